@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Errors.  A function that can fail returns 0 or a negative SC_E_* and fills the caller's
+ * `struct sc_err`, a value on the stack that never allocates.  The message is one sentence for a
+ * person who has only the message: what, where, expected, found.  The table below says which errno
+ * leaves the process.
+ */
+#ifndef SC_ERR_H
+#define SC_ERR_H
+
+#include <stddef.h>
+
+#define SC_ERR_TABLE(X)                                                                            \
+	X(1, SYSTEM, EIO, "system call failed")     /* the errno is that of the call */            \
+	X(2, NO_MEMORY, ENOMEM, "out of memory")                                                   \
+	X(3, LIMIT, E2BIG, "limit exceeded")                                                       \
+	X(4, TOPOLOGY, EINVAL, "bad topology")                                                     \
+	X(5, LAYOUT, EINVAL, "bad layout")                                                         \
+	X(6, STATE, EINVAL, "files do not fit topology and layout")                                \
+	X(7, FORMAT, EINVAL, "bad tensor file")                                                    \
+	X(8, COMMAND, EINVAL, "bad command")                                                       \
+	X(9, BUSY, EBUSY, "busy")                                                                  \
+	X(10, NOT_FOUND, ENOENT, "not found")                                                      \
+	X(11, EXISTS, EEXIST, "exists")                                                            \
+	X(12, COPIES, EBADMSG, "copies differ")                                                    \
+	X(13, CATALOG, EIO, "catalog failed")                                                      \
+	X(14, STALE, ESTALE, "stale")                                                              \
+	X(15, SEALED, EROFS, "sealed")                                                             \
+	X(16, PERMISSION, EPERM, "not permitted")                                                  \
+	X(17, UNSUPPORTED, EOPNOTSUPP, "not supported")                                            \
+	X(18, NO_SPACE, ENOSPC, "no space")                                                        \
+	X(19, IS_DIR, EISDIR, "is a directory")                                                    \
+	X(20, NOT_DIR, ENOTDIR, "not a directory")                                                 \
+	X(21, NOT_EMPTY, ENOTEMPTY, "not empty")                                                   \
+	X(22, CROSS, EXDEV, "crosses a border")                                                    \
+	X(23, NAME, ENAMETOOLONG, "name too long")                                                 \
+	X(24, CANCELLED, ECANCELED, "cancelled")
+
+enum sc_err_code {
+#define X(nr, name, err_no, text) SC_E_##name = -(nr),
+	SC_ERR_TABLE(X)
+#undef X
+};
+
+#define SC_ERR_BYTES_MAX 1024
+
+struct sc_err {
+	int code;	   /* SC_E_*, 0 when nothing failed */
+	int errnum;	   /* what the kernel is told, positive */
+	const char *file;  /* where it was thrown, for the log */
+	int line;
+	char msg[SC_ERR_BYTES_MAX];
+};
+
+/** Fill `err` and return `code`.  The errno is that of the table. */
+#define sc_fail(err, code, ...) sc_fail_at((err), (code), 0, __FILE__, __LINE__, __VA_ARGS__)
+/** The same for a failed system call: `errnum` is kept, ENOSPC and ENOMEM get their own code. */
+#define sc_fail_sys(err, errnum, ...)                                                              \
+	sc_fail_at((err), SC_E_SYSTEM, (errnum), __FILE__, __LINE__, __VA_ARGS__)
+#define sc_nomem(err) sc_fail_at((err), SC_E_NO_MEMORY, 0, __FILE__, __LINE__, "out of memory")
+
+int sc_fail_at(struct sc_err *err, int code, int errnum, const char *file, int line,
+	       const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+/** Put context before the message ("context: message") and return `rc`. */
+int sc_wrap(struct sc_err *err, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/** errno of a code of the table; err->errnum is what to send when there is a struct. */
+int sc_err_errno(int code);
+
+#endif

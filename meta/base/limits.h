@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every limit of Scalai in one place, with its reason.  What a user can grow has one. */
+#ifndef SC_LIMITS_H
+#define SC_LIMITS_H
+
+#define SC_RANKS_MAX (1u << 20)	      /* a rank has 20 bits in a nodeid (fs/node.h) */
+#define SC_AXES_MAX 16		      /* axes of all meshes of a layout */
+#define SC_MESHES_MAX 4
+#define SC_AXIS_NAME_MAX 31
+#define SC_DIMS_MAX 8		      /* dimensions of a tensor; a box is a fixed-size value */
+#define SC_STAGES_MAX 65536	      /* pipeline chunks listed by stages= */
+#define SC_CAPTURES_MAX 24	      /* of a pattern, file and name together */
+#define SC_CUTS_MAX 12		      /* of a rule, those of its `like` line included */
+#define SC_SECTIONS_MAX 64
+#define SC_STAGE_LIST_MAX 16
+#define SC_RULES_MAX 4096	      /* after `like` lines are expanded */
+#define SC_LAYOUT_BYTES_MAX (256u << 10)
+#define SC_USE_DEPTH_MAX 8	      /* presets that use presets */
+#define SC_COMMAND_BYTES_MAX 4096     /* one write to a control file */
+#define SC_NAME_BYTES_MAX 255	      /* one path component, as elsewhere in Linux */
+#define SC_PATH_BYTES_MAX 1024	      /* path inside a rank directory */
+#define SC_TENSOR_NAME_BYTES_MAX 4096
+#define SC_TENSORS_MAX (1u << 22)     /* logical tensors of a job */
+#define SC_BOXES_MAX (1u << 16)	      /* boxes of one piece: sections and flat ranges multiply */
+#define SC_HEADER_BYTES_MAX 100000000 /* of a safetensors file, the format's own limit */
+#define SC_JOBS_MAX (1u << 20)	      /* a job has 20 bits in a nodeid */
+#define SC_VIEWS_MAX (1u << 20)	      /* likewise a view: version x topology, over the store's life */
+#define SC_PATHS_MAX (1u << 20)	      /* likewise an interned path inside rank directories */
+#define SC_DATA_ALIGN 4096u	      /* data section of the files that Scalai writes: reflink works */
+
+#endif

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *sc_zalloc(size_t bytes)
+{
+	void *p = sc_sys.alloc(bytes ? bytes : 1);
+
+	if (p)
+		memset(p, 0, bytes);
+	return p;
+}
+
+void *sc_zalloc_array(size_t nr, size_t bytes)
+{
+	size_t all;
+
+	return __builtin_mul_overflow(nr, bytes, &all) ? NULL : sc_zalloc(all);
+}
+
+char *sc_strdup(const char *text)
+{
+	size_t bytes = strlen(text) + 1;
+	char *p = sc_sys.alloc(bytes);
+
+	if (p)
+		memcpy(p, text, bytes);
+	return p;
+}
+
+void sc_freep(void *pp)
+{
+	void **p = pp;
+
+	sc_sys.release(*p);
+	*p = NULL;
+}
+
+#define ARENA_CHUNK (32u << 10)
+
+struct sc_chunk {
+	struct sc_chunk *next;
+	size_t used, room;
+	char bytes[] __attribute__((aligned(16)));
+};
+
+void *sc_arena_alloc(struct sc_arena *arena, size_t bytes)
+{
+	struct sc_chunk *c = arena->chunk;
+	size_t want;
+	void *p;
+
+	if (__builtin_add_overflow(bytes, (size_t)15, &want))
+		return NULL;
+	want &= ~(size_t)15;
+	if (!c || c->room - c->used < want) {
+		size_t room = want > ARENA_CHUNK ? want : ARENA_CHUNK;
+
+		c = sc_sys.alloc(sizeof(*c) + room);
+		if (!c)
+			return NULL;
+		c->used = 0;
+		c->room = room;
+		c->next = arena->chunk;
+		arena->chunk = c;
+	}
+	p = c->bytes + c->used;
+	c->used += want;
+	arena->bytes += want;
+	memset(p, 0, want);
+	return p;
+}
+
+void *sc_arena_array(struct sc_arena *arena, size_t nr, size_t bytes)
+{
+	size_t all;
+
+	return __builtin_mul_overflow(nr, bytes, &all) ? NULL : sc_arena_alloc(arena, all);
+}
+
+char *sc_arena_copy(struct sc_arena *arena, const char *text, size_t bytes)
+{
+	char *p = sc_arena_alloc(arena, bytes + 1);
+
+	if (p && bytes)
+		memcpy(p, text, bytes);
+	return p;
+}
+
+char *sc_arena_printf(struct sc_arena *arena, const char *fmt, ...)
+{
+	va_list ap, again;
+	char *p = NULL;
+	int n;
+
+	va_start(ap, fmt);
+	va_copy(again, ap);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	if (n >= 0)
+		p = sc_arena_alloc(arena, (size_t)n + 1);
+	if (p)
+		(void)vsnprintf(p, (size_t)n + 1, fmt, again);
+	va_end(again);
+	va_end(ap);
+	return p;
+}
+
+void sc_arena_done(struct sc_arena *arena)
+{
+	while (arena->chunk) {
+		struct sc_chunk *next = arena->chunk->next;
+
+		sc_sys.release(arena->chunk);
+		arena->chunk = next;
+	}
+	arena->bytes = 0;
+}
+
+static bool buf_room(struct sc_buf *buf, size_t more)
+{
+	size_t want = buf->bytes + more + 1, room = buf->room ? buf->room : 256;
+	char *p;
+
+	if (buf->failed)
+		return false;
+	if (want <= buf->room)
+		return true;
+	while (room < want)
+		room *= 2;
+	p = sc_sys.resize(buf->text, room);
+	buf->failed = !p;
+	if (!p)
+		return false;
+	buf->text = p;
+	buf->room = room;
+	return true;
+}
+
+void sc_buf_add(struct sc_buf *buf, const void *text, size_t bytes)
+{
+	if (!buf_room(buf, bytes))
+		return;
+	if (bytes)
+		memcpy(buf->text + buf->bytes, text, bytes);
+	buf->bytes += bytes;
+	buf->text[buf->bytes] = 0;
+}
+
+void sc_buf_printf(struct sc_buf *buf, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	if (n < 0 || !buf_room(buf, (size_t)n))
+		return;
+	va_start(ap, fmt);
+	(void)vsnprintf(buf->text + buf->bytes, (size_t)n + 1, fmt, ap);
+	va_end(ap);
+	buf->bytes += (size_t)n;
+}
+
+void sc_buf_reset(struct sc_buf *buf)
+{
+	buf->bytes = 0;
+	if (buf->text)
+		buf->text[0] = 0;
+}
+
+void sc_buf_done(struct sc_buf *buf)
+{
+	sc_sys.release(buf->text);
+	*buf = (struct sc_buf){0};
+}
+
+int sc_vec_grow(void **at, size_t nr, size_t *room, size_t bytes)
+{
+	size_t more = *room ? *room * 2 : 8, all;
+	void *p;
+
+	if (nr < *room)
+		return 0;
+	if (__builtin_mul_overflow(more, bytes, &all))
+		return -1;
+	p = sc_sys.resize(*at, all);
+	if (!p)
+		return -1;
+	*at = p;
+	*room = more;
+	return 0;
+}
+
+/* FNV-1a, finished by a multiply so that the low bits are good; keys are short names. */
+static uint64_t hash_of(const char *key, size_t bytes)
+{
+	uint64_t h = 0xcbf29ce484222325u;
+
+	for (size_t i = 0; i < bytes; i++)
+		h = (h ^ (unsigned char)key[i]) * 0x100000001b3u;
+	h ^= h >> 32;
+	return h * 0x9e3779b97f4a7c15u;
+}
+
+static struct sc_map_slot *find_slot(const struct sc_map *map, const char *key, size_t bytes,
+				     uint64_t hash)
+{
+	size_t i = hash >> 20 & (map->room - 1);
+
+	while (map->slots[i].key &&
+	       (map->slots[i].hash != hash || map->slots[i].key_bytes != bytes ||
+		(bytes && memcmp(map->slots[i].key, key, bytes) != 0)))
+		i = (i + 1) & (map->room - 1);
+	return &map->slots[i];
+}
+
+void *sc_map_get(const struct sc_map *map, const char *key, size_t key_bytes)
+{
+	return map->room ? find_slot(map, key, key_bytes, hash_of(key, key_bytes))->value : NULL;
+}
+
+int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *value)
+{
+	uint64_t hash = hash_of(key, key_bytes);
+	struct sc_map_slot *slot;
+
+	if (map->nr * 2 >= map->room) {
+		struct sc_map bigger = {.room = map->room ? map->room * 2 : 64};
+
+		bigger.slots = sc_zalloc_array(bigger.room, sizeof(*bigger.slots));
+		if (!bigger.slots)
+			return -1;
+		for (size_t i = 0; i < map->room; i++) {
+			struct sc_map_slot *s = &map->slots[i];
+
+			if (s->key)
+				*find_slot(&bigger, s->key, s->key_bytes, s->hash) = *s;
+		}
+		bigger.nr = map->nr;
+		sc_sys.release(map->slots);
+		*map = bigger;
+	}
+	slot = find_slot(map, key, key_bytes, hash);
+	if (!slot->key)
+		map->nr++;
+	*slot = (struct sc_map_slot){key, key_bytes, hash, value};
+	return 0;
+}
+
+void sc_map_done(struct sc_map *map)
+{
+	sc_sys.release(map->slots);
+	*map = (struct sc_map){0};
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of the control path: an arena that is freed as one, a growable text, a growable array
+ * and a map from strings to pointers.  Nothing here aborts: NULL or -1 means out of memory.
+ */
+#ifndef SC_MEM_H
+#define SC_MEM_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "meta/base/sys.h"
+
+void *sc_zalloc(size_t bytes);
+void *sc_zalloc_array(size_t nr, size_t bytes);	/* NULL on overflow, too */
+char *sc_strdup(const char *text);
+void sc_freep(void *pp);
+
+static inline bool sc_mul_u64(uint64_t a, uint64_t b, uint64_t *ret)
+{
+	return !__builtin_mul_overflow(a, b, ret);
+}
+
+static inline bool sc_add_u64(uint64_t a, uint64_t b, uint64_t *ret)
+{
+	return !__builtin_add_overflow(a, b, ret);
+}
+
+/* --- arena: everything allocated from it lives until sc_arena_done --- */
+
+struct sc_arena {
+	struct sc_chunk *chunk;
+	size_t bytes;		/* handed out, for limits and status */
+};
+
+void *sc_arena_alloc(struct sc_arena *arena, size_t bytes);	/* zeroed, aligned to 16 */
+void *sc_arena_array(struct sc_arena *arena, size_t nr, size_t bytes);
+char *sc_arena_copy(struct sc_arena *arena, const char *text, size_t bytes); /* adds a 0 */
+char *sc_arena_printf(struct sc_arena *arena, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+void sc_arena_done(struct sc_arena *arena);
+
+/* --- growable text: after a failed append `failed` stays set; check once at the end --- */
+
+struct sc_buf {
+	char *text;		/* always 0-terminated once anything was added */
+	size_t bytes, room;
+	bool failed;
+};
+
+void sc_buf_add(struct sc_buf *buf, const void *text, size_t bytes);
+void sc_buf_printf(struct sc_buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void sc_buf_reset(struct sc_buf *buf);
+void sc_buf_done(struct sc_buf *buf);
+
+/* --- growable array: `struct { T *at; size_t nr, room; } v; if (sc_vec_push(&v, x) < 0) ... --- */
+
+#define sc_vec_push(v, ...)                                                                        \
+	(sc_vec_grow((void **)&(v)->at, (v)->nr, &(v)->room, sizeof(*(v)->at)) < 0                 \
+		 ? -1                                                                              \
+		 : ((v)->at[(v)->nr++] = (__VA_ARGS__), 0))
+int sc_vec_grow(void **at, size_t nr, size_t *room, size_t bytes);
+#define sc_vec_done(v) (sc_sys.release((v)->at), (v)->at = NULL, (v)->nr = (v)->room = 0)
+
+/* --- map from byte strings to pointers; keys are borrowed and must outlive it --- */
+
+struct sc_map {
+	struct sc_map_slot {
+		const char *key;
+		size_t key_bytes;
+		uint64_t hash;
+		void *value;
+	} *slots;
+	size_t nr, room;
+};
+
+void *sc_map_get(const struct sc_map *map, const char *key, size_t key_bytes);
+int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *value);
+void sc_map_done(struct sc_map *map);
+
+#endif

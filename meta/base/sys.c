@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static int real_openat(int dir, const char *path, int flags, mode_t mode)
+{
+	return openat(dir, path, flags | O_CLOEXEC, mode);
+}
+
+static int real_fcntl_lease(int fd, int lease)
+{
+	return fcntl(fd, F_SETLEASE, lease);
+}
+
+static int real_clone_range(int to, uint64_t to_at, int from, uint64_t from_at, uint64_t bytes)
+{
+	struct file_clone_range range = {
+		.src_fd = from,
+		.src_offset = from_at,
+		.src_length = bytes,
+		.dest_offset = to_at,
+	};
+
+	return ioctl(to, FICLONERANGE, &range);
+}
+
+static ssize_t real_copy_range(int from, off_t *from_at, int to, off_t *to_at, size_t bytes)
+{
+	return copy_file_range(from, from_at, to, to_at, bytes, 0);
+}
+
+static int real_clock(clockid_t id, struct timespec *ret_now)
+{
+	return clock_gettime(id, ret_now);
+}
+
+static int real_fstatat(int dir, const char *path, struct stat *st, int flags)
+{
+	return fstatat(dir, path, st, flags);
+}
+
+static int real_fstat(int fd, struct stat *st)
+{
+	return fstat(fd, st);
+}
+
+static void no_step(int nr, const char *name)
+{
+	(void)nr;
+	(void)name;
+}
+
+struct sc_sys sc_sys = {
+	.alloc = malloc,
+	.resize = realloc,
+	.release = free,
+	.openat = real_openat,
+	.close = close,
+	.pread = pread,
+	.pwrite = pwrite,
+	.fstat = real_fstat,
+	.fstatat = real_fstatat,
+	.ftruncate = ftruncate,
+	.fallocate = fallocate,
+	.lseek = lseek,
+	.fsync = fsync,
+	.fdatasync = fdatasync,
+	.unlinkat = unlinkat,
+	.mkdirat = mkdirat,
+	.fchmod = fchmod,
+	.fchown = fchown,
+	.futimens = futimens,
+	.fcntl_lease = real_fcntl_lease,
+	.clone_range = real_clone_range,
+	.copy_range = real_copy_range,
+	.mmap = mmap,
+	.munmap = munmap,
+	.fstatvfs = fstatvfs,
+	.clock = real_clock,
+	.random = getrandom,
+	.step = no_step,
+};
+
+static int64_t now(clockid_t id)
+{
+	struct timespec ts = {0};
+
+	(void)sc_sys.clock(id, &ts);
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+int64_t sc_now_wall_ns(void)
+{
+	return now(CLOCK_REALTIME);
+}
+
+int64_t sc_now_ns(void)
+{
+	return now(CLOCK_MONOTONIC);
+}
+
+int sc_pread_all(int fd, void *p, size_t bytes, uint64_t at)
+{
+	while (bytes) {
+		ssize_t n = sc_sys.pread(fd, p, bytes, (off_t)at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n == 0)
+			errno = EIO;
+		if (n <= 0)
+			return -1;
+		p = (char *)p + n;
+		bytes -= (size_t)n;
+		at += (uint64_t)n;
+	}
+	return 0;
+}
+
+int sc_pwrite_all(int fd, const void *p, size_t bytes, uint64_t at)
+{
+	while (bytes) {
+		ssize_t n = sc_sys.pwrite(fd, p, bytes, (off_t)at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n == 0)
+			errno = EIO;
+		if (n <= 0)
+			return -1;
+		p = (const char *)p + n;
+		bytes -= (size_t)n;
+		at += (uint64_t)n;
+	}
+	return 0;
+}
+
+void sc_closep(int *fd)
+{
+	int saved = errno;
+
+	if (*fd >= 0)
+		(void)sc_sys.close(*fd);
+	*fd = -1;
+	errno = saved;
+}

@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps: match every name; count layers of every chunk; count experts; group by logical name and
+ * find each group's type and shape; then present the result at the same topology and compare it
+ * with what was written.  That comparison finds missing and extra tensors, wrong coordinates,
+ * wrong padding and rules of wrong shape.
+ */
+#include "meta/model/infer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct name {		/* a distinct stored name: matched once */
+	const struct meta_rule *rule;
+	struct meta_caps caps;
+};
+
+struct experts {	/* of one family: how many each ep coordinate holds */
+	uint32_t nr[1];
+};
+
+struct group {		/* the pieces of one logical tensor */
+	const char *key;
+	uint32_t *rows;
+	size_t nr, room;
+	bool flat_later;
+};
+
+struct row {
+	const struct name *name;
+	struct group *group;
+	uint32_t expert;	/* global, when the rule has one */
+};
+
+struct infer {
+	const struct meta_layout *layout;
+	const struct meta_topology *topo;
+	const struct meta_written *written;
+	size_t nr;
+	const struct meta_state *known;
+	struct meta_state *state;
+	struct sc_err *err;
+	struct sc_arena arena;
+	struct sc_map names, families, groups;
+	struct row *rows;
+	uint32_t *chunk_layers, *starts;
+	uint32_t layers;
+	bool has_local;
+	struct {
+		struct group **at;
+		size_t nr, room;
+	} order;		/* groups as first met */
+};
+
+static uint32_t chunk_of(const struct infer *n, const struct meta_caps *caps,
+			 const uint32_t coords[SC_AXES_MAX])
+{
+	const struct meta_cap *v = meta_caps_find(caps, META_CAP_V);
+	uint32_t stage = n->layout->pp >= 0 ? coords[n->layout->pp] : 0;
+
+	return (v && !v->is_empty ? v->number : 0) * n->topo->pp + stage;
+}
+
+static int match_name(struct infer *n, const struct meta_written *w, struct name **ret)
+{
+	const char *key = sc_arena_printf(&n->arena, "%s:%s", w->file, w->name);
+	struct name *name = key ? sc_map_get(&n->names, key, strlen(key)) : NULL;
+
+	if (key && !name) {
+		name = sc_arena_alloc(&n->arena, sizeof(*name));
+		if (!name || sc_map_put(&n->names, key, strlen(key), name) < 0)
+			return sc_nomem(n->err);
+		name->rule = meta_layout_first(n->layout, n->topo->pp > 1, w->file, w->name, &name->caps);
+	}
+	if (!key)
+		return sc_nomem(n->err);
+	if (!name->rule)
+		return sc_fail(n->err, SC_E_STATE, "rank %u: no rule matches '%s'", w->rank, key);
+	if (meta_tensor_each(w->name))
+		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names that end in @axis=number are taken",
+			       w->rank, key);
+	*ret = name;
+	return 0;
+}
+
+static int check_where(struct infer *n, const struct meta_written *w, const struct name *name,
+		       const uint32_t coords[SC_AXES_MAX])
+{
+	const struct meta_cap *v = meta_caps_find(&name->caps, META_CAP_V);
+
+	for (uint16_t i = 0; i < name->caps.nr; i++) {
+		const struct meta_cap *c = &name->caps.at[i];
+
+		if (c->axis >= 0 && c->number != coords[c->axis])
+			return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' says %s %u, the rank's is %u",
+				       w->rank, w->file, w->name, n->layout->axes.name[c->axis], c->number,
+				       coords[c->axis]);
+	}
+	if (v && (v->is_empty == (n->topo->vp > 1) || (!v->is_empty && v->number >= n->topo->vp)))
+		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' and vp=%u", w->rank, w->file, w->name,
+			       n->topo->vp);
+	return 0;
+}
+
+static int match_rows(struct infer *n)
+{
+	for (size_t i = 0; i < n->nr; i++) {
+		const struct meta_written *w = &n->written[i];
+		uint32_t coords[SC_AXES_MAX];
+		const struct meta_cap *layer;
+		struct name *name = NULL;
+		int rc = match_name(n, w, &name);
+
+		meta_topology_coords(n->topo, w->rank, coords);
+		if (rc == 0)
+			rc = check_where(n, w, name, coords);
+		if (rc < 0)
+			return rc;
+		n->rows[i].name = name;
+		layer = meta_caps_find(&name->caps, META_CAP_L);
+		if (layer) {
+			uint32_t *c = &n->chunk_layers[chunk_of(n, &name->caps, coords)];
+
+			n->has_local = true;
+			if (*c < layer->number + 1)
+				*c = layer->number + 1;
+		}
+		layer = meta_caps_find(&name->caps, META_CAP_G);
+		if (layer && n->layers < layer->number + 1)
+			n->layers = layer->number + 1;
+	}
+	return 0;
+}
+
+static void stages_text(struct sc_buf *buf, const uint32_t *at, uint32_t nr, uint32_t even)
+{
+	for (uint32_t i = 0; i < nr; i++)
+		sc_buf_printf(buf, "%s%u", i ? "+" : "", at ? at[i] : even);
+}
+
+static int count_layers(struct infer *n)
+{
+	const struct meta_topology *t = n->topo;
+	uint32_t most = 0;
+	uint64_t sum = 0;
+	bool good = true;
+
+	for (uint32_t c = 0; c < t->chunks; c++) {
+		sum += n->chunk_layers[c];
+		if (n->chunk_layers[c] > most)
+			most = n->chunk_layers[c];
+	}
+	for (uint32_t c = 0; c < t->chunks; c++)
+		good = good && n->chunk_layers[c] == (t->nr_stages ? t->stages[c] : most);
+	if (n->has_local && !good) {
+		struct sc_buf found = {0}, want = {0};
+		int rc;
+
+		stages_text(&found, n->chunk_layers, t->chunks, 0);
+		stages_text(&want, t->nr_stages ? t->stages : NULL, t->chunks, most);
+		rc = sc_fail(n->err, SC_E_STATE, "stages hold %s layers, topology '%s' means %s",
+			     found.text ? found.text : "", t->text, want.text ? want.text : "");
+		sc_buf_done(&found);
+		sc_buf_done(&want);
+		return rc;
+	}
+	if (sum > n->layers)
+		n->layers = (uint32_t)sum;
+	return n->layers ? meta_topology_starts(t, n->layers, n->starts, n->err) : 0;
+}
+
+/* The captures of a row with its layer made global. */
+static void global_caps(const struct infer *n, size_t i, const uint32_t coords[SC_AXES_MAX],
+			struct meta_caps *ret)
+{
+	const struct meta_cap *layer;
+
+	*ret = n->rows[i].name->caps;
+	layer = meta_caps_find(ret, META_CAP_L);
+	if (layer)
+		meta_caps_set_number(ret, META_CAP_L, -1,
+				     layer->number + n->starts[chunk_of(n, ret, coords)]);
+}
+
+static struct experts *experts_of(struct infer *n, const struct meta_rule *rule,
+				  const struct meta_caps *caps)
+{
+	struct sc_buf buf = {0};
+	struct experts *x;
+	const char *key;
+
+	sc_buf_printf(&buf, "%u", rule->index);
+	for (uint16_t i = 0; i < caps->nr; i++) {
+		const struct meta_cap *c = &caps->at[i];
+
+		if (c->id == META_CAP_E || c->id == META_CAP_X)
+			continue;
+		if (c->is_number)
+			sc_buf_printf(&buf, "|%u=%u", c->id, c->is_empty ? UINT32_MAX : c->number);
+		else
+			sc_buf_printf(&buf, "|%u=%.*s", c->id, (int)c->bytes, c->text);
+	}
+	key = buf.failed ? NULL : sc_arena_copy(&n->arena, buf.text, buf.bytes);
+	x = key ? sc_map_get(&n->families, key, buf.bytes) : NULL;
+	if (key && !x) {
+		x = sc_arena_array(&n->arena, n->topo->ep, sizeof(uint32_t));
+		if (x && sc_map_put(&n->families, key, buf.bytes, x) < 0)
+			x = NULL;
+	}
+	sc_buf_done(&buf);
+	return x;
+}
+
+static int count_experts(struct infer *n)
+{
+	for (int pass = 0; pass < 2; pass++)
+		for (size_t i = 0; i < n->nr; i++) {
+			const struct name *name = n->rows[i].name;
+			const struct meta_cap *e = meta_caps_find(&name->caps, META_CAP_E);
+			uint32_t coords[SC_AXES_MAX], ep;
+			struct meta_caps caps;
+			struct experts *x;
+
+			if (!e)
+				continue;
+			meta_topology_coords(n->topo, n->written[i].rank, coords);
+			ep = n->layout->ep >= 0 ? coords[n->layout->ep] : 0;
+			global_caps(n, i, coords, &caps);
+			x = experts_of(n, name->rule, &caps);
+			if (!x)
+				return sc_nomem(n->err);
+			if (pass == 0 && x->nr[ep] < e->number + 1)
+				x->nr[ep] = e->number + 1;
+			for (uint32_t k = 0; pass == 1 && k < n->topo->ep; k++)
+				if (x->nr[k] != x->nr[0])
+					return sc_fail(n->err, SC_E_STATE, "'%s:%s': ep coordinate 0 holds %u "
+						       "experts, coordinate %u holds %u; want the same number on "
+						       "each of ep=%u", n->written[i].file, n->written[i].name,
+						       x->nr[0], k, x->nr[k], n->topo->ep);
+			n->rows[i].expert = e->number + ep * x->nr[0];
+		}
+	return 0;
+}
+
+static int group_rows(struct infer *n)
+{
+	struct sc_buf key = {0};
+
+	for (size_t i = 0; i < n->nr; i++) {
+		const struct meta_rule *r = n->rows[i].name->rule;
+		uint32_t coords[SC_AXES_MAX];
+		struct meta_caps caps;
+		struct group *g;
+
+		meta_topology_coords(n->topo, n->written[i].rank, coords);
+		global_caps(n, i, coords, &caps);
+		if (meta_caps_find(&caps, META_CAP_E))
+			meta_caps_set_number(&caps, META_CAP_E, -1, n->rows[i].expert);
+		sc_buf_reset(&key);
+		meta_pattern_render(&r->file_goal, &caps, &key);
+		sc_buf_add(&key, ":", 1);
+		meta_pattern_render(&r->goal, &caps, &key);
+		for (int k = 0; k < r->nr_each; k++)
+			sc_buf_printf(&key, "%s%s=%u", k ? "," : "@", n->layout->axes.name[r->each[k]],
+				      coords[r->each[k]]);
+		g = key.failed ? NULL : sc_map_get(&n->groups, key.text, key.bytes);
+		if (!g && !key.failed) {
+			g = sc_arena_alloc(&n->arena, sizeof(*g));
+			if (g)
+				g->key = sc_arena_copy(&n->arena, key.text, key.bytes);
+			if (!g || !g->key || sc_map_put(&n->groups, g->key, key.bytes, g) < 0 ||
+			    sc_vec_push(&n->order, g) < 0)
+				g = NULL;
+		}
+		if (!g || sc_vec_grow((void **)&g->rows, g->nr, &g->room, sizeof(*g->rows)) < 0) {
+			sc_buf_done(&key);
+			return sc_nomem(n->err);
+		}
+		g->rows[g->nr++] = (uint32_t)i;
+		n->rows[i].group = g;
+	}
+	sc_buf_done(&key);
+	return 0;
+}
+
+/* Tied copies do not define a tensor that has others: they go behind. */
+static size_t primary_rows(const struct infer *n, struct group *g)
+{
+	size_t nr = 0;
+
+	for (size_t i = 0; i < g->nr; i++)
+		if (!n->rows[g->rows[i]].name->rule->tied) {
+			uint32_t row = g->rows[i];
+
+			g->rows[i] = g->rows[nr];
+			g->rows[nr++] = row;
+		}
+	return nr ? nr : g->nr;
+}
+
+/* Size of dimension k: the sum over the coordinates of the axes that cut it. */
+static int whole_dim(struct infer *n, const struct group *g, size_t nr, int k, uint64_t *ret)
+{
+	const struct meta_written *first = &n->written[g->rows[0]];
+	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
+	uint32_t axes = 0, parts, found = 0;
+	uint64_t size = 0, total = 0;
+	struct {
+		uint64_t size;
+		uint32_t rank;
+		bool seen;
+	} *at;
+
+	for (int i = r->nr_cuts - 1; i >= 0; i--) {
+		int dim = r->cuts[i].dim < 0 ? r->cuts[i].dim + first->shape.nr : r->cuts[i].dim;
+
+		if (dim < 0 || dim >= first->shape.nr)
+			return sc_fail(n->err, SC_E_STATE, "'%s': cut of dimension %d, the tensor has %d", g->key,
+				       r->cuts[i].dim, first->shape.nr);
+		if (dim != k)
+			continue;
+		axes |= r->cuts[i].axes;
+		size = r->cuts[i].size;
+	}
+	parts = meta_topology_degree(n->topo, axes);
+	at = sc_zalloc_array(parts, sizeof(*at));
+	if (!at)
+		return sc_nomem(n->err);
+	for (size_t i = 0; i < nr; i++) {
+		const struct meta_written *w = &n->written[g->rows[i]];
+		uint32_t coords[SC_AXES_MAX], x;
+
+		meta_topology_coords(n->topo, w->rank, coords);
+		x = meta_topology_index(n->topo, axes, coords);
+		if (at[x].seen && at[x].size != w->shape.dim[k]) {
+			int rc = sc_fail(n->err, SC_E_STATE, "'%s' dimension %d: rank %u has %llu, rank %u has %llu; "
+					 "both hold the same part", g->key, k, at[x].rank,
+					 (unsigned long long)at[x].size, w->rank,
+					 (unsigned long long)w->shape.dim[k]);
+
+			sc_sys.release(at);
+			return rc;
+		}
+		if (!at[x].seen) {
+			found++;
+			if (!sc_add_u64(total, w->shape.dim[k], &total))
+				total = UINT64_MAX;
+			at[x].size = w->shape.dim[k];
+			at[x].rank = w->rank;
+			at[x].seen = true;
+		}
+	}
+	sc_sys.release(at);
+	if (found != parts)
+		return sc_fail(n->err, SC_E_STATE, "'%s': ranks hold %u of the %u parts of dimension %d", g->key,
+			       found, parts, k);
+	*ret = size ? size : total;
+	return 0;
+}
+
+static bool is_flat(const struct meta_rule *r)
+{
+	for (int i = 0; i < r->nr_cuts; i++)
+		if (r->cuts[i].flat)
+			return true;
+	return false;
+}
+
+static int group_shape(struct infer *n, struct group *g)
+{
+	size_t nr = primary_rows(n, g);
+	const struct meta_written *first = &n->written[g->rows[0]];
+	const struct meta_tensor *known = n->known ? meta_state_find(n->known, g->key) : NULL;
+	struct meta_shape shape = first->shape;
+	char a[200], b[200];
+	int rc = 0;
+
+	for (size_t i = 1; i < nr; i++) {
+		const struct meta_written *w = &n->written[g->rows[i]];
+
+		if (w->dtype != first->dtype || w->shape.nr != first->shape.nr)
+			return sc_fail(n->err, SC_E_STATE, "'%s': rank %u has %s %s, rank %u has %s %s", g->key,
+				       first->rank, meta_dtype_name(first->dtype),
+				       meta_shape_text(&first->shape, a, sizeof(a)), w->rank,
+				       meta_dtype_name(w->dtype), meta_shape_text(&w->shape, b, sizeof(b)));
+	}
+	if (known) {
+		shape = known->shape;
+	} else if (is_flat(n->rows[g->rows[0]].name->rule)) {
+		g->flat_later = true;
+		return 0;
+	} else {
+		for (int k = 0; rc == 0 && k < shape.nr; k++)
+			rc = whole_dim(n, g, nr, k, &shape.dim[k]);
+	}
+	if (rc < 0)
+		return rc;
+	if (meta_state_add(n->state, g->key, strlen(g->key), first->dtype, &shape) < 0)
+		return sc_nomem(n->err);
+	return 0;
+}
+
+static const struct meta_tensor *find_by_name(const struct meta_state *s, const char *name)
+{
+	for (uint32_t i = 0; s && i < s->nr; i++)
+		if (strcmp(s->tensors[i].name, name) == 0)
+			return &s->tensors[i];
+	return NULL;
+}
+
+/* A flat piece does not tell its shape: it is that of the tensor its `like` copies. */
+static int flat_shape(struct infer *n, const struct group *g)
+{
+	const struct meta_written *first = &n->written[g->rows[0]];
+	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
+	const struct meta_tensor *base = NULL;
+	struct sc_buf buf = {0};
+	struct meta_caps caps = {0};
+	const char *colon = strchr(g->key, ':');
+	char *file = sc_arena_copy(&n->arena, g->key, (size_t)(colon - g->key));
+	int rc = 0;
+
+	if (!file)
+		return sc_nomem(n->err);
+	if (r->is_like && meta_rule_match(r, true, file, colon + 1, &caps)) {
+		meta_pattern_render(&r->base, &caps, &buf);
+		base = buf.text ? find_by_name(n->state, buf.text) : NULL;
+		base = base || !buf.text ? base : find_by_name(n->known, buf.text);
+	}
+	if (!base)
+		rc = sc_fail(n->err, SC_E_STATE, "'%s' is flat and nothing tells its shape; store '%s' whole",
+			     g->key, buf.text ? buf.text : g->key);
+	else if (meta_state_add(n->state, g->key, strlen(g->key), first->dtype, &base->shape) < 0)
+		rc = sc_nomem(n->err);
+	sc_buf_done(&buf);
+	return rc;
+}
+
+/* Tensors of files that were not written stay; of those that were, all must be there again. */
+static int take_over(struct infer *n)
+{
+	struct sc_map written = {0};
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n->state->nr && rc == 0; i++)
+		if (sc_map_put(&written, n->state->tensors[i].file, strlen(n->state->tensors[i].file), n) < 0)
+			rc = sc_nomem(n->err);
+	for (uint32_t i = 0; n->known && i < n->known->nr && rc == 0; i++) {
+		const struct meta_tensor *t = &n->known->tensors[i];
+
+		if (meta_state_find(n->state, t->key))
+			continue;
+		if (sc_map_get(&written, t->file, strlen(t->file)))
+			rc = sc_fail(n->err, SC_E_STATE, "'%s' of the version before is on no rank", t->key);
+		else if (meta_state_add(n->state, t->key, strlen(t->key), t->dtype, &t->shape) < 0)
+			rc = sc_nomem(n->err);
+	}
+	sc_map_done(&written);
+	return rc;
+}
+
+/* --- the result, presented, is what was written --- */
+
+static int check_stored(struct infer *n, const struct meta_written *w, const struct meta_stored *s,
+			const struct meta_state *state)
+{
+	const struct meta_tensor *t = &state->tensors[s->entry->tensor];
+	char a[200], b[200];
+
+	if (w->dtype == t->dtype && meta_shape_equal(&w->shape, &s->piece.shape))
+		return 0;
+	return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is %s %s, the rules make it %s %s", w->rank,
+		       w->file, w->name, meta_dtype_name(w->dtype), meta_shape_text(&w->shape, a, sizeof(a)),
+		       meta_dtype_name(t->dtype), meta_shape_text(&s->piece.shape, b, sizeof(b)));
+}
+
+static int check_rank(struct infer *n, const struct meta_view *view, uint32_t rank, size_t *at,
+		      const struct sc_map *files)
+{
+	struct meta_stored_list want = {0};
+	struct sc_arena arena = {0};
+	struct sc_map have = {0};
+	size_t end = *at, found = 0;
+	int rc = 0;
+
+	for (; end < n->nr && n->written[end].rank == rank; end++) {
+		const struct meta_written *w = &n->written[end];
+		char *key = sc_arena_printf(&arena, "%s:%s", w->file, w->name);
+
+		if (!key || sc_map_put(&have, key, strlen(key), (void *)w) < 0)
+			rc = sc_nomem(n->err);
+	}
+	if (rc == 0)
+		rc = meta_view_rank(view, rank, NULL, &arena, &want, n->err);
+	for (size_t i = 0; rc == 0 && i < want.nr; i++) {
+		const struct meta_stored *s = &want.at[i];
+		char *key = sc_arena_printf(&arena, "%s:%s", s->file, s->name);
+		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
+		const struct meta_written *w = key ? sc_map_get(&have, key, strlen(key)) : NULL;
+
+		if (!key)
+			rc = sc_nomem(n->err);
+		else if (w)
+			rc = check_stored(n, w, s, view->state);
+		else if (sc_map_get(files, t->file, strlen(t->file)))
+			rc = sc_fail(n->err, SC_E_STATE, "rank %u lacks '%s', which other ranks and the rules "
+				     "say it has", rank, key);
+		found += w != NULL;
+		if (w)
+			(void)sc_map_put(&have, key, strlen(key), NULL);
+	}
+	for (size_t i = *at; rc == 0 && found < end - *at && i < end; i++) {
+		const struct meta_written *w = &n->written[i];
+		char *key = sc_arena_printf(&arena, "%s:%s", w->file, w->name);
+
+		if (!key)
+			rc = sc_nomem(n->err);
+		else if (sc_map_get(&have, key, strlen(key)))
+			rc = sc_fail(n->err, SC_E_STATE, "rank %u has '%s', which the rules do not put there",
+				     rank, key);
+	}
+	*at = end;
+	sc_vec_done(&want);
+	sc_map_done(&have);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+static int check(struct infer *n)
+{
+	struct meta_view *view = NULL;
+	struct sc_map files = {0};
+	size_t at = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < n->order.nr && rc == 0; i++) {
+		const struct meta_tensor *t = meta_state_find(n->state, n->order.at[i]->key);
+
+		if (sc_map_put(&files, t->file, strlen(t->file), n) < 0)
+			rc = sc_nomem(n->err);
+	}
+	if (rc == 0)
+		rc = meta_view_new(n->layout, n->topo, n->state, &view, n->err);
+	for (uint32_t rank = 0; rc == 0 && rank < n->topo->ranks; rank++)
+		rc = check_rank(n, view, rank, &at, &files);
+	meta_view_free(view);
+	sc_map_done(&files);
+	return rc;
+}
+
+static int infer(struct infer *n)
+{
+	int rc = match_rows(n);
+
+	if (rc == 0)
+		rc = count_layers(n);
+	if (rc == 0)
+		rc = count_experts(n);
+	if (rc == 0)
+		rc = group_rows(n);
+	for (size_t i = 0; i < n->order.nr && rc == 0; i++)
+		rc = group_shape(n, n->order.at[i]);
+	for (size_t i = 0; i < n->order.nr && rc == 0; i++)
+		if (n->order.at[i]->flat_later)
+			rc = flat_shape(n, n->order.at[i]);
+	if (rc == 0)
+		rc = take_over(n);
+	return rc < 0 ? rc : check(n);
+}
+
+int meta_infer(const struct meta_layout *layout, const struct meta_topology *topo,
+	       const struct meta_written *written, size_t nr, const struct meta_state *known,
+	       struct meta_state *ret, struct sc_err *err)
+{
+	struct infer n = {.layout = layout, .topo = topo, .written = written, .nr = nr, .known = known,
+			  .state = ret, .err = err};
+	int rc;
+
+	n.rows = sc_zalloc_array(nr, sizeof(*n.rows));
+	n.chunk_layers = sc_arena_array(&n.arena, topo->chunks, sizeof(uint32_t));
+	n.starts = sc_arena_array(&n.arena, topo->chunks + 1u, sizeof(uint32_t));
+	rc = n.rows && n.chunk_layers && n.starts ? infer(&n) : sc_nomem(err);
+	for (size_t i = 0; i < n.order.nr; i++)
+		sc_sys.release(n.order.at[i]->rows);
+	sc_vec_done(&n.order);
+	sc_map_done(&n.names);
+	sc_map_done(&n.families);
+	sc_map_done(&n.groups);
+	sc_arena_done(&n.arena);
+	sc_sys.release(n.rows);
+	if (rc < 0)
+		meta_state_done(ret);
+	return rc;
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From text to lines: variables, presets, meshes.  The rules themselves are in rule.c.
+ *
+ * A layout file is first flattened: variables replaced, presets read in.  The flat text is a
+ * layout itself (mesh lines, then `file:pattern attributes` lines) and is what a version keeps, so
+ * that a preset file edited later never changes the meaning of what is stored.
+ */
+#include "meta/model/layout_i.h"
+
+#include <string.h>
+
+#define BLANKS " \t\r"
+
+struct variables {
+	struct variable {
+		const char *name, *value;
+	} *at;
+	size_t nr;
+};
+
+struct reader {
+	struct meta_layout *layout;
+	struct sc_err *err;
+	meta_preset_fn *preset;
+	void *preset_arg;
+	struct {
+		const char **at;
+		size_t nr, room;
+	} lines;
+};
+
+bool meta_number_parse(const char *text, size_t bytes, uint32_t *ret)
+{
+	uint32_t v = 0;
+
+	if (bytes == 0 || bytes > 9 || (bytes > 1 && text[0] == '0'))
+		return false;
+	for (size_t i = 0; i < bytes; i++) {
+		if (text[i] < '0' || text[i] > '9')
+			return false;
+		v = v * 10 + (uint32_t)(text[i] - '0');
+	}
+	*ret = v;
+	return true;
+}
+
+/* The next word of *p, 0-terminated in place; NULL at the end. */
+char *meta_next_word(char **p)
+{
+	char *word;
+
+	*p += strspn(*p, BLANKS);
+	if (!**p)
+		return NULL;
+	word = *p;
+	*p += strcspn(*p, BLANKS);
+	if (**p)
+		*(*p)++ = 0;
+	return word;
+}
+
+static const char *variable_get(const struct variables *vars, const char *name, size_t bytes)
+{
+	for (size_t i = 0; i < vars->nr; i++)
+		if (strlen(vars->at[i].name) == bytes && memcmp(vars->at[i].name, name, bytes) == 0)
+			return vars->at[i].value;
+	return NULL;
+}
+
+/* Sets a variable; `keep` leaves one that is set already as it is. */
+static int variable_set(struct reader *r, struct variables *vars, const char *name,
+			const char *value, bool keep)
+{
+	struct variable *at;
+
+	for (size_t i = 0; i < vars->nr; i++)
+		if (strcmp(vars->at[i].name, name) == 0) {
+			if (!keep)
+				vars->at[i].value = value;
+			return 0;
+		}
+	at = sc_arena_array(&r->layout->arena, vars->nr + 1, sizeof(*at));
+	if (!at)
+		return sc_nomem(r->err);
+	if (vars->nr)
+		memcpy(at, vars->at, vars->nr * sizeof(*at));
+	at[vars->nr++] = (struct variable){name, value};
+	vars->at = at;
+	return 0;
+}
+
+static int read_settings(struct reader *r, const char *line, char *words, struct variables *vars,
+			 bool keep)
+{
+	char *word;
+
+	while ((word = meta_next_word(&words))) {
+		char *eq = strchr(word, '=');
+		int rc;
+
+		if (!eq || eq == word)
+			return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': '%s' is not NAME=value", line, word);
+		*eq = 0;
+		rc = variable_set(r, vars, word, eq + 1, keep);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* One line without its comment and with its variables replaced, in the arena. */
+static int clean_line(struct reader *r, const struct variables *vars, const char *text,
+		      size_t bytes, char **ret)
+{
+	struct sc_buf buf = {0};
+	const char *end = text + bytes;
+
+	for (const char *p = text; p < end; p++)
+		if (*p == '#' && (p == text || strchr(BLANKS, p[-1])))
+			end = p;
+	while (text < end && strchr(BLANKS, *text))
+		text++;
+	while (end > text && strchr(BLANKS, end[-1]))
+		end--;
+	for (const char *p = text; p < end;) {
+		const char *q = p + 1, *value;
+
+		while (q < end && ((*q >= 'a' && *q <= 'z') || (*q >= 'A' && *q <= 'Z') || *q == '_' ||
+				   (*q >= '0' && *q <= '9')))
+			q++;
+		if (*p != '$' || q == p + 1) {
+			sc_buf_add(&buf, p++, 1);
+			continue;
+		}
+		value = variable_get(vars, p + 1, (size_t)(q - p - 1));
+		if (!value) {
+			sc_buf_done(&buf);
+			return sc_fail(r->err, SC_E_LAYOUT,
+				       "layout '%.*s': no variable %.*s; write 'let %.*s='",
+				       (int)(end - text), text, (int)(q - p - 1), p + 1,
+				       (int)(q - p - 1), p + 1);
+		}
+		sc_buf_add(&buf, value, strlen(value));
+		p = q;
+	}
+	*ret = buf.failed ? NULL : sc_arena_copy(&r->layout->arena, buf.text ? buf.text : "", buf.bytes);
+	sc_buf_done(&buf);
+	return *ret ? 0 : sc_nomem(r->err);
+}
+
+static int axis_intern(struct reader *r, const char *name, size_t bytes)
+{
+	struct meta_axis_names *axes = &r->layout->axes;
+	int at = meta_axis_find(axes, name, bytes);
+
+	if (at >= 0 || axes->nr == SC_AXES_MAX)
+		return at;
+	axes->name[axes->nr] = sc_arena_copy(&r->layout->arena, name, bytes);
+	return axes->name[axes->nr] ? axes->nr++ : -1;
+}
+
+static bool is_axis_name(const char *name, size_t bytes)
+{
+	static const char *const taken[] = {"vp", "stages", "order"};
+
+	if (bytes == 0 || bytes > SC_AXIS_NAME_MAX || name[0] < 'a' || name[0] > 'z')
+		return false;
+	for (size_t i = 0; i < bytes; i++)
+		if (!((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= '0' && name[i] <= '9') ||
+		      name[i] == '_'))
+			return false;
+	for (size_t i = 0; i < 3; i++)
+		if (strlen(taken[i]) == bytes && memcmp(taken[i], name, bytes) == 0)
+			return false;
+	return true;
+}
+
+static int read_mesh(struct reader *r, const char *line, char *words)
+{
+	struct meta_layout *l = r->layout;
+	struct meta_mesh mesh = {0};
+	char *word;
+
+	while ((word = meta_next_word(&words))) {
+		char *eq = strchr(word, '=');
+		size_t bytes = eq ? (size_t)(eq - word) : strlen(word);
+		struct meta_mesh_axis *a = &mesh.at[mesh.nr];
+		int other;
+
+		if (!is_axis_name(word, bytes) || mesh.nr == SC_AXES_MAX)
+			return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': '%s' is no axis", line, word);
+		other = axis_intern(r, word, bytes);
+		if (other < 0)
+			return sc_fail(r->err, SC_E_LIMIT, "layout '%s': more than %d axes", line, SC_AXES_MAX);
+		*a = (struct meta_mesh_axis){.axis = (uint8_t)other, .number = 1};
+		for (int i = 0; i < mesh.nr; i++)
+			if (mesh.at[i].axis == a->axis)
+				return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': axis %.*s twice", line,
+					       (int)bytes, word);
+		mesh.nr++;
+		if (!eq || !eq[1])
+			continue;
+		if (strcmp(eq + 1, "*") == 0) {
+			a->kind = META_DEGREE_REST;
+		} else if (meta_number_parse(eq + 1, strlen(eq + 1), &a->number) && a->number) {
+			a->kind = META_DEGREE_NUMBER;
+		} else {
+			other = meta_axis_find(&l->axes, eq + 1, strlen(eq + 1));
+			if (other < 0)
+				return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': '%s' is no degree: a number, "
+					       "*, or an axis declared before", line, eq + 1);
+			a->kind = META_DEGREE_AXIS;
+			a->number = (uint32_t)other;
+		}
+	}
+	if (mesh.nr == 0)
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a mesh has at least one axis", line);
+	for (int i = 0; i < l->nr_meshes; i++)
+		if (memcmp(&l->meshes[i], &mesh, sizeof(mesh)) == 0)
+			return 0;
+	if (l->nr_meshes == SC_MESHES_MAX)
+		return sc_fail(r->err, SC_E_LIMIT, "layout '%s': more than %d meshes", line, SC_MESHES_MAX);
+	l->meshes[l->nr_meshes++] = mesh;
+	return 0;
+}
+
+/* Is there a colon outside of braces?  Then the first one ends the file's pattern. */
+const char *meta_find_colon(const char *word)
+{
+	bool inside = false;
+
+	for (; *word; word++) {
+		inside = *word == '{' || (inside && *word != '}');
+		if (*word == ':' && !inside)
+			return word;
+	}
+	return NULL;
+}
+
+static int read_text(struct reader *r, const char *text, const struct variables *outer, int depth);
+
+static int read_use(struct reader *r, const char *line, char *words, const struct variables *vars,
+		    int depth)
+{
+	struct variables inner = {0};
+	const char *preset, *name = meta_next_word(&words);
+	int rc = 0;
+
+	for (size_t i = 0; i < vars->nr && rc == 0; i++)
+		rc = variable_set(r, &inner, vars->at[i].name, vars->at[i].value, false);
+	if (rc == 0)
+		rc = read_settings(r, line, words, &inner, false);
+	if (rc < 0)
+		return rc;
+	preset = name ? r->preset(r->preset_arg, name) : NULL;
+	if (!preset)
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': no preset '%s'; there are %s", line,
+			       name ? name : "", meta_preset_names);
+	return read_text(r, preset, &inner, depth + 1);
+}
+
+static int read_line(struct reader *r, char *line, struct variables *vars, const char **file,
+		     int depth)
+{
+	char *words = sc_arena_copy(&r->layout->arena, line, strlen(line)), *word;
+	const char *rule = line;
+
+	if (!words)
+		return sc_nomem(r->err);
+	word = meta_next_word(&words);
+	if (!word)
+		return 0;
+	if (strcmp(word, "let") == 0)
+		return read_settings(r, line, words, vars, true);
+	if (strcmp(word, "use") == 0)
+		return read_use(r, line, words, vars, depth);
+	if (strcmp(word, "mesh") == 0)
+		return read_mesh(r, line, words);
+	if (strcmp(word, "file") == 0) {
+		word = meta_next_word(&words);
+		if (!word || meta_next_word(&words))
+			return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': file takes one pattern", line);
+		*file = word;
+		return 0;
+	}
+	if (!meta_find_colon(word))
+		rule = sc_arena_printf(&r->layout->arena, "%s:%s", *file, line);
+	if (!rule || sc_vec_push(&r->lines, rule) < 0)
+		return sc_nomem(r->err);
+	if (r->lines.nr > SC_RULES_MAX)
+		return sc_fail(r->err, SC_E_LIMIT, "layout: more than %d rules", SC_RULES_MAX);
+	return 0;
+}
+
+static int read_text(struct reader *r, const char *text, const struct variables *outer, int depth)
+{
+	struct variables vars = {0};
+	const char *file = "*";
+	int rc = 0;
+
+	if (depth >= SC_USE_DEPTH_MAX)
+		return sc_fail(r->err, SC_E_LAYOUT, "layout: use: presets nest too deep");
+	for (size_t i = 0; outer && i < outer->nr && rc == 0; i++)
+		rc = variable_set(r, &vars, outer->at[i].name, outer->at[i].value, false);
+	while (rc == 0 && *text) {
+		size_t bytes = strcspn(text, "\n");
+		char *line = NULL;
+
+		rc = clean_line(r, &vars, text, bytes, &line);
+		if (rc == 0)
+			rc = read_line(r, line, &vars, &file, depth);
+		text += bytes + (text[bytes] == '\n');
+	}
+	return rc;
+}
+
+static int make_flat(struct reader *r)
+{
+	struct meta_layout *l = r->layout;
+	struct sc_buf buf = {0};
+
+	for (int m = 0; m < l->nr_meshes; m++) {
+		sc_buf_printf(&buf, "mesh");
+		for (int i = 0; i < l->meshes[m].nr; i++) {
+			const struct meta_mesh_axis *a = &l->meshes[m].at[i];
+
+			sc_buf_printf(&buf, " %s", l->axes.name[a->axis]);
+			if (a->kind == META_DEGREE_REST)
+				sc_buf_printf(&buf, "=*");
+			else if (a->kind == META_DEGREE_AXIS)
+				sc_buf_printf(&buf, "=%s", l->axes.name[a->number]);
+			else if (a->number != 1)
+				sc_buf_printf(&buf, "=%u", a->number);
+		}
+		sc_buf_printf(&buf, "\n");
+	}
+	for (size_t i = 0; i < r->lines.nr; i++)
+		sc_buf_printf(&buf, "%s\n", r->lines.at[i]);
+	l->flat = buf.failed ? NULL : sc_arena_copy(&l->arena, buf.text ? buf.text : "", buf.bytes);
+	sc_buf_done(&buf);
+	return l->flat ? 0 : sc_nomem(r->err);
+}
+
+int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg,
+		      struct meta_layout **ret, struct sc_err *err)
+{
+	sc_cleanup(meta_layout_freep) struct meta_layout *l = sc_zalloc(sizeof(*l));
+	struct reader r = {.layout = l, .err = err, .preset_arg = preset_arg,
+			   .preset = preset ? preset : meta_preset_builtin};
+	int rc;
+
+	if (!l)
+		return sc_nomem(err);
+	if (strlen(text) > SC_LAYOUT_BYTES_MAX)
+		return sc_fail(err, SC_E_LIMIT, "layout: %zu bytes, at most %u", strlen(text),
+			       SC_LAYOUT_BYTES_MAX);
+	l->source = sc_arena_copy(&l->arena, text, strlen(text));
+	rc = l->source ? read_text(&r, l->source, NULL, 0) : sc_nomem(err);
+	if (rc == 0 && l->nr_meshes == 0)
+		rc = sc_fail(err, SC_E_LAYOUT, "layout: no mesh line; write 'mesh tp cp dp pp' or use a preset");
+	if (rc == 0 && r.lines.nr == 0)
+		rc = sc_fail(err, SC_E_LAYOUT, "layout: no rule");
+	if (rc == 0)
+		rc = make_flat(&r);
+	l->pp = meta_axis_find(&l->axes, "pp", 2);
+	l->ep = meta_axis_find(&l->axes, "ep", 2);
+	if (rc == 0)
+		rc = meta_rules_make(l, r.lines.at, r.lines.nr, err);
+	sc_vec_done(&r.lines);
+	if (rc == 0)
+		*ret = sc_steal(&l);
+	return rc;
+}
+
+struct meta_layout *meta_layout_free(struct meta_layout *layout)
+{
+	if (layout) {
+		sc_arena_done(&layout->arena);
+		sc_sys.release(layout);
+	}
+	return NULL;
+}
+
+void meta_layout_freep(struct meta_layout **layout)
+{
+	*layout = meta_layout_free(*layout);
+}
+
+bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,
+		     const char *name, struct meta_caps *caps)
+{
+	const struct meta_pattern *f = logical ? &rule->file_goal : &rule->file;
+	const struct meta_pattern *n = logical ? &rule->goal : &rule->name;
+	uint16_t had = caps->nr;
+
+	/* Bytes that are no tensors have an empty name: globs do not speak of them. */
+	if (!*name != !n->nr)
+		return false;
+	if (meta_pattern_match(f, file, strlen(file), caps) &&
+	    meta_pattern_match(n, name, strlen(name), caps))
+		return true;
+	caps->nr = had;
+	return false;
+}
+
+const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
+					  const char *file, const char *name,
+					  struct meta_caps *ret_caps)
+{
+	for (uint32_t i = 0; i < layout->nr_rules; i++) {
+		const struct meta_rule *r = &layout->rules[i];
+
+		ret_caps->nr = 0;
+		if ((pipelined || !r->tied) && meta_rule_match(r, false, file, name, ret_caps))
+			return r;
+	}
+	return NULL;
+}

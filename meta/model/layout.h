@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A layout: meshes and rules (docs/layout.md).  It says which logical tensor a stored tensor is a
+ * piece of, and how it is cut.  A value: immutable after meta_layout_parse, free of I/O (presets
+ * come through a callback), safe to share between threads.
+ */
+#ifndef META_LAYOUT_H
+#define META_LAYOUT_H
+
+#include "meta/model/pattern.h"
+
+struct meta_cut {
+	bool flat;	     /* `flat`: the other fields mean nothing */
+	bool lcm, chunk;
+	int8_t dim;	     /* negative: from the end */
+	uint32_t axes;	     /* bit set of the layout's axes */
+	const char *axes_text; /* as written, for messages */
+	uint64_t pad;	     /* 0: none */
+	uint64_t size;	     /* true size, 0: as first written */
+	uint32_t nr_sections;
+	const uint32_t *sections; /* ratio; {1} when there are none */
+	uint64_t section_sum;
+};
+
+struct meta_rule {
+	const char *text;
+	uint32_t index;
+	struct meta_pattern file, name;	    /* of the stored tensor */
+	struct meta_pattern file_goal, goal; /* of the logical one */
+	struct meta_pattern base;	    /* of the tensor a `like` rule copies, if is_like */
+	bool is_like, tied, wrap;
+	bool has_local, has_layer, has_expert, has_virtual; /* {L}; {L} or {G}; {E} or {X}; {V} */
+	uint8_t nr_cuts, nr_stage, nr_each;
+	struct meta_cut cuts[SC_CUTS_MAX];
+	int32_t stage[SC_STAGE_LIST_MAX];   /* chunk, -1: the last */
+	uint8_t each[SC_AXES_MAX];
+	uint32_t axes;			    /* all axes the rule uses: bit set */
+};
+
+struct meta_mesh {
+	uint8_t nr;
+	struct meta_mesh_axis {
+		uint8_t axis;
+		enum { META_DEGREE_NUMBER, META_DEGREE_AXIS, META_DEGREE_REST } kind;
+		uint32_t number; /* default degree, or index of the axis whose degree it takes */
+	} at[SC_AXES_MAX];
+};
+
+struct meta_layout {
+	struct sc_arena arena;
+	const char *source;	    /* as the user wrote it */
+	const char *flat;	    /* without presets and variables: what is kept with a version */
+	struct meta_axis_names axes;
+	uint8_t nr_meshes;
+	struct meta_mesh meshes[SC_MESHES_MAX];
+	uint32_t nr_rules;
+	struct meta_rule *rules;    /* `like` lines expanded, in order of matching */
+	int pp, ep;		    /* index of these axes, -1: no mesh has them */
+};
+
+/** Text of preset `name`, NULL when there is none; borrowed, valid until the parse returns. */
+typedef const char *meta_preset_fn(void *arg, const char *name);
+
+/** The presets that ship with Scalai; also the default where a callback is NULL. */
+const char *meta_preset_builtin(void *arg, const char *name);
+/** Their names, separated by blanks. */
+extern const char meta_preset_names[];
+
+/**
+ * Errors: SC_E_LAYOUT with the line and what is wrong with it; SC_E_LIMIT; SC_E_NO_MEMORY.
+ * Owner: *ret is the caller's, meta_layout_free() ends it.
+ */
+int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg,
+		      struct meta_layout **ret, struct sc_err *err);
+struct meta_layout *meta_layout_free(struct meta_layout *layout);
+void meta_layout_freep(struct meta_layout **layout);
+
+/**
+ * The rule of a stored name: the first that matches; tied rules are there only if `pipelined`
+ * (pp > 1).  A file that holds no tensors has an empty name, and only a rule whose name part is
+ * empty (`rng.bin:`) speaks of it.  NULL: none.
+ */
+const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
+					  const char *file, const char *name,
+					  struct meta_caps *ret_caps);
+
+/** Does a rule match a stored (or, `logical`, a logical) name?  Captures are appended. */
+bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,
+		     const char *name, struct meta_caps *caps);
+
+/** A number of the grammar: decimal, no sign, no leading zero, at most 9 digits; false: none. */
+bool meta_number_parse(const char *text, size_t bytes, uint32_t *ret);
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by layout.c (lines) and rule.c (rules) only. */
+#ifndef META_LAYOUT_I_H
+#define META_LAYOUT_I_H
+
+#include "meta/model/layout.h"
+
+char *meta_next_word(char **p);
+const char *meta_find_colon(const char *word);
+int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, struct sc_err *err);
+
+#endif

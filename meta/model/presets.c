@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The presets that ship, linked in as the very text files that are installed for users to read. */
+#include "meta/model/layout.h"
+
+#include <string.h>
+
+#define PRESETS(X)                                                                                 \
+	X(replicated, "replicated")                                                                \
+	X(megatron_gpt, "megatron-gpt")                                                            \
+	X(hf_llama, "hf-llama")                                                                    \
+	X(hf_gpt2, "hf-gpt2")                                                                      \
+	X(hf_bert, "hf-bert")                                                                      \
+	X(fsdp2, "fsdp2")
+
+#define X(id, name)                                                                                \
+	__asm__(".section .rodata\n"                                                               \
+		"meta_preset_" #id ":\n"                                                           \
+		".incbin \"" PRESET_DIR "/" name ".layout\"\n"                                     \
+		".byte 0\n"                                                                        \
+		".previous\n");                                                                    \
+	extern const char meta_preset_##id[] __attribute__((visibility("hidden")));
+PRESETS(X)
+#undef X
+
+#define X(id, name) name " "
+const char meta_preset_names[] = PRESETS(X);
+#undef X
+
+const char *meta_preset_builtin(void *arg, const char *name)
+{
+	(void)arg;
+#define X(id, text)                                                                                \
+	if (strcmp(name, text) == 0)                                                               \
+		return meta_preset_##id;
+	PRESETS(X)
+#undef X
+	return NULL;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/model/state.h"
+
+#include <string.h>
+
+int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
+		   enum meta_dtype dtype, const struct meta_shape *shape)
+{
+	uintptr_t at = (uintptr_t)sc_map_get(&state->by_key, key, key_bytes);
+	struct meta_tensor t = {.dtype = dtype, .shape = *shape};
+	char *copy, *file;
+	const char *colon = memchr(key, ':', key_bytes);
+	size_t nr = state->nr;
+
+	if (at) {
+		state->tensors[at - 1].dtype = dtype;
+		state->tensors[at - 1].shape = *shape;
+		return 0;
+	}
+	copy = sc_arena_copy(&state->arena, key, key_bytes);
+	file = sc_arena_copy(&state->arena, key, (size_t)(colon - key));
+	if (!copy || !file)
+		return -1;
+	t.key = copy;
+	t.file = file;
+	t.name = copy + (colon - key) + 1;
+	if (sc_vec_grow((void **)&state->tensors, nr, &state->room, sizeof(t)) < 0 ||
+	    sc_map_put(&state->by_key, copy, key_bytes, (void *)(uintptr_t)(nr + 1)) < 0)
+		return -1;
+	state->tensors[state->nr++] = t;
+	return 0;
+}
+
+const struct meta_tensor *meta_state_find(const struct meta_state *state, const char *key)
+{
+	uintptr_t at = (uintptr_t)sc_map_get(&state->by_key, key, strlen(key));
+
+	return at ? &state->tensors[at - 1] : NULL;
+}
+
+void meta_state_done(struct meta_state *state)
+{
+	sc_map_done(&state->by_key);
+	sc_sys.release(state->tensors);
+	sc_arena_done(&state->arena);
+	*state = (struct meta_state){0};
+}
+
+bool meta_tensor_bytes(enum meta_dtype dtype, const struct meta_shape *shape, uint64_t *ret)
+{
+	uint64_t n;
+
+	if (!meta_shape_elements(shape, &n) || !sc_mul_u64(n, meta_dtype_bits(dtype), &n) || n % 8)
+		return false;
+	*ret = n / 8;
+	return true;
+}
+
+const char *meta_tensor_each(const char *name)
+{
+	const char *at = strrchr(name, '@'), *p = at;
+
+	if (!at)
+		return NULL;
+	for (;;) {
+		const char *key = ++p;
+
+		while ((*p >= 'a' && *p <= 'z') || (p > key && ((*p >= '0' && *p <= '9') || *p == '_')))
+			p++;
+		if (p == key || *p != '=')
+			return NULL;
+		key = ++p;
+		while (*p >= '0' && *p <= '9')
+			p++;
+		if (p == key)
+			return NULL;
+		if (!*p)
+			return at;
+		if (*p != ',')
+			return NULL;
+	}
+}

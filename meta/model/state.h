@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state of a job: its logical tensors, whatever the topology.  One tensor is `file:name`; that
+ * of an `each` rule carries coordinates, `file:name@tp=0,pp=1`.
+ */
+#ifndef META_STATE_H
+#define META_STATE_H
+
+#include "meta/model/dtype.h"
+#include "meta/model/slice.h"
+
+struct meta_tensor {
+	const char *key;	/* "file:name" */
+	const char *file, *name;
+	enum meta_dtype dtype;
+	struct meta_shape shape;
+};
+
+struct meta_state {
+	struct sc_arena arena;
+	uint32_t nr;
+	size_t room;
+	struct meta_tensor *tensors;
+	struct sc_map by_key;	/* -> index + 1 */
+};
+
+/** Adds a tensor; a key that is there already is replaced.  -1: out of memory. */
+int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
+		   enum meta_dtype dtype, const struct meta_shape *shape);
+const struct meta_tensor *meta_state_find(const struct meta_state *state, const char *key);
+void meta_state_done(struct meta_state *state);
+
+/** Bytes of a whole tensor of this type; false on overflow or when they are not whole bytes. */
+bool meta_tensor_bytes(enum meta_dtype dtype, const struct meta_shape *shape, uint64_t *ret);
+
+/** The "@axis=index,..." of an each tensor, NULL when there is none. */
+const char *meta_tensor_each(const char *name);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A topology: degrees of the axes of a layout's meshes (docs/layout.md, section 2).  A value.
+ * Ranks are numbered 0 to ranks-1; coord(axis, rank) = rank / stride % degree.
+ */
+#ifndef META_TOPOLOGY_H
+#define META_TOPOLOGY_H
+
+#include "meta/model/layout.h"
+
+struct meta_topology {
+	uint8_t nr_axes;
+	uint32_t degree[SC_AXES_MAX], stride[SC_AXES_MAX];
+	uint32_t ranks;
+	uint32_t pp, ep, vp;	/* degrees; 1 when no mesh has the axis */
+	uint32_t chunks;	/* pp * vp */
+	uint32_t nr_stages;	/* 0: layers are divided evenly */
+	uint32_t *stages;	/* layers of every chunk, in model order */
+	char *text;		/* canonical */
+};
+
+/** Errors: SC_E_TOPOLOGY with what is wrong; SC_E_LIMIT; SC_E_NO_MEMORY.  The layout is not kept. */
+int meta_topology_parse(const struct meta_layout *layout, const char *text,
+			struct meta_topology *ret, struct sc_err *err);
+void meta_topology_done(struct meta_topology *topo);
+int meta_topology_copy(const struct meta_topology *from, struct meta_topology *ret);
+
+/** Coordinates of a rank, one for each axis. */
+void meta_topology_coords(const struct meta_topology *topo, uint32_t rank,
+			  uint32_t ret[SC_AXES_MAX]);
+uint32_t meta_topology_rank(const struct meta_topology *topo, const uint32_t coords[SC_AXES_MAX]);
+
+/** Degree of a compound axis, and the rank's index in it: smaller stride is faster. */
+uint32_t meta_topology_degree(const struct meta_topology *topo, uint32_t axes);
+uint32_t meta_topology_index(const struct meta_topology *topo, uint32_t axes,
+			     const uint32_t coords[SC_AXES_MAX]);
+/** The inverse: sets the coordinates of `axes`. */
+void meta_topology_split(const struct meta_topology *topo, uint32_t axes, uint32_t index,
+			 uint32_t coords[SC_AXES_MAX]);
+
+/**
+ * First layer of every chunk, and the end: ret[chunks + 1].
+ * Errors: SC_E_TOPOLOGY when `layers` does not divide or is not what stages= adds up to.
+ */
+int meta_topology_starts(const struct meta_topology *topo, uint32_t layers, uint32_t *ret,
+			 struct sc_err *err);
+
+#endif

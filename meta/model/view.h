@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A view: what every rank of a topology sees of a state, under a layout.  Immutable, no I/O.
+ * This is "presenting" of docs/layout.md, section 4; a blob set's view under the topology in which
+ * it was written says where its bytes are.
+ */
+#ifndef META_VIEW_H
+#define META_VIEW_H
+
+#include "meta/model/state.h"
+
+#define META_FREE UINT32_MAX	/* a coordinate that is not fixed */
+
+/** A logical tensor on the ranks whose coordinates have `fixed`. */
+struct meta_entry {
+	uint32_t tensor;
+	const struct meta_rule *rule;
+	uint32_t fixed[SC_AXES_MAX];
+	const char *file, *name;	/* stored; of coordinate 0 when `varies` */
+	const struct meta_caps *varies;	/* the stored name has coordinates: render per rank */
+};
+
+struct meta_view {
+	struct sc_arena arena;
+	const struct meta_layout *layout;   /* borrowed, as is the state */
+	const struct meta_topology *topo;
+	const struct meta_state *state;
+	uint32_t nr_entries, layers;
+	struct meta_entry *entries;	    /* by tensor */
+	uint32_t *first;		    /* of tensor t: entries first[t] .. first[t + 1] */
+	uint32_t *by_stage, *stage_first;   /* entries by fixed pp; the last bucket: pp is free */
+};
+
+/** One stored tensor of a rank. */
+struct meta_stored {
+	const struct meta_entry *entry;
+	const char *file, *name;
+	struct meta_piece piece;
+};
+
+struct meta_stored_list {
+	size_t nr, room;
+	struct meta_stored *at;
+};
+
+/**
+ * Errors: SC_E_STATE (no rule places a tensor, two would be stored under one name, a size does not
+ * divide), SC_E_TOPOLOGY (stages), SC_E_LIMIT, SC_E_NO_MEMORY: every rank of the result is good.
+ * Owner: *ret is the caller's; layout, topology and state must outlive it.
+ */
+int meta_view_new(const struct meta_layout *layout, const struct meta_topology *topo,
+		  const struct meta_state *state, struct meta_view **ret, struct sc_err *err);
+struct meta_view *meta_view_free(struct meta_view *view);
+
+bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
+		      const uint32_t coords[SC_AXES_MAX]);
+
+/** Stored file and name on a rank; rendered in `arena` only when they vary by rank. -1: memory. */
+int meta_entry_stored(const struct meta_view *view, const struct meta_entry *e,
+		      const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
+		      const char **ret_file, const char **ret_name);
+
+int meta_entry_piece(const struct meta_view *view, const struct meta_entry *e,
+		     const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
+		     struct meta_piece *ret, struct sc_err *err);
+
+/** Entries that a rank may hold (its stage's, then those of no stage): call with *at = 0 first. */
+const struct meta_entry *meta_view_next(const struct meta_view *view, uint32_t stage, uint32_t *at);
+
+/**
+ * What a rank stores, of one file or (file NULL) of all; with pieces.  Owner: everything is in
+ * `arena` but ret->at, which sc_vec_done() ends.
+ */
+int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file,
+		   struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err);
+
+/**
+ * Names of the files that a rank holds tensors of: calls `each` once for every name, until one
+ * answers non-zero, and returns that.
+ */
+int meta_view_files(const struct meta_view *view, uint32_t rank,
+		    int (*each)(void *arg, const char *file, const char *logical_file), void *arg);
+
+/**
+ * Holders of a region of tensor t under entry e: coordinates, with those the entry fixes set and
+ * those it does not use 0, and the boxes' parts inside the region.
+ */
+typedef int meta_source_fn(void *arg, const struct meta_entry *e,
+			   const uint32_t coords[SC_AXES_MAX], const struct meta_box *box);
+int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
+		      const uint64_t *off, const uint64_t *ext, meta_source_fn *each, void *arg,
+		      struct sc_err *err);
+
+/** Axes in which ranks may differ and hold the same bytes of an entry: bit set, one mesh. */
+uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e);
+
+#endif
