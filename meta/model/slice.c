@@ -85,6 +85,14 @@ const char *meta_shape_text(const struct meta_shape *shape, char *buf, size_t by
 	return buf;
 }
 
+bool meta_box_equal(const struct meta_box *a, const struct meta_box *b)
+{
+	size_t bytes = a->nr * sizeof(*a->off);
+
+	return a->nr == b->nr && a->at == b->at && memcmp(a->off, b->off, bytes) == 0 &&
+	       memcmp(a->ext, b->ext, bytes) == 0 && memcmp(a->stride, b->stride, bytes) == 0;
+}
+
 uint64_t meta_box_elements(const struct meta_box *box)
 {
 	uint64_t n = 1;

@@ -37,6 +37,7 @@ bool meta_shape_equal(const struct meta_shape *a, const struct meta_shape *b);
 /** "[2, 3]", for messages. */
 const char *meta_shape_text(const struct meta_shape *shape, char *buf, size_t bytes);
 
+bool meta_box_equal(const struct meta_box *a, const struct meta_box *b);
 uint64_t meta_box_elements(const struct meta_box *box);
 /** Intersection with a region, as a box of the same stored tensor; false when empty. */
 bool meta_box_meet(const struct meta_box *box, const uint64_t *off, const uint64_t *ext,

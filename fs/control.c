@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control files.  One write(2) is one command, decided inside write(2); what is read is rendered
+ * at open, so that one reader sees one consistent text.  After a refusal the descriptor answers the
+ * same errno to every later write: Python sends a refused command again when it closes the file.
+ *
+ * `layout` takes a command too (a single line `use ...`); anything longer is a document, which
+ * comes in pieces and is judged at close(2).
+ */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+enum control {
+	TOPOLOGY,
+	LAYOUT,
+	COMMIT,
+	DISCARD,
+	ROLLBACK,
+	VERSIONS,
+	STATUS,
+	WAIT,
+	PLAN,
+	ERROR,
+	CONFIG,
+	VERIFY,
+};
+
+const char *const fs_control_names[] = {"topology", "layout", "commit", "discard", "rollback", "versions",
+					"status",   "wait",   "plan",	"error",   "config",   "verify", NULL};
+const char *const fs_top_names[] = {"metrics", "health", "version", NULL};
+
+static const mode_t modes[] = {[TOPOLOGY] = 0644, [LAYOUT] = 0644,   [COMMIT] = 0200,	[DISCARD] = 0200,
+			       [ROLLBACK] = 0200, [VERSIONS] = 0444, [STATUS] = 0444, [WAIT] = 0666,
+			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644};
+
+struct fs_control {
+	struct rs_job *job;	/* NULL: a file of /.ctl */
+	uint32_t index;
+	pthread_mutex_t lock;	/* two threads may share a descriptor */
+	struct sc_buf text;	/* what is read */
+	uint64_t seen;		/* news that `text` shows */
+	int refused;		/* errno of the first refusal */
+	/* plan: the answer's first byte is where the first read after the write starts */
+	off_t base;
+	bool rebase;
+	/* layout: a document */
+	struct sc_buf document;
+	bool judged;
+	/* poll */
+	struct fuse_pollhandle *ph;
+	struct fs_control *next;
+};
+
+int fs_control_find(bool top, const char *name)
+{
+	const char *const *names = top ? fs_top_names : fs_control_names;
+
+	for (int i = 0; names[i]; i++)
+		if (strcmp(names[i], name) == 0)
+			return i;
+	return -1;
+}
+
+mode_t fs_control_mode(bool top, uint32_t index)
+{
+	return top ? 0444 : modes[index];
+}
+
+static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)
+{
+	if (index == 0)
+		rs_render_metrics(fs->service, buf);
+	else if (index == 1)
+		sc_buf_printf(buf, "ok\npassthrough: %s\nepoch: %s\n", fs->passthrough ? "yes" : "no",
+			      fs->epoch ? "yes" : "no");
+	else
+		sc_buf_printf(buf, "scalai %s\nlibfuse %s\n", SC_VERSION, fuse_pkgversion());
+	return 0;
+}
+
+static int render(struct fs *fs, struct fs_control *c, struct sc_err *err)
+{
+	struct sc_buf *b = &c->text;
+
+	sc_buf_reset(b);
+	if (!c->job)
+		return render_top(fs, c->index, b);
+	c->seen = rs_job_news(c->job);
+	switch ((enum control)c->index) {
+	case TOPOLOGY:
+		return rs_render_topology(fs->service, c->job, b, err);
+	case LAYOUT:
+		return rs_render_layout(fs->service, c->job, b, err);
+	case VERSIONS:
+		return rs_render_versions(fs->service, c->job, b, err);
+	case STATUS:
+		return rs_render_status(fs->service, c->job, b, err);
+	case ERROR:
+		rs_render_error(c->job, b);
+		return 0;
+	case CONFIG:
+		return rs_render_config(fs->service, c->job, b, err);
+	case VERIFY:
+		return rs_render_verify(fs->service, c->job, b, err);
+	default:
+		return 0; /* wait, plan before a write, and what is only written */
+	}
+}
+
+int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index, int flags,
+		    struct fs_control **ret, struct sc_err *err)
+{
+	struct fs_control *c = sc_zalloc(sizeof(*c));
+	int rc = c ? 0 : sc_nomem(err);
+
+	if (rc < 0)
+		return rc;
+	c->job = top ? NULL : job;
+	c->index = index;
+	(void)pthread_mutex_init(&c->lock, NULL);
+	if ((flags & O_ACCMODE) != O_WRONLY)
+		rc = render(fs, c, err);
+	if (rc < 0) {
+		fs_control_close(fs, c);
+		return rc;
+	}
+	*ret = c;
+	return 0;
+}
+
+void fs_control_close(struct fs *fs, struct fs_control *c)
+{
+	(void)pthread_mutex_lock(&fs->notify_lock);
+	for (struct fs_control **at = &fs->controls; *at; at = &(*at)->next)
+		if (*at == c) {
+			*at = c->next;
+			break;
+		}
+	(void)pthread_mutex_unlock(&fs->notify_lock);
+	if (c->ph)
+		fuse_pollhandle_destroy(c->ph);
+	sc_buf_done(&c->text);
+	sc_buf_done(&c->document);
+	(void)pthread_mutex_destroy(&c->lock);
+	sc_sys.release(c);
+}
+
+void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t bytes, off_t at)
+{
+	struct sc_err err = {0};
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&c->lock);
+	if (c->rebase) {
+		c->base = at;
+		c->rebase = false;
+	}
+	at -= c->base;
+	/* from the start again, and there is news: a new text */
+	if (at == 0 && c->job && c->index != PLAN && c->seen != rs_job_news(c->job))
+		rc = render(fs, c, &err);
+	if (rc < 0)
+		fs_fail(req, "read", &err);
+	else if (at < 0 || (size_t)at >= c->text.bytes)
+		(void)fuse_reply_buf(req, NULL, 0);
+	else
+		(void)fuse_reply_buf(req, c->text.text + at,
+				     c->text.bytes - (size_t)at < bytes ? c->text.bytes - (size_t)at : bytes);
+	(void)pthread_mutex_unlock(&c->lock);
+}
+
+/* --- commands --- */
+
+static int plan(struct fs *fs, struct fs_control *c, const char *text, struct sc_err *err)
+{
+	sc_buf_reset(&c->text);
+	c->rebase = true;
+	return rs_render_plan(fs->service, c->job, text, &c->text, err);
+}
+
+static int command(struct fs *fs, struct fs_control *c, const char *text, struct sc_err *err)
+{
+	switch ((enum control)c->index) {
+	case TOPOLOGY:
+		return rs_job_topology(fs->service, c->job, text, err);
+	case LAYOUT:
+		return rs_job_layout(fs->service, c->job, text, err);
+	case COMMIT:
+		return rs_job_commit(fs->service, c->job, text, err);
+	case DISCARD:
+		return rs_job_discard(fs->service, c->job, err);
+	case ROLLBACK:
+		return rs_job_rollback(fs->service, c->job, text, err);
+	case PLAN:
+		return plan(fs, c, text, err);
+	case CONFIG:
+		return rs_job_config(fs->service, c->job, text, err);
+	default:
+		return sc_fail(err, SC_E_PERMISSION, "%s is only read", fs_control_names[c->index]);
+	}
+}
+
+static void refuse(fuse_req_t req, struct fs_control *c, const struct sc_err *err)
+{
+	c->refused = fs_refuse(req, c->job, fs_control_names[c->index], err);
+}
+
+struct verify_request {
+	fuse_req_t req;
+	struct fs *fs;
+	struct rs_job *job;
+	size_t bytes;
+};
+
+/* Verification reads everything: it is answered by a thread of its own. */
+static void *verify_thread(void *arg)
+{
+	struct verify_request *v = arg;
+	struct sc_err err = {0};
+	int rc = rs_job_verify(v->fs->service, v->job, &err);
+
+	if (rc < 0)
+		(void)fs_refuse(v->req, v->job, "verify", &err);
+	else
+		(void)fuse_reply_write(v->req, v->bytes);
+	(void)__atomic_sub_fetch(&v->fs->verifying, 1, __ATOMIC_RELEASE);
+	sc_sys.release(v);
+	return NULL;
+}
+
+static void start_verify(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t bytes)
+{
+	struct verify_request *v = sc_zalloc(sizeof(*v));
+	struct sc_err err = {0};
+	pthread_t thread;
+
+	if (!v) {
+		(void)sc_nomem(&err);
+		refuse(req, c, &err);
+		return;
+	}
+	*v = (struct verify_request){req, fs, c->job, bytes};
+	if (__atomic_add_fetch(&fs->verifying, 1, __ATOMIC_ACQUIRE) > 4 ||
+	    pthread_create(&thread, NULL, verify_thread, v) != 0) {
+		(void)__atomic_sub_fetch(&fs->verifying, 1, __ATOMIC_RELEASE);
+		sc_sys.release(v);
+		(void)sc_fail(&err, SC_E_BUSY, "four verifications are running; try later");
+		refuse(req, c, &err);
+		return;
+	}
+	(void)pthread_detach(thread);
+}
+
+static void start_wait(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
+		       size_t bytes)
+{
+	struct sc_err err = {0};
+	uint64_t nr;
+
+	if (rs_job_wait_parse(fs->service, c->job, text, &nr, &err) < 0)
+		refuse(req, c, &err);
+	else
+		fs_notify_wait(req, fs, c->job, nr, bytes);
+}
+
+/* Is this a whole `use ...` line? */
+static bool is_use_line(const char *text, size_t bytes)
+{
+	const char *end = memchr(text, '\n', bytes);
+
+	return bytes > 4 && memcmp(text, "use ", 4) == 0 && (!end || (size_t)(end - text) == bytes - 1);
+}
+
+static void write_layout(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
+			 size_t bytes)
+{
+	struct sc_err err = {0};
+	bool first = c->document.bytes == 0;
+
+	if (c->document.bytes + bytes > SC_LAYOUT_BYTES_MAX) {
+		(void)sc_fail(&err, SC_E_LIMIT, "a layout has at most %u bytes", SC_LAYOUT_BYTES_MAX);
+		refuse(req, c, &err);
+		return;
+	}
+	sc_buf_add(&c->document, text, bytes);
+	c->judged = false;
+	if (c->document.failed) {
+		(void)sc_nomem(&err);
+		refuse(req, c, &err);
+		return;
+	}
+	if (first && is_use_line(text, bytes)) {
+		c->judged = true;
+		if (command(fs, c, c->document.text, &err) < 0) {
+			refuse(req, c, &err);
+			return;
+		}
+	}
+	(void)fuse_reply_write(req, bytes);
+}
+
+void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
+		      size_t bytes, off_t at)
+{
+	char copy[SC_COMMAND_BYTES_MAX + 1];
+	struct sc_err err = {0};
+
+	(void)at; /* each write is a command of its own */
+	if (!c->job) {
+		(void)fuse_reply_err(req, EPERM);
+		return;
+	}
+	(void)pthread_mutex_lock(&c->lock);
+	if (c->refused) {
+		(void)fuse_reply_err(req, c->refused);
+	} else if (c->index == LAYOUT) {
+		write_layout(req, fs, c, text, bytes);
+	} else if (bytes > SC_COMMAND_BYTES_MAX) {
+		(void)sc_fail(&err, SC_E_LIMIT, "a command has at most %d bytes, this write has %zu",
+			      SC_COMMAND_BYTES_MAX, bytes);
+		refuse(req, c, &err);
+	} else if (memchr(text, 0, bytes)) {
+		(void)sc_fail(&err, SC_E_COMMAND, "a command is text, this write has a zero byte");
+		refuse(req, c, &err);
+	} else {
+		memcpy(copy, text, bytes);
+		copy[bytes] = 0;
+		if (c->index == WAIT)
+			start_wait(req, fs, c, copy, bytes);
+		else if (c->index == VERIFY)
+			start_verify(req, fs, c, bytes);
+		else if (command(fs, c, copy, &err) < 0)
+			refuse(req, c, &err);
+		else
+			(void)fuse_reply_write(req, bytes);
+	}
+	(void)pthread_mutex_unlock(&c->lock);
+}
+
+void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c)
+{
+	struct sc_err err = {0};
+
+	(void)pthread_mutex_lock(&c->lock);
+	if (c->index == LAYOUT && c->job && c->document.bytes && !c->judged && !c->refused) {
+		c->judged = true;
+		if (memchr(c->document.text, 0, c->document.bytes))
+			(void)sc_fail(&err, SC_E_LAYOUT, "layout: it is text, this one has a zero byte");
+		else
+			(void)command(fs, c, c->document.text, &err);
+	}
+	if (err.code)
+		refuse(req, c, &err);
+	else
+		(void)fuse_reply_err(req, 0);
+	(void)pthread_mutex_unlock(&c->lock);
+}
+
+/* --- poll --- */
+
+bool fs_control_has_news(struct fs_control *c)
+{
+	return c->job && c->seen != rs_job_news(c->job);
+}
+
+struct fuse_pollhandle *fs_control_take_poll(struct fs_control *c)
+{
+	struct fuse_pollhandle *ph = c->ph;
+
+	c->ph = NULL;
+	return ph;
+}
+
+struct fs_control **fs_control_next(struct fs_control *c)
+{
+	return &c->next;
+}
+
+void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c,
+		     struct fuse_pollhandle *ph)
+{
+	bool news, known = false;
+
+	(void)pthread_mutex_lock(&fs->notify_lock);
+	if (ph) {
+		if (c->ph)
+			fuse_pollhandle_destroy(c->ph);
+		c->ph = ph;
+		for (struct fs_control *x = fs->controls; x; x = x->next)
+			known |= x == c;
+		if (!known) {
+			c->next = fs->controls;
+			fs->controls = c;
+		}
+	}
+	news = fs_control_has_news(c);
+	(void)pthread_mutex_unlock(&fs->notify_lock);
+	(void)fuse_reply_poll(req, POLLOUT | (news || !c->job ? POLLIN : 0));
+}

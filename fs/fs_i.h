@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of fs/ share: the mounted file system, open files, replies. */
+#ifndef FS_I_H
+#define FS_I_H
+
+#define FUSE_USE_VERSION 318
+#include <fuse_lowlevel.h>
+#include <poll.h>
+#include <pthread.h>
+
+#include "fs/node.h"
+#include "meta/base/log.h"
+#include "reshard/job/service.h"
+
+#define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
+
+struct fs_name {
+	char *name;
+	mode_t type;
+};
+
+/** An open file.  A file handle is its number in the table. */
+struct fs_handle {
+	enum { FS_H_DIR = 1, FS_H_CONTROL, FS_H_VIEW, FS_H_FD, FS_H_PASS } kind;
+	uint64_t ino;
+	bool writes;
+	/* DIR */
+	struct {
+		struct fs_name *at;
+		size_t nr, room;
+	} names;
+	/* CONTROL */
+	struct fs_control *control;
+	/* VIEW */
+	struct rs_view *view;
+	struct rs_image *image;
+	/* FD: reads and writes go through the daemon */
+	int fd;
+};
+
+struct fs_backing {	/* all passthrough opens of an inode share one backing file */
+	uint64_t ino;
+	int id;
+	bool writes;	/* its descriptor was opened for writing */
+	uint32_t opens;
+};
+
+struct fs {
+	struct rs_service *service;
+	struct fuse_session *se;
+	uid_t uid;
+	gid_t gid;
+	bool passthrough;	/* the kernel and our privileges allow it */
+	bool epoch;		/* names can be made stale at once */
+	bool no_passthrough;	/* by option */
+	int64_t began_ns;
+	pthread_mutex_t lock;	/* handles, backings */
+	struct {
+		struct fs_handle **at;
+		size_t nr, room;
+	} handles;
+	struct {
+		size_t *at;
+		size_t nr, room;
+	} free_handles;
+	struct {
+		struct fs_backing *at;
+		size_t nr, room;
+	} backings;
+	/* waiters and polls: notify.c */
+	pthread_mutex_t notify_lock;
+	pthread_cond_t notify_wake;
+	pthread_t notifier;
+	bool stop, news;
+	struct fs_waiter *waiters;
+	struct fs_control *controls;	/* open control files that somebody polls */
+	int verifying;			/* threads, atomic */
+};
+
+static inline struct fs *fs_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+
+/* handles.c */
+/** Takes `h`; 0 when memory is out. */
+uint64_t fs_handle_add(struct fs *fs, struct fs_handle *h);
+struct fs_handle *fs_handle_get(struct fs *fs, uint64_t fh);
+/** Out of the table; the caller frees it with fs_handle_free(). */
+struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
+void fs_handle_free(struct fs *fs, struct fs_handle *h);
+/**
+ * Makes this open a passthrough open of `fd`'s file (which is closed in any case); false: it
+ * can't be, and *ret_fd is left for FS_H_FD.
+ */
+bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, bool writes,
+		    struct fuse_file_info *fi);
+void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino);
+
+/* reply.c: the only place where failures become replies */
+void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
+/** A refused command: kept for the job's `error`, logged, replied; returns the errno. */
+int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const struct sc_err *err);
+
+/* resolve.c */
+struct fs_found {
+	struct fs_node node;
+	struct stat st;
+	double timeout;
+};
+/** The job of a node; NULL: it is gone. */
+struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
+int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);
+/** SC_E_NOT_FOUND (without a message) when there is no such name. */
+int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *ret,
+	      struct sc_err *err);
+/** Where a name in a folder lies: job, rank and path; for what changes trees. */
+struct fs_place {
+	struct rs_job *job;
+	uint32_t rank;
+	char path[SC_PATH_BYTES_MAX + 1];
+};
+int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *ret,
+	     struct sc_err *err);
+int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err);
+bool fs_rank_number(const char *name, uint32_t *ret);
+/** A write to a committed file: SC_E_STALE, and the path is then a working-tree file. */
+int fs_copy_up(struct fs *fs, const struct fs_node *n, bool truncate, struct sc_err *err);
+void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_param *ret);
+
+/* control.c */
+extern const char *const fs_control_names[];
+extern const char *const fs_top_names[];
+int fs_control_find(bool top, const char *name);	/* index or -1 */
+mode_t fs_control_mode(bool top, uint32_t index);
+int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index, int flags,
+		    struct fs_control **ret, struct sc_err *err);
+void fs_control_close(struct fs *fs, struct fs_control *c);
+void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t bytes, off_t at);
+void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
+		      size_t bytes, off_t at);
+void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c);
+void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c,
+		     struct fuse_pollhandle *ph);
+/** notify.c asks: is there news, and whom to tell? */
+bool fs_control_has_news(struct fs_control *c);
+struct fuse_pollhandle *fs_control_take_poll(struct fs_control *c);
+struct fs_control **fs_control_next(struct fs_control *c);
+
+/* notify.c */
+int fs_notify_start(struct fs *fs, struct sc_err *err);
+void fs_notify_stop(struct fs *fs);
+void fs_notify_news(struct fs *fs);
+/** Holds the request until version `nr` is materialized; it is answered with `bytes`. */
+void fs_notify_wait(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t nr, size_t bytes);
+
+/* operations: op_*.c */
+extern const struct fuse_lowlevel_ops fs_ops;
+void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
+void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
+		struct fuse_file_info *fi);
+void op_readlink(fuse_req_t req, fuse_ino_t ino);
+void op_statfs(fuse_req_t req, fuse_ino_t ino);
+void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi);
+void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
+		    struct fuse_file_info *fi);
+void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev);
+void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
+void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
+void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+	       const char *new_name, unsigned flags);
+void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name);
+void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name);
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+	       struct fuse_file_info *fi);
+void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi);
+void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, off_t at,
+	      struct fuse_file_info *fi);
+void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t at, off_t bytes,
+		  struct fuse_file_info *fi);
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t at, int whence, struct fuse_file_info *fi);
+void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_at,
+			struct fuse_file_info *from_fi, fuse_ino_t to, off_t to_at,
+			struct fuse_file_info *to_fi, size_t bytes, int flags);
+void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
+	     struct fuse_pollhandle *ph);
+
+#endif

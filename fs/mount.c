@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/mount.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/fs_i.h"
+
+#define READ_AHEAD_KIB 4096	/* of the mount: only mmap of views uses it */
+#define THREADS_MAX 16
+#define FILES_MAX 65536		/* descriptors: mappings and passthrough need none that stays */
+
+const struct fuse_lowlevel_ops fs_ops;
+
+/* --- options --- */
+
+int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err)
+{
+	static const char *const taken[] = {"rw", "auto", "noauto", "user", "nouser", "users", "defaults", "async",
+					    "_netdev", "nofail", "suid", "nosuid", "dev", "nodev", "exec", "noexec",
+					    "atime", "noatime", "relatime", "allow_other", "default_permissions", NULL};
+	char *copy = sc_strdup(text), *save = NULL, *word;
+	int rc = copy ? 0 : sc_nomem(err);
+
+	for (word = copy ? strtok_r(copy, ",", &save) : NULL; rc == 0 && word; word = strtok_r(NULL, ",", &save)) {
+		bool known = strncmp(word, "x-", 2) == 0 || strncmp(word, "comment=", 8) == 0;
+
+		for (int i = 0; taken[i]; i++)
+			known |= strcmp(word, taken[i]) == 0;
+		if (strcmp(word, "io_uring") == 0)
+			o->io_uring = true;
+		else if (strcmp(word, "private") == 0)
+			o->private_ = true;
+		else if (strcmp(word, "no_passthrough") == 0)
+			o->no_passthrough = true;
+		else if (strcmp(word, "no_read_ahead") == 0)
+			o->read_ahead_off = true;
+		else if (strcmp(word, "debug") == 0)
+			o->debug = true;
+		else if (!known)
+			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
+				     "private, no_passthrough, no_read_ahead, debug", word);
+	}
+	sc_sys.release(copy);
+	return rc;
+}
+
+/* --- events of the service --- */
+
+static void on_names(void *arg)
+{
+	struct fs *fs = arg;
+
+	if (fs->se && fs->epoch)
+		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
+}
+
+static void on_news(void *arg, uint64_t job)
+{
+	(void)job;
+	fs_notify_news(arg);
+}
+
+/* --- the session --- */
+
+static void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct fs *fs = userdata;
+
+	(void)fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
+	(void)fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
+	(void)fuse_set_feature_flag(conn, FUSE_CAP_READDIRPLUS);
+	(void)fuse_set_feature_flag(conn, FUSE_CAP_READDIRPLUS_AUTO);
+	(void)fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
+	fuse_unset_feature_flag(conn, FUSE_CAP_WRITEBACK_CACHE);
+	if (!fs->no_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH)) {
+		conn->max_backing_stack_depth = 1;
+		fs->passthrough = geteuid() == 0; /* the ioctl asks for CAP_SYS_ADMIN */
+	}
+	if (!fs->passthrough)
+		sc_log(SC_LOG_WARN, "no passthrough (%s), continuing: reads and writes of files go through the daemon",
+		       fs->no_passthrough ? "switched off" : geteuid() ? "not root" : "the kernel has none");
+	/* FUSE 7.44: one epoch makes all cached names stale; before it, nothing is cached */
+	fs->epoch = conn->proto_minor >= 44;
+	if (!fs->epoch)
+		sc_log(SC_LOG_WARN, "the kernel (FUSE 7.%u) has no epoch, continuing: names are not cached",
+		       conn->proto_minor);
+	conn->max_readahead = READ_AHEAD_KIB << 10;
+	conn->no_interrupt = 0;
+}
+
+const struct fuse_lowlevel_ops fs_ops = {
+	.init = op_init,
+	.lookup = op_lookup,
+	.getattr = op_getattr,
+	.setattr = op_setattr,
+	.readlink = op_readlink,
+	.mknod = op_mknod,
+	.mkdir = op_mkdir,
+	.unlink = op_unlink,
+	.rmdir = op_rmdir,
+	.symlink = op_symlink,
+	.rename = op_rename,
+	.link = op_link,
+	.open = op_open,
+	.read = op_read,
+	.write = op_write,
+	.flush = op_flush,
+	.release = op_release,
+	.fsync = op_fsync,
+	.opendir = op_opendir,
+	.readdir = op_readdir,
+	.readdirplus = op_readdirplus,
+	.releasedir = op_release,
+	.statfs = op_statfs,
+	.create = op_create,
+	.poll = op_poll,
+	.fallocate = op_fallocate,
+	.copy_file_range = op_copy_file_range,
+	.lseek = op_lseek,
+};
+
+static int prepare_mountpoint(const char *path, struct sc_err *err)
+{
+	struct stat st, up;
+	char parent[4096];
+
+	if (stat(path, &st) < 0) {
+		if (errno == ENOTCONN || errno == ECONNABORTED) {
+			/* a daemon died here: its mount goes, whoever still holds it */
+			int rc = fs_umount(path, true, err);
+
+			return rc < 0 ? rc : prepare_mountpoint(path, err);
+		}
+		if (errno != ENOENT)
+			return sc_fail_sys(err, errno, "mount point '%s'", path);
+		if (mkdir(path, 0755) < 0)
+			return sc_fail_sys(err, errno, "cannot make the mount point '%s'", path);
+		return 0;
+	}
+	if (!S_ISDIR(st.st_mode))
+		return sc_fail(err, SC_E_NOT_DIR, "mount point '%s' is no directory", path);
+	(void)snprintf(parent, sizeof(parent), "%s/.ctl/health", path);
+	(void)up;
+	if (access(parent, R_OK) == 0)
+		return sc_fail(err, SC_E_BUSY, "'%s' has a live scalai mount already; 'scalai umount %s' ends it", path,
+			       path);
+	return 0;
+}
+
+/* Larger read-ahead for this mount only: views through mmap are twice as fast. */
+static void set_read_ahead(const char *mountpoint)
+{
+	char path[128], text[16];
+	struct stat st;
+	int fd, n;
+
+	if (stat(mountpoint, &st) < 0)
+		return;
+	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev), minor(st.st_dev));
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	n = snprintf(text, sizeof(text), "%d", READ_AHEAD_KIB);
+	if (fd < 0 || write(fd, text, (size_t)n) != n)
+		sc_log(SC_LOG_INFO, "read-ahead of the mount stays as it is (%s)", strerror(errno));
+	if (fd >= 0)
+		(void)close(fd);
+}
+
+/* sd_notify(3) in ten lines: the unit is Type=notify. */
+static void notify_ready(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	int fd;
+
+	if (!path || strlen(path) >= sizeof(to.sun_path))
+		return;
+	memcpy(to.sun_path, path, strlen(path));
+	if (*path == '@')
+		to.sun_path[0] = 0;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0) {
+		(void)sendto(fd, "READY=1", 7, MSG_NOSIGNAL, (struct sockaddr *)&to,
+			     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
+		(void)close(fd);
+	}
+}
+
+static int session_new(struct fs *fs, const struct fs_mount_options *o, struct sc_err *err)
+{
+	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	struct sc_buf opts = {0};
+	int rc = 0;
+
+	sc_buf_printf(&opts, "fsname=%s,subtype=scalai,default_permissions", o->store);
+	if (!o->private_ && geteuid() == 0)
+		sc_buf_printf(&opts, ",allow_other");
+	if (o->io_uring)
+		sc_buf_printf(&opts, ",io_uring");
+	if (opts.failed || fuse_opt_add_arg(&args, "scalai") || fuse_opt_add_arg(&args, "-o") ||
+	    fuse_opt_add_arg(&args, opts.text))
+		rc = sc_nomem(err);
+	sc_buf_done(&opts);
+	if (rc == 0) {
+		fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fs);
+		if (!fs->se)
+			rc = sc_fail(err, SC_E_SYSTEM, "libfuse refuses these options");
+	}
+	fuse_opt_free_args(&args);
+	return rc;
+}
+
+static void tell_parent(int *pipe_fd, const char *text)
+{
+	if (*pipe_fd < 0)
+		return;
+	(void)!write(*pipe_fd, text, strlen(text) + 1);
+	sc_closep(pipe_fd);
+}
+
+static void become_daemon(void)
+{
+	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	for (int i = 0; fd >= 0 && i < 3; i++)
+		(void)dup2(fd, i);
+	if (fd > 2)
+		(void)close(fd);
+	sc_log_open(true, SC_LOG_INFO);
+}
+
+static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
+{
+	struct fuse_loop_config *config = fuse_loop_cfg_create();
+	int rc;
+
+	if (!o->read_ahead_off)
+		set_read_ahead(o->mountpoint);
+	if (!o->foreground)
+		become_daemon();
+	sc_log(SC_LOG_INFO, "'%s' is mounted at '%s'", o->store, o->mountpoint);
+	notify_ready();
+	tell_parent(pipe_fd, "");
+	fuse_loop_cfg_set_clone_fd(config, 0);
+	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
+	fuse_loop_cfg_set_idle_threads(config, THREADS_MAX);
+	rc = fuse_session_loop_mt(fs->se, config);
+	fuse_loop_cfg_destroy(config);
+	sc_log(SC_LOG_INFO, "'%s' is unmounted", o->mountpoint);
+	return rc;
+}
+
+static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *err)
+{
+	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough,
+			.began_ns = sc_now_wall_ns()};
+	struct rs_events events = {&fs, on_names, on_news};
+	struct rlimit files = {FILES_MAX, FILES_MAX};
+	char presets[4096];
+	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events};
+	int rc;
+
+	(void)snprintf(presets, sizeof(presets), "%s/presets", o->store);
+	(void)setrlimit(RLIMIT_NOFILE, &files); /* as far as we may */
+	(void)pthread_mutex_init(&fs.lock, NULL);
+	(void)pthread_mutex_init(&fs.notify_lock, NULL);
+	(void)pthread_cond_init(&fs.notify_wake, NULL);
+	rc = prepare_mountpoint(o->mountpoint, err);
+	if (rc == 0)
+		rc = session_new(&fs, o, err);
+	if (rc == 0)
+		rc = rs_service_new(&service, &fs.service, err);
+	if (rc == 0)
+		rc = fs_notify_start(&fs, err);
+	if (rc == 0 && fuse_set_signal_handlers(fs.se) != 0)
+		rc = sc_fail(err, SC_E_SYSTEM, "cannot set signal handlers");
+	if (rc == 0 && fuse_session_mount(fs.se, o->mountpoint) != 0)
+		rc = sc_fail(err, SC_E_SYSTEM, "cannot mount at '%s' (is /dev/fuse there, and may you use it?)",
+			     o->mountpoint);
+	if (rc == 0) {
+		(void)loop(&fs, o, pipe_fd);
+		fuse_session_unmount(fs.se);
+	}
+	if (fs.notifier)
+		fs_notify_stop(&fs);
+	while (__atomic_load_n(&fs.verifying, __ATOMIC_ACQUIRE))
+		(void)usleep(1000);
+	for (size_t i = 0; i < fs.handles.nr; i++)
+		fs_handle_free(&fs, fs.handles.at[i]);
+	rs_service_free(fs.service);
+	if (fs.se) {
+		fuse_remove_signal_handlers(fs.se);
+		fuse_session_destroy(fs.se);
+	}
+	sc_vec_done(&fs.handles);
+	sc_vec_done(&fs.free_handles);
+	sc_vec_done(&fs.backings);
+	return rc;
+}
+
+int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
+{
+	char store[4096], mountpoint[4096], message[SC_ERR_BYTES_MAX] = "";
+	struct fs_mount_options abs = *o;
+	int pipes[2] = {-1, -1};
+	ssize_t n;
+	pid_t pid;
+
+	sc_log_open(false, o->debug ? SC_LOG_DEBUG : SC_LOG_INFO);
+	/* absolute: a daemon has no folder of its own */
+	if (mkdir(o->store, 0700) < 0 && errno != EEXIST)
+		return sc_fail_sys(err, errno, "cannot make the store '%s'", o->store);
+	if (!realpath(o->store, store))
+		return sc_fail_sys(err, errno, "store '%s'", o->store);
+	if (*o->mountpoint == '/')
+		(void)snprintf(mountpoint, sizeof(mountpoint), "%s", o->mountpoint);
+	else if (!getcwd(mountpoint, sizeof(mountpoint) - strlen(o->mountpoint) - 2))
+		return sc_fail_sys(err, errno, "mount point '%s'", o->mountpoint);
+	else
+		(void)snprintf(mountpoint + strlen(mountpoint), sizeof(mountpoint) - strlen(mountpoint), "/%s",
+			       o->mountpoint);
+	abs.store = store;
+	abs.mountpoint = mountpoint;
+	if (o->foreground)
+		return serve(&abs, &pipes[1], err);
+	if (pipe2(pipes, O_CLOEXEC) < 0)
+		return sc_fail_sys(err, errno, "pipe");
+	pid = fork();
+	if (pid < 0)
+		return sc_fail_sys(err, errno, "fork");
+	if (pid == 0) {
+		int rc;
+
+		sc_closep(&pipes[0]);
+		(void)setsid();
+		(void)!chdir("/");
+		rc = serve(&abs, &pipes[1], err);
+		if (rc < 0)
+			tell_parent(&pipes[1], err->msg);
+		_exit(rc < 0);
+	}
+	sc_closep(&pipes[1]);
+	n = read(pipes[0], message, sizeof(message) - 1);
+	sc_closep(&pipes[0]);
+	if (n < 1)
+		return sc_fail(err, SC_E_SYSTEM, "the daemon ended before the mount was live");
+	return *message ? sc_fail(err, SC_E_SYSTEM, "%s", message) : 0;
+}
+
+int fs_umount(const char *mountpoint, bool lazy, struct sc_err *err)
+{
+	pid_t pid;
+	int status;
+
+	if (umount2(mountpoint, (lazy ? MNT_DETACH : 0) | UMOUNT_NOFOLLOW) == 0)
+		return 0;
+	if (errno == EBUSY)
+		return sc_fail(err, SC_E_BUSY, "'%s' is in use; close what is open there, or 'scalai umount -l'",
+			       mountpoint);
+	if (errno != EPERM)
+		return sc_fail_sys(err, errno, "cannot unmount '%s'", mountpoint);
+	pid = fork();
+	if (pid == 0) {
+		(void)execlp("fusermount3", "fusermount3", lazy ? "-uz" : "-u", "--", mountpoint, NULL);
+		_exit(127);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
+		return sc_fail(err, SC_E_PERMISSION, "fusermount3 could not unmount '%s'", mountpoint);
+	return 0;
+}

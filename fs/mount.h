@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mounting: from a store and a mount point to a served file system, and back. */
+#ifndef FS_MOUNT_H
+#define FS_MOUNT_H
+
+#include <stdbool.h>
+
+#include "meta/base/err.h"
+
+struct fs_mount_options {
+	const char *store, *mountpoint;
+	bool foreground, debug;
+	bool private_;		/* only the user who mounted (no allow_other) */
+	bool io_uring;		/* FUSE over io_uring */
+	bool no_passthrough;
+	bool read_ahead_off;
+};
+
+/** Parses the value of -o; unknown words are refused, those of mount(8) and fstab are taken. */
+int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err);
+
+/**
+ * Serves until a signal or umount.  As a daemon (not foreground) the calling process returns once
+ * the mount is live.  A dead mount at the mount point is replaced.
+ */
+int fs_mount(const struct fs_mount_options *o, struct sc_err *err);
+
+/** Ends a mount; `lazy`: also while it is in use. */
+int fs_umount(const char *mountpoint, bool lazy, struct sc_err *err);
+
+#endif

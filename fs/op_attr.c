@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attributes.  Changing those of a committed file starts a working-tree file, as if on a copy. */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_found found;
+	struct sc_err err = {0};
+
+	(void)fi;
+	if (fs_stat(fs, ino, &found, &err) < 0)
+		fs_fail(req, "getattr", &err);
+	else
+		(void)fuse_reply_attr(req, &found.st, fs->epoch ? found.timeout : 0);
+}
+
+static void new_times(const struct stat *attr, int set, struct timespec ts[2])
+{
+	ts[0] = set & FUSE_SET_ATTR_ATIME ? attr->st_atim : (struct timespec){0, UTIME_OMIT};
+	ts[1] = set & FUSE_SET_ATTR_MTIME ? attr->st_mtim : (struct timespec){0, UTIME_OMIT};
+	if (set & FUSE_SET_ATTR_ATIME_NOW)
+		ts[0].tv_nsec = UTIME_NOW;
+	if (set & FUSE_SET_ATTR_MTIME_NOW)
+		ts[1].tv_nsec = UTIME_NOW;
+}
+
+static int set_work(struct fs *fs, struct rs_job *job, uint64_t blob, const struct stat *attr,
+		    int set, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct timespec ts[2];
+	int rc = rs_work_open(fs->service, job, blob, O_RDWR, &fd, err);
+
+	if (rc < 0)
+		return rc;
+	if (set & FUSE_SET_ATTR_SIZE && sc_sys.ftruncate(fd, attr->st_size) < 0)
+		return sc_fail_sys(err, errno, "truncate");
+	if (set & FUSE_SET_ATTR_MODE && sc_sys.fchmod(fd, attr->st_mode & 07777) < 0)
+		return sc_fail_sys(err, errno, "chmod");
+	if (set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID) &&
+	    sc_sys.fchown(fd, set & FUSE_SET_ATTR_UID ? attr->st_uid : (uid_t)-1,
+			  set & FUSE_SET_ATTR_GID ? attr->st_gid : (gid_t)-1) < 0)
+		return sc_fail_sys(err, errno, "chown");
+	new_times(attr, set, ts);
+	if (set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
+		   FUSE_SET_ATTR_MTIME_NOW) &&
+	    sc_sys.futimens(fd, ts) < 0)
+		return sc_fail_sys(err, errno, "utimens");
+	return 0;
+}
+
+static int set_job(struct fs *fs, struct rs_job *job, const struct stat *attr, int set,
+		   struct sc_err *err)
+{
+	struct rs_job_attr a;
+
+	rs_job_attr(job, &a);
+	if (!(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+		return 0; /* its times are those of its newest file */
+	return rs_job_chattr(fs->service, job, set & FUSE_SET_ATTR_MODE ? attr->st_mode : a.mode,
+			     set & FUSE_SET_ATTR_UID ? attr->st_uid : a.uid,
+			     set & FUSE_SET_ATTR_GID ? attr->st_gid : a.gid, err);
+}
+
+static int set_dir(struct fs *fs, struct rs_job *job, const struct fs_node *n,
+		   const struct fs_found *now, const struct stat *attr, int set, struct sc_err *err)
+{
+	struct rs_owner owner = {set & FUSE_SET_ATTR_UID ? attr->st_uid : now->st.st_uid,
+				 set & FUSE_SET_ATTR_GID ? attr->st_gid : now->st.st_gid,
+				 (set & FUSE_SET_ATTR_MODE ? attr->st_mode : now->st.st_mode) & 07777};
+	int64_t mtime = set & FUSE_SET_ATTR_MTIME
+				? (int64_t)attr->st_mtim.tv_sec * 1000000000 + attr->st_mtim.tv_nsec
+				: sc_now_wall_ns();
+	const char *path;
+	int rc = rs_path_text(fs->service, n->path, &path, err);
+
+	if (rc < 0)
+		return rc;
+	rs_tree_read_lock(job);
+	rc = rs_work_chattr_dir(fs->service, job, n->rank, path, &owner, mtime, err);
+	rs_tree_unlock(job);
+	return rc;
+}
+
+/* The committed file becomes a file of the working tree; the kernel is told to look again. */
+static int copy_up(struct fs *fs, struct rs_job *job, const struct fs_node *n, bool truncate,
+		   struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	const char *path;
+	bool head, own;
+	int rc = rs_view_by_id(fs->service, n->view, &view, err);
+
+	if (rc < 0)
+		return rc;
+	head = rs_view_is_head(view);
+	own = rs_view_is_own(view);
+	rs_view_unref(fs->service, view);
+	if (!own)
+		return sc_fail(err, SC_E_SEALED, "versions (.v) and other topologies (.as) are read-only");
+	rc = rs_path_text(fs->service, n->path, &path, err);
+	if (rc == 0 && head) {
+		rs_tree_read_lock(job);
+		rc = rs_work_copy_up(fs->service, job, n->kind == FS_SHARED ? RS_SHARED : n->rank, path, truncate, err);
+		rs_tree_unlock(job);
+		if (rc == 0 && fs->epoch)
+			(void)fuse_lowlevel_notify_increment_epoch(fs->se);
+	}
+	return rc < 0 ? rc : sc_fail(err, SC_E_STALE, "look again");
+}
+
+int fs_copy_up(struct fs *fs, const struct fs_node *n, bool truncate, struct sc_err *err)
+{
+	struct rs_job *job = fs_job(fs, n);
+
+	return job ? copy_up(fs, job, n, truncate, err) : sc_fail(err, SC_E_STALE, "the job is gone");
+}
+
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
+		struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_node n = fs_node_of(ino);
+	struct rs_job *job = n.kind == FS_ROOT || n.kind == FS_TOP ? NULL : fs_job(fs, &n);
+	struct sc_err err = {0};
+	struct fs_found now;
+	int rc = fs_stat(fs, ino, &now, &err);
+
+	if (rc == 0 && !job)
+		rc = sc_fail(&err, SC_E_PERMISSION, "this is Scalai's");
+	if (rc == 0 && n.kind == FS_WORK)
+		rc = set_work(fs, job, n.blob, attr, set, &err);
+	else if (rc == 0 && n.kind == FS_JOB)
+		rc = set_job(fs, job, attr, set, &err);
+	else if (rc == 0 && n.kind == FS_DIR)
+		rc = set_dir(fs, job, &n, &now, attr, set, &err);
+	else if (rc == 0 && n.kind == FS_SPECIAL && !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+		rc = 0; /* `echo x > topology` truncates first */
+	else if (rc == 0 && (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
+		rc = fi ? sc_fail(&err, SC_E_SEALED, "a committed file does not change")
+			: fs_copy_up(fs, &n, set & FUSE_SET_ATTR_SIZE && attr->st_size == 0, &err);
+	else if (rc == 0)
+		rc = sc_fail(&err, SC_E_SEALED, "read-only");
+	if (rc == 0)
+		rc = fs_stat(fs, ino, &now, &err);
+	if (rc < 0)
+		fs_fail(req, "setattr", &err);
+	else
+		(void)fuse_reply_attr(req, &now.st, fs->epoch ? now.timeout : 0);
+}
+
+void op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct fs *fs = fs_of(req);
+	struct statvfs st;
+
+	(void)ino;
+	if (sc_sys.fstatvfs(rs_service_store(fs->service)->dir, &st) < 0)
+		(void)fuse_reply_err(req, errno);
+	else
+		(void)fuse_reply_statfs(req, &st);
+}

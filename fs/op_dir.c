@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names: looking up, listing, making, removing, renaming. */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_node n = fs_node_of(parent);
+	struct fuse_entry_param e;
+	struct fs_found found;
+	struct sc_err err = {0};
+
+	if (fs_lookup(fs, parent, name, &found, &err) < 0) {
+		/* a topology that can't be: the sentence is in `error` */
+		if (n.kind == FS_SPECIAL && n.what == FS_AS_DIR && *err.msg && fs_job(fs, &n))
+			rs_job_refused(fs_job(fs, &n), name, &err);
+		fs_fail(req, "lookup", &err);
+		return;
+	}
+	fs_entry(fs, &found, &e);
+	(void)fuse_reply_entry(req, &e);
+}
+
+void op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_node n = fs_node_of(ino);
+	struct rs_job *job = fs_job(fs, &n);
+	struct rs_view *head = NULL;
+	struct sc_err err = {0};
+	struct sc_buf text = {0};
+
+	if (!job || n.kind != FS_SPECIAL || n.what != FS_FULL_LINK) {
+		(void)fuse_reply_err(req, EINVAL);
+		return;
+	}
+	if (rs_view_head(fs->service, job, &head, &err) < 0) {
+		fs_fail(req, "readlink", &err);
+		return;
+	}
+	/* all degrees 1: the first axis says so */
+	sc_buf_printf(&text, ".as/%s=1/0", rs_view_first_axis(head));
+	(void)fuse_reply_readlink(req, text.text ? text.text : "");
+	sc_buf_done(&text);
+	rs_view_unref(fs->service, head);
+}
+
+void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = sc_zalloc(sizeof(*h));
+	struct sc_err err = {0};
+	int rc = h ? 0 : sc_nomem(&err);
+
+	if (rc == 0) {
+		h->kind = FS_H_DIR;
+		h->ino = ino;
+		rc = fs_list(fs, ino, h, &err);
+	}
+	fi->fh = rc == 0 ? fs_handle_add(fs, h) : 0;
+	if (rc == 0 && !fi->fh)
+		rc = sc_nomem(&err);
+	if (rc < 0) {
+		fs_handle_free(fs, h);
+		fs_fail(req, "opendir", &err);
+		return;
+	}
+	(void)fuse_reply_open(req, fi);
+}
+
+static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
+			struct fuse_file_info *fi, bool plus)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+	char *buf = sc_sys.alloc(bytes);
+	size_t used = 0;
+
+	if (!h || !buf) {
+		sc_sys.release(buf);
+		(void)fuse_reply_err(req, h ? ENOMEM : EBADF);
+		return;
+	}
+	for (size_t i = (size_t)at; i < h->names.nr; i++) {
+		const struct fs_name *n = &h->names.at[i];
+		struct fuse_entry_param e = {.attr = {.st_ino = 0xffffffff, .st_mode = n->type}};
+		struct fs_found found;
+		struct sc_err err;
+		size_t more;
+
+		/* "." and ".." are not looked up; a name that went meanwhile has no attributes */
+		if (plus && i > 1 && fs_lookup(fs, ino, n->name, &found, &err) == 0)
+			fs_entry(fs, &found, &e);
+		more = plus ? fuse_add_direntry_plus(req, buf + used, bytes - used, n->name, &e, (off_t)i + 1)
+			    : fuse_add_direntry(req, buf + used, bytes - used, n->name, &e.attr, (off_t)i + 1);
+		if (more > bytes - used)
+			break;
+		used += more;
+	}
+	(void)fuse_reply_buf(req, buf, used);
+	sc_sys.release(buf);
+}
+
+void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
+{
+	readdir_any(req, ino, bytes, at, fi, false);
+}
+
+void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
+		    struct fuse_file_info *fi)
+{
+	readdir_any(req, ino, bytes, at, fi, true);
+}
+
+static struct rs_owner owner_of(fuse_req_t req, mode_t mode)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+
+	return (struct rs_owner){ctx->uid, ctx->gid, mode & 07777 & ~ctx->umask};
+}
+
+static void reply_name(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, int rc,
+		       struct sc_err *err)
+{
+	struct fuse_entry_param e;
+	struct fs_found found;
+
+	if (rc == 0)
+		rc = fs_lookup(fs, parent, name, &found, err);
+	if (rc < 0) {
+		fs_fail(req, "make", err);
+		return;
+	}
+	fs_entry(fs, &found, &e);
+	(void)fuse_reply_entry(req, &e);
+}
+
+void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	struct fs *fs = fs_of(req);
+	struct rs_owner owner = owner_of(req, mode);
+	struct sc_err err = {0};
+	struct fs_place place;
+	struct rs_job *job;
+	int rc;
+
+	if (fs_node_of(parent).kind == FS_ROOT) {
+		rc = rs_job_make(fs->service, name, owner.mode, owner.uid, owner.gid, &job, &err);
+		reply_name(req, fs, parent, name, rc, &err);
+		return;
+	}
+	rc = fs_place(fs, parent, name, &place, &err);
+	if (rc == 0 && place.rank == RS_SHARED)
+		rc = sc_fail(&err, SC_E_COMMAND, "'%s': a job's folders are its ranks, numbered from 0", name);
+	if (rc == 0) {
+		rs_tree_read_lock(place.job);
+		rc = rs_work_mkdir(fs->service, place.job, place.rank, place.path, &owner, &err);
+		rs_tree_unlock(place.job);
+		if (rc < 0 && rc != SC_E_EXISTS)
+			rs_job_refused(place.job, "mkdir", &err);
+	} else if (fs_node_of(parent).kind == FS_JOB && place.job) {
+		rs_job_refused(place.job, "mkdir", &err);
+	}
+	reply_name(req, fs, parent, name, rc, &err);
+}
+
+/* A new, empty file of the working tree; *ret_fd is its bytes. */
+static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name,
+		       mode_t mode, struct fs_found *found, int *ret_fd, struct sc_err *err)
+{
+	struct rs_owner owner = owner_of(req, mode);
+	struct fs_place place;
+	uint64_t blob;
+	int fd = -1, rc = fs_place(fs, parent, name, &place, err);
+
+	if (rc == 0 && !*place.path)
+		rc = sc_fail(err, SC_E_COMMAND, "'%s' is a rank's name: a directory", name);
+	if (rc < 0)
+		return rc;
+	rs_tree_read_lock(place.job);
+	rc = fs_lookup(fs, parent, name, found, err) == 0 ? sc_fail(err, SC_E_EXISTS, "'%s' exists", name) : 0;
+	if (rc == 0)
+		rc = rs_work_create(fs->service, place.job, place.rank, place.path, &owner, &blob, &fd, err);
+	rs_tree_unlock(place.job);
+	if (rc == 0)
+		rc = fs_lookup(fs, parent, name, found, err);
+	if (rc < 0)
+		sc_closep(&fd);
+	else
+		*ret_fd = fd;
+	return rc;
+}
+
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+	       struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = sc_zalloc(sizeof(*h));
+	struct fuse_entry_param e;
+	struct fs_found found;
+	struct sc_err err = {0};
+	int fd = -1, rc = h ? create_file(req, fs, parent, name, mode, &found, &fd, &err) : sc_nomem(&err);
+
+	if (rc == 0) {
+		fs_entry(fs, &found, &e);
+		*h = (struct fs_handle){.kind = FS_H_PASS, .ino = e.ino, .writes = true, .fd = -1};
+		if (!fs_passthrough(req, fs, e.ino, &fd, true, fi)) {
+			h->kind = FS_H_FD;
+			h->fd = fd;
+			fi->direct_io = 1;
+		}
+		fi->fh = fs_handle_add(fs, h);
+		rc = fi->fh ? 0 : sc_nomem(&err);
+	}
+	if (rc < 0) {
+		fs_handle_free(fs, h);
+		fs_fail(req, "create", &err);
+		return;
+	}
+	(void)fuse_reply_create(req, &e, fi);
+}
+
+void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev)
+{
+	struct fs *fs = fs_of(req);
+	struct fuse_entry_param e;
+	struct fs_found found;
+	struct sc_err err = {0};
+	int fd = -1, rc;
+
+	(void)dev;
+	if (!S_ISREG(mode)) {
+		(void)fuse_reply_err(req, EPERM);
+		return;
+	}
+	rc = create_file(req, fs, parent, name, mode, &found, &fd, &err);
+	sc_closep(&fd);
+	if (rc < 0) {
+		fs_fail(req, "mknod", &err);
+		return;
+	}
+	fs_entry(fs, &found, &e);
+	(void)fuse_reply_entry(req, &e);
+}
+
+void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fs *fs = fs_of(req);
+	struct sc_err err = {0};
+	struct fs_place place;
+	int rc = fs_place(fs, parent, name, &place, &err);
+
+	if (rc == 0) {
+		rs_tree_read_lock(place.job);
+		rc = rs_work_unlink(fs->service, place.job, place.rank, place.path, &err);
+		rs_tree_unlock(place.job);
+	}
+	if (rc < 0)
+		fs_fail(req, "unlink", &err);
+	else
+		(void)fuse_reply_err(req, 0);
+}
+
+void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fs *fs = fs_of(req);
+	struct sc_err err = {0};
+	struct fs_place place;
+	int rc;
+
+	if (fs_node_of(parent).kind == FS_ROOT) {
+		struct rs_job *job = rs_job_by_name(fs->service, name);
+
+		rc = job ? rs_job_remove(fs->service, job, &err) : sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name);
+		if (rc < 0 && job)
+			rs_job_refused(job, "rmdir", &err);
+	} else {
+		rc = fs_place(fs, parent, name, &place, &err);
+		if (rc == 0) {
+			rs_tree_read_lock(place.job);
+			rc = rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err);
+			rs_tree_unlock(place.job);
+		}
+	}
+	if (rc < 0)
+		fs_fail(req, "rmdir", &err);
+	else
+		(void)fuse_reply_err(req, 0);
+}
+
+void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+	       const char *new_name, unsigned flags)
+{
+	struct fs *fs = fs_of(req);
+	struct sc_err err = {0};
+	struct fs_place from, to;
+	int rc;
+
+	if (flags & ~(unsigned)RENAME_NOREPLACE) {
+		(void)fuse_reply_err(req, EINVAL);
+		return;
+	}
+	if (fs_node_of(parent).kind == FS_ROOT && fs_node_of(new_parent).kind == FS_ROOT) {
+		struct rs_job *job = rs_job_by_name(fs->service, name);
+
+		rc = job ? rs_job_rename(fs->service, job, new_name, &err)
+			 : sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name);
+	} else {
+		rc = fs_place(fs, parent, name, &from, &err);
+		if (rc == 0)
+			rc = fs_place(fs, new_parent, new_name, &to, &err);
+		if (rc == 0 && (from.job != to.job || (!*from.path) || !*to.path))
+			rc = sc_fail(&err, SC_E_CROSS, "a file stays in its job, a rank directory in its place");
+		if (rc == 0) {
+			rs_tree_read_lock(from.job);
+			rc = rs_work_rename(fs->service, from.job, from.rank, from.path, to.rank, to.path,
+					    flags & RENAME_NOREPLACE, &err);
+			rs_tree_unlock(from.job);
+		}
+		/* a folder's number comes from its path: names under the old one are stale */
+		if (rc == 0 && fs->epoch)
+			(void)fuse_lowlevel_notify_increment_epoch(fs->se);
+	}
+	if (rc < 0)
+		fs_fail(req, "rename", &err);
+	else
+		(void)fuse_reply_err(req, 0);
+}
+
+/* POSIX: a file system without these answers EPERM. */
+void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name)
+{
+	(void)link;
+	(void)parent;
+	(void)name;
+	(void)fuse_reply_err(req, EPERM);
+}
+
+void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+{
+	(void)ino;
+	(void)parent;
+	(void)name;
+	(void)fuse_reply_err(req, EPERM);
+}

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Open files and their bytes.
+ *
+ *     view    direct_io with mmap allowed; replies straight from the blobs' mappings where a run is
+ *             contiguous, else gathered into this thread's buffer
+ *     blob    passthrough: the kernel reads the backing file itself; only ever opened for reading
+ *     work    passthrough for reading and writing
+ *
+ * Where the kernel or privileges do not allow passthrough, reads and writes come here.
+ */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#define RUNS_MAX 16	/* pieces of memory that one reply is sent from without a copy */
+#define RUN_BYTES_MIN 4096
+
+struct buffer {
+	unsigned char *at;
+	size_t bytes;
+};
+
+static pthread_key_t buffer_key;
+static pthread_once_t buffer_once = PTHREAD_ONCE_INIT;
+
+static void buffer_free(void *p)
+{
+	struct buffer *b = p;
+
+	sc_sys.release(b->at);
+	sc_sys.release(b);
+}
+
+static void buffer_key_make(void)
+{
+	(void)pthread_key_create(&buffer_key, buffer_free);
+}
+
+/* One buffer a thread, as large as the largest read so far (the kernel sends 1 MiB at most). */
+static unsigned char *thread_buffer(size_t bytes)
+{
+	struct buffer *b;
+
+	(void)pthread_once(&buffer_once, buffer_key_make);
+	b = pthread_getspecific(buffer_key);
+	if (!b) {
+		b = sc_zalloc(sizeof(*b));
+		if (!b || pthread_setspecific(buffer_key, b) != 0) {
+			sc_sys.release(b);
+			return NULL;
+		}
+	}
+	if (b->bytes < bytes) {
+		unsigned char *more = sc_sys.resize(b->at, bytes);
+
+		if (!more)
+			return NULL;
+		b->at = more;
+		b->bytes = bytes;
+	}
+	return b->at;
+}
+
+/* --- open --- */
+
+static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+		     struct fuse_file_info *fi, struct sc_err *err)
+{
+	struct rs_job *job = fs_job(fs, n);
+	bool writes = (fi->flags & O_ACCMODE) != O_RDONLY;
+	int fd = -1, rc;
+
+	if (!job)
+		return sc_fail(err, SC_E_STALE, "the job is gone");
+	rs_tree_read_lock(job);
+	rc = rs_work_open(fs->service, job, n->blob, writes ? O_RDWR : O_RDONLY, &fd, err);
+	if (rc == 0 && fi->flags & O_TRUNC && sc_sys.ftruncate(fd, 0) < 0)
+		rc = sc_fail_sys(err, errno, "truncate");
+	if (rc == 0) {
+		h->writes = writes;
+		h->kind = FS_H_PASS;
+		if (!fs_passthrough(req, fs, h->ino, &fd, writes, fi)) {
+			h->kind = FS_H_FD;
+			h->fd = fd;
+			fi->direct_io = 1;
+		}
+	} else {
+		sc_closep(&fd);
+	}
+	rs_tree_unlock(job);
+	return rc;
+}
+
+/* Is the path of this node still this node?  A working-tree file may lie on it by now. */
+static int check_current(struct fs *fs, const struct fs_node *n, const char *path,
+			 struct sc_err *err)
+{
+	struct rs_job *job = fs_job(fs, n);
+	struct rs_look look;
+	int rc = job ? rs_look(fs->service, job, NULL, n->kind == FS_SHARED ? RS_SHARED : n->rank, path, &look, err)
+		     : sc_fail(err, SC_E_STALE, "the job is gone");
+
+	if (rc == 0 && look.kind != (n->kind == FS_VIEW ? RS_VIEW : RS_BLOB))
+		rc = sc_fail(err, SC_E_STALE, "look again");
+	return rc;
+}
+
+static int open_blob(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle *h,
+		     struct fuse_file_info *fi, struct sc_err *err)
+{
+	int fd = -1, rc = meta_store_open_blob(rs_service_store(fs->service), blob, O_RDONLY, &fd, err);
+
+	if (rc < 0)
+		return rc;
+	h->kind = FS_H_PASS;
+	fi->noflush = 1;
+	if (!fs_passthrough(req, fs, h->ino, &fd, false, fi)) {
+		h->kind = FS_H_FD;
+		h->fd = fd;
+		fi->keep_cache = 1; /* sealed: what is cached stays right */
+	}
+	return 0;
+}
+
+static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n,
+			  struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	struct rs_look look = {0};
+	const char *path = NULL;
+	int rc;
+
+	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC)
+		return fs_copy_up(fs, n, fi->flags & O_TRUNC, err);
+	rc = rs_path_text(fs->service, n->path, &path, err);
+	if (rc == 0)
+		rc = rs_view_by_id(fs->service, n->view, &view, err);
+	if (rc < 0)
+		return rc;
+	/* a number of an older head, or of a file that was written or flipped since */
+	if (rs_view_is_own(view))
+		rc = rs_view_is_head(view) ? check_current(fs, n, path, err) : sc_fail(err, SC_E_STALE, "look again");
+	if (rc == 0 && n->kind == FS_VIEW) {
+		rc = rs_view_image(fs->service, view, n->rank, path, false, true, &h->image, err);
+		if (rc == 0 && h->image->same_as)
+			rc = sc_fail(err, SC_E_STALE, "look again");
+		h->kind = FS_H_VIEW;
+		h->view = rs_view_ref(view);
+		fi->direct_io = 1;
+		fi->noflush = 1;
+	} else if (rc == 0) {
+		rc = rs_look(fs->service, rs_view_job(view), view, n->kind == FS_SHARED ? RS_SHARED : n->rank, path,
+			     &look, err);
+		if (rc == 0 && look.kind != RS_BLOB)
+			rc = sc_fail(err, SC_E_STALE, "look again");
+		if (rc == 0)
+			rc = open_blob(req, fs, look.blob, h, fi, err);
+	}
+	rs_view_unref(fs->service, view);
+	return rc;
+}
+
+static int open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+			struct fuse_file_info *fi, struct sc_err *err)
+{
+	bool top = n->kind == FS_TOP;
+	struct rs_job *job = top ? NULL : fs_job(fs, n);
+
+	if (!top && !job)
+		return sc_fail(err, SC_E_STALE, "the job is gone");
+	h->kind = FS_H_CONTROL;
+	fi->direct_io = 1;
+	return fs_control_open(fs, job, top, n->what - FS_CTL_FILE, fi->flags, &h->control, err);
+}
+
+void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_node n = fs_node_of(ino);
+	struct fs_handle *h = sc_zalloc(sizeof(*h));
+	struct sc_err err = {0};
+	int rc = h ? 0 : sc_nomem(&err);
+
+	if (rc == 0) {
+		h->ino = ino;
+		h->fd = -1;
+		if (n.kind == FS_WORK)
+			rc = open_work(req, fs, &n, h, fi, &err);
+		else if (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED)
+			rc = open_committed(req, fs, &n, h, fi, &err);
+		else if (n.kind == FS_TOP || n.kind == FS_SPECIAL)
+			rc = open_control(fs, &n, h, fi, &err);
+		else
+			rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
+	}
+	if (rc == 0) {
+		fi->fh = fs_handle_add(fs, h);
+		rc = fi->fh ? 0 : sc_nomem(&err);
+	}
+	if (rc < 0) {
+		if (h && h->kind == FS_H_PASS && fi->backing_id)
+			fs_passthrough_end(req, fs, ino);
+		fs_handle_free(fs, h);
+		fs_fail(req, "open", &err);
+		return;
+	}
+	(void)fuse_reply_open(req, fi);
+}
+
+/* --- read --- */
+
+/* Pieces of memory with exactly these bytes; -1: too many, too small, or padding. */
+static int find_runs(const struct rs_image *im, uint64_t at, size_t bytes, struct iovec *iov)
+{
+	int nr = 0;
+
+	while (bytes) {
+		const unsigned char *data;
+		uint32_t source;
+		uint64_t n;
+
+		if (nr == RUNS_MAX)
+			return -1;
+		n = rs_image_run(im, at, bytes, &data, &source);
+		if (n == 0 || (n < bytes && n < RUN_BYTES_MIN))
+			return -1;
+		iov[nr++] = (struct iovec){(void *)data, n};
+		at += n;
+		bytes -= n;
+	}
+	return nr;
+}
+
+static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, uint64_t at)
+{
+	const struct rs_image *im = h->image;
+	struct iovec iov[RUNS_MAX];
+	unsigned char *buffer;
+	int nr;
+
+	if (at >= im->bytes)
+		bytes = 0;
+	else if (bytes > im->bytes - at)
+		bytes = im->bytes - at;
+	nr = find_runs(im, at, bytes, iov);
+	if (nr >= 0) {
+		(void)fuse_reply_iov(req, iov, nr);
+		return;
+	}
+	buffer = thread_buffer(bytes);
+	if (!buffer) {
+		(void)fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	rs_image_read(im, at, bytes, buffer);
+	(void)fuse_reply_buf(req, (const char *)buffer, bytes);
+}
+
+static void read_fd(fuse_req_t req, const struct fs_handle *h, size_t bytes, off_t at)
+{
+	struct fuse_bufvec vec = FUSE_BUFVEC_INIT(bytes);
+
+	vec.buf[0].flags = FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK;
+	vec.buf[0].fd = h->fd;
+	vec.buf[0].pos = at;
+	(void)fuse_reply_data(req, &vec, FUSE_BUF_SPLICE_MOVE);
+}
+
+void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+
+	(void)ino;
+	if (h && h->kind == FS_H_VIEW)
+		read_view(req, h, bytes, (uint64_t)at);
+	else if (h && h->kind == FS_H_CONTROL)
+		fs_control_read(req, fs, h->control, bytes, at);
+	else if (h && h->kind == FS_H_FD)
+		read_fd(req, h, bytes, at);
+	else
+		(void)fuse_reply_err(req, EBADF);
+}
+
+void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, off_t at,
+	      struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+
+	(void)ino;
+	if (h && h->kind == FS_H_CONTROL) {
+		fs_control_write(req, fs, h->control, text, bytes, at);
+	} else if (h && h->kind == FS_H_FD && h->writes) {
+		struct stat st;
+
+		/* appenders: the kernel's idea of the end may be older than ours */
+		if (fi->flags & O_APPEND && sc_sys.fstat(h->fd, &st) == 0)
+			at = st.st_size;
+		if (sc_pwrite_all(h->fd, text, bytes, (uint64_t)at) < 0)
+			(void)fuse_reply_err(req, errno);
+		else
+			(void)fuse_reply_write(req, bytes);
+	} else {
+		(void)fuse_reply_err(req, EBADF);
+	}
+}
+
+/* --- close and the rest --- */
+
+void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+
+	(void)ino;
+	if (h && h->kind == FS_H_CONTROL)
+		fs_control_flush(req, fs, h->control);
+	else
+		(void)fuse_reply_err(req, 0);
+}
+
+void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = fs_handle_take(fs, fi->fh);
+
+	if (h && h->kind == FS_H_PASS)
+		fs_passthrough_end(req, fs, ino);
+	fs_handle_free(fs, h);
+	(void)fuse_reply_err(req, 0);
+}
+
+/* A descriptor on the bytes of a node: only files have them. */
+static int open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(ino);
+	struct rs_job *job = fs_job(fs, &n);
+
+	if (!job || n.kind != FS_WORK)
+		return sc_fail(err, SC_E_UNSUPPORTED, "not a file of the working tree");
+	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
+}
+
+void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct fs *fs = fs_of(req);
+	struct sc_err err = {0};
+	int rc;
+
+	(void)fi;
+	if (fs_node_of(ino).kind != FS_WORK) {
+		(void)fuse_reply_err(req, 0); /* what is committed is on stable storage */
+		return;
+	}
+	rc = open_bytes(fs, ino, O_RDWR, &fd, &err);
+	if (rc == SC_E_STALE)
+		rc = 0; /* it was committed, or removed, meanwhile */
+	else if (rc == 0 && (data_only ? sc_sys.fdatasync(fd) : sc_sys.fsync(fd)) < 0)
+		rc = sc_fail_sys(&err, errno, "fsync");
+	if (rc < 0)
+		fs_fail(req, "fsync", &err);
+	else
+		(void)fuse_reply_err(req, 0);
+}
+
+void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t at, off_t bytes,
+		  struct fuse_file_info *fi)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct fs *fs = fs_of(req);
+	struct sc_err err = {0};
+
+	(void)fi;
+	if (open_bytes(fs, ino, O_RDWR, &fd, &err) < 0)
+		fs_fail(req, "fallocate", &err);
+	else if (sc_sys.fallocate(fd, mode, at, bytes) < 0)
+		(void)fuse_reply_err(req, errno);
+	else
+		(void)fuse_reply_err(req, 0);
+}
+
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t at, int whence, struct fuse_file_info *fi)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct fs *fs = fs_of(req);
+	struct sc_err err = {0};
+	struct fs_found found;
+	off_t to;
+
+	(void)fi;
+	if (fs_node_of(ino).kind == FS_WORK) {
+		if (open_bytes(fs, ino, O_RDONLY, &fd, &err) < 0) {
+			fs_fail(req, "lseek", &err);
+			return;
+		}
+		to = sc_sys.lseek(fd, at, whence);
+		if (to < 0)
+			(void)fuse_reply_err(req, errno);
+		else
+			(void)fuse_reply_lseek(req, to);
+		return;
+	}
+	/* a view has no holes: data up to its end */
+	if (fs_stat(fs, ino, &found, &err) < 0)
+		fs_fail(req, "lseek", &err);
+	else if (at < 0 || at >= found.st.st_size)
+		(void)fuse_reply_err(req, ENXIO);
+	else
+		(void)fuse_reply_lseek(req, whence == SEEK_DATA ? at : found.st.st_size);
+}
+
+void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_at,
+			struct fuse_file_info *from_fi, fuse_ino_t to, off_t to_at,
+			struct fuse_file_info *to_fi, size_t bytes, int flags)
+{
+	sc_cleanup(sc_closep) int in = -1;
+	sc_cleanup(sc_closep) int out = -1;
+	struct fs *fs = fs_of(req);
+	struct sc_err err = {0};
+	ssize_t n;
+
+	(void)from_fi;
+	(void)to_fi;
+	(void)flags;
+	if (open_bytes(fs, from, O_RDONLY, &in, &err) < 0 || open_bytes(fs, to, O_RDWR, &out, &err) < 0) {
+		fs_fail(req, "copy_file_range", &err);
+		return;
+	}
+	n = sc_sys.copy_range(in, &from_at, out, &to_at, bytes);
+	if (n < 0)
+		(void)fuse_reply_err(req, errno);
+	else
+		(void)fuse_reply_write(req, (size_t)n);
+}
+
+void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct fuse_pollhandle *ph)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+
+	(void)ino;
+	if (h && h->kind == FS_H_CONTROL) {
+		fs_control_poll(req, fs, h->control, ph);
+		return;
+	}
+	if (ph)
+		fuse_pollhandle_destroy(ph);
+	(void)fuse_reply_poll(req, POLLIN | POLLOUT);
+}

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows: one function for each thing that is asked of the catalog, in the schema's order. */
+#include "meta/catalog/db_i.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define U64(row, i) ((uint64_t)sqlite3_column_int64((row), (i)))
+
+struct walk_arg {
+	union {
+		meta_job_fn *job;
+		meta_config_fn *config;
+		meta_version_fn *version;
+		meta_set_fn *set;
+		meta_set_blob_fn *set_blob;
+		meta_work_fn *work;
+		meta_text_fn *text;
+		meta_id_fn *id;
+	} fn;
+	void *arg;
+	bool found;
+};
+
+/* An insert whose id is wanted: both under the lock. */
+#define ADD(c, err, ret_id, ...)                                                                   \
+	({                                                                                         \
+		int rc_;                                                                           \
+		db_lock(c);                                                                        \
+		rc_ = db_run((c), (err), __VA_ARGS__);                                             \
+		if (rc_ == 0)                                                                      \
+			*(ret_id) = db_last_id(c);                                                 \
+		db_unlock(c);                                                                      \
+		rc_;                                                                               \
+	})
+
+/* --- jobs --- */
+
+static int on_job(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+	struct meta_job_row job = {
+		.id = U64(row, 0), .name = db_text(row, 1), .uid = (uid_t)U64(row, 2),
+		.gid = (gid_t)U64(row, 3), .mode = (mode_t)U64(row, 4), .made_ns = sqlite3_column_int64(row, 5),
+		.head = U64(row, 6), .layout = U64(row, 7),
+		.topology = (const char *)sqlite3_column_text(row, 8)};
+
+	return w->fn.job(w->arg, &job);
+}
+
+int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk_arg w = {.fn.job = fn, .arg = arg};
+
+	return db_each(c, err, on_job, &w, "SELECT id, name, uid, gid, mode, made_ns, head, layout, topology "
+					   "FROM job ORDER BY id", "");
+}
+
+int meta_job_add(struct meta_catalog *c, const struct meta_job_row *row, uint64_t *ret_id,
+		 struct sc_err *err)
+{
+	return ADD(c, err, ret_id, "INSERT INTO job (name, uid, gid, mode, made_ns) VALUES (?, ?, ?, ?, ?)",
+		   "siiiI", row->name, (uint64_t)row->uid, (uint64_t)row->gid, (uint64_t)row->mode,
+		   row->made_ns);
+}
+
+int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
+{
+	int rc = db_run(c, err, "DELETE FROM version_set WHERE version IN "
+				"(SELECT id FROM version WHERE job = ?)", "i", job);
+
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM view WHERE version IN "
+				    "(SELECT id FROM version WHERE job = ?)", "i", job);
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM version WHERE job = ?", "i", job);
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM config WHERE job = ?", "i", job);
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM work WHERE job = ?", "i", job);
+	return rc < 0 ? rc : db_run(c, err, "DELETE FROM job WHERE id = ?", "i", job);
+}
+
+int meta_job_set_head(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE job SET head = ? WHERE id = ?", "ii", version, job);
+}
+
+int meta_job_set_first(struct meta_catalog *c, uint64_t job, uint64_t layout, const char *topology,
+		       struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE job SET layout = ?, topology = ? WHERE id = ?", "0si", layout, topology,
+		      job);
+}
+
+int meta_job_set_attr(struct meta_catalog *c, uint64_t job, mode_t mode, uid_t uid, gid_t gid,
+		      struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE job SET mode = ?, uid = ?, gid = ? WHERE id = ?", "iiii", (uint64_t)mode,
+		      (uint64_t)uid, (uint64_t)gid, job);
+}
+
+int meta_job_set_name(struct meta_catalog *c, uint64_t job, const char *name, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE job SET name = ? WHERE id = ?", "si", name, job);
+}
+
+static int on_config(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+
+	return w->fn.config(w->arg, db_text(row, 0), db_text(row, 1));
+}
+
+int meta_config_each(struct meta_catalog *c, uint64_t job, meta_config_fn *fn, void *arg,
+		     struct sc_err *err)
+{
+	struct walk_arg w = {.fn.config = fn, .arg = arg};
+
+	return db_each(c, err, on_config, &w, "SELECT key, value FROM config WHERE job = ?", "i", job);
+}
+
+int meta_config_set(struct meta_catalog *c, uint64_t job, const char *key, const char *value,
+		    struct sc_err *err)
+{
+	return db_run(c, err, "INSERT INTO config (job, key, value) VALUES (?, ?, ?) "
+			      "ON CONFLICT DO UPDATE SET value = excluded.value", "iss", job, key, value);
+}
+
+/* --- texts with ids: layouts, paths, views --- */
+
+static int on_id(void *arg, sqlite3_stmt *row)
+{
+	*(uint64_t *)arg = U64(row, 0);
+	return 0;
+}
+
+static int on_text(void *arg, sqlite3_stmt *row)
+{
+	struct walk_arg *w = arg;
+
+	w->found = true;
+	return w->fn.text(w->arg, U64(row, 0), db_text(row, 1), db_text(row, 2));
+}
+
+static int found(const struct walk_arg *w, int rc, const char *what, uint64_t id, struct sc_err *err)
+{
+	if (rc == 0 && !w->found)
+		return sc_fail(err, SC_E_NOT_FOUND, "catalog: no %s %" PRIu64, what, id);
+	return rc;
+}
+
+int meta_layout_put(struct meta_catalog *c, const char *source, const char *flat, uint64_t *ret_id,
+		    struct sc_err *err)
+{
+	uint64_t id = 0;
+	int rc;
+
+	db_lock(c);
+	rc = db_each(c, err, on_id, &id, "SELECT id FROM layout WHERE source = ? AND flat = ?", "ss", source,
+		     flat);
+	if (rc == 0 && !id)
+		rc = ADD(c, err, &id, "INSERT INTO layout (source, flat) VALUES (?, ?)", "ss", source, flat);
+	db_unlock(c);
+	if (rc == 0)
+		*ret_id = id;
+	return rc;
+}
+
+int meta_layout_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
+		    struct sc_err *err)
+{
+	struct walk_arg w = {.fn.text = fn, .arg = arg};
+	int rc = db_each(c, err, on_text, &w, "SELECT id, source, flat FROM layout WHERE id = ?", "i", id);
+
+	return found(&w, rc, "layout", id, err);
+}
+
+int meta_path_put(struct meta_catalog *c, const char *text, uint64_t *ret_id, struct sc_err *err)
+{
+	uint64_t id = 0;
+	int rc;
+
+	db_lock(c);
+	rc = db_each(c, err, on_id, &id, "SELECT id FROM path WHERE text = ?", "s", text);
+	if (rc == 0 && !id)
+		rc = ADD(c, err, &id, "INSERT INTO path (text) VALUES (?)", "s", text);
+	db_unlock(c);
+	if (rc == 0)
+		*ret_id = id;
+	return rc;
+}
+
+int meta_path_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
+		  struct sc_err *err)
+{
+	struct walk_arg w = {.fn.text = fn, .arg = arg};
+	int rc = db_each(c, err, on_text, &w, "SELECT id, text, '' FROM path WHERE id = ?", "i", id);
+
+	return found(&w, rc, "path", id, err);
+}
+
+int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology, uint64_t *ret_id,
+		  struct sc_err *err)
+{
+	uint64_t id = 0;
+	int rc;
+
+	db_lock(c);
+	rc = db_each(c, err, on_id, &id, "SELECT id FROM view WHERE version = ? AND topology = ?", "is", version,
+		     topology);
+	if (rc == 0 && !id)
+		rc = ADD(c, err, &id, "INSERT INTO view (version, topology) VALUES (?, ?)", "is", version,
+			 topology);
+	db_unlock(c);
+	if (rc == 0)
+		*ret_id = id;
+	return rc;
+}
+
+int meta_view_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
+		  struct sc_err *err)
+{
+	struct walk_arg w = {.fn.text = fn, .arg = arg};
+	int rc = db_each(c, err, on_text, &w, "SELECT version, topology, '' FROM view WHERE id = ?", "i", id);
+
+	return found(&w, rc, "view", id, err);
+}
+
+/* --- versions --- */
+
+static int on_version(void *arg, sqlite3_stmt *row)
+{
+	struct walk_arg *w = arg;
+	struct meta_version_row v = {
+		.id = U64(row, 0), .job = U64(row, 1), .nr = U64(row, 2), .parent = U64(row, 3),
+		.step = sqlite3_column_type(row, 4) == SQLITE_NULL ? -1 : sqlite3_column_int64(row, 4),
+		.note = db_text(row, 5), .made_ns = sqlite3_column_int64(row, 6), .made_by = db_text(row, 7),
+		.layout = U64(row, 8), .topology = db_text(row, 9)};
+
+	w->found = true;
+	return w->fn.version(w->arg, &v);
+}
+
+#define VERSION_COLUMNS "id, job, nr, parent, step, note, made_ns, made_by, layout, topology"
+
+int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struct sc_err *err)
+{
+	int rc = 0;
+
+	db_lock(c);
+	rc = db_each(c, err, on_id, &row->nr, "SELECT coalesce(max(nr), 0) + 1 FROM version WHERE job = ?", "i",
+		     row->job);
+	if (rc == 0)
+		rc = db_run(c, err, "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "
+				    "topology) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", "ii0IsIsis", row->job, row->nr,
+			    row->parent, row->step, row->note, row->made_ns, row->made_by, row->layout,
+			    row->topology);
+	if (rc == 0)
+		row->id = db_last_id(c);
+	db_unlock(c);
+	return rc;
+}
+
+int meta_version_get(struct meta_catalog *c, uint64_t id, meta_version_fn *fn, void *arg,
+		     struct sc_err *err)
+{
+	struct walk_arg w = {.fn.version = fn, .arg = arg};
+	int rc = db_each(c, err, on_version, &w, "SELECT " VERSION_COLUMNS " FROM version WHERE id = ?", "i", id);
+
+	return found(&w, rc, "version", id, err);
+}
+
+int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn, void *arg,
+		      struct sc_err *err)
+{
+	struct walk_arg w = {.fn.version = fn, .arg = arg};
+
+	return db_each(c, err, on_version, &w, "SELECT " VERSION_COLUMNS " FROM version WHERE job = ? ORDER BY nr",
+		       "i", job);
+}
+
+int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	int rc = db_run(c, err, "DELETE FROM version_set WHERE version = ?", "i", id);
+
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM view WHERE version = ?", "i", id);
+	return rc < 0 ? rc : db_run(c, err, "DELETE FROM version WHERE id = ?", "i", id);
+}
+
+int meta_version_add_set(struct meta_catalog *c, uint64_t version, uint64_t set, struct sc_err *err)
+{
+	return db_run(c, err, "INSERT INTO version_set (version, blob_set) VALUES (?, ?)", "ii", version, set);
+}
+
+int meta_version_replace_set(struct meta_catalog *c, uint64_t version, uint64_t old_set,
+			     uint64_t new_set, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE version_set SET blob_set = ? WHERE version = ? AND blob_set = ?", "iii",
+		      new_set, version, old_set);
+}
+
+/* --- blob sets and blobs --- */
+
+static int on_set(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+	struct meta_set_row set = {
+		.id = U64(row, 0), .job = U64(row, 1), .file = db_text(row, 2),
+		.kind = (enum meta_set_kind)U64(row, 3), .layout = U64(row, 4), .topology = db_text(row, 5),
+		.tensors = db_text(row, 6), .metadata = (const char *)sqlite3_column_text(row, 7),
+		.verified = (enum meta_verified)U64(row, 8), .report = db_text(row, 9)};
+
+	return w->fn.set(w->arg, &set);
+}
+
+int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn, void *arg,
+		      struct sc_err *err)
+{
+	struct walk_arg w = {.fn.set = fn, .arg = arg};
+
+	return db_each(c, err, on_set, &w, "SELECT id, job, file, kind, layout, topology, tensors, metadata, "
+					   "verified, report FROM blob_set JOIN version_set ON id = blob_set "
+					   "WHERE version = ? ORDER BY kind, file", "i", version);
+}
+
+int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_t *ret_id,
+		 struct sc_err *err)
+{
+	return ADD(c, err, ret_id, "INSERT INTO blob_set (job, file, kind, layout, topology, tensors, metadata, "
+				   "verified, report) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", "isiisssis", row->job,
+		   row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors, row->metadata,
+		   (uint64_t)row->verified, row->report);
+}
+
+int meta_set_set_verified(struct meta_catalog *c, uint64_t set, enum meta_verified verified,
+			  const char *tensors, const char *report, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE blob_set SET verified = ?, tensors = ?, report = ? WHERE id = ?", "issi",
+		      (uint64_t)verified, tensors, report, set);
+}
+
+int meta_set_add_blob(struct meta_catalog *c, uint64_t set, const struct meta_set_blob_row *row,
+		      struct sc_err *err)
+{
+	return db_run(c, err, "INSERT INTO set_blob (blob_set, rank, path, blob, mode) VALUES (?, ?, ?, ?, ?)",
+		      "iIiii", set, row->rank, row->path, row->blob, (uint64_t)row->mode);
+}
+
+static int on_set_blob(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+	struct meta_set_blob_row b = {.rank = sqlite3_column_int64(row, 0), .path = U64(row, 1),
+				      .blob = U64(row, 2), .bytes = U64(row, 3), .mode = (mode_t)U64(row, 4)};
+
+	return w->fn.set_blob(w->arg, &b);
+}
+
+int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, void *arg,
+		   struct sc_err *err)
+{
+	struct walk_arg w = {.fn.set_blob = fn, .arg = arg};
+
+	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, blob, bytes, mode FROM set_blob JOIN blob ON "
+						"blob.id = set_blob.blob WHERE blob_set = ? ORDER BY rank, path",
+		       "i", set);
+}
+
+int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err)
+{
+	return ADD(c, err, ret_id, "INSERT INTO blob (bytes) VALUES (0)", "");
+}
+
+int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16,
+		   struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE blob SET bytes = ?, hash = coalesce(?, hash) WHERE id = ?", "ibi", bytes,
+		      hash16, blob);
+}
+
+static int on_garbage(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+
+	return w->fn.id(w->arg, U64(row, 0));
+}
+
+int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err)
+{
+	struct walk_arg w = {.fn.id = on_blob, .arg = arg};
+	int rc = db_run(c, err, "DELETE FROM set_blob WHERE blob_set NOT IN (SELECT blob_set FROM version_set)",
+			"");
+
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
+	if (rc == 0)
+		rc = db_each(c, err, on_garbage, &w, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
+						     "set_blob) AND id NOT IN (SELECT id FROM work)", "");
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM blob WHERE id NOT IN (SELECT blob FROM set_blob) AND id NOT IN "
+				    "(SELECT id FROM work)", "");
+	return rc;
+}
+
+int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
+{
+	uint64_t id = 0;
+	int rc = db_each(c, err, on_id, &id, "SELECT id FROM blob WHERE id = ?", "i", blob);
+
+	return rc < 0 ? rc : id != 0;
+}
+
+/* --- working trees --- */
+
+static int on_work(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+	struct meta_work_row r = {
+		.id = U64(row, 0), .job = U64(row, 1), .rank = sqlite3_column_int64(row, 2),
+		.path = U64(row, 3), .kind = (enum meta_work_kind)U64(row, 4),
+		.target = (const char *)sqlite3_column_text(row, 5), .mode = (mode_t)U64(row, 6),
+		.uid = (uid_t)U64(row, 7), .gid = (gid_t)U64(row, 8), .mtime_ns = sqlite3_column_int64(row, 9)};
+
+	return w->fn.work(w->arg, &r);
+}
+
+int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err)
+{
+	return db_run(c, err, "INSERT OR REPLACE INTO work (id, job, rank, path, kind, target, mode, uid, gid, "
+			      "mtime_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "iiIiisiiiI", row->id, row->job,
+		      row->rank, row->path, (uint64_t)row->kind, row->target, (uint64_t)row->mode,
+		      (uint64_t)row->uid, (uint64_t)row->gid, row->mtime_ns);
+}
+
+int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	return db_run(c, err, "DELETE FROM work WHERE id = ?", "i", id);
+}
+
+int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err)
+{
+	return db_run(c, err, "DELETE FROM work WHERE job = ?", "i", job);
+}
+
+int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,
+		   struct sc_err *err)
+{
+	struct walk_arg w = {.fn.work = fn, .arg = arg};
+
+	return db_each(c, err, on_work, &w, "SELECT id, job, rank, path, kind, target, mode, uid, gid, mtime_ns "
+					    "FROM work WHERE job = ? ORDER BY rank, path", "i", job);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog: what Scalai remembers, in STORE/scalai.db (schema.sql says what each table is).
+ * The only user of SQLite.  One connection behind one lock; a transaction holds it.
+ *
+ * Thread: any.  Errors: SC_E_CATALOG with SQLite's own words (SC_E_NO_SPACE when the disk is
+ * full), SC_E_NOT_FOUND, SC_E_EXISTS, SC_E_NO_MEMORY.
+ */
+#ifndef META_CATALOG_H
+#define META_CATALOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "meta/base/err.h"
+
+struct meta_catalog;
+
+#define META_SHARED INT64_C(-1)	/* the "rank" of files of the job itself */
+
+/** Opens or makes the database and brings its schema up to date (user_version). */
+int meta_catalog_open(const char *path, struct meta_catalog **ret, struct sc_err *err);
+struct meta_catalog *meta_catalog_close(struct meta_catalog *c);
+
+/** A transaction; `durable`: on stable storage when meta_catalog_commit returns. */
+int meta_catalog_begin(struct meta_catalog *c, bool durable, struct sc_err *err);
+/** Commits when rc is 0, else rolls back; returns rc or the commit's error. */
+int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err);
+
+/* --- rows --- */
+
+struct meta_job_row {
+	uint64_t id;
+	const char *name;
+	uid_t uid;
+	gid_t gid;
+	mode_t mode;
+	int64_t made_ns;
+	uint64_t head;		/* version, 0: none yet */
+	uint64_t layout;	/* of the first commit, 0: none */
+	const char *topology;	/* likewise, NULL: none */
+};
+
+struct meta_version_row {
+	uint64_t id, job, nr, parent;
+	int64_t step;		/* -1: none */
+	const char *note;
+	int64_t made_ns;
+	const char *made_by;
+	uint64_t layout;
+	const char *topology;
+};
+
+enum meta_set_kind { META_SET_TENSORS, META_SET_PLAIN, META_SET_SHARED };
+enum meta_verified { META_UNVERIFIED, META_EQUAL, META_DIFFER };
+
+struct meta_set_row {
+	uint64_t id, job;
+	const char *file;
+	enum meta_set_kind kind;
+	uint64_t layout;
+	const char *topology, *tensors, *metadata;
+	enum meta_verified verified;
+	const char *report;
+};
+
+struct meta_set_blob_row {
+	int64_t rank;
+	uint64_t path, blob, bytes;
+	mode_t mode;
+};
+
+enum meta_work_kind { META_WORK_FILE, META_WORK_DIR, META_WORK_LINK, META_WORK_GONE };
+
+struct meta_work_row {
+	uint64_t id;		/* the blob's */
+	uint64_t job;
+	int64_t rank;
+	uint64_t path;
+	enum meta_work_kind kind;
+	const char *target;
+	mode_t mode;
+	uid_t uid;
+	gid_t gid;
+	int64_t mtime_ns;
+};
+
+/* Rows are handed to callbacks; their texts are valid during the call.  A callback that answers
+ * non-zero ends the walk, and its answer is returned. */
+typedef int meta_job_fn(void *arg, const struct meta_job_row *row);
+typedef int meta_config_fn(void *arg, const char *key, const char *value);
+typedef int meta_version_fn(void *arg, const struct meta_version_row *row);
+typedef int meta_set_fn(void *arg, const struct meta_set_row *row);
+typedef int meta_set_blob_fn(void *arg, const struct meta_set_blob_row *row);
+typedef int meta_work_fn(void *arg, const struct meta_work_row *row);
+typedef int meta_text_fn(void *arg, uint64_t id, const char *text, const char *more);
+typedef int meta_id_fn(void *arg, uint64_t id);
+
+int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_err *err);
+int meta_job_add(struct meta_catalog *c, const struct meta_job_row *row, uint64_t *ret_id,
+		 struct sc_err *err);
+/** Removes the job and all rows that are its own; its blobs are then garbage. */
+int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err);
+int meta_job_set_head(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err);
+int meta_job_set_first(struct meta_catalog *c, uint64_t job, uint64_t layout, const char *topology,
+		       struct sc_err *err);
+int meta_job_set_attr(struct meta_catalog *c, uint64_t job, mode_t mode, uid_t uid, gid_t gid,
+		      struct sc_err *err);
+int meta_job_set_name(struct meta_catalog *c, uint64_t job, const char *name, struct sc_err *err);
+
+int meta_config_each(struct meta_catalog *c, uint64_t job, meta_config_fn *fn, void *arg,
+		     struct sc_err *err);
+int meta_config_set(struct meta_catalog *c, uint64_t job, const char *key, const char *value,
+		    struct sc_err *err);
+
+/** Finds or adds. */
+int meta_layout_put(struct meta_catalog *c, const char *source, const char *flat, uint64_t *ret_id,
+		    struct sc_err *err);
+/** `text` is the source, `more` the flat text. */
+int meta_layout_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
+		    struct sc_err *err);
+
+/** row->id is set; row->nr is the next of the job. */
+int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struct sc_err *err);
+int meta_version_get(struct meta_catalog *c, uint64_t id, meta_version_fn *fn, void *arg,
+		     struct sc_err *err);
+/** Of a job, oldest first. */
+int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn, void *arg,
+		      struct sc_err *err);
+int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+int meta_version_add_set(struct meta_catalog *c, uint64_t version, uint64_t set,
+			 struct sc_err *err);
+int meta_version_replace_set(struct meta_catalog *c, uint64_t version, uint64_t old_set,
+			     uint64_t new_set, struct sc_err *err);
+int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn, void *arg,
+		      struct sc_err *err);
+
+int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_t *ret_id,
+		 struct sc_err *err);
+int meta_set_set_verified(struct meta_catalog *c, uint64_t set, enum meta_verified verified,
+			  const char *tensors, const char *report, struct sc_err *err);
+int meta_set_add_blob(struct meta_catalog *c, uint64_t set, const struct meta_set_blob_row *row,
+		      struct sc_err *err);
+/** By rank, then path. */
+int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, void *arg,
+		   struct sc_err *err);
+
+int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err);
+int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16,
+		   struct sc_err *err);
+/** Removes sets that no version has and blobs that no set and no working tree has. */
+int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err);
+/** Is there a row for this blob? 1, 0 or an error. */
+int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
+
+int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err);
+int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err);
+int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,
+		   struct sc_err *err);
+
+/** Finds or adds; ids are numbers of nodeids. */
+int meta_path_put(struct meta_catalog *c, const char *text, uint64_t *ret_id, struct sc_err *err);
+int meta_path_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
+		  struct sc_err *err);
+int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology, uint64_t *ret_id,
+		  struct sc_err *err);
+/** id: the version, text: the topology. */
+int meta_view_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
+		  struct sc_err *err);
+
+#endif

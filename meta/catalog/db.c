@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The connection: opening and migrations, transactions, prepared statements.
+ * WAL; synchronous=NORMAL for the working trees (a crash of the machine may lose the last ones, a
+ * crash of the daemon none), FULL for what must be durable when it returns.
+ */
+#include "meta/catalog/db_i.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "meta/base/mem.h"
+
+#define STATEMENTS_MAX 128
+
+extern const char meta_schema_sql[];
+__asm__(".section .rodata\n"
+	".globl meta_schema_sql\n"
+	"meta_schema_sql:\n"
+	".incbin \"" SCHEMA_FILE "\"\n"
+	".byte 0\n"
+	".previous\n");
+
+/* Step i brings a database from user_version i to i + 1. */
+static const char *const migrations[] = {meta_schema_sql};
+#define VERSION_NOW ((int)(sizeof(migrations) / sizeof(*migrations)))
+
+struct meta_catalog {
+	sqlite3 *db;
+	pthread_mutex_t lock;	/* recursive: a transaction holds it */
+	bool full;		/* synchronous=FULL is set */
+	struct {
+		const char *sql;
+		sqlite3_stmt *stmt;
+	} kept[STATEMENTS_MAX];
+	int nr_kept;
+};
+
+static int fail(struct meta_catalog *c, struct sc_err *err, const char *what)
+{
+	int code = sqlite3_errcode(c->db);
+
+	if (code == SQLITE_FULL)
+		return sc_fail(err, SC_E_NO_SPACE, "catalog: %s: the disk is full", what);
+	if (code == SQLITE_NOMEM)
+		return sc_nomem(err);
+	if (code == SQLITE_CONSTRAINT)
+		return sc_fail(err, SC_E_EXISTS, "catalog: %s: %s", what, sqlite3_errmsg(c->db));
+	return sc_fail(err, SC_E_CATALOG, "catalog: %s: %s (SQLite %d)", what, sqlite3_errmsg(c->db), code);
+}
+
+static int exec(struct meta_catalog *c, const char *sql, struct sc_err *err)
+{
+	return sqlite3_exec(c->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : fail(c, err, "exec");
+}
+
+static int read_int(void *arg, sqlite3_stmt *row)
+{
+	*(int *)arg = sqlite3_column_int(row, 0);
+	return 0;
+}
+
+static int migrate(struct meta_catalog *c, const char *path, struct sc_err *err)
+{
+	int version = 0;
+	int rc = db_each(c, err, read_int, &version, "PRAGMA user_version", "");
+
+	if (rc == 0 && version > VERSION_NOW)
+		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, this program knows %d: use a newer one",
+			       path, version, VERSION_NOW);
+	while (rc == 0 && version < VERSION_NOW) {
+		char set[64];
+
+		(void)snprintf(set, sizeof(set), "PRAGMA user_version = %d", version + 1);
+		rc = exec(c, "BEGIN IMMEDIATE", err);
+		if (rc == 0)
+			rc = exec(c, migrations[version++], err);
+		if (rc == 0)
+			rc = exec(c, set, err);
+		if (rc == 0)
+			rc = exec(c, "COMMIT", err);
+	}
+	return rc;
+}
+
+int meta_catalog_open(const char *path, struct meta_catalog **ret, struct sc_err *err)
+{
+	struct meta_catalog *c = sc_zalloc(sizeof(*c));
+	pthread_mutexattr_t recursive;
+	int rc = 0;
+
+	if (!c)
+		return sc_nomem(err);
+	(void)pthread_mutexattr_init(&recursive);
+	(void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+	(void)pthread_mutex_init(&c->lock, &recursive);
+	(void)pthread_mutexattr_destroy(&recursive);
+	if (sqlite3_open_v2(path, &c->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+			    NULL) != SQLITE_OK)
+		rc = fail(c, err, path);
+	if (rc == 0)
+		rc = exec(c, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
+			     "PRAGMA busy_timeout = 5000; PRAGMA foreign_keys = OFF;"
+			     "PRAGMA wal_autocheckpoint = 1000;", err);
+	if (rc == 0)
+		rc = migrate(c, path, err);
+	if (rc < 0)
+		meta_catalog_close(c);
+	else
+		*ret = c;
+	return rc;
+}
+
+struct meta_catalog *meta_catalog_close(struct meta_catalog *c)
+{
+	if (c) {
+		for (int i = 0; i < c->nr_kept; i++)
+			(void)sqlite3_finalize(c->kept[i].stmt);
+		(void)sqlite3_close(c->db);
+		(void)pthread_mutex_destroy(&c->lock);
+		sc_sys.release(c);
+	}
+	return NULL;
+}
+
+void db_lock(struct meta_catalog *c)
+{
+	(void)pthread_mutex_lock(&c->lock);
+}
+
+void db_unlock(struct meta_catalog *c)
+{
+	(void)pthread_mutex_unlock(&c->lock);
+}
+
+int meta_catalog_begin(struct meta_catalog *c, bool durable, struct sc_err *err)
+{
+	int rc = 0;
+
+	db_lock(c);
+	if (durable != c->full) {
+		rc = exec(c, durable ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL", err);
+		c->full = durable;
+	}
+	if (rc == 0)
+		rc = exec(c, "BEGIN IMMEDIATE", err);
+	if (rc < 0)
+		db_unlock(c);
+	return rc;
+}
+
+int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err)
+{
+	struct sc_err ignored;
+
+	if (rc == 0)
+		rc = exec(c, "COMMIT", err);
+	if (rc != 0 && !sqlite3_get_autocommit(c->db))
+		(void)exec(c, "ROLLBACK", &ignored);
+	db_unlock(c);
+	return rc;
+}
+
+static int prepare(struct meta_catalog *c, const char *sql, sqlite3_stmt **ret, struct sc_err *err)
+{
+	for (int i = 0; i < c->nr_kept; i++)
+		if (c->kept[i].sql == sql && !sqlite3_stmt_busy(c->kept[i].stmt)) {
+			*ret = c->kept[i].stmt;
+			return 0;
+		}
+	if (sqlite3_prepare_v3(c->db, sql, -1, SQLITE_PREPARE_PERSISTENT, ret, NULL) != SQLITE_OK)
+		return fail(c, err, sql);
+	if (c->nr_kept < STATEMENTS_MAX) {
+		c->kept[c->nr_kept].sql = sql;
+		c->kept[c->nr_kept++].stmt = *ret;
+	}
+	return 0;
+}
+
+static void bind(sqlite3_stmt *stmt, const char *types, va_list ap)
+{
+	for (int i = 1; *types; i++, types++) {
+		if (*types == 'i') {
+			(void)sqlite3_bind_int64(stmt, i, (sqlite3_int64)va_arg(ap, uint64_t));
+		} else if (*types == 'I') {
+			(void)sqlite3_bind_int64(stmt, i, va_arg(ap, int64_t));
+		} else if (*types == '0') {
+			uint64_t v = va_arg(ap, uint64_t);
+
+			(void)(v ? sqlite3_bind_int64(stmt, i, (sqlite3_int64)v) : sqlite3_bind_null(stmt, i));
+		} else if (*types == 's') {
+			(void)sqlite3_bind_text(stmt, i, va_arg(ap, const char *), -1, SQLITE_TRANSIENT);
+		} else {
+			const void *p = va_arg(ap, const void *);
+
+			(void)(p ? sqlite3_bind_blob(stmt, i, p, 16, SQLITE_TRANSIENT)
+				 : sqlite3_bind_null(stmt, i));
+		}
+	}
+}
+
+static void finish(struct meta_catalog *c, sqlite3_stmt *stmt)
+{
+	(void)sqlite3_reset(stmt);
+	(void)sqlite3_clear_bindings(stmt);
+	for (int i = 0; i < c->nr_kept; i++)
+		if (c->kept[i].stmt == stmt)
+			return;
+	(void)sqlite3_finalize(stmt);
+}
+
+static int walk(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg,
+		const char *sql, const char *types, va_list ap)
+{
+	sqlite3_stmt *stmt = NULL;
+	int rc, step;
+
+	db_lock(c);
+	rc = prepare(c, sql, &stmt, err);
+	if (rc == 0) {
+		bind(stmt, types, ap);
+		while (rc == 0 && (step = sqlite3_step(stmt)) != SQLITE_DONE) {
+			if (step != SQLITE_ROW)
+				rc = fail(c, err, sql);
+			else if (fn)
+				rc = fn(arg, stmt);
+		}
+		finish(c, stmt);
+	}
+	db_unlock(c);
+	return rc;
+}
+
+int db_run(struct meta_catalog *c, struct sc_err *err, const char *sql, const char *types, ...)
+{
+	va_list ap;
+	int rc;
+
+	va_start(ap, types);
+	rc = walk(c, err, NULL, NULL, sql, types, ap);
+	va_end(ap);
+	return rc;
+}
+
+int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg, const char *sql,
+	    const char *types, ...)
+{
+	va_list ap;
+	int rc;
+
+	va_start(ap, types);
+	rc = walk(c, err, fn, arg, sql, types, ap);
+	va_end(ap);
+	return rc;
+}
+
+uint64_t db_last_id(struct meta_catalog *c)
+{
+	return (uint64_t)sqlite3_last_insert_rowid(c->db);
+}
+
+const char *db_text(sqlite3_stmt *row, int column)
+{
+	const char *text = (const char *)sqlite3_column_text(row, column);
+
+	return text ? text : "";
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SQLite behind two calls: run a statement, walk over rows.  Private to this folder. */
+#ifndef META_DB_I_H
+#define META_DB_I_H
+
+#include "meta/catalog/catalog.h"
+
+#include <sqlite3.h>
+
+/*
+ * `types` has a letter for each parameter: i uint64_t, I int64_t, s const char * (NULL is NULL),
+ * b 16 bytes (NULL is NULL), 0 a uint64_t that is NULL when 0.
+ * `sql` must be a literal: prepared statements are kept by its address.
+ */
+int db_run(struct meta_catalog *c, struct sc_err *err, const char *sql, const char *types, ...);
+typedef int db_row_fn(void *arg, sqlite3_stmt *row);
+int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg, const char *sql,
+	    const char *types, ...);
+uint64_t db_last_id(struct meta_catalog *c);
+void db_lock(struct meta_catalog *c);
+void db_unlock(struct meta_catalog *c);
+
+const char *db_text(sqlite3_stmt *row, int column); /* never NULL */
+
+#endif

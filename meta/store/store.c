@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/store/store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <linux/mount.h>
+
+#include "meta/base/sys.h"
+
+#define FAN_OUT 256 /* folders, so that none has millions of names */
+
+static void blob_path(uint64_t blob, char *path, size_t bytes)
+{
+	(void)snprintf(path, bytes, "%02x/%" PRIu64, (unsigned)(blob % FAN_OUT), blob);
+}
+
+/* A detached read-only mount of STORE/blobs that only this process can reach; -1: not allowed. */
+static int private_read_only(int blobs)
+{
+	struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID |
+					      MOUNT_ATTR_NODEV};
+	int fd = (int)syscall(SYS_open_tree, blobs, "",
+			      OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+
+	if (fd >= 0 && syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+		sc_closep(&fd);
+	return fd;
+}
+
+static int make_dir(int at, const char *path, int *ret_fd, struct sc_err *err)
+{
+	if (sc_sys.mkdirat(at, path, 0700) < 0 && errno != EEXIST)
+		return sc_fail_sys(err, errno, "store: cannot make folder '%s'", path);
+	if (!ret_fd)
+		return 0;
+	*ret_fd = sc_sys.openat(at, path, O_RDONLY | O_DIRECTORY, 0);
+	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot open '%s'", path) : 0;
+}
+
+static int open_store(const char *path, struct meta_store *s, struct sc_err *err)
+{
+	int rc = make_dir(AT_FDCWD, path, &s->dir, err);
+
+	if (rc < 0)
+		return rc;
+	s->lock = sc_sys.openat(s->dir, "lock", O_RDWR | O_CREAT, 0600);
+	if (s->lock < 0)
+		return sc_fail_sys(err, errno, "store '%s': cannot make its lock file", path);
+	if (flock(s->lock, LOCK_EX | LOCK_NB) < 0)
+		return errno == EWOULDBLOCK
+			       ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by another scalai daemon", path)
+			       : sc_fail_sys(err, errno, "store '%s': cannot lock it", path);
+	rc = make_dir(s->dir, "blobs", &s->blobs, err);
+	for (int i = 0; rc == 0 && i < FAN_OUT; i++) {
+		char name[8];
+
+		(void)snprintf(name, sizeof(name), "%02x", i);
+		rc = make_dir(s->blobs, name, NULL, err);
+	}
+	if (rc == 0)
+		s->sealed = private_read_only(s->blobs);
+	return rc;
+}
+
+int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err)
+{
+	struct meta_store s = {-1, -1, -1, -1};
+	int rc = open_store(path, &s, err);
+
+	if (rc < 0)
+		meta_store_close(&s);
+	else
+		*ret = s;
+	return rc;
+}
+
+void meta_store_close(struct meta_store *store)
+{
+	sc_closep(&store->sealed);
+	sc_closep(&store->blobs);
+	sc_closep(&store->dir);
+	sc_closep(&store->lock);
+}
+
+int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
+		      struct sc_err *err)
+{
+	char path[40];
+	int fd;
+
+	blob_path(blob, path, sizeof(path));
+	fd = sc_sys.openat(store->blobs, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return sc_fail_sys(err, errno, "store: cannot make blob %" PRIu64, blob);
+	*ret_fd = fd;
+	return 0;
+}
+
+int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			 struct sc_err *err)
+{
+	char path[40];
+	int fd, dir = flags == O_RDONLY && store->sealed >= 0 ? store->sealed : store->blobs;
+
+	blob_path(blob, path, sizeof(path));
+	fd = sc_sys.openat(dir, path, flags | O_NOFOLLOW, 0);
+	if (fd < 0)
+		return sc_fail_sys(err, errno, "store: cannot open blob %" PRIu64, blob);
+	*ret_fd = fd;
+	return 0;
+}
+
+int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err)
+{
+	char path[40];
+
+	blob_path(blob, path, sizeof(path));
+	if (sc_sys.unlinkat(store->blobs, path, 0) < 0 && errno != ENOENT)
+		return sc_fail_sys(err, errno, "store: cannot remove blob %" PRIu64, blob);
+	return 0;
+}
+
+static int each_in(int dir, int (*each)(void *arg, uint64_t blob), void *arg)
+{
+	DIR *d = fdopendir(dir);
+	struct dirent *e;
+	int rc = 0;
+
+	while (d && rc == 0 && (e = readdir(d))) {
+		char *end;
+		uint64_t blob = strtoull(e->d_name, &end, 10);
+
+		if (*e->d_name != '.' && !*end)
+			rc = each(arg, blob);
+	}
+	if (d)
+		(void)closedir(d);
+	return d ? rc : -1;
+}
+
+int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint64_t blob), void *arg,
+		    struct sc_err *err)
+{
+	int rc = 0;
+
+	for (int i = 0; rc == 0 && i < FAN_OUT; i++) {
+		char name[8];
+		int fd;
+
+		(void)snprintf(name, sizeof(name), "%02x", i);
+		fd = sc_sys.openat(store->blobs, name, O_RDONLY | O_DIRECTORY, 0);
+		if (fd < 0)
+			return sc_fail_sys(err, errno, "store: cannot list '%s'", name);
+		rc = each_in(fd, each, arg);
+	}
+	return rc;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The blob store: files under STORE/blobs, named by number, nothing else.  It never looks into
+ * them.  Sealed blobs are opened through a private read-only mount of the store where the kernel
+ * and privileges allow: FUSE passthrough ignores the mode of the daemon's descriptor, and this is
+ * what keeps a sealed blob from being written through it (docs/design.md).
+ */
+#ifndef META_STORE_H
+#define META_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "meta/base/err.h"
+
+struct meta_store {
+	int dir;	/* STORE */
+	int blobs;	/* STORE/blobs */
+	int sealed;	/* the same through the read-only mount, or -1 */
+	int lock;	/* held for the life of the daemon: one daemon a store */
+};
+
+/** Make what is missing, take the lock. Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has it). */
+int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err);
+void meta_store_close(struct meta_store *store);
+
+/** A new blob to be written: descriptor O_RDWR. */
+int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
+		      struct sc_err *err);
+/** An existing one, `flags` O_RDONLY or O_RDWR; sealed ones only ever O_RDONLY. */
+int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			 struct sc_err *err);
+/** Missing blobs are not an error. */
+int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err);
+/** Calls `each` for every blob file there is; it may remove the file. */
+int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint64_t blob), void *arg,
+		    struct sc_err *err);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/engine/blobs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#define BUCKETS 4096
+#define BLOBS_IDLE_MAX 1024
+
+struct rs_blobs {
+	const struct meta_store *store;
+	pthread_mutex_t lock;
+	struct rs_blob *buckets[BUCKETS];
+	struct rs_blob idle; /* ring: after = longest idle */
+	uint32_t nr_idle;
+};
+
+int rs_blobs_new(const struct meta_store *store, struct rs_blobs **ret, struct sc_err *err)
+{
+	struct rs_blobs *b = sc_zalloc(sizeof(*b));
+
+	if (!b)
+		return sc_nomem(err);
+	b->store = store;
+	(void)pthread_mutex_init(&b->lock, NULL);
+	b->idle.idle_before = b->idle.idle_after = &b->idle;
+	*ret = b;
+	return 0;
+}
+
+static void blob_free(struct rs_blob *blob)
+{
+	if (blob->map)
+		(void)sc_sys.munmap((void *)blob->map, blob->bytes);
+	if (blob->is_tensors)
+		rs_safetensors_done(&blob->st);
+	sc_sys.release(blob);
+}
+
+static void leave_idle(struct rs_blobs *b, struct rs_blob *blob)
+{
+	blob->idle_before->idle_after = blob->idle_after;
+	blob->idle_after->idle_before = blob->idle_before;
+	blob->idle_before = blob->idle_after = NULL;
+	b->nr_idle--;
+}
+
+static void drop(struct rs_blobs *b, struct rs_blob *blob)
+{
+	struct rs_blob **at = &b->buckets[blob->id % BUCKETS];
+
+	leave_idle(b, blob);
+	while (*at != blob)
+		at = &(*at)->next;
+	*at = blob->next;
+	blob_free(blob);
+}
+
+struct rs_blobs *rs_blobs_free(struct rs_blobs *b)
+{
+	if (b) {
+		while (b->nr_idle)
+			drop(b, b->idle.idle_after);
+		(void)pthread_mutex_destroy(&b->lock);
+		sc_sys.release(b);
+	}
+	return NULL;
+}
+
+static int map_blob(struct rs_blobs *b, struct rs_blob *blob, uint64_t expected, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct stat st;
+	void *map;
+	int rc = meta_store_open_blob(b->store, blob->id, O_RDONLY, &fd, err);
+
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(err, errno, "store: blob %" PRIu64, blob->id);
+	blob->bytes = (uint64_t)st.st_size;
+	if (expected != UINT64_MAX && blob->bytes != expected)
+		return sc_fail(err, SC_E_FORMAT, "store: blob %" PRIu64 " has %" PRIu64 " bytes, the catalog says %"
+			       PRIu64, blob->id, blob->bytes, expected);
+	if (blob->bytes == 0)
+		return 0;
+	map = sc_sys.mmap(NULL, blob->bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return sc_fail_sys(err, errno, "store: cannot map blob %" PRIu64, blob->id);
+	blob->map = map;
+	return 0;
+}
+
+static int load(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t expected,
+		struct rs_blob **ret, struct sc_err *err)
+{
+	struct rs_blob *blob = sc_zalloc(sizeof(*blob));
+	int rc;
+
+	if (!blob)
+		return sc_nomem(err);
+	blob->id = id;
+	blob->refs = 1;
+	rc = map_blob(b, blob, expected, err);
+	if (rc == 0 && tensors) {
+		rc = rs_safetensors_parse(blob->map, blob->bytes, &blob->st, err);
+		blob->is_tensors = rc == 0;
+	}
+	if (rc < 0)
+		blob_free(blob);
+	else
+		*ret = blob;
+	return rc;
+}
+
+static struct rs_blob *find(struct rs_blobs *b, uint64_t id, bool tensors)
+{
+	struct rs_blob *blob = b->buckets[id % BUCKETS];
+
+	while (blob && (blob->id != id || blob->is_tensors != tensors))
+		blob = blob->next;
+	if (blob && blob->refs++ == 0)
+		leave_idle(b, blob);
+	return blob;
+}
+
+int rs_blob_get(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes_expected,
+		struct rs_blob **ret, struct sc_err *err)
+{
+	struct rs_blob *blob, *mine = NULL;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&b->lock);
+	blob = find(b, id, tensors);
+	(void)pthread_mutex_unlock(&b->lock);
+	if (!blob) {
+		/* parsed without the lock; a second thread may do the same, and one result stays */
+		rc = load(b, id, tensors, bytes_expected, &mine, err);
+		if (rc < 0)
+			return rc;
+		(void)pthread_mutex_lock(&b->lock);
+		blob = find(b, id, tensors);
+		if (!blob) {
+			blob = sc_steal(&mine);
+			blob->next = b->buckets[id % BUCKETS];
+			b->buckets[id % BUCKETS] = blob;
+		}
+		(void)pthread_mutex_unlock(&b->lock);
+		if (mine)
+			blob_free(mine);
+	}
+	*ret = blob;
+	return 0;
+}
+
+void rs_blob_put(struct rs_blobs *b, struct rs_blob *blob)
+{
+	if (!blob)
+		return;
+	(void)pthread_mutex_lock(&b->lock);
+	assert(blob->refs > 0);
+	if (--blob->refs == 0) {
+		blob->idle_before = b->idle.idle_before;
+		blob->idle_after = &b->idle;
+		b->idle.idle_before->idle_after = blob;
+		b->idle.idle_before = blob;
+		if (++b->nr_idle > BLOBS_IDLE_MAX)
+			drop(b, b->idle.idle_after);
+	}
+	(void)pthread_mutex_unlock(&b->lock);
+}
+
+void rs_blob_forget(struct rs_blobs *b, uint64_t id)
+{
+	(void)pthread_mutex_lock(&b->lock);
+	for (struct rs_blob *blob = b->buckets[id % BUCKETS], *next; blob; blob = next) {
+		next = blob->next;
+		if (blob->id == id && blob->refs == 0)
+			drop(b, blob);
+	}
+	(void)pthread_mutex_unlock(&b->lock);
+}

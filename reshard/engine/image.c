@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/engine/image.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct rs_nodes one_node = {0};
+
+/* --- is there a blob with these contents? --- */
+
+/* The rank of a stored view at the same coordinates, by name; beyond the old degree: modulo. */
+static uint32_t same_place(const struct meta_view *view, uint32_t rank, const struct meta_view *stored)
+{
+	const struct meta_mesh *mesh = &stored->layout->meshes[0];
+	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
+
+	meta_topology_coords(view->topo, rank, coords);
+	for (int i = 0; i < mesh->nr; i++) {
+		const char *name = stored->layout->axes.name[mesh->at[i].axis];
+		int k = meta_axis_find(&view->layout->axes, name, strlen(name));
+
+		if (k >= 0)
+			at[mesh->at[i].axis] = coords[k] % stored->topo->degree[mesh->at[i].axis];
+	}
+	return meta_topology_rank(stored->topo, at);
+}
+
+static bool same_piece(const struct meta_piece *a, const struct meta_piece *b)
+{
+	if (!meta_shape_equal(&a->shape, &b->shape) || a->nr_boxes != b->nr_boxes)
+		return false;
+	for (uint32_t i = 0; i < a->nr_boxes; i++)
+		if (!meta_box_equal(&a->boxes[i], &b->boxes[i]))
+			return false;
+	return true;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct meta_stored *)a)->name, ((const struct meta_stored *)b)->name);
+}
+
+/* Do two ranks store the same tensors, piece for piece, under the same names? Sorts both. */
+static bool same_file(const struct meta_view *va, struct meta_stored_list *a,
+		      const struct meta_view *vb, struct meta_stored_list *b)
+{
+	if (a->nr != b->nr)
+		return false;
+	qsort(a->at, a->nr, sizeof(*a->at), by_name);
+	qsort(b->at, b->nr, sizeof(*b->at), by_name);
+	for (size_t i = 0; i < a->nr; i++) {
+		const struct meta_stored *x = &a->at[i], *y = &b->at[i];
+
+		if (strcmp(x->name, y->name) != 0 ||
+		    strcmp(va->state->tensors[x->entry->tensor].key,
+			   vb->state->tensors[y->entry->tensor].key) != 0 ||
+		    !same_piece(&x->piece, &y->piece))
+			return false;
+	}
+	return true;
+}
+
+static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t rank,
+		     const char *file, struct meta_stored_list *list, const struct rs_origins *o,
+		     struct sc_err *err)
+{
+	const struct meta_tensor *t = &view->state->tensors[list->at[0].entry->tensor];
+	const struct meta_view *stored = o->view_of(o->arg, t);
+	uint32_t other = same_place(view, rank, stored);
+	struct meta_stored_list theirs = {0};
+	struct sc_arena arena = {0};
+	int rc = meta_view_rank(stored, other, file, &arena, &theirs, err);
+
+	if (rc == 0 && same_file(view, list, stored, &theirs))
+		if (!o->blob_of(o->arg, stored, other, file, &im->same_as, &im->bytes))
+			im->same_as = 0;
+	sc_vec_done(&theirs);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+/* --- the description --- */
+
+static int plan_tensor(struct rs_image *im, const struct meta_view *view,
+		       const struct meta_stored *s, struct rs_gather *g, const struct rs_origins *o,
+		       struct sc_err *err)
+{
+	const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
+	const struct meta_view *stored = o->view_of(o->arg, t);
+
+	if (!meta_tensor_bytes(t->dtype, &s->piece.shape, &g->bytes))
+		return sc_fail(err, SC_E_STATE, "'%s': size overflows", t->key);
+	for (uint32_t i = 0; i < s->piece.nr_boxes; i++) {
+		int rc = rs_plan_box(stored, t->key, &s->piece.boxes[i], &one_node, 0, 0, g, &im->sources, err);
+
+		if (rc < 0)
+			return rc;
+	}
+	rs_gather_finish(g);
+	return 0;
+}
+
+/* A file without a format is its one tensor's bytes. */
+static int place_bytes(struct rs_image *im, const char *file, struct sc_err *err)
+{
+	if (im->nr != 1)
+		return sc_fail(err, SC_E_UNSUPPORTED, "'%s' is no safetensors file and would hold %u tensors", file,
+			       im->nr);
+	im->tensors[0].begin = 0;
+	if (!meta_tensor_bytes(im->tensors[0].dtype, &im->tensors[0].shape, &im->tensors[0].end))
+		return sc_fail(err, SC_E_STATE, "'%s': size overflows", file);
+	return 0;
+}
+
+static int describe(struct rs_image *im, const struct meta_view *view, const char *file,
+		    struct meta_stored_list *list, const struct rs_origins *o, struct sc_err *err)
+{
+	const char *logical = view->state->tensors[list->at[0].entry->tensor].file;
+	struct sc_map by = {0};
+	struct sc_buf header = {0};
+	int rc = 0;
+
+	im->nr = (uint32_t)list->nr;
+	im->tensors = sc_arena_array(&im->arena, list->nr, sizeof(*im->tensors));
+	im->gathers = sc_arena_array(&im->arena, list->nr, sizeof(*im->gathers));
+	if (!im->tensors || !im->gathers)
+		return sc_nomem(err);
+	for (size_t i = 0; i < list->nr && rc == 0; i++) {
+		const struct meta_stored *s = &list->at[i];
+
+		im->tensors[i] = (struct rs_tensor_at){
+			.name = sc_arena_copy(&im->arena, s->name, strlen(s->name)),
+			.dtype = view->state->tensors[s->entry->tensor].dtype, .shape = s->piece.shape};
+		if (!im->tensors[i].name || sc_map_put(&by, s->name, strlen(s->name), (void *)s) < 0)
+			rc = sc_nomem(err);
+	}
+	if (rc == 0 && rs_safetensors_is(file))
+		rc = rs_safetensors_header(im->tensors, im->nr, o->metadata_of(o->arg, logical), &header, err);
+	else if (rc == 0)
+		rc = place_bytes(im, file, err);
+	im->header = header.text;
+	im->header_bytes = header.bytes;
+	for (uint32_t i = 0; i < im->nr && rc == 0; i++) {
+		const char *name = im->tensors[i].name;
+
+		rc = plan_tensor(im, view, sc_map_get(&by, name, strlen(name)), &im->gathers[i], o, err);
+	}
+	im->bytes = im->nr ? im->tensors[im->nr - 1].end : im->header_bytes;
+	sc_map_done(&by);
+	return rc;
+}
+
+int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
+		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err)
+{
+	struct rs_image *im = sc_zalloc(sizeof(*im));
+	struct meta_stored_list list = {0};
+	struct sc_arena arena = {0};
+	int rc;
+
+	if (!im)
+		return sc_nomem(err);
+	rc = meta_view_rank(view, rank, file, &arena, &list, err);
+	if (rc == 0 && list.nr == 0)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "rank %u has no file '%s'", rank, file);
+	if (rc == 0 && !as_view)
+		rc = find_same(im, view, rank, file, &list, origins, err);
+	if (rc == 0 && !im->same_as)
+		rc = describe(im, view, file, &list, origins, err);
+	sc_vec_done(&list);
+	sc_arena_done(&arena);
+	if (rc < 0)
+		rs_image_free(im, NULL);
+	else
+		*ret = im;
+	return rc;
+}
+
+struct rs_image *rs_image_free(struct rs_image *im, struct rs_blobs *blobs)
+{
+	if (!im)
+		return NULL;
+	for (size_t i = 0; im->blobs && i < im->sources.nr; i++)
+		rs_blob_put(blobs, im->blobs[i]);
+	for (uint32_t i = 0; im->gathers && i < im->nr; i++)
+		rs_gather_done(&im->gathers[i]);
+	rs_sources_done(&im->sources);
+	sc_sys.release(im->header);
+	sc_arena_done(&im->arena);
+	sc_sys.release(im);
+	return NULL;
+}
+
+/* --- bytes --- */
+
+static int open_source(const struct rs_source *s, struct rs_blobs *blobs,
+		       const struct rs_origins *o, struct rs_blob **ret, uint64_t *ret_at,
+		       struct sc_err *err)
+{
+	bool tensors = rs_safetensors_is(s->file);
+	const struct rs_tensor_at *t;
+	uint64_t id, bytes;
+	int rc;
+
+	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
+		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
+	rc = rs_blob_get(blobs, id, tensors, bytes, ret, err);
+	if (rc < 0)
+		return sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
+	*ret_at = 0;
+	if (!tensors)
+		return 0;
+	t = rs_safetensors_find(&(*ret)->st, s->name);
+	if (!t)
+		return sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
+	*ret_at = t->begin;
+	return 0;
+}
+
+int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs,
+		    const struct rs_origins *origins, struct sc_arena *arena,
+		    const unsigned char ***ret_data, struct rs_blob ***ret_blobs,
+		    uint64_t **ret_at, struct sc_err *err)
+{
+	size_t nr = sources->nr;
+	const unsigned char **data = sc_arena_array(arena, nr + 1, sizeof(*data));
+	struct rs_blob **held = sc_arena_array(arena, nr + 1, sizeof(*held));
+	uint64_t *at = sc_arena_array(arena, nr + 1, sizeof(*at));
+	int rc = data && held && at ? 0 : sc_nomem(err);
+
+	for (size_t i = 0; i < nr && rc == 0; i++) {
+		rc = open_source(&sources->at[i], blobs, origins, &held[i], &at[i], err);
+		if (rc == 0)
+			data[i] = held[i]->map + at[i];
+	}
+	if (rc < 0) {
+		for (size_t i = 0; held && i < nr; i++)
+			rs_blob_put(blobs, held[i]);
+		return rc;
+	}
+	*ret_data = data;
+	*ret_blobs = held;
+	*ret_at = at;
+	return 0;
+}
+
+int rs_image_open(struct rs_image *im, struct rs_blobs *blobs, const struct rs_origins *origins,
+		  struct sc_err *err)
+{
+	assert(!im->data && !im->same_as);
+	return rs_sources_open(&im->sources, blobs, origins, &im->arena, &im->data, &im->blobs, &im->blob_at,
+			       err);
+}
+
+/* The tensor that has byte `at` of the file; empty ones have none. */
+static uint32_t tensor_at(const struct rs_image *im, uint64_t at)
+{
+	uint32_t lo = 0, hi = im->nr;
+
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (im->tensors[mid].end <= at)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+void rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsigned char *to)
+{
+	assert(at + bytes <= im->bytes && im->data);
+	if (bytes && at < im->header_bytes) {
+		uint64_t n = im->header_bytes - at < bytes ? im->header_bytes - at : bytes;
+
+		memcpy(to, im->header + at, n);
+		to += n;
+		at += n;
+		bytes -= n;
+	}
+	for (uint32_t i = tensor_at(im, at); bytes; i++) {
+		const struct rs_tensor_at *t = &im->tensors[i];
+		uint64_t n = t->end - at < bytes ? t->end - at : bytes;
+
+		rs_gather_read(&im->gathers[i], im->data, at - t->begin, n, to);
+		to += n;
+		at += n;
+		bytes -= n;
+	}
+}
+
+uint64_t rs_image_run(const struct rs_image *im, uint64_t at, uint64_t bytes,
+		      const unsigned char **ret_data, uint32_t *ret_source)
+{
+	uint64_t n, from;
+	uint32_t i;
+
+	if (at < im->header_bytes) {
+		*ret_data = (const unsigned char *)im->header + at;
+		*ret_source = UINT32_MAX;
+		return im->header_bytes - at < bytes ? im->header_bytes - at : bytes;
+	}
+	i = tensor_at(im, at);
+	n = rs_gather_run(&im->gathers[i], at - im->tensors[i].begin, bytes, ret_source, &from);
+	if (n)
+		*ret_data = im->data[*ret_source] + from;
+	return n;
+}

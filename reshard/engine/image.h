@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An image: the bytes of one rank file of a view, in the canonical form of its format, described
+ * and not stored: a header, then each tensor as a gather from blobs.
+ *
+ *     file   |  header (padded)  |  tensor 0  |  tensor 1  | ...
+ *                                    gather       gather   <- strided copies from mapped blobs
+ *
+ * Reading a view, materializing it and comparing it are reads of its image.  An image whose bytes
+ * are those of an existing blob knows that (`same_as`): then the file *is* that blob.
+ */
+#ifndef RS_IMAGE_H
+#define RS_IMAGE_H
+
+#include "reshard/engine/blobs.h"
+#include "reshard/plan/plan.h"
+
+/** How an image finds what its bytes are made of; filled by whoever owns the versions. */
+struct rs_origins {
+	void *arg;
+	/** The view under which a tensor is stored (by its logical file). */
+	rs_origin_fn *view_of;
+	/** The blob of a rank's stored file of such a view; false: there is none. */
+	bool (*blob_of)(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
+			uint64_t *ret_blob, uint64_t *ret_bytes);
+	/** Metadata that all ranks' files of a logical file agree on, or NULL. */
+	const char *(*metadata_of)(void *arg, const char *logical_file);
+};
+
+struct rs_image {
+	uint64_t bytes;
+	uint64_t same_as;	/* blob with these contents, 0: none */
+	void *keeper;		/* of whoever shares it (reshard/job) */
+	/* of a description (same_as == 0): */
+	struct sc_arena arena;
+	char *header;
+	uint64_t header_bytes;
+	uint32_t nr;
+	struct rs_tensor_at *tensors;	/* in file order */
+	struct rs_gather *gathers;
+	struct rs_sources sources;
+	/* after rs_image_open(): */
+	const unsigned char **data;	/* of every source */
+	struct rs_blob **blobs;
+	uint64_t *blob_at;		/* offset of every source in its blob */
+};
+
+/**
+ * Describe a rank's file.  No I/O.  `as_view`: even if a blob has the same contents.
+ * Errors: SC_E_NOT_FOUND (the rank has no such file), SC_E_STATE, SC_E_NO_MEMORY.
+ */
+int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
+		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
+struct rs_image *rs_image_free(struct rs_image *image, struct rs_blobs *blobs);
+
+/** Maps the sources.  Once, by one thread.  Errors: SC_E_SYSTEM, SC_E_FORMAT. */
+int rs_image_open(struct rs_image *image, struct rs_blobs *blobs, const struct rs_origins *origins,
+		  struct sc_err *err);
+
+/** Fills `to`; at + bytes is within the image, and the image is open and not same_as a blob. */
+void rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to);
+
+/**
+ * One contiguous piece of memory with bytes from `at` on, at most `bytes` of them; 0: there is none
+ * (padding).  *ret_source is the source it comes from, UINT32_MAX for the header.
+ */
+uint64_t rs_image_run(const struct rs_image *image, uint64_t at, uint64_t bytes,
+		      const unsigned char **ret_data, uint32_t *ret_source);
+
+/** Maps the sources of any gather: data[i] and blobs[i] for each of `sources`, in `arena`. */
+int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs,
+		    const struct rs_origins *origins, struct sc_arena *arena,
+		    const unsigned char ***ret_data, struct rs_blob ***ret_blobs,
+		    uint64_t **ret_at, struct sc_err *err);
+
+#endif

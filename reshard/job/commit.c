@@ -1,0 +1,858 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * commit: the working tree becomes a version.  Steps 1 to 6 of steps.h.  Everything before the
+ * transaction only reads; a refusal leaves the tree as it was.
+ */
+#include "reshard/job/service_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define QUIET_NS_MAX 1000000000 /* how long commit waits for files that were just closed */
+
+struct item {			/* a row of the working tree */
+	uint32_t rank;
+	struct rs_work w;
+	struct rs_blob *blob;	/* of a tensor file */
+	const char *logical;	/* logical file, NULL: a plain file */
+	uint64_t bytes;
+	uint8_t hash[16];	/* of a plain file */
+	mode_t mode;
+};
+
+struct commit {
+	struct rs_service *s;
+	struct rs_job *job;
+	struct sc_err *err;
+	int64_t step;
+	const char *note;
+	struct rs_view *head;
+	uint64_t layout_id;
+	const struct meta_layout *layout;
+	struct meta_topology topo;
+	struct sc_arena arena;
+	struct {
+		struct item *at;
+		size_t nr, room;
+	} items;
+	struct {
+		struct meta_written *at;
+		size_t nr, room;
+	} written;
+	struct meta_state state;	/* all logical tensors of the new version */
+	struct rs_version *version;
+};
+
+static int parse_words(struct commit *c, char *text)
+{
+	text = rs_trim(text);
+	while (*text) {
+		char *word = text, *end;
+
+		if (strncmp(word, "note=", 5) == 0) {
+			c->note = word + 5;
+			return 0;
+		}
+		text += strcspn(text, " \t\n");
+		if (*text)
+			*text++ = 0;
+		text += strspn(text, " \t\n");
+		if (strncmp(word, "step=", 5) != 0)
+			return sc_fail(c->err, SC_E_COMMAND, "'%s' is unknown; write step=NUMBER [note=TEXT]", word);
+		errno = 0;
+		c->step = strtoll(word + 5, &end, 10);
+		if (errno || *end || end == word + 5 || c->step < 0)
+			return sc_fail(c->err, SC_E_COMMAND, "step: '%s' is not a number", word + 5);
+	}
+	return 0;
+}
+
+static int presentation(struct commit *c)
+{
+	struct rs_job *job = c->job;
+	const struct rs_kept_layout *kept;
+	const char *topology;
+	int rc;
+
+	c->head = rs_job_head(job);
+	(void)pthread_mutex_lock(&job->state);
+	c->layout_id = c->head ? c->head->version->layout_id : job->first_layout;
+	topology = job->first_topology ? sc_arena_copy(&c->arena, job->first_topology, strlen(job->first_topology))
+				       : NULL;
+	(void)pthread_mutex_unlock(&job->state);
+	if (c->head)
+		topology = c->head->topo.text;
+	if (!c->layout_id)
+		return sc_fail(c->err, SC_E_COMMAND, "the job has no layout; write one to .ctl/layout first, for "
+			       "example 'use replicated'");
+	if (!topology)
+		return sc_fail(c->err, SC_E_COMMAND, "the job has no topology; write one to .ctl/topology first, for "
+			       "example 'tp=2 pp=2'");
+	rc = rs_layout_by_id(c->s, c->layout_id, &kept, c->err);
+	if (rc < 0)
+		return rc;
+	c->layout = kept->layout;
+	return meta_topology_parse(c->layout, topology, &c->topo, c->err);
+}
+
+/* --- 1 quiet --- */
+
+static bool is_temporary(const char *path)
+{
+	const char *name = strrchr(path, '/');
+	size_t n;
+
+	name = name ? name + 1 : path;
+	n = strlen(name);
+	if (strncmp(name, ".tmp", 4) == 0 || (n > 4 && strcmp(name + n - 4, ".tmp") == 0))
+		return true;
+	/* rsync's .NAME.XXXXXX */
+	return *name == '.' && n > 8 && name[n - 7] == '.' && strcspn(name + n - 6, "._-") == 6 &&
+	       strncmp(name + n - 6, "tensor", 6) != 0;
+}
+
+static int collect(struct commit *c)
+{
+	struct rs_job *job = c->job;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&job->state);
+	for (size_t i = 0; i < job->work.nr && rc == 0; i++)
+		for (size_t k = 0; k < job->work.at[i]->nr && rc == 0; k++) {
+			struct item it = {.rank = job->work.at[i]->rank, .w = job->work.at[i]->at[k]};
+
+			if (it.w.kind == META_WORK_DIR)
+				continue;
+			rc = sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
+		}
+	(void)pthread_mutex_unlock(&job->state);
+	if (rc == 0 && c->items.nr == 0)
+		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since %s",
+			       c->head ? "the last version" : "the job was made");
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (it->w.kind == META_WORK_FILE && is_temporary(it->w.path))
+			rc = sc_fail(c->err, SC_E_BUSY, "rank %d: '%s' looks like a temporary file that a killed "
+				     "writer left; remove it or wait for the writer", (int)it->rank, it->w.path);
+		if (rc == 0 && it->rank != RS_SHARED && it->rank >= c->topo.ranks)
+			rc = sc_fail(c->err, SC_E_STATE, "rank %u was written, topology '%s' has ranks 0 to %u",
+				     it->rank, c->topo.text, c->topo.ranks - 1);
+	}
+	return rc;
+}
+
+/* 0: nobody has the file open or mapped for writing; a read lease says so. */
+static int check_quiet(struct commit *c, const struct item *it)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc;
+
+	if (it->w.kind != META_WORK_FILE)
+		return 0;
+	/* not through the read-only mount: a lease is asked of the file that ranks write */
+	rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY | O_NOATIME, &fd, c->err);
+	if (rc < 0)
+		rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fcntl_lease(fd, F_RDLCK) == 0) {
+		(void)sc_sys.fcntl_lease(fd, F_UNLCK);
+		return 0;
+	}
+	if (errno == EAGAIN)
+		return 1;
+	return 0; /* a file system without leases: counting opens is all there is */
+}
+
+/* Takes job.tree for writing when all files are quiet. */
+static int wait_quiet(struct commit *c)
+{
+	int64_t give_up = sc_now_ns() + QUIET_NS_MAX;
+
+	rs_step(RS_STEP_COMMIT_QUIET);
+	for (;;) {
+		const struct timespec pause = {.tv_nsec = 1000000};
+		const struct item *busy = NULL;
+		int rc;
+
+		(void)pthread_rwlock_wrlock(&c->job->tree);
+		c->items.nr = 0;
+		rc = collect(c);
+		for (size_t i = 0; rc == 0 && !busy && i < c->items.nr; i++) {
+			rc = check_quiet(c, &c->items.at[i]);
+			if (rc == 1) {
+				busy = &c->items.at[i];
+				rc = 0;
+			}
+		}
+		if (rc == 0 && !busy)
+			return 0;
+		if (rc == 0 && sc_now_ns() > give_up)
+			rc = sc_fail(c->err, SC_E_BUSY, "rank %d: '%s' is open or mapped for writing; close it, then "
+				     "commit", (int)busy->rank, busy->w.path);
+		(void)pthread_rwlock_unlock(&c->job->tree);
+		if (rc < 0)
+			return rc;
+		(void)nanosleep(&pause, NULL);
+	}
+}
+
+/* --- 2 read --- */
+
+static int logical_file(struct commit *c, struct item *it)
+{
+	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
+	struct meta_caps caps = {0};
+	const struct meta_rule *r = NULL;
+	struct sc_buf buf = {0};
+
+	/* a file of tensors is matched by its first tensor (any rule gives the same file), or by its
+	 * name alone when it is empty; a plain file only by a rule for bytes */
+	if (tensors && it->blob->st.nr) {
+		r = meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, it->blob->st.tensors[0].name, &caps);
+		if (!r)
+			return sc_fail(c->err, SC_E_STATE, "rank %u: no rule matches '%s:%s'", it->rank, it->w.path,
+				       it->blob->st.tensors[0].name);
+	} else if (!tensors && it->rank != RS_SHARED) {
+		r = meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps);
+		if (!r)
+			return 0;
+	}
+	if (r)
+		meta_pattern_render(&r->file_goal, &caps, &buf);
+	it->logical = !r ? it->w.path : buf.failed ? NULL : sc_arena_copy(&c->arena, buf.text ? buf.text : "", buf.bytes);
+	sc_buf_done(&buf);
+	return it->logical || (!tensors && !r) ? 0 : sc_nomem(c->err);
+}
+
+static int read_item(struct commit *c, struct item *it)
+{
+	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
+	struct stat st;
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
+
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(c->err, errno, "rank %d: '%s'", (int)it->rank, it->w.path);
+	it->mode = st.st_mode & 0777;
+	it->bytes = (uint64_t)st.st_size;
+	if (tensors) {
+		rc = rs_blob_get(c->s->blobs, it->w.blob, true, it->bytes, &it->blob, c->err);
+		if (rc < 0)
+			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
+	}
+	rc = logical_file(c, it);
+	if (rc == 0 && !it->logical)
+		rc = rs_hash_blob(c->s, it->w.blob, it->hash, &it->bytes, c->err);
+	return rc;
+}
+
+static int add_written(struct commit *c, const struct item *it)
+{
+	struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = "", .dtype = META_DTYPE_U8};
+
+	if (!it->blob) {
+		w.shape = (struct meta_shape){1, {it->bytes}};
+		return sc_vec_push(&c->written, w) < 0 ? sc_nomem(c->err) : 0;
+	}
+	for (uint32_t i = 0; i < it->blob->st.nr; i++) {
+		w.name = it->blob->st.tensors[i].name;
+		w.dtype = it->blob->st.tensors[i].dtype;
+		w.shape = it->blob->st.tensors[i].shape;
+		if (sc_vec_push(&c->written, w) < 0)
+			return sc_nomem(c->err);
+	}
+	return 0;
+}
+
+static const char *logical_of_committed(const struct commit *c, uint32_t rank, const char *path)
+{
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
+		const struct rs_set *set = c->head->version->sets[i];
+
+		if (set->kind != META_SET_TENSORS)
+			continue;
+		for (uint32_t at = 0;;) {
+			const struct meta_view *v = c->head->model;
+			uint32_t coords[SC_AXES_MAX];
+			const struct meta_entry *e;
+
+			if (rank >= v->topo->ranks)
+				break;
+			meta_topology_coords(v->topo, rank, coords);
+			e = meta_view_next(v, v->layout->pp >= 0 ? coords[v->layout->pp] : 0, &at);
+			if (!e)
+				break;
+			/* names with coordinates in the file's name are rare: compare what is rendered */
+			if (meta_entry_is_on(v, e, coords) &&
+			    strcmp(v->state->tensors[e->tensor].file, set->file) == 0) {
+				struct sc_arena arena = {0};
+				const char *file, *name;
+				bool same = meta_entry_stored(v, e, coords, &arena, &file, &name) == 0 &&
+					    strcmp(file, path) == 0;
+
+				sc_arena_done(&arena);
+				if (same)
+					return set->file;
+			}
+		}
+	}
+	return NULL;
+}
+
+static bool is_written(const struct commit *c, const char *logical)
+{
+	for (size_t i = 0; i < c->items.nr; i++)
+		if (c->items.at[i].w.kind == META_WORK_FILE && c->items.at[i].logical &&
+		    strcmp(c->items.at[i].logical, logical) == 0)
+			return true;
+	return false;
+}
+
+/* A removed tensor file: all ranks must have removed it; *ret_removed is then set. */
+static int check_removed(struct commit *c, const char *logical, bool *ret_removed)
+{
+	uint32_t removed = 0;
+
+	*ret_removed = false;
+	for (size_t i = 0; i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		removed += it->w.kind == META_WORK_GONE && it->logical && strcmp(it->logical, logical) == 0;
+	}
+	if (!removed)
+		return 0;
+	*ret_removed = true;
+	for (uint32_t rank = 0; rank < c->topo.ranks; rank++) {
+		struct meta_stored_list list = {0};
+		struct sc_arena arena = {0};
+		int rc = meta_view_rank(c->head->model, rank, NULL, &arena, &list, c->err);
+		const char *left = NULL;
+
+		for (size_t k = 0; rc == 0 && k < list.nr && !left; k++) {
+			const struct meta_stored *s = &list.at[k];
+			bool gone = false;
+
+			if (strcmp(c->head->model->state->tensors[s->entry->tensor].file, logical) != 0)
+				continue;
+			for (size_t i = 0; i < c->items.nr; i++)
+				gone = gone || (c->items.at[i].w.kind == META_WORK_GONE && c->items.at[i].rank == rank &&
+						strcmp(c->items.at[i].w.path, s->file) == 0);
+			left = gone ? NULL : s->file;
+		}
+		if (rc == 0 && left)
+			rc = sc_fail(c->err, SC_E_STATE, "'%s' was removed on some ranks, rank %u still has '%s'",
+				     logical, rank, left);
+		sc_vec_done(&list);
+		sc_arena_done(&arena);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int known_tensors(struct commit *c, struct meta_state *ret)
+{
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
+		const struct rs_set *set = c->head->version->sets[i];
+		bool removed = false;
+		int rc;
+
+		if (set->kind != META_SET_TENSORS)
+			continue;
+		rc = is_written(c, set->file) ? 0 : check_removed(c, set->file, &removed);
+		if (rc < 0)
+			return rc;
+		for (uint32_t t = 0; !removed && t < set->state.nr; t++) {
+			const struct meta_tensor *x = &set->state.tensors[t];
+
+			if (meta_state_add(ret, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+				return sc_nomem(c->err);
+		}
+	}
+	return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return strcmp(x->w.path, y->w.path);
+}
+
+/* Ranks that wrote no tensors at all, for a sentence that says so first. */
+static int refuse_missing(struct commit *c, int rc)
+{
+	struct sc_buf missing = {0};
+	uint32_t nr = 0, at = 0;
+
+	for (uint32_t rank = 0; rank < c->topo.ranks; rank++) {
+		while (at < c->written.nr && c->written.at[at].rank < rank)
+			at++;
+		if ((at == c->written.nr || c->written.at[at].rank != rank) && nr++ < 4)
+			sc_buf_printf(&missing, "%s%u", missing.bytes ? ", " : "", rank);
+	}
+	if (nr)
+		rc = sc_fail(c->err, SC_E_STATE, "topology '%s' has ranks 0 to %u; missing [%s%s]", c->topo.text,
+			     c->topo.ranks - 1, missing.text, nr > 4 ? ", ..." : "");
+	sc_buf_done(&missing);
+	return rc;
+}
+
+static int read_all(struct commit *c)
+{
+	struct meta_state known = {0};
+	int rc = 0;
+
+	rs_step(RS_STEP_COMMIT_READ);
+	qsort(c->items.at, c->items.nr, sizeof(*c->items.at), by_rank);
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		struct item *it = &c->items.at[i];
+
+		if (it->w.kind == META_WORK_GONE) {
+			it->logical = logical_of_committed(c, it->rank, it->w.path);
+			continue;
+		}
+		rc = read_item(c, it);
+		if (rc == 0 && it->logical)
+			rc = add_written(c, it);
+	}
+	if (rc == 0)
+		rc = known_tensors(c, &known);
+	if (rc == 0 && c->written.nr) {
+		rc = meta_infer(c->layout, &c->topo, c->written.at, c->written.nr, &known, &c->state, c->err);
+		if (rc == SC_E_STATE)
+			rc = refuse_missing(c, rc);
+	} else if (rc == 0) {
+		/* only plain files were written, or files removed */
+		for (uint32_t t = 0; t < known.nr && rc == 0; t++)
+			if (meta_state_add(&c->state, known.tensors[t].key, strlen(known.tensors[t].key),
+					   known.tensors[t].dtype, &known.tensors[t].shape) < 0)
+				rc = sc_nomem(c->err);
+	}
+	meta_state_done(&known);
+	return rc;
+}
+
+/* --- new sets --- */
+
+static int set_presentation(struct commit *c, struct rs_set *set)
+{
+	set->job = c->job->id;
+	set->layout_id = c->layout_id;
+	set->layout = c->layout;
+	return meta_topology_copy(&c->topo, &set->topo) < 0 ? sc_nomem(c->err) : 0;
+}
+
+static int item_to_blob(struct commit *c, struct rs_set *set, const struct item *it, uint64_t blob)
+{
+	struct rs_set_blob b = {.rank = it->rank, .path_id = it->w.path_id, .path = it->w.path, .blob = blob,
+				.bytes = it->bytes, .mode = it->mode};
+
+	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
+}
+
+static int merge_metadata(struct commit *c, struct rs_set *set, const char *metadata, bool first,
+			  bool *differ)
+{
+	char *both = NULL;
+	bool d = false;
+
+	if (first) {
+		set->metadata = metadata ? sc_strdup(metadata) : NULL;
+		return metadata && !set->metadata ? sc_nomem(c->err) : 0;
+	}
+	if (rs_safetensors_common_metadata(set->metadata, metadata, &both, &d) < 0)
+		return sc_nomem(c->err);
+	sc_sys.release(set->metadata);
+	set->metadata = both ? sc_strdup(both) : NULL;
+	free(both);
+	*differ |= d;
+	return 0;
+}
+
+static int tensor_set(struct commit *c, const char *logical)
+{
+	struct rs_set *set = rs_set_new(c->s, logical, META_SET_TENSORS);
+	bool first = true, differ = false;
+	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
+
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (!it->logical || strcmp(it->logical, logical) != 0 || it->w.kind != META_WORK_FILE)
+			continue;
+		rc = item_to_blob(c, set, it, it->w.blob);
+		if (rc == 0 && it->blob)
+			rc = merge_metadata(c, set, it->blob->st.metadata, first, &differ);
+		first = false;
+	}
+	for (uint32_t t = 0; t < c->state.nr && rc == 0; t++) {
+		const struct meta_tensor *x = &c->state.tensors[t];
+
+		if (strcmp(x->file, logical) == 0 &&
+		    meta_state_add(&set->state, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+			rc = sc_nomem(c->err);
+	}
+	if (rc == 0)
+		rc = rs_set_finish(set, c->err);
+	if (rc == 0 && differ) {
+		sc_sys.release(set->report);
+		set->report = sc_strdup("metadata: ranks' __metadata__ differ; only what all agree on is kept\n");
+		rc = set->report ? 0 : sc_nomem(c->err);
+	}
+	if (rc == 0 && rs_version_add_set(c->version, set) < 0)
+		rc = sc_nomem(c->err);
+	rs_set_unref(set);
+	return rc;
+}
+
+static const struct rs_set *head_set(const struct commit *c, const char *file, enum meta_set_kind kind)
+{
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++)
+		if (c->head->version->sets[i]->kind == kind &&
+		    strcmp(c->head->version->sets[i]->file, file) == 0)
+			return c->head->version->sets[i];
+	return NULL;
+}
+
+/* A plain file as all ranks now see it: what was written, else what the head has. */
+static int plain_set(struct commit *c, const char *path, uint64_t path_id, bool shared)
+{
+	enum meta_set_kind kind = shared ? META_SET_SHARED : META_SET_PLAIN;
+	const struct rs_set *old = head_set(c, path, kind);
+	struct rs_set *set = rs_set_new(c->s, path, kind);
+	const struct item *first = NULL;
+	bool equal = !shared;
+	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
+
+	for (uint32_t r = 0; rc == 0 && r < (shared ? 1 : c->topo.ranks); r++) {
+		uint32_t rank = shared ? RS_SHARED : r;
+		const struct rs_set_blob *b = NULL;
+		const struct item *mine = NULL;
+
+		for (size_t i = 0; i < c->items.nr && !mine; i++)
+			if (c->items.at[i].rank == rank && c->items.at[i].w.path_id == path_id)
+				mine = &c->items.at[i];
+		if (mine && mine->w.kind == META_WORK_FILE) {
+			first = first ? first : mine;
+			equal = equal && mine->bytes == first->bytes && memcmp(mine->hash, first->hash, 16) == 0;
+			rc = item_to_blob(c, set, mine, mine->w.blob);
+			continue;
+		}
+		equal = false;
+		b = !mine && old ? rs_set_plain(old, c->layout, &c->topo, rank) : NULL;
+		if (b) {
+			struct rs_set_blob copy = *b;
+
+			copy.rank = rank;
+			rc = rs_set_add_blob(set, copy) < 0 ? sc_nomem(c->err) : 0;
+		}
+	}
+	/* equal on all ranks: one blob for all, and all ranks of any topology have it */
+	for (size_t i = 0; rc == 0 && equal && first && i < set->nr_blobs; i++)
+		set->blobs[i].blob = first->w.blob;
+	set->verified = META_EQUAL;
+	if (rc == 0)
+		rc = rs_set_finish(set, c->err);
+	if (rc == 0 && set->nr_blobs && rs_version_add_set(c->version, set) < 0)
+		rc = sc_nomem(c->err);
+	rs_set_unref(set);
+	return rc;
+}
+
+static bool had_before(const struct commit *c, size_t i)
+{
+	const struct item *it = &c->items.at[i];
+
+	for (size_t k = 0; k < i; k++) {
+		const struct item *x = &c->items.at[k];
+
+		if (it->logical && x->w.kind == META_WORK_FILE ? x->logical && strcmp(x->logical, it->logical) == 0
+							       : !x->logical && x->w.path_id == it->w.path_id &&
+									 (x->rank == RS_SHARED) == (it->rank == RS_SHARED))
+			return true;
+	}
+	return false;
+}
+
+static bool is_touched(const struct commit *c, const struct rs_set *set)
+{
+	for (size_t i = 0; i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (set->kind == META_SET_TENSORS ? it->logical && strcmp(it->logical, set->file) == 0
+						  : !it->logical && strcmp(it->w.path, set->file) == 0 &&
+							    (it->rank == RS_SHARED) == (set->kind == META_SET_SHARED))
+			return true;
+	}
+	return false;
+}
+
+static int make_sets(struct commit *c)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (had_before(c, i) || (it->logical && it->w.kind == META_WORK_GONE))
+			continue;
+		rc = it->logical ? tensor_set(c, it->logical)
+				 : plain_set(c, it->w.path, it->w.path_id, it->rank == RS_SHARED);
+	}
+	/* what was not written is taken over as it is */
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc == 0; i++)
+		if (!is_touched(c, c->head->version->sets[i]) &&
+		    rs_version_add_set(c->version, c->head->version->sets[i]) < 0)
+			rc = sc_nomem(c->err);
+	return rc;
+}
+
+/* --- 3 verify, 4 sync --- */
+
+static int append_report(struct rs_set *set, char *more, struct sc_err *err)
+{
+	struct sc_buf buf = {0};
+
+	sc_buf_printf(&buf, "%s%s", set->report, more);
+	sc_sys.release(more);
+	if (buf.failed)
+		return sc_nomem(err);
+	sc_sys.release(set->report);
+	set->report = buf.text;
+	return 0;
+}
+
+static int verify(struct commit *c)
+{
+	bool now;
+	int rc = 0;
+
+	rs_step(RS_STEP_COMMIT_VERIFY);
+	(void)pthread_mutex_lock(&c->job->state);
+	now = c->job->config.verify == RS_VERIFY_COMMIT;
+	(void)pthread_mutex_unlock(&c->job->state);
+	for (size_t i = 0; i < c->version->nr_sets && rc == 0; i++) {
+		struct rs_set *set = c->version->sets[i];
+		char *report = NULL;
+
+		if (set->id || set->kind != META_SET_TENSORS)
+			continue;
+		rc = rs_verify_padding(c->s, set, &report, c->err);
+		if (rc == 0 && *report)
+			sc_log(SC_LOG_WARN, "job '%s': %.*s, continuing", c->job->name, (int)strcspn(report, "\n"),
+			       report);
+		if (rc == 0)
+			rc = append_report(set, report, c->err);
+		report = NULL;
+		if (rc == 0 && now)
+			rc = rs_verify_set(c->s, set, NULL, NULL, &set->hashes, &report, c->err);
+		sc_sys.release(report);
+		if (rc == 0 && now)
+			set->verified = META_EQUAL;
+	}
+	return rc;
+}
+
+static int sync_blobs(struct commit *c)
+{
+	bool sync;
+
+	(void)pthread_mutex_lock(&c->job->state);
+	sync = c->job->config.sync;
+	(void)pthread_mutex_unlock(&c->job->state);
+	rs_step(RS_STEP_COMMIT_SYNC);
+	for (size_t i = 0; sync && i < c->items.nr; i++) {
+		sc_cleanup(sc_closep) int fd = -1;
+		int rc;
+
+		if (c->items.at[i].w.kind != META_WORK_FILE)
+			continue;
+		rc = meta_store_open_blob(&c->s->store, c->items.at[i].w.blob, O_RDWR, &fd, c->err);
+		if (rc == 0 && sc_sys.fsync(fd) < 0)
+			rc = sc_fail_sys(c->err, errno, "rank %d: cannot flush '%s'", (int)c->items.at[i].rank,
+					 c->items.at[i].w.path);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* --- 5 transact --- */
+
+static int seal_items(struct commit *c)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (it->w.kind == META_WORK_FILE)
+			rc = meta_blob_seal(c->s->catalog, it->w.blob, it->bytes, it->logical ? NULL : it->hash, c->err);
+	}
+	return rc;
+}
+
+int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,
+		    const char *made_by, struct sc_err *err)
+{
+	struct meta_version_row row = {
+		.job = job->id, .parent = parent, .step = v->step, .note = v->note, .made_ns = v->made_ns,
+		.made_by = made_by, .layout = v->layout_id, .topology = v->topo.text};
+	int rc = 0;
+
+	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
+		if (!v->sets[i]->id)
+			rc = rs_save_set(s, v->sets[i], err);
+	if (rc == 0)
+		rc = meta_version_add(s->catalog, &row, err);
+	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
+		rc = meta_version_add_set(s->catalog, row.id, v->sets[i]->id, err);
+	if (rc == 0)
+		rc = meta_job_set_head(s->catalog, job->id, row.id, err);
+	if (rc == 0)
+		rc = rs_drop_old_versions(s, job, row.id, err);
+	if (rc < 0)
+		return rc;
+	v->id = row.id;
+	v->job = job->id;
+	v->nr = row.nr;
+	v->parent = parent;
+	v->made_by = sc_strdup(made_by);
+	return v->made_by ? 0 : sc_nomem(err);
+}
+
+int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
+{
+	struct sc_buf tensors = {0};
+	struct meta_set_row row = {.job = set->job, .file = set->file, .kind = set->kind,
+				   .layout = set->layout_id, .topology = set->topo.text,
+				   .metadata = set->metadata, .verified = (enum meta_verified)set->verified,
+				   .report = set->report};
+	uint64_t id = 0;
+	int rc;
+
+	rs_set_tensors_text(set, &tensors);
+	row.tensors = tensors.text ? tensors.text : "";
+	rc = tensors.failed ? sc_nomem(err) : meta_set_add(s->catalog, &row, &id, err);
+	sc_buf_done(&tensors);
+	for (size_t i = 0; i < set->nr_blobs && rc == 0; i++) {
+		struct rs_set_blob *b = &set->blobs[i];
+		struct meta_set_blob_row br = {
+			.rank = b->rank == RS_SHARED ? META_SHARED : (int64_t)b->rank, .path = b->path_id,
+			.blob = b->blob, .mode = b->mode};
+
+		rc = meta_set_add_blob(s->catalog, id, &br, err);
+	}
+	if (rc == 0)
+		set->id = id;
+	return rc;
+}
+
+static int transact(struct commit *c, uint64_t *ret_view)
+{
+	int rc;
+
+	rs_step(RS_STEP_COMMIT_TRANSACT);
+	rc = meta_catalog_begin(c->s->catalog, c->job->config.sync, c->err);
+	if (rc < 0)
+		return rc;
+	rc = seal_items(c);
+	if (rc == 0)
+		rc = rs_save_version(c->s, c->job, c->version, c->head ? c->head->version->id : 0, "commit", c->err);
+	if (rc == 0)
+		rc = meta_view_put(c->s->catalog, c->version->id, "", ret_view, c->err);
+	if (rc == 0 && *ret_view >= SC_VIEWS_MAX)
+		rc = sc_fail(c->err, SC_E_LIMIT, "this store has made %u views: start a new one", SC_VIEWS_MAX);
+	if (rc == 0)
+		rc = meta_work_clear(c->s->catalog, c->job->id, c->err);
+	return meta_catalog_end(c->s->catalog, rc, c->err);
+}
+
+static int commit_tree(struct commit *c)
+{
+	struct rs_view *view = NULL;
+	uint64_t id = 0;
+	int rc = read_all(c);
+
+	c->version = rs_version_new();
+	if (rc == 0 && !c->version)
+		rc = sc_nomem(c->err);
+	if (rc < 0)
+		return rc;
+	c->version->layout_id = c->layout_id;
+	c->version->layout = c->layout;
+	c->version->step = c->step;
+	c->version->made_ns = sc_now_wall_ns();
+	c->version->note = sc_strdup(c->note);
+	rc = meta_topology_copy(&c->topo, &c->version->topo) < 0 || !c->version->note ? sc_nomem(c->err) : 0;
+	if (rc == 0)
+		rc = make_sets(c);
+	if (rc == 0)
+		rc = rs_version_finish(c->version, c->err);
+	if (rc == 0)
+		rc = verify(c);
+	if (rc == 0)
+		rc = sync_blobs(c);
+	/* the view is made first: after the transaction nothing may fail */
+	if (rc == 0)
+		rc = rs_view_new(c->job, c->version, 0, &c->topo, &view, c->err);
+	else
+		rs_version_unref(c->version);
+	if (rc == 0)
+		rc = transact(c, &id);
+	if (rc < 0) {
+		rs_view_unref(c->s, view);
+		return rc;
+	}
+	view->id = id;
+	view->own = true;
+	rs_step(RS_STEP_COMMIT_PUBLISH);
+	rs_work_clear(c->job);
+	rs_job_publish(c->job, view, true);
+	return 0;
+}
+
+int rs_job_commit(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	struct commit c = {.s = s, .job = job, .err = err, .step = -1, .note = ""};
+	char *words = sc_arena_copy(&c.arena, text, strlen(text));
+	int rc = words ? parse_words(&c, words) : sc_nomem(err);
+
+	(void)pthread_mutex_lock(&job->command);
+	if (rc == 0)
+		rc = presentation(&c);
+	if (rc == 0)
+		rc = wait_quiet(&c);
+	if (rc == 0) {
+		rc = commit_tree(&c);
+		(void)pthread_rwlock_unlock(&job->tree);
+	}
+	(void)pthread_mutex_unlock(&job->command);
+	for (size_t i = 0; i < c.items.nr; i++)
+		rs_blob_put(s->blobs, c.items.at[i].blob);
+	/* what stays in the working tree may change: a mapping of it must not be found again */
+	for (size_t i = 0; rc < 0 && i < c.items.nr; i++)
+		rs_blob_forget(s->blobs, c.items.at[i].w.blob);
+	sc_vec_done(&c.items);
+	sc_vec_done(&c.written);
+	meta_state_done(&c.state);
+	meta_topology_done(&c.topo);
+	sc_arena_done(&c.arena);
+	rs_view_unref(s, c.head);
+	if (rc == 0) {
+		(void)__atomic_add_fetch(&s->counters.commits, 1, __ATOMIC_RELAXED);
+		rs_kick(s, true);
+	}
+	return rc;
+}

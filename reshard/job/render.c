@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What control files read: line-oriented, `key: value` or a plain table, for grep and awk. */
+#include "reshard/job/service_i.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static int done(const struct sc_buf *buf, struct sc_err *err)
+{
+	return buf->failed ? sc_nomem(err) : 0;
+}
+
+int rs_render_topology(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
+		       struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+
+	if (head) {
+		sc_buf_printf(buf, "%s\n", head->topo.text);
+	} else {
+		(void)pthread_mutex_lock(&job->state);
+		if (job->first_topology)
+			sc_buf_printf(buf, "%s\n", job->first_topology);
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	rs_view_unref(s, head);
+	return done(buf, err);
+}
+
+int rs_render_layout(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
+		     struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+	const struct rs_kept_layout *kept;
+	uint64_t id = head ? head->version->layout_id : job->first_layout;
+	int rc = 0;
+
+	rs_view_unref(s, head);
+	if (id) {
+		rc = rs_layout_by_id(s, id, &kept, err);
+		if (rc == 0)
+			sc_buf_printf(buf, "%s%s", kept->source,
+				      *kept->source && kept->source[strlen(kept->source) - 1] == '\n' ? "" : "\n");
+	}
+	return rc < 0 ? rc : done(buf, err);
+}
+
+static uint64_t version_bytes(const struct rs_version *v)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		n += rs_set_bytes(v->sets[i]);
+	return n;
+}
+
+static const char *state_text(const struct rs_version *v)
+{
+	if (rs_version_verified(v) == META_DIFFER)
+		return "copies-differ";
+	return rs_version_is_materialized(v) ? "materialized" : "view";
+}
+
+static void time_text(int64_t ns, char buf[40])
+{
+	time_t seconds = (time_t)(ns / 1000000000);
+	struct tm tm;
+
+	(void)gmtime_r(&seconds, &tm);
+	(void)strftime(buf, 40, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
+struct nrs {
+	struct {
+		uint64_t *at;
+		size_t nr, room;
+	} v;
+	struct sc_err *err;
+};
+
+static int on_nr(void *arg, uint64_t nr)
+{
+	struct nrs *n = arg;
+
+	return sc_vec_push(&n->v, nr) < 0 ? sc_nomem(n->err) : 0;
+}
+
+static void version_line(const struct rs_view *view, bool is_head, struct sc_buf *buf)
+{
+	const struct rs_version *v = view->version;
+	char when[40], step[24] = "-", topology[SC_COMMAND_BYTES_MAX];
+
+	time_text(v->made_ns, when);
+	if (v->step >= 0)
+		(void)snprintf(step, sizeof(step), "%" PRId64, v->step);
+	(void)snprintf(topology, sizeof(topology), "%s", v->topo.text);
+	for (char *p = topology; *p; p++)
+		if (*p == ' ')
+			*p = ',';
+	sc_buf_printf(buf, "%" PRIu64 "%s\t%s\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\n", v->nr, is_head ? "*" : "", step,
+		      topology, version_bytes(v), state_text(v), v->made_by, when, v->note);
+}
+
+int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
+		       struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+	struct nrs n = {.err = err};
+	int rc = rs_versions_each(s, job, on_nr, &n, err);
+
+	sc_buf_printf(buf, "version\tstep\ttopology\tbytes\tstate\tmade_by\tmade\tnote\n");
+	for (size_t i = 0; rc == 0 && i < n.v.nr; i++) {
+		struct rs_view *v = NULL;
+
+		if (rs_view_version(s, job, n.v.at[i], &v, err) < 0)
+			continue; /* it went meanwhile */
+		version_line(v, head && v->version->nr == head->version->nr, buf);
+		rs_view_unref(s, v);
+	}
+	sc_vec_done(&n.v);
+	rs_view_unref(s, head);
+	return rc < 0 ? rc : done(buf, err);
+}
+
+static void status_files(struct rs_job *job, struct sc_buf *buf)
+{
+	(void)pthread_mutex_lock(&job->state);
+	sc_buf_printf(buf, "dirty_files: %zu\n", job->dirty);
+	for (size_t i = 0, shown = 0; i < job->work.nr; i++)
+		for (size_t k = 0; k < job->work.at[i]->nr && shown < 100; k++) {
+			const struct rs_work *w = &job->work.at[i]->at[k];
+			const char *slash = strrchr(w->path, '/');
+
+			if (w->kind == META_WORK_DIR)
+				continue;
+			shown++;
+			if (job->work.at[i]->rank == RS_SHARED)
+				sc_buf_printf(buf, "dirty: %s", w->path);
+			else
+				sc_buf_printf(buf, "dirty: %u/%s", job->work.at[i]->rank, w->path);
+			sc_buf_printf(buf, "%s%s\n", w->kind == META_WORK_GONE ? " (removed)" : "",
+				      strncmp(slash ? slash + 1 : w->path, ".tmp", 4) == 0 ? " (temporary: refuses the commit)"
+											   : "");
+		}
+	(void)pthread_mutex_unlock(&job->state);
+}
+
+static void status_progress(struct rs_job *job, const struct rs_view *head, struct sc_buf *buf)
+{
+	struct rs_progress p;
+	double seconds, rate;
+
+	(void)pthread_mutex_lock(&job->state);
+	p = job->progress;
+	if (job->stopped)
+		sc_buf_printf(buf, "stopped: %s; trying again\n", job->stopped);
+	(void)pthread_mutex_unlock(&job->state);
+	if (!p.version) {
+		sc_buf_printf(buf, "progress: %s\n", head && rs_version_is_materialized(head->version) ? "done" : "idle");
+		return;
+	}
+	seconds = (double)(sc_now_ns() - p.began_ns) / 1e9;
+	rate = seconds > 0 ? (double)p.done / seconds : 0;
+	if (p.done > p.total)
+		p.done = p.total;
+	sc_buf_printf(buf, "progress: %s version %" PRIu64 "\n", p.what, p.version);
+	sc_buf_printf(buf, "bytes_done: %" PRIu64 "\nbytes_total: %" PRIu64 "\nbytes_per_second: %.0f\n", p.done,
+		      p.total, rate);
+	if (rate > 0)
+		sc_buf_printf(buf, "eta_seconds: %.1f\n", (double)(p.total - p.done) / rate);
+}
+
+/* Plain files that differ between ranks, and old ranks that have no place in this topology. */
+static void status_unplaced(const struct rs_view *head, struct sc_buf *buf)
+{
+	for (size_t i = 0; i < head->version->nr_sets; i++) {
+		const struct rs_set *set = head->version->sets[i];
+		uint8_t *seen;
+
+		if (set->kind != META_SET_PLAIN || set->same_on_all || !set->nr_blobs)
+			continue;
+		seen = sc_zalloc(set->nr_blobs);
+		for (uint32_t r = 0; seen && r < head->topo.ranks; r++) {
+			const struct rs_set_blob *b = rs_set_plain(set, head->version->layout, &head->topo, r);
+
+			if (b)
+				seen[b - set->blobs] = 1;
+		}
+		for (size_t k = 0; seen && k < set->nr_blobs; k++)
+			if (!seen[k])
+				sc_buf_printf(buf, "no_place: '%s' of rank %u of topology '%s'\n", set->file,
+					      set->blobs[k].rank, set->topo.text);
+		sc_sys.release(seen);
+	}
+}
+
+static void status_version(const struct rs_view *head, struct sc_buf *buf)
+{
+	static const char *const verified[] = {"pending", "equal", "DIFFER"};
+	const struct rs_version *v = head->version;
+	uint64_t logical = 0, bytes;
+
+	for (uint32_t i = 0; i < v->state.nr; i++)
+		if (meta_tensor_bytes(v->state.tensors[i].dtype, &v->state.tensors[i].shape, &bytes))
+			logical += bytes;
+	sc_buf_printf(buf, "version: %" PRIu64 "\n", v->nr);
+	if (v->step >= 0)
+		sc_buf_printf(buf, "step: %" PRId64 "\n", v->step);
+	sc_buf_printf(buf, "topology: %s\nranks: %u\ntensors: %u\nlogical_bytes: %" PRIu64 "\nstored_bytes: %" PRIu64
+			   "\nstate: %s\ncopies: %s\n", head->topo.text, head->topo.ranks, v->state.nr, logical,
+		      version_bytes(v), state_text(v), verified[rs_version_verified(v)]);
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		struct rs_set *set = v->sets[i];
+
+		sc_buf_printf(buf, "set: '%s' %s under '%s'%s\n", set->file,
+			      set->kind == META_SET_TENSORS ? "tensors" : set->kind == META_SET_PLAIN ? "plain" : "shared",
+			      set->topo.text, set->same_on_all ? " same on all ranks" : "");
+		(void)pthread_mutex_lock(&set->report_lock);
+		for (const char *p = set->report; *p;) {
+			size_t n = strcspn(p, "\n");
+
+			sc_buf_printf(buf, "note: %.*s\n", (int)n, p);
+			p += n + (p[n] == '\n');
+		}
+		(void)pthread_mutex_unlock(&set->report_lock);
+	}
+	status_unplaced(head, buf);
+}
+
+int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
+		     struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+
+	(void)pthread_mutex_lock(&job->state);
+	sc_buf_printf(buf, "job: %s\n", job->name);
+	(void)pthread_mutex_unlock(&job->state);
+	if (head) {
+		status_version(head, buf);
+	} else {
+		(void)pthread_mutex_lock(&job->state);
+		sc_buf_printf(buf, "version: none\ntopology: %s\nlayout: %s\n",
+			      job->first_topology ? job->first_topology : "not written yet",
+			      job->first_layout ? "written" : "not written yet");
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	status_files(job, buf);
+	status_progress(job, head, buf);
+	rs_view_unref(s, head);
+	return done(buf, err);
+}
+
+static const struct meta_view *origin(void *arg, const struct meta_tensor *tensor)
+{
+	struct rs_origins *o = arg;
+
+	return o->view_of(o->arg, tensor);
+}
+
+int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,
+		   struct sc_buf *buf, struct sc_err *err)
+{
+	struct rs_view *head = NULL, *target = NULL;
+	struct rs_nodes nodes;
+	struct rs_cost cost;
+	char *copy = sc_strdup(topology);
+	int64_t began;
+	int rc = copy ? rs_view_head(s, job, &head, err) : sc_nomem(err);
+
+	if (rc == 0)
+		rc = rs_view_as(s, job, rs_trim(copy), &target, err);
+	(void)pthread_mutex_lock(&job->state);
+	nodes.ranks_per_node = job->config.ranks_per_node;
+	(void)pthread_mutex_unlock(&job->state);
+	began = sc_now_ns();
+	if (rc == 0)
+		rc = rs_plan_cost(target->model, origin, &target->origins, &nodes, &cost, err);
+	if (rc == 0) {
+		sc_buf_printf(buf, "from: %s\nto: %s\nranks_per_node: %u\nsource_nodes: %u\ntarget_nodes: %u\n",
+			      head->topo.text, target->topo.text, nodes.ranks_per_node, cost.source_nodes,
+			      cost.target_nodes);
+		sc_buf_printf(buf, "bytes_needed: %" PRIu64 "\nbytes_local: %" PRIu64 "\nbytes_moved: %" PRIu64
+				   "\nlower_bound: %" PRIu64 "\npieces_moved: %" PRIu64 "\nplan_seconds: %.6f\n",
+			      cost.bytes, cost.local, cost.moved, cost.bound, cost.pieces,
+			      (double)(sc_now_ns() - began) / 1e9);
+		sc_buf_printf(buf, "from_node\tto_node\tbytes\n");
+		for (size_t i = 0; i < cost.nr_pairs; i++)
+			sc_buf_printf(buf, "%u\t%u\t%" PRIu64 "\n", cost.pairs[i].from, cost.pairs[i].to,
+				      cost.pairs[i].bytes);
+		rs_cost_done(&cost);
+		rc = done(buf, err);
+	}
+	sc_sys.release(copy);
+	rs_view_unref(s, head);
+	rs_view_unref(s, target);
+	return rc;
+}
+
+int rs_render_verify(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
+		     struct sc_err *err)
+{
+	(void)s;
+	(void)pthread_mutex_lock(&job->state);
+	if (job->verify_report)
+		sc_buf_printf(buf, "%s", job->verify_report);
+	(void)pthread_mutex_unlock(&job->state);
+	return done(buf, err);
+}
+
+void rs_render_error(struct rs_job *job, struct sc_buf *buf)
+{
+	(void)pthread_mutex_lock(&job->state);
+	if (job->error)
+		sc_buf_printf(buf, "%s", job->error);
+	(void)pthread_mutex_unlock(&job->state);
+}
+
+void rs_render_metrics(struct rs_service *s, struct sc_buf *buf)
+{
+#define METRIC(name, help)                                                                         \
+	sc_buf_printf(buf, "# HELP scalai_" #name "_total " help "\n# TYPE scalai_" #name               \
+			   "_total counter\nscalai_" #name "_total %" PRIu64 "\n",                        \
+		      __atomic_load_n(&s->counters.name, __ATOMIC_RELAXED))
+	METRIC(commits, "Versions made by commit.");
+	METRIC(reshards, "Versions made by topology, layout or rollback.");
+	METRIC(refusals, "Commands refused.");
+	METRIC(materialized_bytes, "Bytes of rank files materialized.");
+	METRIC(reflinked_bytes, "Of these, bytes that were reflinked.");
+	METRIC(verified_bytes, "Bytes of rank files verified.");
+#undef METRIC
+}

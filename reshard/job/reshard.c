@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commands that make a new head out of what is there: topology, layout, rollback; and discard.
+ * A reshard is a new version with a new presentation and the same storage: steps 11 to 13.
+ */
+#include "reshard/job/service_i.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- keep=N --- */
+
+struct old_versions {
+	uint64_t head;
+	struct {
+		uint64_t *at;
+		size_t nr, room;
+	} ids;
+	struct sc_err *err;
+};
+
+static int on_version(void *arg, const struct meta_version_row *row)
+{
+	struct old_versions *o = arg;
+
+	return sc_vec_push(&o->ids, row->id) < 0 ? sc_nomem(o->err) : 0;
+}
+
+int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head, struct sc_err *err)
+{
+	struct old_versions o = {.head = head, .err = err};
+	uint32_t keep;
+	int rc;
+
+	(void)pthread_mutex_lock(&job->state);
+	keep = job->config.keep;
+	(void)pthread_mutex_unlock(&job->state);
+	if (!keep)
+		return 0;
+	rc = meta_version_each(s->catalog, job->id, on_version, &o, err);
+	for (size_t i = 0; rc == 0 && i + keep < o.ids.nr; i++)
+		if (o.ids.at[i] != head) {
+			rc = meta_version_remove(s->catalog, o.ids.at[i], err);
+			if (rc == 0)
+				rs_view_forget(s, o.ids.at[i]);
+		}
+	sc_vec_done(&o.ids);
+	return rc;
+}
+
+/* --- a new head --- */
+
+static int refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
+{
+	size_t dirty;
+
+	(void)pthread_mutex_lock(&job->state);
+	dirty = job->dirty;
+	(void)pthread_mutex_unlock(&job->state);
+	if (!dirty)
+		return 0;
+	return sc_fail(err, SC_E_BUSY, "%zu files were written or removed since the last version; commit or "
+		       "discard them before a new %s", dirty, what);
+}
+
+static struct rs_version *copy_version(const struct rs_version *from)
+{
+	struct rs_version *v = rs_version_new();
+
+	if (!v)
+		return NULL;
+	v->layout_id = from->layout_id;
+	v->layout = from->layout;
+	v->step = from->step;
+	v->made_ns = sc_now_wall_ns();
+	v->note = sc_strdup(from->note);
+	for (size_t i = 0; v->note && i < from->nr_sets; i++)
+		if (rs_version_add_set(v, from->sets[i]) < 0) {
+			rs_version_unref(v);
+			return NULL;
+		}
+	if (v->note)
+		return v;
+	rs_version_unref(v);
+	return NULL;
+}
+
+/* Presents `from` under a layout and topology, and makes that the head.  Takes `v`. */
+static int new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
+		    const struct meta_topology *topo, uint64_t parent, const char *made_by,
+		    struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	uint64_t id = 0;
+	int rc = rs_version_finish(v, err);
+
+	rs_step(RS_STEP_RESHARD_PRESENT);
+	if (rc == 0)
+		rc = meta_topology_copy(topo, &v->topo) < 0 ? sc_nomem(err) : 0;
+	if (rc < 0) {
+		rs_version_unref(v);
+		return rc;
+	}
+	rc = rs_view_new(job, v, 0, topo, &view, err);
+	if (rc < 0)
+		return rc;
+	rs_step(RS_STEP_RESHARD_TRANSACT);
+	rc = meta_catalog_begin(s->catalog, job->config.sync, err);
+	if (rc == 0) {
+		rc = rs_save_version(s, job, v, parent, made_by, err);
+		if (rc == 0)
+			rc = meta_view_put(s->catalog, v->id, "", &id, err);
+		if (rc == 0 && id >= SC_VIEWS_MAX)
+			rc = sc_fail(err, SC_E_LIMIT, "this store has made %u views: start a new one", SC_VIEWS_MAX);
+		/* folders of ranks that may be gone */
+		if (rc == 0)
+			rc = meta_work_clear(s->catalog, job->id, err);
+		rc = meta_catalog_end(s->catalog, rc, err);
+	}
+	if (rc < 0) {
+		rs_view_unref(s, view);
+		return rc;
+	}
+	view->id = id;
+	view->own = true;
+	rs_step(RS_STEP_RESHARD_PUBLISH);
+	rs_work_clear(job);
+	rs_job_publish(job, view, true);
+	(void)__atomic_add_fetch(&s->counters.reshards, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+/* The topology of a job that has no version yet. */
+static int first_topology(struct rs_service *s, struct rs_job *job, const char *text,
+			  struct sc_err *err)
+{
+	const struct rs_kept_layout *kept;
+	struct meta_topology topo = {0};
+	char *copy;
+	int rc;
+
+	if (!job->first_layout)
+		return sc_fail(err, SC_E_COMMAND, "the job has no layout, which says what axes there are; write one to "
+			       ".ctl/layout first, for example 'use replicated'");
+	rc = rs_layout_by_id(s, job->first_layout, &kept, err);
+	if (rc == 0)
+		rc = meta_topology_parse(kept->layout, text, &topo, err);
+	if (rc < 0)
+		return rc;
+	copy = sc_strdup(topo.text);
+	meta_topology_done(&topo);
+	rc = copy ? meta_job_set_first(s->catalog, job->id, job->first_layout, copy, err) : sc_nomem(err);
+	if (rc < 0) {
+		sc_sys.release(copy);
+		return rc;
+	}
+	(void)pthread_mutex_lock(&job->state);
+	sc_sys.release(job->first_topology);
+	job->first_topology = copy;
+	(void)pthread_mutex_unlock(&job->state);
+	rs_job_tell(job);
+	return 0;
+}
+
+static int set_topology(struct rs_service *s, struct rs_job *job, struct rs_view *head,
+			const char *text, struct sc_err *err)
+{
+	struct meta_topology topo = {0};
+	struct rs_version *v;
+	int rc = meta_topology_parse(head->version->layout, text, &topo, err);
+
+	if (rc == 0 && strcmp(topo.text, head->topo.text) == 0) {
+		meta_topology_done(&topo);
+		return 0; /* it has this topology */
+	}
+	if (rc == 0)
+		rc = refuse_dirty(job, "topology", err);
+	if (rc == 0)
+		rc = rs_version_refuse_bad(head->version, err);
+	v = rc == 0 ? copy_version(head->version) : NULL;
+	if (rc == 0 && !v)
+		rc = sc_nomem(err);
+	if (rc == 0)
+		rc = new_head(s, job, v, &topo, head->version->id, "topology", err);
+	meta_topology_done(&topo);
+	return rc;
+}
+
+int rs_job_topology(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	struct rs_view *head;
+	char *copy = sc_strdup(text);
+	int rc = 0;
+
+	if (!copy)
+		return sc_nomem(err);
+	(void)pthread_mutex_lock(&job->command);
+	(void)pthread_rwlock_wrlock(&job->tree);
+	head = rs_job_head(job);
+	rc = head ? set_topology(s, job, head, rs_trim(copy), err) : first_topology(s, job, rs_trim(copy), err);
+	rs_view_unref(s, head);
+	(void)pthread_rwlock_unlock(&job->tree);
+	(void)pthread_mutex_unlock(&job->command);
+	sc_sys.release(copy);
+	if (rc == 0)
+		rs_kick(s, true);
+	return rc;
+}
+
+/* A first layout, or another before the first commit; a topology that it cannot express goes. */
+static int first_layout(struct rs_service *s, struct rs_job *job, const char *text,
+			struct sc_err *err)
+{
+	const struct meta_layout *layout;
+	struct meta_topology topo = {0};
+	struct sc_err ignored;
+	uint64_t id;
+	bool fits;
+	int rc = rs_layout_keep(s, text, &id, &layout, err);
+
+	if (rc < 0)
+		return rc;
+	fits = job->first_topology && meta_topology_parse(layout, job->first_topology, &topo, &ignored) == 0;
+	if (job->first_topology && !fits)
+		return sc_fail(err, SC_E_LAYOUT, "the layout does not fit the topology '%s' that was written: %s",
+			       job->first_topology, ignored.msg);
+	meta_topology_done(&topo);
+	rc = meta_job_set_first(s->catalog, job->id, id, job->first_topology, err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&job->state);
+	job->first_layout = id;
+	(void)pthread_mutex_unlock(&job->state);
+	rs_job_tell(job);
+	return 0;
+}
+
+static int set_layout(struct rs_service *s, struct rs_job *job, struct rs_view *head,
+		      const char *text, struct sc_err *err)
+{
+	const struct meta_layout *layout;
+	struct meta_topology topo = {0};
+	struct rs_version *v = NULL;
+	uint64_t id;
+	int rc = refuse_dirty(job, "layout", err);
+
+	if (rc == 0)
+		rc = rs_version_refuse_bad(head->version, err);
+	if (rc == 0)
+		rc = rs_layout_keep(s, text, &id, &layout, err);
+	if (rc == 0 && id == head->version->layout_id)
+		return 0;
+	if (rc == 0)
+		rc = meta_topology_parse(layout, head->topo.text, &topo, err);
+	if (rc == 0) {
+		v = copy_version(head->version);
+		rc = v ? 0 : sc_nomem(err);
+	}
+	if (rc == 0) {
+		v->layout = layout;
+		v->layout_id = id;
+		rc = new_head(s, job, v, &topo, head->version->id, "layout", err);
+	}
+	meta_topology_done(&topo);
+	return rc;
+}
+
+int rs_job_layout(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	struct rs_view *head;
+	int rc;
+
+	(void)pthread_mutex_lock(&job->command);
+	(void)pthread_rwlock_wrlock(&job->tree);
+	head = rs_job_head(job);
+	rc = head ? set_layout(s, job, head, text, err) : first_layout(s, job, text, err);
+	rs_view_unref(s, head);
+	(void)pthread_rwlock_unlock(&job->tree);
+	(void)pthread_mutex_unlock(&job->command);
+	if (rc == 0)
+		rs_kick(s, true);
+	return rc;
+}
+
+int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	struct rs_view *old = NULL, *head;
+	struct rs_version *v = NULL;
+	char *copy = sc_strdup(text), *word, *end;
+	uint64_t nr;
+	int rc = copy ? 0 : sc_nomem(err);
+
+	if (rc < 0)
+		return rc;
+	word = rs_trim(copy);
+	nr = strtoull(word, &end, 10);
+	if (*word < '0' || *word > '9' || *end)
+		rc = sc_fail(err, SC_E_COMMAND, "'%s' is not a version's number", word);
+	(void)pthread_mutex_lock(&job->command);
+	(void)pthread_rwlock_wrlock(&job->tree);
+	head = rs_job_head(job);
+	if (rc == 0)
+		rc = refuse_dirty(job, "head", err);
+	if (rc == 0)
+		rc = rs_view_version(s, job, nr, &old, err);
+	if (rc == 0)
+		rc = rs_version_refuse_bad(old->version, err);
+	if (rc == 0) {
+		v = copy_version(old->version);
+		rc = v ? new_head(s, job, v, &old->topo, head ? head->version->id : 0, "rollback", err)
+		       : sc_nomem(err);
+	}
+	rs_view_unref(s, old);
+	rs_view_unref(s, head);
+	(void)pthread_rwlock_unlock(&job->tree);
+	(void)pthread_mutex_unlock(&job->command);
+	sc_sys.release(copy);
+	if (rc == 0)
+		rs_kick(s, true);
+	return rc;
+}
+
+int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&job->command);
+	(void)pthread_rwlock_wrlock(&job->tree);
+	rc = meta_work_clear(s->catalog, job->id, err);
+	if (rc == 0) {
+		rs_work_clear(job);
+		s->events.names_changed(s->events.arg);
+		rs_job_tell(job);
+		rs_kick(s, true);
+	}
+	(void)pthread_rwlock_unlock(&job->tree);
+	(void)pthread_mutex_unlock(&job->command);
+	return rc;
+}
+
+/* --- wait --- */
+
+int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
+		      uint64_t *ret_version, struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	char *copy = sc_strdup(text), *word, *end;
+	uint64_t nr = 0;
+	int rc = copy ? 0 : sc_nomem(err);
+
+	if (rc < 0)
+		return rc;
+	word = rs_trim(copy);
+	if (*word) {
+		nr = strtoull(word, &end, 10);
+		if (*word < '0' || *word > '9' || *end)
+			rc = sc_fail(err, SC_E_COMMAND, "'%s' is not a version's number", word);
+		else
+			rc = rs_view_version(s, job, nr, &view, err);
+	} else {
+		rc = rs_view_head(s, job, &view, err);
+	}
+	(void)pthread_mutex_lock(&job->state);
+	if (rc == 0 && job->config.materialize == RS_NEVER && !rs_version_is_materialized(view->version))
+		rc = sc_fail(err, SC_E_COMMAND, "materialize=never: version %" PRIu64 " will not be materialized",
+			     view->version->nr);
+	if (rc == 0) {
+		*ret_version = view->version->nr;
+		job->wanted = view->version->nr;
+	}
+	(void)pthread_mutex_unlock(&job->state);
+	rs_view_unref(s, view);
+	sc_sys.release(copy);
+	if (rc == 0)
+		rs_kick(s, false);
+	return rc;
+}
+
+int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version, struct sc_err *err)
+{
+	struct rs_view *view = NULL, *head;
+	int rc = rs_view_version(s, job, version, &view, err);
+
+	if (rc < 0)
+		return rc;
+	head = rs_job_head(job);
+	if (rs_version_is_materialized(view->version))
+		rc = 1;
+	else if (!head || head->version->nr != version)
+		rc = sc_fail(err, SC_E_COMMAND, "version %" PRIu64 " is not the head any more and will not be "
+			     "materialized", version);
+	else
+		rc = rs_version_refuse_bad(view->version, err);
+	rs_view_unref(s, head);
+	rs_view_unref(s, view);
+	return rc;
+}
+
+/* --- verify --- */
+
+int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+{
+	struct rs_view *head = NULL;
+	struct sc_buf report = {0};
+	int rc = rs_view_head(s, job, &head, err);
+
+	if (rc < 0)
+		return rc;
+	err->code = 0;
+	rc = rs_verify_compare(s, head, &report, err);
+	if (report.failed)
+		rc = sc_nomem(err);
+	if (report.text) {
+		(void)pthread_mutex_lock(&job->state);
+		sc_sys.release(job->verify_report);
+		job->verify_report = report.text;
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	rs_view_unref(s, head);
+	return rc;
+}

@@ -1,0 +1,662 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Start and end, the registry of jobs, path numbers, kept images. */
+#include "reshard/job/service_i.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define IDLE_IMAGES_BYTES_MAX (48u << 20) /* descriptions kept after their last use */
+
+/* --- jobs --- */
+
+static void job_free(struct rs_job *job)
+{
+	rs_view_unref(job->service, job->head);
+	rs_work_clear(job);
+	sc_vec_done(&job->work);
+	(void)pthread_mutex_destroy(&job->command);
+	(void)pthread_rwlock_destroy(&job->tree);
+	(void)pthread_mutex_destroy(&job->state);
+	sc_sys.release(job->name);
+	sc_sys.release(job->first_topology);
+	sc_sys.release(job->error);
+	sc_sys.release(job->stopped);
+	sc_sys.release(job->verify_report);
+	sc_sys.release(job);
+}
+
+static struct rs_job *job_new(struct rs_service *s, const struct meta_job_row *row)
+{
+	struct rs_job *job = sc_zalloc(sizeof(*job));
+	pthread_rwlockattr_t fair;
+
+	if (!job)
+		return NULL;
+	job->service = s;
+	job->id = row->id;
+	job->uid = row->uid;
+	job->gid = row->gid;
+	job->mode = row->mode;
+	job->mtime_ns = row->made_ns;
+	job->first_layout = row->layout;
+	job->config = (struct rs_config){.materialize = RS_EAGER, .verify = RS_VERIFY_BACKGROUND, .keep = 4,
+					 .sync = true, .ranks_per_node = 8, .buffer_bytes = 256u << 20};
+	(void)pthread_mutex_init(&job->command, NULL);
+	(void)pthread_rwlockattr_init(&fair);
+	(void)pthread_rwlockattr_setkind_np(&fair, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	(void)pthread_rwlock_init(&job->tree, &fair);
+	(void)pthread_rwlockattr_destroy(&fair);
+	(void)pthread_mutex_init(&job->state, NULL);
+	job->name = sc_strdup(row->name);
+	job->first_topology = row->topology ? sc_strdup(row->topology) : NULL;
+	if (!job->name || (row->topology && !job->first_topology)) {
+		job_free(job);
+		return NULL;
+	}
+	return job;
+}
+
+struct job_rows {
+	struct rs_service *s;
+	struct sc_err *err;
+	struct {
+		uint64_t *at;
+		size_t nr, room;
+	} heads;
+};
+
+static int on_job(void *arg, const struct meta_job_row *row)
+{
+	struct job_rows *r = arg;
+	struct rs_job *job = job_new(r->s, row);
+
+	if (!job)
+		return sc_nomem(r->err);
+	if (sc_vec_push(&r->s->jobs, job) < 0) {
+		job_free(job);
+		return sc_nomem(r->err);
+	}
+	return sc_vec_push(&r->heads, row->head) < 0 ? sc_nomem(r->err) : 0;
+}
+
+static int on_config(void *arg, const char *key, const char *value)
+{
+	struct rs_job *job = arg;
+
+	/* a key of a newer version is no reason not to start */
+	if (rs_config_apply(job, key, value) < 0)
+		sc_log(SC_LOG_WARN, "job '%s': config '%s=%s' is unknown, continuing", job->name, key, value);
+	return 0;
+}
+
+static int load_jobs(struct rs_service *s, struct sc_err *err)
+{
+	struct job_rows r = {.s = s, .err = err};
+	int rc = meta_job_each(s->catalog, on_job, &r, err);
+
+	for (size_t i = 0; i < s->jobs.nr && rc == 0; i++) {
+		struct rs_job *job = s->jobs.at[i];
+
+		rc = meta_config_each(s->catalog, job->id, on_config, job, err);
+		if (rc == 0)
+			rc = rs_work_load(job, err);
+		if (rc == 0 && r.heads.at[i])
+			rc = rs_view_load(s, job, r.heads.at[i], &job->head, err);
+		if (rc < 0)
+			rc = sc_wrap(err, rc, "job '%s'", job->name);
+	}
+	sc_vec_done(&r.heads);
+	return rc;
+}
+
+struct rs_job *rs_job_at(struct rs_service *s, size_t i)
+{
+	struct rs_job *job;
+
+	(void)pthread_mutex_lock(&s->lock);
+	job = i < s->jobs.nr ? s->jobs.at[i] : NULL;
+	(void)pthread_mutex_unlock(&s->lock);
+	return job;
+}
+
+struct rs_job *rs_job_by_id(struct rs_service *s, uint64_t id)
+{
+	struct rs_job *job;
+
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
+		if (job->id == id)
+			return job;
+	return NULL;
+}
+
+struct rs_job *rs_job_by_name(struct rs_service *s, const char *name)
+{
+	struct rs_job *job;
+
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++) {
+		bool same;
+
+		(void)pthread_mutex_lock(&job->state);
+		same = !job->removed && strcmp(job->name, name) == 0;
+		(void)pthread_mutex_unlock(&job->state);
+		if (same)
+			return job;
+	}
+	return NULL;
+}
+
+uint64_t rs_job_id(struct rs_job *job)
+{
+	return job->id;
+}
+
+bool rs_job_is_removed(struct rs_job *job)
+{
+	bool removed;
+
+	(void)pthread_mutex_lock(&job->state);
+	removed = job->removed;
+	(void)pthread_mutex_unlock(&job->state);
+	return removed;
+}
+
+const char *rs_job_name(struct rs_job *job, char *buf, size_t bytes)
+{
+	(void)pthread_mutex_lock(&job->state);
+	(void)snprintf(buf, bytes, "%s", job->name);
+	(void)pthread_mutex_unlock(&job->state);
+	return buf;
+}
+
+void rs_job_attr(struct rs_job *job, struct rs_job_attr *ret)
+{
+	(void)pthread_mutex_lock(&job->state);
+	*ret = (struct rs_job_attr){job->id, job->uid, job->gid, job->mode, job->mtime_ns};
+	(void)pthread_mutex_unlock(&job->state);
+}
+
+uint64_t rs_job_news(struct rs_job *job)
+{
+	return __atomic_load_n(&job->news, __ATOMIC_ACQUIRE);
+}
+
+int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
+		struct rs_job **ret, struct sc_err *err)
+{
+	struct meta_job_row row = {.name = name, .mode = mode & 07777, .uid = uid, .gid = gid,
+				   .made_ns = sc_now_wall_ns()};
+	struct rs_job *job;
+	int rc;
+
+	if (*name == '.')
+		return sc_fail(err, SC_E_COMMAND, "a job's name does not begin with '.', found '%s'", name);
+	if (strlen(name) > SC_NAME_BYTES_MAX)
+		return sc_fail(err, SC_E_NAME, "a job's name has at most %d bytes", SC_NAME_BYTES_MAX);
+	if (s->jobs.nr >= SC_JOBS_MAX)
+		return sc_fail(err, SC_E_LIMIT, "more than %u jobs", SC_JOBS_MAX);
+	rc = meta_job_add(s->catalog, &row, &row.id, err);
+	if (rc < 0)
+		return rc;
+	job = job_new(s, &row);
+	(void)pthread_mutex_lock(&s->lock);
+	if (!job || sc_vec_push(&s->jobs, job) < 0)
+		rc = sc_nomem(err);
+	(void)pthread_mutex_unlock(&s->lock);
+	if (rc < 0) {
+		struct sc_err ignored;
+
+		(void)meta_job_remove(s->catalog, row.id, &ignored);
+		if (job)
+			job_free(job);
+		return rc;
+	}
+	*ret = job;
+	return 0;
+}
+
+int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+{
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&job->command);
+	(void)pthread_rwlock_wrlock(&job->tree);
+	(void)pthread_mutex_lock(&job->state);
+	if ((job->head || job->dirty) && !job->config.remove)
+		rc = sc_fail(err, SC_E_NOT_EMPTY, "job '%s' has data that may be nowhere else; to drop it write "
+			     "'remove=yes' to its .ctl/config first", job->name);
+	(void)pthread_mutex_unlock(&job->state);
+	if (rc == 0)
+		rc = meta_catalog_begin(s->catalog, true, err);
+	if (rc == 0)
+		rc = meta_catalog_end(s->catalog, meta_job_remove(s->catalog, job->id, err), err);
+	if (rc == 0) {
+		(void)pthread_mutex_lock(&job->state);
+		job->removed = true;
+		(void)pthread_mutex_unlock(&job->state);
+		rs_work_clear(job);
+		rs_job_publish(job, NULL, true);
+		rs_kick(s, true);
+	}
+	(void)pthread_rwlock_unlock(&job->tree);
+	(void)pthread_mutex_unlock(&job->command);
+	return rc;
+}
+
+int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err)
+{
+	char *copy = sc_strdup(name);
+	int rc = copy ? 0 : sc_nomem(err);
+
+	if (rc == 0 && (*name == '.' || strlen(name) > SC_NAME_BYTES_MAX))
+		rc = sc_fail(err, SC_E_COMMAND, "'%s' is no name for a job", name);
+	if (rc == 0)
+		rc = meta_job_set_name(s->catalog, job->id, name, err);
+	if (rc == 0) {
+		(void)pthread_mutex_lock(&job->state);
+		sc_sys.release(job->name);
+		job->name = sc_steal(&copy);
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	sc_sys.release(copy);
+	return rc;
+}
+
+int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t uid, gid_t gid,
+		  struct sc_err *err)
+{
+	int rc = meta_job_set_attr(s->catalog, job->id, mode & 07777, uid, gid, err);
+
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&job->state);
+	job->mode = mode & 07777;
+	job->uid = uid;
+	job->gid = gid;
+	(void)pthread_mutex_unlock(&job->state);
+	s->events.names_changed(s->events.arg);
+	return 0;
+}
+
+struct rs_view *rs_job_head(struct rs_job *job)
+{
+	struct rs_view *head;
+
+	(void)pthread_mutex_lock(&job->state);
+	head = job->head ? rs_view_ref(job->head) : NULL;
+	(void)pthread_mutex_unlock(&job->state);
+	return head;
+}
+
+void rs_job_tell(struct rs_job *job)
+{
+	struct rs_service *s = job->service;
+
+	(void)__atomic_add_fetch(&job->news, 1, __ATOMIC_RELEASE);
+	s->events.news(s->events.arg, job->id);
+}
+
+void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
+{
+	struct rs_service *s = job->service;
+	struct rs_view *old;
+
+	(void)pthread_mutex_lock(&job->state);
+	old = job->head;
+	job->head = head;
+	job->mtime_ns = sc_now_wall_ns();
+	(void)pthread_mutex_unlock(&job->state);
+	rs_view_unref(s, old);
+	if (names)
+		s->events.names_changed(s->events.arg);
+	rs_job_tell(job);
+}
+
+void rs_tree_read_lock(struct rs_job *job)
+{
+	(void)pthread_rwlock_rdlock(&job->tree);
+}
+
+void rs_tree_unlock(struct rs_job *job)
+{
+	(void)pthread_rwlock_unlock(&job->tree);
+}
+
+/* Blanks and line feeds off both ends, in place. */
+char *rs_trim(char *text)
+{
+	size_t n;
+
+	while (*text && strchr(" \t\r\n", *text))
+		text++;
+	n = strlen(text);
+	while (n && strchr(" \t\r\n", text[n - 1]))
+		text[--n] = 0;
+	return text;
+}
+
+void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err)
+{
+	struct sc_buf buf = {0};
+
+	sc_buf_printf(&buf, "%s: %s\n", command, err->msg);
+	(void)__atomic_add_fetch(&job->service->counters.refusals, 1, __ATOMIC_RELAXED);
+	(void)pthread_mutex_lock(&job->state);
+	sc_sys.release(job->error);
+	job->error = buf.failed ? NULL : buf.text;
+	(void)pthread_mutex_unlock(&job->state);
+	rs_job_tell(job);
+}
+
+/* --- numbers of paths --- */
+
+static int paths_add(struct rs_service *s, uint64_t id, const char *text, struct sc_err *err)
+{
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->lock);
+	while (rc == 0 && s->paths.nr <= id)
+		rc = sc_vec_push(&s->paths, NULL) < 0 ? sc_nomem(err) : 0;
+	if (rc == 0 && !s->paths.at[id]) {
+		char *copy = sc_arena_copy(&s->paths_arena, text, strlen(text));
+
+		if (!copy || sc_map_put(&s->path_ids, copy, strlen(copy), (void *)(uintptr_t)id) < 0)
+			rc = sc_nomem(err);
+		else
+			s->paths.at[id] = copy;
+	}
+	(void)pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+int rs_path_id(struct rs_service *s, const char *path, uint64_t *ret, struct sc_err *err)
+{
+	uint64_t id;
+	int rc;
+
+	(void)pthread_mutex_lock(&s->lock);
+	id = (uintptr_t)sc_map_get(&s->path_ids, path, strlen(path));
+	(void)pthread_mutex_unlock(&s->lock);
+	if (!id) {
+		rc = meta_path_put(s->catalog, path, &id, err);
+		if (rc == 0 && id >= SC_PATHS_MAX)
+			rc = sc_fail(err, SC_E_LIMIT, "more than %u different paths in this store", SC_PATHS_MAX);
+		if (rc == 0)
+			rc = paths_add(s, id, path, err);
+		if (rc < 0)
+			return rc;
+	}
+	*ret = id;
+	return 0;
+}
+
+struct path_get {
+	struct rs_service *s;
+	struct sc_err *err;
+};
+
+static int on_path(void *arg, uint64_t id, const char *text, const char *unused)
+{
+	struct path_get *g = arg;
+
+	(void)unused;
+	return paths_add(g->s, id, text, g->err);
+}
+
+int rs_path_text(struct rs_service *s, uint64_t id, const char **ret, struct sc_err *err)
+{
+	struct path_get g = {s, err};
+
+	for (int pass = 0; pass < 2; pass++) {
+		const char *text;
+		int rc;
+
+		(void)pthread_mutex_lock(&s->lock);
+		text = id < s->paths.nr ? s->paths.at[id] : NULL;
+		(void)pthread_mutex_unlock(&s->lock);
+		if (text) {
+			*ret = text;
+			return 0;
+		}
+		rc = pass ? 0 : meta_path_get(s->catalog, id, on_path, &g, err);
+		if (rc < 0)
+			return rc;
+	}
+	return sc_fail(err, SC_E_NOT_FOUND, "no path %" PRIu64, id);
+}
+
+/* --- images, shared by all who read a file and kept for a while after --- */
+
+static size_t image_bucket(const struct rs_view *view, uint32_t rank, const char *file)
+{
+	uint64_t h = (uintptr_t)view / 64 * 0x9e3779b97f4a7c15u + rank;
+
+	while (*file)
+		h = (h ^ (unsigned char)*file++) * 0x100000001b3u;
+	return (h ^ h >> 29) % IMAGE_BUCKETS;
+}
+
+static void image_leave_idle(struct rs_service *s, struct rs_kept_image *k)
+{
+	k->idle_before->idle_after = k->idle_after;
+	k->idle_after->idle_before = k->idle_before;
+	k->idle_before = k->idle_after = NULL;
+	s->idle_cost -= k->cost;
+}
+
+static void image_drop(struct rs_service *s, struct rs_kept_image *k)
+{
+	struct rs_kept_image **at = &s->images[image_bucket(k->view, k->rank, k->file)];
+
+	image_leave_idle(s, k);
+	while (*at != k)
+		at = &(*at)->next;
+	*at = k->next;
+	rs_image_free(k->image, s->blobs);
+	rs_view_unref(s, k->view);
+	(void)pthread_mutex_destroy(&k->open_lock);
+	sc_sys.release(k);
+}
+
+static struct rs_kept_image *find_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
+					const char *file, bool as_view)
+{
+	struct rs_kept_image *k = s->images[image_bucket(view, rank, file)];
+
+	while (k && (k->view != view || k->rank != rank || strcmp(k->file, file) != 0 ||
+		     (as_view && !k->as_view && k->image->same_as) || (!as_view && k->as_view)))
+		k = k->next;
+	if (k && k->refs++ == 0)
+		image_leave_idle(s, k);
+	return k;
+}
+
+static uint64_t image_cost(const struct rs_image *im)
+{
+	uint64_t n = sizeof(struct rs_kept_image) + sizeof(*im) + im->arena.bytes + im->header_bytes +
+		     im->sources.arena.bytes + im->sources.room * sizeof(*im->sources.at);
+
+	for (uint32_t i = 0; im->gathers && i < im->nr; i++)
+		n += im->gathers[i].room * sizeof(*im->gathers[i].copies);
+	return n;
+}
+
+static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
+		      bool as_view, struct rs_kept_image **ret, struct sc_err *err)
+{
+	size_t bytes = strlen(file) + 1;
+	struct rs_kept_image *k = sc_zalloc(sizeof(*k) + bytes), *other;
+	int rc;
+
+	if (!k)
+		return sc_nomem(err);
+	k->file = memcpy(k + 1, file, bytes);
+	k->rank = rank;
+	k->refs = 1;
+	k->as_view = as_view;
+	rc = rs_image_new(view->model, rank, file, as_view, &view->origins, &k->image, err);
+	if (rc < 0) {
+		sc_sys.release(k);
+		return rc;
+	}
+	(void)pthread_mutex_init(&k->open_lock, NULL);
+	k->image->keeper = k;
+	k->view = rs_view_ref(view);
+	k->cost = image_cost(k->image);
+	(void)pthread_mutex_lock(&s->images_lock);
+	other = find_image(s, view, rank, file, as_view);
+	if (!other) {
+		size_t b = image_bucket(view, rank, file);
+
+		k->next = s->images[b];
+		s->images[b] = k;
+	}
+	(void)pthread_mutex_unlock(&s->images_lock);
+	if (other) {
+		rs_image_free(k->image, s->blobs);
+		rs_view_unref(s, k->view);
+		(void)pthread_mutex_destroy(&k->open_lock);
+		sc_sys.release(k);
+	}
+	*ret = other ? other : k;
+	return 0;
+}
+
+static void image_put(struct rs_service *s, struct rs_kept_image *k)
+{
+	(void)pthread_mutex_lock(&s->images_lock);
+	assert(k->refs > 0);
+	if (--k->refs == 0) {
+		k->idle_before = s->idle_images.idle_before;
+		k->idle_after = &s->idle_images;
+		s->idle_images.idle_before->idle_after = k;
+		s->idle_images.idle_before = k;
+		s->idle_cost += k->cost;
+		while (s->idle_cost > IDLE_IMAGES_BYTES_MAX)
+			image_drop(s, s->idle_images.idle_after);
+	}
+	(void)pthread_mutex_unlock(&s->images_lock);
+}
+
+int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
+		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err)
+{
+	struct rs_kept_image *k;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->images_lock);
+	k = find_image(s, view, rank, file, as_view);
+	(void)pthread_mutex_unlock(&s->images_lock);
+	if (!k)
+		rc = image_make(s, view, rank, file, as_view, &k, err);
+	if (rc < 0)
+		return rc;
+	if (open && !k->image->same_as) {
+		(void)pthread_mutex_lock(&k->open_lock);
+		if (!k->image->data)
+			rc = rs_image_open(k->image, s->blobs, &view->origins, err);
+		(void)pthread_mutex_unlock(&k->open_lock);
+	}
+	if (rc < 0)
+		image_put(s, k);
+	else
+		*ret = k->image;
+	return rc;
+}
+
+void rs_image_unref(struct rs_service *s, struct rs_image *image)
+{
+	if (image)
+		image_put(s, image->keeper);
+}
+
+/* --- start and end --- */
+
+static int service_new(const struct rs_options *o, struct rs_service *s, struct sc_err *err)
+{
+	struct sc_buf path = {0};
+	int rc = meta_store_open(o->store, &s->store, err);
+
+	if (rc < 0)
+		return rc;
+	sc_buf_printf(&path, "%s/scalai.db", o->store);
+	rc = path.failed ? sc_nomem(err) : meta_catalog_open(path.text, &s->catalog, err);
+	sc_buf_done(&path);
+	if (rc == 0)
+		rc = rs_blobs_new(&s->store, &s->blobs, err);
+	if (rc == 0)
+		rc = load_jobs(s, err);
+	if (rc == 0)
+		rc = rs_garbage(s, err);
+	if (rc == 0 && !o->quiet_worker)
+		rc = rs_worker_start(s, err);
+	return rc;
+}
+
+int rs_service_new(const struct rs_options *options, struct rs_service **ret, struct sc_err *err)
+{
+	struct rs_service *s = sc_zalloc(sizeof(*s));
+	int rc;
+
+	if (!s)
+		return sc_nomem(err);
+	s->store = (struct meta_store){-1, -1, -1, -1};
+	s->events = *options->events;
+	(void)pthread_mutex_init(&s->lock, NULL);
+	(void)pthread_mutex_init(&s->images_lock, NULL);
+	(void)pthread_mutex_init(&s->worker_lock, NULL);
+	(void)pthread_cond_init(&s->worker_wake, NULL);
+	s->idle_images.idle_before = s->idle_images.idle_after = &s->idle_images;
+	s->preset_dir = options->preset_dir ? sc_strdup(options->preset_dir) : NULL;
+	rc = service_new(options, s, err);
+	if (rc < 0)
+		rs_service_free(s);
+	else
+		*ret = s;
+	return rc;
+}
+
+struct rs_service *rs_service_free(struct rs_service *s)
+{
+	if (!s)
+		return NULL;
+	rs_worker_stop(s);
+	for (size_t i = 0; i < s->jobs.nr; i++)
+		job_free(s->jobs.at[i]);
+	sc_vec_done(&s->jobs);
+	while (s->idle_images.idle_after != &s->idle_images)
+		image_drop(s, s->idle_images.idle_after);
+	while (s->views) {
+		struct rs_view *v = s->views;
+
+		s->views = v->next;
+		rs_view_unref(s, v);
+	}
+	rs_blobs_free(s->blobs);
+	for (size_t i = 0; i < s->layouts.nr; i++)
+		meta_layout_free(s->layouts.at[i]->layout);
+	sc_vec_done(&s->layouts);
+	sc_map_done(&s->path_ids);
+	sc_vec_done(&s->paths);
+	sc_arena_done(&s->paths_arena);
+	meta_catalog_close(s->catalog);
+	meta_store_close(&s->store);
+	sc_sys.release(s->preset_dir);
+	(void)pthread_mutex_destroy(&s->lock);
+	(void)pthread_mutex_destroy(&s->images_lock);
+	(void)pthread_mutex_destroy(&s->worker_lock);
+	(void)pthread_cond_destroy(&s->worker_wake);
+	sc_sys.release(s);
+	return NULL;
+}
+
+const struct meta_store *rs_service_store(struct rs_service *s)
+{
+	return &s->store;
+}
+
+struct rs_blobs *rs_service_blobs(struct rs_service *s)
+{
+	return s->blobs;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of this folder share. */
+#ifndef RS_SERVICE_I_H
+#define RS_SERVICE_I_H
+
+#include <pthread.h>
+
+#include "meta/base/log.h"
+#include "meta/model/infer.h"
+#include "reshard/job/service.h"
+#include "reshard/job/steps.h"
+
+/** All ranks' blobs of one logical file, and the view under which they were written.  Immutable
+ *  but for `verified` and what verification found (owner: the worker, under report_lock). */
+struct rs_set {
+	uint32_t refs;
+	uint64_t id, job, layout_id;
+	char *file;
+	enum meta_set_kind kind;
+	const struct meta_layout *layout;	/* kept by the service */
+	struct meta_topology topo;
+	struct meta_state state;
+	struct meta_view *view;			/* NULL for plain files */
+	char *metadata;				/* or NULL */
+	bool same_on_all;			/* a plain file that all ranks share */
+	size_t nr_blobs, room_blobs;
+	struct rs_set_blob {
+		uint32_t rank;
+		uint64_t path_id, blob, bytes;
+		const char *path;
+		mode_t mode;
+	} *blobs;				/* by rank, then path */
+	pthread_mutex_t report_lock;
+	int verified;				/* enum meta_verified, atomic */
+	char *report;				/* lines */
+	uint8_t (*hashes)[16];			/* of each logical tensor, NULL until verified */
+};
+
+struct rs_version {
+	uint32_t refs;
+	uint64_t id, job, nr, parent, layout_id;
+	int64_t step, made_ns;
+	char *note, *made_by;
+	const struct meta_layout *layout;
+	struct meta_topology topo;
+	struct meta_state state;		/* of all its tensor sets */
+	size_t nr_sets, room_sets;
+	struct rs_set **sets;
+};
+
+struct rs_view {
+	uint32_t refs;
+	uint64_t id;
+	struct rs_job *job;
+	struct rs_version *version;
+	struct meta_topology topo;
+	struct meta_view *model;
+	struct rs_origins origins;
+	bool own;				/* the version's own presentation, not .v or .as */
+	struct rs_view *next;			/* in the service's cache */
+};
+
+struct rs_work {
+	uint64_t blob;				/* also the row's id */
+	enum meta_work_kind kind;
+	const char *path;
+	uint64_t path_id;
+	mode_t mode;
+	uid_t uid;
+	gid_t gid;
+	int64_t mtime_ns;
+};
+
+struct rs_work_rank {
+	uint32_t rank;
+	size_t nr, room;
+	struct rs_work *at;
+};
+
+struct rs_config {
+	enum { RS_EAGER, RS_LAZY, RS_NEVER } materialize;
+	enum { RS_VERIFY_COMMIT, RS_VERIFY_BACKGROUND } verify;
+	uint32_t keep;			/* versions, 0: all */
+	bool sync, show, remove;
+	uint32_t ranks_per_node;	/* 0: one node */
+	uint64_t buffer_bytes;		/* of the engine */
+};
+
+struct rs_progress {
+	uint64_t version;		/* nr, 0: idle */
+	const char *what;		/* "verifying", "materializing" */
+	uint64_t done, total;		/* bytes */
+	int64_t began_ns;
+};
+
+struct rs_job {
+	struct rs_service *service;
+	uint64_t id;
+	pthread_mutex_t command;	/* one command at a time, and the flip */
+	pthread_rwlock_t tree;		/* read: the working tree is used; write: it is sealed */
+	pthread_mutex_t state;		/* short: everything below */
+	bool removed;
+	char *name;
+	uid_t uid;
+	gid_t gid;
+	mode_t mode;
+	int64_t mtime_ns;
+	struct rs_view *head;		/* NULL: no commit yet */
+	uint64_t first_layout;		/* until then */
+	char *first_topology;
+	struct rs_config config;
+	struct {
+		size_t nr, room;
+		struct rs_work_rank **at; /* by rank */
+	} work;
+	size_t dirty;			/* files written or removed */
+	char *error;
+	uint64_t news;
+	struct rs_progress progress;
+	char *stopped;			/* why the worker stopped, NULL: it did not */
+	uint64_t wanted;		/* lazy: version nr to materialize */
+	char *verify_report;
+};
+
+struct rs_kept_layout {
+	uint64_t id;
+	struct meta_layout *layout;
+	const char *source;
+};
+
+struct rs_kept_image {
+	struct rs_image *image;
+	struct rs_view *view;
+	uint32_t rank, refs;
+	const char *file;
+	bool as_view;
+	pthread_mutex_t open_lock;
+	struct rs_kept_image *next, *idle_before, *idle_after;
+	uint64_t cost;
+};
+
+#define IMAGE_BUCKETS 4096
+
+struct rs_service {
+	struct meta_catalog *catalog;
+	struct meta_store store;
+	struct rs_blobs *blobs;
+	struct rs_events events;
+	char *preset_dir;
+	pthread_mutex_t lock;
+	struct {
+		size_t nr, room;
+		struct rs_job **at;
+	} jobs;
+	struct {
+		size_t nr, room;
+		struct rs_kept_layout **at;
+	} layouts;
+	struct sc_arena paths_arena;
+	struct sc_map path_ids;		/* text -> id */
+	struct {
+		size_t nr, room;
+		const char **at;	/* by id */
+	} paths;
+	struct rs_view *views;		/* most recent first */
+	size_t nr_views;
+	pthread_mutex_t images_lock;
+	struct rs_kept_image *images[IMAGE_BUCKETS];
+	struct rs_kept_image idle_images;
+	uint64_t idle_cost;
+	struct {
+		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals;
+	} counters;			/* atomic */
+	/* worker */
+	pthread_t worker;
+	bool has_worker, stop, kick, garbage;
+	pthread_mutex_t worker_lock;
+	pthread_cond_t worker_wake;
+};
+
+/* version.c */
+int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
+		    struct sc_err *err);
+/** Parses, keeps and gives a number. */
+int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
+		   const struct meta_layout **ret, struct sc_err *err);
+int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
+		    struct sc_err *err);
+struct rs_set *rs_set_new(struct rs_service *s, const char *file, enum meta_set_kind kind);
+struct rs_set *rs_set_ref(struct rs_set *set);
+void rs_set_unref(struct rs_set *set);
+int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);
+/** Sorts the blobs and makes the view. */
+int rs_set_finish(struct rs_set *set, struct sc_err *err);
+/** Of a plain set: the blob that a rank of a presentation has, NULL: none. */
+const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
+				       const struct meta_topology *topo, uint32_t rank);
+const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path);
+void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
+struct rs_version *rs_version_new(void);
+void rs_version_unref(struct rs_version *v);
+int rs_version_add_set(struct rs_version *v, struct rs_set *set);
+/** Collects the state of all sets. */
+int rs_version_finish(struct rs_version *v, struct sc_err *err);
+/** Takes the reference of `v` in any case. */
+int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
+		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
+/** A view that is not current any more (a flip, a removed version): the next use loads it anew. */
+void rs_view_forget(struct rs_service *s, uint64_t version);
+int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
+		 struct sc_err *err);
+struct rs_origins rs_origins_of(struct rs_version *v);
+enum meta_verified rs_version_verified(const struct rs_version *v);
+/** EBADMSG with the first report when copies of the version differ. */
+int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
+bool rs_version_is_materialized(const struct rs_version *v);
+
+/* service.c */
+struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
+void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names); /* takes head */
+void rs_job_tell(struct rs_job *job);
+void rs_kick(struct rs_service *s, bool garbage);
+char *rs_trim(char *text);
+
+/* config.c: sets one key; -1 when key or value are unknown. */
+int rs_config_apply(struct rs_job *job, const char *key, const char *value);
+
+/* tree.c */
+struct rs_work_rank *rs_work_rank(struct rs_job *job, uint32_t rank);
+int rs_work_load(struct rs_job *job, struct sc_err *err);
+void rs_work_clear(struct rs_job *job);
+
+/* verify.c: compares all copies of a tensor set and hashes its logical tensors; *ret_report is
+ * lines; SC_E_COPIES when copies differ (the report says which), or an error of reading. */
+typedef int rs_tick_fn(void *arg, uint64_t bytes);
+int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg,
+		  uint8_t (**ret_hashes)[16], char **ret_report, struct sc_err *err);
+int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report,
+		      struct sc_err *err);
+int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_report,
+		      struct sc_err *err);
+uint64_t rs_set_bytes(const struct rs_set *set);
+int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
+		 struct sc_err *err);
+
+/* commit.c, inside a transaction: sets that have no number yet, the version, the head. */
+int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
+int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,
+		    const char *made_by, struct sc_err *err);
+/* reshard.c: keep=N */
+int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head,
+			 struct sc_err *err);
+
+/* worker.c */
+int rs_worker_start(struct rs_service *s, struct sc_err *err);
+void rs_worker_stop(struct rs_service *s);
+int rs_garbage(struct rs_service *s, struct sc_err *err);
+
+#endif

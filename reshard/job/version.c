@@ -1,0 +1,860 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Versions, sets and views as objects: loading them from the catalog, keeping them while used. */
+#include "reshard/job/service_i.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VIEWS_KEPT_MAX 64
+
+/* --- layouts: few and small, kept for the life of the service --- */
+
+struct presets {
+	struct rs_service *s;
+	struct sc_arena arena;
+};
+
+/* The user's own presets come before those that ship. */
+static const char *find_preset(void *arg, const char *name)
+{
+	struct presets *p = arg;
+	char path[512];
+	FILE *f;
+	char *text = NULL;
+	size_t n;
+
+	if (!p->s->preset_dir || strchr(name, '/') || *name == '.')
+		return meta_preset_builtin(NULL, name);
+	(void)snprintf(path, sizeof(path), "%s/%s.layout", p->s->preset_dir, name);
+	f = fopen(path, "re");
+	if (!f)
+		return meta_preset_builtin(NULL, name);
+	text = sc_arena_alloc(&p->arena, SC_LAYOUT_BYTES_MAX + 1);
+	n = text ? fread(text, 1, SC_LAYOUT_BYTES_MAX, f) : 0;
+	if (text)
+		text[n] = 0;
+	(void)fclose(f);
+	return text;
+}
+
+int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
+		    struct sc_err *err)
+{
+	struct presets p = {.s = s};
+	int rc = meta_layout_parse(text, find_preset, &p, ret, err);
+
+	sc_arena_done(&p.arena);
+	return rc;
+}
+
+struct layout_load {
+	struct rs_kept_layout *kept;
+	struct sc_err *err;
+};
+
+static int on_layout(void *arg, uint64_t id, const char *source, const char *flat)
+{
+	struct layout_load *l = arg;
+	struct meta_layout *layout = NULL;
+	struct rs_kept_layout *kept;
+	int rc = meta_layout_parse(flat, NULL, NULL, &layout, l->err);
+
+	if (rc < 0)
+		return rc;
+	kept = sc_arena_alloc(&layout->arena, sizeof(*kept));
+	if (kept)
+		*kept = (struct rs_kept_layout){id, layout, sc_arena_copy(&layout->arena, source, strlen(source))};
+	if (!kept || !kept->source) {
+		meta_layout_free(layout);
+		return sc_nomem(l->err);
+	}
+	l->kept = kept;
+	return 0;
+}
+
+static const struct rs_kept_layout *find_layout(struct rs_service *s, uint64_t id)
+{
+	for (size_t i = 0; i < s->layouts.nr; i++)
+		if (s->layouts.at[i]->id == id)
+			return s->layouts.at[i];
+	return NULL;
+}
+
+int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
+		    struct sc_err *err)
+{
+	struct layout_load load = {.err = err};
+	const struct rs_kept_layout *kept;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->lock);
+	kept = find_layout(s, id);
+	(void)pthread_mutex_unlock(&s->lock);
+	if (!kept) {
+		rc = meta_layout_get(s->catalog, id, on_layout, &load, err);
+		if (rc < 0)
+			return rc;
+		(void)pthread_mutex_lock(&s->lock);
+		kept = find_layout(s, id);
+		if (!kept && sc_vec_push(&s->layouts, load.kept) < 0)
+			rc = sc_nomem(err);
+		if (!kept && rc == 0)
+			kept = sc_steal(&load.kept);
+		(void)pthread_mutex_unlock(&s->lock);
+		if (load.kept)
+			meta_layout_free(load.kept->layout);
+	}
+	if (rc == 0)
+		*ret = kept;
+	return rc;
+}
+
+int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
+		   const struct meta_layout **ret, struct sc_err *err)
+{
+	struct meta_layout *l = NULL;
+	const struct rs_kept_layout *kept;
+	int rc = rs_layout_parse(s, text, &l, err);
+
+	if (rc == 0)
+		rc = meta_layout_put(s->catalog, text, l->flat, ret_id, err);
+	meta_layout_free(l);
+	if (rc == 0)
+		rc = rs_layout_by_id(s, *ret_id, &kept, err);
+	if (rc == 0)
+		*ret = kept->layout;
+	return rc;
+}
+
+/* --- sets --- */
+
+struct rs_set *rs_set_new(struct rs_service *s, const char *file, enum meta_set_kind kind)
+{
+	struct rs_set *set = sc_zalloc(sizeof(*set));
+
+	(void)s;
+	if (!set)
+		return NULL;
+	set->refs = 1;
+	set->kind = kind;
+	set->file = sc_strdup(file);
+	set->report = sc_strdup("");
+	(void)pthread_mutex_init(&set->report_lock, NULL);
+	if (set->file && set->report)
+		return set;
+	rs_set_unref(set);
+	return NULL;
+}
+
+struct rs_set *rs_set_ref(struct rs_set *set)
+{
+	(void)__atomic_add_fetch(&set->refs, 1, __ATOMIC_RELAXED);
+	return set;
+}
+
+void rs_set_unref(struct rs_set *set)
+{
+	if (!set || __atomic_sub_fetch(&set->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	meta_view_free(set->view);
+	meta_state_done(&set->state);
+	meta_topology_done(&set->topo);
+	(void)pthread_mutex_destroy(&set->report_lock);
+	sc_sys.release(set->file);
+	sc_sys.release(set->metadata);
+	sc_sys.release(set->report);
+	sc_sys.release(set->hashes);
+	sc_sys.release(set->blobs);
+	sc_sys.release(set);
+}
+
+int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob)
+{
+	if (sc_vec_grow((void **)&set->blobs, set->nr_blobs, &set->room_blobs, sizeof(blob)) < 0)
+		return -1;
+	set->blobs[set->nr_blobs++] = blob;
+	return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct rs_set_blob *x = a, *y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return strcmp(x->path, y->path);
+}
+
+int rs_set_finish(struct rs_set *set, struct sc_err *err)
+{
+	if (set->nr_blobs)
+		qsort(set->blobs, set->nr_blobs, sizeof(*set->blobs), by_rank);
+	if (set->kind == META_SET_TENSORS)
+		return meta_view_new(set->layout, &set->topo, &set->state, &set->view, err);
+	set->same_on_all = set->kind == META_SET_PLAIN && set->nr_blobs == set->topo.ranks;
+	for (size_t i = 1; i < set->nr_blobs; i++)
+		set->same_on_all = set->same_on_all && set->blobs[i].blob == set->blobs[0].blob;
+	return 0;
+}
+
+const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path)
+{
+	struct rs_set_blob key = {.rank = rank, .path = path};
+
+	return set->nr_blobs ? bsearch(&key, set->blobs, set->nr_blobs, sizeof(key), by_rank) : NULL;
+}
+
+const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
+				       const struct meta_topology *topo, uint32_t rank)
+{
+	const struct meta_mesh *mesh;
+	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
+
+	if (set->kind == META_SET_SHARED)
+		return rank == RS_SHARED && set->nr_blobs ? &set->blobs[0] : NULL;
+	if (rank == RS_SHARED || rank >= topo->ranks)
+		return NULL;
+	if (set->same_on_all)
+		return &set->blobs[0];
+	mesh = &set->layout->meshes[0];
+	meta_topology_coords(topo, rank, coords);
+	for (int i = 0; i < mesh->nr; i++) {
+		const char *name = set->layout->axes.name[mesh->at[i].axis];
+		int k = meta_axis_find(&layout->axes, name, strlen(name));
+		uint32_t c = k >= 0 ? coords[k] : 0;
+
+		if (c >= set->topo.degree[mesh->at[i].axis])
+			return NULL;
+		at[mesh->at[i].axis] = c;
+	}
+	return rs_set_find(set, meta_topology_rank(&set->topo, at), set->file);
+}
+
+void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
+{
+	for (uint32_t i = 0; i < set->state.nr; i++) {
+		const struct meta_tensor *t = &set->state.tensors[i];
+
+		sc_buf_printf(buf, "%s\t%s\t", meta_dtype_name(t->dtype), set->hashes ? "" : "-");
+		for (int k = 0; set->hashes && k < 16; k++)
+			sc_buf_printf(buf, "%02x", set->hashes[i][k]);
+		sc_buf_add(buf, "\t", 1);
+		for (int k = 0; k < t->shape.nr; k++)
+			sc_buf_printf(buf, "%s%" PRIu64, k ? "," : "", t->shape.dim[k]);
+		/* the key is last: a name may hold any character but a line feed (escaped) */
+		sc_buf_add(buf, "\t", 1);
+		for (const char *p = t->key; *p; p++)
+			if (*p == '\n' || *p == '\\')
+				sc_buf_printf(buf, "\\%c", *p == '\n' ? 'n' : '\\');
+			else
+				sc_buf_add(buf, p, 1);
+		sc_buf_add(buf, "\n", 1);
+	}
+}
+
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (; *text; text++) {
+		if (*text == '\\' && text[1]) {
+			text++;
+			*to++ = *text == 'n' ? '\n' : *text;
+		} else {
+			*to++ = *text;
+		}
+	}
+	*to = 0;
+}
+
+static int parse_tensor_line(struct rs_set *set, char *line, struct sc_err *err)
+{
+	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
+	char *key = shape ? strchr(shape + 1, '\t') : NULL;
+	struct meta_shape s = {0};
+	int dtype;
+
+	if (!key)
+		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
+	*hash++ = *shape++ = *key++ = 0;
+	dtype = meta_dtype_find(line, strlen(line));
+	for (char *save = NULL, *d = strtok_r(shape, ",", &save); d; d = strtok_r(NULL, ",", &save)) {
+		if (s.nr == SC_DIMS_MAX)
+			dtype = -1;
+		else
+			s.dim[s.nr++] = strtoull(d, NULL, 10);
+	}
+	unescape(key);
+	if (dtype < 0 || !strchr(key, ':'))
+		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad tensor '%s'", set->id, key);
+	if (*hash != '-' && strlen(hash) == 32) {
+		uint8_t (*more)[16] = sc_sys.resize(set->hashes, (set->state.nr + 1) * sizeof(*more));
+
+		if (!more)
+			return sc_nomem(err);
+		set->hashes = more;
+		for (int i = 0; i < 16; i++)
+			(void)sscanf(hash + 2 * i, "%2hhx", &more[set->state.nr][i]);
+	}
+	return meta_state_add(&set->state, key, strlen(key), (enum meta_dtype)dtype, &s) < 0 ? sc_nomem(err) : 0;
+}
+
+struct set_load {
+	struct rs_service *s;
+	struct rs_version *v;
+	struct rs_set *set;
+	struct sc_err *err;
+};
+
+static int on_set_blob(void *arg, const struct meta_set_blob_row *row)
+{
+	struct set_load *l = arg;
+	struct rs_set_blob b = {.rank = row->rank == META_SHARED ? RS_SHARED : (uint32_t)row->rank,
+				.path_id = row->path, .blob = row->blob, .bytes = row->bytes,
+				.mode = row->mode};
+	int rc = rs_path_text(l->s, row->path, &b.path, l->err);
+
+	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->err) : 0;
+}
+
+static int load_set(struct set_load *l, const struct meta_set_row *row)
+{
+	struct rs_set *set = l->set;
+	const struct rs_kept_layout *kept;
+	char *text = sc_strdup(row->tensors), *save = NULL;
+	int rc = text ? rs_layout_by_id(l->s, row->layout, &kept, l->err) : sc_nomem(l->err);
+
+	set->id = row->id;
+	set->job = row->job;
+	set->layout_id = row->layout;
+	set->verified = row->verified;
+	if (rc == 0) {
+		set->layout = kept->layout;
+		rc = meta_topology_parse(set->layout, row->topology, &set->topo, l->err);
+	}
+	for (char *line = rc == 0 ? strtok_r(text, "\n", &save) : NULL; rc == 0 && line;
+	     line = strtok_r(NULL, "\n", &save))
+		rc = parse_tensor_line(set, line, l->err);
+	sc_sys.release(text);
+	sc_sys.release(set->report);
+	set->report = sc_strdup(row->report);
+	set->metadata = row->metadata ? sc_strdup(row->metadata) : NULL;
+	if (rc == 0 && (!set->report || (row->metadata && !set->metadata)))
+		rc = sc_nomem(l->err);
+	if (rc == 0)
+		rc = meta_set_blobs(l->s->catalog, set->id, on_set_blob, l, l->err);
+	return rc < 0 ? rc : rs_set_finish(set, l->err);
+}
+
+/* A set that a view in the cache has already, or NULL. */
+static struct rs_set *known_set(struct rs_service *s, uint64_t id)
+{
+	for (struct rs_view *v = s->views; v; v = v->next)
+		for (size_t i = 0; i < v->version->nr_sets; i++)
+			if (v->version->sets[i]->id == id)
+				return rs_set_ref(v->version->sets[i]);
+	return NULL;
+}
+
+static int on_set(void *arg, const struct meta_set_row *row)
+{
+	struct set_load *l = arg;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&l->s->lock);
+	l->set = known_set(l->s, row->id);
+	(void)pthread_mutex_unlock(&l->s->lock);
+	if (!l->set) {
+		l->set = rs_set_new(l->s, row->file, row->kind);
+		rc = l->set ? load_set(l, row) : sc_nomem(l->err);
+	}
+	if (rc == 0 && rs_version_add_set(l->v, l->set) < 0)
+		rc = sc_nomem(l->err);
+	rs_set_unref(l->set);
+	return rc;
+}
+
+/* --- versions --- */
+
+struct rs_version *rs_version_new(void)
+{
+	struct rs_version *v = sc_zalloc(sizeof(*v));
+
+	if (v)
+		v->refs = 1;
+	return v;
+}
+
+void rs_version_unref(struct rs_version *v)
+{
+	if (!v || __atomic_sub_fetch(&v->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	for (size_t i = 0; i < v->nr_sets; i++)
+		rs_set_unref(v->sets[i]);
+	sc_sys.release(v->sets);
+	meta_state_done(&v->state);
+	meta_topology_done(&v->topo);
+	sc_sys.release(v->note);
+	sc_sys.release(v->made_by);
+	sc_sys.release(v);
+}
+
+int rs_version_add_set(struct rs_version *v, struct rs_set *set)
+{
+	if (sc_vec_grow((void **)&v->sets, v->nr_sets, &v->room_sets, sizeof(*v->sets)) < 0)
+		return -1;
+	v->sets[v->nr_sets++] = rs_set_ref(set);
+	return 0;
+}
+
+int rs_version_finish(struct rs_version *v, struct sc_err *err)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		for (uint32_t t = 0; t < v->sets[i]->state.nr; t++) {
+			const struct meta_tensor *x = &v->sets[i]->state.tensors[t];
+
+			if (meta_state_add(&v->state, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+				return sc_nomem(err);
+		}
+	return 0;
+}
+
+static int on_version(void *arg, const struct meta_version_row *row)
+{
+	struct set_load *l = arg;
+	struct rs_version *v = l->v;
+	const struct rs_kept_layout *kept;
+	int rc = rs_layout_by_id(l->s, row->layout, &kept, l->err);
+
+	if (rc == 0)
+		rc = meta_topology_parse(kept->layout, row->topology, &v->topo, l->err);
+	if (rc < 0)
+		return rc;
+	v->id = row->id;
+	v->job = row->job;
+	v->nr = row->nr;
+	v->parent = row->parent;
+	v->layout_id = row->layout;
+	v->layout = kept->layout;
+	v->step = row->step;
+	v->made_ns = row->made_ns;
+	v->note = sc_strdup(row->note);
+	v->made_by = sc_strdup(row->made_by);
+	return v->note && v->made_by ? 0 : sc_nomem(l->err);
+}
+
+static int load_version(struct rs_service *s, uint64_t id, struct rs_version **ret,
+			struct sc_err *err)
+{
+	struct set_load l = {.s = s, .v = rs_version_new(), .err = err};
+	int rc = l.v ? meta_version_get(s->catalog, id, on_version, &l, err) : sc_nomem(err);
+
+	if (rc == 0)
+		rc = meta_version_sets(s->catalog, id, on_set, &l, err);
+	if (rc == 0)
+		rc = rs_version_finish(l.v, err);
+	if (rc < 0)
+		rs_version_unref(l.v);
+	else
+		*ret = l.v;
+	return rc;
+}
+
+enum meta_verified rs_version_verified(const struct rs_version *v)
+{
+	enum meta_verified all = META_EQUAL;
+
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		int one = __atomic_load_n(&v->sets[i]->verified, __ATOMIC_ACQUIRE);
+
+		if (one == META_DIFFER)
+			return META_DIFFER;
+		if (one == META_UNVERIFIED)
+			all = META_UNVERIFIED;
+	}
+	return all;
+}
+
+int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
+{
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		struct rs_set *set = v->sets[i];
+		int rc;
+
+		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
+			continue;
+		(void)pthread_mutex_lock(&set->report_lock);
+		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " can't be used: copies differ: %.*s", v->nr,
+			     (int)strcspn(set->report, "\n"), set->report);
+		(void)pthread_mutex_unlock(&set->report_lock);
+		return rc;
+	}
+	return 0;
+}
+
+bool rs_version_is_materialized(const struct rs_version *v)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS &&
+		    (v->sets[i]->layout_id != v->layout_id || strcmp(v->sets[i]->topo.text, v->topo.text) != 0))
+			return false;
+	return true;
+}
+
+/* --- views --- */
+
+static const struct rs_set *set_of_view(const struct rs_version *v, const struct meta_view *stored)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->view == stored)
+			return v->sets[i];
+	return NULL;
+}
+
+static const struct meta_view *origin_view(void *arg, const struct meta_tensor *tensor)
+{
+	const struct rs_version *v = arg;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, tensor->file) == 0)
+			return v->sets[i]->view;
+	assert(!"a tensor of a version is in one of its sets");
+	return NULL;
+}
+
+static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
+			uint64_t *ret_blob, uint64_t *ret_bytes)
+{
+	const struct rs_set *set = set_of_view(arg, stored);
+	const struct rs_set_blob *b = set ? rs_set_find(set, rank, file) : NULL;
+
+	if (!b)
+		return false;
+	*ret_blob = b->blob;
+	*ret_bytes = b->bytes;
+	return true;
+}
+
+static const char *origin_metadata(void *arg, const char *logical_file)
+{
+	const struct rs_version *v = arg;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, logical_file) == 0)
+			return v->sets[i]->metadata;
+	return NULL;
+}
+
+struct rs_origins rs_origins_of(struct rs_version *v)
+{
+	return (struct rs_origins){v, origin_view, origin_blob, origin_metadata};
+}
+
+static void view_free(struct rs_view *view)
+{
+	meta_view_free(view->model);
+	meta_topology_done(&view->topo);
+	rs_version_unref(view->version);
+	sc_sys.release(view);
+}
+
+int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
+		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_view *view = sc_zalloc(sizeof(*view));
+	int rc = 0;
+
+	if (!view) {
+		rs_version_unref(v);
+		return sc_nomem(err);
+	}
+	view->refs = 1;
+	view->id = id;
+	view->job = job;
+	view->version = v;
+	view->origins = rs_origins_of(v);
+	if (meta_topology_copy(topo, &view->topo) < 0)
+		rc = sc_nomem(err);
+	if (rc == 0)
+		rc = meta_view_new(v->layout, &view->topo, &v->state, &view->model, err);
+	if (rc < 0)
+		view_free(view);
+	else
+		*ret = view;
+	return rc;
+}
+
+struct rs_view *rs_view_ref(struct rs_view *view)
+{
+	(void)__atomic_add_fetch(&view->refs, 1, __ATOMIC_RELAXED);
+	return view;
+}
+
+void rs_view_unref(struct rs_service *s, struct rs_view *view)
+{
+	(void)s;
+	if (view && __atomic_sub_fetch(&view->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		view_free(view);
+}
+
+static struct rs_view *find_view(struct rs_service *s, uint64_t id)
+{
+	for (struct rs_view **at = &s->views; *at; at = &(*at)->next)
+		if ((*at)->id == id) {
+			struct rs_view *v = *at;
+
+			*at = v->next;
+			v->next = s->views;
+			s->views = v;
+			return rs_view_ref(v);
+		}
+	return NULL;
+}
+
+/* Keeps a view (with a reference of the cache's own); the longest unused one goes. */
+static void keep_view(struct rs_service *s, struct rs_view *view)
+{
+	view->next = s->views;
+	s->views = rs_view_ref(view);
+	if (++s->nr_views > VIEWS_KEPT_MAX) {
+		struct rs_view **at = &s->views, *last;
+
+		while ((*at)->next)
+			at = &(*at)->next;
+		last = *at;
+		*at = NULL;
+		s->nr_views--;
+		rs_view_unref(s, last);
+	}
+}
+
+void rs_view_forget(struct rs_service *s, uint64_t version)
+{
+	(void)pthread_mutex_lock(&s->lock);
+	for (struct rs_view **at = &s->views; *at;) {
+		struct rs_view *v = *at;
+
+		if (v->version->id != version) {
+			at = &v->next;
+			continue;
+		}
+		*at = v->next;
+		s->nr_views--;
+		rs_view_unref(s, v);
+	}
+	(void)pthread_mutex_unlock(&s->lock);
+}
+
+/* A view of a version at a topology: '' is its own. */
+static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id,
+		     struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_version *v = NULL;
+	struct meta_topology topo = {0};
+	struct rs_job *job;
+	int rc = load_version(s, version, &v, err);
+
+	if (rc < 0)
+		return rc;
+	job = rs_job_by_id(s, v->job);
+	if (!job)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " has no job", version);
+	if (rc == 0)
+		rc = meta_topology_parse(v->layout, *topology ? topology : v->topo.text, &topo, err);
+	if (rc < 0) {
+		rs_version_unref(v);
+		return rc;
+	}
+	rc = rs_view_new(job, v, id, &topo, ret, err);
+	meta_topology_done(&topo);
+	if (rc == 0) {
+		(*ret)->own = !*topology;
+		(void)pthread_mutex_lock(&s->lock);
+		keep_view(s, *ret);
+		(void)pthread_mutex_unlock(&s->lock);
+	}
+	return rc;
+}
+
+struct view_row {
+	uint64_t version;
+	char topology[SC_COMMAND_BYTES_MAX + 1];
+};
+
+static int on_view(void *arg, uint64_t version, const char *topology, const char *unused)
+{
+	struct view_row *row = arg;
+
+	(void)unused;
+	row->version = version;
+	(void)snprintf(row->topology, sizeof(row->topology), "%s", topology);
+	return 0;
+}
+
+int rs_view_by_id(struct rs_service *s, uint64_t id, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_view *view;
+	struct view_row row;
+	int rc;
+
+	(void)pthread_mutex_lock(&s->lock);
+	view = find_view(s, id);
+	(void)pthread_mutex_unlock(&s->lock);
+	if (view) {
+		*ret = view;
+		return 0;
+	}
+	rc = meta_view_get(s->catalog, id, on_view, &row, err);
+	return rc < 0 ? rc : make_view(s, row.version, row.topology, id, ret, err);
+}
+
+int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
+		 struct sc_err *err)
+{
+	uint64_t id;
+	int rc = meta_view_put(s->catalog, version, "", &id, err);
+
+	(void)job;
+	return rc < 0 ? rc : rs_view_by_id(s, id, ret, err);
+}
+
+int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret, struct sc_err *err)
+{
+	(void)s;
+	*ret = rs_job_head(job);
+	return *ret ? 0 : sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet; write ranks, then commit");
+}
+
+struct find_nr {
+	uint64_t nr, id;
+};
+
+static int on_find_nr(void *arg, const struct meta_version_row *row)
+{
+	struct find_nr *f = arg;
+
+	if (row->nr == f->nr)
+		f->id = row->id;
+	return 0;
+}
+
+int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
+		    struct sc_err *err)
+{
+	struct find_nr f = {.nr = nr};
+	int rc = meta_version_each(s->catalog, job->id, on_find_nr, &f, err);
+
+	if (rc == 0 && !f.id)
+		return sc_fail(err, SC_E_NOT_FOUND, "there is no version %" PRIu64, nr);
+	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
+}
+
+int rs_view_archived(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
+		     struct sc_err *err)
+{
+	struct rs_view *own = NULL;
+	uint64_t id;
+	int rc = rs_view_version(s, job, nr, &own, err);
+
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, own->version->id, own->topo.text, &id, err);
+	rs_view_unref(s, own);
+	return rc < 0 ? rc : rs_view_by_id(s, id, ret, err);
+}
+
+bool rs_view_is_head(const struct rs_view *view)
+{
+	struct rs_job *job = view->job;
+	bool is;
+
+	(void)pthread_mutex_lock(&job->state);
+	is = job->head && job->head->id == view->id;
+	(void)pthread_mutex_unlock(&job->state);
+	return is;
+}
+
+bool rs_view_is_own(const struct rs_view *view)
+{
+	return view->own;
+}
+
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
+	       struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job), *made = NULL;
+	struct meta_topology topo = {0};
+	uint64_t id;
+	int rc;
+
+	if (!head)
+		return sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet");
+	rc = meta_topology_parse(head->version->layout, topology, &topo, err);
+	/* it must be good before it gets a number */
+	if (rc == 0) {
+		(void)__atomic_add_fetch(&head->version->refs, 1, __ATOMIC_RELAXED);
+		rc = rs_view_new(job, head->version, 0, &topo, &made, err);
+	}
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, head->version->id, topo.text, &id, err);
+	if (rc == 0)
+		rc = rs_view_by_id(s, id, ret, err);
+	rs_view_unref(s, made);
+	meta_topology_done(&topo);
+	rs_view_unref(s, head);
+	return rc;
+}
+
+uint64_t rs_view_id(const struct rs_view *view)
+{
+	return view->id;
+}
+
+const char *rs_view_first_axis(const struct rs_view *view)
+{
+	const struct meta_layout *l = view->version->layout;
+
+	return l->axes.name[l->meshes[0].at[0].axis];
+}
+
+uint32_t rs_view_ranks(const struct rs_view *view)
+{
+	return view->topo.ranks;
+}
+
+const struct meta_view *rs_view_model(const struct rs_view *view)
+{
+	return view->model;
+}
+
+struct rs_job *rs_view_job(const struct rs_view *view)
+{
+	return view->job;
+}
+
+int64_t rs_view_made_ns(const struct rs_view *view)
+{
+	return view->version->made_ns;
+}
+
+struct each_nr {
+	int (*each)(void *arg, uint64_t nr);
+	void *arg;
+};
+
+static int on_nr(void *arg, const struct meta_version_row *row)
+{
+	const struct each_nr *e = arg;
+
+	return e->each(e->arg, row->nr);
+}
+
+int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void *arg, uint64_t nr),
+		     void *arg, struct sc_err *err)
+{
+	struct each_nr e = {each, arg};
+
+	return meta_version_each(s->catalog, job->id, on_nr, &e, err);
+}

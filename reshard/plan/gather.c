@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/plan/gather.h"
+
+#include <assert.h>
+#include <string.h>
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
+		  const struct meta_box *source_box, unsigned element_bytes)
+{
+	const struct meta_box *t = target_box, *s = source_box;
+	struct rs_copy c = {.source = source, .to = t->at, .from = s->at, .run = element_bytes};
+	size_t nr = g->nr;
+
+	assert(t->nr == s->nr);
+	for (int k = 0; k < s->nr; k++)
+		c.to += (s->off[k] - t->off[k]) * t->stride[k];
+	c.to *= element_bytes;
+	c.from *= element_bytes;
+	/* Innermost first: what is contiguous on both sides becomes part of the run, or of the
+	 * dimension inside it. */
+	for (int k = s->nr - 1; k >= 0; k--) {
+		uint64_t ts = t->stride[k] * element_bytes, ss = s->stride[k] * element_bytes;
+
+		if (s->ext[k] == 1)
+			continue;
+		if (c.nr == 0 && ts == c.run && ss == c.run) {
+			c.run *= s->ext[k];
+			continue;
+		}
+		if (c.nr && ts == c.ext[c.nr - 1] * c.to_stride[c.nr - 1] &&
+		    ss == c.ext[c.nr - 1] * c.from_stride[c.nr - 1]) {
+			c.ext[c.nr - 1] *= s->ext[k];
+			continue;
+		}
+		c.ext[c.nr] = s->ext[k];
+		c.to_stride[c.nr] = ts;
+		c.from_stride[c.nr++] = ss;
+	}
+	for (int i = 0, j = c.nr - 1; i < j; i++, j--) {
+#define SWAP(a, b) do { uint64_t v_ = (a); (a) = (b); (b) = v_; } while (0)
+		SWAP(c.ext[i], c.ext[j]);
+		SWAP(c.to_stride[i], c.to_stride[j]);
+		SWAP(c.from_stride[i], c.from_stride[j]);
+#undef SWAP
+	}
+	if (sc_vec_grow((void **)&g->copies, nr, &g->room, sizeof(c)) < 0)
+		return -1;
+	g->copies[g->nr++] = c;
+	return 0;
+}
+
+static uint64_t copy_bytes(const struct rs_copy *c)
+{
+	uint64_t n = c->run;
+
+	for (int k = 0; k < c->nr; k++)
+		n *= c->ext[k];
+	return n;
+}
+
+void rs_gather_finish(struct rs_gather *g)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < g->nr; i++)
+		n += copy_bytes(&g->copies[i]);
+	assert(n <= g->bytes); /* each byte of a target has at most one source */
+	g->has_padding = n < g->bytes;
+}
+
+void rs_gather_done(struct rs_gather *g)
+{
+	sc_sys.release(g->copies);
+	*g = (struct rs_gather){0};
+}
+
+/* One past the last byte that a copy's dimensions k and on reach, from their start. */
+static uint64_t span(const struct rs_copy *c, int k)
+{
+	uint64_t n = c->run;
+
+	for (; k < c->nr; k++)
+		n += (c->ext[k] - 1) * c->to_stride[k];
+	return n;
+}
+
+struct window {
+	uint64_t lo, hi;	/* of the target */
+	unsigned char *to;	/* byte lo */
+	const unsigned char *from;
+};
+
+/* Copies what of dimensions k and on, at target byte `to` and source byte `from`, is in the window:
+ * only indexes that meet it are visited. */
+static void copy_in(const struct rs_copy *c, const struct window *w, int k, uint64_t to,
+		    uint64_t from)
+{
+	uint64_t inner, first, last;
+
+	if (k == c->nr) {
+		uint64_t lo = max_u64(to, w->lo), hi = min_u64(to + c->run, w->hi);
+
+		if (lo < hi)
+			memcpy(w->to + (lo - w->lo), w->from + from + (lo - to), hi - lo);
+		return;
+	}
+	inner = span(c, k + 1);
+	first = w->lo > to + inner - 1 ? (w->lo - (to + inner - 1) + c->to_stride[k] - 1) / c->to_stride[k] : 0;
+	last = w->hi > to ? (w->hi - to + c->to_stride[k] - 1) / c->to_stride[k] : 0;
+	if (last > c->ext[k])
+		last = c->ext[k];
+	if (k + 1 == c->nr) {
+		/* the innermost loop: whole runs without another call */
+		for (uint64_t i = first; i < last; i++) {
+			uint64_t t = to + i * c->to_stride[k], f = from + i * c->from_stride[k];
+
+			if (t >= w->lo && t + c->run <= w->hi)
+				memcpy(w->to + (t - w->lo), w->from + f, c->run);
+			else
+				copy_in(c, w, k + 1, t, f);
+		}
+		return;
+	}
+	for (uint64_t i = first; i < last; i++)
+		copy_in(c, w, k + 1, to + i * c->to_stride[k], from + i * c->from_stride[k]);
+}
+
+void rs_gather_read(const struct rs_gather *g, const unsigned char *const *sources, uint64_t at,
+		    uint64_t bytes, unsigned char *to)
+{
+	assert(at + bytes <= g->bytes);
+	if (g->has_padding)
+		memset(to, 0, bytes);
+	for (uint32_t i = 0; i < g->nr; i++) {
+		const struct rs_copy *c = &g->copies[i];
+		struct window w = {at, at + bytes, to, sources[c->source]};
+
+		if (c->to < at + bytes && c->to + span(c, 0) > at)
+			copy_in(c, &w, 0, c->to, c->from);
+	}
+}
+
+/* The run of a copy that contains target byte `at`; false when none does. */
+static bool find_run(const struct rs_copy *c, uint64_t at, uint64_t *ret_to, uint64_t *ret_from)
+{
+	uint64_t to = c->to, from = c->from;
+
+	if (at < to || at >= to + span(c, 0))
+		return false;
+	for (int k = 0; k < c->nr; k++) {
+		uint64_t i = (at - to) / c->to_stride[k];
+
+		if (i >= c->ext[k])
+			i = c->ext[k] - 1;
+		to += i * c->to_stride[k];
+		from += i * c->from_stride[k];
+	}
+	*ret_to = to;
+	*ret_from = from;
+	return at < to + c->run;
+}
+
+uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, uint32_t *ret_source,
+		       uint64_t *ret_from)
+{
+	for (uint32_t i = 0; i < g->nr; i++) {
+		uint64_t to, from;
+
+		if (!find_run(&g->copies[i], at, &to, &from))
+			continue;
+		*ret_source = g->copies[i].source;
+		*ret_from = from + (at - to);
+		return min_u64(bytes, to + g->copies[i].run - at);
+	}
+	return 0;
+}

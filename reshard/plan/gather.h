@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A gather: how the bytes of one dense, row-major target (a stored tensor, or a whole logical one)
+ * are collected from source tensors by strided copies.  Views, materialization and verification
+ * are all reads of gathers.  Pure: sources are memory that the caller has mapped.
+ *
+ * Units: bytes everywhere.  Memory: a gather's size is that of its boxes, never of its bytes.
+ */
+#ifndef RS_GATHER_H
+#define RS_GATHER_H
+
+#include "meta/model/view.h"
+
+/** ext[k] times from + k * from_stride to to + k * to_stride, `run` bytes each. */
+struct rs_copy {
+	uint32_t source;
+	uint8_t nr;
+	uint64_t to, from, run;
+	uint64_t ext[SC_DIMS_MAX], to_stride[SC_DIMS_MAX], from_stride[SC_DIMS_MAX];
+};
+
+struct rs_gather {
+	uint64_t bytes;
+	bool has_padding;	/* some bytes are in no copy: they are zero */
+	uint32_t nr;
+	size_t room;
+	struct rs_copy *copies;
+};
+
+/**
+ * Adds the copy of a region: `source_box` is where it lies in the source tensor, `target_box` a box
+ * of the target that contains the region.  -1: out of memory.
+ */
+int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
+		  const struct meta_box *source_box, unsigned element_bytes);
+
+/** Sets has_padding: call once after all copies. */
+void rs_gather_finish(struct rs_gather *g);
+void rs_gather_done(struct rs_gather *g);
+
+/** Fills `to` with bytes [at, at + bytes) of the target; sources[i] is the data of source i. */
+void rs_gather_read(const struct rs_gather *g, const unsigned char *const *sources, uint64_t at,
+		    uint64_t bytes, unsigned char *to);
+
+/**
+ * How many bytes from `at` on are one contiguous run of one source (0: none, or padding), at most
+ * `bytes`; *ret_source and *ret_from say where.
+ */
+uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, uint32_t *ret_source,
+		       uint64_t *ret_from);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One target box -> copies from ranks that hold it. */
+#include "reshard/plan/plan.h"
+
+#include <string.h>
+
+struct box_plan {
+	const struct meta_view *view;
+	const struct meta_box *target;
+	const struct rs_nodes *nodes;
+	uint32_t node, turn;
+	unsigned element_bytes;
+	struct rs_gather *g;
+	struct rs_sources *sources;
+	uint64_t found;
+	struct sc_err *err;
+};
+
+void rs_sources_done(struct rs_sources *sources)
+{
+	sc_arena_done(&sources->arena);
+	sc_sys.release(sources->at);
+	*sources = (struct rs_sources){0};
+}
+
+/* A rank of the node that holds the same bytes as `coords`, or -1. */
+static int64_t replica_on_node(const struct meta_view *v,
+			       const uint32_t coords[SC_AXES_MAX], uint32_t used,
+			       const struct rs_nodes *nodes, uint32_t node)
+{
+	uint64_t first = (uint64_t)node * nodes->ranks_per_node, last = first + nodes->ranks_per_node;
+
+	for (uint64_t r = first; r < last && r < v->topo->ranks; r++) {
+		uint32_t c[SC_AXES_MAX];
+		bool same = true;
+
+		meta_topology_coords(v->topo, (uint32_t)r, c);
+		for (int i = 0; i < v->topo->nr_axes; i++)
+			same = same && (!(used & 1u << i) || c[i] == coords[i]);
+		if (same)
+			return (int64_t)r;
+	}
+	return -1;
+}
+
+static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e,
+			    const uint32_t coords[SC_AXES_MAX])
+{
+	const struct meta_view *v = p->view;
+	uint32_t axes = meta_entry_replica_axes(v, e), used = 0, full[SC_AXES_MAX];
+	int64_t local;
+
+	for (int i = 0; i < e->rule->nr_cuts; i++)
+		used |= e->rule->cuts[i].axes;
+	for (int i = 0; i < v->topo->nr_axes; i++)
+		used |= e->fixed[i] != META_FREE ? 1u << i : 0;
+	if (p->nodes->ranks_per_node) {
+		local = replica_on_node(v, coords, used, p->nodes, p->node);
+		if (local >= 0)
+			return (uint32_t)local;
+	}
+	memcpy(full, coords, sizeof(full));
+	meta_topology_split(v->topo, axes, p->turn % meta_topology_degree(v->topo, axes), full);
+	return meta_topology_rank(v->topo, full);
+}
+
+static int on_source(void *arg, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX],
+		     const struct meta_box *box)
+{
+	struct box_plan *p = arg;
+	struct rs_source s = {.view = p->view, .rank = choose_rank(p, e, coords)};
+	const struct rs_source *last = p->sources->nr ? &p->sources->at[p->sources->nr - 1] : NULL;
+	uint32_t full[SC_AXES_MAX];
+
+	meta_topology_coords(p->view->topo, s.rank, full);
+	if (meta_entry_stored(p->view, e, full, &p->sources->arena, &s.file, &s.name) < 0)
+		return sc_nomem(p->err);
+	if (!last || last->view != s.view || last->rank != s.rank || strcmp(last->name, s.name) != 0 ||
+	    strcmp(last->file, s.file) != 0)
+		if (sc_vec_push(p->sources, s) < 0)
+			return sc_nomem(p->err);
+	p->found += meta_box_elements(box);
+	return rs_gather_add(p->g, (uint32_t)p->sources->nr - 1, p->target, box, p->element_bytes) < 0
+		       ? sc_nomem(p->err) : 0;
+}
+
+/* A type smaller than a byte is whole on every rank: its bytes are one run. */
+static int plan_sub_byte(struct box_plan *p, const struct meta_entry *e, const struct meta_tensor *t)
+{
+	uint64_t bytes;
+	struct meta_box one = {.nr = 1, .stride = {1}};
+	uint32_t coords[SC_AXES_MAX];
+
+	(void)meta_tensor_bytes(t->dtype, &t->shape, &bytes);
+	one.ext[0] = bytes;
+	for (int i = 0; i < SC_AXES_MAX; i++)
+		coords[i] = e->fixed[i] != META_FREE ? e->fixed[i] : 0;
+	p->target = &one;
+	p->element_bytes = 1;
+	return on_source(p, e, coords, &one);
+}
+
+int rs_plan_box(const struct meta_view *view, const char *key, const struct meta_box *target,
+		const struct rs_nodes *nodes, uint32_t node, uint32_t turn, struct rs_gather *g,
+		struct rs_sources *sources, struct sc_err *err)
+{
+	const struct meta_tensor *t = meta_state_find(view->state, key);
+	struct box_plan p = {.view = view, .target = target, .nodes = nodes, .node = node, .turn = turn,
+			     .g = g, .sources = sources, .err = err};
+	const struct meta_entry *e;
+	int rc;
+
+	if (!t)
+		return sc_fail(err, SC_E_STATE, "'%s' is in no file", key);
+	e = &view->entries[view->first[t - view->state->tensors]];
+	if (meta_dtype_bits(t->dtype) % 8)
+		return plan_sub_byte(&p, e, t);
+	p.element_bytes = meta_dtype_bits(t->dtype) / 8;
+	rc = meta_view_sources(view, e, target->off, target->ext, on_source, &p, err);
+	if (rc == 0 && p.found != meta_box_elements(target))
+		return sc_fail(err, SC_E_STATE, "'%s': %llu elements of a box of %llu are on no rank", key,
+			       (unsigned long long)(meta_box_elements(target) - p.found),
+			       (unsigned long long)meta_box_elements(target));
+	return rc;
+}

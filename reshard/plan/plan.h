@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Planning: for each piece of a target, where it comes from.  Pure: no I/O, no clock, no thread.
+ *
+ * Source: the reconfiguration plan of Tenplex (SOSP '24): split, move, merge; here every target
+ * box is met with the boxes of its holders (docs/design.md, "plan").
+ */
+#ifndef RS_PLAN_H
+#define RS_PLAN_H
+
+#include "reshard/plan/gather.h"
+
+/** Which ranks share a node: rank / ranks_per_node.  0: all of them, there is one node. */
+struct rs_nodes {
+	uint32_t ranks_per_node;
+};
+
+/** A source of copies: the stored tensor of a rank. */
+struct rs_source {
+	const struct meta_view *view;
+	uint32_t rank;
+	const char *file, *name;
+};
+
+struct rs_sources {
+	struct sc_arena arena;
+	size_t nr, room;
+	struct rs_source *at;
+};
+
+void rs_sources_done(struct rs_sources *sources);
+
+/**
+ * Adds to `g` the copies of one target box of tensor `key`, whose bytes are held as `view` says.
+ * The source of each copy is a rank of `node` where one holds the bytes; otherwise replica `turn`,
+ * so that callers who count turns load replicas evenly.
+ * Errors: SC_E_STATE (a part is on no rank), SC_E_NO_MEMORY.
+ */
+int rs_plan_box(const struct meta_view *view, const char *key, const struct meta_box *target,
+		const struct rs_nodes *nodes, uint32_t node, uint32_t turn, struct rs_gather *g,
+		struct rs_sources *sources, struct sc_err *err);
+
+/** What a reshard moves. */
+struct rs_cost {
+	uint32_t source_nodes, target_nodes;
+	uint64_t bytes;		/* of all distinct pieces that target nodes need */
+	uint64_t local;		/* of these, on the node already */
+	uint64_t moved;		/* between nodes, as planned */
+	uint64_t bound;		/* no plan moves less: needed on a node and not there */
+	uint64_t pieces;	/* boxes planned */
+	size_t nr_pairs, room;
+	struct rs_pair {
+		uint32_t from, to;
+		uint64_t bytes;
+	} *pairs;		/* sorted */
+};
+
+/** `source_of` answers the view under which a tensor is stored. */
+typedef const struct meta_view *rs_origin_fn(void *arg, const struct meta_tensor *tensor);
+
+/**
+ * The cost of presenting `target` with least movement between nodes: every node fetches each
+ * element that it needs and does not have once, from holders that take turns.
+ * Owner: ret->pairs is the caller's, rs_cost_done().
+ */
+int rs_plan_cost(const struct meta_view *target, rs_origin_fn *source_of, void *arg,
+		 const struct rs_nodes *nodes, struct rs_cost *ret, struct sc_err *err);
+void rs_cost_done(struct rs_cost *cost);
+
+#endif
