@@ -10,7 +10,6 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,7 +132,7 @@ const struct fuse_lowlevel_ops fs_ops = {
 
 static int prepare_mountpoint(const char *path, struct sc_err *err)
 {
-	struct stat st, up;
+	struct stat st;
 	char parent[4096];
 
 	if (stat(path, &st) < 0) {
@@ -152,26 +151,34 @@ static int prepare_mountpoint(const char *path, struct sc_err *err)
 	if (!S_ISDIR(st.st_mode))
 		return sc_fail(err, SC_E_NOT_DIR, "mount point '%s' is no directory", path);
 	(void)snprintf(parent, sizeof(parent), "%s/.ctl/health", path);
-	(void)up;
 	if (access(parent, R_OK) == 0)
 		return sc_fail(err, SC_E_BUSY, "'%s' has a live scalai mount already; 'scalai umount %s' ends it", path,
 			       path);
 	return 0;
 }
 
-/* Larger read-ahead for this mount only: views through mmap are twice as fast. */
+/*
+ * Larger read-ahead for this mount only: views through mmap are twice as fast.  The device number
+ * is read from mountinfo: a stat of the mount before anybody serves it would wait for ever.
+ */
 static void set_read_ahead(const char *mountpoint)
 {
-	char path[128], text[16];
-	struct stat st;
-	int fd, n;
+	char path[128], line[3 * 4096], target[4096], text[16];
+	unsigned maj = 0, min = 0, m, n;
+	FILE *f = fopen("/proc/self/mountinfo", "re");
+	int fd, bytes;
 
-	if (stat(mountpoint, &st) < 0)
-		return;
-	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev), minor(st.st_dev));
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &m, &n, target) == 3 && strcmp(target, mountpoint) == 0) {
+			maj = m;
+			min = n;
+		}
+	if (f)
+		(void)fclose(f);
+	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", maj, min);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
-	n = snprintf(text, sizeof(text), "%d", READ_AHEAD_KIB);
-	if (fd < 0 || write(fd, text, (size_t)n) != n)
+	bytes = snprintf(text, sizeof(text), "%d", READ_AHEAD_KIB);
+	if (fd < 0 || write(fd, text, (size_t)bytes) != bytes)
 		sc_log(SC_LOG_INFO, "read-ahead of the mount stays as it is (%s)", strerror(errno));
 	if (fd >= 0)
 		(void)close(fd);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #define RUNS_MAX 16	/* pieces of memory that one reply is sent from without a copy */
 #define RUN_BYTES_MIN 4096

@@ -69,6 +69,13 @@ int sc_pread_all(int fd, void *p, size_t bytes, uint64_t at);
 int sc_pwrite_all(int fd, const void *p, size_t bytes, uint64_t at);
 
 void sc_closep(int *fd);
+static inline int sc_steal_fd(int *fd)
+{
+	int v = *fd;
+
+	*fd = -1;
+	return v;
+}
 #define sc_cleanup(fn) __attribute__((cleanup(fn)))
 #define sc_steal(p)                                                                                \
 	({                                                                                         \

@@ -411,7 +411,7 @@ static int boxes_init(struct boxes *b, uint64_t *ret_elements)
 /* Boxes of all of the local tensor, or of the flat runs of it. */
 static int make_boxes(struct boxes *b, uint64_t *ret_length)
 {
-	uint64_t elements, at = 0;
+	uint64_t elements = 0, at = 0;
 	struct spans all = {0};
 	int rc = boxes_init(b, &elements);
 

@@ -211,6 +211,8 @@ static int logical_file(struct commit *c, struct item *it)
 	const struct meta_rule *r = NULL;
 	struct sc_buf buf = {0};
 
+	if (it->rank == RS_SHARED)
+		return 0;
 	/* a file of tensors is matched by its first tensor (any rule gives the same file), or by its
 	 * name alone when it is empty; a plain file only by a rule for bytes */
 	if (tensors && it->blob->st.nr) {
@@ -218,7 +220,7 @@ static int logical_file(struct commit *c, struct item *it)
 		if (!r)
 			return sc_fail(c->err, SC_E_STATE, "rank %u: no rule matches '%s:%s'", it->rank, it->w.path,
 				       it->blob->st.tensors[0].name);
-	} else if (!tensors && it->rank != RS_SHARED) {
+	} else if (!tensors) {
 		r = meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps);
 		if (!r)
 			return 0;

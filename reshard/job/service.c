@@ -307,6 +307,8 @@ void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
 	job->head = head;
 	job->mtime_ns = sc_now_wall_ns();
 	(void)pthread_mutex_unlock(&job->state);
+	if (head)
+		rs_view_keep(s, head);
 	rs_view_unref(s, old);
 	if (names)
 		s->events.names_changed(s->events.arg);

@@ -205,6 +205,8 @@ int rs_version_finish(struct rs_version *v, struct sc_err *err);
 /** Takes the reference of `v` in any case. */
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
+/** Puts a view into the cache, so that it is found by its number. */
+void rs_view_keep(struct rs_service *s, struct rs_view *view);
 /** A view that is not current any more (a flip, a removed version): the next use loads it anew. */
 void rs_view_forget(struct rs_service *s, uint64_t version);
 int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,

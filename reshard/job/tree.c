@@ -524,7 +524,7 @@ int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		return rc;
 	}
 	*ret_blob = blob;
-	*ret_fd = sc_steal(&fd);
+	*ret_fd = sc_steal_fd(&fd);
 	return 0;
 }
 

@@ -238,7 +238,7 @@ void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
 	for (uint32_t i = 0; i < set->state.nr; i++) {
 		const struct meta_tensor *t = &set->state.tensors[i];
 
-		sc_buf_printf(buf, "%s\t%s\t", meta_dtype_name(t->dtype), set->hashes ? "" : "-");
+		sc_buf_printf(buf, "%s\t%s", meta_dtype_name(t->dtype), set->hashes ? "" : "-");
 		for (int k = 0; set->hashes && k < 16; k++)
 			sc_buf_printf(buf, "%02x", set->hashes[i][k]);
 		sc_buf_add(buf, "\t", 1);
@@ -629,6 +629,13 @@ static void keep_view(struct rs_service *s, struct rs_view *view)
 		s->nr_views--;
 		rs_view_unref(s, last);
 	}
+}
+
+void rs_view_keep(struct rs_service *s, struct rs_view *view)
+{
+	(void)pthread_mutex_lock(&s->lock);
+	keep_view(s, view);
+	(void)pthread_mutex_unlock(&s->lock);
 }
 
 void rs_view_forget(struct rs_service *s, uint64_t version)

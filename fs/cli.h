@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Subcommands against a live mount.  Each is a thin layer over the files of the mount: it does what
+ * a script could do with mkdir, echo, cat and cp.  They return the process's exit status.
+ */
+#ifndef FS_CLI_H
+#define FS_CLI_H
+
+/** The mount: `given`, $SCALAI_MOUNT, or the only one there is; NULL after a message. */
+const char *cli_mount(const char *given);
+int cli_status(const char *mount, const char *job, int watch);
+
+struct cli_import {
+	const char *mount, *job, *from, *topology, *layout, *step, *note;
+};
+int cli_import(const struct cli_import *import);
+int cli_verify(const char *mount, const char *job, const char *reference);
+
+#endif
