@@ -10,6 +10,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,10 +134,12 @@ const struct fuse_lowlevel_ops fs_ops = {
 static int prepare_mountpoint(const char *path, struct sc_err *err)
 {
 	struct stat st;
+	struct statvfs fs;
 	char parent[4096];
 
-	if (stat(path, &st) < 0) {
-		if (errno == ENOTCONN || errno == ECONNABORTED) {
+	/* statvfs asks the daemon: the attributes that stat shows may be remembered from before */
+	if (statvfs(path, &fs) < 0 || stat(path, &st) < 0) {
+		if (errno == ENOTCONN || errno == ECONNABORTED || errno == ESTALE) {
 			/* a daemon died here: its mount goes, whoever still holds it */
 			int rc = fs_umount(path, true, err);
 

@@ -790,8 +790,10 @@ static int commit_tree(struct commit *c)
 	c->version = rs_version_new();
 	if (rc == 0 && !c->version)
 		rc = sc_nomem(c->err);
-	if (rc < 0)
+	if (rc < 0) {
+		rs_version_unref(c->version);
 		return rc;
+	}
 	c->version->layout_id = c->layout_id;
 	c->version->layout = c->layout;
 	c->version->step = c->step;

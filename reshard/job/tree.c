@@ -491,6 +491,9 @@ static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	struct sc_err ignored;
 	int rc = meta_work_remove(s->catalog, blob, err);
 
+	/* on a full disk even a removal needs room for its row: the bytes that go make some */
+	if (rc == SC_E_NO_SPACE && is_file && meta_store_remove(&s->store, blob, &ignored) == 0)
+		rc = meta_work_remove(s->catalog, blob, err);
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&job->state);

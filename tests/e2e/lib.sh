@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# What cases share: a private mount in $WORK, checks, a sample job.
+set -euo pipefail
+M=$WORK/mnt
+export SCALAI_MOUNT=$M
+
+mount_up() { # [binary] [options]
+	local bin=${1:-$SCALAI}
+	shift || true
+	"$bin" mount -f "$@" "$WORK/store" "$M" >>"$WORK/daemon.log" 2>&1 &
+	daemon=$!
+	for _ in $(seq 200); do
+		[ -r "$M/.ctl/health" ] && return 0
+		kill -0 "$daemon" 2>/dev/null || { echo "the daemon ended"; return 1; }
+		sleep 0.05
+	done
+	echo "no mount after 10 s"
+	return 1
+}
+
+mount_down() {
+	"$SCALAI_FAST" umount "$M"
+	wait "$daemon" || { echo "the daemon's status: $?"; return 1; }
+}
+
+fail() { echo "FAIL: $*"; exit 1; }
+same() { [ "$1" = "$2" ] || fail "expected '$2', found '$1'"; }
+skip() { echo "$*"; exit 77; }
+
+# refused ERRNO-TEXT COMMAND...: the command fails, says so, and `error` has a sentence with $WHY
+refused() {
+	local job=$1 file=$2 text=$3 why=$4 before after
+	before=$(cat "$M/$job/.ctl/versions" "$M/$job/.ctl/topology")
+	if printf '%s\n' "$text" >"$M/$job/.ctl/$file" 2>"$WORK/stderr"; then fail "'$text' > $file was taken"; fi
+	grep -q "$why" "$M/$job/.ctl/error" || fail "error says: $(cat "$M/$job/.ctl/error"), want: $why"
+	after=$(cat "$M/$job/.ctl/versions" "$M/$job/.ctl/topology")
+	same "$after" "$before"
+}
+
+wait_head() { timeout 60 sh -c "echo > '$M/$1/.ctl/wait'"; }
+
+sample() { # the shipped sample job, as a job named $1
+	"$SCALAI_FAST" import "$1" "$E2E/../../tests/sample/job" --topology "tp=2 pp=2" \
+		--layout megatron-gpt vocab=300 tied=embedding.word_embeddings.weight --step 20
+}
+need_torch() { "$PYTHON" -c 'import torch' 2>/dev/null || skip "torch is not installed: the tests with real training were NOT run"; }
