@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Properties of reshards over random layouts, topologies and states (in memory, no I/O):
+ *   - what a target rank gathers from source ranks is what cutting the whole tensors gives;
+ *   - A -> B -> A is the identity;
+ *   - each target byte has exactly one source, or is padding and zero;
+ *   - what a plan moves between nodes is the lower bound, counted here element by element.
+ * Prints the seed and the case when one fails; SEED=n repeats it.
+ */
+#include "reshard/plan/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka wants the four above first */
+#include <cmocka.h>
+
+#define ROUNDS 1000
+
+static unsigned long seed = 1;
+static uint64_t random_state;
+
+static unsigned pick(unsigned n)
+{
+	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+	return (unsigned)(random_state >> 33) % n;
+}
+
+#define ONE_OF(...)                                                                                \
+	({                                                                                         \
+		static const char *const of_[] = {__VA_ARGS__};                                    \
+		of_[pick(sizeof(of_) / sizeof(*of_))];                                             \
+	})
+
+/* --- a random layout and state --- */
+
+static void random_layout(char *text, size_t bytes)
+{
+	const char *zero = ONE_OF("", "", "dp=0 chunk", "flat dp=0 pad=1", "flat dp=0 pad=lcm(4)");
+	const char *row = *zero ? "" : ONE_OF("", "dp=0 chunk"); /* an axis cuts once */
+	const char *number = ONE_OF("{L}", "{G}"), *expert = ONE_OF("{E}", "{X}");
+
+	(void)snprintf(text, bytes,
+		       "mesh tp dp pp\n"
+		       "mesh etp=tp ep edp=* pp\n"
+		       "opt.{K}.{P} like={P} %s\n"
+		       "emb stage=first tp=0 pad=%s size=37\n"
+		       "l.%s.col tp=0 %s\n"
+		       "l.%s.row tp=1 %s\n"
+		       "l.%s.norm copy\n"
+		       "l.%s.x.%s.up etp=0 sections=1:1\n"
+		       "l.%s.x.%s.down etp=1\n"
+		       "head stage=last tp=0 pad=%s size=37 tied=emb\n"
+		       "end stage=last copy\n",
+		       zero, ONE_OF("1", "4"), number, ONE_OF("", "sections=1:1", "sections=2:1:1"), number, row, number, number,
+		       expert, number, expert, ONE_OF("1", "4"));
+}
+
+static void add(struct meta_state *s, const char *key, int nr, uint64_t a, uint64_t b)
+{
+	struct meta_shape shape = {(uint8_t)nr, {a, b}};
+
+	assert_int_equal(0, meta_state_add(s, key, strlen(key), META_DTYPE_U32, &shape));
+}
+
+static void random_tensors(struct meta_state *s)
+{
+	static const struct {
+		const char *name;
+		int nr;
+		uint64_t a, b;
+	} of[] = {{"col", 2, 16, 5}, {"row", 2, 6, 8}, {"norm", 1, 5, 0},
+		  {"x.0.up", 2, 8, 3}, {"x.1.up", 2, 8, 3}, {"x.0.down", 2, 3, 4}, {"x.1.down", 2, 3, 4}};
+	char key[100];
+
+	for (int opt = 0; opt < 2; opt++) {
+		const char *prefix = opt ? "o.bin:opt.m." : "m.bin:";
+
+		for (int g = 0; g < 4; g++)
+			for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++) {
+				(void)snprintf(key, sizeof(key), "%sl.%d.%s", prefix, g, of[i].name);
+				add(s, key, of[i].nr, of[i].a, of[i].b);
+			}
+		(void)snprintf(key, sizeof(key), "%semb", prefix);
+		add(s, key, 2, 37, 3);
+		(void)snprintf(key, sizeof(key), "%send", prefix);
+		add(s, key, 1, 7, 0);
+	}
+}
+
+static void random_topology(char *text, size_t bytes)
+{
+	unsigned tp = 1u << pick(3), dp = 1 + pick(4), pp = 1u << pick(3), ep = 1 + pick(2);
+
+	(void)snprintf(text, bytes, "tp=%u dp=%u pp=%u ep=%u%s", tp, dp, pp, ep, pick(4) ? "" : " order=tp-pp-dp");
+}
+
+/* --- jobs in memory: every stored tensor of every rank --- */
+
+struct held {
+	uint32_t rank;
+	const char *file, *name;
+	uint32_t *data;
+	uint64_t elements;
+	const struct meta_stored *stored;
+};
+
+struct job {
+	struct meta_topology topo;
+	struct meta_view *view;
+	struct sc_arena arena;
+	struct {
+		struct held *at;
+		size_t nr, room;
+	} held;
+};
+
+/* Element x of tensor t of the whole: never 0, different everywhere. */
+static uint32_t element(uint32_t t, uint64_t x)
+{
+	return (t + 1) * 1000u + (uint32_t)x;
+}
+
+static uint64_t flat_index(const struct meta_shape *s, const struct meta_box *b, uint64_t i,
+			   uint64_t *ret_at)
+{
+	uint64_t x = 0, at = b->at, c[SC_DIMS_MAX];
+
+	for (int k = b->nr - 1; k >= 0; k--) {
+		c[k] = i % b->ext[k];
+		i /= b->ext[k];
+		at += c[k] * b->stride[k];
+	}
+	for (int k = 0; k < b->nr; k++)
+		x = x * s->dim[k] + b->off[k] + c[k];
+	*ret_at = at;
+	return x;
+}
+
+/* The slow, obvious way: element by element from the whole. */
+static void cut_whole(const struct meta_view *v, const struct meta_stored *s, uint32_t *to)
+{
+	const struct meta_tensor *t = &v->state->tensors[s->entry->tensor];
+
+	for (uint32_t k = 0; k < s->piece.nr_boxes; k++)
+		for (uint64_t i = 0; i < meta_box_elements(&s->piece.boxes[k]); i++) {
+			uint64_t at, x = flat_index(&t->shape, &s->piece.boxes[k], i, &at);
+
+			assert_int_equal(0, to[at]); /* each element has one place */
+			to[at] = element(s->entry->tensor, x);
+		}
+}
+
+static bool job_new(struct job *j, const struct meta_layout *l, const struct meta_state *s)
+{
+	struct sc_err err;
+	char text[100];
+
+	*j = (struct job){0};
+	/* the first of some topologies that divides */
+	for (int tries = 0; !j->view; tries++) {
+		if (tries == 20)
+			return false;
+		random_topology(text, sizeof(text));
+		if (meta_topology_parse(l, text, &j->topo, &err) < 0)
+			continue;
+		if (meta_view_new(l, &j->topo, s, &j->view, &err) < 0)
+			meta_topology_done(&j->topo);
+	}
+	for (uint32_t r = 0; r < j->topo.ranks; r++) {
+		struct meta_stored_list list = {0};
+
+		assert_int_equal(0, meta_view_rank(j->view, r, NULL, &j->arena, &list, &err));
+		for (size_t i = 0; i < list.nr; i++) {
+			struct held h = {r, list.at[i].file, list.at[i].name, NULL, 0, NULL};
+			struct meta_stored *copy = sc_arena_alloc(&j->arena, sizeof(*copy));
+
+			*copy = list.at[i];
+			h.stored = copy;
+			assert_true(meta_shape_elements(&copy->piece.shape, &h.elements));
+			h.data = sc_arena_array(&j->arena, h.elements + 1, sizeof(*h.data));
+			assert_int_equal(0, sc_vec_push(&j->held, h));
+		}
+		sc_vec_done(&list);
+	}
+	return true;
+}
+
+static void job_done(struct job *j)
+{
+	sc_vec_done(&j->held);
+	meta_view_free(j->view);
+	meta_topology_done(&j->topo);
+	sc_arena_done(&j->arena);
+}
+
+static const unsigned char *data_of(const struct job *j, const struct rs_source *s)
+{
+	for (size_t i = 0; i < j->held.nr; i++)
+		if (j->held.at[i].rank == s->rank && strcmp(j->held.at[i].name, s->name) == 0 &&
+		    strcmp(j->held.at[i].file, s->file) == 0)
+			return (const unsigned char *)j->held.at[i].data;
+	fail_msg("a source that is on no rank");
+	return NULL;
+}
+
+/* Every stored tensor of `to` gathered from `from`, read in odd pieces. */
+static void reshard(const struct job *from, const struct job *to)
+{
+	struct rs_nodes nodes = {pick(4)};
+
+	for (size_t i = 0; i < to->held.nr; i++) {
+		const struct held *h = &to->held.at[i];
+		const char *key = to->view->state->tensors[h->stored->entry->tensor].key;
+		struct rs_gather g = {.bytes = h->elements * 4};
+		struct rs_sources sources = {0};
+		const unsigned char **data;
+		struct sc_err err;
+
+		for (uint32_t k = 0; k < h->stored->piece.nr_boxes; k++)
+			assert_int_equal(0, rs_plan_box(from->view, key, &h->stored->piece.boxes[k], &nodes,
+							nodes.ranks_per_node ? h->rank / nodes.ranks_per_node : 0,
+							pick(100), &g, &sources, &err));
+		rs_gather_finish(&g);
+		data = calloc(sources.nr + 1, sizeof(*data));
+		for (size_t k = 0; k < sources.nr; k++)
+			data[k] = data_of(from, &sources.at[k]);
+		memset(h->data, 0xee, h->elements * 4);
+		for (uint64_t at = 0, n; at < g.bytes; at += n) {
+			uint32_t source;
+			uint64_t where;
+
+			n = 1 + pick(97);
+			n = n < g.bytes - at ? n : g.bytes - at;
+			rs_gather_read(&g, data, at, n, (unsigned char *)h->data + at);
+			/* the contiguous run at this place has the same bytes */
+			if (rs_gather_run(&g, at, n, &source, &where))
+				assert_memory_equal(data[source] + where, (unsigned char *)h->data + at, 1);
+		}
+		free(data);
+		rs_gather_done(&g);
+		rs_sources_done(&sources);
+	}
+}
+
+static void expect_cut(const struct job *j)
+{
+	for (size_t i = 0; i < j->held.nr; i++) {
+		const struct held *h = &j->held.at[i];
+		uint32_t *want = calloc(h->elements + 1, sizeof(*want));
+
+		cut_whole(j->view, h->stored, want);
+		assert_memory_equal(want, h->data, h->elements * 4);
+		free(want);
+	}
+}
+
+static void fill(const struct job *j)
+{
+	for (size_t i = 0; i < j->held.nr; i++) {
+		memset(j->held.at[i].data, 0, j->held.at[i].elements * 4);
+		cut_whole(j->view, j->held.at[i].stored, j->held.at[i].data);
+	}
+}
+
+/* --- cost --- */
+
+static const struct meta_view *origin(void *arg, const struct meta_tensor *t)
+{
+	(void)t;
+	return arg;
+}
+
+static void mark(const struct job *j, uint32_t node, uint32_t per, uint32_t t, uint8_t *bits)
+{
+	for (size_t i = 0; i < j->held.nr; i++) {
+		const struct held *h = &j->held.at[i];
+
+		if (h->rank / per != node || h->stored->entry->tensor != t)
+			continue;
+		for (uint32_t k = 0; k < h->stored->piece.nr_boxes; k++)
+			for (uint64_t x = 0; x < meta_box_elements(&h->stored->piece.boxes[k]); x++) {
+				uint64_t at;
+
+				bits[flat_index(&j->view->state->tensors[t].shape, &h->stored->piece.boxes[k], x, &at)] = 1;
+			}
+	}
+}
+
+static void expect_cost(const struct job *from, const struct job *to)
+{
+	struct rs_nodes nodes = {1 + pick(5)};
+	uint64_t needed = 0, bound = 0, pairs = 0;
+	struct rs_cost cost;
+	struct sc_err err;
+
+	assert_int_equal(0, rs_plan_cost(to->view, origin, from->view, &nodes, &cost, &err));
+	for (uint32_t node = 0; node < cost.target_nodes; node++)
+		for (uint32_t t = 0; t < to->view->state->nr; t++) {
+			uint8_t need[200] = {0}, have[200] = {0};
+
+			mark(to, node, nodes.ranks_per_node, t, need);
+			mark(from, node, nodes.ranks_per_node, t, have);
+			for (int x = 0; x < 200; x++) {
+				needed += need[x];
+				bound += need[x] && !have[x];
+			}
+		}
+	for (size_t i = 0; i < cost.nr_pairs; i++) {
+		assert_true(cost.pairs[i].from != cost.pairs[i].to);
+		pairs += cost.pairs[i].bytes;
+	}
+	assert_int_equal(needed * 4, cost.bytes);
+	assert_int_equal(bound * 4, cost.bound);
+	assert_int_equal(cost.moved, cost.bound);
+	assert_int_equal(cost.moved, pairs);
+	assert_int_equal(cost.bytes, cost.local + cost.moved);
+	rs_cost_done(&cost);
+}
+
+static void reshards_of_random_jobs(void **unused)
+{
+	unsigned done = 0, tensors = 0;
+
+	(void)unused;
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		struct meta_layout *l = NULL;
+		struct meta_state state = {0};
+		struct job a, b;
+		struct sc_err err;
+		char text[2000];
+
+		random_state = seed * 1000003u + round;
+		random_layout(text, sizeof(text));
+		if (meta_layout_parse(text, NULL, NULL, &l, &err) < 0)
+			fail_msg("seed %lu round %u: %s", seed, round, err.msg);
+		random_tensors(&state);
+		if (job_new(&a, l, &state) & job_new(&b, l, &state)) {
+			fill(&a);
+			reshard(&a, &b);
+			expect_cut(&b);
+			for (size_t i = 0; i < a.held.nr; i++)
+				memset(a.held.at[i].data, 0, a.held.at[i].elements * 4);
+			reshard(&b, &a);
+			expect_cut(&a); /* A -> B -> A */
+			expect_cost(&a, &b);
+			done++;
+			tensors += (unsigned)(a.held.nr + b.held.nr);
+		}
+		job_done(&a);
+		job_done(&b);
+		meta_state_done(&state);
+		meta_layout_free(l);
+	}
+	printf("# seed %lu: %u of %u jobs (the rest do not divide), %u stored tensors\n", seed, done, ROUNDS, tensors);
+	assert_true(done > ROUNDS * 9 / 10);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(reshards_of_random_jobs)};
+
+	if (getenv("SEED"))
+		seed = strtoul(getenv("SEED"), NULL, 10);
+	return cmocka_run_group_tests_name("reshard", tests, NULL, NULL);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The refusals of docs/layout.md, section 7: each has its sentence. */
+#include "meta/model/infer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka wants the four above first */
+#include <cmocka.h>
+
+struct row {
+	const char *layout, *topology, *why; /* topology NULL: the layout is refused */
+};
+
+#define M "mesh tp cp dp pp\nmesh etp=tp ep edp=* pp\n"
+
+static const struct row rows[] = {
+	{M "a", NULL, "no attribute; whole on every rank is 'copy'"},
+	{M "a foo", NULL, "'foo' is no attribute"},
+	{M "a tq=0", NULL, "'tq=0' is no attribute"},
+	{M "a pad=4", NULL, "pad follows no cut"},
+	{M "a tp=0 dp=0 pad=4", NULL, "belong to the first cut"},
+	{M "a tp=0 tp=1", NULL, "an axis cuts twice"},
+	{M "a dp=0 ep=1", NULL, "no mesh has all of"},
+	{M "a tp=x", NULL, "a dimension is a number"},
+	{M "a tp=0 sections=1:y", NULL, "is not a number"},
+	{M "a tp=0 sections=0:0", NULL, "add up to 0"},
+	{M "{L}{G} copy", NULL, "two captures of a kind touch"},
+	{M "{K}.{K} copy", NULL, "a capture is used twice"},
+	{M "a{ copy", NULL, "stray {"},
+	{M "a.{zz} copy", NULL, "is no axis of this layout"},
+	{M "a.$x copy", NULL, "no variable x"},
+	{M "a.{K} name=b", NULL, "leaves out {K}"},
+	{M "l.{L} stage=first copy", NULL, "a layer's number says its stage"},
+	{M "o.{P} like={P}", NULL, NULL},
+	{M "o.{K} like={P}\na copy", NULL, "like wants one {P}"},
+	{M "z.{K} concat=* dp=0", NULL, "not supported yet"},
+	{"use nosuch", NULL, "no preset 'nosuch'"},
+	{"a copy", NULL, "no mesh line"},
+	{M "a flat tp=0 flat", NULL, "flat is given twice"},
+	{M "a flat tp=1", NULL, "after flat only dimension 0"},
+	{M "a copy", "tq=2", "no axis 'tq'; this layout's axes are tp cp dp pp etp ep edp"},
+	{M "a copy", "tp=2,tp=2", "tp is given twice"},
+	{M "a copy", "tp=0", "tp is 0"},
+	{M "a copy", "tp=01", "'01' is not a number"},
+	{M "a copy", "tp=4 ep=3 etp=1", "4 ranks do not divide by 3, the product of etp ep pp"},
+	{M "a copy", "tp=1048577", "more than 1048576 ranks"},
+	{M "a copy", "pp=2 stages=1+1+1", "stages lists 3, pp*vp is 2"},
+	{M "a copy", "tp=2 order=pp-dp", "order lacks axis tp"},
+	{M "a copy", "order=tp-tp", "order repeats axis tp"},
+	{M "a copy", "stages=1 stages=1", "stages is given twice"},
+	{M "a copy", "tp=2 dp=2 pp=2 order=pp-tp-dp", "disagree on which ranks share a pp coordinate"},
+};
+
+static void one_row(void **state)
+{
+	const struct row *row = *state;
+	struct meta_topology topo = {0};
+	struct meta_layout *l = NULL;
+	struct sc_err err = {0};
+	int rc = meta_layout_parse(row->layout, NULL, NULL, &l, &err);
+
+	if (rc == 0 && row->topology)
+		rc = meta_topology_parse(l, row->topology, &topo, &err);
+	if (row->why && rc == 0)
+		fail_msg("taken: %s %s", row->layout, row->topology ? row->topology : "");
+	if (!row->why && rc < 0)
+		fail_msg("refused: %s", err.msg);
+	if (row->why && !strstr(err.msg, row->why))
+		fail_msg("says '%s', want '%s'", err.msg, row->why);
+	meta_topology_done(&topo);
+	meta_layout_free(l);
+}
+
+/* canonical text: parse and print are inverse, any spelling is the same topology */
+static void canonical_text(void **unused)
+{
+	static const char *const pairs[][2] = {
+		{"tp=1", "tp=1"},	     {"dp=1,pp=1", "tp=1"},
+		{" pp=2,, tp=4 ", "tp=4 pp=2"}, {"etp=1 tp=4 ep=2", "tp=4 etp=1 ep=2"},
+		{"pp=2 vp=2 stages=7+8x2+9", "pp=2 vp=2 stages=7+8x2+9"},
+	};
+	struct meta_layout *l = NULL;
+	struct sc_err err;
+
+	(void)unused;
+	assert_int_equal(0, meta_layout_parse(M "a copy", NULL, NULL, &l, &err));
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+		struct meta_topology a = {0}, b = {0};
+
+		assert_int_equal(0, meta_topology_parse(l, pairs[i][0], &a, &err));
+		assert_string_equal(pairs[i][1], a.text);
+		assert_int_equal(0, meta_topology_parse(l, a.text, &b, &err));
+		assert_string_equal(a.text, b.text);
+		assert_int_equal(a.ranks, b.ranks);
+		meta_topology_done(&a);
+		meta_topology_done(&b);
+	}
+	meta_layout_free(l);
+}
+
+int main(void)
+{
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 1];
+	size_t nr = 0;
+
+	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
+		tests[nr] = (struct CMUnitTest){rows[nr].why ? rows[nr].why : "good", one_row, NULL, NULL,
+						(void *)&rows[nr]};
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(canonical_text);
+	return _cmocka_run_group_tests("refusals", tests, nr, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every rule of the format, one refusal a row; and what is written is read back. */
+#include "reshard/format/safetensors.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka wants the four above first */
+#include <cmocka.h>
+
+struct row {
+	const char *name, *header;
+	size_t data;		/* bytes behind the header */
+	int64_t length;		/* of the length field, -1: the header's own */
+	const char *why;	/* part of the refusal, NULL: it is good */
+};
+
+#define T(rest) "{\"a\":{\"dtype\":\"F32\"," rest "}}"
+
+static const struct row rows[] = {
+	{"good", T("\"shape\":[2,3],\"data_offsets\":[0,24]"), 24, -1, NULL},
+	{"trailing blanks", T("\"shape\":[1],\"data_offsets\":[0,4]") "     ", 4, -1, NULL},
+	{"no tensors", "{}", 0, -1, NULL},
+	{"scalar", T("\"shape\":[],\"data_offsets\":[0,4]"), 4, -1, NULL},
+	{"empty tensor", T("\"shape\":[0,7],\"data_offsets\":[0,0]"), 0, -1, NULL},
+	{"metadata", "{\"__metadata__\":{\"format\":\"pt\"}}", 0, -1, NULL},
+	{"half bytes", "{\"a\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}", 2, -1, NULL},
+	{"six bits", "{\"a\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]}}", 3, -1, NULL},
+	{"half bytes, odd", "{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, -1, "whole bytes"},
+	{"one byte too long", T("\"shape\":[1],\"data_offsets\":[0,4]"), 5, -1, "the file has"},
+	{"short file", T("\"shape\":[2],\"data_offsets\":[0,8]"), 7, -1, "ends at byte 8"},
+	{"hole", T("\"shape\":[1],\"data_offsets\":[4,8]"), 8, -1, "a hole of 4 bytes"},
+	{"overlap", "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+		    "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]}}", 6, -1, "overlaps"},
+	{"size", T("\"shape\":[2],\"data_offsets\":[0,4]"), 4, -1, "need 8"},
+	{"overflow", T("\"shape\":[4294967296,4294967296],\"data_offsets\":[0,4]"), 4, -1, "overflows"},
+	{"negative", T("\"shape\":[-1],\"data_offsets\":[0,4]"), 4, -1, "not a size"},
+	{"float dimension", T("\"shape\":[1.0],\"data_offsets\":[0,4]"), 4, -1, "not a size"},
+	{"duplicate", "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},"
+		      "\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0, -1, "no JSON object"},
+	{"unknown dtype", "{\"a\":{\"dtype\":\"F7\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0, -1, "unknown"},
+	{"unknown key", T("\"shape\":[1],\"data_offsets\":[0,4],\"x\":1"), 4, -1, "nothing else"},
+	{"offsets swapped", T("\"shape\":[1],\"data_offsets\":[4,0]"), 4, -1, "not [begin, end]"},
+	{"metadata of numbers", "{\"__metadata__\":{\"a\":1}}", 0, -1, "not a string"},
+	{"no JSON", "{\"a\":", 0, -1, "no JSON object"},
+	{"array", "[]", 0, -1, "does not start with"},
+	{"blank first", " {}", 0, -1, "does not start with"},
+	{"bad UTF-8", "{\"\xff\":{}}", 0, -1, "no JSON object"},
+	{"too many dimensions", T("\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]"), 4, -1, "at most 8"},
+	{"header longer than the file", "{}", 0, 1000, "truncated"},
+	{"header over 100 MB", "{}", 0, 100000001, "at most 100000000"},
+	{"huge length", "{}", 0, INT64_MAX, "at most 100000000"},
+};
+
+static void one_row(void **state)
+{
+	const struct row *row = *state;
+	size_t n = strlen(row->header);
+	unsigned char *file = calloc(1, 8 + n + row->data);
+	uint64_t length = row->length < 0 ? n : (uint64_t)row->length;
+	struct rs_safetensors st;
+	struct sc_err err = {0};
+	int rc;
+
+	for (int i = 0; i < 8; i++)
+		file[i] = (unsigned char)(length >> 8 * i);
+	memcpy(file + 8, row->header, n);
+	rc = rs_safetensors_parse(file, 8 + n + row->data, &st, &err);
+	if (!row->why) {
+		if (rc < 0)
+			fail_msg("refused: %s", err.msg);
+		rs_safetensors_done(&st);
+	} else {
+		assert_true(rc < 0);
+		if (!strstr(err.msg, row->why))
+			fail_msg("says '%s', want '%s'", err.msg, row->why);
+	}
+	/* every shorter file is refused, and nothing beyond its end is read (ASan) */
+	for (size_t cut = 0; !row->why && cut < 8 + n + row->data; cut++) {
+		unsigned char *shorter = malloc(cut ? cut : 1);
+
+		memcpy(shorter, file, cut);
+		assert_true(rs_safetensors_parse(shorter, cut, &st, &err) < 0);
+		free(shorter);
+	}
+	free(file);
+}
+
+static void written_is_read_back(void **unused)
+{
+	struct rs_tensor_at tensors[] = {
+		{.name = "b", .dtype = META_DTYPE_F32, .shape = {1, {3}}},
+		{.name = "\xc3\xa9\"\n", .dtype = META_DTYPE_U8, .shape = {2, {2, 5}}},
+		{.name = "a", .dtype = META_DTYPE_F32, .shape = {0, {0}}},
+		{.name = "step", .dtype = META_DTYPE_I64, .shape = {0, {0}}},
+	};
+	static const char *const order[] = {"step", "a", "b", "\xc3\xa9\"\n"};
+	struct sc_buf buf = {0};
+	struct rs_safetensors st;
+	struct sc_err err;
+	unsigned char *file;
+
+	(void)unused;
+	assert_int_equal(0, rs_safetensors_header(tensors, 4, "{\"format\":\"pt\"}", &buf, &err));
+	assert_int_equal(0, buf.bytes % SC_DATA_ALIGN);
+	file = calloc(1, tensors[3].end);
+	memcpy(file, buf.text, buf.bytes);
+	assert_int_equal(0, rs_safetensors_parse(file, tensors[3].end, &st, &err));
+	assert_string_equal("{\"format\":\"pt\"}", st.metadata);
+	for (int i = 0; i < 4; i++)
+		assert_string_equal(order[i], st.tensors[i].name);
+	rs_safetensors_done(&st);
+	free(file);
+	sc_buf_done(&buf);
+}
+
+/* Allocation fails at the n-th call, for every n until the parse passes: no crash, no leak. */
+static long allocations_left;
+
+static void *failing_alloc(size_t bytes)
+{
+	return allocations_left-- > 0 ? malloc(bytes) : NULL;
+}
+
+static void *failing_resize(void *p, size_t bytes)
+{
+	return allocations_left-- > 0 ? realloc(p, bytes) : NULL;
+}
+
+static void out_of_memory_is_refused(void **unused)
+{
+	static const char layout[] = "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight";
+	bool passed = false;
+
+	(void)unused;
+	sc_sys.alloc = failing_alloc;
+	sc_sys.resize = failing_resize;
+	for (long n = 0; !passed && n < 100000; n++) {
+		struct meta_layout *l = NULL;
+		struct meta_topology topo = {0};
+		struct sc_err err;
+		int rc;
+
+		allocations_left = n;
+		rc = meta_layout_parse(layout, NULL, NULL, &l, &err);
+		if (rc == 0)
+			rc = meta_topology_parse(l, "tp=2 pp=2 stages=3+1", &topo, &err);
+		passed = rc == 0;
+		if (rc < 0)
+			assert_int_equal(SC_E_NO_MEMORY, rc);
+		meta_topology_done(&topo);
+		meta_layout_free(l);
+	}
+	sc_sys.alloc = malloc;
+	sc_sys.resize = realloc;
+	assert_true(passed);
+}
+
+int main(void)
+{
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 2];
+	size_t nr = 0;
+
+	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
+		tests[nr] = (struct CMUnitTest){rows[nr].name, one_row, NULL, NULL, (void *)&rows[nr]};
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(written_is_read_back);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_refused);
+	return _cmocka_run_group_tests("safetensors", tests, nr, NULL, NULL);
+}
