@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define IDLE_IMAGES_BYTES_MAX (48u << 20) /* descriptions kept after their last use */
-
 /* --- jobs --- */
 
 static void job_free(struct rs_job *job)
@@ -428,151 +426,6 @@ int rs_path_text(struct rs_service *s, uint64_t id, const char **ret, struct sc_
 	return sc_fail(err, SC_E_NOT_FOUND, "no path %" PRIu64, id);
 }
 
-/* --- images, shared by all who read a file and kept for a while after --- */
-
-static size_t image_bucket(const struct rs_view *view, uint32_t rank, const char *file)
-{
-	uint64_t h = (uintptr_t)view / 64 * 0x9e3779b97f4a7c15u + rank;
-
-	while (*file)
-		h = (h ^ (unsigned char)*file++) * 0x100000001b3u;
-	return (h ^ h >> 29) % IMAGE_BUCKETS;
-}
-
-static void image_leave_idle(struct rs_service *s, struct rs_kept_image *k)
-{
-	k->idle_before->idle_after = k->idle_after;
-	k->idle_after->idle_before = k->idle_before;
-	k->idle_before = k->idle_after = NULL;
-	s->idle_cost -= k->cost;
-}
-
-static void image_drop(struct rs_service *s, struct rs_kept_image *k)
-{
-	struct rs_kept_image **at = &s->images[image_bucket(k->view, k->rank, k->file)];
-
-	image_leave_idle(s, k);
-	while (*at != k)
-		at = &(*at)->next;
-	*at = k->next;
-	rs_image_free(k->image, s->blobs);
-	rs_view_unref(s, k->view);
-	(void)pthread_mutex_destroy(&k->open_lock);
-	sc_sys.release(k);
-}
-
-static struct rs_kept_image *find_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
-					const char *file, bool as_view)
-{
-	struct rs_kept_image *k = s->images[image_bucket(view, rank, file)];
-
-	while (k && (k->view != view || k->rank != rank || strcmp(k->file, file) != 0 ||
-		     (as_view && !k->as_view && k->image->same_as) || (!as_view && k->as_view)))
-		k = k->next;
-	if (k && k->refs++ == 0)
-		image_leave_idle(s, k);
-	return k;
-}
-
-static uint64_t image_cost(const struct rs_image *im)
-{
-	uint64_t n = sizeof(struct rs_kept_image) + sizeof(*im) + im->arena.bytes + im->header_bytes +
-		     im->sources.arena.bytes + im->sources.room * sizeof(*im->sources.at);
-
-	for (uint32_t i = 0; im->gathers && i < im->nr; i++)
-		n += im->gathers[i].room * sizeof(*im->gathers[i].copies);
-	return n;
-}
-
-static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
-		      bool as_view, struct rs_kept_image **ret, struct sc_err *err)
-{
-	size_t bytes = strlen(file) + 1;
-	struct rs_kept_image *k = sc_zalloc(sizeof(*k) + bytes), *other;
-	int rc;
-
-	if (!k)
-		return sc_nomem(err);
-	k->file = memcpy(k + 1, file, bytes);
-	k->rank = rank;
-	k->refs = 1;
-	k->as_view = as_view;
-	rc = rs_image_new(view->model, rank, file, as_view, &view->origins, &k->image, err);
-	if (rc < 0) {
-		sc_sys.release(k);
-		return rc;
-	}
-	(void)pthread_mutex_init(&k->open_lock, NULL);
-	k->image->keeper = k;
-	k->view = rs_view_ref(view);
-	k->cost = image_cost(k->image);
-	(void)pthread_mutex_lock(&s->images_lock);
-	other = find_image(s, view, rank, file, as_view);
-	if (!other) {
-		size_t b = image_bucket(view, rank, file);
-
-		k->next = s->images[b];
-		s->images[b] = k;
-	}
-	(void)pthread_mutex_unlock(&s->images_lock);
-	if (other) {
-		rs_image_free(k->image, s->blobs);
-		rs_view_unref(s, k->view);
-		(void)pthread_mutex_destroy(&k->open_lock);
-		sc_sys.release(k);
-	}
-	*ret = other ? other : k;
-	return 0;
-}
-
-static void image_put(struct rs_service *s, struct rs_kept_image *k)
-{
-	(void)pthread_mutex_lock(&s->images_lock);
-	assert(k->refs > 0);
-	if (--k->refs == 0) {
-		k->idle_before = s->idle_images.idle_before;
-		k->idle_after = &s->idle_images;
-		s->idle_images.idle_before->idle_after = k;
-		s->idle_images.idle_before = k;
-		s->idle_cost += k->cost;
-		while (s->idle_cost > IDLE_IMAGES_BYTES_MAX)
-			image_drop(s, s->idle_images.idle_after);
-	}
-	(void)pthread_mutex_unlock(&s->images_lock);
-}
-
-int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
-		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err)
-{
-	struct rs_kept_image *k;
-	int rc = 0;
-
-	(void)pthread_mutex_lock(&s->images_lock);
-	k = find_image(s, view, rank, file, as_view);
-	(void)pthread_mutex_unlock(&s->images_lock);
-	if (!k)
-		rc = image_make(s, view, rank, file, as_view, &k, err);
-	if (rc < 0)
-		return rc;
-	if (open && !k->image->same_as) {
-		(void)pthread_mutex_lock(&k->open_lock);
-		if (!k->image->data)
-			rc = rs_image_open(k->image, s->blobs, &view->origins, err);
-		(void)pthread_mutex_unlock(&k->open_lock);
-	}
-	if (rc < 0)
-		image_put(s, k);
-	else
-		*ret = k->image;
-	return rc;
-}
-
-void rs_image_unref(struct rs_service *s, struct rs_image *image)
-{
-	if (image)
-		image_put(s, image->keeper);
-}
-
 /* --- start and end --- */
 
 static int service_new(const struct rs_options *o, struct rs_service *s, struct sc_err *err)
@@ -627,8 +480,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	for (size_t i = 0; i < s->jobs.nr; i++)
 		job_free(s->jobs.at[i]);
 	sc_vec_done(&s->jobs);
-	while (s->idle_images.idle_after != &s->idle_images)
-		image_drop(s, s->idle_images.idle_after);
+	rs_images_done(s);
 	while (s->views) {
 		struct rs_view *v = s->views;
 

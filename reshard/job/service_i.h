@@ -178,7 +178,7 @@ struct rs_service {
 	pthread_cond_t worker_wake;
 };
 
-/* version.c */
+/* set.c and version.c */
 int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
 		    struct sc_err *err);
 /** Parses, keeps and gives a number. */
@@ -196,6 +196,8 @@ int rs_set_finish(struct rs_set *set, struct sc_err *err);
 const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
 				       const struct meta_topology *topo, uint32_t rank);
 const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path);
+/** One line of what rs_set_tensors_text() writes; changes the line. */
+int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 struct rs_version *rs_version_new(void);
 void rs_version_unref(struct rs_version *v);
@@ -224,11 +226,26 @@ void rs_job_tell(struct rs_job *job);
 void rs_kick(struct rs_service *s, bool garbage);
 char *rs_trim(char *text);
 
+/* images.c: drops all that nobody uses, at the end. */
+void rs_images_done(struct rs_service *s);
+
 /* config.c: sets one key; -1 when key or value are unknown. */
 int rs_config_apply(struct rs_job *job, const char *key, const char *value);
 
 /* tree.c */
+/* the first three: under job.state */
 struct rs_work_rank *rs_work_rank(struct rs_job *job, uint32_t rank);
+struct rs_work *rs_work_find(struct rs_job *job, uint32_t rank, const char *path);
+int rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w);
+void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path);
+/** A copy of a rank's rows, so that no lock is held over callbacks. */
+int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rank *ret, struct sc_err *err);
+/** Is a committed file below `path` that was not removed? 1, 0 or an error; under job.state. */
+int rs_tree_committed_below(struct rs_job *job, const struct rs_view *head, uint32_t rank,
+			    const char *path, struct sc_err *err);
+/** What a path is in a view, without any working tree. */
+int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		 struct rs_look *ret, struct sc_err *err);
 int rs_work_load(struct rs_job *job, struct sc_err *err);
 void rs_work_clear(struct rs_job *job);
 

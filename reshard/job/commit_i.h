@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One commit, shared by the files that do it: commit.c (the protocol), commit_read.c, commit_sets.c. */
+#ifndef RS_COMMIT_I_H
+#define RS_COMMIT_I_H
+
+#include "reshard/job/service_i.h"
+
+struct item {			/* a row of the working tree */
+	uint32_t rank;
+	struct rs_work w;
+	struct rs_blob *blob;	/* of a tensor file */
+	const char *logical;	/* logical file, NULL: a plain file */
+	uint64_t bytes;
+	uint8_t hash[16];	/* of a plain file */
+	mode_t mode;
+};
+
+struct commit {
+	struct rs_service *s;
+	struct rs_job *job;
+	struct sc_err *err;
+	int64_t step;
+	const char *note;
+	struct rs_view *head;
+	uint64_t layout_id;
+	const struct meta_layout *layout;
+	struct meta_topology topo;
+	struct sc_arena arena;
+	struct {
+		struct item *at;
+		size_t nr, room;
+	} items;
+	struct {
+		struct meta_written *at;
+		size_t nr, room;
+	} written;
+	struct meta_state state;	/* all logical tensors of the new version */
+	struct rs_version *version;
+};
+
+/** Step 2: headers of what was written, and the logical tensors of the new version (c->state). */
+int rs_commit_read(struct commit *c);
+/** The new version's sets: of what was written, and what is taken over (c->version). */
+int rs_commit_sets(struct commit *c);
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Step 2 of commit: what ranks wrote -> logical tensors, or a refusal.  Only reads.
+ */
+#include "reshard/job/commit_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int logical_file(struct commit *c, struct item *it)
+{
+	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
+	struct meta_caps caps = {0};
+	const struct meta_rule *r = NULL;
+	struct sc_buf buf = {0};
+
+	if (it->rank == RS_SHARED)
+		return 0;
+	/* a file of tensors is matched by its first tensor (any rule gives the same file), or by its
+	 * name alone when it is empty; a plain file only by a rule for bytes */
+	if (tensors && it->blob->st.nr) {
+		r = meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, it->blob->st.tensors[0].name, &caps);
+		if (!r)
+			return sc_fail(c->err, SC_E_STATE, "rank %u: no rule matches '%s:%s'", it->rank, it->w.path,
+				       it->blob->st.tensors[0].name);
+	} else if (!tensors) {
+		r = meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps);
+		if (!r)
+			return 0;
+	}
+	if (r)
+		meta_pattern_render(&r->file_goal, &caps, &buf);
+	it->logical = !r ? it->w.path : buf.failed ? NULL : sc_arena_copy(&c->arena, buf.text ? buf.text : "", buf.bytes);
+	sc_buf_done(&buf);
+	return it->logical || (!tensors && !r) ? 0 : sc_nomem(c->err);
+}
+
+static int read_item(struct commit *c, struct item *it)
+{
+	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
+	struct stat st;
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
+
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(c->err, errno, "rank %d: '%s'", (int)it->rank, it->w.path);
+	it->mode = st.st_mode & 0777;
+	it->bytes = (uint64_t)st.st_size;
+	if (tensors) {
+		rc = rs_blob_get(c->s->blobs, it->w.blob, true, it->bytes, &it->blob, c->err);
+		if (rc < 0)
+			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
+	}
+	rc = logical_file(c, it);
+	if (rc == 0 && !it->logical)
+		rc = rs_hash_blob(c->s, it->w.blob, it->hash, &it->bytes, c->err);
+	return rc;
+}
+
+static int add_written(struct commit *c, const struct item *it)
+{
+	struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = "", .dtype = META_DTYPE_U8};
+
+	if (!it->blob) {
+		w.shape = (struct meta_shape){1, {it->bytes}};
+		return sc_vec_push(&c->written, w) < 0 ? sc_nomem(c->err) : 0;
+	}
+	for (uint32_t i = 0; i < it->blob->st.nr; i++) {
+		w.name = it->blob->st.tensors[i].name;
+		w.dtype = it->blob->st.tensors[i].dtype;
+		w.shape = it->blob->st.tensors[i].shape;
+		if (sc_vec_push(&c->written, w) < 0)
+			return sc_nomem(c->err);
+	}
+	return 0;
+}
+
+static const char *logical_of_committed(const struct commit *c, uint32_t rank, const char *path)
+{
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
+		const struct rs_set *set = c->head->version->sets[i];
+
+		if (set->kind != META_SET_TENSORS)
+			continue;
+		for (uint32_t at = 0;;) {
+			const struct meta_view *v = c->head->model;
+			uint32_t coords[SC_AXES_MAX];
+			const struct meta_entry *e;
+
+			if (rank >= v->topo->ranks)
+				break;
+			meta_topology_coords(v->topo, rank, coords);
+			e = meta_view_next(v, v->layout->pp >= 0 ? coords[v->layout->pp] : 0, &at);
+			if (!e)
+				break;
+			/* names with coordinates in the file's name are rare: compare what is rendered */
+			if (meta_entry_is_on(v, e, coords) &&
+			    strcmp(v->state->tensors[e->tensor].file, set->file) == 0) {
+				struct sc_arena arena = {0};
+				const char *file, *name;
+				bool same = meta_entry_stored(v, e, coords, &arena, &file, &name) == 0 &&
+					    strcmp(file, path) == 0;
+
+				sc_arena_done(&arena);
+				if (same)
+					return set->file;
+			}
+		}
+	}
+	return NULL;
+}
+
+static bool is_written(const struct commit *c, const char *logical)
+{
+	for (size_t i = 0; i < c->items.nr; i++)
+		if (c->items.at[i].w.kind == META_WORK_FILE && c->items.at[i].logical &&
+		    strcmp(c->items.at[i].logical, logical) == 0)
+			return true;
+	return false;
+}
+
+/* A removed tensor file: all ranks must have removed it; *ret_removed is then set. */
+static int check_removed(struct commit *c, const char *logical, bool *ret_removed)
+{
+	uint32_t removed = 0;
+
+	*ret_removed = false;
+	for (size_t i = 0; i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		removed += it->w.kind == META_WORK_GONE && it->logical && strcmp(it->logical, logical) == 0;
+	}
+	if (!removed)
+		return 0;
+	*ret_removed = true;
+	for (uint32_t rank = 0; rank < c->topo.ranks; rank++) {
+		struct meta_stored_list list = {0};
+		struct sc_arena arena = {0};
+		int rc = meta_view_rank(c->head->model, rank, NULL, &arena, &list, c->err);
+		const char *left = NULL;
+
+		for (size_t k = 0; rc == 0 && k < list.nr && !left; k++) {
+			const struct meta_stored *s = &list.at[k];
+			bool gone = false;
+
+			if (strcmp(c->head->model->state->tensors[s->entry->tensor].file, logical) != 0)
+				continue;
+			for (size_t i = 0; i < c->items.nr; i++)
+				gone = gone || (c->items.at[i].w.kind == META_WORK_GONE && c->items.at[i].rank == rank &&
+						strcmp(c->items.at[i].w.path, s->file) == 0);
+			left = gone ? NULL : s->file;
+		}
+		if (rc == 0 && left)
+			rc = sc_fail(c->err, SC_E_STATE, "'%s' was removed on some ranks, rank %u still has '%s'",
+				     logical, rank, left);
+		sc_vec_done(&list);
+		sc_arena_done(&arena);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int known_tensors(struct commit *c, struct meta_state *ret)
+{
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
+		const struct rs_set *set = c->head->version->sets[i];
+		bool removed = false;
+		int rc;
+
+		if (set->kind != META_SET_TENSORS)
+			continue;
+		rc = is_written(c, set->file) ? 0 : check_removed(c, set->file, &removed);
+		if (rc < 0)
+			return rc;
+		for (uint32_t t = 0; !removed && t < set->state.nr; t++) {
+			const struct meta_tensor *x = &set->state.tensors[t];
+
+			if (meta_state_add(ret, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+				return sc_nomem(c->err);
+		}
+	}
+	return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return strcmp(x->w.path, y->w.path);
+}
+
+/* Ranks that wrote no tensors at all, for a sentence that says so first. */
+static int refuse_missing(struct commit *c, int rc)
+{
+	struct sc_buf missing = {0};
+	uint32_t nr = 0, at = 0;
+
+	for (uint32_t rank = 0; rank < c->topo.ranks; rank++) {
+		while (at < c->written.nr && c->written.at[at].rank < rank)
+			at++;
+		if ((at == c->written.nr || c->written.at[at].rank != rank) && nr++ < 4)
+			sc_buf_printf(&missing, "%s%u", missing.bytes ? ", " : "", rank);
+	}
+	if (nr)
+		rc = sc_fail(c->err, SC_E_STATE, "topology '%s' has ranks 0 to %u; missing [%s%s]", c->topo.text,
+			     c->topo.ranks - 1, missing.text, nr > 4 ? ", ..." : "");
+	sc_buf_done(&missing);
+	return rc;
+}
+
+int rs_commit_read(struct commit *c)
+{
+	struct meta_state known = {0};
+	int rc = 0;
+
+	rs_step(RS_STEP_COMMIT_READ);
+	qsort(c->items.at, c->items.nr, sizeof(*c->items.at), by_rank);
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		struct item *it = &c->items.at[i];
+
+		if (it->w.kind == META_WORK_GONE) {
+			it->logical = logical_of_committed(c, it->rank, it->w.path);
+			continue;
+		}
+		rc = read_item(c, it);
+		if (rc == 0 && it->logical)
+			rc = add_written(c, it);
+	}
+	if (rc == 0)
+		rc = known_tensors(c, &known);
+	if (rc == 0 && c->written.nr) {
+		rc = meta_infer(c->layout, &c->topo, c->written.at, c->written.nr, &known, &c->state, c->err);
+		if (rc == SC_E_STATE)
+			rc = refuse_missing(c, rc);
+	} else if (rc == 0) {
+		/* only plain files were written, or files removed */
+		for (uint32_t t = 0; t < known.nr && rc == 0; t++)
+			if (meta_state_add(&c->state, known.tensors[t].key, strlen(known.tensors[t].key),
+					   known.tensors[t].dtype, &known.tensors[t].shape) < 0)
+				rc = sc_nomem(c->err);
+	}
+	meta_state_done(&known);
+	return rc;
+}

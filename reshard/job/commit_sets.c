@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The blob sets of a new version: one for each logical file that was written, and the others as they are. */
+#include "reshard/job/commit_i.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int set_presentation(struct commit *c, struct rs_set *set)
+{
+	set->job = c->job->id;
+	set->layout_id = c->layout_id;
+	set->layout = c->layout;
+	return meta_topology_copy(&c->topo, &set->topo) < 0 ? sc_nomem(c->err) : 0;
+}
+
+static int item_to_blob(struct commit *c, struct rs_set *set, const struct item *it, uint64_t blob)
+{
+	struct rs_set_blob b = {.rank = it->rank, .path_id = it->w.path_id, .path = it->w.path, .blob = blob,
+				.bytes = it->bytes, .mode = it->mode};
+
+	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
+}
+
+static int merge_metadata(struct commit *c, struct rs_set *set, const char *metadata, bool first,
+			  bool *differ)
+{
+	char *both = NULL;
+	bool d = false;
+
+	if (first) {
+		set->metadata = metadata ? sc_strdup(metadata) : NULL;
+		return metadata && !set->metadata ? sc_nomem(c->err) : 0;
+	}
+	if (rs_safetensors_common_metadata(set->metadata, metadata, &both, &d) < 0)
+		return sc_nomem(c->err);
+	sc_sys.release(set->metadata);
+	set->metadata = both ? sc_strdup(both) : NULL;
+	free(both);
+	*differ |= d;
+	return 0;
+}
+
+static int tensor_set(struct commit *c, const char *logical)
+{
+	struct rs_set *set = rs_set_new(c->s, logical, META_SET_TENSORS);
+	bool first = true, differ = false;
+	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
+
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (!it->logical || strcmp(it->logical, logical) != 0 || it->w.kind != META_WORK_FILE)
+			continue;
+		rc = item_to_blob(c, set, it, it->w.blob);
+		if (rc == 0 && it->blob)
+			rc = merge_metadata(c, set, it->blob->st.metadata, first, &differ);
+		first = false;
+	}
+	for (uint32_t t = 0; t < c->state.nr && rc == 0; t++) {
+		const struct meta_tensor *x = &c->state.tensors[t];
+
+		if (strcmp(x->file, logical) == 0 &&
+		    meta_state_add(&set->state, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+			rc = sc_nomem(c->err);
+	}
+	if (rc == 0)
+		rc = rs_set_finish(set, c->err);
+	if (rc == 0 && differ) {
+		sc_sys.release(set->report);
+		set->report = sc_strdup("metadata: ranks' __metadata__ differ; only what all agree on is kept\n");
+		rc = set->report ? 0 : sc_nomem(c->err);
+	}
+	if (rc == 0 && rs_version_add_set(c->version, set) < 0)
+		rc = sc_nomem(c->err);
+	rs_set_unref(set);
+	return rc;
+}
+
+static const struct rs_set *head_set(const struct commit *c, const char *file, enum meta_set_kind kind)
+{
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++)
+		if (c->head->version->sets[i]->kind == kind &&
+		    strcmp(c->head->version->sets[i]->file, file) == 0)
+			return c->head->version->sets[i];
+	return NULL;
+}
+
+/* A plain file as all ranks now see it: what was written, else what the head has. */
+static int plain_set(struct commit *c, const char *path, uint64_t path_id, bool shared)
+{
+	enum meta_set_kind kind = shared ? META_SET_SHARED : META_SET_PLAIN;
+	const struct rs_set *old = head_set(c, path, kind);
+	struct rs_set *set = rs_set_new(c->s, path, kind);
+	const struct item *first = NULL;
+	bool equal = !shared;
+	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
+
+	for (uint32_t r = 0; rc == 0 && r < (shared ? 1 : c->topo.ranks); r++) {
+		uint32_t rank = shared ? RS_SHARED : r;
+		const struct rs_set_blob *b = NULL;
+		const struct item *mine = NULL;
+
+		for (size_t i = 0; i < c->items.nr && !mine; i++)
+			if (c->items.at[i].rank == rank && c->items.at[i].w.path_id == path_id)
+				mine = &c->items.at[i];
+		if (mine && mine->w.kind == META_WORK_FILE) {
+			first = first ? first : mine;
+			equal = equal && mine->bytes == first->bytes && memcmp(mine->hash, first->hash, 16) == 0;
+			rc = item_to_blob(c, set, mine, mine->w.blob);
+			continue;
+		}
+		equal = false;
+		b = !mine && old ? rs_set_plain(old, c->layout, &c->topo, rank) : NULL;
+		if (b) {
+			struct rs_set_blob copy = *b;
+
+			copy.rank = rank;
+			rc = rs_set_add_blob(set, copy) < 0 ? sc_nomem(c->err) : 0;
+		}
+	}
+	/* equal on all ranks: one blob for all, and all ranks of any topology have it */
+	for (size_t i = 0; rc == 0 && equal && first && i < set->nr_blobs; i++)
+		set->blobs[i].blob = first->w.blob;
+	set->verified = META_EQUAL;
+	if (rc == 0)
+		rc = rs_set_finish(set, c->err);
+	if (rc == 0 && set->nr_blobs && rs_version_add_set(c->version, set) < 0)
+		rc = sc_nomem(c->err);
+	rs_set_unref(set);
+	return rc;
+}
+
+static bool had_before(const struct commit *c, size_t i)
+{
+	const struct item *it = &c->items.at[i];
+
+	for (size_t k = 0; k < i; k++) {
+		const struct item *x = &c->items.at[k];
+
+		if (it->logical && x->w.kind == META_WORK_FILE ? x->logical && strcmp(x->logical, it->logical) == 0
+							       : !x->logical && x->w.path_id == it->w.path_id &&
+									 (x->rank == RS_SHARED) == (it->rank == RS_SHARED))
+			return true;
+	}
+	return false;
+}
+
+static bool is_touched(const struct commit *c, const struct rs_set *set)
+{
+	for (size_t i = 0; i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (set->kind == META_SET_TENSORS ? it->logical && strcmp(it->logical, set->file) == 0
+						  : !it->logical && strcmp(it->w.path, set->file) == 0 &&
+							    (it->rank == RS_SHARED) == (set->kind == META_SET_SHARED))
+			return true;
+	}
+	return false;
+}
+
+int rs_commit_sets(struct commit *c)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (had_before(c, i) || (it->logical && it->w.kind == META_WORK_GONE))
+			continue;
+		rc = it->logical ? tensor_set(c, it->logical)
+				 : plain_set(c, it->w.path, it->w.path_id, it->rank == RS_SHARED);
+	}
+	/* what was not written is taken over as it is */
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc == 0; i++)
+		if (!is_touched(c, c->head->version->sets[i]) &&
+		    rs_version_add_set(c->version, c->head->version->sets[i]) < 0)
+			rc = sc_nomem(c->err);
+	return rc;
+}

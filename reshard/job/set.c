@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts that versions use, and blob sets: all ranks' blobs of one logical file. */
+#include "reshard/job/service_i.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- layouts: few and small, kept for the life of the service --- */
+
+struct presets {
+	struct rs_service *s;
+	struct sc_arena arena;
+};
+
+/* The user's own presets come before those that ship. */
+static const char *find_preset(void *arg, const char *name)
+{
+	struct presets *p = arg;
+	char path[512];
+	FILE *f;
+	char *text = NULL;
+	size_t n;
+
+	if (!p->s->preset_dir || strchr(name, '/') || *name == '.')
+		return meta_preset_builtin(NULL, name);
+	(void)snprintf(path, sizeof(path), "%s/%s.layout", p->s->preset_dir, name);
+	f = fopen(path, "re");
+	if (!f)
+		return meta_preset_builtin(NULL, name);
+	text = sc_arena_alloc(&p->arena, SC_LAYOUT_BYTES_MAX + 1);
+	n = text ? fread(text, 1, SC_LAYOUT_BYTES_MAX, f) : 0;
+	if (text)
+		text[n] = 0;
+	(void)fclose(f);
+	return text;
+}
+
+int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
+		    struct sc_err *err)
+{
+	struct presets p = {.s = s};
+	int rc = meta_layout_parse(text, find_preset, &p, ret, err);
+
+	sc_arena_done(&p.arena);
+	return rc;
+}
+
+struct layout_load {
+	struct rs_kept_layout *kept;
+	struct sc_err *err;
+};
+
+static int on_layout(void *arg, uint64_t id, const char *source, const char *flat)
+{
+	struct layout_load *l = arg;
+	struct meta_layout *layout = NULL;
+	struct rs_kept_layout *kept;
+	int rc = meta_layout_parse(flat, NULL, NULL, &layout, l->err);
+
+	if (rc < 0)
+		return rc;
+	kept = sc_arena_alloc(&layout->arena, sizeof(*kept));
+	if (kept)
+		*kept = (struct rs_kept_layout){id, layout, sc_arena_copy(&layout->arena, source, strlen(source))};
+	if (!kept || !kept->source) {
+		meta_layout_free(layout);
+		return sc_nomem(l->err);
+	}
+	l->kept = kept;
+	return 0;
+}
+
+static const struct rs_kept_layout *find_layout(struct rs_service *s, uint64_t id)
+{
+	for (size_t i = 0; i < s->layouts.nr; i++)
+		if (s->layouts.at[i]->id == id)
+			return s->layouts.at[i];
+	return NULL;
+}
+
+int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
+		    struct sc_err *err)
+{
+	struct layout_load load = {.err = err};
+	const struct rs_kept_layout *kept;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->lock);
+	kept = find_layout(s, id);
+	(void)pthread_mutex_unlock(&s->lock);
+	if (!kept) {
+		rc = meta_layout_get(s->catalog, id, on_layout, &load, err);
+		if (rc < 0)
+			return rc;
+		(void)pthread_mutex_lock(&s->lock);
+		kept = find_layout(s, id);
+		if (!kept && sc_vec_push(&s->layouts, load.kept) < 0)
+			rc = sc_nomem(err);
+		if (!kept && rc == 0)
+			kept = sc_steal(&load.kept);
+		(void)pthread_mutex_unlock(&s->lock);
+		if (load.kept)
+			meta_layout_free(load.kept->layout);
+	}
+	if (rc == 0)
+		*ret = kept;
+	return rc;
+}
+
+int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
+		   const struct meta_layout **ret, struct sc_err *err)
+{
+	struct meta_layout *l = NULL;
+	const struct rs_kept_layout *kept;
+	int rc = rs_layout_parse(s, text, &l, err);
+
+	if (rc == 0)
+		rc = meta_layout_put(s->catalog, text, l->flat, ret_id, err);
+	meta_layout_free(l);
+	if (rc == 0)
+		rc = rs_layout_by_id(s, *ret_id, &kept, err);
+	if (rc == 0)
+		*ret = kept->layout;
+	return rc;
+}
+
+/* --- sets --- */
+
+struct rs_set *rs_set_new(struct rs_service *s, const char *file, enum meta_set_kind kind)
+{
+	struct rs_set *set = sc_zalloc(sizeof(*set));
+
+	(void)s;
+	if (!set)
+		return NULL;
+	set->refs = 1;
+	set->kind = kind;
+	set->file = sc_strdup(file);
+	set->report = sc_strdup("");
+	(void)pthread_mutex_init(&set->report_lock, NULL);
+	if (set->file && set->report)
+		return set;
+	rs_set_unref(set);
+	return NULL;
+}
+
+struct rs_set *rs_set_ref(struct rs_set *set)
+{
+	(void)__atomic_add_fetch(&set->refs, 1, __ATOMIC_RELAXED);
+	return set;
+}
+
+void rs_set_unref(struct rs_set *set)
+{
+	if (!set || __atomic_sub_fetch(&set->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	meta_view_free(set->view);
+	meta_state_done(&set->state);
+	meta_topology_done(&set->topo);
+	(void)pthread_mutex_destroy(&set->report_lock);
+	sc_sys.release(set->file);
+	sc_sys.release(set->metadata);
+	sc_sys.release(set->report);
+	sc_sys.release(set->hashes);
+	sc_sys.release(set->blobs);
+	sc_sys.release(set);
+}
+
+int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob)
+{
+	if (sc_vec_grow((void **)&set->blobs, set->nr_blobs, &set->room_blobs, sizeof(blob)) < 0)
+		return -1;
+	set->blobs[set->nr_blobs++] = blob;
+	return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct rs_set_blob *x = a, *y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return strcmp(x->path, y->path);
+}
+
+int rs_set_finish(struct rs_set *set, struct sc_err *err)
+{
+	if (set->nr_blobs)
+		qsort(set->blobs, set->nr_blobs, sizeof(*set->blobs), by_rank);
+	if (set->kind == META_SET_TENSORS)
+		return meta_view_new(set->layout, &set->topo, &set->state, &set->view, err);
+	set->same_on_all = set->kind == META_SET_PLAIN && set->nr_blobs == set->topo.ranks;
+	for (size_t i = 1; i < set->nr_blobs; i++)
+		set->same_on_all = set->same_on_all && set->blobs[i].blob == set->blobs[0].blob;
+	return 0;
+}
+
+const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path)
+{
+	struct rs_set_blob key = {.rank = rank, .path = path};
+
+	return set->nr_blobs ? bsearch(&key, set->blobs, set->nr_blobs, sizeof(key), by_rank) : NULL;
+}
+
+const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
+				       const struct meta_topology *topo, uint32_t rank)
+{
+	const struct meta_mesh *mesh;
+	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
+
+	if (set->kind == META_SET_SHARED)
+		return rank == RS_SHARED && set->nr_blobs ? &set->blobs[0] : NULL;
+	if (rank == RS_SHARED || rank >= topo->ranks)
+		return NULL;
+	if (set->same_on_all)
+		return &set->blobs[0];
+	mesh = &set->layout->meshes[0];
+	meta_topology_coords(topo, rank, coords);
+	for (int i = 0; i < mesh->nr; i++) {
+		const char *name = set->layout->axes.name[mesh->at[i].axis];
+		int k = meta_axis_find(&layout->axes, name, strlen(name));
+		uint32_t c = k >= 0 ? coords[k] : 0;
+
+		if (c >= set->topo.degree[mesh->at[i].axis])
+			return NULL;
+		at[mesh->at[i].axis] = c;
+	}
+	return rs_set_find(set, meta_topology_rank(&set->topo, at), set->file);
+}
+
+void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
+{
+	for (uint32_t i = 0; i < set->state.nr; i++) {
+		const struct meta_tensor *t = &set->state.tensors[i];
+
+		sc_buf_printf(buf, "%s\t%s", meta_dtype_name(t->dtype), set->hashes ? "" : "-");
+		for (int k = 0; set->hashes && k < 16; k++)
+			sc_buf_printf(buf, "%02x", set->hashes[i][k]);
+		sc_buf_add(buf, "\t", 1);
+		for (int k = 0; k < t->shape.nr; k++)
+			sc_buf_printf(buf, "%s%" PRIu64, k ? "," : "", t->shape.dim[k]);
+		/* the key is last: a name may hold any character but a line feed (escaped) */
+		sc_buf_add(buf, "\t", 1);
+		for (const char *p = t->key; *p; p++)
+			if (*p == '\n' || *p == '\\')
+				sc_buf_printf(buf, "\\%c", *p == '\n' ? 'n' : '\\');
+			else
+				sc_buf_add(buf, p, 1);
+		sc_buf_add(buf, "\n", 1);
+	}
+}
+
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (; *text; text++) {
+		if (*text == '\\' && text[1]) {
+			text++;
+			*to++ = *text == 'n' ? '\n' : *text;
+		} else {
+			*to++ = *text;
+		}
+	}
+	*to = 0;
+}
+
+int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
+{
+	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
+	char *key = shape ? strchr(shape + 1, '\t') : NULL;
+	struct meta_shape s = {0};
+	int dtype;
+
+	if (!key)
+		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
+	*hash++ = *shape++ = *key++ = 0;
+	dtype = meta_dtype_find(line, strlen(line));
+	for (char *save = NULL, *d = strtok_r(shape, ",", &save); d; d = strtok_r(NULL, ",", &save)) {
+		if (s.nr == SC_DIMS_MAX)
+			dtype = -1;
+		else
+			s.dim[s.nr++] = strtoull(d, NULL, 10);
+	}
+	unescape(key);
+	if (dtype < 0 || !strchr(key, ':'))
+		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad tensor '%s'", set->id, key);
+	if (*hash != '-' && strlen(hash) == 32) {
+		uint8_t (*more)[16] = sc_sys.resize(set->hashes, (set->state.nr + 1) * sizeof(*more));
+
+		if (!more)
+			return sc_nomem(err);
+		set->hashes = more;
+		for (int i = 0; i < 16; i++)
+			(void)sscanf(hash + 2 * i, "%2hhx", &more[set->state.nr][i]);
+	}
+	return meta_state_add(&set->state, key, strlen(key), (enum meta_dtype)dtype, &s) < 0 ? sc_nomem(err) : 0;
+}

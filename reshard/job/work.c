@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Changing the working tree: each call is one row of the catalog and its copy in memory.  Callers
+ * hold rs_tree_read_lock, so that no commit seals meanwhile.
+ */
+#include "reshard/job/service_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t row_rank(uint32_t rank)
+{
+	return rank == RS_SHARED ? META_SHARED : (int64_t)rank;
+}
+
+static int save_work(struct rs_job *job, uint32_t rank, const struct rs_work *w, struct sc_err *err)
+{
+	struct meta_work_row row = {.id = w->blob, .job = job->id, .rank = row_rank(rank), .path = w->path_id,
+				    .kind = w->kind, .mode = w->mode, .uid = w->uid, .gid = w->gid,
+				    .mtime_ns = w->mtime_ns};
+
+	return meta_work_put(job->service->catalog, &row, err);
+}
+
+/* A new row (and blob number) at a path; replaces what was written there before. */
+static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		    enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *ret_blob,
+		    struct sc_err *err)
+{
+	struct rs_work w = {.kind = kind, .mode = owner->mode, .uid = owner->uid, .gid = owner->gid,
+			    .mtime_ns = sc_now_wall_ns()};
+	int rc = rs_path_id(s, path, &w.path_id, err);
+
+	if (rc == 0)
+		rc = rs_path_text(s, w.path_id, &w.path, err);
+	if (rc == 0)
+		rc = meta_catalog_begin(s->catalog, false, err);
+	if (rc < 0)
+		return rc;
+	rc = meta_blob_add(s->catalog, &w.blob, err);
+	if (rc == 0)
+		rc = save_work(job, rank, &w, err);
+	rc = meta_catalog_end(s->catalog, rc, err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&job->state);
+	if (rs_work_put(job, rank, w) < 0)
+		rc = sc_nomem(err);
+	job->mtime_ns = w.mtime_ns;
+	(void)pthread_mutex_unlock(&job->state);
+	*ret_blob = w.blob;
+	rs_job_tell(job);
+	return rc;
+}
+
+static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		       uint64_t blob, bool is_file, struct sc_err *err)
+{
+	struct sc_err ignored;
+	int rc = meta_work_remove(s->catalog, blob, err);
+
+	/* on a full disk even a removal needs room for its row: the bytes that go make some */
+	if (rc == SC_E_NO_SPACE && is_file && meta_store_remove(&s->store, blob, &ignored) == 0)
+		rc = meta_work_remove(s->catalog, blob, err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&job->state);
+	rs_work_drop(job, rank, path);
+	job->mtime_ns = sc_now_wall_ns();
+	(void)pthread_mutex_unlock(&job->state);
+	if (is_file)
+		(void)meta_store_remove(&s->store, blob, &ignored); /* else: garbage at the next start */
+	rs_job_tell(job);
+	return 0;
+}
+
+int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct sc_err ignored;
+	uint64_t blob;
+	int rc = add_work(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
+
+	if (rc < 0)
+		return rc;
+	rc = meta_store_create(&s->store, blob, &fd, err);
+	if (rc == 0 && sc_sys.fchmod(fd, owner->mode & 07777) < 0)
+		rc = sc_fail_sys(err, errno, "cannot set the mode of '%s'", path);
+	/* without the privilege files stay the daemon's own */
+	if (rc == 0 && sc_sys.fchown(fd, owner->uid, owner->gid) < 0 && errno != EPERM)
+		rc = sc_fail_sys(err, errno, "cannot set the owner of '%s'", path);
+	if (rc < 0) {
+		(void)remove_work(s, job, rank, path, blob, true, &ignored);
+		return rc;
+	}
+	*ret_blob = blob;
+	*ret_fd = sc_steal_fd(&fd);
+	return 0;
+}
+
+/* Copies bytes between two files, by reflink where the file system can. */
+static int copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_err *err)
+{
+	uint64_t at = 0;
+
+	if (bytes == 0 || sc_sys.clone_range(to, 0, from, 0, 0) == 0)
+		return 0;
+	while (at < bytes) {
+		off_t in = (off_t)at, out = (off_t)at;
+		ssize_t n = sc_sys.copy_range(from, &in, to, &out, bytes - at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return sc_fail_sys(err, n ? errno : EIO, "cannot copy '%s'", path);
+		at += (uint64_t)n;
+	}
+	return 0;
+}
+
+static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		      int to, struct sc_err *err)
+{
+	struct rs_image *im = NULL;
+	unsigned char *buffer = sc_sys.alloc(1u << 20);
+	int rc = buffer ? rs_view_image(s, view, rank, path, true, true, &im, err) : sc_nomem(err);
+
+	for (uint64_t at = 0; rc == 0 && at < im->bytes;) {
+		uint64_t n = im->bytes - at < 1u << 20 ? im->bytes - at : 1u << 20;
+
+		rs_image_read(im, at, n, buffer);
+		if (sc_pwrite_all(to, buffer, n, at) < 0)
+			rc = sc_fail_sys(err, errno, "cannot copy '%s'", path);
+		at += n;
+	}
+	rs_image_unref(s, im);
+	sc_sys.release(buffer);
+	return rc;
+}
+
+int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		    bool truncate, struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+	sc_cleanup(sc_closep) int to = -1;
+	sc_cleanup(sc_closep) int from = -1;
+	struct rs_owner owner;
+	struct rs_look look;
+	struct sc_err ignored;
+	uint64_t blob = 0;
+	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+
+	if (rc == 0 && look.kind != RS_VIEW && look.kind != RS_BLOB) {
+		/* somebody else was faster */
+		rs_view_unref(s, head);
+		return look.kind == RS_WORK ? 0 : sc_fail(err, SC_E_STALE, "'%s' is gone", path);
+	}
+	owner = (struct rs_owner){look.uid, look.gid, look.mode ? look.mode : 0644};
+	if (rc == 0)
+		rc = rs_work_create(s, job, rank, path, &owner, &blob, &to, err);
+	if (rc == 0 && !truncate && look.kind == RS_BLOB) {
+		rc = meta_store_open_blob(&s->store, look.blob, O_RDONLY, &from, err);
+		if (rc == 0)
+			rc = copy_file(to, from, look.bytes, path, err);
+	} else if (rc == 0 && !truncate) {
+		rc = copy_image(s, head, rank, path, to, err);
+	}
+	if (rc < 0 && blob)
+		(void)remove_work(s, job, rank, path, blob, true, &ignored);
+	rs_view_unref(s, head);
+	return rc;
+}
+
+int rs_work_mkdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		  const struct rs_owner *owner, struct sc_err *err)
+{
+	struct rs_look look;
+	uint64_t blob;
+	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+
+	if (rc == 0 && look.kind != RS_NONE)
+		return sc_fail(err, SC_E_EXISTS, "'%s' exists", path);
+	return rc < 0 ? rc : add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
+}
+
+/* Is there a committed file at this path, under the working tree? */
+static int is_committed(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+			struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+	struct rs_look look = {0};
+	int rc = head ? rs_tree_look(s, head, rank, path, &look, err) : 0;
+
+	rs_view_unref(s, head);
+	return rc < 0 ? rc : look.kind == RS_VIEW || look.kind == RS_BLOB;
+}
+
+int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		   struct sc_err *err)
+{
+	static const struct rs_owner nobody = {0};
+	struct rs_look look;
+	uint64_t blob;
+	int rc = rs_look(s, job, NULL, rank, path, &look, err), committed;
+
+	if (rc < 0)
+		return rc;
+	if (look.kind == RS_NONE)
+		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
+	if (look.kind == RS_DIR)
+		return sc_fail(err, SC_E_IS_DIR, "'%s' is a directory", path);
+	committed = is_committed(s, job, rank, path, err);
+	if (committed < 0)
+		return committed;
+	if (look.kind == RS_WORK)
+		rc = remove_work(s, job, rank, path, look.blob, true, err);
+	return rc < 0 || !committed ? rc
+				    : add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
+}
+
+static int has_children(void *arg, const char *name, bool is_dir)
+{
+	(void)arg;
+	(void)name;
+	(void)is_dir;
+	return 1;
+}
+
+int rs_work_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		  struct sc_err *err)
+{
+	struct rs_look look;
+	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+
+	if (rc < 0)
+		return rc;
+	if (look.kind == RS_NONE)
+		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
+	if (look.kind != RS_DIR)
+		return sc_fail(err, SC_E_NOT_DIR, "'%s' is no directory", path);
+	rc = rs_list(s, job, NULL, rank, path, has_children, NULL, err);
+	if (rc)
+		return rc < 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "rank %u: '%s' is not empty", rank, path);
+	if (!look.from_work)
+		return sc_fail(err, SC_E_BUSY, "rank %u is a rank of the job's topology", rank);
+	return remove_work(s, job, rank, path, look.blob, false, err);
+}
+
+/* Moves one row; the caller has made room at the new path. */
+static int move_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		     uint32_t new_rank, const char *new_path, struct sc_err *err)
+{
+	struct rs_work w = {0}, *found;
+	int rc;
+
+	(void)pthread_mutex_lock(&job->state);
+	found = rs_work_find(job, rank, path);
+	if (found)
+		w = *found;
+	(void)pthread_mutex_unlock(&job->state);
+	if (!found)
+		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
+	rc = rs_path_id(s, new_path, &w.path_id, err);
+	if (rc == 0)
+		rc = rs_path_text(s, w.path_id, &w.path, err);
+	if (rc == 0)
+		rc = save_work(job, new_rank, &w, err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&job->state);
+	rs_work_drop(job, rank, path);
+	if (rs_work_put(job, new_rank, w) < 0)
+		rc = sc_nomem(err);
+	(void)pthread_mutex_unlock(&job->state);
+	return rc;
+}
+
+static int rename_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		      uint32_t new_rank, const char *new_path, struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+	struct rs_work_rank rows = {0};
+	size_t n = strlen(path);
+	int rc;
+
+	(void)pthread_mutex_lock(&job->state);
+	rc = rs_tree_committed_below(job, head, rank, path, err);
+	(void)pthread_mutex_unlock(&job->state);
+	rs_view_unref(s, head);
+	if (rc)
+		return rc < 0 ? rc : sc_fail(err, SC_E_CROSS, "'%s' has committed files; copy it", path);
+	rc = rs_work_rows(job, rank, &rows, err);
+	for (size_t i = 0; rc == 0 && i < rows.nr; i++) {
+		const struct rs_work *w = &rows.at[i];
+		struct sc_buf to = {0};
+
+		if (strncmp(w->path, path, n) != 0 || (w->path[n] && w->path[n] != '/') ||
+		    w->kind == META_WORK_GONE)
+			continue;
+		sc_buf_printf(&to, "%s%s", new_path, w->path + n);
+		rc = to.failed ? sc_nomem(err) : move_work(s, job, rank, w->path, new_rank, to.text, err);
+		sc_buf_done(&to);
+	}
+	sc_vec_done(&rows);
+	return rc;
+}
+
+int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		   uint32_t new_rank, const char *new_path, bool no_replace, struct sc_err *err)
+{
+	static const struct rs_owner nobody = {0};
+	struct rs_look from, to;
+	uint64_t blob;
+	int rc = rs_look(s, job, NULL, rank, path, &from, err), committed;
+
+	if (rc == 0)
+		rc = rs_look(s, job, NULL, new_rank, new_path, &to, err);
+	if (rc < 0)
+		return rc;
+	if (from.kind == RS_NONE)
+		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
+	if (to.kind != RS_NONE && no_replace)
+		return sc_fail(err, SC_E_EXISTS, "'%s' exists", new_path);
+	if (from.kind == RS_VIEW || from.kind == RS_BLOB)
+		return sc_fail(err, SC_E_CROSS, "'%s' is committed; copy it", path);
+	if (to.kind == RS_DIR && from.kind != RS_DIR)
+		return sc_fail(err, SC_E_IS_DIR, "'%s' is a directory", new_path);
+	if (to.kind != RS_NONE && to.kind != RS_DIR && from.kind == RS_DIR)
+		return sc_fail(err, SC_E_NOT_DIR, "'%s' is no directory", new_path);
+	if (rank == new_rank && strcmp(path, new_path) == 0)
+		return 0;
+	if (from.kind == RS_DIR) {
+		rc = to.kind == RS_DIR ? rs_work_rmdir(s, job, new_rank, new_path, err) : 0;
+		return rc < 0 ? rc : rename_dir(s, job, rank, path, new_rank, new_path, err);
+	}
+	committed = is_committed(s, job, rank, path, err);
+	if (committed < 0)
+		return committed;
+	if (to.kind == RS_WORK)
+		rc = remove_work(s, job, new_rank, new_path, to.blob, true, err);
+	if (rc == 0)
+		rc = move_work(s, job, rank, path, new_rank, new_path, err);
+	if (rc == 0 && committed)
+		rc = add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
+	rs_job_tell(job);
+	return rc;
+}
+
+int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		       const struct rs_owner *owner, int64_t mtime_ns, struct sc_err *err)
+{
+	struct rs_work w = {0}, *found;
+	uint64_t blob;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&job->state);
+	found = rs_work_find(job, rank, path);
+	if (found)
+		w = *found;
+	(void)pthread_mutex_unlock(&job->state);
+	if (!found)
+		return add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
+	w.mode = owner->mode;
+	w.uid = owner->uid;
+	w.gid = owner->gid;
+	w.mtime_ns = mtime_ns;
+	rc = save_work(job, rank, &w, err);
+	(void)pthread_mutex_lock(&job->state);
+	found = rc == 0 ? rs_work_find(job, rank, path) : NULL;
+	if (found)
+		*found = w;
+	(void)pthread_mutex_unlock(&job->state);
+	return rc;
+}
+
+bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
+{
+	bool is = false;
+
+	(void)s;
+	(void)pthread_mutex_lock(&job->state);
+	for (size_t i = 0; !is && i < job->work.nr; i++)
+		for (size_t k = 0; !is && k < job->work.at[i]->nr; k++)
+			is = job->work.at[i]->at[k].blob == blob &&
+			     job->work.at[i]->at[k].kind == META_WORK_FILE;
+	(void)pthread_mutex_unlock(&job->state);
+	return is;
+}
+
+int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
+		 struct sc_err *err)
+{
+	if (!rs_work_is(s, job, blob))
+		return sc_fail(err, SC_E_STALE, "this file is not in the working tree any more");
+	return meta_store_open_blob(&s->store, blob, flags, ret_fd, err);
+}
