@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Presenting tensor N: of the rules whose logical pattern matches N take the first (not tied) whose
+ * stored name has that rule as its first match; and every tied one (pp > 1).  A layout is thus its
+ * own inverse, checked.
+ */
+#include "meta/model/view.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct match {
+	const struct meta_rule *rule;
+	struct meta_caps caps;
+};
+
+struct family {		/* experts of one rule and layer */
+	uint32_t experts;
+};
+
+struct each_family {	/* tensors of one `each` name: how many there are along each axis */
+	uint32_t had[SC_AXES_MAX];
+};
+
+struct builder {
+	struct meta_view *v;
+	struct sc_err *err;
+	struct sc_arena arena;	/* ends with the build */
+	struct sc_map families, eachs, keys;
+	uint32_t *starts;
+	struct {
+		struct match *at;
+		size_t nr, room;
+	} matches;
+	struct {
+		struct meta_entry *at;
+		size_t nr, room;
+	} entries;
+};
+
+static const char *plain_name(struct builder *b, const struct meta_tensor *t)
+{
+	const char *each = meta_tensor_each(t->name);
+
+	return each ? sc_arena_copy(&b->arena, t->name, (size_t)(each - t->name)) : t->name;
+}
+
+/* Key of the experts that are numbered together: the rule and all other captures. */
+static const char *family_key(struct builder *b, const struct meta_rule *r,
+			      const struct meta_caps *caps)
+{
+	struct sc_buf buf = {0};
+	char *key;
+
+	sc_buf_printf(&buf, "%u", r->index);
+	for (uint16_t i = 0; i < caps->nr; i++) {
+		const struct meta_cap *c = &caps->at[i];
+
+		if (c->id == META_CAP_E || c->id == META_CAP_X)
+			continue;
+		if (c->is_number)
+			sc_buf_printf(&buf, "|%u=%u", c->id, c->number);
+		else
+			sc_buf_printf(&buf, "|%u=%.*s", c->id, (int)c->bytes, c->text);
+	}
+	key = buf.failed ? NULL : sc_arena_copy(&b->arena, buf.text, buf.bytes);
+	sc_buf_done(&buf);
+	return key;
+}
+
+static const struct meta_cap *layer_of(const struct meta_caps *caps)
+{
+	const struct meta_cap *c = meta_caps_find(caps, META_CAP_L);
+
+	return c ? c : meta_caps_find(caps, META_CAP_G);
+}
+
+static const struct meta_cap *expert_of(const struct meta_caps *caps)
+{
+	const struct meta_cap *c = meta_caps_find(caps, META_CAP_E);
+
+	return c ? c : meta_caps_find(caps, META_CAP_X);
+}
+
+static int count_expert(struct builder *b, const struct match *m)
+{
+	const struct meta_cap *x = expert_of(&m->caps);
+	const char *key;
+	struct family *f;
+
+	if (!x)
+		return 0;
+	key = family_key(b, m->rule, &m->caps);
+	f = key ? sc_map_get(&b->families, key, strlen(key)) : NULL;
+	if (key && !f) {
+		f = sc_arena_alloc(&b->arena, sizeof(*f));
+		if (!f || sc_map_put(&b->families, key, strlen(key), f) < 0)
+			f = NULL;
+	}
+	if (!f)
+		return sc_nomem(b->err);
+	if (f->experts < x->number + 1)
+		f->experts = x->number + 1;
+	return 0;
+}
+
+static int count_each(struct builder *b, const struct match *m, const struct meta_tensor *t,
+		      const char *plain)
+{
+	const char *p = meta_tensor_each(t->name);
+	const char *key = sc_arena_printf(&b->arena, "%s:%s", t->file, plain);
+	struct each_family *f = key ? sc_map_get(&b->eachs, key, strlen(key)) : NULL;
+
+	if (key && !f) {
+		f = sc_arena_alloc(&b->arena, sizeof(*f));
+		if (!f || sc_map_put(&b->eachs, key, strlen(key), f) < 0)
+			f = NULL;
+	}
+	if (!f)
+		return sc_nomem(b->err);
+	for (int i = 0; i < m->rule->nr_each; i++) {
+		uint32_t at;
+
+		p = p ? strchr(p, '=') : NULL;
+		if (!p)
+			return sc_fail(b->err, SC_E_STATE, "'%s' lacks a coordinate of its rule '%s'", t->key,
+				       m->rule->text);
+		at = (uint32_t)strtoul(++p, NULL, 10);
+		if (f->had[i] < at + 1)
+			f->had[i] = at + 1;
+	}
+	return 0;
+}
+
+/* Rules that speak of tensor t, and what all tensors together tell: layers, experts, each. */
+static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
+{
+	const struct meta_view *v = b->v;
+	const struct meta_tensor *tensor = &v->state->tensors[t];
+	const char *plain = plain_name(b, tensor);
+	bool is_each = plain != tensor->name, told = false;
+	int rc = 0;
+
+	if (!plain)
+		return sc_nomem(b->err);
+	first[t] = (uint32_t)b->matches.nr;
+	for (uint32_t i = 0; i < v->layout->nr_rules && rc == 0; i++) {
+		const struct meta_rule *r = &v->layout->rules[i];
+		struct match m = {.rule = r};
+		const struct meta_cap *layer;
+
+		if ((r->tied && v->topo->pp == 1) || (r->nr_each > 0) != is_each ||
+		    !meta_rule_match(r, true, tensor->file, plain, &m.caps))
+			continue;
+		layer = layer_of(&m.caps);
+		if (!r->tied && !told) {
+			told = true;
+			if (layer && layer->number + 1 > b->v->layers)
+				b->v->layers = layer->number + 1;
+		}
+		if (sc_vec_push(&b->matches, m) < 0)
+			return sc_nomem(b->err);
+		rc = count_expert(b, &m);
+		if (rc == 0 && is_each)
+			rc = count_each(b, &m, tensor, plain);
+	}
+	return rc;
+}
+
+/* Adds an entry if the stored name leads back to the rule; sets *mine. */
+static int add_entry(struct builder *b, uint32_t t, const struct match *m,
+		     const uint32_t fixed[SC_AXES_MAX], const struct meta_caps *caps, bool *mine)
+{
+	const struct meta_view *v = b->v;
+	struct meta_entry e = {.tensor = t, .rule = m->rule};
+	struct sc_buf file = {0}, name = {0};
+	struct meta_caps all = *caps, found;
+	bool varies = false, failed;
+
+	memcpy(e.fixed, fixed, sizeof(e.fixed));
+	for (int part = 0; part < 2; part++) {
+		const struct meta_pattern *p = part ? &m->rule->name : &m->rule->file;
+
+		for (uint16_t i = 0; i < p->nr; i++)
+			if (p->tokens[i].axis >= 0) {
+				uint32_t at = fixed[p->tokens[i].axis];
+
+				varies |= at == META_FREE;
+				meta_caps_set_number(&all, p->tokens[i].cap, p->tokens[i].axis,
+						     at == META_FREE ? 0 : at);
+			}
+	}
+	meta_pattern_render(&m->rule->file, &all, &file);
+	meta_pattern_render(&m->rule->name, &all, &name);
+	e.file = sc_arena_copy(&b->v->arena, file.text ? file.text : "", file.bytes);
+	e.name = sc_arena_copy(&b->v->arena, name.text ? name.text : "", name.bytes);
+	failed = file.failed || name.failed || !e.file || !e.name;
+	sc_buf_done(&file);
+	sc_buf_done(&name);
+	if (failed)
+		return sc_nomem(b->err);
+	if (meta_layout_first(v->layout, v->topo->pp > 1, e.file, e.name, &found) != m->rule)
+		return 0;
+	if (varies) {
+		struct meta_caps *kept = sc_arena_alloc(&b->v->arena, sizeof(*kept));
+
+		if (!kept)
+			return sc_nomem(b->err);
+		*kept = all;
+		e.varies = kept;
+	}
+	*mine = true;
+	return sc_vec_push(&b->entries, e) < 0 ? sc_nomem(b->err) : 0;
+}
+
+/* The chunks that a tensor is on, as the rule places it. */
+static int place_chunks(struct builder *b, const struct match *m, uint32_t t,
+			const uint32_t fixed[SC_AXES_MAX], struct meta_caps caps, bool *mine)
+{
+	const struct meta_topology *topo = b->v->topo;
+	const struct meta_rule *r = m->rule;
+	const struct meta_cap *layer = layer_of(&m->caps);
+	bool all = r->has_virtual && !layer && !r->nr_stage;
+	uint32_t stages[SC_STAGE_LIST_MAX], nr = 0;
+	int rc = 0;
+
+	if (layer) {
+		uint32_t c = topo->chunks;
+
+		while (b->starts[--c] > layer->number)
+			;
+		meta_caps_set_number(&caps, META_CAP_L, -1, layer->number - b->starts[c]);
+		if (meta_caps_find(&m->caps, META_CAP_G) && r->has_local == false)
+			meta_caps_set_number(&caps, META_CAP_G, -1, layer->number);
+		stages[nr++] = c;
+	}
+	for (int i = 0; i < r->nr_stage; i++) {
+		uint32_t c = r->stage[i] < 0 ? topo->chunks - 1 : (uint32_t)r->stage[i], at = nr;
+
+		if (c >= topo->chunks)
+			return sc_fail(b->err, SC_E_TOPOLOGY, "'%s': stage %u, topology '%s' has %u", r->text, c,
+				       topo->text, topo->chunks);
+		while (at && stages[at - 1] > c)
+			at--;
+		if (at && stages[at - 1] == c)
+			continue;
+		memmove(&stages[at + 1], &stages[at], (nr - at) * sizeof(*stages));
+		stages[at] = c;
+		nr++;
+	}
+	for (uint32_t i = 0; rc == 0 && i < (all ? topo->chunks : nr ? nr : 1); i++) {
+		bool placed = all || nr;
+		uint32_t c = all ? i : nr ? stages[i] : 0, where[SC_AXES_MAX];
+
+		memcpy(where, fixed, sizeof(where));
+		if (placed && b->v->layout->pp >= 0)
+			where[b->v->layout->pp] = c % topo->pp;
+		if (r->has_virtual) {
+			meta_caps_set_number(&caps, META_CAP_V, -1, c / topo->pp);
+			((struct meta_cap *)meta_caps_find(&caps, META_CAP_V))->is_empty = topo->vp == 1;
+		}
+		rc = add_entry(b, t, m, where, &caps, mine);
+	}
+	return rc;
+}
+
+/* Coordinates that see this one of the tensors of an `each` rule. */
+static int place_each(struct builder *b, const struct match *m, uint32_t t,
+		      uint32_t fixed[SC_AXES_MAX], const struct meta_caps *caps, bool *mine)
+{
+	const struct meta_tensor *tensor = &b->v->state->tensors[t];
+	const struct meta_rule *r = m->rule;
+	const struct meta_topology *topo = b->v->topo;
+	const char *p = meta_tensor_each(tensor->name), *key;
+	uint32_t my[SC_AXES_MAX] = {0}, product = 1;
+	const struct each_family *f;
+	int rc = 0;
+
+	if (!r->nr_each)
+		return place_chunks(b, m, t, fixed, *caps, mine);
+	key = sc_arena_printf(&b->arena, "%s:%.*s", tensor->file, (int)(p - tensor->name), tensor->name);
+	f = key ? sc_map_get(&b->eachs, key, strlen(key)) : NULL;
+	if (!f)
+		return sc_nomem(b->err);
+	for (int i = 0; i < r->nr_each; i++) {
+		p = strchr(p, '=') + 1;
+		my[i] = (uint32_t)strtoul(p, NULL, 10);
+		product *= topo->degree[r->each[i]];
+		if (!r->wrap && f->had[i] != topo->degree[r->each[i]])
+			return sc_fail(b->err, SC_E_STATE,
+				       "'%s' is there once for each %s, [%u], and the topology has [%u]; say "
+				       "wrap to read coordinate i from i mod the old degree", tensor->key,
+				       b->v->layout->axes.name[r->each[i]], f->had[i],
+				       topo->degree[r->each[i]]);
+	}
+	for (uint32_t x = 0; rc == 0 && x < product; x++) {
+		bool here = true;
+
+		for (uint32_t i = r->nr_each, left = x; i-- > 0;) {
+			uint32_t d = topo->degree[r->each[i]];
+
+			fixed[r->each[i]] = left % d;
+			here = here && left % d % f->had[i] == my[i];
+			left /= d;
+		}
+		if (here)
+			rc = place_chunks(b, m, t, fixed, *caps, mine);
+	}
+	return rc;
+}
+
+static int place(struct builder *b, const struct match *m, uint32_t t, bool *mine)
+{
+	const struct meta_cap *x = expert_of(&m->caps);
+	uint32_t fixed[SC_AXES_MAX], ep = b->v->topo->ep;
+	struct meta_caps caps = m->caps;
+
+	for (int i = 0; i < SC_AXES_MAX; i++)
+		fixed[i] = META_FREE;
+	if (x) {
+		const char *key = family_key(b, m->rule, &m->caps);
+		const struct family *f = key ? sc_map_get(&b->families, key, strlen(key)) : NULL;
+		uint32_t number = x->number;
+
+		if (!f)
+			return sc_nomem(b->err);
+		if (f->experts % ep)
+			return sc_fail(b->err, SC_E_STATE, "'%s': %u experts do not divide by ep=%u",
+				       b->v->state->tensors[t].key, f->experts, ep);
+		if (b->v->layout->ep >= 0)
+			fixed[b->v->layout->ep] = number / (f->experts / ep);
+		meta_caps_set_number(&caps, META_CAP_E, -1, number % (f->experts / ep));
+	}
+	return place_each(b, m, t, fixed, &caps, mine);
+}
+
+static int place_tensor(struct builder *b, uint32_t t, const uint32_t *first)
+{
+	const char *key = b->v->state->tensors[t].key;
+	size_t before = b->entries.nr;
+	bool primary = false;
+	int rc = 0;
+
+	b->v->first[t] = (uint32_t)before;
+	for (uint32_t i = first[t]; i < first[t + 1] && rc == 0; i++) {
+		const struct match *m = &b->matches.at[i];
+		bool mine = false;
+
+		if (!m->rule->tied && primary)
+			continue;
+		rc = place(b, m, t, &mine);
+		primary |= mine && !m->rule->tied;
+	}
+	if (rc == 0 && b->entries.nr == before)
+		return sc_fail(b->err, SC_E_STATE, "no rule places '%s'", key);
+	if (rc == 0 && !primary)
+		return sc_fail(b->err, SC_E_STATE, "'%s' has only tied copies", key);
+	return rc;
+}
+
+/* --- checks: every rank of the result is good --- */
+
+static bool compatible(const struct meta_entry *a, const struct meta_entry *b)
+{
+	for (int i = 0; i < SC_AXES_MAX; i++)
+		if (a->fixed[i] != META_FREE && b->fixed[i] != META_FREE && a->fixed[i] != b->fixed[i])
+			return false;
+	return true;
+}
+
+struct same_key {
+	const struct meta_entry *e;
+	struct same_key *next;
+};
+
+static int check_names(struct builder *b)
+{
+	const struct meta_view *v = b->v;
+
+	for (uint32_t i = 0; i < v->nr_entries; i++) {
+		const struct meta_entry *e = &v->entries[i];
+		const char *key = sc_arena_printf(&b->arena, "%s:%s", e->file, e->name);
+		struct same_key *head = key ? sc_map_get(&b->keys, key, strlen(key)) : NULL;
+		struct same_key *mine = sc_arena_alloc(&b->arena, sizeof(*mine));
+
+		if (!key || !mine)
+			return sc_nomem(b->err);
+		for (struct same_key *s = head; s; s = s->next)
+			if (compatible(s->e, e))
+				return sc_fail(b->err, SC_E_STATE,
+					       "'%s' and '%s' would both be stored as '%s'%s",
+					       v->state->tensors[s->e->tensor].key,
+					       v->state->tensors[e->tensor].key, key,
+					       v->topo->vp > 1 ? " (vp > 1 and no {V} in the rule)" : "");
+		*mine = (struct same_key){e, head};
+		if (sc_map_put(&b->keys, key, strlen(key), mine) < 0)
+			return sc_nomem(b->err);
+	}
+	return 0;
+}
+
+/* Axes whose index changes what later cuts have at hand: those of uneven cuts. */
+static uint32_t uneven_axes(const struct meta_rule *r)
+{
+	uint32_t axes = 0;
+
+	for (int i = 0; i + 1 < r->nr_cuts; i++)
+		if (r->cuts[i].chunk)
+			axes |= r->cuts[i].axes;
+	return axes;
+}
+
+static int check_sizes(struct builder *b)
+{
+	const struct meta_view *v = b->v;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < v->nr_entries && rc == 0; i++) {
+		const struct meta_entry *e = &v->entries[i];
+		const struct meta_tensor *t = &v->state->tensors[e->tensor];
+		uint32_t axes = uneven_axes(e->rule), n = meta_topology_degree(v->topo, axes);
+
+		for (uint32_t x = 0; x < n && rc == 0; x++) {
+			uint32_t coords[SC_AXES_MAX] = {0};
+			struct sc_arena arena = {0};
+			struct meta_piece piece;
+			uint64_t bytes;
+
+			meta_topology_split(v->topo, axes, x, coords);
+			rc = meta_entry_piece(v, e, coords, &arena, &piece, b->err);
+			if (rc == 0 && !meta_tensor_bytes(t->dtype, &piece.shape, &bytes))
+				rc = sc_fail(b->err, SC_E_STATE, "'%s': a piece is not of whole bytes", t->key);
+			for (uint32_t k = 0; rc == 0 && meta_dtype_bits(t->dtype) % 8 && k < piece.nr_boxes; k++)
+				if (meta_box_elements(&piece.boxes[k]) !=
+				    (piece.shape.nr ? piece.shape.dim[0] : 1) *
+					    (piece.shape.nr && piece.shape.dim[0] ? piece.boxes[k].stride[0] : 1))
+					rc = sc_fail(b->err, SC_E_UNSUPPORTED, "'%s': %s is smaller than a byte and "
+						     "can only be whole on every rank", t->key,
+						     meta_dtype_name(t->dtype));
+			sc_arena_done(&arena);
+		}
+	}
+	return rc;
+}
+
+static int index_stages(struct builder *b)
+{
+	struct meta_view *v = b->v;
+	uint32_t nr = v->topo->pp + 1, *fill;
+
+	v->stage_first = sc_arena_array(&v->arena, nr + 1u, sizeof(uint32_t));
+	v->by_stage = sc_arena_array(&v->arena, v->nr_entries + 1u, sizeof(uint32_t));
+	fill = sc_arena_array(&b->arena, nr + 1u, sizeof(uint32_t));
+	if (!v->stage_first || !v->by_stage || !fill)
+		return sc_nomem(b->err);
+#define STAGE(e) (v->layout->pp >= 0 && (e)->fixed[v->layout->pp] != META_FREE                     \
+			  ? (e)->fixed[v->layout->pp] : v->topo->pp)
+	for (uint32_t i = 0; i < v->nr_entries; i++)
+		v->stage_first[STAGE(&v->entries[i]) + 1]++;
+	for (uint32_t s = 0; s < nr; s++) {
+		v->stage_first[s + 1] += v->stage_first[s];
+		fill[s] = v->stage_first[s];
+	}
+	for (uint32_t i = 0; i < v->nr_entries; i++)
+		v->by_stage[fill[STAGE(&v->entries[i])]++] = i;
+#undef STAGE
+	return 0;
+}
+
+static int build(struct builder *b)
+{
+	struct meta_view *v = b->v;
+	uint32_t nr = v->state->nr, *first = sc_arena_array(&b->arena, nr + 1u, sizeof(*first));
+	int rc = 0;
+
+	v->first = sc_arena_array(&v->arena, nr + 1u, sizeof(*v->first));
+	b->starts = sc_arena_array(&b->arena, v->topo->chunks + 1u, sizeof(*b->starts));
+	if (!first || !v->first || !b->starts)
+		return sc_nomem(b->err);
+	for (uint32_t t = 0; t < nr && rc == 0; t++)
+		rc = find_matches(b, t, first);
+	first[nr] = (uint32_t)b->matches.nr;
+	if (rc == 0 && v->layers)
+		rc = meta_topology_starts(v->topo, v->layers, b->starts, b->err);
+	for (uint32_t t = 0; t < nr && rc == 0; t++)
+		rc = place_tensor(b, t, first);
+	if (rc < 0)
+		return rc;
+	v->first[nr] = v->nr_entries = (uint32_t)b->entries.nr;
+	v->entries = sc_arena_array(&v->arena, v->nr_entries + 1u, sizeof(*v->entries));
+	if (!v->entries)
+		return sc_nomem(b->err);
+	if (v->nr_entries)
+		memcpy(v->entries, b->entries.at, v->nr_entries * sizeof(*v->entries));
+	rc = check_names(b);
+	if (rc == 0)
+		rc = check_sizes(b);
+	return rc < 0 ? rc : index_stages(b);
+}
+
+int meta_view_new(const struct meta_layout *layout, const struct meta_topology *topo,
+		  const struct meta_state *state, struct meta_view **ret, struct sc_err *err)
+{
+	struct builder b = {.err = err, .v = sc_zalloc(sizeof(*b.v))};
+	int rc;
+
+	if (!b.v)
+		return sc_nomem(err);
+	b.v->layout = layout;
+	b.v->topo = topo;
+	b.v->state = state;
+	rc = build(&b);
+	sc_vec_done(&b.matches);
+	sc_vec_done(&b.entries);
+	sc_map_done(&b.families);
+	sc_map_done(&b.eachs);
+	sc_map_done(&b.keys);
+	sc_arena_done(&b.arena);
+	if (rc < 0)
+		meta_view_free(b.v);
+	else
+		*ret = b.v;
+	return rc;
+}
