@@ -176,6 +176,15 @@ static bool is_axis_name(const char *name, size_t bytes)
 	return true;
 }
 
+static bool same_mesh(const struct meta_mesh *a, const struct meta_mesh *b)
+{
+	for (int i = 0; i < a->nr && a->nr == b->nr; i++)
+		if (a->at[i].axis != b->at[i].axis || a->at[i].kind != b->at[i].kind ||
+		    a->at[i].number != b->at[i].number)
+			return false;
+	return a->nr == b->nr;
+}
+
 static int read_mesh(struct reader *r, const char *line, char *words)
 {
 	struct meta_layout *l = r->layout;
@@ -217,7 +226,7 @@ static int read_mesh(struct reader *r, const char *line, char *words)
 	if (mesh.nr == 0)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a mesh has at least one axis", line);
 	for (int i = 0; i < l->nr_meshes; i++)
-		if (memcmp(&l->meshes[i], &mesh, sizeof(mesh)) == 0)
+		if (same_mesh(&l->meshes[i], &mesh))
 			return 0;
 	if (l->nr_meshes == SC_MESHES_MAX)
 		return sc_fail(r->err, SC_E_LIMIT, "layout '%s': more than %d meshes", line, SC_MESHES_MAX);

@@ -343,7 +343,10 @@ static void reshards_of_random_jobs(void **unused)
 		if (meta_layout_parse(text, NULL, NULL, &l, &err) < 0)
 			fail_msg("seed %lu round %u: %s", seed, round, err.msg);
 		random_tensors(&state);
-		if (job_new(&a, l, &state) & job_new(&b, l, &state)) {
+		bool both = job_new(&a, l, &state);
+
+		both = job_new(&b, l, &state) && both;
+		if (both) {
 			fill(&a);
 			reshard(&a, &b);
 			expect_cut(&b);
