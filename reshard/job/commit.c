@@ -121,10 +121,7 @@ static int check_quiet(struct commit *c, const struct item *it)
 
 	if (it->w.kind != META_WORK_FILE)
 		return 0;
-	/* not through the read-only mount: a lease is asked of the file that ranks write */
-	rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY | O_NOATIME, &fd, c->err);
-	if (rc < 0)
-		rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
+	rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fcntl_lease(fd, F_RDLCK) == 0) {
