@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every system call and allocation of a commit and of a topology write fails in turn, through the
+ * Each allocation, open, fstat, fsync and mmap of a commit and of a topology write fails in turn, through the
  * one replaceable table: the command is refused with a sentence, the job is exactly as before, and
  * the same command passes once nothing fails.  Runs the service without a mount.
  */
