@@ -98,15 +98,22 @@ static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, str
 }
 
 /* Is the path of this node still this node?  A working-tree file may lie on it by now. */
-static int check_current(struct fs *fs, const struct fs_node *n, const char *path,
-			 struct sc_err *err)
+static int check_current(struct fs *fs, const struct fs_node *n, struct rs_view *view,
+			 const char *path, struct rs_look *ret, struct sc_err *err)
 {
-	struct rs_job *job = fs_job(fs, n);
-	struct rs_look look;
-	int rc = job ? rs_look(fs->service, job, NULL, n->kind == FS_SHARED ? RS_SHARED : n->rank, path, &look, err)
-		     : sc_fail(err, SC_E_STALE, "the job is gone");
+	uint32_t rank = n->kind == FS_SHARED ? RS_SHARED : n->rank;
+	bool own = rs_view_is_own(view);
+	struct rs_job *job = rs_view_job(view);
+	int rc = 0;
 
-	if (rc == 0 && look.kind != (n->kind == FS_VIEW ? RS_VIEW : RS_BLOB))
+	/* a number of an older head, of a removed job, or of a file that was written or flipped since */
+	if (rs_job_is_removed(job) || (own && !rs_view_is_head(view)))
+		return sc_fail(err, SC_E_STALE, "look again");
+	if (own || n->kind != FS_VIEW)
+		rc = rs_look(fs->service, job, own ? NULL : view, rank, path, ret, err);
+	else
+		ret->kind = RS_VIEW; /* .v and .as never change: the image will say */
+	if (rc == 0 && ret->kind != (n->kind == FS_VIEW ? RS_VIEW : RS_BLOB))
 		rc = sc_fail(err, SC_E_STALE, "look again");
 	return rc;
 }
@@ -143,9 +150,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 		rc = rs_view_by_id(fs->service, n->view, &view, err);
 	if (rc < 0)
 		return rc;
-	/* a number of an older head, or of a file that was written or flipped since */
-	if (rs_view_is_own(view))
-		rc = rs_view_is_head(view) ? check_current(fs, n, path, err) : sc_fail(err, SC_E_STALE, "look again");
+	rc = check_current(fs, n, view, path, &look, err);
 	if (rc == 0 && n->kind == FS_VIEW) {
 		rc = rs_view_image(fs->service, view, n->rank, path, false, true, &h->image, err);
 		if (rc == 0 && h->image->same_as)
@@ -155,12 +160,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 		fi->direct_io = 1;
 		fi->noflush = 1;
 	} else if (rc == 0) {
-		rc = rs_look(fs->service, rs_view_job(view), view, n->kind == FS_SHARED ? RS_SHARED : n->rank, path,
-			     &look, err);
-		if (rc == 0 && look.kind != RS_BLOB)
-			rc = sc_fail(err, SC_E_STALE, "look again");
-		if (rc == 0)
-			rc = open_blob(req, fs, look.blob, h, fi, err);
+		rc = open_blob(req, fs, look.blob, h, fi, err);
 	}
 	rs_view_unref(fs->service, view);
 	return rc;

@@ -72,13 +72,12 @@ static mode_t masked(const struct rs_job_attr *a, mode_t mode)
 	return mode & (0700 | (search & 0070 ? 0070 : 0) | (search & 0007 ? 0007 : 0));
 }
 
-static int stat_work(struct fs *fs, struct rs_job *job, struct fs_found *f, struct sc_err *err)
+static int stat_work(struct fs *fs, struct fs_found *f, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct stat st;
 	int rc = meta_store_open_blob(rs_service_store(fs->service), f->node.blob, O_RDONLY, &fd, err);
 
-	(void)job;
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
@@ -90,15 +89,14 @@ static int stat_work(struct fs *fs, struct rs_job *job, struct fs_found *f, stru
 	return 0;
 }
 
-static int found_look(struct fs *fs, struct rs_job *job, struct rs_view *view, struct fs_found *f,
+static int found_look(struct fs *fs, struct rs_job *job, struct fs_found *f,
 		      const struct rs_look *look, struct sc_err *err)
 {
 	struct rs_job_attr a;
 
 	rs_job_attr(job, &a);
 	if (look->kind == RS_WORK)
-		return stat_work(fs, job, f, err);
-	(void)view;
+		return stat_work(fs, f, err);
 	if (look->kind == RS_DIR)
 		set_stat(f, S_IFDIR | (look->from_work ? look->mode & 07777 : masked(&a, 0755)), look->uid, look->gid,
 			 look->mtime_ns, 4096);
@@ -147,14 +145,13 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		break;
 	}
 	rs_view_unref(fs->service, head);
-	return found_look(fs, job, view, f, &look, err);
+	return found_look(fs, job, f, &look, err);
 }
 
-static void stat_special(struct fs *fs, struct rs_job *job, struct fs_found *f)
+static void stat_special(struct rs_job *job, struct fs_found *f)
 {
 	struct rs_job_attr a;
 
-	(void)fs;
 	rs_job_attr(job, &a);
 	if (f->node.what == FS_FULL_LINK)
 		set_stat(f, S_IFLNK | 0777, a.uid, a.gid, a.mtime_ns, 16);
@@ -232,11 +229,11 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 		return 0;
 	}
 	if (f->node.kind == FS_SPECIAL) {
-		stat_special(fs, job, f);
+		stat_special(job, f);
 		return 0;
 	}
 	if (f->node.kind == FS_WORK)
-		return stat_work(fs, job, f, err);
+		return stat_work(fs, f, err);
 	rc = rs_path_text(fs->service, f->node.path, &path, err);
 	if (rc == 0)
 		rc = look_at(fs, job, NULL, f->node.rank, path, f, err);
@@ -256,7 +253,7 @@ static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struc
 	for (uint32_t i = 0; i < 4; i++)
 		if (strcmp(name, special[i]) == 0) {
 			f->node = (struct fs_node){.kind = FS_SPECIAL, .job = rs_job_id(job), .what = i};
-			stat_special(fs, job, f);
+			stat_special(job, f);
 			return 0;
 		}
 	if (fs_rank_number(name, &rank))
@@ -276,7 +273,7 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 		if (i < 0)
 			return no_entry(err);
 		f->node = (struct fs_node){.kind = FS_SPECIAL, .job = n->job, .what = FS_CTL_FILE + (uint32_t)i};
-		stat_special(fs, job, f);
+		stat_special(job, f);
 		return 0;
 	}
 	if (n->what == FS_V_DIR && !meta_number_parse(name, strlen(name), &nr))

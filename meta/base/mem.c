@@ -31,14 +31,6 @@ char *sc_strdup(const char *text)
 	return p;
 }
 
-void sc_freep(void *pp)
-{
-	void **p = pp;
-
-	sc_sys.release(*p);
-	*p = NULL;
-}
-
 #define ARENA_CHUNK (32u << 10)
 
 struct sc_chunk {

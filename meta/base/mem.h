@@ -16,7 +16,6 @@
 void *sc_zalloc(size_t bytes);
 void *sc_zalloc_array(size_t nr, size_t bytes);	/* NULL on overflow, too */
 char *sc_strdup(const char *text);
-void sc_freep(void *pp);
 
 static inline bool sc_mul_u64(uint64_t a, uint64_t b, uint64_t *ret)
 {

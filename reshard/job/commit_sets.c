@@ -42,7 +42,7 @@ static int merge_metadata(struct commit *c, struct rs_set *set, const char *meta
 
 static int tensor_set(struct commit *c, const char *logical)
 {
-	struct rs_set *set = rs_set_new(c->s, logical, META_SET_TENSORS);
+	struct rs_set *set = rs_set_new(logical, META_SET_TENSORS);
 	bool first = true, differ = false;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
 
@@ -90,7 +90,7 @@ static int plain_set(struct commit *c, const char *path, uint64_t path_id, bool 
 {
 	enum meta_set_kind kind = shared ? META_SET_SHARED : META_SET_PLAIN;
 	const struct rs_set *old = head_set(c, path, kind);
-	struct rs_set *set = rs_set_new(c->s, path, kind);
+	struct rs_set *set = rs_set_new(path, kind);
 	const struct item *first = NULL;
 	bool equal = !shared;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);

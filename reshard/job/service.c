@@ -510,7 +510,3 @@ const struct meta_store *rs_service_store(struct rs_service *s)
 	return &s->store;
 }
 
-struct rs_blobs *rs_service_blobs(struct rs_service *s)
-{
-	return s->blobs;
-}

@@ -46,7 +46,6 @@ struct rs_options {
 int rs_service_new(const struct rs_options *options, struct rs_service **ret, struct sc_err *err);
 struct rs_service *rs_service_free(struct rs_service *s);
 const struct meta_store *rs_service_store(struct rs_service *s);
-struct rs_blobs *rs_service_blobs(struct rs_service *s);
 
 /* --- jobs --- */
 
@@ -138,8 +137,6 @@ void rs_view_unref(struct rs_service *s, struct rs_view *view);
 uint64_t rs_view_id(const struct rs_view *view);
 /** The name of the first axis: `AXIS=1` is the topology of one rank. */
 const char *rs_view_first_axis(const struct rs_view *view);
-uint32_t rs_view_ranks(const struct rs_view *view);
-const struct meta_view *rs_view_model(const struct rs_view *view);
 struct rs_job *rs_view_job(const struct rs_view *view);
 int64_t rs_view_made_ns(const struct rs_view *view);
 /** Versions of a job, oldest first; until `each` answers non-zero. */

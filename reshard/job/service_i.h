@@ -186,7 +186,7 @@ int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 		   const struct meta_layout **ret, struct sc_err *err);
 int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
 		    struct sc_err *err);
-struct rs_set *rs_set_new(struct rs_service *s, const char *file, enum meta_set_kind kind);
+struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind);
 struct rs_set *rs_set_ref(struct rs_set *set);
 void rs_set_unref(struct rs_set *set);
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);

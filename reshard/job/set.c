@@ -128,11 +128,10 @@ int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 
 /* --- sets --- */
 
-struct rs_set *rs_set_new(struct rs_service *s, const char *file, enum meta_set_kind kind)
+struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind)
 {
 	struct rs_set *set = sc_zalloc(sizeof(*set));
 
-	(void)s;
 	if (!set)
 		return NULL;
 	set->refs = 1;

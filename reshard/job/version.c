@@ -76,7 +76,7 @@ static int on_set(void *arg, const struct meta_set_row *row)
 	l->set = known_set(l->s, row->id);
 	(void)pthread_mutex_unlock(&l->s->lock);
 	if (!l->set) {
-		l->set = rs_set_new(l->s, row->file, row->kind);
+		l->set = rs_set_new(row->file, row->kind);
 		rc = l->set ? load_set(l, row) : sc_nomem(l->err);
 	}
 	if (rc == 0 && rs_version_add_set(l->v, l->set) < 0)
@@ -532,16 +532,6 @@ const char *rs_view_first_axis(const struct rs_view *view)
 	const struct meta_layout *l = view->version->layout;
 
 	return l->axes.name[l->meshes[0].at[0].axis];
-}
-
-uint32_t rs_view_ranks(const struct rs_view *view)
-{
-	return view->topo.ranks;
-}
-
-const struct meta_view *rs_view_model(const struct rs_view *view)
-{
-	return view->model;
 }
 
 struct rs_job *rs_view_job(const struct rs_view *view)

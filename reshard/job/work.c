@@ -250,19 +250,27 @@ int rs_work_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const
 	return remove_work(s, job, rank, path, look.blob, false, err);
 }
 
-/* Moves one row; the caller has made room at the new path. */
-static int move_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		     uint32_t new_rank, const char *new_path, struct sc_err *err)
+/* A copy of the row at a path; false: there is none. */
+static bool row_at(struct rs_job *job, uint32_t rank, const char *path, struct rs_work *ret)
 {
-	struct rs_work w = {0}, *found;
-	int rc;
+	const struct rs_work *found;
 
 	(void)pthread_mutex_lock(&job->state);
 	found = rs_work_find(job, rank, path);
 	if (found)
-		w = *found;
+		*ret = *found;
 	(void)pthread_mutex_unlock(&job->state);
-	if (!found)
+	return found != NULL;
+}
+
+/* Moves one row; the caller has made room at the new path. */
+static int move_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		     uint32_t new_rank, const char *new_path, struct sc_err *err)
+{
+	struct rs_work w;
+	int rc;
+
+	if (!row_at(job, rank, path, &w))
 		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
 	rc = rs_path_id(s, new_path, &w.path_id, err);
 	if (rc == 0)
@@ -353,16 +361,11 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		       const struct rs_owner *owner, int64_t mtime_ns, struct sc_err *err)
 {
-	struct rs_work w = {0}, *found;
+	struct rs_work w, *found;
 	uint64_t blob;
 	int rc = 0;
 
-	(void)pthread_mutex_lock(&job->state);
-	found = rs_work_find(job, rank, path);
-	if (found)
-		w = *found;
-	(void)pthread_mutex_unlock(&job->state);
-	if (!found)
+	if (!row_at(job, rank, path, &w))
 		return add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
 	w.mode = owner->mode;
 	w.uid = owner->uid;

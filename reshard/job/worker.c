@@ -277,7 +277,7 @@ static int on_rank_file(void *arg, const char *file, const char *logical)
 static int write_set(struct pass *p, struct rs_set *old, struct rs_set **ret)
 {
 	const struct rs_version *v = p->head->version;
-	struct rs_set *set = rs_set_new(p->s, old->file, META_SET_TENSORS);
+	struct rs_set *set = rs_set_new(old->file, META_SET_TENSORS);
 	int rc = set && meta_topology_copy(&p->head->topo, &set->topo) == 0 ? 0 : sc_nomem(p->err);
 
 	if (rc == 0) {
