@@ -64,26 +64,14 @@ static int refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err
 		       "discard them before a new %s", dirty, what);
 }
 
+/* A version that is yet to be: the storage of another one, made now. */
 static struct rs_version *copy_version(const struct rs_version *from)
 {
-	struct rs_version *v = rs_version_new();
+	struct rs_version *v = rs_version_like(from, NULL);
 
-	if (!v)
-		return NULL;
-	v->layout_id = from->layout_id;
-	v->layout = from->layout;
-	v->step = from->step;
-	v->made_ns = sc_now_wall_ns();
-	v->note = sc_strdup(from->note);
-	for (size_t i = 0; v->note && i < from->nr_sets; i++)
-		if (rs_version_add_set(v, from->sets[i]) < 0) {
-			rs_version_unref(v);
-			return NULL;
-		}
-	if (v->note)
-		return v;
-	rs_version_unref(v);
-	return NULL;
+	if (v)
+		v->made_ns = sc_now_wall_ns();
+	return v;
 }
 
 /* Presents `from` under a layout and topology, and makes that the head.  Takes `v`. */

@@ -202,6 +202,9 @@ void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 struct rs_version *rs_version_new(void);
 void rs_version_unref(struct rs_version *v);
 int rs_version_add_set(struct rs_version *v, struct rs_set *set);
+/** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
+ *  no number yet, no topology.  NULL: memory. */
+struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets);
 /** Collects the state of all sets. */
 int rs_version_finish(struct rs_version *v, struct sc_err *err);
 /** Takes the reference of `v` in any case. */

@@ -118,6 +118,27 @@ int rs_version_add_set(struct rs_version *v, struct rs_set *set)
 	return 0;
 }
 
+struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets)
+{
+	struct rs_version *v = rs_version_new();
+	bool good = v != NULL;
+
+	if (good) {
+		v->layout_id = from->layout_id;
+		v->layout = from->layout;
+		v->step = from->step;
+		v->made_ns = from->made_ns;
+		v->note = sc_strdup(from->note);
+		good = v->note != NULL;
+	}
+	for (size_t i = 0; good && i < from->nr_sets; i++)
+		good = rs_version_add_set(v, sets && sets[i] ? sets[i] : from->sets[i]) == 0;
+	if (good)
+		return v;
+	rs_version_unref(v);
+	return NULL;
+}
+
 int rs_version_finish(struct rs_version *v, struct sc_err *err)
 {
 	for (size_t i = 0; i < v->nr_sets; i++)

@@ -316,24 +316,17 @@ static int write_set(struct pass *p, struct rs_set *old, struct rs_set **ret)
 static int flip(struct pass *p, struct rs_set **sets)
 {
 	const struct rs_version *old = p->head->version;
-	struct rs_version *v = rs_version_new();
+	struct rs_version *v = rs_version_like(old, sets);
 	struct rs_view *view = NULL;
 	int rc = v ? 0 : sc_nomem(p->err);
 
-	for (size_t i = 0; rc == 0 && i < old->nr_sets; i++)
-		rc = rs_version_add_set(v, sets[i] ? sets[i] : old->sets[i]) < 0 ? sc_nomem(p->err) : 0;
 	if (rc == 0) {
 		v->id = old->id;
 		v->job = old->job;
 		v->nr = old->nr;
 		v->parent = old->parent;
-		v->layout_id = old->layout_id;
-		v->layout = old->layout;
-		v->step = old->step;
-		v->made_ns = old->made_ns;
-		v->note = sc_strdup(old->note);
 		v->made_by = sc_strdup(old->made_by);
-		if (!v->note || !v->made_by || meta_topology_copy(&old->topo, &v->topo) < 0)
+		if (!v->made_by || meta_topology_copy(&old->topo, &v->topo) < 0)
 			rc = sc_nomem(p->err);
 	}
 	if (rc == 0)
