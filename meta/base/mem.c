@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 void *sc_zalloc(size_t bytes)
 {
@@ -79,6 +80,19 @@ char *sc_arena_copy(struct sc_arena *arena, const char *text, size_t bytes)
 
 	if (p && bytes)
 		memcpy(p, text, bytes);
+	return p;
+}
+
+char *sc_arena_join(struct sc_arena *arena, const char *a, char between, const char *b)
+{
+	size_t na = strlen(a), nb = strlen(b);
+	char *p = sc_arena_alloc(arena, na + nb + 2);
+
+	if (p) {
+		memcpy(p, a, na);
+		p[na] = between;
+		memcpy(p + na + 1, b, nb);
+	}
 	return p;
 }
 
@@ -190,12 +204,7 @@ int sc_vec_grow(void **at, size_t nr, size_t *room, size_t bytes)
 /* FNV-1a, finished by a multiply so that the low bits are good; keys are short names. */
 static uint64_t hash_of(const char *key, size_t bytes)
 {
-	uint64_t h = 0xcbf29ce484222325u;
-
-	for (size_t i = 0; i < bytes; i++)
-		h = (h ^ (unsigned char)key[i]) * 0x100000001b3u;
-	h ^= h >> 32;
-	return h * 0x9e3779b97f4a7c15u;
+	return XXH3_64bits(key, bytes);
 }
 
 static struct sc_map_slot *find_slot(const struct sc_map *map, const char *key, size_t bytes,

@@ -37,6 +37,7 @@ struct sc_arena {
 void *sc_arena_alloc(struct sc_arena *arena, size_t bytes);	/* zeroed, aligned to 16 */
 void *sc_arena_array(struct sc_arena *arena, size_t nr, size_t bytes);
 char *sc_arena_copy(struct sc_arena *arena, const char *text, size_t bytes); /* adds a 0 */
+char *sc_arena_join(struct sc_arena *arena, const char *a, char between, const char *b);
 char *sc_arena_printf(struct sc_arena *arena, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void sc_arena_done(struct sc_arena *arena);

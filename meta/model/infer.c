@@ -64,7 +64,7 @@ static uint32_t chunk_of(const struct infer *n, const struct meta_caps *caps,
 
 static int match_name(struct infer *n, const struct meta_written *w, struct name **ret)
 {
-	const char *key = sc_arena_printf(&n->arena, "%s:%s", w->file, w->name);
+	const char *key = sc_arena_join(&n->arena, w->file, ':', w->name);
 	struct name *name = key ? sc_map_get(&n->names, key, strlen(key)) : NULL;
 
 	if (key && !name) {
@@ -486,7 +486,7 @@ static int check_rank(struct infer *n, const struct meta_view *view, uint32_t ra
 
 	for (; end < n->nr && n->written[end].rank == rank; end++) {
 		const struct meta_written *w = &n->written[end];
-		char *key = sc_arena_printf(&arena, "%s:%s", w->file, w->name);
+		char *key = sc_arena_join(&arena, w->file, ':', w->name);
 
 		if (!key || sc_map_put(&have, key, strlen(key), (void *)w) < 0)
 			rc = sc_nomem(n->err);
@@ -495,7 +495,7 @@ static int check_rank(struct infer *n, const struct meta_view *view, uint32_t ra
 		rc = meta_view_rank(view, rank, NULL, &arena, &want, n->err);
 	for (size_t i = 0; rc == 0 && i < want.nr; i++) {
 		const struct meta_stored *s = &want.at[i];
-		char *key = sc_arena_printf(&arena, "%s:%s", s->file, s->name);
+		char *key = sc_arena_join(&arena, s->file, ':', s->name);
 		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
 		const struct meta_written *w = key ? sc_map_get(&have, key, strlen(key)) : NULL;
 
@@ -512,7 +512,7 @@ static int check_rank(struct infer *n, const struct meta_view *view, uint32_t ra
 	}
 	for (size_t i = *at; rc == 0 && found < end - *at && i < end; i++) {
 		const struct meta_written *w = &n->written[i];
-		char *key = sc_arena_printf(&arena, "%s:%s", w->file, w->name);
+		char *key = sc_arena_join(&arena, w->file, ':', w->name);
 
 		if (!key)
 			rc = sc_nomem(n->err);

@@ -396,33 +396,60 @@ void meta_layout_freep(struct meta_layout **layout)
 	*layout = meta_layout_free(*layout);
 }
 
-bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,
-		     const char *name, struct meta_caps *caps)
+static bool match(const struct meta_rule *rule, bool logical, const char *file, size_t file_bytes,
+		  const char *name, size_t name_bytes, struct meta_caps *caps)
 {
 	const struct meta_pattern *f = logical ? &rule->file_goal : &rule->file;
 	const struct meta_pattern *n = logical ? &rule->goal : &rule->name;
-	uint16_t had = caps->nr;
+	struct meta_caps of_name;
 
 	/* Bytes that are no tensors have an empty name: globs do not speak of them. */
-	if (!*name != !n->nr)
+	if (!name_bytes != !n->nr)
 		return false;
-	if (meta_pattern_match(f, file, strlen(file), caps) &&
-	    meta_pattern_match(n, name, strlen(name), caps))
-		return true;
-	caps->nr = had;
-	return false;
+	/* names tell rules apart, files seldom do; captures are in order of the text, files first */
+	of_name.nr = 0;
+	if (!meta_pattern_match(n, name, name_bytes, &of_name) ||
+	    !meta_pattern_match(f, file, file_bytes, caps))
+		return false;
+	memcpy(caps->at + caps->nr, of_name.at, of_name.nr * sizeof(*of_name.at));
+	caps->nr += of_name.nr;
+	return true;
+}
+
+bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,
+		     const char *name, struct meta_caps *caps)
+{
+	return match(rule, logical, file, strlen(file), name, strlen(name), caps);
+}
+
+const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool logical,
+					 const char *file, const char *name, uint32_t *at,
+					 struct meta_caps *ret_caps)
+{
+	size_t file_bytes = strlen(file), name_bytes = strlen(name);
+	struct meta_pairs pairs = {0};
+
+	meta_pairs_add(&pairs, name, name_bytes);
+	while (*at < layout->nr_rules) {
+		const struct meta_rule *r = &layout->rules[(*at)++];
+
+		ret_caps->nr = 0;
+		if (meta_pairs_within(logical ? &r->goal_pairs : &r->name_pairs, &pairs) &&
+		    match(r, logical, file, file_bytes, name, name_bytes, ret_caps))
+			return r;
+	}
+	return NULL;
 }
 
 const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
 					  const char *file, const char *name,
 					  struct meta_caps *ret_caps)
 {
-	for (uint32_t i = 0; i < layout->nr_rules; i++) {
-		const struct meta_rule *r = &layout->rules[i];
+	const struct meta_rule *r;
+	uint32_t at = 0;
 
-		ret_caps->nr = 0;
-		if ((pipelined || !r->tied) && meta_rule_match(r, false, file, name, ret_caps))
-			return r;
-	}
-	return NULL;
+	do
+		r = meta_layout_next(layout, false, file, name, &at, ret_caps);
+	while (r && r->tied && !pipelined);
+	return r;
 }

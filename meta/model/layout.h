@@ -27,6 +27,7 @@ struct meta_rule {
 	uint32_t index;
 	struct meta_pattern file, name;	    /* of the stored tensor */
 	struct meta_pattern file_goal, goal; /* of the logical one */
+	struct meta_pairs name_pairs, goal_pairs;
 	struct meta_pattern base;	    /* of the tensor a `like` rule copies, if is_like */
 	bool is_like, tied, wrap;
 	bool has_local, has_layer, has_expert, has_virtual; /* {L}; {L} or {G}; {E} or {X}; {V} */
@@ -83,6 +84,11 @@ void meta_layout_freep(struct meta_layout **layout);
 const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
 					  const char *file, const char *name,
 					  struct meta_caps *ret_caps);
+
+/** The next rule, from index *at on, that matches a stored (or, `logical`, a logical) name. */
+const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool logical,
+					 const char *file, const char *name, uint32_t *at,
+					 struct meta_caps *ret_caps);
 
 /** Does a rule match a stored (or, `logical`, a logical) name?  Captures are appended. */
 bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,

@@ -153,6 +153,31 @@ static size_t read_number(const struct meta_token *t, const char *p, size_t left
 	return n;
 }
 
+void meta_pairs_add(struct meta_pairs *pairs, const char *text, size_t bytes)
+{
+	for (size_t i = 1; i < bytes; i++) {
+		unsigned at = ((unsigned char)text[i - 1] * 31u + (unsigned char)text[i] * 5u) % META_PAIRS;
+
+		pairs->bits[at / 64] |= 1ull << at % 64;
+	}
+}
+
+void meta_pattern_pairs(const struct meta_pattern *pattern, struct meta_pairs *ret)
+{
+	*ret = (struct meta_pairs){0};
+	for (uint16_t i = 0; i < pattern->nr; i++)
+		if (pattern->tokens[i].kind == META_TOKEN_LIT)
+			meta_pairs_add(ret, pattern->tokens[i].text, pattern->tokens[i].bytes);
+}
+
+/* Where a text capture may end at the earliest, from `at` on: at what follows it; `end`: nowhere. */
+static size_t next_end(const struct meta_token *after, const char *name, size_t at, size_t end)
+{
+	const char *p = after->kind == META_TOKEN_LIT ? memchr(name + at, after->text[0], end - at) : name + at;
+
+	return p ? (size_t)(p - name) : end;
+}
+
 bool meta_pattern_match(const struct meta_pattern *pattern, const char *name, size_t bytes,
 			struct meta_caps *caps)
 {
@@ -202,8 +227,8 @@ bool meta_pattern_match(const struct meta_pattern *pattern, const char *name, si
 			caps->nr = had;
 			return false;
 		}
-		i = ++back_end;
 		p = back_p + 1;
+		i = back_end = next_end(&pattern->tokens[p], name, back_end + 1, bytes);
 		caps->nr = back_nr;
 		back->bytes = (uint32_t)(name + i - back->text);
 	}

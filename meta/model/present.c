@@ -110,7 +110,7 @@ static int count_each(struct builder *b, const struct match *m, const struct met
 		      const char *plain)
 {
 	const char *p = meta_tensor_each(t->name);
-	const char *key = sc_arena_printf(&b->arena, "%s:%s", t->file, plain);
+	const char *key = sc_arena_join(&b->arena, t->file, ':', plain);
 	struct each_family *f = key ? sc_map_get(&b->eachs, key, strlen(key)) : NULL;
 
 	if (key && !f) {
@@ -141,18 +141,18 @@ static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 	const struct meta_tensor *tensor = &v->state->tensors[t];
 	const char *plain = plain_name(b, tensor);
 	bool is_each = plain != tensor->name, told = false;
+	struct match m;
+	uint32_t at = 0;
 	int rc = 0;
 
 	if (!plain)
 		return sc_nomem(b->err);
 	first[t] = (uint32_t)b->matches.nr;
-	for (uint32_t i = 0; i < v->layout->nr_rules && rc == 0; i++) {
-		const struct meta_rule *r = &v->layout->rules[i];
-		struct match m = {.rule = r};
+	while (rc == 0 && (m.rule = meta_layout_next(v->layout, true, tensor->file, plain, &at, &m.caps))) {
+		const struct meta_rule *r = m.rule;
 		const struct meta_cap *layer;
 
-		if ((r->tied && v->topo->pp == 1) || (r->nr_each > 0) != is_each ||
-		    !meta_rule_match(r, true, tensor->file, plain, &m.caps))
+		if ((r->tied && v->topo->pp == 1) || (r->nr_each > 0) != is_each)
 			continue;
 		layer = layer_of(&m.caps);
 		if (!r->tied && !told) {
@@ -381,7 +381,7 @@ static int check_names(struct builder *b)
 
 	for (uint32_t i = 0; i < v->nr_entries; i++) {
 		const struct meta_entry *e = &v->entries[i];
-		const char *key = sc_arena_printf(&b->arena, "%s:%s", e->file, e->name);
+		const char *key = sc_arena_join(&b->arena, e->file, ':', e->name);
 		struct same_key *head = key ? sc_map_get(&b->keys, key, strlen(key)) : NULL;
 		struct same_key *mine = sc_arena_alloc(&b->arena, sizeof(*mine));
 
@@ -412,35 +412,47 @@ static uint32_t uneven_axes(const struct meta_rule *r)
 	return axes;
 }
 
+static int check_piece(struct builder *b, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX])
+{
+	const struct meta_tensor *t = &b->v->state->tensors[e->tensor];
+	struct sc_arena arena = {0};
+	struct meta_piece piece;
+	uint64_t bytes;
+	int rc = meta_entry_piece(b->v, e, coords, &arena, &piece, b->err);
+
+	if (rc == 0 && !meta_tensor_bytes(t->dtype, &piece.shape, &bytes))
+		rc = sc_fail(b->err, SC_E_STATE, "'%s': a piece is not of whole bytes", t->key);
+	for (uint32_t k = 0; rc == 0 && meta_dtype_bits(t->dtype) % 8 && k < piece.nr_boxes; k++)
+		if (meta_box_elements(&piece.boxes[k]) !=
+		    (piece.shape.nr ? piece.shape.dim[0] : 1) *
+			    (piece.shape.nr && piece.shape.dim[0] ? piece.boxes[k].stride[0] : 1))
+			rc = sc_fail(b->err, SC_E_UNSUPPORTED, "'%s': %s is smaller than a byte and can only be "
+				     "whole on every rank", t->key, meta_dtype_name(t->dtype));
+	sc_arena_done(&arena);
+	return rc;
+}
+
+/* Layers are alike: what is right for one tensor of a rule is so for the next of the same shape. */
 static int check_sizes(struct builder *b)
 {
 	const struct meta_view *v = b->v;
-	int rc = 0;
+	const struct meta_tensor **last = sc_arena_array(&b->arena, v->layout->nr_rules, sizeof(*last));
+	int rc = last ? 0 : sc_nomem(b->err);
 
 	for (uint32_t i = 0; i < v->nr_entries && rc == 0; i++) {
 		const struct meta_entry *e = &v->entries[i];
-		const struct meta_tensor *t = &v->state->tensors[e->tensor];
+		const struct meta_tensor *t = &v->state->tensors[e->tensor], *like = last[e->rule->index];
 		uint32_t axes = uneven_axes(e->rule), n = meta_topology_degree(v->topo, axes);
 
+		if (like && like->dtype == t->dtype && meta_shape_equal(&like->shape, &t->shape))
+			continue;
 		for (uint32_t x = 0; x < n && rc == 0; x++) {
 			uint32_t coords[SC_AXES_MAX] = {0};
-			struct sc_arena arena = {0};
-			struct meta_piece piece;
-			uint64_t bytes;
 
 			meta_topology_split(v->topo, axes, x, coords);
-			rc = meta_entry_piece(v, e, coords, &arena, &piece, b->err);
-			if (rc == 0 && !meta_tensor_bytes(t->dtype, &piece.shape, &bytes))
-				rc = sc_fail(b->err, SC_E_STATE, "'%s': a piece is not of whole bytes", t->key);
-			for (uint32_t k = 0; rc == 0 && meta_dtype_bits(t->dtype) % 8 && k < piece.nr_boxes; k++)
-				if (meta_box_elements(&piece.boxes[k]) !=
-				    (piece.shape.nr ? piece.shape.dim[0] : 1) *
-					    (piece.shape.nr && piece.shape.dim[0] ? piece.boxes[k].stride[0] : 1))
-					rc = sc_fail(b->err, SC_E_UNSUPPORTED, "'%s': %s is smaller than a byte and "
-						     "can only be whole on every rank", t->key,
-						     meta_dtype_name(t->dtype));
-			sc_arena_done(&arena);
+			rc = check_piece(b, e, coords);
 		}
+		last[e->rule->index] = t;
 	}
 	return rc;
 }

@@ -511,8 +511,11 @@ int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, s
 			rc = sc_fail(err, SC_E_LIMIT, "layout: more than %d rules", SC_RULES_MAX);
 	}
 	sc_sys.release(plain);
-	for (size_t i = 0; i < nr_out; i++)
+	for (size_t i = 0; i < nr_out; i++) {
 		out[i].index = (uint32_t)i;
+		meta_pattern_pairs(&out[i].name, &out[i].name_pairs);
+		meta_pattern_pairs(&out[i].goal, &out[i].goal_pairs);
+	}
 	layout->rules = out;
 	layout->nr_rules = (uint32_t)nr_out;
 	return rc;

@@ -169,13 +169,14 @@ static bool padded_length(const struct meta_cut *cut, uint64_t n, uint64_t d, ui
 	return sc_add_u64(n, more, ret);
 }
 
+/* Errors of cuts say what is wrong; whoever cuts says where. */
 static int padded_runs(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut,
-		       uint64_t d, const char *what, struct runs *ret, struct sc_err *err)
+		       uint64_t d, struct runs *ret, struct sc_err *err)
 {
 	uint64_t n = runs_length(runs), want;
 
 	if (!padded_length(cut, n, d, &want))
-		return sc_fail(err, SC_E_LIMIT, "%s: padding overflows", what);
+		return sc_fail(err, SC_E_LIMIT, "padding overflows");
 	ret->at = sc_arena_array(arena, runs->nr + 1u, sizeof(*ret->at));
 	if (!ret->at)
 		return sc_nomem(err);
@@ -187,34 +188,33 @@ static int padded_runs(struct sc_arena *arena, const struct runs *runs, const st
 	return 0;
 }
 
-static int refuse_sections(const struct meta_cut *cut, uint64_t n, const char *what,
-			   struct sc_err *err)
+static int refuse_sections(const struct meta_cut *cut, uint64_t n, struct sc_err *err)
 {
 	struct sc_buf buf = {0};
 	int rc;
 
 	for (uint32_t i = 0; i < cut->nr_sections; i++)
 		sc_buf_printf(&buf, "%s%u", i ? ":" : "", cut->sections[i]);
-	rc = sc_fail(err, SC_E_STATE, "%s: %llu does not divide by sections %s", what,
-		     (unsigned long long)n, buf.text ? buf.text : "");
+	rc = sc_fail(err, SC_E_STATE, "%llu does not divide by sections %s", (unsigned long long)n,
+		     buf.text ? buf.text : "");
 	sc_buf_done(&buf);
 	return rc;
 }
 
 /* One cut of one dimension, as the framework does it to the tensor it has at hand. */
 static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
-		    const struct runs *runs, const struct meta_cut *cut, uint64_t i,
-		    const char *what, struct runs *ret, struct sc_err *err)
+		    const struct runs *runs, const struct meta_cut *cut, uint64_t i, struct runs *ret,
+		    struct sc_err *err)
 {
 	uint64_t d = meta_topology_degree(topo, cut->axes), n, at = 0;
 	struct runs padded;
-	int rc = padded_runs(arena, runs, cut, d, what, &padded, err);
+	int rc = padded_runs(arena, runs, cut, d, &padded, err);
 
 	if (rc < 0)
 		return rc;
 	n = runs_length(&padded);
 	if (n % cut->section_sum)
-		return refuse_sections(cut, n, what, err);
+		return refuse_sections(cut, n, err);
 	ret->nr = 0;
 	ret->at = sc_arena_array(arena, (size_t)padded.nr + 2u * cut->nr_sections, sizeof(*ret->at));
 	if (!ret->at)
@@ -223,7 +223,7 @@ static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
 		uint64_t m = n / cut->section_sum * cut->sections[s], lo, hi;
 
 		if (!cut->chunk && m % d)
-			return sc_fail(err, SC_E_STATE, "%s: %llu does not divide by %s=%llu", what,
+			return sc_fail(err, SC_E_STATE, "%llu does not divide by %s=%llu",
 				       (unsigned long long)m, cut->axes_text, (unsigned long long)d);
 		part(m, d, i, &lo, &hi);
 		take(&padded, at + lo, at + hi, ret);
@@ -236,7 +236,7 @@ static int cut_dim(const struct meta_cut *cut, const struct meta_shape *shape, c
 		   int *ret, struct sc_err *err)
 {
 	if (cut->dim < -(int)shape->nr || cut->dim >= (int)shape->nr)
-		return sc_fail(err, SC_E_STATE, "%s: cut of dimension %d, the tensor has %d", what,
+		return sc_fail(err, SC_E_STATE, "'%s': cut of dimension %d, the tensor has %d", what,
 			       cut->dim, shape->nr);
 	*ret = cut->dim < 0 ? cut->dim + shape->nr : cut->dim;
 	return 0;
@@ -262,7 +262,7 @@ static int flatten(struct sc_arena *arena, struct local *l, const char *what, st
 
 	for (int k = 0; k < l->nr; k++)
 		if (!sc_mul_u64(n, runs_length(&l->dims[k]), &n))
-			return sc_fail(err, SC_E_LIMIT, "%s: too many elements", what);
+			return sc_fail(err, SC_E_LIMIT, "'%s': too many elements", what);
 	l->is_flat = true;
 	l->flat.at = sc_arena_alloc(arena, sizeof(struct run));
 	if (!l->flat.at)
@@ -277,7 +277,6 @@ static int apply(struct sc_arena *arena, const struct meta_topology *topo,
 		 const struct meta_cut *cut, const struct meta_shape *shape, uint64_t index,
 		 const char *what, struct local *l, struct sc_err *err)
 {
-	char text[SC_ERR_BYTES_MAX / 2];
 	struct runs *runs = &l->flat, out;
 	int k = 0, rc;
 
@@ -288,14 +287,13 @@ static int apply(struct sc_arena *arena, const struct meta_topology *topo,
 		if (rc < 0)
 			return rc;
 		runs = &l->dims[k];
-		(void)snprintf(text, sizeof(text), "%s dimension %d", what, k);
-	} else {
-		(void)snprintf(text, sizeof(text), "%s (flat)", what);
 	}
-	rc = cut_runs(arena, topo, runs, cut, index, text, &out, err);
+	rc = cut_runs(arena, topo, runs, cut, index, &out, err);
 	if (rc == 0)
 		*runs = out;
-	return rc;
+	else if (l->is_flat)
+		return sc_wrap(err, rc, "'%s' (flat)", what);
+	return rc < 0 ? sc_wrap(err, rc, "'%s' dimension %d", what, k) : 0;
 }
 
 /* --- boxes --- */
@@ -325,7 +323,7 @@ static int boxes_in(struct boxes *b, const struct spans *s, int k, struct meta_b
 
 	if (k == b->local->nr) {
 		if (b->out.nr == SC_BOXES_MAX)
-			return sc_fail(b->err, SC_E_LIMIT, "%s: more than %u boxes in a piece", b->what,
+			return sc_fail(b->err, SC_E_LIMIT, "'%s': more than %u boxes in a piece", b->what,
 				       SC_BOXES_MAX);
 		box.at += b->at - b->from;
 		return sc_vec_push(&b->out, box) < 0 ? sc_nomem(b->err) : 0;
@@ -402,7 +400,7 @@ static int boxes_init(struct boxes *b, uint64_t *ret_elements)
 		b->length[k] = runs_length(&b->local->dims[k]);
 		b->stride[k] = n;
 		if (!sc_mul_u64(n, b->length[k], &n))
-			return sc_fail(b->err, SC_E_LIMIT, "%s: too many elements", b->what);
+			return sc_fail(b->err, SC_E_LIMIT, "'%s': too many elements", b->what);
 	}
 	*ret_elements = n;
 	return 0;
@@ -516,10 +514,10 @@ static int meet_parts(struct walk *w, const struct runs *runs, const struct meta
 {
 	struct runs padded, piece;
 	uint64_t n, at = 0;
-	int rc = padded_runs(&w->arena, runs, cut, d, w->what, &padded, w->err);
+	int rc = padded_runs(&w->arena, runs, cut, d, &padded, w->err);
 
 	if (rc < 0)
-		return rc;
+		return sc_wrap(w->err, rc, "'%s'", w->what);
 	n = runs_length(&padded);
 	for (uint32_t s = 0; s < cut->nr_sections; s++) {
 		uint64_t m = n / cut->section_sum * cut->sections[s], p = 0;

@@ -3,7 +3,6 @@
 #include "meta/model/view.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 struct meta_view *meta_view_free(struct meta_view *view)
@@ -54,10 +53,8 @@ int meta_entry_piece(const struct meta_view *view, const struct meta_entry *e,
 		     struct meta_piece *ret, struct sc_err *err)
 {
 	const struct meta_tensor *t = &view->state->tensors[e->tensor];
-	char what[SC_ERR_BYTES_MAX / 2];
 
-	(void)snprintf(what, sizeof(what), "'%s'", t->key);
-	return meta_slice(arena, view->topo, e->rule->cuts, e->rule->nr_cuts, &t->shape, coords, what, ret,
+	return meta_slice(arena, view->topo, e->rule->cuts, e->rule->nr_cuts, &t->shape, coords, t->key, ret,
 			  err);
 }
 

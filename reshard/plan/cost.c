@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a reshard moves between nodes.  For each tensor: the distinct pieces of the target and of
- * the source with the nodes that have them; for each node, what it needs less what it holds is the
- * lower bound, and exactly that is fetched, once.
+ * What a reshard moves between nodes: what each node needs less what it holds is the lower bound,
+ * and exactly that is fetched, once.
+ *
+ * A large model has thousands of tensors and few shapes, and thousands of nodes that look alike, so
+ * geometry is done once for each
+ *
+ *     class      tensors of one shape that are placed and cut in the same way, old and new
+ *     case       of a class: the pieces that a node needs and the pieces that it holds
+ *
+ * and what is left for each tensor on each node is to choose whose turn it is to send.
  */
 #include "reshard/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define PAIRS_UNMERGED_MAX (1u << 20) /* 16 MiB: bounds memory, costs a sort now and then */
 
 struct boxes {
 	size_t nr, room;
@@ -24,16 +29,54 @@ struct piece {
 	bool primary;		/* of the tensor's first entry: together these cover it */
 };
 
-struct pieces {
+struct place {
+	uint32_t node, piece;
+};
+
+/* The distinct pieces of a class under one view, and which node has which. */
+struct side {
 	size_t nr, room;
 	struct piece *at;
+	size_t nr_places, next;	/* nodes are visited in ascending order: `next` is where we are */
+	struct place *places;	/* sorted */
+};
+
+/* Elements of one tensor that a node fetches of a piece. */
+struct fetch {
+	uint32_t piece;
+	uint64_t elements;
+};
+
+struct node_case {
+	const struct place *need, *have;
+	size_t nr_need, nr_have;
+	uint64_t needed, missing;	/* elements */
+	size_t nr, room;
+	struct fetch *at;
+};
+
+struct class {
+	struct side need, have;
+	struct {
+		size_t nr, room;
+		unsigned *at;
+	} bits;			/* of an element, of each tensor */
+	struct {
+		size_t nr, room;
+		struct node_case *at;
+	} cases;
 };
 
 struct costing {
 	const struct meta_view *target;
 	const struct rs_nodes *nodes;
 	struct rs_cost *cost;
-	struct sc_arena arena;	/* of one tensor */
+	struct sc_arena arena;
+	struct sc_map by_key;
+	struct {
+		size_t nr, room;
+		struct class **at;
+	} classes;
 	struct sc_err *err;
 	uint64_t *row;		/* bytes by source node, of one target node */
 };
@@ -49,6 +92,8 @@ static int compare_u32(const void *a, const void *b)
 
 	return x < y ? -1 : x > y;
 }
+
+/* --- classes --- */
 
 static int piece_nodes(struct costing *c, const struct meta_view *v, uint32_t replica_axes,
 		       uint32_t coords[SC_AXES_MAX], struct piece *p)
@@ -71,7 +116,7 @@ static int piece_nodes(struct costing *c, const struct meta_view *v, uint32_t re
 }
 
 /* All distinct pieces of a tensor under a view, with the nodes that have them. */
-static int collect(struct costing *c, const struct meta_view *v, uint32_t t, struct pieces *ret)
+static int collect(struct costing *c, const struct meta_view *v, uint32_t t, struct side *ret)
 {
 	for (uint32_t i = v->first[t]; i < v->first[t + 1]; i++) {
 		const struct meta_entry *e = &v->entries[i];
@@ -99,10 +144,84 @@ static int collect(struct costing *c, const struct meta_view *v, uint32_t t, str
 	return 0;
 }
 
-static bool on_node(const struct piece *p, uint32_t node)
+static int compare_places(const void *a, const void *b)
 {
-	return bsearch(&node, p->nodes, p->nr_nodes, sizeof(node), compare_u32) != NULL;
+	const struct place *x = a, *y = b;
+
+	return x->node != y->node ? compare_u32(&x->node, &y->node) : compare_u32(&x->piece, &y->piece);
 }
+
+static int index_nodes(struct costing *c, struct side *s)
+{
+	size_t nr = 0;
+
+	for (size_t i = 0; i < s->nr; i++)
+		nr += s->at[i].nr_nodes;
+	s->places = sc_arena_array(&c->arena, nr + 1, sizeof(*s->places));
+	if (!s->places)
+		return sc_nomem(c->err);
+	for (size_t i = 0; i < s->nr; i++)
+		for (uint32_t k = 0; k < s->at[i].nr_nodes; k++)
+			s->places[s->nr_places++] = (struct place){s->at[i].nodes[k], (uint32_t)i};
+	qsort(s->places, nr, sizeof(*s->places), compare_places);
+	return 0;
+}
+
+static void add_entries(struct sc_buf *key, const struct meta_view *v, uint32_t t)
+{
+	sc_buf_add(key, &v, sizeof(v));
+	for (uint32_t i = v->first[t]; i < v->first[t + 1]; i++) {
+		sc_buf_add(key, &v->entries[i].rule, sizeof(v->entries[i].rule));
+		sc_buf_add(key, v->entries[i].fixed, sizeof(v->entries[i].fixed));
+	}
+}
+
+static int new_class(struct costing *c, const struct sc_buf *key, uint32_t t,
+		     const struct meta_view *source, uint32_t from, struct class **ret)
+{
+	struct class *k = sc_arena_alloc(&c->arena, sizeof(*k));
+	const char *text = sc_arena_copy(&c->arena, key->text, key->bytes);
+	int rc;
+
+	if (!k || !text || sc_vec_push(&c->classes, k) < 0 || sc_map_put(&c->by_key, text, key->bytes, k) < 0)
+		return sc_nomem(c->err);
+	rc = collect(c, c->target, t, &k->need);
+	if (rc == 0)
+		rc = collect(c, source, from, &k->have);
+	if (rc == 0)
+		rc = index_nodes(c, &k->need);
+	if (rc == 0)
+		rc = index_nodes(c, &k->have);
+	*ret = k;
+	return rc;
+}
+
+static int classify(struct costing *c, uint32_t t, const struct meta_view *source)
+{
+	const struct meta_tensor *tensor = &c->target->state->tensors[t];
+	const struct meta_tensor *from = meta_state_find(source->state, tensor->key);
+	struct class *k = NULL;
+	struct sc_buf key = {0};
+	int rc = 0;
+
+	if (!from)
+		return sc_fail(c->err, SC_E_STATE, "'%s' is in no file", tensor->key);
+	sc_buf_add(&key, tensor->shape.dim, tensor->shape.nr * sizeof(*tensor->shape.dim));
+	add_entries(&key, c->target, t);
+	add_entries(&key, source, (uint32_t)(from - source->state->tensors));
+	if (key.failed)
+		rc = sc_nomem(c->err);
+	else
+		k = sc_map_get(&c->by_key, key.text, key.bytes);
+	if (rc == 0 && !k)
+		rc = new_class(c, &key, t, source, (uint32_t)(from - source->state->tensors), &k);
+	if (rc == 0 && sc_vec_push(&k->bits, meta_dtype_bits(tensor->dtype)) < 0)
+		rc = sc_nomem(c->err);
+	sc_buf_done(&key);
+	return rc;
+}
+
+/* --- cases --- */
 
 /* Appends a less b: at most 2N boxes around the intersection. */
 static int subtract_one(struct meta_box a, const struct meta_box *b, struct boxes *out)
@@ -153,26 +272,117 @@ static uint64_t volume(const struct boxes *b)
 	return n;
 }
 
-/* Fetches what is left from primary pieces; holders of one piece take turns. */
-static void fetch(struct costing *c, const struct boxes *left, struct pieces *held, unsigned bits)
+/* Fetches what is left from primary pieces. */
+static int fetch(const struct boxes *left, const struct side *have, struct node_case *ret)
 {
-	for (size_t i = 0; i < left->nr; i++)
-		for (size_t k = 0; k < held->nr; k++) {
-			struct piece *p = &held->at[k];
-			uint64_t n = 0;
+	for (size_t k = 0; k < have->nr; k++) {
+		const struct piece *p = &have->at[k];
+		uint64_t n = 0;
 
-			for (uint32_t b = 0; p->primary && b < p->p.nr_boxes; b++) {
+		for (size_t i = 0; p->primary && i < left->nr; i++)
+			for (uint32_t b = 0; b < p->p.nr_boxes; b++) {
 				struct meta_box met;
 
 				if (meta_box_meet(&p->p.boxes[b], left->at[i].off, left->at[i].ext, &met))
 					n += meta_box_elements(&met);
 			}
-			if (!n)
-				continue;
-			c->row[p->nodes[p->turn++ % p->nr_nodes]] += n * bits / 8;
-			c->cost->moved += n * bits / 8;
-			c->cost->pieces++;
+		if (n && sc_vec_push(ret, (struct fetch){(uint32_t)k, n}) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int solve(const struct class *k, struct node_case *ret)
+{
+	for (size_t i = 0; i < ret->nr_need; i++) {
+		const struct meta_piece *p = &k->need.at[ret->need[i].piece].p;
+		struct boxes left = {0};
+		int rc = 0;
+
+		for (uint32_t b = 0; b < p->nr_boxes && rc == 0; b++)
+			rc = sc_vec_push(&left, p->boxes[b]);
+		/* what an earlier piece of this node brings is there already */
+		for (size_t j = 0; j < i && rc == 0; j++)
+			rc = subtract(&left, &k->need.at[ret->need[j].piece].p);
+		ret->needed += volume(&left);
+		for (size_t j = 0; j < ret->nr_have && rc == 0; j++)
+			rc = subtract(&left, &k->have.at[ret->have[j].piece].p);
+		ret->missing += volume(&left);
+		if (rc == 0)
+			rc = fetch(&left, &k->have, ret);
+		sc_vec_done(&left);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static bool same_pieces(const struct place *a, size_t nr_a, const struct place *b, size_t nr_b)
+{
+	if (nr_a != nr_b)
+		return false;
+	for (size_t i = 0; i < nr_a; i++)
+		if (a[i].piece != b[i].piece)
+			return false;
+	return true;
+}
+
+/* The places of a node; the index only ever goes forward. */
+static size_t places_of(struct side *s, uint32_t node, const struct place **ret)
+{
+	size_t end;
+
+	while (s->next < s->nr_places && s->places[s->next].node < node)
+		s->next++;
+	for (end = s->next; end < s->nr_places && s->places[end].node == node; end++)
+		;
+	*ret = s->places + s->next;
+	return end - s->next;
+}
+
+static int find_case(struct costing *c, struct class *k, uint32_t node, const struct node_case **ret)
+{
+	struct node_case mine = {0};
+
+	*ret = NULL;
+	mine.nr_need = places_of(&k->need, node, &mine.need);
+	if (mine.nr_need == 0)
+		return 0;
+	mine.nr_have = places_of(&k->have, node, &mine.have);
+	for (size_t i = 0; i < k->cases.nr; i++) {
+		*ret = &k->cases.at[i];
+		if (same_pieces((*ret)->need, (*ret)->nr_need, mine.need, mine.nr_need) &&
+		    same_pieces((*ret)->have, (*ret)->nr_have, mine.have, mine.nr_have))
+			return 0;
+	}
+	if (solve(k, &mine) < 0 || sc_vec_push(&k->cases, mine) < 0) {
+		sc_vec_done(&mine);
+		return sc_nomem(c->err);
+	}
+	*ret = &k->cases.at[k->cases.nr - 1];
+	return 0;
+}
+
+/* --- nodes --- */
+
+/* Holders of one piece take turns, tensor after tensor. */
+static void send(struct costing *c, struct class *k, const struct node_case *x)
+{
+	for (size_t t = 0; t < k->bits.nr; t++) {
+		unsigned bits = k->bits.at[t];
+
+		c->cost->bytes += x->needed * bits / 8;
+		c->cost->local += (x->needed - x->missing) * bits / 8;
+		c->cost->bound += x->missing * bits / 8;
+		for (size_t i = 0; i < x->nr; i++) {
+			struct piece *p = &k->have.at[x->at[i].piece];
+			uint64_t bytes = x->at[i].elements * bits / 8;
+
+			c->row[p->nodes[p->turn++ % p->nr_nodes]] += bytes;
+			c->cost->moved += bytes;
 		}
+		c->cost->pieces += x->nr;
+	}
 }
 
 static int add_pairs(struct costing *c, uint32_t node)
@@ -188,37 +398,6 @@ static int add_pairs(struct costing *c, uint32_t node)
 	return 0;
 }
 
-static int cost_node(struct costing *c, uint32_t node, struct pieces *need, struct pieces *have,
-		     unsigned bits)
-{
-	for (size_t i = 0; i < need->nr; i++) {
-		struct boxes left = {0};
-		int rc = 0;
-
-		if (!on_node(&need->at[i], node))
-			continue;
-		for (uint32_t b = 0; b < need->at[i].p.nr_boxes && rc == 0; b++)
-			rc = sc_vec_push(&left, need->at[i].p.boxes[b]);
-		/* what an earlier piece of this node brings is there already */
-		for (size_t k = 0; k < i && rc == 0; k++)
-			if (on_node(&need->at[k], node))
-				rc = subtract(&left, &need->at[k].p);
-		c->cost->bytes += volume(&left) * bits / 8;
-		c->cost->local += volume(&left) * bits / 8;
-		for (size_t k = 0; k < have->nr && rc == 0; k++)
-			if (on_node(&have->at[k], node))
-				rc = subtract(&left, &have->at[k].p);
-		c->cost->local -= volume(&left) * bits / 8;
-		c->cost->bound += volume(&left) * bits / 8;
-		if (rc == 0)
-			fetch(c, &left, have, bits);
-		sc_vec_done(&left);
-		if (rc < 0)
-			return sc_nomem(c->err);
-	}
-	return add_pairs(c, node);
-}
-
 static int compare_pairs(const void *a, const void *b)
 {
 	const struct rs_pair *x = a, *y = b;
@@ -226,40 +405,36 @@ static int compare_pairs(const void *a, const void *b)
 	return x->from != y->from ? compare_u32(&x->from, &y->from) : compare_u32(&x->to, &y->to);
 }
 
-static void merge_pairs(struct rs_cost *cost)
+static int cost_node(struct costing *c, uint32_t node)
 {
-	size_t nr = 0;
+	for (size_t i = 0; i < c->classes.nr; i++) {
+		const struct node_case *x;
+		int rc = find_case(c, c->classes.at[i], node, &x);
 
-	if (cost->nr_pairs)
-		qsort(cost->pairs, cost->nr_pairs, sizeof(*cost->pairs), compare_pairs);
-	for (size_t i = 0; i < cost->nr_pairs; i++) {
-		if (nr && compare_pairs(&cost->pairs[nr - 1], &cost->pairs[i]) == 0)
-			cost->pairs[nr - 1].bytes += cost->pairs[i].bytes;
-		else
-			cost->pairs[nr++] = cost->pairs[i];
+		if (rc < 0)
+			return rc;
+		if (x)
+			send(c, c->classes.at[i], x);
 	}
-	cost->nr_pairs = nr;
+	return add_pairs(c, node);
 }
 
-static int cost_tensor(struct costing *c, uint32_t t, const struct meta_view *source)
+static void costing_done(struct costing *c)
 {
-	const struct meta_tensor *tensor = &c->target->state->tensors[t];
-	const struct meta_tensor *from = meta_state_find(source->state, tensor->key);
-	struct pieces need = {0}, have = {0};
-	int rc = from ? 0 : sc_fail(c->err, SC_E_STATE, "'%s' is in no file", tensor->key);
+	for (size_t i = 0; i < c->classes.nr; i++) {
+		struct class *k = c->classes.at[i];
 
-	if (rc == 0)
-		rc = collect(c, c->target, t, &need);
-	if (rc == 0)
-		rc = collect(c, source, (uint32_t)(from - source->state->tensors), &have);
-	for (uint32_t node = 0; rc == 0 && node < c->cost->target_nodes; node++)
-		rc = cost_node(c, node, &need, &have, meta_dtype_bits(tensor->dtype));
-	if (c->cost->nr_pairs > PAIRS_UNMERGED_MAX)
-		merge_pairs(c->cost);
-	sc_vec_done(&need);
-	sc_vec_done(&have);
+		for (size_t n = 0; n < k->cases.nr; n++)
+			sc_vec_done(&k->cases.at[n]);
+		sc_vec_done(&k->cases);
+		sc_vec_done(&k->bits);
+		sc_vec_done(&k->need);
+		sc_vec_done(&k->have);
+	}
+	sc_vec_done(&c->classes);
+	sc_map_done(&c->by_key);
 	sc_arena_done(&c->arena);
-	return rc;
+	sc_sys.release(c->row);
 }
 
 int rs_plan_cost(const struct meta_view *target, rs_origin_fn *source_of, void *arg,
@@ -272,24 +447,27 @@ int rs_plan_cost(const struct meta_view *target, rs_origin_fn *source_of, void *
 
 	if (per)
 		cost.target_nodes = (target->topo->ranks + per - 1) / per;
-	for (uint32_t t = 0; t < target->state->nr; t++) {
+	for (uint32_t t = 0; t < target->state->nr && rc == 0; t++) {
 		const struct meta_view *source = source_of(arg, &target->state->tensors[t]);
 		uint32_t n = per ? (source->topo->ranks + per - 1) / per : 1;
 
 		cost.source_nodes = n > cost.source_nodes ? n : cost.source_nodes;
+		rc = classify(&c, t, source);
 	}
 	c.row = sc_zalloc_array(cost.source_nodes, sizeof(*c.row));
-	if (!c.row)
-		return sc_nomem(err);
-	for (uint32_t t = 0; t < target->state->nr && rc == 0; t++)
-		rc = cost_tensor(&c, t, source_of(arg, &target->state->tensors[t]));
-	sc_sys.release(c.row);
-	merge_pairs(&cost);
-	if (rc < 0)
+	if (rc == 0 && !c.row)
+		rc = sc_nomem(err);
+	for (uint32_t node = 0; rc == 0 && node < cost.target_nodes; node++)
+		rc = cost_node(&c, node);
+	costing_done(&c);
+	if (rc < 0) {
 		rs_cost_done(&cost);
-	else
-		*ret = cost;
-	return rc;
+		return rc;
+	}
+	if (cost.nr_pairs)
+		qsort(cost.pairs, cost.nr_pairs, sizeof(*cost.pairs), compare_pairs);
+	*ret = cost;
+	return 0;
 }
 
 void rs_cost_done(struct rs_cost *cost)

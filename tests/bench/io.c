@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Times one way of reading or writing on several files, interleaved: rep 1 of each, rep 2 of each…
+ *
+ *     io MODE REPS FILE…        one JSON line: {"bytes": B, "seconds": [[rep 1, rep 2, …] of each FILE]}
+ *
+ *     read      1 MiB read() into one buffer that is used again
+ *     mmap      every byte of a shared mapping is summed up
+ *     random    100,000 preads of 4 KiB at random places, the same for each file
+ *     write     a new file of $IO_BYTES, 1 MiB write(); removed after each rep
+ *     first     open, fstat and one byte
+ *     all       every FILE once a rep, $IO_THREADS readers that take the next one; one list in the answer
+ *
+ * A FILE written as cold:FILE has its pages dropped from the cache of its own file system (of the
+ * mount, for a view) before each rep; others are read once before the first.  $IO_OFFSET bytes at
+ * the start (a header) are left out by `read`, so that what is timed is data.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BLOCK (1u << 20)
+#define RANDOM_CALLS 100000u
+
+static unsigned char *buffer;
+static volatile uint64_t sink;
+static uint64_t skip;
+
+static double now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void die(const char *what)
+{
+	(void)fprintf(stderr, "io: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static uint64_t read_all(int fd, unsigned char *to, uint64_t from)
+{
+	uint64_t at = from;
+	ssize_t n;
+
+	while ((n = pread(fd, to, BLOCK, (off_t)at)) > 0)
+		at += (uint64_t)n;
+	if (n < 0)
+		die("read");
+	return at - from;
+}
+
+static uint64_t sum_mapping(int fd, uint64_t bytes)
+{
+	const uint64_t *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	uint64_t sum = 0;
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	for (uint64_t i = 0; i < bytes / 8; i++)
+		sum += p[i];
+	sink += sum;
+	(void)munmap((void *)p, bytes);
+	return bytes;
+}
+
+static uint64_t read_random(int fd, uint64_t bytes)
+{
+	uint64_t x = 88172645463325252u;
+
+	for (uint32_t i = 0; i < RANDOM_CALLS; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		if (pread(fd, buffer, 4096, (off_t)(x % (bytes / 4096) * 4096)) != 4096)
+			die("pread");
+	}
+	return RANDOM_CALLS * 4096ull;
+}
+
+static double write_new(const char *path, uint64_t bytes)
+{
+	double began;
+	int fd;
+
+	(void)unlink(path);
+	began = now();
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
+	if (fd < 0)
+		die(path);
+	for (uint64_t at = 0; at < bytes; at += BLOCK)
+		if (write(fd, buffer, BLOCK) != BLOCK)
+			die("write");
+	if (close(fd) < 0)
+		die("close");
+	return now() - began;
+}
+
+static double first_byte(const char *path)
+{
+	double began = now();
+	struct stat st;
+	int fd = open(path, O_RDONLY);
+
+	if (fd < 0 || fstat(fd, &st) < 0 || pread(fd, buffer, 1, 0) != 1)
+		die(path);
+	began = now() - began;
+	(void)close(fd);
+	return began;
+}
+
+static double one(const char *mode, const char *file, uint64_t *ret_bytes)
+{
+	bool cold = strncmp(file, "cold:", 5) == 0;
+	const char *path = cold ? file + 5 : file;
+	struct stat st;
+	double began;
+	int fd;
+
+	if (strcmp(mode, "write") == 0) {
+		*ret_bytes = strtoull(getenv("IO_BYTES"), NULL, 10);
+		return write_new(path, *ret_bytes);
+	}
+	if (strcmp(mode, "first") == 0) {
+		*ret_bytes = 1;
+		return first_byte(path);
+	}
+	fd = open(path, O_RDONLY);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		die(path);
+	if (cold)
+		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	began = now();
+	if (strcmp(mode, "read") == 0)
+		*ret_bytes = read_all(fd, buffer, skip);
+	else if (strcmp(mode, "mmap") == 0)
+		*ret_bytes = sum_mapping(fd, (uint64_t)st.st_size);
+	else if (strcmp(mode, "random") == 0)
+		*ret_bytes = read_random(fd, (uint64_t)st.st_size);
+	else
+		exit(2);
+	began = now() - began;
+	(void)close(fd);
+	return began;
+}
+
+struct job {
+	char **files;
+	int nr, next;
+	uint64_t bytes;
+};
+
+static void *reader(void *arg)
+{
+	struct job *j = arg;
+	unsigned char *mine = aligned_alloc(4096, BLOCK);
+
+	memset(mine, 1, BLOCK);
+	for (;;) {
+		int i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED), fd;
+
+		if (i >= j->nr)
+			break;
+		fd = open(j->files[i], O_RDONLY);
+		if (fd < 0)
+			die(j->files[i]);
+		(void)__atomic_add_fetch(&j->bytes, read_all(fd, mine, 0), __ATOMIC_RELAXED);
+		(void)close(fd);
+	}
+	free(mine);
+	return NULL;
+}
+
+static double all(char **files, int nr, uint64_t *ret_bytes)
+{
+	const char *text = getenv("IO_THREADS");
+	int threads = text ? atoi(text) : 2;
+	struct job j = {files, nr, 0, 0};
+	double began = now();
+	pthread_t at[64];
+
+	for (int i = 0; i < threads; i++)
+		if (pthread_create(&at[i], NULL, reader, &j) != 0)
+			die("thread");
+	for (int i = 0; i < threads; i++)
+		(void)pthread_join(at[i], NULL);
+	*ret_bytes = j.bytes;
+	return now() - began;
+}
+
+int main(int argc, char **argv)
+{
+	bool is_all = argc > 1 && strcmp(argv[1], "all") == 0;
+	int reps = argc > 2 ? atoi(argv[2]) : 0, nr = is_all ? 1 : argc - 3;
+	uint64_t bytes = 0;
+	double *seconds;
+
+	if (argc < 4 || reps < 1)
+		return 2;
+	skip = getenv("IO_OFFSET") ? strtoull(getenv("IO_OFFSET"), NULL, 10) : 0;
+	buffer = aligned_alloc(4096, BLOCK);
+	seconds = calloc((size_t)reps * (size_t)nr, sizeof(*seconds));
+	if (!buffer || !seconds)
+		return 1;
+	memset(buffer, 1, BLOCK);
+	for (int k = 0; !is_all && k < nr && strcmp(argv[1], "write") != 0 && strcmp(argv[1], "first") != 0; k++)
+		if (strncmp(argv[k + 3], "cold:", 5) != 0)
+			(void)one("read", argv[k + 3], &bytes);
+	for (int i = 0; i < reps; i++)
+		for (int k = 0; k < nr; k++) {
+			uint64_t n;
+
+			seconds[k * reps + i] = is_all ? all(argv + 3, argc - 3, &n) : one(argv[1], argv[k + 3], &n);
+			if ((i || k) && n != bytes) {
+				(void)fprintf(stderr, "io: %s has %" PRIu64 " bytes, the first %" PRIu64 "\n",
+					      argv[k + 3], n, bytes);
+				return 3;
+			}
+			bytes = n;
+		}
+	for (int k = 0; k < nr && strcmp(argv[1], "write") == 0; k++)
+		(void)unlink(argv[k + 3]);
+	(void)printf("{\"bytes\": %" PRIu64 ", \"seconds\": [", bytes);
+	for (int k = 0; k < nr; k++) {
+		(void)printf("%s[", k ? ", " : "");
+		for (int i = 0; i < reps; i++)
+			(void)printf("%s%.9f", i ? ", " : "", seconds[k * reps + i]);
+		(void)printf("]");
+	}
+	(void)printf("]}\n");
+	return 0;
+}
