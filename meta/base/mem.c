@@ -49,6 +49,13 @@ void *sc_arena_alloc(struct sc_arena *arena, size_t bytes)
 	if (__builtin_add_overflow(bytes, (size_t)15, &want))
 		return NULL;
 	want &= ~(size_t)15;
+	if (want <= arena->scratch_bytes) {
+		p = arena->scratch;
+		arena->scratch += want;
+		arena->scratch_bytes -= want;
+		arena->bytes += want;
+		return memset(p, 0, want);
+	}
 	if (!c || c->room - c->used < want) {
 		size_t room = want > ARENA_CHUNK ? want : ARENA_CHUNK;
 
@@ -122,7 +129,7 @@ void sc_arena_done(struct sc_arena *arena)
 		sc_sys.release(arena->chunk);
 		arena->chunk = next;
 	}
-	arena->bytes = 0;
+	arena->bytes = arena->scratch_bytes = 0;
 }
 
 static bool buf_room(struct sc_buf *buf, size_t more)

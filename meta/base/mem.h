@@ -32,7 +32,13 @@ static inline bool sc_add_u64(uint64_t a, uint64_t b, uint64_t *ret)
 struct sc_arena {
 	struct sc_chunk *chunk;
 	size_t bytes;		/* handed out, for limits and status */
+	char *scratch;		/* the caller's memory, handed out first */
+	size_t scratch_bytes;
 };
+
+/* An arena for a moment: small answers need no malloc.  struct sc_arena a = SC_ARENA_IN(buffer); */
+#define SC_SCRATCH __attribute__((aligned(16)))
+#define SC_ARENA_IN(buffer) {.scratch = (buffer), .scratch_bytes = sizeof(buffer)}
 
 void *sc_arena_alloc(struct sc_arena *arena, size_t bytes);	/* zeroed, aligned to 16 */
 void *sc_arena_array(struct sc_arena *arena, size_t nr, size_t bytes);

@@ -28,7 +28,7 @@ struct builder {
 	struct meta_view *v;
 	struct sc_err *err;
 	struct sc_arena arena;	/* ends with the build */
-	struct sc_map families, eachs, keys;
+	struct sc_map families, eachs, keys, files;
 	uint32_t *starts;
 	struct {
 		struct match *at;
@@ -415,7 +415,8 @@ static uint32_t uneven_axes(const struct meta_rule *r)
 static int check_piece(struct builder *b, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX])
 {
 	const struct meta_tensor *t = &b->v->state->tensors[e->tensor];
-	struct sc_arena arena = {0};
+	char scratch[1024] SC_SCRATCH;
+	struct sc_arena arena = SC_ARENA_IN(scratch);
 	struct meta_piece piece;
 	uint64_t bytes;
 	int rc = meta_entry_piece(b->v, e, coords, &arena, &piece, b->err);
@@ -481,6 +482,38 @@ static int index_stages(struct builder *b)
 	return 0;
 }
 
+/* A name that varies by rank has no row: every rank is on its own then. */
+static int index_files(struct builder *b)
+{
+	struct meta_view *v = b->v;
+	struct meta_file_axes *last = NULL;
+
+	v->files = sc_arena_array(&v->arena, v->nr_entries + 1u, sizeof(*v->files));
+	if (!v->files)
+		return sc_nomem(b->err);
+	for (uint32_t i = 0; i < v->nr_entries; i++) {
+		const struct meta_entry *e = &v->entries[i];
+
+		if (!last || strcmp(last->file, e->file) != 0)
+			last = sc_map_get(&b->files, e->file, strlen(e->file));
+		if (!last) {
+			last = &v->files[v->nr_files++];
+			last->file = e->file;
+			if (sc_map_put(&b->files, e->file, strlen(e->file), last) < 0)
+				return sc_nomem(b->err);
+		}
+		for (int k = 0; k < e->rule->nr_cuts; k++)
+			last->axes |= e->rule->cuts[k].axes;
+		for (int a = 0; a < v->topo->nr_axes; a++)
+			if (e->fixed[a] != META_FREE)
+				last->axes |= 1u << a;
+		for (uint16_t k = 0; e->varies && k < e->varies->nr; k++)
+			if (e->varies->at[k].axis >= 0)
+				last->axes |= 1u << e->varies->at[k].axis;
+	}
+	return 0;
+}
+
 static int build(struct builder *b)
 {
 	struct meta_view *v = b->v;
@@ -509,6 +542,8 @@ static int build(struct builder *b)
 	rc = check_names(b);
 	if (rc == 0)
 		rc = check_sizes(b);
+	if (rc == 0)
+		rc = index_files(b);
 	return rc < 0 ? rc : index_stages(b);
 }
 
@@ -529,6 +564,7 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 	sc_map_done(&b.families);
 	sc_map_done(&b.eachs);
 	sc_map_done(&b.keys);
+	sc_map_done(&b.files);
 	sc_arena_done(&b.arena);
 	if (rc < 0)
 		meta_view_free(b.v);

@@ -439,7 +439,8 @@ int meta_slice(struct sc_arena *arena, const struct meta_topology *topo,
 	       const uint32_t coords[SC_AXES_MAX], const char *what, struct meta_piece *ret,
 	       struct sc_err *err)
 {
-	struct sc_arena temporary = {0};
+	char scratch[1024] SC_SCRATCH;
+	struct sc_arena temporary = SC_ARENA_IN(scratch);
 	struct boxes b = {.arena = arena, .what = what, .err = err};
 	struct local l;
 	uint64_t length = 0;
@@ -589,8 +590,10 @@ int meta_holders(const struct meta_topology *topo, const struct meta_cut *cuts, 
 		 const struct meta_shape *shape, const uint64_t *off, const uint64_t *ext,
 		 const char *what, meta_holder_fn *each, void *arg, struct sc_err *err)
 {
-	struct walk w = {.topo = topo, .cuts = cuts, .nr_cuts = nr_cuts, .shape = shape, .off = off,
-			 .ext = ext, .what = what, .each = each, .arg = arg, .err = err};
+	char scratch[1024] SC_SCRATCH;
+	struct walk w = {.arena = SC_ARENA_IN(scratch), .topo = topo, .cuts = cuts, .nr_cuts = nr_cuts,
+			 .shape = shape, .off = off, .ext = ext, .what = what, .each = each, .arg = arg,
+			 .err = err};
 	uint32_t coords[SC_AXES_MAX] = {0};
 	struct local l;
 	int rc = whole(&w.arena, shape, &l, err);

@@ -106,6 +106,40 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 	return 0;
 }
 
+/* The mesh that has all of these axes, NULL when none has. */
+static const struct meta_mesh *mesh_of(const struct meta_layout *l, uint32_t axes)
+{
+	for (int m = 0; m < l->nr_meshes; m++) {
+		uint32_t all = 0;
+
+		for (int i = 0; i < l->meshes[m].nr; i++)
+			all |= 1u << l->meshes[m].at[i].axis;
+		if ((axes & ~all) == 0)
+			return &l->meshes[m];
+	}
+	return NULL;
+}
+
+uint32_t meta_view_alike(const struct meta_view *view, uint32_t rank, const char *file)
+{
+	for (uint32_t i = 0; i < view->nr_files; i++) {
+		const struct meta_file_axes *f = &view->files[i];
+		const struct meta_mesh *mesh;
+
+		if (strcmp(f->file, file) != 0)
+			continue;
+		mesh = mesh_of(view->layout, f->axes);
+		for (int k = 0; mesh && k < mesh->nr; k++) {
+			uint32_t a = mesh->at[k].axis, coord = rank / view->topo->stride[a] % view->topo->degree[a];
+
+			if (!(f->axes & 1u << a))
+				rank -= coord * view->topo->stride[a];
+		}
+		return rank;
+	}
+	return rank;
+}
+
 int meta_view_files(const struct meta_view *view, uint32_t rank,
 		    int (*each)(void *arg, const char *file, const char *logical_file), void *arg)
 {
@@ -151,7 +185,8 @@ struct source_walk {
 static int on_holder(void *arg, const uint32_t coords[SC_AXES_MAX])
 {
 	struct source_walk *w = arg;
-	struct sc_arena arena = {0};
+	char scratch[1024] SC_SCRATCH;
+	struct sc_arena arena = SC_ARENA_IN(scratch);
 	uint32_t full[SC_AXES_MAX];
 	struct meta_piece piece;
 	int rc;
@@ -183,22 +218,17 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 
 uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e)
 {
-	const struct meta_layout *l = view->layout;
-	uint32_t used = 0;
+	const struct meta_mesh *mesh;
+	uint32_t used = 0, all = 0;
 
 	for (int i = 0; i < e->rule->nr_cuts; i++)
 		used |= e->rule->cuts[i].axes;
 	for (int i = 0; i < view->topo->nr_axes; i++)
 		if (e->fixed[i] != META_FREE)
 			used |= 1u << i;
-	for (int m = 0; m < l->nr_meshes; m++) {
-		uint32_t mesh = 0;
-
-		for (int i = 0; i < l->meshes[m].nr; i++)
-			mesh |= 1u << l->meshes[m].at[i].axis;
-		if ((used & ~mesh) == 0)
-			return mesh & ~used;
-	}
-	assert(!"a rule's axes are in one mesh");
-	return 0;
+	mesh = mesh_of(view->layout, used);
+	assert(mesh); /* a rule's axes are in one mesh */
+	for (int i = 0; i < mesh->nr; i++)
+		all |= 1u << mesh->at[i].axis;
+	return all & ~used;
 }

@@ -29,6 +29,11 @@ struct meta_view {
 	struct meta_entry *entries;	    /* by tensor */
 	uint32_t *first;		    /* of tensor t: entries first[t] .. first[t + 1] */
 	uint32_t *by_stage, *stage_first;   /* entries by fixed pp; the last bucket: pp is free */
+	uint32_t nr_files;
+	struct meta_file_axes {		    /* what a stored file's contents depend on */
+		const char *file;
+		uint32_t axes;
+	} *files;
 };
 
 /** One stored tensor of a rank. */
@@ -73,6 +78,13 @@ const struct meta_entry *meta_view_next(const struct meta_view *view, uint32_t s
  */
 int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file,
 		   struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err);
+
+/**
+ * The lowest rank whose file of this (stored) name has the same contents, because they differ only
+ * in coordinates that nothing in it depends on: replicas over dp, say.  `rank` itself when there is
+ * none or the file's rules are of several meshes.
+ */
+uint32_t meta_view_alike(const struct meta_view *view, uint32_t rank, const char *file);
 
 /**
  * Names of the files that a rank holds tensors of: calls `each` once for every name, until one

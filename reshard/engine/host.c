@@ -9,19 +9,16 @@
 
 #include "meta/base/log.h"
 
-#define SLOTS_MAX 32
+#define SLOTS_MAX 16
 #define CLONE_BYTES_MIN (64u << 10)	/* a clone costs 17 us: below this copying is faster */
-#define READ_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
+#define COPY_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
+#define COPY_BYTES_MAX (8u << 20)	/* between two ticks */
 #define SOURCES_OPEN_MAX 64
 
-enum slot_state { SLOT_FREE, SLOT_READ, SLOT_WRITE };
-
 struct slot {
-	enum slot_state state;
-	unsigned char *buffer;		/* owner: the ring while the state is not FREE */
+	bool busy;
+	unsigned char *buffer;		/* owner: the ring while busy */
 	uint64_t at, bytes, done;	/* of the target file */
-	int from;
-	uint64_t from_at;
 };
 
 struct rs_host {
@@ -39,7 +36,7 @@ struct rs_host {
 	/* of the file being written */
 	const struct rs_image *image;
 	int fd;
-	bool clone;
+	bool clone, copy;		/* not refused so far */
 	rs_host_tick_fn *tick;
 	void *arg;
 	uint64_t cloned;
@@ -129,9 +126,6 @@ static int source_fd(struct rs_host *h, uint64_t blob, int *ret_fd)
 			*ret_fd = h->open[i].fd;
 			return 0;
 		}
-	/* a descriptor may be closed only while no request uses it */
-	if (h->nr_open == SOURCES_OPEN_MAX && h->busy)
-		return 1;
 	rc = meta_store_open_blob(h->store, blob, O_RDONLY, &fd, h->err);
 	if (rc < 0)
 		return rc;
@@ -160,29 +154,12 @@ static void prepare(struct rs_host *h, struct slot *s)
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&h->ring); /* twice as many as slots: never full */
 	unsigned char *p = s->buffer + s->done;
 	unsigned n = (unsigned)(s->bytes - s->done);
-	int index = (int)(s - h->slots);
 
-	if (s->state == SLOT_READ && h->registered)
-		io_uring_prep_read_fixed(sqe, s->from, p, n, s->from_at + s->done, index);
-	else if (s->state == SLOT_READ)
-		io_uring_prep_read(sqe, s->from, p, n, s->from_at + s->done);
-	else if (h->registered)
-		io_uring_prep_write_fixed(sqe, h->fd, p, n, s->at + s->done, index);
+	if (h->registered)
+		io_uring_prep_write_fixed(sqe, h->fd, p, n, s->at + s->done, (int)(s - h->slots));
 	else
 		io_uring_prep_write(sqe, h->fd, p, n, s->at + s->done);
 	io_uring_sqe_set_data(sqe, s);
-}
-
-static int run_now(struct rs_host *h, struct slot *s)
-{
-	int n = 0;
-
-	if (s->state == SLOT_READ)
-		n = sc_pread_all(s->from, s->buffer, s->bytes, s->from_at);
-	if (n == 0)
-		n = sc_pwrite_all(h->fd, s->buffer, s->bytes, s->at);
-	s->state = SLOT_FREE;
-	return n < 0 ? sc_fail_sys(h->err, errno, "engine: cannot copy") : tick(h, s->bytes);
 }
 
 static int start(struct rs_host *h, struct slot *s)
@@ -191,36 +168,27 @@ static int start(struct rs_host *h, struct slot *s)
 
 	s->done = 0;
 	if (!h->has_ring)
-		return run_now(h, s);
+		return sc_pwrite_all(h->fd, s->buffer, s->bytes, s->at) < 0
+			       ? sc_fail_sys(h->err, errno, "engine: cannot write") : tick(h, s->bytes);
 	prepare(h, s);
+	s->busy = true;
 	h->busy++;
 	n = sc_sys.ring_submit(&h->ring);
 	return n < 0 ? sc_fail_sys(h->err, -n, "engine: cannot submit") : 0;
 }
 
-/* One completion: short transfers go on, a finished read becomes a write. */
+/* One completion: short writes go on. */
 static int complete(struct rs_host *h, struct slot *s, int result)
 {
 	int n;
 
 	if (result == -EINTR || result == -EAGAIN)
 		result = 0;
-	else if (result == 0 && s->state == SLOT_READ)
-		result = -EIO; /* a sealed blob does not end early */
-	if (result < 0) {
-		s->state = SLOT_FREE;
+	s->done += result > 0 ? (uint64_t)result : 0;
+	if (result < 0 || s->done == s->bytes) {
+		s->busy = false;
 		h->busy--;
-		return sc_fail_sys(h->err, -result, "engine: cannot copy");
-	}
-	s->done += (uint64_t)result;
-	if (s->done == s->bytes && s->state == SLOT_WRITE) {
-		s->state = SLOT_FREE;
-		h->busy--;
-		return tick(h, s->bytes);
-	}
-	if (s->done == s->bytes) {
-		s->state = SLOT_WRITE;
-		s->done = 0;
+		return result < 0 ? sc_fail_sys(h->err, -result, "engine: cannot write") : tick(h, s->bytes);
 	}
 	prepare(h, s);
 	n = sc_sys.ring_submit(&h->ring);
@@ -249,7 +217,7 @@ static int get_slot(struct rs_host *h, struct slot **ret)
 		int rc;
 
 		for (unsigned i = 0; i < h->nr_slots; i++)
-			if (h->slots[i].state == SLOT_FREE) {
+			if (!h->slots[i].busy) {
 				*ret = &h->slots[i];
 				return 0;
 			}
@@ -290,9 +258,7 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	if (!h->clone || bytes < CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
 		return 0;
 	bytes -= bytes % SC_DATA_ALIGN;
-	do
-		rc = source_fd(h, blob->id, &fd);
-	while (rc == 1 && (rc = reap(h)) == 0);
+	rc = source_fd(h, blob->id, &fd);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.clone_range(h->fd, at, fd, from, bytes) < 0) {
@@ -306,32 +272,87 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	return tick(h, bytes);
 }
 
-/* How far the next piece of the file goes that is copied in one go. */
-static uint64_t piece_bytes(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
-			    const unsigned char *data)
+/* Bytes up to the block where a clone can begin; 0: none can. */
+static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
+			   const unsigned char *data)
 {
-	const struct rs_image *im = h->image;
-	uint64_t end = im->bytes, n;
+	uint64_t from = (uint64_t)(data - h->image->blobs[source]->map);
 
-	/* tensors are taken one by one, so that the next one can still be cloned */
-	for (uint32_t lo = 0, hi = im->nr; lo < hi;) {
+	return h->clone && run >= 2 * CLONE_BYTES_MIN && at % SC_DATA_ALIGN &&
+		       at % SC_DATA_ALIGN == from % SC_DATA_ALIGN ? SC_DATA_ALIGN - at % SC_DATA_ALIGN : 0;
+}
+
+/* Copies a run inside the kernel: once, from page to page.  *ret is how many bytes it took. */
+static int copy_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t source,
+		    const unsigned char *data, uint64_t *ret)
+{
+	const struct rs_blob *blob = h->image->blobs[source];
+	off_t from = data - blob->map, to = (off_t)at;
+	ssize_t n;
+	int fd, rc;
+
+	*ret = 0;
+	if (!h->copy || bytes < COPY_BYTES_MIN || clone_head(h, at, bytes, source, data))
+		return 0;
+	rc = source_fd(h, blob->id, &fd);
+	if (rc < 0)
+		return rc;
+	n = sc_sys.copy_range(fd, &from, h->fd, &to, bytes < COPY_BYTES_MAX ? bytes : COPY_BYTES_MAX);
+	if (n < 0 && errno != EINTR) {
+		if (errno == ENOSPC || errno == EIO)
+			return sc_fail_sys(h->err, errno, "engine: cannot copy");
+		h->copy = false; /* not on this file system */
+	}
+	if (n <= 0)
+		return 0;
+	*ret = (uint64_t)n;
+	return tick(h, (uint64_t)n);
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Where the tensor at byte `at` ends, or begins if `at` is before it: what follows may be cloned. */
+static uint64_t tensor_border(const struct rs_image *im, uint64_t at)
+{
+	uint32_t lo = 0, hi = im->nr;
+
+	while (lo < hi) {
 		uint32_t mid = lo + (hi - lo) / 2;
 
 		if (im->tensors[mid].end <= at)
 			lo = mid + 1;
 		else
 			hi = mid;
-		if (lo == hi && lo < im->nr)
-			end = at < im->tensors[lo].begin ? im->tensors[lo].begin : im->tensors[lo].end;
 	}
-	n = end - at < RS_HOST_BUFFER_BYTES ? end - at : RS_HOST_BUFFER_BYTES;
-	if (h->clone && run >= 2 * CLONE_BYTES_MIN && source != UINT32_MAX) {
-		uint64_t from = (uint64_t)(data - im->blobs[source]->map), head = SC_DATA_ALIGN - at % SC_DATA_ALIGN;
+	if (lo == im->nr)
+		return im->bytes;
+	return at < im->tensors[lo].begin ? im->tensors[lo].begin : im->tensors[lo].end;
+}
 
-		if (at % SC_DATA_ALIGN == from % SC_DATA_ALIGN && at % SC_DATA_ALIGN && head < n)
-			return head; /* up to the block where a clone can begin */
-	}
-	return run >= READ_BYTES_MIN && run < n ? run : n;
+/* How many bytes to gather at once. */
+static uint64_t piece_bytes(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
+			    const unsigned char *data)
+{
+	uint64_t n = min_u64(tensor_border(h->image, at) - at, RS_HOST_BUFFER_BYTES);
+	uint64_t head = source == UINT32_MAX ? 0 : clone_head(h, at, run, source, data);
+
+	return head && head < n ? head : n;
+}
+
+static int gather(struct rs_host *h, uint64_t at, uint64_t bytes)
+{
+	struct slot *s = NULL;
+	int rc = get_slot(h, &s);
+
+	if (rc < 0)
+		return rc;
+	s->at = at;
+	s->bytes = bytes;
+	rs_image_read(h->image, at, bytes, s->buffer);
+	return start(h, s);
 }
 
 static int write_image(struct rs_host *h)
@@ -343,28 +364,16 @@ static int write_image(struct rs_host *h)
 		const unsigned char *data = NULL;
 		uint32_t source = UINT32_MAX;
 		uint64_t run = rs_image_run(im, at, im->bytes - at, &data, &source);
-		struct slot *s;
 
 		n = 0;
 		if (run && source != UINT32_MAX)
 			rc = clone_run(h, at, run, source, data, &n);
-		if (rc < 0 || n)
-			continue;
-		n = piece_bytes(h, at, run, source, data);
-		rc = get_slot(h, &s);
-		if (rc < 0)
-			break;
-		s->at = at;
-		s->bytes = n;
-		s->state = SLOT_WRITE;
-		if (run >= n && n >= READ_BYTES_MIN && source != UINT32_MAX &&
-		    source_fd(h, im->blobs[source]->id, &s->from) == 0) {
-			s->from_at = (uint64_t)(data - im->blobs[source]->map);
-			s->state = SLOT_READ;
-		} else {
-			rs_image_read(im, at, n, s->buffer);
+		if (rc == 0 && n == 0 && run && source != UINT32_MAX)
+			rc = copy_run(h, at, run, source, data, &n);
+		if (rc == 0 && n == 0) {
+			n = piece_bytes(h, at, run, source, data);
+			rc = gather(h, at, n);
 		}
-		rc = start(h, s);
 	}
 	return drain(h, rc);
 }
@@ -376,7 +385,7 @@ int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd,
 
 	host->image = image;
 	host->fd = fd;
-	host->clone = true;
+	host->clone = host->copy = true;
 	host->tick = tick_fn;
 	host->arg = arg;
 	host->cloned = 0;

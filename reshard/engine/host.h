@@ -3,7 +3,7 @@
  * The host engine: writes images as files, with io_uring and reflink.
  *
  *     run of one source, block aligned on both sides, 64 KiB or more  -> FICLONERANGE
- *     other long run of one source                                   -> read into a buffer, write
+ *     other long run of one source                                   -> copied in the kernel
  *     strided, short                                                 -> gather into a buffer, write
  *
  * Memory: registered buffers of HOST_BUFFER_BYTES, as many as the limit given allows (at least 2),

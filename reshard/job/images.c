@@ -118,12 +118,26 @@ static void image_put(struct rs_service *s, struct rs_kept_image *k)
 	(void)pthread_mutex_unlock(&s->images_lock);
 }
 
+/* A rank that wrote this very file gets its own bytes back, though copies of it exist. */
+static bool is_as_written(const struct rs_view *view, uint32_t rank, const char *file)
+{
+	const struct rs_version *v = view->version;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && v->sets[i]->layout_id == v->layout_id &&
+		    strcmp(v->sets[i]->topo.text, view->topo.text) == 0 && rs_set_find(v->sets[i], rank, file))
+			return true;
+	return false;
+}
+
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err)
 {
 	struct rs_kept_image *k;
 	int rc = 0;
 
+	if (!is_as_written(view, rank, file))
+		rank = meta_view_alike(view->model, rank, file); /* replicas share one */
 	(void)pthread_mutex_lock(&s->images_lock);
 	k = find_image(s, view, rank, file, as_view);
 	(void)pthread_mutex_unlock(&s->images_lock);

@@ -105,6 +105,8 @@ static void random_topology(char *text, size_t bytes)
 
 /* --- jobs in memory: every stored tensor of every rank --- */
 
+static unsigned shared; /* tensors in files that another rank has, too */
+
 struct held {
 	uint32_t rank;
 	const char *file, *name;
@@ -271,6 +273,28 @@ static void fill(const struct job *j)
 	}
 }
 
+/* Ranks that are said to be alike store the same pieces of the same tensors under the same names. */
+static void expect_alike(const struct job *j)
+{
+	for (size_t i = 0; i < j->held.nr; i++) {
+		const struct held *h = &j->held.at[i], *other = NULL;
+		uint32_t alike = meta_view_alike(j->view, h->rank, h->file);
+
+		assert_true(alike <= h->rank);
+		for (size_t k = 0; k < j->held.nr && !other; k++)
+			if (j->held.at[k].rank == alike && strcmp(j->held.at[k].name, h->name) == 0 &&
+			    strcmp(j->held.at[k].file, h->file) == 0)
+				other = &j->held.at[k];
+		assert_non_null(other);
+		assert_int_equal(other->stored->entry->tensor, h->stored->entry->tensor);
+		assert_true(meta_shape_equal(&other->stored->piece.shape, &h->stored->piece.shape));
+		assert_int_equal(other->stored->piece.nr_boxes, h->stored->piece.nr_boxes);
+		for (uint32_t k = 0; k < h->stored->piece.nr_boxes; k++)
+			assert_true(meta_box_equal(&other->stored->piece.boxes[k], &h->stored->piece.boxes[k]));
+		shared += alike != h->rank;
+	}
+}
+
 /* --- cost --- */
 
 static const struct meta_view *origin(void *arg, const struct meta_tensor *t)
@@ -355,6 +379,7 @@ static void reshards_of_random_jobs(void **unused)
 			reshard(&b, &a);
 			expect_cut(&a); /* A -> B -> A */
 			expect_cost(&a, &b);
+			expect_alike(&a);
 			done++;
 			tensors += (unsigned)(a.held.nr + b.held.nr);
 		}
@@ -363,8 +388,9 @@ static void reshards_of_random_jobs(void **unused)
 		meta_state_done(&state);
 		meta_layout_free(l);
 	}
-	printf("# seed %lu: %u of %u jobs (the rest do not divide), %u stored tensors\n", seed, done, ROUNDS, tensors);
-	assert_true(done > ROUNDS * 9 / 10);
+	printf("# seed %lu: %u of %u jobs (the rest do not divide), %u stored tensors, %u of replicas\n", seed, done,
+	       ROUNDS, tensors, shared);
+	assert_true(done > ROUNDS * 9 / 10 && shared > 0);
 }
 
 int main(void)

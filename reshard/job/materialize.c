@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Materialization: the rank files of a head, written as real files, become its storage.
+ *
+ *     list      every rank file of a set; replicas are listed, and written once
+ *     write     some threads, each with an engine of its own, take the next file
+ *     flush     files are flushed in batches: the first flush of a batch commits the journal for all
+ *     flip      one transaction
+ *
+ * The blobs belong to nothing until the flip; what a pass leaves behind is garbage.
+ */
+#include "reshard/job/pass.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "reshard/engine/host.h"
+
+#define WRITERS_MAX 4
+#define UNFLUSHED_MAX 64	/* descriptors, of each writer */
+
+/* Of one set: what its writers share. */
+struct writing {
+	struct rs_pass *p;
+	struct rs_set *set;	/* its blobs, listed before, get their numbers */
+	size_t next;		/* atomic */
+	pthread_mutex_t lock;	/* of what follows */
+	int rc;			/* the first error, and its message in p->err */
+};
+
+struct writer {
+	struct writing *w;
+	struct rs_host *host;
+	struct sc_err err;
+	int unflushed[UNFLUSHED_MAX];
+	unsigned nr_unflushed;
+};
+
+/* --- one writer --- */
+
+static int flush(struct writer *me)
+{
+	int rc = 0;
+
+	if (me->nr_unflushed)
+		rs_step(RS_STEP_MATERIALIZE_SYNC);
+	for (unsigned i = 0; i < me->nr_unflushed; i++) {
+		if (rc == 0 && sc_sys.fsync(me->unflushed[i]) < 0)
+			rc = sc_fail_sys(&me->err, errno, "cannot flush");
+		sc_closep(&me->unflushed[i]);
+	}
+	me->nr_unflushed = 0;
+	return rc;
+}
+
+static int write_blob(struct writer *me, struct rs_image *im, uint64_t *ret_blob)
+{
+	struct rs_pass *p = me->w->p;
+	sc_cleanup(sc_closep) int fd = -1;
+	uint64_t cloned = 0;
+	int rc = meta_blob_add(p->s->catalog, ret_blob, &me->err);
+
+	if (rc == 0)
+		rc = meta_store_create(&p->s->store, *ret_blob, &fd, &me->err);
+	if (rc == 0)
+		rc = rs_host_write(me->host, im, fd, rs_pass_bytes, p, &cloned, &me->err);
+	if (rc < 0)
+		return rc;
+	(void)__atomic_add_fetch(&p->s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);
+	(void)__atomic_add_fetch(&p->s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
+	if (!p->job->config.sync)
+		return 0;
+	/* the device can begin while the next file is written */
+	(void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	if (me->nr_unflushed == UNFLUSHED_MAX)
+		rc = flush(me);
+	me->unflushed[me->nr_unflushed++] = sc_steal_fd(&fd);
+	return rc;
+}
+
+/* One rank file: an existing blob when one has these bytes, else a new one. */
+static int write_file(struct writer *me, struct rs_set_blob *b)
+{
+	struct rs_pass *p = me->w->p;
+	struct rs_image *im = NULL;
+	int rc = rs_view_image(p->s, p->head, b->rank, b->path, false, true, &im, &me->err);
+
+	if (rc == 0) {
+		b->bytes = im->bytes;
+		b->blob = im->same_as;
+		if (!b->blob)
+			rc = write_blob(me, im, &b->blob);
+		else if (rs_pass_bytes(p, im->bytes))
+			rc = sc_fail(&me->err, SC_E_CANCELLED, "stopped");
+		rs_image_unref(p->s, im);
+	}
+	return rc < 0 ? sc_wrap(&me->err, rc, "materializing rank %u '%s'", b->rank, b->path) : 0;
+}
+
+static bool is_replica(const struct rs_pass *p, const struct rs_set_blob *b)
+{
+	return meta_view_alike(p->head->model, b->rank, b->path) != b->rank;
+}
+
+static void *write_files(void *arg)
+{
+	struct writer *me = arg;
+	struct writing *w = me->w;
+	int rc = rs_host_new(&w->p->s->store, w->p->job->config.buffer_bytes / WRITERS_MAX, &me->host, &me->err);
+
+	while (rc == 0 && __atomic_load_n(&w->rc, __ATOMIC_RELAXED) == 0) {
+		size_t i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
+
+		if (i >= w->set->nr_blobs)
+			break;
+		if (!is_replica(w->p, &w->set->blobs[i]))
+			rc = write_file(me, &w->set->blobs[i]);
+	}
+	if (rc == 0)
+		rc = flush(me);
+	while (me->nr_unflushed)
+		sc_closep(&me->unflushed[--me->nr_unflushed]);
+	me->host = rs_host_free(me->host);
+	(void)pthread_mutex_lock(&w->lock);
+	if (rc < 0 && w->rc == 0) {
+		__atomic_store_n(&w->rc, rc, __ATOMIC_RELAXED);
+		*w->p->err = me->err;
+	}
+	(void)pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+/* --- one set --- */
+
+static int write_all(struct rs_pass *p, struct rs_set *set)
+{
+	struct writing w = {.p = p, .set = set, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct writer *writers = sc_zalloc_array(WRITERS_MAX, sizeof(*writers));
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	pthread_t threads[WRITERS_MAX];
+	int nr = 0;
+
+	if (!writers)
+		return sc_nomem(p->err);
+	for (int i = 0; i < WRITERS_MAX; i++)
+		writers[i].w = &w;
+	/* the first is this thread: there is always one */
+	for (int i = 1; i < WRITERS_MAX && i < cores; i++)
+		if (pthread_create(&threads[nr], NULL, write_files, &writers[i]) == 0)
+			nr++;
+	(void)write_files(&writers[0]);
+	for (int i = 0; i < nr; i++)
+		(void)pthread_join(threads[i], NULL);
+	(void)pthread_mutex_destroy(&w.lock);
+	sc_sys.release(writers);
+	return w.rc;
+}
+
+struct listing {
+	struct rs_pass *p;
+	struct rs_set *set;
+	uint32_t rank;
+};
+
+static int on_rank_file(void *arg, const char *file, const char *logical)
+{
+	const struct listing *l = arg;
+	struct rs_set_blob b = {.rank = l->rank, .mode = 0644};
+	int rc = 0;
+
+	if (strcmp(logical, l->set->file) != 0)
+		return 0;
+	rc = rs_path_id(l->p->s, file, &b.path_id, l->p->err);
+	if (rc == 0)
+		rc = rs_path_text(l->p->s, b.path_id, &b.path, l->p->err);
+	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->p->err) : 0;
+}
+
+/* Replicas take the blob of the rank that they are like; it is listed before them. */
+static int share_blobs(struct rs_pass *p, struct rs_set *set)
+{
+	for (size_t i = 0; i < set->nr_blobs; i++) {
+		struct rs_set_blob *b = &set->blobs[i];
+		const struct rs_set_blob *like;
+
+		if (!is_replica(p, b))
+			continue;
+		like = rs_set_find(set, meta_view_alike(p->head->model, b->rank, b->path), b->path);
+		b->blob = like->blob;
+		b->bytes = like->bytes;
+		if (rs_pass_bytes(p, b->bytes))
+			return sc_fail(p->err, SC_E_CANCELLED, "stopped");
+	}
+	return 0;
+}
+
+/* The set as the head presents it: same tensors, same hashes, new blobs. */
+static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
+{
+	const struct rs_version *v = p->head->version;
+	struct rs_set *set = rs_set_new(old->file, META_SET_TENSORS);
+	int rc = set && meta_topology_copy(&p->head->topo, &set->topo) == 0 ? 0 : sc_nomem(p->err);
+
+	if (rc == 0) {
+		set->job = old->job;
+		set->layout_id = v->layout_id;
+		set->layout = v->layout;
+		set->verified = META_EQUAL;
+		set->metadata = old->metadata ? sc_strdup(old->metadata) : NULL;
+		set->hashes = old->hashes ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->hashes)) : NULL;
+		if ((old->metadata && !set->metadata) || (old->hashes && !set->hashes))
+			rc = sc_nomem(p->err);
+		else if (old->hashes)
+			memcpy(set->hashes, old->hashes, old->state.nr * sizeof(*set->hashes));
+	}
+	for (uint32_t t = 0; rc == 0 && t < old->state.nr; t++) {
+		const struct meta_tensor *x = &old->state.tensors[t];
+
+		if (meta_state_add(&set->state, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+			rc = sc_nomem(p->err);
+	}
+	for (uint32_t rank = 0; rc == 0 && rank < p->head->topo.ranks; rank++) {
+		struct listing l = {p, set, rank};
+
+		rc = meta_view_files(p->head->model, rank, on_rank_file, &l);
+	}
+	if (rc == 0)
+		rc = rs_set_finish(set, p->err);
+	if (rc == 0)
+		rc = write_all(p, set);
+	if (rc == 0)
+		rc = share_blobs(p, set);
+	if (rc < 0)
+		rs_set_unref(set);
+	else
+		*ret = set;
+	return rc;
+}
+
+/* --- the flip --- */
+
+/* All new sets become the version's storage in one transaction: the flip. */
+static int flip(struct rs_pass *p, struct rs_set **sets)
+{
+	const struct rs_version *old = p->head->version;
+	struct rs_version *v = rs_version_like(old, sets);
+	struct rs_view *view = NULL;
+	int rc = v ? 0 : sc_nomem(p->err);
+
+	if (rc == 0) {
+		v->id = old->id;
+		v->job = old->job;
+		v->nr = old->nr;
+		v->parent = old->parent;
+		v->made_by = sc_strdup(old->made_by);
+		if (!v->made_by || meta_topology_copy(&old->topo, &v->topo) < 0)
+			rc = sc_nomem(p->err);
+	}
+	if (rc == 0)
+		rc = rs_version_finish(v, p->err);
+	if (rc < 0)
+		rs_version_unref(v);
+	else
+		rc = rs_view_new(p->job, v, p->head->id, &p->head->topo, &view, p->err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&p->job->command);
+	if (rs_pass_is_stale(p))
+		rc = sc_fail(p->err, SC_E_CANCELLED, "a newer head");
+	rs_step(RS_STEP_MATERIALIZE_TRANSACT);
+	if (rc == 0)
+		rc = meta_catalog_begin(p->s->catalog, p->job->config.sync, p->err);
+	if (rc == 0) {
+		for (size_t i = 0; rc == 0 && i < old->nr_sets; i++) {
+			for (size_t k = 0; sets[i] && rc == 0 && k < sets[i]->nr_blobs; k++)
+				rc = meta_blob_seal(p->s->catalog, sets[i]->blobs[k].blob, sets[i]->blobs[k].bytes, NULL,
+						    p->err);
+			if (sets[i] && rc == 0)
+				rc = rs_save_set(p->s, sets[i], p->err);
+			if (sets[i] && rc == 0)
+				rc = meta_version_replace_set(p->s->catalog, old->id, old->sets[i]->id, sets[i]->id,
+							      p->err);
+		}
+		rc = meta_catalog_end(p->s->catalog, rc, p->err);
+	}
+	if (rc == 0) {
+		rs_step(RS_STEP_MATERIALIZE_PUBLISH);
+		view->own = true;
+		rs_view_forget(p->s, old->id);
+		rs_job_publish(p->job, rs_view_ref(view), true);
+	}
+	(void)pthread_mutex_unlock(&p->job->command);
+	rs_view_unref(p->s, view);
+	return rc;
+}
+
+static uint64_t head_bytes(const struct rs_view *head)
+{
+	uint64_t n = 0;
+
+	/* an estimate for the progress: replicas of the new topology come on top of the state */
+	for (uint32_t rank = 0; rank < head->topo.ranks; rank++) {
+		uint32_t coords[SC_AXES_MAX], at = 0;
+		const struct meta_entry *e;
+
+		meta_topology_coords(&head->topo, rank, coords);
+		while ((e = meta_view_next(head->model, head->model->layout->pp >= 0
+							? coords[head->model->layout->pp] : 0, &at))) {
+			const struct meta_tensor *t = &head->model->state->tensors[e->tensor];
+			uint32_t cut = 0;
+			uint64_t bytes;
+
+			if (!meta_entry_is_on(head->model, e, coords) ||
+			    !meta_tensor_bytes(t->dtype, &t->shape, &bytes))
+				continue;
+			for (int i = 0; i < e->rule->nr_cuts; i++)
+				cut |= e->rule->cuts[i].axes;
+			n += bytes / meta_topology_degree(&head->topo, cut);
+		}
+	}
+	return n;
+}
+
+int rs_materialize(struct rs_pass *p)
+{
+	const struct rs_version *v = p->head->version;
+	struct rs_set **sets = sc_zalloc_array(v->nr_sets, sizeof(*sets));
+	int rc = sets ? 0 : sc_nomem(p->err);
+
+	rs_step(RS_STEP_MATERIALIZE_CHECK);
+	if (rc == 0)
+		rc = rs_version_refuse_bad(v, p->err);
+	if (rc == 0)
+		rs_pass_begin(p, "materializing", head_bytes(p->head));
+	rs_step(RS_STEP_MATERIALIZE_WRITE);
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS &&
+		    (v->sets[i]->layout_id != v->layout_id || strcmp(v->sets[i]->topo.text, v->topo.text) != 0))
+			rc = write_set(p, v->sets[i], &sets[i]);
+	if (rc == 0)
+		rc = flip(p, sets);
+	for (size_t i = 0; sets && i < v->nr_sets; i++)
+		rs_set_unref(sets[i]);
+	sc_sys.release(sets);
+	rs_pass_end(p);
+	return rc;
+}
