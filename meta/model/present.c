@@ -482,6 +482,34 @@ static int index_stages(struct builder *b)
 	return 0;
 }
 
+/* Axes of several meshes: the first rank with the same coordinates, by a table. */
+static int index_alike(struct builder *b, struct meta_file_axes *f)
+{
+	const struct meta_topology *topo = b->v->topo;
+	size_t bytes = topo->nr_axes * sizeof(uint32_t);
+	uint32_t *keys = sc_arena_array(&b->arena, topo->ranks, bytes);
+	struct sc_map first = {0};
+	int rc = 0;
+
+	f->alike = sc_arena_array(&b->v->arena, topo->ranks, sizeof(*f->alike));
+	if (!keys || !f->alike)
+		return sc_nomem(b->err);
+	for (uint32_t r = 0; r < topo->ranks && rc == 0; r++) {
+		uint32_t *key = keys + (size_t)r * topo->nr_axes;
+		const uint32_t *same;
+
+		for (int a = 0; a < topo->nr_axes; a++)
+			if (f->axes & 1u << a)
+				key[a] = r / topo->stride[a] % topo->degree[a];
+		same = sc_map_get(&first, (const char *)key, bytes);
+		f->alike[r] = same ? (uint32_t)((size_t)(same - keys) / topo->nr_axes) : r;
+		if (!same && sc_map_put(&first, (const char *)key, bytes, key) < 0)
+			rc = sc_nomem(b->err);
+	}
+	sc_map_done(&first);
+	return rc;
+}
+
 /* A name that varies by rank has no row: every rank is on its own then. */
 static int index_files(struct builder *b)
 {
@@ -511,6 +539,9 @@ static int index_files(struct builder *b)
 			if (e->varies->at[k].axis >= 0)
 				last->axes |= 1u << e->varies->at[k].axis;
 	}
+	for (uint32_t i = 0; i < v->nr_files; i++)
+		if (!meta_layout_mesh(v->layout, v->files[i].axes) && index_alike(b, &v->files[i]) < 0)
+			return SC_E_NO_MEMORY;
 	return 0;
 }
 

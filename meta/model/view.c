@@ -106,8 +106,7 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 	return 0;
 }
 
-/* The mesh that has all of these axes, NULL when none has. */
-static const struct meta_mesh *mesh_of(const struct meta_layout *l, uint32_t axes)
+const struct meta_mesh *meta_layout_mesh(const struct meta_layout *l, uint32_t axes)
 {
 	for (int m = 0; m < l->nr_meshes; m++) {
 		uint32_t all = 0;
@@ -128,7 +127,9 @@ uint32_t meta_view_alike(const struct meta_view *view, uint32_t rank, const char
 
 		if (strcmp(f->file, file) != 0)
 			continue;
-		mesh = mesh_of(view->layout, f->axes);
+		if (f->alike)
+			return f->alike[rank];
+		mesh = meta_layout_mesh(view->layout, f->axes);
 		for (int k = 0; mesh && k < mesh->nr; k++) {
 			uint32_t a = mesh->at[k].axis, coord = rank / view->topo->stride[a] % view->topo->degree[a];
 
@@ -226,7 +227,7 @@ uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta
 	for (int i = 0; i < view->topo->nr_axes; i++)
 		if (e->fixed[i] != META_FREE)
 			used |= 1u << i;
-	mesh = mesh_of(view->layout, used);
+	mesh = meta_layout_mesh(view->layout, used);
 	assert(mesh); /* a rule's axes are in one mesh */
 	for (int i = 0; i < mesh->nr; i++)
 		all |= 1u << mesh->at[i].axis;

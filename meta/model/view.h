@@ -33,6 +33,7 @@ struct meta_view {
 	struct meta_file_axes {		    /* what a stored file's contents depend on */
 		const char *file;
 		uint32_t axes;
+		uint32_t *alike;	    /* of each rank; NULL: one mesh has the axes */
 	} *files;
 };
 
@@ -56,6 +57,9 @@ struct meta_stored_list {
 int meta_view_new(const struct meta_layout *layout, const struct meta_topology *topo,
 		  const struct meta_state *state, struct meta_view **ret, struct sc_err *err);
 struct meta_view *meta_view_free(struct meta_view *view);
+
+/** The mesh that has all of these axes, NULL when none has. */
+const struct meta_mesh *meta_layout_mesh(const struct meta_layout *layout, uint32_t axes);
 
 bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX]);
@@ -81,8 +85,7 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 
 /**
  * The lowest rank whose file of this (stored) name has the same contents, because they differ only
- * in coordinates that nothing in it depends on: replicas over dp, say.  `rank` itself when there is
- * none or the file's rules are of several meshes.
+ * in coordinates that nothing in it depends on: replicas over dp, say.
  */
 uint32_t meta_view_alike(const struct meta_view *view, uint32_t rank, const char *file);
 
