@@ -1,0 +1,136 @@
+"""Reading and writing rank files: real ones, and views, against the same on the store's own file
+system and against a FUSE server that does nothing."""
+import os
+import shutil
+import time
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from harness import Disk, Mount, Null, Sample, io, put, run
+
+LAYERS = 16
+
+
+def cut_job(m, job, size, old=4):
+    """Two files a rank; as tp=2 sees them each has `size` bytes: `rows` in long runs, `cols` in runs of 1 KiB."""
+    m.job(job, "use hf-llama", f"tp={old}")
+    rows = size // LAYERS // 2048
+    for rank in range(old):
+        home = os.path.join(m.at, job, str(rank))
+        os.makedirs(home, exist_ok=True)
+        for file, name, shape in (("rows", "q_proj", (rows * 2 // old, 1024)), ("cols", "o_proj", (rows, 2048 // old))):
+            save_file({f"model.layers.{i}.self_attn.{name}.weight": np.full(shape, rank * LAYERS + i + 1, np.uint16)
+                       for i in range(LAYERS)}, os.path.join(home, f"{file}.safetensors"))
+    m.commit(job)
+    m.verified(job)
+
+
+def views(report, a):
+    """Through views: long runs, and rows of 1 KiB."""
+    for kind in ("tmpfs", "disk", "xfs"):
+        with Disk(kind) as d, Mount(d, "views") as m:
+            cut_job(m, "v", a.file_bytes)
+            # never: on XFS the first open would make a real file of `rows`, which is another case
+            put(m.ctl("v", "topology"), "tp=2")
+            rows, cols = (os.path.join(m.at, "v/0", f"{f}.safetensors") for f in ("rows", "cols"))
+            native = os.path.join(d.path, "native")
+            shutil.copyfile(rows, native)
+            with Null(d, os.path.getsize(rows)) as null:
+                for mode, cold, targets in (("read", "", (0.60, 0.9, 0.33, 0.6)), ("mmap", "cold:", (0.28, 0.9, 0.28, None))):
+                    # the source is in memory in each case; what is cold is the mount's own page cache
+                    direct, nothing, r, c = io(mode, a.reps, [native, cold + null.file, cold + rows, cold + cols], d.fs, "source warm")
+                    what = {"read": "1 MiB read()", "mmap": "mmap"}[mode]
+                    report.ratio(f"{d.fs}: view, long runs, {what}", "native", r, direct, targets[0] if kind == "tmpfs" else None,
+                                 f"{r.rate:.2f} of {direct.rate:.2f} GB/s")
+                    report.ratio(f"{d.fs}: view, long runs, {what}", "null FUSE server", r, nothing, targets[1], f"null {nothing.rate:.2f} GB/s")
+                    report.ratio(f"{d.fs}: view, rows of 1 KiB, {what}", "native", c, direct, targets[2] if kind == "tmpfs" else None,
+                                 f"{c.rate:.2f} GB/s")
+                    report.ratio(f"{d.fs}: view, rows of 1 KiB, {what}", "null FUSE server", c, nothing, targets[3])
+                    if mode == "read":
+                        by_read = r
+                    else:
+                        report.add(f"{d.fs}: view, long runs, mmap", "its own read(): times slower", round(r.median / by_read.median, 2),
+                                   "x", 3, "low", (r, by_read))
+                    if kind == "tmpfs":
+                        report.add(f"tmpfs: null FUSE server, {what}", "native (the limit of any view)", round(direct.median / nothing.median, 3),
+                                   "x", samples=(direct, nothing))
+
+
+def real_files(report, a):
+    """Materialized files, and new ones."""
+    for kind in ("tmpfs", "disk", "xfs"):
+        with Disk(kind) as d, Mount(d, "files") as m:
+            cut_job(m, "v", a.file_bytes)
+            put(m.ctl("v", "topology"), "tp=2")
+            m.materialize("v")
+            cols = os.path.join(m.at, "v/0/cols.safetensors")
+            native = os.path.join(d.path, "native")
+            shutil.copyfile(cols, native)
+            for mode, target in (("read", 0.95), ("mmap", 0.95), ("random", 0.85)):
+                direct, ours = io(mode, a.reps, [native, cols], d.fs, "warm")
+                what = {"read": "1 MiB read()", "mmap": "mmap", "random": "4 KiB random read"}[mode]
+                detail = f"{ours.rate:.2f} of {direct.rate:.2f} GB/s" if mode != "random" else \
+                    f"{ours.median * 1e4:.0f} of {direct.median * 1e4:.0f} ns a call"
+                report.ratio(f"{d.fs}: real file, {what}", "native", ours, direct, target, detail)
+            os.mkdir(os.path.join(m.at, "v", "0", "new"))
+            direct, ours = io("write", a.reps, [native + ".new", os.path.join(m.at, "v/0/new/file")], d.fs, "",
+                              IO_BYTES=a.file_bytes)
+            report.ratio(f"{d.fs}: new rank file, 1 MiB write()", "native", ours, direct, 0.90, f"{ours.rate:.2f} of {direct.rate:.2f} GB/s")
+
+
+def unneeded_views(report, a):
+    """Where an equal blob or reflink makes the view unnecessary, without waiting for anything."""
+    for kind, case, topology in (("disk", "a replica more (dp)", "tp=4 dp=2"), ("xfs", "a replica more (dp)", "tp=4 dp=2"),
+                                 ("xfs", "row cuts, reflink in open", "tp=2")):
+        with Disk(kind) as d, Mount(d, "unneeded") as m:
+            cut_job(m, "v", a.file_bytes)
+            put(m.ctl("v", "config"), "materialize=lazy")
+            put(m.ctl("v", "topology"), topology)
+            rank = 4 if "dp" in topology else 0
+            ours_path = os.path.join(m.at, f"v/{rank}/rows.safetensors")
+            native = os.path.join(d.path, "native")
+            shutil.copyfile(ours_path, native)
+            direct, ours = io("mmap", a.reps, [native, ours_path], d.fs, "warm")
+            report.ratio(f"{d.fs}: {case}: mmap", "native", ours, direct, 0.95, f"{ours.rate:.2f} of {direct.rate:.2f} GB/s")
+
+
+def materialize(report, a):
+    """Making real files, against cp of the same bytes with the same durability."""
+    for kind, file, target in (("xfs", "rows", 20), ("xfs", "cols", 0.7), ("disk", "rows", 0.9), ("disk", "cols", 0.7)):
+        with Disk(kind) as d, Mount(d, "materialize") as m:
+            cut_job(m, "v", a.file_bytes)
+            for rank in range(4):
+                os.unlink(os.path.join(m.at, f"v/{rank}", "cols.safetensors" if file == "rows" else "rows.safetensors"))
+            m.commit("v", 2)
+            m.verified("v")
+            put(m.ctl("v", "config"), "keep=1")
+            ours, theirs, size = [], [], a.file_bytes * 2
+            source, copy = os.path.join(d.path, "source"), os.path.join(d.path, "copy")
+            os.mkdir(source)
+            for i in range(a.reps + 1):
+                put(m.ctl("v", "topology"), "tp=2" if i % 2 == 0 else "tp=4")
+                os.sync()
+                ours.append(m.materialize("v"))
+                if i == 0: # the same bytes as plain files of the same file system
+                    for r in range(2):
+                        shutil.copyfile(os.path.join(m.at, f"v/{r}/{file}.safetensors"), os.path.join(source, str(r)))
+                shutil.rmtree(copy, ignore_errors=True)
+                os.mkdir(copy)
+                os.sync()
+                theirs.append(cp_flushed([os.path.join(source, str(r)) for r in range(2)], copy))
+            # the first of both pays for memory that the machine has not used lately
+            del ours[0], theirs[0]
+            o, t = Sample(ours, size, d.fs, "warm"), Sample(theirs, size, d.fs, "warm")
+            what = {"rows": "row cuts", "cols": "column cuts (rows of 1 KiB)"}[file]
+            if kind == "xfs" and file == "rows":
+                what += ", reflink"
+            report.ratio(f"{d.fs}: materialize {what}", "cp --reflink=never, flushed", o, t, target, f"{o.rate:.2f} of {t.rate:.2f} GB/s")
+
+
+def cp_flushed(names, to):
+    began = time.perf_counter()
+    for i, n in enumerate(names):
+        run("cp", "--reflink=never", n, os.path.join(to, str(i)))
+    run("sync", *[os.path.join(to, str(i)) for i in range(len(names))])
+    return time.perf_counter() - began

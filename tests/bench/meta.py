@@ -1,0 +1,132 @@
+"""What does not depend on bytes: topology writes, first opens, plans, many files."""
+import json
+import os
+import resource
+import statistics
+import threading
+import time
+
+import llama
+from harness import TOOL, Disk, Mount, Sample, io, put, run
+from files import cut_job
+
+
+def write_topologies(m, job, two, reps):
+    """Seconds of writes that go to and fro between two topologies."""
+    times = []
+    for i in range(2 * reps + 2):
+        began = time.perf_counter()
+        put(m.ctl(job, "topology"), two[i % 2])
+        times.append(time.perf_counter() - began)
+    return Sample(times[2:], 0, "", "")
+
+
+def llama_job(m, job, hidden):
+    m.job(job, llama.LAYOUT, llama.topology(8, 2, 1), "materialize=never keep=2")
+    size = llama.write_job(os.path.join(m.at, job), hidden, 8, 2)
+    m.commit(job)
+    m.verified(job)
+    return size
+
+
+def topology(report, a):
+    with Disk("disk") as d, Mount(d, "topology") as m:
+        for job, size in (("small", 1 << 20), ("large", 64 << 20 if a.quick else 1 << 30)):
+            cut_job(m, f"gpt-{job}", size // 4)
+            llama_job(m, f"llama-{job}", 16 if job == "small" else 48 if a.quick else 224)
+        for ranks, kind, two, target in ((16, "gpt", ("tp=8 dp=2", "tp=4 dp=4"), 5),
+                                         (1024, "llama", (llama.topology(8, 16, 8), llama.topology(16, 16, 4)), 20),
+                                         (16384, "llama", (llama.topology(8, 16, 128), llama.topology(16, 16, 64)), 150)):
+            small, large = (write_topologies(m, f"{kind}-{j}", two, 3 * a.reps) for j in ("small", "large"))
+            what = f"topology write, {ranks} ranks" + (", Llama-405B's 3,036 tensors" if kind == "llama" else "")
+            report.add(what + ", 1 GiB", "", round(large.median * 1e3, 2), "ms", target, "low", (large,),
+                       f"1 MiB of state: {small.median * 1e3:.2f} ms")
+            report.add(what + ": 1 GiB of state", "1 MiB of state: more by", round(abs(large.median / small.median - 1) * 100, 1), "%", 10, "low",
+                       (small, large))
+
+
+def opens(report, a):
+    """open, fstat and one byte, first after a topology write, and then of other ranks."""
+    with Disk("disk") as d, Mount(d, "opens") as m:
+        for tensors in (100, 1000):
+            job = f"t{tensors}"
+            thin_job(m, job, tensors)
+            first, later = [], []
+            for i in range(3 * a.reps):
+                put(m.ctl(job, "topology"), f"tp={2 if i % 2 == 0 else 4}")
+                file = os.path.join(m.at, job, "{}", "model.safetensors")
+                first += io("first", 1, [file.format(0)], d.fs, "warm")[0].seconds
+                later += io("first", 1, [file.format(1)], d.fs, "warm")[0].seconds
+            first, later = Sample(first, 1, d.fs, "warm"), Sample(later, 1, d.fs, "warm")
+            report.add(f"first open of a job after a topology write, {tensors} tensors", "", round(first.median * 1e3, 2), "ms",
+                       20 if tensors == 1000 else None, "low", (first,))
+            report.add(f"open of another rank's file after it, {tensors} tensors", "", round(later.median * 1e3, 2), "ms",
+                       1 if tensors == 100 else None, "low", (later,))
+
+
+def thin_job(m, job, tensors):
+    import numpy as np
+    from safetensors.numpy import save_file
+    m.job(job, "use hf-llama", "tp=4")
+    for rank in range(4):
+        os.makedirs(os.path.join(m.at, job, str(rank)), exist_ok=True)
+        save_file({f"model.layers.{i}.self_attn.q_proj.weight": np.full((16, 64), rank, np.uint16) for i in range(tensors)},
+                  os.path.join(m.at, job, str(rank), "model.safetensors"))
+    m.commit(job)
+    m.verified(job)
+
+
+def plan(report, a):
+    """Plans of Llama-405B with Adam in which tp, pp and dp all change, by nodes of 8 ranks."""
+    curve = []
+    steps = [("8,2,4", "4,3,4"), ("8,4,8", "4,6,8"), ("8,8,16", "4,12,16"), ("8,16,32", "4,12,64"), ("8,16,64", "16,12,32"),
+             ("8,16,128", "16,12,64")]
+    for old, new in steps:
+        r = json.loads(run(TOOL["plan"], a.reps, old, new))
+        r["plan_s"], r["view_s"] = statistics.median(r["plan_s"]), statistics.median(r["view_s"])
+        curve.append(r)
+    report.curves["plan"] = curve
+    last, what = curve[-1], "plan of Llama-405B + Adam, 16,384 -> 12,288 ranks"
+    report.add(what, "", round(last["plan_s"], 3), "s", 1, "low", detail=f"{last['pieces']} pieces, {last['moved'] / 1e12:.0f} TB between nodes")
+    report.add(what + ": bytes between nodes", "proven lower bound", last["moved"] / last["bound"], "x", 1, "low")
+    report.add(what + ": memory of the process", "", last["rss_mib"], "MiB", 1024, "low")
+    per = [r["plan_s"] / r["pieces"] * 1e9 for r in curve]
+    report.add("plan: time for a piece, 16,384 ranks", "64 ranks: times as much", round(per[-1] / per[0], 2), "x", 1.5, "low",
+               detail=", ".join(f"{r['from']}: {p:.0f} ns" for r, p in zip(curve, per)))
+
+
+def many(report, a):
+    """10,000 files open through views at once, and 64 readers."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+    with Disk("disk") as d, Mount(d, "10,000 files") as m:
+        llama_job(m, "v", 16)
+        put(m.ctl("v", "topology"), llama.topology(8, 16, 128))
+        before, began = m.rss(), time.perf_counter()
+        nr = 1000 if a.quick else 10000
+        fds = [os.open(os.path.join(m.at, f"v/{r}/model.safetensors"), os.O_RDONLY) for r in range(nr)]
+        opened = time.perf_counter() - began
+        errors, at = [], iter(range(len(fds)))
+        lock = threading.Lock()
+
+        def reader():
+            while True:
+                with lock:
+                    i = next(at, None)
+                if i is None:
+                    return
+                try:
+                    if not os.pread(fds[i], 1 << 20, 0):
+                        errors.append("empty")
+                except OSError as e:
+                    errors.append(str(e))
+
+        threads = [threading.Thread(target=reader) for _ in range(64)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        grown = m.rss() - before
+        for fd in fds:
+            os.close(fd)
+        report.add(f"{nr} files open through views, 64 readers: errors", "", len(errors), "", 0, "low", detail=f"opened in {opened:.1f} s")
+        report.add(f"{nr} files open through views: anonymous memory grows by", "", round(grown, 1), "MiB", 64, "low")

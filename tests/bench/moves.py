@@ -1,0 +1,236 @@
+"""Whole reshards and whole saves, against PyTorch DCP and the script that users write."""
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+from safetensors import safe_open
+
+from files import cut_job
+from harness import HERE, ROOT, Disk, Mount, Sample, drop_caches, io, put, python, run
+
+TENPLEX = {"DP": ((4, 2, 1), (4, 2, 2)), "TP": ((4, 2, 1), (8, 2, 1)), "PP": ((4, 2, 1), (4, 4, 1)),
+           "8to16": ((2, 4, 1), (4, 2, 2)), "16to8": ((4, 2, 2), (2, 4, 1))}
+LAYOUT = "use megatron-gpt vocab=51200 tied=embedding.word_embeddings.weight"
+
+
+def text(t, between=" "):
+    return between.join(f"{n}={x}" for n, x in zip(("tp", "pp", "dp"), t))
+
+
+def world(t):
+    return t[0] * t[1] * t[2]
+
+
+def make(folder, t, size):
+    return python(os.path.join(ROOT, "tests/support/gpt/make_job.py"), folder, "--size", "xl", "--bytes", size, "--vocab", "51200",
+                  "--topology", text(t, ","))["state_bytes"]
+
+
+def import_job(m, job, source, t, config="materialize=never keep=2"):
+    m.job(job, LAYOUT, text(t), config)
+    for rank in range(world(t)):
+        shutil.copytree(os.path.join(source, str(rank)), os.path.join(m.at, job, str(rank)), dirs_exist_ok=True)
+    m.commit(job)
+    m.verified(job)
+
+
+def load_files(m, job, ranks, readers=2):
+    """Each rank by safetensors.torch.load_file, every page touched; one process a core.  -> seconds
+    from the topology write on, start of the processes (import torch) not counted."""
+    script = os.path.join(HERE, "load.py")
+    procs = [subprocess.Popen([sys.executable, script, *m.files(job, ranks)[i::readers]], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True) for i in range(readers)]
+    for p in procs:
+        assert p.stdout.readline() == "ready\n"
+
+    def go():
+        for p in procs:
+            p.stdin.write("go\n")
+            p.stdin.flush()
+        for p in procs:
+            assert p.stdout.readline() == "done\n"
+            p.wait()
+    return go
+
+
+def ours(m, old, new, a, cold=False):
+    """-> seconds of each way to use the new topology, by name."""
+    job, ranks = "gpt", world(new)
+    out = {"read": [], "load_file": [], "first": [], "bytes": 0}
+    for _ in range(a.peer_reps):
+        put(m.ctl(job, "topology"), text(old))
+        if cold:
+            drop_caches()
+        began = time.perf_counter()
+        put(m.ctl(job, "topology"), text(new))
+        with safe_open(os.path.join(m.at, job, "0/model.safetensors"), "np") as f:
+            f.get_tensor("decoder.layers.0.self_attention.linear_proj.weight" if False else sorted(f.keys())[0])
+        out["first"].append(time.perf_counter() - began)
+        put(m.ctl(job, "topology"), text(old))
+        if cold:
+            drop_caches()
+        began = time.perf_counter()
+        put(m.ctl(job, "topology"), text(new))
+        s = io("all", 1, m.files(job, ranks), "", "")[0]
+        out["read"].append(time.perf_counter() - began)
+        out["bytes"] = s.bytes
+        if cold:
+            continue
+        put(m.ctl(job, "topology"), text(old))
+        put(m.ctl(job, "topology"), text(new))   # names only: the files are listed before the clock runs
+        go = load_files(m, job, ranks)
+        put(m.ctl(job, "topology"), text(old))
+        began = time.perf_counter()
+        put(m.ctl(job, "topology"), text(new))
+        go()
+        out["load_file"].append(time.perf_counter() - began)
+    return out
+
+
+def durable(m, old, new, a):
+    """Seconds until everything is real files on stable storage."""
+    times = []
+    for i in range(a.peer_reps + 1):
+        put(m.ctl("gpt", "topology"), text(old))
+        m.materialize("gpt")
+        os.sync()
+        began = time.perf_counter()
+        put(m.ctl("gpt", "topology"), text(new))
+        m.materialize("gpt")
+        times.append(time.perf_counter() - began)
+    return times[1:]
+
+
+def naive(source, work, new, a, cold):
+    total = []
+    for _ in range(a.peer_reps):
+        shutil.rmtree(work, ignore_errors=True)
+        os.sync()
+        if cold:
+            drop_caches()
+        total.append(python("peers/naive.py", source, work, "--to", text(new, ","), *(["--fsync"] if cold is not None else []))["total_s"])
+    shutil.rmtree(work, ignore_errors=True)
+    return total
+
+
+def one_case(report, a, kind, case, size, label):
+    old, new = TENPLEX[case]
+    with Disk(kind) as d:
+        source = os.path.join(d.path, "source")
+        state = make(source, old, size)
+        sample = lambda seconds, cache="warm": Sample(seconds, state, d.fs, cache)
+        dcp = python("peers/dcp.py", source, "--to", text(new, ","), "--work", os.path.join(d.path, "dcp"), "--reps", a.peer_reps,
+                     *([] if kind != "tmpfs" else ["--no-fsync"]))
+        script = sample(naive(source, os.path.join(d.path, "out"), new, a, None if kind == "tmpfs" else False))
+        load, save = sample(dcp["load"]["all_s"]), sample(dcp["save"]["all_s"])
+        with Mount(d, f"reshard {label}") as m:
+            import_job(m, "gpt", source, old)
+            mine = ours(m, old, new, a)
+            read, torch, first = (sample(mine[k]) for k in ("read", "load_file", "first"))
+            where = f"{label} {d.fs} {case}"
+            detail = f"{read.median:.2f} s for {mine['bytes'] / 1e9:.2f} GB"
+            report.ratio(f"{where}: all ranks read through views", "DCP's load", read, load, 5, f"{detail}; DCP {load.median:.2f} s")
+            report.ratio(f"{where}: all ranks read through views", "naive script" + ("" if kind == "tmpfs" else " --fsync"), read, script,
+                         4 if kind == "tmpfs" else 8, f"naive {script.median:.2f} s")
+            report.ratio(f"{where}: each rank by load_file, touched", "DCP's load", torch, load, 2, f"{torch.median:.2f} s; new memory alone "
+                         f"{floor(mine['bytes'], a):.2f} s")
+            report.ratio(f"{where}: first tensor", "DCP's load", first, load, 100, f"{first.median * 1e3:.1f} ms")
+            report.ratio(f"{where}: first tensor", "naive script", first, script, 100)
+            report.curves.setdefault("peers", []).append(
+                {"label": label, "fs": d.fs, "case": case, "dcp": load.median, "naive": script.median, "views": read.median,
+                 "load_file": torch.median, "first": first.median})
+            if kind != "tmpfs":
+                real = sample(durable(m, old, new, a))
+                report.ratio(f"{where}: all real files, flushed", "naive script --fsync", real, script, 8 if kind == "xfs" else 3, f"{real.median:.2f} s")
+                report.curves["peers"][-1]["real"] = real.median
+            if kind == "disk" and not a.quick:
+                cold_ours = sample(ours(m, old, new, a, cold=True)["read"], "cold")
+                cold_script = sample(naive(source, os.path.join(d.path, "out"), new, a, True), "cold")
+                report.ratio(f"{where}, page cache dropped: through views", "naive script --fsync", cold_ours, cold_script, None,
+                             f"{cold_ours.median:.2f} s; {cold_limit(d, m, a):.2f} s to read the old files alone")
+
+
+def floor(size, a):
+    """Seconds to touch that much new anonymous memory, one process a core."""
+    script = "import mmap,sys\nm=mmap.mmap(-1,int(sys.argv[1]))\nfor i in range(0,len(m),4096): m[i]=1"
+    times = []
+    for _ in range(2):
+        began = time.perf_counter()
+        procs = [subprocess.Popen([sys.executable, os.path.join(HERE, "load.py"), "--touch", str(size // 2)]) for _ in range(2)]
+        for p in procs:
+            p.wait()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def cold_limit(d, m, a):
+    """Seconds to read the store's blobs once from the device, whatever is done with them."""
+    blobs = [os.path.join(r, f) for r, _, fs in os.walk(os.path.join(d.path, "store", "blobs")) for f in fs]
+    times = []
+    for _ in range(3):
+        drop_caches()
+        times += io("all", 1, blobs, d.fs, "cold")[0].seconds
+    return statistics.median(times)
+
+
+def peers(report, a):
+    size = "6e7" if a.quick else "1.1e9"
+    for kind in ("tmpfs", "disk", "xfs"):
+        for case in ("TP",) if a.quick else TENPLEX if kind != "xfs" else ("DP", "TP", "PP"):
+            one_case(report, a, kind, case, size, "60 MB" if a.quick else "1 GB")
+
+
+def peers_large(report, a):
+    if not a.quick:
+        for kind, case in (("tmpfs", "TP"), ("tmpfs", "DP"), ("disk", "TP")):
+            one_case(report, a, kind, case, "4.3e9", "4 GB")
+
+
+def save(report, a):
+    """All ranks' ready files are copied into the mount, and committed."""
+    size, (old, _) = "6e7" if a.quick else "1.1e9", TENPLEX["TP"]
+    for kind in ("disk", "xfs"):
+        with Disk(kind) as d:
+            source, copy = os.path.join(d.path, "source"), os.path.join(d.path, "copy")
+            state = make(source, old, size)
+            names = sorted(os.listdir(source))
+            dcp = python("peers/dcp.py", source, "--to", text(old, ","), "--work", os.path.join(d.path, "dcp"), "--reps", a.peer_reps)
+            theirs = Sample(dcp["save"]["all_s"], state, d.fs, "warm")
+            with Mount(d, "save") as m:
+                m.job("gpt", LAYOUT, text(old), "materialize=never keep=1 verify=background")
+                mine, plain = [], []
+                ranks = [n for n in names if n.isdigit()]
+                for i in range(a.peer_reps + 1):
+                    os.sync()
+                    began = time.perf_counter()
+                    for n in ranks:
+                        run("cp", "-r", "--reflink=never", os.path.join(source, n), os.path.join(m.at, "gpt"))
+                    m.commit("gpt", i + 1)
+                    mine.append(time.perf_counter() - began)
+                    m.verified("gpt")
+                    shutil.rmtree(copy, ignore_errors=True)
+                    os.mkdir(copy)
+                    os.sync()
+                    began = time.perf_counter()
+                    for n in ranks:
+                        run("cp", "-r", "--reflink=never", os.path.join(source, n), copy)
+                    run("sync", *[os.path.join(p, f) for p, _, fs in os.walk(copy) for f in fs])
+                    plain.append(time.perf_counter() - began)
+                mine, plain = Sample(mine[1:], state, d.fs, "warm"), Sample(plain[1:], state, d.fs, "warm")
+                report.ratio(f"{d.fs}: save: cp of ready files and commit", "DCP's save", mine, theirs, 2, f"{mine.median:.2f} s; DCP {theirs.median:.2f} s")
+                report.ratio(f"{d.fs}: save: cp of ready files and commit", "cp to the store's file system, flushed", mine, plain, 0.9,
+                             f"{plain.median:.2f} s")
+
+
+def memory(report, a):
+    """Anonymous memory while 1 and 8 GiB are committed, read through views and materialized."""
+    for gib in ((1,) if a.quick else (1, 8)):
+        with Disk("disk") as d, Mount(d, f"{gib} GiB") as m:
+            cut_job(m, "v", gib << 28)
+            put(m.ctl("v", "topology"), "tp=2")
+            io("all", 1, m.files("v", 2), d.fs, "warm")
+            m.materialize("v")
+            report.add(f"daemon's anonymous memory, {gib} GiB committed, read, materialized", "", round(Mount.most_rss[m.name]), "MiB", 256, "low")
