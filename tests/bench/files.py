@@ -7,7 +7,7 @@ import time
 import numpy as np
 from safetensors.numpy import save_file
 
-from harness import Disk, Mount, Null, Sample, io, put, run
+from harness import Disk, Mount, Null, Sample, io, put, run, supply
 
 LAYERS = 16
 
@@ -111,6 +111,7 @@ def materialize(report, a):
             for i in range(a.reps + 1):
                 put(m.ctl("v", "topology"), "tp=2" if i % 2 == 0 else "tp=4")
                 os.sync()
+                supply(2 * size)
                 ours.append(m.materialize("v"))
                 if i == 0: # the same bytes as plain files of the same file system
                     for r in range(2):
@@ -118,6 +119,7 @@ def materialize(report, a):
                 shutil.rmtree(copy, ignore_errors=True)
                 os.mkdir(copy)
                 os.sync()
+                supply(2 * size)
                 theirs.append(cp_flushed([os.path.join(source, str(r)) for r in range(2)], copy))
             # the first of both pays for memory that the machine has not used lately
             del ours[0], theirs[0]

@@ -118,6 +118,13 @@ def drop_caches():
     put("/proc/sys/vm/drop_caches", "3")
 
 
+def supply(size):
+    """Touch that much memory and give it back: pages that a virtual machine has not used for some
+    seconds cost a fault of the host, 1 s/GB, whoever touches them next.  Before each side of a
+    comparison that fills new memory, so that neither pays for the other."""
+    run(sys.executable, os.path.join(HERE, "load.py"), "--touch", size)
+
+
 class Disk:
     """A folder on tmpfs, on ext4 (wherever /tmp is) or on a fresh XFS with reflink in a loop device."""
 
