@@ -153,7 +153,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	rc = check_current(fs, n, view, path, &look, err);
 	if (rc == 0 && n->kind == FS_VIEW) {
 		rc = rs_view_image(fs->service, view, n->rank, path, false, true, &h->image, err);
-		if (rc == 0 && h->image->same_as)
+		if (rc == 0 && (h->image->same_as || rs_make_real(fs->service, view, n->rank, path, h->image)))
 			rc = sc_fail(err, SC_E_STALE, "look again");
 		h->kind = FS_H_VIEW;
 		h->view = rs_view_ref(view);

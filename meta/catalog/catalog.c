@@ -2,6 +2,8 @@
 /* The rows: one function for each thing that is asked of the catalog, in the schema's order. */
 #include "meta/catalog/db_i.h"
 
+#include "meta/base/mem.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -379,27 +381,39 @@ int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const 
 		      hash16, blob);
 }
 
-static int on_garbage(void *arg, sqlite3_stmt *row)
-{
-	const struct walk_arg *w = arg;
+struct unused_blobs {
+	size_t nr, room;
+	uint64_t *at;
+};
 
-	return w->fn.id(w->arg, U64(row, 0));
+static int on_unused(void *arg, sqlite3_stmt *row)
+{
+	struct unused_blobs *u = arg;
+
+	return sc_vec_push(u, U64(row, 0)) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
 int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err)
 {
-	struct walk_arg w = {.fn.id = on_blob, .arg = arg};
+	struct unused_blobs unused = {0};
 	int rc = db_run(c, err, "DELETE FROM set_blob WHERE blob_set NOT IN (SELECT blob_set FROM version_set)",
 			"");
 
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
 	if (rc == 0)
-		rc = db_each(c, err, on_garbage, &w, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
-						     "set_blob) AND id NOT IN (SELECT id FROM work)", "");
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM blob WHERE id NOT IN (SELECT blob FROM set_blob) AND id NOT IN "
-				    "(SELECT id FROM work)", "");
+		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
+			     "set_blob) AND id NOT IN (SELECT id FROM work)", "");
+	if (rc == SC_E_NO_MEMORY)
+		rc = sc_nomem(err);
+	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {
+		rc = on_blob(arg, unused.at[i]);
+		if (rc == 0)
+			rc = db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", unused.at[i]);
+		else if (rc > 0)
+			rc = 0;
+	}
+	sc_vec_done(&unused);
 	return rc;
 }
 

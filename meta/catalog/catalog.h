@@ -149,7 +149,10 @@ int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, v
 int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err);
 int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16,
 		   struct sc_err *err);
-/** Removes sets that no version has and blobs that no set and no working tree has. */
+/**
+ * Removes sets that no version has and blobs that no set and no working tree has, unless `on_blob`
+ * answers 1 of them: somebody holds them.
+ */
 int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err);
 /** Is there a row for this blob? 1, 0 or an error. */
 int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);

@@ -10,7 +10,6 @@
 #include "meta/base/log.h"
 
 #define SLOTS_MAX 16
-#define CLONE_BYTES_MIN (64u << 10)	/* a clone costs 17 us: below this copying is faster */
 #define COPY_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
 #define COPY_BYTES_MAX (8u << 20)	/* between two ticks */
 #define SOURCES_OPEN_MAX 64
@@ -37,6 +36,7 @@ struct rs_host {
 	const struct rs_image *image;
 	int fd;
 	bool clone, copy;		/* not refused so far */
+	bool must_clone;
 	rs_host_tick_fn *tick;
 	void *arg;
 	uint64_t cloned;
@@ -255,7 +255,7 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	int fd, rc;
 
 	*ret = 0;
-	if (!h->clone || bytes < CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
+	if (!h->clone || bytes < RS_CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
 		return 0;
 	bytes -= bytes % SC_DATA_ALIGN;
 	rc = source_fd(h, blob->id, &fd);
@@ -264,6 +264,8 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	if (sc_sys.clone_range(h->fd, at, fd, from, bytes) < 0) {
 		if (errno == ENOSPC || errno == EIO)
 			return sc_fail_sys(h->err, errno, "engine: cannot reflink");
+		if (h->must_clone)
+			return sc_fail(h->err, SC_E_UNSUPPORTED, "engine: the file system does not reflink");
 		h->clone = false; /* this file system cannot, or not these two files */
 		return 0;
 	}
@@ -278,7 +280,7 @@ static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, u
 {
 	uint64_t from = (uint64_t)(data - h->image->blobs[source]->map);
 
-	return h->clone && run >= 2 * CLONE_BYTES_MIN && at % SC_DATA_ALIGN &&
+	return h->clone && run >= 2 * RS_CLONE_BYTES_MIN && at % SC_DATA_ALIGN &&
 		       at % SC_DATA_ALIGN == from % SC_DATA_ALIGN ? SC_DATA_ALIGN - at % SC_DATA_ALIGN : 0;
 }
 
@@ -378,20 +380,32 @@ static int write_image(struct rs_host *h)
 	return drain(h, rc);
 }
 
-int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd,
-		  rs_host_tick_fn *tick_fn, void *arg, uint64_t *ret_cloned, struct sc_err *err)
+static int write_file(struct rs_host *host, const struct rs_image *image, int fd, bool must_clone,
+		      rs_host_tick_fn *tick_fn, void *arg, struct sc_err *err)
 {
-	int rc;
-
 	host->image = image;
 	host->fd = fd;
-	host->clone = host->copy = true;
+	host->clone = true;
+	host->copy = !must_clone;
+	host->must_clone = must_clone;
 	host->tick = tick_fn;
 	host->arg = arg;
 	host->cloned = 0;
 	host->err = err;
-	rc = write_image(host);
+	return write_image(host);
+}
+
+int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd,
+		  rs_host_tick_fn *tick_fn, void *arg, uint64_t *ret_cloned, struct sc_err *err)
+{
+	int rc = write_file(host, image, fd, false, tick_fn, arg, err);
+
 	if (rc == 0)
 		*ret_cloned = host->cloned;
 	return rc;
+}
+
+int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, struct sc_err *err)
+{
+	return write_file(host, image, fd, true, NULL, NULL, err);
 }

@@ -34,4 +34,10 @@ struct rs_host *rs_host_free(struct rs_host *host);
 int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd,
 		  rs_host_tick_fn *tick, void *arg, uint64_t *ret_cloned, struct sc_err *err);
 
+/**
+ * The same, of clones and small pieces only.  Errors: SC_E_UNSUPPORTED when the file system refuses
+ * to clone.
+ */
+int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, struct sc_err *err);
+
 #endif

@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What an open may take to make a file of clones: about 5 ms. */
+#define CLONES_MAX 256u
+#define REST_BYTES_MAX (1u << 20)
+
 static const struct rs_nodes one_node = {0};
 
 /* --- is there a blob with these contents? --- */
@@ -176,6 +180,42 @@ int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, 
 	else
 		*ret = im;
 	return rc;
+}
+
+int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct sc_err *err)
+{
+	struct rs_image *im = sc_zalloc(sizeof(*im));
+
+	if (!im)
+		return sc_nomem(err);
+	im->same_as = blob;
+	im->bytes = bytes;
+	*ret = im;
+	return 0;
+}
+
+bool rs_image_clones(const struct rs_image *im)
+{
+	uint64_t rest = 0;
+	uint32_t clones = 0;
+
+	for (uint64_t at = im->header_bytes, n; at < im->bytes; at += n) {
+		const unsigned char *data = NULL;
+		uint32_t source = UINT32_MAX;
+		bool aligned;
+
+		n = rs_image_run(im, at, im->bytes - at, &data, &source);
+		aligned = n && (uint64_t)(data - im->blobs[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
+		if (n == 0)
+			n = SC_DATA_ALIGN; /* padding: a block at a time is good enough for a guess */
+		if (aligned && n >= RS_CLONE_BYTES_MIN)
+			clones++;
+		else
+			rest += n;
+		if (clones > CLONES_MAX || rest > REST_BYTES_MAX)
+			return false;
+	}
+	return clones > 0;
 }
 
 struct rs_image *rs_image_free(struct rs_image *im, struct rs_blobs *blobs)

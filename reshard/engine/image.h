@@ -12,6 +12,8 @@
 #ifndef RS_IMAGE_H
 #define RS_IMAGE_H
 
+#define RS_CLONE_BYTES_MIN (64u << 10)	/* a clone costs 17 us: below this copying is faster */
+
 #include "reshard/engine/blobs.h"
 #include "reshard/plan/plan.h"
 
@@ -51,6 +53,10 @@ struct rs_image {
  */
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
 		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
+/** The image of what is a blob already. */
+int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct sc_err *err);
+/** Would it be made of few clones, and little else? */
+bool rs_image_clones(const struct rs_image *image);
 struct rs_image *rs_image_free(struct rs_image *image, struct rs_blobs *blobs);
 
 /** Maps the sources.  Once, by one thread.  Errors: SC_E_SYSTEM, SC_E_FORMAT. */

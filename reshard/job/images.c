@@ -43,7 +43,7 @@ static struct rs_kept_image *find_image(struct rs_service *s, struct rs_view *vi
 {
 	struct rs_kept_image *k = s->images[image_bucket(view, rank, file)];
 
-	while (k && (k->view != view || k->rank != rank || strcmp(k->file, file) != 0 ||
+	while (k && (k->superseded || k->view != view || k->rank != rank || strcmp(k->file, file) != 0 ||
 		     (as_view && !k->as_view && k->image->same_as) || (!as_view && k->as_view)))
 		k = k->next;
 	if (k && k->refs++ == 0)
@@ -66,6 +66,7 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 {
 	size_t bytes = strlen(file) + 1;
 	struct rs_kept_image *k = sc_zalloc(sizeof(*k) + bytes), *other;
+	uint64_t made, made_bytes = 0;
 	int rc;
 
 	if (!k)
@@ -74,7 +75,9 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	k->rank = rank;
 	k->refs = 1;
 	k->as_view = as_view;
-	rc = rs_image_new(view->model, rank, file, as_view, &view->origins, &k->image, err);
+	made = as_view ? 0 : rs_made_find(view, rank, file, &made_bytes);
+	rc = made ? rs_image_same(made, made_bytes, &k->image, err)
+		  : rs_image_new(view->model, rank, file, as_view, &view->origins, &k->image, err);
 	if (rc < 0) {
 		sc_sys.release(k);
 		return rc;
@@ -162,6 +165,15 @@ void rs_image_unref(struct rs_service *s, struct rs_image *image)
 {
 	if (image)
 		image_put(s, image->keeper);
+}
+
+void rs_image_supersede(struct rs_service *s, struct rs_image *image)
+{
+	struct rs_kept_image *k = image->keeper;
+
+	(void)pthread_mutex_lock(&s->images_lock);
+	k->superseded = true;
+	(void)pthread_mutex_unlock(&s->images_lock);
 }
 
 void rs_images_done(struct rs_service *s)

@@ -56,6 +56,31 @@ static int flush(struct writer *me)
 	return rc;
 }
 
+/* What is in the file is there to stay, when flush() has returned.  Takes the descriptor. */
+static int keep_fd(struct writer *me, int fd)
+{
+	int rc = 0;
+
+	if (!me->w->p->job->config.sync) {
+		sc_closep(&fd);
+		return 0;
+	}
+	/* the device can begin while the next file is written */
+	(void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	if (me->nr_unflushed == UNFLUSHED_MAX)
+		rc = flush(me);
+	me->unflushed[me->nr_unflushed++] = fd;
+	return rc;
+}
+
+/* A blob that an open made, and nobody flushed. */
+static int keep_blob(struct writer *me, uint64_t blob)
+{
+	int fd, rc = meta_store_open_blob(&me->w->p->s->store, blob, O_RDONLY, &fd, &me->err);
+
+	return rc < 0 ? rc : keep_fd(me, fd);
+}
+
 static int write_blob(struct writer *me, struct rs_image *im, uint64_t *ret_blob)
 {
 	struct rs_pass *p = me->w->p;
@@ -71,14 +96,7 @@ static int write_blob(struct writer *me, struct rs_image *im, uint64_t *ret_blob
 		return rc;
 	(void)__atomic_add_fetch(&p->s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);
 	(void)__atomic_add_fetch(&p->s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
-	if (!p->job->config.sync)
-		return 0;
-	/* the device can begin while the next file is written */
-	(void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-	if (me->nr_unflushed == UNFLUSHED_MAX)
-		rc = flush(me);
-	me->unflushed[me->nr_unflushed++] = sc_steal_fd(&fd);
-	return rc;
+	return keep_fd(me, sc_steal_fd(&fd));
 }
 
 /* One rank file: an existing blob when one has these bytes, else a new one. */
@@ -93,7 +111,9 @@ static int write_file(struct writer *me, struct rs_set_blob *b)
 		b->blob = im->same_as;
 		if (!b->blob)
 			rc = write_blob(me, im, &b->blob);
-		else if (rs_pass_bytes(p, im->bytes))
+		else if (rs_made_holds(p->s, b->blob))
+			rc = keep_blob(me, b->blob);
+		if (rc == 0 && im->same_as && rs_pass_bytes(p, im->bytes))
 			rc = sc_fail(&me->err, SC_E_CANCELLED, "stopped");
 		rs_image_unref(p->s, im);
 	}

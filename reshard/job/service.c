@@ -14,6 +14,7 @@ static void job_free(struct rs_job *job)
 	rs_view_unref(job->service, job->head);
 	rs_work_clear(job);
 	sc_vec_done(&job->work);
+	sc_vec_done(&job->made);
 	(void)pthread_mutex_destroy(&job->command);
 	(void)pthread_rwlock_destroy(&job->tree);
 	(void)pthread_mutex_destroy(&job->state);
@@ -303,6 +304,7 @@ void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
 	(void)pthread_mutex_lock(&job->state);
 	old = job->head;
 	job->head = head;
+	sc_vec_done(&job->made);
 	job->mtime_ns = sc_now_wall_ns();
 	(void)pthread_mutex_unlock(&job->state);
 	if (head)
@@ -460,6 +462,7 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	s->events = *options->events;
 	(void)pthread_mutex_init(&s->lock, NULL);
 	(void)pthread_mutex_init(&s->images_lock, NULL);
+	(void)pthread_mutex_init(&s->making, NULL);
 	(void)pthread_mutex_init(&s->worker_lock, NULL);
 	(void)pthread_cond_init(&s->worker_wake, NULL);
 	s->idle_images.idle_before = s->idle_images.idle_after = &s->idle_images;
@@ -499,6 +502,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	sc_sys.release(s->preset_dir);
 	(void)pthread_mutex_destroy(&s->lock);
 	(void)pthread_mutex_destroy(&s->images_lock);
+	(void)pthread_mutex_destroy(&s->making);
 	(void)pthread_mutex_destroy(&s->worker_lock);
 	(void)pthread_cond_destroy(&s->worker_wake);
 	sc_sys.release(s);

@@ -147,6 +147,9 @@ int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void 
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err);
 void rs_image_unref(struct rs_service *s, struct rs_image *image);
+/** Makes a file of the head real by reflink, if that takes milliseconds: then look again. */
+bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
+		  struct rs_image *image);
 
 /* --- trees --- */
 

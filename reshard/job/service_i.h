@@ -119,6 +119,14 @@ struct rs_job {
 	struct rs_progress progress;
 	char *stopped;			/* why the worker stopped, NULL: it did not */
 	uint64_t wanted;		/* lazy: version nr to materialize */
+	struct {
+		size_t nr, room;
+		struct rs_made {
+			uint64_t view, blob, bytes;
+			uint32_t rank;
+			const char *path;
+		} *at;
+	} made;				/* files of the head that an open made real */
 	char *verify_report;
 };
 
@@ -133,7 +141,7 @@ struct rs_kept_image {
 	struct rs_view *view;
 	uint32_t rank, refs;
 	const char *file;
-	bool as_view;
+	bool as_view, superseded;	/* superseded: who looks again gets another */
 	pthread_mutex_t open_lock;
 	struct rs_kept_image *next, *idle_before, *idle_after;
 	uint64_t cost;
@@ -171,12 +179,21 @@ struct rs_service {
 	struct {
 		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals;
 	} counters;			/* atomic */
+	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
+	bool no_reflink;		/* the store's file system has none; atomic */
 	/* worker */
 	pthread_t worker;
 	bool has_worker, stop, kick, garbage;
 	pthread_mutex_t worker_lock;
 	pthread_cond_t worker_wake;
 };
+
+/* made.c */
+/** The blob that an open made of a file of the job's head; 0: none. */
+uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);
+bool rs_made_holds(struct rs_service *s, uint64_t blob);
+/** images.c: later lookups of this file get another image. */
+void rs_image_supersede(struct rs_service *s, struct rs_image *image);
 
 /* set.c and version.c */
 int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,

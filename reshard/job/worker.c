@@ -42,6 +42,13 @@ static int on_garbage(void *arg, uint64_t blob)
 	return sc_vec_push(&g->blobs, blob) < 0 ? sc_nomem(g->err) : 0;
 }
 
+static int on_unused(void *arg, uint64_t blob)
+{
+	const struct garbage *g = arg;
+
+	return rs_made_holds(g->s, blob) ? 1 : on_garbage(arg, blob);
+}
+
 static int on_file(void *arg, uint64_t blob)
 {
 	struct garbage *g = arg;
@@ -66,11 +73,14 @@ static int remove_blobs(struct garbage *g)
 static int collect_garbage(struct rs_service *s, struct sc_err *err)
 {
 	struct garbage g = {.s = s, .err = err};
-	int rc = meta_catalog_begin(s->catalog, false, err);
+	int rc;
 
+	(void)pthread_mutex_lock(&s->making);
+	rc = meta_catalog_begin(s->catalog, false, err);
 	rs_step(RS_STEP_MATERIALIZE_GARBAGE);
 	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, meta_garbage(s->catalog, on_garbage, &g, err), err);
+		rc = meta_catalog_end(s->catalog, meta_garbage(s->catalog, on_unused, &g, err), err);
+	(void)pthread_mutex_unlock(&s->making);
 	if (rc < 0) {
 		sc_vec_done(&g.blobs);
 		return rc;

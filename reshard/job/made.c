@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files made real at their first open.  Where reflink makes a rank file in a few milliseconds, a
+ * view of it is not worth its price: the open makes the file, says "look again", and the kernel
+ * finds a blob.  Such a blob belongs to the job's head in memory only; the worker takes it over when
+ * it materializes the head, and until then garbage collection leaves it alone.
+ */
+#include "reshard/job/service_i.h"
+
+#include <string.h>
+
+#include "reshard/engine/host.h"
+
+uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes)
+{
+	struct rs_job *job = view->job;
+	uint64_t blob = 0;
+
+	if (!view->own)
+		return 0;
+	(void)pthread_mutex_lock(&job->state);
+	for (size_t i = 0; i < job->made.nr && !blob; i++) {
+		const struct rs_made *m = &job->made.at[i];
+
+		if (m->view == view->id && m->rank == rank && strcmp(m->path, file) == 0) {
+			blob = m->blob;
+			*ret_bytes = m->bytes;
+		}
+	}
+	(void)pthread_mutex_unlock(&job->state);
+	return blob;
+}
+
+bool rs_made_holds(struct rs_service *s, uint64_t blob)
+{
+	struct rs_job *job;
+	bool holds = false;
+
+	for (size_t i = 0; !holds && (job = rs_job_at(s, i)); i++) {
+		(void)pthread_mutex_lock(&job->state);
+		for (size_t k = 0; k < job->made.nr; k++)
+			holds |= job->made.at[k].blob == blob;
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	return holds;
+}
+
+/* True when the head is still this view; the list may then name the blob. */
+static bool keep(struct rs_view *view, const struct rs_made *made)
+{
+	struct rs_job *job = view->job;
+	bool kept;
+
+	(void)pthread_mutex_lock(&job->state);
+	kept = job->head && job->head->id == view->id && !job->removed && sc_vec_push(&job->made, *made) == 0;
+	(void)pthread_mutex_unlock(&job->state);
+	return kept;
+}
+
+static int clone_file(struct rs_service *s, const struct rs_image *im, uint64_t *ret_blob,
+		      struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct rs_host *host = NULL;
+	int rc = rs_host_new(&s->store, 0, &host, err);
+
+	if (rc == 0)
+		rc = meta_blob_add(s->catalog, ret_blob, err);
+	if (rc == 0)
+		rc = meta_store_create(&s->store, *ret_blob, &fd, err);
+	if (rc == 0)
+		rc = rs_host_clone(host, im, fd, err);
+	rs_host_free(host);
+	return rc;
+}
+
+static bool wanted(struct rs_job *job)
+{
+	bool wants;
+
+	(void)pthread_mutex_lock(&job->state);
+	wants = job->config.materialize != RS_NEVER;
+	(void)pthread_mutex_unlock(&job->state);
+	return wants;
+}
+
+bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
+		  struct rs_image *im)
+{
+	struct rs_made made = {.view = view->id, .rank = meta_view_alike(view->model, rank, file),
+			       .bytes = im->bytes};
+	uint64_t path_id, seen;
+	struct sc_err err = {0};
+	bool kept = false;
+	int rc;
+
+	if (!view->own || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) || !wanted(view->job) ||
+	    !rs_image_clones(im))
+		return false;
+	/* one at a time, and no garbage is collected meanwhile */
+	(void)pthread_mutex_lock(&s->making);
+	if (rs_made_find(view, made.rank, file, &seen)) {
+		(void)pthread_mutex_unlock(&s->making);
+		return true;
+	}
+	rc = rs_path_id(s, file, &path_id, &err);
+	if (rc == 0)
+		rc = rs_path_text(s, path_id, &made.path, &err);
+	if (rc == 0)
+		rc = clone_file(s, im, &made.blob, &err);
+	if (rc == 0)
+		kept = keep(view, &made);
+	if (kept)
+		rs_image_supersede(s, im);
+	(void)pthread_mutex_unlock(&s->making);
+	if (rc == SC_E_UNSUPPORTED)
+		__atomic_store_n(&s->no_reflink, true, __ATOMIC_RELAXED);
+	else if (rc < 0)
+		sc_log(SC_LOG_INFO, "rank %u '%s' stays a view: %s", rank, file, err.msg);
+	if (made.blob && !kept)
+		rs_kick(s, true); /* what was made is garbage */
+	if (kept)
+		(void)__atomic_add_fetch(&s->counters.reflinked_bytes, im->bytes, __ATOMIC_RELAXED);
+	return kept;
+}
