@@ -326,6 +326,23 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		(void)fuse_reply_err(req, 0);
 }
 
+/*
+ * A rank has written a file: the device may begin with it, or commit would find all of a job's
+ * bytes dirty at once.  Advice: nothing is promised here, and nothing is lost if it fails.
+ */
+static void begin_write_back(struct fs *fs, const struct fs_handle *h)
+{
+	struct fs_node n = fs_node_of(h->ino);
+	struct rs_job *job = fs_job(fs, &n);
+	struct sc_err err;
+	int fd;
+
+	if (!job || n.kind != FS_WORK || !rs_job_syncs(job) || rs_work_open(fs->service, job, n.blob, O_RDONLY, &fd, &err) < 0)
+		return;
+	(void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	sc_closep(&fd);
+}
+
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
@@ -333,8 +350,10 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	if (h && h->kind == FS_H_PASS)
 		fs_passthrough_end(req, fs, ino);
-	fs_handle_free(fs, h);
 	(void)fuse_reply_err(req, 0);
+	if (h && h->writes)
+		begin_write_back(fs, h);
+	fs_handle_free(fs, h);
 }
 
 /* A descriptor on the bytes of a node: only files have them. */

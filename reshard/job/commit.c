@@ -214,11 +214,8 @@ static int verify(struct commit *c)
 
 static int sync_blobs(struct commit *c)
 {
-	bool sync;
+	bool sync = rs_job_syncs(c->job);
 
-	(void)pthread_mutex_lock(&c->job->state);
-	sync = c->job->config.sync;
-	(void)pthread_mutex_unlock(&c->job->state);
 	rs_step(RS_STEP_COMMIT_SYNC);
 	for (size_t i = 0; sync && i < c->items.nr; i++) {
 		sc_cleanup(sc_closep) int fd = -1;

@@ -65,6 +65,16 @@ bool rs_job_shows_hidden(struct rs_job *job)
 	return show;
 }
 
+bool rs_job_syncs(struct rs_job *job)
+{
+	bool sync;
+
+	(void)pthread_mutex_lock(&job->state);
+	sync = job->config.sync;
+	(void)pthread_mutex_unlock(&job->state);
+	return sync;
+}
+
 static int set_one(struct rs_service *s, struct rs_job *job, const char *key, const char *value,
 		   struct sc_err *err)
 {

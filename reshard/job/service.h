@@ -113,6 +113,7 @@ void rs_render_metrics(struct rs_service *s, struct sc_buf *buf);
 /** Keeps the last refusal of a job, for `error`. */
 void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err);
 bool rs_job_shows_hidden(struct rs_job *job);
+bool rs_job_syncs(struct rs_job *job);	/* sync=on */
 /** Counts up whenever control files of the job would show something new. */
 uint64_t rs_job_news(struct rs_job *job);
 
