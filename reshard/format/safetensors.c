@@ -194,10 +194,24 @@ const struct rs_tensor_at *rs_safetensors_find(const struct rs_safetensors *st, 
 	return sc_map_get(&st->by_name, name, strlen(name));
 }
 
+static bool is_whole_blocks(const struct rs_tensor_at *t)
+{
+	uint64_t bytes;
+
+	return meta_tensor_bytes(t->dtype, &t->shape, &bytes) && bytes % SC_DATA_ALIGN == 0;
+}
+
+/*
+ * Tensors of whole blocks first: all of them lie on block borders then, whatever small ones there
+ * are, and can be reflinked.  Wide types before narrow ones, so that every element is aligned.
+ */
 static int canonical(const void *a, const void *b)
 {
 	const struct rs_tensor_at *x = a, *y = b;
+	bool bx = is_whole_blocks(x), by = is_whole_blocks(y);
 
+	if (bx != by)
+		return bx ? -1 : 1;
 	return x->dtype != y->dtype ? (int)y->dtype - (int)x->dtype : strcmp(x->name, y->name);
 }
 

@@ -1,7 +1,8 @@
-"""Loads files as a rank does, all pages touched, when told to: one of the processes of moves.py.
-    load.py FILE…        prints "ready", waits for a line, loads, prints "done"
+"""Loads files as ranks do, all pages touched, when told to: one of the processes of moves.py.
+    load.py              prints "ready"; for each line, a JSON list of files, loads them and prints "done"
     load.py --touch N    only touches N bytes of new memory
 """
+import json
 import sys
 
 import numpy as np
@@ -14,9 +15,9 @@ from safetensors.torch import load_file  # noqa: E402
 import torch  # noqa: E402
 
 print("ready", flush=True)
-sys.stdin.readline()
-for path in sys.argv[1:]:
-    for tensor in load_file(path).values():
-        flat = tensor.reshape(-1).view(torch.uint8)
-        flat[::4096].sum()
-print("done", flush=True)
+for line in sys.stdin:
+    for path in json.loads(line):
+        for tensor in load_file(path).values():
+            flat = tensor.reshape(-1).view(torch.uint8)
+            flat[::4096].sum()
+    print("done", flush=True)

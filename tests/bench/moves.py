@@ -1,4 +1,5 @@
 """Whole reshards and whole saves, against PyTorch DCP and the script that users write."""
+import json
 import os
 import shutil
 import statistics
@@ -39,26 +40,29 @@ def import_job(m, job, source, t, config="materialize=never keep=2"):
     m.verified(job)
 
 
-def load_files(m, job, ranks, readers=2):
-    """Each rank by safetensors.torch.load_file, every page touched; one process a core.  -> seconds
-    from the topology write on, start of the processes (import torch) not counted."""
-    script = os.path.join(HERE, "load.py")
-    procs = [subprocess.Popen([sys.executable, script, *m.files(job, ranks)[i::readers]], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, text=True) for i in range(readers)]
-    for p in procs:
-        assert p.stdout.readline() == "ready\n"
+class Loaders:
+    """One process a core that loads ranks by safetensors.torch.load_file and touches every page."""
 
-    def go():
-        for p in procs:
-            p.stdin.write("go\n")
+    def __init__(self, readers=2):
+        self.procs = [subprocess.Popen([sys.executable, os.path.join(HERE, "load.py")], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, text=True) for _ in range(readers)]
+        for p in self.procs:
+            assert p.stdout.readline() == "ready\n"
+
+    def load(self, files):
+        for i, p in enumerate(self.procs):
+            p.stdin.write(json.dumps(files[i::len(self.procs)]) + "\n")
             p.stdin.flush()
-        for p in procs:
+        for p in self.procs:
             assert p.stdout.readline() == "done\n"
+
+    def close(self):
+        for p in self.procs:
+            p.stdin.close()
             p.wait()
-    return go
 
 
-def ours(m, old, new, a, cold=False):
+def ours(m, old, new, a, state, loaders=None, cold=False):
     """-> seconds of each way to use the new topology, by name."""
     job, ranks = "gpt", world(new)
     out = {"read": [], "load_file": [], "first": [], "bytes": 0}
@@ -81,26 +85,24 @@ def ours(m, old, new, a, cold=False):
         out["bytes"] = s.bytes
         if cold:
             continue
+        names = m.files(job, ranks)
         put(m.ctl(job, "topology"), text(old))
-        put(m.ctl(job, "topology"), text(new))   # names only: the files are listed before the clock runs
-        go = load_files(m, job, ranks)
-        put(m.ctl(job, "topology"), text(old))
-        supply(3 << 30)
+        supply(int(2.5 * state))
         began = time.perf_counter()
         put(m.ctl(job, "topology"), text(new))
-        go()
+        loaders.load(names)
         out["load_file"].append(time.perf_counter() - began)
     return out
 
 
-def durable(m, old, new, a):
+def durable(m, old, new, a, state):
     """Seconds until everything is real files on stable storage."""
     times = []
     for i in range(a.peer_reps + 1):
         put(m.ctl("gpt", "topology"), text(old))
         m.materialize("gpt")
         os.sync()
-        supply(3 << 30)
+        supply(int(2.5 * state))
         began = time.perf_counter()
         put(m.ctl("gpt", "topology"), text(new))
         m.materialize("gpt")
@@ -108,12 +110,12 @@ def durable(m, old, new, a):
     return times[1:]
 
 
-def naive(source, work, new, a, cold):
+def naive(source, work, new, a, state, cold):
     total = []
     for _ in range(a.peer_reps):
         shutil.rmtree(work, ignore_errors=True)
         os.sync()
-        supply(3 << 30)
+        supply(int(2.5 * state))
         if cold:
             drop_caches()
         total.append(python("peers/naive.py", source, work, "--to", text(new, ","), *(["--fsync"] if cold is not None else []))["total_s"])
@@ -129,11 +131,13 @@ def one_case(report, a, kind, case, size, label):
         sample = lambda seconds, cache="warm": Sample(seconds, state, d.fs, cache)
         dcp = python("peers/dcp.py", source, "--to", text(new, ","), "--work", os.path.join(d.path, "dcp"), "--reps", a.peer_reps,
                      *([] if kind != "tmpfs" else ["--no-fsync"]))
-        script = sample(naive(source, os.path.join(d.path, "out"), new, a, None if kind == "tmpfs" else False))
+        script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, None if kind == "tmpfs" else False))
         load, save = sample(dcp["load"]["all_s"]), sample(dcp["save"]["all_s"])
         with Mount(d, f"reshard {label}") as m:
             import_job(m, "gpt", source, old)
-            mine = ours(m, old, new, a)
+            loaders = Loaders()
+            mine = ours(m, old, new, a, state, loaders)
+            loaders.close()
             read, torch, first = (sample(mine[k]) for k in ("read", "load_file", "first"))
             where = f"{label} {d.fs} {case}"
             detail = f"{read.median:.2f} s for {mine['bytes'] / 1e9:.2f} GB"
@@ -148,12 +152,12 @@ def one_case(report, a, kind, case, size, label):
                 {"label": label, "fs": d.fs, "case": case, "dcp": load.median, "naive": script.median, "views": read.median,
                  "load_file": torch.median, "first": first.median})
             if kind != "tmpfs":
-                real = sample(durable(m, old, new, a))
+                real = sample(durable(m, old, new, a, state))
                 report.ratio(f"{where}: all real files, flushed", "naive script --fsync", real, script, 8 if kind == "xfs" else 3, f"{real.median:.2f} s")
                 report.curves["peers"][-1]["real"] = real.median
             if kind == "disk" and not a.quick:
-                cold_ours = sample(ours(m, old, new, a, cold=True)["read"], "cold")
-                cold_script = sample(naive(source, os.path.join(d.path, "out"), new, a, True), "cold")
+                cold_ours = sample(ours(m, old, new, a, state, cold=True)["read"], "cold")
+                cold_script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, True), "cold")
                 report.ratio(f"{where}, page cache dropped: through views", "naive script --fsync", cold_ours, cold_script, None,
                              f"{cold_ours.median:.2f} s; {cold_limit(d, m, a):.2f} s to read the old files alone")
 
@@ -182,16 +186,15 @@ def cold_limit(d, m, a):
 
 
 def peers(report, a):
-    size = "7e8" if a.quick else "1.1e9"
-    for kind in ("tmpfs", "disk", "xfs"):
-        for case in ("TP",) if a.quick else TENPLEX if kind != "xfs" else ("DP", "TP", "PP"):
-            one_case(report, a, kind, case, size, "0.7 GB" if a.quick else "1 GB")
+    size, label = ("7e8", "0.7 GB") if a.quick else ("1.1e9", "1 GB")
+    for kind, cases in (("tmpfs", TENPLEX), ("disk", ("TP", "8to16")), ("xfs", ("PP",))):
+        for case in ("TP",) if a.quick else cases:
+            one_case(report, a, kind, case, size, label)
 
 
 def peers_large(report, a):
     if not a.quick:
-        for kind, case in (("tmpfs", "TP"), ("tmpfs", "DP"), ("disk", "TP")):
-            one_case(report, a, kind, case, "4.3e9", "4 GB")
+        one_case(report, a, "tmpfs", "TP", "4.3e9", "4 GB")
 
 
 def save(report, a):
@@ -210,7 +213,7 @@ def save(report, a):
                 ranks = [n for n in names if n.isdigit()]
                 for i in range(a.peer_reps + 1):
                     os.sync()
-                    supply(3 << 30)
+                    supply(int(2.5 * state))
                     began = time.perf_counter()
                     for n in ranks:
                         run("cp", "-r", "--reflink=never", os.path.join(source, n), os.path.join(m.at, "gpt"))
@@ -220,7 +223,7 @@ def save(report, a):
                     shutil.rmtree(copy, ignore_errors=True)
                     os.mkdir(copy)
                     os.sync()
-                    supply(3 << 30)
+                    supply(int(2.5 * state))
                     began = time.perf_counter()
                     for n in ranks:
                         run("cp", "-r", "--reflink=never", os.path.join(source, n), copy)
