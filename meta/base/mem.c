@@ -208,7 +208,6 @@ int sc_vec_grow(void **at, size_t nr, size_t *room, size_t bytes)
 	return 0;
 }
 
-/* FNV-1a, finished by a multiply so that the low bits are good; keys are short names. */
 static uint64_t hash_of(const char *key, size_t bytes)
 {
 	return XXH3_64bits(key, bytes);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* What an open may take to make a file of clones: about 5 ms. */
 #define CLONES_MAX 256u
@@ -46,11 +47,26 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct meta_stored *)a)->name, ((const struct meta_stored *)b)->name);
 }
 
-/* Do two ranks store the same tensors, piece for piece, under the same names? Sorts both. */
+/* Of names and shapes, in any order. */
+static uint64_t digest(const struct meta_stored_list *list)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < list->nr; i++) {
+		const struct meta_stored *s = &list->at[i];
+		uint64_t shape = XXH3_64bits(s->piece.shape.dim, s->piece.shape.nr * sizeof(*s->piece.shape.dim));
+
+		sum += XXH3_64bits_withSeed(s->name, strlen(s->name), shape);
+	}
+	return sum;
+}
+
+/* Do two ranks store the same tensors, piece for piece, under the same names? Sorts both, unless they
+ * obviously do not. */
 static bool same_file(const struct meta_view *va, struct meta_stored_list *a,
 		      const struct meta_view *vb, struct meta_stored_list *b)
 {
-	if (a->nr != b->nr)
+	if (a->nr != b->nr || digest(a) != digest(b))
 		return false;
 	qsort(a->at, a->nr, sizeof(*a->at), by_name);
 	qsort(b->at, b->nr, sizeof(*b->at), by_name);

@@ -44,8 +44,8 @@ void rs_safetensors_done(struct rs_safetensors *st);
 const struct rs_tensor_at *rs_safetensors_find(const struct rs_safetensors *st, const char *name);
 
 /**
- * Order and place tensors canonically (whole blocks first, then widest type, then by name: the reference writer's
- * order), and make the header; its end is padded with blanks to SC_DATA_ALIGN so that the data
+ * Order and place tensors canonically (whole blocks first, then the widest type, then by name),
+ * and make the header; its end is padded with blanks to SC_DATA_ALIGN so that the data
  * section can be reflinked.  Sets begin and end of every tensor.  `metadata` is JSON or NULL.
  * Errors: SC_E_LIMIT (header over the format's limit), SC_E_NO_MEMORY.
  */

@@ -76,6 +76,15 @@ void rs_gather_finish(struct rs_gather *g)
 		n += copy_bytes(&g->copies[i]);
 	assert(n <= g->bytes); /* each byte of a target has at most one source */
 	g->has_padding = n < g->bytes;
+	/* most have one copy, and a file has thousands of gathers */
+	if (g->nr && g->nr < g->room) {
+		struct rs_copy *less = sc_sys.resize(g->copies, g->nr * sizeof(*less));
+
+		if (less) {
+			g->copies = less;
+			g->room = g->nr;
+		}
+	}
 }
 
 void rs_gather_done(struct rs_gather *g)

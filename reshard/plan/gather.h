@@ -34,7 +34,7 @@ struct rs_gather {
 int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
 		  const struct meta_box *source_box, unsigned element_bytes);
 
-/** Sets has_padding: call once after all copies. */
+/** Sets has_padding and gives unused memory back: call once after all copies. */
 void rs_gather_finish(struct rs_gather *g);
 void rs_gather_done(struct rs_gather *g);
 

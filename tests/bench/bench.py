@@ -33,6 +33,21 @@ def machine():
             "date": time.strftime("%Y-%m-%d")}
 
 
+def update(old, new, cases):
+    """Rows of some cases measured anew, in the place of the old ones."""
+    fresh = {c: [r for r in new["rows"] if r.get("group") == c] for c in cases}
+    rows = []
+    for r in old["rows"]:
+        group = r.get("group")
+        if group not in fresh:
+            rows.append(r)
+        elif fresh[group]:
+            rows += fresh[group]
+            fresh[group] = []
+    return {"machine": old["machine"], "rows": rows + [r for c in cases for r in fresh[c]],
+            "curves": {**old["curves"], **new["curves"]}, "later": sorted({*old.get("later", []), *cases})}
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("cases", nargs="*", metavar="CASE")
@@ -41,6 +56,7 @@ def main():
     ap.add_argument("--quick", action="store_true", help="small files, 5 repetitions: whether it works, not how fast")
     ap.add_argument("--json", metavar="FILE")
     ap.add_argument("--page", action="store_true")
+    ap.add_argument("--update", action="store_true", help="keep the other cases' rows of --json's file; the page says so")
     ap.add_argument("--list", action="store_true")
     a = ap.parse_args()
     if a.list:
@@ -55,13 +71,22 @@ def main():
     report.curves = {}
     for name in a.cases or CASES:
         print(f"== {name}", flush=True)
+        before = len(report.rows)
         CASES[name](report, a)
+        for row in report.rows[before:]:
+            row["group"] = name
+        if a.json and not a.update: # what was measured stays, whatever happens to the next case
+            with open(a.json, "w") as f:
+                json.dump({"machine": machine(), "rows": report.rows, "curves": report.curves}, f, indent=1)
     if Mount.most_rss:
         report.add("daemon's anonymous memory, all of the above, at most", "", round(max(Mount.most_rss.values())), "MiB", 256, "low",
                    detail=", ".join(f"{k} {v:.0f}" for k, v in Mount.most_rss.items()))
     missed = [r for r in report.rows if r["met"] is False]
     print(f"{len(report.rows)} figures in {time.monotonic() - began:.0f} s, {len(missed)} miss their target")
-    out = {"machine": machine(), "rows": report.rows, "curves": report.curves}
+    out = {"machine": machine(), "rows": report.rows, "curves": report.curves, "later": []}
+    if a.update:
+        with open(a.json) as f:
+            out = update(json.load(f), out, a.cases)
     if a.json:
         with open(a.json, "w") as f:
             json.dump(out, f, indent=1)

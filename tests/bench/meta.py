@@ -55,7 +55,7 @@ def opens(report, a):
             thin_job(m, job, tensors)
             first, later = [], []
             for i in range(3 * a.reps):
-                put(m.ctl(job, "topology"), f"tp={2 if i % 2 == 0 else 4}")
+                put(m.ctl(job, "topology"), f"tp={2 if i % 2 == 0 else 8}") # both are views
                 file = os.path.join(m.at, job, "{}", "model.safetensors")
                 first += io("first", 1, [file.format(0)], d.fs, "warm")[0].seconds
                 later += io("first", 1, [file.format(1)], d.fs, "warm")[0].seconds

@@ -187,7 +187,7 @@ def cold_limit(d, m, a):
 
 def peers(report, a):
     size, label = ("7e8", "0.7 GB") if a.quick else ("1.1e9", "1 GB")
-    for kind, cases in (("tmpfs", TENPLEX), ("disk", ("TP", "8to16")), ("xfs", ("PP",))):
+    for kind, cases in (("tmpfs", TENPLEX), ("disk", ("TP",)), ("xfs", ("PP",))):
         for case in ("TP",) if a.quick else cases:
             one_case(report, a, kind, case, size, label)
 
@@ -200,7 +200,7 @@ def peers_large(report, a):
 def save(report, a):
     """All ranks' ready files are copied into the mount, and committed."""
     size, (old, _) = "7e8" if a.quick else "1.1e9", TENPLEX["TP"]
-    for kind in ("disk", "xfs"):
+    for kind in ("disk",):
         with Disk(kind) as d:
             source, copy = os.path.join(d.path, "source"), os.path.join(d.path, "copy")
             state = make(source, old, size)
