@@ -162,6 +162,17 @@ void sc_buf_add(struct sc_buf *buf, const void *text, size_t bytes)
 	buf->text[buf->bytes] = 0;
 }
 
+void sc_buf_number(struct sc_buf *buf, uint64_t number)
+{
+	char digits[20];
+	size_t at = sizeof(digits);
+
+	do
+		digits[--at] = (char)('0' + number % 10);
+	while (number /= 10);
+	sc_buf_add(buf, digits + at, sizeof(digits) - at);
+}
+
 void sc_buf_printf(struct sc_buf *buf, const char *fmt, ...)
 {
 	va_list ap;

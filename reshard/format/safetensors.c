@@ -240,14 +240,28 @@ static int add_string(struct sc_buf *buf, const char *text, struct sc_err *err)
 	return dumped ? 0 : sc_nomem(err);
 }
 
+static void add(struct sc_buf *buf, const char *text)
+{
+	sc_buf_add(buf, text, strlen(text));
+}
+
 static int add_tensor(struct sc_buf *buf, const struct rs_tensor_at *t, struct sc_err *err)
 {
 	int rc = add_string(buf, t->name, err);
 
-	sc_buf_printf(buf, ":{\"dtype\":\"%s\",\"shape\":[", meta_dtype_name(t->dtype));
-	for (int i = 0; i < t->shape.nr; i++)
-		sc_buf_printf(buf, i ? ",%llu" : "%llu", (ull)t->shape.dim[i]);
-	sc_buf_printf(buf, "],\"data_offsets\":[%llu,%llu]}", (ull)t->begin, (ull)t->end);
+	add(buf, ":{\"dtype\":\"");
+	add(buf, meta_dtype_name(t->dtype));
+	add(buf, "\",\"shape\":[");
+	for (int i = 0; i < t->shape.nr; i++) {
+		if (i)
+			add(buf, ",");
+		sc_buf_number(buf, t->shape.dim[i]);
+	}
+	add(buf, "],\"data_offsets\":[");
+	sc_buf_number(buf, t->begin);
+	add(buf, ",");
+	sc_buf_number(buf, t->end);
+	add(buf, "]}");
 	return rc;
 }
 

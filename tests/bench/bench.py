@@ -23,7 +23,7 @@ from harness import Mount, Report
 
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
-         "many": meta.many, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save, "memory": moves.memory}
+         "many": meta.many, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save, "memory": moves.memory}
 
 
 def machine():

@@ -2,6 +2,7 @@
 system and against a FUSE server that does nothing."""
 import os
 import shutil
+import subprocess
 import time
 
 import numpy as np
@@ -57,6 +58,17 @@ def views(report, a):
                                    "x", samples=(direct, nothing))
 
 
+def blob_of(m, path):
+    """The file in the store whose bytes these are: both sides then read the same pages of memory."""
+    size = os.path.getsize(path)
+    for folder, _, names in os.walk(os.path.join(m.store, "blobs")):
+        for name in names:
+            blob = os.path.join(folder, name)
+            if os.path.getsize(blob) == size and subprocess.run(["cmp", "-s", blob, path]).returncode == 0:
+                return blob
+    raise LookupError(path)
+
+
 def real_files(report, a):
     """Materialized files, and new ones."""
     for kind in ("tmpfs", "disk", "xfs"):
@@ -65,10 +77,9 @@ def real_files(report, a):
             put(m.ctl("v", "topology"), "tp=2")
             m.materialize("v")
             cols = os.path.join(m.at, "v/0/cols.safetensors")
-            native = os.path.join(d.path, "native")
-            shutil.copyfile(cols, native)
+            native, blob = os.path.join(d.path, "native"), blob_of(m, cols)
             for mode, target in (("read", 0.95), ("mmap", 0.95), ("random", 0.85)):
-                direct, ours = io(mode, a.reps, [native, cols], d.fs, "warm")
+                direct, ours = io(mode, a.reps, [blob, cols], d.fs, "warm")
                 what = {"read": "1 MiB read()", "mmap": "mmap", "random": "4 KiB random read"}[mode]
                 detail = f"{ours.rate:.2f} of {direct.rate:.2f} GB/s" if mode != "random" else \
                     f"{ours.median * 1e4:.0f} of {direct.median * 1e4:.0f} ns a call"
@@ -94,9 +105,9 @@ def unneeded_views(report, a):
             put(m.ctl("v", "topology"), topology)
             rank = 4 if "dp" in topology else 0
             ours_path = os.path.join(m.at, f"v/{rank}/rows.safetensors")
-            native = os.path.join(d.path, "native")
-            shutil.copyfile(ours_path, native)
-            direct, ours = io("mmap", a.reps, [native, ours_path], d.fs, "warm")
+            with open(ours_path, "rb"): # the first open makes it real, where that is cheap
+                pass
+            direct, ours = io("mmap", a.reps, [blob_of(m, ours_path), ours_path], d.fs, "warm")
             report.ratio(f"{d.fs}: {case}: mmap", "native", ours, direct, 0.95, f"{ours.rate:.2f} of {direct.rate:.2f} GB/s")
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Times one way of reading or writing on several files, interleaved: rep 1 of each, rep 2 of each…
+ * Times one way of reading or writing on several files, in turns: A B, B A, A B…
  *
  *     io MODE REPS FILE…        one JSON line: {"bytes": B, "seconds": [[rep 1, rep 2, …] of each FILE]}
  *
@@ -221,11 +221,12 @@ int main(int argc, char **argv)
 		if (strncmp(argv[k + 3], "cold:", 5) != 0)
 			(void)one("read", argv[k + 3], &bytes);
 	for (int i = 0; i < reps; i++)
-		for (int k = 0; k < nr; k++) {
+		for (int turn = 0; turn < nr; turn++) {
+			int k = i % 2 ? nr - 1 - turn : turn; /* nobody is always first */
 			uint64_t n;
 
 			seconds[k * reps + i] = is_all ? all(argv + 3, argc - 3, &n) : one(argv[1], argv[k + 3], &n);
-			if ((i || k) && n != bytes) {
+			if ((i || turn) && n != bytes) {
 				(void)fprintf(stderr, "io: %s has %" PRIu64 " bytes, the first %" PRIu64 "\n",
 					      argv[k + 3], n, bytes);
 				return 3;

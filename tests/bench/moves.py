@@ -95,6 +95,29 @@ def ours(m, old, new, a, state, loaders=None, cold=False):
     return out
 
 
+def first_tensor(report, a):
+    """Until the first tensor of the first rank, with and without much mapped under the old names."""
+    old, new = TENPLEX["TP"]
+    with Disk("tmpfs") as d, Mount(d, "first tensor") as m:
+        source = os.path.join(d.path, "source")
+        make(source, old, "7e8" if a.quick else "1.1e9")
+        import_job(m, "gpt", source, old)
+        for mapped in (False, True):
+            times = []
+            for i in range(a.reps):
+                put(m.ctl("gpt", "topology"), text(old if i % 2 else new))
+                if mapped:
+                    for f in m.files("gpt", 8):
+                        io("mmap", 1, ["cold:" + f], d.fs, "cold")
+                began = time.perf_counter()
+                put(m.ctl("gpt", "topology"), text(new if i % 2 else (2, 2, 1)))
+                with safe_open(os.path.join(m.at, "gpt/0/model.safetensors"), "pt") as f:
+                    f.get_tensor(next(iter(f.keys())))
+                times.append(time.perf_counter() - began)
+            report.add("first tensor after a topology write" + (", all old ranks read by mmap before it" if mapped else ""), "",
+                       round(statistics.median(times) * 1e3, 1), "ms", samples=(Sample(times, 0, "", ""),))
+
+
 def durable(m, old, new, a, state):
     """Seconds until everything is real files on stable storage."""
     times = []
