@@ -134,6 +134,9 @@ int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index,
 
 void fs_control_close(struct fs *fs, struct fs_control *c)
 {
+	/* The caller was answered and has closed, while the thread that answered still holds the lock. */
+	(void)pthread_mutex_lock(&c->lock);
+	(void)pthread_mutex_unlock(&c->lock);
 	(void)pthread_mutex_lock(&fs->notify_lock);
 	for (struct fs_control **at = &fs->controls; *at; at = &(*at)->next)
 		if (*at == c) {
