@@ -326,21 +326,30 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		(void)fuse_reply_err(req, 0);
 }
 
+/* A descriptor on the bytes of a node: only files have them. */
+static int open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(ino);
+	struct rs_job *job = fs_job(fs, &n);
+
+	if (!job || n.kind != FS_WORK)
+		return sc_fail(err, SC_E_UNSUPPORTED, "not a file of the working tree");
+	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
+}
+
 /*
  * A rank has written a file: the device may begin with it, or commit would find all of a job's
  * bytes dirty at once.  Advice: nothing is promised here, and nothing is lost if it fails.
  */
-static void begin_write_back(struct fs *fs, const struct fs_handle *h)
+static void begin_write_back(struct fs *fs, fuse_ino_t ino)
 {
-	struct fs_node n = fs_node_of(h->ino);
+	sc_cleanup(sc_closep) int fd = -1;
+	struct fs_node n = fs_node_of(ino);
 	struct rs_job *job = fs_job(fs, &n);
 	struct sc_err err;
-	int fd;
 
-	if (!job || n.kind != FS_WORK || !rs_job_syncs(job) || rs_work_open(fs->service, job, n.blob, O_RDONLY, &fd, &err) < 0)
-		return;
-	(void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-	sc_closep(&fd);
+	if (job && rs_job_syncs(job) && open_bytes(fs, ino, O_RDONLY, &fd, &err) == 0)
+		(void)sc_sys.begin_write_back(fd);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -352,19 +361,8 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fs_passthrough_end(req, fs, ino);
 	(void)fuse_reply_err(req, 0);
 	if (h && h->writes)
-		begin_write_back(fs, h);
+		begin_write_back(fs, ino);
 	fs_handle_free(fs, h);
-}
-
-/* A descriptor on the bytes of a node: only files have them. */
-static int open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
-{
-	struct fs_node n = fs_node_of(ino);
-	struct rs_job *job = fs_job(fs, &n);
-
-	if (!job || n.kind != FS_WORK)
-		return sc_fail(err, SC_E_UNSUPPORTED, "not a file of the working tree");
-	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
 }
 
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)

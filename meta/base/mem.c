@@ -269,6 +269,17 @@ int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *valu
 	return 0;
 }
 
+void *sc_map_make(struct sc_map *map, const char *key, size_t key_bytes, struct sc_arena *arena,
+		  size_t value_bytes)
+{
+	void *value = sc_map_get(map, key, key_bytes);
+
+	if (value)
+		return value;
+	value = sc_arena_alloc(arena, value_bytes);
+	return value && sc_map_put(map, key, key_bytes, value) == 0 ? value : NULL;
+}
+
 void sc_map_done(struct sc_map *map)
 {
 	sc_sys.release(map->slots);

@@ -17,6 +17,16 @@ void *sc_zalloc(size_t bytes);
 void *sc_zalloc_array(size_t nr, size_t bytes);	/* NULL on overflow, too */
 char *sc_strdup(const char *text);
 
+static inline uint64_t sc_min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t sc_max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static inline bool sc_mul_u64(uint64_t a, uint64_t b, uint64_t *ret)
 {
 	return !__builtin_mul_overflow(a, b, ret);
@@ -85,6 +95,9 @@ struct sc_map {
 
 void *sc_map_get(const struct sc_map *map, const char *key, size_t key_bytes);
 int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *value);
+/** The value of a key; a new one, zeroed and in `arena`, if there was none.  NULL: memory. */
+void *sc_map_make(struct sc_map *map, const char *key, size_t key_bytes, struct sc_arena *arena,
+		  size_t value_bytes);
 void sc_map_done(struct sc_map *map);
 
 #endif

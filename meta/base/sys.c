@@ -32,6 +32,11 @@ static int real_clone_range(int to, uint64_t to_at, int from, uint64_t from_at, 
 	return ioctl(to, FICLONERANGE, &range);
 }
 
+static int real_begin_write_back(int fd)
+{
+	return sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
 static ssize_t real_copy_range(int from, off_t *from_at, int to, off_t *to_at, size_t bytes)
 {
 	return copy_file_range(from, from_at, to, to_at, bytes, 0);
@@ -73,6 +78,7 @@ struct sc_sys sc_sys = {
 	.lseek = lseek,
 	.fsync = fsync,
 	.fdatasync = fdatasync,
+	.begin_write_back = real_begin_write_back,
 	.unlinkat = unlinkat,
 	.mkdirat = mkdirat,
 	.fchmod = fchmod,

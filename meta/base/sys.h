@@ -35,6 +35,7 @@ struct sc_sys {
 	off_t (*lseek)(int fd, off_t at, int whence);
 	int (*fsync)(int fd);
 	int (*fdatasync)(int fd);
+	int (*begin_write_back)(int fd);	      /* of all dirty bytes; advice */
 	int (*unlinkat)(int dir, const char *path, int flags);
 	int (*mkdirat)(int dir, const char *path, mode_t mode);
 	int (*fchmod)(int fd, mode_t mode);

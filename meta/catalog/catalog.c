@@ -18,7 +18,6 @@ struct walk_arg {
 		meta_set_blob_fn *set_blob;
 		meta_work_fn *work;
 		meta_text_fn *text;
-		meta_id_fn *id;
 	} fn;
 	void *arg;
 	bool found;

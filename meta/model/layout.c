@@ -453,3 +453,16 @@ const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool
 	while (r && r->tied && !pipelined);
 	return r;
 }
+
+uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes)
+{
+	for (int m = 0; m < layout->nr_meshes; m++) {
+		uint32_t all = 0;
+
+		for (int i = 0; i < layout->meshes[m].nr; i++)
+			all |= 1u << layout->meshes[m].at[i].axis;
+		if ((axes & ~all) == 0)
+			return all;
+	}
+	return 0;
+}

@@ -35,7 +35,7 @@ struct meta_rule {
 	struct meta_cut cuts[SC_CUTS_MAX];
 	int32_t stage[SC_STAGE_LIST_MAX];   /* chunk, -1: the last */
 	uint8_t each[SC_AXES_MAX];
-	uint32_t axes;			    /* all axes the rule uses: bit set */
+	uint32_t axes, cut_axes;	    /* all axes the rule uses, those that cut: bit sets */
 };
 
 struct meta_mesh {
@@ -93,6 +93,9 @@ const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool 
 /** Does a rule match a stored (or, `logical`, a logical) name?  Captures are appended. */
 bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,
 		     const char *name, struct meta_caps *caps);
+
+/** All axes of the first mesh that has these: bit set; 0: none has them. */
+uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes);
 
 /** A number of the grammar: decimal, no sign, no leading zero, at most 9 digits; false: none. */
 bool meta_number_parse(const char *text, size_t bytes, uint32_t *ret);

@@ -28,7 +28,7 @@ struct builder {
 	struct meta_view *v;
 	struct sc_err *err;
 	struct sc_arena arena;	/* ends with the build */
-	struct sc_map families, eachs, keys, files;
+	struct sc_map families, eachs, keys;
 	uint32_t *starts;
 	struct {
 		struct match *at;
@@ -93,12 +93,7 @@ static int count_expert(struct builder *b, const struct match *m)
 	if (!x)
 		return 0;
 	key = family_key(b, m->rule, &m->caps);
-	f = key ? sc_map_get(&b->families, key, strlen(key)) : NULL;
-	if (key && !f) {
-		f = sc_arena_alloc(&b->arena, sizeof(*f));
-		if (!f || sc_map_put(&b->families, key, strlen(key), f) < 0)
-			f = NULL;
-	}
+	f = key ? sc_map_make(&b->families, key, strlen(key), &b->arena, sizeof(*f)) : NULL;
 	if (!f)
 		return sc_nomem(b->err);
 	if (f->experts < x->number + 1)
@@ -111,13 +106,8 @@ static int count_each(struct builder *b, const struct match *m, const struct met
 {
 	const char *p = meta_tensor_each(t->name);
 	const char *key = sc_arena_join(&b->arena, t->file, ':', plain);
-	struct each_family *f = key ? sc_map_get(&b->eachs, key, strlen(key)) : NULL;
+	struct each_family *f = key ? sc_map_make(&b->eachs, key, strlen(key), &b->arena, sizeof(*f)) : NULL;
 
-	if (key && !f) {
-		f = sc_arena_alloc(&b->arena, sizeof(*f));
-		if (!f || sc_map_put(&b->eachs, key, strlen(key), f) < 0)
-			f = NULL;
-	}
 	if (!f)
 		return sc_nomem(b->err);
 	for (int i = 0; i < m->rule->nr_each; i++) {
@@ -482,69 +472,6 @@ static int index_stages(struct builder *b)
 	return 0;
 }
 
-/* Axes of several meshes: the first rank with the same coordinates, by a table. */
-static int index_alike(struct builder *b, struct meta_file_axes *f)
-{
-	const struct meta_topology *topo = b->v->topo;
-	size_t bytes = topo->nr_axes * sizeof(uint32_t);
-	uint32_t *keys = sc_arena_array(&b->arena, topo->ranks, bytes);
-	struct sc_map first = {0};
-	int rc = 0;
-
-	f->alike = sc_arena_array(&b->v->arena, topo->ranks, sizeof(*f->alike));
-	if (!keys || !f->alike)
-		return sc_nomem(b->err);
-	for (uint32_t r = 0; r < topo->ranks && rc == 0; r++) {
-		uint32_t *key = keys + (size_t)r * topo->nr_axes;
-		const uint32_t *same;
-
-		for (int a = 0; a < topo->nr_axes; a++)
-			if (f->axes & 1u << a)
-				key[a] = r / topo->stride[a] % topo->degree[a];
-		same = sc_map_get(&first, (const char *)key, bytes);
-		f->alike[r] = same ? (uint32_t)((size_t)(same - keys) / topo->nr_axes) : r;
-		if (!same && sc_map_put(&first, (const char *)key, bytes, key) < 0)
-			rc = sc_nomem(b->err);
-	}
-	sc_map_done(&first);
-	return rc;
-}
-
-/* A name that varies by rank has no row: every rank is on its own then. */
-static int index_files(struct builder *b)
-{
-	struct meta_view *v = b->v;
-	struct meta_file_axes *last = NULL;
-
-	v->files = sc_arena_array(&v->arena, v->nr_entries + 1u, sizeof(*v->files));
-	if (!v->files)
-		return sc_nomem(b->err);
-	for (uint32_t i = 0; i < v->nr_entries; i++) {
-		const struct meta_entry *e = &v->entries[i];
-
-		if (!last || strcmp(last->file, e->file) != 0)
-			last = sc_map_get(&b->files, e->file, strlen(e->file));
-		if (!last) {
-			last = &v->files[v->nr_files++];
-			last->file = e->file;
-			if (sc_map_put(&b->files, e->file, strlen(e->file), last) < 0)
-				return sc_nomem(b->err);
-		}
-		for (int k = 0; k < e->rule->nr_cuts; k++)
-			last->axes |= e->rule->cuts[k].axes;
-		for (int a = 0; a < v->topo->nr_axes; a++)
-			if (e->fixed[a] != META_FREE)
-				last->axes |= 1u << a;
-		for (uint16_t k = 0; e->varies && k < e->varies->nr; k++)
-			if (e->varies->at[k].axis >= 0)
-				last->axes |= 1u << e->varies->at[k].axis;
-	}
-	for (uint32_t i = 0; i < v->nr_files; i++)
-		if (!meta_layout_mesh(v->layout, v->files[i].axes) && index_alike(b, &v->files[i]) < 0)
-			return SC_E_NO_MEMORY;
-	return 0;
-}
-
 static int build(struct builder *b)
 {
 	struct meta_view *v = b->v;
@@ -574,7 +501,7 @@ static int build(struct builder *b)
 	if (rc == 0)
 		rc = check_sizes(b);
 	if (rc == 0)
-		rc = index_files(b);
+		rc = meta_alike_index(v, b->err);
 	return rc < 0 ? rc : index_stages(b);
 }
 
@@ -595,7 +522,6 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 	sc_map_done(&b.families);
 	sc_map_done(&b.eachs);
 	sc_map_done(&b.keys);
-	sc_map_done(&b.files);
 	sc_arena_done(&b.arena);
 	if (rc < 0)
 		meta_view_free(b.v);

@@ -17,24 +17,12 @@ static const uint32_t one_section[] = {1};
 #define refuse_(m, fmt, ...)                                                                       \
 	sc_fail((m)->err, SC_E_LAYOUT, "layout '%s': " fmt, (m)->line, ##__VA_ARGS__)
 
-static bool one_mesh(const struct meta_layout *l, uint32_t axes)
-{
-	for (int m = 0; m < l->nr_meshes; m++) {
-		uint32_t has = 0;
-
-		for (int i = 0; i < l->meshes[m].nr; i++)
-			has |= 1u << l->meshes[m].at[i].axis;
-		if ((axes & ~has) == 0)
-			return true;
-	}
-	return false;
-}
-
 static void set_axes(const struct meta_layout *l, struct meta_rule *r)
 {
-	r->axes = 0;
+	r->cut_axes = 0;
 	for (int i = 0; i < r->nr_cuts; i++)
-		r->axes |= r->cuts[i].axes;
+		r->cut_axes |= r->cuts[i].axes;
+	r->axes = r->cut_axes;
 	for (int i = 0; i < r->nr_each; i++)
 		r->axes |= 1u << r->each[i];
 	if ((r->nr_stage || r->has_layer) && l->pp >= 0)
@@ -328,7 +316,7 @@ static int plain_rule(struct maker *m, struct meta_rule *r)
 	    meta_pattern_where_less(&m->layout->arena, &r->file, &r->file_goal) < 0)
 		return sc_nomem(m->err);
 	rc = read_attributes(m, r, words, false);
-	if (rc == 0 && !one_mesh(m->layout, r->axes)) {
+	if (rc == 0 && !meta_layout_mesh_axes(m->layout, r->axes)) {
 		struct sc_buf buf = {0};
 
 		for (int i = 0; i < m->layout->axes.nr; i++)
@@ -466,7 +454,7 @@ static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_
 		rc = read_attributes(m, &r, pattern, true);
 		if (rc < 0)
 			return rc;
-		if (!one_mesh(m->layout, r.axes))
+		if (!meta_layout_mesh_axes(m->layout, r.axes))
 			continue;
 		if (*nr_out == room)
 			return sc_fail(m->err, SC_E_LIMIT, "layout: more than %d rules", SC_RULES_MAX);

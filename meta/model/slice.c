@@ -30,16 +30,6 @@ struct local {
 	struct runs flat;
 };
 
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 static uint64_t gcd(uint64_t a, uint64_t b)
 {
 	while (b) {
@@ -108,8 +98,8 @@ bool meta_box_meet(const struct meta_box *box, const uint64_t *off, const uint64
 	struct meta_box b = *box;
 
 	for (int i = 0; i < box->nr; i++) {
-		uint64_t lo = max_u64(box->off[i], off[i]);
-		uint64_t hi = min_u64(box->off[i] + box->ext[i], off[i] + ext[i]);
+		uint64_t lo = sc_max_u64(box->off[i], off[i]);
+		uint64_t hi = sc_min_u64(box->off[i] + box->ext[i], off[i] + ext[i]);
 
 		if (lo >= hi)
 			return false;
@@ -135,8 +125,8 @@ static void part(uint64_t n, uint64_t d, uint64_t i, uint64_t *lo, uint64_t *hi)
 {
 	uint64_t c = n / d + (n % d != 0);
 
-	*lo = min_u64(i * c, n);
-	*hi = min_u64(i * c + c, n);
+	*lo = sc_min_u64(i * c, n);
+	*hi = sc_min_u64(i * c + c, n);
 }
 
 /* Appends to `out` the part [lo, hi) of a concatenation of runs. */
@@ -146,7 +136,7 @@ static void take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs 
 
 	for (uint32_t i = 0; i < runs->nr; i++) {
 		const struct run *r = &runs->at[i];
-		uint64_t a = max_u64(lo, at), b = min_u64(hi, at + r->length);
+		uint64_t a = sc_max_u64(lo, at), b = sc_min_u64(hi, at + r->length);
 
 		if (a < b)
 			out->at[out->nr++] = (struct run){
@@ -330,7 +320,7 @@ static int boxes_in(struct boxes *b, const struct spans *s, int k, struct meta_b
 	}
 	for (uint32_t i = 0; i < b->local->dims[k].nr && rc == 0; i++) {
 		const struct run *r = &b->local->dims[k].at[i];
-		uint64_t lo = max_u64(s->lo[k], p), hi = min_u64(s->hi[k], p + r->length);
+		uint64_t lo = sc_max_u64(s->lo[k], p), hi = sc_min_u64(s->hi[k], p + r->length);
 
 		if (lo < hi && r->start != PADDING) {
 			struct meta_box inner = box;
@@ -502,8 +492,8 @@ static int flat_span(struct walk *w, const struct local *l, uint64_t *lo, uint64
 		end = m.at + 1;
 		for (int k = 0; k < m.nr; k++)
 			end += (m.ext[k] - 1) * m.stride[k];
-		*lo = min_u64(*lo, m.at);
-		*hi = max_u64(*hi, end);
+		*lo = sc_min_u64(*lo, m.at);
+		*hi = sc_max_u64(*hi, end);
 	}
 	sc_vec_done(&b.out);
 	return rc;
@@ -522,7 +512,7 @@ static int meet_parts(struct walk *w, const struct runs *runs, const struct meta
 	n = runs_length(&padded);
 	for (uint32_t s = 0; s < cut->nr_sections; s++) {
 		uint64_t m = n / cut->section_sum * cut->sections[s], p = 0;
-		uint64_t c = max_u64(m / d + (m % d != 0), 1);
+		uint64_t c = sc_max_u64(m / d + (m % d != 0), 1);
 
 		piece.nr = 0;
 		piece.at = sc_arena_array(&w->arena, padded.nr + 1u, sizeof(*piece.at));
@@ -531,7 +521,7 @@ static int meet_parts(struct walk *w, const struct runs *runs, const struct meta
 		take(&padded, at, at + m, &piece);
 		for (uint32_t i = 0; i < piece.nr; i++) {
 			const struct run *r = &piece.at[i];
-			uint64_t a = max_u64(lo, r->start), b = min_u64(hi, r->start + r->length);
+			uint64_t a = sc_max_u64(lo, r->start), b = sc_min_u64(hi, r->start + r->length);
 
 			if (r->start != PADDING && a < b)
 				for (uint64_t x = (p + a - r->start) / c; x <= (p + b - r->start - 1) / c; x++)

@@ -106,41 +106,6 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 	return 0;
 }
 
-const struct meta_mesh *meta_layout_mesh(const struct meta_layout *l, uint32_t axes)
-{
-	for (int m = 0; m < l->nr_meshes; m++) {
-		uint32_t all = 0;
-
-		for (int i = 0; i < l->meshes[m].nr; i++)
-			all |= 1u << l->meshes[m].at[i].axis;
-		if ((axes & ~all) == 0)
-			return &l->meshes[m];
-	}
-	return NULL;
-}
-
-uint32_t meta_view_alike(const struct meta_view *view, uint32_t rank, const char *file)
-{
-	for (uint32_t i = 0; i < view->nr_files; i++) {
-		const struct meta_file_axes *f = &view->files[i];
-		const struct meta_mesh *mesh;
-
-		if (strcmp(f->file, file) != 0)
-			continue;
-		if (f->alike)
-			return f->alike[rank];
-		mesh = meta_layout_mesh(view->layout, f->axes);
-		for (int k = 0; mesh && k < mesh->nr; k++) {
-			uint32_t a = mesh->at[k].axis, coord = rank / view->topo->stride[a] % view->topo->degree[a];
-
-			if (!(f->axes & 1u << a))
-				rank -= coord * view->topo->stride[a];
-		}
-		return rank;
-	}
-	return rank;
-}
-
 int meta_view_files(const struct meta_view *view, uint32_t rank,
 		    int (*each)(void *arg, const char *file, const char *logical_file), void *arg)
 {
@@ -217,19 +182,20 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 			    on_holder, &w, err);
 }
 
-uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e)
+uint32_t meta_entry_axes(const struct meta_view *view, const struct meta_entry *e)
 {
-	const struct meta_mesh *mesh;
-	uint32_t used = 0, all = 0;
+	uint32_t axes = e->rule->cut_axes;
 
-	for (int i = 0; i < e->rule->nr_cuts; i++)
-		used |= e->rule->cuts[i].axes;
 	for (int i = 0; i < view->topo->nr_axes; i++)
 		if (e->fixed[i] != META_FREE)
-			used |= 1u << i;
-	mesh = meta_layout_mesh(view->layout, used);
+			axes |= 1u << i;
+	return axes;
+}
+
+uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e)
+{
+	uint32_t used = meta_entry_axes(view, e), mesh = meta_layout_mesh_axes(view->layout, used);
+
 	assert(mesh); /* a rule's axes are in one mesh */
-	for (int i = 0; i < mesh->nr; i++)
-		all |= 1u << mesh->at[i].axis;
-	return all & ~used;
+	return mesh & ~used;
 }

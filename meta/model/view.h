@@ -58,9 +58,6 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 		  const struct meta_state *state, struct meta_view **ret, struct sc_err *err);
 struct meta_view *meta_view_free(struct meta_view *view);
 
-/** The mesh that has all of these axes, NULL when none has. */
-const struct meta_mesh *meta_layout_mesh(const struct meta_layout *layout, uint32_t axes);
-
 bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX]);
 
@@ -84,6 +81,10 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 		   struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err);
 
 /**
+ * Finds the ranks that are alike; part of meta_view_new().  Errors: SC_E_NO_MEMORY.
+ */
+int meta_alike_index(struct meta_view *view, struct sc_err *err);
+/**
  * The lowest rank whose file of this (stored) name has the same contents, because they differ only
  * in coordinates that nothing in it depends on: replicas over dp, say.
  */
@@ -106,6 +107,8 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 		      const uint64_t *off, const uint64_t *ext, meta_source_fn *each, void *arg,
 		      struct sc_err *err);
 
+/** Axes that an entry depends on: those that cut it and those it fixes; bit set. */
+uint32_t meta_entry_axes(const struct meta_view *view, const struct meta_entry *e);
 /** Axes in which ranks may differ and hold the same bytes of an entry: bit set, one mesh. */
 uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e);
 

@@ -311,34 +311,21 @@ static int copy_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t sou
 	return tick(h, (uint64_t)n);
 }
 
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* Where the tensor at byte `at` ends, or begins if `at` is before it: what follows may be cloned. */
 static uint64_t tensor_border(const struct rs_image *im, uint64_t at)
 {
-	uint32_t lo = 0, hi = im->nr;
+	uint32_t i = rs_image_tensor_at(im, at);
 
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (im->tensors[mid].end <= at)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	if (lo == im->nr)
+	if (i == im->nr)
 		return im->bytes;
-	return at < im->tensors[lo].begin ? im->tensors[lo].begin : im->tensors[lo].end;
+	return at < im->tensors[i].begin ? im->tensors[i].begin : im->tensors[i].end;
 }
 
 /* How many bytes to gather at once. */
 static uint64_t piece_bytes(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
 			    const unsigned char *data)
 {
-	uint64_t n = min_u64(tensor_border(h->image, at) - at, RS_HOST_BUFFER_BYTES);
+	uint64_t n = sc_min_u64(tensor_border(h->image, at) - at, RS_HOST_BUFFER_BYTES);
 	uint64_t head = source == UINT32_MAX ? 0 : clone_head(h, at, run, source, data);
 
 	return head && head < n ? head : n;

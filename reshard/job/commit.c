@@ -183,13 +183,10 @@ static int append_report(struct rs_set *set, char *more, struct sc_err *err)
 
 static int verify(struct commit *c)
 {
-	bool now;
+	bool now = rs_config_of(c->job).verify == RS_VERIFY_COMMIT;
 	int rc = 0;
 
 	rs_step(RS_STEP_COMMIT_VERIFY);
-	(void)pthread_mutex_lock(&c->job->state);
-	now = c->job->config.verify == RS_VERIFY_COMMIT;
-	(void)pthread_mutex_unlock(&c->job->state);
 	for (size_t i = 0; i < c->version->nr_sets && rc == 0; i++) {
 		struct rs_set *set = c->version->sets[i];
 		char *report = NULL;
@@ -309,7 +306,7 @@ static int transact(struct commit *c, uint64_t *ret_view)
 	int rc;
 
 	rs_step(RS_STEP_COMMIT_TRANSACT);
-	rc = meta_catalog_begin(c->s->catalog, c->job->config.sync, c->err);
+	rc = meta_catalog_begin(c->s->catalog, rs_job_syncs(c->job), c->err);
 	if (rc < 0)
 		return rc;
 	rc = seal_items(c);

@@ -55,24 +55,24 @@ int rs_config_apply(struct rs_job *job, const char *key, const char *value)
 	return 0;
 }
 
-bool rs_job_shows_hidden(struct rs_job *job)
+struct rs_config rs_config_of(struct rs_job *job)
 {
-	bool show;
+	struct rs_config c;
 
 	(void)pthread_mutex_lock(&job->state);
-	show = job->config.show;
+	c = job->config;
 	(void)pthread_mutex_unlock(&job->state);
-	return show;
+	return c;
+}
+
+bool rs_job_shows_hidden(struct rs_job *job)
+{
+	return rs_config_of(job).show;
 }
 
 bool rs_job_syncs(struct rs_job *job)
 {
-	bool sync;
-
-	(void)pthread_mutex_lock(&job->state);
-	sync = job->config.sync;
-	(void)pthread_mutex_unlock(&job->state);
-	return sync;
+	return rs_config_of(job).sync;
 }
 
 static int set_one(struct rs_service *s, struct rs_job *job, const char *key, const char *value,
@@ -150,12 +150,9 @@ int rs_job_config(struct rs_service *s, struct rs_job *job, const char *text, st
 int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err)
 {
-	struct rs_config c;
+	struct rs_config c = rs_config_of(job);
 
 	(void)s;
-	(void)pthread_mutex_lock(&job->state);
-	c = job->config;
-	(void)pthread_mutex_unlock(&job->state);
 	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
 			   "show=%s\nremove=%s\n", materialize_words[c.materialize], verify_words[c.verify],
 		      switch_words[c.sync], c.keep, (unsigned)(c.buffer_bytes >> 20), c.ranks_per_node,

@@ -74,16 +74,6 @@ static int clone_file(struct rs_service *s, const struct rs_image *im, uint64_t 
 	return rc;
 }
 
-static bool wanted(struct rs_job *job)
-{
-	bool wants;
-
-	(void)pthread_mutex_lock(&job->state);
-	wants = job->config.materialize != RS_NEVER;
-	(void)pthread_mutex_unlock(&job->state);
-	return wants;
-}
-
 bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  struct rs_image *im)
 {
@@ -94,7 +84,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	bool kept = false;
 	int rc;
 
-	if (!view->own || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) || !wanted(view->job) ||
+	if (!view->own || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) || rs_config_of(view->job).materialize == RS_NEVER ||
 	    !rs_image_clones(im))
 		return false;
 	/* one at a time, and no garbage is collected meanwhile */

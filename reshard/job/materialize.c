@@ -61,12 +61,12 @@ static int keep_fd(struct writer *me, int fd)
 {
 	int rc = 0;
 
-	if (!me->w->p->job->config.sync) {
+	if (!rs_job_syncs(me->w->p->job)) {
 		sc_closep(&fd);
 		return 0;
 	}
 	/* the device can begin while the next file is written */
-	(void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	(void)sc_sys.begin_write_back(fd);
 	if (me->nr_unflushed == UNFLUSHED_MAX)
 		rc = flush(me);
 	me->unflushed[me->nr_unflushed++] = fd;
@@ -129,7 +129,7 @@ static void *write_files(void *arg)
 {
 	struct writer *me = arg;
 	struct writing *w = me->w;
-	int rc = rs_host_new(&w->p->s->store, w->p->job->config.buffer_bytes / WRITERS_MAX, &me->host, &me->err);
+	int rc = rs_host_new(&w->p->s->store, rs_config_of(w->p->job).buffer_bytes / WRITERS_MAX, &me->host, &me->err);
 
 	while (rc == 0 && __atomic_load_n(&w->rc, __ATOMIC_RELAXED) == 0) {
 		size_t i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
@@ -292,7 +292,7 @@ static int flip(struct rs_pass *p, struct rs_set **sets)
 		rc = sc_fail(p->err, SC_E_CANCELLED, "a newer head");
 	rs_step(RS_STEP_MATERIALIZE_TRANSACT);
 	if (rc == 0)
-		rc = meta_catalog_begin(p->s->catalog, p->job->config.sync, p->err);
+		rc = meta_catalog_begin(p->s->catalog, rs_job_syncs(p->job), p->err);
 	if (rc == 0) {
 		for (size_t i = 0; rc == 0 && i < old->nr_sets; i++) {
 			for (size_t k = 0; sets[i] && rc == 0 && k < sets[i]->nr_blobs; k++)
@@ -330,15 +330,12 @@ static uint64_t head_bytes(const struct rs_view *head)
 		while ((e = meta_view_next(head->model, head->model->layout->pp >= 0
 							? coords[head->model->layout->pp] : 0, &at))) {
 			const struct meta_tensor *t = &head->model->state->tensors[e->tensor];
-			uint32_t cut = 0;
 			uint64_t bytes;
 
 			if (!meta_entry_is_on(head->model, e, coords) ||
 			    !meta_tensor_bytes(t->dtype, &t->shape, &bytes))
 				continue;
-			for (int i = 0; i < e->rule->nr_cuts; i++)
-				cut |= e->rule->cuts[i].axes;
-			n += bytes / meta_topology_degree(&head->topo, cut);
+			n += bytes / meta_topology_degree(&head->topo, e->rule->cut_axes);
 		}
 	}
 	return n;

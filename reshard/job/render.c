@@ -271,9 +271,7 @@ int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topolog
 
 	if (rc == 0)
 		rc = rs_view_as(s, job, rs_trim(copy), &target, err);
-	(void)pthread_mutex_lock(&job->state);
-	nodes.ranks_per_node = job->config.ranks_per_node;
-	(void)pthread_mutex_unlock(&job->state);
+	nodes.ranks_per_node = rs_config_of(job).ranks_per_node;
 	began = sc_now_ns();
 	if (rc == 0)
 		rc = rs_plan_cost(target->model, origin, &target->origins, &nodes, &cost, err);

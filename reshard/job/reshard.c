@@ -30,12 +30,9 @@ static int on_version(void *arg, const struct meta_version_row *row)
 int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head, struct sc_err *err)
 {
 	struct old_versions o = {.head = head, .err = err};
-	uint32_t keep;
+	uint32_t keep = rs_config_of(job).keep;
 	int rc;
 
-	(void)pthread_mutex_lock(&job->state);
-	keep = job->config.keep;
-	(void)pthread_mutex_unlock(&job->state);
 	if (!keep)
 		return 0;
 	rc = meta_version_each(s->catalog, job->id, on_version, &o, err);
@@ -94,7 +91,7 @@ static int new_head(struct rs_service *s, struct rs_job *job, struct rs_version 
 	if (rc < 0)
 		return rc;
 	rs_step(RS_STEP_RESHARD_TRANSACT);
-	rc = meta_catalog_begin(s->catalog, job->config.sync, err);
+	rc = meta_catalog_begin(s->catalog, rs_job_syncs(job), err);
 	if (rc == 0) {
 		rc = rs_save_version(s, job, v, parent, made_by, err);
 		if (rc == 0)

@@ -188,6 +188,9 @@ struct rs_service {
 	pthread_cond_t worker_wake;
 };
 
+/* config.c */
+struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
+
 /* made.c */
 /** The blob that an open made of a file of the job's head; 0: none. */
 uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);

@@ -120,10 +120,8 @@ static int collect(struct costing *c, const struct meta_view *v, uint32_t t, str
 {
 	for (uint32_t i = v->first[t]; i < v->first[t + 1]; i++) {
 		const struct meta_entry *e = &v->entries[i];
-		uint32_t free_axes = meta_entry_replica_axes(v, e), cut_axes = 0;
+		uint32_t free_axes = meta_entry_replica_axes(v, e), cut_axes = e->rule->cut_axes;
 
-		for (int k = 0; k < e->rule->nr_cuts; k++)
-			cut_axes |= e->rule->cuts[k].axes;
 		for (uint32_t x = 0; x < meta_topology_degree(v->topo, cut_axes); x++) {
 			struct piece p = {.primary = i == v->first[t]};
 			uint32_t coords[SC_AXES_MAX] = {0};

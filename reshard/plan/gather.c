@@ -4,16 +4,6 @@
 #include <assert.h>
 #include <string.h>
 
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
 		  const struct meta_box *source_box, unsigned element_bytes)
 {
@@ -117,7 +107,7 @@ static void copy_in(const struct rs_copy *c, const struct window *w, int k, uint
 	uint64_t inner, first, last;
 
 	if (k == c->nr) {
-		uint64_t lo = max_u64(to, w->lo), hi = min_u64(to + c->run, w->hi);
+		uint64_t lo = sc_max_u64(to, w->lo), hi = sc_min_u64(to + c->run, w->hi);
 
 		if (lo < hi)
 			memcpy(w->to + (lo - w->lo), w->from + from + (lo - to), hi - lo);
@@ -189,7 +179,7 @@ uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, u
 			continue;
 		*ret_source = g->copies[i].source;
 		*ret_from = from + (at - to);
-		return min_u64(bytes, to + g->copies[i].run - at);
+		return sc_min_u64(bytes, to + g->copies[i].run - at);
 	}
 	return 0;
 }

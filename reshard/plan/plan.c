@@ -47,15 +47,11 @@ static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e
 			    const uint32_t coords[SC_AXES_MAX])
 {
 	const struct meta_view *v = p->view;
-	uint32_t axes = meta_entry_replica_axes(v, e), used = 0, full[SC_AXES_MAX];
+	uint32_t axes = meta_entry_replica_axes(v, e), full[SC_AXES_MAX];
 	int64_t local;
 
-	for (int i = 0; i < e->rule->nr_cuts; i++)
-		used |= e->rule->cuts[i].axes;
-	for (int i = 0; i < v->topo->nr_axes; i++)
-		used |= e->fixed[i] != META_FREE ? 1u << i : 0;
 	if (p->nodes->ranks_per_node) {
-		local = replica_on_node(v, coords, used, p->nodes, p->node);
+		local = replica_on_node(v, coords, meta_entry_axes(v, e), p->nodes, p->node);
 		if (local >= 0)
 			return (uint32_t)local;
 	}

@@ -63,36 +63,40 @@ class Loaders:
 
 
 def ours(m, old, new, a, state, loaders=None, cold=False):
-    """-> seconds of each way to use the new topology, by name."""
+    """
+    -> seconds of each way to use the new topology, by name.  One way after another, and load_file last: the kernel frees what was
+    mapped under the old names when the new ones are first looked up, which is the time of that loop and not of the next.
+    """
     job, ranks = "gpt", world(new)
-    out = {"read": [], "load_file": [], "first": [], "bytes": 0}
-    for _ in range(a.peer_reps):
-        put(m.ctl(job, "topology"), text(old))
-        if cold:
-            drop_caches()
-        began = time.perf_counter()
-        put(m.ctl(job, "topology"), text(new))
+    files = m.files(job, ranks)
+    took = 0
+
+    def first():
         with safe_open(os.path.join(m.at, job, "0/model.safetensors"), "pt") as f:
             f.get_tensor(next(iter(f.keys())))
-        out["first"].append(time.perf_counter() - began)
-        put(m.ctl(job, "topology"), text(old))
-        if cold:
-            drop_caches()
-        began = time.perf_counter()
-        put(m.ctl(job, "topology"), text(new))
-        s = io("all", 1, m.files(job, ranks), "", "")[0]
-        out["read"].append(time.perf_counter() - began)
-        out["bytes"] = s.bytes
-        if cold:
-            continue
-        names = m.files(job, ranks)
-        put(m.ctl(job, "topology"), text(old))
-        supply(int(2.5 * state))
-        began = time.perf_counter()
-        put(m.ctl(job, "topology"), text(new))
-        loaders.load(names)
-        out["load_file"].append(time.perf_counter() - began)
-    return out
+
+    def read():
+        nonlocal took
+        took = io("all", 1, files, "", "")[0].bytes
+
+    def times(use, memory=0):
+        seconds = []
+        for _ in range(a.peer_reps):
+            put(m.ctl(job, "topology"), text(old))
+            if memory:
+                supply(memory)
+            if cold:
+                drop_caches()
+            began = time.perf_counter()
+            put(m.ctl(job, "topology"), text(new))
+            use()
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    out = {"first": times(first), "read": times(read)}
+    if loaders:
+        out["load_file"] = times(lambda: loaders.load(files), int(2.5 * state))
+    return {**out, "bytes": took}
 
 
 def first_tensor(report, a):
@@ -133,7 +137,7 @@ def durable(m, old, new, a, state):
     return times[1:]
 
 
-def naive(source, work, new, a, state, cold):
+def naive(source, work, new, a, state, flush, cold=False):
     total = []
     for _ in range(a.peer_reps):
         shutil.rmtree(work, ignore_errors=True)
@@ -141,7 +145,7 @@ def naive(source, work, new, a, state, cold):
         supply(int(2.5 * state))
         if cold:
             drop_caches()
-        total.append(python("peers/naive.py", source, work, "--to", text(new, ","), *(["--fsync"] if cold is not None else []))["total_s"])
+        total.append(python("peers/naive.py", source, work, "--to", text(new, ","), *["--fsync"] * flush)["total_s"])
     shutil.rmtree(work, ignore_errors=True)
     return total
 
@@ -154,8 +158,8 @@ def one_case(report, a, kind, case, size, label):
         sample = lambda seconds, cache="warm": Sample(seconds, state, d.fs, cache)
         dcp = python("peers/dcp.py", source, "--to", text(new, ","), "--work", os.path.join(d.path, "dcp"), "--reps", a.peer_reps,
                      *([] if kind != "tmpfs" else ["--no-fsync"]))
-        script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, None if kind == "tmpfs" else False))
-        load, save = sample(dcp["load"]["all_s"]), sample(dcp["save"]["all_s"])
+        script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, flush=kind != "tmpfs"))
+        load = sample(dcp["load"]["all_s"])
         with Mount(d, f"reshard {label}") as m:
             import_job(m, "gpt", source, old)
             loaders = Loaders()
@@ -168,7 +172,7 @@ def one_case(report, a, kind, case, size, label):
             report.ratio(f"{where}: all ranks read through views", "naive script" + ("" if kind == "tmpfs" else " --fsync"), read, script,
                          4 if kind == "tmpfs" else 8, f"naive {script.median:.2f} s")
             report.ratio(f"{where}: each rank by load_file, touched", "DCP's load", torch, load, 2, f"{torch.median:.2f} s; new memory alone "
-                         f"{floor(mine['bytes'], a):.2f} s")
+                         f"{floor(mine['bytes']):.2f} s")
             report.ratio(f"{where}: first tensor", "DCP's load", first, load, 100, f"{first.median * 1e3:.1f} ms")
             report.ratio(f"{where}: first tensor", "naive script", first, script, 100)
             report.curves.setdefault("peers", []).append(
@@ -180,14 +184,13 @@ def one_case(report, a, kind, case, size, label):
                 report.curves["peers"][-1]["real"] = real.median
             if kind == "disk" and not a.quick:
                 cold_ours = sample(ours(m, old, new, a, state, cold=True)["read"], "cold")
-                cold_script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, True), "cold")
+                cold_script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, flush=True, cold=True), "cold")
                 report.ratio(f"{where}, page cache dropped: through views", "naive script --fsync", cold_ours, cold_script, None,
-                             f"{cold_ours.median:.2f} s; {cold_limit(d, m, a):.2f} s to read the old files alone")
+                             f"{cold_ours.median:.2f} s; {cold_limit(d):.2f} s to read the old files alone")
 
 
-def floor(size, a):
+def floor(size):
     """Seconds to touch that much new anonymous memory, one process a core."""
-    script = "import mmap,sys\nm=mmap.mmap(-1,int(sys.argv[1]))\nfor i in range(0,len(m),4096): m[i]=1"
     times = []
     for _ in range(2):
         began = time.perf_counter()
@@ -198,7 +201,7 @@ def floor(size, a):
     return min(times)
 
 
-def cold_limit(d, m, a):
+def cold_limit(d):
     """Seconds to read the store's blobs once from the device, whatever is done with them."""
     blobs = [os.path.join(r, f) for r, _, fs in os.walk(os.path.join(d.path, "store", "blobs")) for f in fs]
     times = []
@@ -223,39 +226,38 @@ def peers_large(report, a):
 def save(report, a):
     """All ranks' ready files are copied into the mount, and committed."""
     size, (old, _) = "7e8" if a.quick else "1.1e9", TENPLEX["TP"]
-    for kind in ("disk",):
-        with Disk(kind) as d:
-            source, copy = os.path.join(d.path, "source"), os.path.join(d.path, "copy")
-            state = make(source, old, size)
-            names = sorted(os.listdir(source))
-            dcp = python("peers/dcp.py", source, "--to", text(old, ","), "--work", os.path.join(d.path, "dcp"), "--reps", a.peer_reps)
-            theirs = Sample(dcp["save"]["all_s"], state, d.fs, "warm")
-            with Mount(d, "save") as m:
-                m.job("gpt", LAYOUT, text(old), "materialize=never keep=1 verify=background")
-                mine, plain = [], []
-                ranks = [n for n in names if n.isdigit()]
-                for i in range(a.peer_reps + 1):
-                    os.sync()
-                    supply(int(2.5 * state))
-                    began = time.perf_counter()
-                    for n in ranks:
-                        run("cp", "-r", "--reflink=never", os.path.join(source, n), os.path.join(m.at, "gpt"))
-                    m.commit("gpt", i + 1)
-                    mine.append(time.perf_counter() - began)
-                    m.verified("gpt")
-                    shutil.rmtree(copy, ignore_errors=True)
-                    os.mkdir(copy)
-                    os.sync()
-                    supply(int(2.5 * state))
-                    began = time.perf_counter()
-                    for n in ranks:
-                        run("cp", "-r", "--reflink=never", os.path.join(source, n), copy)
-                    run("sync", *[os.path.join(p, f) for p, _, fs in os.walk(copy) for f in fs])
-                    plain.append(time.perf_counter() - began)
-                mine, plain = Sample(mine[1:], state, d.fs, "warm"), Sample(plain[1:], state, d.fs, "warm")
-                report.ratio(f"{d.fs}: save: cp of ready files and commit", "DCP's save", mine, theirs, 2, f"{mine.median:.2f} s; DCP {theirs.median:.2f} s")
-                report.ratio(f"{d.fs}: save: cp of ready files and commit", "cp to the store's file system, flushed", mine, plain, 0.9,
-                             f"{plain.median:.2f} s")
+    with Disk("disk") as d:
+        source, copy = os.path.join(d.path, "source"), os.path.join(d.path, "copy")
+        state = make(source, old, size)
+        names = sorted(os.listdir(source))
+        dcp = python("peers/dcp.py", source, "--to", text(old, ","), "--work", os.path.join(d.path, "dcp"), "--reps", a.peer_reps)
+        theirs = Sample(dcp["save"]["all_s"], state, d.fs, "warm")
+        with Mount(d, "save") as m:
+            m.job("gpt", LAYOUT, text(old), "materialize=never keep=1 verify=background")
+            mine, plain = [], []
+            ranks = [n for n in names if n.isdigit()]
+            for i in range(a.peer_reps + 1):
+                os.sync()
+                supply(int(2.5 * state))
+                began = time.perf_counter()
+                for n in ranks:
+                    run("cp", "-r", "--reflink=never", os.path.join(source, n), os.path.join(m.at, "gpt"))
+                m.commit("gpt", i + 1)
+                mine.append(time.perf_counter() - began)
+                m.verified("gpt")
+                shutil.rmtree(copy, ignore_errors=True)
+                os.mkdir(copy)
+                os.sync()
+                supply(int(2.5 * state))
+                began = time.perf_counter()
+                for n in ranks:
+                    run("cp", "-r", "--reflink=never", os.path.join(source, n), copy)
+                run("sync", *[os.path.join(p, f) for p, _, fs in os.walk(copy) for f in fs])
+                plain.append(time.perf_counter() - began)
+            mine, plain = Sample(mine[1:], state, d.fs, "warm"), Sample(plain[1:], state, d.fs, "warm")
+            report.ratio(f"{d.fs}: save: cp of ready files and commit", "DCP's save", mine, theirs, 2, f"{mine.median:.2f} s; DCP {theirs.median:.2f} s")
+            report.ratio(f"{d.fs}: save: cp of ready files and commit", "cp to the store's file system, flushed", mine, plain, 0.9,
+                         f"{plain.median:.2f} s")
 
 
 def memory(report, a):

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that are alike: what a stored file's contents depend on, and so which ranks have the same.
+ * A name that varies by rank is only there for coordinate 0; every other rank is on its own.
+ */
+#include "meta/model/view.h"
+
+#include <string.h>
+
+/* Axes of several meshes: the first rank with the same coordinates, by a table. */
+static int make_table(struct meta_view *v, struct meta_file_axes *f, struct sc_err *err)
+{
+	const struct meta_topology *topo = v->topo;
+	size_t bytes = topo->nr_axes * sizeof(uint32_t);
+	struct sc_arena arena = {0};
+	uint32_t *keys = sc_arena_array(&arena, topo->ranks, bytes);
+	struct sc_map first = {0};
+	int rc = 0;
+
+	f->alike = sc_arena_array(&v->arena, topo->ranks, sizeof(*f->alike));
+	if (!keys || !f->alike)
+		rc = sc_nomem(err);
+	for (uint32_t r = 0; r < topo->ranks && rc == 0; r++) {
+		uint32_t *key = keys + (size_t)r * topo->nr_axes;
+		const uint32_t *same;
+
+		for (int a = 0; a < topo->nr_axes; a++)
+			if (f->axes & 1u << a)
+				key[a] = r / topo->stride[a] % topo->degree[a];
+		same = sc_map_get(&first, (const char *)key, bytes);
+		f->alike[r] = same ? (uint32_t)((size_t)(same - keys) / topo->nr_axes) : r;
+		if (!same && sc_map_put(&first, (const char *)key, bytes, key) < 0)
+			rc = sc_nomem(err);
+	}
+	sc_map_done(&first);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+static int add_file(struct meta_view *v, struct sc_map *by_name, const char *file,
+		    struct meta_file_axes **ret)
+{
+	*ret = sc_map_get(by_name, file, strlen(file));
+	if (*ret)
+		return 0;
+	*ret = &v->files[v->nr_files++];
+	(*ret)->file = file;
+	return sc_map_put(by_name, file, strlen(file), *ret);
+}
+
+int meta_alike_index(struct meta_view *v, struct sc_err *err)
+{
+	struct meta_file_axes *f = NULL;
+	struct sc_map by_name = {0};
+	int rc = 0;
+
+	v->files = sc_arena_array(&v->arena, v->nr_entries + 1u, sizeof(*v->files));
+	if (!v->files)
+		return sc_nomem(err);
+	for (uint32_t i = 0; i < v->nr_entries && rc == 0; i++) {
+		const struct meta_entry *e = &v->entries[i];
+
+		if ((!f || strcmp(f->file, e->file) != 0) && add_file(v, &by_name, e->file, &f) < 0)
+			rc = sc_nomem(err);
+		f->axes |= meta_entry_axes(v, e);
+		for (uint16_t k = 0; e->varies && k < e->varies->nr; k++)
+			if (e->varies->at[k].axis >= 0)
+				f->axes |= 1u << e->varies->at[k].axis;
+	}
+	for (uint32_t i = 0; i < v->nr_files && rc == 0; i++)
+		if (!meta_layout_mesh_axes(v->layout, v->files[i].axes))
+			rc = make_table(v, &v->files[i], err);
+	sc_map_done(&by_name);
+	return rc;
+}
+
+uint32_t meta_view_alike(const struct meta_view *view, uint32_t rank, const char *file)
+{
+	const struct meta_topology *topo = view->topo;
+
+	for (uint32_t i = 0; i < view->nr_files; i++) {
+		const struct meta_file_axes *f = &view->files[i];
+		uint32_t unused;
+
+		if (strcmp(f->file, file) != 0)
+			continue;
+		if (f->alike)
+			return f->alike[rank];
+		unused = meta_layout_mesh_axes(view->layout, f->axes) & ~f->axes;
+		for (int a = 0; a < topo->nr_axes; a++)
+			if (unused & 1u << a)
+				rank -= rank / topo->stride[a] % topo->degree[a] * topo->stride[a];
+		return rank;
+	}
+	return rank;
+}
