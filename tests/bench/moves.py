@@ -68,6 +68,7 @@ def ours(m, old, new, a, state, loaders=None, cold=False):
     mapped under the old names when the new ones are first looked up, which is the time of that loop and not of the next.
     """
     job, ranks = "gpt", world(new)
+    put(m.ctl(job, "topology"), text(new))
     files = m.files(job, ranks)
     took = 0
 
