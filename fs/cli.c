@@ -285,6 +285,89 @@ int cli_import(const struct cli_import *i)
 	return rc;
 }
 
+/* --- data --- */
+
+/* KEY="VALUE" for the control file; what can't be quoted is refused. */
+static int add_word(struct sc_buf *text, const char *key, const char *value)
+{
+	if (strpbrk(value, "\"\n")) {
+		(void)fprintf(stderr, "scalai: '%s' has a quote or a newline\n", value);
+		return 1;
+	}
+	sc_buf_printf(text, " %s=\"%s\"", key, value);
+	return 0;
+}
+
+/* --global-batch 8, --global-batch=8, and --copy alone */
+static int add_option(struct sc_buf *text, char **argv, int *i)
+{
+	char key[64];
+	const char *name = argv[*i] + 2, *eq = strchr(name, '=');
+	size_t n = eq ? (size_t)(eq - name) : strlen(name);
+
+	if (n == 0 || n >= sizeof(key))
+		return -1;
+	(void)snprintf(key, sizeof(key), "%.*s", (int)n, name);
+	for (char *p = key; *p; p++)
+		*p = *p == '-' ? '_' : *p;
+	if (eq)
+		return add_word(text, key, eq + 1);
+	if (strcmp(key, "copy") == 0)
+		return add_word(text, key, "yes");
+	if (!argv[*i + 1])
+		return -1;
+	return add_word(text, key, argv[++*i]);
+}
+
+static int add_file(struct sc_buf *text, const char *path)
+{
+	char *whole = realpath(path, NULL);
+	int rc;
+
+	/* the prefix of a .bin and .idx is no file of its own */
+	if (!whole && errno == ENOENT && *path == '/')
+		return add_word(text, "path", path);
+	rc = whole ? add_word(text, "path", whole) : fail(path);
+	free(whole);
+	return rc;
+}
+
+int cli_data(int argc, char **argv)
+{
+	const char *mount = NULL, *words[3] = {0}; /* verb, job, name */
+	struct sc_buf text = {0};
+	char path[PATH_BYTES];
+	int nr = 0, files = 0, rc = 0;
+
+	for (int i = 1; rc == 0 && i < argc; i++) {
+		if (strcmp(argv[i], "-m") == 0 && argv[i + 1])
+			mount = argv[++i];
+		else if (strncmp(argv[i], "--", 2) == 0)
+			rc = add_option(&text, argv, &i);
+		else if (nr < 3)
+			words[nr++] = argv[i];
+		else
+			rc = files++, add_file(&text, argv[i]);
+	}
+	if (rc == 0 && (nr < 2 || (nr < 3) != (strcmp(words[0], "show") == 0) || (files > 0) != (strcmp(words[0], "add") == 0)))
+		rc = -1;
+	mount = rc == 0 ? cli_mount(mount) : NULL;
+	if (rc == 0 && !mount)
+		rc = 1;
+	if (rc == 0 && nr == 2) {
+		ctl_path(path, mount, words[1], "data");
+		rc = show(path, stdout);
+	} else if (rc == 0) {
+		struct sc_buf line = {0};
+
+		sc_buf_printf(&line, "%s name=\"%s\"%s\n", words[0], words[2], text.text ? text.text : "");
+		rc = line.failed || text.failed ? fail("data") : command(mount, words[1], "data", line.text);
+		sc_buf_done(&line);
+	}
+	sc_buf_done(&text);
+	return rc;
+}
+
 /* --- verify --- */
 
 struct mapped {

@@ -14,6 +14,8 @@ struct cli_import {
 	const char *mount, *job, *from, *topology, *layout, *step, *note;
 };
 int cli_import(const struct cli_import *import);
+/** `data ...`: argv[0] is "data". -1: wrong usage. */
+int cli_data(int argc, char **argv);
 int cli_verify(const char *mount, const char *job, const char *reference);
 
 #endif

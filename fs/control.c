@@ -27,15 +27,18 @@ enum control {
 	ERROR,
 	CONFIG,
 	VERIFY,
+	DATA,
 };
 
 const char *const fs_control_names[] = {"topology", "layout", "commit", "discard", "rollback", "versions",
-					"status",   "wait",   "plan",	"error",   "config",   "verify", NULL};
+					"status",   "wait",   "plan",	"error",   "config",   "verify", "data",	NULL};
 const char *const fs_top_names[] = {"metrics", "health", "version", NULL};
 
 static const mode_t modes[] = {[TOPOLOGY] = 0644, [LAYOUT] = 0644,   [COMMIT] = 0200,	[DISCARD] = 0200,
 			       [ROLLBACK] = 0200, [VERSIONS] = 0444, [STATUS] = 0444, [WAIT] = 0666,
-			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644};
+			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644, [DATA] = 0644};
+
+#define LONG_THREADS_MAX 4
 
 struct fs_control {
 	struct rs_job *job;	/* NULL: a file of /.ctl */
@@ -106,6 +109,8 @@ static int render(struct fs *fs, struct fs_control *c, struct sc_err *err)
 		return rs_render_config(fs->service, c->job, b, err);
 	case VERIFY:
 		return rs_render_verify(fs->service, c->job, b, err);
+	case DATA:
+		return rs_render_data(fs->service, c->job, b, err);
 	default:
 		return 0; /* wait, plan before a write, and what is only written */
 	}
@@ -212,46 +217,55 @@ static void refuse(fuse_req_t req, struct fs_control *c, const struct sc_err *er
 	c->refused = fs_refuse(req, c->job, fs_control_names[c->index], err);
 }
 
-struct verify_request {
+struct long_request {
 	fuse_req_t req;
 	struct fs *fs;
-	struct rs_job *job;
+	struct fs_control *c;
+	uid_t uid;
+	gid_t gid;
 	size_t bytes;
+	char text[];
 };
 
-/* Verification reads everything: it is answered by a thread of its own. */
-static void *verify_thread(void *arg)
+/* What reads everything there is is answered by a thread of its own. */
+static void *long_thread(void *arg)
 {
-	struct verify_request *v = arg;
+	struct long_request *l = arg;
 	struct sc_err err = {0};
-	int rc = rs_job_verify(v->fs->service, v->job, &err);
+	int rc = l->c->index == VERIFY ? rs_job_verify(l->fs->service, l->c->job, &err)
+				       : rs_job_data(l->fs->service, l->c->job, l->text, l->uid, l->gid, l->fs->device, &err);
 
-	if (rc < 0)
-		(void)fs_refuse(v->req, v->job, "verify", &err);
-	else
-		(void)fuse_reply_write(v->req, v->bytes);
-	(void)__atomic_sub_fetch(&v->fs->verifying, 1, __ATOMIC_RELEASE);
-	sc_sys.release(v);
+	/* the descriptor stays open until it is answered */
+	if (rc < 0) {
+		__atomic_store_n(&l->c->refused, err.errnum, __ATOMIC_RELEASE);
+		(void)fs_refuse(l->req, l->c->job, fs_control_names[l->c->index], &err);
+	} else {
+		(void)fuse_reply_write(l->req, l->bytes);
+	}
+	(void)__atomic_sub_fetch(&l->fs->long_threads, 1, __ATOMIC_RELEASE);
+	sc_sys.release(l);
 	return NULL;
 }
 
-static void start_verify(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t bytes)
+static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes)
 {
-	struct verify_request *v = sc_zalloc(sizeof(*v));
+	struct long_request *l = sc_zalloc(sizeof(*l) + bytes + 1);
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	struct sc_err err = {0};
 	pthread_t thread;
 
-	if (!v) {
+	if (!l) {
 		(void)sc_nomem(&err);
 		refuse(req, c, &err);
 		return;
 	}
-	*v = (struct verify_request){req, fs, c->job, bytes};
-	if (__atomic_add_fetch(&fs->verifying, 1, __ATOMIC_ACQUIRE) > 4 ||
-	    pthread_create(&thread, NULL, verify_thread, v) != 0) {
-		(void)__atomic_sub_fetch(&fs->verifying, 1, __ATOMIC_RELEASE);
-		sc_sys.release(v);
-		(void)sc_fail(&err, SC_E_BUSY, "four verifications are running; try later");
+	*l = (struct long_request){req, fs, c, ctx->uid, ctx->gid, bytes};
+	memcpy(l->text, text, bytes);
+	if (__atomic_add_fetch(&fs->long_threads, 1, __ATOMIC_ACQUIRE) > LONG_THREADS_MAX ||
+	    pthread_create(&thread, NULL, long_thread, l) != 0) {
+		(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
+		sc_sys.release(l);
+		(void)sc_fail(&err, SC_E_BUSY, "%d verifications and datasets are being read; try later", LONG_THREADS_MAX);
 		refuse(req, c, &err);
 		return;
 	}
@@ -322,6 +336,8 @@ void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, const
 		(void)fuse_reply_err(req, c->refused);
 	} else if (c->index == LAYOUT) {
 		write_layout(req, fs, c, text, bytes);
+	} else if (c->index == DATA && !memchr(text, 0, bytes)) {
+		start_long(req, fs, c, text, bytes); /* many paths may make it long: as large as a write is */
 	} else if (bytes > SC_COMMAND_BYTES_MAX) {
 		(void)sc_fail(&err, SC_E_LIMIT, "a command has at most %d bytes, this write has %zu",
 			      SC_COMMAND_BYTES_MAX, bytes);
@@ -335,7 +351,7 @@ void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, const
 		if (c->index == WAIT)
 			start_wait(req, fs, c, copy, bytes);
 		else if (c->index == VERIFY)
-			start_verify(req, fs, c, bytes);
+			start_long(req, fs, c, copy, bytes);
 		else if (command(fs, c, copy, &err) < 0)
 			refuse(req, c, &err);
 		else

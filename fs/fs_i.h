@@ -33,7 +33,8 @@ struct fs_handle {
 	struct fs_control *control;
 	/* VIEW */
 	struct rs_view *view;
-	struct rs_image *image;
+	struct rs_image *image;		/* or NULL: */
+	struct rs_data_file *data;
 	/* FD: reads and writes go through the daemon */
 	int fd;
 };
@@ -74,7 +75,8 @@ struct fs {
 	bool stop, news;
 	struct fs_waiter *waiters;
 	struct fs_control *controls;	/* open control files that somebody polls */
-	int verifying;			/* threads, atomic */
+	int long_threads;		/* that answer verify and data, atomic */
+	dev_t device;			/* the mount's */
 };
 
 static inline struct fs *fs_of(fuse_req_t req)

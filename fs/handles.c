@@ -58,6 +58,7 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h)
 	if (h->control)
 		fs_control_close(fs, h->control);
 	rs_image_unref(fs->service, h->image);
+	rs_data_close(fs->service, h->data);
 	rs_view_unref(fs->service, h->view);
 	if (h->kind == FS_H_FD)
 		sc_closep(&h->fd);

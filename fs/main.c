@@ -15,6 +15,9 @@ static const char usage_text[] =
 	"  scalai status [-m MOUNTPOINT] [-w] [JOB]\n"
 	"  scalai import [-m MOUNTPOINT] JOB DIR|FILE --topology TOPOLOGY --layout PRESET [NAME=VALUE...]|FILE\n"
 	"                [--step N] [--note TEXT]\n"
+	"  scalai data [-m MOUNTPOINT] add JOB NAME FILE... --global-batch N [--format FORMAT] [--OPTION VALUE...]\n"
+	"  scalai data [-m MOUNTPOINT] remove|refresh JOB NAME\n"
+	"  scalai data [-m MOUNTPOINT] show JOB\n"
 	"  scalai verify [-m MOUNTPOINT] JOB [--reference FILE.safetensors]\n"
 	"  scalai --version | --help\n"
 	"\n"
@@ -140,6 +143,11 @@ int main(int argc, char **argv)
 		return main_mount(argc - 1, argv + 1);
 	if (strcmp(argv[1], "umount") == 0)
 		return main_umount(argc - 1, argv + 1);
+	if (strcmp(argv[1], "data") == 0) {
+		int rc = cli_data(argc - 1, argv + 1);
+
+		return rc < 0 ? usage() : rc;
+	}
 	if (strcmp(argv[1], "status") == 0 || strcmp(argv[1], "import") == 0 ||
 	    strcmp(argv[1], "verify") == 0)
 		return main_live(argc - 1, argv + 1);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/sysmacros.h>
 #include <sys/statvfs.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -160,25 +162,29 @@ static int prepare_mountpoint(const char *path, struct sc_err *err)
 	return 0;
 }
 
-/*
- * Larger read-ahead for this mount only: views through mmap are twice as fast.  The device number
- * is read from mountinfo: a stat of the mount before anybody serves it would wait for ever.
- */
-static void set_read_ahead(const char *mountpoint)
+/* Of the mount.  From mountinfo: a stat of it before anybody serves it would wait for ever. */
+static dev_t device_of(const char *mountpoint)
 {
-	char path[128], line[3 * 4096], target[4096], text[16];
-	unsigned maj = 0, min = 0, m, n;
+	char line[3 * 4096], target[4096];
+	unsigned m, n;
+	dev_t device = 0;
 	FILE *f = fopen("/proc/self/mountinfo", "re");
-	int fd, bytes;
 
 	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &m, &n, target) == 3 && strcmp(target, mountpoint) == 0) {
-			maj = m;
-			min = n;
-		}
+		if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &m, &n, target) == 3 && strcmp(target, mountpoint) == 0)
+			device = makedev(m, n);
 	if (f)
 		(void)fclose(f);
-	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", maj, min);
+	return device;
+}
+
+/* Larger read-ahead for this mount only: views through mmap are twice as fast. */
+static void set_read_ahead(dev_t device)
+{
+	char path[128], text[16];
+	int fd, bytes;
+
+	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(device), minor(device));
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	bytes = snprintf(text, sizeof(text), "%d", READ_AHEAD_KIB);
 	if (fd < 0 || write(fd, text, (size_t)bytes) != bytes)
@@ -255,8 +261,9 @@ static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	int rc;
 
+	fs->device = device_of(o->mountpoint);
 	if (!o->read_ahead_off)
-		set_read_ahead(o->mountpoint);
+		set_read_ahead(fs->device);
 	if (!o->foreground)
 		become_daemon();
 	sc_log(SC_LOG_INFO, "'%s' is mounted at '%s'", o->store, o->mountpoint);
@@ -283,6 +290,9 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 
 	(void)snprintf(presets, sizeof(presets), "%s/presets", o->store);
 	(void)setrlimit(RLIMIT_NOFILE, &files); /* as far as we may */
+	/* sources of datasets are opened as the user who added them, who is in none of our groups */
+	if (geteuid() == 0)
+		(void)setgroups(0, NULL);
 	(void)pthread_mutex_init(&fs.lock, NULL);
 	(void)pthread_mutex_init(&fs.notify_lock, NULL);
 	(void)pthread_cond_init(&fs.notify_wake, NULL);
@@ -304,7 +314,7 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 	}
 	if (fs.notifier)
 		fs_notify_stop(&fs);
-	while (__atomic_load_n(&fs.verifying, __ATOMIC_ACQUIRE))
+	while (__atomic_load_n(&fs.long_threads, __ATOMIC_ACQUIRE))
 		(void)usleep(1000);
 	for (size_t i = 0; i < fs.handles.nr; i++)
 		fs_handle_free(&fs, fs.handles.at[i]);

@@ -120,7 +120,7 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		return no_entry(err);
 	if (look.kind != RS_WORK)
 		rc = rs_path_id(fs->service, path, &path_id, err);
-	if (rc == 0 && !view && (look.kind == RS_VIEW || look.kind == RS_BLOB))
+	if (rc == 0 && !view && (look.kind == RS_VIEW || look.kind == RS_BLOB || look.kind == RS_DATA))
 		rc = rs_view_head(fs->service, job, &head, err);
 	if (rc < 0)
 		return rc;
@@ -134,6 +134,7 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		f->node.kind = view ? FS_VDIR : FS_DIR;
 		break;
 	case RS_VIEW:
+	case RS_DATA:
 		f->node.kind = FS_VIEW;
 		break;
 	case RS_BLOB:

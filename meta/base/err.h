@@ -17,7 +17,7 @@
 	X(4, TOPOLOGY, EINVAL, "bad topology")                                                     \
 	X(5, LAYOUT, EINVAL, "bad layout")                                                         \
 	X(6, STATE, EINVAL, "files do not fit topology and layout")                                \
-	X(7, FORMAT, EINVAL, "bad tensor file")                                                    \
+	X(7, FORMAT, EINVAL, "bad file")                                                           \
 	X(8, COMMAND, EINVAL, "bad command")                                                       \
 	X(9, BUSY, EBUSY, "busy")                                                                  \
 	X(10, NOT_FOUND, ENOENT, "not found")                                                      \
@@ -34,7 +34,8 @@
 	X(21, NOT_EMPTY, ENOTEMPTY, "not empty")                                                   \
 	X(22, CROSS, EXDEV, "crosses a border")                                                    \
 	X(23, NAME, ENAMETOOLONG, "name too long")                                                 \
-	X(24, CANCELLED, ECANCELED, "cancelled")
+	X(24, CANCELLED, ECANCELED, "cancelled")                                                   \
+	X(25, SOURCE, EIO, "source of a dataset changed")
 
 enum sc_err_code {
 #define X(nr, name, err_no, text) SC_E_##name = -(nr),

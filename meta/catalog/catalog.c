@@ -71,6 +71,9 @@ int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 				"(SELECT id FROM version WHERE job = ?)", "i", job);
 
 	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM version_data WHERE version IN "
+				    "(SELECT id FROM version WHERE job = ?)", "i", job);
+	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM view WHERE version IN "
 				    "(SELECT id FROM version WHERE job = ?)", "i", job);
 	if (rc == 0)
@@ -237,13 +240,13 @@ static int on_version(void *arg, sqlite3_stmt *row)
 		.id = U64(row, 0), .job = U64(row, 1), .nr = U64(row, 2), .parent = U64(row, 3),
 		.step = sqlite3_column_type(row, 4) == SQLITE_NULL ? -1 : sqlite3_column_int64(row, 4),
 		.note = db_text(row, 5), .made_ns = sqlite3_column_int64(row, 6), .made_by = db_text(row, 7),
-		.layout = U64(row, 8), .topology = db_text(row, 9)};
+		.layout = U64(row, 8), .topology = db_text(row, 9), .samples = U64(row, 10)};
 
 	w->found = true;
 	return w->fn.version(w->arg, &v);
 }
 
-#define VERSION_COLUMNS "id, job, nr, parent, step, note, made_ns, made_by, layout, topology"
+#define VERSION_COLUMNS "id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples"
 
 int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struct sc_err *err)
 {
@@ -254,9 +257,9 @@ int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struc
 		     row->job);
 	if (rc == 0)
 		rc = db_run(c, err, "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "
-				    "topology) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", "ii0IsIsis", row->job, row->nr,
-			    row->parent, row->step, row->note, row->made_ns, row->made_by, row->layout,
-			    row->topology);
+				    "topology, samples) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "ii0IsIsisi", row->job,
+			    row->nr, row->parent, row->step, row->note, row->made_ns, row->made_by, row->layout,
+			    row->topology, row->samples);
 	if (rc == 0)
 		row->id = db_last_id(c);
 	db_unlock(c);
@@ -285,6 +288,8 @@ int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)
 {
 	int rc = db_run(c, err, "DELETE FROM version_set WHERE version = ?", "i", id);
 
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM version_data WHERE version = ?", "i", id);
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM view WHERE version = ?", "i", id);
 	return rc < 0 ? rc : db_run(c, err, "DELETE FROM version WHERE id = ?", "i", id);
@@ -401,8 +406,15 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
 	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM data_source WHERE dataset NOT IN (SELECT dataset FROM version_data)",
+			    "");
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM dataset WHERE id NOT IN (SELECT dataset FROM version_data)", "");
+	if (rc == 0)
 		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
-			     "set_blob) AND id NOT IN (SELECT id FROM work)", "");
+			     "set_blob) AND id NOT IN (SELECT id FROM work) AND id NOT IN "
+			     "(SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN "
+			     "(SELECT borders FROM data_source WHERE borders IS NOT NULL)", "");
 	if (rc == SC_E_NO_MEMORY)
 		rc = sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {

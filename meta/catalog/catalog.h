@@ -45,6 +45,7 @@ struct meta_job_row {
 struct meta_version_row {
 	uint64_t id, job, nr, parent;
 	int64_t step;		/* -1: none */
+	uint64_t samples;	/* of datasets, consumed since training began */
 	const char *note;
 	int64_t made_ns;
 	const char *made_by;
@@ -86,6 +87,25 @@ struct meta_work_row {
 	int64_t mtime_ns;
 };
 
+struct meta_dataset_row {
+	uint64_t id;
+	const char *name, *spec, *form;
+	uid_t uid;
+	gid_t gid;
+	uint64_t from_epoch, from_samples;	/* of a version's use of it */
+};
+
+struct meta_data_source_row {
+	const char *path;
+	uint64_t blob;		/* its copy in the store, 0: none */
+	uint64_t bytes;
+	int64_t mtime_ns;
+	uint8_t ends[16];	/* hash of its two ends */
+	uint64_t samples, sequences, first;
+	bool bare;
+	uint64_t borders;	/* blob, 0: samples of one size */
+};
+
 /* Rows are handed to callbacks; their texts are valid during the call.  A callback that answers
  * non-zero ends the walk, and its answer is returned. */
 typedef int meta_job_fn(void *arg, const struct meta_job_row *row);
@@ -94,6 +114,8 @@ typedef int meta_version_fn(void *arg, const struct meta_version_row *row);
 typedef int meta_set_fn(void *arg, const struct meta_set_row *row);
 typedef int meta_set_blob_fn(void *arg, const struct meta_set_blob_row *row);
 typedef int meta_work_fn(void *arg, const struct meta_work_row *row);
+typedef int meta_dataset_fn(void *arg, const struct meta_dataset_row *row);
+typedef int meta_data_source_fn(void *arg, const struct meta_data_source_row *row);
 typedef int meta_text_fn(void *arg, uint64_t id, const char *text, const char *more);
 typedef int meta_id_fn(void *arg, uint64_t id);
 
@@ -145,6 +167,19 @@ int meta_set_add_blob(struct meta_catalog *c, uint64_t set, const struct meta_se
 /** By rank, then path. */
 int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, void *arg,
 		   struct sc_err *err);
+
+/* catalog_data.c: datasets are immutable; those that no version uses are garbage */
+int meta_dataset_add(struct meta_catalog *c, const struct meta_dataset_row *row, uint64_t *ret_id,
+		     struct sc_err *err);
+int meta_dataset_add_source(struct meta_catalog *c, uint64_t dataset, uint64_t nr,
+			    const struct meta_data_source_row *row, struct sc_err *err);
+int meta_version_add_data(struct meta_catalog *c, uint64_t version, uint64_t dataset,
+			  uint64_t from_epoch, uint64_t from_samples, struct sc_err *err);
+/** By name, then epoch. */
+int meta_version_data(struct meta_catalog *c, uint64_t version, meta_dataset_fn *fn, void *arg,
+		      struct sc_err *err);
+int meta_dataset_sources(struct meta_catalog *c, uint64_t dataset, meta_data_source_fn *fn, void *arg,
+			 struct sc_err *err);
 
 int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err);
 int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16,

@@ -15,16 +15,20 @@
 
 #define STATEMENTS_MAX 128
 
-extern const char meta_schema_sql[];
-__asm__(".section .rodata\n"
-	".globl meta_schema_sql\n"
-	"meta_schema_sql:\n"
-	".incbin \"" SCHEMA_FILE "\"\n"
-	".byte 0\n"
-	".previous\n");
+/* Texts of files, linked in. */
+#define EMBED(name, file)                                                                          \
+	extern const char name[];                                                                  \
+	__asm__(".section .rodata\n"                                                               \
+		".globl " #name "\n" #name ":\n"                                                   \
+		".incbin \"" CATALOG_DIR "/" file "\"\n"                                           \
+		".byte 0\n"                                                                        \
+		".previous\n")
+
+EMBED(meta_schema_sql, "schema.sql");
+EMBED(meta_schema2_sql, "schema2.sql");
 
 /* Step i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {meta_schema_sql};
+static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql};
 #define VERSION_NOW ((int)(sizeof(migrations) / sizeof(*migrations)))
 
 struct meta_catalog {

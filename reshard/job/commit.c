@@ -18,7 +18,8 @@ static int parse_words(struct commit *c, char *text)
 {
 	text = rs_trim(text);
 	while (*text) {
-		char *word = text, *end;
+		char *word = text, *end, *value;
+		long long number;
 
 		if (strncmp(word, "note=", 5) == 0) {
 			c->note = word + 5;
@@ -28,12 +29,20 @@ static int parse_words(struct commit *c, char *text)
 		if (*text)
 			*text++ = 0;
 		text += strspn(text, " \t\n");
-		if (strncmp(word, "step=", 5) != 0)
-			return sc_fail(c->err, SC_E_COMMAND, "'%s' is unknown; write step=NUMBER [note=TEXT]", word);
+		if (strncmp(word, "step=", 5) != 0 && strncmp(word, "samples=", 8) != 0)
+			return sc_fail(c->err, SC_E_COMMAND, "'%s' is unknown; write step=NUMBER [samples=NUMBER] [note=TEXT]",
+				       word);
+		value = strchr(word, '=') + 1;
 		errno = 0;
-		c->step = strtoll(word + 5, &end, 10);
-		if (errno || *end || end == word + 5 || c->step < 0)
-			return sc_fail(c->err, SC_E_COMMAND, "step: '%s' is not a number", word + 5);
+		number = strtoll(value, &end, 10);
+		if (errno || *end || end == value || number < 0)
+			return sc_fail(c->err, SC_E_COMMAND, "%.*s: '%s' is not a number", (int)(value - 1 - word), word, value);
+		if (value == word + 5) {
+			c->step = number;
+		} else {
+			c->samples = (uint64_t)number;
+			c->has_samples = true;
+		}
 	}
 	return 0;
 }
@@ -82,6 +91,12 @@ static bool is_temporary(const char *path)
 	       strncmp(name + n - 6, "tensor", 6) != 0;
 }
 
+/* A commit may be of a position alone. */
+static bool moves_position(const struct commit *c)
+{
+	return c->head && (c->has_samples || (c->step >= 0 && c->head->version->data.nr));
+}
+
 static int collect(struct commit *c)
 {
 	struct rs_job *job = c->job;
@@ -97,7 +112,7 @@ static int collect(struct commit *c)
 			rc = sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
 		}
 	(void)pthread_mutex_unlock(&job->state);
-	if (rc == 0 && c->items.nr == 0)
+	if (rc == 0 && c->items.nr == 0 && !moves_position(c))
 		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since %s",
 			       c->head ? "the last version" : "the job was made");
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
@@ -250,7 +265,8 @@ int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version 
 {
 	struct meta_version_row row = {
 		.job = job->id, .parent = parent, .step = v->step, .note = v->note, .made_ns = v->made_ns,
-		.made_by = made_by, .layout = v->layout_id, .topology = v->topo.text};
+		.made_by = made_by, .layout = v->layout_id, .topology = v->topo.text,
+		.samples = v->samples};
 	int rc = 0;
 
 	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
@@ -260,13 +276,15 @@ int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version 
 		rc = meta_version_add(s->catalog, &row, err);
 	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
 		rc = meta_version_add_set(s->catalog, row.id, v->sets[i]->id, err);
+	v->id = row.id;
+	if (rc == 0)
+		rc = rs_save_data(s, v, err);
 	if (rc == 0)
 		rc = meta_job_set_head(s->catalog, job->id, row.id, err);
 	if (rc == 0)
 		rc = rs_drop_old_versions(s, job, row.id, err);
 	if (rc < 0)
 		return rc;
-	v->id = row.id;
 	v->job = job->id;
 	v->nr = row.nr;
 	v->parent = parent;
@@ -321,6 +339,26 @@ static int transact(struct commit *c, uint64_t *ret_view)
 	return meta_catalog_end(c->s->catalog, rc, c->err);
 }
 
+/* Datasets stay; their position is what the commit says. */
+static int take_over_data(struct commit *c)
+{
+	const struct rs_version *head = c->head ? c->head->version : NULL;
+	struct rs_version *v = c->version;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && head && i < head->data.nr; i++) {
+		const struct rs_use *use = &head->data.at[i];
+
+		rc = rs_version_use(v, use->corpus, use->from_epoch, use->from_samples, c->err);
+	}
+	v->samples = c->has_samples ? c->samples : head ? head->samples : 0;
+	if (rc == 0 && !c->has_samples && c->step >= 0 && v->data.nr)
+		rc = rs_data_samples(v, c->step, &v->samples, c->err);
+	if (rc == 0)
+		rs_data_prune(v);
+	return rc;
+}
+
 static int commit_tree(struct commit *c)
 {
 	struct rs_view *view = NULL;
@@ -340,6 +378,8 @@ static int commit_tree(struct commit *c)
 	c->version->made_ns = sc_now_wall_ns();
 	c->version->note = sc_strdup(c->note);
 	rc = meta_topology_copy(&c->topo, &c->version->topo) < 0 || !c->version->note ? sc_nomem(c->err) : 0;
+	if (rc == 0)
+		rc = take_over_data(c);
 	if (rc == 0)
 		rc = rs_commit_sets(c);
 	if (rc == 0)

@@ -21,6 +21,8 @@ struct commit {
 	struct sc_err *err;
 	int64_t step;
 	const char *note;
+	bool has_samples;		/* `samples` was said */
+	uint64_t samples;
 	struct rs_view *head;
 	uint64_t layout_id;
 	const struct meta_layout *layout;

@@ -223,7 +223,8 @@ int rs_commit_read(struct commit *c)
 	int rc = 0;
 
 	rs_step(RS_STEP_COMMIT_READ);
-	qsort(c->items.at, c->items.nr, sizeof(*c->items.at), by_rank);
+	if (c->items.nr)
+		qsort(c->items.at, c->items.nr, sizeof(*c->items.at), by_rank);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		struct item *it = &c->items.at[i];
 

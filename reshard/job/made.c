@@ -34,7 +34,7 @@ uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uin
 bool rs_made_holds(struct rs_service *s, uint64_t blob)
 {
 	struct rs_job *job;
-	bool holds = false;
+	bool holds = rs_data_holds(s, blob);
 
 	for (size_t i = 0; !holds && (job = rs_job_at(s, i)); i++) {
 		(void)pthread_mutex_lock(&job->state);

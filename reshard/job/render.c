@@ -227,6 +227,7 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 		(void)pthread_mutex_unlock(&set->report_lock);
 	}
 	status_unplaced(head, buf);
+	rs_render_data_status(head, buf);
 }
 
 int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
@@ -283,6 +284,7 @@ int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topolog
 				   "\nlower_bound: %" PRIu64 "\npieces_moved: %" PRIu64 "\nplan_seconds: %.6f\n",
 			      cost.bytes, cost.local, cost.moved, cost.bound, cost.pieces,
 			      (double)(sc_now_ns() - began) / 1e9);
+		rs_render_data_status(target, buf);
 		sc_buf_printf(buf, "from_node\tto_node\tbytes\n");
 		for (size_t i = 0; i < cost.nr_pairs; i++)
 			sc_buf_printf(buf, "%u\t%u\t%" PRIu64 "\n", cost.pairs[i].from, cost.pairs[i].to,

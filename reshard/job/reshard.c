@@ -48,7 +48,7 @@ int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head
 
 /* --- a new head --- */
 
-static int refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
+int rs_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
 {
 	size_t dirty;
 
@@ -71,10 +71,8 @@ static struct rs_version *copy_version(const struct rs_version *from)
 	return v;
 }
 
-/* Presents `from` under a layout and topology, and makes that the head.  Takes `v`. */
-static int new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
-		    const struct meta_topology *topo, uint64_t parent, const char *made_by,
-		    struct sc_err *err)
+int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
+		const struct meta_topology *topo, uint64_t parent, const char *made_by, struct sc_err *err)
 {
 	struct rs_view *view = NULL;
 	uint64_t id = 0;
@@ -160,14 +158,14 @@ static int set_topology(struct rs_service *s, struct rs_job *job, struct rs_view
 		return 0; /* it has this topology */
 	}
 	if (rc == 0)
-		rc = refuse_dirty(job, "topology", err);
+		rc = rs_refuse_dirty(job, "topology", err);
 	if (rc == 0)
 		rc = rs_version_refuse_bad(head->version, err);
 	v = rc == 0 ? copy_version(head->version) : NULL;
 	if (rc == 0 && !v)
 		rc = sc_nomem(err);
 	if (rc == 0)
-		rc = new_head(s, job, v, &topo, head->version->id, "topology", err);
+		rc = rs_new_head(s, job, v, &topo, head->version->id, "topology", err);
 	meta_topology_done(&topo);
 	return rc;
 }
@@ -228,7 +226,7 @@ static int set_layout(struct rs_service *s, struct rs_job *job, struct rs_view *
 	struct meta_topology topo = {0};
 	struct rs_version *v = NULL;
 	uint64_t id;
-	int rc = refuse_dirty(job, "layout", err);
+	int rc = rs_refuse_dirty(job, "layout", err);
 
 	if (rc == 0)
 		rc = rs_version_refuse_bad(head->version, err);
@@ -245,7 +243,7 @@ static int set_layout(struct rs_service *s, struct rs_job *job, struct rs_view *
 	if (rc == 0) {
 		v->layout = layout;
 		v->layout_id = id;
-		rc = new_head(s, job, v, &topo, head->version->id, "layout", err);
+		rc = rs_new_head(s, job, v, &topo, head->version->id, "layout", err);
 	}
 	meta_topology_done(&topo);
 	return rc;
@@ -286,14 +284,14 @@ int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, 
 	(void)pthread_rwlock_wrlock(&job->tree);
 	head = rs_job_head(job);
 	if (rc == 0)
-		rc = refuse_dirty(job, "head", err);
+		rc = rs_refuse_dirty(job, "head", err);
 	if (rc == 0)
 		rc = rs_view_version(s, job, nr, &old, err);
 	if (rc == 0)
 		rc = rs_version_refuse_bad(old->version, err);
 	if (rc == 0) {
 		v = copy_version(old->version);
-		rc = v ? new_head(s, job, v, &old->topo, head ? head->version->id : 0, "rollback", err)
+		rc = v ? rs_new_head(s, job, v, &old->topo, head ? head->version->id : 0, "rollback", err)
 		       : sc_nomem(err);
 	}
 	rs_view_unref(s, old);

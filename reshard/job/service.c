@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "meta/base/guard.h"
+
 /* --- jobs --- */
 
 static void job_free(struct rs_job *job)
@@ -463,6 +465,8 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	(void)pthread_mutex_init(&s->lock, NULL);
 	(void)pthread_mutex_init(&s->images_lock, NULL);
 	(void)pthread_mutex_init(&s->making, NULL);
+	(void)pthread_mutex_init(&s->parts.lock, NULL);
+	sc_guard_install();
 	(void)pthread_mutex_init(&s->worker_lock, NULL);
 	(void)pthread_cond_init(&s->worker_wake, NULL);
 	s->idle_images.idle_before = s->idle_images.idle_after = &s->idle_images;
@@ -484,6 +488,8 @@ struct rs_service *rs_service_free(struct rs_service *s)
 		job_free(s->jobs.at[i]);
 	sc_vec_done(&s->jobs);
 	rs_images_done(s);
+	rs_parts_done(&s->parts);
+	sc_vec_done(&s->held);
 	while (s->views) {
 		struct rs_view *v = s->views;
 
@@ -503,6 +509,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	(void)pthread_mutex_destroy(&s->lock);
 	(void)pthread_mutex_destroy(&s->images_lock);
 	(void)pthread_mutex_destroy(&s->making);
+	(void)pthread_mutex_destroy(&s->parts.lock);
 	(void)pthread_mutex_destroy(&s->worker_lock);
 	(void)pthread_cond_destroy(&s->worker_wake);
 	sc_sys.release(s);

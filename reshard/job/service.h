@@ -77,11 +77,15 @@ const char *rs_job_name(struct rs_job *job, char *buf, size_t bytes);
 
 int rs_job_topology(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 int rs_job_layout(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
-/** "step=N note=..."; `busy_text` of EBUSY names the file. */
+/** "step=N samples=N note=..."; `busy_text` of EBUSY names the file. */
 int rs_job_commit(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 int rs_job_config(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
+/** Lines of `add name=... path=...`, `remove name=...`, `refresh name=...`: all of them or none.
+ *  Sources are opened as this user, and refused on device `own` (the mount itself).  May take long. */
+int rs_job_data(struct rs_service *s, struct rs_job *job, const char *text, uid_t uid, gid_t gid,
+		dev_t own, struct sc_err *err);
 /** Compares every copy of the head and hashes every logical tensor, against what was recorded. */
 int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 
@@ -106,6 +110,7 @@ int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 		     struct sc_err *err);
 int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,
 		   struct sc_buf *buf, struct sc_err *err);
+int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err);
 int rs_render_verify(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 void rs_render_error(struct rs_job *job, struct sc_buf *buf);
@@ -152,9 +157,22 @@ void rs_image_unref(struct rs_service *s, struct rs_image *image);
 bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  struct rs_image *image);
 
+/* --- datasets: what is left of an epoch for a rank, in files of data/ (reshard/data) --- */
+
+struct rs_data_file;
+bool rs_view_has_data(const struct rs_view *view, const char *path);
+/** rs_data_close() ends it.  Errors: SC_E_NOT_FOUND, SC_E_SOURCE. */
+int rs_data_open(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		 struct rs_data_file **ret, struct sc_err *err);
+void rs_data_close(struct rs_service *s, struct rs_data_file *file);
+uint64_t rs_data_bytes(const struct rs_data_file *file);
+/** at + bytes is within the file.  Errors: SC_E_SOURCE: a source is not as it was. */
+int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to,
+		 struct sc_err *err);
+
 /* --- trees --- */
 
-enum rs_kind { RS_NONE, RS_DIR, RS_VIEW, RS_BLOB, RS_WORK };
+enum rs_kind { RS_NONE, RS_DIR, RS_VIEW, RS_BLOB, RS_WORK, RS_DATA };
 
 /** What a path inside a rank directory (or, rank RS_SHARED, of the job itself) is. */
 struct rs_look {

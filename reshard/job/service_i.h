@@ -7,6 +7,7 @@
 
 #include "meta/base/log.h"
 #include "meta/model/infer.h"
+#include "reshard/data/corpus.h"
 #include "reshard/job/service.h"
 #include "reshard/job/steps.h"
 
@@ -36,6 +37,12 @@ struct rs_set {
 	uint8_t (*hashes)[16];			/* of each logical tensor, NULL until verified */
 };
 
+/** A version's use of a corpus: from an epoch on, which begins after so many consumed samples. */
+struct rs_use {
+	struct rs_corpus *corpus;
+	uint64_t from_epoch, from_samples;
+};
+
 struct rs_version {
 	uint32_t refs;
 	uint64_t id, job, nr, parent, layout_id;
@@ -46,6 +53,23 @@ struct rs_version {
 	struct meta_state state;		/* of all its tensor sets */
 	size_t nr_sets, room_sets;
 	struct rs_set **sets;
+	uint64_t samples;			/* consumed since training began */
+	struct {
+		size_t nr, room;
+		struct rs_use *at;		/* by name, then epoch */
+	} data;
+};
+
+/** Where a version is in a dataset. */
+struct rs_data_at {
+	struct rs_corpus *corpus, *next;	/* of this epoch, and of the next */
+	uint64_t epoch, position;
+	uint64_t epoch_begin;			/* consumed samples before this epoch */
+};
+
+struct rs_view_data {
+	struct rs_data_at at;
+	uint32_t axes, ranks;			/* that number its ranks, and how many */
 };
 
 struct rs_view {
@@ -56,6 +80,10 @@ struct rs_view {
 	struct meta_topology topo;
 	struct meta_view *model;
 	struct rs_origins origins;
+	struct {
+		size_t nr, room;
+		struct rs_view_data *at;
+	} data;
 	bool own;				/* the version's own presentation, not .v or .as */
 	struct rs_view *next;			/* in the service's cache */
 };
@@ -149,6 +177,13 @@ struct rs_kept_image {
 
 #define IMAGE_BUCKETS 4096
 
+struct rs_parts {				/* partitions of datasets */
+	pthread_mutex_t lock;
+	struct rs_kept_part *first, *last;
+	size_t nr;
+	uint64_t bytes;
+};
+
 struct rs_service {
 	struct meta_catalog *catalog;
 	struct meta_store store;
@@ -176,6 +211,11 @@ struct rs_service {
 	struct rs_kept_image *images[IMAGE_BUCKETS];
 	struct rs_kept_image idle_images;
 	uint64_t idle_cost;
+	struct rs_parts parts;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} held;				/* blobs that are being made: no garbage */
 	struct {
 		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals;
 	} counters;			/* atomic */
@@ -187,6 +227,40 @@ struct rs_service {
 	pthread_mutex_t worker_lock;
 	pthread_cond_t worker_wake;
 };
+
+/* data_view.c */
+struct rs_corpus *rs_corpus_ref(struct rs_corpus *corpus);
+void rs_corpus_unref(struct rs_corpus *corpus);
+/** Loads what a version uses; fills in what its view shows (the positions are checked). */
+int rs_data_load(struct rs_service *s, struct rs_version *v, struct sc_err *err);
+int rs_data_deal(struct rs_view *view, struct sc_err *err);
+int rs_version_use(struct rs_version *v, struct rs_corpus *corpus, uint64_t from_epoch,
+		   uint64_t from_samples, struct sc_err *err);
+/** Of the dataset whose uses begin at v->data.at[first]; *ret_next: the next dataset's.
+ *  Errors: SC_E_COMMAND, the position is inside a batch. */
+int rs_data_at(const struct rs_version *v, size_t first, size_t *ret_next, struct rs_data_at *ret,
+	       struct sc_err *err);
+/** Calls `each` with every path of a rank's partitions. */
+int rs_data_names(const struct rs_view *view, int (*each)(void *arg, const char *path), void *arg);
+void rs_parts_done(struct rs_parts *parts);
+
+/* data.c */
+/** Inside a transaction: datasets that have no number yet, and what the version uses. */
+int rs_save_data(struct rs_service *s, struct rs_version *v, struct sc_err *err);
+/** What a commit that names `step` and not `samples` has consumed. */
+int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, struct sc_err *err);
+void rs_render_data_status(const struct rs_view *view, struct sc_buf *buf);
+/** Drops uses that are over. */
+void rs_data_prune(struct rs_version *v);
+bool rs_data_holds(struct rs_service *s, uint64_t blob);
+
+/* work.c: by reflink where the file system can */
+int rs_copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_err *err);
+
+/* reshard.c: presents `v` at a topology, and makes that the head.  Takes `v`. */
+int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
+		const struct meta_topology *topo, uint64_t parent, const char *made_by, struct sc_err *err);
+int rs_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err);
 
 /* config.c */
 struct rs_config rs_config_of(struct rs_job *job); /* as it is now */

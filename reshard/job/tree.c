@@ -129,8 +129,10 @@ int rs_work_load(struct rs_job *job, struct sc_err *err)
 /* --- what a view has --- */
 
 /* Calls `each` with every file of a rank. */
+enum origin { FROM_TENSORS, FROM_BYTES, FROM_DATA };
+
 struct files {
-	int (*each)(void *arg, const char *path, const struct rs_set_blob *plain);
+	int (*each)(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain);
 	void *arg;
 };
 
@@ -139,7 +141,14 @@ static int on_file(void *arg, const char *file, const char *logical)
 	const struct files *f = arg;
 
 	(void)logical;
-	return f->each(f->arg, file, NULL);
+	return f->each(f->arg, file, FROM_TENSORS, NULL);
+}
+
+static int on_data(void *arg, const char *path)
+{
+	const struct files *f = arg;
+
+	return f->each(f->arg, path, FROM_DATA, NULL);
 }
 
 static int each_file(const struct rs_view *view, uint32_t rank, struct files *f, struct sc_err *err)
@@ -149,12 +158,14 @@ static int each_file(const struct rs_view *view, uint32_t rank, struct files *f,
 
 	if (rank != RS_SHARED)
 		rc = meta_view_files(view->model, rank, on_file, f);
+	if (rc == 0 && rank != RS_SHARED)
+		rc = rs_data_names(view, on_data, f);
 	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++) {
 		const struct rs_set_blob *b = v->sets[i]->kind == META_SET_TENSORS ? NULL
 			: rs_set_plain(v->sets[i], v->layout, &view->topo, rank);
 
 		if (b)
-			rc = f->each(f->arg, v->sets[i]->file, b);
+			rc = f->each(f->arg, v->sets[i]->file, FROM_BYTES, b);
 	}
 	return rc == SC_E_NO_MEMORY ? sc_nomem(err) : rc;
 }
@@ -163,10 +174,10 @@ struct find {
 	const char *path;
 	size_t bytes;
 	const struct rs_set_blob *plain;
-	bool tensors, dir;
+	bool tensors, data, dir;
 };
 
-static int on_find(void *arg, const char *path, const struct rs_set_blob *plain)
+static int on_find(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain)
 {
 	struct find *f = arg;
 
@@ -176,8 +187,24 @@ static int on_find(void *arg, const char *path, const struct rs_set_blob *plain)
 	if (path[f->bytes])
 		return 0;
 	f->plain = plain;
-	f->tensors = !plain;
+	f->tensors = origin == FROM_TENSORS;
+	f->data = origin == FROM_DATA;
 	return 1;
+}
+
+static int look_data(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		     struct rs_look *ret, struct sc_err *err)
+{
+	struct rs_data_file *file;
+	int rc = rs_data_open(s, view, rank, path, &file, err);
+
+	if (rc < 0)
+		return rc;
+	ret->kind = RS_DATA;
+	ret->mode = 0444;
+	ret->bytes = rs_data_bytes(file);
+	rs_data_close(s, file);
+	return 0;
 }
 
 int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
@@ -211,6 +238,8 @@ int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 		ret->blob = im->same_as;
 		ret->bytes = im->bytes;
 		rs_image_unref(s, im);
+	} else if (f.data) {
+		return look_data(s, view, rank, path, ret, err);
 	} else if (f.dir) {
 		ret->kind = RS_DIR;
 	}
@@ -244,10 +273,11 @@ struct left {
 	size_t bytes;
 };
 
-static int on_left(void *arg, const char *path, const struct rs_set_blob *plain)
+static int on_left(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain)
 {
 	const struct left *l = arg;
 
+	(void)origin;
 	(void)plain;
 	return strncmp(path, l->path, l->bytes) == 0 && path[l->bytes] == '/' &&
 	       !is_gone(l->job, l->rank, path);
@@ -354,10 +384,11 @@ static int list_one(struct listing *l, const char *path, bool is_dir)
 	return l->each(l->arg, copy, slash || is_dir);
 }
 
-static int on_list(void *arg, const char *path, const struct rs_set_blob *plain)
+static int on_list(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain)
 {
 	struct listing *l = arg;
 
+	(void)origin;
 	(void)plain;
 	if (l->head) {
 		bool gone;

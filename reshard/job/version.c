@@ -103,6 +103,9 @@ void rs_version_unref(struct rs_version *v)
 	for (size_t i = 0; i < v->nr_sets; i++)
 		rs_set_unref(v->sets[i]);
 	sc_sys.release(v->sets);
+	for (size_t i = 0; i < v->data.nr; i++)
+		rs_corpus_unref(v->data.at[i].corpus);
+	sc_vec_done(&v->data);
 	meta_state_done(&v->state);
 	meta_topology_done(&v->topo);
 	sc_sys.release(v->note);
@@ -121,6 +124,7 @@ int rs_version_add_set(struct rs_version *v, struct rs_set *set)
 struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets)
 {
 	struct rs_version *v = rs_version_new();
+	struct sc_err ignored;
 	bool good = v != NULL;
 
 	if (good) {
@@ -128,8 +132,14 @@ struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set 
 		v->layout = from->layout;
 		v->step = from->step;
 		v->made_ns = from->made_ns;
+		v->samples = from->samples;
 		v->note = sc_strdup(from->note);
 		good = v->note != NULL;
+	}
+	for (size_t i = 0; good && i < from->data.nr; i++) {
+		const struct rs_use *use = &from->data.at[i];
+
+		good = rs_version_use(v, use->corpus, use->from_epoch, use->from_samples, &ignored) == 0;
 	}
 	for (size_t i = 0; good && i < from->nr_sets; i++)
 		good = rs_version_add_set(v, sets && sets[i] ? sets[i] : from->sets[i]) == 0;
@@ -169,6 +179,7 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	v->layout_id = row->layout;
 	v->layout = kept->layout;
 	v->step = row->step;
+	v->samples = row->samples;
 	v->made_ns = row->made_ns;
 	v->note = sc_strdup(row->note);
 	v->made_by = sc_strdup(row->made_by);
@@ -183,6 +194,8 @@ static int load_version(struct rs_service *s, uint64_t id, struct rs_version **r
 
 	if (rc == 0)
 		rc = meta_version_sets(s->catalog, id, on_set, &l, err);
+	if (rc == 0)
+		rc = rs_data_load(s, l.v, err);
 	if (rc == 0)
 		rc = rs_version_finish(l.v, err);
 	if (rc < 0)
@@ -285,6 +298,7 @@ struct rs_origins rs_origins_of(struct rs_version *v)
 static void view_free(struct rs_view *view)
 {
 	meta_view_free(view->model);
+	sc_vec_done(&view->data);
 	meta_topology_done(&view->topo);
 	rs_version_unref(view->version);
 	sc_sys.release(view);
@@ -309,6 +323,8 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		rc = sc_nomem(err);
 	if (rc == 0)
 		rc = meta_view_new(v->layout, &view->topo, &v->state, &view->model, err);
+	if (rc == 0)
+		rc = rs_data_deal(view, err);
 	if (rc < 0)
 		view_free(view);
 	else

@@ -102,8 +102,7 @@ int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	return 0;
 }
 
-/* Copies bytes between two files, by reflink where the file system can. */
-static int copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_err *err)
+int rs_copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_err *err)
 {
 	uint64_t at = 0;
 
@@ -142,6 +141,13 @@ static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	return rc;
 }
 
+/* What a dataset shows is no rank's to change. */
+static int refuse_data(const struct rs_look *look, const char *path, struct sc_err *err)
+{
+	return look->kind != RS_DATA ? 0
+				     : sc_fail(err, SC_E_SEALED, "'%s' is part of a dataset: it is read only", path);
+}
+
 int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		    bool truncate, struct sc_err *err)
 {
@@ -154,6 +160,8 @@ int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 	uint64_t blob = 0;
 	int rc = rs_look(s, job, NULL, rank, path, &look, err);
 
+	if (rc == 0)
+		rc = refuse_data(&look, path, err);
 	if (rc == 0 && look.kind != RS_VIEW && look.kind != RS_BLOB) {
 		/* somebody else was faster */
 		rs_view_unref(s, head);
@@ -165,7 +173,7 @@ int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 	if (rc == 0 && !truncate && look.kind == RS_BLOB) {
 		rc = meta_store_open_blob(&s->store, look.blob, O_RDONLY, &from, err);
 		if (rc == 0)
-			rc = copy_file(to, from, look.bytes, path, err);
+			rc = rs_copy_file(to, from, look.bytes, path, err);
 	} else if (rc == 0 && !truncate) {
 		rc = copy_image(s, head, rank, path, to, err);
 	}
@@ -213,7 +221,8 @@ int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
 	if (look.kind == RS_DIR)
 		return sc_fail(err, SC_E_IS_DIR, "'%s' is a directory", path);
-	committed = is_committed(s, job, rank, path, err);
+	rc = refuse_data(&look, path, err);
+	committed = rc == 0 ? is_committed(s, job, rank, path, err) : rc;
 	if (committed < 0)
 		return committed;
 	if (look.kind == RS_WORK)
@@ -333,6 +342,11 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
 	if (to.kind != RS_NONE && no_replace)
 		return sc_fail(err, SC_E_EXISTS, "'%s' exists", new_path);
+	rc = refuse_data(&from, path, err);
+	if (rc == 0)
+		rc = refuse_data(&to, new_path, err);
+	if (rc < 0)
+		return rc;
 	if (from.kind == RS_VIEW || from.kind == RS_BLOB)
 		return sc_fail(err, SC_E_CROSS, "'%s' is committed; copy it", path);
 	if (to.kind == RS_DIR && from.kind != RS_DIR)

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/base/guard.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stddef.h>
+
+static __thread sigjmp_buf *here;
+
+static void on_bus(int nr)
+{
+	struct sigaction plain = {.sa_handler = SIG_DFL};
+
+	if (here)
+		siglongjmp(*here, 1);
+	(void)sigaction(nr, &plain, NULL); /* ours: it is raised again, and ends the process */
+}
+
+void sc_guard_install(void)
+{
+	/* NODEFER: the jump leaves the handler, and the next one must come through */
+	struct sigaction action = {.sa_handler = on_bus, .sa_flags = SA_NODEFER};
+
+	(void)sigaction(SIGBUS, &action, NULL);
+}
+
+bool sc_guard_run(void (*fn)(void *arg), void *arg)
+{
+	sigjmp_buf *volatile outer = here;
+	sigjmp_buf buf;
+	bool good = sigsetjmp(buf, 0) == 0;
+
+	if (good) {
+		here = &buf;
+		fn(arg);
+	}
+	here = outer;
+	return good;
+}

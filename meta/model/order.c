@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/model/order.h"
+
+#define ROUNDS_LARGE 8		/* four of each half */
+#define BITS_LARGE 14		/* small halves mix slowly: twice the rounds below */
+
+/* splitmix64's output function: every bit of the input reaches every bit of the output. */
+static uint64_t mix(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= 0xbf58476d1ce4e5b9u;
+	x ^= x >> 27;
+	x *= 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+static uint64_t key_of(uint64_t seed, uint64_t epoch, uint64_t use)
+{
+	return mix(mix(mix(seed + 0x9e3779b97f4a7c15u) + epoch) + use);
+}
+
+void meta_perm_init(struct meta_perm *perm, uint64_t nr, uint64_t key)
+{
+	unsigned bits = 2;
+
+	while (bits < 64 && (nr - 1) >> bits)
+		bits++;
+	perm->nr = nr;
+	perm->left = bits / 2;
+	perm->right = bits - perm->left;
+	perm->rounds = bits < BITS_LARGE ? META_PERM_ROUNDS : ROUNDS_LARGE;
+	for (int i = 0; i < META_PERM_ROUNDS; i++)
+		perm->key[i] = mix(key += 0x9e3779b97f4a7c15u);
+}
+
+/* The top `bits` of a product: the best mixed ones. */
+static uint64_t round_of(uint64_t x, uint64_t key, unsigned bits)
+{
+	x = (x ^ key) * 0x9e3779b97f4a7c15u;
+	x = (x ^ x >> 32) * 0xbf58476d1ce4e5b9u;
+	return (x ^ x >> 32) * 0x94d049bb133111ebu >> (64 - bits);
+}
+
+uint64_t meta_perm_at(const struct meta_perm *perm, uint64_t tweak, uint64_t i)
+{
+	const unsigned l = perm->left, r = perm->right;
+
+	do {
+		uint64_t left = i >> r, right = i & ((UINT64_C(1) << r) - 1);
+
+		for (int k = 0; k < perm->rounds; k += 2) {
+			left ^= round_of(right, perm->key[k] + tweak, l);
+			right ^= round_of(left, perm->key[k + 1] + tweak, r);
+		}
+		i = left << r | right;
+	} while (i >= perm->nr);
+	return i;
+}
+
+void meta_order_init(struct meta_order *o, uint64_t nr, enum meta_shuffle shuffle, uint64_t block,
+		     uint64_t seed, uint64_t epoch)
+{
+	*o = (struct meta_order){.nr = nr, .shuffle = nr ? shuffle : META_SHUFFLE_NONE, .block = block};
+	if (o->shuffle == META_SHUFFLE_GLOBAL) {
+		meta_perm_init(&o->all, nr, key_of(seed, epoch, 0));
+	} else if (o->shuffle == META_SHUFFLE_BLOCK) {
+		o->full = nr / block;
+		/* the short block lies anywhere among the others */
+		o->short_slot = key_of(seed, epoch, 1) % (o->full + 1);
+		if (o->full)
+			meta_perm_init(&o->all, o->full, key_of(seed, epoch, 2));
+		meta_perm_init(&o->inside, block, key_of(seed, epoch, 3));
+		if (nr % block)
+			meta_perm_init(&o->inside_last, nr % block, key_of(seed, epoch, 4));
+	}
+}
+
+static uint64_t block_at(const struct meta_order *o, uint64_t position)
+{
+	uint64_t rest = o->nr % o->block, border = o->short_slot * o->block, nr;
+
+	if (position >= border && position - border < rest)
+		return o->full * o->block + meta_perm_at(&o->inside_last, 0, position - border);
+	if (position >= border)
+		position -= rest;
+	nr = meta_perm_at(&o->all, 0, position / o->block);
+	return nr * o->block + meta_perm_at(&o->inside, mix(nr), position % o->block);
+}
+
+uint64_t meta_order_at(const struct meta_order *o, uint64_t position)
+{
+	switch (o->shuffle) {
+	case META_SHUFFLE_GLOBAL:
+		return meta_perm_at(&o->all, 0, position);
+	case META_SHUFFLE_BLOCK:
+		return block_at(o, position);
+	default:
+		return position;
+	}
+}

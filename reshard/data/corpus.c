@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/data/corpus.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define END_BYTES (64u << 10)
+
+struct rs_corpus *rs_corpus_new(const struct meta_store *store)
+{
+	struct rs_corpus *c = sc_zalloc(sizeof(*c));
+
+	if (c) {
+		c->refs = 1;
+		c->store = store;
+		(void)pthread_mutex_init(&c->lock, NULL);
+	}
+	return c;
+}
+
+static void bytes_close(struct rs_data_bytes *b, uint64_t bytes)
+{
+	if (b->map)
+		(void)sc_sys.munmap((void *)b->map, bytes);
+	sc_closep(&b->fd);
+	sc_sys.release(b);
+}
+
+static void source_close(struct rs_data_source *s)
+{
+	const uint64_t *table = s->documents ? s->documents : s->borders;
+
+	for (struct rs_data_bytes *b = s->bytes, *older; b; b = older) {
+		older = b->older;
+		bytes_close(b, s->info.bytes);
+	}
+	if (table)
+		(void)sc_sys.munmap((void *)table, s->table_bytes);
+}
+
+void rs_corpus_free(struct rs_corpus *c)
+{
+	if (!c)
+		return;
+	for (size_t i = 0; i < c->nr; i++) {
+		source_close(&c->at[i]);
+		sc_sys.release(c->at[i].info.path);
+	}
+	sc_sys.release(c->at);
+	sc_sys.release(c->form);
+	(void)pthread_mutex_destroy(&c->lock);
+	sc_sys.release(c);
+}
+
+int rs_corpus_add(struct rs_corpus *c, struct rs_data_source_info *info, struct sc_err *err)
+{
+	struct rs_data_source s = {.info = *info, .at_sample = c->samples, .at_sequence = c->sequences};
+
+	if (sc_vec_push(c, s) < 0)
+		return sc_nomem(err);
+	info->path = NULL;
+	c->samples += s.info.samples;
+	c->sequences += s.info.sequences;
+	return 0;
+}
+
+int rs_corpus_finish(struct rs_corpus *c, struct sc_err *err)
+{
+	static const uint32_t tokens[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
+	uint64_t code;
+
+	c->record = c->spec.record;
+	if (c->spec.format == RS_DATA_NPY) {
+		const char *row = strrchr(c->form, ' ');
+
+		c->record = row ? strtoull(row + 1, NULL, 10) : 0;
+	} else if (c->spec.format == RS_DATA_MEGATRON) {
+		code = strtoull(c->form, NULL, 10);
+		if (code < 1 || code >= sizeof(tokens) / sizeof(*tokens))
+			return sc_fail(err, SC_E_CATALOG, "catalog: dataset '%s': type code '%s'", c->spec.name, c->form);
+		c->code = (uint8_t)code;
+		c->token = tokens[code];
+	}
+	return 0;
+}
+
+/* --- opening --- */
+
+void rs_become(uid_t uid, gid_t gid)
+{
+	if (geteuid() != 0)
+		return;
+	/* back to root first: only root may choose a group */
+	(void)setfsuid(0);
+	(void)setfsgid(gid);
+	(void)setfsuid(uid);
+}
+
+int rs_data_source_open(const char *path, uid_t uid, gid_t gid, int *ret_fd, struct sc_err *err)
+{
+	int fd, error;
+
+	if (geteuid() != 0 && uid != geteuid())
+		return sc_fail(err, SC_E_PERMISSION, "this daemon is not root's, and can't ask whether user %u may read '%s'",
+			       uid, path);
+	rs_become(uid, gid);
+	fd = sc_sys.openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
+	error = errno;
+	rs_become(geteuid(), getegid());
+	if (fd < 0)
+		return sc_fail_sys(err, error, "cannot open '%s'", path);
+	*ret_fd = fd;
+	return 0;
+}
+
+int rs_data_source_ends(int fd, uint64_t bytes, uint8_t ret[16], struct sc_err *err)
+{
+	unsigned char *buffer = sc_sys.alloc((size_t)2 * END_BYTES);
+	uint64_t n = bytes < END_BYTES ? bytes : END_BYTES;
+	XXH128_canonical_t canonical;
+
+	if (!buffer)
+		return sc_nomem(err);
+	if (sc_pread_all(fd, buffer, n, 0) < 0 || sc_pread_all(fd, buffer + n, n, bytes - n) < 0) {
+		sc_sys.release(buffer);
+		return sc_fail_sys(err, errno, "cannot read");
+	}
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits(buffer, 2 * n));
+	memcpy(ret, canonical.digest, 16);
+	sc_sys.release(buffer);
+	return 0;
+}
+
+static int changed(const struct rs_data_source *s, const char *what, struct sc_err *err)
+{
+	return sc_fail(err, SC_E_SOURCE, "source '%s' %s since it was added, and is not read from; put it back, or remove "
+		       "the dataset and add it again", s->info.path, what);
+}
+
+/* Text that has grown: what was there must be there still. */
+static int check_grown(struct rs_data_source *s, struct rs_data_bytes *b, const struct stat *st, int64_t mtime_ns,
+		       struct sc_err *err)
+{
+	uint8_t ends[16];
+	int rc;
+
+	if (__atomic_load_n(&b->grown_mtime_ns, __ATOMIC_ACQUIRE) == mtime_ns &&
+	    __atomic_load_n(&b->grown_bytes, __ATOMIC_ACQUIRE) == (uint64_t)st->st_size)
+		return 0;
+	rc = rs_data_source_ends(b->fd, s->info.bytes, ends, err);
+	if (rc == 0 && memcmp(ends, s->info.ends, sizeof(ends)) != 0)
+		rc = changed(s, "was written anew", err);
+	if (rc == 0) {
+		__atomic_store_n(&b->grown_mtime_ns, mtime_ns, __ATOMIC_RELEASE);
+		__atomic_store_n(&b->grown_bytes, (uint64_t)st->st_size, __ATOMIC_RELEASE);
+	}
+	return rc;
+}
+
+int rs_data_source_check(const struct rs_corpus *c, struct rs_data_source *s, struct rs_data_bytes *b,
+			 struct sc_err *err)
+{
+	int64_t mtime_ns;
+	struct stat st;
+
+	if (s->info.blob)
+		return 0; /* sealed */
+	if (sc_sys.fstat(b->fd, &st) < 0)
+		return sc_fail(err, SC_E_SOURCE, "source '%s': %s", s->info.path, strerror(errno));
+	mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	if (st.st_nlink == 0) {
+		/* the next read opens what is there by then */
+		if (__atomic_load_n(&s->bytes, __ATOMIC_ACQUIRE) == b)
+			__atomic_store_n(&b->gone, true, __ATOMIC_RELEASE);
+		return changed(s, "was removed or replaced", err);
+	}
+	if ((uint64_t)st.st_size < s->info.bytes)
+		return changed(s, "became shorter", err);
+	if ((uint64_t)st.st_size == s->info.bytes && mtime_ns == s->info.mtime_ns)
+		return 0;
+	if ((uint64_t)st.st_size > s->info.bytes && c->spec.format == RS_DATA_LINES)
+		return check_grown(s, b, &st, mtime_ns, err);
+	return changed(s, (uint64_t)st.st_size == s->info.bytes ? "was written to" : "grew", err);
+}
+
+static int map_table(struct rs_corpus *c, struct rs_data_source *s, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	bool documents = c->spec.format == RS_DATA_MEGATRON && !c->spec.sequences;
+	uint64_t nr = s->info.sequences + 1 + (documents ? s->info.samples + 1 : 0);
+	struct stat st;
+	void *map;
+	int rc;
+
+	if (!s->info.borders)
+		return 0;
+	s->table_bytes = nr * sizeof(uint64_t);
+	rc = meta_store_open_blob(c->store, s->info.borders, O_RDONLY, &fd, err);
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fstat(fd, &st) < 0 || (uint64_t)st.st_size != s->table_bytes)
+		return sc_fail(err, SC_E_CATALOG, "store: the table of '%s' has not the %" PRIu64 " bytes that the catalog says",
+			       s->info.path, s->table_bytes);
+	map = sc_sys.mmap(NULL, s->table_bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return sc_fail_sys(err, errno, "store: cannot map the table of '%s'", s->info.path);
+	s->borders = map;
+	if (documents) {
+		s->documents = map;
+		s->borders = s->documents + s->info.samples + 1;
+	}
+	return 0;
+}
+
+static int open_bytes(struct rs_corpus *c, struct rs_data_source *s, struct rs_data_bytes *b, struct sc_err *err)
+{
+	void *map;
+	int rc;
+
+	if (s->info.blob)
+		rc = meta_store_open_blob(c->store, s->info.blob, O_RDONLY, &b->fd, err);
+	else
+		rc = rs_data_source_open(s->info.path, c->uid, c->gid, &b->fd, err);
+	if (rc < 0)
+		return sc_fail(err, SC_E_SOURCE, "source '%s' can't be opened any more: %s", s->info.path,
+			       strerror(err->errnum));
+	rc = rs_data_source_check(c, s, b, err);
+	if (rc == 0 && s->info.bytes) {
+		map = sc_sys.mmap(NULL, s->info.bytes, PROT_READ, MAP_SHARED, b->fd, 0);
+		if (map == MAP_FAILED)
+			rc = sc_fail_sys(err, errno, "cannot map '%s'", s->info.path);
+		else
+			b->map = map;
+	}
+	return rc;
+}
+
+static bool is_usable(const struct rs_data_bytes *b)
+{
+	return b && !__atomic_load_n(&b->gone, __ATOMIC_ACQUIRE);
+}
+
+int rs_data_source_ready(struct rs_corpus *c, struct rs_data_source *s, struct rs_data_bytes **ret,
+			 struct sc_err *err)
+{
+	struct rs_data_bytes *b;
+	int rc = 0;
+
+	*ret = __atomic_load_n(&s->bytes, __ATOMIC_ACQUIRE);
+	if (is_usable(*ret))
+		return 0;
+	(void)pthread_mutex_lock(&c->lock);
+	if (!is_usable(s->bytes)) {
+		b = sc_zalloc(sizeof(*b));
+		rc = b ? 0 : sc_nomem(err);
+		if (b) {
+			b->fd = -1;
+			rc = open_bytes(c, s, b, err);
+		}
+		if (rc == 0) {
+			b->older = s->bytes;
+			__atomic_store_n(&s->bytes, b, __ATOMIC_RELEASE);
+		} else if (b) {
+			bytes_close(b, s->info.bytes);
+		}
+	}
+	*ret = s->bytes;
+	(void)pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+static int table_ready(struct rs_corpus *c, struct rs_data_source *s, struct sc_err *err)
+{
+	int rc = 0;
+
+	if (__atomic_load_n(&s->has_table, __ATOMIC_ACQUIRE))
+		return 0;
+	(void)pthread_mutex_lock(&c->lock);
+	if (!s->has_table) {
+		rc = map_table(c, s, err);
+		if (rc == 0)
+			__atomic_store_n(&s->has_table, 1, __ATOMIC_RELEASE);
+	}
+	(void)pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+/* --- samples --- */
+
+static struct rs_data_source *source_of(const struct rs_corpus *c, uint64_t sample)
+{
+	size_t lo = 0, hi = c->nr - 1;
+
+	while (lo < hi) { /* the last source that begins at or before it; empty ones come before */
+		size_t mid = lo + (hi - lo + 1) / 2;
+
+		if (c->at[mid].at_sample <= sample)
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	return &c->at[lo];
+}
+
+int rs_corpus_extent(struct rs_corpus *c, uint64_t sample, uint64_t *nr, struct rs_extent *ret,
+		     struct sc_err *err)
+{
+	struct rs_data_source *s = source_of(c, sample);
+	uint64_t i = sample - s->at_sample, from, to;
+	int rc = table_ready(c, s, err);
+
+	if (rc < 0)
+		return rc;
+	*nr = sc_min_u64(*nr, s->info.samples - i);
+	from = i;
+	to = i + *nr;
+	ret->source = s;
+	ret->bare = s->info.bare && to == s->info.samples;
+	if (!s->borders) {
+		ret->begin = s->info.first + from * c->record;
+		ret->end = s->info.first + to * c->record;
+		return 0;
+	}
+	if (s->documents) {
+		from = s->documents[from];
+		to = s->documents[to];
+	}
+	ret->begin = s->borders[from];
+	ret->end = s->borders[to];
+	/* the table is ours, but a broken disk must not lead outside the mapping */
+	if (ret->begin > ret->end || ret->end > s->info.bytes)
+		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path, i);
+	return 0;
+}
+
+int rs_corpus_sequences(struct rs_corpus *c, uint64_t sample, struct rs_data_source **ret_source,
+			uint64_t *ret_first, uint64_t *ret_nr, struct sc_err *err)
+{
+	struct rs_data_source *s = source_of(c, sample);
+	uint64_t i = sample - s->at_sample;
+	int rc = table_ready(c, s, err);
+
+	if (rc < 0)
+		return rc;
+	*ret_source = s;
+	*ret_first = s->documents ? s->documents[i] : i;
+	*ret_nr = s->documents ? s->documents[i + 1] - *ret_first : 1;
+	if (*ret_first > s->info.sequences || *ret_nr > s->info.sequences - *ret_first)
+		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path, i);
+	return 0;
+}

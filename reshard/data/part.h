@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A partition: what is left of an epoch for one data-parallel rank, as a file of the dataset's own
+ * format.  Described, not stored: head, samples in the epoch's order, tail; reads gather extents of
+ * the sources.  .bin and .idx of Megatron are two files of one partition.
+ *
+ * Samples of one size need nothing; where sizes vary, the offsets of every STRIDE-th sample are
+ * kept, made in one pass over the partition's samples.
+ *
+ *     byte -> sample i of the share -> position in the epoch -> sample of the corpus -> extent
+ *             (offsets, or /)          (deal.h)                 (order.h)
+ */
+#ifndef RS_DATA_PART_H
+#define RS_DATA_PART_H
+
+#include "reshard/data/corpus.h"
+
+struct rs_part {
+	struct rs_corpus *corpus;	/* borrowed: its user keeps it */
+	uint64_t epoch;
+	struct meta_share share;
+	struct meta_order order;
+	uint64_t nr;			/* samples */
+	uint64_t sequences;		/* of RS_DATA_MEGATRON */
+	struct sc_buf head;
+	uint64_t body, tail;		/* bytes of samples; zeros after them */
+	uint64_t *offsets;		/* of samples 0, STRIDE, 2 STRIDE ..., NULL: one size */
+	uint64_t *firsts;		/* likewise, sequences before them; NULL: as many as samples */
+	uint64_t table_bytes;
+};
+
+/** Errors: SC_E_SOURCE, SC_E_TOPOLOGY (uneven=refuse), SC_E_NO_MEMORY. */
+int rs_part_new(struct rs_corpus *corpus, uint64_t epoch, uint64_t begin, uint32_t ranks, uint32_t rank,
+		struct rs_part **ret, struct sc_err *err);
+struct rs_part *rs_part_free(struct rs_part *part);
+/** file: 0, or 1 for the .idx. */
+uint64_t rs_part_bytes(const struct rs_part *part, int file);
+/**
+ * Fills `to`; at + bytes is within the file.  All sources it used are as they were when they were
+ * added, or the answer is SC_E_SOURCE.
+ */
+int rs_part_read(struct rs_part *part, int file, uint64_t at, uint64_t bytes, unsigned char *to,
+		 struct sc_err *err);
+
+#endif

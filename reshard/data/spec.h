@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a dataset is said to be: the words of `add` (docs/scalai.1, DATASETS), checked and completed.
+ * A value; its text form (canonical words) is what the catalog keeps.
+ */
+#ifndef RS_DATA_SPEC_H
+#define RS_DATA_SPEC_H
+
+#include "meta/base/mem.h"
+#include "meta/model/deal.h"
+#include "meta/model/layout.h"
+#include "meta/model/order.h"
+
+#define RS_DATA_NAME_MAX 100	/* with ".next/", a suffix, and twice in a path */
+
+enum rs_data_format {
+	RS_DATA_UNKNOWN,
+	RS_DATA_LINES,		/* JSON Lines and other text: a sample is a line */
+	RS_DATA_RECORDS,	/* samples of one size, after a head that all partitions repeat */
+	RS_DATA_NPY,		/* rows of a NumPy array */
+	RS_DATA_TAR,		/* WebDataset: consecutive members with one key */
+	RS_DATA_TFRECORD,
+	RS_DATA_MEGATRON,	/* .bin and .idx: documents, or sequences */
+};
+
+struct rs_data_spec {
+	char name[RS_DATA_NAME_MAX + 1];
+	enum rs_data_format format;
+	enum meta_shuffle shuffle;
+	uint64_t block;			/* of META_SHUFFLE_BLOCK */
+	uint64_t seed;
+	struct meta_deal deal;
+	bool sequences;			/* RS_DATA_MEGATRON: a sample is a sequence, not a document */
+	uint64_t record, head;		/* RS_DATA_RECORDS: bytes */
+	uint64_t start;			/* consumed samples at which its first epoch begins */
+	char axes[64];			/* whose product numbers its ranks: "dp", "dp,ep" */
+	char suffix[17];		/* of the partition's file, without a dot; of .bin "bin" */
+	bool copy;			/* taken into the store */
+};
+
+/** Sets one word; SC_E_COMMAND says what it may be.  1: it is no word of a spec. */
+int rs_data_spec_word(struct rs_data_spec *spec, const char *key, const char *value, struct sc_err *err);
+void rs_data_spec_default(struct rs_data_spec *spec);
+/** Completes it by the name of its first source, and checks that it is whole. */
+int rs_data_spec_finish(struct rs_data_spec *spec, const char *path, struct sc_err *err);
+/** All words but `name=`. */
+void rs_data_spec_text(const struct rs_data_spec *spec, struct sc_buf *buf);
+/** The inverse. */
+int rs_data_spec_parse(const char *name, const char *text, struct rs_data_spec *ret, struct sc_err *err);
+const char *rs_data_format_name(enum rs_data_format format);
+/** A file name of its partitions: file 0, and 1 for a second file (.idx).  False: there is none. */
+bool rs_data_file_name(const struct rs_data_spec *spec, int file, char *buf, size_t bytes);
+/** Which of a layout's axes number its ranks: bit set.  Errors: SC_E_COMMAND, one is missing. */
+int rs_data_axes(const struct rs_data_spec *spec, const struct meta_layout *layout, uint32_t *ret,
+		 struct sc_err *err);
+
+#endif

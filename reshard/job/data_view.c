@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a view shows of datasets: for each, where its version is in it, and the partitions of ranks.
+ * Corpora are shared by all versions that use them; partitions by all ranks with the same
+ * data-parallel coordinate, and kept for a while after their last use.
+ */
+#include "reshard/job/service_i.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "reshard/data/part.h"
+
+#define IDLE_PARTS_MAX 256
+#define IDLE_PARTS_BYTES_MAX (64u << 20)
+
+/* --- corpora --- */
+
+struct rs_corpus *rs_corpus_ref(struct rs_corpus *c)
+{
+	(void)__atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
+	return c;
+}
+
+void rs_corpus_unref(struct rs_corpus *c)
+{
+	if (c && __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		rs_corpus_free(c);
+}
+
+struct data_load {
+	struct rs_service *s;
+	struct rs_version *v;
+	struct rs_corpus *corpus;
+	struct sc_err *err;
+};
+
+static int on_source(void *arg, const struct meta_data_source_row *row)
+{
+	struct data_load *l = arg;
+	struct rs_data_source_info info = {.path = sc_strdup(row->path), .blob = row->blob, .bytes = row->bytes,
+				      .mtime_ns = row->mtime_ns, .samples = row->samples,
+				      .sequences = row->sequences, .first = row->first, .bare = row->bare,
+				      .borders = row->borders};
+	int rc = info.path ? 0 : sc_nomem(l->err);
+
+	memcpy(info.ends, row->ends, sizeof(info.ends));
+	if (rc == 0)
+		rc = rs_corpus_add(l->corpus, &info, l->err);
+	sc_sys.release(info.path);
+	return rc;
+}
+
+static int load_corpus(struct data_load *l, const struct meta_dataset_row *row)
+{
+	struct rs_corpus *c = l->corpus = rs_corpus_new(&l->s->store);
+	int rc = c ? rs_data_spec_parse(row->name, row->spec, &c->spec, l->err) : sc_nomem(l->err);
+
+	if (rc == 0) {
+		c->id = row->id;
+		c->uid = row->uid;
+		c->gid = row->gid;
+		c->form = sc_strdup(row->form);
+		rc = c->form ? meta_dataset_sources(l->s->catalog, row->id, on_source, l, l->err) : sc_nomem(l->err);
+	}
+	return rc < 0 ? rc : rs_corpus_finish(c, l->err);
+}
+
+/* A corpus that a view in the cache has already, or NULL. */
+static struct rs_corpus *known_corpus(struct rs_service *s, uint64_t id)
+{
+	for (struct rs_view *v = s->views; v; v = v->next)
+		for (size_t i = 0; i < v->version->data.nr; i++)
+			if (v->version->data.at[i].corpus->id == id)
+				return rs_corpus_ref(v->version->data.at[i].corpus);
+	return NULL;
+}
+
+static int on_dataset(void *arg, const struct meta_dataset_row *row)
+{
+	struct data_load *l = arg;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&l->s->lock);
+	l->corpus = known_corpus(l->s, row->id);
+	(void)pthread_mutex_unlock(&l->s->lock);
+	if (!l->corpus)
+		rc = load_corpus(l, row);
+	if (rc == 0)
+		rc = rs_version_use(l->v, l->corpus, row->from_epoch, row->from_samples, l->err);
+	rs_corpus_unref(l->corpus);
+	return rc;
+}
+
+int rs_data_load(struct rs_service *s, struct rs_version *v, struct sc_err *err)
+{
+	struct data_load l = {.s = s, .v = v, .err = err};
+
+	return meta_version_data(s->catalog, v->id, on_dataset, &l, err);
+}
+
+int rs_version_use(struct rs_version *v, struct rs_corpus *c, uint64_t from_epoch, uint64_t from_samples,
+		   struct sc_err *err)
+{
+	struct rs_use use = {c, from_epoch, from_samples};
+
+	if (sc_vec_push(&v->data, use) < 0)
+		return sc_nomem(err);
+	(void)rs_corpus_ref(c);
+	return 0;
+}
+
+/* --- where a version is --- */
+
+int rs_data_at(const struct rs_version *v, size_t first, size_t *ret_next, struct rs_data_at *ret,
+	       struct sc_err *err)
+{
+	const char *name = v->data.at[first].corpus->spec.name;
+	const struct rs_use *use = &v->data.at[first], *later = NULL;
+	uint64_t consumed;
+	struct meta_at at;
+	size_t i = first + 1;
+	int rc;
+
+	/* of one name, the last that has begun; and what comes after it */
+	for (; i < v->data.nr && strcmp(v->data.at[i].corpus->spec.name, name) == 0; i++) {
+		if (v->data.at[i].from_samples <= v->samples)
+			use = &v->data.at[i];
+		else if (!later)
+			later = &v->data.at[i];
+	}
+	*ret_next = i;
+	consumed = v->samples > use->from_samples ? v->samples - use->from_samples : 0;
+	rc = meta_deal_seek(&use->corpus->spec.deal, use->corpus->samples, consumed, &at, err);
+	if (rc < 0)
+		return sc_wrap(err, rc, "dataset '%s'", name);
+	*ret = (struct rs_data_at){.corpus = use->corpus, .epoch = use->from_epoch + at.epoch, .position = at.position,
+				   .next = use->corpus, .epoch_begin = use->from_samples + consumed - at.position};
+	if (later && later->from_epoch == ret->epoch + 1)
+		ret->next = later->corpus;
+	return 0;
+}
+
+static int deal(struct rs_view *view, struct rs_view_data *d, struct sc_err *err)
+{
+	struct meta_share share;
+	int rc;
+
+	d->ranks = meta_topology_degree(&view->topo, d->axes);
+	rc = meta_share_init(&d->at.corpus->spec.deal, d->at.corpus->samples, d->at.position, d->ranks, 0, &share, err);
+	if (rc == 0)
+		rc = meta_share_init(&d->at.next->spec.deal, d->at.next->samples, 0, d->ranks, 0, &share, err);
+	return rc < 0 ? sc_wrap(err, rc, "dataset '%s'", d->at.corpus->spec.name) : 0;
+}
+
+int rs_data_deal(struct rs_view *view, struct sc_err *err)
+{
+	const struct rs_version *v = view->version;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < v->data.nr;) {
+		struct rs_view_data d = {0};
+
+		rc = rs_data_axes(&v->data.at[i].corpus->spec, v->layout, &d.axes, err);
+		if (rc == 0)
+			rc = rs_data_at(v, i, &i, &d.at, err);
+		if (rc == 0)
+			rc = deal(view, &d, err);
+		if (rc == 0 && sc_vec_push(&view->data, d) < 0)
+			rc = sc_nomem(err);
+	}
+	return rc;
+}
+
+/* --- names --- */
+
+struct file {
+	const struct rs_view_data *data;
+	bool next;
+	int nr;
+};
+
+static bool path_of(const struct file *f, char *buf, size_t bytes)
+{
+	const struct rs_data_spec *spec = &f->data->at.corpus->spec;
+	char name[2 * RS_DATA_NAME_MAX];
+
+	if (!rs_data_file_name(spec, f->nr, name, sizeof(name)))
+		return false;
+	if (f->next)
+		(void)snprintf(buf, bytes, "data/%s.next/%s", spec->name, name);
+	else
+		(void)snprintf(buf, bytes, "data/%s", name);
+	return true;
+}
+
+static int each(const struct rs_view *view, int (*fn)(void *arg, const struct file *f, const char *path),
+		void *arg)
+{
+	char path[SC_PATH_BYTES_MAX];
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < view->data.nr; i++)
+		for (int k = 0; rc == 0 && k < 4; k++) {
+			struct file f = {&view->data.at[i], k >= 2, k % 2};
+
+			if (path_of(&f, path, sizeof(path)))
+				rc = fn(arg, &f, path);
+		}
+	return rc;
+}
+
+struct names {
+	int (*each)(void *arg, const char *path);
+	void *arg;
+};
+
+static int on_name(void *arg, const struct file *f, const char *path)
+{
+	const struct names *n = arg;
+
+	(void)f;
+	return n->each(n->arg, path);
+}
+
+int rs_data_names(const struct rs_view *view, int (*fn)(void *arg, const char *path), void *arg)
+{
+	struct names n = {fn, arg};
+
+	return each(view, on_name, &n);
+}
+
+struct find {
+	const char *path;
+	struct file found;
+};
+
+static int on_find(void *arg, const struct file *f, const char *path)
+{
+	struct find *x = arg;
+
+	if (strcmp(path, x->path) != 0)
+		return 0;
+	x->found = *f;
+	return 1;
+}
+
+bool rs_view_has_data(const struct rs_view *view, const char *path)
+{
+	struct find x = {.path = path};
+
+	return each(view, on_find, &x) == 1;
+}
+
+/* --- partitions --- */
+
+struct rs_kept_part {
+	struct rs_part *part;
+	struct rs_corpus *corpus;
+	uint64_t epoch, begin;
+	uint32_t ranks, rank, refs;
+	struct rs_kept_part *before, *after;	/* most recently used first */
+};
+
+static void part_unlink(struct rs_parts *p, struct rs_kept_part *k)
+{
+	*(k->before ? &k->before->after : &p->first) = k->after;
+	*(k->after ? &k->after->before : &p->last) = k->before;
+}
+
+static void part_front(struct rs_parts *p, struct rs_kept_part *k)
+{
+	k->before = NULL;
+	k->after = p->first;
+	*(p->first ? &p->first->before : &p->last) = k;
+	p->first = k;
+}
+
+static void part_drop(struct rs_parts *p, struct rs_kept_part *k)
+{
+	part_unlink(p, k);
+	p->nr--;
+	p->bytes -= k->part->table_bytes;
+	rs_part_free(k->part);
+	rs_corpus_unref(k->corpus);
+	sc_sys.release(k);
+}
+
+static struct rs_kept_part *part_find(struct rs_parts *p, const struct rs_kept_part *like)
+{
+	for (struct rs_kept_part *k = p->first; k; k = k->after)
+		if (k->corpus == like->corpus && k->epoch == like->epoch && k->begin == like->begin &&
+		    k->ranks == like->ranks && k->rank == like->rank) {
+			part_unlink(p, k);
+			part_front(p, k);
+			k->refs++;
+			return k;
+		}
+	return NULL;
+}
+
+static void part_put(struct rs_parts *p, struct rs_kept_part *k)
+{
+	(void)pthread_mutex_lock(&p->lock);
+	k->refs--;
+	for (struct rs_kept_part *at = p->last, *next; at && (p->nr > IDLE_PARTS_MAX || p->bytes > IDLE_PARTS_BYTES_MAX);
+	     at = next) {
+		next = at->before;
+		if (!at->refs)
+			part_drop(p, at);
+	}
+	(void)pthread_mutex_unlock(&p->lock);
+}
+
+/* Made without the lock; a second thread may do the same, and one result stays. */
+static int part_make(struct rs_parts *p, const struct rs_kept_part *like, struct rs_kept_part **ret,
+		     struct sc_err *err)
+{
+	struct rs_kept_part *k = sc_zalloc(sizeof(*k)), *other;
+	int rc = k ? rs_part_new(like->corpus, like->epoch, like->begin, like->ranks, like->rank, &k->part, err)
+		   : sc_nomem(err);
+
+	if (rc < 0) {
+		sc_sys.release(k);
+		return rc;
+	}
+	(void)pthread_mutex_lock(&p->lock);
+	other = part_find(p, like);
+	if (!other) {
+		struct rs_part *part = k->part;
+
+		*k = *like;
+		k->part = part;
+		k->refs = 1;
+		(void)rs_corpus_ref(k->corpus);
+		part_front(p, k);
+		p->nr++;
+		p->bytes += part->table_bytes;
+	}
+	(void)pthread_mutex_unlock(&p->lock);
+	if (other) {
+		rs_part_free(k->part);
+		sc_sys.release(k);
+	}
+	*ret = other ? other : k;
+	return 0;
+}
+
+void rs_parts_done(struct rs_parts *p)
+{
+	while (p->first)
+		part_drop(p, p->first);
+}
+
+struct rs_data_file {
+	struct rs_kept_part *part;
+	struct rs_job *job;
+	int nr;
+};
+
+int rs_data_open(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		 struct rs_data_file **ret, struct sc_err *err)
+{
+	struct rs_data_file *file = sc_zalloc(sizeof(*file));
+	struct find x = {.path = path};
+	struct rs_kept_part like = {0};
+	uint32_t coords[SC_AXES_MAX];
+	int rc = file ? 0 : sc_nomem(err);
+
+	if (rc == 0 && (each(view, on_find, &x) != 1 || rank >= view->topo.ranks))
+		rc = sc_fail(err, SC_E_NOT_FOUND, "rank %u has no '%s'", rank, path);
+	if (rc == 0) {
+		const struct rs_view_data *d = x.found.data;
+
+		meta_topology_coords(&view->topo, rank, coords);
+		like = (struct rs_kept_part){
+			.corpus = x.found.next ? d->at.next : d->at.corpus,
+			.epoch = d->at.epoch + x.found.next, .begin = x.found.next ? 0 : d->at.position,
+			.ranks = d->ranks, .rank = meta_topology_index(&view->topo, d->axes, coords)};
+		file->job = view->job;
+		file->nr = x.found.nr;
+		(void)pthread_mutex_lock(&s->parts.lock);
+		file->part = part_find(&s->parts, &like);
+		(void)pthread_mutex_unlock(&s->parts.lock);
+		if (!file->part)
+			rc = part_make(&s->parts, &like, &file->part, err);
+	}
+	if (rc < 0)
+		sc_sys.release(file);
+	else
+		*ret = file;
+	return rc;
+}
+
+void rs_data_close(struct rs_service *s, struct rs_data_file *file)
+{
+	if (file)
+		part_put(&s->parts, file->part);
+	sc_sys.release(file);
+}
+
+uint64_t rs_data_bytes(const struct rs_data_file *file)
+{
+	return rs_part_bytes(file->part->part, file->nr);
+}
+
+int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
+{
+	return rs_part_read(file->part->part, file->nr, at, bytes, to, err);
+}
