@@ -157,6 +157,7 @@ void fs_notify_news(struct fs *fs);
 void fs_notify_wait(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t nr, size_t bytes);
 
 /* operations: op_*.c */
+void fs_buffers_done(void);	/* at the end */
 extern const struct fuse_lowlevel_ops fs_ops;
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);

@@ -319,6 +319,7 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 	for (size_t i = 0; i < fs.handles.nr; i++)
 		fs_handle_free(&fs, fs.handles.at[i]);
 	rs_service_free(fs.service);
+	fs_buffers_done();
 	if (fs.se) {
 		fuse_remove_signal_handlers(fs.se);
 		fuse_session_destroy(fs.se);

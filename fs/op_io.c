@@ -21,51 +21,56 @@
 
 #define RUNS_MAX 16	/* pieces of memory that one reply is sent from without a copy */
 #define RUN_BYTES_MIN 4096
+#define PIECES_MAX 1000	/* of samples; writev takes 1024 */
+#define PIECE_BYTES_MIN 1024
 
+/*
+ * Buffers of gathered replies, as large as the largest read so far (the kernel sends 1 MiB at most).
+ * Requests go round all workers, so a buffer for each thread would never be in the processor's
+ * cache: the one that was used last is handed out first.
+ */
 struct buffer {
-	unsigned char *at;
+	struct buffer *next;
 	size_t bytes;
+	unsigned char at[] __attribute__((aligned(64)));
 };
 
-static pthread_key_t buffer_key;
-static pthread_once_t buffer_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t buffers_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct buffer *buffers;
 
-static void buffer_free(void *p)
-{
-	struct buffer *b = p;
-
-	sc_sys.release(b->at);
-	sc_sys.release(b);
-}
-
-static void buffer_key_make(void)
-{
-	(void)pthread_key_create(&buffer_key, buffer_free);
-}
-
-/* One buffer a thread, as large as the largest read so far (the kernel sends 1 MiB at most). */
-static unsigned char *thread_buffer(size_t bytes)
+static struct buffer *take_buffer(size_t bytes)
 {
 	struct buffer *b;
 
-	(void)pthread_once(&buffer_once, buffer_key_make);
-	b = pthread_getspecific(buffer_key);
-	if (!b) {
-		b = sc_zalloc(sizeof(*b));
-		if (!b || pthread_setspecific(buffer_key, b) != 0) {
-			sc_sys.release(b);
-			return NULL;
-		}
-	}
-	if (b->bytes < bytes) {
-		unsigned char *more = sc_sys.resize(b->at, bytes);
-
-		if (!more)
-			return NULL;
-		b->at = more;
+	(void)pthread_mutex_lock(&buffers_lock);
+	b = buffers;
+	if (b)
+		buffers = b->next;
+	(void)pthread_mutex_unlock(&buffers_lock);
+	if (b && b->bytes >= bytes)
+		return b;
+	sc_sys.release(b);
+	b = sc_sys.alloc(sizeof(*b) + bytes);
+	if (b)
 		b->bytes = bytes;
+	return b;
+}
+
+static void give_buffer(struct buffer *b)
+{
+	(void)pthread_mutex_lock(&buffers_lock);
+	b->next = buffers;
+	buffers = b;
+	(void)pthread_mutex_unlock(&buffers_lock);
+}
+
+void fs_buffers_done(void)
+{
+	for (struct buffer *b = buffers, *next; b; b = next) {
+		next = b->next;
+		sc_sys.release(b);
 	}
-	return b->at;
+	buffers = NULL;
 }
 
 /* --- open --- */
@@ -245,26 +250,42 @@ static int find_runs(const struct rs_image *im, uint64_t at, size_t bytes, struc
 }
 
 /* A source that changed is worth a sentence in the job's `error`. */
+static void fail_data(fuse_req_t req, const struct fs_handle *h, const struct sc_err *err)
+{
+	rs_job_refused(rs_view_job(h->view), "read", err);
+	fs_fail(req, "read", err);
+}
+
+/* Straight from the sources' mappings where samples are not small, else gathered. */
 static void read_data(fuse_req_t req, const struct fs_handle *h, size_t bytes, uint64_t at)
 {
 	uint64_t end = rs_data_bytes(h->data);
+	struct iovec iov[PIECES_MAX];
 	struct sc_err err = {0};
-	unsigned char *buffer;
+	struct buffer *buffer;
+	int nr;
 
 	if (at >= end) {
 		(void)fuse_reply_buf(req, NULL, 0);
 		return;
 	}
 	bytes = sc_min_u64(bytes, end - at);
-	buffer = thread_buffer(bytes);
-	if (!buffer) {
-		(void)fuse_reply_err(req, ENOMEM);
-	} else if (rs_data_read(h->data, at, bytes, buffer, &err) < 0) {
-		rs_job_refused(rs_view_job(h->view), "read", &err);
-		fs_fail(req, "read", &err);
-	} else {
-		(void)fuse_reply_buf(req, (const char *)buffer, bytes);
+	nr = rs_data_pieces(h->data, at, bytes, iov, (int)sc_min_u64(PIECES_MAX, bytes / PIECE_BYTES_MIN + 2), &err);
+	if (nr > 0) {
+		(void)fuse_reply_iov(req, iov, nr); /* a file cut just now: the kernel says EIO */
+		return;
 	}
+	buffer = nr == 0 ? take_buffer(bytes) : NULL;
+	if (nr == 0 && !buffer)
+		nr = sc_nomem(&err);
+	if (nr == 0)
+		nr = rs_data_read(h->data, at, bytes, buffer->at, &err);
+	if (nr < 0)
+		fail_data(req, h, &err);
+	else
+		(void)fuse_reply_buf(req, (const char *)buffer->at, bytes);
+	if (buffer)
+		give_buffer(buffer);
 }
 
 struct gather {
@@ -285,7 +306,7 @@ static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 {
 	const struct rs_image *im = h->image;
 	struct iovec iov[RUNS_MAX];
-	unsigned char *buffer;
+	struct buffer *buffer;
 	int nr;
 
 	if (at >= im->bytes)
@@ -297,16 +318,17 @@ static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 		(void)fuse_reply_iov(req, iov, nr);
 		return;
 	}
-	buffer = thread_buffer(bytes);
+	buffer = take_buffer(bytes);
 	if (!buffer) {
 		(void)fuse_reply_err(req, ENOMEM);
 		return;
 	}
 	/* somebody shortened a blob behind our back: an error of this read, not the end of the mount */
-	if (sc_guard_run(gather, &(struct gather){im, at, bytes, buffer}))
-		(void)fuse_reply_buf(req, (const char *)buffer, bytes);
+	if (sc_guard_run(gather, &(struct gather){im, at, bytes, buffer->at}))
+		(void)fuse_reply_buf(req, (const char *)buffer->at, bytes);
 	else
 		(void)fuse_reply_err(req, EIO);
+	give_buffer(buffer);
 }
 
 static void read_fd(fuse_req_t req, const struct fs_handle *h, size_t bytes, off_t at)

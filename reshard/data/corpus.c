@@ -194,26 +194,27 @@ int rs_data_source_check(const struct rs_corpus *c, struct rs_data_source *s, st
 static int map_table(struct rs_corpus *c, struct rs_data_source *s, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	bool documents = c->spec.format == RS_DATA_MEGATRON && !c->spec.sequences;
-	uint64_t nr = s->info.sequences + 1 + (documents ? s->info.samples + 1 : 0);
+	uint64_t plain = (s->info.sequences + 1) * sizeof(uint64_t);
+	uint64_t whole = plain + (s->info.samples + 1) * sizeof(uint64_t);
 	struct stat st;
 	void *map;
 	int rc;
 
 	if (!s->info.borders)
 		return 0;
-	s->table_bytes = nr * sizeof(uint64_t);
 	rc = meta_store_open_blob(c->store, s->info.borders, O_RDONLY, &fd, err);
 	if (rc < 0)
 		return rc;
-	if (sc_sys.fstat(fd, &st) < 0 || (uint64_t)st.st_size != s->table_bytes)
-		return sc_fail(err, SC_E_CATALOG, "store: the table of '%s' has not the %" PRIu64 " bytes that the catalog says",
-			       s->info.path, s->table_bytes);
+	if (sc_sys.fstat(fd, &st) < 0 || ((uint64_t)st.st_size != whole && ((uint64_t)st.st_size != plain ||
+	    s->info.sequences != s->info.samples)))
+		return sc_fail(err, SC_E_CATALOG, "store: the table of '%s' has not the %" PRIu64 " or %" PRIu64 " bytes that the "
+			       "catalog says", s->info.path, plain, whole);
+	s->table_bytes = (uint64_t)st.st_size;
 	map = sc_sys.mmap(NULL, s->table_bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return sc_fail_sys(err, errno, "store: cannot map the table of '%s'", s->info.path);
 	s->borders = map;
-	if (documents) {
+	if (s->table_bytes == whole) {
 		s->documents = map;
 		s->borders = s->documents + s->info.samples + 1;
 	}
@@ -339,6 +340,27 @@ int rs_corpus_extent(struct rs_corpus *c, uint64_t sample, uint64_t *nr, struct 
 	if (ret->begin > ret->end || ret->end > s->info.bytes)
 		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path, i);
 	return 0;
+}
+
+int rs_corpus_tables(struct rs_corpus *c, bool *ret_documents, struct sc_err *err)
+{
+	int rc = 0;
+
+	*ret_documents = false;
+	for (size_t i = 0; rc == 0 && i < c->nr; i++) {
+		rc = table_ready(c, &c->at[i], err);
+		*ret_documents |= c->at[i].documents != NULL;
+	}
+	return rc;
+}
+
+void rs_corpus_prefetch(const struct rs_corpus *c, uint64_t sample)
+{
+	const struct rs_data_source *s = source_of(c, sample);
+	const uint64_t *table = s->documents ? s->documents : s->borders;
+
+	if (table)
+		__builtin_prefetch(table + (sample - s->at_sample));
 }
 
 int rs_corpus_sequences(struct rs_corpus *c, uint64_t sample, struct rs_data_source **ret_source,

@@ -28,7 +28,10 @@ struct rs_data_source_info {
 	uint64_t samples, sequences;	/* sequences: of RS_DATA_MEGATRON, else samples */
 	uint64_t first;			/* byte at which its samples begin */
 	bool bare;			/* its last line has no newline */
-	uint64_t borders;		/* blob: u64[sequences + 1]; of documents u64[samples + 1] before it */
+	uint64_t borders;		/* blob: u64[sequences + 1], where they begin and the last one ends;
+					 * before it u64[samples + 1], the first sequence of each
+					 * document, unless each has one */
+	uint64_t table_bytes;		/* of that blob, while it is made */
 };
 
 /** A source as it was opened; kept until the corpus ends, as somebody may be reading. */
@@ -88,6 +91,10 @@ int rs_data_source_ready(struct rs_corpus *corpus, struct rs_data_source *source
 			 struct rs_data_bytes **ret, struct sc_err *err);
 int rs_corpus_extent(struct rs_corpus *corpus, uint64_t sample, uint64_t *nr, struct rs_extent *ret,
 		     struct sc_err *err);
+/** Maps all tables; *ret_documents: in some source a sample is not one sequence. */
+int rs_corpus_tables(struct rs_corpus *corpus, bool *ret_documents, struct sc_err *err);
+/** Its part of the table will be wanted soon; after rs_corpus_tables(). */
+void rs_corpus_prefetch(const struct rs_corpus *corpus, uint64_t sample);
 /** Sequences of a sample of RS_DATA_MEGATRON: [*ret_first, + *ret_nr) of ret_source. */
 int rs_corpus_sequences(struct rs_corpus *corpus, uint64_t sample, struct rs_data_source **ret_source,
 			uint64_t *ret_first, uint64_t *ret_nr, struct sc_err *err);

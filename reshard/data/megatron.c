@@ -67,6 +67,16 @@ static int check_documents(struct rs_index *x, const unsigned char *documents, u
 	return 0;
 }
 
+/* Is each document one sequence?  Then they need no table. */
+static bool one_each(const unsigned char *documents, uint64_t entries, uint64_t sequences)
+{
+	bool each = entries == sequences + 1;
+
+	for (uint64_t i = 0; each && i < entries; i++)
+		each = u64(documents + 8 * i) == i;
+	return each;
+}
+
 int rs_index_megatron(struct rs_index *x, struct sc_err *err)
 {
 	static const uint32_t tokens[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
@@ -100,10 +110,12 @@ int rs_index_megatron(struct rs_index *x, struct sc_err *err)
 		return rc;
 	x->info->sequences = sequences;
 	x->info->samples = x->spec->sequences ? sequences : entries ? entries - 1 : 0;
-	if (!x->spec->sequences && !entries)
-		rs_index_push(x, 0);
-	for (uint64_t i = 0; !x->spec->sequences && i < entries; i++)
-		rs_index_push(x, u64(documents + 8 * i));
+	if (!one_each(documents, entries, sequences) && !x->spec->sequences) {
+		if (!entries)
+			rs_index_push(x, 0);
+		for (uint64_t i = 0; i < entries; i++)
+			rs_index_push(x, u64(documents + 8 * i));
+	}
 	end = sequences ? u64(pointers) : 0;
 	for (uint64_t i = 0; i < sequences; i++) {
 		rs_index_push(x, end);

@@ -37,40 +37,68 @@ static uint64_t extent_bytes(const struct rs_extent *e)
 
 /* --- making --- */
 
+/* The sizes of a whole stride: its places in the table are fetched before the first is needed. */
+static int measure_stride(struct rs_part *p, uint64_t i, uint64_t nr, struct sc_err *err)
+{
+	uint64_t samples[STRIDE], run;
+	int rc = 0;
+
+	for (uint64_t k = 0; k < nr; k++) {
+		samples[k] = sample_at(p, i + k, &run);
+		rs_corpus_prefetch(p->corpus, samples[k]);
+	}
+	for (uint64_t k = 0; rc == 0 && k < nr; k++) {
+		uint64_t one = 1, first, sequences = 1;
+		struct rs_data_source *source;
+		struct rs_extent e;
+
+		rc = rs_corpus_extent(p->corpus, samples[k], &one, &e, err);
+		if (rc == 0 && p->firsts)
+			rc = rs_corpus_sequences(p->corpus, samples[k], &source, &first, &sequences, err);
+		p->body += extent_bytes(&e);
+		p->sequences += sequences;
+	}
+	return rc;
+}
+
+/* Neighbours, all at once. */
+static int measure_runs(struct rs_part *p, uint64_t i, uint64_t left, struct sc_err *err)
+{
+	struct rs_extent e;
+	int rc = 0;
+
+	p->sequences += left;
+	for (uint64_t nr; rc == 0 && left; left -= nr, i += nr) {
+		nr = left;
+		rc = extent_at(p, i, &nr, &e, err);
+		p->body += extent_bytes(&e);
+	}
+	return rc;
+}
+
 /* One pass over all samples: where every STRIDE-th begins. */
 static int measure(struct rs_part *p, struct sc_err *err)
 {
 	uint64_t marks = p->nr / STRIDE + 1;
-	bool documents = p->corpus->spec.format == RS_DATA_MEGATRON && !p->corpus->spec.sequences;
-	int rc = 0;
+	bool documents;
+	int rc = rs_corpus_tables(p->corpus, &documents, err);
 
+	if (rc < 0)
+		return rc;
 	p->offsets = sc_zalloc_array(marks, sizeof(*p->offsets));
 	p->firsts = documents ? sc_zalloc_array(marks, sizeof(*p->firsts)) : NULL;
 	p->table_bytes = marks * sizeof(*p->offsets) * (documents ? 2 : 1);
 	if (!p->offsets || (documents && !p->firsts))
 		return sc_nomem(err);
-	for (uint64_t i = 0; rc == 0 && i < p->nr;) {
-		uint64_t nr = STRIDE - i % STRIDE, first, sequences = 0;
-		struct rs_data_source *source;
-		struct rs_extent e;
+	for (uint64_t i = 0; rc == 0 && i < p->nr; i += STRIDE) {
+		uint64_t nr = sc_min_u64(STRIDE, p->nr - i);
 
-		if (i % STRIDE == 0) {
-			p->offsets[i / STRIDE] = p->body;
-			if (documents)
-				p->firsts[i / STRIDE] = p->sequences;
-		}
+		p->offsets[i / STRIDE] = p->body;
 		if (documents)
-			nr = 1;
-		rc = extent_at(p, i, &nr, &e, err);
-		if (rc == 0 && documents) {
-			rc = rs_corpus_sequences(p->corpus, sample_at(p, i, &first), &source, &first, &sequences, err);
-			p->sequences += sequences;
-		}
-		p->body += extent_bytes(&e);
-		i += nr;
+			p->firsts[i / STRIDE] = p->sequences;
+		rc = p->order.shuffle != META_SHUFFLE_NONE || documents ? measure_stride(p, i, nr, err)
+								       : measure_runs(p, i, nr, err);
 	}
-	if (!documents)
-		p->sequences = p->nr;
 	return rc;
 }
 
@@ -142,9 +170,11 @@ uint64_t rs_part_bytes(const struct rs_part *p, int file)
 struct reading {
 	struct rs_part *part;
 	uint64_t at, bytes;		/* of the body */
-	unsigned char *to;
+	unsigned char *to;		/* they are copied here; NULL: */
+	struct iovec *iov;		/* pieces of memory that have them */
+	int nr_iov, room_iov;
 	struct sc_err *err;
-	int rc;
+	int rc;				/* 1: the pieces are too many */
 	struct touched {
 		struct rs_data_source *source;
 		struct rs_data_bytes *bytes;
@@ -222,7 +252,21 @@ static const unsigned char *touch(struct reading *r, struct rs_data_source *s)
 	return t->bytes->map;
 }
 
-static void copy(void *arg)
+static void give(struct reading *r, const void *data, uint64_t n)
+{
+	if (r->to) {
+		memcpy(r->to, data, n);
+		r->to += n;
+	} else if (r->nr_iov < r->room_iov) {
+		r->iov[r->nr_iov++] = (struct iovec){(void *)data, n};
+	} else {
+		r->rc = 1;
+	}
+	r->at += n;
+	r->bytes -= n;
+}
+
+static void walk(void *arg)
 {
 	struct reading *r = arg;
 	struct rs_part *p = r->part;
@@ -244,25 +288,41 @@ static void copy(void *arg)
 			return;
 		n = sc_min_u64(e.end - e.begin - sc_min_u64(skip, e.end - e.begin), r->bytes);
 		if (n)
-			memcpy(r->to, map + e.begin + skip, n);
-		if (n < r->bytes && e.bare)
-			r->to[n++] = '\n';
-		r->to += n;
-		r->at += n;
-		r->bytes -= n;
+			give(r, map + e.begin + skip, n);
+		if (r->bytes && e.bare)
+			give(r, "\n", 1);
 		offset += extent_bytes(&e);
 		i += nr;
 	}
+}
+
+/* The walk, and a check of all that it used. */
+static int run_walk(struct reading *r)
+{
+	if (!sc_guard_run(walk, r))
+		return sc_fail(r->err, SC_E_SOURCE, "a source of dataset '%s' became shorter while it was read",
+			       r->part->corpus->spec.name);
+	check_touched(r);
+	return r->rc;
 }
 
 static int read_body(struct rs_part *p, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
 {
 	struct reading r = {.part = p, .at = at, .bytes = bytes, .to = to, .err = err};
 
-	if (!sc_guard_run(copy, &r))
-		return sc_fail(err, SC_E_SOURCE, "a source of dataset '%s' became shorter while it was read", p->corpus->spec.name);
-	check_touched(&r);
-	return r.rc;
+	return run_walk(&r);
+}
+
+int rs_part_pieces(struct rs_part *p, int file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
+		   struct sc_err *err)
+{
+	struct reading r = {.part = p, .at = at - p->head.bytes, .bytes = bytes, .iov = iov, .room_iov = room, .err = err};
+	int rc;
+
+	if (file || at < p->head.bytes || at + bytes > p->head.bytes + p->body)
+		return 0;
+	rc = run_walk(&r);
+	return rc < 0 ? rc : rc > 0 ? 0 : r.nr_iov;
 }
 
 /* --- the .idx, made as it is read --- */

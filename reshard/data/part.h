@@ -13,6 +13,8 @@
 #ifndef RS_DATA_PART_H
 #define RS_DATA_PART_H
 
+#include <sys/uio.h>
+
 #include "reshard/data/corpus.h"
 
 struct rs_part {
@@ -41,5 +43,12 @@ uint64_t rs_part_bytes(const struct rs_part *part, int file);
  */
 int rs_part_read(struct rs_part *part, int file, uint64_t at, uint64_t bytes, unsigned char *to,
 		 struct sc_err *err);
+/**
+ * The same bytes as pieces of mapped memory, at most `room` of them: how many, or 0: they are more, or
+ * not only samples.  The sources are checked now: what becomes of them after is the reader's to see
+ * (EFAULT when one becomes shorter).
+ */
+int rs_part_pieces(struct rs_part *part, int file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
+		   struct sc_err *err);
 
 #endif

@@ -147,6 +147,7 @@ static int scan(struct change *c, struct edit *e, struct rs_index *x, const stru
 	}
 	if (rc == 0 && x->has_table && rs_job_syncs(c->job) && sc_sys.fsync(table) < 0)
 		rc = sc_fail_sys(c->err, errno, "cannot flush the table of '%s'", x->path);
+	info->table_bytes = x->table->bytes;
 	if (rc == 0)
 		rc = rs_data_source_ends(x->fd, x->bytes, info->ends, c->err);
 	if (rc == 0 && e->spec.copy)
@@ -614,13 +615,6 @@ int rs_job_data(struct rs_service *s, struct rs_job *job, const char *text, uid_
 
 /* --- in transactions --- */
 
-static uint64_t table_bytes(const struct rs_corpus *corpus, const struct rs_data_source_info *info)
-{
-	bool documents = corpus->spec.format == RS_DATA_MEGATRON && !corpus->spec.sequences;
-
-	return (info->sequences + 1 + (documents ? info->samples + 1 : 0)) * sizeof(uint64_t);
-}
-
 static int save_corpus(struct rs_service *s, struct rs_corpus *corpus, struct sc_err *err)
 {
 	struct sc_buf spec = {0};
@@ -643,7 +637,7 @@ static int save_corpus(struct rs_service *s, struct rs_corpus *corpus, struct sc
 		memcpy(source.ends, info->ends, sizeof(source.ends));
 		rc = meta_dataset_add_source(s->catalog, id, i, &source, err);
 		if (rc == 0 && info->borders)
-			rc = meta_blob_seal(s->catalog, info->borders, table_bytes(corpus, info), NULL, err);
+			rc = meta_blob_seal(s->catalog, info->borders, info->table_bytes, NULL, err);
 		if (rc == 0 && info->blob)
 			rc = meta_blob_seal(s->catalog, info->blob, info->bytes, NULL, err);
 	}

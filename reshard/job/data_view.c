@@ -405,6 +405,12 @@ uint64_t rs_data_bytes(const struct rs_data_file *file)
 	return rs_part_bytes(file->part->part, file->nr);
 }
 
+int rs_data_pieces(struct rs_data_file *file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
+		   struct sc_err *err)
+{
+	return rs_part_pieces(file->part->part, file->nr, at, bytes, iov, room, err);
+}
+
 int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
 {
 	return rs_part_read(file->part->part, file->nr, at, bytes, to, err);

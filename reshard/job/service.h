@@ -16,6 +16,7 @@
 #define RS_SERVICE_H
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include "meta/catalog/catalog.h"
 #include "reshard/engine/image.h"
@@ -169,6 +170,9 @@ uint64_t rs_data_bytes(const struct rs_data_file *file);
 /** at + bytes is within the file.  Errors: SC_E_SOURCE: a source is not as it was. */
 int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to,
 		 struct sc_err *err);
+/** The same bytes as pieces of memory, checked now; how many, 0: more than `room`, or an error. */
+int rs_data_pieces(struct rs_data_file *file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
+		   struct sc_err *err);
 
 /* --- trees --- */
 

@@ -16,6 +16,7 @@ import platform
 import sys
 import time
 
+import data
 import files
 import meta
 import moves
@@ -23,7 +24,8 @@ from harness import Mount, Report
 
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
-         "many": meta.many, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save, "memory": moves.memory}
+         "many": meta.many, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save,
+         "data_read": data.reading, "data_start": data.start, "memory": moves.memory}
 
 
 def machine():

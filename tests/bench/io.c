@@ -13,7 +13,8 @@
  *
  * A FILE written as cold:FILE has its pages dropped from the cache of its own file system (of the
  * mount, for a view) before each rep; others are read once before the first.  $IO_OFFSET bytes at
- * the start (a header) are left out by `read`, so that what is timed is data.
+ * the start (a header) are left out by `read`, so that what is timed is data.  In mode `read`, a FILE
+ * written as by:LIST:FILE is read by one pread for each extent in LIST (pairs of u64: offset, bytes).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -60,6 +61,48 @@ static uint64_t read_all(int fd, unsigned char *to, uint64_t from)
 	if (n < 0)
 		die("read");
 	return at - from;
+}
+
+struct extents {
+	uint64_t nr, (*at)[2];
+};
+
+static struct extents load_extents(const char *path)
+{
+	static struct extents x;
+	struct stat st;
+	int fd;
+
+	if (x.at)
+		return x; /* one list a run */
+	fd = open(path, O_RDONLY);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		die(path);
+	x.nr = (uint64_t)st.st_size / 16;
+	x.at = malloc((size_t)st.st_size);
+	for (ssize_t n, done = 0; done < st.st_size; done += n) {
+		n = pread(fd, (char *)x.at + done, (size_t)(st.st_size - done), done);
+		if (n <= 0)
+			die(path);
+	}
+	(void)close(fd);
+	return x;
+}
+
+/* Into one buffer, as a loader that fills batches does. */
+static uint64_t read_extents(int fd, struct extents x)
+{
+	uint64_t used = 0, total = 0;
+
+	for (uint64_t i = 0; i < x.nr; i++) {
+		if (used + x.at[i][1] > BLOCK)
+			used = 0;
+		if (pread(fd, buffer + used, x.at[i][1], (off_t)x.at[i][0]) != (ssize_t)x.at[i][1])
+			die("pread");
+		used += x.at[i][1];
+		total += x.at[i][1];
+	}
+	return total;
 }
 
 static uint64_t sum_mapping(int fd, uint64_t bytes)
@@ -126,7 +169,9 @@ static double first_byte(const char *path)
 static double one(const char *mode, const char *file, uint64_t *ret_bytes)
 {
 	bool cold = strncmp(file, "cold:", 5) == 0;
-	const char *path = cold ? file + 5 : file;
+	bool by = strncmp(file, "by:", 3) == 0;
+	const char *path = cold ? file + 5 : by ? strchr(file + 3, ':') + 1 : file;
+	struct extents extents = {0};
 	struct stat st;
 	double began;
 	int fd;
@@ -142,10 +187,18 @@ static double one(const char *mode, const char *file, uint64_t *ret_bytes)
 	fd = open(path, O_RDONLY);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		die(path);
+	if (by) {
+		char list[4096];
+
+		(void)snprintf(list, sizeof(list), "%.*s", (int)(path - 1 - (file + 3)), file + 3);
+		extents = load_extents(list);
+	}
 	if (cold)
 		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	began = now();
-	if (strcmp(mode, "read") == 0)
+	if (by)
+		*ret_bytes = read_extents(fd, extents);
+	else if (strcmp(mode, "read") == 0)
 		*ret_bytes = read_all(fd, buffer, skip);
 	else if (strcmp(mode, "mmap") == 0)
 		*ret_bytes = sum_mapping(fd, (uint64_t)st.st_size);
