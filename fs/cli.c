@@ -13,7 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "meta/base/log.h"
 #include "reshard/format/safetensors.h"
+#include "reshard/job/service.h"
 
 #define PATH_BYTES 4096
 
@@ -366,6 +368,50 @@ int cli_data(int argc, char **argv)
 	}
 	sc_buf_done(&text);
 	return rc;
+}
+
+/* --- fsck --- */
+
+static void no_names(void *arg)
+{
+	(void)arg;
+}
+
+static void no_news(void *arg, uint64_t job)
+{
+	(void)arg;
+	(void)job;
+}
+
+int cli_fsck(int argc, char **argv)
+{
+	struct rs_events events = {NULL, no_names, no_news};
+	struct rs_options options = {.events = &events, .quiet_worker = true, .keep_garbage = true};
+	struct rs_service *s = NULL;
+	struct sc_buf report = {0};
+	struct sc_err err = {0};
+	uint64_t bad = 0;
+	bool repair = argc > 2 && strcmp(argv[1], "--repair") == 0;
+	char database[PATH_BYTES];
+	int rc;
+
+	if (argc != 2 + repair || *argv[argc - 1] == '-')
+		return -1;
+	options.store = argv[argc - 1];
+	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
+	if (access(database, R_OK) < 0)
+		return fail(database); /* a service would make it */
+	sc_log_open(false, SC_LOG_ERROR);
+	rc = rs_service_new(&options, &s, &err);
+	if (rc == 0)
+		rc = rs_fsck(s, repair, &bad, &report, &err);
+	if (report.text)
+		(void)fputs(report.text, stdout);
+	if (rc < 0)
+		(void)fprintf(stderr, "scalai: %s\n", err.msg);
+	sc_buf_done(&report);
+	rs_service_free(s);
+	return rc < 0 || bad;
 }
 
 /* --- verify --- */

@@ -16,6 +16,8 @@ struct cli_import {
 int cli_import(const struct cli_import *import);
 /** `data ...`: argv[0] is "data". -1: wrong usage. */
 int cli_data(int argc, char **argv);
+/** `fsck [--repair] STORE`, of a store that nobody has mounted. -1: wrong usage. */
+int cli_fsck(int argc, char **argv);
 int cli_verify(const char *mount, const char *job, const char *reference);
 
 #endif

@@ -19,6 +19,7 @@ static const char usage_text[] =
 	"  scalai data [-m MOUNTPOINT] remove|refresh JOB NAME\n"
 	"  scalai data [-m MOUNTPOINT] show JOB\n"
 	"  scalai verify [-m MOUNTPOINT] JOB [--reference FILE.safetensors]\n"
+	"  scalai fsck [--repair] STORE\n"
 	"  scalai --version | --help\n"
 	"\n"
 	"Every subcommand is a thin layer over the files of the mount; see scalai(1).\n";
@@ -143,6 +144,11 @@ int main(int argc, char **argv)
 		return main_mount(argc - 1, argv + 1);
 	if (strcmp(argv[1], "umount") == 0)
 		return main_umount(argc - 1, argv + 1);
+	if (strcmp(argv[1], "fsck") == 0) {
+		int rc = cli_fsck(argc - 1, argv + 1);
+
+		return rc < 0 ? usage() : rc;
+	}
 	if (strcmp(argv[1], "data") == 0) {
 		int rc = cli_data(argc - 1, argv + 1);
 

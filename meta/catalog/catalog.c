@@ -7,6 +7,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* of a blob: no dataset has it */
+#define NOT_DATA "id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN (SELECT borders FROM " \
+		 "data_source WHERE borders IS NOT NULL)"
 #define U64(row, i) ((uint64_t)sqlite3_column_int64((row), (i)))
 
 struct walk_arg {
@@ -18,6 +21,7 @@ struct walk_arg {
 		meta_set_blob_fn *set_blob;
 		meta_work_fn *work;
 		meta_text_fn *text;
+		meta_blob_fn *blob;
 	} fn;
 	void *arg;
 	bool found;
@@ -412,9 +416,7 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 		rc = db_run(c, err, "DELETE FROM dataset WHERE id NOT IN (SELECT dataset FROM version_data)", "");
 	if (rc == 0)
 		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
-			     "set_blob) AND id NOT IN (SELECT id FROM work) AND id NOT IN "
-			     "(SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN "
-			     "(SELECT borders FROM data_source WHERE borders IS NOT NULL)", "");
+			     "set_blob) AND id NOT IN (SELECT id FROM work) AND " NOT_DATA, "");
 	if (rc == SC_E_NO_MEMORY)
 		rc = sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {
@@ -425,6 +427,62 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 			rc = 0;
 	}
 	sc_vec_done(&unused);
+	return rc;
+}
+
+static int on_blob_row(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1), .work = sqlite3_column_int(row, 3),
+				  .garbage = sqlite3_column_int(row, 4) != 0};
+
+	if (sqlite3_column_bytes(row, 2) == 16)
+		b.hash = sqlite3_column_blob(row, 2);
+	return w->fn.blob(w->arg, &b);
+}
+
+int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk_arg w = {.fn.blob = fn, .arg = arg};
+
+	return db_each(c, err, on_blob_row, &w, "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
+		       "blob.id), -1), id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT id FROM "
+		       "work) AND " NOT_DATA " FROM blob ORDER BY id", "");
+}
+
+static int on_complaint(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+	const char *text = db_text(row, 0);
+
+	return strcmp(text, "ok") == 0 ? 0 : w->fn.text(w->arg, 0, text, "");
+}
+
+int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, struct sc_err *err)
+{
+	static const char *const checks[] = {
+		"PRAGMA integrity_check",
+		"SELECT 'job ' || name || ': its head ' || head || ' is no version' FROM job WHERE head IS NOT NULL AND head NOT IN "
+		"(SELECT id FROM version)",
+		"SELECT 'version ' || version || ' has a set ' || blob_set || ' that is not there' FROM version_set WHERE "
+		"blob_set NOT IN (SELECT id FROM blob_set)",
+		"SELECT 'version ' || version || ' uses a dataset ' || dataset || ' that is not there' FROM version_data "
+		"WHERE dataset NOT IN (SELECT id FROM dataset)",
+		"SELECT 'set ' || blob_set || ' has a blob ' || blob || ' that is not there' FROM set_blob WHERE blob NOT IN "
+		"(SELECT id FROM blob)",
+		"SELECT 'set ' || id || ' has a layout ' || layout || ' that is not there' FROM blob_set WHERE layout NOT IN "
+		"(SELECT id FROM layout)",
+		"SELECT 'version ' || id || ' has a layout ' || layout || ' that is not there' FROM version WHERE layout NOT "
+		"IN (SELECT id FROM layout)",
+		"SELECT 'dataset ' || dataset || ' has a blob that is not there' FROM data_source WHERE (blob IS NOT NULL AND "
+		"blob NOT IN (SELECT id FROM blob)) OR (borders IS NOT NULL AND borders NOT IN (SELECT id FROM blob))",
+		"SELECT 'a file of a working tree, ' || id || ', has no blob' FROM work WHERE id NOT IN (SELECT id FROM blob)",
+	};
+	struct walk_arg w = {.fn.text = fn, .arg = arg};
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < sizeof(checks) / sizeof(*checks); i++)
+		rc = db_each(c, err, on_complaint, &w, checks[i], "");
 	return rc;
 }
 

@@ -19,8 +19,9 @@ struct meta_catalog;
 
 #define META_SHARED INT64_C(-1)	/* the "rank" of files of the job itself */
 
-/** Opens or makes the database and brings its schema up to date (user_version). */
-int meta_catalog_open(const char *path, struct meta_catalog **ret, struct sc_err *err);
+/** Opens the database and brings its schema up to date (user_version).  An empty one, or none, is
+ *  made only if `may_be_new`. */
+int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **ret, struct sc_err *err);
 struct meta_catalog *meta_catalog_close(struct meta_catalog *c);
 
 /** A transaction; `durable`: on stable storage when meta_catalog_commit returns. */
@@ -189,6 +190,17 @@ int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const 
  * answers 1 of them: somebody holds them.
  */
 int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err);
+struct meta_blob_row {
+	uint64_t id, bytes;
+	const uint8_t *hash;	/* 16 bytes, NULL: not known yet */
+	int work;		/* of a working tree, not sealed: enum meta_work_kind; -1: sealed */
+	bool garbage;		/* nothing has it any more */
+};
+
+typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
+int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
+/** Calls `fn` with each complaint of SQLite's integrity check, and of rows that lead nowhere. */
+int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, struct sc_err *err);
 /** Is there a row for this blob? 1, 0 or an error. */
 int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 

@@ -66,11 +66,14 @@ static int read_int(void *arg, sqlite3_stmt *row)
 	return 0;
 }
 
-static int migrate(struct meta_catalog *c, const char *path, struct sc_err *err)
+static int migrate(struct meta_catalog *c, const char *path, bool may_be_new, struct sc_err *err)
 {
 	int version = 0;
 	int rc = db_each(c, err, read_int, &version, "PRAGMA user_version", "");
 
+	/* an empty catalog over blobs is one that was lost: all of them would be garbage */
+	if (rc == 0 && version == 0 && !may_be_new)
+		return sc_fail(err, SC_E_CATALOG, "catalog '%s' is empty, and there are blobs: restore it", path);
 	if (rc == 0 && version > VERSION_NOW)
 		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, this program knows %d: use a newer one",
 			       path, version, VERSION_NOW);
@@ -89,7 +92,7 @@ static int migrate(struct meta_catalog *c, const char *path, struct sc_err *err)
 	return rc;
 }
 
-int meta_catalog_open(const char *path, struct meta_catalog **ret, struct sc_err *err)
+int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **ret, struct sc_err *err)
 {
 	struct meta_catalog *c = sc_zalloc(sizeof(*c));
 	pthread_mutexattr_t recursive;
@@ -109,7 +112,7 @@ int meta_catalog_open(const char *path, struct meta_catalog **ret, struct sc_err
 			     "PRAGMA busy_timeout = 5000; PRAGMA foreign_keys = OFF;"
 			     "PRAGMA wal_autocheckpoint = 1000;", err);
 	if (rc == 0)
-		rc = migrate(c, path, err);
+		rc = migrate(c, path, may_be_new, err);
 	if (rc < 0)
 		meta_catalog_close(c);
 	else

@@ -67,6 +67,9 @@ static int open_store(const char *path, struct meta_store *s, struct sc_err *err
 		(void)snprintf(name, sizeof(name), "%02x", i);
 		rc = make_dir(s->blobs, name, NULL, err);
 	}
+	/* a store that was just made is there after a power cut, too */
+	if (rc == 0 && (sc_sys.fsync(s->blobs) < 0 || sc_sys.fsync(s->dir) < 0))
+		rc = sc_fail_sys(err, errno, "store '%s': cannot flush its folders", path);
 	if (rc == 0)
 		s->sealed = private_read_only(s->blobs);
 	return rc;
@@ -127,6 +130,42 @@ int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_e
 	blob_path(blob, path, sizeof(path));
 	if (sc_sys.unlinkat(store->blobs, path, 0) < 0 && errno != ENOENT)
 		return sc_fail_sys(err, errno, "store: cannot remove blob %" PRIu64, blob);
+	return 0;
+}
+
+int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int to = -1;
+	char path[40], name[32];
+	int rc = make_dir(store->dir, "lost+found", &to, err);
+
+	if (rc < 0)
+		return rc;
+	blob_path(blob, path, sizeof(path));
+	(void)snprintf(name, sizeof(name), "%" PRIu64, blob);
+	if (renameat2(store->blobs, path, to, name, RENAME_NOREPLACE) < 0)
+		return sc_fail_sys(err, errno, "store: cannot move blob %" PRIu64 " to lost+found", blob);
+	return 0;
+}
+
+void meta_store_note_dir(struct meta_store_dirs *dirs, uint64_t blob)
+{
+	dirs->bits[blob % FAN_OUT / 64] |= UINT64_C(1) << blob % 64;
+}
+
+int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store_dirs *dirs, struct sc_err *err)
+{
+	for (int i = 0; i < FAN_OUT; i++) {
+		sc_cleanup(sc_closep) int fd = -1;
+		char name[8];
+
+		if (!(dirs->bits[i / 64] >> i % 64 & 1))
+			continue;
+		(void)snprintf(name, sizeof(name), "%02x", i);
+		fd = sc_sys.openat(store->blobs, name, O_RDONLY | O_DIRECTORY, 0);
+		if (fd < 0 || sc_sys.fsync(fd) < 0)
+			return sc_fail_sys(err, errno, "store: cannot flush folder '%s'", name);
+	}
 	return 0;
 }
 

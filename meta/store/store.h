@@ -32,6 +32,14 @@ int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flag
 			 struct sc_err *err);
 /** Missing blobs are not an error. */
 int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err);
+/** Moves a file that no row knows to STORE/lost+found. */
+int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err);
+/** Names of new blobs on stable storage: of these folders, bit `blob % 256` each. */
+struct meta_store_dirs {
+	uint64_t bits[4];
+};
+void meta_store_note_dir(struct meta_store_dirs *dirs, uint64_t blob);
+int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store_dirs *dirs, struct sc_err *err);
 /** Calls `each` for every blob file there is; it may remove the file. */
 int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint64_t blob), void *arg,
 		    struct sc_err *err);

@@ -227,6 +227,7 @@ static int verify(struct commit *c)
 static int sync_blobs(struct commit *c)
 {
 	bool sync = rs_job_syncs(c->job);
+	struct meta_store_dirs dirs = {{0}};
 
 	rs_step(RS_STEP_COMMIT_SYNC);
 	for (size_t i = 0; sync && i < c->items.nr; i++) {
@@ -241,8 +242,9 @@ static int sync_blobs(struct commit *c)
 					 c->items.at[i].w.path);
 		if (rc < 0)
 			return rc;
+		meta_store_note_dir(&dirs, c->items.at[i].w.blob);
 	}
-	return 0;
+	return meta_store_sync_dirs(&c->s->store, &dirs, c->err);
 }
 
 /* --- 5 transact --- */

@@ -152,6 +152,15 @@ static int scan(struct change *c, struct edit *e, struct rs_index *x, const stru
 		rc = rs_data_source_ends(x->fd, x->bytes, info->ends, c->err);
 	if (rc == 0 && e->spec.copy)
 		rc = copy_in(c, info, x->fd, c->err);
+	if (rc == 0 && rs_job_syncs(c->job)) {
+		struct meta_store_dirs dirs = {{0}};
+
+		if (info->borders)
+			meta_store_note_dir(&dirs, info->borders);
+		if (info->blob)
+			meta_store_note_dir(&dirs, info->blob);
+		rc = meta_store_sync_dirs(&c->s->store, &dirs, c->err);
+	}
 	if (rc == 0 && (sc_sys.fstat(x->fd, &after) < 0 || !same_file(st, &after)))
 		rc = sc_fail(c->err, SC_E_SOURCE, "'%s' was written to while it was taken in; try again", x->path);
 	return rc;

@@ -262,6 +262,17 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 
 /* --- the flip --- */
 
+/* The files are on stable storage; their names, too. */
+static int sync_names(struct rs_pass *p, struct rs_set *const *sets, size_t nr)
+{
+	struct meta_store_dirs dirs = {{0}};
+
+	for (size_t i = 0; i < nr; i++)
+		for (size_t k = 0; sets[i] && k < sets[i]->nr_blobs; k++)
+			meta_store_note_dir(&dirs, sets[i]->blobs[k].blob);
+	return rs_job_syncs(p->job) ? meta_store_sync_dirs(&p->s->store, &dirs, p->err) : 0;
+}
+
 /* All new sets become the version's storage in one transaction: the flip. */
 static int flip(struct rs_pass *p, struct rs_set **sets)
 {
@@ -357,6 +368,8 @@ int rs_materialize(struct rs_pass *p)
 		if (v->sets[i]->kind == META_SET_TENSORS &&
 		    (v->sets[i]->layout_id != v->layout_id || strcmp(v->sets[i]->topo.text, v->topo.text) != 0))
 			rc = write_set(p, v->sets[i], &sets[i]);
+	if (rc == 0)
+		rc = sync_names(p, sets, v->nr_sets);
 	if (rc == 0)
 		rc = flip(p, sets);
 	for (size_t i = 0; sets && i < v->nr_sets; i++)

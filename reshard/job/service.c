@@ -432,21 +432,30 @@ int rs_path_text(struct rs_service *s, uint64_t id, const char **ret, struct sc_
 
 /* --- start and end --- */
 
+static int any_blob(void *arg, uint64_t blob)
+{
+	(void)arg;
+	(void)blob;
+	return 1;
+}
+
 static int service_new(const struct rs_options *o, struct rs_service *s, struct sc_err *err)
 {
 	struct sc_buf path = {0};
-	int rc = meta_store_open(o->store, &s->store, err);
+	int rc = meta_store_open(o->store, &s->store, err), blobs = 0;
 
+	if (rc == 0)
+		rc = blobs = meta_store_each(&s->store, any_blob, NULL, err);
 	if (rc < 0)
 		return rc;
 	sc_buf_printf(&path, "%s/scalai.db", o->store);
-	rc = path.failed ? sc_nomem(err) : meta_catalog_open(path.text, &s->catalog, err);
+	rc = path.failed ? sc_nomem(err) : meta_catalog_open(path.text, !blobs, &s->catalog, err);
 	sc_buf_done(&path);
 	if (rc == 0)
 		rc = rs_blobs_new(&s->store, &s->blobs, err);
 	if (rc == 0)
 		rc = load_jobs(s, err);
-	if (rc == 0)
+	if (rc == 0 && !o->keep_garbage)
 		rc = rs_garbage(s, err);
 	if (rc == 0 && !o->quiet_worker)
 		rc = rs_worker_start(s, err);

@@ -41,11 +41,23 @@ struct rs_options {
 	const char *store;
 	const char *preset_dir;		/* of the user's own presets, or NULL */
 	const struct rs_events *events;
-	bool quiet_worker;		/* no background work: tests drive it */
+	bool quiet_worker;		/* no background work: rs_service_work() does it */
+	bool keep_garbage;		/* fsck looks at it first */
 };
 
 int rs_service_new(const struct rs_options *options, struct rs_service **ret, struct sc_err *err);
 struct rs_service *rs_service_free(struct rs_service *s);
+/** What the worker does, once, in this thread: verify, materialize, hash, remove garbage.
+ *  Only with quiet_worker.  The first error is returned. */
+int rs_service_work(struct rs_service *s, struct sc_err *err);
+
+/**
+ * Checks everything a store promises: rows that fit together, each blob's size and hash, copies and
+ * hashes of each version's tensors, no file too many.  `repair`: files that no row knows go to
+ * lost+found, a damaged blob is replaced by another one with the same contents.
+ * *ret_bad: what is wrong and stays so.  Lines of `report` say what.  Errors: of reading.
+ */
+int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err);
 const struct meta_store *rs_service_store(struct rs_service *s);
 
 /* --- jobs --- */

@@ -107,6 +107,20 @@ struct work_load {
 	struct sc_err *err;
 };
 
+/* A crash between a new file's row and its bytes: the file exists and is empty, as if it had come after. */
+static int make_missing(struct rs_service *s, const struct meta_work_row *row, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = meta_store_open_blob(&s->store, row->id, O_RDONLY, &fd, err);
+
+	if (rc == 0 || err->errnum != ENOENT)
+		return rc;
+	rc = meta_store_create(&s->store, row->id, &fd, err);
+	if (rc == 0 && sc_sys.fchmod(fd, row->mode & 07777) < 0)
+		rc = sc_fail_sys(err, errno, "cannot set a mode");
+	return rc;
+}
+
 static int on_work(void *arg, const struct meta_work_row *row)
 {
 	struct work_load *l = arg;
@@ -114,6 +128,8 @@ static int on_work(void *arg, const struct meta_work_row *row)
 			    .uid = row->uid, .gid = row->gid, .mtime_ns = row->mtime_ns};
 	int rc = rs_path_text(l->job->service, row->path, &w.path, l->err);
 
+	if (rc == 0 && row->kind == META_WORK_FILE)
+		rc = make_missing(l->job->service, row, l->err);
 	if (rc == 0 && rs_work_put(l->job, row->rank == META_SHARED ? RS_SHARED : (uint32_t)row->rank, w) < 0)
 		rc = sc_nomem(l->err);
 	return rc;

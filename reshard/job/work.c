@@ -102,6 +102,22 @@ int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	return 0;
 }
 
+/* Where the kernel can't copy between two file systems. */
+static int copy_by_hand(int to, int from, uint64_t at, uint64_t bytes, const char *path, struct sc_err *err)
+{
+	size_t room = 1u << 20;
+	unsigned char *buffer = sc_sys.alloc(room);
+	int rc = buffer ? 0 : sc_nomem(err);
+
+	for (uint64_t n; rc == 0 && at < bytes; at += n) {
+		n = sc_min_u64(room, bytes - at);
+		if (sc_pread_all(from, buffer, n, at) < 0 || sc_pwrite_all(to, buffer, n, at) < 0)
+			rc = sc_fail_sys(err, errno, "cannot copy '%s'", path);
+	}
+	sc_sys.release(buffer);
+	return rc;
+}
+
 int rs_copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_err *err)
 {
 	uint64_t at = 0;
@@ -114,6 +130,8 @@ int rs_copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_e
 
 		if (n < 0 && errno == EINTR)
 			continue;
+		if (n < 0 && (errno == EXDEV || errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS))
+			return copy_by_hand(to, from, at, bytes, path, err);
 		if (n <= 0)
 			return sc_fail_sys(err, n ? errno : EIO, "cannot copy '%s'", path);
 		at += (uint64_t)n;

@@ -218,6 +218,51 @@ static int verify_head(struct rs_pass *p)
 	return rc;
 }
 
+/* --- hashes of blobs: what a bit flips in is found, whatever it means --- */
+
+struct unhashed {
+	size_t nr, room;
+	struct {
+		uint64_t id, bytes;
+	} *at;
+};
+
+static int on_blob(void *arg, const struct meta_blob_row *row)
+{
+	struct unhashed *u = arg;
+
+	if (row->hash || row->work >= 0 || row->garbage || !row->bytes)
+		return 0;
+	if (sc_vec_grow((void **)&u->at, u->nr, &u->room, sizeof(*u->at)) < 0)
+		return SC_E_NO_MEMORY;
+	u->at[u->nr].id = row->id;
+	u->at[u->nr++].bytes = row->bytes;
+	return 0;
+}
+
+/* Of sealed blobs whose bytes were compared (or were written by us) and that have none yet. */
+static int hash_blobs(struct rs_pass *p)
+{
+	struct unhashed u = {0};
+	uint8_t hash[16];
+	uint64_t bytes;
+	int rc = meta_blob_each(p->s->catalog, on_blob, &u, p->err);
+
+	if (rc == SC_E_NO_MEMORY)
+		rc = sc_nomem(p->err);
+	for (size_t i = 0; rc == 0 && i < u.nr; i++) {
+		struct sc_err gone;
+
+		if (rs_pass_is_stale(p))
+			rc = sc_fail(p->err, SC_E_CANCELLED, "a newer head");
+		/* one that was removed meanwhile needs none */
+		else if (rs_hash_blob(p->s, u.at[i].id, hash, &bytes, &gone) == 0 && bytes == u.at[i].bytes)
+			rc = meta_blob_seal(p->s->catalog, u.at[i].id, bytes, hash, p->err);
+	}
+	sc_vec_done(&u);
+	return rc;
+}
+
 static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 {
 	bool wants;
@@ -229,15 +274,13 @@ static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 	return wants && !rs_version_is_materialized(head->version);
 }
 
-/* One job; true when it has to be tried again. */
-static bool work_on(struct rs_service *s, struct rs_job *job)
+static int work_on(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
-	struct sc_err err = {0};
-	struct rs_pass p = {.s = s, .job = job, .err = &err, .head = rs_job_head(job)};
-	int rc = 0;
+	struct rs_pass p = {.s = s, .job = job, .err = err, .head = rs_job_head(job)};
+	int rc;
 
 	if (!p.head)
-		return false;
+		return 0;
 	rc = verify_head(&p);
 	if (rc == 0 && rs_version_verified(p.head->version) == META_EQUAL && wants_materialize(job, p.head)) {
 		rc = rs_materialize(&p);
@@ -245,12 +288,35 @@ static bool work_on(struct rs_service *s, struct rs_job *job)
 			sc_log(SC_LOG_INFO, "job '%s': version %" PRIu64 " is materialized", job->name,
 			       p.head->version->nr);
 		rs_kick(s, true);
+	} else if (rc == 0) {
+		rc = hash_blobs(&p);
 	}
 	rs_view_unref(s, p.head);
+	return rc;
+}
+
+/* One job; true when it has to be tried again. */
+static bool try_job(struct rs_service *s, struct rs_job *job)
+{
+	struct sc_err err = {0};
+	int rc = work_on(s, job, &err);
+
 	if (rc == SC_E_CANCELLED)
 		return false; /* whoever made the newer head has kicked */
 	set_stopped(job, rc < 0 ? err.msg : NULL);
 	return rc < 0;
+}
+
+int rs_service_work(struct rs_service *s, struct sc_err *err)
+{
+	struct rs_job *job;
+	int rc = 0;
+
+	/* twice: what was materialized is then hashed */
+	for (int pass = 0; rc == 0 && pass < 2; pass++)
+		for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
+			rc = rs_job_is_removed(job) ? 0 : work_on(s, job, err);
+	return rc < 0 ? rc : collect_garbage(s, err);
 }
 
 static void *worker(void *arg)
@@ -286,7 +352,7 @@ static void *worker(void *arg)
 			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
 		again = false;
 		for (size_t i = 0; (job = rs_job_at(s, i)); i++)
-			again |= !rs_job_is_removed(job) && work_on(s, job);
+			again |= !rs_job_is_removed(job) && try_job(s, job);
 		/* what a failed pass has written is of no use */
 		if (again && collect_garbage(s, &err) < 0)
 			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);

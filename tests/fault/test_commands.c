@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each allocation, open, fstat, fsync and mmap of a commit and of a topology write fails in turn, through the
- * one replaceable table: the command is refused with a sentence, the job is exactly as before, and
- * the same command passes once nothing fails.  Runs the service without a mount.
+ * Faults: each call of each kind that a command makes fails in turn, until one run has none: memory,
+ * reading, writing, descriptors, and what SQLite writes and reads.  The command is refused with a
+ * sentence, the job is exactly as before, and the same command passes once nothing fails.  Short and
+ * interrupted calls change nothing at all.  Runs the service without a mount.
  */
 #include "reshard/job/service.h"
+
+#include "meta/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +27,7 @@ static struct sc_sys real;
 static long left;		/* calls until one fails */
 static int failures;		/* that happened */
 static pthread_t victim;	/* only this thread's calls fail */
+static int error;		/* what fails says */
 
 static bool fails_now(void)
 {
@@ -35,7 +40,7 @@ static bool fails_now(void)
 #define FAIL(value)                                                                                \
 	do {                                                                                       \
 		if (fails_now()) {                                                                 \
-			errno = EIO;                                                               \
+			errno = error;                                                             \
 			return value;                                                              \
 		}                                                                                  \
 	} while (0)
@@ -74,22 +79,167 @@ static void *bad_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t
 	return real.mmap(at, bytes, prot, flags, fd, off);
 }
 
-static void break_all(long n)
+static ssize_t bad_pread(int fd, void *p, size_t n, off_t at)
+{
+	FAIL(-1);
+	return real.pread(fd, p, n, at);
+}
+
+static ssize_t bad_pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	FAIL(-1);
+	return real.pwrite(fd, p, n, at);
+}
+
+static int bad_ftruncate(int fd, off_t n)
+{
+	FAIL(-1);
+	return real.ftruncate(fd, n);
+}
+
+static int bad_fallocate(int fd, int mode, off_t at, off_t n)
+{
+	FAIL(-1);
+	return real.fallocate(fd, mode, at, n);
+}
+
+static int bad_fchmod(int fd, mode_t mode)
+{
+	FAIL(-1);
+	return real.fchmod(fd, mode);
+}
+
+static ssize_t bad_copy_range(int from, off_t *from_at, int to, off_t *to_at, size_t n)
+{
+	FAIL(-1);
+	return real.copy_range(from, from_at, to, to_at, n);
+}
+
+/* SQLite's own calls */
+static ssize_t (*sql_pwrite)(int fd, const void *p, size_t n, off_t at);
+static ssize_t (*sql_pread)(int fd, void *p, size_t n, off_t at);
+
+static ssize_t bad_sql_pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	FAIL(-1);
+	return sql_pwrite(fd, p, n, at);
+}
+
+static ssize_t bad_sql_pread(int fd, void *p, size_t n, off_t at)
+{
+	FAIL(-1);
+	return sql_pread(fd, p, n, at);
+}
+
+/* Calls that do less than was asked for, or are interrupted: nothing may come of it. */
+static unsigned dice;
+
+static bool is_odd(void)
+{
+	dice = dice * 1103515245 + 12345;
+	if (!pthread_equal(victim, pthread_self()) || (dice >> 16) % 3)
+		return false;
+	failures++;
+	return true;
+}
+
+static ssize_t odd_pread(int fd, void *p, size_t n, off_t at)
+{
+	if (is_odd() && dice & 1 << 20) {
+		errno = EINTR;
+		return -1;
+	}
+	return real.pread(fd, p, is_odd() && n > 1 ? n / 2 : n, at);
+}
+
+static ssize_t odd_pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	if (is_odd() && dice & 1 << 20) {
+		errno = EINTR;
+		return -1;
+	}
+	return real.pwrite(fd, p, is_odd() && n > 1 ? n / 2 : n, at);
+}
+
+static ssize_t odd_copy_range(int from, off_t *from_at, int to, off_t *to_at, size_t n)
+{
+	if (is_odd() && dice & 1 << 20) {
+		errno = EINTR;
+		return -1;
+	}
+	return real.copy_range(from, from_at, to, to_at, is_odd() && n > 1 ? n / 2 : n);
+}
+
+static ssize_t odd_sql_pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	if (is_odd()) {
+		errno = EINTR;
+		return -1;
+	}
+	return sql_pwrite(fd, p, n, at);
+}
+
+/* What fails, one kind after another. */
+enum kind { MEMORY, READING, WRITING, DESCRIPTORS, CATALOG_FULL, CATALOG_BROKEN, ODD, KINDS };
+
+static const char *const kind_names[] = {"no memory", "EIO when reading", "ENOSPC when writing", "EMFILE",
+					 "catalog: ENOSPC", "catalog: EIO", "short calls and EINTR"};
+
+static void set_sql(void *pwrite_fn, void *pread_fn)
+{
+	sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+
+	vfs->xSetSystemCall(vfs, "pwrite64", (sqlite3_syscall_ptr)pwrite_fn);
+	vfs->xSetSystemCall(vfs, "pread64", (sqlite3_syscall_ptr)pread_fn);
+}
+
+static void break_all(enum kind kind, long n)
 {
 	left = n;
 	failures = 0;
 	victim = pthread_self();
-	sc_sys.alloc = bad_alloc;
-	sc_sys.resize = bad_resize;
-	sc_sys.openat = bad_openat;
-	sc_sys.fstat = bad_fstat;
-	sc_sys.fsync = bad_fsync;
-	sc_sys.mmap = bad_mmap;
+	error = kind == WRITING || kind == CATALOG_FULL ? ENOSPC : kind == DESCRIPTORS ? EMFILE : EIO;
+	switch (kind) {
+	case MEMORY:
+		sc_sys.alloc = bad_alloc;
+		sc_sys.resize = bad_resize;
+		break;
+	case READING:
+		sc_sys.openat = bad_openat;
+		sc_sys.fstat = bad_fstat;
+		sc_sys.mmap = bad_mmap;
+		sc_sys.pread = bad_pread;
+		break;
+	case WRITING:
+		sc_sys.fsync = bad_fsync;
+		sc_sys.pwrite = bad_pwrite;
+		sc_sys.ftruncate = bad_ftruncate;
+		sc_sys.fallocate = bad_fallocate;
+		sc_sys.fchmod = bad_fchmod;
+		sc_sys.copy_range = bad_copy_range;
+		break;
+	case DESCRIPTORS:
+		sc_sys.openat = bad_openat;
+		break;
+	case CATALOG_FULL:
+		set_sql(bad_sql_pwrite, sql_pread);
+		break;
+	case CATALOG_BROKEN:
+		set_sql(bad_sql_pwrite, bad_sql_pread);
+		break;
+	default:
+		sc_sys.pread = odd_pread;
+		sc_sys.pwrite = odd_pwrite;
+		sc_sys.copy_range = odd_copy_range;
+		set_sql(odd_sql_pwrite, sql_pread);
+		break;
+	}
 }
 
 static void mend_all(void)
 {
 	sc_sys = real;
+	set_sql(sql_pwrite, sql_pread);
 }
 
 static void ignore_names(void *arg)
@@ -112,7 +262,7 @@ static void put_file(struct rs_service *s, struct rs_job *job, uint32_t rank, co
 	int in, out;
 	ssize_t n;
 
-	(void)snprintf(path, sizeof(path), "%s/%u/%s", SAMPLE, rank, name);
+	(void)snprintf(path, sizeof(path), "%s/%u/model.safetensors", SAMPLE, rank);
 	in = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(in >= 0);
 	assert_int_equal(0, rs_work_create(s, job, rank, name, &owner, &blob, &out, &err));
@@ -120,6 +270,12 @@ static void put_file(struct rs_service *s, struct rs_job *job, uint32_t rank, co
 		assert_int_equal(n, write(out, buf, (size_t)n));
 	(void)close(in);
 	(void)close(out);
+}
+
+static int discard(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	(void)text;
+	return rs_job_discard(s, job, err);
 }
 
 static char *status_of(struct rs_service *s, struct rs_job *job)
@@ -131,36 +287,40 @@ static char *status_of(struct rs_service *s, struct rs_job *job)
 	return buf.text;
 }
 
+typedef int command_fn(struct rs_service *, struct rs_job *, const char *, struct sc_err *);
+
+static long total, swallowed, first;
+
 /* The command with its n-th call failing, for every n until none does. */
-static void fail_in_turn(struct rs_service *s, struct rs_job *job, const char *what,
-			 int (*command)(struct rs_service *, struct rs_job *, const char *, struct sc_err *),
+static void fail_in_turn(struct rs_service *s, struct rs_job *job, enum kind kind, const char *what, command_fn *command,
 			 const char *text)
 {
 	char *before = status_of(s, job);
-	int refused = 0;
 
-	for (long n = 0;; n++) {
+	for (long n = first;; n++) {
 		struct sc_err err = {0};
 		int rc;
 
 		assert_true(n < 1000000);
-		break_all(n);
+		break_all(kind, n);
 		rc = command(s, job, text, &err);
 		mend_all();
-		if (rc == 0)
-			break; /* nothing failed, or what failed could be done without */
-		assert_true(failures > 0);
-		assert_true(strlen(err.msg) > 0 && err.errnum > 0);
+		total += failures;
+		if (rc == 0) {
+			/* a call may fail that can be done without (a hint, a cache); the next one then has its turn */
+			swallowed += failures;
+			break;
+		}
+		if (kind == ODD || failures == 0 || *err.msg == 0 || err.errnum <= 0)
+			fail_msg("%s, %s, call %ld: refused with '%s' (errno %d) after %d failures", kind_names[kind], what, n, err.msg,
+				 err.errnum, failures);
 		char *after = status_of(s, job);
 
 		if (strcmp(before, after) != 0)
-			fail_msg("%s, call %ld failed (%s): before\n%s\nafter\n%s", what, n, err.msg, before, after);
+			fail_msg("%s, %s, call %ld failed (%s): before\n%s\nafter\n%s", kind_names[kind], what, n, err.msg, before, after);
 		sc_sys.release(after);
-		refused++;
 	}
 	sc_sys.release(before);
-	printf("# %s: refused %d times, then taken\n", what, refused);
-	assert_true(refused > 50);
 }
 
 /* The rank's own files serve as sources: bytes of records, lines of json. */
@@ -173,33 +333,101 @@ static int add_data(struct rs_service *s, struct rs_job *job, const char *sample
 	return rs_job_data(s, job, text, geteuid(), getegid(), 0, err);
 }
 
-static void commands_fail_cleanly(void **unused)
+static int remove_data(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	return rs_job_data(s, job, text, geteuid(), getegid(), 0, err);
+}
+
+/* The worker's pass in this thread; what it has done when something fails, it has done. */
+static void fail_work(struct rs_service *s, enum kind kind)
+{
+	for (long n = 0;; n++) {
+		struct sc_err err = {0};
+		int rc;
+
+		assert_true(n < 1000000);
+		break_all(kind, n);
+		rc = rs_service_work(s, &err);
+		mend_all();
+		total += failures;
+		if (rc == 0 && failures == 0)
+			break;
+		swallowed += rc == 0;
+		if (kind == ODD) {
+			assert_int_equal(rc, 0);
+			break;
+		}
+	}
+}
+
+static void check_store(struct rs_service *s)
+{
+	struct sc_buf report = {0};
+	struct sc_err err = {0};
+	uint64_t bad = 1;
+
+	if (rs_fsck(s, false, &bad, &report, &err) < 0 || bad)
+		fail_msg("fsck: %s %s", report.text, err.msg);
+	sc_buf_done(&report);
+}
+
+static void all_commands(enum kind kind)
 {
 	static const struct rs_events events = {NULL, ignore_names, ignore_news};
 	char dir[] = "/tmp/scalai-fault.XXXXXX", clean[100];
 	struct rs_options options = {.store = dir, .events = &events, .quiet_worker = true};
 	struct rs_service *s = NULL;
 	struct rs_job *job = NULL;
-	struct sc_err err;
+	struct sc_err err = {0};
 
-	(void)unused;
-	real = sc_sys;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(0, rs_service_new(&options, &s, &err));
 	assert_int_equal(0, rs_job_make(s, "gpt", 0755, geteuid(), getegid(), &job, &err));
-	assert_int_equal(0, rs_job_layout(s, job, "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight",
-					  &err));
-	assert_int_equal(0, rs_job_topology(s, job, "tp=2 pp=2", &err));
+	fail_in_turn(s, job, kind, "layout", rs_job_layout, "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight");
+	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=2 pp=2");
+	fail_in_turn(s, job, kind, "config", rs_job_config, "buffer_mib=2 keep=3");
 	for (uint32_t rank = 0; rank < 4; rank++)
 		put_file(s, job, rank, "model.safetensors");
-	fail_in_turn(s, job, "commit", rs_job_commit, "step=1");
-	fail_in_turn(s, job, "topology", rs_job_topology, "tp=4 dp=2");
-	fail_in_turn(s, job, "data", add_data, SAMPLE);
-	fail_in_turn(s, job, "position", rs_job_commit, "samples=8");
+	fail_in_turn(s, job, kind, "commit", rs_job_commit, "step=1");
+	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=4 dp=2");
+	fail_work(s, kind);
+	check_store(s);
+	fail_in_turn(s, job, kind, "data", add_data, SAMPLE);
+	fail_in_turn(s, job, kind, "position", rs_job_commit, "samples=8");
+	fail_in_turn(s, job, kind, "layout", rs_job_layout, "use megatron-gpt vocab=301 tied=embedding.word_embeddings.weight");
+	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=1 pp=4");
+	fail_work(s, kind);
+	fail_in_turn(s, job, kind, "data", remove_data, "remove name=l\nrefresh name=r");
+	fail_in_turn(s, job, kind, "rollback", rs_job_rollback, "6");
+	put_file(s, job, 0, "model.safetensors.copy");
+	fail_in_turn(s, job, kind, "discard", discard, "");
+	fail_work(s, kind);
+	check_store(s);
 	assert_int_equal(0, rs_job_verify(s, job, &err));
 	rs_service_free(s);
 	(void)snprintf(clean, sizeof(clean), "rm -rf %s", dir);
 	assert_int_equal(0, system(clean));
+}
+
+static void commands_fail_cleanly(void **unused)
+{
+	sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+
+	(void)unused;
+	real = sc_sys;
+	sc_log_open(false, SC_LOG_ERROR);
+	sql_pwrite = (void *)vfs->xGetSystemCall(vfs, "pwrite64");
+	sql_pread = (void *)vfs->xGetSystemCall(vfs, "pread64");
+	for (enum kind kind = 0; kind < KINDS; kind++) {
+		long before = total;
+
+		/* from another call on each time: the first that can be done without ends a turn */
+		for (first = 0; first < (kind == MEMORY ? 2 : 24); first += kind == ODD ? 4 : 1)
+			all_commands(kind);
+		printf("# %s: %ld faults\n", kind_names[kind], total - before);
+		assert_true(total > before);
+	}
+	printf("# %ld faults, %ld of them could be done without\n", total, swallowed);
 }
 
 int main(void)

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fsck: everything that a store promises, looked at again.  Reads every byte.  A damaged blob is
+ * mended where another blob had the same contents (replicas that ranks wrote one by one).
+ */
+#include "reshard/job/service_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+struct found {
+	uint64_t id, bytes;
+	uint8_t hash[16];
+	bool has_hash, sealed, garbage, bad, mended;
+};
+
+struct fsck {
+	struct rs_service *s;
+	bool repair;
+	uint64_t bad;
+	struct sc_buf *report;
+	struct sc_err *err;
+	struct {
+		size_t nr, room;
+		struct found *at;	/* by id */
+	} blobs;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} orphans;
+	uint64_t bytes;
+};
+
+static int on_complaint(void *arg, uint64_t id, const char *text, const char *more)
+{
+	struct fsck *f = arg;
+
+	(void)id;
+	(void)more;
+	f->bad++;
+	sc_buf_printf(f->report, "BAD\tcatalog: %s\n", text);
+	return 0;
+}
+
+/* --- blobs --- */
+
+static int on_blob(void *arg, const struct meta_blob_row *row)
+{
+	struct fsck *f = arg;
+	struct found b = {.id = row->id, .bytes = row->bytes, .sealed = row->work < 0, .has_hash = row->hash != NULL,
+			  .garbage = row->garbage};
+
+	if (row->hash)
+		memcpy(b.hash, row->hash, sizeof(b.hash));
+	if (row->work >= 0 && row->work != META_WORK_FILE)
+		return 0; /* a folder, or a mark: no bytes */
+	return sc_vec_push(&f->blobs, b) < 0 ? sc_nomem(f->err) : 0;
+}
+
+static struct found *find(struct fsck *f, uint64_t id)
+{
+	size_t lo = 0, hi = f->blobs.nr;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (f->blobs.at[mid].id < id)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < f->blobs.nr && f->blobs.at[lo].id == id ? &f->blobs.at[lo] : NULL;
+}
+
+static int on_file(void *arg, uint64_t id)
+{
+	struct fsck *f = arg;
+
+	return find(f, id) ? 0 : sc_vec_push(&f->orphans, id) < 0 ? sc_nomem(f->err) : 0;
+}
+
+static void complain(struct fsck *f, struct found *b, const char *what)
+{
+	b->bad = true;
+	f->bad++;
+	sc_buf_printf(f->report, "BAD\tblob %" PRIu64 " %s\n", b->id, what);
+}
+
+static int check_blob(struct fsck *f, struct found *b)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct sc_err err;
+	struct stat st;
+	uint8_t hash[16];
+	uint64_t bytes;
+
+	if (b->garbage)
+		return 0; /* the next start removes it */
+	if (meta_store_open_blob(&f->s->store, b->id, O_RDONLY, &fd, &err) < 0) {
+		/* of a working tree: made and not yet written, when the daemon ended */
+		if (err.errnum == ENOENT && !b->sealed)
+			return 0;
+		complain(f, b, err.errnum == ENOENT ? "is not there" : "can't be opened");
+		return 0;
+	}
+	if (!b->sealed)
+		return 0;
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(f->err, errno, "blob %" PRIu64, b->id);
+	f->bytes += (uint64_t)st.st_size;
+	if ((uint64_t)st.st_size != b->bytes) {
+		complain(f, b, "has another size than the catalog says");
+		return 0;
+	}
+	if (!b->has_hash)
+		return 0;
+	if (rs_hash_blob(f->s, b->id, hash, &bytes, &err) < 0)
+		complain(f, b, "can't be read");
+	else if (memcmp(hash, b->hash, 16) != 0)
+		complain(f, b, "has other bytes than when it was sealed");
+	return 0;
+}
+
+/* Copies a good blob with the same contents over a bad one. */
+static int mend(struct fsck *f, struct found *b)
+{
+	sc_cleanup(sc_closep) int from = -1;
+	sc_cleanup(sc_closep) int to = -1;
+	const struct found *twin = NULL;
+	int rc;
+
+	for (size_t i = 0; b->has_hash && !twin && i < f->blobs.nr; i++) {
+		const struct found *x = &f->blobs.at[i];
+
+		if (x != b && x->has_hash && !x->bad && x->sealed && x->bytes == b->bytes && memcmp(x->hash, b->hash, 16) == 0)
+			twin = x;
+	}
+	if (!twin)
+		return 0;
+	rs_blob_forget(f->s->blobs, b->id);
+	rc = meta_store_open_blob(&f->s->store, twin->id, O_RDONLY, &from, f->err);
+	if (rc == 0)
+		rc = meta_store_remove(&f->s->store, b->id, f->err);
+	if (rc == 0)
+		rc = meta_store_create(&f->s->store, b->id, &to, f->err);
+	if (rc == 0)
+		rc = rs_copy_file(to, from, b->bytes, "blob", f->err);
+	if (rc == 0 && sc_sys.fsync(to) < 0)
+		rc = sc_fail_sys(f->err, errno, "cannot flush blob %" PRIu64, b->id);
+	if (rc < 0)
+		return rc;
+	sc_buf_printf(f->report, "mended\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n", b->id, twin->id);
+	b->bad = false;
+	b->mended = true;
+	f->bad--;
+	return 0;
+}
+
+static int check_blobs(struct fsck *f)
+{
+	int rc = meta_blob_each(f->s->catalog, on_blob, f, f->err);
+
+	for (size_t i = 0; rc == 0 && i < f->blobs.nr; i++)
+		rc = check_blob(f, &f->blobs.at[i]);
+	for (size_t i = 0; f->repair && rc == 0 && i < f->blobs.nr; i++)
+		if (f->blobs.at[i].bad)
+			rc = mend(f, &f->blobs.at[i]);
+	if (rc == 0)
+		rc = meta_store_each(&f->s->store, on_file, f, f->err);
+	for (size_t i = 0; rc == 0 && i < f->orphans.nr; i++) {
+		if (f->repair)
+			rc = meta_store_set_aside(&f->s->store, f->orphans.at[i], f->err);
+		else
+			f->bad++;
+		sc_buf_printf(f->report, "%s\tfile of blob %" PRIu64 ", which no row knows%s\n", f->repair ? "moved" : "BAD",
+			      f->orphans.at[i], f->repair ? ": lost+found" : "");
+	}
+	return rc;
+}
+
+/* --- versions --- */
+
+/* Which files of which ranks a damaged blob is. */
+static void name_damage(struct fsck *f, const struct rs_job *job, const struct rs_version *v)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		for (size_t k = 0; k < v->sets[i]->nr_blobs; k++) {
+			const struct rs_set_blob *b = &v->sets[i]->blobs[k];
+			const struct found *x = find(f, b->blob);
+
+			if (!x || x->bad || x->mended)
+				sc_buf_printf(f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' rank %d '%s' is blob %" PRIu64 "\n",
+					      x && x->mended ? "was" : "BAD", job->name, v->nr, v->sets[i]->topo.text, (int)b->rank,
+					      b->path, b->blob);
+		}
+}
+
+static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_version *v, struct rs_set *set)
+{
+	uint8_t (*hashes)[16] = NULL;
+	char *text = NULL;
+	struct sc_err err = {0};
+	int rc;
+
+	if (set->kind != META_SET_TENSORS)
+		return 0;
+	rc = rs_verify_set(f->s, set, NULL, NULL, &hashes, &text, &err);
+	if (rc == SC_E_NO_MEMORY)
+		return sc_nomem(f->err);
+	if (rc < 0 && !(rc == SC_E_COPIES && set->verified == META_DIFFER)) { /* known since its commit: no news */
+		f->bad++;
+		sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 " '%s': %s\n", job->name, v->nr, set->file, err.msg);
+	}
+	for (uint32_t t = 0; rc == 0 && set->hashes && t < set->state.nr; t++)
+		if (memcmp(set->hashes[t], hashes[t], 16) != 0) {
+			f->bad++;
+			sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 ": tensor '%s' is not what was committed\n", job->name,
+				      v->nr, set->state.tensors[t].key);
+		}
+	sc_sys.release(hashes);
+	sc_sys.release(text);
+	return 0;
+}
+
+struct versions {
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} nrs;
+	struct sc_err *err;
+};
+
+static int on_version(void *arg, uint64_t nr)
+{
+	struct versions *v = arg;
+
+	return sc_vec_push(&v->nrs, nr) < 0 ? sc_nomem(v->err) : 0;
+}
+
+static int check_job(struct fsck *f, struct rs_job *job)
+{
+	struct versions v = {.err = f->err};
+	int rc = rs_versions_each(f->s, job, on_version, &v, f->err);
+
+	for (size_t i = 0; rc == 0 && i < v.nrs.nr; i++) {
+		struct rs_view *view = NULL;
+		struct sc_err err;
+
+		if (rs_view_version(f->s, job, v.nrs.at[i], &view, &err) < 0) {
+			f->bad++;
+			sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 ": %s\n", job->name, v.nrs.at[i], err.msg);
+			continue;
+		}
+		name_damage(f, job, view->version);
+		for (size_t k = 0; rc == 0 && k < view->version->nr_sets; k++)
+			rc = check_set(f, job, view->version, view->version->sets[k]);
+		rs_view_unref(f->s, view);
+	}
+	sc_buf_printf(f->report, "job\t'%s': %zu versions\n", job->name, v.nrs.nr);
+	sc_vec_done(&v.nrs);
+	return rc;
+}
+
+int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err)
+{
+	struct fsck f = {.s = s, .repair = repair, .report = report, .err = err};
+	struct rs_job *job;
+	int rc = meta_catalog_check(s->catalog, on_complaint, &f, err);
+
+	if (rc == 0)
+		rc = check_blobs(&f);
+	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
+		if (!rs_job_is_removed(job))
+			rc = check_job(&f, job);
+	sc_buf_printf(report, "%s\t%zu blobs, %" PRIu64 " sealed bytes, %" PRIu64 " complaints\n", f.bad ? "BAD" : "clean", f.blobs.nr,
+		      f.bytes, f.bad);
+	*ret_bad = f.bad;
+	sc_vec_done(&f.blobs);
+	sc_vec_done(&f.orphans);
+	return rc < 0 ? rc : report->failed ? sc_nomem(err) : 0;
+}
