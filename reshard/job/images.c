@@ -105,8 +105,16 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	return 0;
 }
 
+/* An image holds its view, with all that a version is: only those of views that are kept anyway idle. */
+static bool may_idle(struct rs_view *view)
+{
+	return __atomic_load_n(&view->kept, __ATOMIC_ACQUIRE) || rs_view_is_head(view);
+}
+
 static void image_put(struct rs_service *s, struct rs_kept_image *k)
 {
+	bool idle = may_idle(k->view);
+
 	(void)pthread_mutex_lock(&s->images_lock);
 	assert(k->refs > 0);
 	if (--k->refs == 0) {
@@ -115,6 +123,8 @@ static void image_put(struct rs_service *s, struct rs_kept_image *k)
 		s->idle_images.idle_before->idle_after = k;
 		s->idle_images.idle_before = k;
 		s->idle_cost += k->cost;
+		if (!idle)
+			image_drop(s, k);
 		while (s->idle_cost > IDLE_IMAGES_BYTES_MAX)
 			image_drop(s, s->idle_images.idle_after);
 	}
@@ -173,6 +183,17 @@ void rs_image_supersede(struct rs_service *s, struct rs_image *image)
 
 	(void)pthread_mutex_lock(&s->images_lock);
 	k->superseded = true;
+	(void)pthread_mutex_unlock(&s->images_lock);
+}
+
+void rs_images_forget(struct rs_service *s, const struct rs_view *view)
+{
+	(void)pthread_mutex_lock(&s->images_lock);
+	for (struct rs_kept_image *k = s->idle_images.idle_after, *next; k != &s->idle_images; k = next) {
+		next = k->idle_after;
+		if (k->view == view)
+			image_drop(s, k);
+	}
 	(void)pthread_mutex_unlock(&s->images_lock);
 }
 

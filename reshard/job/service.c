@@ -311,6 +311,8 @@ void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
 	(void)pthread_mutex_unlock(&job->state);
 	if (head)
 		rs_view_keep(s, head);
+	if (old && !__atomic_load_n(&old->kept, __ATOMIC_ACQUIRE))
+		rs_images_forget(s, old);
 	rs_view_unref(s, old);
 	if (names)
 		s->events.names_changed(s->events.arg);

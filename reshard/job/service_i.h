@@ -85,7 +85,8 @@ struct rs_view {
 		struct rs_view_data *at;
 	} data;
 	bool own;				/* the version's own presentation, not .v or .as */
-	struct rs_view *next;			/* in the service's cache */
+	bool kept;				/* in the service's cache; atomic */
+	struct rs_view *next;			/* there */
 };
 
 struct rs_work {
@@ -323,7 +324,8 @@ void rs_job_tell(struct rs_job *job);
 void rs_kick(struct rs_service *s, bool garbage);
 char *rs_trim(char *text);
 
-/* images.c: drops all that nobody uses, at the end. */
+/* images.c: drops what nobody uses: of a view that is not kept any more; all, at the end. */
+void rs_images_forget(struct rs_service *s, const struct rs_view *view);
 void rs_images_done(struct rs_service *s);
 
 /* config.c: sets one key; -1 when key or value are unknown. */

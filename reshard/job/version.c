@@ -359,32 +359,42 @@ static struct rs_view *find_view(struct rs_service *s, uint64_t id)
 	return NULL;
 }
 
-/* Keeps a view (with a reference of the cache's own); the longest unused one goes. */
-static void keep_view(struct rs_service *s, struct rs_view *view)
+/* After it left the cache, outside of the lock: the images that only wait for their next use go, too. */
+static void view_left(struct rs_service *s, struct rs_view *view)
 {
+	if (!view)
+		return;
+	__atomic_store_n(&view->kept, false, __ATOMIC_RELEASE);
+	rs_images_forget(s, view);
+	rs_view_unref(s, view);
+}
+
+/* Keeps a view (with a reference of the cache's own); the longest unused one goes. */
+void rs_view_keep(struct rs_service *s, struct rs_view *view)
+{
+	struct rs_view *last = NULL;
+
+	(void)pthread_mutex_lock(&s->lock);
 	view->next = s->views;
 	s->views = rs_view_ref(view);
+	__atomic_store_n(&view->kept, true, __ATOMIC_RELEASE);
 	if (++s->nr_views > VIEWS_KEPT_MAX) {
-		struct rs_view **at = &s->views, *last;
+		struct rs_view **at = &s->views;
 
 		while ((*at)->next)
 			at = &(*at)->next;
 		last = *at;
 		*at = NULL;
 		s->nr_views--;
-		rs_view_unref(s, last);
 	}
-}
-
-void rs_view_keep(struct rs_service *s, struct rs_view *view)
-{
-	(void)pthread_mutex_lock(&s->lock);
-	keep_view(s, view);
 	(void)pthread_mutex_unlock(&s->lock);
+	view_left(s, last);
 }
 
 void rs_view_forget(struct rs_service *s, uint64_t version)
 {
+	struct rs_view *gone = NULL;
+
 	(void)pthread_mutex_lock(&s->lock);
 	for (struct rs_view **at = &s->views; *at;) {
 		struct rs_view *v = *at;
@@ -395,9 +405,16 @@ void rs_view_forget(struct rs_service *s, uint64_t version)
 		}
 		*at = v->next;
 		s->nr_views--;
-		rs_view_unref(s, v);
+		v->next = gone;
+		gone = v;
 	}
 	(void)pthread_mutex_unlock(&s->lock);
+	while (gone) {
+		struct rs_view *v = gone;
+
+		gone = v->next;
+		view_left(s, v);
+	}
 }
 
 /* A view of a version at a topology: '' is its own. */
@@ -424,9 +441,7 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 	meta_topology_done(&topo);
 	if (rc == 0) {
 		(*ret)->own = !*topology;
-		(void)pthread_mutex_lock(&s->lock);
-		keep_view(s, *ret);
-		(void)pthread_mutex_unlock(&s->lock);
+		rs_view_keep(s, *ret);
 	}
 	return rc;
 }
