@@ -4,15 +4,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -256,6 +259,37 @@ static void become_daemon(void)
 	sc_log_open(true, SC_LOG_INFO);
 }
 
+/*
+ * What root's daemon still may: mount and passthrough (SYS_ADMIN), files of all users in the
+ * store (DAC_OVERRIDE, CHOWN, FOWNER, FSETID, LEASE), opening sources as who added them (SETUID, SETGID).
+ */
+static void drop_capabilities(void)
+{
+	static const int kept[] = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER, CAP_FSETID, CAP_LEASE, CAP_SETUID,
+				   CAP_SETGID};
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct caps[2] = {{0}};
+	uint64_t mask = 0;
+
+	if (geteuid() != 0)
+		return;
+	for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
+		mask |= UINT64_C(1) << kept[i];
+	for (int i = 0; i <= CAP_LAST_CAP; i++)
+		if (!(mask >> i & 1))
+			(void)prctl(PR_CAPBSET_DROP, i, 0, 0, 0);
+	if (syscall(SYS_capget, &head, caps) < 0)
+		return;
+	for (int i = 0; i < 2; i++) {
+		caps[i].effective &= (uint32_t)(mask >> 32 * i);
+		caps[i].permitted = caps[i].effective;
+		caps[i].inheritable = 0;
+	}
+	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (syscall(SYS_capset, &head, caps) < 0)
+		sc_log(SC_LOG_WARN, "capabilities are not dropped (%s), continuing", strerror(errno));
+}
+
 static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
 {
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
@@ -293,6 +327,7 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 	/* sources of datasets are opened as the user who added them, who is in none of our groups */
 	if (geteuid() == 0)
 		(void)setgroups(0, NULL);
+	drop_capabilities(); /* before there are threads: each has its own */
 	(void)pthread_mutex_init(&fs.lock, NULL);
 	(void)pthread_mutex_init(&fs.notify_lock, NULL);
 	(void)pthread_cond_init(&fs.notify_wake, NULL);

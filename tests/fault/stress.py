@@ -189,7 +189,7 @@ def main():
         first.verify(job)
     early, late = max(memory[len(memory) // 4:len(memory) // 2]), max(memory[-len(memory) // 4:])
     print(" ".join(f"{n}={c}" for n, c in sorted(total.items())))
-    print(f"{sum(total.values())} operations by 8 processes in {seconds:.0f} s, 0 wrong bytes; anonymous memory {early} MiB early, {late} MiB late")
+    print(f"figure: {sum(total.values())} operations by 8 processes in {seconds:.0f} s, 0 wrong bytes; anonymous memory {early} MiB early, {late} MiB late")
     if min(total["write_and_commit"], total["reshard"], total["roll_back"], total["read_version"]) < 3:
         raise SystemExit("too little was done to say anything")
     if late > early * 1.25 + 16:
