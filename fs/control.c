@@ -28,15 +28,17 @@ enum control {
 	CONFIG,
 	VERIFY,
 	DATA,
+	DIFF,
 };
 
 const char *const fs_control_names[] = {"topology", "layout", "commit", "discard", "rollback", "versions",
-					"status",   "wait",   "plan",	"error",   "config",   "verify", "data",	NULL};
+					"status",   "wait",   "plan",	"error",   "config",   "verify", "data",	"diff",	  NULL};
 const char *const fs_top_names[] = {"metrics", "health", "version", NULL};
 
 static const mode_t modes[] = {[TOPOLOGY] = 0644, [LAYOUT] = 0644,   [COMMIT] = 0200,	[DISCARD] = 0200,
-			       [ROLLBACK] = 0200, [VERSIONS] = 0444, [STATUS] = 0444, [WAIT] = 0666,
-			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644, [DATA] = 0644};
+			       [ROLLBACK] = 0200, [VERSIONS] = 0644, [STATUS] = 0444, [WAIT] = 0666,
+			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644, [DATA] = 0644,
+			       [DIFF] = 0666};
 
 #define LONG_THREADS_MAX 4
 
@@ -47,7 +49,7 @@ struct fs_control {
 	struct sc_buf text;	/* what is read */
 	uint64_t seen;		/* news that `text` shows */
 	int refused;		/* errno of the first refusal */
-	/* plan: the answer's first byte is where the first read after the write starts */
+	/* plan, diff: the answer's first byte is where the first read after the write starts */
 	off_t base;
 	bool rebase;
 	/* layout: a document */
@@ -112,7 +114,7 @@ static int render(struct fs *fs, struct fs_control *c, struct sc_err *err)
 	case DATA:
 		return rs_render_data(fs->service, c->job, b, err);
 	default:
-		return 0; /* wait, plan before a write, and what is only written */
+		return 0; /* wait, plan and diff before a write, and what is only written */
 	}
 }
 
@@ -169,7 +171,7 @@ void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t
 	}
 	at -= c->base;
 	/* from the start again, and there is news: a new text */
-	if (at == 0 && c->job && c->index != PLAN && c->seen != rs_job_news(c->job))
+	if (at == 0 && c->job && c->index != PLAN && c->index != DIFF && c->seen != rs_job_news(c->job))
 		rc = render(fs, c, &err);
 	if (rc < 0)
 		fs_fail(req, "read", &err);
@@ -190,6 +192,13 @@ static int plan(struct fs *fs, struct fs_control *c, const char *text, struct sc
 	return rs_render_plan(fs->service, c->job, text, &c->text, err);
 }
 
+static int diff(struct fs *fs, struct fs_control *c, const char *text, struct sc_err *err)
+{
+	sc_buf_reset(&c->text);
+	c->rebase = true;
+	return rs_render_diff(fs->service, c->job, text, &c->text, err);
+}
+
 static int command(struct fs *fs, struct fs_control *c, const char *text, struct sc_err *err)
 {
 	switch ((enum control)c->index) {
@@ -205,6 +214,10 @@ static int command(struct fs *fs, struct fs_control *c, const char *text, struct
 		return rs_job_rollback(fs->service, c->job, text, err);
 	case PLAN:
 		return plan(fs, c, text, err);
+	case DIFF:
+		return diff(fs, c, text, err);
+	case VERSIONS:
+		return rs_job_tag(fs->service, c->job, text, err);
 	case CONFIG:
 		return rs_job_config(fs->service, c->job, text, err);
 	default:

@@ -266,7 +266,7 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 			  const char *name, struct fs_found *f, struct sc_err *err)
 {
 	struct rs_view *view = NULL;
-	uint32_t nr;
+	uint64_t nr = 0;
 	int rc, i;
 
 	if (n->what == FS_CTL_DIR) {
@@ -277,7 +277,7 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 		stat_special(job, f);
 		return 0;
 	}
-	if (n->what == FS_V_DIR && !meta_number_parse(name, strlen(name), &nr))
+	if (n->what == FS_V_DIR && rs_version_named(fs->service, job, name, &nr, err) < 0)
 		return no_entry(err);
 	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, nr, &view, err)
 				 : rs_view_as(fs->service, job, name, &view, err);

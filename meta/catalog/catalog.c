@@ -244,13 +244,14 @@ static int on_version(void *arg, sqlite3_stmt *row)
 		.id = U64(row, 0), .job = U64(row, 1), .nr = U64(row, 2), .parent = U64(row, 3),
 		.step = sqlite3_column_type(row, 4) == SQLITE_NULL ? -1 : sqlite3_column_int64(row, 4),
 		.note = db_text(row, 5), .made_ns = sqlite3_column_int64(row, 6), .made_by = db_text(row, 7),
-		.layout = U64(row, 8), .topology = db_text(row, 9), .samples = U64(row, 10)};
+		.layout = U64(row, 8), .topology = db_text(row, 9), .samples = U64(row, 10),
+		.tag = (const char *)sqlite3_column_text(row, 11)};
 
 	w->found = true;
 	return w->fn.version(w->arg, &v);
 }
 
-#define VERSION_COLUMNS "id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples"
+#define VERSION_COLUMNS "id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag"
 
 int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struct sc_err *err)
 {
@@ -286,6 +287,11 @@ int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn,
 
 	return db_each(c, err, on_version, &w, "SELECT " VERSION_COLUMNS " FROM version WHERE job = ? ORDER BY nr",
 		       "i", job);
+}
+
+int meta_version_set_tag(struct meta_catalog *c, uint64_t id, const char *tag, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE version SET tag = ? WHERE id = ?", "si", tag, id);
 }
 
 int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)

@@ -52,6 +52,7 @@ struct meta_version_row {
 	const char *made_by;
 	uint64_t layout;
 	const char *topology;
+	const char *tag;	/* NULL: none */
 };
 
 enum meta_set_kind { META_SET_TENSORS, META_SET_PLAIN, META_SET_SHARED };
@@ -151,6 +152,8 @@ int meta_version_get(struct meta_catalog *c, uint64_t id, meta_version_fn *fn, v
 /** Of a job, oldest first. */
 int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn, void *arg,
 		      struct sc_err *err);
+/** NULL takes it away.  SC_E_EXISTS: another version of the job has it. */
+int meta_version_set_tag(struct meta_catalog *c, uint64_t id, const char *tag, struct sc_err *err);
 int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
 int meta_version_add_set(struct meta_catalog *c, uint64_t version, uint64_t set,
 			 struct sc_err *err);

@@ -72,22 +72,30 @@ static void time_text(int64_t ns, char buf[40])
 	(void)strftime(buf, 40, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
 
-struct nrs {
+struct rows {
 	struct {
-		uint64_t *at;
 		size_t nr, room;
+		struct row {
+			uint64_t nr;
+			char *tag;
+		} *at;
 	} v;
 	struct sc_err *err;
 };
 
-static int on_nr(void *arg, uint64_t nr)
+static int on_row(void *arg, const struct meta_version_row *row)
 {
-	struct nrs *n = arg;
+	struct rows *r = arg;
+	struct row one = {row->nr, row->tag ? sc_strdup(row->tag) : NULL};
 
-	return sc_vec_push(&n->v, nr) < 0 ? sc_nomem(n->err) : 0;
+	if ((row->tag && !one.tag) || sc_vec_push(&r->v, one) < 0) {
+		sc_sys.release(one.tag);
+		return sc_nomem(r->err);
+	}
+	return 0;
 }
 
-static void version_line(const struct rs_view *view, bool is_head, struct sc_buf *buf)
+static void version_line(const struct rs_view *view, bool is_head, const char *tag, struct sc_buf *buf)
 {
 	const struct rs_version *v = view->version;
 	char when[40], step[24] = "-", topology[SC_COMMAND_BYTES_MAX];
@@ -99,27 +107,29 @@ static void version_line(const struct rs_view *view, bool is_head, struct sc_buf
 	for (char *p = topology; *p; p++)
 		if (*p == ' ')
 			*p = ',';
-	sc_buf_printf(buf, "%" PRIu64 "%s\t%s\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\n", v->nr, is_head ? "*" : "", step,
-		      topology, version_bytes(v), state_text(v), v->made_by, when, v->note);
+	sc_buf_printf(buf, "%" PRIu64 "%s\t%s\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\t%s\n", v->nr, is_head ? "*" : "", step,
+		      topology, version_bytes(v), state_text(v), v->made_by, when, tag ? tag : "-", v->note);
 }
 
 int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		       struct sc_err *err)
 {
 	struct rs_view *head = rs_job_head(job);
-	struct nrs n = {.err = err};
-	int rc = rs_versions_each(s, job, on_nr, &n, err);
+	struct rows rows = {.err = err};
+	int rc = meta_version_each(s->catalog, job->id, on_row, &rows, err);
 
-	sc_buf_printf(buf, "version\tstep\ttopology\tbytes\tstate\tmade_by\tmade\tnote\n");
-	for (size_t i = 0; rc == 0 && i < n.v.nr; i++) {
+	sc_buf_printf(buf, "version\tstep\ttopology\tbytes\tstate\tmade_by\tmade\ttag\tnote\n");
+	for (size_t i = 0; i < rows.v.nr; i++) {
 		struct rs_view *v = NULL;
 
-		if (rs_view_version(s, job, n.v.at[i], &v, err) < 0)
-			continue; /* it went meanwhile */
-		version_line(v, head && v->version->nr == head->version->nr, buf);
-		rs_view_unref(s, v);
+		/* one that went meanwhile is left out */
+		if (rc == 0 && rs_view_version(s, job, rows.v.at[i].nr, &v, err) == 0) {
+			version_line(v, head && v->version->nr == head->version->nr, rows.v.at[i].tag, buf);
+			rs_view_unref(s, v);
+		}
+		sc_sys.release(rows.v.at[i].tag);
 	}
-	sc_vec_done(&n.v);
+	sc_vec_done(&rows.v);
 	rs_view_unref(s, head);
 	return rc < 0 ? rc : done(buf, err);
 }

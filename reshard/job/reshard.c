@@ -24,7 +24,7 @@ static int on_version(void *arg, const struct meta_version_row *row)
 {
 	struct old_versions *o = arg;
 
-	return sc_vec_push(&o->ids, row->id) < 0 ? sc_nomem(o->err) : 0;
+	return row->tag ? 0 : sc_vec_push(&o->ids, row->id) < 0 ? sc_nomem(o->err) : 0;
 }
 
 int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head, struct sc_err *err)
@@ -270,21 +270,19 @@ int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, 
 {
 	struct rs_view *old = NULL, *head;
 	struct rs_version *v = NULL;
-	char *copy = sc_strdup(text), *word, *end;
-	uint64_t nr;
+	char *copy = sc_strdup(text);
+	uint64_t nr = 0;
 	int rc = copy ? 0 : sc_nomem(err);
 
 	if (rc < 0)
 		return rc;
-	word = rs_trim(copy);
-	nr = strtoull(word, &end, 10);
-	if (*word < '0' || *word > '9' || *end)
-		rc = sc_fail(err, SC_E_COMMAND, "'%s' is not a version's number", word);
 	(void)pthread_mutex_lock(&job->command);
 	(void)pthread_rwlock_wrlock(&job->tree);
 	head = rs_job_head(job);
 	if (rc == 0)
 		rc = rs_refuse_dirty(job, "head", err);
+	if (rc == 0)
+		rc = rs_version_named(s, job, rs_trim(copy), &nr, err);
 	if (rc == 0)
 		rc = rs_view_version(s, job, nr, &old, err);
 	if (rc == 0)

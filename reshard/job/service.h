@@ -102,6 +102,12 @@ int rs_job_data(struct rs_service *s, struct rs_job *job, const char *text, uid_
 /** Compares every copy of the head and hashes every logical tensor, against what was recorded. */
 int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 
+/** "tag VERSION NAME": kept, whatever keep= says; "untag VERSION". */
+int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
+/** A version by its number or tag. */
+int rs_version_named(struct rs_service *s, struct rs_job *job, const char *word, uint64_t *ret_nr,
+		     struct sc_err *err);
+
 /** Parses what `wait` is written: a version's number, or nothing for the head. */
 int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
 		      uint64_t *ret_version, struct sc_err *err);
@@ -124,6 +130,9 @@ int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,
 		   struct sc_buf *buf, struct sc_err *err);
 int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err);
+/** `text`: two versions. */
+int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, struct sc_buf *buf,
+		   struct sc_err *err);
 int rs_render_verify(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 void rs_render_error(struct rs_job *job, struct sc_buf *buf);
