@@ -348,8 +348,8 @@ int cli_data(int argc, char **argv)
 			rc = add_option(&text, argv, &i);
 		else if (nr < 3)
 			words[nr++] = argv[i];
-		else
-			rc = files++, add_file(&text, argv[i]);
+		else if (++files)
+			rc = add_file(&text, argv[i]);
 	}
 	if (rc == 0 && (nr < 2 || (nr < 3) != (strcmp(words[0], "show") == 0) || (files > 0) != (strcmp(words[0], "add") == 0)))
 		rc = -1;

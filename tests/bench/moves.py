@@ -10,7 +10,7 @@ import time
 import torch  # noqa: F401 (safe_open loads it at its first tensor: not on the clock)
 from safetensors import safe_open
 
-from files import cut_job
+from files import cp_flushed, cut_job
 from harness import HERE, ROOT, Disk, Mount, Sample, drop_caches, io, put, python, run, supply
 
 TENPLEX = {"DP": ((4, 2, 1), (4, 2, 2)), "TP": ((4, 2, 1), (8, 2, 1)), "PP": ((4, 2, 1), (4, 4, 1)),
@@ -138,6 +138,19 @@ def durable(m, old, new, a, state):
     return times[1:]
 
 
+def copied(m, d, new, a, state):
+    """Seconds to write as many bytes as the new ranks have, by cp, and flush them."""
+    times, to = [], os.path.join(d.path, "copied")
+    for _ in range(a.peer_reps):
+        shutil.rmtree(to, ignore_errors=True)
+        os.mkdir(to)
+        os.sync()
+        supply(int(2.5 * state))
+        times.append(cp_flushed(m.files("gpt", world(new)), to))
+    shutil.rmtree(to, ignore_errors=True)
+    return times
+
+
 def naive(source, work, new, a, state, flush, cold=False):
     total = []
     for _ in range(a.peer_reps):
@@ -182,6 +195,9 @@ def one_case(report, a, kind, case, size, label):
             if kind != "tmpfs":
                 real = sample(durable(m, old, new, a, state))
                 report.ratio(f"{where}: all real files, flushed", "naive script --fsync", real, script, 8 if kind == "xfs" else 3, f"{real.median:.2f} s")
+                plain = sample(copied(m, d, new, a, state))
+                report.ratio(f"{where}: all real files, flushed", "cp of these very files, flushed (the disk's limit)", real, plain, None,
+                             f"{plain.median:.2f} s: no more than {script.median / plain.median:.1f} x the script without reflink")
                 report.curves["peers"][-1]["real"] = real.median
             if kind == "disk" and not a.quick:
                 cold_ours = sample(ours(m, old, new, a, state, cold=True)["read"], "cold")
