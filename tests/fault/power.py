@@ -55,7 +55,7 @@ def read_log(path):
 
 class Bench:
     def __init__(self, a, scenario):
-        self.a, self.scenario, self.recorder = a, scenario, None
+        self.a, self.scenario, self.recorder, self.loop = a, scenario, None, None
         self.dir = tempfile.mkdtemp(prefix="scalai-power.", dir="/dev/shm")
         self.at, self.fuse, self.image = (os.path.join(self.dir, n) for n in ("mnt", "fuse", "image"))
         self.state, self.log = os.path.join(self.dir, "state"), os.path.join(self.dir, "log")
@@ -82,7 +82,7 @@ class Bench:
         self.recorder = recorder = subprocess.Popen([self.a.recorder, self.image, self.log, self.fuse])
         while not os.path.exists(os.path.join(self.fuse, "disk")):
             time.sleep(0.01)
-        loop = mount(os.path.join(self.fuse, "disk"), self.at)
+        loop = self.loop = mount(os.path.join(self.fuse, "disk"), self.at)
         marks = {}
         performing = subprocess.Popen([self.a.crash, "perform", self.scenario, os.path.join(self.at, "store"), self.state],
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -93,6 +93,7 @@ class Bench:
         if performing.returncode:
             raise SystemExit(f"perform: {performing.stdout.read()}")
         umount(loop, self.at)
+        self.loop = None
         run("umount", self.fuse)
         recorder.wait(20)
         with open(self.image, "rb") as f:
@@ -128,9 +129,8 @@ class Bench:
         for at in (self.at, self.fuse):
             if os.path.ismount(at):
                 run("umount", "-l", at, check=False)
-        for line in run("losetup", "-a", check=False).stdout.splitlines():
-            if self.dir in line or "(/disk)" in line:
-                run("losetup", "-d", line.split(":")[0], check=False)
+        if self.loop: # of the recorder; others are ended where they are made
+            run("losetup", "-d", self.loop, check=False)
         if self.recorder and self.recorder.poll() is None:
             self.recorder.kill()
         shutil.rmtree(self.dir, ignore_errors=True)
