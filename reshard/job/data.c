@@ -618,6 +618,7 @@ int rs_job_data(struct rs_service *s, struct rs_job *job, const char *text, uid_
 	sc_vec_done(&c.edits);
 	sc_vec_done(&c.keys);
 	sc_sys.release(copy);
+	rs_parts_purge(&s->parts);
 	rs_kick(s, true);
 	return rc;
 }

@@ -347,6 +347,17 @@ static int part_make(struct rs_parts *p, const struct rs_kept_part *like, struct
 	return 0;
 }
 
+void rs_parts_purge(struct rs_parts *p)
+{
+	(void)pthread_mutex_lock(&p->lock);
+	for (struct rs_kept_part *k = p->first, *next; k; k = next) {
+		next = k->after;
+		if (!k->refs)
+			part_drop(p, k);
+	}
+	(void)pthread_mutex_unlock(&p->lock);
+}
+
 void rs_parts_done(struct rs_parts *p)
 {
 	while (p->first)

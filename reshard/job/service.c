@@ -238,6 +238,7 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 		(void)pthread_mutex_unlock(&job->state);
 		rs_work_clear(job);
 		rs_job_publish(job, NULL, true);
+		rs_parts_purge(&s->parts);
 		rs_kick(s, true);
 	}
 	(void)pthread_rwlock_unlock(&job->tree);

@@ -244,6 +244,8 @@ int rs_data_at(const struct rs_version *v, size_t first, size_t *ret_next, struc
 /** Calls `each` with every path of a rank's partitions. */
 int rs_data_names(const struct rs_view *view, int (*each)(void *arg, const char *path), void *arg);
 void rs_parts_done(struct rs_parts *parts);
+/** Drops what nobody has open: sources of datasets that are gone are closed. */
+void rs_parts_purge(struct rs_parts *parts);
 
 /* data.c */
 /** Inside a transaction: datasets that have no number yet, and what the version uses. */
