@@ -451,8 +451,8 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_in
 	rc = open_bytes(fs, ino, O_RDWR, &fd, &err);
 	if (rc == SC_E_STALE)
 		rc = 0; /* it was committed, or removed, meanwhile */
-	else if (rc == 0 && (data_only ? sc_sys.fdatasync(fd) : sc_sys.fsync(fd)) < 0)
-		rc = sc_fail_sys(&err, errno, "fsync");
+	else if (rc == 0)
+		rc = rs_work_sync(fs->service, fs_node_of(ino).blob, fd, data_only != 0, &err);
 	if (rc < 0)
 		fs_fail(req, "fsync", &err);
 	else

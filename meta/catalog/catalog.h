@@ -29,6 +29,9 @@ int meta_catalog_begin(struct meta_catalog *c, bool durable, struct sc_err *err)
 /** Commits when rc is 0, else rolls back; returns rc or the commit's error. */
 int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err);
 
+/** What was committed without `durable` is on stable storage, too, when this returns. */
+int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err);
+
 /* --- rows --- */
 
 struct meta_job_row {

@@ -6,6 +6,8 @@
  */
 #include "meta/catalog/db_i.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,6 +36,7 @@ static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql, meta
 
 struct meta_catalog {
 	sqlite3 *db;
+	char *wal;		/* path of the write-ahead log */
 	pthread_mutex_t lock;	/* recursive: a transaction holds it */
 	bool full;		/* synchronous=FULL is set */
 	struct {
@@ -101,6 +104,12 @@ int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **r
 
 	if (!c)
 		return sc_nomem(err);
+	c->wal = sc_zalloc(strlen(path) + 5);
+	if (!c->wal) {
+		sc_sys.release(c);
+		return sc_nomem(err);
+	}
+	(void)stpcpy(stpcpy(c->wal, path), "-wal");
 	(void)pthread_mutexattr_init(&recursive);
 	(void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
 	(void)pthread_mutex_init(&c->lock, &recursive);
@@ -127,10 +136,21 @@ struct meta_catalog *meta_catalog_close(struct meta_catalog *c)
 		for (int i = 0; i < c->nr_kept; i++)
 			(void)sqlite3_finalize(c->kept[i].stmt);
 		(void)sqlite3_close(c->db);
+		sc_sys.release(c->wal);
 		(void)pthread_mutex_destroy(&c->lock);
 		sc_sys.release(c);
 	}
 	return NULL;
+}
+
+/* A commit without a flush has written its frames to the log; the log is what recovery reads. */
+int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = sc_sys.openat(AT_FDCWD, c->wal, O_RDONLY, 0);
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : sc_fail_sys(err, errno, "catalog: cannot open '%s'", c->wal);
+	return sc_sys.fsync(fd) < 0 ? sc_fail_sys(err, errno, "catalog: cannot flush '%s'", c->wal) : 0;
 }
 
 void db_lock(struct meta_catalog *c)

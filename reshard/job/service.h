@@ -247,6 +247,8 @@ int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 /** Opens the bytes of a working-tree file; SC_E_STALE when it is none any more (sealed, gone). */
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
 		 struct sc_err *err);
+/** The bytes of a working-tree file, its name and its row on stable storage.  `fd`: open on it. */
+int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, struct sc_err *err);
 bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob);
 /** Held while a file of the working tree is opened for writing: no commit seals meanwhile. */
 void rs_tree_read_lock(struct rs_job *job);

@@ -433,3 +433,15 @@ int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int fl
 		return sc_fail(err, SC_E_STALE, "this file is not in the working tree any more");
 	return meta_store_open_blob(&s->store, blob, flags, ret_fd, err);
 }
+
+int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, struct sc_err *err)
+{
+	struct meta_store_dirs dirs = {{0}};
+	int rc;
+
+	if ((data_only ? sc_sys.fdatasync(fd) : sc_sys.fsync(fd)) < 0)
+		return sc_fail_sys(err, errno, "fsync");
+	meta_store_note_dir(&dirs, blob);
+	rc = meta_store_sync_dirs(&s->store, &dirs, err);
+	return rc < 0 ? rc : meta_catalog_flush(s->catalog, err);
+}

@@ -521,6 +521,21 @@ static void do_writes(struct rs_service *s)
 	rs_tree_unlock(job);
 }
 
+/* One file, written and flushed. */
+static void do_fsync(struct rs_service *s)
+{
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	struct sc_err err = {0};
+	uint64_t blob;
+	int fd;
+
+	must(rs_work_create(s, job_of(s), 1, "flushed", &owner, &blob, &fd, &err), &err);
+	if (sc_sys.pwrite(fd, "what was flushed is there", 25, 0) != 25)
+		die("write: %s", strerror(errno));
+	must(rs_work_sync(s, blob, fd, false, &err), &err);
+	(void)close(fd);
+}
+
 static void do_commit(struct rs_service *s)
 {
 	COMMAND(s, rs_job_commit, "step=2 note=again");
@@ -579,6 +594,7 @@ static const struct scenario {
 } scenarios[] = {
 	{"import", make_job, do_import, true, false},
 	{"writes", committed, do_writes, true, false},
+	{"fsync", committed, do_fsync, true, false},
 	{"commit", dirty, do_commit, false, false},
 	{"topology", committed, do_topology, false, false},
 	{"materialize", resharded, do_work, false, false},
@@ -699,7 +715,7 @@ static void check_copy(const struct scenario *x, long n, int mode)
 	struct seen seen = look(s);
 	bool is_old = same(&seen, &shared->before, x->any_tree), is_new = same(&seen, &shared->after, x->any_tree);
 
-	if (shared->acknowledged && !is_new)
+	if (shared->acknowledged && !same(&seen, &shared->after, false))
 		die("%s: acknowledged, and lost", x->name);
 	if (!is_old && !is_new && !x->steps)
 		die("%s: killed %s point %ld: neither the old state nor the new one", x->name, modes[mode], n);
