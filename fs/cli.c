@@ -372,21 +372,9 @@ int cli_data(int argc, char **argv)
 
 /* --- fsck --- */
 
-static void no_names(void *arg)
-{
-	(void)arg;
-}
-
-static void no_news(void *arg, uint64_t job)
-{
-	(void)arg;
-	(void)job;
-}
-
 int cli_fsck(int argc, char **argv)
 {
-	struct rs_events events = {NULL, no_names, no_news};
-	struct rs_options options = {.events = &events, .quiet_worker = true, .keep_garbage = true};
+	struct rs_options options = {.quiet_worker = true, .keep_garbage = true};
 	struct rs_service *s = NULL;
 	struct sc_buf report = {0};
 	struct sc_err err = {0};

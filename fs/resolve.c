@@ -266,7 +266,6 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 			  const char *name, struct fs_found *f, struct sc_err *err)
 {
 	struct rs_view *view = NULL;
-	uint64_t nr = 0;
 	int rc, i;
 
 	if (n->what == FS_CTL_DIR) {
@@ -277,9 +276,7 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 		stat_special(job, f);
 		return 0;
 	}
-	if (n->what == FS_V_DIR && rs_version_named(fs->service, job, name, &nr, err) < 0)
-		return no_entry(err);
-	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, nr, &view, err)
+	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, name, &view, err)
 				 : rs_view_as(fs->service, job, name, &view, err);
 	if (rc < 0)
 		return n->what == FS_AS_DIR && err->code != SC_E_NOT_FOUND ? rc : no_entry(err);

@@ -456,6 +456,22 @@ int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct s
 		       "work) AND " NOT_DATA " FROM blob ORDER BY id", "");
 }
 
+static int on_unhashed(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1)};
+
+	return w->fn.blob(w->arg, &b);
+}
+
+/* A blob has bytes from its sealing on. */
+int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk_arg w = {.fn.blob = fn, .arg = arg};
+
+	return db_each(c, err, on_unhashed, &w, "SELECT id, bytes FROM blob WHERE hash IS NULL AND bytes > 0", "");
+}
+
 static int on_complaint(void *arg, sqlite3_stmt *row)
 {
 	const struct walk_arg *w = arg;

@@ -204,6 +204,8 @@ struct meta_blob_row {
 };
 
 typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
+/** Of sealed ones without a hash; only id and bytes are filled. */
+int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
 int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
 /** Calls `fn` with each complaint of SQLite's integrity check, and of rows that lead nowhere. */
 int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, struct sc_err *err);

@@ -14,6 +14,13 @@
 
 #define END_BYTES (64u << 10)
 
+uint32_t rs_megatron_token(uint64_t code)
+{
+	static const uint32_t tokens[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
+
+	return code < sizeof(tokens) / sizeof(*tokens) ? tokens[code] : 0;
+}
+
 struct rs_corpus *rs_corpus_new(const struct meta_store *store)
 {
 	struct rs_corpus *c = sc_zalloc(sizeof(*c));
@@ -74,7 +81,6 @@ int rs_corpus_add(struct rs_corpus *c, struct rs_data_source_info *info, struct 
 
 int rs_corpus_finish(struct rs_corpus *c, struct sc_err *err)
 {
-	static const uint32_t tokens[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
 	uint64_t code;
 
 	c->record = c->spec.record;
@@ -84,10 +90,10 @@ int rs_corpus_finish(struct rs_corpus *c, struct sc_err *err)
 		c->record = row ? strtoull(row + 1, NULL, 10) : 0;
 	} else if (c->spec.format == RS_DATA_MEGATRON) {
 		code = strtoull(c->form, NULL, 10);
-		if (code < 1 || code >= sizeof(tokens) / sizeof(*tokens))
+		if (!rs_megatron_token(code))
 			return sc_fail(err, SC_E_CATALOG, "catalog: dataset '%s': type code '%s'", c->spec.name, c->form);
 		c->code = (uint8_t)code;
-		c->token = tokens[code];
+		c->token = rs_megatron_token(code);
 	}
 	return 0;
 }

@@ -72,6 +72,10 @@ struct rs_corpus {
 	pthread_mutex_t lock;
 };
 
+/** Of Megatron's .idx: bytes before its arrays; bytes of a token by its type code, 0: unknown. */
+#define RS_MEGATRON_HEAD 34
+uint32_t rs_megatron_token(uint64_t code);
+
 struct rs_corpus *rs_corpus_new(const struct meta_store *store);
 void rs_corpus_free(struct rs_corpus *corpus);
 /** Takes info->path. */

@@ -10,8 +10,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define HEAD_BYTES 34
-
 static uint64_t u64(const unsigned char *p)
 {
 	uint64_t v;
@@ -31,7 +29,7 @@ static uint32_t u32(const unsigned char *p)
 /* Sequences lie one after another in the .bin, as Megatron's own builder writes them. */
 static int check_sequences(struct rs_index *x, uint64_t nr, uint32_t token, struct sc_err *err)
 {
-	const unsigned char *lengths = x->idx + HEAD_BYTES, *pointers = lengths + 4 * nr;
+	const unsigned char *lengths = x->idx + RS_MEGATRON_HEAD, *pointers = lengths + 4 * nr;
 	uint64_t end = nr ? u64(pointers) : 0;
 
 	for (uint64_t i = 0; i < nr; i++) {
@@ -79,31 +77,32 @@ static bool one_each(const unsigned char *documents, uint64_t entries, uint64_t 
 
 int rs_index_megatron(struct rs_index *x, struct sc_err *err)
 {
-	static const uint32_t tokens[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
 	const unsigned char *m = x->idx, *pointers, *documents;
 	uint64_t sequences, entries, want, end;
+	uint32_t token;
 	bool modes;
 	int rc;
 
-	if (x->idx_bytes < HEAD_BYTES || memcmp(m, "MMIDIDX\0\0", 9) != 0 || u64(m + 9) != 1)
+	if (x->idx_bytes < RS_MEGATRON_HEAD || memcmp(m, "MMIDIDX\0\0", 9) != 0 || u64(m + 9) != 1)
 		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx does not begin like one of Megatron's, version 1", x->path);
-	if (m[17] < 1 || m[17] > 8)
+	token = rs_megatron_token(m[17]);
+	if (!token)
 		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx has type code %u, known are 1 to 8", x->path, m[17]);
 	sequences = u64(m + 18);
 	entries = u64(m + 26);
 	if (sequences > x->idx_bytes / 12 || entries > x->idx_bytes / 8)
 		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx has %" PRIu64 " bytes, too few for %" PRIu64 " sequences and %" PRIu64
 			       " documents", x->path, x->idx_bytes, sequences, entries);
-	want = HEAD_BYTES + 12 * sequences + 8 * entries;
+	want = RS_MEGATRON_HEAD + 12 * sequences + 8 * entries;
 	modes = sequences && x->idx_bytes == want + sequences;
 	if (x->idx_bytes != want && !modes)
 		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx has %" PRIu64 " bytes, expected %" PRIu64 " for %" PRIu64
 			       " sequences and %" PRIu64 " documents", x->path, x->idx_bytes, want, sequences, entries);
 	if (modes)
 		return sc_fail(err, SC_E_FORMAT, "'%s' is multimodal (its .idx has modes): not supported", x->path);
-	pointers = m + HEAD_BYTES + 4 * sequences;
+	pointers = m + RS_MEGATRON_HEAD + 4 * sequences;
 	documents = pointers + 8 * sequences;
-	rc = check_sequences(x, sequences, tokens[m[17]], err);
+	rc = check_sequences(x, sequences, token, err);
 	if (rc == 0 && !x->spec->sequences)
 		rc = check_documents(x, documents, entries, sequences, err);
 	if (rc < 0)
@@ -119,7 +118,7 @@ int rs_index_megatron(struct rs_index *x, struct sc_err *err)
 	end = sequences ? u64(pointers) : 0;
 	for (uint64_t i = 0; i < sequences; i++) {
 		rs_index_push(x, end);
-		end += (uint64_t)u32(m + HEAD_BYTES + 4 * i) * tokens[m[17]];
+		end += (uint64_t)u32(m + RS_MEGATRON_HEAD + 4 * i) * token;
 	}
 	rs_index_push(x, end);
 	sc_buf_printf(&x->form, "%u", m[17]);

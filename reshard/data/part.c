@@ -8,7 +8,6 @@
 
 #define STRIDE 32		/* a read walks at most so many samples to its first: 2 us */
 #define TAR_END 1024		/* two blocks of zeros end an archive */
-#define IDX_HEAD 34
 #define TOUCHED_MAX 64		/* sources remembered in a read; then they are checked at once */
 
 static uint64_t sample_at(const struct rs_part *p, uint64_t i, uint64_t *ret_run)
@@ -161,7 +160,7 @@ struct rs_part *rs_part_free(struct rs_part *p)
 uint64_t rs_part_bytes(const struct rs_part *p, int file)
 {
 	if (file)
-		return IDX_HEAD + 12 * p->sequences + 8 * (p->nr + 1);
+		return RS_MEGATRON_HEAD + 12 * p->sequences + 8 * (p->nr + 1);
 	return p->head.bytes + p->body + p->tail;
 }
 
@@ -321,6 +320,9 @@ int rs_part_pieces(struct rs_part *p, int file, uint64_t at, uint64_t bytes, str
 
 	if (file || at < p->head.bytes || at + bytes > p->head.bytes + p->body)
 		return 0;
+	/* small samples in random order: that they are too many need not be counted */
+	if (p->order.shuffle != META_SHUFFLE_NONE && bytes / (uint64_t)room > p->body / p->nr)
+		return 0;
 	rc = run_walk(&r);
 	return rc < 0 ? rc : rc > 0 ? 0 : r.nr_iov;
 }
@@ -401,7 +403,7 @@ static int idx_documents(struct idx *x, uint64_t base, struct sc_err *err)
 static int read_idx(struct rs_part *p, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
 {
 	struct idx x = {p, at, at + bytes, to};
-	uint64_t version = 1, documents = p->nr + 1, pointers = IDX_HEAD + 4 * p->sequences;
+	uint64_t version = 1, documents = p->nr + 1, pointers = RS_MEGATRON_HEAD + 4 * p->sequences;
 	int rc;
 
 	put(&x, 0, "MMIDIDX\0", 9);
@@ -409,7 +411,7 @@ static int read_idx(struct rs_part *p, uint64_t at, uint64_t bytes, unsigned cha
 	put(&x, 17, &p->corpus->code, 1);
 	put(&x, 18, &p->sequences, 8);
 	put(&x, 26, &documents, 8);
-	rc = idx_sequences(&x, IDX_HEAD, 4, true, err);
+	rc = idx_sequences(&x, RS_MEGATRON_HEAD, 4, true, err);
 	if (rc == 0)
 		rc = idx_sequences(&x, pointers, 8, false, err);
 	return rc < 0 ? rc : idx_documents(&x, pointers + 8 * p->sequences, err);

@@ -29,77 +29,6 @@ void rs_corpus_unref(struct rs_corpus *c)
 		rs_corpus_free(c);
 }
 
-struct data_load {
-	struct rs_service *s;
-	struct rs_version *v;
-	struct rs_corpus *corpus;
-	struct sc_err *err;
-};
-
-static int on_source(void *arg, const struct meta_data_source_row *row)
-{
-	struct data_load *l = arg;
-	struct rs_data_source_info info = {.path = sc_strdup(row->path), .blob = row->blob, .bytes = row->bytes,
-				      .mtime_ns = row->mtime_ns, .samples = row->samples,
-				      .sequences = row->sequences, .first = row->first, .bare = row->bare,
-				      .borders = row->borders};
-	int rc = info.path ? 0 : sc_nomem(l->err);
-
-	memcpy(info.ends, row->ends, sizeof(info.ends));
-	if (rc == 0)
-		rc = rs_corpus_add(l->corpus, &info, l->err);
-	sc_sys.release(info.path);
-	return rc;
-}
-
-static int load_corpus(struct data_load *l, const struct meta_dataset_row *row)
-{
-	struct rs_corpus *c = l->corpus = rs_corpus_new(&l->s->store);
-	int rc = c ? rs_data_spec_parse(row->name, row->spec, &c->spec, l->err) : sc_nomem(l->err);
-
-	if (rc == 0) {
-		c->id = row->id;
-		c->uid = row->uid;
-		c->gid = row->gid;
-		c->form = sc_strdup(row->form);
-		rc = c->form ? meta_dataset_sources(l->s->catalog, row->id, on_source, l, l->err) : sc_nomem(l->err);
-	}
-	return rc < 0 ? rc : rs_corpus_finish(c, l->err);
-}
-
-/* A corpus that a view in the cache has already, or NULL. */
-static struct rs_corpus *known_corpus(struct rs_service *s, uint64_t id)
-{
-	for (struct rs_view *v = s->views; v; v = v->next)
-		for (size_t i = 0; i < v->version->data.nr; i++)
-			if (v->version->data.at[i].corpus->id == id)
-				return rs_corpus_ref(v->version->data.at[i].corpus);
-	return NULL;
-}
-
-static int on_dataset(void *arg, const struct meta_dataset_row *row)
-{
-	struct data_load *l = arg;
-	int rc = 0;
-
-	(void)pthread_mutex_lock(&l->s->lock);
-	l->corpus = known_corpus(l->s, row->id);
-	(void)pthread_mutex_unlock(&l->s->lock);
-	if (!l->corpus)
-		rc = load_corpus(l, row);
-	if (rc == 0)
-		rc = rs_version_use(l->v, l->corpus, row->from_epoch, row->from_samples, l->err);
-	rs_corpus_unref(l->corpus);
-	return rc;
-}
-
-int rs_data_load(struct rs_service *s, struct rs_version *v, struct sc_err *err)
-{
-	struct data_load l = {.s = s, .v = v, .err = err};
-
-	return meta_version_data(s->catalog, v->id, on_dataset, &l, err);
-}
-
 int rs_version_use(struct rs_version *v, struct rs_corpus *c, uint64_t from_epoch, uint64_t from_samples,
 		   struct sc_err *err)
 {
@@ -425,4 +354,56 @@ int rs_data_pieces(struct rs_data_file *file, uint64_t at, uint64_t bytes, struc
 int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
 {
 	return rs_part_read(file->part->part, file->nr, at, bytes, to, err);
+}
+
+/* --- texts --- */
+
+static uint64_t corpus_bytes(const struct rs_corpus *corpus)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < corpus->nr; i++)
+		n += corpus->at[i].info.bytes;
+	return n;
+}
+
+int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+
+	sc_buf_printf(buf, "name\tsamples\tbytes\tepoch\tposition\tleft\tranks\tconsumed\toptions\tsources\n");
+	for (size_t i = 0; head && i < head->data.nr; i++) {
+		const struct rs_view_data *d = &head->data.at[i];
+		const struct rs_corpus *c = d->at.corpus;
+
+		sc_buf_printf(buf, "%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%u\t%" PRIu64 "\t",
+			      c->spec.name, c->samples, corpus_bytes(c), d->at.epoch, d->at.position,
+			      meta_deal_length(&c->spec.deal, c->samples) - d->at.position, d->ranks, head->version->samples);
+		rs_data_spec_text(&c->spec, buf);
+		for (size_t k = 0; k < c->nr; k++)
+			sc_buf_printf(buf, "%c%s", k ? ' ' : '\t', c->at[k].info.path);
+		sc_buf_printf(buf, "\n");
+	}
+	rs_view_unref(s, head);
+	return buf->failed ? sc_nomem(err) : 0;
+}
+
+void rs_render_data_status(const struct rs_view *view, struct sc_buf *buf)
+{
+	if (view->data.nr)
+		sc_buf_printf(buf, "samples_consumed: %" PRIu64 "\n", view->version->samples);
+	for (size_t i = 0; i < view->data.nr; i++) {
+		const struct rs_view_data *d = &view->data.at[i];
+		const struct meta_deal *deal = &d->at.corpus->spec.deal;
+		uint64_t length = meta_deal_length(deal, d->at.corpus->samples);
+		struct meta_share share;
+		struct sc_err ignored;
+
+		sc_buf_printf(buf, "data: '%s' epoch %" PRIu64 " position %" PRIu64 " of %" PRIu64 ", left %" PRIu64 " in %" PRIu64
+				   " batches", d->at.corpus->spec.name, d->at.epoch, d->at.position, length,
+			      length - d->at.position, (length - d->at.position + deal->batch - 1) / deal->batch);
+		if (meta_share_init(deal, d->at.corpus->samples, d->at.position, d->ranks, 0, &share, &ignored) == 0)
+			sc_buf_printf(buf, ", %u ranks take %" PRIu64 " of each %" PRIu64, d->ranks, share.per, deal->batch);
+		sc_buf_printf(buf, "\n");
+	}
 }

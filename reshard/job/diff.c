@@ -133,7 +133,6 @@ int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, s
 	struct sc_arena arena = {0};
 	struct sums sums = {0};
 	char *copy = sc_strdup(text), *save = NULL, *old, *new = NULL;
-	uint64_t from = 0, to = 0;
 	int rc = copy ? 0 : sc_nomem(err);
 
 	old = rc == 0 ? strtok_r(copy, " \t\n", &save) : NULL;
@@ -141,19 +140,15 @@ int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, s
 	if (rc == 0 && (!new || strtok_r(NULL, " \t\n", &save)))
 		rc = sc_fail(err, SC_E_COMMAND, "write two versions, numbers or tags: '12 15'");
 	if (rc == 0)
-		rc = rs_version_named(s, job, old, &from, err);
+		rc = rs_view_named(s, job, old, &a.view, err);
 	if (rc == 0)
-		rc = rs_version_named(s, job, new, &to, err);
-	if (rc == 0)
-		rc = rs_view_version(s, job, from, &a.view, err);
-	if (rc == 0)
-		rc = rs_view_version(s, job, to, &b.view, err);
+		rc = rs_view_named(s, job, new, &b.view, err);
 	if (rc == 0)
 		rc = collect(&a, &arena, err);
 	if (rc == 0)
 		rc = collect(&b, &arena, err);
 	if (rc == 0) {
-		sc_buf_printf(buf, "from: %" PRIu64 "\nto: %" PRIu64 "\n", from, to);
+		sc_buf_printf(buf, "from: %" PRIu64 "\nto: %" PRIu64 "\n", a.view->version->nr, b.view->version->nr);
 		compare_tensors(&a, &b, buf, &sums);
 		compare_files(&a, &b, buf, &sums);
 		sc_buf_printf(buf, "bytes_same: %" PRIu64 "\nbytes_changed: %" PRIu64 "\nbytes_added: %" PRIu64 "\nbytes_removed: %" PRIu64

@@ -271,7 +271,6 @@ int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, 
 	struct rs_view *old = NULL, *head;
 	struct rs_version *v = NULL;
 	char *copy = sc_strdup(text);
-	uint64_t nr = 0;
 	int rc = copy ? 0 : sc_nomem(err);
 
 	if (rc < 0)
@@ -282,9 +281,7 @@ int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, 
 	if (rc == 0)
 		rc = rs_refuse_dirty(job, "head", err);
 	if (rc == 0)
-		rc = rs_version_named(s, job, rs_trim(copy), &nr, err);
-	if (rc == 0)
-		rc = rs_view_version(s, job, nr, &old, err);
+		rc = rs_view_named(s, job, rs_trim(copy), &old, err);
 	if (rc == 0)
 		rc = rs_version_refuse_bad(old->version, err);
 	if (rc == 0) {

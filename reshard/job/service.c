@@ -465,6 +465,19 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 	return rc;
 }
 
+static void no_names(void *arg)
+{
+	(void)arg;
+}
+
+static void no_news(void *arg, uint64_t job)
+{
+	(void)arg;
+	(void)job;
+}
+
+static const struct rs_events nobody = {NULL, no_names, no_news};
+
 int rs_service_new(const struct rs_options *options, struct rs_service **ret, struct sc_err *err)
 {
 	struct rs_service *s = sc_zalloc(sizeof(*s));
@@ -473,7 +486,7 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	if (!s)
 		return sc_nomem(err);
 	s->store = (struct meta_store){-1, -1, -1, -1};
-	s->events = *options->events;
+	s->events = options->events ? *options->events : nobody;
 	(void)pthread_mutex_init(&s->lock, NULL);
 	(void)pthread_mutex_init(&s->images_lock, NULL);
 	(void)pthread_mutex_init(&s->making, NULL);

@@ -40,7 +40,7 @@ struct rs_events {
 struct rs_options {
 	const char *store;
 	const char *preset_dir;		/* of the user's own presets, or NULL */
-	const struct rs_events *events;
+	const struct rs_events *events;	/* NULL: nobody listens */
 	bool quiet_worker;		/* no background work: rs_service_work() does it */
 	bool keep_garbage;		/* fsck looks at it first */
 };
@@ -104,9 +104,6 @@ int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 
 /** "tag VERSION NAME": kept, whatever keep= says; "untag VERSION". */
 int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
-/** A version by its number or tag. */
-int rs_version_named(struct rs_service *s, struct rs_job *job, const char *word, uint64_t *ret_nr,
-		     struct sc_err *err);
 
 /** Parses what `wait` is written: a version's number, or nothing for the head. */
 int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
@@ -151,10 +148,13 @@ int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret,
 		 struct sc_err *err);
 int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
 		    struct sc_err *err);
+/** By its number or tag. */
+int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
+		  struct sc_err *err);
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
 	       struct sc_err *err);
 /** The same version as something read-only (.v/N): another number than the head's. */
-int rs_view_archived(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
+int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		     struct sc_err *err);
 /** Is this what the job's ranks see now?  Is it a version's own presentation (not .v, .as)? */
 bool rs_view_is_head(const struct rs_view *view);

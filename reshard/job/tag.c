@@ -27,30 +27,40 @@ static bool is_number(const char *word)
 	return *word && word[strspn(word, "0123456789")] == 0 && strlen(word) < 19;
 }
 
-/* Its number and its row. */
-static int find(struct rs_service *s, struct rs_job *job, const char *word, struct find *f, struct sc_err *err)
+static int find(struct rs_service *s, struct rs_job *job, struct find *f, struct sc_err *err)
 {
-	int rc;
+	int rc = meta_version_each(s->catalog, job->id, on_version, f, err);
 
+	if (rc < 0 || f->id)
+		return rc;
+	return f->tag ? sc_fail(err, SC_E_NOT_FOUND, "no version has the tag '%s', and it is no number", f->tag)
+		      : sc_fail(err, SC_E_NOT_FOUND, "there is no version %" PRIu64, f->nr);
+}
+
+static int find_named(struct rs_service *s, struct rs_job *job, const char *word, struct find *f, struct sc_err *err)
+{
 	*f = (struct find){0};
 	if (is_number(word))
 		f->nr = strtoull(word, NULL, 10);
 	else
 		f->tag = word;
-	rc = meta_version_each(s->catalog, job->id, on_version, f, err);
-	if (rc == 0 && !f->id)
-		rc = sc_fail(err, SC_E_NOT_FOUND, f->tag ? "no version has the tag '%s', and it is no number" : "there is no version %s",
-			     word);
-	return rc;
+	return find(s, job, f, err);
 }
 
-int rs_version_named(struct rs_service *s, struct rs_job *job, const char *word, uint64_t *ret_nr, struct sc_err *err)
+int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret, struct sc_err *err)
+{
+	struct find f = {.nr = nr};
+	int rc = find(s, job, &f, err);
+
+	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
+}
+
+int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret, struct sc_err *err)
 {
 	struct find f;
-	int rc = find(s, job, word, &f, err);
+	int rc = find_named(s, job, word, &f, err);
 
-	*ret_nr = f.nr;
-	return rc;
+	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
 }
 
 /* A name that is no number, and may be a folder's (.v/TAG). */
@@ -83,7 +93,7 @@ int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struc
 		rc = check_tag(tag, err);
 	(void)pthread_mutex_lock(&job->command);
 	if (rc == 0)
-		rc = find(s, job, version, &f, err);
+		rc = find_named(s, job, version, &f, err);
 	if (rc == 0)
 		rc = meta_catalog_begin(s->catalog, rs_job_syncs(job), err);
 	if (rc == 0)

@@ -495,36 +495,12 @@ int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret,
 	return *ret ? 0 : sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet; write ranks, then commit");
 }
 
-struct find_nr {
-	uint64_t nr, id;
-};
-
-static int on_find_nr(void *arg, const struct meta_version_row *row)
-{
-	struct find_nr *f = arg;
-
-	if (row->nr == f->nr)
-		f->id = row->id;
-	return 0;
-}
-
-int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
-		    struct sc_err *err)
-{
-	struct find_nr f = {.nr = nr};
-	int rc = meta_version_each(s->catalog, job->id, on_find_nr, &f, err);
-
-	if (rc == 0 && !f.id)
-		return sc_fail(err, SC_E_NOT_FOUND, "there is no version %" PRIu64, nr);
-	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
-}
-
-int rs_view_archived(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
+int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		     struct sc_err *err)
 {
 	struct rs_view *own = NULL;
 	uint64_t id;
-	int rc = rs_view_version(s, job, nr, &own, err);
+	int rc = rs_view_named(s, job, word, &own, err);
 
 	if (rc == 0)
 		rc = meta_view_put(s->catalog, own->version->id, own->topo.text, &id, err);

@@ -231,8 +231,6 @@ static int on_blob(void *arg, const struct meta_blob_row *row)
 {
 	struct unhashed *u = arg;
 
-	if (row->hash || row->work >= 0 || row->garbage || !row->bytes)
-		return 0;
 	if (sc_vec_grow((void **)&u->at, u->nr, &u->room, sizeof(*u->at)) < 0)
 		return SC_E_NO_MEMORY;
 	u->at[u->nr].id = row->id;
@@ -240,24 +238,33 @@ static int on_blob(void *arg, const struct meta_blob_row *row)
 	return 0;
 }
 
-/* Of sealed blobs whose bytes were compared (or were written by us) and that have none yet. */
-static int hash_blobs(struct rs_pass *p)
+/* Something else is to be done first. */
+static bool is_called(struct rs_service *s)
+{
+	bool called;
+
+	(void)pthread_mutex_lock(&s->worker_lock);
+	called = s->has_worker && (s->stop || s->kick);
+	(void)pthread_mutex_unlock(&s->worker_lock);
+	return called;
+}
+
+/* Of sealed blobs that have none yet, after all jobs had their turn. */
+static int hash_blobs(struct rs_service *s, struct sc_err *err)
 {
 	struct unhashed u = {0};
 	uint8_t hash[16];
 	uint64_t bytes;
-	int rc = meta_blob_each(p->s->catalog, on_blob, &u, p->err);
+	int rc = meta_blob_unhashed(s->catalog, on_blob, &u, err);
 
 	if (rc == SC_E_NO_MEMORY)
-		rc = sc_nomem(p->err);
-	for (size_t i = 0; rc == 0 && i < u.nr; i++) {
+		rc = sc_nomem(err);
+	for (size_t i = 0; rc == 0 && i < u.nr && !is_called(s); i++) {
 		struct sc_err gone;
 
-		if (rs_pass_is_stale(p))
-			rc = sc_fail(p->err, SC_E_CANCELLED, "a newer head");
 		/* one that was removed meanwhile needs none */
-		else if (rs_hash_blob(p->s, u.at[i].id, hash, &bytes, &gone) == 0 && bytes == u.at[i].bytes)
-			rc = meta_blob_seal(p->s->catalog, u.at[i].id, bytes, hash, p->err);
+		if (rs_hash_blob(s, u.at[i].id, hash, &bytes, &gone) == 0 && bytes == u.at[i].bytes)
+			rc = meta_blob_seal(s->catalog, u.at[i].id, bytes, hash, err);
 	}
 	sc_vec_done(&u);
 	return rc;
@@ -288,8 +295,6 @@ static int work_on(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 			sc_log(SC_LOG_INFO, "job '%s': version %" PRIu64 " is materialized", job->name,
 			       p.head->version->nr);
 		rs_kick(s, true);
-	} else if (rc == 0) {
-		rc = hash_blobs(&p);
 	}
 	rs_view_unref(s, p.head);
 	return rc;
@@ -312,10 +317,10 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 	struct rs_job *job;
 	int rc = 0;
 
-	/* twice: what was materialized is then hashed */
-	for (int pass = 0; rc == 0 && pass < 2; pass++)
-		for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
-			rc = rs_job_is_removed(job) ? 0 : work_on(s, job, err);
+	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
+		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, err);
+	if (rc == 0)
+		rc = hash_blobs(s, err);
 	return rc < 0 ? rc : collect_garbage(s, err);
 }
 
@@ -353,6 +358,10 @@ static void *worker(void *arg)
 		again = false;
 		for (size_t i = 0; (job = rs_job_at(s, i)); i++)
 			again |= !rs_job_is_removed(job) && try_job(s, job);
+		if (!again && hash_blobs(s, &err) < 0) {
+			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
+			again = true;
+		}
 		/* what a failed pass has written is of no use */
 		if (again && collect_garbage(s, &err) < 0)
 			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);

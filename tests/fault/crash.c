@@ -201,21 +201,9 @@ static void arm(long n, int mode)
 
 /* --- the service --- */
 
-static void no_names(void *arg)
-{
-	(void)arg;
-}
-
-static void no_news(void *arg, uint64_t job)
-{
-	(void)arg;
-	(void)job;
-}
-
 static struct rs_service *start(const char *store)
 {
-	static const struct rs_events nothing = {NULL, no_names, no_news};
-	struct rs_options o = {.store = store, .events = &nothing, .quiet_worker = true};
+	struct rs_options o = {.store = store, .quiet_worker = true};
 	struct rs_service *s = NULL;
 	struct sc_err err = {0};
 

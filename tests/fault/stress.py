@@ -19,6 +19,9 @@ import time
 import numpy as np
 from safetensors.numpy import load, save
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../bench"))
+from harness import get, put # noqa: E402
+
 JOBS, ROWS, COLUMNS = ("left", "right"), 64, 96
 DEGREES = (1, 2, 4, 8)
 LAYOUT = "mesh tp dp\nrows tp=0\ncolumns tp=1\nboth copy\n"
@@ -34,19 +37,6 @@ def part(k, tp, rank):
     t, i = whole(k), rank % tp
     return {"rows": t["rows"][i * ROWS // tp:(i + 1) * ROWS // tp], "columns": t["columns"][:, i * COLUMNS // tp:(i + 1) * COLUMNS // tp],
             "both": t["both"]}
-
-
-def put(path, text):
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-
-
-def get(path):
-    with open(path) as f:
-        return f.read()
 
 
 class Worker:

@@ -242,17 +242,6 @@ static void mend_all(void)
 	set_sql(sql_pwrite, sql_pread);
 }
 
-static void ignore_names(void *arg)
-{
-	(void)arg;
-}
-
-static void ignore_news(void *arg, uint64_t job)
-{
-	(void)arg;
-	(void)job;
-}
-
 static void put_file(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *name)
 {
 	struct rs_owner owner = {geteuid(), getegid(), 0644};
@@ -373,9 +362,8 @@ static void check_store(struct rs_service *s)
 
 static void all_commands(enum kind kind)
 {
-	static const struct rs_events events = {NULL, ignore_names, ignore_news};
 	char dir[] = "/tmp/scalai-fault.XXXXXX", clean[100];
-	struct rs_options options = {.store = dir, .events = &events, .quiet_worker = true};
+	struct rs_options options = {.store = dir, .quiet_worker = true};
 	struct rs_service *s = NULL;
 	struct rs_job *job = NULL;
 	struct sc_err err = {0};

@@ -220,17 +220,6 @@ static void positions_are_ends_of_batches(void **state)
 
 /* --- a real job --- */
 
-static void no_names(void *arg)
-{
-	(void)arg;
-}
-
-static void no_news(void *arg, uint64_t job)
-{
-	(void)arg;
-	(void)job;
-}
-
 #define SAMPLES_MAX 400
 
 struct source {
@@ -413,8 +402,7 @@ static void one_job(struct rs_service *s, const char *folder, int nr)
 static void partitions_are_the_samples(void **state)
 {
 	char folder[] = "/tmp/scalai-data.XXXXXX", store[100], text[200];
-	struct rs_events events = {NULL, no_names, no_news};
-	struct rs_options options = {.events = &events, .quiet_worker = true};
+	struct rs_options options = {.quiet_worker = true};
 	struct rs_service *s = NULL;
 	struct sc_err err = {0};
 

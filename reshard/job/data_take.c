@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Taking sources in: each is read once, checked, and gets a table of borders (and a copy, copy=yes),
+ * without any lock of the job.  The blobs made for it are no garbage until rs_taken_done().
+ */
+#include "reshard/job/data_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "reshard/data/index.h"
+
+/* --- blobs that are being made --- */
+
+bool rs_data_holds(struct rs_service *s, uint64_t blob)
+{
+	bool holds = false;
+
+	(void)pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < s->held.nr; i++)
+		holds |= s->held.at[i] == blob;
+	(void)pthread_mutex_unlock(&s->lock);
+	return holds;
+}
+
+/* A new blob that no garbage collection takes until release(). */
+static int hold_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&s->making);
+	rc = meta_blob_add(s->catalog, ret_blob, err);
+	if (rc == 0) {
+		(void)pthread_mutex_lock(&s->lock);
+		rc = sc_vec_push(&s->held, *ret_blob) < 0 ? sc_nomem(err) : 0;
+		(void)pthread_mutex_unlock(&s->lock);
+	}
+	(void)pthread_mutex_unlock(&s->making);
+	return rc < 0 ? rc : meta_store_create(&s->store, *ret_blob, ret_fd, err);
+}
+
+static void release(struct rs_service *s, uint64_t blob)
+{
+	(void)pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; blob && i < s->held.nr; i++)
+		if (s->held.at[i] == blob) {
+			s->held.at[i] = s->held.at[--s->held.nr];
+			break;
+		}
+	(void)pthread_mutex_unlock(&s->lock);
+}
+
+/* --- sources --- */
+
+struct taking {
+	const struct rs_taking *as;
+	struct rs_corpus *corpus;	/* what becomes of them */
+	struct rs_keys keys;		/* of all of them: tar */
+};
+
+static int same_file(const struct stat *a, const struct stat *b)
+{
+	return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+	       a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+static int open_checked(struct taking *c, const char *path, int *ret_fd, struct stat *st)
+{
+	int rc = rs_data_source_open(path, c->as->uid, c->as->gid, ret_fd, c->as->err);
+
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fstat(*ret_fd, st) < 0)
+		return sc_fail_sys(c->as->err, errno, "'%s'", path);
+	if (!S_ISREG(st->st_mode))
+		return sc_fail(c->as->err, SC_E_COMMAND, "'%s' is no plain file", path);
+	if (st->st_dev == c->as->own)
+		return sc_fail(c->as->err, SC_E_COMMAND, "'%s' is in this mount: a source lies outside of it", path);
+	return 0;
+}
+
+static int map_file(int fd, const struct stat *st, const char *path, const unsigned char **ret, struct sc_err *err)
+{
+	void *map = NULL;
+
+	if (st->st_size) {
+		map = sc_sys.mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_SHARED, fd, 0);
+		if (map == MAP_FAILED)
+			return sc_fail_sys(err, errno, "cannot map '%s'", path);
+		(void)madvise(map, (size_t)st->st_size, MADV_SEQUENTIAL);
+	}
+	*ret = map;
+	return 0;
+}
+
+/* Copies a source into the store. */
+static int copy_in(struct taking *c, struct rs_data_source_info *info, int from, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int to = -1;
+	int rc = hold_new(c->as->s, &info->blob, &to, err);
+
+	if (rc == 0)
+		rc = rs_copy_file(to, from, info->bytes, info->path, err);
+	if (rc == 0 && rs_job_syncs(c->as->job) && sc_sys.fsync(to) < 0)
+		rc = sc_fail_sys(err, errno, "cannot flush the copy of '%s'", info->path);
+	return rc;
+}
+
+static int scan(struct taking *c, struct rs_index *x, const struct stat *st)
+{
+	sc_cleanup(sc_closep) int table = -1;
+	struct rs_data_source_info *info = x->info;
+	struct stat after;
+	int rc = 0;
+
+	if (c->corpus->spec.format != RS_DATA_RECORDS && c->corpus->spec.format != RS_DATA_NPY)
+		rc = hold_new(c->as->s, &info->borders, &table, c->as->err);
+	if (rc == 0) {
+		x->table->fd = table;
+		rc = rs_index_source(x, c->as->err);
+	}
+	if (rc == 0 && x->has_table && rs_job_syncs(c->as->job) && sc_sys.fsync(table) < 0)
+		rc = sc_fail_sys(c->as->err, errno, "cannot flush the table of '%s'", x->path);
+	info->table_bytes = x->table->bytes;
+	if (rc == 0)
+		rc = rs_data_source_ends(x->fd, x->bytes, info->ends, c->as->err);
+	if (rc == 0 && c->corpus->spec.copy)
+		rc = copy_in(c, info, x->fd, c->as->err);
+	if (rc == 0 && rs_job_syncs(c->as->job)) {
+		struct meta_store_dirs dirs = {{0}};
+
+		if (info->borders)
+			meta_store_note_dir(&dirs, info->borders);
+		if (info->blob)
+			meta_store_note_dir(&dirs, info->blob);
+		rc = meta_store_sync_dirs(&c->as->s->store, &dirs, c->as->err);
+	}
+	if (rc == 0 && (sc_sys.fstat(x->fd, &after) < 0 || !same_file(st, &after)))
+		rc = sc_fail(c->as->err, SC_E_SOURCE, "'%s' was written to while it was taken in; try again", x->path);
+	return rc;
+}
+
+static int agree_on_form(struct rs_corpus *corpus, const struct rs_index *x, struct sc_err *err)
+{
+	const char *form = x->form.text ? x->form.text : "";
+
+	if (!corpus->form) {
+		corpus->form = sc_strdup(form);
+		return corpus->form ? 0 : sc_nomem(err);
+	}
+	if (strcmp(corpus->form, form) == 0)
+		return 0;
+	return sc_fail(err, SC_E_FORMAT, "'%s' has another type than the sources before it: '%.60s', expected '%.60s'", x->path,
+		       form, corpus->form);
+}
+
+/* "x.bin", "x.idx" and "x" are one dataset of Megatron's. */
+static int megatron_paths(const char *path, char *bin, char *idx, size_t bytes)
+{
+	size_t n = strlen(path);
+
+	if (n > 4 && (strcmp(path + n - 4, ".bin") == 0 || strcmp(path + n - 4, ".idx") == 0))
+		n -= 4;
+	(void)snprintf(bin, bytes, "%.*s.bin", (int)n, path);
+	(void)snprintf(idx, bytes, "%.*s.idx", (int)n, path);
+	return 0;
+}
+
+static int take_in(struct taking *c, const char *given)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	sc_cleanup(sc_closep) int idx_fd = -1;
+	char path[SC_COMMAND_BYTES_MAX], idx[SC_COMMAND_BYTES_MAX];
+	struct rs_data_source_info info = {0};
+	struct rs_index x = {.spec = &c->corpus->spec, .path = path, .info = &info, .keys = &c->keys,
+			     .table = sc_zalloc(sizeof(*x.table))};
+	struct stat st = {0}, idx_st = {0};
+	int rc = x.table ? 0 : sc_nomem(c->as->err);
+
+	if (c->corpus->spec.format == RS_DATA_MEGATRON)
+		(void)megatron_paths(given, path, idx, sizeof(path));
+	else
+		(void)snprintf(path, sizeof(path), "%s", given);
+	if (rc == 0)
+		rc = open_checked(c, path, &fd, &st);
+	if (rc == 0)
+		rc = map_file(fd, &st, path, &x.map, c->as->err);
+	if (rc == 0 && c->corpus->spec.format == RS_DATA_MEGATRON) {
+		rc = open_checked(c, idx, &idx_fd, &idx_st);
+		if (rc == 0)
+			rc = map_file(idx_fd, &idx_st, idx, &x.idx, c->as->err);
+	}
+	if (rc == 0) {
+		x.fd = fd;
+		x.bytes = info.bytes = (uint64_t)st.st_size;
+		x.idx_bytes = (uint64_t)idx_st.st_size;
+		info.mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+		info.path = sc_strdup(path);
+		rc = info.path ? scan(c, &x, &st) : sc_nomem(c->as->err);
+	}
+	if (rc == 0)
+		rc = agree_on_form(c->corpus, &x, c->as->err);
+	if (rc == 0)
+		rc = rs_corpus_add(c->corpus, &info, c->as->err);
+	if (rc < 0) {
+		release(c->as->s, info.blob);
+		release(c->as->s, info.borders);
+	}
+	if (x.map)
+		(void)sc_sys.munmap((void *)x.map, (size_t)st.st_size);
+	if (x.idx)
+		(void)sc_sys.munmap((void *)x.idx, (size_t)idx_st.st_size);
+	sc_sys.release(info.path);
+	sc_sys.release(x.table);
+	sc_buf_done(&x.form);
+	return rc;
+}
+
+static int take_all(struct taking *c, char *const *paths, size_t nr)
+{
+	const struct rs_data_spec *spec = &c->corpus->spec;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < nr; i++)
+		rc = take_in(c, paths[i]);
+	if (rc == 0)
+		rc = rs_keys_check(&c->keys, spec->name, c->as->err);
+	if (rc == 0)
+		rc = rs_corpus_finish(c->corpus, c->as->err);
+	if (rc == 0 && c->corpus->samples && !meta_deal_length(&spec->deal, c->corpus->samples))
+		rc = sc_fail(c->as->err, SC_E_COMMAND, "dataset '%s' has %" PRIu64 " samples, fewer than global_batch=%" PRIu64
+			     ": with drop_last=yes none is used", spec->name, c->corpus->samples, spec->deal.batch);
+	return rc;
+}
+
+int rs_take_sources(const struct rs_taking *as, const struct rs_data_spec *spec, char *const *paths, size_t nr,
+		    struct rs_corpus **ret)
+{
+	struct taking c = {.as = as};
+	int rc;
+
+	c.corpus = *ret = rs_corpus_new(&as->s->store);
+	if (!c.corpus)
+		return sc_nomem(as->err);
+	c.corpus->spec = *spec;
+	c.corpus->uid = as->uid;
+	c.corpus->gid = as->gid;
+	rc = take_all(&c, paths, nr);
+	sc_vec_done(&c.keys);
+	return rc;
+}
+
+void rs_taken_done(struct rs_service *s, struct rs_corpus *corpus)
+{
+	for (size_t i = 0; corpus && i < corpus->nr; i++) {
+		release(s, corpus->at[i].info.blob);
+		release(s, corpus->at[i].info.borders);
+	}
+	rs_corpus_unref(corpus);
+}
