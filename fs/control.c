@@ -80,8 +80,8 @@ static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)
 	if (index == 0)
 		rs_render_metrics(fs->service, buf);
 	else if (index == 1)
-		sc_buf_printf(buf, "ok\npassthrough: %s\nepoch: %s\n", fs->passthrough ? "yes" : "no",
-			      fs->epoch ? "yes" : "no");
+		sc_buf_printf(buf, "%s\npassthrough: %s\nepoch: %s\n", rs_service_is_damaged(fs->service) ? "damaged" : "ok",
+			      fs->passthrough ? "yes" : "no", fs->epoch ? "yes" : "no");
 	else
 		sc_buf_printf(buf, "scalai %s\nlibfuse %s\n", SC_VERSION, fuse_pkgversion());
 	return 0;

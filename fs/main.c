@@ -39,7 +39,7 @@ static int report(int rc, const struct sc_err *err)
 
 static int main_mount(int argc, char **argv)
 {
-	struct fs_mount_options o = {0};
+	struct fs_mount_options o = {.scrub_s = 30 * 86400, .scrub_mib_s = 64};
 	struct sc_err err;
 	int c;
 

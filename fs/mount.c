@@ -30,6 +30,28 @@ const struct fuse_lowlevel_ops fs_ops;
 
 /* --- options --- */
 
+/* "off", or a number and s, m, h or d. */
+static int scrub_option(const char *text, int64_t *ret_s, struct sc_err *err)
+{
+	static const struct {
+		char letter;
+		int64_t seconds;
+	} units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+	size_t n = strlen(text);
+	uint32_t number;
+
+	if (strcmp(text, "off") == 0) {
+		*ret_s = 0;
+		return 0;
+	}
+	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++)
+		if (n > 1 && text[n - 1] == units[i].letter && meta_number_parse(text, n - 1, &number) && number) {
+			*ret_s = number * units[i].seconds;
+			return 0;
+		}
+	return sc_fail(err, SC_E_COMMAND, "scrub=%s: write how often each file is read again, like 30d or 12h, or off", text);
+}
+
 int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err)
 {
 	static const char *const taken[] = {"rw", "auto", "noauto", "user", "nouser", "users", "defaults", "async",
@@ -53,9 +75,15 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 			o->read_ahead_off = true;
 		else if (strcmp(word, "debug") == 0)
 			o->debug = true;
+		else if (strncmp(word, "scrub=", 6) == 0)
+			rc = scrub_option(word + 6, &o->scrub_s, err);
+		else if (strncmp(word, "scrub_mib_s=", 12) == 0)
+			rc = meta_number_parse(word + 12, strlen(word + 12), &o->scrub_mib_s)
+				     ? 0
+				     : sc_fail(err, SC_E_COMMAND, "'%s': a number of MiB a second", word);
 		else if (!known)
 			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
-				     "private, no_passthrough, no_read_ahead, debug", word);
+				     "private, no_passthrough, no_read_ahead, scrub=, scrub_mib_s=, debug", word);
 	}
 	sc_sys.release(copy);
 	return rc;
@@ -319,7 +347,8 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 	struct rs_events events = {&fs, on_names, on_news};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];
-	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events};
+	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events,
+				     .scrub_every_s = o->scrub_s, .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
 	int rc;
 
 	(void)snprintf(presets, sizeof(presets), "%s/presets", o->store);

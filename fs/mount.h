@@ -4,6 +4,7 @@
 #define FS_MOUNT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "meta/base/err.h"
 
@@ -14,6 +15,8 @@ struct fs_mount_options {
 	bool io_uring;		/* FUSE over io_uring */
 	bool no_passthrough;
 	bool read_ahead_off;
+	int64_t scrub_s;	/* each blob is read again so often; 0: never */
+	uint32_t scrub_mib_s;	/* at most so fast; 0: no limit */
 };
 
 /** Parses the value of -o; unknown words are refused, those of mount(8) and fstab are taken. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -80,6 +81,8 @@ struct sc_sys sc_sys = {
 	.fdatasync = fdatasync,
 	.begin_write_back = real_begin_write_back,
 	.unlinkat = unlinkat,
+	.linkat = linkat,
+	.renameat = renameat,
 	.mkdirat = mkdirat,
 	.fchmod = fchmod,
 	.fchown = fchown,

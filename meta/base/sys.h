@@ -37,6 +37,8 @@ struct sc_sys {
 	int (*fdatasync)(int fd);
 	int (*begin_write_back)(int fd);	      /* of all dirty bytes; advice */
 	int (*unlinkat)(int dir, const char *path, int flags);
+	int (*linkat)(int from_dir, const char *from, int dir, const char *path, int flags);
+	int (*renameat)(int from_dir, const char *from, int dir, const char *path);
 	int (*mkdirat)(int dir, const char *path, mode_t mode);
 	int (*fchmod)(int fd, mode_t mode);
 	int (*fchown)(int fd, uid_t uid, gid_t gid);

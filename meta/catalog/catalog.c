@@ -7,11 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* of a blob: no dataset has it */
-#define NOT_DATA "id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN (SELECT borders FROM " \
-		 "data_source WHERE borders IS NOT NULL)"
-#define U64(row, i) ((uint64_t)sqlite3_column_int64((row), (i)))
-
 struct walk_arg {
 	union {
 		meta_job_fn *job;
@@ -21,23 +16,10 @@ struct walk_arg {
 		meta_set_blob_fn *set_blob;
 		meta_work_fn *work;
 		meta_text_fn *text;
-		meta_blob_fn *blob;
 	} fn;
 	void *arg;
 	bool found;
 };
-
-/* An insert whose id is wanted: both under the lock. */
-#define ADD(c, err, ret_id, ...)                                                                   \
-	({                                                                                         \
-		int rc_;                                                                           \
-		db_lock(c);                                                                        \
-		rc_ = db_run((c), (err), __VA_ARGS__);                                             \
-		if (rc_ == 0)                                                                      \
-			*(ret_id) = db_last_id(c);                                                 \
-		db_unlock(c);                                                                      \
-		rc_;                                                                               \
-	})
 
 /* --- jobs --- */
 
@@ -137,12 +119,6 @@ int meta_config_set(struct meta_catalog *c, uint64_t job, const char *key, const
 
 /* --- texts with ids: layouts, paths, views --- */
 
-static int on_id(void *arg, sqlite3_stmt *row)
-{
-	*(uint64_t *)arg = U64(row, 0);
-	return 0;
-}
-
 static int on_text(void *arg, sqlite3_stmt *row)
 {
 	struct walk_arg *w = arg;
@@ -165,7 +141,7 @@ int meta_layout_put(struct meta_catalog *c, const char *source, const char *flat
 	int rc;
 
 	db_lock(c);
-	rc = db_each(c, err, on_id, &id, "SELECT id FROM layout WHERE source = ? AND flat = ?", "ss", source,
+	rc = db_each(c, err, db_id, &id, "SELECT id FROM layout WHERE source = ? AND flat = ?", "ss", source,
 		     flat);
 	if (rc == 0 && !id)
 		rc = ADD(c, err, &id, "INSERT INTO layout (source, flat) VALUES (?, ?)", "ss", source, flat);
@@ -190,7 +166,7 @@ int meta_path_put(struct meta_catalog *c, const char *text, uint64_t *ret_id, st
 	int rc;
 
 	db_lock(c);
-	rc = db_each(c, err, on_id, &id, "SELECT id FROM path WHERE text = ?", "s", text);
+	rc = db_each(c, err, db_id, &id, "SELECT id FROM path WHERE text = ?", "s", text);
 	if (rc == 0 && !id)
 		rc = ADD(c, err, &id, "INSERT INTO path (text) VALUES (?)", "s", text);
 	db_unlock(c);
@@ -215,7 +191,7 @@ int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology
 	int rc;
 
 	db_lock(c);
-	rc = db_each(c, err, on_id, &id, "SELECT id FROM view WHERE version = ? AND topology = ?", "is", version,
+	rc = db_each(c, err, db_id, &id, "SELECT id FROM view WHERE version = ? AND topology = ?", "is", version,
 		     topology);
 	if (rc == 0 && !id)
 		rc = ADD(c, err, &id, "INSERT INTO view (version, topology) VALUES (?, ?)", "is", version,
@@ -258,7 +234,7 @@ int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struc
 	int rc = 0;
 
 	db_lock(c);
-	rc = db_each(c, err, on_id, &row->nr, "SELECT coalesce(max(nr), 0) + 1 FROM version WHERE job = ?", "i",
+	rc = db_each(c, err, db_id, &row->nr, "SELECT coalesce(max(nr), 0) + 1 FROM version WHERE job = ?", "i",
 		     row->job);
 	if (rc == 0)
 		rc = db_run(c, err, "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "
@@ -383,95 +359,6 @@ int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, v
 		       "i", set);
 }
 
-int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err)
-{
-	return ADD(c, err, ret_id, "INSERT INTO blob (bytes) VALUES (0)", "");
-}
-
-int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16,
-		   struct sc_err *err)
-{
-	return db_run(c, err, "UPDATE blob SET bytes = ?, hash = coalesce(?, hash) WHERE id = ?", "ibi", bytes,
-		      hash16, blob);
-}
-
-struct unused_blobs {
-	size_t nr, room;
-	uint64_t *at;
-};
-
-static int on_unused(void *arg, sqlite3_stmt *row)
-{
-	struct unused_blobs *u = arg;
-
-	return sc_vec_push(u, U64(row, 0)) < 0 ? SC_E_NO_MEMORY : 0;
-}
-
-int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err)
-{
-	struct unused_blobs unused = {0};
-	int rc = db_run(c, err, "DELETE FROM set_blob WHERE blob_set NOT IN (SELECT blob_set FROM version_set)",
-			"");
-
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM data_source WHERE dataset NOT IN (SELECT dataset FROM version_data)",
-			    "");
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM dataset WHERE id NOT IN (SELECT dataset FROM version_data)", "");
-	if (rc == 0)
-		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
-			     "set_blob) AND id NOT IN (SELECT id FROM work) AND " NOT_DATA, "");
-	if (rc == SC_E_NO_MEMORY)
-		rc = sc_nomem(err);
-	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {
-		rc = on_blob(arg, unused.at[i]);
-		if (rc == 0)
-			rc = db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", unused.at[i]);
-		else if (rc > 0)
-			rc = 0;
-	}
-	sc_vec_done(&unused);
-	return rc;
-}
-
-static int on_blob_row(void *arg, sqlite3_stmt *row)
-{
-	const struct walk_arg *w = arg;
-	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1), .work = sqlite3_column_int(row, 3),
-				  .garbage = sqlite3_column_int(row, 4) != 0};
-
-	if (sqlite3_column_bytes(row, 2) == 16)
-		b.hash = sqlite3_column_blob(row, 2);
-	return w->fn.blob(w->arg, &b);
-}
-
-int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
-{
-	struct walk_arg w = {.fn.blob = fn, .arg = arg};
-
-	return db_each(c, err, on_blob_row, &w, "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
-		       "blob.id), -1), id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT id FROM "
-		       "work) AND " NOT_DATA " FROM blob ORDER BY id", "");
-}
-
-static int on_unhashed(void *arg, sqlite3_stmt *row)
-{
-	const struct walk_arg *w = arg;
-	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1)};
-
-	return w->fn.blob(w->arg, &b);
-}
-
-/* A blob has bytes from its sealing on. */
-int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
-{
-	struct walk_arg w = {.fn.blob = fn, .arg = arg};
-
-	return db_each(c, err, on_unhashed, &w, "SELECT id, bytes FROM blob WHERE hash IS NULL AND bytes > 0", "");
-}
-
 static int on_complaint(void *arg, sqlite3_stmt *row)
 {
 	const struct walk_arg *w = arg;
@@ -506,14 +393,6 @@ int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, stru
 	for (size_t i = 0; rc == 0 && i < sizeof(checks) / sizeof(*checks); i++)
 		rc = db_each(c, err, on_complaint, &w, checks[i], "");
 	return rc;
-}
-
-int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
-{
-	uint64_t id = 0;
-	int rc = db_each(c, err, on_id, &id, "SELECT id FROM blob WHERE id = ?", "i", blob);
-
-	return rc < 0 ? rc : id != 0;
 }
 
 /* --- working trees --- */

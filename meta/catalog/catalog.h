@@ -189,8 +189,11 @@ int meta_dataset_sources(struct meta_catalog *c, uint64_t dataset, meta_data_sou
 			 struct sc_err *err);
 
 int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err);
-int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16,
-		   struct sc_err *err);
+/** Its bytes do not change any more. */
+int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, struct sc_err *err);
+/** Its bytes were read at that time (seconds since 1970) and have this hash, or `damaged`: they should have. */
+int meta_blob_checked(struct meta_catalog *c, uint64_t blob, const void *hash16, int64_t seconds, bool damaged,
+		      struct sc_err *err);
 /**
  * Removes sets that no version has and blobs that no set and no working tree has, unless `on_blob`
  * answers 1 of them: somebody holds them.
@@ -202,10 +205,29 @@ struct meta_blob_row {
 	int work;		/* of a working tree, not sealed: enum meta_work_kind; -1: sealed */
 	bool garbage;		/* nothing has it any more */
 };
+/** A rank file that is this blob. */
+struct meta_blob_use {
+	const char *job, *topology, *path;
+	uint64_t version;
+	int64_t rank;		/* META_SHARED: of the job */
+};
 
 typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
-/** Of sealed ones without a hash; only id and bytes are filled. */
+typedef int meta_blob_use_fn(void *arg, const struct meta_blob_use *use);
+/* Of these only id, bytes and hash are filled. */
+/** Sealed ones without a hash. */
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
+/** Those with a hash that were last checked before that time, a thousand at most, longest ago first. */
+int meta_blob_due(struct meta_catalog *c, int64_t before_s, meta_blob_fn *fn, void *arg, struct sc_err *err);
+int meta_blob_damaged(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
+/** Others with the same bytes, by size and hash. */
+int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, meta_id_fn *fn,
+		    void *arg, struct sc_err *err);
+/** An older one of the same rank, file and job that has the same size and hash; 0: none. */
+int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
+			  struct sc_err *err);
+/** Newest versions first. */
+int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err);
 int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
 /** Calls `fn` with each complaint of SQLite's integrity check, and of rows that lead nowhere. */
 int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, struct sc_err *err);

@@ -15,15 +15,8 @@ struct data_walk {
 int meta_dataset_add(struct meta_catalog *c, const struct meta_dataset_row *row, uint64_t *ret_id,
 		     struct sc_err *err)
 {
-	int rc;
-
-	db_lock(c);
-	rc = db_run(c, err, "INSERT INTO dataset (name, spec, form, uid, gid) VALUES (?, ?, ?, ?, ?)", "sssii",
-		    row->name, row->spec, row->form, (uint64_t)row->uid, (uint64_t)row->gid);
-	if (rc == 0)
-		*ret_id = db_last_id(c);
-	db_unlock(c);
-	return rc;
+	return ADD(c, err, ret_id, "INSERT INTO dataset (name, spec, form, uid, gid) VALUES (?, ?, ?, ?, ?)", "sssii",
+		   row->name, row->spec, row->form, (uint64_t)row->uid, (uint64_t)row->gid);
 }
 
 int meta_dataset_add_source(struct meta_catalog *c, uint64_t dataset, uint64_t nr,

@@ -29,9 +29,10 @@
 EMBED(meta_schema_sql, "schema.sql");
 EMBED(meta_schema2_sql, "schema2.sql");
 EMBED(meta_schema3_sql, "schema3.sql");
+EMBED(meta_schema4_sql, "schema4.sql");
 
 /* Step i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql, meta_schema3_sql};
+static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql, meta_schema3_sql, meta_schema4_sql};
 #define VERSION_NOW ((int)(sizeof(migrations) / sizeof(*migrations)))
 
 struct meta_catalog {
@@ -282,6 +283,12 @@ int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg
 	rc = walk(c, err, fn, arg, sql, types, ap);
 	va_end(ap);
 	return rc;
+}
+
+int db_id(void *arg, sqlite3_stmt *row)
+{
+	*(uint64_t *)arg = U64(row, 0);
+	return 0;
 }
 
 uint64_t db_last_id(struct meta_catalog *c)

@@ -16,10 +16,25 @@ int db_run(struct meta_catalog *c, struct sc_err *err, const char *sql, const ch
 typedef int db_row_fn(void *arg, sqlite3_stmt *row);
 int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg, const char *sql,
 	    const char *types, ...);
+/** A row function: column 0 into a uint64_t. */
+int db_id(void *arg, sqlite3_stmt *row);
 uint64_t db_last_id(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);
 void db_unlock(struct meta_catalog *c);
 
 const char *db_text(sqlite3_stmt *row, int column); /* never NULL */
+#define U64(row, i) ((uint64_t)sqlite3_column_int64((row), (i)))
+
+/* An insert whose id is wanted: both under the lock. */
+#define ADD(c, err, ret_id, ...)                                                                   \
+	({                                                                                         \
+		int rc_;                                                                           \
+		db_lock(c);                                                                        \
+		rc_ = db_run((c), (err), __VA_ARGS__);                                             \
+		if (rc_ == 0)                                                                      \
+			*(ret_id) = db_last_id(c);                                                 \
+		db_unlock(c);                                                                      \
+		rc_;                                                                               \
+	})
 
 #endif

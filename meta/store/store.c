@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,19 @@
 
 #include <linux/mount.h>
 
+#include "meta/base/mem.h"
 #include "meta/base/sys.h"
 
 #define FAN_OUT 256 /* folders, so that none has millions of names */
+/* files that are to take a blob's name: what is left of them is removed at the next start */
+#define REPLACEMENT "replacement"
+#define SHARED "shared"
+
+struct meta_damaged {
+	pthread_mutex_t lock;
+	size_t nr, room;	/* nr: read without the lock, too */
+	uint64_t *at;
+};
 
 static void blob_path(uint64_t blob, char *path, size_t bytes)
 {
@@ -70,14 +81,21 @@ static int open_store(const char *path, struct meta_store *s, struct sc_err *err
 	/* a store that was just made is there after a power cut, too */
 	if (rc == 0 && (sc_sys.fsync(s->blobs) < 0 || sc_sys.fsync(s->dir) < 0))
 		rc = sc_fail_sys(err, errno, "store '%s': cannot flush its folders", path);
-	if (rc == 0)
-		s->sealed = private_read_only(s->blobs);
-	return rc;
+	if (rc < 0)
+		return rc;
+	(void)sc_sys.unlinkat(s->blobs, REPLACEMENT, 0);
+	(void)sc_sys.unlinkat(s->blobs, SHARED, 0);
+	s->sealed = private_read_only(s->blobs);
+	s->damaged = sc_zalloc(sizeof(*s->damaged));
+	if (!s->damaged)
+		return sc_nomem(err);
+	(void)pthread_mutex_init(&s->damaged->lock, NULL);
+	return 0;
 }
 
 int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err)
 {
-	struct meta_store s = {-1, -1, -1, -1};
+	struct meta_store s = {-1, -1, -1, -1, NULL};
 	int rc = open_store(path, &s, err);
 
 	if (rc < 0)
@@ -93,6 +111,12 @@ void meta_store_close(struct meta_store *store)
 	sc_closep(&store->blobs);
 	sc_closep(&store->dir);
 	sc_closep(&store->lock);
+	if (store->damaged) {
+		sc_vec_done(store->damaged);
+		(void)pthread_mutex_destroy(&store->damaged->lock);
+		sc_sys.release(store->damaged);
+		store->damaged = NULL;
+	}
 }
 
 int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
@@ -109,11 +133,11 @@ int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd
 	return 0;
 }
 
-int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
-			 struct sc_err *err)
+int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			    struct sc_err *err)
 {
 	char path[40];
-	int fd, dir = flags == O_RDONLY && store->sealed >= 0 ? store->sealed : store->blobs;
+	int fd, dir = (flags & O_ACCMODE) == O_RDONLY && store->sealed >= 0 ? store->sealed : store->blobs;
 
 	blob_path(blob, path, sizeof(path));
 	fd = sc_sys.openat(dir, path, flags | O_NOFOLLOW, 0);
@@ -121,6 +145,92 @@ int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flag
 		return sc_fail_sys(err, errno, "store: cannot open blob %" PRIu64, blob);
 	*ret_fd = fd;
 	return 0;
+}
+
+int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			 struct sc_err *err)
+{
+	struct meta_damaged *d = store->damaged;
+	bool damaged = false;
+
+	if (__atomic_load_n(&d->nr, __ATOMIC_ACQUIRE)) {
+		(void)pthread_mutex_lock(&d->lock);
+		for (size_t i = 0; i < d->nr; i++)
+			damaged |= d->at[i] == blob;
+		(void)pthread_mutex_unlock(&d->lock);
+	}
+	if (damaged)
+		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged, and there is no other copy of its bytes: restore "
+			       "it, or roll back", blob);
+	return meta_store_open_damaged(store, blob, flags, ret_fd, err);
+}
+
+int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err)
+{
+	struct meta_damaged *d = store->damaged;
+	size_t i = 0;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&d->lock);
+	while (i < d->nr && d->at[i] != blob)
+		i++;
+	if (damaged && i == d->nr)
+		rc = sc_vec_push(d, blob) < 0 ? sc_nomem(err) : 0;
+	else if (!damaged && i < d->nr)
+		d->at[i] = d->at[--d->nr];
+	(void)pthread_mutex_unlock(&d->lock);
+	return rc;
+}
+
+int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err)
+{
+	struct meta_damaged *d = store->damaged;
+
+	*ret = NULL;
+	(void)pthread_mutex_lock(&d->lock);
+	*ret_nr = d->nr;
+	if (d->nr) {
+		*ret = sc_sys.alloc(d->nr * sizeof(**ret));
+		if (*ret)
+			memcpy(*ret, d->at, d->nr * sizeof(**ret));
+	}
+	(void)pthread_mutex_unlock(&d->lock);
+	return *ret_nr && !*ret ? sc_nomem(err) : 0;
+}
+
+int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct sc_err *err)
+{
+	(void)sc_sys.unlinkat(store->blobs, REPLACEMENT, 0);
+	*ret_fd = sc_sys.openat(store->blobs, REPLACEMENT, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot make a blob's replacement") : 0;
+}
+
+static int take_name(const struct meta_store *store, const char *from, uint64_t blob, struct sc_err *err)
+{
+	char path[40];
+
+	blob_path(blob, path, sizeof(path));
+	if (sc_sys.renameat(store->blobs, from, store->blobs, path) < 0)
+		return sc_fail_sys(err, errno, "store: cannot replace blob %" PRIu64, blob);
+	return 0;
+}
+
+int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err)
+{
+	return take_name(store, REPLACEMENT, blob, err);
+}
+
+int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err)
+{
+	char path[40];
+
+	blob_path(same, path, sizeof(path));
+	(void)sc_sys.unlinkat(store->blobs, SHARED, 0);
+	if (sc_sys.linkat(store->blobs, path, store->blobs, SHARED, 0) < 0)
+		return errno == EMLINK || errno == EPERM || errno == EOPNOTSUPP
+			       ? sc_fail(err, SC_E_UNSUPPORTED, "store: no more links to blob %" PRIu64, same)
+			       : sc_fail_sys(err, errno, "store: cannot link blob %" PRIu64, same);
+	return take_name(store, SHARED, blob, err);
 }
 
 int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err)

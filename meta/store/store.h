@@ -18,6 +18,7 @@ struct meta_store {
 	int blobs;	/* STORE/blobs */
 	int sealed;	/* the same through the read-only mount, or -1 */
 	int lock;	/* held for the life of the daemon: one daemon a store */
+	struct meta_damaged *damaged;
 };
 
 /** Make what is missing, take the lock. Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has it). */
@@ -27,9 +28,23 @@ void meta_store_close(struct meta_store *store);
 /** A new blob to be written: descriptor O_RDWR. */
 int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
 		      struct sc_err *err);
-/** An existing one, `flags` O_RDONLY or O_RDWR; sealed ones only ever O_RDONLY. */
+/** An existing one, `flags` O_RDONLY (with O_DIRECT or not) or O_RDWR; sealed ones only ever O_RDONLY.
+ *  Errors: SC_E_DAMAGED, its bytes are known to be wrong. */
 int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			 struct sc_err *err);
+/** The same, and damage does not matter. */
+int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			    struct sc_err *err);
+/** Blobs whose bytes are known to be wrong: nobody reads them.  Any thread. */
+int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err);
+/** A copy of the list, which the caller releases. */
+int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err);
+
+/** Other bytes for a blob, at once: a new file (O_RDWR), which then takes its name. */
+int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct sc_err *err);
+int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err);
+/** The file of `blob` becomes that of `same`, whose bytes are equal.  Errors: SC_E_UNSUPPORTED, no (more) links. */
+int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
 /** Missing blobs are not an error. */
 int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err);
 /** Moves a file that no row knows to STORE/lost+found. */

@@ -257,7 +257,7 @@ static int seal_items(struct commit *c)
 		const struct item *it = &c->items.at[i];
 
 		if (it->w.kind == META_WORK_FILE)
-			rc = meta_blob_seal(c->s->catalog, it->w.blob, it->bytes, it->logical ? NULL : it->hash, c->err);
+			rc = meta_blob_seal(c->s->catalog, it->w.blob, it->bytes, c->err);
 	}
 	return rc;
 }

@@ -97,9 +97,9 @@ static int save_corpus(struct rs_service *s, struct rs_corpus *corpus, struct sc
 		memcpy(source.ends, info->ends, sizeof(source.ends));
 		rc = meta_dataset_add_source(s->catalog, id, i, &source, err);
 		if (rc == 0 && info->borders)
-			rc = meta_blob_seal(s->catalog, info->borders, info->table_bytes, NULL, err);
+			rc = meta_blob_seal(s->catalog, info->borders, info->table_bytes, err);
 		if (rc == 0 && info->blob)
-			rc = meta_blob_seal(s->catalog, info->blob, info->bytes, NULL, err);
+			rc = meta_blob_seal(s->catalog, info->blob, info->bytes, err);
 	}
 	if (rc == 0)
 		corpus->id = id;

@@ -123,39 +123,40 @@ static int check_blob(struct fsck *f, struct found *b)
 	return 0;
 }
 
-/* Copies a good blob with the same contents over a bad one. */
 static int mend(struct fsck *f, struct found *b)
 {
-	sc_cleanup(sc_closep) int from = -1;
-	sc_cleanup(sc_closep) int to = -1;
-	const struct found *twin = NULL;
-	int rc;
+	uint64_t from = 0;
+	int rc = b->has_hash ? rs_blob_mend(f->s, b->id, b->bytes, b->hash, &from, f->err) : 0;
 
-	for (size_t i = 0; b->has_hash && !twin && i < f->blobs.nr; i++) {
-		const struct found *x = &f->blobs.at[i];
-
-		if (x != b && x->has_hash && !x->bad && x->sealed && x->bytes == b->bytes && memcmp(x->hash, b->hash, 16) == 0)
-			twin = x;
-	}
-	if (!twin)
-		return 0;
-	rs_blob_forget(f->s->blobs, b->id);
-	rc = meta_store_open_blob(&f->s->store, twin->id, O_RDONLY, &from, f->err);
-	if (rc == 0)
-		rc = meta_store_remove(&f->s->store, b->id, f->err);
-	if (rc == 0)
-		rc = meta_store_create(&f->s->store, b->id, &to, f->err);
-	if (rc == 0)
-		rc = rs_copy_file(to, from, b->bytes, "blob", f->err);
-	if (rc == 0 && sc_sys.fsync(to) < 0)
-		rc = sc_fail_sys(f->err, errno, "cannot flush blob %" PRIu64, b->id);
-	if (rc < 0)
+	if (rc < 0 || !from)
 		return rc;
-	sc_buf_printf(f->report, "mended\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n", b->id, twin->id);
+	sc_buf_printf(f->report, "mended\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n", b->id, from);
 	b->bad = false;
 	b->mended = true;
 	f->bad--;
 	return 0;
+}
+
+struct named {
+	struct fsck *f;
+	const struct found *b;
+};
+
+static int on_use(void *arg, const struct meta_blob_use *use)
+{
+	const struct named *n = arg;
+
+	sc_buf_printf(n->f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' rank %d '%s' is blob %" PRIu64 "\n",
+		      n->b->mended ? "was" : "BAD", use->job, use->version, use->topology, (int)use->rank, use->path, n->b->id);
+	return 0;
+}
+
+/* Which files of which ranks a damaged blob is. */
+static int name_damage(struct fsck *f, const struct found *b)
+{
+	struct named n = {f, b};
+
+	return b->bad || b->mended ? meta_blob_uses(f->s->catalog, b->id, on_use, &n, f->err) : 0;
 }
 
 static int check_blobs(struct fsck *f)
@@ -167,6 +168,8 @@ static int check_blobs(struct fsck *f)
 	for (size_t i = 0; f->repair && rc == 0 && i < f->blobs.nr; i++)
 		if (f->blobs.at[i].bad)
 			rc = mend(f, &f->blobs.at[i]);
+	for (size_t i = 0; rc == 0 && i < f->blobs.nr; i++)
+		rc = name_damage(f, &f->blobs.at[i]);
 	if (rc == 0)
 		rc = meta_store_each(&f->s->store, on_file, f, f->err);
 	for (size_t i = 0; rc == 0 && i < f->orphans.nr; i++) {
@@ -180,22 +183,8 @@ static int check_blobs(struct fsck *f)
 	return rc;
 }
 
+
 /* --- versions --- */
-
-/* Which files of which ranks a damaged blob is. */
-static void name_damage(struct fsck *f, const struct rs_job *job, const struct rs_version *v)
-{
-	for (size_t i = 0; i < v->nr_sets; i++)
-		for (size_t k = 0; k < v->sets[i]->nr_blobs; k++) {
-			const struct rs_set_blob *b = &v->sets[i]->blobs[k];
-			const struct found *x = find(f, b->blob);
-
-			if (!x || x->bad || x->mended)
-				sc_buf_printf(f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' rank %d '%s' is blob %" PRIu64 "\n",
-					      x && x->mended ? "was" : "BAD", job->name, v->nr, v->sets[i]->topo.text, (int)b->rank,
-					      b->path, b->blob);
-		}
-}
 
 static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_version *v, struct rs_set *set)
 {
@@ -253,7 +242,6 @@ static int check_job(struct fsck *f, struct rs_job *job)
 			sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 ": %s\n", job->name, v.nrs.at[i], err.msg);
 			continue;
 		}
-		name_damage(f, job, view->version);
 		for (size_t k = 0; rc == 0 && k < view->version->nr_sets; k++)
 			rc = check_set(f, job, view->version, view->version->sets[k]);
 		rs_view_unref(f->s, view);

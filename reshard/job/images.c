@@ -191,7 +191,7 @@ void rs_images_forget(struct rs_service *s, const struct rs_view *view)
 	(void)pthread_mutex_lock(&s->images_lock);
 	for (struct rs_kept_image *k = s->idle_images.idle_after, *next; k != &s->idle_images; k = next) {
 		next = k->idle_after;
-		if (k->view == view)
+		if (!view || k->view == view)
 			image_drop(s, k);
 	}
 	(void)pthread_mutex_unlock(&s->images_lock);

@@ -307,7 +307,7 @@ static int flip(struct rs_pass *p, struct rs_set **sets)
 	if (rc == 0) {
 		for (size_t i = 0; rc == 0 && i < old->nr_sets; i++) {
 			for (size_t k = 0; sets[i] && rc == 0 && k < sets[i]->nr_blobs; k++)
-				rc = meta_blob_seal(p->s->catalog, sets[i]->blobs[k].blob, sets[i]->blobs[k].bytes, NULL,
+				rc = meta_blob_seal(p->s->catalog, sets[i]->blobs[k].blob, sets[i]->blobs[k].bytes,
 						    p->err);
 			if (sets[i] && rc == 0)
 				rc = rs_save_set(p->s, sets[i], p->err);

@@ -240,10 +240,44 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 	rs_render_data_status(head, buf);
 }
 
+struct damaged {
+	const char *job;
+	uint64_t blob;
+	struct sc_buf *buf;
+};
+
+static int on_use(void *arg, const struct meta_blob_use *use)
+{
+	const struct damaged *d = arg;
+
+	if (strcmp(use->job, d->job) == 0)
+		sc_buf_printf(d->buf, "damaged: version %" PRIu64 " topology '%s' rank %d '%s' (blob %" PRIu64 ")\n", use->version,
+			      use->topology, (int)use->rank, use->path, d->blob);
+	return 0;
+}
+
+/* Files of any version that scrubbing found damaged and could not mend. */
+static int status_damaged(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	char name[SC_NAME_BYTES_MAX + 1];
+	struct damaged d = {rs_job_name(job, name, sizeof(name)), 0, buf};
+	uint64_t *blobs;
+	size_t nr;
+	int rc = meta_store_damaged(&s->store, &blobs, &nr, err);
+
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		d.blob = blobs[i];
+		rc = meta_blob_uses(s->catalog, d.blob, on_use, &d, err);
+	}
+	sc_sys.release(blobs);
+	return rc;
+}
+
 int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err)
 {
 	struct rs_view *head = rs_job_head(job);
+	int rc;
 
 	(void)pthread_mutex_lock(&job->state);
 	sc_buf_printf(buf, "job: %s\n", job->name);
@@ -260,7 +294,8 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 	status_files(job, buf);
 	status_progress(job, head, buf);
 	rs_view_unref(s, head);
-	return done(buf, err);
+	rc = status_damaged(s, job, buf, err);
+	return rc < 0 ? rc : done(buf, err);
 }
 
 static const struct meta_view *origin(void *arg, const struct meta_tensor *tensor)
@@ -339,5 +374,8 @@ void rs_render_metrics(struct rs_service *s, struct sc_buf *buf)
 	METRIC(materialized_bytes, "Bytes of rank files materialized.");
 	METRIC(reflinked_bytes, "Of these, bytes that were reflinked.");
 	METRIC(verified_bytes, "Bytes of rank files verified.");
+	METRIC(shared_bytes, "Bytes of rank files that were written again unchanged and take no space.");
+	METRIC(scrubbed_bytes, "Bytes read again by scrubbing.");
+	METRIC(mended_blobs, "Damaged blobs that were mended from equal ones.");
 #undef METRIC
 }

@@ -460,8 +460,12 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 		rc = load_jobs(s, err);
 	if (rc == 0 && !o->keep_garbage)
 		rc = rs_garbage(s, err);
+	if (rc == 0 && !o->keep_garbage)
+		rc = rs_damaged_load(s, err);
 	if (rc == 0 && !o->quiet_worker)
 		rc = rs_worker_start(s, err);
+	if (rc == 0 && !o->quiet_worker)
+		rc = rs_scrub_start(s, err);
 	return rc;
 }
 
@@ -485,7 +489,9 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 
 	if (!s)
 		return sc_nomem(err);
-	s->store = (struct meta_store){-1, -1, -1, -1};
+	s->store = (struct meta_store){-1, -1, -1, -1, NULL};
+	s->scrub_every_s = options->scrub_every_s;
+	s->scrub_rate = options->scrub_bytes_per_s;
 	s->events = options->events ? *options->events : nobody;
 	(void)pthread_mutex_init(&s->lock, NULL);
 	(void)pthread_mutex_init(&s->images_lock, NULL);
@@ -494,6 +500,7 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	sc_guard_install();
 	(void)pthread_mutex_init(&s->worker_lock, NULL);
 	(void)pthread_cond_init(&s->worker_wake, NULL);
+	(void)pthread_cond_init(&s->scrub_wake, NULL);
 	s->idle_images.idle_before = s->idle_images.idle_after = &s->idle_images;
 	s->preset_dir = options->preset_dir ? sc_strdup(options->preset_dir) : NULL;
 	rc = service_new(options, s, err);
@@ -537,6 +544,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	(void)pthread_mutex_destroy(&s->parts.lock);
 	(void)pthread_mutex_destroy(&s->worker_lock);
 	(void)pthread_cond_destroy(&s->worker_wake);
+	(void)pthread_cond_destroy(&s->scrub_wake);
 	sc_sys.release(s);
 	return NULL;
 }

@@ -43,6 +43,8 @@ struct rs_options {
 	const struct rs_events *events;	/* NULL: nobody listens */
 	bool quiet_worker;		/* no background work: rs_service_work() does it */
 	bool keep_garbage;		/* fsck looks at it first */
+	int64_t scrub_every_s;		/* each blob is read again so often; 0: never */
+	uint64_t scrub_bytes_per_s;	/* 0: no limit */
 };
 
 int rs_service_new(const struct rs_options *options, struct rs_service **ret, struct sc_err *err);
@@ -50,6 +52,10 @@ struct rs_service *rs_service_free(struct rs_service *s);
 /** What the worker does, once, in this thread: verify, materialize, hash, remove garbage.
  *  Only with quiet_worker.  The first error is returned. */
 int rs_service_work(struct rs_service *s, struct sc_err *err);
+/** There are blobs that nobody reads any more; `status` of their jobs says which. */
+bool rs_service_is_damaged(struct rs_service *s);
+/** Reads blobs again that were last checked before that time (seconds since 1970), a thousand at most. */
+int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err);
 
 /**
  * Checks everything a store promises: rows that fit together, each blob's size and hash, copies and

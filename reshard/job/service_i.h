@@ -218,7 +218,8 @@ struct rs_service {
 		uint64_t *at;
 	} held;				/* blobs that are being made: no garbage */
 	struct {
-		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals;
+		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals, shared_bytes,
+			 scrubbed_bytes, mended_blobs;
 	} counters;			/* atomic */
 	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
 	bool no_reflink;		/* the store's file system has none; atomic */
@@ -227,6 +228,12 @@ struct rs_service {
 	bool has_worker, stop, kick, garbage;
 	pthread_mutex_t worker_lock;
 	pthread_cond_t worker_wake;
+	/* scrubber: under worker_lock, too */
+	pthread_t scrubber;
+	bool has_scrubber;
+	pthread_cond_t scrub_wake;
+	int64_t scrub_every_s;		/* 0: never */
+	uint64_t scrub_rate;		/* bytes a second, 0: no limit */
 };
 
 /* data_view.c */
@@ -326,7 +333,7 @@ void rs_job_tell(struct rs_job *job);
 void rs_kick(struct rs_service *s, bool garbage);
 char *rs_trim(char *text);
 
-/* images.c: drops what nobody uses: of a view that is not kept any more; all, at the end. */
+/* images.c: drops what nobody uses: of a view that is not kept any more (NULL: of all); all, at the end. */
 void rs_images_forget(struct rs_service *s, const struct rs_view *view);
 void rs_images_done(struct rs_service *s);
 
@@ -360,8 +367,18 @@ int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf 
 int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_report,
 		      struct sc_err *err);
 uint64_t rs_set_bytes(const struct rs_set *set);
+
+/* upkeep.c */
 int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
 		 struct sc_err *err);
+/** Hashes all that have no hash yet, until the worker is called to something else. */
+int rs_hash_blobs(struct rs_service *s, struct sc_err *err);
+/** Replaces a damaged blob by a copy of one with that size and hash; *ret_from 0: there is none. */
+int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint8_t hash[16], uint64_t *ret_from,
+		 struct sc_err *err);
+/** What the last service found damaged stays so. */
+int rs_damaged_load(struct rs_service *s, struct sc_err *err);
+int rs_scrub_start(struct rs_service *s, struct sc_err *err);	/* rs_worker_stop() ends it */
 
 /* commit.c, inside a transaction: sets that have no number yet, the version, the head. */
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);

@@ -391,22 +391,6 @@ uint64_t rs_set_bytes(const struct rs_set *set)
 	return n;
 }
 
-int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
-		 struct sc_err *err)
-{
-	struct rs_blob *b = NULL;
-	XXH128_canonical_t out;
-	int rc = rs_blob_get(s->blobs, blob, false, UINT64_MAX, &b, err);
-
-	if (rc < 0)
-		return rc;
-	XXH128_canonicalFromHash(&out, XXH3_128bits(b->map ? b->map : (const void *)"", b->bytes));
-	memcpy(hash, out.digest, 16);
-	*ret_bytes = b->bytes;
-	rs_blob_put(s->blobs, b);
-	return 0;
-}
-
 /* Hashes every logical tensor of a view through its present storage and compares with what was
  * recorded when it was committed; one line a tensor. */
 int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report,

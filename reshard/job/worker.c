@@ -218,58 +218,6 @@ static int verify_head(struct rs_pass *p)
 	return rc;
 }
 
-/* --- hashes of blobs: what a bit flips in is found, whatever it means --- */
-
-struct unhashed {
-	size_t nr, room;
-	struct {
-		uint64_t id, bytes;
-	} *at;
-};
-
-static int on_blob(void *arg, const struct meta_blob_row *row)
-{
-	struct unhashed *u = arg;
-
-	if (sc_vec_grow((void **)&u->at, u->nr, &u->room, sizeof(*u->at)) < 0)
-		return SC_E_NO_MEMORY;
-	u->at[u->nr].id = row->id;
-	u->at[u->nr++].bytes = row->bytes;
-	return 0;
-}
-
-/* Something else is to be done first. */
-static bool is_called(struct rs_service *s)
-{
-	bool called;
-
-	(void)pthread_mutex_lock(&s->worker_lock);
-	called = s->has_worker && (s->stop || s->kick);
-	(void)pthread_mutex_unlock(&s->worker_lock);
-	return called;
-}
-
-/* Of sealed blobs that have none yet, after all jobs had their turn. */
-static int hash_blobs(struct rs_service *s, struct sc_err *err)
-{
-	struct unhashed u = {0};
-	uint8_t hash[16];
-	uint64_t bytes;
-	int rc = meta_blob_unhashed(s->catalog, on_blob, &u, err);
-
-	if (rc == SC_E_NO_MEMORY)
-		rc = sc_nomem(err);
-	for (size_t i = 0; rc == 0 && i < u.nr && !is_called(s); i++) {
-		struct sc_err gone;
-
-		/* one that was removed meanwhile needs none */
-		if (rs_hash_blob(s, u.at[i].id, hash, &bytes, &gone) == 0 && bytes == u.at[i].bytes)
-			rc = meta_blob_seal(s->catalog, u.at[i].id, bytes, hash, err);
-	}
-	sc_vec_done(&u);
-	return rc;
-}
-
 static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 {
 	bool wants;
@@ -320,7 +268,7 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, err);
 	if (rc == 0)
-		rc = hash_blobs(s, err);
+		rc = rs_hash_blobs(s, err);
 	return rc < 0 ? rc : collect_garbage(s, err);
 }
 
@@ -358,7 +306,7 @@ static void *worker(void *arg)
 		again = false;
 		for (size_t i = 0; (job = rs_job_at(s, i)); i++)
 			again |= !rs_job_is_removed(job) && try_job(s, job);
-		if (!again && hash_blobs(s, &err) < 0) {
+		if (!again && rs_hash_blobs(s, &err) < 0) {
 			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
 			again = true;
 		}
@@ -383,12 +331,14 @@ int rs_worker_start(struct rs_service *s, struct sc_err *err)
 
 void rs_worker_stop(struct rs_service *s)
 {
-	if (!s->has_worker)
-		return;
 	(void)pthread_mutex_lock(&s->worker_lock);
 	s->stop = true;
 	(void)pthread_cond_signal(&s->worker_wake);
+	(void)pthread_cond_signal(&s->scrub_wake);
 	(void)pthread_mutex_unlock(&s->worker_lock);
-	(void)pthread_join(s->worker, NULL);
-	s->has_worker = false;
+	if (s->has_worker)
+		(void)pthread_join(s->worker, NULL);
+	if (s->has_scrubber)
+		(void)pthread_join(s->scrubber, NULL);
+	s->has_worker = s->has_scrubber = false;
 }

@@ -122,6 +122,14 @@ static int d_unlinkat(int dir, const char *path, int flags)
 {
 	return POINT(real.unlinkat(dir, path, flags));
 }
+static int d_linkat(int from_dir, const char *from, int dir, const char *path, int flags)
+{
+	return POINT(real.linkat(from_dir, from, dir, path, flags));
+}
+static int d_renameat(int from_dir, const char *from, int dir, const char *path)
+{
+	return POINT(real.renameat(from_dir, from, dir, path));
+}
 static int d_fchmod(int fd, mode_t mode)
 {
 	return POINT(real.fchmod(fd, mode));
@@ -185,6 +193,8 @@ static void arm(long n, int mode)
 	sc_sys.fallocate = d_fallocate;
 	sc_sys.fsync = d_fsync;
 	sc_sys.unlinkat = d_unlinkat;
+	sc_sys.linkat = d_linkat;
+	sc_sys.renameat = d_renameat;
 	sc_sys.fchmod = d_fchmod;
 	sc_sys.clone_range = d_clone_range;
 	sc_sys.copy_range = d_copy_range;
@@ -475,6 +485,32 @@ static void dirty(struct rs_service *s)
 	write_ranks(s);
 }
 
+/* The same files once more. */
+static void again(struct rs_service *s)
+{
+	dirty(s);
+	COMMAND(s, rs_job_commit, "step=2");
+}
+
+/* A flipped bit in a file, and another one has the same bytes. */
+static void damaged(struct rs_service *s)
+{
+	struct sc_err err = {0};
+	struct rs_look look;
+	char byte;
+	int fd;
+
+	committed(s);
+	put(s, 1, "copy.txt", "the same on all ranks", 21);
+	COMMAND(s, rs_job_commit, "step=2");
+	work(s);
+	must(rs_look(s, job_of(s), NULL, 1, "notes.txt", &look, &err), &err);
+	must(meta_store_open_blob(rs_service_store(s), look.blob, O_RDWR, &fd, &err), &err);
+	if (pread(fd, &byte, 1, 7) != 1 || (byte ^= 4, pwrite(fd, &byte, 1, 7) != 1))
+		die("cannot damage a blob: %s", strerror(errno));
+	(void)close(fd);
+}
+
 static void old_versions(struct rs_service *s)
 {
 	materialized(s);
@@ -539,6 +575,13 @@ static void do_work(struct rs_service *s)
 	work(s);
 }
 
+static void do_scrub(struct rs_service *s)
+{
+	struct sc_err err = {0};
+
+	must(rs_service_scrub(s, INT64_MAX, &err), &err);
+}
+
 static void do_collect(struct rs_service *s)
 {
 	COMMAND(s, rs_job_config, "keep=1");
@@ -579,6 +622,7 @@ static const struct scenario {
 	void (*what)(struct rs_service *s);
 	bool any_tree;		/* the working tree may be anything between */
 	bool steps;		/* of several commands: heads between are right, too */
+	bool damaged;		/* fsck complains, until it is done */
 } scenarios[] = {
 	{"import", make_job, do_import, true, false},
 	{"writes", committed, do_writes, true, false},
@@ -586,6 +630,8 @@ static const struct scenario {
 	{"commit", dirty, do_commit, false, false},
 	{"topology", committed, do_topology, false, false},
 	{"materialize", resharded, do_work, false, false},
+	{"share", again, do_work, false, false},
+	{"mend", damaged, do_scrub, false, false, true},
 	{"collect", old_versions, do_collect, false, true},
 	{"rollback", materialized, do_rollback, false, false},
 	{"config", committed, do_config, false, false},
@@ -707,9 +753,10 @@ static void check_copy(const struct scenario *x, long n, int mode)
 		die("%s: acknowledged, and lost", x->name);
 	if (!is_old && !is_new && !x->steps)
 		die("%s: killed %s point %ld: neither the old state nor the new one", x->name, modes[mode], n);
-	check_store(s);
+	if (!x->damaged)
+		check_store(s);
 	/* the working tree may have come half way: what is done again begins with it */
-	if (!x->any_tree && !is_new) {
+	if (!x->any_tree && (!is_new || x->damaged)) {
 		x->what(s);
 		seen = look(s);
 		if (!same(&seen, &shared->after, false))

@@ -115,6 +115,18 @@ static ssize_t bad_copy_range(int from, off_t *from_at, int to, off_t *to_at, si
 	return real.copy_range(from, from_at, to, to_at, n);
 }
 
+static int bad_linkat(int from_dir, const char *from, int dir, const char *path, int flags)
+{
+	FAIL(-1);
+	return real.linkat(from_dir, from, dir, path, flags);
+}
+
+static int bad_renameat(int from_dir, const char *from, int dir, const char *path)
+{
+	FAIL(-1);
+	return real.renameat(from_dir, from, dir, path);
+}
+
 /* SQLite's own calls */
 static ssize_t (*sql_pwrite)(int fd, const void *p, size_t n, off_t at);
 static ssize_t (*sql_pread)(int fd, void *p, size_t n, off_t at);
@@ -217,6 +229,8 @@ static void break_all(enum kind kind, long n)
 		sc_sys.fallocate = bad_fallocate;
 		sc_sys.fchmod = bad_fchmod;
 		sc_sys.copy_range = bad_copy_range;
+		sc_sys.linkat = bad_linkat;
+		sc_sys.renameat = bad_renameat;
 		break;
 	case DESCRIPTORS:
 		sc_sys.openat = bad_openat;
@@ -327,8 +341,13 @@ static int remove_data(struct rs_service *s, struct rs_job *job, const char *tex
 	return rs_job_data(s, job, text, geteuid(), getegid(), 0, err);
 }
 
-/* The worker's pass in this thread; what it has done when something fails, it has done. */
-static void fail_work(struct rs_service *s, enum kind kind)
+static int scrub(struct rs_service *s, struct sc_err *err)
+{
+	return rs_service_scrub(s, INT64_MAX, err);
+}
+
+/* What is done in the background, in this thread; what it has done when something fails, it has done. */
+static void fail_work(struct rs_service *s, enum kind kind, int work(struct rs_service *s, struct sc_err *err))
 {
 	for (long n = 0;; n++) {
 		struct sc_err err = {0};
@@ -336,7 +355,7 @@ static void fail_work(struct rs_service *s, enum kind kind)
 
 		assert_true(n < 1000000);
 		break_all(kind, n);
-		rc = rs_service_work(s, &err);
+		rc = work(s, &err);
 		mend_all();
 		total += failures;
 		if (rc == 0 && failures == 0)
@@ -347,6 +366,38 @@ static void fail_work(struct rs_service *s, enum kind kind)
 			break;
 		}
 	}
+}
+
+/* A job with the same bytes in other files. */
+static void make_twin(struct rs_service *s)
+{
+	struct rs_job *job = NULL;
+	struct sc_err err = {0};
+
+	assert_int_equal(0, rs_job_make(s, "twin", 0755, geteuid(), getegid(), &job, &err));
+	assert_int_equal(0, rs_job_layout(s, job, "use replicated", &err));
+	assert_int_equal(0, rs_job_topology(s, job, "dp=2", &err));
+	put_file(s, job, 0, "x.bin");
+	put_file(s, job, 1, "x.bin");
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_service_work(s, &err));
+}
+
+/* A flipped bit in a file of which there is a copy: scrubbing mends it, now or the next time. */
+static void damage(struct rs_service *s, struct rs_job *job)
+{
+	struct sc_err err;
+	struct rs_look look;
+	char byte;
+	int fd;
+
+	assert_int_equal(0, rs_look(s, job, NULL, 1, "model.safetensors", &look, &err));
+	assert_int_equal(RS_BLOB, look.kind);
+	assert_int_equal(0, meta_store_open_blob(rs_service_store(s), look.blob, O_RDWR, &fd, &err));
+	assert_int_equal(1, pread(fd, &byte, 1, 70000));
+	byte ^= 16;
+	assert_int_equal(1, pwrite(fd, &byte, 1, 70000));
+	(void)close(fd);
 }
 
 static void check_store(struct rs_service *s)
@@ -377,19 +428,29 @@ static void all_commands(enum kind kind)
 	for (uint32_t rank = 0; rank < 4; rank++)
 		put_file(s, job, rank, "model.safetensors");
 	fail_in_turn(s, job, kind, "commit", rs_job_commit, "step=1");
+	fail_work(s, kind, rs_service_work);
+	for (uint32_t rank = 0; rank < 4; rank++) /* unchanged: shared */
+		put_file(s, job, rank, "model.safetensors");
+	assert_int_equal(0, rs_job_commit(s, job, "step=2", &err));
+	fail_work(s, kind, rs_service_work);
+	make_twin(s);
+	damage(s, job);
+	fail_work(s, kind, scrub);
+	assert_int_equal(0, scrub(s, &err));
+	check_store(s);
 	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=4 dp=2");
-	fail_work(s, kind);
+	fail_work(s, kind, rs_service_work);
 	check_store(s);
 	fail_in_turn(s, job, kind, "data", add_data, SAMPLE);
 	fail_in_turn(s, job, kind, "position", rs_job_commit, "samples=8");
 	fail_in_turn(s, job, kind, "layout", rs_job_layout, "use megatron-gpt vocab=301 tied=embedding.word_embeddings.weight");
 	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=1 pp=4");
-	fail_work(s, kind);
+	fail_work(s, kind, rs_service_work);
 	fail_in_turn(s, job, kind, "data", remove_data, "remove name=l\nrefresh name=r");
-	fail_in_turn(s, job, kind, "rollback", rs_job_rollback, "6");
+	fail_in_turn(s, job, kind, "rollback", rs_job_rollback, "7");
 	put_file(s, job, 0, "model.safetensors.copy");
 	fail_in_turn(s, job, kind, "discard", discard, "");
-	fail_work(s, kind);
+	fail_work(s, kind, rs_service_work);
 	check_store(s);
 	assert_int_equal(0, rs_job_verify(s, job, &err));
 	rs_service_free(s);

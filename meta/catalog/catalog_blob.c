@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blobs: their sealing, hashes and health, who uses them, and which of them nobody does. */
+#include "meta/catalog/db_i.h"
+
+#include "meta/base/mem.h"
+
+/* of a blob: no dataset has it */
+#define NOT_DATA "id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN (SELECT borders FROM " \
+		 "data_source WHERE borders IS NOT NULL)"
+
+struct blob_walk {
+	union {
+		meta_id_fn *id;
+		meta_blob_fn *blob;
+		meta_blob_use_fn *use;
+	} fn;
+	void *arg;
+};
+
+int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err)
+{
+	return ADD(c, err, ret_id, "INSERT INTO blob (bytes) VALUES (0)", "");
+}
+
+int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE blob SET bytes = ? WHERE id = ?", "ii", bytes, blob);
+}
+
+int meta_blob_checked(struct meta_catalog *c, uint64_t blob, const void *hash16, int64_t seconds, bool damaged,
+		      struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE blob SET hash = ?, checked_s = ?, damaged = ? WHERE id = ?", "bIii", hash16, seconds,
+		      (uint64_t)damaged, blob);
+}
+
+struct unused_blobs {
+	size_t nr, room;
+	uint64_t *at;
+};
+
+static int on_unused(void *arg, sqlite3_stmt *row)
+{
+	struct unused_blobs *u = arg;
+
+	return sc_vec_push(u, U64(row, 0)) < 0 ? SC_E_NO_MEMORY : 0;
+}
+
+int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err)
+{
+	struct unused_blobs unused = {0};
+	int rc = db_run(c, err, "DELETE FROM set_blob WHERE blob_set NOT IN (SELECT blob_set FROM version_set)",
+			"");
+
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM data_source WHERE dataset NOT IN (SELECT dataset FROM version_data)",
+			    "");
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM dataset WHERE id NOT IN (SELECT dataset FROM version_data)", "");
+	if (rc == 0)
+		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
+			     "set_blob) AND id NOT IN (SELECT id FROM work) AND " NOT_DATA, "");
+	if (rc == SC_E_NO_MEMORY)
+		rc = sc_nomem(err);
+	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {
+		rc = on_blob(arg, unused.at[i]);
+		if (rc == 0)
+			rc = db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", unused.at[i]);
+		else if (rc > 0)
+			rc = 0;
+	}
+	sc_vec_done(&unused);
+	return rc;
+}
+
+static int on_blob_row(void *arg, sqlite3_stmt *row)
+{
+	const struct blob_walk *w = arg;
+	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1), .work = sqlite3_column_int(row, 3),
+				  .garbage = sqlite3_column_int(row, 4) != 0};
+
+	if (sqlite3_column_bytes(row, 2) == 16)
+		b.hash = sqlite3_column_blob(row, 2);
+	return w->fn.blob(w->arg, &b);
+}
+
+int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.blob = fn, .arg = arg};
+
+	return db_each(c, err, on_blob_row, &w, "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
+		       "blob.id), -1), id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT id FROM "
+		       "work) AND " NOT_DATA " FROM blob ORDER BY id", "");
+}
+
+static int on_sealed(void *arg, sqlite3_stmt *row)
+{
+	const struct blob_walk *w = arg;
+	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1), .work = -1};
+
+	if (sqlite3_column_bytes(row, 2) == 16)
+		b.hash = sqlite3_column_blob(row, 2);
+	return w->fn.blob(w->arg, &b);
+}
+
+/* A blob has bytes from its sealing on. */
+int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.blob = fn, .arg = arg};
+
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE hash IS NULL AND bytes > 0", "");
+}
+
+int meta_blob_due(struct meta_catalog *c, int64_t before_s, meta_blob_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.blob = fn, .arg = arg};
+
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE hash IS NOT NULL AND checked_s < ? ORDER BY "
+		       "checked_s LIMIT 1000", "I", before_s);
+}
+
+static int on_blob_id(void *arg, sqlite3_stmt *row)
+{
+	const struct blob_walk *w = arg;
+
+	return w->fn.id(w->arg, U64(row, 0));
+}
+
+int meta_blob_damaged(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.id = fn, .arg = arg};
+
+	return db_each(c, err, on_blob_id, &w, "SELECT id FROM blob WHERE damaged", "");
+}
+
+int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, meta_id_fn *fn,
+		    void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.id = fn, .arg = arg};
+
+	return db_each(c, err, on_blob_id, &w, "SELECT id FROM blob WHERE hash = ? AND bytes = ? AND id <> ?", "bii", hash16, bytes,
+		       blob);
+}
+
+int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
+			  struct sc_err *err)
+{
+	*ret = 0;
+	return db_each(c, err, db_id, ret, "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN blob_set t "
+		       "ON t.job = s.job AND t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND "
+		       "o.path = mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = ? "
+		       "AND b.bytes = ? ORDER BY b.id LIMIT 1", "ibi", blob, hash16, bytes);
+}
+
+static int on_use(void *arg, sqlite3_stmt *row)
+{
+	const struct blob_walk *w = arg;
+	struct meta_blob_use use = {.job = db_text(row, 0), .version = U64(row, 1), .topology = db_text(row, 2),
+				    .rank = sqlite3_column_int64(row, 3), .path = db_text(row, 4)};
+
+	return w->fn.use(w->arg, &use);
+}
+
+int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.use = fn, .arg = arg};
+
+	return db_each(c, err, on_use, &w, "SELECT job.name, version.nr, blob_set.topology, set_blob.rank, path.text FROM set_blob "
+		       "JOIN blob_set ON blob_set.id = set_blob.blob_set JOIN path ON path.id = set_blob.path JOIN version_set ON "
+		       "version_set.blob_set = set_blob.blob_set JOIN version ON version.id = version_set.version JOIN job ON "
+		       "job.id = version.job WHERE set_blob.blob = ? ORDER BY version.nr DESC", "i", blob);
+}
+
+int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
+{
+	uint64_t id = 0;
+	int rc = db_each(c, err, db_id, &id, "SELECT id FROM blob WHERE id = ?", "i", blob);
+
+	return rc < 0 ? rc : id != 0;
+}
