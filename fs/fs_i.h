@@ -24,6 +24,7 @@ struct fs_handle {
 	enum { FS_H_DIR = 1, FS_H_CONTROL, FS_H_VIEW, FS_H_FD, FS_H_PASS } kind;
 	uint64_t ino;
 	bool writes;
+	uint64_t held;			/* the blob of a file of the working tree */
 	/* DIR */
 	struct {
 		struct fs_name *at;
@@ -42,7 +43,6 @@ struct fs_handle {
 struct fs_backing {	/* all passthrough opens of an inode share one backing file */
 	uint64_t ino;
 	int id;
-	bool writes;	/* its descriptor was opened for writing */
 	uint32_t opens;
 };
 
@@ -92,11 +92,15 @@ struct fs_handle *fs_handle_get(struct fs *fs, uint64_t fh);
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
 /**
- * Makes this open a passthrough open of `fd`'s file (which is closed in any case); false: it
- * can't be, and *ret_fd is left for FS_H_FD.
+ * Makes this open a passthrough open of `fd`'s file (which is then closed); false: it can't be, and
+ * *fd stays.  `fd` is open for reading, whatever the client wants: the kernel opens its path once
+ * more for each client, as the client asked, and the lease by which commit sees that a file is quiet
+ * must see the clients' opens only.
  */
-bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, bool writes,
-		    struct fuse_file_info *fi);
+bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct fuse_file_info *fi);
+/** A file of the working tree, by passthrough or, if that can't be, by `fd` (which is then taken). */
+int fs_open_work(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle *h, int *fd, struct fuse_file_info *fi,
+		 struct sc_err *err);
 void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino);
 
 /* reply.c: the only place where failures become replies */

@@ -62,6 +62,8 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h)
 	rs_view_unref(fs->service, h->view);
 	if (h->kind == FS_H_FD)
 		sc_closep(&h->fd);
+	if (h->held)
+		rs_work_release(fs->service, h->held);
 	sc_sys.release(h);
 }
 
@@ -73,8 +75,7 @@ static struct fs_backing *find_backing(struct fs *fs, uint64_t ino)
 	return NULL;
 }
 
-bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, bool writes,
-		    struct fuse_file_info *fi)
+bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct fuse_file_info *fi)
 {
 	struct fs_backing *b;
 	bool done = false;
@@ -84,18 +85,13 @@ bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, bool w
 	(void)pthread_mutex_lock(&fs->lock);
 	b = find_backing(fs, ino);
 	if (!b) {
-		struct fs_backing fresh = {.ino = ino, .writes = writes,
-					   .id = fuse_passthrough_open(req, *fd)};
+		struct fs_backing fresh = {.ino = ino, .id = fuse_passthrough_open(req, *fd)};
 
 		/* a refusal is of this open only; the reason may be gone at the next */
 		if (fresh.id > 0 && sc_vec_push(&fs->backings, fresh) == 0)
 			b = &fs->backings.at[fs->backings.nr - 1];
 		else if (fresh.id > 0)
 			(void)fuse_passthrough_close(req, fresh.id);
-	} else if (writes && !b->writes) {
-		/* The backing file was opened for reading: writing through it would not be seen by the
-		 * lease that tells commit that a file is quiet.  This open goes through the daemon. */
-		b = NULL;
 	}
 	if (b) {
 		b->opens++;

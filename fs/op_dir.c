@@ -117,11 +117,19 @@ void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 	readdir_any(req, ino, bytes, at, fi, true);
 }
 
-static struct rs_owner owner_of(fuse_req_t req, mode_t mode)
+/* A folder with S_ISGID gives its group to what is made in it, and the bit to folders. */
+static struct rs_owner owner_of(fuse_req_t req, struct fs *fs, fuse_ino_t parent, mode_t mode, bool is_dir)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	struct rs_owner owner = {ctx->uid, ctx->gid, mode & 07777 & ~ctx->umask};
+	struct fs_found folder;
+	struct sc_err ignored;
 
-	return (struct rs_owner){ctx->uid, ctx->gid, mode & 07777 & ~ctx->umask};
+	if (fs_stat(fs, parent, &folder, &ignored) == 0 && folder.st.st_mode & S_ISGID) {
+		owner.gid = folder.st.st_gid;
+		owner.mode |= is_dir ? S_ISGID : 0;
+	}
+	return owner;
 }
 
 static void reply_name(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, int rc,
@@ -143,7 +151,7 @@ static void reply_name(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
 	struct fs *fs = fs_of(req);
-	struct rs_owner owner = owner_of(req, mode);
+	struct rs_owner owner = owner_of(req, fs, parent, mode, true);
 	struct sc_err err = {0};
 	struct fs_place place;
 	struct rs_job *job;
@@ -173,7 +181,7 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name,
 		       mode_t mode, struct fs_found *found, int *ret_fd, struct sc_err *err)
 {
-	struct rs_owner owner = owner_of(req, mode);
+	struct rs_owner owner = owner_of(req, fs, parent, mode, false);
 	struct fs_place place;
 	uint64_t blob;
 	int fd = -1, rc = fs_place(fs, parent, name, &place, err);
@@ -208,15 +216,14 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 
 	if (rc == 0) {
 		fs_entry(fs, &found, &e);
-		*h = (struct fs_handle){.kind = FS_H_PASS, .ino = e.ino, .writes = true, .fd = -1};
-		if (!fs_passthrough(req, fs, e.ino, &fd, true, fi)) {
-			h->kind = FS_H_FD;
-			h->fd = fd;
-			fi->direct_io = 1;
-		}
+		*h = (struct fs_handle){.ino = e.ino, .writes = true, .fd = -1};
+		rc = fs_open_work(req, fs, found.node.blob, h, &fd, fi, &err);
+	}
+	if (rc == 0) {
 		fi->fh = fs_handle_add(fs, h);
 		rc = fi->fh ? 0 : sc_nomem(&err);
 	}
+	sc_closep(&fd);
 	if (rc < 0) {
 		fs_handle_free(fs, h);
 		fs_fail(req, "create", &err);

@@ -75,30 +75,43 @@ void fs_buffers_done(void)
 
 /* --- open --- */
 
+int fs_open_work(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle *h, int *fd, struct fuse_file_info *fi,
+		 struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int path = -1;
+	int rc = rs_work_hold(fs->service, blob, err);
+
+	if (rc < 0)
+		return rc;
+	h->held = blob;
+	h->kind = FS_H_PASS;
+	if (fs->passthrough) {
+		rc = meta_store_open_work(rs_service_store(fs->service), blob, O_RDONLY, &path, err);
+		if (rc < 0 || fs_passthrough(req, fs, h->ino, &path, fi))
+			return rc;
+	}
+	h->kind = FS_H_FD;
+	h->fd = sc_steal_fd(fd);
+	fi->direct_io = 1;
+	return 0;
+}
+
 static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
 		     struct fuse_file_info *fi, struct sc_err *err)
 {
 	struct rs_job *job = fs_job(fs, n);
-	bool writes = (fi->flags & O_ACCMODE) != O_RDONLY;
-	int fd = -1, rc;
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc;
 
 	if (!job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
+	h->writes = (fi->flags & O_ACCMODE) != O_RDONLY;
 	rs_tree_read_lock(job);
-	rc = rs_work_open(fs->service, job, n->blob, writes ? O_RDWR : O_RDONLY, &fd, err);
+	rc = rs_work_open(fs->service, job, n->blob, h->writes ? O_RDWR : O_RDONLY, &fd, err);
 	if (rc == 0 && fi->flags & O_TRUNC && sc_sys.ftruncate(fd, 0) < 0)
 		rc = sc_fail_sys(err, errno, "truncate");
-	if (rc == 0) {
-		h->writes = writes;
-		h->kind = FS_H_PASS;
-		if (!fs_passthrough(req, fs, h->ino, &fd, writes, fi)) {
-			h->kind = FS_H_FD;
-			h->fd = fd;
-			fi->direct_io = 1;
-		}
-	} else {
-		sc_closep(&fd);
-	}
+	if (rc == 0)
+		rc = fs_open_work(req, fs, n->blob, h, &fd, fi, err);
 	rs_tree_unlock(job);
 	return rc;
 }
@@ -133,7 +146,7 @@ static int open_blob(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_han
 		return rc;
 	h->kind = FS_H_PASS;
 	fi->noflush = 1;
-	if (!fs_passthrough(req, fs, h->ino, &fd, false, fi)) {
+	if (!fs_passthrough(req, fs, h->ino, &fd, fi)) {
 		h->kind = FS_H_FD;
 		h->fd = fd;
 		fi->keep_cache = 1; /* sealed: what is cached stays right */
@@ -359,6 +372,15 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 		(void)fuse_reply_err(req, EBADF);
 }
 
+/* Who writes takes set-user-id and set-group-id away, but for root; the daemon itself may keep them. */
+static void drop_set_id(fuse_req_t req, int fd, const struct stat *st)
+{
+	mode_t bits = S_ISUID | (st->st_mode & S_IXGRP ? S_ISGID : 0);
+
+	if (st->st_mode & bits && fuse_req_ctx(req)->uid != 0)
+		(void)sc_sys.fchmod(fd, st->st_mode & 07777 & ~bits);
+}
+
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, off_t at,
 	      struct fuse_file_info *fi)
 {
@@ -371,9 +393,12 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, of
 	} else if (h && h->kind == FS_H_FD && h->writes) {
 		struct stat st;
 
-		/* appenders: the kernel's idea of the end may be older than ours */
-		if (fi->flags & O_APPEND && sc_sys.fstat(h->fd, &st) == 0)
-			at = st.st_size;
+		if (sc_sys.fstat(h->fd, &st) == 0) {
+			/* appenders: the kernel's idea of the end may be older than ours */
+			if (fi->flags & O_APPEND)
+				at = st.st_size;
+			drop_set_id(req, h->fd, &st);
+		}
 		if (sc_pwrite_all(h->fd, text, bytes, (uint64_t)at) < 0)
 			(void)fuse_reply_err(req, errno);
 		else

@@ -76,7 +76,7 @@ static int stat_work(struct fs *fs, struct fs_found *f, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct stat st;
-	int rc = meta_store_open_blob(rs_service_store(fs->service), f->node.blob, O_RDONLY, &fd, err);
+	int rc = meta_store_open_work(rs_service_store(fs->service), f->node.blob, O_RDONLY, &fd, err);
 
 	if (rc < 0)
 		return rc;
@@ -84,7 +84,7 @@ static int stat_work(struct fs *fs, struct fs_found *f, struct sc_err *err)
 		return sc_fail_sys(err, errno, "stat");
 	f->st = st;
 	f->st.st_ino = fs_node_ino(f->node);
-	f->st.st_nlink = 1;
+	f->st.st_nlink = !rs_work_is_removed(fs->service, f->node.blob);
 	f->timeout = 0; /* stores through mappings change it unseen */
 	return 0;
 }

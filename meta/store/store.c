@@ -133,11 +133,10 @@ int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd
 	return 0;
 }
 
-int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
-			    struct sc_err *err)
+static int open_in(int dir, uint64_t blob, int flags, int *ret_fd, struct sc_err *err)
 {
 	char path[40];
-	int fd, dir = (flags & O_ACCMODE) == O_RDONLY && store->sealed >= 0 ? store->sealed : store->blobs;
+	int fd;
 
 	blob_path(blob, path, sizeof(path));
 	fd = sc_sys.openat(dir, path, flags | O_NOFOLLOW, 0);
@@ -145,6 +144,18 @@ int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int f
 		return sc_fail_sys(err, errno, "store: cannot open blob %" PRIu64, blob);
 	*ret_fd = fd;
 	return 0;
+}
+
+int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			    struct sc_err *err)
+{
+	return open_in(store->sealed >= 0 ? store->sealed : store->blobs, blob, flags, ret_fd, err);
+}
+
+int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			 struct sc_err *err)
+{
+	return open_in(store->blobs, blob, flags, ret_fd, err);
 }
 
 int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,

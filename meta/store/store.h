@@ -28,13 +28,16 @@ void meta_store_close(struct meta_store *store);
 /** A new blob to be written: descriptor O_RDWR. */
 int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
 		      struct sc_err *err);
-/** An existing one, `flags` O_RDONLY (with O_DIRECT or not) or O_RDWR; sealed ones only ever O_RDONLY.
- *  Errors: SC_E_DAMAGED, its bytes are known to be wrong. */
+/** A sealed one, for reading; `flags`: O_RDONLY, with O_DIRECT or not.  Errors: SC_E_DAMAGED, its bytes
+ *  are known to be wrong. */
 int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			 struct sc_err *err);
 /** The same, and damage does not matter. */
 int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			    struct sc_err *err);
+/** One that is not sealed, `flags` O_RDONLY or O_RDWR; what is opened through its path can be written, too. */
+int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+			 struct sc_err *err);
 /** Blobs whose bytes are known to be wrong: nobody reads them.  Any thread. */
 int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err);
 /** A copy of the list, which the caller releases. */

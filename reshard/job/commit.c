@@ -136,7 +136,7 @@ static int check_quiet(struct commit *c, const struct item *it)
 
 	if (it->w.kind != META_WORK_FILE)
 		return 0;
-	rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
+	rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fcntl_lease(fd, F_RDLCK) == 0) {
@@ -236,7 +236,7 @@ static int sync_blobs(struct commit *c)
 
 		if (c->items.at[i].w.kind != META_WORK_FILE)
 			continue;
-		rc = meta_store_open_blob(&c->s->store, c->items.at[i].w.blob, O_RDWR, &fd, c->err);
+		rc = meta_store_open_work(&c->s->store, c->items.at[i].w.blob, O_RDWR, &fd, c->err);
 		if (rc == 0 && sc_sys.fsync(fd) < 0)
 			rc = sc_fail_sys(c->err, errno, "rank %d: cannot flush '%s'", (int)c->items.at[i].rank,
 					 c->items.at[i].w.path);

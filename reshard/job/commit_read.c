@@ -44,7 +44,7 @@ static int read_item(struct commit *c, struct item *it)
 	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
 	struct stat st;
 	sc_cleanup(sc_closep) int fd = -1;
-	int rc = meta_store_open_blob(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
+	int rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
 
 	if (rc < 0)
 		return rc;

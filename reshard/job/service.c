@@ -522,6 +522,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	rs_images_done(s);
 	rs_parts_done(&s->parts);
 	sc_vec_done(&s->held);
+	sc_vec_done(&s->opened);
 	while (s->views) {
 		struct rs_view *v = s->views;
 

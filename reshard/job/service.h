@@ -255,7 +255,10 @@ int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int fl
 		 struct sc_err *err);
 /** The bytes of a working-tree file, its name and its row on stable storage.  `fd`: open on it. */
 int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, struct sc_err *err);
-bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob);
+/** Between these, a file of the working tree that is removed keeps its bytes (and can be opened). */
+int rs_work_hold(struct rs_service *s, uint64_t blob, struct sc_err *err);
+void rs_work_release(struct rs_service *s, uint64_t blob);
+bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
 /** Held while a file of the working tree is opened for writing: no commit seals meanwhile. */
 void rs_tree_read_lock(struct rs_job *job);
 void rs_tree_unlock(struct rs_job *job);

@@ -218,6 +218,14 @@ struct rs_service {
 		uint64_t *at;
 	} held;				/* blobs that are being made: no garbage */
 	struct {
+		size_t nr, room;
+		struct rs_opened {
+			uint64_t blob;
+			uint32_t times;
+			bool removed;	/* its file goes with the last */
+		} *at;
+	} opened;			/* files of working trees */
+	struct {
 		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals, shared_bytes,
 			 scrubbed_bytes, mended_blobs;
 	} counters;			/* atomic */
@@ -340,7 +348,12 @@ void rs_images_done(struct rs_service *s);
 /* config.c: sets one key; -1 when key or value are unknown. */
 int rs_config_apply(struct rs_job *job, const char *key, const char *value);
 
+/* opened.c: of what is nowhere named any more; later, if somebody has it open */
+int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
+
 /* tree.c */
+/** Room for so many more rows, so that rs_work_put() can't fail; under job.state. */
+int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more);
 /* the first three: under job.state */
 struct rs_work_rank *rs_work_rank(struct rs_job *job, uint32_t rank);
 struct rs_work *rs_work_find(struct rs_job *job, uint32_t rank, const char *path);

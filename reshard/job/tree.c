@@ -51,16 +51,10 @@ static bool is_dirty(const struct rs_work *w)
 	return w->kind == META_WORK_FILE || w->kind == META_WORK_GONE;
 }
 
-int rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w)
+int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more)
 {
-	struct rs_work *old = rs_work_find(job, rank, w.path);
 	struct rs_work_rank *r = rs_work_rank(job, rank);
 
-	if (old) {
-		job->dirty += (size_t)is_dirty(&w) - (size_t)is_dirty(old);
-		*old = w;
-		return 0;
-	}
 	if (!r) {
 		size_t at = rank_slot(job, rank);
 
@@ -73,8 +67,26 @@ int rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w)
 		memmove(&job->work.at[at + 1], &job->work.at[at], (job->work.nr - 1 - at) * sizeof(r));
 		job->work.at[at] = r;
 	}
-	if (sc_vec_push(r, w) < 0)
+	while (r->room < r->nr + more)
+		if (sc_vec_grow((void **)&r->at, r->room, &r->room, sizeof(*r->at)) < 0)
+			return -1;
+	return 0;
+}
+
+int rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w)
+{
+	struct rs_work *old = rs_work_find(job, rank, w.path);
+	struct rs_work_rank *r;
+
+	if (old) {
+		job->dirty += (size_t)is_dirty(&w) - (size_t)is_dirty(old);
+		*old = w;
+		return 0;
+	}
+	if (rs_work_reserve(job, rank, 1) < 0)
 		return -1;
+	r = rs_work_rank(job, rank);
+	r->at[r->nr++] = w;
 	job->dirty += is_dirty(&w);
 	return 0;
 }
@@ -111,7 +123,7 @@ struct work_load {
 static int make_missing(struct rs_service *s, const struct meta_work_row *row, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	int rc = meta_store_open_blob(&s->store, row->id, O_RDONLY, &fd, err);
+	int rc = meta_store_open_work(&s->store, row->id, O_RDONLY, &fd, err);
 
 	if (rc == 0 || err->errnum != ENOENT)
 		return rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing the working tree: each call is one row of the catalog and its copy in memory.  Callers
- * hold rs_tree_read_lock, so that no commit seals meanwhile.
+ * Changing the working tree: each call is one transaction of the catalog, and its copy in memory.
+ * Callers hold rs_tree_read_lock, so that no commit seals meanwhile.
  */
 #include "reshard/job/service_i.h"
 
@@ -25,7 +25,7 @@ static int save_work(struct rs_job *job, uint32_t rank, const struct rs_work *w,
 	return meta_work_put(job->service->catalog, &row, err);
 }
 
-/* A new row (and blob number) at a path; replaces what was written there before. */
+/* A new row (and blob number) at a path; replaces the row of what was written there before. */
 static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		    enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *ret_blob,
 		    struct sc_err *err)
@@ -63,7 +63,7 @@ static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	int rc = meta_work_remove(s->catalog, blob, err);
 
 	/* on a full disk even a removal needs room for its row: the bytes that go make some */
-	if (rc == SC_E_NO_SPACE && is_file && meta_store_remove(&s->store, blob, &ignored) == 0)
+	if (rc == SC_E_NO_SPACE && is_file && rs_remove_bytes(s, blob, &ignored) == 0)
 		rc = meta_work_remove(s->catalog, blob, err);
 	if (rc < 0)
 		return rc;
@@ -72,7 +72,7 @@ static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	job->mtime_ns = sc_now_wall_ns();
 	(void)pthread_mutex_unlock(&job->state);
 	if (is_file)
-		(void)meta_store_remove(&s->store, blob, &ignored); /* else: garbage at the next start */
+		(void)rs_remove_bytes(s, blob, &ignored); /* else: garbage at the next start */
 	rs_job_tell(job);
 	return 0;
 }
@@ -229,6 +229,7 @@ int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		   struct sc_err *err)
 {
 	static const struct rs_owner nobody = {0};
+	struct sc_err ignored;
 	struct rs_look look;
 	uint64_t blob;
 	int rc = rs_look(s, job, NULL, rank, path, &look, err), committed;
@@ -243,10 +244,13 @@ int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	committed = rc == 0 ? is_committed(s, job, rank, path, err) : rc;
 	if (committed < 0)
 		return committed;
-	if (look.kind == RS_WORK)
-		rc = remove_work(s, job, rank, path, look.blob, true, err);
-	return rc < 0 || !committed ? rc
-				    : add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
+	if (!committed)
+		return remove_work(s, job, rank, path, look.blob, true, err);
+	/* the mark takes the place of what was written */
+	rc = add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
+	if (rc == 0 && look.kind == RS_WORK)
+		(void)rs_remove_bytes(s, look.blob, &ignored);
+	return rc;
 }
 
 static int has_children(void *arg, const char *name, bool is_dir)
@@ -257,24 +261,33 @@ static int has_children(void *arg, const char *name, bool is_dir)
 	return 1;
 }
 
+/* Is it a folder that may go? */
+static int check_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		       const struct rs_look *look, struct sc_err *err)
+{
+	int rc;
+
+	if (look->kind == RS_NONE)
+		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
+	if (look->kind != RS_DIR)
+		return sc_fail(err, SC_E_NOT_DIR, "'%s' is no directory", path);
+	rc = rs_list(s, job, NULL, rank, path, has_children, NULL, err);
+	if (rc)
+		return rc < 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "rank %u: '%s' is not empty", rank, path);
+	if (!look->from_work)
+		return sc_fail(err, SC_E_BUSY, "rank %u is a rank of the job's topology", rank);
+	return 0;
+}
+
 int rs_work_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		  struct sc_err *err)
 {
 	struct rs_look look;
 	int rc = rs_look(s, job, NULL, rank, path, &look, err);
 
-	if (rc < 0)
-		return rc;
-	if (look.kind == RS_NONE)
-		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
-	if (look.kind != RS_DIR)
-		return sc_fail(err, SC_E_NOT_DIR, "'%s' is no directory", path);
-	rc = rs_list(s, job, NULL, rank, path, has_children, NULL, err);
-	if (rc)
-		return rc < 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "rank %u: '%s' is not empty", rank, path);
-	if (!look.from_work)
-		return sc_fail(err, SC_E_BUSY, "rank %u is a rank of the job's topology", rank);
-	return remove_work(s, job, rank, path, look.blob, false, err);
+	if (rc == 0)
+		rc = check_rmdir(s, job, rank, path, &look, err);
+	return rc < 0 ? rc : remove_work(s, job, rank, path, look.blob, false, err);
 }
 
 /* A copy of the row at a path; false: there is none. */
@@ -290,32 +303,74 @@ static bool row_at(struct rs_job *job, uint32_t rank, const char *path, struct r
 	return found != NULL;
 }
 
-/* Moves one row; the caller has made room at the new path. */
-static int move_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		     uint32_t new_rank, const char *new_path, struct sc_err *err)
-{
-	struct rs_work w;
-	int rc;
+struct moves {
+	uint32_t rank, new_rank;
+	struct {
+		size_t nr, room;
+		struct {
+			const char *from;
+			struct rs_work to;
+		} *at;
+	} rows;
+	struct rs_work gone;		/* the mark that is left behind */
+	bool leaves_mark;
+};
 
-	if (!row_at(job, rank, path, &w))
-		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
-	rc = rs_path_id(s, new_path, &w.path_id, err);
+static int add_move(struct rs_service *s, struct moves *m, const struct rs_work *w, const char *new_path, struct sc_err *err)
+{
+	struct rs_work to = *w;
+	int rc = rs_path_id(s, new_path, &to.path_id, err);
+
 	if (rc == 0)
-		rc = rs_path_text(s, w.path_id, &w.path, err);
-	if (rc == 0)
-		rc = save_work(job, new_rank, &w, err);
+		rc = rs_path_text(s, to.path_id, &to.path, err);
 	if (rc < 0)
 		return rc;
+	if (sc_vec_grow((void **)&m->rows.at, m->rows.nr, &m->rows.room, sizeof(*m->rows.at)) < 0)
+		return sc_nomem(err);
+	m->rows.at[m->rows.nr].from = w->path;
+	m->rows.at[m->rows.nr++].to = to;
+	return 0;
+}
+
+static int save_moves(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(s->catalog, false, err);
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++)
+		rc = save_work(job, m->new_rank, &m->rows.at[i].to, err); /* replaces what is there */
+	if (rc == 0 && m->leaves_mark) {
+		rc = meta_blob_add(s->catalog, &m->gone.blob, err);
+		if (rc == 0)
+			rc = save_work(job, m->rank, &m->gone, err);
+	}
+	return meta_catalog_end(s->catalog, rc, err);
+}
+
+/* All rows at once: after a crash all are at their old places or at their new ones. */
+static int move(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
+{
+	int rc = 0;
+
 	(void)pthread_mutex_lock(&job->state);
-	rs_work_drop(job, rank, path);
-	if (rs_work_put(job, new_rank, w) < 0)
+	/* memory follows the catalog, and may not fail then */
+	if (rs_work_reserve(job, m->new_rank, m->rows.nr + 1) < 0 || rs_work_reserve(job, m->rank, m->rows.nr + 1) < 0)
 		rc = sc_nomem(err);
+	if (rc == 0)
+		rc = save_moves(s, job, m, err);
+	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++) {
+		rs_work_drop(job, m->rank, m->rows.at[i].from);
+		(void)rs_work_put(job, m->new_rank, m->rows.at[i].to);
+	}
+	if (rc == 0 && m->leaves_mark)
+		(void)rs_work_put(job, m->rank, m->gone);
 	(void)pthread_mutex_unlock(&job->state);
 	return rc;
 }
 
-static int rename_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		      uint32_t new_rank, const char *new_path, struct sc_err *err)
+static int rename_dir(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path, const char *new_path,
+		      struct sc_err *err)
 {
 	struct rs_view *head = rs_job_head(job);
 	struct rs_work_rank rows = {0};
@@ -323,12 +378,12 @@ static int rename_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, c
 	int rc;
 
 	(void)pthread_mutex_lock(&job->state);
-	rc = rs_tree_committed_below(job, head, rank, path, err);
+	rc = rs_tree_committed_below(job, head, m->rank, path, err);
 	(void)pthread_mutex_unlock(&job->state);
 	rs_view_unref(s, head);
 	if (rc)
 		return rc < 0 ? rc : sc_fail(err, SC_E_CROSS, "'%s' has committed files; copy it", path);
-	rc = rs_work_rows(job, rank, &rows, err);
+	rc = rs_work_rows(job, m->rank, &rows, err);
 	for (size_t i = 0; rc == 0 && i < rows.nr; i++) {
 		const struct rs_work *w = &rows.at[i];
 		struct sc_buf to = {0};
@@ -337,20 +392,35 @@ static int rename_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, c
 		    w->kind == META_WORK_GONE)
 			continue;
 		sc_buf_printf(&to, "%s%s", new_path, w->path + n);
-		rc = to.failed ? sc_nomem(err) : move_work(s, job, rank, w->path, new_rank, to.text, err);
+		rc = to.failed ? sc_nomem(err) : add_move(s, m, w, to.text, err);
 		sc_buf_done(&to);
 	}
 	sc_vec_done(&rows);
-	return rc;
+	return rc < 0 ? rc : move(s, job, m, err);
+}
+
+static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path, const char *new_path,
+		       struct sc_err *err)
+{
+	struct rs_work w = {0};
+	int committed = is_committed(s, job, m->rank, path, err), rc = committed;
+
+	if (rc >= 0)
+		rc = row_at(job, m->rank, path, &w) ? 0 : sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
+	if (rc == 0)
+		rc = add_move(s, m, &w, new_path, err);
+	m->leaves_mark = committed > 0;
+	m->gone = (struct rs_work){.kind = META_WORK_GONE, .path = w.path, .path_id = w.path_id, .mtime_ns = sc_now_wall_ns()};
+	return rc < 0 ? rc : move(s, job, m, err);
 }
 
 int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		   uint32_t new_rank, const char *new_path, bool no_replace, struct sc_err *err)
 {
-	static const struct rs_owner nobody = {0};
+	struct moves m = {.rank = rank, .new_rank = new_rank};
 	struct rs_look from, to;
-	uint64_t blob;
-	int rc = rs_look(s, job, NULL, rank, path, &from, err), committed;
+	struct sc_err ignored;
+	int rc = rs_look(s, job, NULL, rank, path, &from, err);
 
 	if (rc == 0)
 		rc = rs_look(s, job, NULL, new_rank, new_path, &to, err);
@@ -374,18 +444,15 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	if (rank == new_rank && strcmp(path, new_path) == 0)
 		return 0;
 	if (from.kind == RS_DIR) {
-		rc = to.kind == RS_DIR ? rs_work_rmdir(s, job, new_rank, new_path, err) : 0;
-		return rc < 0 ? rc : rename_dir(s, job, rank, path, new_rank, new_path, err);
+		rc = to.kind == RS_DIR ? check_rmdir(s, job, new_rank, new_path, &to, err) : 0;
+		if (rc == 0)
+			rc = rename_dir(s, job, &m, path, new_path, err);
+	} else {
+		rc = rename_file(s, job, &m, path, new_path, err);
 	}
-	committed = is_committed(s, job, rank, path, err);
-	if (committed < 0)
-		return committed;
-	if (to.kind == RS_WORK)
-		rc = remove_work(s, job, new_rank, new_path, to.blob, true, err);
-	if (rc == 0)
-		rc = move_work(s, job, rank, path, new_rank, new_path, err);
-	if (rc == 0 && committed)
-		rc = add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
+	if (rc == 0 && to.kind == RS_WORK)
+		(void)rs_remove_bytes(s, to.blob, &ignored);
+	sc_vec_done(&m.rows);
 	rs_job_tell(job);
 	return rc;
 }
@@ -412,11 +479,10 @@ int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	return rc;
 }
 
-bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
+static bool is_work(struct rs_job *job, uint64_t blob)
 {
 	bool is = false;
 
-	(void)s;
 	(void)pthread_mutex_lock(&job->state);
 	for (size_t i = 0; !is && i < job->work.nr; i++)
 		for (size_t k = 0; !is && k < job->work.at[i]->nr; k++)
@@ -429,9 +495,9 @@ bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
 		 struct sc_err *err)
 {
-	if (!rs_work_is(s, job, blob))
+	if (!is_work(job, blob) && !rs_work_is_removed(s, blob))
 		return sc_fail(err, SC_E_STALE, "this file is not in the working tree any more");
-	return meta_store_open_blob(&s->store, blob, flags, ret_fd, err);
+	return meta_store_open_work(&s->store, blob, flags, ret_fd, err);
 }
 
 int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, struct sc_err *err)

@@ -63,7 +63,7 @@ static int remove_blobs(struct garbage *g)
 
 	for (size_t i = 0; i < g->blobs.nr && rc == 0; i++) {
 		rs_blob_forget(g->s->blobs, g->blobs.at[i]);
-		rc = meta_store_remove(&g->s->store, g->blobs.at[i], g->err);
+		rc = rs_remove_bytes(g->s, g->blobs.at[i], g->err);
 	}
 	sc_vec_done(&g->blobs);
 	return rc;

@@ -221,6 +221,13 @@ static struct rs_service *start(const char *store)
 	return s;
 }
 
+/* States are compared as a start finds them: names come in another order from what is in memory. */
+static struct rs_service *start_again(struct rs_service *s, const char *store)
+{
+	rs_service_free(s);
+	return start(store);
+}
+
 static struct rs_job *job_of(struct rs_service *s)
 {
 	struct rs_job *job = rs_job_by_name(s, "gpt");
@@ -505,7 +512,7 @@ static void damaged(struct rs_service *s)
 	COMMAND(s, rs_job_commit, "step=2");
 	work(s);
 	must(rs_look(s, job_of(s), NULL, 1, "notes.txt", &look, &err), &err);
-	must(meta_store_open_blob(rs_service_store(s), look.blob, O_RDWR, &fd, &err), &err);
+	must(meta_store_open_work(rs_service_store(s), look.blob, O_RDWR, &fd, &err), &err);
 	if (pread(fd, &byte, 1, 7) != 1 || (byte ^= 4, pwrite(fd, &byte, 1, 7) != 1))
 		die("cannot damage a blob: %s", strerror(errno));
 	(void)close(fd);
@@ -517,6 +524,44 @@ static void old_versions(struct rs_service *s)
 	COMMAND(s, rs_job_topology, "tp=1 pp=2");
 	work(s);
 	COMMAND(s, rs_job_topology, "tp=2 pp=1");
+}
+
+static void with_temporary(struct rs_service *s)
+{
+	committed(s);
+	put(s, 1, "logs/a", "a", 1);
+	put(s, 1, "logs/b", "b", 1);
+	put(s, 1, "notes.txt", "once", 4);
+	put(s, 1, "notes.tmp", "twice", 5);
+}
+
+#define IN_TREE(s, call)                                                                           \
+	do {                                                                                       \
+		struct sc_err err = {0};                                                           \
+		rs_tree_read_lock(job_of(s));                                                      \
+		must(call, &err);                                                                  \
+		rs_tree_unlock(job_of(s));                                                         \
+	} while (0)
+
+/* As programs save: a temporary file takes the name of the old one. */
+static void do_rename(struct rs_service *s)
+{
+	IN_TREE(s, rs_work_rename(s, job_of(s), 1, "notes.tmp", 1, "notes.txt", false, &err));
+}
+
+static void do_rename_away(struct rs_service *s)
+{
+	IN_TREE(s, rs_work_rename(s, job_of(s), 1, "notes.txt", 1, "notes.old", false, &err));
+}
+
+static void do_rename_folder(struct rs_service *s)
+{
+	IN_TREE(s, rs_work_rename(s, job_of(s), 1, "logs", 1, "old", false, &err));
+}
+
+static void do_unlink(struct rs_service *s)
+{
+	IN_TREE(s, rs_work_unlink(s, job_of(s), 1, "notes.txt", &err));
 }
 
 static void do_import(struct rs_service *s)
@@ -627,6 +672,10 @@ static const struct scenario {
 	{"import", make_job, do_import, true, false},
 	{"writes", committed, do_writes, true, false},
 	{"fsync", committed, do_fsync, true, false},
+	{"rename", with_temporary, do_rename, false, false},
+	{"rename-away", with_temporary, do_rename_away, false, false},
+	{"rename-dir", with_temporary, do_rename_folder, false, false},
+	{"unlink", with_temporary, do_unlink, false, false},
 	{"commit", dirty, do_commit, false, false},
 	{"topology", committed, do_topology, false, false},
 	{"materialize", resharded, do_work, false, false},
@@ -663,8 +712,15 @@ static void copy_file(int from_dir, int to_dir, const char *name)
 	if (from < 0 || fstat(from, &st) < 0)
 		die("%s: %s", name, strerror(errno));
 	to = openat(to_dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, st.st_mode & 07777);
-	if (to < 0 || (st.st_size && copy_file_range(from, NULL, to, NULL, (size_t)st.st_size, 0) != st.st_size))
+	if (to < 0)
 		die("copy of %s: %s", name, strerror(errno));
+	for (off_t left_over = st.st_size; left_over > 0;) {
+		ssize_t n = copy_file_range(from, NULL, to, NULL, (size_t)left_over, 0);
+
+		if (n <= 0)
+			die("copy of %s: %s", name, n ? strerror(errno) : "it became shorter");
+		left_over -= n;
+	}
 	(void)close(from);
 	(void)close(to);
 }
@@ -758,6 +814,7 @@ static void check_copy(const struct scenario *x, long n, int mode)
 	/* the working tree may have come half way: what is done again begins with it */
 	if (!x->any_tree && (!is_new || x->damaged)) {
 		x->what(s);
+		s = start_again(s, copy);
 		seen = look(s);
 		if (!same(&seen, &shared->after, false))
 			die("%s: killed %s point %ld, then done again: not the new state", x->name, modes[mode], n);
@@ -776,6 +833,7 @@ static void prepare(const struct scenario *x)
 	s = start(copy);
 	shared->before = look(s);
 	x->what(s);
+	s = start_again(s, copy);
 	shared->after = look(s);
 	check_store(s);
 	rs_service_free(s);
@@ -844,6 +902,7 @@ static int part(const char *what, const char *name, const char *store, const cha
 		f = fopen(path, "w");
 		if (!f || fclose(f) != 0)
 			die("cannot make %s", path);
+		s = start_again(s, store);
 		shared->after = look(s);
 	}
 	rs_service_free(s);

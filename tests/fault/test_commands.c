@@ -393,7 +393,7 @@ static void damage(struct rs_service *s, struct rs_job *job)
 
 	assert_int_equal(0, rs_look(s, job, NULL, 1, "model.safetensors", &look, &err));
 	assert_int_equal(RS_BLOB, look.kind);
-	assert_int_equal(0, meta_store_open_blob(rs_service_store(s), look.blob, O_RDWR, &fd, &err));
+	assert_int_equal(0, meta_store_open_work(rs_service_store(s), look.blob, O_RDWR, &fd, &err));
 	assert_int_equal(1, pread(fd, &byte, 1, 70000));
 	byte ^= 16;
 	assert_int_equal(1, pwrite(fd, &byte, 1, 70000));
