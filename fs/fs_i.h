@@ -12,6 +12,7 @@
 #include "meta/base/log.h"
 #include "reshard/job/service.h"
 
+#define FS_TOLD_STALE 64	/* opens that look again at the same time */
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
 
 struct fs_name {
@@ -32,8 +33,9 @@ struct fs_handle {
 	} names;
 	/* CONTROL */
 	struct fs_control *control;
-	/* VIEW */
+	/* a committed file, whatever becomes of its version */
 	struct rs_view *view;
+	/* VIEW */
 	struct rs_image *image;		/* or NULL: */
 	struct rs_data_file *data;
 	/* FD: reads and writes go through the daemon */
@@ -55,7 +57,13 @@ struct fs {
 	bool epoch;		/* names can be made stale at once */
 	bool no_passthrough;	/* by option */
 	int64_t began_ns;
-	pthread_mutex_t lock;	/* handles, backings */
+	pthread_mutex_t lock;	/* handles, backings, told_stale */
+	struct fs_told_stale {
+		pid_t thread;
+		int64_t ns;		/* 0: none */
+		struct rs_view *found;	/* in the lookup since */
+	} told_stale[FS_TOLD_STALE];
+	bool are_told_stale;		/* there are such; atomic */
 	struct {
 		struct fs_handle **at;
 		size_t nr, room;
@@ -88,6 +96,8 @@ static inline struct fs *fs_of(fuse_req_t req)
 /** Takes `h`; 0 when memory is out. */
 uint64_t fs_handle_add(struct fs *fs, struct fs_handle *h);
 struct fs_handle *fs_handle_get(struct fs *fs, uint64_t fh);
+/** A reference to the view of which somebody has this file open; NULL: nobody has. */
+struct rs_view *fs_handle_view(struct fs *fs, uint64_t ino);
 /** Out of the table; the caller frees it with fs_handle_free(). */
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
@@ -101,7 +111,20 @@ bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct
 /** A file of the working tree, by passthrough or, if that can't be, by `fd` (which is then taken). */
 int fs_open_work(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle *h, int *fd, struct fuse_file_info *fi,
 		 struct sc_err *err);
+/** The same with the file that other opens of the inode have; false: there is none. */
+bool fs_passthrough_join(struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
 void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino);
+
+/* again.c */
+/** A request is answered ESTALE: the thread's next open is of what it finds now. */
+void fs_told_stale(struct fs *fs, pid_t thread);
+/** A lookup has found a file of this view; takes the reference. */
+void fs_found_again(struct fs *fs, pid_t thread, struct rs_view *view);
+/** A reference to a view that such a lookup has found, by its number, or NULL. */
+struct rs_view *fs_again_view(struct fs *fs, uint64_t id);
+/** Is this open such a one?  *ret: a reference to the view that was found, or NULL. */
+bool fs_looks_again(struct fs *fs, pid_t thread, struct rs_view **ret);
+void fs_again_done(struct fs *fs);
 
 /* reply.c: the only place where failures become replies */
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
@@ -117,8 +140,9 @@ struct fs_found {
 /** The job of a node; NULL: it is gone. */
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);
-/** SC_E_NOT_FOUND (without a message) when there is no such name. */
-int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *ret,
+/** SC_E_NOT_FOUND (without a message) when there is no such name.  *ret_view (or NULL): a reference to
+ *  the view of a file of the head, else NULL. */
+int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct rs_view **ret_view, struct fs_found *ret,
 	      struct sc_err *err);
 /** Where a name in a folder lies: job, rank and path; for what changes trees. */
 struct fs_place {

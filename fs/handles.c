@@ -34,6 +34,18 @@ struct fs_handle *fs_handle_get(struct fs *fs, uint64_t fh)
 	return h;
 }
 
+struct rs_view *fs_handle_view(struct fs *fs, uint64_t ino)
+{
+	struct rs_view *view = NULL;
+
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; !view && i < fs->handles.nr; i++)
+		if (fs->handles.at[i] && fs->handles.at[i]->ino == ino && fs->handles.at[i]->view)
+			view = rs_view_ref(fs->handles.at[i]->view);
+	(void)pthread_mutex_unlock(&fs->lock);
+	return view;
+}
+
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh)
 {
 	struct fs_handle *h;
@@ -102,6 +114,20 @@ bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct
 	if (done)
 		sc_closep(fd); /* the kernel has its own reference */
 	return done;
+}
+
+bool fs_passthrough_join(struct fs *fs, uint64_t ino, struct fuse_file_info *fi)
+{
+	struct fs_backing *b;
+
+	(void)pthread_mutex_lock(&fs->lock);
+	b = find_backing(fs, ino);
+	if (b) {
+		b->opens++;
+		fi->backing_id = b->id;
+	}
+	(void)pthread_mutex_unlock(&fs->lock);
+	return b != NULL;
 }
 
 void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino)

@@ -382,6 +382,7 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 		(void)usleep(1000);
 	for (size_t i = 0; i < fs.handles.nr; i++)
 		fs_handle_free(&fs, fs.handles.at[i]);
+	fs_again_done(&fs);
 	rs_service_free(fs.service);
 	fs_buffers_done();
 	if (fs.se) {

@@ -11,17 +11,20 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_node n = fs_node_of(parent);
+	struct rs_view *view = NULL;
 	struct fuse_entry_param e;
 	struct fs_found found;
 	struct sc_err err = {0};
 
-	if (fs_lookup(fs, parent, name, &found, &err) < 0) {
+	if (fs_lookup(fs, parent, name, &view, &found, &err) < 0) {
 		/* a topology that can't be: the sentence is in `error` */
 		if (n.kind == FS_SPECIAL && n.what == FS_AS_DIR && *err.msg && fs_job(fs, &n))
 			rs_job_refused(fs_job(fs, &n), name, &err);
+		rs_view_unref(fs->service, view);
 		fs_fail(req, "lookup", &err);
 		return;
 	}
+	fs_found_again(fs, fuse_req_ctx(req)->pid, view);
 	fs_entry(fs, &found, &e);
 	(void)fuse_reply_entry(req, &e);
 }
@@ -94,7 +97,7 @@ static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 		size_t more;
 
 		/* "." and ".." are not looked up; a name that went meanwhile has no attributes */
-		if (plus && i > 1 && fs_lookup(fs, ino, n->name, &found, &err) == 0)
+		if (plus && i > 1 && fs_lookup(fs, ino, n->name, NULL, &found, &err) == 0)
 			fs_entry(fs, &found, &e);
 		more = plus ? fuse_add_direntry_plus(req, buf + used, bytes - used, n->name, &e, (off_t)i + 1)
 			    : fuse_add_direntry(req, buf + used, bytes - used, n->name, &e.attr, (off_t)i + 1);
@@ -139,7 +142,7 @@ static void reply_name(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 	struct fs_found found;
 
 	if (rc == 0)
-		rc = fs_lookup(fs, parent, name, &found, err);
+		rc = fs_lookup(fs, parent, name, NULL, &found, err);
 	if (rc < 0) {
 		fs_fail(req, "make", err);
 		return;
@@ -191,12 +194,12 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 	if (rc < 0)
 		return rc;
 	rs_tree_read_lock(place.job);
-	rc = fs_lookup(fs, parent, name, found, err) == 0 ? sc_fail(err, SC_E_EXISTS, "'%s' exists", name) : 0;
+	rc = fs_lookup(fs, parent, name, NULL, found, err) == 0 ? sc_fail(err, SC_E_EXISTS, "'%s' exists", name) : 0;
 	if (rc == 0)
 		rc = rs_work_create(fs->service, place.job, place.rank, place.path, &owner, &blob, &fd, err);
 	rs_tree_unlock(place.job);
 	if (rc == 0)
-		rc = fs_lookup(fs, parent, name, found, err);
+		rc = fs_lookup(fs, parent, name, NULL, found, err);
 	if (rc < 0)
 		sc_closep(&fd);
 	else

@@ -117,11 +117,11 @@ static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, str
 }
 
 /* Is the path of this node still this node?  A working-tree file may lie on it by now. */
-static int check_current(struct fs *fs, const struct fs_node *n, struct rs_view *view,
-			 const char *path, struct rs_look *ret, struct sc_err *err)
+static int check_current(struct fs *fs, const struct fs_node *n, bool again, const char *path, struct rs_view *view,
+			 struct rs_look *ret, struct sc_err *err)
 {
 	uint32_t rank = n->kind == FS_SHARED ? RS_SHARED : n->rank;
-	bool own = rs_view_is_own(view);
+	bool own = rs_view_is_own(view) && !again;
 	struct rs_job *job = rs_view_job(view);
 	int rc = 0;
 
@@ -132,7 +132,7 @@ static int check_current(struct fs *fs, const struct fs_node *n, struct rs_view 
 		rc = rs_look(fs->service, job, own ? NULL : view, rank, path, ret, err);
 	else
 		ret->kind = RS_VIEW; /* .v and .as never change: the image will say */
-	if (rc == 0 && ret->kind != (n->kind == FS_VIEW ? RS_VIEW : RS_BLOB) && ret->kind != RS_DATA)
+	if (rc == 0 && !again && ret->kind != (n->kind == FS_VIEW ? RS_VIEW : RS_BLOB) && ret->kind != RS_DATA)
 		rc = sc_fail(err, SC_E_STALE, "look again");
 	return rc;
 }
@@ -154,40 +154,69 @@ static int open_blob(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_han
 	return 0;
 }
 
+static int open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
+		      struct fuse_file_info *fi, struct sc_err *err)
+{
+	int rc;
+
+	if (n->kind == FS_VIEW && rs_view_has_data(h->view, path)) {
+		rc = rs_data_open(fs->service, h->view, n->rank, path, &h->data, err);
+	} else {
+		rc = rs_view_image(fs->service, h->view, n->rank, path, again, true, &h->image, err);
+		if (rc == 0 && !again && (h->image->same_as || rs_make_real(fs->service, h->view, n->rank, path, h->image)))
+			rc = sc_fail(err, SC_E_STALE, "look again");
+	}
+	h->kind = FS_H_VIEW;
+	fi->direct_io = 1;
+	fi->noflush = 1;
+	return rc;
+}
+
+/* A file that an open had made real, and that is gone with its version. */
+static int open_gone(struct fs *fs, const struct fs_node *n, const char *path, struct fs_handle *h,
+		     struct fuse_file_info *fi, struct sc_err *err)
+{
+	/* the kernel wants all opens of an inode alike */
+	if (fs_passthrough_join(fs, h->ino, fi)) {
+		h->kind = FS_H_PASS;
+		return 0;
+	}
+	return open_image(fs, n, path, true, h, fi, err);
+}
+
 static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n,
 			  struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
 {
-	struct rs_view *view = NULL;
+	struct rs_view *found = NULL;
+	bool again = fs_looks_again(fs, fuse_req_ctx(req)->pid, &found);
 	struct rs_look look = {0};
 	const char *path = NULL;
 	int rc;
 
-	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC)
+	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
+		rs_view_unref(fs->service, found);
 		return fs_copy_up(fs, n, fi->flags & O_TRUNC, err);
+	}
 	rc = rs_path_text(fs->service, n->path, &path, err);
 	if (rc == 0)
-		rc = rs_view_by_id(fs->service, n->view, &view, err);
+		rc = rs_view_by_id(fs->service, n->view, &h->view, err);
+	if (rc == SC_E_NOT_FOUND && found && rs_view_id(found) == n->view) {
+		h->view = sc_steal(&found);
+		rc = 0;
+	}
+	rs_view_unref(fs->service, found);
+	if (rc == SC_E_NOT_FOUND)
+		return sc_fail(err, SC_E_STALE, "the version is gone");
+	if (rc == 0)
+		rc = check_current(fs, n, again, path, h->view, &look, err);
 	if (rc < 0)
 		return rc;
-	rc = check_current(fs, n, view, path, &look, err);
-	if (rc == 0 && n->kind == FS_VIEW && rs_view_has_data(view, path)) {
-		rc = rs_data_open(fs->service, view, n->rank, path, &h->data, err);
-		h->kind = FS_H_VIEW;
-		h->view = rs_view_ref(view);
-		fi->direct_io = 1;
-		fi->noflush = 1;
-	} else if (rc == 0 && n->kind == FS_VIEW) {
-		rc = rs_view_image(fs->service, view, n->rank, path, false, true, &h->image, err);
-		if (rc == 0 && (h->image->same_as || rs_make_real(fs->service, view, n->rank, path, h->image)))
-			rc = sc_fail(err, SC_E_STALE, "look again");
-		h->kind = FS_H_VIEW;
-		h->view = rs_view_ref(view);
-		fi->direct_io = 1;
-		fi->noflush = 1;
-	} else if (rc == 0) {
+	if (n->kind == FS_VIEW)
+		return open_image(fs, n, path, again, h, fi, err);
+	if (look.kind == RS_BLOB)
 		rc = open_blob(req, fs, look.blob, h, fi, err);
-	}
-	rs_view_unref(fs->service, view);
+	if (again && (look.kind != RS_BLOB || err->errnum == ENOENT))
+		rc = open_gone(fs, n, path, h, fi, err);
 	return rc;
 }
 

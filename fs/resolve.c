@@ -106,8 +106,9 @@ static int found_look(struct fs *fs, struct rs_job *job, struct fs_found *f,
 	return 0;
 }
 
+/* *ret_view (or NULL): a reference to the view that a committed file is of. */
 static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint32_t rank,
-		   const char *path, struct fs_found *f, struct sc_err *err)
+		   const char *path, struct rs_view **ret_view, struct fs_found *f, struct sc_err *err)
 {
 	struct rs_view *head = NULL;
 	struct rs_look look;
@@ -145,6 +146,8 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		f->node.job = rs_job_id(job);
 		break;
 	}
+	if (ret_view)
+		*ret_view = sc_steal(&head);
 	rs_view_unref(fs->service, head);
 	return found_look(fs, job, f, &look, err);
 }
@@ -180,6 +183,11 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 	const char *path;
 	int rc = rs_view_by_id(fs->service, n.view, &view, err);
 
+	/* of a version that is gone, but for who has the file open or is about to */
+	if (rc == SC_E_NOT_FOUND && ((view = fs_handle_view(fs, fs_node_id(n))) || (view = fs_again_view(fs, n.view))))
+		rc = 0;
+	if (rc == SC_E_NOT_FOUND)
+		return sc_fail(err, SC_E_STALE, "the version is gone");
 	if (rc < 0)
 		return rc;
 	rs_job_attr(rs_view_job(view), &a);
@@ -188,7 +196,7 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 	} else {
 		rc = rs_path_text(fs->service, n.path, &path, err);
 		if (rc == 0)
-			rc = look_at(fs, rs_view_job(view), view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, f, err);
+			rc = look_at(fs, rs_view_job(view), view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, NULL, f, err);
 		f->node = n;
 		f->st.st_ino = fs_node_ino(n);
 	}
@@ -237,7 +245,7 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 		return stat_work(fs, f, err);
 	rc = rs_path_text(fs->service, f->node.path, &path, err);
 	if (rc == 0)
-		rc = look_at(fs, job, NULL, f->node.rank, path, f, err);
+		rc = look_at(fs, job, NULL, f->node.rank, path, NULL, f, err);
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the folder is gone");
 	return rc;
@@ -245,8 +253,8 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 
 /* --- names --- */
 
-static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struct fs_found *f,
-		      struct sc_err *err)
+static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struct rs_view **ret_view,
+		      struct fs_found *f, struct sc_err *err)
 {
 	static const char *const special[] = {".ctl", ".v", ".as", ".full"};
 	uint32_t rank;
@@ -258,8 +266,8 @@ static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struc
 			return 0;
 		}
 	if (fs_rank_number(name, &rank))
-		return look_at(fs, job, NULL, rank, "", f, err);
-	return look_at(fs, job, NULL, RS_SHARED, name, f, err);
+		return look_at(fs, job, NULL, rank, "", ret_view, f, err);
+	return look_at(fs, job, NULL, RS_SHARED, name, ret_view, f, err);
 }
 
 static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job *job,
@@ -320,12 +328,12 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 	else
 		path[0] = 0;
 	if (rc == 0)
-		rc = look_at(fs, rs_view_job(view), view, rank, path, f, err);
+		rc = look_at(fs, rs_view_job(view), view, rank, path, NULL, f, err);
 	rs_view_unref(fs->service, view);
 	return rc;
 }
 
-int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *f,
+int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct rs_view **ret_view, struct fs_found *f,
 	      struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(parent);
@@ -357,7 +365,7 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found 
 	if (!job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
 	if (n.kind == FS_JOB)
-		return lookup_job(fs, job, name, f, err);
+		return lookup_job(fs, job, name, ret_view, f, err);
 	if (n.kind == FS_SPECIAL)
 		return lookup_special(fs, &n, job, name, f, err);
 	if (n.kind != FS_DIR)
@@ -365,7 +373,7 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found 
 	rc = rs_path_text(fs->service, n.path, &folder, err);
 	if (rc == 0)
 		rc = join(folder, name, path, err);
-	return rc < 0 ? rc : look_at(fs, job, NULL, n.rank, path, f, err);
+	return rc < 0 ? rc : look_at(fs, job, NULL, n.rank, path, ret_view, f, err);
 }
 
 int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *ret,
