@@ -334,10 +334,8 @@ static int add_move(struct rs_service *s, struct moves *m, const struct rs_work 
 
 static int save_moves(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
 {
-	int rc = meta_catalog_begin(s->catalog, false, err);
+	int rc = 0;
 
-	if (rc < 0)
-		return rc;
 	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++)
 		rc = save_work(job, m->new_rank, &m->rows.at[i].to, err); /* replaces what is there */
 	if (rc == 0 && m->leaves_mark) {
@@ -345,20 +343,22 @@ static int save_moves(struct rs_service *s, struct rs_job *job, struct moves *m,
 		if (rc == 0)
 			rc = save_work(job, m->rank, &m->gone, err);
 	}
-	return meta_catalog_end(s->catalog, rc, err);
+	return rc;
 }
 
 /* All rows at once: after a crash all are at their old places or at their new ones. */
 static int move(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
 {
-	int rc = 0;
+	int rc = meta_catalog_begin(s->catalog, false, err);
 
+	if (rc < 0)
+		return rc;
+	rc = save_moves(s, job, m, err);
 	(void)pthread_mutex_lock(&job->state);
 	/* memory follows the catalog, and may not fail then */
-	if (rs_work_reserve(job, m->new_rank, m->rows.nr + 1) < 0 || rs_work_reserve(job, m->rank, m->rows.nr + 1) < 0)
+	if (rc == 0 && (rs_work_reserve(job, m->new_rank, m->rows.nr + 1) < 0 || rs_work_reserve(job, m->rank, m->rows.nr + 1) < 0))
 		rc = sc_nomem(err);
-	if (rc == 0)
-		rc = save_moves(s, job, m, err);
+	rc = meta_catalog_end(s->catalog, rc, err);
 	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++) {
 		rs_work_drop(job, m->rank, m->rows.at[i].from);
 		(void)rs_work_put(job, m->new_rank, m->rows.at[i].to);
