@@ -30,16 +30,15 @@ static int collect(struct side *x, struct sc_arena *arena, struct sc_err *err)
 
 	for (size_t i = 0; i < v->nr_sets; i++)
 		for (uint32_t t = 0; v->sets[i]->kind == META_SET_TENSORS && t < v->sets[i]->state.nr; t++) {
-			struct rs_set *set = v->sets[i];
+			const struct rs_set *set = v->sets[i];
+			const uint8_t (*hashes)[16] = rs_set_hashes(set);
 			const struct meta_tensor *tensor = &set->state.tensors[t];
 			struct one *one = sc_map_make(&x->tensors, tensor->key, strlen(tensor->key), arena, sizeof(*one));
 
 			if (!one)
 				return sc_nomem(err);
 			one->tensor = tensor;
-			(void)pthread_mutex_lock(&set->report_lock);
-			one->hash = set->hashes ? (const uint8_t *)sc_arena_copy(arena, (const char *)set->hashes[t], 16) : NULL;
-			(void)pthread_mutex_unlock(&set->report_lock);
+			one->hash = hashes ? hashes[t] : NULL;
 			(void)meta_tensor_bytes(tensor->dtype, &tensor->shape, &one->bytes);
 		}
 	return 0;

@@ -34,7 +34,7 @@ struct rs_set {
 	pthread_mutex_t report_lock;
 	int verified;				/* enum meta_verified, atomic */
 	char *report;				/* lines */
-	uint8_t (*hashes)[16];			/* of each logical tensor, NULL until verified */
+	uint8_t (*hashes)[16];			/* of each logical tensor, NULL until verified; atomic */
 };
 
 /** A version's use of a corpus: from an epoch on, which begins after so many consumed samples. */
@@ -300,6 +300,11 @@ int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout *
 		    struct sc_err *err);
 struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind);
 struct rs_set *rs_set_ref(struct rs_set *set);
+/** Of each logical tensor, or NULL: not verified yet.  They stay as they are. */
+static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]
+{
+	return (const uint8_t (*)[16])__atomic_load_n(&set->hashes, __ATOMIC_ACQUIRE);
+}
 void rs_set_unref(struct rs_set *set);
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);
 /** Sorts the blobs and makes the view. */

@@ -400,6 +400,7 @@ int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf 
 
 	for (size_t i = 0; rc == 0 && i < view->version->nr_sets; i++) {
 		struct rs_set *set = view->version->sets[i];
+		const uint8_t (*kept)[16] = rs_set_hashes(set);
 		uint8_t (*hashes)[16] = NULL;
 		char *text = NULL;
 
@@ -407,8 +408,8 @@ int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf 
 			continue;
 		rc = rs_verify_set(s, set, NULL, NULL, &hashes, &text, err);
 		for (uint32_t t = 0; rc == 0 && t < set->state.nr; t++) {
-			bool known = set->hashes != NULL;
-			bool same = known && memcmp(set->hashes[t], hashes[t], 16) == 0;
+			bool known = kept != NULL;
+			bool same = known && memcmp(kept[t], hashes[t], 16) == 0;
 
 			sc_buf_printf(report, "%s\t", known ? (same ? "equal" : "DIFFERENT") : "new");
 			for (int k = 0; k < 16; k++)

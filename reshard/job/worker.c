@@ -174,10 +174,8 @@ static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint
 	(void)pthread_mutex_lock(&set->report_lock);
 	sc_buf_printf(&all, "%s%s", report ? report : "", set->report);
 	sc_sys.release(report);
-	if (hashes) {
-		sc_sys.release(set->hashes);
-		set->hashes = hashes;
-	}
+	if (hashes)
+		__atomic_store_n(&set->hashes, hashes, __ATOMIC_RELEASE); /* once: it was not verified */
 	if (!all.failed) {
 		sc_sys.release(set->report);
 		set->report = all.text;
