@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum control {
 	TOPOLOGY,
@@ -55,6 +56,7 @@ struct fs_control {
 	/* layout: a document */
 	struct sc_buf document;
 	bool judged;
+	bool lost;		/* opened by a daemon that died: what it had written and read is not known */
 	/* poll */
 	struct fuse_pollhandle *ph;
 	struct fs_control *next;
@@ -80,8 +82,9 @@ static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)
 	if (index == 0)
 		rs_render_metrics(fs->service, buf);
 	else if (index == 1)
-		sc_buf_printf(buf, "%s\npassthrough: %s\nepoch: %s\n", rs_service_is_damaged(fs->service) ? "damaged" : "ok",
-			      fs->passthrough ? "yes" : "no", fs->epoch ? "yes" : "no");
+		sc_buf_printf(buf, "%s\npassthrough: %s\nepoch: %s\npid: %d\nreplaced: %u\n",
+			      rs_service_is_damaged(fs->service) ? "damaged" : "ok", fs->passthrough ? "yes" : "no",
+			      fs->epoch ? "yes" : "no", (int)getpid(), fs->kept->generation - 1);
 	else
 		sc_buf_printf(buf, "scalai %s\nlibfuse %s\n", SC_VERSION, fuse_pkgversion());
 	return 0;
@@ -139,6 +142,13 @@ int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index,
 	return 0;
 }
 
+void fs_control_lost(struct fs *fs, struct fs_control *c, uint64_t fh)
+{
+	c->lost = true;
+	if (fs_document_is_lost(fs, fh))
+		c->refused = EIO;
+}
+
 void fs_control_close(struct fs *fs, struct fs_control *c)
 {
 	/* The caller was answered and has closed, while the thread that answered still holds the lock. */
@@ -159,7 +169,7 @@ void fs_control_close(struct fs *fs, struct fs_control *c)
 	sc_sys.release(c);
 }
 
-void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t bytes, off_t at)
+void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, size_t bytes, off_t at)
 {
 	struct sc_err err = {0};
 	int rc = 0;
@@ -173,8 +183,17 @@ void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t
 	/* from the start again, and there is news: a new text */
 	if (at == 0 && c->job && c->index != PLAN && c->index != DIFF && c->seen != rs_job_news(c->job))
 		rc = render(fs, c, &err);
+	if (rc == 0 && at == 0 && c->index != PLAN && c->index != DIFF) {
+		c->lost = false;
+		fs_text_begun(fs, fh, c->text.bytes);
+	}
+	/* the rest of a text that is not there any more, but for its end */
+	if (rc == 0 && c->lost && !fs_text_is_read(fs, fh, (uint64_t)at))
+		rc = sc_fail_sys(&err, EIO, "%s: the daemon was replaced; read it again", fs_control_names[c->index]);
 	if (rc < 0)
 		fs_fail(req, "read", &err);
+	else if (c->lost)
+		(void)fuse_reply_buf(req, NULL, 0);
 	else if (at < 0 || (size_t)at >= c->text.bytes)
 		(void)fuse_reply_buf(req, NULL, 0);
 	else
@@ -189,6 +208,7 @@ static int plan(struct fs *fs, struct fs_control *c, const char *text, struct sc
 {
 	sc_buf_reset(&c->text);
 	c->rebase = true;
+	c->lost = false;
 	return rs_render_plan(fs->service, c->job, text, &c->text, err);
 }
 
@@ -196,6 +216,7 @@ static int diff(struct fs *fs, struct fs_control *c, const char *text, struct sc
 {
 	sc_buf_reset(&c->text);
 	c->rebase = true;
+	c->lost = false;
 	return rs_render_diff(fs->service, c->job, text, &c->text, err);
 }
 
@@ -236,6 +257,7 @@ struct long_request {
 	struct fs_control *c;
 	uid_t uid;
 	gid_t gid;
+	struct fs_command *command;
 	size_t bytes;
 	char text[];
 };
@@ -245,8 +267,11 @@ static void *long_thread(void *arg)
 {
 	struct long_request *l = arg;
 	struct sc_err err = {0};
-	int rc = l->c->index == VERIFY ? rs_job_verify(l->fs->service, l->c->job, &err)
-				       : rs_job_data(l->fs->service, l->c->job, l->text, l->uid, l->gid, l->fs->device, &err);
+	int rc;
+
+	(void)rs_request(l->fs->service, l->command ? l->command->token : 0, false, &err);
+	rc = l->c->index == VERIFY ? rs_job_verify(l->fs->service, l->c->job, &err)
+				   : rs_job_data(l->fs->service, l->c->job, l->text, l->uid, l->gid, l->fs->device, &err);
 
 	/* the descriptor stays open until it is answered */
 	if (rc < 0) {
@@ -255,12 +280,14 @@ static void *long_thread(void *arg)
 	} else {
 		(void)fuse_reply_write(l->req, l->bytes);
 	}
+	fs_command_end(l->command);
 	(void)__atomic_sub_fetch(&l->fs->long_threads, 1, __ATOMIC_RELEASE);
 	sc_sys.release(l);
 	return NULL;
 }
 
-static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes)
+static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes,
+		       struct fs_command *command)
 {
 	struct long_request *l = sc_zalloc(sizeof(*l) + bytes + 1);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
@@ -270,9 +297,10 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 	if (!l) {
 		(void)sc_nomem(&err);
 		refuse(req, c, &err);
+		fs_command_end(command);
 		return;
 	}
-	*l = (struct long_request){req, fs, c, ctx->uid, ctx->gid, bytes};
+	*l = (struct long_request){req, fs, c, ctx->uid, ctx->gid, command, bytes};
 	memcpy(l->text, text, bytes);
 	if (__atomic_add_fetch(&fs->long_threads, 1, __ATOMIC_ACQUIRE) > LONG_THREADS_MAX ||
 	    pthread_create(&thread, NULL, long_thread, l) != 0) {
@@ -280,6 +308,7 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 		sc_sys.release(l);
 		(void)sc_fail(&err, SC_E_BUSY, "%d verifications and datasets are being read; try later", LONG_THREADS_MAX);
 		refuse(req, c, &err);
+		fs_command_end(command);
 		return;
 	}
 	(void)pthread_detach(thread);
@@ -305,7 +334,7 @@ static bool is_use_line(const char *text, size_t bytes)
 	return bytes > 4 && memcmp(text, "use ", 4) == 0 && (!end || (size_t)(end - text) == bytes - 1);
 }
 
-static void write_layout(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
+static void write_layout(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
 			 size_t bytes)
 {
 	struct sc_err err = {0};
@@ -318,6 +347,7 @@ static void write_layout(fuse_req_t req, struct fs *fs, struct fs_control *c, co
 	}
 	sc_buf_add(&c->document, text, bytes);
 	c->judged = false;
+	fs_document(fs, fh, true);
 	if (c->document.failed) {
 		(void)sc_nomem(&err);
 		refuse(req, c, &err);
@@ -326,31 +356,62 @@ static void write_layout(fuse_req_t req, struct fs *fs, struct fs_control *c, co
 	if (first && is_use_line(text, bytes)) {
 		c->judged = true;
 		if (command(fs, c, c->document.text, &err) < 0) {
+			fs_document(fs, fh, false);
 			refuse(req, c, &err);
 			return;
 		}
+		fs_document(fs, fh, false);
 	}
 	(void)fuse_reply_write(req, bytes);
 }
 
-void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
-		      size_t bytes, off_t at)
+/* Decided here and answered, but for what is long. */
+static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes,
+			  struct fs_command **ret_command)
 {
 	char copy[SC_COMMAND_BYTES_MAX + 1];
 	struct sc_err err = {0};
 
-	(void)at; /* each write is a command of its own */
+	memcpy(copy, text, bytes);
+	copy[bytes] = 0;
+	if (c->index == WAIT)
+		start_wait(req, fs, c, copy, bytes);
+	else if (c->index == VERIFY)
+		start_long(req, fs, c, copy, bytes, sc_steal(ret_command));
+	else if (command(fs, c, copy, &err) < 0)
+		refuse(req, c, &err);
+	else
+		(void)fuse_reply_write(req, bytes);
+}
+
+void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
+		      size_t bytes, off_t at)
+{
+	struct fs_command *running = NULL;
+	struct sc_err err = {0};
+	bool replay = false;
+	int rc = 0;
+
+	/* each write is a command of its own, whatever its offset */
 	if (!c->job) {
 		(void)fuse_reply_err(req, EPERM);
 		return;
 	}
 	(void)pthread_mutex_lock(&c->lock);
+	if (c->index != WAIT && c->index != LAYOUT)
+		running = fs_command_begin(fs, fh, text, bytes, at, &replay);
+	rc = rs_request(fs->service, running ? running->token : 0, replay, &err);
 	if (c->refused) {
 		(void)fuse_reply_err(req, c->refused);
+	} else if (rc < 0) {
+		refuse(req, c, &err);
+	} else if (rc > 0) {
+		(void)fuse_reply_write(req, bytes); /* it was done before the daemon died */
 	} else if (c->index == LAYOUT) {
-		write_layout(req, fs, c, text, bytes);
+		write_layout(req, fs, c, fh, text, bytes);
 	} else if (c->index == DATA && !memchr(text, 0, bytes)) {
-		start_long(req, fs, c, text, bytes); /* many paths may make it long: as large as a write is */
+		/* many paths may make it long: as large as a write is */
+		start_long(req, fs, c, text, bytes, sc_steal(&running));
 	} else if (bytes > SC_COMMAND_BYTES_MAX) {
 		(void)sc_fail(&err, SC_E_LIMIT, "a command has at most %d bytes, this write has %zu",
 			      SC_COMMAND_BYTES_MAX, bytes);
@@ -359,31 +420,28 @@ void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, const
 		(void)sc_fail(&err, SC_E_COMMAND, "a command is text, this write has a zero byte");
 		refuse(req, c, &err);
 	} else {
-		memcpy(copy, text, bytes);
-		copy[bytes] = 0;
-		if (c->index == WAIT)
-			start_wait(req, fs, c, copy, bytes);
-		else if (c->index == VERIFY)
-			start_long(req, fs, c, copy, bytes);
-		else if (command(fs, c, copy, &err) < 0)
-			refuse(req, c, &err);
-		else
-			(void)fuse_reply_write(req, bytes);
+		write_command(req, fs, c, text, bytes, &running);
 	}
+	fs_command_end(running);
+	(void)rs_request(fs->service, 0, false, &err);
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
-void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c)
+void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh)
 {
 	struct sc_err err = {0};
 
 	(void)pthread_mutex_lock(&c->lock);
-	if (c->index == LAYOUT && c->job && c->document.bytes && !c->judged && !c->refused) {
+	if (fs_document_is_lost(fs, fh)) {
+		fs_document(fs, fh, false);
+		(void)sc_fail_sys(&err, EIO, "layout: the daemon was replaced before it was closed; write it again");
+	} else if (c->index == LAYOUT && c->job && c->document.bytes && !c->judged && !c->refused) {
 		c->judged = true;
 		if (memchr(c->document.text, 0, c->document.bytes))
 			(void)sc_fail(&err, SC_E_LAYOUT, "layout: it is text, this one has a zero byte");
 		else
 			(void)command(fs, c, c->document.text, &err);
+		fs_document(fs, fh, false);
 	}
 	if (err.code)
 		refuse(req, c, &err);

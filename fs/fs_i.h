@@ -8,11 +8,13 @@
 #include <poll.h>
 #include <pthread.h>
 
+#include "fs/hold.h"
 #include "fs/node.h"
 #include "meta/base/log.h"
 #include "reshard/job/service.h"
 
 #define FS_TOLD_STALE 64	/* opens that look again at the same time */
+#define FS_GENERATION_SHIFT 40	/* of file handles */
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
 
 struct fs_name {
@@ -20,10 +22,11 @@ struct fs_name {
 	mode_t type;
 };
 
-/** An open file.  A file handle is its number in the table. */
+/** An open file.  A file handle is its number in the table, and the generation of the daemon. */
 struct fs_handle {
 	enum { FS_H_DIR = 1, FS_H_CONTROL, FS_H_VIEW, FS_H_FD, FS_H_PASS } kind;
 	uint64_t ino;
+	uint64_t number;		/* what the kernel calls it */
 	bool writes;
 	uint64_t held;			/* the blob of a file of the working tree */
 	/* DIR */
@@ -40,12 +43,6 @@ struct fs_handle {
 	struct rs_data_file *data;
 	/* FD: reads and writes go through the daemon */
 	int fd;
-};
-
-struct fs_backing {	/* all passthrough opens of an inode share one backing file */
-	uint64_t ino;
-	int id;
-	uint32_t opens;
 };
 
 struct fs {
@@ -72,10 +69,9 @@ struct fs {
 		size_t *at;
 		size_t nr, room;
 	} free_handles;
-	struct {
-		struct fs_backing *at;
-		size_t nr, room;
-	} backings;
+	struct fs_kept *kept;		/* backings under lock, too */
+	bool replays;			/* the request came to a daemon that died */
+	pthread_mutex_t adopt_lock;
 	/* waiters and polls: notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_wake;
@@ -96,6 +92,14 @@ static inline struct fs *fs_of(fuse_req_t req)
 /** Takes `h`; 0 when memory is out. */
 uint64_t fs_handle_add(struct fs *fs, struct fs_handle *h);
 struct fs_handle *fs_handle_get(struct fs *fs, uint64_t fh);
+/** A number that this daemon has given, not an earlier one. */
+static inline bool fs_handle_is_mine(const struct fs *fs, uint64_t fh)
+{
+	return fh >> FS_GENERATION_SHIFT == fs->kept->generation;
+}
+
+/** The same; one that a daemon before this one has opened is opened again.  Replies when it can't be (NULL). */
+struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
 /** A reference to the view of which somebody has this file open; NULL: nobody has. */
 struct rs_view *fs_handle_view(struct fs *fs, uint64_t ino);
 /** Out of the table; the caller frees it with fs_handle_free(). */
@@ -114,6 +118,27 @@ int fs_open_work(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle 
 /** The same with the file that other opens of the inode have; false: there is none. */
 bool fs_passthrough_join(struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
 void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino);
+/** Of a daemon that takes over: the table as it was left. */
+void fs_backings_check(struct fs *fs);
+
+/* takeover.c */
+/** Takes the kernel's first request. */
+int fs_begin(struct fs *fs, struct sc_err *err);
+/** Goes on where a daemon died. */
+int fs_take_over(struct fs *fs, struct sc_err *err);
+/** A command of this handle begins; NULL: too many at once, it is not recognised if it comes again.
+ *  *ret_is_replay: a daemon that died had begun it. */
+struct fs_command *fs_command_begin(struct fs *fs, uint64_t fh, const void *text, size_t bytes, off_t at,
+				    bool *ret_is_replay);
+void fs_command_end(struct fs_command *c);
+/** This handle's text is read from its start. */
+void fs_text_begun(struct fs *fs, uint64_t fh, uint64_t bytes);
+/** It was read up to here at least, and here it ended. */
+bool fs_text_is_read(struct fs *fs, uint64_t fh, uint64_t at);
+/** This handle has (`begun`) or has not any more a document that is not judged yet. */
+void fs_document(struct fs *fs, uint64_t fh, bool begun);
+/** It had one in a daemon that died. */
+bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 
 /* again.c */
 /** A request is answered ESTALE: the thread's next open is of what it finds now. */
@@ -165,11 +190,13 @@ int fs_control_find(bool top, const char *name);	/* index or -1 */
 mode_t fs_control_mode(bool top, uint32_t index);
 int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index, int flags,
 		    struct fs_control **ret, struct sc_err *err);
+/** What was written to it before is lost. */
+void fs_control_lost(struct fs *fs, struct fs_control *c, uint64_t fh);
 void fs_control_close(struct fs *fs, struct fs_control *c);
-void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, size_t bytes, off_t at);
-void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
+void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, size_t bytes, off_t at);
+void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
 		      size_t bytes, off_t at);
-void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c);
+void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh);
 void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c,
 		     struct fuse_pollhandle *ph);
 /** notify.c asks: is there news, and whom to tell? */
@@ -185,6 +212,8 @@ void fs_notify_news(struct fs *fs);
 void fs_notify_wait(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t nr, size_t bytes);
 
 /* operations: op_*.c */
+/** Opens a file or directory again that an earlier daemon had open. */
+int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err);
 void fs_buffers_done(void);	/* at the end */
 extern const struct fuse_lowlevel_ops fs_ops;
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);

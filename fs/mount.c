@@ -71,6 +71,8 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 			o->private_ = true;
 		else if (strcmp(word, "no_passthrough") == 0)
 			o->no_passthrough = true;
+		else if (strcmp(word, "hold") == 0)
+			o->hold = true;
 		else if (strcmp(word, "no_read_ahead") == 0)
 			o->read_ahead_off = true;
 		else if (strcmp(word, "debug") == 0)
@@ -83,8 +85,10 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 				     : sc_fail(err, SC_E_COMMAND, "'%s': a number of MiB a second", word);
 		else if (!known)
 			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
-				     "private, no_passthrough, no_read_ahead, scrub=, scrub_mib_s=, debug", word);
+				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, debug", word);
 	}
+	if (rc == 0 && o->hold && o->io_uring)
+		rc = sc_fail(err, SC_E_COMMAND, "hold and io_uring do not go together: the kernel can't hand its rings over");
 	sc_sys.release(copy);
 	return rc;
 }
@@ -329,7 +333,8 @@ static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
 	if (!o->foreground)
 		become_daemon();
 	sc_log(SC_LOG_INFO, "'%s' is mounted at '%s'", o->store, o->mountpoint);
-	notify_ready();
+	if (!o->hold)
+		notify_ready();
 	tell_parent(pipe_fd, "");
 	fuse_loop_cfg_set_clone_fd(config, 0);
 	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
@@ -340,9 +345,36 @@ static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
 	return rc;
 }
 
-static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *err)
+struct serve {
+	const struct fs_mount_options *o;
+	int *pipe_fd;
+};
+
+/* The first daemon of a mount mounts; one that takes over finds /dev/fuse open. */
+static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, int tell_fd, struct sc_err *err)
 {
-	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough,
+	char path[32];
+	int rc;
+
+	if (fuse_fd >= 0) {
+		(void)snprintf(path, sizeof(path), "/dev/fd/%d", fuse_fd);
+		return fuse_session_mount(fs->se, path) == 0 ? fs_take_over(fs, err)
+							      : sc_fail(err, SC_E_SYSTEM, "cannot take the mount over");
+	}
+	if (fuse_session_mount(fs->se, o->mountpoint) != 0)
+		return sc_fail(err, SC_E_SYSTEM, "cannot mount at '%s' (is /dev/fuse there, and may you use it?)",
+			       o->mountpoint);
+	if (tell_fd < 0)
+		return 0;
+	rc = fs_begin(fs, err);
+	return rc < 0 ? rc : fs_hold_tell(tell_fd, fuse_session_fd(fs->se), err);
+}
+
+static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err)
+{
+	const struct serve *x = arg;
+	const struct fs_mount_options *o = x->o;
+	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .kept = kept,
 			.began_ns = sc_now_wall_ns()};
 	struct rs_events events = {&fs, on_names, on_news};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
@@ -351,6 +383,9 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 				     .scrub_every_s = o->scrub_s, .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
 	int rc;
 
+	if (!kept)
+		return sc_nomem(err);
+	kept->generation++;
 	(void)snprintf(presets, sizeof(presets), "%s/presets", o->store);
 	(void)setrlimit(RLIMIT_NOFILE, &files); /* as far as we may */
 	/* sources of datasets are opened as the user who added them, who is in none of our groups */
@@ -358,9 +393,10 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 		(void)setgroups(0, NULL);
 	drop_capabilities(); /* before there are threads: each has its own */
 	(void)pthread_mutex_init(&fs.lock, NULL);
+	(void)pthread_mutex_init(&fs.adopt_lock, NULL);
 	(void)pthread_mutex_init(&fs.notify_lock, NULL);
 	(void)pthread_cond_init(&fs.notify_wake, NULL);
-	rc = prepare_mountpoint(o->mountpoint, err);
+	rc = fuse_fd < 0 ? prepare_mountpoint(o->mountpoint, err) : 0;
 	if (rc == 0)
 		rc = session_new(&fs, o, err);
 	if (rc == 0)
@@ -369,12 +405,16 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 		rc = fs_notify_start(&fs, err);
 	if (rc == 0 && fuse_set_signal_handlers(fs.se) != 0)
 		rc = sc_fail(err, SC_E_SYSTEM, "cannot set signal handlers");
-	if (rc == 0 && fuse_session_mount(fs.se, o->mountpoint) != 0)
-		rc = sc_fail(err, SC_E_SYSTEM, "cannot mount at '%s' (is /dev/fuse there, and may you use it?)",
-			     o->mountpoint);
+	if (rc == 0)
+		rc = begin(&fs, o, fuse_fd, tell_fd, err);
 	if (rc == 0) {
-		(void)loop(&fs, o, pipe_fd);
+		struct sc_err ignored;
+
+		kept->live = kept->generation;
+		(void)loop(&fs, o, x->pipe_fd);
 		fuse_session_unmount(fs.se);
+		if (fuse_fd >= 0)
+			(void)fs_umount(o->mountpoint, true, &ignored); /* libfuse did not mount it */
 	}
 	if (fs.notifier)
 		fs_notify_stop(&fs);
@@ -391,8 +431,25 @@ static int serve(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *
 	}
 	sc_vec_done(&fs.handles);
 	sc_vec_done(&fs.free_handles);
-	sc_vec_done(&fs.backings);
 	return rc;
+}
+
+/* Of the holder, when its daemon has mounted. */
+static void live(void *arg)
+{
+	const struct serve *x = arg;
+
+	if (!x->o->foreground)
+		become_daemon();
+	sc_closep(x->pipe_fd); /* the daemon has one of its own */
+	notify_ready();
+}
+
+static int run(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *err)
+{
+	struct serve x = {o, pipe_fd};
+
+	return o->hold ? fs_hold(serve, live, &x, err) : serve(&x, fs_kept_new(), -1, -1, err);
 }
 
 int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
@@ -419,7 +476,7 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	abs.store = store;
 	abs.mountpoint = mountpoint;
 	if (o->foreground)
-		return serve(&abs, &pipes[1], err);
+		return run(&abs, &pipes[1], err);
 	if (pipe2(pipes, O_CLOEXEC) < 0)
 		return sc_fail_sys(err, errno, "pipe");
 	pid = fork();
@@ -431,7 +488,7 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 		sc_closep(&pipes[0]);
 		(void)setsid();
 		(void)!chdir("/");
-		rc = serve(&abs, &pipes[1], err);
+		rc = run(&abs, &pipes[1], err);
 		if (rc < 0)
 			tell_parent(&pipes[1], err->msg);
 		_exit(rc < 0);

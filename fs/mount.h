@@ -14,6 +14,7 @@ struct fs_mount_options {
 	bool private_;		/* only the user who mounted (no allow_other) */
 	bool io_uring;		/* FUSE over io_uring */
 	bool no_passthrough;
+	bool hold;		/* a daemon that dies is replaced under the living mount */
 	bool read_ahead_off;
 	int64_t scrub_s;	/* each blob is read again so often; 0: never */
 	uint32_t scrub_mib_s;	/* at most so fast; 0: no limit */

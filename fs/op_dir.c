@@ -80,13 +80,13 @@ static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 			struct fuse_file_info *fi, bool plus)
 {
 	struct fs *fs = fs_of(req);
-	struct fs_handle *h = fs_handle_get(fs, fi->fh);
-	char *buf = sc_sys.alloc(bytes);
+	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
+	char *buf = h ? sc_sys.alloc(bytes) : NULL;
 	size_t used = 0;
 
-	if (!h || !buf) {
-		sc_sys.release(buf);
-		(void)fuse_reply_err(req, h ? ENOMEM : EBADF);
+	if (!buf) {
+		if (h)
+			(void)fuse_reply_err(req, ENOMEM);
 		return;
 	}
 	for (size_t i = (size_t)at; i < h->names.nr; i++) {
@@ -135,6 +135,12 @@ static struct rs_owner owner_of(fuse_req_t req, struct fs *fs, fuse_ino_t parent
 	return owner;
 }
 
+/* A request that a daemon had carried out when it died: the answer is that it is done. */
+static int done_before(struct fs *fs, int rc, int answer)
+{
+	return fs->replays && rc == answer ? 0 : rc;
+}
+
 static void reply_name(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, int rc,
 		       struct sc_err *err)
 {
@@ -162,7 +168,7 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 
 	if (fs_node_of(parent).kind == FS_ROOT) {
 		rc = rs_job_make(fs->service, name, owner.mode, owner.uid, owner.gid, &job, &err);
-		reply_name(req, fs, parent, name, rc, &err);
+		reply_name(req, fs, parent, name, done_before(fs, rc, SC_E_EXISTS), &err);
 		return;
 	}
 	rc = fs_place(fs, parent, name, &place, &err);
@@ -172,6 +178,7 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 		rs_tree_read_lock(place.job);
 		rc = rs_work_mkdir(fs->service, place.job, place.rank, place.path, &owner, &err);
 		rs_tree_unlock(place.job);
+		rc = done_before(fs, rc, SC_E_EXISTS);
 		if (rc < 0 && rc != SC_E_EXISTS)
 			rs_job_refused(place.job, "mkdir", &err);
 	} else if (fs_node_of(parent).kind == FS_JOB && place.job) {
@@ -200,6 +207,8 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 	rs_tree_unlock(place.job);
 	if (rc == 0)
 		rc = fs_lookup(fs, parent, name, NULL, found, err);
+	else if (rc == SC_E_EXISTS && fs->replays && found->node.kind == FS_WORK)
+		rc = rs_work_open(fs->service, place.job, found->node.blob, O_RDWR, &fd, err);
 	if (rc < 0)
 		sc_closep(&fd);
 	else
@@ -267,7 +276,7 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 	if (rc == 0) {
 		rs_tree_read_lock(place.job);
-		rc = rs_work_unlink(fs->service, place.job, place.rank, place.path, &err);
+		rc = done_before(fs, rs_work_unlink(fs->service, place.job, place.rank, place.path, &err), SC_E_NOT_FOUND);
 		rs_tree_unlock(place.job);
 	}
 	if (rc < 0)
@@ -286,14 +295,15 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (fs_node_of(parent).kind == FS_ROOT) {
 		struct rs_job *job = rs_job_by_name(fs->service, name);
 
-		rc = job ? rs_job_remove(fs->service, job, &err) : sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name);
+		rc = job ? rs_job_remove(fs->service, job, &err)
+			 : done_before(fs, sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name), SC_E_NOT_FOUND);
 		if (rc < 0 && job)
 			rs_job_refused(job, "rmdir", &err);
 	} else {
 		rc = fs_place(fs, parent, name, &place, &err);
 		if (rc == 0) {
 			rs_tree_read_lock(place.job);
-			rc = rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err);
+			rc = done_before(fs, rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err), SC_E_NOT_FOUND);
 			rs_tree_unlock(place.job);
 		}
 	}
@@ -319,7 +329,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 		struct rs_job *job = rs_job_by_name(fs->service, name);
 
 		rc = job ? rs_job_rename(fs->service, job, new_name, &err)
-			 : sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name);
+			 : done_before(fs, sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name), SC_E_NOT_FOUND);
 	} else {
 		rc = fs_place(fs, parent, name, &from, &err);
 		if (rc == 0)
@@ -330,6 +340,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 			rs_tree_read_lock(from.job);
 			rc = rs_work_rename(fs->service, from.job, from.rank, from.path, to.rank, to.path,
 					    flags & RENAME_NOREPLACE, &err);
+			rc = done_before(fs, rc, SC_E_NOT_FOUND);
 			rs_tree_unlock(from.job);
 		}
 		/* a folder's number comes from its path: names under the old one are stale */

@@ -267,6 +267,49 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	(void)fuse_reply_open(req, fi);
 }
 
+int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(h->ino);
+	struct fuse_file_info fi = {.flags = flags};
+	struct rs_job *job = fs_job(fs, &n);
+	struct rs_look look = {0};
+	const char *path;
+	int rc = 0;
+
+	switch (n.kind) {
+	case FS_TOP:
+	case FS_SPECIAL:
+		if (n.what >= FS_CTL_FILE) {
+			rc = open_control(fs, &n, h, &fi, err);
+			if (rc == 0)
+				fs_control_lost(fs, h->control, fh);
+			return rc;
+		}
+		break;
+	case FS_WORK:
+		h->kind = FS_H_FD;
+		h->writes = (flags & O_ACCMODE) != O_RDONLY;
+		return job ? rs_work_open(fs->service, job, n.blob, h->writes ? O_RDWR : O_RDONLY, &h->fd, err)
+			   : sc_fail(err, SC_E_STALE, "the job is gone");
+	case FS_VIEW:
+	case FS_BLOB:
+	case FS_SHARED:
+		rc = rs_view_by_id(fs->service, n.view, &h->view, err);
+		if (rc == 0)
+			rc = rs_path_text(fs->service, n.path, &path, err);
+		if (rc == 0 && n.kind != FS_VIEW)
+			rc = rs_look(fs->service, job, h->view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, &look, err);
+		if (rc < 0 || look.kind != RS_BLOB)
+			return rc < 0 ? rc : open_image(fs, &n, path, true, h, &fi, err);
+		h->kind = FS_H_FD;
+		return meta_store_open_blob(rs_service_store(fs->service), look.blob, O_RDONLY, &h->fd, err);
+	default:
+		break;
+	}
+	h->kind = FS_H_DIR;
+	return fs_list(fs, h->ino, h, err);
+}
+
 /* --- read --- */
 
 /* Pieces of memory with exactly these bytes; -1: too many, too small, or padding. */
@@ -386,16 +429,17 @@ static void read_fd(fuse_req_t req, const struct fs_handle *h, size_t bytes, off
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
 
-	(void)ino;
-	if (h && h->kind == FS_H_VIEW && h->data)
+	if (!h)
+		return;
+	if (h->kind == FS_H_VIEW && h->data)
 		read_data(req, h, bytes, (uint64_t)at);
-	else if (h && h->kind == FS_H_VIEW)
+	else if (h->kind == FS_H_VIEW)
 		read_view(req, h, bytes, (uint64_t)at);
-	else if (h && h->kind == FS_H_CONTROL)
-		fs_control_read(req, fs, h->control, bytes, at);
-	else if (h && h->kind == FS_H_FD)
+	else if (h->kind == FS_H_CONTROL)
+		fs_control_read(req, fs, h->control, fi->fh, bytes, at);
+	else if (h->kind == FS_H_FD)
 		read_fd(req, h, bytes, at);
 	else
 		(void)fuse_reply_err(req, EBADF);
@@ -414,12 +458,13 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, of
 	      struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
 
-	(void)ino;
-	if (h && h->kind == FS_H_CONTROL) {
-		fs_control_write(req, fs, h->control, text, bytes, at);
-	} else if (h && h->kind == FS_H_FD && h->writes) {
+	if (!h)
+		return;
+	if (h->kind == FS_H_CONTROL) {
+		fs_control_write(req, fs, h->control, fi->fh, text, bytes, at);
+	} else if (h->kind == FS_H_FD && h->writes) {
 		struct stat st;
 
 		if (sc_sys.fstat(h->fd, &st) == 0) {
@@ -444,9 +489,13 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct fs *fs = fs_of(req);
 	struct fs_handle *h = fs_handle_get(fs, fi->fh);
 
-	(void)ino;
+	if (!h && fs_document_is_lost(fs, fi->fh)) {
+		h = fs_handle_of(req, fs, ino, fi);
+		if (!h)
+			return;
+	}
 	if (h && h->kind == FS_H_CONTROL)
-		fs_control_flush(req, fs, h->control);
+		fs_control_flush(req, fs, h->control, fi->fh);
 	else
 		(void)fuse_reply_err(req, 0);
 }
@@ -482,7 +531,8 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct fs *fs = fs_of(req);
 	struct fs_handle *h = fs_handle_take(fs, fi->fh);
 
-	if (h && h->kind == FS_H_PASS)
+	/* one of an earlier daemon, which only the kernel used, counts by its inode; what is said twice, once */
+	if ((h ? h->kind == FS_H_PASS : !fs_handle_is_mine(fs, fi->fh)) && !fs->replays)
 		fs_passthrough_end(req, fs, ino);
 	(void)fuse_reply_err(req, 0);
 	if (h && h->writes)
@@ -586,10 +636,14 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_at,
 void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct fuse_pollhandle *ph)
 {
 	struct fs *fs = fs_of(req);
-	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
 
-	(void)ino;
-	if (h && h->kind == FS_H_CONTROL) {
+	if (!h) {
+		if (ph)
+			fuse_pollhandle_destroy(ph);
+		return;
+	}
+	if (h->kind == FS_H_CONTROL) {
 		fs_control_poll(req, fs, h->control, ph);
 		return;
 	}

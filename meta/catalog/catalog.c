@@ -229,6 +229,14 @@ static int on_version(void *arg, sqlite3_stmt *row)
 
 #define VERSION_COLUMNS "id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag"
 
+int meta_version_requested(struct meta_catalog *c, uint64_t request, struct sc_err *err)
+{
+	uint64_t id = 0;
+	int rc = db_each(c, err, db_id, &id, "SELECT id FROM version WHERE request = ?", "i", request);
+
+	return rc < 0 ? rc : id != 0;
+}
+
 int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struct sc_err *err)
 {
 	int rc = 0;
@@ -238,9 +246,9 @@ int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struc
 		     row->job);
 	if (rc == 0)
 		rc = db_run(c, err, "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "
-				    "topology, samples) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "ii0IsIsisi", row->job,
-			    row->nr, row->parent, row->step, row->note, row->made_ns, row->made_by, row->layout,
-			    row->topology, row->samples);
+				    "topology, samples, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "ii0IsIsisi0",
+			    row->job, row->nr, row->parent, row->step, row->note, row->made_ns, row->made_by, row->layout,
+			    row->topology, row->samples, row->request);
 	if (rc == 0)
 		row->id = db_last_id(c);
 	db_unlock(c);

@@ -56,6 +56,7 @@ struct meta_version_row {
 	uint64_t layout;
 	const char *topology;
 	const char *tag;	/* NULL: none */
+	uint64_t request;	/* of the command that made it, 0: none */
 };
 
 enum meta_set_kind { META_SET_TENSORS, META_SET_PLAIN, META_SET_SHARED };
@@ -150,6 +151,8 @@ int meta_layout_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void 
 
 /** row->id is set; row->nr is the next of the job. */
 int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struct sc_err *err);
+/** Has this command made a version? 1, 0 or an error. */
+int meta_version_requested(struct meta_catalog *c, uint64_t request, struct sc_err *err);
 int meta_version_get(struct meta_catalog *c, uint64_t id, meta_version_fn *fn, void *arg,
 		     struct sc_err *err);
 /** Of a job, oldest first. */

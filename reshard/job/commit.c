@@ -262,13 +262,22 @@ static int seal_items(struct commit *c)
 	return rc;
 }
 
+/* Of the command that this thread is carrying out. */
+static _Thread_local uint64_t request;
+
+int rs_request(struct rs_service *s, uint64_t token, bool is_replay, struct sc_err *err)
+{
+	request = token;
+	return is_replay ? meta_version_requested(s->catalog, token, err) : 0;
+}
+
 int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,
 		    const char *made_by, struct sc_err *err)
 {
 	struct meta_version_row row = {
 		.job = job->id, .parent = parent, .step = v->step, .note = v->note, .made_ns = v->made_ns,
 		.made_by = made_by, .layout = v->layout_id, .topology = v->topo.text,
-		.samples = v->samples};
+		.samples = v->samples, .request = request};
 	int rc = 0;
 
 	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)

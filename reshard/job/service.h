@@ -94,6 +94,10 @@ const char *rs_job_name(struct rs_job *job, char *buf, size_t bytes);
 
 /* --- commands: each decided when the call returns; a refusal changes nothing --- */
 
+/** The versions that this thread makes from now on carry this number (0: none).  `is_replay`: the command
+ *  was begun by a service that died; 1: it had made its version.  Errors: of the catalog. */
+int rs_request(struct rs_service *s, uint64_t token, bool is_replay, struct sc_err *err);
+
 int rs_job_topology(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 int rs_job_layout(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 /** "step=N samples=N note=..."; `busy_text` of EBUSY names the file. */

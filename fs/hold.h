@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The holder (mount -o hold): a process that does nothing but keep /dev/fuse open and start a daemon.
+ * When the daemon dies another one takes over: it is given the kernel's INIT request as it came, asks
+ * the kernel to send again what was not answered, and goes on.  Open files, mappings, directories,
+ * working directories and reads in flight of other processes do not notice.
+ *
+ * Nodeids are made of the catalog's ids, so they stay right.  What is only in memory and has to outlive
+ * a daemon is kept in struct fs_kept, which holder and daemons share.
+ */
+#ifndef FS_HOLD_H
+#define FS_HOLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "meta/base/err.h"
+
+#define FS_BACKINGS_MAX 32768
+#define FS_COMMANDS_MAX 256
+#define FS_DOCUMENTS_MAX 64
+#define FS_TEXTS_MAX 256
+
+struct fs_kept {
+	uint32_t generation;		/* of daemons, from 1 */
+	uint32_t live;			/* the last generation that came to serve */
+	uint32_t init_bytes;
+	unsigned char init[1024];	/* the kernel's first request */
+	char message[SC_ERR_BYTES_MAX];	/* why a daemon did not start */
+	uint32_t nr_backings;
+	struct fs_backing {		/* all passthrough opens of an inode share one backing file */
+		uint64_t ino;
+		int32_t id;
+		uint32_t opens;
+	} backings[FS_BACKINGS_MAX];
+	struct fs_command {		/* commands that are being carried out */
+		uint64_t token;		/* random, 0: none.  In the version that it makes */
+		uint64_t fh;
+		int64_t at;
+		uint64_t text_hash;
+		uint32_t generation;
+	} commands[FS_COMMANDS_MAX];
+	struct fs_text {		/* how long a text is that is being read; the last ones */
+		uint64_t fh, bytes;
+	} texts[FS_TEXTS_MAX];
+	uint32_t next_text;
+	uint64_t documents[FS_DOCUMENTS_MAX];	/* handles whose layout is written and not closed; 0: none */
+};
+
+/** Shared memory, zeroed; NULL: none left. */
+struct fs_kept *fs_kept_new(void);
+
+/**
+ * Runs `serve` in a child, and in another one after each that was killed, until one ends by itself.
+ * `serve(arg, kept, fuse_fd, tell_fd)`: fuse_fd is -1 in the first one, which mounts and hands its
+ * descriptor over by fs_hold_tell(); then the holder calls `live`, once.  Errors: what the child said.
+ */
+int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
+	    void (*live)(void *arg), void *arg, struct sc_err *err);
+int fs_hold_tell(int tell_fd, int fuse_fd, struct sc_err *err);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The beginning of a session, and what a daemon that takes over does instead (hold.h). */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* <linux/fuse.h> of FUSE 7.40 has them; the headers of the distribution are older than the kernels */
+#ifndef FUSE_UNIQUE_RESEND
+#define FUSE_UNIQUE_RESEND (UINT64_C(1) << 63)
+#define FUSE_NOTIFY_RESEND 7
+#endif
+
+int fs_begin(struct fs *fs, struct sc_err *err)
+{
+	struct fs_kept *kept = fs->kept;
+	struct fuse_buf buf = {0};
+	int n = fuse_session_receive_buf(fs->se, &buf);
+
+	if (n <= 0 || buf.flags & FUSE_BUF_IS_FD || buf.size > sizeof(kept->init)) {
+		free(buf.mem);
+		return sc_fail(err, SC_E_SYSTEM, "the kernel does not begin as FUSE does");
+	}
+	memcpy(kept->init, buf.mem, buf.size);
+	kept->init_bytes = (uint32_t)buf.size;
+	fuse_session_process_buf(fs->se, &buf);
+	free(buf.mem);
+	return 0;
+}
+
+/* Requests that the dead daemon had read come first, marked; single-threaded, in the kernel's order. */
+static void answer_replays(struct fs *fs)
+{
+	struct fuse_buf buf = {0};
+	bool more = true;
+	size_t nr = 0;
+
+	while (more && fuse_session_receive_buf(fs->se, &buf) > 0) {
+		const struct fuse_in_header *in = buf.mem;
+
+		fs->replays = in->unique & FUSE_UNIQUE_RESEND;
+		nr += fs->replays;
+		/* a new one is the last that is taken here, but for those that overtake all */
+		more = fs->replays || in->opcode == FUSE_FORGET || in->opcode == FUSE_BATCH_FORGET || in->opcode == FUSE_INTERRUPT;
+		fuse_session_process_buf(fs->se, &buf);
+	}
+	fs->replays = false;
+	free(buf.mem);
+	/* those that were answered and not yet forgotten */
+	for (size_t i = 0; i < FS_COMMANDS_MAX; i++)
+		if (fs->kept->commands[i].generation != fs->kept->generation)
+			fs_command_end(&fs->kept->commands[i]);
+	sc_log(SC_LOG_INFO, "took the mount over: %zu requests were not answered yet", nr);
+}
+
+int fs_take_over(struct fs *fs, struct sc_err *err)
+{
+	struct fs_kept *kept = fs->kept;
+	struct fuse_buf buf = {.size = kept->init_bytes, .mem = kept->init};
+	const struct fuse_out_header resend = {.len = sizeof(resend), .error = FUSE_NOTIFY_RESEND};
+	int fd = fuse_session_fd(fs->se), flags = fcntl(fd, F_GETFL);
+
+	fs_backings_check(fs);
+	/* the kernel drops the answer: it has had one */
+	fuse_session_process_buf(fs->se, &buf);
+	if (write(fd, &resend, sizeof(resend)) != (ssize_t)sizeof(resend))
+		return sc_fail_sys(err, errno, "the kernel does not send again what was not answered");
+	(void)fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+	answer_replays(fs);
+	(void)fcntl(fd, F_SETFL, flags);
+	return 0;
+}
+
+/* --- commands --- */
+
+struct fs_command *fs_command_begin(struct fs *fs, uint64_t fh, const void *text, size_t bytes, off_t at,
+				    bool *ret_is_replay)
+{
+	struct fs_command mine = {.fh = fh, .at = at, .text_hash = XXH3_64bits(text, bytes), .generation = fs->kept->generation};
+	struct fs_command *c = NULL;
+
+	*ret_is_replay = false;
+	(void)sc_sys.random(&mine.token, sizeof(mine.token), 0);
+	mine.token = mine.token >> 1 | 1;
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < FS_COMMANDS_MAX; i++) {
+		struct fs_command *x = &fs->kept->commands[i];
+
+		if (fs->replays && x->token && x->generation != mine.generation && x->fh == fh && x->at == at && x->text_hash == mine.text_hash) {
+			*ret_is_replay = true;
+			x->generation = mine.generation;
+			c = x;
+			break;
+		}
+		if (!x->token && !c)
+			c = x;
+	}
+	if (c && !*ret_is_replay)
+		*c = mine;
+	(void)pthread_mutex_unlock(&fs->lock);
+	return c;
+}
+
+void fs_command_end(struct fs_command *c)
+{
+	if (c)
+		__atomic_store_n(&c->token, 0, __ATOMIC_RELEASE);
+}
+
+void fs_document(struct fs *fs, uint64_t fh, bool begun)
+{
+	uint64_t *room = NULL, *mine = NULL;
+
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < FS_DOCUMENTS_MAX; i++) {
+		uint64_t *d = &fs->kept->documents[i];
+
+		if (*d == fh)
+			mine = d;
+		else if (*d == 0)
+			room = d;
+	}
+	if (begun && !mine && room)
+		*room = fh;
+	else if (!begun && mine)
+		*mine = 0;
+	(void)pthread_mutex_unlock(&fs->lock);
+}
+
+bool fs_document_is_lost(struct fs *fs, uint64_t fh)
+{
+	bool lost = false;
+
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < FS_DOCUMENTS_MAX; i++)
+		lost |= fh && fs->kept->documents[i] == fh && !fs_handle_is_mine(fs, fh);
+	(void)pthread_mutex_unlock(&fs->lock);
+	return lost;
+}
+
+void fs_text_begun(struct fs *fs, uint64_t fh, uint64_t bytes)
+{
+	struct fs_kept *kept = fs->kept;
+	struct fs_text *mine = NULL;
+
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; !mine && i < FS_TEXTS_MAX; i++)
+		if (kept->texts[i].fh == fh)
+			mine = &kept->texts[i];
+	if (!mine)
+		mine = &kept->texts[kept->next_text++ % FS_TEXTS_MAX];
+	*mine = (struct fs_text){fh, bytes};
+	(void)pthread_mutex_unlock(&fs->lock);
+}
+
+bool fs_text_is_read(struct fs *fs, uint64_t fh, uint64_t at)
+{
+	bool is = false;
+
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < FS_TEXTS_MAX; i++)
+		is |= fs->kept->texts[i].fh == fh && at >= fs->kept->texts[i].bytes;
+	(void)pthread_mutex_unlock(&fs->lock);
+	return is;
+}
