@@ -2,7 +2,9 @@
 #include "fs/hold.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +20,73 @@
 /* One that dies before it serves, so often, will not live (a request that kills it comes again): the mount ends. */
 #define EARLY_DEATHS_MAX 3
 
-static volatile pid_t child;	/* for the signal handler */
+#define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse and of struct fs_kept */
+#define LAYOUT (UINT64_C(0x5ca1a100000000) | sizeof(struct fs_kept))
 
-struct fs_kept *fs_kept_new(void)
+static volatile pid_t child;	/* for the signal handler */
+static volatile bool upgrade;
+
+static struct fs_kept *map_kept(int fd)
 {
-	void *p = mmap(NULL, sizeof(struct fs_kept), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void *p = mmap(NULL, sizeof(struct fs_kept), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	return p == MAP_FAILED ? NULL : p;
+}
+
+struct fs_kept *fs_kept_new(int *ret_fd)
+{
+	sc_cleanup(sc_closep) int fd = memfd_create("scalai-kept", MFD_CLOEXEC);
+	struct fs_kept *kept = fd >= 0 && ftruncate(fd, sizeof(*kept)) == 0 ? map_kept(fd) : NULL;
+
+	if (kept)
+		kept->layout = LAYOUT;
+	if (kept && ret_fd)
+		*ret_fd = sc_steal_fd(&fd);
+	return kept;
+}
+
+bool fs_is_held(void)
+{
+	return getenv(HELD) != NULL;
+}
+
+/* What the program before this one has left. */
+static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd)
+{
+	struct fs_kept *kept;
+
+	if (sscanf(getenv(HELD), "%d %d", ret_fuse_fd, ret_kept_fd) != 2)
+		return NULL;
+	(void)unsetenv(HELD);
+	(void)fcntl(*ret_fuse_fd, F_SETFD, FD_CLOEXEC);
+	(void)fcntl(*ret_kept_fd, F_SETFD, FD_CLOEXEC);
+	/* it may be shorter: of a program that kept less */
+	(void)ftruncate(*ret_kept_fd, sizeof(*kept));
+	kept = map_kept(*ret_kept_fd);
+	if (kept && kept->layout != LAYOUT) {
+		sc_log(SC_LOG_WARN, "the program before this one kept other things, continuing: files that are open by passthrough "
+		       "can't be opened again until they are closed");
+		kept->layout = LAYOUT;
+		kept->nr_backings = 0;
+		memset(kept->commands, 0, sizeof(*kept) - offsetof(struct fs_kept, commands));
+	}
+	return kept;
+}
+
+/* Only returns when there is no such program. */
+static void run_anew(char **argv, const char *program, int fuse_fd, int kept_fd)
+{
+	char text[32];
+
+	(void)snprintf(text, sizeof(text), "%d %d", fuse_fd, kept_fd);
+	(void)setenv(HELD, text, 1);
+	(void)fcntl(fuse_fd, F_SETFD, 0);
+	(void)fcntl(kept_fd, F_SETFD, 0);
+	(void)execv(program, argv);
+	sc_log(SC_LOG_ERROR, "cannot run '%s' (%s), continuing with this program", program, strerror(errno));
+	(void)unsetenv(HELD);
+	(void)fcntl(fuse_fd, F_SETFD, FD_CLOEXEC);
+	(void)fcntl(kept_fd, F_SETFD, FD_CLOEXEC);
 }
 
 union control {
@@ -70,13 +132,17 @@ static int receive_fd(int from)
 /* Whoever ends the holder means the daemon, which then unmounts. */
 static void pass_on(int signal)
 {
+	if (signal == SIGUSR1) {
+		upgrade = true;
+		signal = SIGKILL; /* as good as any other end */
+	}
 	if (child > 0)
 		(void)kill(child, signal);
 }
 
 static void on_signals(void (*handler)(int signal))
 {
-	static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+	static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 	struct sigaction action = {.sa_handler = handler};
 
 	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++)
@@ -93,13 +159,16 @@ static int wait_for(pid_t pid)
 }
 
 int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
-	    void (*live)(void *arg), void *arg, struct sc_err *err)
+	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err)
 {
-	struct fs_kept *kept = fs_kept_new();
-	int pair[2], fuse_fd = -1, status, early = 0;
+	int pair[2], fuse_fd = -1, kept_fd = -1, status, early = 0;
+	struct fs_kept *kept = fs_is_held() ? inherit(&fuse_fd, &kept_fd) : fs_kept_new(&kept_fd);
+	char program[4096];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
 
 	if (!kept)
 		return sc_nomem(err);
+	program[n > 0 ? n : 0] = 0;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return sc_fail_sys(err, errno, "socketpair");
 	on_signals(pass_on);
@@ -130,6 +199,11 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 			return 0;
 		if (WIFEXITED(status) || fuse_fd < 0)
 			return sc_fail(err, SC_E_SYSTEM, "%s", *kept->message ? kept->message : "the daemon ended before the mount was live");
+		if (upgrade) {
+			upgrade = false;
+			run_anew(argv, program, fuse_fd, kept_fd);
+			continue;
+		}
 		early = kept->live == kept->generation ? 0 : early + 1;
 		if (early == EARLY_DEATHS_MAX)
 			return sc_fail(err, SC_E_SYSTEM, "%d daemons died before they served (signal %d): the mount ends",

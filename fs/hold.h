@@ -5,6 +5,8 @@
  * the kernel to send again what was not answered, and goes on.  Open files, mappings, directories,
  * working directories and reads in flight of other processes do not notice.
  *
+ * SIGUSR1 to the holder ends the daemon and runs the program anew from where it is installed: an upgrade.
+ *
  * Nodeids are made of the catalog's ids, so they stay right.  What is only in memory and has to outlive
  * a daemon is kept in struct fs_kept, which holder and daemons share.
  */
@@ -23,6 +25,7 @@
 #define FS_TEXTS_MAX 256
 
 struct fs_kept {
+	uint64_t layout;		/* of this structure: another program may have another one */
 	uint32_t generation;		/* of daemons, from 1 */
 	uint32_t live;			/* the last generation that came to serve */
 	uint32_t init_bytes;
@@ -48,16 +51,19 @@ struct fs_kept {
 	uint64_t documents[FS_DOCUMENTS_MAX];	/* handles whose layout is written and not closed; 0: none */
 };
 
-/** Shared memory, zeroed; NULL: none left. */
-struct fs_kept *fs_kept_new(void);
+/** Shared memory, zeroed, *ret_fd (or NULL) its file; NULL: none left. */
+struct fs_kept *fs_kept_new(int *ret_fd);
+/** Is this process what a holder has become by SIGUSR1? */
+bool fs_is_held(void);
 
 /**
  * Runs `serve` in a child, and in another one after each that was killed, until one ends by itself.
  * `serve(arg, kept, fuse_fd, tell_fd)`: fuse_fd is -1 in the first one, which mounts and hands its
- * descriptor over by fs_hold_tell(); then the holder calls `live`, once.  Errors: what the child said.
+ * descriptor over by fs_hold_tell(); then the holder calls `live`, once.  `argv`: of this program, NULL at its end.
+ * Errors: what the child said.
  */
 int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
-	    void (*live)(void *arg), void *arg, struct sc_err *err);
+	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err);
 int fs_hold_tell(int tell_fd, int fuse_fd, struct sc_err *err);
 
 #endif

@@ -37,6 +37,8 @@ static int report(int rc, const struct sc_err *err)
 	return rc < 0;
 }
 
+static char **program_argv;
+
 static int main_mount(int argc, char **argv)
 {
 	struct fs_mount_options o = {.scrub_s = 30 * 86400, .scrub_mib_s = 64};
@@ -57,6 +59,7 @@ static int main_mount(int argc, char **argv)
 		return usage();
 	o.store = argv[optind];
 	o.mountpoint = argv[optind + 1];
+	o.argv = program_argv;
 	return report(fs_mount(&o, &err), &err);
 }
 
@@ -125,6 +128,7 @@ int main(int argc, char **argv)
 {
 	const char *name = strrchr(argv[0], '/');
 
+	program_argv = argv;
 	name = name ? name + 1 : argv[0];
 	if (strncmp(name, "mount.", 6) == 0) {
 		/* mount(8): helper STORE MOUNTPOINT -o OPTIONS */

@@ -449,7 +449,7 @@ static int run(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *er
 {
 	struct serve x = {o, pipe_fd};
 
-	return o->hold ? fs_hold(serve, live, &x, err) : serve(&x, fs_kept_new(), -1, -1, err);
+	return o->hold ? fs_hold(serve, live, &x, o->argv, err) : serve(&x, fs_kept_new(NULL), -1, -1, err);
 }
 
 int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
@@ -462,6 +462,8 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 
 	sc_log_open(false, o->debug ? SC_LOG_DEBUG : SC_LOG_INFO);
 	/* absolute: a daemon has no folder of its own */
+	if (fs_is_held() && !o->foreground)
+		sc_log_open(true, SC_LOG_INFO);
 	if (mkdir(o->store, 0700) < 0 && errno != EEXIST)
 		return sc_fail_sys(err, errno, "cannot make the store '%s'", o->store);
 	if (!realpath(o->store, store))
@@ -475,7 +477,10 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 			       o->mountpoint);
 	abs.store = store;
 	abs.mountpoint = mountpoint;
-	if (o->foreground)
+	/* to be run anew, maybe from another folder */
+	for (char **word = o->argv; word && *word; word++)
+		*word = *word == o->store ? store : *word == o->mountpoint ? mountpoint : *word;
+	if (o->foreground || fs_is_held())
 		return run(&abs, &pipes[1], err);
 	if (pipe2(pipes, O_CLOEXEC) < 0)
 		return sc_fail_sys(err, errno, "pipe");

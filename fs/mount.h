@@ -10,6 +10,7 @@
 
 struct fs_mount_options {
 	const char *store, *mountpoint;
+	char **argv;		/* of the program; store and mount point are its last two */
 	bool foreground, debug;
 	bool private_;		/* only the user who mounted (no allow_other) */
 	bool io_uring;		/* FUSE over io_uring */
