@@ -480,22 +480,22 @@ static void on_death(int nr)
 	(void)raise(nr);
 }
 
-static double now(void)
+static double now(clockid_t clock)
 {
 	struct timespec t;
 
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	(void)clock_gettime(clock, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static void run(const struct target *t, double seconds)
 {
-	double began = now(), slowest = 0;
+	double began = now(CLOCK_MONOTONIC), slowest = 0;
 	long executions = 0, accepted = 0;
 
 	running = t;
-	while (now() - began < seconds) {
-		double one = now();
+	while (now(CLOCK_MONOTONIC) - began < seconds) {
+		double one = now(CLOCK_PROCESS_CPUTIME_ID); /* others may want the processor, too */
 
 		input.n = 0;
 		t->seed(&input, pick(8));
@@ -505,7 +505,7 @@ static void run(const struct target *t, double seconds)
 			continue;
 		accepted += t->run(input.at, input.n) >= 0;
 		executions++;
-		one = now() - one;
+		one = now(CLOCK_PROCESS_CPUTIME_ID) - one;
 		if (one > slowest)
 			slowest = one;
 		if (one > 2)
