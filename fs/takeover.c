@@ -90,14 +90,15 @@ struct fs_command *fs_command_begin(struct fs *fs, uint64_t fh, const void *text
 	(void)pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < FS_COMMANDS_MAX; i++) {
 		struct fs_command *x = &fs->kept->commands[i];
+		bool is_used = __atomic_load_n(&x->token, __ATOMIC_ACQUIRE);
 
-		if (fs->replays && x->token && x->generation != mine.generation && x->fh == fh && x->at == at && x->text_hash == mine.text_hash) {
+		if (fs->replays && is_used && x->generation != mine.generation && x->fh == fh && x->at == at && x->text_hash == mine.text_hash) {
 			*ret_is_replay = true;
 			x->generation = mine.generation;
 			c = x;
 			break;
 		}
-		if (!x->token && !c)
+		if (!is_used && !c)
 			c = x;
 	}
 	if (c && !*ret_is_replay)

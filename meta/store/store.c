@@ -26,8 +26,9 @@
 
 struct meta_damaged {
 	pthread_mutex_t lock;
-	size_t nr, room;	/* nr: read without the lock, too */
+	size_t nr, room;
 	uint64_t *at;
+	bool any;		/* atomic */
 };
 
 static void blob_path(uint64_t blob, char *path, size_t bytes)
@@ -164,7 +165,7 @@ int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flag
 	struct meta_damaged *d = store->damaged;
 	bool damaged = false;
 
-	if (__atomic_load_n(&d->nr, __ATOMIC_ACQUIRE)) {
+	if (__atomic_load_n(&d->any, __ATOMIC_ACQUIRE)) {
 		(void)pthread_mutex_lock(&d->lock);
 		for (size_t i = 0; i < d->nr; i++)
 			damaged |= d->at[i] == blob;
@@ -189,6 +190,7 @@ int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool d
 		rc = sc_vec_push(d, blob) < 0 ? sc_nomem(err) : 0;
 	else if (!damaged && i < d->nr)
 		d->at[i] = d->at[--d->nr];
+	__atomic_store_n(&d->any, d->nr != 0, __ATOMIC_RELEASE);
 	(void)pthread_mutex_unlock(&d->lock);
 	return rc;
 }

@@ -138,7 +138,9 @@ int rs_pass_bytes(void *pass, uint64_t bytes)
 	struct rs_pass *p = pass;
 	int64_t now = sc_now_ns();
 
-	(void)__atomic_add_fetch(&p->job->progress.done, bytes, __ATOMIC_RELAXED);
+	(void)pthread_mutex_lock(&p->job->state);
+	p->job->progress.done += bytes;
+	(void)pthread_mutex_unlock(&p->job->state);
 	if (now - __atomic_load_n(&p->told_ns, __ATOMIC_RELAXED) > 100000000) {
 		__atomic_store_n(&p->told_ns, now, __ATOMIC_RELAXED);
 		rs_job_tell(p->job);
