@@ -372,6 +372,52 @@ int cli_data(int argc, char **argv)
 
 /* --- fsck --- */
 
+static int move_catalog(const char *from, const char *to, struct sc_err *err)
+{
+	static const char *const parts[] = {"", "-wal", "-shm"};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+		char a[PATH_BYTES + 16], b[PATH_BYTES + 16];
+
+		(void)snprintf(a, sizeof(a), "%s%s", from, parts[i]);
+		(void)snprintf(b, sizeof(b), "%s%s", to, parts[i]);
+		if ((to ? rename(a, b) : unlink(a)) < 0 && errno != ENOENT)
+			return sc_fail_sys(err, errno, "cannot move '%s'", a);
+	}
+	return 0;
+}
+
+/* One that can be read is not made anew. */
+static int begin_rebuild(struct rs_options *options, const char *database, struct sc_err *err)
+{
+	struct rs_service *s = NULL;
+	char other[PATH_BYTES + 8];
+	int rc;
+
+	if (access(options->store, F_OK) < 0)
+		return sc_fail_sys(err, errno, "store '%s'", options->store);
+	if (access(database, F_OK) == 0 && rs_service_new(options, &s, err) == 0) {
+		rs_service_free(s);
+		return sc_fail(err, SC_E_EXISTS, "'%s' can be read: move it away if you want another one", database);
+	}
+	if (err->code == SC_E_BUSY)
+		return err->code;
+	*err = (struct sc_err){0};
+	options->rebuild = true;
+	(void)snprintf(other, sizeof(other), "%s.bad", database);
+	rc = move_catalog(database, other, err);
+	(void)snprintf(other, sizeof(other), "%s.new", database);
+	return rc < 0 ? rc : move_catalog(other, NULL, err);
+}
+
+static int end_rebuild(const char *database, struct sc_err *err)
+{
+	char other[PATH_BYTES + 8];
+
+	(void)snprintf(other, sizeof(other), "%s.new", database);
+	return move_catalog(other, database, err);
+}
+
 int cli_fsck(int argc, char **argv)
 {
 	struct rs_options options = {.quiet_worker = true, .keep_garbage = true};
@@ -380,25 +426,32 @@ int cli_fsck(int argc, char **argv)
 	struct sc_err err = {0};
 	uint64_t bad = 0;
 	bool repair = argc > 2 && strcmp(argv[1], "--repair") == 0;
+	bool rebuild = argc > 2 && strcmp(argv[1], "--rebuild") == 0;
 	char database[PATH_BYTES];
 	int rc;
 
-	if (argc != 2 + repair || *argv[argc - 1] == '-')
+	if (argc != 2 + (repair || rebuild) || *argv[argc - 1] == '-')
 		return -1;
 	options.store = argv[argc - 1];
 	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
-	if (access(database, R_OK) < 0)
+	if (!rebuild && access(database, R_OK) < 0)
 		return fail(database); /* a service would make it */
 	sc_log_open(false, SC_LOG_ERROR);
-	rc = rs_service_new(&options, &s, &err);
+	rc = rebuild ? begin_rebuild(&options, database, &err) : 0;
 	if (rc == 0)
-		rc = rs_fsck(s, repair, &bad, &report, &err);
+		rc = rs_service_new(&options, &s, &err);
+	if (rc == 0)
+		rc = rebuild ? rs_rebuild(s, &bad, &report, &err) : rs_fsck(s, repair, &bad, &report, &err);
 	if (report.text)
 		(void)fputs(report.text, stdout);
 	if (rc < 0)
 		(void)fprintf(stderr, "scalai: %s\n", err.msg);
 	sc_buf_done(&report);
 	rs_service_free(s);
+	if (rc == 0 && rebuild && end_rebuild(database, &err) < 0) {
+		(void)fprintf(stderr, "scalai: %s\n", err.msg);
+		rc = -1;
+	}
 	return rc < 0 || bad;
 }
 

@@ -19,7 +19,7 @@ static const char usage_text[] =
 	"  scalai data [-m MOUNTPOINT] remove|refresh JOB NAME\n"
 	"  scalai data [-m MOUNTPOINT] show JOB\n"
 	"  scalai verify [-m MOUNTPOINT] JOB [--reference FILE.safetensors]\n"
-	"  scalai fsck [--repair] STORE\n"
+	"  scalai fsck [--repair|--rebuild] STORE\n"
 	"  scalai --version | --help\n"
 	"\n"
 	"Every subcommand is a thin layer over the files of the mount; see scalai(1).\n";

@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static int real_openat(int dir, const char *path, int flags, mode_t mode)
@@ -84,6 +85,8 @@ struct sc_sys sc_sys = {
 	.linkat = linkat,
 	.renameat = renameat,
 	.mkdirat = mkdirat,
+	.fsetxattr = fsetxattr,
+	.fgetxattr = fgetxattr,
 	.fchmod = fchmod,
 	.fchown = fchown,
 	.futimens = futimens,

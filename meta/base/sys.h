@@ -40,6 +40,8 @@ struct sc_sys {
 	int (*linkat)(int from_dir, const char *from, int dir, const char *path, int flags);
 	int (*renameat)(int from_dir, const char *from, int dir, const char *path);
 	int (*mkdirat)(int dir, const char *path, mode_t mode);
+	int (*fsetxattr)(int fd, const char *name, const void *value, size_t bytes, int flags);
+	ssize_t (*fgetxattr)(int fd, const char *name, void *value, size_t bytes);
 	int (*fchmod)(int fd, mode_t mode);
 	int (*fchown)(int fd, uid_t uid, gid_t gid);
 	int (*futimens)(int fd, const struct timespec ts[2]);

@@ -216,6 +216,13 @@ struct meta_blob_use {
 };
 
 typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
+/** All that a blob's file has to say of itself: of the newest set that has it. */
+struct meta_blob_record {
+	const char *job, *file, *topology, *path;
+	uint64_t uid, gid, job_mode, set, kind, layout, mode;
+	int64_t rank, step;	/* step -1: none */
+};
+typedef int meta_blob_record_fn(void *arg, const struct meta_blob_record *row);
 typedef int meta_blob_use_fn(void *arg, const struct meta_blob_use *use);
 /* Of these only id, bytes and hash are filled. */
 /** Sealed ones without a hash. */
@@ -229,6 +236,12 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
 /** An older one of the same rank, file and job that has the same size and hash; 0: none. */
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err);
+/** Once for each rank that has it, in order. */
+int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err);
+/** Numbers up to this one are not given to new blobs. */
+int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
+/** A row for a file that is there; a working tree's until it is sealed. */
+int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 /** Newest versions first. */
 int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err);
 int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);

@@ -13,6 +13,7 @@ struct blob_walk {
 		meta_id_fn *id;
 		meta_blob_fn *blob;
 		meta_blob_use_fn *use;
+		meta_blob_record_fn *record;
 	} fn;
 	void *arg;
 };
@@ -179,4 +180,39 @@ int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 	int rc = db_each(c, err, db_id, &id, "SELECT id FROM blob WHERE id = ?", "i", blob);
 
 	return rc < 0 ? rc : id != 0;
+}
+
+static int on_record(void *arg, sqlite3_stmt *row)
+{
+	const struct blob_walk *w = arg;
+	struct meta_blob_record r = {
+		.job = db_text(row, 0), .uid = U64(row, 1), .gid = U64(row, 2), .job_mode = U64(row, 3), .set = U64(row, 4),
+		.kind = U64(row, 5), .file = db_text(row, 6), .layout = U64(row, 7), .topology = db_text(row, 8),
+		.rank = sqlite3_column_int64(row, 9), .mode = U64(row, 10), .path = db_text(row, 11),
+		.step = sqlite3_column_int64(row, 12)};
+
+	return w->fn.record(w->arg, &r);
+}
+
+int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.record = fn, .arg = arg};
+
+	return db_each(c, err, on_record, &w, "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, "
+		       "s.topology, set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN version_set "
+		       "ON version.id = version_set.version WHERE version_set.blob_set = s.id), -1) FROM set_blob JOIN blob_set s ON "
+		       "s.id = set_blob.blob_set JOIN job ON job.id = s.job JOIN path ON path.id = set_blob.path WHERE set_blob.blob "
+		       "= ? AND s.id = (SELECT max(blob_set) FROM set_blob WHERE blob = ?) ORDER BY set_blob.rank", "ii", blob, blob);
+}
+
+int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
+{
+	return db_run(c, err, "INSERT INTO blob (id, bytes) VALUES (?, 0)", "i", blob);
+}
+
+int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err)
+{
+	int rc = last ? meta_blob_adopt(c, last, err) : 0;
+
+	return rc < 0 || !last ? rc : db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", last);
 }

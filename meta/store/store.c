@@ -233,6 +233,91 @@ int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_
 	return take_name(store, REPLACEMENT, blob, err);
 }
 
+int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err)
+{
+	char from[40], to[40];
+
+	blob_path(same, from, sizeof(from));
+	blob_path(blob, to, sizeof(to));
+	if (sc_sys.linkat(store->blobs, from, store->blobs, to, 0) < 0)
+		return sc_fail_sys(err, errno, "store: cannot link blob %" PRIu64, same);
+	return 0;
+}
+
+#define RECORD "user.scalai"
+
+int meta_store_set_record(const struct meta_store *store, uint64_t blob, const char *text, size_t bytes,
+			  struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = meta_store_open_work(store, blob, O_RDONLY, &fd, err);
+
+	if (rc == 0 && sc_sys.fsetxattr(fd, RECORD, text, bytes, 0) < 0)
+		rc = errno == ENOTSUP || errno == ENOSPC || errno == E2BIG
+			     ? sc_fail(err, SC_E_UNSUPPORTED, "store: no attributes on blob %" PRIu64 ": %s", blob, strerror(errno))
+			     : sc_fail_sys(err, errno, "store: cannot describe blob %" PRIu64, blob);
+	return rc;
+}
+
+int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *text, size_t room, size_t *ret_bytes,
+			  struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = meta_store_open_damaged(store, blob, O_RDONLY, &fd, err);
+	ssize_t n = rc < 0 ? -1 : sc_sys.fgetxattr(fd, RECORD, text, room);
+
+	if (rc == 0 && n < 0)
+		rc = errno == ENODATA || errno == ENOTSUP || errno == ERANGE
+			     ? sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " does not say what it is", blob)
+			     : sc_fail_sys(err, errno, "store: blob %" PRIu64, blob);
+	*ret_bytes = n < 0 ? 0 : (size_t)n;
+	return rc;
+}
+
+#define TEXTS "layouts"
+#define TEXT_BYTES_MAX (1u << 20)
+
+int meta_store_keep_text(const struct meta_store *store, const char *name, const char *text, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int dir = -1;
+	sc_cleanup(sc_closep) int fd = -1;
+	struct stat st;
+	int rc = make_dir(store->dir, TEXTS, &dir, err);
+
+	if (rc < 0 || sc_sys.fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return rc;
+	(void)sc_sys.unlinkat(dir, "new", 0);
+	fd = sc_sys.openat(dir, "new", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+	if (fd < 0 || sc_pwrite_all(fd, text, strlen(text), 0) < 0 || sc_sys.fsync(fd) < 0 ||
+	    sc_sys.renameat(dir, "new", dir, name) < 0 || sc_sys.fsync(dir) < 0)
+		return sc_fail_sys(err, errno, "store: cannot write '" TEXTS "/%s'", name);
+	return 0;
+}
+
+int meta_store_kept_text(const struct meta_store *store, const char *name, char **ret, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int dir = -1;
+	sc_cleanup(sc_closep) int fd = -1;
+	struct stat st;
+	int rc = make_dir(store->dir, TEXTS, &dir, err);
+
+	if (rc < 0)
+		return rc;
+	fd = strchr(name, '/') ? -1 : sc_sys.openat(dir, name, O_RDONLY | O_NOFOLLOW, 0);
+	if (fd < 0 || sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(err, errno, "store: cannot read '" TEXTS "/%s'", name);
+	if (st.st_size > TEXT_BYTES_MAX)
+		return sc_fail(err, SC_E_FORMAT, "store: '" TEXTS "/%s' is no layout", name);
+	*ret = sc_zalloc((size_t)st.st_size + 1);
+	if (!*ret)
+		return sc_nomem(err);
+	if (sc_pread_all(fd, *ret, (size_t)st.st_size, 0) < 0) {
+		sc_sys.release(*ret);
+		return sc_fail_sys(err, errno, "store: cannot read '" TEXTS "/%s'", name);
+	}
+	return 0;
+}
+
 int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err)
 {
 	char path[40];

@@ -43,9 +43,20 @@ int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool d
 /** A copy of the list, which the caller releases. */
 int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err);
 
+/** What a blob's file says of itself.  Errors: SC_E_UNSUPPORTED; SC_E_NOT_FOUND, nothing. */
+int meta_store_set_record(const struct meta_store *store, uint64_t blob, const char *text, size_t bytes,
+			  struct sc_err *err);
+int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *text, size_t room, size_t *ret_bytes,
+			  struct sc_err *err);
+/** A text beside the blobs, by a name that follows from it: written once.  The caller releases *ret. */
+int meta_store_keep_text(const struct meta_store *store, const char *name, const char *text, struct sc_err *err);
+int meta_store_kept_text(const struct meta_store *store, const char *name, char **ret, struct sc_err *err);
+
 /** Other bytes for a blob, at once: a new file (O_RDWR), which then takes its name. */
 int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct sc_err *err);
 int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err);
+/** A file for `blob`, which has none, that is also the file of `same`. */
+int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
 /** The file of `blob` becomes that of `same`, whose bytes are equal.  Errors: SC_E_UNSUPPORTED, no (more) links. */
 int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
 /** Missing blobs are not an error. */

@@ -451,8 +451,9 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 		rc = blobs = meta_store_each(&s->store, any_blob, NULL, err);
 	if (rc < 0)
 		return rc;
-	sc_buf_printf(&path, "%s/scalai.db", o->store);
-	rc = path.failed ? sc_nomem(err) : meta_catalog_open(path.text, !blobs, &s->catalog, err);
+	/* until all is in the new one, there is none: a start would take the rest for garbage */
+	sc_buf_printf(&path, "%s/%s", o->store, o->rebuild ? "scalai.db.new" : "scalai.db");
+	rc = path.failed ? sc_nomem(err) : meta_catalog_open(path.text, !blobs || o->rebuild, &s->catalog, err);
 	sc_buf_done(&path);
 	if (rc == 0)
 		rc = rs_blobs_new(&s->store, &s->blobs, err);

@@ -43,6 +43,7 @@ struct rs_options {
 	const struct rs_events *events;	/* NULL: nobody listens */
 	bool quiet_worker;		/* no background work: rs_service_work() does it */
 	bool keep_garbage;		/* fsck looks at it first */
+	bool rebuild;			/* for rs_rebuild(): a new catalog, STORE/scalai.db.new, over blobs */
 	int64_t scrub_every_s;		/* each blob is read again so often; 0: never */
 	uint64_t scrub_bytes_per_s;	/* 0: no limit */
 };
@@ -64,6 +65,8 @@ int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
  * *ret_bad: what is wrong and stays so.  Lines of `report` say what.  Errors: of reading.
  */
 int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err);
+/** Fills a new catalog with what the blobs say of themselves; *ret_bad: what could not be made again. */
+int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err);
 const struct meta_store *rs_service_store(struct rs_service *s);
 
 /* --- jobs --- */

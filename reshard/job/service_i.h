@@ -356,6 +356,13 @@ int rs_config_apply(struct rs_job *job, const char *key, const char *value);
 /* opened.c: of what is nowhere named any more; later, if somebody has it open */
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 
+/* work.c: for rebuild.c */
+bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);
+/** A blob's file, which no row knows, becomes a file of the working tree; `again`: it has already become one,
+ *  and this is another name of its bytes. */
+int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
+		  uint64_t blob, bool again, struct sc_err *err);
+
 /* tree.c */
 /** Room for so many more rows, so that rs_work_put() can't fail; under job.state. */
 int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more);

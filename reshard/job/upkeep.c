@@ -7,7 +7,7 @@
  *   scrub   every blob is read again from the disk, at a limited rate.  One whose bytes are not those
  *           of its hash is mended from a blob with equal ones; if there is none, nobody reads it any more
  */
-#include "reshard/job/service_i.h"
+#include "reshard/job/record.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -182,6 +182,8 @@ int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
 		if (rs_hash_blob(s, x->id, x->hash, &bytes, &gone) < 0 || bytes != x->bytes)
 			continue;
 		rc = try_share(s, x, err);
+		if (rc == 0 && rs_record_write(s, x->id, x->hash, &gone) < 0)
+			sc_log(SC_LOG_INFO, "%s: 'fsck --rebuild' would not find it", gone.msg);
 		if (rc == 0)
 			rc = meta_blob_checked(s->catalog, x->id, x->hash, sc_now_wall_ns() / 1000000000, false, err);
 	}

@@ -25,12 +25,11 @@ static int save_work(struct rs_job *job, uint32_t rank, const struct rs_work *w,
 	return meta_work_put(job->service->catalog, &row, err);
 }
 
-/* A new row (and blob number) at a path; replaces the row of what was written there before. */
-static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		    enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *ret_blob,
-		    struct sc_err *err)
+/* A new row at a path, of *blob or (0) a new number; replaces the row of what was written there before. */
+static int add_row(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		   enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *blob, struct sc_err *err)
 {
-	struct rs_work w = {.kind = kind, .mode = owner->mode, .uid = owner->uid, .gid = owner->gid,
+	struct rs_work w = {.kind = kind, .blob = *blob, .mode = owner->mode, .uid = owner->uid, .gid = owner->gid,
 			    .mtime_ns = sc_now_wall_ns()};
 	int rc = rs_path_id(s, path, &w.path_id, err);
 
@@ -40,7 +39,7 @@ static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 		rc = meta_catalog_begin(s->catalog, false, err);
 	if (rc < 0)
 		return rc;
-	rc = meta_blob_add(s->catalog, &w.blob, err);
+	rc = w.blob ? meta_blob_adopt(s->catalog, w.blob, err) : meta_blob_add(s->catalog, &w.blob, err);
 	if (rc == 0)
 		rc = save_work(job, rank, &w, err);
 	rc = meta_catalog_end(s->catalog, rc, err);
@@ -51,9 +50,17 @@ static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 		rc = sc_nomem(err);
 	job->mtime_ns = w.mtime_ns;
 	(void)pthread_mutex_unlock(&job->state);
-	*ret_blob = w.blob;
+	*blob = w.blob;
 	rs_job_tell(job);
 	return rc;
+}
+
+static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		    enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *ret_blob,
+		    struct sc_err *err)
+{
+	*ret_blob = 0;
+	return add_row(s, job, rank, path, kind, owner, ret_blob, err);
 }
 
 static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
@@ -75,6 +82,42 @@ static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 		(void)rs_remove_bytes(s, blob, &ignored); /* else: garbage at the next start */
 	rs_job_tell(job);
 	return 0;
+}
+
+/* A copy of the row at a path; false: there is none. */
+static bool row_at(struct rs_job *job, uint32_t rank, const char *path, struct rs_work *ret)
+{
+	const struct rs_work *found;
+
+	(void)pthread_mutex_lock(&job->state);
+	found = rs_work_find(job, rank, path);
+	if (found)
+		*ret = *found;
+	(void)pthread_mutex_unlock(&job->state);
+	return found != NULL;
+}
+
+bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path)
+{
+	struct rs_work w;
+
+	return row_at(job, rank, path, &w);
+}
+
+int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
+		  uint64_t blob, bool again, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	uint64_t mine = again ? 0 : blob;
+	int rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &mine, err);
+
+	if (rc == 0 && again)
+		rc = meta_store_link(&s->store, mine, blob, err);
+	if (rc == 0)
+		rc = meta_store_open_work(&s->store, mine, O_RDWR, &fd, err);
+	if (rc == 0 && sc_sys.fchmod(fd, owner->mode & 07777) < 0)
+		rc = sc_fail_sys(err, errno, "cannot set the mode of '%s'", path);
+	return rc;
 }
 
 int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
@@ -288,19 +331,6 @@ int rs_work_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const
 	if (rc == 0)
 		rc = check_rmdir(s, job, rank, path, &look, err);
 	return rc < 0 ? rc : remove_work(s, job, rank, path, look.blob, false, err);
-}
-
-/* A copy of the row at a path; false: there is none. */
-static bool row_at(struct rs_job *job, uint32_t rank, const char *path, struct rs_work *ret)
-{
-	const struct rs_work *found;
-
-	(void)pthread_mutex_lock(&job->state);
-	found = rs_work_find(job, rank, path);
-	if (found)
-		*ret = *found;
-	(void)pthread_mutex_unlock(&job->state);
-	return found != NULL;
 }
 
 struct moves {

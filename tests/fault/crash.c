@@ -130,6 +130,10 @@ static int d_renameat(int from_dir, const char *from, int dir, const char *path)
 {
 	return POINT(real.renameat(from_dir, from, dir, path));
 }
+static int d_fsetxattr(int fd, const char *name, const void *value, size_t bytes, int flags)
+{
+	return POINT(real.fsetxattr(fd, name, value, bytes, flags));
+}
 static int d_fchmod(int fd, mode_t mode)
 {
 	return POINT(real.fchmod(fd, mode));
@@ -196,6 +200,7 @@ static void arm(long n, int mode)
 	sc_sys.linkat = d_linkat;
 	sc_sys.renameat = d_renameat;
 	sc_sys.fchmod = d_fchmod;
+	sc_sys.fsetxattr = d_fsetxattr;
 	sc_sys.clone_range = d_clone_range;
 	sc_sys.copy_range = d_copy_range;
 	sc_sys.ring_submit = d_ring_submit;

@@ -121,6 +121,12 @@ static int bad_linkat(int from_dir, const char *from, int dir, const char *path,
 	return real.linkat(from_dir, from, dir, path, flags);
 }
 
+static int bad_fsetxattr(int fd, const char *name, const void *value, size_t bytes, int flags)
+{
+	FAIL(-1);
+	return real.fsetxattr(fd, name, value, bytes, flags);
+}
+
 static int bad_renameat(int from_dir, const char *from, int dir, const char *path)
 {
 	FAIL(-1);
@@ -231,6 +237,7 @@ static void break_all(enum kind kind, long n)
 		sc_sys.copy_range = bad_copy_range;
 		sc_sys.linkat = bad_linkat;
 		sc_sys.renameat = bad_renameat;
+		sc_sys.fsetxattr = bad_fsetxattr;
 		break;
 	case DESCRIPTORS:
 		sc_sys.openat = bad_openat;
