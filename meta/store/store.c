@@ -274,6 +274,16 @@ int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *t
 	return rc;
 }
 
+bool meta_store_has_record(const struct meta_store *store, uint64_t blob)
+{
+	struct sc_err ignored;
+	size_t bytes;
+	char byte;
+
+	/* no room is asked for: its size is answered */
+	return meta_store_get_record(store, blob, &byte, 0, &bytes, &ignored) == 0;
+}
+
 #define TEXTS "layouts"
 #define TEXT_BYTES_MAX (1u << 20)
 

@@ -48,6 +48,7 @@ int meta_store_set_record(const struct meta_store *store, uint64_t blob, const c
 			  struct sc_err *err);
 int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *text, size_t room, size_t *ret_bytes,
 			  struct sc_err *err);
+bool meta_store_has_record(const struct meta_store *store, uint64_t blob);
 /** A text beside the blobs, by a name that follows from it: written once.  The caller releases *ret. */
 int meta_store_keep_text(const struct meta_store *store, const char *name, const char *text, struct sc_err *err);
 int meta_store_kept_text(const struct meta_store *store, const char *name, char **ret, struct sc_err *err);

@@ -118,6 +118,15 @@ static int on_blob(void *arg, const struct meta_blob_row *row)
 
 /* --- hash and share --- */
 
+/* For fsck --rebuild: without it all else is as good. */
+static void describe(struct rs_service *s, uint64_t blob, const uint8_t hash[16])
+{
+	struct sc_err why;
+
+	if (rs_record_write(s, blob, hash, &why) < 0)
+		sc_log(SC_LOG_INFO, "%s: 'fsck --rebuild' would not find it", why.msg);
+}
+
 static int share(struct rs_service *s, const struct sealed *x, uint64_t same, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int mine = -1;
@@ -182,8 +191,8 @@ int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
 		if (rs_hash_blob(s, x->id, x->hash, &bytes, &gone) < 0 || bytes != x->bytes)
 			continue;
 		rc = try_share(s, x, err);
-		if (rc == 0 && rs_record_write(s, x->id, x->hash, &gone) < 0)
-			sc_log(SC_LOG_INFO, "%s: 'fsck --rebuild' would not find it", gone.msg);
+		if (rc == 0)
+			describe(s, x->id, x->hash);
 		if (rc == 0)
 			rc = meta_blob_checked(s->catalog, x->id, x->hash, sc_now_wall_ns() / 1000000000, false, err);
 	}
@@ -258,6 +267,8 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 		rc = meta_store_set_damaged(&s->store, blob, false, err);
 	if (rc == 0 && *ret_from)
 		rc = meta_blob_checked(s->catalog, blob, hash, sc_now_wall_ns() / 1000000000, false, err);
+	if (rc == 0 && *ret_from)
+		describe(s, blob, hash);
 	sc_vec_done(&twins);
 	return rc;
 }
@@ -359,6 +370,8 @@ static int scrub_blob(struct scrub *p, const struct sealed *x, struct sc_err *er
 		return found_damage(s, x, "has another size than when it was sealed", err);
 	if (memcmp(hash, x->hash, 16) != 0)
 		return found_damage(s, x, "has other bytes than when it was sealed", err);
+	if (!meta_store_has_record(&s->store, x->id))
+		describe(s, x->id, x->hash); /* of a store that is older than that */
 	rc = meta_store_set_damaged(&s->store, x->id, false, err);
 	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, x->hash, sc_now_wall_ns() / 1000000000, false, err);
 }
