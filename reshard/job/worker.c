@@ -176,8 +176,11 @@ static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint
 	(void)pthread_mutex_lock(&set->report_lock);
 	sc_buf_printf(&all, "%s%s", report ? report : "", set->report);
 	sc_sys.release(report);
-	if (hashes)
-		__atomic_store_n(&set->hashes, hashes, __ATOMIC_RELEASE); /* once: it was not verified */
+	/* once, for who reads them; again when the verdict could not be saved: they are the same */
+	if (set->hashes)
+		sc_sys.release(hashes);
+	else if (hashes)
+		__atomic_store_n(&set->hashes, hashes, __ATOMIC_RELEASE);
 	if (!all.failed) {
 		sc_sys.release(set->report);
 		set->report = all.text;

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <sqlite3.h>
@@ -133,6 +134,34 @@ static int bad_renameat(int from_dir, const char *from, int dir, const char *pat
 	return real.renameat(from_dir, from, dir, path);
 }
 
+/* The engine's rings: of any of its threads.  A submission that fails, a completion that says so. */
+static bool ring_fails_now(void)
+{
+	if (__atomic_fetch_sub(&left, 1, __ATOMIC_RELAXED) != 0)
+		return false;
+	__atomic_add_fetch(&failures, 1, __ATOMIC_RELAXED);
+	return true;
+}
+
+static int bad_ring_init(struct io_uring *ring, unsigned entries)
+{
+	return ring_fails_now() ? -ENOMEM : real.ring_init(ring, entries);
+}
+
+static int bad_ring_submit(struct io_uring *ring)
+{
+	return ring_fails_now() ? -error : real.ring_submit(ring);
+}
+
+static int bad_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
+{
+	int rc = real.ring_wait(ring, ret);
+
+	if (rc == 0 && ring_fails_now())
+		(*ret)->res = -error;
+	return rc;
+}
+
 /* SQLite's own calls */
 static ssize_t (*sql_pwrite)(int fd, const void *p, size_t n, off_t at);
 static ssize_t (*sql_pread)(int fd, void *p, size_t n, off_t at);
@@ -188,6 +217,15 @@ static ssize_t odd_copy_range(int from, off_t *from_at, int to, off_t *to_at, si
 	return real.copy_range(from, from_at, to, to_at, is_odd() && n > 1 ? n / 2 : n);
 }
 
+static int odd_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
+{
+	int rc = real.ring_wait(ring, ret);
+
+	if (rc == 0 && (*ret)->res > 1 && is_odd())
+		(*ret)->res = dice & 1 << 20 ? -EAGAIN : (*ret)->res / 2;
+	return rc;
+}
+
 static ssize_t odd_sql_pwrite(int fd, const void *p, size_t n, off_t at)
 {
 	if (is_odd()) {
@@ -198,10 +236,11 @@ static ssize_t odd_sql_pwrite(int fd, const void *p, size_t n, off_t at)
 }
 
 /* What fails, one kind after another. */
-enum kind { MEMORY, READING, WRITING, DESCRIPTORS, CATALOG_FULL, CATALOG_BROKEN, ODD, KINDS };
+enum kind { MEMORY, READING, WRITING, DESCRIPTORS, CATALOG_FULL, CATALOG_BROKEN, RING, RING_FULL, ODD, KINDS };
 
 static const char *const kind_names[] = {"no memory", "EIO when reading", "ENOSPC when writing", "EMFILE",
-					 "catalog: ENOSPC", "catalog: EIO", "short calls and EINTR"};
+					 "catalog: ENOSPC", "catalog: EIO", "io_uring: EIO", "io_uring: ENOSPC",
+					 "short calls and EINTR"};
 
 static void set_sql(void *pwrite_fn, void *pread_fn)
 {
@@ -216,7 +255,7 @@ static void break_all(enum kind kind, long n)
 	left = n;
 	failures = 0;
 	victim = pthread_self();
-	error = kind == WRITING || kind == CATALOG_FULL ? ENOSPC : kind == DESCRIPTORS ? EMFILE : EIO;
+	error = kind == WRITING || kind == CATALOG_FULL || kind == RING_FULL ? ENOSPC : kind == DESCRIPTORS ? EMFILE : EIO;
 	switch (kind) {
 	case MEMORY:
 		sc_sys.alloc = bad_alloc;
@@ -248,7 +287,14 @@ static void break_all(enum kind kind, long n)
 	case CATALOG_BROKEN:
 		set_sql(bad_sql_pwrite, bad_sql_pread);
 		break;
+	case RING:
+	case RING_FULL:
+		sc_sys.ring_init = bad_ring_init;
+		sc_sys.ring_submit = bad_ring_submit;
+		sc_sys.ring_wait = bad_ring_wait;
+		break;
 	default:
+		sc_sys.ring_wait = odd_ring_wait;
 		sc_sys.pread = odd_pread;
 		sc_sys.pwrite = odd_pwrite;
 		sc_sys.copy_range = odd_copy_range;
@@ -478,7 +524,7 @@ static void commands_fail_cleanly(void **unused)
 		long before = total;
 
 		/* from another call on each time: the first that can be done without ends a turn */
-		for (first = 0; first < (kind == MEMORY ? 2 : 24); first += kind == ODD ? 4 : 1)
+		for (first = 0; first < (kind == MEMORY ? 2 : kind == RING || kind == RING_FULL ? 4 : 24); first += kind == ODD ? 4 : 1)
 			all_commands(kind);
 		printf("# %s: %ld faults\n", kind_names[kind], total - before);
 		assert_true(total > before);
