@@ -24,6 +24,8 @@ static int parse_metadata(json_t *meta, struct rs_safetensors *st, struct sc_err
 	json_t *value;
 	char *text;
 
+	if (json_is_null(meta))
+		return 0; /* as the reference takes it: none */
 	if (!json_is_object(meta))
 		return refuse(err, METADATA " is not an object");
 	json_object_foreach(meta, key, value)

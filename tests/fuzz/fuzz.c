@@ -288,7 +288,7 @@ static void seed_npy(struct bytes *b, unsigned which)
 	sc_buf_done(&head);
 }
 
-static void tar_member(struct bytes *b, const char *name, const char *text)
+static void tar_entry(struct bytes *b, char type, const char *name, const char *text, size_t bytes)
 {
 	uint8_t *h = b->at + b->n;
 	unsigned sum = 0;
@@ -298,24 +298,50 @@ static void tar_member(struct bytes *b, const char *name, const char *text)
 	(void)snprintf((char *)h + 100, 8, "%07o", 0644);
 	(void)snprintf((char *)h + 108, 8, "%07o", 0);
 	(void)snprintf((char *)h + 116, 8, "%07o", 0);
-	(void)snprintf((char *)h + 124, 12, "%011zo", strlen(text));
+	(void)snprintf((char *)h + 124, 12, "%011zo", bytes);
 	(void)snprintf((char *)h + 136, 12, "%011o", 0);
 	memset(h + 148, ' ', 8);
-	h[156] = '0';
+	h[156] = (uint8_t)type;
+	if (type == '1' || type == '2')
+		(void)snprintf((char *)h + 157, 100, "a/001.txt");
 	memcpy(h + 257, "ustar\00000", 8);
 	for (int i = 0; i < 512; i++)
 		sum += h[i];
 	(void)snprintf((char *)h + 148, 8, "%06o", sum);
 	memcpy(h + 512, text, strlen(text));
-	b->n += 1024;
+	b->n += *text ? 1024 : 512;
 }
 
+static void tar_member(struct bytes *b, const char *name, const char *text)
+{
+	tar_entry(b, '0', name, text, strlen(text));
+}
+
+static unsigned pick(size_t n);
+
+/* Right ones, and each kind of wrong one: a header that was changed has a wrong sum, and goes no further. */
 static void seed_tar(struct bytes *b, unsigned which)
 {
-	tar_member(b, "a/001.txt", "caption");
-	tar_member(b, "a/001.json", "{}");
-	if (which % 2)
+	static char long_name[] = "a/0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000.txt";
+
+	if (which == 3)
+		tar_entry(b, 'g', "pax_global_header", "18 comment=nothing\n", 19);
+	if (which == 4)
+		tar_entry(b, '5', "a/", "", 0);
+	if (which != 5) {
+		tar_member(b, "a/001.txt", "caption");
+		tar_member(b, "a/001.json", "{}");
+	}
+	if (which == 1)
 		tar_member(b, "a/002.txt", "another");
+	if (which == 0 && pick(2))
+		tar_member(b, "a/001.TXT", "twice");
+	if (which == 2)
+		tar_entry(b, pick(2) ? '2' : '1', "a/003.txt", "", 0);
+	if (which == 6)
+		tar_member(b, pick(2) ? "a/nosuffix" : long_name, "text");
+	if (which == 7)
+		tar_entry(b, '0', "a/009.txt", "cut", 100000);
 	memset(b->at + b->n, 0, 1024);
 	b->n += 1024;
 }

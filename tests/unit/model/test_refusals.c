@@ -15,6 +15,8 @@ struct row {
 
 #define M "mesh tp cp dp pp\nmesh etp=tp ep edp=* pp\n"
 
+#define SIXTEEN "1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1"
+
 static const struct row rows[] = {
 	{M "a", NULL, "no attribute; whole on every rank is 'copy'"},
 	{M "a foo", NULL, "'foo' is no attribute"},
@@ -26,6 +28,11 @@ static const struct row rows[] = {
 	{M "a tp=x", NULL, "a dimension is a number"},
 	{M "a tp=0 sections=1:y", NULL, "is not a number"},
 	{M "a tp=0 sections=0:0", NULL, "add up to 0"},
+	{M "a tp=0 sections=" SIXTEEN ":" SIXTEEN ":" SIXTEEN ":" SIXTEEN ":1", NULL, "more than 64 sections"},
+	{M "a tp=0 pad=x", NULL, "neither a number nor lcm"},
+	{M "a stage=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16 copy", NULL, "more than 16 stages"},
+	{M "file {K}\na.{K} copy", NULL, "a capture is used in the file's pattern and in the name's"},
+	{M "a.{B} copy", NULL, "{B}: buffers of several tensors"},
 	{M "{L}{G} copy", NULL, "two captures of a kind touch"},
 	{M "{K}.{K} copy", NULL, "a capture is used twice"},
 	{M "a{ copy", NULL, "stray {"},

@@ -44,6 +44,9 @@ static const struct row rows[] = {
 	{"unknown key", T("\"shape\":[1],\"data_offsets\":[0,4],\"x\":1"), 4, -1, "nothing else"},
 	{"offsets swapped", T("\"shape\":[1],\"data_offsets\":[4,0]"), 4, -1, "not [begin, end]"},
 	{"metadata of numbers", "{\"__metadata__\":{\"a\":1}}", 0, -1, "not a string"},
+	{"metadata is a list", "{\"__metadata__\":[]}", 0, -1, "is not an object"},
+	{"metadata is null", "{\"__metadata__\":null}", 0, -1, NULL},
+	{"no dtype", "{\"a\":{\"dtype\":1,\"shape\":[0],\"data_offsets\":[0,0]}}", 0, -1, "has no dtype"},
 	{"no JSON", "{\"a\":", 0, -1, "no JSON object"},
 	{"array", "[]", 0, -1, "does not start with"},
 	{"blank first", " {}", 0, -1, "does not start with"},
@@ -116,6 +119,56 @@ static void written_is_read_back(void **unused)
 	sc_buf_done(&buf);
 }
 
+static void names(void **unused)
+{
+	static char header[SC_TENSOR_NAME_BYTES_MAX + 100], file[sizeof(header) + 8];
+	struct rs_safetensors st;
+	struct sc_err err;
+
+	(void)unused;
+	for (int more = 0; more <= 1; more++) { /* the longest that is taken, and one byte more */
+		uint64_t n = (uint64_t)snprintf(header, sizeof(header), "{\"%0*d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+						SC_TENSOR_NAME_BYTES_MAX + more, 0);
+
+		memcpy(file, &n, 8);
+		memcpy(file + 8, header, n);
+		assert_int_equal(more ? SC_E_LIMIT : 0, rs_safetensors_parse(file, 8 + n, &st, &err));
+		if (!more) {
+			assert_non_null(rs_safetensors_find(&st, st.tensors[0].name));
+			assert_null(rs_safetensors_find(&st, "another"));
+			rs_safetensors_done(&st);
+		}
+	}
+	assert_true(rs_safetensors_is("a/model.safetensors"));
+	assert_false(rs_safetensors_is("model.safetensors.tmp"));
+	assert_false(rs_safetensors_is(".safetensors"));
+}
+
+static void metadata_that_ranks_agree_on(void **unused)
+{
+	static const struct {
+		const char *a, *b, *both;
+		bool differ;
+	} all[] = {{"{\"a\":\"1\",\"b\":\"2\"}", "{\"b\":\"2\",\"a\":\"3\"}", "{\"b\":\"2\"}", true},
+		   {"{\"a\":\"1\"}", "{\"a\":\"1\"}", "{\"a\":\"1\"}", false},
+		   {"{\"a\":\"1\"}", NULL, NULL, true},
+		   {NULL, NULL, NULL, false}};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+		char *both = NULL;
+		bool differ;
+
+		assert_int_equal(0, rs_safetensors_common_metadata(all[i].a, all[i].b, &both, &differ));
+		assert_int_equal(all[i].differ, differ);
+		if (all[i].both)
+			assert_string_equal(all[i].both, both);
+		else
+			assert_null(both);
+		free(both);
+	}
+}
+
 /* Allocation fails at the n-th call, for every n until the parse passes: no crash, no leak. */
 static long allocations_left;
 
@@ -129,9 +182,39 @@ static void *failing_resize(void *p, size_t bytes)
 	return allocations_left-- > 0 ? realloc(p, bytes) : NULL;
 }
 
+static void files_without_memory(void **unused)
+{
+	static const char header[] = "{\"__metadata__\":{\"a\":\"b\"},\"t\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+				     "\"u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}";
+	char file[8 + sizeof(header) + 3] = {0};
+	uint64_t n = sizeof(header) - 1;
+	bool passed = false;
+
+	(void)unused;
+	memcpy(file, &n, 8);
+	memcpy(file + 8, header, n);
+	sc_sys.alloc = failing_alloc;
+	sc_sys.resize = failing_resize;
+	for (long k = 0; !passed && k < 1000; k++) {
+		struct rs_safetensors st;
+		struct sc_err err;
+		int rc;
+
+		allocations_left = k;
+		rc = rs_safetensors_parse(file, 8 + n + 3, &st, &err);
+		passed = rc == 0;
+		assert_true(passed || rc == SC_E_NO_MEMORY);
+		if (passed)
+			rs_safetensors_done(&st);
+	}
+	sc_sys.alloc = malloc;
+	sc_sys.resize = realloc;
+	assert_true(passed);
+}
+
 static void out_of_memory_is_refused(void **unused)
 {
-	static const char layout[] = "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight";
+	static const char layout[] = "use megatron-gpt vocab=300 glu=1:1 tied=embedding.word_embeddings.weight";
 	bool passed = false;
 
 	(void)unused;
@@ -160,12 +243,15 @@ static void out_of_memory_is_refused(void **unused)
 
 int main(void)
 {
-	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 2];
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 5];
 	size_t nr = 0;
 
 	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
 		tests[nr] = (struct CMUnitTest){rows[nr].name, one_row, NULL, NULL, (void *)&rows[nr]};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(written_is_read_back);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(names);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(metadata_that_ranks_agree_on);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(files_without_memory);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_refused);
 	return _cmocka_run_group_tests("safetensors", tests, nr, NULL, NULL);
 }
