@@ -633,10 +633,15 @@ def flushing(d):
     return a
 
 
-def in_child(f):
+def in_child(f, user=None):
+    """What a call returns in another process, or the name of its error; `user`: uid, gid, groups."""
     r, w = os.pipe()
     pid = os.fork()
     if pid == 0:
+        if user:
+            uid, gid, groups = user
+            os.setgroups(groups), os.setresgid(gid, gid, gid), os.setresuid(uid, uid, uid)
+            os.umask(0)
         os.write(w, repr(said(f)).encode())
         os._exit(0)
     os.close(w)
@@ -684,20 +689,7 @@ def range_locks(d):
 # --- who may ---
 
 def as_user(uid, gid, groups, f):
-    r, w = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.setgroups(groups), os.setresgid(gid, gid, gid), os.setresuid(uid, uid, uid)
-        os.umask(0)
-        os.write(w, repr(said(f)).encode())
-        os._exit(0)
-    os.close(w)
-    got = b""
-    while chunk := os.read(r, 65536):
-        got += chunk
-    os.close(r)
-    os.waitpid(pid, 0)
-    return got.decode()
+    return in_child(f, (uid, gid, groups))
 
 
 USERS = [(1001, 1001, []), (1002, 1001, []), (1003, 1003, [1001]), (1004, 1004, [])]

@@ -13,10 +13,13 @@ import time
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/durability.md")
 ROWS = (
     ("the daemon is killed, before, after and in the middle of calls", r"^(\d+) kills, (0) bad states"),
+    ("the daemon is killed under a living mount that is used", r"(\d+) kills, (0) errors"),
     ("power cuts on ext4", r"^(\d+) power cuts on ext4, (0) bad states"),
     ("power cuts on XFS", r"^(\d+) power cuts on xfs, (0) bad states"),
     ("calls that failed", r"^# (\d+) faults, \d+ of them could be done (without)"),
     ("flipped bits, each in another place", r"(\d+) flipped bits (found)"),
+    ("opens by readers while topologies change as fast as they can", r"(\d+) opens of 4 readers during \d+ changes of topology, (0) errors"),
+    ("things done in a rank's folder and in a real file system", r"(\d+) checks against a real file system, (0) different"),
     ("operations of 8 processes at random", r"(\d+) operations by 8 processes in \d+ s, (0) wrong bytes"),
 )
 BAD = {"without": "0", "found": "0 missed"}
