@@ -372,6 +372,7 @@ int cli_data(int argc, char **argv)
 
 /* --- fsck --- */
 
+/* With its write-ahead log; `to` NULL: it is removed. */
 static int move_catalog(const char *from, const char *to, struct sc_err *err)
 {
 	static const char *const parts[] = {"", "-wal", "-shm"};
@@ -380,7 +381,8 @@ static int move_catalog(const char *from, const char *to, struct sc_err *err)
 		char a[PATH_BYTES + 16], b[PATH_BYTES + 16];
 
 		(void)snprintf(a, sizeof(a), "%s%s", from, parts[i]);
-		(void)snprintf(b, sizeof(b), "%s%s", to, parts[i]);
+		if (to)
+			(void)snprintf(b, sizeof(b), "%s%s", to, parts[i]);
 		if ((to ? rename(a, b) : unlink(a)) < 0 && errno != ENOENT)
 			return sc_fail_sys(err, errno, "cannot move '%s'", a);
 	}

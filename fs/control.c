@@ -192,9 +192,7 @@ void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64
 		rc = sc_fail_sys(&err, EIO, "%s: the daemon was replaced; read it again", fs_control_names[c->index]);
 	if (rc < 0)
 		fs_fail(req, "read", &err);
-	else if (c->lost)
-		(void)fuse_reply_buf(req, NULL, 0);
-	else if (at < 0 || (size_t)at >= c->text.bytes)
+	else if (c->lost || at < 0 || (size_t)at >= c->text.bytes)
 		(void)fuse_reply_buf(req, NULL, 0);
 	else
 		(void)fuse_reply_buf(req, c->text.text + at,

@@ -183,6 +183,7 @@ static int each_job(struct rebuild *r, bool *used)
 int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err)
 {
 	struct rebuild r = {.s = s, .report = report, .err = err};
+	size_t nr_used = 0;
 	bool *used = NULL;
 	int rc = meta_store_each(&s->store, on_file, &r, err);
 
@@ -194,14 +195,16 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 		used = sc_zalloc(r.all.nr * sizeof(*used));
 		rc = used ? each_job(&r, used) : sc_nomem(err);
 	}
-	for (size_t i = 0; rc == 0 && i < r.all.nr; i++)
+	for (size_t i = 0; rc == 0 && i < r.all.nr; i++) {
+		nr_used += used[i];
 		if (!used[i])
 			rc = sc_vec_push(&r.unused, r.all.at[i].blob) < 0 ? sc_nomem(err) : 0;
+	}
 	for (size_t i = 0; rc == 0 && i < r.unused.nr; i++)
 		rc = meta_store_set_aside(&s->store, r.unused.at[i], err);
 	if (rc == 0)
 		sc_buf_printf(report, "%s\t%zu blobs used, %zu moved to lost+found, %" PRIu64 " complaints\n", r.bad ? "BAD" : "clean",
-			      r.all.nr + 0, r.unused.nr, r.bad);
+			      nr_used, r.unused.nr, r.bad);
 	*ret_bad = r.bad;
 	sc_sys.release(used);
 	sc_vec_done(&r.all);

@@ -19,6 +19,11 @@
 #define CHUNK (1u << 20)
 #define PAGE 4096		/* what O_DIRECT wants, and what a file takes at least */
 
+static int64_t now_s(void)
+{
+	return sc_now_wall_ns() / 1000000000;
+}
+
 /* --- reading --- */
 
 /* Aligned for O_DIRECT; *ret_all is what is released. */
@@ -194,7 +199,7 @@ int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
 		if (rc == 0)
 			describe(s, x->id, x->hash);
 		if (rc == 0)
-			rc = meta_blob_checked(s->catalog, x->id, x->hash, sc_now_wall_ns() / 1000000000, false, err);
+			rc = meta_blob_checked(s->catalog, x->id, x->hash, now_s(), false, err);
 	}
 	sc_vec_done(&u);
 	return rc;
@@ -266,7 +271,7 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 	if (rc == 0 && *ret_from)
 		rc = meta_store_set_damaged(&s->store, blob, false, err);
 	if (rc == 0 && *ret_from)
-		rc = meta_blob_checked(s->catalog, blob, hash, sc_now_wall_ns() / 1000000000, false, err);
+		rc = meta_blob_checked(s->catalog, blob, hash, now_s(), false, err);
 	if (rc == 0 && *ret_from)
 		describe(s, blob, hash);
 	sc_vec_done(&twins);
@@ -333,7 +338,7 @@ static int found_damage(struct rs_service *s, const struct sealed *x, const char
 		       what, uses.text);
 		rc = meta_store_set_damaged(&s->store, x->id, true, err);
 		if (rc == 0)
-			rc = meta_blob_checked(s->catalog, x->id, x->hash, sc_now_wall_ns() / 1000000000, true, err);
+			rc = meta_blob_checked(s->catalog, x->id, x->hash, now_s(), true, err);
 	}
 	sc_buf_done(&uses);
 	rs_blob_forget(s->blobs, x->id);
@@ -373,7 +378,7 @@ static int scrub_blob(struct scrub *p, const struct sealed *x, struct sc_err *er
 	if (!meta_store_has_record(&s->store, x->id))
 		describe(s, x->id, x->hash); /* of a store that is older than that */
 	rc = meta_store_set_damaged(&s->store, x->id, false, err);
-	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, x->hash, sc_now_wall_ns() / 1000000000, false, err);
+	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, x->hash, now_s(), false, err);
 }
 
 int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
@@ -414,7 +419,7 @@ static void *scrubber(void *arg)
 		struct sc_err err;
 
 		next = sc_now_ns() + every_ns;
-		if (rs_service_scrub(s, sc_now_wall_ns() / 1000000000 - s->scrub_every_s, &err) < 0 && err.code != SC_E_CANCELLED)
+		if (rs_service_scrub(s, now_s() - s->scrub_every_s, &err) < 0 && err.code != SC_E_CANCELLED)
 			sc_log(SC_LOG_WARN, "scrub: %s, continuing", err.msg);
 	}
 	return NULL;
