@@ -159,13 +159,18 @@ int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flag
 	return open_in(store->blobs, blob, flags, ret_fd, err);
 }
 
+bool meta_store_has_damage(const struct meta_store *store)
+{
+	return __atomic_load_n(&store->damaged->any, __ATOMIC_ACQUIRE);
+}
+
 int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			 struct sc_err *err)
 {
 	struct meta_damaged *d = store->damaged;
 	bool damaged = false;
 
-	if (__atomic_load_n(&d->any, __ATOMIC_ACQUIRE)) {
+	if (meta_store_has_damage(store)) {
 		(void)pthread_mutex_lock(&d->lock);
 		for (size_t i = 0; i < d->nr; i++)
 			damaged |= d->at[i] == blob;

@@ -40,6 +40,7 @@ int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flag
 			 struct sc_err *err);
 /** Blobs whose bytes are known to be wrong: nobody reads them.  Any thread. */
 int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err);
+bool meta_store_has_damage(const struct meta_store *store);
 /** A copy of the list, which the caller releases. */
 int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err);
 

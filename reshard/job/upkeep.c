@@ -395,13 +395,7 @@ int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
 
 bool rs_service_is_damaged(struct rs_service *s)
 {
-	uint64_t *blobs;
-	struct sc_err ignored;
-	size_t nr = 0;
-
-	(void)meta_store_damaged(&s->store, &blobs, &nr, &ignored);
-	sc_sys.release(blobs);
-	return nr != 0;
+	return meta_store_has_damage(&s->store);
 }
 
 static int64_t clamp(int64_t v, int64_t least, int64_t most)
