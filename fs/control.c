@@ -41,7 +41,6 @@ static const mode_t modes[] = {[TOPOLOGY] = 0644, [LAYOUT] = 0644,   [COMMIT] = 
 			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644, [DATA] = 0644,
 			       [DIFF] = 0666};
 
-#define LONG_THREADS_MAX 4
 
 struct fs_control {
 	struct rs_job *job;	/* NULL: a file of /.ctl */
@@ -82,9 +81,9 @@ static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)
 	if (index == 0)
 		rs_render_metrics(fs->service, buf);
 	else if (index == 1)
-		sc_buf_printf(buf, "%s\npassthrough: %s\nepoch: %s\npid: %d\nreplaced: %u\n",
+		sc_buf_printf(buf, "%s\npassthrough: %s\nepoch: %s\nio_uring: %s\npid: %d\nreplaced: %u\n",
 			      rs_service_is_damaged(fs->service) ? "damaged" : "ok", fs->passthrough ? "yes" : "no",
-			      fs->epoch ? "yes" : "no", (int)getpid(), fs->kept->generation - 1);
+			      fs->epoch ? "yes" : "no", __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED) ? "yes" : "no", (int)getpid(), fs->kept->generation - 1);
 	else
 		sc_buf_printf(buf, "scalai %s\nlibfuse %s\n", SC_VERSION, fuse_pkgversion());
 	return 0;
@@ -250,61 +249,64 @@ static void refuse(fuse_req_t req, struct fs_control *c, const struct sc_err *er
 }
 
 struct long_request {
-	fuse_req_t req;
 	struct fs *fs;
 	struct fs_control *c;
+	struct fs_waiter *waiter;
 	uid_t uid;
 	gid_t gid;
 	struct fs_command *command;
-	size_t bytes;
 	char text[];
 };
 
-/* What reads everything there is is answered by a thread of its own. */
+/* What reads everything there is runs in a thread of its own. */
 static void *long_thread(void *arg)
 {
 	struct long_request *l = arg;
+	struct fs *fs = l->fs;
 	struct sc_err err = {0};
 	int rc;
 
-	(void)rs_request(l->fs->service, l->command ? l->command->token : 0, false, &err);
-	rc = l->c->index == VERIFY ? rs_job_verify(l->fs->service, l->c->job, &err)
-				   : rs_job_data(l->fs->service, l->c->job, l->text, l->uid, l->gid, l->fs->device, &err);
-
+	(void)rs_request(fs->service, l->command ? l->command->token : 0, false, &err);
+	rc = l->c->index == VERIFY ? rs_job_verify(fs->service, l->c->job, &err)
+				   : rs_job_data(fs->service, l->c->job, l->text, l->uid, l->gid, fs->device, &err);
 	/* the descriptor stays open until it is answered */
 	if (rc < 0) {
+		err.errnum = err.errnum ? err.errnum : EIO;
 		__atomic_store_n(&l->c->refused, err.errnum, __ATOMIC_RELEASE);
-		(void)fs_refuse(l->req, l->c->job, fs_control_names[l->c->index], &err);
 	} else {
-		(void)fuse_reply_write(l->req, l->bytes);
+		err = (struct sc_err){0};
 	}
-	fs_command_end(l->command);
-	(void)__atomic_sub_fetch(&l->fs->long_threads, 1, __ATOMIC_RELEASE);
+	fs_notify_done(l->waiter, l->command, &err);
 	sc_sys.release(l);
+	(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
 
 static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes,
 		       struct fs_command *command)
 {
+	struct fs_waiter *waiter = fs_notify_new(req, fs, c->job, fs_control_names[c->index], bytes);
 	struct long_request *l = sc_zalloc(sizeof(*l) + bytes + 1);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	struct sc_err err = {0};
 	pthread_t thread;
 
-	if (!l) {
+	if (!l || !waiter) {
+		sc_sys.release(waiter);
+		sc_sys.release(l);
 		(void)sc_nomem(&err);
 		refuse(req, c, &err);
 		fs_command_end(command);
 		return;
 	}
-	*l = (struct long_request){req, fs, c, ctx->uid, ctx->gid, command, bytes};
+	*l = (struct long_request){fs, c, waiter, ctx->uid, ctx->gid, command};
 	memcpy(l->text, text, bytes);
-	if (__atomic_add_fetch(&fs->long_threads, 1, __ATOMIC_ACQUIRE) > LONG_THREADS_MAX ||
+	if (__atomic_add_fetch(&fs->long_threads, 1, __ATOMIC_ACQUIRE) > FS_LONG_THREADS ||
 	    pthread_create(&thread, NULL, long_thread, l) != 0) {
 		(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
+		sc_sys.release(waiter);
 		sc_sys.release(l);
-		(void)sc_fail(&err, SC_E_BUSY, "%d verifications and datasets are being read; try later", LONG_THREADS_MAX);
+		(void)sc_fail(&err, SC_E_BUSY, "%d verifications and datasets are being read; try later", FS_LONG_THREADS);
 		refuse(req, c, &err);
 		fs_command_end(command);
 		return;
@@ -315,13 +317,19 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 static void start_wait(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text,
 		       size_t bytes)
 {
+	struct fs_waiter *waiter;
 	struct sc_err err = {0};
 	uint64_t nr;
 
-	if (rs_job_wait_parse(fs->service, c->job, text, &nr, &err) < 0)
+	if (rs_job_wait_parse(fs->service, c->job, text, &nr, &err) < 0) {
 		refuse(req, c, &err);
+		return;
+	}
+	waiter = fs_notify_new(req, fs, c->job, fs_control_names[WAIT], bytes);
+	if (waiter)
+		fs_notify_wait(waiter, nr);
 	else
-		fs_notify_wait(req, fs, c->job, nr, bytes);
+		(void)fuse_reply_err(req, ENOMEM);
 }
 
 /* Is this a whole `use ...` line? */

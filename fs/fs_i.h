@@ -13,6 +13,14 @@
 #include "meta/base/log.h"
 #include "reshard/job/service.h"
 
+/*
+ * Over io_uring a held request keeps an entry of its core's ring, and a ring without entries stops
+ * that core: the waiters of all cores and the long commands together stay below one ring's entries.
+ */
+#define FS_RING_ENTRIES 16
+#define FS_RING_WAITERS 8
+#define FS_LONG_THREADS 4	/* that answer verify and data */
+
 #define FS_TOLD_STALE 64	/* opens that look again at the same time */
 #define FS_GENERATION_SHIFT 40	/* of file handles */
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
@@ -53,6 +61,8 @@ struct fs {
 	bool passthrough;	/* the kernel and our privileges allow it */
 	bool epoch;		/* names can be made stale at once */
 	bool no_passthrough;	/* by option */
+	bool rings;		/* by option: FUSE over io_uring */
+	bool io_uring;		/* requests do come by rings, atomic */
 	int64_t began_ns;
 	pthread_mutex_t lock;	/* handles, backings, told_stale */
 	struct fs_told_stale {
@@ -78,15 +88,17 @@ struct fs {
 	pthread_t notifier;
 	bool stop, news;
 	struct fs_waiter *waiters;
+	int ring_waiters;		/* that hold an entry of a ring, atomic */
 	struct fs_control *controls;	/* open control files that somebody polls */
 	int long_threads;		/* that answer verify and data, atomic */
 	dev_t device;			/* the mount's */
 };
 
-static inline struct fs *fs_of(fuse_req_t req)
-{
-	return fuse_req_userdata(req);
-}
+/* reply.c */
+struct fs *fs_of(fuse_req_t req);
+/** Of a request that came by a ring (`by_ring`) and is answered by another thread: the rings, and the
+ *  request with them, are gone when the session ends, and the kernel answers. */
+bool fs_is_lost(const struct fs *fs, bool by_ring);
 
 /* handles.c */
 /** Takes `h`; 0 when memory is out. */
@@ -208,8 +220,12 @@ struct fs_control **fs_control_next(struct fs_control *c);
 int fs_notify_start(struct fs *fs, struct sc_err *err);
 void fs_notify_stop(struct fs *fs);
 void fs_notify_news(struct fs *fs);
-/** Holds the request until version `nr` is materialized; it is answered with `bytes`. */
-void fs_notify_wait(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t nr, size_t bytes);
+/** A write of `bytes` to the control file `what` that is answered later: one of the next two takes it. */
+struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const char *what, size_t bytes);
+/** Held until version `nr` is materialized. */
+void fs_notify_wait(struct fs_waiter *w, uint64_t nr);
+/** From another thread: answered with `err`, if anything is in it; then `command` (or NULL) is over. */
+void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struct sc_err *err);
 
 /* operations: op_*.c */
 /** Opens a file or directory again that an earlier daemon had open. */

@@ -134,7 +134,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		sc_log(SC_LOG_WARN, "the kernel (FUSE 7.%u) has no epoch, continuing: names are not cached",
 		       conn->proto_minor);
 	conn->max_readahead = READ_AHEAD_KIB << 10;
-	conn->no_interrupt = 0;
+	/* libfuse delivers none of requests that came by a ring */
+	conn->no_interrupt = fs->rings;
 }
 
 const struct fuse_lowlevel_ops fs_ops = {
@@ -248,6 +249,33 @@ static void notify_ready(void)
 	}
 }
 
+/* The kernel's refusal would be requests that come by /dev/fuse after all. */
+static int check_rings(struct sc_err *err)
+{
+	static const char switch_[] = "/sys/module/fuse/parameters/enable_uring";
+	char text[2] = "";
+	FILE *f = fopen(switch_, "re");
+
+	if (f) {
+		(void)!fread(text, 1, 1, f);
+		(void)fclose(f);
+	}
+	if (*text == 'Y')
+		return 0;
+	return sc_fail(err, SC_E_SYSTEM, "io_uring: the kernel has FUSE over io_uring %s", f ? "switched off; write Y to "
+		       "/sys/module/fuse/parameters/enable_uring" : "not at all (it came with 6.14)");
+}
+
+/* libfuse's own messages, where ours go. */
+static void on_libfuse_log(enum fuse_log_level level, const char *fmt, va_list ap)
+{
+	char text[512];
+
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
+	text[strcspn(text, "\n")] = 0;
+	sc_log(level <= FUSE_LOG_ERR ? SC_LOG_ERROR : level <= FUSE_LOG_WARNING ? SC_LOG_WARN : SC_LOG_DEBUG, "libfuse: %s", text);
+}
+
 static int session_new(struct fs *fs, const struct fs_mount_options *o, struct sc_err *err)
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
@@ -258,7 +286,7 @@ static int session_new(struct fs *fs, const struct fs_mount_options *o, struct s
 	if (!o->private_ && geteuid() == 0)
 		sc_buf_printf(&opts, ",allow_other");
 	if (o->io_uring)
-		sc_buf_printf(&opts, ",io_uring");
+		sc_buf_printf(&opts, ",io_uring,io_uring_q_depth=%d", FS_RING_ENTRIES);
 	if (opts.failed || fuse_opt_add_arg(&args, "scalai") || fuse_opt_add_arg(&args, "-o") ||
 	    fuse_opt_add_arg(&args, opts.text))
 		rc = sc_nomem(err);
@@ -325,6 +353,7 @@ static void drop_capabilities(void)
 static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
 {
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
+	long cores;
 	int rc;
 
 	fs->device = device_of(o->mountpoint);
@@ -337,8 +366,11 @@ static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
 		notify_ready();
 	tell_parent(pipe_fd, "");
 	fuse_loop_cfg_set_clone_fd(config, 0);
+	/* the kernel hands requests to the one that has waited longest: few that wait keep them in the
+	 * processor's caches (docs/benchmarks.md), and libfuse adds threads while all are busy */
+	cores = sysconf(_SC_NPROCESSORS_ONLN);
 	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
-	fuse_loop_cfg_set_idle_threads(config, THREADS_MAX);
+	fuse_loop_cfg_set_idle_threads(config, cores < 2 ? 3 : cores >= THREADS_MAX ? THREADS_MAX : (unsigned)cores + 1);
 	rc = fuse_session_loop_mt(fs->se, config);
 	fuse_loop_cfg_destroy(config);
 	sc_log(SC_LOG_INFO, "'%s' is unmounted", o->mountpoint);
@@ -374,7 +406,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 {
 	const struct serve *x = arg;
 	const struct fs_mount_options *o = x->o;
-	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .kept = kept,
+	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .rings = o->io_uring, .kept = kept,
 			.began_ns = sc_now_wall_ns()};
 	struct rs_events events = {&fs, on_names, on_news};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
@@ -416,10 +448,10 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		if (fuse_fd >= 0)
 			(void)fs_umount(o->mountpoint, true, &ignored); /* libfuse did not mount it */
 	}
-	if (fs.notifier)
-		fs_notify_stop(&fs);
 	while (__atomic_load_n(&fs.long_threads, __ATOMIC_ACQUIRE))
 		(void)usleep(1000);
+	if (fs.notifier)
+		fs_notify_stop(&fs);
 	for (size_t i = 0; i < fs.handles.nr; i++)
 		fs_handle_free(&fs, fs.handles.at[i]);
 	fs_again_done(&fs);
@@ -459,8 +491,13 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	int pipes[2] = {-1, -1};
 	ssize_t n;
 	pid_t pid;
+	int rc;
 
 	sc_log_open(false, o->debug ? SC_LOG_DEBUG : SC_LOG_INFO);
+	fuse_set_log_func(on_libfuse_log);
+	rc = o->io_uring ? check_rings(err) : 0;
+	if (rc < 0)
+		return rc;
 	/* absolute: a daemon has no folder of its own */
 	if (fs_is_held() && !o->foreground)
 		sc_log_open(true, SC_LOG_INFO);
@@ -488,8 +525,6 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	if (pid < 0)
 		return sc_fail_sys(err, errno, "fork");
 	if (pid == 0) {
-		int rc;
-
 		sc_closep(&pipes[0]);
 		(void)setsid();
 		(void)!chdir("/");

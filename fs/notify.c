@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One thread that answers held requests and wakes polls.  A held request costs no thread of the
- * session: 200 waiters leave all of them free.
+ * session: 200 waiters leave all of them free.  All answers but a worker's own are given here:
+ * over io_uring an entry of a ring belongs to the thread that answered last, and is lost, with the
+ * request that comes next, when that thread ends.
  */
 #include "fs/fs_i.h"
 
@@ -11,9 +13,14 @@ struct fs_waiter {
 	fuse_req_t req;
 	struct fs *fs;
 	struct rs_job *job;
-	uint64_t version;
+	const char *what;		/* the control file */
 	size_t bytes;
-	bool interrupted;	/* under notify_lock */
+	bool by_ring;
+	uint64_t version;		/* what `wait` waits for */
+	bool interrupted;		/* under notify_lock */
+	bool done;			/* a long command, with this: */
+	struct sc_err err;
+	struct fs_command *command;	/* or NULL */
 	struct fs_waiter *next;
 };
 
@@ -40,13 +47,25 @@ static void wake_polls(struct fs *fs)
 	}
 }
 
+static void waiter_free(struct fs_waiter *w)
+{
+	if (w->by_ring && !w->done)
+		(void)__atomic_sub_fetch(&w->fs->ring_waiters, 1, __ATOMIC_RELEASE);
+	fs_command_end(w->command);
+	sc_sys.release(w);
+}
+
 /* Answers it if it can be answered. */
 static bool answer(struct fs_waiter *w, bool interrupted)
 {
-	struct sc_err err = {0};
 	int rc;
 
-	rc = interrupted ? 1 : rs_job_wait_poll(w->fs->service, w->job, w->version, &err);
+	if (fs_is_lost(w->fs, w->by_ring))
+		return true;
+	if (w->done)
+		rc = w->err.errnum ? -1 : 1;
+	else
+		rc = interrupted ? 1 : rs_job_wait_poll(w->fs->service, w->job, w->version, &w->err);
 	if (rc == 0)
 		return false;
 	/* takes the request's lock: when it returns, on_interrupt neither runs nor will run */
@@ -54,7 +73,7 @@ static bool answer(struct fs_waiter *w, bool interrupted)
 	if (interrupted)
 		(void)fuse_reply_err(w->req, EINTR);
 	else if (rc < 0)
-		(void)fs_refuse(w->req, w->job, "wait", &err);
+		(void)fs_refuse(w->req, w->job, w->what, &w->err);
 	else
 		(void)fuse_reply_write(w->req, w->bytes);
 	return true;
@@ -83,7 +102,7 @@ static void *notifier(void *arg)
 			all = w->next;
 			(void)pthread_mutex_unlock(&fs->notify_lock);
 			if (answer(w, interrupted)) {
-				sc_sys.release(w);
+				waiter_free(w);
 				w = NULL;
 			}
 			(void)pthread_mutex_lock(&fs->notify_lock);
@@ -111,26 +130,55 @@ static void on_interrupt(fuse_req_t req, void *data)
 	(void)pthread_mutex_unlock(&fs->notify_lock);
 }
 
-void fs_notify_wait(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t nr, size_t bytes)
+static void hold(struct fs_waiter *w)
 {
-	struct fs_waiter *w = sc_zalloc(sizeof(*w));
+	struct fs *fs = w->fs;
 
-	if (!w) {
-		(void)fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	*w = (struct fs_waiter){.req = req, .fs = fs, .job = job, .version = nr, .bytes = bytes};
-	if (answer(w, false)) {
-		sc_sys.release(w);
-		return;
-	}
-	fuse_req_interrupt_func(req, on_interrupt, w);
 	(void)pthread_mutex_lock(&fs->notify_lock);
 	w->next = fs->waiters;
 	fs->waiters = w;
 	fs->news = true; /* it may have become true meanwhile */
 	(void)pthread_cond_signal(&fs->notify_wake);
 	(void)pthread_mutex_unlock(&fs->notify_lock);
+}
+
+struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const char *what, size_t bytes)
+{
+	struct fs_waiter *w = sc_zalloc(sizeof(*w));
+
+	if (w)
+		*w = (struct fs_waiter){.req = req, .fs = fs, .job = job, .what = what, .bytes = bytes,
+					.by_ring = fuse_req_is_uring(req)};
+	return w;
+}
+
+void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struct sc_err *err)
+{
+	w->done = true;
+	w->command = command;
+	w->err = *err;
+	hold(w);
+}
+
+void fs_notify_wait(struct fs_waiter *w, uint64_t version)
+{
+	int waiters = 0;
+
+	w->version = version;
+	if (w->by_ring)
+		waiters = __atomic_add_fetch(&w->fs->ring_waiters, 1, __ATOMIC_ACQUIRE);
+	if (answer(w, false)) {
+		waiter_free(w);
+		return;
+	}
+	if (waiters > FS_RING_WAITERS) {
+		(void)sc_fail(&w->err, SC_E_BUSY, "%d wait already, and over io_uring no more can; try later", FS_RING_WAITERS);
+		(void)fs_refuse(w->req, w->job, w->what, &w->err);
+		waiter_free(w);
+		return;
+	}
+	fuse_req_interrupt_func(w->req, on_interrupt, w);
+	hold(w);
 }
 
 int fs_notify_start(struct fs *fs, struct sc_err *err)
@@ -154,7 +202,7 @@ void fs_notify_stop(struct fs *fs)
 		struct fs_waiter *w = fs->waiters;
 
 		fs->waiters = w->next;
-		(void)fuse_reply_err(w->req, EINTR);
-		sc_sys.release(w);
+		(void)answer(w, !w->done);
+		waiter_free(w);
 	}
 }

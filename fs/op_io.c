@@ -52,10 +52,24 @@ static struct buffer *take_buffer(size_t bytes)
 
 static void give_buffer(struct buffer *b)
 {
+	if (!b)
+		return;
 	(void)pthread_mutex_lock(&buffers_lock);
 	b->next = buffers;
 	buffers = b;
 	(void)pthread_mutex_unlock(&buffers_lock);
+}
+
+/* Where a gathered reply is made: in the entry of the ring that the request came by, or in `*b`. */
+static unsigned char *reply_room(fuse_req_t req, size_t bytes, struct buffer **b)
+{
+	char *payload;
+	size_t room;
+
+	if (fuse_req_is_uring(req) && fuse_req_get_payload(req, &payload, &room, NULL) == 0 && room >= bytes)
+		return (unsigned char *)payload;
+	*b = take_buffer(bytes);
+	return *b ? (*b)->at : NULL;
 }
 
 void fs_buffers_done(void)
@@ -103,31 +117,33 @@ static void read_data(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 {
 	uint64_t end = rs_data_bytes(h->data);
 	struct iovec iov[PIECES_MAX];
+	struct buffer *buffer = NULL;
 	struct sc_err err = {0};
-	struct buffer *buffer;
-	int nr;
+	unsigned char *to;
+	int nr = 0;
 
 	if (at >= end) {
 		(void)fuse_reply_buf(req, NULL, 0);
 		return;
 	}
 	bytes = sc_min_u64(bytes, end - at);
-	nr = rs_data_pieces(h->data, at, bytes, iov, (int)sc_min_u64(PIECES_MAX, bytes / PIECE_BYTES_MIN + 2), &err);
+	/* over io_uring libfuse itself would read the mappings, where a file that is cut meanwhile is SIGBUS */
+	if (!fuse_req_is_uring(req))
+		nr = rs_data_pieces(h->data, at, bytes, iov, (int)sc_min_u64(PIECES_MAX, bytes / PIECE_BYTES_MIN + 2), &err);
 	if (nr > 0) {
 		(void)fuse_reply_iov(req, iov, nr); /* a file cut just now: the kernel says EIO */
 		return;
 	}
-	buffer = nr == 0 ? take_buffer(bytes) : NULL;
-	if (nr == 0 && !buffer)
+	to = nr == 0 ? reply_room(req, bytes, &buffer) : NULL;
+	if (nr == 0 && !to)
 		nr = sc_nomem(&err);
 	if (nr == 0)
-		nr = rs_data_read(h->data, at, bytes, buffer->at, &err);
+		nr = rs_data_read(h->data, at, bytes, to, &err);
 	if (nr < 0)
 		fail_data(req, h, &err);
 	else
-		(void)fuse_reply_buf(req, (const char *)buffer->at, bytes);
-	if (buffer)
-		give_buffer(buffer);
+		(void)fuse_reply_buf(req, (const char *)to, bytes);
+	give_buffer(buffer);
 }
 
 struct gather {
@@ -147,27 +163,29 @@ static void gather(void *arg)
 static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, uint64_t at)
 {
 	const struct rs_image *im = h->image;
+	struct buffer *buffer = NULL;
 	struct iovec iov[RUNS_MAX];
-	struct buffer *buffer;
+	unsigned char *to;
 	int nr;
 
 	if (at >= im->bytes)
 		bytes = 0;
 	else if (bytes > im->bytes - at)
 		bytes = im->bytes - at;
-	nr = find_runs(im, at, bytes, iov);
+	/* over io_uring libfuse itself would read the mappings, without our guard */
+	nr = fuse_req_is_uring(req) ? -1 : find_runs(im, at, bytes, iov);
 	if (nr >= 0) {
 		(void)fuse_reply_iov(req, iov, nr);
 		return;
 	}
-	buffer = take_buffer(bytes);
-	if (!buffer) {
+	to = reply_room(req, bytes, &buffer);
+	if (!to) {
 		(void)fuse_reply_err(req, ENOMEM);
 		return;
 	}
 	/* somebody shortened a blob behind our back: an error of this read, not the end of the mount */
-	if (sc_guard_run(gather, &(struct gather){im, at, bytes, buffer->at}))
-		(void)fuse_reply_buf(req, (const char *)buffer->at, bytes);
+	if (sc_guard_run(gather, &(struct gather){im, at, bytes, to}))
+		(void)fuse_reply_buf(req, (const char *)to, bytes);
 	else
 		(void)fuse_reply_err(req, EIO);
 	give_buffer(buffer);

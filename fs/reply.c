@@ -3,6 +3,25 @@
 
 #include <errno.h>
 
+struct fs *fs_of(fuse_req_t req)
+{
+	struct fs *fs = fuse_req_userdata(req);
+
+	if (fuse_req_is_uring(req)) {
+		/* at its end libfuse cancels the rings' threads, also in the middle of a commit: ours end
+		 * by themselves, between two requests */
+		(void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+		if (!__atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED))
+			__atomic_store_n(&fs->io_uring, true, __ATOMIC_RELAXED);
+	}
+	return fs;
+}
+
+bool fs_is_lost(const struct fs *fs, bool by_ring)
+{
+	return by_ring && fuse_session_exited(fs->se);
+}
+
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err)
 {
 	/* expected answers are no news; what went wrong inside is */

@@ -8,7 +8,7 @@ import time
 import numpy as np
 from safetensors.numpy import save_file
 
-from harness import Disk, Mount, Null, Sample, io, put, run, supply
+from harness import Disk, Mount, Null, Sample, io, may_ring, put, ring_switch, run, supply
 
 LAYERS = 16
 
@@ -27,35 +27,58 @@ def cut_job(m, job, size, old=4):
     m.verified(job)
 
 
+SKEW = 40                 # bytes; what frameworks save begins after a header that ends anywhere
+
+
 def views(report, a):
-    """Through views: long runs, and rows of 1 KiB."""
+    """Through views: long runs, and rows of 1 KiB; then the same over io_uring."""
     for kind in ("tmpfs", "disk", "xfs"):
-        with Disk(kind) as d, Mount(d, "views") as m:
-            cut_job(m, "v", a.file_bytes)
-            # never: on XFS the first open would make a real file of `rows`, which is another case
-            put(m.ctl("v", "topology"), "tp=2")
-            rows, cols = (os.path.join(m.at, "v/0", f"{f}.safetensors") for f in ("rows", "cols"))
-            native = os.path.join(d.path, "native")
-            shutil.copyfile(rows, native)
-            with Null(d, os.path.getsize(rows)) as null:
-                for mode, cold, targets in (("read", "", (0.60, 0.9, 0.33, 0.6)), ("mmap", "cold:", (0.28, 0.9, 0.28, None))):
-                    # the source is in memory in each case; what is cold is the mount's own page cache
-                    direct, nothing, r, c = io(mode, a.reps, [native, cold + null.file, cold + rows, cold + cols], d.fs, "source warm")
-                    what = {"read": "1 MiB read()", "mmap": "mmap"}[mode]
-                    report.ratio(f"{d.fs}: view, long runs, {what}", "native", r, direct, targets[0] if kind == "tmpfs" else None,
-                                 f"{r.rate:.2f} of {direct.rate:.2f} GB/s")
-                    report.ratio(f"{d.fs}: view, long runs, {what}", "null FUSE server", r, nothing, targets[1], f"null {nothing.rate:.2f} GB/s")
-                    report.ratio(f"{d.fs}: view, rows of 1 KiB, {what}", "native", c, direct, targets[2] if kind == "tmpfs" else None,
-                                 f"{c.rate:.2f} GB/s")
-                    report.ratio(f"{d.fs}: view, rows of 1 KiB, {what}", "null FUSE server", c, nothing, targets[3])
-                    if mode == "read":
-                        by_read = r
-                    else:
-                        report.add(f"{d.fs}: view, long runs, mmap", "its own read(): times slower", round(r.median / by_read.median, 2),
-                                   "x", 3, "low", (r, by_read))
-                    if kind == "tmpfs":
-                        report.add(f"tmpfs: null FUSE server, {what}", "native (the limit of any view)", round(direct.median / nothing.median, 3),
-                                   "x", samples=(direct, nothing))
+        with Disk(kind) as d:
+            for rings in (False, True) if may_ring() else (False,):
+                views_of(report, a, d, rings)
+
+
+def views_of(report, a, d, rings):
+    options, how = (("io_uring",), f"{d.fs}, io_uring") if rings else ((), d.fs)
+    with ring_switch(rings), Mount(d, "views", options) as m:
+        cut_job(m, "v", a.file_bytes)
+        # never: on XFS the first open would make a real file of `rows`, which is another case
+        put(m.ctl("v", "topology"), "tp=2")
+        rows, cols = (os.path.join(m.at, "v/0", f"{f}.safetensors") for f in ("rows", "cols"))
+        native, skewed = (os.path.join(d.path, n) for n in ("native", "skewed"))
+        shutil.copyfile(rows, native)
+        with open(native, "rb") as from_, open(skewed, "wb") as to:
+            to.write(bytes(SKEW))
+            shutil.copyfileobj(from_, to, 1 << 20)
+        with Null(d, os.path.getsize(rows), options=options) as null, Null(d, skewed, SKEW, options) as some:
+            for mode, cold, targets in (("read", "", (0.60, 0.9, 0.33, 0.6)), ("mmap", "cold:", (0.28, 0.9, 0.28, None))):
+                if rings:
+                    targets = (None,) * 4
+                # the source is in memory in each case; what is cold is the mount's own page cache
+                direct, nothing, least, r, c = io(mode, a.reps, [native, cold + null.file, cold + some.file, cold + rows, cold + cols],
+                                                  d.fs, "source warm")
+                what = {"read": "1 MiB read()", "mmap": "mmap"}[mode]
+                report.ratio(f"{how}: view, long runs, {what}", "native", r, direct, targets[0] if d.kind == "tmpfs" else None,
+                             f"{r.rate:.2f} of {direct.rate:.2f} GB/s")
+                report.ratio(f"{how}: view, long runs, {what}", "null FUSE server", r, nothing, targets[1], f"null {nothing.rate:.2f} GB/s")
+                report.ratio(f"{how}: view, long runs, {what}", "FUSE server of one mapping (the limit)", r, least, None,
+                             f"it {least.rate:.2f} GB/s")
+                report.ratio(f"{how}: view, rows of 1 KiB, {what}", "native", c, direct, targets[2] if d.kind == "tmpfs" else None,
+                             f"{c.rate:.2f} GB/s")
+                report.ratio(f"{how}: view, rows of 1 KiB, {what}", "null FUSE server", c, nothing, targets[3])
+                if mode == "read":
+                    by_read = r
+                else:
+                    report.add(f"{how}: view, long runs, mmap", "its own read(): times slower", round(r.median / by_read.median, 2),
+                               "x", None if rings else 3, "low", (r, by_read))
+                if d.kind == "tmpfs":
+                    report.add(f"{how}: null FUSE server, {what}", "native (the limit of any view)", round(direct.median / nothing.median, 3),
+                               "x", samples=(direct, nothing))
+            if d.kind == "tmpfs":
+                r, nothing = io("random", 5, [rows, null.file], d.fs, "source warm", IO_CALLS=20000, IO_CPU=0)
+                report.ratio(f"{how}: view, long runs, 4 KiB random read, reader bound to a core", "null FUSE server", r, nothing, None,
+                             f"{r.median / 2e4 * 1e6:.1f} us a call; null {nothing.median / 2e4 * 1e6:.1f}")
+        shutil.rmtree(m.store, ignore_errors=True)
 
 
 def blob_of(m, path):

@@ -1,4 +1,5 @@
 """What the cases share: samples and honest ratios, mounts, stores on several file systems."""
+import contextlib
 import dataclasses
 import json
 import os
@@ -156,6 +157,26 @@ class Disk:
         self.close()
 
 
+RINGS = "/sys/module/fuse/parameters/enable_uring"
+
+
+def may_ring():
+    return os.access(RINGS, os.W_OK)
+
+
+@contextlib.contextmanager
+def ring_switch(on):
+    """The kernel's switch of FUSE over io_uring, for mounts made meanwhile."""
+    was = get(RINGS).strip() if on else None
+    try:
+        if on:
+            put(RINGS, "Y")
+        yield
+    finally:
+        if on:
+            put(RINGS, was)
+
+
 class Mount:
     """A daemon of its own over DISK/store; its anonymous memory is watched all the time."""
     most_rss = {}         # name -> MiB, of all mounts
@@ -226,12 +247,12 @@ class Mount:
 
 
 class Null:
-    """The null FUSE server with one file of so many bytes."""
+    """The null FUSE server with one file of so many bytes, or with those of a file from byte `skew` on."""
 
-    def __init__(self, disk, size):
-        self.at = os.path.join(disk.folder, "null")
+    def __init__(self, disk, what, skew=0, options=()):
+        self.at = os.path.join(disk.folder, "-".join(("null", os.path.basename(str(what)), *options)))
         os.makedirs(self.at, exist_ok=True)
-        self.daemon = subprocess.Popen([TOOL["null"], self.at, str(size)])
+        self.daemon = subprocess.Popen([TOOL["null"], self.at, str(what), str(skew), *options])
         self.file = os.path.join(self.at, "f")
         until(lambda: os.path.exists(self.file))
 

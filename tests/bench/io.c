@@ -6,7 +6,8 @@
  *
  *     read      1 MiB read() into one buffer that is used again
  *     mmap      every byte of a shared mapping is summed up
- *     random    100,000 preads of 4 KiB at random places, the same for each file
+ *     random    100,000 ($IO_CALLS) preads of 4 KiB at random places, the same for each file
+ *               $IO_CPU binds the process to a core
  *     write     a new file of $IO_BYTES, 1 MiB write(); removed after each rep
  *     first     open, fstat and one byte
  *     all       every FILE once a rep, $IO_THREADS readers that take the next one; one list in the answer
@@ -20,6 +21,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,11 +33,11 @@
 #include <unistd.h>
 
 #define BLOCK (1u << 20)
-#define RANDOM_CALLS 100000u
 
 static unsigned char *buffer;
 static volatile uint64_t sink;
 static uint64_t skip;
+static uint32_t calls = 100000;
 
 static double now(void)
 {
@@ -123,14 +125,14 @@ static uint64_t read_random(int fd, uint64_t bytes)
 {
 	uint64_t x = 88172645463325252u;
 
-	for (uint32_t i = 0; i < RANDOM_CALLS; i++) {
+	for (uint32_t i = 0; i < calls; i++) {
 		x ^= x << 13;
 		x ^= x >> 7;
 		x ^= x << 17;
 		if (pread(fd, buffer, 4096, (off_t)(x % (bytes / 4096) * 4096)) != 4096)
 			die("pread");
 	}
-	return RANDOM_CALLS * 4096ull;
+	return calls * 4096ull;
 }
 
 static double write_new(const char *path, uint64_t bytes)
@@ -264,6 +266,14 @@ int main(int argc, char **argv)
 
 	if (argc < 4 || reps < 1)
 		return 2;
+	if (getenv("IO_CPU")) {
+		cpu_set_t cpus;
+
+		CPU_ZERO(&cpus);
+		CPU_SET(atoi(getenv("IO_CPU")), &cpus);
+		(void)sched_setaffinity(0, sizeof(cpus), &cpus);
+	}
+	calls = getenv("IO_CALLS") ? (uint32_t)strtoul(getenv("IO_CALLS"), NULL, 10) : calls;
 	skip = getenv("IO_OFFSET") ? strtoull(getenv("IO_OFFSET"), NULL, 10) : 0;
 	buffer = aligned_alloc(4096, BLOCK);
 	seconds = calloc((size_t)reps * (size_t)nr, sizeof(*seconds));

@@ -2,8 +2,11 @@
 /*
  * The least that a FUSE server can do: one file, `f`, of BYTES, every read answered from one hot
  * buffer, with the options that Scalai mounts views with.  What a view costs beyond this is ours.
+ * With FILE, each read is answered from the mapping of that file instead, from its byte SKEW on: the
+ * least that a server of bytes that are somewhere can do (what was saved begins after a header, and
+ * pages are not those of the answer).
  *
- *     null MOUNTPOINT BYTES      in the foreground, until it is unmounted
+ *     null MOUNTPOINT BYTES|FILE SKEW [io_uring]      in the foreground, until it is unmounted
  */
 #define FUSE_USE_VERSION FUSE_MAKE_VERSION(3, 18)
 
@@ -13,14 +16,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define BUFFER_BYTES (4u << 20)
 
-static char *buffer;
-static off_t file_bytes;
+static char *buffer, *mapped;
+static off_t file_bytes, skew;
 
 static void fill(fuse_ino_t ino, struct stat *st)
 {
@@ -73,7 +77,10 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, stru
 		bytes = 0;
 	else if ((off_t)bytes > file_bytes - at)
 		bytes = (size_t)(file_bytes - at);
-	(void)fuse_reply_buf(req, buffer, bytes);
+	if (mapped)
+		(void)fuse_reply_iov(req, &(struct iovec){mapped + skew + at, bytes}, 1);
+	else
+		(void)fuse_reply_buf(req, buffer, bytes);
 }
 
 static const struct fuse_lowlevel_ops ops = {
@@ -96,16 +103,39 @@ static void set_read_ahead(const char *mountpoint)
 	}
 }
 
+/* A number, or a file. */
+static int map(const char *what)
+{
+	struct stat st;
+	char *end;
+	int fd;
+
+	file_bytes = strtoll(what, &end, 10);
+	if (!*end)
+		return 0;
+	fd = open(what, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -1;
+	file_bytes = st.st_size - skew;
+	mapped = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+	return mapped == MAP_FAILED ? -1 : 0;
+}
+
 int main(int argc, char **argv)
 {
-	char *words[] = {argv[0], "-o", "fsname=null,subtype=null,allow_other"};
+	char options[64] = "fsname=null,subtype=null,allow_other", dash_o[] = "-o";
+	char *words[] = {argv[0], dash_o, options};
 	struct fuse_args args = FUSE_ARGS_INIT(3, words);
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	struct fuse_session *se;
 
-	if (argc != 3)
+	if (argc < 4 || argc > 5 || (argc == 5 && strcmp(argv[4], "io_uring") != 0))
 		return 2;
-	file_bytes = strtoll(argv[2], NULL, 10);
+	skew = strtoll(argv[3], NULL, 10);
+	if (argc == 5)
+		(void)strcat(options, ",io_uring");
+	if (map(argv[2]) < 0)
+		return 1;
 	buffer = aligned_alloc(2 << 20, BUFFER_BYTES);
 	if (!buffer)
 		return 1;

@@ -50,7 +50,7 @@ def plot_plan(rows):
 
 def plot_views(rows):
     found = [(r["case"], r["value"]) for r in rows if r["against"] == "null FUSE server"]
-    figure, axes = plt.subplots(figsize=(7, 3.4))
+    figure, axes = plt.subplots(figsize=(7, 1 + 0.17 * len(found)))
     axes.barh([c for c, _ in found][::-1], [v for _, v in found][::-1], color="#2e86c1")
     axes.axvline(1, color="#888888", linewidth=1)
     axes.set_xlabel("speed of a view / speed of a FUSE server that does nothing")
