@@ -254,8 +254,10 @@ static int check_rings(struct sc_err *err)
 {
 	static const char switch_[] = "/sys/module/fuse/parameters/enable_uring";
 	char text[2] = "";
+	int device = open("/dev/fuse", O_RDWR | O_CLOEXEC); /* loads the module */
 	FILE *f = fopen(switch_, "re");
 
+	sc_closep(&device);
 	if (f) {
 		(void)!fread(text, 1, 1, f);
 		(void)fclose(f);

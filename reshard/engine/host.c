@@ -10,8 +10,7 @@
 #include "meta/base/log.h"
 
 #define SLOTS_MAX 16
-#define COPY_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
-#define COPY_BYTES_MAX (8u << 20)	/* between two ticks */
+#define READ_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
 #define SOURCES_OPEN_MAX 64
 
 struct slot {
@@ -35,7 +34,7 @@ struct rs_host {
 	/* of the file being written */
 	const struct rs_image *image;
 	int fd;
-	bool clone, copy;		/* not refused so far */
+	bool clone;			/* not refused so far */
 	bool must_clone;
 	rs_host_tick_fn *tick;
 	void *arg;
@@ -284,31 +283,32 @@ static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, u
 		       at % SC_DATA_ALIGN == from % SC_DATA_ALIGN ? SC_DATA_ALIGN - at % SC_DATA_ALIGN : 0;
 }
 
-/* Copies a run inside the kernel: once, from page to page.  *ret is how many bytes it took. */
-static int copy_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t source,
+/*
+ * A long run: read() has the file's readahead and no faults, a mapping has not, and writes of whole
+ * buffers at their multiples get large folios, which copy_file_range's small ones do not.  *ret is how
+ * many bytes it took.
+ */
+static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		    const unsigned char *data, uint64_t *ret)
 {
 	const struct rs_blob *blob = h->image->blobs[source];
-	off_t from = data - blob->map, to = (off_t)at;
-	ssize_t n;
+	struct slot *s = NULL;
 	int fd, rc;
 
 	*ret = 0;
-	if (!h->copy || bytes < COPY_BYTES_MIN || clone_head(h, at, bytes, source, data))
+	if (h->must_clone || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data))
 		return 0;
 	rc = source_fd(h, blob->id, &fd);
+	if (rc == 0)
+		rc = get_slot(h, &s);
 	if (rc < 0)
 		return rc;
-	n = sc_sys.copy_range(fd, &from, h->fd, &to, bytes < COPY_BYTES_MAX ? bytes : COPY_BYTES_MAX);
-	if (n < 0 && errno != EINTR) {
-		if (errno == ENOSPC || errno == EIO)
-			return sc_fail_sys(h->err, errno, "engine: cannot copy");
-		h->copy = false; /* not on this file system */
-	}
-	if (n <= 0)
-		return 0;
-	*ret = (uint64_t)n;
-	return tick(h, (uint64_t)n);
+	s->at = at;
+	s->bytes = sc_min_u64(bytes, RS_HOST_BUFFER_BYTES - at % RS_HOST_BUFFER_BYTES);
+	*ret = s->bytes;
+	if (sc_pread_all(fd, s->buffer, s->bytes, (uint64_t)(data - blob->map)) < 0)
+		return sc_fail_sys(h->err, errno, "engine: cannot read");
+	return start(h, s);
 }
 
 /* Where the tensor at byte `at` ends, or begins if `at` is before it: what follows may be cloned. */
@@ -358,7 +358,7 @@ static int write_image(struct rs_host *h)
 		if (run && source != UINT32_MAX)
 			rc = clone_run(h, at, run, source, data, &n);
 		if (rc == 0 && n == 0 && run && source != UINT32_MAX)
-			rc = copy_run(h, at, run, source, data, &n);
+			rc = read_run(h, at, run, source, data, &n);
 		if (rc == 0 && n == 0) {
 			n = piece_bytes(h, at, run, source, data);
 			rc = gather(h, at, n);
@@ -373,7 +373,6 @@ static int write_file(struct rs_host *host, const struct rs_image *image, int fd
 	host->image = image;
 	host->fd = fd;
 	host->clone = true;
-	host->copy = !must_clone;
 	host->must_clone = must_clone;
 	host->tick = tick_fn;
 	host->arg = arg;

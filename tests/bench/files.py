@@ -27,6 +27,7 @@ def cut_job(m, job, size, old=4):
     m.verified(job)
 
 
+SHORT = 3                 # times as many repetitions of what takes a fraction of a second
 SKEW = 40                 # bytes; what frameworks save begins after a header that ends anywhere
 
 
@@ -55,7 +56,7 @@ def views_of(report, a, d, rings):
                 if rings:
                     targets = (None,) * 4
                 # the source is in memory in each case; what is cold is the mount's own page cache
-                direct, nothing, least, r, c = io(mode, a.reps, [native, cold + null.file, cold + some.file, cold + rows, cold + cols],
+                direct, nothing, least, r, c = io(mode, SHORT * a.reps, [native, cold + null.file, cold + some.file, cold + rows, cold + cols],
                                                   d.fs, "source warm")
                 what = {"read": "1 MiB read()", "mmap": "mmap"}[mode]
                 report.ratio(f"{how}: view, long runs, {what}", "native", r, direct, targets[0] if d.kind == "tmpfs" else None,
@@ -75,7 +76,7 @@ def views_of(report, a, d, rings):
                     report.add(f"{how}: null FUSE server, {what}", "native (the limit of any view)", round(direct.median / nothing.median, 3),
                                "x", samples=(direct, nothing))
             if d.kind == "tmpfs":
-                r, nothing = io("random", 5, [rows, null.file], d.fs, "source warm", IO_CALLS=20000, IO_CPU=0)
+                r, nothing = io("random", a.reps, [rows, null.file], d.fs, "source warm", IO_CALLS=20000, IO_CPU=0)
                 report.ratio(f"{how}: view, long runs, 4 KiB random read, reader bound to a core", "null FUSE server", r, nothing, None,
                              f"{r.median / 2e4 * 1e6:.1f} us a call; null {nothing.median / 2e4 * 1e6:.1f}")
         shutil.rmtree(m.store, ignore_errors=True)
@@ -102,7 +103,7 @@ def real_files(report, a):
             cols = os.path.join(m.at, "v/0/cols.safetensors")
             native, blob = os.path.join(d.path, "native"), blob_of(m, cols)
             for mode, target in (("read", 0.95), ("mmap", 0.95), ("random", 0.85)):
-                direct, ours = io(mode, a.reps, [blob, cols], d.fs, "warm")
+                direct, ours = io(mode, SHORT * a.reps, [blob, cols], d.fs, "warm")
                 what = {"read": "1 MiB read()", "mmap": "mmap", "random": "4 KiB random read"}[mode]
                 detail = f"{ours.rate:.2f} of {direct.rate:.2f} GB/s" if mode != "random" else \
                     f"{ours.median * 1e4:.0f} of {direct.median * 1e4:.0f} ns a call"
