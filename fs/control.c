@@ -41,7 +41,6 @@ static const mode_t modes[] = {[TOPOLOGY] = 0644, [LAYOUT] = 0644,   [COMMIT] = 
 			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644, [DATA] = 0644,
 			       [DIFF] = 0666};
 
-
 struct fs_control {
 	struct rs_job *job;	/* NULL: a file of /.ctl */
 	uint32_t index;
@@ -83,7 +82,8 @@ static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)
 	else if (index == 1)
 		sc_buf_printf(buf, "%s\npassthrough: %s\nepoch: %s\nio_uring: %s\npid: %d\nreplaced: %u\n",
 			      rs_service_is_damaged(fs->service) ? "damaged" : "ok", fs->passthrough ? "yes" : "no",
-			      fs->epoch ? "yes" : "no", __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED) ? "yes" : "no", (int)getpid(), fs->kept->generation - 1);
+			      fs->epoch ? "yes" : "no", __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED) ? "yes" : "no",
+			      (int)getpid(), fs->kept->generation - 1);
 	else
 		sc_buf_printf(buf, "scalai %s\nlibfuse %s\n", SC_VERSION, fuse_pkgversion());
 	return 0;

@@ -372,7 +372,7 @@ static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
 	 * processor's caches (docs/benchmarks.md), and libfuse adds threads while all are busy */
 	cores = sysconf(_SC_NPROCESSORS_ONLN);
 	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
-	fuse_loop_cfg_set_idle_threads(config, cores < 2 ? 3 : cores >= THREADS_MAX ? THREADS_MAX : (unsigned)cores + 1);
+	fuse_loop_cfg_set_idle_threads(config, (unsigned)sc_min_u64((uint64_t)(cores < 2 ? 2 : cores) + 1, THREADS_MAX));
 	rc = fuse_session_loop_mt(fs->se, config);
 	fuse_loop_cfg_destroy(config);
 	sc_log(SC_LOG_INFO, "'%s' is unmounted", o->mountpoint);

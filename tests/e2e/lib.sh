@@ -43,4 +43,14 @@ sample() { # the shipped sample job, as a job named $1
 	"$SCALAI_FAST" import "$1" "$E2E/../../tests/sample/job" --topology "tp=2 pp=2" \
 		--layout megatron-gpt vocab=300 tied=embedding.word_embeddings.weight --step 20
 }
+# FUSE over io_uring is switched Y or N in the kernel, until the case ends; false: the kernel has none, or we may not.
+rings() {
+	local switch=/sys/module/fuse/parameters/enable_uring
+	[ -w $switch ] || return 1
+	if [ -z "${rings_were:-}" ]; then
+		rings_were=$(cat $switch)
+		trap 'echo "$rings_were" > /sys/module/fuse/parameters/enable_uring' EXIT
+	fi
+	echo "$1" > $switch
+}
 need_torch() { "$PYTHON" -c 'import torch' 2>/dev/null || skip "torch is not installed: the tests with real training were NOT run"; }
