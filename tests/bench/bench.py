@@ -47,8 +47,9 @@ def update(old, new, cases):
         elif fresh[group]:
             rows += fresh[group]
             fresh[group] = []
+    curves = {name: {**old["curves"].get(name, {}), **new["curves"].get(name, {})} for name in {**old["curves"], **new["curves"]}}
     return {"machine": old["machine"], "rows": rows + [r for c in cases for r in fresh[c]],
-            "curves": {**old["curves"], **new["curves"]}, "later": sorted({*old.get("later", []), *cases})}
+            "curves": curves, "later": sorted({*old.get("later", []), *cases})}
 
 
 def main():

@@ -87,7 +87,7 @@ def plan(report, a):
         r = json.loads(run(TOOL["plan"], a.reps, old, new))
         r["plan_s"], r["view_s"] = statistics.median(r["plan_s"]), statistics.median(r["view_s"])
         curve.append(r)
-    report.curves["plan"] = curve
+    report.curves["plan"] = {str(r["from"]): r for r in curve}
     last, what = curve[-1], "plan of Llama-405B + Adam, 16,384 -> 12,288 ranks"
     report.add(what, "", round(last["plan_s"], 3), "s", 1, "low", detail=f"{last['pieces']} pieces, {last['moved'] / 1e12:.0f} TB between nodes")
     report.add(what + ": bytes between nodes", "proven lower bound", last["moved"] / last["bound"], "x", 1, "low")

@@ -191,17 +191,16 @@ def one_case(report, a, kind, case, size, label):
                          f"{floor(mine['bytes']):.2f} s")
             report.ratio(f"{where}: first tensor", "DCP's load", first, load, 100, f"{first.median * 1e3:.1f} ms")
             report.ratio(f"{where}: first tensor", "naive script", first, script, 100)
-            report.curves.setdefault("peers", []).append(
-                {"label": label, "fs": d.fs, "case": case, "dcp": load.median, "naive": script.median, "views": read.median,
-                 "load_file": torch.median, "first": first.median})
+            bars = {"dcp": load.median, "naive": script.median, "views": read.median, "load_file": torch.median, "first": first.median}
+            report.curves.setdefault("peers", {})[where] = bars
             if kind != "tmpfs":
                 real = sample(durable(m, old, new, a, state))
                 report.ratio(f"{where}: all real files, flushed", "naive script --fsync", real, script, 8 if kind == "xfs" else 3, f"{real.median:.2f} s")
                 plain = sample(copied(m, d, new, a, state))
                 report.ratio(f"{where}: all real files, flushed", "cp of these very files, flushed (the disk's limit)", real, plain, None,
                              f"{plain.median:.2f} s: no more than {script.median / plain.median:.1f} x the script without reflink")
-                report.curves["peers"][-1]["real"] = real.median
-            if kind == "disk" and not a.quick:
+                bars["real"] = real.median
+            if kind == "disk" and case == "TP" and not a.quick:
                 cold_ours = sample(ours(m, old, new, a, state, cold=True)["read"], "cold")
                 cold_script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, flush=True, cold=True), "cold")
                 report.ratio(f"{where}, page cache dropped: through views", "naive script --fsync", cold_ours, cold_script, None,

@@ -24,16 +24,16 @@ def save(figure, name):
     plt.close(figure)
 
 
-def plot_peers(rows):
+def plot_peers(cases):
     ways = [("dcp", "PyTorch DCP's load", "#888888"), ("naive", "script: load, merge, cut, save", "#bbbbbb"),
             ("load_file", "Scalai, load_file, every page touched", "#7fb3d5"), ("views", "Scalai, all ranks read everything", "#2e86c1"),
             ("first", "Scalai, first tensor of the first rank", "#1b4f72")]
-    figure, axes = plt.subplots(figsize=(9, 3.8))
+    figure, axes = plt.subplots(figsize=(max(9, 0.8 * len(cases)), 3.8))
     for k, (key, label, colour) in enumerate(ways):
-        axes.bar([i + (k - 2) * 0.16 for i in range(len(rows))], [r[key] for r in rows], 0.15, label=label, color=colour)
+        axes.bar([i + (k - 2) * 0.16 for i in range(len(cases))], [r[key] for r in cases.values()], 0.15, label=label, color=colour)
     axes.set_yscale("log")
     axes.set_ylabel("seconds (log)")
-    axes.set_xticks(range(len(rows)), [f"{r['label']} {r['fs']}\n{r['case']}" for r in rows])
+    axes.set_xticks(range(len(cases)), ["\n".join(where.rsplit(" ", 1)) for where in cases])
     axes.legend(frameon=False, ncol=3, loc="upper center", bbox_to_anchor=(0.5, 1.25))
     save(figure, "peers.svg")
 
@@ -81,7 +81,7 @@ def write(out):
         plot_peers(out["curves"]["peers"])
         text.append("![seconds of a reshard: Scalai, DCP, a script](benchmarks/peers.svg)")
     if out["curves"].get("plan"):
-        plot_plan(out["curves"]["plan"])
+        plot_plan(out["curves"]["plan"].values())
         text.append("![time of a plan over its pieces](benchmarks/plan.svg)")
     if any(r["against"] == "null FUSE server" for r in rows):
         plot_views(rows)
