@@ -376,20 +376,32 @@ void meta_store_note_dir(struct meta_store_dirs *dirs, uint64_t blob)
 	dirs->bits[blob % FAN_OUT / 64] |= UINT64_C(1) << blob % 64;
 }
 
+int meta_store_next_dir(const struct meta_store *store, const struct meta_store_dirs *dirs, int *at, int *ret_fd,
+			struct sc_err *err)
+{
+	char name[8];
+
+	while (*at < FAN_OUT && !(dirs->bits[*at / 64] >> *at % 64 & 1))
+		++*at;
+	if (*at == FAN_OUT)
+		return 0;
+	(void)snprintf(name, sizeof(name), "%02x", (*at)++);
+	*ret_fd = sc_sys.openat(store->blobs, name, O_RDONLY | O_DIRECTORY, 0);
+	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot open folder '%s'", name) : 1;
+}
+
 int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store_dirs *dirs, struct sc_err *err)
 {
-	for (int i = 0; i < FAN_OUT; i++) {
-		sc_cleanup(sc_closep) int fd = -1;
-		char name[8];
+	int at = 0, fd = -1, rc;
 
-		if (!(dirs->bits[i / 64] >> i % 64 & 1))
-			continue;
-		(void)snprintf(name, sizeof(name), "%02x", i);
-		fd = sc_sys.openat(store->blobs, name, O_RDONLY | O_DIRECTORY, 0);
-		if (fd < 0 || sc_sys.fsync(fd) < 0)
-			return sc_fail_sys(err, errno, "store: cannot flush folder '%s'", name);
+	while ((rc = meta_store_next_dir(store, dirs, &at, &fd, err)) > 0) {
+		if (sc_sys.fsync(fd) < 0)
+			rc = sc_fail_sys(err, errno, "store: cannot flush a folder of blobs");
+		sc_closep(&fd);
+		if (rc < 0)
+			break;
 	}
-	return 0;
+	return rc;
 }
 
 static int each_in(int dir, int (*each)(void *arg, uint64_t blob), void *arg)

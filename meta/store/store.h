@@ -71,6 +71,9 @@ struct meta_store_dirs {
 };
 void meta_store_note_dir(struct meta_store_dirs *dirs, uint64_t blob);
 int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store_dirs *dirs, struct sc_err *err);
+/** Opens the next of them, from *at (0 at first) on: 1, 0: there is no more, or an error. */
+int meta_store_next_dir(const struct meta_store *store, const struct meta_store_dirs *dirs, int *at, int *ret_fd,
+			struct sc_err *err);
 /** Calls `each` for every blob file there is; it may remove the file. */
 int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint64_t blob), void *arg,
 		    struct sc_err *err);

@@ -4,6 +4,7 @@
  * transaction only reads; a refusal leaves the tree as it was.
  */
 #include "reshard/job/commit_i.h"
+#include "reshard/engine/flush.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -226,25 +227,27 @@ static int verify(struct commit *c)
 
 static int sync_blobs(struct commit *c)
 {
-	bool sync = rs_job_syncs(c->job);
 	struct meta_store_dirs dirs = {{0}};
+	struct rs_flush flush = {0};
+	int rc = 0;
 
 	rs_step(RS_STEP_COMMIT_SYNC);
-	for (size_t i = 0; sync && i < c->items.nr; i++) {
-		sc_cleanup(sc_closep) int fd = -1;
-		int rc;
+	if (!rs_job_syncs(c->job))
+		return 0;
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+		int fd;
 
-		if (c->items.at[i].w.kind != META_WORK_FILE)
+		if (it->w.kind != META_WORK_FILE)
 			continue;
-		rc = meta_store_open_work(&c->s->store, c->items.at[i].w.blob, O_RDWR, &fd, c->err);
-		if (rc == 0 && sc_sys.fsync(fd) < 0)
-			rc = sc_fail_sys(c->err, errno, "rank %d: cannot flush '%s'", (int)c->items.at[i].rank,
-					 c->items.at[i].w.path);
-		if (rc < 0)
-			return rc;
-		meta_store_note_dir(&dirs, c->items.at[i].w.blob);
+		rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDWR, &fd, c->err);
+		if (rc == 0)
+			rc = rs_flush_add(&flush, fd, (int)it->rank, it->w.path, c->err);
+		meta_store_note_dir(&dirs, it->w.blob);
 	}
-	return meta_store_sync_dirs(&c->s->store, &dirs, c->err);
+	if (rc == 0)
+		rc = rs_flush_add_dirs(&flush, &c->s->store, &dirs, c->err);
+	return rs_flush_end(&flush, rc, c->err);
 }
 
 /* --- 5 transact --- */

@@ -4,23 +4,22 @@
  *
  *     list      every rank file of a set; replicas are listed, and written once
  *     write     some threads, each with an engine of its own, take the next file
- *     flush     files are flushed in batches: the first flush of a batch commits the journal for all
+ *     flush     files and the folders of their names, many at once
  *     flip      one transaction
  *
  * The blobs belong to nothing until the flip; what a pass leaves behind is garbage.
  */
 #include "reshard/job/pass.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "reshard/engine/flush.h"
 #include "reshard/engine/host.h"
 
 #define WRITERS_MAX 4
-#define UNFLUSHED_MAX 64	/* descriptors, of each writer */
 
 /* Of one set: what its writers share. */
 struct writing {
@@ -35,68 +34,49 @@ struct writer {
 	struct writing *w;
 	struct rs_host *host;
 	struct sc_err err;
-	int unflushed[UNFLUSHED_MAX];
-	unsigned nr_unflushed;
+	struct rs_flush flush;
+	struct meta_store_dirs dirs;
 };
 
 /* --- one writer --- */
 
-static int flush(struct writer *me)
+/* What is in the file is there to stay, when the writer's flush has ended.  Takes the descriptor. */
+static int keep_fd(struct writer *me, const struct rs_set_blob *b, int fd)
 {
-	int rc = 0;
-
-	if (me->nr_unflushed)
-		rs_step(RS_STEP_MATERIALIZE_SYNC);
-	for (unsigned i = 0; i < me->nr_unflushed; i++) {
-		if (rc == 0 && sc_sys.fsync(me->unflushed[i]) < 0)
-			rc = sc_fail_sys(&me->err, errno, "cannot flush");
-		sc_closep(&me->unflushed[i]);
-	}
-	me->nr_unflushed = 0;
-	return rc;
-}
-
-/* What is in the file is there to stay, when flush() has returned.  Takes the descriptor. */
-static int keep_fd(struct writer *me, int fd)
-{
-	int rc = 0;
-
 	if (!rs_job_syncs(me->w->p->job)) {
 		sc_closep(&fd);
 		return 0;
 	}
 	/* the device can begin while the next file is written */
 	(void)sc_sys.begin_write_back(fd);
-	if (me->nr_unflushed == UNFLUSHED_MAX)
-		rc = flush(me);
-	me->unflushed[me->nr_unflushed++] = fd;
-	return rc;
+	meta_store_note_dir(&me->dirs, b->blob);
+	return rs_flush_add(&me->flush, fd, (int)b->rank, b->path, &me->err);
 }
 
 /* A blob that an open made, and nobody flushed. */
-static int keep_blob(struct writer *me, uint64_t blob)
+static int keep_blob(struct writer *me, const struct rs_set_blob *b)
 {
-	int fd, rc = meta_store_open_blob(&me->w->p->s->store, blob, O_RDONLY, &fd, &me->err);
+	int fd, rc = meta_store_open_blob(&me->w->p->s->store, b->blob, O_RDONLY, &fd, &me->err);
 
-	return rc < 0 ? rc : keep_fd(me, fd);
+	return rc < 0 ? rc : keep_fd(me, b, fd);
 }
 
-static int write_blob(struct writer *me, struct rs_image *im, uint64_t *ret_blob)
+static int write_blob(struct writer *me, struct rs_image *im, struct rs_set_blob *b)
 {
 	struct rs_pass *p = me->w->p;
 	sc_cleanup(sc_closep) int fd = -1;
 	uint64_t cloned = 0;
-	int rc = meta_blob_add(p->s->catalog, ret_blob, &me->err);
+	int rc = meta_blob_add(p->s->catalog, &b->blob, &me->err);
 
 	if (rc == 0)
-		rc = meta_store_create(&p->s->store, *ret_blob, &fd, &me->err);
+		rc = meta_store_create(&p->s->store, b->blob, &fd, &me->err);
 	if (rc == 0)
 		rc = rs_host_write(me->host, im, fd, rs_pass_bytes, p, &cloned, &me->err);
 	if (rc < 0)
 		return rc;
 	(void)__atomic_add_fetch(&p->s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);
 	(void)__atomic_add_fetch(&p->s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
-	return keep_fd(me, sc_steal_fd(&fd));
+	return keep_fd(me, b, sc_steal_fd(&fd));
 }
 
 /* One rank file: an existing blob when one has these bytes, else a new one. */
@@ -110,9 +90,9 @@ static int write_file(struct writer *me, struct rs_set_blob *b)
 		b->bytes = im->bytes;
 		b->blob = im->same_as;
 		if (!b->blob)
-			rc = write_blob(me, im, &b->blob);
+			rc = write_blob(me, im, b);
 		else if (rs_made_holds(p->s, b->blob))
-			rc = keep_blob(me, b->blob);
+			rc = keep_blob(me, b);
 		if (rc == 0 && im->same_as && rs_pass_bytes(p, im->bytes))
 			rc = sc_fail(&me->err, SC_E_CANCELLED, "stopped");
 		rs_image_unref(p->s, im);
@@ -139,10 +119,11 @@ static void *write_files(void *arg)
 		if (!is_replica(w->p, &w->set->blobs[i]))
 			rc = write_file(me, &w->set->blobs[i]);
 	}
+	if (rc == 0 && me->flush.nr)
+		rs_step(RS_STEP_MATERIALIZE_SYNC);
 	if (rc == 0)
-		rc = flush(me);
-	while (me->nr_unflushed)
-		sc_closep(&me->unflushed[--me->nr_unflushed]);
+		rc = rs_flush_add_dirs(&me->flush, &w->p->s->store, &me->dirs, &me->err);
+	rc = rs_flush_end(&me->flush, rc, &me->err);
 	me->host = rs_host_free(me->host);
 	(void)pthread_mutex_lock(&w->lock);
 	if (rc < 0 && w->rc == 0) {
@@ -262,17 +243,6 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 
 /* --- the flip --- */
 
-/* The files are on stable storage; their names, too. */
-static int sync_names(struct rs_pass *p, struct rs_set *const *sets, size_t nr)
-{
-	struct meta_store_dirs dirs = {{0}};
-
-	for (size_t i = 0; i < nr; i++)
-		for (size_t k = 0; sets[i] && k < sets[i]->nr_blobs; k++)
-			meta_store_note_dir(&dirs, sets[i]->blobs[k].blob);
-	return rs_job_syncs(p->job) ? meta_store_sync_dirs(&p->s->store, &dirs, p->err) : 0;
-}
-
 /* All new sets become the version's storage in one transaction: the flip. */
 static int flip(struct rs_pass *p, struct rs_set **sets)
 {
@@ -368,8 +338,6 @@ int rs_materialize(struct rs_pass *p)
 		if (v->sets[i]->kind == META_SET_TENSORS &&
 		    (v->sets[i]->layout_id != v->layout_id || strcmp(v->sets[i]->topo.text, v->topo.text) != 0))
 			rc = write_set(p, v->sets[i], &sets[i]);
-	if (rc == 0)
-		rc = sync_names(p, sets, v->nr_sets);
 	if (rc == 0)
 		rc = flip(p, sets);
 	for (size_t i = 0; sets && i < v->nr_sets; i++)
