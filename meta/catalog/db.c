@@ -41,7 +41,7 @@ struct meta_catalog {
 	sqlite3 *db;
 	char *wal;		/* path of the write-ahead log */
 	pthread_mutex_t lock;	/* recursive: a transaction holds it */
-	bool full;		/* synchronous=FULL is set */
+	bool full;		/* synchronous=FULL is set: a durable transaction is open */
 	struct {
 		const char *sql;
 		sqlite3_stmt *stmt;
@@ -166,19 +166,30 @@ void db_unlock(struct meta_catalog *c)
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
+/* What is written outside of a durable transaction waits for no disk: the next durable one flushes it, too. */
+static void leave(struct meta_catalog *c)
+{
+	struct sc_err ignored;
+
+	if (c->full)
+		(void)exec(c, "PRAGMA synchronous = NORMAL", &ignored);
+	c->full = false;
+	db_unlock(c);
+}
+
 int meta_catalog_begin(struct meta_catalog *c, bool durable, struct sc_err *err)
 {
 	int rc = 0;
 
 	db_lock(c);
-	if (durable != c->full) {
-		rc = exec(c, durable ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL", err);
-		c->full = durable;
+	if (durable) {
+		c->full = true;
+		rc = exec(c, "PRAGMA synchronous = FULL", err);
 	}
 	if (rc == 0)
 		rc = exec(c, "BEGIN IMMEDIATE", err);
 	if (rc < 0)
-		db_unlock(c);
+		leave(c);
 	return rc;
 }
 
@@ -190,7 +201,7 @@ int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err)
 		rc = exec(c, "COMMIT", err);
 	if (rc != 0 && !sqlite3_get_autocommit(c->db))
 		(void)exec(c, "ROLLBACK", &ignored);
-	db_unlock(c);
+	leave(c);
 	return rc;
 }
 

@@ -115,6 +115,15 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 }
 
 /* The topology of a job that has no version yet. */
+/* Layout and topology of a job that has no version yet. */
+static int save_first(struct rs_service *s, struct rs_job *job, uint64_t layout, const char *topology,
+		      struct sc_err *err)
+{
+	int rc = meta_catalog_begin(s->catalog, rs_job_syncs(job), err);
+
+	return rc < 0 ? rc : meta_catalog_end(s->catalog, meta_job_set_first(s->catalog, job->id, layout, topology, err), err);
+}
+
 static int first_topology(struct rs_service *s, struct rs_job *job, const char *text,
 			  struct sc_err *err)
 {
@@ -133,7 +142,7 @@ static int first_topology(struct rs_service *s, struct rs_job *job, const char *
 		return rc;
 	copy = sc_strdup(topo.text);
 	meta_topology_done(&topo);
-	rc = copy ? meta_job_set_first(s->catalog, job->id, job->first_layout, copy, err) : sc_nomem(err);
+	rc = copy ? save_first(s, job, job->first_layout, copy, err) : sc_nomem(err);
 	if (rc < 0) {
 		sc_sys.release(copy);
 		return rc;
@@ -209,7 +218,7 @@ static int first_layout(struct rs_service *s, struct rs_job *job, const char *te
 		return sc_fail(err, SC_E_LAYOUT, "the layout does not fit the topology '%s' that was written: %s",
 			       job->first_topology, ignored.msg);
 	meta_topology_done(&topo);
-	rc = meta_job_set_first(s->catalog, job->id, id, job->first_topology, err);
+	rc = save_first(s, job, id, job->first_topology, err);
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&job->state);

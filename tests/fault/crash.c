@@ -452,7 +452,6 @@ static void make_job(struct rs_service *s)
 	must(rs_job_make(s, "gpt", 0755, geteuid(), getegid(), &job, &err), &err);
 	COMMAND(s, rs_job_layout, "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight");
 	COMMAND(s, rs_job_topology, "tp=2 pp=2");
-	COMMAND(s, rs_job_config, "buffer_mib=2"); /* 256 MiB to register for each of thousands of starts */
 	COMMAND(s, rs_job_config, getenv("CRASH_CONFIG") ? getenv("CRASH_CONFIG") : "sync=on");
 }
 
@@ -615,6 +614,12 @@ static void do_commit(struct rs_service *s)
 	COMMAND(s, rs_job_commit, "step=2 note=again");
 }
 
+/* Before there is any version. */
+static void do_first(struct rs_service *s)
+{
+	COMMAND(s, rs_job_topology, "tp=4");
+}
+
 static void do_topology(struct rs_service *s)
 {
 	COMMAND(s, rs_job_topology, "tp=4 dp=2");
@@ -674,6 +679,7 @@ static const struct scenario {
 	bool steps;		/* of several commands: heads between are right, too */
 	bool damaged;		/* fsck complains, until it is done */
 } scenarios[] = {
+	{"first", make_job, do_first, false, false},
 	{"import", make_job, do_import, true, false},
 	{"writes", committed, do_writes, true, false},
 	{"fsync", committed, do_fsync, true, false},

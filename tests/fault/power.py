@@ -21,7 +21,7 @@ import tempfile
 import time
 
 SIZE = {"ext4": 48 << 20, "xfs": 320 << 20}
-SCENARIOS = ("import", "fsync", "commit", "topology", "materialize", "share", "mend", "collect", "rollback", "data", "position", "config")
+SCENARIOS = ("first", "import", "fsync", "commit", "topology", "materialize", "share", "mend", "collect", "rollback", "data", "position", "config")
 
 
 def run(*words, check=True):
