@@ -22,7 +22,7 @@ struct slot {
 struct rs_host {
 	const struct meta_store *store;
 	struct io_uring ring;
-	bool has_ring, registered;
+	bool has_ring;
 	unsigned nr_slots, busy;
 	struct slot slots[SLOTS_MAX];
 	unsigned char *memory;
@@ -64,16 +64,6 @@ __attribute__((constructor)) static void set_ring_defaults(void)
 
 /* --- life --- */
 
-static void register_buffers(struct rs_host *h)
-{
-	struct iovec iov[SLOTS_MAX];
-
-	for (unsigned i = 0; i < h->nr_slots; i++)
-		iov[i] = (struct iovec){h->slots[i].buffer, RS_HOST_BUFFER_BYTES};
-	/* refused under a low RLIMIT_MEMLOCK: plain reads and writes then */
-	h->registered = io_uring_register_buffers(&h->ring, iov, h->nr_slots) == 0;
-}
-
 int rs_host_new(const struct meta_store *store, uint64_t buffer_bytes_max, struct rs_host **ret,
 		struct sc_err *err)
 {
@@ -95,9 +85,7 @@ int rs_host_new(const struct meta_store *store, uint64_t buffer_bytes_max, struc
 		h->slots[i].buffer = h->memory + (size_t)i * RS_HOST_BUFFER_BYTES;
 	rc = sc_sys.ring_init(&h->ring, SLOTS_MAX * 2);
 	h->has_ring = rc == 0;
-	if (h->has_ring)
-		register_buffers(h);
-	else
+	if (!h->has_ring)
 		sc_log(SC_LOG_WARN, "io_uring is not available (%s), continuing without it", strerror(-rc));
 	*ret = h;
 	return 0;
@@ -154,10 +142,7 @@ static void prepare(struct rs_host *h, struct slot *s)
 	unsigned char *p = s->buffer + s->done;
 	unsigned n = (unsigned)(s->bytes - s->done);
 
-	if (h->registered)
-		io_uring_prep_write_fixed(sqe, h->fd, p, n, s->at + s->done, (int)(s - h->slots));
-	else
-		io_uring_prep_write(sqe, h->fd, p, n, s->at + s->done);
+	io_uring_prep_write(sqe, h->fd, p, n, s->at + s->done);
 	io_uring_sqe_set_data(sqe, s);
 }
 

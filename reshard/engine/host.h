@@ -3,11 +3,12 @@
  * The host engine: writes images as files, with io_uring and reflink.
  *
  *     run of one source, block aligned on both sides, 64 KiB or more  -> FICLONERANGE
- *     other long run of one source                                   -> copied in the kernel
+ *     other long run of one source                                   -> read into a buffer, write
  *     strided, short                                                 -> gather into a buffer, write
  *
- * Memory: registered buffers of HOST_BUFFER_BYTES, as many as the limit given allows (at least 2),
- * each in flight on its own.  Without io_uring the same steps are done one after the other.
+ * Memory: buffers of RS_HOST_BUFFER_BYTES, as many as the limit given allows (at least 2), each in
+ * flight on its own.  They are not registered with the ring: writes into the page cache gain nothing
+ * by it, and pinning them took longer than writing a small topology.  Without io_uring the same steps are done one after the other.
  * Thread: one at a time.
  */
 #ifndef RS_HOST_H
