@@ -139,6 +139,7 @@ static int describe(struct rs_image *im, const struct meta_view *view, const cha
 {
 	const char *logical = view->state->tensors[list->at[0].entry->tensor].file;
 	struct sc_map by = {0};
+	struct rs_header_facts facts = o->header_of(o->arg, logical);
 	struct sc_buf header = {0};
 	int rc = 0;
 
@@ -157,7 +158,7 @@ static int describe(struct rs_image *im, const struct meta_view *view, const cha
 			rc = sc_nomem(err);
 	}
 	if (rc == 0 && rs_safetensors_is(file))
-		rc = rs_safetensors_header(im->tensors, im->nr, o->metadata_of(o->arg, logical), &header, err);
+		rc = rs_safetensors_header(im->tensors, im->nr, facts.metadata, facts.skew, &header, err);
 	else if (rc == 0)
 		rc = place_bytes(im, file, err);
 	im->header = header.text;

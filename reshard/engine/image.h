@@ -25,8 +25,14 @@ struct rs_origins {
 	/** The blob of a rank's stored file of such a view; false: there is none. */
 	bool (*blob_of)(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
 			uint64_t *ret_blob, uint64_t *ret_bytes);
-	/** Metadata that all ranks' files of a logical file agree on, or NULL. */
-	const char *(*metadata_of)(void *arg, const char *logical_file);
+	/**
+	 * What all views of a logical file have in their headers, however it is stored: materialization must
+	 * not change a byte of any of them.
+	 */
+	struct rs_header_facts {
+		const char *metadata;	/* that all ranks agree on, or NULL */
+		uint32_t skew;		/* byte of a block at which data begins */
+	} (*header_of)(void *arg, const char *logical_file);
 };
 
 struct rs_image {

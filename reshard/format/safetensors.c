@@ -267,7 +267,7 @@ static int add_tensor(struct sc_buf *buf, const struct rs_tensor_at *t, struct s
 	return rc;
 }
 
-int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata,
+int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata, uint32_t skew,
 			  struct sc_buf *ret, struct sc_err *err)
 {
 	const size_t begin = ret->bytes;
@@ -296,7 +296,7 @@ int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char 
 	if (ret->failed)
 		return sc_nomem(err);
 	n = ret->bytes - begin;
-	sc_buf_printf(ret, "%*s", (int)((SC_DATA_ALIGN - n % SC_DATA_ALIGN) % SC_DATA_ALIGN), "");
+	sc_buf_printf(ret, "%*s", (int)((skew + SC_DATA_ALIGN - n % SC_DATA_ALIGN) % SC_DATA_ALIGN), "");
 	if (ret->failed)
 		return sc_nomem(err);
 	n = ret->bytes - begin - 8;

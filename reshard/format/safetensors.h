@@ -45,11 +45,12 @@ const struct rs_tensor_at *rs_safetensors_find(const struct rs_safetensors *st, 
 
 /**
  * Order and place tensors canonically (whole blocks first, then the widest type, then by name),
- * and make the header; its end is padded with blanks to SC_DATA_ALIGN so that the data
- * section can be reflinked.  Sets begin and end of every tensor.  `metadata` is JSON or NULL.
+ * and make the header; it is padded with blanks so that the data begins at byte `skew` of a block
+ * of SC_DATA_ALIGN: where that of the sources does, blocks can be reflinked and copies are of whole
+ * pages.  Sets begin and end of every tensor.  `metadata` is JSON or NULL.
  * Errors: SC_E_LIMIT (header over the format's limit), SC_E_NO_MEMORY.
  */
-int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata,
+int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata, uint32_t skew,
 			  struct sc_buf *ret, struct sc_err *err);
 
 /** Keys that both texts have with equal values, as JSON; NULL when there are none. -1: memory. */

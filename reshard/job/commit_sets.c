@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SKEW_UNIT 8 /* bytes: every element stays aligned */
+
 static int set_presentation(struct commit *c, struct rs_set *set)
 {
 	set->job = c->job->id;
@@ -40,9 +42,35 @@ static int merge_metadata(struct commit *c, struct rs_set *set, const char *meta
 	return 0;
 }
 
+/* Bytes of large tensors, by the byte of a block at which they begin (multiples of SKEW_UNIT). */
+struct skews {
+	uint64_t bytes[SC_DATA_ALIGN / SKEW_UNIT];
+};
+
+static void count_skews(struct skews *all, const struct rs_safetensors *st)
+{
+	for (uint32_t i = 0; i < st->nr; i++) {
+		const struct rs_tensor_at *t = &st->tensors[i];
+
+		if (t->end - t->begin >= RS_CLONE_BYTES_MIN && t->begin % SKEW_UNIT == 0)
+			all->bytes[t->begin % SC_DATA_ALIGN / SKEW_UNIT] += t->end - t->begin;
+	}
+}
+
+static uint32_t most_common(const struct skews *all)
+{
+	uint32_t most = 0;
+
+	for (uint32_t i = 1; i < SC_DATA_ALIGN / SKEW_UNIT; i++)
+		if (all->bytes[i] > all->bytes[most])
+			most = i;
+	return most * SKEW_UNIT;
+}
+
 static int tensor_set(struct commit *c, const char *logical)
 {
 	struct rs_set *set = rs_set_new(logical, META_SET_TENSORS);
+	struct skews skews = {{0}};
 	bool first = true, differ = false;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
 
@@ -52,10 +80,14 @@ static int tensor_set(struct commit *c, const char *logical)
 		if (!it->logical || strcmp(it->logical, logical) != 0 || it->w.kind != META_WORK_FILE)
 			continue;
 		rc = item_to_blob(c, set, it, it->w.blob);
-		if (rc == 0 && it->blob)
+		if (rc == 0 && it->blob) {
 			rc = merge_metadata(c, set, it->blob->st.metadata, first, &differ);
+			count_skews(&skews, &it->blob->st);
+		}
 		first = false;
 	}
+	if (rc == 0)
+		set->skew = most_common(&skews);
 	for (uint32_t t = 0; t < c->state.nr && rc == 0; t++) {
 		const struct meta_tensor *x = &c->state.tensors[t];
 

@@ -210,6 +210,7 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 		set->layout_id = v->layout_id;
 		set->layout = v->layout;
 		set->verified = META_EQUAL;
+		set->skew = old->skew;
 		set->metadata = old->metadata ? sc_strdup(old->metadata) : NULL;
 		set->hashes = old->hashes ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->hashes)) : NULL;
 		if ((old->metadata && !set->metadata) || (old->hashes && !set->hashes))

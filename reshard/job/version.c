@@ -39,6 +39,7 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	set->job = row->job;
 	set->layout_id = row->layout;
 	set->verified = row->verified;
+	set->skew = row->skew;
 	if (rc == 0) {
 		set->layout = kept->layout;
 		rc = meta_topology_parse(set->layout, row->topology, &set->topo, l->err);
@@ -280,19 +281,19 @@ static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank
 	return true;
 }
 
-static const char *origin_metadata(void *arg, const char *logical_file)
+static struct rs_header_facts origin_header(void *arg, const char *logical_file)
 {
 	const struct rs_version *v = arg;
 
 	for (size_t i = 0; i < v->nr_sets; i++)
 		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, logical_file) == 0)
-			return v->sets[i]->metadata;
-	return NULL;
+			return (struct rs_header_facts){v->sets[i]->metadata, v->sets[i]->skew};
+	return (struct rs_header_facts){0};
 }
 
 struct rs_origins rs_origins_of(struct rs_version *v)
 {
-	return (struct rs_origins){v, origin_view, origin_blob, origin_metadata};
+	return (struct rs_origins){v, origin_view, origin_blob, origin_header};
 }
 
 static void view_free(struct rs_view *view)

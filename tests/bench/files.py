@@ -28,7 +28,6 @@ def cut_job(m, job, size, old=4):
 
 
 SHORT = 3                 # times as many repetitions of what takes a fraction of a second
-SKEW = 40                 # bytes; what frameworks save begins after a header that ends anywhere
 
 
 def views(report, a):
@@ -46,12 +45,9 @@ def views_of(report, a, d, rings):
         # never: on XFS the first open would make a real file of `rows`, which is another case
         put(m.ctl("v", "topology"), "tp=2")
         rows, cols = (os.path.join(m.at, "v/0", f"{f}.safetensors") for f in ("rows", "cols"))
-        native, skewed = (os.path.join(d.path, n) for n in ("native", "skewed"))
+        native = os.path.join(d.path, "native")
         shutil.copyfile(rows, native)
-        with open(native, "rb") as from_, open(skewed, "wb") as to:
-            to.write(bytes(SKEW))
-            shutil.copyfileobj(from_, to, 1 << 20)
-        with Null(d, os.path.getsize(rows), options=options) as null, Null(d, skewed, SKEW, options) as some:
+        with Null(d, os.path.getsize(rows), options) as null, Null(d, native, options) as some:
             for mode, cold, targets in (("read", "", (0.60, 0.9, 0.33, 0.6)), ("mmap", "cold:", (0.28, 0.9, 0.28, None))):
                 if rings:
                     targets = (None,) * 4

@@ -247,12 +247,12 @@ class Mount:
 
 
 class Null:
-    """The null FUSE server with one file of so many bytes, or with those of a file from byte `skew` on."""
+    """The null FUSE server with one file of so many bytes, or with those of a file."""
 
-    def __init__(self, disk, what, skew=0, options=()):
+    def __init__(self, disk, what, options=()):
         self.at = os.path.join(disk.folder, "-".join(("null", os.path.basename(str(what)), *options)))
         os.makedirs(self.at, exist_ok=True)
-        self.daemon = subprocess.Popen([TOOL["null"], self.at, str(what), str(skew), *options])
+        self.daemon = subprocess.Popen([TOOL["null"], self.at, str(what), *options])
         self.file = os.path.join(self.at, "f")
         until(lambda: os.path.exists(self.file))
 

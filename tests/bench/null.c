@@ -2,11 +2,10 @@
 /*
  * The least that a FUSE server can do: one file, `f`, of BYTES, every read answered from one hot
  * buffer, with the options that Scalai mounts views with.  What a view costs beyond this is ours.
- * With FILE, each read is answered from the mapping of that file instead, from its byte SKEW on: the
- * least that a server of bytes that are somewhere can do (what was saved begins after a header, and
- * pages are not those of the answer).
+ * With FILE, each read is answered from the mapping of that file instead: the least that a server of
+ * bytes that are somewhere can do.
  *
- *     null MOUNTPOINT BYTES|FILE SKEW [io_uring]      in the foreground, until it is unmounted
+ *     null MOUNTPOINT BYTES|FILE [io_uring]      in the foreground, until it is unmounted
  */
 #define FUSE_USE_VERSION FUSE_MAKE_VERSION(3, 18)
 
@@ -24,7 +23,7 @@
 #define BUFFER_BYTES (4u << 20)
 
 static char *buffer, *mapped;
-static off_t file_bytes, skew;
+static off_t file_bytes;
 
 static void fill(fuse_ino_t ino, struct stat *st)
 {
@@ -78,7 +77,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, stru
 	else if ((off_t)bytes > file_bytes - at)
 		bytes = (size_t)(file_bytes - at);
 	if (mapped)
-		(void)fuse_reply_iov(req, &(struct iovec){mapped + skew + at, bytes}, 1);
+		(void)fuse_reply_iov(req, &(struct iovec){mapped + at, bytes}, 1);
 	else
 		(void)fuse_reply_buf(req, buffer, bytes);
 }
@@ -116,7 +115,7 @@ static int map(const char *what)
 	fd = open(what, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return -1;
-	file_bytes = st.st_size - skew;
+	file_bytes = st.st_size;
 	mapped = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
 	return mapped == MAP_FAILED ? -1 : 0;
 }
@@ -129,10 +128,9 @@ int main(int argc, char **argv)
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	struct fuse_session *se;
 
-	if (argc < 4 || argc > 5 || (argc == 5 && strcmp(argv[4], "io_uring") != 0))
+	if (argc < 3 || argc > 4 || (argc == 4 && strcmp(argv[3], "io_uring") != 0))
 		return 2;
-	skew = strtoll(argv[3], NULL, 10);
-	if (argc == 5)
+	if (argc == 4)
 		(void)strcat(options, ",io_uring");
 	if (map(argv[2]) < 0)
 		return 1;

@@ -91,7 +91,7 @@ static void one_row(void **state)
 	free(file);
 }
 
-static void written_is_read_back(void **unused)
+static void written_is_read_back_at(uint32_t skew)
 {
 	struct rs_tensor_at tensors[] = {
 		{.name = "b", .dtype = META_DTYPE_F32, .shape = {1, {3}}},
@@ -105,9 +105,9 @@ static void written_is_read_back(void **unused)
 	struct sc_err err;
 	unsigned char *file;
 
-	(void)unused;
-	assert_int_equal(0, rs_safetensors_header(tensors, 4, "{\"format\":\"pt\"}", &buf, &err));
-	assert_int_equal(0, buf.bytes % SC_DATA_ALIGN);
+	assert_int_equal(0, rs_safetensors_header(tensors, 4, "{\"format\":\"pt\"}", skew, &buf, &err));
+	assert_int_equal(skew, buf.bytes % SC_DATA_ALIGN);
+	assert_int_equal(buf.bytes, tensors[0].begin);
 	file = calloc(1, tensors[3].end);
 	memcpy(file, buf.text, buf.bytes);
 	assert_int_equal(0, rs_safetensors_parse(file, tensors[3].end, &st, &err));
@@ -117,6 +117,13 @@ static void written_is_read_back(void **unused)
 	rs_safetensors_done(&st);
 	free(file);
 	sc_buf_done(&buf);
+}
+
+static void written_is_read_back(void **unused)
+{
+	(void)unused;
+	for (uint32_t skew = 0; skew < SC_DATA_ALIGN; skew += 8)
+		written_is_read_back_at(skew);
 }
 
 static void names(void **unused)
