@@ -25,8 +25,8 @@ from harness import Mount, Report
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
          "many": meta.many, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save,
-         "data_read": data.reading, "data_start": data.start, "memory": moves.memory, "peers_disk": moves.peers_disk}
-ON_DEMAND = {"peers_disk"}
+         "data_read": data.reading, "data_start": data.start, "memory": moves.memory, "peers_disk": moves.peers_disk, "peers_xfs": moves.peers_xfs}
+ON_DEMAND = {"peers_disk", "peers_xfs"}
 
 
 def machine():
