@@ -114,7 +114,6 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 	return 0;
 }
 
-/* The topology of a job that has no version yet. */
 /* Layout and topology of a job that has no version yet. */
 static int save_first(struct rs_service *s, struct rs_job *job, uint64_t layout, const char *topology,
 		      struct sc_err *err)
@@ -124,6 +123,7 @@ static int save_first(struct rs_service *s, struct rs_job *job, uint64_t layout,
 	return rc < 0 ? rc : meta_catalog_end(s->catalog, meta_job_set_first(s->catalog, job->id, layout, topology, err), err);
 }
 
+/* The topology of a job that has no version yet. */
 static int first_topology(struct rs_service *s, struct rs_job *job, const char *text,
 			  struct sc_err *err)
 {

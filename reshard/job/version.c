@@ -257,15 +257,18 @@ static const struct rs_set *set_of_view(const struct rs_version *v, const struct
 	return NULL;
 }
 
-static const struct meta_view *origin_view(void *arg, const struct meta_tensor *tensor)
+static const struct rs_set *set_of_file(const struct rs_version *v, const char *logical_file)
 {
-	const struct rs_version *v = arg;
-
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, tensor->file) == 0)
-			return v->sets[i]->view;
+		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, logical_file) == 0)
+			return v->sets[i];
 	assert(!"a tensor of a version is in one of its sets");
 	return NULL;
+}
+
+static const struct meta_view *origin_view(void *arg, const struct meta_tensor *tensor)
+{
+	return set_of_file(arg, tensor->file)->view;
 }
 
 static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
@@ -283,12 +286,9 @@ static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank
 
 static struct rs_header_facts origin_header(void *arg, const char *logical_file)
 {
-	const struct rs_version *v = arg;
+	const struct rs_set *set = set_of_file(arg, logical_file);
 
-	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, logical_file) == 0)
-			return (struct rs_header_facts){v->sets[i]->metadata, v->sets[i]->skew};
-	return (struct rs_header_facts){0};
+	return (struct rs_header_facts){set->metadata, set->skew};
 }
 
 struct rs_origins rs_origins_of(struct rs_version *v)

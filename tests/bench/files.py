@@ -116,7 +116,7 @@ def unneeded_views(report, a):
                                  ("xfs", "row cuts, reflink in open", "tp=2")):
         with Disk(kind) as d, Mount(d, "unneeded") as m:
             cut_job(m, "v", a.file_bytes)
-            # files that Scalai wrote are block aligned; safetensors' own are not, and can't be cloned
+            # resharded twice before: clones of clones, where the file system has them
             put(m.ctl("v", "topology"), "tp=8")
             m.materialize("v")
             put(m.ctl("v", "topology"), "tp=4")
