@@ -12,6 +12,10 @@
 #define SLOTS_MAX 16
 #define READ_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
 #define SOURCES_OPEN_MAX 64
+/* Write-back begins in pieces of this size, that far behind: buffers in flight are not dirty yet. */
+#define WRITE_BACK_BYTES (32u << 20)
+#define WRITE_BACK_BEHIND (SLOTS_MAX * (uint64_t)RS_HOST_BUFFER_BYTES)
+#define WRITE_BACKS_MAX SLOTS_MAX	/* in flight: the ring has room for as many beside the slots */
 
 struct slot {
 	bool busy;
@@ -23,7 +27,7 @@ struct rs_host {
 	const struct meta_store *store;
 	struct io_uring ring;
 	bool has_ring;
-	unsigned nr_slots, busy;
+	unsigned nr_slots, busy, write_backs;
 	struct slot slots[SLOTS_MAX];
 	unsigned char *memory;
 	struct {
@@ -38,6 +42,8 @@ struct rs_host {
 	bool must_clone;
 	rs_host_tick_fn *tick;
 	void *arg;
+	bool will_flush;
+	uint64_t write_back_at;		/* it has begun up to here */
 	uint64_t cloned;
 	struct sc_err *err;
 };
@@ -146,6 +152,24 @@ static void prepare(struct rs_host *h, struct slot *s)
 	io_uring_sqe_set_data(sqe, s);
 }
 
+/*
+ * Of [write_back_at, to): in the kernel's workers, for it waits for the device's queue.  Advice: the
+ * flush at the end has the errors, and finds what was left out here.
+ */
+static void begin_write_back(struct rs_host *h, uint64_t to)
+{
+	uint64_t from = h->write_back_at;
+	struct io_uring_sqe *sqe;
+
+	if (h->write_backs == WRITE_BACKS_MAX || to - from > UINT32_MAX)
+		return;
+	h->write_back_at = to;
+	sqe = io_uring_get_sqe(&h->ring);
+	io_uring_prep_sync_file_range(sqe, h->fd, (unsigned)(to - from), from, SYNC_FILE_RANGE_WRITE);
+	io_uring_sqe_set_data(sqe, NULL);
+	h->write_backs++;
+}
+
 static int start(struct rs_host *h, struct slot *s)
 {
 	int n;
@@ -155,6 +179,8 @@ static int start(struct rs_host *h, struct slot *s)
 		return sc_pwrite_all(h->fd, s->buffer, s->bytes, s->at) < 0
 			       ? sc_fail_sys(h->err, errno, "engine: cannot write") : tick(h, s->bytes);
 	prepare(h, s);
+	if (h->will_flush && s->at >= h->write_back_at + WRITE_BACK_BYTES + WRITE_BACK_BEHIND)
+		begin_write_back(h, s->at - WRITE_BACK_BEHIND);
 	s->busy = true;
 	h->busy++;
 	n = sc_sys.ring_submit(&h->ring);
@@ -192,7 +218,10 @@ static int reap(struct rs_host *h)
 	s = io_uring_cqe_get_data(cqe);
 	result = cqe->res;
 	io_uring_cqe_seen(&h->ring, cqe);
-	return complete(h, s, result);
+	if (s)
+		return complete(h, s, result);
+	h->write_backs--;
+	return 0;
 }
 
 static int get_slot(struct rs_host *h, struct slot **ret)
@@ -352,7 +381,7 @@ static int write_image(struct rs_host *h)
 	return drain(h, rc);
 }
 
-static int write_file(struct rs_host *host, const struct rs_image *image, int fd, bool must_clone,
+static int write_file(struct rs_host *host, const struct rs_image *image, int fd, bool must_clone, bool will_flush,
 		      rs_host_tick_fn *tick_fn, void *arg, struct sc_err *err)
 {
 	host->image = image;
@@ -362,21 +391,25 @@ static int write_file(struct rs_host *host, const struct rs_image *image, int fd
 	host->tick = tick_fn;
 	host->arg = arg;
 	host->cloned = 0;
+	host->will_flush = will_flush;
+	host->write_back_at = 0;
 	host->err = err;
 	return write_image(host);
 }
 
-int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd,
+int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd, bool will_flush,
 		  rs_host_tick_fn *tick_fn, void *arg, uint64_t *ret_cloned, struct sc_err *err)
 {
-	int rc = write_file(host, image, fd, false, tick_fn, arg, err);
+	int rc = write_file(host, image, fd, false, will_flush, tick_fn, arg, err);
 
 	if (rc == 0)
 		*ret_cloned = host->cloned;
+	if (rc == 0 && will_flush)
+		(void)sc_sys.begin_write_back(fd); /* of the rest, and in small files of all */
 	return rc;
 }
 
 int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, struct sc_err *err)
 {
-	return write_file(host, image, fd, true, NULL, NULL, err);
+	return write_file(host, image, fd, true, false, NULL, NULL, err);
 }

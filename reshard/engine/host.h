@@ -8,7 +8,8 @@
  *
  * Memory: buffers of RS_HOST_BUFFER_BYTES, as many as the limit given allows (at least 2), each in
  * flight on its own.  They are not registered with the ring: writes into the page cache gain nothing
- * by it, and pinning them took longer than writing a small topology.  Without io_uring the same steps are done one after the other.
+ * by it, and pinning them took longer than writing a small topology.  Without io_uring the same steps
+ * are done one after the other.
  * Thread: one at a time.
  */
 #ifndef RS_HOST_H
@@ -28,11 +29,12 @@ int rs_host_new(const struct meta_store *store, uint64_t buffer_bytes_max, struc
 struct rs_host *rs_host_free(struct rs_host *host);
 
 /**
- * Write the image (open, not same_as a blob) into an empty file.  Not synced.
+ * Write the image (open, not same_as a blob) into an empty file.  Not synced; with `will_flush` the
+ * device begins while this writes, so that a flush later finds little to do.
  * *ret_cloned counts bytes that were reflinked.
  * Errors: SC_E_NO_SPACE, SC_E_SYSTEM, SC_E_CANCELLED; the file then has some of the bytes.
  */
-int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd,
+int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd, bool will_flush,
 		  rs_host_tick_fn *tick, void *arg, uint64_t *ret_cloned, struct sc_err *err);
 
 /**

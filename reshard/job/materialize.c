@@ -47,8 +47,6 @@ static int keep_fd(struct writer *me, const struct rs_set_blob *b, int fd)
 		sc_closep(&fd);
 		return 0;
 	}
-	/* the device can begin while the next file is written */
-	(void)sc_sys.begin_write_back(fd);
 	meta_store_note_dir(&me->dirs, b->blob);
 	return rs_flush_add(&me->flush, fd, (int)b->rank, b->path, &me->err);
 }
@@ -71,7 +69,7 @@ static int write_blob(struct writer *me, struct rs_image *im, struct rs_set_blob
 	if (rc == 0)
 		rc = meta_store_create(&p->s->store, b->blob, &fd, &me->err);
 	if (rc == 0)
-		rc = rs_host_write(me->host, im, fd, rs_pass_bytes, p, &cloned, &me->err);
+		rc = rs_host_write(me->host, im, fd, rs_job_syncs(p->job), rs_pass_bytes, p, &cloned, &me->err);
 	if (rc < 0)
 		return rc;
 	(void)__atomic_add_fetch(&p->s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);

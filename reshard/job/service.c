@@ -534,6 +534,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	for (size_t i = 0; i < s->layouts.nr; i++)
 		meta_layout_free(s->layouts.at[i]->layout);
 	sc_vec_done(&s->layouts);
+	sc_vec_done(&s->nameless);
 	sc_map_done(&s->path_ids);
 	sc_vec_done(&s->paths);
 	sc_arena_done(&s->paths_arena);

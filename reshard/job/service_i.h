@@ -237,6 +237,11 @@ struct rs_service {
 	bool has_worker, stop, kick, garbage;
 	pthread_mutex_t worker_lock;
 	pthread_cond_t worker_wake;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} nameless;			/* blobs without a row, whose files are to go; the worker's */
+	unsigned put_off;		/* times that they were left for later */
 	/* scrubber: under worker_lock, too */
 	pthread_t scrubber;
 	bool has_scrubber;
@@ -417,6 +422,8 @@ int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head
 /* worker.c */
 int rs_worker_start(struct rs_service *s, struct sc_err *err);
 void rs_worker_stop(struct rs_service *s);
+/** Something that may be waited for is to be done first. */
+bool rs_worker_is_called(struct rs_service *s);
 int rs_garbage(struct rs_service *s, struct sc_err *err);
 
 #endif

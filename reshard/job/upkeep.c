@@ -171,23 +171,12 @@ static int try_share(struct rs_service *s, const struct sealed *x, struct sc_err
 	return rc < 0 ? rc : 0;
 }
 
-/* Something else is to be done first. */
-static bool is_called(struct rs_service *s)
-{
-	bool called;
-
-	(void)pthread_mutex_lock(&s->worker_lock);
-	called = s->has_worker && (s->stop || s->kick);
-	(void)pthread_mutex_unlock(&s->worker_lock);
-	return called;
-}
-
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
 {
 	struct blobs u = {.err = err};
 	int rc = meta_blob_unhashed(s->catalog, on_blob, &u, err);
 
-	for (size_t i = 0; rc == 0 && i < u.nr && !is_called(s); i++) {
+	for (size_t i = 0; rc == 0 && i < u.nr && !rs_worker_is_called(s); i++) {
 		struct sealed *x = &u.at[i];
 		struct sc_err gone;
 		uint64_t bytes;

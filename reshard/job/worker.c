@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define RETRY_NS 2000000000
+#define PUT_OFF_MAX 4
 
 void rs_kick(struct rs_service *s, bool garbage)
 {
@@ -24,22 +25,29 @@ void rs_kick(struct rs_service *s, bool garbage)
 	(void)pthread_mutex_unlock(&s->worker_lock);
 }
 
-/* --- garbage --- */
+bool rs_worker_is_called(struct rs_service *s)
+{
+	bool called;
+
+	(void)pthread_mutex_lock(&s->worker_lock);
+	called = s->has_worker && (s->stop || s->kick);
+	(void)pthread_mutex_unlock(&s->worker_lock);
+	return called;
+}
+
+/* --- garbage: its rows go first, then its files; a crash between leaves files without rows, which the
+ * next start finds --- */
 
 struct garbage {
-	struct {
-		uint64_t *at;
-		size_t nr, room;
-	} blobs;
 	struct rs_service *s;
 	struct sc_err *err;
 };
 
 static int on_garbage(void *arg, uint64_t blob)
 {
-	struct garbage *g = arg;
+	const struct garbage *g = arg;
 
-	return sc_vec_push(&g->blobs, blob) < 0 ? sc_nomem(g->err) : 0;
+	return sc_vec_push(&g->s->nameless, blob) < 0 ? sc_nomem(g->err) : 0;
 }
 
 static int on_unused(void *arg, uint64_t blob)
@@ -57,22 +65,10 @@ static int on_file(void *arg, uint64_t blob)
 	return known < 0 ? known : known == 0 ? on_garbage(g, blob) : 0;
 }
 
-static int remove_blobs(struct garbage *g)
+static int remove_rows(struct rs_service *s, struct sc_err *err)
 {
-	int rc = 0;
-
-	for (size_t i = 0; i < g->blobs.nr && rc == 0; i++) {
-		rs_blob_forget(g->s->blobs, g->blobs.at[i]);
-		rc = rs_remove_bytes(g->s, g->blobs.at[i], g->err);
-	}
-	sc_vec_done(&g->blobs);
-	return rc;
-}
-
-/* Rows first, then files: a crash between leaves files without rows, which the next start finds. */
-static int collect_garbage(struct rs_service *s, struct sc_err *err)
-{
-	struct garbage g = {.s = s, .err = err};
+	struct garbage g = {s, err};
+	size_t before = s->nameless.nr;
 	int rc;
 
 	(void)pthread_mutex_lock(&s->making);
@@ -81,24 +77,52 @@ static int collect_garbage(struct rs_service *s, struct sc_err *err)
 	if (rc == 0)
 		rc = meta_catalog_end(s->catalog, meta_garbage(s->catalog, on_unused, &g, err), err);
 	(void)pthread_mutex_unlock(&s->making);
-	if (rc < 0) {
-		sc_vec_done(&g.blobs);
-		return rc;
+	if (rc < 0)
+		s->nameless.nr = before;
+	return rc;
+}
+
+/*
+ * Removing gigabytes takes seconds, and what the worker is called for is waited for: with `may_wait` the
+ * rest is left for later, some times.  A file that can't be removed is left to the next start.
+ */
+static int remove_files(struct rs_service *s, bool may_wait, struct sc_err *err)
+{
+	int rc = 0;
+
+	may_wait = may_wait && s->put_off < PUT_OFF_MAX;
+	while (rc == 0 && s->nameless.nr) {
+		uint64_t blob = s->nameless.at[s->nameless.nr - 1];
+
+		if (may_wait && rs_worker_is_called(s)) {
+			s->put_off++;
+			return 0;
+		}
+		s->nameless.nr--;
+		rs_blob_forget(s->blobs, blob);
+		rc = rs_remove_bytes(s, blob, err);
 	}
-	return remove_blobs(&g);
+	s->put_off = 0;
+	return rc;
+}
+
+static int collect_garbage(struct rs_service *s, struct sc_err *err)
+{
+	int rc = remove_rows(s, err);
+
+	return rc < 0 ? rc : remove_files(s, false, err);
 }
 
 int rs_garbage(struct rs_service *s, struct sc_err *err)
 {
-	struct garbage g = {.s = s, .err = err};
+	struct garbage g = {s, err};
 	int rc = collect_garbage(s, err);
 
 	if (rc == 0)
 		rc = meta_store_each(&s->store, on_file, &g, err);
-	if (rc == 0)
-		return remove_blobs(&g);
-	sc_vec_done(&g.blobs);
-	return rc;
+	if (rc < 0)
+		s->nameless.nr = 0;
+	return rc < 0 ? rc : remove_files(s, false, err);
 }
 
 /* --- progress --- */
@@ -275,14 +299,50 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 	return rc < 0 ? rc : collect_garbage(s, err);
 }
 
+static bool try_jobs(struct rs_service *s)
+{
+	struct rs_job *job;
+	bool again = false;
+
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
+		again |= !rs_job_is_removed(job) && try_job(s, job);
+	return again;
+}
+
+static void tidy(struct rs_service *s, bool garbage, bool may_wait)
+{
+	struct sc_err err;
+
+	if ((garbage && remove_rows(s, &err) < 0) || remove_files(s, may_wait, &err) < 0)
+		sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
+}
+
+/* What somebody may wait for comes first; true when it has to be tried again. */
+static bool work(struct rs_service *s, bool garbage)
+{
+	bool had_garbage = garbage || s->nameless.nr;
+	bool again = try_jobs(s);
+	struct sc_err err;
+
+	/* what a failed pass has written is of no use */
+	tidy(s, garbage || again, !again);
+	if (again && had_garbage) { /* there may be space now */
+		again = try_jobs(s);
+		tidy(s, again, !again);
+	}
+	if (!again && rs_hash_blobs(s, &err) < 0) {
+		sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
+		again = true;
+	}
+	return again;
+}
+
 static void *worker(void *arg)
 {
 	struct rs_service *s = arg;
 	bool again = false;
 
 	for (;;) {
-		struct sc_err err;
-		struct rs_job *job;
 		bool garbage;
 
 		(void)pthread_mutex_lock(&s->worker_lock);
@@ -298,24 +358,14 @@ static void *worker(void *arg)
 		}
 		if (s->stop) {
 			(void)pthread_mutex_unlock(&s->worker_lock);
+			tidy(s, false, false); /* fsck takes files without rows for what a crash has left */
 			return NULL;
 		}
 		s->kick = false;
 		garbage = s->garbage;
 		s->garbage = false;
 		(void)pthread_mutex_unlock(&s->worker_lock);
-		if (garbage && collect_garbage(s, &err) < 0)
-			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
-		again = false;
-		for (size_t i = 0; (job = rs_job_at(s, i)); i++)
-			again |= !rs_job_is_removed(job) && try_job(s, job);
-		if (!again && rs_hash_blobs(s, &err) < 0) {
-			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
-			again = true;
-		}
-		/* what a failed pass has written is of no use */
-		if (again && collect_garbage(s, &err) < 0)
-			sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
+		again = work(s, garbage);
 	}
 }
 
