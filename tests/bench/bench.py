@@ -4,12 +4,14 @@
     tools/bench [--reps N] [--quick] [--json FILE] [--page] [CASE…]
 
 Prints a table of ratios; --json writes all figures, --page rewrites the figures and plots of
-docs/benchmarks.md.  Without CASE all are run; --list names them.  Needs root (mounts, loop devices,
+docs/benchmarks.md.  Without CASE all are run but those that take long; --list names all, and CASE may be a
+pattern ('peers_xfs_*').  Needs root (mounts, loop devices,
 page cache) and about 25 GB of disk.  Ratios are of medians, both sides taken in turns in this run;
 one is refused when its two sides did not read or write the same bytes on the same file system with
 the same cache, and one whose repetitions spread over 20 % is marked as too noisy.
 """
 import argparse
+import fnmatch
 import json
 import os
 import platform
@@ -25,8 +27,7 @@ from harness import Mount, Report
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
          "many": meta.many, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save,
-         "data_read": data.reading, "data_start": data.start, "memory": moves.memory, "peers_disk": moves.peers_disk, "peers_xfs": moves.peers_xfs}
-ON_DEMAND = {"peers_disk", "peers_xfs"}
+         "data_read": data.reading, "data_start": data.start, "memory": moves.memory, **moves.ON_DEMAND}
 
 
 def machine():
@@ -52,6 +53,17 @@ def update(old, new, cases):
             "curves": curves, "later": sorted({*old.get("later", []), *cases})}
 
 
+def keep(a, report, was, cases):
+    """Writes --json's file; -> what is in it."""
+    out = {"machine": machine(), "rows": report.rows, "curves": report.curves, "later": []}
+    if was:
+        out = update(was, out, cases)
+    if a.json:
+        with open(a.json, "w") as f:
+            json.dump(out, f, indent=1)
+    return out
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("cases", nargs="*", metavar="CASE")
@@ -66,34 +78,32 @@ def main():
     if a.list:
         print("\n".join(CASES))
         return 0
-    if unknown := [c for c in a.cases if c not in CASES]:
+    if unknown := [c for c in a.cases if not fnmatch.filter(CASES, c)]:
         sys.exit(f"no case {', '.join(unknown)}; --list names them")
+    a.cases = [c for word in a.cases for c in fnmatch.filter(CASES, word)]
     a.file_bytes = (32 if a.quick else 512) << 20
     a.reps = min(a.reps, 5) if a.quick else a.reps
     a.peer_reps = 2 if a.quick else a.peer_reps
-    report, began = Report(), time.monotonic()
+    was = None
+    if a.update:
+        with open(a.json) as f:
+            was = json.load(f)
+    report, began, done = Report(), time.monotonic(), []
     report.curves = {}
-    for name in a.cases or [c for c in CASES if c not in ON_DEMAND]:
+    for name in a.cases or [c for c in CASES if c not in moves.ON_DEMAND]:
         print(f"== {name}", flush=True)
         before = len(report.rows)
         CASES[name](report, a)
         for row in report.rows[before:]:
             row["group"] = name
-        if a.json and not a.update: # what was measured stays, whatever happens to the next case
-            with open(a.json, "w") as f:
-                json.dump({"machine": machine(), "rows": report.rows, "curves": report.curves}, f, indent=1)
+        done.append(name)
+        keep(a, report, was, done) # what was measured stays, whatever happens to the next case
     if Mount.most_rss:
         report.add("daemon's anonymous memory, all of the above, at most", "", round(max(Mount.most_rss.values())), "MiB", 256, "low",
                    detail=", ".join(f"{k} {v:.0f}" for k, v in Mount.most_rss.items()))
     missed = [r for r in report.rows if r["met"] is False]
     print(f"{len(report.rows)} figures in {time.monotonic() - began:.0f} s, {len(missed)} miss their target")
-    out = {"machine": machine(), "rows": report.rows, "curves": report.curves, "later": []}
-    if a.update:
-        with open(a.json) as f:
-            out = update(json.load(f), out, a.cases)
-    if a.json:
-        with open(a.json, "w") as f:
-            json.dump(out, f, indent=1)
+    out = keep(a, report, was, done)
     if a.page:
         import page
         page.write(out)

@@ -1,4 +1,6 @@
 """Whole reshards and whole saves, against PyTorch DCP and the script that users write."""
+import contextlib
+import functools
 import json
 import os
 import shutil
@@ -11,10 +13,11 @@ import torch  # noqa: F401 (safe_open loads it at its first tensor: not on the c
 from safetensors import safe_open
 
 from files import cp_flushed, cut_job
-from harness import HERE, ROOT, Disk, Mount, Sample, drop_caches, io, may_ring, put, python, ring_switch, run, supply
+from harness import HERE, ROOT, Disk, Mount, Null, Sample, drop_caches, io, may_ring, put, python, ring_switch, run, supply
 
 TENPLEX = {"DP": ((4, 2, 1), (4, 2, 2)), "TP": ((4, 2, 1), (8, 2, 1)), "PP": ((4, 2, 1), (4, 4, 1)),
            "8to16": ((2, 4, 1), (4, 2, 2)), "16to8": ((4, 2, 2), (2, 4, 1))}
+SERVED = "FUSE servers of one mapping each (the limit)"
 VOCAB = 51200             # divides by 1024: DCP can't take part with one that is padded
 LAYOUT = f"use megatron-gpt vocab={VOCAB} tied=embedding.word_embeddings.weight"
 
@@ -123,6 +126,31 @@ def first_tensor(report, a):
                        round(statistics.median(times) * 1e3, 1), "ms", samples=(Sample(times, 0, "", ""),))
 
 
+def served(m, d, new, a, state):
+    """
+    -> seconds of the same two ways to use the same files, each from a FUSE server of its own that only answers from
+    a mapping of it: no server of these bytes is faster.  Neither a topology write nor a first open is on its clock.
+    """
+    to = os.path.join(d.path, "served")
+    os.mkdir(to)
+    with contextlib.ExitStack() as stack:
+        files = []
+        for i, f in enumerate(m.files("gpt", world(new))):
+            shutil.copyfile(f, os.path.join(to, str(i)))
+            files.append(stack.enter_context(Null(d, os.path.join(to, str(i)))).file)
+        loaders = Loaders()
+        stack.callback(loaders.close) # before the servers: it has the last file mapped
+        out = {"read": [], "load_file": []}
+        for _ in range(a.peer_reps):
+            out["read"] += io("all", 1, files, "", "")[0].seconds
+            supply(int(2.5 * state))
+            began = time.perf_counter()
+            loaders.load(files)
+            out["load_file"].append(time.perf_counter() - began)
+    shutil.rmtree(to)
+    return out
+
+
 def durable(m, old, new, a, state):
     """Seconds until everything is real files on stable storage."""
     times = []
@@ -180,6 +208,7 @@ def one_case(report, a, kind, case, size, label):
                 shutil.rmtree(source)
             loaders = Loaders()
             mine = ours(m, old, new, a, state, loaders)
+            limit = served(m, d, new, a, state)
             loaders.close()
             read, torch, first = (sample(mine[k]) for k in ("read", "load_file", "first"))
             where = f"{label} {d.fs} {case}"
@@ -187,8 +216,12 @@ def one_case(report, a, kind, case, size, label):
             report.ratio(f"{where}: all ranks read through views", "DCP's load", read, load, 5, f"{detail}; DCP {load.median:.2f} s")
             report.ratio(f"{where}: all ranks read through views", "naive script" + ("" if kind == "tmpfs" else " --fsync"), read, script,
                          4 if kind == "tmpfs" else 8, f"naive {script.median:.2f} s")
+            report.ratio(f"{where}: all ranks read through views", SERVED, read, sample(limit["read"]), None,
+                         f"they {statistics.median(limit['read']):.2f} s: {load.median / statistics.median(limit['read']):.1f} x DCP's load")
             report.ratio(f"{where}: each rank by load_file, touched", "DCP's load", torch, load, 2, f"{torch.median:.2f} s; new memory alone "
                          f"{floor(mine['bytes']):.2f} s")
+            report.ratio(f"{where}: each rank by load_file, touched", SERVED, torch, sample(limit["load_file"]), None,
+                         f"they {statistics.median(limit['load_file']):.2f} s: {load.median / statistics.median(limit['load_file']):.1f} x DCP's load")
             report.ratio(f"{where}: first tensor", "DCP's load", first, load, 100, f"{first.median * 1e3:.1f} ms")
             report.ratio(f"{where}: first tensor", "naive script", first, script, 100)
             bars = {"dcp": load.median, "naive": script.median, "views": read.median, "load_file": torch.median, "first": first.median}
@@ -251,26 +284,21 @@ def peers(report, a):
             one_case(report, a, kind, case, size, label)
 
 
-def others(report, a, kind, done):
-    """The cases that `peers` leaves out on disks: half an hour more each, so only when they are named."""
-    size, label = ("7e8", "0.7 GB") if a.quick else ("1.1e9", "1 GB")
-    for case in ("DP",) if a.quick else [c for c in TENPLEX if c != done]:
-        one_case(report, a, kind, case, size, label)
-
-
-def peers_disk(report, a):
-    others(report, a, "disk", "TP")
-    if not a.quick:
-        one_case(report, a, "disk", "TP", "4.3e9", "4 GB")
-
-
-def peers_xfs(report, a):
-    others(report, a, "xfs", "PP")
-
-
 def peers_large(report, a):
     if not a.quick:
         one_case(report, a, "tmpfs", "TP", "4.3e9", "4 GB")
+
+
+def apart(report, a, kind, case, size, label):
+    if a.quick:
+        size, label = "7e8", "0.7 GB"
+    one_case(report, a, kind, case, size, label)
+
+
+# what `peers` and `peers_large` leave out: an hour and a half more, so only where they are named
+ON_DEMAND = {f"peers_{name}_{case}": functools.partial(apart, kind=kind, case=case, size="1.1e9", label="1 GB")
+             for name, kind, done in (("ext4", "disk", "TP"), ("xfs", "xfs", "PP")) for case in TENPLEX if case != done}
+ON_DEMAND["peers_ext4_4GB"] = functools.partial(apart, kind="disk", case="TP", size="4.3e9", label="4 GB")
 
 
 def save(report, a):
