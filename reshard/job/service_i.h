@@ -241,7 +241,8 @@ struct rs_service {
 		size_t nr, room;
 		uint64_t *at;
 	} nameless;			/* blobs without a row, whose files are to go; the worker's */
-	unsigned put_off;		/* times that they were left for later */
+	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
+	unsigned hash_put_off;		/* the same of the blob that is to be hashed */
 	/* scrubber: under worker_lock, too */
 	pthread_t scrubber;
 	bool has_scrubber;
@@ -249,6 +250,8 @@ struct rs_service {
 	int64_t scrub_every_s;		/* 0: never */
 	uint64_t scrub_rate;		/* bytes a second, 0: no limit */
 };
+
+#define RS_PUT_OFF_MAX 4
 
 /* data_view.c */
 struct rs_corpus *rs_corpus_ref(struct rs_corpus *corpus);

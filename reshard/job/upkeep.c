@@ -171,6 +171,27 @@ static int try_share(struct rs_service *s, const struct sealed *x, struct sc_err
 	return rc < 0 ? rc : 0;
 }
 
+static int on_hashed(void *arg, uint64_t bytes)
+{
+	(void)bytes;
+	return rs_worker_is_called(arg);
+}
+
+/* A blob can have many gigabytes, and what the worker is called for is waited for: it is left for later,
+ * some times. */
+static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
+			 struct sc_err *err)
+{
+	bool may_wait = s->hash_put_off < RS_PUT_OFF_MAX;
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = meta_store_open_damaged(&s->store, blob, O_RDONLY, &fd, err);
+
+	if (rc == 0)
+		rc = hash_fd(fd, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
+	s->hash_put_off = rc == SC_E_CANCELLED ? s->hash_put_off + 1 : 0;
+	return rc;
+}
+
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
 {
 	struct blobs u = {.err = err};
@@ -182,7 +203,7 @@ int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
 		uint64_t bytes;
 
 		/* one that was removed meanwhile needs none */
-		if (rs_hash_blob(s, x->id, x->hash, &bytes, &gone) < 0 || bytes != x->bytes)
+		if (hash_or_leave(s, x->id, x->hash, &bytes, &gone) < 0 || bytes != x->bytes)
 			continue;
 		rc = try_share(s, x, err);
 		if (rc == 0)

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define RETRY_NS 2000000000
-#define PUT_OFF_MAX 4
 
 void rs_kick(struct rs_service *s, bool garbage)
 {
@@ -90,7 +89,7 @@ static int remove_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 {
 	int rc = 0;
 
-	may_wait = may_wait && s->put_off < PUT_OFF_MAX;
+	may_wait = may_wait && s->put_off < RS_PUT_OFF_MAX;
 	while (rc == 0 && s->nameless.nr) {
 		uint64_t blob = s->nameless.at[s->nameless.nr - 1];
 
