@@ -70,8 +70,14 @@ static int write_blob(struct writer *me, struct rs_image *im, struct rs_set_blob
 		rc = meta_store_create(&p->s->store, b->blob, &fd, &me->err);
 	if (rc == 0)
 		rc = rs_host_write(me->host, im, fd, rs_job_syncs(p->job), rs_pass_bytes, p, &cloned, &me->err);
-	if (rc < 0)
+	if (rc < 0) {
+		struct sc_err ignored;
+
+		/* on a full disk even the removal of garbage needs room for its rows: these bytes make some */
+		if (b->blob)
+			(void)meta_store_remove(&p->s->store, b->blob, &ignored);
 		return rc;
+	}
 	(void)__atomic_add_fetch(&p->s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);
 	(void)__atomic_add_fetch(&p->s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
 	return keep_fd(me, b, sc_steal_fd(&fd));
