@@ -254,9 +254,14 @@ static int check_rings(struct sc_err *err)
 {
 	static const char switch_[] = "/sys/module/fuse/parameters/enable_uring";
 	char text[2] = "";
-	int device = open("/dev/fuse", O_RDWR | O_CLOEXEC); /* loads the module */
-	FILE *f = fopen(switch_, "re");
+	int device;
+	FILE *f;
 
+	if (!FS_LIBFUSE_IS_PRIVATE)
+		return sc_fail(err, SC_E_SYSTEM, "io_uring: the system's libfuse, which this program was built with, loses requests over "
+			       "io_uring; build with the private one of tools/setup");
+	device = open("/dev/fuse", O_RDWR | O_CLOEXEC); /* loads the module */
+	f = fopen(switch_, "re");
 	sc_closep(&device);
 	if (f) {
 		(void)!fread(text, 1, 1, f);

@@ -10,6 +10,7 @@
 #include "meta/base/log.h"
 
 #define SLOTS_MAX 16
+#define WAIT_SECONDS 10		/* without a completion: it is said, and looked at again */
 #define READ_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
 #define SOURCES_OPEN_MAX 64
 /* Write-back begins in pieces of this size, that far behind: buffers in flight are not dirty yet. */
@@ -27,6 +28,7 @@ struct rs_host {
 	const struct meta_store *store;
 	struct io_uring ring;
 	bool has_ring;
+	bool refused, mute;		/* the ring: took no entry, gives no completions */
 	unsigned nr_slots, busy, write_backs;
 	struct slot slots[SLOTS_MAX];
 	unsigned char *memory;
@@ -55,9 +57,18 @@ static int real_ring_init(struct io_uring *ring, unsigned entries)
 	return io_uring_queue_init(entries, ring, 0);
 }
 
+/* A disk may take its time; a wakeup that got lost must not take all of it. */
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
 {
-	return io_uring_wait_cqe(ring, ret);
+	for (unsigned seconds = 0;;) {
+		struct __kernel_timespec at_most = {.tv_sec = WAIT_SECONDS};
+		int rc = io_uring_wait_cqe_timeout(ring, ret, &at_most);
+
+		if (rc != -ETIME)
+			return rc;
+		seconds += WAIT_SECONDS;
+		sc_log(SC_LOG_WARN, "engine: the disk has not answered for %u s, waiting on", seconds);
+	}
 }
 
 __attribute__((constructor)) static void set_ring_defaults(void)
@@ -170,10 +181,24 @@ static void begin_write_back(struct rs_host *h, uint64_t to)
 	h->write_backs++;
 }
 
+/* An entry that the ring does not take is not in flight: its slot must not be waited for. */
+static int submit(struct rs_host *h, struct slot *s)
+{
+	while (io_uring_sq_ready(&h->ring)) {
+		int n = sc_sys.ring_submit(&h->ring);
+
+		if (n <= 0 && n != -EINTR) {
+			h->refused = true;
+			s->busy = false;
+			h->busy--;
+			return sc_fail_sys(h->err, n ? -n : EIO, "engine: cannot submit");
+		}
+	}
+	return 0;
+}
+
 static int start(struct rs_host *h, struct slot *s)
 {
-	int n;
-
 	s->done = 0;
 	if (!h->has_ring)
 		return sc_pwrite_all(h->fd, s->buffer, s->bytes, s->at) < 0
@@ -183,26 +208,22 @@ static int start(struct rs_host *h, struct slot *s)
 		begin_write_back(h, s->at - WRITE_BACK_BEHIND);
 	s->busy = true;
 	h->busy++;
-	n = sc_sys.ring_submit(&h->ring);
-	return n < 0 ? sc_fail_sys(h->err, -n, "engine: cannot submit") : 0;
+	return submit(h, s);
 }
 
 /* One completion: short writes go on. */
 static int complete(struct rs_host *h, struct slot *s, int result)
 {
-	int n;
-
 	if (result == -EINTR || result == -EAGAIN)
 		result = 0;
 	s->done += result > 0 ? (uint64_t)result : 0;
-	if (result < 0 || s->done == s->bytes) {
+	if (result < 0 || s->done == s->bytes || h->refused) {
 		s->busy = false;
 		h->busy--;
 		return result < 0 ? sc_fail_sys(h->err, -result, "engine: cannot write") : tick(h, s->bytes);
 	}
 	prepare(h, s);
-	n = sc_sys.ring_submit(&h->ring);
-	return n < 0 ? sc_fail_sys(h->err, -n, "engine: cannot submit") : 0;
+	return submit(h, s);
 }
 
 static int reap(struct rs_host *h)
@@ -213,8 +234,10 @@ static int reap(struct rs_host *h)
 
 	if (n == -EINTR)
 		return 0;
-	if (n < 0)
+	if (n < 0) {
+		h->mute = true;
 		return sc_fail_sys(h->err, -n, "engine: cannot wait");
+	}
 	s = io_uring_cqe_get_data(cqe);
 	result = cqe->res;
 	io_uring_cqe_seen(&h->ring, cqe);
@@ -240,20 +263,33 @@ static int get_slot(struct rs_host *h, struct slot **ret)
 	}
 }
 
-/* Every buffer is ours again when this returns, also after an error. */
+/* What a ring did not take would go out with the next entries, so it ends; files after this one need none. */
+static void end_ring(struct rs_host *h)
+{
+	sc_sys.ring_exit(&h->ring);
+	h->has_ring = h->refused = h->mute = false;
+	h->busy = h->write_backs = 0;
+	for (unsigned i = 0; i < h->nr_slots; i++)
+		h->slots[i].busy = false;
+}
+
+/*
+ * Every buffer is ours again when this returns, also after an error.  (Not of a ring that gives no
+ * completions; what it may still write goes into a file that is given up.)
+ */
 static int drain(struct rs_host *h, int rc)
 {
 	struct sc_err ignored, *err = h->err;
 
-	while (h->busy) {
+	while (h->busy && !h->mute) {
 		if (rc < 0)
 			h->err = &ignored;
 		if (reap(h) < 0 && rc == 0)
 			rc = err->code;
-		if (rc < 0 && h->busy > h->nr_slots)
-			break;
 	}
 	h->err = err;
+	if (h->refused || h->mute)
+		end_ring(h);
 	return rc;
 }
 

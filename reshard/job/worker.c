@@ -312,7 +312,10 @@ static void tidy(struct rs_service *s, bool garbage, bool may_wait)
 {
 	struct sc_err err;
 
-	if ((garbage && remove_rows(s, &err) < 0) || remove_files(s, may_wait, &err) < 0)
+	if (garbage && remove_rows(s, &err) < 0)
+		sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
+	/* also then: files whose rows went before are room */
+	if (remove_files(s, may_wait, &err) < 0)
 		sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
 }
 
