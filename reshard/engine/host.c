@@ -323,14 +323,14 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	return tick(h, bytes);
 }
 
-/* Bytes up to the block where a clone can begin; 0: none can. */
+/* Bytes up to the block where a clone of a run can begin; UINT64_MAX: none can. */
 static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
 			   const unsigned char *data)
 {
-	uint64_t from = (uint64_t)(data - h->image->blobs[source]->map);
-
-	return h->clone && run >= 2 * RS_CLONE_BYTES_MIN && at % SC_DATA_ALIGN &&
-		       at % SC_DATA_ALIGN == from % SC_DATA_ALIGN ? SC_DATA_ALIGN - at % SC_DATA_ALIGN : 0;
+	if (!h->clone || run < 2 * RS_CLONE_BYTES_MIN || source == UINT32_MAX ||
+	    at % SC_DATA_ALIGN != (uint64_t)(data - h->image->blobs[source]->map) % SC_DATA_ALIGN)
+		return UINT64_MAX;
+	return (SC_DATA_ALIGN - at % SC_DATA_ALIGN) % SC_DATA_ALIGN;
 }
 
 /*
@@ -346,7 +346,7 @@ static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t sou
 	int fd, rc;
 
 	*ret = 0;
-	if (h->must_clone || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data))
+	if (h->must_clone || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data) != UINT64_MAX)
 		return 0;
 	rc = source_fd(h, blob->id, &fd);
 	if (rc == 0)
@@ -371,13 +371,20 @@ static uint64_t tensor_border(const struct rs_image *im, uint64_t at)
 	return at < im->tensors[i].begin ? im->tensors[i].begin : im->tensors[i].end;
 }
 
-/* How many bytes to gather at once. */
+/* How many bytes to gather at once: not those of a block that can be cloned, of this run or of the next. */
 static uint64_t piece_bytes(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
 			    const unsigned char *data)
 {
 	uint64_t n = sc_min_u64(tensor_border(h->image, at) - at, RS_HOST_BUFFER_BYTES);
-	uint64_t head = source == UINT32_MAX ? 0 : clone_head(h, at, run, source, data);
+	uint64_t head = clone_head(h, at, run, source, data);
 
+	if (head == UINT64_MAX && h->clone && run && run < n) {
+		uint64_t next = rs_image_run(h->image, at + run, h->image->bytes - at - run, &data, &source);
+
+		head = clone_head(h, at + run, next, source, data);
+		if (head != UINT64_MAX)
+			head += run;
+	}
 	return head && head < n ? head : n;
 }
 
