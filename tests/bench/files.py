@@ -79,13 +79,14 @@ def views_of(report, a, d, rings):
 
 
 def blob_of(m, path):
-    """The file in the store whose bytes these are: both sides then read the same pages of memory."""
+    """The file in the store whose bytes these are: both sides then read the same pages of memory. Older
+    versions may have equal files with pages of their own: the newest is the head's."""
     size = os.path.getsize(path)
-    for folder, _, names in os.walk(os.path.join(m.store, "blobs")):
-        for name in names:
-            blob = os.path.join(folder, name)
-            if os.path.getsize(blob) == size and subprocess.run(["cmp", "-s", blob, path]).returncode == 0:
-                return blob
+    blobs = [b for folder, _, names in os.walk(os.path.join(m.store, "blobs")) for b in (os.path.join(folder, n) for n in names if n.isdigit())
+             if os.path.getsize(b) == size]
+    for blob in sorted(blobs, key=lambda b: int(os.path.basename(b)), reverse=True):
+        if subprocess.run(["cmp", "-s", blob, path]).returncode == 0:
+            return blob
     raise LookupError(path)
 
 
