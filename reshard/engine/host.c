@@ -72,8 +72,8 @@ static void nudge(struct io_uring *ring)
 }
 
 /*
- * Linux 6.18 may leave an entry without a worker, when a thread's last ring ended just before it made the
- * next (seen in the fault test: no completion for minutes, no worker of io_uring in the process).
+ * On Linux 6.18 an entry was seen to stay without a completion for minutes, with no worker of io_uring in the
+ * process (in the fault test, in a thread that made and ended many rings).  Why is not known.
  */
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
 {

@@ -76,12 +76,18 @@ static int hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t r
 	return rc;
 }
 
-int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes, struct sc_err *err)
+static int hash_blob(struct rs_service *s, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t hash[16], uint64_t *ret_bytes,
+		     struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	int rc = meta_store_open_damaged(&s->store, blob, O_RDONLY, &fd, err);
 
-	return rc < 0 ? rc : hash_fd(fd, blob, NULL, NULL, hash, ret_bytes, err);
+	return rc < 0 ? rc : hash_fd(fd, blob, tick, arg, hash, ret_bytes, err);
+}
+
+int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes, struct sc_err *err)
+{
+	return hash_blob(s, blob, NULL, NULL, hash, ret_bytes, err);
 }
 
 /* 1: the same bytes, 0: not, or an error. */
@@ -183,11 +189,8 @@ static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], 
 			 struct sc_err *err)
 {
 	bool may_wait = s->hash_put_off < RS_PUT_OFF_MAX;
-	sc_cleanup(sc_closep) int fd = -1;
-	int rc = meta_store_open_damaged(&s->store, blob, O_RDONLY, &fd, err);
+	int rc = hash_blob(s, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
 
-	if (rc == 0)
-		rc = hash_fd(fd, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
 	s->hash_put_off = rc == SC_E_CANCELLED ? s->hash_put_off + 1 : 0;
 	return rc;
 }
