@@ -109,7 +109,9 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 		sc_log(SC_LOG_INFO, "rank %u '%s' stays a view: %s", rank, file, err.msg);
 	if (made.blob && !kept)
 		rs_kick(s, true); /* what was made is garbage */
-	if (kept)
+	if (kept) {
+		(void)__atomic_add_fetch(&s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
 		(void)__atomic_add_fetch(&s->counters.reflinked_bytes, im->bytes, __ATOMIC_RELAXED);
+	}
 	return kept;
 }

@@ -15,6 +15,7 @@
 struct rs_copy {
 	uint32_t source;
 	uint8_t nr;
+	uint8_t turns;	/* this and the next ones whose runs take turns in the target; set by rs_gather_finish() */
 	uint64_t to, from, run;
 	uint64_t ext[SC_DIMS_MAX], to_stride[SC_DIMS_MAX], from_stride[SC_DIMS_MAX];
 };
@@ -34,7 +35,7 @@ struct rs_gather {
 int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
 		  const struct meta_box *source_box, unsigned element_bytes);
 
-/** Sets has_padding and gives unused memory back: call once after all copies. */
+/** Sets has_padding and turns, and gives unused memory back: call once after all copies. */
 void rs_gather_finish(struct rs_gather *g);
 void rs_gather_done(struct rs_gather *g);
 

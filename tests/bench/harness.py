@@ -226,6 +226,11 @@ class Mount:
         put(self.ctl(job, "config"), "materialize=never")
         return took
 
+    def written(self):
+        """Bytes that were written to materialize, so far: what was not reflinked."""
+        counts = dict(line.split() for line in get(os.path.join(self.at, ".ctl/metrics")).splitlines() if line[0] != "#")
+        return int(counts["scalai_materialized_bytes_total"]) - int(counts["scalai_reflinked_bytes_total"])
+
     def files(self, job, ranks):
         return [os.path.join(d, f) for r in range(ranks)
                 for d in (os.path.join(self.at, job, str(r)),) for f in sorted(os.listdir(d))]

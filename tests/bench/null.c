@@ -3,9 +3,10 @@
  * The least that a FUSE server can do: one file, `f`, of BYTES, every read answered from one hot
  * buffer, with the options that Scalai mounts views with.  What a view costs beyond this is ours.
  * With FILE, each read is answered from the mapping of that file instead: the least that a server of
- * bytes that are somewhere can do.
+ * bytes that are somewhere can do.  With `rows`, from its two halves in turns, RUN bytes of each: the
+ * least that a server of bytes that are in many pieces can do.
  *
- *     null MOUNTPOINT BYTES|FILE [io_uring]      in the foreground, until it is unmounted
+ *     null MOUNTPOINT BYTES|FILE [io_uring|rows]      in the foreground, until it is unmounted
  */
 #define FUSE_USE_VERSION FUSE_MAKE_VERSION(3, 18)
 
@@ -21,9 +22,11 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES (4u << 20)
+#define RUN 1024u
 
 static char *buffer, *mapped;
 static off_t file_bytes;
+static int rows;
 
 static void fill(fuse_ino_t ino, struct stat *st)
 {
@@ -68,6 +71,27 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	(void)fuse_reply_open(req, fi);
 }
 
+/* The same work as of a view whose rows come from two ranks; one buffer for each thread. */
+static void reply_rows(fuse_req_t req, size_t bytes, size_t at)
+{
+	static _Thread_local char *gathered;
+	size_t n, half = (size_t)file_bytes / 2 / RUN * RUN;
+
+	if (!gathered)
+		gathered = aligned_alloc(2 << 20, BUFFER_BYTES);
+	if (!gathered) {
+		(void)fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	for (size_t done = 0; done < bytes; done += n) {
+		size_t row = (at + done) / RUN, in = (at + done) % RUN;
+
+		n = RUN - in < bytes - done ? RUN - in : bytes - done;
+		memcpy(gathered + done, mapped + row % 2 * half + row / 2 * RUN + in, n);
+	}
+	(void)fuse_reply_buf(req, gathered, bytes);
+}
+
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
 {
 	(void)ino;
@@ -76,7 +100,9 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, stru
 		bytes = 0;
 	else if ((off_t)bytes > file_bytes - at)
 		bytes = (size_t)(file_bytes - at);
-	if (mapped)
+	if (rows)
+		reply_rows(req, bytes, (size_t)at);
+	else if (mapped)
 		(void)fuse_reply_iov(req, &(struct iovec){mapped + at, bytes}, 1);
 	else
 		(void)fuse_reply_buf(req, buffer, bytes);
@@ -128,11 +154,12 @@ int main(int argc, char **argv)
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	struct fuse_session *se;
 
-	if (argc < 3 || argc > 4 || (argc == 4 && strcmp(argv[3], "io_uring") != 0))
+	rows = argc == 4 && strcmp(argv[3], "rows") == 0;
+	if (argc < 3 || argc > 4 || (argc == 4 && !rows && strcmp(argv[3], "io_uring") != 0))
 		return 2;
-	if (argc == 4)
+	if (argc == 4 && !rows)
 		(void)strcat(options, ",io_uring");
-	if (map(argv[2]) < 0)
+	if (map(argv[2]) < 0 || (rows && !mapped))
 		return 1;
 	buffer = aligned_alloc(2 << 20, BUFFER_BYTES);
 	if (!buffer)
