@@ -26,6 +26,7 @@
 #define SC_JOBS_MAX (1u << 20)	      /* a job has 20 bits in a nodeid */
 #define SC_VIEWS_MAX (1u << 20)	      /* likewise a view: version x topology, over the store's life */
 #define SC_PATHS_MAX (1u << 20)	      /* likewise an interned path inside rank directories */
+#define SC_CLONE_BYTES_MIN (64u << 10) /* a clone costs 17 us: below this copying is faster */
 #define SC_DATA_ALIGN 4096u	      /* data section of the files that Scalai writes: reflink works */
 
 #endif

@@ -32,10 +32,11 @@ EMBED(meta_schema3_sql, "schema3.sql");
 EMBED(meta_schema4_sql, "schema4.sql");
 EMBED(meta_schema5_sql, "schema5.sql");
 EMBED(meta_schema6_sql, "schema6.sql");
+EMBED(meta_schema7_sql, "schema7.sql");
 
 /* Step i brings a database from user_version i to i + 1. */
 static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql, meta_schema3_sql, meta_schema4_sql,
-					  meta_schema5_sql, meta_schema6_sql};
+					  meta_schema5_sql, meta_schema6_sql, meta_schema7_sql};
 #define VERSION_NOW ((int)(sizeof(migrations) / sizeof(*migrations)))
 
 struct meta_catalog {

@@ -328,7 +328,7 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	int fd, rc;
 
 	*ret = 0;
-	if (!h->clone || bytes < RS_CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
+	if (!h->clone || bytes < SC_CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
 		return 0;
 	bytes -= bytes % SC_DATA_ALIGN;
 	rc = source_fd(h, blob->id, &fd);
@@ -351,7 +351,7 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
 			   const unsigned char *data)
 {
-	if (!h->clone || run < 2 * RS_CLONE_BYTES_MIN || source == UINT32_MAX ||
+	if (!h->clone || run < 2 * SC_CLONE_BYTES_MIN || source == UINT32_MAX ||
 	    at % SC_DATA_ALIGN != (uint64_t)(data - h->image->blobs[source]->map) % SC_DATA_ALIGN)
 		return UINT64_MAX;
 	return (SC_DATA_ALIGN - at % SC_DATA_ALIGN) % SC_DATA_ALIGN;

@@ -139,7 +139,6 @@ static int describe(struct rs_image *im, const struct meta_view *view, const cha
 {
 	const char *logical = view->state->tensors[list->at[0].entry->tensor].file;
 	struct sc_map by = {0};
-	struct rs_header_facts facts = o->header_of(o->arg, logical);
 	struct sc_buf header = {0};
 	int rc = 0;
 
@@ -150,15 +149,16 @@ static int describe(struct rs_image *im, const struct meta_view *view, const cha
 		return sc_nomem(err);
 	for (size_t i = 0; i < list->nr && rc == 0; i++) {
 		const struct meta_stored *s = &list->at[i];
+		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
 
 		im->tensors[i] = (struct rs_tensor_at){
 			.name = sc_arena_copy(&im->arena, s->name, strlen(s->name)),
-			.dtype = view->state->tensors[s->entry->tensor].dtype, .shape = s->piece.shape};
+			.dtype = t->dtype, .shape = s->piece.shape, .skew = o->skew_of(o->arg, t)};
 		if (!im->tensors[i].name || sc_map_put(&by, s->name, strlen(s->name), (void *)s) < 0)
 			rc = sc_nomem(err);
 	}
 	if (rc == 0 && rs_safetensors_is(file))
-		rc = rs_safetensors_header(im->tensors, im->nr, facts.metadata, facts.skew, &header, err);
+		rc = rs_safetensors_header(im->tensors, im->nr, o->metadata_of(o->arg, logical), &header, err);
 	else if (rc == 0)
 		rc = place_bytes(im, file, err);
 	im->header = header.text;
@@ -225,7 +225,7 @@ bool rs_image_clones(const struct rs_image *im)
 		aligned = n && (uint64_t)(data - im->blobs[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
 		if (n == 0)
 			n = SC_DATA_ALIGN; /* padding: a block at a time is good enough for a guess */
-		if (aligned && n >= RS_CLONE_BYTES_MIN)
+		if (aligned && n >= SC_CLONE_BYTES_MIN)
 			clones++;
 		else
 			rest += n;

@@ -12,8 +12,6 @@
 #ifndef RS_IMAGE_H
 #define RS_IMAGE_H
 
-#define RS_CLONE_BYTES_MIN (64u << 10)	/* a clone costs 17 us: below this copying is faster */
-
 #include "reshard/engine/blobs.h"
 #include "reshard/plan/plan.h"
 
@@ -26,13 +24,12 @@ struct rs_origins {
 	bool (*blob_of)(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
 			uint64_t *ret_blob, uint64_t *ret_bytes);
 	/**
-	 * What all views of a logical file have in their headers, however it is stored: materialization must
-	 * not change a byte of any of them.
+	 * What decides the bytes of all views of a logical file, however it is stored: materialization must
+	 * not change one of them.  Metadata that all ranks agree on, or NULL; and the byte of a block at which a
+	 * tensor began where it was written.
 	 */
-	struct rs_header_facts {
-		const char *metadata;	/* that all ranks agree on, or NULL */
-		uint32_t skew;		/* byte of a block at which data begins */
-	} (*header_of)(void *arg, const char *logical_file);
+	const char *(*metadata_of)(void *arg, const char *logical_file);
+	uint32_t (*skew_of)(void *arg, const struct meta_tensor *tensor);
 };
 
 struct rs_image {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/format/safetensors.h"
+#include "reshard/format/arrange.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -196,27 +197,6 @@ const struct rs_tensor_at *rs_safetensors_find(const struct rs_safetensors *st, 
 	return sc_map_get(&st->by_name, name, strlen(name));
 }
 
-static bool is_whole_blocks(const struct rs_tensor_at *t)
-{
-	uint64_t bytes;
-
-	return meta_tensor_bytes(t->dtype, &t->shape, &bytes) && bytes % SC_DATA_ALIGN == 0;
-}
-
-/*
- * Tensors of whole blocks first: all of them lie on block borders then, whatever small ones there
- * are, and can be reflinked.  Wide types before narrow ones, so that every element is aligned.
- */
-static int canonical(const void *a, const void *b)
-{
-	const struct rs_tensor_at *x = a, *y = b;
-	bool bx = is_whole_blocks(x), by = is_whole_blocks(y);
-
-	if (bx != by)
-		return bx ? -1 : 1;
-	return x->dtype != y->dtype ? (int)y->dtype - (int)x->dtype : strcmp(x->name, y->name);
-}
-
 /* A JSON string.  Names seldom need more than quotes, and there are thousands: the library's own
  * building and printing of them took half of the time of an open. */
 static int add_string(struct sc_buf *buf, const char *text, struct sc_err *err)
@@ -267,23 +247,22 @@ static int add_tensor(struct sc_buf *buf, const struct rs_tensor_at *t, struct s
 	return rc;
 }
 
-int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata, uint32_t skew,
+int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata,
 			  struct sc_buf *ret, struct sc_err *err)
 {
 	const size_t begin = ret->bytes;
 	uint64_t at = 0, n;
+	uint32_t skew;
+	int rc = rs_arrange_tensors(tensors, nr, &skew, err);
 
-	if (nr)
-		qsort(tensors, nr, sizeof(*tensors), canonical);
+	if (rc < 0)
+		return rc;
 	sc_buf_add(ret, "\0\0\0\0\0\0\0\0{", 9);
 	if (metadata)
 		sc_buf_printf(ret, "\"%s\":%s%s", METADATA, metadata, nr ? "," : "");
 	for (uint32_t i = 0; i < nr; i++) {
-		uint64_t bytes;
-		int rc;
+		const uint64_t bytes = tensors[i].end;
 
-		if (!meta_tensor_bytes(tensors[i].dtype, &tensors[i].shape, &bytes))
-			return sc_fail(err, SC_E_LIMIT, "safetensors: tensor '%s' overflows", tensors[i].name);
 		tensors[i].begin = at;
 		tensors[i].end = at += bytes;
 		if (i)

@@ -16,6 +16,7 @@ struct rs_tensor_at {
 	enum meta_dtype dtype;
 	struct meta_shape shape;
 	uint64_t begin, end;	/* bytes, from the start of the file */
+	uint32_t skew;		/* of one to write: byte of a block at which it should begin, a multiple of 8 */
 };
 
 struct rs_safetensors {
@@ -44,13 +45,12 @@ void rs_safetensors_done(struct rs_safetensors *st);
 const struct rs_tensor_at *rs_safetensors_find(const struct rs_safetensors *st, const char *name);
 
 /**
- * Order and place tensors canonically (whole blocks first, then the widest type, then by name),
- * and make the header; it is padded with blanks so that the data begins at byte `skew` of a block
- * of SC_DATA_ALIGN: where that of the sources does, blocks can be reflinked and copies are of whole
- * pages.  Sets begin and end of every tensor.  `metadata` is JSON or NULL.
+ * Order (reshard/format/arrange.h) and place tensors, and make the header; it is padded with blanks so that the data
+ * begins where most tensors' skew wants it: where that of the sources does, blocks can be reflinked and
+ * copies are of whole pages.  Sets begin and end of every tensor.  `metadata` is JSON or NULL.
  * Errors: SC_E_LIMIT (header over the format's limit), SC_E_NO_MEMORY.
  */
-int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata, uint32_t skew,
+int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata,
 			  struct sc_buf *ret, struct sc_err *err);
 
 /** Keys that both texts have with equal values, as JSON; NULL when there are none. -1: memory. */

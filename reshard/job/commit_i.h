@@ -40,6 +40,8 @@ struct commit {
 	struct rs_version *version;
 };
 
+/** The order of items once they are read: by rank, then path. */
+int rs_commit_by_rank(const void *a, const void *b);
 /** Step 2: headers of what was written, and the logical tensors of the new version (c->state). */
 int rs_commit_read(struct commit *c);
 /** The new version's sets: of what was written, and what is taken over (c->version). */

@@ -189,7 +189,7 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 	return 0;
 }
 
-static int by_rank(const void *a, const void *b)
+int rs_commit_by_rank(const void *a, const void *b)
 {
 	const struct item *x = a, *y = b;
 
@@ -224,7 +224,7 @@ int rs_commit_read(struct commit *c)
 
 	rs_step(RS_STEP_COMMIT_READ);
 	if (c->items.nr)
-		qsort(c->items.at, c->items.nr, sizeof(*c->items.at), by_rank);
+		qsort(c->items.at, c->items.nr, sizeof(*c->items.at), rs_commit_by_rank);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		struct item *it = &c->items.at[i];
 

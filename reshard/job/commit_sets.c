@@ -42,35 +42,47 @@ static int merge_metadata(struct commit *c, struct rs_set *set, const char *meta
 	return 0;
 }
 
-/* Bytes of large tensors, by the byte of a block at which they begin (multiples of SKEW_UNIT). */
-struct skews {
-	uint64_t bytes[SC_DATA_ALIGN / SKEW_UNIT];
-};
-
-static void count_skews(struct skews *all, const struct rs_safetensors *st)
+static const struct item *find_item(const struct commit *c, uint32_t rank, const char *path)
 {
-	for (uint32_t i = 0; i < st->nr; i++) {
-		const struct rs_tensor_at *t = &st->tensors[i];
+	const struct item key = {.rank = rank, .w.path = (char *)path};
 
-		if (t->end - t->begin >= RS_CLONE_BYTES_MIN && t->begin % SKEW_UNIT == 0)
-			all->bytes[t->begin % SC_DATA_ALIGN / SKEW_UNIT] += t->end - t->begin;
-	}
+	return bsearch(&key, c->items.at, c->items.nr, sizeof(key), rs_commit_by_rank);
 }
 
-static uint32_t most_common(const struct skews *all)
+/* Where in a block each tensor begins on one of the ranks that wrote it: on most it is the same byte. */
+static int note_skews(struct commit *c, struct rs_set *set)
 {
-	uint32_t most = 0;
+	const struct meta_view *v = set->view;
+	struct sc_arena arena = {0};
+	int rc = 0;
 
-	for (uint32_t i = 1; i < SC_DATA_ALIGN / SKEW_UNIT; i++)
-		if (all->bytes[i] > all->bytes[most])
-			most = i;
-	return most * SKEW_UNIT;
+	set->skews = sc_zalloc_array(set->state.nr + 1, sizeof(*set->skews));
+	if (!set->skews)
+		return sc_nomem(c->err);
+	for (uint32_t t = 0; t < set->state.nr && rc == 0; t++) {
+		const struct meta_entry *e = &v->entries[v->first[t]];
+		uint32_t coords[SC_AXES_MAX] = {0};
+		const char *file = NULL, *name = NULL;
+		const struct rs_tensor_at *at = NULL;
+		const struct item *it = NULL;
+
+		for (int i = 0; i < v->topo->nr_axes; i++)
+			coords[i] = e->fixed[i] == META_FREE ? 0 : e->fixed[i];
+		rc = meta_entry_stored(v, e, coords, &arena, &file, &name) < 0 ? sc_nomem(c->err) : 0;
+		if (rc == 0)
+			it = find_item(c, meta_topology_rank(v->topo, coords), file);
+		if (it && it->blob)
+			at = rs_safetensors_find(&it->blob->st, name);
+		if (at && at->begin % SKEW_UNIT == 0)
+			set->skews[t] = (uint16_t)(at->begin % SC_DATA_ALIGN);
+	}
+	sc_arena_done(&arena);
+	return rc;
 }
 
 static int tensor_set(struct commit *c, const char *logical)
 {
 	struct rs_set *set = rs_set_new(logical, META_SET_TENSORS);
-	struct skews skews = {{0}};
 	bool first = true, differ = false;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
 
@@ -80,14 +92,10 @@ static int tensor_set(struct commit *c, const char *logical)
 		if (!it->logical || strcmp(it->logical, logical) != 0 || it->w.kind != META_WORK_FILE)
 			continue;
 		rc = item_to_blob(c, set, it, it->w.blob);
-		if (rc == 0 && it->blob) {
+		if (rc == 0 && it->blob)
 			rc = merge_metadata(c, set, it->blob->st.metadata, first, &differ);
-			count_skews(&skews, &it->blob->st);
-		}
 		first = false;
 	}
-	if (rc == 0)
-		set->skew = most_common(&skews);
 	for (uint32_t t = 0; t < c->state.nr && rc == 0; t++) {
 		const struct meta_tensor *x = &c->state.tensors[t];
 
@@ -97,6 +105,8 @@ static int tensor_set(struct commit *c, const char *logical)
 	}
 	if (rc == 0)
 		rc = rs_set_finish(set, c->err);
+	if (rc == 0)
+		rc = note_skews(c, set);
 	if (rc == 0 && differ) {
 		sc_sys.release(set->report);
 		set->report = sc_strdup("metadata: ranks' __metadata__ differ; only what all agree on is kept\n");

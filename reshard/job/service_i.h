@@ -23,7 +23,8 @@ struct rs_set {
 	struct meta_state state;
 	struct meta_view *view;			/* NULL for plain files */
 	char *metadata;				/* or NULL */
-	uint32_t skew;				/* byte of a block at which its views' data begins, as in most that was written */
+	uint16_t *skews;			/* byte of a block at which each tensor began where it was written */
+	uint32_t skew;				/* of all of them, if there are no skews (stores before version 7) */
 	bool same_on_all;			/* a plain file that all ranks share */
 	size_t nr_blobs, room_blobs;
 	struct rs_set_blob {

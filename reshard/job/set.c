@@ -163,6 +163,7 @@ void rs_set_unref(struct rs_set *set)
 	sc_sys.release(set->metadata);
 	sc_sys.release(set->report);
 	sc_sys.release(set->hashes);
+	sc_sys.release(set->skews);
 	sc_sys.release(set->blobs);
 	sc_sys.release(set);
 }
@@ -234,7 +235,10 @@ void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
 	for (uint32_t i = 0; i < set->state.nr; i++) {
 		const struct meta_tensor *t = &set->state.tensors[i];
 
-		sc_buf_printf(buf, "%s\t%s", meta_dtype_name(t->dtype), set->hashes ? "" : "-");
+		sc_buf_printf(buf, "%s", meta_dtype_name(t->dtype));
+		if (set->skews)
+			sc_buf_printf(buf, "@%u", set->skews[i]);
+		sc_buf_printf(buf, "\t%s", set->hashes ? "" : "-");
 		for (int k = 0; set->hashes && k < 16; k++)
 			sc_buf_printf(buf, "%02x", set->hashes[i][k]);
 		sc_buf_add(buf, "\t", 1);
@@ -269,13 +273,16 @@ static void unescape(char *text)
 int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
 {
 	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
-	char *key = shape ? strchr(shape + 1, '\t') : NULL;
+	char *key = shape ? strchr(shape + 1, '\t') : NULL, *skew;
 	struct meta_shape s = {0};
 	int dtype;
 
 	if (!key)
 		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
 	*hash++ = *shape++ = *key++ = 0;
+	skew = strchr(line, '@');
+	if (skew)
+		*skew++ = 0;
 	dtype = meta_dtype_find(line, strlen(line));
 	for (char *save = NULL, *d = strtok_r(shape, ",", &save); d; d = strtok_r(NULL, ",", &save)) {
 		if (s.nr == SC_DIMS_MAX)
@@ -286,6 +293,14 @@ int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
 	unescape(key);
 	if (dtype < 0 || !strchr(key, ':'))
 		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad tensor '%s'", set->id, key);
+	if (skew) {
+		uint16_t *more = sc_sys.resize(set->skews, (set->state.nr + 1) * sizeof(*more));
+
+		if (!more)
+			return sc_nomem(err);
+		set->skews = more;
+		more[set->state.nr] = (uint16_t)(strtoul(skew, NULL, 10) % SC_DATA_ALIGN);
+	}
 	if (*hash != '-' && strlen(hash) == 32) {
 		uint8_t (*more)[16] = sc_sys.resize(set->hashes, (set->state.nr + 1) * sizeof(*more));
 

@@ -284,16 +284,21 @@ static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank
 	return true;
 }
 
-static struct rs_header_facts origin_header(void *arg, const char *logical_file)
+static const char *origin_metadata(void *arg, const char *logical_file)
 {
-	const struct rs_set *set = set_of_file(arg, logical_file);
+	return set_of_file(arg, logical_file)->metadata;
+}
 
-	return (struct rs_header_facts){set->metadata, set->skew};
+static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
+{
+	const struct rs_set *set = set_of_file(arg, tensor->file);
+
+	return set->skews ? set->skews[meta_state_find(&set->state, tensor->key) - set->state.tensors] : set->skew;
 }
 
 struct rs_origins rs_origins_of(struct rs_version *v)
 {
-	return (struct rs_origins){v, origin_view, origin_blob, origin_header};
+	return (struct rs_origins){v, origin_view, origin_blob, origin_metadata, origin_skew};
 }
 
 static void view_free(struct rs_view *view)

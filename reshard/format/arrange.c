@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/format/arrange.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define UNIT 8u		/* bytes: every element stays aligned */
+#define SKEWS (SC_DATA_ALIGN / UNIT)
+#define BRIDGES_MAX 64	/* of a file: an open must not take long, whatever the sizes are */
+#define SIZES_MAX 32	/* different ones that are tried for a bridge */
+
+/* Tensors by a number below SKEWS, each list in canonical order. */
+struct shelf {
+	uint32_t *at;
+	uint32_t next[SKEWS], end[SKEWS];
+};
+
+struct arrangement {
+	const struct rs_tensor_at *tensors;	/* canonical */
+	uint32_t nr, nr_placed;
+	uint32_t *places;	/* indexes, in file order */
+	bool *placed;
+	struct shelf whole;	/* by skew */
+	struct shelf odd;	/* what can shift others, by how many units of a block */
+	uint64_t left[SKEWS];	/* bytes of large whole ones of this skew that have no place yet */
+};
+
+static uint64_t bytes_of(const struct rs_tensor_at *t)
+{
+	return t->end - t->begin;
+}
+
+static bool is_whole(const struct rs_tensor_at *t)
+{
+	return bytes_of(t) % SC_DATA_ALIGN == 0;
+}
+
+/* Wide types before narrow ones, so that every element is aligned. */
+static int canonical(const void *a, const void *b)
+{
+	const struct rs_tensor_at *x = a, *y = b;
+
+	if (is_whole(x) != is_whole(y))
+		return is_whole(x) ? -1 : 1;
+	return x->dtype != y->dtype ? (int)y->dtype - (int)x->dtype : strcmp(x->name, y->name);
+}
+
+/* Where a tensor is on a shelf; SKEWS: on none. */
+static uint32_t key_of(const struct rs_tensor_at *t, bool whole)
+{
+	if (is_whole(t) != whole || (!whole && bytes_of(t) % UNIT))
+		return SKEWS;
+	return (uint32_t)(whole ? t->skew : bytes_of(t) % SC_DATA_ALIGN) / UNIT;
+}
+
+static void shelve(const struct arrangement *o, struct shelf *s, bool whole)
+{
+	uint32_t at = 0;
+
+	for (uint32_t i = 0; i < o->nr; i++) {
+		uint32_t k = key_of(&o->tensors[i], whole);
+
+		if (k < SKEWS)
+			s->end[k]++;
+	}
+	for (uint32_t k = 0; k < SKEWS; k++) {
+		s->next[k] = at;
+		at += s->end[k];
+		s->end[k] = s->next[k];
+	}
+	for (uint32_t i = 0; i < o->nr; i++) {
+		uint32_t k = key_of(&o->tensors[i], whole);
+
+		if (k < SKEWS)
+			s->at[s->end[k]++] = i;
+	}
+}
+
+static void place(struct arrangement *o, uint32_t i)
+{
+	o->placed[i] = true;
+	o->places[o->nr_placed++] = i;
+}
+
+static void place_group(struct arrangement *o, uint32_t skew)
+{
+	struct shelf *s = &o->whole;
+
+	while (s->next[skew] < s->end[skew])
+		place(o, s->at[s->next[skew]++]);
+	o->left[skew] = 0;
+}
+
+/*
+ * Places as few odd tensors as shift from skew `from` to one with whole tensors left, and returns that; SKEWS:
+ * there are none.  Breadth first over skews.
+ */
+static uint32_t bridge(struct arrangement *o, uint32_t from)
+{
+	uint16_t came[SKEWS], by[SKEWS], queue[SKEWS], sizes[SIZES_MAX];
+	uint32_t nr_sizes = 0, tail = 0;
+	struct shelf *odd = &o->odd;
+
+	for (uint16_t v = 0; v < SKEWS && nr_sizes < SIZES_MAX; v++)
+		if (odd->next[v] < odd->end[v])
+			sizes[nr_sizes++] = v;
+	memset(came, 0xff, sizeof(came));
+	came[from] = (uint16_t)from;
+	queue[tail++] = (uint16_t)from;
+	for (uint32_t head = 0; head < tail; head++) {
+		for (uint32_t i = 0; i < nr_sizes; i++) {
+			uint32_t to = (queue[head] + sizes[i]) % SKEWS, used = 1;
+
+			if (came[to] != UINT16_MAX)
+				continue;
+			for (uint32_t p = queue[head]; p != from; p = came[p])
+				used += by[p] == sizes[i];
+			if (used > odd->end[sizes[i]] - odd->next[sizes[i]])
+				continue;
+			came[to] = queue[head];
+			by[to] = sizes[i];
+			queue[tail++] = (uint16_t)to;
+			if (!o->left[to])
+				continue;
+			for (uint32_t p = to; p != from; p = came[p])
+				place(o, odd->at[odd->next[by[p]]++]);
+			return to;
+		}
+	}
+	return SKEWS;
+}
+
+static int group(struct arrangement *o, struct rs_tensor_at *tensors, uint32_t skew, struct sc_err *err)
+{
+	struct rs_tensor_at *sorted = sc_zalloc_array(o->nr, sizeof(*sorted));
+	uint32_t *indexes = sc_zalloc_array(o->nr, 3 * sizeof(*indexes));
+	bool *placed = sc_zalloc_array(o->nr, sizeof(*placed));
+	int rc = sorted && indexes && placed ? 0 : sc_nomem(err);
+
+	if (rc == 0) {
+		memcpy(sorted, tensors, o->nr * sizeof(*sorted));
+		o->tensors = sorted;
+		o->places = indexes;
+		o->whole.at = indexes + o->nr;
+		o->odd.at = indexes + 2 * (size_t)o->nr;
+		o->placed = placed;
+		shelve(o, &o->whole, true);
+		shelve(o, &o->odd, false);
+		place_group(o, skew);
+		for (int i = 0; i < BRIDGES_MAX && (skew = bridge(o, skew)) < SKEWS; i++)
+			place_group(o, skew);
+		for (uint32_t i = 0; i < o->nr; i++)
+			if (!placed[i])
+				place(o, i);
+		for (uint32_t i = 0; i < o->nr; i++)
+			tensors[i] = sorted[o->places[i]];
+	}
+	sc_sys.release(placed);
+	sc_sys.release(indexes);
+	sc_sys.release(sorted);
+	return rc;
+}
+
+/*
+ * The skew to begin with, in units.  Sums of the odd tensors' sizes are multiples of their greatest common divisor: of the skews
+ * that differ by such, and can be had in one file, those with most bytes; of these the most common.
+ */
+static uint32_t first_skew(const struct arrangement *o, const struct rs_tensor_at *tensors)
+{
+	uint64_t within[SKEWS] = {0};
+	uint32_t step = SKEWS, best = 0;
+
+	for (uint32_t i = 0; i < o->nr; i++) {
+		uint32_t k = key_of(&tensors[i], false), rest;
+
+		for (; k < SKEWS && k; k = rest) {
+			rest = step % k;
+			step = k;
+		}
+	}
+	for (uint32_t k = 0; k < SKEWS; k++)
+		within[k % step] += o->left[k];
+	for (uint32_t k = 0; k < SKEWS; k++)
+		if (within[k % step] > within[best % step] ||
+		    (within[k % step] == within[best % step] && o->left[k] > o->left[best]))
+			best = k;
+	return best;
+}
+
+int rs_arrange_tensors(struct rs_tensor_at *tensors, uint32_t nr, uint32_t *ret_skew, struct sc_err *err)
+{
+	struct arrangement o = {.nr = nr};
+	uint32_t groups = 0, first;
+
+	for (uint32_t i = 0; i < nr; i++) {
+		struct rs_tensor_at *t = &tensors[i];
+
+		t->begin = 0;
+		if (!meta_tensor_bytes(t->dtype, &t->shape, &t->end))
+			return sc_fail(err, SC_E_LIMIT, "safetensors: tensor '%s' overflows", t->name);
+		if (is_whole(t) && t->end >= SC_CLONE_BYTES_MIN)
+			o.left[t->skew / UNIT] += t->end;
+	}
+	if (nr)
+		qsort(tensors, nr, sizeof(*tensors), canonical);
+	for (uint32_t k = 0; k < SKEWS; k++)
+		groups += o.left[k] > 0;
+	first = groups ? first_skew(&o, tensors) : nr ? tensors[0].skew / UNIT : 0;
+	*ret_skew = first * UNIT;
+	return groups > 1 ? group(&o, tensors, first, err) : 0;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * In which order a file that Scalai writes holds its tensors.  Reflink shares whole blocks, so a tensor of
+ * whole blocks should begin at that byte of a block (its skew) at which it began where it was written.
+ * Frameworks save tensors by name, behind a header that ends anywhere, and each one that is not whole blocks
+ * shifts what is behind it:
+ *
+ *     saved    | header | a: 1 MiB | bias: 1.5 KiB | b: 1 MiB | bias | c: 2 MiB | bias ...
+ *     skew               520                         2056              3592
+ *
+ * Cut for another topology the small ones have other sizes, and nothing would lie where it lay.  So tensors of
+ * one skew go together, and between two groups go small tensors that are as long as the skews differ.
+ * Pure.
+ */
+#ifndef RS_ARRANGE_H
+#define RS_ARRANGE_H
+
+#include "reshard/format/safetensors.h"
+
+/**
+ * Sorts tensors, of which name, dtype, shape and skew (a multiple of 8) are set; each is aligned for its type where it comes
+ * to lie.  *ret_skew is where the data should begin, a multiple of 8.  If all that are whole blocks have one skew
+ * the order is: these first, then the widest type, then by name.  Of each tensor begin is 0 then, and end its bytes.
+ * Errors: SC_E_LIMIT (a size overflows), SC_E_NO_MEMORY.
+ */
+int rs_arrange_tensors(struct rs_tensor_at *tensors, uint32_t nr, uint32_t *ret_skew, struct sc_err *err);
+
+#endif
