@@ -244,6 +244,9 @@ struct rs_service {
 	} nameless;			/* blobs without a row, whose files are to go; the worker's */
 	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
 	unsigned hash_put_off;		/* the same of the blob that is to be hashed */
+	struct {
+		struct sc_err rows, files, hashes;
+	} said;				/* what the worker logged last of what fails still */
 	/* scrubber: under worker_lock, too */
 	pthread_t scrubber;
 	bool has_scrubber;

@@ -308,35 +308,58 @@ static bool try_jobs(struct rs_service *s)
 	return again;
 }
 
-static void tidy(struct rs_service *s, bool garbage, bool may_wait)
+static void keep_garbage(struct rs_service *s)
+{
+	(void)pthread_mutex_lock(&s->worker_lock);
+	s->garbage = true;
+	(void)pthread_mutex_unlock(&s->worker_lock);
+}
+
+/* What fails is tried again every two seconds: it is said once, until it works or fails in another way. */
+static void say(struct sc_err *said, int rc, const struct sc_err *err)
+{
+	if (rc < 0 && strcmp(said->msg, err->msg) != 0)
+		sc_log(SC_LOG_WARN, "%s, continuing", err->msg);
+	*said = rc < 0 ? *err : (struct sc_err){0};
+}
+
+/* False: rows of garbage are left. */
+static bool tidy(struct rs_service *s, bool garbage, bool may_wait)
 {
 	struct sc_err err;
+	int rows = 0;
 
-	if (garbage && remove_rows(s, &err) < 0)
-		sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
+	if (garbage) {
+		rows = remove_rows(s, &err);
+		say(&s->said.rows, rows, &err);
+	}
 	/* also then: files whose rows went before are room */
-	if (remove_files(s, may_wait, &err) < 0)
-		sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
+	say(&s->said.files, remove_files(s, may_wait, &err), &err);
+	return rows == 0;
 }
 
 /* What somebody may wait for comes first; true when it has to be tried again. */
 static bool work(struct rs_service *s, bool garbage)
 {
 	bool had_garbage = garbage || s->nameless.nr;
-	bool again = try_jobs(s);
+	bool again = try_jobs(s), tidied;
 	struct sc_err err;
 
 	/* what a failed pass has written is of no use */
-	tidy(s, garbage || again, !again);
+	tidied = tidy(s, garbage || again, !again);
 	if (again && had_garbage) { /* there may be space now */
 		again = try_jobs(s);
-		tidy(s, again, !again);
+		tidied = tidy(s, again || !tidied, !again);
 	}
-	if (!again && rs_hash_blobs(s, &err) < 0) {
-		sc_log(SC_LOG_WARN, "%s, continuing", err.msg);
-		again = true;
+	if (!tidied)
+		keep_garbage(s);
+	if (!again) {
+		int rc = rs_hash_blobs(s, &err);
+
+		say(&s->said.hashes, rc, &err);
+		again = rc < 0;
 	}
-	return again;
+	return again || !tidied;
 }
 
 static void *worker(void *arg)
@@ -360,7 +383,7 @@ static void *worker(void *arg)
 		}
 		if (s->stop) {
 			(void)pthread_mutex_unlock(&s->worker_lock);
-			tidy(s, false, false); /* fsck takes files without rows for what a crash has left */
+			(void)tidy(s, false, false); /* fsck takes files without rows for what a crash has left */
 			return NULL;
 		}
 		s->kick = false;

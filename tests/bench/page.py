@@ -76,7 +76,7 @@ def write(out):
     text = [f"{m['date']}: {m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, Linux {m['kernel']}, Python {m['python']}. "
             f"{len(rows)} figures, of which {len(judged)} have a target and {sum(r['met'] for r in judged)} meet it."]
     if out.get("later"):
-        text.append(f"Measured in later runs of the same day, of later code: {', '.join(out['later'])}. Nothing is compared across runs.")
+        text.append(f"Measured in later runs, by themselves: {', '.join(out['later'])}. Nothing is compared across runs.")
     if out["curves"].get("peers"):
         plot_peers(out["curves"]["peers"])
         text.append("![seconds of a reshard: Scalai, DCP, a script](benchmarks/peers.svg)")
