@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of open files.  Of views: straight from the blobs' mappings where a run is contiguous,
- * else gathered into a buffer.  Real files come here only where there is no passthrough.
+ * The bytes of open files.  Of views: straight from the blobs' mappings where runs are long, and what lies
+ * between them gathered into a buffer.  Real files come here only where there is no passthrough.
  */
 #include "fs/fs_i.h"
 #include "meta/base/guard.h"
@@ -13,9 +13,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define RUNS_MAX 16	/* pieces of memory that one reply is sent from without a copy */
-#define RUN_BYTES_MIN 4096
-#define PIECES_MAX 1000	/* of samples; writev takes 1024 */
+#define RUN_BYTES_MIN 8192 /* shorter ones are gathered: each piece of a reply costs the kernel some 100 ns */
+#define SHORT_RUNS_MAX 4   /* one after another: then the rest of their tensor is taken for such */
+#define PIECES_MAX 1000	   /* of a reply; writev takes 1024 */
 #define PIECE_BYTES_MIN 1024
 
 /*
@@ -83,24 +83,36 @@ void fs_buffers_done(void)
 
 /* --- read --- */
 
-/* Pieces of memory with exactly these bytes; -1: too many, too small, or padding. */
-static int find_runs(const struct rs_image *im, uint64_t at, size_t bytes, struct iovec *iov)
+/*
+ * What a reply is made of: long runs of memory, and (iov_base NULL) what is to be gathered between them, in all
+ * *ret_gather bytes.  -> how many pieces
+ */
+static int find_pieces(const struct rs_image *im, uint64_t at, size_t bytes, struct iovec *iov, size_t *ret_gather)
 {
-	int nr = 0;
+	int nr = 0, nr_short = 0;
 
-	while (bytes) {
+	*ret_gather = 0;
+	for (uint64_t n; bytes; at += n, bytes -= n) {
 		const unsigned char *data;
 		uint32_t source;
-		uint64_t n;
+		bool is_long;
 
-		if (nr == RUNS_MAX)
-			return -1;
 		n = rs_image_run(im, at, bytes, &data, &source);
-		if (n == 0 || (n < bytes && n < RUN_BYTES_MIN))
-			return -1;
-		iov[nr++] = (struct iovec){(void *)data, n};
-		at += n;
-		bytes -= n;
+		is_long = n && (n == bytes || n >= RUN_BYTES_MIN) && nr < PIECES_MAX - 1;
+		nr_short = is_long ? 0 : nr_short + 1;
+		if (is_long) {
+			iov[nr++] = (struct iovec){(void *)data, n};
+			continue;
+		}
+		if (nr == PIECES_MAX - 1)
+			n = bytes;
+		else if (n == 0 || nr_short > SHORT_RUNS_MAX)
+			n = sc_min_u64(rs_image_border(im, at) - at, bytes);
+		*ret_gather += n;
+		if (nr && !iov[nr - 1].iov_base)
+			iov[nr - 1].iov_len += n;
+		else
+			iov[nr++] = (struct iovec){NULL, n};
 	}
 	return nr;
 }
@@ -149,45 +161,60 @@ static void read_data(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 struct gather {
 	const struct rs_image *image;
 	uint64_t at;
-	size_t bytes;
+	struct iovec *iov;
+	int nr;
 	unsigned char *to;
 };
 
 static void gather(void *arg)
 {
 	const struct gather *g = arg;
+	unsigned char *to = g->to;
+	uint64_t at = g->at;
 
-	rs_image_read(g->image, g->at, g->bytes, g->to);
+	for (int i = 0; i < g->nr; i++) {
+		if (!g->iov[i].iov_base) {
+			rs_image_read(g->image, at, g->iov[i].iov_len, to);
+			g->iov[i].iov_base = to;
+			to += g->iov[i].iov_len;
+		}
+		at += g->iov[i].iov_len;
+	}
 }
 
 static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, uint64_t at)
 {
 	const struct rs_image *im = h->image;
 	struct buffer *buffer = NULL;
-	struct iovec iov[RUNS_MAX];
-	unsigned char *to;
-	int nr;
+	struct iovec iov[PIECES_MAX];
+	unsigned char *to = NULL;
+	size_t gathered = 0;
+	int nr = 0;
 
 	if (at >= im->bytes)
 		bytes = 0;
 	else if (bytes > im->bytes - at)
 		bytes = im->bytes - at;
-	/* over io_uring libfuse itself would read the mappings, without our guard */
-	nr = fuse_req_is_uring(req) ? -1 : find_runs(im, at, bytes, iov);
-	if (nr >= 0) {
-		(void)fuse_reply_iov(req, iov, nr);
-		return;
-	}
-	to = reply_room(req, bytes, &buffer);
-	if (!to) {
-		(void)fuse_reply_err(req, ENOMEM);
-		return;
+	if (!fuse_req_is_uring(req))
+		nr = find_pieces(im, at, bytes, iov, &gathered);
+	else if (bytes) /* libfuse itself would read the mappings, without our guard */
+		iov[nr++] = (struct iovec){NULL, bytes};
+	if (fuse_req_is_uring(req))
+		gathered = bytes;
+	if (gathered) {
+		to = reply_room(req, gathered, &buffer);
+		if (!to) {
+			(void)fuse_reply_err(req, ENOMEM);
+			return;
+		}
 	}
 	/* somebody shortened a blob behind our back: an error of this read, not the end of the mount */
-	if (sc_guard_run(gather, &(struct gather){im, at, bytes, to}))
+	if (gathered && !sc_guard_run(gather, &(struct gather){im, at, iov, nr, to}))
+		(void)fuse_reply_err(req, EIO);
+	else if (fuse_req_is_uring(req))
 		(void)fuse_reply_buf(req, (const char *)to, bytes);
 	else
-		(void)fuse_reply_err(req, EIO);
+		(void)fuse_reply_iov(req, iov, nr);
 	give_buffer(buffer);
 }
 

@@ -385,21 +385,11 @@ static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t sou
 	return start(h, s);
 }
 
-/* Where the tensor at byte `at` ends, or begins if `at` is before it: what follows may be cloned. */
-static uint64_t tensor_border(const struct rs_image *im, uint64_t at)
-{
-	uint32_t i = rs_image_tensor_at(im, at);
-
-	if (i == im->nr)
-		return im->bytes;
-	return at < im->tensors[i].begin ? im->tensors[i].begin : im->tensors[i].end;
-}
-
 /* How many bytes to gather at once: not those of a block that can be cloned, of this run or of the next. */
 static uint64_t piece_bytes(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
 			    const unsigned char *data)
 {
-	uint64_t n = sc_min_u64(tensor_border(h->image, at) - at, RS_HOST_BUFFER_BYTES);
+	uint64_t n = sc_min_u64(rs_image_border(h->image, at) - at, RS_HOST_BUFFER_BYTES);
 	uint64_t head = clone_head(h, at, run, source, data);
 
 	if (head == UINT64_MAX && h->clone && run && run < n) {

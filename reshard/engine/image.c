@@ -311,7 +311,8 @@ int rs_image_open(struct rs_image *im, struct rs_blobs *blobs, const struct rs_o
 			       err);
 }
 
-uint32_t rs_image_tensor_at(const struct rs_image *im, uint64_t at)
+/* The tensor that has byte `at`, or the next after it; nr: none.  Empty ones have no byte. */
+static uint32_t tensor_at(const struct rs_image *im, uint64_t at)
 {
 	uint32_t lo = 0, hi = im->nr;
 
@@ -326,6 +327,15 @@ uint32_t rs_image_tensor_at(const struct rs_image *im, uint64_t at)
 	return lo;
 }
 
+uint64_t rs_image_border(const struct rs_image *im, uint64_t at)
+{
+	uint32_t i = tensor_at(im, at);
+
+	if (i == im->nr)
+		return im->bytes;
+	return at < im->tensors[i].begin ? im->tensors[i].begin : im->tensors[i].end;
+}
+
 void rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsigned char *to)
 {
 	assert(at + bytes <= im->bytes && im->data);
@@ -337,7 +347,7 @@ void rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsig
 		at += n;
 		bytes -= n;
 	}
-	for (uint32_t i = rs_image_tensor_at(im, at); bytes; i++) {
+	for (uint32_t i = tensor_at(im, at); bytes; i++) {
 		const struct rs_tensor_at *t = &im->tensors[i];
 		uint64_t n = t->end - at < bytes ? t->end - at : bytes;
 
@@ -359,7 +369,7 @@ uint64_t rs_image_run(const struct rs_image *im, uint64_t at, uint64_t bytes,
 		*ret_source = UINT32_MAX;
 		return im->header_bytes - at < bytes ? im->header_bytes - at : bytes;
 	}
-	i = rs_image_tensor_at(im, at);
+	i = tensor_at(im, at);
 	n = rs_gather_run(&im->gathers[i], at - im->tensors[i].begin, bytes, ret_source, &from);
 	if (n)
 		*ret_data = im->data[*ret_source] + from;

@@ -76,8 +76,8 @@ void rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, un
 uint64_t rs_image_run(const struct rs_image *image, uint64_t at, uint64_t bytes,
 		      const unsigned char **ret_data, uint32_t *ret_source);
 
-/** The tensor that has byte `at`, or the next after it; nr: none.  Empty ones have no byte. */
-uint32_t rs_image_tensor_at(const struct rs_image *image, uint64_t at);
+/** Where the tensor at byte `at` ends, or begins if `at` is before it. */
+uint64_t rs_image_border(const struct rs_image *image, uint64_t at);
 
 /** Maps the sources of any gather: data[i] and blobs[i] for each of `sources`, in `arena`. */
 int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs,

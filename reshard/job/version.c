@@ -39,7 +39,7 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	set->job = row->job;
 	set->layout_id = row->layout;
 	set->verified = row->verified;
-	set->skew = row->skew;
+	set->skew = row->skew % SC_DATA_ALIGN;
 	if (rc == 0) {
 		set->layout = kept->layout;
 		rc = meta_topology_parse(set->layout, row->topology, &set->topo, l->err);

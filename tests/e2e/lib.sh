@@ -53,4 +53,7 @@ rings() {
 	fi
 	echo "$1" > $switch
 }
-need_torch() { "$PYTHON" -c 'import torch' 2>/dev/null || skip "torch is not installed: the tests with real training were NOT run"; }
+need_torch() { # MODULE… that is needed, too
+	"$PYTHON" -c 'import importlib.util as i, sys; sys.exit(any(not i.find_spec(m) for m in ("torch", *sys.argv[1:])))' "$@" ||
+		skip "torch${*:+, or $*,} is not installed: the tests with real training were NOT run"
+}
