@@ -187,20 +187,20 @@ static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 	const struct rs_image *im = h->image;
 	struct buffer *buffer = NULL;
 	struct iovec iov[PIECES_MAX];
+	const bool ring = fuse_req_is_uring(req);
 	unsigned char *to = NULL;
-	size_t gathered = 0;
-	int nr = 0;
+	size_t gathered;
+	int nr = 1;
 
 	if (at >= im->bytes)
 		bytes = 0;
 	else if (bytes > im->bytes - at)
 		bytes = im->bytes - at;
-	if (!fuse_req_is_uring(req))
+	/* over io_uring libfuse itself would read the mappings, without our guard: all is gathered */
+	iov[0] = (struct iovec){NULL, bytes};
+	gathered = bytes;
+	if (!ring)
 		nr = find_pieces(im, at, bytes, iov, &gathered);
-	else if (bytes) /* libfuse itself would read the mappings, without our guard */
-		iov[nr++] = (struct iovec){NULL, bytes};
-	if (fuse_req_is_uring(req))
-		gathered = bytes;
 	if (gathered) {
 		to = reply_room(req, gathered, &buffer);
 		if (!to) {
@@ -211,7 +211,7 @@ static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 	/* somebody shortened a blob behind our back: an error of this read, not the end of the mount */
 	if (gathered && !sc_guard_run(gather, &(struct gather){im, at, iov, nr, to}))
 		(void)fuse_reply_err(req, EIO);
-	else if (fuse_req_is_uring(req))
+	else if (ring)
 		(void)fuse_reply_buf(req, (const char *)to, bytes);
 	else
 		(void)fuse_reply_iov(req, iov, nr);

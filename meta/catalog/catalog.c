@@ -330,9 +330,9 @@ int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_
 		 struct sc_err *err)
 {
 	return ADD(c, err, ret_id, "INSERT INTO blob_set (job, file, kind, layout, topology, tensors, metadata, "
-				   "verified, report, skew) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "isiisssisi", row->job,
+				   "verified, report) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", "isiisssis", row->job,
 		   row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors, row->metadata,
-		   (uint64_t)row->verified, row->report, (uint64_t)row->skew);
+		   (uint64_t)row->verified, row->report);
 }
 
 int meta_set_set_verified(struct meta_catalog *c, uint64_t set, enum meta_verified verified,

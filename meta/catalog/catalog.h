@@ -68,7 +68,7 @@ struct meta_set_row {
 	enum meta_set_kind kind;
 	uint64_t layout;
 	const char *topology, *tensors, *metadata;
-	uint32_t skew;			/* of sets from before version 7: byte of a block at which all tensors began */
+	uint32_t skew;			/* read only: of lines of `tensors` without one, as sets from before version 7 have */
 	enum meta_verified verified;
 	const char *report;
 };

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNIT 8u		/* bytes: every element stays aligned */
-#define SKEWS (SC_DATA_ALIGN / UNIT)
+#define SKEWS (SC_DATA_ALIGN / RS_SKEW_UNIT)
 #define BRIDGES_MAX 64	/* of a file: an open must not take long, whatever the sizes are */
 #define SIZES_MAX 32	/* different ones that are tried for a bridge */
 
@@ -48,9 +47,9 @@ static int canonical(const void *a, const void *b)
 /* Where a tensor is on a shelf; SKEWS: on none. */
 static uint32_t key_of(const struct rs_tensor_at *t, bool whole)
 {
-	if (is_whole(t) != whole || (!whole && bytes_of(t) % UNIT))
+	if (is_whole(t) != whole || (!whole && bytes_of(t) % RS_SKEW_UNIT))
 		return SKEWS;
-	return (uint32_t)(whole ? t->skew : bytes_of(t) % SC_DATA_ALIGN) / UNIT;
+	return (uint32_t)(whole ? t->skew : bytes_of(t) % SC_DATA_ALIGN) / RS_SKEW_UNIT;
 }
 
 static void shelve(const struct arrangement *o, struct shelf *s, bool whole)
@@ -199,13 +198,13 @@ int rs_arrange_tensors(struct rs_tensor_at *tensors, uint32_t nr, uint32_t *ret_
 		if (!meta_tensor_bytes(t->dtype, &t->shape, &t->end))
 			return sc_fail(err, SC_E_LIMIT, "safetensors: tensor '%s' overflows", t->name);
 		if (is_whole(t) && t->end >= SC_CLONE_BYTES_MIN)
-			o.left[t->skew / UNIT] += t->end;
+			o.left[t->skew / RS_SKEW_UNIT] += t->end;
 	}
 	if (nr)
 		qsort(tensors, nr, sizeof(*tensors), canonical);
 	for (uint32_t k = 0; k < SKEWS; k++)
 		groups += o.left[k] > 0;
-	first = groups ? first_skew(&o, tensors) : nr ? tensors[0].skew / UNIT : 0;
-	*ret_skew = first * UNIT;
+	first = groups ? first_skew(&o, tensors) : nr ? tensors[0].skew / RS_SKEW_UNIT : 0;
+	*ret_skew = first * RS_SKEW_UNIT;
 	return groups > 1 ? group(&o, tensors, first, err) : 0;
 }

@@ -17,9 +17,11 @@
 
 #include "reshard/format/safetensors.h"
 
+#define RS_SKEW_UNIT 8u	/* bytes: every element stays aligned */
+
 /**
- * Sorts tensors, of which name, dtype, shape and skew (a multiple of 8) are set; each is aligned for its type where it comes
- * to lie.  *ret_skew is where the data should begin, a multiple of 8.  If all that are whole blocks have one skew
+ * Sorts tensors, of which name, dtype, shape and skew (below SC_DATA_ALIGN) are set; each is aligned for its type where it comes
+ * to lie.  *ret_skew is where the data should begin, a multiple of RS_SKEW_UNIT.  If all that are whole blocks have one skew
  * the order is: these first, then the widest type, then by name.  Of each tensor begin is 0 then, and end its bytes.
  * Errors: SC_E_LIMIT (a size overflows), SC_E_NO_MEMORY.
  */

@@ -40,8 +40,8 @@ struct commit {
 	struct rs_version *version;
 };
 
-/** The order of items once they are read: by rank, then path. */
-int rs_commit_by_rank(const void *a, const void *b);
+/** What a rank wrote or removed under a path; NULL: nothing.  Once step 2 has sorted the items. */
+const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path);
 /** Step 2: headers of what was written, and the logical tensors of the new version (c->state). */
 int rs_commit_read(struct commit *c);
 /** The new version's sets: of what was written, and what is taken over (c->version). */

@@ -125,6 +125,22 @@ static bool is_written(const struct commit *c, const char *logical)
 	return false;
 }
 
+static int by_rank(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return strcmp(x->w.path, y->w.path);
+}
+
+const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path)
+{
+	const struct item key = {.rank = rank, .w.path = (char *)path};
+
+	return c->items.nr ? bsearch(&key, c->items.at, c->items.nr, sizeof(key), by_rank) : NULL;
+}
+
 /* A removed tensor file: all ranks must have removed it; *ret_removed is then set. */
 static int check_removed(struct commit *c, const char *logical, bool *ret_removed)
 {
@@ -147,14 +163,12 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 
 		for (size_t k = 0; rc == 0 && k < list.nr && !left; k++) {
 			const struct meta_stored *s = &list.at[k];
-			bool gone = false;
+			const struct item *it;
 
 			if (strcmp(c->head->model->state->tensors[s->entry->tensor].file, logical) != 0)
 				continue;
-			for (size_t i = 0; i < c->items.nr; i++)
-				gone = gone || (c->items.at[i].w.kind == META_WORK_GONE && c->items.at[i].rank == rank &&
-						strcmp(c->items.at[i].w.path, s->file) == 0);
-			left = gone ? NULL : s->file;
+			it = rs_commit_item(c, rank, s->file);
+			left = it && it->w.kind == META_WORK_GONE ? NULL : s->file;
 		}
 		if (rc == 0 && left)
 			rc = sc_fail(c->err, SC_E_STATE, "'%s' was removed on some ranks, rank %u still has '%s'",
@@ -189,15 +203,6 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 	return 0;
 }
 
-int rs_commit_by_rank(const void *a, const void *b)
-{
-	const struct item *x = a, *y = b;
-
-	if (x->rank != y->rank)
-		return x->rank < y->rank ? -1 : 1;
-	return strcmp(x->w.path, y->w.path);
-}
-
 /* Ranks that wrote no tensors at all, for a sentence that says so first. */
 static int refuse_missing(struct commit *c, int rc)
 {
@@ -224,7 +229,7 @@ int rs_commit_read(struct commit *c)
 
 	rs_step(RS_STEP_COMMIT_READ);
 	if (c->items.nr)
-		qsort(c->items.at, c->items.nr, sizeof(*c->items.at), rs_commit_by_rank);
+		qsort(c->items.at, c->items.nr, sizeof(*c->items.at), by_rank);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		struct item *it = &c->items.at[i];
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The blob sets of a new version: one for each logical file that was written, and the others as they are. */
+#include "reshard/format/arrange.h"
 #include "reshard/job/commit_i.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define SKEW_UNIT 8 /* bytes: every element stays aligned */
 
 static int set_presentation(struct commit *c, struct rs_set *set)
 {
@@ -42,13 +41,6 @@ static int merge_metadata(struct commit *c, struct rs_set *set, const char *meta
 	return 0;
 }
 
-static const struct item *find_item(const struct commit *c, uint32_t rank, const char *path)
-{
-	const struct item key = {.rank = rank, .w.path = (char *)path};
-
-	return bsearch(&key, c->items.at, c->items.nr, sizeof(key), rs_commit_by_rank);
-}
-
 /* Where in a block each tensor begins on one of the ranks that wrote it: on most it is the same byte. */
 static int note_skews(struct commit *c, struct rs_set *set)
 {
@@ -70,10 +62,10 @@ static int note_skews(struct commit *c, struct rs_set *set)
 			coords[i] = e->fixed[i] == META_FREE ? 0 : e->fixed[i];
 		rc = meta_entry_stored(v, e, coords, &arena, &file, &name) < 0 ? sc_nomem(c->err) : 0;
 		if (rc == 0)
-			it = find_item(c, meta_topology_rank(v->topo, coords), file);
+			it = rs_commit_item(c, meta_topology_rank(v->topo, coords), file);
 		if (it && it->blob)
 			at = rs_safetensors_find(&it->blob->st, name);
-		if (at && at->begin % SKEW_UNIT == 0)
+		if (at && at->begin % RS_SKEW_UNIT == 0)
 			set->skews[t] = (uint16_t)(at->begin % SC_DATA_ALIGN);
 	}
 	sc_arena_done(&arena);
@@ -128,7 +120,7 @@ static const struct rs_set *head_set(const struct commit *c, const char *file, e
 }
 
 /* A plain file as all ranks now see it: what was written, else what the head has. */
-static int plain_set(struct commit *c, const char *path, uint64_t path_id, bool shared)
+static int plain_set(struct commit *c, const char *path, bool shared)
 {
 	enum meta_set_kind kind = shared ? META_SET_SHARED : META_SET_PLAIN;
 	const struct rs_set *old = head_set(c, path, kind);
@@ -140,11 +132,8 @@ static int plain_set(struct commit *c, const char *path, uint64_t path_id, bool 
 	for (uint32_t r = 0; rc == 0 && r < (shared ? 1 : c->topo.ranks); r++) {
 		uint32_t rank = shared ? RS_SHARED : r;
 		const struct rs_set_blob *b = NULL;
-		const struct item *mine = NULL;
+		const struct item *mine = rs_commit_item(c, rank, path);
 
-		for (size_t i = 0; i < c->items.nr && !mine; i++)
-			if (c->items.at[i].rank == rank && c->items.at[i].w.path_id == path_id)
-				mine = &c->items.at[i];
 		if (mine && mine->w.kind == META_WORK_FILE) {
 			first = first ? first : mine;
 			equal = equal && mine->bytes == first->bytes && memcmp(mine->hash, first->hash, 16) == 0;
@@ -210,7 +199,7 @@ int rs_commit_sets(struct commit *c)
 		if (had_before(c, i) || (it->logical && it->w.kind == META_WORK_GONE))
 			continue;
 		rc = it->logical ? tensor_set(c, it->logical)
-				 : plain_set(c, it->w.path, it->w.path_id, it->rank == RS_SHARED);
+				 : plain_set(c, it->w.path, it->rank == RS_SHARED);
 	}
 	/* what was not written is taken over as it is */
 	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc == 0; i++)

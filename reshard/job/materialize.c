@@ -214,15 +214,14 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 		set->layout_id = v->layout_id;
 		set->layout = v->layout;
 		set->verified = META_EQUAL;
-		set->skew = old->skew;
-		set->skews = old->skews ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->skews)) : NULL;
+		set->skews = sc_zalloc_array(old->state.nr + 1, sizeof(*set->skews));
 		set->metadata = old->metadata ? sc_strdup(old->metadata) : NULL;
 		set->hashes = old->hashes ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->hashes)) : NULL;
-		if ((old->metadata && !set->metadata) || (old->hashes && !set->hashes) || (old->skews && !set->skews))
+		if ((old->metadata && !set->metadata) || (old->hashes && !set->hashes) || !set->skews)
 			rc = sc_nomem(p->err);
 		if (rc == 0 && old->hashes)
 			memcpy(set->hashes, old->hashes, old->state.nr * sizeof(*set->hashes));
-		if (rc == 0 && old->skews)
+		if (rc == 0 && old->state.nr)
 			memcpy(set->skews, old->skews, old->state.nr * sizeof(*set->skews));
 	}
 	for (uint32_t t = 0; rc == 0 && t < old->state.nr; t++) {

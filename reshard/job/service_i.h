@@ -24,7 +24,6 @@ struct rs_set {
 	struct meta_view *view;			/* NULL for plain files */
 	char *metadata;				/* or NULL */
 	uint16_t *skews;			/* byte of a block at which each tensor began where it was written */
-	uint32_t skew;				/* of all of them, if there are no skews (stores before version 7) */
 	bool same_on_all;			/* a plain file that all ranks share */
 	size_t nr_blobs, room_blobs;
 	struct rs_set_blob {
@@ -327,7 +326,7 @@ const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct me
 				       const struct meta_topology *topo, uint32_t rank);
 const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path);
 /** One line of what rs_set_tensors_text() writes; changes the line. */
-int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
+int rs_set_parse_tensor(struct rs_set *set, char *line, uint32_t skew, struct sc_err *err);
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 struct rs_version *rs_version_new(void);
 void rs_version_unref(struct rs_version *v);

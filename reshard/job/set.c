@@ -235,10 +235,7 @@ void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
 	for (uint32_t i = 0; i < set->state.nr; i++) {
 		const struct meta_tensor *t = &set->state.tensors[i];
 
-		sc_buf_printf(buf, "%s", meta_dtype_name(t->dtype));
-		if (set->skews)
-			sc_buf_printf(buf, "@%u", set->skews[i]);
-		sc_buf_printf(buf, "\t%s", set->hashes ? "" : "-");
+		sc_buf_printf(buf, "%s@%u\t%s", meta_dtype_name(t->dtype), set->skews[i], set->hashes ? "" : "-");
 		for (int k = 0; set->hashes && k < 16; k++)
 			sc_buf_printf(buf, "%02x", set->hashes[i][k]);
 		sc_buf_add(buf, "\t", 1);
@@ -270,19 +267,22 @@ static void unescape(char *text)
 	*to = 0;
 }
 
-int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
+int rs_set_parse_tensor(struct rs_set *set, char *line, uint32_t skew, struct sc_err *err)
 {
 	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
-	char *key = shape ? strchr(shape + 1, '\t') : NULL, *skew;
+	char *key = shape ? strchr(shape + 1, '\t') : NULL, *own_skew, *end = hash;
 	struct meta_shape s = {0};
+	uint16_t *skews;
 	int dtype;
 
 	if (!key)
 		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
 	*hash++ = *shape++ = *key++ = 0;
-	skew = strchr(line, '@');
-	if (skew)
-		*skew++ = 0;
+	own_skew = strchr(line, '@');
+	if (own_skew) {
+		*own_skew++ = 0;
+		skew = (uint32_t)strtoul(own_skew, &end, 10);
+	}
 	dtype = meta_dtype_find(line, strlen(line));
 	for (char *save = NULL, *d = strtok_r(shape, ",", &save); d; d = strtok_r(NULL, ",", &save)) {
 		if (s.nr == SC_DIMS_MAX)
@@ -291,16 +291,13 @@ int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
 			s.dim[s.nr++] = strtoull(d, NULL, 10);
 	}
 	unescape(key);
-	if (dtype < 0 || !strchr(key, ':'))
+	if (dtype < 0 || *end || skew >= SC_DATA_ALIGN || !strchr(key, ':'))
 		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad tensor '%s'", set->id, key);
-	if (skew) {
-		uint16_t *more = sc_sys.resize(set->skews, (set->state.nr + 1) * sizeof(*more));
-
-		if (!more)
-			return sc_nomem(err);
-		set->skews = more;
-		more[set->state.nr] = (uint16_t)(strtoul(skew, NULL, 10) % SC_DATA_ALIGN);
-	}
+	skews = sc_sys.resize(set->skews, (set->state.nr + 1) * sizeof(*skews));
+	if (!skews)
+		return sc_nomem(err);
+	set->skews = skews;
+	skews[set->state.nr] = (uint16_t)skew;
 	if (*hash != '-' && strlen(hash) == 32) {
 		uint8_t (*more)[16] = sc_sys.resize(set->hashes, (set->state.nr + 1) * sizeof(*more));
 

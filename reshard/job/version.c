@@ -39,14 +39,13 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	set->job = row->job;
 	set->layout_id = row->layout;
 	set->verified = row->verified;
-	set->skew = row->skew % SC_DATA_ALIGN;
 	if (rc == 0) {
 		set->layout = kept->layout;
 		rc = meta_topology_parse(set->layout, row->topology, &set->topo, l->err);
 	}
 	for (char *line = rc == 0 ? strtok_r(text, "\n", &save) : NULL; rc == 0 && line;
 	     line = strtok_r(NULL, "\n", &save))
-		rc = rs_set_parse_tensor(set, line, l->err);
+		rc = rs_set_parse_tensor(set, line, row->skew, l->err);
 	sc_sys.release(text);
 	sc_sys.release(set->report);
 	set->report = sc_strdup(row->report);
@@ -293,7 +292,7 @@ static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
 {
 	const struct rs_set *set = set_of_file(arg, tensor->file);
 
-	return set->skews ? set->skews[meta_state_find(&set->state, tensor->key) - set->state.tensors] : set->skew;
+	return set->skews[meta_state_find(&set->state, tensor->key) - set->state.tensors];
 }
 
 struct rs_origins rs_origins_of(struct rs_version *v)

@@ -308,13 +308,6 @@ static bool try_jobs(struct rs_service *s)
 	return again;
 }
 
-static void keep_garbage(struct rs_service *s)
-{
-	(void)pthread_mutex_lock(&s->worker_lock);
-	s->garbage = true;
-	(void)pthread_mutex_unlock(&s->worker_lock);
-}
-
 /* What fails is tried again every two seconds: it is said once, until it works or fails in another way. */
 static void say(struct sc_err *said, int rc, const struct sc_err *err)
 {
@@ -323,53 +316,50 @@ static void say(struct sc_err *said, int rc, const struct sc_err *err)
 	*said = rc < 0 ? *err : (struct sc_err){0};
 }
 
-/* False: rows of garbage are left. */
-static bool tidy(struct rs_service *s, bool garbage, bool may_wait)
+/* *garbage: there may be rows of it; afterwards, whether some could not be removed. */
+static void tidy(struct rs_service *s, bool *garbage, bool may_wait)
 {
 	struct sc_err err;
-	int rows = 0;
 
-	if (garbage) {
-		rows = remove_rows(s, &err);
-		say(&s->said.rows, rows, &err);
+	if (*garbage) {
+		int rc = remove_rows(s, &err);
+
+		say(&s->said.rows, rc, &err);
+		*garbage = rc < 0;
 	}
 	/* also then: files whose rows went before are room */
 	say(&s->said.files, remove_files(s, may_wait, &err), &err);
-	return rows == 0;
 }
 
 /* What somebody may wait for comes first; true when it has to be tried again. */
-static bool work(struct rs_service *s, bool garbage)
+static bool work(struct rs_service *s, bool *garbage)
 {
-	bool had_garbage = garbage || s->nameless.nr;
-	bool again = try_jobs(s), tidied;
+	bool had_garbage = *garbage || s->nameless.nr;
+	bool again = try_jobs(s);
 	struct sc_err err;
 
-	/* what a failed pass has written is of no use */
-	tidied = tidy(s, garbage || again, !again);
+	*garbage |= again; /* what a failed pass has written is of no use */
+	tidy(s, garbage, !again);
 	if (again && had_garbage) { /* there may be space now */
 		again = try_jobs(s);
-		tidied = tidy(s, again || !tidied, !again);
+		*garbage |= again;
+		tidy(s, garbage, !again);
 	}
-	if (!tidied)
-		keep_garbage(s);
 	if (!again) {
 		int rc = rs_hash_blobs(s, &err);
 
 		say(&s->said.hashes, rc, &err);
 		again = rc < 0;
 	}
-	return again || !tidied;
+	return again || *garbage;
 }
 
 static void *worker(void *arg)
 {
 	struct rs_service *s = arg;
-	bool again = false;
+	bool again = false, garbage = false;
 
 	for (;;) {
-		bool garbage;
-
 		(void)pthread_mutex_lock(&s->worker_lock);
 		while (!s->stop && !s->kick) {
 			struct timespec until;
@@ -383,14 +373,15 @@ static void *worker(void *arg)
 		}
 		if (s->stop) {
 			(void)pthread_mutex_unlock(&s->worker_lock);
-			(void)tidy(s, false, false); /* fsck takes files without rows for what a crash has left */
+			garbage = false;
+			tidy(s, &garbage, false); /* fsck takes files without rows for what a crash has left */
 			return NULL;
 		}
 		s->kick = false;
-		garbage = s->garbage;
+		garbage |= s->garbage;
 		s->garbage = false;
 		(void)pthread_mutex_unlock(&s->worker_lock);
-		again = work(s, garbage);
+		again = work(s, &garbage);
 	}
 }
 

@@ -65,7 +65,7 @@ static bool takes_turns(const struct rs_copy *c, const struct rs_copy *next)
 {
 	const size_t n = c->nr * sizeof(c->ext[0]);
 
-	return c->nr && next->nr == c->nr && next->run == c->run && next->to > c->to &&
+	return c->nr && next->nr == c->nr && next->run == c->run &&
 	       next->to + next->run <= c->to + c->to_stride[c->nr - 1] && memcmp(next->ext, c->ext, n) == 0 &&
 	       memcmp(next->to_stride, c->to_stride, n) == 0 && memcmp(next->from_stride, c->from_stride, n) == 0;
 }

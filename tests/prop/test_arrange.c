@@ -10,17 +10,9 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
+#include "tests/prop/pick.h"
+
 #define TENSORS_MAX 600
-
-static uint64_t pick(uint64_t below)
-{
-	static uint64_t x = 88172645463325252u;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return x % below;
-}
 
 struct file {
 	uint32_t nr;
@@ -85,7 +77,7 @@ static void arrange(struct file *f, uint64_t *ret_large, uint64_t *ret_there)
 	/* the same, whatever the order it is given in */
 	memcpy(again, was, sizeof(again));
 	for (uint32_t i = f->nr; i > 1; i--) {
-		uint32_t j = (uint32_t)pick(i);
+		uint32_t j = pick(i);
 		struct rs_tensor_at t = again[i - 1];
 
 		again[i - 1] = again[j];
@@ -157,7 +149,7 @@ static void random_files(void **unused)
 
 	(void)unused;
 	for (int i = 0; i < 2000; i++) {
-		uint32_t nr = (uint32_t)pick(TENSORS_MAX / 4);
+		uint32_t nr = pick(TENSORS_MAX / 4);
 		bool odd_ones = pick(4);
 
 		for (f.nr = 0; f.nr < nr;)

@@ -22,15 +22,9 @@
 
 #include "meta/model/deal.h"
 #include "meta/model/order.h"
+#include "tests/prop/pick.h"
 
 static unsigned long seed = 1;
-static uint64_t random_state;
-
-static unsigned pick(unsigned n)
-{
-	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-	return (unsigned)(random_state >> 33) % n;
-}
 
 /* --- orders --- */
 

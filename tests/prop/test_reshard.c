@@ -17,16 +17,11 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
+#include "tests/prop/pick.h"
+
 #define ROUNDS 400
 
 static unsigned long seed = 1;
-static uint64_t random_state;
-
-static unsigned pick(unsigned n)
-{
-	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-	return (unsigned)(random_state >> 33) % n;
-}
 
 #define ONE_OF(...)                                                                                \
 	({                                                                                         \
