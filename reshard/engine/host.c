@@ -466,7 +466,12 @@ int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd, bo
 	return rc;
 }
 
-int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, struct sc_err *err)
+int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, uint64_t *ret_cloned,
+		  struct sc_err *err)
 {
-	return write_file(host, image, fd, true, false, NULL, NULL, err);
+	int rc = write_file(host, image, fd, true, false, NULL, NULL, err);
+
+	if (rc == 0)
+		*ret_cloned = host->cloned;
+	return rc;
 }

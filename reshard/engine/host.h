@@ -41,6 +41,7 @@ int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd, bo
  * The same, of clones and small pieces only.  Errors: SC_E_UNSUPPORTED when the file system refuses
  * to clone.
  */
-int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, struct sc_err *err);
+int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, uint64_t *ret_cloned,
+		  struct sc_err *err);
 
 #endif

@@ -16,8 +16,9 @@ struct shelf {
 
 struct arrangement {
 	const struct rs_tensor_at *tensors;	/* canonical */
-	uint32_t nr, nr_placed;
-	uint32_t *places;	/* indexes, in file order */
+	uint32_t nr;
+	uint32_t *places;	/* 2 nr; indexes in file order are in [front, back), which grows to both sides */
+	uint32_t front, back;
 	bool *placed;
 	struct shelf whole;	/* by skew */
 	struct shelf odd;	/* what can shift others, by how many units of a block */
@@ -75,26 +76,26 @@ static void shelve(const struct arrangement *o, struct shelf *s, bool whole)
 	}
 }
 
-static void place(struct arrangement *o, uint32_t i)
+static void place(struct arrangement *o, uint32_t i, bool in_front)
 {
 	o->placed[i] = true;
-	o->places[o->nr_placed++] = i;
+	o->places[in_front ? --o->front : o->back++] = i;
 }
 
-static void place_group(struct arrangement *o, uint32_t skew)
+static void place_group(struct arrangement *o, uint32_t skew, bool in_front)
 {
 	struct shelf *s = &o->whole;
 
 	while (s->next[skew] < s->end[skew])
-		place(o, s->at[s->next[skew]++]);
+		place(o, s->at[in_front ? --s->end[skew] : s->next[skew]++], in_front);
 	o->left[skew] = 0;
 }
 
 /*
- * Places as few odd tensors as shift from skew `from` to one with whole tensors left, and returns that; SKEWS:
- * there are none.  Breadth first over skews.
+ * Places as few odd tensors as lie between skew `from` and one with whole tensors left, behind what has a
+ * place or in front of it, and then those; returns their skew.  SKEWS: there are none.  Breadth first over skews.
  */
-static uint32_t bridge(struct arrangement *o, uint32_t from)
+static uint32_t bridge(struct arrangement *o, uint32_t from, bool in_front)
 {
 	uint16_t came[SKEWS], by[SKEWS], queue[SKEWS], sizes[SIZES_MAX];
 	uint32_t nr_sizes = 0, tail = 0;
@@ -108,7 +109,8 @@ static uint32_t bridge(struct arrangement *o, uint32_t from)
 	queue[tail++] = (uint16_t)from;
 	for (uint32_t head = 0; head < tail; head++) {
 		for (uint32_t i = 0; i < nr_sizes; i++) {
-			uint32_t to = (queue[head] + sizes[i]) % SKEWS, used = 1;
+			uint32_t shift = in_front ? SKEWS - sizes[i] : sizes[i];
+			uint32_t to = (queue[head] + shift) % SKEWS, used = 1;
 
 			if (came[to] != UINT16_MAX)
 				continue;
@@ -122,37 +124,43 @@ static uint32_t bridge(struct arrangement *o, uint32_t from)
 			if (!o->left[to])
 				continue;
 			for (uint32_t p = to; p != from; p = came[p])
-				place(o, odd->at[odd->next[by[p]]++]);
+				place(o, odd->at[odd->next[by[p]]++], in_front);
+			place_group(o, to, in_front);
 			return to;
 		}
 	}
 	return SKEWS;
 }
 
-static int group(struct arrangement *o, struct rs_tensor_at *tensors, uint32_t skew, struct sc_err *err)
+/* *skew: where what is first begins. */
+static int group(struct arrangement *o, struct rs_tensor_at *tensors, uint32_t *skew, struct sc_err *err)
 {
 	struct rs_tensor_at *sorted = sc_zalloc_array(o->nr, sizeof(*sorted));
-	uint32_t *indexes = sc_zalloc_array(o->nr, 3 * sizeof(*indexes));
+	uint32_t *indexes = sc_zalloc_array(o->nr, 4 * sizeof(*indexes));
 	bool *placed = sc_zalloc_array(o->nr, sizeof(*placed));
+	uint32_t bridges = 0;
 	int rc = sorted && indexes && placed ? 0 : sc_nomem(err);
 
 	if (rc == 0) {
 		memcpy(sorted, tensors, o->nr * sizeof(*sorted));
 		o->tensors = sorted;
 		o->places = indexes;
-		o->whole.at = indexes + o->nr;
-		o->odd.at = indexes + 2 * (size_t)o->nr;
+		o->front = o->back = o->nr;
+		o->whole.at = indexes + 2 * (size_t)o->nr;
+		o->odd.at = indexes + 3 * (size_t)o->nr;
 		o->placed = placed;
 		shelve(o, &o->whole, true);
 		shelve(o, &o->odd, false);
-		place_group(o, skew);
-		for (int i = 0; i < BRIDGES_MAX && (skew = bridge(o, skew)) < SKEWS; i++)
-			place_group(o, skew);
+		place_group(o, *skew, false);
+		for (uint32_t last = *skew; bridges < BRIDGES_MAX && last < SKEWS; bridges++)
+			last = bridge(o, last, false);
+		for (uint32_t next; bridges < BRIDGES_MAX && (next = bridge(o, *skew, true)) < SKEWS; bridges++)
+			*skew = next;
 		for (uint32_t i = 0; i < o->nr; i++)
 			if (!placed[i])
-				place(o, i);
+				place(o, i, false);
 		for (uint32_t i = 0; i < o->nr; i++)
-			tensors[i] = sorted[o->places[i]];
+			tensors[i] = sorted[o->places[o->front + i]];
 	}
 	sc_sys.release(placed);
 	sc_sys.release(indexes);
@@ -189,7 +197,8 @@ static uint32_t first_skew(const struct arrangement *o, const struct rs_tensor_a
 int rs_arrange_tensors(struct rs_tensor_at *tensors, uint32_t nr, uint32_t *ret_skew, struct sc_err *err)
 {
 	struct arrangement o = {.nr = nr};
-	uint32_t groups = 0, first;
+	uint32_t groups = 0, skew;
+	int rc;
 
 	for (uint32_t i = 0; i < nr; i++) {
 		struct rs_tensor_at *t = &tensors[i];
@@ -204,7 +213,8 @@ int rs_arrange_tensors(struct rs_tensor_at *tensors, uint32_t nr, uint32_t *ret_
 		qsort(tensors, nr, sizeof(*tensors), canonical);
 	for (uint32_t k = 0; k < SKEWS; k++)
 		groups += o.left[k] > 0;
-	first = groups ? first_skew(&o, tensors) : nr ? tensors[0].skew / RS_SKEW_UNIT : 0;
-	*ret_skew = first * RS_SKEW_UNIT;
-	return groups > 1 ? group(&o, tensors, first, err) : 0;
+	skew = groups ? first_skew(&o, tensors) : nr ? tensors[0].skew / RS_SKEW_UNIT : 0;
+	rc = groups > 1 ? group(&o, tensors, &skew, err) : 0;
+	*ret_skew = skew * RS_SKEW_UNIT;
+	return rc;
 }

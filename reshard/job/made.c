@@ -58,7 +58,7 @@ static bool keep(struct rs_view *view, const struct rs_made *made)
 }
 
 static int clone_file(struct rs_service *s, const struct rs_image *im, uint64_t *ret_blob,
-		      struct sc_err *err)
+		      uint64_t *ret_cloned, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct rs_host *host = NULL;
@@ -69,7 +69,7 @@ static int clone_file(struct rs_service *s, const struct rs_image *im, uint64_t 
 	if (rc == 0)
 		rc = meta_store_create(&s->store, *ret_blob, &fd, err);
 	if (rc == 0)
-		rc = rs_host_clone(host, im, fd, err);
+		rc = rs_host_clone(host, im, fd, ret_cloned, err);
 	rs_host_free(host);
 	return rc;
 }
@@ -79,7 +79,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 {
 	struct rs_made made = {.view = view->id, .rank = meta_view_alike(view->model, rank, file),
 			       .bytes = im->bytes};
-	uint64_t path_id, seen;
+	uint64_t path_id, seen, cloned = 0;
 	struct sc_err err = {0};
 	bool kept = false;
 	int rc;
@@ -97,7 +97,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	if (rc == 0)
 		rc = rs_path_text(s, path_id, &made.path, &err);
 	if (rc == 0)
-		rc = clone_file(s, im, &made.blob, &err);
+		rc = clone_file(s, im, &made.blob, &cloned, &err);
 	if (rc == 0)
 		kept = keep(view, &made);
 	if (kept)
@@ -111,7 +111,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 		rs_kick(s, true); /* what was made is garbage */
 	if (kept) {
 		(void)__atomic_add_fetch(&s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
-		(void)__atomic_add_fetch(&s->counters.reflinked_bytes, im->bytes, __ATOMIC_RELAXED);
+		(void)__atomic_add_fetch(&s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);
 	}
 	return kept;
 }

@@ -148,6 +148,10 @@ struct rs_job {
 	uint64_t news;
 	struct rs_progress progress;
 	char *stopped;			/* why the worker stopped, NULL: it did not */
+	struct {
+		uint64_t head, space;	/* the bytes that were free, and not enough for it */
+		int64_t until_ns;	/* it is tried again, also without more */
+	} full;				/* the worker's */
 	uint64_t wanted;		/* lazy: version nr to materialize */
 	struct {
 		size_t nr, room;

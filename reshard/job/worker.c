@@ -4,8 +4,9 @@
  * materializes heads (materialize.c) and removes garbage.  It is the only one that removes
  * blobs of sets, so a blob that it is writing can't be taken for garbage.
  *
- * When something stops it (no space) the job's status says so, the head stays readable, and it
- * tries again after RETRY_NS or when anything changes.
+ * When something stops it, the job's status says so, the head stays readable, and it tries again after
+ * RETRY_NS or when anything changes.  A head for which there was no space waits for more of it, or for
+ * FULL_NS: a pass fills the disk before it fails, and whoever else writes then fails with it.
  */
 #include "reshard/job/pass.h"
 
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #define RETRY_NS 2000000000
+#define FULL_NS INT64_C(60000000000)
 
 void rs_kick(struct rs_service *s, bool garbage)
 {
@@ -255,7 +257,8 @@ static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 	return wants && !rs_version_is_materialized(head->version);
 }
 
-static int work_on(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+/* *garbage: set when blobs were written, or replaced. */
+static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, struct sc_err *err)
 {
 	struct rs_pass p = {.s = s, .job = job, .err = err, .head = rs_job_head(job)};
 	int rc;
@@ -268,44 +271,23 @@ static int work_on(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 		if (rc == 0)
 			sc_log(SC_LOG_INFO, "job '%s': version %" PRIu64 " is materialized", job->name,
 			       p.head->version->nr);
-		rs_kick(s, true);
+		*garbage = true;
 	}
 	rs_view_unref(s, p.head);
 	return rc;
 }
 
-/* One job; true when it has to be tried again. */
-static bool try_job(struct rs_service *s, struct rs_job *job)
-{
-	struct sc_err err = {0};
-	int rc = work_on(s, job, &err);
-
-	if (rc == SC_E_CANCELLED)
-		return false; /* whoever made the newer head has kicked */
-	set_stopped(job, rc < 0 ? err.msg : NULL);
-	return rc < 0;
-}
-
 int rs_service_work(struct rs_service *s, struct sc_err *err)
 {
 	struct rs_job *job;
+	bool garbage = false; /* is collected anyway */
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
-		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, err);
+		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, &garbage, err);
 	if (rc == 0)
 		rc = rs_hash_blobs(s, err);
 	return rc < 0 ? rc : collect_garbage(s, err);
-}
-
-static bool try_jobs(struct rs_service *s)
-{
-	struct rs_job *job;
-	bool again = false;
-
-	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
-		again |= !rs_job_is_removed(job) && try_job(s, job);
-	return again;
 }
 
 /* What fails is tried again every two seconds: it is said once, until it works or fails in another way. */
@@ -331,18 +313,67 @@ static void tidy(struct rs_service *s, bool *garbage, bool may_wait)
 	say(&s->said.files, remove_files(s, may_wait, &err), &err);
 }
 
+/* Bytes that are free in the store, also for root alone: they are only compared. */
+static uint64_t free_space(struct rs_service *s)
+{
+	struct statvfs fs;
+
+	return sc_sys.fstatvfs(s->store.dir, &fs) < 0 ? 0 : (uint64_t)fs.f_bfree * fs.f_frsize;
+}
+
+static uint64_t head_id(struct rs_service *s, struct rs_job *job)
+{
+	struct rs_view *head = rs_job_head(job);
+	uint64_t id = head ? head->id : 0;
+
+	rs_view_unref(s, head);
+	return id;
+}
+
+/* One job; true when it has to be tried again. */
+static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
+{
+	uint64_t head = head_id(s, job), space = free_space(s);
+	struct sc_err err = {0};
+	int rc;
+
+	if (job->full.head == head && space <= job->full.space && sc_now_ns() < job->full.until_ns)
+		return true;
+	job->full.head = 0;
+	rc = work_on(s, job, garbage, &err);
+	if (rc == SC_E_CANCELLED)
+		return false; /* whoever made the newer head has kicked */
+	if (rc < 0)
+		tidy(s, garbage, false); /* before it says so: what it had taken is there for others again */
+	if (rc == SC_E_NO_SPACE) {
+		job->full.head = head;
+		job->full.space = sc_min_u64(space, free_space(s));
+		job->full.until_ns = sc_now_ns() + FULL_NS;
+	}
+	set_stopped(job, rc < 0 ? err.msg : NULL);
+	return rc < 0;
+}
+
+static bool try_jobs(struct rs_service *s, bool *garbage)
+{
+	struct rs_job *job;
+	bool again = false;
+
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
+		again |= !rs_job_is_removed(job) && try_job(s, job, garbage);
+	return again;
+}
+
 /* What somebody may wait for comes first; true when it has to be tried again. */
 static bool work(struct rs_service *s, bool *garbage)
 {
 	bool had_garbage = *garbage || s->nameless.nr;
-	bool again = try_jobs(s);
+	bool again = try_jobs(s, garbage);
 	struct sc_err err;
 
-	*garbage |= again; /* what a failed pass has written is of no use */
 	tidy(s, garbage, !again);
 	if (again && had_garbage) { /* there may be space now */
-		again = try_jobs(s);
-		*garbage |= again;
+		again = try_jobs(s, garbage);
 		tidy(s, garbage, !again);
 	}
 	if (!again) {

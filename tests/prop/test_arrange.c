@@ -122,6 +122,27 @@ static void layers_of_a_gpt(void **unused)
 	}
 }
 
+/* Saved by name: each large one shifted by a small one, behind headers of any length.  Any of them may be first. */
+static void a_chain(void **unused)
+{
+	static struct file f;
+	uint64_t large, there;
+
+	(void)unused;
+	for (uint64_t at = 0; at < SC_DATA_ALIGN; at += 8) {
+		f.nr = 0;
+		for (int layer = 0; layer < 6; layer++) {
+			add(&f, META_DTYPE_F32, 520);
+			add(&f, META_DTYPE_F32, 1 << 18);
+		}
+		save(&f, at);
+		for (uint32_t i = 1; i < f.nr; i += 2) /* cut */
+			f.t[i].shape.dim[0] /= 2;
+		arrange(&f, &large, &there);
+		assert_int_equal(large, there);
+	}
+}
+
 static void all_of_one_skew(void **unused)
 {
 	static const char *const want[] = {"00001", "00003", "00002", "00000"};
@@ -187,6 +208,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(layers_of_a_gpt),
+		cmocka_unit_test(a_chain),
 		cmocka_unit_test(all_of_one_skew),
 		cmocka_unit_test(random_files),
 		cmocka_unit_test(hostile),
