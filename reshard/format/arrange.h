@@ -10,6 +10,9 @@
  *
  * Cut for another topology the small ones have other sizes, and nothing would lie where it lay.  So tensors of
  * one skew go together, and between two groups go small tensors that are as long as the skews differ.
+ *
+ * The order is part of the store's format: views of versions that are not materialized have it, and must be the
+ * same under the next program.  Another one needs another version of the catalog.
  * Pure.
  */
 #ifndef RS_ARRANGE_H

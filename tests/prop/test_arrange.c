@@ -143,6 +143,24 @@ static void a_chain(void **unused)
 	}
 }
 
+/* What a store has must be read by every later program: this order is its format. */
+static void as_it_was(void **unused)
+{
+	static const uint32_t bytes[] = {520, 65536, 1000, 131072, 1000, 65536, 2056, 4096, 65536, 520, 262144, 12, 7};
+	static const char *const want[] = {"00010", "00000", "00003", "00002", "00005", "00006", "00007",
+					  "00008", "00001", "00004", "00009", "00011", "00012"};
+	static struct file f;
+	uint64_t large, there;
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(bytes) / sizeof(bytes[0]); i++)
+		add(&f, META_DTYPE_U8, bytes[i]);
+	save(&f, 1264);
+	arrange(&f, &large, &there);
+	for (uint32_t i = 0; i < f.nr; i++)
+		assert_string_equal(want[i], f.t[i].name);
+}
+
 static void all_of_one_skew(void **unused)
 {
 	static const char *const want[] = {"00001", "00003", "00002", "00000"};
@@ -209,6 +227,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(layers_of_a_gpt),
 		cmocka_unit_test(a_chain),
+		cmocka_unit_test(as_it_was),
 		cmocka_unit_test(all_of_one_skew),
 		cmocka_unit_test(random_files),
 		cmocka_unit_test(hostile),
