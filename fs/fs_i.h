@@ -82,6 +82,16 @@ struct fs {
 	struct fs_kept *kept;		/* backings under lock, too */
 	bool replays;			/* the request came to a daemon that died */
 	pthread_mutex_t adopt_lock;
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		pthread_t thread;
+		bool stop;
+		struct fs_written {
+			fuse_ino_t *at;
+			size_t nr, room;
+		} files;
+	} write_back;			/* write_back.c */
 	/* waiters and polls: notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_wake;
@@ -215,6 +225,11 @@ void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c,
 bool fs_control_has_news(struct fs_control *c);
 struct fuse_pollhandle *fs_control_take_poll(struct fs_control *c);
 struct fs_control **fs_control_next(struct fs_control *c);
+
+/* write_back.c: begins to write a file of a working tree to the device, some time soon */
+void fs_write_back(struct fs *fs, fuse_ino_t ino);
+int fs_write_back_start(struct fs *fs, struct sc_err *err);
+void fs_write_back_stop(struct fs *fs);
 
 /* notify.c */
 int fs_notify_start(struct fs *fs, struct sc_err *err);

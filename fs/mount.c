@@ -433,6 +433,8 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	drop_capabilities(); /* before there are threads: each has its own */
 	(void)pthread_mutex_init(&fs.lock, NULL);
 	(void)pthread_mutex_init(&fs.adopt_lock, NULL);
+	(void)pthread_mutex_init(&fs.write_back.lock, NULL);
+	(void)pthread_cond_init(&fs.write_back.wake, NULL);
 	(void)pthread_mutex_init(&fs.notify_lock, NULL);
 	(void)pthread_cond_init(&fs.notify_wake, NULL);
 	rc = fuse_fd < 0 ? prepare_mountpoint(o->mountpoint, err) : 0;
@@ -442,6 +444,8 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		rc = rs_service_new(&service, &fs.service, err);
 	if (rc == 0)
 		rc = fs_notify_start(&fs, err);
+	if (rc == 0)
+		rc = fs_write_back_start(&fs, err);
 	if (rc == 0 && fuse_set_signal_handlers(fs.se) != 0)
 		rc = sc_fail(err, SC_E_SYSTEM, "cannot set signal handlers");
 	if (rc == 0)
@@ -459,6 +463,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		(void)usleep(1000);
 	if (fs.notifier)
 		fs_notify_stop(&fs);
+	fs_write_back_stop(&fs);
 	for (size_t i = 0; i < fs.handles.nr; i++)
 		fs_handle_free(&fs, fs.handles.at[i]);
 	fs_again_done(&fs);

@@ -313,21 +313,6 @@ static int open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, str
 	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
 }
 
-/*
- * A rank has written a file: the device may begin with it, or commit would find all of a job's
- * bytes dirty at once.  Advice: nothing is promised here, and nothing is lost if it fails.
- */
-static void begin_write_back(struct fs *fs, fuse_ino_t ino)
-{
-	sc_cleanup(sc_closep) int fd = -1;
-	struct fs_node n = fs_node_of(ino);
-	struct rs_job *job = fs_job(fs, &n);
-	struct sc_err err;
-
-	if (job && rs_job_syncs(job) && open_bytes(fs, ino, O_RDONLY, &fd, &err) == 0)
-		(void)sc_sys.begin_write_back(fd);
-}
-
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
@@ -338,7 +323,7 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fs_passthrough_end(req, fs, ino);
 	(void)fuse_reply_err(req, 0);
 	if (h && h->writes)
-		begin_write_back(fs, ino);
+		fs_write_back(fs, ino);
 	fs_handle_free(fs, h);
 }
 

@@ -335,9 +335,15 @@ def save(report, a):
             m.job("gpt", LAYOUT, text(old), "materialize=never keep=1 verify=background")
             mine, plain = [], []
             ranks = [n for n in names if n.isdigit()]
-            for i in range(a.peer_reps + 1):
+            sources = [os.path.join(p, f) for n in ranks for p, _, fs in os.walk(os.path.join(source, n)) for f in fs]
+
+            def prepare():
                 os.sync()
                 supply(int(2.5 * state))
+                io("all", 1, sources, d.fs, "warm")  # what was written meanwhile may have taken their pages
+
+            for i in range(a.peer_reps + 1):
+                prepare()
                 began = time.perf_counter()
                 for n in ranks:
                     run("cp", "-r", "--reflink=never", os.path.join(source, n), os.path.join(m.at, "gpt"))
@@ -346,8 +352,7 @@ def save(report, a):
                 m.verified("gpt")
                 shutil.rmtree(copy, ignore_errors=True)
                 os.mkdir(copy)
-                os.sync()
-                supply(int(2.5 * state))
+                prepare()
                 began = time.perf_counter()
                 for n in ranks:
                     run("cp", "-r", "--reflink=never", os.path.join(source, n), copy)
