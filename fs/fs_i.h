@@ -226,6 +226,10 @@ bool fs_control_has_news(struct fs_control *c);
 struct fuse_pollhandle *fs_control_take_poll(struct fs_control *c);
 struct fs_control **fs_control_next(struct fs_control *c);
 
+/** op_io.c: a descriptor on the bytes of a node; files of working trees have them.  Errors: SC_E_UNSUPPORTED of others,
+ * and rs_work_open's. */
+int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err);
+
 /* write_back.c: begins to write a file of a working tree to the device, some time soon */
 void fs_write_back(struct fs *fs, fuse_ino_t ino);
 int fs_write_back_start(struct fs *fs, struct sc_err *err);

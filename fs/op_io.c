@@ -302,8 +302,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		(void)fuse_reply_err(req, 0);
 }
 
-/* A descriptor on the bytes of a node: only files have them. */
-static int open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
+int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(ino);
 	struct rs_job *job = fs_job(fs, &n);
@@ -339,7 +338,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_in
 		(void)fuse_reply_err(req, 0); /* what is committed is on stable storage */
 		return;
 	}
-	rc = open_bytes(fs, ino, O_RDWR, &fd, &err);
+	rc = fs_open_bytes(fs, ino, O_RDWR, &fd, &err);
 	if (rc == SC_E_STALE)
 		rc = 0; /* it was committed, or removed, meanwhile */
 	else if (rc == 0)
@@ -358,7 +357,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t at, off_t byte
 	struct sc_err err = {0};
 
 	(void)fi;
-	if (open_bytes(fs, ino, O_RDWR, &fd, &err) < 0)
+	if (fs_open_bytes(fs, ino, O_RDWR, &fd, &err) < 0)
 		fs_fail(req, "fallocate", &err);
 	else if (sc_sys.fallocate(fd, mode, at, bytes) < 0)
 		(void)fuse_reply_err(req, errno);
@@ -376,7 +375,7 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t at, int whence, struct fuse_
 
 	(void)fi;
 	if (fs_node_of(ino).kind == FS_WORK) {
-		if (open_bytes(fs, ino, O_RDONLY, &fd, &err) < 0) {
+		if (fs_open_bytes(fs, ino, O_RDONLY, &fd, &err) < 0) {
 			fs_fail(req, "lseek", &err);
 			return;
 		}
@@ -409,7 +408,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_at,
 	(void)from_fi;
 	(void)to_fi;
 	(void)flags;
-	if (open_bytes(fs, from, O_RDONLY, &in, &err) < 0 || open_bytes(fs, to, O_RDWR, &out, &err) < 0) {
+	if (fs_open_bytes(fs, from, O_RDONLY, &in, &err) < 0 || fs_open_bytes(fs, to, O_RDWR, &out, &err) < 0) {
 		fs_fail(req, "copy_file_range", &err);
 		return;
 	}

@@ -17,7 +17,7 @@ static void begin(struct fs *fs, fuse_ino_t ino)
 	struct rs_job *job = fs_job(fs, &n);
 	struct sc_err err;
 
-	if (job && n.kind == FS_WORK && rs_job_syncs(job) && rs_work_open(fs->service, job, n.blob, O_RDONLY, &fd, &err) == 0)
+	if (job && rs_job_syncs(job) && fs_open_bytes(fs, ino, O_RDONLY, &fd, &err) == 0)
 		(void)sc_sys.begin_write_back(fd);
 }
 
