@@ -507,6 +507,8 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 
 	sc_log_open(false, o->debug ? SC_LOG_DEBUG : SC_LOG_INFO);
 	fuse_set_log_func(on_libfuse_log);
+	/* the kernel sends it when a writer's open breaks the lease of a commit, which asks again by itself */
+	(void)signal(SIGIO, SIG_IGN);
 	rc = o->io_uring ? check_rings(err) : 0;
 	if (rc < 0)
 		return rc;
