@@ -55,7 +55,7 @@ static int at_once(const struct rs_flush *f, struct io_uring *ring, struct sc_er
 
 		if (n > 0)
 			submitted += (unsigned)n;
-		else
+		else if (n != -EINTR)
 			rc = sc_fail_sys(err, n ? -n : EIO, "flush: cannot submit");
 	}
 	return reap(f, ring, submitted, rc, err);

@@ -200,6 +200,7 @@ static int append_report(struct rs_set *set, char *more, struct sc_err *err)
 static int verify(struct commit *c)
 {
 	bool now = rs_config_of(c->job).verify == RS_VERIFY_COMMIT;
+	char name[SC_NAME_BYTES_MAX + 1];
 	int rc = 0;
 
 	rs_step(RS_STEP_COMMIT_VERIFY);
@@ -211,8 +212,8 @@ static int verify(struct commit *c)
 			continue;
 		rc = rs_verify_padding(c->s, set, &report, c->err);
 		if (rc == 0 && *report)
-			sc_log(SC_LOG_WARN, "job '%s': %.*s, continuing", c->job->name, (int)strcspn(report, "\n"),
-			       report);
+			sc_log(SC_LOG_WARN, "job '%s': %.*s, continuing", rs_job_name(c->job, name, sizeof(name)),
+			       (int)strcspn(report, "\n"), report);
 		if (rc == 0)
 			rc = append_report(set, report, c->err);
 		report = NULL;

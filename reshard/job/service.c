@@ -348,10 +348,12 @@ void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err
 	struct sc_buf buf = {0};
 
 	sc_buf_printf(&buf, "%s: %s\n", command, err->msg);
+	if (buf.failed)
+		sc_buf_done(&buf);
 	(void)__atomic_add_fetch(&job->service->counters.refusals, 1, __ATOMIC_RELAXED);
 	(void)pthread_mutex_lock(&job->state);
 	sc_sys.release(job->error);
-	job->error = buf.failed ? NULL : buf.text;
+	job->error = buf.text;
 	(void)pthread_mutex_unlock(&job->state);
 	rs_job_tell(job);
 }

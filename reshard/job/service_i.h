@@ -130,7 +130,7 @@ struct rs_job {
 	pthread_rwlock_t tree;		/* read: the working tree is used; write: it is sealed */
 	pthread_mutex_t state;		/* short: everything below */
 	bool removed;
-	char *name;
+	char *name;			/* others copy it by rs_job_name() */
 	uid_t uid;
 	gid_t gid;
 	mode_t mode;

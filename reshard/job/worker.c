@@ -175,6 +175,7 @@ int rs_pass_bytes(void *pass, uint64_t bytes)
 
 static void set_stopped(struct rs_job *job, const char *why)
 {
+	char name[SC_NAME_BYTES_MAX + 1];
 	bool changed;
 
 	(void)pthread_mutex_lock(&job->state);
@@ -185,7 +186,7 @@ static void set_stopped(struct rs_job *job, const char *why)
 	}
 	(void)pthread_mutex_unlock(&job->state);
 	if (changed && why)
-		sc_log(SC_LOG_ERROR, "job '%s': %s; trying again", job->name, why);
+		sc_log(SC_LOG_ERROR, "job '%s': %s; trying again", rs_job_name(job, name, sizeof(name)), why);
 	if (changed)
 		rs_job_tell(job);
 }
@@ -206,7 +207,9 @@ static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint
 		sc_sys.release(hashes);
 	else if (hashes)
 		__atomic_store_n(&set->hashes, hashes, __ATOMIC_RELEASE);
-	if (!all.failed) {
+	if (all.failed) {
+		sc_buf_done(&all);
+	} else {
 		sc_sys.release(set->report);
 		set->report = all.text;
 	}
@@ -224,6 +227,7 @@ static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint
 
 static int verify_head(struct rs_pass *p)
 {
+	char name[SC_NAME_BYTES_MAX + 1];
 	int rc = 0;
 
 	for (size_t i = 0; i < p->head->version->nr_sets && rc == 0; i++) {
@@ -237,8 +241,8 @@ static int verify_head(struct rs_pass *p)
 		rs_pass_begin(p, "verifying", rs_set_bytes(set));
 		verdict = rs_verify_set(p->s, set, rs_pass_bytes, p, &hashes, &report, p->err);
 		if (verdict == SC_E_COPIES)
-			sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": copies differ: %s", p->job->name,
-			       p->head->version->nr, p->err->msg);
+			sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": copies differ: %s",
+			       rs_job_name(p->job, name, sizeof(name)), p->head->version->nr, p->err->msg);
 		rc = verdict == 0 || verdict == SC_E_COPIES ? keep_verdict(p, set, verdict, hashes, report) : verdict;
 		(void)__atomic_add_fetch(&p->s->counters.verified_bytes, rs_set_bytes(set), __ATOMIC_RELAXED);
 		rs_pass_end(p);
@@ -261,6 +265,7 @@ static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, struct sc_err *err)
 {
 	struct rs_pass p = {.s = s, .job = job, .err = err, .head = rs_job_head(job)};
+	char name[SC_NAME_BYTES_MAX + 1];
 	int rc;
 
 	if (!p.head)
@@ -269,8 +274,8 @@ static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, stru
 	if (rc == 0 && rs_version_verified(p.head->version) == META_EQUAL && wants_materialize(job, p.head)) {
 		rc = rs_materialize(&p);
 		if (rc == 0)
-			sc_log(SC_LOG_INFO, "job '%s': version %" PRIu64 " is materialized", job->name,
-			       p.head->version->nr);
+			sc_log(SC_LOG_INFO, "job '%s': version %" PRIu64 " is materialized",
+			       rs_job_name(job, name, sizeof(name)), p.head->version->nr);
 		*garbage = true;
 	}
 	rs_view_unref(s, p.head);
@@ -393,13 +398,13 @@ static void *worker(void *arg)
 	for (;;) {
 		(void)pthread_mutex_lock(&s->worker_lock);
 		while (!s->stop && !s->kick) {
-			struct timespec until;
+			int64_t at = sc_now_ns() + RETRY_NS;
+			struct timespec until = {at / 1000000000, at % 1000000000};
 
-			(void)clock_gettime(CLOCK_REALTIME, &until);
-			until.tv_sec += RETRY_NS / 1000000000;
 			if (!again)
 				(void)pthread_cond_wait(&s->worker_wake, &s->worker_lock);
-			else if (pthread_cond_timedwait(&s->worker_wake, &s->worker_lock, &until) == ETIMEDOUT)
+			else if (pthread_cond_clockwait(&s->worker_wake, &s->worker_lock, CLOCK_MONOTONIC,
+							&until) == ETIMEDOUT)
 				break;
 		}
 		if (s->stop) {

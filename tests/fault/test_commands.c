@@ -227,6 +227,11 @@ static int odd_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
 	return rc;
 }
 
+static int odd_ring_submit(struct io_uring *ring)
+{
+	return is_odd() ? -EINTR : real.ring_submit(ring);
+}
+
 static ssize_t odd_sql_pwrite(int fd, const void *p, size_t n, off_t at)
 {
 	if (is_odd()) {
@@ -296,6 +301,7 @@ static void break_all(enum kind kind, long n)
 		sc_sys.ring_wait = bad_ring_wait;
 		break;
 	default:
+		sc_sys.ring_submit = odd_ring_submit;
 		sc_sys.ring_wait = odd_ring_wait;
 		sc_sys.pread = odd_pread;
 		sc_sys.pwrite = odd_pwrite;
