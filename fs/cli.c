@@ -467,6 +467,7 @@ struct mapped {
 
 static int map_file(const char *path, struct mapped *ret)
 {
+	struct rs_file file;
 	struct sc_err err;
 	struct stat st;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -478,7 +479,8 @@ static int map_file(const char *path, struct mapped *ret)
 	(void)close(fd);
 	if (ret->at == MAP_FAILED)
 		return fail(path);
-	if (rs_safetensors_parse(ret->at, ret->bytes, &ret->st, &err) < 0) {
+	file = rs_file_in_memory(ret->at, ret->bytes);
+	if (rs_safetensors_parse(&file, &ret->st, &err) < 0) {
 		(void)fprintf(stderr, "scalai: %s: %s\n", path, err.msg);
 		return 1;
 	}

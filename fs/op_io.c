@@ -4,7 +4,6 @@
  * between them gathered into a buffer.  Real files come here only where there is no passthrough.
  */
 #include "fs/fs_i.h"
-#include "meta/base/guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -117,16 +116,46 @@ static int find_pieces(const struct rs_image *im, uint64_t at, size_t bytes, str
 	return nr;
 }
 
-/* A source that changed is worth a sentence in the job's `error`. */
-static void fail_data(fuse_req_t req, const struct fs_handle *h, const struct sc_err *err)
+/* A source that changed, a blob that is damaged: worth a sentence in the job's `error`. */
+static void fail_read(fuse_req_t req, const struct fs_handle *h, const struct sc_err *err)
 {
 	rs_job_refused(rs_view_job(h->view), "read", err);
 	fs_fail(req, "read", err);
 }
 
-/* Straight from the sources' mappings where samples are not small, else gathered. */
-static void read_data(fuse_req_t req, const struct fs_handle *h, size_t bytes, uint64_t at)
+/*
+ * The kernel could not read a mapping, and has answered EIO.  Why, we learn when we read it, by a handle of our own: the
+ * reader's may be closed by now.
+ */
+static void name_damage(struct fs *fs, fuse_ino_t ino, size_t bytes, uint64_t at)
 {
+	struct fs_handle *h = sc_zalloc(sizeof(*h));
+	struct buffer *b = take_buffer(bytes);
+	struct sc_err err = {0};
+	int rc = h && b ? 0 : sc_nomem(&err);
+
+	if (h) {
+		h->ino = ino;
+		h->fd = -1;
+	}
+	if (rc == 0)
+		rc = fs_reopen(fs, h, 0, O_RDONLY, &err);
+	if (rc == 0 && h->data)
+		rc = rs_data_read(h->data, at, bytes, b->at, &err);
+	else if (rc == 0 && h->image)
+		rc = rs_image_read(h->image, at, bytes, b->at, &err);
+	if (rc < 0 && h && h->view)
+		rs_job_refused(rs_view_job(h->view), "read", &err);
+	if (rc < 0)
+		sc_log(SC_LOG_ERROR, "read: %s", err.msg);
+	fs_handle_free(fs, h);
+	give_buffer(b);
+}
+
+/* Straight from the sources' mappings where samples are not small, else gathered. */
+static void read_data(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
+{
+	const fuse_ino_t ino = h->ino;
 	uint64_t end = rs_data_bytes(h->data);
 	struct iovec iov[PIECES_MAX];
 	struct buffer *buffer = NULL;
@@ -143,7 +172,8 @@ static void read_data(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 	if (!fuse_req_is_uring(req))
 		nr = rs_data_pieces(h->data, at, bytes, iov, (int)sc_min_u64(PIECES_MAX, bytes / PIECE_BYTES_MIN + 2), &err);
 	if (nr > 0) {
-		(void)fuse_reply_iov(req, iov, nr); /* a file cut just now: the kernel says EIO */
+		if (fuse_reply_iov(req, iov, nr) == -EFAULT) /* a file cut just now */
+			name_damage(fs, ino, bytes, at);
 		return;
 	}
 	to = nr == 0 ? reply_room(req, bytes, &buffer) : NULL;
@@ -152,43 +182,37 @@ static void read_data(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 	if (nr == 0)
 		nr = rs_data_read(h->data, at, bytes, to, &err);
 	if (nr < 0)
-		fail_data(req, h, &err);
+		fail_read(req, h, &err);
 	else
 		(void)fuse_reply_buf(req, (const char *)to, bytes);
 	give_buffer(buffer);
 }
 
-struct gather {
-	const struct rs_image *image;
-	uint64_t at;
-	struct iovec *iov;
-	int nr;
-	unsigned char *to;
-};
-
-static void gather(void *arg)
+/* What the pieces lack, one after another in `to`. */
+static int gather(const struct rs_image *im, uint64_t at, struct iovec *iov, int nr, unsigned char *to, struct sc_err *err)
 {
-	const struct gather *g = arg;
-	unsigned char *to = g->to;
-	uint64_t at = g->at;
+	int rc = 0;
 
-	for (int i = 0; i < g->nr; i++) {
-		if (!g->iov[i].iov_base) {
-			rs_image_read(g->image, at, g->iov[i].iov_len, to);
-			g->iov[i].iov_base = to;
-			to += g->iov[i].iov_len;
+	for (int i = 0; rc == 0 && i < nr; i++) {
+		if (!iov[i].iov_base) {
+			rc = rs_image_read(im, at, iov[i].iov_len, to, err);
+			iov[i].iov_base = to;
+			to += iov[i].iov_len;
 		}
-		at += g->iov[i].iov_len;
+		at += iov[i].iov_len;
 	}
+	return rc;
 }
 
-static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, uint64_t at)
+static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
 {
 	const struct rs_image *im = h->image;
+	const fuse_ino_t ino = h->ino;
 	struct buffer *buffer = NULL;
 	struct iovec iov[PIECES_MAX];
 	const bool ring = fuse_req_is_uring(req);
 	unsigned char *to = NULL;
+	struct sc_err err = {0};
 	size_t gathered;
 	int nr = 1;
 
@@ -208,13 +232,12 @@ static void read_view(fuse_req_t req, const struct fs_handle *h, size_t bytes, u
 			return;
 		}
 	}
-	/* somebody shortened a blob behind our back: an error of this read, not the end of the mount */
-	if (gathered && !sc_guard_run(gather, &(struct gather){im, at, iov, nr, to}))
-		(void)fuse_reply_err(req, EIO);
+	if (gathered && gather(im, at, iov, nr, to, &err) < 0)
+		fail_read(req, h, &err);
 	else if (ring)
 		(void)fuse_reply_buf(req, (const char *)to, bytes);
-	else
-		(void)fuse_reply_iov(req, iov, nr);
+	else if (fuse_reply_iov(req, iov, nr) == -EFAULT)
+		name_damage(fs, ino, bytes, at);
 	give_buffer(buffer);
 }
 
@@ -236,9 +259,9 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 	if (!h)
 		return;
 	if (h->kind == FS_H_VIEW && h->data)
-		read_data(req, h, bytes, (uint64_t)at);
+		read_data(req, fs, h, bytes, (uint64_t)at);
 	else if (h->kind == FS_H_VIEW)
-		read_view(req, h, bytes, (uint64_t)at);
+		read_view(req, fs, h, bytes, (uint64_t)at);
 	else if (h->kind == FS_H_CONTROL)
 		fs_control_read(req, fs, h->control, fi->fh, bytes, at);
 	else if (h->kind == FS_H_FD)

@@ -75,10 +75,10 @@ static int check_current(struct fs *fs, const struct fs_node *n, bool again, con
 	return rc;
 }
 
-static int open_blob(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle *h,
+static int open_blob(fuse_req_t req, struct fs *fs, const struct rs_look *look, struct fs_handle *h,
 		     struct fuse_file_info *fi, struct sc_err *err)
 {
-	int fd = -1, rc = meta_store_open_blob(rs_service_store(fs->service), blob, O_RDONLY, &fd, err);
+	int fd = -1, rc = meta_store_open_blob(rs_service_store(fs->service), look->blob, look->bytes, &fd, err);
 
 	if (rc < 0)
 		return rc;
@@ -152,7 +152,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	if (n->kind == FS_VIEW)
 		return open_image(fs, n, path, again, h, fi, err);
 	if (look.kind == RS_BLOB)
-		rc = open_blob(req, fs, look.blob, h, fi, err);
+		rc = open_blob(req, fs, &look, h, fi, err);
 	if (again && (look.kind != RS_BLOB || err->errnum == ENOENT))
 		rc = open_gone(fs, n, path, h, fi, err);
 	return rc;
@@ -240,7 +240,7 @@ int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct
 		if (rc < 0 || look.kind != RS_BLOB)
 			return rc < 0 ? rc : open_image(fs, &n, path, true, h, &fi, err);
 		h->kind = FS_H_FD;
-		return meta_store_open_blob(rs_service_store(fs->service), look.blob, O_RDONLY, &h->fd, err);
+		return meta_store_open_blob(rs_service_store(fs->service), look.blob, look.bytes, &h->fd, err);
 	default:
 		break;
 	}

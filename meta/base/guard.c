@@ -6,11 +6,14 @@
 #include <stddef.h>
 
 static __thread sigjmp_buf *here;
+static __thread const void *lost; /* the address of the page that could not be read */
 
-static void on_bus(int nr)
+static void on_bus(int nr, siginfo_t *info, void *unused)
 {
 	struct sigaction plain = {.sa_handler = SIG_DFL};
 
+	(void)unused;
+	lost = info->si_addr;
 	if (here)
 		siglongjmp(*here, 1);
 	(void)sigaction(nr, &plain, NULL); /* ours: it is raised again, and ends the process */
@@ -19,12 +22,12 @@ static void on_bus(int nr)
 void sc_guard_install(void)
 {
 	/* NODEFER: the jump leaves the handler, and the next one must come through */
-	struct sigaction action = {.sa_handler = on_bus, .sa_flags = SA_NODEFER};
+	struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_NODEFER | SA_SIGINFO};
 
 	(void)sigaction(SIGBUS, &action, NULL);
 }
 
-bool sc_guard_run(void (*fn)(void *arg), void *arg)
+bool sc_guard_run(void (*fn)(void *arg), void *arg, const void **ret_lost)
 {
 	sigjmp_buf *volatile outer = here;
 	sigjmp_buf buf;
@@ -35,5 +38,7 @@ bool sc_guard_run(void (*fn)(void *arg), void *arg)
 		fn(arg);
 	}
 	here = outer;
+	if (!good)
+		*ret_lost = lost;
 	return good;
 }

@@ -120,6 +120,12 @@ void meta_store_close(struct meta_store *store)
 	}
 }
 
+bool meta_disk_fails(int errnum)
+{
+	/* page cache: EIO; O_DIRECT: the device's own, of a medium or of protected data; ext4 and XFS: bad structure */
+	return errnum == EIO || errnum == ENODATA || errnum == EILSEQ || errnum == EUCLEAN || errnum == EBADMSG;
+}
+
 int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
 		      struct sc_err *err)
 {
@@ -141,6 +147,8 @@ static int open_in(int dir, uint64_t blob, int flags, int *ret_fd, struct sc_err
 
 	blob_path(blob, path, sizeof(path));
 	fd = sc_sys.openat(dir, path, flags | O_NOFOLLOW, 0);
+	if (fd < 0 && meta_disk_fails(errno))
+		return sc_fail(err, SC_E_DAMAGED, "store: cannot open blob %" PRIu64 ": %s", blob, strerror(errno));
 	if (fd < 0)
 		return sc_fail_sys(err, errno, "store: cannot open blob %" PRIu64, blob);
 	*ret_fd = fd;
@@ -164,11 +172,27 @@ bool meta_store_has_damage(const struct meta_store *store)
 	return __atomic_load_n(&store->damaged->any, __ATOMIC_ACQUIRE);
 }
 
-int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
-			 struct sc_err *err)
+/* What a rank would read of a file that is too short ends too early, without an error. */
+static int check_size(int fd, uint64_t blob, uint64_t bytes, struct sc_err *err)
+{
+	struct stat st;
+
+	if (bytes == UINT64_MAX)
+		return 0;
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(err, errno, "store: blob %" PRIu64, blob);
+	if ((uint64_t)st.st_size != bytes)
+		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " has %" PRIu64 " bytes, and had %" PRIu64 " when it was sealed: "
+			       "restore it, or roll back", blob, (uint64_t)st.st_size, bytes);
+	return 0;
+}
+
+int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t bytes, int *ret_fd, struct sc_err *err)
 {
 	struct meta_damaged *d = store->damaged;
+	sc_cleanup(sc_closep) int fd = -1;
 	bool damaged = false;
+	int rc;
 
 	if (meta_store_has_damage(store)) {
 		(void)pthread_mutex_lock(&d->lock);
@@ -179,7 +203,12 @@ int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flag
 	if (damaged)
 		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged, and there is no other copy of its bytes: restore "
 			       "it, or roll back", blob);
-	return meta_store_open_damaged(store, blob, flags, ret_fd, err);
+	rc = meta_store_open_damaged(store, blob, O_RDONLY, &fd, err);
+	if (rc == 0)
+		rc = check_size(fd, blob, bytes, err);
+	if (rc == 0)
+		*ret_fd = sc_steal_fd(&fd);
+	return rc;
 }
 
 int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err)

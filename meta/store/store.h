@@ -25,14 +25,17 @@ struct meta_store {
 int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err);
 void meta_store_close(struct meta_store *store);
 
+/** Is this what a disk that fails says, or a file system that it has damaged?  Everything else may pass. */
+bool meta_disk_fails(int errnum);
+
 /** A new blob to be written: descriptor O_RDWR. */
 int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
 		      struct sc_err *err);
-/** A sealed one, for reading; `flags`: O_RDONLY, with O_DIRECT or not.  Errors: SC_E_DAMAGED, its bytes
- *  are known to be wrong. */
-int meta_store_open_blob(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
+/** A sealed one, for reading; it has so many bytes (UINT64_MAX: any).  Errors: SC_E_DAMAGED, its bytes are known to be
+ *  wrong, or it has another size, or the disk fails. */
+int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t bytes, int *ret_fd,
 			 struct sc_err *err);
-/** The same, and damage does not matter. */
+/** The same, and damage that is known does not matter; `flags`: O_RDONLY, with O_DIRECT or not. */
 int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			    struct sc_err *err);
 /** One that is not sealed, `flags` O_RDONLY or O_RDWR; what is opened through its path can be written, too. */

@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "reshard/engine/blobs.h"
+
 #define END_BYTES (64u << 10)
 
 uint32_t rs_megatron_token(uint64_t code)
@@ -208,13 +210,14 @@ static int map_table(struct rs_corpus *c, struct rs_data_source *s, struct sc_er
 
 	if (!s->info.borders)
 		return 0;
-	rc = meta_store_open_blob(c->store, s->info.borders, O_RDONLY, &fd, err);
+	rc = meta_store_open_blob(c->store, s->info.borders, UINT64_MAX, &fd, err);
 	if (rc < 0)
 		return rc;
-	if (sc_sys.fstat(fd, &st) < 0 || ((uint64_t)st.st_size != whole && ((uint64_t)st.st_size != plain ||
-	    s->info.sequences != s->info.samples)))
-		return sc_fail(err, SC_E_CATALOG, "store: the table of '%s' has not the %" PRIu64 " or %" PRIu64 " bytes that the "
-			       "catalog says", s->info.path, plain, whole);
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(err, errno, "store: the table of '%s', blob %" PRIu64, s->info.path, s->info.borders);
+	if ((uint64_t)st.st_size != whole && ((uint64_t)st.st_size != plain || s->info.sequences != s->info.samples))
+		return sc_fail(err, SC_E_DAMAGED, "the table of '%s', blob %" PRIu64 ", has not the %" PRIu64 " or %" PRIu64
+			       " bytes that it had: restore it", s->info.path, s->info.borders, plain, whole);
 	s->table_bytes = (uint64_t)st.st_size;
 	map = sc_sys.mmap(NULL, s->table_bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
@@ -233,9 +236,11 @@ static int open_bytes(struct rs_corpus *c, struct rs_data_source *s, struct rs_d
 	int rc;
 
 	if (s->info.blob)
-		rc = meta_store_open_blob(c->store, s->info.blob, O_RDONLY, &b->fd, err);
+		rc = meta_store_open_blob(c->store, s->info.blob, s->info.bytes, &b->fd, err);
 	else
 		rc = rs_data_source_open(s->info.path, c->uid, c->gid, &b->fd, err);
+	if (rc < 0 && s->info.blob)
+		return sc_wrap(err, rc, "the copy of '%s'", s->info.path);
 	if (rc < 0)
 		return sc_fail(err, SC_E_SOURCE, "source '%s' can't be opened any more: %s", s->info.path,
 			       strerror(err->errnum));
@@ -384,4 +389,25 @@ int rs_corpus_sequences(struct rs_corpus *c, uint64_t sample, struct rs_data_sou
 	if (*ret_first > s->info.sequences || *ret_nr > s->info.sequences - *ret_first)
 		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path, i);
 	return 0;
+}
+
+static bool is_in(const void *lost, const void *map, uint64_t bytes, uint64_t *ret_at)
+{
+	*ret_at = (uint64_t)((uintptr_t)lost - (uintptr_t)map);
+	return map && *ret_at < bytes;
+}
+
+int rs_corpus_lost(const struct rs_corpus *c, const void *lost, struct sc_err *err)
+{
+	for (size_t i = 0; i < c->nr; i++) {
+		const struct rs_data_source *s = &c->at[i];
+		const struct rs_data_bytes *b = __atomic_load_n(&s->bytes, __ATOMIC_ACQUIRE);
+		uint64_t at;
+
+		if (is_in(lost, s->documents ? s->documents : s->borders, s->table_bytes, &at))
+			return sc_wrap(err, rs_cannot_read(s->info.borders, at, EIO, err), "the table of '%s'", s->info.path);
+		if (s->info.blob && b && is_in(lost, b->map, s->info.bytes, &at))
+			return sc_wrap(err, rs_cannot_read(s->info.blob, at, EIO, err), "the copy of '%s'", s->info.path);
+	}
+	return sc_fail(err, SC_E_SOURCE, "a source of dataset '%s' became shorter while it was read", c->spec.name);
 }

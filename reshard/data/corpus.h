@@ -103,6 +103,9 @@ void rs_corpus_prefetch(const struct rs_corpus *corpus, uint64_t sample);
 int rs_corpus_sequences(struct rs_corpus *corpus, uint64_t sample, struct rs_data_source **ret_source,
 			uint64_t *ret_first, uint64_t *ret_nr, struct sc_err *err);
 
+/** What to say when a mapping could not be read at `lost`: of a table or a copy SC_E_DAMAGED, else SC_E_SOURCE. */
+int rs_corpus_lost(const struct rs_corpus *corpus, const void *lost, struct sc_err *err);
+
 /** The file-system identity of this thread, if the daemon is root's; its own ends it. */
 void rs_become(uid_t uid, gid_t gid);
 /** Opens a source as the user who added it.  Errors: SC_E_SYSTEM. */

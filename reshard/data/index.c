@@ -53,10 +53,11 @@ static void run(void *arg)
 int rs_index_source(struct rs_index *x, struct sc_err *err)
 {
 	struct guarded g = {x, err, 0};
+	const void *lost;
 
 	if (x->spec->format == RS_DATA_TAR)
 		g.rc = rs_index_tar(x, err);
-	else if (!sc_guard_run(run, &g))
+	else if (!sc_guard_run(run, &g, &lost))
 		return sc_fail(err, SC_E_SOURCE, "'%s' became shorter while it was read", x->path);
 	if (g.rc < 0)
 		return g.rc;

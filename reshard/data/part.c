@@ -20,6 +20,31 @@ static uint64_t sample_at(const struct rs_part *p, uint64_t i, uint64_t *ret_run
 	return meta_order_at(&p->order, position);
 }
 
+/* Whatever reads tables or samples runs under the guard. */
+struct guarded {
+	struct rs_part *part;
+	int (*fn)(struct rs_part *part, void *arg, struct sc_err *err);
+	void *arg;
+	struct sc_err *err;
+	int rc;
+};
+
+static void run(void *arg)
+{
+	struct guarded *g = arg;
+
+	g->rc = g->fn(g->part, g->arg, g->err);
+}
+
+static int run_guarded(struct rs_part *p, int (*fn)(struct rs_part *part, void *arg, struct sc_err *err), void *arg,
+		       struct sc_err *err)
+{
+	struct guarded g = {p, fn, arg, err, 0};
+	const void *lost;
+
+	return sc_guard_run(run, &g, &lost) ? g.rc : rs_corpus_lost(p->corpus, lost, err);
+}
+
 /* The extent of sample i and of up to *nr that follow it. */
 static int extent_at(struct rs_part *p, uint64_t i, uint64_t *nr, struct rs_extent *ret, struct sc_err *err)
 {
@@ -76,12 +101,13 @@ static int measure_runs(struct rs_part *p, uint64_t i, uint64_t left, struct sc_
 }
 
 /* One pass over all samples: where every STRIDE-th begins. */
-static int measure(struct rs_part *p, struct sc_err *err)
+static int measure(struct rs_part *p, void *unused, struct sc_err *err)
 {
 	uint64_t marks = p->nr / STRIDE + 1;
 	bool documents;
 	int rc = rs_corpus_tables(p->corpus, &documents, err);
 
+	(void)unused;
 	if (rc < 0)
 		return rc;
 	p->offsets = sc_zalloc_array(marks, sizeof(*p->offsets));
@@ -137,7 +163,7 @@ int rs_part_new(struct rs_corpus *c, uint64_t epoch, uint64_t begin, uint32_t ra
 		p->body = p->nr * c->record;
 		p->sequences = p->nr;
 	} else if (rc == 0) {
-		rc = measure(p, err);
+		rc = run_guarded(p, measure, NULL, err);
 	}
 	if (rc < 0)
 		rs_part_free(p);
@@ -265,13 +291,12 @@ static void give(struct reading *r, const void *data, uint64_t n)
 	r->bytes -= n;
 }
 
-static void walk(void *arg)
+static int walk(struct rs_part *p, void *arg, struct sc_err *err)
 {
 	struct reading *r = arg;
-	struct rs_part *p = r->part;
 	uint64_t offset = 0, i = 0;
 
-	r->rc = locate(p, r->at, &offset, &i, r->err);
+	r->rc = locate(p, r->at, &offset, &i, err);
 	while (r->rc == 0 && r->bytes) {
 		uint64_t nr = p->nr - i, skip = r->at - offset, n;
 		const unsigned char *map;
@@ -279,12 +304,12 @@ static void walk(void *arg)
 
 		if (p->corpus->record)
 			nr = sc_min_u64(nr, (skip + r->bytes) / p->corpus->record + 1);
-		r->rc = extent_at(p, i, &nr, &e, r->err);
+		r->rc = extent_at(p, i, &nr, &e, err);
 		if (r->rc < 0)
-			return;
+			break;
 		map = touch(r, e.source);
 		if (r->rc < 0)
-			return;
+			break;
 		n = sc_min_u64(e.end - e.begin - sc_min_u64(skip, e.end - e.begin), r->bytes);
 		if (n)
 			give(r, map + e.begin + skip, n);
@@ -293,14 +318,16 @@ static void walk(void *arg)
 		offset += extent_bytes(&e);
 		i += nr;
 	}
+	return r->rc;
 }
 
 /* The walk, and a check of all that it used. */
 static int run_walk(struct reading *r)
 {
-	if (!sc_guard_run(walk, r))
-		return sc_fail(r->err, SC_E_SOURCE, "a source of dataset '%s' became shorter while it was read",
-			       r->part->corpus->spec.name);
+	int rc = run_guarded(r->part, walk, r, r->err);
+
+	if (rc < 0)
+		return rc;
 	check_touched(r);
 	return r->rc;
 }
@@ -400,21 +427,21 @@ static int idx_documents(struct idx *x, uint64_t base, struct sc_err *err)
 	return rc;
 }
 
-static int read_idx(struct rs_part *p, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
+static int read_idx(struct rs_part *p, void *arg, struct sc_err *err)
 {
-	struct idx x = {p, at, at + bytes, to};
+	struct idx *x = arg;
 	uint64_t version = 1, documents = p->nr + 1, pointers = RS_MEGATRON_HEAD + 4 * p->sequences;
 	int rc;
 
-	put(&x, 0, "MMIDIDX\0", 9);
-	put(&x, 9, &version, 8);
-	put(&x, 17, &p->corpus->code, 1);
-	put(&x, 18, &p->sequences, 8);
-	put(&x, 26, &documents, 8);
-	rc = idx_sequences(&x, RS_MEGATRON_HEAD, 4, true, err);
+	put(x, 0, "MMIDIDX\0", 9);
+	put(x, 9, &version, 8);
+	put(x, 17, &p->corpus->code, 1);
+	put(x, 18, &p->sequences, 8);
+	put(x, 26, &documents, 8);
+	rc = idx_sequences(x, RS_MEGATRON_HEAD, 4, true, err);
 	if (rc == 0)
-		rc = idx_sequences(&x, pointers, 8, false, err);
-	return rc < 0 ? rc : idx_documents(&x, pointers + 8 * p->sequences, err);
+		rc = idx_sequences(x, pointers, 8, false, err);
+	return rc < 0 ? rc : idx_documents(x, pointers + 8 * p->sequences, err);
 }
 
 int rs_part_read(struct rs_part *p, int file, uint64_t at, uint64_t bytes, unsigned char *to,
@@ -424,7 +451,7 @@ int rs_part_read(struct rs_part *p, int file, uint64_t at, uint64_t bytes, unsig
 	int rc = 0;
 
 	if (file)
-		return read_idx(p, at, bytes, to, err);
+		return run_guarded(p, read_idx, &(struct idx){p, at, at + bytes, to}, err);
 	if (at < p->head.bytes) {
 		n = sc_min_u64(bytes, p->head.bytes - at);
 		memcpy(to, p->head.text + at, n);

@@ -31,7 +31,7 @@ struct rs_part {
 	uint64_t table_bytes;
 };
 
-/** Errors: SC_E_SOURCE, SC_E_TOPOLOGY (uneven=refuse), SC_E_NO_MEMORY. */
+/** Errors: SC_E_SOURCE, SC_E_DAMAGED, SC_E_TOPOLOGY (uneven=refuse), SC_E_NO_MEMORY. */
 int rs_part_new(struct rs_corpus *corpus, uint64_t epoch, uint64_t begin, uint32_t ranks, uint32_t rank,
 		struct rs_part **ret, struct sc_err *err);
 struct rs_part *rs_part_free(struct rs_part *part);
@@ -39,7 +39,7 @@ struct rs_part *rs_part_free(struct rs_part *part);
 uint64_t rs_part_bytes(const struct rs_part *part, int file);
 /**
  * Fills `to`; at + bytes is within the file.  All sources it used are as they were when they were
- * added, or the answer is SC_E_SOURCE.
+ * added, or the answer is SC_E_SOURCE.  A table or a copy that can't be read is SC_E_DAMAGED.
  */
 int rs_part_read(struct rs_part *part, int file, uint64_t at, uint64_t bytes, unsigned char *to,
 		 struct sc_err *err);

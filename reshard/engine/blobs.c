@@ -6,7 +6,10 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/mman.h>
+
+#include "meta/base/guard.h"
 
 #define BUCKETS 4096
 #define BLOBS_IDLE_MAX 1024
@@ -71,23 +74,15 @@ struct rs_blobs *rs_blobs_free(struct rs_blobs *b)
 	return NULL;
 }
 
-static int map_blob(struct rs_blobs *b, struct rs_blob *blob, uint64_t expected, struct sc_err *err)
+static int map_blob(struct rs_blobs *b, struct rs_blob *blob, uint64_t bytes, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	struct stat st;
 	void *map;
-	int rc = meta_store_open_blob(b->store, blob->id, O_RDONLY, &fd, err);
+	int rc = meta_store_open_blob(b->store, blob->id, bytes, &fd, err);
 
-	if (rc < 0)
+	blob->bytes = bytes;
+	if (rc < 0 || bytes == 0)
 		return rc;
-	if (sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(err, errno, "store: blob %" PRIu64, blob->id);
-	blob->bytes = (uint64_t)st.st_size;
-	if (expected != UINT64_MAX && blob->bytes != expected)
-		return sc_fail(err, SC_E_FORMAT, "store: blob %" PRIu64 " has %" PRIu64 " bytes, the catalog says %"
-			       PRIu64, blob->id, blob->bytes, expected);
-	if (blob->bytes == 0)
-		return 0;
 	map = sc_sys.mmap(NULL, blob->bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return sc_fail_sys(err, errno, "store: cannot map blob %" PRIu64, blob->id);
@@ -95,7 +90,55 @@ static int map_blob(struct rs_blobs *b, struct rs_blob *blob, uint64_t expected,
 	return 0;
 }
 
-static int load(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t expected,
+/* --- reading --- */
+
+int rs_cannot_read(uint64_t blob, uint64_t at, int errnum, struct sc_err *err)
+{
+	if (!blob)
+		return sc_fail_sys(err, errnum, "cannot read byte %" PRIu64, at);
+	if (!meta_disk_fails(errnum))
+		return sc_fail_sys(err, errnum, "cannot read blob %" PRIu64 " at byte %" PRIu64, blob, at);
+	return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " can't be read at byte %" PRIu64
+		       ": its file was cut, or the disk fails; restore it, or roll back", blob, at);
+}
+
+struct reading {
+	void *to;
+	const unsigned char *from;
+	uint64_t bytes;
+};
+
+static void copy(void *arg)
+{
+	const struct reading *r = arg;
+
+	memcpy(r->to, r->from, r->bytes);
+}
+
+int rs_bytes_read(const struct rs_blob *blob, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	struct reading r = {to, blob->map + at, bytes};
+	const void *lost;
+
+	assert(at + bytes <= blob->bytes);
+	if (!bytes || sc_guard_run(copy, &r, &lost))
+		return 0;
+	return rs_cannot_read(blob->id, (uint64_t)((const unsigned char *)lost - blob->map), EIO, err);
+}
+
+int rs_fd_read(int fd, uint64_t blob, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	return sc_pread_all(fd, to, bytes, at) < 0 ? rs_cannot_read(blob, at, errno, err) : 0;
+}
+
+static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	return rs_bytes_read(arg, at, bytes, to, err);
+}
+
+/* --- life --- */
+
+static int load(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes,
 		struct rs_blob **ret, struct sc_err *err)
 {
 	struct rs_blob *blob = sc_zalloc(sizeof(*blob));
@@ -105,9 +148,9 @@ static int load(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t expected
 		return sc_nomem(err);
 	blob->id = id;
 	blob->refs = 1;
-	rc = map_blob(b, blob, expected, err);
+	rc = map_blob(b, blob, bytes, err);
 	if (rc == 0 && tensors) {
-		rc = rs_safetensors_parse(blob->map, blob->bytes, &blob->st, err);
+		rc = rs_safetensors_parse(&(struct rs_file){blob->bytes, blob, read_file}, &blob->st, err);
 		blob->is_tensors = rc == 0;
 	}
 	if (rc < 0)
@@ -128,8 +171,8 @@ static struct rs_blob *find(struct rs_blobs *b, uint64_t id, bool tensors)
 	return blob;
 }
 
-int rs_blob_get(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes_expected,
-		struct rs_blob **ret, struct sc_err *err)
+int rs_blob_get(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes, struct rs_blob **ret,
+		struct sc_err *err)
 {
 	struct rs_blob *blob, *mine = NULL;
 	int rc = 0;
@@ -139,7 +182,7 @@ int rs_blob_get(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes_ex
 	(void)pthread_mutex_unlock(&b->lock);
 	if (!blob) {
 		/* parsed without the lock; a second thread may do the same, and one result stays */
-		rc = load(b, id, tensors, bytes_expected, &mine, err);
+		rc = load(b, id, tensors, bytes, &mine, err);
 		if (rc < 0)
 			return rc;
 		(void)pthread_mutex_lock(&b->lock);

@@ -145,24 +145,24 @@ struct rs_host *rs_host_free(struct rs_host *h)
 	return NULL;
 }
 
-static int source_fd(struct rs_host *h, uint64_t blob, int *ret_fd)
+static int source_fd(struct rs_host *h, const struct rs_blob *blob, int *ret_fd)
 {
 	int fd, rc;
 
 	for (unsigned i = 0; i < h->nr_open; i++)
-		if (h->open[i].blob == blob) {
+		if (h->open[i].blob == blob->id) {
 			*ret_fd = h->open[i].fd;
 			return 0;
 		}
-	rc = meta_store_open_blob(h->store, blob, O_RDONLY, &fd, h->err);
+	rc = meta_store_open_blob(h->store, blob->id, blob->bytes, &fd, h->err);
 	if (rc < 0)
 		return rc;
 	if (h->nr_open < SOURCES_OPEN_MAX) {
-		h->open[h->nr_open].blob = blob;
+		h->open[h->nr_open].blob = blob->id;
 		h->open[h->nr_open++].fd = fd;
 	} else {
 		sc_closep(&h->open[h->next_open].fd);
-		h->open[h->next_open].blob = blob;
+		h->open[h->next_open].blob = blob->id;
 		h->open[h->next_open].fd = fd;
 		h->next_open = (h->next_open + 1) % SOURCES_OPEN_MAX;
 	}
@@ -323,7 +323,7 @@ static int drain(struct rs_host *h, int rc)
 static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		     const unsigned char *data, uint64_t *ret)
 {
-	const struct rs_blob *blob = h->image->blobs[source];
+	const struct rs_blob *blob = h->image->mapped.blobs[source];
 	uint64_t from = (uint64_t)(data - blob->map);
 	int fd, rc;
 
@@ -331,7 +331,7 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	if (!h->clone || bytes < SC_CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
 		return 0;
 	bytes -= bytes % SC_DATA_ALIGN;
-	rc = source_fd(h, blob->id, &fd);
+	rc = source_fd(h, blob, &fd);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.clone_range(h->fd, at, fd, from, bytes) < 0) {
@@ -352,7 +352,7 @@ static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, u
 			   const unsigned char *data)
 {
 	if (!h->clone || run < 2 * SC_CLONE_BYTES_MIN || source == UINT32_MAX ||
-	    at % SC_DATA_ALIGN != (uint64_t)(data - h->image->blobs[source]->map) % SC_DATA_ALIGN)
+	    at % SC_DATA_ALIGN != (uint64_t)(data - h->image->mapped.blobs[source]->map) % SC_DATA_ALIGN)
 		return UINT64_MAX;
 	return (SC_DATA_ALIGN - at % SC_DATA_ALIGN) % SC_DATA_ALIGN;
 }
@@ -365,14 +365,15 @@ static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, u
 static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		    const unsigned char *data, uint64_t *ret)
 {
-	const struct rs_blob *blob = h->image->blobs[source];
+	const struct rs_blob *blob = h->image->mapped.blobs[source];
+	const struct rs_source *from = &h->image->sources.at[source];
 	struct slot *s = NULL;
 	int fd, rc;
 
 	*ret = 0;
 	if (h->must_clone || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data) != UINT64_MAX)
 		return 0;
-	rc = source_fd(h, blob->id, &fd);
+	rc = source_fd(h, blob, &fd);
 	if (rc == 0)
 		rc = get_slot(h, &s);
 	if (rc < 0)
@@ -380,9 +381,8 @@ static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t sou
 	s->at = at;
 	s->bytes = sc_min_u64(bytes, RS_HOST_BUFFER_BYTES - at % RS_HOST_BUFFER_BYTES);
 	*ret = s->bytes;
-	if (sc_pread_all(fd, s->buffer, s->bytes, (uint64_t)(data - blob->map)) < 0)
-		return sc_fail_sys(h->err, errno, "engine: cannot read");
-	return start(h, s);
+	rc = rs_fd_read(fd, blob->id, (uint64_t)(data - blob->map), s->bytes, s->buffer, h->err);
+	return rc < 0 ? sc_wrap(h->err, rc, "rank %u '%s'", from->rank, from->file) : start(h, s);
 }
 
 /* How many bytes to gather at once: not those of a block that can be cloned, of this run or of the next. */
@@ -411,8 +411,8 @@ static int gather(struct rs_host *h, uint64_t at, uint64_t bytes)
 		return rc;
 	s->at = at;
 	s->bytes = bytes;
-	rs_image_read(h->image, at, bytes, s->buffer);
-	return start(h, s);
+	rc = rs_image_read(h->image, at, bytes, s->buffer, h->err);
+	return rc < 0 ? rc : start(h, s);
 }
 
 static int write_image(struct rs_host *h)

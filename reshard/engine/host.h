@@ -32,7 +32,7 @@ struct rs_host *rs_host_free(struct rs_host *host);
  * Write the image (open, not same_as a blob) into an empty file.  Not synced; with `will_flush` the
  * device begins while this writes, so that a flush later finds little to do.
  * *ret_cloned counts bytes that were reflinked.
- * Errors: SC_E_NO_SPACE, SC_E_SYSTEM, SC_E_CANCELLED; the file then has some of the bytes.
+ * Errors: SC_E_NO_SPACE, SC_E_SYSTEM, SC_E_DAMAGED, SC_E_CANCELLED; the file then has some of the bytes.
  */
 int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd, bool will_flush,
 		  rs_host_tick_fn *tick, void *arg, uint64_t *ret_cloned, struct sc_err *err);

@@ -2,10 +2,13 @@
 #include "reshard/engine/image.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+
+#include "meta/base/guard.h"
 
 /* What an open may take to make a file of clones: about 5 ms. */
 #define CLONES_MAX 256u
@@ -222,7 +225,7 @@ bool rs_image_clones(const struct rs_image *im)
 		bool aligned;
 
 		n = rs_image_run(im, at, im->bytes - at, &data, &source);
-		aligned = n && (uint64_t)(data - im->blobs[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
+		aligned = n && (uint64_t)(data - im->mapped.blobs[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
 		if (n == 0)
 			n = SC_DATA_ALIGN; /* padding: a block at a time is good enough for a guess */
 		if (aligned && n >= SC_CLONE_BYTES_MIN)
@@ -239,8 +242,7 @@ struct rs_image *rs_image_free(struct rs_image *im, struct rs_blobs *blobs)
 {
 	if (!im)
 		return NULL;
-	for (size_t i = 0; im->blobs && i < im->sources.nr; i++)
-		rs_blob_put(blobs, im->blobs[i]);
+	rs_sources_close(&im->mapped, blobs);
 	for (uint32_t i = 0; im->gathers && i < im->nr; i++)
 		rs_gather_done(&im->gathers[i]);
 	rs_sources_done(&im->sources);
@@ -276,39 +278,77 @@ static int open_source(const struct rs_source *s, struct rs_blobs *blobs,
 	return 0;
 }
 
-int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs,
-		    const struct rs_origins *origins, struct sc_arena *arena,
-		    const unsigned char ***ret_data, struct rs_blob ***ret_blobs,
-		    uint64_t **ret_at, struct sc_err *err)
+int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs, const struct rs_origins *origins,
+		    struct sc_arena *arena, struct rs_mapped *ret, struct sc_err *err)
 {
-	size_t nr = sources->nr;
-	const unsigned char **data = sc_arena_array(arena, nr + 1, sizeof(*data));
-	struct rs_blob **held = sc_arena_array(arena, nr + 1, sizeof(*held));
-	uint64_t *at = sc_arena_array(arena, nr + 1, sizeof(*at));
-	int rc = data && held && at ? 0 : sc_nomem(err);
+	struct rs_mapped m = {sources, sc_arena_array(arena, sources->nr + 1, sizeof(*m.data)),
+			      sc_arena_array(arena, sources->nr + 1, sizeof(*m.blobs))};
+	int rc = m.data && m.blobs ? 0 : sc_nomem(err);
 
-	for (size_t i = 0; i < nr && rc == 0; i++) {
-		rc = open_source(&sources->at[i], blobs, origins, &held[i], &at[i], err);
+	for (size_t i = 0; i < sources->nr && rc == 0; i++) {
+		uint64_t at = 0;
+
+		rc = open_source(&sources->at[i], blobs, origins, &m.blobs[i], &at, err);
 		if (rc == 0)
-			data[i] = held[i]->map + at[i];
+			m.data[i] = m.blobs[i]->map + at;
 	}
-	if (rc < 0) {
-		for (size_t i = 0; held && i < nr; i++)
-			rs_blob_put(blobs, held[i]);
-		return rc;
-	}
-	*ret_data = data;
-	*ret_blobs = held;
-	*ret_at = at;
-	return 0;
+	if (rc < 0)
+		rs_sources_close(&m, blobs);
+	else
+		*ret = m;
+	return rc;
+}
+
+void rs_sources_close(struct rs_mapped *m, struct rs_blobs *blobs)
+{
+	for (size_t i = 0; m->blobs && i < m->sources->nr; i++)
+		rs_blob_put(blobs, m->blobs[i]);
+	*m = (struct rs_mapped){0};
 }
 
 int rs_image_open(struct rs_image *im, struct rs_blobs *blobs, const struct rs_origins *origins,
 		  struct sc_err *err)
 {
-	assert(!im->data && !im->same_as);
-	return rs_sources_open(&im->sources, blobs, origins, &im->arena, &im->data, &im->blobs, &im->blob_at,
-			       err);
+	assert(!im->mapped.data && !im->same_as);
+	return rs_sources_open(&im->sources, blobs, origins, &im->arena, &im->mapped, err);
+}
+
+/* Reads under the guard, and says which source could not be read. */
+static int read_guarded(const struct rs_mapped *m, void (*fn)(void *arg), void *arg, struct sc_err *err)
+{
+	const void *lost;
+
+	if (sc_guard_run(fn, arg, &lost))
+		return 0;
+	for (size_t i = 0; i < m->sources->nr; i++) {
+		const struct rs_source *s = &m->sources->at[i];
+		uint64_t at = (uint64_t)((uintptr_t)lost - (uintptr_t)m->blobs[i]->map);
+
+		if (at < m->blobs[i]->bytes)
+			return sc_wrap(err, rs_cannot_read(m->blobs[i]->id, at, EIO, err), "rank %u '%s'", s->rank,
+				       s->file);
+	}
+	return sc_fail(err, SC_E_DAMAGED, "a blob can't be read: its file was cut, or the disk fails");
+}
+
+struct gather_read {
+	const struct rs_mapped *mapped;
+	const struct rs_gather *gather;
+	uint64_t at, bytes;
+	unsigned char *to;
+};
+
+static void read_gather(void *arg)
+{
+	const struct gather_read *r = arg;
+
+	rs_gather_read(r->gather, r->mapped->data, r->at, r->bytes, r->to);
+}
+
+int rs_sources_read(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes,
+		    unsigned char *to, struct sc_err *err)
+{
+	return read_guarded(m, read_gather, &(struct gather_read){m, g, at, bytes, to}, err);
 }
 
 /* The tensor that has byte `at`, or the next after it; nr: none.  Empty ones have no byte. */
@@ -336,9 +376,19 @@ uint64_t rs_image_border(const struct rs_image *im, uint64_t at)
 	return at < im->tensors[i].begin ? im->tensors[i].begin : im->tensors[i].end;
 }
 
-void rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsigned char *to)
+struct image_read {
+	const struct rs_image *image;
+	uint64_t at, bytes;
+	unsigned char *to;
+};
+
+static void read_image(void *arg)
 {
-	assert(at + bytes <= im->bytes && im->data);
+	const struct image_read *r = arg;
+	const struct rs_image *im = r->image;
+	uint64_t at = r->at, bytes = r->bytes;
+	unsigned char *to = r->to;
+
 	if (bytes && at < im->header_bytes) {
 		uint64_t n = im->header_bytes - at < bytes ? im->header_bytes - at : bytes;
 
@@ -351,11 +401,17 @@ void rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsig
 		const struct rs_tensor_at *t = &im->tensors[i];
 		uint64_t n = t->end - at < bytes ? t->end - at : bytes;
 
-		rs_gather_read(&im->gathers[i], im->data, at - t->begin, n, to);
+		rs_gather_read(&im->gathers[i], im->mapped.data, at - t->begin, n, to);
 		to += n;
 		at += n;
 		bytes -= n;
 	}
+}
+
+int rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
+{
+	assert(at + bytes <= im->bytes && im->mapped.data);
+	return read_guarded(&im->mapped, read_image, &(struct image_read){im, at, bytes, to}, err);
 }
 
 uint64_t rs_image_run(const struct rs_image *im, uint64_t at, uint64_t bytes,
@@ -372,6 +428,6 @@ uint64_t rs_image_run(const struct rs_image *im, uint64_t at, uint64_t bytes,
 	i = tensor_at(im, at);
 	n = rs_gather_run(&im->gathers[i], at - im->tensors[i].begin, bytes, ret_source, &from);
 	if (n)
-		*ret_data = im->data[*ret_source] + from;
+		*ret_data = im->mapped.data[*ret_source] + from;
 	return n;
 }

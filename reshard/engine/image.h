@@ -32,6 +32,13 @@ struct rs_origins {
 	uint32_t (*skew_of)(void *arg, const struct meta_tensor *tensor);
 };
 
+/** The sources of gathers, mapped.  The arrays are in the arena that was given. */
+struct rs_mapped {
+	const struct rs_sources *sources;
+	const unsigned char **data;	/* of each: byte 0 of its tensor */
+	struct rs_blob **blobs;
+};
+
 struct rs_image {
 	uint64_t bytes;
 	uint64_t same_as;	/* blob with these contents, 0: none */
@@ -44,10 +51,7 @@ struct rs_image {
 	struct rs_tensor_at *tensors;	/* in file order */
 	struct rs_gather *gathers;
 	struct rs_sources sources;
-	/* after rs_image_open(): */
-	const unsigned char **data;	/* of every source */
-	struct rs_blob **blobs;
-	uint64_t *blob_at;		/* offset of every source in its blob */
+	struct rs_mapped mapped;	/* after rs_image_open() */
 };
 
 /**
@@ -62,12 +66,13 @@ int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct s
 bool rs_image_clones(const struct rs_image *image);
 struct rs_image *rs_image_free(struct rs_image *image, struct rs_blobs *blobs);
 
-/** Maps the sources.  Once, by one thread.  Errors: SC_E_SYSTEM, SC_E_FORMAT. */
+/** Maps the sources.  Once, by one thread.  Errors: SC_E_SYSTEM, SC_E_DAMAGED, SC_E_FORMAT. */
 int rs_image_open(struct rs_image *image, struct rs_blobs *blobs, const struct rs_origins *origins,
 		  struct sc_err *err);
 
-/** Fills `to`; at + bytes is within the image, and the image is open and not same_as a blob. */
-void rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to);
+/** Fills `to`; at + bytes is within the image, and the image is open and not same_as a blob.  Errors: SC_E_DAMAGED,
+ *  which names the source. */
+int rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);
 
 /**
  * One contiguous piece of memory with bytes from `at` on, at most `bytes` of them; 0: there is none
@@ -79,10 +84,12 @@ uint64_t rs_image_run(const struct rs_image *image, uint64_t at, uint64_t bytes,
 /** Where the tensor at byte `at` ends, or begins if `at` is before it. */
 uint64_t rs_image_border(const struct rs_image *image, uint64_t at);
 
-/** Maps the sources of any gather: data[i] and blobs[i] for each of `sources`, in `arena`. */
-int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs,
-		    const struct rs_origins *origins, struct sc_arena *arena,
-		    const unsigned char ***ret_data, struct rs_blob ***ret_blobs,
-		    uint64_t **ret_at, struct sc_err *err);
+/** Maps the sources of any gather; the arrays are in `arena`.  rs_sources_close() ends it.  Errors: as above. */
+int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs, const struct rs_origins *origins,
+		    struct sc_arena *arena, struct rs_mapped *ret, struct sc_err *err);
+void rs_sources_close(struct rs_mapped *mapped, struct rs_blobs *blobs);
+/** Fills `to` with bytes of a gather from them.  Errors: SC_E_DAMAGED, which names the source. */
+int rs_sources_read(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
+		    unsigned char *to, struct sc_err *err);
 
 #endif

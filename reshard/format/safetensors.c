@@ -135,32 +135,47 @@ static int check_cover(struct rs_safetensors *st, uint64_t file_bytes, struct sc
 	return 0;
 }
 
-static int parse(const unsigned char *file, uint64_t file_bytes, struct rs_safetensors *st,
-		 struct sc_err *err)
+/* The header, which the caller releases; *ret_bytes without its length field. */
+static int read_header(const struct rs_file *file, char **ret, uint64_t *ret_bytes, struct sc_err *err)
+{
+	unsigned char length[8];
+	uint64_t n = 0;
+	int rc;
+
+	if (file->bytes < sizeof(length))
+		return refuse(err, "the file has %llu bytes, less than its length field", (ull)file->bytes);
+	rc = file->read(file->arg, 0, sizeof(length), length, err);
+	if (rc < 0)
+		return rc;
+	for (int i = 7; i >= 0; i--)
+		n = n << 8 | length[i];
+	if (n > SC_HEADER_BYTES_MAX)
+		return refuse(err, "the header has %llu bytes, at most %d", (ull)n, SC_HEADER_BYTES_MAX);
+	if (n > file->bytes - sizeof(length))
+		return refuse(err, "the header has %llu bytes, the file has %llu: it is truncated", (ull)n,
+			      (ull)file->bytes);
+	*ret = sc_sys.alloc(n + 1);
+	if (!*ret)
+		return sc_nomem(err);
+	*ret_bytes = n;
+	return file->read(file->arg, sizeof(length), n, *ret, err);
+}
+
+static int parse(const char *header, uint64_t bytes, uint64_t file_bytes, struct rs_safetensors *st, struct sc_err *err)
 {
 	sc_cleanup(json_decrefp) json_t *root = NULL;
 	json_error_t why;
-	uint64_t n = 0;
 	const char *key;
 	json_t *value;
 	int rc = 0;
 
-	if (file_bytes < 8)
-		return refuse(err, "the file has %llu bytes, less than its length field", (ull)file_bytes);
-	for (int i = 7; i >= 0; i--)
-		n = n << 8 | file[i];
-	if (n > SC_HEADER_BYTES_MAX)
-		return refuse(err, "the header has %llu bytes, at most %d", (ull)n, SC_HEADER_BYTES_MAX);
-	if (n > file_bytes - 8)
-		return refuse(err, "the header has %llu bytes, the file has %llu: it is truncated", (ull)n,
-			      (ull)file_bytes);
-	if (n == 0 || file[8] != '{')
+	if (bytes == 0 || *header != '{')
 		return refuse(err, "the header does not start with '{'");
-	root = json_loadb((const char *)file + 8, n, JSON_REJECT_DUPLICATES, &why);
+	root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES, &why);
 	if (!json_is_object(root))
 		return refuse(err, "the header is no JSON object: %s at byte %d", root ? "" : why.text,
 			      root ? 0 : why.position);
-	st->data_at = 8 + n;
+	st->data_at = 8 + bytes;
 	st->tensors = sc_arena_array(&st->arena, json_object_size(root) + 1, sizeof(*st->tensors));
 	if (!st->tensors)
 		return sc_nomem(err);
@@ -173,15 +188,18 @@ static int parse(const unsigned char *file, uint64_t file_bytes, struct rs_safet
 	return check_cover(st, file_bytes, err);
 }
 
-int rs_safetensors_parse(const void *file, uint64_t file_bytes, struct rs_safetensors *ret,
-			 struct sc_err *err)
+int rs_safetensors_parse(const struct rs_file *file, struct rs_safetensors *ret, struct sc_err *err)
 {
-	int rc;
+	char *header = NULL;
+	uint64_t bytes = 0;
+	int rc = read_header(file, &header, &bytes, err);
 
 	*ret = (struct rs_safetensors){0};
-	rc = parse(file, file_bytes, ret, err);
+	if (rc == 0)
+		rc = parse(header, bytes, file->bytes, ret, err);
 	if (rc < 0)
 		rs_safetensors_done(ret);
+	sc_sys.release(header);
 	return rc;
 }
 

@@ -2,7 +2,7 @@
 /*
  * The safetensors file format: u64 little-endian header length N, N bytes of JSON, data.
  * A format turns a file into (name, type, shape, offset in the file) and back; nothing else knows
- * safetensors.  Pure: works on memory.
+ * safetensors.  Pure: reads by a function that it is given.
  * Source: the format's README and tensor.rs, version 0.8.
  */
 #ifndef RS_SAFETENSORS_H
@@ -10,6 +10,7 @@
 
 #include "meta/model/dtype.h"
 #include "meta/model/state.h"
+#include "reshard/format/file.h"
 
 struct rs_tensor_at {
 	const char *name;
@@ -35,11 +36,10 @@ bool rs_safetensors_is(const char *path);
  * Parse and check every rule of the format: header length against file size and the limit of
  * 100 MB, a JSON object without duplicate keys in UTF-8, known types, offsets in range, without
  * overlap or hole, type x shape = bytes without overflow, the file's end at the last byte.
- * Only the header's bytes of `file` are read.
- * Errors: SC_E_FORMAT with what is wrong; SC_E_LIMIT (dimensions); SC_E_NO_MEMORY.
+ * Only the header of `file` is read, each byte of it once: what is checked is a copy.
+ * Errors: SC_E_FORMAT with what is wrong; SC_E_LIMIT (dimensions); SC_E_NO_MEMORY; those of reading.
  */
-int rs_safetensors_parse(const void *file, uint64_t file_bytes, struct rs_safetensors *ret,
-			 struct sc_err *err);
+int rs_safetensors_parse(const struct rs_file *file, struct rs_safetensors *ret, struct sc_err *err);
 void rs_safetensors_done(struct rs_safetensors *st);
 
 const struct rs_tensor_at *rs_safetensors_find(const struct rs_safetensors *st, const char *name);

@@ -104,7 +104,7 @@ static int copy_in(struct taking *c, struct rs_data_source_info *info, int from,
 	int rc = hold_new(c->as->s, &info->blob, &to, err);
 
 	if (rc == 0)
-		rc = rs_copy_file(to, from, info->bytes, info->path, err);
+		rc = rs_copy_file(to, from, 0, info->bytes, info->path, err);
 	if (rc == 0 && rs_job_syncs(c->as->job) && sc_sys.fsync(to) < 0)
 		rc = sc_fail_sys(err, errno, "cannot flush the copy of '%s'", info->path);
 	return rc;

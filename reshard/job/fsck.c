@@ -98,7 +98,7 @@ static int check_blob(struct fsck *f, struct found *b)
 
 	if (b->garbage)
 		return 0; /* the next start removes it */
-	if (meta_store_open_blob(&f->s->store, b->id, O_RDONLY, &fd, &err) < 0) {
+	if (meta_store_open_damaged(&f->s->store, b->id, O_RDONLY, &fd, &err) < 0) {
 		/* of a working tree: made and not yet written, when the daemon ended */
 		if (err.errnum == ENOENT && !b->sealed)
 			return 0;

@@ -160,7 +160,7 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 		return rc;
 	if (open && !k->image->same_as) {
 		(void)pthread_mutex_lock(&k->open_lock);
-		if (!k->image->data)
+		if (!k->image->mapped.data)
 			rc = rs_image_open(k->image, s->blobs, &view->origins, err);
 		(void)pthread_mutex_unlock(&k->open_lock);
 	}

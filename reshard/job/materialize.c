@@ -54,7 +54,7 @@ static int keep_fd(struct writer *me, const struct rs_set_blob *b, int fd)
 /* A blob that an open made, and nobody flushed. */
 static int keep_blob(struct writer *me, const struct rs_set_blob *b)
 {
-	int fd, rc = meta_store_open_blob(&me->w->p->s->store, b->blob, O_RDONLY, &fd, &me->err);
+	int fd, rc = meta_store_open_blob(&me->w->p->s->store, b->blob, b->bytes, &fd, &me->err);
 
 	return rc < 0 ? rc : keep_fd(me, b, fd);
 }

@@ -288,8 +288,8 @@ void rs_render_data_status(const struct rs_view *view, struct sc_buf *buf);
 void rs_data_prune(struct rs_version *v);
 bool rs_data_holds(struct rs_service *s, uint64_t blob);
 
-/* work.c: by reflink where the file system can */
-int rs_copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_err *err);
+/* work.c: by reflink where the file system can; `blob` is what `from` reads, 0: a file that is none of the store's */
+int rs_copy_file(int to, int from, uint64_t blob, uint64_t bytes, const char *path, struct sc_err *err);
 
 /* reshard.c: presents `v` at a topology, and makes that the head.  Takes `v`. */
 int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,

@@ -66,7 +66,7 @@ static int hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t r
 			rc = sc_fail(err, SC_E_CANCELLED, "stopped");
 	}
 	if (rc == 0 && n < 0)
-		rc = sc_fail_sys(err, errno, "cannot read blob %" PRIu64 " at byte %" PRIu64, blob, *ret_bytes);
+		rc = rs_cannot_read(blob, *ret_bytes, errno, err);
 	if (rc == 0) {
 		XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(state));
 		memcpy(ret, hash.digest, 16);
@@ -90,24 +90,6 @@ int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t
 	return hash_blob(s, blob, NULL, NULL, hash, ret_bytes, err);
 }
 
-/* 1: the same bytes, 0: not, or an error. */
-static int same_bytes(int a, int b, uint64_t bytes, struct sc_err *err)
-{
-	unsigned char *buffer = sc_sys.alloc(2 * (size_t)CHUNK);
-	int rc = buffer ? 1 : sc_nomem(err);
-
-	for (uint64_t at = 0; rc == 1 && at < bytes; at += CHUNK) {
-		uint64_t n = bytes - at < CHUNK ? bytes - at : CHUNK;
-
-		if (sc_pread_all(a, buffer, n, at) < 0 || sc_pread_all(b, buffer + CHUNK, n, at) < 0)
-			rc = sc_fail_sys(err, errno, "cannot compare blobs");
-		else if (memcmp(buffer, buffer + CHUNK, n) != 0)
-			rc = 0;
-	}
-	sc_sys.release(buffer);
-	return rc;
-}
-
 struct blobs {
 	size_t nr, room;
 	struct sealed {
@@ -127,6 +109,25 @@ static int on_blob(void *arg, const struct meta_blob_row *row)
 	return sc_vec_push(b, x) < 0 ? sc_nomem(b->err) : 0;
 }
 
+/* 1: the same bytes, 0: not, or an error. */
+static int same_bytes(const struct sealed *x, int a, uint64_t same, int b, struct sc_err *err)
+{
+	unsigned char *buffer = sc_sys.alloc(2 * (size_t)CHUNK);
+	int rc = buffer ? 1 : sc_nomem(err);
+
+	for (uint64_t at = 0; rc == 1 && at < x->bytes; at += CHUNK) {
+		uint64_t n = sc_min_u64(x->bytes - at, CHUNK);
+
+		rc = rs_fd_read(a, x->id, at, n, buffer, err);
+		if (rc == 0)
+			rc = rs_fd_read(b, same, at, n, buffer + CHUNK, err);
+		if (rc == 0)
+			rc = memcmp(buffer, buffer + CHUNK, n) == 0;
+	}
+	sc_sys.release(buffer);
+	return rc;
+}
+
 /* --- hash and share --- */
 
 /* For fsck --rebuild: without it all else is as good. */
@@ -143,15 +144,15 @@ static int share(struct rs_service *s, const struct sealed *x, uint64_t same, st
 	sc_cleanup(sc_closep) int mine = -1;
 	sc_cleanup(sc_closep) int other = -1;
 	struct stat a, b;
-	int rc = meta_store_open_blob(&s->store, x->id, O_RDONLY, &mine, err);
+	int rc = meta_store_open_blob(&s->store, x->id, x->bytes, &mine, err);
 
 	if (rc == 0)
-		rc = meta_store_open_blob(&s->store, same, O_RDONLY, &other, err);
+		rc = meta_store_open_blob(&s->store, same, x->bytes, &other, err);
 	if (rc == 0 && (sc_sys.fstat(mine, &a) < 0 || sc_sys.fstat(other, &b) < 0))
 		rc = sc_fail_sys(err, errno, "stat");
 	if (rc < 0 || a.st_ino == b.st_ino)
 		return rc;
-	rc = same_bytes(mine, other, x->bytes, err);
+	rc = same_bytes(x, mine, same, other, err);
 	if (rc <= 0)
 		return rc;
 	/* it may be of a time with sync=off */
@@ -238,12 +239,12 @@ static int copy_over(struct rs_service *s, const struct sealed *x, uint64_t from
 	sc_cleanup(sc_closep) int from = -1;
 	sc_cleanup(sc_closep) int to = -1;
 	struct meta_store_dirs dirs = {{0}};
-	int rc = meta_store_open_blob(&s->store, from_id, O_RDONLY, &from, err);
+	int rc = meta_store_open_blob(&s->store, from_id, x->bytes, &from, err);
 
 	if (rc == 0)
 		rc = meta_store_begin_replace(&s->store, &to, err);
 	if (rc == 0)
-		rc = rs_copy_file(to, from, x->bytes, "blob", err);
+		rc = rs_copy_file(to, from, from_id, x->bytes, "blob", err);
 	if (rc == 0 && sc_sys.fsync(to) < 0)
 		rc = sc_fail_sys(err, errno, "cannot flush blob %" PRIu64, x->id);
 	if (rc < 0)

@@ -15,7 +15,6 @@
 
 #define CHUNK (256u << 10)
 #define REPORT_LINES_MAX 20
-#define GAP_RUNS_MAX (1u << 22)
 
 static const struct rs_nodes one_node = {0};
 
@@ -67,10 +66,7 @@ struct region {
 	struct rs_gather g;
 	struct rs_sources sources;
 	struct sc_arena arena;
-	const unsigned char **data;
-	struct rs_blob **blobs;
-	uint64_t *at;
-	bool open;
+	struct rs_mapped mapped;
 };
 
 static int region_open(struct verify *v, const struct meta_tensor *t, const struct meta_box *box,
@@ -85,16 +81,14 @@ static int region_open(struct verify *v, const struct meta_tensor *t, const stru
 	rc = rs_plan_box(v->set->view, t->key, &d, &one_node, 0, 0, &r->g, &r->sources, v->err);
 	if (rc == 0) {
 		rs_gather_finish(&r->g);
-		rc = rs_sources_open(&r->sources, v->s->blobs, &o, &r->arena, &r->data, &r->blobs, &r->at, v->err);
-		r->open = rc == 0;
+		rc = rs_sources_open(&r->sources, v->s->blobs, &o, &r->arena, &r->mapped, v->err);
 	}
 	return rc;
 }
 
 static void region_close(struct verify *v, struct region *r)
 {
-	for (size_t i = 0; r->open && i < r->sources.nr; i++)
-		rs_blob_put(v->s->blobs, r->blobs[i]);
+	rs_sources_close(&r->mapped, v->s->blobs);
 	rs_gather_done(&r->g);
 	rs_sources_done(&r->sources);
 	sc_arena_done(&r->arena);
@@ -114,124 +108,102 @@ static void line(struct verify *v, const char *fmt, ...)
 	sc_buf_printf(&v->report, "%s\n", text);
 }
 
+/* 1: the same bytes, 0: not, or an error. */
+static int same_bytes(struct verify *v, const struct rs_mapped *a, const struct rs_gather *ga,
+		      const struct rs_mapped *b, const struct rs_gather *gb)
+{
+	int rc = 1;
+
+	for (uint64_t at = 0; rc == 1 && at < ga->bytes; at += CHUNK) {
+		uint64_t n = sc_min_u64(ga->bytes - at, CHUNK);
+
+		rc = rs_sources_read(a, ga, at, n, v->mine, v->err);
+		if (rc == 0)
+			rc = rs_sources_read(b, gb, at, n, v->theirs, v->err);
+		if (rc == 0)
+			rc = memcmp(v->mine, v->theirs, n) == 0;
+		if (rc == 1 && v->tick && v->tick(v->arg, n))
+			rc = sc_fail(v->err, SC_E_CANCELLED, "stopped");
+	}
+	return rc;
+}
+
 /* Compares what a rank stores of one box with the first holders' bytes. */
 static int compare_box(struct verify *v, uint32_t rank, const struct meta_stored *s,
-		       const struct meta_box *box, const unsigned char *own)
+		       const struct meta_box *box, const struct rs_mapped *own)
 {
 	const struct meta_tensor *t = &v->set->state.tensors[s->entry->tensor];
-	struct meta_box d = dense(box);
+	unsigned bits = meta_dtype_bits(t->dtype);
+	struct meta_box d = dense(box), whole = {.nr = 1, .stride = {1}};
 	struct rs_gather g = {0};
 	struct region r = {0};
 	bool self = true;
-	int rc = region_open(v, t, box, &r);
+	int rc = region_open(v, t, box, &r), same = 1;
 
 	for (size_t i = 0; i < r.sources.nr; i++)
 		self = self && r.sources.at[i].rank == rank && strcmp(r.sources.at[i].name, s->name) == 0 &&
 		       strcmp(r.sources.at[i].file, s->file) == 0;
-	g.bytes = r.g.bytes;
-	if (rc == 0 && !self && rs_gather_add(&g, 0, &d, box, meta_dtype_bits(t->dtype) / 8) < 0)
+	g.bytes = whole.ext[0] = r.g.bytes;
+	/* a type smaller than a byte is whole on every rank, and compared as bytes */
+	if (rc == 0 && !self &&
+	    (bits % 8 ? rs_gather_add(&g, 0, &whole, &whole, 1) : rs_gather_add(&g, 0, &d, box, bits / 8)) < 0)
 		rc = sc_nomem(v->err);
-	for (uint64_t at = 0; rc == 0 && !self && at < g.bytes; at += CHUNK) {
-		uint64_t n = g.bytes - at < CHUNK ? g.bytes - at : CHUNK;
-
-		rs_gather_read(&g, &own, at, n, v->mine);
-		rs_gather_read(&r.g, r.data, at, n, v->theirs);
-		if (memcmp(v->mine, v->theirs, n) != 0) {
-			v->differ++;
-			line(v, "'%s': rank %u ('%s') and rank %u ('%s') hold different bytes", t->key, rank,
-			     s->name, r.sources.at[0].rank, r.sources.at[0].name);
-			break;
-		}
-		if (v->tick && v->tick(v->arg, n))
-			rc = sc_fail(v->err, SC_E_CANCELLED, "stopped");
+	if (rc == 0 && !self)
+		same = same_bytes(v, own, &g, &r.mapped, &r.g);
+	if (same == 0) {
+		v->differ++;
+		line(v, "'%s': rank %u ('%s') and rank %u ('%s') hold different bytes", t->key, rank, s->name,
+		     r.sources.at[0].rank, r.sources.at[0].name);
 	}
 	rs_gather_done(&g);
 	region_close(v, &r);
-	return rc;
-}
-
-static int open_own(struct verify *v, uint32_t rank, const struct meta_stored *s,
-		    struct rs_blob **ret, const unsigned char **ret_data)
-{
-	const struct rs_set_blob *b = rs_set_find(v->set, rank, s->file);
-	bool tensors = rs_safetensors_is(s->file);
-	const struct rs_tensor_at *t;
-	int rc;
-
-	if (!b)
-		return sc_fail(v->err, SC_E_NOT_FOUND, "rank %u has no '%s'", rank, s->file);
-	rc = rs_blob_get(v->s->blobs, b->blob, tensors, b->bytes, ret, v->err);
-	if (rc < 0)
-		return sc_wrap(v->err, rc, "rank %u '%s'", rank, s->file);
-	t = tensors ? rs_safetensors_find(&(*ret)->st, s->name) : NULL;
-	if (tensors && !t)
-		return sc_fail(v->err, SC_E_FORMAT, "rank %u: '%s' lacks '%s'", rank, s->file, s->name);
-	*ret_data = (*ret)->map + (t ? t->begin : 0);
-	return 0;
+	return rc < 0 ? rc : same < 0 ? same : 0;
 }
 
 /* --- padding --- */
 
-static int by_start(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return x[0] < y[0] ? -1 : x[0] > y[0];
-}
-
-struct runs {
-	size_t nr, room;
-	struct run {
-		uint64_t at, end;
-	} *at;
-};
-
-static int add_runs(struct runs *runs, const struct rs_copy *c, int k, uint64_t to)
-{
-	if (k == c->nr)
-		return runs->nr >= GAP_RUNS_MAX ? -1 : sc_vec_push(runs, (struct run){to, to + c->run});
-	for (uint64_t i = 0; i < c->ext[k]; i++)
-		if (add_runs(runs, c, k + 1, to + i * c->to_stride[k]) < 0)
-			return -1;
-	return 0;
-}
-
-/* Rows of a stored piece with bytes in no box that are not zero. */
-static int count_padding(struct verify *v, const struct meta_stored *s, const unsigned char *own,
-			 uint64_t *ret)
+/* Rows of a stored piece with bytes in no box that are not zero: a gather of the boxes has zeros there. */
+static int count_padding(struct verify *v, const struct meta_stored *s, const struct rs_mapped *own, uint64_t *ret)
 {
 	const struct meta_tensor *t = &v->set->state.tensors[s->entry->tensor];
 	unsigned bytes = meta_dtype_bits(t->dtype) / 8;
-	struct rs_gather g = {0};
-	struct runs runs = {0};
-	uint64_t row = bytes, at = 0, last_row = UINT64_MAX, total;
+	struct meta_box all = {.nr = 1, .stride = {1}};
+	struct rs_gather boxes = {0}, whole = {0};
+	uint64_t row = bytes, last_row = UINT64_MAX, n;
 	int rc = 0;
 
 	*ret = 0;
-	if (!bytes || !meta_tensor_bytes(t->dtype, &s->piece.shape, &total))
+	if (!bytes || !meta_tensor_bytes(t->dtype, &s->piece.shape, &all.ext[0]))
 		return 0;
+	boxes.bytes = whole.bytes = all.ext[0];
 	for (int k = 1; k < s->piece.shape.nr; k++)
 		row *= s->piece.shape.dim[k];
+	if (rs_gather_add(&whole, 0, &all, &all, 1) < 0)
+		rc = sc_nomem(v->err);
 	for (uint32_t i = 0; i < s->piece.nr_boxes && rc == 0; i++)
-		rc = rs_gather_add(&g, 0, &s->piece.boxes[i], &s->piece.boxes[i], bytes);
-	for (uint32_t i = 0; i < g.nr && rc == 0; i++)
-		rc = add_runs(&runs, &g.copies[i], 0, g.copies[i].to);
-	if (rc == 0 && runs.nr)
-		qsort(runs.at, runs.nr, sizeof(*runs.at), by_start);
-	for (size_t i = 0; rc == 0 && i <= runs.nr; i++) {
-		uint64_t gap = i < runs.nr ? runs.at[i].at : total;
+		if (rs_gather_add(&boxes, 0, &s->piece.boxes[i], &s->piece.boxes[i], bytes) < 0)
+			rc = sc_nomem(v->err);
+	rs_gather_finish(&boxes);
+	for (uint64_t at = 0; rc == 0 && at < boxes.bytes; at += n) {
+		uint32_t source;
+		uint64_t from;
 
-		for (; at < gap; at++)
-			if (own[at] && at / row != last_row) {
-				last_row = at / row;
+		n = rs_gather_run(&boxes, at, boxes.bytes - at, &source, &from);
+		if (n >= CHUNK)
+			continue; /* no padding for long */
+		n = sc_min_u64(boxes.bytes - at, CHUNK);
+		rc = rs_sources_read(own, &whole, at, n, v->mine, v->err);
+		if (rc == 0)
+			rc = rs_sources_read(own, &boxes, at, n, v->theirs, v->err);
+		for (uint64_t i = 0; rc == 0 && i < n; i++)
+			if (v->mine[i] != v->theirs[i] && (at + i) / row != last_row) {
+				last_row = (at + i) / row;
 				(*ret)++;
-				at = (last_row + 1) * row - 1;
 			}
-		at = i < runs.nr && runs.at[i].end > at ? runs.at[i].end : at;
 	}
-	sc_vec_done(&runs);
-	rs_gather_done(&g);
-	return rc < 0 ? sc_nomem(v->err) : 0;
+	rs_gather_done(&boxes);
+	rs_gather_done(&whole);
+	return rc;
 }
 
 static bool is_first_replica(const struct verify *v, const struct meta_entry *e, uint32_t rank)
@@ -255,41 +227,27 @@ static bool has_padding(const struct meta_stored *s)
 
 static int verify_stored(struct verify *v, uint32_t rank, const struct meta_stored *s, bool copies)
 {
-	const struct meta_tensor *t = &v->set->state.tensors[s->entry->tensor];
 	bool pad = has_padding(s) && is_first_replica(v, s->entry, rank);
-	const unsigned char *own = NULL;
-	struct rs_blob *blob = NULL;
-	uint64_t rows;
+	struct rs_source one = {.view = v->set->view, .rank = rank, .file = s->file, .name = s->name};
+	struct rs_origins o = rs_origins_of(&v->whole);
+	struct rs_sources sources = {.nr = 1, .at = &one};
+	struct rs_mapped own = {0};
+	struct sc_arena arena = {0};
+	uint64_t rows = 0;
 	int rc;
 
 	if (!copies && !pad)
 		return 0;
-	rc = open_own(v, rank, s, &blob, &own);
-	for (uint32_t i = 0; copies && rc == 0 && i < s->piece.nr_boxes; i++) {
-		if (meta_dtype_bits(t->dtype) % 8) {
-			/* smaller than a byte: whole on every rank, compared as bytes */
-			struct meta_box bytes = {.nr = 1, .stride = {1}};
-			struct region r = {0};
-
-			(void)meta_tensor_bytes(t->dtype, &t->shape, &bytes.ext[0]);
-			rc = region_open(v, t, &s->piece.boxes[i], &r);
-			if (rc == 0 && memcmp(own, r.data[0] + r.g.copies[0].from, bytes.ext[0]) != 0) {
-				v->differ++;
-				line(v, "'%s': rank %u and rank %u hold different bytes", t->key, rank,
-				     r.sources.at[0].rank);
-			}
-			region_close(v, &r);
-			break;
-		}
-		rc = compare_box(v, rank, s, &s->piece.boxes[i], own);
-	}
-	if (rc == 0 && pad && !copies) {
-		rc = count_padding(v, s, own, &rows);
-		if (rc == 0 && rows)
-			line(v, "padding: rank %u '%s:%s': %" PRIu64 " rows of padding are not zero; they are in no "
-			     "logical tensor and will be lost in a reshard", rank, s->file, s->name, rows);
-	}
-	rs_blob_put(v->s->blobs, blob);
+	rc = rs_sources_open(&sources, v->s->blobs, &o, &arena, &own, v->err);
+	for (uint32_t i = 0; copies && rc == 0 && i < s->piece.nr_boxes; i++)
+		rc = compare_box(v, rank, s, &s->piece.boxes[i], &own);
+	if (rc == 0 && pad && !copies)
+		rc = count_padding(v, s, &own, &rows);
+	if (rc == 0 && rows)
+		line(v, "padding: rank %u '%s:%s': %" PRIu64 " rows of padding are not zero; they are in no "
+		     "logical tensor and will be lost in a reshard", rank, s->file, s->name, rows);
+	rs_sources_close(&own, v->s->blobs);
+	sc_arena_done(&arena);
 	return rc;
 }
 
@@ -325,11 +283,12 @@ static int hash_tensor(struct verify *v, const struct meta_tensor *t, uint8_t re
 	if (rc == 0)
 		(void)XXH3_128bits_reset(state);
 	for (uint64_t at = 0; rc == 0 && at < r.g.bytes; at += CHUNK) {
-		uint64_t n = r.g.bytes - at < CHUNK ? r.g.bytes - at : CHUNK;
+		uint64_t n = sc_min_u64(r.g.bytes - at, CHUNK);
 
-		rs_gather_read(&r.g, r.data, at, n, v->mine);
-		(void)XXH3_128bits_update(state, v->mine, n);
-		if (v->tick && v->tick(v->arg, n))
+		rc = rs_sources_read(&r.mapped, &r.g, at, n, v->mine, v->err);
+		if (rc == 0)
+			(void)XXH3_128bits_update(state, v->mine, n);
+		if (rc == 0 && v->tick && v->tick(v->arg, n))
 			rc = sc_fail(v->err, SC_E_CANCELLED, "stopped");
 	}
 	if (rc == 0) {

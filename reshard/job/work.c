@@ -145,8 +145,8 @@ int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	return 0;
 }
 
-/* Where the kernel can't copy between two file systems. */
-static int copy_by_hand(int to, int from, uint64_t at, uint64_t bytes, const char *path, struct sc_err *err)
+/* Where the kernel can't copy, between two file systems say. */
+static int copy_by_hand(int to, int from, uint64_t blob, uint64_t at, uint64_t bytes, const char *path, struct sc_err *err)
 {
 	size_t room = 1u << 20;
 	unsigned char *buffer = sc_sys.alloc(room);
@@ -154,14 +154,15 @@ static int copy_by_hand(int to, int from, uint64_t at, uint64_t bytes, const cha
 
 	for (uint64_t n; rc == 0 && at < bytes; at += n) {
 		n = sc_min_u64(room, bytes - at);
-		if (sc_pread_all(from, buffer, n, at) < 0 || sc_pwrite_all(to, buffer, n, at) < 0)
-			rc = sc_fail_sys(err, errno, "cannot copy '%s'", path);
+		rc = rs_fd_read(from, blob, at, n, buffer, err);
+		if (rc == 0 && sc_pwrite_all(to, buffer, n, at) < 0)
+			rc = sc_fail_sys(err, errno, "cannot write");
 	}
 	sc_sys.release(buffer);
-	return rc;
+	return rc < 0 ? sc_wrap(err, rc, "cannot copy '%s'", path) : 0;
 }
 
-int rs_copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_err *err)
+int rs_copy_file(int to, int from, uint64_t blob, uint64_t bytes, const char *path, struct sc_err *err)
 {
 	uint64_t at = 0;
 
@@ -173,10 +174,12 @@ int rs_copy_file(int to, int from, uint64_t bytes, const char *path, struct sc_e
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0 && (errno == EXDEV || errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS))
-			return copy_by_hand(to, from, at, bytes, path, err);
-		if (n <= 0)
-			return sc_fail_sys(err, n ? errno : EIO, "cannot copy '%s'", path);
+		/* also where a disk fails, or the file ends too early: by hand it is seen which file it is */
+		if (n == 0 || (n < 0 && (errno == EXDEV || errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS ||
+					 meta_disk_fails(errno))))
+			return copy_by_hand(to, from, blob, at, bytes, path, err);
+		if (n < 0)
+			return sc_fail_sys(err, errno, "cannot copy '%s'", path);
 		at += (uint64_t)n;
 	}
 	return 0;
@@ -192,8 +195,8 @@ static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	for (uint64_t at = 0; rc == 0 && at < im->bytes;) {
 		uint64_t n = im->bytes - at < 1u << 20 ? im->bytes - at : 1u << 20;
 
-		rs_image_read(im, at, n, buffer);
-		if (sc_pwrite_all(to, buffer, n, at) < 0)
+		rc = rs_image_read(im, at, n, buffer, err);
+		if (rc == 0 && sc_pwrite_all(to, buffer, n, at) < 0)
 			rc = sc_fail_sys(err, errno, "cannot copy '%s'", path);
 		at += n;
 	}
@@ -232,9 +235,9 @@ int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 	if (rc == 0)
 		rc = rs_work_create(s, job, rank, path, &owner, &blob, &to, err);
 	if (rc == 0 && !truncate && look.kind == RS_BLOB) {
-		rc = meta_store_open_blob(&s->store, look.blob, O_RDONLY, &from, err);
+		rc = meta_store_open_blob(&s->store, look.blob, look.bytes, &from, err);
 		if (rc == 0)
-			rc = rs_copy_file(to, from, look.bytes, path, err);
+			rc = rs_copy_file(to, from, look.blob, look.bytes, path, err);
 	} else if (rc == 0 && !truncate) {
 		rc = copy_image(s, head, rank, path, to, err);
 	}

@@ -336,7 +336,7 @@ static void add_view(struct signature *g, const char *path, XXH3_state_t *x)
 		must(rs_view_head(g->s, g->job, &view, &err), &err);
 	must(rs_view_image(g->s, view, g->rank, path, true, true, &im, &err), &err);
 	bytes = malloc(im->bytes + 1);
-	rs_image_read(im, 0, im->bytes, bytes);
+	must(rs_image_read(im, 0, im->bytes, bytes, &err), &err);
 	add(x, bytes, im->bytes);
 	free(bytes);
 	rs_image_unref(g->s, im);
@@ -378,7 +378,7 @@ static int on_name(void *arg, const char *name, bool is_dir)
 	} else if (look.kind == RS_VIEW || (look.kind == RS_BLOB && g->rank != RS_SHARED && strstr(path, ".safetensors"))) {
 		add_view(g, path, x); /* the bytes of the tensors, in the canonical form, whatever holds them */
 	} else if (look.kind == RS_BLOB) {
-		must(meta_store_open_blob(rs_service_store(g->s), look.blob, O_RDONLY, &fd, &err), &err);
+		must(meta_store_open_blob(rs_service_store(g->s), look.blob, look.bytes, &fd, &err), &err);
 		add_fd(x, fd);
 	} else if (look.kind == RS_DATA && g->view) {
 		add_data(g, path, x);

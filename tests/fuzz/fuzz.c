@@ -36,9 +36,10 @@ static int refused(int rc, const struct sc_err *err)
 
 static int fuzz_safetensors(const uint8_t *p, size_t n)
 {
+	struct rs_file file = rs_file_in_memory(p, n);
 	struct rs_safetensors st = {0};
 	struct sc_err err = {0};
-	int rc = rs_safetensors_parse(p, n, &st, &err);
+	int rc = rs_safetensors_parse(&file, &st, &err);
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < st.nr; i++) {

@@ -57,6 +57,13 @@ static const struct row rows[] = {
 	{"huge length", "{}", 0, INT64_MAX, "at most 100000000"},
 };
 
+static int parse(const void *file, uint64_t bytes, struct rs_safetensors *ret, struct sc_err *err)
+{
+	struct rs_file f = rs_file_in_memory(file, bytes);
+
+	return rs_safetensors_parse(&f, ret, err);
+}
+
 static void one_row(void **state)
 {
 	const struct row *row = *state;
@@ -70,7 +77,7 @@ static void one_row(void **state)
 	for (int i = 0; i < 8; i++)
 		file[i] = (unsigned char)(length >> 8 * i);
 	memcpy(file + 8, row->header, n);
-	rc = rs_safetensors_parse(file, 8 + n + row->data, &st, &err);
+	rc = parse(file, 8 + n + row->data, &st, &err);
 	if (!row->why) {
 		if (rc < 0)
 			fail_msg("refused: %s", err.msg);
@@ -85,7 +92,7 @@ static void one_row(void **state)
 		unsigned char *shorter = malloc(cut ? cut : 1);
 
 		memcpy(shorter, file, cut);
-		assert_true(rs_safetensors_parse(shorter, cut, &st, &err) < 0);
+		assert_true(parse(shorter, cut, &st, &err) < 0);
 		free(shorter);
 	}
 	free(file);
@@ -112,7 +119,7 @@ static void written_is_read_back_at(uint32_t skew)
 	assert_int_equal(buf.bytes, tensors[0].begin);
 	file = calloc(1, tensors[3].end);
 	memcpy(file, buf.text, buf.bytes);
-	assert_int_equal(0, rs_safetensors_parse(file, tensors[3].end, &st, &err));
+	assert_int_equal(0, parse(file, tensors[3].end, &st, &err));
 	assert_string_equal("{\"format\":\"pt\"}", st.metadata);
 	for (int i = 0; i < 4; i++)
 		assert_string_equal(order[i], st.tensors[i].name);
@@ -141,7 +148,7 @@ static void names(void **unused)
 
 		memcpy(file, &n, 8);
 		memcpy(file + 8, header, n);
-		assert_int_equal(more ? SC_E_LIMIT : 0, rs_safetensors_parse(file, 8 + n, &st, &err));
+		assert_int_equal(more ? SC_E_LIMIT : 0, parse(file, 8 + n, &st, &err));
 		if (!more) {
 			assert_non_null(rs_safetensors_find(&st, st.tensors[0].name));
 			assert_null(rs_safetensors_find(&st, "another"));
@@ -210,7 +217,7 @@ static void files_without_memory(void **unused)
 		int rc;
 
 		allocations_left = k;
-		rc = rs_safetensors_parse(file, 8 + n + 3, &st, &err);
+		rc = parse(file, 8 + n + 3, &st, &err);
 		passed = rc == 0;
 		assert_true(passed || rc == SC_E_NO_MEMORY);
 		if (passed)

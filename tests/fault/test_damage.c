@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blobs that are damaged behind the service's back: cut while they are mapped (a mapping then raises SIGBUS, as it
+ * does where a disk fails), while they are opened, before their first hash, and blobs that only seem so.  Whoever needs
+ * one is refused with SC_E_DAMAGED and a sentence that names it; nobody else notices.  Runs the service without a
+ * mount; e2e 25 does the same on one, and on a disk that fails.
+ */
+#include "reshard/job/service.h"
+
+#include "meta/base/log.h"
+#include "reshard/job/steps.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* cmocka wants four of the above first */
+#include <cmocka.h>
+
+#define MODEL "model.safetensors"
+#define GPT "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight"
+
+static struct sc_sys real;
+static char dir[64];
+static struct rs_service *s;
+static struct rs_job *job;
+
+static void start(void)
+{
+	struct rs_options options = {.store = dir, .quiet_worker = true};
+	struct sc_err err = {0};
+
+	if (rs_service_new(&options, &s, &err) < 0)
+		fail_msg("start: %s", err.msg);
+}
+
+static void put(const char *from, uint32_t rank, const char *name)
+{
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	char path[1000], buf[65536];
+	struct sc_err err;
+	uint64_t blob;
+	int in, out;
+	ssize_t n;
+
+	(void)snprintf(path, sizeof(path), "%s/%s", SAMPLE, from);
+	in = open(path, O_RDONLY | O_CLOEXEC);
+	assert_true(in >= 0);
+	assert_int_equal(0, rs_work_create(s, job, rank, name, &owner, &blob, &out, &err));
+	while ((n = read(in, buf, sizeof(buf))) > 0)
+		assert_int_equal(n, write(out, buf, (size_t)n));
+	(void)close(in);
+	(void)close(out);
+}
+
+static void must(int rc, const struct sc_err *err)
+{
+	if (rc < 0)
+		fail_msg("%s", err->msg);
+}
+
+static void put_all(void)
+{
+	char from[100];
+
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		(void)snprintf(from, sizeof(from), "%u/" MODEL, rank);
+		put(from, rank, MODEL);
+	}
+}
+
+/* A store with the sample as version 1, not looked at by the worker yet.  Each test calls it: what is set up before a
+ * test begins, cmocka's handler of SIGBUS would replace. */
+static void begin(void)
+{
+	struct sc_err err = {0};
+
+	(void)strcpy(dir, "/tmp/scalai-damage.XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	start();
+	must(rs_job_make(s, "gpt", 0755, geteuid(), getegid(), &job, &err), &err);
+	must(rs_job_layout(s, job, GPT, &err), &err);
+	must(rs_job_topology(s, job, "tp=2 pp=2", &err), &err);
+	must(rs_job_config(s, job, "sync=off", &err), &err);
+	put_all();
+	must(rs_job_commit(s, job, "step=1", &err), &err);
+}
+
+static int end(void **unused)
+{
+	char clean[100];
+
+	(void)unused;
+	sc_sys = real;
+	s = rs_service_free(s);
+	(void)snprintf(clean, sizeof(clean), "rm -rf %s", dir);
+	return system(clean);
+}
+
+static uint64_t blob_of(uint32_t rank, const char *path)
+{
+	struct sc_err err = {0};
+	struct rs_look look;
+
+	must(rs_look(s, job, NULL, rank, path, &look, &err), &err);
+	assert_true(look.kind == RS_BLOB || look.kind == RS_WORK);
+	return look.blob;
+}
+
+static void path_of(uint64_t blob, char *path, size_t room)
+{
+	(void)snprintf(path, room, "%s/blobs/%02x/%" PRIu64, dir, (unsigned)(blob % 256), blob);
+}
+
+static void cut(uint64_t blob, off_t bytes)
+{
+	char path[200];
+
+	path_of(blob, path, sizeof(path));
+	assert_int_equal(0, truncate(path, bytes));
+}
+
+/* The refusal names the blob, and what of a rank's it is. */
+static void expect_damaged(int rc, const struct sc_err *err, uint64_t blob, const char *what)
+{
+	char name[64];
+
+	(void)snprintf(name, sizeof(name), "blob %" PRIu64, blob);
+	if (rc != SC_E_DAMAGED || err->errnum != EIO || !strstr(err->msg, name) || !strstr(err->msg, what))
+		fail_msg("answer %d '%s', want '%s' and '%s'", rc, rc < 0 ? err->msg : "", name, what);
+}
+
+static char *status(void)
+{
+	struct sc_buf buf = {0};
+	struct sc_err err = {0};
+
+	must(rs_render_status(s, job, &buf, &err), &err);
+	return buf.text;
+}
+
+/* --- cut while it is mapped --- */
+
+static void verify_is_refused(void **unused)
+{
+	struct sc_err err = {0};
+	uint64_t blob;
+
+	(void)unused;
+	begin();
+	blob = blob_of(1, MODEL);
+	cut(blob, 8192); /* commit has mapped it */
+	expect_damaged(rs_job_verify(s, job, &err), &err, blob, "rank 1 '" MODEL "'");
+	expect_damaged(rs_service_work(s, &err), &err, blob, "rank 1 '" MODEL "'"); /* the worker verifies, too */
+}
+
+static void materializing_is_refused(void **unused)
+{
+	struct sc_err err = {0};
+	uint64_t blob;
+
+	(void)unused;
+	begin();
+	blob = blob_of(1, MODEL);
+	must(rs_service_work(s, &err), &err);
+	must(rs_job_topology(s, job, "tp=1 pp=2", &err), &err);
+	cut(blob, 8192);
+	expect_damaged(rs_service_work(s, &err), &err, blob, "rank 1 '" MODEL "'");
+	assert_non_null(strstr(err.msg, "materializing rank "));
+}
+
+static void copy_up_is_refused(void **unused)
+{
+	struct sc_err err = {0};
+	uint64_t blob;
+	char *before, *after;
+
+	(void)unused;
+	begin();
+	blob = blob_of(1, MODEL);
+	cut(blob, 8192);
+	before = status();
+	expect_damaged(rs_work_copy_up(s, job, 1, MODEL, false, &err), &err, blob, "");
+	after = status();
+	assert_string_equal(before, after);
+	sc_sys.release(after);
+	must(rs_work_copy_up(s, job, 0, MODEL, false, &err), &err); /* others are as they were */
+	must(rs_job_discard(s, job, &err), &err);
+	/* of a view */
+	must(rs_job_config(s, job, "materialize=never", &err), &err);
+	must(rs_job_topology(s, job, "tp=1 pp=2", &err), &err);
+	expect_damaged(rs_work_copy_up(s, job, 0, MODEL, false, &err), &err, blob, "rank 1 '" MODEL "'");
+	sc_sys.release(before);
+}
+
+static uint64_t to_cut;
+static int cut_at;		/* a step */
+
+static void cutting_step(int nr, const char *name)
+{
+	(void)name;
+	if (nr == cut_at)
+		cut(to_cut, 8192);
+}
+
+static void commit_is_refused(void **unused)
+{
+	struct sc_err err = {0};
+	char *before, *after;
+
+	(void)unused;
+	begin();
+	put_all();
+	to_cut = blob_of(2, MODEL);
+	cut_at = RS_STEP_COMMIT_VERIFY; /* headers are read by then, and mapped */
+	sc_sys.step = cutting_step;
+	before = status();
+	must(rs_job_config(s, job, "verify=commit", &err), &err);
+	expect_damaged(rs_job_commit(s, job, "step=2", &err), &err, to_cut, "rank 2 '" MODEL "'");
+	sc_sys.step = real.step;
+	after = status();
+	assert_string_equal(before, after);
+	sc_sys.release(before);
+	sc_sys.release(after);
+	put("2/" MODEL, 2, MODEL);
+	must(rs_job_commit(s, job, "step=2", &err), &err);
+}
+
+/* --- cut between being opened and being read --- */
+
+static void *cutting_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t off)
+{
+	void *map = real.mmap(at, bytes, prot, flags, fd, off);
+	struct stat st;
+	char path[200];
+
+	path_of(to_cut, path, sizeof(path));
+	if (fd >= 0 && stat(path, &st) == 0) {
+		struct stat mine;
+
+		if (fstat(fd, &mine) == 0 && mine.st_ino == st.st_ino)
+			assert_int_equal(0, truncate(path, 0));
+	}
+	return map;
+}
+
+static void header_is_refused(void **unused)
+{
+	struct sc_err err = {0};
+
+	(void)unused;
+	begin();
+	rs_service_free(s); /* no mapping is left */
+	start();
+	job = rs_job_at(s, 0);
+	to_cut = blob_of(3, MODEL);
+	sc_sys.mmap = cutting_mmap;
+	expect_damaged(rs_job_verify(s, job, &err), &err, to_cut, "rank 3 '" MODEL "'");
+	put("0/" MODEL, 0, MODEL);
+	to_cut = blob_of(0, MODEL);
+	expect_damaged(rs_job_commit(s, job, "step=2", &err), &err, to_cut, "rank 0: '" MODEL "'");
+}
+
+/* --- datasets: tables and copies are blobs, too --- */
+
+static uint64_t with_bytes(uint64_t bytes)
+{
+	struct sc_err err = {0};
+	uint64_t found = 0;
+
+	for (uint64_t blob = 1; blob < 100 && !found; blob++) {
+		struct stat st;
+		int fd;
+
+		if (meta_store_open_work(rs_service_store(s), blob, O_RDONLY, &fd, &err) < 0)
+			continue;
+		assert_int_equal(0, fstat(fd, &st));
+		if ((uint64_t)st.st_size == bytes)
+			found = blob;
+		(void)close(fd);
+	}
+	assert_true(found);
+	return found;
+}
+
+static void dataset_is_refused(void **unused)
+{
+	struct rs_data_file *file = NULL, *other = NULL;
+	struct rs_view *head = NULL;
+	struct sc_err err = {0};
+	char source[100], text[300], buf[4096];
+	uint64_t table, copy;
+	FILE *f;
+
+	(void)unused;
+	begin();
+	(void)snprintf(source, sizeof(source), "%s/lines.txt", dir);
+	f = fopen(source, "w");
+	assert_non_null(f);
+	for (int i = 0; i < 4000; i++)
+		(void)fprintf(f, "line %d\n", i);
+	assert_int_equal(0, fclose(f));
+	(void)snprintf(text, sizeof(text), "add name=l path=%s format=lines global_batch=8 copy=yes shuffle=none\n", source);
+	must(rs_job_data(s, job, text, geteuid(), getegid(), 0, &err), &err);
+	table = with_bytes(4001 * 8);
+	copy = table + 1; /* they are made one after the other */
+	must(rs_view_head(s, job, &head, &err), &err);
+	must(rs_data_open(s, head, 0, "data/l.txt", &file, &err), &err);
+	must(rs_data_read(file, 0, sizeof(buf), (unsigned char *)buf, &err), &err);
+	cut(copy, 8192);
+	expect_damaged(rs_data_read(file, 16384, sizeof(buf), (unsigned char *)buf, &err), &err, copy, "lines.txt'");
+	must(rs_data_read(file, 0, sizeof(buf), (unsigned char *)buf, &err), &err);
+	cut(table, 4096);
+	expect_damaged(rs_data_read(file, 16384, sizeof(buf), (unsigned char *)buf, &err), &err, table, "lines.txt'");
+	expect_damaged(rs_data_open(s, head, 0, "data/l.next/l.txt", &other, &err), &err, table, "lines.txt'");
+	rs_data_close(s, file);
+	rs_view_unref(s, head);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, NULL, end)
+	const struct CMUnitTest tests[] = {
+		TEST(verify_is_refused),
+		TEST(materializing_is_refused),
+		TEST(copy_up_is_refused),
+		TEST(commit_is_refused),
+		TEST(header_is_refused),
+		TEST(dataset_is_refused),
+	};
+
+	real = sc_sys;
+	sc_log_open(false, SC_LOG_ERROR);
+	return cmocka_run_group_tests_name("damage", tests, NULL, NULL);
+}
