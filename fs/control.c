@@ -224,8 +224,6 @@ static int command(struct fs *fs, struct fs_control *c, const char *text, struct
 		return rs_job_topology(fs->service, c->job, text, err);
 	case LAYOUT:
 		return rs_job_layout(fs->service, c->job, text, err);
-	case COMMIT:
-		return rs_job_commit(fs->service, c->job, text, err);
 	case DISCARD:
 		return rs_job_discard(fs->service, c->job, err);
 	case ROLLBACK:
@@ -258,17 +256,35 @@ struct long_request {
 	char text[];
 };
 
-/* What reads everything there is runs in a thread of its own. */
+static int long_command(const struct long_request *l, struct sc_err *err)
+{
+	struct fs *fs = l->fs;
+
+	switch ((enum control)l->c->index) {
+	case COMMIT:
+		fs_writers_check(fs);
+		return rs_job_commit(fs->service, l->c->job, l->text, err);
+	case VERIFY:
+		return rs_job_verify(fs->service, l->c->job, err);
+	default:
+		return rs_job_data(fs->service, l->c->job, l->text, l->uid, l->gid, fs->device, err);
+	}
+}
+
+/*
+ * What waits for others or reads everything there is runs in a thread of its own.  A commit waits for closes, which
+ * come as requests: over io_uring, to the only thread of a core.
+ */
 static void *long_thread(void *arg)
 {
 	struct long_request *l = arg;
 	struct fs *fs = l->fs;
+	int *running = l->c->index == COMMIT ? &fs->commits : &fs->long_threads;
 	struct sc_err err = {0};
 	int rc;
 
 	(void)rs_request(fs->service, l->command ? l->command->token : 0, false, &err);
-	rc = l->c->index == VERIFY ? rs_job_verify(fs->service, l->c->job, &err)
-				   : rs_job_data(fs->service, l->c->job, l->text, l->uid, l->gid, fs->device, &err);
+	rc = long_command(l, &err);
 	/* the descriptor stays open until it is answered */
 	if (rc < 0) {
 		err.errnum = err.errnum ? err.errnum : EIO;
@@ -278,7 +294,7 @@ static void *long_thread(void *arg)
 	}
 	fs_notify_done(l->waiter, l->command, &err);
 	sc_sys.release(l);
-	(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
+	(void)__atomic_sub_fetch(running, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
 
@@ -288,6 +304,9 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 	struct fs_waiter *waiter = fs_notify_new(req, fs, c->job, fs_control_names[c->index], bytes);
 	struct long_request *l = sc_zalloc(sizeof(*l) + bytes + 1);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	const bool commits = c->index == COMMIT;
+	int *running = commits ? &fs->commits : &fs->long_threads;
+	int most = !commits ? FS_LONG_THREADS : fuse_req_is_uring(req) ? FS_RING_COMMITS : FS_COMMITS;
 	struct sc_err err = {0};
 	pthread_t thread;
 
@@ -301,12 +320,12 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 	}
 	*l = (struct long_request){fs, c, waiter, ctx->uid, ctx->gid, command};
 	memcpy(l->text, text, bytes);
-	if (__atomic_add_fetch(&fs->long_threads, 1, __ATOMIC_ACQUIRE) > FS_LONG_THREADS ||
-	    pthread_create(&thread, NULL, long_thread, l) != 0) {
-		(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
+	if (__atomic_add_fetch(running, 1, __ATOMIC_ACQUIRE) > most || pthread_create(&thread, NULL, long_thread, l) != 0) {
+		(void)__atomic_sub_fetch(running, 1, __ATOMIC_RELEASE);
 		sc_sys.release(waiter);
 		sc_sys.release(l);
-		(void)sc_fail(&err, SC_E_BUSY, "%d verifications and datasets are being read; try later", FS_LONG_THREADS);
+		(void)sc_fail(&err, SC_E_BUSY, "too many %s are running (limit %d); try again later",
+			      commits ? "commits" : "verify and data commands", most);
 		refuse(req, c, &err);
 		fs_command_end(command);
 		return;
@@ -382,7 +401,7 @@ static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, c
 	copy[bytes] = 0;
 	if (c->index == WAIT)
 		start_wait(req, fs, c, copy, bytes);
-	else if (c->index == VERIFY)
+	else if (c->index == VERIFY || c->index == COMMIT)
 		start_long(req, fs, c, copy, bytes, sc_steal(ret_command));
 	else if (command(fs, c, copy, &err) < 0)
 		refuse(req, c, &err);

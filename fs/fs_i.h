@@ -20,9 +20,11 @@
 #define FS_RING_ENTRIES 16
 #define FS_RING_WAITERS 8
 #define FS_LONG_THREADS 4	/* that answer verify and data */
+#define FS_COMMITS 64		/* that are being carried out */
+#define FS_RING_COMMITS 3	/* the same over io_uring: with the two above still less than a ring's entries */
 
-#define FS_TOLD_STALE 64	/* opens that look again at the same time */
 #define FS_GENERATION_SHIFT 40	/* of file handles */
+#define FS_COMMITTED_BUCKETS 4096
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
 
 struct fs_name {
@@ -36,6 +38,7 @@ struct fs_handle {
 	uint64_t ino;
 	uint64_t number;		/* what the kernel calls it */
 	bool writes;
+	uint32_t writer;		/* its entry of writers.c + 1; 0: it has none */
 	uint64_t held;			/* the blob of a file of the working tree */
 	/* DIR */
 	struct {
@@ -46,6 +49,9 @@ struct fs_handle {
 	struct fs_control *control;
 	/* a committed file, whatever becomes of its version */
 	struct rs_view *view;
+	uint64_t blob;			/* 0: a view */
+	uint64_t bytes;
+	struct fs_handle *next;		/* with the same remainder of its ino */
 	/* VIEW */
 	struct rs_image *image;		/* or NULL: */
 	struct rs_data_file *data;
@@ -64,13 +70,14 @@ struct fs {
 	bool rings;		/* by option: FUSE over io_uring */
 	bool io_uring;		/* requests do come by rings, atomic */
 	int64_t began_ns;
-	pthread_mutex_t lock;	/* handles, backings, told_stale */
-	struct fs_told_stale {
-		pid_t thread;
-		int64_t ns;		/* 0: none */
-		struct rs_view *found;	/* in the lookup since */
-	} told_stale[FS_TOLD_STALE];
+	pthread_mutex_t lock;	/* handles, committed, and in `kept` backings, told_stale, writers, reserved */
 	bool are_told_stale;		/* there are such; atomic */
+	struct {
+		uint32_t *at;
+		size_t nr, room;
+	} free_writers;			/* entries that are none, below kept->nr_writers */
+	int64_t lost_writers_ns;	/* when those are dropped that nobody asked for again; 0: there are none */
+	struct fs_handle *committed[FS_COMMITTED_BUCKETS]; /* open files of versions */
 	struct {
 		struct fs_handle **at;
 		size_t nr, room;
@@ -100,7 +107,7 @@ struct fs {
 	struct fs_waiter *waiters;
 	int ring_waiters;		/* that hold an entry of a ring, atomic */
 	struct fs_control *controls;	/* open control files that somebody polls */
-	int long_threads;		/* that answer verify and data, atomic */
+	int long_threads, commits;	/* threads that answer verify and data, and commit; atomic */
 	dev_t device;			/* the mount's */
 };
 
@@ -122,8 +129,10 @@ static inline bool fs_handle_is_mine(const struct fs *fs, uint64_t fh)
 
 /** The same; one that a daemon before this one has opened is opened again.  Replies when it can't be (NULL). */
 struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
-/** A reference to the view of which somebody has this file open; NULL: nobody has. */
-struct rs_view *fs_handle_view(struct fs *fs, uint64_t ino);
+/** The file of a version is open from now on, as `h` says: who has an inode open sees one size and one content. */
+void fs_handle_committed(struct fs *fs, struct fs_handle *h);
+/** What somebody has open under this inode; false: nobody has it open. */
+bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint64_t *ret_blob, uint64_t *ret_bytes);
 /** Out of the table; the caller frees it with fs_handle_free(). */
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
@@ -134,11 +143,16 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h);
  * must see the clients' opens only.
  */
 bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct fuse_file_info *fi);
-/** A file of the working tree, by passthrough or, if that can't be, by `fd` (which is then taken). */
-int fs_open_work(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle *h, int *fd, struct fuse_file_info *fi,
-		 struct sc_err *err);
-/** The same with the file that other opens of the inode have; false: there is none. */
-bool fs_passthrough_join(struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
+/** Opens a file of the working tree by passthrough or, if that can't be, by a descriptor.
+ *  Under rs_tree_read_lock(). */
+int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
+		 struct fuse_file_info *fi, struct sc_err *err);
+/** A handle with a number, for an open that fs_open_end() ends; NULL: no memory. */
+struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err);
+/** Answers an open or a create (`e`), or undoes it where it failed or the kernel does not take the answer. */
+void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
+		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err);
+/** `req` NULL: it is answered already, and the kernel keeps the backing file until the mount ends. */
 void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino);
 /** Of a daemon that takes over: the table as it was left. */
 void fs_backings_check(struct fs *fs);
@@ -163,15 +177,30 @@ void fs_document(struct fs *fs, uint64_t fh, bool begun);
 bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 
 /* again.c */
-/** A request is answered ESTALE: the thread's next open is of what it finds now. */
+/** A request of this thread is answered ESTALE: the kernel looks up and opens once more, and a second ESTALE is
+ *  the program's. */
 void fs_told_stale(struct fs *fs, pid_t thread);
-/** A lookup has found a file of this view; takes the reference. */
-void fs_found_again(struct fs *fs, pid_t thread, struct rs_view *view);
-/** A reference to a view that such a lookup has found, by its number, or NULL. */
-struct rs_view *fs_again_view(struct fs *fs, uint64_t id);
-/** Is this open such a one?  *ret: a reference to the view that was found, or NULL. */
-bool fs_looks_again(struct fs *fs, pid_t thread, struct rs_view **ret);
-void fs_again_done(struct fs *fs);
+/** Is this thread about to open once more?  `ends`: this is that open. */
+bool fs_looks_again(struct fs *fs, pid_t thread, bool ends);
+
+/* writers.c */
+/** Counts a handle that may write to this file of a working tree, which is locked by rs_tree_read_lock().
+ *  Errors: ENFILE, too many; SC_E_NO_MEMORY. */
+int fs_writer_begin(struct fs *fs, struct fs_handle *h, uint64_t blob, pid_t thread, struct sc_err *err);
+/** The kernel has handle `fh`, with this h->writer; it may have closed it already. */
+void fs_writer_answered(struct fs *fs, uint32_t writer, uint64_t fh);
+/** Ends the count of handle `fh`, before the kernel is answered; h is NULL for one of an earlier daemon. */
+void fs_writer_end(struct fs *fs, const struct fs_handle *h, uint64_t fh);
+/** Keeps a file of a working tree from commits until this thread opens it, or for RS_RESERVED_NS.
+ *  Under rs_tree_read_lock(). */
+void fs_reserve(struct fs *fs, uint64_t blob, pid_t thread);
+void fs_redeem(struct fs *fs, uint64_t blob, pid_t thread);
+/** Counts what the daemons before this one had counted, before anything is served. */
+int fs_writers_load(struct fs *fs, struct sc_err *err);
+/** All requests that came again were answered. */
+void fs_writers_settle(struct fs *fs);
+/** Drops what is over; before a commit looks. */
+void fs_writers_check(struct fs *fs);
 
 /* reply.c: the only place where failures become replies */
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
@@ -187,10 +216,8 @@ struct fs_found {
 /** The job of a node; NULL: it is gone. */
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);
-/** SC_E_NOT_FOUND (without a message) when there is no such name.  *ret_view (or NULL): a reference to
- *  the view of a file of the head, else NULL. */
-int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct rs_view **ret_view, struct fs_found *ret,
-	      struct sc_err *err);
+/** SC_E_NOT_FOUND (without a message) when there is no such name. */
+int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *ret, struct sc_err *err);
 /** Where a name in a folder lies: job, rank and path; for what changes trees. */
 struct fs_place {
 	struct rs_job *job;
@@ -201,8 +228,6 @@ int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *
 	     struct sc_err *err);
 int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err);
 bool fs_rank_number(const char *name, uint32_t *ret);
-/** A write to a committed file: SC_E_STALE, and the path is then a working-tree file. */
-int fs_copy_up(struct fs *fs, const struct fs_node *n, bool truncate, struct sc_err *err);
 void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_param *ret);
 
 /* control.c */
@@ -226,9 +251,18 @@ bool fs_control_has_news(struct fs_control *c);
 struct fuse_pollhandle *fs_control_take_poll(struct fs_control *c);
 struct fs_control **fs_control_next(struct fs_control *c);
 
-/** op_io.c: a descriptor on the bytes of a node; files of working trees have them.  Errors: SC_E_UNSUPPORTED of others,
- * and rs_work_open's. */
+/* work.c: the only way to the bytes of uncommitted files */
+/** Opens the bytes of a node for one call.  `flags` may ask to write only where a handle that may write is open (W1).
+ *  Errors: SC_E_UNSUPPORTED, it is no file of a working tree; SC_E_STALE, it is none any more. */
 int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err);
+/** Finds the file of the working tree in the place of a node of a file, and makes a copy of the committed one
+ *  (`truncate`: an empty one) where there is none.  On success the caller holds rs_tree_read_lock() of *ret_job.
+ *  Errors: SC_E_STALE, nothing is in that place; SC_E_SEALED, .v and .as are read-only. */
+int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct rs_job **ret_job, uint64_t *ret_blob,
+		  struct sc_err *err);
+/** Answers an open for writing of a node that is no file of the working tree: SC_E_STALE, and the thread finds one
+ *  when it looks again, which no commit seals before. */
+int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t thread, struct sc_err *err);
 
 /* write_back.c: begins to write a file of a working tree to the device, some time soon */
 void fs_write_back(struct fs *fs, fuse_ino_t ino);

@@ -75,6 +75,8 @@ static struct fs_handle *adopt(struct fs *fs, uint64_t ino, struct fuse_file_inf
 		fs_handle_free(fs, h);
 		return NULL;
 	}
+	if (h->view)
+		fs_handle_committed(fs, h);
 	(void)pthread_mutex_lock(&fs->lock);
 	h->number = fi->fh;
 	(void)pthread_mutex_unlock(&fs->lock);
@@ -102,6 +104,11 @@ struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, stru
 	return h;
 }
 
+static struct fs_handle **bucket(struct fs *fs, uint64_t ino)
+{
+	return &fs->committed[(ino ^ ino >> 20 ^ ino >> 40) % FS_COMMITTED_BUCKETS];
+}
+
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh)
 {
 	struct fs_handle *h = NULL;
@@ -113,21 +120,40 @@ struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh)
 		h = fs->handles.at[at];
 		fs->handles.at[at] = NULL;
 		(void)sc_vec_push(&fs->free_handles, at);
+		for (struct fs_handle **x = bucket(fs, h->ino); *x; x = &(*x)->next)
+			if (*x == h) {
+				*x = h->next;
+				break;
+			}
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	return h;
 }
 
-struct rs_view *fs_handle_view(struct fs *fs, uint64_t ino)
+void fs_handle_committed(struct fs *fs, struct fs_handle *h)
 {
-	struct rs_view *view = NULL;
+	(void)pthread_mutex_lock(&fs->lock);
+	h->next = *bucket(fs, h->ino);
+	*bucket(fs, h->ino) = h;
+	(void)pthread_mutex_unlock(&fs->lock);
+}
+
+bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint64_t *ret_blob, uint64_t *ret_bytes)
+{
+	struct fs_handle *h;
 
 	(void)pthread_mutex_lock(&fs->lock);
-	for (size_t i = 0; !view && i < fs->handles.nr; i++)
-		if (fs->handles.at[i] && fs->handles.at[i]->ino == ino && fs->handles.at[i]->view)
-			view = rs_view_ref(fs->handles.at[i]->view);
+	h = *bucket(fs, ino);
+	while (h && h->ino != ino)
+		h = h->next;
+	if (h && ret_view)
+		*ret_view = rs_view_ref(h->view);
+	if (h && ret_blob)
+		*ret_blob = h->blob;
+	if (h)
+		*ret_bytes = h->bytes;
 	(void)pthread_mutex_unlock(&fs->lock);
-	return view;
+	return h != NULL;
 }
 
 void fs_handle_free(struct fs *fs, struct fs_handle *h)
@@ -192,20 +218,6 @@ bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct
 	return done;
 }
 
-bool fs_passthrough_join(struct fs *fs, uint64_t ino, struct fuse_file_info *fi)
-{
-	struct fs_backing *b;
-
-	(void)pthread_mutex_lock(&fs->lock);
-	b = find_backing(fs, ino);
-	if (b) {
-		b->opens++;
-		fi->backing_id = b->id;
-	}
-	(void)pthread_mutex_unlock(&fs->lock);
-	return b != NULL;
-}
-
 /*
  * The daemon may be killed at any point of these, and the next one goes on with the table: an entry is
  * there only while its number is the kernel's.  What is lost is a number that nobody closes.
@@ -243,7 +255,8 @@ void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino)
 	} else if (b) {
 		id = b->id;
 		drop_backing(fs->kept, b);
-		(void)fuse_passthrough_close(req, id);
+		if (req)
+			(void)fuse_passthrough_close(req, id);
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 }

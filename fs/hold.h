@@ -8,7 +8,8 @@
  * SIGUSR1 to the holder ends the daemon and runs the program anew from where it is installed: an upgrade.
  *
  * Nodeids are made of the catalog's ids, so they stay right.  What is only in memory and has to outlive
- * a daemon is kept in struct fs_kept, which holder and daemons share.
+ * a daemon is kept in struct fs_kept, which holder and daemons share: 4 MiB, of which only the pages that were
+ * used take memory.
  */
 #ifndef FS_HOLD_H
 #define FS_HOLD_H
@@ -23,6 +24,9 @@
 #define FS_COMMANDS_MAX 256
 #define FS_DOCUMENTS_MAX 64
 #define FS_TEXTS_MAX 256
+#define FS_WRITERS_MAX 65536
+#define FS_RESERVED_MAX 1024
+#define FS_TOLD_STALE 64	/* threads that look again at the same time */
 
 struct fs_kept {
 	uint64_t layout;		/* of this structure: another program may have another one */
@@ -49,6 +53,25 @@ struct fs_kept {
 	} texts[FS_TEXTS_MAX];
 	uint32_t next_text;
 	uint64_t documents[FS_DOCUMENTS_MAX];	/* handles whose layout is written and not closed; 0: none */
+	struct fs_told_stale {		/* who is told to look again */
+		int64_t ns;		/* 0: nobody */
+		int32_t thread;
+	} told_stale[FS_TOLD_STALE];
+	uint64_t writer_order;
+	uint32_t nr_writers;		/* entries in use are below it */
+	struct fs_writer {		/* handles that may write: writers.c */
+		uint64_t blob;		/* 0: none */
+		uint64_t fh;
+		uint64_t order;		/* in which they were made */
+		int32_t thread;
+		uint32_t generation;	/* of the daemon that opened it */
+		bool answered;		/* the kernel has this handle */
+	} writers[FS_WRITERS_MAX];
+	struct fs_reserved {		/* files that a thread was told to open */
+		uint64_t blob;		/* 0: none */
+		int64_t until_ns;	/* of sc_now_ns() */
+		int32_t thread;
+	} reserved[FS_RESERVED_MAX];
 };
 
 /** Shared memory, zeroed, *ret_fd (or NULL) its file; NULL: none left. */

@@ -114,6 +114,7 @@ static void on_news(void *arg, uint64_t job)
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct fs *fs = userdata;
+	bool leases = true;
 
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
@@ -123,11 +124,14 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	fuse_unset_feature_flag(conn, FUSE_CAP_WRITEBACK_CACHE);
 	if (!fs->no_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH)) {
 		conn->max_backing_stack_depth = 1;
-		fs->passthrough = geteuid() == 0; /* the ioctl asks for CAP_SYS_ADMIN */
+		leases = meta_store_has_leases(rs_service_store(fs->service));
+		/* the ioctl asks for CAP_SYS_ADMIN; without leases a commit does not see mappings of backing files */
+		fs->passthrough = geteuid() == 0 && leases;
 	}
 	if (!fs->passthrough)
 		sc_log(SC_LOG_WARN, "no passthrough (%s), continuing: reads and writes of files go through the daemon",
-		       fs->no_passthrough ? "switched off" : geteuid() ? "not root" : "the kernel has none");
+		       fs->no_passthrough ? "switched off" : geteuid() ? "not root" : !leases ? "the store's file system has no leases"
+											      : "the kernel has none");
 	/* FUSE 7.44: one epoch makes all cached names stale; before it, nothing is cached */
 	fs->epoch = conn->proto_minor >= 44;
 	if (!fs->epoch)
@@ -459,14 +463,13 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		if (fuse_fd >= 0)
 			(void)fs_umount(o->mountpoint, true, &ignored); /* libfuse did not mount it */
 	}
-	while (__atomic_load_n(&fs.long_threads, __ATOMIC_ACQUIRE))
+	while (__atomic_load_n(&fs.long_threads, __ATOMIC_ACQUIRE) || __atomic_load_n(&fs.commits, __ATOMIC_ACQUIRE))
 		(void)usleep(1000);
 	if (fs.notifier)
 		fs_notify_stop(&fs);
 	fs_write_back_stop(&fs);
 	for (size_t i = 0; i < fs.handles.nr; i++)
 		fs_handle_free(&fs, fs.handles.at[i]);
-	fs_again_done(&fs);
 	rs_service_free(fs.service);
 	fs_buffers_done();
 	if (fs.se) {
@@ -475,6 +478,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	}
 	sc_vec_done(&fs.handles);
 	sc_vec_done(&fs.free_handles);
+	sc_vec_done(&fs.free_writers);
 	return rc;
 }
 

@@ -28,12 +28,13 @@ static void new_times(const struct stat *attr, int set, struct timespec ts[2])
 		ts[1].tv_nsec = UTIME_NOW;
 }
 
+/* Under rs_tree_read_lock(). */
 static int set_work(struct fs *fs, struct rs_job *job, uint64_t blob, const struct stat *attr,
 		    int set, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct timespec ts[2];
-	int rc = rs_work_open(fs->service, job, blob, O_RDWR, &fd, err);
+	int rc = rs_work_open(fs->service, job, blob, set & FUSE_SET_ATTR_SIZE ? O_RDWR : O_RDONLY, &fd, err);
 
 	if (rc < 0)
 		return rc;
@@ -86,38 +87,24 @@ static int set_dir(struct fs *fs, struct rs_job *job, const struct fs_node *n,
 	return rc;
 }
 
-/* The committed file becomes a file of the working tree; the kernel is told to look again. */
-static int copy_up(struct fs *fs, struct rs_job *job, const struct fs_node *n, bool truncate,
-		   struct sc_err *err)
+/*
+ * Attributes of a file, by its path or by a descriptor of it, also where the file is a committed one: a copy of it gets them.
+ * *now then stays as it is, what those see who have the committed file open; the next lookup finds the copy.
+ */
+static int set_file(struct fs *fs, const struct fs_node *n, const struct stat *attr, int set, struct fs_found *now, struct sc_err *err)
 {
-	struct rs_view *view = NULL;
-	const char *path;
-	bool head, own;
-	int rc = rs_view_by_id(fs->service, n->view, &view, err);
+	bool truncates = set & FUSE_SET_ATTR_SIZE && attr->st_size == 0;
+	struct rs_job *job;
+	uint64_t blob;
+	int rc = fs_work_begin(fs, n, truncates, &job, &blob, err);
 
 	if (rc < 0)
 		return rc;
-	head = rs_view_is_head(view);
-	own = rs_view_is_own(view);
-	rs_view_unref(fs->service, view);
-	if (!own)
-		return sc_fail(err, SC_E_SEALED, "versions (.v) and other topologies (.as) are read-only");
-	rc = rs_path_text(fs->service, n->path, &path, err);
-	if (rc == 0 && head) {
-		rs_tree_read_lock(job);
-		rc = rs_work_copy_up(fs->service, job, n->kind == FS_SHARED ? RS_SHARED : n->rank, path, truncate, err);
-		rs_tree_unlock(job);
-		if (rc == 0 && fs->epoch)
-			(void)fuse_lowlevel_notify_increment_epoch(fs->se);
-	}
-	return rc < 0 ? rc : sc_fail(err, SC_E_STALE, "look again");
-}
-
-int fs_copy_up(struct fs *fs, const struct fs_node *n, bool truncate, struct sc_err *err)
-{
-	struct rs_job *job = fs_job(fs, n);
-
-	return job ? copy_up(fs, job, n, truncate, err) : sc_fail(err, SC_E_STALE, "the job is gone");
+	rc = set_work(fs, job, blob, attr, set, err);
+	if (rc == 0 && n->kind == FS_WORK && blob == n->blob)
+		rc = fs_stat(fs, fs_node_id(*n), now, err);
+	rs_tree_unlock(job);
+	return rc;
 }
 
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
@@ -130,22 +117,20 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
 	struct fs_found now;
 	int rc = fs_stat(fs, ino, &now, &err);
 
+	(void)fi;
 	if (rc == 0 && !job)
 		rc = sc_fail(&err, SC_E_PERMISSION, "this is Scalai's");
-	if (rc == 0 && n.kind == FS_WORK)
-		rc = set_work(fs, job, n.blob, attr, set, &err);
+	if (rc == 0 && (n.kind == FS_WORK || n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
+		rc = set_file(fs, &n, attr, set, &now, &err);
 	else if (rc == 0 && n.kind == FS_JOB)
 		rc = set_job(fs, job, attr, set, &err);
 	else if (rc == 0 && n.kind == FS_DIR)
 		rc = set_dir(fs, job, &n, &now, attr, set, &err);
 	else if (rc == 0 && n.kind == FS_SPECIAL && !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
 		rc = 0; /* `echo x > topology` truncates first */
-	else if (rc == 0 && (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
-		rc = fi ? sc_fail(&err, SC_E_SEALED, "a committed file does not change")
-			: fs_copy_up(fs, &n, set & FUSE_SET_ATTR_SIZE && attr->st_size == 0, &err);
 	else if (rc == 0)
 		rc = sc_fail(&err, SC_E_SEALED, "read-only");
-	if (rc == 0)
+	if (rc == 0 && (n.kind == FS_JOB || n.kind == FS_DIR || n.kind == FS_SPECIAL))
 		rc = fs_stat(fs, ino, &now, &err);
 	if (rc < 0)
 		fs_fail(req, "setattr", &err);

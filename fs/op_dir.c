@@ -7,24 +7,41 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A thread that was told to look again: no commit seals what it finds before it is opened. */
+static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, struct fs_found *found, struct sc_err *err)
+{
+	const pid_t thread = fuse_req_ctx(req)->pid;
+	struct fs_node n = fs_node_of(parent);
+	struct rs_job *job = n.kind == FS_JOB || n.kind == FS_DIR ? fs_job(fs, &n) : NULL;
+	int rc;
+
+	if (!job || !thread || !fs_looks_again(fs, thread, false))
+		return fs_lookup(fs, parent, name, found, err);
+	rs_tree_read_lock(job);
+	rc = fs_lookup(fs, parent, name, found, err);
+	if (rc == 0 && found->node.kind == FS_WORK) {
+		fs_redeem(fs, found->node.blob, thread);
+		fs_reserve(fs, found->node.blob, thread);
+	}
+	rs_tree_unlock(job);
+	return rc;
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_node n = fs_node_of(parent);
-	struct rs_view *view = NULL;
 	struct fuse_entry_param e;
 	struct fs_found found;
 	struct sc_err err = {0};
 
-	if (fs_lookup(fs, parent, name, &view, &found, &err) < 0) {
+	if (lookup_again(req, fs, parent, name, &found, &err) < 0) {
 		/* a topology that can't be: the sentence is in `error` */
 		if (n.kind == FS_SPECIAL && n.what == FS_AS_DIR && *err.msg && fs_job(fs, &n))
 			rs_job_refused(fs_job(fs, &n), name, &err);
-		rs_view_unref(fs->service, view);
 		fs_fail(req, "lookup", &err);
 		return;
 	}
-	fs_found_again(fs, fuse_req_ctx(req)->pid, view);
 	fs_entry(fs, &found, &e);
 	(void)fuse_reply_entry(req, &e);
 }
@@ -97,7 +114,7 @@ static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 		size_t more;
 
 		/* "." and ".." are not looked up; a name that went meanwhile has no attributes */
-		if (plus && i > 1 && fs_lookup(fs, ino, n->name, NULL, &found, &err) == 0)
+		if (plus && i > 1 && fs_lookup(fs, ino, n->name, &found, &err) == 0)
 			fs_entry(fs, &found, &e);
 		more = plus ? fuse_add_direntry_plus(req, buf + used, bytes - used, n->name, &e, (off_t)i + 1)
 			    : fuse_add_direntry(req, buf + used, bytes - used, n->name, &e.attr, (off_t)i + 1);
@@ -148,7 +165,7 @@ static void reply_name(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 	struct fs_found found;
 
 	if (rc == 0)
-		rc = fs_lookup(fs, parent, name, NULL, &found, err);
+		rc = fs_lookup(fs, parent, name, &found, err);
 	if (rc < 0) {
 		fs_fail(req, "make", err);
 		return;
@@ -187,13 +204,29 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	reply_name(req, fs, parent, name, rc, &err);
 }
 
-/* A new, empty file of the working tree; *ret_fd is its bytes. */
-static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name,
-		       mode_t mode, struct fs_found *found, int *ret_fd, struct sc_err *err)
+/*
+ * A name that is to be made leads to a file already.  The kernel asked for no permission on that file: who may find one
+ * looks again (SC_E_STALE) and opens it.  A request that comes again has made the file itself.
+ */
+static int find_file(fuse_req_t req, struct fs *fs, const char *name, const struct fuse_file_info *fi, const struct fs_found *found,
+		     uint64_t *ret_blob, struct sc_err *err)
+{
+	if (fs->replays && found->node.kind == FS_WORK && found->st.st_uid == fuse_req_ctx(req)->uid) {
+		*ret_blob = found->node.blob;
+		return 0;
+	}
+	if (fi && !(fi->flags & O_EXCL) && S_ISREG(found->st.st_mode))
+		return sc_fail(err, SC_E_STALE, "look again");
+	return sc_fail(err, SC_E_EXISTS, "'%s' exists", name);
+}
+
+/* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is given back. */
+static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, mode_t mode, struct fs_handle *h,
+		       struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
 {
 	struct rs_owner owner = owner_of(req, fs, parent, mode, false);
 	struct fs_place place;
-	uint64_t blob;
+	uint64_t blob = 0;
 	int fd = -1, rc = fs_place(fs, parent, name, &place, err);
 
 	if (rc == 0 && !*place.path)
@@ -201,18 +234,21 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 	if (rc < 0)
 		return rc;
 	rs_tree_read_lock(place.job);
-	rc = fs_lookup(fs, parent, name, NULL, found, err) == 0 ? sc_fail(err, SC_E_EXISTS, "'%s' exists", name) : 0;
+	rc = fs_lookup(fs, parent, name, found, err);
 	if (rc == 0)
+		rc = find_file(req, fs, name, fi, found, &blob, err);
+	else if (rc == SC_E_NOT_FOUND)
 		rc = rs_work_create(fs->service, place.job, place.rank, place.path, &owner, &blob, &fd, err);
+	sc_closep(&fd);
+	if (rc == 0) {
+		found->node = (struct fs_node){.kind = FS_WORK, .job = rs_job_id(place.job), .blob = blob};
+		rc = fs_stat(fs, fs_node_id(found->node), found, err);
+	}
+	if (rc == 0 && h) {
+		h->ino = fs_node_id(found->node);
+		rc = fs_open_work(req, fs, place.job, blob, h, fi, err);
+	}
 	rs_tree_unlock(place.job);
-	if (rc == 0)
-		rc = fs_lookup(fs, parent, name, NULL, found, err);
-	else if (rc == SC_E_EXISTS && fs->replays && found->node.kind == FS_WORK)
-		rc = rs_work_open(fs->service, place.job, found->node.blob, O_RDWR, &fd, err);
-	if (rc < 0)
-		sc_closep(&fd);
-	else
-		*ret_fd = fd;
 	return rc;
 }
 
@@ -220,28 +256,15 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	       struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	struct fs_handle *h = sc_zalloc(sizeof(*h));
 	struct fuse_entry_param e;
 	struct fs_found found;
 	struct sc_err err = {0};
-	int fd = -1, rc = h ? create_file(req, fs, parent, name, mode, &found, &fd, &err) : sc_nomem(&err);
+	struct fs_handle *h = fs_open_begin(fs, 0, &err);
+	int rc = h ? create_file(req, fs, parent, name, mode, h, fi, &found, &err) : SC_E_NO_MEMORY;
 
-	if (rc == 0) {
+	if (rc == 0)
 		fs_entry(fs, &found, &e);
-		*h = (struct fs_handle){.ino = e.ino, .writes = true, .fd = -1};
-		rc = fs_open_work(req, fs, found.node.blob, h, &fd, fi, &err);
-	}
-	if (rc == 0) {
-		fi->fh = fs_handle_add(fs, h);
-		rc = fi->fh ? 0 : sc_nomem(&err);
-	}
-	sc_closep(&fd);
-	if (rc < 0) {
-		fs_handle_free(fs, h);
-		fs_fail(req, "create", &err);
-		return;
-	}
-	(void)fuse_reply_create(req, &e, fi);
+	fs_open_end(req, fs, h, &e, fi, "create", rc, &err);
 }
 
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev)
@@ -250,16 +273,13 @@ void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
 	struct fuse_entry_param e;
 	struct fs_found found;
 	struct sc_err err = {0};
-	int fd = -1, rc;
 
 	(void)dev;
 	if (!S_ISREG(mode)) {
 		(void)fuse_reply_err(req, EPERM);
 		return;
 	}
-	rc = create_file(req, fs, parent, name, mode, &found, &fd, &err);
-	sc_closep(&fd);
-	if (rc < 0) {
+	if (create_file(req, fs, parent, name, mode, NULL, NULL, &found, &err) < 0) {
 		fs_fail(req, "mknod", &err);
 		return;
 	}

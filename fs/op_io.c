@@ -325,16 +325,6 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		(void)fuse_reply_err(req, 0);
 }
 
-int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
-{
-	struct fs_node n = fs_node_of(ino);
-	struct rs_job *job = fs_job(fs, &n);
-
-	if (!job || n.kind != FS_WORK)
-		return sc_fail(err, SC_E_UNSUPPORTED, "not a file of the working tree");
-	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
-}
-
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
@@ -343,6 +333,8 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	/* one of an earlier daemon, which only the kernel used, counts by its inode; what is said twice, once */
 	if ((h ? h->kind == FS_H_PASS : !fs_handle_is_mine(fs, fi->fh)) && !fs->replays)
 		fs_passthrough_end(req, fs, ino);
+	/* before the answer: if the daemon dies in between, the request comes again and finds no entry */
+	fs_writer_end(fs, h, fi->fh);
 	(void)fuse_reply_err(req, 0);
 	if (h && h->writes)
 		fs_write_back(fs, ino);
@@ -361,7 +353,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_in
 		(void)fuse_reply_err(req, 0); /* what is committed is on stable storage */
 		return;
 	}
-	rc = fs_open_bytes(fs, ino, O_RDWR, &fd, &err);
+	rc = fs_open_bytes(fs, ino, O_RDONLY, &fd, &err);
 	if (rc == SC_E_STALE)
 		rc = 0; /* it was committed, or removed, meanwhile */
 	else if (rc == 0)

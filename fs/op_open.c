@@ -13,72 +13,49 @@
 #include <errno.h>
 #include <fcntl.h>
 
-int fs_open_work(fuse_req_t req, struct fs *fs, uint64_t blob, struct fs_handle *h, int *fd, struct fuse_file_info *fi,
+int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h, struct fuse_file_info *fi,
 		 struct sc_err *err)
 {
-	sc_cleanup(sc_closep) int path = -1;
-	int rc = rs_work_hold(fs->service, blob, err);
+	const pid_t thread = fuse_req_ctx(req)->pid;
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc;
 
+	h->writes = (fi->flags & O_ACCMODE) != O_RDONLY;
+	if (fi->flags & O_TRUNC) {
+		rc = rs_work_open(fs->service, job, blob, O_RDWR, &fd, err);
+		if (rc == 0 && sc_sys.ftruncate(fd, 0) < 0)
+			rc = sc_fail_sys(err, errno, "truncate");
+		if (rc < 0)
+			return rc;
+		sc_closep(&fd);
+	}
+	if (h->writes) {
+		rc = fs_writer_begin(fs, h, blob, thread, err);
+		if (rc < 0)
+			return rc;
+	}
+	fs_redeem(fs, blob, thread);
+	rc = rs_work_hold(fs->service, blob, err);
 	if (rc < 0)
 		return rc;
 	h->held = blob;
 	h->kind = FS_H_PASS;
 	if (fs->passthrough) {
-		rc = meta_store_open_work(rs_service_store(fs->service), blob, O_RDONLY, &path, err);
-		if (rc < 0 || fs_passthrough(req, fs, h->ino, &path, fi))
+		rc = rs_work_open(fs->service, job, blob, O_RDONLY, &fd, err);
+		if (rc < 0 || fs_passthrough(req, fs, h->ino, &fd, fi))
 			return rc;
+		sc_closep(&fd);
 	}
+	rc = rs_work_open(fs->service, job, blob, h->writes ? O_RDWR : O_RDONLY, &h->fd, err);
 	h->kind = FS_H_FD;
-	h->fd = sc_steal_fd(fd);
 	fi->direct_io = 1;
-	return 0;
-}
-
-static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
-		     struct fuse_file_info *fi, struct sc_err *err)
-{
-	struct rs_job *job = fs_job(fs, n);
-	sc_cleanup(sc_closep) int fd = -1;
-	int rc;
-
-	if (!job)
-		return sc_fail(err, SC_E_STALE, "the job is gone");
-	h->writes = (fi->flags & O_ACCMODE) != O_RDONLY;
-	rs_tree_read_lock(job);
-	rc = rs_work_open(fs->service, job, n->blob, h->writes ? O_RDWR : O_RDONLY, &fd, err);
-	if (rc == 0 && fi->flags & O_TRUNC && sc_sys.ftruncate(fd, 0) < 0)
-		rc = sc_fail_sys(err, errno, "truncate");
-	if (rc == 0)
-		rc = fs_open_work(req, fs, n->blob, h, &fd, fi, err);
-	rs_tree_unlock(job);
 	return rc;
 }
 
-/* Is the path of this node still this node?  A working-tree file may lie on it by now. */
-static int check_current(struct fs *fs, const struct fs_node *n, bool again, const char *path, struct rs_view *view,
-			 struct rs_look *ret, struct sc_err *err)
+/* The file that is h->blob, of h->bytes. */
+static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
 {
-	uint32_t rank = n->kind == FS_SHARED ? RS_SHARED : n->rank;
-	bool own = rs_view_is_own(view) && !again;
-	struct rs_job *job = rs_view_job(view);
-	int rc = 0;
-
-	/* a number of an older head, of a removed job, or of a file that was written or flipped since */
-	if (rs_job_is_removed(job) || (own && !rs_view_is_head(view)))
-		return sc_fail(err, SC_E_STALE, "look again");
-	if (own || n->kind != FS_VIEW)
-		rc = rs_look(fs->service, job, own ? NULL : view, rank, path, ret, err);
-	else
-		ret->kind = RS_VIEW; /* .v and .as never change: the image will say */
-	if (rc == 0 && !again && ret->kind != (n->kind == FS_VIEW ? RS_VIEW : RS_BLOB) && ret->kind != RS_DATA)
-		rc = sc_fail(err, SC_E_STALE, "look again");
-	return rc;
-}
-
-static int open_blob(fuse_req_t req, struct fs *fs, const struct rs_look *look, struct fs_handle *h,
-		     struct fuse_file_info *fi, struct sc_err *err)
-{
-	int fd = -1, rc = meta_store_open_blob(rs_service_store(fs->service), look->blob, look->bytes, &fd, err);
+	int fd = -1, rc = meta_store_open_blob(rs_service_store(fs->service), h->blob, h->bytes, &fd, err);
 
 	if (rc < 0)
 		return rc;
@@ -92,6 +69,40 @@ static int open_blob(fuse_req_t req, struct fs *fs, const struct rs_look *look, 
 	return 0;
 }
 
+/* A file that a commit has sealed since it was looked up: its bytes, which never change. */
+static int open_sealed(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h, struct fuse_file_info *fi,
+		       struct sc_err *err)
+{
+	int rc;
+
+	h->blob = n->blob;
+	h->bytes = UINT64_MAX;
+	rc = open_blob(req, fs, h, fi, err);
+	fi->keep_cache = 0; /* what is cached may be from before */
+	return rc < 0 && err->errnum == ENOENT ? sc_fail(err, SC_E_STALE, "the file is gone") : rc;
+}
+
+static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+		     struct fuse_file_info *fi, struct sc_err *err)
+{
+	struct rs_job *job = fs_job(fs, n);
+	bool is_uncommitted;
+	int rc = 0;
+
+	if (!job)
+		return sc_fail(err, SC_E_STALE, "the job is gone");
+	rs_tree_read_lock(job);
+	is_uncommitted = rs_work_is(fs->service, job, n->blob);
+	if (is_uncommitted)
+		rc = fs_open_work(req, fs, job, n->blob, h, fi, err);
+	rs_tree_unlock(job);
+	if (is_uncommitted)
+		return rc;
+	if ((fi->flags & O_ACCMODE) == O_RDONLY && !(fi->flags & O_TRUNC))
+		return open_sealed(req, fs, n, h, fi, err);
+	return fs_work_instead(fs, n, fi->flags & O_TRUNC, fuse_req_ctx(req)->pid, err);
+}
+
 static int open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
 		      struct fuse_file_info *fi, struct sc_err *err)
 {
@@ -99,10 +110,12 @@ static int open_image(struct fs *fs, const struct fs_node *n, const char *path, 
 
 	if (n->kind == FS_VIEW && rs_view_has_data(h->view, path)) {
 		rc = rs_data_open(fs->service, h->view, n->rank, path, &h->data, err);
+		h->bytes = rc == 0 ? rs_data_bytes(h->data) : 0;
 	} else {
 		rc = rs_view_image(fs->service, h->view, n->rank, path, again, true, &h->image, err);
 		if (rc == 0 && !again && (h->image->same_as || rs_make_real(fs->service, h->view, n->rank, path, h->image)))
 			rc = sc_fail(err, SC_E_STALE, "look again");
+		h->bytes = rc == 0 ? h->image->bytes : 0;
 	}
 	h->kind = FS_H_VIEW;
 	fi->direct_io = 1;
@@ -110,52 +123,50 @@ static int open_image(struct fs *fs, const struct fs_node *n, const char *path, 
 	return rc;
 }
 
-/* A file that an open had made real, and that is gone with its version. */
-static int open_gone(struct fs *fs, const struct fs_node *n, const char *path, struct fs_handle *h,
-		     struct fuse_file_info *fi, struct sc_err *err)
+/* The blob that is the file of a node: what others who have it open see, else what its version says. */
+static int committed_blob(struct fs *fs, const struct fs_node *n, const char *path, struct fs_handle *h, struct sc_err *err)
 {
-	/* the kernel wants all opens of an inode alike */
-	if (fs_passthrough_join(fs, h->ino, fi)) {
-		h->kind = FS_H_PASS;
+	uint32_t rank = n->kind == FS_SHARED ? RS_SHARED : n->rank;
+	struct rs_look look = {0};
+	int rc;
+
+	if (fs_handle_find(fs, h->ino, NULL, &h->blob, &h->bytes))
 		return 0;
-	}
-	return open_image(fs, n, path, true, h, fi, err);
+	rc = rs_look(fs->service, rs_view_job(h->view), h->view, rank, path, &look, err);
+	if (rc == 0 && look.kind != RS_BLOB)
+		rc = sc_fail(err, SC_E_STALE, "look again");
+	h->blob = look.blob;
+	h->bytes = look.bytes;
+	return rc;
 }
 
-static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n,
-			  struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
+/*
+ * A node is what a lookup found, a moment ago, and is opened as that: the epoch makes names stale before a command that
+ * changes them is answered, so an open of an older version's node has begun before.
+ */
+static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n, bool again, struct fs_handle *h,
+			  struct fuse_file_info *fi, struct sc_err *err)
 {
-	struct rs_view *found = NULL;
-	bool again = fs_looks_again(fs, fuse_req_ctx(req)->pid, &found);
-	struct rs_look look = {0};
 	const char *path = NULL;
 	int rc;
 
-	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
-		rs_view_unref(fs->service, found);
-		return fs_copy_up(fs, n, fi->flags & O_TRUNC, err);
-	}
+	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC)
+		return fs_work_instead(fs, n, fi->flags & O_TRUNC, fuse_req_ctx(req)->pid, err);
 	rc = rs_path_text(fs->service, n->path, &path, err);
 	if (rc == 0)
 		rc = rs_view_by_id(fs->service, n->view, &h->view, err);
-	if (rc == SC_E_NOT_FOUND && found && rs_view_id(found) == n->view) {
-		h->view = sc_steal(&found);
-		rc = 0;
-	}
-	rs_view_unref(fs->service, found);
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the version is gone");
+	if (rc == 0 && rs_job_is_removed(rs_view_job(h->view)))
+		rc = sc_fail(err, SC_E_STALE, "the job is gone");
+	if (rc == 0 && n->kind == FS_VIEW)
+		return open_image(fs, n, path, again, h, fi, err);
 	if (rc == 0)
-		rc = check_current(fs, n, again, path, h->view, &look, err);
+		rc = committed_blob(fs, n, path, h, err);
 	if (rc < 0)
 		return rc;
-	if (n->kind == FS_VIEW)
-		return open_image(fs, n, path, again, h, fi, err);
-	if (look.kind == RS_BLOB)
-		rc = open_blob(req, fs, &look, h, fi, err);
-	if (again && (look.kind != RS_BLOB || err->errnum == ENOENT))
-		rc = open_gone(fs, n, path, h, fi, err);
-	return rc;
+	rc = open_blob(req, fs, h, fi, err);
+	return rc < 0 && err->errnum == ENOENT ? sc_fail(err, SC_E_STALE, "the version is gone") : rc;
 }
 
 static int open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h,
@@ -171,38 +182,74 @@ static int open_control(struct fs *fs, const struct fs_node *n, struct fs_handle
 	return fs_control_open(fs, job, top, n->what - FS_CTL_FILE, fi->flags, &h->control, err);
 }
 
+/* Frees a handle that the kernel does not get. */
+static void undo(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_file_info *fi)
+{
+	if (!h)
+		return;
+	if (h->kind == FS_H_PASS && fi->backing_id)
+		fs_passthrough_end(req, fs, h->ino);
+	fs_writer_end(fs, h, h->number);
+	(void)fs_handle_take(fs, h->number);
+	fs_handle_free(fs, h);
+}
+
+struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
+{
+	struct fs_handle *h = sc_zalloc(sizeof(*h));
+
+	if (h) {
+		h->ino = ino;
+		h->fd = -1;
+	}
+	if (!h || !fs_handle_add(fs, h)) {
+		sc_sys.release(h);
+		h = NULL;
+		(void)sc_nomem(err);
+	}
+	return h;
+}
+
+void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e, struct fuse_file_info *fi,
+		 const char *op, int rc, const struct sc_err *err)
+{
+	uint32_t writer;
+
+	if (rc < 0) {
+		undo(req, fs, h, fi);
+		fs_fail(req, op, err);
+		return;
+	}
+	if (h->view)
+		fs_handle_committed(fs, h);
+	fi->fh = h->number;
+	writer = h->writer;
+	rc = e ? fuse_reply_create(req, e, fi) : fuse_reply_open(req, fi);
+	/* the client was killed: there will be no RELEASE */
+	if (rc == -ENOENT)
+		undo(NULL, fs, h, fi);
+	else
+		fs_writer_answered(fs, writer, fi->fh);
+}
+
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_node n = fs_node_of(ino);
-	struct fs_handle *h = sc_zalloc(sizeof(*h));
 	struct sc_err err = {0};
-	int rc = h ? 0 : sc_nomem(&err);
+	struct fs_handle *h = fs_open_begin(fs, ino, &err);
+	bool again = fs_looks_again(fs, fuse_req_ctx(req)->pid, true);
+	int rc = SC_E_NO_MEMORY;
 
-	if (rc == 0) {
-		h->ino = ino;
-		h->fd = -1;
-		if (n.kind == FS_WORK)
-			rc = open_work(req, fs, &n, h, fi, &err);
-		else if (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED)
-			rc = open_committed(req, fs, &n, h, fi, &err);
-		else if (n.kind == FS_TOP || n.kind == FS_SPECIAL)
-			rc = open_control(fs, &n, h, fi, &err);
-		else
-			rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
-	}
-	if (rc == 0) {
-		fi->fh = fs_handle_add(fs, h);
-		rc = fi->fh ? 0 : sc_nomem(&err);
-	}
-	if (rc < 0) {
-		if (h && h->kind == FS_H_PASS && fi->backing_id)
-			fs_passthrough_end(req, fs, ino);
-		fs_handle_free(fs, h);
-		fs_fail(req, "open", &err);
-		return;
-	}
-	(void)fuse_reply_open(req, fi);
+	if (h && n.kind == FS_WORK)
+		rc = open_work(req, fs, &n, h, fi, &err);
+	else if (h && (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
+		rc = open_committed(req, fs, &n, again, h, fi, &err);
+	else if (h && (n.kind == FS_TOP || n.kind == FS_SPECIAL))
+		rc = open_control(fs, &n, h, fi, &err);
+	else if (h)
+		rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
+	fs_open_end(req, fs, h, NULL, fi, "open", rc, &err);
 }
 
 int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err)
@@ -237,10 +284,18 @@ int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct
 			rc = rs_path_text(fs->service, n.path, &path, err);
 		if (rc == 0 && n.kind != FS_VIEW)
 			rc = rs_look(fs->service, job, h->view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, &look, err);
-		if (rc < 0 || look.kind != RS_BLOB)
-			return rc < 0 ? rc : open_image(fs, &n, path, true, h, &fi, err);
-		h->kind = FS_H_FD;
-		return meta_store_open_blob(rs_service_store(fs->service), look.blob, look.bytes, &h->fd, err);
+		if (rc == 0 && n.kind == FS_VIEW)
+			rc = open_image(fs, &n, path, true, h, &fi, err);
+		else if (rc == 0 && look.kind != RS_BLOB)
+			rc = sc_fail(err, SC_E_STALE, "the version is gone");
+		else if (rc == 0)
+			rc = meta_store_open_blob(rs_service_store(fs->service), look.blob, look.bytes, &h->fd, err);
+		if (rc == 0 && n.kind != FS_VIEW) {
+			h->kind = FS_H_FD;
+			h->blob = look.blob;
+			h->bytes = look.bytes;
+		}
+		return rc;
 	default:
 		break;
 	}

@@ -78,8 +78,9 @@ static int stat_work(struct fs *fs, struct fs_found *f, struct sc_err *err)
 	struct stat st;
 	int rc = meta_store_open_work(rs_service_store(fs->service), f->node.blob, O_RDONLY, &fd, err);
 
+	/* the kernel looks again after ESTALE only */
 	if (rc < 0)
-		return rc;
+		return err->errnum == ENOENT ? sc_fail(err, SC_E_STALE, "the file is gone") : rc;
 	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(err, errno, "stat");
 	f->st = st;
@@ -106,9 +107,8 @@ static int found_look(struct fs *fs, struct rs_job *job, struct fs_found *f,
 	return 0;
 }
 
-/* *ret_view (or NULL): a reference to the view that a committed file is of. */
 static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint32_t rank,
-		   const char *path, struct rs_view **ret_view, struct fs_found *f, struct sc_err *err)
+		   const char *path, struct fs_found *f, struct sc_err *err)
 {
 	struct rs_view *head = NULL;
 	struct rs_look look;
@@ -146,8 +146,6 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		f->node.job = rs_job_id(job);
 		break;
 	}
-	if (ret_view)
-		*ret_view = sc_steal(&head);
 	rs_view_unref(fs->service, head);
 	return found_look(fs, job, f, &look, err);
 }
@@ -175,17 +173,39 @@ static void stat_job(struct rs_job *job, struct fs_found *f)
 	set_stat(f, S_IFDIR | a.mode, a.uid, a.gid, a.mtime_ns, 4096);
 }
 
+/*
+ * A view's node is the canonical file, a blob's node is that blob, whatever the version's storage has become since: who
+ * has an inode open sees one size.
+ */
+static int stat_file(struct fs *fs, struct rs_view *view, const char *path, struct fs_found *f, struct sc_err *err)
+{
+	const struct fs_node n = f->node;
+	struct rs_image *image = NULL;
+	int rc = look_at(fs, rs_view_job(view), view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, f, err);
+
+	if (rc == 0 && n.kind == FS_VIEW && f->node.kind == FS_BLOB) {
+		rc = rs_view_image(fs->service, view, n.rank, path, true, false, &image, err);
+		if (rc == 0)
+			f->st.st_size = (off_t)image->bytes;
+		rs_image_unref(fs->service, image);
+	} else if (rc == 0 && f->node.kind != n.kind && !fs_handle_find(fs, fs_node_id(n), NULL, NULL, &(uint64_t){0})) {
+		rc = sc_fail(err, SC_E_STALE, "look again");
+	}
+	f->node = n;
+	f->st.st_ino = fs_node_ino(n);
+	return rc;
+}
+
 static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 {
 	const struct fs_node n = f->node;
 	struct rs_view *view = NULL;
+	uint64_t bytes = 0;
+	bool is_open = fs_handle_find(fs, fs_node_id(n), &view, NULL, &bytes);
 	struct rs_job_attr a;
 	const char *path;
-	int rc = rs_view_by_id(fs->service, n.view, &view, err);
+	int rc = is_open ? 0 : rs_view_by_id(fs->service, n.view, &view, err);
 
-	/* of a version that is gone, but for who has the file open or is about to */
-	if (rc == SC_E_NOT_FOUND && ((view = fs_handle_view(fs, fs_node_id(n))) || (view = fs_again_view(fs, n.view))))
-		rc = 0;
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the version is gone");
 	if (rc < 0)
@@ -196,9 +216,9 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 	} else {
 		rc = rs_path_text(fs->service, n.path, &path, err);
 		if (rc == 0)
-			rc = look_at(fs, rs_view_job(view), view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, NULL, f, err);
-		f->node = n;
-		f->st.st_ino = fs_node_ino(n);
+			rc = stat_file(fs, view, path, f, err);
+		if (rc == 0 && is_open)
+			f->st.st_size = (off_t)bytes;
 	}
 	rs_view_unref(fs->service, view);
 	return rc;
@@ -245,7 +265,7 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 		return stat_work(fs, f, err);
 	rc = rs_path_text(fs->service, f->node.path, &path, err);
 	if (rc == 0)
-		rc = look_at(fs, job, NULL, f->node.rank, path, NULL, f, err);
+		rc = look_at(fs, job, NULL, f->node.rank, path, f, err);
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the folder is gone");
 	return rc;
@@ -253,8 +273,7 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 
 /* --- names --- */
 
-static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struct rs_view **ret_view,
-		      struct fs_found *f, struct sc_err *err)
+static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struct fs_found *f, struct sc_err *err)
 {
 	static const char *const special[] = {".ctl", ".v", ".as", ".full"};
 	uint32_t rank;
@@ -266,8 +285,8 @@ static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struc
 			return 0;
 		}
 	if (fs_rank_number(name, &rank))
-		return look_at(fs, job, NULL, rank, "", ret_view, f, err);
-	return look_at(fs, job, NULL, RS_SHARED, name, ret_view, f, err);
+		return look_at(fs, job, NULL, rank, "", f, err);
+	return look_at(fs, job, NULL, RS_SHARED, name, f, err);
 }
 
 static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job *job,
@@ -314,7 +333,7 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 	int rc = rs_view_by_id(fs->service, n->view, &view, err);
 
 	if (rc < 0)
-		return rc;
+		return rc == SC_E_NOT_FOUND ? sc_fail(err, SC_E_STALE, "the version is gone") : rc;
 	if (n->kind == FS_VROOT) {
 		if (fs_rank_number(name, &rank))
 			name = "";
@@ -328,13 +347,12 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 	else
 		path[0] = 0;
 	if (rc == 0)
-		rc = look_at(fs, rs_view_job(view), view, rank, path, NULL, f, err);
+		rc = look_at(fs, rs_view_job(view), view, rank, path, f, err);
 	rs_view_unref(fs->service, view);
 	return rc;
 }
 
-int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct rs_view **ret_view, struct fs_found *f,
-	      struct sc_err *err)
+int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *f, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(parent);
 	char path[SC_PATH_BYTES_MAX + 1];
@@ -365,7 +383,7 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct rs_view *
 	if (!job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
 	if (n.kind == FS_JOB)
-		return lookup_job(fs, job, name, ret_view, f, err);
+		return lookup_job(fs, job, name, f, err);
 	if (n.kind == FS_SPECIAL)
 		return lookup_special(fs, &n, job, name, f, err);
 	if (n.kind != FS_DIR)
@@ -373,7 +391,7 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct rs_view *
 	rc = rs_path_text(fs->service, n.path, &folder, err);
 	if (rc == 0)
 		rc = join(folder, name, path, err);
-	return rc < 0 ? rc : look_at(fs, job, NULL, n.rank, path, ret_view, f, err);
+	return rc < 0 ? rc : look_at(fs, job, NULL, n.rank, path, f, err);
 }
 
 int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *ret,
@@ -481,7 +499,7 @@ static int list_view(struct fs *fs, const struct fs_node *n, struct lister *l)
 	int rc = rs_view_by_id(fs->service, n->view, &view, l->err);
 
 	if (rc < 0)
-		return rc;
+		return rc == SC_E_NOT_FOUND ? sc_fail(l->err, SC_E_STALE, "the version is gone") : rc;
 	if (n->kind == FS_VROOT) {
 		rc = rs_ranks(fs->service, rs_view_job(view), view, on_rank, l, l->err);
 		if (rc == 0)

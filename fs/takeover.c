@@ -50,6 +50,7 @@ static void answer_replays(struct fs *fs)
 		fuse_session_process_buf(fs->se, &buf);
 	}
 	fs->replays = false;
+	fs_writers_settle(fs);
 	free(buf.mem);
 	/* those that were answered and not yet forgotten */
 	for (size_t i = 0; i < FS_COMMANDS_MAX; i++)
@@ -63,8 +64,10 @@ int fs_take_over(struct fs *fs, struct sc_err *err)
 	struct fs_kept *kept = fs->kept;
 	struct fuse_buf buf = {.size = kept->init_bytes, .mem = kept->init};
 	const struct fuse_out_header resend = {.len = sizeof(resend), .error = FUSE_NOTIFY_RESEND};
-	int fd = fuse_session_fd(fs->se), flags = fcntl(fd, F_GETFL);
+	int fd = fuse_session_fd(fs->se), flags = fcntl(fd, F_GETFL), rc = fs_writers_load(fs, err);
 
+	if (rc < 0)
+		return rc;
 	fs_backings_check(fs);
 	/* the kernel drops the answer: it has had one */
 	fuse_session_process_buf(fs->se, &buf);

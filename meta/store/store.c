@@ -106,6 +106,16 @@ int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err
 	return rc;
 }
 
+bool meta_store_has_leases(const struct meta_store *store)
+{
+	/* our own lock is open for writing, so a file system with leases refuses this one */
+	if (sc_sys.fcntl_lease(store->lock, F_RDLCK) == 0) {
+		(void)sc_sys.fcntl_lease(store->lock, F_UNLCK);
+		return true;
+	}
+	return errno == EAGAIN;
+}
+
 void meta_store_close(struct meta_store *store)
 {
 	sc_closep(&store->sealed);

@@ -24,6 +24,8 @@ struct meta_store {
 /** Make what is missing, take the lock. Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has it). */
 int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err);
 void meta_store_close(struct meta_store *store);
+/** Does the store's file system have leases?  Without them nobody sees who writes by a mapping. */
+bool meta_store_has_leases(const struct meta_store *store);
 
 /** Is this what a disk that fails says, or a file system that it has damaged?  Everything else may pass. */
 bool meta_disk_fails(int errnum);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define QUIET_NS_MAX 1000000000 /* how long commit waits for files that were just closed */
+#define QUIET_POLL_NS 1000000	/* the end of a mapping tells nobody */
 
 static int parse_words(struct commit *c, char *text)
 {
@@ -92,6 +93,14 @@ static bool is_temporary(const char *path)
 	       strncmp(name + n - 6, "tensor", 6) != 0;
 }
 
+/* "rank 3: 'a'", or "'a'" of a file of the job. */
+static int busy(struct commit *c, const struct item *it, const char *why)
+{
+	if (it->rank == RS_SHARED)
+		return sc_fail(c->err, SC_E_BUSY, "'%s' %s", it->w.path, why);
+	return sc_fail(c->err, SC_E_BUSY, "rank %u: '%s' %s", it->rank, it->w.path, why);
+}
+
 /* A commit may be of a position alone. */
 static bool moves_position(const struct commit *c)
 {
@@ -120,8 +129,7 @@ static int collect(struct commit *c)
 		const struct item *it = &c->items.at[i];
 
 		if (it->w.kind == META_WORK_FILE && is_temporary(it->w.path))
-			rc = sc_fail(c->err, SC_E_BUSY, "rank %d: '%s' looks like a temporary file that a killed "
-				     "writer left; remove it or wait for the writer", (int)it->rank, it->w.path);
+			rc = busy(c, it, "looks like a temporary file that a killed writer left; remove it or wait for the writer");
 		if (rc == 0 && it->rank != RS_SHARED && it->rank >= c->topo.ranks)
 			rc = sc_fail(c->err, SC_E_STATE, "rank %u was written, topology '%s' has ranks 0 to %u",
 				     it->rank, c->topo.text, c->topo.ranks - 1);
@@ -129,8 +137,8 @@ static int collect(struct commit *c)
 	return rc;
 }
 
-/* 0: nobody has the file open or mapped for writing; a read lease says so. */
-static int check_quiet(struct commit *c, const struct item *it)
+/* 1: a mapping, or somebody who is no client of the mount, can write to the file; 0: a lease says that nobody can. */
+static int check_lease(struct commit *c, const struct item *it)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	int rc;
@@ -146,39 +154,67 @@ static int check_quiet(struct commit *c, const struct item *it)
 	}
 	if (errno == EAGAIN)
 		return 1;
-	return 0; /* a file system without leases: counting opens is all there is */
+	if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)
+		return 0; /* no leases there, and then no passthrough either (fs/mount.c): the counts see all writers */
+	return it->rank == RS_SHARED ? sc_fail_sys(c->err, errno, "cannot take a lease of '%s'", it->w.path)
+				     : sc_fail_sys(c->err, errno, "cannot take a lease of rank %u's '%s'", it->rank, it->w.path);
 }
 
-/* Takes job.tree for writing when all files are quiet. */
+/*
+ * Looks for a file that somebody can write: *ret, or NULL.  All counts come before the first lease: a lease that is
+ * had while a client's open is on its way would be broken, and fails opens that do not wait.
+ */
+static int find_busy(struct commit *c, const struct item **ret, enum rs_writers *ret_why)
+{
+	*ret = NULL;
+	for (size_t i = 0; i < c->items.nr; i++) {
+		enum rs_writers why = rs_work_writers(c->s, c->items.at[i].w.blob);
+
+		/* one that is open counts more than one that is about to be */
+		if (why == RS_QUIET || (*ret && why == RS_RESERVED))
+			continue;
+		*ret = &c->items.at[i];
+		*ret_why = why;
+		if (why == RS_OPEN)
+			return 0;
+	}
+	for (size_t i = 0; !*ret && i < c->items.nr; i++) {
+		int rc = check_lease(c, &c->items.at[i]);
+
+		if (rc < 0)
+			return rc;
+		if (rc == 1) {
+			*ret = &c->items.at[i];
+			*ret_why = RS_OPEN;
+		}
+	}
+	return 0;
+}
+
+/* Takes job.tree for writing when all files are quiet.  A reservation ends by itself, and is waited for. */
 static int wait_quiet(struct commit *c)
 {
 	int64_t give_up = sc_now_ns() + QUIET_NS_MAX;
 
 	rs_step(RS_STEP_COMMIT_QUIET);
 	for (;;) {
-		const struct timespec pause = {.tv_nsec = 1000000};
-		const struct item *busy = NULL;
+		const struct item *it;
+		enum rs_writers why;
 		int rc;
 
 		(void)pthread_rwlock_wrlock(&c->job->tree);
 		c->items.nr = 0;
 		rc = collect(c);
-		for (size_t i = 0; rc == 0 && !busy && i < c->items.nr; i++) {
-			rc = check_quiet(c, &c->items.at[i]);
-			if (rc == 1) {
-				busy = &c->items.at[i];
-				rc = 0;
-			}
-		}
-		if (rc == 0 && !busy)
+		if (rc == 0)
+			rc = find_busy(c, &it, &why);
+		if (rc == 0 && !it)
 			return 0;
-		if (rc == 0 && sc_now_ns() > give_up)
-			rc = sc_fail(c->err, SC_E_BUSY, "rank %d: '%s' is open or mapped for writing; close it, then "
-				     "commit", (int)busy->rank, busy->w.path);
+		if (rc == 0 && sc_now_ns() > (why == RS_OPEN ? give_up : give_up + RS_RESERVED_NS))
+			rc = busy(c, it, "is open or mapped for writing; close it, then commit");
 		(void)pthread_rwlock_unlock(&c->job->tree);
 		if (rc < 0)
 			return rc;
-		(void)nanosleep(&pause, NULL);
+		rs_work_wait(c->s, QUIET_POLL_NS);
 	}
 }
 

@@ -1,48 +1,141 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of working trees that are open: one that is removed keeps its bytes until it is closed, as
- * POSIX wants.  After a crash nobody has it open, and the next start finds a file without a row.
+ * Files of working trees that are open.
+ *
+ * A removed file keeps its bytes until its last close, as POSIX wants.  After a crash nobody has it open, and
+ * the next start finds a file without a row.
+ *
+ * A commit seals a file only while nobody can write it.  Invariants (job.tree is the lock of both sides):
+ *
+ *  W1  A handle that may write is counted, under the lock that found its file uncommitted, before the kernel is
+ *      answered, and until its RELEASE.  The kernel opens the backing file of a passthrough handle after the answer:
+ *      a lease alone sees nobody in between.
+ *  W2  A thread that is told to open a copy has it reserved until that open, or for RS_RESERVED_NS.
+ *  W3  A commit holds job.tree for writing, finds no count and no reservation, and then has a lease on every file:
+ *      a mapping outlives the handle that made it, and only the lease sees it.
  */
 #include "reshard/job/service_i.h"
 
-static struct rs_opened *find(struct rs_service *s, uint64_t blob)
+#include <errno.h>
+
+static struct rs_opened **find(struct rs_service *s, uint64_t blob)
 {
-	for (size_t i = 0; i < s->opened.nr; i++)
-		if (s->opened.at[i].blob == blob)
-			return &s->opened.at[i];
-	return NULL;
+	struct rs_opened **at = &s->opened.buckets[blob % RS_OPENED_BUCKETS];
+
+	while (*at && (*at)->blob != blob)
+		at = &(*at)->next;
+	return at;
+}
+
+static struct rs_opened *make(struct rs_service *s, uint64_t blob, struct sc_err *err)
+{
+	struct rs_opened **at = find(s, blob);
+
+	if (*at)
+		return *at;
+	*at = sc_zalloc(sizeof(**at));
+	if (!*at)
+		(void)sc_nomem(err);
+	else
+		(*at)->blob = blob;
+	return *at;
+}
+
+/* Frees an entry that counts nothing any more; true: its file was removed and goes now. */
+static bool drop(struct rs_service *s, uint64_t blob)
+{
+	struct rs_opened **at = find(s, blob), *o = *at;
+	bool removed;
+
+	if (!o || o->times || o->writers || o->reserved)
+		return false;
+	removed = o->removed;
+	*at = o->next;
+	sc_sys.release(o);
+	return removed;
+}
+
+/* Adds to one of the three counts. */
+static int count(struct rs_service *s, uint64_t blob, int times, int writers, int reserved, int64_t until_ns,
+		 struct sc_err *err)
+{
+	struct sc_err ignored;
+	struct rs_opened *o;
+	bool removed = false;
+
+	(void)pthread_mutex_lock(&s->opened.lock);
+	o = times + writers + reserved > 0 ? make(s, blob, err) : *find(s, blob);
+	if (o) {
+		o->times += (uint32_t)times;
+		o->writers += (uint32_t)writers;
+		o->reserved += (uint32_t)reserved;
+		if (until_ns > o->until_ns)
+			o->until_ns = until_ns;
+		removed = drop(s, blob);
+	}
+	(void)pthread_cond_broadcast(&s->opened.fewer);
+	(void)pthread_mutex_unlock(&s->opened.lock);
+	if (removed)
+		(void)meta_store_remove(&s->store, blob, &ignored); /* else: at the next start */
+	return o || times + writers + reserved < 0 ? 0 : SC_E_NO_MEMORY;
 }
 
 int rs_work_hold(struct rs_service *s, uint64_t blob, struct sc_err *err)
 {
-	struct rs_opened *o;
-	int rc = 0;
-
-	(void)pthread_mutex_lock(&s->lock);
-	o = find(s, blob);
-	if (o)
-		o->times++;
-	else if (sc_vec_push(&s->opened, (struct rs_opened){.blob = blob, .times = 1}) < 0)
-		rc = sc_nomem(err);
-	(void)pthread_mutex_unlock(&s->lock);
-	return rc;
+	return count(s, blob, 1, 0, 0, 0, err);
 }
 
 void rs_work_release(struct rs_service *s, uint64_t blob)
 {
-	struct rs_opened *o;
-	struct sc_err ignored;
-	bool removed = false;
+	(void)count(s, blob, -1, 0, 0, 0, NULL);
+}
 
-	(void)pthread_mutex_lock(&s->lock);
-	o = find(s, blob);
-	if (o && --o->times == 0) {
-		removed = o->removed;
-		*o = s->opened.at[--s->opened.nr];
-	}
-	(void)pthread_mutex_unlock(&s->lock);
-	if (removed)
-		(void)meta_store_remove(&s->store, blob, &ignored); /* else: at the next start */
+int rs_writer_begin(struct rs_service *s, uint64_t blob, struct sc_err *err)
+{
+	return count(s, blob, 0, 1, 0, 0, err);
+}
+
+void rs_writer_end(struct rs_service *s, uint64_t blob)
+{
+	(void)count(s, blob, 0, -1, 0, 0, NULL);
+}
+
+int rs_writer_reserve(struct rs_service *s, uint64_t blob, int64_t until_ns, struct sc_err *err)
+{
+	return count(s, blob, 0, 0, 1, until_ns, err);
+}
+
+void rs_writer_redeem(struct rs_service *s, uint64_t blob)
+{
+	(void)count(s, blob, 0, 0, -1, 0, NULL);
+}
+
+enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob)
+{
+	enum rs_writers is = RS_QUIET;
+	const struct rs_opened *o;
+
+	(void)pthread_mutex_lock(&s->opened.lock);
+	o = *find(s, blob);
+	if (o && o->writers)
+		is = RS_OPEN;
+	else if (o && o->reserved && sc_now_ns() < o->until_ns)
+		is = RS_RESERVED;
+	(void)pthread_mutex_unlock(&s->opened.lock);
+	return is;
+}
+
+void rs_work_wait(struct rs_service *s, int64_t ns)
+{
+	struct timespec until;
+
+	(void)sc_sys.clock(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += ns;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	(void)pthread_mutex_lock(&s->opened.lock);
+	(void)pthread_cond_timedwait(&s->opened.fewer, &s->opened.lock, &until);
+	(void)pthread_mutex_unlock(&s->opened.lock);
 }
 
 bool rs_work_is_removed(struct rs_service *s, uint64_t blob)
@@ -50,21 +143,47 @@ bool rs_work_is_removed(struct rs_service *s, uint64_t blob)
 	const struct rs_opened *o;
 	bool removed;
 
-	(void)pthread_mutex_lock(&s->lock);
-	o = find(s, blob);
+	(void)pthread_mutex_lock(&s->opened.lock);
+	o = *find(s, blob);
 	removed = o && o->removed;
-	(void)pthread_mutex_unlock(&s->lock);
+	(void)pthread_mutex_unlock(&s->opened.lock);
 	return removed;
 }
 
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err)
 {
 	struct rs_opened *o;
+	bool is_open;
 
-	(void)pthread_mutex_lock(&s->lock);
-	o = find(s, blob);
-	if (o)
+	(void)pthread_mutex_lock(&s->opened.lock);
+	o = *find(s, blob);
+	is_open = o && (o->times || o->writers);
+	if (is_open)
 		o->removed = true;
-	(void)pthread_mutex_unlock(&s->lock);
-	return o ? 0 : meta_store_remove(&s->store, blob, err);
+	(void)pthread_mutex_unlock(&s->opened.lock);
+	return is_open ? 0 : meta_store_remove(&s->store, blob, err);
+}
+
+void rs_opened_init(struct rs_service *s)
+{
+	pthread_condattr_t monotonic;
+
+	(void)pthread_mutex_init(&s->opened.lock, NULL);
+	(void)pthread_condattr_init(&monotonic);
+	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(&s->opened.fewer, &monotonic);
+	(void)pthread_condattr_destroy(&monotonic);
+}
+
+void rs_opened_done(struct rs_service *s)
+{
+	for (size_t i = 0; i < RS_OPENED_BUCKETS; i++)
+		while (s->opened.buckets[i]) {
+			struct rs_opened *o = s->opened.buckets[i];
+
+			s->opened.buckets[i] = o->next;
+			sc_sys.release(o);
+		}
+	(void)pthread_cond_destroy(&s->opened.fewer);
+	(void)pthread_mutex_destroy(&s->opened.lock);
 }

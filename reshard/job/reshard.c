@@ -40,7 +40,7 @@ int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head
 		if (o.ids.at[i] != head) {
 			rc = meta_version_remove(s->catalog, o.ids.at[i], err);
 			if (rc == 0)
-				rs_view_forget(s, o.ids.at[i]);
+				rs_views_leave(s, o.ids.at[i]);
 		}
 	sc_vec_done(&o.ids);
 	return rc;

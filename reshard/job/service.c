@@ -500,6 +500,7 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	(void)pthread_mutex_init(&s->images_lock, NULL);
 	(void)pthread_mutex_init(&s->making, NULL);
 	(void)pthread_mutex_init(&s->parts.lock, NULL);
+	rs_opened_init(s);
 	sc_guard_install();
 	(void)pthread_mutex_init(&s->worker_lock, NULL);
 	(void)pthread_cond_init(&s->worker_wake, NULL);
@@ -525,7 +526,8 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	rs_images_done(s);
 	rs_parts_done(&s->parts);
 	sc_vec_done(&s->held);
-	sc_vec_done(&s->opened);
+	rs_opened_done(s);
+	rs_views_left(s);
 	while (s->views) {
 		struct rs_view *v = s->views;
 

@@ -244,9 +244,10 @@ struct rs_owner {
 /** A new file of the working tree; *ret_fd is O_RDWR on its bytes. */
 int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
-/** Makes a working-tree file from a committed one (or an empty one, `truncate`). */
+/** Makes a working-tree file from a committed one (or an empty one, `truncate`), or finds the one that is there.
+ *  Errors: SC_E_STALE, the path has neither; SC_E_SEALED. */
 int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		    bool truncate, struct sc_err *err);
+		    bool truncate, uint64_t *ret_blob, struct sc_err *err);
 int rs_work_mkdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		  const struct rs_owner *owner, struct sc_err *err);
 int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
@@ -257,6 +258,12 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		   uint32_t new_rank, const char *new_path, bool no_replace, struct sc_err *err);
 int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		       const struct rs_owner *owner, int64_t mtime_ns, struct sc_err *err);
+/** Is this blob a file of the working tree, or one that was removed from it and is open? */
+bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob);
+/** Finds the path of a file that a commit has sealed, in the head; *ret_path lives as long as the service.
+ *  Errors: SC_E_STALE, the head does not have this file. */
+int rs_work_sealed_path(struct rs_job *job, uint64_t blob, uint32_t *ret_rank, const char **ret_path,
+			struct sc_err *err);
 /** Opens the bytes of a working-tree file; SC_E_STALE when it is none any more (sealed, gone). */
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
 		 struct sc_err *err);
@@ -265,8 +272,15 @@ int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, st
 /** Between these, a file of the working tree that is removed keeps its bytes (and can be opened). */
 int rs_work_hold(struct rs_service *s, uint64_t blob, struct sc_err *err);
 void rs_work_release(struct rs_service *s, uint64_t blob);
+/** Between these, no commit seals the file.  The first is called under the lock that found it uncommitted. */
+int rs_writer_begin(struct rs_service *s, uint64_t blob, struct sc_err *err);
+void rs_writer_end(struct rs_service *s, uint64_t blob);
+#define RS_RESERVED_NS INT64_C(1500000000) /* for which a thread may be told to open a file */
+/** Keeps a file from commits until rs_writer_redeem(), which must come, or until a time of sc_now_ns(). */
+int rs_writer_reserve(struct rs_service *s, uint64_t blob, int64_t until_ns, struct sc_err *err);
+void rs_writer_redeem(struct rs_service *s, uint64_t blob);
 bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
-/** Held while a file of the working tree is opened for writing: no commit seals meanwhile. */
+/** Held while a file of the working tree is opened for writing or changed by its path: no commit seals meanwhile. */
 void rs_tree_read_lock(struct rs_job *job);
 void rs_tree_unlock(struct rs_job *job);
 

@@ -182,6 +182,7 @@ struct rs_kept_image {
 };
 
 #define IMAGE_BUCKETS 4096
+#define RS_OPENED_BUCKETS 4096
 
 struct rs_parts {				/* partitions of datasets */
 	pthread_mutex_t lock;
@@ -213,6 +214,13 @@ struct rs_service {
 	} paths;
 	struct rs_view *views;		/* most recent first */
 	size_t nr_views;
+	struct {			/* views of versions that were dropped a moment ago: leaving.c */
+		size_t nr, room;
+		struct rs_leaving {
+			struct rs_view *view;
+			int64_t since_ns;
+		} *at;
+	} leaving;
 	pthread_mutex_t images_lock;
 	struct rs_kept_image *images[IMAGE_BUCKETS];
 	struct rs_kept_image idle_images;
@@ -222,14 +230,17 @@ struct rs_service {
 		size_t nr, room;
 		uint64_t *at;
 	} held;				/* blobs that are being made: no garbage */
-	struct {
-		size_t nr, room;
+	struct {			/* files of working trees: opened.c */
+		pthread_mutex_t lock;
+		pthread_cond_t fewer;	/* a count went down */
 		struct rs_opened {
 			uint64_t blob;
-			uint32_t times;
-			bool removed;	/* its file goes with the last */
-		} *at;
-	} opened;			/* files of working trees */
+			uint32_t times, writers, reserved;
+			int64_t until_ns;	/* of the last reservation */
+			bool removed;		/* its file goes with the last close */
+			struct rs_opened *next;
+		} *buckets[RS_OPENED_BUCKETS];
+	} opened;
 	struct {
 		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals, shared_bytes,
 			 scrubbed_bytes, mended_blobs;
@@ -241,7 +252,7 @@ struct rs_service {
 	bool has_worker, stop, kick, garbage;
 	pthread_mutex_t worker_lock;
 	pthread_cond_t worker_wake;
-	struct {
+	struct rs_numbers {
 		size_t nr, room;
 		uint64_t *at;
 	} nameless;			/* blobs without a row, whose files are to go; the worker's */
@@ -347,6 +358,17 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 void rs_view_keep(struct rs_service *s, struct rs_view *view);
 /** A view that is not current any more (a flip, a removed version): the next use loads it anew. */
 void rs_view_forget(struct rs_service *s, uint64_t version);
+
+/* leaving.c */
+#define RS_LEAVING_NS INT64_C(2000000000)
+/** A version is dropped: what a lookup found in it can be opened for RS_LEAVING_NS. */
+void rs_views_leave(struct rs_service *s, uint64_t version);
+/** Nobody opens any more what was dropped; at the end, and where space is needed. */
+void rs_views_left(struct rs_service *s);
+/** A reference to such a view, by its number; NULL: there is none. */
+struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t id);
+/** Adds the blobs that such opens may need, in order. */
+int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err);
 int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
 		 struct sc_err *err);
 struct rs_origins rs_origins_of(struct rs_version *v);
@@ -369,7 +391,15 @@ void rs_images_done(struct rs_service *s);
 /* config.c: sets one key; -1 when key or value are unknown. */
 int rs_config_apply(struct rs_job *job, const char *key, const char *value);
 
-/* opened.c: of what is nowhere named any more; later, if somebody has it open */
+/* opened.c */
+void rs_opened_init(struct rs_service *s);
+void rs_opened_done(struct rs_service *s);
+enum rs_writers { RS_QUIET, RS_OPEN, RS_RESERVED };
+/** Says whether a handle may write to the blob, or a thread was told to open it (W1 and W2 of opened.c). */
+enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob);
+/** Returns when a handle was closed, after `ns` at the latest. */
+void rs_work_wait(struct rs_service *s, int64_t ns);
+/** Removes the file of a blob that is nowhere named any more; later, if somebody has it open. */
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 
 /* work.c: for rebuild.c */

@@ -480,7 +480,9 @@ int rs_view_by_id(struct rs_service *s, uint64_t id, struct rs_view **ret, struc
 		return 0;
 	}
 	rc = meta_view_get(s->catalog, id, on_view, &row, err);
-	return rc < 0 ? rc : make_view(s, row.version, row.topology, id, ret, err);
+	if (rc == 0)
+		rc = make_view(s, row.version, row.topology, id, ret, err);
+	return rc == SC_E_NOT_FOUND && (*ret = rs_view_leaving(s, id)) ? 0 : rc;
 }
 
 int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,

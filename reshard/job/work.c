@@ -213,7 +213,7 @@ static int refuse_data(const struct rs_look *look, const char *path, struct sc_e
 }
 
 int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		    bool truncate, struct sc_err *err)
+		    bool truncate, uint64_t *ret_blob, struct sc_err *err)
 {
 	struct rs_view *head = rs_job_head(job);
 	sc_cleanup(sc_closep) int to = -1;
@@ -229,6 +229,7 @@ int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 	if (rc == 0 && look.kind != RS_VIEW && look.kind != RS_BLOB) {
 		/* somebody else was faster */
 		rs_view_unref(s, head);
+		*ret_blob = look.blob;
 		return look.kind == RS_WORK ? 0 : sc_fail(err, SC_E_STALE, "'%s' is gone", path);
 	}
 	owner = (struct rs_owner){look.uid, look.gid, look.mode ? look.mode : 0644};
@@ -244,6 +245,7 @@ int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 	if (rc < 0 && blob)
 		(void)remove_work(s, job, rank, path, blob, true, &ignored);
 	rs_view_unref(s, head);
+	*ret_blob = blob;
 	return rc;
 }
 
@@ -453,6 +455,7 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	struct moves m = {.rank = rank, .new_rank = new_rank};
 	struct rs_look from, to;
 	struct sc_err ignored;
+	uint64_t copy = 0;
 	int rc = rs_look(s, job, NULL, rank, path, &from, err);
 
 	if (rc == 0)
@@ -468,8 +471,6 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		rc = refuse_data(&to, new_path, err);
 	if (rc < 0)
 		return rc;
-	if (from.kind == RS_VIEW || from.kind == RS_BLOB)
-		return sc_fail(err, SC_E_CROSS, "'%s' is committed; copy it", path);
 	if (to.kind == RS_DIR && from.kind != RS_DIR)
 		return sc_fail(err, SC_E_IS_DIR, "'%s' is a directory", new_path);
 	if (to.kind != RS_NONE && to.kind != RS_DIR && from.kind == RS_DIR)
@@ -481,7 +482,13 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		if (rc == 0)
 			rc = rename_dir(s, job, &m, path, new_path, err);
 	} else {
-		rc = rename_file(s, job, &m, path, new_path, err);
+		/* the bytes of a version stay where they are: a copy of them moves */
+		if (from.kind != RS_WORK)
+			rc = rs_work_copy_up(s, job, rank, path, false, &copy, err);
+		if (rc == 0)
+			rc = rename_file(s, job, &m, path, new_path, err);
+		if (rc < 0 && copy)
+			(void)remove_work(s, job, rank, path, copy, true, &ignored);
 	}
 	if (rc == 0 && to.kind == RS_WORK)
 		(void)rs_remove_bytes(s, to.blob, &ignored);
@@ -512,7 +519,7 @@ int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	return rc;
 }
 
-static bool is_work(struct rs_job *job, uint64_t blob)
+static bool is_uncommitted(struct rs_job *job, uint64_t blob)
 {
 	bool is = false;
 
@@ -525,10 +532,33 @@ static bool is_work(struct rs_job *job, uint64_t blob)
 	return is;
 }
 
+bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
+{
+	return is_uncommitted(job, blob) || rs_work_is_removed(s, blob);
+}
+
+int rs_work_sealed_path(struct rs_job *job, uint64_t blob, uint32_t *ret_rank, const char **ret_path,
+			struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+	const struct rs_version *v = head ? head->version : NULL;
+	uint64_t path_id = 0;
+
+	for (size_t i = 0; v && i < v->nr_sets; i++)
+		for (size_t k = 0; k < v->sets[i]->nr_blobs; k++)
+			if (v->sets[i]->blobs[k].blob == blob) {
+				*ret_rank = v->sets[i]->blobs[k].rank;
+				path_id = v->sets[i]->blobs[k].path_id;
+			}
+	rs_view_unref(job->service, head);
+	return path_id ? rs_path_text(job->service, path_id, ret_path, err)
+		       : sc_fail(err, SC_E_STALE, "this file is neither in the working tree nor in the head any more");
+}
+
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
 		 struct sc_err *err)
 {
-	if (!is_work(job, blob) && !rs_work_is_removed(s, blob))
+	if (!rs_work_is(s, job, blob))
 		return sc_fail(err, SC_E_STALE, "this file is not in the working tree any more");
 	return meta_store_open_work(&s->store, blob, flags, ret_fd, err);
 }

@@ -83,27 +83,50 @@ static int remove_rows(struct rs_service *s, struct sc_err *err)
 	return rc;
 }
 
+static bool has(const struct rs_numbers *sorted, uint64_t number)
+{
+	size_t lo = 0, hi = sorted->nr;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (sorted->at[mid] < number)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < sorted->nr && sorted->at[lo] == number;
+}
+
 /*
- * Removing gigabytes takes seconds, and what the worker is called for is waited for: with `may_wait` the
- * rest is left for later, some times.  A file that can't be removed is left to the next start.
+ * With `may_wait` files are left that an open of a dropped version may still need.  Removing gigabytes takes seconds,
+ * and what the worker is called for is waited for: then the rest is left for later, too, some times.  A file that can't
+ * be removed is left to the next start.
  */
 static int remove_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 {
-	int rc = 0;
+	bool may_put_off = may_wait && s->put_off < RS_PUT_OFF_MAX;
+	struct rs_numbers needed = {0};
+	size_t left = 0, i = 0;
+	int rc = may_wait ? rs_views_leaving_blobs(s, &needed, err) : 0;
 
-	may_wait = may_wait && s->put_off < RS_PUT_OFF_MAX;
-	while (rc == 0 && s->nameless.nr) {
-		uint64_t blob = s->nameless.at[s->nameless.nr - 1];
+	if (!may_wait)
+		rs_views_left(s);
+	while (rc == 0 && i < s->nameless.nr && !(may_put_off && rs_worker_is_called(s))) {
+		uint64_t blob = s->nameless.at[i++];
 
-		if (may_wait && rs_worker_is_called(s)) {
-			s->put_off++;
-			return 0;
+		if (has(&needed, blob)) {
+			s->nameless.at[left++] = blob;
+			continue;
 		}
-		s->nameless.nr--;
 		rs_blob_forget(s->blobs, blob);
 		rc = rs_remove_bytes(s, blob, err);
 	}
-	s->put_off = 0;
+	s->put_off = i < s->nameless.nr ? s->put_off + 1 : 0;
+	if (i > left)
+		memmove(s->nameless.at + left, s->nameless.at + i, (s->nameless.nr - i) * sizeof(*s->nameless.at));
+	s->nameless.nr -= i - left;
+	sc_vec_done(&needed);
 	return rc;
 }
 
@@ -387,7 +410,7 @@ static bool work(struct rs_service *s, bool *garbage)
 		say(&s->said.hashes, rc, &err);
 		again = rc < 0;
 	}
-	return again || *garbage;
+	return again || *garbage || s->nameless.nr;
 }
 
 static void *worker(void *arg)

@@ -579,9 +579,10 @@ static void do_writes(struct rs_service *s)
 	struct rs_job *job = job_of(s);
 	struct rs_owner owner = {geteuid(), getegid(), 0755};
 	struct sc_err err = {0};
+	uint64_t blob;
 
 	rs_tree_read_lock(job);
-	must(rs_work_copy_up(s, job, 0, "model.safetensors", false, &err), &err);
+	must(rs_work_copy_up(s, job, 0, "model.safetensors", false, &blob, &err), &err);
 	must(rs_work_unlink(s, job, 1, "notes.txt", &err), &err);
 	must(rs_work_mkdir(s, job, 2, "logs", &owner, &err), &err);
 	rs_tree_unlock(job);

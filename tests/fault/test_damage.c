@@ -177,7 +177,7 @@ static void materializing_is_refused(void **unused)
 static void copy_up_is_refused(void **unused)
 {
 	struct sc_err err = {0};
-	uint64_t blob;
+	uint64_t blob, copy;
 	char *before, *after;
 
 	(void)unused;
@@ -185,16 +185,16 @@ static void copy_up_is_refused(void **unused)
 	blob = blob_of(1, MODEL);
 	cut(blob, 8192);
 	before = status();
-	expect_damaged(rs_work_copy_up(s, job, 1, MODEL, false, &err), &err, blob, "");
+	expect_damaged(rs_work_copy_up(s, job, 1, MODEL, false, &copy, &err), &err, blob, "");
 	after = status();
 	assert_string_equal(before, after);
 	sc_sys.release(after);
-	must(rs_work_copy_up(s, job, 0, MODEL, false, &err), &err); /* others are as they were */
+	must(rs_work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err); /* others are as they were */
 	must(rs_job_discard(s, job, &err), &err);
 	/* of a view */
 	must(rs_job_config(s, job, "materialize=never", &err), &err);
 	must(rs_job_topology(s, job, "tp=1 pp=2", &err), &err);
-	expect_damaged(rs_work_copy_up(s, job, 0, MODEL, false, &err), &err, blob, "rank 1 '" MODEL "'");
+	expect_damaged(rs_work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err, blob, "rank 1 '" MODEL "'");
 	sc_sys.release(before);
 }
 

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of working trees: the only place that hands out descriptors of uncommitted files.
+ *
+ * Who changes such a file by its path holds the tree's read lock from the look that found it uncommitted until the
+ * change is made, so no commit seals it in between.  Who changes it by an open handle is counted (writers.c).
+ */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(ino);
+	struct rs_job *job = fs_job(fs, &n);
+
+	if (!job || n.kind != FS_WORK)
+		return sc_fail(err, SC_E_UNSUPPORTED, "not a file of the working tree");
+	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
+}
+
+/* The path of a file of a version, where it may be written; today's head may be another one. */
+static int committed_path(struct fs *fs, const struct fs_node *n, uint32_t *ret_rank, const char **ret_path,
+			  struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	bool own;
+	int rc = rs_view_by_id(fs->service, n->view, &view, err);
+
+	if (rc == SC_E_NOT_FOUND)
+		return sc_fail(err, SC_E_STALE, "the version is gone");
+	if (rc < 0)
+		return rc;
+	own = rs_view_is_own(view);
+	rs_view_unref(fs->service, view);
+	if (!own)
+		return sc_fail(err, SC_E_SEALED, "versions (.v) and other topologies (.as) are read-only");
+	*ret_rank = n->kind == FS_SHARED ? RS_SHARED : n->rank;
+	return rs_path_text(fs->service, n->path, ret_path, err);
+}
+
+int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct rs_job **ret_job, uint64_t *ret_blob,
+		  struct sc_err *err)
+{
+	struct rs_job *job = fs_job(fs, n);
+	const char *path;
+	uint32_t rank;
+	int rc;
+
+	if (!job)
+		return sc_fail(err, SC_E_STALE, "the job is gone");
+	rs_tree_read_lock(job);
+	*ret_job = job;
+	*ret_blob = n->blob;
+	if (n->kind == FS_WORK && rs_work_is(fs->service, job, n->blob))
+		return 0;
+	rc = n->kind == FS_WORK ? rs_work_sealed_path(job, n->blob, &rank, &path, err)
+				: committed_path(fs, n, &rank, &path, err);
+	if (rc == 0)
+		rc = rs_work_copy_up(fs->service, job, rank, path, truncate, ret_blob, err);
+	if (rc < 0)
+		rs_tree_unlock(job);
+	else if (fs->epoch)
+		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
+	return rc;
+}
+
+int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t thread, struct sc_err *err)
+{
+	struct rs_job *job;
+	uint64_t blob;
+	int rc = fs_work_begin(fs, n, truncate, &job, &blob, err);
+
+	if (rc < 0)
+		return rc;
+	fs_reserve(fs, blob, thread);
+	rs_tree_unlock(job);
+	return sc_fail(err, SC_E_STALE, "look again");
+}

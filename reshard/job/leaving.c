@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Versions that were dropped a moment ago.  The kernel looks a name up and opens what it found in two requests, and
+ * the version may be dropped in between: its views can be found, and its blobs are not removed, for RS_LEAVING_NS.
+ * Owner of the list: service.lock.
+ */
+#include "reshard/job/service_i.h"
+
+#include <stdlib.h>
+
+/* Under s->lock: moves what has been here for RS_LEAVING_NS (or all) to *gone. */
+static void end_leaving(struct rs_service *s, bool all, struct rs_view **gone)
+{
+	int64_t now = sc_now_ns();
+	size_t kept = 0;
+
+	for (size_t i = 0; i < s->leaving.nr; i++) {
+		if (!all && now - s->leaving.at[i].since_ns < RS_LEAVING_NS) {
+			s->leaving.at[kept++] = s->leaving.at[i];
+			continue;
+		}
+		s->leaving.at[i].view->next = *gone;
+		*gone = s->leaving.at[i].view;
+	}
+	s->leaving.nr = kept;
+}
+
+static void unref_all(struct rs_service *s, struct rs_view *gone)
+{
+	while (gone) {
+		struct rs_view *v = gone;
+
+		gone = v->next;
+		rs_view_unref(s, v);
+	}
+}
+
+void rs_views_leave(struct rs_service *s, uint64_t version)
+{
+	struct rs_view *gone = NULL;
+	int64_t now = sc_now_ns();
+
+	(void)pthread_mutex_lock(&s->lock);
+	for (struct rs_view *v = s->views; v; v = v->next)
+		if (v->version->id == version && sc_vec_push(&s->leaving, (struct rs_leaving){v, now}) == 0)
+			(void)rs_view_ref(v); /* without memory for it: an open that comes now is told to look again */
+	end_leaving(s, false, &gone);
+	(void)pthread_mutex_unlock(&s->lock);
+	unref_all(s, gone);
+	rs_view_forget(s, version);
+}
+
+void rs_views_left(struct rs_service *s)
+{
+	struct rs_view *gone = NULL;
+
+	(void)pthread_mutex_lock(&s->lock);
+	end_leaving(s, true, &gone);
+	(void)pthread_mutex_unlock(&s->lock);
+	unref_all(s, gone);
+	sc_vec_done(&s->leaving);
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err)
+{
+	struct rs_view *gone = NULL;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->lock);
+	end_leaving(s, false, &gone);
+	for (size_t i = 0; i < s->leaving.nr; i++) {
+		const struct rs_version *v = s->leaving.at[i].view->version;
+
+		for (size_t k = 0; k < v->nr_sets; k++)
+			for (size_t b = 0; rc == 0 && b < v->sets[k]->nr_blobs; b++)
+				rc = sc_vec_push(ret, v->sets[k]->blobs[b].blob) < 0 ? sc_nomem(err) : 0;
+	}
+	(void)pthread_mutex_unlock(&s->lock);
+	unref_all(s, gone);
+	if (ret->nr)
+		qsort(ret->at, ret->nr, sizeof(*ret->at), by_number);
+	return rc;
+}
+
+struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t id)
+{
+	struct rs_view *view = NULL;
+
+	(void)pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; !view && i < s->leaving.nr; i++)
+		if (s->leaving.at[i].view->id == id)
+			view = rs_view_ref(s->leaving.at[i].view);
+	(void)pthread_mutex_unlock(&s->lock);
+	return view;
+}
