@@ -438,7 +438,7 @@ int cli_fsck(int argc, char **argv)
 	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
 	if (!rebuild && access(database, R_OK) < 0)
 		return fail(database); /* a service would make it */
-	sc_log_open(false, SC_LOG_ERROR);
+	sc_log_level(SC_LOG_ERROR);
 	rc = rebuild ? begin_rebuild(&options, database, &err) : 0;
 	if (rc == 0)
 		rc = rs_service_new(&options, &s, &err);

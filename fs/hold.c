@@ -3,17 +3,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/signals.h"
 #include "meta/base/log.h"
 #include "meta/base/sys.h"
 
@@ -22,9 +24,6 @@
 
 #define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse and of struct fs_kept */
 #define LAYOUT (UINT64_C(0x5ca1a100000000) | sizeof(struct fs_kept))
-
-static volatile pid_t child;	/* for the signal handler */
-static volatile bool upgrade;
 
 static struct fs_kept *map_kept(int fd)
 {
@@ -129,79 +128,117 @@ static int receive_fd(int from)
 	return fd;
 }
 
-/* Whoever ends the holder means the daemon, which then unmounts. */
-static void pass_on(int signal)
+/* --- the holder --- */
+
+struct holder {
+	int signals;	/* signalfd: taken one by one, a signal falls into no gap between two daemons */
+	int from;	/* where the first daemon hands the mount over; -1: no more */
+	int fuse_fd;	/* -1: nothing is mounted yet */
+	pid_t daemon;
+	bool ends;	/* SIGTERM or SIGINT came */
+	bool upgrades;	/* SIGUSR1 came */
+};
+
+static int take_signals(struct sc_err *err)
 {
-	if (signal == SIGUSR1) {
-		upgrade = true;
-		signal = SIGKILL; /* as good as any other end */
+	sigset_t set;
+	int fd;
+
+	(void)sigemptyset(&set);
+	(void)sigaddset(&set, SIGTERM);
+	(void)sigaddset(&set, SIGINT);
+	(void)sigaddset(&set, SIGUSR1);
+	(void)sigaddset(&set, SIGCHLD);
+	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+	fd = signalfd(-1, &set, SFD_CLOEXEC);
+	return fd < 0 ? sc_fail_sys(err, errno, "signalfd") : fd;
+}
+
+/* True when the daemon has ended, with *ret_status. */
+static bool take_signal(struct holder *h, int *ret_status)
+{
+	struct signalfd_siginfo info;
+
+	if (read(h->signals, &info, sizeof(info)) != sizeof(info))
+		return false;
+	if (info.ssi_signo == SIGCHLD)
+		return waitpid(h->daemon, ret_status, WNOHANG) == h->daemon;
+	if (info.ssi_signo == SIGUSR1) {
+		h->upgrades = h->fuse_fd >= 0;
+		if (h->upgrades)
+			(void)kill(h->daemon, SIGKILL); /* as good as any other end */
+		return false;
 	}
-	if (child > 0)
-		(void)kill(child, signal);
+	/* whoever ends the holder means the daemon, which then unmounts */
+	h->ends = true;
+	(void)kill(h->daemon, (int)info.ssi_signo);
+	return false;
 }
 
-static void on_signals(void (*handler)(int signal))
+/* Until the daemon has ended; its status. */
+static int attend(struct holder *h, void (*live)(void *arg), void *arg)
 {
-	static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
-	struct sigaction action = {.sa_handler = handler};
-
-	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++)
-		(void)sigaction(signals[i], &action, NULL);
-}
-
-static int wait_for(pid_t pid)
-{
+	struct pollfd fds[] = {{h->signals, POLLIN, 0}, {h->from, POLLIN, 0}};
 	int status = 0;
 
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
-	return status;
+	for (;;) {
+		if (poll(fds, 2, -1) < 0)
+			continue;
+		if (fds[1].revents) {
+			h->fuse_fd = receive_fd(h->from);
+			sc_closep(&h->from);
+			fds[1].fd = -1;
+			if (h->fuse_fd >= 0)
+				live(arg);
+		}
+		if (fds[0].revents && take_signal(h, &status))
+			return status;
+	}
 }
 
 int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
 	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err)
 {
-	int pair[2], fuse_fd = -1, kept_fd = -1, status, early = 0;
-	struct fs_kept *kept = fs_is_held() ? inherit(&fuse_fd, &kept_fd) : fs_kept_new(&kept_fd);
+	struct holder h = {.fuse_fd = -1, .from = -1};
+	int pair[2], kept_fd = -1, status, early = 0;
+	struct fs_kept *kept = fs_is_held() ? inherit(&h.fuse_fd, &kept_fd) : fs_kept_new(&kept_fd);
 	char program[4096];
 	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
 
 	if (!kept)
 		return sc_nomem(err);
 	program[n > 0 ? n : 0] = 0;
+	h.signals = take_signals(err);
+	if (h.signals < 0)
+		return h.signals;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return sc_fail_sys(err, errno, "socketpair");
-	on_signals(pass_on);
+	h.from = pair[0];
 	for (;;) {
-		pid_t pid = fork();
-
-		if (pid < 0)
+		h.daemon = fork();
+		if (h.daemon < 0)
 			return sc_fail_sys(err, errno, "cannot start a daemon");
-		if (pid == 0) {
+		if (h.daemon == 0) {
 			int rc;
 
-			(void)close(pair[0]);
-			on_signals(SIG_DFL); /* libfuse takes only what nobody has */
-			rc = serve(arg, kept, fuse_fd, pair[1], err);
+			sc_closep(&h.from);
+			sc_closep(&h.signals);
+			fs_signals_admit();
+			rc = serve(arg, kept, h.fuse_fd, pair[1], err);
 			(void)snprintf(kept->message, sizeof(kept->message), "%s", rc < 0 ? err->msg : "");
 			_exit(rc < 0);
 		}
-		child = pid;
-		if (fuse_fd < 0) {
-			sc_closep(&pair[1]); /* so that its end is seen */
-			fuse_fd = receive_fd(pair[0]);
-			if (fuse_fd >= 0)
-				live(arg);
-		}
-		status = wait_for(pid);
-		child = 0;
+		sc_closep(&pair[1]); /* so that its end is seen */
+		status = attend(&h, live, arg);
 		if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 			return 0;
-		if (WIFEXITED(status) || fuse_fd < 0)
+		if (h.ends && h.fuse_fd >= 0)
+			return FS_HOLD_ENDED;
+		if (WIFEXITED(status) || h.fuse_fd < 0)
 			return sc_fail(err, SC_E_SYSTEM, "%s", *kept->message ? kept->message : "the daemon ended before the mount was live");
-		if (upgrade) {
-			upgrade = false;
-			run_anew(argv, program, fuse_fd, kept_fd);
+		if (h.upgrades) {
+			h.upgrades = false;
+			run_anew(argv, program, h.fuse_fd, kept_fd);
 			continue;
 		}
 		early = kept->live == kept->generation ? 0 : early + 1;

@@ -79,10 +79,14 @@ struct fs_kept *fs_kept_new(int *ret_fd);
 /** Is this process what a holder has become by SIGUSR1? */
 bool fs_is_held(void);
 
+#define FS_HOLD_ENDED 1
+
 /**
  * Runs `serve` in a child, and in another one after each that was killed, until one ends by itself.
  * `serve(arg, kept, fuse_fd, tell_fd)`: fuse_fd is -1 in the first one, which mounts and hands its
  * descriptor over by fs_hold_tell(); then the holder calls `live`, once.  `argv`: of this program, NULL at its end.
+ * SIGTERM and SIGINT are passed on to the child, which then ends by itself.
+ * Returns 0, or FS_HOLD_ENDED when the child was killed meanwhile: the caller unmounts.
  * Errors: what the child said.
  */
 int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),

@@ -21,77 +21,13 @@
 #include <unistd.h>
 
 #include "fs/fs_i.h"
+#include "fs/signals.h"
 
 #define READ_AHEAD_KIB 4096	/* of the mount: only mmap of views uses it */
 #define THREADS_MAX 16
 #define FILES_MAX 65536		/* descriptors: mappings and passthrough need none that stays */
 
 const struct fuse_lowlevel_ops fs_ops;
-
-/* --- options --- */
-
-/* "off", or a number and s, m, h or d. */
-static int scrub_option(const char *text, int64_t *ret_s, struct sc_err *err)
-{
-	static const struct {
-		char letter;
-		int64_t seconds;
-	} units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
-	size_t n = strlen(text);
-	uint32_t number;
-
-	if (strcmp(text, "off") == 0) {
-		*ret_s = 0;
-		return 0;
-	}
-	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++)
-		if (n > 1 && text[n - 1] == units[i].letter && meta_number_parse(text, n - 1, &number) && number) {
-			*ret_s = number * units[i].seconds;
-			return 0;
-		}
-	return sc_fail(err, SC_E_COMMAND, "scrub=%s: write how often each file is read again, like 30d or 12h, or off", text);
-}
-
-int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err)
-{
-	static const char *const taken[] = {"rw", "auto", "noauto", "user", "nouser", "users", "defaults", "async",
-					    "_netdev", "nofail", "suid", "nosuid", "dev", "nodev", "exec", "noexec",
-					    "atime", "noatime", "relatime", "allow_other", "default_permissions", NULL};
-	char *copy = sc_strdup(text), *save = NULL, *word;
-	int rc = copy ? 0 : sc_nomem(err);
-
-	for (word = copy ? strtok_r(copy, ",", &save) : NULL; rc == 0 && word; word = strtok_r(NULL, ",", &save)) {
-		bool known = strncmp(word, "x-", 2) == 0 || strncmp(word, "comment=", 8) == 0;
-
-		for (int i = 0; taken[i]; i++)
-			known |= strcmp(word, taken[i]) == 0;
-		if (strcmp(word, "io_uring") == 0)
-			o->io_uring = true;
-		else if (strcmp(word, "private") == 0)
-			o->private_ = true;
-		else if (strcmp(word, "no_passthrough") == 0)
-			o->no_passthrough = true;
-		else if (strcmp(word, "hold") == 0)
-			o->hold = true;
-		else if (strcmp(word, "no_read_ahead") == 0)
-			o->read_ahead_off = true;
-		else if (strcmp(word, "debug") == 0)
-			o->debug = true;
-		else if (strncmp(word, "scrub=", 6) == 0)
-			rc = scrub_option(word + 6, &o->scrub_s, err);
-		else if (strncmp(word, "scrub_mib_s=", 12) == 0)
-			rc = meta_number_parse(word + 12, strlen(word + 12), &o->scrub_mib_s)
-				     ? 0
-				     : sc_fail(err, SC_E_COMMAND, "'%s': a number of MiB a second", word);
-		else if (!known)
-			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
-				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, debug", word);
-	}
-	if (rc == 0 && o->hold && o->io_uring)
-		rc = sc_fail(err, SC_E_COMMAND, "hold and io_uring do not go together: the kernel can't hand its rings over");
-	sc_sys.release(copy);
-	return rc;
-}
 
 /* --- events of the service --- */
 
@@ -319,15 +255,16 @@ static void tell_parent(int *pipe_fd, const char *text)
 	sc_closep(pipe_fd);
 }
 
-static void become_daemon(void)
+static void become_daemon(const struct fs_mount_options *o)
 {
 	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
+	if (!*o->log)
+		sc_log_to_syslog();
 	for (int i = 0; fd >= 0 && i < 3; i++)
 		(void)dup2(fd, i);
 	if (fd > 2)
 		(void)close(fd);
-	sc_log_open(true, SC_LOG_INFO);
 }
 
 /*
@@ -361,31 +298,41 @@ static void drop_capabilities(void)
 		sc_log(SC_LOG_WARN, "capabilities are not dropped (%s), continuing", strerror(errno));
 }
 
-static int loop(struct fs *fs, const struct fs_mount_options *o, int *pipe_fd)
+static struct fuse_loop_config *loop_config(void)
 {
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
-	long cores;
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (!config)
+		return NULL;
+	fuse_loop_cfg_set_clone_fd(config, 0);
+	/* the kernel hands requests to the one that has waited longest: few that wait keep them in the
+	 * processor's caches (docs/benchmarks.md), and libfuse adds threads while all are busy */
+	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
+	fuse_loop_cfg_set_idle_threads(config, (unsigned)sc_min_u64((uint64_t)(cores < 2 ? 2 : cores) + 1, THREADS_MAX));
+	return config;
+}
+
+/* Serves until the mount ends. */
+static void loop(struct fs *fs, const struct fs_mount_options *o, struct fuse_loop_config *config, int *pipe_fd)
+{
 	int rc;
 
 	fs->device = device_of(o->mountpoint);
 	if (!o->read_ahead_off)
 		set_read_ahead(fs->device);
 	if (!o->foreground)
-		become_daemon();
+		become_daemon(o);
 	sc_log(SC_LOG_INFO, "'%s' is mounted at '%s'", o->store, o->mountpoint);
 	if (!o->hold)
 		notify_ready();
 	tell_parent(pipe_fd, "");
-	fuse_loop_cfg_set_clone_fd(config, 0);
-	/* the kernel hands requests to the one that has waited longest: few that wait keep them in the
-	 * processor's caches (docs/benchmarks.md), and libfuse adds threads while all are busy */
-	cores = sysconf(_SC_NPROCESSORS_ONLN);
-	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
-	fuse_loop_cfg_set_idle_threads(config, (unsigned)sc_min_u64((uint64_t)(cores < 2 ? 2 : cores) + 1, THREADS_MAX));
+	fs_signals_admit();
 	rc = fuse_session_loop_mt(fs->se, config);
-	fuse_loop_cfg_destroy(config);
-	sc_log(SC_LOG_INFO, "'%s' is unmounted", o->mountpoint);
-	return rc;
+	fs_signals_defer(); /* a second one changes nothing */
+	if (rc < 0)
+		sc_log(SC_LOG_ERROR, "the mount ends: %s", strerror(-rc));
+	sc_log(SC_LOG_INFO, "'%s' is unmounted%s%s", o->mountpoint, rc > 0 ? ": ended by SIG" : "", rc > 0 ? sigabbrev_np(rc) : "");
 }
 
 struct serve {
@@ -410,7 +357,32 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 	if (tell_fd < 0)
 		return 0;
 	rc = fs_begin(fs, err);
-	return rc < 0 ? rc : fs_hold_tell(tell_fd, fuse_session_fd(fs->se), err);
+	if (rc == 0)
+		rc = fs_hold_tell(tell_fd, fuse_session_fd(fs->se), err);
+	if (rc < 0)
+		fuse_session_unmount(fs->se);
+	return rc;
+}
+
+/* Frees what serve() has made, as far as it came. */
+static void end(struct fs *fs)
+{
+	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) || __atomic_load_n(&fs->commits, __ATOMIC_ACQUIRE))
+		(void)usleep(1000);
+	if (fs->notifier)
+		fs_notify_stop(fs);
+	fs_write_back_stop(fs);
+	for (size_t i = 0; i < fs->handles.nr; i++)
+		fs_handle_free(fs, fs->handles.at[i]);
+	rs_service_free(fs->service);
+	fs_buffers_done();
+	if (fs->se) {
+		fuse_remove_signal_handlers(fs->se);
+		fuse_session_destroy(fs->se);
+	}
+	sc_vec_done(&fs->handles);
+	sc_vec_done(&fs->free_handles);
+	sc_vec_done(&fs->free_writers);
 }
 
 static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err)
@@ -424,6 +396,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	char presets[4096];
 	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events,
 				     .scrub_every_s = o->scrub_s, .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
+	struct fuse_loop_config *config = NULL;
 	int rc;
 
 	if (!kept)
@@ -442,6 +415,11 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	(void)pthread_mutex_init(&fs.notify_lock, NULL);
 	(void)pthread_cond_init(&fs.notify_wake, NULL);
 	rc = fuse_fd < 0 ? prepare_mountpoint(o->mountpoint, err) : 0;
+	fs_signals_defer(); /* until loop(), and in all other threads for ever */
+	if (rc == 0)
+		config = loop_config();
+	if (rc == 0 && !config)
+		rc = sc_nomem(err);
 	if (rc == 0)
 		rc = session_new(&fs, o, err);
 	if (rc == 0)
@@ -458,27 +436,14 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		struct sc_err ignored;
 
 		kept->live = kept->generation;
-		(void)loop(&fs, o, x->pipe_fd);
-		fuse_session_unmount(fs.se);
-		if (fuse_fd >= 0)
+		loop(&fs, o, config, x->pipe_fd);
+		if (fuse_fd < 0)
+			fuse_session_unmount(fs.se);
+		else
 			(void)fs_umount(o->mountpoint, true, &ignored); /* libfuse did not mount it */
 	}
-	while (__atomic_load_n(&fs.long_threads, __ATOMIC_ACQUIRE) || __atomic_load_n(&fs.commits, __ATOMIC_ACQUIRE))
-		(void)usleep(1000);
-	if (fs.notifier)
-		fs_notify_stop(&fs);
-	fs_write_back_stop(&fs);
-	for (size_t i = 0; i < fs.handles.nr; i++)
-		fs_handle_free(&fs, fs.handles.at[i]);
-	rs_service_free(fs.service);
-	fs_buffers_done();
-	if (fs.se) {
-		fuse_remove_signal_handlers(fs.se);
-		fuse_session_destroy(fs.se);
-	}
-	sc_vec_done(&fs.handles);
-	sc_vec_done(&fs.free_handles);
-	sc_vec_done(&fs.free_writers);
+	fuse_loop_cfg_destroy(config);
+	end(&fs);
 	return rc;
 }
 
@@ -488,7 +453,7 @@ static void live(void *arg)
 	const struct serve *x = arg;
 
 	if (!x->o->foreground)
-		become_daemon();
+		become_daemon(x->o);
 	sc_closep(x->pipe_fd); /* the daemon has one of its own */
 	notify_ready();
 }
@@ -496,8 +461,31 @@ static void live(void *arg)
 static int run(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *err)
 {
 	struct serve x = {o, pipe_fd};
+	int rc = o->hold ? fs_hold(serve, live, &x, o->argv, err) : serve(&x, fs_kept_new(NULL), -1, -1, err);
 
-	return o->hold ? fs_hold(serve, live, &x, o->argv, err) : serve(&x, fs_kept_new(NULL), -1, -1, err);
+	if (rc == FS_HOLD_ENDED) { /* no daemon is left that would unmount */
+		sc_log(SC_LOG_INFO, "'%s' is unmounted: a signal came when its daemon was dead", o->mountpoint);
+		rc = fs_umount(o->mountpoint, true, err);
+	}
+	return rc;
+}
+
+static int open_log(const struct fs_mount_options *o, struct sc_err *err)
+{
+	size_t n = strlen(o->mountpoint);
+
+	if (*o->log && strncmp(o->log, o->mountpoint, n) == 0 && o->log[n] == '/')
+		return sc_fail(err, SC_E_COMMAND, "log=%s: this mount's own log can't be a file of it", o->log);
+	if (*o->log)
+		return sc_log_to_file(o->log, err);
+	if (o->foreground)
+		return 0;
+	if (fs_is_held())
+		sc_log_to_syslog();
+	else if (access("/dev/log", W_OK) < 0)
+		sc_log(SC_LOG_WARN, "there is no syslog here (/dev/log), continuing: the log of this mount is lost; "
+		       "-o log=FILE keeps it");
+	return 0;
 }
 
 int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
@@ -509,16 +497,15 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	pid_t pid;
 	int rc;
 
-	sc_log_open(false, o->debug ? SC_LOG_DEBUG : SC_LOG_INFO);
+	sc_log_level(o->debug ? SC_LOG_DEBUG : SC_LOG_INFO);
 	fuse_set_log_func(on_libfuse_log);
-	/* the kernel sends it when a writer's open breaks the lease of a commit, which asks again by itself */
-	(void)signal(SIGIO, SIG_IGN);
+	fs_signals_begin();
+	if (!fs_is_held()) /* a holder that runs the program anew has held back what came meanwhile */
+		fs_signals_admit();
 	rc = o->io_uring ? check_rings(err) : 0;
 	if (rc < 0)
 		return rc;
 	/* absolute: a daemon has no folder of its own */
-	if (fs_is_held() && !o->foreground)
-		sc_log_open(true, SC_LOG_INFO);
 	if (mkdir(o->store, 0700) < 0 && errno != EEXIST)
 		return sc_fail_sys(err, errno, "cannot make the store '%s'", o->store);
 	if (!realpath(o->store, store))
@@ -532,6 +519,9 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 			       o->mountpoint);
 	abs.store = store;
 	abs.mountpoint = mountpoint;
+	rc = open_log(&abs, err);
+	if (rc < 0)
+		return rc;
 	/* to be run anew, maybe from another folder */
 	for (char **word = o->argv; word && *word; word++)
 		*word = *word == o->store ? store : *word == o->mountpoint ? mountpoint : *word;

@@ -18,6 +18,7 @@ struct fs_mount_options {
 	bool hold;		/* a daemon that dies is replaced under the living mount */
 	bool read_ahead_off;
 	int64_t scrub_s;	/* each blob is read again so often; 0: never */
+	char log[4096];		/* a file; empty: stderr in the foreground, else syslog */
 	uint32_t scrub_mib_s;	/* at most so fast; 0: no limit */
 };
 

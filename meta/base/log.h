@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One line a message, to stderr in the foreground and to syslog(3) as a daemon.  Rooms return
- * errors; only the edges (fs/reply.c, reshard/job, main) log them.
+ * One line a message: to stderr, until a file or syslog(3) is named.  Rooms return errors; only the
+ * edges (fs/reply.c, reshard/job, main) log them.
  */
 #ifndef SC_LOG_H
 #define SC_LOG_H
 
-#include <stdbool.h>
+#include "meta/base/err.h"
 
 enum sc_log_level { SC_LOG_ERROR, SC_LOG_WARN, SC_LOG_INFO, SC_LOG_DEBUG };
 
-void sc_log_open(bool to_syslog, enum sc_log_level level_max);
+void sc_log_level(enum sc_log_level level_max);
+/** Appends to the file `path`, each line with time and pid. */
+int sc_log_to_file(const char *path, struct sc_err *err);
+void sc_log_to_syslog(void);
+
 void sc_log(enum sc_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/** Says that a signal ends this process.  For its handler: async-signal-safe. */
+void sc_log_death(int signal);
 
 #endif

@@ -10,7 +10,7 @@ mount_up() { # [binary] [options]
 	"$bin" mount -f "$@" "$WORK/store" "$M" >>"$WORK/daemon.log" 2>&1 &
 	daemon=$!
 	for _ in $(seq 200); do
-		[ -r "$M/.ctl/health" ] && return 0
+		cat "$M/.ctl/health" >/dev/null 2>&1 && return 0 # a dead mount keeps its attributes for a while
 		kill -0 "$daemon" 2>/dev/null || { echo "the daemon ended"; return 1; }
 		sleep 0.05
 	done

@@ -931,7 +931,7 @@ int main(int argc, char **argv)
 	int first = 1;
 
 	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	sc_log_open(false, SC_LOG_ERROR);
+	sc_log_level(SC_LOG_ERROR);
 	if (argc == 5 && (strcmp(argv[1], "prepare") == 0 || strcmp(argv[1], "perform") == 0 || strcmp(argv[1], "check") == 0))
 		return part(argv[1], argv[2], argv[3], argv[4]);
 	while (first + 1 < argc && argv[first][0] == '-') {

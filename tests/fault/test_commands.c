@@ -527,7 +527,7 @@ static void commands_fail_cleanly(void **unused)
 	(void)unused;
 	assert_int_equal(0, watchdog_start());
 	real = sc_sys;
-	sc_log_open(false, SC_LOG_ERROR);
+	sc_log_level(SC_LOG_ERROR);
 	sql_pwrite = (void *)vfs->xGetSystemCall(vfs, "pwrite64");
 	sql_pread = (void *)vfs->xGetSystemCall(vfs, "pread64");
 	for (enum kind kind = 0; kind < KINDS; kind++) {

@@ -335,6 +335,6 @@ int main(void)
 	};
 
 	real = sc_sys;
-	sc_log_open(false, SC_LOG_ERROR);
+	sc_log_level(SC_LOG_ERROR);
 	return cmocka_run_group_tests_name("damage", tests, NULL, NULL);
 }
