@@ -213,6 +213,8 @@ struct fs_found {
 	struct stat st;
 	double timeout;
 };
+/** The rank of a node of this view. */
+uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view);
 /** The job of a node; NULL: it is gone. */
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);

@@ -395,7 +395,8 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];
 	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events,
-				     .scrub_every_s = o->scrub_s, .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
+				     .takes_over = fuse_fd >= 0, .scrub_every_s = o->scrub_s,
+				     .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
 	struct fuse_loop_config *config = NULL;
 	int rc;
 

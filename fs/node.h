@@ -5,9 +5,11 @@
  *
  *     63..60  59..40   39..20   19..0
  *      kind     job     rank    path     DIR: a folder of the head; path "" is the rank's own
- *      kind    view     rank    path     VDIR, VIEW, BLOB: of a view (a version at a topology)
+ *      kind     place (40 bits) path     VROOT, VDIR, VIEW, BLOB, SHARED: a rank of a view (a version at a topology)
  *      kind     job     blob (40 bits)   WORK: a file of the working tree
  *      kind     job      what            SPECIAL: .ctl, .v, .as, .full and the control files
+ *
+ * meta/catalog/numbers.c gives the numbers of jobs, places, paths and blobs, and says when one may come again.
  *
  * A rank file as a view and as a blob are two nodes with one st_ino: once an inode has a
  * passthrough open, mmap of a descriptor opened on it before fails (docs/design.md, "flip").
@@ -23,18 +25,18 @@ enum fs_kind {
 	FS_JOB,		/* job */
 	FS_SPECIAL,	/* job, what */
 	FS_DIR,
-	FS_VROOT,	/* view */
+	FS_VROOT,	/* place: of rank 0 */
 	FS_VDIR,
 	FS_VIEW,
 	FS_BLOB,
 	FS_WORK,
-	FS_SHARED,	/* view, path: a committed file of the job itself */
+	FS_SHARED,	/* place of rank 0, path: a committed file of the job itself */
 };
 
 struct fs_node {
 	enum fs_kind kind;
-	uint64_t job, view, path, blob;
-	uint32_t rank, what;
+	uint64_t job, place, path, blob;
+	uint32_t tree_rank, what;	/* the rank of DIR; the others have a place */
 };
 
 /** What of FS_SPECIAL and FS_TOP: the folder, then folders beside it, then control files. */
@@ -60,15 +62,13 @@ static inline uint64_t fs_node_id(struct fs_node n)
 	case FS_SPECIAL:
 		return kind | n.job << 40 | n.what;
 	case FS_DIR:
-		return kind | n.job << 40 | (uint64_t)n.rank << 20 | n.path;
+		return kind | n.job << 40 | (uint64_t)n.tree_rank << 20 | n.path;
 	case FS_VROOT:
-		return kind | n.view << 40;
 	case FS_VDIR:
 	case FS_VIEW:
 	case FS_BLOB:
-		return kind | n.view << 40 | (uint64_t)n.rank << 20 | n.path;
 	case FS_SHARED:
-		return kind | n.view << 40 | n.path;
+		return kind | n.place << 20 | n.path;
 	case FS_WORK:
 		return kind | n.job << 40 | n.blob;
 	}
@@ -96,21 +96,15 @@ static inline struct fs_node fs_node_of(uint64_t id)
 		break;
 	case FS_DIR:
 		n.job = high;
-		n.rank = (uint32_t)middle;
+		n.tree_rank = (uint32_t)middle;
 		n.path = low;
 		break;
 	case FS_VROOT:
-		n.view = high;
-		break;
 	case FS_VDIR:
 	case FS_VIEW:
 	case FS_BLOB:
-		n.view = high;
-		n.rank = (uint32_t)middle;
-		n.path = low;
-		break;
 	case FS_SHARED:
-		n.view = high;
+		n.place = high << 20 | middle;
 		n.path = low;
 		break;
 	case FS_WORK:

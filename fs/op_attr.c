@@ -82,7 +82,7 @@ static int set_dir(struct fs *fs, struct rs_job *job, const struct fs_node *n,
 	if (rc < 0)
 		return rc;
 	rs_tree_read_lock(job);
-	rc = rs_work_chattr_dir(fs->service, job, n->rank, path, &owner, mtime, err);
+	rc = rs_work_chattr_dir(fs->service, job, n->tree_rank, path, &owner, mtime, err);
 	rs_tree_unlock(job);
 	return rc;
 }

@@ -109,11 +109,11 @@ static int open_image(struct fs *fs, const struct fs_node *n, const char *path, 
 	int rc;
 
 	if (n->kind == FS_VIEW && rs_view_has_data(h->view, path)) {
-		rc = rs_data_open(fs->service, h->view, n->rank, path, &h->data, err);
+		rc = rs_data_open(fs->service, h->view, fs_rank(n, h->view), path, &h->data, err);
 		h->bytes = rc == 0 ? rs_data_bytes(h->data) : 0;
 	} else {
-		rc = rs_view_image(fs->service, h->view, n->rank, path, again, true, &h->image, err);
-		if (rc == 0 && !again && (h->image->same_as || rs_make_real(fs->service, h->view, n->rank, path, h->image)))
+		rc = rs_view_image(fs->service, h->view, fs_rank(n, h->view), path, again, true, &h->image, err);
+		if (rc == 0 && !again && (h->image->same_as || rs_make_real(fs->service, h->view, fs_rank(n, h->view), path, h->image)))
 			rc = sc_fail(err, SC_E_STALE, "look again");
 		h->bytes = rc == 0 ? h->image->bytes : 0;
 	}
@@ -126,7 +126,7 @@ static int open_image(struct fs *fs, const struct fs_node *n, const char *path, 
 /* The blob that is the file of a node: what others who have it open see, else what its version says. */
 static int committed_blob(struct fs *fs, const struct fs_node *n, const char *path, struct fs_handle *h, struct sc_err *err)
 {
-	uint32_t rank = n->kind == FS_SHARED ? RS_SHARED : n->rank;
+	uint32_t rank = fs_rank(n, h->view);
 	struct rs_look look = {0};
 	int rc;
 
@@ -154,7 +154,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 		return fs_work_instead(fs, n, fi->flags & O_TRUNC, fuse_req_ctx(req)->pid, err);
 	rc = rs_path_text(fs->service, n->path, &path, err);
 	if (rc == 0)
-		rc = rs_view_by_id(fs->service, n->view, &h->view, err);
+		rc = rs_view_at(fs->service, n->place, &h->view, err);
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the version is gone");
 	if (rc == 0 && rs_job_is_removed(rs_view_job(h->view)))
@@ -279,11 +279,11 @@ int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct
 	case FS_VIEW:
 	case FS_BLOB:
 	case FS_SHARED:
-		rc = rs_view_by_id(fs->service, n.view, &h->view, err);
+		rc = rs_view_at(fs->service, n.place, &h->view, err);
 		if (rc == 0)
 			rc = rs_path_text(fs->service, n.path, &path, err);
 		if (rc == 0 && n.kind != FS_VIEW)
-			rc = rs_look(fs->service, job, h->view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, &look, err);
+			rc = rs_look(fs->service, job, h->view, fs_rank(&n, h->view), path, &look, err);
 		if (rc == 0 && n.kind == FS_VIEW)
 			rc = open_image(fs, &n, path, true, h, &fi, err);
 		else if (rc == 0 && look.kind != RS_BLOB)

@@ -35,6 +35,11 @@ bool fs_rank_number(const char *name, uint32_t *ret)
 	return meta_number_parse(name, strlen(name), ret) && *ret < SC_RANKS_MAX;
 }
 
+uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view)
+{
+	return n->kind == FS_SHARED ? RS_SHARED : rs_view_rank(view, n->place);
+}
+
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n)
 {
 	struct rs_view *view = NULL;
@@ -43,7 +48,7 @@ struct rs_job *fs_job(struct fs *fs, const struct fs_node *n)
 
 	if (n->kind == FS_VROOT || n->kind == FS_VDIR || n->kind == FS_VIEW || n->kind == FS_BLOB ||
 	    n->kind == FS_SHARED) {
-		if (rs_view_by_id(fs->service, n->view, &view, &ignored) == 0)
+		if (rs_view_at(fs->service, n->place, &view, &ignored) == 0)
 			job = rs_view_job(view);
 		rs_view_unref(fs->service, view);
 	} else {
@@ -120,14 +125,14 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 	if (look.kind == RS_NONE)
 		return no_entry(err);
 	if (look.kind != RS_WORK)
-		rc = rs_path_id(fs->service, path, &path_id, err);
+		rc = rs_path_id(job, path, &path_id, err);
 	if (rc == 0 && !view && (look.kind == RS_VIEW || look.kind == RS_BLOB || look.kind == RS_DATA))
 		rc = rs_view_head(fs->service, job, &head, err);
 	if (rc < 0)
 		return rc;
-	f->node = (struct fs_node){.rank = rank, .path = path_id, .blob = look.blob};
+	f->node = (struct fs_node){.tree_rank = rank, .path = path_id, .blob = look.blob};
 	if (view || head)
-		f->node.view = rs_view_id(view ? view : head);
+		f->node.place = rs_view_place(view ? view : head, rank == RS_SHARED ? 0 : rank);
 	else
 		f->node.job = rs_job_id(job);
 	switch (look.kind) {
@@ -181,14 +186,15 @@ static int stat_file(struct fs *fs, struct rs_view *view, const char *path, stru
 {
 	const struct fs_node n = f->node;
 	struct rs_image *image = NULL;
-	int rc = look_at(fs, rs_view_job(view), view, n.kind == FS_SHARED ? RS_SHARED : n.rank, path, f, err);
+	int rc = look_at(fs, rs_view_job(view), view, fs_rank(&n, view), path, f, err);
 
 	if (rc == 0 && n.kind == FS_VIEW && f->node.kind == FS_BLOB) {
-		rc = rs_view_image(fs->service, view, n.rank, path, true, false, &image, err);
+		rc = rs_view_image(fs->service, view, fs_rank(&n, view), path, true, false, &image, err);
 		if (rc == 0)
 			f->st.st_size = (off_t)image->bytes;
 		rs_image_unref(fs->service, image);
-	} else if (rc == 0 && f->node.kind != n.kind && !fs_handle_find(fs, fs_node_id(n), NULL, NULL, &(uint64_t){0})) {
+	} else if (rc == 0 && f->node.kind != n.kind &&
+		   !fs_handle_find(fs, fs_node_id(n), NULL, NULL, &(uint64_t){0})) {
 		rc = sc_fail(err, SC_E_STALE, "look again");
 	}
 	f->node = n;
@@ -204,7 +210,7 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 	bool is_open = fs_handle_find(fs, fs_node_id(n), &view, NULL, &bytes);
 	struct rs_job_attr a;
 	const char *path;
-	int rc = is_open ? 0 : rs_view_by_id(fs->service, n.view, &view, err);
+	int rc = is_open ? 0 : rs_view_at(fs->service, n.place, &view, err);
 
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the version is gone");
@@ -265,7 +271,7 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 		return stat_work(fs, f, err);
 	rc = rs_path_text(fs->service, f->node.path, &path, err);
 	if (rc == 0)
-		rc = look_at(fs, job, NULL, f->node.rank, path, f, err);
+		rc = look_at(fs, job, NULL, f->node.tree_rank, path, f, err);
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the folder is gone");
 	return rc;
@@ -306,8 +312,8 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, name, &view, err)
 				 : rs_view_as(fs->service, job, name, &view, err);
 	if (rc < 0)
-		return n->what == FS_AS_DIR && err->code != SC_E_NOT_FOUND ? rc : no_entry(err);
-	f->node = (struct fs_node){.kind = FS_VROOT, .view = rs_view_id(view)};
+		return err->code != SC_E_NOT_FOUND ? rc : no_entry(err);
+	f->node = (struct fs_node){.kind = FS_VROOT, .place = rs_view_place(view, 0)};
 	rs_view_unref(fs->service, view);
 	return stat_in_view(fs, f, err);
 }
@@ -329,11 +335,12 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 	char path[SC_PATH_BYTES_MAX + 1];
 	struct rs_view *view = NULL;
 	const char *folder = "";
-	uint32_t rank = n->rank;
-	int rc = rs_view_by_id(fs->service, n->view, &view, err);
+	uint32_t rank;
+	int rc = rs_view_at(fs->service, n->place, &view, err);
 
 	if (rc < 0)
 		return rc == SC_E_NOT_FOUND ? sc_fail(err, SC_E_STALE, "the version is gone") : rc;
+	rank = fs_rank(n, view);
 	if (n->kind == FS_VROOT) {
 		if (fs_rank_number(name, &rank))
 			name = "";
@@ -391,7 +398,7 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found 
 	rc = rs_path_text(fs->service, n.path, &folder, err);
 	if (rc == 0)
 		rc = join(folder, name, path, err);
-	return rc < 0 ? rc : look_at(fs, job, NULL, n.rank, path, f, err);
+	return rc < 0 ? rc : look_at(fs, job, NULL, n.tree_rank, path, f, err);
 }
 
 int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *ret,
@@ -406,7 +413,7 @@ int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *
 	ret->job = fs_job(fs, &n);
 	if (!ret->job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
-	ret->rank = n.kind == FS_DIR ? n.rank : RS_SHARED;
+	ret->rank = n.kind == FS_DIR ? n.tree_rank : RS_SHARED;
 	if (n.kind == FS_DIR)
 		rc = rs_path_text(fs->service, n.path, &folder, err);
 	else if (fs_rank_number(name, &ret->rank))
@@ -496,7 +503,7 @@ static int list_view(struct fs *fs, const struct fs_node *n, struct lister *l)
 {
 	struct rs_view *view = NULL;
 	const char *path = "";
-	int rc = rs_view_by_id(fs->service, n->view, &view, l->err);
+	int rc = rs_view_at(fs->service, n->place, &view, l->err);
 
 	if (rc < 0)
 		return rc == SC_E_NOT_FOUND ? sc_fail(l->err, SC_E_STALE, "the version is gone") : rc;
@@ -507,7 +514,7 @@ static int list_view(struct fs *fs, const struct fs_node *n, struct lister *l)
 	} else {
 		rc = rs_path_text(fs->service, n->path, &path, l->err);
 		if (rc == 0)
-			rc = rs_list(fs->service, rs_view_job(view), view, n->rank, path, on_name, l, l->err);
+			rc = rs_list(fs->service, rs_view_job(view), view, fs_rank(n, view), path, on_name, l, l->err);
 	}
 	rs_view_unref(fs->service, view);
 	return rc;
@@ -555,5 +562,5 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err
 	if (n.kind == FS_SPECIAL)
 		return 0; /* .as: any topology can be looked up, none is listed */
 	rc = rs_path_text(fs->service, n.path, &path, err);
-	return rc < 0 ? rc : rs_list(fs->service, job, NULL, n.rank, path, on_name, &l, err);
+	return rc < 0 ? rc : rs_list(fs->service, job, NULL, n.tree_rank, path, on_name, &l, err);
 }

@@ -26,17 +26,17 @@ static int committed_path(struct fs *fs, const struct fs_node *n, uint32_t *ret_
 {
 	struct rs_view *view = NULL;
 	bool own;
-	int rc = rs_view_by_id(fs->service, n->view, &view, err);
+	int rc = rs_view_at(fs->service, n->place, &view, err);
 
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the version is gone");
 	if (rc < 0)
 		return rc;
 	own = rs_view_is_own(view);
+	*ret_rank = fs_rank(n, view);
 	rs_view_unref(fs->service, view);
 	if (!own)
 		return sc_fail(err, SC_E_SEALED, "versions (.v) and other topologies (.as) are read-only");
-	*ret_rank = n->kind == FS_SHARED ? RS_SHARED : n->rank;
 	return rs_path_text(fs->service, n->path, ret_path, err);
 }
 

@@ -23,9 +23,11 @@
 #define SC_TENSORS_MAX (1u << 22)     /* logical tensors of a job */
 #define SC_BOXES_MAX (1u << 16)	      /* boxes of one piece: sections and flat ranges multiply */
 #define SC_HEADER_BYTES_MAX 100000000 /* of a safetensors file, the format's own limit */
-#define SC_JOBS_MAX (1u << 20)	      /* a job has 20 bits in a nodeid */
-#define SC_VIEWS_MAX (1u << 20)	      /* likewise a view: version x topology, over the store's life */
-#define SC_PATHS_MAX (1u << 20)	      /* likewise an interned path inside rank directories */
+/* numbers of nodeids (meta/catalog/numbers.c): they are below */
+#define SC_JOBS_MAX (1u << 20)	      /* 20 bits; in a mount */
+#define SC_PATHS_MAX (1u << 20)	      /* likewise; different paths inside rank directories, in the life of a store */
+#define SC_PLACES_MAX (UINT64_C(1) << 40) /* 40 bits; of views, each has one for each rank, in the life of a store */
+#define SC_BLOBS_MAX (UINT64_C(1) << 40) /* likewise; files that were written */
 #define SC_CLONE_BYTES_MIN (64u << 10) /* a clone costs 17 us: below this copying is faster */
 #define SC_DATA_ALIGN 4096u	      /* data section of the files that Scalai writes: reflink works */
 

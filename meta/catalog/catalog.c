@@ -15,6 +15,7 @@ struct walk_arg {
 		meta_set_fn *set;
 		meta_set_blob_fn *set_blob;
 		meta_work_fn *work;
+		meta_view_fn *view;
 		meta_text_fn *text;
 	} fn;
 	void *arg;
@@ -46,9 +47,15 @@ int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_
 int meta_job_add(struct meta_catalog *c, const struct meta_job_row *row, uint64_t *ret_id,
 		 struct sc_err *err)
 {
-	return ADD(c, err, ret_id, "INSERT INTO job (name, uid, gid, mode, made_ns) VALUES (?, ?, ?, ?, ?)",
-		   "siiiI", row->name, (uint64_t)row->uid, (uint64_t)row->gid, (uint64_t)row->mode,
-		   row->made_ns);
+	int rc = meta_catalog_begin(c, false, err);
+
+	if (rc < 0)
+		return rc;
+	rc = db_take_job(c, ret_id, err);
+	if (rc == 0)
+		rc = db_run(c, err, "INSERT INTO job (id, name, uid, gid, mode, made_ns) VALUES (?, ?, ?, ?, ?, ?)", "isiiiI", *ret_id,
+			    row->name, (uint64_t)row->uid, (uint64_t)row->gid, (uint64_t)row->mode, row->made_ns);
+	return meta_catalog_end(c, rc, err);
 }
 
 int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
@@ -167,8 +174,11 @@ int meta_path_put(struct meta_catalog *c, const char *text, uint64_t *ret_id, st
 
 	db_lock(c);
 	rc = db_each(c, err, db_id, &id, "SELECT id FROM path WHERE text = ?", "s", text);
-	if (rc == 0 && !id)
-		rc = ADD(c, err, &id, "INSERT INTO path (text) VALUES (?)", "s", text);
+	if (rc == 0 && !id) {
+		rc = db_take_path(c, &id, err);
+		if (rc == 0)
+			rc = db_run(c, err, "INSERT INTO path (id, text) VALUES (?, ?)", "is", id, text);
+	}
 	db_unlock(c);
 	if (rc == 0)
 		*ret_id = id;
@@ -184,31 +194,53 @@ int meta_path_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *a
 	return found(&w, rc, "path", id, err);
 }
 
-int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology, uint64_t *ret_id,
+static int find_view(struct meta_catalog *c, uint64_t version, const char *topology, uint64_t *ret_id, struct sc_err *err)
+{
+	*ret_id = 0;
+	return db_each(c, err, db_id, ret_id, "SELECT id FROM view WHERE version = ? AND topology = ?", "is", version, topology);
+}
+
+int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology, uint32_t ranks, uint64_t *ret_id,
 		  struct sc_err *err)
 {
-	uint64_t id = 0;
+	uint64_t id;
 	int rc;
 
 	db_lock(c);
-	rc = db_each(c, err, db_id, &id, "SELECT id FROM view WHERE version = ? AND topology = ?", "is", version,
-		     topology);
-	if (rc == 0 && !id)
-		rc = ADD(c, err, &id, "INSERT INTO view (version, topology) VALUES (?, ?)", "is", version,
-			 topology);
+	rc = find_view(c, version, topology, &id, err);
+	if (rc == 0 && !id) {
+		rc = db_take_view(c, ranks, &id, err);
+		if (rc == 0)
+			rc = db_run(c, err, "INSERT INTO view (id, version, topology) VALUES (?, ?, ?)", "iis", id, version, topology);
+	}
 	db_unlock(c);
 	if (rc == 0)
 		*ret_id = id;
 	return rc;
 }
 
-int meta_view_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
-		  struct sc_err *err)
+int meta_view_own(struct meta_catalog *c, uint64_t version, uint64_t *ret_id, struct sc_err *err)
 {
-	struct walk_arg w = {.fn.text = fn, .arg = arg};
-	int rc = db_each(c, err, on_text, &w, "SELECT version, topology, '' FROM view WHERE id = ?", "i", id);
+	int rc = find_view(c, version, "", ret_id, err);
 
-	return found(&w, rc, "view", id, err);
+	return rc < 0 || *ret_id ? rc : sc_fail(err, SC_E_NOT_FOUND, "catalog: version %" PRIu64 " has no view", version);
+}
+
+static int on_view(void *arg, sqlite3_stmt *row)
+{
+	struct walk_arg *w = arg;
+	struct meta_view_row v = {.id = U64(row, 0), .version = U64(row, 1), .topology = db_text(row, 2)};
+
+	w->found = true;
+	return w->fn.view(w->arg, &v);
+}
+
+int meta_view_at(struct meta_catalog *c, uint64_t place, meta_view_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk_arg w = {.fn.view = fn, .arg = arg};
+	int rc = db_each(c, err, on_view, &w, "SELECT id, version, topology FROM view WHERE id >= ? ORDER BY id LIMIT 1", "i", place);
+
+	return found(&w, rc, "view at", place, err);
 }
 
 /* --- versions --- */

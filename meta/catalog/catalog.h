@@ -19,8 +19,7 @@ struct meta_catalog;
 
 #define META_SHARED INT64_C(-1)	/* the "rank" of files of the job itself */
 
-/** Opens the database and brings its schema up to date (user_version).  An empty one, or none, is
- *  made only if `may_be_new`. */
+/** Opens the database; one of another version is refused.  An empty one, or none, is made only if `may_be_new`. */
 int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **ret, struct sc_err *err);
 struct meta_catalog *meta_catalog_close(struct meta_catalog *c);
 
@@ -81,6 +80,11 @@ struct meta_set_blob_row {
 
 enum meta_work_kind { META_WORK_FILE, META_WORK_DIR, META_WORK_LINK, META_WORK_GONE };
 
+struct meta_view_row {
+	uint64_t id, version;
+	const char *topology;	/* '': the version's own */
+};
+
 struct meta_work_row {
 	uint64_t id;		/* the blob's */
 	uint64_t job;
@@ -121,6 +125,7 @@ typedef int meta_version_fn(void *arg, const struct meta_version_row *row);
 typedef int meta_set_fn(void *arg, const struct meta_set_row *row);
 typedef int meta_set_blob_fn(void *arg, const struct meta_set_blob_row *row);
 typedef int meta_work_fn(void *arg, const struct meta_work_row *row);
+typedef int meta_view_fn(void *arg, const struct meta_view_row *row);
 typedef int meta_dataset_fn(void *arg, const struct meta_dataset_row *row);
 typedef int meta_data_source_fn(void *arg, const struct meta_data_source_row *row);
 typedef int meta_text_fn(void *arg, uint64_t id, const char *text, const char *more);
@@ -257,14 +262,17 @@ int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err);
 int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,
 		   struct sc_err *err);
 
-/** Finds or adds; ids are numbers of nodeids. */
+/** Finds or adds; ids are numbers of nodeids (numbers.c), and the functions that add answer SC_E_LIMIT when none is left. */
 int meta_path_put(struct meta_catalog *c, const char *text, uint64_t *ret_id, struct sc_err *err);
 int meta_path_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
 		  struct sc_err *err);
-int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology, uint64_t *ret_id,
+/** A version at a topology ('': its own) takes a place for each of its ranks; its id is the last of them. */
+int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology, uint32_t ranks, uint64_t *ret_id,
 		  struct sc_err *err);
-/** id: the version, text: the topology. */
-int meta_view_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
-		  struct sc_err *err);
+int meta_view_own(struct meta_catalog *c, uint64_t version, uint64_t *ret_id, struct sc_err *err);
+/** The view whose id is the next from `place` on: the only one that can have it. */
+int meta_view_at(struct meta_catalog *c, uint64_t place, meta_view_fn *fn, void *arg, struct sc_err *err);
+/** No kernel remembers anything: numbers of removed jobs may be given again. */
+int meta_mount_begins(struct meta_catalog *c, struct sc_err *err);
 
 #endif

@@ -2,6 +2,9 @@
 /* Blobs: their sealing, hashes and health, who uses them, and which of them nobody does. */
 #include "meta/catalog/db_i.h"
 
+#include <inttypes.h>
+
+#include "meta/base/limits.h"
 #include "meta/base/mem.h"
 
 /* of a blob: no dataset has it */
@@ -20,7 +23,14 @@ struct blob_walk {
 
 int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err)
 {
-	return ADD(c, err, ret_id, "INSERT INTO blob (bytes) VALUES (0)", "");
+	int rc;
+
+	db_lock(c);
+	rc = db_take_blob(c, ret_id, err);
+	if (rc == 0)
+		rc = meta_blob_adopt(c, *ret_id, err);
+	db_unlock(c);
+	return rc;
 }
 
 int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, struct sc_err *err)
@@ -207,6 +217,8 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 {
+	if (blob >= SC_BLOBS_MAX)
+		return sc_fail(err, SC_E_LIMIT, "blob %" PRIu64 ": a store has none beyond %" PRIu64, blob, SC_BLOBS_MAX - 1);
 	return db_run(c, err, "INSERT INTO blob (id, bytes) VALUES (?, 0)", "i", blob);
 }
 

@@ -33,10 +33,11 @@ EMBED(meta_schema4_sql, "schema4.sql");
 EMBED(meta_schema5_sql, "schema5.sql");
 EMBED(meta_schema6_sql, "schema6.sql");
 EMBED(meta_schema7_sql, "schema7.sql");
+EMBED(meta_schema8_sql, "schema8.sql");
 
-/* Step i brings a database from user_version i to i + 1. */
+/* A new database is brought from user_version 0 to VERSION_NOW, by one of them after the other. */
 static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql, meta_schema3_sql, meta_schema4_sql,
-					  meta_schema5_sql, meta_schema6_sql, meta_schema7_sql};
+					  meta_schema5_sql, meta_schema6_sql, meta_schema7_sql, meta_schema8_sql};
 #define VERSION_NOW ((int)(sizeof(migrations) / sizeof(*migrations)))
 
 struct meta_catalog {
@@ -86,6 +87,9 @@ static int migrate(struct meta_catalog *c, const char *path, bool may_be_new, st
 	if (rc == 0 && version > VERSION_NOW)
 		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, this program knows %d: use a newer one",
 			       path, version, VERSION_NOW);
+	if (rc == 0 && version && version < VERSION_NOW)
+		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, of an older build: copy its jobs out "
+			       "with that one, and import them into a new store", path, version);
 	while (rc == 0 && version < VERSION_NOW) {
 		char set[64];
 

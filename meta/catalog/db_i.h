@@ -22,6 +22,13 @@ uint64_t db_last_id(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);
 void db_unlock(struct meta_catalog *c);
 
+/** numbers.c: a number for a new row, which the caller inserts in the same transaction or under the same lock.
+ *  Errors: SC_E_LIMIT, they are used up. */
+int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
+int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
+int db_take_view(struct meta_catalog *c, uint32_t ranks, uint64_t *ret, struct sc_err *err);
+int db_take_job(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
+
 const char *db_text(sqlite3_stmt *row, int column); /* never NULL */
 #define U64(row, i) ((uint64_t)sqlite3_column_int64((row), (i)))
 

@@ -3,8 +3,8 @@
 -- its blob sets; a blob set is its tensors and one row a rank file.  Files of ranks, their sizes
 -- and their contents follow from these.
 --
--- Ids are never used again (AUTOINCREMENT): nodeids and file handles are made of them, and a
--- kernel may remember one for longer than a row lives.
+-- Ids are never used again (AUTOINCREMENT), but those of jobs: nodeids are made of some, and a kernel may
+-- remember one for longer than a row lives (numbers.c).
 
 CREATE TABLE layout (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,

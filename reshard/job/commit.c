@@ -382,9 +382,7 @@ static int transact(struct commit *c, uint64_t *ret_view)
 	if (rc == 0)
 		rc = rs_save_version(c->s, c->job, c->version, c->head ? c->head->version->id : 0, "commit", c->err);
 	if (rc == 0)
-		rc = meta_view_put(c->s->catalog, c->version->id, "", ret_view, c->err);
-	if (rc == 0 && *ret_view >= SC_VIEWS_MAX)
-		rc = sc_fail(c->err, SC_E_LIMIT, "this store has made %u views: start a new one", SC_VIEWS_MAX);
+		rc = meta_view_put(c->s->catalog, c->version->id, "", c->topo.ranks, ret_view, c->err);
 	if (rc == 0)
 		rc = meta_work_clear(c->s->catalog, c->job->id, c->err);
 	return meta_catalog_end(c->s->catalog, rc, c->err);

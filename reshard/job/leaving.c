@@ -89,13 +89,13 @@ int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct 
 	return rc;
 }
 
-struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t id)
+struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place)
 {
 	struct rs_view *view = NULL;
 
 	(void)pthread_mutex_lock(&s->lock);
 	for (size_t i = 0; !view && i < s->leaving.nr; i++)
-		if (s->leaving.at[i].view->id == id)
+		if (rs_view_has(s->leaving.at[i].view, place))
 			view = rs_view_ref(s->leaving.at[i].view);
 	(void)pthread_mutex_unlock(&s->lock);
 	return view;

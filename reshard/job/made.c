@@ -93,7 +93,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 		(void)pthread_mutex_unlock(&s->making);
 		return true;
 	}
-	rc = rs_path_id(s, file, &path_id, &err);
+	rc = rs_path_id(view->job, file, &path_id, &err);
 	if (rc == 0)
 		rc = rs_path_text(s, path_id, &made.path, &err);
 	if (rc == 0)

@@ -178,7 +178,7 @@ static int on_rank_file(void *arg, const char *file, const char *logical)
 
 	if (strcmp(logical, l->set->file) != 0)
 		return 0;
-	rc = rs_path_id(l->p->s, file, &b.path_id, l->p->err);
+	rc = rs_path_id(l->p->job, file, &b.path_id, l->p->err);
 	if (rc == 0)
 		rc = rs_path_text(l->p->s, b.path_id, &b.path, l->p->err);
 	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->p->err) : 0;

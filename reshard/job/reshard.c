@@ -93,9 +93,7 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 	if (rc == 0) {
 		rc = rs_save_version(s, job, v, parent, made_by, err);
 		if (rc == 0)
-			rc = meta_view_put(s->catalog, v->id, "", &id, err);
-		if (rc == 0 && id >= SC_VIEWS_MAX)
-			rc = sc_fail(err, SC_E_LIMIT, "this store has made %u views: start a new one", SC_VIEWS_MAX);
+			rc = meta_view_put(s->catalog, v->id, "", topo->ranks, &id, err);
 		/* folders of ranks that may be gone */
 		if (rc == 0)
 			rc = meta_work_clear(s->catalog, job->id, err);

@@ -195,8 +195,6 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 		return sc_fail(err, SC_E_COMMAND, "a job's name does not begin with '.', found '%s'", name);
 	if (strlen(name) > SC_NAME_BYTES_MAX)
 		return sc_fail(err, SC_E_NAME, "a job's name has at most %d bytes", SC_NAME_BYTES_MAX);
-	if (s->jobs.nr >= SC_JOBS_MAX)
-		return sc_fail(err, SC_E_LIMIT, "more than %u jobs", SC_JOBS_MAX);
 	rc = meta_job_add(s->catalog, &row, &row.id, err);
 	if (rc < 0)
 		return rc;
@@ -379,8 +377,9 @@ static int paths_add(struct rs_service *s, uint64_t id, const char *text, struct
 	return rc;
 }
 
-int rs_path_id(struct rs_service *s, const char *path, uint64_t *ret, struct sc_err *err)
+int rs_path_id(struct rs_job *job, const char *path, uint64_t *ret, struct sc_err *err)
 {
+	struct rs_service *s = job->service;
 	uint64_t id;
 	int rc;
 
@@ -389,10 +388,10 @@ int rs_path_id(struct rs_service *s, const char *path, uint64_t *ret, struct sc_
 	(void)pthread_mutex_unlock(&s->lock);
 	if (!id) {
 		rc = meta_path_put(s->catalog, path, &id, err);
-		if (rc == 0 && id >= SC_PATHS_MAX)
-			rc = sc_fail(err, SC_E_LIMIT, "more than %u different paths in this store", SC_PATHS_MAX);
 		if (rc == 0)
 			rc = paths_add(s, id, path, err);
+		if (rc == SC_E_LIMIT)
+			rs_job_refused(job, path, err);
 		if (rc < 0)
 			return rc;
 	}
@@ -461,6 +460,8 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 		rc = rs_blobs_new(&s->store, &s->blobs, err);
 	if (rc == 0)
 		rc = load_jobs(s, err);
+	if (rc == 0 && !o->keep_garbage && !o->takes_over)
+		rc = meta_mount_begins(s->catalog, err);
 	if (rc == 0 && !o->keep_garbage)
 		rc = rs_garbage(s, err);
 	if (rc == 0 && !o->keep_garbage)

@@ -43,6 +43,7 @@ struct rs_options {
 	const struct rs_events *events;	/* NULL: nobody listens */
 	bool quiet_worker;		/* no background work: rs_service_work() does it */
 	bool keep_garbage;		/* fsck looks at it first */
+	bool takes_over;		/* of a daemon that died: the kernel remembers its numbers */
 	bool rebuild;			/* for rs_rebuild(): a new catalog, STORE/scalai.db.new, over blobs */
 	int64_t scrub_every_s;		/* each blob is read again so often; 0: never */
 	uint64_t scrub_bytes_per_s;	/* 0: no limit */
@@ -172,10 +173,16 @@ int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word,
 /** Is this what the job's ranks see now?  Is it a version's own presentation (not .v, .as)? */
 bool rs_view_is_head(const struct rs_view *view);
 bool rs_view_is_own(const struct rs_view *view);
-int rs_view_by_id(struct rs_service *s, uint64_t id, struct rs_view **ret, struct sc_err *err);
+/** What `as` shows, for this caller alone: it has no number, and nobody finds it again. */
+int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
+		    struct sc_err *err);
+/** The view that has a place: nodeids are made of them, and a view has one for each of its ranks. */
+int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err);
+bool rs_view_has(const struct rs_view *view, uint64_t place);
+uint64_t rs_view_place(const struct rs_view *view, uint32_t rank);
+uint32_t rs_view_rank(const struct rs_view *view, uint64_t place);
 struct rs_view *rs_view_ref(struct rs_view *view);
 void rs_view_unref(struct rs_service *s, struct rs_view *view);
-uint64_t rs_view_id(const struct rs_view *view);
 /** The name of the first axis: `AXIS=1` is the topology of one rank. */
 const char *rs_view_first_axis(const struct rs_view *view);
 struct rs_job *rs_view_job(const struct rs_view *view);
@@ -286,7 +293,8 @@ void rs_tree_unlock(struct rs_job *job);
 
 /* --- numbers of paths, for nodeids --- */
 
-int rs_path_id(struct rs_service *s, const char *path, uint64_t *ret, struct sc_err *err);
+/** The number of a path of this job, whose `error` says so when there is none left. */
+int rs_path_id(struct rs_job *job, const char *path, uint64_t *ret, struct sc_err *err);
 /** The text of a path's number; lives as long as the service. */
 int rs_path_text(struct rs_service *s, uint64_t id, const char **ret, struct sc_err *err);
 

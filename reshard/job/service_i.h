@@ -366,7 +366,7 @@ void rs_views_leave(struct rs_service *s, uint64_t version);
 /** Nobody opens any more what was dropped; at the end, and where space is needed. */
 void rs_views_left(struct rs_service *s);
 /** A reference to such a view, by its number; NULL: there is none. */
-struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t id);
+struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place);
 /** Adds the blobs that such opens may need, in order. */
 int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err);
 int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,

@@ -63,6 +63,39 @@ int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, st
 	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
 }
 
+int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
+		     struct sc_err *err)
+{
+	struct rs_view *own = NULL;
+	uint64_t id;
+	int rc = rs_view_named(s, job, word, &own, err);
+
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, own->version->id, own->topo.text, own->topo.ranks, &id, err);
+	rs_view_unref(s, own);
+	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
+}
+
+struct each_nr {
+	int (*each)(void *arg, uint64_t nr);
+	void *arg;
+};
+
+static int on_nr(void *arg, const struct meta_version_row *row)
+{
+	const struct each_nr *e = arg;
+
+	return e->each(e->arg, row->nr);
+}
+
+int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void *arg, uint64_t nr),
+		     void *arg, struct sc_err *err)
+{
+	struct each_nr e = {each, arg};
+
+	return meta_version_each(s->catalog, job->id, on_nr, &e, err);
+}
+
 /* A name that is no number, and may be a folder's (.v/TAG). */
 static int check_tag(const char *tag, struct sc_err *err)
 {

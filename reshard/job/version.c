@@ -350,10 +350,21 @@ void rs_view_unref(struct rs_service *s, struct rs_view *view)
 		view_free(view);
 }
 
-static struct rs_view *find_view(struct rs_service *s, uint64_t id)
+/* Is this one of the places that a view of so many ranks has, the last of which is `id`? */
+static bool has_place(uint64_t id, uint32_t ranks, uint64_t place)
+{
+	return place <= id && id - place < ranks;
+}
+
+bool rs_view_has(const struct rs_view *view, uint64_t place)
+{
+	return has_place(view->id, view->topo.ranks, place);
+}
+
+static struct rs_view *find_view(struct rs_service *s, uint64_t place)
 {
 	for (struct rs_view **at = &s->views; *at; at = &(*at)->next)
-		if ((*at)->id == id) {
+		if (rs_view_has(*at, place)) {
 			struct rs_view *v = *at;
 
 			*at = v->next;
@@ -422,8 +433,8 @@ void rs_view_forget(struct rs_service *s, uint64_t version)
 	}
 }
 
-/* A view of a version at a topology: '' is its own. */
-static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id,
+/* A view of a version at a topology ('' is its own), which must have this place. */
+static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id, uint64_t place,
 		     struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_version *v = NULL;
@@ -438,11 +449,12 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 		rc = sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " has no job", version);
 	if (rc == 0)
 		rc = meta_topology_parse(v->layout, *topology ? topology : v->topo.text, &topo, err);
-	if (rc < 0) {
+	if (rc == 0 && !has_place(id, topo.ranks, place))
+		rc = sc_fail(err, SC_E_NOT_FOUND, "no view has the place %" PRIu64, place);
+	if (rc == 0)
+		rc = rs_view_new(job, v, id, &topo, ret, err);
+	else
 		rs_version_unref(v);
-		return rc;
-	}
-	rc = rs_view_new(job, v, id, &topo, ret, err);
 	meta_topology_done(&topo);
 	if (rc == 0) {
 		(*ret)->own = !*topology;
@@ -452,47 +464,47 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 }
 
 struct view_row {
-	uint64_t version;
+	uint64_t id, version;
 	char topology[SC_COMMAND_BYTES_MAX + 1];
 };
 
-static int on_view(void *arg, uint64_t version, const char *topology, const char *unused)
+static int on_view(void *arg, const struct meta_view_row *found)
 {
 	struct view_row *row = arg;
 
-	(void)unused;
-	row->version = version;
-	(void)snprintf(row->topology, sizeof(row->topology), "%s", topology);
+	row->id = found->id;
+	row->version = found->version;
+	(void)snprintf(row->topology, sizeof(row->topology), "%s", found->topology);
 	return 0;
 }
 
-int rs_view_by_id(struct rs_service *s, uint64_t id, struct rs_view **ret, struct sc_err *err)
+int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_view *view;
 	struct view_row row;
 	int rc;
 
 	(void)pthread_mutex_lock(&s->lock);
-	view = find_view(s, id);
+	view = find_view(s, place);
 	(void)pthread_mutex_unlock(&s->lock);
 	if (view) {
 		*ret = view;
 		return 0;
 	}
-	rc = meta_view_get(s->catalog, id, on_view, &row, err);
+	rc = meta_view_at(s->catalog, place, on_view, &row, err);
 	if (rc == 0)
-		rc = make_view(s, row.version, row.topology, id, ret, err);
-	return rc == SC_E_NOT_FOUND && (*ret = rs_view_leaving(s, id)) ? 0 : rc;
+		rc = make_view(s, row.version, row.topology, row.id, place, ret, err);
+	return rc == SC_E_NOT_FOUND && (*ret = rs_view_leaving(s, place)) ? 0 : rc;
 }
 
 int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
 		 struct sc_err *err)
 {
 	uint64_t id;
-	int rc = meta_view_put(s->catalog, version, "", &id, err);
+	int rc = meta_view_own(s->catalog, version, &id, err);
 
 	(void)job;
-	return rc < 0 ? rc : rs_view_by_id(s, id, ret, err);
+	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
 
 int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret, struct sc_err *err)
@@ -500,19 +512,6 @@ int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret,
 	(void)s;
 	*ret = rs_job_head(job);
 	return *ret ? 0 : sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet; write ranks, then commit");
-}
-
-int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
-		     struct sc_err *err)
-{
-	struct rs_view *own = NULL;
-	uint64_t id;
-	int rc = rs_view_named(s, job, word, &own, err);
-
-	if (rc == 0)
-		rc = meta_view_put(s->catalog, own->version->id, own->topo.text, &id, err);
-	rs_view_unref(s, own);
-	return rc < 0 ? rc : rs_view_by_id(s, id, ret, err);
 }
 
 bool rs_view_is_head(const struct rs_view *view)
@@ -531,35 +530,44 @@ bool rs_view_is_own(const struct rs_view *view)
 	return view->own;
 }
 
-int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
-	       struct sc_err *err)
+int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
+		    struct sc_err *err)
 {
-	struct rs_view *head = rs_job_head(job), *made = NULL;
 	struct meta_topology topo = {0};
-	uint64_t id;
-	int rc;
+	struct rs_view *head = NULL;
+	int rc = rs_view_head(s, job, &head, err);
 
-	if (!head)
-		return sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet");
-	rc = meta_topology_parse(head->version->layout, topology, &topo, err);
-	/* it must be good before it gets a number */
+	if (rc == 0)
+		rc = meta_topology_parse(head->version->layout, topology, &topo, err);
 	if (rc == 0) {
 		(void)__atomic_add_fetch(&head->version->refs, 1, __ATOMIC_RELAXED);
-		rc = rs_view_new(job, head->version, 0, &topo, &made, err);
+		rc = rs_view_new(job, head->version, 0, &topo, ret, err);
 	}
-	if (rc == 0)
-		rc = meta_view_put(s->catalog, head->version->id, topo.text, &id, err);
-	if (rc == 0)
-		rc = rs_view_by_id(s, id, ret, err);
-	rs_view_unref(s, made);
 	meta_topology_done(&topo);
 	rs_view_unref(s, head);
 	return rc;
 }
 
-uint64_t rs_view_id(const struct rs_view *view)
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret, struct sc_err *err)
 {
-	return view->id;
+	struct rs_view *good = NULL; /* before it gets a number */
+	uint64_t id;
+	int rc = rs_view_present(s, job, topology, &good, err);
+
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, good->version->id, good->topo.text, good->topo.ranks, &id, err);
+	rs_view_unref(s, good);
+	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
+}
+
+uint64_t rs_view_place(const struct rs_view *view, uint32_t rank)
+{
+	return view->id - rank;
+}
+
+uint32_t rs_view_rank(const struct rs_view *view, uint64_t place)
+{
+	return (uint32_t)(view->id - place);
 }
 
 const char *rs_view_first_axis(const struct rs_view *view)
@@ -577,24 +585,4 @@ struct rs_job *rs_view_job(const struct rs_view *view)
 int64_t rs_view_made_ns(const struct rs_view *view)
 {
 	return view->version->made_ns;
-}
-
-struct each_nr {
-	int (*each)(void *arg, uint64_t nr);
-	void *arg;
-};
-
-static int on_nr(void *arg, const struct meta_version_row *row)
-{
-	const struct each_nr *e = arg;
-
-	return e->each(e->arg, row->nr);
-}
-
-int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void *arg, uint64_t nr),
-		     void *arg, struct sc_err *err)
-{
-	struct each_nr e = {each, arg};
-
-	return meta_version_each(s->catalog, job->id, on_nr, &e, err);
 }

@@ -31,7 +31,7 @@ static int add_row(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 {
 	struct rs_work w = {.kind = kind, .blob = *blob, .mode = owner->mode, .uid = owner->uid, .gid = owner->gid,
 			    .mtime_ns = sc_now_wall_ns()};
-	int rc = rs_path_id(s, path, &w.path_id, err);
+	int rc = rs_path_id(job, path, &w.path_id, err);
 
 	if (rc == 0)
 		rc = rs_path_text(s, w.path_id, &w.path, err);
@@ -351,13 +351,13 @@ struct moves {
 	bool leaves_mark;
 };
 
-static int add_move(struct rs_service *s, struct moves *m, const struct rs_work *w, const char *new_path, struct sc_err *err)
+static int add_move(struct rs_job *job, struct moves *m, const struct rs_work *w, const char *new_path, struct sc_err *err)
 {
 	struct rs_work to = *w;
-	int rc = rs_path_id(s, new_path, &to.path_id, err);
+	int rc = rs_path_id(job, new_path, &to.path_id, err);
 
 	if (rc == 0)
-		rc = rs_path_text(s, to.path_id, &to.path, err);
+		rc = rs_path_text(job->service, to.path_id, &to.path, err);
 	if (rc < 0)
 		return rc;
 	if (sc_vec_grow((void **)&m->rows.at, m->rows.nr, &m->rows.room, sizeof(*m->rows.at)) < 0)
@@ -427,7 +427,7 @@ static int rename_dir(struct rs_service *s, struct rs_job *job, struct moves *m,
 		    w->kind == META_WORK_GONE)
 			continue;
 		sc_buf_printf(&to, "%s%s", new_path, w->path + n);
-		rc = to.failed ? sc_nomem(err) : add_move(s, m, w, to.text, err);
+		rc = to.failed ? sc_nomem(err) : add_move(job, m, w, to.text, err);
 		sc_buf_done(&to);
 	}
 	sc_vec_done(&rows);
@@ -443,7 +443,7 @@ static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m
 	if (rc >= 0)
 		rc = row_at(job, m->rank, path, &w) ? 0 : sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
 	if (rc == 0)
-		rc = add_move(s, m, &w, new_path, err);
+		rc = add_move(job, m, &w, new_path, err);
 	m->leaves_mark = committed > 0;
 	m->gone = (struct rs_work){.kind = META_WORK_GONE, .path = w.path, .path_id = w.path_id, .mtime_ns = sc_now_wall_ns()};
 	return rc < 0 ? rc : move(s, job, m, err);

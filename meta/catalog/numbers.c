@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gives the numbers that nodeids are made of (fs/node.h).  A kernel remembers a nodeid for as long as it likes, also
+ * when the daemon was replaced: no number is given twice while a kernel could remember it.
+ *
+ *     path, blob   once in the life of a store
+ *     view         likewise: a place for each of its ranks, of which `id` is the last
+ *     job          once in a mount: the next mount's kernel remembers none, and gives those of removed jobs again
+ *
+ * sqlite_sequence has the last one of each table.
+ */
+#include "meta/catalog/db_i.h"
+
+#include <inttypes.h>
+
+#include "meta/base/limits.h"
+
+/* The last of `nr` new numbers of a table; the caller inserts it, under the same lock. */
+static int take(struct meta_catalog *c, const char *table, uint64_t nr, uint64_t end, uint64_t *ret_last,
+		struct sc_err *err)
+{
+	uint64_t last = 0;
+	int rc = db_each(c, err, db_id, &last, "SELECT seq FROM sqlite_sequence WHERE name = ?", "s", table);
+
+	if (rc == 0 && (last >= end || nr >= end - last))
+		return sc_fail(err, SC_E_LIMIT, "this store has used up its %" PRIu64 " numbers for %ss: start a new "
+			       "store", end - 1, table);
+	*ret_last = last + nr;
+	return rc;
+}
+
+int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
+{
+	return take(c, "path", 1, SC_PATHS_MAX, ret, err);
+}
+
+int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
+{
+	return take(c, "blob", 1, SC_BLOBS_MAX, ret, err);
+}
+
+int db_take_view(struct meta_catalog *c, uint32_t ranks, uint64_t *ret, struct sc_err *err)
+{
+	return take(c, "view", ranks, SC_PLACES_MAX, ret, err);
+}
+
+static int on_job_number(void *arg, sqlite3_stmt *row)
+{
+	uint64_t *n = arg;
+
+	n[0] = U64(row, 0);
+	n[1] = U64(row, 1);
+	return 0;
+}
+
+int db_take_job(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
+{
+	uint64_t n[2] = {0}, id = 0, used = 1;
+	int rc = db_each(c, err, on_job_number, n, "SELECT given, before_mount FROM job_number", "");
+
+	while (rc == 0 && used) {
+		if (n[0] - n[1] >= SC_JOBS_MAX - 1)
+			return sc_fail(err, SC_E_LIMIT, "this mount has made %u jobs and has no number for another "
+				       "one: unmount the store and mount it again", SC_JOBS_MAX - 1);
+		id = n[0]++ % (SC_JOBS_MAX - 1) + 1;
+		used = 0;
+		rc = db_each(c, err, db_id, &used, "SELECT id FROM job WHERE id = ?", "i", id);
+	}
+	if (rc == 0)
+		rc = db_run(c, err, "UPDATE job_number SET given = ?", "i", n[0]);
+	if (rc == 0)
+		*ret = id;
+	return rc;
+}
+
+int meta_mount_begins(struct meta_catalog *c, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE job_number SET before_mount = given WHERE before_mount <> given", "");
+}
