@@ -343,7 +343,7 @@ static int on_set(void *arg, sqlite3_stmt *row)
 		.kind = (enum meta_set_kind)U64(row, 3), .layout = U64(row, 4), .topology = db_text(row, 5),
 		.tensors = db_text(row, 6), .metadata = (const char *)sqlite3_column_text(row, 7),
 		.verified = (enum meta_verified)U64(row, 8), .report = db_text(row, 9),
-		.skew = (uint32_t)U64(row, 10)};
+		.skew = (uint32_t)U64(row, 10), .layers = (uint32_t)U64(row, 11), .experts = (uint32_t)U64(row, 12)};
 
 	return w->fn.set(w->arg, &set);
 }
@@ -354,7 +354,7 @@ int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn,
 	struct walk_arg w = {.fn.set = fn, .arg = arg};
 
 	return db_each(c, err, on_set, &w, "SELECT id, job, file, kind, layout, topology, tensors, metadata, "
-					   "verified, report, skew FROM blob_set JOIN version_set ON id = blob_set "
+					   "verified, report, skew, layers, experts FROM blob_set JOIN version_set ON id = blob_set "
 					   "WHERE version = ? ORDER BY kind, file", "i", version);
 }
 
@@ -362,9 +362,9 @@ int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_
 		 struct sc_err *err)
 {
 	return ADD(c, err, ret_id, "INSERT INTO blob_set (job, file, kind, layout, topology, tensors, metadata, "
-				   "verified, report) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", "isiisssis", row->job,
-		   row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors, row->metadata,
-		   (uint64_t)row->verified, row->report);
+				   "verified, report, layers, experts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		   "isiisssisii", row->job, row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors,
+		   row->metadata, (uint64_t)row->verified, row->report, (uint64_t)row->layers, (uint64_t)row->experts);
 }
 
 int meta_set_set_verified(struct meta_catalog *c, uint64_t set, enum meta_verified verified,

@@ -68,6 +68,7 @@ struct meta_set_row {
 	uint64_t layout;
 	const char *topology, *tensors, *metadata;
 	uint32_t skew;			/* read only: of lines of `tensors` without one, as sets from before version 7 have */
+	uint32_t layers, experts;	/* of the whole version for which it was written, 0: its tensors tell */
 	enum meta_verified verified;
 	const char *report;
 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps: match every name; count layers of every chunk; count experts; group by logical name and
- * find each group's type and shape; then present the result at the same topology and compare it
- * with what was written.  That comparison finds missing and extra tensors, wrong coordinates,
- * wrong padding and rules of wrong shape.
+ * find each group's type and shape; then infer_check.c presents the result at the same topology and
+ * compares it with what was written.
  */
-#include "meta/model/infer.h"
+#include "meta/model/count.h"
+#include "meta/model/infer_i.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,9 +36,10 @@ struct row {
 struct infer {
 	const struct meta_layout *layout;
 	const struct meta_topology *topo;
-	const struct meta_written *written;
+	struct meta_written *written;
 	size_t nr;
 	const struct meta_state *known;
+	struct meta_counts counts;	/* what `known` tells */
 	struct meta_state *state;
 	struct sc_err *err;
 	struct sc_arena arena;
@@ -46,7 +47,7 @@ struct infer {
 	struct row *rows;
 	uint32_t *chunk_layers, *starts;
 	uint32_t layers;
-	bool has_local;
+	bool has_local, has_experts;	/* {L}, {E}: numbers that the count of all decides */
 	struct {
 		struct group **at;
 		size_t nr, room;
@@ -126,6 +127,7 @@ static int match_rows(struct infer *n)
 			if (*c < layer->number + 1)
 				*c = layer->number + 1;
 		}
+		n->has_experts |= meta_caps_find(&name->caps, META_CAP_E) != NULL;
 		layer = meta_caps_find(&name->caps, META_CAP_G);
 		if (layer && n->layers < layer->number + 1)
 			n->layers = layer->number + 1;
@@ -139,13 +141,34 @@ static void stages_text(struct sc_buf *buf, const uint32_t *at, uint32_t nr, uin
 		sc_buf_printf(buf, "%s%u", i ? "+" : "", at ? at[i] : even);
 }
 
+static int refuse_stages(struct infer *n, uint32_t most)
+{
+	const struct meta_topology *t = n->topo;
+	struct sc_buf found = {0}, want = {0};
+	int rc;
+
+	stages_text(&found, n->chunk_layers, t->chunks, 0);
+	stages_text(&want, t->nr_stages ? t->stages : NULL, t->chunks, most);
+	rc = sc_fail(n->err, SC_E_STATE, "stages hold %s layers, topology '%s' means %s",
+		     found.text ? found.text : "", t->text, want.text ? want.text : "");
+	sc_buf_done(&found);
+	sc_buf_done(&want);
+	return rc;
+}
+
+/* Layers of each chunk, where ranks number them on their own: those that were written and those that are known. */
 static int count_layers(struct infer *n)
 {
 	const struct meta_topology *t = n->topo;
+	struct sc_err uneven;
 	uint32_t most = 0;
 	uint64_t sum = 0;
 	bool good = true;
 
+	if (n->counts.layers && meta_topology_starts(t, n->counts.layers, n->starts, &uneven) == 0)
+		for (uint32_t c = 0; c < t->chunks; c++)
+			if (n->chunk_layers[c] < n->starts[c + 1] - n->starts[c])
+				n->chunk_layers[c] = n->starts[c + 1] - n->starts[c];
 	for (uint32_t c = 0; c < t->chunks; c++) {
 		sum += n->chunk_layers[c];
 		if (n->chunk_layers[c] > most)
@@ -153,21 +176,23 @@ static int count_layers(struct infer *n)
 	}
 	for (uint32_t c = 0; c < t->chunks; c++)
 		good = good && n->chunk_layers[c] == (t->nr_stages ? t->stages[c] : most);
-	if (n->has_local && !good) {
-		struct sc_buf found = {0}, want = {0};
-		int rc;
-
-		stages_text(&found, n->chunk_layers, t->chunks, 0);
-		stages_text(&want, t->nr_stages ? t->stages : NULL, t->chunks, most);
-		rc = sc_fail(n->err, SC_E_STATE, "stages hold %s layers, topology '%s' means %s",
-			     found.text ? found.text : "", t->text, want.text ? want.text : "");
-		sc_buf_done(&found);
-		sc_buf_done(&want);
-		return rc;
-	}
+	if (!good)
+		return refuse_stages(n, most);
+	if (n->layers < n->counts.layers)
+		n->layers = n->counts.layers;
 	if (sum > n->layers)
 		n->layers = (uint32_t)sum;
 	return n->layers ? meta_topology_starts(t, n->layers, n->starts, n->err) : 0;
+}
+
+/* What is numbered by its place is numbered in all that there is, also in files that were not written. */
+static int count(struct infer *n)
+{
+	int rc = 0;
+
+	if (n->known && (n->has_local || n->has_experts))
+		rc = meta_counts_state(&n->counts, n->layout, n->topo->pp > 1, n->known, n->err);
+	return rc < 0 || !n->has_local ? rc : count_layers(n);
 }
 
 /* The captures of a row with its layer made global. */
@@ -186,29 +211,16 @@ static void global_caps(const struct infer *n, size_t i, const uint32_t coords[S
 static struct experts *experts_of(struct infer *n, const struct meta_rule *rule,
 				  const struct meta_caps *caps)
 {
-	struct sc_buf buf = {0};
-	struct experts *x;
-	const char *key;
+	const char *key = meta_family_key(rule, caps, &n->arena);
+	struct experts *x = key ? sc_map_get(&n->families, key, strlen(key)) : NULL;
 
-	sc_buf_printf(&buf, "%u", rule->index);
-	for (uint16_t i = 0; i < caps->nr; i++) {
-		const struct meta_cap *c = &caps->at[i];
-
-		if (c->id == META_CAP_E || c->id == META_CAP_X)
-			continue;
-		if (c->is_number)
-			sc_buf_printf(&buf, "|%u=%u", c->id, c->is_empty ? UINT32_MAX : c->number);
-		else
-			sc_buf_printf(&buf, "|%u=%.*s", c->id, (int)c->bytes, c->text);
-	}
-	key = buf.failed ? NULL : sc_arena_copy(&n->arena, buf.text, buf.bytes);
-	x = key ? sc_map_get(&n->families, key, buf.bytes) : NULL;
-	if (key && !x) {
-		x = sc_arena_array(&n->arena, n->topo->ep, sizeof(uint32_t));
-		if (x && sc_map_put(&n->families, key, buf.bytes, x) < 0)
-			x = NULL;
-	}
-	sc_buf_done(&buf);
+	if (!key || x)
+		return x;
+	x = sc_arena_array(&n->arena, n->topo->ep, sizeof(uint32_t));
+	if (!x || sc_map_put(&n->families, key, strlen(key), x) < 0)
+		return NULL;
+	for (uint32_t k = 0; k < n->topo->ep; k++)
+		x->nr[k] = meta_counts_experts(&n->counts, rule, key) / n->topo->ep;
 	return x;
 }
 
@@ -437,6 +449,41 @@ static int flat_shape(struct infer *n, const struct group *g)
 	return rc;
 }
 
+/* Is a layer's or an expert's number another one now, where ranks number them on their own? */
+static int is_renumbered(struct infer *n, const struct meta_rule *r, const struct meta_caps *caps)
+{
+	const struct experts *x;
+	const char *key;
+
+	if (r->has_local && n->topo->chunks > 1 && n->layers != n->counts.layers)
+		return true;
+	if (!n->has_experts || n->topo->ep == 1 || !meta_expert_of(caps) || !meta_rule_spreads(r))
+		return false;
+	key = meta_family_key(r, caps, &n->arena);
+	x = key ? experts_of(n, r, caps) : NULL;
+	return x ? x->nr[0] * n->topo->ep != meta_counts_experts(&n->counts, r, key) : sc_nomem(n->err);
+}
+
+/* A file that stays as it was numbers as many layers and experts as there were. */
+static int check_numbers(struct infer *n, const struct meta_tensor *t)
+{
+	const char *plain = meta_tensor_plain(t, &n->arena);
+	const struct meta_rule *r;
+	struct meta_caps caps;
+	uint32_t at = 0;
+	int rc = 0;
+
+	if (!plain)
+		return sc_nomem(n->err);
+	while (rc == 0 && (n->has_local || n->has_experts) &&
+	       (r = meta_layout_next(n->layout, true, t->file, plain, &at, &caps)))
+		rc = is_renumbered(n, r, &caps);
+	if (rc <= 0)
+		return rc;
+	return sc_fail(n->err, SC_E_STATE, "'%s' was written when the ranks numbered fewer layers or experts, and its "
+		       "tensors would be others now: write it again, too", t->file);
+}
+
 /* Tensors of files that were not written stay; of those that were, all must be there again. */
 static int take_over(struct infer *n)
 {
@@ -453,99 +500,12 @@ static int take_over(struct infer *n)
 			continue;
 		if (sc_map_get(&written, t->file, strlen(t->file)))
 			rc = sc_fail(n->err, SC_E_STATE, "'%s' of the version before is on no rank", t->key);
-		else if (meta_state_add(n->state, t->key, strlen(t->key), t->dtype, &t->shape) < 0)
+		else
+			rc = check_numbers(n, t);
+		if (rc == 0 && meta_state_add(n->state, t->key, strlen(t->key), t->dtype, &t->shape) < 0)
 			rc = sc_nomem(n->err);
 	}
 	sc_map_done(&written);
-	return rc;
-}
-
-/* --- the result, presented, is what was written --- */
-
-static int check_stored(struct infer *n, const struct meta_written *w, const struct meta_stored *s,
-			const struct meta_state *state)
-{
-	const struct meta_tensor *t = &state->tensors[s->entry->tensor];
-	char a[200], b[200];
-
-	if (w->dtype == t->dtype && meta_shape_equal(&w->shape, &s->piece.shape))
-		return 0;
-	return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is %s %s, the rules make it %s %s", w->rank,
-		       w->file, w->name, meta_dtype_name(w->dtype), meta_shape_text(&w->shape, a, sizeof(a)),
-		       meta_dtype_name(t->dtype), meta_shape_text(&s->piece.shape, b, sizeof(b)));
-}
-
-static int check_rank(struct infer *n, const struct meta_view *view, uint32_t rank, size_t *at,
-		      const struct sc_map *files)
-{
-	struct meta_stored_list want = {0};
-	struct sc_arena arena = {0};
-	struct sc_map have = {0};
-	size_t end = *at, found = 0;
-	int rc = 0;
-
-	for (; end < n->nr && n->written[end].rank == rank; end++) {
-		const struct meta_written *w = &n->written[end];
-		char *key = sc_arena_join(&arena, w->file, ':', w->name);
-
-		if (!key || sc_map_put(&have, key, strlen(key), (void *)w) < 0)
-			rc = sc_nomem(n->err);
-	}
-	if (rc == 0)
-		rc = meta_view_rank(view, rank, NULL, &arena, &want, n->err);
-	for (size_t i = 0; rc == 0 && i < want.nr; i++) {
-		const struct meta_stored *s = &want.at[i];
-		char *key = sc_arena_join(&arena, s->file, ':', s->name);
-		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
-		const struct meta_written *w = key ? sc_map_get(&have, key, strlen(key)) : NULL;
-
-		if (!key)
-			rc = sc_nomem(n->err);
-		else if (w)
-			rc = check_stored(n, w, s, view->state);
-		else if (sc_map_get(files, t->file, strlen(t->file)))
-			rc = sc_fail(n->err, SC_E_STATE, "rank %u lacks '%s', which other ranks and the rules "
-				     "say it has", rank, key);
-		found += w != NULL;
-		if (w)
-			(void)sc_map_put(&have, key, strlen(key), NULL);
-	}
-	for (size_t i = *at; rc == 0 && found < end - *at && i < end; i++) {
-		const struct meta_written *w = &n->written[i];
-		char *key = sc_arena_join(&arena, w->file, ':', w->name);
-
-		if (!key)
-			rc = sc_nomem(n->err);
-		else if (sc_map_get(&have, key, strlen(key)))
-			rc = sc_fail(n->err, SC_E_STATE, "rank %u has '%s', which the rules do not put there",
-				     rank, key);
-	}
-	*at = end;
-	sc_vec_done(&want);
-	sc_map_done(&have);
-	sc_arena_done(&arena);
-	return rc;
-}
-
-static int check(struct infer *n)
-{
-	struct meta_view *view = NULL;
-	struct sc_map files = {0};
-	size_t at = 0;
-	int rc = 0;
-
-	for (size_t i = 0; i < n->order.nr && rc == 0; i++) {
-		const struct meta_tensor *t = meta_state_find(n->state, n->order.at[i]->key);
-
-		if (sc_map_put(&files, t->file, strlen(t->file), n) < 0)
-			rc = sc_nomem(n->err);
-	}
-	if (rc == 0)
-		rc = meta_view_new(n->layout, n->topo, n->state, &view, n->err);
-	for (uint32_t rank = 0; rc == 0 && rank < n->topo->ranks; rank++)
-		rc = check_rank(n, view, rank, &at, &files);
-	meta_view_free(view);
-	sc_map_done(&files);
 	return rc;
 }
 
@@ -554,7 +514,7 @@ static int infer(struct infer *n)
 	int rc = match_rows(n);
 
 	if (rc == 0)
-		rc = count_layers(n);
+		rc = count(n);
 	if (rc == 0)
 		rc = count_experts(n);
 	if (rc == 0)
@@ -566,17 +526,24 @@ static int infer(struct infer *n)
 			rc = flat_shape(n, n->order.at[i]);
 	if (rc == 0)
 		rc = take_over(n);
-	return rc < 0 ? rc : check(n);
+	for (size_t i = 0; i < n->nr && rc == 0; i++)
+		n->written[i].tensor = (uint32_t)(meta_state_find(n->state, n->rows[i].group->key) - n->state->tensors);
+	return rc < 0 ? rc : meta_infer_check(n->layout, n->topo, n->written, n->nr, n->state, n->err);
 }
 
 int meta_infer(const struct meta_layout *layout, const struct meta_topology *topo,
-	       const struct meta_written *written, size_t nr, const struct meta_state *known,
+	       struct meta_written *written, size_t nr, const struct meta_state *known,
 	       struct meta_state *ret, struct sc_err *err)
 {
 	struct infer n = {.layout = layout, .topo = topo, .written = written, .nr = nr, .known = known,
 			  .state = ret, .err = err};
 	int rc;
 
+	if (known) {
+		meta_counts_begin(&n.counts, known);
+		ret->layers = known->layers;
+		ret->experts = known->experts;
+	}
 	n.rows = sc_zalloc_array(nr, sizeof(*n.rows));
 	n.chunk_layers = sc_arena_array(&n.arena, topo->chunks, sizeof(uint32_t));
 	n.starts = sc_arena_array(&n.arena, topo->chunks + 1u, sizeof(uint32_t));
@@ -584,6 +551,7 @@ int meta_infer(const struct meta_layout *layout, const struct meta_topology *top
 	for (size_t i = 0; i < n.order.nr; i++)
 		sc_sys.release(n.order.at[i]->rows);
 	sc_vec_done(&n.order);
+	meta_counts_done(&n.counts);
 	sc_map_done(&n.names);
 	sc_map_done(&n.families);
 	sc_map_done(&n.groups);

@@ -4,6 +4,7 @@
  * stored name has that rule as its first match; and every tied one (pp > 1).  A layout is thus its
  * own inverse, checked.
  */
+#include "meta/model/count.h"
 #include "meta/model/view.h"
 
 #include <assert.h>
@@ -14,10 +15,7 @@
 struct match {
 	const struct meta_rule *rule;
 	struct meta_caps caps;
-};
-
-struct family {		/* experts of one rule and layer */
-	uint32_t experts;
+	const uint32_t *experts;	/* of its family; NULL: it is none */
 };
 
 struct each_family {	/* tensors of one `each` name: how many there are along each axis */
@@ -28,7 +26,8 @@ struct builder {
 	struct meta_view *v;
 	struct sc_err *err;
 	struct sc_arena arena;	/* ends with the build */
-	struct sc_map families, eachs, keys;
+	struct meta_counts counts;
+	struct sc_map eachs, keys;
 	uint32_t *starts;
 	struct {
 		struct match *at;
@@ -39,67 +38,6 @@ struct builder {
 		size_t nr, room;
 	} entries;
 };
-
-static const char *plain_name(struct builder *b, const struct meta_tensor *t)
-{
-	const char *each = meta_tensor_each(t->name);
-
-	return each ? sc_arena_copy(&b->arena, t->name, (size_t)(each - t->name)) : t->name;
-}
-
-/* Key of the experts that are numbered together: the rule and all other captures. */
-static const char *family_key(struct builder *b, const struct meta_rule *r,
-			      const struct meta_caps *caps)
-{
-	struct sc_buf buf = {0};
-	char *key;
-
-	sc_buf_printf(&buf, "%u", r->index);
-	for (uint16_t i = 0; i < caps->nr; i++) {
-		const struct meta_cap *c = &caps->at[i];
-
-		if (c->id == META_CAP_E || c->id == META_CAP_X)
-			continue;
-		if (c->is_number)
-			sc_buf_printf(&buf, "|%u=%u", c->id, c->number);
-		else
-			sc_buf_printf(&buf, "|%u=%.*s", c->id, (int)c->bytes, c->text);
-	}
-	key = buf.failed ? NULL : sc_arena_copy(&b->arena, buf.text, buf.bytes);
-	sc_buf_done(&buf);
-	return key;
-}
-
-static const struct meta_cap *layer_of(const struct meta_caps *caps)
-{
-	const struct meta_cap *c = meta_caps_find(caps, META_CAP_L);
-
-	return c ? c : meta_caps_find(caps, META_CAP_G);
-}
-
-static const struct meta_cap *expert_of(const struct meta_caps *caps)
-{
-	const struct meta_cap *c = meta_caps_find(caps, META_CAP_E);
-
-	return c ? c : meta_caps_find(caps, META_CAP_X);
-}
-
-static int count_expert(struct builder *b, const struct match *m)
-{
-	const struct meta_cap *x = expert_of(&m->caps);
-	const char *key;
-	struct family *f;
-
-	if (!x)
-		return 0;
-	key = family_key(b, m->rule, &m->caps);
-	f = key ? sc_map_make(&b->families, key, strlen(key), &b->arena, sizeof(*f)) : NULL;
-	if (!f)
-		return sc_nomem(b->err);
-	if (f->experts < x->number + 1)
-		f->experts = x->number + 1;
-	return 0;
-}
 
 static int count_each(struct builder *b, const struct match *m, const struct meta_tensor *t,
 		      const char *plain)
@@ -129,7 +67,7 @@ static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 {
 	const struct meta_view *v = b->v;
 	const struct meta_tensor *tensor = &v->state->tensors[t];
-	const char *plain = plain_name(b, tensor);
+	const char *plain = meta_tensor_plain(tensor, &b->arena);
 	bool is_each = plain != tensor->name, told = false;
 	struct match m;
 	uint32_t at = 0;
@@ -140,20 +78,14 @@ static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 	first[t] = (uint32_t)b->matches.nr;
 	while (rc == 0 && (m.rule = meta_layout_next(v->layout, true, tensor->file, plain, &at, &m.caps))) {
 		const struct meta_rule *r = m.rule;
-		const struct meta_cap *layer;
 
 		if ((r->tied && v->topo->pp == 1) || (r->nr_each > 0) != is_each)
 			continue;
-		layer = layer_of(&m.caps);
-		if (!r->tied && !told) {
-			told = true;
-			if (layer && layer->number + 1 > b->v->layers)
-				b->v->layers = layer->number + 1;
-		}
-		if (sc_vec_push(&b->matches, m) < 0)
+		if (meta_counts_add(&b->counts, r, &m.caps, !r->tied && !told, &m.experts) < 0 ||
+		    sc_vec_push(&b->matches, m) < 0)
 			return sc_nomem(b->err);
-		rc = count_expert(b, &m);
-		if (rc == 0 && is_each)
+		told |= !r->tied;
+		if (is_each)
 			rc = count_each(b, &m, tensor, plain);
 	}
 	return rc;
@@ -164,7 +96,7 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 		     const uint32_t fixed[SC_AXES_MAX], const struct meta_caps *caps, bool *mine)
 {
 	const struct meta_view *v = b->v;
-	struct meta_entry e = {.tensor = t, .rule = m->rule};
+	struct meta_entry e = {.tensor = t, .experts = m->experts ? *m->experts : 0, .rule = m->rule};
 	struct sc_buf file = {0}, name = {0};
 	struct meta_caps all = *caps, found;
 	bool varies = false, failed;
@@ -211,7 +143,7 @@ static int place_chunks(struct builder *b, const struct match *m, uint32_t t,
 {
 	const struct meta_topology *topo = b->v->topo;
 	const struct meta_rule *r = m->rule;
-	const struct meta_cap *layer = layer_of(&m->caps);
+	const struct meta_cap *layer = meta_layer_of(&m->caps);
 	bool all = r->has_virtual && !layer && !r->nr_stage;
 	uint32_t stages[SC_STAGE_LIST_MAX], nr = 0;
 	int rc = 0;
@@ -303,25 +235,21 @@ static int place_each(struct builder *b, const struct match *m, uint32_t t,
 
 static int place(struct builder *b, const struct match *m, uint32_t t, bool *mine)
 {
-	const struct meta_cap *x = expert_of(&m->caps);
+	const struct meta_cap *x = meta_expert_of(&m->caps);
 	uint32_t fixed[SC_AXES_MAX], ep = b->v->topo->ep;
 	struct meta_caps caps = m->caps;
 
 	for (int i = 0; i < SC_AXES_MAX; i++)
 		fixed[i] = META_FREE;
 	if (x) {
-		const char *key = family_key(b, m->rule, &m->caps);
-		const struct family *f = key ? sc_map_get(&b->families, key, strlen(key)) : NULL;
-		uint32_t number = x->number;
+		uint32_t each = *m->experts / ep;
 
-		if (!f)
-			return sc_nomem(b->err);
-		if (f->experts % ep)
+		if (*m->experts % ep)
 			return sc_fail(b->err, SC_E_STATE, "'%s': %u experts do not divide by ep=%u",
-				       b->v->state->tensors[t].key, f->experts, ep);
+				       b->v->state->tensors[t].key, *m->experts, ep);
 		if (b->v->layout->ep >= 0)
-			fixed[b->v->layout->ep] = number / (f->experts / ep);
-		meta_caps_set_number(&caps, META_CAP_E, -1, number % (f->experts / ep));
+			fixed[b->v->layout->ep] = x->number / each;
+		meta_caps_set_number(&caps, META_CAP_E, -1, x->number % each);
 	}
 	return place_each(b, m, t, fixed, &caps, mine);
 }
@@ -485,6 +413,7 @@ static int build(struct builder *b)
 	for (uint32_t t = 0; t < nr && rc == 0; t++)
 		rc = find_matches(b, t, first);
 	first[nr] = (uint32_t)b->matches.nr;
+	v->layers = b->counts.layers;
 	if (rc == 0 && v->layers)
 		rc = meta_topology_starts(v->topo, v->layers, b->starts, b->err);
 	for (uint32_t t = 0; t < nr && rc == 0; t++)
@@ -516,10 +445,11 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 	b.v->layout = layout;
 	b.v->topo = topo;
 	b.v->state = state;
+	meta_counts_begin(&b.counts, state);
 	rc = build(&b);
 	sc_vec_done(&b.matches);
 	sc_vec_done(&b.entries);
-	sc_map_done(&b.families);
+	meta_counts_done(&b.counts);
 	sc_map_done(&b.eachs);
 	sc_map_done(&b.keys);
 	sc_arena_done(&b.arena);

@@ -18,6 +18,7 @@ struct meta_tensor {
 
 struct meta_state {
 	struct sc_arena arena;
+	uint32_t layers, experts;	/* of a part, what its whole has (meta_view_part); 0: its tensors tell */
 	uint32_t nr;
 	size_t room;
 	struct meta_tensor *tensors;

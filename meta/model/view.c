@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is asked of a view: a rank's stored tensors, and who holds a region.  present.c makes it. */
+#include "meta/model/count.h"
 #include "meta/model/view.h"
 
 #include <assert.h>
@@ -12,6 +13,54 @@ struct meta_view *meta_view_free(struct meta_view *view)
 		sc_sys.release(view);
 	}
 	return NULL;
+}
+
+int meta_view_part(const struct meta_view *view, const char *file, struct meta_state *ret, struct sc_err *err)
+{
+	ret->layers = view->layers;
+	for (uint32_t t = 0; t < view->state->nr; t++) {
+		const struct meta_tensor *x = &view->state->tensors[t];
+
+		if (strcmp(x->file, file) != 0)
+			continue;
+		if (meta_state_add(ret, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+			return sc_nomem(err);
+		for (uint32_t i = view->first[t]; i < view->first[t + 1]; i++) {
+			const struct meta_entry *e = &view->entries[i];
+
+			if (!e->experts || !meta_rule_spreads(e->rule))
+				continue;
+			if (ret->experts && ret->experts != e->experts)
+				return sc_fail(err, SC_E_UNSUPPORTED, "'%s' has experts of %u and experts of %u, the "
+					       "others in other files: a file must have those of one number", file,
+					       ret->experts, e->experts);
+			ret->experts = e->experts;
+		}
+	}
+	return 0;
+}
+
+static bool same_place(const struct meta_entry *a, const struct meta_entry *b)
+{
+	return a->rule == b->rule && memcmp(a->fixed, b->fixed, sizeof(a->fixed)) == 0 &&
+	       strcmp(a->file, b->file) == 0 && strcmp(a->name, b->name) == 0;
+}
+
+bool meta_view_agrees(const struct meta_view *part, const struct meta_view *whole)
+{
+	if (part->layout != whole->layout || strcmp(part->topo->text, whole->topo->text) != 0)
+		return false;
+	for (uint32_t t = 0; t < part->state->nr; t++) {
+		const struct meta_tensor *x = meta_state_find(whole->state, part->state->tensors[t].key);
+		uint32_t nr = part->first[t + 1] - part->first[t], w = x ? (uint32_t)(x - whole->state->tensors) : 0;
+
+		if (!x || whole->first[w + 1] - whole->first[w] != nr)
+			return false;
+		for (uint32_t i = 0; i < nr; i++)
+			if (!same_place(&part->entries[part->first[t] + i], &whole->entries[whole->first[w] + i]))
+				return false;
+	}
+	return true;
 }
 
 bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,

@@ -13,7 +13,7 @@
 
 /** A logical tensor on the ranks whose coordinates have `fixed`. */
 struct meta_entry {
-	uint32_t tensor;
+	uint32_t tensor, experts;	/* of its family, 0: it is no expert */
 	const struct meta_rule *rule;
 	uint32_t fixed[SC_AXES_MAX];
 	const char *file, *name;	/* stored; of coordinate 0 when `varies` */
@@ -57,6 +57,15 @@ struct meta_stored_list {
 int meta_view_new(const struct meta_layout *layout, const struct meta_topology *topo,
 		  const struct meta_state *state, struct meta_view **ret, struct sc_err *err);
 struct meta_view *meta_view_free(struct meta_view *view);
+
+/**
+ * The part of the view's state that is one logical file, for a state that was zeroed.  It remembers how many
+ * layers and experts the whole has, so that its tensors have the same places in a view of the part alone.
+ * Errors: SC_E_UNSUPPORTED (families of the file have different numbers in other files), SC_E_NO_MEMORY.
+ */
+int meta_view_part(const struct meta_view *view, const char *file, struct meta_state *ret, struct sc_err *err);
+/** Has every tensor of `part` the same place, file and name in `whole`? */
+bool meta_view_agrees(const struct meta_view *part, const struct meta_view *whole);
 
 bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX]);

@@ -348,7 +348,8 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 	struct sc_buf tensors = {0};
 	struct meta_set_row row = {.job = set->job, .file = set->file, .kind = set->kind,
 				   .layout = set->layout_id, .topology = set->topo.text,
-				   .metadata = set->metadata, .verified = (enum meta_verified)set->verified,
+				   .metadata = set->metadata, .layers = set->state.layers,
+				   .experts = set->state.experts, .verified = (enum meta_verified)set->verified,
 				   .report = set->report};
 	uint64_t id = 0;
 	int rc;

@@ -9,7 +9,9 @@ struct item {			/* a row of the working tree */
 	uint32_t rank;
 	struct rs_work w;
 	struct rs_blob *blob;	/* of a tensor file */
-	const char *logical;	/* logical file, NULL: a plain file */
+	const char *logical;	/* logical file, once it is inferred; NULL: a plain file */
+	size_t row;		/* of c->written: its first tensor */
+	uint32_t nr_rows;
 	uint64_t bytes;
 	uint8_t hash[16];	/* of a plain file */
 	mode_t mode;

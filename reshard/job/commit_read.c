@@ -11,37 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int logical_file(struct commit *c, struct item *it)
-{
-	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
-	struct meta_caps caps = {0};
-	const struct meta_rule *r = NULL;
-	struct sc_buf buf = {0};
-
-	if (it->rank == RS_SHARED)
-		return 0;
-	/* a file of tensors is matched by its first tensor (any rule gives the same file), or by its
-	 * name alone when it is empty; a plain file only by a rule for bytes */
-	if (tensors && it->blob->st.nr) {
-		r = meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, it->blob->st.tensors[0].name, &caps);
-		if (!r)
-			return sc_fail(c->err, SC_E_STATE, "rank %u: no rule matches '%s:%s'", it->rank, it->w.path,
-				       it->blob->st.tensors[0].name);
-	} else if (!tensors) {
-		r = meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps);
-		if (!r)
-			return 0;
-	}
-	if (r)
-		meta_pattern_render(&r->file_goal, &caps, &buf);
-	it->logical = !r ? it->w.path : buf.failed ? NULL : sc_arena_copy(&c->arena, buf.text ? buf.text : "", buf.bytes);
-	sc_buf_done(&buf);
-	return it->logical || (!tensors && !r) ? 0 : sc_nomem(c->err);
-}
-
 static int read_item(struct commit *c, struct item *it)
 {
 	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
+	struct meta_caps caps;
 	struct stat st;
 	sc_cleanup(sc_closep) int fd = -1;
 	int rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
@@ -56,27 +29,49 @@ static int read_item(struct commit *c, struct item *it)
 		rc = rs_blob_get(c->s->blobs, it->w.blob, true, it->bytes, &it->blob, c->err);
 		if (rc < 0)
 			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
-	}
-	rc = logical_file(c, it);
-	if (rc == 0 && !it->logical)
+		it->nr_rows = it->blob->st.nr;
+		it->logical = it->nr_rows ? NULL : it->w.path;
+	} else if (it->rank != RS_SHARED && meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps)) {
+		it->nr_rows = 1; /* a rule speaks of its bytes */
+	} else {
 		rc = rs_hash_blob(c->s, it->w.blob, it->hash, &it->bytes, c->err);
+	}
 	return rc;
 }
 
-static int add_written(struct commit *c, const struct item *it)
+static int add_written(struct commit *c, struct item *it)
 {
-	struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = "", .dtype = META_DTYPE_U8};
+	struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = "", .dtype = META_DTYPE_U8,
+				 .shape = {1, {it->bytes}}};
 
-	if (!it->blob) {
-		w.shape = (struct meta_shape){1, {it->bytes}};
-		return sc_vec_push(&c->written, w) < 0 ? sc_nomem(c->err) : 0;
-	}
-	for (uint32_t i = 0; i < it->blob->st.nr; i++) {
-		w.name = it->blob->st.tensors[i].name;
-		w.dtype = it->blob->st.tensors[i].dtype;
-		w.shape = it->blob->st.tensors[i].shape;
+	it->row = c->written.nr;
+	for (uint32_t i = 0; i < it->nr_rows; i++) {
+		if (it->blob) {
+			w.name = it->blob->st.tensors[i].name;
+			w.dtype = it->blob->st.tensors[i].dtype;
+			w.shape = it->blob->st.tensors[i].shape;
+		}
 		if (sc_vec_push(&c->written, w) < 0)
 			return sc_nomem(c->err);
+	}
+	return 0;
+}
+
+/* Which logical file each is of, now that its tensors are known: a number in its name may be of its stage alone. */
+static int name_items(struct commit *c)
+{
+	for (size_t i = 0; i < c->items.nr; i++) {
+		struct item *it = &c->items.at[i];
+
+		for (uint32_t k = 0; k < it->nr_rows; k++) {
+			const char *file = c->state.tensors[c->written.at[it->row + k].tensor].file;
+
+			if (k && strcmp(it->logical, file) != 0)
+				return sc_fail(c->err, SC_E_STATE, "rank %u: '%s' would be of two logical files, '%s' and '%s': "
+					       "its tensors need rules with one file's pattern", it->rank, it->w.path,
+					       it->logical, file);
+			it->logical = file;
+		}
 	}
 	return 0;
 }
@@ -142,7 +137,7 @@ const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const c
 }
 
 /* A removed tensor file: all ranks must have removed it; *ret_removed is then set. */
-static int check_removed(struct commit *c, const char *logical, bool *ret_removed)
+static int check_removed(struct commit *c, const char *logical, bool *ret_removed, struct sc_err *err)
 {
 	uint32_t removed = 0;
 
@@ -154,11 +149,10 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 	}
 	if (!removed)
 		return 0;
-	*ret_removed = true;
 	for (uint32_t rank = 0; rank < c->topo.ranks; rank++) {
 		struct meta_stored_list list = {0};
 		struct sc_arena arena = {0};
-		int rc = meta_view_rank(c->head->model, rank, NULL, &arena, &list, c->err);
+		int rc = meta_view_rank(c->head->model, rank, NULL, &arena, &list, err);
 		const char *left = NULL;
 
 		for (size_t k = 0; rc == 0 && k < list.nr && !left; k++) {
@@ -171,14 +165,30 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 			left = it && it->w.kind == META_WORK_GONE ? NULL : s->file;
 		}
 		if (rc == 0 && left)
-			rc = sc_fail(c->err, SC_E_STATE, "'%s' was removed on some ranks, rank %u still has '%s'",
+			rc = sc_fail(err, SC_E_STATE, "'%s' was removed on some ranks, rank %u still has '%s'",
 				     logical, rank, left);
 		sc_vec_done(&list);
 		sc_arena_done(&arena);
 		if (rc < 0)
 			return rc;
 	}
+	*ret_removed = true;
 	return 0;
+}
+
+/* Once it is known what was written: a file that some ranks removed is written by others, or is refused. */
+static int refuse_partly_removed(struct commit *c)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && c->head && i < c->head->version->nr_sets; i++) {
+		const struct rs_set *set = c->head->version->sets[i];
+		bool removed;
+
+		if (set->kind == META_SET_TENSORS && !is_written(c, set->file))
+			rc = check_removed(c, set->file, &removed, c->err);
+	}
+	return rc;
 }
 
 static int known_tensors(struct commit *c, struct meta_state *ret)
@@ -186,13 +196,16 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
 		const struct rs_set *set = c->head->version->sets[i];
 		bool removed = false;
+		struct sc_err partly;
 		int rc;
 
 		if (set->kind != META_SET_TENSORS)
 			continue;
-		rc = is_written(c, set->file) ? 0 : check_removed(c, set->file, &removed);
-		if (rc < 0)
+		rc = check_removed(c, set->file, &removed, &partly);
+		if (rc < 0 && rc != SC_E_STATE) {
+			*c->err = partly;
 			return rc;
+		}
 		for (uint32_t t = 0; !removed && t < set->state.nr; t++) {
 			const struct meta_tensor *x = &set->state.tensors[t];
 
@@ -238,7 +251,7 @@ int rs_commit_read(struct commit *c)
 			continue;
 		}
 		rc = read_item(c, it);
-		if (rc == 0 && it->logical)
+		if (rc == 0)
 			rc = add_written(c, it);
 	}
 	if (rc == 0)
@@ -255,5 +268,7 @@ int rs_commit_read(struct commit *c)
 				rc = sc_nomem(c->err);
 	}
 	meta_state_done(&known);
-	return rc;
+	if (rc == 0)
+		rc = name_items(c);
+	return rc < 0 ? rc : refuse_partly_removed(c);
 }

@@ -72,7 +72,7 @@ static int note_skews(struct commit *c, struct rs_set *set)
 	return rc;
 }
 
-static int tensor_set(struct commit *c, const char *logical)
+static int tensor_set(struct commit *c, const struct meta_view *whole, const char *logical)
 {
 	struct rs_set *set = rs_set_new(logical, META_SET_TENSORS);
 	bool first = true, differ = false;
@@ -88,13 +88,8 @@ static int tensor_set(struct commit *c, const char *logical)
 			rc = merge_metadata(c, set, it->blob->st.metadata, first, &differ);
 		first = false;
 	}
-	for (uint32_t t = 0; t < c->state.nr && rc == 0; t++) {
-		const struct meta_tensor *x = &c->state.tensors[t];
-
-		if (strcmp(x->file, logical) == 0 &&
-		    meta_state_add(&set->state, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
-			rc = sc_nomem(c->err);
-	}
+	if (rc == 0)
+		rc = meta_view_part(whole, logical, &set->state, c->err);
 	if (rc == 0)
 		rc = rs_set_finish(set, c->err);
 	if (rc == 0)
@@ -191,14 +186,15 @@ static bool is_touched(const struct commit *c, const struct rs_set *set)
 
 int rs_commit_sets(struct commit *c)
 {
-	int rc = 0;
+	struct meta_view *whole = NULL;
+	int rc = meta_view_new(c->layout, &c->topo, &c->state, &whole, c->err);
 
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
 		if (had_before(c, i) || (it->logical && it->w.kind == META_WORK_GONE))
 			continue;
-		rc = it->logical ? tensor_set(c, it->logical)
+		rc = it->logical ? tensor_set(c, whole, it->logical)
 				 : plain_set(c, it->w.path, it->rank == RS_SHARED);
 	}
 	/* what was not written is taken over as it is */
@@ -206,5 +202,6 @@ int rs_commit_sets(struct commit *c)
 		if (!is_touched(c, c->head->version->sets[i]) &&
 		    rs_version_add_set(c->version, c->head->version->sets[i]) < 0)
 			rc = sc_nomem(c->err);
+	meta_view_free(whole);
 	return rc;
 }

@@ -137,8 +137,7 @@ static bool is_as_written(const struct rs_view *view, uint32_t rank, const char 
 	const struct rs_version *v = view->version;
 
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && v->sets[i]->layout_id == v->layout_id &&
-		    strcmp(v->sets[i]->topo.text, view->topo.text) == 0 && rs_set_find(v->sets[i], rank, file))
+		if (view->as_stored[i] && rs_set_find(v->sets[i], rank, file))
 			return true;
 	return false;
 }

@@ -12,6 +12,7 @@
 #include "reshard/job/pass.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -202,6 +203,20 @@ static int share_blobs(struct rs_pass *p, struct rs_set *set)
 	return 0;
 }
 
+/* The new set is to have all that the old one has, in the same order: that of their hashes. */
+static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struct rs_set *set)
+{
+	bool same = old->state.nr == set->state.nr;
+
+	for (uint32_t t = 0; same && t < old->state.nr; t++) {
+		const struct meta_tensor *a = &old->state.tensors[t], *b = &set->state.tensors[t];
+
+		same = strcmp(a->key, b->key) == 0 && a->dtype == b->dtype && meta_shape_equal(&a->shape, &b->shape);
+	}
+	return same ? 0 : sc_fail(p->err, SC_E_STATE, "'%s' would not have the tensors of version %" PRIu64, old->file,
+				  p->head->version->nr);
+}
+
 /* The set as the head presents it: same tensors, same hashes, new blobs. */
 static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 {
@@ -224,12 +239,10 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 		if (rc == 0 && old->state.nr)
 			memcpy(set->skews, old->skews, old->state.nr * sizeof(*set->skews));
 	}
-	for (uint32_t t = 0; rc == 0 && t < old->state.nr; t++) {
-		const struct meta_tensor *x = &old->state.tensors[t];
-
-		if (meta_state_add(&set->state, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
-			rc = sc_nomem(p->err);
-	}
+	if (rc == 0)
+		rc = meta_view_part(p->head->model, old->file, &set->state, p->err);
+	if (rc == 0)
+		rc = same_tensors(p, old, set);
 	for (uint32_t rank = 0; rc == 0 && rank < p->head->topo.ranks; rank++) {
 		struct listing l = {p, set, rank};
 
@@ -342,8 +355,7 @@ int rs_materialize(struct rs_pass *p)
 		rs_pass_begin(p, "materializing", head_bytes(p->head));
 	rs_step(RS_STEP_MATERIALIZE_WRITE);
 	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS &&
-		    (v->sets[i]->layout_id != v->layout_id || strcmp(v->sets[i]->topo.text, v->topo.text) != 0))
+		if (v->sets[i]->kind == META_SET_TENSORS && !p->head->as_stored[i])
 			rc = write_set(p, v->sets[i], &sets[i]);
 	if (rc == 0)
 		rc = flip(p, sets);

@@ -56,11 +56,11 @@ static uint64_t version_bytes(const struct rs_version *v)
 	return n;
 }
 
-static const char *state_text(const struct rs_version *v)
+static const char *state_text(const struct rs_view *own)
 {
-	if (rs_version_verified(v) == META_DIFFER)
+	if (rs_version_verified(own->version) == META_DIFFER)
 		return "copies-differ";
-	return rs_version_is_materialized(v) ? "materialized" : "view";
+	return rs_view_is_materialized(own) ? "materialized" : "view";
 }
 
 static void time_text(int64_t ns, char buf[40])
@@ -108,7 +108,7 @@ static void version_line(const struct rs_view *view, bool is_head, const char *t
 		if (*p == ' ')
 			*p = ',';
 	sc_buf_printf(buf, "%" PRIu64 "%s\t%s\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\t%s\n", v->nr, is_head ? "*" : "", step,
-		      topology, version_bytes(v), state_text(v), v->made_by, when, tag ? tag : "-", v->note);
+		      topology, version_bytes(v), state_text(view), v->made_by, when, tag ? tag : "-", v->note);
 }
 
 int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
@@ -168,7 +168,7 @@ static void status_progress(struct rs_job *job, const struct rs_view *head, stru
 		sc_buf_printf(buf, "stopped: %s; trying again\n", job->stopped);
 	(void)pthread_mutex_unlock(&job->state);
 	if (!p.version) {
-		sc_buf_printf(buf, "progress: %s\n", head && rs_version_is_materialized(head->version) ? "done" : "idle");
+		sc_buf_printf(buf, "progress: %s\n", head && rs_view_is_materialized(head) ? "done" : "idle");
 		return;
 	}
 	seconds = (double)(sc_now_ns() - p.began_ns) / 1e9;
@@ -220,7 +220,7 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 		sc_buf_printf(buf, "step: %" PRId64 "\n", v->step);
 	sc_buf_printf(buf, "topology: %s\nranks: %u\ntensors: %u\nlogical_bytes: %" PRIu64 "\nstored_bytes: %" PRIu64
 			   "\nstate: %s\ncopies: %s\n", head->topo.text, head->topo.ranks, v->state.nr, logical,
-		      version_bytes(v), state_text(v), verified[rs_version_verified(v)]);
+		      version_bytes(v), state_text(head), verified[rs_version_verified(v)]);
 	for (size_t i = 0; i < v->nr_sets; i++) {
 		struct rs_set *set = v->sets[i];
 

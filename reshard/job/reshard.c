@@ -347,7 +347,7 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 		rc = rs_view_head(s, job, &view, err);
 	}
 	(void)pthread_mutex_lock(&job->state);
-	if (rc == 0 && job->config.materialize == RS_NEVER && !rs_version_is_materialized(view->version))
+	if (rc == 0 && job->config.materialize == RS_NEVER && !rs_view_is_materialized(view))
 		rc = sc_fail(err, SC_E_COMMAND, "materialize=never: version %" PRIu64 " will not be materialized",
 			     view->version->nr);
 	if (rc == 0) {
@@ -370,7 +370,7 @@ int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version,
 	if (rc < 0)
 		return rc;
 	head = rs_job_head(job);
-	if (rs_version_is_materialized(view->version))
+	if (rs_view_is_materialized(view))
 		rc = 1;
 	else if (!head || head->version->nr != version)
 		rc = sc_fail(err, SC_E_COMMAND, "version %" PRIu64 " is not the head any more and will not be "

@@ -11,8 +11,8 @@
 #include "reshard/job/service.h"
 #include "reshard/job/steps.h"
 
-/** All ranks' blobs of one logical file, and the view under which they were written.  Immutable
- *  but for `verified` and what verification found (owner: the worker, under report_lock). */
+/** All ranks' blobs of one logical file, and the view under which they were written: a part of that of the whole version.
+ *  Immutable but for `verified` and what verification found (owner: the worker, under report_lock). */
 struct rs_set {
 	uint32_t refs;
 	uint64_t id, job, layout_id;
@@ -86,6 +86,7 @@ struct rs_view {
 		struct rs_view_data *at;
 	} data;
 	bool own;				/* the version's own presentation, not .v or .as */
+	bool *as_stored;			/* of each set: its files are stored as this view presents them */
 	bool kept;				/* in the service's cache; atomic */
 	struct rs_view *next;			/* there */
 };
@@ -375,7 +376,11 @@ struct rs_origins rs_origins_of(struct rs_version *v);
 enum meta_verified rs_version_verified(const struct rs_version *v);
 /** EBADMSG with the first report when copies of the version differ. */
 int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
-bool rs_version_is_materialized(const struct rs_version *v);
+
+/* stored.c */
+int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
+/** Of a version's own view. */
+bool rs_view_is_materialized(const struct rs_view *view);
 
 /* service.c */
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */

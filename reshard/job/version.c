@@ -39,6 +39,8 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	set->job = row->job;
 	set->layout_id = row->layout;
 	set->verified = row->verified;
+	set->state.layers = row->layers;
+	set->state.experts = row->experts;
 	if (rc == 0) {
 		set->layout = kept->layout;
 		rc = meta_topology_parse(set->layout, row->topology, &set->topo, l->err);
@@ -237,15 +239,6 @@ int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
 	return 0;
 }
 
-bool rs_version_is_materialized(const struct rs_version *v)
-{
-	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS &&
-		    (v->sets[i]->layout_id != v->layout_id || strcmp(v->sets[i]->topo.text, v->topo.text) != 0))
-			return false;
-	return true;
-}
-
 /* --- views --- */
 
 static const struct rs_set *set_of_view(const struct rs_version *v, const struct meta_view *stored)
@@ -303,6 +296,7 @@ struct rs_origins rs_origins_of(struct rs_version *v)
 static void view_free(struct rs_view *view)
 {
 	meta_view_free(view->model);
+	sc_sys.release(view->as_stored);
 	sc_vec_done(&view->data);
 	meta_topology_done(&view->topo);
 	rs_version_unref(view->version);
@@ -328,6 +322,8 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		rc = sc_nomem(err);
 	if (rc == 0)
 		rc = meta_view_new(v->layout, &view->topo, &v->state, &view->model, err);
+	if (rc == 0)
+		rc = rs_view_note_stored(view, err);
 	if (rc == 0)
 		rc = rs_data_deal(view, err);
 	if (rc < 0)

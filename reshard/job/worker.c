@@ -281,7 +281,7 @@ static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 	wants = job->config.materialize == RS_EAGER ||
 		(job->config.materialize == RS_LAZY && job->wanted == head->version->nr);
 	(void)pthread_mutex_unlock(&job->state);
-	return wants && !rs_version_is_materialized(head->version);
+	return wants && !rs_view_is_materialized(head);
 }
 
 /* *garbage: set when blobs were written, or replaced. */

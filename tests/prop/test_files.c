@@ -1,0 +1,733 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Properties of models that lie in several files, over random layouts, topologies and distributions of tensors over
+ * files, in a service without a mount: whatever was done (commits of all files and of some, of more layers and of fewer
+ * files, topologies, materialization, rollback, a restart, keep=1), each rank file of the head, of older versions and of
+ * other topologies is listed and has, bit for bit, what cutting the whole tensors gives.
+ * Prints the seed and the history when one fails; SEED=n repeats it, ROUNDS=n makes more.
+ */
+#include "reshard/job/service.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* cmocka wants some of the above first */
+#include <cmocka.h>
+
+#include "meta/base/log.h"
+#include "tests/prop/pick.h"
+
+#define LAYERS_MAX 12
+#define TENSORS_MAX 400
+#define VERSIONS_MAX 64
+#define STEPS 8
+
+static unsigned long seed = 1;
+static char history[8000];
+static unsigned files_read;
+
+static void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void note(const char *fmt, ...)
+{
+	size_t n = strlen(history);
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(history + n, sizeof(history) - n, fmt, ap);
+	va_end(ap);
+}
+
+#define broken(fmt, ...) fail_msg("seed %lu\n%s" fmt, seed, history, ##__VA_ARGS__)
+#define good(rc, err)                                                                              \
+	do {                                                                                       \
+		if ((rc) < 0)                                                                      \
+			broken("%s: %s", #rc, (err).msg);                                          \
+	} while (0)
+
+/* --- the model: what tensors there may be, and what a version has of them --- */
+
+struct tensor {
+	char key[120];
+	const char *file;	/* its logical file: a copy */
+	struct meta_shape shape;
+	int layer;		/* -1: none */
+};
+
+struct version {
+	uint64_t nr;
+	char topology[200];
+	uint32_t salt[TENSORS_MAX];	/* of its bytes, 0: the version does not have it */
+};
+
+struct world {
+	char dir[64], layout_text[4000];
+	struct rs_service *s;
+	struct rs_job *job;
+	struct meta_layout *layout;
+	bool local;			/* layers are numbered by each stage */
+	bool spread;			/* experts lie in files of their own */
+	bool never;			/* materialize=never */
+	unsigned layers, experts;
+	size_t nr;
+	struct tensor of[TENSORS_MAX];
+	struct version now, old[VERSIONS_MAX];
+	size_t nr_old;
+	uint32_t salts;
+};
+
+static uint32_t element(size_t t, uint32_t salt, uint64_t x)
+{
+	return (uint32_t)(t + 1) * 1000003u + salt * 7919u + (uint32_t)x;
+}
+
+/* What a version has, and where each of its tensors is in the world. */
+static void state_of(const struct world *w, const struct version *v, struct meta_state *ret, size_t *where)
+{
+	for (size_t t = 0; t < w->nr; t++)
+		if (v->salt[t]) {
+			where[ret->nr] = t;
+			assert_int_equal(0, meta_state_add(ret, w->of[t].key, strlen(w->of[t].key), META_DTYPE_U32,
+							   &w->of[t].shape));
+		}
+}
+
+struct shown {			/* a version at a topology, as it should be */
+	struct meta_state state;
+	size_t where[TENSORS_MAX];
+	struct meta_topology topo;
+	struct meta_view *view;
+};
+
+static void shown_done(struct shown *x)
+{
+	meta_view_free(x->view);
+	meta_topology_done(&x->topo);
+	meta_state_done(&x->state);
+}
+
+static bool show(const struct world *w, const struct version *v, const char *topology, struct shown *ret)
+{
+	struct sc_err err;
+
+	*ret = (struct shown){0};
+	state_of(w, v, &ret->state, ret->where);
+	if (meta_topology_parse(w->layout, topology, &ret->topo, &err) == 0 &&
+	    meta_view_new(w->layout, &ret->topo, &ret->state, &ret->view, &err) == 0)
+		return true;
+	shown_done(ret);
+	return false;
+}
+
+static void add(struct world *w, int layer, const char *file, const char *name, int nr, uint64_t a, uint64_t b)
+{
+	struct tensor *t = &w->of[w->nr++];
+
+	assert_true(w->nr <= TENSORS_MAX);
+	(void)snprintf(t->key, sizeof(t->key), "%s.safetensors:%s", file, name);
+	t->file = strndup(t->key, strcspn(t->key, ":"));
+	t->shape = (struct meta_shape){(uint8_t)nr, {a, b}};
+	t->layer = layer;
+}
+
+static void add_layer(struct world *w, const char *optimizer, unsigned g, int style, unsigned shard)
+{
+	char file[50], name[60];
+
+	for (int i = 0; i < 3; i++) {
+		static const char *const names[] = {"col", "row", "norm"};
+
+		if (style == 1)
+			(void)snprintf(file, sizeof(file), "%sl%u-v", *optimizer ? "o" : "", g);
+		else
+			(void)snprintf(file, sizeof(file), "%s%u", *optimizer ? "o" : "s", pick(4) ? shard : pick(3));
+		if (style == 1)
+			(void)snprintf(name, sizeof(name), "%s%s", optimizer, names[i]);
+		else
+			(void)snprintf(name, sizeof(name), "%sm.%u.%s", optimizer, g, names[i]);
+		add(w, (int)g, file, name, i == 2 ? 1 : 2, i == 1 ? 3 : 8, i == 1 ? 4 : 2);
+	}
+	for (unsigned x = 0; x < w->experts; x++) {
+		if (style == 2)
+			(void)snprintf(file, sizeof(file), "%sx%u", *optimizer ? "o" : "", x);
+		if (style == 1)
+			(void)snprintf(name, sizeof(name), "%sx.%u.up", optimizer, x);
+		else if (style == 2)
+			(void)snprintf(name, sizeof(name), "%sm.%u.up", optimizer, g);
+		else
+			(void)snprintf(name, sizeof(name), "%sm.%u.x.%u.up", optimizer, g, x);
+		add(w, (int)g, file, name, 2, 4, 2);
+	}
+}
+
+static void random_layout(struct world *w, int style)
+{
+	const char *layer = w->local ? "{L}" : "{G}", *expert = pick(2) ? "{E}" : "{X}";
+	struct sc_buf buf = {0};
+
+	sc_buf_printf(&buf, "mesh tp dp pp\nmesh etp=tp ep edp=* pp\n");
+	for (int o = 0; o < 2; o++) {
+		const char *f = o ? "o" : "", *p = o ? "opt." : "";
+
+		if (style == 1)
+			sc_buf_printf(&buf, "file %sl%s-v{V}.safetensors\n%scol tp=0\n%srow tp=1\n%snorm copy\n%sx.%s.up etp=0\n",
+				      f, layer, p, p, p, p, expert);
+		if (style == 2)
+			sc_buf_printf(&buf, "%sx%s.safetensors:%sm{V}.%s.up etp=0\n", f, expert, p, layer);
+	}
+	sc_buf_printf(&buf, "file *\n");
+	if (style != 1)
+		sc_buf_printf(&buf, "opt.{P} like={P}\nm{V}.%s.col tp=0\nm{V}.%s.row tp=1\nm{V}.%s.norm copy\n"
+			      "m{V}.%s.x.%s.up etp=0\n", layer, layer, layer, layer, expert);
+	sc_buf_printf(&buf, "emb stage=first tp=0 pad=1 size=13\nend stage=last copy\n");
+	(void)snprintf(w->layout_text, sizeof(w->layout_text), "%s", buf.text);
+	sc_buf_done(&buf);
+}
+
+static void random_topology(const struct world *w, char text[200])
+{
+	unsigned pp = 1u << pick(3), vp = pick(3) ? 1 : 2, left = w->layers;
+	struct sc_buf buf = {0};
+
+	sc_buf_printf(&buf, "tp=%u dp=%u pp=%u ep=%u vp=%u", 1u << pick(2), 1 + pick(2), pp, 1 + pick(2), vp);
+	for (unsigned c = pick(3) ? pp * vp : 0; c < pp * vp; c++) {
+		unsigned some = c + 1 == pp * vp ? left : pick(left + 1);
+
+		sc_buf_printf(&buf, "%s%u", c ? "+" : " stages=", some);
+		left -= some;
+	}
+	(void)snprintf(text, 200, "%s", buf.text);
+	sc_buf_done(&buf);
+}
+
+/* --- rank files --- */
+
+/* The slow, obvious way: element by element from the whole. */
+static void cut(const struct world *w, const struct version *v, const struct shown *x, const struct meta_stored *s, uint32_t *to)
+{
+	const struct meta_tensor *t = &x->state.tensors[s->entry->tensor];
+	size_t where = x->where[s->entry->tensor];
+
+	for (uint32_t k = 0; k < s->piece.nr_boxes; k++) {
+		const struct meta_box *b = &s->piece.boxes[k];
+
+		for (uint64_t i = 0; i < meta_box_elements(b); i++) {
+			uint64_t left = i, at = b->at, from = 0, c[SC_DIMS_MAX];
+
+			for (int d = b->nr - 1; d >= 0; d--) {
+				c[d] = left % b->ext[d];
+				left /= b->ext[d];
+				at += c[d] * b->stride[d];
+			}
+			for (int d = 0; d < b->nr; d++)
+				from = from * t->shape.dim[d] + b->off[d] + c[d];
+			to[at] = element(where, v->salt[where], from);
+		}
+	}
+	(void)w;
+}
+
+static uint64_t elements(const struct meta_stored *s)
+{
+	uint64_t n;
+
+	assert_true(meta_shape_elements(&s->piece.shape, &n));
+	return n;
+}
+
+struct names {
+	size_t nr;
+	char at[64][60];
+};
+
+static bool has_name(const struct names *names, const char *name)
+{
+	for (size_t i = 0; i < names->nr; i++)
+		if (strcmp(names->at[i], name) == 0)
+			return true;
+	return false;
+}
+
+static void put_name(struct names *names, const char *name)
+{
+	if (has_name(names, name))
+		return;
+	assert_true(names->nr < 64);
+	(void)snprintf(names->at[names->nr++], sizeof(names->at[0]), "%s", name);
+}
+
+static void write_file(struct world *w, const struct version *v, const struct shown *x, uint32_t rank, const char *file,
+		       const struct meta_stored_list *list)
+{
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	struct sc_buf header = {0}, data = {0};
+	struct sc_err err;
+	uint64_t blob, bytes;
+	int fd;
+
+	sc_buf_printf(&header, "{");
+	for (size_t i = 0; i < list->nr; i++) {
+		const struct meta_stored *s = &list->at[i];
+		uint32_t *piece = calloc(elements(s) + 1, sizeof(*piece));
+
+		if (strcmp(s->file, file) == 0) {
+			cut(w, v, x, s, piece);
+			sc_buf_printf(&header, "%s\"%s\":{\"dtype\":\"U32\",\"shape\":[", header.bytes > 1 ? "," : "", s->name);
+			for (int d = 0; d < s->piece.shape.nr; d++)
+				sc_buf_printf(&header, "%s%" PRIu64, d ? "," : "", s->piece.shape.dim[d]);
+			sc_buf_printf(&header, "],\"data_offsets\":[%zu,", data.bytes);
+			sc_buf_add(&data, piece, elements(s) * 4);
+			sc_buf_printf(&header, "%zu]}", data.bytes);
+		}
+		free(piece);
+	}
+	sc_buf_printf(&header, "}");
+	bytes = header.bytes;
+	good(rs_work_create(w->s, w->job, rank, file, &owner, &blob, &fd, &err), err);
+	assert_int_equal(8, write(fd, &bytes, 8));
+	assert_int_equal(header.bytes, write(fd, header.text, header.bytes));
+	assert_int_equal(data.bytes, data.bytes ? write(fd, data.text, data.bytes) : 0);
+	(void)close(fd);
+	sc_buf_done(&header);
+	sc_buf_done(&data);
+}
+
+/* What ranks write of the logical files that `touched` names, or what they remove. */
+static void write_ranks(struct world *w, const struct version *v, const struct shown *x, const struct names *touched, bool removed)
+{
+	for (uint32_t rank = 0; rank < x->topo.ranks; rank++) {
+		struct meta_stored_list list = {0};
+		struct names files = {0};
+		struct sc_arena arena = {0};
+		struct sc_err err;
+
+		good(meta_view_rank(x->view, rank, NULL, &arena, &list, &err), err);
+		for (size_t i = 0; i < list.nr; i++)
+			if (has_name(touched, x->state.tensors[list.at[i].entry->tensor].file))
+				put_name(&files, list.at[i].file);
+		for (size_t i = 0; i < files.nr; i++)
+			if (removed)
+				good(rs_work_unlink(w->s, w->job, rank, files.at[i], &err), err);
+			else
+				write_file(w, v, x, rank, files.at[i], &list);
+		sc_vec_done(&list);
+		sc_arena_done(&arena);
+	}
+}
+
+/* --- what is shown is what should be --- */
+
+static unsigned char *read_file(struct world *w, struct rs_view *view, bool head, uint32_t rank, const char *file, uint64_t *ret)
+{
+	struct rs_look look;
+	struct sc_err err;
+	unsigned char *bytes;
+
+	good(rs_look(w->s, w->job, head ? NULL : view, rank, file, &look, &err), err);
+	if (look.kind != RS_BLOB && look.kind != RS_VIEW)
+		broken("rank %u '%s' is listed and not there", rank, file);
+	bytes = calloc(1, look.bytes + 1);
+	*ret = look.bytes;
+	if (look.kind == RS_BLOB) {
+		int fd;
+
+		good(meta_store_open_blob(rs_service_store(w->s), look.blob, look.bytes, &fd, &err), err);
+		assert_int_equal(look.bytes, pread(fd, bytes, look.bytes, 0));
+		(void)close(fd);
+	} else {
+		struct rs_image *im;
+
+		good(rs_view_image(w->s, view, rank, file, false, true, &im, &err), err);
+		assert_int_equal(look.bytes, im->bytes);
+		good(rs_image_read(im, 0, im->bytes, bytes, &err), err);
+		rs_image_unref(w->s, im);
+	}
+	files_read++;
+	return bytes;
+}
+
+static void expect_tensor(const struct world *w, const struct version *v, const struct shown *x, const struct meta_stored *s,
+			  uint32_t rank, const unsigned char *bytes, uint64_t nr)
+{
+	char key[100];
+	uint64_t header, begin, end, n = elements(s);
+	uint32_t *want = calloc(n + 1, sizeof(*want));
+	const char *at;
+
+	memcpy(&header, bytes, 8);
+	(void)snprintf(key, sizeof(key), "\"%s\":{", s->name);
+	at = memmem(bytes + 8, header, key, strlen(key));
+	at = at ? strstr(at, "\"data_offsets\":[") : NULL;
+	if (!at || sscanf(at, "\"data_offsets\":[%" SCNu64 ",%" SCNu64, &begin, &end) != 2)
+		broken("rank %u '%s' lacks '%s'", rank, s->file, s->name);
+	cut(w, v, x, s, want);
+	if (end - begin != n * 4 || 8 + header + end > nr || memcmp(bytes + 8 + header + begin, want, n * 4) != 0)
+		broken("topology '%s' rank %u '%s:%s' has other bytes", x->topo.text, rank, s->file, s->name);
+	free(want);
+}
+
+static int on_name(void *arg, const char *name, bool is_dir)
+{
+	assert_false(is_dir);
+	put_name(arg, name);
+	return 0;
+}
+
+static void expect_rank(struct world *w, struct rs_view *view, bool head, const struct version *v, const struct shown *x,
+			uint32_t rank)
+{
+	struct meta_stored_list list = {0};
+	struct names want = {0}, listed = {0};
+	struct sc_arena arena = {0};
+	struct sc_err err;
+
+	good(meta_view_rank(x->view, rank, NULL, &arena, &list, &err), err);
+	for (size_t i = 0; i < list.nr; i++)
+		put_name(&want, list.at[i].file);
+	good(rs_list(w->s, w->job, head ? NULL : view, rank, "", on_name, &listed, &err), err);
+	if (listed.nr != want.nr)
+		broken("topology '%s' rank %u lists %zu files, want %zu", x->topo.text, rank, listed.nr, want.nr);
+	for (size_t k = 0; k < want.nr; k++) {
+		uint64_t nr;
+		unsigned char *bytes;
+
+		if (!has_name(&listed, want.at[k]))
+			broken("topology '%s' rank %u does not list '%s'", x->topo.text, rank, want.at[k]);
+		bytes = read_file(w, view, head, rank, want.at[k], &nr);
+		for (size_t i = 0; i < list.nr; i++)
+			if (strcmp(list.at[i].file, want.at[k]) == 0)
+				expect_tensor(w, v, x, &list.at[i], rank, bytes, nr);
+		free(bytes);
+	}
+	sc_vec_done(&list);
+	sc_arena_done(&arena);
+}
+
+static void expect_view(struct world *w, struct rs_view *view, bool head, const struct version *v, const char *topology)
+{
+	struct shown x;
+
+	if (!show(w, v, topology, &x))
+		broken("'%s' can't be shown", topology);
+	for (uint32_t rank = 0; rank < x.topo.ranks; rank++)
+		expect_rank(w, view, head, v, &x, rank);
+	shown_done(&x);
+	rs_view_unref(w->s, view);
+}
+
+/* The head, an older version, and the head at another topology and whole. */
+static void expect_all(struct world *w)
+{
+	char topology[200], word[30];
+	struct rs_view *view;
+	struct sc_err err;
+	struct shown x;
+
+	good(rs_view_head(w->s, w->job, &view, &err), err);
+	expect_view(w, view, true, &w->now, w->now.topology);
+	good(rs_view_as(w->s, w->job, "tp=1", &view, &err), err);
+	expect_view(w, view, false, &w->now, "tp=1");
+	random_topology(w, topology);
+	if (show(w, &w->now, topology, &x)) {
+		shown_done(&x);
+		good(rs_view_as(w->s, w->job, topology, &view, &err), err);
+		expect_view(w, view, false, &w->now, topology);
+	}
+	if (w->nr_old) {
+		const struct version *v = &w->old[pick((unsigned)w->nr_old)];
+
+		(void)snprintf(word, sizeof(word), "%" PRIu64, v->nr);
+		if (rs_view_archived(w->s, w->job, word, &view, &err) == 0)
+			expect_view(w, view, false, v, v->topology);
+	}
+}
+
+/* --- what is done --- */
+
+static int on_nr(void *arg, uint64_t nr)
+{
+	*(uint64_t *)arg = nr;
+	return 0;
+}
+
+static void keep_version(struct world *w)
+{
+	struct sc_err err;
+
+	good(rs_versions_each(w->s, w->job, on_nr, &w->now.nr, &err), err);
+	assert_true(w->nr_old < VERSIONS_MAX);
+	w->old[w->nr_old++] = w->now;
+}
+
+static void commit(struct world *w, const char *what, const struct version *next, const struct names *touched)
+{
+	struct sc_err err;
+
+	note("commit of %s:", what);
+	for (size_t i = 0; i < touched->nr; i++)
+		note(" %s", touched->at[i]);
+	note("\n");
+	good(rs_job_commit(w->s, w->job, "", &err), err);
+	w->now = *next;
+	keep_version(w);
+}
+
+static void write_all(struct world *w)
+{
+	struct names all = {0};
+	struct shown x;
+
+	w->salts++;
+	for (size_t t = 0; t < w->nr; t++)
+		if (w->of[t].layer < (int)w->layers) {
+			w->now.salt[t] = w->salts;
+			put_name(&all, w->of[t].file);
+		}
+	do
+		random_topology(w, w->now.topology);
+	while (!show(w, &w->now, w->now.topology, &x));
+	note("%s%u layers, %u experts, topology %s\n", w->layout_text, w->layers, w->experts, w->now.topology);
+	struct sc_err err;
+
+	good(rs_job_layout(w->s, w->job, w->layout_text, &err), err);
+	good(rs_job_topology(w->s, w->job, w->now.topology, &err), err);
+	write_ranks(w, &w->now, &x, &all, false);
+	shown_done(&x);
+	commit(w, "all", &w->now, &all);
+}
+
+static void write_some(struct world *w)
+{
+	struct version next = w->now;
+	struct names some = {0};
+	struct shown x;
+
+	w->salts++;
+	for (size_t t = 0; t < w->nr; t++)
+		if (next.salt[t] && pick(8) == 0)
+			put_name(&some, w->of[t].file);
+	for (size_t t = 0; t < w->nr; t++)
+		if (next.salt[t] && has_name(&some, w->of[t].file))
+			next.salt[t] = w->salts;
+	if (!some.nr)
+		return;
+	assert_true(show(w, &next, next.topology, &x));
+	write_ranks(w, &next, &x, &some, false);
+	shown_done(&x);
+	commit(w, "some", &next, &some);
+}
+
+/* More layers, in new files or with those that have some of their tensors. */
+static void write_more(struct world *w)
+{
+	unsigned more = 1 + pick(4);
+	struct version next = w->now;
+	struct names some = {0};
+	struct sc_err err;
+	struct shown x;
+	bool rest = false;
+
+	if (w->layers + more > LAYERS_MAX)
+		return;
+	w->salts++;
+	for (size_t t = 0; t < w->nr; t++)
+		if (w->of[t].layer >= (int)w->layers && w->of[t].layer < (int)(w->layers + more))
+			put_name(&some, w->of[t].file);
+	for (size_t t = 0; t < w->nr; t++)
+		if (has_name(&some, w->of[t].file) && w->of[t].layer < (int)(w->layers + more))
+			next.salt[t] = w->salts;
+		else
+			rest |= next.salt[t] && w->of[t].layer >= 0;
+	if (!show(w, &next, next.topology, &x))
+		return;
+	write_ranks(w, &next, &x, &some, false);
+	if (w->local && rest && x.topo.chunks > 1) {
+		/* what the others call layer 0 of the second stage would be another layer now */
+		if (rs_job_commit(w->s, w->job, "", &err) == 0)
+			broken("%u more layers, and not all files were written: taken", more);
+		good(rs_job_discard(w->s, w->job, &err), err);
+	} else {
+		w->layers += more;
+		commit(w, "more layers", &next, &some);
+	}
+	shown_done(&x);
+}
+
+static void remove_file(struct world *w)
+{
+	struct version next = w->now;
+	struct names gone = {0};
+	struct shown x, then;
+
+	put_name(&gone, w->of[pick((unsigned)w->nr)].file);
+	for (size_t t = 0; t < w->nr; t++)
+		if (has_name(&gone, w->of[t].file))
+			next.salt[t] = 0;
+	if (memcmp(next.salt, w->now.salt, sizeof(next.salt)) == 0 || !show(w, &next, next.topology, &then))
+		return;
+	if (then.state.nr) {
+		assert_true(show(w, &w->now, w->now.topology, &x));
+		write_ranks(w, &w->now, &x, &gone, true);
+		shown_done(&x);
+		commit(w, "removal", &next, &gone);
+	}
+	shown_done(&then);
+}
+
+static void reshard(struct world *w)
+{
+	char topology[200];
+	struct sc_err err;
+	struct shown x;
+
+	random_topology(w, topology);
+	if (!show(w, &w->now, topology, &x)) {
+		if (rs_job_topology(w->s, w->job, topology, &err) == 0)
+			broken("topology %s was taken", topology);
+		return;
+	}
+	note("topology %s\n", topology);
+	good(rs_job_topology(w->s, w->job, topology, &err), err);
+	if (strcmp(topology, w->now.topology) != 0) {
+		(void)snprintf(w->now.topology, sizeof(w->now.topology), "%s", topology);
+		keep_version(w);
+	}
+	shown_done(&x);
+}
+
+static void rollback(struct world *w)
+{
+	const struct version *v = &w->old[pick((unsigned)w->nr_old)];
+	struct sc_err err;
+	char word[30];
+
+	(void)snprintf(word, sizeof(word), "%" PRIu64, v->nr);
+	if (rs_job_rollback(w->s, w->job, word, &err) < 0)
+		return; /* it is not kept any more */
+	note("rollback %s\n", word);
+	w->now = *v;
+	w->layers = 0;
+	for (size_t t = 0; t < w->nr; t++)
+		if (w->now.salt[t] && w->of[t].layer >= (int)w->layers)
+			w->layers = (unsigned)w->of[t].layer + 1;
+	keep_version(w);
+}
+
+static void work(struct world *w)
+{
+	struct sc_buf status = {0};
+	struct sc_err err;
+
+	note("work\n");
+	good(rs_service_work(w->s, &err), err);
+	good(rs_render_status(w->s, w->job, &status, &err), err);
+	if (!w->never && !strstr(status.text, "\nstate: materialized\n"))
+		broken("not materialized:\n%s", status.text);
+	sc_buf_done(&status);
+}
+
+static void open_service(struct world *w)
+{
+	struct rs_options options = {.store = w->dir, .quiet_worker = true};
+	struct sc_err err;
+
+	good(rs_service_new(&options, &w->s, &err), err);
+	w->job = rs_job_by_name(w->s, "j");
+}
+
+static void restart(struct world *w)
+{
+	note("restart\n");
+	rs_service_free(w->s);
+	open_service(w);
+}
+
+static void check_store(struct world *w)
+{
+	struct sc_buf report = {0};
+	struct sc_err err;
+	uint64_t bad = 1;
+
+	good(rs_fsck(w->s, false, &bad, &report, &err), err);
+	if (bad)
+		broken("%s", report.text);
+	sc_buf_done(&report);
+	good(rs_job_verify(w->s, w->job, &err), err);
+}
+
+static void one_world(unsigned long number)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	int style = (int)(number % 3);
+	char clean[100];
+	struct sc_err err;
+
+	random_state = number * 1000003u;
+	*history = 0;
+	w->local = pick(2);
+	w->layers = 1 + pick(8);
+	w->experts = pick(2) * 2;
+	for (unsigned g = 0; g < LAYERS_MAX; g++) {
+		/* later ones, if ever written, in files of their own */
+		unsigned shard = g < w->layers ? pick(4) : 10 + g;
+
+		add_layer(w, "", g, style, shard);
+		add_layer(w, "opt.", g, style, pick(2) ? shard : g < w->layers ? 0 : shard);
+	}
+	add(w, -1, "s0", "emb", 2, 13, 3);
+	add(w, -1, "s1", "end", 1, 7, 0);
+	random_layout(w, style);
+	assert_int_equal(0, meta_layout_parse(w->layout_text, NULL, NULL, &w->layout, &err));
+	(void)strcpy(w->dir, "/tmp/scalai-files.XXXXXX");
+	assert_non_null(mkdtemp(w->dir));
+	open_service(w);
+	good(rs_job_make(w->s, "j", 0755, geteuid(), getegid(), &w->job, &err), err);
+	w->never = pick(4) == 0;
+	good(rs_job_config(w->s, w->job, pick(2) ? "sync=off keep=1" : "sync=off keep=3", &err), err);
+	good(rs_job_config(w->s, w->job, w->never ? "materialize=never" : "materialize=eager", &err), err);
+	write_all(w);
+	expect_all(w);
+	for (int step = 0; step < STEPS; step++) {
+		static void (*const all[])(struct world *) = {reshard, reshard, work, work, write_some, write_more, remove_file,
+							      rollback, restart};
+
+		all[pick(sizeof(all) / sizeof(*all))](w);
+		expect_all(w);
+	}
+	work(w);
+	expect_all(w);
+	check_store(w);
+	rs_service_free(w->s);
+	meta_layout_free(w->layout);
+	for (size_t t = 0; t < w->nr; t++)
+		free((char *)w->of[t].file);
+	(void)snprintf(clean, sizeof(clean), "rm -rf %s", w->dir);
+	assert_int_equal(0, system(clean));
+	free(w);
+}
+
+static void files_are_what_they_should_be(void **unused)
+{
+	unsigned long rounds = getenv("ROUNDS") ? strtoul(getenv("ROUNDS"), NULL, 10) : 24;
+	unsigned long first = seed;
+
+	(void)unused;
+	sc_log_level(SC_LOG_ERROR);
+	for (; seed < first + rounds; seed++)
+		one_world(seed);
+	printf("# seeds %lu to %lu: %u rank files read\n", first, seed - 1, files_read);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(files_are_what_they_should_be)};
+
+	if (getenv("SEED"))
+		seed = strtoul(getenv("SEED"), NULL, 10);
+	return cmocka_run_group_tests_name("files", tests, NULL, NULL);
+}
