@@ -328,16 +328,16 @@ int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version 
 	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
 		rc = meta_version_add_set(s->catalog, row.id, v->sets[i]->id, err);
 	v->id = row.id;
+	v->nr = row.nr;
 	if (rc == 0)
 		rc = rs_save_data(s, v, err);
 	if (rc == 0)
 		rc = meta_job_set_head(s->catalog, job->id, row.id, err);
 	if (rc == 0)
-		rc = rs_drop_old_versions(s, job, row.id, err);
+		rc = rs_drop_old_versions(s, job, v, err);
 	if (rc < 0)
 		return rc;
 	v->job = job->id;
-	v->nr = row.nr;
 	v->parent = parent;
 	v->made_by = sc_strdup(made_by);
 	return v->made_by ? 0 : sc_nomem(err);
@@ -443,6 +443,8 @@ static int commit_tree(struct commit *c)
 		rc = rs_view_new(c->job, c->version, 0, &c->topo, &view, c->err);
 	else
 		rs_version_unref(c->version);
+	if (rc == 0)
+		rc = rs_view_check_written(view, &c->state, c->err);
 	if (rc == 0)
 		rc = transact(c, &id);
 	if (rc < 0) {

@@ -263,6 +263,19 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 
 /* --- the flip --- */
 
+/* The old storage goes: nothing may be missing in the new one. */
+static int check_new(struct rs_pass *p, const struct rs_view *view, struct rs_set **sets)
+{
+	int rc = 0;
+
+	if (!rs_view_is_materialized(view))
+		rc = sc_fail(p->err, SC_E_STATE, "its files would not be stored as they are presented");
+	for (size_t i = 0; rc == 0 && i < view->version->nr_sets; i++)
+		if (sets[i])
+			rc = rs_set_look_up(p->s, sets[i], p->err);
+	return rc < 0 ? sc_wrap(p->err, rc, "version %" PRIu64 " keeps its old storage", view->version->nr) : 0;
+}
+
 /* All new sets become the version's storage in one transaction: the flip. */
 static int flip(struct rs_pass *p, struct rs_set **sets)
 {
@@ -286,8 +299,12 @@ static int flip(struct rs_pass *p, struct rs_set **sets)
 		rs_version_unref(v);
 	else
 		rc = rs_view_new(p->job, v, p->head->id, &p->head->topo, &view, p->err);
-	if (rc < 0)
+	if (rc == 0)
+		rc = check_new(p, view, sets);
+	if (rc < 0) {
+		rs_view_unref(p->s, view);
 		return rc;
+	}
 	(void)pthread_mutex_lock(&p->job->command);
 	if (rs_pass_is_stale(p))
 		rc = sc_fail(p->err, SC_E_CANCELLED, "a newer head");

@@ -12,7 +12,6 @@
 /* --- keep=N --- */
 
 struct old_versions {
-	uint64_t head;
 	struct {
 		uint64_t *at;
 		size_t nr, room;
@@ -27,17 +26,33 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	return row->tag ? 0 : sc_vec_push(&o->ids, row->id) < 0 ? sc_nomem(o->err) : 0;
 }
 
-int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head, struct sc_err *err)
+/* What they have may be nowhere else, if the head lacks anything that it lists. */
+static bool may_drop(struct rs_service *s, struct rs_job *job, const struct rs_version *head)
 {
-	struct old_versions o = {.head = head, .err = err};
+	char name[SC_NAME_BYTES_MAX + 1];
+	struct sc_err lacks;
+
+	if (rs_version_look_up(s, head, &lacks) == 0)
+		return true;
+	sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": %s; older versions are kept, continuing",
+	       rs_job_name(job, name, sizeof(name)), head->nr, lacks.msg);
+	rs_job_complain(job, "keep: older versions are kept", &lacks);
+	return false;
+}
+
+int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, const struct rs_version *head, struct sc_err *err)
+{
+	struct old_versions o = {.err = err};
 	uint32_t keep = rs_config_of(job).keep;
 	int rc;
 
 	if (!keep)
 		return 0;
 	rc = meta_version_each(s->catalog, job->id, on_version, &o, err);
+	if (rc == 0 && o.ids.nr > keep && !may_drop(s, job, head))
+		o.ids.nr = 0;
 	for (size_t i = 0; rc == 0 && i + keep < o.ids.nr; i++)
-		if (o.ids.at[i] != head) {
+		if (o.ids.at[i] != head->id) {
 			rc = meta_version_remove(s->catalog, o.ids.at[i], err);
 			if (rc == 0)
 				rs_views_leave(s, o.ids.at[i]);
@@ -353,6 +368,7 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 	if (rc == 0) {
 		*ret_version = view->version->nr;
 		job->wanted = view->version->nr;
+		job->stopped_head = 0; /* it is tried now */
 	}
 	(void)pthread_mutex_unlock(&job->state);
 	rs_view_unref(s, view);
@@ -377,6 +393,11 @@ int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version,
 			     "materialized", version);
 	else
 		rc = rs_version_refuse_bad(view->version, err);
+	(void)pthread_mutex_lock(&job->state);
+	if (rc == 0 && job->stopped && job->stopped_head == head->id)
+		rc = sc_fail(err, job->stopped_code, "version %" PRIu64 " will not be materialized: %s", version,
+			     job->stopped);
+	(void)pthread_mutex_unlock(&job->state);
 	rs_view_unref(s, head);
 	rs_view_unref(s, view);
 	return rc;

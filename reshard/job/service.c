@@ -341,18 +341,23 @@ char *rs_trim(char *text)
 	return text;
 }
 
-void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err)
+void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err)
 {
 	struct sc_buf buf = {0};
 
 	sc_buf_printf(&buf, "%s: %s\n", command, err->msg);
 	if (buf.failed)
 		sc_buf_done(&buf);
-	(void)__atomic_add_fetch(&job->service->counters.refusals, 1, __ATOMIC_RELAXED);
 	(void)pthread_mutex_lock(&job->state);
 	sc_sys.release(job->error);
 	job->error = buf.text;
 	(void)pthread_mutex_unlock(&job->state);
+}
+
+void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err)
+{
+	rs_job_complain(job, command, err);
+	(void)__atomic_add_fetch(&job->service->counters.refusals, 1, __ATOMIC_RELAXED);
 	rs_job_tell(job);
 }
 

@@ -12,7 +12,7 @@
 #include "reshard/job/steps.h"
 
 /** All ranks' blobs of one logical file, and the view under which they were written: a part of that of the whole version.
- *  Immutable but for `verified` and what verification found (owner: the worker, under report_lock). */
+ *  Immutable but for `found`, `verified` and what verification found (owner: the worker, under report_lock). */
 struct rs_set {
 	uint32_t refs;
 	uint64_t id, job, layout_id;
@@ -25,6 +25,7 @@ struct rs_set {
 	char *metadata;				/* or NULL */
 	uint16_t *skews;			/* byte of a block at which each tensor began where it was written */
 	bool same_on_all;			/* a plain file that all ranks share */
+	bool found;				/* all that the view lists was looked up in the blobs; atomic */
 	size_t nr_blobs, room_blobs;
 	struct rs_set_blob {
 		uint32_t rank;
@@ -149,6 +150,8 @@ struct rs_job {
 	uint64_t news;
 	struct rs_progress progress;
 	char *stopped;			/* why the worker stopped, NULL: it did not */
+	uint64_t stopped_head;		/* the view whose pass will fail again, unless somebody mends it; 0: who knows */
+	int stopped_code;
 	struct {
 		uint64_t head, space;	/* the bytes that were free, and not enough for it */
 		int64_t until_ns;	/* it is tried again, also without more */
@@ -381,11 +384,19 @@ int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
 int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
 /** Of a version's own view. */
 bool rs_view_is_materialized(const struct rs_view *view);
+/** Of a commit: the files that ranks wrote are stored as its view presents them (their headers were compared with it when
+ *  the state was inferred), and all that was inferred is in a file.  Errors: SC_E_STATE. */
+int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err);
+/** Looks up, once, all that a set's view lists in its blobs: SC_E_STATE with what is missing, or an error of reading. */
+int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err);
+int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
 
 /* service.c */
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
 void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names); /* takes head */
 void rs_job_tell(struct rs_job *job);
+/** What `error` then reads; whoever calls it tells. */
+void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err);
 void rs_kick(struct rs_service *s, bool garbage);
 char *rs_trim(char *text);
 
@@ -461,7 +472,7 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
 int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,
 		    const char *made_by, struct sc_err *err);
 /* reshard.c: keep=N */
-int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, uint64_t head,
+int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, const struct rs_version *head,
 			 struct sc_err *err);
 
 /* worker.c */

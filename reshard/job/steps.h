@@ -17,7 +17,7 @@
  *             21 check     the head's copies are known to be equal
  *             22 write     new blobs, not referenced by anything yet
  *             23 sync
- *             24 transact  sets and the version's storage: one transaction (the flip)
+ *             24 transact  all is in the new files; sets and the version's storage: one transaction (the flip)
  *             25 publish
  *             26 garbage   blobs that nothing references are removed
  */

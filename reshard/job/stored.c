@@ -2,8 +2,14 @@
 /*
  * What a version lists and what its storage has.  A set's view, made when it was written, says where its tensors are;
  * a presentation with the same places needs no other storage.
+ *
+ * Before a storage is dropped because another one has taken its place, all that the other one lists is looked up: the
+ * rank's blob, and in its header the tensor.  No bytes are read.
  */
 #include "reshard/job/service_i.h"
+
+#include <inttypes.h>
+#include <string.h>
 
 int rs_view_note_stored(struct rs_view *view, struct sc_err *err)
 {
@@ -25,4 +31,115 @@ bool rs_view_is_materialized(const struct rs_view *view)
 		if (v->sets[i]->kind == META_SET_TENSORS && !view->as_stored[i])
 			return false;
 	return true;
+}
+
+int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err)
+{
+	const struct rs_version *v = view->version;
+
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		if (v->sets[i]->id || v->sets[i]->kind != META_SET_TENSORS)
+			continue;
+		if (!view->as_stored[i])
+			return sc_fail(err, SC_E_STATE, "'%s' would not be where its ranks wrote it", v->sets[i]->file);
+		__atomic_store_n(&v->sets[i]->found, true, __ATOMIC_RELAXED);
+	}
+	for (uint32_t t = 0; t < inferred->nr; t++)
+		if (!meta_state_find(&v->state, inferred->tensors[t].key))
+			return sc_fail(err, SC_E_STATE, "'%s' would be in no file", inferred->tensors[t].key);
+	return 0;
+}
+
+/* --- looking up --- */
+
+static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32_t rank, const struct meta_stored *t,
+			  struct sc_err *err)
+{
+	const struct meta_tensor *x = &set->state.tensors[t->entry->tensor];
+	const struct rs_set_blob *b = rs_set_find(set, rank, t->file);
+	bool tensors = rs_safetensors_is(t->file);
+	const struct rs_tensor_at *at = NULL;
+	struct rs_blob *blob = NULL;
+	uint64_t bytes;
+	bool good;
+	int rc;
+
+	if (!b)
+		return sc_fail(err, SC_E_STATE, "'%s' is to be in '%s' of rank %u, and no such file is stored",
+			       x->key, t->file, rank);
+	rc = rs_blob_get(s->blobs, b->blob, tensors, b->bytes, &blob, err);
+	if (rc < 0)
+		return sc_wrap(err, rc, "rank %u '%s'", rank, t->file);
+	if (tensors) {
+		at = rs_safetensors_find(&blob->st, t->name);
+		good = at && at->dtype == x->dtype && meta_shape_equal(&at->shape, &t->piece.shape);
+	} else {
+		good = meta_tensor_bytes(x->dtype, &t->piece.shape, &bytes) && bytes == blob->bytes;
+	}
+	rs_blob_put(s->blobs, blob);
+	return good ? 0
+		    : sc_fail(err, SC_E_STATE, "'%s' is to be in '%s' of rank %u, and the stored file %s", x->key,
+			      t->file, rank, at || !tensors ? "has another type or shape of it" : "does not have it");
+}
+
+static int look_up_rank(struct rs_service *s, const struct rs_set *set, uint32_t rank, struct sc_err *err)
+{
+	struct meta_stored_list list = {0};
+	struct sc_arena arena = {0};
+	int rc = meta_view_rank(set->view, rank, NULL, &arena, &list, err);
+
+	for (size_t i = 0; rc == 0 && i < list.nr; i++) {
+		uint32_t like = meta_view_alike(set->view, rank, list.at[i].file);
+		const struct rs_set_blob *mine = rs_set_find(set, rank, list.at[i].file);
+		const struct rs_set_blob *other = like == rank ? NULL : rs_set_find(set, like, list.at[i].file);
+
+		/* replicas that share a blob: it was looked at */
+		if (!mine || !other || mine->blob != other->blob)
+			rc = look_up_tensor(s, set, rank, &list.at[i], err);
+	}
+	sc_vec_done(&list);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+static int look_up_plain(struct rs_service *s, const struct rs_set *set, struct sc_err *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < set->nr_blobs; i++) {
+		const struct rs_set_blob *b = &set->blobs[i];
+		struct rs_blob *blob = NULL;
+
+		if (set->same_on_all && i)
+			break;
+		rc = rs_blob_get(s->blobs, b->blob, false, b->bytes, &blob, err);
+		if (rc < 0)
+			rc = sc_wrap(err, rc, "rank %d '%s'", (int)b->rank, b->path);
+		rs_blob_put(s->blobs, blob);
+	}
+	return rc;
+}
+
+int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err)
+{
+	int rc = 0;
+
+	if (__atomic_load_n(&set->found, __ATOMIC_RELAXED))
+		return 0;
+	if (set->kind != META_SET_TENSORS)
+		rc = look_up_plain(s, set, err);
+	for (uint32_t rank = 0; rc == 0 && set->view && rank < set->topo.ranks; rank++)
+		rc = look_up_rank(s, set, rank, err);
+	if (rc == 0)
+		__atomic_store_n(&set->found, true, __ATOMIC_RELAXED);
+	return rc;
+}
+
+int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
+		rc = rs_set_look_up(s, v->sets[i], err);
+	return rc;
 }

@@ -6,7 +6,8 @@
  *
  * When something stops it, the job's status says so, the head stays readable, and it tries again after
  * RETRY_NS or when anything changes.  A head for which there was no space waits for more of it, or for
- * FULL_NS: a pass fills the disk before it fails, and whoever else writes then fails with it.
+ * FULL_NS: a pass fills the disk before it fails, and whoever else writes then fails with it.  One whose
+ * rows or headers are wrong waits as long: nothing that comes by itself mends them.
  */
 #include "reshard/job/pass.h"
 
@@ -196,8 +197,17 @@ int rs_pass_bytes(void *pass, uint64_t bytes)
 	return rs_pass_is_stale(p);
 }
 
-static void set_stopped(struct rs_job *job, const char *why)
+/* What is wrong with rows and headers stays so; space, memory and descriptors come back. */
+static bool is_lasting(int rc)
 {
+	return rc == SC_E_STATE || rc == SC_E_TOPOLOGY || rc == SC_E_LAYOUT || rc == SC_E_UNSUPPORTED ||
+	       rc == SC_E_LIMIT;
+}
+
+/* `head`: what was worked on. */
+static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *err)
+{
+	const char *why = err ? err->msg : NULL;
 	char name[SC_NAME_BYTES_MAX + 1];
 	bool changed;
 
@@ -207,11 +217,17 @@ static void set_stopped(struct rs_job *job, const char *why)
 		sc_sys.release(job->stopped);
 		job->stopped = why ? sc_strdup(why) : NULL;
 	}
+	job->stopped_code = err ? err->code : 0;
+	/* a damaged file may be restored, but not by itself */
+	if (err && (is_lasting(err->code) || err->code == SC_E_FORMAT || err->code == SC_E_DAMAGED))
+		job->stopped_head = head;
+	else
+		job->stopped_head = 0;
 	(void)pthread_mutex_unlock(&job->state);
 	if (changed && why)
 		sc_log(SC_LOG_ERROR, "job '%s': %s; trying again", rs_job_name(job, name, sizeof(name)), why);
-	if (changed)
-		rs_job_tell(job);
+	if (changed || why)
+		rs_job_tell(job); /* who waits for it asks again */
 }
 
 /* --- verification --- */
@@ -358,6 +374,17 @@ static uint64_t head_id(struct rs_service *s, struct rs_job *job)
 	return id;
 }
 
+/* A head that had no space, or whose rows or headers are wrong; who waits for it has it tried at once. */
+static bool is_put_off(struct rs_job *job, uint64_t head, uint64_t space)
+{
+	bool lasts;
+
+	(void)pthread_mutex_lock(&job->state);
+	lasts = job->stopped_head == head && is_lasting(job->stopped_code);
+	(void)pthread_mutex_unlock(&job->state);
+	return sc_now_ns() < job->full.until_ns && (lasts || (job->full.head == head && space <= job->full.space));
+}
+
 /* One job; true when it has to be tried again. */
 static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
 {
@@ -365,7 +392,7 @@ static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
 	struct sc_err err = {0};
 	int rc;
 
-	if (job->full.head == head && space <= job->full.space && sc_now_ns() < job->full.until_ns)
+	if (is_put_off(job, head, space))
 		return true;
 	job->full.head = 0;
 	rc = work_on(s, job, garbage, &err);
@@ -376,9 +403,9 @@ static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
 	if (rc == SC_E_NO_SPACE) {
 		job->full.head = head;
 		job->full.space = sc_min_u64(space, free_space(s));
-		job->full.until_ns = sc_now_ns() + FULL_NS;
 	}
-	set_stopped(job, rc < 0 ? err.msg : NULL);
+	job->full.until_ns = sc_now_ns() + FULL_NS;
+	set_stopped(job, head, rc < 0 ? &err : NULL);
 	return rc < 0;
 }
 

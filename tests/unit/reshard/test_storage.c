@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* No storage is dropped before all that its version lists was found in what takes its place. */
+#include "reshard/job/service.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+/* cmocka wants four of the above first */
+#include <cmocka.h>
+
+#include "meta/base/log.h"
+
+static char dir[64];
+static struct rs_service *s;
+static struct rs_job *job;
+static bool spoilt;		/* files that are flushed lose their tensor's name */
+
+static void open_service(bool worker)
+{
+	struct rs_options options = {.store = dir, .quiet_worker = !worker};
+	struct sc_err err;
+
+	assert_int_equal(0, rs_service_new(&options, &s, &err));
+	job = rs_job_by_name(s, "j");
+}
+
+/* One tensor, 'w', on each of two ranks: half of it, or all. */
+static void put_file(uint32_t rank, const char *file, char fill)
+{
+	static const char header[] = "{\"w\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}";
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	uint64_t blob, bytes = sizeof(header) - 1;
+	char data[8];
+	struct sc_err err;
+	int fd;
+
+	memset(data, fill, sizeof(data));
+	assert_int_equal(0, rs_work_create(s, job, rank, file, &owner, &blob, &fd, &err));
+	assert_int_equal(8, write(fd, &bytes, 8));
+	assert_int_equal(bytes, write(fd, header, bytes));
+	assert_int_equal(8, write(fd, data, 8));
+	(void)close(fd);
+}
+
+static void begin(const char *config)
+{
+	struct sc_err err;
+
+	sc_log_level(SC_LOG_ERROR);
+	(void)strcpy(dir, "/tmp/scalai-storage.XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	open_service(false);
+	assert_int_equal(0, rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err));
+	assert_int_equal(0, rs_job_config(s, job, config, &err));
+	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\n* tp=0", &err));
+	assert_int_equal(0, rs_job_topology(s, job, "tp=2", &err));
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		put_file(rank, "a.safetensors", 'a');
+		put_file(rank, "b.safetensors", 'b');
+	}
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_service_work(s, &err));
+}
+
+static void end(void)
+{
+	char clean[100];
+
+	rs_service_free(s);
+	(void)snprintf(clean, sizeof(clean), "rm -rf %s", dir);
+	assert_int_equal(0, system(clean));
+}
+
+static char *status(void)
+{
+	struct sc_buf buf = {0};
+	struct sc_err err;
+
+	assert_int_equal(0, rs_render_status(s, job, &buf, &err));
+	return buf.text;
+}
+
+static void expect_status(const char *text)
+{
+	char *now = status();
+
+	if (!strstr(now, text))
+		fail_msg("no '%s' in\n%s", text, now);
+	free(now);
+}
+
+static char *path_of(uint32_t rank, const char *file)
+{
+	static char path[200];
+	struct rs_look look;
+	struct sc_err err;
+	FILE *found;
+	char find[200];
+
+	assert_int_equal(0, rs_look(s, job, NULL, rank, file, &look, &err));
+	assert_int_equal(RS_BLOB, look.kind);
+	(void)snprintf(find, sizeof(find), "find %s/blobs -name %" PRIu64, dir, look.blob);
+	found = popen(find, "r");
+	assert_non_null(fgets(path, sizeof(path), found));
+	(void)pclose(found);
+	path[strcspn(path, "\n")] = 0;
+	return path;
+}
+
+static int on_nr(void *arg, uint64_t nr)
+{
+	(void)nr;
+	(*(int *)arg)++;
+	return 0;
+}
+
+static int versions(void)
+{
+	struct sc_err err;
+	int nr = 0;
+
+	assert_int_equal(0, rs_versions_each(s, job, on_nr, &nr, &err));
+	return nr;
+}
+
+/* --- the flip --- */
+
+/* Each file is flushed by fsync then. */
+static int no_ring(struct io_uring *ring, unsigned entries)
+{
+	(void)ring;
+	(void)entries;
+	return -ENOSYS;
+}
+
+static int on_fsync(int fd)
+{
+	char header[64] = "";
+	ssize_t n = pread(fd, header, sizeof(header), 8);
+
+	if (spoilt && n > 6 && memcmp(header, "{\"w\":", 5) == 0)
+		assert_int_equal(1, pwrite(fd, "v", 1, 10));
+	return fsync(fd);
+}
+
+static void a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor(void **unused)
+{
+	struct sc_sys real = sc_sys;
+	struct rs_look look;
+	struct sc_err err;
+	uint64_t nr;
+
+	(void)unused;
+	begin("sync=on");
+	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	spoilt = true;
+	sc_sys.ring_init = no_ring;
+	sc_sys.fsync = on_fsync;
+	assert_true(rs_service_work(s, &err) < 0);
+	assert_non_null(strstr(err.msg, "keeps its old storage"));
+	assert_int_equal(EINVAL, err.errnum);
+	expect_status("\nstate: view\n");
+	assert_int_equal(0, rs_look(s, job, NULL, 0, "a.safetensors", &look, &err));
+	assert_int_equal(RS_VIEW, look.kind);
+	spoilt = false;
+	assert_int_equal(0, rs_service_work(s, &err));
+	expect_status("\nstate: materialized\n");
+	assert_int_equal(0, rs_job_wait_parse(s, job, "", &nr, &err));
+	assert_int_equal(1, rs_job_wait_poll(s, job, nr, &err));
+	sc_sys = real;
+	end();
+}
+
+static int wait_for(uint64_t nr, struct sc_err *err)
+{
+	const struct timespec pause = {.tv_nsec = 10000000};
+	int rc = 0;
+
+	for (int i = 0; i < 3000 && rc == 0; i++) {
+		rc = rs_job_wait_poll(s, job, nr, err);
+		(void)nanosleep(&pause, NULL);
+	}
+	return rc;
+}
+
+static void who_waits_is_told_what_will_not_work_by_itself(void **unused)
+{
+	struct sc_sys real = sc_sys;
+	struct sc_err err = {0};
+	uint64_t nr;
+
+	(void)unused;
+	begin("sync=on");
+	rs_service_free(s);
+	spoilt = true;
+	sc_sys.ring_init = no_ring;
+	sc_sys.fsync = on_fsync;
+	open_service(true);
+	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	for (int times = 0; times < 2; times++) {
+		assert_int_equal(0, rs_job_wait_parse(s, job, "", &nr, &err));
+		assert_int_equal(EINVAL, wait_for(nr, &err) < 0 ? err.errnum : 0);
+		assert_non_null(strstr(err.msg, "keeps its old storage"));
+	}
+	expect_status("\nstopped: version 2 keeps its old storage");
+	spoilt = false;
+	assert_int_equal(0, rs_job_wait_parse(s, job, "", &nr, &err));
+	assert_int_equal(1, wait_for(nr, &err));
+	rs_service_free(s);
+	sc_sys = real;
+	open_service(false);
+	end();
+}
+
+/* --- keep=N --- */
+
+static void older_versions_are_kept_while_the_head_lacks_a_file(void **unused)
+{
+	char path[200], aside[220];
+	struct sc_buf buf = {0};
+	struct sc_err err;
+
+	(void)unused;
+	begin("sync=off keep=1");
+	rs_service_free(s);
+	open_service(false);
+	(void)snprintf(path, sizeof(path), "%s", path_of(1, "a.safetensors"));
+	(void)snprintf(aside, sizeof(aside), "%s.aside", path);
+	assert_int_equal(0, rename(path, aside));
+	for (uint32_t rank = 0; rank < 2; rank++)
+		put_file(rank, "b.safetensors", 'c');
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(2, versions());
+	rs_render_error(job, &buf);
+	assert_non_null(buf.text);
+	assert_non_null(strstr(buf.text, "older versions are kept"));
+	assert_non_null(strstr(buf.text, "rank 1 'a.safetensors'"));
+	sc_buf_done(&buf);
+	assert_int_equal(0, rename(aside, path));
+	for (uint32_t rank = 0; rank < 2; rank++)
+		put_file(rank, "b.safetensors", 'd');
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(1, versions());
+	end();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor),
+		cmocka_unit_test(who_waits_is_told_what_will_not_work_by_itself),
+		cmocka_unit_test(older_versions_are_kept_while_the_head_lacks_a_file),
+	};
+
+	return cmocka_run_group_tests_name("storage", tests, NULL, NULL);
+}
