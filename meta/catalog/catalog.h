@@ -227,6 +227,7 @@ typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
 struct meta_blob_record {
 	const char *job, *file, *topology, *path;
 	uint64_t uid, gid, job_mode, set, kind, layout, mode;
+	uint32_t layers, experts;	/* of the set's whole version */
 	int64_t rank, step;	/* step -1: none */
 };
 typedef int meta_blob_record_fn(void *arg, const struct meta_blob_record *row);
@@ -243,17 +244,21 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
 /** An older one of the same rank, file and job that has the same size and hash; 0: none. */
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err);
-/** Once for each rank that has it, in order. */
+/** Once for each rank of the newest set that has it, in order. */
 int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err);
 /** Numbers up to this one are not given to new blobs. */
 int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
 /** A row for a file that is there; a working tree's until it is sealed. */
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
+/** Wherever a set has `blob` it has `other` instead, which has the same bytes; `blob` has no row any more. */
+int meta_blob_become(struct meta_catalog *c, uint64_t blob, uint64_t other, struct sc_err *err);
 /** Newest versions first. */
 int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err);
 int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
 /** Calls `fn` with each complaint of SQLite's integrity check, and of rows that lead nowhere. */
 int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, struct sc_err *err);
+/** 1, 0: it has none yet, or an error. */
+int meta_blob_hash(struct meta_catalog *c, uint64_t blob, uint8_t ret[16], struct sc_err *err);
 /** Is there a row for this blob? 1, 0 or an error. */
 int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 

@@ -3,6 +3,7 @@
 #include "meta/catalog/db_i.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "meta/base/limits.h"
 #include "meta/base/mem.h"
@@ -184,6 +185,23 @@ int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, 
 		       "job.id = version.job WHERE set_blob.blob = ? ORDER BY version.nr DESC", "i", blob);
 }
 
+static int on_hash(void *arg, sqlite3_stmt *row)
+{
+	const struct blob_walk *w = arg;
+
+	if (sqlite3_column_bytes(row, 0) != 16)
+		return 0;
+	memcpy(w->arg, sqlite3_column_blob(row, 0), 16);
+	return 1;
+}
+
+int meta_blob_hash(struct meta_catalog *c, uint64_t blob, uint8_t ret[16], struct sc_err *err)
+{
+	struct blob_walk w = {.arg = ret};
+
+	return db_each(c, err, on_hash, &w, "SELECT hash FROM blob WHERE id = ?", "i", blob);
+}
+
 int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 {
 	uint64_t id = 0;
@@ -199,7 +217,8 @@ static int on_record(void *arg, sqlite3_stmt *row)
 		.job = db_text(row, 0), .uid = U64(row, 1), .gid = U64(row, 2), .job_mode = U64(row, 3), .set = U64(row, 4),
 		.kind = U64(row, 5), .file = db_text(row, 6), .layout = U64(row, 7), .topology = db_text(row, 8),
 		.rank = sqlite3_column_int64(row, 9), .mode = U64(row, 10), .path = db_text(row, 11),
-		.step = sqlite3_column_int64(row, 12)};
+		.step = sqlite3_column_int64(row, 12), .layers = (uint32_t)U64(row, 13),
+		.experts = (uint32_t)U64(row, 14)};
 
 	return w->fn.record(w->arg, &r);
 }
@@ -210,7 +229,7 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 
 	return db_each(c, err, on_record, &w, "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, "
 		       "s.topology, set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN version_set "
-		       "ON version.id = version_set.version WHERE version_set.blob_set = s.id), -1) FROM set_blob JOIN blob_set s ON "
+		       "ON version.id = version_set.version WHERE version_set.blob_set = s.id), -1), s.layers, s.experts FROM set_blob JOIN blob_set s ON "
 		       "s.id = set_blob.blob_set JOIN job ON job.id = s.job JOIN path ON path.id = set_blob.path WHERE set_blob.blob "
 		       "= ? AND s.id = (SELECT max(blob_set) FROM set_blob WHERE blob = ?) ORDER BY set_blob.rank", "ii", blob, blob);
 }
@@ -220,6 +239,13 @@ int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 	if (blob >= SC_BLOBS_MAX)
 		return sc_fail(err, SC_E_LIMIT, "blob %" PRIu64 ": a store has none beyond %" PRIu64, blob, SC_BLOBS_MAX - 1);
 	return db_run(c, err, "INSERT INTO blob (id, bytes) VALUES (?, 0)", "i", blob);
+}
+
+int meta_blob_become(struct meta_catalog *c, uint64_t blob, uint64_t other, struct sc_err *err)
+{
+	int rc = db_run(c, err, "UPDATE set_blob SET blob = ? WHERE blob = ?", "ii", other, blob);
+
+	return rc < 0 ? rc : db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", blob);
 }
 
 int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err)

@@ -433,7 +433,7 @@ static int commit_tree(struct commit *c)
 	if (rc == 0)
 		rc = rs_commit_sets(c);
 	if (rc == 0)
-		rc = rs_version_finish(c->version, c->err);
+		rc = rs_version_finish(c->version, &c->job->whole, c->err);
 	if (rc == 0)
 		rc = verify(c);
 	if (rc == 0)

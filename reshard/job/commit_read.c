@@ -237,7 +237,7 @@ static int refuse_missing(struct commit *c, int rc)
 
 int rs_commit_read(struct commit *c)
 {
-	struct meta_state known = {0};
+	struct meta_state known = {.layers = c->job->whole.layers, .experts = c->job->whole.experts};
 	int rc = 0;
 
 	rs_step(RS_STEP_COMMIT_READ);

@@ -10,6 +10,7 @@
  * The blobs belong to nothing until the flip; what a pass leaves behind is garbage.
  */
 #include "reshard/job/pass.h"
+#include "reshard/job/record.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -294,7 +295,7 @@ static int flip(struct rs_pass *p, struct rs_set **sets)
 			rc = sc_nomem(p->err);
 	}
 	if (rc == 0)
-		rc = rs_version_finish(v, p->err);
+		rc = rs_version_finish(v, NULL, p->err);
 	if (rc < 0)
 		rs_version_unref(v);
 	else
@@ -332,6 +333,10 @@ static int flip(struct rs_pass *p, struct rs_set **sets)
 	}
 	(void)pthread_mutex_unlock(&p->job->command);
 	rs_view_unref(p->s, view);
+	for (size_t i = 0; rc == 0 && i < old->nr_sets; i++)
+		if (sets[i] && rs_record_renew(p->s, sets[i], p->err) < 0)
+			sc_log(SC_LOG_INFO, "%s: 'fsck --rebuild' would not find all of '%s'", p->err->msg,
+			       sets[i]->file);
 	return rc;
 }
 

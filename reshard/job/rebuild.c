@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A new catalog from what the blobs say of themselves: of each job the newest state of each file, as one
- * version (more than one, if files were written under different topologies).  It is made by the ordinary
- * commands: blobs become files of the working tree, which are then committed, with all that commit checks.
+ * version.  It is made by the ordinary commands: blobs become files of the working tree, which are then
+ * committed, with all that commit checks; one commit for each topology under which files were written.
  * What is not used goes to lost+found.  Older versions, tags, settings and datasets are not made again.
  */
 #include "reshard/job/record.h"
@@ -26,6 +26,12 @@ struct rebuild {
 		size_t nr, room;
 		uint64_t *at;
 	} unused;
+	struct {
+		size_t nr, room;
+		struct {
+			uint64_t blob, of;
+		} *at;
+	} twins;		/* of a blob that several ranks have: a file of a working tree is one rank's */
 };
 
 /* --- what there is --- */
@@ -62,6 +68,13 @@ static int compare(const void *a, const void *b)
 
 /* --- one file of one set --- */
 
+/* Written under one presentation, so that they are committed together. */
+static bool go_together(const struct rs_record *a, const struct rs_record *b)
+{
+	return strcmp(a->layout, b->layout) == 0 && strcmp(a->topology, b->topology) == 0 &&
+	       (!a->layers || !b->layers || a->layers == b->layers);
+}
+
 struct adopting {
 	struct rebuild *r;
 	struct rs_job *job;
@@ -74,11 +87,14 @@ static int on_rank(void *arg, uint32_t rank)
 	struct adopting *a = arg;
 	const struct rs_record *rec = a->rec;
 	struct rs_owner owner = {(uid_t)rec->uid, (gid_t)rec->gid, (mode_t)rec->mode};
+	uint64_t blob;
 	int rc;
 
 	if (rs_work_has(a->job, rank, rec->path))
 		return 0; /* a newer one */
-	rc = rs_work_adopt(a->r->s, a->job, rank, rec->path, &owner, rec->blob, a->used, a->r->err);
+	rc = rs_work_adopt(a->r->s, a->job, rank, rec->path, &owner, rec->blob, a->used, &blob, a->r->err);
+	if (rc == 0 && a->used && sc_vec_push(&a->r->twins, (typeof(*a->r->twins.at)){blob, rec->blob}) < 0)
+		rc = sc_nomem(a->r->err);
 	a->used |= rc == 0;
 	return rc;
 }
@@ -93,7 +109,7 @@ static int adopt_file(struct rebuild *r, struct rs_job *job, size_t first, size_
 		struct adopting a = {r, job, &r->all.at[i - 1], used[i - 1]};
 
 		if (a.rec->kind != newest->kind || strcmp(a.rec->file, newest->file) != 0 ||
-		    strcmp(a.rec->topology, newest->topology) != 0 || strcmp(a.rec->layout, newest->layout) != 0)
+		    a.rec->layers != newest->layers || a.rec->experts != newest->experts || !go_together(a.rec, newest))
 			continue;
 		rc = rs_record_ranks(a.rec->ranks, on_rank, &a, r->err);
 		used[i - 1] = a.used;
@@ -133,6 +149,57 @@ static int present(struct rebuild *r, struct rs_job *job, const struct rs_record
 	return rc < 0 ? rc : rs_job_topology(r->s, job, rec->topology, r->err);
 }
 
+/* What is committed first may be a part of what there was, which no topology need divide: of the records from i on that
+ * are committed together. */
+static struct rs_whole whole_of(const struct rebuild *r, size_t i, size_t end, struct rs_whole before)
+{
+	const struct rs_record *now = &r->all.at[i];
+	struct rs_whole whole = {0};
+	bool differ = false;
+
+	for (; i < end && (!is_newest(r, i, end) || go_together(now, &r->all.at[i])); i++) {
+		const struct rs_record *rec = &r->all.at[i];
+
+		if (!is_newest(r, i, end))
+			continue;
+		now = rec->layers ? rec : now;
+		whole.layers = rec->layers ? rec->layers : whole.layers;
+		differ |= whole.experts && rec->experts && whole.experts != rec->experts;
+		whole.experts = rec->experts ? rec->experts : whole.experts;
+	}
+	whole.layers = whole.layers ? whole.layers : before.layers;
+	whole.experts = differ ? 0 : whole.experts ? whole.experts : before.experts;
+	return whole;
+}
+
+/* Once they are sealed, ranks share a blob again: what the blob says of itself is said of all of them. */
+static int join_twins(struct rebuild *r)
+{
+	int rc = meta_catalog_begin(r->s->catalog, false, r->err);
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < r->twins.nr; i++)
+		rc = meta_blob_become(r->s->catalog, r->twins.at[i].blob, r->twins.at[i].of, r->err);
+	rc = meta_catalog_end(r->s->catalog, rc, r->err);
+	for (size_t i = 0; rc == 0 && i < r->twins.nr; i++)
+		rc = meta_store_remove(&r->s->store, r->twins.at[i].blob, r->err);
+	return rc;
+}
+
+/* A part of a job is none: all that it was made of goes to lost+found. */
+static int forget(struct rebuild *r, struct rs_job *job, int rc, size_t nr, bool *used)
+{
+	struct sc_err why = *r->err;
+
+	job->config.remove = true;
+	if (rs_job_remove(r->s, job, r->err) < 0)
+		return SC_E_CATALOG;
+	memset(used, 0, nr * sizeof(*used));
+	*r->err = why;
+	return rc;
+}
+
 static int job_of(struct rebuild *r, size_t first, size_t end, bool *used)
 {
 	const struct rs_record *rec = &r->all.at[end - 1], *now = NULL;
@@ -140,24 +207,34 @@ static int job_of(struct rebuild *r, size_t first, size_t end, bool *used)
 	int64_t step = -1;
 	int rc = rs_job_make(r->s, rec->job, (mode_t)rec->job_mode, (uid_t)rec->uid, (gid_t)rec->gid, &job, r->err);
 
+	if (rc < 0)
+		return rc;
+	job->config.keep = 1; /* of the versions that are made on the way only the last one is whole */
 	for (size_t i = first; rc == 0 && i < end; i++) {
 		rec = &r->all.at[i];
 		if (!is_newest(r, i, end))
 			continue;
-		if (!now || strcmp(now->layout, rec->layout) != 0 || strcmp(now->topology, rec->topology) != 0) {
-			if (now)
-				rc = commit(r, job, step);
-			if (rc == 0)
-				rc = present(r, job, rec);
-			now = rec;
+		if (now && !go_together(now, rec)) {
+			rc = commit(r, job, step);
+			now = NULL;
 		}
+		if (rc == 0 && !now) {
+			job->whole = whole_of(r, i, end, job->whole);
+			rc = present(r, job, rec);
+		}
+		if (!now || rec->layers)
+			now = rec;
 		if (rc == 0)
 			rc = adopt_file(r, job, first, end, rec, used);
 		step = rec->step > step ? rec->step : step;
 	}
 	if (rc == 0)
 		rc = commit(r, job, step);
-	return rc;
+	if (rc == 0)
+		rc = join_twins(r);
+	r->twins.nr = 0;
+	job->whole = (struct rs_whole){0};
+	return rc < 0 && job->head ? forget(r, job, rc, end - first, used + first) : rc;
 }
 
 static int each_job(struct rebuild *r, bool *used)
@@ -209,6 +286,7 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 	sc_sys.release(used);
 	sc_vec_done(&r.all);
 	sc_vec_done(&r.unused);
+	sc_vec_done(&r.twins);
 	sc_arena_done(&r.arena);
 	return rc < 0 ? rc : report->failed ? sc_nomem(err) : 0;
 }

@@ -54,8 +54,9 @@ static int on_use(void *arg, const struct meta_blob_record *row)
 			return rc;
 		(void)snprintf(w->path, sizeof(w->path), "%s", row->path);
 		sc_buf_printf(&w->head, "scalai 1\njob %s\nowner %" PRIu64 " %" PRIu64 " %" PRIu64 "\nset %" PRIu64 " %" PRIu64
-				       " %s\nlayout %s\ntopology %s\nstep %" PRId64 "\nmode %" PRIu64 "\n", row->job, row->uid, row->gid,
-			      row->job_mode, row->set, row->kind, row->file, name, row->topology, row->step, row->mode);
+				       " %s\nlayout %s\ntopology %s\nwhole %u %u\nstep %" PRId64 "\nmode %" PRIu64 "\n", row->job,
+			      row->uid, row->gid, row->job_mode, row->set, row->kind, row->file, name, row->topology,
+			      row->layers, row->experts, row->step, row->mode);
 	}
 	return sc_vec_push(&w->ranks, row->rank) < 0 ? sc_nomem(w->err) : 0;
 }
@@ -96,6 +97,25 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 	return rc;
 }
 
+int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_err *err)
+{
+	uint64_t last = 0;
+	uint8_t hash[16];
+	int rc = 0;
+
+	for (size_t i = 0; rc >= 0 && i < set->nr_blobs; i++) {
+		uint64_t blob = set->blobs[i].blob;
+
+		if (blob == last)
+			continue;
+		last = blob;
+		rc = meta_blob_hash(s->catalog, blob, hash, err);
+		if (rc > 0)
+			rc = rs_record_write(s, blob, hash, err);
+	}
+	return rc < 0 ? rc : 0;
+}
+
 /* --- reading --- */
 
 static char *value(char **text, const char *key)
@@ -115,7 +135,7 @@ static char *value(char **text, const char *key)
 
 static bool parse(char *text, struct rs_record *r)
 {
-	const char *version = value(&text, "scalai"), *owner, *set, *step, *mode, *hash;
+	const char *version = value(&text, "scalai"), *owner, *set, *whole, *step, *mode, *hash;
 	int at = 0;
 
 	r->job = value(&text, "job");
@@ -123,6 +143,7 @@ static bool parse(char *text, struct rs_record *r)
 	set = value(&text, "set");
 	r->layout = value(&text, "layout");
 	r->topology = value(&text, "topology");
+	whole = value(&text, "whole"); /* not said before version 9 of the catalog */
 	step = value(&text, "step");
 	mode = value(&text, "mode");
 	r->ranks = value(&text, "ranks");
@@ -140,7 +161,7 @@ static bool parse(char *text, struct rs_record *r)
 	}
 	if (sscanf(owner, "%" SCNu64 " %" SCNu64 " %" SCNu64, &r->uid, &r->gid, &r->job_mode) != 3 ||
 	    sscanf(set, "%" SCNu64 " %" SCNu64 " %n", &r->set, &r->kind, &at) < 2 || !at || sscanf(step, "%" SCNd64, &r->step) != 1 ||
-	    sscanf(mode, "%" SCNu64, &r->mode) != 1)
+	    sscanf(mode, "%" SCNu64, &r->mode) != 1 || (whole && sscanf(whole, "%u %u", &r->layers, &r->experts) != 2))
 		return false;
 	r->file = set + at;
 	return true;

@@ -91,7 +91,7 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 {
 	struct rs_view *view = NULL;
 	uint64_t id = 0;
-	int rc = rs_version_finish(v, err);
+	int rc = rs_version_finish(v, &job->whole, err);
 
 	rs_step(RS_STEP_RESHARD_PRESENT);
 	if (rc == 0)

@@ -166,6 +166,9 @@ struct rs_job {
 		} *at;
 	} made;				/* files of the head that an open made real */
 	char *verify_report;
+	struct rs_whole {
+		uint32_t layers, experts;
+	} whole;			/* while a catalog is rebuilt: its versions are parts of one that has so many; else 0 */
 };
 
 struct rs_kept_layout {
@@ -353,8 +356,8 @@ int rs_version_add_set(struct rs_version *v, struct rs_set *set);
 /** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
  *  no number yet, no topology.  NULL: memory. */
 struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets);
-/** Collects the state of all sets. */
-int rs_version_finish(struct rs_version *v, struct sc_err *err);
+/** Collects the state of all sets; `whole`: of which it is a part, or NULL. */
+int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err);
 /** Takes the reference of `v` in any case. */
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
@@ -421,9 +424,9 @@ int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 /* work.c: for rebuild.c */
 bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);
 /** A blob's file, which no row knows, becomes a file of the working tree; `again`: it has already become one,
- *  and this is another name of its bytes. */
+ *  and this is another name of its bytes, with a number of its own. */
 int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
-		  uint64_t blob, bool again, struct sc_err *err);
+		  uint64_t blob, bool again, uint64_t *ret_blob, struct sc_err *err);
 
 /* tree.c */
 /** Room for so many more rows, so that rs_work_put() can't fail; under job.state. */

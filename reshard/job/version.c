@@ -151,8 +151,12 @@ struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set 
 	return NULL;
 }
 
-int rs_version_finish(struct rs_version *v, struct sc_err *err)
+int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err)
 {
+	if (whole) {
+		v->state.layers = whole->layers;
+		v->state.experts = whole->experts;
+	}
 	for (size_t i = 0; i < v->nr_sets; i++)
 		for (uint32_t t = 0; t < v->sets[i]->state.nr; t++) {
 			const struct meta_tensor *x = &v->sets[i]->state.tensors[t];
@@ -199,7 +203,7 @@ static int load_version(struct rs_service *s, uint64_t id, struct rs_version **r
 	if (rc == 0)
 		rc = rs_data_load(s, l.v, err);
 	if (rc == 0)
-		rc = rs_version_finish(l.v, err);
+		rc = rs_version_finish(l.v, NULL, err);
 	if (rc < 0)
 		rs_version_unref(l.v);
 	else

@@ -105,16 +105,17 @@ bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path)
 }
 
 int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
-		  uint64_t blob, bool again, struct sc_err *err)
+		  uint64_t blob, bool again, uint64_t *ret_blob, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	uint64_t mine = again ? 0 : blob;
-	int rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &mine, err);
+	int rc;
 
+	*ret_blob = again ? 0 : blob;
+	rc = add_row(s, job, rank, path, META_WORK_FILE, owner, ret_blob, err);
 	if (rc == 0 && again)
-		rc = meta_store_link(&s->store, mine, blob, err);
+		rc = meta_store_link(&s->store, *ret_blob, blob, err);
 	if (rc == 0)
-		rc = meta_store_open_work(&s->store, mine, O_RDWR, &fd, err);
+		rc = meta_store_open_work(&s->store, *ret_blob, O_RDWR, &fd, err);
 	if (rc == 0 && sc_sys.fchmod(fd, owner->mode & 07777) < 0)
 		rc = sc_fail_sys(err, errno, "cannot set the mode of '%s'", path);
 	return rc;

@@ -2,7 +2,7 @@
 /*
  * Properties of models that lie in several files, over random layouts, topologies and distributions of tensors over
  * files, in a service without a mount: whatever was done (commits of all files and of some, of more layers and of fewer
- * files, topologies, materialization, rollback, a restart, keep=1), each rank file of the head, of older versions and of
+ * files, topologies, materialization, rollback, a restart, a lost catalog, keep=1), each rank file of the head, of older versions and of
  * other topologies is listed and has, bit for bit, what cutting the whole tensors gives.
  * Prints the seed and the history when one fails; SEED=n repeats it, ROUNDS=n makes more.
  */
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 /* cmocka wants some of the above first */
 #include <cmocka.h>
@@ -73,6 +74,8 @@ struct world {
 	bool local;			/* layers are numbered by each stage */
 	bool spread;			/* experts lie in files of their own */
 	bool never;			/* materialize=never */
+	unsigned keep;
+	bool stale;			/* files of older versions may be newer than what the head has */
 	unsigned layers, experts;
 	size_t nr;
 	struct tensor of[TENSORS_MAX];
@@ -575,6 +578,7 @@ static void remove_file(struct world *w)
 		write_ranks(w, &w->now, &x, &gone, true);
 		shown_done(&x);
 		commit(w, "removal", &next, &gone);
+		w->stale |= w->keep > 1;
 	}
 	shown_done(&then);
 }
@@ -610,6 +614,7 @@ static void rollback(struct world *w)
 	if (rs_job_rollback(w->s, w->job, word, &err) < 0)
 		return; /* it is not kept any more */
 	note("rollback %s\n", word);
+	w->stale |= v->nr != w->now.nr;
 	w->now = *v;
 	w->layers = 0;
 	for (size_t t = 0; t < w->nr; t++)
@@ -645,6 +650,58 @@ static void restart(struct world *w)
 	note("restart\n");
 	rs_service_free(w->s);
 	open_service(w);
+}
+
+static void configure(struct world *w)
+{
+	char text[100];
+	struct sc_err err;
+
+	(void)snprintf(text, sizeof(text), "sync=off keep=%u materialize=%s", w->keep, w->never ? "never" : "eager");
+	good(rs_job_config(w->s, w->job, text, &err), err);
+}
+
+static void move(const struct world *w, const char *from, const char *to)
+{
+	static const char *const ends[] = {"", "-wal", "-shm"};
+	char a[120], b[120];
+
+	for (int i = 0; i < 3; i++) {
+		(void)snprintf(a, sizeof(a), "%s/scalai.db%s%s", w->dir, from, ends[i]);
+		(void)snprintf(b, sizeof(b), "%s/scalai.db%s%s", w->dir, to, ends[i]);
+		(void)rename(a, b);
+	}
+}
+
+/* The catalog is lost, and made again from the blobs; attributes are needed for that. */
+static void rebuild(struct world *w)
+{
+	struct rs_options options = {.store = w->dir, .quiet_worker = true, .keep_garbage = true, .rebuild = true};
+	struct sc_buf text = {0};
+	struct sc_err err;
+	uint64_t bad = 1;
+
+	if (w->stale || setxattr(w->dir, "user.test", "", 0, 0) < 0)
+		return;
+	work(w);
+	note("rebuild\n");
+	rs_service_free(w->s);
+	move(w, "", ".lost");
+	good(rs_service_new(&options, &w->s, &err), err);
+	good(rs_rebuild(w->s, &bad, &text, &err), err);
+	if (bad)
+		broken("%s", text.text);
+	sc_buf_reset(&text);
+	rs_service_free(w->s);
+	move(w, ".new", "");
+	open_service(w);
+	configure(w);
+	good(rs_render_topology(w->s, w->job, &text, &err), err);
+	(void)snprintf(w->now.topology, sizeof(w->now.topology), "%.*s", (int)strcspn(text.text, "\n"), text.text);
+	note("it has topology %s\n", w->now.topology);
+	sc_buf_done(&text);
+	w->nr_old = 0;
+	keep_version(w);
 }
 
 static void check_store(struct world *w)
@@ -688,13 +745,13 @@ static void one_world(unsigned long number)
 	open_service(w);
 	good(rs_job_make(w->s, "j", 0755, geteuid(), getegid(), &w->job, &err), err);
 	w->never = pick(4) == 0;
-	good(rs_job_config(w->s, w->job, pick(2) ? "sync=off keep=1" : "sync=off keep=3", &err), err);
-	good(rs_job_config(w->s, w->job, w->never ? "materialize=never" : "materialize=eager", &err), err);
+	w->keep = pick(2) ? 1 : 3;
+	configure(w);
 	write_all(w);
 	expect_all(w);
 	for (int step = 0; step < STEPS; step++) {
 		static void (*const all[])(struct world *) = {reshard, reshard, work, work, write_some, write_more, remove_file,
-							      rollback, restart};
+							      rollback, restart, rebuild, rebuild};
 
 		all[pick(sizeof(all) / sizeof(*all))](w);
 		expect_all(w);
