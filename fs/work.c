@@ -17,6 +17,9 @@ int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct 
 
 	if (!job || n.kind != FS_WORK)
 		return sc_fail(err, SC_E_UNSUPPORTED, "not a file of the working tree");
+	/* open for reading since before a commit sealed it */
+	if (flags == O_RDONLY && !rs_work_is(fs->service, job, n.blob))
+		return meta_store_open_blob(rs_service_store(fs->service), n.blob, UINT64_MAX, ret_fd, err);
 	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
 }
 
