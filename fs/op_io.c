@@ -436,19 +436,18 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_at,
 
 void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct fuse_pollhandle *ph)
 {
+	enum fs_kind kind = fs_node_of(ino).kind;
+	bool is_control = kind == FS_TOP || kind == FS_SPECIAL;
 	struct fs *fs = fs_of(req);
-	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
+	/* a poll does not say how the file is open: one of an earlier daemon is not opened again for it */
+	struct fs_handle *h = is_control ? fs_handle_of(req, fs, ino, fi) : NULL;
 
-	if (!h) {
-		if (ph)
-			fuse_pollhandle_destroy(ph);
-		return;
-	}
-	if (h->kind == FS_H_CONTROL) {
+	if (h && h->kind == FS_H_CONTROL) {
 		fs_control_poll(req, fs, h->control, ph);
 		return;
 	}
 	if (ph)
 		fuse_pollhandle_destroy(ph);
-	(void)fuse_reply_poll(req, POLLIN | POLLOUT);
+	if (h || !is_control)
+		(void)fuse_reply_poll(req, POLLIN | POLLOUT);
 }
