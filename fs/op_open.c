@@ -159,14 +159,19 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 		return sc_fail(err, SC_E_STALE, "the version is gone");
 	if (rc == 0 && rs_job_is_removed(rs_view_job(h->view)))
 		rc = sc_fail(err, SC_E_STALE, "the job is gone");
-	if (rc == 0 && n->kind == FS_VIEW)
-		return open_image(fs, n, path, again, h, fi, err);
-	if (rc == 0)
-		rc = committed_blob(fs, n, path, h, err);
 	if (rc < 0)
 		return rc;
-	rc = open_blob(req, fs, h, fi, err);
-	return rc < 0 && err->errnum == ENOENT ? sc_fail(err, SC_E_STALE, "the version is gone") : rc;
+	if (n->kind == FS_VIEW)
+		rc = open_image(fs, n, path, again, h, fi, err);
+	else
+		rc = committed_blob(fs, n, path, h, err);
+	if (rc == 0 && n->kind != FS_VIEW)
+		rc = open_blob(req, fs, h, fi, err);
+	/* a blob is not there: its version is gone meanwhile, or it was lost */
+	if (rc < 0 && err->errnum == ENOENT)
+		rc = again ? sc_fail(err, SC_E_DAMAGED, "'%s' can't be read: a blob of its version is lost", path)
+			   : sc_fail(err, SC_E_STALE, "look again");
+	return rc;
 }
 
 static int open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h,

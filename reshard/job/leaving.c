@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Versions that were dropped a moment ago.  The kernel looks a name up and opens what it found in two requests, and
- * the version may be dropped in between: its views can be found, and its blobs are not removed, for RS_LEAVING_NS.
+ * Versions that were dropped, or got another storage, a moment ago.  The kernel looks a name up and opens what it found
+ * in two requests, and that may happen in between: the views can be found, and their blobs are not removed, for
+ * RS_LEAVING_NS.
  * Owner of the list: service.lock.
  */
 #include "reshard/job/service_i.h"
@@ -94,9 +95,9 @@ struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place)
 	struct rs_view *view = NULL;
 
 	(void)pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; !view && i < s->leaving.nr; i++)
-		if (rs_view_has(s->leaving.at[i].view, place))
-			view = rs_view_ref(s->leaving.at[i].view);
+	for (size_t i = s->leaving.nr; !view && i > 0; i--) /* the last one first */
+		if (rs_view_has(s->leaving.at[i - 1].view, place))
+			view = rs_view_ref(s->leaving.at[i - 1].view);
 	(void)pthread_mutex_unlock(&s->lock);
 	return view;
 }

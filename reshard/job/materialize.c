@@ -328,7 +328,7 @@ static int flip(struct rs_pass *p, struct rs_set **sets)
 	if (rc == 0) {
 		rs_step(RS_STEP_MATERIALIZE_PUBLISH);
 		view->own = true;
-		rs_view_forget(p->s, old->id);
+		rs_views_leave(p->s, old->id);
 		rs_job_publish(p->job, rs_view_ref(view), true);
 	}
 	(void)pthread_mutex_unlock(&p->job->command);

@@ -368,7 +368,7 @@ void rs_view_forget(struct rs_service *s, uint64_t version);
 
 /* leaving.c */
 #define RS_LEAVING_NS INT64_C(2000000000)
-/** A version is dropped: what a lookup found in it can be opened for RS_LEAVING_NS. */
+/** A version is dropped, or its storage replaced: what a lookup found in it can be opened for RS_LEAVING_NS. */
 void rs_views_leave(struct rs_service *s, uint64_t version);
 /** Nobody opens any more what was dropped; at the end, and where space is needed. */
 void rs_views_left(struct rs_service *s);

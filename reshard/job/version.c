@@ -550,14 +550,25 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret, struct sc_err *err)
 {
-	struct rs_view *good = NULL; /* before it gets a number */
+	struct rs_view *good, *head; /* good: before it gets a number */
 	uint64_t id;
-	int rc = rs_view_present(s, job, topology, &good, err);
+	bool again;
+	int rc;
 
-	if (rc == 0)
-		rc = meta_view_put(s->catalog, good->version->id, good->topo.text, good->topo.ranks, &id, err);
-	rs_view_unref(s, good);
-	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
+	do {
+		good = NULL;
+		rc = rs_view_present(s, job, topology, &good, err);
+		if (rc == 0)
+			rc = meta_view_put(s->catalog, good->version->id, good->topo.text, good->topo.ranks, &id, err);
+		if (rc == 0)
+			rc = rs_view_at(s, id, ret, err);
+		/* newer versions may have come meanwhile, and this one may have been dropped */
+		head = rs_job_head(job);
+		again = rc < 0 && good && head && head->version->id != good->version->id;
+		rs_view_unref(s, head);
+		rs_view_unref(s, good);
+	} while (again);
+	return rc;
 }
 
 uint64_t rs_view_place(const struct rs_view *view, uint32_t rank)

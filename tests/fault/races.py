@@ -348,11 +348,13 @@ class Case:
         self.problems, self.counts = [], {}
 
     def up(self):
-        options = [o for o in re.sub("-?kill", "", self.mode).split("-") if o not in ("plain", "sync", "scrub")]
+        options = [o for o in re.sub("-?kill", "", self.mode).split("-") if o not in ("plain", "sync", "scrub", "pidns")]
         if "scrub" in self.mode:
             options.append("scrub=1s")
         self.log = open(self.folder + "/log", "w")
         words = [self.scalai, "mount", "-f", *(["-o", ",".join(options)] if options else []), self.store, self.mount]
+        if "pidns" in self.mode:  # clients have no thread's number there
+            words = ["unshare", "--pid", "--fork", *words]
         self.daemon = subprocess.Popen(words, stderr=self.log, stdout=self.log)
         for _ in range(400):
             if self.daemon.poll() is not None:
@@ -491,7 +493,7 @@ class Case:
 
 
 def names():
-    modes = ["plain", "sync", "no_passthrough", "scrub", "hold", "hold-kill", "hold-no_passthrough-kill"]
+    modes = ["plain", "sync", "no_passthrough", "scrub", "pidns", "hold", "hold-kill", "hold-no_passthrough-kill"]
     try:
         if get("/sys/module/fuse/parameters/enable_uring").startswith("Y"):
             modes.append("io_uring")
