@@ -115,7 +115,6 @@ static int found_look(struct fs *fs, struct rs_job *job, struct fs_found *f,
 static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint32_t rank,
 		   const char *path, struct fs_found *f, struct sc_err *err)
 {
-	struct rs_view *head = NULL;
 	struct rs_look look;
 	uint64_t path_id = 0;
 	int rc = rs_look(fs->service, job, view, rank, path, &look, err);
@@ -126,13 +125,14 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		return no_entry(err);
 	if (look.kind != RS_WORK)
 		rc = rs_path_id(job, path, &path_id, err);
-	if (rc == 0 && !view && (look.kind == RS_VIEW || look.kind == RS_BLOB || look.kind == RS_DATA))
-		rc = rs_view_head(fs->service, job, &head, err);
 	if (rc < 0)
 		return rc;
 	f->node = (struct fs_node){.tree_rank = rank, .path = path_id, .blob = look.blob};
-	if (view || head)
-		f->node.place = rs_view_place(view ? view : head, rank == RS_SHARED ? 0 : rank);
+	/* the head may be another one by now: the node is of the view that was looked at */
+	if (look.kind == RS_VIEW || look.kind == RS_BLOB || look.kind == RS_DATA)
+		f->node.place = look.place;
+	else if (view)
+		f->node.place = rs_view_place(view, rank == RS_SHARED ? 0 : rank);
 	else
 		f->node.job = rs_job_id(job);
 	switch (look.kind) {
@@ -151,7 +151,6 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		f->node.job = rs_job_id(job);
 		break;
 	}
-	rs_view_unref(fs->service, head);
 	return found_look(fs, job, f, &look, err);
 }
 

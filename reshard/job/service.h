@@ -229,6 +229,7 @@ struct rs_look {
 	gid_t gid;
 	int64_t mtime_ns;
 	bool from_work;		/* RS_DIR: a folder that was made, else it follows from the files */
+	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node.h) */
 };
 
 /** `view` NULL: the job's head with its working tree on top.  Kind RS_NONE is no error. */

@@ -244,6 +244,7 @@ int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 	int rc;
 
 	ret->mtime_ns = view->version->made_ns;
+	ret->place = rs_view_place(view, rank == RS_SHARED ? 0 : rank);
 	if (rank != RS_SHARED && rank >= view->topo.ranks)
 		return 0;
 	if (!*path) {
