@@ -201,7 +201,8 @@ int meta_dataset_sources(struct meta_catalog *c, uint64_t dataset, meta_data_sou
 int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err);
 /** Its bytes do not change any more. */
 int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, struct sc_err *err);
-/** Its bytes were read at that time (seconds since 1970) and have this hash, or `damaged`: they should have. */
+/** Its bytes were read at that time (seconds since 1970) and have this hash, or `damaged`: they should have (NULL: it is
+ *  not known yet). */
 int meta_blob_checked(struct meta_catalog *c, uint64_t blob, const void *hash16, int64_t seconds, bool damaged,
 		      struct sc_err *err);
 /**
@@ -214,8 +215,9 @@ struct meta_blob_row {
 	const uint8_t *hash;	/* 16 bytes, NULL: not known yet */
 	int work;		/* of a working tree, not sealed: enum meta_work_kind; -1: sealed */
 	bool garbage;		/* nothing has it any more */
+	bool damaged;		/* and nothing could mend it */
 };
-/** A rank file that is this blob. */
+/** A rank file that is this blob, or a dataset that has it. */
 struct meta_blob_use {
 	const char *job, *topology, *path;
 	uint64_t version;
@@ -233,9 +235,9 @@ struct meta_blob_record {
 typedef int meta_blob_record_fn(void *arg, const struct meta_blob_record *row);
 typedef int meta_blob_use_fn(void *arg, const struct meta_blob_use *use);
 /* Of these only id, bytes and hash are filled. */
-/** Sealed ones without a hash. */
+/** Sealed ones that nobody has looked at since: they have no hash. */
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
-/** Those with a hash that were last checked before that time, a thousand at most, longest ago first. */
+/** Those that were last looked at before that time, a thousand at most, longest ago first. */
 int meta_blob_due(struct meta_catalog *c, int64_t before_s, meta_blob_fn *fn, void *arg, struct sc_err *err);
 int meta_blob_damaged(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
 /** Others with the same bytes, by size and hash. */

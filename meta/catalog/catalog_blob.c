@@ -91,7 +91,7 @@ static int on_blob_row(void *arg, sqlite3_stmt *row)
 {
 	const struct blob_walk *w = arg;
 	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1), .work = sqlite3_column_int(row, 3),
-				  .garbage = sqlite3_column_int(row, 4) != 0};
+				  .garbage = sqlite3_column_int(row, 4) != 0, .damaged = sqlite3_column_int(row, 5) != 0};
 
 	if (sqlite3_column_bytes(row, 2) == 16)
 		b.hash = sqlite3_column_blob(row, 2);
@@ -104,7 +104,7 @@ int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct s
 
 	return db_each(c, err, on_blob_row, &w, "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
 		       "blob.id), -1), id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT id FROM "
-		       "work) AND " NOT_DATA " FROM blob ORDER BY id", "");
+		       "work) AND " NOT_DATA ", damaged FROM blob ORDER BY id", "");
 }
 
 static int on_sealed(void *arg, sqlite3_stmt *row)
@@ -122,15 +122,16 @@ int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, stru
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
-	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE hash IS NULL AND bytes > 0", "");
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE hash IS NULL AND bytes > 0 AND "
+		       "NOT damaged", "");
 }
 
 int meta_blob_due(struct meta_catalog *c, int64_t before_s, meta_blob_fn *fn, void *arg, struct sc_err *err)
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
-	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE hash IS NOT NULL AND checked_s < ? ORDER BY "
-		       "checked_s LIMIT 1000", "I", before_s);
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE (hash IS NOT NULL OR damaged) AND "
+		       "checked_s < ? ORDER BY checked_s LIMIT 1000", "I", before_s);
 }
 
 static int on_blob_id(void *arg, sqlite3_stmt *row)
@@ -182,7 +183,11 @@ int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, 
 	return db_each(c, err, on_use, &w, "SELECT job.name, version.nr, blob_set.topology, set_blob.rank, path.text FROM set_blob "
 		       "JOIN blob_set ON blob_set.id = set_blob.blob_set JOIN path ON path.id = set_blob.path JOIN version_set ON "
 		       "version_set.blob_set = set_blob.blob_set JOIN version ON version.id = version_set.version JOIN job ON "
-		       "job.id = version.job WHERE set_blob.blob = ? ORDER BY version.nr DESC", "i", blob);
+		       "job.id = version.job WHERE set_blob.blob = ? UNION ALL SELECT job.name, version.nr, version.topology, -1, "
+		       "'dataset ' || dataset.name || ' of ' || data_source.path FROM data_source JOIN dataset ON dataset.id = "
+		       "data_source.dataset JOIN version_data ON version_data.dataset = dataset.id JOIN version ON version.id = "
+		       "version_data.version JOIN job ON job.id = version.job WHERE data_source.blob = ? OR data_source.borders = "
+		       "? ORDER BY 2 DESC", "iii", blob, blob, blob);
 }
 
 static int on_hash(void *arg, sqlite3_stmt *row)

@@ -29,6 +29,7 @@ struct meta_damaged {
 	size_t nr, room;
 	uint64_t *at;
 	bool any;		/* atomic */
+	uint64_t news;		/* atomic */
 };
 
 static void blob_path(uint64_t blob, char *path, size_t bytes)
@@ -230,13 +231,22 @@ int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool d
 	(void)pthread_mutex_lock(&d->lock);
 	while (i < d->nr && d->at[i] != blob)
 		i++;
-	if (damaged && i == d->nr)
-		rc = sc_vec_push(d, blob) < 0 ? sc_nomem(err) : 0;
-	else if (!damaged && i < d->nr)
+	if (damaged && i == d->nr) {
+		rc = sc_vec_push(d, blob) < 0 ? sc_nomem(err) : 1;
+	} else if (!damaged && i < d->nr) {
 		d->at[i] = d->at[--d->nr];
+		rc = 1;
+	}
 	__atomic_store_n(&d->any, d->nr != 0, __ATOMIC_RELEASE);
+	if (rc > 0)
+		(void)__atomic_add_fetch(&d->news, 1, __ATOMIC_RELEASE);
 	(void)pthread_mutex_unlock(&d->lock);
 	return rc;
+}
+
+uint64_t meta_store_damage_news(const struct meta_store *store)
+{
+	return __atomic_load_n(&store->damaged->news, __ATOMIC_ACQUIRE);
 }
 
 int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err)

@@ -43,9 +43,12 @@ int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int f
 /** One that is not sealed, `flags` O_RDONLY or O_RDWR; what is opened through its path can be written, too. */
 int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			 struct sc_err *err);
-/** Blobs whose bytes are known to be wrong: nobody reads them.  Any thread. */
+/** Blobs whose bytes are known to be wrong: nobody reads them.  1: that is news, 0: it was known, or SC_E_NO_MEMORY.
+ *  Any thread. */
 int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err);
 bool meta_store_has_damage(const struct meta_store *store);
+/** Counts the news. */
+uint64_t meta_store_damage_news(const struct meta_store *store);
 /** A copy of the list, which the caller releases. */
 int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err);
 

@@ -13,7 +13,7 @@
 struct found {
 	uint64_t id, bytes;
 	uint8_t hash[16];
-	bool has_hash, sealed, garbage, bad, mended;
+	bool has_hash, sealed, garbage, damaged, bad, mended;
 };
 
 struct fsck {
@@ -50,7 +50,7 @@ static int on_blob(void *arg, const struct meta_blob_row *row)
 {
 	struct fsck *f = arg;
 	struct found b = {.id = row->id, .bytes = row->bytes, .sealed = row->work < 0, .has_hash = row->hash != NULL,
-			  .garbage = row->garbage};
+			  .garbage = row->garbage, .damaged = row->damaged};
 
 	if (row->hash)
 		memcpy(b.hash, row->hash, sizeof(b.hash));
@@ -88,6 +88,17 @@ static void complain(struct fsck *f, struct found *b, const char *what)
 	sc_buf_printf(f->report, "BAD\tblob %" PRIu64 " %s\n", b->id, what);
 }
 
+/* What says nothing about the blob ends the check: it is no complaint. */
+static int lost(struct fsck *f, struct found *b, const struct sc_err *why, const char *what)
+{
+	if (!rs_is_damage(why)) {
+		*f->err = *why;
+		return why->code;
+	}
+	complain(f, b, what);
+	return 0;
+}
+
 static int check_blob(struct fsck *f, struct found *b)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -102,8 +113,7 @@ static int check_blob(struct fsck *f, struct found *b)
 		/* of a working tree: made and not yet written, when the daemon ended */
 		if (err.errnum == ENOENT && !b->sealed)
 			return 0;
-		complain(f, b, err.errnum == ENOENT ? "is not there" : "can't be opened");
-		return 0;
+		return lost(f, b, &err, err.errnum == ENOENT ? "is not there" : "can't be opened");
 	}
 	if (!b->sealed)
 		return 0;
@@ -114,13 +124,18 @@ static int check_blob(struct fsck *f, struct found *b)
 		complain(f, b, "has another size than the catalog says");
 		return 0;
 	}
-	if (!b->has_hash)
-		return 0;
 	if (rs_hash_blob(f->s, b->id, hash, &bytes, &err) < 0)
-		complain(f, b, "can't be read");
-	else if (memcmp(hash, b->hash, 16) != 0)
+		return lost(f, b, &err, "can't be read");
+	if (b->has_hash && memcmp(hash, b->hash, 16) != 0)
 		complain(f, b, "has other bytes than when it was sealed");
 	return 0;
+}
+
+/* One that was marked and is intact: it was restored, or its disk failed for a while. */
+static int unmark(struct fsck *f, const struct found *b)
+{
+	sc_buf_printf(f->report, "intact\tblob %" PRIu64 ", which was taken for damaged: it is read again\n", b->id);
+	return meta_blob_checked(f->s->catalog, b->id, b->has_hash ? b->hash : NULL, 0, false, f->err);
 }
 
 static int mend(struct fsck *f, struct found *b)
@@ -146,8 +161,10 @@ static int on_use(void *arg, const struct meta_blob_use *use)
 {
 	const struct named *n = arg;
 
-	sc_buf_printf(n->f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' rank %d '%s' is blob %" PRIu64 "\n",
-		      n->b->mended ? "was" : "BAD", use->job, use->version, use->topology, (int)use->rank, use->path, n->b->id);
+	sc_buf_printf(n->f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' ", n->b->mended ? "was" : "BAD", use->job,
+		      use->version, use->topology);
+	rs_use_text(use, n->f->report);
+	sc_buf_printf(n->f->report, " is blob %" PRIu64 "\n", n->b->id);
 	return 0;
 }
 
@@ -168,8 +185,11 @@ static int check_blobs(struct fsck *f)
 	for (size_t i = 0; f->repair && rc == 0 && i < f->blobs.nr; i++)
 		if (f->blobs.at[i].bad)
 			rc = mend(f, &f->blobs.at[i]);
-	for (size_t i = 0; rc == 0 && i < f->blobs.nr; i++)
+	for (size_t i = 0; rc == 0 && i < f->blobs.nr; i++) {
 		rc = name_damage(f, &f->blobs.at[i]);
+		if (rc == 0 && f->blobs.at[i].damaged && !f->blobs.at[i].bad && !f->blobs.at[i].mended)
+			rc = unmark(f, &f->blobs.at[i]);
+	}
 	if (rc == 0)
 		rc = meta_store_each(&f->s->store, on_file, f, f->err);
 	for (size_t i = 0; rc == 0 && i < f->orphans.nr; i++) {

@@ -39,16 +39,24 @@ struct rebuild {
 static int on_file(void *arg, uint64_t blob)
 {
 	struct rebuild *r = arg;
-	struct rs_record rec;
-	struct sc_err why;
+	struct rs_record rec = {.job = "?", .path = "?"};
+	struct sc_err why = {0};
 	uint8_t hash[16];
 	uint64_t bytes;
+	int rc;
 
 	if (blob > r->last_blob)
 		r->last_blob = blob;
-	if (rs_record_read(r->s, blob, &r->arena, &rec, &why) < 0)
+	rc = rs_record_read(r->s, blob, &r->arena, &rec, &why);
+	if (rc == SC_E_NOT_FOUND || rc == SC_E_FORMAT)
 		return sc_vec_push(&r->unused, blob) < 0 ? sc_nomem(r->err) : 0;
-	if (rs_hash_blob(r->s, blob, hash, &bytes, &why) < 0 || memcmp(hash, rec.hash, 16) != 0) {
+	if (rc == 0)
+		rc = rs_hash_blob(r->s, blob, hash, &bytes, &why);
+	if (rc < 0 && !rs_is_damage(&why)) {
+		*r->err = why; /* it says nothing about the blob */
+		return rc;
+	}
+	if (rc < 0 || memcmp(hash, rec.hash, 16) != 0) {
 		r->bad++;
 		sc_buf_printf(r->report, "BAD\tblob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed: left out\n",
 			      blob, rec.job, rec.path);

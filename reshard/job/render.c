@@ -250,9 +250,11 @@ static int on_use(void *arg, const struct meta_blob_use *use)
 {
 	const struct damaged *d = arg;
 
-	if (strcmp(use->job, d->job) == 0)
-		sc_buf_printf(d->buf, "damaged: version %" PRIu64 " topology '%s' rank %d '%s' (blob %" PRIu64 ")\n", use->version,
-			      use->topology, (int)use->rank, use->path, d->blob);
+	if (strcmp(use->job, d->job) != 0)
+		return 0;
+	sc_buf_printf(d->buf, "damaged: version %" PRIu64 " topology '%s' ", use->version, use->topology);
+	rs_use_text(use, d->buf);
+	sc_buf_printf(d->buf, " (blob %" PRIu64 ")\n", d->blob);
 	return 0;
 }
 

@@ -154,6 +154,7 @@ struct rs_job {
 	int stopped_code;
 	struct {
 		uint64_t head, space;	/* the bytes that were free, and not enough for it */
+		uint64_t news;		/* of damage, when it was tried */
 		int64_t until_ns;	/* it is tried again, also without more */
 	} full;				/* the worker's */
 	uint64_t wanted;		/* lazy: version nr to materialize */
@@ -268,6 +269,8 @@ struct rs_service {
 	struct {
 		struct sc_err rows, files, hashes;
 	} said;				/* what the worker logged last of what fails still */
+	struct sc_err scrub_said;	/* the scrubber's */
+	int64_t retry_ns;		/* the worker's: what failed is to be tried again then; 0: nothing */
 	/* scrubber: under worker_lock, too */
 	pthread_t scrubber;
 	bool has_scrubber;
@@ -463,6 +466,10 @@ int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t
 		 struct sc_err *err);
 /** Hashes all that have no hash yet, until the worker is called to something else. */
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err);
+/** Which file a blob is: "rank 3 'model.safetensors'", or the path alone of one that no rank has. */
+void rs_use_text(const struct meta_blob_use *use, struct sc_buf *buf);
+/** Is this what was read of a blob, or whether it can be read, that says that it is damaged?  Other errors pass. */
+bool rs_is_damage(const struct sc_err *why);
 /** Replaces a damaged blob by a copy of one with that size and hash; *ret_from 0: there is none. */
 int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint8_t hash[16], uint64_t *ret_from,
 		 struct sc_err *err);
@@ -484,5 +491,7 @@ void rs_worker_stop(struct rs_service *s);
 /** Something that may be waited for is to be done first. */
 bool rs_worker_is_called(struct rs_service *s);
 int rs_garbage(struct rs_service *s, struct sc_err *err);
+/** Logs what fails again and again once, until it works or fails in another way. */
+void rs_say_once(struct sc_err *said, int rc, const struct sc_err *err);
 
 #endif

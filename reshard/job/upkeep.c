@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The upkeep of sealed blobs, in the background:
- *   hash    of its bytes, once, after it was sealed
+ *   hash    of its bytes, once, after it was sealed; one that is damaged by then is named
  *   share   a file that a rank wrote again unchanged becomes one file with the older one, by a hard
  *           link.  Replicas of other ranks stay files of their own: damage is mended from them
  *   scrub   every blob is read again from the disk, at a limited rate.  One whose bytes are not those
  *           of its hash is mended from a blob with equal ones; if there is none, nobody reads it any more
+ * Damage is another hash or size, or a file that is gone or that the disk does not give.  All other errors say nothing
+ * about a blob: it is looked at again.
  */
 #include "reshard/job/record.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -95,6 +98,7 @@ struct blobs {
 	struct sealed {
 		uint64_t id, bytes;
 		uint8_t hash[16];
+		bool has_hash;
 	} *at;
 	struct sc_err *err;
 };
@@ -102,7 +106,7 @@ struct blobs {
 static int on_blob(void *arg, const struct meta_blob_row *row)
 {
 	struct blobs *b = arg;
-	struct sealed x = {.id = row->id, .bytes = row->bytes};
+	struct sealed x = {.id = row->id, .bytes = row->bytes, .has_hash = row->hash != NULL};
 
 	if (row->hash)
 		memcpy(x.hash, row->hash, sizeof(x.hash));
@@ -128,7 +132,7 @@ static int same_bytes(const struct sealed *x, int a, uint64_t same, int b, struc
 	return rc;
 }
 
-/* --- hash and share --- */
+/* --- share --- */
 
 /* For fsck --rebuild: without it all else is as good. */
 static void describe(struct rs_service *s, uint64_t blob, const uint8_t hash[16])
@@ -178,48 +182,54 @@ static int try_share(struct rs_service *s, const struct sealed *x, struct sc_err
 	return rc < 0 ? rc : 0;
 }
 
-static int on_hashed(void *arg, uint64_t bytes)
+/* --- what an error says --- */
+
+bool rs_is_damage(const struct sc_err *why)
 {
-	(void)bytes;
-	return rs_worker_is_called(arg);
+	return why->code == SC_E_DAMAGED || why->errnum == ENOENT;
 }
 
-/* A blob can have many gigabytes, and what the worker is called for is waited for: it is left for later,
- * some times. */
-static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
-			 struct sc_err *err)
-{
-	bool may_wait = s->hash_put_off < RS_PUT_OFF_MAX;
-	int rc = hash_blob(s, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
+/* Blobs that could not be looked at, for a reason that says nothing about them. */
+struct left {
+	unsigned nr;
+	struct sc_err why;	/* of the first */
+};
 
-	s->hash_put_off = rc == SC_E_CANCELLED ? s->hash_put_off + 1 : 0;
-	return rc;
+static void leave(struct left *left, const struct sc_err *why)
+{
+	if (left->nr++ == 0)
+		left->why = *why;
 }
 
-int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
+/* Did this keep us from looking?  Then the blob is left for later. */
+static bool left_by(struct left *left, const struct sc_err *why)
 {
-	struct blobs u = {.err = err};
-	int rc = meta_blob_unhashed(s->catalog, on_blob, &u, err);
+	bool is = why->code && !rs_is_damage(why);
 
-	for (size_t i = 0; rc == 0 && i < u.nr && !rs_worker_is_called(s); i++) {
-		struct sealed *x = &u.at[i];
-		struct sc_err gone;
-		uint64_t bytes;
+	if (is)
+		leave(left, why);
+	return is;
+}
 
-		/* one that was removed meanwhile needs none */
-		if (hash_or_leave(s, x->id, x->hash, &bytes, &gone) < 0 || bytes != x->bytes)
-			continue;
-		rc = try_share(s, x, err);
-		if (rc == 0)
-			describe(s, x->id, x->hash);
-		if (rc == 0)
-			rc = meta_blob_checked(s->catalog, x->id, x->hash, now_s(), false, err);
-	}
-	sc_vec_done(&u);
-	return rc;
+static int say_left(const struct left *left, struct sc_err *err)
+{
+	if (!left->nr)
+		return 0;
+	*err = left->why;
+	return sc_wrap(err, err->code, "%u blobs wait for another look", left->nr);
 }
 
 /* --- mend --- */
+
+/* What needs the blob is tried again. */
+static int mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_err *err)
+{
+	int rc = meta_store_set_damaged(&s->store, blob, damaged, err);
+
+	if (rc > 0)
+		rs_kick(s, false);
+	return rc < 0 ? rc : 0;
+}
 
 struct ids {
 	size_t nr, room;
@@ -252,7 +262,9 @@ static int copy_over(struct rs_service *s, const struct sealed *x, uint64_t from
 	/* garbage is collected in two steps, rows and then files: not between them */
 	(void)pthread_mutex_lock(&s->making);
 	rc = meta_blob_known(s->catalog, x->id, err);
-	if (rc > 0)
+	if (rc == 0)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " is gone with its version", x->id);
+	else if (rc > 0)
 		rc = meta_store_replace(&s->store, x->id, err);
 	(void)pthread_mutex_unlock(&s->making);
 	meta_store_note_dir(&dirs, x->id);
@@ -267,23 +279,28 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 {
 	struct sealed x = {.id = blob, .bytes = bytes};
 	struct ids twins = {.err = err};
+	struct left left = {0};
 	int rc = meta_blob_twins(s->catalog, blob, bytes, hash, on_id, &twins, err);
 
 	*ret_from = 0;
 	for (size_t i = 0; rc == 0 && !*ret_from && i < twins.nr; i++) {
-		struct sc_err ignored;
+		struct sc_err why = {0};
 		uint8_t now[16];
 		uint64_t n;
 
 		/* it may be damaged itself, or be the same file */
-		if (rs_hash_blob(s, twins.at[i], now, &n, &ignored) < 0 || n != bytes || memcmp(now, hash, 16) != 0)
+		if (rs_hash_blob(s, twins.at[i], now, &n, &why) < 0)
+			(void)left_by(&left, &why);
+		if (why.code || n != bytes || memcmp(now, hash, 16) != 0)
 			continue;
 		rc = copy_over(s, &x, twins.at[i], err);
 		if (rc == 0)
 			*ret_from = twins.at[i];
 	}
+	if (rc == 0 && !*ret_from)
+		rc = say_left(&left, err); /* one of them may be the right one */
 	if (rc == 0 && *ret_from)
-		rc = meta_store_set_damaged(&s->store, blob, false, err);
+		rc = mark(s, blob, false, err);
 	if (rc == 0 && *ret_from)
 		rc = meta_blob_checked(s->catalog, blob, hash, now_s(), false, err);
 	if (rc == 0 && *ret_from)
@@ -292,12 +309,137 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 	return rc;
 }
 
+/* --- damage --- */
+
+void rs_use_text(const struct meta_blob_use *use, struct sc_buf *buf)
+{
+	if (use->rank >= 0)
+		sc_buf_printf(buf, "rank %" PRId64 " ", use->rank);
+	sc_buf_printf(buf, "'%s'", use->path);
+}
+
+static int on_use(void *arg, const struct meta_blob_use *use)
+{
+	struct sc_buf *buf = arg;
+
+	sc_buf_printf(buf, "%sjob '%s' version %" PRIu64 " ", buf->bytes ? ", " : "", use->job, use->version);
+	rs_use_text(use, buf);
+	return 0;
+}
+
+static int found_damage(struct rs_service *s, const struct sealed *x, const char *what, struct sc_err *err)
+{
+	struct sc_buf uses = {0};
+	struct sc_err ignored;
+	uint64_t from = 0;
+	struct rs_job *job;
+	int rc;
+
+	sc_buf_printf(&uses, "%s", "");
+	rc = uses.failed ? sc_nomem(err) : meta_blob_uses(s->catalog, x->id, on_use, &uses, err);
+	if (rc == 0 && x->has_hash)
+		rc = rs_blob_mend(s, x->id, x->bytes, x->hash, &from, err);
+	if (rc == SC_E_NOT_FOUND) {
+		rc = 0;
+	} else if (rc < 0) { /* it is looked at again; nobody may read it until then */
+		(void)mark(s, x->id, true, &ignored);
+	} else if (from) {
+		sc_log(SC_LOG_WARN, "blob %" PRIu64 " %s; it is mended from blob %" PRIu64 ", continuing (%s)", x->id, what, from,
+		       uses.text);
+		(void)__atomic_add_fetch(&s->counters.mended_blobs, 1, __ATOMIC_RELAXED);
+	} else {
+		sc_log(SC_LOG_ERROR, "blob %" PRIu64 " %s, and nothing has the same bytes: it is not read any more (%s)", x->id,
+		       what, uses.text);
+		rc = mark(s, x->id, true, err);
+		if (rc == 0)
+			rc = meta_blob_checked(s->catalog, x->id, x->has_hash ? x->hash : NULL, now_s(), true, err);
+	}
+	sc_buf_done(&uses);
+	rs_blob_forget(s->blobs, x->id);
+	rs_images_forget(s, NULL);
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
+		rs_job_tell(job);
+	return rc;
+}
+
+/* By what was read of a blob, or by `why` it could not be read.  0: it is as it was sealed; 1: it is damaged, which has been
+ * dealt with, or gone; or an error. */
+static int judge(struct rs_service *s, const struct sealed *x, const uint8_t hash[16], uint64_t bytes,
+		 const struct sc_err *why, struct sc_err *err)
+{
+	char what[SC_ERR_BYTES_MAX + 32] = "has other bytes than when it was sealed";
+	int rc;
+
+	if (!why->code && bytes == x->bytes && (!x->has_hash || memcmp(hash, x->hash, 16) == 0))
+		return 0;
+	rc = meta_blob_known(s->catalog, x->id, err);
+	if (rc <= 0)
+		return rc < 0 ? rc : 1;
+	if (why->code)
+		(void)snprintf(what, sizeof(what), "is lost (%s)", why->msg);
+	else if (bytes != x->bytes)
+		(void)snprintf(what, sizeof(what), "has another size than when it was sealed");
+	rc = found_damage(s, x, what, err);
+	return rc < 0 ? rc : 1;
+}
+
+/* --- first hashes --- */
+
+static int on_hashed(void *arg, uint64_t bytes)
+{
+	(void)bytes;
+	return rs_worker_is_called(arg);
+}
+
+/* A blob can have many gigabytes, and what the worker is called for is waited for: it is left for later,
+ * some times. */
+static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
+			 struct sc_err *err)
+{
+	bool may_wait = s->hash_put_off < RS_PUT_OFF_MAX;
+	int rc = hash_blob(s, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
+
+	s->hash_put_off = rc == SC_E_CANCELLED ? s->hash_put_off + 1 : 0;
+	return rc;
+}
+
+static int hash_first(struct rs_service *s, struct sealed *x, struct left *left, struct sc_err *err)
+{
+	struct sc_err why = {0};
+	uint64_t bytes = 0;
+	int rc = hash_or_leave(s, x->id, x->hash, &bytes, &why);
+
+	if (rc == SC_E_CANCELLED || left_by(left, &why))
+		return 0;
+	rc = judge(s, x, x->hash, bytes, &why, err);
+	if (rc)
+		return rc < 0 ? rc : 0;
+	rc = try_share(s, x, err);
+	if (rc < 0)
+		return rc;
+	describe(s, x->id, x->hash);
+	return meta_blob_checked(s->catalog, x->id, x->hash, now_s(), false, err);
+}
+
+int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
+{
+	struct blobs u = {.err = err};
+	struct left left = {0};
+	int rc = meta_blob_unhashed(s->catalog, on_blob, &u, err);
+
+	for (size_t i = 0; rc == 0 && i < u.nr && !rs_worker_is_called(s); i++)
+		rc = hash_first(s, &u.at[i], &left, err);
+	sc_vec_done(&u);
+	return rc < 0 ? rc : say_left(&left, err);
+}
+
 /* --- scrub --- */
 
 struct scrub {
 	struct rs_service *s;
 	uint64_t bytes;		/* read since */
 	int64_t began_ns;
+	struct left left;
 };
 
 /* Waits until `ns` (monotonic) or the end of the service; true: the end. */
@@ -325,43 +467,6 @@ static int on_read(void *arg, uint64_t bytes)
 	       pause_until(p->s, p->began_ns + (int64_t)((double)p->bytes * 1e9 / (double)p->s->scrub_rate));
 }
 
-static int on_use(void *arg, const struct meta_blob_use *use)
-{
-	sc_buf_printf(arg, "%sjob '%s' version %" PRIu64 " rank %d '%s'", *((struct sc_buf *)arg)->text ? ", " : "", use->job,
-		      use->version, (int)use->rank, use->path);
-	return 0;
-}
-
-static int found_damage(struct rs_service *s, const struct sealed *x, const char *what, struct sc_err *err)
-{
-	struct sc_buf uses = {0};
-	uint64_t from = 0;
-	struct rs_job *job;
-	int rc;
-
-	sc_buf_printf(&uses, "%s", "");
-	rc = uses.failed ? sc_nomem(err) : meta_blob_uses(s->catalog, x->id, on_use, &uses, err);
-	if (rc == 0)
-		rc = rs_blob_mend(s, x->id, x->bytes, x->hash, &from, err);
-	if (rc == 0 && from) {
-		sc_log(SC_LOG_WARN, "blob %" PRIu64 " %s; it is mended from blob %" PRIu64 ", continuing (%s)", x->id, what, from,
-		       uses.text);
-		(void)__atomic_add_fetch(&s->counters.mended_blobs, 1, __ATOMIC_RELAXED);
-	} else if (rc == 0) {
-		sc_log(SC_LOG_ERROR, "blob %" PRIu64 " %s, and nothing has the same bytes: it is not read any more (%s)", x->id,
-		       what, uses.text);
-		rc = meta_store_set_damaged(&s->store, x->id, true, err);
-		if (rc == 0)
-			rc = meta_blob_checked(s->catalog, x->id, x->hash, now_s(), true, err);
-	}
-	sc_buf_done(&uses);
-	rs_blob_forget(s->blobs, x->id);
-	rs_images_forget(s, NULL);
-	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
-		rs_job_tell(job);
-	return rc;
-}
-
 static int scrub_blob(struct scrub *p, const struct sealed *x, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -372,27 +477,29 @@ static int scrub_blob(struct scrub *p, const struct sealed *x, struct sc_err *er
 	/* not what the page cache has, and nothing that somebody wants is driven out of it */
 	int rc = meta_store_open_damaged(&s->store, x->id, O_RDONLY | O_DIRECT, &fd, &why);
 
-	if (rc < 0 && why.errnum == EINVAL)
+	if (rc < 0 && why.errnum == EINVAL) {
+		why = (struct sc_err){0};
 		rc = meta_store_open_damaged(&s->store, x->id, O_RDONLY, &fd, &why);
+	}
 	if (rc == 0)
 		rc = hash_fd(fd, x->id, on_read, p, hash, &bytes, &why);
-	if (rc == SC_E_CANCELLED || rc == SC_E_NO_MEMORY) {
+	if (rc == SC_E_CANCELLED) {
 		*err = why;
 		return rc;
 	}
-	if (rc < 0) {
-		int known = meta_blob_known(s->catalog, x->id, err);
-
-		return known <= 0 ? known : found_damage(s, x, why.msg, err);
+	if (left_by(&p->left, &why))
+		return 0;
+	rc = judge(s, x, hash, bytes, &why, err);
+	if (rc < 0 && rc != SC_E_CATALOG && rc != SC_E_NO_SPACE) {
+		leave(&p->left, err); /* it can't be mended now */
+		return 0;
 	}
-	if (bytes != x->bytes)
-		return found_damage(s, x, "has another size than when it was sealed", err);
-	if (memcmp(hash, x->hash, 16) != 0)
-		return found_damage(s, x, "has other bytes than when it was sealed", err);
-	if (!meta_store_has_record(&s->store, x->id))
-		describe(s, x->id, x->hash); /* of a store that is older than that */
-	rc = meta_store_set_damaged(&s->store, x->id, false, err);
-	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, x->hash, now_s(), false, err);
+	if (rc)
+		return rc < 0 ? rc : 0;
+	if (!x->has_hash || !meta_store_has_record(&s->store, x->id))
+		describe(s, x->id, hash); /* of a store that is older than that */
+	rc = mark(s, x->id, false, err);
+	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, hash, now_s(), false, err);
 }
 
 int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
@@ -404,7 +511,7 @@ int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
 	for (size_t i = 0; rc == 0 && i < due.nr; i++)
 		rc = scrub_blob(&p, &due.at[i], err);
 	sc_vec_done(&due);
-	return rc;
+	return rc < 0 ? rc : say_left(&p.left, err);
 }
 
 bool rs_service_is_damaged(struct rs_service *s)
@@ -425,10 +532,14 @@ static void *scrubber(void *arg)
 
 	while (!pause_until(s, next)) {
 		struct sc_err err;
+		int rc;
 
 		next = sc_now_ns() + every_ns;
-		if (rs_service_scrub(s, now_s() - s->scrub_every_s, &err) < 0 && err.code != SC_E_CANCELLED)
-			sc_log(SC_LOG_WARN, "scrub: %s, continuing", err.msg);
+		rc = rs_service_scrub(s, now_s() - s->scrub_every_s, &err);
+		if (rc < 0)
+			(void)sc_wrap(&err, rc, "scrub");
+		if (rc != SC_E_CANCELLED)
+			rs_say_once(&s->scrub_said, rc, &err);
 	}
 	return NULL;
 }
@@ -437,8 +548,9 @@ static int on_damaged(void *arg, uint64_t blob)
 {
 	struct rs_service *s = arg;
 	struct sc_err ignored;
+	int rc = meta_store_set_damaged(&s->store, blob, true, &ignored);
 
-	return meta_store_set_damaged(&s->store, blob, true, &ignored);
+	return rc < 0 ? rc : 0;
 }
 
 int rs_damaged_load(struct rs_service *s, struct sc_err *err)

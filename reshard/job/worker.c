@@ -7,7 +7,8 @@
  * When something stops it, the job's status says so, the head stays readable, and it tries again after
  * RETRY_NS or when anything changes.  A head for which there was no space waits for more of it, or for
  * FULL_NS: a pass fills the disk before it fails, and whoever else writes then fails with it.  One whose
- * rows or headers are wrong waits as long: nothing that comes by itself mends them.
+ * rows or headers are wrong waits as long: nothing that comes by itself mends them.  So does one that needs
+ * a damaged blob, unless what is known to be damaged changes.
  */
 #include "reshard/job/pass.h"
 
@@ -32,7 +33,7 @@ bool rs_worker_is_called(struct rs_service *s)
 	bool called;
 
 	(void)pthread_mutex_lock(&s->worker_lock);
-	called = s->has_worker && (s->stop || s->kick);
+	called = s->has_worker && (s->stop || s->kick || (s->retry_ns && sc_now_ns() >= s->retry_ns));
 	(void)pthread_mutex_unlock(&s->worker_lock);
 	return called;
 }
@@ -121,6 +122,7 @@ static int remove_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 			continue;
 		}
 		rs_blob_forget(s->blobs, blob);
+		(void)meta_store_set_damaged(&s->store, blob, false, err);
 		rc = rs_remove_bytes(s, blob, err);
 	}
 	s->put_off = i < s->nameless.nr ? s->put_off + 1 : 0;
@@ -325,17 +327,20 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 {
 	struct rs_job *job;
 	bool garbage = false; /* is collected anyway */
-	int rc = 0;
+	struct sc_err why;
+	int rc = 0, hashed;
 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, &garbage, err);
-	if (rc == 0)
-		rc = rs_hash_blobs(s, err);
+	hashed = rs_hash_blobs(s, &why);
+	if (rc == 0 && hashed < 0) {
+		*err = why;
+		rc = hashed;
+	}
 	return rc < 0 ? rc : collect_garbage(s, err);
 }
 
-/* What fails is tried again every two seconds: it is said once, until it works or fails in another way. */
-static void say(struct sc_err *said, int rc, const struct sc_err *err)
+void rs_say_once(struct sc_err *said, int rc, const struct sc_err *err)
 {
 	if (rc < 0 && strcmp(said->msg, err->msg) != 0)
 		sc_log(SC_LOG_WARN, "%s, continuing", err->msg);
@@ -350,11 +355,11 @@ static void tidy(struct rs_service *s, bool *garbage, bool may_wait)
 	if (*garbage) {
 		int rc = remove_rows(s, &err);
 
-		say(&s->said.rows, rc, &err);
+		rs_say_once(&s->said.rows, rc, &err);
 		*garbage = rc < 0;
 	}
 	/* also then: files whose rows went before are room */
-	say(&s->said.files, remove_files(s, may_wait, &err), &err);
+	rs_say_once(&s->said.files, remove_files(s, may_wait, &err), &err);
 }
 
 /* Bytes that are free in the store, also for root alone: they are only compared. */
@@ -374,13 +379,14 @@ static uint64_t head_id(struct rs_service *s, struct rs_job *job)
 	return id;
 }
 
-/* A head that had no space, or whose rows or headers are wrong; who waits for it has it tried at once. */
-static bool is_put_off(struct rs_job *job, uint64_t head, uint64_t space)
+/* A head that had no space, or whose rows, headers or bytes are wrong; who waits for it has it tried at once. */
+static bool is_put_off(struct rs_service *s, struct rs_job *job, uint64_t head, uint64_t space)
 {
-	bool lasts;
+	bool news = meta_store_damage_news(&s->store) != job->full.news, lasts;
 
 	(void)pthread_mutex_lock(&job->state);
-	lasts = job->stopped_head == head && is_lasting(job->stopped_code);
+	lasts = job->stopped_head == head &&
+		(is_lasting(job->stopped_code) || (job->stopped_code == SC_E_DAMAGED && !news));
 	(void)pthread_mutex_unlock(&job->state);
 	return sc_now_ns() < job->full.until_ns && (lasts || (job->full.head == head && space <= job->full.space));
 }
@@ -388,11 +394,11 @@ static bool is_put_off(struct rs_job *job, uint64_t head, uint64_t space)
 /* One job; true when it has to be tried again. */
 static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
 {
-	uint64_t head = head_id(s, job), space = free_space(s);
+	uint64_t head = head_id(s, job), space = free_space(s), news = meta_store_damage_news(&s->store);
 	struct sc_err err = {0};
 	int rc;
 
-	if (is_put_off(job, head, space))
+	if (is_put_off(s, job, head, space))
 		return true;
 	job->full.head = 0;
 	rc = work_on(s, job, garbage, &err);
@@ -404,6 +410,7 @@ static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
 		job->full.head = head;
 		job->full.space = sc_min_u64(space, free_space(s));
 	}
+	job->full.news = news;
 	job->full.until_ns = sc_now_ns() + FULL_NS;
 	set_stopped(job, head, rc < 0 ? &err : NULL);
 	return rc < 0;
@@ -423,21 +430,22 @@ static bool try_jobs(struct rs_service *s, bool *garbage)
 static bool work(struct rs_service *s, bool *garbage)
 {
 	bool had_garbage = *garbage || s->nameless.nr;
-	bool again = try_jobs(s, garbage);
 	struct sc_err err;
+	bool again;
+	int rc;
 
+	s->retry_ns = 0;
+	again = try_jobs(s, garbage);
 	tidy(s, garbage, !again);
 	if (again && had_garbage) { /* there may be space now */
 		again = try_jobs(s, garbage);
 		tidy(s, garbage, !again);
 	}
-	if (!again) {
-		int rc = rs_hash_blobs(s, &err);
-
-		say(&s->said.hashes, rc, &err);
-		again = rc < 0;
-	}
-	return again || *garbage || s->nameless.nr;
+	/* a job that fails keeps no blob from its hash, nor hashes it for long from its next turn */
+	s->retry_ns = again ? sc_now_ns() + RETRY_NS : 0;
+	rc = rs_hash_blobs(s, &err);
+	rs_say_once(&s->said.hashes, rc, &err);
+	return again || rc < 0 || *garbage || s->nameless.nr;
 }
 
 static void *worker(void *arg)

@@ -430,6 +430,18 @@ static void fail_work(struct rs_service *s, enum kind kind, int work(struct rs_s
 	}
 }
 
+/* A read error is damage; afterwards all can be read, and a scrub says so. */
+static void work_and_scrub(struct rs_service *s, enum kind kind)
+{
+	struct sc_err err = {0};
+
+	fail_work(s, kind, rs_service_work);
+	if (kind != READING)
+		assert_false(rs_service_is_damaged(s));
+	assert_int_equal(0, scrub(s, &err));
+	assert_false(rs_service_is_damaged(s));
+}
+
 /* A job with the same bytes in other files. */
 static void make_twin(struct rs_service *s)
 {
@@ -490,29 +502,29 @@ static void all_commands(enum kind kind)
 	for (uint32_t rank = 0; rank < 4; rank++)
 		put_file(s, job, rank, "model.safetensors");
 	fail_in_turn(s, job, kind, "commit", rs_job_commit, "step=1");
-	fail_work(s, kind, rs_service_work);
+	work_and_scrub(s, kind);
 	for (uint32_t rank = 0; rank < 4; rank++) /* unchanged: shared */
 		put_file(s, job, rank, "model.safetensors");
 	assert_int_equal(0, rs_job_commit(s, job, "step=2", &err));
-	fail_work(s, kind, rs_service_work);
+	work_and_scrub(s, kind);
 	make_twin(s);
 	damage(s, job);
 	fail_work(s, kind, scrub);
 	assert_int_equal(0, scrub(s, &err));
 	check_store(s);
 	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=4 dp=2");
-	fail_work(s, kind, rs_service_work);
+	work_and_scrub(s, kind);
 	check_store(s);
 	fail_in_turn(s, job, kind, "data", add_data, SAMPLE);
 	fail_in_turn(s, job, kind, "position", rs_job_commit, "samples=8");
 	fail_in_turn(s, job, kind, "layout", rs_job_layout, "use megatron-gpt vocab=301 tied=embedding.word_embeddings.weight");
 	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=1 pp=4");
-	fail_work(s, kind, rs_service_work);
+	work_and_scrub(s, kind);
 	fail_in_turn(s, job, kind, "data", remove_data, "remove name=l\nrefresh name=r");
 	fail_in_turn(s, job, kind, "rollback", rs_job_rollback, "7");
 	put_file(s, job, 0, "model.safetensors.copy");
 	fail_in_turn(s, job, kind, "discard", discard, "");
-	fail_work(s, kind, rs_service_work);
+	work_and_scrub(s, kind);
 	check_store(s);
 	assert_int_equal(0, rs_job_verify(s, job, &err));
 	rs_service_free(s);

@@ -322,6 +322,176 @@ static void dataset_is_refused(void **unused)
 	rs_view_unref(s, head);
 }
 
+/* --- what is damage, and what is not --- */
+
+static void flip(uint64_t blob)
+{
+	char path[200], byte;
+	int fd;
+
+	path_of(blob, path, sizeof(path));
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(1, pread(fd, &byte, 1, 60000));
+	byte ^= 16;
+	assert_int_equal(1, pwrite(fd, &byte, 1, 60000));
+	(void)close(fd);
+}
+
+static uint64_t not_to_open;	/* this blob; 0: any */
+
+static int busy_openat(int at, const char *path, int flags, mode_t mode)
+{
+	const char *name = strrchr(path, '/');
+
+	if (name && name[1] >= '0' && name[1] <= '9' && (!not_to_open || strtoull(name + 1, NULL, 10) == not_to_open)) {
+		errno = EMFILE;
+		return -1;
+	}
+	return real.openat(at, path, flags, mode);
+}
+
+static int scrub(struct sc_err *err)
+{
+	return rs_service_scrub(s, INT64_MAX, err);
+}
+
+static void only_damage_is_damage(void **unused)
+{
+	struct sc_err err = {0};
+	struct sc_buf metrics = {0};
+
+	(void)unused;
+	begin();
+	must(rs_service_work(s, &err), &err);
+	not_to_open = 0;
+	sc_sys.openat = busy_openat;
+	assert_true(scrub(&err) < 0);
+	assert_int_equal(EMFILE, err.errnum);
+	assert_non_null(strstr(err.msg, "4 blobs wait for another look"));
+	sc_sys.openat = real.openat;
+	assert_false(rs_service_is_damaged(s));
+	must(rs_job_verify(s, job, &err), &err);
+	must(scrub(&err), &err);
+	rs_render_metrics(s, &metrics);
+	assert_null(strstr(metrics.text, "scalai_scrubbed_bytes_total 0\n"));
+	sc_buf_done(&metrics);
+}
+
+static void first_look_names_damage(void **unused)
+{
+	struct sc_err err = {0};
+	char want[100], *text;
+	uint64_t blob, gone;
+
+	(void)unused;
+	begin();
+	must(rs_job_config(s, job, "verify=commit", &err), &err);
+	put_all();
+	must(rs_job_commit(s, job, "step=2", &err), &err);
+	blob = blob_of(1, MODEL);
+	gone = blob_of(2, MODEL);
+	cut(blob, 8192);
+	path_of(gone, want, sizeof(want));
+	assert_int_equal(0, unlink(want));
+	sc_sys.openat = busy_openat; /* which says nothing */
+	not_to_open = blob_of(3, MODEL);
+	assert_true(rs_service_work(s, &err) < 0);
+	assert_int_equal(EMFILE, err.errnum);
+	sc_sys.openat = real.openat;
+	must(rs_service_work(s, &err), &err);
+	text = status();
+	(void)snprintf(want, sizeof(want), "damaged: version 2 topology 'tp=2 pp=2' rank 1 '" MODEL "' (blob %" PRIu64 ")\n", blob);
+	assert_non_null(strstr(text, want));
+	(void)snprintf(want, sizeof(want), "damaged: version 2 topology 'tp=2 pp=2' rank 2 '" MODEL "' (blob %" PRIu64 ")\n", gone);
+	assert_non_null(strstr(text, want));
+	assert_null(strstr(text, "rank 3 '" MODEL "' (blob"));
+	sc_sys.release(text);
+	assert_true(rs_service_is_damaged(s));
+}
+
+static void mending_waits_for_a_twin(void **unused)
+{
+	struct rs_job *twins = NULL;
+	struct sc_err err = {0};
+	uint64_t blob, twin;
+	char path[200];
+	struct stat st;
+	int fd;
+
+	(void)unused;
+	begin();
+	must(rs_job_make(s, "twins", 0755, geteuid(), getegid(), &twins, &err), &err);
+	job = twins;
+	must(rs_job_layout(s, job, "use replicated", &err), &err);
+	must(rs_job_topology(s, job, "dp=2", &err), &err);
+	put("0/optimizer.safetensors", 0, "x");
+	put("0/optimizer.safetensors", 1, "x");
+	put("0/" MODEL, 0, MODEL);
+	put("0/" MODEL, 1, MODEL);
+	must(rs_job_commit(s, job, "step=1", &err), &err);
+	must(rs_service_work(s, &err), &err);
+	blob = blob_of(0, MODEL);
+	twin = not_to_open = blob_of(1, MODEL);
+	flip(blob);
+	path_of(1, path, sizeof(path)); /* of the first job: it is another twin, and damaged itself */
+	assert_int_equal(0, stat(path, &st));
+	cut(1, 100);
+	sc_sys.openat = busy_openat;
+	assert_true(scrub(&err) < 0);
+	assert_int_equal(EMFILE, err.errnum);
+	sc_sys.openat = real.openat;
+	expect_damaged(meta_store_open_blob(rs_service_store(s), blob, UINT64_MAX, &fd, &err), &err, blob, "");
+	must(scrub(&err), &err);
+	must(meta_store_open_blob(rs_service_store(s), blob, UINT64_MAX, &fd, &err), &err);
+	(void)close(fd);
+	must(meta_store_open_blob(rs_service_store(s), twin, UINT64_MAX, &fd, &err), &err);
+	(void)close(fd);
+	must(rs_job_verify(s, job, &err), &err);
+}
+
+static void fsck_clears_marks(void **unused)
+{
+	struct rs_options options = {.store = dir, .quiet_worker = true, .keep_garbage = true};
+	struct sc_buf report = {0};
+	struct sc_err err = {0};
+	uint64_t blob, bad = 1;
+	char want[100];
+
+	(void)unused;
+	begin();
+	blob = blob_of(1, MODEL);
+	must(rs_service_work(s, &err), &err);
+	flip(blob);
+	must(scrub(&err), &err);
+	assert_true(rs_service_is_damaged(s));
+	flip(blob); /* it is restored */
+	rs_service_free(s);
+	start();
+	job = rs_job_at(s, 0);
+	expect_damaged(rs_job_verify(s, job, &err), &err, blob, "");
+	rs_service_free(s);
+	must(rs_service_new(&options, &s, &err), &err);
+	must(rs_fsck(s, false, &bad, &report, &err), &err);
+	assert_int_equal(0, bad);
+	(void)snprintf(want, sizeof(want), "intact\tblob %" PRIu64, blob);
+	if (!strstr(report.text, want))
+		fail_msg("%s", report.text);
+	sc_buf_done(&report);
+	/* what can't be looked at is no complaint */
+	not_to_open = blob;
+	sc_sys.openat = busy_openat;
+	assert_int_equal(SC_E_SYSTEM, rs_fsck(s, true, &bad, &report, &err));
+	assert_int_equal(EMFILE, err.errnum);
+	sc_sys.openat = real.openat;
+	sc_buf_done(&report);
+	rs_service_free(s);
+	start();
+	job = rs_job_at(s, 0);
+	assert_false(rs_service_is_damaged(s));
+	must(rs_job_verify(s, job, &err), &err);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, NULL, end)
@@ -332,6 +502,10 @@ int main(void)
 		TEST(commit_is_refused),
 		TEST(header_is_refused),
 		TEST(dataset_is_refused),
+		TEST(only_damage_is_damage),
+		TEST(first_look_names_damage),
+		TEST(mending_waits_for_a_twin),
+		TEST(fsck_clears_marks),
 	};
 
 	real = sc_sys;
