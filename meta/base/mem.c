@@ -241,32 +241,63 @@ void *sc_map_get(const struct sc_map *map, const char *key, size_t key_bytes)
 	return map->room ? find_slot(map, key, key_bytes, hash_of(key, key_bytes))->value : NULL;
 }
 
+int sc_map_reserve(struct sc_map *map, size_t more)
+{
+	struct sc_map bigger = {.nr = map->nr, .room = map->room ? map->room : 64};
+
+	while (bigger.room < 2 * (map->nr + more))
+		bigger.room *= 2;
+	if (bigger.room == map->room)
+		return 0;
+	bigger.slots = sc_zalloc_array(bigger.room, sizeof(*bigger.slots));
+	if (!bigger.slots)
+		return -1;
+	for (size_t i = 0; i < map->room; i++) {
+		struct sc_map_slot *s = &map->slots[i];
+
+		if (s->key)
+			*find_slot(&bigger, s->key, s->key_bytes, s->hash) = *s;
+	}
+	sc_sys.release(map->slots);
+	*map = bigger;
+	return 0;
+}
+
 int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *value)
 {
 	uint64_t hash = hash_of(key, key_bytes);
-	struct sc_map_slot *slot;
+	struct sc_map_slot *slot = map->room ? find_slot(map, key, key_bytes, hash) : NULL;
 
-	if (map->nr * 2 >= map->room) {
-		struct sc_map bigger = {.room = map->room ? map->room * 2 : 64};
-
-		bigger.slots = sc_zalloc_array(bigger.room, sizeof(*bigger.slots));
-		if (!bigger.slots)
+	if (!slot || !slot->key) {
+		if (sc_map_reserve(map, 1) < 0)
 			return -1;
-		for (size_t i = 0; i < map->room; i++) {
-			struct sc_map_slot *s = &map->slots[i];
-
-			if (s->key)
-				*find_slot(&bigger, s->key, s->key_bytes, s->hash) = *s;
-		}
-		bigger.nr = map->nr;
-		sc_sys.release(map->slots);
-		*map = bigger;
-	}
-	slot = find_slot(map, key, key_bytes, hash);
-	if (!slot->key)
+		slot = find_slot(map, key, key_bytes, hash);
 		map->nr++;
+	}
 	*slot = (struct sc_map_slot){key, key_bytes, hash, value};
 	return 0;
+}
+
+/* What lies behind the gap moves up, unless it would pass the slot that its hash names. */
+void sc_map_drop(struct sc_map *map, const char *key, size_t key_bytes)
+{
+	struct sc_map_slot *gap = map->room ? find_slot(map, key, key_bytes, hash_of(key, key_bytes)) : NULL;
+	size_t mask = map->room - 1, to, i;
+
+	if (!gap || !gap->key)
+		return;
+	to = i = (size_t)(gap - map->slots);
+	for (;;) {
+		i = (i + 1) & mask;
+		if (!map->slots[i].key)
+			break;
+		if (((i - (map->slots[i].hash >> 20)) & mask) < ((i - to) & mask))
+			continue;
+		map->slots[to] = map->slots[i];
+		to = i;
+	}
+	map->slots[to] = (struct sc_map_slot){0};
+	map->nr--;
 }
 
 void *sc_map_make(struct sc_map *map, const char *key, size_t key_bytes, struct sc_arena *arena,

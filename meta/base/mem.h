@@ -95,6 +95,9 @@ struct sc_map {
 
 void *sc_map_get(const struct sc_map *map, const char *key, size_t key_bytes);
 int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *value);
+/** Makes room: the next `more` keys that are put can't fail. */
+int sc_map_reserve(struct sc_map *map, size_t more);
+void sc_map_drop(struct sc_map *map, const char *key, size_t key_bytes);
 /** The value of a key; a new one, zeroed and in `arena`, if there was none.  NULL: memory. */
 void *sc_map_make(struct sc_map *map, const char *key, size_t key_bytes, struct sc_arena *arena,
 		  size_t value_bytes);

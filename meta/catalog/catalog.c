@@ -452,6 +452,11 @@ static int on_work(void *arg, sqlite3_stmt *row)
 
 int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err)
 {
+	int rc = db_run(c, err, "DELETE FROM blob WHERE id = (SELECT id FROM work WHERE job = ? AND rank = ? AND path = ?) "
+				"AND id <> ?", "iIii", row->job, row->rank, row->path, row->id);
+
+	if (rc < 0)
+		return rc;
 	return db_run(c, err, "INSERT OR REPLACE INTO work (id, job, rank, path, kind, target, mode, uid, gid, "
 			      "mtime_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "iiIiisiiiI", row->id, row->job,
 		      row->rank, row->path, (uint64_t)row->kind, row->target, (uint64_t)row->mode,
@@ -460,7 +465,14 @@ int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struc
 
 int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)
 {
-	return db_run(c, err, "DELETE FROM work WHERE id = ?", "i", id);
+	int rc = meta_catalog_begin(c, false, err);
+
+	if (rc < 0)
+		return rc;
+	rc = db_run(c, err, "DELETE FROM work WHERE id = ?", "i", id);
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", id);
+	return meta_catalog_end(c, rc, err);
 }
 
 int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err)

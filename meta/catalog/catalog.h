@@ -264,7 +264,9 @@ int meta_blob_hash(struct meta_catalog *c, uint64_t blob, uint8_t ret[16], struc
 /** Is there a row for this blob? 1, 0 or an error. */
 int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 
+/** Inside a transaction: adds a row; that of the same path goes, with its blob's row. */
 int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err);
+/** Its blob's row goes, too: the file is the caller's to remove. */
 int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
 int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err);
 int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,

@@ -115,7 +115,7 @@ static int collect(struct commit *c)
 	(void)pthread_mutex_lock(&job->state);
 	for (size_t i = 0; i < job->work.nr && rc == 0; i++)
 		for (size_t k = 0; k < job->work.at[i]->nr && rc == 0; k++) {
-			struct item it = {.rank = job->work.at[i]->rank, .w = job->work.at[i]->at[k]};
+			struct item it = {.rank = job->work.at[i]->rank, .w = *job->work.at[i]->at[k]};
 
 			if (it.w.kind == META_WORK_DIR)
 				continue;

@@ -140,7 +140,7 @@ static void status_files(struct rs_job *job, struct sc_buf *buf)
 	sc_buf_printf(buf, "dirty_files: %zu\n", job->dirty);
 	for (size_t i = 0, shown = 0; i < job->work.nr; i++)
 		for (size_t k = 0; k < job->work.at[i]->nr && shown < 100; k++) {
-			const struct rs_work *w = &job->work.at[i]->at[k];
+			const struct rs_work *w = job->work.at[i]->at[k];
 			const char *slash = strrchr(w->path, '/');
 
 			if (w->kind == META_WORK_DIR)

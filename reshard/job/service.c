@@ -16,6 +16,7 @@ static void job_free(struct rs_job *job)
 	rs_view_unref(job->service, job->head);
 	rs_work_clear(job);
 	sc_vec_done(&job->work);
+	sc_vec_done(&job->spare);
 	sc_vec_done(&job->made);
 	(void)pthread_mutex_destroy(&job->command);
 	(void)pthread_rwlock_destroy(&job->tree);
@@ -59,6 +60,27 @@ static struct rs_job *job_new(struct rs_service *s, const struct meta_job_row *r
 	return job;
 }
 
+/* Memory for one more name or job, so that nothing can fail once the catalog has it.  Under s->naming. */
+static int reserve_job(struct rs_service *s, struct sc_err *err)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&s->lock);
+	rc = sc_vec_grow((void **)&s->jobs.at, s->jobs.nr, &s->jobs.room, sizeof(*s->jobs.at)) < 0 ||
+	     sc_map_reserve(&s->jobs_by_id, 1) < 0 || sc_map_reserve(&s->jobs_by_name, 1) < 0;
+	(void)pthread_mutex_unlock(&s->lock);
+	return rc ? sc_nomem(err) : 0;
+}
+
+static void add_job(struct rs_service *s, struct rs_job *job)
+{
+	(void)pthread_mutex_lock(&s->lock);
+	s->jobs.at[s->jobs.nr++] = job;
+	(void)sc_map_put(&s->jobs_by_id, (const char *)&job->id, sizeof(job->id), job);
+	(void)sc_map_put(&s->jobs_by_name, job->name, strlen(job->name), job);
+	(void)pthread_mutex_unlock(&s->lock);
+}
+
 struct job_rows {
 	struct rs_service *s;
 	struct sc_err *err;
@@ -71,14 +93,11 @@ struct job_rows {
 static int on_job(void *arg, const struct meta_job_row *row)
 {
 	struct job_rows *r = arg;
-	struct rs_job *job = job_new(r->s, row);
+	struct rs_job *job = reserve_job(r->s, r->err) < 0 ? NULL : job_new(r->s, row);
 
 	if (!job)
 		return sc_nomem(r->err);
-	if (sc_vec_push(&r->s->jobs, job) < 0) {
-		job_free(job);
-		return sc_nomem(r->err);
-	}
+	add_job(r->s, job);
 	return sc_vec_push(&r->heads, row->head) < 0 ? sc_nomem(r->err) : 0;
 }
 
@@ -122,30 +141,24 @@ struct rs_job *rs_job_at(struct rs_service *s, size_t i)
 	return job;
 }
 
-struct rs_job *rs_job_by_id(struct rs_service *s, uint64_t id)
+static struct rs_job *find_job(struct rs_service *s, const struct sc_map *map, const void *key, size_t bytes)
 {
 	struct rs_job *job;
 
-	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
-		if (job->id == id)
-			return job;
-	return NULL;
+	(void)pthread_mutex_lock(&s->lock);
+	job = sc_map_get(map, key, bytes);
+	(void)pthread_mutex_unlock(&s->lock);
+	return job;
+}
+
+struct rs_job *rs_job_by_id(struct rs_service *s, uint64_t id)
+{
+	return find_job(s, &s->jobs_by_id, &id, sizeof(id));
 }
 
 struct rs_job *rs_job_by_name(struct rs_service *s, const char *name)
 {
-	struct rs_job *job;
-
-	for (size_t i = 0; (job = rs_job_at(s, i)); i++) {
-		bool same;
-
-		(void)pthread_mutex_lock(&job->state);
-		same = !job->removed && strcmp(job->name, name) == 0;
-		(void)pthread_mutex_unlock(&job->state);
-		if (same)
-			return job;
-	}
-	return NULL;
+	return find_job(s, &s->jobs_by_name, name, strlen(name));
 }
 
 uint64_t rs_job_id(struct rs_job *job)
@@ -188,31 +201,25 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 {
 	struct meta_job_row row = {.name = name, .mode = mode & 07777, .uid = uid, .gid = gid,
 				   .made_ns = sc_now_wall_ns()};
-	struct rs_job *job;
+	struct rs_job *job = NULL;
 	int rc;
 
 	if (*name == '.')
 		return sc_fail(err, SC_E_COMMAND, "a job's name does not begin with '.', found '%s'", name);
 	if (strlen(name) > SC_NAME_BYTES_MAX)
 		return sc_fail(err, SC_E_NAME, "a job's name has at most %d bytes", SC_NAME_BYTES_MAX);
-	rc = meta_job_add(s->catalog, &row, &row.id, err);
-	if (rc < 0)
-		return rc;
-	job = job_new(s, &row);
-	(void)pthread_mutex_lock(&s->lock);
-	if (!job || sc_vec_push(&s->jobs, job) < 0)
-		rc = sc_nomem(err);
-	(void)pthread_mutex_unlock(&s->lock);
-	if (rc < 0) {
-		struct sc_err ignored;
-
-		(void)meta_job_remove(s->catalog, row.id, &ignored);
-		if (job)
-			job_free(job);
-		return rc;
+	(void)pthread_mutex_lock(&s->naming);
+	rc = reserve_job(s, err);
+	if (rc == 0) {
+		job = job_new(s, &row);
+		rc = job ? meta_job_add(s->catalog, &row, &job->id, err) : sc_nomem(err);
 	}
-	*ret = job;
-	return 0;
+	if (rc == 0)
+		add_job(s, *ret = job);
+	(void)pthread_mutex_unlock(&s->naming);
+	if (rc < 0 && job)
+		job_free(job);
+	return rc;
 }
 
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
@@ -226,6 +233,7 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 		rc = sc_fail(err, SC_E_NOT_EMPTY, "job '%s' has data that may be nowhere else; to drop it write "
 			     "'remove=yes' to its .ctl/config first", job->name);
 	(void)pthread_mutex_unlock(&job->state);
+	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0)
 		rc = meta_catalog_begin(s->catalog, true, err);
 	if (rc == 0)
@@ -234,6 +242,12 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 		(void)pthread_mutex_lock(&job->state);
 		job->removed = true;
 		(void)pthread_mutex_unlock(&job->state);
+		(void)pthread_mutex_lock(&s->lock);
+		sc_map_drop(&s->jobs_by_name, job->name, strlen(job->name));
+		(void)pthread_mutex_unlock(&s->lock);
+	}
+	(void)pthread_mutex_unlock(&s->naming);
+	if (rc == 0) {
 		rs_work_clear(job);
 		rs_job_publish(job, NULL, true);
 		rs_parts_purge(&s->parts);
@@ -251,14 +265,26 @@ int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, st
 
 	if (rc == 0 && (*name == '.' || strlen(name) > SC_NAME_BYTES_MAX))
 		rc = sc_fail(err, SC_E_COMMAND, "'%s' is no name for a job", name);
+	(void)pthread_mutex_lock(&s->naming);
+	if (rc == 0 && job->removed)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is gone");
+	if (rc == 0)
+		rc = reserve_job(s, err);
 	if (rc == 0)
 		rc = meta_job_set_name(s->catalog, job->id, name, err);
 	if (rc == 0) {
+		char *old = job->name;
+
 		(void)pthread_mutex_lock(&job->state);
-		sc_sys.release(job->name);
-		job->name = sc_steal(&copy);
+		(void)pthread_mutex_lock(&s->lock);
+		sc_map_drop(&s->jobs_by_name, old, strlen(old));
+		(void)sc_map_put(&s->jobs_by_name, copy, strlen(copy), job);
+		job->name = copy;
+		(void)pthread_mutex_unlock(&s->lock);
 		(void)pthread_mutex_unlock(&job->state);
+		copy = old;
 	}
+	(void)pthread_mutex_unlock(&s->naming);
 	sc_sys.release(copy);
 	return rc;
 }
@@ -502,6 +528,7 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	s->scrub_every_s = options->scrub_every_s;
 	s->scrub_rate = options->scrub_bytes_per_s;
 	s->events = options->events ? *options->events : nobody;
+	(void)pthread_mutex_init(&s->naming, NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
 	(void)pthread_mutex_init(&s->images_lock, NULL);
 	(void)pthread_mutex_init(&s->making, NULL);
@@ -529,6 +556,8 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	for (size_t i = 0; i < s->jobs.nr; i++)
 		job_free(s->jobs.at[i]);
 	sc_vec_done(&s->jobs);
+	sc_map_done(&s->jobs_by_id);
+	sc_map_done(&s->jobs_by_name);
 	rs_images_done(s);
 	rs_parts_done(&s->parts);
 	sc_vec_done(&s->held);
@@ -551,6 +580,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	meta_catalog_close(s->catalog);
 	meta_store_close(&s->store);
 	sc_sys.release(s->preset_dir);
+	(void)pthread_mutex_destroy(&s->naming);
 	(void)pthread_mutex_destroy(&s->lock);
 	(void)pthread_mutex_destroy(&s->images_lock);
 	(void)pthread_mutex_destroy(&s->making);

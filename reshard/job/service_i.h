@@ -101,10 +101,17 @@ struct rs_work {
 	uid_t uid;
 	gid_t gid;
 	int64_t mtime_ns;
+	size_t slot;				/* in its rank's rows */
 };
 
 struct rs_work_rank {
 	uint32_t rank;
+	size_t nr, room;
+	struct rs_work **at;
+	struct sc_map by_path;
+};
+
+struct rs_work_rows {			/* copies */
 	size_t nr, room;
 	struct rs_work *at;
 };
@@ -145,6 +152,12 @@ struct rs_job {
 		size_t nr, room;
 		struct rs_work_rank **at; /* by rank */
 	} work;
+	struct sc_map by_blob;		/* its rows */
+	struct {
+		size_t nr, room;
+		struct rs_work **at;
+	} spare;			/* rows for what was reserved */
+	size_t promised;		/* rows */
 	size_t dirty;			/* files written or removed */
 	char *error;
 	uint64_t news;
@@ -205,11 +218,13 @@ struct rs_service {
 	struct rs_blobs *blobs;
 	struct rs_events events;
 	char *preset_dir;
+	pthread_mutex_t naming;		/* a job is made, removed or renamed */
 	pthread_mutex_t lock;
 	struct {
 		size_t nr, room;
 		struct rs_job **at;
-	} jobs;
+	} jobs;				/* removed ones, too */
+	struct sc_map jobs_by_id, jobs_by_name;	/* by name: not removed ones */
 	struct {
 		size_t nr, room;
 		struct rs_kept_layout **at;
@@ -431,16 +446,21 @@ bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);
 int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
 		  uint64_t blob, bool again, uint64_t *ret_blob, struct sc_err *err);
 
-/* tree.c */
-/** Room for so many more rows, so that rs_work_put() can't fail; under job.state. */
+/* rows.c: under job.state, but the last three */
+/** Makes room for so many more rows of a rank: until rs_work_unreserve(), that many rs_work_put() can't fail. */
 int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more);
-/* the first three: under job.state */
+void rs_work_unreserve(struct rs_job *job, size_t nr);
 struct rs_work_rank *rs_work_rank(struct rs_job *job, uint32_t rank);
 struct rs_work *rs_work_find(struct rs_job *job, uint32_t rank, const char *path);
-int rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w);
+/** Adds a row, or replaces that of its path. */
+void rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w);
 void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path);
+bool rs_work_is_file(struct rs_job *job, uint64_t blob);
 /** A copy of a rank's rows, so that no lock is held over callbacks. */
-int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rank *ret, struct sc_err *err);
+int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, struct sc_err *err);
+void rs_work_clear(struct rs_job *job);
+
+/* tree.c */
 /** Is a committed file below `path` that was not removed? 1, 0 or an error; under job.state. */
 int rs_tree_committed_below(struct rs_job *job, const struct rs_view *head, uint32_t rank,
 			    const char *path, struct sc_err *err);
@@ -448,7 +468,6 @@ int rs_tree_committed_below(struct rs_job *job, const struct rs_view *head, uint
 int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
 		 struct rs_look *ret, struct sc_err *err);
 int rs_work_load(struct rs_job *job, struct sc_err *err);
-void rs_work_clear(struct rs_job *job);
 
 /* verify.c: compares all copies of a tensor set and hashes its logical tensors; *ret_report is
  * lines; SC_E_COPIES when copies differ (the report says which), or an error of reading. */

@@ -12,107 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- the working tree in memory; owner: job.state --- */
-
-static size_t rank_slot(const struct rs_job *job, uint32_t rank)
-{
-	size_t lo = 0, hi = job->work.nr;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (job->work.at[mid]->rank < rank)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
-struct rs_work_rank *rs_work_rank(struct rs_job *job, uint32_t rank)
-{
-	size_t i = rank_slot(job, rank);
-
-	return i < job->work.nr && job->work.at[i]->rank == rank ? job->work.at[i] : NULL;
-}
-
-struct rs_work *rs_work_find(struct rs_job *job, uint32_t rank, const char *path)
-{
-	struct rs_work_rank *r = rs_work_rank(job, rank);
-
-	for (size_t i = 0; r && i < r->nr; i++)
-		if (strcmp(r->at[i].path, path) == 0)
-			return &r->at[i];
-	return NULL;
-}
-
-static bool is_dirty(const struct rs_work *w)
-{
-	return w->kind == META_WORK_FILE || w->kind == META_WORK_GONE;
-}
-
-int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more)
-{
-	struct rs_work_rank *r = rs_work_rank(job, rank);
-
-	if (!r) {
-		size_t at = rank_slot(job, rank);
-
-		r = sc_zalloc(sizeof(*r));
-		if (!r || sc_vec_push(&job->work, r) < 0) {
-			sc_sys.release(r);
-			return -1;
-		}
-		r->rank = rank;
-		memmove(&job->work.at[at + 1], &job->work.at[at], (job->work.nr - 1 - at) * sizeof(r));
-		job->work.at[at] = r;
-	}
-	while (r->room < r->nr + more)
-		if (sc_vec_grow((void **)&r->at, r->room, &r->room, sizeof(*r->at)) < 0)
-			return -1;
-	return 0;
-}
-
-int rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w)
-{
-	struct rs_work *old = rs_work_find(job, rank, w.path);
-	struct rs_work_rank *r;
-
-	if (old) {
-		job->dirty += (size_t)is_dirty(&w) - (size_t)is_dirty(old);
-		*old = w;
-		return 0;
-	}
-	if (rs_work_reserve(job, rank, 1) < 0)
-		return -1;
-	r = rs_work_rank(job, rank);
-	r->at[r->nr++] = w;
-	job->dirty += is_dirty(&w);
-	return 0;
-}
-
-void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path)
-{
-	struct rs_work *w = rs_work_find(job, rank, path);
-	struct rs_work_rank *r = rs_work_rank(job, rank);
-
-	if (!w)
-		return;
-	job->dirty -= is_dirty(w);
-	*w = r->at[--r->nr];
-}
-
-void rs_work_clear(struct rs_job *job)
-{
-	(void)pthread_mutex_lock(&job->state);
-	for (size_t i = 0; i < job->work.nr; i++) {
-		sc_vec_done(job->work.at[i]);
-		sc_sys.release(job->work.at[i]);
-	}
-	job->work.nr = 0;
-	job->dirty = 0;
-	(void)pthread_mutex_unlock(&job->state);
-}
+/* --- the working tree, loaded --- */
 
 struct work_load {
 	struct rs_job *job;
@@ -138,12 +38,20 @@ static int on_work(void *arg, const struct meta_work_row *row)
 	struct work_load *l = arg;
 	struct rs_work w = {.blob = row->id, .kind = row->kind, .path_id = row->path, .mode = row->mode,
 			    .uid = row->uid, .gid = row->gid, .mtime_ns = row->mtime_ns};
+	uint32_t rank = row->rank == META_SHARED ? RS_SHARED : (uint32_t)row->rank;
 	int rc = rs_path_text(l->job->service, row->path, &w.path, l->err);
 
 	if (rc == 0 && row->kind == META_WORK_FILE)
 		rc = make_missing(l->job->service, row, l->err);
-	if (rc == 0 && rs_work_put(l->job, row->rank == META_SHARED ? RS_SHARED : (uint32_t)row->rank, w) < 0)
-		rc = sc_nomem(l->err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&l->job->state);
+	rc = rs_work_reserve(l->job, rank, 1) < 0 ? sc_nomem(l->err) : 0;
+	if (rc == 0) {
+		rs_work_put(l->job, rank, w);
+		rs_work_unreserve(l->job, 1);
+	}
+	(void)pthread_mutex_unlock(&l->job->state);
 	return rc;
 }
 
@@ -278,12 +186,12 @@ int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 /* A folder exists while a file is in it, whatever made it. */
 static bool work_below(struct rs_job *job, uint32_t rank, const char *path)
 {
-	struct rs_work_rank *r = rs_work_rank(job, rank);
+	const struct rs_work_rank *r = rs_work_rank(job, rank);
 	size_t n = strlen(path);
 
 	for (size_t i = 0; r && i < r->nr; i++)
-		if (r->at[i].kind != META_WORK_GONE &&
-		    (n == 0 || (strncmp(r->at[i].path, path, n) == 0 && r->at[i].path[n] == '/')))
+		if (r->at[i]->kind != META_WORK_GONE &&
+		    (n == 0 || (strncmp(r->at[i]->path, path, n) == 0 && r->at[i]->path[n] == '/')))
 			return true;
 	return false;
 }
@@ -431,20 +339,6 @@ static int on_list(void *arg, const char *path, enum origin origin, const struct
 	return list_one(l, path, false);
 }
 
-/* A copy of the rank's rows, so that the lock is not held over callbacks. */
-int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rank *ret, struct sc_err *err)
-{
-	struct rs_work_rank *r;
-	int rc = 0;
-
-	(void)pthread_mutex_lock(&job->state);
-	r = rs_work_rank(job, rank);
-	for (size_t i = 0; r && i < r->nr && rc == 0; i++)
-		rc = sc_vec_push(ret, r->at[i]) < 0 ? sc_nomem(err) : 0;
-	(void)pthread_mutex_unlock(&job->state);
-	return rc;
-}
-
 int rs_list(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint32_t rank,
 	    const char *path, int (*each)(void *arg, const char *name, bool is_dir), void *arg,
 	    struct sc_err *err)
@@ -453,7 +347,7 @@ int rs_list(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint
 			    .each = each, .arg = arg, .err = err};
 	struct rs_view *head = view ? NULL : rs_job_head(job), *from = view ? view : head;
 	struct files files = {on_list, &l};
-	struct rs_work_rank rows = {0};
+	struct rs_work_rows rows = {0};
 	int rc = 0;
 
 	if (!view)

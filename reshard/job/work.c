@@ -25,6 +25,17 @@ static int save_work(struct rs_job *job, uint32_t rank, const struct rs_work *w,
 	return meta_work_put(job->service->catalog, &row, err);
 }
 
+/* Memory for so many more rows: what follows a transaction may not fail. */
+static int reserve(struct rs_job *job, uint32_t rank, size_t more, struct sc_err *err)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&job->state);
+	rc = rs_work_reserve(job, rank, more);
+	(void)pthread_mutex_unlock(&job->state);
+	return rc < 0 ? sc_nomem(err) : 0;
+}
+
 /* A new row at a path, of *blob or (0) a new number; replaces the row of what was written there before. */
 static int add_row(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		   enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *blob, struct sc_err *err)
@@ -36,23 +47,28 @@ static int add_row(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	if (rc == 0)
 		rc = rs_path_text(s, w.path_id, &w.path, err);
 	if (rc == 0)
-		rc = meta_catalog_begin(s->catalog, false, err);
+		rc = reserve(job, rank, 1, err);
 	if (rc < 0)
 		return rc;
-	rc = w.blob ? meta_blob_adopt(s->catalog, w.blob, err) : meta_blob_add(s->catalog, &w.blob, err);
-	if (rc == 0)
-		rc = save_work(job, rank, &w, err);
-	rc = meta_catalog_end(s->catalog, rc, err);
-	if (rc < 0)
-		return rc;
+	rc = meta_catalog_begin(s->catalog, false, err);
+	if (rc == 0) {
+		rc = w.blob ? meta_blob_adopt(s->catalog, w.blob, err) : meta_blob_add(s->catalog, &w.blob, err);
+		if (rc == 0)
+			rc = save_work(job, rank, &w, err);
+		rc = meta_catalog_end(s->catalog, rc, err);
+	}
 	(void)pthread_mutex_lock(&job->state);
-	if (rs_work_put(job, rank, w) < 0)
-		rc = sc_nomem(err);
-	job->mtime_ns = w.mtime_ns;
+	if (rc == 0) {
+		rs_work_put(job, rank, w);
+		job->mtime_ns = w.mtime_ns;
+	}
+	rs_work_unreserve(job, 1);
 	(void)pthread_mutex_unlock(&job->state);
+	if (rc < 0)
+		return rc;
 	*blob = w.blob;
 	rs_job_tell(job);
-	return rc;
+	return 0;
 }
 
 static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
@@ -385,22 +401,25 @@ static int save_moves(struct rs_service *s, struct rs_job *job, struct moves *m,
 /* All rows at once: after a crash all are at their old places or at their new ones. */
 static int move(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
 {
-	int rc = meta_catalog_begin(s->catalog, false, err);
+	size_t nr = m->rows.nr + 1;
+	int rc = reserve(job, m->new_rank, nr, err);
 
 	if (rc < 0)
 		return rc;
-	rc = save_moves(s, job, m, err);
+	rc = reserve(job, m->rank, 1, err);
+	nr += rc == 0;
+	if (rc == 0)
+		rc = meta_catalog_begin(s->catalog, false, err);
+	if (rc == 0)
+		rc = meta_catalog_end(s->catalog, save_moves(s, job, m, err), err);
 	(void)pthread_mutex_lock(&job->state);
-	/* memory follows the catalog, and may not fail then */
-	if (rc == 0 && (rs_work_reserve(job, m->new_rank, m->rows.nr + 1) < 0 || rs_work_reserve(job, m->rank, m->rows.nr + 1) < 0))
-		rc = sc_nomem(err);
-	rc = meta_catalog_end(s->catalog, rc, err);
 	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++) {
 		rs_work_drop(job, m->rank, m->rows.at[i].from);
-		(void)rs_work_put(job, m->new_rank, m->rows.at[i].to);
+		rs_work_put(job, m->new_rank, m->rows.at[i].to);
 	}
 	if (rc == 0 && m->leaves_mark)
-		(void)rs_work_put(job, m->rank, m->gone);
+		rs_work_put(job, m->rank, m->gone);
+	rs_work_unreserve(job, nr);
 	(void)pthread_mutex_unlock(&job->state);
 	return rc;
 }
@@ -409,7 +428,7 @@ static int rename_dir(struct rs_service *s, struct rs_job *job, struct moves *m,
 		      struct sc_err *err)
 {
 	struct rs_view *head = rs_job_head(job);
-	struct rs_work_rank rows = {0};
+	struct rs_work_rows rows = {0};
 	size_t n = strlen(path);
 	int rc;
 
@@ -514,28 +533,15 @@ int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	rc = save_work(job, rank, &w, err);
 	(void)pthread_mutex_lock(&job->state);
 	found = rc == 0 ? rs_work_find(job, rank, path) : NULL;
-	if (found)
-		*found = w;
+	if (found && found->blob == w.blob)
+		rs_work_put(job, rank, w);
 	(void)pthread_mutex_unlock(&job->state);
 	return rc;
 }
 
-static bool is_uncommitted(struct rs_job *job, uint64_t blob)
-{
-	bool is = false;
-
-	(void)pthread_mutex_lock(&job->state);
-	for (size_t i = 0; !is && i < job->work.nr; i++)
-		for (size_t k = 0; !is && k < job->work.at[i]->nr; k++)
-			is = job->work.at[i]->at[k].blob == blob &&
-			     job->work.at[i]->at[k].kind == META_WORK_FILE;
-	(void)pthread_mutex_unlock(&job->state);
-	return is;
-}
-
 bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
 {
-	return is_uncommitted(job, blob) || rs_work_is_removed(s, blob);
+	return rs_work_is_file(job, blob) || rs_work_is_removed(s, blob);
 }
 
 int rs_work_sealed_path(struct rs_job *job, uint64_t blob, uint32_t *ret_rank, const char **ret_path,

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,10 +112,191 @@ static void names_are_copied(void **unused)
 	close_house(&h);
 }
 
+/* --- a row of the working tree that the catalog has is in memory, too: memory is had before --- */
+
+static struct sc_sys real;
+static long left;		/* allocations until one fails */
+static bool failed;
+
+static bool fails_now(void)
+{
+	if (left-- != 0)
+		return false;
+	return failed = true;
+}
+
+static void *bad_alloc(size_t bytes)
+{
+	return fails_now() ? NULL : real.alloc(bytes);
+}
+
+static void *bad_resize(void *p, size_t bytes)
+{
+	return fails_now() ? NULL : real.resize(p, bytes);
+}
+
+static uint64_t count_rows(const struct house *h, const char *sql)
+{
+	char path[60];
+	sqlite3 *db;
+	sqlite3_stmt *stmt;
+	uint64_t n;
+
+	(void)snprintf(path, sizeof(path), "%s/scalai.db", h->dir);
+	assert_int_equal(SQLITE_OK, sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL));
+	assert_int_equal(SQLITE_OK, sqlite3_prepare_v2(db, sql, -1, &stmt, NULL));
+	assert_int_equal(SQLITE_ROW, sqlite3_step(stmt));
+	n = (uint64_t)sqlite3_column_int64(stmt, 0);
+	(void)sqlite3_finalize(stmt);
+	(void)sqlite3_close(db);
+	return n;
+}
+
+static int on_listed(void *arg, const char *name, bool is_dir)
+{
+	(void)name;
+	(void)is_dir;
+	++*(uint64_t *)arg;
+	return 0;
+}
+
+static void check_tree(const struct house *h, const char *when, long n)
+{
+	uint64_t listed = 0, rows = count_rows(h, "SELECT count(*) FROM work");
+	struct sc_err err;
+
+	assert_int_equal(0, rs_list(h->s, h->job, NULL, 0, "", on_listed, &listed, &err));
+	if (listed != rows)
+		fail_msg("%s, allocation %ld failed: %d rows, %d files are listed", when, n, (int)rows, (int)listed);
+}
+
+static int create(struct house *h, const char *name, struct sc_err *err)
+{
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	uint64_t blob;
+	int fd, rc = rs_work_create(h->s, h->job, 0, name, &owner, &blob, &fd, err);
+
+	if (rc == 0)
+		(void)close(fd);
+	return rc;
+}
+
+static void rows_are_in_memory(void **unused)
+{
+	char name[40], other[40];
+	struct house h;
+	struct sc_err err;
+
+	(void)unused;
+	open_house(&h, true);
+	real = sc_sys;
+	for (int i = 0; i < 40; i++) {
+		(void)snprintf(name, sizeof(name), "file%d", i);
+		(void)snprintf(other, sizeof(other), "moved%d", i);
+		for (long n = 0;; n++) {
+			int rc;
+
+			left = n;
+			failed = false;
+			sc_sys.alloc = bad_alloc;
+			sc_sys.resize = bad_resize;
+			rc = create(&h, name, &err);
+			sc_sys = real;
+			check_tree(&h, "create", n);
+			if (rc == 0)
+				break;
+			assert_true(failed);
+		}
+		for (long n = 0;; n++) {
+			int rc;
+
+			left = n;
+			failed = false;
+			sc_sys.alloc = bad_alloc;
+			sc_sys.resize = bad_resize;
+			rc = rs_work_rename(h.s, h.job, 0, name, 0, other, false, &err);
+			sc_sys = real;
+			check_tree(&h, "rename", n);
+			if (rc == 0)
+				break;
+			assert_true(failed);
+		}
+	}
+	close_house(&h);
+}
+
+/* --- a file that is written again and again: what it replaces leaves no rows --- */
+
+static void replaced_rows_go(void **unused)
+{
+	uint64_t before;
+	struct house h;
+	struct sc_err err;
+
+	(void)unused;
+	open_house(&h, true);
+	assert_int_equal(0, create(&h, "a", &err));
+	before = count_rows(&h, "SELECT count(*) FROM blob");
+	for (int i = 0; i < 50; i++) {
+		assert_int_equal(0, rs_work_unlink(h.s, h.job, 0, "a", &err));
+		assert_int_equal(0, create(&h, "a", &err));
+		assert_int_equal(0, create(&h, "a.new", &err));
+		assert_int_equal(0, rs_work_rename(h.s, h.job, 0, "a.new", 0, "a", false, &err));
+	}
+	assert_int_equal(before, count_rows(&h, "SELECT count(*) FROM blob"));
+	for (uint32_t rank = 0; rank < 4; rank++)
+		put_file(&h, rank, "model.safetensors");
+	assert_int_equal(0, rs_job_commit(h.s, h.job, "", &err));
+	assert_int_equal(0, rs_service_work(h.s, &err));
+	before = count_rows(&h, "SELECT count(*) FROM blob");
+	for (int i = 0; i < 50; i++) { /* the mark of the committed file is replaced, too */
+		assert_int_equal(0, rs_work_unlink(h.s, h.job, 0, "a", &err));
+		assert_int_equal(0, create(&h, "a", &err));
+	}
+	assert_int_equal(before + 1, count_rows(&h, "SELECT count(*) FROM blob"));
+	close_house(&h);
+}
+
+/* --- jobs by name and number --- */
+
+static void jobs_are_found(void **unused)
+{
+	struct rs_job *jobs[100];
+	char name[40];
+	struct house h;
+	struct sc_err err;
+
+	(void)unused;
+	open_house(&h, true);
+	for (int i = 0; i < 100; i++) {
+		(void)snprintf(name, sizeof(name), "job%d", i);
+		assert_int_equal(0, rs_job_make(h.s, name, 0755, 0, 0, &jobs[i], &err));
+		assert_int_equal(SC_E_EXISTS, rs_job_make(h.s, name, 0755, 0, 0, &jobs[i], &err));
+	}
+	for (int i = 0; i < 100; i += 3) {
+		(void)snprintf(name, sizeof(name), "other%d", i);
+		assert_int_equal(0, rs_job_rename(h.s, jobs[i], name, &err));
+	}
+	for (int i = 0; i < 100; i += 2)
+		assert_int_equal(0, rs_job_remove(h.s, jobs[i], &err));
+	assert_int_equal(SC_E_NOT_FOUND, rs_job_rename(h.s, jobs[0], "again", &err));
+	for (int i = 0; i < 100; i++) {
+		(void)snprintf(name, sizeof(name), "%s%d", i % 3 ? "job" : "other", i);
+		assert_ptr_equal(i % 2 ? jobs[i] : NULL, rs_job_by_name(h.s, name));
+		(void)snprintf(name, sizeof(name), "%s%d", i % 3 ? "other" : "job", i);
+		assert_null(rs_job_by_name(h.s, name));
+		assert_ptr_equal(jobs[i], rs_job_by_id(h.s, rs_job_id(jobs[i])));
+	}
+	close_house(&h);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(names_are_copied),
+		cmocka_unit_test(rows_are_in_memory),
+		cmocka_unit_test(replaced_rows_go),
+		cmocka_unit_test(jobs_are_found),
 	};
 
 	return cmocka_run_group_tests_name("service", tests, NULL, NULL);
