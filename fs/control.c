@@ -70,9 +70,9 @@ int fs_control_find(bool top, const char *name)
 	return -1;
 }
 
-mode_t fs_control_mode(bool top, uint32_t index)
+mode_t fs_control_mode(mode_t job, uint32_t index)
 {
-	return top ? 0444 : modes[index];
+	return modes[index] | (job & 0020 ? (modes[index] & 0200) >> 3 : 0);
 }
 
 static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)

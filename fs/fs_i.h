@@ -236,7 +236,8 @@ void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_par
 extern const char *const fs_control_names[];
 extern const char *const fs_top_names[];
 int fs_control_find(bool top, const char *name);	/* index or -1 */
-mode_t fs_control_mode(bool top, uint32_t index);
+/** Of a job's control file: its group may command a job that the group may write. */
+mode_t fs_control_mode(mode_t job, uint32_t index);
 int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index, int flags,
 		    struct fs_control **ret, struct sc_err *err);
 /** What was written to it before is lost. */

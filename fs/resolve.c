@@ -69,7 +69,7 @@ static void set_stat(struct fs_found *f, mode_t mode, uid_t uid, gid_t gid, int6
 	f->timeout = FS_FOREVER;
 }
 
-/* A job's mode limits what is in it: a 0700 job has no file that others may read. */
+/* Of what follows from the job, as its control files: who may not enter the job may not use it either. */
 static mode_t masked(const struct rs_job_attr *a, mode_t mode)
 {
 	mode_t search = a->mode & 0777;
@@ -95,20 +95,16 @@ static int stat_work(struct fs *fs, struct fs_found *f, struct sc_err *err)
 	return 0;
 }
 
-static int found_look(struct fs *fs, struct rs_job *job, struct fs_found *f,
-		      const struct rs_look *look, struct sc_err *err)
+static int found_look(struct fs *fs, struct fs_found *f, const struct rs_look *look, struct sc_err *err)
 {
-	struct rs_job_attr a;
+	const struct rs_owner *o = &look->owner;
 
-	rs_job_attr(job, &a);
 	if (look->kind == RS_WORK)
 		return stat_work(fs, f, err);
 	if (look->kind == RS_DIR)
-		set_stat(f, S_IFDIR | (look->from_work ? look->mode & 07777 : masked(&a, 0755)), look->uid, look->gid,
-			 look->mtime_ns, 4096);
+		set_stat(f, S_IFDIR | (o->mode & 07777), o->uid, o->gid, look->mtime_ns, 4096);
 	else
-		set_stat(f, S_IFREG | masked(&a, look->mode ? look->mode : 0644), look->uid, look->gid,
-			 look->mtime_ns, look->bytes);
+		set_stat(f, S_IFREG | (o->mode & 07777), o->uid, o->gid, look->mtime_ns, look->bytes);
 	return 0;
 }
 
@@ -151,7 +147,7 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 		f->node.job = rs_job_id(job);
 		break;
 	}
-	return found_look(fs, job, f, &look, err);
+	return found_look(fs, f, &look, err);
 }
 
 static void stat_special(struct rs_job *job, struct fs_found *f)
@@ -164,7 +160,7 @@ static void stat_special(struct rs_job *job, struct fs_found *f)
 	else if (f->node.what < FS_CTL_FILE)
 		set_stat(f, S_IFDIR | masked(&a, 0555), a.uid, a.gid, a.mtime_ns, 4096);
 	else
-		set_stat(f, S_IFREG | masked(&a, fs_control_mode(false, f->node.what - FS_CTL_FILE)), a.uid, a.gid,
+		set_stat(f, S_IFREG | masked(&a, fs_control_mode(a.mode, f->node.what - FS_CTL_FILE)), a.uid, a.gid,
 			 a.mtime_ns, 0);
 }
 

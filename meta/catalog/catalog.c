@@ -343,7 +343,9 @@ static int on_set(void *arg, sqlite3_stmt *row)
 		.kind = (enum meta_set_kind)U64(row, 3), .layout = U64(row, 4), .topology = db_text(row, 5),
 		.tensors = db_text(row, 6), .metadata = (const char *)sqlite3_column_text(row, 7),
 		.verified = (enum meta_verified)U64(row, 8), .report = db_text(row, 9),
-		.skew = (uint32_t)U64(row, 10), .layers = (uint32_t)U64(row, 11), .experts = (uint32_t)U64(row, 12)};
+		.skew = (uint32_t)U64(row, 10), .layers = (uint32_t)U64(row, 11), .experts = (uint32_t)U64(row, 12),
+		.given_layout = U64(row, 13), .given_topology = (const char *)sqlite3_column_text(row, 14),
+		.given_layers = (uint32_t)U64(row, 15), .given_experts = (uint32_t)U64(row, 16)};
 
 	return w->fn.set(w->arg, &set);
 }
@@ -354,7 +356,8 @@ int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn,
 	struct walk_arg w = {.fn.set = fn, .arg = arg};
 
 	return db_each(c, err, on_set, &w, "SELECT id, job, file, kind, layout, topology, tensors, metadata, "
-					   "verified, report, skew, layers, experts FROM blob_set JOIN version_set ON id = blob_set "
+					   "verified, report, skew, layers, experts, given_layout, given_topology, "
+					   "given_layers, given_experts FROM blob_set JOIN version_set ON id = blob_set "
 					   "WHERE version = ? ORDER BY kind, file", "i", version);
 }
 
@@ -362,9 +365,11 @@ int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_
 		 struct sc_err *err)
 {
 	return ADD(c, err, ret_id, "INSERT INTO blob_set (job, file, kind, layout, topology, tensors, metadata, "
-				   "verified, report, layers, experts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		   "isiisssisii", row->job, row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors,
-		   row->metadata, (uint64_t)row->verified, row->report, (uint64_t)row->layers, (uint64_t)row->experts);
+				   "verified, report, layers, experts, given_layout, given_topology, given_layers, "
+				   "given_experts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		   "isiisssisii0sii", row->job, row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors,
+		   row->metadata, (uint64_t)row->verified, row->report, (uint64_t)row->layers, (uint64_t)row->experts,
+		   row->given_layout, row->given_topology, (uint64_t)row->given_layers, (uint64_t)row->given_experts);
 }
 
 int meta_set_set_verified(struct meta_catalog *c, uint64_t set, enum meta_verified verified,
@@ -377,15 +382,23 @@ int meta_set_set_verified(struct meta_catalog *c, uint64_t set, enum meta_verifi
 int meta_set_add_blob(struct meta_catalog *c, uint64_t set, const struct meta_set_blob_row *row,
 		      struct sc_err *err)
 {
-	return db_run(c, err, "INSERT INTO set_blob (blob_set, rank, path, blob, mode) VALUES (?, ?, ?, ?, ?)",
-		      "iIiii", set, row->rank, row->path, row->blob, (uint64_t)row->mode);
+	return db_run(c, err, "INSERT INTO set_blob (blob_set, rank, path, blob, mode, uid, gid) VALUES "
+			      "(?, ?, ?, ?, ?, ?, ?)", "iIiiiii", set, row->rank, row->path, row->blob,
+		      (uint64_t)row->mode, (uint64_t)row->uid, (uint64_t)row->gid);
+}
+
+int meta_set_add_given(struct meta_catalog *c, uint64_t set, const struct meta_set_blob_row *row, struct sc_err *err)
+{
+	return db_run(c, err, "INSERT INTO given (blob_set, rank, path, mode, uid, gid) VALUES (?, ?, ?, ?, ?, ?)",
+		      "iIiiii", set, row->rank, row->path, (uint64_t)row->mode, (uint64_t)row->uid, (uint64_t)row->gid);
 }
 
 static int on_set_blob(void *arg, sqlite3_stmt *row)
 {
 	const struct walk_arg *w = arg;
 	struct meta_set_blob_row b = {.rank = sqlite3_column_int64(row, 0), .path = U64(row, 1),
-				      .blob = U64(row, 2), .bytes = U64(row, 3), .mode = (mode_t)U64(row, 4)};
+				      .blob = U64(row, 2), .bytes = U64(row, 3), .mode = (mode_t)U64(row, 4),
+				      .uid = (uid_t)U64(row, 5), .gid = (gid_t)U64(row, 6)};
 
 	return w->fn.set_blob(w->arg, &b);
 }
@@ -395,9 +408,17 @@ int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, v
 {
 	struct walk_arg w = {.fn.set_blob = fn, .arg = arg};
 
-	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, blob, bytes, mode FROM set_blob JOIN blob ON "
-						"blob.id = set_blob.blob WHERE blob_set = ? ORDER BY rank, path",
-		       "i", set);
+	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, blob, bytes, mode, uid, gid FROM set_blob JOIN "
+						"blob ON blob.id = set_blob.blob WHERE blob_set = ? ORDER BY rank, "
+						"path", "i", set);
+}
+
+int meta_set_given(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk_arg w = {.fn.set_blob = fn, .arg = arg};
+
+	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, 0, 0, mode, uid, gid FROM given WHERE blob_set = ? "
+						"ORDER BY rank, path", "i", set);
 }
 
 static int on_complaint(void *arg, sqlite3_stmt *row)
@@ -463,21 +484,23 @@ int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struc
 		      (uint64_t)row->uid, (uint64_t)row->gid, row->mtime_ns);
 }
 
+int meta_work_drop(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	int rc = db_run(c, err, "DELETE FROM work WHERE id = ?", "i", id);
+
+	return rc < 0 ? rc : db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", id);
+}
+
 int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)
 {
 	int rc = meta_catalog_begin(c, false, err);
 
-	if (rc < 0)
-		return rc;
-	rc = db_run(c, err, "DELETE FROM work WHERE id = ?", "i", id);
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", id);
-	return meta_catalog_end(c, rc, err);
+	return rc < 0 ? rc : meta_catalog_end(c, meta_work_drop(c, id, err), err);
 }
 
 int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 {
-	return db_run(c, err, "DELETE FROM work WHERE job = ?", "i", job);
+	return db_run(c, err, "DELETE FROM work WHERE job = ? AND kind <> ?", "ii", job, (uint64_t)META_WORK_DIR);
 }
 
 int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,

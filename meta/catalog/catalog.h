@@ -69,14 +69,19 @@ struct meta_set_row {
 	const char *topology, *tensors, *metadata;
 	uint32_t skew;			/* read only: of lines of `tensors` without one, as sets from before version 7 have */
 	uint32_t layers, experts;	/* of the whole version for which it was written, 0: its tensors tell */
+	uint64_t given_layout;		/* under which ranks gave their files the attributes of `given` rows; 0: none */
+	const char *given_topology;	/* likewise, NULL: none */
+	uint32_t given_layers, given_experts;	/* likewise */
 	enum meta_verified verified;
 	const char *report;
 };
 
 struct meta_set_blob_row {
 	int64_t rank;
-	uint64_t path, blob, bytes;
+	uint64_t path, blob, bytes;	/* of a `given` row: only the path */
 	mode_t mode;
+	uid_t uid;
+	gid_t gid;
 };
 
 enum meta_work_kind { META_WORK_FILE, META_WORK_DIR, META_WORK_LINK, META_WORK_GONE };
@@ -184,6 +189,9 @@ int meta_set_add_blob(struct meta_catalog *c, uint64_t set, const struct meta_se
 /** By rank, then path. */
 int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, void *arg,
 		   struct sc_err *err);
+/** The attributes that ranks gave their files, where others store the bytes now; likewise. */
+int meta_set_add_given(struct meta_catalog *c, uint64_t set, const struct meta_set_blob_row *row, struct sc_err *err);
+int meta_set_given(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, void *arg, struct sc_err *err);
 
 /* catalog_data.c: datasets are immutable; those that no version uses are garbage */
 int meta_dataset_add(struct meta_catalog *c, const struct meta_dataset_row *row, uint64_t *ret_id,
@@ -225,12 +233,13 @@ struct meta_blob_use {
 };
 
 typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
-/** All that a blob's file has to say of itself: of the newest set that has it. */
+/** All that a blob's file has to say of itself: of the newest set of each job that has it. */
 struct meta_blob_record {
 	const char *job, *file, *topology, *path;
-	uint64_t uid, gid, job_mode, set, kind, layout, mode;
+	uint64_t uid, gid, job_mode, set, kind, layout;
 	uint32_t layers, experts;	/* of the set's whole version */
 	int64_t rank, step;	/* step -1: none */
+	uint64_t mode, file_uid, file_gid;	/* of this rank's file */
 };
 typedef int meta_blob_record_fn(void *arg, const struct meta_blob_record *row);
 typedef int meta_blob_use_fn(void *arg, const struct meta_blob_use *use);
@@ -246,7 +255,7 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
 /** An older one of the same rank, file and job that has the same size and hash; 0: none. */
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err);
-/** Once for each rank of the newest set that has it, in order. */
+/** Once for each rank of the newest set that has it, of each job; newest set first, ranks in order. */
 int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err);
 /** Numbers up to this one are not given to new blobs. */
 int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
@@ -268,6 +277,9 @@ int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err);
 /** Its blob's row goes, too: the file is the caller's to remove. */
 int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+/** The same inside a transaction. */
+int meta_work_drop(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+/** All but the folders. */
 int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err);
 int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,
 		   struct sc_err *err);

@@ -65,6 +65,8 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 			"");
 
 	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM given WHERE blob_set NOT IN (SELECT blob_set FROM version_set)", "");
+	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM data_source WHERE dataset NOT IN (SELECT dataset FROM version_data)",
@@ -223,7 +225,7 @@ static int on_record(void *arg, sqlite3_stmt *row)
 		.kind = U64(row, 5), .file = db_text(row, 6), .layout = U64(row, 7), .topology = db_text(row, 8),
 		.rank = sqlite3_column_int64(row, 9), .mode = U64(row, 10), .path = db_text(row, 11),
 		.step = sqlite3_column_int64(row, 12), .layers = (uint32_t)U64(row, 13),
-		.experts = (uint32_t)U64(row, 14)};
+		.experts = (uint32_t)U64(row, 14), .file_uid = U64(row, 15), .file_gid = U64(row, 16)};
 
 	return w->fn.record(w->arg, &r);
 }
@@ -234,9 +236,11 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 
 	return db_each(c, err, on_record, &w, "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, "
 		       "s.topology, set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN version_set "
-		       "ON version.id = version_set.version WHERE version_set.blob_set = s.id), -1), s.layers, s.experts FROM set_blob JOIN blob_set s ON "
-		       "s.id = set_blob.blob_set JOIN job ON job.id = s.job JOIN path ON path.id = set_blob.path WHERE set_blob.blob "
-		       "= ? AND s.id = (SELECT max(blob_set) FROM set_blob WHERE blob = ?) ORDER BY set_blob.rank", "ii", blob, blob);
+		       "ON version.id = version_set.version WHERE version_set.blob_set = s.id), -1), s.layers, s.experts, "
+		       "set_blob.uid, set_blob.gid FROM set_blob JOIN blob_set s ON s.id = set_blob.blob_set JOIN job ON job.id = "
+		       "s.job JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? AND s.id IN (SELECT max(o.blob_set) "
+		       "FROM set_blob o JOIN blob_set t ON t.id = o.blob_set WHERE o.blob = ? GROUP BY t.job) ORDER BY s.id DESC, "
+		       "set_blob.rank", "ii", blob, blob);
 }
 
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)

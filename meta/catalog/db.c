@@ -35,11 +35,12 @@ EMBED(meta_schema6_sql, "schema6.sql");
 EMBED(meta_schema7_sql, "schema7.sql");
 EMBED(meta_schema8_sql, "schema8.sql");
 EMBED(meta_schema9_sql, "schema9.sql");
+EMBED(meta_schema10_sql, "schema10.sql");
 
 /* A new database is brought from user_version 0 to VERSION_NOW, by one of them after the other. */
 static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql, meta_schema3_sql, meta_schema4_sql,
 					  meta_schema5_sql, meta_schema6_sql, meta_schema7_sql, meta_schema8_sql,
-					  meta_schema9_sql};
+					  meta_schema9_sql, meta_schema10_sql};
 #define VERSION_NOW ((int)(sizeof(migrations) / sizeof(*migrations)))
 
 struct meta_catalog {

@@ -351,9 +351,16 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 				   .metadata = set->metadata, .layers = set->state.layers,
 				   .experts = set->state.experts, .verified = (enum meta_verified)set->verified,
 				   .report = set->report};
+	const struct rs_set *given = set->given;
 	uint64_t id = 0;
 	int rc;
 
+	if (given) {
+		row.given_layout = given->layout_id;
+		row.given_topology = given->topo.text;
+		row.given_layers = given->state.layers;
+		row.given_experts = given->state.experts;
+	}
 	rs_set_tensors_text(set, &tensors);
 	row.tensors = tensors.text ? tensors.text : "";
 	rc = tensors.failed ? sc_nomem(err) : meta_set_add(s->catalog, &row, &id, err);
@@ -362,9 +369,16 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 		struct rs_set_blob *b = &set->blobs[i];
 		struct meta_set_blob_row br = {
 			.rank = b->rank == RS_SHARED ? META_SHARED : (int64_t)b->rank, .path = b->path_id,
-			.blob = b->blob, .mode = b->mode};
+			.blob = b->blob, .mode = b->owner.mode, .uid = b->owner.uid, .gid = b->owner.gid};
 
 		rc = meta_set_add_blob(s->catalog, id, &br, err);
+	}
+	for (size_t i = 0; given && i < given->nr_blobs && rc == 0; i++) {
+		const struct rs_set_blob *b = &given->blobs[i];
+		struct meta_set_blob_row br = {.rank = b->rank, .path = b->path_id, .mode = b->owner.mode,
+					       .uid = b->owner.uid, .gid = b->owner.gid};
+
+		rc = meta_set_add_given(s->catalog, id, &br, err);
 	}
 	if (rc == 0)
 		set->id = id;
@@ -385,7 +399,7 @@ static int transact(struct commit *c, uint64_t *ret_view)
 	if (rc == 0)
 		rc = meta_view_put(c->s->catalog, c->version->id, "", c->topo.ranks, ret_view, c->err);
 	if (rc == 0)
-		rc = meta_work_clear(c->s->catalog, c->job->id, c->err);
+		rc = rs_work_clear_rows(c->job, c->err);
 	return meta_catalog_end(c->s->catalog, rc, c->err);
 }
 
@@ -446,6 +460,8 @@ static int commit_tree(struct commit *c)
 	if (rc == 0)
 		rc = rs_view_check_written(view, &c->state, c->err);
 	if (rc == 0)
+		rc = rs_work_settle(c->job, view, c->err);
+	if (rc == 0)
 		rc = transact(c, &id);
 	if (rc < 0) {
 		rs_view_unref(c->s, view);
@@ -454,7 +470,7 @@ static int commit_tree(struct commit *c)
 	view->id = id;
 	view->own = true;
 	rs_step(RS_STEP_COMMIT_PUBLISH);
-	rs_work_clear(c->job);
+	rs_work_clear(c->job, false);
 	rs_job_publish(c->job, view, true);
 	return 0;
 }

@@ -14,7 +14,7 @@ struct item {			/* a row of the working tree */
 	uint32_t nr_rows;
 	uint64_t bytes;
 	uint8_t hash[16];	/* of a plain file */
-	mode_t mode;
+	struct rs_owner owner;
 };
 
 struct commit {

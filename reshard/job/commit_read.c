@@ -23,7 +23,8 @@ static int read_item(struct commit *c, struct item *it)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(c->err, errno, "rank %d: '%s'", (int)it->rank, it->w.path);
-	it->mode = st.st_mode & 0777;
+	it->owner = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
+	rs_owner_limit(c->job, it->rank, it->w.path, &it->owner);
 	it->bytes = (uint64_t)st.st_size;
 	if (tensors) {
 		rc = rs_blob_get(c->s->blobs, it->w.blob, true, it->bytes, &it->blob, c->err);

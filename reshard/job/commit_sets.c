@@ -17,7 +17,7 @@ static int set_presentation(struct commit *c, struct rs_set *set)
 static int item_to_blob(struct commit *c, struct rs_set *set, const struct item *it, uint64_t blob)
 {
 	struct rs_set_blob b = {.rank = it->rank, .path_id = it->w.path_id, .path = it->w.path, .blob = blob,
-				.bytes = it->bytes, .mode = it->mode};
+				.bytes = it->bytes, .owner = it->owner};
 
 	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
 }
@@ -141,6 +141,7 @@ static int plain_set(struct commit *c, const char *path, bool shared)
 			struct rs_set_blob copy = *b;
 
 			copy.rank = rank;
+			rs_plain_owner(c->job, old, c->layout, &c->topo, rank, &copy.owner);
 			rc = rs_set_add_blob(set, copy) < 0 ? sc_nomem(c->err) : 0;
 		}
 	}

@@ -175,7 +175,7 @@ struct listing {
 static int on_rank_file(void *arg, const char *file, const char *logical)
 {
 	const struct listing *l = arg;
-	struct rs_set_blob b = {.rank = l->rank, .mode = 0644};
+	struct rs_set_blob b = {.rank = l->rank};
 	int rc = 0;
 
 	if (strcmp(logical, l->set->file) != 0)
@@ -183,6 +183,8 @@ static int on_rank_file(void *arg, const char *file, const char *logical)
 	rc = rs_path_id(l->p->job, file, &b.path_id, l->p->err);
 	if (rc == 0)
 		rc = rs_path_text(l->p->s, b.path_id, &b.path, l->p->err);
+	if (rc == 0)
+		rc = rs_view_owner(l->p->head, l->rank, file, &b.owner, l->p->err);
 	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->p->err) : 0;
 }
 
@@ -230,6 +232,8 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 		set->layout_id = v->layout_id;
 		set->layout = v->layout;
 		set->verified = META_EQUAL;
+		if (!(old->given ? old->given : old)->one_owner)
+			set->given = rs_set_ref(old->given ? old->given : old);
 		set->skews = sc_zalloc_array(old->state.nr + 1, sizeof(*set->skews));
 		set->metadata = old->metadata ? sc_strdup(old->metadata) : NULL;
 		set->hashes = old->hashes ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->hashes)) : NULL;

@@ -7,10 +7,13 @@
  */
 #include "reshard/job/record.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "meta/base/text.h"
 
 struct rebuild {
 	struct rs_service *s;
@@ -24,8 +27,11 @@ struct rebuild {
 	} all;
 	struct {
 		size_t nr, room;
-		uint64_t *at;
-	} unused;
+		struct file {
+			uint64_t blob;
+			struct rs_job *user;	/* in whose working tree it is now, NULL: none */
+		} *at;
+	} files;		/* all that there are, by number once they are sorted */
 	struct {
 		size_t nr, room;
 		struct {
@@ -36,10 +42,18 @@ struct rebuild {
 
 /* --- what there is --- */
 
+static int on_record(void *arg, const struct rs_record *record)
+{
+	struct rebuild *r = arg;
+
+	return sc_vec_push(&r->all, *record) < 0 ? sc_nomem(r->err) : 0;
+}
+
 static int on_file(void *arg, uint64_t blob)
 {
 	struct rebuild *r = arg;
-	struct rs_record rec = {.job = "?", .path = "?"};
+	const size_t before = r->all.nr;
+	const struct rs_record none = {.job = "?", .path = "?"}, *rec = &none;
 	struct sc_err why = {0};
 	uint8_t hash[16];
 	uint64_t bytes;
@@ -47,22 +61,45 @@ static int on_file(void *arg, uint64_t blob)
 
 	if (blob > r->last_blob)
 		r->last_blob = blob;
-	rc = rs_record_read(r->s, blob, &r->arena, &rec, &why);
-	if (rc == SC_E_NOT_FOUND || rc == SC_E_FORMAT)
-		return sc_vec_push(&r->unused, blob) < 0 ? sc_nomem(r->err) : 0;
-	if (rc == 0)
+	if (sc_vec_push(&r->files, (struct file){.blob = blob}) < 0)
+		return sc_nomem(r->err);
+	rc = rs_record_read(r->s, blob, &r->arena, on_record, r, &why);
+	if (rc == SC_E_NO_MEMORY)
+		return sc_nomem(r->err);
+	if (rc == SC_E_NOT_FOUND || rc == SC_E_FORMAT || (rc == 0 && r->all.nr == before)) {
+		r->all.nr = before;
+		return 0;
+	}
+	if (rc == 0) {
+		rec = &r->all.at[before];
 		rc = rs_hash_blob(r->s, blob, hash, &bytes, &why);
+	}
 	if (rc < 0 && !rs_is_damage(&why)) {
 		*r->err = why; /* it says nothing about the blob */
 		return rc;
 	}
-	if (rc < 0 || memcmp(hash, rec.hash, 16) != 0) {
-		r->bad++;
-		sc_buf_printf(r->report, "BAD\tblob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed: left out\n",
-			      blob, rec.job, rec.path);
-		return sc_vec_push(&r->unused, blob) < 0 ? sc_nomem(r->err) : 0;
-	}
-	return sc_vec_push(&r->all, rec) < 0 ? sc_nomem(r->err) : 0;
+	if (rc == 0 && memcmp(hash, rec->hash, 16) == 0)
+		return 0;
+	r->bad++;
+	sc_buf_printf(r->report, "BAD\t");
+	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed: left out", blob, rec->job,
+		    rec->path);
+	r->all.nr = before;
+	return 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const struct file *x = a, *y = b;
+
+	return (x->blob > y->blob) - (x->blob < y->blob);
+}
+
+static struct file *file_of(const struct rebuild *r, uint64_t blob)
+{
+	const struct file key = {.blob = blob};
+
+	return bsearch(&key, r->files.at, r->files.nr, sizeof(key), by_number);
 }
 
 /* By job, then from old to new. */
@@ -87,40 +124,65 @@ struct adopting {
 	struct rebuild *r;
 	struct rs_job *job;
 	const struct rs_record *rec;
-	bool used;
+	struct file *file;
 };
 
-static int on_rank(void *arg, uint32_t rank)
+/* A file for `mine` with the bytes of `blob`.  One file has one owner, and is of one job. */
+static int copy_blob(struct adopting *a, uint64_t mine, uint64_t blob, const struct rs_owner *owner)
+{
+	const struct meta_store *store = &a->r->s->store;
+	sc_cleanup(sc_closep) int from = -1;
+	sc_cleanup(sc_closep) int to = -1;
+	struct sc_err *err = a->r->err;
+	struct stat st;
+	int rc = meta_store_open_blob(store, blob, UINT64_MAX, &from, err);
+
+	if (rc == 0 && sc_sys.fstat(from, &st) < 0)
+		rc = sc_fail_sys(err, errno, "blob %" PRIu64, blob);
+	if (rc < 0)
+		return rc;
+	if (a->file->user == a->job && st.st_uid == owner->uid && st.st_gid == owner->gid &&
+	    (st.st_mode & 07777) == owner->mode)
+		return meta_store_link(store, mine, blob, err);
+	rc = meta_store_create(store, mine, &to, err);
+	return rc < 0 ? rc : rs_copy_file(to, from, blob, (uint64_t)st.st_size, a->rec->path, err);
+}
+
+static int on_rank(void *arg, uint32_t rank, const struct rs_owner *owner)
 {
 	struct adopting *a = arg;
 	const struct rs_record *rec = a->rec;
-	struct rs_owner owner = {(uid_t)rec->uid, (gid_t)rec->gid, (mode_t)rec->mode};
-	uint64_t blob;
-	int rc;
+	struct rebuild *r = a->r;
+	uint64_t blob = rec->blob;
+	int rc = 0;
 
 	if (rs_work_has(a->job, rank, rec->path))
 		return 0; /* a newer one */
-	rc = rs_work_adopt(a->r->s, a->job, rank, rec->path, &owner, rec->blob, a->used, &blob, a->r->err);
-	if (rc == 0 && a->used && sc_vec_push(&a->r->twins, (typeof(*a->r->twins.at)){blob, rec->blob}) < 0)
-		rc = sc_nomem(a->r->err);
-	a->used |= rc == 0;
+	if (a->file->user) {
+		blob = ++r->last_blob;
+		rc = copy_blob(a, blob, rec->blob, owner);
+		if (rc == 0 && sc_vec_push(&r->twins, (typeof(*r->twins.at)){blob, rec->blob}) < 0)
+			rc = sc_nomem(r->err);
+	}
+	if (rc == 0)
+		rc = rs_work_adopt(r->s, a->job, rank, rec->path, owner, blob, r->err);
+	if (rc == 0 && !a->file->user)
+		a->file->user = a->job;
 	return rc;
 }
 
 /* Newer sets first: what an unchanged file shares with an older one, only the older one says. */
-static int adopt_file(struct rebuild *r, struct rs_job *job, size_t first, size_t end, const struct rs_record *newest,
-		      bool *used)
+static int adopt_file(struct rebuild *r, struct rs_job *job, size_t first, size_t end, const struct rs_record *newest)
 {
 	int rc = 0;
 
 	for (size_t i = end; rc == 0 && i > first; i--) {
-		struct adopting a = {r, job, &r->all.at[i - 1], used[i - 1]};
+		struct adopting a = {r, job, &r->all.at[i - 1], file_of(r, r->all.at[i - 1].blob)};
 
 		if (a.rec->kind != newest->kind || strcmp(a.rec->file, newest->file) != 0 ||
 		    a.rec->layers != newest->layers || a.rec->experts != newest->experts || !go_together(a.rec, newest))
 			continue;
-		rc = rs_record_ranks(a.rec->ranks, on_rank, &a, r->err);
-		used[i - 1] = a.used;
+		rc = rs_record_ranks(a.rec, on_rank, &a, r->err);
 	}
 	return rc;
 }
@@ -195,20 +257,30 @@ static int join_twins(struct rebuild *r)
 	return rc;
 }
 
+/* Its row goes. */
+static int on_garbage(void *arg, uint64_t blob)
+{
+	(void)arg;
+	(void)blob;
+	return 0;
+}
+
 /* A part of a job is none: all that it was made of goes to lost+found. */
-static int forget(struct rebuild *r, struct rs_job *job, int rc, size_t nr, bool *used)
+static int forget(struct rebuild *r, struct rs_job *job, int rc)
 {
 	struct sc_err why = *r->err;
 
 	job->config.remove = true;
-	if (rs_job_remove(r->s, job, r->err) < 0)
+	if (rs_job_remove(r->s, job, r->err) < 0 || meta_garbage(r->s->catalog, on_garbage, NULL, r->err) < 0)
 		return SC_E_CATALOG;
-	memset(used, 0, nr * sizeof(*used));
+	for (size_t i = 0; i < r->files.nr; i++)
+		if (r->files.at[i].user == job)
+			r->files.at[i].user = NULL;
 	*r->err = why;
 	return rc;
 }
 
-static int job_of(struct rebuild *r, size_t first, size_t end, bool *used)
+static int job_of(struct rebuild *r, size_t first, size_t end)
 {
 	const struct rs_record *rec = &r->all.at[end - 1], *now = NULL;
 	struct rs_job *job = NULL;
@@ -233,7 +305,7 @@ static int job_of(struct rebuild *r, size_t first, size_t end, bool *used)
 		if (!now || rec->layers)
 			now = rec;
 		if (rc == 0)
-			rc = adopt_file(r, job, first, end, rec, used);
+			rc = adopt_file(r, job, first, end, rec);
 		step = rec->step > step ? rec->step : step;
 	}
 	if (rc == 0)
@@ -242,10 +314,10 @@ static int job_of(struct rebuild *r, size_t first, size_t end, bool *used)
 		rc = join_twins(r);
 	r->twins.nr = 0;
 	job->whole = (struct rs_whole){0};
-	return rc < 0 && job->head ? forget(r, job, rc, end - first, used + first) : rc;
+	return rc < 0 && job->head ? forget(r, job, rc) : rc;
 }
 
-static int each_job(struct rebuild *r, bool *used)
+static int each_job(struct rebuild *r)
 {
 	for (size_t first = 0, end; first < r->all.nr; first = end) {
 		const char *name = r->all.at[first].job;
@@ -253,14 +325,15 @@ static int each_job(struct rebuild *r, bool *used)
 
 		for (end = first; end < r->all.nr && strcmp(r->all.at[end].job, name) == 0;)
 			end++;
-		rc = job_of(r, first, end, used);
+		rc = job_of(r, first, end);
 		if (rc == SC_E_NO_MEMORY || rc == SC_E_CATALOG)
 			return rc;
 		r->bad += rc < 0;
+		sc_buf_printf(r->report, "%s\t", rc < 0 ? "BAD" : "rebuilt");
 		if (rc < 0)
-			sc_buf_printf(r->report, "BAD\tjob '%s': %s\n", name, r->err->msg);
+			sc_buf_line(r->report, "job '%s': %s", name, r->err->msg);
 		else
-			sc_buf_printf(r->report, "rebuilt\tjob '%s' from %zu blobs\n", name, end - first);
+			sc_buf_line(r->report, "job '%s' from %zu blobs", name, end - first);
 	}
 	return 0;
 }
@@ -269,31 +342,28 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 {
 	struct rebuild r = {.s = s, .report = report, .err = err};
 	size_t nr_used = 0;
-	bool *used = NULL;
 	int rc = meta_store_each(&s->store, on_file, &r, err);
 
 	/* numbers are never used again */
 	if (rc == 0)
 		rc = meta_blob_reserve(s->catalog, r.last_blob, err);
+	if (r.files.nr)
+		qsort(r.files.at, r.files.nr, sizeof(*r.files.at), by_number);
 	if (rc == 0 && r.all.nr) {
 		qsort(r.all.at, r.all.nr, sizeof(*r.all.at), compare);
-		used = sc_zalloc(r.all.nr * sizeof(*used));
-		rc = used ? each_job(&r, used) : sc_nomem(err);
+		rc = each_job(&r);
 	}
-	for (size_t i = 0; rc == 0 && i < r.all.nr; i++) {
-		nr_used += used[i];
-		if (!used[i])
-			rc = sc_vec_push(&r.unused, r.all.at[i].blob) < 0 ? sc_nomem(err) : 0;
+	for (size_t i = 0; rc == 0 && i < r.files.nr; i++) {
+		nr_used += r.files.at[i].user != NULL;
+		if (!r.files.at[i].user)
+			rc = meta_store_set_aside(&s->store, r.files.at[i].blob, err);
 	}
-	for (size_t i = 0; rc == 0 && i < r.unused.nr; i++)
-		rc = meta_store_set_aside(&s->store, r.unused.at[i], err);
 	if (rc == 0)
 		sc_buf_printf(report, "%s\t%zu blobs used, %zu moved to lost+found, %" PRIu64 " complaints\n", r.bad ? "BAD" : "clean",
-			      nr_used, r.unused.nr, r.bad);
+			      nr_used, r.files.nr - nr_used, r.bad);
 	*ret_bad = r.bad;
-	sc_sys.release(used);
 	sc_vec_done(&r.all);
-	sc_vec_done(&r.unused);
+	sc_vec_done(&r.files);
 	sc_vec_done(&r.twins);
 	sc_arena_done(&r.arena);
 	return rc < 0 ? rc : report->failed ? sc_nomem(err) : 0;

@@ -9,16 +9,24 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "meta/base/text.h"
+
+#define BEGIN "scalai 2\n"
 #define RECORD_BYTES_MAX 3500	/* ext4 has a block for all attributes of a file */
 
 struct writing {
 	struct rs_service *s;
 	struct sc_err *err;
-	struct sc_buf head;
-	char path[SC_PATH_BYTES_MAX + 1];
+	struct sc_buf text;	/* of the jobs before */
+	struct sc_buf use;	/* of this one, but for its ranks */
+	uint64_t set;		/* of this one, 0: there is none yet */
+	bool full;		/* older ones find no room */
 	struct {
 		size_t nr, room;
-		int64_t *at;
+		struct ranked {
+			int64_t rank;
+			uint64_t mode, uid, gid;
+		} *at;
 	} ranks;
 };
 
@@ -42,57 +50,97 @@ static int keep_layout(struct rs_service *s, uint64_t id, char name[33], struct 
 	return meta_store_keep_text(&s->store, name, kept->layout->flat, err);
 }
 
+static bool is_next(const struct ranked *a, const struct ranked *b, int64_t step)
+{
+	return b->rank - a->rank == step && a->mode == b->mode && a->uid == b->uid && a->gid == b->gid;
+}
+
+/* Ranks that have it, as FIRST-LAST/STEP MODE UID GID: replicas are at equal distances, and mostly of one owner. */
+static void add_ranks(struct writing *w)
+{
+	const struct ranked *r = w->ranks.at;
+
+	for (size_t i = 0; i < w->ranks.nr;) {
+		int64_t step = i + 1 < w->ranks.nr ? r[i + 1].rank - r[i].rank : 1;
+		size_t k = i + 1;
+
+		if (k < w->ranks.nr && !is_next(&r[i], &r[k], step))
+			step = 1;
+		while (k < w->ranks.nr && is_next(&r[k - 1], &r[k], step))
+			k++;
+		sc_buf_printf(&w->use, "%s%" PRId64 "-%" PRId64 "/%" PRId64 " %" PRIo64 " %" PRIu64 " %" PRIu64, i ? "," : "ranks ",
+			      r[i].rank, r[k - 1].rank, step, r[i].mode, r[i].uid, r[i].gid);
+		i = k;
+	}
+	sc_buf_printf(&w->use, "\n");
+}
+
+/* The use that was collected is whole: newest first, as many as there is room for. */
+static void end_use(struct writing *w)
+{
+	if (!w->set)
+		return;
+	add_ranks(w);
+	w->full |= w->text.bytes + w->use.bytes > RECORD_BYTES_MAX;
+	w->text.failed |= w->use.failed;
+	if (!w->full)
+		sc_buf_add(&w->text, w->use.text, w->use.bytes);
+	sc_buf_reset(&w->use);
+	w->ranks.nr = 0;
+}
+
+static int begin_use(struct writing *w, const struct meta_blob_record *row)
+{
+	char name[33];
+	int rc = keep_layout(w->s, row->layout, name, w->err);
+
+	if (rc < 0)
+		return rc;
+	w->set = row->set;
+	sc_buf_printf(&w->use, "job ");
+	sc_buf_quoted(&w->use, row->job);
+	sc_buf_printf(&w->use, "\nowner %" PRIu64 " %" PRIu64 " %" PRIo64 "\nset %" PRIu64 " %" PRIu64 " ", row->uid, row->gid,
+		      row->job_mode, row->set, row->kind);
+	sc_buf_quoted(&w->use, row->file);
+	sc_buf_printf(&w->use, "\nlayout %s\ntopology %s\nwhole %u %u\nstep %" PRId64 "\npath ", name, row->topology,
+		      row->layers, row->experts, row->step);
+	sc_buf_quoted(&w->use, row->path);
+	sc_buf_printf(&w->use, "\n");
+	return 0;
+}
+
 static int on_use(void *arg, const struct meta_blob_record *row)
 {
 	struct writing *w = arg;
+	struct ranked r = {row->rank, row->mode, row->file_uid, row->file_gid};
+	int rc = 0;
 
-	if (w->ranks.nr == 0) {
-		char name[33];
-		int rc = keep_layout(w->s, row->layout, name, w->err);
-
-		if (rc < 0)
-			return rc;
-		(void)snprintf(w->path, sizeof(w->path), "%s", row->path);
-		sc_buf_printf(&w->head, "scalai 1\njob %s\nowner %" PRIu64 " %" PRIu64 " %" PRIu64 "\nset %" PRIu64 " %" PRIu64
-				       " %s\nlayout %s\ntopology %s\nwhole %u %u\nstep %" PRId64 "\nmode %" PRIu64 "\n", row->job,
-			      row->uid, row->gid, row->job_mode, row->set, row->kind, row->file, name, row->topology,
-			      row->layers, row->experts, row->step, row->mode);
+	if (row->set != w->set) {
+		end_use(w);
+		rc = begin_use(w, row);
 	}
-	return sc_vec_push(&w->ranks, row->rank) < 0 ? sc_nomem(w->err) : 0;
-}
-
-/* Ranks that have it, as FIRST-LAST/STEP: replicas are at equal distances. */
-static void add_ranks(struct writing *w)
-{
-	for (size_t i = 0; i < w->ranks.nr;) {
-		const int64_t *r = w->ranks.at;
-		int64_t step = i + 1 < w->ranks.nr ? r[i + 1] - r[i] : 1;
-		size_t k = i + 1;
-
-		while (k < w->ranks.nr && r[k] - r[k - 1] == step)
-			k++;
-		sc_buf_printf(&w->head, "%s%" PRId64 "-%" PRId64 "/%" PRId64, i ? "," : "ranks ", r[i], r[k - 1], step);
-		i = k;
-	}
-	sc_buf_printf(&w->head, "\n");
+	return rc < 0 ? rc : sc_vec_push(&w->ranks, r) < 0 ? sc_nomem(w->err) : 0;
 }
 
 int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16], struct sc_err *err)
 {
 	struct writing w = {.s = s, .err = err};
 	char text[33];
-	int rc = meta_blob_record(s->catalog, blob, on_use, &w, err);
+	int rc;
 
-	if (rc == 0 && w.ranks.nr) {
-		hex(hash, text);
-		add_ranks(&w);
-		sc_buf_printf(&w.head, "hash %s\npath %s", text, w.path);
-		rc = w.head.failed ? sc_nomem(err)
-		     : w.head.bytes > RECORD_BYTES_MAX
-			     ? sc_fail(err, SC_E_UNSUPPORTED, "blob %" PRIu64 ": what is to be said of it is too long", blob)
-			     : meta_store_set_record(&s->store, blob, w.head.text, w.head.bytes, err);
-	}
-	sc_buf_done(&w.head);
+	hex(hash, text);
+	sc_buf_printf(&w.text, BEGIN "hash %s\n", text);
+	rc = meta_blob_record(s->catalog, blob, on_use, &w, err);
+	if (rc == 0)
+		end_use(&w);
+	if (rc == 0 && w.text.failed)
+		rc = sc_nomem(err);
+	else if (rc == 0 && w.full && !strstr(w.text.text, "\njob "))
+		rc = sc_fail(err, SC_E_UNSUPPORTED, "blob %" PRIu64 ": what is to be said of it is too long", blob);
+	else if (rc == 0 && w.set)
+		rc = meta_store_set_record(&s->store, blob, w.text.text, w.text.bytes, err);
+	sc_buf_done(&w.text);
+	sc_buf_done(&w.use);
 	sc_vec_done(&w.ranks);
 	return rc;
 }
@@ -118,86 +166,112 @@ int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_er
 
 /* --- reading --- */
 
-static char *value(char **text, const char *key)
+static bool read_hash(const char *text, uint8_t hash[16])
 {
-	size_t n = strlen(key);
-	char *line = *text, *end;
-
-	if (!line || strncmp(line, key, n) != 0 || line[n] != ' ')
-		return NULL;
-	/* a path comes last and may have anything in it */
-	end = strcmp(key, "path") == 0 ? NULL : strchr(line, '\n');
-	if (end)
-		*end++ = 0;
-	*text = end;
-	return line + n + 1;
-}
-
-static bool parse(char *text, struct rs_record *r)
-{
-	const char *version = value(&text, "scalai"), *owner, *set, *whole, *step, *mode, *hash;
-	int at = 0;
-
-	r->job = value(&text, "job");
-	owner = value(&text, "owner");
-	set = value(&text, "set");
-	r->layout = value(&text, "layout");
-	r->topology = value(&text, "topology");
-	whole = value(&text, "whole"); /* not said before version 9 of the catalog */
-	step = value(&text, "step");
-	mode = value(&text, "mode");
-	r->ranks = value(&text, "ranks");
-	hash = value(&text, "hash");
-	r->path = value(&text, "path");
-	if (!version || strcmp(version, "1") != 0 || !r->path || !r->job || !owner || !set || !r->layout || !r->topology || !step ||
-	    !mode || !r->ranks || !hash || strlen(hash) != 32)
-		return false;
 	for (int i = 0; i < 16; i++) {
 		unsigned byte;
 
-		if (sscanf(hash + 2 * i, "%2x", &byte) != 1)
+		if (sscanf(text + 2 * i, "%2x", &byte) != 1)
 			return false;
-		r->hash[i] = (uint8_t)byte;
+		hash[i] = (uint8_t)byte;
 	}
-	if (sscanf(owner, "%" SCNu64 " %" SCNu64 " %" SCNu64, &r->uid, &r->gid, &r->job_mode) != 3 ||
-	    sscanf(set, "%" SCNu64 " %" SCNu64 " %n", &r->set, &r->kind, &at) < 2 || !at || sscanf(step, "%" SCNd64, &r->step) != 1 ||
-	    sscanf(mode, "%" SCNu64, &r->mode) != 1 || (whole && sscanf(whole, "%u %u", &r->layers, &r->experts) != 2))
+	return text[32] == 0;
+}
+
+/* A line of a record; false: it can't be understood. */
+static bool read_line(struct rs_record *r, const char *key, char *value)
+{
+	int at = 0;
+
+	sc_unquote(value);
+	if (strcmp(key, "hash") == 0)
+		return read_hash(value, r->hash);
+	if (strcmp(key, "job") == 0)
+		r->job = value;
+	else if (strcmp(key, "layout") == 0)
+		r->layout = value;
+	else if (strcmp(key, "topology") == 0)
+		r->topology = value;
+	else if (strcmp(key, "path") == 0)
+		r->path = value;
+	else if (strcmp(key, "ranks") == 0)
+		r->ranks = value;
+	else if (strcmp(key, "whole") == 0)
+		return sscanf(value, "%u %u", &r->layers, &r->experts) == 2;
+	else if (strcmp(key, "step") == 0)
+		return sscanf(value, "%" SCNd64, &r->step) == 1;
+	else if (strcmp(key, "owner") == 0)
+		return sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNo64, &r->uid, &r->gid, &r->job_mode) == 3;
+	else if (strcmp(key, "set") == 0 && sscanf(value, "%" SCNu64 " %" SCNu64 " %n", &r->set, &r->kind, &at) == 2 && at)
+		r->file = value + at;
+	else
 		return false;
-	r->file = set + at;
 	return true;
 }
 
-int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, struct rs_record *ret,
+/* One job's lines, from *text on; false: they can't be understood, or the job that they name lacks something. */
+static bool read_use(char **text, struct rs_record *r)
+{
+	while (*text && **text) {
+		char *key = *text, *value = strchr(key, ' '), *end = strchr(key, '\n');
+
+		if (!value || !end || value > end)
+			return false;
+		if (r->job && strncmp(key, "job ", 4) == 0)
+			break;
+		*value++ = 0;
+		*end++ = 0;
+		if (!read_line(r, key, value))
+			return false;
+		*text = end;
+	}
+	return r->job && r->file && r->layout && r->topology && r->path && r->ranks;
+}
+
+int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, rs_record_fn *each, void *arg,
 		   struct sc_err *err)
 {
 	char text[RECORD_BYTES_MAX + 1], *copy;
-	size_t bytes;
-	int rc = meta_store_get_record(&s->store, blob, text, sizeof(text) - 1, &bytes, err);
+	struct rs_record first = {.blob = blob, .step = -1};
+	size_t bytes, begin = strlen(BEGIN);
+	bool good;
+	int rc;
 
+	rc = meta_store_get_record(&s->store, blob, text, sizeof(text) - 1, &bytes, err);
 	if (rc < 0)
 		return rc;
 	copy = sc_arena_copy(arena, text, bytes);
 	if (!copy)
 		return sc_nomem(err);
-	*ret = (struct rs_record){.blob = blob};
-	return parse(copy, ret) ? 0 : sc_fail(err, SC_E_FORMAT, "blob %" PRIu64 " says nothing that can be understood", blob);
+	good = strncmp(copy, BEGIN, begin) == 0;
+	for (copy += good ? begin : 0; rc == 0 && good && *copy;) {
+		struct rs_record use = first;
+
+		good = read_use(&copy, &use);
+		memcpy(first.hash, use.hash, sizeof(first.hash)); /* is said once, in front */
+		rc = good ? each(arg, &use) : 0;
+	}
+	return good ? rc : sc_fail(err, SC_E_FORMAT, "blob %" PRIu64 ": unreadable recovery record", blob);
 }
 
-int rs_record_ranks(const char *ranks, int (*each)(void *arg, uint32_t rank), void *arg, struct sc_err *err)
+int rs_record_ranks(const struct rs_record *record, rs_record_rank_fn *each, void *arg, struct sc_err *err)
 {
+	const char *text = record->ranks;
 	int rc = 0;
 
-	while (rc == 0 && *ranks) {
+	while (rc == 0 && *text) {
+		struct rs_owner owner;
 		long long first, last, step;
+		unsigned mode, uid, gid;
 		int n = 0;
 
-		if (sscanf(ranks, "%lld-%lld/%lld%n", &first, &last, &step, &n) != 3 || step < 1 || first < -1 || last < first ||
-		    last >= SC_RANKS_MAX)
-			return sc_fail(err, SC_E_FORMAT, "'%s' are no ranks", ranks);
+		if (sscanf(text, "%lld-%lld/%lld %o %u %u%n", &first, &last, &step, &mode, &uid, &gid, &n) != 6 || step < 1 ||
+		    first < -1 || last < first || last >= SC_RANKS_MAX || (text[n] && text[n] != ','))
+			return sc_fail(err, SC_E_FORMAT, "bad rank list '%s'", text);
+		owner = (struct rs_owner){uid, gid, mode & 07777};
+		text += n + (text[n] == ',');
 		for (long long r = first; rc == 0 && r <= last; r += step)
-			rc = each(arg, r < 0 ? RS_SHARED : (uint32_t)r);
-		ranks += n;
-		ranks += *ranks == ',';
+			rc = each(arg, r < 0 ? RS_SHARED : (uint32_t)r, &owner);
 	}
 	return rc;
 }

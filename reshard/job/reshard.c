@@ -103,6 +103,11 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 	rc = rs_view_new(job, v, 0, topo, &view, err);
 	if (rc < 0)
 		return rc;
+	rc = rs_work_settle(job, view, err);
+	if (rc < 0) {
+		rs_view_unref(s, view);
+		return rc;
+	}
 	rs_step(RS_STEP_RESHARD_TRANSACT);
 	rc = meta_catalog_begin(s->catalog, rs_job_syncs(job), err);
 	if (rc == 0) {
@@ -111,7 +116,7 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 			rc = meta_view_put(s->catalog, v->id, "", topo->ranks, &id, err);
 		/* folders of ranks that may be gone */
 		if (rc == 0)
-			rc = meta_work_clear(s->catalog, job->id, err);
+			rc = rs_work_clear_rows(job, err);
 		rc = meta_catalog_end(s->catalog, rc, err);
 	}
 	if (rc < 0) {
@@ -121,7 +126,7 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 	view->id = id;
 	view->own = true;
 	rs_step(RS_STEP_RESHARD_PUBLISH);
-	rs_work_clear(job);
+	rs_work_clear(job, false);
 	rs_job_publish(job, view, true);
 	(void)__atomic_add_fetch(&s->counters.reshards, 1, __ATOMIC_RELAXED);
 	return 0;
@@ -323,13 +328,20 @@ int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, 
 
 int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
+	struct rs_view *head;
 	int rc;
 
 	(void)pthread_mutex_lock(&job->command);
 	(void)pthread_rwlock_wrlock(&job->tree);
-	rc = meta_work_clear(s->catalog, job->id, err);
+	head = rs_job_head(job);
+	rc = rs_work_settle(job, head, err);
+	rs_view_unref(s, head);
+	if (rc == 0)
+		rc = meta_catalog_begin(s->catalog, false, err);
+	if (rc == 0)
+		rc = meta_catalog_end(s->catalog, rs_work_clear_rows(job, err), err);
 	if (rc == 0) {
-		rs_work_clear(job);
+		rs_work_clear(job, false);
 		s->events.names_changed(s->events.arg);
 		rs_job_tell(job);
 		rs_kick(s, true);

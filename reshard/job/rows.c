@@ -2,10 +2,12 @@
 /*
  * The working tree in memory: the rows of the catalog's table `work`.  Owner: job.state, which the caller holds; none
  * of these functions calls the catalog.  What follows a transaction may not fail: its memory is reserved before.
+ * Folders among them limit who may read what is committed below them.
  */
 #include "reshard/job/service_i.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 static size_t rank_slot(const struct rs_job *job, uint32_t rank)
@@ -124,6 +126,8 @@ void rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w)
 		(void)sc_map_put(&r->by_path, w.path, strlen(w.path), mine);
 	}
 	*mine = w;
+	if (!*w.path)
+		job->rank_folders = (struct rs_rank_folders){0};
 	(void)sc_map_put(&job->by_blob, (const char *)&mine->blob, sizeof(mine->blob), mine);
 	job->dirty += is_dirty(mine);
 }
@@ -136,6 +140,8 @@ void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path)
 	if (!w)
 		return;
 	job->dirty -= is_dirty(w);
+	if (!*path)
+		job->rank_folders = (struct rs_rank_folders){0};
 	sc_map_drop(&job->by_blob, (const char *)&w->blob, sizeof(w->blob));
 	sc_map_drop(&r->by_path, path, strlen(path));
 	last = r->at[--r->nr];
@@ -144,22 +150,33 @@ void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path)
 	sc_sys.release(w);
 }
 
-void rs_work_clear(struct rs_job *job)
+void rs_work_clear(struct rs_job *job, bool all)
 {
+	size_t nr = 0;
+
 	(void)pthread_mutex_lock(&job->state);
 	for (size_t i = 0; i < job->work.nr; i++) {
 		struct rs_work_rank *r = job->work.at[i];
 
-		for (size_t k = 0; k < r->nr; k++)
-			sc_sys.release(r->at[k]);
+		for (size_t k = r->nr; k-- > 0;)
+			if (all || !r->at[k]->stays)
+				rs_work_drop(job, r->rank, r->at[k]->path);
+	}
+	for (size_t i = 0; i < job->work.nr; i++) {
+		struct rs_work_rank *r = job->work.at[i];
+
+		if (r->nr) {
+			job->work.at[nr++] = r;
+			continue;
+		}
 		sc_vec_done(r);
 		sc_map_done(&r->by_path);
 		sc_sys.release(r);
 	}
-	job->work.nr = 0;
-	sc_map_done(&job->by_blob);
+	job->work.nr = nr;
+	if (nr == 0)
+		sc_map_done(&job->by_blob);
 	trim_spare(job);
-	job->dirty = 0;
 	(void)pthread_mutex_unlock(&job->state);
 }
 
@@ -174,4 +191,85 @@ int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, st
 		rc = sc_vec_push(ret, *r->at[i]) < 0 ? sc_nomem(err) : 0;
 	(void)pthread_mutex_unlock(&job->state);
 	return rc;
+}
+
+/* --- folders --- */
+
+/* The permission bits of a class of users.  Those who are in different classes of the two are taken for both. */
+static void limit(struct rs_owner *file, const struct rs_owner *folder)
+{
+	bool group = folder->mode & 0010, others = folder->mode & 0001;
+
+	if (folder->gid != file->gid)
+		group = others = group && others;
+	file->mode &= ~(mode_t)((group ? 0 : 0070) | (others ? 0 : 0007));
+}
+
+/* The folder of a rank that came with a topology is like those that ranks have made. */
+static bool rank_folders(struct rs_job *job, struct rs_owner *ret)
+{
+	struct rs_rank_folders *f = &job->rank_folders;
+
+	for (size_t i = 0; !f->known && i < job->work.nr; i++) {
+		const struct rs_work *w = rs_work_find(job, job->work.at[i]->rank, "");
+
+		if (!w || w->kind != META_WORK_DIR)
+			continue;
+		if (!f->any)
+			f->all = (struct rs_owner){w->uid, w->gid, w->mode};
+		f->any = true;
+		f->all.mode &= w->mode;
+		if (f->all.uid != w->uid)
+			f->all.uid = job->uid;
+		if (f->all.gid != w->gid) {
+			f->all.gid = job->gid;
+			f->all.mode &= 0700;
+		}
+	}
+	f->known = true;
+	*ret = f->all;
+	return f->any;
+}
+
+void rs_owner_of_folder(struct rs_job *job, bool is_rank, struct rs_owner *ret)
+{
+	if (is_rank && rank_folders(job, ret))
+		return;
+	ret->uid = job->uid;
+	ret->gid = job->gid;
+	ret->mode = 0700 | (job->mode & 0010 ? 0050 : 0) | (job->mode & 0001 ? 0005 : 0);
+	ret->mode |= job->mode & (S_ISGID | 0020); /* a job that its group may write */
+}
+
+void rs_owner_limit(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner)
+{
+	struct rs_work_rank *rows;
+	bool made = rank == RS_SHARED;
+	struct rs_owner folder;
+
+	(void)pthread_mutex_lock(&job->state);
+	rows = rs_work_rank(job, rank);
+	for (size_t i = 0; rows && i < rows->nr; i++) {
+		const struct rs_work *w = rows->at[i];
+		size_t n = strlen(w->path);
+
+		if (w->kind != META_WORK_DIR || (n && (strncmp(w->path, path, n) != 0 || path[n] != '/')))
+			continue;
+		folder = (struct rs_owner){w->uid, w->gid, w->mode};
+		limit(owner, &folder);
+		made |= n == 0;
+	}
+	if (!made && rank_folders(job, &folder))
+		limit(owner, &folder);
+	(void)pthread_mutex_unlock(&job->state);
+}
+
+int rs_work_own(int fd, const struct rs_owner *owner, const char *path, struct sc_err *err)
+{
+	/* without the privilege files stay the daemon's own */
+	if (sc_sys.fchown(fd, owner->uid, owner->gid) < 0 && errno != EPERM)
+		return sc_fail_sys(err, errno, "cannot set the owner of '%s'", path);
+	if (sc_sys.fchmod(fd, owner->mode & 07777) < 0)
+		return sc_fail_sys(err, errno, "cannot set the mode of '%s'", path);
+	return 0;
 }

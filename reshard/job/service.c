@@ -14,7 +14,7 @@
 static void job_free(struct rs_job *job)
 {
 	rs_view_unref(job->service, job->head);
-	rs_work_clear(job);
+	rs_work_clear(job, true);
 	sc_vec_done(&job->work);
 	sc_vec_done(&job->spare);
 	sc_vec_done(&job->made);
@@ -248,7 +248,7 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	}
 	(void)pthread_mutex_unlock(&s->naming);
 	if (rc == 0) {
-		rs_work_clear(job);
+		rs_work_clear(job, true);
 		rs_job_publish(job, NULL, true);
 		rs_parts_purge(&s->parts);
 		rs_kick(s, true);
@@ -300,6 +300,7 @@ int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t u
 	job->mode = mode & 07777;
 	job->uid = uid;
 	job->gid = gid;
+	job->rank_folders = (struct rs_rank_folders){0};
 	(void)pthread_mutex_unlock(&job->state);
 	s->events.names_changed(s->events.arg);
 	return 0;

@@ -219,14 +219,18 @@ int rs_data_pieces(struct rs_data_file *file, uint64_t at, uint64_t bytes, struc
 
 enum rs_kind { RS_NONE, RS_DIR, RS_VIEW, RS_BLOB, RS_WORK, RS_DATA };
 
+struct rs_owner {
+	uid_t uid;
+	gid_t gid;
+	mode_t mode;
+};
+
 /** What a path inside a rank directory (or, rank RS_SHARED, of the job itself) is. */
 struct rs_look {
 	enum rs_kind kind;
 	uint64_t bytes;		/* RS_WORK: 0, its file says */
 	uint64_t blob;		/* of RS_BLOB and RS_WORK */
-	mode_t mode;
-	uid_t uid;
-	gid_t gid;
+	struct rs_owner owner;	/* of RS_WORK its file says; of a folder that follows from files its mode is 0 */
 	int64_t mtime_ns;
 	bool from_work;		/* RS_DIR: a folder that was made, else it follows from the files */
 	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node.h) */
@@ -242,12 +246,6 @@ int rs_list(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint
 /** Ranks that have a directory: calls `each` in order. */
 int rs_ranks(struct rs_service *s, struct rs_job *job, struct rs_view *view,
 	     int (*each)(void *arg, uint32_t rank), void *arg, struct sc_err *err);
-
-struct rs_owner {
-	uid_t uid;
-	gid_t gid;
-	mode_t mode;
-};
 
 /** A new file of the working tree; *ret_fd is O_RDWR on its bytes. */
 int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,

@@ -31,8 +31,10 @@ struct rs_set {
 		uint32_t rank;
 		uint64_t path_id, blob, bytes;
 		const char *path;
-		mode_t mode;
+		struct rs_owner owner;
 	} *blobs;				/* by rank, then path */
+	bool one_owner;				/* all of them have the same mode and owner */
+	struct rs_set *given;			/* owner.c: the files as ranks wrote them (blobs 0), NULL: these */
 	pthread_mutex_t report_lock;
 	int verified;				/* enum meta_verified, atomic */
 	char *report;				/* lines */
@@ -53,6 +55,7 @@ struct rs_version {
 	const struct meta_layout *layout;
 	struct meta_topology topo;
 	struct meta_state state;		/* of all its tensor sets */
+	const struct rs_owner *one_owner;	/* of all files of tensors, NULL: they differ, or there are none */
 	size_t nr_sets, room_sets;
 	struct rs_set **sets;
 	uint64_t samples;			/* consumed since training began */
@@ -102,6 +105,7 @@ struct rs_work {
 	gid_t gid;
 	int64_t mtime_ns;
 	size_t slot;				/* in its rank's rows */
+	bool stays;				/* rs_work_settle() */
 };
 
 struct rs_work_rank {
@@ -159,6 +163,10 @@ struct rs_job {
 	} spare;			/* rows for what was reserved */
 	size_t promised;		/* rows */
 	size_t dirty;			/* files written or removed */
+	struct rs_rank_folders {	/* what those in `work` have in common (owner.c) */
+		bool known, any;
+		struct rs_owner all;
+	} rank_folders;
 	char *error;
 	uint64_t news;
 	struct rs_progress progress;
@@ -359,6 +367,13 @@ static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]
 }
 void rs_set_unref(struct rs_set *set);
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);
+int rs_set_add_state(const struct rs_set *set, struct meta_state *to, struct sc_err *err);
+/** set->given, but for its rows and rs_set_finish(). */
+int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err);
+static inline bool rs_owner_equal(const struct rs_owner *a, const struct rs_owner *b)
+{
+	return a->uid == b->uid && a->gid == b->gid && a->mode == b->mode;
+}
 /** Sorts the blobs and makes the view. */
 int rs_set_finish(struct rs_set *set, struct sc_err *err);
 /** Of a plain set: the blob that a rank of a presentation has, NULL: none. */
@@ -412,6 +427,19 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err);
 int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
 
+/* owner.c: modes and owners of committed files */
+/** Folds the folders above a file of the working tree into what it is committed with; under job.tree. */
+void rs_owner_limit(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner);
+/** Of a folder that nobody made, a rank's own or another; under job.state. */
+void rs_owner_of_folder(struct rs_job *job, bool is_rank, struct rs_owner *ret);
+/** Of a version that has all its sets. */
+void rs_version_note_owner(struct rs_version *v);
+/** Of a rank's file of tensors, at whatever topology, however it is stored. */
+int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret, struct sc_err *err);
+/** Of a rank's plain file (rs_set_plain() has found it). */
+void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct meta_layout *layout,
+		    const struct meta_topology *topo, uint32_t rank, struct rs_owner *ret);
+
 /* service.c */
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
 void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names); /* takes head */
@@ -441,10 +469,11 @@ int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 
 /* work.c: for rebuild.c */
 bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);
-/** A blob's file, which no row knows, becomes a file of the working tree; `again`: it has already become one,
- *  and this is another name of its bytes, with a number of its own. */
+/** A blob's file, which no row knows, becomes a file of the working tree. */
 int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
-		  uint64_t blob, bool again, uint64_t *ret_blob, struct sc_err *err);
+		  uint64_t blob, struct sc_err *err);
+/** Mode and owner of a file of the working tree that was just made. */
+int rs_work_own(int fd, const struct rs_owner *owner, const char *path, struct sc_err *err);
 
 /* rows.c: under job.state, but the last three */
 /** Makes room for so many more rows of a rank: until rs_work_unreserve(), that many rs_work_put() can't fail. */
@@ -458,7 +487,8 @@ void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path);
 bool rs_work_is_file(struct rs_job *job, uint64_t blob);
 /** A copy of a rank's rows, so that no lock is held over callbacks. */
 int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, struct sc_err *err);
-void rs_work_clear(struct rs_job *job);
+/** All rows, or all but those that stay (rs_work_settle). */
+void rs_work_clear(struct rs_job *job, bool all);
 
 /* tree.c */
 /** Is a committed file below `path` that was not removed? 1, 0 or an error; under job.state. */
@@ -468,6 +498,12 @@ int rs_tree_committed_below(struct rs_job *job, const struct rs_view *head, uint
 int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
 		 struct rs_look *ret, struct sc_err *err);
 int rs_work_load(struct rs_job *job, struct sc_err *err);
+/**
+ * Before the working tree is cleared for a new head (NULL: there is none): folders that this head has, too, keep their
+ * modes and owners, and stay.  The next one and rs_work_clear() clear the rest, in the catalog and in memory.
+ */
+int rs_work_settle(struct rs_job *job, const struct rs_view *head, struct sc_err *err);
+int rs_work_clear_rows(struct rs_job *job, struct sc_err *err);
 
 /* verify.c: compares all copies of a tensor set and hashes its logical tensors; *ret_report is
  * lines; SC_E_COPIES when copies differ (the report says which), or an error of reading. */

@@ -155,6 +155,7 @@ void rs_set_unref(struct rs_set *set)
 {
 	if (!set || __atomic_sub_fetch(&set->refs, 1, __ATOMIC_ACQ_REL))
 		return;
+	rs_set_unref(set->given);
 	meta_view_free(set->view);
 	meta_state_done(&set->state);
 	meta_topology_done(&set->topo);
@@ -166,6 +167,33 @@ void rs_set_unref(struct rs_set *set)
 	sc_sys.release(set->skews);
 	sc_sys.release(set->blobs);
 	sc_sys.release(set);
+}
+
+int rs_set_add_state(const struct rs_set *set, struct meta_state *to, struct sc_err *err)
+{
+	for (uint32_t t = 0; t < set->state.nr; t++) {
+		const struct meta_tensor *x = &set->state.tensors[t];
+
+		if (meta_state_add(to, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
+			return sc_nomem(err);
+	}
+	return 0;
+}
+
+int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err)
+{
+	struct rs_set *given = set->given = rs_set_new(set->file, META_SET_TENSORS);
+	const struct rs_kept_layout *kept;
+	int rc = given ? rs_layout_by_id(s, row->given_layout, &kept, err) : sc_nomem(err);
+
+	if (rc < 0)
+		return rc;
+	given->layout_id = row->given_layout;
+	given->layout = kept->layout;
+	given->state.layers = row->given_layers;
+	given->state.experts = row->given_experts;
+	rc = meta_topology_parse(given->layout, row->given_topology, &given->topo, err);
+	return rc < 0 ? rc : rs_set_add_state(set, &given->state, err);
 }
 
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob)
@@ -189,6 +217,9 @@ int rs_set_finish(struct rs_set *set, struct sc_err *err)
 {
 	if (set->nr_blobs)
 		qsort(set->blobs, set->nr_blobs, sizeof(*set->blobs), by_rank);
+	set->one_owner = set->nr_blobs > 0;
+	for (size_t i = 1; i < set->nr_blobs; i++)
+		set->one_owner = set->one_owner && rs_owner_equal(&set->blobs[i].owner, &set->blobs[0].owner);
 	if (set->kind == META_SET_TENSORS)
 		return meta_view_new(set->layout, &set->topo, &set->state, &set->view, err);
 	set->same_on_all = set->kind == META_SET_PLAIN && set->nr_blobs == set->topo.ranks;

@@ -12,7 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- the working tree, loaded --- */
+/* --- the working tree, from and to the catalog --- */
+
+int rs_work_clear_rows(struct rs_job *job, struct sc_err *err)
+{
+	int rc = meta_work_clear(job->service->catalog, job->id, err);
+
+	/* rows change under job.tree only, which the caller has for writing */
+	for (size_t i = 0; i < job->work.nr; i++)
+		for (size_t k = 0; rc == 0 && k < job->work.at[i]->nr; k++) {
+			const struct rs_work *w = job->work.at[i]->at[k];
+
+			if (w->kind == META_WORK_DIR && !w->stays)
+				rc = meta_work_drop(job->service->catalog, w->blob, err);
+		}
+	return rc;
+}
 
 struct work_load {
 	struct rs_job *job;
@@ -20,17 +35,16 @@ struct work_load {
 };
 
 /* A crash between a new file's row and its bytes: the file exists and is empty, as if it had come after. */
-static int make_missing(struct rs_service *s, const struct meta_work_row *row, struct sc_err *err)
+static int make_missing(struct rs_service *s, const struct meta_work_row *row, const char *path, struct sc_err *err)
 {
+	const struct rs_owner owner = {row->uid, row->gid, row->mode};
 	sc_cleanup(sc_closep) int fd = -1;
 	int rc = meta_store_open_work(&s->store, row->id, O_RDONLY, &fd, err);
 
 	if (rc == 0 || err->errnum != ENOENT)
 		return rc;
 	rc = meta_store_create(&s->store, row->id, &fd, err);
-	if (rc == 0 && sc_sys.fchmod(fd, row->mode & 07777) < 0)
-		rc = sc_fail_sys(err, errno, "cannot set a mode");
-	return rc;
+	return rc < 0 ? rc : rs_work_own(fd, &owner, path, err);
 }
 
 static int on_work(void *arg, const struct meta_work_row *row)
@@ -42,7 +56,7 @@ static int on_work(void *arg, const struct meta_work_row *row)
 	int rc = rs_path_text(l->job->service, row->path, &w.path, l->err);
 
 	if (rc == 0 && row->kind == META_WORK_FILE)
-		rc = make_missing(l->job->service, row, l->err);
+		rc = make_missing(l->job->service, row, w.path, l->err);
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&l->job->state);
@@ -64,11 +78,11 @@ int rs_work_load(struct rs_job *job, struct sc_err *err)
 
 /* --- what a view has --- */
 
-/* Calls `each` with every file of a rank. */
+/* Calls `each` with every file of a rank; `plain`: the set of one that is no file of tensors. */
 enum origin { FROM_TENSORS, FROM_BYTES, FROM_DATA };
 
 struct files {
-	int (*each)(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain);
+	int (*each)(void *arg, const char *path, enum origin origin, const struct rs_set *plain);
 	void *arg;
 };
 
@@ -96,24 +110,20 @@ static int each_file(const struct rs_view *view, uint32_t rank, struct files *f,
 		rc = meta_view_files(view->model, rank, on_file, f);
 	if (rc == 0 && rank != RS_SHARED)
 		rc = rs_data_names(view, on_data, f);
-	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++) {
-		const struct rs_set_blob *b = v->sets[i]->kind == META_SET_TENSORS ? NULL
-			: rs_set_plain(v->sets[i], v->layout, &view->topo, rank);
-
-		if (b)
-			rc = f->each(f->arg, v->sets[i]->file, FROM_BYTES, b);
-	}
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
+		if (v->sets[i]->kind != META_SET_TENSORS && rs_set_plain(v->sets[i], v->layout, &view->topo, rank))
+			rc = f->each(f->arg, v->sets[i]->file, FROM_BYTES, v->sets[i]);
 	return rc == SC_E_NO_MEMORY ? sc_nomem(err) : rc;
 }
 
 struct find {
 	const char *path;
 	size_t bytes;
-	const struct rs_set_blob *plain;
+	const struct rs_set *plain;
 	bool tensors, data, dir;
 };
 
-static int on_find(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain)
+static int on_find(void *arg, const char *path, enum origin origin, const struct rs_set *plain)
 {
 	struct find *f = arg;
 
@@ -128,6 +138,33 @@ static int on_find(void *arg, const char *path, enum origin origin, const struct
 	return 1;
 }
 
+static int look_plain(const struct rs_view *view, const struct rs_set *set, uint32_t rank, struct rs_look *ret)
+{
+	const struct meta_layout *layout = view->version->layout;
+	const struct rs_set_blob *b = rs_set_plain(set, layout, &view->topo, rank);
+
+	ret->kind = RS_BLOB;
+	ret->blob = b->blob;
+	ret->bytes = b->bytes;
+	rs_plain_owner(view->job, set, layout, &view->topo, rank, &ret->owner);
+	return 0;
+}
+
+static int look_tensors(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+			struct rs_look *ret, struct sc_err *err)
+{
+	struct rs_image *im = NULL;
+	int rc = rs_view_image(s, view, rank, path, false, false, &im, err);
+
+	if (rc < 0)
+		return rc;
+	ret->kind = im->same_as ? RS_BLOB : RS_VIEW;
+	ret->blob = im->same_as;
+	ret->bytes = im->bytes;
+	rs_image_unref(s, im);
+	return rs_view_owner(view, rank, path, &ret->owner, err);
+}
+
 static int look_data(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
 		     struct rs_look *ret, struct sc_err *err)
 {
@@ -137,7 +174,7 @@ static int look_data(struct rs_service *s, struct rs_view *view, uint32_t rank, 
 	if (rc < 0)
 		return rc;
 	ret->kind = RS_DATA;
-	ret->mode = 0444;
+	ret->owner.mode = 0444;
 	ret->bytes = rs_data_bytes(file);
 	rs_data_close(s, file);
 	return 0;
@@ -148,7 +185,6 @@ int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 {
 	struct find f = {.path = path, .bytes = strlen(path)};
 	struct files files = {on_find, &f};
-	struct rs_image *im = NULL;
 	int rc;
 
 	ret->mtime_ns = view->version->made_ns;
@@ -162,24 +198,14 @@ int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 	rc = each_file(view, rank, &files, err);
 	if (rc < 0)
 		return rc;
-	if (f.plain) {
-		ret->kind = RS_BLOB;
-		ret->blob = f.plain->blob;
-		ret->bytes = f.plain->bytes;
-		ret->mode = f.plain->mode;
-	} else if (f.tensors) {
-		rc = rs_view_image(s, view, rank, path, false, false, &im, err);
-		if (rc < 0)
-			return rc;
-		ret->kind = im->same_as ? RS_BLOB : RS_VIEW;
-		ret->blob = im->same_as;
-		ret->bytes = im->bytes;
-		rs_image_unref(s, im);
-	} else if (f.data) {
+	if (f.plain)
+		return look_plain(view, f.plain, rank, ret);
+	if (f.tensors)
+		return look_tensors(s, view, rank, path, ret, err);
+	if (f.data)
 		return look_data(s, view, rank, path, ret, err);
-	} else if (f.dir) {
+	if (f.dir)
 		ret->kind = RS_DIR;
-	}
 	return 0;
 }
 
@@ -210,7 +236,7 @@ struct left {
 	size_t bytes;
 };
 
-static int on_left(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain)
+static int on_left(void *arg, const char *path, enum origin origin, const struct rs_set *plain)
 {
 	const struct left *l = arg;
 
@@ -232,13 +258,49 @@ int rs_tree_committed_below(struct rs_job *job, const struct rs_view *head, uint
 	return each_file(head, rank, &files, err);
 }
 
+static int on_below(void *arg, const char *path, enum origin origin, const struct rs_set *plain)
+{
+	const struct left *l = arg;
+
+	(void)origin;
+	(void)plain;
+	return strncmp(path, l->path, l->bytes) == 0 && path[l->bytes] == '/';
+}
+
+/* Has a head this folder, without any working tree? 1, 0 or an error. */
+static int has_folder(struct rs_job *job, const struct rs_view *head, uint32_t rank, const char *path,
+		      struct sc_err *err)
+{
+	struct left l = {job, rank, path, strlen(path)};
+	struct files files = {on_below, &l};
+
+	if (!head || rank == RS_SHARED || rank >= head->topo.ranks)
+		return 0;
+	return !*path ? 1 : each_file(head, rank, &files, err);
+}
+
+int rs_work_settle(struct rs_job *job, const struct rs_view *head, struct sc_err *err)
+{
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&job->state);
+	for (size_t i = 0; rc == 0 && i < job->work.nr; i++)
+		for (size_t k = 0; rc == 0 && k < job->work.at[i]->nr; k++) {
+			struct rs_work *w = job->work.at[i]->at[k];
+
+			rc = w->kind == META_WORK_DIR ? has_folder(job, head, job->work.at[i]->rank, w->path, err) : 0;
+			w->stays = rc > 0;
+			rc = rc < 0 ? rc : 0;
+		}
+	(void)pthread_mutex_unlock(&job->state);
+	return rc;
+}
+
 static void look_work(const struct rs_work *w, struct rs_look *ret)
 {
 	ret->kind = w->kind == META_WORK_DIR ? RS_DIR : RS_WORK;
 	ret->blob = w->blob;
-	ret->mode = w->mode;
-	ret->uid = w->uid;
-	ret->gid = w->gid;
+	ret->owner = (struct rs_owner){w->uid, w->gid, w->mode};
 	ret->mtime_ns = w->mtime_ns;
 	ret->from_work = true;
 }
@@ -253,8 +315,7 @@ int rs_look(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&job->state);
-	look.uid = job->uid;
-	look.gid = job->gid;
+	look.owner = (struct rs_owner){job->uid, job->gid, 0};
 	look.mtime_ns = job->mtime_ns;
 	if (!view) {
 		head = job->head ? rs_view_ref(job->head) : NULL;
@@ -279,6 +340,12 @@ int rs_look(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint
 		}
 	}
 	rs_view_unref(s, head);
+	if (rc == 0 && look.kind == RS_DIR && !look.from_work) {
+		(void)pthread_mutex_lock(&job->state);
+		rs_owner_of_folder(job, !view && rank != RS_SHARED && !*path, &look.owner);
+		(void)pthread_mutex_unlock(&job->state);
+		look.owner.mode &= view ? 0755 : 07777;
+	}
 	if (rc == 0)
 		*ret = look;
 	return rc;
@@ -321,7 +388,7 @@ static int list_one(struct listing *l, const char *path, bool is_dir)
 	return l->each(l->arg, copy, slash || is_dir);
 }
 
-static int on_list(void *arg, const char *path, enum origin origin, const struct rs_set_blob *plain)
+static int on_list(void *arg, const char *path, enum origin origin, const struct rs_set *plain)
 {
 	struct listing *l = arg;
 

@@ -22,10 +22,22 @@ static int on_set_blob(void *arg, const struct meta_set_blob_row *row)
 	struct set_load *l = arg;
 	struct rs_set_blob b = {.rank = row->rank == META_SHARED ? RS_SHARED : (uint32_t)row->rank,
 				.path_id = row->path, .blob = row->blob, .bytes = row->bytes,
-				.mode = row->mode};
+				.owner = {row->uid, row->gid, row->mode}};
 	int rc = rs_path_text(l->s, row->path, &b.path, l->err);
 
 	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->err) : 0;
+}
+
+/* The files as ranks wrote them. */
+static int load_given(struct set_load *l, const struct meta_set_row *row)
+{
+	struct set_load given = {.s = l->s, .err = l->err};
+	int rc = rs_set_begin_given(l->s, l->set, row, l->err);
+
+	given.set = l->set->given;
+	if (rc == 0)
+		rc = meta_set_given(l->s->catalog, l->set->id, on_set_blob, &given, l->err);
+	return rc < 0 ? rc : rs_set_finish(given.set, l->err);
 }
 
 static int load_set(struct set_load *l, const struct meta_set_row *row)
@@ -56,6 +68,8 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 		rc = sc_nomem(l->err);
 	if (rc == 0)
 		rc = meta_set_blobs(l->s->catalog, set->id, on_set_blob, l, l->err);
+	if (rc == 0 && row->given_topology)
+		rc = load_given(l, row);
 	return rc < 0 ? rc : rs_set_finish(set, l->err);
 }
 
@@ -153,18 +167,16 @@ struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set 
 
 int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err)
 {
+	int rc = 0;
+
 	if (whole) {
 		v->state.layers = whole->layers;
 		v->state.experts = whole->experts;
 	}
-	for (size_t i = 0; i < v->nr_sets; i++)
-		for (uint32_t t = 0; t < v->sets[i]->state.nr; t++) {
-			const struct meta_tensor *x = &v->sets[i]->state.tensors[t];
-
-			if (meta_state_add(&v->state, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
-				return sc_nomem(err);
-		}
-	return 0;
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
+		rc = rs_set_add_state(v->sets[i], &v->state, err);
+	rs_version_note_owner(v);
+	return rc;
 }
 
 static int on_version(void *arg, const struct meta_version_row *row)
@@ -209,38 +221,6 @@ static int load_version(struct rs_service *s, uint64_t id, struct rs_version **r
 	else
 		*ret = l.v;
 	return rc;
-}
-
-enum meta_verified rs_version_verified(const struct rs_version *v)
-{
-	enum meta_verified all = META_EQUAL;
-
-	for (size_t i = 0; i < v->nr_sets; i++) {
-		int one = __atomic_load_n(&v->sets[i]->verified, __ATOMIC_ACQUIRE);
-
-		if (one == META_DIFFER)
-			return META_DIFFER;
-		if (one == META_UNVERIFIED)
-			all = META_UNVERIFIED;
-	}
-	return all;
-}
-
-int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
-{
-	for (size_t i = 0; i < v->nr_sets; i++) {
-		struct rs_set *set = v->sets[i];
-		int rc;
-
-		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
-			continue;
-		(void)pthread_mutex_lock(&set->report_lock);
-		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " can't be used: copies differ: %.*s", v->nr,
-			     (int)strcspn(set->report, "\n"), set->report);
-		(void)pthread_mutex_unlock(&set->report_lock);
-		return rc;
-	}
-	return 0;
 }
 
 /* --- views --- */

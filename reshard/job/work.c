@@ -121,20 +121,14 @@ bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path)
 }
 
 int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
-		  uint64_t blob, bool again, uint64_t *ret_blob, struct sc_err *err)
+		  uint64_t blob, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	int rc;
+	int rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
 
-	*ret_blob = again ? 0 : blob;
-	rc = add_row(s, job, rank, path, META_WORK_FILE, owner, ret_blob, err);
-	if (rc == 0 && again)
-		rc = meta_store_link(&s->store, *ret_blob, blob, err);
 	if (rc == 0)
-		rc = meta_store_open_work(&s->store, *ret_blob, O_RDWR, &fd, err);
-	if (rc == 0 && sc_sys.fchmod(fd, owner->mode & 07777) < 0)
-		rc = sc_fail_sys(err, errno, "cannot set the mode of '%s'", path);
-	return rc;
+		rc = meta_store_open_work(&s->store, blob, O_RDWR, &fd, err);
+	return rc < 0 ? rc : rs_work_own(fd, owner, path, err);
 }
 
 int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
@@ -148,11 +142,8 @@ int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	if (rc < 0)
 		return rc;
 	rc = meta_store_create(&s->store, blob, &fd, err);
-	if (rc == 0 && sc_sys.fchmod(fd, owner->mode & 07777) < 0)
-		rc = sc_fail_sys(err, errno, "cannot set the mode of '%s'", path);
-	/* without the privilege files stay the daemon's own */
-	if (rc == 0 && sc_sys.fchown(fd, owner->uid, owner->gid) < 0 && errno != EPERM)
-		rc = sc_fail_sys(err, errno, "cannot set the owner of '%s'", path);
+	if (rc == 0)
+		rc = rs_work_own(fd, owner, path, err);
 	if (rc < 0) {
 		(void)remove_work(s, job, rank, path, blob, true, &ignored);
 		return rc;
@@ -235,7 +226,6 @@ int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 	struct rs_view *head = rs_job_head(job);
 	sc_cleanup(sc_closep) int to = -1;
 	sc_cleanup(sc_closep) int from = -1;
-	struct rs_owner owner;
 	struct rs_look look;
 	struct sc_err ignored;
 	uint64_t blob = 0;
@@ -249,9 +239,8 @@ int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 		*ret_blob = look.blob;
 		return look.kind == RS_WORK ? 0 : sc_fail(err, SC_E_STALE, "'%s' is gone", path);
 	}
-	owner = (struct rs_owner){look.uid, look.gid, look.mode ? look.mode : 0644};
 	if (rc == 0)
-		rc = rs_work_create(s, job, rank, path, &owner, &blob, &to, err);
+		rc = rs_work_create(s, job, rank, path, &look.owner, &blob, &to, err);
 	if (rc == 0 && !truncate && look.kind == RS_BLOB) {
 		rc = meta_store_open_blob(&s->store, look.blob, look.bytes, &from, err);
 		if (rc == 0)
@@ -330,6 +319,9 @@ static int has_children(void *arg, const char *name, bool is_dir)
 static int check_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		       const struct rs_look *look, struct sc_err *err)
 {
+	char name[SC_NAME_BYTES_MAX + 1];
+	struct rs_view *head;
+	bool is_rank;
 	int rc;
 
 	if (look->kind == RS_NONE)
@@ -339,8 +331,13 @@ static int check_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	rc = rs_list(s, job, NULL, rank, path, has_children, NULL, err);
 	if (rc)
 		return rc < 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "rank %u: '%s' is not empty", rank, path);
-	if (!look->from_work)
-		return sc_fail(err, SC_E_BUSY, "rank %u is a rank of the job's topology", rank);
+	head = rs_job_head(job);
+	is_rank = !*path && head && rank < head->topo.ranks;
+	rs_view_unref(s, head);
+	if (is_rank)
+		return sc_fail(err, SC_E_BUSY, "rank %u is a rank of the job's topology, its folder stays; 'scalai delete %s' removes "
+			       "the job, and a write to .ctl/discard brings back what was removed since the last version", rank,
+			       rs_job_name(job, name, sizeof(name)));
 	return 0;
 }
 

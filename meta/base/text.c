@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Bytes of the printable character that begins here, 0: there is none. */
+static size_t printable(const unsigned char *p)
+{
+	size_t n = *p < 0x80 ? 1 : *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : 2;
+	uint32_t c = n == 1 ? *p : *p & (0x7fu >> n);
+
+	if (*p < ' ' || *p == 0x7f || (*p >= 0x80 && *p < 0xc2) || *p > 0xf4)
+		return 0;
+	for (size_t i = 1; i < n; i++) {
+		if ((p[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | (p[i] & 0x3f);
+	}
+	/* written longer than needed, surrogates, beyond Unicode */
+	if ((n == 3 && c < 0x800) || (n == 4 && c < 0x10000) || (c >= 0xd800 && c < 0xe000) || c > 0x10ffff)
+		return 0;
+	/* C1 controls; marks of lines, paragraphs and directions */
+	if ((c >= 0x80 && c < 0xa0) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
+		return 0;
+	return n;
+}
+
+/* One character or its escape; how many bytes of `text` it was. */
+static size_t show_one(const char *text, char piece[8], size_t *ret_bytes)
+{
+	const unsigned char *p = (const unsigned char *)text;
+	size_t n = printable(p);
+
+	if (n)
+		memcpy(piece, text, n);
+	*ret_bytes = n ? n : (size_t)(*p == '\n'   ? snprintf(piece, 8, "\\n")
+				      : *p == '\t' ? snprintf(piece, 8, "\\t")
+						   : snprintf(piece, 8, "\\x%02x", *p));
+	return n ? n : 1;
+}
+
+char *sc_shown(char *to, size_t room, const char *text)
+{
+	size_t used = 0;
+
+	while (*text) {
+		char piece[8];
+		size_t bytes, n = show_one(text, piece, &bytes);
+
+		if (used + bytes >= room)
+			break;
+		memcpy(to + used, piece, bytes);
+		used += bytes;
+		text += n;
+	}
+	to[used] = 0;
+	return to;
+}
+
+void sc_show(char *text, size_t room)
+{
+	for (char *p = text; *p;) {
+		char piece[8];
+		size_t bytes, n = show_one(p, piece, &bytes), at = (size_t)(p - text), rest;
+
+		if (at + bytes >= room) {
+			*p = 0;
+			return;
+		}
+		rest = bytes == n ? 0 : sc_min_u64(strlen(p + n), room - 1 - at - bytes);
+		if (bytes != n) {
+			memmove(p + bytes, p + n, rest);
+			p[bytes + rest] = 0;
+			memcpy(p, piece, bytes);
+		}
+		p += bytes;
+	}
+}
+
+void sc_buf_shown(struct sc_buf *buf, const char *text)
+{
+	while (*text) {
+		char piece[8];
+		size_t bytes, n = show_one(text, piece, &bytes);
+
+		sc_buf_add(buf, piece, bytes);
+		text += n;
+	}
+}
+
+void sc_buf_line(struct sc_buf *buf, const char *fmt, ...)
+{
+	char small[512], *text = small;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(small, sizeof(small), fmt, ap);
+	va_end(ap);
+	if (n >= (int)sizeof(small)) {
+		text = sc_sys.alloc((size_t)n + 1);
+		va_start(ap, fmt);
+		if (text)
+			(void)vsnprintf(text, (size_t)n + 1, fmt, ap);
+		va_end(ap);
+	}
+	if (text && n >= 0)
+		sc_buf_shown(buf, text);
+	else
+		buf->failed = true;
+	sc_buf_add(buf, "\n", 1);
+	if (text != small)
+		sc_sys.release(text);
+}
+
+void sc_buf_quoted(struct sc_buf *buf, const char *text)
+{
+	for (; *text; text++)
+		if (*text == '\n' || *text == '\\')
+			sc_buf_printf(buf, "\\%c", *text == '\n' ? 'n' : '\\');
+		else
+			sc_buf_add(buf, text, 1);
+}
+
+void sc_unquote(char *text)
+{
+	char *to = text;
+
+	for (; *text; text++) {
+		if (*text == '\\' && text[1]) {
+			text++;
+			*to++ = *text == 'n' ? '\n' : *text;
+		} else {
+			*to++ = *text;
+		}
+	}
+	*to = 0;
+}

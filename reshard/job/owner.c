@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Modes and owners of committed files.
+ *
+ *   1 A file that a rank wrote keeps the mode and the owner that the rank gave it, but that the folders above it limit
+ *     who may read it (rows.c): a version keeps no folders.
+ *   2 A file that joins the bytes of several (another topology) has the bits that all of them have.  Where their owners
+ *     differ it is the job owner's, without bits for group and others.
+ *   3 Both follow from rows that the commit has made, never from where the bytes are: replicas and equal files share
+ *     blobs, and materialization moves them.  A set that was materialized keeps the rows of the ranks that wrote it
+ *     (`given`).
+ */
+#include "reshard/job/service_i.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const struct rs_set *given(const struct rs_set *set)
+{
+	return set->given ? set->given : set;
+}
+
+void rs_version_note_owner(struct rs_version *v)
+{
+	const struct rs_owner *one = NULL;
+
+	v->one_owner = NULL;
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		const struct rs_set *g = given(v->sets[i]);
+
+		if (v->sets[i]->kind != META_SET_TENSORS)
+			continue;
+		if (!g->one_owner || (one && !rs_owner_equal(one, &g->blobs[0].owner)))
+			return;
+		one = &g->blobs[0].owner;
+	}
+	v->one_owner = one;
+}
+
+/* One file more that another is made of. */
+static void join(struct rs_job *job, struct rs_owner *all, const struct rs_owner *more)
+{
+	all->mode &= more->mode;
+	if (all->uid == more->uid && all->gid == more->gid)
+		return;
+	(void)pthread_mutex_lock(&job->state);
+	all->uid = all->uid == more->uid ? all->uid : job->uid;
+	all->gid = job->gid;
+	(void)pthread_mutex_unlock(&job->state);
+	all->mode &= 0700;
+}
+
+/* --- files of tensors: an image says what a file is made of, here of files as ranks wrote them --- */
+
+static const struct meta_view *given_view(void *arg, const struct meta_tensor *tensor)
+{
+	const struct rs_version *v = arg;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, tensor->file) == 0)
+			return given(v->sets[i])->view;
+	assert(!"a tensor of a version is in one of its sets");
+	return NULL;
+}
+
+static const struct rs_set_blob *given_file(const struct rs_version *v, const struct meta_view *stored, uint32_t rank,
+					    const char *file)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && given(v->sets[i])->view == stored)
+			return rs_set_find(given(v->sets[i]), rank, file);
+	return NULL;
+}
+
+/* The "blob" is the row itself. */
+static bool given_row(void *arg, const struct meta_view *stored, uint32_t rank, const char *file, uint64_t *ret_blob,
+		      uint64_t *ret_bytes)
+{
+	*ret_blob = (uintptr_t)given_file(arg, stored, rank, file);
+	*ret_bytes = 0;
+	return *ret_blob != 0;
+}
+
+static const struct rs_set_blob *as_written(const struct rs_view *view, uint32_t rank, const char *file)
+{
+	const struct rs_version *v = view->version;
+	const struct rs_set_blob *b = NULL;
+
+	for (size_t i = 0; !b && i < v->nr_sets; i++) {
+		const struct rs_set *g = given(v->sets[i]);
+
+		if (g->kind == META_SET_TENSORS && g->layout_id == v->layout_id &&
+		    strcmp(g->topo.text, view->topo.text) == 0)
+			b = rs_set_find(g, rank, file);
+	}
+	return b;
+}
+
+/* Of all files of a set; `first`: none was joined yet. */
+static bool join_set(struct rs_job *job, const struct rs_set *set, bool first, struct rs_owner *all)
+{
+	for (size_t i = 0; i < set->nr_blobs; i++) {
+		if (first)
+			*all = set->blobs[i].owner;
+		else
+			join(job, all, &set->blobs[i].owner);
+		first = false;
+	}
+	return first;
+}
+
+static void join_sources(const struct rs_view *view, const struct rs_sources *sources, struct rs_owner *ret)
+{
+	const struct rs_version *v = view->version;
+	bool first = true;
+
+	for (size_t i = 0; i < sources->nr; i++) {
+		const struct rs_source *from = &sources->at[i];
+		const struct rs_set_blob *b = given_file(v, from->view, from->rank, from->file);
+
+		if (b && first)
+			*ret = b->owner;
+		else if (b)
+			join(view->job, ret, &b->owner);
+		first = first && !b;
+	}
+	/* a header alone, of tensors without elements */
+	for (size_t i = 0; sources->nr == 0 && i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS)
+			first = join_set(view->job, given(v->sets[i]), first, ret);
+}
+
+int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
+		  struct sc_err *err)
+{
+	struct rs_version *v = view->version;
+	struct rs_origins origins = view->origins;
+	const struct rs_set_blob *b = v->one_owner ? NULL : as_written(view, rank, file);
+	struct rs_image *im = NULL;
+	int rc;
+
+	if (v->one_owner || b) {
+		*ret = v->one_owner ? *v->one_owner : b->owner;
+		return 0;
+	}
+	origins.view_of = given_view;
+	origins.blob_of = given_row;
+	rc = rs_image_new(view->model, meta_view_alike(view->model, rank, file), file, false, &origins, &im, err);
+	if (rc < 0)
+		return rc;
+	*ret = (struct rs_owner){0};
+	if (im->same_as)
+		*ret = ((const struct rs_set_blob *)(uintptr_t)im->same_as)->owner;
+	else
+		join_sources(view, &im->sources, ret);
+	rs_image_free(im, NULL);
+	return 0;
+}
+
+/* --- plain files --- */
+
+void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct meta_layout *layout,
+		    const struct meta_topology *topo, uint32_t rank, struct rs_owner *ret)
+{
+	const struct rs_set_blob *own = NULL;
+
+	if (set->one_owner)
+		own = &set->blobs[0];
+	else if (!set->same_on_all)
+		own = rs_set_plain(set, layout, topo, rank);
+	else if (set->layout == layout && strcmp(set->topo.text, topo->text) == 0)
+		own = rs_set_find(set, rank, set->file);
+	if (own)
+		*ret = own->owner;
+	else
+		(void)join_set(job, set, true, ret);
+}
