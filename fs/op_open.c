@@ -133,6 +133,9 @@ static int committed_blob(struct fs *fs, const struct fs_node *n, const char *pa
 	if (fs_handle_find(fs, h->ino, NULL, &h->blob, &h->bytes))
 		return 0;
 	rc = rs_look(fs->service, rs_view_job(h->view), h->view, rank, path, &look, err);
+	/* the version has got another storage since the lookup: its blob was of the one before */
+	if (rc == 0 && look.kind != RS_BLOB && rs_view_before(fs->service, &h->view))
+		rc = rs_look(fs->service, rs_view_job(h->view), h->view, rank, path, &look, err);
 	if (rc == 0 && look.kind != RS_BLOB)
 		rc = sc_fail(err, SC_E_STALE, "look again");
 	h->blob = look.blob;

@@ -28,6 +28,10 @@ int meta_catalog_begin(struct meta_catalog *c, bool durable, struct sc_err *err)
 /** Commits when rc is 0, else rolls back; returns rc or the commit's error. */
 int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err);
 
+/** Between these, no other thread reads or writes: what several calls read is of one state. */
+void meta_catalog_hold(struct meta_catalog *c);
+void meta_catalog_release(struct meta_catalog *c);
+
 /** What was committed without `durable` is on stable storage, too, when this returns. */
 int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err);
 

@@ -186,6 +186,16 @@ static void leave(struct meta_catalog *c)
 	db_unlock(c);
 }
 
+void meta_catalog_hold(struct meta_catalog *c)
+{
+	db_lock(c);
+}
+
+void meta_catalog_release(struct meta_catalog *c)
+{
+	db_unlock(c);
+}
+
 int meta_catalog_begin(struct meta_catalog *c, bool durable, struct sc_err *err)
 {
 	int rc = 0;

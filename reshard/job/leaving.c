@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * Views that are kept between uses, and what becomes of them with their versions.
+ *
  * Versions that were dropped, or got another storage, a moment ago.  The kernel looks a name up and opens what it found
  * in two requests, and that may happen in between: the views can be found, and their blobs are not removed, for
  * RS_LEAVING_NS.
@@ -8,6 +10,80 @@
 #include "reshard/job/service_i.h"
 
 #include <stdlib.h>
+
+#define VIEWS_KEPT_MAX 64
+
+/* --- views that are kept, by their numbers --- */
+
+/* After it left the cache, outside of the lock: the images that only wait for their next use go, too. */
+static void view_left(struct rs_service *s, struct rs_view *view)
+{
+	if (!view)
+		return;
+	__atomic_store_n(&view->kept, false, __ATOMIC_RELEASE);
+	rs_images_forget(s, view);
+	rs_view_unref(s, view);
+}
+
+bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t loaded)
+{
+	struct rs_view *last = NULL;
+
+	(void)pthread_mutex_lock(&s->lock);
+	if (loaded != s->leaving.times) {
+		(void)pthread_mutex_unlock(&s->lock);
+		return false;
+	}
+	view->next = s->views;
+	s->views = rs_view_ref(view);
+	__atomic_store_n(&view->kept, true, __ATOMIC_RELEASE);
+	if (++s->nr_views > VIEWS_KEPT_MAX) {
+		struct rs_view **at = &s->views;
+
+		while ((*at)->next)
+			at = &(*at)->next;
+		last = *at;
+		*at = NULL;
+		s->nr_views--;
+	}
+	(void)pthread_mutex_unlock(&s->lock);
+	view_left(s, last);
+	return true;
+}
+
+void rs_view_keep(struct rs_service *s, struct rs_view *view)
+{
+	while (!rs_view_keep_loaded(s, view, __atomic_load_n(&s->leaving.times, __ATOMIC_ACQUIRE)))
+		; /* it is the head's, which its caller has just made */
+}
+
+void rs_view_forget(struct rs_service *s, uint64_t version)
+{
+	struct rs_view *gone = NULL;
+
+	(void)pthread_mutex_lock(&s->lock);
+	for (struct rs_view **at = &s->views; *at;) {
+		struct rs_view *v = *at;
+
+		if (v->version->id != version) {
+			at = &v->next;
+			continue;
+		}
+		*at = v->next;
+		s->nr_views--;
+		v->next = gone;
+		gone = v;
+	}
+	(void)pthread_mutex_unlock(&s->lock);
+	while (gone) {
+		struct rs_view *v = gone;
+
+		gone = v->next;
+		view_left(s, v);
+	}
+}
+
+/* --- and those that leave --- */
 
 /* Under s->lock: moves what has been here for RS_LEAVING_NS (or all) to *gone. */
 static void end_leaving(struct rs_service *s, bool all, struct rs_view **gone)
@@ -42,6 +118,7 @@ void rs_views_leave(struct rs_service *s, uint64_t version)
 	int64_t now = sc_now_ns();
 
 	(void)pthread_mutex_lock(&s->lock);
+	(void)__atomic_add_fetch(&s->leaving.times, 1, __ATOMIC_RELEASE);
 	for (struct rs_view *v = s->views; v; v = v->next)
 		if (v->version->id == version && sc_vec_push(&s->leaving, (struct rs_leaving){v, now}) == 0)
 			(void)rs_view_ref(v); /* without memory for it: an open that comes now is told to look again */
@@ -100,4 +177,17 @@ struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place)
 			view = rs_view_ref(s->leaving.at[i - 1].view);
 	(void)pthread_mutex_unlock(&s->lock);
 	return view;
+}
+
+bool rs_view_before(struct rs_service *s, struct rs_view **view)
+{
+	struct rs_view *before = rs_view_leaving(s, (*view)->id);
+
+	if (!before || before == *view) {
+		rs_view_unref(s, before);
+		return false;
+	}
+	rs_view_unref(s, *view);
+	*view = before;
+	return true;
 }

@@ -3,7 +3,8 @@
  * Files made real at their first open.  Where reflink makes a rank file in a few milliseconds, a
  * view of it is not worth its price: the open makes the file, says "look again", and the kernel
  * finds a blob.  Such a blob belongs to the job's head in memory only; the worker takes it over when
- * it materializes the head, and until then garbage collection leaves it alone.
+ * it materializes the head, and until then garbage collection leaves it alone.  When another head comes, it stays for
+ * RS_LEAVING_NS, for those who have looked it up and not yet opened it.
  */
 #include "reshard/job/service_i.h"
 
@@ -43,6 +44,48 @@ bool rs_made_holds(struct rs_service *s, uint64_t blob)
 		(void)pthread_mutex_unlock(&job->state);
 	}
 	return holds;
+}
+
+void rs_made_leave(struct rs_job *job, uint64_t view)
+{
+	int64_t now = sc_now_ns();
+	size_t kept = 0;
+
+	for (size_t i = 0; i < job->made.nr; i++) {
+		struct rs_made *m = &job->made.at[i];
+
+		if (m->view == view)
+			continue;
+		if (!m->left_ns)
+			m->left_ns = now;
+		job->made.at[kept++] = *m;
+	}
+	job->made.nr = kept;
+}
+
+bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone)
+{
+	int64_t now = sc_now_ns();
+	bool left = false;
+	struct rs_job *job;
+
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++) {
+		size_t kept = 0;
+
+		(void)pthread_mutex_lock(&job->state);
+		for (size_t k = 0; k < job->made.nr; k++) {
+			const struct rs_made *m = &job->made.at[k];
+			bool is_over = m->left_ns && (all || now - m->left_ns >= RS_LEAVING_NS);
+
+			left |= m->left_ns && !is_over;
+			if (!is_over)
+				job->made.at[kept++] = *m;
+		}
+		*ret_gone |= kept < job->made.nr;
+		job->made.nr = kept;
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	return left;
 }
 
 /* True when the head is still this view; the list may then name the blob. */

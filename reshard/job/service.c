@@ -332,7 +332,7 @@ void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
 	(void)pthread_mutex_lock(&job->state);
 	old = job->head;
 	job->head = head;
-	sc_vec_done(&job->made);
+	rs_made_leave(job, head ? head->id : 0);
 	job->mtime_ns = sc_now_wall_ns();
 	(void)pthread_mutex_unlock(&job->state);
 	if (head)

@@ -176,6 +176,8 @@ bool rs_view_is_own(const struct rs_view *view);
 /** What `as` shows, for this caller alone: it has no number, and nobody finds it again. */
 int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
 		    struct sc_err *err);
+/** Replaces a reference to a view by one with the storage that its version had a moment ago; false: it had none. */
+bool rs_view_before(struct rs_service *s, struct rs_view **view);
 /** The view that has a place: nodeids are made of them, and a view has one for each of its ranks. */
 int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err);
 bool rs_view_has(const struct rs_view *view, uint64_t place);

@@ -185,8 +185,9 @@ struct rs_job {
 			uint64_t view, blob, bytes;
 			uint32_t rank;
 			const char *path;
+			int64_t left_ns;	/* when another head came; 0: it is the head's */
 		} *at;
-	} made;				/* files of the head that an open made real */
+	} made;				/* files of the head that an open made real, and of heads before for a moment */
 	char *verify_report;
 	struct rs_whole {
 		uint32_t layers, experts;
@@ -251,6 +252,7 @@ struct rs_service {
 			struct rs_view *view;
 			int64_t since_ns;
 		} *at;
+		uint64_t times;		/* that a version was dropped, or got another storage */
 	} leaving;
 	pthread_mutex_t images_lock;
 	struct rs_kept_image *images[IMAGE_BUCKETS];
@@ -347,6 +349,11 @@ struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
 /** The blob that an open made of a file of the job's head; 0: none. */
 uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);
 bool rs_made_holds(struct rs_service *s, uint64_t blob);
+/** Another head comes: `view` is its number (0: none), and what was made of it before is in its storage now.  Under job.state. */
+void rs_made_leave(struct rs_job *job, uint64_t view);
+/** Lets go of what was made of heads before, RS_LEAVING_NS after they were left, or at once (`all`).
+ *  *ret_gone: there is garbage now.  True: some of it is still held. */
+bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
 /** images.c: later lookups of this file get another image. */
 void rs_image_supersede(struct rs_service *s, struct rs_image *image);
 
@@ -400,6 +407,9 @@ void rs_view_keep(struct rs_service *s, struct rs_view *view);
 void rs_view_forget(struct rs_service *s, uint64_t version);
 
 /* leaving.c */
+/** Keeps a view that was loaded when s->leaving.times was `loaded`; false: its version may have been dropped, or got
+ *  another storage, since. */
+bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t loaded);
 #define RS_LEAVING_NS INT64_C(2000000000)
 /** A version is dropped, or its storage replaced: what a lookup found in it can be opened for RS_LEAVING_NS. */
 void rs_views_leave(struct rs_service *s, uint64_t version);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VIEWS_KEPT_MAX 64
 
 struct set_load {
 	struct rs_service *s;
@@ -208,12 +207,16 @@ static int load_version(struct rs_service *s, uint64_t id, struct rs_version **r
 			struct sc_err *err)
 {
 	struct set_load l = {.s = s, .v = rs_version_new(), .err = err};
-	int rc = l.v ? meta_version_get(s->catalog, id, on_version, &l, err) : sc_nomem(err);
+	int rc;
 
+	/* it may be dropped, or get another storage, in between */
+	meta_catalog_hold(s->catalog);
+	rc = l.v ? meta_version_get(s->catalog, id, on_version, &l, err) : sc_nomem(err);
 	if (rc == 0)
 		rc = meta_version_sets(s->catalog, id, on_set, &l, err);
 	if (rc == 0)
 		rc = rs_data_load(s, l.v, err);
+	meta_catalog_release(s->catalog);
 	if (rc == 0)
 		rc = rs_version_finish(l.v, NULL, err);
 	if (rc < 0)
@@ -355,64 +358,6 @@ static struct rs_view *find_view(struct rs_service *s, uint64_t place)
 	return NULL;
 }
 
-/* After it left the cache, outside of the lock: the images that only wait for their next use go, too. */
-static void view_left(struct rs_service *s, struct rs_view *view)
-{
-	if (!view)
-		return;
-	__atomic_store_n(&view->kept, false, __ATOMIC_RELEASE);
-	rs_images_forget(s, view);
-	rs_view_unref(s, view);
-}
-
-/* Keeps a view (with a reference of the cache's own); the longest unused one goes. */
-void rs_view_keep(struct rs_service *s, struct rs_view *view)
-{
-	struct rs_view *last = NULL;
-
-	(void)pthread_mutex_lock(&s->lock);
-	view->next = s->views;
-	s->views = rs_view_ref(view);
-	__atomic_store_n(&view->kept, true, __ATOMIC_RELEASE);
-	if (++s->nr_views > VIEWS_KEPT_MAX) {
-		struct rs_view **at = &s->views;
-
-		while ((*at)->next)
-			at = &(*at)->next;
-		last = *at;
-		*at = NULL;
-		s->nr_views--;
-	}
-	(void)pthread_mutex_unlock(&s->lock);
-	view_left(s, last);
-}
-
-void rs_view_forget(struct rs_service *s, uint64_t version)
-{
-	struct rs_view *gone = NULL;
-
-	(void)pthread_mutex_lock(&s->lock);
-	for (struct rs_view **at = &s->views; *at;) {
-		struct rs_view *v = *at;
-
-		if (v->version->id != version) {
-			at = &v->next;
-			continue;
-		}
-		*at = v->next;
-		s->nr_views--;
-		v->next = gone;
-		gone = v;
-	}
-	(void)pthread_mutex_unlock(&s->lock);
-	while (gone) {
-		struct rs_view *v = gone;
-
-		gone = v->next;
-		view_left(s, v);
-	}
-}
-
 /* A view of a version at a topology ('' is its own), which must have this place. */
 static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id, uint64_t place,
 		     struct rs_view **ret, struct sc_err *err)
@@ -436,10 +381,8 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 	else
 		rs_version_unref(v);
 	meta_topology_done(&topo);
-	if (rc == 0) {
+	if (rc == 0)
 		(*ret)->own = !*topology;
-		rs_view_keep(s, *ret);
-	}
 	return rc;
 }
 
@@ -471,9 +414,16 @@ int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struc
 		*ret = view;
 		return 0;
 	}
-	rc = meta_view_at(s->catalog, place, on_view, &row, err);
-	if (rc == 0)
-		rc = make_view(s, row.version, row.topology, row.id, place, ret, err);
+	for (;;) {
+		uint64_t loaded = __atomic_load_n(&s->leaving.times, __ATOMIC_ACQUIRE);
+
+		rc = meta_view_at(s->catalog, place, on_view, &row, err);
+		if (rc == 0)
+			rc = make_view(s, row.version, row.topology, row.id, place, ret, err);
+		if (rc < 0 || rs_view_keep_loaded(s, *ret, loaded))
+			break;
+		rs_view_unref(s, *ret); /* it may be of a storage that is gone */
+	}
 	return rc == SC_E_NOT_FOUND && (*ret = rs_view_leaving(s, place)) ? 0 : rc;
 }
 

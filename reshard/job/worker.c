@@ -135,8 +135,11 @@ static int remove_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 
 static int collect_garbage(struct rs_service *s, struct sc_err *err)
 {
-	int rc = remove_rows(s, err);
+	bool gone = false;
+	int rc;
 
+	(void)rs_made_expire(s, true, &gone);
+	rc = remove_rows(s, err);
 	return rc < 0 ? rc : remove_files(s, false, err);
 }
 
@@ -347,9 +350,10 @@ void rs_say_once(struct sc_err *said, int rc, const struct sc_err *err)
 	*said = rc < 0 ? *err : (struct sc_err){0};
 }
 
-/* *garbage: there may be rows of it; afterwards, whether some could not be removed. */
-static void tidy(struct rs_service *s, bool *garbage, bool may_wait)
+/* *garbage: there may be rows of it; afterwards, whether some could not be removed.  True: more of it comes soon. */
+static bool tidy(struct rs_service *s, bool *garbage, bool may_wait)
 {
+	bool more = rs_made_expire(s, !may_wait, garbage);
 	struct sc_err err;
 
 	if (*garbage) {
@@ -360,6 +364,7 @@ static void tidy(struct rs_service *s, bool *garbage, bool may_wait)
 	}
 	/* also then: files whose rows went before are room */
 	rs_say_once(&s->said.files, remove_files(s, may_wait, &err), &err);
+	return more || s->nameless.nr;
 }
 
 /* Bytes that are free in the store, also for root alone: they are only compared. */
@@ -431,21 +436,21 @@ static bool work(struct rs_service *s, bool *garbage)
 {
 	bool had_garbage = *garbage || s->nameless.nr;
 	struct sc_err err;
-	bool again;
+	bool again, more;
 	int rc;
 
 	s->retry_ns = 0;
 	again = try_jobs(s, garbage);
-	tidy(s, garbage, !again);
+	more = tidy(s, garbage, !again);
 	if (again && had_garbage) { /* there may be space now */
 		again = try_jobs(s, garbage);
-		tidy(s, garbage, !again);
+		more = tidy(s, garbage, !again);
 	}
 	/* a job that fails keeps no blob from its hash, nor hashes it for long from its next turn */
 	s->retry_ns = again ? sc_now_ns() + RETRY_NS : 0;
 	rc = rs_hash_blobs(s, &err);
 	rs_say_once(&s->said.hashes, rc, &err);
-	return again || rc < 0 || *garbage || s->nameless.nr;
+	return again || rc < 0 || *garbage || more;
 }
 
 static void *worker(void *arg)
