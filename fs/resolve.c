@@ -177,20 +177,24 @@ static void stat_job(struct rs_job *job, struct fs_found *f)
  * A view's node is the canonical file, a blob's node is that blob, whatever the version's storage has become since: who
  * has an inode open sees one size.
  */
-static int stat_file(struct fs *fs, struct rs_view *view, const char *path, struct fs_found *f, struct sc_err *err)
+static int stat_file(struct fs *fs, struct rs_view **view, const char *path, struct fs_found *f, struct sc_err *err)
 {
 	const struct fs_node n = f->node;
 	struct rs_image *image = NULL;
-	int rc = look_at(fs, rs_view_job(view), view, fs_rank(&n, view), path, f, err);
+	int rc = look_at(fs, rs_view_job(*view), *view, fs_rank(&n, *view), path, f, err);
 
 	if (rc == 0 && n.kind == FS_VIEW && f->node.kind == FS_BLOB) {
-		rc = rs_view_image(fs->service, view, fs_rank(&n, view), path, true, false, &image, err);
+		rc = rs_view_image(fs->service, *view, fs_rank(&n, *view), path, true, false, &image, err);
 		if (rc == 0)
 			f->st.st_size = (off_t)image->bytes;
 		rs_image_unref(fs->service, image);
 	} else if (rc == 0 && f->node.kind != n.kind &&
 		   !fs_handle_find(fs, fs_node_id(n), NULL, NULL, &(uint64_t){0})) {
-		rc = sc_fail(err, SC_E_STALE, "look again");
+		/* the version has got another storage since the lookup: its blob was of the one before */
+		if (rs_view_before(fs->service, view))
+			rc = look_at(fs, rs_view_job(*view), *view, fs_rank(&n, *view), path, f, err);
+		if (rc == 0 && f->node.kind != n.kind)
+			rc = sc_fail(err, SC_E_STALE, "look again");
 	}
 	f->node = n;
 	f->st.st_ino = fs_node_ino(n);
@@ -217,7 +221,7 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 	} else {
 		rc = rs_path_text(fs->service, n.path, &path, err);
 		if (rc == 0)
-			rc = stat_file(fs, view, path, f, err);
+			rc = stat_file(fs, &view, path, f, err);
 		if (rc == 0 && is_open)
 			f->st.st_size = (off_t)bytes;
 	}
