@@ -343,9 +343,9 @@ static int on_set(void *arg, sqlite3_stmt *row)
 		.kind = (enum meta_set_kind)U64(row, 3), .layout = U64(row, 4), .topology = db_text(row, 5),
 		.tensors = db_text(row, 6), .metadata = (const char *)sqlite3_column_text(row, 7),
 		.verified = (enum meta_verified)U64(row, 8), .report = db_text(row, 9),
-		.skew = (uint32_t)U64(row, 10), .layers = (uint32_t)U64(row, 11), .experts = (uint32_t)U64(row, 12),
-		.given_layout = U64(row, 13), .given_topology = (const char *)sqlite3_column_text(row, 14),
-		.given_layers = (uint32_t)U64(row, 15), .given_experts = (uint32_t)U64(row, 16)};
+		.layers = (uint32_t)U64(row, 10), .experts = (uint32_t)U64(row, 11),
+		.given_layout = U64(row, 12), .given_topology = (const char *)sqlite3_column_text(row, 13),
+		.given_layers = (uint32_t)U64(row, 14), .given_experts = (uint32_t)U64(row, 15)};
 
 	return w->fn.set(w->arg, &set);
 }
@@ -356,7 +356,7 @@ int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn,
 	struct walk_arg w = {.fn.set = fn, .arg = arg};
 
 	return db_each(c, err, on_set, &w, "SELECT id, job, file, kind, layout, topology, tensors, metadata, "
-					   "verified, report, skew, layers, experts, given_layout, given_topology, "
+					   "verified, report, layers, experts, given_layout, given_topology, "
 					   "given_layers, given_experts FROM blob_set JOIN version_set ON id = blob_set "
 					   "WHERE version = ? ORDER BY kind, file", "i", version);
 }

@@ -71,7 +71,6 @@ struct meta_set_row {
 	enum meta_set_kind kind;
 	uint64_t layout;
 	const char *topology, *tensors, *metadata;
-	uint32_t skew;			/* read only: of lines of `tensors` without one, as sets from before version 7 have */
 	uint32_t layers, experts;	/* of the whole version for which it was written, 0: its tensors tell */
 	uint64_t given_layout;		/* under which ranks gave their files the attributes of `given` rows; 0: none */
 	const char *given_topology;	/* likewise, NULL: none */

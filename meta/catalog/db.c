@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connection: opening and migrations, transactions, prepared statements.
+ * The connection: opening, transactions, prepared statements.
  * WAL; synchronous=NORMAL for the working trees (a crash of the machine may lose the last ones, a
  * crash of the daemon none), FULL for what must be durable when it returns.
  */
@@ -27,21 +27,7 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-EMBED(meta_schema2_sql, "schema2.sql");
-EMBED(meta_schema3_sql, "schema3.sql");
-EMBED(meta_schema4_sql, "schema4.sql");
-EMBED(meta_schema5_sql, "schema5.sql");
-EMBED(meta_schema6_sql, "schema6.sql");
-EMBED(meta_schema7_sql, "schema7.sql");
-EMBED(meta_schema8_sql, "schema8.sql");
-EMBED(meta_schema9_sql, "schema9.sql");
-EMBED(meta_schema10_sql, "schema10.sql");
-
-/* A new database is brought from user_version 0 to VERSION_NOW, by one of them after the other. */
-static const char *const migrations[] = {meta_schema_sql, meta_schema2_sql, meta_schema3_sql, meta_schema4_sql,
-					  meta_schema5_sql, meta_schema6_sql, meta_schema7_sql, meta_schema8_sql,
-					  meta_schema9_sql, meta_schema10_sql};
-#define VERSION_NOW ((int)(sizeof(migrations) / sizeof(*migrations)))
+#define VERSION_NOW 11	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;
@@ -79,32 +65,32 @@ static int read_int(void *arg, sqlite3_stmt *row)
 	return 0;
 }
 
-static int migrate(struct meta_catalog *c, const char *path, bool may_be_new, struct sc_err *err)
+/* Makes the tables of a new database; refuses one of another version. */
+static int make_tables(struct meta_catalog *c, const char *path, bool may_be_new, struct sc_err *err)
 {
+	char set[64];
 	int version = 0;
 	int rc = db_each(c, err, read_int, &version, "PRAGMA user_version", "");
 
+	if (rc < 0 || version == VERSION_NOW)
+		return rc;
 	/* an empty catalog over blobs is one that was lost: all of them would be garbage */
-	if (rc == 0 && version == 0 && !may_be_new)
+	if (version == 0 && !may_be_new)
 		return sc_fail(err, SC_E_CATALOG, "catalog '%s' is empty, and there are blobs: restore it", path);
-	if (rc == 0 && version > VERSION_NOW)
+	if (version > VERSION_NOW)
 		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, this program knows %d: use a newer one",
 			       path, version, VERSION_NOW);
-	if (rc == 0 && version && version < VERSION_NOW)
+	if (version)
 		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, of an older build: copy its jobs out "
 			       "with that one, and import them into a new store", path, version);
-	while (rc == 0 && version < VERSION_NOW) {
-		char set[64];
-
-		(void)snprintf(set, sizeof(set), "PRAGMA user_version = %d", version + 1);
-		rc = exec(c, "BEGIN IMMEDIATE", err);
-		if (rc == 0)
-			rc = exec(c, migrations[version++], err);
-		if (rc == 0)
-			rc = exec(c, set, err);
-		if (rc == 0)
-			rc = exec(c, "COMMIT", err);
-	}
+	(void)snprintf(set, sizeof(set), "PRAGMA user_version = %d", VERSION_NOW);
+	rc = exec(c, "BEGIN IMMEDIATE", err);
+	if (rc == 0)
+		rc = exec(c, meta_schema_sql, err);
+	if (rc == 0)
+		rc = exec(c, set, err);
+	if (rc == 0)
+		rc = exec(c, "COMMIT", err);
 	return rc;
 }
 
@@ -134,7 +120,7 @@ int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **r
 			     "PRAGMA busy_timeout = 5000; PRAGMA foreign_keys = OFF;"
 			     "PRAGMA wal_autocheckpoint = 1000;", err);
 	if (rc == 0)
-		rc = migrate(c, path, may_be_new, err);
+		rc = make_tables(c, path, may_be_new, err);
 	if (rc < 0)
 		meta_catalog_close(c);
 	else

@@ -1,10 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The catalog, version 1.  Nothing derivable is stored: a version is its topology, its layout and
--- its blob sets; a blob set is its tensors and one row a rank file.  Files of ranks, their sizes
--- and their contents follow from these.
+-- The catalog, version 11.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
+-- set is its tensors and one row for each rank's file.  The files that ranks see, their sizes and their contents follow
+-- from these.
 --
--- Ids are never used again (AUTOINCREMENT), but those of jobs: nodeids are made of some, and a kernel may
--- remember one for longer than a row lives (numbers.c).
+-- Until Scalai 1.0 a catalog of an older version is refused, so this file always describes the catalog as it is: whoever
+-- changes it raises VERSION_NOW in db.c.
+--
+-- Ids are never used again (AUTOINCREMENT), except those of jobs: nodeids are made of some ids, and a kernel may remember
+-- an id for longer than its row lives (numbers.c).
 
 CREATE TABLE layout (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -22,6 +25,13 @@ CREATE TABLE job (
 	layout INTEGER, topology TEXT		-- of the first commit, until there is a head
 ) STRICT;
 
+-- Numbers of jobs are used again once no kernel can remember them.
+CREATE TABLE job_number (
+	given INTEGER NOT NULL,			-- numbers that were given; after the largest one they begin anew
+	before_mount INTEGER NOT NULL		-- how many of those no kernel remembers
+) STRICT;
+INSERT INTO job_number VALUES (0, 0);
+
 CREATE TABLE config (
 	job INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
 	PRIMARY KEY (job, key)
@@ -32,8 +42,12 @@ CREATE TABLE version (
 	job INTEGER NOT NULL, nr INTEGER NOT NULL, parent INTEGER,
 	step INTEGER, note TEXT NOT NULL, made_ns INTEGER NOT NULL, made_by TEXT NOT NULL,
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,
+	samples INTEGER NOT NULL DEFAULT 0,	-- consumed since training began
+	tag TEXT,				-- a tagged version is kept, whatever keep=N says
+	request INTEGER,			-- random number of the command that made it: sent again, it is recognised
 	UNIQUE (job, nr)
 ) STRICT;
+CREATE UNIQUE INDEX version_by_tag ON version (job, tag) WHERE tag IS NOT NULL;
 
 CREATE TABLE blob_set (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -41,10 +55,19 @@ CREATE TABLE blob_set (
 	file TEXT NOT NULL,			-- logical file name
 	kind INTEGER NOT NULL,			-- 0 tensors, 1 plain file, 2 plain file of the job itself
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which it was written
-	tensors TEXT NOT NULL,			-- a line each: key, type, shape, hash
+	tensors TEXT NOT NULL,			-- a line each: key, type@byte of a 4 KiB block where it began, shape, hash
 	metadata TEXT,				-- of safetensors files, as far as all ranks agree
 	verified INTEGER NOT NULL,		-- 0 not yet, 1 copies are equal, 2 they differ
-	report TEXT NOT NULL			-- what verification found
+	report TEXT NOT NULL,			-- what verification found
+	-- Where a tensor of a model in several files was stored depends on how many layers and experts the whole version
+	-- had when the set was written.  The set's own tensors need not tell that.
+	layers INTEGER NOT NULL DEFAULT 0,	-- 0: the set's tensors tell
+	experts INTEGER NOT NULL DEFAULT 0,	-- of families that are spread over files; 0: likewise
+	-- A materialized set keeps what ranks gave (table `given`), under the layout and topology in which they wrote.
+	given_layout INTEGER,			-- NULL: set_blob has the attributes that ranks gave
+	given_topology TEXT,
+	given_layers INTEGER NOT NULL DEFAULT 0,	-- as `layers` and `experts`
+	given_experts INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE version_set (
@@ -55,18 +78,28 @@ CREATE INDEX version_set_by_set ON version_set (blob_set);
 
 CREATE TABLE blob (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
-	bytes INTEGER NOT NULL, hash BLOB
+	bytes INTEGER NOT NULL, hash BLOB,
+	checked_s INTEGER NOT NULL DEFAULT 0,	-- when its bytes last had that hash
+	damaged INTEGER NOT NULL DEFAULT 0	-- 1: they had not, and nothing could repair them
 ) STRICT;
 
 CREATE TABLE set_blob (
 	blob_set INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL, blob INTEGER NOT NULL,
 	mode INTEGER NOT NULL,
+	uid INTEGER NOT NULL DEFAULT 0, gid INTEGER NOT NULL DEFAULT 0,
 	PRIMARY KEY (blob_set, rank, path)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX set_blob_by_blob ON set_blob (blob);
 
--- The working trees: what ranks have written since the last version.  The bytes of a file are in
--- blob `id`, not sealed yet.
+-- The attributes that ranks gave the files of a set that was materialized, where not all are the same.
+CREATE TABLE given (
+	blob_set INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL,
+	mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL,
+	PRIMARY KEY (blob_set, rank, path)
+) STRICT, WITHOUT ROWID;
+
+-- The working trees: what ranks have written since the last version.  The bytes of a file are in blob `id`, not sealed
+-- yet.
 CREATE TABLE work (
 	id INTEGER PRIMARY KEY,
 	job INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL,
@@ -76,10 +109,39 @@ CREATE TABLE work (
 	UNIQUE (job, rank, path)
 ) STRICT;
 
--- Numbers for nodeids: paths inside rank directories, and views (a version at a topology; '' is
--- its own).
+-- Numbers for nodeids: paths inside rank directories, and views (a version at a topology; '' is its own).  A view's id
+-- is its last place (fs/node.h).
 CREATE TABLE path (id INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE view (
 	id INTEGER PRIMARY KEY AUTOINCREMENT, version INTEGER NOT NULL, topology TEXT NOT NULL,
 	UNIQUE (version, topology)
 ) STRICT;
+
+-- Datasets.  A dataset is immutable: what `refresh` takes in is another one of the same name, which a version uses from
+-- an epoch on.  Positions belong to versions.
+CREATE TABLE dataset (
+	id INTEGER PRIMARY KEY AUTOINCREMENT,
+	name TEXT NOT NULL,
+	spec TEXT NOT NULL,			-- options: key=value words
+	form TEXT NOT NULL,			-- what all sources agree on, in the words of their format
+	uid INTEGER NOT NULL, gid INTEGER NOT NULL	-- who added it: sources are opened as that user
+) STRICT;
+
+CREATE TABLE data_source (
+	dataset INTEGER NOT NULL, nr INTEGER NOT NULL,
+	path TEXT NOT NULL,
+	blob INTEGER,				-- its copy in the store, NULL: it stays where it is
+	bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ends BLOB,	-- what it was; hash of its two ends
+	samples INTEGER NOT NULL, sequences INTEGER NOT NULL,
+	first INTEGER NOT NULL,			-- byte at which its samples begin
+	bare INTEGER NOT NULL,			-- its last line has no newline
+	borders INTEGER,			-- blob: where samples begin, NULL: they are of one size
+	PRIMARY KEY (dataset, nr)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE version_data (
+	version INTEGER NOT NULL, dataset INTEGER NOT NULL,
+	from_epoch INTEGER NOT NULL, from_samples INTEGER NOT NULL,	-- used from there on
+	PRIMARY KEY (version, dataset)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX version_data_by_dataset ON version_data (dataset);

@@ -388,7 +388,7 @@ const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct me
 				       const struct meta_topology *topo, uint32_t rank);
 const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path);
 /** One line of what rs_set_tensors_text() writes; changes the line. */
-int rs_set_parse_tensor(struct rs_set *set, char *line, uint32_t skew, struct sc_err *err);
+int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 struct rs_version *rs_version_new(void);
 void rs_version_unref(struct rs_version *v);

@@ -298,22 +298,20 @@ static void unescape(char *text)
 	*to = 0;
 }
 
-int rs_set_parse_tensor(struct rs_set *set, char *line, uint32_t skew, struct sc_err *err)
+int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
 {
 	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
-	char *key = shape ? strchr(shape + 1, '\t') : NULL, *own_skew, *end = hash;
+	char *key = shape ? strchr(shape + 1, '\t') : NULL, *at = strchr(line, '@'), *end;
 	struct meta_shape s = {0};
+	unsigned long skew;
 	uint16_t *skews;
 	int dtype;
 
-	if (!key)
+	if (!key || !at || at > hash)
 		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
 	*hash++ = *shape++ = *key++ = 0;
-	own_skew = strchr(line, '@');
-	if (own_skew) {
-		*own_skew++ = 0;
-		skew = (uint32_t)strtoul(own_skew, &end, 10);
-	}
+	*at++ = 0;
+	skew = strtoul(at, &end, 10);
 	dtype = meta_dtype_find(line, strlen(line));
 	for (char *save = NULL, *d = strtok_r(shape, ",", &save); d; d = strtok_r(NULL, ",", &save)) {
 		if (s.nr == SC_DIMS_MAX)

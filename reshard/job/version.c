@@ -58,7 +58,7 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	}
 	for (char *line = rc == 0 ? strtok_r(text, "\n", &save) : NULL; rc == 0 && line;
 	     line = strtok_r(NULL, "\n", &save))
-		rc = rs_set_parse_tensor(set, line, row->skew, l->err);
+		rc = rs_set_parse_tensor(set, line, l->err);
 	sc_sys.release(text);
 	sc_sys.release(set->report);
 	set->report = sc_strdup(row->report);

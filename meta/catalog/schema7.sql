@@ -1,4 +1,0 @@
--- SPDX-License-Identifier: Apache-2.0
--- Version 7 of the catalog: in the lines of blob_set.tensors the type may be followed by the byte of a 4 KiB block at
--- which the tensor began where it was written, TYPE@BYTE; without it, blob_set.skew is that of all.  Nothing to
--- change, but programs of version 6 cannot read it.
