@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* in the order of fs_control_names */
 enum control {
 	TOPOLOGY,
 	LAYOUT,
@@ -32,21 +33,11 @@ enum control {
 	DIFF,
 };
 
-const char *const fs_control_names[] = {"topology", "layout", "commit", "discard", "rollback", "versions",
-					"status",   "wait",   "plan",	"error",   "config",   "verify", "data",	"diff",	  NULL};
-const char *const fs_top_names[] = {"metrics", "health", "version", NULL};
-
-static const mode_t modes[] = {[TOPOLOGY] = 0644, [LAYOUT] = 0644,   [COMMIT] = 0200,	[DISCARD] = 0200,
-			       [ROLLBACK] = 0200, [VERSIONS] = 0644, [STATUS] = 0444, [WAIT] = 0666,
-			       [PLAN] = 0666,	  [ERROR] = 0444,    [CONFIG] = 0644, [VERIFY] = 0644, [DATA] = 0644,
-			       [DIFF] = 0666};
-
 struct fs_control {
 	struct rs_job *job;	/* NULL: a file of /.ctl */
 	uint32_t index;
 	pthread_mutex_t lock;	/* two threads may share a descriptor */
 	struct sc_buf text;	/* what is read */
-	uint64_t seen;		/* news that `text` shows */
 	int refused;		/* errno of the first refusal */
 	/* plan, diff: the answer's first byte is where the first read after the write starts */
 	off_t base;
@@ -55,25 +46,8 @@ struct fs_control {
 	struct sc_buf document;
 	bool judged;
 	bool lost;		/* opened by a daemon that died: what it had written and read is not known */
-	/* poll */
-	struct fuse_pollhandle *ph;
-	struct fs_control *next;
+	struct fs_poll poll;	/* its `seen`: news that `text` shows */
 };
-
-int fs_control_find(bool top, const char *name)
-{
-	const char *const *names = top ? fs_top_names : fs_control_names;
-
-	for (int i = 0; names[i]; i++)
-		if (strcmp(names[i], name) == 0)
-			return i;
-	return -1;
-}
-
-mode_t fs_control_mode(mode_t job, uint32_t index)
-{
-	return modes[index] | (job & 0020 ? (modes[index] & 0200) >> 3 : 0);
-}
 
 static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)
 {
@@ -96,7 +70,7 @@ static int render(struct fs *fs, struct fs_control *c, struct sc_err *err)
 	sc_buf_reset(b);
 	if (!c->job)
 		return render_top(fs, c->index, b);
-	c->seen = rs_job_news(c->job);
+	fs_poll_seen(&c->poll);
 	switch ((enum control)c->index) {
 	case TOPOLOGY:
 		return rs_render_topology(fs->service, c->job, b, err);
@@ -128,7 +102,7 @@ int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index,
 
 	if (rc < 0)
 		return rc;
-	c->job = top ? NULL : job;
+	c->job = c->poll.job = top ? NULL : job;
 	c->index = index;
 	(void)pthread_mutex_init(&c->lock, NULL);
 	if ((flags & O_ACCMODE) != O_WRONLY)
@@ -153,15 +127,7 @@ void fs_control_close(struct fs *fs, struct fs_control *c)
 	/* The caller was answered and has closed, while the thread that answered still holds the lock. */
 	(void)pthread_mutex_lock(&c->lock);
 	(void)pthread_mutex_unlock(&c->lock);
-	(void)pthread_mutex_lock(&fs->notify_lock);
-	for (struct fs_control **at = &fs->controls; *at; at = &(*at)->next)
-		if (*at == c) {
-			*at = c->next;
-			break;
-		}
-	(void)pthread_mutex_unlock(&fs->notify_lock);
-	if (c->ph)
-		fuse_pollhandle_destroy(c->ph);
+	fs_poll_end(fs, &c->poll);
 	sc_buf_done(&c->text);
 	sc_buf_done(&c->document);
 	(void)pthread_mutex_destroy(&c->lock);
@@ -180,7 +146,7 @@ void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64
 	}
 	at -= c->base;
 	/* from the start again, and there is news: a new text */
-	if (at == 0 && c->job && c->index != PLAN && c->index != DIFF && c->seen != rs_job_news(c->job))
+	if (at == 0 && c->index != PLAN && c->index != DIFF && fs_poll_has_news(&c->poll))
 		rc = render(fs, c, &err);
 	if (rc == 0 && at == 0 && c->index != PLAN && c->index != DIFF) {
 		c->lost = false;
@@ -320,7 +286,8 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 	}
 	*l = (struct long_request){fs, c, waiter, ctx->uid, ctx->gid, command};
 	memcpy(l->text, text, bytes);
-	if (__atomic_add_fetch(running, 1, __ATOMIC_ACQUIRE) > most || pthread_create(&thread, NULL, long_thread, l) != 0) {
+	if (__atomic_add_fetch(running, 1, __ATOMIC_ACQUIRE) > most ||
+	    pthread_create(&thread, NULL, long_thread, l) != 0) {
 		(void)__atomic_sub_fetch(running, 1, __ATOMIC_RELEASE);
 		sc_sys.release(waiter);
 		sc_sys.release(l);
@@ -475,44 +442,7 @@ void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
-/* --- poll --- */
-
-bool fs_control_has_news(struct fs_control *c)
+void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c, struct fuse_pollhandle *ph)
 {
-	return c->job && c->seen != rs_job_news(c->job);
-}
-
-struct fuse_pollhandle *fs_control_take_poll(struct fs_control *c)
-{
-	struct fuse_pollhandle *ph = c->ph;
-
-	c->ph = NULL;
-	return ph;
-}
-
-struct fs_control **fs_control_next(struct fs_control *c)
-{
-	return &c->next;
-}
-
-void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c,
-		     struct fuse_pollhandle *ph)
-{
-	bool news, known = false;
-
-	(void)pthread_mutex_lock(&fs->notify_lock);
-	if (ph) {
-		if (c->ph)
-			fuse_pollhandle_destroy(c->ph);
-		c->ph = ph;
-		for (struct fs_control *x = fs->controls; x; x = x->next)
-			known |= x == c;
-		if (!known) {
-			c->next = fs->controls;
-			fs->controls = c;
-		}
-	}
-	news = fs_control_has_news(c);
-	(void)pthread_mutex_unlock(&fs->notify_lock);
-	(void)fuse_reply_poll(req, POLLOUT | (news || !c->job ? POLLIN : 0));
+	fs_poll_begin(req, fs, &c->poll, ph);
 }

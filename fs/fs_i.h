@@ -106,7 +106,7 @@ struct fs {
 	bool stop, news;
 	struct fs_waiter *waiters;
 	int ring_waiters;		/* that hold an entry of a ring, atomic */
-	struct fs_control *controls;	/* open control files that somebody polls */
+	struct fs_poll *polls;		/* of open control files that somebody polls */
 	int long_threads, commits;	/* threads that answer verify and data, and commit; atomic */
 	dev_t device;			/* the mount's */
 };
@@ -127,8 +127,6 @@ static inline bool fs_handle_is_mine(const struct fs *fs, uint64_t fh)
 	return fh >> FS_GENERATION_SHIFT == fs->kept->generation;
 }
 
-/** The same; one that a daemon before this one has opened is opened again.  Replies when it can't be (NULL). */
-struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
 /** The file of a version is open from now on, as `h` says: who has an inode open sees one size and one content. */
 void fs_handle_committed(struct fs *fs, struct fs_handle *h);
 /** What somebody has open under this inode; false: nobody has it open. */
@@ -136,6 +134,8 @@ bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint
 /** Out of the table; the caller frees it with fs_handle_free(). */
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
+
+/* backing.c */
 /**
  * Makes this open a passthrough open of `fd`'s file (which is then closed); false: it can't be, and
  * *fd stays.  `fd` is open for reading, whatever the client wants: the kernel opens its path once
@@ -143,15 +143,6 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h);
  * must see the clients' opens only.
  */
 bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct fuse_file_info *fi);
-/** Opens a file of the working tree by passthrough or, if that can't be, by a descriptor.
- *  Under rs_tree_read_lock(). */
-int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
-		 struct fuse_file_info *fi, struct sc_err *err);
-/** A handle with a number, for an open that fs_open_end() ends; NULL: no memory. */
-struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err);
-/** Answers an open or a create (`e`), or undoes it where it failed or the kernel does not take the answer. */
-void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
-		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err);
 /** `req` NULL: it is answered already, and the kernel keeps the backing file until the mount ends. */
 void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino);
 /** Of a daemon that takes over: the table as it was left. */
@@ -162,6 +153,8 @@ void fs_backings_check(struct fs *fs);
 int fs_begin(struct fs *fs, struct sc_err *err);
 /** Goes on where a daemon died. */
 int fs_take_over(struct fs *fs, struct sc_err *err);
+
+/* kept.c */
 /** A command of this handle begins; NULL: too many at once, it is not recognised if it comes again.
  *  *ret_is_replay: a daemon that died had begun it. */
 struct fs_command *fs_command_begin(struct fs *fs, uint64_t fh, const void *text, size_t bytes, off_t at,
@@ -232,12 +225,14 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err
 bool fs_rank_number(const char *name, uint32_t *ret);
 void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_param *ret);
 
-/* control.c */
+/* control_files.c */
 extern const char *const fs_control_names[];
 extern const char *const fs_top_names[];
 int fs_control_find(bool top, const char *name);	/* index or -1 */
 /** Of a job's control file: its group may command a job that the group may write. */
 mode_t fs_control_mode(mode_t job, uint32_t index);
+
+/* control.c */
 int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index, int flags,
 		    struct fs_control **ret, struct sc_err *err);
 /** What was written to it before is lost. */
@@ -247,12 +242,7 @@ void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64
 void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
 		      size_t bytes, off_t at);
 void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh);
-void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c,
-		     struct fuse_pollhandle *ph);
-/** notify.c asks: is there news, and whom to tell? */
-bool fs_control_has_news(struct fs_control *c);
-struct fuse_pollhandle *fs_control_take_poll(struct fs_control *c);
-struct fs_control **fs_control_next(struct fs_control *c);
+void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c, struct fuse_pollhandle *ph);
 
 /* work.c: the only way to the bytes of uncommitted files */
 /** Opens the bytes of a node for one call.  `flags` may ask to write only where a handle that may write is open (W1).
@@ -282,10 +272,45 @@ struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *jo
 void fs_notify_wait(struct fs_waiter *w, uint64_t nr);
 /** From another thread: answered with `err`, if anything is in it; then `command` (or NULL) is over. */
 void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struct sc_err *err);
+/** What a control file's poll(2) waits for: part of the open file, used by the four below only. */
+struct fs_poll {
+	struct rs_job *job;		/* NULL: there is never news */
+	uint64_t seen;			/* news that its reader has got; atomic */
+	struct fuse_pollhandle *ph;	/* whom to tell; under notify_lock */
+	struct fs_poll *next;
+};
+/** Marks all news of today as seen; p->job is not NULL. */
+void fs_poll_seen(struct fs_poll *p);
+bool fs_poll_has_news(const struct fs_poll *p);
+/** Answers a poll.  Takes `ph` (or NULL), which is told of the next news. */
+void fs_poll_begin(fuse_req_t req, struct fs *fs, struct fs_poll *p, struct fuse_pollhandle *ph);
+/** Before the open file is freed. */
+void fs_poll_end(struct fs *fs, struct fs_poll *p);
 
-/* operations: op_*.c */
+/* op_open.c */
+/** Opens a file of the working tree by passthrough or, if that can't be, by a descriptor.
+ *  Under rs_tree_read_lock(). */
+int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
+		 struct fuse_file_info *fi, struct sc_err *err);
+/** A handle with a number, for an open that fs_open_end() ends; NULL: no memory. */
+struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err);
+/** Answers an open or a create (`e`), or undoes it where it failed or the kernel does not take the answer. */
+void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
+		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err);
+/** Opens a view's node: h->view at `path`; `again`: the caller looks up no more. */
+int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
+		  struct fuse_file_info *fi, struct sc_err *err);
+int fs_open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h, struct fuse_file_info *fi,
+		    struct sc_err *err);
+
+/* reopen.c */
 /** Opens a file or directory again that an earlier daemon had open. */
 int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err);
+/** The open file that the kernel names; one that a daemon before this one has opened is opened again.
+ *  NULL: it can't be, and the request is answered. */
+struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
+
+/* operations: op_*.c */
 void fs_buffers_done(void);	/* at the end */
 extern const struct fuse_lowlevel_ops fs_ops;
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);

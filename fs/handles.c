@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open files by number, and the backing files of passthrough inodes. */
+/* Open files by number. */
 #include "fs/fs_i.h"
-
-#include <errno.h>
-#include <string.h>
 
 static size_t index_of(uint64_t number)
 {
@@ -56,51 +53,6 @@ struct fs_handle *fs_handle_get(struct fs *fs, uint64_t fh)
 	at = find(fs, fh);
 	h = at ? fs->handles.at[at] : NULL;
 	(void)pthread_mutex_unlock(&fs->lock);
-	return h;
-}
-
-static struct fs_handle *adopt(struct fs *fs, uint64_t ino, struct fuse_file_info *fi, struct sc_err *err)
-{
-	struct fs_handle *h = sc_zalloc(sizeof(*h));
-	int rc = h ? 0 : sc_nomem(err);
-
-	if (rc == 0) {
-		h->ino = ino;
-		h->fd = -1;
-		rc = fs_reopen(fs, h, fi->fh, fi->flags, err);
-	}
-	if (rc == 0 && !fs_handle_add(fs, h))
-		rc = sc_nomem(err);
-	if (rc < 0) {
-		fs_handle_free(fs, h);
-		return NULL;
-	}
-	if (h->view)
-		fs_handle_committed(fs, h);
-	(void)pthread_mutex_lock(&fs->lock);
-	h->number = fi->fh;
-	(void)pthread_mutex_unlock(&fs->lock);
-	return h;
-}
-
-struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi)
-{
-	struct fs_handle *h = fs_handle_get(fs, fi->fh);
-	struct sc_err err = {0};
-
-	if (h)
-		return h;
-	if (!fi->fh || fs_handle_is_mine(fs, fi->fh)) {
-		(void)fuse_reply_err(req, EBADF);
-		return NULL;
-	}
-	(void)pthread_mutex_lock(&fs->adopt_lock);
-	h = fs_handle_get(fs, fi->fh);
-	if (!h)
-		h = adopt(fs, ino, fi, &err);
-	(void)pthread_mutex_unlock(&fs->adopt_lock);
-	if (!h)
-		fs_fail(req, "taking over an open file", &err);
 	return h;
 }
 
@@ -173,90 +125,4 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h)
 	if (h->held)
 		rs_work_release(fs->service, h->held);
 	sc_sys.release(h);
-}
-
-static struct fs_backing *find_backing(struct fs *fs, uint64_t ino)
-{
-	for (size_t i = 0; i < fs->kept->nr_backings; i++)
-		if (fs->kept->backings[i].ino == ino)
-			return &fs->kept->backings[i];
-	return NULL;
-}
-
-bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct fuse_file_info *fi)
-{
-	struct fs_backing *b;
-	bool done = false;
-
-	if (!fs->passthrough)
-		return false;
-	(void)pthread_mutex_lock(&fs->lock);
-	b = find_backing(fs, ino);
-	if (!b) {
-		struct fs_kept *kept = fs->kept;
-		struct fs_backing fresh = {.ino = ino, .id = -1};
-
-		/* a refusal is of this open only; the reason may be gone at the next */
-		if (kept->nr_backings < FS_BACKINGS_MAX)
-			fresh.id = fuse_passthrough_open(req, *fd);
-		if (fresh.id > 0) {
-			fresh.opens = 1;
-			kept->backings[kept->nr_backings] = fresh;
-			__atomic_store_n(&kept->nr_backings, kept->nr_backings + 1, __ATOMIC_SEQ_CST);
-			fi->backing_id = fresh.id;
-			done = true;
-		}
-	}
-	if (b) {
-		b->opens++;
-		fi->backing_id = b->id;
-		done = true;
-	}
-	(void)pthread_mutex_unlock(&fs->lock);
-	if (done)
-		sc_closep(fd); /* the kernel has its own reference */
-	return done;
-}
-
-/*
- * The daemon may be killed at any point of these, and the next one goes on with the table: an entry is
- * there only while its number is the kernel's.  What is lost is a number that nobody closes.
- */
-static void drop_backing(struct fs_kept *kept, struct fs_backing *b)
-{
-	b->opens = 0;
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	*b = kept->backings[kept->nr_backings - 1];
-	__atomic_store_n(&kept->nr_backings, kept->nr_backings - 1, __ATOMIC_SEQ_CST);
-}
-
-void fs_backings_check(struct fs *fs)
-{
-	struct fs_kept *kept = fs->kept;
-
-	/* the last one, copied to where another was, and still there */
-	for (uint32_t i = 0; kept->nr_backings && i + 1 < kept->nr_backings; i++)
-		if (kept->backings[i].ino == kept->backings[kept->nr_backings - 1].ino)
-			kept->nr_backings--;
-	for (uint32_t i = kept->nr_backings; i > 0; i--)
-		if (kept->backings[i - 1].opens == 0)
-			drop_backing(kept, &kept->backings[i - 1]);
-}
-
-void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino)
-{
-	struct fs_backing *b;
-	int id = -1;
-
-	(void)pthread_mutex_lock(&fs->lock);
-	b = find_backing(fs, ino);
-	if (b && b->opens > 1) {
-		b->opens--;
-	} else if (b) {
-		id = b->id;
-		drop_backing(fs->kept, b);
-		if (req)
-			(void)fuse_passthrough_close(req, id);
-	}
-	(void)pthread_mutex_unlock(&fs->lock);
 }

@@ -63,7 +63,8 @@ static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd)
 	(void)ftruncate(*ret_kept_fd, sizeof(*kept));
 	kept = map_kept(*ret_kept_fd);
 	if (kept && kept->layout != LAYOUT) {
-		sc_log(SC_LOG_WARN, "the program before this one kept other things, continuing: files that are open by passthrough "
+		sc_log(SC_LOG_WARN,
+		       "the program before this one kept other things, continuing: files that are open by passthrough "
 		       "can't be opened again until they are closed");
 		kept->layout = LAYOUT;
 		kept->nr_backings = 0;
@@ -98,14 +99,17 @@ int fs_hold_tell(int tell_fd, int fuse_fd, struct sc_err *err)
 	union control control = {{0}};
 	char byte = 0;
 	struct iovec iov = {&byte, 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			     .msg_controllen = sizeof(control)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &fuse_fd, sizeof(int));
-	return sendmsg(tell_fd, &msg, MSG_NOSIGNAL) == 1 ? 0 : sc_fail_sys(err, errno, "cannot hand the mount to its holder");
+	if (sendmsg(tell_fd, &msg, MSG_NOSIGNAL) != 1)
+		return sc_fail_sys(err, errno, "cannot hand the mount to its holder");
+	return 0;
 }
 
 /* -1: the daemon ended before it had mounted. */
@@ -114,7 +118,8 @@ static int receive_fd(int from)
 	union control control;
 	char byte;
 	struct iovec iov = {&byte, 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			     .msg_controllen = sizeof(control)};
 	struct cmsghdr *c;
 	ssize_t n;
 	int fd = -1;
@@ -235,7 +240,8 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 		if (h.ends && h.fuse_fd >= 0)
 			return FS_HOLD_ENDED;
 		if (WIFEXITED(status) || h.fuse_fd < 0)
-			return sc_fail(err, SC_E_SYSTEM, "%s", *kept->message ? kept->message : "the daemon ended before the mount was live");
+			return sc_fail(err, SC_E_SYSTEM, "%s",
+				       *kept->message ? kept->message : "the daemon ended before the mount was live");
 		if (h.upgrades) {
 			h.upgrades = false;
 			run_anew(argv, program, h.fuse_fd, kept_fd);
@@ -243,8 +249,10 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 		}
 		early = kept->live == kept->generation ? 0 : early + 1;
 		if (early == EARLY_DEATHS_MAX)
-			return sc_fail(err, SC_E_SYSTEM, "%d daemons died before they served (signal %d): the mount ends",
+			return sc_fail(err, SC_E_SYSTEM,
+				       "%d daemons died before they served (signal %d): the mount ends",
 				       EARLY_DEATHS_MAX, WTERMSIG(status));
-		sc_log(SC_LOG_WARN, "the daemon was killed by signal %d, continuing with another one", WTERMSIG(status));
+		sc_log(SC_LOG_WARN, "the daemon was killed by signal %d, continuing with another one",
+		       WTERMSIG(status));
 	}
 }

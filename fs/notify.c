@@ -34,17 +34,58 @@ void fs_notify_news(struct fs *fs)
 
 static void wake_polls(struct fs *fs)
 {
-	for (struct fs_control *c = fs->controls; c; c = *fs_control_next(c)) {
-		struct fuse_pollhandle *ph;
-
-		if (!fs_control_has_news(c))
+	for (struct fs_poll *p = fs->polls; p; p = p->next) {
+		if (!p->ph || !fs_poll_has_news(p))
 			continue;
-		ph = fs_control_take_poll(c);
-		if (ph) {
-			(void)fuse_lowlevel_notify_poll(ph);
-			fuse_pollhandle_destroy(ph);
+		(void)fuse_lowlevel_notify_poll(p->ph);
+		fuse_pollhandle_destroy(p->ph);
+		p->ph = NULL;
+	}
+}
+
+/* `seen` is read by the notifier while a reader gets its text. */
+void fs_poll_seen(struct fs_poll *p)
+{
+	__atomic_store_n(&p->seen, rs_job_news(p->job), __ATOMIC_RELAXED);
+}
+
+bool fs_poll_has_news(const struct fs_poll *p)
+{
+	return p->job && __atomic_load_n(&p->seen, __ATOMIC_RELAXED) != rs_job_news(p->job);
+}
+
+void fs_poll_begin(fuse_req_t req, struct fs *fs, struct fs_poll *p, struct fuse_pollhandle *ph)
+{
+	bool news, known = false;
+
+	(void)pthread_mutex_lock(&fs->notify_lock);
+	if (ph) {
+		if (p->ph)
+			fuse_pollhandle_destroy(p->ph);
+		p->ph = ph;
+		for (struct fs_poll *x = fs->polls; x; x = x->next)
+			known |= x == p;
+		if (!known) {
+			p->next = fs->polls;
+			fs->polls = p;
 		}
 	}
+	news = fs_poll_has_news(p);
+	(void)pthread_mutex_unlock(&fs->notify_lock);
+	(void)fuse_reply_poll(req, POLLOUT | (news || !p->job ? POLLIN : 0));
+}
+
+void fs_poll_end(struct fs *fs, struct fs_poll *p)
+{
+	(void)pthread_mutex_lock(&fs->notify_lock);
+	for (struct fs_poll **at = &fs->polls; *at; at = &(*at)->next)
+		if (*at == p) {
+			*at = p->next;
+			break;
+		}
+	(void)pthread_mutex_unlock(&fs->notify_lock);
+	if (p->ph)
+		fuse_pollhandle_destroy(p->ph);
 }
 
 static void waiter_free(struct fs_waiter *w)
@@ -172,7 +213,8 @@ void fs_notify_wait(struct fs_waiter *w, uint64_t version)
 		return;
 	}
 	if (waiters > FS_RING_WAITERS) {
-		(void)sc_fail(&w->err, SC_E_BUSY, "%d wait already, and over io_uring no more can; try later", FS_RING_WAITERS);
+		(void)sc_fail(&w->err, SC_E_BUSY, "%d wait already, and over io_uring no more can; try later",
+			      FS_RING_WAITERS);
 		(void)fs_refuse(w->req, w->job, w->what, &w->err);
 		waiter_free(w);
 		return;

@@ -88,10 +88,11 @@ static int set_dir(struct fs *fs, struct rs_job *job, const struct fs_node *n,
 }
 
 /*
- * Attributes of a file, by its path or by a descriptor of it, also where the file is a committed one: a copy of it gets them.
- * *now then stays as it is, what those see who have the committed file open; the next lookup finds the copy.
+ * Changes the attributes of a file, by its path or by a descriptor of it.  Where the file is a committed one, a copy of
+ * it gets them, and *now stays what those see who have the committed file open; the next lookup finds the copy.
  */
-static int set_file(struct fs *fs, const struct fs_node *n, const struct stat *attr, int set, struct fs_found *now, struct sc_err *err)
+static int set_file(struct fs *fs, const struct fs_node *n, const struct stat *attr, int set, struct fs_found *now,
+		    struct sc_err *err)
 {
 	bool truncates = set & FUSE_SET_ATTR_SIZE && attr->st_size == 0;
 	struct rs_job *job;
@@ -126,7 +127,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
 		rc = set_job(fs, job, attr, set, &err);
 	else if (rc == 0 && n.kind == FS_DIR)
 		rc = set_dir(fs, job, &n, &now, attr, set, &err);
-	else if (rc == 0 && n.kind == FS_SPECIAL && !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+	else if (rc == 0 && n.kind == FS_SPECIAL &&
+		 !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
 		rc = 0; /* `echo x > topology` truncates first */
 	else if (rc == 0)
 		rc = sc_fail(&err, SC_E_SEALED, "read-only");

@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* A thread that was told to look again: no commit seals what it finds before it is opened. */
-static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, struct fs_found *found, struct sc_err *err)
+static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, struct fs_found *found,
+			struct sc_err *err)
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
 	struct fs_node n = fs_node_of(parent);
@@ -208,8 +209,8 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
  * A name that is to be made leads to a file already.  The kernel asked for no permission on that file: who may find one
  * looks again (SC_E_STALE) and opens it.  A request that comes again has made the file itself.
  */
-static int find_file(fuse_req_t req, struct fs *fs, const char *name, const struct fuse_file_info *fi, const struct fs_found *found,
-		     uint64_t *ret_blob, struct sc_err *err)
+static int find_file(fuse_req_t req, struct fs *fs, const char *name, const struct fuse_file_info *fi,
+		     const struct fs_found *found, uint64_t *ret_blob, struct sc_err *err)
 {
 	if (fs->replays && found->node.kind == FS_WORK && found->st.st_uid == fuse_req_ctx(req)->uid) {
 		*ret_blob = found->node.blob;
@@ -221,8 +222,8 @@ static int find_file(fuse_req_t req, struct fs *fs, const char *name, const stru
 }
 
 /* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is given back. */
-static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, mode_t mode, struct fs_handle *h,
-		       struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
+static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, mode_t mode,
+		       struct fs_handle *h, struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
 {
 	struct rs_owner owner = owner_of(req, fs, parent, mode, false);
 	struct fs_place place;
@@ -296,7 +297,8 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 	if (rc == 0) {
 		rs_tree_read_lock(place.job);
-		rc = done_before(fs, rs_work_unlink(fs->service, place.job, place.rank, place.path, &err), SC_E_NOT_FOUND);
+		rc = done_before(fs, rs_work_unlink(fs->service, place.job, place.rank, place.path, &err),
+				 SC_E_NOT_FOUND);
 		rs_tree_unlock(place.job);
 	}
 	if (rc < 0)
@@ -323,7 +325,8 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = fs_place(fs, parent, name, &place, &err);
 		if (rc == 0) {
 			rs_tree_read_lock(place.job);
-			rc = done_before(fs, rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err), SC_E_NOT_FOUND);
+			rc = done_before(fs, rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err),
+					 SC_E_NOT_FOUND);
 			rs_tree_unlock(place.job);
 		}
 	}

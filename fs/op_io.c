@@ -124,8 +124,8 @@ static void fail_read(fuse_req_t req, const struct fs_handle *h, const struct sc
 }
 
 /*
- * The kernel could not read a mapping, and has answered EIO.  Why, we learn when we read it, by a handle of our own: the
- * reader's may be closed by now.
+ * Tells why the kernel could not read a mapping and has answered EIO: reads the same bytes once more.  It has a handle
+ * of its own for that, since the reader may have closed his.
  */
 static void name_damage(struct fs *fs, fuse_ino_t ino, size_t bytes, uint64_t at)
 {
@@ -170,7 +170,8 @@ static void read_data(fuse_req_t req, struct fs *fs, const struct fs_handle *h, 
 	bytes = sc_min_u64(bytes, end - at);
 	/* over io_uring libfuse itself would read the mappings, where a file that is cut meanwhile is SIGBUS */
 	if (!fuse_req_is_uring(req))
-		nr = rs_data_pieces(h->data, at, bytes, iov, (int)sc_min_u64(PIECES_MAX, bytes / PIECE_BYTES_MIN + 2), &err);
+		nr = rs_data_pieces(h->data, at, bytes, iov, (int)sc_min_u64(PIECES_MAX, bytes / PIECE_BYTES_MIN + 2),
+				    &err);
 	if (nr > 0) {
 		if (fuse_reply_iov(req, iov, nr) == -EFAULT) /* a file cut just now */
 			name_damage(fs, ino, bytes, at);
@@ -189,7 +190,8 @@ static void read_data(fuse_req_t req, struct fs *fs, const struct fs_handle *h, 
 }
 
 /* What the pieces lack, one after another in `to`. */
-static int gather(const struct rs_image *im, uint64_t at, struct iovec *iov, int nr, unsigned char *to, struct sc_err *err)
+static int gather(const struct rs_image *im, uint64_t at, struct iovec *iov, int nr, unsigned char *to,
+		  struct sc_err *err)
 {
 	int rc = 0;
 

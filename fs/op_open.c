@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <fcntl.h>
 
-int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h, struct fuse_file_info *fi,
-		 struct sc_err *err)
+int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
+		 struct fuse_file_info *fi, struct sc_err *err)
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
 	sc_cleanup(sc_closep) int fd = -1;
@@ -70,8 +70,8 @@ static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct 
 }
 
 /* A file that a commit has sealed since it was looked up: its bytes, which never change. */
-static int open_sealed(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h, struct fuse_file_info *fi,
-		       struct sc_err *err)
+static int open_sealed(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+		       struct fuse_file_info *fi, struct sc_err *err)
 {
 	int rc;
 
@@ -103,7 +103,7 @@ static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, str
 	return fs_work_instead(fs, n, fi->flags & O_TRUNC, fuse_req_ctx(req)->pid, err);
 }
 
-static int open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
+int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
 		      struct fuse_file_info *fi, struct sc_err *err)
 {
 	int rc;
@@ -113,7 +113,8 @@ static int open_image(struct fs *fs, const struct fs_node *n, const char *path, 
 		h->bytes = rc == 0 ? rs_data_bytes(h->data) : 0;
 	} else {
 		rc = rs_view_image(fs->service, h->view, fs_rank(n, h->view), path, again, true, &h->image, err);
-		if (rc == 0 && !again && (h->image->same_as || rs_make_real(fs->service, h->view, fs_rank(n, h->view), path, h->image)))
+		if (rc == 0 && !again &&
+		    (h->image->same_as || rs_make_real(fs->service, h->view, fs_rank(n, h->view), path, h->image)))
 			rc = sc_fail(err, SC_E_STALE, "look again");
 		h->bytes = rc == 0 ? h->image->bytes : 0;
 	}
@@ -124,7 +125,8 @@ static int open_image(struct fs *fs, const struct fs_node *n, const char *path, 
 }
 
 /* The blob that is the file of a node: what others who have it open see, else what its version says. */
-static int committed_blob(struct fs *fs, const struct fs_node *n, const char *path, struct fs_handle *h, struct sc_err *err)
+static int committed_blob(struct fs *fs, const struct fs_node *n, const char *path, struct fs_handle *h,
+			  struct sc_err *err)
 {
 	uint32_t rank = fs_rank(n, h->view);
 	struct rs_look look = {0};
@@ -165,7 +167,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	if (rc < 0)
 		return rc;
 	if (n->kind == FS_VIEW)
-		rc = open_image(fs, n, path, again, h, fi, err);
+		rc = fs_open_image(fs, n, path, again, h, fi, err);
 	else
 		rc = committed_blob(fs, n, path, h, err);
 	if (rc == 0 && n->kind != FS_VIEW)
@@ -177,7 +179,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	return rc;
 }
 
-static int open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+int fs_open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h,
 			struct fuse_file_info *fi, struct sc_err *err)
 {
 	bool top = n->kind == FS_TOP;
@@ -218,8 +220,8 @@ struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
 	return h;
 }
 
-void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e, struct fuse_file_info *fi,
-		 const char *op, int rc, const struct sc_err *err)
+void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
+		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err)
 {
 	uint32_t writer;
 
@@ -254,59 +256,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	else if (h && (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
 		rc = open_committed(req, fs, &n, again, h, fi, &err);
 	else if (h && (n.kind == FS_TOP || n.kind == FS_SPECIAL))
-		rc = open_control(fs, &n, h, fi, &err);
+		rc = fs_open_control(fs, &n, h, fi, &err);
 	else if (h)
 		rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
 	fs_open_end(req, fs, h, NULL, fi, "open", rc, &err);
-}
-
-int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err)
-{
-	struct fs_node n = fs_node_of(h->ino);
-	struct fuse_file_info fi = {.flags = flags};
-	struct rs_job *job = fs_job(fs, &n);
-	struct rs_look look = {0};
-	const char *path;
-	int rc = 0;
-
-	switch (n.kind) {
-	case FS_TOP:
-	case FS_SPECIAL:
-		if (n.what >= FS_CTL_FILE) {
-			rc = open_control(fs, &n, h, &fi, err);
-			if (rc == 0)
-				fs_control_lost(fs, h->control, fh);
-			return rc;
-		}
-		break;
-	case FS_WORK:
-		h->kind = FS_H_FD;
-		h->writes = (flags & O_ACCMODE) != O_RDONLY;
-		return job ? rs_work_open(fs->service, job, n.blob, h->writes ? O_RDWR : O_RDONLY, &h->fd, err)
-			   : sc_fail(err, SC_E_STALE, "the job is gone");
-	case FS_VIEW:
-	case FS_BLOB:
-	case FS_SHARED:
-		rc = rs_view_at(fs->service, n.place, &h->view, err);
-		if (rc == 0)
-			rc = rs_path_text(fs->service, n.path, &path, err);
-		if (rc == 0 && n.kind != FS_VIEW)
-			rc = rs_look(fs->service, job, h->view, fs_rank(&n, h->view), path, &look, err);
-		if (rc == 0 && n.kind == FS_VIEW)
-			rc = open_image(fs, &n, path, true, h, &fi, err);
-		else if (rc == 0 && look.kind != RS_BLOB)
-			rc = sc_fail(err, SC_E_STALE, "the version is gone");
-		else if (rc == 0)
-			rc = meta_store_open_blob(rs_service_store(fs->service), look.blob, look.bytes, &h->fd, err);
-		if (rc == 0 && n.kind != FS_VIEW) {
-			h->kind = FS_H_FD;
-			h->blob = look.blob;
-			h->bytes = look.bytes;
-		}
-		return rc;
-	default:
-		break;
-	}
-	h->kind = FS_H_DIR;
-	return fs_list(fs, h->ino, h, err);
 }

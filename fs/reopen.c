@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel goes on using the open files of a daemon that died (hold.h): the next daemon opens each of them again when
+ * the first request for it comes.
+ */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(h->ino);
+	struct fuse_file_info fi = {.flags = flags};
+	struct rs_job *job = fs_job(fs, &n);
+	struct rs_look look = {0};
+	const char *path;
+	int rc = 0;
+
+	switch (n.kind) {
+	case FS_TOP:
+	case FS_SPECIAL:
+		if (n.what >= FS_CTL_FILE) {
+			rc = fs_open_control(fs, &n, h, &fi, err);
+			if (rc == 0)
+				fs_control_lost(fs, h->control, fh);
+			return rc;
+		}
+		break;
+	case FS_WORK:
+		h->kind = FS_H_FD;
+		h->writes = (flags & O_ACCMODE) != O_RDONLY;
+		return job ? rs_work_open(fs->service, job, n.blob, h->writes ? O_RDWR : O_RDONLY, &h->fd, err)
+			   : sc_fail(err, SC_E_STALE, "the job is gone");
+	case FS_VIEW:
+	case FS_BLOB:
+	case FS_SHARED:
+		rc = rs_view_at(fs->service, n.place, &h->view, err);
+		if (rc == 0)
+			rc = rs_path_text(fs->service, n.path, &path, err);
+		if (rc == 0 && n.kind != FS_VIEW)
+			rc = rs_look(fs->service, job, h->view, fs_rank(&n, h->view), path, &look, err);
+		if (rc == 0 && n.kind == FS_VIEW)
+			rc = fs_open_image(fs, &n, path, true, h, &fi, err);
+		else if (rc == 0 && look.kind != RS_BLOB)
+			rc = sc_fail(err, SC_E_STALE, "the version is gone");
+		else if (rc == 0)
+			rc = meta_store_open_blob(rs_service_store(fs->service), look.blob, look.bytes, &h->fd, err);
+		if (rc == 0 && n.kind != FS_VIEW) {
+			h->kind = FS_H_FD;
+			h->blob = look.blob;
+			h->bytes = look.bytes;
+		}
+		return rc;
+	default:
+		break;
+	}
+	h->kind = FS_H_DIR;
+	return fs_list(fs, h->ino, h, err);
+}
+
+static struct fs_handle *adopt(struct fs *fs, uint64_t ino, struct fuse_file_info *fi, struct sc_err *err)
+{
+	struct fs_handle *h = sc_zalloc(sizeof(*h));
+	int rc = h ? 0 : sc_nomem(err);
+
+	if (rc == 0) {
+		h->ino = ino;
+		h->fd = -1;
+		rc = fs_reopen(fs, h, fi->fh, fi->flags, err);
+	}
+	if (rc == 0 && !fs_handle_add(fs, h))
+		rc = sc_nomem(err);
+	if (rc < 0) {
+		fs_handle_free(fs, h);
+		return NULL;
+	}
+	if (h->view)
+		fs_handle_committed(fs, h);
+	(void)pthread_mutex_lock(&fs->lock);
+	h->number = fi->fh;
+	(void)pthread_mutex_unlock(&fs->lock);
+	return h;
+}
+
+struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi)
+{
+	struct fs_handle *h = fs_handle_get(fs, fi->fh);
+	struct sc_err err = {0};
+
+	if (h)
+		return h;
+	if (!fi->fh || fs_handle_is_mine(fs, fi->fh)) {
+		(void)fuse_reply_err(req, EBADF);
+		return NULL;
+	}
+	(void)pthread_mutex_lock(&fs->adopt_lock);
+	h = fs_handle_get(fs, fi->fh);
+	if (!h)
+		h = adopt(fs, ino, fi, &err);
+	(void)pthread_mutex_unlock(&fs->adopt_lock);
+	if (!h)
+		fs_fail(req, "taking over an open file", &err);
+	return h;
+}
