@@ -25,7 +25,9 @@ mount_down() {
 
 fail() { echo "FAIL: $*"; exit 1; }
 same() { [ "$1" = "$2" ] || fail "expected '$2', found '$1'"; }
+# Both say why, then how to avoid it: "REASON: WAY".
 skip() { echo "$*"; exit 77; }
+skip_part() { echo "skipped: $*"; }
 
 # refused ERRNO-TEXT COMMAND...: the command fails, says so, and `error` has a sentence with $WHY
 refused() {
@@ -53,7 +55,9 @@ rings() {
 	fi
 	echo "$1" > $switch
 }
-need_torch() { # MODULE… that is needed, too
-	"$PYTHON" -c 'import importlib.util as i, sys; sys.exit(any(not i.find_spec(m) for m in ("torch", *sys.argv[1:])))' "$@" ||
-		skip "torch${*:+, or $*,} is not installed: the tests with real training were NOT run"
+no_rings="FUSE over io_uring can't be switched on: run as root, on Linux >= 6.14 built with FUSE_IO_URING"
+need_large() { # MODULE…: of the libraries that the short test goes without
+	[ "${SCALAI_TEST_NO_TORCH:-0}" != 1 ] || skip "the short test goes without $*: run tools/test without --quick"
+	"$PYTHON" -c 'import importlib.util as i, sys; sys.exit(not all(i.find_spec(m) for m in sys.argv[1:]))' "$@" ||
+		fail "not all of $* are installed, and tools/python --test said that they are"
 }
