@@ -6,7 +6,7 @@
 #include "fs/mount.h"
 #include "meta/base/mem.h"
 #include "meta/base/sys.h"
-#include "meta/model/layout.h"
+#include "meta/base/text.h"
 
 /* "off", or a number and s, m, h or d. */
 static int scrub_option(const char *text, int64_t *ret_s, struct sc_err *err)
@@ -23,7 +23,7 @@ static int scrub_option(const char *text, int64_t *ret_s, struct sc_err *err)
 		return 0;
 	}
 	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++)
-		if (n > 1 && text[n - 1] == units[i].letter && meta_number_parse(text, n - 1, &number) && number) {
+		if (n > 1 && text[n - 1] == units[i].letter && sc_number_parse(text, n - 1, &number) && number) {
 			*ret_s = number * units[i].seconds;
 			return 0;
 		}
@@ -71,7 +71,7 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 		else if (strncmp(word, "scrub=", 6) == 0)
 			rc = scrub_option(word + 6, &o->scrub_s, err);
 		else if (strncmp(word, "scrub_mib_s=", 12) == 0)
-			rc = meta_number_parse(word + 12, strlen(word + 12), &o->scrub_mib_s)
+			rc = sc_number_parse(word + 12, strlen(word + 12), &o->scrub_mib_s)
 				     ? 0
 				     : sc_fail(err, SC_E_COMMAND, "'%s': a number of MiB a second", word);
 		else if (!known)

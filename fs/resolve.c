@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "meta/base/text.h"
+
 static struct timespec timespec_of(int64_t ns)
 {
 	return (struct timespec){ns / 1000000000, ns % 1000000000};
@@ -32,7 +34,7 @@ static int no_entry(struct sc_err *err)
 
 bool fs_rank_number(const char *name, uint32_t *ret)
 {
-	return meta_number_parse(name, strlen(name), ret) && *ret < SC_RANKS_MAX;
+	return sc_number_parse(name, strlen(name), ret) && *ret < SC_RANKS_MAX;
 }
 
 uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view)

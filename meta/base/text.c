@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define BLANKS " \t\r"
+
 /* Bytes of the printable character that begins here, 0: there is none. */
 static size_t printable(const unsigned char *p)
 {
@@ -137,4 +139,45 @@ void sc_unquote(char *text)
 		}
 	}
 	*to = 0;
+}
+
+char *sc_trim(char *text)
+{
+	size_t n;
+
+	while (*text && strchr(" \t\r\n", *text))
+		text++;
+	n = strlen(text);
+	while (n && strchr(" \t\r\n", text[n - 1]))
+		text[--n] = 0;
+	return text;
+}
+
+char *sc_next_word(char **p)
+{
+	char *word;
+
+	*p += strspn(*p, BLANKS);
+	if (!**p)
+		return NULL;
+	word = *p;
+	*p += strcspn(*p, BLANKS);
+	if (**p)
+		*(*p)++ = 0;
+	return word;
+}
+
+bool sc_number_parse(const char *text, size_t bytes, uint32_t *ret)
+{
+	uint32_t v = 0;
+
+	if (bytes == 0 || bytes > 9 || (bytes > 1 && text[0] == '0'))
+		return false;
+	for (size_t i = 0; i < bytes; i++) {
+		if (text[i] < '0' || text[i] > '9')
+			return false;
+		v = v * 10 + (uint32_t)(text[i] - '0');
+	}
+	*ret = v;
+	return true;
 }

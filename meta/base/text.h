@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Text from users in texts of our own.  Names, notes and commands may hold any byte: shown as they are, they would
- * break lines and tables, and reach terminals as control sequences.
+ * Texts from users.  First, how they are shown in texts of our own: names, notes and commands may hold any byte,
+ * which would break lines and tables, and reach terminals as control sequences.  Then, how words and numbers are
+ * read from them.
  */
 #ifndef SC_TEXT_H
 #define SC_TEXT_H
@@ -24,5 +25,12 @@ void sc_buf_line(struct sc_buf *buf, const char *fmt, ...) __attribute__((format
 void sc_buf_quoted(struct sc_buf *buf, const char *text);
 /** In place. */
 void sc_unquote(char *text);
+
+/** Removes blanks and line feeds at both ends, in place; returns where the rest begins. */
+char *sc_trim(char *text);
+/** Cuts the next word off *p, which is changed; NULL at the end. */
+char *sc_next_word(char **p);
+/** Reads a decimal number of at most nine digits, without a sign or leading zeros; false: `text` is none. */
+bool sc_number_parse(const char *text, size_t bytes, uint32_t *ret);
 
 #endif

@@ -30,36 +30,6 @@ struct reader {
 	} lines;
 };
 
-bool meta_number_parse(const char *text, size_t bytes, uint32_t *ret)
-{
-	uint32_t v = 0;
-
-	if (bytes == 0 || bytes > 9 || (bytes > 1 && text[0] == '0'))
-		return false;
-	for (size_t i = 0; i < bytes; i++) {
-		if (text[i] < '0' || text[i] > '9')
-			return false;
-		v = v * 10 + (uint32_t)(text[i] - '0');
-	}
-	*ret = v;
-	return true;
-}
-
-/* The next word of *p, 0-terminated in place; NULL at the end. */
-char *meta_next_word(char **p)
-{
-	char *word;
-
-	*p += strspn(*p, BLANKS);
-	if (!**p)
-		return NULL;
-	word = *p;
-	*p += strcspn(*p, BLANKS);
-	if (**p)
-		*(*p)++ = 0;
-	return word;
-}
-
 static const char *variable_get(const struct variables *vars, const char *name, size_t bytes)
 {
 	for (size_t i = 0; i < vars->nr; i++)
@@ -95,7 +65,7 @@ static int read_settings(struct reader *r, const char *line, char *words, struct
 {
 	char *word;
 
-	while ((word = meta_next_word(&words))) {
+	while ((word = sc_next_word(&words))) {
 		char *eq = strchr(word, '=');
 		int rc;
 
@@ -191,7 +161,7 @@ static int read_mesh(struct reader *r, const char *line, char *words)
 	struct meta_mesh mesh = {0};
 	char *word;
 
-	while ((word = meta_next_word(&words))) {
+	while ((word = sc_next_word(&words))) {
 		char *eq = strchr(word, '=');
 		size_t bytes = eq ? (size_t)(eq - word) : strlen(word);
 		struct meta_mesh_axis *a = &mesh.at[mesh.nr];
@@ -212,7 +182,7 @@ static int read_mesh(struct reader *r, const char *line, char *words)
 			continue;
 		if (strcmp(eq + 1, "*") == 0) {
 			a->kind = META_DEGREE_REST;
-		} else if (meta_number_parse(eq + 1, strlen(eq + 1), &a->number) && a->number) {
+		} else if (sc_number_parse(eq + 1, strlen(eq + 1), &a->number) && a->number) {
 			a->kind = META_DEGREE_NUMBER;
 		} else {
 			other = meta_axis_find(&l->axes, eq + 1, strlen(eq + 1));
@@ -234,26 +204,13 @@ static int read_mesh(struct reader *r, const char *line, char *words)
 	return 0;
 }
 
-/* Is there a colon outside of braces?  Then the first one ends the file's pattern. */
-const char *meta_find_colon(const char *word)
-{
-	bool inside = false;
-
-	for (; *word; word++) {
-		inside = *word == '{' || (inside && *word != '}');
-		if (*word == ':' && !inside)
-			return word;
-	}
-	return NULL;
-}
-
 static int read_text(struct reader *r, const char *text, const struct variables *outer, int depth);
 
 static int read_use(struct reader *r, const char *line, char *words, const struct variables *vars,
 		    int depth)
 {
 	struct variables inner = {0};
-	const char *preset, *name = meta_next_word(&words);
+	const char *preset, *name = sc_next_word(&words);
 	int rc = 0;
 
 	for (size_t i = 0; i < vars->nr && rc == 0; i++)
@@ -277,7 +234,7 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 
 	if (!words)
 		return sc_nomem(r->err);
-	word = meta_next_word(&words);
+	word = sc_next_word(&words);
 	if (!word)
 		return 0;
 	if (strcmp(word, "let") == 0)
@@ -287,8 +244,8 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 	if (strcmp(word, "mesh") == 0)
 		return read_mesh(r, line, words);
 	if (strcmp(word, "file") == 0) {
-		word = meta_next_word(&words);
-		if (!word || meta_next_word(&words))
+		word = sc_next_word(&words);
+		if (!word || sc_next_word(&words))
 			return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': file takes one pattern", line);
 		*file = word;
 		return 0;
@@ -452,17 +409,4 @@ const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool
 		r = meta_layout_next(layout, false, file, name, &at, ret_caps);
 	while (r && r->tied && !pipelined);
 	return r;
-}
-
-uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes)
-{
-	for (int m = 0; m < layout->nr_meshes; m++) {
-		uint32_t all = 0;
-
-		for (int i = 0; i < layout->meshes[m].nr; i++)
-			all |= 1u << layout->meshes[m].at[i].axis;
-		if ((axes & ~all) == 0)
-			return all;
-	}
-	return 0;
 }

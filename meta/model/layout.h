@@ -97,7 +97,4 @@ bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *fil
 /** All axes of the first mesh that has these: bit set; 0: none has them. */
 uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes);
 
-/** A number of the grammar: decimal, no sign, no leading zero, at most 9 digits; false: none. */
-bool meta_number_parse(const char *text, size_t bytes, uint32_t *ret);
-
 #endif

@@ -17,6 +17,19 @@ static const uint32_t one_section[] = {1};
 #define refuse_(m, fmt, ...)                                                                       \
 	sc_fail((m)->err, SC_E_LAYOUT, "layout '%s': " fmt, (m)->line, ##__VA_ARGS__)
 
+uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes)
+{
+	for (int m = 0; m < layout->nr_meshes; m++) {
+		uint32_t all = 0;
+
+		for (int i = 0; i < layout->meshes[m].nr; i++)
+			all |= 1u << layout->meshes[m].at[i].axis;
+		if ((axes & ~all) == 0)
+			return all;
+	}
+	return 0;
+}
+
 static void set_axes(const struct meta_layout *l, struct meta_rule *r)
 {
 	r->cut_axes = 0;
@@ -78,7 +91,7 @@ static int set_sections(struct maker *m, struct meta_cut *cut, const char *value
 
 		if (cut->nr_sections == SC_SECTIONS_MAX)
 			return refuse(m, "more than %d sections", SC_SECTIONS_MAX);
-		if (!meta_number_parse(value, n, &sections[cut->nr_sections]))
+		if (!sc_number_parse(value, n, &sections[cut->nr_sections]))
 			return refuse(m, "sections: '%.*s' is not a number", (int)n, value);
 		cut->section_sum += sections[cut->nr_sections++];
 		if (!value[n])
@@ -94,7 +107,7 @@ static int set_pad(struct maker *m, struct meta_cut *cut, const char *value)
 	uint32_t pad;
 
 	cut->lcm = strncmp(value, "lcm(", 4) == 0 && n > 5 && value[n - 1] == ')';
-	if (cut->lcm ? !meta_number_parse(value + 4, n - 5, &pad) : !meta_number_parse(value, n, &pad))
+	if (cut->lcm ? !sc_number_parse(value + 4, n - 5, &pad) : !sc_number_parse(value, n, &pad))
 		return refuse(m, "'pad=%s' is neither a number nor lcm(number)", value);
 	cut->pad = pad;
 	return 0;
@@ -113,7 +126,7 @@ static int cut_attribute(struct maker *m, struct meta_rule *r, const char *key, 
 	if (strcmp(key, "pad") == 0)
 		return set_pad(m, cut, value);
 	if (strcmp(key, "size") == 0) {
-		if (!meta_number_parse(value, strlen(value), &size))
+		if (!sc_number_parse(value, strlen(value), &size))
 			return refuse(m, "size: '%s' is not a number", value);
 		cut->size = size;
 		return 0;
@@ -134,7 +147,7 @@ static int set_stage(struct maker *m, struct meta_rule *r, const char *value)
 		if (n == 4 && memcmp(value, "last", 4) == 0)
 			r->stage[r->nr_stage++] = -1;
 		else if ((n == 5 && memcmp(value, "first", 5) == 0) ||
-			 meta_number_parse(value, n, &nr))
+			 sc_number_parse(value, n, &nr))
 			r->stage[r->nr_stage++] = (int32_t)nr;
 		else
 			return refuse(m, "stage: '%.*s' is not first, last or a number", (int)n, value);
@@ -243,6 +256,18 @@ static int check_cuts(struct maker *m, const struct meta_rule *r)
 	return 0;
 }
 
+const char *meta_find_colon(const char *word)
+{
+	bool inside = false;
+
+	for (; *word; word++) {
+		inside = *word == '{' || (inside && *word != '}');
+		if (*word == ':' && !inside)
+			return word;
+	}
+	return NULL;
+}
+
 static int parse_keyed(struct maker *m, const char *text, struct meta_rule *r)
 {
 	const char *colon = meta_find_colon(text);
@@ -286,7 +311,7 @@ static int read_attributes(struct maker *m, struct meta_rule *r, char *words, bo
 	char *word;
 	int rc = 0;
 
-	while (rc == 0 && (word = meta_next_word(&words)))
+	while (rc == 0 && (word = sc_next_word(&words)))
 		rc = one_attribute(m, r, word, &done);
 	if (rc < 0)
 		return rc;
@@ -306,7 +331,7 @@ static int plain_rule(struct maker *m, struct meta_rule *r)
 
 	if (!words)
 		return sc_nomem(m->err);
-	pattern = meta_next_word(&words);
+	pattern = sc_next_word(&words);
 	*r = (struct meta_rule){.text = m->line};
 	rc = parse_keyed(m, pattern, r);
 	if (rc < 0)
@@ -413,7 +438,7 @@ static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_
 
 	if (!words)
 		return sc_nomem(m->err);
-	pattern = meta_next_word(&words);
+	pattern = sc_next_word(&words);
 	rc = parse_keyed(m, pattern, &outer);
 	if (rc < 0)
 		return rc;

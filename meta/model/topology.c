@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "meta/base/text.h"
+
 struct parser {
 	const struct meta_layout *layout;
 	const char *text;
@@ -35,8 +37,8 @@ static int read_stages(struct parser *p, const char *value)
 
 		while (x < n && value[x] != 'x')
 			x++;
-		if (!meta_number_parse(value, x, &layers) ||
-		    (x < n && !meta_number_parse(value + x + 1, n - x - 1, &times)))
+		if (!sc_number_parse(value, x, &layers) ||
+		    (x < n && !sc_number_parse(value + x + 1, n - x - 1, &times)))
 			return refuse(p, "stages: '%.*s' is not a number", (int)n, value);
 		if (times > SC_STAGES_MAX - t->nr_stages)
 			return sc_fail(p->err, SC_E_LIMIT, "topology '%s': stages lists more than %d chunks",
@@ -107,7 +109,7 @@ static int read_field(struct parser *p, char *word)
 		slot = &p->given[axis];
 	if (axis >= 0 ? *slot != 0 : p->has_vp)
 		return refuse(p, "%s is given twice", word);
-	if (!meta_number_parse(value, strlen(value), &number))
+	if (!sc_number_parse(value, strlen(value), &number))
 		return refuse(p, "%s: '%s' is not a number", word, value);
 	if (number == 0)
 		return refuse(p, "%s is 0", word);

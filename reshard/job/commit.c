@@ -18,7 +18,7 @@
 
 static int parse_words(struct commit *c, char *text)
 {
-	text = rs_trim(text);
+	text = sc_trim(text);
 	while (*text) {
 		char *word = text, *end, *value;
 		long long number;

@@ -17,7 +17,7 @@ static int number(const char *value, uint32_t most, uint32_t *ret)
 {
 	uint32_t n;
 
-	if (!meta_number_parse(value, strlen(value), &n) || n > most)
+	if (!sc_number_parse(value, strlen(value), &n) || n > most)
 		return -1;
 	*ret = n;
 	return 0;
@@ -123,7 +123,7 @@ int rs_job_config(struct rs_service *s, struct rs_job *job, const char *text, st
 
 	if (rc < 0)
 		return rc;
-	words = rs_trim(copy);
+	words = sc_trim(copy);
 	(void)pthread_mutex_lock(&job->command);
 	old = job->config;
 	if (!*words)

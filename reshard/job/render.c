@@ -318,7 +318,7 @@ int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topolog
 	int rc = copy ? rs_view_head(s, job, &head, err) : sc_nomem(err);
 
 	if (rc == 0)
-		rc = rs_view_present(s, job, rs_trim(copy), &target, err);
+		rc = rs_view_present(s, job, sc_trim(copy), &target, err);
 	nodes.ranks_per_node = rs_config_of(job).ranks_per_node;
 	began = sc_now_ns();
 	if (rc == 0)

@@ -208,7 +208,7 @@ int rs_job_topology(struct rs_service *s, struct rs_job *job, const char *text, 
 	(void)pthread_mutex_lock(&job->command);
 	(void)pthread_rwlock_wrlock(&job->tree);
 	head = rs_job_head(job);
-	rc = head ? set_topology(s, job, head, rs_trim(copy), err) : first_topology(s, job, rs_trim(copy), err);
+	rc = head ? set_topology(s, job, head, sc_trim(copy), err) : first_topology(s, job, sc_trim(copy), err);
 	rs_view_unref(s, head);
 	(void)pthread_rwlock_unlock(&job->tree);
 	(void)pthread_mutex_unlock(&job->command);
@@ -308,7 +308,7 @@ int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, 
 	if (rc == 0)
 		rc = rs_refuse_dirty(job, "head", err);
 	if (rc == 0)
-		rc = rs_view_named(s, job, rs_trim(copy), &old, err);
+		rc = rs_view_named(s, job, sc_trim(copy), &old, err);
 	if (rc == 0)
 		rc = rs_version_refuse_bad(old->version, err);
 	if (rc == 0) {
@@ -363,7 +363,7 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 
 	if (rc < 0)
 		return rc;
-	word = rs_trim(copy);
+	word = sc_trim(copy);
 	if (*word) {
 		nr = strtoull(word, &end, 10);
 		if (*word < '0' || *word > '9' || *end)

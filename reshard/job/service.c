@@ -355,19 +355,6 @@ void rs_tree_unlock(struct rs_job *job)
 	(void)pthread_rwlock_unlock(&job->tree);
 }
 
-/* Blanks and line feeds off both ends, in place. */
-char *rs_trim(char *text)
-{
-	size_t n;
-
-	while (*text && strchr(" \t\r\n", *text))
-		text++;
-	n = strlen(text);
-	while (n && strchr(" \t\r\n", text[n - 1]))
-		text[--n] = 0;
-	return text;
-}
-
 void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err)
 {
 	struct sc_buf buf = {0};

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "meta/base/log.h"
+#include "meta/base/text.h"
 #include "meta/model/infer.h"
 #include "reshard/data/corpus.h"
 #include "reshard/job/service.h"
@@ -457,7 +458,6 @@ void rs_job_tell(struct rs_job *job);
 /** What `error` then reads; whoever calls it tells. */
 void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err);
 void rs_kick(struct rs_service *s, bool garbage);
-char *rs_trim(char *text);
 
 /* images.c: drops what nobody uses: of a view that is not kept any more (NULL: of all); all, at the end. */
 void rs_images_forget(struct rs_service *s, const struct rs_view *view);
