@@ -19,8 +19,10 @@
 
 #define PATH_BYTES 4096
 
-const char *cli_mount(const char *given)
+/* The mount that was named, by option or environment, or the only one there is; NULL after a message. */
+static const char *cli_mount(const struct cli_args *args)
 {
+	const char *given = cli_value(args, "mount");
 	static char found[PATH_BYTES];
 	char line[3 * PATH_BYTES], target[PATH_BYTES], type[256];
 	int nr = 0;
@@ -43,7 +45,7 @@ const char *cli_mount(const char *given)
 	return NULL;
 }
 
-static int fail(const char *path)
+int cli_fail(const char *path)
 {
 	(void)fprintf(stderr, "scalai: %s: %s\n", path, strerror(errno));
 	return 1;
@@ -62,11 +64,11 @@ static int show(const char *path, FILE *to)
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
-		return fail(path);
+		return cli_fail(path);
 	while ((n = read(fd, buf, sizeof(buf))) > 0)
 		(void)fwrite(buf, 1, (size_t)n, to);
 	(void)close(fd);
-	return n < 0 ? fail(path) : 0;
+	return n < 0 ? cli_fail(path) : 0;
 }
 
 /* Writes a command; a refusal is explained by the job's `error`. */
@@ -78,12 +80,12 @@ static int command(const char *mount, const char *job, const char *file, const c
 	ctl_path(path, mount, job, file);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
-		return fail(path);
+		return cli_fail(path);
 	bad = write(fd, text, strlen(text)) < 0;
 	bad |= close(fd) < 0;
 	if (!bad)
 		return 0;
-	(void)fail(path);
+	(void)cli_fail(path);
 	ctl_path(error, mount, job, "error");
 	(void)show(error, stderr);
 	return 1;
@@ -120,14 +122,14 @@ static int watch_status(const char *path)
 	bool going = true;
 
 	if (fd < 0)
-		return fail(path);
+		return cli_fail(path);
 	while (going) {
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
 
 		if (n < 0) {
 			(void)close(fd);
-			return fail(path);
+			return cli_fail(path);
 		}
 		text[n] = 0;
 		draw_bar(text);
@@ -141,20 +143,24 @@ static int watch_status(const char *path)
 	return strstr(text, "\nstopped: ") || strstr(text, "\ncopies: DIFFER") ? 1 : 0;
 }
 
-int cli_status(const char *mount, const char *job, int watch)
+int cli_status(const struct cli_args *args)
 {
+	const char *mount = cli_mount(args);
+	bool watch = cli_value(args, "watch");
 	char path[PATH_BYTES];
 	struct dirent *e;
 	DIR *d;
 	int rc = 0;
 
-	if (job) {
-		ctl_path(path, mount, job, "status");
+	if (!mount)
+		return 1;
+	if (args->nr_operands) {
+		ctl_path(path, mount, args->operands[0], "status");
 		return watch ? watch_status(path) : show(path, stdout);
 	}
 	d = opendir(mount);
 	if (!d)
-		return fail(mount);
+		return cli_fail(mount);
 	while ((e = readdir(d)) && rc == 0) {
 		if (*e->d_name == '.')
 			continue;
@@ -176,22 +182,22 @@ static int copy_file(const char *from, const char *to)
 
 	if (in < 0 || !buf) {
 		free(buf);
-		return fail(from);
+		return cli_fail(from);
 	}
 	out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 	if (out < 0)
-		rc = fail(to);
+		rc = cli_fail(to);
 	while (rc == 0 && (n = read(in, buf, 1 << 20)) > 0)
 		for (ssize_t at = 0, w; rc == 0 && at < n; at += w) {
 			w = write(out, buf + at, (size_t)(n - at));
 			if (w < 0)
-				rc = fail(to);
+				rc = cli_fail(to);
 		}
 	if (n < 0)
-		rc = fail(from);
+		rc = cli_fail(from);
 	(void)close(in);
 	if (out >= 0 && close(out) < 0)
-		rc = fail(to);
+		rc = cli_fail(to);
 	free(buf);
 	return rc;
 }
@@ -203,9 +209,9 @@ static int copy_tree(const char *from, const char *to)
 	int rc = 0;
 
 	if (!d)
-		return fail(from);
+		return cli_fail(from);
 	if (mkdir(to, 0755) < 0 && errno != EEXIST)
-		rc = fail(to);
+		rc = cli_fail(to);
 	while (rc == 0 && (e = readdir(d))) {
 		char a[PATH_BYTES], b[PATH_BYTES];
 		struct stat st;
@@ -215,7 +221,7 @@ static int copy_tree(const char *from, const char *to)
 		(void)snprintf(a, sizeof(a), "%s/%s", from, e->d_name);
 		(void)snprintf(b, sizeof(b), "%s/%s", to, e->d_name);
 		if (stat(a, &st) < 0)
-			rc = fail(a);
+			rc = cli_fail(a);
 		else
 			rc = S_ISDIR(st.st_mode) ? copy_tree(a, b) : copy_file(a, b);
 	}
@@ -223,8 +229,13 @@ static int copy_tree(const char *from, const char *to)
 	return rc;
 }
 
+struct import {
+	const char *mount, *job, *from, *topology, *step, *note;
+	char layout[PATH_BYTES];
+};
+
 /* `--layout` is a file with rules, or a preset with its variables. */
-static int write_layout(const struct cli_import *i)
+static int write_layout(const struct import *i)
 {
 	char path[PATH_BYTES], use[PATH_BYTES], error[PATH_BYTES];
 
@@ -240,17 +251,17 @@ static int write_layout(const struct cli_import *i)
 	return 1;
 }
 
-int cli_import(const struct cli_import *i)
+static int import(const struct import *i)
 {
 	char path[PATH_BYTES], to[PATH_BYTES], words[PATH_BYTES];
 	struct stat st;
 	int rc;
 
 	if (stat(i->from, &st) < 0)
-		return fail(i->from);
+		return cli_fail(i->from);
 	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
 	if (mkdir(path, 0755) < 0)
-		return fail(path);
+		return cli_fail(path);
 	rc = write_layout(i);
 	if (S_ISDIR(st.st_mode)) {
 		if (rc == 0)
@@ -269,7 +280,7 @@ int cli_import(const struct cli_import *i)
 		rc = command(i->mount, i->job, "topology", words);
 		(void)snprintf(path, sizeof(path), "%s/%s/0", i->mount, i->job);
 		if (rc == 0 && mkdir(path, 0755) < 0)
-			rc = fail(path);
+			rc = cli_fail(path);
 		(void)snprintf(to, sizeof(to), "%s/model.safetensors", path);
 		if (rc == 0)
 			rc = copy_file(i->from, to);
@@ -287,6 +298,25 @@ int cli_import(const struct cli_import *i)
 	return rc;
 }
 
+int cli_import(const struct cli_args *args)
+{
+	struct import i = {.mount = cli_mount(args), .job = args->operands[0], .from = args->operands[1],
+			   .topology = cli_value(args, "topology"), .step = cli_value(args, "step"),
+			   .note = cli_value(args, "note")};
+	size_t bytes = 0;
+
+	for (size_t k = 0; k < args->nr_options; k++) {
+		const struct cli_given *g = &args->options[k];
+
+		if (!g->option->variables)
+			continue;
+		bytes += (size_t)snprintf(i.layout + bytes, sizeof(i.layout) - bytes, "%s%s", bytes ? " " : "", g->value);
+		if (bytes >= sizeof(i.layout))
+			return cli_complain(args, "the layout's variables have more than %zu bytes", sizeof(i.layout) - 1);
+	}
+	return i.mount ? import(&i) : 1;
+}
+
 /* --- data --- */
 
 /* KEY="VALUE" for the control file; what can't be quoted is refused. */
@@ -300,25 +330,17 @@ static int add_word(struct sc_buf *text, const char *key, const char *value)
 	return 0;
 }
 
-/* --global-batch 8, --global-batch=8, and --copy alone */
-static int add_option(struct sc_buf *text, char **argv, int *i)
+/* --global-batch 8 is global_batch="8", --copy alone is copy="yes" */
+static int add_option(struct sc_buf *text, const struct cli_given *g)
 {
 	char key[64];
-	const char *name = argv[*i] + 2, *eq = strchr(name, '=');
-	size_t n = eq ? (size_t)(eq - name) : strlen(name);
 
-	if (n == 0 || n >= sizeof(key))
-		return -1;
-	(void)snprintf(key, sizeof(key), "%.*s", (int)n, name);
+	if (strcmp(g->option ? g->option->name : g->name, "mount") == 0)
+		return 0;
+	(void)snprintf(key, sizeof(key), "%s", g->option ? g->option->name : g->name);
 	for (char *p = key; *p; p++)
 		*p = *p == '-' ? '_' : *p;
-	if (eq)
-		return add_word(text, key, eq + 1);
-	if (strcmp(key, "copy") == 0)
-		return add_word(text, key, "yes");
-	if (!argv[*i + 1])
-		return -1;
-	return add_word(text, key, argv[++*i]);
+	return add_word(text, key, g->value ? g->value : "yes");
 }
 
 static int add_file(struct sc_buf *text, const char *path)
@@ -329,132 +351,58 @@ static int add_file(struct sc_buf *text, const char *path)
 	/* the prefix of a .bin and .idx is no file of its own */
 	if (!whole && errno == ENOENT && *path == '/')
 		return add_word(text, "path", path);
-	rc = whole ? add_word(text, "path", whole) : fail(path);
+	rc = whole ? add_word(text, "path", whole) : cli_fail(path);
 	free(whole);
 	return rc;
 }
 
-int cli_data(int argc, char **argv)
+static int show_data(const struct cli_args *args)
 {
-	const char *mount = NULL, *words[3] = {0}; /* verb, job, name */
-	struct sc_buf text = {0};
+	const char *mount = cli_mount(args);
 	char path[PATH_BYTES];
-	int nr = 0, files = 0, rc = 0;
 
-	for (int i = 1; rc == 0 && i < argc; i++) {
-		if (strcmp(argv[i], "-m") == 0 && argv[i + 1])
-			mount = argv[++i];
-		else if (strncmp(argv[i], "--", 2) == 0)
-			rc = add_option(&text, argv, &i);
-		else if (nr < 3)
-			words[nr++] = argv[i];
-		else if (++files)
-			rc = add_file(&text, argv[i]);
-	}
-	if (rc == 0 && (nr < 2 || (nr < 3) != (strcmp(words[0], "show") == 0) || (files > 0) != (strcmp(words[0], "add") == 0)))
-		rc = -1;
-	mount = rc == 0 ? cli_mount(mount) : NULL;
-	if (rc == 0 && !mount)
-		rc = 1;
-	if (rc == 0 && nr == 2) {
-		ctl_path(path, mount, words[1], "data");
-		rc = show(path, stdout);
-	} else if (rc == 0) {
-		struct sc_buf line = {0};
+	if (!mount)
+		return 1;
+	ctl_path(path, mount, args->operands[1], "data");
+	return show(path, stdout);
+}
 
-		sc_buf_printf(&line, "%s name=\"%s\"%s\n", words[0], words[2], text.text ? text.text : "");
-		rc = line.failed || text.failed ? fail("data") : command(mount, words[1], "data", line.text);
-		sc_buf_done(&line);
-	}
-	sc_buf_done(&text);
+static int change_data(const struct cli_args *args)
+{
+	const char *mount = cli_mount(args);
+	struct sc_buf line = {0};
+	int rc = mount ? 0 : 1;
+
+	sc_buf_printf(&line, "%s name=\"%s\"", args->operands[0], args->operands[2]);
+	for (size_t i = 0; rc == 0 && i < args->nr_options; i++)
+		rc = add_option(&line, &args->options[i]);
+	for (size_t i = 3; rc == 0 && i < args->nr_operands; i++)
+		rc = add_file(&line, args->operands[i]);
+	sc_buf_printf(&line, "\n");
+	if (rc == 0)
+		rc = line.failed ? cli_fail("data") : command(mount, args->operands[1], "data", line.text);
+	sc_buf_done(&line);
 	return rc;
 }
 
-/* --- fsck --- */
-
-/* With its write-ahead log; `to` NULL: it is removed. */
-static int move_catalog(const char *from, const char *to, struct sc_err *err)
+int cli_data(const struct cli_args *args)
 {
-	static const char *const parts[] = {"", "-wal", "-shm"};
+	static const struct {
+		const char *verb;
+		size_t least, most;
+	} verbs[] = {{"add", 4, SIZE_MAX}, {"remove", 3, 3}, {"refresh", 3, 3}, {"show", 2, 2}};
+	const char *verb = args->operands[0];
 
-	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
-		char a[PATH_BYTES + 16], b[PATH_BYTES + 16];
-
-		(void)snprintf(a, sizeof(a), "%s%s", from, parts[i]);
-		if (to)
-			(void)snprintf(b, sizeof(b), "%s%s", to, parts[i]);
-		if ((to ? rename(a, b) : unlink(a)) < 0 && errno != ENOENT)
-			return sc_fail_sys(err, errno, "cannot move '%s'", a);
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(*verbs); i++) {
+		if (strcmp(verbs[i].verb, verb) != 0)
+			continue;
+		if (args->nr_operands < verbs[i].least)
+			return cli_complain(args, "%s: missing %s", verb, args->command->operands[args->nr_operands]);
+		if (args->nr_operands > verbs[i].most)
+			return cli_complain(args, "%s: '%s' is one word too many", verb, args->operands[verbs[i].most]);
+		return i == 3 ? show_data(args) : change_data(args);
 	}
-	return 0;
-}
-
-/* One that can be read is not made anew. */
-static int begin_rebuild(struct rs_options *options, const char *database, struct sc_err *err)
-{
-	struct rs_service *s = NULL;
-	char other[PATH_BYTES + 8];
-	int rc;
-
-	if (access(options->store, F_OK) < 0)
-		return sc_fail_sys(err, errno, "store '%s'", options->store);
-	if (access(database, F_OK) == 0 && rs_service_new(options, &s, err) == 0) {
-		rs_service_free(s);
-		return sc_fail(err, SC_E_EXISTS, "'%s' can be read: move it away if you want another one", database);
-	}
-	if (err->code == SC_E_BUSY)
-		return err->code;
-	*err = (struct sc_err){0};
-	options->rebuild = true;
-	(void)snprintf(other, sizeof(other), "%s.bad", database);
-	rc = move_catalog(database, other, err);
-	(void)snprintf(other, sizeof(other), "%s.new", database);
-	return rc < 0 ? rc : move_catalog(other, NULL, err);
-}
-
-static int end_rebuild(const char *database, struct sc_err *err)
-{
-	char other[PATH_BYTES + 8];
-
-	(void)snprintf(other, sizeof(other), "%s.new", database);
-	return move_catalog(other, database, err);
-}
-
-int cli_fsck(int argc, char **argv)
-{
-	struct rs_options options = {.quiet_worker = true, .keep_garbage = true};
-	struct rs_service *s = NULL;
-	struct sc_buf report = {0};
-	struct sc_err err = {0};
-	uint64_t bad = 0;
-	bool repair = argc > 2 && strcmp(argv[1], "--repair") == 0;
-	bool rebuild = argc > 2 && strcmp(argv[1], "--rebuild") == 0;
-	char database[PATH_BYTES];
-	int rc;
-
-	if (argc != 2 + (repair || rebuild) || *argv[argc - 1] == '-')
-		return -1;
-	options.store = argv[argc - 1];
-	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
-	if (!rebuild && access(database, R_OK) < 0)
-		return fail(database); /* a service would make it */
-	sc_log_level(SC_LOG_ERROR);
-	rc = rebuild ? begin_rebuild(&options, database, &err) : 0;
-	if (rc == 0)
-		rc = rs_service_new(&options, &s, &err);
-	if (rc == 0)
-		rc = rebuild ? rs_rebuild(s, &bad, &report, &err) : rs_fsck(s, repair, &bad, &report, &err);
-	if (report.text)
-		(void)fputs(report.text, stdout);
-	if (rc < 0)
-		(void)fprintf(stderr, "scalai: %s\n", err.msg);
-	sc_buf_done(&report);
-	rs_service_free(s);
-	if (rc == 0 && rebuild && end_rebuild(database, &err) < 0) {
-		(void)fprintf(stderr, "scalai: %s\n", err.msg);
-		rc = -1;
-	}
-	return rc < 0 || bad;
+	return cli_complain(args, "'%s' is none of %s", verb, args->command->operands[0]);
 }
 
 /* --- verify --- */
@@ -473,12 +421,12 @@ static int map_file(const char *path, struct mapped *ret)
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return fail(path);
+		return cli_fail(path);
 	ret->bytes = (uint64_t)st.st_size;
 	ret->at = mmap(NULL, ret->bytes ? ret->bytes : 1, PROT_READ, MAP_PRIVATE, fd, 0);
 	(void)close(fd);
 	if (ret->at == MAP_FAILED)
-		return fail(path);
+		return cli_fail(path);
 	file = rs_file_in_memory(ret->at, ret->bytes);
 	if (rs_safetensors_parse(&file, &ret->st, &err) < 0) {
 		(void)fprintf(stderr, "scalai: %s: %s\n", path, err.msg);
@@ -521,7 +469,7 @@ static int verify_reference(const char *mount, const char *job, const char *refe
 	(void)snprintf(path, sizeof(path), "%s/%s/.full", mount, job);
 	d = opendir(path);
 	if (!d)
-		return fail(path);
+		return cli_fail(path);
 	while ((e = readdir(d)) && nr < 16) {
 		(void)snprintf(path, sizeof(path), "%s/%s/.full/%s", mount, job, e->d_name);
 		if (rs_safetensors_is(e->d_name) && map_file(path, &files[nr++]))
@@ -553,11 +501,14 @@ static int verify_reference(const char *mount, const char *job, const char *refe
 	return bad != 0;
 }
 
-int cli_verify(const char *mount, const char *job, const char *reference)
+int cli_verify(const struct cli_args *args)
 {
+	const char *mount = cli_mount(args), *job = args->operands[0], *reference = cli_value(args, "reference");
 	char path[PATH_BYTES];
 	int rc;
 
+	if (!mount)
+		return 1;
 	if (reference)
 		return verify_reference(mount, job, reference);
 	rc = command(mount, job, "verify", "head\n");

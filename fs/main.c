@@ -1,34 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: `scalai SUBCOMMAND ...`, and mount(8)'s helper `mount.fuse.scalai`. */
-#include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "fs/args.h"
 #include "fs/cli.h"
 #include "fs/mount.h"
-
-static const char usage_text[] =
-	"Usage:\n"
-	"  scalai mount [-f] [-d] [-o OPTIONS] STORE MOUNTPOINT\n"
-	"  scalai umount [-l] MOUNTPOINT\n"
-	"  scalai status [-m MOUNTPOINT] [-w] [JOB]\n"
-	"  scalai import [-m MOUNTPOINT] JOB DIR|FILE --topology TOPOLOGY --layout PRESET [NAME=VALUE...]|FILE\n"
-	"                [--step N] [--note TEXT]\n"
-	"  scalai data [-m MOUNTPOINT] add JOB NAME FILE... --global-batch N [--format FORMAT] [--OPTION VALUE...]\n"
-	"  scalai data [-m MOUNTPOINT] remove|refresh JOB NAME\n"
-	"  scalai data [-m MOUNTPOINT] show JOB\n"
-	"  scalai verify [-m MOUNTPOINT] JOB [--reference FILE.safetensors]\n"
-	"  scalai fsck [--repair|--rebuild] STORE\n"
-	"  scalai --version | --help\n"
-	"\n"
-	"Every subcommand is a thin layer over the files of the mount; see scalai(1).\n";
-
-static int usage(void)
-{
-	(void)fputs(usage_text, stderr);
-	return 2;
-}
 
 static int report(int rc, const struct sc_err *err)
 {
@@ -37,129 +14,135 @@ static int report(int rc, const struct sc_err *err)
 	return rc < 0;
 }
 
-static char **program_argv;
-
-static int main_mount(int argc, char **argv)
+static int run_mount(const struct cli_args *args)
 {
-	struct fs_mount_options o = {.scrub_s = 30 * 86400, .scrub_mib_s = 64};
+	struct fs_mount_options o = {.store = args->operands[0], .mountpoint = args->operands[1], .argv = args->argv,
+				     .foreground = cli_value(args, "f") || cli_value(args, "d"),
+				     .debug = cli_value(args, "d"), .scrub_s = 30 * 86400, .scrub_mib_s = 64};
 	struct sc_err err;
-	int c;
 
-	while ((c = getopt(argc, argv, "fdno:svt:")) != -1) {
-		if (c == 'f')
-			o.foreground = true;
-		else if (c == 'd')
-			o.debug = o.foreground = true;
-		else if (c == 'o' && fs_mount_option(&o, optarg, &err) < 0)
+	for (size_t i = 0; i < args->nr_options; i++)
+		if (args->options[i].option->letter == 'o' && fs_mount_option(&o, args->options[i].value, &err) < 0)
 			return report(err.code, &err);
-		else if (c == '?')
-			return usage();
-	}
-	if (argc - optind != 2)
-		return usage();
-	o.store = argv[optind];
-	o.mountpoint = argv[optind + 1];
-	o.argv = program_argv;
 	return report(fs_mount(&o, &err), &err);
 }
 
-static int main_umount(int argc, char **argv)
+static int run_umount(const struct cli_args *args)
 {
 	struct sc_err err;
-	bool lazy = false;
-	int c;
 
-	while ((c = getopt(argc, argv, "l")) != -1) {
-		if (c == '?')
-			return usage();
-		lazy = true;
-	}
-	return argc - optind == 1 ? report(fs_umount(argv[optind], lazy, &err), &err) : usage();
+	return report(fs_umount(args->operands[0], cli_value(args, "l"), &err), &err);
 }
 
-static int main_live(int argc, char **argv)
-{
-	static const struct option options[] = {{"topology", 1, NULL, 't'}, {"layout", 1, NULL, 'y'},
-						{"step", 1, NULL, 's'},	    {"note", 1, NULL, 'n'},
-						{"reference", 1, NULL, 'r'}, {"watch", 0, NULL, 'w'},
-						{"mount", 1, NULL, 'm'},    {NULL, 0, NULL, 0}};
-	static char layout[4096];
-	struct cli_import import = {0};
-	const char *reference = NULL, *mount = NULL, *words[2] = {NULL, NULL};
-	int c, nr = 0, watch = 0;
+#define MOUNT {"mount", 'm', "MOUNTPOINT", "the mount; else $SCALAI_MOUNT, or the only one there is"}
+#define END {NULL}
 
-	while ((c = getopt_long(argc, argv, "-m:w", options, NULL)) != -1) {
-		if (c == 'm')
-			mount = optarg;
-		else if (c == 'w')
-			watch = 1;
-		else if (c == 't')
-			import.topology = optarg;
-		else if (c == 'y')
-			(void)snprintf(layout, sizeof(layout), "%s", optarg);
-		else if (c == 's')
-			import.step = optarg;
-		else if (c == 'n')
-			import.note = optarg;
-		else if (c == 'r')
-			reference = optarg;
-		else if (c == 1 && *layout && strchr(optarg, '=')) /* variables of the preset */
-			(void)snprintf(layout + strlen(layout), sizeof(layout) - strlen(layout), " %s", optarg);
-		else if (c == 1 && nr < 2)
-			words[nr++] = optarg;
-		else
-			return usage();
-	}
-	mount = cli_mount(mount);
-	if (!mount)
-		return 1;
-	if (strcmp(argv[0], "status") == 0)
-		return nr < 2 ? cli_status(mount, words[0], watch) : usage();
-	if (strcmp(argv[0], "verify") == 0)
-		return nr == 1 ? cli_verify(mount, words[0], reference) : usage();
-	import.mount = mount;
-	import.job = words[0];
-	import.from = words[1];
-	import.layout = layout;
-	return nr == 2 && import.topology && *layout ? cli_import(&import) : usage();
+static const struct cli_option mount_options[] = {
+	{NULL, 'f', NULL, "stay in the foreground; the log goes to stderr"},
+	{NULL, 'd', NULL, "stay in the foreground and log more"},
+	{NULL, 'o', "OPTIONS", "options of scalai (see scalai(1)) and of mount(8), separated by commas"},
+	/* mount(8) gives these */
+	{NULL, 'n', NULL, NULL}, {NULL, 's', NULL, NULL},
+	{NULL, 'v', NULL, NULL}, {NULL, 't', "TYPE", NULL}, END};
+
+static const struct cli_option umount_options[] = {
+	{NULL, 'l', NULL, "unmount although files are in use; they can be used until they are closed"}, END};
+
+static const struct cli_option status_options[] = {
+	MOUNT, {"watch", 'w', NULL, "draw a progress bar until all rank files are real files"}, END};
+
+static const struct cli_option import_options[] = {
+	MOUNT, {"topology", 0, "TOPOLOGY", "degrees of the axes, like \"tp=2 pp=2\"", true},
+	{"layout", 0, "LAYOUT", "a preset, with its variables after it, or a file with rules", true, true},
+	{"step", 0, "N", "the training step of the version"},
+	{"note", 0, "TEXT", "a note for the version"}, END};
+
+static const struct cli_option data_options[] = {
+	MOUNT, {"global-batch", 0, "N", "samples of one step, of all ranks together (add needs it)"},
+	{"format", 0, "FORMAT", "lines, records, npy, tar, tfrecord or megatron; else the name of the file tells"},
+	{"copy", 0, NULL, "keep a copy in the store"},
+	{"OPTION", 0, "VALUE", "any other option of 'add' in .ctl/data (see scalai(1))"}, END};
+
+static const struct cli_option verify_options[] = {
+	MOUNT, {"reference", 0, "FILE", "compare with this unsharded .safetensors file instead"}, END};
+
+static const struct cli_option fsck_options[] = {
+	{"repair", 0, NULL, "mend damaged files from equal ones; unknown files go to STORE/lost+found"},
+	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, END};
+
+static const struct cli_command commands[] = {
+	{.name = "mount", .summary = "Mount a store", .run = run_mount, .options = mount_options,
+	 .usage = "[-f] [-d] [-o OPTIONS] STORE MOUNTPOINT", .operands = {"STORE", "MOUNTPOINT"}, .required = 2,
+	 .example = "scalai mount -o hold,log=/var/log/scalai.log /data/store /scalai"},
+	{.name = "umount", .summary = "Unmount a store", .run = run_umount, .options = umount_options,
+	 .usage = "[-l] MOUNTPOINT", .operands = {"MOUNTPOINT"}, .required = 1, .example = "scalai umount /scalai"},
+	{.name = "status", .summary = "Show the state of a job, or of all jobs", .run = cli_status,
+	 .options = status_options, .usage = "[-m MOUNTPOINT] [-w] [JOB]", .operands = {"JOB"},
+	 .example = "scalai status -w gpt"},
+	{.name = "import", .summary = "Make a job out of a folder of ranks or one unsharded file", .run = cli_import,
+	 .options = import_options, .operands = {"JOB", "DIR|FILE"}, .required = 2,
+	 .usage = "[-m MOUNTPOINT] JOB DIR|FILE --topology TOPOLOGY --layout PRESET [NAME=VALUE...]|FILE "
+		  "[--step N] [--note TEXT]",
+	 .example = "scalai import gpt ./ckpt --topology \"tp=2 pp=2\" --layout megatron-gpt vocab=50257"},
+	{.name = "data", .summary = "Add, remove, refresh or show the datasets of a job", .run = cli_data,
+	 .options = data_options, .other_options = true,
+	 .operands = {"add, remove, refresh or show", "JOB", "NAME", "FILE"}, .required = 2, .repeats = true,
+	 .usage = "[-m MOUNTPOINT] add JOB NAME FILE... --global-batch N [--format FORMAT] [--copy] "
+		  "[--OPTION VALUE...]\n"
+		  "[-m MOUNTPOINT] remove|refresh JOB NAME\n"
+		  "[-m MOUNTPOINT] show JOB",
+	 .example = "scalai data add gpt corpus /data/corpus.bin --global-batch 512 --seed 7"},
+	{.name = "verify", .summary = "Compare all copies of a job's state, and its bytes with what was committed",
+	 .run = cli_verify, .options = verify_options, .usage = "[-m MOUNTPOINT] JOB [--reference FILE]",
+	 .operands = {"JOB"}, .required = 1, .example = "scalai verify gpt --reference model.safetensors"},
+	{.name = "fsck", .summary = "Check a store that is not mounted", .run = cli_fsck, .options = fsck_options,
+	 .usage = "[--repair|--rebuild] STORE", .operands = {"STORE"}, .required = 1,
+	 .example = "scalai fsck --repair /data/store"},
+};
+
+#define NR_COMMANDS (sizeof(commands) / sizeof(*commands))
+
+static const struct cli_command *find(const char *name)
+{
+	for (size_t i = 0; i < NR_COMMANDS; i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+static void show_commands(FILE *to)
+{
+	(void)fprintf(to, "Usage: scalai SUBCOMMAND ...\n\nSubcommands:\n");
+	for (size_t i = 0; i < NR_COMMANDS; i++)
+		(void)fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].summary);
+	(void)fprintf(to, "\n'scalai SUBCOMMAND --help' explains one of them, scalai(1) all there is;\n"
+			  "'scalai --version' shows the version.\n");
 }
 
 int main(int argc, char **argv)
 {
 	const char *name = strrchr(argv[0], '/');
+	const struct cli_command *command;
 
-	program_argv = argv;
 	name = name ? name + 1 : argv[0];
-	if (strncmp(name, "mount.", 6) == 0) {
-		/* mount(8): helper STORE MOUNTPOINT -o OPTIONS */
-		return main_mount(argc, argv);
+	/* mount(8): helper STORE MOUNTPOINT -o OPTIONS */
+	if (strncmp(name, "mount.", 6) == 0)
+		return cli_run(find("mount"), argv, argv + 1);
+	if (argc < 2) {
+		show_commands(stderr);
+		return CLI_WRONG_USAGE;
 	}
-	if (argc < 2)
-		return usage();
 	if (strcmp(argv[1], "--version") == 0) {
 		(void)printf("scalai %s\n", SC_VERSION);
 		return 0;
 	}
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
-		(void)fputs(usage_text, stdout);
+	if (strcmp(argv[1], "--help") == 0 || (strcmp(argv[1], "help") == 0 && argc == 2)) {
+		show_commands(stdout);
 		return 0;
 	}
-	if (strcmp(argv[1], "mount") == 0)
-		return main_mount(argc - 1, argv + 1);
-	if (strcmp(argv[1], "umount") == 0)
-		return main_umount(argc - 1, argv + 1);
-	if (strcmp(argv[1], "fsck") == 0) {
-		int rc = cli_fsck(argc - 1, argv + 1);
-
-		return rc < 0 ? usage() : rc;
-	}
-	if (strcmp(argv[1], "data") == 0) {
-		int rc = cli_data(argc - 1, argv + 1);
-
-		return rc < 0 ? usage() : rc;
-	}
-	if (strcmp(argv[1], "status") == 0 || strcmp(argv[1], "import") == 0 ||
-	    strcmp(argv[1], "verify") == 0)
-		return main_live(argc - 1, argv + 1);
-	return usage();
+	command = find(argv[1]);
+	if (command)
+		return cli_run(command, argv, argv + 2);
+	(void)fprintf(stderr, "scalai: unknown subcommand '%s'; 'scalai --help' lists them\n", argv[1]);
+	return CLI_WRONG_USAGE;
 }
