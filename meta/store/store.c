@@ -20,6 +20,7 @@
 #include "meta/base/sys.h"
 
 #define FAN_OUT 256 /* folders, so that none has millions of names */
+#define RUN 256	    /* blobs with adjacent numbers in one folder: the files of a save meet one inode table, and few folders to flush */
 /* files that are to take a blob's name: what is left of them is removed at the next start */
 #define REPLACEMENT "replacement"
 #define SHARED "shared"
@@ -34,7 +35,7 @@ struct meta_damaged {
 
 static void blob_path(uint64_t blob, char *path, size_t bytes)
 {
-	(void)snprintf(path, bytes, "%02x/%" PRIu64, (unsigned)(blob % FAN_OUT), blob);
+	(void)snprintf(path, bytes, "%02x/%" PRIu64, (unsigned)(blob / RUN % FAN_OUT), blob);
 }
 
 /* A detached read-only mount of STORE/blobs that only this process can reach; -1: not allowed. */

@@ -114,7 +114,7 @@ static uint64_t blob_of(uint32_t rank, const char *path)
 
 static void path_of(uint64_t blob, char *path, size_t room)
 {
-	(void)snprintf(path, room, "%s/blobs/%02x/%" PRIu64, dir, (unsigned)(blob % 256), blob);
+	(void)snprintf(path, room, "%s/blobs/%02x/%" PRIu64, dir, (unsigned)(blob / 256 % 256), blob);
 }
 
 static void cut(uint64_t blob, off_t bytes)
