@@ -94,9 +94,29 @@ static int make_tables(struct meta_catalog *c, const char *path, bool may_be_new
 	return rc;
 }
 
+/* Prepared when the catalog is opened: it must pass where there is no memory. */
+static const char roll_back[] = "ROLLBACK";
+
+static int prepare(struct meta_catalog *c, const char *sql, sqlite3_stmt **ret, struct sc_err *err)
+{
+	for (int i = 0; i < c->nr_kept; i++)
+		if (c->kept[i].sql == sql && !sqlite3_stmt_busy(c->kept[i].stmt)) {
+			*ret = c->kept[i].stmt;
+			return 0;
+		}
+	if (sqlite3_prepare_v3(c->db, sql, -1, SQLITE_PREPARE_PERSISTENT, ret, NULL) != SQLITE_OK)
+		return fail(c, err, sql);
+	if (c->nr_kept < STATEMENTS_MAX) {
+		c->kept[c->nr_kept].sql = sql;
+		c->kept[c->nr_kept++].stmt = *ret;
+	}
+	return 0;
+}
+
 int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **ret, struct sc_err *err)
 {
 	struct meta_catalog *c = sc_zalloc(sizeof(*c));
+	sqlite3_stmt *prepared;
 	pthread_mutexattr_t recursive;
 	int rc = 0;
 
@@ -121,6 +141,8 @@ int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **r
 			     "PRAGMA wal_autocheckpoint = 1000;", err);
 	if (rc == 0)
 		rc = make_tables(c, path, may_be_new, err);
+	if (rc == 0)
+		rc = prepare(c, roll_back, &prepared, err);
 	if (rc < 0)
 		meta_catalog_close(c);
 	else
@@ -166,9 +188,8 @@ static void leave(struct meta_catalog *c)
 {
 	struct sc_err ignored;
 
-	if (c->full)
-		(void)exec(c, "PRAGMA synchronous = NORMAL", &ignored);
-	c->full = false;
+	if (c->full && exec(c, "PRAGMA synchronous = NORMAL", &ignored) == 0)
+		c->full = false;
 	db_unlock(c);
 }
 
@@ -205,47 +226,41 @@ int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err)
 	if (rc == 0)
 		rc = exec(c, "COMMIT", err);
 	if (rc != 0 && !sqlite3_get_autocommit(c->db))
-		(void)exec(c, "ROLLBACK", &ignored);
+		(void)db_run(c, &ignored, roll_back, "");
 	leave(c);
 	return rc;
 }
 
-static int prepare(struct meta_catalog *c, const char *sql, sqlite3_stmt **ret, struct sc_err *err)
+static int bind_one(sqlite3_stmt *stmt, int i, char type, va_list *ap)
 {
-	for (int i = 0; i < c->nr_kept; i++)
-		if (c->kept[i].sql == sql && !sqlite3_stmt_busy(c->kept[i].stmt)) {
-			*ret = c->kept[i].stmt;
-			return 0;
-		}
-	if (sqlite3_prepare_v3(c->db, sql, -1, SQLITE_PREPARE_PERSISTENT, ret, NULL) != SQLITE_OK)
-		return fail(c, err, sql);
-	if (c->nr_kept < STATEMENTS_MAX) {
-		c->kept[c->nr_kept].sql = sql;
-		c->kept[c->nr_kept++].stmt = *ret;
+	const char *text;
+	const void *p;
+	uint64_t v;
+
+	switch (type) {
+	case 'i':
+		return sqlite3_bind_int64(stmt, i, (sqlite3_int64)va_arg(*ap, uint64_t));
+	case 'I':
+		return sqlite3_bind_int64(stmt, i, va_arg(*ap, int64_t));
+	case '0':
+		v = va_arg(*ap, uint64_t);
+		return v ? sqlite3_bind_int64(stmt, i, (sqlite3_int64)v) : sqlite3_bind_null(stmt, i);
+	case 's':
+		text = va_arg(*ap, const char *);
+		return sqlite3_bind_text(stmt, i, text, -1, SQLITE_TRANSIENT);
+	default:
+		p = va_arg(*ap, const void *);
+		return p ? sqlite3_bind_blob(stmt, i, p, 16, SQLITE_TRANSIENT) : sqlite3_bind_null(stmt, i);
 	}
-	return 0;
 }
 
-static void bind(sqlite3_stmt *stmt, const char *types, va_list ap)
+/* A parameter that could not be bound would be NULL: another row, or none. */
+static int bind(struct meta_catalog *c, sqlite3_stmt *stmt, const char *types, va_list *ap, struct sc_err *err)
 {
-	for (int i = 1; *types; i++, types++) {
-		if (*types == 'i') {
-			(void)sqlite3_bind_int64(stmt, i, (sqlite3_int64)va_arg(ap, uint64_t));
-		} else if (*types == 'I') {
-			(void)sqlite3_bind_int64(stmt, i, va_arg(ap, int64_t));
-		} else if (*types == '0') {
-			uint64_t v = va_arg(ap, uint64_t);
-
-			(void)(v ? sqlite3_bind_int64(stmt, i, (sqlite3_int64)v) : sqlite3_bind_null(stmt, i));
-		} else if (*types == 's') {
-			(void)sqlite3_bind_text(stmt, i, va_arg(ap, const char *), -1, SQLITE_TRANSIENT);
-		} else {
-			const void *p = va_arg(ap, const void *);
-
-			(void)(p ? sqlite3_bind_blob(stmt, i, p, 16, SQLITE_TRANSIENT)
-				 : sqlite3_bind_null(stmt, i));
-		}
-	}
+	for (int i = 1; *types; i++, types++)
+		if (bind_one(stmt, i, *types, ap) != SQLITE_OK)
+			return fail(c, err, sqlite3_sql(stmt));
+	return 0;
 }
 
 static void finish(struct meta_catalog *c, sqlite3_stmt *stmt)
@@ -259,7 +274,7 @@ static void finish(struct meta_catalog *c, sqlite3_stmt *stmt)
 }
 
 static int walk(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg,
-		const char *sql, const char *types, va_list ap)
+		const char *sql, const char *types, va_list *ap)
 {
 	sqlite3_stmt *stmt = NULL;
 	int rc, step;
@@ -267,12 +282,15 @@ static int walk(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void 
 	db_lock(c);
 	rc = prepare(c, sql, &stmt, err);
 	if (rc == 0) {
-		bind(stmt, types, ap);
+		rc = bind(c, stmt, types, ap, err);
 		while (rc == 0 && (step = sqlite3_step(stmt)) != SQLITE_DONE) {
 			if (step != SQLITE_ROW)
 				rc = fail(c, err, sql);
 			else if (fn)
 				rc = fn(arg, stmt);
+			/* a column that could not be made text was NULL */
+			if (rc >= 0 && sqlite3_errcode(c->db) == SQLITE_NOMEM)
+				rc = sc_nomem(err);
 		}
 		finish(c, stmt);
 	}
@@ -286,7 +304,7 @@ int db_run(struct meta_catalog *c, struct sc_err *err, const char *sql, const ch
 	int rc;
 
 	va_start(ap, types);
-	rc = walk(c, err, NULL, NULL, sql, types, ap);
+	rc = walk(c, err, NULL, NULL, sql, types, &ap);
 	va_end(ap);
 	return rc;
 }
@@ -298,7 +316,7 @@ int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg
 	int rc;
 
 	va_start(ap, types);
-	rc = walk(c, err, fn, arg, sql, types, ap);
+	rc = walk(c, err, fn, arg, sql, types, &ap);
 	va_end(ap);
 	return rc;
 }
