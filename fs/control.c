@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "meta/base/metric.h"
+
 /* in the order of fs_control_names */
 enum control {
 	TOPOLOGY,
@@ -52,7 +54,7 @@ struct fs_control {
 static int render_top(struct fs *fs, uint32_t index, struct sc_buf *buf)
 {
 	if (index == 0)
-		rs_render_metrics(fs->service, buf);
+		sc_metrics_text(buf);
 	else if (index == 1)
 		sc_buf_printf(buf, "%s\npassthrough: %s\nepoch: %s\nio_uring: %s\npid: %d\nreplaced: %u\n",
 			      rs_service_is_damaged(fs->service) ? "damaged" : "ok", fs->passthrough ? "yes" : "no",

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
+
 #define QUIET_NS_MAX 1000000000 /* how long commit waits for files that were just closed */
 #define QUIET_POLL_NS 1000000	/* the end of a mapping tells nobody */
 
@@ -503,7 +505,7 @@ int rs_job_commit(struct rs_service *s, struct rs_job *job, const char *text, st
 	sc_arena_done(&c.arena);
 	rs_view_unref(s, c.head);
 	if (rc == 0) {
-		(void)__atomic_add_fetch(&s->counters.commits, 1, __ATOMIC_RELAXED);
+		sc_metric_add(&commits_made, 1);
 		rs_kick(s, true);
 	}
 	return rc;

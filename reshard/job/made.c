@@ -12,6 +12,9 @@
 
 #include "reshard/engine/host.h"
 
+SC_METRIC(bytes_materialized, SC_COUNTER, "scalai_materialized_bytes_total", "Bytes of rank files materialized.");
+SC_METRIC(bytes_reflinked, SC_COUNTER, "scalai_reflinked_bytes_total", "Bytes of rank files materialized by reflink.");
+
 uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes)
 {
 	struct rs_job *job = view->job;
@@ -117,6 +120,12 @@ static int clone_file(struct rs_service *s, const struct rs_image *im, uint64_t 
 	return rc;
 }
 
+void rs_made_count(uint64_t bytes, uint64_t cloned)
+{
+	sc_metric_add(&bytes_materialized, bytes);
+	sc_metric_add(&bytes_reflinked, cloned);
+}
+
 bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  struct rs_image *im)
 {
@@ -152,9 +161,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 		sc_log(SC_LOG_INFO, "rank %u '%s' stays a view: %s", rank, file, err.msg);
 	if (made.blob && !kept)
 		rs_kick(s, true); /* what was made is garbage */
-	if (kept) {
-		(void)__atomic_add_fetch(&s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
-		(void)__atomic_add_fetch(&s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);
-	}
+	if (kept)
+		rs_made_count(im->bytes, cloned);
 	return kept;
 }

@@ -80,8 +80,7 @@ static int write_blob(struct writer *me, struct rs_image *im, struct rs_set_blob
 			(void)meta_store_remove(&p->s->store, b->blob, &ignored);
 		return rc;
 	}
-	(void)__atomic_add_fetch(&p->s->counters.reflinked_bytes, cloned, __ATOMIC_RELAXED);
-	(void)__atomic_add_fetch(&p->s->counters.materialized_bytes, im->bytes, __ATOMIC_RELAXED);
+	rs_made_count(im->bytes, cloned);
 	return keep_fd(me, b, sc_steal_fd(&fd));
 }
 

@@ -363,21 +363,3 @@ void rs_render_error(struct rs_job *job, struct sc_buf *buf)
 		sc_buf_printf(buf, "%s", job->error);
 	(void)pthread_mutex_unlock(&job->state);
 }
-
-void rs_render_metrics(struct rs_service *s, struct sc_buf *buf)
-{
-#define METRIC(name, help)                                                                         \
-	sc_buf_printf(buf, "# HELP scalai_" #name "_total " help "\n# TYPE scalai_" #name               \
-			   "_total counter\nscalai_" #name "_total %" PRIu64 "\n",                        \
-		      __atomic_load_n(&s->counters.name, __ATOMIC_RELAXED))
-	METRIC(commits, "Versions made by commit.");
-	METRIC(reshards, "Versions made by topology, layout or rollback.");
-	METRIC(refusals, "Commands refused.");
-	METRIC(materialized_bytes, "Bytes of rank files materialized.");
-	METRIC(reflinked_bytes, "Of these, bytes that were reflinked.");
-	METRIC(verified_bytes, "Bytes of rank files verified.");
-	METRIC(shared_bytes, "Bytes of rank files that were written again unchanged and take no space.");
-	METRIC(scrubbed_bytes, "Bytes read again by scrubbing.");
-	METRIC(mended_blobs, "Damaged blobs that were mended from equal ones.");
-#undef METRIC
-}

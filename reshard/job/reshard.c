@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SC_METRIC(reshards_made, SC_COUNTER, "scalai_reshards_total", "Versions made by topology, layout or rollback.");
+
 /* --- keep=N --- */
 
 struct old_versions {
@@ -128,7 +130,7 @@ int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
 	rs_step(RS_STEP_RESHARD_PUBLISH);
 	rs_work_clear(job, false);
 	rs_job_publish(job, view, true);
-	(void)__atomic_add_fetch(&s->counters.reshards, 1, __ATOMIC_RELAXED);
+	sc_metric_add(&reshards_made, 1);
 	return 0;
 }
 

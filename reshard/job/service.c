@@ -9,6 +9,8 @@
 
 #include "meta/base/guard.h"
 
+SC_METRIC(commands_refused, SC_COUNTER, "scalai_refusals_total", "Commands refused.");
+
 /* --- jobs --- */
 
 static void job_free(struct rs_job *job)
@@ -371,7 +373,7 @@ void rs_job_complain(struct rs_job *job, const char *command, const struct sc_er
 void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err)
 {
 	rs_job_complain(job, command, err);
-	(void)__atomic_add_fetch(&job->service->counters.refusals, 1, __ATOMIC_RELAXED);
+	sc_metric_add(&commands_refused, 1);
 	rs_job_tell(job);
 }
 

@@ -147,7 +147,6 @@ int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, s
 int rs_render_verify(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 void rs_render_error(struct rs_job *job, struct sc_buf *buf);
-void rs_render_metrics(struct rs_service *s, struct sc_buf *buf);
 /** Keeps the last refusal of a job, for `error`. */
 void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err);
 bool rs_job_shows_hidden(struct rs_job *job);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "meta/base/log.h"
+#include "meta/base/metric.h"
 #include "meta/base/text.h"
 #include "meta/model/infer.h"
 #include "reshard/data/corpus.h"
@@ -275,10 +276,6 @@ struct rs_service {
 			struct rs_opened *next;
 		} *buckets[RS_OPENED_BUCKETS];
 	} opened;
-	struct {
-		uint64_t commits, reshards, materialized_bytes, reflinked_bytes, verified_bytes, refusals, shared_bytes,
-			 scrubbed_bytes, mended_blobs;
-	} counters;			/* atomic */
 	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
 	bool no_reflink;		/* the store's file system has none; atomic */
 	/* worker */
@@ -349,6 +346,8 @@ struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
 /* made.c */
 /** The blob that an open made of a file of the job's head; 0: none. */
 uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);
+/** A rank file became real: `cloned` of its bytes by reflink. */
+void rs_made_count(uint64_t bytes, uint64_t cloned);
 bool rs_made_holds(struct rs_service *s, uint64_t blob);
 /** Another head comes: `view` is its number (0: none), and what was made of it before is in its storage now.  Under job.state. */
 void rs_made_leave(struct rs_job *job, uint64_t view);

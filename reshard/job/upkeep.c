@@ -19,6 +19,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+SC_METRIC(bytes_shared, SC_COUNTER, "scalai_shared_bytes_total", "Bytes of rank files that were written again unchanged and take no space.");
+SC_METRIC(bytes_scrubbed, SC_COUNTER, "scalai_scrubbed_bytes_total", "Bytes read again by scrubbing.");
+SC_METRIC(blobs_mended, SC_COUNTER, "scalai_mended_blobs_total", "Damaged blobs that were mended from equal ones.");
+
 #define CHUNK (1u << 20)
 #define PAGE 4096		/* what O_DIRECT wants, and what a file takes at least */
 
@@ -165,7 +169,7 @@ static int share(struct rs_service *s, const struct sealed *x, uint64_t same, st
 	rc = meta_store_share(&s->store, x->id, same, err);
 	if (rc == 0) {
 		rs_blob_forget(s->blobs, x->id);
-		(void)__atomic_add_fetch(&s->counters.shared_bytes, x->bytes, __ATOMIC_RELAXED);
+		sc_metric_add(&bytes_shared, x->bytes);
 	}
 	return rc;
 }
@@ -346,7 +350,7 @@ static int found_damage(struct rs_service *s, const struct sealed *x, const char
 	} else if (from) {
 		sc_log(SC_LOG_WARN, "blob %" PRIu64 " %s; it is mended from blob %" PRIu64 ", continuing (%s)", x->id, what, from,
 		       uses.text);
-		(void)__atomic_add_fetch(&s->counters.mended_blobs, 1, __ATOMIC_RELAXED);
+		sc_metric_add(&blobs_mended, 1);
 	} else {
 		sc_log(SC_LOG_ERROR, "blob %" PRIu64 " %s, and nothing has the same bytes: it is not read any more (%s)", x->id,
 		       what, uses.text);
@@ -462,7 +466,7 @@ static int on_read(void *arg, uint64_t bytes)
 	struct scrub *p = arg;
 
 	p->bytes += bytes;
-	(void)__atomic_add_fetch(&p->s->counters.scrubbed_bytes, bytes, __ATOMIC_RELAXED);
+	sc_metric_add(&bytes_scrubbed, bytes);
 	return p->s->scrub_rate &&
 	       pause_until(p->s, p->began_ns + (int64_t)((double)p->bytes * 1e9 / (double)p->s->scrub_rate));
 }

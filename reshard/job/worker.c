@@ -16,6 +16,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+SC_METRIC(bytes_verified, SC_COUNTER, "scalai_verified_bytes_total", "Bytes of rank files verified.");
+
 #define RETRY_NS 2000000000
 #define FULL_NS INT64_C(60000000000)
 
@@ -288,7 +290,7 @@ static int verify_head(struct rs_pass *p)
 			sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": copies differ: %s",
 			       rs_job_name(p->job, name, sizeof(name)), p->head->version->nr, p->err->msg);
 		rc = verdict == 0 || verdict == SC_E_COPIES ? keep_verdict(p, set, verdict, hashes, report) : verdict;
-		(void)__atomic_add_fetch(&p->s->counters.verified_bytes, rs_set_bytes(set), __ATOMIC_RELAXED);
+		sc_metric_add(&bytes_verified, rs_set_bytes(set));
 		rs_pass_end(p);
 	}
 	return rc;
