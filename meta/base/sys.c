@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/mount.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -59,6 +62,23 @@ static int real_fstat(int fd, struct stat *st)
 	return fstat(fd, st);
 }
 
+static int real_renameat(int from_dir, const char *from, int dir, const char *path, unsigned flags)
+{
+	return renameat2(from_dir, from, dir, path, flags);
+}
+
+static int real_clone_mount(int dir)
+{
+	return (int)syscall(SYS_open_tree, dir, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+}
+
+static int real_set_mount(int mount, uint64_t attrs)
+{
+	struct mount_attr attr = {.attr_set = attrs};
+
+	return (int)syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attr, sizeof(attr));
+}
+
 static void no_step(int nr, const char *name)
 {
 	(void)nr;
@@ -83,8 +103,14 @@ struct sc_sys sc_sys = {
 	.begin_write_back = real_begin_write_back,
 	.unlinkat = unlinkat,
 	.linkat = linkat,
-	.renameat = renameat,
+	.renameat = real_renameat,
 	.mkdirat = mkdirat,
+	.fdopendir = fdopendir,
+	.readdir = readdir,
+	.closedir = closedir,
+	.flock = flock,
+	.clone_mount = real_clone_mount,
+	.set_mount = real_set_mount,
 	.fsetxattr = fsetxattr,
 	.fgetxattr = fgetxattr,
 	.fchmod = fchmod,

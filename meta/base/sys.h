@@ -9,6 +9,7 @@
 #ifndef SC_SYS_H
 #define SC_SYS_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,8 +39,14 @@ struct sc_sys {
 	int (*begin_write_back)(int fd);	      /* of all dirty bytes; advice */
 	int (*unlinkat)(int dir, const char *path, int flags);
 	int (*linkat)(int from_dir, const char *from, int dir, const char *path, int flags);
-	int (*renameat)(int from_dir, const char *from, int dir, const char *path);
+	int (*renameat)(int from_dir, const char *from, int dir, const char *path, unsigned flags);
 	int (*mkdirat)(int dir, const char *path, mode_t mode);
+	DIR *(*fdopendir)(int fd);
+	struct dirent *(*readdir)(DIR *dir);
+	int (*closedir)(DIR *dir);
+	int (*flock)(int fd, int operation);
+	int (*clone_mount)(int dir);		      /* open_tree: of a folder, detached */
+	int (*set_mount)(int mount, uint64_t attrs);  /* mount_setattr: MOUNT_ATTR_... on */
 	int (*fsetxattr)(int fd, const char *name, const void *value, size_t bytes, int flags);
 	ssize_t (*fgetxattr)(int fd, const char *name, void *value, size_t bytes);
 	int (*fchmod)(int fd, mode_t mode);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meta/store/store.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mount.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <linux/mount.h>
@@ -41,12 +38,10 @@ static void blob_path(uint64_t blob, char *path, size_t bytes)
 /* A detached read-only mount of STORE/blobs that only this process can reach; -1: not allowed. */
 static int private_read_only(int blobs)
 {
-	struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID |
-					      MOUNT_ATTR_NODEV};
-	int fd = (int)syscall(SYS_open_tree, blobs, "",
-			      OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	int fd = sc_sys.clone_mount(blobs);
 
-	if (fd >= 0 && syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+	if (fd >= 0 && sc_sys.set_mount(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID |
+						    MOUNT_ATTR_NODEV) < 0)
 		sc_closep(&fd);
 	return fd;
 }
@@ -70,7 +65,7 @@ static int open_store(const char *path, struct meta_store *s, struct sc_err *err
 	s->lock = sc_sys.openat(s->dir, "lock", O_RDWR | O_CREAT, 0600);
 	if (s->lock < 0)
 		return sc_fail_sys(err, errno, "store '%s': cannot make its lock file", path);
-	if (flock(s->lock, LOCK_EX | LOCK_NB) < 0)
+	if (sc_sys.flock(s->lock, LOCK_EX | LOCK_NB) < 0)
 		return errno == EWOULDBLOCK
 			       ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by another scalai daemon", path)
 			       : sc_fail_sys(err, errno, "store '%s': cannot lock it", path);
@@ -278,7 +273,7 @@ static int take_name(const struct meta_store *store, const char *from, uint64_t 
 	char path[40];
 
 	blob_path(blob, path, sizeof(path));
-	if (sc_sys.renameat(store->blobs, from, store->blobs, path) < 0)
+	if (sc_sys.renameat(store->blobs, from, store->blobs, path, 0) < 0)
 		return sc_fail_sys(err, errno, "store: cannot replace blob %" PRIu64, blob);
 	return 0;
 }
@@ -354,7 +349,7 @@ int meta_store_keep_text(const struct meta_store *store, const char *name, const
 	(void)sc_sys.unlinkat(dir, "new", 0);
 	fd = sc_sys.openat(dir, "new", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
 	if (fd < 0 || sc_pwrite_all(fd, text, strlen(text), 0) < 0 || sc_sys.fsync(fd) < 0 ||
-	    sc_sys.renameat(dir, "new", dir, name) < 0 || sc_sys.fsync(dir) < 0)
+	    sc_sys.renameat(dir, "new", dir, name, 0) < 0 || sc_sys.fsync(dir) < 0)
 		return sc_fail_sys(err, errno, "store: cannot write '" TEXTS "/%s'", name);
 	return 0;
 }
@@ -416,7 +411,7 @@ int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct s
 		return rc;
 	blob_path(blob, path, sizeof(path));
 	(void)snprintf(name, sizeof(name), "%" PRIu64, blob);
-	if (renameat2(store->blobs, path, to, name, RENAME_NOREPLACE) < 0)
+	if (sc_sys.renameat(store->blobs, path, to, name, RENAME_NOREPLACE) < 0)
 		return sc_fail_sys(err, errno, "store: cannot move blob %" PRIu64 " to lost+found", blob);
 	return 0;
 }
@@ -454,22 +449,29 @@ int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store
 	return rc;
 }
 
-static int each_in(int dir, int (*each)(void *arg, uint64_t blob), void *arg)
+static int each_in(int fd, const char *name, int (*each)(void *arg, uint64_t blob), void *arg, struct sc_err *err)
 {
-	DIR *d = fdopendir(dir);
-	struct dirent *e;
+	DIR *d = sc_sys.fdopendir(fd);
+	struct dirent *e = NULL;
 	int rc = 0;
 
-	while (d && rc == 0 && (e = readdir(d))) {
+	if (!d) {
+		rc = sc_fail_sys(err, errno, "store: cannot list '%s'", name);
+		sc_closep(&fd);
+		return rc;
+	}
+	/* an error that were taken for the end would make a store of many blobs an empty one */
+	while (rc == 0 && (errno = 0, e = sc_sys.readdir(d))) {
 		char *end;
 		uint64_t blob = strtoull(e->d_name, &end, 10);
 
 		if (*e->d_name != '.' && !*end)
 			rc = each(arg, blob);
 	}
-	if (d)
-		(void)closedir(d);
-	return d ? rc : -1;
+	if (!e && errno)
+		rc = sc_fail_sys(err, errno, "store: cannot list '%s'", name);
+	(void)sc_sys.closedir(d);
+	return rc;
 }
 
 int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint64_t blob), void *arg,
@@ -485,7 +487,7 @@ int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint6
 		fd = sc_sys.openat(store->blobs, name, O_RDONLY | O_DIRECTORY, 0);
 		if (fd < 0)
 			return sc_fail_sys(err, errno, "store: cannot list '%s'", name);
-		rc = each_in(fd, each, arg);
+		rc = each_in(fd, name, each, arg, err);
 	}
 	return rc;
 }

@@ -126,9 +126,9 @@ static int d_linkat(int from_dir, const char *from, int dir, const char *path, i
 {
 	return POINT(real.linkat(from_dir, from, dir, path, flags));
 }
-static int d_renameat(int from_dir, const char *from, int dir, const char *path)
+static int d_renameat(int from_dir, const char *from, int dir, const char *path, unsigned flags)
 {
-	return POINT(real.renameat(from_dir, from, dir, path));
+	return POINT(real.renameat(from_dir, from, dir, path, flags));
 }
 static int d_fsetxattr(int fd, const char *name, const void *value, size_t bytes, int flags)
 {

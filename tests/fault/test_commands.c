@@ -129,10 +129,10 @@ static int bad_fsetxattr(int fd, const char *name, const void *value, size_t byt
 	return real.fsetxattr(fd, name, value, bytes, flags);
 }
 
-static int bad_renameat(int from_dir, const char *from, int dir, const char *path)
+static int bad_renameat(int from_dir, const char *from, int dir, const char *path, unsigned flags)
 {
 	FAIL(-1);
-	return real.renameat(from_dir, from, dir, path);
+	return real.renameat(from_dir, from, dir, path, flags);
 }
 
 /* The engine's rings: of any of its threads.  A submission that fails, a completion that says so. */

@@ -4,6 +4,7 @@
 
 #include "meta/base/log.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <sqlite3.h>
@@ -28,7 +29,7 @@ static void open_house(struct house *h, bool quiet_worker)
 	struct rs_options options = {.store = h->dir, .quiet_worker = quiet_worker};
 	struct sc_err err = {0};
 
-	(void)strcpy(h->dir, "/tmp/scalai-service.XXXXXX");
+	(void)strcpy(h->dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/scalai-service.XXXXXX" : "/tmp/scalai-service.XXXXXX");
 	assert_non_null(mkdtemp(h->dir));
 	assert_int_equal(0, rs_service_new(&options, &h->s, &err));
 	assert_int_equal(0, rs_job_make(h->s, "gpt", 0755, geteuid(), getegid(), &h->job, &err));
@@ -290,6 +291,169 @@ static void jobs_are_found(void **unused)
 	close_house(&h);
 }
 
+/* --- listing: what cannot be listed is not empty --- */
+
+static int bad_flock(int fd, int operation)
+{
+	(void)fd;
+	(void)operation;
+	errno = EIO;
+	return -1;
+}
+
+static DIR *bad_fdopendir(int fd)
+{
+	if (!fails_now())
+		return real.fdopendir(fd);
+	errno = EMFILE;
+	return NULL;
+}
+
+static struct dirent *bad_readdir(DIR *dir)
+{
+	if (!fails_now())
+		return real.readdir(dir);
+	errno = EIO;
+	return NULL;
+}
+
+static int bad_clone_mount(int dir)
+{
+	(void)dir;
+	errno = EPERM;
+	return -1;
+}
+
+static int bad_set_mount(int mount, uint64_t attrs)
+{
+	(void)mount;
+	(void)attrs;
+	errno = ENOSYS;
+	return -1;
+}
+
+static int bad_renameat(int from_dir, const char *from, int dir, const char *path, unsigned flags)
+{
+	if (flags != RENAME_NOREPLACE)
+		return real.renameat(from_dir, from, dir, path, flags);
+	errno = EROFS;
+	return -1;
+}
+
+static void reopen(struct house *h)
+{
+	struct rs_options options = {.store = h->dir, .quiet_worker = true};
+	struct sc_err err = {0};
+
+	if (rs_service_new(&options, &h->s, &err) < 0)
+		fail_msg("start: %s", err.msg);
+	h->job = rs_job_at(h->s, 0);
+}
+
+static int count_blob(void *arg, uint64_t blob)
+{
+	(void)blob;
+	++*(unsigned *)arg;
+	return 0;
+}
+
+static unsigned count_blobs(struct house *h)
+{
+	unsigned nr = 0;
+	struct sc_err err;
+
+	assert_int_equal(0, meta_store_each(rs_service_store(h->s), count_blob, &nr, &err));
+	return nr;
+}
+
+/* Each of its calls fails in turn; without a catalog a start is refused in the end, too. */
+static void start_with_bad_lists(const struct house *h, bool has_catalog)
+{
+	struct rs_options options = {.store = h->dir, .quiet_worker = true};
+
+	for (int what = 0; what < 2; what++)
+		for (long n = 0;; n++) {
+			struct rs_service *s = NULL;
+			struct sc_err err = {0};
+			int rc;
+
+			left = n;
+			failed = false;
+			sc_sys.fdopendir = what ? bad_fdopendir : real.fdopendir;
+			sc_sys.readdir = what ? real.readdir : bad_readdir;
+			rc = rs_service_new(&options, &s, &err);
+			sc_sys = real;
+			rs_service_free(s);
+			if (!failed) {
+				assert_int_equal(has_catalog ? 0 : SC_E_CATALOG, rc);
+				break;
+			}
+			if (rc != SC_E_SYSTEM || err.errnum != (what ? EMFILE : EIO) || !strstr(err.msg, "cannot list"))
+				fail_msg("call %ld: %d '%s'", n, rc, err.msg);
+		}
+}
+
+static void lists_are_whole(void **unused)
+{
+	char db[80], aside[80];
+	struct house h;
+	unsigned blobs;
+
+	(void)unused;
+	real = sc_sys;
+	open_house(&h, true);
+	commit_sample(&h);
+	blobs = count_blobs(&h);
+	rs_service_free(h.s);
+	(void)snprintf(db, sizeof(db), "%s/scalai.db", h.dir);
+	(void)snprintf(aside, sizeof(aside), "%s/aside.db", h.dir);
+	start_with_bad_lists(&h, true);
+	assert_int_equal(0, rename(db, aside));
+	start_with_bad_lists(&h, false);
+	assert_int_equal(0, rename(aside, db));
+	reopen(&h);
+	assert_int_equal(blobs, count_blobs(&h));
+	close_house(&h);
+}
+
+static void stores_are_opened(void **unused)
+{
+	struct rs_options options = {.quiet_worker = true, .keep_garbage = true};
+	struct rs_service *none = NULL;
+	struct sc_err err = {0};
+	struct sc_buf report = {0};
+	char orphan[80];
+	struct house h;
+	uint64_t bad;
+
+	(void)unused;
+	real = sc_sys;
+	open_house(&h, true);
+	rs_service_free(h.s);
+	options.store = h.dir;
+	sc_sys.flock = bad_flock;
+	assert_int_equal(SC_E_SYSTEM, rs_service_new(&options, &none, &err));
+	assert_non_null(strstr(err.msg, "cannot lock it"));
+	sc_sys = real;
+	sc_sys.clone_mount = bad_clone_mount; /* it only keeps us from our own mistakes */
+	reopen(&h);
+	rs_service_free(h.s);
+	sc_sys = real;
+	sc_sys.set_mount = bad_set_mount;
+	reopen(&h);
+	rs_service_free(h.s);
+	sc_sys = real;
+	(void)snprintf(orphan, sizeof(orphan), "%s/blobs/e7/999", h.dir);
+	assert_int_equal(0, close(open(orphan, O_WRONLY | O_CREAT | O_CLOEXEC, 0600)));
+	assert_int_equal(0, rs_service_new(&options, &h.s, &err));
+	sc_sys.renameat = bad_renameat;
+	assert_int_equal(SC_E_SYSTEM, rs_fsck(h.s, true, &bad, &report, &err));
+	assert_int_equal(EROFS, err.errnum);
+	sc_sys = real;
+	sc_buf_done(&report);
+	close_house(&h);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -297,6 +461,8 @@ int main(void)
 		cmocka_unit_test(rows_are_in_memory),
 		cmocka_unit_test(replaced_rows_go),
 		cmocka_unit_test(jobs_are_found),
+		cmocka_unit_test(lists_are_whole),
+		cmocka_unit_test(stores_are_opened),
 	};
 
 	return cmocka_run_group_tests_name("service", tests, NULL, NULL);
