@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "meta/base/log.h"
+#include "fs/mounts.h"
 #include "reshard/format/safetensors.h"
 #include "reshard/job/service.h"
 
@@ -22,26 +23,30 @@
 /* The mount that was named, by option or environment, or the only one there is; NULL after a message. */
 static const char *cli_mount(const struct cli_args *args)
 {
-	const char *given = cli_value(args, "mount");
 	static char found[PATH_BYTES];
-	char line[3 * PATH_BYTES], target[PATH_BYTES], type[256];
+	const char *given = cli_value(args, "mount");
+	struct fs_mounts mounts = {0};
+	struct sc_err err;
 	int nr = 0;
-	FILE *f;
 
 	if (given)
 		return given;
 	if (getenv("SCALAI_MOUNT"))
 		return getenv("SCALAI_MOUNT");
-	f = fopen("/proc/self/mounts", "re");
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "%*s %4095s %255s", target, type) == 2 && strcmp(type, "fuse.scalai") == 0 && nr++ == 0)
-			memcpy(found, target, sizeof(found));
-	if (f)
-		(void)fclose(f);
+	if (fs_mounts_read(&mounts, &err) < 0) {
+		(void)fprintf(stderr, "scalai: %s\n", err.msg);
+		nr = -1;
+	}
+	for (size_t i = 0; nr >= 0 && i < mounts.nr; i++)
+		if (fs_mounted_is_scalai(&mounts.at[i]) && nr++ == 0)
+			(void)snprintf(found, sizeof(found), "%s", mounts.at[i].path);
+	fs_mounts_done(&mounts);
 	if (nr == 1)
 		return found;
-	(void)fprintf(stderr, nr ? "scalai: there are %d scalai mounts; say which with -m or $SCALAI_MOUNT\n"
-				 : "scalai: nothing is mounted; 'scalai mount STORE MOUNTPOINT' does\n", nr);
+	if (nr == 0)
+		(void)fprintf(stderr, "scalai: no store is mounted; 'scalai mount STORE MOUNTPOINT' mounts one\n");
+	if (nr > 1)
+		(void)fprintf(stderr, "scalai: %d stores are mounted; say which one with -m MOUNTPOINT or $SCALAI_MOUNT\n", nr);
 	return NULL;
 }
 

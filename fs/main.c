@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: `scalai SUBCOMMAND ...`, and mount(8)'s helper `mount.fuse.scalai`. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fs/args.h"
 #include "fs/cli.h"
 #include "fs/mount.h"
+#include "fs/mounts.h"
 
 static int report(int rc, const struct sc_err *err)
 {
@@ -27,11 +29,32 @@ static int run_mount(const struct cli_args *args)
 	return report(fs_mount(&o, &err), &err);
 }
 
+/* Seconds for which an unmount waits for the daemon, which may have work to finish.  With -l it may stay for ever. */
+#define UMOUNT_S 60
+#define UMOUNT_LAZY_S 1
+
 static int run_umount(const struct cli_args *args)
 {
+	const char *wait = cli_value(args, "wait");
+	bool lazy = cli_value(args, "l");
+	unsigned long wait_s = lazy ? UMOUNT_LAZY_S : UMOUNT_S;
+	char store[FS_PATH_BYTES], *end;
 	struct sc_err err;
+	int rc;
 
-	return report(fs_umount(args->operands[0], cli_value(args, "l"), &err), &err);
+	if (wait) {
+		wait_s = strtoul(wait, &end, 10);
+		if (*wait < '0' || *wait > '9' || *end || wait_s > 86400)
+			return cli_complain(args, "--wait %s is no number of seconds", wait);
+	}
+	rc = fs_umount(args->operands[0], lazy, store, &err);
+	if (rc == 0 && *store)
+		rc = fs_umount_wait(store, (unsigned)wait_s, &err);
+	else
+		return report(rc, &err);
+	(void)report(rc, &err);
+	/* with -l it stays for as long as somebody uses it */
+	return rc == SC_E_BUSY && lazy && !wait ? 0 : rc < 0;
 }
 
 #define MOUNT {"mount", 'm', "MOUNTPOINT", "the mount; else $SCALAI_MOUNT, or the only one there is"}
@@ -46,7 +69,8 @@ static const struct cli_option mount_options[] = {
 	{NULL, 'v', NULL, NULL}, {NULL, 't', "TYPE", NULL}, END};
 
 static const struct cli_option umount_options[] = {
-	{NULL, 'l', NULL, "unmount although files are in use; they can be used until they are closed"}, END};
+	{NULL, 'l', NULL, "unmount although files are in use; their users keep them until they close them"},
+	{"wait", 0, "SECONDS", "wait at most so long until the daemon has left the store (default 60)"}, END};
 
 static const struct cli_option status_options[] = {
 	MOUNT, {"watch", 'w', NULL, "draw a progress bar until all rank files are real files"}, END};
@@ -75,7 +99,8 @@ static const struct cli_command commands[] = {
 	 .usage = "[-f] [-d] [-o OPTIONS] STORE MOUNTPOINT", .operands = {"STORE", "MOUNTPOINT"}, .required = 2,
 	 .example = "scalai mount -o hold,log=/var/log/scalai.log /data/store /scalai"},
 	{.name = "umount", .summary = "Unmount a store", .run = run_umount, .options = umount_options,
-	 .usage = "[-l] MOUNTPOINT", .operands = {"MOUNTPOINT"}, .required = 1, .example = "scalai umount /scalai"},
+	 .usage = "[-l] [--wait SECONDS] MOUNTPOINT", .operands = {"MOUNTPOINT"}, .required = 1,
+	 .example = "scalai umount /scalai"},
 	{.name = "status", .summary = "Show the state of a job, or of all jobs", .run = cli_status,
 	 .options = status_options, .usage = "[-m MOUNTPOINT] [-w] [JOB]", .operands = {"JOB"},
 	 .example = "scalai status -w gpt"},

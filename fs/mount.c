@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "fs/fs_i.h"
+#include "fs/mounts.h"
 #include "fs/signals.h"
 
 #define READ_AHEAD_KIB 4096	/* of the mount: only mmap of views uses it */
@@ -119,7 +120,7 @@ static int prepare_mountpoint(const char *path, struct sc_err *err)
 	if (statvfs(path, &fs) < 0 || stat(path, &st) < 0) {
 		if (errno == ENOTCONN || errno == ECONNABORTED || errno == ESTALE) {
 			/* a daemon died here: its mount goes, whoever still holds it */
-			int rc = fs_umount(path, true, err);
+			int rc = fs_umount_dead(path, 0, err);
 
 			return rc < 0 ? rc : prepare_mountpoint(path, err);
 		}
@@ -138,19 +139,21 @@ static int prepare_mountpoint(const char *path, struct sc_err *err)
 	return 0;
 }
 
-/* Of the mount.  From mountinfo: a stat of it before anybody serves it would wait for ever. */
+/* Of the mount.  From the mount table: a stat of it before anybody serves it would wait for ever. */
 static dev_t device_of(const char *mountpoint)
 {
-	char line[3 * 4096], target[4096];
-	unsigned m, n;
-	dev_t device = 0;
-	FILE *f = fopen("/proc/self/mountinfo", "re");
+	struct fs_mounts mounts = {0};
+	const struct fs_mounted *m = NULL;
+	struct sc_err err = {0};
+	dev_t device;
 
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &m, &n, target) == 3 && strcmp(target, mountpoint) == 0)
-			device = makedev(m, n);
-	if (f)
-		(void)fclose(f);
+	if (fs_mounts_read(&mounts, &err) == 0)
+		m = fs_mounts_find(&mounts, mountpoint);
+	device = m ? m->device : 0;
+	if (!m)
+		sc_log(SC_LOG_WARN, "'%s' is not in the mount table, continuing: datasets in it are not refused (%s)",
+		       mountpoint, err.msg);
+	fs_mounts_done(&mounts);
 	return device;
 }
 
@@ -229,7 +232,10 @@ static int session_new(struct fs *fs, const struct fs_mount_options *o, struct s
 	struct sc_buf opts = {0};
 	int rc = 0;
 
-	sc_buf_printf(&opts, "fsname=%s,subtype=scalai,default_permissions", o->store);
+	sc_buf_printf(&opts, "fsname=");
+	for (const char *c = o->store; *c; c++)
+		sc_buf_printf(&opts, "%s%c", *c == ',' || *c == '\\' ? "\\" : "", *c);
+	sc_buf_printf(&opts, ",subtype=scalai,default_permissions");
 	if (!o->private_ && geteuid() == 0)
 		sc_buf_printf(&opts, ",allow_other");
 	if (o->io_uring)
@@ -441,7 +447,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		if (fuse_fd < 0)
 			fuse_session_unmount(fs.se);
 		else
-			(void)fs_umount(o->mountpoint, true, &ignored); /* libfuse did not mount it */
+			(void)fs_umount_dead(o->mountpoint, fs.device, &ignored); /* libfuse did not mount it */
 	}
 	fuse_loop_cfg_destroy(config);
 	end(&fs);
@@ -466,7 +472,7 @@ static int run(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *er
 
 	if (rc == FS_HOLD_ENDED) { /* no daemon is left that would unmount */
 		sc_log(SC_LOG_INFO, "'%s' is unmounted: a signal came when its daemon was dead", o->mountpoint);
-		rc = fs_umount(o->mountpoint, true, err);
+		rc = fs_umount_dead(o->mountpoint, 0, err);
 	}
 	return rc;
 }
@@ -491,7 +497,7 @@ static int open_log(const struct fs_mount_options *o, struct sc_err *err)
 
 int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 {
-	char store[4096], mountpoint[4096], message[SC_ERR_BYTES_MAX] = "";
+	char store[FS_PATH_BYTES], mountpoint[FS_PATH_BYTES], message[SC_ERR_BYTES_MAX] = "";
 	struct fs_mount_options abs = *o;
 	int pipes[2] = {-1, -1};
 	ssize_t n;
@@ -511,13 +517,9 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 		return sc_fail_sys(err, errno, "cannot make the store '%s'", o->store);
 	if (!realpath(o->store, store))
 		return sc_fail_sys(err, errno, "store '%s'", o->store);
-	if (*o->mountpoint == '/')
-		(void)snprintf(mountpoint, sizeof(mountpoint), "%s", o->mountpoint);
-	else if (!getcwd(mountpoint, sizeof(mountpoint) - strlen(o->mountpoint) - 2))
-		return sc_fail_sys(err, errno, "mount point '%s'", o->mountpoint);
-	else
-		(void)snprintf(mountpoint + strlen(mountpoint), sizeof(mountpoint) - strlen(mountpoint), "/%s",
-			       o->mountpoint);
+	rc = fs_mount_path(o->mountpoint, mountpoint, err);
+	if (rc < 0)
+		return rc;
 	abs.store = store;
 	abs.mountpoint = mountpoint;
 	rc = open_log(&abs, err);
@@ -548,26 +550,4 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	if (n < 1)
 		return sc_fail(err, SC_E_SYSTEM, "the daemon ended before the mount was live");
 	return *message ? sc_fail(err, SC_E_SYSTEM, "%s", message) : 0;
-}
-
-int fs_umount(const char *mountpoint, bool lazy, struct sc_err *err)
-{
-	pid_t pid;
-	int status;
-
-	if (umount2(mountpoint, (lazy ? MNT_DETACH : 0) | UMOUNT_NOFOLLOW) == 0)
-		return 0;
-	if (errno == EBUSY)
-		return sc_fail(err, SC_E_BUSY, "'%s' is in use; close what is open there, or 'scalai umount -l'",
-			       mountpoint);
-	if (errno != EPERM)
-		return sc_fail_sys(err, errno, "cannot unmount '%s'", mountpoint);
-	pid = fork();
-	if (pid == 0) {
-		(void)execlp("fusermount3", "fusermount3", lazy ? "-uz" : "-u", "--", mountpoint, NULL);
-		_exit(127);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
-		return sc_fail(err, SC_E_PERMISSION, "fusermount3 could not unmount '%s'", mountpoint);
-	return 0;
 }

@@ -31,7 +31,4 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
  */
 int fs_mount(const struct fs_mount_options *o, struct sc_err *err);
 
-/** Ends a mount; `lazy`: also while it is in use. */
-int fs_umount(const char *mountpoint, bool lazy, struct sc_err *err);
-
 #endif

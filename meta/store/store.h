@@ -24,6 +24,11 @@ struct meta_store {
 /** Make what is missing, take the lock. Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has it). */
 int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err);
 void meta_store_close(struct meta_store *store);
+/**
+ * Wait until no daemon has the lock of a store; one that is not there has none.  Errors: SC_E_BUSY, a signal came
+ * first, or it may not wait; SC_E_SYSTEM, the store can't be looked at.
+ */
+int meta_store_wait_unused(const char *path, bool may_wait, struct sc_err *err);
 /** Does the store's file system have leases?  Without them nobody sees who writes by a mapping. */
 bool meta_store_has_leases(const struct meta_store *store);
 

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mounts that there are, as the kernel lists them, and the end of one of them. */
+#ifndef FS_MOUNTS_H
+#define FS_MOUNTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "meta/base/err.h"
+
+struct fs_mounts {
+	size_t nr, room;
+	struct fs_mounted {
+		char *path, *type;
+		char *source;		/* of scalai's: the store */
+		dev_t device;
+	} *at;				/* a later one covers an earlier one at the same path */
+};
+
+/** Read the mount table; fs_mounts_done() frees it, also after an error. */
+int fs_mounts_read(struct fs_mounts *ret, struct sc_err *err);
+void fs_mounts_done(struct fs_mounts *mounts);
+
+/** Find what is mounted at a path, as fs_mount_path() gives it; NULL: nothing is. */
+const struct fs_mounted *fs_mounts_find(const struct fs_mounts *mounts, const char *path);
+bool fs_mounted_is_scalai(const struct fs_mounted *m);
+
+#define FS_PATH_BYTES 4096
+/** Find the path of a mount point as the mount table has it; it need not exist, and its daemon may be dead. */
+int fs_mount_path(const char *path, char ret[FS_PATH_BYTES], struct sc_err *err);
+
+/**
+ * Unmount one of scalai's mounts; `lazy`: also while it is in use.
+ * `ret_store`: the store whose daemon ends now; "": the same mount is at another place, too.
+ * Errors: SC_E_COMMAND, it is no mount of scalai's; SC_E_BUSY, it is in use.
+ */
+int fs_umount(const char *path, bool lazy, char ret_store[FS_PATH_BYTES], struct sc_err *err);
+
+/** Wait until a daemon has left its store: it finishes what it was doing.  SC_E_BUSY: not within so many seconds. */
+int fs_umount_wait(const char *store, unsigned seconds, struct sc_err *err);
+
+/** Unmount one of scalai's mounts that nobody serves any more, whoever still uses it; it has this device (0: any). */
+int fs_umount_dead(const char *path, dev_t device, struct sc_err *err);
+
+#endif
