@@ -69,6 +69,18 @@ void rs_corpus_free(struct rs_corpus *c)
 	sc_sys.release(c);
 }
 
+struct rs_corpus *rs_corpus_ref(struct rs_corpus *c)
+{
+	(void)__atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
+	return c;
+}
+
+void rs_corpus_unref(struct rs_corpus *c)
+{
+	if (c && __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		rs_corpus_free(c);
+}
+
 int rs_corpus_add(struct rs_corpus *c, struct rs_data_source_info *info, struct sc_err *err)
 {
 	struct rs_data_source s = {.info = *info, .at_sample = c->samples, .at_sequence = c->sequences};

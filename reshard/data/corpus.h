@@ -78,6 +78,9 @@ uint32_t rs_megatron_token(uint64_t code);
 
 struct rs_corpus *rs_corpus_new(const struct meta_store *store);
 void rs_corpus_free(struct rs_corpus *corpus);
+/** References, from one that is kept: the last rs_corpus_unref() frees it.  NULL is nothing to unref. */
+struct rs_corpus *rs_corpus_ref(struct rs_corpus *corpus);
+void rs_corpus_unref(struct rs_corpus *corpus);
 /** Takes info->path. */
 int rs_corpus_add(struct rs_corpus *corpus, struct rs_data_source_info *info, struct sc_err *err);
 /** After all sources and `form`.  Errors: SC_E_CATALOG. */

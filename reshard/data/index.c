@@ -1,37 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/data/index.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "meta/base/guard.h"
-
-static void flush(struct rs_index *x)
-{
-	struct rs_table *t = x->table;
-
-	if (!x->failed && sc_pwrite_all(t->fd, t->buffer, t->nr * sizeof(*t->buffer), t->bytes) < 0) {
-		x->failed = true;
-		x->error = errno;
-	}
-	t->bytes += t->nr * sizeof(*t->buffer);
-	t->nr = 0;
-}
-
-void rs_index_push(struct rs_index *x, uint64_t value)
-{
-	struct rs_table *t = x->table;
-
-	x->has_table = true;
-	t->buffer[t->nr++] = value;
-	if (t->nr == sizeof(t->buffer) / sizeof(*t->buffer))
-		flush(x);
-}
 
 struct guarded {
 	struct rs_index *x;
@@ -61,7 +33,7 @@ int rs_index_source(struct rs_index *x, struct sc_err *err)
 		return sc_fail(err, SC_E_SOURCE, "'%s' became shorter while it was read", x->path);
 	if (g.rc < 0)
 		return g.rc;
-	flush(x);
+	rs_index_flush(x);
 	if (x->failed)
 		return sc_fail_sys(err, x->error, "store: cannot write the table of '%s'", x->path);
 	if (x->form.failed)

@@ -46,7 +46,10 @@ struct rs_index {
 /** Fills info and the table (info->borders is the caller's to set, if has_table).
  *  Errors: SC_E_FORMAT, SC_E_SYSTEM, SC_E_SOURCE (it became shorter meanwhile), SC_E_NO_MEMORY. */
 int rs_index_source(struct rs_index *index, struct sc_err *err);
+/** Appends to the table, which is written a buffer at a time; what fails is kept in `failed` and `error`. */
 void rs_index_push(struct rs_index *index, uint64_t value);
+/** Writes what is in the table's buffer. */
+void rs_index_flush(struct rs_index *index);
 /** Two samples with one key would become one sample where they meet. */
 int rs_keys_check(struct rs_keys *keys, const char *name, struct sc_err *err);
 

@@ -35,7 +35,7 @@ static int read_item(struct commit *c, struct item *it)
 	} else if (it->rank != RS_SHARED && meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps)) {
 		it->nr_rows = 1; /* a rule speaks of its bytes */
 	} else {
-		rc = rs_hash_blob(c->s, it->w.blob, it->hash, &it->bytes, c->err);
+		rc = rs_hash_blob(&c->s->store, it->w.blob, NULL, NULL, it->hash, &it->bytes, c->err);
 	}
 	return rc;
 }

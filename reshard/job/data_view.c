@@ -17,18 +17,6 @@
 
 /* --- corpora --- */
 
-struct rs_corpus *rs_corpus_ref(struct rs_corpus *c)
-{
-	(void)__atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
-	return c;
-}
-
-void rs_corpus_unref(struct rs_corpus *c)
-{
-	if (c && __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) == 0)
-		rs_corpus_free(c);
-}
-
 int rs_version_use(struct rs_version *v, struct rs_corpus *c, uint64_t from_epoch, uint64_t from_samples,
 		   struct sc_err *err)
 {

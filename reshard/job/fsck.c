@@ -124,7 +124,7 @@ static int check_blob(struct fsck *f, struct found *b)
 		complain(f, b, "has another size than the catalog says");
 		return 0;
 	}
-	if (rs_hash_blob(f->s, b->id, hash, &bytes, &err) < 0)
+	if (rs_hash_blob(&f->s->store, b->id, NULL, NULL, hash, &bytes, &err) < 0)
 		return lost(f, b, &err, "can't be read");
 	if (b->has_hash && memcmp(hash, b->hash, 16) != 0)
 		complain(f, b, "has other bytes than when it was sealed");

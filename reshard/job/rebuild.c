@@ -72,7 +72,7 @@ static int on_file(void *arg, uint64_t blob)
 	}
 	if (rc == 0) {
 		rec = &r->all.at[before];
-		rc = rs_hash_blob(r->s, blob, hash, &bytes, &why);
+		rc = rs_hash_blob(&r->s->store, blob, NULL, NULL, hash, &bytes, &why);
 	}
 	if (rc < 0 && !rs_is_damage(&why)) {
 		*r->err = why; /* it says nothing about the blob */

@@ -10,6 +10,8 @@
 #include "meta/base/text.h"
 #include "meta/model/infer.h"
 #include "reshard/data/corpus.h"
+#include "reshard/engine/copy.h"
+#include "reshard/engine/hash.h"
 #include "reshard/job/service.h"
 #include "reshard/job/steps.h"
 
@@ -305,8 +307,6 @@ struct rs_service {
 #define RS_PUT_OFF_MAX 4
 
 /* data_view.c */
-struct rs_corpus *rs_corpus_ref(struct rs_corpus *corpus);
-void rs_corpus_unref(struct rs_corpus *corpus);
 /** Loads what a version uses; fills in what its view shows (the positions are checked). */
 int rs_data_load(struct rs_service *s, struct rs_version *v, struct sc_err *err);
 int rs_data_deal(struct rs_view *view, struct sc_err *err);
@@ -331,9 +331,6 @@ void rs_render_data_status(const struct rs_view *view, struct sc_buf *buf);
 /** Drops uses that are over. */
 void rs_data_prune(struct rs_version *v);
 bool rs_data_holds(struct rs_service *s, uint64_t blob);
-
-/* work.c: by reflink where the file system can; `blob` is what `from` reads, 0: a file that is none of the store's */
-int rs_copy_file(int to, int from, uint64_t blob, uint64_t bytes, const char *path, struct sc_err *err);
 
 /* reshard.c: presents `v` at a topology, and makes that the head.  Takes `v`. */
 int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
@@ -516,7 +513,6 @@ int rs_work_clear_rows(struct rs_job *job, struct sc_err *err);
 
 /* verify.c: compares all copies of a tensor set and hashes its logical tensors; *ret_report is
  * lines; SC_E_COPIES when copies differ (the report says which), or an error of reading. */
-typedef int rs_tick_fn(void *arg, uint64_t bytes);
 int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg,
 		  uint8_t (**ret_hashes)[16], char **ret_report, struct sc_err *err);
 int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report,
@@ -526,8 +522,6 @@ int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_repor
 uint64_t rs_set_bytes(const struct rs_set *set);
 
 /* upkeep.c */
-int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
-		 struct sc_err *err);
 /** Hashes all that have no hash yet, until the worker is called to something else. */
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err);
 /** Which file a blob is: "rank 3 'model.safetensors'", or the path alone of one that no rank has. */

@@ -16,15 +16,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 SC_METRIC(bytes_shared, SC_COUNTER, "scalai_shared_bytes_total", "Bytes of rank files that were written again unchanged and take no space.");
 SC_METRIC(bytes_scrubbed, SC_COUNTER, "scalai_scrubbed_bytes_total", "Bytes read again by scrubbing.");
 SC_METRIC(blobs_mended, SC_COUNTER, "scalai_mended_blobs_total", "Damaged blobs that were mended from equal ones.");
 
 #define CHUNK (1u << 20)
-#define PAGE 4096		/* what O_DIRECT wants, and what a file takes at least */
+#define PAGE 4096		/* what a file takes at least */
 
 static int64_t now_s(void)
 {
@@ -32,70 +30,6 @@ static int64_t now_s(void)
 }
 
 /* --- reading --- */
-
-/* Aligned for O_DIRECT; *ret_all is what is released. */
-static unsigned char *aligned(size_t bytes, void **ret_all)
-{
-	*ret_all = sc_sys.alloc(bytes + PAGE);
-	return *ret_all ? (unsigned char *)(((uintptr_t)*ret_all + PAGE - 1) / PAGE * PAGE) : NULL;
-}
-
-/* A piece; 0 at the end.  A read that ended inside of a page goes on without O_DIRECT. */
-static ssize_t read_piece(int fd, unsigned char *to, uint64_t at)
-{
-	ssize_t n;
-
-	if (at % PAGE)
-		(void)fcntl(fd, F_SETFL, 0);
-	do
-		n = sc_sys.pread(fd, to, CHUNK, (off_t)at);
-	while (n < 0 && errno == EINTR);
-	return n;
-}
-
-static int hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t ret[16], uint64_t *ret_bytes,
-		   struct sc_err *err)
-{
-	void *all;
-	unsigned char *buffer = aligned(CHUNK, &all);
-	XXH3_state_t *state = XXH3_createState();
-	XXH128_canonical_t hash;
-	ssize_t n = 0;
-	int rc = buffer && state ? 0 : sc_nomem(err);
-
-	*ret_bytes = 0;
-	if (rc == 0)
-		(void)XXH3_128bits_reset(state);
-	while (rc == 0 && (n = read_piece(fd, buffer, *ret_bytes)) > 0) {
-		(void)XXH3_128bits_update(state, buffer, (size_t)n);
-		*ret_bytes += (uint64_t)n;
-		if (tick && tick(arg, (uint64_t)n))
-			rc = sc_fail(err, SC_E_CANCELLED, "stopped");
-	}
-	if (rc == 0 && n < 0)
-		rc = rs_cannot_read(blob, *ret_bytes, errno, err);
-	if (rc == 0) {
-		XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(state));
-		memcpy(ret, hash.digest, 16);
-	}
-	(void)XXH3_freeState(state);
-	sc_sys.release(all);
-	return rc;
-}
-
-static int hash_blob(struct rs_service *s, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t hash[16], uint64_t *ret_bytes,
-		     struct sc_err *err)
-{
-	sc_cleanup(sc_closep) int fd = -1;
-	int rc = meta_store_open_damaged(&s->store, blob, O_RDONLY, &fd, err);
-
-	return rc < 0 ? rc : hash_fd(fd, blob, tick, arg, hash, ret_bytes, err);
-}
-
-int rs_hash_blob(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes, struct sc_err *err)
-{
-	return hash_blob(s, blob, NULL, NULL, hash, ret_bytes, err);
-}
 
 struct blobs {
 	size_t nr, room;
@@ -293,7 +227,7 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 		uint64_t n;
 
 		/* it may be damaged itself, or be the same file */
-		if (rs_hash_blob(s, twins.at[i], now, &n, &why) < 0)
+		if (rs_hash_blob(&s->store, twins.at[i], NULL, NULL, now, &n, &why) < 0)
 			(void)left_by(&left, &why);
 		if (why.code || n != bytes || memcmp(now, hash, 16) != 0)
 			continue;
@@ -401,7 +335,7 @@ static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], 
 			 struct sc_err *err)
 {
 	bool may_wait = s->hash_put_off < RS_PUT_OFF_MAX;
-	int rc = hash_blob(s, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
+	int rc = rs_hash_blob(&s->store, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
 
 	s->hash_put_off = rc == SC_E_CANCELLED ? s->hash_put_off + 1 : 0;
 	return rc;
@@ -486,7 +420,7 @@ static int scrub_blob(struct scrub *p, const struct sealed *x, struct sc_err *er
 		rc = meta_store_open_damaged(&s->store, x->id, O_RDONLY, &fd, &why);
 	}
 	if (rc == 0)
-		rc = hash_fd(fd, x->id, on_read, p, hash, &bytes, &why);
+		rc = rs_hash_fd(fd, x->id, on_read, p, hash, &bytes, &why);
 	if (rc == SC_E_CANCELLED) {
 		*err = why;
 		return rc;

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RS_COPY_H
+#define RS_COPY_H
+
+#include <stdint.h>
+
+#include "meta/base/err.h"
+
+/**
+ * Copies the first `bytes` of one file to another, which is empty: by reflink where the file system can, else in the
+ * kernel.
+ * `blob`: what `from` reads, 0: a file that is none of the store's.  `path` is for the error.
+ * Errors: SC_E_SYSTEM, SC_E_NO_SPACE; SC_E_DAMAGED, the blob cannot be read.
+ */
+int rs_copy_file(int to, int from, uint64_t blob, uint64_t bytes, const char *path, struct sc_err *err);
+
+#endif

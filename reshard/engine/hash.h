@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RS_HASH_H
+#define RS_HASH_H
+
+#include "meta/store/store.h"
+
+/** Is told of bytes that were read or written; non-zero ends the work with SC_E_CANCELLED.  Any thread. */
+typedef int rs_tick_fn(void *arg, uint64_t bytes);
+
+/**
+ * Hashes (XXH3-128) all bytes of a blob, also of one that is known to be damaged; *ret_bytes: how many there were.
+ * `tick` may be NULL.  Errors: SC_E_DAMAGED, SC_E_SYSTEM, SC_E_CANCELLED.
+ */
+int rs_hash_blob(const struct meta_store *store, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t hash[16],
+		 uint64_t *ret_bytes, struct sc_err *err);
+/** The same of an open file, which may be open with O_DIRECT. */
+int rs_hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t ret[16], uint64_t *ret_bytes,
+	       struct sc_err *err);
+
+#endif
