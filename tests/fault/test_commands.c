@@ -8,314 +8,18 @@
 #include "reshard/job/service.h"
 
 #include "meta/base/log.h"
+#include "tests/fault/faults.h"
 #include "tests/fault/watchdog.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <liburing.h>
-#include <pthread.h>
 #include <setjmp.h>
-#include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 /* cmocka wants four of the above first */
 #include <cmocka.h>
-
-static struct sc_sys real;
-static long left;		/* calls until one fails */
-static int failures;		/* that happened */
-static pthread_t victim;	/* only this thread's calls fail */
-static int error;		/* what fails says */
-
-static bool fails_now(void)
-{
-	if (!pthread_equal(victim, pthread_self()) || left-- != 0)
-		return false;
-	failures++;
-	return true;
-}
-
-#define FAIL(value)                                                                                \
-	do {                                                                                       \
-		if (fails_now()) {                                                                 \
-			errno = error;                                                             \
-			return value;                                                              \
-		}                                                                                  \
-	} while (0)
-
-static void *bad_alloc(size_t bytes)
-{
-	return fails_now() ? NULL : real.alloc(bytes);
-}
-
-static void *bad_resize(void *p, size_t bytes)
-{
-	return fails_now() ? NULL : real.resize(p, bytes);
-}
-
-static int bad_openat(int dir, const char *path, int flags, mode_t mode)
-{
-	FAIL(-1);
-	return real.openat(dir, path, flags, mode);
-}
-
-static int bad_fstat(int fd, struct stat *st)
-{
-	FAIL(-1);
-	return real.fstat(fd, st);
-}
-
-static int bad_fsync(int fd)
-{
-	FAIL(-1);
-	return real.fsync(fd);
-}
-
-static void *bad_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t off)
-{
-	FAIL(MAP_FAILED);
-	return real.mmap(at, bytes, prot, flags, fd, off);
-}
-
-static ssize_t bad_pread(int fd, void *p, size_t n, off_t at)
-{
-	FAIL(-1);
-	return real.pread(fd, p, n, at);
-}
-
-static ssize_t bad_pwrite(int fd, const void *p, size_t n, off_t at)
-{
-	FAIL(-1);
-	return real.pwrite(fd, p, n, at);
-}
-
-static int bad_ftruncate(int fd, off_t n)
-{
-	FAIL(-1);
-	return real.ftruncate(fd, n);
-}
-
-static int bad_fallocate(int fd, int mode, off_t at, off_t n)
-{
-	FAIL(-1);
-	return real.fallocate(fd, mode, at, n);
-}
-
-static int bad_fchmod(int fd, mode_t mode)
-{
-	FAIL(-1);
-	return real.fchmod(fd, mode);
-}
-
-static ssize_t bad_copy_range(int from, off_t *from_at, int to, off_t *to_at, size_t n)
-{
-	FAIL(-1);
-	return real.copy_range(from, from_at, to, to_at, n);
-}
-
-static int bad_linkat(int from_dir, const char *from, int dir, const char *path, int flags)
-{
-	FAIL(-1);
-	return real.linkat(from_dir, from, dir, path, flags);
-}
-
-static int bad_fsetxattr(int fd, const char *name, const void *value, size_t bytes, int flags)
-{
-	FAIL(-1);
-	return real.fsetxattr(fd, name, value, bytes, flags);
-}
-
-static int bad_renameat(int from_dir, const char *from, int dir, const char *path, unsigned flags)
-{
-	FAIL(-1);
-	return real.renameat(from_dir, from, dir, path, flags);
-}
-
-/* The engine's rings: of any of its threads.  A submission that fails, a completion that says so. */
-static bool ring_fails_now(void)
-{
-	if (__atomic_fetch_sub(&left, 1, __ATOMIC_RELAXED) != 0)
-		return false;
-	__atomic_add_fetch(&failures, 1, __ATOMIC_RELAXED);
-	return true;
-}
-
-static int bad_ring_init(struct io_uring *ring, unsigned entries)
-{
-	return ring_fails_now() ? -ENOMEM : real.ring_init(ring, entries);
-}
-
-static int bad_ring_submit(struct io_uring *ring)
-{
-	return ring_fails_now() ? -error : real.ring_submit(ring);
-}
-
-static int bad_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
-{
-	int rc = real.ring_wait(ring, ret);
-
-	if (rc == 0 && ring_fails_now())
-		(*ret)->res = -error;
-	return rc;
-}
-
-/* SQLite's own calls */
-static ssize_t (*sql_pwrite)(int fd, const void *p, size_t n, off_t at);
-static ssize_t (*sql_pread)(int fd, void *p, size_t n, off_t at);
-
-static ssize_t bad_sql_pwrite(int fd, const void *p, size_t n, off_t at)
-{
-	FAIL(-1);
-	return sql_pwrite(fd, p, n, at);
-}
-
-static ssize_t bad_sql_pread(int fd, void *p, size_t n, off_t at)
-{
-	FAIL(-1);
-	return sql_pread(fd, p, n, at);
-}
-
-/* Calls that do less than was asked for, or are interrupted: nothing may come of it. */
-static unsigned dice;
-
-static bool is_odd(void)
-{
-	dice = dice * 1103515245 + 12345;
-	if (!pthread_equal(victim, pthread_self()) || (dice >> 16) % 3)
-		return false;
-	failures++;
-	return true;
-}
-
-static ssize_t odd_pread(int fd, void *p, size_t n, off_t at)
-{
-	if (is_odd() && dice & 1 << 20) {
-		errno = EINTR;
-		return -1;
-	}
-	return real.pread(fd, p, is_odd() && n > 1 ? n / 2 : n, at);
-}
-
-static ssize_t odd_pwrite(int fd, const void *p, size_t n, off_t at)
-{
-	if (is_odd() && dice & 1 << 20) {
-		errno = EINTR;
-		return -1;
-	}
-	return real.pwrite(fd, p, is_odd() && n > 1 ? n / 2 : n, at);
-}
-
-static ssize_t odd_copy_range(int from, off_t *from_at, int to, off_t *to_at, size_t n)
-{
-	if (is_odd() && dice & 1 << 20) {
-		errno = EINTR;
-		return -1;
-	}
-	return real.copy_range(from, from_at, to, to_at, is_odd() && n > 1 ? n / 2 : n);
-}
-
-static int odd_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
-{
-	int rc = real.ring_wait(ring, ret);
-
-	if (rc == 0 && (*ret)->res > 1 && is_odd())
-		(*ret)->res = dice & 1 << 20 ? -EAGAIN : (*ret)->res / 2;
-	return rc;
-}
-
-static int odd_ring_submit(struct io_uring *ring)
-{
-	return is_odd() ? -EINTR : real.ring_submit(ring);
-}
-
-static ssize_t odd_sql_pwrite(int fd, const void *p, size_t n, off_t at)
-{
-	if (is_odd()) {
-		errno = EINTR;
-		return -1;
-	}
-	return sql_pwrite(fd, p, n, at);
-}
-
-/* What fails, one kind after another. */
-enum kind { MEMORY, READING, WRITING, DESCRIPTORS, CATALOG_FULL, CATALOG_BROKEN, RING, RING_FULL, ODD, KINDS };
-
-static const char *const kind_names[] = {"no memory", "EIO when reading", "ENOSPC when writing", "EMFILE",
-					 "catalog: ENOSPC", "catalog: EIO", "io_uring: EIO", "io_uring: ENOSPC",
-					 "short calls and EINTR"};
-
-static void set_sql(void *pwrite_fn, void *pread_fn)
-{
-	sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
-
-	vfs->xSetSystemCall(vfs, "pwrite64", (sqlite3_syscall_ptr)pwrite_fn);
-	vfs->xSetSystemCall(vfs, "pread64", (sqlite3_syscall_ptr)pread_fn);
-}
-
-static void break_all(enum kind kind, long n)
-{
-	watchdog_step();
-	left = n;
-	failures = 0;
-	victim = pthread_self();
-	error = kind == WRITING || kind == CATALOG_FULL || kind == RING_FULL ? ENOSPC : kind == DESCRIPTORS ? EMFILE : EIO;
-	switch (kind) {
-	case MEMORY:
-		sc_sys.alloc = bad_alloc;
-		sc_sys.resize = bad_resize;
-		break;
-	case READING:
-		sc_sys.openat = bad_openat;
-		sc_sys.fstat = bad_fstat;
-		sc_sys.mmap = bad_mmap;
-		sc_sys.pread = bad_pread;
-		break;
-	case WRITING:
-		sc_sys.fsync = bad_fsync;
-		sc_sys.pwrite = bad_pwrite;
-		sc_sys.ftruncate = bad_ftruncate;
-		sc_sys.fallocate = bad_fallocate;
-		sc_sys.fchmod = bad_fchmod;
-		sc_sys.copy_range = bad_copy_range;
-		sc_sys.linkat = bad_linkat;
-		sc_sys.renameat = bad_renameat;
-		sc_sys.fsetxattr = bad_fsetxattr;
-		break;
-	case DESCRIPTORS:
-		sc_sys.openat = bad_openat;
-		break;
-	case CATALOG_FULL:
-		set_sql(bad_sql_pwrite, sql_pread);
-		break;
-	case CATALOG_BROKEN:
-		set_sql(bad_sql_pwrite, bad_sql_pread);
-		break;
-	case RING:
-	case RING_FULL:
-		sc_sys.ring_init = bad_ring_init;
-		sc_sys.ring_submit = bad_ring_submit;
-		sc_sys.ring_wait = bad_ring_wait;
-		break;
-	default:
-		sc_sys.ring_submit = odd_ring_submit;
-		sc_sys.ring_wait = odd_ring_wait;
-		sc_sys.pread = odd_pread;
-		sc_sys.pwrite = odd_pwrite;
-		sc_sys.copy_range = odd_copy_range;
-		set_sql(odd_sql_pwrite, sql_pread);
-		break;
-	}
-}
-
-static void mend_all(void)
-{
-	sc_sys = real;
-	set_sql(sql_pwrite, sql_pread);
-}
 
 static void put_file(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *name)
 {
@@ -366,6 +70,7 @@ static void fail_in_turn(struct rs_service *s, struct rs_job *job, enum kind kin
 		int rc;
 
 		assert_true(n < 1000000);
+		watchdog_step();
 		break_all(kind, n);
 		rc = command(s, job, text, &err);
 		mend_all();
@@ -416,6 +121,7 @@ static void fail_work(struct rs_service *s, enum kind kind, int work(struct rs_s
 		int rc;
 
 		assert_true(n < 1000000);
+		watchdog_step();
 		break_all(kind, n);
 		rc = work(s, &err);
 		mend_all();
@@ -534,14 +240,9 @@ static void all_commands(enum kind kind)
 
 static void commands_fail_cleanly(void **unused)
 {
-	sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
-
 	(void)unused;
 	assert_int_equal(0, watchdog_start());
-	real = sc_sys;
 	sc_log_level(SC_LOG_ERROR);
-	sql_pwrite = (void *)vfs->xGetSystemCall(vfs, "pwrite64");
-	sql_pread = (void *)vfs->xGetSystemCall(vfs, "pread64");
 	for (enum kind kind = 0; kind < KINDS; kind++) {
 		long before = total;
 
