@@ -25,6 +25,11 @@ static int real_fcntl_lease(int fd, int lease)
 	return fcntl(fd, F_SETLEASE, lease);
 }
 
+static int real_fcntl_flags(int fd, int flags)
+{
+	return fcntl(fd, F_SETFL, flags);
+}
+
 static int real_clone_range(int to, uint64_t to_at, int from, uint64_t from_at, uint64_t bytes)
 {
 	struct file_clone_range range = {
@@ -50,6 +55,13 @@ static ssize_t real_copy_range(int from, off_t *from_at, int to, off_t *to_at, s
 static int real_clock(clockid_t id, struct timespec *ret_now)
 {
 	return clock_gettime(id, ret_now);
+}
+
+static int real_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
+{
+	struct timespec until = {ns / 1000000000, ns % 1000000000};
+
+	return pthread_cond_clockwait(cond, lock, CLOCK_MONOTONIC, &until);
 }
 
 static int real_fstatat(int dir, const char *path, struct stat *st, int flags)
@@ -117,12 +129,14 @@ struct sc_sys sc_sys = {
 	.fchown = fchown,
 	.futimens = futimens,
 	.fcntl_lease = real_fcntl_lease,
+	.fcntl_flags = real_fcntl_flags,
 	.clone_range = real_clone_range,
 	.copy_range = real_copy_range,
 	.mmap = mmap,
 	.munmap = munmap,
 	.fstatvfs = fstatvfs,
 	.clock = real_clock,
+	.wait_until = real_wait_until,
 	.random = getrandom,
 	.step = no_step,
 };

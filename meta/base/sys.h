@@ -10,6 +10,7 @@
 #define SC_SYS_H
 
 #include <dirent.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,12 +54,15 @@ struct sc_sys {
 	int (*fchown)(int fd, uid_t uid, gid_t gid);
 	int (*futimens)(int fd, const struct timespec ts[2]);
 	int (*fcntl_lease)(int fd, int lease);	      /* F_SETLEASE */
+	int (*fcntl_flags)(int fd, int flags);	      /* F_SETFL */
 	int (*clone_range)(int to, uint64_t to_at, int from, uint64_t from_at, uint64_t bytes);
 	ssize_t (*copy_range)(int from, off_t *from_at, int to, off_t *to_at, size_t bytes);
 	void *(*mmap)(void *at, size_t bytes, int prot, int flags, int fd, off_t off);
 	int (*munmap)(void *p, size_t bytes);
 	int (*fstatvfs)(int fd, struct statvfs *st);
 	int (*clock)(clockid_t id, struct timespec *ret_now);
+	/** pthread_cond_clockwait() until a time of sc_now_ns(); 0, ETIMEDOUT. */
+	int (*wait_until)(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns);
 	ssize_t (*random)(void *p, size_t bytes, unsigned flags);
 	int (*ring_init)(struct io_uring *ring, unsigned entries);
 	void (*ring_exit)(struct io_uring *ring);

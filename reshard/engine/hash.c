@@ -26,7 +26,7 @@ static ssize_t read_piece(int fd, unsigned char *to, uint64_t at)
 	ssize_t n;
 
 	if (at % PAGE)
-		(void)fcntl(fd, F_SETFL, 0);
+		(void)sc_sys.fcntl_flags(fd, 0);
 	do
 		n = sc_sys.pread(fd, to, CHUNK, (off_t)at);
 	while (n < 0 && errno == EINTR);

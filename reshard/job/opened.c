@@ -127,14 +127,8 @@ enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob)
 
 void rs_work_wait(struct rs_service *s, int64_t ns)
 {
-	struct timespec until;
-
-	(void)sc_sys.clock(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += ns;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
 	(void)pthread_mutex_lock(&s->opened.lock);
-	(void)pthread_cond_timedwait(&s->opened.fewer, &s->opened.lock, &until);
+	(void)sc_sys.wait_until(&s->opened.fewer, &s->opened.lock, sc_now_ns() + ns);
 	(void)pthread_mutex_unlock(&s->opened.lock);
 }
 
@@ -166,13 +160,8 @@ int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err)
 
 void rs_opened_init(struct rs_service *s)
 {
-	pthread_condattr_t monotonic;
-
 	(void)pthread_mutex_init(&s->opened.lock, NULL);
-	(void)pthread_condattr_init(&monotonic);
-	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&s->opened.fewer, &monotonic);
-	(void)pthread_condattr_destroy(&monotonic);
+	(void)pthread_cond_init(&s->opened.fewer, NULL);
 }
 
 void rs_opened_done(struct rs_service *s)

@@ -383,12 +383,11 @@ struct scrub {
 /* Waits until `ns` (monotonic) or the end of the service; true: the end. */
 static bool pause_until(struct rs_service *s, int64_t ns)
 {
-	struct timespec until = {ns / 1000000000, ns % 1000000000};
 	bool stop;
 
 	(void)pthread_mutex_lock(&s->worker_lock);
 	while (!s->stop && sc_now_ns() < ns)
-		if (pthread_cond_clockwait(&s->scrub_wake, &s->worker_lock, CLOCK_MONOTONIC, &until) == ETIMEDOUT)
+		if (sc_sys.wait_until(&s->scrub_wake, &s->worker_lock, ns) == ETIMEDOUT)
 			break;
 	stop = s->stop;
 	(void)pthread_mutex_unlock(&s->worker_lock);

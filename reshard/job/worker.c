@@ -464,12 +464,10 @@ static void *worker(void *arg)
 		(void)pthread_mutex_lock(&s->worker_lock);
 		while (!s->stop && !s->kick) {
 			int64_t at = sc_now_ns() + RETRY_NS;
-			struct timespec until = {at / 1000000000, at % 1000000000};
 
 			if (!again)
 				(void)pthread_cond_wait(&s->worker_wake, &s->worker_lock);
-			else if (pthread_cond_clockwait(&s->worker_wake, &s->worker_lock, CLOCK_MONOTONIC,
-							&until) == ETIMEDOUT)
+			else if (sc_sys.wait_until(&s->worker_wake, &s->worker_lock, at) == ETIMEDOUT)
 				break;
 		}
 		if (s->stop) {

@@ -291,6 +291,53 @@ static void jobs_are_found(void **unused)
 	close_house(&h);
 }
 
+/* --- the worker waits by the clock of sc_sys --- */
+
+static unsigned waits;		/* atomic; of the worker, for another try */
+static int64_t waited_ns;	/* atomic; for so long */
+
+static int short_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
+{
+	int64_t now = sc_now_ns();
+
+	__atomic_store_n(&waited_ns, ns - now, __ATOMIC_RELAXED);
+	(void)__atomic_add_fetch(&waits, 1, __ATOMIC_RELEASE);
+	return real.wait_until(cond, lock, now + 1000000);
+}
+
+/* No descriptor for a new blob, until the worker has waited three times. */
+static int busy_openat(int dir, const char *path, int flags, mode_t mode)
+{
+	if (!(flags & O_CREAT) || __atomic_load_n(&waits, __ATOMIC_ACQUIRE) >= 3)
+		return real.openat(dir, path, flags, mode);
+	errno = EMFILE;
+	return -1;
+}
+
+static void worker_waits_by_the_clock(void **unused)
+{
+	struct house h;
+	struct sc_err err;
+	int64_t began = sc_now_ns();
+
+	(void)unused;
+	real = sc_sys;
+	sc_sys.wait_until = short_wait;
+	open_house(&h, false);
+	commit_sample(&h);
+	sc_sys.openat = busy_openat;
+	assert_int_equal(0, rs_job_topology(h.s, h.job, "tp=4 pp=1", &err));
+	while (rs_job_wait_poll(h.s, h.job, 2, &err) != 1)
+		if (sc_now_ns() - began > INT64_C(60000000000))
+			fail_msg("%u waits", waits);
+		else
+			(void)usleep(1000);
+	assert_true(__atomic_load_n(&waits, __ATOMIC_ACQUIRE) >= 3);
+	assert_true(__atomic_load_n(&waited_ns, __ATOMIC_RELAXED) > 1000000000);
+	close_house(&h);
+	sc_sys = real;
+}
+
 /* --- listing: what cannot be listed is not empty --- */
 
 static int bad_flock(int fd, int operation)
@@ -461,6 +508,7 @@ int main(void)
 		cmocka_unit_test(rows_are_in_memory),
 		cmocka_unit_test(replaced_rows_go),
 		cmocka_unit_test(jobs_are_found),
+		cmocka_unit_test(worker_waits_by_the_clock),
 		cmocka_unit_test(lists_are_whole),
 		cmocka_unit_test(stores_are_opened),
 	};
