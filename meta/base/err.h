@@ -2,8 +2,8 @@
 /*
  * Errors.  A function that can fail returns 0 or a negative SC_E_* and fills the caller's
  * `struct sc_err`, a value on the stack that never allocates.  The message is one sentence for a
- * person who has only the message: what, where, expected, found.  The table below says which errno
- * leaves the process.
+ * person who has only the message: object, what failed, why, what to do.  The table below says which
+ * errno the kernel is told.
  */
 #ifndef SC_ERR_H
 #define SC_ERR_H
@@ -32,7 +32,7 @@
 	X(19, IS_DIR, EISDIR, "is a directory")                                                    \
 	X(20, NOT_DIR, ENOTDIR, "not a directory")                                                 \
 	X(21, NOT_EMPTY, ENOTEMPTY, "not empty")                                                   \
-	X(22, CROSS, EXDEV, "crosses a border")                                                    \
+	X(22, CROSS, EXDEV, "across folders or jobs")                                              \
 	X(23, NAME, ENAMETOOLONG, "name too long")                                                 \
 	X(24, CANCELLED, ECANCELED, "cancelled")                                                   \
 	X(25, SOURCE, EIO, "source of a dataset changed")                                          \
@@ -54,9 +54,9 @@ struct sc_err {
 	char msg[SC_ERR_BYTES_MAX];
 };
 
-/** Fill `err` and return `code`.  The errno is that of the table. */
+/** Fills `err` and returns `code`.  The errno is that of the table. */
 #define sc_fail(err, code, ...) sc_fail_at((err), (code), 0, __FILE__, __LINE__, __VA_ARGS__)
-/** The same for a failed system call: `errnum` is kept, ENOSPC and ENOMEM get their own code. */
+/** Fills `err` for a failed system call: keeps `errnum`; ENOSPC and ENOMEM get their own code. */
 #define sc_fail_sys(err, errnum, ...)                                                              \
 	sc_fail_at((err), SC_E_SYSTEM, (errnum), __FILE__, __LINE__, __VA_ARGS__)
 #define sc_nomem(err) sc_fail_at((err), SC_E_NO_MEMORY, 0, __FILE__, __LINE__, "out of memory")
@@ -64,10 +64,10 @@ struct sc_err {
 int sc_fail_at(struct sc_err *err, int code, int errnum, const char *file, int line,
 	       const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 
-/** Put context before the message ("context: message") and return `rc`. */
+/** Puts context before the message ("context: message") and returns `rc`. */
 int sc_wrap(struct sc_err *err, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/** errno of a code of the table; err->errnum is what to send when there is a struct. */
+/** Returns the errno of a code of the table; where there is a struct, use err->errnum. */
 int sc_err_errno(int code);
 
 #endif

@@ -15,7 +15,7 @@ static void on_bus(int nr, siginfo_t *info, void *unused)
 	lost = info->si_addr;
 	if (here)
 		siglongjmp(*here, 1);
-	(void)sigaction(nr, &before, NULL); /* ours: it is raised again, and ends the process */
+	(void)sigaction(nr, &before, NULL); /* not a guarded read: the signal is raised again, and ends the process */
 }
 
 void sc_guard_install(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every limit of Scalai in one place, with its reason.  What a user can grow has one. */
+/* Every limit of Scalai in one place, with its reason.  Everything that a user can make grow has a limit. */
 #ifndef SC_LIMITS_H
 #define SC_LIMITS_H
 
@@ -23,11 +23,11 @@
 #define SC_TENSORS_MAX (1u << 22)     /* logical tensors of a job */
 #define SC_BOXES_MAX (1u << 16)	      /* boxes of one piece: sections and flat ranges multiply */
 #define SC_HEADER_BYTES_MAX 100000000 /* of a safetensors file, the format's own limit */
-/* numbers of nodeids (meta/catalog/numbers.c): they are below */
-#define SC_JOBS_MAX (1u << 20)	      /* 20 bits; in a mount */
-#define SC_PATHS_MAX (1u << 20)	      /* likewise; different paths inside rank directories, in the life of a store */
-#define SC_PLACES_MAX (UINT64_C(1) << 40) /* 40 bits; of views, each has one for each rank, in the life of a store */
-#define SC_BLOBS_MAX (UINT64_C(1) << 40) /* likewise; files that were written */
+/* numbers of nodeids (meta/catalog/numbers.c) are smaller than these */
+#define SC_JOBS_MAX (1u << 20)	      /* 20 bits; jobs made in a mount */
+#define SC_PATHS_MAX (1u << 20)	      /* 20 bits; different paths inside rank directories, in the life of a store */
+#define SC_PLACES_MAX (UINT64_C(1) << 40) /* 40 bits; ranks of all views, in the life of a store */
+#define SC_BLOBS_MAX (UINT64_C(1) << 40) /* 40 bits; files written, in the life of a store */
 #define SC_CLONE_BYTES_MIN (64u << 10) /* a clone costs 17 us: below this copying is faster */
 #define SC_DATA_ALIGN 4096u	      /* data section of the files that Scalai writes: reflink works */
 

@@ -41,7 +41,7 @@ void sc_log_to_syslog(void)
 	openlog("scalai", LOG_PID, LOG_DAEMON);
 }
 
-/* With its newline in one write, so that lines of two processes do not mix. */
+/* Writes a line with its newline in one write, so that lines of two processes do not mix. */
 static void write_line(const char *level, const char *text)
 {
 	char line[2200], when[64] = "";

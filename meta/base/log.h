@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One line a message: to stderr, until a file or syslog(3) is named.  Rooms return errors; only the
+ * The log: a line for each message, to stderr, a file or syslog(3).  Rooms return errors; only the
  * edges (fs/reply.c, reshard/job, main) log them.
  */
 #ifndef SC_LOG_H
@@ -17,7 +17,7 @@ void sc_log_to_syslog(void);
 
 void sc_log(enum sc_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/** Says that a signal ends this process.  For its handler: async-signal-safe. */
+/** Logs that a signal ends this process.  For signal handlers: async-signal-safe. */
 void sc_log_death(int signal);
 
 #endif

@@ -278,7 +278,7 @@ int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *valu
 	return 0;
 }
 
-/* What lies behind the gap moves up, unless it would pass the slot that its hash names. */
+/* Slots behind the gap move up, unless a slot would move to before the one that its hash names. */
 void sc_map_drop(struct sc_map *map, const char *key, size_t key_bytes)
 {
 	struct sc_map_slot *gap = map->room ? find_slot(map, key, key_bytes, hash_of(key, key_bytes)) : NULL;

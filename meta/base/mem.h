@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the control path: an arena that is freed as one, a growable text, a growable array
+ * Memory of the control path: an arena that is freed as a whole, a growable text, a growable array
  * and a map from strings to pointers.  Nothing here aborts: NULL or -1 means out of memory.
  */
 #ifndef SC_MEM_H
@@ -95,10 +95,10 @@ struct sc_map {
 
 void *sc_map_get(const struct sc_map *map, const char *key, size_t key_bytes);
 int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *value);
-/** Makes room: the next `more` keys that are put can't fail. */
+/** Makes room, so that putting the next `more` keys cannot fail. */
 int sc_map_reserve(struct sc_map *map, size_t more);
 void sc_map_drop(struct sc_map *map, const char *key, size_t key_bytes);
-/** The value of a key; a new one, zeroed and in `arena`, if there was none.  NULL: memory. */
+/** Returns the value of a key; if there is none, puts a zeroed one that lives in `arena`.  NULL: out of memory. */
 void *sc_map_make(struct sc_map *map, const char *key, size_t key_bytes, struct sc_arena *arena,
 		  size_t value_bytes);
 void sc_map_done(struct sc_map *map);

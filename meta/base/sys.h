@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one replaceable table of everything outside the process's own arithmetic: system calls,
- * allocation, the clock, randomness, io_uring, and the named steps of protocols.  Code calls
- * `sc_sys.fn(...)`; a test replaces entries to fail, shorten, delay or stop at any one of them.
+ * The table of everything outside the process's own arithmetic: system calls, allocation, the clock,
+ * randomness, io_uring, and the named steps of protocols.  Code calls `sc_sys.fn(...)`; a test replaces
+ * entries to fail, shorten, delay or stop any call.
  * Conventions are those of libc (-1 and errno) so that the defaults are libc itself.  SQLite's own
  * calls are replaceable through its VFS; libfuse's session loop is not routed here.
  */
@@ -68,7 +68,7 @@ struct sc_sys {
 	void (*ring_exit)(struct io_uring *ring);
 	int (*ring_submit)(struct io_uring *ring);
 	int (*ring_wait)(struct io_uring *ring, struct io_uring_cqe **ret_cqe);
-	/** A numbered, named step of a protocol has been reached (see reshard/job/steps.h). */
+	/** Called when a numbered, named step of a protocol has been reached (see reshard/job/steps.h). */
 	void (*step)(int nr, const char *name);
 };
 
@@ -80,7 +80,7 @@ extern struct sc_sys sc_sys;
 int64_t sc_now_wall_ns(void);
 int64_t sc_now_ns(void);
 
-/** pread/pwrite until all bytes are moved; 0, or -1 with errno (EIO on a premature end). */
+/** Call pread or pwrite until all bytes are moved.  Return 0, or -1 with errno (EIO at a premature end). */
 int sc_pread_all(int fd, void *p, size_t bytes, uint64_t at);
 int sc_pwrite_all(int fd, const void *p, size_t bytes, uint64_t at);
 

@@ -7,7 +7,7 @@
 
 #define BLANKS " \t\r"
 
-/* Bytes of the printable character that begins here, 0: there is none. */
+/* Returns the number of bytes of the printable character at `p`, 0 if there is none. */
 static size_t printable(const unsigned char *p)
 {
 	size_t n = *p < 0x80 ? 1 : *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : 2;
@@ -29,7 +29,7 @@ static size_t printable(const unsigned char *p)
 	return n;
 }
 
-/* One character or its escape; how many bytes of `text` it was. */
+/* Writes one character, or its escape, to `piece`; returns how many bytes of `text` it was. */
 static size_t show_one(const char *text, char piece[8], size_t *ret_bytes)
 {
 	const unsigned char *p = (const unsigned char *)text;

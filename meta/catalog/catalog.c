@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows: one function for each thing that is asked of the catalog, in the schema's order. */
+/* Reading and writing rows: one function for each query, in the order of schema.sql. */
 #include "meta/catalog/db_i.h"
 
 #include "meta/base/mem.h"
@@ -433,21 +433,23 @@ int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, stru
 {
 	static const char *const checks[] = {
 		"PRAGMA integrity_check",
-		"SELECT 'job ' || name || ': its head ' || head || ' is no version' FROM job WHERE head IS NOT NULL AND head NOT IN "
-		"(SELECT id FROM version)",
-		"SELECT 'version ' || version || ' has a set ' || blob_set || ' that is not there' FROM version_set WHERE "
+		"SELECT 'job ' || name || ': the head, row ' || head || ', is missing' FROM job WHERE head IS NOT "
+		"NULL AND head NOT "
+		"IN (SELECT id FROM version)",
+		"SELECT 'version row ' || version || ': blob set ' || blob_set || ' is missing' FROM version_set WHERE "
 		"blob_set NOT IN (SELECT id FROM blob_set)",
-		"SELECT 'version ' || version || ' uses a dataset ' || dataset || ' that is not there' FROM version_data "
+		"SELECT 'version row ' || version || ': dataset ' || dataset || ' is missing' FROM version_data "
 		"WHERE dataset NOT IN (SELECT id FROM dataset)",
-		"SELECT 'set ' || blob_set || ' has a blob ' || blob || ' that is not there' FROM set_blob WHERE blob NOT IN "
+		"SELECT 'blob set ' || blob_set || ': blob ' || blob || ' is missing' FROM set_blob WHERE blob NOT IN "
 		"(SELECT id FROM blob)",
-		"SELECT 'set ' || id || ' has a layout ' || layout || ' that is not there' FROM blob_set WHERE layout NOT IN "
+		"SELECT 'blob set ' || id || ': layout ' || layout || ' is missing' FROM blob_set WHERE layout NOT IN "
 		"(SELECT id FROM layout)",
-		"SELECT 'version ' || id || ' has a layout ' || layout || ' that is not there' FROM version WHERE layout NOT "
+		"SELECT 'version row ' || id || ': layout ' || layout || ' is missing' FROM version WHERE layout NOT "
 		"IN (SELECT id FROM layout)",
-		"SELECT 'dataset ' || dataset || ' has a blob that is not there' FROM data_source WHERE (blob IS NOT NULL AND "
+		"SELECT 'dataset ' || dataset || ': a blob is missing' FROM data_source WHERE (blob IS NOT NULL AND "
 		"blob NOT IN (SELECT id FROM blob)) OR (borders IS NOT NULL AND borders NOT IN (SELECT id FROM blob))",
-		"SELECT 'a file of a working tree, ' || id || ', has no blob' FROM work WHERE id NOT IN (SELECT id FROM blob)",
+		"SELECT 'uncommitted file ' || id || ': the blob is missing' FROM work WHERE id NOT IN (SELECT id "
+		"FROM blob)",
 	};
 	struct walk_arg w = {.fn.text = fn, .arg = arg};
 	int rc = 0;

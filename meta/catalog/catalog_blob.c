@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blobs: their sealing, hashes and health, who uses them, and which of them nobody does. */
+/* Blobs: sealing, hashes, damage, the files that use them, and garbage. */
 #include "meta/catalog/db_i.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include "meta/base/limits.h"
 #include "meta/base/mem.h"
 
-/* of a blob: no dataset has it */
+/* condition on a blob: no dataset uses it */
 #define NOT_DATA "id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN (SELECT borders FROM " \
 		 "data_source WHERE borders IS NOT NULL)"
 
@@ -119,7 +119,7 @@ static int on_sealed(void *arg, sqlite3_stmt *row)
 	return w->fn.blob(w->arg, &b);
 }
 
-/* A blob has bytes from its sealing on. */
+/* Until a blob is sealed, its row says 0 bytes. */
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
@@ -246,7 +246,8 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 {
 	if (blob >= SC_BLOBS_MAX)
-		return sc_fail(err, SC_E_LIMIT, "blob %" PRIu64 ": a store has none beyond %" PRIu64, blob, SC_BLOBS_MAX - 1);
+		return sc_fail(err, SC_E_LIMIT, "blob %" PRIu64 ": numbers of blobs end at %" PRIu64, blob,
+			SC_BLOBS_MAX - 1);
 	return db_run(c, err, "INSERT INTO blob (id, bytes) VALUES (?, 0)", "i", blob);
 }
 

@@ -74,15 +74,19 @@ static int make_tables(struct meta_catalog *c, const char *path, bool may_be_new
 
 	if (rc < 0 || version == VERSION_NOW)
 		return rc;
-	/* an empty catalog over blobs is one that was lost: all of them would be garbage */
+	/* an empty catalog beside blobs was lost: a new one would take all blobs for garbage */
 	if (version == 0 && !may_be_new)
-		return sc_fail(err, SC_E_CATALOG, "catalog '%s' is empty, and there are blobs: restore it", path);
+		return sc_fail(err, SC_E_CATALOG, "catalog '%s' is empty, but the store holds blobs: restore it from "
+			"a backup, "
+			       "or run 'scalai fsck --rebuild'", path);
 	if (version > VERSION_NOW)
-		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, this program knows %d: use a newer one",
-			       path, version, VERSION_NOW);
+		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, but this program knows only versions "
+			"up to %d: "
+			       "use the newer scalai that made it", path, version, VERSION_NOW);
 	if (version)
 		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, of an older build: copy its jobs out "
-			       "with that one, and import them into a new store", path, version);
+			"with that "
+			       "build, and import them into a new store", path, version);
 	(void)snprintf(set, sizeof(set), "PRAGMA user_version = %d", VERSION_NOW);
 	rc = exec(c, "BEGIN IMMEDIATE", err);
 	if (rc == 0)
@@ -163,7 +167,8 @@ struct meta_catalog *meta_catalog_close(struct meta_catalog *c)
 	return NULL;
 }
 
-/* A commit without a flush has written its frames to the log; the log is what recovery reads. */
+/* A commit without a flush has written its frames to the log, and recovery reads the log: flushing the log is
+ * enough. */
 int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = sc_sys.openat(AT_FDCWD, c->wal, O_RDONLY, 0);
@@ -183,7 +188,7 @@ void db_unlock(struct meta_catalog *c)
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
-/* What is written outside of a durable transaction waits for no disk: the next durable one flushes it, too. */
+/* Non-durable transactions are not fsynced; the next durable commit flushes them. */
 static void leave(struct meta_catalog *c)
 {
 	struct sc_err ignored;

@@ -16,14 +16,14 @@ int db_run(struct meta_catalog *c, struct sc_err *err, const char *sql, const ch
 typedef int db_row_fn(void *arg, sqlite3_stmt *row);
 int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg, const char *sql,
 	    const char *types, ...);
-/** A row function: column 0 into a uint64_t. */
+/** Row function that stores column 0 in a uint64_t. */
 int db_id(void *arg, sqlite3_stmt *row);
 uint64_t db_last_id(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);
 void db_unlock(struct meta_catalog *c);
 
-/** numbers.c: a number for a new row, which the caller inserts in the same transaction or under the same lock.
- *  Errors: SC_E_LIMIT, they are used up. */
+/** (numbers.c) Give a number for a new row, which the caller inserts in the same transaction or under the same lock.
+ *  Errors: SC_E_LIMIT (all numbers are used up). */
 int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
 int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
 int db_take_view(struct meta_catalog *c, uint32_t ranks, uint64_t *ret, struct sc_err *err);
@@ -32,7 +32,7 @@ int db_take_job(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
 const char *db_text(sqlite3_stmt *row, int column); /* never NULL */
 #define U64(row, i) ((uint64_t)sqlite3_column_int64((row), (i)))
 
-/* An insert whose id is wanted: both under the lock. */
+/* Inserts a row and stores its id, both under the lock. */
 #define ADD(c, err, ret_id, ...)                                                                   \
 	({                                                                                         \
 		int rc_;                                                                           \

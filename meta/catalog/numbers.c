@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gives the numbers that nodeids are made of (fs/node.h).  A kernel remembers a nodeid for as long as it likes, also
- * when the daemon was replaced: no number is given twice while a kernel could remember it.
+ * Allocates the numbers that nodeids are made of (fs/node.h).  A kernel remembers a nodeid for as long as it likes,
+ * even when the daemon is replaced, so no number is given twice while a kernel could remember it:
  *
- *     path, blob   once in the life of a store
- *     view         likewise: a place for each of its ranks, of which `id` is the last
- *     job          once in a mount: the next mount's kernel remembers none, and gives those of removed jobs again
+ *     path, blob   each number once in the life of a store
+ *     view         likewise: a view takes one number for each of its ranks, and its id is the last of them
+ *     job          each number once in a mount: the kernel of the next mount remembers none, so numbers of removed jobs
+ *                  are given again
  *
- * sqlite_sequence has the last one of each table.
+ * sqlite_sequence holds the last number of each table.
  */
 #include "meta/catalog/db_i.h"
 
@@ -15,7 +16,7 @@
 
 #include "meta/base/limits.h"
 
-/* The last of `nr` new numbers of a table; the caller inserts it, under the same lock. */
+/* Takes `nr` new numbers of a table and gives the last of them; the caller inserts it, under the same lock. */
 static int take(struct meta_catalog *c, const char *table, uint64_t nr, uint64_t end, uint64_t *ret_last,
 		struct sc_err *err)
 {

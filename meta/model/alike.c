@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that are alike: what a stored file's contents depend on, and so which ranks have the same.
- * A name that varies by rank is only there for coordinate 0; every other rank is on its own.
+ * Replica classes: the ranks whose file of a name has the same contents, because they differ only in
+ * coordinates that nothing in the file depends on.  Where the stored name itself varies by rank, the
+ * class of every rank but coordinate 0 is the rank alone.
  */
 #include "meta/model/view.h"
 
 #include <string.h>
 
-/* Axes of several meshes: the first rank with the same coordinates, by a table. */
+/* For axes of several meshes: finds the first rank with the same coordinates, by a table. */
 static int make_table(struct meta_view *v, struct meta_file_axes *f, struct sc_err *err)
 {
 	const struct meta_topology *topo = v->topo;

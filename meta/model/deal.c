@@ -20,12 +20,13 @@ int meta_deal_seek(const struct meta_deal *deal, uint64_t nr, uint64_t consumed,
 	ret->position = consumed % length;
 	if (ret->position % deal->batch)
 		return sc_fail(err, SC_E_COMMAND, "%" PRIu64 " samples of epoch %" PRIu64 " end inside global batch %" PRIu64
-			       " (global_batch=%" PRIu64 "): a position is the end of a batch", ret->position, ret->epoch,
+			       " (global_batch=%" PRIu64 "); give a position at the end of a batch", ret->position,
+			       ret->epoch,
 			       ret->position / deal->batch, deal->batch);
 	return 0;
 }
 
-/* A batch of `nr` samples: how many a rank has. */
+/* Returns how many samples a rank has of a batch of `nr`. */
 static uint64_t per_rank(const struct meta_deal *deal, uint64_t nr, uint32_t ranks)
 {
 	return deal->uneven == META_UNEVEN_PAD ? nr / ranks + (nr % ranks != 0) : nr / ranks;
@@ -38,7 +39,8 @@ int meta_share_init(const struct meta_deal *deal, uint64_t nr, uint64_t begin, u
 
 	if (deal->uneven == META_UNEVEN_REFUSE && deal->batch % ranks)
 		return sc_fail(err, SC_E_TOPOLOGY, "%u data-parallel ranks do not divide global_batch=%" PRIu64
-			       "; choose others, or add the dataset with uneven=pad or uneven=drop", ranks, deal->batch);
+			       "; choose another number, or add the dataset with uneven=pad or uneven=drop", ranks,
+			       deal->batch);
 	*s = (struct meta_share){.begin = begin, .batch = deal->batch, .ranks = ranks, .rank = rank,
 				 .strided = deal->strided, .full = left / deal->batch, .tail = left % deal->batch,
 				 .per = per_rank(deal, deal->batch, ranks)};

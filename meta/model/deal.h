@@ -31,10 +31,10 @@ struct meta_deal {
 	enum meta_uneven uneven;
 };
 
-/** Samples of an epoch that are used. */
+/** Returns how many samples of an epoch are used. */
 uint64_t meta_deal_length(const struct meta_deal *deal, uint64_t nr);
 
-/** Where `consumed` samples since an epoch's beginning lead: whole epochs, and a position. */
+/** Converts `consumed` samples since an epoch's beginning to whole epochs and a position. */
 struct meta_at {
 	uint64_t epoch, position;
 };
@@ -43,7 +43,7 @@ struct meta_at {
 int meta_deal_seek(const struct meta_deal *deal, uint64_t nr, uint64_t consumed, struct meta_at *ret,
 		   struct sc_err *err);
 
-/** What is left of an epoch for one rank. */
+/** The rest of an epoch, for one rank. */
 struct meta_share {
 	uint64_t begin;		/* position of the first batch */
 	uint64_t batch;
@@ -58,9 +58,10 @@ struct meta_share {
 /** Errors: SC_E_TOPOLOGY when the ranks do not divide the batch and uneven=refuse. */
 int meta_share_init(const struct meta_deal *deal, uint64_t nr, uint64_t begin, uint32_t ranks,
 		    uint32_t rank, struct meta_share *ret, struct sc_err *err);
-/** How many samples it has. */
+/** Returns how many samples the share has. */
 uint64_t meta_share_count(const struct meta_share *share);
-/** The position of sample i of the share, i < count; *ret_run: so many follow at the next positions. */
+/** Returns the position of sample i of the share, i < count; *ret_run is how many samples follow at the next
+ *  positions. */
 uint64_t meta_share_at(const struct meta_share *share, uint64_t i, uint64_t *ret_run);
 
 #endif

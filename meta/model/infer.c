@@ -39,7 +39,7 @@ struct infer {
 	struct meta_written *written;
 	size_t nr;
 	const struct meta_state *known;
-	struct meta_counts counts;	/* what `known` tells */
+	struct meta_counts counts;	/* counts of `known` */
 	struct meta_state *state;
 	struct sc_err *err;
 	struct sc_arena arena;
@@ -79,7 +79,8 @@ static int match_name(struct infer *n, const struct meta_written *w, struct name
 	if (!name->rule)
 		return sc_fail(n->err, SC_E_STATE, "rank %u: no rule matches '%s'", w->rank, key);
 	if (meta_tensor_each(w->name))
-		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names that end in @axis=number are taken",
+		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names that end in @axis=number are reserved; "
+			"rename the tensor",
 			       w->rank, key);
 	*ret = name;
 	return 0;
@@ -94,13 +95,15 @@ static int check_where(struct infer *n, const struct meta_written *w, const stru
 		const struct meta_cap *c = &name->caps.at[i];
 
 		if (c->axis >= 0 && c->number != coords[c->axis])
-			return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' says %s %u, the rank's is %u",
+			return sc_fail(n->err, SC_E_STATE, "rank %u: the name '%s:%s' has %s coordinate %u, but the "
+				"rank has %u",
 				       w->rank, w->file, w->name, n->layout->axes.name[c->axis], c->number,
 				       coords[c->axis]);
 	}
 	if (v && (v->is_empty == (n->topo->vp > 1) || (!v->is_empty && v->number >= n->topo->vp)))
-		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' and vp=%u", w->rank, w->file, w->name,
-			       n->topo->vp);
+		return sc_fail(n->err, SC_E_STATE, "rank %u: the virtual chunk in the name '%s:%s' does not fit vp=%u",
+			w->rank,
+			       w->file, w->name, n->topo->vp);
 	return 0;
 }
 
@@ -149,14 +152,15 @@ static int refuse_stages(struct infer *n, uint32_t most)
 
 	stages_text(&found, n->chunk_layers, t->chunks, 0);
 	stages_text(&want, t->nr_stages ? t->stages : NULL, t->chunks, most);
-	rc = sc_fail(n->err, SC_E_STATE, "stages hold %s layers, topology '%s' means %s",
+	rc = sc_fail(n->err, SC_E_STATE, "the stages hold %s layers, but topology '%s' means %s",
 		     found.text ? found.text : "", t->text, want.text ? want.text : "");
 	sc_buf_done(&found);
 	sc_buf_done(&want);
 	return rc;
 }
 
-/* Layers of each chunk, where ranks number them on their own: those that were written and those that are known. */
+/* Counts the layers of each chunk, where ranks number them locally: those that were written and those that are
+ * known. */
 static int count_layers(struct infer *n)
 {
 	const struct meta_topology *t = n->topo;
@@ -185,7 +189,7 @@ static int count_layers(struct infer *n)
 	return n->layers ? meta_topology_starts(t, n->layers, n->starts, n->err) : 0;
 }
 
-/* What is numbered by its place is numbered in all that there is, also in files that were not written. */
+/* Turns local numbers into global ones, which count over all files, also over those that were not written. */
 static int count(struct infer *n)
 {
 	int rc = 0;
@@ -195,7 +199,7 @@ static int count(struct infer *n)
 	return rc < 0 || !n->has_local ? rc : count_layers(n);
 }
 
-/* The captures of a row with its layer made global. */
+/* Copies the captures of a row, with the number of its layer made global. */
 static void global_caps(const struct infer *n, size_t i, const uint32_t coords[SC_AXES_MAX],
 			struct meta_caps *ret)
 {
@@ -247,8 +251,8 @@ static int count_experts(struct infer *n)
 			for (uint32_t k = 0; pass == 1 && k < n->topo->ep; k++)
 				if (x->nr[k] != x->nr[0])
 					return sc_fail(n->err, SC_E_STATE, "'%s:%s': ep coordinate 0 holds %u "
-						       "experts, coordinate %u holds %u; want the same number on "
-						       "each of ep=%u", n->written[i].file, n->written[i].name,
+						       "experts, but coordinate %u holds %u; each of ep=%u must hold "
+						       "the same number", n->written[i].file, n->written[i].name,
 						       x->nr[0], k, x->nr[k], n->topo->ep);
 			n->rows[i].expert = e->number + ep * x->nr[0];
 		}
@@ -296,7 +300,7 @@ static int group_rows(struct infer *n)
 	return 0;
 }
 
-/* Tied copies do not define a tensor that has others: they go behind. */
+/* Sorts tied copies to the end: they do not define a tensor that also has others. */
 static size_t primary_rows(const struct infer *n, struct group *g)
 {
 	size_t nr = 0;
@@ -311,7 +315,7 @@ static size_t primary_rows(const struct infer *n, struct group *g)
 	return nr ? nr : g->nr;
 }
 
-/* Size of dimension k: the sum over the coordinates of the axes that cut it. */
+/* Finds the size of dimension k: the sum over the coordinates of the axes that cut it. */
 static int whole_dim(struct infer *n, const struct group *g, size_t nr, int k, uint64_t *ret)
 {
 	const struct meta_written *first = &n->written[g->rows[0]];
@@ -328,8 +332,9 @@ static int whole_dim(struct infer *n, const struct group *g, size_t nr, int k, u
 		int dim = r->cuts[i].dim < 0 ? r->cuts[i].dim + first->shape.nr : r->cuts[i].dim;
 
 		if (dim < 0 || dim >= first->shape.nr)
-			return sc_fail(n->err, SC_E_STATE, "'%s': cut of dimension %d, the tensor has %d", g->key,
-				       r->cuts[i].dim, first->shape.nr);
+			return sc_fail(n->err, SC_E_STATE, "'%s': the rule cuts dimension %d, but the tensor has %d "
+				"dimensions",
+				       g->key, r->cuts[i].dim, first->shape.nr);
 		if (dim != k)
 			continue;
 		axes |= r->cuts[i].axes;
@@ -346,7 +351,8 @@ static int whole_dim(struct infer *n, const struct group *g, size_t nr, int k, u
 		meta_topology_coords(n->topo, w->rank, coords);
 		x = meta_topology_index(n->topo, axes, coords);
 		if (at[x].seen && at[x].size != w->shape.dim[k]) {
-			int rc = sc_fail(n->err, SC_E_STATE, "'%s' dimension %d: rank %u has %llu, rank %u has %llu; "
+			int rc = sc_fail(n->err, SC_E_STATE, "'%s' dimension %d: rank %u has %llu and rank %u has "
+				"%llu, but "
 					 "both hold the same part", g->key, k, at[x].rank,
 					 (unsigned long long)at[x].size, w->rank,
 					 (unsigned long long)w->shape.dim[k]);
@@ -365,7 +371,8 @@ static int whole_dim(struct infer *n, const struct group *g, size_t nr, int k, u
 	}
 	sc_sys.release(at);
 	if (found != parts)
-		return sc_fail(n->err, SC_E_STATE, "'%s': ranks hold %u of the %u parts of dimension %d", g->key,
+		return sc_fail(n->err, SC_E_STATE, "'%s': the ranks hold only %u of the %u parts of dimension %d",
+			g->key,
 			       found, parts, k);
 	*ret = size ? size : total;
 	return 0;
@@ -392,7 +399,7 @@ static int group_shape(struct infer *n, struct group *g)
 		const struct meta_written *w = &n->written[g->rows[i]];
 
 		if (w->dtype != first->dtype || w->shape.nr != first->shape.nr)
-			return sc_fail(n->err, SC_E_STATE, "'%s': rank %u has %s %s, rank %u has %s %s", g->key,
+			return sc_fail(n->err, SC_E_STATE, "'%s': rank %u has %s %s, but rank %u has %s %s", g->key,
 				       first->rank, meta_dtype_name(first->dtype),
 				       meta_shape_text(&first->shape, a, sizeof(a)), w->rank,
 				       meta_dtype_name(w->dtype), meta_shape_text(&w->shape, b, sizeof(b)));
@@ -421,7 +428,7 @@ static const struct meta_tensor *find_by_name(const struct meta_state *s, const 
 	return NULL;
 }
 
-/* A flat piece does not tell its shape: it is that of the tensor its `like` copies. */
+/* Finds the shape of a flat tensor: that of the tensor which its `like` line copies. */
 static int flat_shape(struct infer *n, const struct group *g)
 {
 	const struct meta_written *first = &n->written[g->rows[0]];
@@ -441,7 +448,8 @@ static int flat_shape(struct infer *n, const struct group *g)
 		base = base || !buf.text ? base : find_by_name(n->known, buf.text);
 	}
 	if (!base)
-		rc = sc_fail(n->err, SC_E_STATE, "'%s' is flat and nothing tells its shape; store '%s' whole",
+		rc = sc_fail(n->err, SC_E_STATE, "'%s' is stored flat, so its shape is not known; also store '%s', "
+			"whole",
 			     g->key, buf.text ? buf.text : g->key);
 	else if (meta_state_add(n->state, g->key, strlen(g->key), first->dtype, &base->shape) < 0)
 		rc = sc_nomem(n->err);
@@ -449,7 +457,7 @@ static int flat_shape(struct infer *n, const struct group *g)
 	return rc;
 }
 
-/* Is a layer's or an expert's number another one now, where ranks number them on their own? */
+/* Tells whether a layer or an expert that ranks number locally has another global number now. */
 static int is_renumbered(struct infer *n, const struct meta_rule *r, const struct meta_caps *caps)
 {
 	const struct experts *x;
@@ -464,7 +472,7 @@ static int is_renumbered(struct infer *n, const struct meta_rule *r, const struc
 	return x ? x->nr[0] * n->topo->ep != meta_counts_experts(&n->counts, r, key) : sc_nomem(n->err);
 }
 
-/* A file that stays as it was numbers as many layers and experts as there were. */
+/* Checks a file that was not written again: its tensors are numbered by the old counts of layers and experts. */
 static int check_numbers(struct infer *n, const struct meta_tensor *t)
 {
 	const char *plain = meta_tensor_plain(t, &n->arena);
@@ -480,11 +488,13 @@ static int check_numbers(struct infer *n, const struct meta_tensor *t)
 		rc = is_renumbered(n, r, &caps);
 	if (rc <= 0)
 		return rc;
-	return sc_fail(n->err, SC_E_STATE, "'%s' was written when the ranks numbered fewer layers or experts, and its "
-		       "tensors would be others now: write it again, too", t->file);
+	return sc_fail(n->err, SC_E_STATE, "'%s' was not written again, but the numbers of its layers or experts have "
+		"changed "
+		       "with the files that were; write it again, too", t->file);
 }
 
-/* Tensors of files that were not written stay; of those that were, all must be there again. */
+/* Takes over the tensors of files that were not written; files that were written must hold all of their tensors
+ * again. */
 static int take_over(struct infer *n)
 {
 	struct sc_map written = {0};
@@ -499,7 +509,8 @@ static int take_over(struct infer *n)
 		if (meta_state_find(n->state, t->key))
 			continue;
 		if (sc_map_get(&written, t->file, strlen(t->file)))
-			rc = sc_fail(n->err, SC_E_STATE, "'%s' of the version before is on no rank", t->key);
+			rc = sc_fail(n->err, SC_E_STATE, "'%s' is in the previous version, but no rank wrote it",
+				t->key);
 		else
 			rc = check_numbers(n, t);
 		if (rc == 0 && meta_state_add(n->state, t->key, strlen(t->key), t->dtype, &t->shape) < 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files -> logical tensors (docs/layout.md, section 6): what all ranks wrote, under a layout and a
- * topology, is one state, or is refused with a sentence.
+ * Infers logical tensors from files (docs/layout.md, section 6): the tensors that all ranks wrote,
+ * under a layout and a topology, make one state, or are refused with a sentence.
  */
 #ifndef META_INFER_H
 #define META_INFER_H
@@ -14,14 +14,14 @@ struct meta_written {
 	const char *file, *name;
 	enum meta_dtype dtype;
 	struct meta_shape shape;
-	uint32_t tensor;		/* that it is a piece of, a number in *ret: meta_infer says it */
+	uint32_t tensor;		/* set by meta_infer: the tensor of *ret that this is a piece of */
 };
 
 /**
- * `written` is sorted by rank.  `known` (or NULL) are the logical tensors of the version before:
- * they give the shapes that flat pieces do not tell, and those of a file that is written again
- * must be there again; tensors of files that are not written are taken over into *ret.  Layers and
- * experts are those of all of them.
+ * Makes the state of all written tensors.  `written` is sorted by rank.  `known` (or NULL) are the
+ * logical tensors of the previous version: they give the shapes of flat pieces; a file that is
+ * written again must hold all of its tensors again; tensors of files that are not written are copied
+ * to *ret.  Layers and experts are counted over all of them.
  *
  * Errors: SC_E_STATE with rank, tensor, expected, found; SC_E_TOPOLOGY (stages); SC_E_NO_MEMORY.
  * Owner: *ret (a state that was zeroed) is the caller's.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was inferred, presented, is what was written.  This finds missing and extra tensors, wrong
- * coordinates, wrong padding and rules of wrong shape.
+ * Checks that the inferred state, presented at the same topology, is what was written.  This finds
+ * missing and extra tensors, wrong coordinates, wrong padding and rules of wrong shape.
  */
 #include "meta/model/infer_i.h"
 
@@ -20,11 +20,12 @@ static int check_stored(struct check *n, const struct meta_written *w, const str
 	char a[200], b[200];
 
 	if (w->tensor != s->entry->tensor)
-		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is '%s' by what ranks hold, and '%s' by the rules",
+		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is tensor '%s' by its place, but '%s' by the "
+			"rules",
 			       w->rank, w->file, w->name, state->tensors[w->tensor].key, t->key);
 	if (w->dtype == t->dtype && meta_shape_equal(&w->shape, &s->piece.shape))
 		return 0;
-	return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is %s %s, the rules make it %s %s", w->rank,
+	return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is %s %s, but the rules make it %s %s", w->rank,
 		       w->file, w->name, meta_dtype_name(w->dtype), meta_shape_text(&w->shape, a, sizeof(a)),
 		       meta_dtype_name(t->dtype), meta_shape_text(&s->piece.shape, b, sizeof(b)));
 }
@@ -58,8 +59,8 @@ static int check_rank(struct check *n, const struct meta_view *view, uint32_t ra
 		else if (w)
 			rc = check_stored(n, w, s, view->state);
 		else if (sc_map_get(files, t->file, strlen(t->file)))
-			rc = sc_fail(n->err, SC_E_STATE, "rank %u lacks '%s', which other ranks and the rules "
-				     "say it has", rank, key);
+			rc = sc_fail(n->err, SC_E_STATE, "rank %u lacks '%s', which it must have by the rules and the "
+				     "other ranks", rank, key);
 		found += w != NULL;
 		if (w)
 			(void)sc_map_put(&have, key, strlen(key), NULL);
@@ -71,7 +72,7 @@ static int check_rank(struct check *n, const struct meta_view *view, uint32_t ra
 		if (!key)
 			rc = sc_nomem(n->err);
 		else if (sc_map_get(&have, key, strlen(key)))
-			rc = sc_fail(n->err, SC_E_STATE, "rank %u has '%s', which the rules do not put there",
+			rc = sc_fail(n->err, SC_E_STATE, "rank %u has '%s', which the rules do not place on this rank",
 				     rank, key);
 	}
 	*at = end;

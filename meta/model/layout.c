@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From text to lines: variables, presets, meshes.  The rules themselves are in rule.c.
+ * Splits the text of a layout into lines: variables, presets, meshes.  rule.c makes the rules.
  *
  * A layout file is first flattened: variables replaced, presets read in.  The flat text is a
  * layout itself (mesh lines, then `file:pattern attributes` lines) and is what a version keeps, so
@@ -38,7 +38,7 @@ static const char *variable_get(const struct variables *vars, const char *name, 
 	return NULL;
 }
 
-/* Sets a variable; `keep` leaves one that is set already as it is. */
+/* Sets a variable; with `keep`, does not change one that is already set. */
 static int variable_set(struct reader *r, struct variables *vars, const char *name,
 			const char *value, bool keep)
 {
@@ -79,7 +79,7 @@ static int read_settings(struct reader *r, const char *line, char *words, struct
 	return 0;
 }
 
-/* One line without its comment and with its variables replaced, in the arena. */
+/* Copies one line to the arena, without its comment and with its variables replaced. */
 static int clean_line(struct reader *r, const struct variables *vars, const char *text,
 		      size_t bytes, char **ret)
 {
@@ -187,14 +187,14 @@ static int read_mesh(struct reader *r, const char *line, char *words)
 		} else {
 			other = meta_axis_find(&l->axes, eq + 1, strlen(eq + 1));
 			if (other < 0)
-				return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': '%s' is no degree: a number, "
-					       "*, or an axis declared before", line, eq + 1);
+				return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': '%s' is no degree; write a number, * "
+					       "or an axis declared before", line, eq + 1);
 			a->kind = META_DEGREE_AXIS;
 			a->number = (uint32_t)other;
 		}
 	}
 	if (mesh.nr == 0)
-		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a mesh has at least one axis", line);
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': the mesh has no axis", line);
 	for (int i = 0; i < l->nr_meshes; i++)
 		if (same_mesh(&l->meshes[i], &mesh))
 			return 0;
@@ -221,7 +221,7 @@ static int read_use(struct reader *r, const char *line, char *words, const struc
 		return rc;
 	preset = name ? r->preset(r->preset_arg, name) : NULL;
 	if (!preset)
-		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': no preset '%s'; there are %s", line,
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': no preset '%s'; the presets are %s", line,
 			       name ? name : "", meta_preset_names);
 	return read_text(r, preset, &inner, depth + 1);
 }
@@ -246,7 +246,7 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 	if (strcmp(word, "file") == 0) {
 		word = sc_next_word(&words);
 		if (!word || sc_next_word(&words))
-			return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': file takes one pattern", line);
+			return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a file line has one pattern", line);
 		*file = word;
 		return 0;
 	}
@@ -266,7 +266,7 @@ static int read_text(struct reader *r, const char *text, const struct variables 
 	int rc = 0;
 
 	if (depth >= SC_USE_DEPTH_MAX)
-		return sc_fail(r->err, SC_E_LAYOUT, "layout: use: presets nest too deep");
+		return sc_fail(r->err, SC_E_LAYOUT, "layout: presets use each other too deeply");
 	for (size_t i = 0; outer && i < outer->nr && rc == 0; i++)
 		rc = variable_set(r, &vars, outer->at[i].name, outer->at[i].value, false);
 	while (rc == 0 && *text) {
@@ -326,7 +326,7 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 	if (rc == 0 && l->nr_meshes == 0)
 		rc = sc_fail(err, SC_E_LAYOUT, "layout: no mesh line; write 'mesh tp cp dp pp' or use a preset");
 	if (rc == 0 && r.lines.nr == 0)
-		rc = sc_fail(err, SC_E_LAYOUT, "layout: no rule");
+		rc = sc_fail(err, SC_E_LAYOUT, "layout: there is no rule; write PATTERN ATTRIBUTES or use a preset");
 	if (rc == 0)
 		rc = make_flat(&r);
 	l->pp = meta_axis_find(&l->axes, "pp", 2);
@@ -360,7 +360,7 @@ static bool match(const struct meta_rule *rule, bool logical, const char *file, 
 	const struct meta_pattern *n = logical ? &rule->goal : &rule->name;
 	struct meta_caps of_name;
 
-	/* Bytes that are no tensors have an empty name: globs do not speak of them. */
+	/* A file that holds no tensors has an empty name, which globs do not match. */
 	if (!name_bytes != !n->nr)
 		return false;
 	/* names tell rules apart, files seldom do; captures are in order of the text, files first */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A layout: meshes and rules (docs/layout.md).  It says which logical tensor a stored tensor is a
- * piece of, and how it is cut.  A value: immutable after meta_layout_parse, free of I/O (presets
- * come through a callback), safe to share between threads.
+ * piece of, and how the logical tensor is cut.  Immutable after meta_layout_parse(), free of I/O
+ * (presets come through a callback), safe to share between threads.
  */
 #ifndef META_LAYOUT_H
 #define META_LAYOUT_H
@@ -59,15 +59,17 @@ struct meta_layout {
 	int pp, ep;		    /* index of these axes, -1: no mesh has them */
 };
 
-/** Text of preset `name`, NULL when there is none; borrowed, valid until the parse returns. */
+/** Returns the text of preset `name`, NULL if there is none; borrowed, valid until the parse returns. */
 typedef const char *meta_preset_fn(void *arg, const char *name);
 
-/** The presets that ship with Scalai; also the default where a callback is NULL. */
+/** Returns a preset that ships with Scalai; the default where a callback is NULL. */
 const char *meta_preset_builtin(void *arg, const char *name);
-/** Their names, separated by blanks. */
+/** Returns the names of these presets, separated by blanks. */
 extern const char meta_preset_names[];
 
 /**
+ * Parses a layout.
+ *
  * Errors: SC_E_LAYOUT with the line and what is wrong with it; SC_E_LIMIT; SC_E_NO_MEMORY.
  * Owner: *ret is the caller's, meta_layout_free() ends it.
  */
@@ -77,24 +79,24 @@ struct meta_layout *meta_layout_free(struct meta_layout *layout);
 void meta_layout_freep(struct meta_layout **layout);
 
 /**
- * The rule of a stored name: the first that matches; tied rules are there only if `pipelined`
- * (pp > 1).  A file that holds no tensors has an empty name, and only a rule whose name part is
- * empty (`rng.bin:`) speaks of it.  NULL: none.
+ * Returns the rule of a stored name: the first that matches, NULL if there is none.  Tied rules match
+ * only if `pipelined` (pp > 1).  A file that holds no tensors has an empty name, which only a rule
+ * with an empty name part (`rng.bin:`) matches.
  */
 const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
 					  const char *file, const char *name,
 					  struct meta_caps *ret_caps);
 
-/** The next rule, from index *at on, that matches a stored (or, `logical`, a logical) name. */
+/** Returns the next rule, from index *at on, that matches a stored (or, `logical`, a logical) name. */
 const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool logical,
 					 const char *file, const char *name, uint32_t *at,
 					 struct meta_caps *ret_caps);
 
-/** Does a rule match a stored (or, `logical`, a logical) name?  Captures are appended. */
+/** Tells whether a rule matches a stored (or, `logical`, a logical) name; appends the captures. */
 bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,
 		     const char *name, struct meta_caps *caps);
 
-/** All axes of the first mesh that has these: bit set; 0: none has them. */
+/** Returns all axes of the first mesh that has these, as a bit set; 0: no mesh has them. */
 uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by layout.c (lines) and rule.c (rules) only. */
+/* Shared by layout.c and rule.c only. */
 #ifndef META_LAYOUT_I_H
 #define META_LAYOUT_I_H
 

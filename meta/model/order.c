@@ -33,7 +33,7 @@ void meta_perm_init(struct meta_perm *perm, uint64_t nr, uint64_t key)
 		perm->key[i] = mix(key += 0x9e3779b97f4a7c15u);
 }
 
-/* The top `bits` of a product: the best mixed ones. */
+/* Takes the top `bits` of a product, which are mixed best. */
 static uint64_t round_of(uint64_t x, uint64_t key, unsigned bits)
 {
 	x = (x ^ key) * 0x9e3779b97f4a7c15u;

@@ -46,7 +46,7 @@ struct meta_order {
 /** block: samples in one, only of META_SHUFFLE_BLOCK, at least 1. */
 void meta_order_init(struct meta_order *order, uint64_t nr, enum meta_shuffle shuffle, uint64_t block,
 		     uint64_t seed, uint64_t epoch);
-/** The sample at a position of the epoch, position < nr. */
+/** Returns the sample at a position of the epoch, position < nr. */
 uint64_t meta_order_at(const struct meta_order *order, uint64_t position);
 
 #endif

@@ -45,7 +45,7 @@ static int cap_id(struct meta_cap_names *names, const char *name, size_t bytes)
 	return META_CAP_FREE + (int)names->nr++;
 }
 
-/* Reads "{name}" or "{name:0D}" at `p`; -> bytes taken, 0 when it is none. */
+/* Reads "{name}" or "{name:0D}" at `p`; returns the bytes read, 0 if there is no capture. */
 static size_t read_capture(const char *p, const char *end, struct meta_token *ret)
 {
 	const char *name = p + 1, *q = name;
@@ -89,7 +89,8 @@ static int check_token(const struct meta_token *tokens, size_t nr, const char *t
 	if (t->kind == META_TOKEN_LIT)
 		return 0;
 	if (nr > 1 && tokens[nr - 2].kind == t->kind)
-		return sc_fail(err, SC_E_LAYOUT, "pattern '%s': two captures of a kind touch", text);
+		return sc_fail(err, SC_E_LAYOUT, "pattern '%s': there must be text between two captures of the same "
+			"kind", text);
 	for (size_t i = 0; i + 1 < nr; i++)
 		if (tokens[i].kind != META_TOKEN_LIT && tokens[i].cap == t->cap)
 			return sc_fail(err, SC_E_LAYOUT, "pattern '%s': a capture is used twice", text);
@@ -137,7 +138,7 @@ int meta_pattern_parse(struct meta_cap_names *names, const struct meta_axis_name
 	return rc;
 }
 
-/* A number of at most 9 digits, without leading zeros unless the width says so; 0 bytes: none. */
+/* Reads a number of at most 9 digits, without leading zeros unless the width says so; returns 0 if there is none. */
 static size_t read_number(const struct meta_token *t, const char *p, size_t left, uint32_t *ret)
 {
 	size_t n = 0, digits = 1;
@@ -170,7 +171,7 @@ void meta_pattern_pairs(const struct meta_pattern *pattern, struct meta_pairs *r
 			meta_pairs_add(ret, pattern->tokens[i].text, pattern->tokens[i].bytes);
 }
 
-/* Where a text capture may end at the earliest, from `at` on: at what follows it; `end`: nowhere. */
+/* Finds the earliest end of a text capture, from `at` on: where the next literal begins; `end` if it is nowhere. */
 static size_t next_end(const struct meta_token *after, const char *name, size_t at, size_t end)
 {
 	const char *p = after->kind == META_TOKEN_LIT ? memchr(name + at, after->text[0], end - at) : name + at;

@@ -58,7 +58,7 @@ struct meta_caps {
 	struct meta_cap at[SC_CAPTURES_MAX];
 };
 
-/** Names of captures of one layout; the same name has the same id everywhere in it. */
+/** Names of the captures of one layout; a name has the same id everywhere in the layout. */
 struct meta_cap_names {
 	struct sc_arena *arena;
 	const char **at;
@@ -74,7 +74,7 @@ struct meta_axis_names {
 int meta_axis_find(const struct meta_axis_names *axes, const char *name, size_t bytes); /* or -1 */
 
 /**
- * Parse pattern text.  Owner: the tokens live in names->arena, literals point into a copy there.
+ * Parses a pattern.  Owner: the tokens live in names->arena, literals point into a copy there.
  * Errors: SC_E_LAYOUT for a stray brace, a capture used twice or two of a kind that touch,
  * SC_E_NO_MEMORY.
  */
@@ -82,11 +82,11 @@ int meta_pattern_parse(struct meta_cap_names *names, const struct meta_axis_name
 		       const char *text, size_t bytes, struct meta_pattern *ret,
 		       struct sc_err *err);
 
-/** Match and append what was captured; false leaves `caps` as it was. */
+/** Matches, and appends what was captured; false leaves `caps` as it was. */
 bool meta_pattern_match(const struct meta_pattern *pattern, const char *name, size_t bytes,
 			struct meta_caps *caps);
 
-/** Render with captures; a capture that is not there is a programmer's error (asserted). */
+/** Renders a pattern with captures; a missing capture is a programmer's error (asserted). */
 void meta_pattern_render(const struct meta_pattern *pattern, const struct meta_caps *caps,
 			 struct sc_buf *buf);
 
@@ -112,7 +112,7 @@ static inline bool meta_pairs_within(const struct meta_pairs *some, const struct
 
 bool meta_pattern_has(const struct meta_pattern *pattern, uint16_t cap);
 
-/** The pattern without captures that only say where: {V}, {B} and coordinates. */
+/** Copies the pattern without the captures that only say where: {V}, {B} and coordinates. */
 int meta_pattern_where_less(struct sc_arena *arena, const struct meta_pattern *pattern,
 			    struct meta_pattern *ret);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Presenting tensor N: of the rules whose logical pattern matches N take the first (not tied) whose
- * stored name has that rule as its first match; and every tied one (pp > 1).  A layout is thus its
- * own inverse, checked.
+ * Presents a tensor: of the rules whose logical pattern matches its name, takes the first that is not
+ * tied and that is the first match of the stored name it gives; and every tied rule (pp > 1).  A layout
+ * is thus its own inverse, checked.
  */
 #include "meta/model/count.h"
 #include "meta/model/view.h"
@@ -15,7 +15,7 @@
 struct match {
 	const struct meta_rule *rule;
 	struct meta_caps caps;
-	const uint32_t *experts;	/* of its family; NULL: it is none */
+	const uint32_t *experts;	/* experts of the tensor's family; NULL: the tensor is no expert */
 };
 
 struct each_family {	/* tensors of one `each` name: how many there are along each axis */
@@ -53,7 +53,8 @@ static int count_each(struct builder *b, const struct match *m, const struct met
 
 		p = p ? strchr(p, '=') : NULL;
 		if (!p)
-			return sc_fail(b->err, SC_E_STATE, "'%s' lacks a coordinate of its rule '%s'", t->key,
+			return sc_fail(b->err, SC_E_STATE, "'%s': a coordinate that the rule '%s' asks for is missing",
+				t->key,
 				       m->rule->text);
 		at = (uint32_t)strtoul(++p, NULL, 10);
 		if (f->had[i] < at + 1)
@@ -62,7 +63,7 @@ static int count_each(struct builder *b, const struct match *m, const struct met
 	return 0;
 }
 
-/* Rules that speak of tensor t, and what all tensors together tell: layers, experts, each. */
+/* Finds the rules whose logical pattern matches tensor t, and counts what all tensors decide: layers, experts, each. */
 static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 {
 	const struct meta_view *v = b->v;
@@ -137,7 +138,7 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 	return sc_vec_push(&b->entries, e) < 0 ? sc_nomem(b->err) : 0;
 }
 
-/* The chunks that a tensor is on, as the rule places it. */
+/* Finds the chunks that the rule places a tensor on. */
 static int place_chunks(struct builder *b, const struct match *m, uint32_t t,
 			const uint32_t fixed[SC_AXES_MAX], struct meta_caps caps, bool *mine)
 {
@@ -162,8 +163,9 @@ static int place_chunks(struct builder *b, const struct match *m, uint32_t t,
 		uint32_t c = r->stage[i] < 0 ? topo->chunks - 1 : (uint32_t)r->stage[i], at = nr;
 
 		if (c >= topo->chunks)
-			return sc_fail(b->err, SC_E_TOPOLOGY, "'%s': stage %u, topology '%s' has %u", r->text, c,
-				       topo->text, topo->chunks);
+			return sc_fail(b->err, SC_E_TOPOLOGY, "rule '%s': stage %u is out of range: topology '%s' has "
+				"%u stages",
+				       r->text, c, topo->text, topo->chunks);
 		while (at && stages[at - 1] > c)
 			at--;
 		if (at && stages[at - 1] == c)
@@ -188,7 +190,7 @@ static int place_chunks(struct builder *b, const struct match *m, uint32_t t,
 	return rc;
 }
 
-/* Coordinates that see this one of the tensors of an `each` rule. */
+/* Adds the coordinates that see this one of the tensors of an `each` rule. */
 static int place_each(struct builder *b, const struct match *m, uint32_t t,
 		      uint32_t fixed[SC_AXES_MAX], const struct meta_caps *caps, bool *mine)
 {
@@ -212,9 +214,9 @@ static int place_each(struct builder *b, const struct match *m, uint32_t t,
 		product *= topo->degree[r->each[i]];
 		if (!r->wrap && f->had[i] != topo->degree[r->each[i]])
 			return sc_fail(b->err, SC_E_STATE,
-				       "'%s' is there once for each %s, [%u], and the topology has [%u]; say "
-				       "wrap to read coordinate i from i mod the old degree", tensor->key,
-				       b->v->layout->axes.name[r->each[i]], f->had[i],
+				       "'%s' exists once for each of %u %s coordinates, but the topology has %u; "
+				       "say wrap in the layout's rule to read coordinate i from i mod the old degree",
+				       tensor->key, f->had[i], b->v->layout->axes.name[r->each[i]],
 				       topo->degree[r->each[i]]);
 	}
 	for (uint32_t x = 0; rc == 0 && x < product; x++) {
@@ -274,11 +276,11 @@ static int place_tensor(struct builder *b, uint32_t t, const uint32_t *first)
 	if (rc == 0 && b->entries.nr == before)
 		return sc_fail(b->err, SC_E_STATE, "no rule places '%s'", key);
 	if (rc == 0 && !primary)
-		return sc_fail(b->err, SC_E_STATE, "'%s' has only tied copies", key);
+		return sc_fail(b->err, SC_E_STATE, "only rules with tied= place '%s'", key);
 	return rc;
 }
 
-/* --- checks: every rank of the result is good --- */
+/* --- checks of every rank of the result --- */
 
 static bool compatible(const struct meta_entry *a, const struct meta_entry *b)
 {
@@ -319,7 +321,7 @@ static int check_names(struct builder *b)
 	return 0;
 }
 
-/* Axes whose index changes what later cuts have at hand: those of uneven cuts. */
+/* Returns the axes whose index changes what is left to later cuts: those of uneven cuts. */
 static uint32_t uneven_axes(const struct meta_rule *r)
 {
 	uint32_t axes = 0;
@@ -340,18 +342,19 @@ static int check_piece(struct builder *b, const struct meta_entry *e, const uint
 	int rc = meta_entry_piece(b->v, e, coords, &arena, &piece, b->err);
 
 	if (rc == 0 && !meta_tensor_bytes(t->dtype, &piece.shape, &bytes))
-		rc = sc_fail(b->err, SC_E_STATE, "'%s': a piece is not of whole bytes", t->key);
+		rc = sc_fail(b->err, SC_E_STATE, "'%s': a rank's piece would not be whole bytes", t->key);
 	for (uint32_t k = 0; rc == 0 && meta_dtype_bits(t->dtype) % 8 && k < piece.nr_boxes; k++)
 		if (meta_box_elements(&piece.boxes[k]) !=
 		    (piece.shape.nr ? piece.shape.dim[0] : 1) *
 			    (piece.shape.nr && piece.shape.dim[0] ? piece.boxes[k].stride[0] : 1))
-			rc = sc_fail(b->err, SC_E_UNSUPPORTED, "'%s': %s is smaller than a byte and can only be "
-				     "whole on every rank", t->key, meta_dtype_name(t->dtype));
+			rc = sc_fail(b->err, SC_E_UNSUPPORTED, "'%s': %s is smaller than a byte and cannot be cut; it "
+				"must "
+				     "be whole on every rank", t->key, meta_dtype_name(t->dtype));
 	sc_arena_done(&arena);
 	return rc;
 }
 
-/* Layers are alike: what is right for one tensor of a rule is so for the next of the same shape. */
+/* Checks one tensor of each rule and shape: the others are cut in the same way. */
 static int check_sizes(struct builder *b)
 {
 	const struct meta_view *v = b->v;

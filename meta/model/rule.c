@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One line of a layout -> a rule; `like` lines -> copies of all plain rules. */
+/* Makes a rule of a line of a layout, and of a `like` line copies of all plain rules. */
 #include "meta/model/layout_i.h"
 
 #include <string.h>
@@ -44,7 +44,7 @@ static void set_axes(const struct meta_layout *l, struct meta_rule *r)
 		r->axes |= 1u << l->ep;
 }
 
-/* "a*b" -> bit set and list of axes; false when a word is no axis. */
+/* Parses "a*b" to a bit set and a list of axes; false if a word is no axis. */
 static bool parse_axes(const struct meta_layout *l, const char *text, size_t bytes,
 		       uint32_t *ret_set, uint8_t *list, uint8_t *nr)
 {
@@ -113,7 +113,7 @@ static int set_pad(struct maker *m, struct meta_cut *cut, const char *value)
 	return 0;
 }
 
-/* Attributes that change the cut before them. */
+/* Reads an attribute that changes the cut before it. */
 static int cut_attribute(struct maker *m, struct meta_rule *r, const char *key, const char *value)
 {
 	struct meta_cut *cut = r->nr_cuts ? &r->cuts[r->nr_cuts - 1] : NULL;
@@ -169,7 +169,7 @@ static int set_goal(struct maker *m, struct meta_rule *r, const char *key, const
 
 		if (t->kind != META_TOKEN_LIT && !meta_pattern_has(&r->name, t->cap) &&
 		    !meta_pattern_has(&r->file, t->cap))
-			return refuse(m, "%s={%.*s}: the pattern captures no such thing", key,
+			return refuse(m, "%s= uses {%.*s}, which the pattern does not capture", key,
 				      (int)t->bytes, t->text);
 	}
 	for (uint16_t i = 0; i < r->name.nr; i++) {
@@ -177,7 +177,7 @@ static int set_goal(struct maker *m, struct meta_rule *r, const char *key, const
 
 		if (t->kind != META_TOKEN_LIT && t->cap != META_CAP_V && t->axis < 0 &&
 		    !meta_pattern_has(&r->goal, t->cap))
-			return refuse(m, "%s=%s leaves out {%.*s}, so the name could not be found again",
+			return refuse(m, "%s=%s leaves out {%.*s}, so the stored name could not be made from it",
 				      key, value, (int)t->bytes, t->text);
 	}
 	return 0;
@@ -196,12 +196,12 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 	*done = true;
 	value = value ? value + 1 : NULL;
 	if ((value && !*value) || strcmp(key, "like") == 0)
-		return 0; /* an empty variable: as if it were not written */
+		return 0; /* the value of an empty variable: the attribute is ignored */
 	if (value && parse_axes(m->layout, word, key_bytes, &axes, NULL, NULL)) {
 		bool minus = *value == '-';
 
 		if (strlen(value + minus) != 1 || value[minus] < '0' || value[minus] > '9')
-			return refuse(m, "'%s': a dimension is a number", word);
+			return refuse(m, "'%s': the dimension is not a number", word);
 		return add_cut(m, r, (struct meta_cut){
 			.axes = axes, .axes_text = key, .dim = (int8_t)((value[minus] - '0') * (minus ? -1 : 1))});
 	}
@@ -218,7 +218,7 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 	if (value && strcmp(key, "each") == 0) {
 		r->nr_each = 0;
 		return parse_axes(m->layout, value, strlen(value), &axes, r->each, &r->nr_each)
-			       ? 0 : refuse(m, "'%s' is no list of axes", value);
+			       ? 0 : refuse(m, "'%s' is not a list of axes, as in tp*dp", value);
 	}
 	if (value && (strcmp(key, "name") == 0 || strcmp(key, "tied") == 0))
 		return set_goal(m, r, key, value);
@@ -228,7 +228,7 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 	if (strcmp(word, "wrap") == 0)
 		r->wrap = true;
 	else if (strcmp(word, "copy") != 0)
-		return refuse(m, "'%s' is no attribute (or no axis of this layout)", word);
+		return refuse(m, "'%s' is no attribute (and no axis of this layout)", word);
 	return 0;
 }
 
@@ -280,7 +280,7 @@ static int parse_keyed(struct maker *m, const char *text, struct meta_rule *r)
 	for (uint16_t i = 0; rc == 0 && i < r->file.nr; i++)
 		if (r->file.tokens[i].kind != META_TOKEN_LIT &&
 		    meta_pattern_has(&r->name, r->file.tokens[i].cap))
-			rc = refuse(m, "a capture is used in the file's pattern and in the name's");
+			rc = refuse(m, "the file's pattern and the name's pattern use the same capture");
 	for (uint16_t i = 0; rc == 0 && i < r->file.nr + r->name.nr; i++) {
 		const struct meta_token *t = i < r->file.nr ? &r->file.tokens[i]
 							    : &r->name.tokens[i - r->file.nr];
@@ -316,9 +316,9 @@ static int read_attributes(struct maker *m, struct meta_rule *r, char *words, bo
 	if (rc < 0)
 		return rc;
 	if (!done)
-		return refuse(m, "no attribute; whole on every rank is 'copy'");
+		return refuse(m, "no attribute; a tensor that is whole on every rank has 'copy'");
 	if (r->nr_stage && r->has_layer)
-		return refuse(m, "a layer's number says its stage");
+		return refuse(m, "stage= is given, but the layer's number already says the stage");
 	rc = check_cuts(m, r);
 	set_axes(m->layout, r);
 	return rc;
@@ -353,7 +353,7 @@ static int plain_rule(struct maker *m, struct meta_rule *r)
 	return rc;
 }
 
-/* Puts `inner` in the place of token `at`. */
+/* Replaces token `at` by the tokens of `inner`. */
 static int wrap(struct maker *m, const struct meta_pattern *outer, uint16_t at,
 		const struct meta_pattern *inner, struct meta_pattern *ret)
 {
@@ -372,7 +372,7 @@ static int wrap(struct maker *m, const struct meta_pattern *outer, uint16_t at,
 			return refuse(m, "more than %d captures", SC_CAPTURES_MAX / 2);
 		for (uint16_t j = 0; j < i; j++)
 			if (t[i].kind != META_TOKEN_LIT && t[j].kind != META_TOKEN_LIT && t[i].cap == t[j].cap)
-				return refuse(m, "{%.*s} is also a capture of a rule that it copies",
+				return refuse(m, "the like line and a rule that it copies both capture {%.*s}",
 					      (int)t[i].bytes, t[i].text);
 	}
 	*ret = (struct meta_pattern){t, nr};
@@ -415,20 +415,20 @@ static int rename_clashes(struct maker *m, const struct meta_rule *outer, struct
 	return 0;
 }
 
-/* Every capture that the logical name needs must still be captured after the wrapping. */
+/* Checks that every capture which the logical name needs is still captured after the wrapping. */
 static int check_goal(struct maker *m, const struct meta_rule *r)
 {
 	for (uint16_t i = 0; i < r->goal.nr; i++) {
 		const struct meta_token *t = &r->goal.tokens[i];
 
 		if (t->kind != META_TOKEN_LIT && !has(r, t->cap))
-			return refuse(m, "{%.*s} of '%s' is captured by its file's pattern, which like replaces",
+			return refuse(m, "like replaces the file's pattern, which captures {%.*s} of '%s'",
 				      (int)t->bytes, t->text, r->text);
 	}
 	return 0;
 }
 
-/* What a `like` line stands for: appended to `out`. */
+/* Appends the rules that a `like` line stands for to `out`. */
 static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_plain,
 		      struct meta_rule *out, size_t *nr_out, size_t room)
 {
@@ -446,13 +446,13 @@ static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_
 		if (outer.name.tokens[i].kind == META_TOKEN_TEXT && outer.name.tokens[i].cap == META_CAP_P)
 			at = i;
 	if (at < 0 || !strstr(m->line, " like={P}"))
-		return refuse(m, "like wants one {P} in its pattern");
+		return refuse(m, "the pattern of a like line must have one {P}");
 	if (meta_pattern_where_less(&m->layout->arena, &outer.file, &outer.file_goal) < 0)
 		return sc_nomem(m->err);
 	for (size_t i = 0; i < nr_plain; i++) {
 		struct meta_rule r = plain[i];
 
-		/* Bytes without a name are no tensors: there is nothing to stand for. */
+		/* rules for plain files have no tensor's name to copy */
 		if (r.name.nr == 0)
 			continue;
 		rc = rename_clashes(m, &outer, &r);

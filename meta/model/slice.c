@@ -159,14 +159,14 @@ static bool padded_length(const struct meta_cut *cut, uint64_t n, uint64_t d, ui
 	return sc_add_u64(n, more, ret);
 }
 
-/* Errors of cuts say what is wrong; whoever cuts says where. */
+/* Errors of cuts say what is wrong; their callers say where. */
 static int padded_runs(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut,
 		       uint64_t d, struct runs *ret, struct sc_err *err)
 {
 	uint64_t n = runs_length(runs), want;
 
 	if (!padded_length(cut, n, d, &want))
-		return sc_fail(err, SC_E_LIMIT, "padding overflows");
+		return sc_fail(err, SC_E_LIMIT, "the padded size overflows 64 bits");
 	ret->at = sc_arena_array(arena, runs->nr + 1u, sizeof(*ret->at));
 	if (!ret->at)
 		return sc_nomem(err);
@@ -191,7 +191,7 @@ static int refuse_sections(const struct meta_cut *cut, uint64_t n, struct sc_err
 	return rc;
 }
 
-/* One cut of one dimension, as the framework does it to the tensor it has at hand. */
+/* Does one cut of one dimension, as the framework does it to the tensor that the cuts before have left. */
 static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
 		    const struct runs *runs, const struct meta_cut *cut, uint64_t i, struct runs *ret,
 		    struct sc_err *err)
@@ -226,7 +226,8 @@ static int cut_dim(const struct meta_cut *cut, const struct meta_shape *shape, c
 		   int *ret, struct sc_err *err)
 {
 	if (cut->dim < -(int)shape->nr || cut->dim >= (int)shape->nr)
-		return sc_fail(err, SC_E_STATE, "'%s': cut of dimension %d, the tensor has %d", what,
+		return sc_fail(err, SC_E_STATE, "'%s': the rule cuts dimension %d, but the tensor has %d dimensions",
+			what,
 			       cut->dim, shape->nr);
 	*ret = cut->dim < 0 ? cut->dim + shape->nr : cut->dim;
 	return 0;
@@ -262,7 +263,7 @@ static int flatten(struct sc_arena *arena, struct local *l, const char *what, st
 	return 0;
 }
 
-/* Applies one cut, for part `index` of it, to what the rank has at hand. */
+/* Applies one cut to what the cuts before have left to the rank; the rank gets part `index`. */
 static int apply(struct sc_arena *arena, const struct meta_topology *topo,
 		 const struct meta_cut *cut, const struct meta_shape *shape, uint64_t index,
 		 const char *what, struct local *l, struct sc_err *err)
@@ -305,7 +306,7 @@ struct boxes {
 	struct sc_err *err;
 };
 
-/* Products of one run per dimension, inside the spans. */
+/* Makes a box of each product of one run per dimension, inside the spans. */
 static int boxes_in(struct boxes *b, const struct spans *s, int k, struct meta_box box)
 {
 	uint64_t p = 0;
@@ -343,7 +344,7 @@ static int emit(struct boxes *b, const struct spans *s)
 	return boxes_in(b, s, 0, box);
 }
 
-/* The row-major range [lo, hi) of dimensions k and on, as spans: at most 2N-1 of them. */
+/* Splits the row-major range [lo, hi) of dimensions k and on into at most 2N-1 spans. */
 static int rows(struct boxes *b, struct spans s, int k, uint64_t lo, uint64_t hi)
 {
 	uint64_t inner, first, last;
@@ -396,7 +397,7 @@ static int boxes_init(struct boxes *b, uint64_t *ret_elements)
 	return 0;
 }
 
-/* Boxes of all of the local tensor, or of the flat runs of it. */
+/* Makes the boxes of the whole local tensor, or of its flat runs. */
 static int make_boxes(struct boxes *b, uint64_t *ret_length)
 {
 	uint64_t elements = 0, at = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Boxes: which part of a logical tensor a rank stores, and which ranks hold a region.
+ * Slices tensors into boxes: which part of a logical tensor a rank stores, and which ranks hold a region.
  *
  * Shape:  logical tensors are [d0, d1, ...], C order, counted in elements.
  * Box:    off, ext are the region of the logical tensor; element off + x lies at
@@ -31,20 +31,20 @@ struct meta_piece {
 	struct meta_box *boxes;
 };
 
-/** Number of elements; false on overflow of 64 bits. */
+/** Computes the number of elements; false on overflow of 64 bits. */
 bool meta_shape_elements(const struct meta_shape *shape, uint64_t *ret);
 bool meta_shape_equal(const struct meta_shape *a, const struct meta_shape *b);
-/** "[2, 3]", for messages. */
+/** Writes "[2, 3]", for messages. */
 const char *meta_shape_text(const struct meta_shape *shape, char *buf, size_t bytes);
 
 bool meta_box_equal(const struct meta_box *a, const struct meta_box *b);
 uint64_t meta_box_elements(const struct meta_box *box);
-/** Intersection with a region, as a box of the same stored tensor; false when empty. */
+/** Intersects a box with a region, as a box of the same stored tensor; false if it is empty. */
 bool meta_box_meet(const struct meta_box *box, const uint64_t *off, const uint64_t *ext,
 		   struct meta_box *ret);
 
 /**
- * The piece that the rank with these coordinates stores.  Looks at no other rank.
+ * Computes the piece that the rank with these coordinates stores.  Looks at no other rank.
  * Owner: boxes are in `arena`.  `what` names the tensor in messages.
  * Errors: SC_E_STATE (does not divide), SC_E_LIMIT, SC_E_NO_MEMORY.
  */
@@ -55,8 +55,8 @@ int meta_slice(struct sc_arena *arena, const struct meta_topology *topo,
 
 /**
  * Calls `each` with the coordinates (of the axes that cut; the others are 0) of every rank that
- * may hold some of a region: cost is that of the answer, whatever the number of ranks.  After a
- * `flat` cut some of them may hold nothing of it.  Stops at the first negative answer.
+ * may hold some of a region, in time proportional to their number.  After a `flat` cut some of them
+ * may hold nothing of it.  Stops at the first negative return value.
  */
 typedef int meta_holder_fn(void *arg, const uint32_t coords[SC_AXES_MAX]);
 int meta_holders(const struct meta_topology *topo, const struct meta_cut *cuts, uint8_t nr_cuts,

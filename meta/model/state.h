@@ -18,23 +18,23 @@ struct meta_tensor {
 
 struct meta_state {
 	struct sc_arena arena;
-	uint32_t layers, experts;	/* of a part, what its whole has (meta_view_part); 0: its tensors tell */
+	uint32_t layers, experts;	/* of a part: counts of its whole (meta_view_part); 0: count the tensors */
 	uint32_t nr;
 	size_t room;
 	struct meta_tensor *tensors;
 	struct sc_map by_key;	/* -> index + 1 */
 };
 
-/** Adds a tensor; a key that is there already is replaced.  -1: out of memory. */
+/** Adds a tensor; replaces one of the same key.  -1: out of memory. */
 int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
 		   enum meta_dtype dtype, const struct meta_shape *shape);
 const struct meta_tensor *meta_state_find(const struct meta_state *state, const char *key);
 void meta_state_done(struct meta_state *state);
 
-/** Bytes of a whole tensor of this type; false on overflow or when they are not whole bytes. */
+/** Computes the bytes of a whole tensor; false on overflow or if they are not whole bytes. */
 bool meta_tensor_bytes(enum meta_dtype dtype, const struct meta_shape *shape, uint64_t *ret);
 
-/** The "@axis=index,..." of an each tensor, NULL when there is none. */
+/** Returns the "@axis=index,..." of an `each` tensor, NULL if there is none. */
 const char *meta_tensor_each(const char *name);
 
 #endif

@@ -133,7 +133,7 @@ static int read_fields(struct parser *p, const char *text)
 	return rc == 0 && !any ? refuse(p, "empty; write for example tp=2 pp=2") : rc;
 }
 
-/* Degrees of one mesh; `*` takes what is left of the ranks. */
+/* Sets the degrees of one mesh; `*` takes what is left of the ranks. */
 static int mesh_degrees(struct parser *p, const struct meta_mesh *mesh, uint32_t known_axes)
 {
 	struct meta_topology *t = &p->t;
@@ -145,7 +145,7 @@ static int mesh_degrees(struct parser *p, const struct meta_mesh *mesh, uint32_t
 
 		if (a->kind == META_DEGREE_REST && !p->given[a->axis] && !(known_axes & 1u << a->axis)) {
 			if (rest >= 0)
-				return refuse(p, "two axes of one mesh take what is left");
+				return refuse(p, "two axes of one mesh have degree * (what is left)");
 			rest = a->axis;
 			continue;
 		}
@@ -160,7 +160,7 @@ static int mesh_degrees(struct parser *p, const struct meta_mesh *mesh, uint32_t
 	}
 	if (rest >= 0) {
 		if (t->ranks == 0)
-			return refuse(p, "the first mesh can't have an axis of the degree *");
+			return refuse(p, "the first mesh cannot have an axis of degree *");
 		if (t->ranks % product) {
 			struct sc_buf buf = {0};
 			int rc;
@@ -178,12 +178,12 @@ static int mesh_degrees(struct parser *p, const struct meta_mesh *mesh, uint32_t
 		product = t->ranks;
 	}
 	if (t->ranks && t->ranks != product)
-		return refuse(p, "a mesh makes %u ranks, the first one makes %u", (unsigned)product, t->ranks);
+		return refuse(p, "one mesh has %u ranks, but the first mesh has %u", (unsigned)product, t->ranks);
 	t->ranks = (uint32_t)product;
 	return 0;
 }
 
-/* The axes of a mesh, fastest first, after `order=`. */
+/* Lists the axes of a mesh, fastest first, after `order=`. */
 static int mesh_order(struct parser *p, const struct meta_mesh *mesh, bool *used, uint8_t *ret)
 {
 	uint8_t nr = 0;
@@ -259,7 +259,8 @@ static void print_stages(struct sc_buf *buf, const struct meta_topology *t)
 	}
 }
 
-/* Degrees that are not 1 (first mesh) or not their default (others), then vp, stages, order. */
+/* Makes the canonical text: degrees that are not 1 (first mesh) or not their default (others), then vp, stages,
+ * order. */
 static int make_text(struct parser *p)
 {
 	struct meta_topology *t = &p->t;
@@ -325,7 +326,7 @@ int meta_topology_parse(const struct meta_layout *layout, const char *text,
 		rc = sc_fail(err, SC_E_LIMIT, "topology '%s': pp*vp is more than %d", text, SC_STAGES_MAX);
 	t->chunks = (uint32_t)chunks;
 	if (rc == 0 && t->nr_stages && t->nr_stages != t->chunks)
-		rc = refuse(&p, "stages lists %u, pp*vp is %u", t->nr_stages, t->chunks);
+		rc = refuse(&p, "stages= lists %u chunks, but pp*vp is %u", t->nr_stages, t->chunks);
 	if (rc == 0)
 		rc = make_text(&p);
 	if (rc < 0)
@@ -385,7 +386,7 @@ uint32_t meta_topology_degree(const struct meta_topology *topo, uint32_t axes)
 	return d;
 }
 
-/* Next axis of the set by (stride, degree), after `last`; -1 at the end. */
+/* Finds the next axis of the set by (stride, degree), after `last`; -1 at the end. */
 static int next_axis(const struct meta_topology *topo, uint32_t axes, int last)
 {
 	int best = -1;
@@ -425,7 +426,7 @@ int meta_topology_starts(const struct meta_topology *topo, uint32_t layers, uint
 	uint64_t at = 0;
 
 	if (!topo->nr_stages && layers % topo->chunks)
-		return sc_fail(err, SC_E_TOPOLOGY, "topology '%s': %u layers do not divide over pp*vp=%u; say stages=",
+		return sc_fail(err, SC_E_TOPOLOGY, "topology '%s': %u layers do not divide by pp*vp=%u; say stages=",
 			       topo->text, layers, topo->chunks);
 	for (uint32_t c = 0; c < topo->chunks; c++) {
 		ret[c] = (uint32_t)at;
@@ -433,7 +434,7 @@ int meta_topology_starts(const struct meta_topology *topo, uint32_t layers, uint
 	}
 	ret[topo->chunks] = (uint32_t)at;
 	if (at != layers)
-		return sc_fail(err, SC_E_TOPOLOGY, "topology '%s': stages add up to %u, the job has %u layers",
+		return sc_fail(err, SC_E_TOPOLOGY, "topology '%s': stages= adds up to %u layers, but the job has %u",
 			       topo->text, (unsigned)at, layers);
 	return 0;
 }

@@ -25,21 +25,21 @@ int meta_topology_parse(const struct meta_layout *layout, const char *text,
 void meta_topology_done(struct meta_topology *topo);
 int meta_topology_copy(const struct meta_topology *from, struct meta_topology *ret);
 
-/** Coordinates of a rank, one for each axis. */
+/** Computes the coordinates of a rank, one for each axis. */
 void meta_topology_coords(const struct meta_topology *topo, uint32_t rank,
 			  uint32_t ret[SC_AXES_MAX]);
 uint32_t meta_topology_rank(const struct meta_topology *topo, const uint32_t coords[SC_AXES_MAX]);
 
-/** Degree of a compound axis, and the rank's index in it: smaller stride is faster. */
+/** Compute the degree of a compound axis, and a rank's index in it; the axis of smaller stride is faster. */
 uint32_t meta_topology_degree(const struct meta_topology *topo, uint32_t axes);
 uint32_t meta_topology_index(const struct meta_topology *topo, uint32_t axes,
 			     const uint32_t coords[SC_AXES_MAX]);
-/** The inverse: sets the coordinates of `axes`. */
+/** Sets the coordinates of `axes` from an index: the inverse of meta_topology_index(). */
 void meta_topology_split(const struct meta_topology *topo, uint32_t axes, uint32_t index,
 			 uint32_t coords[SC_AXES_MAX]);
 
 /**
- * First layer of every chunk, and the end: ret[chunks + 1].
+ * Computes the first layer of every chunk, and the end: ret[chunks + 1].
  * Errors: SC_E_TOPOLOGY when `layers` does not divide or is not what stages= adds up to.
  */
 int meta_topology_starts(const struct meta_topology *topo, uint32_t layers, uint32_t *ret,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is asked of a view: a rank's stored tensors, and who holds a region.  present.c makes it. */
+/* Queries of a view: the tensors that a rank stores, and the ranks that hold a region.  present.c makes views. */
 #include "meta/model/count.h"
 #include "meta/model/view.h"
 
@@ -31,9 +31,11 @@ int meta_view_part(const struct meta_view *view, const char *file, struct meta_s
 			if (!e->experts || !meta_rule_spreads(e->rule))
 				continue;
 			if (ret->experts && ret->experts != e->experts)
-				return sc_fail(err, SC_E_UNSUPPORTED, "'%s' has experts of %u and experts of %u, the "
-					       "others in other files: a file must have those of one number", file,
-					       ret->experts, e->experts);
+				return sc_fail(err, SC_E_UNSUPPORTED, "'%s' holds experts of a family of %u and of "
+					"one of %u, and "
+					       "both families lie in several files; all families of a file must be "
+					       "equally "
+					       "large", file, ret->experts, e->experts);
 			ret->experts = e->experts;
 		}
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A view: what every rank of a topology sees of a state, under a layout.  Immutable, no I/O.
- * This is "presenting" of docs/layout.md, section 4; a blob set's view under the topology in which
+ * A view places the tensors of a state on the ranks of a topology, under a layout ("presenting" in
+ * docs/layout.md, section 4).  Immutable, no I/O.  The view of a blob set under the topology in which
  * it was written says where its bytes are.
  */
 #ifndef META_VIEW_H
@@ -13,10 +13,10 @@
 
 /** A logical tensor on the ranks whose coordinates have `fixed`. */
 struct meta_entry {
-	uint32_t tensor, experts;	/* of its family, 0: it is no expert */
+	uint32_t tensor, experts;	/* experts: number in the tensor's family, 0: the tensor is no expert */
 	const struct meta_rule *rule;
 	uint32_t fixed[SC_AXES_MAX];
-	const char *file, *name;	/* stored; of coordinate 0 when `varies` */
+	const char *file, *name;	/* as stored; if `varies`, for coordinate 0 */
 	const struct meta_caps *varies;	/* the stored name has coordinates: render per rank */
 };
 
@@ -33,7 +33,7 @@ struct meta_view {
 	struct meta_file_axes {		    /* what a stored file's contents depend on */
 		const char *file;
 		uint32_t axes;
-		uint32_t *alike;	    /* of each rank; NULL: one mesh has the axes */
+		uint32_t *alike;	    /* replica class of each rank; NULL: one mesh has all the axes */
 	} *files;
 };
 
@@ -50,8 +50,10 @@ struct meta_stored_list {
 };
 
 /**
+ * Makes a view and checks every rank of it.
+ *
  * Errors: SC_E_STATE (no rule places a tensor, two would be stored under one name, a size does not
- * divide), SC_E_TOPOLOGY (stages), SC_E_LIMIT, SC_E_NO_MEMORY: every rank of the result is good.
+ * divide), SC_E_TOPOLOGY (stages), SC_E_LIMIT, SC_E_NO_MEMORY.
  * Owner: *ret is the caller's; layout, topology and state must outlive it.
  */
 int meta_view_new(const struct meta_layout *layout, const struct meta_topology *topo,
@@ -59,18 +61,18 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 struct meta_view *meta_view_free(struct meta_view *view);
 
 /**
- * The part of the view's state that is one logical file, for a state that was zeroed.  It remembers how many
- * layers and experts the whole has, so that its tensors have the same places in a view of the part alone.
- * Errors: SC_E_UNSUPPORTED (families of the file have different numbers in other files), SC_E_NO_MEMORY.
+ * Copies the part of the view's state that is one logical file to *ret, a zeroed state.  The part keeps the counts of
+ * layers and experts of the whole, so that a view of the part alone has its tensors in the same places.
+ * Errors: SC_E_UNSUPPORTED (families of the file differ in size), SC_E_NO_MEMORY.
  */
 int meta_view_part(const struct meta_view *view, const char *file, struct meta_state *ret, struct sc_err *err);
-/** Has every tensor of `part` the same place, file and name in `whole`? */
+/** Tells whether every tensor of `part` has the same place, file and name in `whole`. */
 bool meta_view_agrees(const struct meta_view *part, const struct meta_view *whole);
 
 bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX]);
 
-/** Stored file and name on a rank; rendered in `arena` only when they vary by rank. -1: memory. */
+/** Gives the stored file and name on a rank, rendered in `arena` only if they vary by rank.  -1: out of memory. */
 int meta_entry_stored(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
 		      const char **ret_file, const char **ret_name);
@@ -79,36 +81,36 @@ int meta_entry_piece(const struct meta_view *view, const struct meta_entry *e,
 		     const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
 		     struct meta_piece *ret, struct sc_err *err);
 
-/** Entries that a rank may hold (its stage's, then those of no stage): call with *at = 0 first. */
+/** Walks over the entries that a rank may hold, those of its stage, then those of no stage; *at is 0 at first. */
 const struct meta_entry *meta_view_next(const struct meta_view *view, uint32_t stage, uint32_t *at);
 
 /**
- * What a rank stores, of one file or (file NULL) of all; with pieces.  Owner: everything is in
- * `arena` but ret->at, which sc_vec_done() ends.
+ * Lists the tensors that a rank stores in one file or (file NULL) in all, with their pieces.
+ * Owner: everything is in `arena` but ret->at, which sc_vec_done() ends.
  */
 int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file,
 		   struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err);
 
 /**
- * Finds the ranks that are alike; part of meta_view_new().  Errors: SC_E_NO_MEMORY.
+ * Finds the replica classes of every file; part of meta_view_new().  Errors: SC_E_NO_MEMORY.
  */
 int meta_alike_index(struct meta_view *view, struct sc_err *err);
 /**
- * The lowest rank whose file of this (stored) name has the same contents, because they differ only
- * in coordinates that nothing in it depends on: replicas over dp, say.
+ * Returns the replica class of a rank: the lowest rank whose file of this (stored) name has the same
+ * contents, because the ranks differ only in coordinates that nothing in the file depends on.
  */
 uint32_t meta_view_alike(const struct meta_view *view, uint32_t rank, const char *file);
 
 /**
- * Names of the files that a rank holds tensors of: calls `each` once for every name, until one
- * answers non-zero, and returns that.
+ * Calls `each` once for every file that a rank holds tensors of, until one call returns non-zero,
+ * and returns that.
  */
 int meta_view_files(const struct meta_view *view, uint32_t rank,
 		    int (*each)(void *arg, const char *file, const char *logical_file), void *arg);
 
 /**
- * Holders of a region of tensor t under entry e: coordinates, with those the entry fixes set and
- * those it does not use 0, and the boxes' parts inside the region.
+ * Calls `each` for every holder of a region of an entry's tensor: its coordinates (those that the
+ * entry fixes set, those that it does not use 0) and the parts of its boxes inside the region.
  */
 typedef int meta_source_fn(void *arg, const struct meta_entry *e,
 			   const uint32_t coords[SC_AXES_MAX], const struct meta_box *box);
@@ -116,9 +118,9 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 		      const uint64_t *off, const uint64_t *ext, meta_source_fn *each, void *arg,
 		      struct sc_err *err);
 
-/** Axes that an entry depends on: those that cut it and those it fixes; bit set. */
+/** Returns the axes that an entry depends on, those that cut it and those that it fixes, as a bit set. */
 uint32_t meta_entry_axes(const struct meta_view *view, const struct meta_entry *e);
-/** Axes in which ranks may differ and hold the same bytes of an entry: bit set, one mesh. */
+/** Returns the axes in which ranks may differ and still hold the same bytes of an entry, as a bit set of one mesh. */
 uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e);
 
 #endif

@@ -17,8 +17,8 @@
 #include "meta/base/sys.h"
 
 #define FAN_OUT 256 /* folders, so that none has millions of names */
-#define RUN 256	    /* blobs with adjacent numbers in one folder: the files of a save meet one inode table, and few folders to flush */
-/* files that are to take a blob's name: what is left of them is removed at the next start */
+#define RUN 256	    /* blobs with adjacent numbers share a folder: a save needs few inode tables and flushes */
+/* Files that are about to take a blob's name; the next start removes those that are left. */
 #define REPLACEMENT "replacement"
 #define SHARED "shared"
 
@@ -49,11 +49,11 @@ static int private_read_only(int blobs)
 static int make_dir(int at, const char *path, int *ret_fd, struct sc_err *err)
 {
 	if (sc_sys.mkdirat(at, path, 0700) < 0 && errno != EEXIST)
-		return sc_fail_sys(err, errno, "store: cannot make folder '%s'", path);
+		return sc_fail_sys(err, errno, "store: cannot make the folder '%s'", path);
 	if (!ret_fd)
 		return 0;
 	*ret_fd = sc_sys.openat(at, path, O_RDONLY | O_DIRECTORY, 0);
-	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot open '%s'", path) : 0;
+	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot open the folder '%s'", path) : 0;
 }
 
 static int open_store(const char *path, struct meta_store *s, struct sc_err *err)
@@ -64,11 +64,11 @@ static int open_store(const char *path, struct meta_store *s, struct sc_err *err
 		return rc;
 	s->lock = sc_sys.openat(s->dir, "lock", O_RDWR | O_CREAT, 0600);
 	if (s->lock < 0)
-		return sc_fail_sys(err, errno, "store '%s': cannot make its lock file", path);
+		return sc_fail_sys(err, errno, "store '%s': cannot make the lock file", path);
 	if (sc_sys.flock(s->lock, LOCK_EX | LOCK_NB) < 0)
 		return errno == EWOULDBLOCK
 			       ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by another scalai daemon", path)
-			       : sc_fail_sys(err, errno, "store '%s': cannot lock it", path);
+			       : sc_fail_sys(err, errno, "store '%s': cannot lock the store", path);
 	rc = make_dir(s->dir, "blobs", &s->blobs, err);
 	for (int i = 0; rc == 0 && i < FAN_OUT; i++) {
 		char name[8];
@@ -76,9 +76,9 @@ static int open_store(const char *path, struct meta_store *s, struct sc_err *err
 		(void)snprintf(name, sizeof(name), "%02x", i);
 		rc = make_dir(s->blobs, name, NULL, err);
 	}
-	/* a store that was just made is there after a power cut, too */
+	/* a new store survives a power cut */
 	if (rc == 0 && (sc_sys.fsync(s->blobs) < 0 || sc_sys.fsync(s->dir) < 0))
-		rc = sc_fail_sys(err, errno, "store '%s': cannot flush its folders", path);
+		rc = sc_fail_sys(err, errno, "store '%s': cannot flush the store's folders", path);
 	if (rc < 0)
 		return rc;
 	(void)sc_sys.unlinkat(s->blobs, REPLACEMENT, 0);
@@ -119,7 +119,7 @@ int meta_store_wait_unused(const char *path, bool may_wait, struct sc_err *err)
 
 bool meta_store_has_leases(const struct meta_store *store)
 {
-	/* our own lock is open for writing, so a file system with leases refuses this one */
+	/* our own lock file is open for writing, so a file system with leases refuses a read lease on it */
 	if (sc_sys.fcntl_lease(store->lock, F_RDLCK) == 0) {
 		(void)sc_sys.fcntl_lease(store->lock, F_UNLCK);
 		return true;
@@ -156,7 +156,7 @@ int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd
 	blob_path(blob, path, sizeof(path));
 	fd = sc_sys.openat(store->blobs, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
 	if (fd < 0)
-		return sc_fail_sys(err, errno, "store: cannot make blob %" PRIu64, blob);
+		return sc_fail_sys(err, errno, "store: cannot make the file of blob %" PRIu64, blob);
 	*ret_fd = fd;
 	return 0;
 }
@@ -193,7 +193,7 @@ bool meta_store_has_damage(const struct meta_store *store)
 	return __atomic_load_n(&store->damaged->any, __ATOMIC_ACQUIRE);
 }
 
-/* What a rank would read of a file that is too short ends too early, without an error. */
+/* A rank that reads a file which is too short would see an early end of file, and no error. */
 static int check_size(int fd, uint64_t blob, uint64_t bytes, struct sc_err *err)
 {
 	struct stat st;
@@ -201,10 +201,11 @@ static int check_size(int fd, uint64_t blob, uint64_t bytes, struct sc_err *err)
 	if (bytes == UINT64_MAX)
 		return 0;
 	if (sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(err, errno, "store: blob %" PRIu64, blob);
+		return sc_fail_sys(err, errno, "store: cannot stat blob %" PRIu64, blob);
 	if ((uint64_t)st.st_size != bytes)
-		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " has %" PRIu64 " bytes, and had %" PRIu64 " when it was sealed: "
-			       "restore it, or roll back", blob, (uint64_t)st.st_size, bytes);
+		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged: it has %" PRIu64 " bytes instead of "
+			"%" PRIu64
+			       "; restore it, or roll back", blob, (uint64_t)st.st_size, bytes);
 	return 0;
 }
 
@@ -222,8 +223,9 @@ int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t
 		(void)pthread_mutex_unlock(&d->lock);
 	}
 	if (damaged)
-		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged, and there is no other copy of its bytes: restore "
-			       "it, or roll back", blob);
+		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged, and no replica has the same bytes; "
+			"restore it, or "
+			       "roll back", blob);
 	rc = meta_store_open_damaged(store, blob, O_RDONLY, &fd, err);
 	if (rc == 0)
 		rc = check_size(fd, blob, bytes, err);
@@ -279,7 +281,7 @@ int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct
 {
 	(void)sc_sys.unlinkat(store->blobs, REPLACEMENT, 0);
 	*ret_fd = sc_sys.openat(store->blobs, REPLACEMENT, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot make a blob's replacement") : 0;
+	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot make a replacement for a damaged blob") : 0;
 }
 
 static int take_name(const struct meta_store *store, const char *from, uint64_t blob, struct sc_err *err)
@@ -288,7 +290,7 @@ static int take_name(const struct meta_store *store, const char *from, uint64_t 
 
 	blob_path(blob, path, sizeof(path));
 	if (sc_sys.renameat(store->blobs, from, store->blobs, path, 0) < 0)
-		return sc_fail_sys(err, errno, "store: cannot replace blob %" PRIu64, blob);
+		return sc_fail_sys(err, errno, "store: cannot replace the file of blob %" PRIu64, blob);
 	return 0;
 }
 
@@ -318,8 +320,11 @@ int meta_store_set_record(const struct meta_store *store, uint64_t blob, const c
 
 	if (rc == 0 && sc_sys.fsetxattr(fd, RECORD, text, bytes, 0) < 0)
 		rc = errno == ENOTSUP || errno == ENOSPC || errno == E2BIG
-			     ? sc_fail(err, SC_E_UNSUPPORTED, "store: no attributes on blob %" PRIu64 ": %s", blob, strerror(errno))
-			     : sc_fail_sys(err, errno, "store: cannot describe blob %" PRIu64, blob);
+			     ? sc_fail(err, SC_E_UNSUPPORTED, "store: blob %" PRIu64 " cannot have a recovery record "
+			     	"(extended "
+				       "attribute): %s", blob, strerror(errno))
+			     : sc_fail_sys(err, errno, "store: cannot write the recovery record of blob %" PRIu64,
+			     	blob);
 	return rc;
 }
 
@@ -332,8 +337,8 @@ int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *t
 
 	if (rc == 0 && n < 0)
 		rc = errno == ENODATA || errno == ENOTSUP || errno == ERANGE
-			     ? sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " does not say what it is", blob)
-			     : sc_fail_sys(err, errno, "store: blob %" PRIu64, blob);
+			     ? sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " has no recovery record", blob)
+			     : sc_fail_sys(err, errno, "store: cannot read the recovery record of blob %" PRIu64, blob);
 	*ret_bytes = n < 0 ? 0 : (size_t)n;
 	return rc;
 }
@@ -344,7 +349,7 @@ bool meta_store_has_record(const struct meta_store *store, uint64_t blob)
 	size_t bytes;
 	char byte;
 
-	/* no room is asked for: its size is answered */
+	/* without room for it, the attribute's size is returned */
 	return meta_store_get_record(store, blob, &byte, 0, &bytes, &ignored) == 0;
 }
 
@@ -381,7 +386,7 @@ int meta_store_kept_text(const struct meta_store *store, const char *name, char 
 	if (fd < 0 || sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(err, errno, "store: cannot read '" TEXTS "/%s'", name);
 	if (st.st_size > TEXT_BYTES_MAX)
-		return sc_fail(err, SC_E_FORMAT, "store: '" TEXTS "/%s' is no layout", name);
+		return sc_fail(err, SC_E_FORMAT, "store: '" TEXTS "/%s' is too large for a layout", name);
 	*ret = sc_zalloc((size_t)st.st_size + 1);
 	if (!*ret)
 		return sc_nomem(err);
@@ -400,7 +405,8 @@ int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t sam
 	(void)sc_sys.unlinkat(store->blobs, SHARED, 0);
 	if (sc_sys.linkat(store->blobs, path, store->blobs, SHARED, 0) < 0)
 		return errno == EMLINK || errno == EPERM || errno == EOPNOTSUPP
-			       ? sc_fail(err, SC_E_UNSUPPORTED, "store: no more links to blob %" PRIu64, same)
+			       ? sc_fail(err, SC_E_UNSUPPORTED, "store: the file system allows no more hard links to "
+			       	"blob %" PRIu64, same)
 			       : sc_fail_sys(err, errno, "store: cannot link blob %" PRIu64, same);
 	return take_name(store, SHARED, blob, err);
 }
@@ -411,7 +417,7 @@ int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_e
 
 	blob_path(blob, path, sizeof(path));
 	if (sc_sys.unlinkat(store->blobs, path, 0) < 0 && errno != ENOENT)
-		return sc_fail_sys(err, errno, "store: cannot remove blob %" PRIu64, blob);
+		return sc_fail_sys(err, errno, "store: cannot remove the file of blob %" PRIu64, blob);
 	return 0;
 }
 
@@ -446,7 +452,7 @@ int meta_store_next_dir(const struct meta_store *store, const struct meta_store_
 		return 0;
 	(void)snprintf(name, sizeof(name), "%02x", (*at)++);
 	*ret_fd = sc_sys.openat(store->blobs, name, O_RDONLY | O_DIRECTORY, 0);
-	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot open folder '%s'", name) : 1;
+	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot open the folder '%s'", name) : 1;
 }
 
 int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store_dirs *dirs, struct sc_err *err)

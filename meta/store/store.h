@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The blob store: files under STORE/blobs, named by number, nothing else.  It never looks into
- * them.  Sealed blobs are opened through a private read-only mount of the store where the kernel
- * and privileges allow: FUSE passthrough ignores the mode of the daemon's descriptor, and this is
- * what keeps a sealed blob from being written through it (docs/design.md).
+ * The blob store: files under STORE/blobs, named by number.  The store never looks into them.  Where
+ * the kernel and privileges allow, sealed blobs are opened through a private read-only mount of the
+ * store: FUSE passthrough ignores the mode of the daemon's descriptor, so only the mount keeps a
+ * client from writing into a sealed blob (docs/design.md).
  */
 #ifndef META_STORE_H
 #define META_STORE_H
@@ -16,12 +16,13 @@
 struct meta_store {
 	int dir;	/* STORE */
 	int blobs;	/* STORE/blobs */
-	int sealed;	/* the same through the read-only mount, or -1 */
-	int lock;	/* held for the life of the daemon: one daemon a store */
+	int sealed;	/* STORE/blobs through the read-only mount, or -1 */
+	int lock;	/* locked for the life of the daemon: a store has one daemon */
 	struct meta_damaged *damaged;
 };
 
-/** Make what is missing, take the lock. Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has it). */
+/** Makes the folders that are missing and takes the lock.  Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has the
+ *  lock). */
 int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err);
 void meta_store_close(struct meta_store *store);
 /**
@@ -29,65 +30,68 @@ void meta_store_close(struct meta_store *store);
  * first, or it may not wait; SC_E_SYSTEM, the store can't be looked at.
  */
 int meta_store_wait_unused(const char *path, bool may_wait, struct sc_err *err);
-/** Does the store's file system have leases?  Without them nobody sees who writes by a mapping. */
+/** Tells whether the store's file system has leases.  Without leases, writers through a mapping cannot be detected. */
 bool meta_store_has_leases(const struct meta_store *store);
 
-/** Is this what a disk that fails says, or a file system that it has damaged?  Everything else may pass. */
+/** Tells whether an errno means a failing disk or a damaged file system; all other errors may be transient. */
 bool meta_disk_fails(int errnum);
 
-/** A new blob to be written: descriptor O_RDWR. */
+/** Makes the file of a new blob, open O_RDWR. */
 int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
 		      struct sc_err *err);
-/** A sealed one, for reading; it has so many bytes (UINT64_MAX: any).  Errors: SC_E_DAMAGED, its bytes are known to be
- *  wrong, or it has another size, or the disk fails. */
+/** Opens a sealed blob of `bytes` bytes (UINT64_MAX: any size) for reading.  Errors: SC_E_DAMAGED (the blob is
+ *  marked as damaged, has another size, or the disk fails), SC_E_SYSTEM. */
 int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t bytes, int *ret_fd,
 			 struct sc_err *err);
-/** The same, and damage that is known does not matter; `flags`: O_RDONLY, with O_DIRECT or not. */
+/** Opens a sealed blob even if it is marked as damaged; `flags`: O_RDONLY, optionally with O_DIRECT. */
 int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			    struct sc_err *err);
-/** One that is not sealed, `flags` O_RDONLY or O_RDWR; what is opened through its path can be written, too. */
+/** Opens a blob that is not sealed, by `flags` O_RDONLY or O_RDWR; its path in /proc can then be opened for
+ *  writing, too. */
 int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			 struct sc_err *err);
-/** Blobs whose bytes are known to be wrong: nobody reads them.  1: that is news, 0: it was known, or SC_E_NO_MEMORY.
- *  Any thread. */
+/** Marks a blob as damaged, so that it is not read any more, or takes the mark away.  Returns 1 if that is a
+ *  change, 0 if not, or SC_E_NO_MEMORY.  Thread: any. */
 int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err);
 bool meta_store_has_damage(const struct meta_store *store);
-/** Counts the news. */
+/** Returns how many times marks have changed. */
 uint64_t meta_store_damage_news(const struct meta_store *store);
-/** A copy of the list, which the caller releases. */
+/** Copies the list of marked blobs; the caller releases *ret. */
 int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err);
 
-/** What a blob's file says of itself.  Errors: SC_E_UNSUPPORTED; SC_E_NOT_FOUND, nothing. */
+/** Writes and reads a blob's recovery record, an extended attribute from which `fsck --rebuild` makes a catalog.
+ *  Errors: SC_E_UNSUPPORTED (the file system cannot store it), SC_E_NOT_FOUND (there is no record). */
 int meta_store_set_record(const struct meta_store *store, uint64_t blob, const char *text, size_t bytes,
 			  struct sc_err *err);
 int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *text, size_t room, size_t *ret_bytes,
 			  struct sc_err *err);
 bool meta_store_has_record(const struct meta_store *store, uint64_t blob);
-/** A text beside the blobs, by a name that follows from it: written once.  The caller releases *ret. */
+/** Writes, once, and reads a text of STORE/layouts; its name follows from its contents.  The caller releases *ret. */
 int meta_store_keep_text(const struct meta_store *store, const char *name, const char *text, struct sc_err *err);
 int meta_store_kept_text(const struct meta_store *store, const char *name, char **ret, struct sc_err *err);
 
-/** Other bytes for a blob, at once: a new file (O_RDWR), which then takes its name. */
+/** Replace the bytes of a blob atomically: the first makes a new file (O_RDWR), the second gives it the blob's name. */
 int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct sc_err *err);
 int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err);
-/** A file for `blob`, which has none, that is also the file of `same`. */
+/** Hard-links a new blob `blob` to the file of `same`. */
 int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
-/** The file of `blob` becomes that of `same`, whose bytes are equal.  Errors: SC_E_UNSUPPORTED, no (more) links. */
+/** Replaces the file of `blob` by a hard link to that of `same`, whose bytes are equal.  Errors: SC_E_UNSUPPORTED (no
+ *  links, or no more of them). */
 int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
-/** Missing blobs are not an error. */
+/** Removes a blob's file; a missing file is not an error. */
 int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err);
-/** Moves a file that no row knows to STORE/lost+found. */
+/** Moves the file of a blob that the catalog does not have to STORE/lost+found. */
 int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err);
-/** Names of new blobs on stable storage: of these folders, bit `blob % 256` each. */
+/** Folders with names of new blobs, which are to be flushed: bit `blob % 256` for each. */
 struct meta_store_dirs {
 	uint64_t bits[4];
 };
 void meta_store_note_dir(struct meta_store_dirs *dirs, uint64_t blob);
 int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store_dirs *dirs, struct sc_err *err);
-/** Opens the next of them, from *at (0 at first) on: 1, 0: there is no more, or an error. */
+/** Opens the next of these folders, from *at (0 at first) on.  Returns 1, 0 if there are no more, or an error. */
 int meta_store_next_dir(const struct meta_store *store, const struct meta_store_dirs *dirs, int *at, int *ret_fd,
 			struct sc_err *err);
-/** Calls `each` for every blob file there is; it may remove the file. */
+/** Calls `each` for every blob file; `each` may remove the file. */
 int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint64_t blob), void *arg,
 		    struct sc_err *err);
 

@@ -480,7 +480,7 @@ static void stores_are_opened(void **unused)
 	options.store = h.dir;
 	sc_sys.flock = bad_flock;
 	assert_int_equal(SC_E_SYSTEM, rs_service_new(&options, &none, &err));
-	assert_non_null(strstr(err.msg, "cannot lock it"));
+	assert_non_null(strstr(err.msg, "cannot lock the store"));
 	sc_sys = real;
 	sc_sys.clone_mount = bad_clone_mount; /* it only keeps us from our own mistakes */
 	reopen(&h);
