@@ -9,6 +9,7 @@
 
 #include "meta/base/log.h"
 
+#define BUFFER_BYTES (1u << 20)
 #define SLOTS_MAX 16
 #define WAIT_SECONDS 10		/* without a completion: it is said */
 #define NUDGE UINT64_MAX	/* no slot's, and no flush's */
@@ -16,7 +17,7 @@
 #define SOURCES_OPEN_MAX 64
 /* Write-back begins in pieces of this size, that far behind: buffers in flight are not dirty yet. */
 #define WRITE_BACK_BYTES (32u << 20)
-#define WRITE_BACK_BEHIND (SLOTS_MAX * (uint64_t)RS_HOST_BUFFER_BYTES)
+#define WRITE_BACK_BEHIND (SLOTS_MAX * (uint64_t)BUFFER_BYTES)
 #define WRITE_BACKS_MAX SLOTS_MAX	/* in flight: the ring has room for as many beside the slots */
 
 struct slot {
@@ -25,7 +26,8 @@ struct slot {
 	uint64_t at, bytes, done;	/* of the target file */
 };
 
-struct rs_host {
+struct host {
+	struct rs_engine engine;
 	const struct meta_store *store;
 	struct io_uring ring;
 	bool has_ring;
@@ -38,17 +40,15 @@ struct rs_host {
 		int fd;
 	} open[SOURCES_OPEN_MAX];
 	unsigned nr_open, next_open;
+	/* of the call */
+	const struct rs_write_options *how;
+	uint64_t cloned, copied;
+	struct sc_err *err;
 	/* of the file being written */
 	const struct rs_image *image;
 	int fd;
 	bool clone;			/* not refused so far */
-	bool must_clone;
-	rs_host_tick_fn *tick;
-	void *arg;
-	bool will_flush;
 	uint64_t write_back_at;		/* it has begun up to here */
-	uint64_t cloned;
-	struct sc_err *err;
 };
 
 /* --- the ring's entries of the replaceable table --- */
@@ -105,47 +105,45 @@ __attribute__((constructor)) static void set_ring_defaults(void)
 
 /* --- life --- */
 
-int rs_host_new(const struct meta_store *store, uint64_t buffer_bytes_max, struct rs_host **ret,
-		struct sc_err *err)
+static int host_open(const struct meta_store *store, uint64_t budget, struct rs_engine **ret, struct sc_err *err)
 {
-	struct rs_host *h = sc_zalloc(sizeof(*h));
-	uint64_t n = buffer_bytes_max / RS_HOST_BUFFER_BYTES;
+	struct host *h = sc_zalloc(sizeof(*h));
+	uint64_t n = budget / BUFFER_BYTES;
 	int rc;
 
 	if (!h)
 		return sc_nomem(err);
 	h->store = store;
 	h->nr_slots = n < 2 ? 2 : n > SLOTS_MAX ? SLOTS_MAX : (unsigned)n;
-	h->memory = sc_sys.mmap(NULL, (size_t)h->nr_slots * RS_HOST_BUFFER_BYTES, PROT_READ | PROT_WRITE,
+	h->memory = sc_sys.mmap(NULL, (size_t)h->nr_slots * BUFFER_BYTES, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (h->memory == MAP_FAILED) {
 		sc_sys.release(h);
 		return sc_nomem(err);
 	}
 	for (unsigned i = 0; i < h->nr_slots; i++)
-		h->slots[i].buffer = h->memory + (size_t)i * RS_HOST_BUFFER_BYTES;
+		h->slots[i].buffer = h->memory + (size_t)i * BUFFER_BYTES;
 	rc = sc_sys.ring_init(&h->ring, SLOTS_MAX * 2);
 	h->has_ring = rc == 0;
 	if (!h->has_ring)
 		sc_log(SC_LOG_WARN, "io_uring is not available (%s), continuing without it", strerror(-rc));
-	*ret = h;
+	*ret = &h->engine;
 	return 0;
 }
 
-struct rs_host *rs_host_free(struct rs_host *h)
+static void host_close(struct rs_engine *e)
 {
-	if (h) {
-		if (h->has_ring)
-			sc_sys.ring_exit(&h->ring);
-		for (unsigned i = 0; i < h->nr_open; i++)
-			sc_closep(&h->open[i].fd);
-		(void)sc_sys.munmap(h->memory, (size_t)h->nr_slots * RS_HOST_BUFFER_BYTES);
-		sc_sys.release(h);
-	}
-	return NULL;
+	struct host *h = (struct host *)e;
+
+	if (h->has_ring)
+		sc_sys.ring_exit(&h->ring);
+	for (unsigned i = 0; i < h->nr_open; i++)
+		sc_closep(&h->open[i].fd);
+	(void)sc_sys.munmap(h->memory, (size_t)h->nr_slots * BUFFER_BYTES);
+	sc_sys.release(h);
 }
 
-static int source_fd(struct rs_host *h, const struct rs_blob *blob, int *ret_fd)
+static int source_fd(struct host *h, const struct rs_blob *blob, int *ret_fd)
 {
 	int fd, rc;
 
@@ -172,12 +170,12 @@ static int source_fd(struct rs_host *h, const struct rs_blob *blob, int *ret_fd)
 
 /* --- slots --- */
 
-static int tick(struct rs_host *h, uint64_t bytes)
+static int tick(struct host *h, uint64_t bytes)
 {
-	return h->tick && h->tick(h->arg, bytes) ? sc_fail(h->err, SC_E_CANCELLED, "stopped") : 0;
+	return h->how->tick && h->how->tick(h->how->arg, bytes) ? sc_fail(h->err, SC_E_CANCELLED, "stopped") : 0;
 }
 
-static void prepare(struct rs_host *h, struct slot *s)
+static void prepare(struct host *h, struct slot *s)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&h->ring); /* twice as many as slots: never full */
 	unsigned char *p = s->buffer + s->done;
@@ -191,7 +189,7 @@ static void prepare(struct rs_host *h, struct slot *s)
  * Of [write_back_at, to): in the kernel's workers, for it waits for the device's queue.  Advice: the
  * flush at the end has the errors, and finds what was left out here.
  */
-static void begin_write_back(struct rs_host *h, uint64_t to)
+static void begin_write_back(struct host *h, uint64_t to)
 {
 	uint64_t from = h->write_back_at;
 	struct io_uring_sqe *sqe;
@@ -206,7 +204,7 @@ static void begin_write_back(struct rs_host *h, uint64_t to)
 }
 
 /* An entry that the ring does not take is not in flight: its slot must not be waited for. */
-static int submit(struct rs_host *h, struct slot *s)
+static int submit(struct host *h, struct slot *s)
 {
 	while (io_uring_sq_ready(&h->ring)) {
 		int n = sc_sys.ring_submit(&h->ring);
@@ -221,14 +219,15 @@ static int submit(struct rs_host *h, struct slot *s)
 	return 0;
 }
 
-static int start(struct rs_host *h, struct slot *s)
+static int start(struct host *h, struct slot *s)
 {
 	s->done = 0;
+	h->copied += s->bytes;
 	if (!h->has_ring)
 		return sc_pwrite_all(h->fd, s->buffer, s->bytes, s->at) < 0
 			       ? sc_fail_sys(h->err, errno, "engine: cannot write") : tick(h, s->bytes);
 	prepare(h, s);
-	if (h->will_flush && s->at >= h->write_back_at + WRITE_BACK_BYTES + WRITE_BACK_BEHIND)
+	if (h->how->will_flush && s->at >= h->write_back_at + WRITE_BACK_BYTES + WRITE_BACK_BEHIND)
 		begin_write_back(h, s->at - WRITE_BACK_BEHIND);
 	s->busy = true;
 	h->busy++;
@@ -236,7 +235,7 @@ static int start(struct rs_host *h, struct slot *s)
 }
 
 /* One completion: short writes go on. */
-static int complete(struct rs_host *h, struct slot *s, int result)
+static int complete(struct host *h, struct slot *s, int result)
 {
 	if (result == -EINTR || result == -EAGAIN)
 		result = 0;
@@ -250,7 +249,7 @@ static int complete(struct rs_host *h, struct slot *s, int result)
 	return submit(h, s);
 }
 
-static int reap(struct rs_host *h)
+static int reap(struct host *h)
 {
 	struct io_uring_cqe *cqe;
 	struct slot *s;
@@ -271,7 +270,7 @@ static int reap(struct rs_host *h)
 	return s && s->busy ? complete(h, s, result) : 0;
 }
 
-static int get_slot(struct rs_host *h, struct slot **ret)
+static int get_slot(struct host *h, struct slot **ret)
 {
 	for (;;) {
 		int rc;
@@ -288,7 +287,7 @@ static int get_slot(struct rs_host *h, struct slot **ret)
 }
 
 /* What a ring did not take would go out with the next entries, so it ends; files after this one need none. */
-static void end_ring(struct rs_host *h)
+static void end_ring(struct host *h)
 {
 	sc_sys.ring_exit(&h->ring);
 	h->has_ring = h->refused = h->mute = false;
@@ -301,7 +300,7 @@ static void end_ring(struct rs_host *h)
  * Every buffer is ours again when this returns, also after an error.  (Not of a ring that gives no
  * completions; what it may still write goes into a file that is given up.)
  */
-static int drain(struct rs_host *h, int rc)
+static int drain(struct host *h, int rc)
 {
 	struct sc_err ignored, *err = h->err;
 
@@ -320,7 +319,7 @@ static int drain(struct rs_host *h, int rc)
 /* --- one file --- */
 
 /* Clones the block-aligned middle of a run; *ret is how many bytes it took, from `at` on. */
-static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t source,
+static int clone_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		     const unsigned char *data, uint64_t *ret)
 {
 	const struct rs_blob *blob = h->image->mapped.blobs[source];
@@ -337,7 +336,7 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 	if (sc_sys.clone_range(h->fd, at, fd, from, bytes) < 0) {
 		if (errno == ENOSPC || errno == EIO)
 			return sc_fail_sys(h->err, errno, "engine: cannot reflink");
-		if (h->must_clone)
+		if (h->how->clones_only)
 			return sc_fail(h->err, SC_E_UNSUPPORTED, "engine: the file system does not reflink");
 		h->clone = false; /* this file system cannot, or not these two files */
 		return 0;
@@ -348,7 +347,7 @@ static int clone_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t so
 }
 
 /* Bytes up to the block where a clone of a run can begin; UINT64_MAX: none can. */
-static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
+static uint64_t clone_head(const struct host *h, uint64_t at, uint64_t run, uint32_t source,
 			   const unsigned char *data)
 {
 	if (!h->clone || run < 2 * SC_CLONE_BYTES_MIN || source == UINT32_MAX ||
@@ -362,7 +361,7 @@ static uint64_t clone_head(const struct rs_host *h, uint64_t at, uint64_t run, u
  * buffers at their multiples get large folios, which copy_file_range's small ones do not.  *ret is how
  * many bytes it took.
  */
-static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t source,
+static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		    const unsigned char *data, uint64_t *ret)
 {
 	const struct rs_blob *blob = h->image->mapped.blobs[source];
@@ -371,7 +370,7 @@ static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t sou
 	int fd, rc;
 
 	*ret = 0;
-	if (h->must_clone || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data) != UINT64_MAX)
+	if (h->how->clones_only || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data) != UINT64_MAX)
 		return 0;
 	rc = source_fd(h, blob, &fd);
 	if (rc == 0)
@@ -379,17 +378,17 @@ static int read_run(struct rs_host *h, uint64_t at, uint64_t bytes, uint32_t sou
 	if (rc < 0)
 		return rc;
 	s->at = at;
-	s->bytes = sc_min_u64(bytes, RS_HOST_BUFFER_BYTES - at % RS_HOST_BUFFER_BYTES);
+	s->bytes = sc_min_u64(bytes, BUFFER_BYTES - at % BUFFER_BYTES);
 	*ret = s->bytes;
 	rc = rs_fd_read(fd, blob->id, (uint64_t)(data - blob->map), s->bytes, s->buffer, h->err);
 	return rc < 0 ? sc_wrap(h->err, rc, "rank %u '%s'", from->rank, from->file) : start(h, s);
 }
 
 /* How many bytes to gather at once: not those of a block that can be cloned, of this run or of the next. */
-static uint64_t piece_bytes(const struct rs_host *h, uint64_t at, uint64_t run, uint32_t source,
+static uint64_t piece_bytes(const struct host *h, uint64_t at, uint64_t run, uint32_t source,
 			    const unsigned char *data)
 {
-	uint64_t n = sc_min_u64(rs_image_border(h->image, at) - at, RS_HOST_BUFFER_BYTES);
+	uint64_t n = sc_min_u64(rs_image_border(h->image, at) - at, BUFFER_BYTES);
 	uint64_t head = clone_head(h, at, run, source, data);
 
 	if (head == UINT64_MAX && h->clone && run && run < n) {
@@ -402,7 +401,7 @@ static uint64_t piece_bytes(const struct rs_host *h, uint64_t at, uint64_t run, 
 	return head && head < n ? head : n;
 }
 
-static int gather(struct rs_host *h, uint64_t at, uint64_t bytes)
+static int gather(struct host *h, uint64_t at, uint64_t bytes)
 {
 	struct slot *s = NULL;
 	int rc = get_slot(h, &s);
@@ -415,7 +414,7 @@ static int gather(struct rs_host *h, uint64_t at, uint64_t bytes)
 	return rc < 0 ? rc : start(h, s);
 }
 
-static int write_image(struct rs_host *h)
+static int write_image(struct host *h)
 {
 	const struct rs_image *im = h->image;
 	int rc = 0;
@@ -438,40 +437,44 @@ static int write_image(struct rs_host *h)
 	return drain(h, rc);
 }
 
-static int write_file(struct rs_host *host, const struct rs_image *image, int fd, bool must_clone, bool will_flush,
-		      rs_host_tick_fn *tick_fn, void *arg, struct sc_err *err)
+static int write_file(struct host *h, const struct rs_target *target)
 {
-	host->image = image;
-	host->fd = fd;
-	host->clone = true;
-	host->must_clone = must_clone;
-	host->tick = tick_fn;
-	host->arg = arg;
-	host->cloned = 0;
-	host->will_flush = will_flush;
-	host->write_back_at = 0;
-	host->err = err;
-	return write_image(host);
-}
+	int rc;
 
-int rs_host_write(struct rs_host *host, const struct rs_image *image, int fd, bool will_flush,
-		  rs_host_tick_fn *tick_fn, void *arg, uint64_t *ret_cloned, struct sc_err *err)
-{
-	int rc = write_file(host, image, fd, false, will_flush, tick_fn, arg, err);
-
-	if (rc == 0)
-		*ret_cloned = host->cloned;
-	if (rc == 0 && will_flush)
-		(void)sc_sys.begin_write_back(fd); /* of the rest, and in small files of all */
+	h->image = target->image;
+	h->fd = target->fd;
+	h->clone = true;
+	h->write_back_at = 0;
+	rc = write_image(h);
+	if (rc == 0 && h->how->will_flush)
+		(void)sc_sys.begin_write_back(h->fd); /* of the rest, and in small files of all */
 	return rc;
 }
 
-int rs_host_clone(struct rs_host *host, const struct rs_image *image, int fd, uint64_t *ret_cloned,
-		  struct sc_err *err)
+static int host_write(struct rs_engine *e, const struct rs_target *targets, size_t nr,
+		      const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err)
 {
-	int rc = write_file(host, image, fd, true, false, NULL, NULL, err);
+	struct host *h = (struct host *)e;
+	int rc = 0;
 
-	if (rc == 0)
-		*ret_cloned = host->cloned;
+	h->how = how;
+	h->err = err;
+	h->cloned = h->copied = 0;
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		rc = write_file(h, &targets[i]);
+		if (rc < 0)
+			ret->failed = i;
+	}
+	ret->cloned = h->cloned;
+	ret->copied = h->copied;
 	return rc;
 }
+
+const struct rs_engine_ops rs_engine_host = {
+	.name = "host",
+	.threads = 4,
+	.targets = 1,
+	.open = host_open,
+	.close = host_close,
+	.write = host_write,
+};

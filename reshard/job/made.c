@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "reshard/engine/host.h"
+#include "reshard/engine/engine.h"
 
 SC_METRIC(bytes_materialized, SC_COUNTER, "scalai_materialized_bytes_total", "Bytes of rank files materialized.");
 SC_METRIC(bytes_reflinked, SC_COUNTER, "scalai_reflinked_bytes_total", "Bytes of rank files materialized by reflink.");
@@ -106,17 +106,20 @@ static bool keep(struct rs_view *view, const struct rs_made *made)
 static int clone_file(struct rs_service *s, const struct rs_image *im, uint64_t *ret_blob,
 		      uint64_t *ret_cloned, struct sc_err *err)
 {
+	const struct rs_write_options how = {.clones_only = true};
 	sc_cleanup(sc_closep) int fd = -1;
-	struct rs_host *host = NULL;
-	int rc = rs_host_new(&s->store, 0, &host, err);
+	struct rs_written written = {0};
+	struct rs_engine *host = NULL;
+	int rc = rs_engine_open(rs_engines[0], &s->store, 0, &host, err);
 
 	if (rc == 0)
 		rc = meta_blob_add(s->catalog, ret_blob, err);
 	if (rc == 0)
 		rc = meta_store_create(&s->store, *ret_blob, &fd, err);
 	if (rc == 0)
-		rc = rs_host_clone(host, im, fd, ret_cloned, err);
-	rs_host_free(host);
+		rc = rs_engine_write(host, &(struct rs_target){im, fd}, 1, &how, &written, err);
+	*ret_cloned = written.cloned;
+	rs_engine_close(host);
 	return rc;
 }
 

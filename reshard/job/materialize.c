@@ -3,7 +3,7 @@
  * Materialization: the rank files of a head, written as real files, become its storage.
  *
  *     list      every rank file of a set; replicas are listed, and written once
- *     write     some threads, each with an engine of its own, take the next file
+ *     write     some threads, each with an engine of its own, take the next files
  *     flush     files and the folders of their names, many at once
  *     flip      one transaction
  *
@@ -18,15 +18,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "reshard/engine/engine.h"
 #include "reshard/engine/flush.h"
-#include "reshard/engine/host.h"
-
-#define WRITERS_MAX 4
 
 /* Of one set: what its writers share. */
 struct writing {
 	struct rs_pass *p;
 	struct rs_set *set;	/* its blobs, listed before, get their numbers */
+	const struct rs_engine_ops *kind;
 	size_t next;		/* atomic */
 	pthread_mutex_t lock;	/* of what follows */
 	int rc;			/* the first error, and its message in p->err */
@@ -34,7 +33,14 @@ struct writing {
 
 struct writer {
 	struct writing *w;
-	struct rs_host *host;
+	struct rs_engine *engine;
+	/* files begun, to be written in one call; room for w->kind->targets */
+	struct begun {
+		struct rs_set_blob *b;
+		struct rs_image *im;
+	} *begun;
+	struct rs_target *targets;
+	size_t nr;
 	struct sc_err err;
 	struct rs_flush flush;
 	struct meta_store_dirs dirs;
@@ -61,31 +67,67 @@ static int keep_blob(struct writer *me, const struct rs_set_blob *b)
 	return rc < 0 ? rc : keep_fd(me, b, fd);
 }
 
-static int write_blob(struct writer *me, struct rs_image *im, struct rs_set_blob *b)
+static int wrap_file(struct writer *me, int rc, const struct rs_set_blob *b)
+{
+	return sc_wrap(&me->err, rc, "materializing rank %u '%s'", b->rank, b->path);
+}
+
+/* After an error: all files that were begun go. */
+static void drop_begun(struct writer *me)
+{
+	struct rs_service *s = me->w->p->s;
+	struct sc_err ignored;
+
+	for (size_t i = 0; i < me->nr; i++) {
+		sc_closep(&me->targets[i].fd);
+		/* on a full disk even the removal of garbage needs room for its rows: these bytes make some */
+		if (me->begun[i].b->blob)
+			(void)meta_store_remove(&s->store, me->begun[i].b->blob, &ignored);
+		rs_image_unref(s, me->begun[i].im);
+	}
+	me->nr = 0;
+}
+
+/* Writes the files that were begun.  After an error they are left for drop_begun(). */
+static int write_begun(struct writer *me)
 {
 	struct rs_pass *p = me->w->p;
-	sc_cleanup(sc_closep) int fd = -1;
-	uint64_t cloned = 0;
-	int rc = meta_blob_add(p->s->catalog, &b->blob, &me->err);
+	const struct rs_write_options how = {.will_flush = rs_job_syncs(p->job), .tick = rs_pass_bytes, .arg = p};
+	struct rs_written written;
+	int rc = rs_engine_write(me->engine, me->targets, me->nr, &how, &written, &me->err);
 
-	if (rc == 0)
-		rc = meta_store_create(&p->s->store, b->blob, &fd, &me->err);
-	if (rc == 0)
-		rc = rs_host_write(me->host, im, fd, rs_job_syncs(p->job), rs_pass_bytes, p, &cloned, &me->err);
-	if (rc < 0) {
-		struct sc_err ignored;
-
-		/* on a full disk even the removal of garbage needs room for its rows: these bytes make some */
-		if (b->blob)
-			(void)meta_store_remove(&p->s->store, b->blob, &ignored);
-		return rc;
+	if (rc < 0)
+		return written.failed < me->nr ? wrap_file(me, rc, me->begun[written.failed].b)
+					       : sc_wrap(&me->err, rc, "materializing '%s'", me->w->set->file);
+	rs_made_count(written.cloned + written.copied, written.cloned);
+	for (size_t i = 0; i < me->nr; i++) {
+		rc = keep_fd(me, me->begun[i].b, sc_steal_fd(&me->targets[i].fd));
+		if (rc < 0)
+			return wrap_file(me, rc, me->begun[i].b);
 	}
-	rs_made_count(im->bytes, cloned);
-	return keep_fd(me, b, sc_steal_fd(&fd));
+	for (size_t i = 0; i < me->nr; i++)
+		rs_image_unref(p->s, me->begun[i].im);
+	me->nr = 0;
+	return 0;
+}
+
+/* Takes the image, also when it fails. */
+static int begin_file(struct writer *me, struct rs_set_blob *b, struct rs_image *im)
+{
+	struct rs_service *s = me->w->p->s;
+	struct rs_target *target = &me->targets[me->nr];
+	int rc;
+
+	me->begun[me->nr++] = (struct begun){b, im};
+	*target = (struct rs_target){im, -1};
+	rc = meta_blob_add(s->catalog, &b->blob, &me->err);
+	if (rc == 0)
+		rc = meta_store_create(&s->store, b->blob, &target->fd, &me->err);
+	return rc;
 }
 
 /* One rank file: an existing blob when one has these bytes, else a new one. */
-static int write_file(struct writer *me, struct rs_set_blob *b)
+static int take_file(struct writer *me, struct rs_set_blob *b)
 {
 	struct rs_pass *p = me->w->p;
 	struct rs_image *im = NULL;
@@ -94,15 +136,17 @@ static int write_file(struct writer *me, struct rs_set_blob *b)
 	if (rc == 0) {
 		b->bytes = im->bytes;
 		b->blob = im->same_as;
-		if (!b->blob)
-			rc = write_blob(me, im, b);
-		else if (rs_made_holds(p->s, b->blob))
+		if (!b->blob) {
+			rc = begin_file(me, b, im);
+			return rc < 0 ? wrap_file(me, rc, b) : 0;
+		}
+		if (rs_made_holds(p->s, b->blob))
 			rc = keep_blob(me, b);
-		if (rc == 0 && im->same_as && rs_pass_bytes(p, im->bytes))
+		if (rc == 0 && rs_pass_bytes(p, im->bytes))
 			rc = sc_fail(&me->err, SC_E_CANCELLED, "stopped");
 		rs_image_unref(p->s, im);
 	}
-	return rc < 0 ? sc_wrap(&me->err, rc, "materializing rank %u '%s'", b->rank, b->path) : 0;
+	return rc < 0 ? wrap_file(me, rc, b) : 0;
 }
 
 static bool is_replica(const struct rs_pass *p, const struct rs_set_blob *b)
@@ -110,11 +154,30 @@ static bool is_replica(const struct rs_pass *p, const struct rs_set_blob *b)
 	return meta_view_alike(p->head->model, b->rank, b->path) != b->rank;
 }
 
+static int writer_init(struct writer *me)
+{
+	const struct rs_engine_ops *kind = me->w->kind;
+
+	me->begun = sc_zalloc_array(kind->targets, sizeof(*me->begun));
+	me->targets = sc_zalloc_array(kind->targets, sizeof(*me->targets));
+	if (!me->begun || !me->targets)
+		return sc_nomem(&me->err);
+	return rs_engine_open(kind, &me->w->p->s->store, rs_config_of(me->w->p->job).buffer_bytes / kind->threads,
+			      &me->engine, &me->err);
+}
+
+static void writer_done(struct writer *me)
+{
+	me->engine = rs_engine_close(me->engine);
+	sc_sys.release(me->begun);
+	sc_sys.release(me->targets);
+}
+
 static void *write_files(void *arg)
 {
 	struct writer *me = arg;
 	struct writing *w = me->w;
-	int rc = rs_host_new(&w->p->s->store, rs_config_of(w->p->job).buffer_bytes / WRITERS_MAX, &me->host, &me->err);
+	int rc = writer_init(me);
 
 	while (rc == 0 && __atomic_load_n(&w->rc, __ATOMIC_RELAXED) == 0) {
 		size_t i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
@@ -122,14 +185,19 @@ static void *write_files(void *arg)
 		if (i >= w->set->nr_blobs)
 			break;
 		if (!is_replica(w->p, &w->set->blobs[i]))
-			rc = write_file(me, &w->set->blobs[i]);
+			rc = take_file(me, &w->set->blobs[i]);
+		if (rc == 0 && me->nr == w->kind->targets)
+			rc = write_begun(me);
 	}
+	if (rc == 0 && me->nr && __atomic_load_n(&w->rc, __ATOMIC_RELAXED) == 0)
+		rc = write_begun(me);
+	drop_begun(me);
 	if (rc == 0 && me->flush.nr)
 		rs_step(RS_STEP_MATERIALIZE_SYNC);
 	if (rc == 0)
 		rc = rs_flush_add_dirs(&me->flush, &w->p->s->store, &me->dirs, &me->err);
 	rc = rs_flush_end(&me->flush, rc, &me->err);
-	me->host = rs_host_free(me->host);
+	writer_done(me);
 	(void)pthread_mutex_lock(&w->lock);
 	if (rc < 0 && w->rc == 0) {
 		__atomic_store_n(&w->rc, rc, __ATOMIC_RELAXED);
@@ -143,25 +211,31 @@ static void *write_files(void *arg)
 
 static int write_all(struct rs_pass *p, struct rs_set *set)
 {
-	struct writing w = {.p = p, .set = set, .lock = PTHREAD_MUTEX_INITIALIZER};
-	struct writer *writers = sc_zalloc_array(WRITERS_MAX, sizeof(*writers));
+	const char *why_not;
+	struct writing w = {.p = p, .set = set, .kind = rs_engine_choose(NULL, &why_not),
+			    .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct writer *writers = sc_zalloc_array(w.kind->threads, sizeof(*writers));
+	pthread_t *threads = sc_zalloc_array(w.kind->threads, sizeof(*threads));
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	pthread_t threads[WRITERS_MAX];
-	int nr = 0;
+	unsigned nr = 0;
 
-	if (!writers)
+	if (!writers || !threads) {
+		sc_sys.release(writers);
+		sc_sys.release(threads);
 		return sc_nomem(p->err);
-	for (int i = 0; i < WRITERS_MAX; i++)
+	}
+	for (unsigned i = 0; i < w.kind->threads; i++)
 		writers[i].w = &w;
 	/* the first is this thread: there is always one */
-	for (int i = 1; i < WRITERS_MAX && i < cores; i++)
+	for (unsigned i = 1; i < w.kind->threads && i < cores; i++)
 		if (pthread_create(&threads[nr], NULL, write_files, &writers[i]) == 0)
 			nr++;
 	(void)write_files(&writers[0]);
-	for (int i = 0; i < nr; i++)
+	for (unsigned i = 0; i < nr; i++)
 		(void)pthread_join(threads[i], NULL);
 	(void)pthread_mutex_destroy(&w.lock);
 	sc_sys.release(writers);
+	sc_sys.release(threads);
 	return w.rc;
 }
 

@@ -1,6 +1,7 @@
 """Reading and writing rank files: real ones, and views, against the same on the store's own file
 system and against a FUSE server that does nothing."""
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import time
 import numpy as np
 from safetensors.numpy import save_file
 
-from harness import Disk, Mount, Null, Sample, io, may_ring, put, ring_switch, run, supply
+from harness import TOOL, Disk, Mount, Null, Sample, io, may_ring, put, ring_switch, run, supply
 
 LAYERS = 16
 
@@ -172,6 +173,29 @@ def materialize(report, a):
             if kind == "xfs" and file == "rows":
                 what += ", reflink"
             report.ratio(f"{d.fs}: materialize {what}", "cp --reflink=never, flushed", o, t, target, f"{o.rate:.2f} of {t.rate:.2f} GB/s")
+
+
+def engines(report, a):
+    """The engine alone, against the null engine, which reads all and writes nothing: how much of a reshard is writing."""
+    for kind in ("tmpfs", "disk"):
+        with Disk(kind) as d:
+            with Mount(d, "engines") as m:
+                for file, other in (("rows", "cols"), ("cols", "rows")):
+                    cut_job(m, file, a.file_bytes)
+                    for rank in range(4):
+                        os.unlink(os.path.join(m.at, f"{file}/{rank}/{other}.safetensors"))
+                    m.commit(file, 2)
+                    m.verified(file)
+            for file, what in (("rows", "row cuts"), ("cols", "column cuts (rows of 1 KiB)")):
+                took = {"host": [], "null": []}
+                for _ in range(a.reps + 1):
+                    for name, seconds in took.items():
+                        supply(2 * a.file_bytes)
+                        out = json.loads(run(TOOL["engine"], m.store, file, "tp=2", name))
+                        seconds.append(out["seconds"])
+                host, null = (Sample(took[name][1:], out["bytes"], d.fs, "warm") for name in ("host", "null"))
+                report.ratio(f"{d.fs}: host engine, {what}, not flushed", "null engine: reads all, writes nothing", host, null, None,
+                             f"{host.rate:.2f} of {null.rate:.2f} GB/s")
 
 
 def cp_flushed(names, to):

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines: images become files.
+ *
+ *     materialize.c  \                        / host.c   reflink, read, gather; io_uring
+ *     made.c          >  rs_engine_write()   <
+ *     (tests)        /                        \ (tests)  byte by byte; reads and writes nothing
+ *
+ * Every kind gives the bytes of rs_image_read().  "host" runs everywhere; its property tests are also those of
+ * the other kinds.  Callers use the functions below, never a member of rs_engine_ops.
+ */
+#ifndef RS_ENGINE_H
+#define RS_ENGINE_H
+
+#include "reshard/engine/image.h"
+
+struct rs_engine_ops;
+
+/** Every kind's own struct begins with this one. */
+struct rs_engine {
+	const struct rs_engine_ops *ops;	/* set by rs_engine_open() */
+};
+
+/** One file to write.  Borrowed for the call. */
+struct rs_target {
+	const struct rs_image *image;	/* open, not same_as a blob */
+	int fd;				/* of an empty file, O_RDWR */
+};
+
+/** Is told of bytes that were written; non-zero ends the work with SC_E_CANCELLED.  Any thread. */
+typedef int rs_tick_fn(void *arg, uint64_t bytes);
+
+struct rs_write_options {
+	bool will_flush;	/* begin write-back meanwhile: the caller flushes the files afterwards */
+	bool clones_only;	/* clones and small pieces; SC_E_UNSUPPORTED where the file system refuses to clone */
+	rs_tick_fn *tick;	/* NULL: nobody is told */
+	void *arg;
+};
+
+struct rs_written {
+	uint64_t cloned, copied;	/* after success: all bytes of all targets together */
+	size_t failed;			/* after an error: the target that it is about; nr: none in particular */
+};
+
+struct rs_engine_ops {
+	const char *name;	/* as in `config`, `status` and metrics */
+	unsigned threads;	/* how many engines may write at once */
+	unsigned targets;	/* how many files one call takes */
+	/** Can it run here?  May block; any thread.  NULL: always.  SC_E_UNSUPPORTED with the sentence for `status`. */
+	int (*probe)(struct sc_err *err);
+	/** An engine for one thread.  `budget`: bytes of buffers; each kind has a least that it needs. */
+	int (*open)(const struct meta_store *store, uint64_t budget, struct rs_engine **ret, struct sc_err *err);
+	void (*close)(struct rs_engine *e);
+	/**
+	 * Writes all bytes of all targets.  Blocks.  When it returns, also after an error, nobody touches the
+	 * descriptors; after an error the caller drops all nr files, which have some of the bytes.
+	 * Not flushed.  A kind that falls back to "host" does so inside and answers 0.
+	 * Errors: SC_E_NO_SPACE, SC_E_SYSTEM, SC_E_NO_MEMORY, SC_E_CANCELLED, SC_E_DAMAGED, SC_E_UNSUPPORTED.
+	 */
+	int (*write)(struct rs_engine *e, const struct rs_target *targets, size_t nr,
+		     const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err);
+};
+
+/** The kinds of this program, NULL at the end.  "host" is the first: it is always there. */
+extern const struct rs_engine_ops *const rs_engines[];
+/** Another kind, which rs_engine_choose() asks first.  Tests set it before they open a store. */
+extern const struct rs_engine_ops *rs_engine_extra;
+
+/**
+ * The kind that is named `wanted` (NULL: whichever is best) if it can run here, else "host".
+ * *ret_why: NULL, or why it is not the kind that was wanted; valid until this thread calls again.
+ */
+const struct rs_engine_ops *rs_engine_choose(const char *wanted, const char **ret_why);
+
+/** Makes an engine of a kind, for one thread.  Owner: the caller, rs_engine_close().
+ *  Errors: SC_E_NO_MEMORY, SC_E_SYSTEM. */
+int rs_engine_open(const struct rs_engine_ops *ops, const struct meta_store *store, uint64_t budget,
+		   struct rs_engine **ret, struct sc_err *err);
+struct rs_engine *rs_engine_close(struct rs_engine *e);
+/** As `write` above.  1 <= nr <= e->ops->targets.  `ret` is filled in any case. */
+int rs_engine_write(struct rs_engine *e, const struct rs_target *targets, size_t nr,
+		    const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err);
+
+#endif

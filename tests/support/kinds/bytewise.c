@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A second kind of engine, linked to tests of the first: byte by byte, two files a call in turns.  Whatever the
+ * host engine's tests want of a store, this one must give, too.  The program fails if nothing asked for it.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "reshard/engine/engine.h"
+
+#define CHUNK 4096u
+
+struct bytewise {
+	struct rs_engine engine;
+	unsigned char chunk[2][CHUNK];
+};
+
+static unsigned pairs;		/* calls with two files; atomic */
+
+static int bytewise_open(const struct meta_store *store, uint64_t budget, struct rs_engine **ret, struct sc_err *err)
+{
+	struct bytewise *b = sc_zalloc(sizeof(*b));
+
+	(void)store;
+	(void)budget;
+	if (!b)
+		return sc_nomem(err);
+	*ret = &b->engine;
+	return 0;
+}
+
+static void bytewise_close(struct rs_engine *e)
+{
+	sc_sys.release(e);
+}
+
+/* How many bytes of a chunk a file has. */
+static uint64_t left(const struct rs_target *t, uint64_t at)
+{
+	return at < t->image->bytes ? sc_min_u64(t->image->bytes - at, CHUNK) : 0;
+}
+
+static int put(struct bytewise *b, const struct rs_target *t, size_t i, uint64_t at, const struct rs_write_options *how,
+	       struct sc_err *err)
+{
+	uint64_t n = left(t, at);
+
+	if (sc_pwrite_all(t->fd, b->chunk[i], n, at) < 0)
+		return sc_fail_sys(err, errno, "bytewise: cannot write");
+	return n && how->tick && how->tick(how->arg, n) ? sc_fail(err, SC_E_CANCELLED, "stopped") : 0;
+}
+
+static int bytewise_write(struct rs_engine *e, const struct rs_target *targets, size_t nr, const struct rs_write_options *how,
+			  struct rs_written *ret, struct sc_err *err)
+{
+	struct bytewise *b = (struct bytewise *)e;
+	uint64_t bytes = 0;
+	int rc = 0;
+
+	if (how->clones_only)
+		return sc_fail(err, SC_E_UNSUPPORTED, "bytewise: clones nothing");
+	(void)__atomic_fetch_add(&pairs, nr == 2, __ATOMIC_RELAXED);
+	for (size_t i = 0; i < nr; i++) {
+		bytes = targets[i].image->bytes > bytes ? targets[i].image->bytes : bytes;
+		ret->copied += targets[i].image->bytes;
+	}
+	for (uint64_t at = 0; rc == 0 && at < bytes; at += CHUNK) {
+		for (uint64_t k = 0; rc == 0 && k < CHUNK; k++)
+			for (size_t i = 0; rc == 0 && i < nr; i++) {
+				ret->failed = i;
+				if (k < left(&targets[i], at))
+					rc = rs_image_read(targets[i].image, at + k, 1, &b->chunk[i][k], err);
+			}
+		for (size_t i = 0; rc == 0 && i < nr; i++) {
+			ret->failed = i;
+			rc = put(b, &targets[i], i, at, how, err);
+		}
+	}
+	return rc;
+}
+
+static const struct rs_engine_ops bytewise = {
+	.name = "bytewise",
+	.threads = 2,
+	.targets = 2,
+	.open = bytewise_open,
+	.close = bytewise_close,
+	.write = bytewise_write,
+};
+
+__attribute__((constructor)) static void choose(void)
+{
+	rs_engine_extra = &bytewise;
+}
+
+__attribute__((destructor)) static void expect_use(void)
+{
+	if (__atomic_load_n(&pairs, __ATOMIC_RELAXED))
+		return;
+	(void)fprintf(stderr, "no two files were written by the second engine\n");
+	_exit(1);
+}
