@@ -11,7 +11,7 @@
 #include "fs/hold.h"
 #include "fs/node.h"
 #include "meta/base/log.h"
-#include "reshard/job/service.h"
+#include "reshard/job/control.h"
 
 /*
  * Over io_uring a held request keeps an entry of its core's ring, and a ring without entries stops
@@ -20,8 +20,8 @@
 #define FS_RING_ENTRIES 16
 #define FS_RING_WAITERS 8
 #define FS_LONG_THREADS 4	/* that answer verify and data */
-#define FS_COMMITS 64		/* that are being carried out */
-#define FS_RING_COMMITS 3	/* the same over io_uring: with the two above still less than a ring's entries */
+#define FS_WAITING_THREADS 64	/* that answer commit */
+#define FS_RING_WAITING_THREADS 3 /* the same over io_uring: with the two above still less than a ring's entries */
 
 #define FS_GENERATION_SHIFT 40	/* of file handles */
 #define FS_COMMITTED_BUCKETS 4096
@@ -107,7 +107,7 @@ struct fs {
 	struct fs_waiter *waiters;
 	int ring_waiters;		/* that hold an entry of a ring, atomic */
 	struct fs_poll *polls;		/* of open control files that somebody polls */
-	int long_threads, commits;	/* threads that answer verify and data, and commit; atomic */
+	int long_threads, waiting_threads; /* that answer verify and data, and commit; atomic */
 	dev_t device;			/* the mount's */
 };
 
@@ -197,7 +197,7 @@ void fs_writers_check(struct fs *fs);
 
 /* reply.c: the only place where failures become replies */
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
-/** A refused command: kept for the job's `error`, logged, replied; returns the errno. */
+/** A refused command: kept for the `error` of the job (NULL: of the mount), logged, replied; returns the errno. */
 int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const struct sc_err *err);
 
 /* resolve.c */
@@ -210,6 +210,8 @@ struct fs_found {
 uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view);
 /** The job of a node; NULL: it is gone. */
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
+/** The row of a control file's node; NULL: it is none. */
+const struct rs_control *fs_control_of(const struct fs_node *n);
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);
 /** SC_E_NOT_FOUND (without a message) when there is no such name. */
 int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *ret, struct sc_err *err);
@@ -225,15 +227,11 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err
 bool fs_rank_number(const char *name, uint32_t *ret);
 void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_param *ret);
 
-/* control_files.c */
-extern const char *const fs_control_names[];
-extern const char *const fs_top_names[];
-int fs_control_find(bool top, const char *name);	/* index or -1 */
-/** Of a job's control file: its group may command a job that the group may write. */
-mode_t fs_control_mode(mode_t job, uint32_t index);
-
 /* control.c */
-int fs_control_open(struct fs *fs, struct rs_job *job, bool top, uint32_t index, int flags,
+/** For rs_events: what the mount knows of itself. */
+void fs_describe(void *arg, const char *name, struct sc_buf *buf);
+/** An open control file; fs_control_close() ends it.  `job`: NULL for a file of the mount. */
+int fs_control_open(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row, int flags,
 		    struct fs_control **ret, struct sc_err *err);
 /** What was written to it before is lost. */
 void fs_control_lost(struct fs *fs, struct fs_control *c, uint64_t fh);
@@ -266,10 +264,11 @@ void fs_write_back_stop(struct fs *fs);
 int fs_notify_start(struct fs *fs, struct sc_err *err);
 void fs_notify_stop(struct fs *fs);
 void fs_notify_news(struct fs *fs);
-/** A write of `bytes` to the control file `what` that is answered later: one of the next two takes it. */
-struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const char *what, size_t bytes);
-/** Held until version `nr` is materialized. */
-void fs_notify_wait(struct fs_waiter *w, uint64_t nr);
+/** A write of `bytes` to a control file that is answered later: one of the next two takes it. */
+struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row,
+				size_t bytes);
+/** Until rs_control_held() of its row says so of `held`. */
+void fs_notify_hold(struct fs_waiter *w, uint64_t held);
 /** From another thread: answered with `err`, if anything is in it; then `command` (or NULL) is over. */
 void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struct sc_err *err);
 /** What a control file's poll(2) waits for: part of the open file, used by the four below only. */
@@ -300,12 +299,12 @@ void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struc
 /** Opens a view's node: h->view at `path`; `again`: the caller looks up no more. */
 int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
 		  struct fuse_file_info *fi, struct sc_err *err);
-int fs_open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h, struct fuse_file_info *fi,
-		    struct sc_err *err);
+int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+		    struct fuse_file_info *fi, struct sc_err *err);
 
 /* reopen.c */
-/** Opens a file or directory again that an earlier daemon had open. */
-int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err);
+/** Opens a file or directory again that an earlier daemon had open.  `req` may be NULL but for a control file. */
+int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err);
 /** The open file that the kernel names; one that a daemon before this one has opened is opened again.
  *  NULL: it can't be, and the request is answered. */
 struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);

@@ -373,7 +373,7 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 /* Frees what serve() has made, as far as it came. */
 static void end(struct fs *fs)
 {
-	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) || __atomic_load_n(&fs->commits, __ATOMIC_ACQUIRE))
+	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) || __atomic_load_n(&fs->waiting_threads, __ATOMIC_ACQUIRE))
 		(void)usleep(1000);
 	if (fs->notifier)
 		fs_notify_stop(fs);
@@ -397,7 +397,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	const struct fs_mount_options *o = x->o;
 	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .rings = o->io_uring, .kept = kept,
 			.began_ns = sc_now_wall_ns()};
-	struct rs_events events = {&fs, on_names, on_news};
+	struct rs_events events = {&fs, on_names, on_news, fs_describe};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];
 	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events,

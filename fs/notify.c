@@ -13,10 +13,10 @@ struct fs_waiter {
 	fuse_req_t req;
 	struct fs *fs;
 	struct rs_job *job;
-	const char *what;		/* the control file */
+	const struct rs_control *row;	/* the control file */
 	size_t bytes;
 	bool by_ring;
-	uint64_t version;		/* what `wait` waits for */
+	uint64_t held;			/* what it waits for: its row's */
 	bool interrupted;		/* under notify_lock */
 	bool done;			/* a long command, with this: */
 	struct sc_err err;
@@ -106,7 +106,7 @@ static bool answer(struct fs_waiter *w, bool interrupted)
 	if (w->done)
 		rc = w->err.errnum ? -1 : 1;
 	else
-		rc = interrupted ? 1 : rs_job_wait_poll(w->fs->service, w->job, w->version, &w->err);
+		rc = interrupted ? 1 : rs_control_held(w->row, w->job, w->held, &w->err);
 	if (rc == 0)
 		return false;
 	/* takes the request's lock: when it returns, on_interrupt neither runs nor will run */
@@ -114,7 +114,7 @@ static bool answer(struct fs_waiter *w, bool interrupted)
 	if (interrupted)
 		(void)fuse_reply_err(w->req, EINTR);
 	else if (rc < 0)
-		(void)fs_refuse(w->req, w->job, w->what, &w->err);
+		(void)fs_refuse(w->req, w->job, w->row->name, &w->err);
 	else
 		(void)fuse_reply_write(w->req, w->bytes);
 	return true;
@@ -183,12 +183,13 @@ static void hold(struct fs_waiter *w)
 	(void)pthread_mutex_unlock(&fs->notify_lock);
 }
 
-struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const char *what, size_t bytes)
+struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row,
+				size_t bytes)
 {
 	struct fs_waiter *w = sc_zalloc(sizeof(*w));
 
 	if (w)
-		*w = (struct fs_waiter){.req = req, .fs = fs, .job = job, .what = what, .bytes = bytes,
+		*w = (struct fs_waiter){.req = req, .fs = fs, .job = job, .row = row, .bytes = bytes,
 					.by_ring = fuse_req_is_uring(req)};
 	return w;
 }
@@ -201,11 +202,11 @@ void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struc
 	hold(w);
 }
 
-void fs_notify_wait(struct fs_waiter *w, uint64_t version)
+void fs_notify_hold(struct fs_waiter *w, uint64_t held)
 {
 	int waiters = 0;
 
-	w->version = version;
+	w->held = held;
 	if (w->by_ring)
 		waiters = __atomic_add_fetch(&w->fs->ring_waiters, 1, __ATOMIC_ACQUIRE);
 	if (answer(w, false)) {
@@ -215,7 +216,7 @@ void fs_notify_wait(struct fs_waiter *w, uint64_t version)
 	if (waiters > FS_RING_WAITERS) {
 		(void)sc_fail(&w->err, SC_E_BUSY, "%d wait already, and over io_uring no more can; try later",
 			      FS_RING_WAITERS);
-		(void)fs_refuse(w->req, w->job, w->what, &w->err);
+		(void)fs_refuse(w->req, w->job, w->row->name, &w->err);
 		waiter_free(w);
 		return;
 	}

@@ -139,7 +139,7 @@ static void name_damage(struct fs *fs, fuse_ino_t ino, size_t bytes, uint64_t at
 		h->fd = -1;
 	}
 	if (rc == 0)
-		rc = fs_reopen(fs, h, 0, O_RDONLY, &err);
+		rc = fs_reopen(NULL, fs, h, 0, O_RDONLY, &err);
 	if (rc == 0 && h->data)
 		rc = rs_data_read(h->data, at, bytes, b->at, &err);
 	else if (rc == 0 && h->image)

@@ -179,17 +179,19 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	return rc;
 }
 
-int fs_open_control(struct fs *fs, const struct fs_node *n, struct fs_handle *h,
-			struct fuse_file_info *fi, struct sc_err *err)
+int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+		    struct fuse_file_info *fi, struct sc_err *err)
 {
-	bool top = n->kind == FS_TOP;
-	struct rs_job *job = top ? NULL : fs_job(fs, n);
+	const struct rs_control *row = fs_control_of(n);
+	struct rs_job *job = n->kind == FS_TOP ? NULL : fs_job(fs, n);
 
-	if (!top && !job)
+	if (!row)
+		return sc_fail(err, SC_E_STALE, "this program has no such control file");
+	if (n->kind != FS_TOP && !job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
 	h->kind = FS_H_CONTROL;
 	fi->direct_io = 1;
-	return fs_control_open(fs, job, top, n->what - FS_CTL_FILE, fi->flags, &h->control, err);
+	return fs_control_open(req, fs, job, row, fi->flags, &h->control, err);
 }
 
 /* Frees a handle that the kernel does not get. */
@@ -256,7 +258,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	else if (h && (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
 		rc = open_committed(req, fs, &n, again, h, fi, &err);
 	else if (h && (n.kind == FS_TOP || n.kind == FS_SPECIAL))
-		rc = fs_open_control(fs, &n, h, fi, &err);
+		rc = fs_open_control(req, fs, &n, h, fi, &err);
 	else if (h)
 		rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
 	fs_open_end(req, fs, h, NULL, fi, "open", rc, &err);

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
-int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err)
+int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(h->ino);
 	struct fuse_file_info fi = {.flags = flags};
@@ -21,7 +21,7 @@ int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct
 	case FS_TOP:
 	case FS_SPECIAL:
 		if (n.what >= FS_CTL_FILE) {
-			rc = fs_open_control(fs, &n, h, &fi, err);
+			rc = fs_open_control(req, fs, &n, h, &fi, err);
 			if (rc == 0)
 				fs_control_lost(fs, h->control, fh);
 			return rc;
@@ -59,7 +59,8 @@ int fs_reopen(struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct
 	return fs_list(fs, h->ino, h, err);
 }
 
-static struct fs_handle *adopt(struct fs *fs, uint64_t ino, struct fuse_file_info *fi, struct sc_err *err)
+static struct fs_handle *adopt(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi,
+			       struct sc_err *err)
 {
 	struct fs_handle *h = sc_zalloc(sizeof(*h));
 	int rc = h ? 0 : sc_nomem(err);
@@ -67,7 +68,7 @@ static struct fs_handle *adopt(struct fs *fs, uint64_t ino, struct fuse_file_inf
 	if (rc == 0) {
 		h->ino = ino;
 		h->fd = -1;
-		rc = fs_reopen(fs, h, fi->fh, fi->flags, err);
+		rc = fs_reopen(req, fs, h, fi->fh, fi->flags, err);
 	}
 	if (rc == 0 && !fs_handle_add(fs, h))
 		rc = sc_nomem(err);
@@ -97,7 +98,7 @@ struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, stru
 	(void)pthread_mutex_lock(&fs->adopt_lock);
 	h = fs_handle_get(fs, fi->fh);
 	if (!h)
-		h = adopt(fs, ino, fi, &err);
+		h = adopt(req, fs, ino, fi, &err);
 	(void)pthread_mutex_unlock(&fs->adopt_lock);
 	if (!h)
 		fs_fail(req, "taking over an open file", &err);

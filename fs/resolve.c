@@ -152,8 +152,19 @@ static int look_at(struct fs *fs, struct rs_job *job, struct rs_view *view, uint
 	return found_look(fs, f, &look, err);
 }
 
-static void stat_special(struct rs_job *job, struct fs_found *f)
+const struct rs_control *fs_control_of(const struct fs_node *n)
 {
+	return n->what < FS_CTL_FILE ? NULL : rs_control_by_nr(n->kind == FS_TOP, n->what - FS_CTL_FILE);
+}
+
+static int no_control(struct sc_err *err)
+{
+	return sc_fail(err, SC_E_STALE, "this program has no such control file");
+}
+
+static int stat_special(struct rs_job *job, struct fs_found *f, struct sc_err *err)
+{
+	const struct rs_control *row = fs_control_of(&f->node);
 	struct rs_job_attr a;
 
 	rs_job_attr(job, &a);
@@ -161,9 +172,11 @@ static void stat_special(struct rs_job *job, struct fs_found *f)
 		set_stat(f, S_IFLNK | 0777, a.uid, a.gid, a.mtime_ns, 16);
 	else if (f->node.what < FS_CTL_FILE)
 		set_stat(f, S_IFDIR | masked(&a, 0555), a.uid, a.gid, a.mtime_ns, 4096);
+	else if (row)
+		set_stat(f, S_IFREG | masked(&a, rs_control_mode(row, a.mode)), a.uid, a.gid, a.mtime_ns, 0);
 	else
-		set_stat(f, S_IFREG | masked(&a, fs_control_mode(a.mode, f->node.what - FS_CTL_FILE)), a.uid, a.gid,
-			 a.mtime_ns, 0);
+		return no_control(err);
+	return 0;
 }
 
 static void stat_job(struct rs_job *job, struct fs_found *f)
@@ -233,6 +246,7 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 {
+	const struct rs_control *row;
 	struct rs_job *job;
 	const char *path;
 	int rc;
@@ -243,10 +257,13 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 		set_stat(f, S_IFDIR | 01777, fs->uid, fs->gid, fs->began_ns, 4096);
 		return 0;
 	case FS_TOP:
+		row = fs_control_of(&f->node);
 		if (f->node.what == FS_CTL_DIR)
 			set_stat(f, S_IFDIR | 0555, fs->uid, fs->gid, fs->began_ns, 4096);
+		else if (row)
+			set_stat(f, S_IFREG | row->mode, fs->uid, fs->gid, fs->began_ns, 0);
 		else
-			set_stat(f, S_IFREG | 0444, fs->uid, fs->gid, fs->began_ns, 0);
+			return no_control(err);
 		return 0;
 	case FS_VROOT:
 	case FS_VDIR:
@@ -264,10 +281,8 @@ int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
 		stat_job(job, f);
 		return 0;
 	}
-	if (f->node.kind == FS_SPECIAL) {
-		stat_special(job, f);
-		return 0;
-	}
+	if (f->node.kind == FS_SPECIAL)
+		return stat_special(job, f, err);
 	if (f->node.kind == FS_WORK)
 		return stat_work(fs, f, err);
 	rc = rs_path_text(fs->service, f->node.path, &path, err);
@@ -288,8 +303,7 @@ static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struc
 	for (uint32_t i = 0; i < 4; i++)
 		if (strcmp(name, special[i]) == 0) {
 			f->node = (struct fs_node){.kind = FS_SPECIAL, .job = rs_job_id(job), .what = i};
-			stat_special(job, f);
-			return 0;
+			return stat_special(job, f, err);
 		}
 	if (fs_rank_number(name, &rank))
 		return look_at(fs, job, NULL, rank, "", f, err);
@@ -299,16 +313,16 @@ static int lookup_job(struct fs *fs, struct rs_job *job, const char *name, struc
 static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job *job,
 			  const char *name, struct fs_found *f, struct sc_err *err)
 {
+	const struct rs_control *row;
 	struct rs_view *view = NULL;
-	int rc, i;
+	int rc;
 
 	if (n->what == FS_CTL_DIR) {
-		i = fs_control_find(false, name);
-		if (i < 0)
+		row = rs_control_find(false, name);
+		if (!row)
 			return no_entry(err);
-		f->node = (struct fs_node){.kind = FS_SPECIAL, .job = n->job, .what = FS_CTL_FILE + (uint32_t)i};
-		stat_special(job, f);
-		return 0;
+		f->node = (struct fs_node){.kind = FS_SPECIAL, .job = n->job, .what = FS_CTL_FILE + row->nr};
+		return stat_special(job, f, err);
 	}
 	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, name, &view, err)
 				 : rs_view_as(fs->service, job, name, &view, err);
@@ -364,9 +378,10 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found 
 {
 	struct fs_node n = fs_node_of(parent);
 	char path[SC_PATH_BYTES_MAX + 1];
+	const struct rs_control *row;
 	const char *folder;
 	struct rs_job *job;
-	int rc, i;
+	int rc;
 
 	*f = (struct fs_found){.timeout = FS_FOREVER};
 	if (n.kind == FS_ROOT && strcmp(name, ".ctl") == 0)
@@ -379,11 +394,10 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found 
 		return 0;
 	}
 	if (n.kind == FS_TOP) {
-		i = fs_control_find(true, name);
-		if (n.what != FS_CTL_DIR || i < 0)
+		row = n.what == FS_CTL_DIR ? rs_control_find(true, name) : NULL;
+		if (!row)
 			return no_entry(err);
-		return fs_stat(fs, fs_node_id((struct fs_node){.kind = FS_TOP, .what = FS_CTL_FILE + (uint32_t)i}), f,
-			       err);
+		return fs_stat(fs, fs_node_id((struct fs_node){.kind = FS_TOP, .what = FS_CTL_FILE + row->nr}), f, err);
 	}
 	if (n.kind == FS_VROOT || n.kind == FS_VDIR)
 		return lookup_view(fs, &n, name, f, err);
@@ -473,12 +487,14 @@ static int on_nr(void *arg, uint64_t nr)
 	return add_name(arg, name, S_IFDIR);
 }
 
-static int list_controls(struct lister *l, const char *const *names)
+static int list_controls(struct lister *l, bool of_mount)
 {
+	const struct rs_control *row;
 	int rc = 0;
 
-	for (int i = 0; rc == 0 && names[i]; i++)
-		rc = add_name(l, names[i], S_IFREG);
+	for (size_t i = 0; rc == 0 && (row = rs_control_at(i)); i++)
+		if (of_mount == !!(row->flags & RS_CTL_MOUNT))
+			rc = add_name(l, row->name, S_IFREG);
 	return rc;
 }
 
@@ -548,7 +564,7 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err
 	if (n.kind == FS_ROOT)
 		return list_root(fs, &l);
 	if (n.kind == FS_TOP)
-		return list_controls(&l, fs_top_names);
+		return list_controls(&l, true);
 	if (n.kind == FS_VROOT || n.kind == FS_VDIR)
 		return list_view(fs, &n, &l);
 	job = fs_job(fs, &n);
@@ -557,7 +573,7 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err
 	if (n.kind == FS_JOB)
 		return list_job(fs, job, &l);
 	if (n.kind == FS_SPECIAL && n.what == FS_CTL_DIR)
-		return list_controls(&l, fs_control_names);
+		return list_controls(&l, false);
 	if (n.kind == FS_SPECIAL && n.what == FS_V_DIR)
 		return rs_versions_each(fs->service, job, on_nr, &l, err);
 	if (n.kind == FS_SPECIAL)

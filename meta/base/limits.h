@@ -17,6 +17,7 @@
 #define SC_LAYOUT_BYTES_MAX (256u << 10)
 #define SC_USE_DEPTH_MAX 8	      /* presets that use presets */
 #define SC_COMMAND_BYTES_MAX 4096     /* one write to a control file */
+#define SC_DATA_BYTES_MAX (16u << 20)   /* the same to `data`; kernels hand over 1 MiB, unless told otherwise */
 #define SC_NAME_BYTES_MAX 255	      /* one path component, as elsewhere in Linux */
 #define SC_PATH_BYTES_MAX 1024	      /* path inside a rank directory */
 #define SC_TENSOR_NAME_BYTES_MAX 4096

@@ -307,10 +307,14 @@ static int seal_items(struct commit *c)
 /* Of the command that this thread is carrying out. */
 static _Thread_local uint64_t request;
 
-int rs_request(struct rs_service *s, uint64_t token, bool is_replay, struct sc_err *err)
+void rs_request(uint64_t token)
 {
 	request = token;
-	return is_replay ? meta_version_requested(s->catalog, token, err) : 0;
+}
+
+int rs_requested(struct rs_service *s, uint64_t token, struct sc_err *err)
+{
+	return meta_version_requested(s->catalog, token, err);
 }
 
 int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,

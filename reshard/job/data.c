@@ -345,10 +345,10 @@ static void edit_done(struct change *c, struct edit *e)
 	sc_vec_done(&e->paths);
 }
 
-int rs_job_data(struct rs_service *s, struct rs_job *job, const char *text, uid_t uid, gid_t gid,
-		dev_t own, struct sc_err *err)
+int rs_job_data(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
-	struct change c = {.as = {s, job, uid, gid, own, err}};
+	struct rs_service *s = who->service;
+	struct change c = {.as = {s, job, who->uid, who->gid, who->own_device, err}};
 	char *copy = sc_strdup(text), *save = NULL;
 	int rc = copy ? 0 : sc_nomem(err);
 

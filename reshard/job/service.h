@@ -35,6 +35,8 @@ struct rs_events {
 	void (*names_changed)(void *arg);
 	/** Something that control files show has changed. */
 	void (*news)(void *arg, uint64_t job);
+	/** Adds to a control file of the mount (`health`, `version`) what only the mount knows.  May be NULL. */
+	void (*describe)(void *arg, const char *name, struct sc_buf *buf);
 };
 
 struct rs_options {
@@ -98,9 +100,17 @@ const char *rs_job_name(struct rs_job *job, char *buf, size_t bytes);
 
 /* --- commands: each decided when the call returns; a refusal changes nothing --- */
 
-/** The versions that this thread makes from now on carry this number (0: none).  `is_replay`: the command
- *  was begun by a service that died; 1: it had made its version.  Errors: of the catalog. */
-int rs_request(struct rs_service *s, uint64_t token, bool is_replay, struct sc_err *err);
+/** Who commands. */
+struct rs_caller {
+	struct rs_service *service;
+	uid_t uid;
+	gid_t gid;
+	dev_t own_device;	/* the mount itself: no source of data may lie in it */
+	uint64_t token;		/* of this command, in the version that it makes; 0: it has none */
+};
+
+/** Has the command with this token made its version?  1, 0, or an error of the catalog. */
+int rs_requested(struct rs_service *s, uint64_t token, struct sc_err *err);
 
 int rs_job_topology(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 int rs_job_layout(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
@@ -110,9 +120,8 @@ int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 int rs_job_config(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err);
 /** Lines of `add name=... path=...`, `remove name=...`, `refresh name=...`: all of them or none.
- *  Sources are opened as this user, and refused on device `own` (the mount itself).  May take long. */
-int rs_job_data(struct rs_service *s, struct rs_job *job, const char *text, uid_t uid, gid_t gid,
-		dev_t own, struct sc_err *err);
+ *  Sources are opened as the caller.  May take long. */
+int rs_job_data(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err);
 /** Compares every copy of the head and hashes every logical tensor, against what was recorded. */
 int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 

@@ -535,7 +535,10 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 int rs_damaged_load(struct rs_service *s, struct sc_err *err);
 int rs_scrub_start(struct rs_service *s, struct sc_err *err);	/* rs_worker_stop() ends it */
 
-/* commit.c, inside a transaction: sets that have no number yet, the version, the head. */
+/* commit.c */
+/** The versions that this thread makes from now on carry this number; 0: none. */
+void rs_request(uint64_t token);
+/* inside a transaction: sets that have no number yet, the version, the head. */
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
 int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,
 		    const char *made_by, struct sc_err *err);

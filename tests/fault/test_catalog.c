@@ -201,12 +201,12 @@ static int add_data(struct rs_job *job, const char *text, struct sc_err *err)
 	(void)text;
 	(void)snprintf(lines, sizeof(lines), "add name=r path=" SAMPLE "/0/" MODEL " format=records record=8 global_batch=8\n"
 		       "add name=l path=" SAMPLE "/job.json format=lines global_batch=8 copy=yes\n");
-	return rs_job_data(s, job, lines, geteuid(), getegid(), 0, err);
+	return rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, lines, err);
 }
 
 static int data(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_data(s, job, text, geteuid(), getegid(), 0, err);
+	return rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, err);
 }
 
 /* "RANK PATH", with the bytes of the sample's model of this rank */

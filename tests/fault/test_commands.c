@@ -99,12 +99,12 @@ static int add_data(struct rs_service *s, struct rs_job *job, const char *sample
 
 	(void)snprintf(text, sizeof(text), "add name=r path=%s/0/model.safetensors format=records record=8 global_batch=8\n"
 		       "add name=l path=%s/job.json format=lines global_batch=8 copy=yes\n", sample, sample);
-	return rs_job_data(s, job, text, geteuid(), getegid(), 0, err);
+	return rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, err);
 }
 
 static int remove_data(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_data(s, job, text, geteuid(), getegid(), 0, err);
+	return rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, err);
 }
 
 static int scrub(struct rs_service *s, struct sc_err *err)

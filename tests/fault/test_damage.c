@@ -307,7 +307,7 @@ static void dataset_is_refused(void **unused)
 		(void)fprintf(f, "line %d\n", i);
 	assert_int_equal(0, fclose(f));
 	(void)snprintf(text, sizeof(text), "add name=l path=%s format=lines global_batch=8 copy=yes shuffle=none\n", source);
-	must(rs_job_data(s, job, text, geteuid(), getegid(), 0, &err), &err);
+	must(rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, &err), &err);
 	table = with_bytes(4001 * 8);
 	copy = table + 1; /* they are made one after the other */
 	must(rs_view_head(s, job, &head, &err), &err);

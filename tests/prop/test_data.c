@@ -368,7 +368,7 @@ static void one_job(struct rs_service *s, const char *folder, int nr)
 		       start_seed, x.deal.strided ? "strided" : "contiguous", x.deal.drop_last ? "yes" : "no");
 	if (records)
 		(void)snprintf(text + strlen(text), sizeof(text) - strlen(text), " record=%zu", record);
-	must(rs_job_data(s, job, text, geteuid(), getegid(), 0, &err), &err);
+	must(rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, &err), &err);
 	check_ranks(s, job, &source, &x, 2, 2, "data/d.txt");
 	while (x.consumed + x.deal.batch <= x.length) {
 		uint32_t tp = 1 + pick(2), dp = degrees[pick(5)];

@@ -91,7 +91,7 @@ static void data(struct rs_service *s, const char *fmt, ...)
 	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	must(rs_job_data(s, job_of(s), text, geteuid(), getegid(), 0, &err), &err);
+	must(rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job_of(s), text, &err), &err);
 }
 
 /* --- how the store was, and what is being done --- */

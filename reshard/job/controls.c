@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows of control files, and the calls that check what goes into them and what comes back. */
+#include "reshard/job/control.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "meta/base/metric.h"
+#include "reshard/job/service_i.h"
+
+/* --- rows of a job --- */
+
+#define READ(name)												\
+	static int read_##name(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf,		\
+			       struct sc_err *err)								\
+	{													\
+		return rs_render_##name(who->service, job, buf, err);						\
+	}													\
+	struct rs_control
+#define WRITE(name, ...)											\
+	static int name(const struct rs_caller *who, struct rs_job *job, const char *text,			\
+			struct sc_buf *answer, uint64_t *ret_held, struct sc_err *err)			\
+	{													\
+		(void)text, (void)answer, (void)ret_held;							\
+		return __VA_ARGS__;										\
+	}													\
+	struct rs_control
+
+READ(topology);
+WRITE(write_topology, rs_job_topology(who->service, job, text, err));
+static const struct rs_control topology = {
+	.name = "topology", .nr = 0, .mode = 0644, .flags = RS_CTL_MOVES,
+	.read = read_topology, .write = write_topology,
+};
+
+READ(layout);
+WRITE(write_layout, rs_job_layout(who->service, job, text, err));
+static const struct rs_control layout = {
+	.name = "layout", .nr = 1, .mode = 0644, .flags = RS_CTL_DOCUMENT, .bytes_max = SC_LAYOUT_BYTES_MAX,
+	.read = read_layout, .write = write_layout,
+};
+
+/* waits for closes, which come as requests */
+WRITE(write_commit, rs_job_commit(who->service, job, text, err));
+static const struct rs_control commit = {
+	.name = "commit", .nr = 2, .mode = 0200, .flags = RS_CTL_MOVES | RS_CTL_WAITS,
+	.write = write_commit,
+};
+
+WRITE(write_discard, rs_job_discard(who->service, job, err));
+static const struct rs_control discard = {
+	.name = "discard", .nr = 3, .mode = 0200,
+	.write = write_discard,
+};
+
+WRITE(write_rollback, rs_job_rollback(who->service, job, text, err));
+static const struct rs_control rollback = {
+	.name = "rollback", .nr = 4, .mode = 0200, .flags = RS_CTL_MOVES,
+	.write = write_rollback,
+};
+
+READ(versions);
+WRITE(write_versions, rs_job_tag(who->service, job, text, err));
+static const struct rs_control versions = {
+	.name = "versions", .nr = 5, .mode = 0644,
+	.read = read_versions, .write = write_versions,
+};
+
+READ(status);
+static const struct rs_control status = {
+	.name = "status", .nr = 6, .mode = 0444,
+	.read = read_status,
+};
+
+WRITE(write_wait, rs_job_wait_parse(who->service, job, text, ret_held, err));
+
+static int held_wait(struct rs_job *job, uint64_t version, struct sc_err *err)
+{
+	return rs_job_wait_poll(job->service, job, version, err);
+}
+
+static const struct rs_control wait_row = {
+	.name = "wait", .nr = 7, .mode = 0666, .flags = RS_CTL_HELD,
+	.write = write_wait, .held = held_wait,
+};
+
+WRITE(write_plan, rs_render_plan(who->service, job, text, answer, err));
+static const struct rs_control plan = {
+	.name = "plan", .nr = 8, .mode = 0666, .flags = RS_CTL_ANSWER,
+	.write = write_plan,
+};
+
+static int read_error(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	(void)who, (void)err;
+	rs_render_error(job, buf);
+	return 0;
+}
+
+static const struct rs_control error = {
+	.name = "error", .nr = 9, .mode = 0444,
+	.read = read_error,
+};
+
+READ(config);
+WRITE(write_config, rs_job_config(who->service, job, text, err));
+static const struct rs_control config = {
+	.name = "config", .nr = 10, .mode = 0644,
+	.read = read_config, .write = write_config,
+};
+
+READ(verify);
+WRITE(write_verify, rs_job_verify(who->service, job, err));
+static const struct rs_control verify = {
+	.name = "verify", .nr = 11, .mode = 0644, .flags = RS_CTL_LONG,
+	.read = read_verify, .write = write_verify,
+};
+
+READ(data);
+WRITE(write_data, rs_job_data(who, job, text, err));
+static const struct rs_control data = {
+	.name = "data", .nr = 12, .mode = 0644, .flags = RS_CTL_LONG | RS_CTL_MOVES, .bytes_max = SC_DATA_BYTES_MAX,
+	.read = read_data, .write = write_data,
+};
+
+WRITE(write_diff, rs_render_diff(who->service, job, text, answer, err));
+static const struct rs_control diff = {
+	.name = "diff", .nr = 13, .mode = 0666, .flags = RS_CTL_ANSWER,
+	.write = write_diff,
+};
+
+/* --- rows of the mount --- */
+
+/* Facts that only the mount knows. */
+static void describe(const struct rs_caller *who, const char *name, struct sc_buf *buf)
+{
+	const struct rs_events *events = &who->service->events;
+
+	if (events->describe)
+		events->describe(events->arg, name, buf);
+}
+
+static int read_metrics(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	(void)who, (void)job, (void)err;
+	sc_metrics_text(buf);
+	return 0;
+}
+
+static const struct rs_control metrics = {
+	.name = "metrics", .nr = 0, .mode = 0444, .flags = RS_CTL_MOUNT,
+	.read = read_metrics,
+};
+
+static int read_health(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	(void)job, (void)err;
+	sc_buf_printf(buf, "%s\n", rs_service_is_damaged(who->service) ? "damaged" : "ok");
+	describe(who, "health", buf);
+	return 0;
+}
+
+static const struct rs_control health = {
+	.name = "health", .nr = 1, .mode = 0444, .flags = RS_CTL_MOUNT,
+	.read = read_health,
+};
+
+static int read_version(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	(void)job, (void)err;
+	sc_buf_printf(buf, "scalai %s\n", SC_VERSION);
+	describe(who, "version", buf);
+	return 0;
+}
+
+static const struct rs_control version = {
+	.name = "version", .nr = 2, .mode = 0444, .flags = RS_CTL_MOUNT,
+	.read = read_version,
+};
+
+const struct rs_control *const rs_controls[] = {
+	&topology, &layout, &commit, &discard, &rollback, &versions, &status, &wait_row, &plan, &error, &config,
+	&verify, &data, &diff, &metrics, &health, &version, NULL};
+const struct rs_control *const *rs_controls_extra;
+
+/* --- what others call --- */
+
+const struct rs_control *rs_control_at(size_t i)
+{
+	const size_t nr = sizeof(rs_controls) / sizeof(*rs_controls) - 1;
+
+	if (i < nr)
+		return rs_controls[i];
+	for (size_t k = 0; rs_controls_extra && rs_controls_extra[k]; k++)
+		if (nr + k == i)
+			return rs_controls_extra[k];
+	return NULL;
+}
+
+static bool is_of(const struct rs_control *c, bool of_mount)
+{
+	return of_mount == !!(c->flags & RS_CTL_MOUNT);
+}
+
+const struct rs_control *rs_control_find(bool of_mount, const char *name)
+{
+	const struct rs_control *c;
+
+	for (size_t i = 0; (c = rs_control_at(i)); i++)
+		if (is_of(c, of_mount) && strcmp(c->name, name) == 0)
+			return c;
+	return NULL;
+}
+
+const struct rs_control *rs_control_by_nr(bool of_mount, unsigned nr)
+{
+	const struct rs_control *c;
+
+	for (size_t i = 0; (c = rs_control_at(i)); i++)
+		if (is_of(c, of_mount) && c->nr == nr)
+			return c;
+	return NULL;
+}
+
+mode_t rs_control_mode(const struct rs_control *c, mode_t job)
+{
+	return c->mode | (job & 0020 ? (c->mode & 0200) >> 3 : 0);
+}
+
+size_t rs_control_bytes_max(const struct rs_control *c)
+{
+	return c->bytes_max ? c->bytes_max : SC_COMMAND_BYTES_MAX;
+}
+
+static void check_row(const struct rs_control *c, const struct rs_caller *who, const struct rs_job *job)
+{
+	assert(who->service);
+	assert(!job == !!(c->flags & RS_CTL_MOUNT));
+	assert(!c->held == !(c->flags & RS_CTL_HELD));
+	assert(c->write || !(c->flags & ~RS_CTL_MOUNT));
+	/* one way to answer a write; the text of a descriptor is nothing for another thread */
+	assert(__builtin_popcount(c->flags & (RS_CTL_ANSWER | RS_CTL_DOCUMENT | RS_CTL_HELD | RS_CTL_LONG |
+					      RS_CTL_WAITS)) <= 1);
+}
+
+int rs_control_read(const struct rs_control *c, const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf,
+		    struct sc_err *err)
+{
+	int rc;
+
+	check_row(c, who, job);
+	assert(!buf->failed);
+	rc = c->read ? c->read(who, job, buf, err) : 0;
+	assert(rc == 0 || (rc < 0 && err->code));
+	return rc == 0 && buf->failed ? sc_nomem(err) : rc;
+}
+
+int rs_control_write(const struct rs_control *c, const struct rs_caller *who, struct rs_job *job, const char *text,
+		     struct sc_buf *answer, uint64_t *ret_held, struct sc_err *err)
+{
+	int rc;
+
+	check_row(c, who, job);
+	assert(!answer == !(c->flags & RS_CTL_ANSWER) && (!answer || !answer->failed));
+	assert(!ret_held == !(c->flags & RS_CTL_HELD));
+	if (!c->write)
+		return sc_fail(err, SC_E_PERMISSION, "%s is only read", c->name);
+	if (strlen(text) > rs_control_bytes_max(c))
+		return sc_fail(err, SC_E_LIMIT, "%s: one write has at most %zu bytes, this one has %zu", c->name,
+			       rs_control_bytes_max(c), strlen(text));
+	rs_request(c->flags & RS_CTL_MOVES ? who->token : 0);
+	rc = c->write(who, job, text, answer, ret_held, err);
+	rs_request(0);
+	assert(rc == 0 || (rc < 0 && err->code));
+	return rc == 0 && answer && answer->failed ? sc_nomem(err) : rc;
+}
+
+int rs_control_held(const struct rs_control *c, struct rs_job *job, uint64_t held, struct sc_err *err)
+{
+	int rc;
+
+	assert(c->flags & RS_CTL_HELD && c->held);
+	rc = c->held(job, held, err);
+	assert(rc == 0 || rc == 1 || (rc < 0 && err->code));
+	return rc;
+}
