@@ -249,8 +249,10 @@ typedef int meta_blob_use_fn(void *arg, const struct meta_blob_use *use);
 /* The next two fill only id, bytes and hash of the row. */
 /** Walks over the sealed blobs that have no hash yet. */
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
-/** Walks over the blobs that were last read before that time, oldest first, at most a thousand. */
-int meta_blob_due(struct meta_catalog *c, int64_t before_s, meta_blob_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the blobs that were last read before that time, and damaged ones that were read before the other: damaged
+ *  ones first, then oldest first, at most a thousand. */
+int meta_blob_due(struct meta_catalog *c, int64_t before_s, int64_t damaged_before_s, meta_blob_fn *fn, void *arg,
+		  struct sc_err *err);
 int meta_blob_damaged(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
 /** Walks over other blobs with the same size and hash. */
 int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, meta_id_fn *fn,

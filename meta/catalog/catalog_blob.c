@@ -128,12 +128,14 @@ int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, stru
 		       "NOT damaged", "");
 }
 
-int meta_blob_due(struct meta_catalog *c, int64_t before_s, meta_blob_fn *fn, void *arg, struct sc_err *err)
+int meta_blob_due(struct meta_catalog *c, int64_t before_s, int64_t damaged_before_s, meta_blob_fn *fn, void *arg,
+		  struct sc_err *err)
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
-	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE (hash IS NOT NULL OR damaged) AND "
-		       "checked_s < ? ORDER BY checked_s LIMIT 1000", "I", before_s);
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE (hash IS NOT NULL AND checked_s < ?) OR "
+		       "(damaged AND checked_s < ?) ORDER BY damaged DESC, checked_s LIMIT 1000", "II", before_s,
+		       damaged_before_s);
 }
 
 static int on_blob_id(void *arg, sqlite3_stmt *row)

@@ -58,7 +58,8 @@ struct rs_service *rs_service_free(struct rs_service *s);
 int rs_service_work(struct rs_service *s, struct sc_err *err);
 /** There are blobs that nobody reads any more; `status` of their jobs says which. */
 bool rs_service_is_damaged(struct rs_service *s);
-/** Reads blobs again that were last checked before that time (seconds since 1970), a thousand at most. */
+/** Reads blobs again that were last checked before that time (seconds since 1970), and damaged ones after an hour, a
+ *  thousand at most. */
 int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err);
 
 /**

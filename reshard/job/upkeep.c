@@ -22,6 +22,7 @@ SC_METRIC(bytes_scrubbed, SC_COUNTER, "scalai_scrubbed_bytes_total", "Bytes read
 SC_METRIC(blobs_mended, SC_COUNTER, "scalai_mended_blobs_total", "Damaged blobs that were mended from equal ones.");
 
 #define CHUNK (1u << 20)
+#define DAMAGED_AGAIN_S 3600	/* a disk may have recovered, a file may have been restored */
 #define PAGE 4096		/* what a file takes at least */
 
 static int64_t now_s(void)
@@ -159,14 +160,17 @@ static int say_left(const struct left *left, struct sc_err *err)
 
 /* --- mend --- */
 
-/* What needs the blob is tried again. */
+/* What needs the blob is tried again.  1: the mark is another one now, 0: it was so, or an error. */
 static int mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_err *err)
 {
 	int rc = meta_store_set_damaged(&s->store, blob, damaged, err);
+	struct rs_job *job;
 
 	if (rc > 0)
 		rs_kick(s, false);
-	return rc < 0 ? rc : 0;
+	for (size_t i = 0; rc > 0 && (job = rs_job_at(s, i)); i++)
+		rs_job_tell(job);
+	return rc;
 }
 
 struct ids {
@@ -239,7 +243,7 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 		rc = say_left(&left, err); /* one of them may be the right one */
 	if (rc == 0 && *ret_from)
 		rc = mark(s, blob, false, err);
-	if (rc == 0 && *ret_from)
+	if (rc >= 0 && *ret_from)
 		rc = meta_blob_checked(s->catalog, blob, hash, now_s(), false, err);
 	if (rc == 0 && *ret_from)
 		describe(s, blob, hash);
@@ -270,7 +274,6 @@ static int found_damage(struct rs_service *s, const struct sealed *x, const char
 	struct sc_buf uses = {0};
 	struct sc_err ignored;
 	uint64_t from = 0;
-	struct rs_job *job;
 	int rc;
 
 	sc_buf_printf(&uses, "%s", "");
@@ -286,17 +289,16 @@ static int found_damage(struct rs_service *s, const struct sealed *x, const char
 		       uses.text);
 		sc_metric_add(&blobs_mended, 1);
 	} else {
-		sc_log(SC_LOG_ERROR, "blob %" PRIu64 " %s, and nothing has the same bytes: it is not read any more (%s)", x->id,
-		       what, uses.text);
 		rc = mark(s, x->id, true, err);
-		if (rc == 0)
+		if (rc > 0) /* once: it is looked at each hour */
+			sc_log(SC_LOG_ERROR, "blob %" PRIu64 " %s, and nothing has the same bytes: it is not read any more (%s)",
+			       x->id, what, uses.text);
+		if (rc >= 0)
 			rc = meta_blob_checked(s->catalog, x->id, x->has_hash ? x->hash : NULL, now_s(), true, err);
 	}
 	sc_buf_done(&uses);
 	rs_blob_forget(s->blobs, x->id);
 	rs_images_forget(s, NULL);
-	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
-		rs_job_tell(job);
 	return rc;
 }
 
@@ -436,6 +438,8 @@ static int scrub_blob(struct scrub *p, const struct sealed *x, struct sc_err *er
 	if (!x->has_hash || !meta_store_has_record(&s->store, x->id))
 		describe(s, x->id, hash); /* of a store that is older than that */
 	rc = mark(s, x->id, false, err);
+	if (rc > 0)
+		sc_log(SC_LOG_WARN, "blob %" PRIu64 " is intact again: it is read as before, continuing", x->id);
 	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, hash, now_s(), false, err);
 }
 
@@ -443,7 +447,8 @@ int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
 {
 	struct scrub p = {.s = s, .began_ns = sc_now_ns()};
 	struct blobs due = {.err = err};
-	int rc = meta_blob_due(s->catalog, before_s, on_blob, &due, err);
+	int64_t hour_ago = now_s() - DAMAGED_AGAIN_S;
+	int rc = meta_blob_due(s->catalog, before_s, hour_ago > before_s ? hour_ago : before_s, on_blob, &due, err);
 
 	for (size_t i = 0; rc == 0 && i < due.nr; i++)
 		rc = scrub_blob(&p, &due.at[i], err);

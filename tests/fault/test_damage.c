@@ -392,6 +392,78 @@ static void only_damage_is_damage(void **unused)
 	assert_true(bytes_scrubbed() > before);
 }
 
+static int64_t later_s;
+
+static int later_clock(clockid_t id, struct timespec *ret_now)
+{
+	int rc = real.clock(id, ret_now);
+
+	ret_now->tv_sec += later_s;
+	return rc;
+}
+
+static int month(struct sc_err *err)
+{
+	return rs_service_scrub(s, sc_now_wall_ns() / 1000000000 - INT64_C(30) * 86400, err);
+}
+
+/* A disk that fails, and then does not. */
+static uint64_t on_bad_disk;
+
+static unsigned reads;
+
+static ssize_t bad_pread(int fd, void *p, size_t n, off_t at)
+{
+	struct stat mine, bad;
+	char path[200];
+
+	reads++;
+	path_of(on_bad_disk, path, sizeof(path));
+	if (fstat(fd, &mine) == 0 && stat(path, &bad) == 0 && mine.st_ino == bad.st_ino) {
+		errno = EIO;
+		return -1;
+	}
+	return real.pread(fd, p, n, at);
+}
+
+static void marks_are_tried_hourly(void **unused)
+{
+	struct rs_options options = {.store = dir, .quiet_worker = true};
+	struct sc_err err = {0};
+	uint64_t flipped;
+	int fd = -1;
+
+	(void)unused;
+	begin();
+	must(rs_service_work(s, &err), &err);
+	flipped = blob_of(1, MODEL);
+	on_bad_disk = blob_of(2, MODEL);
+	flip(flipped);
+	sc_sys.pread = bad_pread;
+	must(scrub(&err), &err);
+	expect_damaged(meta_store_open_blob(rs_service_store(s), flipped, UINT64_MAX, &fd, &err), &err, flipped, "");
+	expect_damaged(meta_store_open_blob(rs_service_store(s), on_bad_disk, UINT64_MAX, &fd, &err), &err, on_bad_disk, "");
+	sc_sys.clock = later_clock;
+	later_s = 3500; /* not yet */
+	reads = 0;
+	must(month(&err), &err);
+	assert_int_equal(0, reads);
+	sc_sys.pread = real.pread;
+	later_s = 3700; /* the disk gives the one again; the other is as bad as it was, after a start, too */
+	rs_service_free(s);
+	must(rs_service_new(&options, &s, &err), &err);
+	job = rs_job_at(s, 0);
+	must(month(&err), &err);
+	expect_damaged(rs_job_verify(s, job, &err), &err, flipped, "");
+	must(meta_store_open_blob(rs_service_store(s), on_bad_disk, UINT64_MAX, &fd, &err), &err);
+	(void)close(fd);
+	flip(flipped); /* it is restored */
+	later_s = 7400;
+	must(month(&err), &err);
+	assert_false(rs_service_is_damaged(s));
+	must(rs_job_verify(s, job, &err), &err);
+}
+
 static void first_look_names_damage(void **unused)
 {
 	struct sc_err err = {0};
@@ -517,6 +589,7 @@ int main(void)
 		TEST(header_is_refused),
 		TEST(dataset_is_refused),
 		TEST(only_damage_is_damage),
+		TEST(marks_are_tried_hourly),
 		TEST(first_look_names_damage),
 		TEST(mending_waits_for_a_twin),
 		TEST(fsck_clears_marks),
