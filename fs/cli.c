@@ -15,7 +15,7 @@
 
 #include "meta/base/log.h"
 #include "fs/mounts.h"
-#include "reshard/format/safetensors.h"
+#include "reshard/format/format.h"
 #include "reshard/job/service.h"
 
 #define PATH_BYTES 4096
@@ -415,33 +415,45 @@ int cli_data(const struct cli_args *args)
 struct mapped {
 	const unsigned char *at;
 	uint64_t bytes;
-	struct rs_safetensors st;
+	bool is_plain;		/* it has no tensors with names, and is not mapped */
+	struct rs_found found;
 };
 
+static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	return rs_fd_read(*(int *)arg, 0, at, bytes, to, err);
+}
+
+/* What the file at `path` holds. */
 static int map_file(const char *path, struct mapped *ret)
 {
-	struct rs_file file;
+	const struct rs_format_ops *format;
+	struct rs_file file = {.path = path, .read = read_file};
 	struct sc_err err;
 	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC), rc;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return cli_fail(path);
-	ret->bytes = (uint64_t)st.st_size;
-	ret->at = mmap(NULL, ret->bytes ? ret->bytes : 1, PROT_READ, MAP_PRIVATE, fd, 0);
-	(void)close(fd);
-	if (ret->at == MAP_FAILED)
-		return cli_fail(path);
-	file = rs_file_in_memory(ret->at, ret->bytes);
-	if (rs_safetensors_parse(&file, &ret->st, &err) < 0) {
+	file.arg = &fd;
+	file.bytes = ret->bytes = (uint64_t)st.st_size;
+	rc = rs_format_of(&file, &format, &err);
+	if (rc == 0)
+		rc = rs_format_parse(format, &file, &ret->found, &err);
+	if (rc < 0) {
 		(void)fprintf(stderr, "scalai: %s: %s\n", path, err.msg);
+		(void)close(fd);
 		return 1;
 	}
-	return 0;
+	ret->is_plain = format == &rs_format_plain;
+	if (!ret->is_plain)
+		ret->at = mmap(NULL, ret->bytes ? ret->bytes : 1, PROT_READ, MAP_PRIVATE, fd, 0);
+	(void)close(fd);
+	return ret->at == MAP_FAILED ? cli_fail(path) : 0;
 }
 
-static int compare_tensor(const struct mapped *a, const struct rs_tensor_at *x, const struct mapped *b,
-			  const struct rs_tensor_at *y)
+static int compare_tensor(const struct mapped *a, const struct rs_found_tensor *x, const struct mapped *b,
+			  const struct rs_found_tensor *y)
 {
 	char s[200], t[200];
 
@@ -451,7 +463,7 @@ static int compare_tensor(const struct mapped *a, const struct rs_tensor_at *x, 
 			     meta_dtype_name(y->dtype), meta_shape_text(&y->shape, t, sizeof(t)));
 		return 1;
 	}
-	if (memcmp(a->at + x->begin, b->at + y->begin, x->end - x->begin) != 0) {
+	if (memcmp(a->at + x->at, b->at + y->at, rs_found_bytes(x)) != 0) {
 		(void)printf("DIFFERENT\t%s\tthe bytes differ\n", x->name);
 		return 1;
 	}
@@ -471,22 +483,28 @@ static int verify_reference(const char *mount, const char *job, const char *refe
 
 	if (map_file(reference, &ref))
 		return 1;
+	if (ref.is_plain) {
+		(void)fprintf(stderr, "scalai: %s: a reference needs the name of a file with tensors, as model.safetensors\n",
+			      reference);
+		return 1;
+	}
 	(void)snprintf(path, sizeof(path), "%s/%s/.full", mount, job);
 	d = opendir(path);
 	if (!d)
 		return cli_fail(path);
 	while ((e = readdir(d)) && nr < 16) {
 		(void)snprintf(path, sizeof(path), "%s/%s/.full/%s", mount, job, e->d_name);
-		if (rs_safetensors_is(e->d_name) && map_file(path, &files[nr++]))
+		if (map_file(path, &files[nr]))
 			return 1;
+		nr += !files[nr].is_plain;
 	}
 	(void)closedir(d);
-	for (uint32_t i = 0; i < ref.st.nr; i++) {
-		const struct rs_tensor_at *x = &ref.st.tensors[i], *y = NULL;
+	for (uint32_t i = 0; i < ref.found.nr; i++) {
+		const struct rs_found_tensor *x = &ref.found.tensors[i], *y = NULL;
 		int k = 0;
 
 		for (; k < nr && !y; k++)
-			y = rs_safetensors_find(&files[k].st, x->name);
+			y = rs_found_tensor(&files[k].found, x->name);
 		if (!y)
 			(void)printf("MISSING\t%s\tis not in the job\n", x->name);
 		bad += y ? compare_tensor(&ref, x, &files[k - 1], y) : 1;
@@ -494,15 +512,15 @@ static int verify_reference(const char *mount, const char *job, const char *refe
 	for (int k = 0; k < nr; k++) {
 		bool any = false;
 
-		for (uint32_t i = 0; i < files[k].st.nr; i++)
-			any |= rs_safetensors_find(&ref.st, files[k].st.tensors[i].name) != NULL;
-		for (uint32_t i = 0; any && i < files[k].st.nr; i++)
-			if (!rs_safetensors_find(&ref.st, files[k].st.tensors[i].name)) {
-				(void)printf("MISSING\t%s\tis not in the reference\n", files[k].st.tensors[i].name);
+		for (uint32_t i = 0; i < files[k].found.nr; i++)
+			any |= rs_found_tensor(&ref.found, files[k].found.tensors[i].name) != NULL;
+		for (uint32_t i = 0; any && i < files[k].found.nr; i++)
+			if (!rs_found_tensor(&ref.found, files[k].found.tensors[i].name)) {
+				(void)printf("MISSING\t%s\tis not in the reference\n", files[k].found.tensors[i].name);
 				bad++;
 			}
 	}
-	(void)printf("%u tensors compared with '%s', %d different\n", ref.st.nr, reference, bad);
+	(void)printf("%u tensors compared with '%s', %d different\n", ref.found.nr, reference, bad);
 	return bad != 0;
 }
 

@@ -70,7 +70,9 @@ struct meta_set_row {
 	const char *file;
 	enum meta_set_kind kind;
 	uint64_t layout;
-	const char *topology, *tensors, *metadata;
+	const char *format;		/* of the set's files, by name */
+	const char *topology, *tensors;
+	const char *payload;		/* NULL: none */
 	uint32_t layers, experts;	/* of the whole version; 0: count the set's own tensors */
 	uint64_t given_layout;		/* of the files that `given` rows describe; 0: no such rows */
 	const char *given_topology;	/* likewise, NULL: none */

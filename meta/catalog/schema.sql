@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The catalog, version 11.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
+-- The catalog, version 12.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
 -- set is its tensors and one row for each rank's file.  The files that ranks see, their sizes and their contents follow
 -- from these.
 --
@@ -54,9 +54,10 @@ CREATE TABLE blob_set (
 	job INTEGER NOT NULL,
 	file TEXT NOT NULL,			-- logical file name
 	kind INTEGER NOT NULL,			-- 0 tensors, 1 plain file, 2 plain file of the job itself
+	format TEXT NOT NULL,			-- which describes its files, by name (reshard/format); 'plain' for plain files
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which it was written
 	tensors TEXT NOT NULL,			-- a line each: key, type@byte of a 4 KiB block where it began, shape, hash
-	metadata TEXT,				-- of safetensors files, as far as all ranks agree
+	payload TEXT,				-- what is no tensor in its files, as far as all ranks agree
 	verified INTEGER NOT NULL,		-- 0 not yet, 1 copies are equal, 2 they differ
 	report TEXT NOT NULL,			-- what verification found
 	-- Where a tensor of a model in several files was stored depends on how many layers and experts the whole version

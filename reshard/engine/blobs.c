@@ -39,8 +39,7 @@ static void blob_free(struct rs_blob *blob)
 {
 	if (blob->map)
 		(void)sc_sys.munmap((void *)blob->map, blob->bytes);
-	if (blob->is_tensors)
-		rs_safetensors_done(&blob->st);
+	rs_found_done(&blob->found);
 	sc_sys.release(blob);
 }
 
@@ -138,7 +137,7 @@ static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
 
 /* --- life --- */
 
-static int load(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes,
+static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
 		struct rs_blob **ret, struct sc_err *err)
 {
 	struct rs_blob *blob = sc_zalloc(sizeof(*blob));
@@ -147,12 +146,12 @@ static int load(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes,
 	if (!blob)
 		return sc_nomem(err);
 	blob->id = id;
+	blob->format = format;
 	blob->refs = 1;
 	rc = map_blob(b, blob, bytes, err);
-	if (rc == 0 && tensors) {
-		rc = rs_safetensors_parse(&(struct rs_file){blob->bytes, blob, read_file}, &blob->st, err);
-		blob->is_tensors = rc == 0;
-	}
+	if (rc == 0 && format)
+		rc = rs_format_parse(format, &(struct rs_file){.bytes = bytes, .arg = blob, .read = read_file},
+				     &blob->found, err);
 	if (rc < 0)
 		blob_free(blob);
 	else
@@ -160,33 +159,33 @@ static int load(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes,
 	return rc;
 }
 
-static struct rs_blob *find(struct rs_blobs *b, uint64_t id, bool tensors)
+static struct rs_blob *find(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format)
 {
 	struct rs_blob *blob = b->buckets[id % BUCKETS];
 
-	while (blob && (blob->id != id || blob->is_tensors != tensors))
+	while (blob && (blob->id != id || blob->format != format))
 		blob = blob->next;
 	if (blob && blob->refs++ == 0)
 		leave_idle(b, blob);
 	return blob;
 }
 
-int rs_blob_get(struct rs_blobs *b, uint64_t id, bool tensors, uint64_t bytes, struct rs_blob **ret,
-		struct sc_err *err)
+int rs_blob_get(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
+		struct rs_blob **ret, struct sc_err *err)
 {
 	struct rs_blob *blob, *mine = NULL;
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&b->lock);
-	blob = find(b, id, tensors);
+	blob = find(b, id, format);
 	(void)pthread_mutex_unlock(&b->lock);
 	if (!blob) {
 		/* parsed without the lock; a second thread may do the same, and one result stays */
-		rc = load(b, id, tensors, bytes, &mine, err);
+		rc = load(b, id, format, bytes, &mine, err);
 		if (rc < 0)
 			return rc;
 		(void)pthread_mutex_lock(&b->lock);
-		blob = find(b, id, tensors);
+		blob = find(b, id, format);
 		if (!blob) {
 			blob = sc_steal(&mine);
 			blob->next = b->buckets[id % BUCKETS];

@@ -11,7 +11,7 @@
 #define RS_BLOBS_H
 
 #include "meta/store/store.h"
-#include "reshard/format/safetensors.h"
+#include "reshard/format/format.h"
 
 struct rs_blobs;
 
@@ -19,8 +19,8 @@ struct rs_blob {
 	uint64_t id;
 	const unsigned char *map;	/* NULL when the file is empty; see above */
 	uint64_t bytes;
-	struct rs_safetensors st;	/* if `is_tensors` */
-	bool is_tensors;
+	const struct rs_format_ops *format;	/* as which it was parsed; NULL: it was not */
+	struct rs_found found;		/* if it was parsed */
 	/* owner: blobs.c, under its lock */
 	uint32_t refs;
 	struct rs_blob *next, *idle_before, *idle_after;
@@ -30,12 +30,12 @@ int rs_blobs_new(const struct meta_store *store, struct rs_blobs **ret, struct s
 struct rs_blobs *rs_blobs_free(struct rs_blobs *blobs);
 
 /**
- * A reference; rs_blob_put() ends it.  With `tensors` the file is parsed as safetensors.
+ * A reference; rs_blob_put() ends it.  With a format the file is parsed.
  * It has so many bytes; this is checked, so that reads of the mapping stay inside the file.
- * Errors: SC_E_SYSTEM, SC_E_DAMAGED, SC_E_FORMAT, SC_E_NO_MEMORY.
+ * Errors: SC_E_SYSTEM, SC_E_DAMAGED, SC_E_NO_MEMORY, those of rs_format_parse().
  */
-int rs_blob_get(struct rs_blobs *blobs, uint64_t id, bool tensors, uint64_t bytes, struct rs_blob **ret,
-		struct sc_err *err);
+int rs_blob_get(struct rs_blobs *blobs, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
+		struct rs_blob **ret, struct sc_err *err);
 void rs_blob_put(struct rs_blobs *blobs, struct rs_blob *blob);
 /** Drops an idle mapping of a blob that is being removed. */
 void rs_blob_forget(struct rs_blobs *blobs, uint64_t id);

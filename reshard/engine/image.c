@@ -125,54 +125,48 @@ static int plan_tensor(struct rs_image *im, const struct meta_view *view,
 	return 0;
 }
 
-/* A file without a format is its one tensor's bytes. */
-static int place_bytes(struct rs_image *im, const char *file, struct sc_err *err)
+/* What the rank's file is to hold; the list gives its order.  Everything is in `arena`, which need not live long. */
+static int list_wanted(const struct meta_view *view, const struct meta_stored_list *list, const struct rs_origins *o,
+		       struct sc_arena *arena, struct rs_wanted **ret, struct sc_err *err)
 {
-	if (im->nr != 1)
-		return sc_fail(err, SC_E_UNSUPPORTED, "'%s' is no safetensors file and would hold %u tensors", file,
-			       im->nr);
-	im->tensors[0].begin = 0;
-	if (!meta_tensor_bytes(im->tensors[0].dtype, &im->tensors[0].shape, &im->tensors[0].end))
-		return sc_fail(err, SC_E_STATE, "'%s': size overflows", file);
+	struct rs_wanted *wanted = sc_arena_array(arena, list->nr, sizeof(*wanted));
+
+	if (!wanted)
+		return sc_nomem(err);
+	for (size_t i = 0; i < list->nr; i++) {
+		const struct meta_stored *s = &list->at[i];
+		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
+
+		wanted[i] = (struct rs_wanted){.name = s->name, .dtype = t->dtype, .shape = s->piece.shape,
+					       .skew = o->skew_of(o->arg, t)};
+	}
+	*ret = wanted;
 	return 0;
 }
 
 static int describe(struct rs_image *im, const struct meta_view *view, const char *file,
 		    struct meta_stored_list *list, const struct rs_origins *o, struct sc_err *err)
 {
-	const char *logical = view->state->tensors[list->at[0].entry->tensor].file;
-	struct sc_map by = {0};
-	struct sc_buf header = {0};
-	int rc = 0;
+	const struct meta_tensor *first = &view->state->tensors[list->at[0].entry->tensor];
+	const struct rs_format_ops *format = o->format_of(o->arg, o->view_of(o->arg, first));
+	const char *payload = o->payload_of(o->arg, first->file);
+	struct sc_arena arena = {0};
+	struct rs_wanted *wanted = NULL;
+	int rc = list_wanted(view, list, o, &arena, &wanted, err);
 
 	im->nr = (uint32_t)list->nr;
-	im->tensors = sc_arena_array(&im->arena, list->nr, sizeof(*im->tensors));
-	im->gathers = sc_arena_array(&im->arena, list->nr, sizeof(*im->gathers));
-	if (!im->tensors || !im->gathers)
+	if (rc == 0)
+		rc = rs_format_describe(format, wanted, im->nr, payload, payload ? strlen(payload) : 0, &im->frame,
+					err);
+	sc_arena_done(&arena);
+	if (rc < 0)
+		return sc_wrap(err, rc, "'%s'", file);
+	im->bytes = im->frame.bytes;
+	im->gathers = sc_arena_array(&im->frame.arena, list->nr, sizeof(*im->gathers));
+	if (!im->gathers)
 		return sc_nomem(err);
-	for (size_t i = 0; i < list->nr && rc == 0; i++) {
-		const struct meta_stored *s = &list->at[i];
-		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
-
-		im->tensors[i] = (struct rs_tensor_at){
-			.name = sc_arena_copy(&im->arena, s->name, strlen(s->name)),
-			.dtype = t->dtype, .shape = s->piece.shape, .skew = o->skew_of(o->arg, t)};
-		if (!im->tensors[i].name || sc_map_put(&by, s->name, strlen(s->name), (void *)s) < 0)
-			rc = sc_nomem(err);
-	}
-	if (rc == 0 && rs_safetensors_is(file))
-		rc = rs_safetensors_header(im->tensors, im->nr, o->metadata_of(o->arg, logical), &header, err);
-	else if (rc == 0)
-		rc = place_bytes(im, file, err);
-	im->header = header.text;
-	im->header_bytes = header.bytes;
-	for (uint32_t i = 0; i < im->nr && rc == 0; i++) {
-		const char *name = im->tensors[i].name;
-
-		rc = plan_tensor(im, view, sc_map_get(&by, name, strlen(name)), &im->gathers[i], o, err);
-	}
-	im->bytes = im->nr ? im->tensors[im->nr - 1].end : im->header_bytes;
-	sc_map_done(&by);
+	for (uint32_t i = 0; i < im->nr && rc == 0; i++)
+		rc = plan_tensor(im, view, &list->at[i], &im->gathers[i], o, err);
 	return rc;
 }
 
@@ -214,28 +208,40 @@ int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct s
 	return 0;
 }
 
+/* One run of a tensor, or of its padding, is `n` bytes: can it be a clone? */
+static bool is_clone(const struct rs_image *im, uint64_t at, uint64_t n, uint32_t source, const unsigned char *data)
+{
+	return n >= SC_CLONE_BYTES_MIN &&
+	       (uint64_t)(data - im->mapped.blobs[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
+}
+
 bool rs_image_clones(const struct rs_image *im)
 {
 	uint64_t rest = 0;
 	uint32_t clones = 0;
 
-	for (uint64_t at = im->header_bytes, n; at < im->bytes; at += n) {
-		const unsigned char *data = NULL;
-		uint32_t source = UINT32_MAX;
-		bool aligned;
+	for (uint32_t i = 0; i < im->frame.nr; i++) {
+		const struct rs_piece *p = &im->frame.pieces[i];
+		const uint64_t end = rs_piece_end(&im->frame, p);
 
-		n = rs_image_run(im, at, im->bytes - at, &data, &source);
-		aligned = n && (uint64_t)(data - im->mapped.blobs[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
-		if (n == 0)
-			n = SC_DATA_ALIGN; /* padding: a block at a time is good enough for a guess */
-		if (aligned && n >= SC_CLONE_BYTES_MIN)
-			clones++;
-		else
-			rest += n;
-		if (clones > CLONES_MAX || rest > REST_BYTES_MAX)
-			return false;
+		if (p->kind == RS_PIECE_FILL)
+			rest += end - p->at;
+		for (uint64_t at = p->at, n; p->kind == RS_PIECE_TENSOR && at < end; at += n) {
+			const unsigned char *data = NULL;
+			uint32_t source = UINT32_MAX;
+
+			n = rs_image_run(im, at, end - at, &data, &source);
+			if (n && is_clone(im, at, n, source, data))
+				clones++;
+			else
+				rest += n ? n : SC_DATA_ALIGN;
+			if (n == 0)
+				n = SC_DATA_ALIGN; /* padding: a block at a time is good enough for a guess */
+			if (clones > CLONES_MAX || rest > REST_BYTES_MAX)
+				return false;
+		}
 	}
-	return clones > 0;
+	return clones > 0 && rest <= REST_BYTES_MAX;
 }
 
 struct rs_image *rs_image_free(struct rs_image *im, struct rs_blobs *blobs)
@@ -246,8 +252,7 @@ struct rs_image *rs_image_free(struct rs_image *im, struct rs_blobs *blobs)
 	for (uint32_t i = 0; im->gathers && i < im->nr; i++)
 		rs_gather_done(&im->gathers[i]);
 	rs_sources_done(&im->sources);
-	sc_sys.release(im->header);
-	sc_arena_done(&im->arena);
+	rs_frame_done(&im->frame);
 	sc_sys.release(im);
 	return NULL;
 }
@@ -258,23 +263,19 @@ static int open_source(const struct rs_source *s, struct rs_blobs *blobs,
 		       const struct rs_origins *o, struct rs_blob **ret, uint64_t *ret_at,
 		       struct sc_err *err)
 {
-	bool tensors = rs_safetensors_is(s->file);
-	const struct rs_tensor_at *t;
+	const struct rs_found_tensor *t;
 	uint64_t id, bytes;
 	int rc;
 
 	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
 		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
-	rc = rs_blob_get(blobs, id, tensors, bytes, ret, err);
+	rc = rs_blob_get(blobs, id, o->format_of(o->arg, s->view), bytes, ret, err);
 	if (rc < 0)
 		return sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
-	*ret_at = 0;
-	if (!tensors)
-		return 0;
-	t = rs_safetensors_find(&(*ret)->st, s->name);
+	t = rs_found_tensor(&(*ret)->found, s->name);
 	if (!t)
 		return sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
-	*ret_at = t->begin;
+	*ret_at = t->at;
 	return 0;
 }
 
@@ -310,7 +311,7 @@ int rs_image_open(struct rs_image *im, struct rs_blobs *blobs, const struct rs_o
 		  struct sc_err *err)
 {
 	assert(!im->mapped.data && !im->same_as);
-	return rs_sources_open(&im->sources, blobs, origins, &im->arena, &im->mapped, err);
+	return rs_sources_open(&im->sources, blobs, origins, &im->frame.arena, &im->mapped, err);
 }
 
 /* Reads under the guard, and says which source could not be read. */
@@ -351,29 +352,9 @@ int rs_sources_read(const struct rs_mapped *m, const struct rs_gather *g, uint64
 	return read_guarded(m, read_gather, &(struct gather_read){m, g, at, bytes, to}, err);
 }
 
-/* The tensor that has byte `at`, or the next after it; nr: none.  Empty ones have no byte. */
-static uint32_t tensor_at(const struct rs_image *im, uint64_t at)
-{
-	uint32_t lo = 0, hi = im->nr;
-
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (im->tensors[mid].end <= at)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
 uint64_t rs_image_border(const struct rs_image *im, uint64_t at)
 {
-	uint32_t i = tensor_at(im, at);
-
-	if (i == im->nr)
-		return im->bytes;
-	return at < im->tensors[i].begin ? im->tensors[i].begin : im->tensors[i].end;
+	return at < im->bytes ? rs_piece_end(&im->frame, rs_frame_piece(&im->frame, at)) : im->bytes;
 }
 
 struct image_read {
@@ -389,19 +370,15 @@ static void read_image(void *arg)
 	uint64_t at = r->at, bytes = r->bytes;
 	unsigned char *to = r->to;
 
-	if (bytes && at < im->header_bytes) {
-		uint64_t n = im->header_bytes - at < bytes ? im->header_bytes - at : bytes;
+	for (const struct rs_piece *p = bytes ? rs_frame_piece(&im->frame, at) : NULL; bytes; p++) {
+		uint64_t n = sc_min_u64(rs_piece_end(&im->frame, p) - at, bytes);
 
-		memcpy(to, im->header + at, n);
-		to += n;
-		at += n;
-		bytes -= n;
-	}
-	for (uint32_t i = tensor_at(im, at); bytes; i++) {
-		const struct rs_tensor_at *t = &im->tensors[i];
-		uint64_t n = t->end - at < bytes ? t->end - at : bytes;
-
-		rs_gather_read(&im->gathers[i], im->mapped.data, at - t->begin, n, to);
+		if (p->kind == RS_PIECE_TENSOR)
+			rs_gather_read(&im->gathers[p->tensor], im->mapped.data, at - p->at, n, to);
+		else if (p->kind == RS_PIECE_TEXT)
+			memcpy(to, p->text + (at - p->at), n);
+		else
+			memset(to, p->fill, n);
 		to += n;
 		at += n;
 		bytes -= n;
@@ -417,16 +394,17 @@ int rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsign
 uint64_t rs_image_run(const struct rs_image *im, uint64_t at, uint64_t bytes,
 		      const unsigned char **ret_data, uint32_t *ret_source)
 {
+	const struct rs_piece *p = rs_frame_piece(&im->frame, at);
 	uint64_t n, from;
-	uint32_t i;
 
-	if (at < im->header_bytes) {
-		*ret_data = (const unsigned char *)im->header + at;
+	if (p->kind == RS_PIECE_TEXT) {
+		*ret_data = (const unsigned char *)p->text + (at - p->at);
 		*ret_source = UINT32_MAX;
-		return im->header_bytes - at < bytes ? im->header_bytes - at : bytes;
+		return sc_min_u64(rs_piece_end(&im->frame, p) - at, bytes);
 	}
-	i = tensor_at(im, at);
-	n = rs_gather_run(&im->gathers[i], at - im->tensors[i].begin, bytes, ret_source, &from);
+	if (p->kind == RS_PIECE_FILL)
+		return 0;
+	n = rs_gather_run(&im->gathers[p->tensor], at - p->at, bytes, ret_source, &from);
 	if (n)
 		*ret_data = im->mapped.data[*ret_source] + from;
 	return n;

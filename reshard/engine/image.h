@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An image: the bytes of one rank file of a view, in the canonical form of its format, described
- * and not stored: a header, then each tensor as a gather from blobs.
+ * An image: the bytes of one rank file of a view, described and not stored: the frame that its format makes
+ * (reshard/format/format.h), in which each tensor is a gather from blobs.
  *
- *     file   |  header (padded)  |  tensor 0  |  tensor 1  | ...
- *                                    gather       gather   <- strided copies from mapped blobs
+ *     frame   |  text  |  tensor 0  |  tensor 1  |  fill  |  tensor 2  | ...
+ *                          gather       gather                gather   <- strided copies from mapped blobs
  *
  * Reading a view, materializing it and comparing it are reads of its image.  An image whose bytes
  * are those of an existing blob knows that (`same_as`): then the file *is* that blob.
@@ -20,15 +20,17 @@ struct rs_origins {
 	void *arg;
 	/** The view under which a tensor is stored (by its logical file). */
 	rs_origin_fn *view_of;
+	/** The format of the files of such a view. */
+	const struct rs_format_ops *(*format_of)(void *arg, const struct meta_view *stored);
 	/** The blob of a rank's stored file of such a view; false: there is none. */
 	bool (*blob_of)(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
 			uint64_t *ret_blob, uint64_t *ret_bytes);
 	/**
 	 * What decides the bytes of all views of a logical file, however it is stored: materialization must
-	 * not change one of them.  Metadata that all ranks agree on, or NULL; and the byte of a block at which a
+	 * not change one of them.  The payload that all ranks agree on, or NULL; and the byte of a block at which a
 	 * tensor began where it was written.
 	 */
-	const char *(*metadata_of)(void *arg, const char *logical_file);
+	const char *(*payload_of)(void *arg, const char *logical_file);
 	uint32_t (*skew_of)(void *arg, const struct meta_tensor *tensor);
 };
 
@@ -44,19 +46,16 @@ struct rs_image {
 	uint64_t same_as;	/* blob with these contents, 0: none */
 	void *keeper;		/* of whoever shares it (reshard/job) */
 	/* of a description (same_as == 0): */
-	struct sc_arena arena;
-	char *header;
-	uint64_t header_bytes;
+	struct rs_frame frame;		/* its arena has what follows, too */
 	uint32_t nr;
-	struct rs_tensor_at *tensors;	/* in file order */
-	struct rs_gather *gathers;
+	struct rs_gather *gathers;	/* of each tensor, as pieces of the frame number them */
 	struct rs_sources sources;
 	struct rs_mapped mapped;	/* after rs_image_open() */
 };
 
 /**
  * Describe a rank's file.  No I/O.  `as_view`: even if a blob has the same contents.
- * Errors: SC_E_NOT_FOUND (the rank has no such file), SC_E_STATE, SC_E_NO_MEMORY.
+ * Errors: SC_E_NOT_FOUND (the rank has no such file), SC_E_STATE, SC_E_NO_MEMORY, those of rs_format_describe().
  */
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
 		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
@@ -66,7 +65,7 @@ int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct s
 bool rs_image_clones(const struct rs_image *image);
 struct rs_image *rs_image_free(struct rs_image *image, struct rs_blobs *blobs);
 
-/** Maps the sources.  Once, by one thread.  Errors: SC_E_SYSTEM, SC_E_DAMAGED, SC_E_FORMAT. */
+/** Maps the sources.  Once, by one thread.  Errors: those of rs_blob_get(); SC_E_FORMAT (a file lacks a tensor). */
 int rs_image_open(struct rs_image *image, struct rs_blobs *blobs, const struct rs_origins *origins,
 		  struct sc_err *err);
 
@@ -76,12 +75,12 @@ int rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, uns
 
 /**
  * One contiguous piece of memory with bytes from `at` on, at most `bytes` of them; 0: there is none
- * (padding).  *ret_source is the source it comes from, UINT32_MAX for the header.
+ * (padding, fill).  *ret_source is the source it comes from, UINT32_MAX for text of the frame.
  */
 uint64_t rs_image_run(const struct rs_image *image, uint64_t at, uint64_t bytes,
 		      const unsigned char **ret_data, uint32_t *ret_source);
 
-/** Where the tensor at byte `at` ends, or begins if `at` is before it. */
+/** Where the piece of the frame that has byte `at` ends. */
 uint64_t rs_image_border(const struct rs_image *image, uint64_t at);
 
 /** Maps the sources of any gather; the arrays are in `arena`.  rs_sources_close() ends it.  Errors: as above. */

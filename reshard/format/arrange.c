@@ -169,8 +169,8 @@ static int group(struct arrangement *o, struct rs_tensor_at *tensors, uint32_t *
 }
 
 /*
- * The skew to begin with, in units.  Sums of the odd tensors' sizes are multiples of their greatest common divisor: of the skews
- * that differ by such, and can be had in one file, those with most bytes; of these the most common.
+ * The skew to begin with, in units.  Sums of the odd tensors' sizes are multiples of their greatest common divisor: of
+ * the skews that differ by such, and can be had in one file, those with most bytes; of these the most common.
  */
 static uint32_t first_skew(const struct arrangement *o, const struct rs_tensor_at *tensors)
 {

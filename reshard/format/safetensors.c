@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/format/safetensors.h"
+/*
+ * The safetensors file format: u64 little-endian header length N, N bytes of JSON, data.
+ * Source: the format's README and tensor.rs, version 0.8.
+ */
 #include "reshard/format/arrange.h"
+#include "reshard/format/format_i.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -11,15 +15,26 @@
 
 typedef unsigned long long ull;
 
-bool rs_safetensors_is(const char *path)
+/* The name alone decides. */
+static int is_ours(const struct rs_file *file, struct sc_err *err)
 {
 	static const char suffix[] = ".safetensors";
-	size_t n = strlen(path);
+	size_t n = strlen(file->path);
 
-	return n > sizeof(suffix) - 1 && strcmp(path + n - (sizeof(suffix) - 1), suffix) == 0;
+	(void)err;
+	return n > sizeof(suffix) - 1 && strcmp(file->path + n - (sizeof(suffix) - 1), suffix) == 0;
 }
 
-static int parse_metadata(json_t *meta, struct rs_safetensors *st, struct sc_err *err)
+/* --- parse --- */
+
+struct parsing {
+	struct rs_found *found;
+	uint64_t data_at;	/* where the data section starts: 8 + N */
+	uint64_t file_bytes;
+	bool some_are_empty;
+};
+
+static int parse_metadata(json_t *meta, struct rs_found *found, struct sc_err *err)
 {
 	const char *key;
 	json_t *value;
@@ -33,9 +48,10 @@ static int parse_metadata(json_t *meta, struct rs_safetensors *st, struct sc_err
 		if (!json_is_string(value))
 			return refuse(err, METADATA ": '%s' is not a string", key);
 	text = json_dumps(meta, JSON_COMPACT | JSON_SORT_KEYS);
-	st->metadata = text ? sc_arena_copy(&st->arena, text, strlen(text)) : NULL;
+	found->payload_bytes = text ? strlen(text) : 0;
+	found->payload = text ? sc_arena_copy(&found->arena, text, found->payload_bytes) : NULL;
 	free(text);
-	return st->metadata ? 0 : sc_nomem(err);
+	return found->payload ? 0 : sc_nomem(err);
 }
 
 static int parse_shape(const char *name, json_t *shape, struct meta_shape *ret, struct sc_err *err)
@@ -57,13 +73,34 @@ static int parse_shape(const char *name, json_t *shape, struct meta_shape *ret, 
 	return 0;
 }
 
-static int parse_tensor(struct rs_safetensors *st, const char *name, json_t *value,
-			uint64_t data_bytes, struct sc_err *err)
+static int parse_offsets(struct parsing *p, const char *name, json_t *at, struct rs_found_tensor *t, struct sc_err *err)
 {
-	json_t *dtype = json_object_get(value, "dtype"), *at = json_object_get(value, "data_offsets");
 	json_t *first = json_array_get(at, 0), *last = json_array_get(at, 1);
-	struct rs_tensor_at t = {0};
-	uint64_t bytes;
+	const uint64_t data_bytes = p->file_bytes - p->data_at;
+	uint64_t begin, end, bytes;
+
+	if (json_array_size(at) != 2 || !json_is_integer(first) || !json_is_integer(last) ||
+	    json_integer_value(first) < 0 || json_integer_value(last) < json_integer_value(first))
+		return refuse(err, "tensor '%s': data_offsets are not [begin, end]", name);
+	begin = (uint64_t)json_integer_value(first);
+	end = (uint64_t)json_integer_value(last);
+	if (end > data_bytes)
+		return refuse(err, "tensor '%s' ends at byte %llu of the data, the file has %llu", name, (ull)end,
+			      (ull)data_bytes);
+	if (!meta_tensor_bytes(t->dtype, &t->shape, &bytes))
+		return refuse(err, "tensor '%s': its size overflows or is not of whole bytes", name);
+	if (bytes != end - begin)
+		return refuse(err, "tensor '%s' has %llu bytes, its type and shape need %llu", name, (ull)(end - begin),
+			      (ull)bytes);
+	t->at = p->data_at + begin;
+	p->some_are_empty |= bytes == 0;
+	return 0;
+}
+
+static int parse_tensor(struct parsing *p, const char *name, json_t *value, struct sc_err *err)
+{
+	json_t *dtype = json_object_get(value, "dtype");
+	struct rs_found_tensor t = {0};
 	int rc, type;
 
 	if (!json_is_object(value) || json_object_size(value) != 3)
@@ -76,62 +113,63 @@ static int parse_tensor(struct rs_safetensors *st, const char *name, json_t *val
 	type = meta_dtype_find(json_string_value(dtype), json_string_length(dtype));
 	if (type < 0)
 		return refuse(err, "tensor '%s': dtype '%s' is unknown", name, json_string_value(dtype));
+	t.dtype = (enum meta_dtype)type;
 	rc = parse_shape(name, json_object_get(value, "shape"), &t.shape, err);
+	if (rc == 0)
+		rc = parse_offsets(p, name, json_object_get(value, "data_offsets"), &t, err);
 	if (rc < 0)
 		return rc;
-	if (json_array_size(at) != 2 || !json_is_integer(first) || !json_is_integer(last) ||
-	    json_integer_value(first) < 0 || json_integer_value(last) < json_integer_value(first))
-		return refuse(err, "tensor '%s': data_offsets are not [begin, end]", name);
-	t.dtype = (enum meta_dtype)type;
-	t.begin = (uint64_t)json_integer_value(first);
-	t.end = (uint64_t)json_integer_value(last);
-	if (t.end > data_bytes)
-		return refuse(err, "tensor '%s' ends at byte %llu of the data, the file has %llu", name,
-			      (ull)t.end, (ull)data_bytes);
-	if (!meta_tensor_bytes(t.dtype, &t.shape, &bytes))
-		return refuse(err, "tensor '%s': its size overflows or is not of whole bytes", name);
-	if (bytes != t.end - t.begin)
-		return refuse(err, "tensor '%s' has %llu bytes, its type and shape need %llu", name,
-			      (ull)(t.end - t.begin), (ull)bytes);
-	t.begin += st->data_at;
-	t.end += st->data_at;
-	t.name = sc_arena_copy(&st->arena, name, strlen(name));
+	t.name = sc_arena_copy(&p->found->arena, name, strlen(name));
 	if (!t.name)
 		return sc_nomem(err);
-	st->tensors[st->nr++] = t;
+	p->found->tensors[p->found->nr++] = t;
 	return 0;
 }
 
-static int by_offset(const void *a, const void *b)
+static uint64_t found_bytes(const struct rs_found_tensor *t)
 {
-	const struct rs_tensor_at *x = a, *y = b;
+	uint64_t bytes = 0;
 
-	if (x->begin != y->begin)
-		return x->begin < y->begin ? -1 : 1;
-	if (x->end != y->end)
-		return x->end < y->end ? -1 : 1;
-	return strcmp(x->name, y->name);
+	(void)meta_tensor_bytes(t->dtype, &t->shape, &bytes);
+	return bytes;
 }
 
-static int check_cover(struct rs_safetensors *st, uint64_t file_bytes, struct sc_err *err)
+static int by_place(const void *a, const void *b)
 {
-	uint64_t at = st->data_at;
+	const struct rs_found_tensor *x = a, *y = b;
 
-	if (st->nr)
-		qsort(st->tensors, st->nr, sizeof(*st->tensors), by_offset);
-	for (uint32_t i = 0; i < st->nr; i++) {
-		const struct rs_tensor_at *t = &st->tensors[i];
+	return x->at != y->at ? (x->at < y->at ? -1 : 1) : strcmp(x->name, y->name);
+}
 
-		if (t->begin < at)
+/* Of those that begin at one byte the empty ones come first. */
+static int by_end(const void *a, const void *b)
+{
+	const struct rs_found_tensor *x = a, *y = b;
+	uint64_t m = x->at == y->at ? found_bytes(x) : 0, n = x->at == y->at ? found_bytes(y) : 0;
+
+	return m != n ? (m < n ? -1 : 1) : by_place(a, b);
+}
+
+static int check_cover(struct parsing *p, struct sc_err *err)
+{
+	struct rs_found *found = p->found;
+	uint64_t at = p->data_at;
+
+	if (found->nr)
+		qsort(found->tensors, found->nr, sizeof(*found->tensors), by_end);
+	for (uint32_t i = 0; i < found->nr; i++) {
+		const struct rs_found_tensor *t = &found->tensors[i];
+
+		if (t->at < at)
 			return refuse(err, "tensor '%s' overlaps the one before it", t->name);
-		if (t->begin > at)
-			return refuse(err, "a hole of %llu bytes before tensor '%s'", (ull)(t->begin - at), t->name);
-		at = t->end;
-		if (sc_map_put(&st->by_name, t->name, strlen(t->name), &st->tensors[i]) < 0)
-			return sc_nomem(err);
+		if (t->at > at)
+			return refuse(err, "a hole of %llu bytes before tensor '%s'", (ull)(t->at - at), t->name);
+		at += found_bytes(t);
 	}
-	if (at != file_bytes)
-		return refuse(err, "the tensors end at byte %llu, the file has %llu", (ull)at, (ull)file_bytes);
+	if (at != p->file_bytes)
+		return refuse(err, "the tensors end at byte %llu, the file has %llu", (ull)at, (ull)p->file_bytes);
+	if (p->some_are_empty)
+		qsort(found->tensors, found->nr, sizeof(*found->tensors), by_place);
 	return 0;
 }
 
@@ -161,13 +199,13 @@ static int read_header(const struct rs_file *file, char **ret, uint64_t *ret_byt
 	return file->read(file->arg, sizeof(length), n, *ret, err);
 }
 
-static int parse(const char *header, uint64_t bytes, uint64_t file_bytes, struct rs_safetensors *st, struct sc_err *err)
+static int parse_header(struct parsing *p, const char *header, uint64_t bytes, struct sc_err *err)
 {
 	sc_cleanup(json_decrefp) json_t *root = NULL;
+	struct rs_found *found = p->found;
 	json_error_t why;
 	const char *key;
 	json_t *value;
-	int rc = 0;
 
 	if (bytes == 0 || *header != '{')
 		return refuse(err, "the header does not start with '{'");
@@ -175,45 +213,39 @@ static int parse(const char *header, uint64_t bytes, uint64_t file_bytes, struct
 	if (!json_is_object(root))
 		return refuse(err, "the header is no JSON object: %s at byte %d", root ? "" : why.text,
 			      root ? 0 : why.position);
-	st->data_at = 8 + bytes;
-	st->tensors = sc_arena_array(&st->arena, json_object_size(root) + 1, sizeof(*st->tensors));
-	if (!st->tensors)
+	p->data_at = 8 + bytes;
+	found->tensors = sc_arena_array(&found->arena, json_object_size(root) + 1, sizeof(*found->tensors));
+	if (!found->tensors)
 		return sc_nomem(err);
 	json_object_foreach(root, key, value) {
-		rc = strcmp(key, METADATA) == 0 ? parse_metadata(value, st, err)
-						: parse_tensor(st, key, value, file_bytes - st->data_at, err);
+		bool is_tensor = strcmp(key, METADATA) != 0;
+		int rc = is_tensor ? parse_tensor(p, key, value, err) : parse_metadata(value, found, err);
+
 		if (rc < 0)
 			return rc;
 	}
-	return check_cover(st, file_bytes, err);
+	return check_cover(p, err);
 }
 
-int rs_safetensors_parse(const struct rs_file *file, struct rs_safetensors *ret, struct sc_err *err)
+/*
+ * Every rule of the format: header length against file size and the limit of 100 MB, a JSON object without duplicate
+ * keys in UTF-8, known types, offsets in range, without overlap or hole, type x shape = bytes without overflow, the
+ * file's end at the last byte.
+ */
+static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err *err)
 {
+	struct parsing p = {.found = ret, .file_bytes = file->bytes};
 	char *header = NULL;
 	uint64_t bytes = 0;
 	int rc = read_header(file, &header, &bytes, err);
 
-	*ret = (struct rs_safetensors){0};
 	if (rc == 0)
-		rc = parse(header, bytes, file->bytes, ret, err);
-	if (rc < 0)
-		rs_safetensors_done(ret);
+		rc = parse_header(&p, header, bytes, err);
 	sc_sys.release(header);
 	return rc;
 }
 
-void rs_safetensors_done(struct rs_safetensors *st)
-{
-	sc_map_done(&st->by_name);
-	sc_arena_done(&st->arena);
-	*st = (struct rs_safetensors){0};
-}
-
-const struct rs_tensor_at *rs_safetensors_find(const struct rs_safetensors *st, const char *name)
-{
-	return sc_map_get(&st->by_name, name, strlen(name));
-}
+/* --- describe --- */
 
 /* A JSON string.  Names seldom need more than quotes, and there are thousands: the library's own
  * building and printing of them took half of the time of an open. */
@@ -265,10 +297,13 @@ static int add_tensor(struct sc_buf *buf, const struct rs_tensor_at *t, struct s
 	return rc;
 }
 
-int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata,
-			  struct sc_buf *ret, struct sc_err *err)
+/*
+ * Orders (arrange.h) and places tensors, and makes the header; it is padded with blanks so that the data begins where
+ * most tensors' skew wants it: where that of the sources does, blocks can be reflinked and copies are of whole pages.
+ */
+static int make_header(struct rs_tensor_at *tensors, uint32_t nr, const char *metadata, struct sc_buf *ret,
+		       struct sc_err *err)
 {
-	const size_t begin = ret->bytes;
 	uint64_t at = 0, n;
 	uint32_t skew;
 	int rc = rs_arrange_tensors(tensors, nr, &skew, err);
@@ -290,32 +325,73 @@ int rs_safetensors_header(struct rs_tensor_at *tensors, uint32_t nr, const char 
 			return rc;
 	}
 	sc_buf_add(ret, "}", 1);
+	sc_buf_printf(ret, "%*s", (int)((skew + SC_DATA_ALIGN - ret->bytes % SC_DATA_ALIGN) % SC_DATA_ALIGN), "");
 	if (ret->failed)
 		return sc_nomem(err);
-	n = ret->bytes - begin;
-	sc_buf_printf(ret, "%*s", (int)((skew + SC_DATA_ALIGN - n % SC_DATA_ALIGN) % SC_DATA_ALIGN), "");
-	if (ret->failed)
-		return sc_nomem(err);
-	n = ret->bytes - begin - 8;
+	n = ret->bytes - 8;
 	for (int i = 0; i < 8; i++)
-		ret->text[begin + (size_t)i] = (char)(n >> 8 * i);
+		ret->text[i] = (char)(n >> 8 * i);
 	if (n > SC_HEADER_BYTES_MAX)
 		return sc_fail(err, SC_E_LIMIT, "safetensors: a header of %llu bytes, at most %d", (ull)n,
 			       SC_HEADER_BYTES_MAX);
-	for (uint32_t i = 0; i < nr; i++) {
-		tensors[i].begin += n + 8;
-		tensors[i].end += n + 8;
-	}
 	return 0;
 }
 
-int rs_safetensors_common_metadata(const char *a, const char *b, char **ret, bool *ret_differ)
+/* The header, then each tensor. */
+static int make_frame(const struct rs_tensor_at *tensors, uint32_t nr, const struct sc_buf *header,
+		      struct rs_frame *ret, struct sc_err *err)
+{
+	char *text = sc_arena_copy(&ret->arena, header->text, header->bytes);
+
+	ret->pieces = sc_arena_array(&ret->arena, nr + 1, sizeof(*ret->pieces));
+	if (!text || !ret->pieces)
+		return sc_nomem(err);
+	ret->pieces[ret->nr++] = (struct rs_piece){.kind = RS_PIECE_TEXT, .text = text};
+	for (uint32_t i = 0; i < nr; i++) {
+		const struct rs_tensor_at *t = &tensors[i];
+
+		if (t->begin < t->end)
+			ret->pieces[ret->nr++] = (struct rs_piece){.at = header->bytes + t->begin,
+								   .kind = RS_PIECE_TENSOR, .tensor = t->wanted};
+	}
+	ret->bytes = header->bytes + (nr ? tensors[nr - 1].end : 0);
+	return 0;
+}
+
+static int describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
+		    struct rs_frame *ret, struct sc_err *err)
+{
+	struct rs_tensor_at *tensors = sc_zalloc_array(nr, sizeof(*tensors));
+	struct sc_buf header = {0};
+	int rc = tensors ? 0 : sc_nomem(err);
+
+	(void)payload_bytes; /* a text */
+	for (uint32_t i = 0; rc == 0 && i < nr; i++) {
+		const struct rs_wanted *w = &wanted[i];
+
+		tensors[i] = (struct rs_tensor_at){.name = w->name, .dtype = w->dtype, .shape = w->shape, .wanted = i,
+						   .skew = w->skew % RS_SKEW_UNIT ? 0 : w->skew};
+	}
+	if (rc == 0)
+		rc = make_header(tensors, nr, payload, &header, err);
+	if (rc == 0)
+		rc = make_frame(tensors, nr, &header, ret, err);
+	sc_buf_done(&header);
+	sc_sys.release(tensors);
+	return rc;
+}
+
+/* --- payloads --- */
+
+/* Keys that both have with equal values. */
+static int agree(const char *a, const char *b, char **ret, bool *ret_differ)
 {
 	sc_cleanup(json_decrefp) json_t *x = json_loads(a ? a : "{}", 0, NULL);
 	sc_cleanup(json_decrefp) json_t *y = json_loads(b ? b : "{}", 0, NULL);
 	const char *key;
 	json_t *value;
 	void *next;
+	char *text;
 
 	*ret = NULL;
 	if (!x || !y)
@@ -326,6 +402,12 @@ int rs_safetensors_common_metadata(const char *a, const char *b, char **ret, boo
 			json_object_del(x, key);
 	if (json_object_size(x) == 0)
 		return 0;
-	*ret = json_dumps(x, JSON_COMPACT | JSON_SORT_KEYS);
+	text = json_dumps(x, JSON_COMPACT | JSON_SORT_KEYS);
+	*ret = text ? sc_strdup(text) : NULL;
+	free(text);
 	return *ret ? 0 : -1;
 }
+
+const struct rs_format_ops rs_format_safetensors = {
+	.name = "safetensors", .is = is_ours, .parse = parse, .describe = describe, .agree = agree,
+};

@@ -352,9 +352,9 @@ int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version 
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 {
 	struct sc_buf tensors = {0};
-	struct meta_set_row row = {.job = set->job, .file = set->file, .kind = set->kind,
+	struct meta_set_row row = {.job = set->job, .file = set->file, .kind = set->kind, .format = set->format->name,
 				   .layout = set->layout_id, .topology = set->topo.text,
-				   .metadata = set->metadata, .layers = set->state.layers,
+				   .payload = set->payload, .layers = set->state.layers,
 				   .experts = set->state.experts, .verified = (enum meta_verified)set->verified,
 				   .report = set->report};
 	const struct rs_set *given = set->given;

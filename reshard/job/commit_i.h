@@ -8,7 +8,8 @@
 struct item {			/* a row of the working tree */
 	uint32_t rank;
 	struct rs_work w;
-	struct rs_blob *blob;	/* of a tensor file */
+	const struct rs_format_ops *format;
+	struct rs_blob *blob;	/* of a file of tensors, parsed */
 	const char *logical;	/* logical file, once it is inferred; NULL: a plain file */
 	size_t row;		/* of c->written: its first tensor */
 	uint32_t nr_rows;

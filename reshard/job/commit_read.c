@@ -11,12 +11,40 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A file of the working tree as a format sees it. */
+struct work_file {
+	uint64_t blob;
+	int fd;
+};
+
+static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	const struct work_file *f = arg;
+
+	return rs_fd_read(f->fd, f->blob, at, bytes, to, err);
+}
+
+/* Files of the job itself are opaque, and so is what no format claims, unless a rule speaks of its bytes. */
+static int find_format(struct commit *c, struct item *it, int fd, bool *ret_opaque)
+{
+	struct work_file work = {it->w.blob, fd};
+	struct rs_file file = {it->w.path, it->bytes, &work, read_work};
+	struct meta_caps caps;
+	int rc = 0;
+
+	it->format = &rs_format_plain;
+	if (it->rank != RS_SHARED)
+		rc = rs_format_of(&file, &it->format, c->err);
+	*ret_opaque = it->format == &rs_format_plain &&
+		      (it->rank == RS_SHARED || !meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps));
+	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path) : 0;
+}
+
 static int read_item(struct commit *c, struct item *it)
 {
-	bool tensors = it->rank != RS_SHARED && rs_safetensors_is(it->w.path);
-	struct meta_caps caps;
-	struct stat st;
 	sc_cleanup(sc_closep) int fd = -1;
+	struct stat st;
+	bool opaque;
 	int rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
 
 	if (rc < 0)
@@ -26,32 +54,27 @@ static int read_item(struct commit *c, struct item *it)
 	it->owner = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
 	rs_owner_limit(c->job, it->rank, it->w.path, &it->owner);
 	it->bytes = (uint64_t)st.st_size;
-	if (tensors) {
-		rc = rs_blob_get(c->s->blobs, it->w.blob, true, it->bytes, &it->blob, c->err);
-		if (rc < 0)
-			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
-		it->nr_rows = it->blob->st.nr;
-		it->logical = it->nr_rows ? NULL : it->w.path;
-	} else if (it->rank != RS_SHARED && meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps)) {
-		it->nr_rows = 1; /* a rule speaks of its bytes */
-	} else {
-		rc = rs_hash_blob(&c->s->store, it->w.blob, NULL, NULL, it->hash, &it->bytes, c->err);
-	}
-	return rc;
+	rc = find_format(c, it, fd, &opaque);
+	if (rc < 0)
+		return rc;
+	if (opaque)
+		return rs_hash_blob(&c->s->store, it->w.blob, NULL, NULL, it->hash, &it->bytes, c->err);
+	rc = rs_blob_get(c->s->blobs, it->w.blob, it->format, it->bytes, &it->blob, c->err);
+	if (rc < 0)
+		return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
+	it->nr_rows = it->blob->found.nr;
+	it->logical = it->nr_rows ? NULL : it->w.path;
+	return 0;
 }
 
 static int add_written(struct commit *c, struct item *it)
 {
-	struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = "", .dtype = META_DTYPE_U8,
-				 .shape = {1, {it->bytes}}};
-
 	it->row = c->written.nr;
 	for (uint32_t i = 0; i < it->nr_rows; i++) {
-		if (it->blob) {
-			w.name = it->blob->st.tensors[i].name;
-			w.dtype = it->blob->st.tensors[i].dtype;
-			w.shape = it->blob->st.tensors[i].shape;
-		}
+		const struct rs_found_tensor *t = &it->blob->found.tensors[i];
+		struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = t->name, .dtype = t->dtype,
+					 .shape = t->shape};
+
 		if (sc_vec_push(&c->written, w) < 0)
 			return sc_nomem(c->err);
 	}

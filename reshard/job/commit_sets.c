@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The blob sets of a new version: one for each logical file that was written, and the others as they are. */
-#include "reshard/format/arrange.h"
 #include "reshard/job/commit_i.h"
 
 #include <stdlib.h>
@@ -22,21 +21,22 @@ static int item_to_blob(struct commit *c, struct rs_set *set, const struct item 
 	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
 }
 
-static int merge_metadata(struct commit *c, struct rs_set *set, const char *metadata, bool first,
-			  bool *differ)
+/* One file more of the set. */
+static int merge_payload(struct commit *c, struct rs_set *set, const char *payload, bool first, bool *differ)
 {
 	char *both = NULL;
 	bool d = false;
+	int rc;
 
 	if (first) {
-		set->metadata = metadata ? sc_strdup(metadata) : NULL;
-		return metadata && !set->metadata ? sc_nomem(c->err) : 0;
+		set->payload = payload ? sc_strdup(payload) : NULL;
+		return payload && !set->payload ? sc_nomem(c->err) : 0;
 	}
-	if (rs_safetensors_common_metadata(set->metadata, metadata, &both, &d) < 0)
-		return sc_nomem(c->err);
-	sc_sys.release(set->metadata);
-	set->metadata = both ? sc_strdup(both) : NULL;
-	free(both);
+	rc = rs_format_agree(set->format, set->payload, payload, &both, &d, c->err);
+	if (rc < 0)
+		return rc;
+	sc_sys.release(set->payload);
+	set->payload = both;
 	*differ |= d;
 	return 0;
 }
@@ -55,7 +55,7 @@ static int note_skews(struct commit *c, struct rs_set *set)
 		const struct meta_entry *e = &v->entries[v->first[t]];
 		uint32_t coords[SC_AXES_MAX] = {0};
 		const char *file = NULL, *name = NULL;
-		const struct rs_tensor_at *at = NULL;
+		const struct rs_found_tensor *at = NULL;
 		const struct item *it = NULL;
 
 		for (int i = 0; i < v->topo->nr_axes; i++)
@@ -64,30 +64,46 @@ static int note_skews(struct commit *c, struct rs_set *set)
 		if (rc == 0)
 			it = rs_commit_item(c, meta_topology_rank(v->topo, coords), file);
 		if (it && it->blob)
-			at = rs_safetensors_find(&it->blob->st, name);
-		if (at && at->begin % RS_SKEW_UNIT == 0)
-			set->skews[t] = (uint16_t)(at->begin % SC_DATA_ALIGN);
+			at = rs_found_tensor(&it->blob->found, name);
+		if (at)
+			set->skews[t] = (uint16_t)(at->at % SC_DATA_ALIGN);
 	}
 	sc_arena_done(&arena);
 	return rc;
 }
 
-static int tensor_set(struct commit *c, const struct meta_view *whole, const char *logical)
+/* All ranks' files of one logical file. */
+static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 {
-	struct rs_set *set = rs_set_new(logical, META_SET_TENSORS);
-	bool first = true, differ = false;
-	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
+	const struct item *first = NULL;
+	int rc = 0;
 
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (!it->logical || strcmp(it->logical, logical) != 0 || it->w.kind != META_WORK_FILE)
+		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->w.kind != META_WORK_FILE)
 			continue;
+		if (first && it->format != first->format)
+			return sc_fail(c->err, SC_E_STATE, "rank %u: '%s' is a file of format '%s', but rank %u: '%s' is one of "
+				       "format '%s'; all ranks' files of '%s' need one format", it->rank, it->w.path,
+				       it->format->name, first->rank, first->w.path, first->format->name, set->file);
+		set->format = it->format;
 		rc = item_to_blob(c, set, it, it->w.blob);
-		if (rc == 0 && it->blob)
-			rc = merge_metadata(c, set, it->blob->st.metadata, first, &differ);
-		first = false;
+		if (rc == 0)
+			rc = merge_payload(c, set, it->blob->found.payload, !first, ret_differ);
+		first = it;
 	}
+	return rc;
+}
+
+static int tensor_set(struct commit *c, const struct meta_view *whole, const char *logical)
+{
+	struct rs_set *set = rs_set_new(logical, META_SET_TENSORS, &rs_format_plain);
+	bool differ = false;
+	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
+
+	if (rc == 0)
+		rc = add_items(c, set, &differ);
 	if (rc == 0)
 		rc = meta_view_part(whole, logical, &set->state, c->err);
 	if (rc == 0)
@@ -96,7 +112,7 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 		rc = note_skews(c, set);
 	if (rc == 0 && differ) {
 		sc_sys.release(set->report);
-		set->report = sc_strdup("metadata: ranks' __metadata__ differ; only what all agree on is kept\n");
+		set->report = sc_strdup("metadata: that of ranks' files differs; only what all agree on is kept\n");
 		rc = set->report ? 0 : sc_nomem(c->err);
 	}
 	if (rc == 0 && rs_version_add_set(c->version, set) < 0)
@@ -119,7 +135,7 @@ static int plain_set(struct commit *c, const char *path, bool shared)
 {
 	enum meta_set_kind kind = shared ? META_SET_SHARED : META_SET_PLAIN;
 	const struct rs_set *old = head_set(c, path, kind);
-	struct rs_set *set = rs_set_new(path, kind);
+	struct rs_set *set = rs_set_new(path, kind, &rs_format_plain);
 	const struct item *first = NULL;
 	bool equal = !shared;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);

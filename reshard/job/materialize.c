@@ -297,7 +297,7 @@ static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struc
 static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 {
 	const struct rs_version *v = p->head->version;
-	struct rs_set *set = rs_set_new(old->file, META_SET_TENSORS);
+	struct rs_set *set = rs_set_new(old->file, META_SET_TENSORS, old->format);
 	int rc = set && meta_topology_copy(&p->head->topo, &set->topo) == 0 ? 0 : sc_nomem(p->err);
 
 	if (rc == 0) {
@@ -308,9 +308,9 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 		if (!(old->given ? old->given : old)->one_owner)
 			set->given = rs_set_ref(old->given ? old->given : old);
 		set->skews = sc_zalloc_array(old->state.nr + 1, sizeof(*set->skews));
-		set->metadata = old->metadata ? sc_strdup(old->metadata) : NULL;
+		set->payload = old->payload ? sc_strdup(old->payload) : NULL;
 		set->hashes = old->hashes ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->hashes)) : NULL;
-		if ((old->metadata && !set->metadata) || (old->hashes && !set->hashes) || !set->skews)
+		if ((old->payload && !set->payload) || (old->hashes && !set->hashes) || !set->skews)
 			rc = sc_nomem(p->err);
 		if (rc == 0 && old->hashes)
 			memcpy(set->hashes, old->hashes, old->state.nr * sizeof(*set->hashes));

@@ -63,6 +63,17 @@ static const struct meta_view *given_view(void *arg, const struct meta_tensor *t
 	return NULL;
 }
 
+static const struct rs_format_ops *given_format(void *arg, const struct meta_view *stored)
+{
+	const struct rs_version *v = arg;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && given(v->sets[i])->view == stored)
+			return v->sets[i]->format;
+	assert(!"a tensor of a version is in one of its sets");
+	return NULL;
+}
+
 static const struct rs_set_blob *given_file(const struct rs_version *v, const struct meta_view *stored, uint32_t rank,
 					    const char *file)
 {
@@ -144,6 +155,7 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 		return 0;
 	}
 	origins.view_of = given_view;
+	origins.format_of = given_format;
 	origins.blob_of = given_row;
 	rc = rs_image_new(view->model, meta_view_alike(view->model, rank, file), file, false, &origins, &im, err);
 	if (rc < 0)

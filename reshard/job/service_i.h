@@ -26,7 +26,8 @@ struct rs_set {
 	struct meta_topology topo;
 	struct meta_state state;
 	struct meta_view *view;			/* NULL for plain files */
-	char *metadata;				/* or NULL */
+	const struct rs_format_ops *format;	/* of its files; plain for plain files */
+	char *payload;				/* what is no tensor in its files, as far as all agree; or NULL */
 	uint16_t *skews;			/* byte of a block at which each tensor began where it was written */
 	bool same_on_all;			/* a plain file that all ranks share */
 	bool found;				/* all that the view lists was looked up in the blobs; atomic */
@@ -362,7 +363,7 @@ int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 		   const struct meta_layout **ret, struct sc_err *err);
 int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
 		    struct sc_err *err);
-struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind);
+struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind, const struct rs_format_ops *format);
 struct rs_set *rs_set_ref(struct rs_set *set);
 /** Of each logical tensor, or NULL: not verified yet.  They stay as they are. */
 static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]

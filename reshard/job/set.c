@@ -128,7 +128,7 @@ int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 
 /* --- sets --- */
 
-struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind)
+struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind, const struct rs_format_ops *format)
 {
 	struct rs_set *set = sc_zalloc(sizeof(*set));
 
@@ -136,6 +136,7 @@ struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind)
 		return NULL;
 	set->refs = 1;
 	set->kind = kind;
+	set->format = format;
 	set->file = sc_strdup(file);
 	set->report = sc_strdup("");
 	(void)pthread_mutex_init(&set->report_lock, NULL);
@@ -161,7 +162,7 @@ void rs_set_unref(struct rs_set *set)
 	meta_topology_done(&set->topo);
 	(void)pthread_mutex_destroy(&set->report_lock);
 	sc_sys.release(set->file);
-	sc_sys.release(set->metadata);
+	sc_sys.release(set->payload);
 	sc_sys.release(set->report);
 	sc_sys.release(set->hashes);
 	sc_sys.release(set->skews);
@@ -182,7 +183,7 @@ int rs_set_add_state(const struct rs_set *set, struct meta_state *to, struct sc_
 
 int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err)
 {
-	struct rs_set *given = set->given = rs_set_new(set->file, META_SET_TENSORS);
+	struct rs_set *given = set->given = rs_set_new(set->file, META_SET_TENSORS, set->format);
 	const struct rs_kept_layout *kept;
 	int rc = given ? rs_layout_by_id(s, row->given_layout, &kept, err) : sc_nomem(err);
 

@@ -57,29 +57,23 @@ static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32
 {
 	const struct meta_tensor *x = &set->state.tensors[t->entry->tensor];
 	const struct rs_set_blob *b = rs_set_find(set, rank, t->file);
-	bool tensors = rs_safetensors_is(t->file);
-	const struct rs_tensor_at *at = NULL;
+	const struct rs_found_tensor *at;
 	struct rs_blob *blob = NULL;
-	uint64_t bytes;
 	bool good;
 	int rc;
 
 	if (!b)
 		return sc_fail(err, SC_E_STATE, "'%s' is to be in '%s' of rank %u, and no such file is stored",
 			       x->key, t->file, rank);
-	rc = rs_blob_get(s->blobs, b->blob, tensors, b->bytes, &blob, err);
+	rc = rs_blob_get(s->blobs, b->blob, set->format, b->bytes, &blob, err);
 	if (rc < 0)
 		return sc_wrap(err, rc, "rank %u '%s'", rank, t->file);
-	if (tensors) {
-		at = rs_safetensors_find(&blob->st, t->name);
-		good = at && at->dtype == x->dtype && meta_shape_equal(&at->shape, &t->piece.shape);
-	} else {
-		good = meta_tensor_bytes(x->dtype, &t->piece.shape, &bytes) && bytes == blob->bytes;
-	}
+	at = rs_found_tensor(&blob->found, t->name);
+	good = at && at->dtype == x->dtype && meta_shape_equal(&at->shape, &t->piece.shape);
 	rs_blob_put(s->blobs, blob);
 	return good ? 0
 		    : sc_fail(err, SC_E_STATE, "'%s' is to be in '%s' of rank %u, and the stored file %s", x->key,
-			      t->file, rank, at || !tensors ? "has another type or shape of it" : "does not have it");
+			      t->file, rank, at ? "has another type or shape of it" : "does not have it");
 }
 
 static int look_up_rank(struct rs_service *s, const struct rs_set *set, uint32_t rank, struct sc_err *err)
@@ -112,7 +106,7 @@ static int look_up_plain(struct rs_service *s, const struct rs_set *set, struct 
 
 		if (set->same_on_all && i)
 			break;
-		rc = rs_blob_get(s->blobs, b->blob, false, b->bytes, &blob, err);
+		rc = rs_blob_get(s->blobs, b->blob, NULL, b->bytes, &blob, err);
 		if (rc < 0)
 			rc = sc_wrap(err, rc, "rank %d '%s'", (int)b->rank, b->path);
 		rs_blob_put(s->blobs, blob);

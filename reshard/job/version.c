@@ -62,8 +62,8 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	sc_sys.release(text);
 	sc_sys.release(set->report);
 	set->report = sc_strdup(row->report);
-	set->metadata = row->metadata ? sc_strdup(row->metadata) : NULL;
-	if (rc == 0 && (!set->report || (row->metadata && !set->metadata)))
+	set->payload = row->payload ? sc_strdup(row->payload) : NULL;
+	if (rc == 0 && (!set->report || (row->payload && !set->payload)))
 		rc = sc_nomem(l->err);
 	if (rc == 0)
 		rc = meta_set_blobs(l->s->catalog, set->id, on_set_blob, l, l->err);
@@ -85,13 +85,17 @@ static struct rs_set *known_set(struct rs_service *s, uint64_t id)
 static int on_set(void *arg, const struct meta_set_row *row)
 {
 	struct set_load *l = arg;
+	const struct rs_format_ops *format = rs_format_find(row->format);
 	int rc = 0;
 
+	if (!format)
+		return sc_fail(l->err, SC_E_UNSUPPORTED, "'%s' is stored in the format '%s', which this program does "
+			       "not have; use the Scalai that committed it", row->file, row->format);
 	(void)pthread_mutex_lock(&l->s->lock);
 	l->set = known_set(l->s, row->id);
 	(void)pthread_mutex_unlock(&l->s->lock);
 	if (!l->set) {
-		l->set = rs_set_new(row->file, row->kind);
+		l->set = rs_set_new(row->file, row->kind, format);
 		rc = l->set ? load_set(l, row) : sc_nomem(l->err);
 	}
 	if (rc == 0 && rs_version_add_set(l->v, l->set) < 0)
@@ -263,9 +267,17 @@ static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank
 	return true;
 }
 
-static const char *origin_metadata(void *arg, const char *logical_file)
+static const struct rs_format_ops *origin_format(void *arg, const struct meta_view *stored)
 {
-	return set_of_file(arg, logical_file)->metadata;
+	const struct rs_set *set = set_of_view(arg, stored);
+
+	assert(set);
+	return set->format;
+}
+
+static const char *origin_payload(void *arg, const char *logical_file)
+{
+	return set_of_file(arg, logical_file)->payload;
 }
 
 static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
@@ -277,7 +289,7 @@ static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
 
 struct rs_origins rs_origins_of(struct rs_version *v)
 {
-	return (struct rs_origins){v, origin_view, origin_blob, origin_metadata, origin_skew};
+	return (struct rs_origins){v, origin_view, origin_format, origin_blob, origin_payload, origin_skew};
 }
 
 static void view_free(struct rs_view *view)

@@ -96,7 +96,7 @@ static const char *const rows[] = {
 	"SELECT 'version', v.nr, (SELECT nr FROM version WHERE id = v.parent), v.step, v.note, v.made_by, v.topology, "
 	"v.samples, v.tag, v.request, (SELECT source FROM layout WHERE id = v.layout) FROM version v WHERE v.job = ? "
 	"ORDER BY v.nr",
-	"SELECT 'set', v.nr, s.file, s.kind, s.topology, s.tensors, s.metadata, s.verified, s.report, s.layers, s.experts, "
+	"SELECT 'set', v.nr, s.file, s.kind, s.topology, s.format, s.tensors, s.payload, s.verified, s.report, s.layers, s.experts, "
 	"s.given_topology, s.given_layers, s.given_experts FROM version v JOIN version_set ON version = v.id JOIN blob_set s "
 	"ON s.id = blob_set WHERE v.job = ? ORDER BY v.nr, s.kind, s.file, s.id",
 	"SELECT 'file', v.nr, s.kind, s.file, f.rank, path.text, f.mode, f.uid, f.gid, b.bytes, hex(b.hash), b.damaged FROM "

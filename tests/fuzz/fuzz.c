@@ -21,7 +21,7 @@
 #include "meta/model/layout.h"
 #include "meta/model/topology.h"
 #include "reshard/data/index.h"
-#include "reshard/format/safetensors.h"
+#include "reshard/format/format.h"
 
 #define INPUT_MAX (64u << 10)
 
@@ -34,24 +34,70 @@ static int refused(int rc, const struct sc_err *err)
 	return rc;
 }
 
-static int fuzz_safetensors(const uint8_t *p, size_t n)
+/* What was found, laid out again and read back, is the same. */
+static void lay_out_again(const struct rs_format_ops *format, const struct rs_found *found)
 {
-	struct rs_file file = rs_file_in_memory(p, n);
-	struct rs_safetensors st = {0};
+	struct rs_wanted *wanted = calloc(found->nr + 1, sizeof(*wanted));
+	struct rs_frame frame;
+	struct rs_found again;
+	struct rs_file file;
+	struct sc_err err;
+	uint8_t *bytes;
+
+	for (uint32_t i = 0; i < found->nr; i++) {
+		const struct rs_found_tensor *t = &found->tensors[i];
+
+		wanted[i] = (struct rs_wanted){t->name, t->dtype, t->shape, (uint32_t)(t->at % SC_DATA_ALIGN)};
+	}
+	if (rs_format_describe(format, wanted, found->nr, found->payload, found->payload_bytes, &frame, &err) < 0)
+		abort();
+	bytes = calloc(1, frame.bytes + 1);
+	for (uint32_t i = 0; i < frame.nr; i++)
+		if (frame.pieces[i].kind == RS_PIECE_TEXT)
+			memcpy(bytes + frame.pieces[i].at, frame.pieces[i].text,
+			       rs_piece_end(&frame, &frame.pieces[i]) - frame.pieces[i].at);
+	file = rs_file_in_memory("again", bytes, frame.bytes);
+	if (rs_format_parse(format, &file, &again, &err) < 0 || again.nr != found->nr ||
+	    !again.payload != !found->payload || (again.payload && strcmp(again.payload, found->payload) != 0))
+		abort();
+	for (uint32_t i = 0; i < found->nr; i++) {
+		const struct rs_found_tensor *t = rs_found_tensor(&again, wanted[i].name);
+
+		if (!t || t->dtype != wanted[i].dtype || !meta_shape_equal(&t->shape, &wanted[i].shape))
+			abort();
+	}
+	rs_found_done(&again);
+	rs_frame_done(&frame);
+	free(bytes);
+	free(wanted);
+}
+
+static int fuzz_format(const struct rs_format_ops *format, const uint8_t *p, size_t n)
+{
+	struct rs_file file = rs_file_in_memory("fuzz", p, n);
+	struct rs_found found = {0};
 	struct sc_err err = {0};
-	int rc = rs_safetensors_parse(&file, &st, &err);
+	int rc = rs_format_parse(format, &file, &found, &err);
 	uint64_t sum = 0;
 
-	for (uint32_t i = 0; rc == 0 && i < st.nr; i++) {
-		if (st.tensors[i].begin > st.tensors[i].end || st.tensors[i].end > n)
+	for (uint32_t i = 0; rc == 0 && i < found.nr; i++) {
+		const struct rs_found_tensor *t = &found.tensors[i];
+
+		if (t->at > n || rs_found_bytes(t) > n - t->at)
 			abort(); /* accepted, and leads outside */
-		for (uint64_t k = st.tensors[i].begin; k < st.tensors[i].end; k++)
-			sum += p[k];
+		for (uint64_t k = 0; k < rs_found_bytes(t); k++)
+			sum += p[t->at + k];
 	}
 	__asm__ volatile("" ::"r"(sum));
 	if (rc == 0)
-		rs_safetensors_done(&st);
+		lay_out_again(format, &found);
+	rs_found_done(&found);
 	return refused(rc, &err);
+}
+
+static int fuzz_safetensors(const uint8_t *p, size_t n)
+{
+	return fuzz_format(rs_format_find("safetensors"), p, n);
 }
 
 static char *text_of(const uint8_t *p, size_t n)

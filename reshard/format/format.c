@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/format/format_i.h"
+
+#include <assert.h>
+#include <string.h>
+#include <xxhash.h>
+
+const struct rs_format_ops *const rs_formats[] = {&rs_format_safetensors, &rs_format_plain};
+const struct rs_format_ops *rs_format_extra;
+
+#define NR (sizeof(rs_formats) / sizeof(*rs_formats))
+
+const struct rs_format_ops *rs_format_find(const char *name)
+{
+	if (rs_format_extra && strcmp(rs_format_extra->name, name) == 0)
+		return rs_format_extra;
+	for (size_t i = 0; i < NR; i++)
+		if (strcmp(rs_formats[i]->name, name) == 0)
+			return rs_formats[i];
+	return NULL;
+}
+
+int rs_format_of(const struct rs_file *file, const struct rs_format_ops **ret, struct sc_err *err)
+{
+	const struct rs_format_ops *format = rs_format_extra;
+	int rc = format ? rs_format_is(format, file, err) : 0;
+
+	for (size_t i = 0; rc == 0; i++) {
+		assert(i < NR); /* the last one claims every file */
+		format = rs_formats[i];
+		rc = rs_format_is(format, file, err);
+	}
+	if (rc < 0)
+		return rc;
+	*ret = format;
+	return 0;
+}
+
+int rs_format_is(const struct rs_format_ops *format, const struct rs_file *file, struct sc_err *err)
+{
+	int rc;
+
+	assert(file->path && file->read);
+	rc = format->is(file, err);
+	assert(rc == 1 || rc == 0 || err->code == rc);
+	return rc;
+}
+
+/* Of a tensor that was checked. */
+static uint64_t bytes_of(enum meta_dtype dtype, const struct meta_shape *shape)
+{
+	uint64_t bytes = 0;
+
+	(void)meta_tensor_bytes(dtype, shape, &bytes);
+	return bytes;
+}
+
+/* --- parse --- */
+
+static uint32_t *find_slot(const struct rs_found *found, const char *name)
+{
+	const uint32_t mask = found->room - 1;
+	uint32_t i = (uint32_t)XXH3_64bits(name, strlen(name)) & mask;
+
+	while (found->slots[i] && strcmp(found->tensors[found->slots[i] - 1].name, name) != 0)
+		i = (i + 1) & mask;
+	return &found->slots[i];
+}
+
+/* Index + 1 of each tensor by the hash of its name; 0: a free slot. */
+static int index_names(struct rs_found *found, struct sc_err *err)
+{
+	found->room = 4;
+	while (found->room / 2 < found->nr)
+		found->room *= 2;
+	found->slots = sc_arena_array(&found->arena, found->room, sizeof(*found->slots));
+	if (!found->slots)
+		return sc_nomem(err);
+	for (uint32_t i = 0; i < found->nr; i++) {
+		uint32_t *slot = find_slot(found, found->tensors[i].name);
+
+		assert(*slot == 0); /* each name once */
+		*slot = i + 1;
+	}
+	return 0;
+}
+
+static void assert_found(const struct rs_file *file, const struct rs_found *found)
+{
+	for (uint32_t i = 0; i < found->nr; i++) {
+		const struct rs_found_tensor *t = &found->tensors[i], *before = i ? t - 1 : NULL;
+		uint64_t bytes = 0;
+		bool is_sized = meta_tensor_bytes(t->dtype, &t->shape, &bytes);
+
+		assert(is_sized && t->name);
+		assert(t->at <= file->bytes && (t->stride || bytes <= file->bytes - t->at));
+		assert(!before || before->at < t->at || (before->at == t->at && strcmp(before->name, t->name) < 0));
+	}
+	assert(found->payload || !found->payload_bytes);
+}
+
+static int refuse_strides(const struct rs_found *found, struct sc_err *err)
+{
+	for (uint32_t i = 0; i < found->nr; i++)
+		if (found->tensors[i].stride)
+			return sc_fail(err, SC_E_UNSUPPORTED, "tensor '%s' is not stored row by row without gaps; save "
+				       "a contiguous copy of it", found->tensors[i].name);
+	return 0;
+}
+
+int rs_format_parse(const struct rs_format_ops *format, const struct rs_file *file, struct rs_found *ret,
+		    struct sc_err *err)
+{
+	struct rs_found found = {0};
+	int rc;
+
+	assert(file->read);
+	rc = format->parse(file, &found, err);
+	assert(rc == 0 || (rc < 0 && err->code == rc));
+	if (rc == 0) {
+		assert_found(file, &found);
+		rc = refuse_strides(&found, err);
+	}
+	if (rc == 0)
+		rc = index_names(&found, err);
+	if (rc < 0)
+		rs_found_done(&found);
+	else
+		*ret = found;
+	return rc;
+}
+
+const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name)
+{
+	uint32_t i = *find_slot(found, name);
+
+	return i ? &found->tensors[i - 1] : NULL;
+}
+
+uint64_t rs_found_bytes(const struct rs_found_tensor *tensor)
+{
+	return bytes_of(tensor->dtype, &tensor->shape);
+}
+
+void rs_found_done(struct rs_found *found)
+{
+	sc_arena_done(&found->arena);
+	*found = (struct rs_found){0};
+}
+
+/* --- describe --- */
+
+static void assert_frame(const struct rs_wanted *wanted, uint32_t nr, const struct rs_frame *frame)
+{
+	uint32_t nr_placed = 0, nr_with_bytes = 0;
+
+	assert((frame->bytes > 0) == (frame->nr > 0) && (!frame->nr || frame->pieces[0].at == 0));
+	for (uint32_t i = 0; i < frame->nr; i++) {
+		const struct rs_piece *p = &frame->pieces[i];
+
+		assert(p->at < rs_piece_end(frame, p));
+		assert(p->kind != RS_PIECE_TEXT || p->text);
+		assert(p->kind != RS_PIECE_TENSOR || p->tensor < nr);
+		if (p->kind != RS_PIECE_TENSOR)
+			continue;
+		assert(rs_piece_end(frame, p) - p->at == bytes_of(wanted[p->tensor].dtype, &wanted[p->tensor].shape));
+		nr_placed++;
+	}
+	for (uint32_t i = 0; i < nr; i++)
+		nr_with_bytes += bytes_of(wanted[i].dtype, &wanted[i].shape) > 0;
+	assert(nr_placed == nr_with_bytes);
+}
+
+int rs_format_describe(const struct rs_format_ops *format, const struct rs_wanted *wanted, uint32_t nr,
+		       const char *payload, size_t payload_bytes, struct rs_frame *ret, struct sc_err *err)
+{
+	struct rs_frame frame = {0};
+	int rc;
+
+	assert((wanted || !nr) && (payload || !payload_bytes));
+	for (uint32_t i = 0; i < nr; i++)
+		assert(wanted[i].name && wanted[i].skew < SC_DATA_ALIGN);
+	rc = format->describe(wanted, nr, payload, payload_bytes, &frame, err);
+	assert(rc == 0 || (rc < 0 && err->code == rc));
+	if (rc < 0) {
+		rs_frame_done(&frame);
+		return rc;
+	}
+	assert_frame(wanted, nr, &frame);
+	*ret = frame;
+	return 0;
+}
+
+const struct rs_piece *rs_frame_piece(const struct rs_frame *frame, uint64_t at)
+{
+	uint32_t lo = 0, hi = frame->nr;
+
+	assert(at < frame->bytes);
+	while (hi - lo > 1) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (frame->pieces[mid].at <= at)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return &frame->pieces[lo];
+}
+
+uint64_t rs_piece_end(const struct rs_frame *frame, const struct rs_piece *piece)
+{
+	return piece + 1 < frame->pieces + frame->nr ? piece[1].at : frame->bytes;
+}
+
+void rs_frame_done(struct rs_frame *frame)
+{
+	sc_arena_done(&frame->arena);
+	*frame = (struct rs_frame){0};
+}
+
+/* --- payloads --- */
+
+int rs_format_agree(const struct rs_format_ops *format, const char *a, const char *b, char **ret, bool *ret_differ,
+		    struct sc_err *err)
+{
+	char *both = NULL;
+	bool differ = false;
+
+	if (!format->agree && (a || b))
+		return sc_fail(err, SC_E_UNSUPPORTED, "files of format '%s' have payloads that belong to one rank, "
+			       "which versions can't keep", format->name);
+	if (format->agree && format->agree(a, b, &both, &differ) < 0)
+		return sc_nomem(err);
+	*ret = both;
+	*ret_differ = differ;
+	return 0;
+}
+
+/* --- files --- */
+
+static int read_memory(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	(void)err;
+	memcpy(to, (const char *)arg + at, bytes);
+	return 0;
+}
+
+struct rs_file rs_file_in_memory(const char *path, const void *memory, uint64_t bytes)
+{
+	return (struct rs_file){path, bytes, (void *)memory, read_memory};
+}

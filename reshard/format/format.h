@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Formats: what a file holds, and how one is laid out.  A format turns a file into tensors (name, type, shape, place in
+ * the file) and tensors into a file; nothing outside of this room knows any format by name.
+ *
+ *     parse      file -> struct rs_found      tensors, by where they begin, and a payload: what is no tensor
+ *     describe   tensors -> struct rs_frame   the pieces of a file, from its first byte to its last:
+ *
+ *     text | tensor 3 | tensor 0 | fill | tensor 1 | text          tensor: bytes of wanted[i], dense, row-major
+ *
+ * Callers use the functions below, never a member of struct rs_format_ops: they assert what a kind may rely on and what
+ * it promises.  Everything is pure: files are read by a function that the caller gives.  Any thread.
+ */
+#ifndef RS_FORMAT_H
+#define RS_FORMAT_H
+
+#include "meta/base/err.h"
+#include "meta/base/mem.h"
+#include "meta/model/dtype.h"
+#include "meta/model/state.h"
+
+/* --- what a file holds --- */
+
+/** Borrowed for the call. */
+struct rs_file {
+	const char *path;	/* in its rank's folder; only rs_format_is() and rs_format_of() need it */
+	uint64_t bytes;
+	void *arg;
+	/** at + bytes is within the file.  Guarded: SC_E_DAMAGED where the file was cut or the disk fails. */
+	int (*read)(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
+};
+
+struct rs_found_tensor {
+	const char *name;
+	enum meta_dtype dtype;
+	struct meta_shape shape;
+	uint64_t at;		/* byte of the file where element 0 is: any alignment; two tensors may share bytes */
+	const uint64_t *stride;	/* in elements; NULL: dense, row-major */
+};
+
+/** Owns all that it points to; rs_found_done(). */
+struct rs_found {
+	struct sc_arena arena;
+	uint32_t nr;
+	struct rs_found_tensor *tensors;	/* by `at`, then name */
+	const char *payload;	/* what is no tensor, ends with a 0; NULL: none */
+	size_t payload_bytes;
+	uint32_t *slots, room;	/* of rs_found_tensor(), which rs_format_parse() fills; kinds leave them alone */
+};
+
+/* --- how a file is laid out --- */
+
+struct rs_wanted {
+	const char *name;
+	enum meta_dtype dtype;
+	struct meta_shape shape;
+	uint32_t skew;		/* byte of a block at which it should begin, below SC_DATA_ALIGN */
+};
+
+enum rs_piece_kind { RS_PIECE_TEXT, RS_PIECE_FILL, RS_PIECE_TENSOR };
+
+struct rs_piece {		/* ends where the next one begins */
+	uint64_t at;
+	const char *text;	/* TEXT */
+	enum rs_piece_kind kind;
+	uint32_t tensor;	/* TENSOR: index into what was wanted */
+	unsigned char fill;	/* FILL: each byte */
+};
+
+/** Owns all that it points to; rs_frame_done(). */
+struct rs_frame {
+	struct sc_arena arena;
+	uint64_t bytes;
+	uint32_t nr;
+	struct rs_piece *pieces;	/* the first one begins at byte 0; none is empty */
+};
+
+/* --- a format --- */
+
+struct rs_format_ops {
+	const char *name;	/* stored with each set of files */
+	/**
+	 * Is this file ours?  1, 0, or an error of reading.  Reads 64 KiB at most.  Our name with another content is 1:
+	 * parse() refuses it, so a cut file never passes as an opaque one.
+	 */
+	int (*is)(const struct rs_file *file, struct sc_err *err);
+	/**
+	 * Copies the header by read(), each byte once, and works on the copy: a file that changes meanwhile can't
+	 * deceive it.  Checks all that the format promises; executes nothing; takes linear time, and memory within
+	 * limits.h.  *ret is zeroed; what is in it after an error, the wrapper frees.
+	 * Errors: SC_E_FORMAT, SC_E_LIMIT, SC_E_NO_MEMORY, those of reading.
+	 */
+	int (*parse)(const struct rs_file *file, struct rs_found *ret, struct sc_err *err);
+	/**
+	 * Orders and places tensors.  Pure: the same arguments give the same bytes in every later program, for stores
+	 * have such files (another order needs another name).  Tensors without bytes have no piece.  *ret: as of
+	 * parse().
+	 * Errors: SC_E_LIMIT, SC_E_UNSUPPORTED (the format can't hold these), SC_E_NO_MEMORY.
+	 */
+	int (*describe)(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
+			struct rs_frame *ret, struct sc_err *err);
+	/**
+	 * What every view gets of two ranks' payloads, in memory of sc_sys.alloc(), or NULL; -1: out of memory.  A
+	 * payload may be NULL.  The member NULL: a payload is of its rank alone.
+	 */
+	int (*agree)(const char *a, const char *b, char **ret, bool *ret_differ);
+};
+
+/** Asked in this order.  The last one is rs_format_plain. */
+extern const struct rs_format_ops *const rs_formats[];
+/** Claims every file: one tensor of bytes, with the name "". */
+extern const struct rs_format_ops rs_format_plain;
+/** One more, asked before the others; NULL: none.  Tests set it before they open a store. */
+extern const struct rs_format_ops *rs_format_extra;
+
+/* --- what callers use --- */
+
+/** A format by its stored name; NULL: this program does not have it. */
+const struct rs_format_ops *rs_format_find(const char *name);
+/** The first format that claims the file.  Errors: those of reading. */
+int rs_format_of(const struct rs_file *file, const struct rs_format_ops **ret, struct sc_err *err);
+
+/** As the members of struct rs_format_ops; *ret is written on success only. */
+int rs_format_is(const struct rs_format_ops *format, const struct rs_file *file, struct sc_err *err);
+int rs_format_parse(const struct rs_format_ops *format, const struct rs_file *file, struct rs_found *ret,
+		    struct sc_err *err);
+int rs_format_describe(const struct rs_format_ops *format, const struct rs_wanted *wanted, uint32_t nr,
+		       const char *payload, size_t payload_bytes, struct rs_frame *ret, struct sc_err *err);
+/** *ret is the caller's, sc_sys.release().  Errors: SC_E_NO_MEMORY; SC_E_UNSUPPORTED (payloads are of one rank). */
+int rs_format_agree(const struct rs_format_ops *format, const char *a, const char *b, char **ret, bool *ret_differ,
+		    struct sc_err *err);
+
+/** A tensor by its name, or NULL. */
+const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);
+uint64_t rs_found_bytes(const struct rs_found_tensor *tensor);
+void rs_found_done(struct rs_found *found);
+
+/** The piece that has byte `at` (below frame->bytes), and where it ends. */
+const struct rs_piece *rs_frame_piece(const struct rs_frame *frame, uint64_t at);
+uint64_t rs_piece_end(const struct rs_frame *frame, const struct rs_piece *piece);
+void rs_frame_done(struct rs_frame *frame);
+
+/** A file that is in memory, which nobody takes away. */
+struct rs_file rs_file_in_memory(const char *path, const void *memory, uint64_t bytes);
+
+#endif
