@@ -14,6 +14,7 @@ PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/dura
 ROWS = (
     ("the daemon is killed, before, after and in the middle of calls", r"^(\d+) kills, (0) bad states"),
     ("the daemon is killed under a living mount that is used", r"(\d+) kills, (0) errors"),
+    ("SIGTERM to the holder of a mount while its daemon dies", r"(\d+) mounts ended by SIGTERM to the holder while its daemon died, (0) were left"),
     ("power cuts on ext4", r"^(\d+) power cuts on ext4, (0) bad states"),
     ("power cuts on XFS", r"^(\d+) power cuts on xfs, (0) bad states"),
     ("calls that failed", r"^# (\d+) faults, \d+ of them could be done (without)"),
