@@ -18,6 +18,7 @@ ROWS = (
     ("power cuts on ext4", r"^(\d+) power cuts on ext4, (0) bad states"),
     ("power cuts on XFS", r"^(\d+) power cuts on xfs, (0) bad states"),
     ("calls that failed", r"^# (\d+) faults, \d+ of them could be done (without)"),
+    ("commits that writers of every kind met", r"(\d+) commits and \d+ changes of topology under .*, (0) failed"),
     ("flipped bits, each in another place", r"(\d+) flipped bits (found)"),
     ("opens by readers while topologies change as fast as they can", r"(\d+) opens of 4 readers during \d+ changes of topology, (0) errors"),
     ("things done in a rank's folder and in a real file system", r"(\d+) checks against a real file system, (0) different"),
