@@ -129,14 +129,15 @@ int rs_data_source_open(const char *path, uid_t uid, gid_t gid, int *ret_fd, str
 	int fd, error;
 
 	if (geteuid() != 0 && uid != geteuid())
-		return sc_fail(err, SC_E_PERMISSION, "this daemon is not root's, and can't ask whether user %u may read '%s'",
+		return sc_fail(err, SC_E_PERMISSION, "the daemon does not run as root, so it cannot check whether "
+			"user %u may read '%s'",
 			       uid, path);
 	rs_become(uid, gid);
 	fd = sc_sys.openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
 	error = errno;
 	rs_become(geteuid(), getegid());
 	if (fd < 0)
-		return sc_fail_sys(err, error, "cannot open '%s'", path);
+		return sc_fail_sys(err, error, "cannot open the source '%s'", path);
 	*ret_fd = fd;
 	return 0;
 }
@@ -161,11 +162,12 @@ int rs_data_source_ends(int fd, uint64_t bytes, uint8_t ret[16], struct sc_err *
 
 static int changed(const struct rs_data_source *s, const char *what, struct sc_err *err)
 {
-	return sc_fail(err, SC_E_SOURCE, "source '%s' %s since it was added, and is not read from; put it back, or remove "
-		       "the dataset and add it again", s->info.path, what);
+	return sc_fail(err, SC_E_SOURCE, "source '%s' %s since it was added, so it is not read any more; put it back, "
+		"or "
+		       "remove the dataset and add it again", s->info.path, what);
 }
 
-/* Text that has grown: what was there must be there still. */
+/* Checks text that has grown: its old part must be unchanged. */
 static int check_grown(struct rs_data_source *s, struct rs_data_bytes *b, const struct stat *st, int64_t mtime_ns,
 		       struct sc_err *err)
 {
@@ -177,7 +179,7 @@ static int check_grown(struct rs_data_source *s, struct rs_data_bytes *b, const 
 		return 0;
 	rc = rs_data_source_ends(b->fd, s->info.bytes, ends, err);
 	if (rc == 0 && memcmp(ends, s->info.ends, sizeof(ends)) != 0)
-		rc = changed(s, "was written anew", err);
+		rc = changed(s, "was rewritten", err);
 	if (rc == 0) {
 		__atomic_store_n(&b->grown_mtime_ns, mtime_ns, __ATOMIC_RELEASE);
 		__atomic_store_n(&b->grown_bytes, (uint64_t)st->st_size, __ATOMIC_RELEASE);
@@ -197,7 +199,7 @@ int rs_data_source_check(const struct rs_corpus *c, struct rs_data_source *s, st
 		return sc_fail(err, SC_E_SOURCE, "source '%s': %s", s->info.path, strerror(errno));
 	mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
 	if (st.st_nlink == 0) {
-		/* the next read opens what is there by then */
+		/* the next read opens the file that is there then */
 		if (__atomic_load_n(&s->bytes, __ATOMIC_ACQUIRE) == b)
 			__atomic_store_n(&b->gone, true, __ATOMIC_RELEASE);
 		return changed(s, "was removed or replaced", err);
@@ -226,10 +228,13 @@ static int map_table(struct rs_corpus *c, struct rs_data_source *s, struct sc_er
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(err, errno, "store: the table of '%s', blob %" PRIu64, s->info.path, s->info.borders);
+		return sc_fail_sys(err, errno, "store: cannot stat the table of '%s', blob %" PRIu64, s->info.path,
+			s->info.borders);
 	if ((uint64_t)st.st_size != whole && ((uint64_t)st.st_size != plain || s->info.sequences != s->info.samples))
-		return sc_fail(err, SC_E_DAMAGED, "the table of '%s', blob %" PRIu64 ", has not the %" PRIu64 " or %" PRIu64
-			       " bytes that it had: restore it", s->info.path, s->info.borders, plain, whole);
+		return sc_fail(err, SC_E_DAMAGED, "the table of '%s', blob %" PRIu64 ", is damaged: its size is not "
+			"the %" PRIu64
+			       " or %" PRIu64 " bytes that it had; restore it", s->info.path, s->info.borders, plain,
+			       whole);
 	s->table_bytes = (uint64_t)st.st_size;
 	map = sc_sys.mmap(NULL, s->table_bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
@@ -254,13 +259,13 @@ static int open_bytes(struct rs_corpus *c, struct rs_data_source *s, struct rs_d
 	if (rc < 0 && s->info.blob)
 		return sc_wrap(err, rc, "the copy of '%s'", s->info.path);
 	if (rc < 0)
-		return sc_fail(err, SC_E_SOURCE, "source '%s' can't be opened any more: %s", s->info.path,
+		return sc_fail(err, SC_E_SOURCE, "source '%s' cannot be opened any more: %s", s->info.path,
 			       strerror(err->errnum));
 	rc = rs_data_source_check(c, s, b, err);
 	if (rc == 0 && s->info.bytes) {
 		map = sc_sys.mmap(NULL, s->info.bytes, PROT_READ, MAP_SHARED, b->fd, 0);
 		if (map == MAP_FAILED)
-			rc = sc_fail_sys(err, errno, "cannot map '%s'", s->info.path);
+			rc = sc_fail_sys(err, errno, "cannot map the source '%s'", s->info.path);
 		else
 			b->map = map;
 	}
@@ -323,7 +328,7 @@ static struct rs_data_source *source_of(const struct rs_corpus *c, uint64_t samp
 {
 	size_t lo = 0, hi = c->nr - 1;
 
-	while (lo < hi) { /* the last source that begins at or before it; empty ones come before */
+	while (lo < hi) { /* the last source that begins at or before the sample; empty sources come before it */
 		size_t mid = lo + (hi - lo + 1) / 2;
 
 		if (c->at[mid].at_sample <= sample)
@@ -359,7 +364,7 @@ int rs_corpus_extent(struct rs_corpus *c, uint64_t sample, uint64_t *nr, struct 
 	}
 	ret->begin = s->borders[from];
 	ret->end = s->borders[to];
-	/* the table is ours, but a broken disk must not lead outside the mapping */
+	/* even a damaged table must not lead outside of the mapping */
 	if (ret->begin > ret->end || ret->end > s->info.bytes)
 		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path, i);
 	return 0;

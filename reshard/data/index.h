@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking a source in: its samples are found, and everything that a format promises is checked,
- * once.  What is refused says at which byte or sample, what was expected and what was found.
+ * Scans a source when it is added: finds its samples and checks, once, everything that its format
+ * promises.  Errors name the byte or sample, what was expected and what was found.
  *
  *     lines.c     a newline ends a sample; the last one may lack it
  *     records.c   samples of one size: plain records, .npy
@@ -14,7 +14,7 @@
 
 #include "reshard/data/corpus.h"
 
-/** A table of u64 that is being written to a file, a buffer at a time. */
+/** A table of u64 that is written to a file, a buffer at a time. */
 struct rs_table {
 	int fd;
 	uint64_t bytes;			/* written */
@@ -29,7 +29,7 @@ struct rs_index {
 	const unsigned char *map;	/* of `bytes`; NULL when empty */
 	uint64_t bytes;
 	struct rs_data_source_info *info;	/* samples, sequences, first, bare: to be filled */
-	struct sc_buf form;		/* what this source says of its type; all sources must agree */
+	struct sc_buf form;		/* type of this source; all sources must agree */
 	struct rs_table *table;
 	bool has_table;
 	struct rs_keys {		/* tar: hashes of all keys, over all sources */
@@ -46,14 +46,14 @@ struct rs_index {
 /** Fills info and the table (info->borders is the caller's to set, if has_table).
  *  Errors: SC_E_FORMAT, SC_E_SYSTEM, SC_E_SOURCE (it became shorter meanwhile), SC_E_NO_MEMORY. */
 int rs_index_source(struct rs_index *index, struct sc_err *err);
-/** Appends to the table, which is written a buffer at a time; what fails is kept in `failed` and `error`. */
+/** Appends to the table, which is written a buffer at a time; a failure is kept in `failed` and `error`. */
 void rs_index_push(struct rs_index *index, uint64_t value);
-/** Writes what is in the table's buffer. */
+/** Writes the table's buffer to its file. */
 void rs_index_flush(struct rs_index *index);
-/** Two samples with one key would become one sample where they meet. */
+/** Refuses two samples with one key: readers would join them to one sample where they meet. */
 int rs_keys_check(struct rs_keys *keys, const char *name, struct sc_err *err);
 
-/* formats; the first, second and last are called under sc_guard_run() */
+/* Scanners, one for each format; all but rs_index_tar() run under sc_guard_run(). */
 int rs_index_lines(struct rs_index *index, struct sc_err *err);
 int rs_index_records(struct rs_index *index, struct sc_err *err);
 int rs_index_npy(struct rs_index *index, struct sc_err *err);
@@ -61,7 +61,7 @@ int rs_index_tar(struct rs_index *index, struct sc_err *err);
 int rs_index_tfrecord(struct rs_index *index, struct sc_err *err);
 int rs_index_megatron(struct rs_index *index, struct sc_err *err);
 
-/** The head of a partition of .npy: `form` is "DESCR (ROW SHAPE) BYTES". */
+/** Makes the head of a partition of .npy; `form` is "DESCR (ROW SHAPE) BYTES". */
 void rs_npy_head(const char *form, uint64_t rows, struct sc_buf *buf);
 
 #endif

@@ -37,7 +37,7 @@ static int check_sequences(struct rs_index *x, uint64_t nr, uint32_t token, stru
 
 		if (u32(lengths + 4 * i) > INT32_MAX || at > x->bytes || bytes > x->bytes - at)
 			return sc_fail(err, SC_E_FORMAT, "'%s': sequence %" PRIu64 " of its .idx is bytes %" PRIu64 " to %" PRIu64
-				       ", the .bin has %" PRIu64, x->path, i, at, at + bytes, x->bytes);
+				       ", but the .bin has %" PRIu64, x->path, i, at, at + bytes, x->bytes);
 		if (at != end)
 			return sc_fail(err, SC_E_FORMAT, "'%s': sequence %" PRIu64 " begins at byte %" PRIu64 ", the one before ends at %"
 				       PRIu64 ": sequences that do not follow each other are not supported", x->path, i, at, end);
@@ -65,7 +65,7 @@ static int check_documents(struct rs_index *x, const unsigned char *documents, u
 	return 0;
 }
 
-/* Is each document one sequence?  Then they need no table. */
+/* Tells whether each document is one sequence: then documents need no table. */
 static bool one_each(const unsigned char *documents, uint64_t entries, uint64_t sequences)
 {
 	bool each = entries == sequences + 1;

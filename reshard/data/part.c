@@ -20,7 +20,7 @@ static uint64_t sample_at(const struct rs_part *p, uint64_t i, uint64_t *ret_run
 	return meta_order_at(&p->order, position);
 }
 
-/* Whatever reads tables or samples runs under the guard. */
+/* Arguments of a function that reads tables or samples: it runs under the guard. */
 struct guarded {
 	struct rs_part *part;
 	int (*fn)(struct rs_part *part, void *arg, struct sc_err *err);
@@ -45,7 +45,7 @@ static int run_guarded(struct rs_part *p, int (*fn)(struct rs_part *part, void *
 	return sc_guard_run(run, &g, &lost) ? g.rc : rs_corpus_lost(p->corpus, lost, err);
 }
 
-/* The extent of sample i and of up to *nr that follow it. */
+/* Finds the extent of sample i and of up to *nr that follow it. */
 static int extent_at(struct rs_part *p, uint64_t i, uint64_t *nr, struct rs_extent *ret, struct sc_err *err)
 {
 	uint64_t run, sample = sample_at(p, i, &run);
@@ -61,7 +61,7 @@ static uint64_t extent_bytes(const struct rs_extent *e)
 
 /* --- making --- */
 
-/* The sizes of a whole stride: its places in the table are fetched before the first is needed. */
+/* Adds up the sizes of a whole stride; prefetches its places in the table before the first is needed. */
 static int measure_stride(struct rs_part *p, uint64_t i, uint64_t nr, struct sc_err *err)
 {
 	uint64_t samples[STRIDE], run;
@@ -85,7 +85,7 @@ static int measure_stride(struct rs_part *p, uint64_t i, uint64_t nr, struct sc_
 	return rc;
 }
 
-/* Neighbours, all at once. */
+/* Adds up the sizes of neighbouring samples, all at once. */
 static int measure_runs(struct rs_part *p, uint64_t i, uint64_t left, struct sc_err *err)
 {
 	struct rs_extent e;
@@ -100,7 +100,7 @@ static int measure_runs(struct rs_part *p, uint64_t i, uint64_t left, struct sc_
 	return rc;
 }
 
-/* One pass over all samples: where every STRIDE-th begins. */
+/* Finds where every STRIDE-th sample begins, in one pass over all samples. */
 static int measure(struct rs_part *p, void *unused, struct sc_err *err)
 {
 	uint64_t marks = p->nr / STRIDE + 1;
@@ -207,7 +207,7 @@ struct reading {
 	int nr_touched;
 };
 
-/* The last mark at or before a value. */
+/* Finds the last mark at or before a value. */
 static uint64_t mark_before(const uint64_t *marks, uint64_t nr, uint64_t value)
 {
 	uint64_t lo = 0, hi = nr - 1;
@@ -223,7 +223,7 @@ static uint64_t mark_before(const uint64_t *marks, uint64_t nr, uint64_t value)
 	return lo;
 }
 
-/* The sample that byte `at` of the body is in; *ret_offset: where it begins. */
+/* Finds the sample that byte `at` of the body is in; it begins at *ret_offset. */
 static int locate(struct rs_part *p, uint64_t at, uint64_t *ret_offset, uint64_t *ret_i, struct sc_err *err)
 {
 	uint64_t i, offset, nr = 1;
@@ -257,7 +257,7 @@ static void check_touched(struct reading *r)
 	}
 }
 
-/* The bytes of a source, remembered: it is checked after they were copied. */
+/* Returns the bytes of a source, and remembers it: sources are checked after their bytes were copied. */
 static const unsigned char *touch(struct reading *r, struct rs_data_source *s)
 {
 	struct touched *t;
@@ -321,7 +321,7 @@ static int walk(struct rs_part *p, void *arg, struct sc_err *err)
 	return r->rc;
 }
 
-/* The walk, and a check of all that it used. */
+/* Walks over samples, then checks all sources that were used. */
 static int run_walk(struct reading *r)
 {
 	int rc = run_guarded(r->part, walk, r, r->err);

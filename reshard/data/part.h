@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A partition: what is left of an epoch for one data-parallel rank, as a file of the dataset's own
- * format.  Described, not stored: head, samples in the epoch's order, tail; reads gather extents of
- * the sources.  .bin and .idx of Megatron are two files of one partition.
+ * A partition: the rest of an epoch for one data-parallel rank, as a file of the dataset's own format.
+ * A partition is described, not stored: head, samples in the epoch's order, tail; reads gather extents
+ * of the sources.  Megatron's .bin and .idx are two files of one partition.
  *
- * Samples of one size need nothing; where sizes vary, the offsets of every STRIDE-th sample are
- * kept, made in one pass over the partition's samples.
+ * Where the sizes of samples vary, the offset of every STRIDE-th sample is kept, found in one pass over
+ * the partition's samples; samples of one size need no table.
  *
  *     byte -> sample i of the share -> position in the epoch -> sample of the corpus -> extent
  *             (offsets, or /)          (deal.h)                 (order.h)
@@ -31,22 +31,22 @@ struct rs_part {
 	uint64_t table_bytes;
 };
 
-/** Errors: SC_E_SOURCE, SC_E_DAMAGED, SC_E_TOPOLOGY (uneven=refuse), SC_E_NO_MEMORY. */
+/** Makes a partition.  Errors: SC_E_SOURCE, SC_E_DAMAGED, SC_E_TOPOLOGY (uneven=refuse), SC_E_NO_MEMORY. */
 int rs_part_new(struct rs_corpus *corpus, uint64_t epoch, uint64_t begin, uint32_t ranks, uint32_t rank,
 		struct rs_part **ret, struct sc_err *err);
 struct rs_part *rs_part_free(struct rs_part *part);
-/** file: 0, or 1 for the .idx. */
+/** Returns the size of a file of the partition: 0, or 1 for the .idx. */
 uint64_t rs_part_bytes(const struct rs_part *part, int file);
 /**
- * Fills `to`; at + bytes is within the file.  All sources it used are as they were when they were
- * added, or the answer is SC_E_SOURCE.  A table or a copy that can't be read is SC_E_DAMAGED.
+ * Fills `to`; at + bytes must be within the file.  Errors: SC_E_SOURCE (a source that was used has
+ * changed since it was added), SC_E_DAMAGED (a table or a copy cannot be read).
  */
 int rs_part_read(struct rs_part *part, int file, uint64_t at, uint64_t bytes, unsigned char *to,
 		 struct sc_err *err);
 /**
- * The same bytes as pieces of mapped memory, at most `room` of them: how many, or 0: they are more, or
- * not only samples.  The sources are checked now: what becomes of them after is the reader's to see
- * (EFAULT when one becomes shorter).
+ * Gives the same bytes as pieces of mapped memory.  Returns their number, or 0: they are more than
+ * `room`, or the bytes are not only samples.  Sources are checked now; if one becomes shorter later,
+ * the reader of the pieces gets EFAULT.
  */
 int rs_part_pieces(struct rs_part *part, int file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
 		   struct sc_err *err);

@@ -31,7 +31,7 @@ struct npy {
 	uint64_t rows, row_bytes;
 };
 
-/* After 'key':, NULL if it is not there. */
+/* Returns the text after 'key':, NULL if the key is missing. */
 static const char *value_of(const char *dict, const char *key)
 {
 	const char *at = strstr(dict, key);
@@ -109,12 +109,14 @@ static int parse_dict(struct rs_index *x, const char *dict, struct npy *n, struc
 	if (!descr || !fortran || !shape)
 		return sc_fail(err, SC_E_FORMAT, "'%s': its header '%.100s' lacks descr, fortran_order or shape", x->path, dict);
 	if (!parse_descr(descr, n, &item))
-		return sc_fail(err, SC_E_FORMAT, "'%s': type %.60s is not a plain one of at most 1 MiB; add it with "
+		return sc_fail(err, SC_E_FORMAT, "'%s': type %.60s is not a simple type of at most 1 MiB; add the "
+			"file with "
 			       "format=records record=BYTES head=BYTES", x->path, descr);
 	if (!parse_shape(shape, n, &items) || !sc_mul_u64(item, items, &n->row_bytes))
-		return sc_fail(err, SC_E_FORMAT, "'%s': shape %.60s is not that of rows", x->path, shape);
+		return sc_fail(err, SC_E_FORMAT, "'%s': shape %.60s has no rows", x->path, shape);
 	if (strncmp(fortran, "False", 5) != 0 && *n->shape)
-		return sc_fail(err, SC_E_FORMAT, "'%s' is in Fortran order: its rows do not lie together", x->path);
+		return sc_fail(err, SC_E_FORMAT, "'%s' is in Fortran order, where rows are not contiguous; save it in "
+			"C order", x->path);
 	if (n->row_bytes == 0)
 		return sc_fail(err, SC_E_FORMAT, "'%s': rows of shape (%s) have no bytes", x->path, n->shape);
 	return 0;
@@ -136,7 +138,8 @@ int rs_index_npy(struct rs_index *x, struct sc_err *err)
 	if (m[6] > 1)
 		head |= (uint64_t)m[10] << 16 | (uint64_t)m[11] << 24;
 	if (head > NPY_HEAD_MAX || head > x->bytes - at)
-		return sc_fail(err, SC_E_FORMAT, "'%s' is cut in its header: %" PRIu64 " bytes, expected %" PRIu64, x->path,
+		return sc_fail(err, SC_E_FORMAT, "'%s' ends in its header: %" PRIu64 " bytes, expected %" PRIu64,
+			x->path,
 			       x->bytes - at, head);
 	memcpy(dict, m + at, head);
 	dict[head] = 0;
@@ -146,7 +149,8 @@ int rs_index_npy(struct rs_index *x, struct sc_err *err)
 	x->info->first = at + head;
 	have = x->bytes - x->info->first;
 	if (have % n.row_bytes || have / n.row_bytes != n.rows)
-		return sc_fail(err, SC_E_FORMAT, "'%s' has %" PRIu64 " bytes of data, its header says %" PRIu64 " rows of %" PRIu64,
+		return sc_fail(err, SC_E_FORMAT, "'%s' has %" PRIu64 " bytes of data, but its header says %" PRIu64 " "
+			"rows of %" PRIu64,
 			       x->path, have, n.rows, n.row_bytes);
 	x->info->samples = x->info->sequences = n.rows;
 	sc_buf_printf(&x->form, "%s (%s) %" PRIu64, n.descr, n.shape, n.row_bytes);

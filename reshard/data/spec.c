@@ -194,7 +194,8 @@ int rs_data_spec_finish(struct rs_data_spec *s, const char *path, struct sc_err 
 		if (i != RS_DATA_RECORDS && is_in(suffix_of(path), formats[i].suffixes))
 			s->format = (enum rs_data_format)i;
 	if (s->format == RS_DATA_UNKNOWN)
-		return sc_fail(err, SC_E_COMMAND, "dataset '%s': the name '%s' does not tell a format; write format=lines, "
+		return sc_fail(err, SC_E_COMMAND, "dataset '%s': cannot tell the format from the file name '%s'; add "
+			"format=lines, "
 			       "records, npy, tar, tfrecord or megatron", s->name, path);
 	if (s->deal.batch == 0)
 		return sc_fail(err, SC_E_COMMAND, "dataset '%s': global_batch= is missing", s->name);
@@ -247,8 +248,9 @@ int rs_data_spec_parse(const char *name, const char *text, struct rs_data_spec *
 		rc = eq ? rs_data_spec_word(ret, word, eq + 1, err) : 1;
 	}
 	sc_sys.release(copy);
-	return rc > 0 ? sc_fail(err, SC_E_CATALOG, "catalog: dataset '%s' is described by '%s', which this program does "
-				"not know: use a newer one", name, text) : rc;
+	return rc > 0 ? sc_fail(err, SC_E_CATALOG, "catalog: dataset '%s' has options '%s', which this program does "
+		"not "
+				"know: use the newer scalai that wrote them", name, text) : rc;
 }
 
 bool rs_data_file_name(const struct rs_data_spec *s, int file, char *buf, size_t bytes)
@@ -271,7 +273,8 @@ int rs_data_axes(const struct rs_data_spec *s, const struct meta_layout *layout,
 			if (strlen(layout->axes.name[i]) == n && strncmp(layout->axes.name[i], p, n) == 0)
 				found = i;
 		if (found < 0)
-			return sc_fail(err, SC_E_COMMAND, "dataset '%s': the layout has no axis '%.*s'; say which axes number "
+			return sc_fail(err, SC_E_COMMAND, "dataset '%s': the layout has no axis '%.*s'; name the axes "
+				"that number "
 				       "data-parallel ranks, as in axes=dp", s->name, (int)n, p);
 		*ret |= 1u << found;
 	}

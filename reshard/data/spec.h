@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a dataset is said to be: the words of `add` (docs/scalai.1, DATASETS), checked and completed.
- * A value; its text form (canonical words) is what the catalog keeps.
+ * The options of a dataset: the words of `add` (scalai(1), DATASETS), checked and completed.  The catalog
+ * keeps their text form (canonical words).
  */
 #ifndef RS_DATA_SPEC_H
 #define RS_DATA_SPEC_H
@@ -38,19 +38,19 @@ struct rs_data_spec {
 	bool copy;			/* taken into the store */
 };
 
-/** Sets one word; SC_E_COMMAND says what it may be.  1: it is no word of a spec. */
+/** Sets one option.  Returns 1 if there is no such option.  Errors: SC_E_COMMAND (and what the value may be). */
 int rs_data_spec_word(struct rs_data_spec *spec, const char *key, const char *value, struct sc_err *err);
 void rs_data_spec_default(struct rs_data_spec *spec);
-/** Completes it by the name of its first source, and checks that it is whole. */
+/** Completes the options by the name of the first source, and checks that none is missing. */
 int rs_data_spec_finish(struct rs_data_spec *spec, const char *path, struct sc_err *err);
-/** All words but `name=`. */
+/** Prints all options but `name=`. */
 void rs_data_spec_text(const struct rs_data_spec *spec, struct sc_buf *buf);
-/** The inverse. */
+/** Parses what rs_data_spec_text() printed. */
 int rs_data_spec_parse(const char *name, const char *text, struct rs_data_spec *ret, struct sc_err *err);
 const char *rs_data_format_name(enum rs_data_format format);
-/** A file name of its partitions: file 0, and 1 for a second file (.idx).  False: there is none. */
+/** Gives the file name of partitions: file 0, and 1 for a second file (.idx).  False: there is no such file. */
 bool rs_data_file_name(const struct rs_data_spec *spec, int file, char *buf, size_t bytes);
-/** Which of a layout's axes number its ranks: bit set.  Errors: SC_E_COMMAND, one is missing. */
+/** Finds the axes of a layout that number data-parallel ranks, as a bit set.  Errors: SC_E_COMMAND (one is missing). */
 int rs_data_axes(const struct rs_data_spec *spec, const struct meta_layout *layout, uint32_t *ret,
 		 struct sc_err *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of borders of a source, written while the source is scanned. */
+/* Writes the table of a source's offsets while the source is scanned. */
 #include "reshard/data/index.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * WebDataset: consecutive members whose path is equal up to the first dot of its last component are
- * one sample.  libarchive says where members are; a sample is the bytes from its first member's
- * header (with the pax or GNU headers before it) to the next sample's.
+ * WebDataset: consecutive members whose paths are equal up to the first dot of the last component are
+ * one sample.  libarchive finds the members; a sample is the bytes from its first member's header
+ * (with the pax or GNU headers before it) to the next sample's.
  */
 #include "reshard/data/index.h"
 
@@ -52,7 +52,7 @@ static int add_suffix(struct tar *t, const char *suffix)
 static int begin_sample(struct tar *t, const char *key, size_t bytes, uint64_t at)
 {
 	if (bytes >= sizeof(t->key))
-		return sc_fail(t->err, SC_E_LIMIT, "'%s': a key of %zu bytes", t->x->path, bytes);
+		return sc_fail(t->err, SC_E_LIMIT, "'%s': a key of %zu bytes is too long", t->x->path, bytes);
 	memcpy(t->key, key, bytes);
 	t->key[bytes] = 0;
 	sc_map_done(&t->suffixes);
@@ -72,8 +72,9 @@ static int member(struct tar *t, struct archive_entry *e)
 	if (!path)
 		return sc_fail(t->err, SC_E_FORMAT, "'%s': the member at byte %" PRIu64 " has no name", t->x->path, at);
 	if (type == 'g')
-		return sc_fail(t->err, SC_E_FORMAT, "'%s': a global header at byte %" PRIu64 " would speak of other samples in "
-			       "another order; write the archive without", t->x->path, at);
+		return sc_fail(t->err, SC_E_FORMAT, "'%s': the global header at byte %" PRIu64 " would apply to other "
+			"samples in "
+			       "another order; write the archive without it", t->x->path, at);
 	if (archive_entry_filetype(e) == AE_IFDIR && !archive_entry_hardlink(e))
 		return 0; /* readers skip folders: it stays with the sample before it */
 	if (archive_entry_filetype(e) != AE_IFREG || archive_entry_hardlink(e) || archive_entry_sparse_count(e))
@@ -88,15 +89,16 @@ static int member(struct tar *t, struct archive_entry *e)
 	return rc < 0 ? rc : add_suffix(t, dot + 1);
 }
 
-/* After the last member: where the archive ends, which must be whole blocks inside the file. */
+/* Finds the archive's end after the last member; it must be at whole blocks inside the file. */
 static int end(struct tar *t, uint64_t last, uint64_t last_bytes)
 {
 	uint64_t at = (uint64_t)archive_read_header_position(t->a);
 
 	/* libarchive seeks over data, also beyond the end of a file that was cut */
 	if (t->x->info->samples && (at > t->x->bytes || last_bytes > t->x->bytes || last + BLOCK + last_bytes > t->x->bytes))
-		return sc_fail(t->err, SC_E_FORMAT, "'%s' is cut: its last member begins at byte %" PRIu64 " and has %" PRIu64
-			       " bytes, the file has %" PRIu64, t->x->path, last, last_bytes, t->x->bytes);
+		return sc_fail(t->err, SC_E_FORMAT, "'%s' ends too early: its last member begins at byte %" PRIu64 " "
+			"and has %" PRIu64
+			       " bytes, but the file has %" PRIu64, t->x->path, last, last_bytes, t->x->bytes);
 	rs_index_push(t->x, at);
 	return 0;
 }

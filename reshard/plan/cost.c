@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a reshard moves between nodes: what each node needs less what it holds is the lower bound,
- * and exactly that is fetched, once.
+ * Computes what a reshard moves between nodes.  The lower bound is what each node needs less what it
+ * holds, and exactly that is fetched, once.
  *
- * A large model has thousands of tensors and few shapes, and thousands of nodes that look alike, so
+ * A large model has thousands of tensors but few shapes, and thousands of nodes in few situations, so
  * geometry is done once for each
  *
  *     class      tensors of one shape that are placed and cut in the same way, old and new
  *     case       of a class: the pieces that a node needs and the pieces that it holds
  *
- * and what is left for each tensor on each node is to choose whose turn it is to send.
+ * and for each tensor on each node only the replica that sends is left to choose.
  */
 #include "reshard/plan/plan.h"
 
@@ -33,7 +33,7 @@ struct place {
 	uint32_t node, piece;
 };
 
-/* The distinct pieces of a class under one view, and which node has which. */
+/* The distinct pieces of a class under one view, and the nodes that have each. */
 struct side {
 	size_t nr, room;
 	struct piece *at;
@@ -115,7 +115,7 @@ static int piece_nodes(struct costing *c, const struct meta_view *v, uint32_t re
 	return 0;
 }
 
-/* All distinct pieces of a tensor under a view, with the nodes that have them. */
+/* Finds all distinct pieces of a tensor under a view, with the nodes that have them. */
 static int collect(struct costing *c, const struct meta_view *v, uint32_t t, struct side *ret)
 {
 	for (uint32_t i = v->first[t]; i < v->first[t + 1]; i++) {
@@ -203,7 +203,7 @@ static int classify(struct costing *c, uint32_t t, const struct meta_view *sourc
 	int rc = 0;
 
 	if (!from)
-		return sc_fail(c->err, SC_E_STATE, "'%s' is in no file", tensor->key);
+		return sc_fail(c->err, SC_E_STATE, "'%s' is not in any file of the version", tensor->key);
 	sc_buf_add(&key, tensor->shape.dim, tensor->shape.nr * sizeof(*tensor->shape.dim));
 	add_entries(&key, c->target, t);
 	add_entries(&key, source, (uint32_t)(from - source->state->tensors));
@@ -221,7 +221,7 @@ static int classify(struct costing *c, uint32_t t, const struct meta_view *sourc
 
 /* --- cases --- */
 
-/* Appends a less b: at most 2N boxes around the intersection. */
+/* Appends the difference of a and b: at most 2N boxes around their intersection. */
 static int subtract_one(struct meta_box a, const struct meta_box *b, struct boxes *out)
 {
 	struct meta_box met;
@@ -270,7 +270,7 @@ static uint64_t volume(const struct boxes *b)
 	return n;
 }
 
-/* Fetches what is left from primary pieces. */
+/* Fetches the remaining boxes from primary pieces. */
 static int fetch(const struct boxes *left, const struct side *have, struct node_case *ret)
 {
 	for (size_t k = 0; k < have->nr; k++) {
@@ -299,7 +299,7 @@ static int solve(const struct class *k, struct node_case *ret)
 
 		for (uint32_t b = 0; b < p->nr_boxes && rc == 0; b++)
 			rc = sc_vec_push(&left, p->boxes[b]);
-		/* what an earlier piece of this node brings is there already */
+		/* an earlier piece of this node already brings this part */
 		for (size_t j = 0; j < i && rc == 0; j++)
 			rc = subtract(&left, &k->need.at[ret->need[j].piece].p);
 		ret->needed += volume(&left);
@@ -325,7 +325,7 @@ static bool same_pieces(const struct place *a, size_t nr_a, const struct place *
 	return true;
 }
 
-/* The places of a node; the index only ever goes forward. */
+/* Finds the places of a node; the index only moves forward. */
 static size_t places_of(struct side *s, uint32_t node, const struct place **ret)
 {
 	size_t end;
@@ -363,7 +363,7 @@ static int find_case(struct costing *c, struct class *k, uint32_t node, const st
 
 /* --- nodes --- */
 
-/* Holders of one piece take turns, tensor after tensor. */
+/* Replicas of a piece send in turn, tensor after tensor. */
 static void send(struct costing *c, struct class *k, const struct node_case *x)
 {
 	for (size_t t = 0; t < k->bits.nr; t++) {

@@ -18,7 +18,7 @@ int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *t
 		c.to += (s->off[k] - t->off[k]) * t->stride[k];
 	c.to *= element_bytes;
 	c.from *= element_bytes;
-	/* Innermost first: what is contiguous on both sides becomes part of the run, or of the
+	/* Innermost first: a dimension that is contiguous on both sides is merged into the run, or into the
 	 * dimension inside it. */
 	for (int k = s->nr - 1; k >= 0; k--) {
 		uint64_t ts = t->stride[k] * element_bytes, ss = s->stride[k] * element_bytes;
@@ -60,7 +60,8 @@ static uint64_t copy_bytes(const struct rs_copy *c)
 	return n;
 }
 
-/* Is `next` the same walk as `c`, each of its runs between one of c's and the next one of c's? */
+/* Tells whether the runs of `next` interleave with those of `c`: the same dimensions, and each run lies between two
+ * of c. */
 static bool takes_turns(const struct rs_copy *c, const struct rs_copy *next)
 {
 	const size_t n = c->nr * sizeof(c->ext[0]);
@@ -71,8 +72,8 @@ static bool takes_turns(const struct rs_copy *c, const struct rs_copy *next)
 }
 
 /*
- * Columns from several ranks, say.  Walked together they write the target from front to back, which takes
- * 0.8 of the time of one after another with runs of 1 KiB from two sources.
+ * Groups copies whose runs interleave, such as columns from several ranks.  Walked together they write the target from
+ * front to back, which takes 0.8 of the time of one copy after another (runs of 1 KiB from two sources).
  */
 static void find_turns(struct rs_gather *g)
 {
@@ -111,7 +112,7 @@ void rs_gather_done(struct rs_gather *g)
 	*g = (struct rs_gather){0};
 }
 
-/* One past the last byte that a copy's dimensions k and on reach, from their start. */
+/* Returns the bytes that dimensions k and on of a copy span, from their first byte to behind their last. */
 static uint64_t span(const struct rs_copy *c, int k)
 {
 	uint64_t n = c->run;
@@ -124,18 +125,18 @@ static uint64_t span(const struct rs_copy *c, int k)
 struct window {
 	uint64_t lo, hi;	/* of the target */
 	unsigned char *to;	/* byte lo */
-	/* of each copy that takes turns: how far behind the first one it writes, and its first byte */
+	/* for each interleaved copy: how far behind the first one it writes, and its first byte */
 	uint64_t after[TURNS_MAX];
 	const unsigned char *from[TURNS_MAX];
 };
 
-/* How far behind the first copy the last one writes. */
+/* Returns how far behind the first copy the last one writes. */
 static uint64_t reach(const struct rs_copy *c)
 {
 	return c[c->turns - 1].to - c->to;
 }
 
-/* A run of each copy; only what is in the window. */
+/* Copies a run of each copy, clipped to the window. */
 static void copy_part(const struct rs_copy *c, const struct window *w, uint64_t to, uint64_t from)
 {
 	for (uint32_t i = 0; i < c->turns; i++) {
@@ -146,8 +147,8 @@ static void copy_part(const struct rs_copy *c, const struct window *w, uint64_t 
 	}
 }
 
-/* Copies what of dimensions k and on, at target byte `to` and `from` bytes from each copy's first one, is in
- * the window: only indexes that meet it are visited. */
+/* Copies the part of dimensions k and on that is in the window, at target byte `to` and `from` bytes behind each copy's
+ * first; visits only indexes that meet the window. */
 static void copy_in(const struct rs_copy *c, const struct window *w, int k, uint64_t to,
 		    uint64_t from)
 {
@@ -199,7 +200,7 @@ void rs_gather_read(const struct rs_gather *g, const unsigned char *const *sourc
 	}
 }
 
-/* The run of a copy that contains target byte `at`; false when none does. */
+/* Finds the run of a copy that contains target byte `at`; false: none does. */
 static bool find_run(const struct rs_copy *c, uint64_t at, uint64_t *ret_to, uint64_t *ret_from)
 {
 	uint64_t to = c->to, from = c->from;

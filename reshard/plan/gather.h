@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A gather: how the bytes of one dense, row-major target (a stored tensor, or a whole logical one)
- * are collected from source tensors by strided copies.  Views, materialization and verification
- * are all reads of gathers.  Pure: sources are memory that the caller has mapped.
+ * A gather describes how the bytes of one dense, row-major target (a stored tensor, or a whole logical
+ * one) are collected from source tensors by strided copies.  Views, materialization and verification
+ * all read gathers.  Pure: sources are memory that the caller has mapped.
  *
- * Units: bytes everywhere.  Memory: a gather's size is that of its boxes, never of its bytes.
+ * Units: bytes everywhere.  Memory: a gather grows with its boxes, not with its bytes.
  */
 #ifndef RS_GATHER_H
 #define RS_GATHER_H
 
 #include "meta/model/view.h"
 
-/** ext[k] times from + k * from_stride to to + k * to_stride, `run` bytes each. */
+/** Copies `run` bytes ext[k] times, from from + k * from_stride to to + k * to_stride. */
 struct rs_copy {
 	uint32_t source;
 	uint8_t nr;
-	uint8_t turns;	/* this and the next ones whose runs take turns in the target; set by rs_gather_finish() */
+	uint8_t turns;	/* copies from this one on whose runs interleave in the target; set by rs_gather_finish() */
 	uint64_t to, from, run;
 	uint64_t ext[SC_DIMS_MAX], to_stride[SC_DIMS_MAX], from_stride[SC_DIMS_MAX];
 };
 
 struct rs_gather {
 	uint64_t bytes;
-	bool has_padding;	/* some bytes are in no copy: they are zero */
+	bool has_padding;	/* some bytes of the target are in no copy: they are zero */
 	uint32_t nr;
 	size_t room;
 	struct rs_copy *copies;
@@ -44,8 +44,8 @@ void rs_gather_read(const struct rs_gather *g, const unsigned char *const *sourc
 		    uint64_t bytes, unsigned char *to);
 
 /**
- * How many bytes from `at` on are one contiguous run of one source (0: none, or padding), at most
- * `bytes`; *ret_source and *ret_from say where.
+ * Returns how many bytes from `at` on, at most `bytes`, are one contiguous run of one source, at
+ * *ret_from of *ret_source; 0: none (padding).
  */
 uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, uint32_t *ret_source,
 		       uint64_t *ret_from);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One target box -> copies from ranks that hold it. */
+/* Plans the copies of one target box from ranks that hold its bytes. */
 #include "reshard/plan/plan.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ void rs_sources_done(struct rs_sources *sources)
 	*sources = (struct rs_sources){0};
 }
 
-/* A rank of the node that holds the same bytes as `coords`, or -1. */
+/* Finds a rank of the node that holds the same bytes as `coords`; -1: there is none. */
 static int64_t replica_on_node(const struct meta_view *v,
 			       const uint32_t coords[SC_AXES_MAX], uint32_t used,
 			       const struct rs_nodes *nodes, uint32_t node)
@@ -107,14 +107,14 @@ int rs_plan_box(const struct meta_view *view, const char *key, const struct meta
 	int rc;
 
 	if (!t)
-		return sc_fail(err, SC_E_STATE, "'%s' is in no file", key);
+		return sc_fail(err, SC_E_STATE, "'%s' is not in any file of the version", key);
 	e = &view->entries[view->first[t - view->state->tensors]];
 	if (meta_dtype_bits(t->dtype) % 8)
 		return plan_sub_byte(&p, e, t);
 	p.element_bytes = meta_dtype_bits(t->dtype) / 8;
 	rc = meta_view_sources(view, e, target->off, target->ext, on_source, &p, err);
 	if (rc == 0 && p.found != meta_box_elements(target))
-		return sc_fail(err, SC_E_STATE, "'%s': %llu elements of a box of %llu are on no rank", key,
+		return sc_fail(err, SC_E_STATE, "'%s': no rank holds %llu of the %llu elements of a piece", key,
 			       (unsigned long long)(meta_box_elements(target) - p.found),
 			       (unsigned long long)meta_box_elements(target));
 	return rc;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Planning: for each piece of a target, where it comes from.  Pure: no I/O, no clock, no thread.
+ * Plans copies: finds the ranks that each piece of a target comes from.  Pure: no I/O, no clock, no thread.
  *
  * Source: the reconfiguration plan of Tenplex (SOSP '24): split, move, merge; here every target
- * box is met with the boxes of its holders (docs/design.md, "plan").
+ * box is intersected with the boxes of its holders (docs/design.md, "plan").
  */
 #ifndef RS_PLAN_H
 #define RS_PLAN_H
 
 #include "reshard/plan/gather.h"
 
-/** Which ranks share a node: rank / ranks_per_node.  0: all of them, there is one node. */
+/** Ranks with the same rank / ranks_per_node share a node.  0: there is one node. */
 struct rs_nodes {
 	uint32_t ranks_per_node;
 };
@@ -44,9 +44,9 @@ int rs_plan_box(const struct meta_view *view, const char *key, const struct meta
 struct rs_cost {
 	uint32_t source_nodes, target_nodes;
 	uint64_t bytes;		/* of all distinct pieces that target nodes need */
-	uint64_t local;		/* of these, on the node already */
+	uint64_t local;		/* part of them that is already on the node */
 	uint64_t moved;		/* between nodes, as planned */
-	uint64_t bound;		/* no plan moves less: needed on a node and not there */
+	uint64_t bound;		/* lower bound of any plan: what nodes need and do not have */
 	uint64_t pieces;	/* boxes planned */
 	size_t nr_pairs, room;
 	struct rs_pair {
@@ -55,12 +55,12 @@ struct rs_cost {
 	} *pairs;		/* sorted */
 };
 
-/** `source_of` answers the view under which a tensor is stored. */
+/** Returns the view under which a tensor is stored. */
 typedef const struct meta_view *rs_origin_fn(void *arg, const struct meta_tensor *tensor);
 
 /**
- * The cost of presenting `target` with least movement between nodes: every node fetches each
- * element that it needs and does not have once, from holders that take turns.
+ * Computes the cost of presenting `target` with the least movement between nodes: every node fetches
+ * each element that it needs and does not have once, and replicas send in turn.
  * Owner: ret->pairs is the caller's, rs_cost_done().
  */
 int rs_plan_cost(const struct meta_view *target, rs_origin_fn *source_of, void *arg,
