@@ -28,35 +28,59 @@ static int move_catalog(const char *from, const char *to, struct sc_err *err)
 	return 0;
 }
 
-/* One that can be read is not made anew. */
+/* It could be read, and is no catalog, or its rows do not fit together; any other error says nothing about it. */
+static bool is_lost(const struct sc_err *why)
+{
+	return why->code == SC_E_CORRUPT || why->code == SC_E_NOT_FOUND || why->code == SC_E_LAYOUT ||
+	       why->code == SC_E_TOPOLOGY || why->code == SC_E_STATE;
+}
+
+/* A catalog that can be read, or that may be good, is not made anew. */
 static int begin_rebuild(struct rs_options *options, const char *database, struct sc_err *err)
 {
 	struct rs_service *s = NULL;
 	char other[PATH_BYTES + 8];
-	int rc;
 
-	if (access(options->store, F_OK) < 0)
-		return sc_fail_sys(err, errno, "store '%s'", options->store);
-	if (access(database, F_OK) == 0 && rs_service_new(options, &s, err) == 0) {
-		rs_service_free(s);
-		return sc_fail(err, SC_E_EXISTS, "'%s' can be read: move it away if you want another one", database);
+	if (access(database, F_OK) == 0) {
+		if (rs_service_new(options, &s, err) == 0) {
+			rs_service_free(s);
+			return sc_fail(err, SC_E_EXISTS, "'%s' can be read: move it away if you want another one",
+				       database);
+		}
+		if (err->code == SC_E_BUSY)
+			return err->code;
+		if (!is_lost(err))
+			return sc_wrap(err, err->code, "the catalog is left as it is, for it need not be lost (if it "
+				       "is, move '%s' away and try again)", database);
+	} else if (errno != ENOENT) {
+		return sc_fail_sys(err, errno, "catalog '%s'", database);
 	}
-	if (err->code == SC_E_BUSY)
-		return err->code;
 	*err = (struct sc_err){0};
 	options->rebuild = true;
-	(void)snprintf(other, sizeof(other), "%s.bad", database);
-	rc = move_catalog(database, other, err);
 	(void)snprintf(other, sizeof(other), "%s.new", database);
-	return rc < 0 ? rc : move_catalog(other, NULL, err);
+	return move_catalog(other, NULL, err);
 }
 
+/* The old one stays beside, if there is one. */
 static int end_rebuild(const char *database, struct sc_err *err)
 {
 	char other[PATH_BYTES + 8];
+	int rc;
 
+	(void)snprintf(other, sizeof(other), "%s.bad", database);
+	rc = move_catalog(database, other, err);
 	(void)snprintf(other, sizeof(other), "%s.new", database);
-	return move_catalog(other, database, err);
+	return rc < 0 ? rc : move_catalog(other, database, err);
+}
+
+static int check_store(const char *store, struct sc_err *err)
+{
+	char blobs[PATH_BYTES + 8];
+
+	(void)snprintf(blobs, sizeof(blobs), "%s/blobs/.", store);
+	if (access(store, F_OK) == 0 && access(blobs, F_OK) < 0 && (errno == ENOENT || errno == ENOTDIR))
+		return sc_fail(err, SC_E_COMMAND, "'%s' is no store: it has no folder 'blobs'", store);
+	return access(blobs, F_OK) < 0 ? sc_fail_sys(err, errno, "store '%s'", store) : 0;
 }
 
 int cli_fsck(const struct cli_args *args)
@@ -74,10 +98,13 @@ int cli_fsck(const struct cli_args *args)
 		return cli_complain(args, "--repair and --rebuild do not go together");
 	options.store = args->operands[0];
 	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
-	if (!rebuild && access(database, R_OK) < 0)
-		return cli_fail(database); /* a service would make it */
 	sc_log_level(SC_LOG_ERROR);
-	rc = rebuild ? begin_rebuild(&options, database, &err) : 0;
+	rc = check_store(options.store, &err);
+	if (rc == 0 && !rebuild && access(database, R_OK) < 0) /* a service would make it */
+		rc = sc_fail_sys(&err, errno, "catalog '%s' (if it is lost, 'scalai fsck --rebuild' makes a new one)",
+				 database);
+	if (rc == 0 && rebuild)
+		rc = begin_rebuild(&options, database, &err);
 	if (rc == 0)
 		rc = rs_service_new(&options, &s, &err);
 	if (rc == 0)

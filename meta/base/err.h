@@ -36,7 +36,8 @@
 	X(23, NAME, ENAMETOOLONG, "name too long")                                                 \
 	X(24, CANCELLED, ECANCELED, "cancelled")                                                   \
 	X(25, SOURCE, EIO, "source of a dataset changed")                                          \
-	X(26, DAMAGED, EIO, "damaged on disk")
+	X(26, DAMAGED, EIO, "damaged on disk")                                                     \
+	X(27, CORRUPT, EIO, "catalog is corrupt")
 
 enum sc_err_code {
 #define X(nr, name, err_no, text) SC_E_##name = -(nr),

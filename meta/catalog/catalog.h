@@ -3,8 +3,8 @@
  * The catalog: the database STORE/scalai.db (schema.sql describes each table).  This room is the only
  * user of SQLite.  There is one connection behind one lock; a transaction holds the lock.
  *
- * Thread: any.  Errors: SC_E_CATALOG with SQLite's message (SC_E_NO_SPACE when the disk is
- * full), SC_E_NOT_FOUND, SC_E_EXISTS, SC_E_NO_MEMORY.
+ * Thread: any.  Errors: SC_E_CATALOG with SQLite's message (SC_E_CORRUPT when the file is no good
+ * catalog, SC_E_NO_SPACE when the disk is full), SC_E_NOT_FOUND, SC_E_EXISTS, SC_E_NO_MEMORY.
  */
 #ifndef META_CATALOG_H
 #define META_CATALOG_H

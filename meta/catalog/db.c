@@ -51,7 +51,8 @@ static int fail(struct meta_catalog *c, struct sc_err *err, const char *what)
 		return sc_nomem(err);
 	if (code == SQLITE_CONSTRAINT)
 		return sc_fail(err, SC_E_EXISTS, "catalog: %s: %s", what, sqlite3_errmsg(c->db));
-	return sc_fail(err, SC_E_CATALOG, "catalog: %s: %s (SQLite %d)", what, sqlite3_errmsg(c->db), code);
+	return sc_fail(err, code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? SC_E_CORRUPT : SC_E_CATALOG,
+		       "catalog: %s: %s (SQLite %d)", what, sqlite3_errmsg(c->db), code);
 }
 
 static int exec(struct meta_catalog *c, const char *sql, struct sc_err *err)
@@ -76,9 +77,8 @@ static int make_tables(struct meta_catalog *c, const char *path, bool may_be_new
 		return rc;
 	/* an empty catalog beside blobs was lost: a new one would take all blobs for garbage */
 	if (version == 0 && !may_be_new)
-		return sc_fail(err, SC_E_CATALOG, "catalog '%s' is empty, but the store holds blobs: restore it from "
-			"a backup, "
-			       "or run 'scalai fsck --rebuild'", path);
+		return sc_fail(err, SC_E_CORRUPT, "catalog '%s' is empty, but the store holds blobs: restore it from a "
+			       "backup, or run 'scalai fsck --rebuild'", path);
 	if (version > VERSION_NOW)
 		return sc_fail(err, SC_E_CATALOG, "catalog '%s' has version %d, but this program knows only versions "
 			"up to %d: "

@@ -110,7 +110,7 @@ int meta_store_wait_unused(const char *path, bool may_wait, struct sc_err *err)
 
 	if (lock < 0)
 		return errno == ENOENT ? 0 : sc_fail_sys(err, errno, "store '%s': cannot open its lock file", path);
-	if (flock(lock, LOCK_SH | (may_wait ? 0 : LOCK_NB)) == 0)
+	if (sc_sys.flock(lock, LOCK_SH | (may_wait ? 0 : LOCK_NB)) == 0)
 		return 0;
 	return errno == EWOULDBLOCK || errno == EINTR
 		       ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by a scalai daemon", path)

@@ -326,7 +326,7 @@ static int each_job(struct rebuild *r)
 		for (end = first; end < r->all.nr && strcmp(r->all.at[end].job, name) == 0;)
 			end++;
 		rc = job_of(r, first, end);
-		if (rc == SC_E_NO_MEMORY || rc == SC_E_CATALOG)
+		if (rc == SC_E_NO_MEMORY || rc == SC_E_CATALOG || rc == SC_E_CORRUPT)
 			return rc;
 		r->bad += rc < 0;
 		sc_buf_printf(r->report, "%s\t", rc < 0 ? "BAD" : "rebuilt");

@@ -309,7 +309,7 @@ int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
 	int dtype;
 
 	if (!key || !at || at > hash)
-		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
+		return sc_fail(err, SC_E_CORRUPT, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
 	*hash++ = *shape++ = *key++ = 0;
 	*at++ = 0;
 	skew = strtoul(at, &end, 10);
@@ -322,7 +322,7 @@ int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
 	}
 	unescape(key);
 	if (dtype < 0 || *end || skew >= SC_DATA_ALIGN || !strchr(key, ':'))
-		return sc_fail(err, SC_E_CATALOG, "catalog: set %" PRIu64 ": bad tensor '%s'", set->id, key);
+		return sc_fail(err, SC_E_CORRUPT, "catalog: set %" PRIu64 ": bad tensor '%s'", set->id, key);
 	skews = sc_sys.resize(set->skews, (set->state.nr + 1) * sizeof(*skews));
 	if (!skews)
 		return sc_nomem(err);

@@ -429,7 +429,7 @@ static int scrub_blob(struct scrub *p, const struct sealed *x, struct sc_err *er
 	if (left_by(&p->left, &why))
 		return 0;
 	rc = judge(s, x, hash, bytes, &why, err);
-	if (rc < 0 && rc != SC_E_CATALOG && rc != SC_E_NO_SPACE) {
+	if (rc < 0 && rc != SC_E_CATALOG && rc != SC_E_CORRUPT && rc != SC_E_NO_SPACE) {
 		leave(&p->left, err); /* it can't be mended now */
 		return 0;
 	}

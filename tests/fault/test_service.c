@@ -432,7 +432,7 @@ static void start_with_bad_lists(const struct house *h, bool has_catalog)
 			sc_sys = real;
 			rs_service_free(s);
 			if (!failed) {
-				assert_int_equal(has_catalog ? 0 : SC_E_CATALOG, rc);
+				assert_int_equal(has_catalog ? 0 : SC_E_CORRUPT, rc);
 				break;
 			}
 			if (rc != SC_E_SYSTEM || err.errnum != (what ? EMFILE : EIO) || !strstr(err.msg, "cannot list"))
