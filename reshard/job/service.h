@@ -132,7 +132,7 @@ int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struc
 /** Parses what `wait` is written: a version's number, or nothing for the head. */
 int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
 		      uint64_t *ret_version, struct sc_err *err);
-/** 1: materialized, 0: not yet, negative: never will be. */
+/** 1: materialized, 0: not yet, negative: the last attempt failed, or there will be none. */
 int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version,
 		     struct sc_err *err);
 

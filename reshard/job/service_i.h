@@ -176,8 +176,8 @@ struct rs_job {
 	uint64_t news;
 	struct rs_progress progress;
 	char *stopped;			/* why the worker stopped, NULL: it did not */
-	uint64_t stopped_head;		/* the view whose pass will fail again, unless somebody mends it; 0: who knows */
-	int stopped_code;
+	uint64_t stopped_head;		/* the view whose last pass failed; 0: it is tried now */
+	int stopped_code, stopped_errnum;
 	struct {
 		uint64_t head, space;	/* the bytes that were free, and not enough for it */
 		uint64_t news;		/* of damage, when it was tried */

@@ -211,8 +211,14 @@ static bool is_lasting(int rc)
 	       rc == SC_E_LIMIT;
 }
 
-/* `head`: what was worked on. */
-static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *err)
+/* Does whoever waits learn of it?  Not of what another try, which follows, may pass. */
+static bool ends_waits(int code, bool is_last)
+{
+	return is_last || is_lasting(code) || code == SC_E_FORMAT || code == SC_E_DAMAGED;
+}
+
+/* `head`: what was worked on; `is_last`: it is not tried again at once. */
+static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *err, bool is_last)
 {
 	const char *why = err ? err->msg : NULL;
 	char name[SC_NAME_BYTES_MAX + 1];
@@ -225,11 +231,8 @@ static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *
 		job->stopped = why ? sc_strdup(why) : NULL;
 	}
 	job->stopped_code = err ? err->code : 0;
-	/* a damaged file may be restored, but not by itself */
-	if (err && (is_lasting(err->code) || err->code == SC_E_FORMAT || err->code == SC_E_DAMAGED))
-		job->stopped_head = head;
-	else
-		job->stopped_head = 0;
+	job->stopped_errnum = err ? err->errnum : 0;
+	job->stopped_head = err && ends_waits(err->code, is_last) ? head : 0;
 	(void)pthread_mutex_unlock(&job->state);
 	if (changed && why)
 		sc_log(SC_LOG_ERROR, "job '%s': %s; trying again", rs_job_name(job, name, sizeof(name)), why);
@@ -386,7 +389,7 @@ static uint64_t head_id(struct rs_service *s, struct rs_job *job)
 	return id;
 }
 
-/* A head that had no space, or whose rows, headers or bytes are wrong; who waits for it has it tried at once. */
+/* A head that had no space, or whose rows, headers or bytes are wrong; who waits for one of the latter has it tried. */
 static bool is_put_off(struct rs_service *s, struct rs_job *job, uint64_t head, uint64_t space)
 {
 	bool news = meta_store_damage_news(&s->store) != job->full.news, lasts;
@@ -398,15 +401,31 @@ static bool is_put_off(struct rs_service *s, struct rs_job *job, uint64_t head, 
 	return sc_now_ns() < job->full.until_ns && (lasts || (job->full.head == head && space <= job->full.space));
 }
 
+/* Who waits for a head that is put off learns why. */
+static void set_put_off(struct rs_job *job, uint64_t head)
+{
+	bool asked;
+
+	(void)pthread_mutex_lock(&job->state);
+	asked = job->stopped_head != head;
+	job->stopped_head = head;
+	(void)pthread_mutex_unlock(&job->state);
+	if (asked)
+		rs_job_tell(job);
+}
+
 /* One job; true when it has to be tried again. */
-static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
+static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage, bool is_last)
 {
 	uint64_t head = head_id(s, job), space = free_space(s), news = meta_store_damage_news(&s->store);
 	struct sc_err err = {0};
 	int rc;
 
-	if (is_put_off(s, job, head, space))
+	if (is_put_off(s, job, head, space)) {
+		if (is_last)
+			set_put_off(job, head);
 		return true;
+	}
 	job->full.head = 0;
 	rc = work_on(s, job, garbage, &err);
 	if (rc == SC_E_CANCELLED)
@@ -419,17 +438,17 @@ static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage)
 	}
 	job->full.news = news;
 	job->full.until_ns = sc_now_ns() + FULL_NS;
-	set_stopped(job, head, rc < 0 ? &err : NULL);
+	set_stopped(job, head, rc < 0 ? &err : NULL, is_last);
 	return rc < 0;
 }
 
-static bool try_jobs(struct rs_service *s, bool *garbage)
+static bool try_jobs(struct rs_service *s, bool *garbage, bool is_last)
 {
 	struct rs_job *job;
 	bool again = false;
 
 	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
-		again |= !rs_job_is_removed(job) && try_job(s, job, garbage);
+		again |= !rs_job_is_removed(job) && try_job(s, job, garbage, is_last);
 	return again;
 }
 
@@ -442,10 +461,10 @@ static bool work(struct rs_service *s, bool *garbage)
 	int rc;
 
 	s->retry_ns = 0;
-	again = try_jobs(s, garbage);
+	again = try_jobs(s, garbage, !had_garbage);
 	more = tidy(s, garbage, !again);
 	if (again && had_garbage) { /* there may be space now */
-		again = try_jobs(s, garbage);
+		again = try_jobs(s, garbage, true);
 		more = tidy(s, garbage, !again);
 	}
 	/* a job that fails keeps no blob from its hash, nor hashes it for long from its next turn */

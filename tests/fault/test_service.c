@@ -338,6 +338,79 @@ static void worker_waits_by_the_clock(void **unused)
 	sc_sys = real;
 }
 
+/* --- `wait` ends with the error of an attempt, also where the next one may pass --- */
+
+static int cannot_make;		/* blobs, atomic: the errno */
+static bool has_room;		/* atomic; more than before */
+
+static int poor_openat(int dir, const char *path, int flags, mode_t mode)
+{
+	int why = __atomic_load_n(&cannot_make, __ATOMIC_ACQUIRE);
+
+	if (!why || !(flags & O_CREAT))
+		return real.openat(dir, path, flags, mode);
+	errno = why;
+	return -1;
+}
+
+static int roomy_fstatvfs(int fd, struct statvfs *st)
+{
+	int rc = real.fstatvfs(fd, st);
+
+	st->f_bfree = __atomic_load_n(&has_room, __ATOMIC_ACQUIRE) ? 2000 : 1000;
+	return rc;
+}
+
+/* What fs/ does when a program writes to `wait`; 30 s are for ever. */
+static int wait_for_head(struct house *h, struct sc_err *err)
+{
+	int64_t began = sc_now_ns();
+	uint64_t version;
+	int rc = rs_job_wait_parse(h->s, h->job, "", &version, err);
+
+	while (rc == 0 && sc_now_ns() - began < INT64_C(30000000000)) {
+		rc = rs_job_wait_poll(h->s, h->job, version, err);
+		(void)usleep(1000);
+	}
+	return rc;
+}
+
+static void expect_waits(struct house *h, int errnum)
+{
+	struct sc_err err = {0};
+
+	assert_true(wait_for_head(h, &err) < 0);
+	if (err.errnum != errnum || !strstr(err.msg, "version 2 is not materialized: ") || !strstr(err.msg, "model.safetensors"))
+		fail_msg("errno %d: %s", err.errnum, err.msg);
+}
+
+static void waits_end_with_errors(void **unused)
+{
+	struct house h;
+	struct sc_err err = {0};
+
+	(void)unused;
+	real = sc_sys;
+	open_house(&h, false);
+	commit_sample(&h);
+	assert_int_equal(1, wait_for_head(&h, &err));
+	cannot_make = EMFILE;
+	sc_sys.openat = poor_openat;
+	sc_sys.fstatvfs = roomy_fstatvfs;
+	assert_int_equal(0, rs_job_topology(h.s, h.job, "tp=4 pp=1", &err));
+	expect_waits(&h, EMFILE);
+	expect_waits(&h, EMFILE);
+	__atomic_store_n(&cannot_make, ENOSPC, __ATOMIC_RELEASE);
+	expect_waits(&h, ENOSPC);
+	expect_waits(&h, ENOSPC); /* it is not even tried: there is no more room than before */
+	__atomic_store_n(&cannot_make, 0, __ATOMIC_RELEASE);
+	expect_waits(&h, ENOSPC);
+	__atomic_store_n(&has_room, true, __ATOMIC_RELEASE);
+	assert_int_equal(1, wait_for_head(&h, &err));
+	close_house(&h);
+	sc_sys = real;
+}
+
 /* --- listing: what cannot be listed is not empty --- */
 
 static int bad_flock(int fd, int operation)
@@ -509,6 +582,7 @@ int main(void)
 		cmocka_unit_test(replaced_rows_go),
 		cmocka_unit_test(jobs_are_found),
 		cmocka_unit_test(worker_waits_by_the_clock),
+		cmocka_unit_test(waits_end_with_errors),
 		cmocka_unit_test(lists_are_whole),
 		cmocka_unit_test(stores_are_opened),
 	};
