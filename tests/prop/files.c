@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* cmocka wants some of the above first */
+#include <cmocka.h>
+
+#include "tests/prop/files.h"
+
+unsigned long seed = 1;
+char history[8000];
+unsigned files_read;
+
+void note(const char *fmt, ...)
+{
+	size_t n = strlen(history);
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(history + n, sizeof(history) - n, fmt, ap);
+	va_end(ap);
+}
+
+/* --- the model: what a version has --- */
+
+static uint32_t element(size_t t, uint32_t salt, uint64_t x)
+{
+	return (uint32_t)(t + 1) * 1000003u + salt * 7919u + (uint32_t)x;
+}
+
+/* What a version has, and where each of its tensors is in the world. */
+static void state_of(const struct world *w, const struct version *v, struct meta_state *ret, size_t *where)
+{
+	for (size_t t = 0; t < w->nr; t++)
+		if (v->salt[t]) {
+			where[ret->nr] = t;
+			assert_int_equal(0, meta_state_add(ret, w->of[t].key, strlen(w->of[t].key), META_DTYPE_U32,
+							   &w->of[t].shape));
+		}
+}
+
+void shown_done(struct shown *x)
+{
+	meta_view_free(x->view);
+	meta_topology_done(&x->topo);
+	meta_state_done(&x->state);
+}
+
+bool show(const struct world *w, const struct version *v, const char *topology, struct shown *ret)
+{
+	struct sc_err err;
+
+	*ret = (struct shown){0};
+	state_of(w, v, &ret->state, ret->where);
+	if (meta_topology_parse(w->layout, topology, &ret->topo, &err) == 0 &&
+	    meta_view_new(w->layout, &ret->topo, &ret->state, &ret->view, &err) == 0)
+		return true;
+	shown_done(ret);
+	return false;
+}
+
+/* --- rank files --- */
+
+/* The slow, obvious way: element by element from the whole. */
+static void cut(const struct world *w, const struct version *v, const struct shown *x, const struct meta_stored *s, uint32_t *to)
+{
+	const struct meta_tensor *t = &x->state.tensors[s->entry->tensor];
+	size_t where = x->where[s->entry->tensor];
+
+	for (uint32_t k = 0; k < s->piece.nr_boxes; k++) {
+		const struct meta_box *b = &s->piece.boxes[k];
+
+		for (uint64_t i = 0; i < meta_box_elements(b); i++) {
+			uint64_t left = i, at = b->at, from = 0, c[SC_DIMS_MAX];
+
+			for (int d = b->nr - 1; d >= 0; d--) {
+				c[d] = left % b->ext[d];
+				left /= b->ext[d];
+				at += c[d] * b->stride[d];
+			}
+			for (int d = 0; d < b->nr; d++)
+				from = from * t->shape.dim[d] + b->off[d] + c[d];
+			to[at] = element(where, v->salt[where], from);
+		}
+	}
+	(void)w;
+}
+
+static uint64_t elements(const struct meta_stored *s)
+{
+	uint64_t n;
+
+	assert_true(meta_shape_elements(&s->piece.shape, &n));
+	return n;
+}
+
+bool has_name(const struct names *names, const char *name)
+{
+	for (size_t i = 0; i < names->nr; i++)
+		if (strcmp(names->at[i], name) == 0)
+			return true;
+	return false;
+}
+
+void put_name(struct names *names, const char *name)
+{
+	if (has_name(names, name))
+		return;
+	assert_true(names->nr < 64);
+	(void)snprintf(names->at[names->nr++], sizeof(names->at[0]), "%s", name);
+}
+
+static void write_file(struct world *w, const struct version *v, const struct shown *x, uint32_t rank, const char *file,
+		       const struct meta_stored_list *list)
+{
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	struct sc_buf header = {0}, data = {0};
+	struct sc_err err;
+	uint64_t blob, bytes;
+	int fd;
+
+	sc_buf_printf(&header, "{");
+	for (size_t i = 0; i < list->nr; i++) {
+		const struct meta_stored *s = &list->at[i];
+		uint32_t *piece = calloc(elements(s) + 1, sizeof(*piece));
+
+		if (strcmp(s->file, file) == 0) {
+			cut(w, v, x, s, piece);
+			sc_buf_printf(&header, "%s\"%s\":{\"dtype\":\"U32\",\"shape\":[", header.bytes > 1 ? "," : "", s->name);
+			for (int d = 0; d < s->piece.shape.nr; d++)
+				sc_buf_printf(&header, "%s%" PRIu64, d ? "," : "", s->piece.shape.dim[d]);
+			sc_buf_printf(&header, "],\"data_offsets\":[%zu,", data.bytes);
+			sc_buf_add(&data, piece, elements(s) * 4);
+			sc_buf_printf(&header, "%zu]}", data.bytes);
+		}
+		free(piece);
+	}
+	sc_buf_printf(&header, "}");
+	bytes = header.bytes;
+	good(rs_work_create(w->s, w->job, rank, file, &owner, &blob, &fd, &err), err);
+	assert_int_equal(8, write(fd, &bytes, 8));
+	assert_int_equal(header.bytes, write(fd, header.text, header.bytes));
+	assert_int_equal(data.bytes, data.bytes ? write(fd, data.text, data.bytes) : 0);
+	(void)close(fd);
+	sc_buf_done(&header);
+	sc_buf_done(&data);
+}
+
+/* What ranks write of the logical files that `touched` names, or what they remove. */
+void write_ranks(struct world *w, const struct version *v, const struct shown *x, const struct names *touched, bool removed)
+{
+	for (uint32_t rank = 0; rank < x->topo.ranks; rank++) {
+		struct meta_stored_list list = {0};
+		struct names files = {0};
+		struct sc_arena arena = {0};
+		struct sc_err err;
+
+		good(meta_view_rank(x->view, rank, NULL, &arena, &list, &err), err);
+		for (size_t i = 0; i < list.nr; i++)
+			if (has_name(touched, x->state.tensors[list.at[i].entry->tensor].file))
+				put_name(&files, list.at[i].file);
+		for (size_t i = 0; i < files.nr; i++)
+			if (removed)
+				good(rs_work_unlink(w->s, w->job, rank, files.at[i], &err), err);
+			else
+				write_file(w, v, x, rank, files.at[i], &list);
+		sc_vec_done(&list);
+		sc_arena_done(&arena);
+	}
+}
+
+/* --- what is shown is what should be --- */
+
+static unsigned char *read_file(struct world *w, struct rs_view *view, bool head, uint32_t rank, const char *file, uint64_t *ret)
+{
+	struct rs_look look;
+	struct sc_err err;
+	unsigned char *bytes;
+
+	good(rs_look(w->s, w->job, head ? NULL : view, rank, file, &look, &err), err);
+	if (look.kind != RS_BLOB && look.kind != RS_VIEW)
+		broken("rank %u '%s' is listed and not there", rank, file);
+	bytes = calloc(1, look.bytes + 1);
+	*ret = look.bytes;
+	if (look.kind == RS_BLOB) {
+		int fd;
+
+		good(meta_store_open_blob(rs_service_store(w->s), look.blob, look.bytes, &fd, &err), err);
+		assert_int_equal(look.bytes, pread(fd, bytes, look.bytes, 0));
+		(void)close(fd);
+	} else {
+		struct rs_image *im;
+
+		good(rs_view_image(w->s, view, rank, file, false, true, &im, &err), err);
+		assert_int_equal(look.bytes, im->bytes);
+		good(rs_image_read(im, 0, im->bytes, bytes, &err), err);
+		rs_image_unref(w->s, im);
+	}
+	files_read++;
+	return bytes;
+}
+
+static void expect_tensor(const struct world *w, const struct version *v, const struct shown *x, const struct meta_stored *s,
+			  uint32_t rank, const unsigned char *bytes, uint64_t nr)
+{
+	char key[100];
+	uint64_t header, begin, end, n = elements(s);
+	uint32_t *want = calloc(n + 1, sizeof(*want));
+	const char *at;
+
+	memcpy(&header, bytes, 8);
+	(void)snprintf(key, sizeof(key), "\"%s\":{", s->name);
+	at = memmem(bytes + 8, header, key, strlen(key));
+	at = at ? strstr(at, "\"data_offsets\":[") : NULL;
+	if (!at || sscanf(at, "\"data_offsets\":[%" SCNu64 ",%" SCNu64, &begin, &end) != 2)
+		broken("rank %u '%s' lacks '%s'", rank, s->file, s->name);
+	cut(w, v, x, s, want);
+	if (end - begin != n * 4 || 8 + header + end > nr || memcmp(bytes + 8 + header + begin, want, n * 4) != 0)
+		broken("topology '%s' rank %u '%s:%s' has other bytes", x->topo.text, rank, s->file, s->name);
+	free(want);
+}
+
+int on_name(void *arg, const char *name, bool is_dir)
+{
+	assert_false(is_dir);
+	put_name(arg, name);
+	return 0;
+}
+
+static void expect_rank(struct world *w, struct rs_view *view, bool head, const struct version *v, const struct shown *x,
+			uint32_t rank)
+{
+	struct meta_stored_list list = {0};
+	struct names want = {0}, listed = {0};
+	struct sc_arena arena = {0};
+	struct sc_err err;
+
+	good(meta_view_rank(x->view, rank, NULL, &arena, &list, &err), err);
+	for (size_t i = 0; i < list.nr; i++)
+		put_name(&want, list.at[i].file);
+	good(rs_list(w->s, w->job, head ? NULL : view, rank, "", on_name, &listed, &err), err);
+	if (listed.nr != want.nr)
+		broken("topology '%s' rank %u lists %zu files, want %zu", x->topo.text, rank, listed.nr, want.nr);
+	for (size_t k = 0; k < want.nr; k++) {
+		uint64_t nr;
+		unsigned char *bytes;
+
+		if (!has_name(&listed, want.at[k]))
+			broken("topology '%s' rank %u does not list '%s'", x->topo.text, rank, want.at[k]);
+		bytes = read_file(w, view, head, rank, want.at[k], &nr);
+		for (size_t i = 0; i < list.nr; i++)
+			if (strcmp(list.at[i].file, want.at[k]) == 0)
+				expect_tensor(w, v, x, &list.at[i], rank, bytes, nr);
+		free(bytes);
+	}
+	sc_vec_done(&list);
+	sc_arena_done(&arena);
+}
+
+void expect_view(struct world *w, struct rs_view *view, bool head, const struct version *v, const char *topology)
+{
+	struct shown x;
+
+	if (!show(w, v, topology, &x))
+		broken("'%s' can't be shown", topology);
+	for (uint32_t rank = 0; rank < x.topo.ranks; rank++)
+		expect_rank(w, view, head, v, &x, rank);
+	shown_done(&x);
+	rs_view_unref(w->s, view);
+}
