@@ -9,7 +9,7 @@
 
 #include "meta/base/log.h"
 #include "meta/base/metric.h"
-#include "reshard/job/steps.h"
+#include "reshard/command/steps.h"
 
 #include <errno.h>
 #include <fcntl.h>

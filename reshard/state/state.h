@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a job is, in memory: jobs, versions, and views of them; files are described (images), not stored.
+ * Objects with _ref and _unref are immutable and shared.  Rooms above read the structs of state_i.h; fs/ does not.
+ */
+#ifndef RS_STATE_H
+#define RS_STATE_H
+
+#include <sys/types.h>
+
+#include "meta/catalog/catalog.h"
+#include "reshard/engine/image.h"
+
+struct rs_service;
+struct rs_job;
+struct rs_view;
+struct rs_set;
+
+#define RS_SHARED UINT32_MAX	/* the "rank" of files of the job itself */
+
+/** News travels upward: declared here, filled by fs/. */
+struct rs_events {
+	void *arg;
+	/** Names or attributes of this job's files have changed: cached entries are stale. */
+	void (*names_changed)(void *arg);
+	/** Something that control files show has changed. */
+	void (*news)(void *arg, uint64_t job);
+	/** Adds to a control file of the mount (`health`, `version`) what only the mount knows.  May be NULL. */
+	void (*describe)(void *arg, const char *name, struct sc_buf *buf);
+};
+
+/* --- jobs --- */
+
+struct rs_job_attr {
+	uint64_t id;
+	uid_t uid;
+	gid_t gid;
+	mode_t mode;
+	int64_t mtime_ns;	/* of its newest version or file */
+};
+
+/** NULL: no such job.  Jobs are kept for the life of the service; a removed one is marked. */
+struct rs_job *rs_job_by_id(struct rs_service *s, uint64_t id);
+struct rs_job *rs_job_by_name(struct rs_service *s, const char *name);
+/** Job number i of the service's list, NULL at the end; removed ones are skipped by the caller. */
+struct rs_job *rs_job_at(struct rs_service *s, size_t i);
+bool rs_job_is_removed(struct rs_job *job);
+uint64_t rs_job_id(struct rs_job *job);
+void rs_job_attr(struct rs_job *job, struct rs_job_attr *ret);
+const char *rs_job_name(struct rs_job *job, char *buf, size_t bytes);
+
+/* --- settings, errors, news --- */
+
+int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
+		     struct sc_err *err);
+
+/** Keeps the last refusal of a job, for `error`. */
+void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err);
+bool rs_job_shows_hidden(struct rs_job *job);
+bool rs_job_syncs(struct rs_job *job);	/* sync=on */
+/** Counts up whenever control files of the job would show something new. */
+uint64_t rs_job_news(struct rs_job *job);
+
+/* --- views: a version at a topology --- */
+
+/** References; rs_view_unref() ends them.  SC_E_NOT_FOUND when there is none. */
+int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret,
+		 struct sc_err *err);
+int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
+		    struct sc_err *err);
+/** By its number or tag. */
+int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
+		  struct sc_err *err);
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
+	       struct sc_err *err);
+/** The same version as something read-only (.v/N): another number than the head's. */
+int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
+		     struct sc_err *err);
+/** Is this what the job's ranks see now?  Is it a version's own presentation (not .v, .as)? */
+bool rs_view_is_head(const struct rs_view *view);
+bool rs_view_is_own(const struct rs_view *view);
+/** What `as` shows, for this caller alone: it has no number, and nobody finds it again. */
+int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
+		    struct sc_err *err);
+/** Replaces a reference to a view by one with the storage that its version had a moment ago; false: it had none. */
+bool rs_view_before(struct rs_service *s, struct rs_view **view);
+/** The view that has a place: nodeids are made of them, and a view has one for each of its ranks. */
+int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err);
+bool rs_view_has(const struct rs_view *view, uint64_t place);
+uint64_t rs_view_place(const struct rs_view *view, uint32_t rank);
+uint32_t rs_view_rank(const struct rs_view *view, uint64_t place);
+struct rs_view *rs_view_ref(struct rs_view *view);
+void rs_view_unref(struct rs_service *s, struct rs_view *view);
+/** The name of the first axis: `AXIS=1` is the topology of one rank. */
+const char *rs_view_first_axis(const struct rs_view *view);
+struct rs_job *rs_view_job(const struct rs_view *view);
+int64_t rs_view_made_ns(const struct rs_view *view);
+/** Versions of a job, oldest first; until `each` answers non-zero. */
+int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void *arg, uint64_t nr),
+		     void *arg, struct sc_err *err);
+
+/** The image of a rank's file, shared; SC_E_NOT_FOUND. `open`: its sources are mapped. */
+int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
+		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err);
+void rs_image_unref(struct rs_service *s, struct rs_image *image);
+
+/* --- files of working trees --- */
+
+struct rs_owner {
+	uid_t uid;
+	gid_t gid;
+	mode_t mode;
+};
+
+/** Held while a file of the working tree is opened for writing or changed by its path: no commit seals meanwhile. */
+void rs_tree_read_lock(struct rs_job *job);
+void rs_tree_unlock(struct rs_job *job);
+
+/* --- numbers of paths, for nodeids --- */
+
+/** The number of a path of this job, whose `error` says so when there is none left. */
+int rs_path_id(struct rs_job *job, const char *path, uint64_t *ret, struct sc_err *err);
+/** The text of a path's number; lives as long as the service. */
+int rs_path_text(struct rs_service *s, uint64_t id, const char **ret, struct sc_err *err);
+
+#endif

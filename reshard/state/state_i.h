@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job is, for the rooms above: the structs, and what reads and changes them. */
+#ifndef RS_STATE_I_H
+#define RS_STATE_I_H
+
+#include <pthread.h>
+
+#include "meta/base/log.h"
+#include "meta/base/metric.h"
+#include "meta/base/text.h"
+#include "meta/model/infer.h"
+#include "reshard/data/corpus.h"
+#include "reshard/state/state.h"
+
+/** All ranks' blobs of one logical file, and the view under which they were written: a part of that of the whole
+ *  version.
+ *  Immutable but for `found`, `verified` and what verification found (owner: the worker, under report_lock). */
+struct rs_set {
+	uint32_t refs;
+	uint64_t id, job, layout_id;
+	char *file;
+	enum meta_set_kind kind;
+	const struct meta_layout *layout;	/* kept by the service */
+	struct meta_topology topo;
+	struct meta_state state;
+	struct meta_view *view;			/* NULL for plain files */
+	const struct rs_format_ops *format;	/* of its files; plain for plain files */
+	char *payload;				/* what is no tensor in its files, as far as all agree; or NULL */
+	uint16_t *skews;			/* byte of a block at which each tensor began where it was written */
+	bool same_on_all;			/* a plain file that all ranks share */
+	bool found;				/* all that the view lists was looked up in the blobs; atomic */
+	size_t nr_blobs, room_blobs;
+	struct rs_set_blob {
+		uint32_t rank;
+		uint64_t path_id, blob, bytes;
+		const char *path;
+		struct rs_owner owner;
+	} *blobs;				/* by rank, then path */
+	bool one_owner;				/* all of them have the same mode and owner */
+	struct rs_set *given;			/* owner.c: the files as ranks wrote them (blobs 0), NULL: these */
+	pthread_mutex_t report_lock;
+	int verified;				/* enum meta_verified, atomic */
+	char *report;				/* lines */
+	uint8_t (*hashes)[16];			/* of each logical tensor, NULL until verified; atomic */
+};
+
+/** A version's use of a corpus: from an epoch on, which begins after so many consumed samples. */
+struct rs_use {
+	struct rs_corpus *corpus;
+	uint64_t from_epoch, from_samples;
+};
+
+struct rs_version {
+	uint32_t refs;
+	uint64_t id, job, nr, parent, layout_id;
+	int64_t step, made_ns;
+	char *note, *made_by;
+	const struct meta_layout *layout;
+	struct meta_topology topo;
+	struct meta_state state;		/* of all its tensor sets */
+	const struct rs_owner *one_owner;	/* of all files of tensors, NULL: they differ, or there are none */
+	size_t nr_sets, room_sets;
+	struct rs_set **sets;
+	uint64_t samples;			/* consumed since training began */
+	struct {
+		size_t nr, room;
+		struct rs_use *at;		/* by name, then epoch */
+	} data;
+};
+
+/** Where a version is in a dataset. */
+struct rs_data_at {
+	struct rs_corpus *corpus, *next;	/* of this epoch, and of the next */
+	uint64_t epoch, position;
+	uint64_t epoch_begin;			/* consumed samples before this epoch */
+};
+
+struct rs_view_data {
+	struct rs_data_at at;
+	uint32_t axes, ranks;			/* that number its ranks, and how many */
+};
+
+struct rs_view {
+	uint32_t refs;
+	uint64_t id;
+	struct rs_job *job;
+	struct rs_version *version;
+	struct meta_topology topo;
+	struct meta_view *model;
+	struct rs_origins origins;
+	struct {
+		size_t nr, room;
+		struct rs_view_data *at;
+	} data;
+	bool own;				/* the version's own presentation, not .v or .as */
+	bool *as_stored;			/* of each set: its files are stored as this view presents them */
+	bool kept;				/* in the service's cache; atomic */
+	struct rs_view *next;			/* there */
+};
+
+struct rs_config {
+	enum { RS_EAGER, RS_LAZY, RS_NEVER } materialize;
+	enum { RS_VERIFY_COMMIT, RS_VERIFY_BACKGROUND } verify;
+	uint32_t keep;			/* versions, 0: all */
+	bool sync, show, remove;
+	uint32_t ranks_per_node;	/* 0: one node */
+	uint64_t buffer_bytes;		/* of the engine */
+};
+
+struct rs_progress {
+	uint64_t version;		/* nr, 0: idle */
+	const char *what;		/* "verifying", "materializing" */
+	uint64_t done, total;		/* bytes */
+	int64_t began_ns;
+};
+
+struct rs_job {
+	struct rs_service *service;
+	uint64_t id;
+	pthread_mutex_t command;	/* one command at a time, and the flip */
+	pthread_rwlock_t tree;		/* read: the working tree is used; write: it is sealed */
+	pthread_mutex_t state;		/* short: everything below */
+	bool removed;
+	char *name;			/* others copy it by rs_job_name() */
+	uid_t uid;
+	gid_t gid;
+	mode_t mode;
+	int64_t mtime_ns;
+	struct rs_view *head;		/* NULL: no commit yet */
+	uint64_t first_layout;		/* until then */
+	char *first_topology;
+	struct rs_config config;
+	struct {
+		size_t nr, room;
+		struct rs_work_rank **at; /* by rank */
+	} work;
+	struct sc_map by_blob;		/* its rows */
+	struct {
+		size_t nr, room;
+		struct rs_work **at;
+	} spare;			/* rows for what was reserved */
+	size_t promised;		/* rows */
+	size_t dirty;			/* files written or removed */
+	struct rs_rank_folders {	/* what those in `work` have in common (owner.c) */
+		bool known, any;
+		struct rs_owner all;
+	} rank_folders;
+	char *error;
+	uint64_t news;
+	struct rs_progress progress;
+	char *stopped;			/* why the worker stopped, NULL: it did not */
+	uint64_t stopped_head;		/* the view whose last pass failed; 0: it is tried now */
+	int stopped_code, stopped_errnum;
+	struct {
+		uint64_t head, space;	/* the bytes that were free, and not enough for it */
+		uint64_t news;		/* of damage, when it was tried */
+		int64_t until_ns;	/* it is tried again, also without more */
+	} full;				/* the worker's */
+	uint64_t wanted;		/* lazy: version nr to materialize */
+	struct {
+		size_t nr, room;
+		struct rs_made {
+			uint64_t view, blob, bytes;
+			uint32_t rank;
+			const char *path;
+			int64_t left_ns;	/* when another head came; 0: it is the head's */
+		} *at;
+	} made;				/* files of the head that an open made real, and of heads before for a moment */
+	char *verify_report;
+	struct rs_whole {
+		uint32_t layers, experts;
+	} whole; /* while a catalog is rebuilt: its versions are parts of one that has so many; else 0 */
+};
+
+struct rs_kept_layout {
+	uint64_t id;
+	struct meta_layout *layout;
+	const char *source;
+};
+
+struct rs_kept_image {
+	struct rs_image *image;
+	struct rs_view *view;
+	uint32_t rank, refs;
+	const char *file;
+	bool as_view, superseded;	/* superseded: who looks again gets another */
+	pthread_mutex_t open_lock;
+	struct rs_kept_image *next, *idle_before, *idle_after;
+	uint64_t cost;
+};
+
+#define IMAGE_BUCKETS 4096
+#define RS_OPENED_BUCKETS 4096
+
+struct rs_parts {				/* partitions of datasets */
+	pthread_mutex_t lock;
+	struct rs_kept_part *first, *last;
+	size_t nr;
+	uint64_t bytes;
+};
+
+struct rs_service {
+	struct meta_catalog *catalog;
+	struct meta_store store;
+	struct rs_blobs *blobs;
+	struct rs_events events;
+	char *preset_dir;
+	pthread_mutex_t naming;		/* a job is made, removed or renamed */
+	pthread_mutex_t lock;
+	struct {
+		size_t nr, room;
+		struct rs_job **at;
+	} jobs;				/* removed ones, too */
+	struct sc_map jobs_by_id, jobs_by_name;	/* by name: not removed ones */
+	struct {
+		size_t nr, room;
+		struct rs_kept_layout **at;
+	} layouts;
+	struct sc_arena paths_arena;
+	struct sc_map path_ids;		/* text -> id */
+	struct {
+		size_t nr, room;
+		const char **at;	/* by id */
+	} paths;
+	struct rs_view *views;		/* most recent first */
+	size_t nr_views;
+	struct {			/* views of versions that were dropped a moment ago: leaving.c */
+		size_t nr, room;
+		struct rs_leaving {
+			struct rs_view *view;
+			int64_t since_ns;
+		} *at;
+		uint64_t times;		/* that a version was dropped, or got another storage */
+	} leaving;
+	pthread_mutex_t images_lock;
+	struct rs_kept_image *images[IMAGE_BUCKETS];
+	struct rs_kept_image idle_images;
+	uint64_t idle_cost;
+	struct rs_parts parts;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} held;				/* blobs that are being made: no garbage */
+	struct {			/* files of working trees: opened.c */
+		pthread_mutex_t lock;
+		pthread_cond_t fewer;	/* a count went down */
+		struct rs_opened {
+			uint64_t blob;
+			uint32_t times, writers, reserved;
+			int64_t until_ns;	/* of the last reservation */
+			bool removed;		/* its file goes with the last close */
+			struct rs_opened *next;
+		} *buckets[RS_OPENED_BUCKETS];
+	} opened;
+	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
+	bool no_reflink;		/* the store's file system has none; atomic */
+	/* worker */
+	pthread_t worker;
+	bool has_worker, stop, kick, garbage;
+	pthread_mutex_t worker_lock;
+	pthread_cond_t worker_wake;
+	struct rs_numbers {
+		size_t nr, room;
+		uint64_t *at;
+	} nameless;			/* blobs without a row, whose files are to go; the worker's */
+	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
+	unsigned hash_put_off;		/* the same of the blob that is to be hashed */
+	struct {
+		struct sc_err rows, files, hashes;
+	} said;				/* what the worker logged last of what fails still */
+	struct sc_err scrub_said;	/* the scrubber's */
+	int64_t retry_ns;		/* the worker's: what failed is to be tried again then; 0: nothing */
+	/* scrubber: under worker_lock, too */
+	pthread_t scrubber;
+	bool has_scrubber;
+	pthread_cond_t scrub_wake;
+	int64_t scrub_every_s;		/* 0: never */
+	uint64_t scrub_rate;		/* bytes a second, 0: no limit */
+};
+
+#define RS_PUT_OFF_MAX 4
+
+/* set.c */
+struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind, const struct rs_format_ops *format);
+struct rs_set *rs_set_ref(struct rs_set *set);
+/** Of each logical tensor, or NULL: not verified yet.  They stay as they are. */
+static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]
+{
+	return (const uint8_t (*)[16])__atomic_load_n(&set->hashes, __ATOMIC_ACQUIRE);
+}
+void rs_set_unref(struct rs_set *set);
+int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);
+int rs_set_add_state(const struct rs_set *set, struct meta_state *to, struct sc_err *err);
+/** set->given, but for its rows and rs_set_finish(). */
+int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err);
+static inline bool rs_owner_equal(const struct rs_owner *a, const struct rs_owner *b)
+{
+	return a->uid == b->uid && a->gid == b->gid && a->mode == b->mode;
+}
+/** Sorts the blobs and makes the view. */
+int rs_set_finish(struct rs_set *set, struct sc_err *err);
+/** Of a plain set: the blob that a rank of a presentation has, NULL: none. */
+const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
+				       const struct meta_topology *topo, uint32_t rank);
+const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path);
+/** One line of what rs_set_tensors_text() writes; changes the line. */
+int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
+void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
+uint64_t rs_set_bytes(const struct rs_set *set);
+/** The files of a set as ranks wrote them: of one that was materialized, those of another set; else its own. */
+const struct rs_set *rs_set_given(const struct rs_set *set);
+
+/* version.c */
+int rs_version_use(struct rs_version *v, struct rs_corpus *corpus, uint64_t from_epoch,
+		   uint64_t from_samples, struct sc_err *err);
+struct rs_version *rs_version_new(void);
+void rs_version_unref(struct rs_version *v);
+int rs_version_add_set(struct rs_version *v, struct rs_set *set);
+/** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
+ *  no number yet, no topology.  NULL: memory. */
+struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets);
+/** Collects the state of all sets; `whole`: of which it is a part, or NULL. */
+int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err);
+/** Takes the reference of `v` in any case. */
+int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
+		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
+struct rs_origins rs_origins_of(struct rs_version *v);
+enum meta_verified rs_version_verified(const struct rs_version *v);
+/** EBADMSG with the first report when copies of the version differ. */
+int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
+int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
+/** Of a version's own view. */
+bool rs_view_is_materialized(const struct rs_view *view);
+/** Of a version that has all its sets. */
+void rs_version_note_owner(struct rs_version *v);
+/** Is this one of the places that a view of so many ranks has, the last of which is `id`? */
+static inline bool rs_has_place(uint64_t id, uint32_t ranks, uint64_t place)
+{
+	return place <= id && id - place < ranks;
+}
+
+/* load.c */
+/** Loads what a version uses; fills in what its view shows (the positions are checked). */
+int rs_data_load(struct rs_service *s, struct rs_version *v, struct sc_err *err);
+/** Loads a version with all its sets and datasets; *ret is the caller's.  Errors: SC_E_NOT_FOUND, SC_E_CATALOG. */
+int rs_version_load(struct rs_service *s, uint64_t id, struct rs_version **ret, struct sc_err *err);
+
+/* share.c */
+int rs_data_deal(struct rs_view *view, struct sc_err *err);
+/** Of the dataset whose uses begin at v->data.at[first]; *ret_next: the next dataset's.
+ *  Errors: SC_E_COMMAND, the position is inside a batch. */
+int rs_data_at(const struct rs_version *v, size_t first, size_t *ret_next, struct rs_data_at *ret,
+	       struct sc_err *err);
+
+/* layouts.c */
+int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
+		    struct sc_err *err);
+/** Parses, keeps and gives a number. */
+int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
+		   const struct meta_layout **ret, struct sc_err *err);
+int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
+		    struct sc_err *err);
+
+/* config.c */
+struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
+/** Sets one key; -1 when key or value are unknown. */
+int rs_config_apply(struct rs_job *job, const char *key, const char *value);
+
+/* job.c */
+void rs_job_tell(struct rs_job *job);
+/** What `error` then reads; whoever calls it tells. */
+void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err);
+
+/* views.c */
+int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
+		 struct sc_err *err);
+struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
+void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names); /* takes head */
+struct rs_version_found {
+	const char *tag;
+	uint64_t nr, id;
+};
+/** Is this word a version's number, if it is one's name at all?  Else it may be a tag. */
+bool rs_is_version_number(const char *word);
+/** Finds a version by its number or tag.  Errors: SC_E_NOT_FOUND. */
+int rs_version_find(struct rs_service *s, struct rs_job *job, const char *word, struct rs_version_found *ret,
+		    struct sc_err *err);
+
+/* leaving.c */
+/** Puts a view into the cache, so that it is found by its number. */
+void rs_view_keep(struct rs_service *s, struct rs_view *view);
+/** A view that is not current any more (a flip, a removed version): the next use loads it anew. */
+void rs_view_forget(struct rs_service *s, uint64_t version);
+/** Keeps a view that was loaded when s->leaving.times was `loaded`; false: its version may have been dropped, or got
+ *  another storage, since. */
+bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t loaded);
+#define RS_LEAVING_NS INT64_C(2000000000)
+/** A version is dropped, or its storage replaced: what a lookup found in it can be opened for RS_LEAVING_NS. */
+void rs_views_leave(struct rs_service *s, uint64_t version);
+/** Nobody opens any more what was dropped; at the end, and where space is needed. */
+void rs_views_left(struct rs_service *s);
+/** A reference to such a view, by its number; NULL: there is none. */
+struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place);
+/** Adds the blobs that such opens may need, in order. */
+int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err);
+
+/* images.c */
+/** Later lookups of this file get another image. */
+void rs_image_supersede(struct rs_service *s, struct rs_image *image);
+/** Drops what nobody uses: of a view that is not kept any more (NULL: of all); all, at the end. */
+void rs_images_forget(struct rs_service *s, const struct rs_view *view);
+void rs_images_done(struct rs_service *s);
+
+/* pins.c */
+/** The blob that an open made of a file of the job's head; 0: none. */
+uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);
+bool rs_made_holds(struct rs_service *s, uint64_t blob);
+/** Another head comes: `view` is its number (0: none), and what was made of it before is in its storage now.  Under
+ *  job.state. */
+void rs_made_leave(struct rs_job *job, uint64_t view);
+/** Lets go of what was made of heads before, RS_LEAVING_NS after they were left, or at once (`all`).
+ *  *ret_gone: there is garbage now.  True: some of it is still held. */
+bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
+/** Makes a blob that no garbage collection takes until rs_unpin(), which must come; *ret_fd: its file, empty. */
+int rs_pin_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
+/** Blob 0 is none. */
+void rs_unpin(struct rs_service *s, uint64_t blob);
+/** Keeps a file that an open made of a view.  False: the view is not the head any more, or there is no memory. */
+bool rs_made_keep(struct rs_view *view, const struct rs_made *made);
+
+/* bell.c */
+void rs_kick(struct rs_service *s, bool garbage);
+/** Something that may be waited for is to be done first. */
+bool rs_worker_is_called(struct rs_service *s);
+
+#endif
