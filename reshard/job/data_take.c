@@ -6,53 +6,12 @@
 #include "reshard/job/data_i.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "reshard/data/index.h"
-
-/* --- blobs that are being made --- */
-
-bool rs_data_holds(struct rs_service *s, uint64_t blob)
-{
-	bool holds = false;
-
-	(void)pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; i < s->held.nr; i++)
-		holds |= s->held.at[i] == blob;
-	(void)pthread_mutex_unlock(&s->lock);
-	return holds;
-}
-
-/* A new blob that no garbage collection takes until release(). */
-static int hold_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
-{
-	int rc;
-
-	(void)pthread_mutex_lock(&s->making);
-	rc = meta_blob_add(s->catalog, ret_blob, err);
-	if (rc == 0) {
-		(void)pthread_mutex_lock(&s->lock);
-		rc = sc_vec_push(&s->held, *ret_blob) < 0 ? sc_nomem(err) : 0;
-		(void)pthread_mutex_unlock(&s->lock);
-	}
-	(void)pthread_mutex_unlock(&s->making);
-	return rc < 0 ? rc : meta_store_create(&s->store, *ret_blob, ret_fd, err);
-}
-
-static void release(struct rs_service *s, uint64_t blob)
-{
-	(void)pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; blob && i < s->held.nr; i++)
-		if (s->held.at[i] == blob) {
-			s->held.at[i] = s->held.at[--s->held.nr];
-			break;
-		}
-	(void)pthread_mutex_unlock(&s->lock);
-}
 
 /* --- sources --- */
 
@@ -101,7 +60,7 @@ static int map_file(int fd, const struct stat *st, const char *path, const unsig
 static int copy_in(struct taking *c, struct rs_data_source_info *info, int from, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int to = -1;
-	int rc = hold_new(c->as->s, &info->blob, &to, err);
+	int rc = rs_pin_new(c->as->s, &info->blob, &to, err);
 
 	if (rc == 0)
 		rc = rs_copy_file(to, from, 0, info->bytes, info->path, err);
@@ -118,7 +77,7 @@ static int scan(struct taking *c, struct rs_index *x, const struct stat *st)
 	int rc = 0;
 
 	if (c->corpus->spec.format != RS_DATA_RECORDS && c->corpus->spec.format != RS_DATA_NPY)
-		rc = hold_new(c->as->s, &info->borders, &table, c->as->err);
+		rc = rs_pin_new(c->as->s, &info->borders, &table, c->as->err);
 	if (rc == 0) {
 		x->table->fd = table;
 		rc = rs_index_source(x, c->as->err);
@@ -207,8 +166,8 @@ static int take_in(struct taking *c, const char *given)
 	if (rc == 0)
 		rc = rs_corpus_add(c->corpus, &info, c->as->err);
 	if (rc < 0) {
-		release(c->as->s, info.blob);
-		release(c->as->s, info.borders);
+		rs_unpin(c->as->s, info.blob);
+		rs_unpin(c->as->s, info.borders);
 	}
 	if (x.map)
 		(void)sc_sys.munmap((void *)x.map, (size_t)st.st_size);
@@ -257,8 +216,8 @@ int rs_take_sources(const struct rs_taking *as, const struct rs_data_spec *spec,
 void rs_taken_done(struct rs_service *s, struct rs_corpus *corpus)
 {
 	for (size_t i = 0; corpus && i < corpus->nr; i++) {
-		release(s, corpus->at[i].info.blob);
-		release(s, corpus->at[i].info.borders);
+		rs_unpin(s, corpus->at[i].info.blob);
+		rs_unpin(s, corpus->at[i].info.borders);
 	}
 	rs_corpus_unref(corpus);
 }

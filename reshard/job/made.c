@@ -8,100 +8,10 @@
  */
 #include "reshard/job/service_i.h"
 
-#include <string.h>
-
 #include "reshard/engine/engine.h"
 
 SC_METRIC(bytes_materialized, SC_COUNTER, "scalai_materialized_bytes_total", "Bytes of rank files materialized.");
 SC_METRIC(bytes_reflinked, SC_COUNTER, "scalai_reflinked_bytes_total", "Bytes of rank files materialized by reflink.");
-
-uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes)
-{
-	struct rs_job *job = view->job;
-	uint64_t blob = 0;
-
-	if (!view->own)
-		return 0;
-	(void)pthread_mutex_lock(&job->state);
-	for (size_t i = 0; i < job->made.nr && !blob; i++) {
-		const struct rs_made *m = &job->made.at[i];
-
-		if (m->view == view->id && m->rank == rank && strcmp(m->path, file) == 0) {
-			blob = m->blob;
-			*ret_bytes = m->bytes;
-		}
-	}
-	(void)pthread_mutex_unlock(&job->state);
-	return blob;
-}
-
-bool rs_made_holds(struct rs_service *s, uint64_t blob)
-{
-	struct rs_job *job;
-	bool holds = rs_data_holds(s, blob);
-
-	for (size_t i = 0; !holds && (job = rs_job_at(s, i)); i++) {
-		(void)pthread_mutex_lock(&job->state);
-		for (size_t k = 0; k < job->made.nr; k++)
-			holds |= job->made.at[k].blob == blob;
-		(void)pthread_mutex_unlock(&job->state);
-	}
-	return holds;
-}
-
-void rs_made_leave(struct rs_job *job, uint64_t view)
-{
-	int64_t now = sc_now_ns();
-	size_t kept = 0;
-
-	for (size_t i = 0; i < job->made.nr; i++) {
-		struct rs_made *m = &job->made.at[i];
-
-		if (m->view == view)
-			continue;
-		if (!m->left_ns)
-			m->left_ns = now;
-		job->made.at[kept++] = *m;
-	}
-	job->made.nr = kept;
-}
-
-bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone)
-{
-	int64_t now = sc_now_ns();
-	bool left = false;
-	struct rs_job *job;
-
-	for (size_t i = 0; (job = rs_job_at(s, i)); i++) {
-		size_t kept = 0;
-
-		(void)pthread_mutex_lock(&job->state);
-		for (size_t k = 0; k < job->made.nr; k++) {
-			const struct rs_made *m = &job->made.at[k];
-			bool is_over = m->left_ns && (all || now - m->left_ns >= RS_LEAVING_NS);
-
-			left |= m->left_ns && !is_over;
-			if (!is_over)
-				job->made.at[kept++] = *m;
-		}
-		*ret_gone |= kept < job->made.nr;
-		job->made.nr = kept;
-		(void)pthread_mutex_unlock(&job->state);
-	}
-	return left;
-}
-
-/* True when the head is still this view; the list may then name the blob. */
-static bool keep(struct rs_view *view, const struct rs_made *made)
-{
-	struct rs_job *job = view->job;
-	bool kept;
-
-	(void)pthread_mutex_lock(&job->state);
-	kept = job->head && job->head->id == view->id && !job->removed && sc_vec_push(&job->made, *made) == 0;
-	(void)pthread_mutex_unlock(&job->state);
-	return kept;
-}
 
 static int clone_file(struct rs_service *s, const struct rs_image *im, uint64_t *ret_blob,
 		      uint64_t *ret_cloned, struct sc_err *err)
@@ -154,7 +64,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	if (rc == 0)
 		rc = clone_file(s, im, &made.blob, &cloned, &err);
 	if (rc == 0)
-		kept = keep(view, &made);
+		kept = rs_made_keep(view, &made);
 	if (kept)
 		rs_image_supersede(s, im);
 	(void)pthread_mutex_unlock(&s->making);

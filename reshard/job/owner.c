@@ -15,28 +15,6 @@
 #include <assert.h>
 #include <string.h>
 
-static const struct rs_set *given(const struct rs_set *set)
-{
-	return set->given ? set->given : set;
-}
-
-void rs_version_note_owner(struct rs_version *v)
-{
-	const struct rs_owner *one = NULL;
-
-	v->one_owner = NULL;
-	for (size_t i = 0; i < v->nr_sets; i++) {
-		const struct rs_set *g = given(v->sets[i]);
-
-		if (v->sets[i]->kind != META_SET_TENSORS)
-			continue;
-		if (!g->one_owner || (one && !rs_owner_equal(one, &g->blobs[0].owner)))
-			return;
-		one = &g->blobs[0].owner;
-	}
-	v->one_owner = one;
-}
-
 /* One file more that another is made of. */
 static void join(struct rs_job *job, struct rs_owner *all, const struct rs_owner *more)
 {
@@ -58,7 +36,7 @@ static const struct meta_view *given_view(void *arg, const struct meta_tensor *t
 
 	for (size_t i = 0; i < v->nr_sets; i++)
 		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, tensor->file) == 0)
-			return given(v->sets[i])->view;
+			return rs_set_given(v->sets[i])->view;
 	assert(!"a tensor of a version is in one of its sets");
 	return NULL;
 }
@@ -68,7 +46,7 @@ static const struct rs_format_ops *given_format(void *arg, const struct meta_vie
 	const struct rs_version *v = arg;
 
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && given(v->sets[i])->view == stored)
+		if (v->sets[i]->kind == META_SET_TENSORS && rs_set_given(v->sets[i])->view == stored)
 			return v->sets[i]->format;
 	assert(!"a tensor of a version is in one of its sets");
 	return NULL;
@@ -78,8 +56,8 @@ static const struct rs_set_blob *given_file(const struct rs_version *v, const st
 					    const char *file)
 {
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && given(v->sets[i])->view == stored)
-			return rs_set_find(given(v->sets[i]), rank, file);
+		if (v->sets[i]->kind == META_SET_TENSORS && rs_set_given(v->sets[i])->view == stored)
+			return rs_set_find(rs_set_given(v->sets[i]), rank, file);
 	return NULL;
 }
 
@@ -98,7 +76,7 @@ static const struct rs_set_blob *as_written(const struct rs_view *view, uint32_t
 	const struct rs_set_blob *b = NULL;
 
 	for (size_t i = 0; !b && i < v->nr_sets; i++) {
-		const struct rs_set *g = given(v->sets[i]);
+		const struct rs_set *g = rs_set_given(v->sets[i]);
 
 		if (g->kind == META_SET_TENSORS && g->layout_id == v->layout_id &&
 		    strcmp(g->topo.text, view->topo.text) == 0)
@@ -138,7 +116,7 @@ static void join_sources(const struct rs_view *view, const struct rs_sources *so
 	/* a header alone, of tensors without elements */
 	for (size_t i = 0; sources->nr == 0 && i < v->nr_sets; i++)
 		if (v->sets[i]->kind == META_SET_TENSORS)
-			first = join_set(view->job, given(v->sets[i]), first, ret);
+			first = join_set(view->job, rs_set_given(v->sets[i]), first, ret);
 }
 
 int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,

@@ -2,14 +2,9 @@
 /* Start and end, the registry of jobs, path numbers, kept images. */
 #include "reshard/job/service_i.h"
 
-#include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "meta/base/guard.h"
-
-SC_METRIC(commands_refused, SC_COUNTER, "scalai_refusals_total", "Commands refused.");
 
 /* --- jobs --- */
 
@@ -133,71 +128,6 @@ static int load_jobs(struct rs_service *s, struct sc_err *err)
 	return rc;
 }
 
-struct rs_job *rs_job_at(struct rs_service *s, size_t i)
-{
-	struct rs_job *job;
-
-	(void)pthread_mutex_lock(&s->lock);
-	job = i < s->jobs.nr ? s->jobs.at[i] : NULL;
-	(void)pthread_mutex_unlock(&s->lock);
-	return job;
-}
-
-static struct rs_job *find_job(struct rs_service *s, const struct sc_map *map, const void *key, size_t bytes)
-{
-	struct rs_job *job;
-
-	(void)pthread_mutex_lock(&s->lock);
-	job = sc_map_get(map, key, bytes);
-	(void)pthread_mutex_unlock(&s->lock);
-	return job;
-}
-
-struct rs_job *rs_job_by_id(struct rs_service *s, uint64_t id)
-{
-	return find_job(s, &s->jobs_by_id, &id, sizeof(id));
-}
-
-struct rs_job *rs_job_by_name(struct rs_service *s, const char *name)
-{
-	return find_job(s, &s->jobs_by_name, name, strlen(name));
-}
-
-uint64_t rs_job_id(struct rs_job *job)
-{
-	return job->id;
-}
-
-bool rs_job_is_removed(struct rs_job *job)
-{
-	bool removed;
-
-	(void)pthread_mutex_lock(&job->state);
-	removed = job->removed;
-	(void)pthread_mutex_unlock(&job->state);
-	return removed;
-}
-
-const char *rs_job_name(struct rs_job *job, char *buf, size_t bytes)
-{
-	(void)pthread_mutex_lock(&job->state);
-	(void)snprintf(buf, bytes, "%s", job->name);
-	(void)pthread_mutex_unlock(&job->state);
-	return buf;
-}
-
-void rs_job_attr(struct rs_job *job, struct rs_job_attr *ret)
-{
-	(void)pthread_mutex_lock(&job->state);
-	*ret = (struct rs_job_attr){job->id, job->uid, job->gid, job->mode, job->mtime_ns};
-	(void)pthread_mutex_unlock(&job->state);
-}
-
-uint64_t rs_job_news(struct rs_job *job)
-{
-	return __atomic_load_n(&job->news, __ATOMIC_ACQUIRE);
-}
-
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
 		struct rs_job **ret, struct sc_err *err)
 {
@@ -306,153 +236,6 @@ int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t u
 	(void)pthread_mutex_unlock(&job->state);
 	s->events.names_changed(s->events.arg);
 	return 0;
-}
-
-struct rs_view *rs_job_head(struct rs_job *job)
-{
-	struct rs_view *head;
-
-	(void)pthread_mutex_lock(&job->state);
-	head = job->head ? rs_view_ref(job->head) : NULL;
-	(void)pthread_mutex_unlock(&job->state);
-	return head;
-}
-
-void rs_job_tell(struct rs_job *job)
-{
-	struct rs_service *s = job->service;
-
-	(void)__atomic_add_fetch(&job->news, 1, __ATOMIC_RELEASE);
-	s->events.news(s->events.arg, job->id);
-}
-
-void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
-{
-	struct rs_service *s = job->service;
-	struct rs_view *old;
-
-	(void)pthread_mutex_lock(&job->state);
-	old = job->head;
-	job->head = head;
-	rs_made_leave(job, head ? head->id : 0);
-	job->mtime_ns = sc_now_wall_ns();
-	(void)pthread_mutex_unlock(&job->state);
-	if (head)
-		rs_view_keep(s, head);
-	if (old && !__atomic_load_n(&old->kept, __ATOMIC_ACQUIRE))
-		rs_images_forget(s, old);
-	rs_view_unref(s, old);
-	if (names)
-		s->events.names_changed(s->events.arg);
-	rs_job_tell(job);
-}
-
-void rs_tree_read_lock(struct rs_job *job)
-{
-	(void)pthread_rwlock_rdlock(&job->tree);
-}
-
-void rs_tree_unlock(struct rs_job *job)
-{
-	(void)pthread_rwlock_unlock(&job->tree);
-}
-
-void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err)
-{
-	struct sc_buf buf = {0};
-
-	sc_buf_printf(&buf, "%s: %s\n", command, err->msg);
-	if (buf.failed)
-		sc_buf_done(&buf);
-	(void)pthread_mutex_lock(&job->state);
-	sc_sys.release(job->error);
-	job->error = buf.text;
-	(void)pthread_mutex_unlock(&job->state);
-}
-
-void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err)
-{
-	rs_job_complain(job, command, err);
-	sc_metric_add(&commands_refused, 1);
-	rs_job_tell(job);
-}
-
-/* --- numbers of paths --- */
-
-static int paths_add(struct rs_service *s, uint64_t id, const char *text, struct sc_err *err)
-{
-	int rc = 0;
-
-	(void)pthread_mutex_lock(&s->lock);
-	while (rc == 0 && s->paths.nr <= id)
-		rc = sc_vec_push(&s->paths, NULL) < 0 ? sc_nomem(err) : 0;
-	if (rc == 0 && !s->paths.at[id]) {
-		char *copy = sc_arena_copy(&s->paths_arena, text, strlen(text));
-
-		if (!copy || sc_map_put(&s->path_ids, copy, strlen(copy), (void *)(uintptr_t)id) < 0)
-			rc = sc_nomem(err);
-		else
-			s->paths.at[id] = copy;
-	}
-	(void)pthread_mutex_unlock(&s->lock);
-	return rc;
-}
-
-int rs_path_id(struct rs_job *job, const char *path, uint64_t *ret, struct sc_err *err)
-{
-	struct rs_service *s = job->service;
-	uint64_t id;
-	int rc;
-
-	(void)pthread_mutex_lock(&s->lock);
-	id = (uintptr_t)sc_map_get(&s->path_ids, path, strlen(path));
-	(void)pthread_mutex_unlock(&s->lock);
-	if (!id) {
-		rc = meta_path_put(s->catalog, path, &id, err);
-		if (rc == 0)
-			rc = paths_add(s, id, path, err);
-		if (rc == SC_E_LIMIT)
-			rs_job_refused(job, path, err);
-		if (rc < 0)
-			return rc;
-	}
-	*ret = id;
-	return 0;
-}
-
-struct path_get {
-	struct rs_service *s;
-	struct sc_err *err;
-};
-
-static int on_path(void *arg, uint64_t id, const char *text, const char *unused)
-{
-	struct path_get *g = arg;
-
-	(void)unused;
-	return paths_add(g->s, id, text, g->err);
-}
-
-int rs_path_text(struct rs_service *s, uint64_t id, const char **ret, struct sc_err *err)
-{
-	struct path_get g = {s, err};
-
-	for (int pass = 0; pass < 2; pass++) {
-		const char *text;
-		int rc;
-
-		(void)pthread_mutex_lock(&s->lock);
-		text = id < s->paths.nr ? s->paths.at[id] : NULL;
-		(void)pthread_mutex_unlock(&s->lock);
-		if (text) {
-			*ret = text;
-			return 0;
-		}
-		rc = pass ? 0 : meta_path_get(s->catalog, id, on_path, &g, err);
-		if (rc < 0)
-			return rc;
-	}
-	return sc_fail(err, SC_E_NOT_FOUND, "no path %" PRIu64, id);
 }
 
 /* --- start and end --- */
@@ -586,4 +369,3 @@ const struct meta_store *rs_service_store(struct rs_service *s)
 {
 	return &s->store;
 }
-

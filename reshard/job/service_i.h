@@ -8,6 +8,5 @@
 #include "reshard/upkeep/upkeep_i.h"
 
 void rs_render_data_status(const struct rs_view *view, struct sc_buf *buf);
-bool rs_data_holds(struct rs_service *s, uint64_t blob);
 
 #endif

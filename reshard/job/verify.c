@@ -9,7 +9,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -341,15 +340,6 @@ int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, vo
 	return rc;
 }
 
-uint64_t rs_set_bytes(const struct rs_set *set)
-{
-	uint64_t n = 0;
-
-	for (size_t i = 0; i < set->nr_blobs; i++)
-		n += set->blobs[i].bytes;
-	return n;
-}
-
 /* Hashes every logical tensor of a view through its present storage and compares with what was
  * recorded when it was committed; one line a tensor. */
 int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report,
@@ -382,38 +372,4 @@ int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf 
 		sc_sys.release(text);
 	}
 	return rc < 0 ? rc : err->code;
-}
-
-/* --- the verdict on a version --- */
-
-enum meta_verified rs_version_verified(const struct rs_version *v)
-{
-	enum meta_verified all = META_EQUAL;
-
-	for (size_t i = 0; i < v->nr_sets; i++) {
-		int one = __atomic_load_n(&v->sets[i]->verified, __ATOMIC_ACQUIRE);
-
-		if (one == META_DIFFER)
-			return META_DIFFER;
-		if (one == META_UNVERIFIED)
-			all = META_UNVERIFIED;
-	}
-	return all;
-}
-
-int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
-{
-	for (size_t i = 0; i < v->nr_sets; i++) {
-		struct rs_set *set = v->sets[i];
-		int rc;
-
-		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
-			continue;
-		(void)pthread_mutex_lock(&set->report_lock);
-		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " can't be used: copies differ: %.*s", v->nr,
-			     (int)strcspn(set->report, "\n"), set->report);
-		(void)pthread_mutex_unlock(&set->report_lock);
-		return rc;
-	}
-	return 0;
 }

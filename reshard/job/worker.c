@@ -21,25 +21,6 @@ SC_METRIC(bytes_verified, SC_COUNTER, "scalai_verified_bytes_total", "Bytes of r
 #define RETRY_NS 2000000000
 #define FULL_NS INT64_C(60000000000)
 
-void rs_kick(struct rs_service *s, bool garbage)
-{
-	(void)pthread_mutex_lock(&s->worker_lock);
-	s->kick = true;
-	s->garbage |= garbage;
-	(void)pthread_cond_signal(&s->worker_wake);
-	(void)pthread_mutex_unlock(&s->worker_lock);
-}
-
-bool rs_worker_is_called(struct rs_service *s)
-{
-	bool called;
-
-	(void)pthread_mutex_lock(&s->worker_lock);
-	called = s->has_worker && (s->stop || s->kick || (s->retry_ns && sc_now_ns() >= s->retry_ns));
-	(void)pthread_mutex_unlock(&s->worker_lock);
-	return called;
-}
-
 /* --- garbage: its rows go first, then its files; a crash between leaves files without rows, which the
  * next start finds --- */
 

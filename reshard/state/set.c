@@ -1,132 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts that versions use, and blob sets: all ranks' blobs of one logical file. */
-#include "reshard/job/service_i.h"
+/* Blob sets: all ranks' blobs of one logical file. */
+#include "reshard/state/state_i.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* --- layouts: few and small, kept for the life of the service --- */
-
-struct presets {
-	struct rs_service *s;
-	struct sc_arena arena;
-};
-
-/* The user's own presets come before those that ship. */
-static const char *find_preset(void *arg, const char *name)
+const struct rs_set *rs_set_given(const struct rs_set *set)
 {
-	struct presets *p = arg;
-	char path[512];
-	FILE *f;
-	char *text = NULL;
-	size_t n;
-
-	if (!p->s->preset_dir || strchr(name, '/') || *name == '.')
-		return meta_preset_builtin(NULL, name);
-	(void)snprintf(path, sizeof(path), "%s/%s.layout", p->s->preset_dir, name);
-	f = fopen(path, "re");
-	if (!f)
-		return meta_preset_builtin(NULL, name);
-	text = sc_arena_alloc(&p->arena, SC_LAYOUT_BYTES_MAX + 1);
-	n = text ? fread(text, 1, SC_LAYOUT_BYTES_MAX, f) : 0;
-	if (text)
-		text[n] = 0;
-	(void)fclose(f);
-	return text;
+	return set->given ? set->given : set;
 }
-
-int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
-		    struct sc_err *err)
-{
-	struct presets p = {.s = s};
-	int rc = meta_layout_parse(text, find_preset, &p, ret, err);
-
-	sc_arena_done(&p.arena);
-	return rc;
-}
-
-struct layout_load {
-	struct rs_kept_layout *kept;
-	struct sc_err *err;
-};
-
-static int on_layout(void *arg, uint64_t id, const char *source, const char *flat)
-{
-	struct layout_load *l = arg;
-	struct meta_layout *layout = NULL;
-	struct rs_kept_layout *kept;
-	int rc = meta_layout_parse(flat, NULL, NULL, &layout, l->err);
-
-	if (rc < 0)
-		return rc;
-	kept = sc_arena_alloc(&layout->arena, sizeof(*kept));
-	if (kept)
-		*kept = (struct rs_kept_layout){id, layout, sc_arena_copy(&layout->arena, source, strlen(source))};
-	if (!kept || !kept->source) {
-		meta_layout_free(layout);
-		return sc_nomem(l->err);
-	}
-	l->kept = kept;
-	return 0;
-}
-
-static const struct rs_kept_layout *find_layout(struct rs_service *s, uint64_t id)
-{
-	for (size_t i = 0; i < s->layouts.nr; i++)
-		if (s->layouts.at[i]->id == id)
-			return s->layouts.at[i];
-	return NULL;
-}
-
-int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
-		    struct sc_err *err)
-{
-	struct layout_load load = {.err = err};
-	const struct rs_kept_layout *kept;
-	int rc = 0;
-
-	(void)pthread_mutex_lock(&s->lock);
-	kept = find_layout(s, id);
-	(void)pthread_mutex_unlock(&s->lock);
-	if (!kept) {
-		rc = meta_layout_get(s->catalog, id, on_layout, &load, err);
-		if (rc < 0)
-			return rc;
-		(void)pthread_mutex_lock(&s->lock);
-		kept = find_layout(s, id);
-		if (!kept && sc_vec_push(&s->layouts, load.kept) < 0)
-			rc = sc_nomem(err);
-		if (!kept && rc == 0)
-			kept = sc_steal(&load.kept);
-		(void)pthread_mutex_unlock(&s->lock);
-		if (load.kept)
-			meta_layout_free(load.kept->layout);
-	}
-	if (rc == 0)
-		*ret = kept;
-	return rc;
-}
-
-int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
-		   const struct meta_layout **ret, struct sc_err *err)
-{
-	struct meta_layout *l = NULL;
-	const struct rs_kept_layout *kept;
-	int rc = rs_layout_parse(s, text, &l, err);
-
-	if (rc == 0)
-		rc = meta_layout_put(s->catalog, text, l->flat, ret_id, err);
-	meta_layout_free(l);
-	if (rc == 0)
-		rc = rs_layout_by_id(s, *ret_id, &kept, err);
-	if (rc == 0)
-		*ret = kept->layout;
-	return rc;
-}
-
-/* --- sets --- */
 
 struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind, const struct rs_format_ops *format)
 {
@@ -338,4 +222,13 @@ int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
 			(void)sscanf(hash + 2 * i, "%2hhx", &more[set->state.nr][i]);
 	}
 	return meta_state_add(&set->state, key, strlen(key), (enum meta_dtype)dtype, &s) < 0 ? sc_nomem(err) : 0;
+}
+
+uint64_t rs_set_bytes(const struct rs_set *set)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < set->nr_blobs; i++)
+		n += set->blobs[i].bytes;
+	return n;
 }

@@ -7,7 +7,7 @@
  * RS_LEAVING_NS.
  * Owner of the list: service.lock.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/state/state_i.h"
 
 #include <stdlib.h>
 

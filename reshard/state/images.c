@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images, shared by all who read a file and kept for a while after. */
-#include "reshard/job/service_i.h"
+#include "reshard/state/state_i.h"
 
 #include <assert.h>
 #include <string.h>

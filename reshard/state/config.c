@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's settings: `key=value`, as the catalog keeps them and as `config` shows them. */
+#include "reshard/state/state_i.h"
+
+#include <string.h>
+
+static int one_of(const char *value, const char *const *words)
+{
+	for (int i = 0; words[i]; i++)
+		if (strcmp(value, words[i]) == 0)
+			return i;
+	return -1;
+}
+
+static int number(const char *value, uint32_t most, uint32_t *ret)
+{
+	uint32_t n;
+
+	if (!sc_number_parse(value, strlen(value), &n) || n > most)
+		return -1;
+	*ret = n;
+	return 0;
+}
+
+static const char *const materialize_words[] = {"eager", "lazy", "never", NULL};
+static const char *const verify_words[] = {"commit", "background", NULL};
+static const char *const switch_words[] = {"off", "on", NULL};
+static const char *const yes_words[] = {"no", "yes", NULL};
+
+int rs_config_apply(struct rs_job *job, const char *key, const char *value)
+{
+	struct rs_config *c = &job->config;
+	uint32_t mib;
+	int word;
+
+	if (strcmp(key, "materialize") == 0 && (word = one_of(value, materialize_words)) >= 0)
+		c->materialize = word;
+	else if (strcmp(key, "verify") == 0 && (word = one_of(value, verify_words)) >= 0)
+		c->verify = word;
+	else if (strcmp(key, "sync") == 0 && (word = one_of(value, switch_words)) >= 0)
+		c->sync = word;
+	else if (strcmp(key, "show") == 0 && (word = one_of(value, switch_words)) >= 0)
+		c->show = word;
+	else if (strcmp(key, "remove") == 0 && (word = one_of(value, yes_words)) >= 0)
+		c->remove = word;
+	else if (strcmp(key, "keep") == 0)
+		return number(value, 1000000, &c->keep);
+	else if (strcmp(key, "ranks_per_node") == 0)
+		return number(value, SC_RANKS_MAX, &c->ranks_per_node);
+	else if (strcmp(key, "buffer_mib") == 0 && number(value, 65536, &mib) == 0 && mib >= 2)
+		c->buffer_bytes = (uint64_t)mib << 20;
+	else
+		return -1;
+	return 0;
+}
+
+struct rs_config rs_config_of(struct rs_job *job)
+{
+	struct rs_config c;
+
+	(void)pthread_mutex_lock(&job->state);
+	c = job->config;
+	(void)pthread_mutex_unlock(&job->state);
+	return c;
+}
+
+bool rs_job_shows_hidden(struct rs_job *job)
+{
+	return rs_config_of(job).show;
+}
+
+bool rs_job_syncs(struct rs_job *job)
+{
+	return rs_config_of(job).sync;
+}
+
+int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
+		     struct sc_err *err)
+{
+	struct rs_config c = rs_config_of(job);
+
+	(void)s;
+	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
+			   "show=%s\nremove=%s\n", materialize_words[c.materialize], verify_words[c.verify],
+		      switch_words[c.sync], c.keep, (unsigned)(c.buffer_bytes >> 20), c.ranks_per_node,
+		      switch_words[c.show], yes_words[c.remove]);
+	return buf->failed ? sc_nomem(err) : 0;
+}

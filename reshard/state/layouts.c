@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts that versions use: few and small, parsed once and kept for the life of the service. */
+#include "reshard/state/state_i.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct presets {
+	struct rs_service *s;
+	struct sc_arena arena;
+};
+
+/* The user's own presets come before those that ship. */
+static const char *find_preset(void *arg, const char *name)
+{
+	struct presets *p = arg;
+	char path[512];
+	FILE *f;
+	char *text = NULL;
+	size_t n;
+
+	if (!p->s->preset_dir || strchr(name, '/') || *name == '.')
+		return meta_preset_builtin(NULL, name);
+	(void)snprintf(path, sizeof(path), "%s/%s.layout", p->s->preset_dir, name);
+	f = fopen(path, "re");
+	if (!f)
+		return meta_preset_builtin(NULL, name);
+	text = sc_arena_alloc(&p->arena, SC_LAYOUT_BYTES_MAX + 1);
+	n = text ? fread(text, 1, SC_LAYOUT_BYTES_MAX, f) : 0;
+	if (text)
+		text[n] = 0;
+	(void)fclose(f);
+	return text;
+}
+
+int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
+		    struct sc_err *err)
+{
+	struct presets p = {.s = s};
+	int rc = meta_layout_parse(text, find_preset, &p, ret, err);
+
+	sc_arena_done(&p.arena);
+	return rc;
+}
+
+struct layout_load {
+	struct rs_kept_layout *kept;
+	struct sc_err *err;
+};
+
+static int on_layout(void *arg, uint64_t id, const char *source, const char *flat)
+{
+	struct layout_load *l = arg;
+	struct meta_layout *layout = NULL;
+	struct rs_kept_layout *kept;
+	int rc = meta_layout_parse(flat, NULL, NULL, &layout, l->err);
+
+	if (rc < 0)
+		return rc;
+	kept = sc_arena_alloc(&layout->arena, sizeof(*kept));
+	if (kept)
+		*kept = (struct rs_kept_layout){id, layout, sc_arena_copy(&layout->arena, source, strlen(source))};
+	if (!kept || !kept->source) {
+		meta_layout_free(layout);
+		return sc_nomem(l->err);
+	}
+	l->kept = kept;
+	return 0;
+}
+
+static const struct rs_kept_layout *find_layout(struct rs_service *s, uint64_t id)
+{
+	for (size_t i = 0; i < s->layouts.nr; i++)
+		if (s->layouts.at[i]->id == id)
+			return s->layouts.at[i];
+	return NULL;
+}
+
+int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
+		    struct sc_err *err)
+{
+	struct layout_load load = {.err = err};
+	const struct rs_kept_layout *kept;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->lock);
+	kept = find_layout(s, id);
+	(void)pthread_mutex_unlock(&s->lock);
+	if (!kept) {
+		rc = meta_layout_get(s->catalog, id, on_layout, &load, err);
+		if (rc < 0)
+			return rc;
+		(void)pthread_mutex_lock(&s->lock);
+		kept = find_layout(s, id);
+		if (!kept && sc_vec_push(&s->layouts, load.kept) < 0)
+			rc = sc_nomem(err);
+		if (!kept && rc == 0)
+			kept = sc_steal(&load.kept);
+		(void)pthread_mutex_unlock(&s->lock);
+		if (load.kept)
+			meta_layout_free(load.kept->layout);
+	}
+	if (rc == 0)
+		*ret = kept;
+	return rc;
+}
+
+int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
+		   const struct meta_layout **ret, struct sc_err *err)
+{
+	struct meta_layout *l = NULL;
+	const struct rs_kept_layout *kept;
+	int rc = rs_layout_parse(s, text, &l, err);
+
+	if (rc == 0)
+		rc = meta_layout_put(s->catalog, text, l->flat, ret_id, err);
+	meta_layout_free(l);
+	if (rc == 0)
+		rc = rs_layout_by_id(s, *ret_id, &kept, err);
+	if (rc == 0)
+		*ret = kept->layout;
+	return rc;
+}

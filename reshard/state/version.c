@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Versions, and views of them, as objects: made, counted and freed here, and what they say of themselves. */
+#include "reshard/state/state_i.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* --- versions --- */
+
+struct rs_version *rs_version_new(void)
+{
+	struct rs_version *v = sc_zalloc(sizeof(*v));
+
+	if (v)
+		v->refs = 1;
+	return v;
+}
+
+void rs_version_unref(struct rs_version *v)
+{
+	if (!v || __atomic_sub_fetch(&v->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	for (size_t i = 0; i < v->nr_sets; i++)
+		rs_set_unref(v->sets[i]);
+	sc_sys.release(v->sets);
+	for (size_t i = 0; i < v->data.nr; i++)
+		rs_corpus_unref(v->data.at[i].corpus);
+	sc_vec_done(&v->data);
+	meta_state_done(&v->state);
+	meta_topology_done(&v->topo);
+	sc_sys.release(v->note);
+	sc_sys.release(v->made_by);
+	sc_sys.release(v);
+}
+
+int rs_version_add_set(struct rs_version *v, struct rs_set *set)
+{
+	if (sc_vec_grow((void **)&v->sets, v->nr_sets, &v->room_sets, sizeof(*v->sets)) < 0)
+		return -1;
+	v->sets[v->nr_sets++] = rs_set_ref(set);
+	return 0;
+}
+
+struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets)
+{
+	struct rs_version *v = rs_version_new();
+	struct sc_err ignored;
+	bool good = v != NULL;
+
+	if (good) {
+		v->layout_id = from->layout_id;
+		v->layout = from->layout;
+		v->step = from->step;
+		v->made_ns = from->made_ns;
+		v->samples = from->samples;
+		v->note = sc_strdup(from->note);
+		good = v->note != NULL;
+	}
+	for (size_t i = 0; good && i < from->data.nr; i++) {
+		const struct rs_use *use = &from->data.at[i];
+
+		good = rs_version_use(v, use->corpus, use->from_epoch, use->from_samples, &ignored) == 0;
+	}
+	for (size_t i = 0; good && i < from->nr_sets; i++)
+		good = rs_version_add_set(v, sets && sets[i] ? sets[i] : from->sets[i]) == 0;
+	if (good)
+		return v;
+	rs_version_unref(v);
+	return NULL;
+}
+
+int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err)
+{
+	int rc = 0;
+
+	if (whole) {
+		v->state.layers = whole->layers;
+		v->state.experts = whole->experts;
+	}
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
+		rc = rs_set_add_state(v->sets[i], &v->state, err);
+	rs_version_note_owner(v);
+	return rc;
+}
+
+/* --- views --- */
+
+static const struct rs_set *set_of_view(const struct rs_version *v, const struct meta_view *stored)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->view == stored)
+			return v->sets[i];
+	return NULL;
+}
+
+static const struct rs_set *set_of_file(const struct rs_version *v, const char *logical_file)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, logical_file) == 0)
+			return v->sets[i];
+	assert(!"a tensor of a version is in one of its sets");
+	return NULL;
+}
+
+static const struct meta_view *origin_view(void *arg, const struct meta_tensor *tensor)
+{
+	return set_of_file(arg, tensor->file)->view;
+}
+
+static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
+			uint64_t *ret_blob, uint64_t *ret_bytes)
+{
+	const struct rs_set *set = set_of_view(arg, stored);
+	const struct rs_set_blob *b = set ? rs_set_find(set, rank, file) : NULL;
+
+	if (!b)
+		return false;
+	*ret_blob = b->blob;
+	*ret_bytes = b->bytes;
+	return true;
+}
+
+static const struct rs_format_ops *origin_format(void *arg, const struct meta_view *stored)
+{
+	const struct rs_set *set = set_of_view(arg, stored);
+
+	assert(set);
+	return set->format;
+}
+
+static const char *origin_payload(void *arg, const char *logical_file)
+{
+	return set_of_file(arg, logical_file)->payload;
+}
+
+static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
+{
+	const struct rs_set *set = set_of_file(arg, tensor->file);
+
+	return set->skews[meta_state_find(&set->state, tensor->key) - set->state.tensors];
+}
+
+struct rs_origins rs_origins_of(struct rs_version *v)
+{
+	return (struct rs_origins){v, origin_view, origin_format, origin_blob, origin_payload, origin_skew};
+}
+
+static void view_free(struct rs_view *view)
+{
+	meta_view_free(view->model);
+	sc_sys.release(view->as_stored);
+	sc_vec_done(&view->data);
+	meta_topology_done(&view->topo);
+	rs_version_unref(view->version);
+	sc_sys.release(view);
+}
+
+int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
+		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_view *view = sc_zalloc(sizeof(*view));
+	int rc = 0;
+
+	if (!view) {
+		rs_version_unref(v);
+		return sc_nomem(err);
+	}
+	view->refs = 1;
+	view->id = id;
+	view->job = job;
+	view->version = v;
+	view->origins = rs_origins_of(v);
+	if (meta_topology_copy(topo, &view->topo) < 0)
+		rc = sc_nomem(err);
+	if (rc == 0)
+		rc = meta_view_new(v->layout, &view->topo, &v->state, &view->model, err);
+	if (rc == 0)
+		rc = rs_view_note_stored(view, err);
+	if (rc == 0)
+		rc = rs_data_deal(view, err);
+	if (rc < 0)
+		view_free(view);
+	else
+		*ret = view;
+	return rc;
+}
+
+struct rs_view *rs_view_ref(struct rs_view *view)
+{
+	(void)__atomic_add_fetch(&view->refs, 1, __ATOMIC_RELAXED);
+	return view;
+}
+
+void rs_view_unref(struct rs_service *s, struct rs_view *view)
+{
+	(void)s;
+	if (view && __atomic_sub_fetch(&view->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		view_free(view);
+}
+
+bool rs_view_has(const struct rs_view *view, uint64_t place)
+{
+	return rs_has_place(view->id, view->topo.ranks, place);
+}
+
+bool rs_view_is_head(const struct rs_view *view)
+{
+	struct rs_job *job = view->job;
+	bool is;
+
+	(void)pthread_mutex_lock(&job->state);
+	is = job->head && job->head->id == view->id;
+	(void)pthread_mutex_unlock(&job->state);
+	return is;
+}
+
+bool rs_view_is_own(const struct rs_view *view)
+{
+	return view->own;
+}
+
+uint64_t rs_view_place(const struct rs_view *view, uint32_t rank)
+{
+	return view->id - rank;
+}
+
+uint32_t rs_view_rank(const struct rs_view *view, uint64_t place)
+{
+	return (uint32_t)(view->id - place);
+}
+
+const char *rs_view_first_axis(const struct rs_view *view)
+{
+	const struct meta_layout *l = view->version->layout;
+
+	return l->axes.name[l->meshes[0].at[0].axis];
+}
+
+struct rs_job *rs_view_job(const struct rs_view *view)
+{
+	return view->job;
+}
+
+int64_t rs_view_made_ns(const struct rs_view *view)
+{
+	return view->version->made_ns;
+}
+
+int rs_version_use(struct rs_version *v, struct rs_corpus *c, uint64_t from_epoch, uint64_t from_samples,
+		   struct sc_err *err)
+{
+	struct rs_use use = {c, from_epoch, from_samples};
+
+	if (sc_vec_push(&v->data, use) < 0)
+		return sc_nomem(err);
+	(void)rs_corpus_ref(c);
+	return 0;
+}
+
+enum meta_verified rs_version_verified(const struct rs_version *v)
+{
+	enum meta_verified all = META_EQUAL;
+
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		int one = __atomic_load_n(&v->sets[i]->verified, __ATOMIC_ACQUIRE);
+
+		if (one == META_DIFFER)
+			return META_DIFFER;
+		if (one == META_UNVERIFIED)
+			all = META_UNVERIFIED;
+	}
+	return all;
+}
+
+int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
+{
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		struct rs_set *set = v->sets[i];
+		int rc;
+
+		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
+			continue;
+		(void)pthread_mutex_lock(&set->report_lock);
+		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " can't be used: copies differ: %.*s", v->nr,
+			     (int)strcspn(set->report, "\n"), set->report);
+		(void)pthread_mutex_unlock(&set->report_lock);
+		return rc;
+	}
+	return 0;
+}
+
+void rs_version_note_owner(struct rs_version *v)
+{
+	const struct rs_owner *one = NULL;
+
+	v->one_owner = NULL;
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		const struct rs_set *g = rs_set_given(v->sets[i]);
+
+		if (v->sets[i]->kind != META_SET_TENSORS)
+			continue;
+		if (!g->one_owner || (one && !rs_owner_equal(one, &g->blobs[0].owner)))
+			return;
+		one = &g->blobs[0].owner;
+	}
+	v->one_owner = one;
+}
+
+int rs_view_note_stored(struct rs_view *view, struct sc_err *err)
+{
+	const struct rs_version *v = view->version;
+
+	view->as_stored = sc_zalloc_array(v->nr_sets + 1, sizeof(*view->as_stored));
+	if (!view->as_stored)
+		return sc_nomem(err);
+	for (size_t i = 0; i < v->nr_sets; i++)
+		view->as_stored[i] = v->sets[i]->view && meta_view_agrees(v->sets[i]->view, view->model);
+	return 0;
+}
+
+bool rs_view_is_materialized(const struct rs_view *view)
+{
+	const struct rs_version *v = view->version;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->kind == META_SET_TENSORS && !view->as_stored[i])
+			return false;
+	return true;
+}

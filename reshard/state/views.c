@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Views, found by their place, as a job's head, by number or tag, or at another topology; and a new head, made known
+ * to all who look.
+ */
+#include "reshard/state/state_i.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct rs_view *find_view(struct rs_service *s, uint64_t place)
+{
+	for (struct rs_view **at = &s->views; *at; at = &(*at)->next)
+		if (rs_view_has(*at, place)) {
+			struct rs_view *v = *at;
+
+			*at = v->next;
+			v->next = s->views;
+			s->views = v;
+			return rs_view_ref(v);
+		}
+	return NULL;
+}
+
+/* A view of a version at a topology ('' is its own), which must have this place. */
+static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id, uint64_t place,
+		     struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_version *v = NULL;
+	struct meta_topology topo = {0};
+	struct rs_job *job;
+	int rc = rs_version_load(s, version, &v, err);
+
+	if (rc < 0)
+		return rc;
+	job = rs_job_by_id(s, v->job);
+	if (!job)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " has no job", version);
+	if (rc == 0)
+		rc = meta_topology_parse(v->layout, *topology ? topology : v->topo.text, &topo, err);
+	if (rc == 0 && !rs_has_place(id, topo.ranks, place))
+		rc = sc_fail(err, SC_E_NOT_FOUND, "no view has the place %" PRIu64, place);
+	if (rc == 0)
+		rc = rs_view_new(job, v, id, &topo, ret, err);
+	else
+		rs_version_unref(v);
+	meta_topology_done(&topo);
+	if (rc == 0)
+		(*ret)->own = !*topology;
+	return rc;
+}
+
+struct view_row {
+	uint64_t id, version;
+	char topology[SC_COMMAND_BYTES_MAX + 1];
+};
+
+static int on_view(void *arg, const struct meta_view_row *found)
+{
+	struct view_row *row = arg;
+
+	row->id = found->id;
+	row->version = found->version;
+	(void)snprintf(row->topology, sizeof(row->topology), "%s", found->topology);
+	return 0;
+}
+
+int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_view *view;
+	struct view_row row;
+	int rc;
+
+	(void)pthread_mutex_lock(&s->lock);
+	view = find_view(s, place);
+	(void)pthread_mutex_unlock(&s->lock);
+	if (view) {
+		*ret = view;
+		return 0;
+	}
+	for (;;) {
+		uint64_t loaded = __atomic_load_n(&s->leaving.times, __ATOMIC_ACQUIRE);
+
+		rc = meta_view_at(s->catalog, place, on_view, &row, err);
+		if (rc == 0)
+			rc = make_view(s, row.version, row.topology, row.id, place, ret, err);
+		if (rc < 0 || rs_view_keep_loaded(s, *ret, loaded))
+			break;
+		rs_view_unref(s, *ret); /* it may be of a storage that is gone */
+	}
+	return rc == SC_E_NOT_FOUND && (*ret = rs_view_leaving(s, place)) ? 0 : rc;
+}
+
+int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
+		 struct sc_err *err)
+{
+	uint64_t id;
+	int rc = meta_view_own(s->catalog, version, &id, err);
+
+	(void)job;
+	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
+}
+
+int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret, struct sc_err *err)
+{
+	(void)s;
+	*ret = rs_job_head(job);
+	return *ret ? 0 : sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet; write ranks, then commit");
+}
+
+int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
+		    struct sc_err *err)
+{
+	struct meta_topology topo = {0};
+	struct rs_view *head = NULL;
+	int rc = rs_view_head(s, job, &head, err);
+
+	if (rc == 0)
+		rc = meta_topology_parse(head->version->layout, topology, &topo, err);
+	if (rc == 0) {
+		(void)__atomic_add_fetch(&head->version->refs, 1, __ATOMIC_RELAXED);
+		rc = rs_view_new(job, head->version, 0, &topo, ret, err);
+	}
+	meta_topology_done(&topo);
+	rs_view_unref(s, head);
+	return rc;
+}
+
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_view *good, *head; /* good: before it gets a number */
+	uint64_t id;
+	bool again;
+	int rc;
+
+	do {
+		good = NULL;
+		rc = rs_view_present(s, job, topology, &good, err);
+		if (rc == 0)
+			rc = meta_view_put(s->catalog, good->version->id, good->topo.text, good->topo.ranks, &id, err);
+		if (rc == 0)
+			rc = rs_view_at(s, id, ret, err);
+		/* newer versions may have come meanwhile, and this one may have been dropped */
+		head = rs_job_head(job);
+		again = rc < 0 && good && head && head->version->id != good->version->id;
+		rs_view_unref(s, head);
+		rs_view_unref(s, good);
+	} while (again);
+	return rc;
+}
+
+static int on_version(void *arg, const struct meta_version_row *row)
+{
+	struct rs_version_found *f = arg;
+
+	if (f->tag ? row->tag && strcmp(row->tag, f->tag) == 0 : row->nr == f->nr) {
+		f->nr = row->nr;
+		f->id = row->id;
+	}
+	return 0;
+}
+
+bool rs_is_version_number(const char *word)
+{
+	return *word && word[strspn(word, "0123456789")] == 0 && strlen(word) < 19;
+}
+
+static int find(struct rs_service *s, struct rs_job *job, struct rs_version_found *f, struct sc_err *err)
+{
+	int rc = meta_version_each(s->catalog, job->id, on_version, f, err);
+
+	if (rc < 0 || f->id)
+		return rc;
+	return f->tag ? sc_fail(err, SC_E_NOT_FOUND, "no version has the tag '%s', and it is no number", f->tag)
+		      : sc_fail(err, SC_E_NOT_FOUND, "there is no version %" PRIu64, f->nr);
+}
+
+int rs_version_find(struct rs_service *s, struct rs_job *job, const char *word, struct rs_version_found *f,
+		    struct sc_err *err)
+{
+	*f = (struct rs_version_found){0};
+	if (rs_is_version_number(word))
+		f->nr = strtoull(word, NULL, 10);
+	else
+		f->tag = word;
+	return find(s, job, f, err);
+}
+
+int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_version_found f = {.nr = nr};
+	int rc = find(s, job, &f, err);
+
+	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
+}
+
+int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_version_found f;
+	int rc = rs_version_find(s, job, word, &f, err);
+
+	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
+}
+
+int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
+		     struct sc_err *err)
+{
+	struct rs_view *own = NULL;
+	uint64_t id;
+	int rc = rs_view_named(s, job, word, &own, err);
+
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, own->version->id, own->topo.text, own->topo.ranks, &id, err);
+	rs_view_unref(s, own);
+	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
+}
+
+struct each_nr {
+	int (*each)(void *arg, uint64_t nr);
+	void *arg;
+};
+
+static int on_nr(void *arg, const struct meta_version_row *row)
+{
+	const struct each_nr *e = arg;
+
+	return e->each(e->arg, row->nr);
+}
+
+int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void *arg, uint64_t nr),
+		     void *arg, struct sc_err *err)
+{
+	struct each_nr e = {each, arg};
+
+	return meta_version_each(s->catalog, job->id, on_nr, &e, err);
+}
+
+struct rs_view *rs_job_head(struct rs_job *job)
+{
+	struct rs_view *head;
+
+	(void)pthread_mutex_lock(&job->state);
+	head = job->head ? rs_view_ref(job->head) : NULL;
+	(void)pthread_mutex_unlock(&job->state);
+	return head;
+}
+
+void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
+{
+	struct rs_service *s = job->service;
+	struct rs_view *old;
+
+	(void)pthread_mutex_lock(&job->state);
+	old = job->head;
+	job->head = head;
+	rs_made_leave(job, head ? head->id : 0);
+	job->mtime_ns = sc_now_wall_ns();
+	(void)pthread_mutex_unlock(&job->state);
+	if (head)
+		rs_view_keep(s, head);
+	if (old && !__atomic_load_n(&old->kept, __ATOMIC_ACQUIRE))
+		rs_images_forget(s, old);
+	rs_view_unref(s, old);
+	if (names)
+		s->events.names_changed(s->events.arg);
+	rs_job_tell(job);
+}
