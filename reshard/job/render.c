@@ -1,11 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What control files read: line-oriented, `key: value` or a plain table, for grep and awk. */
-#include "reshard/job/service_i.h"
+#include "reshard/job/service.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+#include "reshard/upkeep/upkeep_i.h"
+
+static uint64_t corpus_bytes(const struct rs_corpus *corpus)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < corpus->nr; i++)
+		n += corpus->at[i].info.bytes;
+	return n;
+}
+
+int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+
+	sc_buf_printf(buf, "name\tsamples\tbytes\tepoch\tposition\tleft\tranks\tconsumed\toptions\tsources\n");
+	for (size_t i = 0; head && i < head->data.nr; i++) {
+		const struct rs_view_data *d = &head->data.at[i];
+		const struct rs_corpus *c = d->at.corpus;
+
+		sc_buf_printf(buf, "%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%u\t%" PRIu64 "\t",
+			      c->spec.name, c->samples, corpus_bytes(c), d->at.epoch, d->at.position,
+			      meta_deal_length(&c->spec.deal, c->samples) - d->at.position, d->ranks, head->version->samples);
+		rs_data_spec_text(&c->spec, buf);
+		for (size_t k = 0; k < c->nr; k++)
+			sc_buf_printf(buf, "%c%s", k ? ' ' : '\t', c->at[k].info.path);
+		sc_buf_printf(buf, "\n");
+	}
+	rs_view_unref(s, head);
+	return buf->failed ? sc_nomem(err) : 0;
+}
+
+static void status_data(const struct rs_view *view, struct sc_buf *buf)
+{
+	if (view->data.nr)
+		sc_buf_printf(buf, "samples_consumed: %" PRIu64 "\n", view->version->samples);
+	for (size_t i = 0; i < view->data.nr; i++) {
+		const struct rs_view_data *d = &view->data.at[i];
+		const struct meta_deal *deal = &d->at.corpus->spec.deal;
+		uint64_t length = meta_deal_length(deal, d->at.corpus->samples);
+		struct meta_share share;
+		struct sc_err ignored;
+
+		sc_buf_printf(buf, "data: '%s' epoch %" PRIu64 " position %" PRIu64 " of %" PRIu64 ", left %" PRIu64 " in %" PRIu64
+				   " batches", d->at.corpus->spec.name, d->at.epoch, d->at.position, length,
+			      length - d->at.position, (length - d->at.position + deal->batch - 1) / deal->batch);
+		if (meta_share_init(deal, d->at.corpus->samples, d->at.position, d->ranks, 0, &share, &ignored) == 0)
+			sc_buf_printf(buf, ", %u ranks take %" PRIu64 " of each %" PRIu64, d->ranks, share.per, deal->batch);
+		sc_buf_printf(buf, "\n");
+	}
+}
 
 static int done(const struct sc_buf *buf, struct sc_err *err)
 {
@@ -237,7 +289,7 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 		(void)pthread_mutex_unlock(&set->report_lock);
 	}
 	status_unplaced(head, buf);
-	rs_render_data_status(head, buf);
+	status_data(head, buf);
 }
 
 struct damaged {
@@ -331,7 +383,7 @@ int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topolog
 				   "\nlower_bound: %" PRIu64 "\npieces_moved: %" PRIu64 "\nplan_seconds: %.6f\n",
 			      cost.bytes, cost.local, cost.moved, cost.bound, cost.pieces,
 			      (double)(sc_now_ns() - began) / 1e9);
-		rs_render_data_status(target, buf);
+		status_data(target, buf);
 		sc_buf_printf(buf, "from_node\tto_node\tbytes\n");
 		for (size_t i = 0; i < cost.nr_pairs; i++)
 			sc_buf_printf(buf, "%u\t%u\t%" PRIu64 "\n", cost.pairs[i].from, cost.pairs[i].to,

@@ -7,6 +7,5 @@
 #include "reshard/job/service.h"
 #include "reshard/upkeep/upkeep_i.h"
 
-void rs_render_data_status(const struct rs_view *view, struct sc_buf *buf);
 
 #endif

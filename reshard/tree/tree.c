@@ -4,12 +4,10 @@
  * the plain sets; a job's head has its working tree on top, like the upper layer of an overlay:
  * written files, folders that were made, and marks of what was removed.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/tree/tree_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- the working tree, from and to the catalog --- */

@@ -10,7 +10,7 @@
  *     blobs, and materialization moves them.  A set that was materialized keeps the rows of the ranks that wrote it
  *     (`given`).
  */
-#include "reshard/job/service_i.h"
+#include "reshard/tree/tree_i.h"
 
 #include <assert.h>
 #include <string.h>

@@ -4,11 +4,12 @@
  * of these functions calls the catalog.  What follows a transaction may not fail: its memory is reserved before.
  * Folders among them limit who may read what is committed below them.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/tree/tree_i.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static size_t rank_slot(const struct rs_job *job, uint32_t rank)
 {
@@ -192,8 +193,6 @@ int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, st
 	(void)pthread_mutex_unlock(&job->state);
 	return rc;
 }
-
-/* --- folders --- */
 
 /* The permission bits of a class of users.  Those who are in different classes of the two are taken for both. */
 static void limit(struct rs_owner *file, const struct rs_owner *folder)

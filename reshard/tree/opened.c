@@ -14,9 +14,7 @@
  *  W3  A commit holds job.tree for writing, finds no count and no reservation, and then has a lease on every file:
  *      a mapping outlives the handle that made it, and only the lease sees it.
  */
-#include "reshard/job/service_i.h"
-
-#include <errno.h>
+#include "reshard/tree/tree_i.h"
 
 static struct rs_opened **find(struct rs_service *s, uint64_t blob)
 {

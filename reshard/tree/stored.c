@@ -6,7 +6,7 @@
  * Before a storage is dropped because another one has taken its place, all that the other one lists is looked up: the
  * rank's blob, and in its header the tensor.  No bytes are read.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/tree/tree_i.h"
 
 int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err)
 {
@@ -24,8 +24,6 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 			return sc_fail(err, SC_E_STATE, "'%s' would be in no file", inferred->tensors[t].key);
 	return 0;
 }
-
-/* --- looking up --- */
 
 static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32_t rank, const struct meta_stored *t,
 			  struct sc_err *err)

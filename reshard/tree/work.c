@@ -3,11 +3,13 @@
  * Changing the working tree: each call is one transaction of the catalog, and its copy in memory.
  * Callers hold rs_tree_read_lock, so that no commit seals meanwhile.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/tree/tree_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+
+#include "reshard/engine/copy.h"
 
 static int64_t row_rank(uint32_t rank)
 {
@@ -118,8 +120,8 @@ bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path)
 	return row_at(job, rank, path, &w);
 }
 
-int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner,
-		  uint64_t blob, struct sc_err *err)
+int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		  const struct rs_owner *owner, uint64_t blob, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	int rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
@@ -293,9 +295,11 @@ static int check_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	is_rank = !*path && head && rank < head->topo.ranks;
 	rs_view_unref(s, head);
 	if (is_rank)
-		return sc_fail(err, SC_E_BUSY, "rank %u is a rank of the job's topology, its folder stays; 'scalai delete %s' removes "
-			       "the job, and a write to .ctl/discard brings back what was removed since the last version", rank,
-			       rs_job_name(job, name, sizeof(name)));
+		return sc_fail(
+		    err, SC_E_BUSY,
+		    "rank %u is a rank of the job's topology, its folder stays; 'scalai delete %s' removes "
+		    "the job, and a write to .ctl/discard brings back what was removed since the last version",
+		    rank, rs_job_name(job, name, sizeof(name)));
 	return 0;
 }
 
@@ -323,7 +327,8 @@ struct moves {
 	bool leaves_mark;
 };
 
-static int add_move(struct rs_job *job, struct moves *m, const struct rs_work *w, const char *new_path, struct sc_err *err)
+static int add_move(struct rs_job *job, struct moves *m, const struct rs_work *w, const char *new_path,
+		    struct sc_err *err)
 {
 	struct rs_work to = *w;
 	int rc = rs_path_id(job, new_path, &to.path_id, err);
@@ -409,8 +414,8 @@ static int rename_dir(struct rs_service *s, struct rs_job *job, struct moves *m,
 	return rc < 0 ? rc : move(s, job, m, err);
 }
 
-static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path, const char *new_path,
-		       struct sc_err *err)
+static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path,
+		       const char *new_path, struct sc_err *err)
 {
 	struct rs_work w = {0};
 	int committed = is_committed(s, job, m->rank, path, err), rc = committed;
@@ -420,7 +425,8 @@ static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m
 	if (rc == 0)
 		rc = add_move(job, m, &w, new_path, err);
 	m->leaves_mark = committed > 0;
-	m->gone = (struct rs_work){.kind = META_WORK_GONE, .path = w.path, .path_id = w.path_id, .mtime_ns = sc_now_wall_ns()};
+	m->gone = (struct rs_work){
+	    .kind = META_WORK_GONE, .path = w.path, .path_id = w.path_id, .mtime_ns = sc_now_wall_ns()};
 	return rc < 0 ? rc : move(s, job, m, err);
 }
 

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a view shows of datasets: for each, where its version is in it, and the partitions of ranks.
- * Corpora are shared by all versions that use them; partitions by all ranks with the same
+ * Partitions of datasets, as files of a rank: their names, and their bytes.  They are shared by all ranks with the same
  * data-parallel coordinate, and kept for a while after their last use.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/tree/tree_i.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -146,8 +144,8 @@ static void part_put(struct rs_parts *p, struct rs_kept_part *k)
 {
 	(void)pthread_mutex_lock(&p->lock);
 	k->refs--;
-	for (struct rs_kept_part *at = p->last, *next; at && (p->nr > IDLE_PARTS_MAX || p->bytes > IDLE_PARTS_BYTES_MAX);
-	     at = next) {
+	for (struct rs_kept_part *at = p->last, *next;
+	     at && (p->nr > IDLE_PARTS_MAX || p->bytes > IDLE_PARTS_BYTES_MAX); at = next) {
 		next = at->before;
 		if (!at->refs)
 			part_drop(p, at);
@@ -267,56 +265,4 @@ int rs_data_pieces(struct rs_data_file *file, uint64_t at, uint64_t bytes, struc
 int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
 {
 	return rs_part_read(file->part->part, file->nr, at, bytes, to, err);
-}
-
-/* --- texts --- */
-
-static uint64_t corpus_bytes(const struct rs_corpus *corpus)
-{
-	uint64_t n = 0;
-
-	for (size_t i = 0; i < corpus->nr; i++)
-		n += corpus->at[i].info.bytes;
-	return n;
-}
-
-int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
-{
-	struct rs_view *head = rs_job_head(job);
-
-	sc_buf_printf(buf, "name\tsamples\tbytes\tepoch\tposition\tleft\tranks\tconsumed\toptions\tsources\n");
-	for (size_t i = 0; head && i < head->data.nr; i++) {
-		const struct rs_view_data *d = &head->data.at[i];
-		const struct rs_corpus *c = d->at.corpus;
-
-		sc_buf_printf(buf, "%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%u\t%" PRIu64 "\t",
-			      c->spec.name, c->samples, corpus_bytes(c), d->at.epoch, d->at.position,
-			      meta_deal_length(&c->spec.deal, c->samples) - d->at.position, d->ranks, head->version->samples);
-		rs_data_spec_text(&c->spec, buf);
-		for (size_t k = 0; k < c->nr; k++)
-			sc_buf_printf(buf, "%c%s", k ? ' ' : '\t', c->at[k].info.path);
-		sc_buf_printf(buf, "\n");
-	}
-	rs_view_unref(s, head);
-	return buf->failed ? sc_nomem(err) : 0;
-}
-
-void rs_render_data_status(const struct rs_view *view, struct sc_buf *buf)
-{
-	if (view->data.nr)
-		sc_buf_printf(buf, "samples_consumed: %" PRIu64 "\n", view->version->samples);
-	for (size_t i = 0; i < view->data.nr; i++) {
-		const struct rs_view_data *d = &view->data.at[i];
-		const struct meta_deal *deal = &d->at.corpus->spec.deal;
-		uint64_t length = meta_deal_length(deal, d->at.corpus->samples);
-		struct meta_share share;
-		struct sc_err ignored;
-
-		sc_buf_printf(buf, "data: '%s' epoch %" PRIu64 " position %" PRIu64 " of %" PRIu64 ", left %" PRIu64 " in %" PRIu64
-				   " batches", d->at.corpus->spec.name, d->at.epoch, d->at.position, length,
-			      length - d->at.position, (length - d->at.position + deal->batch - 1) / deal->batch);
-		if (meta_share_init(deal, d->at.corpus->samples, d->at.position, d->ranks, 0, &share, &ignored) == 0)
-			sc_buf_printf(buf, ", %u ranks take %" PRIu64 " of each %" PRIu64, d->ranks, share.per, deal->batch);
-		sc_buf_printf(buf, "\n");
-	}
 }
