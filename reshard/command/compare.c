@@ -5,12 +5,15 @@
  * are cut in another way.  Hashes: XXH3-128 of every logical tensor, row-major, so that it does not
  * depend on any topology.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/command/command_i.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
+
+#include "reshard/engine/engine.h"
 
 #define CHUNK (256u << 10)
 #define REPORT_LINES_MAX 20
@@ -372,4 +375,26 @@ int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf 
 		sc_sys.release(text);
 	}
 	return rc < 0 ? rc : err->code;
+}
+
+int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+{
+	struct rs_view *head = NULL;
+	struct sc_buf report = {0};
+	int rc = rs_view_head(s, job, &head, err);
+
+	if (rc < 0)
+		return rc;
+	err->code = 0;
+	rc = rs_verify_compare(s, head, &report, err);
+	if (report.failed)
+		rc = sc_nomem(err);
+	if (report.text) {
+		(void)pthread_mutex_lock(&job->state);
+		sc_sys.release(job->verify_report);
+		job->verify_report = report.text;
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	rs_view_unref(s, head);
+	return rc;
 }

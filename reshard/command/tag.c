@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Versions by number or tag; tags, which keep a version for ever. */
-#include "reshard/job/service_i.h"
+/* The command `tag`: a tag keeps a version for ever, and is another name of it. */
+#include "reshard/command/command_i.h"
 
 #include <string.h>
 
@@ -11,8 +11,11 @@ static int check_tag(const char *tag, struct sc_err *err)
 
 	for (const char *p = tag; *p; p++)
 		good = good && (unsigned char)*p > ' ' && *p != '/' && *p != 127;
-	return good ? 0 : sc_fail(err, SC_E_COMMAND, "tag '%s': a tag is a word that is no number, at most 100 bytes, without '/' and a "
-				  "leading '.'", tag);
+	return good ? 0
+		    : sc_fail(err, SC_E_COMMAND,
+			      "tag '%s': a tag is a word that is no number, at most 100 bytes, without '/' and a "
+			      "leading '.'",
+			      tag);
 }
 
 int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
@@ -28,7 +31,8 @@ int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struc
 	version = verb ? strtok_r(NULL, " \t\n", &save) : NULL;
 	tag = version ? strtok_r(NULL, " \t\n", &save) : NULL;
 	untag = verb && strcmp(verb, "untag") == 0;
-	if (!version || (!untag && strcmp(verb, "tag") != 0) || untag == (tag != NULL) || strtok_r(NULL, " \t\n", &save))
+	if (!version || (!untag && strcmp(verb, "tag") != 0) || untag == (tag != NULL) ||
+	    strtok_r(NULL, " \t\n", &save))
 		rc = sc_fail(err, SC_E_COMMAND, "write 'tag VERSION NAME' or 'untag VERSION'");
 	if (rc == 0 && tag)
 		rc = check_tag(tag, err);

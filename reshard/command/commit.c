@@ -3,15 +3,14 @@
  * commit: the working tree becomes a version.  Steps 1 to 6 of steps.h.  Everything before the
  * transaction only reads; a refusal leaves the tree as it was.
  */
-#include "reshard/job/commit_i.h"
-#include "reshard/engine/flush.h"
+#include "reshard/command/commit_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "reshard/engine/flush.h"
 
 SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
 
@@ -34,13 +33,14 @@ static int parse_words(struct commit *c, char *text)
 			*text++ = 0;
 		text += strspn(text, " \t\n");
 		if (strncmp(word, "step=", 5) != 0 && strncmp(word, "samples=", 8) != 0)
-			return sc_fail(c->err, SC_E_COMMAND, "'%s' is unknown; write step=NUMBER [samples=NUMBER] [note=TEXT]",
-				       word);
+			return sc_fail(c->err, SC_E_COMMAND,
+				       "'%s' is unknown; write step=NUMBER [samples=NUMBER] [note=TEXT]", word);
 		value = strchr(word, '=') + 1;
 		errno = 0;
 		number = strtoll(value, &end, 10);
 		if (errno || *end || end == value || number < 0)
-			return sc_fail(c->err, SC_E_COMMAND, "%.*s: '%s' is not a number", (int)(value - 1 - word), word, value);
+			return sc_fail(c->err, SC_E_COMMAND, "%.*s: '%s' is not a number", (int)(value - 1 - word),
+				       word, value);
 		if (value == word + 5) {
 			c->step = number;
 		} else {
@@ -131,7 +131,9 @@ static int collect(struct commit *c)
 		const struct item *it = &c->items.at[i];
 
 		if (it->w.kind == META_WORK_FILE && is_temporary(it->w.path))
-			rc = busy(c, it, "looks like a temporary file that a killed writer left; remove it or wait for the writer");
+			rc = busy(
+			    c, it,
+			    "looks like a temporary file that a killed writer left; remove it or wait for the writer");
 		if (rc == 0 && it->rank != RS_SHARED && it->rank >= c->topo.ranks)
 			rc = sc_fail(c->err, SC_E_STATE, "rank %u was written, topology '%s' has ranks 0 to %u",
 				     it->rank, c->topo.text, c->topo.ranks - 1);
@@ -158,8 +160,9 @@ static int check_lease(struct commit *c, const struct item *it)
 		return 1;
 	if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)
 		return 0; /* no leases there, and then no passthrough either (fs/mount.c): the counts see all writers */
-	return it->rank == RS_SHARED ? sc_fail_sys(c->err, errno, "cannot take a lease of '%s'", it->w.path)
-				     : sc_fail_sys(c->err, errno, "cannot take a lease of rank %u's '%s'", it->rank, it->w.path);
+	return it->rank == RS_SHARED
+		   ? sc_fail_sys(c->err, errno, "cannot take a lease of '%s'", it->w.path)
+		   : sc_fail_sys(c->err, errno, "cannot take a lease of rank %u's '%s'", it->rank, it->w.path);
 }
 
 /*
@@ -301,93 +304,6 @@ static int seal_items(struct commit *c)
 		if (it->w.kind == META_WORK_FILE)
 			rc = meta_blob_seal(c->s->catalog, it->w.blob, it->bytes, c->err);
 	}
-	return rc;
-}
-
-/* Of the command that this thread is carrying out. */
-static _Thread_local uint64_t request;
-
-void rs_request(uint64_t token)
-{
-	request = token;
-}
-
-int rs_requested(struct rs_service *s, uint64_t token, struct sc_err *err)
-{
-	return meta_version_requested(s->catalog, token, err);
-}
-
-int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,
-		    const char *made_by, struct sc_err *err)
-{
-	struct meta_version_row row = {
-		.job = job->id, .parent = parent, .step = v->step, .note = v->note, .made_ns = v->made_ns,
-		.made_by = made_by, .layout = v->layout_id, .topology = v->topo.text,
-		.samples = v->samples, .request = request};
-	int rc = 0;
-
-	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
-		if (!v->sets[i]->id)
-			rc = rs_save_set(s, v->sets[i], err);
-	if (rc == 0)
-		rc = meta_version_add(s->catalog, &row, err);
-	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
-		rc = meta_version_add_set(s->catalog, row.id, v->sets[i]->id, err);
-	v->id = row.id;
-	v->nr = row.nr;
-	if (rc == 0)
-		rc = rs_save_data(s, v, err);
-	if (rc == 0)
-		rc = meta_job_set_head(s->catalog, job->id, row.id, err);
-	if (rc == 0)
-		rc = rs_drop_old_versions(s, job, v, err);
-	if (rc < 0)
-		return rc;
-	v->job = job->id;
-	v->parent = parent;
-	v->made_by = sc_strdup(made_by);
-	return v->made_by ? 0 : sc_nomem(err);
-}
-
-int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
-{
-	struct sc_buf tensors = {0};
-	struct meta_set_row row = {.job = set->job, .file = set->file, .kind = set->kind, .format = set->format->name,
-				   .layout = set->layout_id, .topology = set->topo.text,
-				   .payload = set->payload, .layers = set->state.layers,
-				   .experts = set->state.experts, .verified = (enum meta_verified)set->verified,
-				   .report = set->report};
-	const struct rs_set *given = set->given;
-	uint64_t id = 0;
-	int rc;
-
-	if (given) {
-		row.given_layout = given->layout_id;
-		row.given_topology = given->topo.text;
-		row.given_layers = given->state.layers;
-		row.given_experts = given->state.experts;
-	}
-	rs_set_tensors_text(set, &tensors);
-	row.tensors = tensors.text ? tensors.text : "";
-	rc = tensors.failed ? sc_nomem(err) : meta_set_add(s->catalog, &row, &id, err);
-	sc_buf_done(&tensors);
-	for (size_t i = 0; i < set->nr_blobs && rc == 0; i++) {
-		struct rs_set_blob *b = &set->blobs[i];
-		struct meta_set_blob_row br = {
-			.rank = b->rank == RS_SHARED ? META_SHARED : (int64_t)b->rank, .path = b->path_id,
-			.blob = b->blob, .mode = b->owner.mode, .uid = b->owner.uid, .gid = b->owner.gid};
-
-		rc = meta_set_add_blob(s->catalog, id, &br, err);
-	}
-	for (size_t i = 0; given && i < given->nr_blobs && rc == 0; i++) {
-		const struct rs_set_blob *b = &given->blobs[i];
-		struct meta_set_blob_row br = {.rank = b->rank, .path = b->path_id, .mode = b->owner.mode,
-					       .uid = b->owner.uid, .gid = b->owner.gid};
-
-		rc = meta_set_add_given(s->catalog, id, &br, err);
-	}
-	if (rc == 0)
-		set->id = id;
 	return rc;
 }
 

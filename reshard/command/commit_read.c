@@ -2,14 +2,13 @@
 /*
  * Step 2 of commit: what ranks wrote -> logical tensors, or a refusal.  Only reads.
  */
-#include "reshard/job/commit_i.h"
+#include "reshard/command/commit_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* A file of the working tree as a format sees it. */
 struct work_file {
@@ -91,9 +90,10 @@ static int name_items(struct commit *c)
 			const char *file = c->state.tensors[c->written.at[it->row + k].tensor].file;
 
 			if (k && strcmp(it->logical, file) != 0)
-				return sc_fail(c->err, SC_E_STATE, "rank %u: '%s' would be of two logical files, '%s' and '%s': "
-					       "its tensors need rules with one file's pattern", it->rank, it->w.path,
-					       it->logical, file);
+				return sc_fail(c->err, SC_E_STATE,
+					       "rank %u: '%s' would be of two logical files, '%s' and '%s': "
+					       "its tensors need rules with one file's pattern",
+					       it->rank, it->w.path, it->logical, file);
 			it->logical = file;
 		}
 	}

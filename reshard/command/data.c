@@ -3,7 +3,7 @@
  * The control file `data`: datasets are added, removed and refreshed.  Sources are read without any
  * lock of the job; then a new version of the job uses them, or nothing has changed.
  */
-#include "reshard/job/data_i.h"
+#include "reshard/command/data_i.h"
 
 #include <glob.h>
 #include <inttypes.h>
@@ -102,8 +102,10 @@ static int parse_line(struct change *c, char *line)
 	for (e->kind = EDIT_ADD; e->kind <= EDIT_REFRESH && strcmp(word, verbs[e->kind]) != 0;)
 		e->kind++;
 	if (e->kind > EDIT_REFRESH)
-		return sc_fail(c->as.err, SC_E_COMMAND, "'%s' is unknown; write add name=NAME path=PATH global_batch=N ..., remove "
-			       "name=NAME, or refresh name=NAME", word);
+		return sc_fail(c->as.err, SC_E_COMMAND,
+			       "'%s' is unknown; write add name=NAME path=PATH global_batch=N ..., remove "
+			       "name=NAME, or refresh name=NAME",
+			       word);
 	while (rc == 0 && (word = next_word(&line))) {
 		char *eq = strchr(word, '=');
 
@@ -118,8 +120,10 @@ static int parse_line(struct change *c, char *line)
 			rc = rs_data_spec_word(&e->spec, word, eq + 1, c->as.err);
 		if (rc > 0)
 			rc = sc_fail(c->as.err, SC_E_COMMAND, "%s: '%s=' is unknown%s", verbs[e->kind], word,
-				     e->kind == EDIT_ADD ? "; there are name, path, format, seed, shuffle, global_batch, drop_last, "
-							   "share, uneven, unit, record, head, start, axes, suffix and copy" : "");
+				     e->kind == EDIT_ADD
+					 ? "; there are name, path, format, seed, shuffle, global_batch, drop_last, "
+					   "share, uneven, unit, record, head, start, axes, suffix and copy"
+					 : "");
 	}
 	if (rc == 0 && !*e->spec.name)
 		return sc_fail(c->as.err, SC_E_COMMAND, "%s: name= is missing", verbs[e->kind]);
@@ -201,7 +205,8 @@ static int check_free(struct change *c, const struct rs_version *v, const struct
 			const char *file = v->sets[i]->file;
 
 			if (strcmp(file, path) == 0 || strncmp(file, next, strlen(next)) == 0)
-				return sc_fail(c->as.err, SC_E_EXISTS, "dataset '%s': ranks have a file '%s' already", spec->name, file);
+				return sc_fail(c->as.err, SC_E_EXISTS, "dataset '%s': ranks have a file '%s' already",
+					       spec->name, file);
 		}
 	}
 	return 0;
@@ -250,8 +255,10 @@ static int do_add(struct change *c, struct rs_version *v, struct edit *e)
 	struct sc_err why;
 
 	if (meta_deal_seek(&e->spec.deal, e->corpus->samples, consumed, &at, &why) < 0)
-		return sc_fail(c->as.err, SC_E_COMMAND, "dataset '%s': %s; start=%" PRIu64 ", what the job has consumed, begins its first "
-			       "epoch now", e->spec.name, why.msg, v->samples);
+		return sc_fail(c->as.err, SC_E_COMMAND,
+			       "dataset '%s': %s; start=%" PRIu64 ", what the job has consumed, begins its first "
+			       "epoch now",
+			       e->spec.name, why.msg, v->samples);
 	return rs_version_use(v, e->corpus, 0, e->spec.start, c->as.err);
 }
 
@@ -293,7 +300,8 @@ static int first_version(struct change *c, struct rs_version **ret, struct meta_
 	int rc;
 
 	if (!job->first_layout || !job->first_topology)
-		return sc_fail(c->as.err, SC_E_COMMAND, "the job has no %s; write .ctl/layout, then .ctl/topology, then data",
+		return sc_fail(c->as.err, SC_E_COMMAND,
+			       "the job has no %s; write .ctl/layout, then .ctl/topology, then data",
 			       job->first_layout ? "topology" : "layout");
 	rc = rs_layout_by_id(c->as.s, job->first_layout, &kept, c->as.err);
 	if (rc == 0)
@@ -387,10 +395,13 @@ int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, 
 
 	for (size_t i = 1; i < head->data.nr; i++)
 		if (head->data.at[i].corpus->spec.deal.batch != batch)
-			return sc_fail(err, SC_E_COMMAND, "datasets have different global batches, so step=%" PRId64 " does not say "
-				       "how many samples were consumed; write samples=", step);
+			return sc_fail(err, SC_E_COMMAND,
+				       "datasets have different global batches, so step=%" PRId64 " does not say "
+				       "how many samples were consumed; write samples=",
+				       step);
 	if (!sc_mul_u64((uint64_t)step, batch, ret))
-		return sc_fail(err, SC_E_COMMAND, "step=%" PRId64 " times global_batch=%" PRIu64 " is too large", step, batch);
+		return sc_fail(err, SC_E_COMMAND, "step=%" PRId64 " times global_batch=%" PRIu64 " is too large", step,
+			       batch);
 	return 0;
 }
 
@@ -399,7 +410,8 @@ void rs_data_prune(struct rs_version *v)
 	for (size_t i = 0; i + 1 < v->data.nr;) {
 		const struct rs_use *next = &v->data.at[i + 1];
 
-		if (strcmp(v->data.at[i].corpus->spec.name, next->corpus->spec.name) == 0 && next->from_samples <= v->samples)
+		if (strcmp(v->data.at[i].corpus->spec.name, next->corpus->spec.name) == 0 &&
+		    next->from_samples <= v->samples)
 			drop_use(v, i);
 		else
 			i++;

@@ -3,17 +3,17 @@
  * Taking sources in: each is read once, checked, and gets a table of borders (and a copy, copy=yes),
  * without any lock of the job.  The blobs made for it are no garbage until rs_taken_done().
  */
-#include "reshard/job/data_i.h"
+#include "reshard/command/data_i.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "reshard/data/index.h"
-
-/* --- sources --- */
+#include "reshard/engine/copy.h"
 
 struct taking {
 	const struct rs_taking *as;
@@ -113,8 +113,8 @@ static int agree_on_form(struct rs_corpus *corpus, const struct rs_index *x, str
 	}
 	if (strcmp(corpus->form, form) == 0)
 		return 0;
-	return sc_fail(err, SC_E_FORMAT, "'%s' has another type than the sources before it: '%.60s', expected '%.60s'", x->path,
-		       form, corpus->form);
+	return sc_fail(err, SC_E_FORMAT, "'%s' has another type than the sources before it: '%.60s', expected '%.60s'",
+		       x->path, form, corpus->form);
 }
 
 /* "x.bin", "x.idx" and "x" are one dataset of Megatron's. */
@@ -191,8 +191,10 @@ static int take_all(struct taking *c, char *const *paths, size_t nr)
 	if (rc == 0)
 		rc = rs_corpus_finish(c->corpus, c->as->err);
 	if (rc == 0 && c->corpus->samples && !meta_deal_length(&spec->deal, c->corpus->samples))
-		rc = sc_fail(c->as->err, SC_E_COMMAND, "dataset '%s' has %" PRIu64 " samples, fewer than global_batch=%" PRIu64
-			     ": with drop_last=yes none is used", spec->name, c->corpus->samples, spec->deal.batch);
+		rc = sc_fail(c->as->err, SC_E_COMMAND,
+			     "dataset '%s' has %" PRIu64 " samples, fewer than global_batch=%" PRIu64
+			     ": with drop_last=yes none is used",
+			     spec->name, c->corpus->samples, spec->deal.batch);
 	return rc;
 }
 

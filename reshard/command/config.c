@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's configuration: `key=value`, kept in the catalog. */
-#include "reshard/job/service_i.h"
+/* The command `config`: settings are changed, all of a line or none. */
+#include "reshard/command/command_i.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef RS_DATA_I_H
 #define RS_DATA_I_H
 
-#include "reshard/job/service_i.h"
+#include "reshard/command/command_i.h"
 
 /** For whom sources are taken in. */
 struct rs_taking {

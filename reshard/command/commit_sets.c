@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The blob sets of a new version: one for each logical file that was written, and the others as they are. */
-#include "reshard/job/commit_i.h"
+#include "reshard/command/commit_i.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static int set_presentation(struct commit *c, struct rs_set *set)
@@ -84,9 +83,11 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->w.kind != META_WORK_FILE)
 			continue;
 		if (first && it->format != first->format)
-			return sc_fail(c->err, SC_E_STATE, "rank %u: '%s' is a file of format '%s', but rank %u: '%s' is one of "
-				       "format '%s'; all ranks' files of '%s' need one format", it->rank, it->w.path,
-				       it->format->name, first->rank, first->w.path, first->format->name, set->file);
+			return sc_fail(c->err, SC_E_STATE,
+				       "rank %u: '%s' is a file of format '%s', but rank %u: '%s' is one of "
+				       "format '%s'; all ranks' files of '%s' need one format",
+				       it->rank, it->w.path, it->format->name, first->rank, first->w.path,
+				       first->format->name, set->file);
 		set->format = it->format;
 		rc = item_to_blob(c, set, it, it->w.blob);
 		if (rc == 0)
@@ -182,7 +183,7 @@ static bool had_before(const struct commit *c, size_t i)
 
 		if (it->logical && x->w.kind == META_WORK_FILE ? x->logical && strcmp(x->logical, it->logical) == 0
 							       : !x->logical && x->w.path_id == it->w.path_id &&
-									 (x->rank == RS_SHARED) == (it->rank == RS_SHARED))
+								     (x->rank == RS_SHARED) == (it->rank == RS_SHARED))
 			return true;
 	}
 	return false;

@@ -3,7 +3,7 @@
 #ifndef RS_COMMIT_I_H
 #define RS_COMMIT_I_H
 
-#include "reshard/job/service_i.h"
+#include "reshard/command/command_i.h"
 
 struct item {			/* a row of the working tree */
 	uint32_t rank;

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control file `wait`: whether a version's storage is as the version presents it. */
+#include "reshard/job/service.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "reshard/state/state_i.h"
+
+int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
+		      uint64_t *ret_version, struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	char *copy = sc_strdup(text), *word, *end;
+	uint64_t nr = 0;
+	int rc = copy ? 0 : sc_nomem(err);
+
+	if (rc < 0)
+		return rc;
+	word = sc_trim(copy);
+	if (*word) {
+		nr = strtoull(word, &end, 10);
+		if (*word < '0' || *word > '9' || *end)
+			rc = sc_fail(err, SC_E_COMMAND, "'%s' is not a version's number", word);
+		else
+			rc = rs_view_version(s, job, nr, &view, err);
+	} else {
+		rc = rs_view_head(s, job, &view, err);
+	}
+	(void)pthread_mutex_lock(&job->state);
+	if (rc == 0 && job->config.materialize == RS_NEVER && !rs_view_is_materialized(view))
+		rc = sc_fail(err, SC_E_COMMAND, "materialize=never: version %" PRIu64 " will not be materialized",
+			     view->version->nr);
+	if (rc == 0) {
+		*ret_version = view->version->nr;
+		job->wanted = view->version->nr;
+		job->stopped_head = 0; /* it is tried now */
+	}
+	(void)pthread_mutex_unlock(&job->state);
+	rs_view_unref(s, view);
+	sc_sys.release(copy);
+	if (rc == 0)
+		rs_kick(s, false);
+	return rc;
+}
+
+int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version, struct sc_err *err)
+{
+	struct rs_view *view = NULL, *head;
+	int rc = rs_view_version(s, job, version, &view, err);
+
+	if (rc < 0)
+		return rc;
+	head = rs_job_head(job);
+	if (rs_view_is_materialized(view))
+		rc = 1;
+	else if (!head || head->version->nr != version)
+		rc = sc_fail(err, SC_E_COMMAND, "version %" PRIu64 " is not the head any more and will not be "
+			     "materialized", version);
+	else
+		rc = rs_version_refuse_bad(view->version, err);
+	(void)pthread_mutex_lock(&job->state);
+	if (rc == 0 && job->stopped && job->stopped_head == head->id)
+		rc = sc_fail_at(err, job->stopped_code, job->stopped_errnum, __FILE__, __LINE__,
+				"version %" PRIu64 " is not materialized: %s", version, job->stopped);
+	(void)pthread_mutex_unlock(&job->state);
+	rs_view_unref(s, head);
+	rs_view_unref(s, view);
+	return rc;
+}
