@@ -5,8 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "meta/base/metric.h"
-#include "reshard/job/service_i.h"
+#include "reshard/command/command_i.h"
 
 /* --- rows of a job --- */
 

@@ -3,11 +3,12 @@
  * Which tensors and files of two versions differ: by the hashes of logical tensors, which do not
  * depend on topology and layout, and those of blobs for other files.  Nothing is read but rows.
  */
-#include "reshard/job/service_i.h"
+#include "reshard/job/service.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "reshard/state/state_i.h"
 
 struct side {
 	struct rs_view *view;

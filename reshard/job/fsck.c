@@ -3,12 +3,15 @@
  * fsck: everything that a store promises, looked at again.  Reads every byte.  A damaged blob is
  * mended where another blob had the same contents (replicas that ranks wrote one by one).
  */
-#include "reshard/job/service_i.h"
+#include "reshard/job/service.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#include "reshard/upkeep/upkeep_i.h"
 
 struct found {
 	uint64_t id, bytes;
@@ -202,7 +205,6 @@ static int check_blobs(struct fsck *f)
 	}
 	return rc;
 }
-
 
 /* --- versions --- */
 

@@ -5,15 +5,17 @@
  * committed, with all that commit checks; one commit for each topology under which files were written.
  * What is not used goes to lost+found.  Older versions, tags, settings and datasets are not made again.
  */
-#include "reshard/job/record.h"
+#include "reshard/job/service.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "meta/base/text.h"
+#include "reshard/engine/copy.h"
+#include "reshard/upkeep/record.h"
 
 struct rebuild {
 	struct rs_service *s;

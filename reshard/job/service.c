@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start and end, the registry of jobs, path numbers, kept images. */
-#include "reshard/job/service_i.h"
+/* Start and end of the service, and the jobs that it has: made, removed, renamed. */
+#include "reshard/job/service.h"
 
 #include <string.h>
 
 #include "meta/base/guard.h"
+#include "reshard/upkeep/upkeep_i.h"
 
 /* --- jobs --- */
 

@@ -20,7 +20,7 @@
 #ifndef RS_RECORD_H
 #define RS_RECORD_H
 
-#include "reshard/job/service_i.h"
+#include "reshard/upkeep/upkeep_i.h"
 
 struct rs_record {
 	uint64_t blob;
@@ -36,6 +36,8 @@ typedef int rs_record_rank_fn(void *arg, uint32_t rank, const struct rs_owner *o
 
 /** Of a blob that is sealed and hashed.  Errors: SC_E_UNSUPPORTED, the file system has no such attributes. */
 int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16], struct sc_err *err);
+/** The same for fsck --rebuild only: all else goes without it, and what fails is logged. */
+void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16]);
 /** Of those of a set's blobs that are hashed: what was said of them was of an older set. */
 int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_err *err);
 /** Calls `each` for each job that the file names; texts are the arena's.  Errors: SC_E_NOT_FOUND, the file says

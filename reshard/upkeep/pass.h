@@ -3,7 +3,7 @@
 #ifndef RS_PASS_H
 #define RS_PASS_H
 
-#include "reshard/job/service_i.h"
+#include "reshard/upkeep/upkeep_i.h"
 
 struct rs_pass {
 	struct rs_service *s;
@@ -20,6 +20,9 @@ void rs_pass_end(struct rs_pass *p);
 int rs_pass_bytes(void *pass, uint64_t bytes);
 bool rs_pass_is_stale(struct rs_pass *p);
 
+/** Verifies what is not verified of the head, and keeps the verdict.  Errors: SC_E_CANCELLED, of reading, of the
+ *  catalog. */
+int rs_verify_head(struct rs_pass *p);
 /** Steps 21 to 25: rank files of the head as real files, flipped in.  Errors: SC_E_CANCELLED, … */
 int rs_materialize(struct rs_pass *p);
 

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/job/record.h"
+#include "reshard/upkeep/record.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-#include "meta/base/text.h"
 
 #define BEGIN "scalai 2\n"
 #define RECORD_BYTES_MAX 3500	/* ext4 has a block for all attributes of a file */
@@ -68,8 +63,8 @@ static void add_ranks(struct writing *w)
 			step = 1;
 		while (k < w->ranks.nr && is_next(&r[k - 1], &r[k], step))
 			k++;
-		sc_buf_printf(&w->use, "%s%" PRId64 "-%" PRId64 "/%" PRId64 " %" PRIo64 " %" PRIu64 " %" PRIu64, i ? "," : "ranks ",
-			      r[i].rank, r[k - 1].rank, step, r[i].mode, r[i].uid, r[i].gid);
+		sc_buf_printf(&w->use, "%s%" PRId64 "-%" PRId64 "/%" PRId64 " %" PRIo64 " %" PRIu64 " %" PRIu64,
+			      i ? "," : "ranks ", r[i].rank, r[k - 1].rank, step, r[i].mode, r[i].uid, r[i].gid);
 		i = k;
 	}
 	sc_buf_printf(&w->use, "\n");
@@ -99,8 +94,8 @@ static int begin_use(struct writing *w, const struct meta_blob_record *row)
 	w->set = row->set;
 	sc_buf_printf(&w->use, "job ");
 	sc_buf_quoted(&w->use, row->job);
-	sc_buf_printf(&w->use, "\nowner %" PRIu64 " %" PRIu64 " %" PRIo64 "\nset %" PRIu64 " %" PRIu64 " ", row->uid, row->gid,
-		      row->job_mode, row->set, row->kind);
+	sc_buf_printf(&w->use, "\nowner %" PRIu64 " %" PRIu64 " %" PRIo64 "\nset %" PRIu64 " %" PRIu64 " ", row->uid,
+		      row->gid, row->job_mode, row->set, row->kind);
 	sc_buf_quoted(&w->use, row->file);
 	sc_buf_printf(&w->use, "\nlayout %s\ntopology %s\nwhole %u %u\nstep %" PRId64 "\npath ", name, row->topology,
 		      row->layers, row->experts, row->step);
@@ -164,8 +159,6 @@ int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_er
 	return rc < 0 ? rc : 0;
 }
 
-/* --- reading --- */
-
 static bool read_hash(const char *text, uint8_t hash[16])
 {
 	for (int i = 0; i < 16; i++) {
@@ -202,7 +195,8 @@ static bool read_line(struct rs_record *r, const char *key, char *value)
 		return sscanf(value, "%" SCNd64, &r->step) == 1;
 	else if (strcmp(key, "owner") == 0)
 		return sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNo64, &r->uid, &r->gid, &r->job_mode) == 3;
-	else if (strcmp(key, "set") == 0 && sscanf(value, "%" SCNu64 " %" SCNu64 " %n", &r->set, &r->kind, &at) == 2 && at)
+	else if (strcmp(key, "set") == 0 && sscanf(value, "%" SCNu64 " %" SCNu64 " %n", &r->set, &r->kind, &at) == 2 &&
+		 at)
 		r->file = value + at;
 	else
 		return false;
@@ -265,8 +259,8 @@ int rs_record_ranks(const struct rs_record *record, rs_record_rank_fn *each, voi
 		unsigned mode, uid, gid;
 		int n = 0;
 
-		if (sscanf(text, "%lld-%lld/%lld %o %u %u%n", &first, &last, &step, &mode, &uid, &gid, &n) != 6 || step < 1 ||
-		    first < -1 || last < first || last >= SC_RANKS_MAX || (text[n] && text[n] != ','))
+		if (sscanf(text, "%lld-%lld/%lld %o %u %u%n", &first, &last, &step, &mode, &uid, &gid, &n) != 6 ||
+		    step < 1 || first < -1 || last < first || last >= SC_RANKS_MAX || (text[n] && text[n] != ','))
 			return sc_fail(err, SC_E_FORMAT, "bad rank list '%s'", text);
 		owner = (struct rs_owner){uid, gid, mode & 07777};
 		text += n + (text[n] == ',');
@@ -274,4 +268,12 @@ int rs_record_ranks(const struct rs_record *record, rs_record_rank_fn *each, voi
 			rc = each(arg, r < 0 ? RS_SHARED : (uint32_t)r, &owner);
 	}
 	return rc;
+}
+
+void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16])
+{
+	struct sc_err why;
+
+	if (rs_record_write(s, blob, hash, &why) < 0)
+		sc_log(SC_LOG_INFO, "%s: 'fsck --rebuild' would not find it", why.msg);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files made real at their first open.  Where reflink makes a rank file in a few milliseconds, a
- * view of it is not worth its price: the open makes the file, says "look again", and the kernel
- * finds a blob.  Such a blob belongs to the job's head in memory only; the worker takes it over when
- * it materializes the head, and until then garbage collection leaves it alone.  When another head comes, it stays for
- * RS_LEAVING_NS, for those who have looked it up and not yet opened it.
+ * Files made real at their first open.  Where reflink makes a rank file in a few milliseconds, a view of it is not
+ * worth
+ * its price: the open makes the file, says "look again", and the kernel finds a blob.  It belongs to the head in memory
+ * until the worker takes it over (state/pins.c).
  */
-#include "reshard/job/service_i.h"
+#include "reshard/upkeep/upkeep_i.h"
 
 #include "reshard/engine/engine.h"
 
@@ -49,8 +48,8 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	bool kept = false;
 	int rc;
 
-	if (!view->own || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) || rs_config_of(view->job).materialize == RS_NEVER ||
-	    !rs_image_clones(im))
+	if (!view->own || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) ||
+	    rs_config_of(view->job).materialize == RS_NEVER || !rs_image_clones(im))
 		return false;
 	/* one at a time, and no garbage is collected meanwhile */
 	(void)pthread_mutex_lock(&s->making);

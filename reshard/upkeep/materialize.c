@@ -9,17 +9,15 @@
  *
  * The blobs belong to nothing until the flip; what a pass leaves behind is garbage.
  */
-#include "reshard/job/pass.h"
-#include "reshard/job/record.h"
+#include "reshard/upkeep/pass.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "reshard/engine/engine.h"
 #include "reshard/engine/flush.h"
+#include "reshard/upkeep/record.h"
 
 /* Of one set: what its writers share. */
 struct writing {

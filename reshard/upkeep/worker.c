@@ -10,180 +10,17 @@
  * rows or headers are wrong waits as long: nothing that comes by itself mends them.  So does one that needs
  * a damaged blob, unless what is known to be damaged changes.
  */
-#include "reshard/job/pass.h"
+#include "reshard/upkeep/pass.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-
-SC_METRIC(bytes_verified, SC_COUNTER, "scalai_verified_bytes_total", "Bytes of rank files verified.");
+#include <sys/statvfs.h>
 
 #define RETRY_NS 2000000000
 #define FULL_NS INT64_C(60000000000)
 
-/* --- garbage: its rows go first, then its files; a crash between leaves files without rows, which the
- * next start finds --- */
-
-struct garbage {
-	struct rs_service *s;
-	struct sc_err *err;
-};
-
-static int on_garbage(void *arg, uint64_t blob)
-{
-	const struct garbage *g = arg;
-
-	return sc_vec_push(&g->s->nameless, blob) < 0 ? sc_nomem(g->err) : 0;
-}
-
-static int on_unused(void *arg, uint64_t blob)
-{
-	const struct garbage *g = arg;
-
-	return rs_made_holds(g->s, blob) ? 1 : on_garbage(arg, blob);
-}
-
-static int on_file(void *arg, uint64_t blob)
-{
-	struct garbage *g = arg;
-	int known = meta_blob_known(g->s->catalog, blob, g->err);
-
-	return known < 0 ? known : known == 0 ? on_garbage(g, blob) : 0;
-}
-
-static int remove_rows(struct rs_service *s, struct sc_err *err)
-{
-	struct garbage g = {s, err};
-	size_t before = s->nameless.nr;
-	int rc;
-
-	(void)pthread_mutex_lock(&s->making);
-	rc = meta_catalog_begin(s->catalog, false, err);
-	rs_step(RS_STEP_MATERIALIZE_GARBAGE);
-	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, meta_garbage(s->catalog, on_unused, &g, err), err);
-	(void)pthread_mutex_unlock(&s->making);
-	if (rc < 0)
-		s->nameless.nr = before;
-	return rc;
-}
-
-static bool has(const struct rs_numbers *sorted, uint64_t number)
-{
-	size_t lo = 0, hi = sorted->nr;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (sorted->at[mid] < number)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < sorted->nr && sorted->at[lo] == number;
-}
-
-/*
- * With `may_wait` files are left that an open of a dropped version may still need.  Removing gigabytes takes seconds,
- * and what the worker is called for is waited for: then the rest is left for later, too, some times.  A file that can't
- * be removed is left to the next start.
- */
-static int remove_files(struct rs_service *s, bool may_wait, struct sc_err *err)
-{
-	bool may_put_off = may_wait && s->put_off < RS_PUT_OFF_MAX;
-	struct rs_numbers needed = {0};
-	size_t left = 0, i = 0;
-	int rc = may_wait ? rs_views_leaving_blobs(s, &needed, err) : 0;
-
-	if (!may_wait)
-		rs_views_left(s);
-	while (rc == 0 && i < s->nameless.nr && !(may_put_off && rs_worker_is_called(s))) {
-		uint64_t blob = s->nameless.at[i++];
-
-		if (has(&needed, blob)) {
-			s->nameless.at[left++] = blob;
-			continue;
-		}
-		rs_blob_forget(s->blobs, blob);
-		(void)meta_store_set_damaged(&s->store, blob, false, err);
-		rc = rs_remove_bytes(s, blob, err);
-	}
-	s->put_off = i < s->nameless.nr ? s->put_off + 1 : 0;
-	if (i > left)
-		memmove(s->nameless.at + left, s->nameless.at + i, (s->nameless.nr - i) * sizeof(*s->nameless.at));
-	s->nameless.nr -= i - left;
-	sc_vec_done(&needed);
-	return rc;
-}
-
-static int collect_garbage(struct rs_service *s, struct sc_err *err)
-{
-	bool gone = false;
-	int rc;
-
-	(void)rs_made_expire(s, true, &gone);
-	rc = remove_rows(s, err);
-	return rc < 0 ? rc : remove_files(s, false, err);
-}
-
-int rs_garbage(struct rs_service *s, struct sc_err *err)
-{
-	struct garbage g = {s, err};
-	int rc = collect_garbage(s, err);
-
-	if (rc == 0)
-		rc = meta_store_each(&s->store, on_file, &g, err);
-	if (rc < 0)
-		s->nameless.nr = 0;
-	return rc < 0 ? rc : remove_files(s, false, err);
-}
-
 /* --- progress --- */
-
-void rs_pass_begin(struct rs_pass *p, const char *what, uint64_t total)
-{
-	(void)pthread_mutex_lock(&p->job->state);
-	p->job->progress = (struct rs_progress){p->head->version->nr, what, 0, total, sc_now_ns()};
-	(void)pthread_mutex_unlock(&p->job->state);
-	rs_job_tell(p->job);
-}
-
-void rs_pass_end(struct rs_pass *p)
-{
-	(void)pthread_mutex_lock(&p->job->state);
-	p->job->progress = (struct rs_progress){0};
-	(void)pthread_mutex_unlock(&p->job->state);
-	rs_job_tell(p->job);
-}
-
-bool rs_pass_is_stale(struct rs_pass *p)
-{
-	bool stale;
-
-	(void)pthread_mutex_lock(&p->s->worker_lock);
-	stale = p->s->stop;
-	(void)pthread_mutex_unlock(&p->s->worker_lock);
-	(void)pthread_mutex_lock(&p->job->state);
-	stale = stale || p->job->head != p->head || p->job->removed;
-	(void)pthread_mutex_unlock(&p->job->state);
-	return stale;
-}
-
-/* Counts, tells readers of status ten times a second, and stops for a newer head. */
-int rs_pass_bytes(void *pass, uint64_t bytes)
-{
-	struct rs_pass *p = pass;
-	int64_t now = sc_now_ns();
-
-	(void)pthread_mutex_lock(&p->job->state);
-	p->job->progress.done += bytes;
-	(void)pthread_mutex_unlock(&p->job->state);
-	if (now - __atomic_load_n(&p->told_ns, __ATOMIC_RELAXED) > 100000000) {
-		__atomic_store_n(&p->told_ns, now, __ATOMIC_RELAXED);
-		rs_job_tell(p->job);
-	}
-	return rs_pass_is_stale(p);
-}
 
 /* What is wrong with rows and headers stays so; space, memory and descriptors come back. */
 static bool is_lasting(int rc)
@@ -223,63 +60,6 @@ static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *
 
 /* --- verification --- */
 
-static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint8_t (*hashes)[16],
-			char *report)
-{
-	struct sc_buf all = {0}, tensors = {0};
-	int rc;
-
-	(void)pthread_mutex_lock(&set->report_lock);
-	sc_buf_printf(&all, "%s%s", report ? report : "", set->report);
-	sc_sys.release(report);
-	/* once, for who reads them; again when the verdict could not be saved: they are the same */
-	if (set->hashes)
-		sc_sys.release(hashes);
-	else if (hashes)
-		__atomic_store_n(&set->hashes, hashes, __ATOMIC_RELEASE);
-	if (all.failed) {
-		sc_buf_done(&all);
-	} else {
-		sc_sys.release(set->report);
-		set->report = all.text;
-	}
-	rs_set_tensors_text(set, &tensors);
-	(void)pthread_mutex_unlock(&set->report_lock);
-	rc = tensors.failed ? sc_nomem(p->err)
-			    : meta_set_set_verified(p->s->catalog, set->id,
-						    verdict == 0 ? META_EQUAL : META_DIFFER,
-						    tensors.text ? tensors.text : "", set->report, p->err);
-	sc_buf_done(&tensors);
-	if (rc == 0)
-		__atomic_store_n(&set->verified, verdict == 0 ? META_EQUAL : META_DIFFER, __ATOMIC_RELEASE);
-	return rc;
-}
-
-static int verify_head(struct rs_pass *p)
-{
-	char name[SC_NAME_BYTES_MAX + 1];
-	int rc = 0;
-
-	for (size_t i = 0; i < p->head->version->nr_sets && rc == 0; i++) {
-		struct rs_set *set = p->head->version->sets[i];
-		uint8_t (*hashes)[16] = NULL;
-		char *report = NULL;
-		int verdict;
-
-		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_UNVERIFIED)
-			continue;
-		rs_pass_begin(p, "verifying", rs_set_bytes(set));
-		verdict = rs_verify_set(p->s, set, rs_pass_bytes, p, &hashes, &report, p->err);
-		if (verdict == SC_E_COPIES)
-			sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": copies differ: %s",
-			       rs_job_name(p->job, name, sizeof(name)), p->head->version->nr, p->err->msg);
-		rc = verdict == 0 || verdict == SC_E_COPIES ? keep_verdict(p, set, verdict, hashes, report) : verdict;
-		sc_metric_add(&bytes_verified, rs_set_bytes(set));
-		rs_pass_end(p);
-	}
-	return rc;
-}
-
 static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 {
 	bool wants;
@@ -300,7 +80,7 @@ static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, stru
 
 	if (!p.head)
 		return 0;
-	rc = verify_head(&p);
+	rc = rs_verify_head(&p);
 	if (rc == 0 && rs_version_verified(p.head->version) == META_EQUAL && wants_materialize(job, p.head)) {
 		rc = rs_materialize(&p);
 		if (rc == 0)
@@ -326,14 +106,7 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 		*err = why;
 		rc = hashed;
 	}
-	return rc < 0 ? rc : collect_garbage(s, err);
-}
-
-void rs_say_once(struct sc_err *said, int rc, const struct sc_err *err)
-{
-	if (rc < 0 && strcmp(said->msg, err->msg) != 0)
-		sc_log(SC_LOG_WARN, "%s, continuing", err->msg);
-	*said = rc < 0 ? *err : (struct sc_err){0};
+	return rc < 0 ? rc : rs_garbage_collect(s, err);
 }
 
 /* *garbage: there may be rows of it; afterwards, whether some could not be removed.  True: more of it comes soon. */
@@ -343,13 +116,13 @@ static bool tidy(struct rs_service *s, bool *garbage, bool may_wait)
 	struct sc_err err;
 
 	if (*garbage) {
-		int rc = remove_rows(s, &err);
+		int rc = rs_garbage_rows(s, &err);
 
 		rs_say_once(&s->said.rows, rc, &err);
 		*garbage = rc < 0;
 	}
 	/* also then: files whose rows went before are room */
-	rs_say_once(&s->said.files, remove_files(s, may_wait, &err), &err);
+	rs_say_once(&s->said.files, rs_garbage_files(s, may_wait, &err), &err);
 	return more || s->nameless.nr;
 }
 

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What says that a blob is damaged, and what only keeps from looking at it.  Damage is another hash or size, or a file
+ * that
+ * is gone or that the disk does not give.  All other errors say nothing about a blob: it is looked at again.
+ */
+#include "reshard/upkeep/upkeep_i.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+bool rs_is_damage(const struct sc_err *why)
+{
+	return why->code == SC_E_DAMAGED || why->errnum == ENOENT;
+}
+
+void rs_left_add(struct rs_left *left, const struct sc_err *why)
+{
+	if (left->nr++ == 0)
+		left->why = *why;
+}
+
+bool rs_left_by(struct rs_left *left, const struct sc_err *why)
+{
+	bool is = why->code && !rs_is_damage(why);
+
+	if (is)
+		rs_left_add(left, why);
+	return is;
+}
+
+int rs_left_say(const struct rs_left *left, struct sc_err *err)
+{
+	if (!left->nr)
+		return 0;
+	*err = left->why;
+	return sc_wrap(err, err->code, "%u blobs wait for another look", left->nr);
+}
+
+int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_err *err)
+{
+	int rc = meta_store_set_damaged(&s->store, blob, damaged, err);
+	struct rs_job *job;
+
+	if (rc > 0)
+		rs_kick(s, false);
+	for (size_t i = 0; rc > 0 && (job = rs_job_at(s, i)); i++)
+		rs_job_tell(job);
+	return rc;
+}
+
+void rs_use_text(const struct meta_blob_use *use, struct sc_buf *buf)
+{
+	if (use->rank >= 0)
+		sc_buf_printf(buf, "rank %" PRId64 " ", use->rank);
+	sc_buf_printf(buf, "'%s'", use->path);
+}
+
+int rs_use_add(void *arg, const struct meta_blob_use *use)
+{
+	struct sc_buf *buf = arg;
+
+	sc_buf_printf(buf, "%sjob '%s' version %" PRIu64 " ", buf->bytes ? ", " : "", use->job, use->version);
+	rs_use_text(use, buf);
+	return 0;
+}
+
+bool rs_service_is_damaged(struct rs_service *s)
+{
+	return meta_store_has_damage(&s->store);
+}
+
+static int on_damaged(void *arg, uint64_t blob)
+{
+	struct rs_service *s = arg;
+	struct sc_err ignored;
+	int rc = meta_store_set_damaged(&s->store, blob, true, &ignored);
+
+	return rc < 0 ? rc : 0;
+}
+
+int rs_damaged_load(struct rs_service *s, struct sc_err *err)
+{
+	int rc = meta_blob_damaged(s->catalog, on_damaged, s, err);
+
+	return rc == SC_E_NO_MEMORY ? sc_nomem(err) : rc;
+}
+
+void rs_say_once(struct sc_err *said, int rc, const struct sc_err *err)
+{
+	if (rc < 0 && strcmp(said->msg, err->msg) != 0)
+		sc_log(SC_LOG_WARN, "%s, continuing", err->msg);
+	*said = rc < 0 ? *err : (struct sc_err){0};
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Garbage: its rows go first, then its files; a crash between leaves files without rows, which the next start
+ * finds.
+ */
+#include "reshard/upkeep/upkeep_i.h"
+
+#include <string.h>
+
+struct garbage {
+	struct rs_service *s;
+	struct sc_err *err;
+};
+
+static int on_garbage(void *arg, uint64_t blob)
+{
+	const struct garbage *g = arg;
+
+	return sc_vec_push(&g->s->nameless, blob) < 0 ? sc_nomem(g->err) : 0;
+}
+
+static int on_unused(void *arg, uint64_t blob)
+{
+	const struct garbage *g = arg;
+
+	return rs_made_holds(g->s, blob) ? 1 : on_garbage(arg, blob);
+}
+
+static int on_file(void *arg, uint64_t blob)
+{
+	struct garbage *g = arg;
+	int known = meta_blob_known(g->s->catalog, blob, g->err);
+
+	return known < 0 ? known : known == 0 ? on_garbage(g, blob) : 0;
+}
+
+int rs_garbage_rows(struct rs_service *s, struct sc_err *err)
+{
+	struct garbage g = {s, err};
+	size_t before = s->nameless.nr;
+	int rc;
+
+	(void)pthread_mutex_lock(&s->making);
+	rc = meta_catalog_begin(s->catalog, false, err);
+	rs_step(RS_STEP_MATERIALIZE_GARBAGE);
+	if (rc == 0)
+		rc = meta_catalog_end(s->catalog, meta_garbage(s->catalog, on_unused, &g, err), err);
+	(void)pthread_mutex_unlock(&s->making);
+	if (rc < 0)
+		s->nameless.nr = before;
+	return rc;
+}
+
+static bool has(const struct rs_numbers *sorted, uint64_t number)
+{
+	size_t lo = 0, hi = sorted->nr;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (sorted->at[mid] < number)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < sorted->nr && sorted->at[lo] == number;
+}
+
+/*
+ * With `may_wait` files are left that an open of a dropped version may still need.  Removing gigabytes takes seconds,
+ * and what the worker is called for is waited for: then the rest is left for later, too, some times.  A file that can't
+ * be removed is left to the next start.
+ */
+int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err)
+{
+	bool may_put_off = may_wait && s->put_off < RS_PUT_OFF_MAX;
+	struct rs_numbers needed = {0};
+	size_t left = 0, i = 0;
+	int rc = may_wait ? rs_views_leaving_blobs(s, &needed, err) : 0;
+
+	if (!may_wait)
+		rs_views_left(s);
+	while (rc == 0 && i < s->nameless.nr && !(may_put_off && rs_worker_is_called(s))) {
+		uint64_t blob = s->nameless.at[i++];
+
+		if (has(&needed, blob)) {
+			s->nameless.at[left++] = blob;
+			continue;
+		}
+		rs_blob_forget(s->blobs, blob);
+		(void)meta_store_set_damaged(&s->store, blob, false, err);
+		rc = rs_remove_bytes(s, blob, err);
+	}
+	s->put_off = i < s->nameless.nr ? s->put_off + 1 : 0;
+	if (i > left)
+		memmove(s->nameless.at + left, s->nameless.at + i, (s->nameless.nr - i) * sizeof(*s->nameless.at));
+	s->nameless.nr -= i - left;
+	sc_vec_done(&needed);
+	return rc;
+}
+
+int rs_garbage_collect(struct rs_service *s, struct sc_err *err)
+{
+	bool gone = false;
+	int rc;
+
+	(void)rs_made_expire(s, true, &gone);
+	rc = rs_garbage_rows(s, err);
+	return rc < 0 ? rc : rs_garbage_files(s, false, err);
+}
+
+int rs_garbage(struct rs_service *s, struct sc_err *err)
+{
+	struct garbage g = {s, err};
+	int rc = rs_garbage_collect(s, err);
+
+	if (rc == 0)
+		rc = meta_store_each(&s->store, on_file, &g, err);
+	if (rc < 0)
+		s->nameless.nr = 0;
+	return rc < 0 ? rc : rs_garbage_files(s, false, err);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A damaged blob is mended from a blob with equal bytes; if there is none, nobody reads it any more. */
+#include "reshard/upkeep/upkeep_i.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "reshard/engine/copy.h"
+#include "reshard/upkeep/record.h"
+
+SC_METRIC(blobs_mended, SC_COUNTER, "scalai_mended_blobs_total", "Damaged blobs that were mended from equal ones.");
+
+struct ids {
+	size_t nr, room;
+	uint64_t *at;
+	struct sc_err *err;
+};
+
+static int on_id(void *arg, uint64_t id)
+{
+	struct ids *ids = arg;
+
+	return sc_vec_push(ids, id) < 0 ? sc_nomem(ids->err) : 0;
+}
+
+static int copy_over(struct rs_service *s, const struct rs_sealed *x, uint64_t from_id, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int from = -1;
+	sc_cleanup(sc_closep) int to = -1;
+	struct meta_store_dirs dirs = {{0}};
+	int rc = meta_store_open_blob(&s->store, from_id, x->bytes, &from, err);
+
+	if (rc == 0)
+		rc = meta_store_begin_replace(&s->store, &to, err);
+	if (rc == 0)
+		rc = rs_copy_file(to, from, from_id, x->bytes, "blob", err);
+	if (rc == 0 && sc_sys.fsync(to) < 0)
+		rc = sc_fail_sys(err, errno, "cannot flush blob %" PRIu64, x->id);
+	if (rc < 0)
+		return rc;
+	/* garbage is collected in two steps, rows and then files: not between them */
+	(void)pthread_mutex_lock(&s->making);
+	rc = meta_blob_known(s->catalog, x->id, err);
+	if (rc == 0)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " is gone with its version", x->id);
+	else if (rc > 0)
+		rc = meta_store_replace(&s->store, x->id, err);
+	(void)pthread_mutex_unlock(&s->making);
+	meta_store_note_dir(&dirs, x->id);
+	if (rc == 0)
+		rc = meta_store_sync_dirs(&s->store, &dirs, err);
+	rs_blob_forget(s->blobs, x->id);
+	return rc;
+}
+
+int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint8_t hash[16], uint64_t *ret_from,
+		 struct sc_err *err)
+{
+	struct rs_sealed x = {.id = blob, .bytes = bytes};
+	struct ids twins = {.err = err};
+	struct rs_left left = {0};
+	int rc = meta_blob_twins(s->catalog, blob, bytes, hash, on_id, &twins, err);
+
+	*ret_from = 0;
+	for (size_t i = 0; rc == 0 && !*ret_from && i < twins.nr; i++) {
+		struct sc_err why = {0};
+		uint8_t now[16];
+		uint64_t n;
+
+		/* it may be damaged itself, or be the same file */
+		if (rs_hash_blob(&s->store, twins.at[i], NULL, NULL, now, &n, &why) < 0)
+			(void)rs_left_by(&left, &why);
+		if (why.code || n != bytes || memcmp(now, hash, 16) != 0)
+			continue;
+		rc = copy_over(s, &x, twins.at[i], err);
+		if (rc == 0)
+			*ret_from = twins.at[i];
+	}
+	if (rc == 0 && !*ret_from)
+		rc = rs_left_say(&left, err); /* one of them may be the right one */
+	if (rc == 0 && *ret_from)
+		rc = rs_blob_mark(s, blob, false, err);
+	if (rc >= 0 && *ret_from)
+		rc = meta_blob_checked(s->catalog, blob, hash, rs_now_s(), false, err);
+	if (rc == 0 && *ret_from)
+		rs_record_keep(s, blob, hash);
+	sc_vec_done(&twins);
+	return rc;
+}
+
+static int found_damage(struct rs_service *s, const struct rs_sealed *x, const char *what, struct sc_err *err)
+{
+	struct sc_buf uses = {0};
+	struct sc_err ignored;
+	uint64_t from = 0;
+	int rc;
+
+	sc_buf_printf(&uses, "%s", "");
+	rc = uses.failed ? sc_nomem(err) : meta_blob_uses(s->catalog, x->id, rs_use_add, &uses, err);
+	if (rc == 0 && x->has_hash)
+		rc = rs_blob_mend(s, x->id, x->bytes, x->hash, &from, err);
+	if (rc == SC_E_NOT_FOUND) {
+		rc = 0;
+	} else if (rc < 0) { /* it is looked at again; nobody may read it until then */
+		(void)rs_blob_mark(s, x->id, true, &ignored);
+	} else if (from) {
+		sc_log(SC_LOG_WARN, "blob %" PRIu64 " %s; it is mended from blob %" PRIu64 ", continuing (%s)", x->id,
+		       what, from, uses.text);
+		sc_metric_add(&blobs_mended, 1);
+	} else {
+		rc = rs_blob_mark(s, x->id, true, err);
+		if (rc > 0) /* once: it is looked at each hour */
+			sc_log(SC_LOG_ERROR,
+			       "blob %" PRIu64 " %s, and nothing has the same bytes: it is not read any more (%s)",
+			       x->id, what, uses.text);
+		if (rc >= 0)
+			rc = meta_blob_checked(s->catalog, x->id, x->has_hash ? x->hash : NULL, rs_now_s(), true, err);
+	}
+	sc_buf_done(&uses);
+	rs_blob_forget(s->blobs, x->id);
+	rs_images_forget(s, NULL);
+	return rc;
+}
+
+int rs_blob_judge(struct rs_service *s, const struct rs_sealed *x, const uint8_t hash[16], uint64_t bytes,
+		  const struct sc_err *why, struct sc_err *err)
+{
+	char what[SC_ERR_BYTES_MAX + 32] = "has other bytes than when it was sealed";
+	int rc;
+
+	if (!why->code && bytes == x->bytes && (!x->has_hash || memcmp(hash, x->hash, 16) == 0))
+		return 0;
+	rc = meta_blob_known(s->catalog, x->id, err);
+	if (rc <= 0)
+		return rc < 0 ? rc : 1;
+	if (why->code)
+		(void)snprintf(what, sizeof(what), "is lost (%s)", why->msg);
+	else if (bytes != x->bytes)
+		(void)snprintf(what, sizeof(what), "has another size than when it was sealed");
+	rc = found_damage(s, x, what, err);
+	return rc < 0 ? rc : 1;
+}
