@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles that may write, as the next daemon has to know them: W1 and W2 of reshard/job/opened.c hold across a daemon
+ * Handles that may write, as the next daemon has to know them: W1 and W2 of reshard/tree/opened.c hold across a daemon
  * that is killed, because each count has an entry in memory that the holder keeps.
  *
  * An entry is made before its count and goes after it; the kernel is answered in between.  The next daemon counts all

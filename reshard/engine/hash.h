@@ -2,10 +2,7 @@
 #ifndef RS_HASH_H
 #define RS_HASH_H
 
-#include "meta/store/store.h"
-
-/** Is told of bytes that were read or written; non-zero ends the work with SC_E_CANCELLED.  Any thread. */
-typedef int rs_tick_fn(void *arg, uint64_t bytes);
+#include "reshard/engine/engine.h"
 
 /**
  * Hashes (XXH3-128) all bytes of a blob, also of one that is known to be damaged; *ret_bytes: how many there were.

@@ -2,10 +2,8 @@
 /*
  * Blobs that no row needs yet, and that are no garbage all the same: those that are being made, and files of a head
  * that an open made real (upkeep/made.c).  The latter belong to the head in memory only; the worker takes them over
- * when it
- * materializes the head.  When another head comes, they stay for RS_LEAVING_NS, for those who have looked them up and
- * not
- * yet opened them.
+ * when it materializes the head.  When another head comes, they stay for RS_LEAVING_NS, for those who have looked
+ * them up and not yet opened them.
  */
 #include "reshard/state/state_i.h"
 

@@ -37,7 +37,7 @@ struct rs_set {
 		struct rs_owner owner;
 	} *blobs;				/* by rank, then path */
 	bool one_owner;				/* all of them have the same mode and owner */
-	struct rs_set *given;			/* owner.c: the files as ranks wrote them (blobs 0), NULL: these */
+	struct rs_set *given;			/* the files as ranks wrote them (blobs 0), NULL: these */
 	pthread_mutex_t report_lock;
 	int verified;				/* enum meta_verified, atomic */
 	char *report;				/* lines */
@@ -141,7 +141,7 @@ struct rs_job {
 	} spare;			/* rows for what was reserved */
 	size_t promised;		/* rows */
 	size_t dirty;			/* files written or removed */
-	struct rs_rank_folders {	/* what those in `work` have in common (owner.c) */
+	struct rs_rank_folders {	/* what those in `work` have in common (tree/rows.c) */
 		bool known, any;
 		struct rs_owner all;
 	} rank_folders;
@@ -224,7 +224,7 @@ struct rs_service {
 	} paths;
 	struct rs_view *views;		/* most recent first */
 	size_t nr_views;
-	struct {			/* views of versions that were dropped a moment ago: leaving.c */
+	struct {			/* views of versions that were dropped a moment ago (leaving.c) */
 		size_t nr, room;
 		struct rs_leaving {
 			struct rs_view *view;
@@ -241,7 +241,7 @@ struct rs_service {
 		size_t nr, room;
 		uint64_t *at;
 	} held;				/* blobs that are being made: no garbage */
-	struct {			/* files of working trees: opened.c */
+	struct {			/* files of working trees (tree/opened.c) */
 		pthread_mutex_t lock;
 		pthread_cond_t fewer;	/* a count went down */
 		struct rs_opened {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Partitions of datasets, as files of a rank: their names, and their bytes.  They are shared by all ranks with the same
- * data-parallel coordinate, and kept for a while after their last use.
+ * Partitions of datasets, as files of a rank: their names, and their bytes.  They are shared by all ranks with the
+ * same data-parallel coordinate, and kept for a while after their last use.
  */
 #include "reshard/tree/tree_i.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What says that a blob is damaged, and what only keeps from looking at it.  Damage is another hash or size, or a file
- * that
- * is gone or that the disk does not give.  All other errors say nothing about a blob: it is looked at again.
+ * What says that a blob is damaged, and what only keeps from looking at it.  Damage is another hash or size, or a
+ * file that is gone or that the disk does not give.  All other errors say nothing about a blob: it is looked at
+ * again.
  */
 #include "reshard/upkeep/upkeep_i.h"
 

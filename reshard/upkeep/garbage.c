@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Garbage: its rows go first, then its files; a crash between leaves files without rows, which the next start
- * finds.
+ * Garbage: its rows go first, then its files; a crash between leaves files without rows, which the next start finds.
  */
 #include "reshard/upkeep/upkeep_i.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files made real at their first open.  Where reflink makes a rank file in a few milliseconds, a view of it is not
- * worth
- * its price: the open makes the file, says "look again", and the kernel finds a blob.  It belongs to the head in memory
- * until the worker takes it over (state/pins.c).
+ * worth its price: the open makes the file, says "look again", and the kernel finds a blob.  It belongs to the head
+ * in memory until the worker takes it over (state/pins.c).
  */
 #include "reshard/upkeep/upkeep_i.h"
 

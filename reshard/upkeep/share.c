@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * First hashes, and sharing.  A blob is hashed once after it was sealed; one that is damaged by then is named.  A file
- * that a
- * rank wrote again unchanged becomes one file with the older one, by a hard link.  Replicas of other ranks stay files
- * of
- * their own: damage is mended from them.
+ * First hashes, and sharing.  A blob is hashed once after it was sealed; one that is damaged by then is named.  A
+ * file that a rank wrote again unchanged becomes one file with the older one, by a hard link.  Replicas of other
+ * ranks stay files of their own: damage is mended from them.
  */
 #include "reshard/upkeep/upkeep_i.h"
 

@@ -20,8 +20,6 @@
 #define RETRY_NS 2000000000
 #define FULL_NS INT64_C(60000000000)
 
-/* --- progress --- */
-
 /* What is wrong with rows and headers stays so; space, memory and descriptors come back. */
 static bool is_lasting(int rc)
 {
@@ -57,8 +55,6 @@ static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *
 	if (changed || why)
 		rs_job_tell(job); /* who waits for it asks again */
 }
-
-/* --- verification --- */
 
 static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 {
