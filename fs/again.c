@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel looks a path up again after ESTALE, once; a second ESTALE is the program's.  So threads that were told
- * to look again are known for a moment: what their lookup finds is kept for them (op_lookup), and what they then open
- * is given as it was found.  Clients in another process namespace have no thread's number (0) and share one.
+ * After ESTALE the kernel looks a path up again, once; a second ESTALE would reach the program.  So threads that got
+ * ESTALE are remembered for a moment: what their next lookup finds is reserved for them (op_lookup), and their next
+ * open gets it as it was found.  Clients in another process namespace have no thread id (0), so they all share one
+ * entry.
  */
 #include "fs/fs_i.h"
 

@@ -35,7 +35,7 @@ static bool is_lost(const struct sc_err *why)
 	       why->code == SC_E_TOPOLOGY || why->code == SC_E_STATE;
 }
 
-/* A catalog that can be read, or that may be good, is not made anew. */
+/* Refuses to rebuild a catalog that can be read, or that may be good. */
 static int begin_rebuild(struct rs_options *options, const char *database, struct sc_err *err)
 {
 	struct rs_service *s = NULL;
@@ -44,7 +44,8 @@ static int begin_rebuild(struct rs_options *options, const char *database, struc
 	if (access(database, F_OK) == 0) {
 		if (rs_service_new(options, &s, err) == 0) {
 			rs_service_free(s);
-			return sc_fail(err, SC_E_EXISTS, "'%s' can be read: move it away if you want another one",
+			return sc_fail(err, SC_E_EXISTS, "the catalog '%s' can be read; move it away to rebuild it "
+				"nevertheless",
 				       database);
 		}
 		if (err->code == SC_E_BUSY)

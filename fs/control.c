@@ -225,8 +225,8 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 		(void)__atomic_sub_fetch(nr, 1, __ATOMIC_RELEASE);
 		sc_sys.release(waiter);
 		sc_sys.release(l);
-		(void)sc_fail(&err, SC_E_BUSY, "%d commands that %s are running, no more can; try again later", most,
-			      waits ? "wait for writers, such as commit," : "take long, such as verify,");
+		(void)sc_fail(&err, SC_E_BUSY, "too many commands that %s are running (limit %d); try again later",
+			      waits ? "wait for writers, such as commit," : "take long, such as verify,", most);
 		refuse(req, c, &err);
 		fs_command_end(command);
 		return;
@@ -268,7 +268,7 @@ static int judge(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t f
 
 	c->judged = true;
 	if (memchr(c->document.text, 0, c->document.bytes))
-		rc = sc_fail(err, SC_E_COMMAND, "%s: it is text, this one has a zero byte", c->row->name);
+		rc = sc_fail(err, SC_E_COMMAND, "%s: the document has a zero byte; write text", c->row->name);
 	else
 		rc = command(c, &who, c->document.text, NULL, err);
 	fs_document(fs, fh, false);
@@ -349,11 +349,12 @@ void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 	} else if (c->row->flags & RS_CTL_DOCUMENT) {
 		write_document(req, fs, c, fh, text, bytes);
 	} else if (bytes > rs_control_bytes_max(c->row)) {
-		(void)sc_fail(&err, SC_E_LIMIT, "%s: a command has at most %zu bytes, this write has %zu", c->row->name,
+		(void)sc_fail(&err, SC_E_LIMIT, "%s: a command has at most %zu bytes, but this write has %zu",
+			c->row->name,
 			      rs_control_bytes_max(c->row), bytes);
 		refuse(req, c, &err);
 	} else if (memchr(text, 0, bytes)) {
-		(void)sc_fail(&err, SC_E_COMMAND, "%s: a command is text, this write has a zero byte", c->row->name);
+		(void)sc_fail(&err, SC_E_COMMAND, "%s: the command has a zero byte; write text", c->row->name);
 		refuse(req, c, &err);
 	} else {
 		write_command(req, fs, c, text, bytes, &begun);
@@ -369,7 +370,8 @@ void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 	(void)pthread_mutex_lock(&c->lock);
 	if (fs_document_is_lost(fs, fh)) {
 		fs_document(fs, fh, false);
-		(void)sc_fail_sys(&err, EIO, "%s: the daemon was replaced before it was closed; write it again",
+		(void)sc_fail_sys(&err, EIO, "%s: the daemon was replaced before the document was closed; write it "
+			"again",
 				  c->row->name);
 	} else if (c->document.bytes && !c->judged && !c->refused) {
 		(void)judge(req, fs, c, fh, &err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of fs/ share: the mounted file system, open files, replies. */
+/* Shared by the files of fs/: the mounted file system, open files, replies. */
 #ifndef FS_I_H
 #define FS_I_H
 
@@ -14,8 +14,8 @@
 #include "reshard/job/control.h"
 
 /*
- * Over io_uring a held request keeps an entry of its core's ring, and a ring without entries stops
- * that core: the waiters of all cores and the long commands together stay below one ring's entries.
+ * Over io_uring a parked request keeps an entry of its core's ring, and a ring without entries stops
+ * that core: waiters and long commands together must be fewer than the entries of one ring.
  */
 #define FS_RING_ENTRIES 16
 #define FS_RING_WAITERS 8
@@ -113,91 +113,93 @@ struct fs {
 
 /* reply.c */
 struct fs *fs_of(fuse_req_t req);
-/** Of a request that came by a ring (`by_ring`) and is answered by another thread: the rings, and the
- *  request with them, are gone when the session ends, and the kernel answers. */
+/** True if the request arrived on a ring and the session has ended: the ring is gone, and the kernel has already failed
+ *  the request.  Do not reply. */
 bool fs_is_lost(const struct fs *fs, bool by_ring);
 
 /* handles.c */
-/** Takes `h`; 0 when memory is out. */
+/** Adds an open file and returns its number; 0: out of memory.  Takes `h`. */
 uint64_t fs_handle_add(struct fs *fs, struct fs_handle *h);
 struct fs_handle *fs_handle_get(struct fs *fs, uint64_t fh);
-/** A number that this daemon has given, not an earlier one. */
+/** Tells whether this daemon has given the number, not an earlier one. */
 static inline bool fs_handle_is_mine(const struct fs *fs, uint64_t fh)
 {
 	return fh >> FS_GENERATION_SHIFT == fs->kept->generation;
 }
 
-/** The file of a version is open from now on, as `h` says: who has an inode open sees one size and one content. */
+/** Registers `h` as an open of a version's file, so that all opens of the inode see one size and one content. */
 void fs_handle_committed(struct fs *fs, struct fs_handle *h);
-/** What somebody has open under this inode; false: nobody has it open. */
+/** Gives what an inode is open as; false: it is not open. */
 bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint64_t *ret_blob, uint64_t *ret_bytes);
-/** Out of the table; the caller frees it with fs_handle_free(). */
+/** Takes an open file out of the table; the caller frees it with fs_handle_free(). */
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
 
 /* backing.c */
 /**
- * Makes this open a passthrough open of `fd`'s file (which is then closed); false: it can't be, and
- * *fd stays.  `fd` is open for reading, whatever the client wants: the kernel opens its path once
- * more for each client, as the client asked, and the lease by which commit sees that a file is quiet
- * must see the clients' opens only.
+ * Makes this open a passthrough open of the file of *fd, and closes *fd; returns false, and keeps *fd, if
+ * that is impossible.  *fd must be open for reading even if the client writes: the kernel opens its path
+ * once more for each client, as the client asked, and the lease by which a commit detects writers must see
+ * only the clients' opens.
  */
 bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct fuse_file_info *fi);
-/** `req` NULL: it is answered already, and the kernel keeps the backing file until the mount ends. */
+/** Ends a passthrough open.  `req` NULL: the request is answered, and the kernel keeps the backing file until the mount
+*  ends. */
 void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino);
-/** Of a daemon that takes over: the table as it was left. */
+/** Repairs the table of backing files that an earlier daemon left. */
 void fs_backings_check(struct fs *fs);
 
 /* takeover.c */
-/** Takes the kernel's first request. */
+/** Reads and answers the kernel's first request. */
 int fs_begin(struct fs *fs, struct sc_err *err);
-/** Goes on where a daemon died. */
+/** Continues the session of a daemon that died. */
 int fs_take_over(struct fs *fs, struct sc_err *err);
 
 /* kept.c */
-/** A command of this handle begins; NULL: too many at once, it is not recognised if it comes again.
- *  *ret_is_replay: a daemon that died had begun it. */
+/** Registers a command of this handle; NULL: too many at once, so it will not be recognised if it is resent.
+ *  *ret_is_replay: a daemon that died had begun the command. */
 struct fs_command *fs_command_begin(struct fs *fs, uint64_t fh, const void *text, size_t bytes, off_t at,
 				    bool *ret_is_replay);
 void fs_command_end(struct fs_command *c);
-/** This handle's text is read from its start. */
+/** Registers that reading this handle's text has begun. */
 void fs_text_begun(struct fs *fs, uint64_t fh, uint64_t bytes);
-/** It was read up to here at least, and here it ended. */
+/** Tells whether the text was read at least up to `at`, and ended there. */
 bool fs_text_is_read(struct fs *fs, uint64_t fh, uint64_t at);
-/** This handle has (`begun`) or has not any more a document that is not judged yet. */
+/** Registers (`begun`) or unregisters a document of this handle that is not judged yet. */
 void fs_document(struct fs *fs, uint64_t fh, bool begun);
-/** It had one in a daemon that died. */
+/** Tells whether the handle had such a document in a daemon that died. */
 bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 
 /* again.c */
-/** A request of this thread is answered ESTALE: the kernel looks up and opens once more, and a second ESTALE is
- *  the program's. */
+/** Registers that a request of this thread fails with ESTALE: the kernel retries lookup and open once; a second ESTALE
+ *  would reach the program. */
 void fs_told_stale(struct fs *fs, pid_t thread);
-/** Is this thread about to open once more?  `ends`: this is that open. */
+/** Tells whether this thread is retrying.  `ends`: this is the open of the retry. */
 bool fs_looks_again(struct fs *fs, pid_t thread, bool ends);
 
 /* writers.c */
-/** Counts a handle that may write to this file of a working tree, which is locked by rs_tree_read_lock().
- *  Errors: ENFILE, too many; SC_E_NO_MEMORY. */
+/** Counts a handle that may write to this file of a working tree.  Under rs_tree_read_lock().
+ *  Errors: ENFILE (too many), SC_E_NO_MEMORY. */
 int fs_writer_begin(struct fs *fs, struct fs_handle *h, uint64_t blob, pid_t thread, struct sc_err *err);
-/** The kernel has handle `fh`, with this h->writer; it may have closed it already. */
+/** Registers that the kernel has got handle `fh`, with this h->writer; the kernel may already have closed it. */
 void fs_writer_answered(struct fs *fs, uint32_t writer, uint64_t fh);
 /** Ends the count of handle `fh`, before the kernel is answered; h is NULL for one of an earlier daemon. */
 void fs_writer_end(struct fs *fs, const struct fs_handle *h, uint64_t fh);
-/** Keeps a file of a working tree from commits until this thread opens it, or for RS_RESERVED_NS.
+/** Keeps a file of a working tree from being committed until this thread opens it, or for RS_RESERVED_NS.
  *  Under rs_tree_read_lock(). */
 void fs_reserve(struct fs *fs, uint64_t blob, pid_t thread);
 void fs_redeem(struct fs *fs, uint64_t blob, pid_t thread);
-/** Counts what the daemons before this one had counted, before anything is served. */
+/** Counts the handles that earlier daemons had counted, before anything is served. */
 int fs_writers_load(struct fs *fs, struct sc_err *err);
-/** All requests that came again were answered. */
+/** Call when all resent requests are answered. */
 void fs_writers_settle(struct fs *fs);
-/** Drops what is over; before a commit looks. */
+/** Drops expired entries, before a commit counts writers. */
 void fs_writers_check(struct fs *fs);
 
 /* reply.c: the only place where failures become replies */
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
-/** A refused command: kept for the `error` of the job (NULL: of the mount), logged, replied; returns the errno. */
+/** Refuses a command: keeps the sentence for the `error` of the job (NULL: of the mount), logs it, and replies.
+ *  Returns the errno. */
 int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const struct sc_err *err);
 
 /* resolve.c */
@@ -206,16 +208,16 @@ struct fs_found {
 	struct stat st;
 	double timeout;
 };
-/** The rank of a node of this view. */
+/** Returns the rank of a node of this view. */
 uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view);
-/** The job of a node; NULL: it is gone. */
+/** Returns the job of a node; NULL: it was removed. */
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
-/** The row of a control file's node; NULL: it is none. */
+/** Returns the row of a control file's node; NULL: the node is no control file. */
 const struct rs_control *fs_control_of(const struct fs_node *n);
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);
-/** SC_E_NOT_FOUND (without a message) when there is no such name. */
+/** Looks a name up.  Errors: SC_E_NOT_FOUND, without a message, if there is no such name. */
 int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *ret, struct sc_err *err);
-/** Where a name in a folder lies: job, rank and path; for what changes trees. */
+/** The job, rank and path of a name in a folder, for operations that change trees. */
 struct fs_place {
 	struct rs_job *job;
 	uint32_t rank;
@@ -228,12 +230,12 @@ bool fs_rank_number(const char *name, uint32_t *ret);
 void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_param *ret);
 
 /* control.c */
-/** For rs_events: what the mount knows of itself. */
+/** Prints the files of /.ctl that describe the mount; for struct rs_events. */
 void fs_describe(void *arg, const char *name, struct sc_buf *buf);
-/** An open control file; fs_control_close() ends it.  `job`: NULL for a file of the mount. */
+/** Opens a control file; fs_control_close() closes it.  `job`: NULL for a file of the mount. */
 int fs_control_open(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row, int flags,
 		    struct fs_control **ret, struct sc_err *err);
-/** What was written to it before is lost. */
+/** Registers that text written to the file before the daemon was replaced is lost. */
 void fs_control_lost(struct fs *fs, struct fs_control *c, uint64_t fh);
 void fs_control_close(struct fs *fs, struct fs_control *c);
 void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, size_t bytes, off_t at);
@@ -243,19 +245,19 @@ void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c, struct fuse_pollhandle *ph);
 
 /* work.c: the only way to the bytes of uncommitted files */
-/** Opens the bytes of a node for one call.  `flags` may ask to write only where a handle that may write is open (W1).
- *  Errors: SC_E_UNSUPPORTED, it is no file of a working tree; SC_E_STALE, it is none any more. */
+/** Opens the bytes of a node for one call.  `flags` may ask for writing only where a handle that may write is open
+ *  (W1).  Errors: SC_E_UNSUPPORTED (not a file of a working tree), SC_E_STALE (not one any more). */
 int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err);
-/** Finds the file of the working tree in the place of a node of a file, and makes a copy of the committed one
- *  (`truncate`: an empty one) where there is none.  On success the caller holds rs_tree_read_lock() of *ret_job.
- *  Errors: SC_E_STALE, nothing is in that place; SC_E_SEALED, .v and .as are read-only. */
+/** Finds the file of the working tree at a node's path; if there is none, copies the committed file up (`truncate`:
+ *  makes an empty one).  On success the caller holds rs_tree_read_lock() of *ret_job.  Errors: SC_E_STALE (there is
+ *  no file at that path), SC_E_SEALED (.v and .as are read-only). */
 int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct rs_job **ret_job, uint64_t *ret_blob,
 		  struct sc_err *err);
-/** Answers an open for writing of a node that is no file of the working tree: SC_E_STALE, and the thread finds one
- *  when it looks again, which no commit seals before. */
+/** Fails an open for writing of a committed file with SC_E_STALE, after copying it up: the retry of the thread
+ *  finds the copy, which no commit seals before. */
 int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t thread, struct sc_err *err);
 
-/* write_back.c: begins to write a file of a working tree to the device, some time soon */
+/* write_back.c: starts writing a file of a working tree to the device, soon */
 void fs_write_back(struct fs *fs, fuse_ino_t ino);
 int fs_write_back_start(struct fs *fs, struct sc_err *err);
 void fs_write_back_stop(struct fs *fs);
@@ -264,12 +266,12 @@ void fs_write_back_stop(struct fs *fs);
 int fs_notify_start(struct fs *fs, struct sc_err *err);
 void fs_notify_stop(struct fs *fs);
 void fs_notify_news(struct fs *fs);
-/** A write of `bytes` to a control file that is answered later: one of the next two takes it. */
+/** Parks a write of `bytes` to a control file; one of the next two functions takes it over. */
 struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row,
 				size_t bytes);
-/** Until rs_control_held() of its row says so of `held`. */
+/** Answers the write when rs_control_held() of its row says that `held` is over. */
 void fs_notify_hold(struct fs_waiter *w, uint64_t held);
-/** From another thread: answered with `err`, if anything is in it; then `command` (or NULL) is over. */
+/** Answers the write from another thread, with `err` if it holds an error; then ends `command` (or NULL). */
 void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struct sc_err *err);
 /** What a control file's poll(2) waits for: part of the open file, used by the four below only. */
 struct fs_poll {
@@ -278,35 +280,35 @@ struct fs_poll {
 	struct fuse_pollhandle *ph;	/* whom to tell; under notify_lock */
 	struct fs_poll *next;
 };
-/** Marks all news of today as seen; p->job is not NULL. */
+/** Marks all changes up to now as seen; p->job is not NULL. */
 void fs_poll_seen(struct fs_poll *p);
 bool fs_poll_has_news(const struct fs_poll *p);
-/** Answers a poll.  Takes `ph` (or NULL), which is told of the next news. */
+/** Answers a poll.  Takes `ph` (or NULL), which is notified of the next change. */
 void fs_poll_begin(fuse_req_t req, struct fs *fs, struct fs_poll *p, struct fuse_pollhandle *ph);
-/** Before the open file is freed. */
+/** Ends a poll, before the open file is freed. */
 void fs_poll_end(struct fs *fs, struct fs_poll *p);
 
 /* op_open.c */
-/** Opens a file of the working tree by passthrough or, if that can't be, by a descriptor.
+/** Opens a file of the working tree through passthrough or, if that is impossible, by a descriptor.
  *  Under rs_tree_read_lock(). */
 int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
 		 struct fuse_file_info *fi, struct sc_err *err);
-/** A handle with a number, for an open that fs_open_end() ends; NULL: no memory. */
+/** Makes a handle with a number, for an open that fs_open_end() ends; NULL: out of memory. */
 struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err);
-/** Answers an open or a create (`e`), or undoes it where it failed or the kernel does not take the answer. */
+/** Answers an open or a create (`e`), or undoes it if it failed or the kernel does not take the reply. */
 void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
 		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err);
-/** Opens a view's node: h->view at `path`; `again`: the caller looks up no more. */
+/** Opens a node of a view: h->view at `path`; `again`: the caller will not retry. */
 int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
 		  struct fuse_file_info *fi, struct sc_err *err);
 int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
 		    struct fuse_file_info *fi, struct sc_err *err);
 
 /* reopen.c */
-/** Opens a file or directory again that an earlier daemon had open.  `req` may be NULL but for a control file. */
+/** Reopens a file or folder that an earlier daemon had open.  `req` may be NULL except for a control file. */
 int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err);
-/** The open file that the kernel names; one that a daemon before this one has opened is opened again.
- *  NULL: it can't be, and the request is answered. */
+/** Returns the open file of a request; reopens one that an earlier daemon had open.  NULL: that failed, and the
+ *  request is answered. */
 struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
 
 /* operations: op_*.c */

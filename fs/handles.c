@@ -29,7 +29,7 @@ uint64_t fs_handle_add(struct fs *fs, struct fs_handle *h)
 	return at ? h->number : 0;
 }
 
-/* Its place in the table, under the lock; 0: none.  Those of earlier daemons lie where there was room. */
+/* Finds a handle's place in the table, under the lock; 0: none.  Handles of earlier daemons lie in any free place. */
 static size_t find(struct fs *fs, uint64_t fh)
 {
 	size_t at = index_of(fh);

@@ -19,7 +19,7 @@
 #include "meta/base/log.h"
 #include "meta/base/sys.h"
 
-/* One that dies before it serves, so often, will not live (a request that kills it comes again): the mount ends. */
+/* After so many daemons that died before they served, the mount ends: a request that kills its daemon is sent again. */
 #define EARLY_DEATHS_MAX 3
 
 #define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse and of struct fs_kept */
@@ -49,7 +49,7 @@ bool fs_is_held(void)
 	return getenv(HELD) != NULL;
 }
 
-/* What the program before this one has left. */
+/* Maps the memory that the previous program has left. */
 static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd)
 {
 	struct fs_kept *kept;
@@ -59,13 +59,14 @@ static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd)
 	(void)unsetenv(HELD);
 	(void)fcntl(*ret_fuse_fd, F_SETFD, FD_CLOEXEC);
 	(void)fcntl(*ret_kept_fd, F_SETFD, FD_CLOEXEC);
-	/* it may be shorter: of a program that kept less */
+	/* it may be shorter, if that program kept less */
 	(void)ftruncate(*ret_kept_fd, sizeof(*kept));
 	kept = map_kept(*ret_kept_fd);
 	if (kept && kept->layout != LAYOUT) {
 		sc_log(SC_LOG_WARN,
-		       "the program before this one kept other things, continuing: files that are open by passthrough "
-		       "can't be opened again until they are closed");
+		       "upgraded from an incompatible build, continuing: files that are open through passthrough "
+		       "cannot be "
+		       "opened again until every process has closed them");
 		kept->layout = LAYOUT;
 		kept->nr_backings = 0;
 		memset(kept->commands, 0, sizeof(*kept) - offsetof(struct fs_kept, commands));
@@ -73,7 +74,7 @@ static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd)
 	return kept;
 }
 
-/* Only returns when there is no such program. */
+/* Runs the installed program; returns only if that fails. */
 static void run_anew(char **argv, const char *program, int fuse_fd, int kept_fd)
 {
 	char text[32];
@@ -108,11 +109,11 @@ int fs_hold_tell(int tell_fd, int fuse_fd, struct sc_err *err)
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &fuse_fd, sizeof(int));
 	if (sendmsg(tell_fd, &msg, MSG_NOSIGNAL) != 1)
-		return sc_fail_sys(err, errno, "cannot hand the mount to its holder");
+		return sc_fail_sys(err, errno, "the daemon cannot hand the mount to its holder");
 	return 0;
 }
 
-/* -1: the daemon ended before it had mounted. */
+/* Receives /dev/fuse from the daemon; -1: the daemon ended before it had mounted. */
 static int receive_fd(int from)
 {
 	union control control;
@@ -159,7 +160,7 @@ static int take_signals(struct sc_err *err)
 	return fd < 0 ? sc_fail_sys(err, errno, "signalfd") : fd;
 }
 
-/* True when the daemon has ended, with *ret_status. */
+/* Tells whether the daemon has ended, with *ret_status. */
 static bool take_signal(struct holder *h, int *ret_status)
 {
 	struct signalfd_siginfo info;
@@ -174,13 +175,13 @@ static bool take_signal(struct holder *h, int *ret_status)
 			(void)kill(h->daemon, SIGKILL); /* as good as any other end */
 		return false;
 	}
-	/* whoever ends the holder means the daemon, which then unmounts */
+	/* a signal to end is passed on to the daemon, which then unmounts */
 	h->ends = true;
 	(void)kill(h->daemon, (int)info.ssi_signo);
 	return false;
 }
 
-/* Until the daemon has ended; its status. */
+/* Waits until the daemon has ended; returns its status. */
 static int attend(struct holder *h, void (*live)(void *arg), void *arg)
 {
 	struct pollfd fds[] = {{h->signals, POLLIN, 0}, {h->from, POLLIN, 0}};
@@ -222,7 +223,7 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 	for (;;) {
 		h.daemon = fork();
 		if (h.daemon < 0)
-			return sc_fail_sys(err, errno, "cannot start a daemon");
+			return sc_fail_sys(err, errno, "the holder cannot start a daemon");
 		if (h.daemon == 0) {
 			int rc;
 
@@ -250,7 +251,7 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 		early = kept->live == kept->generation ? 0 : early + 1;
 		if (early == EARLY_DEATHS_MAX)
 			return sc_fail(err, SC_E_SYSTEM,
-				       "%d daemons died before they served (signal %d): the mount ends",
+				       "%d daemons died before they could serve (signal %d): the mount ends",
 				       EARLY_DEATHS_MAX, WTERMSIG(status));
 		sc_log(SC_LOG_WARN, "the daemon was killed by signal %d, continuing with another one",
 		       WTERMSIG(status));

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The holder (mount -o hold): a process that does nothing but keep /dev/fuse open and start a daemon.
- * When the daemon dies another one takes over: it is given the kernel's INIT request as it came, asks
- * the kernel to send again what was not answered, and goes on.  Open files, mappings, directories,
- * working directories and reads in flight of other processes do not notice.
+ * The holder (mount -o hold): a process that only keeps /dev/fuse open and starts a daemon.  When the
+ * daemon dies another one takes over: it gets the kernel's INIT request as it came, asks the kernel to
+ * resend the requests that were not answered, and goes on.  Open files, mappings, directories, working
+ * directories and reads in flight of other processes continue.
  *
  * SIGUSR1 to the holder ends the daemon and runs the program anew from where it is installed: an upgrade.
  *
- * Nodeids are made of the catalog's ids, so they stay right.  What is only in memory and has to outlive
- * a daemon is kept in struct fs_kept, which holder and daemons share: 4 MiB, of which only the pages that were
+ * Nodeids are made of the catalog's ids, so they stay valid.  State that is only in memory and must outlive
+ * a daemon is in struct fs_kept, which the holder and its daemons share: 4 MiB, of which only the pages that were
  * used take memory.
  */
 #ifndef FS_HOLD_H
@@ -26,12 +26,12 @@
 #define FS_TEXTS_MAX 256
 #define FS_WRITERS_MAX 65536
 #define FS_RESERVED_MAX 1024
-#define FS_TOLD_STALE 64	/* threads that look again at the same time */
+#define FS_TOLD_STALE 64	/* threads that retry a lookup at the same time */
 
 struct fs_kept {
-	uint64_t layout;		/* of this structure: another program may have another one */
+	uint64_t layout;		/* size of this structure: another program may have another one */
 	uint32_t generation;		/* of daemons, from 1 */
-	uint32_t live;			/* the last generation that came to serve */
+	uint32_t live;			/* the last generation that began to serve */
 	uint32_t init_bytes;
 	unsigned char init[1024];	/* the kernel's first request */
 	char message[SC_ERR_BYTES_MAX];	/* why a daemon did not start */
@@ -74,20 +74,20 @@ struct fs_kept {
 	} reserved[FS_RESERVED_MAX];
 };
 
-/** Shared memory, zeroed, *ret_fd (or NULL) its file; NULL: none left. */
+/** Maps zeroed shared memory; *ret_fd (or NULL) is its file.  Returns NULL when out of memory. */
 struct fs_kept *fs_kept_new(int *ret_fd);
-/** Is this process what a holder has become by SIGUSR1? */
+/** Tells whether this process is a holder that ran the program anew, after SIGUSR1. */
 bool fs_is_held(void);
 
 #define FS_HOLD_ENDED 1
 
 /**
- * Runs `serve` in a child, and in another one after each that was killed, until one ends by itself.
+ * Runs `serve` in a child, and in a new child after each that was killed, until one ends by itself.
  * `serve(arg, kept, fuse_fd, tell_fd)`: fuse_fd is -1 in the first one, which mounts and hands its
  * descriptor over by fs_hold_tell(); then the holder calls `live`, once.  `argv`: of this program, NULL at its end.
  * SIGTERM and SIGINT are passed on to the child, which then ends by itself.
  * Returns 0, or FS_HOLD_ENDED when the child was killed meanwhile: the caller unmounts.
- * Errors: what the child said.
+ * Errors: those of the child.
  */
 int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
 	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err);

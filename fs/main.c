@@ -91,7 +91,7 @@ static const struct cli_option verify_options[] = {
 	MOUNT, {"reference", 0, "FILE", "compare with this unsharded .safetensors file instead"}, END};
 
 static const struct cli_option fsck_options[] = {
-	{"repair", 0, NULL, "mend damaged files from equal ones; unknown files go to STORE/lost+found"},
+	{"repair", 0, NULL, "repair damaged files from replicas; move unknown files to STORE/lost+found"},
 	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, END};
 
 static const struct cli_command commands[] = {
@@ -116,7 +116,7 @@ static const struct cli_command commands[] = {
 		  "[--OPTION VALUE...]\n"
 		  "[-m MOUNTPOINT] remove|refresh JOB NAME\n"
 		  "[-m MOUNTPOINT] show JOB",
-	 .example = "scalai data add gpt corpus /data/corpus.bin --global-batch 512 --seed 7"},
+	 .example = "scalai data add gpt corpus /data/corpus.jsonl --global-batch 512 --seed 7"},
 	{.name = "verify", .summary = "Compare all copies of a job's state, and its bytes with what was committed",
 	 .run = cli_verify, .options = verify_options, .usage = "[-m MOUNTPOINT] JOB [--reference FILE]",
 	 .operands = {"JOB"}, .required = 1, .example = "scalai verify gpt --reference model.safetensors"},

@@ -125,13 +125,13 @@ static int prepare_mountpoint(const char *path, struct sc_err *err)
 			return rc < 0 ? rc : prepare_mountpoint(path, err);
 		}
 		if (errno != ENOENT)
-			return sc_fail_sys(err, errno, "mount point '%s'", path);
+			return sc_fail_sys(err, errno, "cannot use the mount point '%s'", path);
 		if (mkdir(path, 0755) < 0)
 			return sc_fail_sys(err, errno, "cannot make the mount point '%s'", path);
 		return 0;
 	}
 	if (!S_ISDIR(st.st_mode))
-		return sc_fail(err, SC_E_NOT_DIR, "mount point '%s' is no directory", path);
+		return sc_fail(err, SC_E_NOT_DIR, "the mount point '%s' is not a folder", path);
 	(void)snprintf(parent, sizeof(parent), "%s/.ctl/health", path);
 	if (access(parent, R_OK) == 0)
 		return sc_fail(err, SC_E_BUSY, "'%s' has a live scalai mount already; 'scalai umount %s' ends it", path,
@@ -151,7 +151,8 @@ static dev_t device_of(const char *mountpoint)
 		m = fs_mounts_find(&mounts, mountpoint);
 	device = m ? m->device : 0;
 	if (!m)
-		sc_log(SC_LOG_WARN, "'%s' is not in the mount table, continuing: datasets in it are not refused (%s)",
+		sc_log(SC_LOG_WARN, "'%s' is not in the mount table (%s), continuing: dataset sources in it are not "
+			"refused",
 		       mountpoint, err.msg);
 	fs_mounts_done(&mounts);
 	return device;
@@ -167,7 +168,9 @@ static void set_read_ahead(dev_t device)
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	bytes = snprintf(text, sizeof(text), "%d", READ_AHEAD_KIB);
 	if (fd < 0 || write(fd, text, (size_t)bytes) != bytes)
-		sc_log(SC_LOG_INFO, "read-ahead of the mount stays as it is (%s)", strerror(errno));
+		sc_log(SC_LOG_INFO, "cannot raise the read-ahead of the mount (%s), continuing with the kernel's "
+			"default",
+		strerror(errno));
 	if (fd >= 0)
 		(void)close(fd);
 }
@@ -301,7 +304,7 @@ static void drop_capabilities(void)
 	}
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	if (syscall(SYS_capset, &head, caps) < 0)
-		sc_log(SC_LOG_WARN, "capabilities are not dropped (%s), continuing", strerror(errno));
+		sc_log(SC_LOG_WARN, "cannot drop capabilities (%s), continuing with all of them", strerror(errno));
 }
 
 static struct fuse_loop_config *loop_config(void)
@@ -355,7 +358,8 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 	if (fuse_fd >= 0) {
 		(void)snprintf(path, sizeof(path), "/dev/fd/%d", fuse_fd);
 		return fuse_session_mount(fs->se, path) == 0 ? fs_take_over(fs, err)
-							      : sc_fail(err, SC_E_SYSTEM, "cannot take the mount over");
+							      : sc_fail(err, SC_E_SYSTEM, "the new daemon cannot take "
+							      	"over the mount");
 	}
 	if (fuse_session_mount(fs->se, o->mountpoint) != 0)
 		return sc_fail(err, SC_E_SYSTEM, "cannot mount at '%s' (is /dev/fuse there, and may you use it?)",
@@ -471,7 +475,7 @@ static int run(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *er
 	int rc = o->hold ? fs_hold(serve, live, &x, o->argv, err) : serve(&x, fs_kept_new(NULL), -1, -1, err);
 
 	if (rc == FS_HOLD_ENDED) { /* no daemon is left that would unmount */
-		sc_log(SC_LOG_INFO, "'%s' is unmounted: a signal came when its daemon was dead", o->mountpoint);
+		sc_log(SC_LOG_INFO, "'%s' is unmounted: a signal to end came while no daemon ran", o->mountpoint);
 		rc = fs_umount_dead(o->mountpoint, 0, err);
 	}
 	return rc;
@@ -482,7 +486,8 @@ static int open_log(const struct fs_mount_options *o, struct sc_err *err)
 	size_t n = strlen(o->mountpoint);
 
 	if (*o->log && strncmp(o->log, o->mountpoint, n) == 0 && o->log[n] == '/')
-		return sc_fail(err, SC_E_COMMAND, "log=%s: this mount's own log can't be a file of it", o->log);
+		return sc_fail(err, SC_E_COMMAND, "log=%s: the log of a mount can't be a file of it; write it "
+			"elsewhere", o->log);
 	if (*o->log)
 		return sc_log_to_file(o->log, err);
 	if (o->foreground)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mounting: from a store and a mount point to a served file system, and back. */
+/* Mounts a store, serves it, and unmounts it. */
 #ifndef FS_MOUNT_H
 #define FS_MOUNT_H
 
@@ -15,11 +15,11 @@ struct fs_mount_options {
 	bool private_;		/* only the user who mounted (no allow_other) */
 	bool io_uring;		/* FUSE over io_uring */
 	bool no_passthrough;
-	bool hold;		/* a daemon that dies is replaced under the living mount */
+	bool hold;		/* replace a daemon that dies, under the living mount */
 	bool read_ahead_off;
-	int64_t scrub_s;	/* each blob is read again so often; 0: never */
+	int64_t scrub_s;	/* how often each blob is verified; 0: never */
 	char log[4096];		/* a file; empty: stderr in the foreground, else syslog */
-	uint32_t scrub_mib_s;	/* at most so fast; 0: no limit */
+	uint32_t scrub_mib_s;	/* maximum read rate of scrubbing; 0: no limit */
 };
 
 /** Parses the value of -o; unknown words are refused, those of mount(8) and fstab are taken. */

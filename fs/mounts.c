@@ -162,7 +162,8 @@ static int find_ours(const struct fs_mounts *mounts, const char *path, const str
 		return sc_fail(err, SC_E_COMMAND, "nothing is mounted at '%s'; 'findmnt -t fuse.scalai' lists the "
 			       "mounts of scalai", path);
 	if (!fs_mounted_is_scalai(m))
-		return sc_fail(err, SC_E_COMMAND, "'%s' is a mount of type %s, none of scalai: umount(8) unmounts it",
+		return sc_fail(err, SC_E_COMMAND, "'%s' is a mount of type %s, not one of scalai; umount(8) unmounts "
+			"it",
 			       path, m->type);
 	*ret = m;
 	return 0;
@@ -198,8 +199,9 @@ int fs_umount_wait(const char *store, unsigned seconds, struct sc_err *err)
 	(void)alarm(0);
 	if (rc != SC_E_BUSY)
 		return rc;
-	return sc_fail(err, SC_E_BUSY, "the mount has ended, but its daemon is still there (waited %u s): the store "
-		       "'%s' can't be mounted until it has left", seconds, store);
+	return sc_fail(err, SC_E_BUSY, "the mount has ended, but its daemon still runs after %u s: the store '%s' "
+		"cannot be "
+		       "mounted until the daemon has ended", seconds, store);
 }
 
 int fs_umount(const char *path, bool lazy, char ret_store[FS_PATH_BYTES], struct sc_err *err)

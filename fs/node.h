@@ -9,7 +9,7 @@
  *      kind     job     blob (40 bits)   WORK: a file of the working tree
  *      kind     job      what            SPECIAL: .ctl, .v, .as, .full and the control files
  *
- * meta/catalog/numbers.c gives the numbers of jobs, places, paths and blobs, and says when one may come again.
+ * meta/catalog/numbers.c gives the numbers of jobs, places, paths and blobs, and says when a number may be given again.
  *
  * A rank file as a view and as a blob are two nodes with one st_ino: once an inode has a
  * passthrough open, mmap of a descriptor opened on it before fails (docs/design.md, "flip").
@@ -115,7 +115,7 @@ static inline struct fs_node fs_node_of(uint64_t id)
 	return n;
 }
 
-/** The number shown as st_ino: that of a rank file does not tell a view from a blob. */
+/** Returns the st_ino of a node; a rank file has the same one as a view and as a blob. */
 static inline uint64_t fs_node_ino(struct fs_node n)
 {
 	if (n.kind == FS_BLOB)

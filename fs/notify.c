@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One thread that answers held requests and wakes polls.  A held request costs no thread of the
- * session: 200 waiters leave all of them free.  All answers but a worker's own are given here:
- * over io_uring an entry of a ring belongs to the thread that answered last, and is lost, with the
- * request that comes next, when that thread ends.
+ * The notifier: one thread that answers parked requests and wakes polls.  A parked request occupies no
+ * FUSE worker: 200 waiters leave all workers free.  All replies but those of the workers come from this
+ * thread: over io_uring, a ring entry belongs to the thread that replied last, and is lost, with the
+ * next request, when that thread ends.
  */
 #include "fs/fs_i.h"
 
@@ -96,7 +96,7 @@ static void waiter_free(struct fs_waiter *w)
 	sc_sys.release(w);
 }
 
-/* Answers it if it can be answered. */
+/* Answers a parked request if its condition is met. */
 static bool answer(struct fs_waiter *w, bool interrupted)
 {
 	int rc;
@@ -178,7 +178,7 @@ static void hold(struct fs_waiter *w)
 	(void)pthread_mutex_lock(&fs->notify_lock);
 	w->next = fs->waiters;
 	fs->waiters = w;
-	fs->news = true; /* it may have become true meanwhile */
+	fs->news = true; /* the condition may have been met meanwhile */
 	(void)pthread_cond_signal(&fs->notify_wake);
 	(void)pthread_mutex_unlock(&fs->notify_lock);
 }
@@ -214,7 +214,8 @@ void fs_notify_hold(struct fs_waiter *w, uint64_t held)
 		return;
 	}
 	if (waiters > FS_RING_WAITERS) {
-		(void)sc_fail(&w->err, SC_E_BUSY, "%d wait already, and over io_uring no more can; try later",
+		(void)sc_fail(&w->err, SC_E_BUSY, "too many processes are waiting (limit %d with -o io_uring); try "
+			"again later",
 			      FS_RING_WAITERS);
 		(void)fs_refuse(w->req, w->job, w->row->name, &w->err);
 		waiter_free(w);
@@ -229,7 +230,7 @@ int fs_notify_start(struct fs *fs, struct sc_err *err)
 	int rc = pthread_create(&fs->notifier, NULL, notifier, fs);
 
 	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the notifier");
+		return sc_fail_sys(err, rc, "cannot start the thread that answers waiting requests");
 	(void)pthread_setname_np(fs->notifier, "scalai-notify");
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attributes.  Changing those of a committed file starts a working-tree file, as if on a copy. */
+/* Attributes.  Changing those of a committed file copies the file up to the working tree first. */
 #include "fs/fs_i.h"
 
 #include <errno.h>
@@ -88,8 +88,9 @@ static int set_dir(struct fs *fs, struct rs_job *job, const struct fs_node *n,
 }
 
 /*
- * Changes the attributes of a file, by its path or by a descriptor of it.  Where the file is a committed one, a copy of
- * it gets them, and *now stays what those see who have the committed file open; the next lookup finds the copy.
+ * Changes the attributes of a file, by its path or by a descriptor.  If the file is committed, a copy of it gets them
+ * and the next lookup finds the copy; *now stays the attributes of the committed file, for processes that have it
+ * open.
  */
 static int set_file(struct fs *fs, const struct fs_node *n, const struct stat *attr, int set, struct fs_found *now,
 		    struct sc_err *err)
@@ -120,7 +121,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
 
 	(void)fi;
 	if (rc == 0 && !job)
-		rc = sc_fail(&err, SC_E_PERMISSION, "this is Scalai's");
+		rc = sc_fail(&err, SC_E_PERMISSION, "attributes of control files, views and versions cannot be "
+			"changed");
 	if (rc == 0 && (n.kind == FS_WORK || n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
 		rc = set_file(fs, &n, attr, set, &now, &err);
 	else if (rc == 0 && n.kind == FS_JOB)

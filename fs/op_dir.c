@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A thread that was told to look again: no commit seals what it finds before it is opened. */
+/* Reserves what a retrying thread finds, so that no commit seals it before it is opened. */
 static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, struct fs_found *found,
 			struct sc_err *err)
 {
@@ -37,7 +37,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct sc_err err = {0};
 
 	if (lookup_again(req, fs, parent, name, &found, &err) < 0) {
-		/* a topology that can't be: the sentence is in `error` */
+		/* an impossible topology: the reason is in `error` */
 		if (n.kind == FS_SPECIAL && n.what == FS_AS_DIR && *err.msg && fs_job(fs, &n))
 			rs_job_refused(fs_job(fs, &n), name, &err);
 		fs_fail(req, "lookup", &err);
@@ -114,7 +114,7 @@ static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 		struct sc_err err;
 		size_t more;
 
-		/* "." and ".." are not looked up; a name that went meanwhile has no attributes */
+		/* "." and ".." are not looked up; a name that was removed meanwhile has no attributes */
 		if (plus && i > 1 && fs_lookup(fs, ino, n->name, &found, &err) == 0)
 			fs_entry(fs, &found, &e);
 		more = plus ? fuse_add_direntry_plus(req, buf + used, bytes - used, n->name, &e, (off_t)i + 1)
@@ -138,7 +138,7 @@ void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 	readdir_any(req, ino, bytes, at, fi, true);
 }
 
-/* A folder with S_ISGID gives its group to what is made in it, and the bit to folders. */
+/* Inherits from a folder with S_ISGID: new files and folders get its group, new folders also the bit. */
 static struct rs_owner owner_of(fuse_req_t req, struct fs *fs, fuse_ino_t parent, mode_t mode, bool is_dir)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
@@ -153,7 +153,7 @@ static struct rs_owner owner_of(fuse_req_t req, struct fs *fs, fuse_ino_t parent
 	return owner;
 }
 
-/* A request that a daemon had carried out when it died: the answer is that it is done. */
+/* Answers a resent request that the daemon had carried out before it died: it is done. */
 static int done_before(struct fs *fs, int rc, int answer)
 {
 	return fs->replays && rc == answer ? 0 : rc;
@@ -191,7 +191,9 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	}
 	rc = fs_place(fs, parent, name, &place, &err);
 	if (rc == 0 && place.rank == RS_SHARED)
-		rc = sc_fail(&err, SC_E_COMMAND, "'%s': a job's folders are its ranks, numbered from 0", name);
+		rc = sc_fail(&err, SC_E_COMMAND, "'%s': a job's folders are its ranks, numbered from 0; make other "
+			"folders "
+		"inside of a rank's", name);
 	if (rc == 0) {
 		rs_tree_read_lock(place.job);
 		rc = rs_work_mkdir(fs->service, place.job, place.rank, place.path, &owner, &err);
@@ -206,8 +208,8 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 }
 
 /*
- * A name that is to be made leads to a file already.  The kernel asked for no permission on that file: who may find one
- * looks again (SC_E_STALE) and opens it.  A request that comes again has made the file itself.
+ * The name that is to be made exists already.  The kernel has not checked permissions on that file, so the caller must
+ * look it up again (SC_E_STALE) and open it.  If the request was resent, it has made the file itself.
  */
 static int find_file(fuse_req_t req, struct fs *fs, const char *name, const struct fuse_file_info *fi,
 		     const struct fs_found *found, uint64_t *ret_blob, struct sc_err *err)
@@ -221,7 +223,7 @@ static int find_file(fuse_req_t req, struct fs *fs, const char *name, const stru
 	return sc_fail(err, SC_E_EXISTS, "'%s' exists", name);
 }
 
-/* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is given back. */
+/* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is released. */
 static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, mode_t mode,
 		       struct fs_handle *h, struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
 {
@@ -231,7 +233,7 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 	int fd = -1, rc = fs_place(fs, parent, name, &place, err);
 
 	if (rc == 0 && !*place.path)
-		rc = sc_fail(err, SC_E_COMMAND, "'%s' is a rank's name: a directory", name);
+		rc = sc_fail(err, SC_E_COMMAND, "'%s' is the name of a rank, so it must be a folder", name);
 	if (rc < 0)
 		return rc;
 	rs_tree_read_lock(place.job);
@@ -358,7 +360,8 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 		if (rc == 0)
 			rc = fs_place(fs, new_parent, new_name, &to, &err);
 		if (rc == 0 && (from.job != to.job || (!*from.path) || !*to.path))
-			rc = sc_fail(&err, SC_E_CROSS, "a file stays in its job, a rank directory in its place");
+			rc = sc_fail(&err, SC_E_CROSS, "files cannot be renamed across jobs, and folders of ranks "
+				"cannot be renamed");
 		if (rc == 0) {
 			rs_tree_read_lock(from.job);
 			rc = rs_work_rename(fs->service, from.job, from.rank, from.path, to.rank, to.path,
@@ -366,7 +369,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 			rc = done_before(fs, rc, SC_E_NOT_FOUND);
 			rs_tree_unlock(from.job);
 		}
-		/* a folder's number comes from its path: names under the old one are stale */
+		/* a folder's number comes from its path: names below the old path become stale */
 		if (rc == 0 && fs->epoch)
 			(void)fuse_lowlevel_notify_increment_epoch(fs->se);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of open files.  Of views: straight from the blobs' mappings where runs are long, and what lies
- * between them gathered into a buffer.  Real files come here only where there is no passthrough.
+ * The bytes of open files.  Views are answered straight from the blobs' mappings where runs are long; the bytes
+ * between these runs are gathered into a buffer.  Real files come here only without passthrough.
  */
 #include "fs/fs_i.h"
 
@@ -19,8 +19,8 @@
 
 /*
  * Buffers of gathered replies, as large as the largest read so far (the kernel sends 1 MiB at most).
- * Requests go round all workers, so a buffer for each thread would never be in the processor's
- * cache: the one that was used last is handed out first.
+ * Requests go to all workers in turn, so a buffer for each thread would never be in the processor's
+ * cache; the buffer that was used last is handed out first.
  */
 struct buffer {
 	struct buffer *next;
@@ -59,7 +59,7 @@ static void give_buffer(struct buffer *b)
 	(void)pthread_mutex_unlock(&buffers_lock);
 }
 
-/* Where a gathered reply is made: in the entry of the ring that the request came by, or in `*b`. */
+/* Returns the room for a gathered reply: the ring entry of the request, or `*b`. */
 static unsigned char *reply_room(fuse_req_t req, size_t bytes, struct buffer **b)
 {
 	char *payload;
@@ -83,8 +83,8 @@ void fs_buffers_done(void)
 /* --- read --- */
 
 /*
- * What a reply is made of: long runs of memory, and (iov_base NULL) what is to be gathered between them, in all
- * *ret_gather bytes.  -> how many pieces
+ * Splits a reply into long runs of memory and (iov_base NULL) parts to gather between them, *ret_gather bytes in all.
+ * Returns the number of pieces.
  */
 static int find_pieces(const struct rs_image *im, uint64_t at, size_t bytes, struct iovec *iov, size_t *ret_gather)
 {
@@ -116,7 +116,7 @@ static int find_pieces(const struct rs_image *im, uint64_t at, size_t bytes, str
 	return nr;
 }
 
-/* A source that changed, a blob that is damaged: worth a sentence in the job's `error`. */
+/* Puts read errors of changed sources and damaged blobs into the job's `error`. */
 static void fail_read(fuse_req_t req, const struct fs_handle *h, const struct sc_err *err)
 {
 	rs_job_refused(rs_view_job(h->view), "read", err);
@@ -124,8 +124,8 @@ static void fail_read(fuse_req_t req, const struct fs_handle *h, const struct sc
 }
 
 /*
- * Tells why the kernel could not read a mapping and has answered EIO: reads the same bytes once more.  It has a handle
- * of its own for that, since the reader may have closed his.
+ * Finds out why the kernel could not read a mapping and has answered EIO, by reading the same bytes once more.  Uses a
+ * handle of its own, because the reader may have closed the file.
  */
 static void name_damage(struct fs *fs, fuse_ino_t ino, size_t bytes, uint64_t at)
 {
@@ -152,7 +152,7 @@ static void name_damage(struct fs *fs, fuse_ino_t ino, size_t bytes, uint64_t at
 	give_buffer(b);
 }
 
-/* Straight from the sources' mappings where samples are not small, else gathered. */
+/* Reads a partition: straight from the sources' mappings where samples are not small, else gathered. */
 static void read_data(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
 {
 	const fuse_ino_t ino = h->ino;
@@ -189,7 +189,7 @@ static void read_data(fuse_req_t req, struct fs *fs, const struct fs_handle *h, 
 	give_buffer(buffer);
 }
 
-/* What the pieces lack, one after another in `to`. */
+/* Gathers the parts that are not runs, one after another in `to`. */
 static int gather(const struct rs_image *im, uint64_t at, struct iovec *iov, int nr, unsigned char *to,
 		  struct sc_err *err)
 {
@@ -272,7 +272,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 		(void)fuse_reply_err(req, EBADF);
 }
 
-/* Who writes takes set-user-id and set-group-id away, but for root; the daemon itself may keep them. */
+/* Drops set-user-id and set-group-id, as the kernel does for writers other than root; the daemon itself would keep
+ * them. */
 static void drop_set_id(fuse_req_t req, int fd, const struct stat *st)
 {
 	mode_t bits = S_ISUID | (st->st_mode & S_IXGRP ? S_ISGID : 0);
@@ -295,7 +296,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, of
 		struct stat st;
 
 		if (sc_sys.fstat(h->fd, &st) == 0) {
-			/* appenders: the kernel's idea of the end may be older than ours */
+			/* O_APPEND: the size that the kernel knows may be older than ours */
 			if (fi->flags & O_APPEND)
 				at = st.st_size;
 			drop_set_id(req, h->fd, &st);

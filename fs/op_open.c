@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening files.
+ * Opens files.
  *
  *     view    direct_io with mmap allowed
  *     blob    passthrough: the kernel reads the backing file itself; only ever opened for reading
@@ -52,7 +52,7 @@ int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blo
 	return rc;
 }
 
-/* The file that is h->blob, of h->bytes. */
+/* Opens the file of h->blob, of h->bytes. */
 static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
 {
 	int fd = -1, rc = meta_store_open_blob(rs_service_store(fs->service), h->blob, h->bytes, &fd, err);
@@ -69,7 +69,7 @@ static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct 
 	return 0;
 }
 
-/* A file that a commit has sealed since it was looked up: its bytes, which never change. */
+/* Opens a file that a commit has sealed since it was looked up: its bytes never change. */
 static int open_sealed(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
 		       struct fuse_file_info *fi, struct sc_err *err)
 {
@@ -124,7 +124,7 @@ int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool
 	return rc;
 }
 
-/* The blob that is the file of a node: what others who have it open see, else what its version says. */
+/* Finds the blob of a node: the one that other processes have open, else the one of its version. */
 static int committed_blob(struct fs *fs, const struct fs_node *n, const char *path, struct fs_handle *h,
 			  struct sc_err *err)
 {
@@ -146,8 +146,8 @@ static int committed_blob(struct fs *fs, const struct fs_node *n, const char *pa
 }
 
 /*
- * A node is what a lookup found, a moment ago, and is opened as that: the epoch makes names stale before a command that
- * changes them is answered, so an open of an older version's node has begun before.
+ * Opens a node as the version that its lookup found a moment ago.  The epoch makes names stale before a command that
+ * changes them returns, so an open of an older version's node began before the command returned.
  */
 static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n, bool again, struct fs_handle *h,
 			  struct fuse_file_info *fi, struct sc_err *err)
@@ -172,9 +172,9 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 		rc = committed_blob(fs, n, path, h, err);
 	if (rc == 0 && n->kind != FS_VIEW)
 		rc = open_blob(req, fs, h, fi, err);
-	/* a blob is not there: its version is gone meanwhile, or it was lost */
+	/* a blob is missing: its version was dropped meanwhile, or the blob was lost */
 	if (rc < 0 && err->errnum == ENOENT)
-		rc = again ? sc_fail(err, SC_E_DAMAGED, "'%s' can't be read: a blob of its version is lost", path)
+		rc = again ? sc_fail(err, SC_E_DAMAGED, "'%s' cannot be read: a blob of its version is missing", path)
 			   : sc_fail(err, SC_E_STALE, "look again");
 	return rc;
 }
@@ -194,7 +194,7 @@ int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, stru
 	return fs_control_open(req, fs, job, row, fi->flags, &h->control, err);
 }
 
-/* Frees a handle that the kernel does not get. */
+/* Frees a handle that the kernel has not got. */
 static void undo(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_file_info *fi)
 {
 	if (!h)

@@ -73,7 +73,8 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 		else if (strncmp(word, "scrub_mib_s=", 12) == 0)
 			rc = sc_number_parse(word + 12, strlen(word + 12), &o->scrub_mib_s)
 				     ? 0
-				     : sc_fail(err, SC_E_COMMAND, "'%s': a number of MiB a second", word);
+				     : sc_fail(err, SC_E_COMMAND, "'%s': write a number of MiB a second, like "
+				     	"scrub_mib_s=64", word);
 		else if (!known)
 			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
 				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, log=, debug",

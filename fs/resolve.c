@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From numbers and names to nodes with attributes: the shape of the tree.
+ * Resolves numbers and names to nodes with attributes: the shape of the tree.
  *
  *     /                    jobs
  *     /.ctl/               metrics, health, version
@@ -71,7 +71,8 @@ static void set_stat(struct fs_found *f, mode_t mode, uid_t uid, gid_t gid, int6
 	f->timeout = FS_FOREVER;
 }
 
-/* Of what follows from the job, as its control files: who may not enter the job may not use it either. */
+/* Returns the mode of files that follow from the job, such as control files: without access to the job's folder,
+ * none. */
 static mode_t masked(const struct rs_job_attr *a, mode_t mode)
 {
 	mode_t search = a->mode & 0777;
@@ -189,8 +190,8 @@ static void stat_job(struct rs_job *job, struct fs_found *f)
 }
 
 /*
- * A view's node is the canonical file, a blob's node is that blob, whatever the version's storage has become since: who
- * has an inode open sees one size.
+ * Stats a committed file.  The node of a view is the canonical file and the node of a blob is that blob, even if the
+ * version has got another storage since: an open inode keeps one size.
  */
 static int stat_file(struct fs *fs, struct rs_view **view, const char *path, struct fs_found *f, struct sc_err *err)
 {
@@ -424,7 +425,8 @@ int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *
 	int rc = 0;
 
 	if (n.kind != FS_JOB && n.kind != FS_DIR)
-		return sc_fail(err, SC_E_SEALED, "'%s': only ranks of the head can be written", name);
+		return sc_fail(err, SC_E_SEALED, "'%s': .v, .as, .full and data/ are read-only; write into JOB/RANK/",
+			name);
 	ret->job = fs_job(fs, &n);
 	if (!ret->job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
@@ -435,7 +437,7 @@ int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *
 		name = "";
 	else if (strcmp(name, ".ctl") == 0 || strcmp(name, ".v") == 0 || strcmp(name, ".as") == 0 ||
 		 strcmp(name, ".full") == 0)
-		return sc_fail(err, SC_E_PERMISSION, "'%s' is Scalai's", name);
+		return sc_fail(err, SC_E_PERMISSION, "'%s' is a name that Scalai uses itself", name);
 	ret->path[0] = 0;
 	return rc < 0 || !*name ? rc : join(folder, name, ret->path, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beginning of a session, and what a daemon that takes over does instead (hold.h). */
+/* Begins a session; a daemon that takes over a mount continues the old session instead (hold.h). */
 #include "fs/fs_i.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ int fs_begin(struct fs *fs, struct sc_err *err)
 
 	if (n <= 0 || buf.flags & FUSE_BUF_IS_FD || buf.size > sizeof(kept->init)) {
 		free(buf.mem);
-		return sc_fail(err, SC_E_SYSTEM, "the kernel does not begin as FUSE does");
+		return sc_fail(err, SC_E_SYSTEM, "the kernel's first request is not FUSE_INIT");
 	}
 	memcpy(kept->init, buf.mem, buf.size);
 	kept->init_bytes = (uint32_t)buf.size;
@@ -32,7 +32,8 @@ int fs_begin(struct fs *fs, struct sc_err *err)
 	return 0;
 }
 
-/* Requests that the dead daemon had read come first, marked; single-threaded, in the kernel's order. */
+/* Answers the requests that the dead daemon had read; they come first and marked, one at a time, in the kernel's
+ * order. */
 static void answer_replays(struct fs *fs)
 {
 	struct fuse_buf buf = {0};
@@ -52,11 +53,11 @@ static void answer_replays(struct fs *fs)
 	fs->replays = false;
 	fs_writers_settle(fs);
 	free(buf.mem);
-	/* those that were answered and not yet forgotten */
+	/* requests that were answered, but that the kernel had not yet forgotten */
 	for (size_t i = 0; i < FS_COMMANDS_MAX; i++)
 		if (fs->kept->commands[i].generation != fs->kept->generation)
 			fs_command_end(&fs->kept->commands[i]);
-	sc_log(SC_LOG_INFO, "took the mount over: %zu requests were not answered yet", nr);
+	sc_log(SC_LOG_INFO, "took over the mount; %zu requests were not answered yet", nr);
 }
 
 int fs_take_over(struct fs *fs, struct sc_err *err)
@@ -72,7 +73,7 @@ int fs_take_over(struct fs *fs, struct sc_err *err)
 	/* the kernel drops the answer: it has had one */
 	fuse_session_process_buf(fs->se, &buf);
 	if (write(fd, &resend, sizeof(resend)) != (ssize_t)sizeof(resend))
-		return sc_fail_sys(err, errno, "the kernel does not send again what was not answered");
+		return sc_fail_sys(err, errno, "the kernel does not resend requests that were not answered");
 	(void)fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 	answer_replays(fs);
 	(void)fcntl(fd, F_SETFL, flags);

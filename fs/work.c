@@ -2,8 +2,8 @@
 /*
  * Files of working trees: the only place that hands out descriptors of uncommitted files.
  *
- * Who changes such a file by its path holds the tree's read lock from the look that found it uncommitted until the
- * change is made, so no commit seals it in between.  Who changes it by an open handle is counted (writers.c).
+ * A change by path holds the tree's read lock from the lookup that found the file uncommitted until the change is made,
+ * so no commit seals the file in between.  A change by an open handle is covered by the count of writers (writers.c).
  */
 #include "fs/fs_i.h"
 
@@ -23,7 +23,7 @@ int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct 
 	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
 }
 
-/* The path of a file of a version, where it may be written; today's head may be another one. */
+/* Finds the path of a version's file in the working tree; the head may be another version by now. */
 static int committed_path(struct fs *fs, const struct fs_node *n, uint32_t *ret_rank, const char **ret_path,
 			  struct sc_err *err)
 {

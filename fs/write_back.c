@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank has written a file: the device may begin with it, or commit would find all of a job's bytes dirty at
- * once.  Who begins a write-back waits for the device's queue, so one thread does it for all: a session's own
- * would be missed by other requests, and over io_uring a whole core's.
+ * Starts writing a file to the device when a rank has closed it, so that a commit does not find all of a job's bytes
+ * dirty at once.  Starting write-back can block on the device's queue.  A FUSE worker must not block (over io_uring it
+ * would stall a whole core), so a dedicated thread does it.
  *
- * Advice: nothing is promised here, and nothing is lost if it fails.
+ * Failures are ignored: write-back is only advice, and nothing is lost.
  */
 #include "fs/fs_i.h"
 
@@ -58,7 +58,7 @@ int fs_write_back_start(struct fs *fs, struct sc_err *err)
 	int rc = pthread_create(&fs->write_back.thread, NULL, write_back, fs);
 
 	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the write-back");
+		return sc_fail_sys(err, rc, "cannot start the thread for write-back");
 	(void)pthread_setname_np(fs->write_back.thread, "scalai-write");
 	return 0;
 }

@@ -3,11 +3,11 @@
  * Handles that may write, as the next daemon has to know them: W1 and W2 of reshard/tree/opened.c hold across a daemon
  * that is killed, because each count has an entry in memory that the holder keeps.
  *
- * An entry is made before its count and goes after it; the kernel is answered in between.  The next daemon counts all
- * entries before it serves.  Requests that were not answered come again, single-threaded: an OPEN then finds the entry
- * that it had made, by its thread, for a thread waits for one OPEN at a time.  An entry that is neither known to be
- * answered nor asked for again belongs to a client that was killed meanwhile, or was answered in the daemon's last
- * instant; it is dropped after LOST_NS, and from then on only the lease speaks for it.
+ * An entry is made before its count and removed after it; the kernel is answered in between.  The next daemon counts
+ * all entries before it serves.  Requests that were not answered are resent, one at a time: a resent OPEN finds the
+ * entry that it had made by its thread, because a thread waits for only one OPEN at a time.  An entry that is neither
+ * known to be answered nor asked for again belongs to a client that was killed meanwhile, or was answered in the
+ * daemon's last instant; it is dropped after LOST_NS, and from then on only the lease protects its file.
  */
 #include "fs/fs_i.h"
 
@@ -64,7 +64,7 @@ int fs_writer_begin(struct fs *fs, struct fs_handle *h, uint64_t blob, pid_t thr
 	at = find_again(fs, blob, thread);
 	if (at == FS_WRITERS_MAX) {
 		if (number(fs, &at) < 0)
-			rc = sc_fail_sys(err, ENFILE, "%d files are open for writing, more can't be; close some",
+			rc = sc_fail_sys(err, ENFILE, "too many files are open for writing (limit %d); close some",
 					 FS_WRITERS_MAX);
 		if (rc == 0) {
 			kept->writers[at] = (struct fs_writer){.thread = thread, .order = ++kept->writer_order};
