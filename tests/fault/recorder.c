@@ -4,15 +4,18 @@
  * appends each write and each flush to LOG, in order. A loop device over it is a block device whose
  * power can be cut at any point (power.py).
  *
- *     recorder IMAGE LOG MOUNTPOINT
+ *     recorder IMAGE LOG MOUNTPOINT [BAD]
  *
  * LOG: records of { u64 offset; u64 bytes; data }, bytes 0 is a flush.
+ * BAD: lines "OFFSET BYTES", which may change at any time: reading any of these bytes fails with EIO, as of a disk that
+ * has lost them (e2e 25).
  */
 #define FUSE_USE_VERSION 318
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +25,7 @@
 static unsigned char *disk;
 static size_t disk_bytes;
 static int log_fd;
+static const char *bad;
 
 static void append(const void *p, size_t n)
 {
@@ -60,13 +64,31 @@ static void do_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 static void do_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;
+	fi->direct_io = bad != NULL; /* what it has read before it does not keep */
 	(void)fuse_reply_open(req, fi);
+}
+
+static bool is_bad(unsigned long long at, size_t n)
+{
+	unsigned long long from, bytes;
+	bool found = false;
+	FILE *f = bad ? fopen(bad, "re") : NULL;
+
+	while (f && !found && fscanf(f, "%llu %llu", &from, &bytes) == 2)
+		found = at < from + bytes && from < at + n;
+	if (f)
+		(void)fclose(f);
+	return found;
 }
 
 static void do_read(fuse_req_t req, fuse_ino_t ino, size_t n, off_t at, struct fuse_file_info *fi)
 {
 	(void)ino;
 	(void)fi;
+	if (is_bad((unsigned long long)at, n)) {
+		(void)fuse_reply_err(req, EIO);
+		return;
+	}
 	if ((size_t)at > disk_bytes)
 		at = (off_t)disk_bytes;
 	(void)fuse_reply_buf(req, (const char *)disk + at, n < disk_bytes - (size_t)at ? n : disk_bytes - (size_t)at);
@@ -107,10 +129,11 @@ int main(int argc, char **argv)
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	struct fuse_session *se;
 	struct stat st;
-	int fd = argc == 4 ? open(argv[1], O_RDONLY) : -1;
+	int fd = argc == 4 || argc == 5 ? open(argv[1], O_RDONLY) : -1;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return 2;
+	bad = argv[4];
 	disk_bytes = (size_t)st.st_size;
 	disk = mmap(NULL, disk_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 	log_fd = open(argv[2], O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
