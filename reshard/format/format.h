@@ -92,9 +92,9 @@ struct rs_format_ops {
 	 */
 	int (*parse)(const struct rs_file *file, struct rs_found *ret, struct sc_err *err);
 	/**
-	 * Orders and places tensors.  Pure: the same arguments give the same bytes in every later program, for stores
-	 * have such files (another order needs another name).  Tensors without bytes have no piece.  *ret: as of
-	 * parse().
+	 * Orders and places tensors.  Pure: the same tensors, in whatever order they are given, have the same bytes in
+	 * every later program, for stores have such files (another order needs another name).  Tensors without bytes
+	 * have no piece.  *ret: as of parse().
 	 * Errors: SC_E_LIMIT, SC_E_UNSUPPORTED (the format can't hold these), SC_E_NO_MEMORY.
 	 */
 	int (*describe)(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,

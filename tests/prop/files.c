@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "tests/prop/files.h"
+#include "tests/prop/pick.h"
+#include "tests/support/rank_files.h"
 
 unsigned long seed = 1;
 char history[8000];
@@ -84,10 +86,9 @@ static void cut(const struct world *w, const struct version *v, const struct sho
 			}
 			for (int d = 0; d < b->nr; d++)
 				from = from * t->shape.dim[d] + b->off[d] + c[d];
-			to[at] = element(where, v->salt[where], from);
+			to[at] = element(w->of[where].like, v->salt[where], from);
 		}
 	}
-	(void)w;
 }
 
 static uint64_t elements(const struct meta_stored *s)
@@ -118,36 +119,33 @@ static void write_file(struct world *w, const struct version *v, const struct sh
 		       const struct meta_stored_list *list)
 {
 	struct rs_owner owner = {geteuid(), getegid(), 0644};
-	struct sc_buf header = {0}, data = {0};
+	struct rank_tensor *tensors = calloc(list->nr, sizeof(*tensors));
+	struct sc_buf bytes = {0};
+	uint32_t salt = 0;
 	struct sc_err err;
-	uint64_t blob, bytes;
+	size_t nr = 0;
+	uint64_t blob;
 	int fd;
 
-	sc_buf_printf(&header, "{");
 	for (size_t i = 0; i < list->nr; i++) {
 		const struct meta_stored *s = &list->at[i];
-		uint32_t *piece = calloc(elements(s) + 1, sizeof(*piece));
+		uint32_t *piece;
 
-		if (strcmp(s->file, file) == 0) {
-			cut(w, v, x, s, piece);
-			sc_buf_printf(&header, "%s\"%s\":{\"dtype\":\"U32\",\"shape\":[", header.bytes > 1 ? "," : "", s->name);
-			for (int d = 0; d < s->piece.shape.nr; d++)
-				sc_buf_printf(&header, "%s%" PRIu64, d ? "," : "", s->piece.shape.dim[d]);
-			sc_buf_printf(&header, "],\"data_offsets\":[%zu,", data.bytes);
-			sc_buf_add(&data, piece, elements(s) * 4);
-			sc_buf_printf(&header, "%zu]}", data.bytes);
-		}
-		free(piece);
+		if (strcmp(s->file, file) != 0)
+			continue;
+		piece = calloc(elements(s) + 1, sizeof(*piece));
+		cut(w, v, x, s, piece);
+		salt = v->salt[x->where[s->entry->tensor]];
+		tensors[nr++] = (struct rank_tensor){s->name, &s->piece.shape, piece, elements(s) * 4};
 	}
-	sc_buf_printf(&header, "}");
-	bytes = header.bytes;
+	rank_files->make(tensors, nr, salt, rank, &bytes);
 	good(rs_work_create(w->s, w->job, rank, file, &owner, &blob, &fd, &err), err);
-	assert_int_equal(8, write(fd, &bytes, 8));
-	assert_int_equal(header.bytes, write(fd, header.text, header.bytes));
-	assert_int_equal(data.bytes, data.bytes ? write(fd, data.text, data.bytes) : 0);
+	assert_int_equal(bytes.bytes, write(fd, bytes.text, bytes.bytes));
 	(void)close(fd);
-	sc_buf_done(&header);
-	sc_buf_done(&data);
+	while (nr)
+		free((void *)tensors[--nr].data);
+	free(tensors);
+	sc_buf_done(&bytes);
 }
 
 /* What ranks write of the logical files that `touched` names, or what they remove. */
@@ -175,6 +173,51 @@ void write_ranks(struct world *w, const struct version *v, const struct shown *x
 
 /* --- what is shown is what should be --- */
 
+/* Its text and fill are those of its frame.  -> the end of the piece that has byte `at` */
+static uint64_t expect_frame(const struct rs_image *im, const unsigned char *whole, uint64_t at)
+{
+	uint64_t border = im->bytes;
+
+	for (uint32_t i = im->frame.nr; i-- > 0;) {
+		const struct rs_piece *p = &im->frame.pieces[i];
+		uint64_t end = i + 1 < im->frame.nr ? p[1].at : im->bytes;
+
+		if (p->at <= at && at < end)
+			border = end;
+		if (p->kind == RS_PIECE_TEXT && memcmp(whole + p->at, p->text, end - p->at) != 0)
+			broken("another text at byte %" PRIu64, p->at);
+		for (uint64_t k = p->at; p->kind == RS_PIECE_FILL && k < end; k++)
+			if (whole[k] != p->fill)
+				broken("byte %" PRIu64 " is no fill", k);
+	}
+	return border;
+}
+
+/* Any part of an image is read as it is in the whole; runs and borders are inside of it, and have its bytes. */
+static void expect_parts(const struct rs_image *im, const unsigned char *whole)
+{
+	unsigned char *part = malloc(im->bytes + 1);
+
+	random_state = seed * 1000003u + im->bytes;
+	(void)rs_image_clones(im);
+	for (int i = 0; i < 8 && im->bytes; i++) {
+		uint64_t at = pick((unsigned)im->bytes), n = 1 + pick((unsigned)(im->bytes - at)), run, end;
+		const unsigned char *data;
+		uint32_t source = 0;
+		struct sc_err err;
+
+		good(rs_image_read(im, at, n, part, &err), err);
+		if (memcmp(part, whole + at, n) != 0)
+			broken("bytes %" PRIu64 " to %" PRIu64 " differ, read alone", at, at + n);
+		run = rs_image_run(im, at, n, &data, &source);
+		end = rs_image_border(im, at);
+		if (run > n || (run && memcmp(data, whole + at, run) != 0) || at + run > end ||
+		    end != expect_frame(im, whole, at))
+			broken("at byte %" PRIu64 " a run of %" PRIu64 ", a border at %" PRIu64, at, run, end);
+	}
+	free(part);
+}
+
 static unsigned char *read_file(struct world *w, struct rs_view *view, bool head, uint32_t rank, const char *file, uint64_t *ret)
 {
 	struct rs_look look;
@@ -198,6 +241,7 @@ static unsigned char *read_file(struct world *w, struct rs_view *view, bool head
 		good(rs_view_image(w->s, view, rank, file, false, true, &im, &err), err);
 		assert_int_equal(look.bytes, im->bytes);
 		good(rs_image_read(im, 0, im->bytes, bytes, &err), err);
+		expect_parts(im, bytes);
 		rs_image_unref(w->s, im);
 	}
 	files_read++;
@@ -207,20 +251,16 @@ static unsigned char *read_file(struct world *w, struct rs_view *view, bool head
 static void expect_tensor(const struct world *w, const struct version *v, const struct shown *x, const struct meta_stored *s,
 			  uint32_t rank, const unsigned char *bytes, uint64_t nr)
 {
-	char key[100];
-	uint64_t header, begin, end, n = elements(s);
-	uint32_t *want = calloc(n + 1, sizeof(*want));
-	const char *at;
+	uint64_t at, there, n = elements(s) * 4;
+	uint32_t *want = calloc(n + 1, 1);
 
-	memcpy(&header, bytes, 8);
-	(void)snprintf(key, sizeof(key), "\"%s\":{", s->name);
-	at = memmem(bytes + 8, header, key, strlen(key));
-	at = at ? strstr(at, "\"data_offsets\":[") : NULL;
-	if (!at || sscanf(at, "\"data_offsets\":[%" SCNu64 ",%" SCNu64, &begin, &end) != 2)
+	if (!rank_files->find(bytes, nr, s->name, &at, &there))
 		broken("rank %u '%s' lacks '%s'", rank, s->file, s->name);
 	cut(w, v, x, s, want);
-	if (end - begin != n * 4 || 8 + header + end > nr || memcmp(bytes + 8 + header + begin, want, n * 4) != 0)
+	if (there != n || at + n > nr || memcmp(bytes + at, want, n) != 0)
 		broken("topology '%s' rank %u '%s:%s' has other bytes", x->topo.text, rank, s->file, s->name);
+	if (!rank_files->has_salt(bytes, nr, v->salt[x->where[s->entry->tensor]]))
+		broken("topology '%s' rank %u '%s' has another payload", x->topo.text, rank, s->file);
 	free(want);
 }
 

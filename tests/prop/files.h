@@ -27,6 +27,7 @@ struct tensor {
 	const char *file;	/* its logical file: a copy */
 	struct meta_shape shape;
 	int layer;		/* -1: none */
+	size_t like;		/* it has the bytes of this one: mostly itself */
 };
 
 struct version {

@@ -4,6 +4,7 @@
  * files, in a service without a mount: whatever was done (commits of all files and of some, of more layers and of fewer
  * files, topologies, materialization, rollback, a restart, a lost catalog, keep=1), each rank file of the head, of older versions and of
  * other topologies is listed and has, bit for bit, what cutting the whole tensors gives.
+ * The files are safetensors, or of the kind of format that is linked (tests/support/kinds).
  * Prints the seed and the history when one fails; SEED=n repeats it, ROUNDS=n makes more.
  */
 #include <errno.h>
@@ -22,6 +23,7 @@
 #include "meta/base/log.h"
 #include "tests/prop/files.h"
 #include "tests/prop/pick.h"
+#include "tests/support/rank_files.h"
 
 #define LAYERS_MAX 12
 #define STEPS 8
@@ -30,10 +32,11 @@
 
 static void add(struct world *w, int layer, const char *file, const char *name, int nr, uint64_t a, uint64_t b)
 {
-	struct tensor *t = &w->of[w->nr++];
+	struct tensor *t = &w->of[w->nr];
 
+	t->like = w->nr++;
 	assert_true(w->nr <= TENSORS_MAX);
-	(void)snprintf(t->key, sizeof(t->key), "%s.safetensors:%s", file, name);
+	(void)snprintf(t->key, sizeof(t->key), "%s%s:%s", file, rank_files->suffix, name);
 	t->file = strndup(t->key, strcspn(t->key, ":"));
 	t->shape = (struct meta_shape){(uint8_t)nr, {a, b}};
 	t->layer = layer;
@@ -79,16 +82,17 @@ static void random_layout(struct world *w, int style)
 		const char *f = o ? "o" : "", *p = o ? "opt." : "";
 
 		if (style == 1)
-			sc_buf_printf(&buf, "file %sl%s-v{V}.safetensors\n%scol tp=0\n%srow tp=1\n%snorm copy\n%sx.%s.up etp=0\n",
-				      f, layer, p, p, p, p, expert);
+			sc_buf_printf(&buf, "file %sl%s-v{V}%s\n%scol tp=0\n%srow tp=1\n%snorm copy\n%sx.%s.up etp=0\n",
+				      f, layer, rank_files->suffix, p, p, p, p, expert);
 		if (style == 2)
-			sc_buf_printf(&buf, "%sx%s.safetensors:%sm{V}.%s.up etp=0\n", f, expert, p, layer);
+			sc_buf_printf(&buf, "%sx%s%s:%sm{V}.%s.up etp=0\n", f, expert, rank_files->suffix, p, layer);
 	}
 	sc_buf_printf(&buf, "file *\n");
 	if (style != 1)
 		sc_buf_printf(&buf, "opt.{P} like={P}\nm{V}.%s.col tp=0\nm{V}.%s.row tp=1\nm{V}.%s.norm copy\n"
 			      "m{V}.%s.x.%s.up etp=0\n", layer, layer, layer, layer, expert);
-	sc_buf_printf(&buf, "emb stage=first tp=0 pad=1 size=13\nend stage=last copy\n");
+	sc_buf_printf(&buf, "emb stage=first tp=0 pad=1 size=13\nend stage=last copy\ntwin stage=last copy\n"
+			    "none stage=last copy\n");
 	(void)snprintf(w->layout_text, sizeof(w->layout_text), "%s", buf.text);
 	sc_buf_done(&buf);
 }
@@ -447,6 +451,9 @@ static void one_world(unsigned long number)
 	}
 	add(w, -1, "s0", "emb", 2, 13, 3);
 	add(w, -1, "s1", "end", 1, 7, 0);
+	add(w, -1, "s1", "twin", 1, 7, 0);
+	w->of[w->nr - 1].like = w->nr - 2;
+	add(w, -1, "s1", "none", 1, 0, 0);
 	random_layout(w, style);
 	assert_int_equal(0, meta_layout_parse(w->layout_text, NULL, NULL, &w->layout, &err));
 	/* nothing here is about disks, and a catalog's flushes take time */

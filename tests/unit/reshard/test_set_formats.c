@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A set keeps the name of its files' format: one for all ranks, and a program that does not have it says so. */
+#include "reshard/job/service.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* cmocka wants four of the above first */
+#include <cmocka.h>
+
+#include "reshard/format/format.h"
+
+static char dir[64];
+static struct rs_service *s;
+static struct rs_job *job;
+
+/* As plain files, but theirs begin with an 'o'. */
+static int is_other(const struct rs_file *file, struct sc_err *err)
+{
+	char first;
+	int rc = file->bytes ? file->read(file->arg, 0, 1, &first, err) : 0;
+
+	return rc < 0 ? rc : file->bytes && first == 'o';
+}
+
+static int parse_strides(const struct rs_file *file, struct rs_found *ret, struct sc_err *err)
+{
+	static const uint64_t two = 2;
+	int rc = rs_format_plain.parse(file, ret, err);
+
+	if (rc == 0)
+		ret->tensors[0].stride = &two;
+	return rc;
+}
+
+static struct rs_format_ops other;
+
+static void open_service(void)
+{
+	struct rs_options options = {.store = dir, .quiet_worker = true};
+	struct sc_err err;
+
+	assert_int_equal(0, rs_service_new(&options, &s, &err));
+	job = rs_job_by_name(s, "j");
+}
+
+static int begin(void **unused)
+{
+	struct sc_err err;
+
+	(void)unused;
+	other = rs_format_plain;
+	other.name = "other";
+	other.is = is_other;
+	rs_format_extra = &other;
+	(void)strcpy(dir, "/tmp/scalai-formats.XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	open_service();
+	assert_int_equal(0, rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err));
+	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\nx.dat: tp=0", &err));
+	assert_int_equal(0, rs_job_topology(s, job, "tp=2", &err));
+	return 0;
+}
+
+static int end(void **unused)
+{
+	char clean[100];
+
+	(void)unused;
+	rs_service_free(s);
+	rs_format_extra = NULL;
+	(void)snprintf(clean, sizeof(clean), "rm -rf %s", dir);
+	return system(clean);
+}
+
+static void put_file(uint32_t rank, const char *text)
+{
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	uint64_t blob;
+	struct sc_err err;
+	int fd;
+
+	assert_int_equal(0, rs_work_create(s, job, rank, "x.dat", &owner, &blob, &fd, &err));
+	assert_int_equal(strlen(text), write(fd, text, strlen(text)));
+	(void)close(fd);
+}
+
+static void expect_refusal(int rc, int code, const char *why, const struct sc_err *err)
+{
+	assert_int_equal(code, rc);
+	if (!strstr(err->msg, why))
+		fail_msg("says '%s', want '%s'", err->msg, why);
+}
+
+static void ranks_have_one_format(void **unused)
+{
+	struct sc_err err;
+
+	(void)unused;
+	put_file(0, "oooo");
+	put_file(1, "pppp");
+	expect_refusal(rs_job_commit(s, job, "", &err), SC_E_STATE,
+		       "rank 1: 'x.dat' is a file of format 'plain', but rank 0: 'x.dat' is one of format 'other'", &err);
+	put_file(1, "oo--");
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+}
+
+static void a_format_that_is_gone(void **unused)
+{
+	struct rs_options options = {.store = dir, .quiet_worker = true};
+	struct rs_look look;
+	struct sc_err err;
+
+	(void)unused;
+	put_file(0, "oooo");
+	put_file(1, "oo--");
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	rs_service_free(s);
+	rs_format_extra = NULL;
+	expect_refusal(rs_service_new(&options, &s, &err), SC_E_UNSUPPORTED, "'x.dat' is stored in the format 'other'",
+		       &err);
+	rs_format_extra = &other;
+	open_service();
+	assert_int_equal(0, rs_look(s, job, NULL, 0, "x.dat", &look, &err));
+	assert_int_equal(8, look.bytes);
+}
+
+static void strides_are_refused(void **unused)
+{
+	struct sc_err err;
+
+	(void)unused;
+	other.parse = parse_strides;
+	put_file(0, "oooo");
+	put_file(1, "oo--");
+	expect_refusal(rs_job_commit(s, job, "", &err), SC_E_UNSUPPORTED, "save a contiguous copy", &err);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(ranks_have_one_format, begin, end),
+		cmocka_unit_test_setup_teardown(a_format_that_is_gone, begin, end),
+		cmocka_unit_test_setup_teardown(strides_are_refused, begin, end),
+	};
+
+	return cmocka_run_group_tests_name("set formats", tests, NULL, NULL);
+}
