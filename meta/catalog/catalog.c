@@ -339,14 +339,14 @@ static int on_set(void *arg, sqlite3_stmt *row)
 {
 	const struct walk_arg *w = arg;
 	struct meta_set_row set = {
-		.id = U64(row, 0), .job = U64(row, 1), .file = db_text(row, 2),
-		.kind = (enum meta_set_kind)U64(row, 3), .layout = U64(row, 4), .topology = db_text(row, 5),
-		.tensors = db_text(row, 6), .payload = (const char *)sqlite3_column_text(row, 7),
-		.verified = (enum meta_verified)U64(row, 8), .report = db_text(row, 9),
-		.layers = (uint32_t)U64(row, 10), .experts = (uint32_t)U64(row, 11),
-		.given_layout = U64(row, 12), .given_topology = (const char *)sqlite3_column_text(row, 13),
-		.given_layers = (uint32_t)U64(row, 14), .given_experts = (uint32_t)U64(row, 15),
-		.format = db_text(row, 16)};
+		.id = U64(row, 0), .file = db_text(row, 1),
+		.kind = (enum meta_set_kind)U64(row, 2), .layout = U64(row, 3), .topology = db_text(row, 4),
+		.tensors = db_text(row, 5), .payload = (const char *)sqlite3_column_text(row, 6),
+		.verified = (enum meta_verified)U64(row, 7), .report = db_text(row, 8),
+		.layers = (uint32_t)U64(row, 9), .experts = (uint32_t)U64(row, 10),
+		.given_layout = U64(row, 11), .given_topology = (const char *)sqlite3_column_text(row, 12),
+		.given_layers = (uint32_t)U64(row, 13), .given_experts = (uint32_t)U64(row, 14),
+		.format = db_text(row, 15)};
 
 	return w->fn.set(w->arg, &set);
 }
@@ -356,7 +356,7 @@ int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn,
 {
 	struct walk_arg w = {.fn.set = fn, .arg = arg};
 
-	return db_each(c, err, on_set, &w, "SELECT id, job, file, kind, layout, topology, tensors, payload, "
+	return db_each(c, err, on_set, &w, "SELECT id, file, kind, layout, topology, tensors, payload, "
 					   "verified, report, layers, experts, given_layout, given_topology, "
 					   "given_layers, given_experts, format FROM blob_set JOIN version_set ON id = blob_set "
 					   "WHERE version = ? ORDER BY kind, file", "i", version);
@@ -365,10 +365,10 @@ int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn,
 int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_t *ret_id,
 		 struct sc_err *err)
 {
-	return ADD(c, err, ret_id, "INSERT INTO blob_set (job, file, kind, layout, topology, tensors, payload, "
+	return ADD(c, err, ret_id, "INSERT INTO blob_set (file, kind, layout, topology, tensors, payload, "
 				   "verified, report, layers, experts, given_layout, given_topology, given_layers, "
-				   "given_experts, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		   "isiisssisii0siis", row->job, row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors,
+				   "given_experts, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		   "siisssisii0siis", row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors,
 		   row->payload, (uint64_t)row->verified, row->report, (uint64_t)row->layers, (uint64_t)row->experts,
 		   row->given_layout, row->given_topology, (uint64_t)row->given_layers, (uint64_t)row->given_experts,
 		   row->format);

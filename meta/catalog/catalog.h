@@ -66,7 +66,7 @@ enum meta_set_kind { META_SET_TENSORS, META_SET_PLAIN, META_SET_SHARED };
 enum meta_verified { META_UNVERIFIED, META_EQUAL, META_DIFFER };
 
 struct meta_set_row {
-	uint64_t id, job;
+	uint64_t id;
 	const char *file;
 	enum meta_set_kind kind;
 	uint64_t layout;

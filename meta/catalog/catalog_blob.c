@@ -165,10 +165,12 @@ int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes,
 			  struct sc_err *err)
 {
 	*ret = 0;
-	return db_each(c, err, db_id, ret, "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN blob_set t "
-		       "ON t.job = s.job AND t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND "
-		       "o.path = mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = ? "
-		       "AND b.bytes = ? ORDER BY b.id LIMIT 1", "ibi", blob, hash16, bytes);
+	return db_each(c, err, db_id, ret, "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN "
+		       "blob_set t ON t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND o.path = "
+		       "mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = ? AND "
+		       "b.bytes = ? AND t.id IN (SELECT blob_set FROM version_set JOIN version ON id = version WHERE job IN "
+		       "(SELECT job FROM version_set JOIN version ON id = version WHERE blob_set = s.id)) ORDER BY b.id LIMIT 1",
+		       "ibi", blob, hash16, bytes);
 }
 
 static int on_use(void *arg, sqlite3_stmt *row)
@@ -238,11 +240,12 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 
 	return db_each(c, err, on_record, &w, "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, "
 		       "s.topology, set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN version_set "
-		       "ON version.id = version_set.version WHERE version_set.blob_set = s.id), -1), s.layers, s.experts, "
-		       "set_blob.uid, set_blob.gid FROM set_blob JOIN blob_set s ON s.id = set_blob.blob_set JOIN job ON job.id = "
-		       "s.job JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? AND s.id IN (SELECT max(o.blob_set) "
-		       "FROM set_blob o JOIN blob_set t ON t.id = o.blob_set WHERE o.blob = ? GROUP BY t.job) ORDER BY s.id DESC, "
-		       "set_blob.rank", "ii", blob, blob);
+		       "ON version.id = version WHERE blob_set = s.id AND version.job = job.id), -1), s.layers, s.experts, "
+		       "set_blob.uid, set_blob.gid FROM (SELECT job, max(version_set.blob_set) AS set_id FROM set_blob JOIN "
+		       "version_set ON version_set.blob_set = set_blob.blob_set JOIN version ON version.id = version WHERE blob = ? "
+		       "GROUP BY job) newest JOIN blob_set s ON s.id = newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON "
+		       "set_blob.blob_set = s.id JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? ORDER BY s.id DESC, "
+		       "job.id, set_blob.rank", "ii", blob, blob);
 }
 
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The catalog, version 12.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
+-- The catalog, version 13.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
 -- set is its tensors and one row for each rank's file.  The files that ranks see, their sizes and their contents follow
 -- from these.
 --
@@ -49,9 +49,9 @@ CREATE TABLE version (
 ) STRICT;
 CREATE UNIQUE INDEX version_by_tag ON version (job, tag) WHERE tag IS NOT NULL;
 
+-- A set is of the versions that have it, which may be of several jobs: a clone has those of its source.
 CREATE TABLE blob_set (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
-	job INTEGER NOT NULL,
 	file TEXT NOT NULL,			-- logical file name
 	kind INTEGER NOT NULL,			-- 0 tensors, 1 plain file, 2 plain file of the job itself
 	format TEXT NOT NULL,			-- which describes its files, by name (reshard/format); 'plain' for plain files

@@ -6,7 +6,6 @@
 
 static int set_presentation(struct commit *c, struct rs_set *set)
 {
-	set->job = c->job->id;
 	set->layout_id = c->layout_id;
 	set->layout = c->layout;
 	return meta_topology_copy(&c->topo, &set->topo) < 0 ? sc_nomem(c->err) : 0;

@@ -58,7 +58,7 @@ int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version 
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 {
 	struct sc_buf tensors = {0};
-	struct meta_set_row row = {.job = set->job, .file = set->file, .kind = set->kind, .format = set->format->name,
+	struct meta_set_row row = {.file = set->file, .kind = set->kind, .format = set->format->name,
 				   .layout = set->layout_id, .topology = set->topo.text,
 				   .payload = set->payload, .layers = set->state.layers,
 				   .experts = set->state.experts, .verified = (enum meta_verified)set->verified,

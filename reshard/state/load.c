@@ -42,7 +42,6 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	int rc = text ? rs_layout_by_id(l->s, row->layout, &kept, l->err) : sc_nomem(l->err);
 
 	set->id = row->id;
-	set->job = row->job;
 	set->layout_id = row->layout;
 	set->verified = row->verified;
 	set->state.layers = row->layers;

@@ -17,7 +17,7 @@
  *  Immutable but for `found`, `verified` and what verification found (owner: the worker, under report_lock). */
 struct rs_set {
 	uint32_t refs;
-	uint64_t id, job, layout_id;
+	uint64_t id, layout_id;
 	char *file;
 	enum meta_set_kind kind;
 	const struct meta_layout *layout;	/* kept by the service */

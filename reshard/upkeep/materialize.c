@@ -299,7 +299,6 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 	int rc = set && meta_topology_copy(&p->head->topo, &set->topo) == 0 ? 0 : sc_nomem(p->err);
 
 	if (rc == 0) {
-		set->job = old->job;
 		set->layout_id = v->layout_id;
 		set->layout = v->layout;
 		set->verified = META_EQUAL;

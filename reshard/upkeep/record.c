@@ -15,6 +15,7 @@ struct writing {
 	struct sc_buf text;	/* of the jobs before */
 	struct sc_buf use;	/* of this one, but for its ranks */
 	uint64_t set;		/* of this one, 0: there is none yet */
+	char job[SC_NAME_BYTES_MAX + 1];
 	bool full;		/* older ones find no room */
 	struct {
 		size_t nr, room;
@@ -92,6 +93,7 @@ static int begin_use(struct writing *w, const struct meta_blob_record *row)
 	if (rc < 0)
 		return rc;
 	w->set = row->set;
+	(void)snprintf(w->job, sizeof(w->job), "%s", row->job);
 	sc_buf_printf(&w->use, "job ");
 	sc_buf_quoted(&w->use, row->job);
 	sc_buf_printf(&w->use, "\nowner %" PRIu64 " %" PRIu64 " %" PRIo64 "\nset %" PRIu64 " %" PRIu64 " ", row->uid,
@@ -110,7 +112,7 @@ static int on_use(void *arg, const struct meta_blob_record *row)
 	struct ranked r = {row->rank, row->mode, row->file_uid, row->file_gid};
 	int rc = 0;
 
-	if (row->set != w->set) {
+	if (row->set != w->set || strcmp(row->job, w->job) != 0) {
 		end_use(w);
 		rc = begin_use(w, row);
 	}
