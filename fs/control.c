@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control files.  One write(2) is one command, decided inside write(2); what is read is rendered
- * at open, so that one reader sees one consistent text.  After a refusal the descriptor answers the
- * same errno to every later write: Python sends a refused command again when it closes the file.
+ * Open control files.  One write(2) is one command, decided inside write(2); what is read is rendered at open, so that
+ * one reader sees one consistent text.  After a refusal the descriptor answers the same errno to every later write:
+ * Python sends a refused command again when it closes the file.  A document (RS_CTL_DOCUMENT) comes in pieces and is
+ * judged at close(2), but for a single line `use ...`, which is a command.
  *
- * `layout` takes a command too (a single line `use ...`); anything longer is a document, which
- * comes in pieces and is judged at close(2).
+ * What a file says and does is its row's (reshard/job/control.h): nothing here knows one by its name.
  */
 #include "fs/fs_i.h"
 
