@@ -56,14 +56,14 @@ static int read_item(struct commit *c, struct item *it)
 	rc = find_format(c, it, fd, &opaque);
 	if (rc < 0)
 		return rc;
-	if (opaque)
-		return rs_hash_blob(&c->s->store, it->w.blob, NULL, NULL, it->hash, &it->bytes, c->err);
-	rc = rs_blob_get(c->s->blobs, it->w.blob, it->format, it->bytes, &it->blob, c->err);
-	if (rc < 0)
-		return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
-	it->nr_rows = it->blob->found.nr;
-	it->logical = it->nr_rows ? NULL : it->w.path;
-	return 0;
+	if (!opaque) {
+		rc = rs_blob_get(c->s->blobs, it->w.blob, it->format, it->bytes, &it->blob, c->err);
+		if (rc < 0)
+			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
+		it->nr_rows = it->blob->found.nr;
+	}
+	/* a file of a format that has no tensors is in no logical file: it is kept as it is */
+	return it->nr_rows ? 0 : rs_hash_blob(&c->s->store, it->w.blob, NULL, NULL, it->hash, &it->bytes, c->err);
 }
 
 static int add_written(struct commit *c, struct item *it)

@@ -31,12 +31,10 @@ static void open_service(bool worker)
 	job = rs_job_by_name(s, "j");
 }
 
-/* One tensor, 'w', on each of two ranks: half of it, or all. */
-static void put_file(uint32_t rank, const char *file, char fill)
+static void put_header(uint32_t rank, const char *file, char fill, const char *header)
 {
-	static const char header[] = "{\"w\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}";
 	struct rs_owner owner = {geteuid(), getegid(), 0644};
-	uint64_t blob, bytes = sizeof(header) - 1;
+	uint64_t blob, bytes = strlen(header);
 	char data[8];
 	struct sc_err err;
 	int fd;
@@ -45,8 +43,15 @@ static void put_file(uint32_t rank, const char *file, char fill)
 	assert_int_equal(0, rs_work_create(s, job, rank, file, &owner, &blob, &fd, &err));
 	assert_int_equal(8, write(fd, &bytes, 8));
 	assert_int_equal(bytes, write(fd, header, bytes));
-	assert_int_equal(8, write(fd, data, 8));
+	if (fill)
+		assert_int_equal(8, write(fd, data, 8));
 	(void)close(fd);
+}
+
+/* One tensor, 'w', on each of two ranks: half of it, or all. */
+static void put_file(uint32_t rank, const char *file, char fill)
+{
+	put_header(rank, file, fill, "{\"w\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}");
 }
 
 static void begin(const char *config)
@@ -251,12 +256,117 @@ static void older_versions_are_kept_while_the_head_lacks_a_file(void **unused)
 	end();
 }
 
+/* --- files of tensors without tensors --- */
+
+#define EMPTY "{\"__metadata__\":{\"frozen\":\"yes\"}}"
+
+/* The first letters of names, in the alphabet's order. */
+static int on_listed(void *arg, const char *name, bool is_dir)
+{
+	char *letters = arg, *at = letters;
+
+	(void)is_dir;
+	while (*at && *at < *name)
+		at++;
+	memmove(at + 1, at, strlen(at) + 1);
+	*at = *name;
+	return 0;
+}
+
+/* What a rank has, and that its files without tensors have the bytes that were written. */
+static void expect_files(struct rs_view *view, uint32_t rank, const char *names, const char *empty)
+{
+	char header[100] = {0}, found[20] = "";
+	struct rs_look look;
+	struct sc_err err;
+	int fd;
+
+	assert_int_equal(0, rs_list(s, job, view, rank, "", on_listed, found, &err));
+	assert_string_equal(names, found);
+	for (const char *name = empty; *name; name += strlen(name) + 1) {
+		assert_int_equal(0, rs_look(s, job, view, rank, name, &look, &err));
+		assert_int_equal(RS_BLOB, look.kind);
+		assert_int_equal(8 + strlen(EMPTY), look.bytes);
+		assert_int_equal(0, meta_store_open_blob(rs_service_store(s), look.blob, look.bytes, &fd, &err));
+		assert_int_equal(strlen(EMPTY), pread(fd, header, sizeof(header), 8));
+		assert_string_equal(EMPTY, header);
+		(void)close(fd);
+	}
+}
+
+static void expect_topology(const char *topology, const char *first, const char *first_empty, const char *last,
+			    const char *last_empty)
+{
+	struct rs_view *view = NULL;
+	struct sc_err err;
+
+	assert_int_equal(0, rs_view_as(s, job, topology, &view, &err));
+	expect_files(view, 0, first, first_empty);
+	if (last)
+		expect_files(view, 1, last, last_empty);
+	rs_view_unref(s, view);
+}
+
+static void check_empty(void)
+{
+	expect_topology("pp=2", "now", "none.safetensors\0o.safetensors\0",
+			"no", "none.safetensors\0");
+	expect_topology("pp=1", "now", "none.safetensors\0", NULL, NULL);
+	expect_topology("tp=2 pp=1", "now", "none.safetensors\0",
+			"now", "none.safetensors\0");
+}
+
+/* Nothing of an optimizer on the first stage, nothing at all in another file. */
+static void files_without_tensors_are_kept(void **unused)
+{
+	struct sc_buf report = {0};
+	struct sc_err err;
+	uint64_t bad = 1;
+
+	(void)unused;
+	begin("keep=1");
+	assert_int_equal(0, rs_job_make(s, "empty", 0755, geteuid(), getegid(), &job, &err));
+	assert_int_equal(0, rs_job_layout(s, job, "mesh tp pp\nw stage=first copy\nv stage=last copy\n", &err));
+	assert_int_equal(0, rs_job_topology(s, job, "pp=2", &err));
+	for (uint32_t rank = 0; rank < 2; rank++)
+		put_header(rank, "none.safetensors", 0, EMPTY);
+	put_file(0, "w.safetensors", 'w');
+	put_header(0, "o.safetensors", 0, EMPTY);
+	put_header(1, "o.safetensors", 'v', "{\"v\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}");
+	if (rs_job_commit(s, job, "", &err) < 0)
+		fail_msg("%s", err.msg);
+	check_empty();
+	assert_int_equal(0, rs_service_work(s, &err));
+	for (const char *const *to = (const char *const[]){"pp=1", "tp=2 pp=1", "pp=2", NULL}; *to; to++) {
+		assert_int_equal(0, rs_job_topology(s, job, *to, &err));
+		check_empty();
+		if (rs_service_work(s, &err) < 0)
+			fail_msg("%s", err.msg);
+		check_empty();
+	}
+	put_file(0, "w.safetensors", 'x'); /* the others are taken over */
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	check_empty();
+	if (rs_fsck(s, false, &bad, &report, &err) < 0 || bad)
+		fail_msg("%s", report.text);
+	sc_buf_done(&report);
+	/* tensors come, and all that is removed goes */
+	put_header(0, "o.safetensors", 0, EMPTY);
+	put_header(1, "o.safetensors", 'v', "{\"v\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}");
+	for (uint32_t rank = 0; rank < 2; rank++)
+		assert_int_equal(0, rs_work_unlink(s, job, rank, "none.safetensors", &err));
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	expect_topology("pp=2", "ow", "o.safetensors\0", "o", "");
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor),
 		cmocka_unit_test(who_waits_is_told_what_will_not_work_by_itself),
 		cmocka_unit_test(older_versions_are_kept_while_the_head_lacks_a_file),
+		cmocka_unit_test(files_without_tensors_are_kept),
 	};
 
 	return cmocka_run_group_tests_name("storage", tests, NULL, NULL);
