@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A set keeps the name of its files' format: one for all ranks, and a program that does not have it says so. */
+/* A set keeps its files' format, one for all ranks, and of their payloads that on which all ranks agree. */
 #include "reshard/job/service.h"
 
 #include <setjmp.h>
@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "reshard/format/format.h"
+#include "tests/support/rank_files.h"
 
 static char dir[64];
 static struct rs_service *s;
@@ -60,7 +61,7 @@ static int begin(void **unused)
 	assert_non_null(mkdtemp(dir));
 	open_service();
 	assert_int_equal(0, rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err));
-	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\nx.dat: tp=0", &err));
+	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\nx.dat: tp=0\nw tp=0", &err));
 	assert_int_equal(0, rs_job_topology(s, job, "tp=2", &err));
 	return 0;
 }
@@ -129,6 +130,48 @@ static void a_format_that_is_gone(void **unused)
 	assert_int_equal(8, look.bytes);
 }
 
+/* Of `salt` and `rank`, which the files of two ranks say, a view that joins them has the first. */
+static void payloads_are_joined(void **unused)
+{
+	static const uint32_t data[2] = {1, 2};
+	static const struct meta_shape shape = {1, {2}};
+	struct rank_tensor w = {"w", &shape, data, sizeof(data)};
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	struct rs_image *image;
+	struct rs_view *view;
+	unsigned char *bytes;
+	struct sc_buf status = {0};
+	struct sc_err err;
+	uint64_t blob;
+	char path[60];
+	int fd;
+
+	(void)unused;
+	(void)snprintf(path, sizeof(path), "m%s", rank_files->suffix);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		struct sc_buf file = {0};
+
+		rank_files->make(&w, 1, 77, rank, &file);
+		assert_int_equal(0, rs_work_create(s, job, rank, path, &owner, &blob, &fd, &err));
+		assert_int_equal(file.bytes, write(fd, file.text, file.bytes));
+		(void)close(fd);
+		sc_buf_done(&file);
+	}
+	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_view_as(s, job, "tp=1", &view, &err));
+	assert_int_equal(0, rs_view_image(s, view, 0, path, false, true, &image, &err));
+	bytes = calloc(1, image->bytes + 1);
+	assert_int_equal(0, rs_image_read(image, 0, image->bytes, bytes, &err));
+	assert_true(rank_files->has_salt(bytes, image->bytes, 77));
+	assert_null(memmem(bytes, image->bytes, "rank", 4));
+	free(bytes);
+	rs_image_unref(s, image);
+	rs_view_unref(s, view);
+	assert_int_equal(0, rs_render_status(s, job, &status, &err));
+	assert_non_null(strstr(status.text, "only what all agree on is kept"));
+	sc_buf_done(&status);
+}
+
 static void strides_are_refused(void **unused)
 {
 	struct sc_err err;
@@ -145,6 +188,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(ranks_have_one_format, begin, end),
 		cmocka_unit_test_setup_teardown(a_format_that_is_gone, begin, end),
+		cmocka_unit_test_setup_teardown(payloads_are_joined, begin, end),
 		cmocka_unit_test_setup_teardown(strides_are_refused, begin, end),
 	};
 
