@@ -20,8 +20,7 @@
 
 #define PATH_BYTES 4096
 
-/* The mount that was named, by option or environment, or the only one there is; NULL after a message. */
-static const char *cli_mount(const struct cli_args *args)
+const char *cli_mount(const struct cli_args *args)
 {
 	static char found[PATH_BYTES];
 	const char *given = cli_value(args, "mount");
@@ -76,8 +75,7 @@ static int show(const char *path, FILE *to)
 	return n < 0 ? cli_fail(path) : 0;
 }
 
-/* Writes a command; a refusal is explained by the job's `error`. */
-static int command(const char *mount, const char *job, const char *file, const char *text)
+int cli_command(const char *mount, const char *job, const char *file, const char *text)
 {
 	char path[PATH_BYTES], error[PATH_BYTES];
 	int fd, bad;
@@ -246,7 +244,7 @@ static int write_layout(const struct import *i)
 
 	if (access(i->layout, R_OK) != 0) {
 		(void)snprintf(use, sizeof(use), "use %s\n", i->layout);
-		return command(i->mount, i->job, "layout", use);
+		return cli_command(i->mount, i->job, "layout", use);
 	}
 	ctl_path(path, i->mount, i->job, "layout");
 	if (copy_file(i->layout, path) == 0)
@@ -270,7 +268,7 @@ static int import(const struct import *i)
 	rc = write_layout(i);
 	if (S_ISDIR(st.st_mode)) {
 		if (rc == 0)
-			rc = command(i->mount, i->job, "topology", i->topology);
+			rc = cli_command(i->mount, i->job, "topology", i->topology);
 		if (rc == 0)
 			rc = copy_tree(i->from, path);
 	} else if (rc == 0) {
@@ -282,7 +280,7 @@ static int import(const struct import *i)
 		if (eq)
 			*eq = 0;
 		(void)snprintf(words, sizeof(words), "%s=1", one);
-		rc = command(i->mount, i->job, "topology", words);
+		rc = cli_command(i->mount, i->job, "topology", words);
 		(void)snprintf(path, sizeof(path), "%s/%s/0", i->mount, i->job);
 		if (rc == 0 && mkdir(path, 0755) < 0)
 			rc = cli_fail(path);
@@ -293,13 +291,12 @@ static int import(const struct import *i)
 	(void)snprintf(words, sizeof(words), "%s%s%s%s", i->step ? "step=" : "", i->step ? i->step : "",
 		       i->note ? " note=" : "", i->note ? i->note : "");
 	if (rc == 0)
-		rc = command(i->mount, i->job, "commit", *words ? words : "note=import");
+		rc = cli_command(i->mount, i->job, "commit", *words ? words : "note=import");
 	if (rc == 0 && !S_ISDIR(st.st_mode))
-		rc = command(i->mount, i->job, "topology", i->topology);
+		rc = cli_command(i->mount, i->job, "topology", i->topology);
 	if (rc)
-		(void)fprintf(stderr, "scalai: the job '%s' is left as it is, to look at; to drop it: "
-				      "echo remove=yes > %s/%s/.ctl/config; rmdir %s/%s\n",
-			      i->job, i->mount, i->job, i->mount, i->job);
+		(void)fprintf(stderr, "scalai: the job '%s' is left as it is, to look at; 'scalai delete %s/%s' removes it\n",
+			      i->job, i->mount, i->job);
 	return rc;
 }
 
@@ -385,7 +382,7 @@ static int change_data(const struct cli_args *args)
 		rc = add_file(&line, args->operands[i]);
 	sc_buf_printf(&line, "\n");
 	if (rc == 0)
-		rc = line.failed ? cli_fail("data") : command(mount, args->operands[1], "data", line.text);
+		rc = line.failed ? cli_fail("data") : cli_command(mount, args->operands[1], "data", line.text);
 	sc_buf_done(&line);
 	return rc;
 }
@@ -534,7 +531,7 @@ int cli_verify(const struct cli_args *args)
 		return 1;
 	if (reference)
 		return verify_reference(mount, job, reference);
-	rc = command(mount, job, "verify", "head\n");
+	rc = cli_command(mount, job, "verify", "head\n");
 	ctl_path(path, mount, job, "verify");
 	if (rc == 0)
 		rc = show(path, stdout);

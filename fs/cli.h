@@ -12,9 +12,15 @@ int cli_status(const struct cli_args *args);
 int cli_import(const struct cli_args *args);
 int cli_data(const struct cli_args *args);
 int cli_verify(const struct cli_args *args);
+int cli_clone(const struct cli_args *args);
+int cli_delete(const struct cli_args *args);
 /** Check, mend or rebuild a store that nobody has mounted. */
 int cli_fsck(const struct cli_args *args);
 
+/** Find the mount that was named, by option or environment, or the only one there is; NULL after a message. */
+const char *cli_mount(const struct cli_args *args);
+/** Write a command to a control file of a job; a refusal is explained by the job's `error`. */
+int cli_command(const char *mount, const char *job, const char *file, const char *text);
 /** Say what errno says of a path; returns 1. */
 int cli_fail(const char *path);
 

@@ -90,6 +90,8 @@ static const struct cli_option data_options[] = {
 static const struct cli_option verify_options[] = {
 	MOUNT, {"reference", 0, "FILE", "compare with this unsharded .safetensors file instead"}, END};
 
+static const struct cli_option job_options[] = {MOUNT, END};
+
 static const struct cli_option fsck_options[] = {
 	{"repair", 0, NULL, "repair damaged files from replicas; move unknown files to STORE/lost+found"},
 	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, END};
@@ -120,6 +122,12 @@ static const struct cli_command commands[] = {
 	{.name = "verify", .summary = "Compare all copies of a job's state, and its bytes with what was committed",
 	 .run = cli_verify, .options = verify_options, .usage = "[-m MOUNTPOINT] JOB [--reference FILE]",
 	 .operands = {"JOB"}, .required = 1, .example = "scalai verify gpt --reference model.safetensors"},
+	{.name = "clone", .summary = "Make a second job of a job's versions, without a copy of their bytes",
+	 .run = cli_clone, .options = job_options, .usage = "[-m MOUNTPOINT] JOB|PATH NEW",
+	 .operands = {"JOB|PATH", "NEW"}, .required = 2, .example = "scalai clone gpt gpt-try"},
+	{.name = "delete", .summary = "Delete a job with all its versions", .run = cli_delete, .options = job_options,
+	 .usage = "[-m MOUNTPOINT] JOB|PATH", .operands = {"JOB|PATH"}, .required = 1,
+	 .example = "scalai delete /scalai/gpt-try"},
 	{.name = "fsck", .summary = "Check a store that is not mounted", .run = cli_fsck, .options = fsck_options,
 	 .usage = "[--repair|--rebuild] STORE", .operands = {"STORE"}, .required = 1,
 	 .example = "scalai fsck --repair /data/store"},

@@ -330,6 +330,8 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 			rc = done_before(fs, rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err),
 					 SC_E_NOT_FOUND);
 			rs_tree_unlock(place.job);
+			if (rc == SC_E_BUSY) /* a folder that follows from the topology: rm -rf of the job meets it */
+				rs_job_refused(place.job, "rmdir", &err);
 		}
 	}
 	if (rc < 0)

@@ -147,6 +147,16 @@ int meta_job_add(struct meta_catalog *c, const struct meta_job_row *row, uint64_
 		 struct sc_err *err);
 /** Removes the job and all rows that belong to it; its blobs become garbage. */
 int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err);
+/**
+ * Inside a transaction: adds a job with all versions of another one, which share its sets and datasets; config,
+ * layout, owner and tags are the other's.  `request`: of the command, kept with the head (0: none).
+ * The new versions have no views yet.
+ */
+int meta_job_clone(struct meta_catalog *c, uint64_t source, const char *name, int64_t made_ns, uint64_t request,
+		   uint64_t *ret_id, struct sc_err *err);
+/** Walks over the blobs of a job's version (0: of all) that versions of other jobs have, too. */
+int meta_job_shared_blobs(struct meta_catalog *c, uint64_t job, uint64_t version, meta_id_fn *fn, void *arg,
+			  struct sc_err *err);
 int meta_job_set_head(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err);
 int meta_job_set_first(struct meta_catalog *c, uint64_t job, uint64_t layout, const char *topology,
 		       struct sc_err *err);

@@ -68,7 +68,7 @@ static int presentation(struct commit *c)
 		topology = c->head->topo.text;
 	if (!c->layout_id)
 		return sc_fail(c->err, SC_E_COMMAND, "the job has no layout; write one to .ctl/layout first, for "
-			       "example 'use replicated'");
+			       "example 'use replicated' ('scalai clone' copies a job with its layout and versions)");
 	if (!topology)
 		return sc_fail(c->err, SC_E_COMMAND, "the job has no topology; write one to .ctl/topology first, for "
 			       "example 'tp=2 pp=2'");

@@ -186,7 +186,9 @@ int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, const struct 
 		o.ids.nr = 0;
 	for (size_t i = 0; rc == 0 && i + keep < o.ids.nr; i++)
 		if (o.ids.at[i] != head->id) {
-			rc = meta_version_remove(s->catalog, o.ids.at[i], err);
+			rc = rs_stale_note(s, job->id, o.ids.at[i], err);
+			if (rc == 0)
+				rc = meta_version_remove(s->catalog, o.ids.at[i], err);
 			if (rc == 0)
 				rs_views_leave(s, o.ids.at[i]);
 		}

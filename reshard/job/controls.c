@@ -128,6 +128,12 @@ static const struct rs_control diff = {
 	.write = write_diff,
 };
 
+WRITE(write_clone, rs_job_clone(who, job, text, err));
+static const struct rs_control clone_row = {
+	.name = "clone", .nr = 14, .mode = 0200, .flags = RS_CTL_MOVES,
+	.write = write_clone,
+};
+
 /* --- rows of the mount --- */
 
 /* Facts that only the mount knows. */
@@ -179,7 +185,7 @@ static const struct rs_control version = {
 
 const struct rs_control *const rs_controls[] = {
 	&topology, &layout, &commit, &discard, &rollback, &versions, &status, &wait_row, &plan, &error, &config,
-	&verify, &data, &diff, &metrics, &health, &version, NULL};
+	&verify, &data, &diff, &clone_row, &metrics, &health, &version, NULL};
 const struct rs_control *const *rs_controls_extra;
 
 /* --- what others call --- */

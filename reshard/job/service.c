@@ -129,18 +129,26 @@ static int load_jobs(struct rs_service *s, struct sc_err *err)
 	return rc;
 }
 
+static int check_name(const char *name, struct sc_err *err)
+{
+	if (!*name || *name == '.' || strchr(name, '/'))
+		return sc_fail(err, SC_E_COMMAND, "'%s' is no name for a job: it is empty, begins with '.' or has "
+			       "a '/'", name);
+	if (strlen(name) > SC_NAME_BYTES_MAX)
+		return sc_fail(err, SC_E_NAME, "a job's name has at most %d bytes", SC_NAME_BYTES_MAX);
+	return 0;
+}
+
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
 		struct rs_job **ret, struct sc_err *err)
 {
 	struct meta_job_row row = {.name = name, .mode = mode & 07777, .uid = uid, .gid = gid,
 				   .made_ns = sc_now_wall_ns()};
 	struct rs_job *job = NULL;
-	int rc;
+	int rc = check_name(name, err);
 
-	if (*name == '.')
-		return sc_fail(err, SC_E_COMMAND, "a job's name does not begin with '.', found '%s'", name);
-	if (strlen(name) > SC_NAME_BYTES_MAX)
-		return sc_fail(err, SC_E_NAME, "a job's name has at most %d bytes", SC_NAME_BYTES_MAX);
+	if (rc < 0)
+		return rc;
 	(void)pthread_mutex_lock(&s->naming);
 	rc = reserve_job(s, err);
 	if (rc == 0) {
@@ -155,6 +163,128 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 	return rc;
 }
 
+/* --- clones --- */
+
+struct clone {
+	struct rs_service *s;
+	uint64_t head_nr, head;		/* its number in both jobs, and the new row */
+	struct {
+		size_t nr, room;
+		struct {
+			uint64_t id;
+			uint32_t ranks;
+		} *at;
+	} versions;
+	struct sc_err *err;
+};
+
+static int on_clone(void *arg, const struct meta_version_row *row)
+{
+	struct clone *c = arg;
+	const struct rs_kept_layout *kept;
+	struct meta_topology topo = {0};
+	int rc = rs_layout_by_id(c->s, row->layout, &kept, c->err);
+
+	if (rc == 0)
+		rc = meta_topology_parse(kept->layout, row->topology, &topo, c->err);
+	if (rc == 0 && sc_vec_push(&c->versions, (typeof(*c->versions.at)){row->id, topo.ranks}) < 0)
+		rc = sc_nomem(c->err);
+	if (row->nr == c->head_nr)
+		c->head = row->id;
+	meta_topology_done(&topo);
+	return rc;
+}
+
+/* Inside a transaction: the rows, and the head that the new job has. */
+static int save_clone(struct clone *c, struct rs_job *source, struct rs_job *job, uint64_t request,
+		      struct rs_view **ret)
+{
+	struct meta_catalog *catalog = c->s->catalog;
+	struct rs_version *v = NULL;
+	uint64_t view, head_view = 0;
+	int rc = meta_job_clone(catalog, source->id, job->name, job->mtime_ns, request, &job->id, c->err);
+
+	if (rc == 0)
+		rc = meta_version_each(catalog, job->id, on_clone, c, c->err);
+	for (size_t i = 0; rc == 0 && i < c->versions.nr; i++) {
+		rc = meta_view_put(catalog, c->versions.at[i].id, "", c->versions.at[i].ranks, &view, c->err);
+		if (c->versions.at[i].id == c->head)
+			head_view = view;
+	}
+	if (rc == 0)
+		rc = rs_version_load(c->s, c->head, &v, c->err);
+	if (rc == 0)
+		rc = rs_view_new(job, v, head_view, &v->topo, ret, c->err);
+	if (rc == 0)
+		rc = rs_stale_note(c->s, job->id, 0, c->err);
+	if (rc == 0)
+		(*ret)->own = true;
+	return rc;
+}
+
+/* Under s->naming and the source's command lock. */
+static int make_clone(struct rs_service *s, struct rs_job *source, const struct rs_view *head, const char *name,
+		      uint64_t request, struct sc_err *err)
+{
+	struct clone c = {.s = s, .head_nr = head->version->nr, .err = err};
+	struct meta_job_row row = {.name = name, .uid = source->uid, .gid = source->gid, .mode = source->mode,
+				   .made_ns = sc_now_wall_ns(), .layout = source->first_layout,
+				   .topology = source->first_topology};
+	struct rs_view *view = NULL;
+	struct rs_job *job;
+	int rc = reserve_job(s, err);
+
+	if (rc < 0)
+		return rc;
+	job = job_new(s, &row);
+	if (!job)
+		return sc_nomem(err);
+	job->config = rs_config_of(source);
+	job->config.remove = false;
+	rc = meta_catalog_begin(s->catalog, rs_job_syncs(source), err);
+	if (rc == 0)
+		rc = meta_catalog_end(s->catalog, save_clone(&c, source, job, request, &view), err);
+	sc_vec_done(&c.versions);
+	if (rc < 0) {
+		rs_view_unref(s, view);
+		job_free(job);
+		return rc;
+	}
+	add_job(s, job);
+	rs_job_publish(job, view, true);
+	return 0;
+}
+
+int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char *text, struct sc_err *err)
+{
+	struct rs_service *s = who->service;
+	struct rs_view *head = NULL;
+	char *copy = sc_strdup(text), *name = copy ? sc_trim(copy) : NULL;
+	int rc = copy ? check_name(name, err) : sc_nomem(err);
+
+	(void)pthread_mutex_lock(&source->command);
+	(void)pthread_mutex_lock(&s->naming);
+	if (rc == 0 && source->removed)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is gone");
+	if (rc == 0 && who->uid != 0 && who->uid != source->uid)
+		rc = sc_fail(err, SC_E_PERMISSION, "only the owner of job '%s' and root can clone it", source->name);
+	if (rc == 0 && rs_job_by_name(s, name))
+		rc = sc_fail(err, SC_E_EXISTS, "there is a job '%s' already", name);
+	if (rc == 0)
+		rc = rs_view_head(s, source, &head, err);
+	if (rc == 0)
+		rc = make_clone(s, source, head, name, who->token, err);
+	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&source->command);
+	rs_view_unref(s, head);
+	if (rc == 0)
+		rs_kick(s, false);
+	sc_sys.release(copy);
+	return rc;
+}
+
+/* --- the end of a job, other names --- */
+
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
 	int rc = 0;
@@ -163,14 +293,19 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	(void)pthread_rwlock_wrlock(&job->tree);
 	(void)pthread_mutex_lock(&job->state);
 	if ((job->head || job->dirty) && !job->config.remove)
-		rc = sc_fail(err, SC_E_NOT_EMPTY, "job '%s' has data that may be nowhere else; to drop it write "
-			     "'remove=yes' to its .ctl/config first", job->name);
+		rc = sc_fail(err, SC_E_NOT_EMPTY, "job '%s' has data that may be nowhere else; 'scalai delete' "
+			     "removes a job with all its versions (so does rmdir, once 'remove=yes' was written to its "
+			     ".ctl/config)", job->name);
 	(void)pthread_mutex_unlock(&job->state);
 	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0)
 		rc = meta_catalog_begin(s->catalog, true, err);
-	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, meta_job_remove(s->catalog, job->id, err), err);
+	if (rc == 0) {
+		rc = rs_stale_note(s, job->id, 0, err);
+		if (rc == 0)
+			rc = meta_job_remove(s->catalog, job->id, err);
+		rc = meta_catalog_end(s->catalog, rc, err);
+	}
 	if (rc == 0) {
 		(void)pthread_mutex_lock(&job->state);
 		job->removed = true;
@@ -196,8 +331,8 @@ int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, st
 	char *copy = sc_strdup(name);
 	int rc = copy ? 0 : sc_nomem(err);
 
-	if (rc == 0 && (*name == '.' || strlen(name) > SC_NAME_BYTES_MAX))
-		rc = sc_fail(err, SC_E_COMMAND, "'%s' is no name for a job", name);
+	if (rc == 0)
+		rc = check_name(name, err);
 	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0 && job->removed)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is gone");
@@ -348,6 +483,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 		meta_layout_free(s->layouts.at[i]->layout);
 	sc_vec_done(&s->layouts);
 	sc_vec_done(&s->nameless);
+	sc_vec_done(&s->stale);
 	sc_map_done(&s->path_ids);
 	sc_vec_done(&s->paths);
 	sc_arena_done(&s->paths_arena);

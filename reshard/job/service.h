@@ -51,6 +51,9 @@ const struct meta_store *rs_service_store(struct rs_service *s);
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
 		struct rs_job **ret, struct sc_err *err);
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err);
+/** Makes a second job, with this name, of the versions of a job, which share their bytes; files that are not committed
+ *  are not in it.  Errors: SC_E_PERMISSION, neither the owner nor root asks; SC_E_EXISTS. */
+int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char *text, struct sc_err *err);
 int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err);
 int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t uid, gid_t gid,
 		  struct sc_err *err);

@@ -263,6 +263,7 @@ struct rs_service {
 		size_t nr, room;
 		uint64_t *at;
 	} nameless;			/* blobs without a row, whose files are to go; the worker's */
+	struct rs_numbers stale;	/* blobs whose jobs are others than their files say; under lock */
 	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
 	unsigned hash_put_off;		/* the same of the blob that is to be hashed */
 	struct {
@@ -403,6 +404,13 @@ void rs_views_left(struct rs_service *s);
 struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place);
 /** Adds the blobs that such opens may need, in order. */
 int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err);
+
+/* stale.c */
+/** A job begins or ceases to have a version (0: all of its own): what its blobs say of themselves is to be written anew
+ *  where other jobs have them, too.  Called while both have them. */
+int rs_stale_note(struct rs_service *s, uint64_t job, uint64_t version, struct sc_err *err);
+/** Takes the list, which the caller releases. */
+struct rs_numbers rs_stale_take(struct rs_service *s);
 
 /* images.c */
 /** Later lookups of this file get another image. */

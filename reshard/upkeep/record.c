@@ -161,6 +161,19 @@ int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_er
 	return rc < 0 ? rc : 0;
 }
 
+void rs_records_renew(struct rs_service *s)
+{
+	struct rs_numbers stale = rs_stale_take(s);
+	struct sc_err why;
+	uint8_t hash[16];
+
+	/* one that has no hash yet will say it when it gets one; one that is gone says nothing */
+	for (size_t i = 0; i < stale.nr; i++)
+		if (meta_blob_hash(s->catalog, stale.at[i], hash, &why) == 1)
+			rs_record_keep(s, stale.at[i], hash);
+	sc_vec_done(&stale);
+}
+
 static bool read_hash(const char *text, uint8_t hash[16])
 {
 	for (int i = 0; i < 16; i++) {

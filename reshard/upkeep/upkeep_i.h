@@ -71,6 +71,8 @@ int rs_scrub_start(struct rs_service *s, struct sc_err *err);	/* rs_worker_stop(
 int rs_garbage(struct rs_service *s, struct sc_err *err);
 /** Removes rows of what no version needs; their blobs are nameless then. */
 int rs_garbage_rows(struct rs_service *s, struct sc_err *err);
+/** Files of blobs that other jobs have now say so (record.c). */
+void rs_records_renew(struct rs_service *s);
 /** Removes files of nameless blobs.  `may_wait`: some are left for later. */
 int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err);
 /** Removes all garbage at once. */

@@ -97,6 +97,7 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, &garbage, err);
+	rs_records_renew(s);
 	hashed = rs_hash_blobs(s, &why);
 	if (rc == 0 && hashed < 0) {
 		*err = why;
@@ -219,6 +220,7 @@ static bool work(struct rs_service *s, bool *garbage)
 	}
 	/* a job that fails keeps no blob from its hash, nor hashes it for long from its next turn */
 	s->retry_ns = again ? sc_now_ns() + RETRY_NS : 0;
+	rs_records_renew(s);
 	rc = rs_hash_blobs(s, &err);
 	rs_say_once(&s->said.hashes, rc, &err);
 	return again || rc < 0 || *garbage || more;
