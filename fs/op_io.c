@@ -143,7 +143,7 @@ static void name_damage(struct fs *fs, fuse_ino_t ino, size_t bytes, uint64_t at
 	if (rc == 0 && h->data)
 		rc = rs_data_read(h->data, at, bytes, b->at, &err);
 	else if (rc == 0 && h->image)
-		rc = rs_image_read(h->image, at, bytes, b->at, &err);
+		rc = rs_image_fetch(h->image, at, bytes, b->at, &err);
 	if (rc < 0 && h && h->view)
 		rs_job_refused(rs_view_job(h->view), "read", &err);
 	if (rc < 0)
@@ -206,7 +206,8 @@ static int gather(const struct rs_image *im, uint64_t at, struct iovec *iov, int
 	return rc;
 }
 
-static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
+/* at + bytes is within the view, and needed. */
+static void send_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
 {
 	const struct rs_image *im = h->image;
 	const fuse_ino_t ino = h->ino;
@@ -218,10 +219,6 @@ static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, 
 	size_t gathered;
 	int nr = 1;
 
-	if (at >= im->bytes)
-		bytes = 0;
-	else if (bytes > im->bytes - at)
-		bytes = im->bytes - at;
 	/* over io_uring libfuse itself would read the mappings, without our guard: all is gathered */
 	iov[0] = (struct iovec){NULL, bytes};
 	gathered = bytes;
@@ -241,6 +238,31 @@ static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, 
 	else if (fuse_reply_iov(req, iov, nr) == -EFAULT)
 		name_damage(fs, ino, bytes, at);
 	give_buffer(buffer);
+}
+
+static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
+{
+	struct rs_image *im = h->image;
+	const bool waits = im->mapped.waits;
+	struct sc_err err = {0};
+
+	if (at >= im->bytes) {
+		(void)fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	bytes = sc_min_u64(bytes, im->bytes - at);
+	if (rs_image_need(im, at, bytes, NULL, &err) < 0) {
+		fail_read(req, h, &err);
+		return;
+	}
+	/* once the reader has its answer, it may close the handle */
+	if (waits)
+		rs_image_ref(fs->service, im);
+	send_view(req, fs, h, bytes, at);
+	if (waits) {
+		rs_image_release(im, at, bytes);
+		rs_image_unref(fs->service, im);
+	}
 }
 
 static void read_fd(fuse_req_t req, const struct fs_handle *h, size_t bytes, off_t at)

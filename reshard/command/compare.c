@@ -74,7 +74,7 @@ struct region {
 static int region_open(struct verify *v, const struct meta_tensor *t, const struct meta_box *box,
 		       struct region *r)
 {
-	struct rs_origins o = rs_origins_of(&v->whole);
+	struct rs_origins o = rs_origins_of(v->s, &v->whole);
 	struct meta_box d = dense(box);
 	uint64_t n = meta_box_elements(box);
 	int rc;
@@ -83,14 +83,14 @@ static int region_open(struct verify *v, const struct meta_tensor *t, const stru
 	rc = rs_plan_box(v->set->view, t->key, &d, &one_node, 0, 0, &r->g, &r->sources, v->err);
 	if (rc == 0) {
 		rs_gather_finish(&r->g);
-		rc = rs_sources_open(&r->sources, v->s->blobs, &o, &r->arena, &r->mapped, v->err);
+		rc = rs_sources_open(&r->sources, &r->g, 1, &o, &r->arena, &r->mapped, v->err);
 	}
 	return rc;
 }
 
-static void region_close(struct verify *v, struct region *r)
+static void region_close(struct region *r)
 {
-	rs_sources_close(&r->mapped, v->s->blobs);
+	rs_sources_close(&r->mapped);
 	rs_gather_done(&r->g);
 	rs_sources_done(&r->sources);
 	sc_arena_done(&r->arena);
@@ -110,6 +110,18 @@ static void line(struct verify *v, const char *fmt, ...)
 	sc_buf_printf(&v->report, "%s\n", text);
 }
 
+static int read_gather(struct verify *v, const struct rs_mapped *m, const struct rs_gather *g, uint64_t at,
+		       uint64_t bytes, unsigned char *to)
+{
+	int rc = rs_sources_need(m, g, at, bytes, NULL, v->err);
+
+	if (rc < 0)
+		return rc;
+	rc = rs_sources_read(m, g, at, bytes, to, v->err);
+	rs_sources_release(m, g, at, bytes);
+	return rc;
+}
+
 /* 1: the same bytes, 0: not, or an error. */
 static int same_bytes(struct verify *v, const struct rs_mapped *a, const struct rs_gather *ga,
 		      const struct rs_mapped *b, const struct rs_gather *gb)
@@ -119,9 +131,9 @@ static int same_bytes(struct verify *v, const struct rs_mapped *a, const struct 
 	for (uint64_t at = 0; rc == 1 && at < ga->bytes; at += CHUNK) {
 		uint64_t n = sc_min_u64(ga->bytes - at, CHUNK);
 
-		rc = rs_sources_read(a, ga, at, n, v->mine, v->err);
+		rc = read_gather(v, a, ga, at, n, v->mine);
 		if (rc == 0)
-			rc = rs_sources_read(b, gb, at, n, v->theirs, v->err);
+			rc = read_gather(v, b, gb, at, n, v->theirs);
 		if (rc == 0)
 			rc = memcmp(v->mine, v->theirs, n) == 0;
 		if (rc == 1 && v->tick && v->tick(v->arg, n))
@@ -158,7 +170,7 @@ static int compare_box(struct verify *v, uint32_t rank, const struct meta_stored
 		     r.sources.at[0].rank, r.sources.at[0].name);
 	}
 	rs_gather_done(&g);
-	region_close(v, &r);
+	region_close(&r);
 	return rc < 0 ? rc : same < 0 ? same : 0;
 }
 
@@ -194,9 +206,9 @@ static int count_padding(struct verify *v, const struct meta_stored *s, const st
 		if (n >= CHUNK)
 			continue; /* no padding for long */
 		n = sc_min_u64(boxes.bytes - at, CHUNK);
-		rc = rs_sources_read(own, &whole, at, n, v->mine, v->err);
+		rc = read_gather(v, own, &whole, at, n, v->mine);
 		if (rc == 0)
-			rc = rs_sources_read(own, &boxes, at, n, v->theirs, v->err);
+			rc = read_gather(v, own, &boxes, at, n, v->theirs);
 		for (uint64_t i = 0; rc == 0 && i < n; i++)
 			if (v->mine[i] != v->theirs[i] && (at + i) / row != last_row) {
 				last_row = (at + i) / row;
@@ -231,7 +243,7 @@ static int verify_stored(struct verify *v, uint32_t rank, const struct meta_stor
 {
 	bool pad = has_padding(s) && is_first_replica(v, s->entry, rank);
 	struct rs_source one = {.view = v->set->view, .rank = rank, .file = s->file, .name = s->name};
-	struct rs_origins o = rs_origins_of(&v->whole);
+	struct rs_origins o = rs_origins_of(v->s, &v->whole);
 	struct rs_sources sources = {.nr = 1, .at = &one};
 	struct rs_mapped own = {0};
 	struct sc_arena arena = {0};
@@ -240,7 +252,7 @@ static int verify_stored(struct verify *v, uint32_t rank, const struct meta_stor
 
 	if (!copies && !pad)
 		return 0;
-	rc = rs_sources_open(&sources, v->s->blobs, &o, &arena, &own, v->err);
+	rc = rs_sources_open(&sources, NULL, 0, &o, &arena, &own, v->err);
 	for (uint32_t i = 0; copies && rc == 0 && i < s->piece.nr_boxes; i++)
 		rc = compare_box(v, rank, s, &s->piece.boxes[i], &own);
 	if (rc == 0 && pad && !copies)
@@ -248,7 +260,7 @@ static int verify_stored(struct verify *v, uint32_t rank, const struct meta_stor
 	if (rc == 0 && rows)
 		line(v, "padding: rank %u '%s:%s': %" PRIu64 " rows of padding are not zero; they are in no "
 		     "logical tensor and will be lost in a reshard", rank, s->file, s->name, rows);
-	rs_sources_close(&own, v->s->blobs);
+	rs_sources_close(&own);
 	sc_arena_done(&arena);
 	return rc;
 }
@@ -287,7 +299,7 @@ static int hash_tensor(struct verify *v, const struct meta_tensor *t, uint8_t re
 	for (uint64_t at = 0; rc == 0 && at < r.g.bytes; at += CHUNK) {
 		uint64_t n = sc_min_u64(r.g.bytes - at, CHUNK);
 
-		rc = rs_sources_read(&r.mapped, &r.g, at, n, v->mine, v->err);
+		rc = read_gather(v, &r.mapped, &r.g, at, n, v->mine);
 		if (rc == 0)
 			(void)XXH3_128bits_update(state, v->mine, n);
 		if (rc == 0 && v->tick && v->tick(v->arg, n))
@@ -297,7 +309,7 @@ static int hash_tensor(struct verify *v, const struct meta_tensor *t, uint8_t re
 		XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(state));
 		memcpy(ret, hash.digest, 16);
 	}
-	region_close(v, &r);
+	region_close(&r);
 	(void)XXH3_freeState(state);
 	return rc;
 }

@@ -5,7 +5,8 @@
 #include <errno.h>
 
 #include "meta/base/sys.h"
-#include "reshard/engine/blobs.h"
+#include "meta/store/store.h"
+#include "reshard/engine/source.h"
 
 /* Where the kernel can't copy, between two file systems say. */
 static int copy_by_hand(int to, int from, uint64_t blob, uint64_t at, uint64_t bytes, const char *path,

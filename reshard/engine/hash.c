@@ -8,7 +8,7 @@
 #include <xxhash.h>
 
 #include "meta/base/sys.h"
-#include "reshard/engine/blobs.h"
+#include "reshard/engine/source.h"
 
 #define CHUNK (1u << 20)
 #define PAGE 4096		/* what O_DIRECT wants */

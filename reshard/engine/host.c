@@ -36,9 +36,9 @@ struct host {
 	struct slot slots[SLOTS_MAX];
 	unsigned char *memory;
 	struct {
-		uint64_t blob;
+		const struct rs_bytes *of;
 		int fd;
-	} open[SOURCES_OPEN_MAX];
+	} open[SOURCES_OPEN_MAX];	/* of the call */
 	unsigned nr_open, next_open;
 	/* of the call */
 	const struct rs_write_options *how;
@@ -137,35 +137,41 @@ static void host_close(struct rs_engine *e)
 
 	if (h->has_ring)
 		sc_sys.ring_exit(&h->ring);
-	for (unsigned i = 0; i < h->nr_open; i++)
-		sc_closep(&h->open[i].fd);
 	(void)sc_sys.munmap(h->memory, (size_t)h->nr_slots * BUFFER_BYTES);
 	sc_sys.release(h);
 }
 
-static int source_fd(struct host *h, const struct rs_blob *blob, int *ret_fd)
+static int source_fd(struct host *h, struct rs_bytes *b, int *ret_fd)
 {
+	unsigned i = 0;
 	int fd, rc;
 
-	for (unsigned i = 0; i < h->nr_open; i++)
-		if (h->open[i].blob == blob->id) {
+	for (; i < h->nr_open; i++)
+		if (h->open[i].of == b) {
 			*ret_fd = h->open[i].fd;
 			return 0;
 		}
-	rc = meta_store_open_blob(h->store, blob->id, blob->bytes, &fd, h->err);
+	rc = rs_bytes_fd(b, &fd, h->err);
 	if (rc < 0)
 		return rc;
 	if (h->nr_open < SOURCES_OPEN_MAX) {
-		h->open[h->nr_open].blob = blob->id;
-		h->open[h->nr_open++].fd = fd;
+		h->nr_open++;
 	} else {
-		sc_closep(&h->open[h->next_open].fd);
-		h->open[h->next_open].blob = blob->id;
-		h->open[h->next_open].fd = fd;
-		h->next_open = (h->next_open + 1) % SOURCES_OPEN_MAX;
+		i = h->next_open;
+		sc_closep(&h->open[i].fd);
+		h->next_open = (i + 1) % SOURCES_OPEN_MAX;
 	}
+	h->open[i].of = b;
+	h->open[i].fd = fd;
 	*ret_fd = fd;
 	return 0;
+}
+
+static void close_sources(struct host *h)
+{
+	for (unsigned i = 0; i < h->nr_open; i++)
+		sc_closep(&h->open[i].fd);
+	h->nr_open = h->next_open = 0;
 }
 
 /* --- slots --- */
@@ -322,20 +328,25 @@ static int drain(struct host *h, int rc)
 static int clone_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		     const unsigned char *data, uint64_t *ret)
 {
-	const struct rs_blob *blob = h->image->mapped.blobs[source];
-	uint64_t from = (uint64_t)(data - blob->map);
-	int fd, rc;
+	struct rs_bytes *b = h->image->mapped.bytes[source];
+	uint64_t from = (uint64_t)(data - b->map);
+	int fd, rc, failed = 0;
 
 	*ret = 0;
 	if (!h->clone || bytes < SC_CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
 		return 0;
 	bytes -= bytes % SC_DATA_ALIGN;
-	rc = source_fd(h, blob, &fd);
+	rc = source_fd(h, b, &fd);
+	if (rc == 0)
+		rc = rs_image_need(h->image, at, bytes, NULL, h->err);
 	if (rc < 0)
 		return rc;
-	if (sc_sys.clone_range(h->fd, at, fd, from, bytes) < 0) {
-		if (errno == ENOSPC || errno == EIO)
-			return sc_fail_sys(h->err, errno, "engine: cannot reflink");
+	if (sc_sys.clone_range(h->fd, at, fd, from, bytes) < 0)
+		failed = errno;
+	rs_image_release(h->image, at, bytes);
+	if (failed) {
+		if (failed == ENOSPC || failed == EIO)
+			return sc_fail_sys(h->err, failed, "engine: cannot reflink");
 		if (h->how->clones_only)
 			return sc_fail(h->err, SC_E_UNSUPPORTED, "engine: the file system does not reflink");
 		h->clone = false; /* this file system cannot, or not these two files */
@@ -351,7 +362,7 @@ static uint64_t clone_head(const struct host *h, uint64_t at, uint64_t run, uint
 			   const unsigned char *data)
 {
 	if (!h->clone || run < 2 * SC_CLONE_BYTES_MIN || source == UINT32_MAX ||
-	    at % SC_DATA_ALIGN != (uint64_t)(data - h->image->mapped.blobs[source]->map) % SC_DATA_ALIGN)
+	    at % SC_DATA_ALIGN != (uint64_t)(data - h->image->mapped.bytes[source]->map) % SC_DATA_ALIGN)
 		return UINT64_MAX;
 	return (SC_DATA_ALIGN - at % SC_DATA_ALIGN) % SC_DATA_ALIGN;
 }
@@ -364,7 +375,7 @@ static uint64_t clone_head(const struct host *h, uint64_t at, uint64_t run, uint
 static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		    const unsigned char *data, uint64_t *ret)
 {
-	const struct rs_blob *blob = h->image->mapped.blobs[source];
+	struct rs_bytes *b = h->image->mapped.bytes[source];
 	const struct rs_source *from = &h->image->sources.at[source];
 	struct slot *s = NULL;
 	int fd, rc;
@@ -372,7 +383,7 @@ static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source
 	*ret = 0;
 	if (h->how->clones_only || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data) != UINT64_MAX)
 		return 0;
-	rc = source_fd(h, blob, &fd);
+	rc = source_fd(h, b, &fd);
 	if (rc == 0)
 		rc = get_slot(h, &s);
 	if (rc < 0)
@@ -380,7 +391,11 @@ static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source
 	s->at = at;
 	s->bytes = sc_min_u64(bytes, BUFFER_BYTES - at % BUFFER_BYTES);
 	*ret = s->bytes;
-	rc = rs_fd_read(fd, blob->id, (uint64_t)(data - blob->map), s->bytes, s->buffer, h->err);
+	rc = rs_image_need(h->image, at, s->bytes, NULL, h->err);
+	if (rc < 0)
+		return rc;
+	rc = rs_fd_read(fd, b->blob, (uint64_t)(data - b->map), s->bytes, s->buffer, h->err);
+	rs_image_release(h->image, at, s->bytes);
 	return rc < 0 ? sc_wrap(h->err, rc, "rank %u '%s'", from->rank, from->file) : start(h, s);
 }
 
@@ -410,7 +425,7 @@ static int gather(struct host *h, uint64_t at, uint64_t bytes)
 		return rc;
 	s->at = at;
 	s->bytes = bytes;
-	rc = rs_image_read(h->image, at, bytes, s->buffer, h->err);
+	rc = rs_image_fetch(h->image, at, bytes, s->buffer, h->err);
 	return rc < 0 ? rc : start(h, s);
 }
 
@@ -465,6 +480,7 @@ static int host_write(struct rs_engine *e, const struct rs_target *targets, size
 		if (rc < 0)
 			ret->failed = i;
 	}
+	close_sources(h);
 	ret->cloned = h->cloned;
 	ret->copied = h->copied;
 	return rc;

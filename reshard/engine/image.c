@@ -190,7 +190,7 @@ int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, 
 	sc_vec_done(&list);
 	sc_arena_done(&arena);
 	if (rc < 0)
-		rs_image_free(im, NULL);
+		rs_image_free(im);
 	else
 		*ret = im;
 	return rc;
@@ -212,7 +212,7 @@ int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct s
 static bool is_clone(const struct rs_image *im, uint64_t at, uint64_t n, uint32_t source, const unsigned char *data)
 {
 	return n >= SC_CLONE_BYTES_MIN &&
-	       (uint64_t)(data - im->mapped.blobs[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
+	       (uint64_t)(data - im->mapped.bytes[source]->map) % SC_DATA_ALIGN == at % SC_DATA_ALIGN;
 }
 
 bool rs_image_clones(const struct rs_image *im)
@@ -244,11 +244,11 @@ bool rs_image_clones(const struct rs_image *im)
 	return clones > 0 && rest <= REST_BYTES_MAX;
 }
 
-struct rs_image *rs_image_free(struct rs_image *im, struct rs_blobs *blobs)
+struct rs_image *rs_image_free(struct rs_image *im)
 {
 	if (!im)
 		return NULL;
-	rs_sources_close(&im->mapped, blobs);
+	rs_sources_close(&im->mapped);
 	for (uint32_t i = 0; im->gathers && i < im->nr; i++)
 		rs_gather_done(&im->gathers[i]);
 	rs_sources_done(&im->sources);
@@ -259,97 +259,60 @@ struct rs_image *rs_image_free(struct rs_image *im, struct rs_blobs *blobs)
 
 /* --- bytes --- */
 
-static int open_source(const struct rs_source *s, struct rs_blobs *blobs,
-		       const struct rs_origins *o, struct rs_blob **ret, uint64_t *ret_at,
-		       struct sc_err *err)
-{
-	const struct rs_found_tensor *t;
-	uint64_t id, bytes;
-	int rc;
-
-	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
-		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
-	rc = rs_blob_get(blobs, id, o->format_of(o->arg, s->view), bytes, ret, err);
-	if (rc < 0)
-		return sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
-	t = rs_found_tensor(&(*ret)->found, s->name);
-	if (!t)
-		return sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
-	*ret_at = t->at;
-	return 0;
-}
-
-int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs, const struct rs_origins *origins,
-		    struct sc_arena *arena, struct rs_mapped *ret, struct sc_err *err)
-{
-	struct rs_mapped m = {sources, sc_arena_array(arena, sources->nr + 1, sizeof(*m.data)),
-			      sc_arena_array(arena, sources->nr + 1, sizeof(*m.blobs))};
-	int rc = m.data && m.blobs ? 0 : sc_nomem(err);
-
-	for (size_t i = 0; i < sources->nr && rc == 0; i++) {
-		uint64_t at = 0;
-
-		rc = open_source(&sources->at[i], blobs, origins, &m.blobs[i], &at, err);
-		if (rc == 0)
-			m.data[i] = m.blobs[i]->map + at;
-	}
-	if (rc < 0)
-		rs_sources_close(&m, blobs);
-	else
-		*ret = m;
-	return rc;
-}
-
-void rs_sources_close(struct rs_mapped *m, struct rs_blobs *blobs)
-{
-	for (size_t i = 0; m->blobs && i < m->sources->nr; i++)
-		rs_blob_put(blobs, m->blobs[i]);
-	*m = (struct rs_mapped){0};
-}
-
-int rs_image_open(struct rs_image *im, struct rs_blobs *blobs, const struct rs_origins *origins,
-		  struct sc_err *err)
+int rs_image_open(struct rs_image *im, const struct rs_origins *origins, struct sc_err *err)
 {
 	assert(!im->mapped.data && !im->same_as);
-	return rs_sources_open(&im->sources, blobs, origins, &im->frame.arena, &im->mapped, err);
+	return rs_sources_open(&im->sources, im->gathers, im->nr, origins, &im->frame.arena, &im->mapped, err);
 }
 
-/* Reads under the guard, and says which source could not be read. */
-static int read_guarded(const struct rs_mapped *m, void (*fn)(void *arg), void *arg, struct sc_err *err)
+/* The tensor's bytes of a piece that has byte `at`; NULL: it has none.  -> where the piece or the range ends */
+static uint64_t part(const struct rs_image *im, uint64_t at, uint64_t end, const struct rs_gather **ret,
+		     uint64_t *ret_at)
 {
-	const void *lost;
+	const struct rs_piece *p = rs_frame_piece(&im->frame, at);
 
-	if (sc_guard_run(fn, arg, &lost))
-		return 0;
-	for (size_t i = 0; i < m->sources->nr; i++) {
-		const struct rs_source *s = &m->sources->at[i];
-		uint64_t at = (uint64_t)((uintptr_t)lost - (uintptr_t)m->blobs[i]->map);
+	*ret = p->kind == RS_PIECE_TENSOR ? &im->gathers[p->tensor] : NULL;
+	*ret_at = at - p->at;
+	return sc_min_u64(rs_piece_end(&im->frame, p), end);
+}
 
-		if (at < m->blobs[i]->bytes)
-			return sc_wrap(err, rs_cannot_read(m->blobs[i]->id, at, EIO, err), "rank %u '%s'", s->rank,
-				       s->file);
+static void release(const struct rs_image *im, uint64_t at, uint64_t end)
+{
+	for (uint64_t next; at < end; at = next) {
+		const struct rs_gather *g;
+		uint64_t in;
+
+		next = part(im, at, end, &g, &in);
+		if (g)
+			rs_sources_release(&im->mapped, g, in, next - at);
 	}
-	return sc_fail(err, SC_E_DAMAGED, "a blob can't be read: its file was cut, or the disk fails");
 }
 
-struct gather_read {
-	const struct rs_mapped *mapped;
-	const struct rs_gather *gather;
-	uint64_t at, bytes;
-	unsigned char *to;
-};
-
-static void read_gather(void *arg)
+int rs_image_need(const struct rs_image *im, uint64_t at, uint64_t bytes, struct rs_done *done, struct sc_err *err)
 {
-	const struct gather_read *r = arg;
+	const uint64_t first = at, end = at + bytes;
 
-	rs_gather_read(r->gather, r->mapped->data, r->at, r->bytes, r->to);
+	assert(end <= im->bytes && im->mapped.data);
+	for (uint64_t next; im->mapped.waits && at < end; at = next) {
+		const struct rs_gather *g;
+		uint64_t in;
+		int rc;
+
+		next = part(im, at, end, &g, &in);
+		rc = g ? rs_sources_need(&im->mapped, g, in, next - at, done, err) : RS_HERE;
+		if (rc != RS_HERE) {
+			release(im, first, at);
+			return rc;
+		}
+	}
+	return RS_HERE;
 }
 
-int rs_sources_read(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes,
-		    unsigned char *to, struct sc_err *err)
+void rs_image_release(const struct rs_image *im, uint64_t at, uint64_t bytes)
 {
-	return read_guarded(m, read_gather, &(struct gather_read){m, g, at, bytes, to}, err);
+	assert(at + bytes <= im->bytes && im->mapped.data);
+	if (im->mapped.waits)
+		release(im, at, at + bytes);
 }
 
 uint64_t rs_image_border(const struct rs_image *im, uint64_t at)
@@ -388,7 +351,18 @@ static void read_image(void *arg)
 int rs_image_read(const struct rs_image *im, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
 {
 	assert(at + bytes <= im->bytes && im->mapped.data);
-	return read_guarded(&im->mapped, read_image, &(struct image_read){im, at, bytes, to}, err);
+	return rs_sources_guard(&im->mapped, read_image, &(struct image_read){im, at, bytes, to}, err);
+}
+
+int rs_image_fetch(const struct rs_image *im, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err)
+{
+	int rc = rs_image_need(im, at, bytes, NULL, err);
+
+	if (rc < 0)
+		return rc;
+	rc = rs_image_read(im, at, bytes, to, err);
+	rs_image_release(im, at, bytes);
+	return rc;
 }
 
 uint64_t rs_image_run(const struct rs_image *im, uint64_t at, uint64_t bytes,

@@ -12,34 +12,7 @@
 #ifndef RS_IMAGE_H
 #define RS_IMAGE_H
 
-#include "reshard/engine/blobs.h"
-#include "reshard/plan/plan.h"
-
-/** How an image finds what its bytes are made of; filled by whoever owns the versions. */
-struct rs_origins {
-	void *arg;
-	/** The view under which a tensor is stored (by its logical file). */
-	rs_origin_fn *view_of;
-	/** The format of the files of such a view. */
-	const struct rs_format_ops *(*format_of)(void *arg, const struct meta_view *stored);
-	/** The blob of a rank's stored file of such a view; false: there is none. */
-	bool (*blob_of)(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
-			uint64_t *ret_blob, uint64_t *ret_bytes);
-	/**
-	 * What decides the bytes of all views of a logical file, however it is stored: materialization must
-	 * not change one of them.  The payload that all ranks agree on, or NULL; and the byte of a block at which a
-	 * tensor began where it was written.
-	 */
-	const char *(*payload_of)(void *arg, const char *logical_file);
-	uint32_t (*skew_of)(void *arg, const struct meta_tensor *tensor);
-};
-
-/** The sources of gathers, mapped.  The arrays are in the arena that was given. */
-struct rs_mapped {
-	const struct rs_sources *sources;
-	const unsigned char **data;	/* of each: byte 0 of its tensor */
-	struct rs_blob **blobs;
-};
+#include "reshard/engine/sources.h"
 
 struct rs_image {
 	uint64_t bytes;
@@ -63,15 +36,23 @@ int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, 
 int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct sc_err *err);
 /** Would it be made of few clones, and little else? */
 bool rs_image_clones(const struct rs_image *image);
-struct rs_image *rs_image_free(struct rs_image *image, struct rs_blobs *blobs);
+struct rs_image *rs_image_free(struct rs_image *image);
 
-/** Maps the sources.  Once, by one thread.  Errors: those of rs_blob_get(); SC_E_FORMAT (a file lacks a tensor). */
-int rs_image_open(struct rs_image *image, struct rs_blobs *blobs, const struct rs_origins *origins,
-		  struct sc_err *err);
+/** Places and opens the sources.  Once, by one thread.  Errors: those of rs_sources_open(). */
+int rs_image_open(struct rs_image *image, const struct rs_origins *origins, struct sc_err *err);
 
-/** Fills `to`; at + bytes is within the image, and the image is open and not same_as a blob.  Errors: SC_E_DAMAGED,
- *  which names the source. */
+/*
+ * Bytes of an open image (not same_as a blob); at + bytes is within it.  They are there from a need() that answered
+ * RS_HERE until the release() with the same arguments, and are read in between: by rs_image_read(), at the address that
+ * rs_image_run() tells, or by a descriptor of the source.
+ */
+/** As `need` in source.h.  Errors name the source. */
+int rs_image_need(const struct rs_image *image, uint64_t at, uint64_t bytes, struct rs_done *done, struct sc_err *err);
+void rs_image_release(const struct rs_image *image, uint64_t at, uint64_t bytes);
+/** Fills `to`.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);
+/** The three at once: waits, reads, releases. */
+int rs_image_fetch(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);
 
 /**
  * One contiguous piece of memory with bytes from `at` on, at most `bytes` of them; 0: there is none
@@ -82,13 +63,5 @@ uint64_t rs_image_run(const struct rs_image *image, uint64_t at, uint64_t bytes,
 
 /** Where the piece of the frame that has byte `at` ends. */
 uint64_t rs_image_border(const struct rs_image *image, uint64_t at);
-
-/** Maps the sources of any gather; the arrays are in `arena`.  rs_sources_close() ends it.  Errors: as above. */
-int rs_sources_open(const struct rs_sources *sources, struct rs_blobs *blobs, const struct rs_origins *origins,
-		    struct sc_arena *arena, struct rs_mapped *ret, struct sc_err *err);
-void rs_sources_close(struct rs_mapped *mapped, struct rs_blobs *blobs);
-/** Fills `to` with bytes of a gather from them.  Errors: SC_E_DAMAGED, which names the source. */
-int rs_sources_read(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
-		    unsigned char *to, struct sc_err *err);
 
 #endif

@@ -234,3 +234,33 @@ uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, u
 	}
 	return 0;
 }
+
+uint64_t rs_copy_span(const struct rs_copy *c, uint64_t at, uint64_t bytes, uint64_t *ret_from)
+{
+	uint64_t to = c->to, from = c->from, end = at + bytes, n = c->run, lo, hi;
+
+	if (!bytes || at >= to + span(c, 0) || end <= to)
+		return 0;
+	/* down the dimensions of which one index alone is met */
+	for (int k = 0; k < c->nr; k++) {
+		uint64_t inner = span(c, k + 1), stride = c->to_stride[k];
+		uint64_t first = at < to + inner ? 0 : (at - to - inner) / stride + 1;
+		uint64_t last = sc_min_u64((end - 1 - to) / stride, c->ext[k] - 1);
+
+		if (first > last)
+			return 0; /* it lies between two runs */
+		to += first * stride;
+		from += first * c->from_stride[k];
+		if (first == last)
+			continue;
+		n += (last - first) * c->from_stride[k];
+		while (++k < c->nr)
+			n += (c->ext[k] - 1) * c->from_stride[k];
+		*ret_from = from;
+		return n;
+	}
+	lo = at > to ? at : to;
+	hi = sc_min_u64(end, to + c->run);
+	*ret_from = from + (lo - to);
+	return hi - lo;
+}

@@ -50,4 +50,11 @@ void rs_gather_read(const struct rs_gather *g, const unsigned char *const *sourc
 uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, uint32_t *ret_source,
 		       uint64_t *ret_from);
 
+/**
+ * One range of its source that has all that a copy reads for bytes [at, at + bytes) of the target: how long it
+ * is (0: the copy gives none of them), *ret_from is where it begins.  It lies inside of what the whole copy spans,
+ * and is exact where the bytes come from one run.
+ */
+uint64_t rs_copy_span(const struct rs_copy *copy, uint64_t at, uint64_t bytes, uint64_t *ret_from);
+
 #endif

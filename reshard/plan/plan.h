@@ -15,11 +15,20 @@ struct rs_nodes {
 	uint32_t ranks_per_node;
 };
 
+/** Where a source's bytes are (reshard/engine/source.h).  Of `ops`: the file `id`, which has `bytes`; the source's
+ *  first byte is at `at`. */
+struct rs_place {
+	const struct rs_source_ops *ops;	/* NULL: not known yet; the plan leaves all of it zero */
+	void *arg;
+	uint64_t id, bytes, at;
+};
+
 /** A source of copies: the stored tensor of a rank. */
 struct rs_source {
 	const struct meta_view *view;
 	uint32_t rank;
 	const char *file, *name;
+	struct rs_place place;
 };
 
 struct rs_sources {

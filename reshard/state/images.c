@@ -32,7 +32,7 @@ static void image_drop(struct rs_service *s, struct rs_kept_image *k)
 	while (*at != k)
 		at = &(*at)->next;
 	*at = k->next;
-	rs_image_free(k->image, s->blobs);
+	rs_image_free(k->image);
 	rs_view_unref(s, k->view);
 	(void)pthread_mutex_destroy(&k->open_lock);
 	sc_sys.release(k);
@@ -96,7 +96,7 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	}
 	(void)pthread_mutex_unlock(&s->images_lock);
 	if (other) {
-		rs_image_free(k->image, s->blobs);
+		rs_image_free(k->image);
 		rs_view_unref(s, k->view);
 		(void)pthread_mutex_destroy(&k->open_lock);
 		sc_sys.release(k);
@@ -160,7 +160,7 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	if (open && !k->image->same_as) {
 		(void)pthread_mutex_lock(&k->open_lock);
 		if (!k->image->mapped.data)
-			rc = rs_image_open(k->image, s->blobs, &view->origins, err);
+			rc = rs_image_open(k->image, &view->origins, err);
 		(void)pthread_mutex_unlock(&k->open_lock);
 	}
 	if (rc < 0)
@@ -168,6 +168,16 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	else
 		*ret = k->image;
 	return rc;
+}
+
+void rs_image_ref(struct rs_service *s, struct rs_image *image)
+{
+	struct rs_kept_image *k = image->keeper;
+
+	(void)pthread_mutex_lock(&s->images_lock);
+	assert(k->refs > 0);
+	k->refs++;
+	(void)pthread_mutex_unlock(&s->images_lock);
 }
 
 void rs_image_unref(struct rs_service *s, struct rs_image *image)

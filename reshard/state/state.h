@@ -102,6 +102,8 @@ int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void 
 /** The image of a rank's file, shared; SC_E_NOT_FOUND. `open`: its sources are mapped. */
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err);
+/** One reference more to an image that the caller has one to. */
+void rs_image_ref(struct rs_service *s, struct rs_image *image);
 void rs_image_unref(struct rs_service *s, struct rs_image *image);
 
 /* --- files of working trees --- */

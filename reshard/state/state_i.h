@@ -325,7 +325,7 @@ int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct
 /** Takes the reference of `v` in any case. */
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
-struct rs_origins rs_origins_of(struct rs_version *v);
+struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
 enum meta_verified rs_version_verified(const struct rs_version *v);
 /** EBADMSG with the first report when copies of the version differ. */
 int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);

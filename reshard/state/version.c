@@ -141,9 +141,10 @@ static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
 	return set->skews[meta_state_find(&set->state, tensor->key) - set->state.tensors];
 }
 
-struct rs_origins rs_origins_of(struct rs_version *v)
+struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v)
 {
-	return (struct rs_origins){v, origin_view, origin_format, origin_blob, origin_payload, origin_skew};
+	return (struct rs_origins){.arg = v, .view_of = origin_view, .format_of = origin_format, .blob_of = origin_blob,
+				   .payload_of = origin_payload, .skew_of = origin_skew, .blobs = s->blobs};
 }
 
 static void view_free(struct rs_view *view)
@@ -170,7 +171,7 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 	view->id = id;
 	view->job = job;
 	view->version = v;
-	view->origins = rs_origins_of(v);
+	view->origins = rs_origins_of(job->service, v);
 	if (meta_topology_copy(topo, &view->topo) < 0)
 		rc = sc_nomem(err);
 	if (rc == 0)

@@ -143,7 +143,7 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 		*ret = ((const struct rs_set_blob *)(uintptr_t)im->same_as)->owner;
 	else
 		join_sources(view, &im->sources, ret);
-	rs_image_free(im, NULL);
+	rs_image_free(im);
 	return 0;
 }
 

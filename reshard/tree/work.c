@@ -163,7 +163,7 @@ static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	for (uint64_t at = 0; rc == 0 && at < im->bytes;) {
 		uint64_t n = im->bytes - at < 1u << 20 ? im->bytes - at : 1u << 20;
 
-		rc = rs_image_read(im, at, n, buffer, err);
+		rc = rs_image_fetch(im, at, n, buffer, err);
 		if (rc == 0 && sc_pwrite_all(to, buffer, n, at) < 0)
 			rc = sc_fail_sys(err, errno, "cannot copy '%s'", path);
 		at += n;

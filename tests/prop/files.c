@@ -206,6 +206,7 @@ static void expect_parts(const struct rs_image *im, const unsigned char *whole)
 		uint32_t source = 0;
 		struct sc_err err;
 
+		good(rs_image_need(im, at, n, NULL, &err), err);
 		good(rs_image_read(im, at, n, part, &err), err);
 		if (memcmp(part, whole + at, n) != 0)
 			broken("bytes %" PRIu64 " to %" PRIu64 " differ, read alone", at, at + n);
@@ -214,6 +215,7 @@ static void expect_parts(const struct rs_image *im, const unsigned char *whole)
 		if (run > n || (run && memcmp(data, whole + at, run) != 0) || at + run > end ||
 		    end != expect_frame(im, whole, at))
 			broken("at byte %" PRIu64 " a run of %" PRIu64 ", a border at %" PRIu64, at, run, end);
+		rs_image_release(im, at, n);
 	}
 	free(part);
 }
@@ -240,7 +242,7 @@ static unsigned char *read_file(struct world *w, struct rs_view *view, bool head
 
 		good(rs_view_image(w->s, view, rank, file, false, true, &im, &err), err);
 		assert_int_equal(look.bytes, im->bytes);
-		good(rs_image_read(im, 0, im->bytes, bytes, &err), err);
+		good(rs_image_fetch(im, 0, im->bytes, bytes, &err), err);
 		expect_parts(im, bytes);
 		rs_image_unref(w->s, im);
 	}

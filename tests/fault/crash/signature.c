@@ -43,7 +43,7 @@ static void add_view(struct signature *g, const char *path, XXH3_state_t *x)
 		must(rs_view_head(g->s, g->job, &view, &err), &err);
 	must(rs_view_image(g->s, view, g->rank, path, true, true, &im, &err), &err);
 	bytes = malloc(im->bytes + 1);
-	must(rs_image_read(im, 0, im->bytes, bytes, &err), &err);
+	must(rs_image_fetch(im, 0, im->bytes, bytes, &err), &err);
 	add(x, bytes, im->bytes);
 	free(bytes);
 	rs_image_unref(g->s, im);

@@ -42,6 +42,23 @@ static uint64_t left(const struct rs_target *t, uint64_t at)
 	return at < t->image->bytes ? sc_min_u64(t->image->bytes - at, CHUNK) : 0;
 }
 
+/* A chunk of each file, a byte of each in turns; what they are made of is there.  *ret_at: of which file an error is. */
+static int read_turns(struct bytewise *b, const struct rs_target *targets, size_t nr, uint64_t at, size_t *ret_at,
+		      struct sc_err *err)
+{
+	for (uint64_t k = 0; k < CHUNK; k++)
+		for (size_t i = 0; i < nr; i++) {
+			int rc = 0;
+
+			*ret_at = i;
+			if (k < left(&targets[i], at))
+				rc = rs_image_read(targets[i].image, at + k, 1, &b->chunk[i][k], err);
+			if (rc < 0)
+				return rc;
+		}
+	return 0;
+}
+
 static int put(struct bytewise *b, const struct rs_target *t, size_t i, uint64_t at, const struct rs_write_options *how,
 	       struct sc_err *err)
 {
@@ -52,10 +69,34 @@ static int put(struct bytewise *b, const struct rs_target *t, size_t i, uint64_t
 	return n && how->tick && how->tick(how->arg, n) ? sc_fail(err, SC_E_CANCELLED, "stopped") : 0;
 }
 
+static int copy_chunk(struct bytewise *b, const struct rs_target *targets, size_t nr, uint64_t at,
+		      const struct rs_write_options *how, size_t *ret_at, struct sc_err *err)
+{
+	size_t needed = 0;
+	int rc = 0;
+
+	for (; rc == 0 && needed < nr; needed++) {
+		*ret_at = needed;
+		if (left(&targets[needed], at))
+			rc = rs_image_need(targets[needed].image, at, left(&targets[needed], at), NULL, err);
+		if (rc < 0)
+			break;
+	}
+	if (rc == 0)
+		rc = read_turns(b, targets, nr, at, ret_at, err);
+	for (size_t i = 0; i < needed; i++)
+		if (left(&targets[i], at))
+			rs_image_release(targets[i].image, at, left(&targets[i], at));
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		*ret_at = i;
+		rc = put(b, &targets[i], i, at, how, err);
+	}
+	return rc;
+}
+
 static int bytewise_write(struct rs_engine *e, const struct rs_target *targets, size_t nr, const struct rs_write_options *how,
 			  struct rs_written *ret, struct sc_err *err)
 {
-	struct bytewise *b = (struct bytewise *)e;
 	uint64_t bytes = 0;
 	int rc = 0;
 
@@ -66,18 +107,8 @@ static int bytewise_write(struct rs_engine *e, const struct rs_target *targets, 
 		bytes = targets[i].image->bytes > bytes ? targets[i].image->bytes : bytes;
 		ret->copied += targets[i].image->bytes;
 	}
-	for (uint64_t at = 0; rc == 0 && at < bytes; at += CHUNK) {
-		for (uint64_t k = 0; rc == 0 && k < CHUNK; k++)
-			for (size_t i = 0; rc == 0 && i < nr; i++) {
-				ret->failed = i;
-				if (k < left(&targets[i], at))
-					rc = rs_image_read(targets[i].image, at + k, 1, &b->chunk[i][k], err);
-			}
-		for (size_t i = 0; rc == 0 && i < nr; i++) {
-			ret->failed = i;
-			rc = put(b, &targets[i], i, at, how, err);
-		}
-	}
+	for (uint64_t at = 0; rc == 0 && at < bytes; at += CHUNK)
+		rc = copy_chunk((struct bytewise *)e, targets, nr, at, how, &ret->failed, err);
 	return rc;
 }
 

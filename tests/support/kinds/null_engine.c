@@ -38,7 +38,7 @@ static int null_write(struct rs_engine *e, const struct rs_target *targets, size
 			int rc;
 
 			some = sc_min_u64(im->bytes - at, BUFFER_BYTES);
-			rc = rs_image_read(im, at, some, n->buffer, err);
+			rc = rs_image_fetch(im, at, some, n->buffer, err);
 			if (rc < 0)
 				return rc;
 			ret->copied += some;

@@ -123,7 +123,7 @@ static void expect_bytes(const struct rs_image *im, int fd)
 	unsigned char *want = malloc(im->bytes), *got = malloc(im->bytes + 1);
 	struct sc_err err;
 
-	must(rs_image_read(im, 0, im->bytes, want, &err), &err);
+	must(rs_image_fetch(im, 0, im->bytes, want, &err), &err);
 	assert_int_equal(im->bytes, lseek(fd, 0, SEEK_END));
 	assert_int_equal(0, sc_pread_all(fd, got, im->bytes, 0));
 	assert_memory_equal(want, got, im->bytes);

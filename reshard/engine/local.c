@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/engine/blobs.h"
+#include "reshard/engine/local.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -8,8 +8,6 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "meta/base/guard.h"
 
 #define BUCKETS 4096
 #define BLOBS_IDLE_MAX 1024
@@ -37,8 +35,8 @@ int rs_blobs_new(const struct meta_store *store, struct rs_blobs **ret, struct s
 
 static void blob_free(struct rs_blob *blob)
 {
-	if (blob->map)
-		(void)sc_sys.munmap((void *)blob->map, blob->bytes);
+	if (blob->bytes.map)
+		(void)sc_sys.munmap((void *)blob->bytes.map, blob->bytes.bytes);
 	rs_found_done(&blob->found);
 	sc_sys.release(blob);
 }
@@ -53,7 +51,7 @@ static void leave_idle(struct rs_blobs *b, struct rs_blob *blob)
 
 static void drop(struct rs_blobs *b, struct rs_blob *blob)
 {
-	struct rs_blob **at = &b->buckets[blob->id % BUCKETS];
+	struct rs_blob **at = &b->buckets[blob->bytes.blob % BUCKETS];
 
 	leave_idle(b, blob);
 	while (*at != blob)
@@ -73,69 +71,28 @@ struct rs_blobs *rs_blobs_free(struct rs_blobs *b)
 	return NULL;
 }
 
-static int map_blob(struct rs_blobs *b, struct rs_blob *blob, uint64_t bytes, struct sc_err *err)
+static int map_blob(struct rs_blob *blob, struct sc_err *err)
 {
+	struct rs_bytes *b = &blob->bytes;
 	sc_cleanup(sc_closep) int fd = -1;
 	void *map;
-	int rc = meta_store_open_blob(b->store, blob->id, bytes, &fd, err);
+	int rc = meta_store_open_blob(blob->blobs->store, b->blob, b->bytes, &fd, err);
 
-	blob->bytes = bytes;
-	if (rc < 0 || bytes == 0)
+	if (rc < 0 || b->bytes == 0)
 		return rc;
-	map = sc_sys.mmap(NULL, blob->bytes, PROT_READ, MAP_SHARED, fd, 0);
+	map = sc_sys.mmap(NULL, b->bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
-		return sc_fail_sys(err, errno, "store: cannot map blob %" PRIu64, blob->id);
-	blob->map = map;
+		return sc_fail_sys(err, errno, "store: cannot map blob %" PRIu64, b->blob);
+	b->map = map;
 	return 0;
-}
-
-/* --- reading --- */
-
-int rs_cannot_read(uint64_t blob, uint64_t at, int errnum, struct sc_err *err)
-{
-	if (!blob)
-		return sc_fail_sys(err, errnum, "cannot read byte %" PRIu64, at);
-	if (!meta_disk_fails(errnum))
-		return sc_fail_sys(err, errnum, "cannot read blob %" PRIu64 " at byte %" PRIu64, blob, at);
-	return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " can't be read at byte %" PRIu64
-		       ": its file was cut, or the disk fails; restore it, or roll back", blob, at);
-}
-
-struct reading {
-	void *to;
-	const unsigned char *from;
-	uint64_t bytes;
-};
-
-static void copy(void *arg)
-{
-	const struct reading *r = arg;
-
-	memcpy(r->to, r->from, r->bytes);
-}
-
-int rs_bytes_read(const struct rs_blob *blob, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
-{
-	struct reading r = {to, blob->map + at, bytes};
-	const void *lost;
-
-	assert(at + bytes <= blob->bytes);
-	if (!bytes || sc_guard_run(copy, &r, &lost))
-		return 0;
-	return rs_cannot_read(blob->id, (uint64_t)((const unsigned char *)lost - blob->map), EIO, err);
-}
-
-int rs_fd_read(int fd, uint64_t blob, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
-{
-	return sc_pread_all(fd, to, bytes, at) < 0 ? rs_cannot_read(blob, at, errno, err) : 0;
 }
 
 static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
 {
-	return rs_bytes_read(arg, at, bytes, to, err);
-}
+	struct rs_blob *blob = arg;
 
-/* --- life --- */
+	return rs_bytes_read(&blob->bytes, at, bytes, to, err);
+}
 
 static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
 		struct rs_blob **ret, struct sc_err *err)
@@ -145,10 +102,11 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 
 	if (!blob)
 		return sc_nomem(err);
-	blob->id = id;
+	blob->bytes = (struct rs_bytes){.ops = &rs_source_local, .bytes = bytes, .blob = id};
+	blob->blobs = b;
 	blob->format = format;
 	blob->refs = 1;
-	rc = map_blob(b, blob, bytes, err);
+	rc = map_blob(blob, err);
 	if (rc == 0 && format)
 		rc = rs_format_parse(format, &(struct rs_file){.bytes = bytes, .arg = blob, .read = read_file},
 				     &blob->found, err);
@@ -159,11 +117,12 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 	return rc;
 }
 
+/* A reference; `format` NULL: whether it was parsed or not. */
 static struct rs_blob *find(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format)
 {
 	struct rs_blob *blob = b->buckets[id % BUCKETS];
 
-	while (blob && (blob->id != id || blob->format != format))
+	while (blob && (blob->bytes.blob != id || (format && blob->format != format)))
 		blob = blob->next;
 	if (blob && blob->refs++ == 0)
 		leave_idle(b, blob);
@@ -221,8 +180,39 @@ void rs_blob_forget(struct rs_blobs *b, uint64_t id)
 	(void)pthread_mutex_lock(&b->lock);
 	for (struct rs_blob *blob = b->buckets[id % BUCKETS], *next; blob; blob = next) {
 		next = blob->next;
-		if (blob->id == id && blob->refs == 0)
+		if (blob->bytes.blob == id && blob->refs == 0)
 			drop(b, blob);
 	}
 	(void)pthread_mutex_unlock(&b->lock);
 }
+
+/* --- as a source --- */
+
+static int local_open(void *arg, uint64_t id, uint64_t bytes_expected, struct rs_bytes **ret, struct sc_err *err)
+{
+	struct rs_blob *blob;
+	int rc = rs_blob_get(arg, id, NULL, bytes_expected, &blob, err);
+
+	if (rc == 0)
+		*ret = &blob->bytes;
+	return rc;
+}
+
+static void local_close(void *arg, struct rs_bytes *b)
+{
+	rs_blob_put(arg, (struct rs_blob *)b);
+}
+
+static int local_fd(struct rs_bytes *b, int *ret_fd, struct sc_err *err)
+{
+	const struct rs_blob *blob = (struct rs_blob *)b;
+
+	return meta_store_open_blob(blob->blobs->store, b->blob, b->bytes, ret_fd, err);
+}
+
+const struct rs_source_ops rs_source_local = {
+	.name = "local",
+	.open = local_open,
+	.close = local_close,
+	.fd = local_fd,
+};

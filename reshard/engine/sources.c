@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/engine/sources.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "meta/base/guard.h"
+
+#define RECENT 64 /* files that sources may share without being opened again */
+
+const struct rs_source_ops *const rs_source_kinds[] = {&rs_source_local, NULL};
+const struct rs_source_ops *rs_source_extra;
+
+/* --- places --- */
+
+/* A blob of this store. */
+static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc_err *err)
+{
+	const struct rs_source_ops *ops = rs_source_extra ? rs_source_extra : rs_source_kinds[0];
+	const struct rs_found_tensor *t;
+	struct rs_blob *blob;
+	uint64_t id, bytes;
+	int rc;
+
+	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
+		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
+	rc = rs_blob_get(o->blobs, id, o->format_of(o->arg, s->view), bytes, &blob, err);
+	if (rc < 0)
+		return sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
+	t = rs_found_tensor(&blob->found, s->name);
+	if (t)
+		s->place = (struct rs_place){ops, o->blobs, id, bytes, t->at};
+	rs_blob_put(o->blobs, blob);
+	return t ? 0 : sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
+}
+
+static int place_all(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr, const struct rs_origins *o,
+		     struct sc_err *err)
+{
+	int rc = o->place ? o->place(o->arg, gathers, nr, sources, err) : 0;
+
+	for (size_t i = 0; rc == 0 && i < sources->nr; i++)
+		if (!sources->at[i].place.ops)
+			rc = place_here(&sources->at[i], o, err);
+	return rc;
+}
+
+/* --- open, close --- */
+
+static bool same_file(const struct rs_place *a, const struct rs_place *b)
+{
+	return a->ops == b->ops && a->arg == b->arg && a->id == b->id;
+}
+
+int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr,
+		    const struct rs_origins *origins, struct sc_arena *arena, struct rs_mapped *ret,
+		    struct sc_err *err)
+{
+	size_t recent[RECENT] = {0}; /* which source opened a file, plus 1 */
+	struct rs_mapped m = {.sources = sources};
+	int rc = place_all(sources, gathers, nr, origins, err);
+
+	if (rc < 0)
+		return rc;
+	m.data = sc_arena_array(arena, sources->nr + 1, sizeof(*m.data));
+	m.bytes = sc_arena_array(arena, sources->nr + 1, sizeof(*m.bytes));
+	m.opened = sc_arena_array(arena, sources->nr + 1, sizeof(*m.opened));
+	if (!m.data || !m.bytes || !m.opened)
+		return sc_nomem(err);
+	for (size_t i = 0; i < sources->nr && rc == 0; i++) {
+		const struct rs_source *s = &sources->at[i];
+		size_t *at = &recent[s->place.id % RECENT];
+
+		if (*at && same_file(&sources->at[*at - 1].place, &s->place)) {
+			m.bytes[i] = m.bytes[*at - 1];
+		} else {
+			rc = rs_place_open(&s->place, &m.bytes[i], err);
+			if (rc < 0)
+				rc = sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
+			m.opened[i] = rc == 0;
+			*at = i + 1;
+		}
+		if (rc == 0) {
+			m.data[i] = m.bytes[i]->map + s->place.at;
+			m.waits = m.waits || s->place.ops->need;
+		}
+	}
+	if (rc < 0)
+		rs_sources_close(&m);
+	else
+		*ret = m;
+	return rc;
+}
+
+void rs_sources_close(struct rs_mapped *m)
+{
+	for (size_t i = 0; m->opened && i < m->sources->nr; i++)
+		if (m->opened[i])
+			rs_place_close(&m->sources->at[i].place, m->bytes[i]);
+	*m = (struct rs_mapped){0};
+}
+
+/* --- is it there? --- */
+
+/* Releases what the first `nr` copies of a gather needed. */
+static void release_copies(const struct rs_mapped *m, const struct rs_gather *g, uint32_t nr, uint64_t at,
+			   uint64_t bytes)
+{
+	for (uint32_t i = 0; i < nr; i++) {
+		const struct rs_copy *c = &g->copies[i];
+		uint64_t from, n = rs_copy_span(c, at, bytes, &from);
+
+		if (n)
+			rs_bytes_release(m->bytes[c->source], m->sources->at[c->source].place.at + from, n);
+	}
+}
+
+int rs_sources_need(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes,
+		    struct rs_done *done, struct sc_err *err)
+{
+	int rc = RS_HERE;
+
+	for (uint32_t i = 0; m->waits && i < g->nr; i++) {
+		const struct rs_source *s = &m->sources->at[g->copies[i].source];
+		uint64_t from, n = rs_copy_span(&g->copies[i], at, bytes, &from);
+
+		if (n)
+			rc = rs_bytes_need(m->bytes[g->copies[i].source], s->place.at + from, n, done, err);
+		if (rc == RS_HERE)
+			continue;
+		release_copies(m, g, i, at, bytes);
+		return rc < 0 ? sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file) : rc;
+	}
+	return RS_HERE;
+}
+
+void rs_sources_release(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes)
+{
+	if (m->waits)
+		release_copies(m, g, g->nr, at, bytes);
+}
+
+/* --- reading --- */
+
+int rs_sources_guard(const struct rs_mapped *m, void (*fn)(void *arg), void *arg, struct sc_err *err)
+{
+	const void *lost;
+
+	if (sc_guard_run(fn, arg, &lost))
+		return 0;
+	for (size_t i = 0; i < m->sources->nr; i++) {
+		const struct rs_source *s = &m->sources->at[i];
+		const struct rs_bytes *b = m->bytes[i];
+		uint64_t at = (uint64_t)((uintptr_t)lost - (uintptr_t)b->map);
+
+		if (at < b->bytes)
+			return sc_wrap(err, rs_cannot_read(b->blob, at, EIO, err), "rank %u '%s'", s->rank, s->file);
+	}
+	return sc_fail(err, SC_E_DAMAGED, "a blob can't be read: its file was cut, or the disk fails");
+}
+
+struct gather_read {
+	const struct rs_mapped *mapped;
+	const struct rs_gather *gather;
+	uint64_t at, bytes;
+	unsigned char *to;
+};
+
+static void read_gather(void *arg)
+{
+	const struct gather_read *r = arg;
+
+	rs_gather_read(r->gather, r->mapped->data, r->at, r->bytes, r->to);
+}
+
+int rs_sources_read(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes,
+		    unsigned char *to, struct sc_err *err)
+{
+	return rs_sources_guard(m, read_gather, &(struct gather_read){m, g, at, bytes, to}, err);
+}

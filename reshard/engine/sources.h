@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sources of gathers: where they are, opened together, needed, read.
+ */
+#ifndef RS_SOURCES_H
+#define RS_SOURCES_H
+
+#include "reshard/engine/local.h"
+#include "reshard/plan/plan.h"
+
+/** How an image finds what its bytes are made of; filled by whoever owns the versions. */
+struct rs_origins {
+	void *arg;
+	/** The view under which a tensor is stored (by its logical file). */
+	rs_origin_fn *view_of;
+	/** The format of the files of such a view. */
+	const struct rs_format_ops *(*format_of)(void *arg, const struct meta_view *stored);
+	/** The blob here of a rank's stored file of such a view; false: there is none.  No I/O. */
+	bool (*blob_of)(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
+			uint64_t *ret_blob, uint64_t *ret_bytes);
+	/**
+	 * What decides the bytes of all views of a logical file, however it is stored: materialization must
+	 * not change one of them.  The payload that all ranks agree on, or NULL; and the byte of a block at which a
+	 * tensor began where it was written.
+	 */
+	const char *(*payload_of)(void *arg, const char *logical_file);
+	uint32_t (*skew_of)(void *arg, const struct meta_tensor *tensor);
+	/**
+	 * Fills `place` of sources, once, before they are opened.  What it leaves without one, or all if this is
+	 * NULL, is the tensor of that name in the blob of blob_of(), among `blobs`.  With nr > 0 it may replace
+	 * copies of the gathers and add sources, but not change the resulting bytes.
+	 * Errors: SC_E_NOT_FOUND, SC_E_NO_MEMORY, others of its kind.
+	 */
+	int (*place)(void *arg, struct rs_gather *gathers, uint32_t nr, struct rs_sources *sources, struct sc_err *err);
+	struct rs_blobs *blobs;
+};
+
+/** The kinds of this program, NULL at the end; the first is that of a store's own files. */
+extern const struct rs_source_ops *const rs_source_kinds[];
+/** Takes the first one's place, with the same `arg` and `id`.  Tests set it before they open a store. */
+extern const struct rs_source_ops *rs_source_extra;
+
+/** Sources, opened.  The arrays are in the arena that was given. */
+struct rs_mapped {
+	const struct rs_sources *sources;
+	const unsigned char **data;	/* of each: byte 0 of its tensor */
+	struct rs_bytes **bytes;	/* of each: the file that it is in; sources may share one */
+	bool *opened;			/* of each: its file was opened for it, and is closed with it */
+	bool waits;			/* not all bytes of all of them are always there */
+};
+
+/** Places and opens the sources of gathers; rs_sources_close() ends it.  Errors: those of `place`, of rs_blob_get() and
+ *  rs_place_open(); SC_E_FORMAT (a file lacks a tensor). */
+int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr,
+		    const struct rs_origins *origins, struct sc_arena *arena, struct rs_mapped *ret,
+		    struct sc_err *err);
+void rs_sources_close(struct rs_mapped *mapped);
+
+/** What bytes [at, at + bytes) of a gather are made of is there from RS_HERE until rs_sources_release(), with the same
+ *  arguments.  As `need` in source.h.  Errors name the source. */
+int rs_sources_need(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
+		    struct rs_done *done, struct sc_err *err);
+void rs_sources_release(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes);
+/** Fills `to` with bytes of a gather; they were needed before.  Errors: SC_E_DAMAGED, which names the source. */
+int rs_sources_read(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
+		    unsigned char *to, struct sc_err *err);
+/** Runs fn(arg), which reads needed bytes of the sources, under the guard.  Errors: as rs_sources_read(). */
+int rs_sources_guard(const struct rs_mapped *mapped, void (*fn)(void *arg), void *arg, struct sc_err *err);
+
+#endif
