@@ -360,6 +360,39 @@ static void files_without_tensors_are_kept(void **unused)
 	end();
 }
 
+/* --- padding in each of many rows --- */
+
+#define ROWS 4200000
+
+static void padding_of_many_rows_is_counted(void **unused)
+{
+	static const char header[] = "{\"w\":{\"dtype\":\"U8\",\"shape\":[4200000,4],\"data_offsets\":[0,16800000]}}";
+	struct rs_owner owner = {geteuid(), getegid(), 0644};
+	uint64_t blob, bytes = sizeof(header) - 1;
+	unsigned char *data = calloc(ROWS, 4);
+	struct sc_err err;
+	int fd;
+
+	(void)unused;
+	begin("keep=1");
+	assert_int_equal(0, rs_job_make(s, "padded", 0755, geteuid(), getegid(), &job, &err));
+	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\nw tp=1 pad=2 size=3\n", &err));
+	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	assert_non_null(data);
+	memset(data, 7, 3);
+	data[3] = data[4 * (ROWS - 1) + 3] = 1; /* the last column is padding */
+	assert_int_equal(0, rs_work_create(s, job, 0, "a.safetensors", &owner, &blob, &fd, &err));
+	assert_int_equal(8, write(fd, &bytes, 8));
+	assert_int_equal(bytes, write(fd, header, bytes));
+	assert_int_equal(4 * ROWS, write(fd, data, 4 * ROWS));
+	(void)close(fd);
+	free(data);
+	if (rs_job_commit(s, job, "", &err) < 0 || rs_service_work(s, &err) < 0)
+		fail_msg("%s", err.msg);
+	expect_status("rank 0 'a.safetensors:w': 2 rows of padding are not zero");
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -367,6 +400,7 @@ int main(void)
 		cmocka_unit_test(who_waits_is_told_what_will_not_work_by_itself),
 		cmocka_unit_test(older_versions_are_kept_while_the_head_lacks_a_file),
 		cmocka_unit_test(files_without_tensors_are_kept),
+		cmocka_unit_test(padding_of_many_rows_is_counted),
 	};
 
 	return cmocka_run_group_tests_name("storage", tests, NULL, NULL);
