@@ -90,9 +90,9 @@ static bool is_temporary(const char *path)
 	n = strlen(name);
 	if (strncmp(name, ".tmp", 4) == 0 || (n > 4 && strcmp(name + n - 4, ".tmp") == 0))
 		return true;
-	/* rsync's .NAME.XXXXXX */
+	/* rsync's .NAME.XXXXXX, of random letters and digits; six small letters are a word, like .hparams.config */
 	return *name == '.' && n > 8 && name[n - 7] == '.' && strcspn(name + n - 6, "._-") == 6 &&
-	       strncmp(name + n - 6, "tensor", 6) != 0;
+	       strpbrk(name + n - 6, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
 }
 
 /* "rank 3: 'a'", or "'a'" of a file of the job. */

@@ -159,8 +159,10 @@ static void version_line(const struct rs_view *view, bool is_head, const char *t
 	for (char *p = topology; *p; p++)
 		if (*p == ' ')
 			*p = ',';
-	sc_buf_printf(buf, "%" PRIu64 "%s\t%s\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\t%s\n", v->nr, is_head ? "*" : "", step,
-		      topology, version_bytes(v), state_text(view), v->made_by, when, tag ? tag : "-", v->note);
+	sc_buf_printf(buf, "%" PRIu64 "%s\t%s\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\t", v->nr, is_head ? "*" : "", step,
+		      topology, version_bytes(v), state_text(view), v->made_by, when, tag ? tag : "-");
+	sc_buf_shown(buf, v->note);
+	sc_buf_printf(buf, "\n");
 }
 
 int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
