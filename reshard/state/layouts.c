@@ -2,35 +2,63 @@
 /* Layouts that versions use: few and small, parsed once and kept for the life of the service. */
 #include "reshard/state/state_i.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 struct presets {
 	struct rs_service *s;
 	struct sc_arena arena;
+	struct sc_err why;	/* a preset could not be read */
 };
 
-/* The user's own presets come before those that ship. */
+static const char *read_preset(struct presets *p, int fd, const char *path)
+{
+	struct stat st;
+	char *text;
+
+	if (sc_sys.fstat(fd, &st) < 0 || (!S_ISREG(st.st_mode) && (errno = EINVAL))) {
+		(void)sc_fail_sys(&p->why, errno, "cannot read the preset '%s'", path);
+		return NULL;
+	}
+	if ((uint64_t)st.st_size > SC_LAYOUT_BYTES_MAX) {
+		(void)sc_fail(&p->why, SC_E_LIMIT, "preset '%s': %" PRIu64 " bytes, at most %u", path,
+			      (uint64_t)st.st_size, SC_LAYOUT_BYTES_MAX);
+		return NULL;
+	}
+	text = sc_arena_alloc(&p->arena, (size_t)st.st_size + 1);
+	if (!text) {
+		(void)sc_nomem(&p->why);
+		return NULL;
+	}
+	if (sc_pread_all(fd, text, (size_t)st.st_size, 0) < 0) {
+		(void)sc_fail_sys(&p->why, errno, "cannot read the preset '%s'", path);
+		return NULL;
+	}
+	text[st.st_size] = 0;
+	return text;
+}
+
+/* The user's own presets come before those that ship, also where one cannot be read: it might say something else. */
 static const char *find_preset(void *arg, const char *name)
 {
 	struct presets *p = arg;
+	sc_cleanup(sc_closep) int fd = -1;
 	char path[512];
-	FILE *f;
-	char *text = NULL;
-	size_t n;
 
 	if (!p->s->preset_dir || strchr(name, '/') || *name == '.')
 		return meta_preset_builtin(NULL, name);
 	(void)snprintf(path, sizeof(path), "%s/%s.layout", p->s->preset_dir, name);
-	f = fopen(path, "re");
-	if (!f)
+	fd = sc_sys.openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK, 0);
+	if (fd < 0 && errno == ENOENT)
 		return meta_preset_builtin(NULL, name);
-	text = sc_arena_alloc(&p->arena, SC_LAYOUT_BYTES_MAX + 1);
-	n = text ? fread(text, 1, SC_LAYOUT_BYTES_MAX, f) : 0;
-	if (text)
-		text[n] = 0;
-	(void)fclose(f);
-	return text;
+	if (fd < 0) {
+		(void)sc_fail_sys(&p->why, errno, "cannot open the preset '%s'", path);
+		return NULL;
+	}
+	return read_preset(p, fd, path);
 }
 
 int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
@@ -40,6 +68,10 @@ int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout *
 	int rc = meta_layout_parse(text, find_preset, &p, ret, err);
 
 	sc_arena_done(&p.arena);
+	if (rc < 0 && p.why.code) {
+		*err = p.why;
+		rc = err->code;
+	}
 	return rc;
 }
 

@@ -411,6 +411,56 @@ static void waits_end_with_errors(void **unused)
 	sc_sys = real;
 }
 
+/* --- presets of the user: one that cannot be read is not another one --- */
+
+static int no_preset(int dir, const char *path, int flags, mode_t mode)
+{
+	if (!strstr(path, ".layout"))
+		return real.openat(dir, path, flags, mode);
+	errno = EMFILE;
+	return -1;
+}
+
+static void presets_are_read(void **unused)
+{
+	struct rs_options options = {.quiet_worker = true};
+	char folder[80], path[100];
+	struct sc_err err = {0};
+	struct house h;
+	FILE *f;
+
+	(void)unused;
+	real = sc_sys;
+	open_house(&h, true);
+	rs_service_free(h.s);
+	(void)snprintf(folder, sizeof(folder), "%s/presets", h.dir);
+	assert_int_equal(0, mkdir(folder, 0700));
+	(void)snprintf(path, sizeof(path), "%s/hf-llama.layout", folder);
+	f = fopen(path, "we");
+	assert_non_null(f);
+	(void)fprintf(f, "mesh tp\nx tp=0\n");
+	assert_int_equal(0, fclose(f));
+	options.store = h.dir;
+	options.preset_dir = folder;
+	assert_int_equal(0, rs_service_new(&options, &h.s, &err));
+	h.job = rs_job_at(h.s, 0);
+	sc_sys.openat = no_preset;
+	assert_int_equal(SC_E_SYSTEM, rs_job_layout(h.s, h.job, "use hf-llama", &err));
+	if (err.errnum != EMFILE || !strstr(err.msg, "hf-llama.layout"))
+		fail_msg("%s", err.msg);
+	sc_sys = real;
+	assert_int_equal(SC_E_LAYOUT, rs_job_layout(h.s, h.job, "use hf-llama", &err)); /* it has no pp */
+	assert_int_equal(0, truncate(path, (off_t)1 << 30));
+	assert_int_equal(SC_E_LIMIT, rs_job_layout(h.s, h.job, "use hf-llama", &err));
+	assert_int_equal(0, unlink(path));
+	assert_int_equal(0, mkfifo(path, 0600));
+	assert_int_equal(SC_E_SYSTEM, rs_job_layout(h.s, h.job, "use hf-llama", &err));
+	assert_int_equal(0, unlink(path));
+	if (rs_job_layout(h.s, h.job, "use hf-llama", &err) < 0) /* the one that ships */
+		fail_msg("%s", err.msg);
+	close_house(&h);
+}
+
 /* --- listing: what cannot be listed is not empty --- */
 
 static int bad_flock(int fd, int operation)
@@ -583,6 +633,7 @@ int main(void)
 		cmocka_unit_test(jobs_are_found),
 		cmocka_unit_test(worker_waits_by_the_clock),
 		cmocka_unit_test(waits_end_with_errors),
+		cmocka_unit_test(presets_are_read),
 		cmocka_unit_test(lists_are_whole),
 		cmocka_unit_test(stores_are_opened),
 	};
