@@ -53,8 +53,9 @@ int meta_job_add(struct meta_catalog *c, const struct meta_job_row *row, uint64_
 		return rc;
 	rc = db_take_job(c, ret_id, err);
 	if (rc == 0)
-		rc = db_run(c, err, "INSERT INTO job (id, name, uid, gid, mode, made_ns) VALUES (?, ?, ?, ?, ?, ?)", "isiiiI", *ret_id,
-			    row->name, (uint64_t)row->uid, (uint64_t)row->gid, (uint64_t)row->mode, row->made_ns);
+		rc = db_run(c, err, "INSERT INTO job (id, name, uid, gid, mode, made_ns) VALUES (?, ?, ?, ?, ?, ?)",
+			    "isiiiI", *ret_id, row->name, (uint64_t)row->uid, (uint64_t)row->gid, (uint64_t)row->mode,
+			    row->made_ns);
 	return meta_catalog_end(c, rc, err);
 }
 
@@ -194,10 +195,12 @@ int meta_path_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *a
 	return found(&w, rc, "path", id, err);
 }
 
-static int find_view(struct meta_catalog *c, uint64_t version, const char *topology, uint64_t *ret_id, struct sc_err *err)
+static int find_view(struct meta_catalog *c, uint64_t version, const char *topology, uint64_t *ret_id,
+		     struct sc_err *err)
 {
 	*ret_id = 0;
-	return db_each(c, err, db_id, ret_id, "SELECT id FROM view WHERE version = ? AND topology = ?", "is", version, topology);
+	return db_each(c, err, db_id, ret_id, "SELECT id FROM view WHERE version = ? AND topology = ?", "is", version,
+		       topology);
 }
 
 int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology, uint32_t ranks, uint64_t *ret_id,
@@ -211,7 +214,8 @@ int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology
 	if (rc == 0 && !id) {
 		rc = db_take_view(c, ranks, &id, err);
 		if (rc == 0)
-			rc = db_run(c, err, "INSERT INTO view (id, version, topology) VALUES (?, ?, ?)", "iis", id, version, topology);
+			rc = db_run(c, err, "INSERT INTO view (id, version, topology) VALUES (?, ?, ?)", "iis", id,
+				    version, topology);
 	}
 	db_unlock(c);
 	if (rc == 0)
@@ -223,7 +227,8 @@ int meta_view_own(struct meta_catalog *c, uint64_t version, uint64_t *ret_id, st
 {
 	int rc = find_view(c, version, "", ret_id, err);
 
-	return rc < 0 || *ret_id ? rc : sc_fail(err, SC_E_NOT_FOUND, "catalog: version %" PRIu64 " has no view", version);
+	return rc < 0 || *ret_id ? rc
+				 : sc_fail(err, SC_E_NOT_FOUND, "catalog: version %" PRIu64 " has no view", version);
 }
 
 static int on_view(void *arg, sqlite3_stmt *row)
@@ -238,7 +243,8 @@ static int on_view(void *arg, sqlite3_stmt *row)
 int meta_view_at(struct meta_catalog *c, uint64_t place, meta_view_fn *fn, void *arg, struct sc_err *err)
 {
 	struct walk_arg w = {.fn.view = fn, .arg = arg};
-	int rc = db_each(c, err, on_view, &w, "SELECT id, version, topology FROM view WHERE id >= ? ORDER BY id LIMIT 1", "i", place);
+	int rc = db_each(c, err, on_view, &w,
+			 "SELECT id, version, topology FROM view WHERE id >= ? ORDER BY id LIMIT 1", "i", place);
 
 	return found(&w, rc, "view at", place, err);
 }
@@ -277,10 +283,11 @@ int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struc
 	rc = db_each(c, err, db_id, &row->nr, "SELECT coalesce(max(nr), 0) + 1 FROM version WHERE job = ?", "i",
 		     row->job);
 	if (rc == 0)
-		rc = db_run(c, err, "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "
-				    "topology, samples, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "ii0IsIsisi0",
-			    row->job, row->nr, row->parent, row->step, row->note, row->made_ns, row->made_by, row->layout,
-			    row->topology, row->samples, row->request);
+		rc = db_run(c, err,
+			    "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "
+			    "topology, samples, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			    "ii0IsIsisi0", row->job, row->nr, row->parent, row->step, row->note, row->made_ns,
+			    row->made_by, row->layout, row->topology, row->samples, row->request);
 	if (rc == 0)
 		row->id = db_last_id(c);
 	db_unlock(c);
@@ -356,10 +363,12 @@ int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn,
 {
 	struct walk_arg w = {.fn.set = fn, .arg = arg};
 
-	return db_each(c, err, on_set, &w, "SELECT id, file, kind, layout, topology, tensors, payload, "
-					   "verified, report, layers, experts, given_layout, given_topology, "
-					   "given_layers, given_experts, format FROM blob_set JOIN version_set ON id = blob_set "
-					   "WHERE version = ? ORDER BY kind, file", "i", version);
+	return db_each(c, err, on_set, &w,
+		       "SELECT id, file, kind, layout, topology, tensors, payload, "
+		       "verified, report, layers, experts, given_layout, given_topology, "
+		       "given_layers, given_experts, format FROM blob_set JOIN version_set ON id = blob_set "
+		       "WHERE version = ? ORDER BY kind, file",
+		       "i", version);
 }
 
 int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_t *ret_id,
@@ -477,8 +486,10 @@ static int on_work(void *arg, sqlite3_stmt *row)
 
 int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err)
 {
-	int rc = db_run(c, err, "DELETE FROM blob WHERE id = (SELECT id FROM work WHERE job = ? AND rank = ? AND path = ?) "
-				"AND id <> ?", "iIii", row->job, row->rank, row->path, row->id);
+	int rc = db_run(c, err,
+			"DELETE FROM blob WHERE id = (SELECT id FROM work WHERE job = ? AND rank = ? AND path = ?) "
+			"AND id <> ?",
+			"iIii", row->job, row->rank, row->path, row->id);
 
 	if (rc < 0)
 		return rc;

@@ -42,8 +42,8 @@ int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, struct
 int meta_blob_checked(struct meta_catalog *c, uint64_t blob, const void *hash16, int64_t seconds, bool damaged,
 		      struct sc_err *err)
 {
-	return db_run(c, err, "UPDATE blob SET hash = ?, checked_s = ?, damaged = ? WHERE id = ?", "bIii", hash16, seconds,
-		      (uint64_t)damaged, blob);
+	return db_run(c, err, "UPDATE blob SET hash = ?, checked_s = ?, damaged = ? WHERE id = ?", "bIii", hash16,
+		      seconds, (uint64_t)damaged, blob);
 }
 
 struct unused_blobs {
@@ -92,8 +92,11 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 static int on_blob_row(void *arg, sqlite3_stmt *row)
 {
 	const struct blob_walk *w = arg;
-	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1), .work = sqlite3_column_int(row, 3),
-				  .garbage = sqlite3_column_int(row, 4) != 0, .damaged = sqlite3_column_int(row, 5) != 0};
+	struct meta_blob_row b = {.id = U64(row, 0),
+				  .bytes = U64(row, 1),
+				  .work = sqlite3_column_int(row, 3),
+				  .garbage = sqlite3_column_int(row, 4) != 0,
+				  .damaged = sqlite3_column_int(row, 5) != 0};
 
 	if (sqlite3_column_bytes(row, 2) == 16)
 		b.hash = sqlite3_column_blob(row, 2);
@@ -104,9 +107,11 @@ int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct s
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
-	return db_each(c, err, on_blob_row, &w, "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
+	return db_each(c, err, on_blob_row, &w,
+		       "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
 		       "blob.id), -1), id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT id FROM "
-		       "work) AND " NOT_DATA ", damaged FROM blob ORDER BY id", "");
+		       "work) AND " NOT_DATA ", damaged FROM blob ORDER BY id",
+		       "");
 }
 
 static int on_sealed(void *arg, sqlite3_stmt *row)
@@ -133,9 +138,10 @@ int meta_blob_due(struct meta_catalog *c, int64_t before_s, int64_t damaged_befo
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
-	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE (hash IS NOT NULL AND checked_s < ?) OR "
-		       "(damaged AND checked_s < ?) ORDER BY damaged DESC, checked_s LIMIT 1000", "II", before_s,
-		       damaged_before_s);
+	return db_each(c, err, on_sealed, &w,
+		       "SELECT id, bytes, hash FROM blob WHERE (hash IS NOT NULL AND checked_s < ?) OR "
+		       "(damaged AND checked_s < ?) ORDER BY damaged DESC, checked_s LIMIT 1000",
+		       "II", before_s, damaged_before_s);
 }
 
 static int on_blob_id(void *arg, sqlite3_stmt *row)
@@ -157,19 +163,21 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
 {
 	struct blob_walk w = {.fn.id = fn, .arg = arg};
 
-	return db_each(c, err, on_blob_id, &w, "SELECT id FROM blob WHERE hash = ? AND bytes = ? AND id <> ?", "bii", hash16, bytes,
-		       blob);
+	return db_each(c, err, on_blob_id, &w, "SELECT id FROM blob WHERE hash = ? AND bytes = ? AND id <> ?", "bii",
+		       hash16, bytes, blob);
 }
 
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err)
 {
 	*ret = 0;
-	return db_each(c, err, db_id, ret, "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN "
-		       "blob_set t ON t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND o.path = "
-		       "mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = ? AND "
-		       "b.bytes = ? AND t.id IN (SELECT blob_set FROM version_set JOIN version ON id = version WHERE job IN "
-		       "(SELECT job FROM version_set JOIN version ON id = version WHERE blob_set = s.id)) ORDER BY b.id LIMIT 1",
+	return db_each(c, err, db_id, ret,
+		       "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN blob_set t ON "
+		       "t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND o.path = "
+		       "mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = "
+		       "? AND b.bytes = ? AND t.id IN (SELECT blob_set FROM version_set JOIN version ON id = version "
+		       "WHERE job IN (SELECT job FROM version_set JOIN version ON id = version WHERE blob_set = "
+		       "s.id)) ORDER BY b.id LIMIT 1",
 		       "ibi", blob, hash16, bytes);
 }
 
@@ -186,14 +194,17 @@ int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, 
 {
 	struct blob_walk w = {.fn.use = fn, .arg = arg};
 
-	return db_each(c, err, on_use, &w, "SELECT job.name, version.nr, blob_set.topology, set_blob.rank, path.text FROM set_blob "
-		       "JOIN blob_set ON blob_set.id = set_blob.blob_set JOIN path ON path.id = set_blob.path JOIN version_set ON "
-		       "version_set.blob_set = set_blob.blob_set JOIN version ON version.id = version_set.version JOIN job ON "
-		       "job.id = version.job WHERE set_blob.blob = ? UNION ALL SELECT job.name, version.nr, version.topology, -1, "
-		       "'dataset ' || dataset.name || ' of ' || data_source.path FROM data_source JOIN dataset ON dataset.id = "
-		       "data_source.dataset JOIN version_data ON version_data.dataset = dataset.id JOIN version ON version.id = "
-		       "version_data.version JOIN job ON job.id = version.job WHERE data_source.blob = ? OR data_source.borders = "
-		       "? ORDER BY 2 DESC", "iii", blob, blob, blob);
+	return db_each(c, err, on_use, &w,
+		       "SELECT job.name, version.nr, blob_set.topology, set_blob.rank, path.text FROM set_blob JOIN "
+		       "blob_set ON blob_set.id = set_blob.blob_set JOIN path ON path.id = set_blob.path JOIN "
+		       "version_set ON version_set.blob_set = set_blob.blob_set JOIN version ON version.id = "
+		       "version_set.version JOIN job ON job.id = version.job WHERE set_blob.blob = ? UNION ALL "
+		       "SELECT job.name, version.nr, version.topology, -1, 'dataset ' || dataset.name || ' of ' || "
+		       "data_source.path FROM data_source JOIN dataset ON dataset.id = data_source.dataset JOIN "
+		       "version_data ON version_data.dataset = dataset.id JOIN version ON version.id = "
+		       "version_data.version JOIN job ON job.id = version.job WHERE data_source.blob = ? OR "
+		       "data_source.borders = ? ORDER BY 2 DESC",
+		       "iii", blob, blob, blob);
 }
 
 static int on_hash(void *arg, sqlite3_stmt *row)
@@ -224,12 +235,23 @@ int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 static int on_record(void *arg, sqlite3_stmt *row)
 {
 	const struct blob_walk *w = arg;
-	struct meta_blob_record r = {
-		.job = db_text(row, 0), .uid = U64(row, 1), .gid = U64(row, 2), .job_mode = U64(row, 3), .set = U64(row, 4),
-		.kind = U64(row, 5), .file = db_text(row, 6), .layout = U64(row, 7), .topology = db_text(row, 8),
-		.rank = sqlite3_column_int64(row, 9), .mode = U64(row, 10), .path = db_text(row, 11),
-		.step = sqlite3_column_int64(row, 12), .layers = (uint32_t)U64(row, 13),
-		.experts = (uint32_t)U64(row, 14), .file_uid = U64(row, 15), .file_gid = U64(row, 16)};
+	struct meta_blob_record r = {.job = db_text(row, 0),
+				     .uid = U64(row, 1),
+				     .gid = U64(row, 2),
+				     .job_mode = U64(row, 3),
+				     .set = U64(row, 4),
+				     .kind = U64(row, 5),
+				     .file = db_text(row, 6),
+				     .layout = U64(row, 7),
+				     .topology = db_text(row, 8),
+				     .rank = sqlite3_column_int64(row, 9),
+				     .mode = U64(row, 10),
+				     .path = db_text(row, 11),
+				     .step = sqlite3_column_int64(row, 12),
+				     .layers = (uint32_t)U64(row, 13),
+				     .experts = (uint32_t)U64(row, 14),
+				     .file_uid = U64(row, 15),
+				     .file_gid = U64(row, 16)};
 
 	return w->fn.record(w->arg, &r);
 }
@@ -238,14 +260,17 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 {
 	struct blob_walk w = {.fn.record = fn, .arg = arg};
 
-	return db_each(c, err, on_record, &w, "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, "
-		       "s.topology, set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN version_set "
-		       "ON version.id = version WHERE blob_set = s.id AND version.job = job.id), -1), s.layers, s.experts, "
-		       "set_blob.uid, set_blob.gid FROM (SELECT job, max(version_set.blob_set) AS set_id FROM set_blob JOIN "
-		       "version_set ON version_set.blob_set = set_blob.blob_set JOIN version ON version.id = version WHERE blob = ? "
-		       "GROUP BY job) newest JOIN blob_set s ON s.id = newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON "
-		       "set_blob.blob_set = s.id JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? ORDER BY s.id DESC, "
-		       "job.id, set_blob.rank", "ii", blob, blob);
+	return db_each(c, err, on_record, &w,
+		       "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, s.topology, "
+		       "set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN "
+		       "version_set ON version.id = version WHERE blob_set = s.id AND version.job = job.id), -1), "
+		       "s.layers, s.experts, set_blob.uid, set_blob.gid FROM (SELECT job, max(version_set.blob_set) "
+		       "AS set_id FROM set_blob JOIN version_set ON version_set.blob_set = set_blob.blob_set JOIN "
+		       "version ON version.id = version WHERE blob = ? GROUP BY job) newest JOIN blob_set s ON s.id "
+		       "= newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON set_blob.blob_set = s.id "
+		       "JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? ORDER BY s.id DESC, job.id, "
+		       "set_blob.rank",
+		       "ii", blob, blob);
 }
 
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)

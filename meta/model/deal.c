@@ -19,10 +19,10 @@ int meta_deal_seek(const struct meta_deal *deal, uint64_t nr, uint64_t consumed,
 	ret->epoch = consumed / length;
 	ret->position = consumed % length;
 	if (ret->position % deal->batch)
-		return sc_fail(err, SC_E_COMMAND, "%" PRIu64 " samples of epoch %" PRIu64 " end inside global batch %" PRIu64
-			       " (global_batch=%" PRIu64 "); give a position at the end of a batch", ret->position,
-			       ret->epoch,
-			       ret->position / deal->batch, deal->batch);
+		return sc_fail(err, SC_E_COMMAND,
+			       "%" PRIu64 " samples of epoch %" PRIu64 " end inside global batch %" PRIu64
+			       " (global_batch=%" PRIu64 "); give a position at the end of a batch",
+			       ret->position, ret->epoch, ret->position / deal->batch, deal->batch);
 	return 0;
 }
 

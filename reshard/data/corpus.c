@@ -105,7 +105,8 @@ int rs_corpus_finish(struct rs_corpus *c, struct sc_err *err)
 	} else if (c->spec.format == RS_DATA_MEGATRON) {
 		code = strtoull(c->form, NULL, 10);
 		if (!rs_megatron_token(code))
-			return sc_fail(err, SC_E_CATALOG, "catalog: dataset '%s': type code '%s'", c->spec.name, c->form);
+			return sc_fail(err, SC_E_CATALOG, "catalog: dataset '%s': type code '%s'", c->spec.name,
+				       c->form);
 		c->code = (uint8_t)code;
 		c->token = rs_megatron_token(code);
 	}
@@ -366,7 +367,8 @@ int rs_corpus_extent(struct rs_corpus *c, uint64_t sample, uint64_t *nr, struct 
 	ret->end = s->borders[to];
 	/* even a damaged table must not lead outside of the mapping */
 	if (ret->begin > ret->end || ret->end > s->info.bytes)
-		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path, i);
+		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path,
+			       i);
 	return 0;
 }
 
@@ -404,7 +406,8 @@ int rs_corpus_sequences(struct rs_corpus *c, uint64_t sample, struct rs_data_sou
 	*ret_first = s->documents ? s->documents[i] : i;
 	*ret_nr = s->documents ? s->documents[i + 1] - *ret_first : 1;
 	if (*ret_first > s->info.sequences || *ret_nr > s->info.sequences - *ret_first)
-		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path, i);
+		return sc_fail(err, SC_E_SOURCE, "store: the table of '%s' is damaged at sample %" PRIu64, s->info.path,
+			       i);
 	return 0;
 }
 
@@ -422,9 +425,11 @@ int rs_corpus_lost(const struct rs_corpus *c, const void *lost, struct sc_err *e
 		uint64_t at;
 
 		if (is_in(lost, s->documents ? s->documents : s->borders, s->table_bytes, &at))
-			return sc_wrap(err, rs_cannot_read(s->info.borders, at, EIO, err), "the table of '%s'", s->info.path);
+			return sc_wrap(err, rs_cannot_read(s->info.borders, at, EIO, err), "the table of '%s'",
+				       s->info.path);
 		if (s->info.blob && b && is_in(lost, b->map, s->info.bytes, &at))
-			return sc_wrap(err, rs_cannot_read(s->info.blob, at, EIO, err), "the copy of '%s'", s->info.path);
+			return sc_wrap(err, rs_cannot_read(s->info.blob, at, EIO, err), "the copy of '%s'",
+				       s->info.path);
 	}
 	return sc_fail(err, SC_E_SOURCE, "a source of dataset '%s' became shorter while it was read", c->spec.name);
 }

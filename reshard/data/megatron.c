@@ -36,11 +36,16 @@ static int check_sequences(struct rs_index *x, uint64_t nr, uint32_t token, stru
 		uint64_t at = u64(pointers + 8 * i), bytes = (uint64_t)u32(lengths + 4 * i) * token;
 
 		if (u32(lengths + 4 * i) > INT32_MAX || at > x->bytes || bytes > x->bytes - at)
-			return sc_fail(err, SC_E_FORMAT, "'%s': sequence %" PRIu64 " of its .idx is bytes %" PRIu64 " to %" PRIu64
-				       ", but the .bin has %" PRIu64, x->path, i, at, at + bytes, x->bytes);
+			return sc_fail(err, SC_E_FORMAT,
+				       "'%s': sequence %" PRIu64 " of its .idx is bytes %" PRIu64 " to %" PRIu64
+				       ", but the .bin has %" PRIu64,
+				       x->path, i, at, at + bytes, x->bytes);
 		if (at != end)
-			return sc_fail(err, SC_E_FORMAT, "'%s': sequence %" PRIu64 " begins at byte %" PRIu64 ", the one before ends at %"
-				       PRIu64 ": sequences that do not follow each other are not supported", x->path, i, at, end);
+			return sc_fail(err, SC_E_FORMAT,
+				       "'%s': sequence %" PRIu64 " begins at byte %" PRIu64
+				       ", the one before ends at %" PRIu64
+				       ": sequences that do not follow each other are not supported",
+				       x->path, i, at, end);
 		end = at + bytes;
 	}
 	return 0;
@@ -55,12 +60,16 @@ static int check_documents(struct rs_index *x, const unsigned char *documents, u
 		uint64_t first = u64(documents + 8 * i);
 
 		if (first < before || first > sequences || (i == 0 && first != 0))
-			return sc_fail(err, SC_E_FORMAT, "'%s': document %" PRIu64 " of its .idx begins at sequence %" PRIu64 ", expected "
-				       "%" PRIu64 " to %" PRIu64, x->path, i, first, before, i ? sequences : 0);
+			return sc_fail(err, SC_E_FORMAT,
+				       "'%s': document %" PRIu64 " of its .idx begins at sequence %" PRIu64
+				       ", expected "
+				       "%" PRIu64 " to %" PRIu64,
+				       x->path, i, first, before, i ? sequences : 0);
 		before = first;
 	}
 	if (before != sequences)
-		return sc_fail(err, SC_E_FORMAT, "'%s': the documents of its .idx end at sequence %" PRIu64 " of %" PRIu64, x->path,
+		return sc_fail(err, SC_E_FORMAT,
+			       "'%s': the documents of its .idx end at sequence %" PRIu64 " of %" PRIu64, x->path,
 			       before, sequences);
 	return 0;
 }
@@ -84,20 +93,25 @@ int rs_index_megatron(struct rs_index *x, struct sc_err *err)
 	int rc;
 
 	if (x->idx_bytes < RS_MEGATRON_HEAD || memcmp(m, "MMIDIDX\0\0", 9) != 0 || u64(m + 9) != 1)
-		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx does not begin like one of Megatron's, version 1", x->path);
+		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx does not begin like one of Megatron's, version 1",
+			       x->path);
 	token = rs_megatron_token(m[17]);
 	if (!token)
 		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx has type code %u, known are 1 to 8", x->path, m[17]);
 	sequences = u64(m + 18);
 	entries = u64(m + 26);
 	if (sequences > x->idx_bytes / 12 || entries > x->idx_bytes / 8)
-		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx has %" PRIu64 " bytes, too few for %" PRIu64 " sequences and %" PRIu64
-			       " documents", x->path, x->idx_bytes, sequences, entries);
+		return sc_fail(err, SC_E_FORMAT,
+			       "'%s': its .idx has %" PRIu64 " bytes, too few for %" PRIu64 " sequences and %" PRIu64
+			       " documents",
+			       x->path, x->idx_bytes, sequences, entries);
 	want = RS_MEGATRON_HEAD + 12 * sequences + 8 * entries;
 	modes = sequences && x->idx_bytes == want + sequences;
 	if (x->idx_bytes != want && !modes)
-		return sc_fail(err, SC_E_FORMAT, "'%s': its .idx has %" PRIu64 " bytes, expected %" PRIu64 " for %" PRIu64
-			       " sequences and %" PRIu64 " documents", x->path, x->idx_bytes, want, sequences, entries);
+		return sc_fail(err, SC_E_FORMAT,
+			       "'%s': its .idx has %" PRIu64 " bytes, expected %" PRIu64 " for %" PRIu64
+			       " sequences and %" PRIu64 " documents",
+			       x->path, x->idx_bytes, want, sequences, entries);
 	if (modes)
 		return sc_fail(err, SC_E_FORMAT, "'%s' is multimodal (its .idx has modes): not supported", x->path);
 	pointers = m + RS_MEGATRON_HEAD + 4 * sequences;

@@ -342,7 +342,8 @@ static int read_body(struct rs_part *p, uint64_t at, uint64_t bytes, unsigned ch
 int rs_part_pieces(struct rs_part *p, int file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
 		   struct sc_err *err)
 {
-	struct reading r = {.part = p, .at = at - p->head.bytes, .bytes = bytes, .iov = iov, .room_iov = room, .err = err};
+	struct reading r = {
+	    .part = p, .at = at - p->head.bytes, .bytes = bytes, .iov = iov, .room_iov = room, .err = err};
 	int rc;
 
 	if (file || at < p->head.bytes || at + bytes > p->head.bytes + p->body)

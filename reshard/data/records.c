@@ -11,8 +11,9 @@ int rs_index_records(struct rs_index *x, struct sc_err *err)
 	uint64_t record = x->spec->record, head = x->spec->head;
 
 	if (x->bytes < head || (x->bytes - head) % record)
-		return sc_fail(err, SC_E_FORMAT, "'%s' has %" PRIu64 " bytes, expected %" PRIu64 " and a multiple of record=%"
-			       PRIu64, x->path, x->bytes, head, record);
+		return sc_fail(err, SC_E_FORMAT,
+			       "'%s' has %" PRIu64 " bytes, expected %" PRIu64 " and a multiple of record=%" PRIu64,
+			       x->path, x->bytes, head, record);
 	x->info->first = head;
 	x->info->samples = x->info->sequences = (x->bytes - head) / record;
 	/* all sources have one head, and every partition repeats it */
@@ -107,7 +108,8 @@ static int parse_dict(struct rs_index *x, const char *dict, struct npy *n, struc
 	uint64_t item, items;
 
 	if (!descr || !fortran || !shape)
-		return sc_fail(err, SC_E_FORMAT, "'%s': its header '%.100s' lacks descr, fortran_order or shape", x->path, dict);
+		return sc_fail(err, SC_E_FORMAT, "'%s': its header '%.100s' lacks descr, fortran_order or shape",
+			       x->path, dict);
 	if (!parse_descr(descr, n, &item))
 		return sc_fail(err, SC_E_FORMAT, "'%s': type %.60s is not a simple type of at most 1 MiB; add the "
 			"file with "
@@ -164,7 +166,8 @@ void rs_npy_head(const char *form, uint64_t rows, struct sc_buf *buf)
 	size_t pad, n;
 
 	sc_buf_printf(&dict, "{'descr': '%.*s', 'fortran_order': False, 'shape': (%" PRIu64 ",%s%.*s), }",
-		      (int)(open - form - 1), form, rows, close - open > 1 ? " " : "", (int)(close - open - 1), open + 1);
+		      (int)(open - form - 1), form, rows, close - open > 1 ? " " : "", (int)(close - open - 1),
+		      open + 1);
 	n = dict.bytes;
 	pad = 63 - (10 + n) % 64; /* and a newline: the data begins at a multiple of 64 */
 	sc_buf_add(buf, "\x93NUMPY\x01\x00", 8);

@@ -45,7 +45,8 @@ static int add_suffix(struct tar *t, const char *suffix)
 	for (char *p = lower; *p; p++)
 		*p = (char)tolower((unsigned char)*p);
 	if (sc_map_get(&t->suffixes, lower, n))
-		return sc_fail(t->err, SC_E_FORMAT, "'%s': sample '%s' has two members '.%s'", t->x->path, t->key, lower);
+		return sc_fail(t->err, SC_E_FORMAT, "'%s': sample '%s' has two members '.%s'", t->x->path, t->key,
+			       lower);
 	return sc_map_put(&t->suffixes, lower, n, lower) < 0 ? sc_nomem(t->err) : 0;
 }
 
@@ -83,7 +84,8 @@ static int member(struct tar *t, struct archive_entry *e)
 	name = name ? name + 1 : path;
 	dot = strchr(name, '.');
 	if (!dot)
-		return sc_fail(t->err, SC_E_FORMAT, "'%s': member '%s' has no suffix, so it belongs to no sample", t->x->path, path);
+		return sc_fail(t->err, SC_E_FORMAT, "'%s': member '%s' has no suffix, so it belongs to no sample",
+			       t->x->path, path);
 	if (!*t->key || strlen(t->key) != (size_t)(dot - path) || memcmp(t->key, path, (size_t)(dot - path)) != 0)
 		rc = begin_sample(t, path, (size_t)(dot - path), at);
 	return rc < 0 ? rc : add_suffix(t, dot + 1);
@@ -95,7 +97,8 @@ static int end(struct tar *t, uint64_t last, uint64_t last_bytes)
 	uint64_t at = (uint64_t)archive_read_header_position(t->a);
 
 	/* libarchive seeks over data, also beyond the end of a file that was cut */
-	if (t->x->info->samples && (at > t->x->bytes || last_bytes > t->x->bytes || last + BLOCK + last_bytes > t->x->bytes))
+	if (t->x->info->samples &&
+	    (at > t->x->bytes || last_bytes > t->x->bytes || last + BLOCK + last_bytes > t->x->bytes))
 		return sc_fail(t->err, SC_E_FORMAT, "'%s' ends too early: its last member begins at byte %" PRIu64 " "
 			"and has %" PRIu64
 			       " bytes, but the file has %" PRIu64, t->x->path, last, last_bytes, t->x->bytes);
@@ -117,8 +120,8 @@ static int walk(struct tar *t)
 	if (rc < 0)
 		return rc;
 	if (got != ARCHIVE_EOF)
-		return sc_fail(t->err, SC_E_FORMAT, "'%s' is not a whole tar archive after byte %" PRIu64 ": %s", t->x->path, last,
-			       archive_error_string(t->a) ? archive_error_string(t->a) : "?");
+		return sc_fail(t->err, SC_E_FORMAT, "'%s' is not a whole tar archive after byte %" PRIu64 ": %s",
+			       t->x->path, last, archive_error_string(t->a) ? archive_error_string(t->a) : "?");
 	return end(t, last, last_bytes);
 }
 

@@ -45,18 +45,21 @@ int rs_index_tfrecord(struct rs_index *x, struct sc_err *err)
 				       " bytes, but a record has 16 and its data", x->path, x->info->samples, at, left);
 		memcpy(&n, x->map + at, 8);
 		if (masked(x->map + at, 8) != u32(x->map + at + 8))
-			return sc_fail(err, SC_E_FORMAT, "'%s': record %" PRIu64 " at byte %" PRIu64 ": the CRC of its length is %08x, "
-				       "expected %08x", x->path, x->info->samples, at, u32(x->map + at + 8),
-				       masked(x->map + at, 8));
+			return sc_fail(err, SC_E_FORMAT,
+				       "'%s': record %" PRIu64 " at byte %" PRIu64 ": the CRC of its length is %08x, "
+				       "expected %08x",
+				       x->path, x->info->samples, at, u32(x->map + at + 8), masked(x->map + at, 8));
 		if (n > left - 16)
 			return sc_fail(err, SC_E_FORMAT, "'%s' ends in record %" PRIu64 " at byte %" PRIu64 ": it has "
 				"%" PRIu64
 				       " bytes of data, but only %" PRIu64 " follow", x->path, x->info->samples, at, n,
 				       left - 16);
 		if (masked(x->map + at + 12, n) != u32(x->map + at + 12 + n))
-			return sc_fail(err, SC_E_FORMAT, "'%s': record %" PRIu64 " at byte %" PRIu64 ": the CRC of its %" PRIu64
-				       " bytes is %08x, expected %08x", x->path, x->info->samples, at, n,
-				       u32(x->map + at + 12 + n), masked(x->map + at + 12, n));
+			return sc_fail(err, SC_E_FORMAT,
+				       "'%s': record %" PRIu64 " at byte %" PRIu64 ": the CRC of its %" PRIu64
+				       " bytes is %08x, expected %08x",
+				       x->path, x->info->samples, at, n, u32(x->map + at + 12 + n),
+				       masked(x->map + at + 12, n));
 		rs_index_push(x, at);
 		x->info->samples++;
 		at += 16 + n;

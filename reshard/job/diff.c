@@ -34,7 +34,8 @@ static int collect(struct side *x, struct sc_arena *arena, struct sc_err *err)
 			const struct rs_set *set = v->sets[i];
 			const uint8_t (*hashes)[16] = rs_set_hashes(set);
 			const struct meta_tensor *tensor = &set->state.tensors[t];
-			struct one *one = sc_map_make(&x->tensors, tensor->key, strlen(tensor->key), arena, sizeof(*one));
+			struct one *one =
+			    sc_map_make(&x->tensors, tensor->key, strlen(tensor->key), arena, sizeof(*one));
 
 			if (!one)
 				return sc_nomem(err);
@@ -151,8 +152,10 @@ int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, s
 		sc_buf_printf(buf, "from: %" PRIu64 "\nto: %" PRIu64 "\n", a.view->version->nr, b.view->version->nr);
 		compare_tensors(&a, &b, buf, &sums);
 		compare_files(&a, &b, buf, &sums);
-		sc_buf_printf(buf, "bytes_same: %" PRIu64 "\nbytes_changed: %" PRIu64 "\nbytes_added: %" PRIu64 "\nbytes_removed: %" PRIu64
-				   "\nbytes_unknown: %" PRIu64 "\n", sums.same, sums.changed, sums.added, sums.removed, sums.unknown);
+		sc_buf_printf(buf,
+			      "bytes_same: %" PRIu64 "\nbytes_changed: %" PRIu64 "\nbytes_added: %" PRIu64
+			      "\nbytes_removed: %" PRIu64 "\nbytes_unknown: %" PRIu64 "\n",
+			      sums.same, sums.changed, sums.added, sums.removed, sums.unknown);
 		rc = buf->failed ? sc_nomem(err) : 0;
 	}
 	sc_map_done(&a.tensors);

@@ -148,7 +148,8 @@ static int mend(struct fsck *f, struct found *b)
 
 	if (rc < 0 || !from)
 		return rc;
-	sc_buf_printf(f->report, "mended\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n", b->id, from);
+	sc_buf_printf(f->report, "mended\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n", b->id,
+		      from);
 	b->bad = false;
 	b->mended = true;
 	f->bad--;
@@ -164,8 +165,8 @@ static int on_use(void *arg, const struct meta_blob_use *use)
 {
 	const struct named *n = arg;
 
-	sc_buf_printf(n->f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' ", n->b->mended ? "was" : "BAD", use->job,
-		      use->version, use->topology);
+	sc_buf_printf(n->f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' ", n->b->mended ? "was" : "BAD",
+		      use->job, use->version, use->topology);
 	rs_use_text(use, n->f->report);
 	sc_buf_printf(n->f->report, " is blob %" PRIu64 "\n", n->b->id);
 	return 0;
@@ -200,8 +201,8 @@ static int check_blobs(struct fsck *f)
 			rc = meta_store_set_aside(&f->s->store, f->orphans.at[i], f->err);
 		else
 			f->bad++;
-		sc_buf_printf(f->report, "%s\tfile of blob %" PRIu64 ", which no row knows%s\n", f->repair ? "moved" : "BAD",
-			      f->orphans.at[i], f->repair ? ": lost+found" : "");
+		sc_buf_printf(f->report, "%s\tfile of blob %" PRIu64 ", which no row knows%s\n",
+			      f->repair ? "moved" : "BAD", f->orphans.at[i], f->repair ? ": lost+found" : "");
 	}
 	return rc;
 }
@@ -222,13 +223,15 @@ static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_v
 		return sc_nomem(f->err);
 	if (rc < 0 && !(rc == SC_E_COPIES && set->verified == META_DIFFER)) { /* known since its commit: no news */
 		f->bad++;
-		sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 " '%s': %s\n", job->name, v->nr, set->file, err.msg);
+		sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 " '%s': %s\n", job->name, v->nr, set->file,
+			      err.msg);
 	}
 	for (uint32_t t = 0; rc == 0 && set->hashes && t < set->state.nr; t++)
 		if (memcmp(set->hashes[t], hashes[t], 16) != 0) {
 			f->bad++;
-			sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 ": tensor '%s' is not what was committed\n", job->name,
-				      v->nr, set->state.tensors[t].key);
+			sc_buf_printf(f->report,
+				      "BAD\tjob '%s' version %" PRIu64 ": tensor '%s' is not what was committed\n",
+				      job->name, v->nr, set->state.tensors[t].key);
 		}
 	sc_sys.release(hashes);
 	sc_sys.release(text);
@@ -261,7 +264,8 @@ static int check_job(struct fsck *f, struct rs_job *job)
 
 		if (rs_view_version(f->s, job, v.nrs.at[i], &view, &err) < 0) {
 			f->bad++;
-			sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 ": %s\n", job->name, v.nrs.at[i], err.msg);
+			sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 ": %s\n", job->name, v.nrs.at[i],
+				      err.msg);
 			continue;
 		}
 		for (size_t k = 0; rc == 0 && k < view->version->nr_sets; k++)
@@ -284,8 +288,8 @@ int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		if (!rs_job_is_removed(job))
 			rc = check_job(&f, job);
-	sc_buf_printf(report, "%s\t%zu blobs, %" PRIu64 " sealed bytes, %" PRIu64 " complaints\n", f.bad ? "BAD" : "clean", f.blobs.nr,
-		      f.bytes, f.bad);
+	sc_buf_printf(report, "%s\t%zu blobs, %" PRIu64 " sealed bytes, %" PRIu64 " complaints\n",
+		      f.bad ? "BAD" : "clean", f.blobs.nr, f.bytes, f.bad);
 	*ret_bad = f.bad;
 	sc_vec_done(&f.blobs);
 	sc_vec_done(&f.orphans);

@@ -84,8 +84,8 @@ static int on_file(void *arg, uint64_t blob)
 		return 0;
 	r->bad++;
 	sc_buf_printf(r->report, "BAD\t");
-	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed: left out", blob, rec->job,
-		    rec->path);
+	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed: left out",
+		    blob, rec->job, rec->path);
 	r->all.nr = before;
 	return 0;
 }
@@ -110,7 +110,9 @@ static int compare(const void *a, const void *b)
 	const struct rs_record *x = a, *y = b;
 	int by_job = strcmp(x->job, y->job);
 
-	return by_job ? by_job : x->set != y->set ? (x->set < y->set ? -1 : 1) : (x->blob > y->blob) - (x->blob < y->blob);
+	return by_job             ? by_job
+	       : x->set != y->set ? (x->set < y->set ? -1 : 1)
+				  : (x->blob > y->blob) - (x->blob < y->blob);
 }
 
 /* --- one file of one set --- */
@@ -361,8 +363,8 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 			rc = meta_store_set_aside(&s->store, r.files.at[i].blob, err);
 	}
 	if (rc == 0)
-		sc_buf_printf(report, "%s\t%zu blobs used, %zu moved to lost+found, %" PRIu64 " complaints\n", r.bad ? "BAD" : "clean",
-			      nr_used, r.files.nr - nr_used, r.bad);
+		sc_buf_printf(report, "%s\t%zu blobs used, %zu moved to lost+found, %" PRIu64 " complaints\n",
+			      r.bad ? "BAD" : "clean", nr_used, r.files.nr - nr_used, r.bad);
 	*ret_bad = r.bad;
 	sc_vec_done(&r.all);
 	sc_vec_done(&r.files);

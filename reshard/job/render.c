@@ -27,9 +27,11 @@ int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		const struct rs_view_data *d = &head->data.at[i];
 		const struct rs_corpus *c = d->at.corpus;
 
-		sc_buf_printf(buf, "%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%u\t%" PRIu64 "\t",
-			      c->spec.name, c->samples, corpus_bytes(c), d->at.epoch, d->at.position,
-			      meta_deal_length(&c->spec.deal, c->samples) - d->at.position, d->ranks, head->version->samples);
+		sc_buf_printf(buf, "%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t", c->spec.name, c->samples,
+			      corpus_bytes(c), d->at.epoch);
+		sc_buf_printf(buf, "%" PRIu64 "\t%" PRIu64 "\t%u\t%" PRIu64 "\t", d->at.position,
+			      meta_deal_length(&c->spec.deal, c->samples) - d->at.position, d->ranks,
+			      head->version->samples);
 		rs_data_spec_text(&c->spec, buf);
 		for (size_t k = 0; k < c->nr; k++)
 			sc_buf_printf(buf, "%c%s", k ? ' ' : '\t', c->at[k].info.path);
@@ -50,11 +52,14 @@ static void status_data(const struct rs_view *view, struct sc_buf *buf)
 		struct meta_share share;
 		struct sc_err ignored;
 
-		sc_buf_printf(buf, "data: '%s' epoch %" PRIu64 " position %" PRIu64 " of %" PRIu64 ", left %" PRIu64 " in %" PRIu64
-				   " batches", d->at.corpus->spec.name, d->at.epoch, d->at.position, length,
-			      length - d->at.position, (length - d->at.position + deal->batch - 1) / deal->batch);
+		sc_buf_printf(buf,
+			      "data: '%s' epoch %" PRIu64 " position %" PRIu64 " of %" PRIu64 ", left %" PRIu64
+			      " in %" PRIu64 " batches",
+			      d->at.corpus->spec.name, d->at.epoch, d->at.position, length, length - d->at.position,
+			      (length - d->at.position + deal->batch - 1) / deal->batch);
 		if (meta_share_init(deal, d->at.corpus->samples, d->at.position, d->ranks, 0, &share, &ignored) == 0)
-			sc_buf_printf(buf, ", %u ranks take %" PRIu64 " of each %" PRIu64, d->ranks, share.per, deal->batch);
+			sc_buf_printf(buf, ", %u ranks take %" PRIu64 " of each %" PRIu64, d->ranks, share.per,
+				      deal->batch);
 		sc_buf_printf(buf, "\n");
 	}
 }
@@ -205,8 +210,9 @@ static void status_files(struct rs_job *job, struct sc_buf *buf)
 			else
 				sc_buf_printf(buf, "dirty: %u/%s", job->work.at[i]->rank, w->path);
 			sc_buf_printf(buf, "%s%s\n", w->kind == META_WORK_GONE ? " (removed)" : "",
-				      strncmp(slash ? slash + 1 : w->path, ".tmp", 4) == 0 ? " (temporary: refuses the commit)"
-											   : "");
+				      strncmp(slash ? slash + 1 : w->path, ".tmp", 4) == 0
+					  ? " (temporary: refuses the commit)"
+					  : "");
 		}
 	(void)pthread_mutex_unlock(&job->state);
 }
@@ -279,7 +285,9 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 		struct rs_set *set = v->sets[i];
 
 		sc_buf_printf(buf, "set: '%s' %s under '%s'%s\n", set->file,
-			      set->kind == META_SET_TENSORS ? "tensors" : set->kind == META_SET_PLAIN ? "plain" : "shared",
+			      set->kind == META_SET_TENSORS ? "tensors"
+			      : set->kind == META_SET_PLAIN ? "plain"
+							    : "shared",
 			      set->topo.text, set->same_on_all ? " same on all ranks" : "");
 		(void)pthread_mutex_lock(&set->report_lock);
 		for (const char *p = set->report; *p;) {

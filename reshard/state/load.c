@@ -123,28 +123,6 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	return v->note && v->made_by ? 0 : sc_nomem(l->err);
 }
 
-int rs_version_load(struct rs_service *s, uint64_t id, struct rs_version **ret, struct sc_err *err)
-{
-	struct set_load l = {.s = s, .v = rs_version_new(), .err = err};
-	int rc;
-
-	/* it may be dropped, or get another storage, in between */
-	meta_catalog_hold(s->catalog);
-	rc = l.v ? meta_version_get(s->catalog, id, on_version, &l, err) : sc_nomem(err);
-	if (rc == 0)
-		rc = meta_version_sets(s->catalog, id, on_set, &l, err);
-	if (rc == 0)
-		rc = rs_data_load(s, l.v, err);
-	meta_catalog_release(s->catalog);
-	if (rc == 0)
-		rc = rs_version_finish(l.v, NULL, err);
-	if (rc < 0)
-		rs_version_unref(l.v);
-	else
-		*ret = l.v;
-	return rc;
-}
-
 struct data_load {
 	struct rs_service *s;
 	struct rs_version *v;
@@ -209,9 +187,31 @@ static int on_dataset(void *arg, const struct meta_dataset_row *row)
 	return rc;
 }
 
-int rs_data_load(struct rs_service *s, struct rs_version *v, struct sc_err *err)
+static int load_data(struct rs_service *s, struct rs_version *v, struct sc_err *err)
 {
 	struct data_load l = {.s = s, .v = v, .err = err};
 
 	return meta_version_data(s->catalog, v->id, on_dataset, &l, err);
+}
+
+int rs_version_load(struct rs_service *s, uint64_t id, struct rs_version **ret, struct sc_err *err)
+{
+	struct set_load l = {.s = s, .v = rs_version_new(), .err = err};
+	int rc;
+
+	/* it may be dropped, or get another storage, in between */
+	meta_catalog_hold(s->catalog);
+	rc = l.v ? meta_version_get(s->catalog, id, on_version, &l, err) : sc_nomem(err);
+	if (rc == 0)
+		rc = meta_version_sets(s->catalog, id, on_set, &l, err);
+	if (rc == 0)
+		rc = load_data(s, l.v, err);
+	meta_catalog_release(s->catalog);
+	if (rc == 0)
+		rc = rs_version_finish(l.v, NULL, err);
+	if (rc < 0)
+		rs_version_unref(l.v);
+	else
+		*ret = l.v;
+	return rc;
 }

@@ -341,12 +341,11 @@ static inline bool rs_has_place(uint64_t id, uint32_t ranks, uint64_t place)
 }
 
 /* load.c */
-/** Loads what a version uses; fills in what its view shows (the positions are checked). */
-int rs_data_load(struct rs_service *s, struct rs_version *v, struct sc_err *err);
 /** Loads a version with all its sets and datasets; *ret is the caller's.  Errors: SC_E_NOT_FOUND, SC_E_CATALOG. */
 int rs_version_load(struct rs_service *s, uint64_t id, struct rs_version **ret, struct sc_err *err);
 
 /* share.c */
+/** Fills in what a view shows of its version's datasets; checks the positions. */
 int rs_data_deal(struct rs_view *view, struct sc_err *err);
 /** Of the dataset whose uses begin at v->data.at[first]; *ret_next: the next dataset's.
  *  Errors: SC_E_COMMAND, the position is inside a batch. */

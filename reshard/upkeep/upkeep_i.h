@@ -40,7 +40,7 @@ void rs_left_add(struct rs_left *left, const struct sc_err *why);
 bool rs_left_by(struct rs_left *left, const struct sc_err *why);
 /** 0: none was left; else the first reason. */
 int rs_left_say(const struct rs_left *left, struct sc_err *err);
-/** Notes that a blob is damaged, or not any more: what needs it is tried again then. */
+/** Notes that a blob is damaged, or not any more: what needs it is tried again then.  1: this was news; 0; an error. */
 int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_err *err);
 /** Collects blobs; `list` is a struct rs_sealed_list. */
 int rs_sealed_add(void *list, const struct meta_blob_row *row);
