@@ -5,7 +5,7 @@
  * Python sends a refused command again when it closes the file.  A document (RS_CTL_DOCUMENT) comes in pieces and is
  * judged at close(2), but for a single line `use ...`, which is a command.
  *
- * What a file says and does is its row's (reshard/job/control.h): nothing here knows one by its name.
+ * What a file says and does is its row's (reshard/job/control.h): of a job's files none is known by its name here.
  */
 #include "fs/fs_i.h"
 
