@@ -286,6 +286,17 @@ static int rename_job(struct rs_job *job, const char *text, struct sc_err *err)
 	return rs_job_rename(s, job, name, err);
 }
 
+static int clone_job(struct rs_job *job, const char *text, struct sc_err *err)
+{
+	char name[40];
+	int rc;
+
+	(void)snprintf(name, sizeof(name), "%s%" PRIu64, text, rs_job_id(job));
+	rc = rs_job_clone(&(struct rs_caller){s, geteuid(), getegid()}, job, name, err);
+	assert_true((rc == 0) == (rs_job_by_name(s, name) != NULL));
+	return rc;
+}
+
 static int remove_job(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	(void)text;
@@ -347,7 +358,10 @@ static const struct command {
 	{"scrub", scrub, ""},
 	{"chmod", change_job, ""},
 	{"rename", rename_job, "other"},
+	{"clone", clone_job, "clone"},
+	{"work", work, ""},
 	{"config", config, "keep=2 remove=yes"},
+	{"topology", topology, "tp=1"},
 	{"work", work, ""},
 	{"remove", remove_job, ""},
 	{"work", work, ""},

@@ -107,6 +107,14 @@ static int remove_data(struct rs_service *s, struct rs_job *job, const char *tex
 	return rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, err);
 }
 
+static int clone_job(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err)
+{
+	int rc = rs_job_clone(&(struct rs_caller){s, geteuid(), getegid()}, job, name, err);
+
+	assert_true((rc == 0) == (rs_job_by_name(s, name) != NULL));
+	return rc;
+}
+
 static int scrub(struct rs_service *s, struct sc_err *err)
 {
 	return rs_service_scrub(s, INT64_MAX, err);
@@ -214,6 +222,8 @@ static void all_commands(enum kind kind)
 	assert_int_equal(0, rs_job_commit(s, job, "step=2", &err));
 	work_and_scrub(s, kind);
 	make_twin(s);
+	fail_in_turn(s, job, kind, "clone", clone_job, "clone");
+	work_and_scrub(s, kind);
 	damage(s, job);
 	fail_work(s, kind, scrub);
 	assert_int_equal(0, scrub(s, &err));
@@ -233,6 +243,7 @@ static void all_commands(enum kind kind)
 	work_and_scrub(s, kind);
 	check_store(s);
 	assert_int_equal(0, rs_job_verify(s, job, &err));
+	assert_int_equal(0, rs_job_verify(s, rs_job_by_name(s, "clone"), &err));
 	rs_service_free(s);
 	(void)snprintf(clean, sizeof(clean), "rm -rf %s", dir);
 	assert_int_equal(0, system(clean));

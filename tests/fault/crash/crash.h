@@ -34,7 +34,7 @@ void arm(long n, enum how mode);
 
 /* --- signature.c --- */
 
-/** What ranks see: all bytes of the head, and of the working tree. */
+/** What ranks of all jobs see: all bytes of heads, and of working trees. */
 struct seen look(struct rs_service *s);
 
 /* --- scenarios.c: how the store was, and what is being done when the daemon dies --- */
@@ -55,7 +55,7 @@ struct rs_service *start(const char *store);
 /** Frees it and starts it again: states are compared as a start finds them. */
 struct rs_service *start_again(struct rs_service *s, const char *store);
 
-/** The one job of a scenario. */
+/** The job of a scenario; a clone of it may be there, too. */
 struct rs_job *job_of(struct rs_service *s);
 
 #endif

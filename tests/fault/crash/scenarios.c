@@ -302,6 +302,30 @@ static void do_rollback(struct rs_service *s)
 	COMMAND(s, rs_job_rollback, "1");
 }
 
+static void do_clone(struct rs_service *s)
+{
+	struct sc_err err = {0};
+
+	must(rs_job_clone(&(struct rs_caller){s, geteuid(), getegid()}, job_of(s), "clone", &err), &err);
+}
+
+static void cloned(struct rs_service *s)
+{
+	materialized(s);
+	do_clone(s);
+}
+
+/* The work that follows removes what only the clone has had: nothing. */
+static void do_delete(struct rs_service *s)
+{
+	struct rs_job *clone = rs_job_by_name(s, "clone");
+	struct sc_err err = {0};
+
+	must(rs_job_config(s, clone, "remove=yes", &err), &err);
+	must(rs_job_remove(s, clone, &err), &err);
+	work(s);
+}
+
 static void do_config(struct rs_service *s)
 {
 	COMMAND(s, rs_job_config, "keep=7 materialize=lazy sync=off verify=commit");
@@ -340,6 +364,8 @@ const struct scenario scenarios[] = {
 	{"mend", damaged, do_scrub, false, false, true},
 	{"collect", old_versions, do_collect, false, true},
 	{"rollback", materialized, do_rollback, false, false},
+	{"clone", materialized, do_clone, false, false},
+	{"delete", cloned, do_delete, false, true},
 	{"config", committed, do_config, false, false},
 	{"data", with_data, do_data, false, false},
 	{"position", with_data, do_position, false, false},

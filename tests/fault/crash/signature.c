@@ -107,29 +107,43 @@ static int on_rank(void *arg, uint32_t rank)
 	return 0;
 }
 
+static void add_job(struct signature *g)
+{
+	struct rs_service *s = g->s;
+	struct sc_buf text = {0};
+	struct sc_err err = {0};
+	char name[SC_NAME_BYTES_MAX + 1];
+
+	must(rs_render_config(s, g->job, &text, &err), &err);
+	must(rs_render_data(s, g->job, &text, &err), &err);
+	must(rs_render_topology(s, g->job, &text, &err), &err);
+	must(rs_render_layout(s, g->job, &text, &err), &err);
+	sc_buf_printf(&text, "%s\n", rs_job_name(g->job, name, sizeof(name)));
+	add(g->head, text.text, text.bytes);
+	sc_buf_done(&text);
+	if (rs_view_head(s, g->job, &g->view, &err) == 0) {
+		must(rs_ranks(s, g->job, g->view, on_rank, g, &err), &err);
+		(void)on_rank(g, RS_SHARED);
+		rs_view_unref(s, g->view);
+		g->view = NULL;
+	}
+	must(rs_ranks(s, g->job, NULL, on_rank, g, &err), &err);
+}
+
 struct seen look(struct rs_service *s)
 {
-	struct signature g = {XXH3_createState(), XXH3_createState(), s, job_of(s), NULL, 0, ""};
-	struct sc_buf text = {0};
+	struct signature g = {XXH3_createState(), XXH3_createState(), s, NULL, NULL, 0, ""};
+	struct rs_view *head = NULL;
 	struct sc_err err = {0};
 	struct seen seen;
 
 	(void)XXH3_64bits_reset(g.head);
 	(void)XXH3_64bits_reset(g.tree);
-	must(rs_render_config(s, g.job, &text, &err), &err);
-	must(rs_render_data(s, g.job, &text, &err), &err);
-	must(rs_render_topology(s, g.job, &text, &err), &err);
-	must(rs_render_layout(s, g.job, &text, &err), &err);
-	add(g.head, text.text, text.bytes);
-	sc_buf_done(&text);
-	seen.has_head = rs_view_head(s, g.job, &g.view, &err) == 0;
-	if (seen.has_head) {
-		must(rs_ranks(s, g.job, g.view, on_rank, &g, &err), &err);
-		(void)on_rank(&g, RS_SHARED);
-		rs_view_unref(s, g.view);
-		g.view = NULL;
-	}
-	must(rs_ranks(s, g.job, NULL, on_rank, &g, &err), &err);
+	for (size_t i = 0; (g.job = rs_job_at(s, i)); i++)
+		if (!rs_job_is_removed(g.job))
+			add_job(&g);
+	seen.has_head = rs_view_head(s, job_of(s), &head, &err) == 0;
+	rs_view_unref(s, head);
 	seen.head = XXH3_64bits_digest(g.head);
 	seen.tree = XXH3_64bits_digest(g.tree);
 	(void)XXH3_freeState(g.head);
