@@ -154,6 +154,12 @@ int rs_blob_get(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 		if (mine)
 			blob_free(mine);
 	}
+	if (blob->bytes.bytes != bytes) {
+		rc = sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " has %" PRIu64 " bytes, not %" PRIu64, id,
+			     blob->bytes.bytes, bytes);
+		rs_blob_put(b, blob);
+		return rc;
+	}
 	*ret = blob;
 	return 0;
 }
