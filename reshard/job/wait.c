@@ -60,9 +60,11 @@ int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version,
 	else
 		rc = rs_version_refuse_bad(view->version, err);
 	(void)pthread_mutex_lock(&job->state);
-	if (rc == 0 && job->stopped && job->stopped_head == head->id)
-		rc = sc_fail_at(err, job->stopped_code, job->stopped_errnum, __FILE__, __LINE__,
-				"version %" PRIu64 " is not materialized: %s", version, job->stopped);
+	if (rc == 0 && job->stopped && job->stopped_head == head->id) {
+		rc = sc_fail(err, job->stopped_code, "version %" PRIu64 " is not materialized: %s", version,
+			     job->stopped);
+		err->errnum = job->stopped_errnum; /* `stopped` names it */
+	}
 	(void)pthread_mutex_unlock(&job->state);
 	rs_view_unref(s, head);
 	rs_view_unref(s, view);

@@ -378,9 +378,12 @@ static int wait_for_head(struct house *h, struct sc_err *err)
 static void expect_waits(struct house *h, int errnum)
 {
 	struct sc_err err = {0};
+	const char *why;
 
 	assert_true(wait_for_head(h, &err) < 0);
-	if (err.errnum != errnum || !strstr(err.msg, "version 2 is not materialized: ") || !strstr(err.msg, "model.safetensors"))
+	why = strstr(err.msg, strerror(errnum));
+	if (err.errnum != errnum || !why || strstr(why + 1, strerror(errnum)) || /* said once */
+	    !strstr(err.msg, "version 2 is not materialized: ") || !strstr(err.msg, "model.safetensors"))
 		fail_msg("errno %d: %s", err.errnum, err.msg);
 }
 
