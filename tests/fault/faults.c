@@ -63,10 +63,13 @@ static const struct {
 	uint64_t calls;
 } kinds[KINDS] = {
 	[MEMORY] = {ENOMEM, INTERPOSE(alloc) | INTERPOSE(resize)},
-	[READING] = {EIO, INTERPOSE(openat) | INTERPOSE(fstat) | INTERPOSE(mmap) | INTERPOSE(pread)},
+	[READING] = {EIO, INTERPOSE(openat) | INTERPOSE(fstat) | INTERPOSE(mmap) | INTERPOSE(pread) |
+		     INTERPOSE(fstatat) | INTERPOSE(fdopendir) | INTERPOSE(readdir) | INTERPOSE(flock) |
+		     INTERPOSE(fcntl_lease)},
 	[WRITING] = {ENOSPC, INTERPOSE(fsync) | INTERPOSE(pwrite) | INTERPOSE(ftruncate) | INTERPOSE(fallocate) |
 		     INTERPOSE(fchmod) | INTERPOSE(copy_range) | INTERPOSE(linkat) | INTERPOSE(renameat) |
-		     INTERPOSE(fsetxattr)},
+		     INTERPOSE(fsetxattr) | INTERPOSE(fdatasync) | INTERPOSE(mkdirat) | INTERPOSE(fchown) |
+		     INTERPOSE(futimens)},
 	[DESCRIPTORS] = {EMFILE, INTERPOSE(openat)},
 	[CATALOG_FULL] = {ENOSPC, INTERPOSE(sql_pwrite)},
 	[CATALOG_BROKEN] = {EIO, INTERPOSE(sql_pwrite) | INTERPOSE(sql_pread)},

@@ -101,6 +101,51 @@ static int ask_fchmod(int fd, mode_t mode)
 	ASK(fchmod, mode, -1, real.fchmod(fd, mode));
 }
 
+static int ask_fchown(int fd, uid_t uid, gid_t gid)
+{
+	ASK(fchown, uid, -1, real.fchown(fd, uid, gid));
+}
+
+static int ask_futimens(int fd, const struct timespec ts[2])
+{
+	ASK(futimens, 0, -1, real.futimens(fd, ts));
+}
+
+static int ask_fdatasync(int fd)
+{
+	ASK(fdatasync, 0, -1, real.fdatasync(fd));
+}
+
+static int ask_mkdirat(int dir, const char *path, mode_t mode)
+{
+	ASK(mkdirat, mode, -1, real.mkdirat(dir, path, mode));
+}
+
+static int ask_fstatat(int dir, const char *path, struct stat *st, int flags)
+{
+	ASK(fstatat, flags, -1, real.fstatat(dir, path, st, flags));
+}
+
+static DIR *ask_fdopendir(int fd)
+{
+	ASK(fdopendir, 0, NULL, real.fdopendir(fd));
+}
+
+static struct dirent *ask_readdir(DIR *dir)
+{
+	ASK(readdir, 0, NULL, real.readdir(dir));
+}
+
+static int ask_flock(int fd, int operation)
+{
+	ASK(flock, operation, -1, real.flock(fd, operation));
+}
+
+static int ask_fcntl_lease(int fd, int lease)
+{
+	ASK(fcntl_lease, lease, -1, real.fcntl_lease(fd, lease));
+}
+
 static int ask_clone_range(int to, uint64_t to_at, int from, uint64_t from_at, uint64_t n)
 {
 	ASK(clone_range, n, -1, real.clone_range(to, to_at, from, from_at, n));

@@ -24,6 +24,15 @@
 	X(renameat)                                                                                                    \
 	X(fsetxattr)                                                                                                   \
 	X(fchmod)                                                                                                      \
+	X(fchown)                                                                                                      \
+	X(futimens)                                                                                                    \
+	X(fdatasync)                                                                                                   \
+	X(mkdirat)                                                                                                     \
+	X(fstatat)                                                                                                     \
+	X(fdopendir)                                                                                                   \
+	X(readdir)                                                                                                     \
+	X(flock)                                                                                                       \
+	X(fcntl_lease)                                                                                                 \
 	X(clone_range)                                                                                                 \
 	X(copy_range)                                                                                                  \
 	X(mmap)                                                                                                        \

@@ -28,7 +28,8 @@ void arm(long n, enum how mode)
 	left = n;
 	how = mode;
 	interpose_begin(INTERPOSE(openat) | INTERPOSE(pwrite) | INTERPOSE(ftruncate) | INTERPOSE(fallocate) | INTERPOSE(fsync) |
-				INTERPOSE(unlinkat) | INTERPOSE(linkat) | INTERPOSE(renameat) | INTERPOSE(fchmod) |
+				INTERPOSE(unlinkat) | INTERPOSE(linkat) | INTERPOSE(renameat) | INTERPOSE(mkdirat) | INTERPOSE(fchmod) |
+				INTERPOSE(fchown) | INTERPOSE(futimens) |
 				INTERPOSE(fsetxattr) | INTERPOSE(clone_range) | INTERPOSE(copy_range) | INTERPOSE(ring_submit) |
 				INTERPOSE(step) | INTERPOSE(sql_pwrite) | INTERPOSE(sql_ftruncate) | INTERPOSE(sql_unlink),
 			judge);
