@@ -178,7 +178,7 @@ void fs_told_stale(struct fs *fs, pid_t thread);
 bool fs_looks_again(struct fs *fs, pid_t thread, bool ends);
 
 /* writers.c */
-/** Counts a handle that may write to this file of a working tree.  Under rs_tree_read_lock().
+/** Counts a handle that may write to this file of a working tree.  Under rs_tree_enter().
  *  Errors: ENFILE (too many), SC_E_NO_MEMORY. */
 int fs_writer_begin(struct fs *fs, struct fs_handle *h, uint64_t blob, pid_t thread, struct sc_err *err);
 /** Registers that the kernel has got handle `fh`, with this h->writer; the kernel may already have closed it. */
@@ -186,7 +186,7 @@ void fs_writer_answered(struct fs *fs, uint32_t writer, uint64_t fh);
 /** Ends the count of handle `fh`, before the kernel is answered; h is NULL for one of an earlier daemon. */
 void fs_writer_end(struct fs *fs, const struct fs_handle *h, uint64_t fh);
 /** Keeps a file of a working tree from being committed until this thread opens it, or for RS_RESERVED_NS.
- *  Under rs_tree_read_lock(). */
+ *  Under rs_tree_enter(). */
 void fs_reserve(struct fs *fs, uint64_t blob, pid_t thread);
 void fs_redeem(struct fs *fs, uint64_t blob, pid_t thread);
 /** Counts the handles that earlier daemons had counted, before anything is served. */
@@ -249,7 +249,7 @@ void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c, struct
  *  (W1).  Errors: SC_E_UNSUPPORTED (not a file of a working tree), SC_E_STALE (not one any more). */
 int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err);
 /** Finds the file of the working tree at a node's path; if there is none, copies the committed file up (`truncate`:
- *  makes an empty one).  On success the caller holds rs_tree_read_lock() of *ret_job.  Errors: SC_E_STALE (there is
+ *  makes an empty one).  On success the caller holds rs_tree_enter() of *ret_job.  Errors: SC_E_STALE (there is
  *  no file at that path), SC_E_SEALED (.v and .as are read-only). */
 int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct rs_job **ret_job, uint64_t *ret_blob,
 		  struct sc_err *err);
@@ -290,7 +290,7 @@ void fs_poll_end(struct fs *fs, struct fs_poll *p);
 
 /* op_open.c */
 /** Opens a file of the working tree through passthrough or, if that is impossible, by a descriptor.
- *  Under rs_tree_read_lock(). */
+ *  Under rs_tree_enter(). */
 int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
 		 struct fuse_file_info *fi, struct sc_err *err);
 /** Makes a handle with a number, for an open that fs_open_end() ends; NULL: out of memory. */

@@ -28,7 +28,7 @@ static void new_times(const struct stat *attr, int set, struct timespec ts[2])
 		ts[1].tv_nsec = UTIME_NOW;
 }
 
-/* Under rs_tree_read_lock(). */
+/* Under rs_tree_enter(). */
 static int set_work(struct fs *fs, struct rs_job *job, uint64_t blob, const struct stat *attr,
 		    int set, struct sc_err *err)
 {
@@ -81,9 +81,9 @@ static int set_dir(struct fs *fs, struct rs_job *job, const struct fs_node *n,
 
 	if (rc < 0)
 		return rc;
-	rs_tree_read_lock(job);
+	rs_tree_enter(job);
 	rc = rs_work_chattr_dir(fs->service, job, n->tree_rank, path, &owner, mtime, err);
-	rs_tree_unlock(job);
+	rs_tree_leave(job);
 	return rc;
 }
 
@@ -105,7 +105,7 @@ static int set_file(struct fs *fs, const struct fs_node *n, const struct stat *a
 	rc = set_work(fs, job, blob, attr, set, err);
 	if (rc == 0 && n->kind == FS_WORK && blob == n->blob)
 		rc = fs_stat(fs, fs_node_id(*n), now, err);
-	rs_tree_unlock(job);
+	rs_tree_leave(job);
 	return rc;
 }
 

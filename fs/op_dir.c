@@ -18,13 +18,13 @@ static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const 
 
 	if (!job || !thread || !fs_looks_again(fs, thread, false))
 		return fs_lookup(fs, parent, name, found, err);
-	rs_tree_read_lock(job);
+	rs_tree_enter(job);
 	rc = fs_lookup(fs, parent, name, found, err);
 	if (rc == 0 && found->node.kind == FS_WORK) {
 		fs_redeem(fs, found->node.blob, thread);
 		fs_reserve(fs, found->node.blob, thread);
 	}
-	rs_tree_unlock(job);
+	rs_tree_leave(job);
 	return rc;
 }
 
@@ -195,9 +195,9 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 			"folders "
 		"inside of a rank's", name);
 	if (rc == 0) {
-		rs_tree_read_lock(place.job);
+		rs_tree_enter(place.job);
 		rc = rs_work_mkdir(fs->service, place.job, place.rank, place.path, &owner, &err);
-		rs_tree_unlock(place.job);
+		rs_tree_leave(place.job);
 		rc = done_before(fs, rc, SC_E_EXISTS);
 		if (rc < 0 && rc != SC_E_EXISTS)
 			rs_job_refused(place.job, "mkdir", &err);
@@ -236,7 +236,7 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 		rc = sc_fail(err, SC_E_COMMAND, "'%s' is the name of a rank, so it must be a folder", name);
 	if (rc < 0)
 		return rc;
-	rs_tree_read_lock(place.job);
+	rs_tree_enter(place.job);
 	rc = fs_lookup(fs, parent, name, found, err);
 	if (rc == 0)
 		rc = find_file(req, fs, name, fi, found, &blob, err);
@@ -251,7 +251,7 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 		h->ino = fs_node_id(found->node);
 		rc = fs_open_work(req, fs, place.job, blob, h, fi, err);
 	}
-	rs_tree_unlock(place.job);
+	rs_tree_leave(place.job);
 	return rc;
 }
 
@@ -298,10 +298,10 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 	int rc = fs_place(fs, parent, name, &place, &err);
 
 	if (rc == 0) {
-		rs_tree_read_lock(place.job);
+		rs_tree_enter(place.job);
 		rc = done_before(fs, rs_work_unlink(fs->service, place.job, place.rank, place.path, &err),
 				 SC_E_NOT_FOUND);
-		rs_tree_unlock(place.job);
+		rs_tree_leave(place.job);
 	}
 	if (rc < 0)
 		fs_fail(req, "unlink", &err);
@@ -326,10 +326,10 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	} else {
 		rc = fs_place(fs, parent, name, &place, &err);
 		if (rc == 0) {
-			rs_tree_read_lock(place.job);
+			rs_tree_enter(place.job);
 			rc = done_before(fs, rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err),
 					 SC_E_NOT_FOUND);
-			rs_tree_unlock(place.job);
+			rs_tree_leave(place.job);
 			if (rc == SC_E_BUSY) /* a folder that follows from the topology: rm -rf of the job meets it */
 				rs_job_refused(place.job, "rmdir", &err);
 		}
@@ -365,11 +365,11 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 			rc = sc_fail(&err, SC_E_CROSS, "files cannot be renamed across jobs, and folders of ranks "
 				"cannot be renamed");
 		if (rc == 0) {
-			rs_tree_read_lock(from.job);
+			rs_tree_enter(from.job);
 			rc = rs_work_rename(fs->service, from.job, from.rank, from.path, to.rank, to.path,
 					    flags & RENAME_NOREPLACE, &err);
 			rc = done_before(fs, rc, SC_E_NOT_FOUND);
-			rs_tree_unlock(from.job);
+			rs_tree_leave(from.job);
 		}
 		/* a folder's number comes from its path: names below the old path become stale */
 		if (rc == 0 && fs->epoch)

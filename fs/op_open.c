@@ -91,11 +91,11 @@ static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, str
 
 	if (!job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
-	rs_tree_read_lock(job);
+	rs_tree_enter(job);
 	is_uncommitted = rs_work_is(fs->service, job, n->blob);
 	if (is_uncommitted)
 		rc = fs_open_work(req, fs, job, n->blob, h, fi, err);
-	rs_tree_unlock(job);
+	rs_tree_leave(job);
 	if (is_uncommitted)
 		return rc;
 	if ((fi->flags & O_ACCMODE) == O_RDONLY && !(fi->flags & O_TRUNC))

@@ -53,7 +53,7 @@ int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct 
 
 	if (!job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
-	rs_tree_read_lock(job);
+	rs_tree_enter(job);
 	*ret_job = job;
 	*ret_blob = n->blob;
 	if (n->kind == FS_WORK && rs_work_is(fs->service, job, n->blob))
@@ -63,7 +63,7 @@ int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct 
 	if (rc == 0)
 		rc = rs_work_copy_up(fs->service, job, rank, path, truncate, ret_blob, err);
 	if (rc < 0)
-		rs_tree_unlock(job);
+		rs_tree_leave(job);
 	else if (fs->epoch)
 		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
 	return rc;
@@ -78,6 +78,6 @@ int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t
 	if (rc < 0)
 		return rc;
 	fs_reserve(fs, blob, thread);
-	rs_tree_unlock(job);
+	rs_tree_leave(job);
 	return sc_fail(err, SC_E_STALE, "look again");
 }

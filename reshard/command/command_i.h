@@ -4,28 +4,10 @@
 #define RS_COMMAND_I_H
 
 #include "reshard/command/command.h"
+#include "reshard/command/head.h"
 #include "reshard/command/steps.h"
 #include "reshard/engine/hash.h"
 #include "reshard/tree/tree_i.h"
-
-/* head.c */
-/** Inside a transaction: datasets that have no number yet, and what the version uses. */
-int rs_save_data(struct rs_service *s, struct rs_version *v, struct sc_err *err);
-/** Presents `v` at a topology, and makes that the head.  Takes `v`. */
-int rs_new_head(struct rs_service *s, struct rs_job *job, struct rs_version *v,
-		const struct meta_topology *topo, uint64_t parent, const char *made_by, struct sc_err *err);
-/** The versions that this thread makes from now on carry this number; 0: none. */
-void rs_request(uint64_t token);
-/* inside a transaction: sets that have no number yet, the version, the head. */
-int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
-int rs_save_version(struct rs_service *s, struct rs_job *job, struct rs_version *v, uint64_t parent,
-		    const char *made_by, struct sc_err *err);
-/** Drops the versions that keep=N does not keep beside `head`; inside its transaction. */
-int rs_drop_old_versions(struct rs_service *s, struct rs_job *job, const struct rs_version *head,
-			 struct sc_err *err);
-
-/* reshard.c */
-int rs_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err);
 
 /* data.c */
 /** What a commit that names `step` and not `samples` has consumed. */

@@ -14,9 +14,6 @@
 
 SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
 
-#define QUIET_NS_MAX 1000000000 /* how long commit waits for files that were just closed */
-#define QUIET_POLL_NS 1000000	/* the end of a mapping tells nobody */
-
 static int parse_words(struct commit *c, char *text)
 {
 	text = sc_trim(text);
@@ -58,7 +55,7 @@ static int presentation(struct commit *c)
 	const char *topology;
 	int rc;
 
-	c->head = rs_job_head(job);
+	c->head = c->a.base;
 	(void)pthread_mutex_lock(&job->state);
 	c->layout_id = c->head ? c->head->version->layout_id : job->first_layout;
 	topology = job->first_topology ? sc_arena_copy(&c->arena, job->first_topology, strlen(job->first_topology))
@@ -79,7 +76,7 @@ static int presentation(struct commit *c)
 	return meta_topology_parse(c->layout, topology, &c->topo, c->err);
 }
 
-/* --- 1 quiet --- */
+/* --- what was written --- */
 
 static bool is_temporary(const char *path)
 {
@@ -139,88 +136,6 @@ static int collect(struct commit *c)
 				     it->rank, c->topo.text, c->topo.ranks - 1);
 	}
 	return rc;
-}
-
-/* 1: a mapping, or somebody who is no client of the mount, can write to the file; 0: a lease says that nobody can. */
-static int check_lease(struct commit *c, const struct item *it)
-{
-	sc_cleanup(sc_closep) int fd = -1;
-	int rc;
-
-	if (it->w.kind != META_WORK_FILE)
-		return 0;
-	rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
-	if (rc < 0)
-		return rc;
-	if (sc_sys.fcntl_lease(fd, F_RDLCK) == 0) {
-		(void)sc_sys.fcntl_lease(fd, F_UNLCK);
-		return 0;
-	}
-	if (errno == EAGAIN)
-		return 1;
-	if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)
-		return 0; /* no leases there, and then no passthrough either (fs/mount.c): the counts see all writers */
-	return it->rank == RS_SHARED
-		   ? sc_fail_sys(c->err, errno, "cannot take a lease of '%s'", it->w.path)
-		   : sc_fail_sys(c->err, errno, "cannot take a lease of rank %u's '%s'", it->rank, it->w.path);
-}
-
-/*
- * Looks for a file that somebody can write: *ret, or NULL.  All counts come before the first lease: a lease that is
- * had while a client's open is on its way would be broken, and fails opens that do not wait.
- */
-static int find_busy(struct commit *c, const struct item **ret, enum rs_writers *ret_why)
-{
-	*ret = NULL;
-	for (size_t i = 0; i < c->items.nr; i++) {
-		enum rs_writers why = rs_work_writers(c->s, c->items.at[i].w.blob);
-
-		/* one that is open counts more than one that is about to be */
-		if (why == RS_QUIET || (*ret && why == RS_RESERVED))
-			continue;
-		*ret = &c->items.at[i];
-		*ret_why = why;
-		if (why == RS_OPEN)
-			return 0;
-	}
-	for (size_t i = 0; !*ret && i < c->items.nr; i++) {
-		int rc = check_lease(c, &c->items.at[i]);
-
-		if (rc < 0)
-			return rc;
-		if (rc == 1) {
-			*ret = &c->items.at[i];
-			*ret_why = RS_OPEN;
-		}
-	}
-	return 0;
-}
-
-/* Takes job.tree for writing when all files are quiet.  A reservation ends by itself, and is waited for. */
-static int wait_quiet(struct commit *c)
-{
-	int64_t give_up = sc_now_ns() + QUIET_NS_MAX;
-
-	rs_step(RS_STEP_COMMIT_QUIET);
-	for (;;) {
-		const struct item *it;
-		enum rs_writers why;
-		int rc;
-
-		(void)pthread_rwlock_wrlock(&c->job->tree);
-		c->items.nr = 0;
-		rc = collect(c);
-		if (rc == 0)
-			rc = find_busy(c, &it, &why);
-		if (rc == 0 && !it)
-			return 0;
-		if (rc == 0 && sc_now_ns() > (why == RS_OPEN ? give_up : give_up + RS_RESERVED_NS))
-			rc = busy(c, it, "is open or mapped for writing; close it, then commit");
-		(void)pthread_rwlock_unlock(&c->job->tree);
-		if (rc < 0)
-			return rc;
-		rs_work_wait(c->s, QUIET_POLL_NS);
-	}
 }
 
 /* --- 3 verify, 4 sync --- */
@@ -300,29 +215,14 @@ static int seal_items(struct commit *c)
 
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
+		struct rs_seal seal = {it->w.blob, it->bytes};
 
 		if (it->w.kind == META_WORK_FILE)
-			rc = meta_blob_seal(c->s->catalog, it->w.blob, it->bytes, c->err);
+			rc = sc_vec_push(&c->seals, seal) < 0 ? sc_nomem(c->err) : 0;
 	}
+	c->a.seals = c->seals.at;
+	c->a.nr_seals = c->seals.nr;
 	return rc;
-}
-
-static int transact(struct commit *c, uint64_t *ret_view)
-{
-	int rc;
-
-	rs_step(RS_STEP_COMMIT_TRANSACT);
-	rc = meta_catalog_begin(c->s->catalog, rs_job_syncs(c->job), c->err);
-	if (rc < 0)
-		return rc;
-	rc = seal_items(c);
-	if (rc == 0)
-		rc = rs_save_version(c->s, c->job, c->version, c->head ? c->head->version->id : 0, "commit", c->err);
-	if (rc == 0)
-		rc = meta_view_put(c->s->catalog, c->version->id, "", c->topo.ranks, ret_view, c->err);
-	if (rc == 0)
-		rc = rs_work_clear_rows(c->job, c->err);
-	return meta_catalog_end(c->s->catalog, rc, c->err);
 }
 
 /* Datasets stay; their position is what the commit says. */
@@ -345,88 +245,82 @@ static int take_over_data(struct commit *c)
 	return rc;
 }
 
-static int commit_tree(struct commit *c)
+/* The new version of what was written and of what stays, as a view: c->a.next. */
+static int make_next(struct commit *c)
 {
-	struct rs_view *view = NULL;
-	uint64_t id = 0;
+	struct rs_version *v;
 	int rc = rs_commit_read(c);
 
-	c->version = rs_version_new();
-	if (rc == 0 && !c->version)
+	v = c->version = c->a.draft = rs_version_new();
+	if (rc == 0 && !v)
 		rc = sc_nomem(c->err);
-	if (rc < 0) {
-		rs_version_unref(c->version);
+	if (rc < 0)
 		return rc;
-	}
-	c->version->layout_id = c->layout_id;
-	c->version->layout = c->layout;
-	c->version->step = c->step;
-	c->version->made_ns = sc_now_wall_ns();
-	c->version->note = sc_strdup(c->note);
-	rc = meta_topology_copy(&c->topo, &c->version->topo) < 0 || !c->version->note ? sc_nomem(c->err) : 0;
+	v->layout_id = c->layout_id;
+	v->layout = c->layout;
+	v->step = c->step;
+	v->made_ns = sc_now_wall_ns();
+	v->note = sc_strdup(c->note);
+	rc = meta_topology_copy(&c->topo, &v->topo) < 0 || !v->note ? sc_nomem(c->err) : 0;
 	if (rc == 0)
 		rc = take_over_data(c);
 	if (rc == 0)
 		rc = rs_commit_sets(c);
 	if (rc == 0)
-		rc = rs_version_finish(c->version, &c->job->whole, c->err);
+		rc = rs_version_finish(v, &c->job->whole, c->err);
 	if (rc == 0)
 		rc = verify(c);
 	if (rc == 0)
 		rc = sync_blobs(c);
-	/* the view is made first: after the transaction nothing may fail */
-	if (rc == 0)
-		rc = rs_view_new(c->job, c->version, 0, &c->topo, &view, c->err);
-	else
-		rs_version_unref(c->version);
-	if (rc == 0)
-		rc = rs_view_check_written(view, &c->state, c->err);
-	if (rc == 0)
-		rc = rs_work_settle(c->job, view, c->err);
-	if (rc == 0)
-		rc = transact(c, &id);
-	if (rc < 0) {
-		rs_view_unref(c->s, view);
+	if (rc < 0)
 		return rc;
-	}
-	view->id = id;
-	view->own = true;
-	rs_step(RS_STEP_COMMIT_PUBLISH);
-	rs_work_clear(c->job, false);
-	rs_job_publish(c->job, view, true);
-	return 0;
+	c->a.draft = NULL;
+	rc = rs_view_new(c->job, v, 0, &c->topo, &c->a.next, c->err);
+	if (rc == 0)
+		rc = rs_view_check_written(c->a.next, &c->state, c->err);
+	return rc < 0 ? rc : seal_items(c);
 }
 
-int rs_job_commit(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+/* With the gate closed; opens it. */
+static int commit_tree(struct commit *c)
 {
-	struct commit c = {.s = s, .job = job, .err = err, .step = -1, .note = ""};
+	int rc = presentation(c);
+
+	if (rc == 0)
+		rc = collect(c);
+	if (rc == 0)
+		rc = make_next(c);
+	if (rc == 0)
+		return rs_head_publish(&c->a, c->err);
+	rs_head_abort(&c->a);
+	return rc;
+}
+
+int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	struct commit c = {.a = {.job = job, .change = RS_BY_COMMIT, .token = who->token}, .s = who->service,
+			   .job = job, .err = err, .step = -1, .note = ""};
 	char *words = sc_arena_copy(&c.arena, text, strlen(text));
 	int rc = words ? parse_words(&c, words) : sc_nomem(err);
 
-	(void)pthread_mutex_lock(&job->command);
 	if (rc == 0)
-		rc = presentation(&c);
+		rc = rs_head_begin(&c.a, err);
 	if (rc == 0)
-		rc = wait_quiet(&c);
-	if (rc == 0) {
 		rc = commit_tree(&c);
-		(void)pthread_rwlock_unlock(&job->tree);
-	}
-	(void)pthread_mutex_unlock(&job->command);
 	for (size_t i = 0; i < c.items.nr; i++)
-		rs_blob_put(s->blobs, c.items.at[i].blob);
+		rs_blob_put(c.s->blobs, c.items.at[i].blob);
 	/* what stays in the working tree may change: a mapping of it must not be found again */
 	for (size_t i = 0; rc < 0 && i < c.items.nr; i++)
-		rs_blob_forget(s->blobs, c.items.at[i].w.blob);
+		rs_blob_forget(c.s->blobs, c.items.at[i].w.blob);
 	sc_vec_done(&c.items);
 	sc_vec_done(&c.written);
+	sc_vec_done(&c.seals);
 	meta_state_done(&c.state);
 	meta_topology_done(&c.topo);
 	sc_arena_done(&c.arena);
-	rs_view_unref(s, c.head);
 	if (rc == 0) {
 		sc_metric_add(&commits_made, 1);
-		rs_kick(s, true);
+		rs_kick(c.s, true);
 	}
 	return rc;
 }

@@ -19,6 +19,7 @@ struct item {			/* a row of the working tree */
 };
 
 struct commit {
+	struct rs_advance a;
 	struct rs_service *s;
 	struct rs_job *job;
 	struct sc_err *err;
@@ -26,7 +27,7 @@ struct commit {
 	const char *note;
 	bool has_samples;		/* `samples` was said */
 	uint64_t samples;
-	struct rs_view *head;
+	const struct rs_view *head;	/* of which this is the next; NULL: none */
 	uint64_t layout_id;
 	const struct meta_layout *layout;
 	struct meta_topology topo;
@@ -39,6 +40,10 @@ struct commit {
 		struct meta_written *at;
 		size_t nr, room;
 	} written;
+	struct {
+		struct rs_seal *at;
+		size_t nr, room;
+	} seals;
 	struct meta_state state;	/* all logical tensors of the new version */
 	struct rs_version *version;
 };

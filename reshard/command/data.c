@@ -25,6 +25,7 @@ struct edit {
 };
 
 struct change {
+	struct rs_advance a;
 	struct rs_taking as;		/* whoever wrote the command */
 	struct {
 		size_t nr, room;
@@ -319,29 +320,25 @@ static int first_version(struct change *c, struct rs_version **ret, struct meta_
 	return v && v->note ? 0 : sc_nomem(c->as.err);
 }
 
-static int change_head(struct change *c)
+static int present_data(struct rs_advance *a, struct sc_err *err)
 {
+	struct change *c = (struct change *)a;
 	struct meta_topology topo = {0};
-	struct rs_view *head = rs_job_head(c->as.job);
-	struct rs_version *v = NULL;
-	int rc = rs_refuse_dirty(c->as.job, "dataset", c->as.err);
+	int rc = 0;
 
-	if (rc == 0 && head) {
-		v = rs_version_like(head->version, NULL);
-		rc = v && meta_topology_copy(&head->topo, &topo) == 0 ? 0 : sc_nomem(c->as.err);
-	} else if (rc == 0) {
-		rc = first_version(c, &v, &topo);
+	if (!a->base) {
+		rc = first_version(c, &a->draft, &topo);
+		if (rc == 0)
+			rc = meta_topology_copy(&topo, &a->draft->topo) < 0 ? sc_nomem(err) : 0;
+		meta_topology_done(&topo);
+	} else {
+		a->draft = rs_version_like(a->base->version, NULL);
+		rc = a->draft && meta_topology_copy(&a->base->topo, &a->draft->topo) == 0 ? 0 : sc_nomem(err);
 	}
 	for (size_t i = 0; rc == 0 && i < c->edits.nr; i++)
-		rc = apply(c, v, &c->edits.at[i]);
-	if (rc == 0) {
-		v->made_ns = sc_now_wall_ns();
-		rc = rs_new_head(c->as.s, c->as.job, v, &topo, head ? head->version->id : 0, "data", c->as.err);
-		v = NULL;
-	}
-	rs_version_unref(v);
-	meta_topology_done(&topo);
-	rs_view_unref(c->as.s, head);
+		rc = apply(c, a->draft, &c->edits.at[i]);
+	if (rc == 0)
+		a->draft->made_ns = sc_now_wall_ns();
 	return rc;
 }
 
@@ -356,7 +353,8 @@ static void edit_done(struct change *c, struct edit *e)
 int rs_job_data(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct rs_service *s = who->service;
-	struct change c = {.as = {s, job, who->uid, who->gid, who->own_device, err}};
+	struct change c = {.a = {.job = job, .change = RS_BY_DATA, .token = who->token, .present = present_data},
+			   .as = {s, job, who->uid, who->gid, who->own_device, err}};
 	char *copy = sc_strdup(text), *save = NULL;
 	int rc = copy ? 0 : sc_nomem(err);
 
@@ -373,13 +371,8 @@ int rs_job_data(const struct rs_caller *who, struct rs_job *job, const char *tex
 		if (rc == 0 && e->kind != EDIT_REMOVE)
 			rc = rs_take_sources(&e->as, &e->spec, e->paths.at, e->paths.nr, &e->corpus);
 	}
-	if (rc == 0) {
-		(void)pthread_mutex_lock(&job->command);
-		(void)pthread_rwlock_wrlock(&job->tree);
-		rc = change_head(&c);
-		(void)pthread_rwlock_unlock(&job->tree);
-		(void)pthread_mutex_unlock(&job->command);
-	}
+	if (rc == 0)
+		rc = rs_head_move(&c.a, err);
 	for (size_t i = 0; i < c.edits.nr; i++)
 		edit_done(&c, &c.edits.at[i]);
 	sc_vec_done(&c.edits);

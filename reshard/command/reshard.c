@@ -7,18 +7,7 @@
 
 #include <string.h>
 
-int rs_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
-{
-	size_t dirty;
-
-	(void)pthread_mutex_lock(&job->state);
-	dirty = job->dirty;
-	(void)pthread_mutex_unlock(&job->state);
-	if (!dirty)
-		return 0;
-	return sc_fail(err, SC_E_BUSY, "%zu files were written or removed since the last version; commit or "
-		       "discard them before a new %s", dirty, what);
-}
+SC_METRIC(reshards_made, SC_COUNTER, "scalai_reshards_total", "Versions made by topology, layout or rollback.");
 
 /* A version that is yet to be: the storage of another one, made now. */
 static struct rs_version *copy_version(const struct rs_version *from)
@@ -30,20 +19,35 @@ static struct rs_version *copy_version(const struct rs_version *from)
 	return v;
 }
 
-/* Layout and topology of a job that has no version yet. */
-static int save_first(struct rs_service *s, struct rs_job *job, uint64_t layout, const char *topology,
-		      struct sc_err *err)
-{
-	int rc = meta_catalog_begin(s->catalog, rs_job_syncs(job), err);
+struct reshard {
+	struct rs_advance a;
+	const char *text;	/* of the command */
+};
 
-	return rc < 0
-		   ? rc
-		   : meta_catalog_end(s->catalog, meta_job_set_first(s->catalog, job->id, layout, topology, err), err);
+static int move(struct reshard *r, struct sc_err *err)
+{
+	struct rs_service *s = r->a.job->service;
+	int rc;
+
+	rc = rs_head_move(&r->a, err);
+	if (rc < 0)
+		return rc;
+	if (rc == 0)
+		sc_metric_add(&reshards_made, 1);
+	rs_kick(s, true);
+	return 0;
+}
+
+/* Layout and topology of a job that has no version yet. */
+static int save_first(struct rs_job *job, uint64_t layout, const char *topology, struct sc_err *err)
+{
+	struct rs_amend first = {.kind = RS_AMEND_FIRST, .layout = layout, .topology = topology};
+
+	return rs_head_amend(job->service, job, &first, err);
 }
 
 /* The topology of a job that has no version yet. */
-static int first_topology(struct rs_service *s, struct rs_job *job, const char *text,
-			  struct sc_err *err)
+static int first_topology(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	const struct rs_kept_layout *kept;
 	struct meta_topology topo = {0};
@@ -53,14 +57,14 @@ static int first_topology(struct rs_service *s, struct rs_job *job, const char *
 	if (!job->first_layout)
 		return sc_fail(err, SC_E_COMMAND, "the job has no layout, which says what axes there are; write one to "
 			       ".ctl/layout first, for example 'use replicated'");
-	rc = rs_layout_by_id(s, job->first_layout, &kept, err);
+	rc = rs_layout_by_id(job->service, job->first_layout, &kept, err);
 	if (rc == 0)
 		rc = meta_topology_parse(kept->layout, text, &topo, err);
 	if (rc < 0)
 		return rc;
 	copy = sc_strdup(topo.text);
 	meta_topology_done(&topo);
-	rc = copy ? save_first(s, job, job->first_layout, copy, err) : sc_nomem(err);
+	rc = copy ? save_first(job, job->first_layout, copy, err) : sc_nomem(err);
 	if (rc < 0) {
 		sc_sys.release(copy);
 		return rc;
@@ -70,64 +74,59 @@ static int first_topology(struct rs_service *s, struct rs_job *job, const char *
 	job->first_topology = copy;
 	(void)pthread_mutex_unlock(&job->state);
 	rs_job_tell(job);
-	return 0;
+	return 1;
 }
 
-static int set_topology(struct rs_service *s, struct rs_job *job, struct rs_view *head,
-			const char *text, struct sc_err *err)
+static int draft_like(struct rs_advance *a, const struct rs_version *from, const struct meta_topology *topo,
+		      struct sc_err *err)
 {
-	struct meta_topology topo = {0};
-	struct rs_version *v;
-	int rc = meta_topology_parse(head->version->layout, text, &topo, err);
+	a->draft = copy_version(from);
+	return a->draft && meta_topology_copy(topo, &a->draft->topo) == 0 ? 0 : sc_nomem(err);
+}
 
-	if (rc == 0 && strcmp(topo.text, head->topo.text) == 0) {
-		meta_topology_done(&topo);
-		return 0; /* it has this topology */
-	}
+static int present_topology(struct rs_advance *a, struct sc_err *err)
+{
+	const char *text = ((struct reshard *)a)->text;
+	struct meta_topology topo = {0};
+	int rc;
+
+	if (!a->base)
+		return first_topology(a->job, text, err);
+	rc = meta_topology_parse(a->base->version->layout, text, &topo, err);
+	if (rc == 0 && strcmp(topo.text, a->base->topo.text) == 0)
+		rc = 1; /* it has this topology */
 	if (rc == 0)
-		rc = rs_refuse_dirty(job, "topology", err);
+		rc = rs_version_refuse_bad(a->base->version, err);
 	if (rc == 0)
-		rc = rs_version_refuse_bad(head->version, err);
-	v = rc == 0 ? copy_version(head->version) : NULL;
-	if (rc == 0 && !v)
-		rc = sc_nomem(err);
-	if (rc == 0)
-		rc = rs_new_head(s, job, v, &topo, head->version->id, "topology", err);
+		rc = draft_like(a, a->base->version, &topo, err);
 	meta_topology_done(&topo);
 	return rc;
 }
 
-int rs_job_topology(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+int rs_job_topology(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
-	struct rs_view *head;
+	struct reshard r = {.a = {.job = job, .change = RS_BY_TOPOLOGY, .token = who->token,
+				  .present = present_topology}};
 	char *copy = sc_strdup(text);
-	int rc = 0;
+	int rc;
 
 	if (!copy)
 		return sc_nomem(err);
-	(void)pthread_mutex_lock(&job->command);
-	(void)pthread_rwlock_wrlock(&job->tree);
-	head = rs_job_head(job);
-	rc = head ? set_topology(s, job, head, sc_trim(copy), err) : first_topology(s, job, sc_trim(copy), err);
-	rs_view_unref(s, head);
-	(void)pthread_rwlock_unlock(&job->tree);
-	(void)pthread_mutex_unlock(&job->command);
+	r.text = sc_trim(copy);
+	rc = move(&r, err);
 	sc_sys.release(copy);
-	if (rc == 0)
-		rs_kick(s, true);
 	return rc;
 }
 
 /* A first layout, or another before the first commit; a topology that it cannot express goes. */
-static int first_layout(struct rs_service *s, struct rs_job *job, const char *text,
-			struct sc_err *err)
+static int first_layout(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	const struct meta_layout *layout;
 	struct meta_topology topo = {0};
 	struct sc_err ignored;
 	uint64_t id;
 	bool fits;
-	int rc = rs_layout_keep(s, text, &id, &layout, err);
+	int rc = rs_layout_keep(job->service, text, &id, &layout, err);
 
 	if (rc < 0)
 		return rc;
@@ -136,93 +135,76 @@ static int first_layout(struct rs_service *s, struct rs_job *job, const char *te
 		return sc_fail(err, SC_E_LAYOUT, "the layout does not fit the topology '%s' that was written: %s",
 			       job->first_topology, ignored.msg);
 	meta_topology_done(&topo);
-	rc = save_first(s, job, id, job->first_topology, err);
+	rc = save_first(job, id, job->first_topology, err);
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&job->state);
 	job->first_layout = id;
 	(void)pthread_mutex_unlock(&job->state);
 	rs_job_tell(job);
-	return 0;
+	return 1;
 }
 
-static int set_layout(struct rs_service *s, struct rs_job *job, struct rs_view *head,
-		      const char *text, struct sc_err *err)
+static int present_layout(struct rs_advance *a, struct sc_err *err)
 {
+	const char *text = ((struct reshard *)a)->text;
 	const struct meta_layout *layout;
 	struct meta_topology topo = {0};
-	struct rs_version *v = NULL;
 	uint64_t id;
-	int rc = rs_refuse_dirty(job, "layout", err);
+	int rc;
 
+	if (!a->base)
+		return first_layout(a->job, text, err);
+	rc = rs_version_refuse_bad(a->base->version, err);
 	if (rc == 0)
-		rc = rs_version_refuse_bad(head->version, err);
+		rc = rs_layout_keep(a->job->service, text, &id, &layout, err);
+	if (rc == 0 && id == a->base->version->layout_id)
+		return 1;
 	if (rc == 0)
-		rc = rs_layout_keep(s, text, &id, &layout, err);
-	if (rc == 0 && id == head->version->layout_id)
-		return 0;
+		rc = meta_topology_parse(layout, a->base->topo.text, &topo, err);
 	if (rc == 0)
-		rc = meta_topology_parse(layout, head->topo.text, &topo, err);
+		rc = draft_like(a, a->base->version, &topo, err);
 	if (rc == 0) {
-		v = copy_version(head->version);
-		rc = v ? 0 : sc_nomem(err);
-	}
-	if (rc == 0) {
-		v->layout = layout;
-		v->layout_id = id;
-		rc = rs_new_head(s, job, v, &topo, head->version->id, "layout", err);
+		a->draft->layout = layout;
+		a->draft->layout_id = id;
 	}
 	meta_topology_done(&topo);
 	return rc;
 }
 
-int rs_job_layout(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+int rs_job_layout(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
-	struct rs_view *head;
-	int rc;
+	struct reshard r = {.a = {.job = job, .change = RS_BY_LAYOUT, .token = who->token,
+				  .present = present_layout}, .text = text};
 
-	(void)pthread_mutex_lock(&job->command);
-	(void)pthread_rwlock_wrlock(&job->tree);
-	head = rs_job_head(job);
-	rc = head ? set_layout(s, job, head, text, err) : first_layout(s, job, text, err);
-	rs_view_unref(s, head);
-	(void)pthread_rwlock_unlock(&job->tree);
-	(void)pthread_mutex_unlock(&job->command);
+	return move(&r, err);
+}
+
+static int present_old(struct rs_advance *a, struct sc_err *err)
+{
+	struct rs_service *s = a->job->service;
+	struct rs_view *old = NULL;
+	int rc = rs_view_named(s, a->job, ((struct reshard *)a)->text, &old, err);
+
 	if (rc == 0)
-		rs_kick(s, true);
+		rc = rs_version_refuse_bad(old->version, err);
+	if (rc == 0)
+		rc = draft_like(a, old->version, &old->topo, err);
+	rs_view_unref(s, old);
 	return rc;
 }
 
-int rs_job_rollback(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+int rs_job_rollback(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
-	struct rs_view *old = NULL, *head;
-	struct rs_version *v = NULL;
+	struct reshard r = {.a = {.job = job, .change = RS_BY_ROLLBACK, .token = who->token, .present = present_old}};
 	char *copy = sc_strdup(text);
-	int rc = copy ? 0 : sc_nomem(err);
+	int rc;
 
-	if (rc < 0)
-		return rc;
-	(void)pthread_mutex_lock(&job->command);
-	(void)pthread_rwlock_wrlock(&job->tree);
-	head = rs_job_head(job);
-	if (rc == 0)
-		rc = rs_refuse_dirty(job, "head", err);
-	if (rc == 0)
-		rc = rs_view_named(s, job, sc_trim(copy), &old, err);
-	if (rc == 0)
-		rc = rs_version_refuse_bad(old->version, err);
-	if (rc == 0) {
-		v = copy_version(old->version);
-		rc = v ? rs_new_head(s, job, v, &old->topo, head ? head->version->id : 0, "rollback", err)
-		       : sc_nomem(err);
-	}
-	rs_view_unref(s, old);
-	rs_view_unref(s, head);
-	(void)pthread_rwlock_unlock(&job->tree);
-	(void)pthread_mutex_unlock(&job->command);
+	if (!copy)
+		return sc_nomem(err);
+	r.text = sc_trim(copy);
+	rc = move(&r, err);
 	sc_sys.release(copy);
-	if (rc == 0)
-		rs_kick(s, true);
 	return rc;
 }
 
@@ -232,7 +214,7 @@ int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	int rc;
 
 	(void)pthread_mutex_lock(&job->command);
-	(void)pthread_rwlock_wrlock(&job->tree);
+	(void)rs_tree_close(job, false, err);
 	head = rs_job_head(job);
 	rc = rs_work_settle(job, head, err);
 	rs_view_unref(s, head);
@@ -246,7 +228,7 @@ int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 		rs_job_tell(job);
 		rs_kick(s, true);
 	}
-	(void)pthread_rwlock_unlock(&job->tree);
+	rs_tree_open(job);
 	(void)pthread_mutex_unlock(&job->command);
 	return rc;
 }

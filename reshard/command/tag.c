@@ -18,9 +18,11 @@ static int check_tag(const char *tag, struct sc_err *err)
 			      tag);
 }
 
-int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+int rs_job_tag(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
+	struct rs_service *s = who->service;
 	char *copy = sc_strdup(text), *save = NULL, *verb, *version, *tag;
+	struct rs_amend amend = {.kind = RS_AMEND_TAG};
 	struct rs_version_found f;
 	bool untag;
 	int rc = copy ? 0 : sc_nomem(err);
@@ -39,10 +41,11 @@ int rs_job_tag(struct rs_service *s, struct rs_job *job, const char *text, struc
 	(void)pthread_mutex_lock(&job->command);
 	if (rc == 0)
 		rc = rs_version_find(s, job, version, &f, err);
-	if (rc == 0)
-		rc = meta_catalog_begin(s->catalog, rs_job_syncs(job), err);
-	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, meta_version_set_tag(s->catalog, f.id, tag, err), err);
+	if (rc == 0) {
+		amend.version = f.id;
+		amend.tag = tag;
+		rc = rs_head_amend(s, job, &amend, err);
+	}
 	(void)pthread_mutex_unlock(&job->command);
 	if (rc == SC_E_EXISTS)
 		rc = sc_fail(err, SC_E_EXISTS, "another version has the tag '%s'; untag it first", tag);

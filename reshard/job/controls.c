@@ -26,21 +26,21 @@
 	struct rs_control
 
 READ(topology);
-WRITE(write_topology, rs_job_topology(who->service, job, text, err));
+WRITE(write_topology, rs_job_topology(who, job, text, err));
 static const struct rs_control topology = {
 	.name = "topology", .nr = 0, .mode = 0644, .flags = RS_CTL_MOVES,
 	.read = read_topology, .write = write_topology,
 };
 
 READ(layout);
-WRITE(write_layout, rs_job_layout(who->service, job, text, err));
+WRITE(write_layout, rs_job_layout(who, job, text, err));
 static const struct rs_control layout = {
 	.name = "layout", .nr = 1, .mode = 0644, .flags = RS_CTL_DOCUMENT, .bytes_max = SC_LAYOUT_BYTES_MAX,
 	.read = read_layout, .write = write_layout,
 };
 
 /* waits for closes, which come as requests */
-WRITE(write_commit, rs_job_commit(who->service, job, text, err));
+WRITE(write_commit, rs_job_commit(who, job, text, err));
 static const struct rs_control commit = {
 	.name = "commit", .nr = 2, .mode = 0200, .flags = RS_CTL_MOVES | RS_CTL_WAITS,
 	.write = write_commit,
@@ -52,14 +52,14 @@ static const struct rs_control discard = {
 	.write = write_discard,
 };
 
-WRITE(write_rollback, rs_job_rollback(who->service, job, text, err));
+WRITE(write_rollback, rs_job_rollback(who, job, text, err));
 static const struct rs_control rollback = {
 	.name = "rollback", .nr = 4, .mode = 0200, .flags = RS_CTL_MOVES,
 	.write = write_rollback,
 };
 
 READ(versions);
-WRITE(write_versions, rs_job_tag(who->service, job, text, err));
+WRITE(write_versions, rs_job_tag(who, job, text, err));
 static const struct rs_control versions = {
 	.name = "versions", .nr = 5, .mode = 0644,
 	.read = read_versions, .write = write_versions,
@@ -102,7 +102,7 @@ static const struct rs_control error = {
 };
 
 READ(config);
-WRITE(write_config, rs_job_config(who->service, job, text, err));
+WRITE(write_config, rs_job_config(who, job, text, err));
 static const struct rs_control config = {
 	.name = "config", .nr = 10, .mode = 0644,
 	.read = read_config, .write = write_config,
@@ -263,6 +263,7 @@ int rs_control_read(const struct rs_control *c, const struct rs_caller *who, str
 int rs_control_write(const struct rs_control *c, const struct rs_caller *who, struct rs_job *job, const char *text,
 		     struct sc_buf *answer, uint64_t *ret_held, struct sc_err *err)
 {
+	struct rs_caller caller = *who;
 	int rc;
 
 	check_row(c, who, job);
@@ -273,9 +274,9 @@ int rs_control_write(const struct rs_control *c, const struct rs_caller *who, st
 	if (strlen(text) > rs_control_bytes_max(c))
 		return sc_fail(err, SC_E_LIMIT, "%s: one write has at most %zu bytes, this one has %zu", c->name,
 			       rs_control_bytes_max(c), strlen(text));
-	rs_request(c->flags & RS_CTL_MOVES ? who->token : 0);
-	rc = c->write(who, job, text, answer, ret_held, err);
-	rs_request(0);
+	if (!(c->flags & RS_CTL_MOVES))
+		caller.token = 0;
+	rc = c->write(&caller, job, text, answer, ret_held, err);
 	assert(rc == 0 || (rc < 0 && err->code));
 	return rc == 0 && answer && answer->failed ? sc_nomem(err) : rc;
 }

@@ -209,7 +209,7 @@ static int commit(struct rebuild *r, struct rs_job *job, int64_t step)
 
 	if (step >= 0)
 		(void)snprintf(text, sizeof(text), "step=%" PRId64 " note=rebuilt", step);
-	return rs_job_commit(r->s, job, text, r->err);
+	return rs_job_commit(RS_CALLER(r->s), job, text, r->err);
 }
 
 static int present(struct rebuild *r, struct rs_job *job, const struct rs_record *rec)
@@ -218,9 +218,9 @@ static int present(struct rebuild *r, struct rs_job *job, const struct rs_record
 	int rc = meta_store_kept_text(&r->s->store, rec->layout, &text, r->err);
 
 	if (rc == 0)
-		rc = rs_job_layout(r->s, job, text, r->err);
+		rc = rs_job_layout(RS_CALLER(r->s), job, text, r->err);
 	sc_sys.release(text);
-	return rc < 0 ? rc : rs_job_topology(r->s, job, rec->topology, r->err);
+	return rc < 0 ? rc : rs_job_topology(RS_CALLER(r->s), job, rec->topology, r->err);
 }
 
 /* What is committed first may be a part of what there was, which no topology need divide: of the records from i on that

@@ -104,7 +104,7 @@ static int on_config(void *arg, const char *key, const char *value)
 	struct rs_job *job = arg;
 
 	/* a key of a newer version is no reason not to start */
-	if (rs_config_apply(job, key, value) < 0)
+	if (rs_config_apply(&job->config, key, value) < 0)
 		sc_log(SC_LOG_WARN, "job '%s': config '%s=%s' is unknown, continuing", job->name, key, value);
 	return 0;
 }
@@ -144,6 +144,7 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 {
 	struct meta_job_row row = {.name = name, .mode = mode & 07777, .uid = uid, .gid = gid,
 				   .made_ns = sc_now_wall_ns()};
+	struct rs_amend make = {.kind = RS_AMEND_MAKE, .row = &row};
 	struct rs_job *job = NULL;
 	int rc = check_name(name, err);
 
@@ -153,10 +154,12 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 	rc = reserve_job(s, err);
 	if (rc == 0) {
 		job = job_new(s, &row);
-		rc = job ? meta_job_add(s->catalog, &row, &job->id, err) : sc_nomem(err);
+		rc = job ? rs_head_amend(s, NULL, &make, err) : sc_nomem(err);
 	}
-	if (rc == 0)
+	if (rc == 0) {
+		job->id = row.id;
 		add_job(s, *ret = job);
+	}
 	(void)pthread_mutex_unlock(&s->naming);
 	if (rc < 0 && job)
 		job_free(job);
@@ -251,7 +254,7 @@ static int make_clone(struct rs_service *s, struct rs_job *source, const struct 
 		return rc;
 	}
 	add_job(s, job);
-	rs_job_publish(job, view, true);
+	rs_job_show(job, view);
 	return 0;
 }
 
@@ -287,10 +290,11 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
+	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&job->command);
-	(void)pthread_rwlock_wrlock(&job->tree);
+	(void)rs_tree_close(job, false, err);
 	(void)pthread_mutex_lock(&job->state);
 	if ((job->head || job->dirty) && !job->config.remove)
 		rc = sc_fail(err, SC_E_NOT_EMPTY, "job '%s' has data that may be nowhere else; 'scalai delete' "
@@ -299,13 +303,7 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	(void)pthread_mutex_unlock(&job->state);
 	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0)
-		rc = meta_catalog_begin(s->catalog, true, err);
-	if (rc == 0) {
-		rc = rs_stale_note(s, job->id, 0, err);
-		if (rc == 0)
-			rc = meta_job_remove(s->catalog, job->id, err);
-		rc = meta_catalog_end(s->catalog, rc, err);
-	}
+		rc = rs_head_amend(s, job, &remove, err);
 	if (rc == 0) {
 		(void)pthread_mutex_lock(&job->state);
 		job->removed = true;
@@ -317,17 +315,18 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	(void)pthread_mutex_unlock(&s->naming);
 	if (rc == 0) {
 		rs_work_clear(job, true);
-		rs_job_publish(job, NULL, true);
+		rs_job_show(job, NULL);
 		rs_parts_purge(&s->parts);
 		rs_kick(s, true);
 	}
-	(void)pthread_rwlock_unlock(&job->tree);
+	rs_tree_open(job);
 	(void)pthread_mutex_unlock(&job->command);
 	return rc;
 }
 
 int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err)
 {
+	struct rs_amend rename = {.kind = RS_AMEND_RENAME, .name = name};
 	char *copy = sc_strdup(name);
 	int rc = copy ? 0 : sc_nomem(err);
 
@@ -339,7 +338,7 @@ int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, st
 	if (rc == 0)
 		rc = reserve_job(s, err);
 	if (rc == 0)
-		rc = meta_job_set_name(s->catalog, job->id, name, err);
+		rc = rs_head_amend(s, job, &rename, err);
 	if (rc == 0) {
 		char *old = job->name;
 
@@ -360,7 +359,9 @@ int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, st
 int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t uid, gid_t gid,
 		  struct sc_err *err)
 {
-	int rc = meta_job_set_attr(s->catalog, job->id, mode & 07777, uid, gid, err);
+	struct meta_job_row row = {.mode = mode & 07777, .uid = uid, .gid = gid};
+	struct rs_amend attr = {.kind = RS_AMEND_ATTR, .row = &row};
+	int rc = rs_head_amend(s, job, &attr, err);
 
 	if (rc < 0)
 		return rc;

@@ -27,9 +27,8 @@ static const char *const verify_words[] = {"commit", "background", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const yes_words[] = {"no", "yes", NULL};
 
-int rs_config_apply(struct rs_job *job, const char *key, const char *value)
+int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 {
-	struct rs_config *c = &job->config;
 	uint32_t mib;
 	int word;
 

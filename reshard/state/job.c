@@ -80,16 +80,6 @@ void rs_job_tell(struct rs_job *job)
 	s->events.news(s->events.arg, job->id);
 }
 
-void rs_tree_read_lock(struct rs_job *job)
-{
-	(void)pthread_rwlock_rdlock(&job->tree);
-}
-
-void rs_tree_unlock(struct rs_job *job)
-{
-	(void)pthread_rwlock_unlock(&job->tree);
-}
-
 void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err)
 {
 	struct sc_buf buf = {0};

@@ -114,10 +114,6 @@ struct rs_owner {
 	mode_t mode;
 };
 
-/** Held while a file of the working tree is opened for writing or changed by its path: no commit seals meanwhile. */
-void rs_tree_read_lock(struct rs_job *job);
-void rs_tree_unlock(struct rs_job *job);
-
 /* --- numbers of paths, for nodeids --- */
 
 /** The number of a path of this job, whose `error` says so when there is none left. */

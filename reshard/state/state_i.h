@@ -340,6 +340,12 @@ static inline bool rs_has_place(uint64_t id, uint32_t ranks, uint64_t place)
 	return place <= id && id - place < ranks;
 }
 
+/* save.c, inside a transaction */
+/** Adds the rows of a set that has no number yet, and numbers it.  Errors: of the catalog, SC_E_NO_MEMORY. */
+int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
+/** Adds the datasets that have no number yet, and which of them the version uses. */
+int rs_save_data(struct rs_service *s, struct rs_version *v, struct sc_err *err);
+
 /* load.c */
 /** Loads a version with all its sets and datasets; *ret is the caller's.  Errors: SC_E_NOT_FOUND, SC_E_CATALOG. */
 int rs_version_load(struct rs_service *s, uint64_t id, struct rs_version **ret, struct sc_err *err);
@@ -364,7 +370,7 @@ int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout *
 /* config.c */
 struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
 /** Sets one key; -1 when key or value are unknown. */
-int rs_config_apply(struct rs_job *job, const char *key, const char *value);
+int rs_config_apply(struct rs_config *config, const char *key, const char *value);
 
 /* job.c */
 void rs_job_tell(struct rs_job *job);
@@ -375,7 +381,8 @@ void rs_job_complain(struct rs_job *job, const char *command, const struct sc_er
 int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
 		 struct sc_err *err);
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
-void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names); /* takes head */
+/** Makes `head` (NULL: none; taken) what plain paths show; names in the kernel become stale. */
+void rs_job_show(struct rs_job *job, struct rs_view *head);
 struct rs_version_found {
 	const char *tag;
 	uint64_t nr, id;

@@ -247,7 +247,7 @@ struct rs_view *rs_job_head(struct rs_job *job)
 	return head;
 }
 
-void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
+void rs_job_show(struct rs_job *job, struct rs_view *head)
 {
 	struct rs_service *s = job->service;
 	struct rs_view *old;
@@ -263,7 +263,6 @@ void rs_job_publish(struct rs_job *job, struct rs_view *head, bool names)
 	if (old && !__atomic_load_n(&old->kept, __ATOMIC_ACQUIRE))
 		rs_images_forget(s, old);
 	rs_view_unref(s, old);
-	if (names)
-		s->events.names_changed(s->events.arg);
+	s->events.names_changed(s->events.arg);
 	rs_job_tell(job);
 }

@@ -52,6 +52,9 @@ int rs_list(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint
 int rs_ranks(struct rs_service *s, struct rs_job *job, struct rs_view *view,
 	     int (*each)(void *arg, uint32_t rank), void *arg, struct sc_err *err);
 
+/** Between these a file of the working tree is opened for writing, or changed by its path: the head does not move. */
+void rs_tree_enter(struct rs_job *job);
+void rs_tree_leave(struct rs_job *job);
 /** A new file of the working tree; *ret_fd is O_RDWR on its bytes. */
 int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);

@@ -42,6 +42,12 @@ void rs_work_wait(struct rs_service *s, int64_t ns);
 /** Removes the file of a blob that is nowhere named any more; later, if somebody has it open. */
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 
+/* gate.c */
+/** Closes the gate: nobody is inside until rs_tree_open().  `quiet`: and no program can write to a written file; waits
+ *  a moment for files that were just closed.  Errors: SC_E_BUSY names one that can be written; of the system. */
+int rs_tree_close(struct rs_job *job, bool quiet, struct sc_err *err);
+void rs_tree_open(struct rs_job *job);
+
 /* rows.c */
 /** Folds the folders above a file of the working tree into what it is committed with; under job.tree. */
 void rs_owner_limit(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner);

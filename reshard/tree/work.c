@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Changing the working tree: each call is one transaction of the catalog, and its copy in memory.
- * Callers hold rs_tree_read_lock, so that no commit seals meanwhile.
+ * Callers hold rs_tree_enter, so that no commit seals meanwhile.
  */
 #include "reshard/tree/tree_i.h"
 

@@ -336,7 +336,7 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 	return rc;
 }
 
-/* --- the flip --- */
+/* --- the switch-over --- */
 
 /* The old storage goes: nothing may be missing in the new one. */
 static int check_new(struct rs_pass *p, const struct rs_view *view, struct rs_set **sets)
@@ -351,8 +351,8 @@ static int check_new(struct rs_pass *p, const struct rs_view *view, struct rs_se
 	return rc < 0 ? sc_wrap(p->err, rc, "version %" PRIu64 " keeps its old storage", view->version->nr) : 0;
 }
 
-/* All new sets become the version's storage in one transaction: the flip. */
-static int flip(struct rs_pass *p, struct rs_set **sets)
+/* All new sets become the storage of the version. */
+static int switch_over(struct rs_pass *p, struct rs_set **sets)
 {
 	const struct rs_version *old = p->head->version;
 	struct rs_version *v = rs_version_like(old, sets);
@@ -380,32 +380,7 @@ static int flip(struct rs_pass *p, struct rs_set **sets)
 		rs_view_unref(p->s, view);
 		return rc;
 	}
-	(void)pthread_mutex_lock(&p->job->command);
-	if (rs_pass_is_stale(p))
-		rc = sc_fail(p->err, SC_E_CANCELLED, "a newer head");
-	rs_step(RS_STEP_MATERIALIZE_TRANSACT);
-	if (rc == 0)
-		rc = meta_catalog_begin(p->s->catalog, rs_job_syncs(p->job), p->err);
-	if (rc == 0) {
-		for (size_t i = 0; rc == 0 && i < old->nr_sets; i++) {
-			for (size_t k = 0; sets[i] && rc == 0 && k < sets[i]->nr_blobs; k++)
-				rc = meta_blob_seal(p->s->catalog, sets[i]->blobs[k].blob, sets[i]->blobs[k].bytes,
-						    p->err);
-			if (sets[i] && rc == 0)
-				rc = rs_save_set(p->s, sets[i], p->err);
-			if (sets[i] && rc == 0)
-				rc = meta_version_replace_set(p->s->catalog, old->id, old->sets[i]->id, sets[i]->id,
-							      p->err);
-		}
-		rc = meta_catalog_end(p->s->catalog, rc, p->err);
-	}
-	if (rc == 0) {
-		rs_step(RS_STEP_MATERIALIZE_PUBLISH);
-		view->own = true;
-		rs_views_leave(p->s, old->id);
-		rs_job_publish(p->job, rs_view_ref(view), true);
-	}
-	(void)pthread_mutex_unlock(&p->job->command);
+	rc = rs_head_settle(p->head, view, sets, p->err);
 	rs_view_unref(p->s, view);
 	for (size_t i = 0; rc == 0 && i < old->nr_sets; i++)
 		if (sets[i] && rs_record_renew(p->s, sets[i], p->err) < 0)
@@ -454,7 +429,7 @@ int rs_materialize(struct rs_pass *p)
 		if (v->sets[i]->kind == META_SET_TENSORS && !p->head->as_stored[i])
 			rc = write_set(p, v->sets[i], &sets[i]);
 	if (rc == 0)
-		rc = flip(p, sets);
+		rc = switch_over(p, sets);
 	for (size_t i = 0; sets && i < v->nr_sets; i++)
 		rs_set_unref(sets[i]);
 	sc_sys.release(sets);

@@ -160,32 +160,32 @@ typedef int command_fn(struct rs_job *job, const char *text, struct sc_err *err)
 
 static int layout(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_layout(s, job, text, err);
+	return rs_job_layout(RS_CALLER(s), job, text, err);
 }
 
 static int topology(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_topology(s, job, text, err);
+	return rs_job_topology(RS_CALLER(s), job, text, err);
 }
 
 static int config(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_config(s, job, text, err);
+	return rs_job_config(RS_CALLER(s), job, text, err);
 }
 
 static int commit(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_commit(s, job, text, err);
+	return rs_job_commit(RS_CALLER(s), job, text, err);
 }
 
 static int tag(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_tag(s, job, text, err);
+	return rs_job_tag(RS_CALLER(s), job, text, err);
 }
 
 static int roll_back(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_rollback(s, job, text, err);
+	return rs_job_rollback(RS_CALLER(s), job, text, err);
 }
 
 static int discard(struct rs_job *job, const char *text, struct sc_err *err)

@@ -40,10 +40,10 @@ static void put_file(struct rs_service *s, struct rs_job *job, uint32_t rank, co
 	(void)close(out);
 }
 
-static int discard(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+static int discard(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
 	(void)text;
-	return rs_job_discard(s, job, err);
+	return rs_job_discard(who->service, job, err);
 }
 
 static char *status_of(struct rs_service *s, struct rs_job *job)
@@ -55,7 +55,7 @@ static char *status_of(struct rs_service *s, struct rs_job *job)
 	return buf.text;
 }
 
-typedef int command_fn(struct rs_service *, struct rs_job *, const char *, struct sc_err *);
+typedef int command_fn(const struct rs_caller *, struct rs_job *, const char *, struct sc_err *);
 
 static long total, swallowed, first;
 
@@ -72,7 +72,7 @@ static void fail_in_turn(struct rs_service *s, struct rs_job *job, enum kind kin
 		assert_true(n < 1000000);
 		watchdog_step();
 		break_all(kind, n);
-		rc = command(s, job, text, &err);
+		rc = command(RS_CALLER(s), job, text, &err);
 		mend_all();
 		total += failures;
 		if (rc == 0) {
@@ -93,25 +93,25 @@ static void fail_in_turn(struct rs_service *s, struct rs_job *job, enum kind kin
 }
 
 /* The rank's own files serve as sources: bytes of records, lines of json. */
-static int add_data(struct rs_service *s, struct rs_job *job, const char *sample, struct sc_err *err)
+static int add_data(const struct rs_caller *who, struct rs_job *job, const char *sample, struct sc_err *err)
 {
 	char text[2000];
 
 	(void)snprintf(text, sizeof(text), "add name=r path=%s/0/model.safetensors format=records record=8 global_batch=8\n"
 		       "add name=l path=%s/job.json format=lines global_batch=8 copy=yes\n", sample, sample);
-	return rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, err);
+	return rs_job_data(&(struct rs_caller){who->service, geteuid(), getegid()}, job, text, err);
 }
 
-static int remove_data(struct rs_service *s, struct rs_job *job, const char *text, struct sc_err *err)
+static int remove_data(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_job_data(&(struct rs_caller){s, geteuid(), getegid()}, job, text, err);
+	return rs_job_data(&(struct rs_caller){who->service, geteuid(), getegid()}, job, text, err);
 }
 
-static int clone_job(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err)
+static int clone_job(const struct rs_caller *who, struct rs_job *job, const char *name, struct sc_err *err)
 {
-	int rc = rs_job_clone(&(struct rs_caller){s, geteuid(), getegid()}, job, name, err);
+	int rc = rs_job_clone(&(struct rs_caller){who->service, geteuid(), getegid()}, job, name, err);
 
-	assert_true((rc == 0) == (rs_job_by_name(s, name) != NULL));
+	assert_true((rc == 0) == (rs_job_by_name(who->service, name) != NULL));
 	return rc;
 }
 
@@ -163,11 +163,11 @@ static void make_twin(struct rs_service *s)
 	struct sc_err err = {0};
 
 	assert_int_equal(0, rs_job_make(s, "twin", 0755, geteuid(), getegid(), &job, &err));
-	assert_int_equal(0, rs_job_layout(s, job, "use replicated", &err));
-	assert_int_equal(0, rs_job_topology(s, job, "dp=2", &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "use replicated", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "dp=2", &err));
 	put_file(s, job, 0, "x.bin");
 	put_file(s, job, 1, "x.bin");
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	assert_int_equal(0, rs_service_work(s, &err));
 }
 
@@ -219,7 +219,7 @@ static void all_commands(enum kind kind)
 	work_and_scrub(s, kind);
 	for (uint32_t rank = 0; rank < 4; rank++) /* unchanged: shared */
 		put_file(s, job, rank, "model.safetensors");
-	assert_int_equal(0, rs_job_commit(s, job, "step=2", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "step=2", &err));
 	work_and_scrub(s, kind);
 	make_twin(s);
 	fail_in_turn(s, job, kind, "clone", clone_job, "clone");

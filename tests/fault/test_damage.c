@@ -85,11 +85,11 @@ static void begin(void)
 	assert_non_null(mkdtemp(dir));
 	start();
 	must(rs_job_make(s, "gpt", 0755, geteuid(), getegid(), &job, &err), &err);
-	must(rs_job_layout(s, job, GPT, &err), &err);
-	must(rs_job_topology(s, job, "tp=2 pp=2", &err), &err);
-	must(rs_job_config(s, job, "sync=off", &err), &err);
+	must(rs_job_layout(RS_CALLER(s), job, GPT, &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=2 pp=2", &err), &err);
+	must(rs_job_config(RS_CALLER(s), job, "sync=off", &err), &err);
 	put_all();
-	must(rs_job_commit(s, job, "step=1", &err), &err);
+	must(rs_job_commit(RS_CALLER(s), job, "step=1", &err), &err);
 }
 
 static int end(void **unused)
@@ -169,7 +169,7 @@ static void materializing_is_refused(void **unused)
 	begin();
 	blob = blob_of(1, MODEL);
 	must(rs_service_work(s, &err), &err);
-	must(rs_job_topology(s, job, "tp=1 pp=2", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=1 pp=2", &err), &err);
 	cut(blob, 8192);
 	expect_damaged(rs_service_work(s, &err), &err, blob, "rank 1 '" MODEL "'");
 	assert_non_null(strstr(err.msg, "materializing rank "));
@@ -193,8 +193,8 @@ static void copy_up_is_refused(void **unused)
 	must(rs_work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err); /* others are as they were */
 	must(rs_job_discard(s, job, &err), &err);
 	/* of a view */
-	must(rs_job_config(s, job, "materialize=never", &err), &err);
-	must(rs_job_topology(s, job, "tp=1 pp=2", &err), &err);
+	must(rs_job_config(RS_CALLER(s), job, "materialize=never", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=1 pp=2", &err), &err);
 	expect_damaged(rs_work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err, blob, "rank 1 '" MODEL "'");
 	sc_sys.release(before);
 }
@@ -221,15 +221,15 @@ static void commit_is_refused(void **unused)
 	cut_at = RS_STEP_COMMIT_VERIFY; /* headers are read by then, and mapped */
 	sc_sys.step = cutting_step;
 	before = status();
-	must(rs_job_config(s, job, "verify=commit", &err), &err);
-	expect_damaged(rs_job_commit(s, job, "step=2", &err), &err, to_cut, "rank 2 '" MODEL "'");
+	must(rs_job_config(RS_CALLER(s), job, "verify=commit", &err), &err);
+	expect_damaged(rs_job_commit(RS_CALLER(s), job, "step=2", &err), &err, to_cut, "rank 2 '" MODEL "'");
 	sc_sys.step = real.step;
 	after = status();
 	assert_string_equal(before, after);
 	sc_sys.release(before);
 	sc_sys.release(after);
 	put("2/" MODEL, 2, MODEL);
-	must(rs_job_commit(s, job, "step=2", &err), &err);
+	must(rs_job_commit(RS_CALLER(s), job, "step=2", &err), &err);
 }
 
 /* --- cut between being opened and being read --- */
@@ -264,7 +264,7 @@ static void header_is_refused(void **unused)
 	expect_damaged(rs_job_verify(s, job, &err), &err, to_cut, "rank 3 '" MODEL "'");
 	put("0/" MODEL, 0, MODEL);
 	to_cut = blob_of(0, MODEL);
-	expect_damaged(rs_job_commit(s, job, "step=2", &err), &err, to_cut, "rank 0: '" MODEL "'");
+	expect_damaged(rs_job_commit(RS_CALLER(s), job, "step=2", &err), &err, to_cut, "rank 0: '" MODEL "'");
 }
 
 /* --- datasets: tables and copies are blobs, too --- */
@@ -472,9 +472,9 @@ static void first_look_names_damage(void **unused)
 
 	(void)unused;
 	begin();
-	must(rs_job_config(s, job, "verify=commit", &err), &err);
+	must(rs_job_config(RS_CALLER(s), job, "verify=commit", &err), &err);
 	put_all();
-	must(rs_job_commit(s, job, "step=2", &err), &err);
+	must(rs_job_commit(RS_CALLER(s), job, "step=2", &err), &err);
 	blob = blob_of(1, MODEL);
 	gone = blob_of(2, MODEL);
 	cut(blob, 8192);
@@ -509,13 +509,13 @@ static void mending_waits_for_a_twin(void **unused)
 	begin();
 	must(rs_job_make(s, "twins", 0755, geteuid(), getegid(), &twins, &err), &err);
 	job = twins;
-	must(rs_job_layout(s, job, "use replicated", &err), &err);
-	must(rs_job_topology(s, job, "dp=2", &err), &err);
+	must(rs_job_layout(RS_CALLER(s), job, "use replicated", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "dp=2", &err), &err);
 	put("0/optimizer.safetensors", 0, "x");
 	put("0/optimizer.safetensors", 1, "x");
 	put("0/" MODEL, 0, MODEL);
 	put("0/" MODEL, 1, MODEL);
-	must(rs_job_commit(s, job, "step=1", &err), &err);
+	must(rs_job_commit(RS_CALLER(s), job, "step=1", &err), &err);
 	must(rs_service_work(s, &err), &err);
 	blob = blob_of(0, MODEL);
 	twin = not_to_open = blob_of(1, MODEL);

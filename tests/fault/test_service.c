@@ -33,8 +33,8 @@ static void open_house(struct house *h, bool quiet_worker)
 	assert_non_null(mkdtemp(h->dir));
 	assert_int_equal(0, rs_service_new(&options, &h->s, &err));
 	assert_int_equal(0, rs_job_make(h->s, "gpt", 0755, geteuid(), getegid(), &h->job, &err));
-	assert_int_equal(0, rs_job_layout(h->s, h->job, "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight", &err));
-	assert_int_equal(0, rs_job_topology(h->s, h->job, "tp=2 pp=2", &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(h->s), h->job, "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(h->s), h->job, "tp=2 pp=2", &err));
 }
 
 static void close_house(struct house *h)
@@ -71,7 +71,7 @@ static void commit_sample(struct house *h)
 
 	for (uint32_t rank = 0; rank < 4; rank++)
 		put_file(h, rank, "model.safetensors");
-	assert_int_equal(0, rs_job_commit(h->s, h->job, "step=1", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(h->s), h->job, "step=1", &err));
 }
 
 /* --- names of jobs: whoever logs one has a copy, for a rename frees it --- */
@@ -106,7 +106,7 @@ static void names_are_copied(void **unused)
 	commit_sample(&h);
 	lines_logged = 0;
 	renamed = &h;
-	assert_int_equal(0, rs_job_topology(h.s, h.job, "tp=1 pp=1", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(h.s), h.job, "tp=1 pp=1", &err));
 	assert_int_equal(0, rs_service_work(h.s, &err));
 	renamed = NULL;
 	assert_true(lines_logged > 0); /* "is materialized" */
@@ -247,7 +247,7 @@ static void replaced_rows_go(void **unused)
 	assert_int_equal(before, count_rows(&h, "SELECT count(*) FROM blob"));
 	for (uint32_t rank = 0; rank < 4; rank++)
 		put_file(&h, rank, "model.safetensors");
-	assert_int_equal(0, rs_job_commit(h.s, h.job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(h.s), h.job, "", &err));
 	assert_int_equal(0, rs_service_work(h.s, &err));
 	before = count_rows(&h, "SELECT count(*) FROM blob");
 	for (int i = 0; i < 50; i++) { /* the mark of the committed file is replaced, too */
@@ -326,7 +326,7 @@ static void worker_waits_by_the_clock(void **unused)
 	open_house(&h, false);
 	commit_sample(&h);
 	sc_sys.openat = busy_openat;
-	assert_int_equal(0, rs_job_topology(h.s, h.job, "tp=4 pp=1", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(h.s), h.job, "tp=4 pp=1", &err));
 	while (rs_job_wait_poll(h.s, h.job, 2, &err) != 1)
 		if (sc_now_ns() - began > INT64_C(60000000000))
 			fail_msg("%u waits", waits);
@@ -400,7 +400,7 @@ static void waits_end_with_errors(void **unused)
 	cannot_make = EMFILE;
 	sc_sys.openat = poor_openat;
 	sc_sys.fstatvfs = roomy_fstatvfs;
-	assert_int_equal(0, rs_job_topology(h.s, h.job, "tp=4 pp=1", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(h.s), h.job, "tp=4 pp=1", &err));
 	expect_waits(&h, EMFILE);
 	expect_waits(&h, EMFILE);
 	__atomic_store_n(&cannot_make, ENOSPC, __ATOMIC_RELEASE);
@@ -448,18 +448,18 @@ static void presets_are_read(void **unused)
 	assert_int_equal(0, rs_service_new(&options, &h.s, &err));
 	h.job = rs_job_at(h.s, 0);
 	sc_sys.openat = no_preset;
-	assert_int_equal(SC_E_SYSTEM, rs_job_layout(h.s, h.job, "use hf-llama", &err));
+	assert_int_equal(SC_E_SYSTEM, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err));
 	if (err.errnum != EMFILE || !strstr(err.msg, "hf-llama.layout"))
 		fail_msg("%s", err.msg);
 	sc_sys = real;
-	assert_int_equal(SC_E_LAYOUT, rs_job_layout(h.s, h.job, "use hf-llama", &err)); /* it has no pp */
+	assert_int_equal(SC_E_LAYOUT, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err)); /* it has no pp */
 	assert_int_equal(0, truncate(path, (off_t)1 << 30));
-	assert_int_equal(SC_E_LIMIT, rs_job_layout(h.s, h.job, "use hf-llama", &err));
+	assert_int_equal(SC_E_LIMIT, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err));
 	assert_int_equal(0, unlink(path));
 	assert_int_equal(0, mkfifo(path, 0600));
-	assert_int_equal(SC_E_SYSTEM, rs_job_layout(h.s, h.job, "use hf-llama", &err));
+	assert_int_equal(SC_E_SYSTEM, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err));
 	assert_int_equal(0, unlink(path));
-	if (rs_job_layout(h.s, h.job, "use hf-llama", &err) < 0) /* the one that ships */
+	if (rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err) < 0) /* the one that ships */
 		fail_msg("%s", err.msg);
 	close_house(&h);
 }

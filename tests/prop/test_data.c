@@ -360,8 +360,8 @@ static void one_job(struct rs_service *s, const char *folder, int nr)
 	meta_order_init(&x.order, (uint64_t)source.nr, (enum meta_shuffle)shuffle, 7, start_seed, 0);
 	(void)snprintf(name, sizeof(name), "job%d", nr);
 	must(rs_job_make(s, name, 0755, 0, 0, &job, &err), &err);
-	must(rs_job_layout(s, job, "use replicated\n", &err), &err);
-	must(rs_job_topology(s, job, "tp=2 dp=2", &err), &err);
+	must(rs_job_layout(RS_CALLER(s), job, "use replicated\n", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=2 dp=2", &err), &err);
 	(void)snprintf(text, sizeof(text), "add name=d path=%s%s%s format=%s global_batch=%" PRIu64 " shuffle=%s seed=%u share=%s "
 		       "drop_last=%s suffix=txt", source.path[0], source.nr_files > 1 ? " path=" : "",
 		       source.nr_files > 1 ? source.path[1] : "", records ? "records" : "lines", x.deal.batch, shuffles[shuffle],
@@ -374,21 +374,21 @@ static void one_job(struct rs_service *s, const char *folder, int nr)
 		uint32_t tp = 1 + pick(2), dp = degrees[pick(5)];
 
 		(void)snprintf(text, sizeof(text), "tp=%u dp=%u", tp, dp);
-		must(rs_job_topology(s, job, text, &err), &err);
+		must(rs_job_topology(RS_CALLER(s), job, text, &err), &err);
 		check_ranks(s, job, &source, &x, tp, dp, "data/d.txt");
 		x.consumed += x.deal.batch * (1 + pick(3));
 		if (x.consumed >= x.length)
 			break;
 		(void)snprintf(text, sizeof(text), "samples=%" PRIu64, x.consumed);
-		must(rs_job_commit(s, job, text, &err), &err);
+		must(rs_job_commit(RS_CALLER(s), job, text, &err), &err);
 		check_ranks(s, job, &source, &x, tp, dp, "data/d.txt");
 	}
 	/* the next epoch, whatever is left of this one */
-	must(rs_job_topology(s, job, "dp=3", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "dp=3", &err), &err);
 	x.consumed = 0;
 	meta_order_init(&x.order, (uint64_t)source.nr, (enum meta_shuffle)shuffle, 7, start_seed, 1);
 	check_ranks(s, job, &source, &x, 1, 3, "data/d.next/d.txt");
-	must(rs_job_config(s, job, "remove=yes", &err), &err);
+	must(rs_job_config(RS_CALLER(s), job, "remove=yes", &err), &err);
 	must(rs_job_remove(s, job, &err), &err);
 	source_done(&source);
 }

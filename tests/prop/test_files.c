@@ -165,7 +165,7 @@ static void commit(struct world *w, const char *what, const struct version *next
 	for (size_t i = 0; i < touched->nr; i++)
 		note(" %s", touched->at[i]);
 	note("\n");
-	good(rs_job_commit(w->s, w->job, "", &err), err);
+	good(rs_job_commit(RS_CALLER(w->s), w->job, "", &err), err);
 	w->now = *next;
 	keep_version(w);
 }
@@ -187,8 +187,8 @@ static void write_all(struct world *w)
 	note("%s%u layers, %u experts, topology %s\n", w->layout_text, w->layers, w->experts, w->now.topology);
 	struct sc_err err;
 
-	good(rs_job_layout(w->s, w->job, w->layout_text, &err), err);
-	good(rs_job_topology(w->s, w->job, w->now.topology, &err), err);
+	good(rs_job_layout(RS_CALLER(w->s), w->job, w->layout_text, &err), err);
+	good(rs_job_topology(RS_CALLER(w->s), w->job, w->now.topology, &err), err);
 	write_ranks(w, &w->now, &x, &all, false);
 	shown_done(&x);
 	commit(w, "all", &w->now, &all);
@@ -241,7 +241,7 @@ static void write_more(struct world *w)
 	write_ranks(w, &next, &x, &some, false);
 	if (w->local && rest && x.topo.chunks > 1) {
 		/* what the others call layer 0 of the second stage would be another layer now */
-		if (rs_job_commit(w->s, w->job, "", &err) == 0)
+		if (rs_job_commit(RS_CALLER(w->s), w->job, "", &err) == 0)
 			broken("%u more layers, and not all files were written: taken", more);
 		good(rs_job_discard(w->s, w->job, &err), err);
 	} else {
@@ -281,12 +281,12 @@ static void reshard(struct world *w)
 
 	random_topology(w, topology);
 	if (!show(w, &w->now, topology, &x)) {
-		if (rs_job_topology(w->s, w->job, topology, &err) == 0)
+		if (rs_job_topology(RS_CALLER(w->s), w->job, topology, &err) == 0)
 			broken("topology %s was taken", topology);
 		return;
 	}
 	note("topology %s\n", topology);
-	good(rs_job_topology(w->s, w->job, topology, &err), err);
+	good(rs_job_topology(RS_CALLER(w->s), w->job, topology, &err), err);
 	if (strcmp(topology, w->now.topology) != 0) {
 		(void)snprintf(w->now.topology, sizeof(w->now.topology), "%s", topology);
 		keep_version(w);
@@ -301,7 +301,7 @@ static void rollback(struct world *w)
 	char word[30];
 
 	(void)snprintf(word, sizeof(word), "%" PRIu64, v->nr);
-	if (rs_job_rollback(w->s, w->job, word, &err) < 0)
+	if (rs_job_rollback(RS_CALLER(w->s), w->job, word, &err) < 0)
 		return; /* it is not kept any more */
 	note("rollback %s\n", word);
 	w->stale |= v->nr != w->now.nr;
@@ -371,7 +371,7 @@ static void configure(struct world *w)
 	struct sc_err err;
 
 	(void)snprintf(text, sizeof(text), "sync=off keep=%u materialize=%s", w->keep, w->never ? "never" : "eager");
-	good(rs_job_config(w->s, w->job, text, &err), err);
+	good(rs_job_config(RS_CALLER(w->s), w->job, text, &err), err);
 }
 
 static void move(const struct world *w, const char *from, const char *to)

@@ -44,9 +44,9 @@ static void put(struct rs_service *s, uint32_t rank, const char *path, const voi
 	uint64_t blob;
 	int fd;
 
-	rs_tree_read_lock(job_of(s));
+	rs_tree_enter(job_of(s));
 	must(rs_work_create(s, job_of(s), rank, path, &owner, &blob, &fd, &err), &err);
-	rs_tree_unlock(job_of(s));
+	rs_tree_leave(job_of(s));
 	if (sc_sys.pwrite(fd, data, bytes, 0) != (ssize_t)bytes)
 		die("write: %s", strerror(errno));
 	(void)close(fd);
@@ -71,7 +71,7 @@ static void put_sample(struct rs_service *s, uint32_t rank, const char *name)
 #define COMMAND(s, fn, text)                                                                       \
 	do {                                                                                       \
 		struct sc_err err_ = {0};                                                          \
-		must(fn((s), job_of(s), (text), &err_), &err_);                                    \
+		must(fn(RS_CALLER(s), job_of(s), (text), &err_), &err_);                                    \
 	} while (0)
 
 static void work(struct rs_service *s)
@@ -194,9 +194,9 @@ static void with_temporary(struct rs_service *s)
 #define IN_TREE(s, call)                                                                           \
 	do {                                                                                       \
 		struct sc_err err = {0};                                                           \
-		rs_tree_read_lock(job_of(s));                                                      \
+		rs_tree_enter(job_of(s));                                                      \
 		must(call, &err);                                                                  \
-		rs_tree_unlock(job_of(s));                                                         \
+		rs_tree_leave(job_of(s));                                                         \
 	} while (0)
 
 /* As programs save: a temporary file takes the name of the old one. */
@@ -233,18 +233,18 @@ static void do_writes(struct rs_service *s)
 	struct sc_err err = {0};
 	uint64_t blob;
 
-	rs_tree_read_lock(job);
+	rs_tree_enter(job);
 	must(rs_work_copy_up(s, job, 0, "model.safetensors", false, &blob, &err), &err);
 	must(rs_work_unlink(s, job, 1, "notes.txt", &err), &err);
 	must(rs_work_mkdir(s, job, 2, "logs", &owner, &err), &err);
-	rs_tree_unlock(job);
+	rs_tree_leave(job);
 	put(s, 2, "logs/a", "a", 1);
 	put(s, 2, "logs/b", "b", 1);
-	rs_tree_read_lock(job);
+	rs_tree_enter(job);
 	must(rs_work_rename(s, job, 2, "logs/b", 2, "logs/a", false, &err), &err);
 	must(rs_work_unlink(s, job, 2, "logs/a", &err), &err);
 	must(rs_work_rmdir(s, job, 2, "logs", &err), &err);
-	rs_tree_unlock(job);
+	rs_tree_leave(job);
 }
 
 /* One file, written and flushed. */
@@ -321,7 +321,7 @@ static void do_delete(struct rs_service *s)
 	struct rs_job *clone = rs_job_by_name(s, "clone");
 	struct sc_err err = {0};
 
-	must(rs_job_config(s, clone, "remove=yes", &err), &err);
+	must(rs_job_config(RS_CALLER(s), clone, "remove=yes", &err), &err);
 	must(rs_job_remove(s, clone, &err), &err);
 	work(s);
 }

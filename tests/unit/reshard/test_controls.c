@@ -70,12 +70,12 @@ static void begin(const struct rs_events *listener)
 	must(rs_service_new(&options, &s, &err), &err);
 	who = (struct rs_caller){.service = s, .uid = 7, .gid = 8};
 	must(rs_job_make(s, "gpt", 0755, geteuid(), getegid(), &job, &err), &err);
-	must(rs_job_layout(s, job, "mesh tp\n* tp=0", &err), &err);
-	must(rs_job_config(s, job, "sync=off", &err), &err);
-	must(rs_job_topology(s, job, "tp=2", &err), &err);
+	must(rs_job_layout(RS_CALLER(s), job, "mesh tp\n* tp=0", &err), &err);
+	must(rs_job_config(RS_CALLER(s), job, "sync=off", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=2", &err), &err);
 	put(0);
 	put(1);
-	must(rs_job_commit(s, job, "step=1", &err), &err);
+	must(rs_job_commit(RS_CALLER(s), job, "step=1", &err), &err);
 }
 
 static int end(void **unused)
@@ -259,9 +259,9 @@ static int materialize(struct sc_err *err)
 
 static int change_twice(struct sc_err *err)
 {
-	int rc = rs_job_config(s, job, "materialize=never", err);
+	int rc = rs_job_config(RS_CALLER(s), job, "materialize=never", err);
 
-	return rc < 0 ? rc : rs_job_config(s, job, "materialize=eager", err);
+	return rc < 0 ? rc : rs_job_config(RS_CALLER(s), job, "materialize=eager", err);
 }
 
 static void a_write_is_held(void **unused)

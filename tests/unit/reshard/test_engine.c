@@ -74,8 +74,8 @@ static void begin(void)
 	assert_non_null(mkdtemp(dir));
 	must(rs_service_new(&options, &s, &err), &err);
 	must(rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err), &err);
-	must(rs_job_layout(s, job, "mesh tp\ncols tp=1\nrows tp=0", &err), &err);
-	must(rs_job_topology(s, job, "tp=2", &err), &err);
+	must(rs_job_layout(RS_CALLER(s), job, "mesh tp\ncols tp=1\nrows tp=0", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=2", &err), &err);
 	for (char name = 'a'; name < 'a' + FILES; name++) {
 		/* one whose runs are long, one of many buffers, others of any size */
 		uint32_t columns = name == 'a' ? 834 * COLUMNS_STEP : name == 'b' ? 9 * 4096 : COLUMNS_STEP * (1 + pick(100));
@@ -83,7 +83,7 @@ static void begin(void)
 		for (uint32_t rank = 0; rank < 2; rank++)
 			put_file(rank, name, columns);
 	}
-	must(rs_job_commit(s, job, "", &err), &err);
+	must(rs_job_commit(RS_CALLER(s), job, "", &err), &err);
 	must(rs_service_work(s, &err), &err);
 }
 
@@ -333,7 +333,7 @@ static void an_error_names_its_file_and_leaves_none(void **unused)
 	(void)unused;
 	begin();
 	/* its files are one after another in one call: the logical file of each rank */
-	must(rs_job_topology(s, job, "tp=3", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=3", &err), &err);
 	rs_engine_extra = &bad;
 	bad_file = 1;
 	expect_failure("materializing rank 1 'a.safetensors': no room for more");

@@ -61,8 +61,8 @@ static int begin(void **unused)
 	assert_non_null(mkdtemp(dir));
 	open_service();
 	assert_int_equal(0, rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err));
-	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\nx.dat: tp=0\nw tp=0", &err));
-	assert_int_equal(0, rs_job_topology(s, job, "tp=2", &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "mesh tp\nx.dat: tp=0\nw tp=0", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=2", &err));
 	return 0;
 }
 
@@ -103,10 +103,10 @@ static void ranks_have_one_format(void **unused)
 	(void)unused;
 	put_file(0, "oooo");
 	put_file(1, "pppp");
-	expect_refusal(rs_job_commit(s, job, "", &err), SC_E_STATE,
+	expect_refusal(rs_job_commit(RS_CALLER(s), job, "", &err), SC_E_STATE,
 		       "rank 1: 'x.dat' is a file of format 'plain', but rank 0: 'x.dat' is one of format 'other'", &err);
 	put_file(1, "oo--");
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 }
 
 static void a_format_that_is_gone(void **unused)
@@ -118,8 +118,8 @@ static void a_format_that_is_gone(void **unused)
 	(void)unused;
 	put_file(0, "oooo");
 	put_file(1, "oo--");
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
-	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=1", &err));
 	rs_service_free(s);
 	rs_format_extra = NULL;
 	expect_refusal(rs_service_new(&options, &s, &err), SC_E_UNSUPPORTED, "'x.dat' is stored in the format 'other'",
@@ -157,7 +157,7 @@ static void payloads_are_joined(void **unused)
 		(void)close(fd);
 		sc_buf_done(&file);
 	}
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	assert_int_equal(0, rs_view_as(s, job, "tp=1", &view, &err));
 	assert_int_equal(0, rs_view_image(s, view, 0, path, false, true, &image, &err));
 	bytes = calloc(1, image->bytes + 1);
@@ -180,7 +180,7 @@ static void strides_are_refused(void **unused)
 	other.parse = parse_strides;
 	put_file(0, "oooo");
 	put_file(1, "oo--");
-	expect_refusal(rs_job_commit(s, job, "", &err), SC_E_UNSUPPORTED, "save a contiguous copy", &err);
+	expect_refusal(rs_job_commit(RS_CALLER(s), job, "", &err), SC_E_UNSUPPORTED, "save a contiguous copy", &err);
 }
 
 int main(void)

@@ -260,7 +260,7 @@ static struct rs_image *open_view(struct rs_service *s, struct rs_job *job)
 		assert_int_equal(0, sc_pwrite_all(fd, data, sizeof(data), 8 + bytes));
 		(void)close(fd);
 	}
-	must(rs_job_commit(s, job, "", &err), &err);
+	must(rs_job_commit(RS_CALLER(s), job, "", &err), &err);
 	must(rs_view_as(s, job, "tp=1", &view, &err), &err);
 	must(rs_view_image(s, view, 0, "a.safetensors", true, true, &im, &err), &err);
 	rs_view_unref(s, view);
@@ -283,8 +283,8 @@ static void bytes_come_later_and_stay_until_released(void **unused)
 	assert_non_null(mkdtemp(dir));
 	must(rs_service_new(&options, &s, &err), &err);
 	must(rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err), &err);
-	must(rs_job_layout(s, job, "mesh tp\n* tp=0", &err), &err);
-	must(rs_job_topology(s, job, "tp=2", &err), &err);
+	must(rs_job_layout(RS_CALLER(s), job, "mesh tp\n* tp=0", &err), &err);
+	must(rs_job_topology(RS_CALLER(s), job, "tp=2", &err), &err);
 	im = open_view(s, job);
 	want = malloc(im->bytes);
 	got = malloc(im->bytes);

@@ -63,14 +63,14 @@ static void begin(const char *config)
 	assert_non_null(mkdtemp(dir));
 	open_service(false);
 	assert_int_equal(0, rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err));
-	assert_int_equal(0, rs_job_config(s, job, config, &err));
-	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\n* tp=0", &err));
-	assert_int_equal(0, rs_job_topology(s, job, "tp=2", &err));
+	assert_int_equal(0, rs_job_config(RS_CALLER(s), job, config, &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "mesh tp\n* tp=0", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=2", &err));
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		put_file(rank, "a.safetensors", 'a');
 		put_file(rank, "b.safetensors", 'b');
 	}
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	assert_int_equal(0, rs_service_work(s, &err));
 }
 
@@ -164,7 +164,7 @@ static void a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor(void **unu
 
 	(void)unused;
 	begin("sync=on");
-	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=1", &err));
 	spoilt = true;
 	sc_sys.ring_init = no_ring;
 	sc_sys.fsync = on_fsync;
@@ -208,7 +208,7 @@ static void who_waits_is_told_what_will_not_work_by_itself(void **unused)
 	sc_sys.ring_init = no_ring;
 	sc_sys.fsync = on_fsync;
 	open_service(true);
-	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=1", &err));
 	for (int times = 0; times < 2; times++) {
 		assert_int_equal(0, rs_job_wait_parse(s, job, "", &nr, &err));
 		assert_int_equal(EINVAL, wait_for(nr, &err) < 0 ? err.errnum : 0);
@@ -241,7 +241,7 @@ static void older_versions_are_kept_while_the_head_lacks_a_file(void **unused)
 	assert_int_equal(0, rename(path, aside));
 	for (uint32_t rank = 0; rank < 2; rank++)
 		put_file(rank, "b.safetensors", 'c');
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	assert_int_equal(2, versions());
 	rs_render_error(job, &buf);
 	assert_non_null(buf.text);
@@ -251,7 +251,7 @@ static void older_versions_are_kept_while_the_head_lacks_a_file(void **unused)
 	assert_int_equal(0, rename(aside, path));
 	for (uint32_t rank = 0; rank < 2; rank++)
 		put_file(rank, "b.safetensors", 'd');
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	assert_int_equal(1, versions());
 	end();
 }
@@ -326,26 +326,26 @@ static void files_without_tensors_are_kept(void **unused)
 	(void)unused;
 	begin("keep=1");
 	assert_int_equal(0, rs_job_make(s, "empty", 0755, geteuid(), getegid(), &job, &err));
-	assert_int_equal(0, rs_job_layout(s, job, "mesh tp pp\nw stage=first copy\nv stage=last copy\n", &err));
-	assert_int_equal(0, rs_job_topology(s, job, "pp=2", &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "mesh tp pp\nw stage=first copy\nv stage=last copy\n", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "pp=2", &err));
 	for (uint32_t rank = 0; rank < 2; rank++)
 		put_header(rank, "none.safetensors", 0, EMPTY);
 	put_file(0, "w.safetensors", 'w');
 	put_header(0, "o.safetensors", 0, EMPTY);
 	put_header(1, "o.safetensors", 'v', "{\"v\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}");
-	if (rs_job_commit(s, job, "", &err) < 0)
+	if (rs_job_commit(RS_CALLER(s), job, "", &err) < 0)
 		fail_msg("%s", err.msg);
 	check_empty();
 	assert_int_equal(0, rs_service_work(s, &err));
 	for (const char *const *to = (const char *const[]){"pp=1", "tp=2 pp=1", "pp=2", NULL}; *to; to++) {
-		assert_int_equal(0, rs_job_topology(s, job, *to, &err));
+		assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, *to, &err));
 		check_empty();
 		if (rs_service_work(s, &err) < 0)
 			fail_msg("%s", err.msg);
 		check_empty();
 	}
 	put_file(0, "w.safetensors", 'x'); /* the others are taken over */
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	check_empty();
 	if (rs_fsck(s, false, &bad, &report, &err) < 0 || bad)
 		fail_msg("%s", report.text);
@@ -355,7 +355,7 @@ static void files_without_tensors_are_kept(void **unused)
 	put_header(1, "o.safetensors", 'v', "{\"v\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}");
 	for (uint32_t rank = 0; rank < 2; rank++)
 		assert_int_equal(0, rs_work_unlink(s, job, rank, "none.safetensors", &err));
-	assert_int_equal(0, rs_job_commit(s, job, "", &err));
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	expect_topology("pp=2", "ow", "o.safetensors\0", "o", "");
 	end();
 }
@@ -376,8 +376,8 @@ static void padding_of_many_rows_is_counted(void **unused)
 	(void)unused;
 	begin("keep=1");
 	assert_int_equal(0, rs_job_make(s, "padded", 0755, geteuid(), getegid(), &job, &err));
-	assert_int_equal(0, rs_job_layout(s, job, "mesh tp\nw tp=1 pad=2 size=3\n", &err));
-	assert_int_equal(0, rs_job_topology(s, job, "tp=1", &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "mesh tp\nw tp=1 pad=2 size=3\n", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=1", &err));
 	assert_non_null(data);
 	memset(data, 7, 3);
 	data[3] = data[4 * (ROWS - 1) + 3] = 1; /* the last column is padding */
@@ -387,7 +387,7 @@ static void padding_of_many_rows_is_counted(void **unused)
 	assert_int_equal(4 * ROWS, write(fd, data, 4 * ROWS));
 	(void)close(fd);
 	free(data);
-	if (rs_job_commit(s, job, "", &err) < 0 || rs_service_work(s, &err) < 0)
+	if (rs_job_commit(RS_CALLER(s), job, "", &err) < 0 || rs_service_work(s, &err) < 0)
 		fail_msg("%s", err.msg);
 	expect_status("rank 0 'a.safetensors:w': 2 rows of padding are not zero");
 	end();

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The only place that moves a job's head or writes the row of a job.
+ *
+ *	rs_head_begin()		closes the gate and calls present(), which makes the new version from the head
+ *	    ...			nobody else moves the head; no file of the job is opened for writing, created,
+ *				renamed or removed
+ *	rs_head_publish()	the new version is the head, or it never will be; the gate is open again
+ *	rs_head_abort()		in place of publish: nothing has changed, and the gate is open again
+ *
+ * rs_head_settle() gives the head another storage for the same bytes, without the gate; rs_head_amend() changes the row
+ * of a job, which makes no version.  How all this is done is up to a kind, struct rs_head_ops; "local" (head_local.c)
+ * has one catalog and one node.  Callers use the functions below, which check what a kind is given and what it answers.
+ */
+#ifndef RS_HEAD_H
+#define RS_HEAD_H
+
+#include "meta/catalog/catalog.h"
+#include "reshard/state/state.h"
+
+enum rs_change { RS_BY_COMMIT, RS_BY_TOPOLOGY, RS_BY_LAYOUT, RS_BY_ROLLBACK, RS_BY_DATA };
+
+struct rs_seal {
+	uint64_t blob, bytes;
+};
+
+/* One move of a head.  The command fills the first part and has the struct until publish or abort returns. */
+struct rs_advance {
+	struct rs_job *job;
+	enum rs_change change;
+	uint64_t token;			/* of the request that asks for it, 0: none; see rs_requested() */
+	/**
+	 * Makes `draft`, with its topology, from `base`.  Called with the gate closed, again if the head has moved.
+	 * 1: there is nothing to change, and rs_head_begin() answers 1.  NULL: the command makes `next` by itself.
+	 */
+	int (*present)(struct rs_advance *a, struct sc_err *err);
+
+	/* made by rs_head_begin() and present() */
+	struct rs_view *base;		/* the head; NULL: the job has no version */
+	struct rs_version *draft;	/* NULL once `next` has it */
+
+	/* set by the command before rs_head_publish() */
+	struct rs_view *next;		/* complete, but without numbers */
+	const struct rs_seal *seals;	/* files of the working tree that it takes; on stable storage if sync=on */
+	size_t nr_seals;
+};
+
+/* One change of a job's row. */
+struct rs_amend {
+	enum { RS_AMEND_MAKE, RS_AMEND_REMOVE, RS_AMEND_RENAME, RS_AMEND_ATTR, RS_AMEND_FIRST, RS_AMEND_CONFIG,
+	       RS_AMEND_TAG } kind;
+	struct meta_job_row *row;	/* MAKE: all but `id`, which is set; ATTR: mode, uid, gid */
+	const char *name;		/* RENAME */
+	uint64_t layout;		/* FIRST: of the first version; 0: none yet */
+	const char *topology;		/* FIRST, NULL: none yet */
+	const struct rs_setting {
+		const char *key, *value;
+	} *settings;			/* CONFIG: all of them or none */
+	size_t nr_settings;
+	uint64_t version;		/* TAG: which one, by its row */
+	const char *tag;		/* TAG, NULL: it loses its tag */
+};
+
+/* Called without the lock of a service, of a cache or job.state.  `arg` is the service. */
+struct rs_head_ops {
+	const char *name;
+	bool waits;			/* for others: no thread that serves FUSE calls begin, publish or amend */
+	/** Has this token made its version?  1, 0 or an error. */
+	int (*requested)(void *arg, uint64_t token, struct sc_err *err);
+	/**
+	 * Closes the gate, sets `base` and calls present().  RS_BY_COMMIT: no program can write to a file of the
+	 * working tree; else nothing is uncommitted.  Unless it answers 0, the gate is open.  Errors: SC_E_BUSY,
+	 * naming the file or how many; those of present().
+	 */
+	int (*begin)(void *arg, struct rs_advance *a, struct sc_err *err);
+	/** The atomic point.  0: each open(2) from now on finds `next` or a later head, and `next` is taken. */
+	int (*publish)(void *arg, struct rs_advance *a, struct sc_err *err);
+	void (*abort)(void *arg, struct rs_advance *a);
+	/**
+	 * Makes `sets` (NULL where a set stays; on stable storage if sync=on) the storage of the head `of`, in place
+	 * of its own; `next` is `of` with these sets.  Errors: SC_E_CANCELLED, `of` is not the head any more.
+	 */
+	int (*settle)(void *arg, struct rs_view *of, struct rs_view *next, struct rs_set *const *sets,
+		      struct sc_err *err);
+	/** `job` is NULL for RS_AMEND_MAKE.  The caller keeps others from the row, and changes the job in memory. */
+	int (*amend)(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
+};
+
+extern const struct rs_head_ops rs_head_local;
+/** Another kind, in place of "local"; NULL: none.  A test sets it before it opens a store. */
+extern const struct rs_head_ops *rs_head_extra;
+
+/** 0: the gate is closed until publish or abort; 1: there is nothing to change; else an error.  Not 0: `a` is empty. */
+int rs_head_begin(struct rs_advance *a, struct sc_err *err);
+/** Takes `next` (also when it fails) and opens the gate. */
+int rs_head_publish(struct rs_advance *a, struct sc_err *err);
+void rs_head_abort(struct rs_advance *a);
+/** Begins, presents the draft at its topology, and publishes that or aborts: all of a command that writes no bytes.
+ *  1: there is nothing to change. */
+int rs_head_move(struct rs_advance *a, struct sc_err *err);
+int rs_head_settle(struct rs_view *of, struct rs_view *next, struct rs_set *const *sets, struct sc_err *err);
+int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kind "local" of head.h: one catalog, one node.  The gate is job.command, and job.tree taken for writing.  The
+ * rows of a version, with its sets and datasets, are saved in one transaction with the head itself, and the versions
+ * that keep= does not keep are dropped in the same.
+ */
+#include "reshard/command/command_i.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct old_versions {
+	struct {
+		uint64_t *at;
+		size_t nr, room;
+	} ids;
+	struct sc_err *err;
+};
+
+static int on_version(void *arg, const struct meta_version_row *row)
+{
+	struct old_versions *o = arg;
+
+	return row->tag ? 0 : sc_vec_push(&o->ids, row->id) < 0 ? sc_nomem(o->err) : 0;
+}
+
+/* What they have may be nowhere else, if the head lacks anything that it lists. */
+static bool may_drop(struct rs_service *s, struct rs_job *job, const struct rs_version *head)
+{
+	char name[SC_NAME_BYTES_MAX + 1];
+	struct sc_err lacks;
+
+	if (rs_version_look_up(s, head, &lacks) == 0)
+		return true;
+	sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": %s; older versions are kept, continuing",
+	       rs_job_name(job, name, sizeof(name)), head->nr, lacks.msg);
+	rs_job_complain(job, "keep: older versions are kept", &lacks);
+	return false;
+}
+
+static int drop_old_versions(struct rs_service *s, struct rs_job *job, const struct rs_version *head,
+			     struct sc_err *err)
+{
+	struct old_versions o = {.err = err};
+	uint32_t keep = rs_config_of(job).keep;
+	int rc;
+
+	if (!keep)
+		return 0;
+	rc = meta_version_each(s->catalog, job->id, on_version, &o, err);
+	if (rc == 0 && o.ids.nr > keep && !may_drop(s, job, head))
+		o.ids.nr = 0;
+	for (size_t i = 0; rc == 0 && i + keep < o.ids.nr; i++)
+		if (o.ids.at[i] != head->id) {
+			rc = rs_stale_note(s, job->id, o.ids.at[i], err);
+			if (rc == 0)
+				rc = meta_version_remove(s->catalog, o.ids.at[i], err);
+			if (rc == 0)
+				rs_views_leave(s, o.ids.at[i]);
+		}
+	sc_vec_done(&o.ids);
+	return rc;
+}
+
+/* Sets that have no number yet, the version, the head. */
+static int save_version(struct rs_service *s, const struct rs_advance *a, struct rs_version *v, struct sc_err *err)
+{
+	static const char *const made_by[] = {
+		[RS_BY_COMMIT] = "commit", [RS_BY_TOPOLOGY] = "topology", [RS_BY_LAYOUT] = "layout",
+		[RS_BY_ROLLBACK] = "rollback", [RS_BY_DATA] = "data",
+	};
+	struct meta_version_row row = {
+		.job = a->job->id, .parent = a->base ? a->base->version->id : 0, .step = v->step, .note = v->note,
+		.made_ns = v->made_ns, .made_by = made_by[a->change], .layout = v->layout_id, .topology = v->topo.text,
+		.samples = v->samples, .request = a->token};
+	int rc = 0;
+
+	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
+		if (!v->sets[i]->id)
+			rc = rs_save_set(s, v->sets[i], err);
+	if (rc == 0)
+		rc = meta_version_add(s->catalog, &row, err);
+	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
+		rc = meta_version_add_set(s->catalog, row.id, v->sets[i]->id, err);
+	v->id = row.id;
+	v->nr = row.nr;
+	if (rc == 0)
+		rc = rs_save_data(s, v, err);
+	if (rc == 0)
+		rc = meta_job_set_head(s->catalog, a->job->id, row.id, err);
+	if (rc == 0)
+		rc = drop_old_versions(s, a->job, v, err);
+	if (rc < 0)
+		return rc;
+	v->job = a->job->id;
+	v->parent = row.parent;
+	v->made_by = sc_strdup(row.made_by);
+	return v->made_by ? 0 : sc_nomem(err);
+}
+
+/* --- the kind --- */
+
+static int local_requested(void *arg, uint64_t token, struct sc_err *err)
+{
+	struct rs_service *s = arg;
+
+	return meta_version_requested(s->catalog, token, err);
+}
+
+static void open_gate(struct rs_job *job)
+{
+	rs_tree_open(job);
+	(void)pthread_mutex_unlock(&job->command);
+}
+
+static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
+{
+	static const char *const what[] = {
+		[RS_BY_TOPOLOGY] = "topology", [RS_BY_LAYOUT] = "layout", [RS_BY_ROLLBACK] = "head",
+		[RS_BY_DATA] = "dataset",
+	};
+	size_t dirty;
+
+	(void)pthread_mutex_lock(&a->job->state);
+	dirty = a->job->dirty;
+	(void)pthread_mutex_unlock(&a->job->state);
+	if (!dirty)
+		return 0;
+	return sc_fail(err, SC_E_BUSY, "%zu files were written or removed since the last version; commit or "
+		       "discard them before a new %s", dirty, what[a->change]);
+}
+
+static int local_begin(void *arg, struct rs_advance *a, struct sc_err *err)
+{
+	int rc;
+
+	(void)arg;
+	(void)pthread_mutex_lock(&a->job->command);
+	if (a->change == RS_BY_COMMIT)
+		rs_step(RS_STEP_COMMIT_QUIET);
+	rc = rs_tree_close(a->job, a->change == RS_BY_COMMIT, err);
+	if (rc < 0) {
+		(void)pthread_mutex_unlock(&a->job->command);
+		return rc;
+	}
+	a->base = rs_job_head(a->job);
+	if (a->change != RS_BY_COMMIT) {
+		rc = a->present(a, err);
+		if (rc == 0)
+			rc = refuse_dirty(a, err);
+	}
+	if (rc != 0)
+		open_gate(a->job);
+	return rc;
+}
+
+static int save_next(struct rs_service *s, const struct rs_advance *a, uint64_t *ret_id, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(s->catalog, rs_job_syncs(a->job), err);
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < a->nr_seals; i++)
+		rc = meta_blob_seal(s->catalog, a->seals[i].blob, a->seals[i].bytes, err);
+	if (rc == 0)
+		rc = save_version(s, a, a->next->version, err);
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, a->next->version->id, "", a->next->topo.ranks, ret_id, err);
+	/* also folders of ranks that may be gone */
+	if (rc == 0)
+		rc = rs_work_clear_rows(a->job, err);
+	return meta_catalog_end(s->catalog, rc, err);
+}
+
+/* After the transaction nothing can fail. */
+static int local_publish(void *arg, struct rs_advance *a, struct sc_err *err)
+{
+	bool commit = a->change == RS_BY_COMMIT;
+	uint64_t id = 0;
+	int rc = rs_work_settle(a->job, a->next, err);
+
+	if (rc == 0) {
+		rs_step(commit ? RS_STEP_COMMIT_TRANSACT : RS_STEP_RESHARD_TRANSACT);
+		rc = save_next(arg, a, &id, err);
+	}
+	if (rc == 0) {
+		a->next->id = id;
+		a->next->own = true;
+		rs_step(commit ? RS_STEP_COMMIT_PUBLISH : RS_STEP_RESHARD_PUBLISH);
+		rs_work_clear(a->job, false);
+		rs_job_show(a->job, a->next);
+		a->next = NULL;
+	}
+	open_gate(a->job);
+	return rc;
+}
+
+static void local_abort(void *arg, struct rs_advance *a)
+{
+	(void)arg;
+	open_gate(a->job);
+}
+
+/* New sets in place of old ones, with their files: one transaction. */
+static int replace_sets(struct rs_service *s, const struct rs_version *old, struct rs_set *const *sets, bool sync,
+			struct sc_err *err)
+{
+	int rc = meta_catalog_begin(s->catalog, sync, err);
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < old->nr_sets; i++) {
+		for (size_t k = 0; sets[i] && rc == 0 && k < sets[i]->nr_blobs; k++)
+			rc = meta_blob_seal(s->catalog, sets[i]->blobs[k].blob, sets[i]->blobs[k].bytes, err);
+		if (sets[i] && rc == 0)
+			rc = rs_save_set(s, sets[i], err);
+		if (sets[i] && rc == 0)
+			rc = meta_version_replace_set(s->catalog, old->id, old->sets[i]->id, sets[i]->id, err);
+	}
+	return meta_catalog_end(s->catalog, rc, err);
+}
+
+static int local_settle(void *arg, struct rs_view *of, struct rs_view *next, struct rs_set *const *sets,
+			struct sc_err *err)
+{
+	struct rs_service *s = arg;
+	struct rs_job *job = of->job;
+	bool stale;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&job->command);
+	(void)pthread_mutex_lock(&job->state);
+	stale = job->head != of || job->removed;
+	(void)pthread_mutex_unlock(&job->state);
+	rs_step(RS_STEP_MATERIALIZE_TRANSACT);
+	rc = stale ? sc_fail(err, SC_E_CANCELLED, "a newer head")
+		   : replace_sets(s, of->version, sets, rs_job_syncs(job), err);
+	if (rc == 0) {
+		rs_step(RS_STEP_MATERIALIZE_PUBLISH);
+		next->own = true;
+		rs_views_leave(s, of->version->id);
+		rs_job_show(job, rs_view_ref(next));
+	}
+	(void)pthread_mutex_unlock(&job->command);
+	return rc;
+}
+
+static int amend(struct rs_service *s, uint64_t job, const struct rs_amend *change, struct sc_err *err)
+{
+	struct meta_catalog *c = s->catalog;
+	int rc = 0;
+
+	switch (change->kind) {
+	case RS_AMEND_MAKE:
+		break; /* has a transaction of its own */
+	case RS_AMEND_REMOVE:
+		rc = rs_stale_note(s, job, 0, err);
+		return rc < 0 ? rc : meta_job_remove(c, job, err);
+	case RS_AMEND_RENAME:
+		return meta_job_set_name(c, job, change->name, err);
+	case RS_AMEND_ATTR:
+		return meta_job_set_attr(c, job, change->row->mode, change->row->uid, change->row->gid, err);
+	case RS_AMEND_FIRST:
+		return meta_job_set_first(c, job, change->layout, change->topology, err);
+	case RS_AMEND_CONFIG:
+		for (size_t i = 0; rc == 0 && i < change->nr_settings; i++)
+			rc = meta_config_set(c, job, change->settings[i].key, change->settings[i].value, err);
+		return rc;
+	case RS_AMEND_TAG:
+		return meta_version_set_tag(c, change->version, change->tag, err);
+	}
+	return rc;
+}
+
+static int local_amend(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
+{
+	struct rs_service *s = arg;
+	bool durable = change->kind == RS_AMEND_REMOVE || change->kind == RS_AMEND_CONFIG;
+	int rc;
+
+	if (change->kind == RS_AMEND_MAKE)
+		return meta_job_add(s->catalog, change->row, &change->row->id, err);
+	if (change->kind == RS_AMEND_FIRST || change->kind == RS_AMEND_TAG)
+		durable = rs_job_syncs(job);
+	rc = meta_catalog_begin(s->catalog, durable, err);
+	return rc < 0 ? rc : meta_catalog_end(s->catalog, amend(s, job->id, change, err), err);
+}
+
+const struct rs_head_ops rs_head_local = {
+	.name = "local",
+	.requested = local_requested,
+	.begin = local_begin,
+	.publish = local_publish,
+	.abort = local_abort,
+	.settle = local_settle,
+	.amend = local_amend,
+};
