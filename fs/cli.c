@@ -45,7 +45,8 @@ const char *cli_mount(const struct cli_args *args)
 	if (nr == 0)
 		(void)fprintf(stderr, "scalai: no store is mounted; 'scalai mount STORE MOUNTPOINT' mounts one\n");
 	if (nr > 1)
-		(void)fprintf(stderr, "scalai: %d stores are mounted; say which one with -m MOUNTPOINT or $SCALAI_MOUNT\n", nr);
+		(void)fprintf(stderr, "scalai: %d stores are mounted; say which one with -m MOUNTPOINT or $SCALAI_MOUNT\n",
+			      nr);
 	return NULL;
 }
 
@@ -337,8 +338,8 @@ static int verify_reference(const char *mount, const char *job, const char *refe
 	if (map_file(reference, &ref))
 		return 1;
 	if (ref.is_plain) {
-		(void)fprintf(stderr, "scalai: %s: a reference needs the name of a file with tensors, as model.safetensors\n",
-			      reference);
+		(void)fprintf(stderr, "scalai: %s: a reference needs the name of a file with tensors, as "
+				      "model.safetensors\n", reference);
 		return 1;
 	}
 	(void)snprintf(path, sizeof(path), "%s/%s/.full", mount, job);

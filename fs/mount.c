@@ -67,8 +67,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	}
 	if (!fs->passthrough)
 		sc_log(SC_LOG_WARN, "no passthrough (%s), continuing: reads and writes of files go through the daemon",
-		       fs->no_passthrough ? "switched off" : geteuid() ? "not root" : !leases ? "the store's file system has no leases"
-											      : "the kernel has none");
+		       fs->no_passthrough ? "switched off" :
+		       geteuid() ? "not root" :
+		       !leases ? "the store's file system has no leases" : "the kernel has none");
 	/* FUSE 7.44: one epoch makes all cached names stale; before it, nothing is cached */
 	fs->epoch = conn->proto_minor >= 44;
 	if (!fs->epoch)
@@ -204,8 +205,8 @@ static int check_rings(struct sc_err *err)
 	FILE *f;
 
 	if (!FS_LIBFUSE_IS_PRIVATE)
-		return sc_fail(err, SC_E_SYSTEM, "io_uring: the system's libfuse, which this program was built with, loses requests over "
-			       "io_uring; build with the private one of tools/setup");
+		return sc_fail(err, SC_E_SYSTEM, "io_uring: the system's libfuse, which this program was built with, "
+			       "loses requests over io_uring; build with the private one of tools/setup");
 	device = open("/dev/fuse", O_RDWR | O_CLOEXEC); /* loads the module */
 	f = fopen(switch_, "re");
 	sc_closep(&device);
@@ -215,18 +216,20 @@ static int check_rings(struct sc_err *err)
 	}
 	if (*text == 'Y')
 		return 0;
-	return sc_fail(err, SC_E_SYSTEM, "io_uring: the kernel has FUSE over io_uring %s", f ? "switched off; write Y to "
-		       "/sys/module/fuse/parameters/enable_uring" : "not at all (it came with 6.14)");
+	return sc_fail(err, SC_E_SYSTEM, "io_uring: the kernel has FUSE over io_uring %s",
+		       f ? "switched off; write Y to /sys/module/fuse/parameters/enable_uring"
+			 : "not at all (it came with 6.14)");
 }
 
 /* libfuse's own messages, where ours go. */
 static void on_libfuse_log(enum fuse_log_level level, const char *fmt, va_list ap)
 {
 	char text[512];
+	bool is_error = level <= FUSE_LOG_ERR, is_warning = level <= FUSE_LOG_WARNING;
 
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	text[strcspn(text, "\n")] = 0;
-	sc_log(level <= FUSE_LOG_ERR ? SC_LOG_ERROR : level <= FUSE_LOG_WARNING ? SC_LOG_WARN : SC_LOG_DEBUG, "libfuse: %s", text);
+	sc_log(is_error ? SC_LOG_ERROR : is_warning ? SC_LOG_WARN : SC_LOG_DEBUG, "libfuse: %s", text);
 }
 
 static int session_new(struct fs *fs, const struct fs_mount_options *o, struct sc_err *err)
@@ -282,8 +285,8 @@ static void become_daemon(const struct fs_mount_options *o)
  */
 static void drop_capabilities(void)
 {
-	static const int kept[] = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER, CAP_FSETID, CAP_LEASE, CAP_SETUID,
-				   CAP_SETGID};
+	static const int kept[] = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER, CAP_FSETID, CAP_LEASE,
+				   CAP_SETUID, CAP_SETGID};
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct caps[2] = {{0}};
 	uint64_t mask = 0;
@@ -318,7 +321,8 @@ static struct fuse_loop_config *loop_config(void)
 	/* the kernel hands requests to the one that has waited longest: few that wait keep them in the
 	 * processor's caches (docs/benchmarks.md), and libfuse adds threads while all are busy */
 	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
-	fuse_loop_cfg_set_idle_threads(config, (unsigned)sc_min_u64((uint64_t)(cores < 2 ? 2 : cores) + 1, THREADS_MAX));
+	fuse_loop_cfg_set_idle_threads(config,
+				       (unsigned)sc_min_u64((uint64_t)(cores < 2 ? 2 : cores) + 1, THREADS_MAX));
 	return config;
 }
 
@@ -341,7 +345,8 @@ static void loop(struct fs *fs, const struct fs_mount_options *o, struct fuse_lo
 	fs_signals_defer(); /* a second one changes nothing */
 	if (rc < 0)
 		sc_log(SC_LOG_ERROR, "the mount ends: %s", strerror(-rc));
-	sc_log(SC_LOG_INFO, "'%s' is unmounted%s%s", o->mountpoint, rc > 0 ? ": ended by SIG" : "", rc > 0 ? sigabbrev_np(rc) : "");
+	sc_log(SC_LOG_INFO, "'%s' is unmounted%s%s", o->mountpoint, rc > 0 ? ": ended by SIG" : "",
+	       rc > 0 ? sigabbrev_np(rc) : "");
 }
 
 struct serve {
@@ -377,7 +382,8 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 /* Frees what serve() has made, as far as it came. */
 static void end(struct fs *fs)
 {
-	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) || __atomic_load_n(&fs->waiting_threads, __ATOMIC_ACQUIRE))
+	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) ||
+	       __atomic_load_n(&fs->waiting_threads, __ATOMIC_ACQUIRE))
 		(void)usleep(1000);
 	if (fs->notifier)
 		fs_notify_stop(fs);
@@ -399,8 +405,8 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 {
 	const struct serve *x = arg;
 	const struct fs_mount_options *o = x->o;
-	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .rings = o->io_uring, .kept = kept,
-			.began_ns = sc_now_wall_ns()};
+	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough,
+			.rings = o->io_uring, .kept = kept, .began_ns = sc_now_wall_ns()};
 	struct rs_events events = {&fs, on_names, on_news, fs_describe};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];
