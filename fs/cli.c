@@ -45,8 +45,8 @@ const char *cli_mount(const struct cli_args *args)
 	if (nr == 0)
 		(void)fprintf(stderr, "scalai: no store is mounted; 'scalai mount STORE MOUNTPOINT' mounts one\n");
 	if (nr > 1)
-		(void)fprintf(stderr, "scalai: %d stores are mounted; say which one with -m MOUNTPOINT or $SCALAI_MOUNT\n",
-			      nr);
+		(void)fprintf(stderr, "scalai: %d stores are mounted; say which one with -m MOUNTPOINT or "
+				      "$SCALAI_MOUNT\n", nr);
 	return NULL;
 }
 
