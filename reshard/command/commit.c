@@ -92,7 +92,7 @@ static bool is_temporary(const char *path)
 	       strpbrk(name + n - 6, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
 }
 
-/* "rank 3: 'a'", or "'a'" of a file of the job. */
+/* Refuses the commit because of "rank 3: 'a'", or "'a'" for a file of the job itself. */
 static int busy(struct commit *c, const struct item *it, const char *why)
 {
 	if (it->rank == RS_SHARED)
@@ -100,7 +100,7 @@ static int busy(struct commit *c, const struct item *it, const char *why)
 	return sc_fail(c->err, SC_E_BUSY, "rank %u: '%s' %s", it->rank, it->w.path, why);
 }
 
-/* A commit may be of a position alone. */
+/* Collects what was written.  A commit may also only move the position in the datasets. */
 static bool moves_position(const struct commit *c)
 {
 	return c->head && (c->has_samples || (c->step >= 0 && c->head->version->data.nr));
@@ -132,7 +132,8 @@ static int collect(struct commit *c)
 			    c, it,
 			    "looks like a temporary file that a killed writer left; remove it or wait for the writer");
 		if (rc == 0 && it->rank != RS_SHARED && it->rank >= c->topo.ranks)
-			rc = sc_fail(c->err, SC_E_STATE, "rank %u was written, topology '%s' has ranks 0 to %u",
+			rc = sc_fail(c->err, SC_E_STATE, "rank %u was written, but topology '%s' has only ranks 0 to "
+				"%u",
 				     it->rank, c->topo.text, c->topo.ranks - 1);
 	}
 	return rc;

@@ -49,7 +49,7 @@ static int read_item(struct commit *c, struct item *it)
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(c->err, errno, "rank %d: '%s'", (int)it->rank, it->w.path);
+		return sc_fail_sys(c->err, errno, "cannot stat '%s'", it->w.path);
 	it->owner = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
 	rs_owner_limit(c->job, it->rank, it->w.path, &it->owner);
 	it->bytes = (uint64_t)st.st_size;
@@ -91,8 +91,9 @@ static int name_items(struct commit *c)
 
 			if (k && strcmp(it->logical, file) != 0)
 				return sc_fail(c->err, SC_E_STATE,
-					       "rank %u: '%s' would be of two logical files, '%s' and '%s': "
-					       "its tensors need rules with one file's pattern",
+					       "rank %u: '%s' would belong to two logical files, '%s' and '%s'; give "
+					       "the rules of "
+					       "its tensors the same file pattern",
 					       it->rank, it->w.path, it->logical, file);
 			it->logical = file;
 		}
@@ -189,7 +190,7 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 			left = it && it->w.kind == META_WORK_GONE ? NULL : s->file;
 		}
 		if (rc == 0 && left)
-			rc = sc_fail(err, SC_E_STATE, "'%s' was removed on some ranks, rank %u still has '%s'",
+			rc = sc_fail(err, SC_E_STATE, "'%s' was removed on some ranks, but rank %u still has '%s'",
 				     logical, rank, left);
 		sc_vec_done(&list);
 		sc_arena_done(&arena);
@@ -253,8 +254,8 @@ static int refuse_missing(struct commit *c, int rc)
 			sc_buf_printf(&missing, "%s%u", missing.bytes ? ", " : "", rank);
 	}
 	if (nr)
-		rc = sc_fail(c->err, SC_E_STATE, "topology '%s' has ranks 0 to %u; missing [%s%s]", c->topo.text,
-			     c->topo.ranks - 1, missing.text, nr > 4 ? ", ..." : "");
+		rc = sc_fail(c->err, SC_E_STATE, "topology '%s' has ranks 0 to %u, but these have no files: [%s%s]",
+			     c->topo.text, c->topo.ranks - 1, missing.text, nr > 4 ? ", ..." : "");
 	sc_buf_done(&missing);
 	return rc;
 }

@@ -83,8 +83,8 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 			continue;
 		if (first && it->format != first->format)
 			return sc_fail(c->err, SC_E_STATE,
-				       "rank %u: '%s' is a file of format '%s', but rank %u: '%s' is one of "
-				       "format '%s'; all ranks' files of '%s' need one format",
+				       "rank %u: '%s' has format '%s', but rank %u: '%s' has format '%s'; the files of "
+				       "all ranks of '%s' need one format",
 				       it->rank, it->w.path, it->format->name, first->rank, first->w.path,
 				       first->format->name, set->file);
 		set->format = it->format;
@@ -112,7 +112,8 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 		rc = note_skews(c, set);
 	if (rc == 0 && differ) {
 		sc_sys.release(set->report);
-		set->report = sc_strdup("metadata: that of ranks' files differs; only what all agree on is kept\n");
+		set->report = sc_strdup("metadata: ranks' files differ in __metadata__; only what all agree on is "
+			"kept\n");
 		rc = set->report ? 0 : sc_nomem(c->err);
 	}
 	if (rc == 0 && rs_version_add_set(c->version, set) < 0)

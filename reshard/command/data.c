@@ -122,7 +122,8 @@ static int parse_line(struct change *c, char *line)
 		if (rc > 0)
 			rc = sc_fail(c->as.err, SC_E_COMMAND, "%s: '%s=' is unknown%s", verbs[e->kind], word,
 				     e->kind == EDIT_ADD
-					 ? "; there are name, path, format, seed, shuffle, global_batch, drop_last, "
+					 ? "; the options are name, path, format, seed, shuffle, global_batch, "
+					 	"drop_last, "
 					   "share, uneven, unit, record, head, start, axes, suffix and copy"
 					 : "");
 	}
@@ -206,7 +207,8 @@ static int check_free(struct change *c, const struct rs_version *v, const struct
 			const char *file = v->sets[i]->file;
 
 			if (strcmp(file, path) == 0 || strncmp(file, next, strlen(next)) == 0)
-				return sc_fail(c->as.err, SC_E_EXISTS, "dataset '%s': ranks have a file '%s' already",
+				return sc_fail(c->as.err, SC_E_EXISTS, "dataset '%s': ranks already have a file '%s'; "
+					"choose another name",
 					       spec->name, file);
 		}
 	}
@@ -257,7 +259,8 @@ static int do_add(struct change *c, struct rs_version *v, struct edit *e)
 
 	if (meta_deal_seek(&e->spec.deal, e->corpus->samples, consumed, &at, &why) < 0)
 		return sc_fail(c->as.err, SC_E_COMMAND,
-			       "dataset '%s': %s; start=%" PRIu64 ", what the job has consumed, begins its first "
+			       "dataset '%s': %s; start=%" PRIu64 ", the samples that the job has consumed, begins "
+			       "its first "
 			       "epoch now",
 			       e->spec.name, why.msg, v->samples);
 	return rs_version_use(v, e->corpus, 0, e->spec.start, c->as.err);
@@ -389,8 +392,8 @@ int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, 
 	for (size_t i = 1; i < head->data.nr; i++)
 		if (head->data.at[i].corpus->spec.deal.batch != batch)
 			return sc_fail(err, SC_E_COMMAND,
-				       "datasets have different global batches, so step=%" PRId64 " does not say "
-				       "how many samples were consumed; write samples=",
+				       "the datasets have different global batches, so step=%" PRId64 " does not say "
+				       "how many samples were consumed; write samples=N, too",
 				       step);
 	if (!sc_mul_u64((uint64_t)step, batch, ret))
 		return sc_fail(err, SC_E_COMMAND, "step=%" PRId64 " times global_batch=%" PRIu64 " is too large", step,

@@ -36,9 +36,10 @@ static int open_checked(struct taking *c, const char *path, int *ret_fd, struct 
 	if (sc_sys.fstat(*ret_fd, st) < 0)
 		return sc_fail_sys(c->as->err, errno, "'%s'", path);
 	if (!S_ISREG(st->st_mode))
-		return sc_fail(c->as->err, SC_E_COMMAND, "'%s' is no plain file", path);
+		return sc_fail(c->as->err, SC_E_COMMAND, "'%s' is not a regular file", path);
 	if (st->st_dev == c->as->own)
-		return sc_fail(c->as->err, SC_E_COMMAND, "'%s' is in this mount: a source lies outside of it", path);
+		return sc_fail(c->as->err, SC_E_COMMAND, "'%s' is inside this mount; dataset sources must be elsewhere",
+			path);
 	return 0;
 }
 
@@ -49,7 +50,7 @@ static int map_file(int fd, const struct stat *st, const char *path, const unsig
 	if (st->st_size) {
 		map = sc_sys.mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_SHARED, fd, 0);
 		if (map == MAP_FAILED)
-			return sc_fail_sys(err, errno, "cannot map '%s'", path);
+			return sc_fail_sys(err, errno, "cannot map the source '%s'", path);
 		(void)madvise(map, (size_t)st->st_size, MADV_SEQUENTIAL);
 	}
 	*ret = map;
@@ -99,7 +100,8 @@ static int scan(struct taking *c, struct rs_index *x, const struct stat *st)
 		rc = meta_store_sync_dirs(&c->as->s->store, &dirs, c->as->err);
 	}
 	if (rc == 0 && (sc_sys.fstat(x->fd, &after) < 0 || !same_file(st, &after)))
-		rc = sc_fail(c->as->err, SC_E_SOURCE, "'%s' was written to while it was taken in; try again", x->path);
+		rc = sc_fail(c->as->err, SC_E_SOURCE, "the source '%s' was written to while it was scanned; try again",
+			x->path);
 	return rc;
 }
 
@@ -113,7 +115,8 @@ static int agree_on_form(struct rs_corpus *corpus, const struct rs_index *x, str
 	}
 	if (strcmp(corpus->form, form) == 0)
 		return 0;
-	return sc_fail(err, SC_E_FORMAT, "'%s' has another type than the sources before it: '%.60s', expected '%.60s'",
+	return sc_fail(err, SC_E_FORMAT, "the source '%s' has another type than the sources before it: '%.60s', "
+		"expected '%.60s'",
 		       x->path, form, corpus->form);
 }
 
@@ -193,7 +196,7 @@ static int take_all(struct taking *c, char *const *paths, size_t nr)
 	if (rc == 0 && c->corpus->samples && !meta_deal_length(&spec->deal, c->corpus->samples))
 		rc = sc_fail(c->as->err, SC_E_COMMAND,
 			     "dataset '%s' has %" PRIu64 " samples, fewer than global_batch=%" PRIu64
-			     ": with drop_last=yes none is used",
+			     ": drop_last=yes would leave none; add it with drop_last=no",
 			     spec->name, c->corpus->samples, spec->deal.batch);
 	return rc;
 }

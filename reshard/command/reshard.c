@@ -132,7 +132,8 @@ static int first_layout(struct rs_job *job, const char *text, struct sc_err *err
 		return rc;
 	fits = job->first_topology && meta_topology_parse(layout, job->first_topology, &topo, &ignored) == 0;
 	if (job->first_topology && !fits)
-		return sc_fail(err, SC_E_LAYOUT, "the layout does not fit the topology '%s' that was written: %s",
+		return sc_fail(err, SC_E_LAYOUT, "the layout does not fit the topology '%s' that was written before: "
+			"%s",
 			       job->first_topology, ignored.msg);
 	meta_topology_done(&topo);
 	rc = save_first(job, id, job->first_topology, err);

@@ -13,7 +13,7 @@ static int check_tag(const char *tag, struct sc_err *err)
 		good = good && (unsigned char)*p > ' ' && *p != '/' && *p != 127;
 	return good ? 0
 		    : sc_fail(err, SC_E_COMMAND,
-			      "tag '%s': a tag is a word that is no number, at most 100 bytes, without '/' and a "
+			      "bad tag '%s': write a word that is not a number, at most 100 bytes, without '/' and a "
 			      "leading '.'",
 			      tag);
 }

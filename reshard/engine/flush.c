@@ -8,8 +8,9 @@
 
 static int fail(const struct rs_flush_item *it, int error, struct sc_err *err)
 {
-	return it->path ? sc_fail_sys(err, error, "rank %d: cannot flush '%s'", it->rank, it->path)
-			: sc_fail_sys(err, error, "store: cannot flush a folder of blobs");
+	return !it->path       ? sc_fail_sys(err, error, "store: cannot flush a folder of blobs")
+       : it->rank < 0 ? sc_fail_sys(err, error, "cannot flush '%s'", it->path)
+			: sc_fail_sys(err, error, "rank %d: cannot flush '%s'", it->rank, it->path);
 }
 
 static int one_by_one(const struct rs_flush *f, struct sc_err *err)
@@ -30,7 +31,7 @@ static int reap(const struct rs_flush *f, struct io_uring *ring, unsigned nr, in
 		if (n == -EINTR)
 			continue;
 		if (n < 0)
-			return rc < 0 ? rc : sc_fail_sys(err, -n, "flush: cannot wait");
+			return rc < 0 ? rc : sc_fail_sys(err, -n, "cannot wait for files to be flushed (io_uring)");
 		if (rc == 0 && cqe->res < 0)
 			rc = fail(&f->at[io_uring_cqe_get_data64(cqe)], -cqe->res, err);
 		io_uring_cqe_seen(ring, cqe);
@@ -56,7 +57,7 @@ static int at_once(const struct rs_flush *f, struct io_uring *ring, struct sc_er
 		if (n > 0)
 			submitted += (unsigned)n;
 		else if (n != -EINTR)
-			rc = sc_fail_sys(err, n ? -n : EIO, "flush: cannot submit");
+			rc = sc_fail_sys(err, n ? -n : EIO, "cannot begin to flush files (io_uring)");
 	}
 	return reap(f, ring, submitted, rc, err);
 }

@@ -91,7 +91,7 @@ static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
 			return rc;
 		nudge(ring);
 		if (++seconds % WAIT_SECONDS == 0)
-			sc_log(SC_LOG_WARN, "engine: the disk has not answered for %u s, waiting on", seconds);
+			sc_log(SC_LOG_WARN, "engine: the disk has not answered for %u s, continuing to wait", seconds);
 	}
 }
 
@@ -219,7 +219,7 @@ static int submit(struct host *h, struct slot *s)
 			h->refused = true;
 			s->busy = false;
 			h->busy--;
-			return sc_fail_sys(h->err, n ? -n : EIO, "engine: cannot submit");
+			return sc_fail_sys(h->err, n ? -n : EIO, "cannot begin to write files (io_uring)");
 		}
 	}
 	return 0;
@@ -231,7 +231,7 @@ static int start(struct host *h, struct slot *s)
 	h->copied += s->bytes;
 	if (!h->has_ring)
 		return sc_pwrite_all(h->fd, s->buffer, s->bytes, s->at) < 0
-			       ? sc_fail_sys(h->err, errno, "engine: cannot write") : tick(h, s->bytes);
+			       ? sc_fail_sys(h->err, errno, "cannot write") : tick(h, s->bytes);
 	prepare(h, s);
 	if (h->how->will_flush && s->at >= h->write_back_at + WRITE_BACK_BYTES + WRITE_BACK_BEHIND)
 		begin_write_back(h, s->at - WRITE_BACK_BEHIND);
@@ -249,7 +249,7 @@ static int complete(struct host *h, struct slot *s, int result)
 	if (result < 0 || s->done == s->bytes || h->refused) {
 		s->busy = false;
 		h->busy--;
-		return result < 0 ? sc_fail_sys(h->err, -result, "engine: cannot write") : tick(h, s->bytes);
+		return result < 0 ? sc_fail_sys(h->err, -result, "cannot write") : tick(h, s->bytes);
 	}
 	prepare(h, s);
 	return submit(h, s);
@@ -265,7 +265,7 @@ static int reap(struct host *h)
 		return 0;
 	if (n < 0) {
 		h->mute = true;
-		return sc_fail_sys(h->err, -n, "engine: cannot wait");
+		return sc_fail_sys(h->err, -n, "cannot wait for writes (io_uring)");
 	}
 	s = io_uring_cqe_get_data(cqe);
 	result = cqe->res;
@@ -348,7 +348,8 @@ static int clone_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t sourc
 		if (failed == ENOSPC || failed == EIO)
 			return sc_fail_sys(h->err, failed, "engine: cannot reflink");
 		if (h->how->clones_only)
-			return sc_fail(h->err, SC_E_UNSUPPORTED, "engine: the file system does not reflink");
+			return sc_fail(h->err, SC_E_UNSUPPORTED, "the store's file system cannot share blocks "
+				"(reflink)");
 		h->clone = false; /* this file system cannot, or not these two files */
 		return 0;
 	}

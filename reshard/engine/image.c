@@ -114,7 +114,7 @@ static int plan_tensor(struct rs_image *im, const struct meta_view *view,
 	const struct meta_view *stored = o->view_of(o->arg, t);
 
 	if (!meta_tensor_bytes(t->dtype, &s->piece.shape, &g->bytes))
-		return sc_fail(err, SC_E_STATE, "'%s': size overflows", t->key);
+		return sc_fail(err, SC_E_STATE, "'%s': the size overflows 64 bits", t->key);
 	for (uint32_t i = 0; i < s->piece.nr_boxes; i++) {
 		int rc = rs_plan_box(stored, t->key, &s->piece.boxes[i], &one_node, 0, 0, g, &im->sources, err);
 

@@ -205,7 +205,8 @@ int rs_arrange_tensors(struct rs_tensor_at *tensors, uint32_t nr, uint32_t *ret_
 
 		t->begin = 0;
 		if (!meta_tensor_bytes(t->dtype, &t->shape, &t->end))
-			return sc_fail(err, SC_E_LIMIT, "safetensors: tensor '%s' overflows", t->name);
+			return sc_fail(err, SC_E_LIMIT, "safetensors: tensor '%s': the size overflows 64 bits",
+				t->name);
 		if (is_whole(t) && t->end >= SC_CLONE_BYTES_MIN)
 			o.left[t->skew / RS_SKEW_UNIT] += t->end;
 	}

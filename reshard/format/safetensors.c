@@ -85,12 +85,13 @@ static int parse_offsets(struct parsing *p, const char *name, json_t *at, struct
 	begin = (uint64_t)json_integer_value(first);
 	end = (uint64_t)json_integer_value(last);
 	if (end > data_bytes)
-		return refuse(err, "tensor '%s' ends at byte %llu of the data, the file has %llu", name, (ull)end,
+		return refuse(err, "tensor '%s' ends at byte %llu of the data, but the file has %llu", name, (ull)end,
 			      (ull)data_bytes);
 	if (!meta_tensor_bytes(t->dtype, &t->shape, &bytes))
-		return refuse(err, "tensor '%s': its size overflows or is not of whole bytes", name);
+		return refuse(err, "tensor '%s': the size overflows or is not whole bytes", name);
 	if (bytes != end - begin)
-		return refuse(err, "tensor '%s' has %llu bytes, its type and shape need %llu", name, (ull)(end - begin),
+		return refuse(err, "tensor '%s' has %llu bytes, but its type and shape need %llu", name,
+			(ull)(end - begin),
 			      (ull)bytes);
 	t->at = p->data_at + begin;
 	p->some_are_empty |= bytes == 0;
@@ -104,7 +105,7 @@ static int parse_tensor(struct parsing *p, const char *name, json_t *value, stru
 	int rc, type;
 
 	if (!json_is_object(value) || json_object_size(value) != 3)
-		return refuse(err, "tensor '%s': want dtype, shape and data_offsets, nothing else", name);
+		return refuse(err, "tensor '%s': expected dtype, shape and data_offsets, and nothing else", name);
 	if (!json_is_string(dtype))
 		return refuse(err, "tensor '%s' has no dtype", name);
 	if (strlen(name) > SC_TENSOR_NAME_BYTES_MAX)
@@ -163,11 +164,12 @@ static int check_cover(struct parsing *p, struct sc_err *err)
 		if (t->at < at)
 			return refuse(err, "tensor '%s' overlaps the one before it", t->name);
 		if (t->at > at)
-			return refuse(err, "a hole of %llu bytes before tensor '%s'", (ull)(t->at - at), t->name);
+			return refuse(err, "there is a hole of %llu bytes before tensor '%s'", (ull)(t->at - at),
+				t->name);
 		at += found_bytes(t);
 	}
 	if (at != p->file_bytes)
-		return refuse(err, "the tensors end at byte %llu, the file has %llu", (ull)at, (ull)p->file_bytes);
+		return refuse(err, "the tensors end at byte %llu, but the file has %llu", (ull)at, (ull)p->file_bytes);
 	if (p->some_are_empty)
 		qsort(found->tensors, found->nr, sizeof(*found->tensors), by_place);
 	return 0;
@@ -181,7 +183,8 @@ static int read_header(const struct rs_file *file, char **ret, uint64_t *ret_byt
 	int rc;
 
 	if (file->bytes < sizeof(length))
-		return refuse(err, "the file has %llu bytes, less than its length field", (ull)file->bytes);
+		return refuse(err, "the file has %llu bytes, less than the field for its header's length",
+			(ull)file->bytes);
 	rc = file->read(file->arg, 0, sizeof(length), length, err);
 	if (rc < 0)
 		return rc;
@@ -211,7 +214,7 @@ static int parse_header(struct parsing *p, const char *header, uint64_t bytes, s
 		return refuse(err, "the header does not start with '{'");
 	root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES, &why);
 	if (!json_is_object(root))
-		return refuse(err, "the header is no JSON object: %s at byte %d", root ? "" : why.text,
+		return refuse(err, "the header is not a JSON object: %s at byte %d", root ? "" : why.text,
 			      root ? 0 : why.position);
 	p->data_at = 8 + bytes;
 	found->tensors = sc_arena_array(&found->arena, json_object_size(root) + 1, sizeof(*found->tensors));

@@ -270,9 +270,9 @@ int rs_control_write(const struct rs_control *c, const struct rs_caller *who, st
 	assert(!answer == !(c->flags & RS_CTL_ANSWER) && (!answer || !answer->failed));
 	assert(!ret_held == !(c->flags & RS_CTL_HELD));
 	if (!c->write)
-		return sc_fail(err, SC_E_PERMISSION, "%s is only read", c->name);
+		return sc_fail(err, SC_E_PERMISSION, "%s is read-only", c->name);
 	if (strlen(text) > rs_control_bytes_max(c))
-		return sc_fail(err, SC_E_LIMIT, "%s: one write has at most %zu bytes, this one has %zu", c->name,
+		return sc_fail(err, SC_E_LIMIT, "%s: a write has at most %zu bytes, but this one has %zu", c->name,
 			       rs_control_bytes_max(c), strlen(text));
 	if (!(c->flags & RS_CTL_MOVES))
 		caller.token = 0;

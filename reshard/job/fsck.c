@@ -91,7 +91,7 @@ static void complain(struct fsck *f, struct found *b, const char *what)
 	sc_buf_printf(f->report, "BAD\tblob %" PRIu64 " %s\n", b->id, what);
 }
 
-/* What says nothing about the blob ends the check: it is no complaint. */
+/* Ends the check with an error that says nothing about the blob. */
 static int lost(struct fsck *f, struct found *b, const struct sc_err *why, const char *what)
 {
 	if (!rs_is_damage(why)) {
@@ -116,7 +116,7 @@ static int check_blob(struct fsck *f, struct found *b)
 		/* of a working tree: made and not yet written, when the daemon ended */
 		if (err.errnum == ENOENT && !b->sealed)
 			return 0;
-		return lost(f, b, &err, err.errnum == ENOENT ? "is not there" : "can't be opened");
+		return lost(f, b, &err, err.errnum == ENOENT ? "is missing" : "cannot be opened");
 	}
 	if (!b->sealed)
 		return 0;
@@ -128,7 +128,7 @@ static int check_blob(struct fsck *f, struct found *b)
 		return 0;
 	}
 	if (rs_hash_blob(&f->s->store, b->id, NULL, NULL, hash, &bytes, &err) < 0)
-		return lost(f, b, &err, "can't be read");
+		return lost(f, b, &err, "cannot be read");
 	if (b->has_hash && memcmp(hash, b->hash, 16) != 0)
 		complain(f, b, "has other bytes than when it was sealed");
 	return 0;
@@ -137,7 +137,7 @@ static int check_blob(struct fsck *f, struct found *b)
 /* One that was marked and is intact: it was restored, or its disk failed for a while. */
 static int unmark(struct fsck *f, const struct found *b)
 {
-	sc_buf_printf(f->report, "intact\tblob %" PRIu64 ", which was taken for damaged: it is read again\n", b->id);
+	sc_buf_printf(f->report, "intact\tblob %" PRIu64 ", which was marked as damaged; the mark is removed\n", b->id);
 	return meta_blob_checked(f->s->catalog, b->id, b->has_hash ? b->hash : NULL, 0, false, f->err);
 }
 

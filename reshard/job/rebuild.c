@@ -142,7 +142,7 @@ static int copy_blob(struct adopting *a, uint64_t mine, uint64_t blob, const str
 	int rc = meta_store_open_blob(store, blob, UINT64_MAX, &from, err);
 
 	if (rc == 0 && sc_sys.fstat(from, &st) < 0)
-		rc = sc_fail_sys(err, errno, "blob %" PRIu64, blob);
+		rc = sc_fail_sys(err, errno, "cannot stat blob %" PRIu64, blob);
 	if (rc < 0)
 		return rc;
 	if (a->file->user == a->job && st.st_uid == owner->uid && st.st_gid == owner->gid &&

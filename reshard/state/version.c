@@ -99,7 +99,7 @@ static const struct rs_set *set_of_file(const struct rs_version *v, const char *
 	for (size_t i = 0; i < v->nr_sets; i++)
 		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, logical_file) == 0)
 			return v->sets[i];
-	assert(!"a tensor of a version is in one of its sets");
+	assert(!"every tensor of a version is in one of its sets");
 	return NULL;
 }
 
@@ -283,7 +283,7 @@ int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
 		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
 			continue;
 		(void)pthread_mutex_lock(&set->report_lock);
-		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " can't be used: copies differ: %.*s", v->nr,
+		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " cannot be used, because copies differ: %.*s", v->nr,
 			     (int)strcspn(set->report, "\n"), set->report);
 		(void)pthread_mutex_unlock(&set->report_lock);
 		return rc;

@@ -41,7 +41,7 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 	if (rc == 0)
 		rc = meta_topology_parse(v->layout, *topology ? topology : v->topo.text, &topo, err);
 	if (rc == 0 && !rs_has_place(id, topo.ranks, place))
-		rc = sc_fail(err, SC_E_NOT_FOUND, "no view has the place %" PRIu64, place);
+		rc = sc_fail(err, SC_E_NOT_FOUND, "catalog: no view has the number %" PRIu64, place);
 	if (rc == 0)
 		rc = rs_view_new(job, v, id, &topo, ret, err);
 	else
@@ -173,7 +173,8 @@ static int find(struct rs_service *s, struct rs_job *job, struct rs_version_foun
 
 	if (rc < 0 || f->id)
 		return rc;
-	return f->tag ? sc_fail(err, SC_E_NOT_FOUND, "no version has the tag '%s', and it is no number", f->tag)
+	return f->tag ? sc_fail(err, SC_E_NOT_FOUND, "no version '%s': it is neither a version's number nor a tag",
+		f->tag)
 		      : sc_fail(err, SC_E_NOT_FOUND, "there is no version %" PRIu64, f->nr);
 }
 

@@ -267,8 +267,8 @@ int rs_work_own(int fd, const struct rs_owner *owner, const char *path, struct s
 {
 	/* without the privilege files stay the daemon's own */
 	if (sc_sys.fchown(fd, owner->uid, owner->gid) < 0 && errno != EPERM)
-		return sc_fail_sys(err, errno, "cannot set the owner of '%s'", path);
+		return sc_fail_sys(err, errno, "'%s': cannot set the owner", path);
 	if (sc_sys.fchmod(fd, owner->mode & 07777) < 0)
-		return sc_fail_sys(err, errno, "cannot set the mode of '%s'", path);
+		return sc_fail_sys(err, errno, "'%s': cannot set the mode", path);
 	return 0;
 }

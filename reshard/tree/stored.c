@@ -16,12 +16,15 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 		if (v->sets[i]->id || v->sets[i]->kind != META_SET_TENSORS)
 			continue;
 		if (!view->as_stored[i])
-			return sc_fail(err, SC_E_STATE, "'%s' would not be where its ranks wrote it", v->sets[i]->file);
+			return sc_fail(err, SC_E_STATE, "'%s': the layout would place tensors elsewhere than the "
+				"ranks wrote them",
+			v->sets[i]->file);
 		__atomic_store_n(&v->sets[i]->found, true, __ATOMIC_RELAXED);
 	}
 	for (uint32_t t = 0; t < inferred->nr; t++)
 		if (!meta_state_find(&v->state, inferred->tensors[t].key))
-			return sc_fail(err, SC_E_STATE, "'%s' would be in no file", inferred->tensors[t].key);
+			return sc_fail(err, SC_E_STATE, "tensor '%s' would not be in any file of the version",
+				inferred->tensors[t].key);
 	return 0;
 }
 
@@ -36,8 +39,9 @@ static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32
 	int rc;
 
 	if (!b)
-		return sc_fail(err, SC_E_STATE, "'%s' is to be in '%s' of rank %u, and no such file is stored",
-			       x->key, t->file, rank);
+		return sc_fail(err, SC_E_STATE, "rank %u '%s' should hold tensor '%s', but no such file is stored",
+			rank,
+	       t->file, x->key);
 	rc = rs_blob_get(s->blobs, b->blob, set->format, b->bytes, &blob, err);
 	if (rc < 0)
 		return sc_wrap(err, rc, "rank %u '%s'", rank, t->file);
@@ -45,8 +49,9 @@ static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32
 	good = at && at->dtype == x->dtype && meta_shape_equal(&at->shape, &t->piece.shape);
 	rs_blob_put(s->blobs, blob);
 	return good ? 0
-		    : sc_fail(err, SC_E_STATE, "'%s' is to be in '%s' of rank %u, and the stored file %s", x->key,
-			      t->file, rank, at ? "has another type or shape of it" : "does not have it");
+		    : sc_fail(err, SC_E_STATE, "rank %u '%s' should hold tensor '%s', but the stored file %s", rank,
+		    	t->file,
+	  x->key, at ? "holds it with another type or shape" : "does not");
 }
 
 static int look_up_rank(struct rs_service *s, const struct rs_set *set, uint32_t rank, struct sc_err *err)

@@ -177,7 +177,7 @@ static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
 static int refuse_data(const struct rs_look *look, const char *path, struct sc_err *err)
 {
 	return look->kind != RS_DATA ? 0
-				     : sc_fail(err, SC_E_SEALED, "'%s' is part of a dataset: it is read only", path);
+				     : sc_fail(err, SC_E_SEALED, "'%s' is part of a dataset, which is read-only", path);
 }
 
 int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
@@ -253,7 +253,7 @@ int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	if (look.kind == RS_NONE)
 		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
 	if (look.kind == RS_DIR)
-		return sc_fail(err, SC_E_IS_DIR, "'%s' is a directory", path);
+		return sc_fail(err, SC_E_IS_DIR, "'%s' is a folder", path);
 	rc = refuse_data(&look, path, err);
 	committed = rc == 0 ? is_committed(s, job, rank, path, err) : rc;
 	if (committed < 0)
@@ -287,7 +287,7 @@ static int check_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	if (look->kind == RS_NONE)
 		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
 	if (look->kind != RS_DIR)
-		return sc_fail(err, SC_E_NOT_DIR, "'%s' is no directory", path);
+		return sc_fail(err, SC_E_NOT_DIR, "'%s' is not a folder", path);
 	rc = rs_list(s, job, NULL, rank, path, has_children, NULL, err);
 	if (rc)
 		return rc < 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "rank %u: '%s' is not empty", rank, path);
@@ -397,7 +397,8 @@ static int rename_dir(struct rs_service *s, struct rs_job *job, struct moves *m,
 	(void)pthread_mutex_unlock(&job->state);
 	rs_view_unref(s, head);
 	if (rc)
-		return rc < 0 ? rc : sc_fail(err, SC_E_CROSS, "'%s' has committed files; copy it", path);
+		return rc < 0 ? rc : sc_fail(err, SC_E_CROSS, "'%s' has committed files and cannot be renamed; copy "
+			"it instead", path);
 	rc = rs_work_rows(job, m->rank, &rows, err);
 	for (size_t i = 0; rc == 0 && i < rows.nr; i++) {
 		const struct rs_work *w = &rows.at[i];
@@ -453,9 +454,9 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	if (rc < 0)
 		return rc;
 	if (to.kind == RS_DIR && from.kind != RS_DIR)
-		return sc_fail(err, SC_E_IS_DIR, "'%s' is a directory", new_path);
+		return sc_fail(err, SC_E_IS_DIR, "'%s' is a folder", new_path);
 	if (to.kind != RS_NONE && to.kind != RS_DIR && from.kind == RS_DIR)
-		return sc_fail(err, SC_E_NOT_DIR, "'%s' is no directory", new_path);
+		return sc_fail(err, SC_E_NOT_DIR, "'%s' is not a folder", new_path);
 	if (rank == new_rank && strcmp(path, new_path) == 0)
 		return 0;
 	if (from.kind == RS_DIR) {

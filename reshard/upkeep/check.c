@@ -54,7 +54,7 @@ int rs_verify_head(struct rs_pass *p)
 		rs_pass_begin(p, "verifying", rs_set_bytes(set));
 		verdict = rs_verify_set(p->s, set, rs_pass_bytes, p, &hashes, &report, p->err);
 		if (verdict == SC_E_COPIES)
-			sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": copies differ: %s",
+			sc_log(SC_LOG_ERROR, "job '%s' version %" PRIu64 ": copies differ: %s",
 			       rs_job_name(p->job, name, sizeof(name)), p->head->version->nr, p->err->msg);
 		rc = verdict == 0 || verdict == SC_E_COPIES ? keep_verdict(p, set, verdict, hashes, report) : verdict;
 		sc_metric_add(&bytes_verified, rs_set_bytes(set));

@@ -35,7 +35,7 @@ int rs_left_say(const struct rs_left *left, struct sc_err *err)
 	if (!left->nr)
 		return 0;
 	*err = left->why;
-	return sc_wrap(err, err->code, "%u blobs wait for another look", left->nr);
+	return sc_wrap(err, err->code, "%u blobs could not be checked and wait for another look", left->nr);
 }
 
 int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_err *err)

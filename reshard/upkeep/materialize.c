@@ -277,7 +277,7 @@ static int share_blobs(struct rs_pass *p, struct rs_set *set)
 	return 0;
 }
 
-/* The new set is to have all that the old one has, in the same order: that of their hashes. */
+/* Checks that the new set holds the tensors of the old one, in the same order, which is that of their hashes. */
 static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struct rs_set *set)
 {
 	bool same = old->state.nr == set->state.nr;
@@ -287,7 +287,7 @@ static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struc
 
 		same = strcmp(a->key, b->key) == 0 && a->dtype == b->dtype && meta_shape_equal(&a->shape, &b->shape);
 	}
-	return same ? 0 : sc_fail(p->err, SC_E_STATE, "'%s' would not have the tensors of version %" PRIu64, old->file,
+	return same ? 0 : sc_fail(p->err, SC_E_STATE, "'%s' would not hold the tensors of version %" PRIu64, old->file,
 				  p->head->version->nr);
 }
 
@@ -338,13 +338,13 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 
 /* --- the switch-over --- */
 
-/* The old storage goes: nothing may be missing in the new one. */
+/* Checks that nothing is missing in the new storage, before the old one is dropped. */
 static int check_new(struct rs_pass *p, const struct rs_view *view, struct rs_set **sets)
 {
 	int rc = 0;
 
 	if (!rs_view_is_materialized(view))
-		rc = sc_fail(p->err, SC_E_STATE, "its files would not be stored as they are presented");
+		rc = sc_fail(p->err, SC_E_STATE, "the new files would differ from those that ranks see");
 	for (size_t i = 0; rc == 0 && i < view->version->nr_sets; i++)
 		if (sets[i])
 			rc = rs_set_look_up(p->s, sets[i], p->err);
@@ -384,8 +384,9 @@ static int switch_over(struct rs_pass *p, struct rs_set **sets)
 	rs_view_unref(p->s, view);
 	for (size_t i = 0; rc == 0 && i < old->nr_sets; i++)
 		if (sets[i] && rs_record_renew(p->s, sets[i], p->err) < 0)
-			sc_log(SC_LOG_INFO, "%s: 'fsck --rebuild' would not find all of '%s'", p->err->msg,
-			       sets[i]->file);
+			sc_log(SC_LOG_INFO, "'%s': could not save a recovery record (%s); 'fsck --rebuild' would not "
+				"recover all of it",
+       sets[i]->file, p->err->msg);
 	return rc;
 }
 

@@ -10,7 +10,7 @@
 #include "reshard/engine/copy.h"
 #include "reshard/upkeep/record.h"
 
-SC_METRIC(blobs_mended, SC_COUNTER, "scalai_mended_blobs_total", "Damaged blobs that were mended from equal ones.");
+SC_METRIC(blobs_mended, SC_COUNTER, "scalai_mended_blobs_total", "Damaged blobs that were repaired from replicas.");
 
 struct ids {
 	size_t nr, room;
@@ -44,7 +44,7 @@ static int copy_over(struct rs_service *s, const struct rs_sealed *x, uint64_t f
 	(void)pthread_mutex_lock(&s->making);
 	rc = meta_blob_known(s->catalog, x->id, err);
 	if (rc == 0)
-		rc = sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " is gone with its version", x->id);
+		rc = sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " was removed with its version", x->id);
 	else if (rc > 0)
 		rc = meta_store_replace(&s->store, x->id, err);
 	(void)pthread_mutex_unlock(&s->making);
@@ -106,15 +106,17 @@ static int found_damage(struct rs_service *s, const struct rs_sealed *x, const c
 	} else if (rc < 0) { /* it is looked at again; nobody may read it until then */
 		(void)rs_blob_mark(s, x->id, true, &ignored);
 	} else if (from) {
-		sc_log(SC_LOG_WARN, "blob %" PRIu64 " %s; it is mended from blob %" PRIu64 ", continuing (%s)", x->id,
-		       what, from, uses.text);
+		sc_log(SC_LOG_WARN, "%s: blob %" PRIu64 " %s; repaired from blob %" PRIu64 ", which had the same "
+			"bytes, "
+       "continuing", uses.bytes ? uses.text : "a file of no version", x->id, what, from);
 		sc_metric_add(&blobs_mended, 1);
 	} else {
 		rc = rs_blob_mark(s, x->id, true, err);
 		if (rc > 0) /* once: it is looked at each hour */
 			sc_log(SC_LOG_ERROR,
-			       "blob %" PRIu64 " %s, and nothing has the same bytes: it is not read any more (%s)",
-			       x->id, what, uses.text);
+			       "%s: blob %" PRIu64 " %s; no replica has the same bytes, so reads fail with EIO until "
+			       "it is "
+			       "restored", uses.bytes ? uses.text : "a file of no version", x->id, what);
 		if (rc >= 0)
 			rc = meta_blob_checked(s->catalog, x->id, x->has_hash ? x->hash : NULL, rs_now_s(), true, err);
 	}
@@ -136,7 +138,7 @@ int rs_blob_judge(struct rs_service *s, const struct rs_sealed *x, const uint8_t
 	if (rc <= 0)
 		return rc < 0 ? rc : 1;
 	if (why->code)
-		(void)snprintf(what, sizeof(what), "is lost (%s)", why->msg);
+		(void)snprintf(what, sizeof(what), "cannot be read (%s)", why->msg);
 	else if (bytes != x->bytes)
 		(void)snprintf(what, sizeof(what), "has another size than when it was sealed");
 	rc = found_damage(s, x, what, err);

@@ -133,7 +133,7 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 	if (rc == 0 && w.text.failed)
 		rc = sc_nomem(err);
 	else if (rc == 0 && w.full && !strstr(w.text.text, "\njob "))
-		rc = sc_fail(err, SC_E_UNSUPPORTED, "blob %" PRIu64 ": what is to be said of it is too long", blob);
+		rc = sc_fail(err, SC_E_UNSUPPORTED, "blob %" PRIu64 ": the recovery record would be too long", blob);
 	else if (rc == 0 && w.set)
 		rc = meta_store_set_record(&s->store, blob, w.text.text, w.text.bytes, err);
 	sc_buf_done(&w.text);
@@ -290,5 +290,7 @@ void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16])
 	struct sc_err why;
 
 	if (rs_record_write(s, blob, hash, &why) < 0)
-		sc_log(SC_LOG_INFO, "%s: 'fsck --rebuild' would not find it", why.msg);
+		sc_log(SC_LOG_INFO, "blob %" PRIu64 ": could not save its recovery record (%s); 'fsck --rebuild' "
+			"would not "
+		"recover this blob", blob, why.msg);
 }

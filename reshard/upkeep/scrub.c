@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scrubbing: every blob is read again from the disk, at a limited rate, and judged by its hash (mend.c). */
+/* Scrubs: reads every blob again from the disk, at a limited rate, and checks its hash (mend.c). */
 #include "reshard/upkeep/upkeep_i.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ struct scrub {
 	struct rs_left left;
 };
 
-/* Waits until `ns` (monotonic) or the end of the service; true: the end. */
+/* Waits until `ns` (monotonic) or the end of the service; returns true at the end. */
 static bool pause_until(struct rs_service *s, int64_t ns)
 {
 	bool stop;
@@ -50,7 +50,7 @@ static int scrub_blob(struct scrub *p, const struct rs_sealed *x, struct sc_err 
 	struct sc_err why = {0};
 	uint8_t hash[16];
 	uint64_t bytes = 0;
-	/* not what the page cache has, and nothing that somebody wants is driven out of it */
+	/* O_DIRECT: reads the disk and not the page cache, and evicts nothing from it */
 	int rc = meta_store_open_damaged(&s->store, x->id, O_RDONLY | O_DIRECT, &fd, &why);
 
 	if (rc < 0 && why.errnum == EINVAL) {
@@ -76,7 +76,7 @@ static int scrub_blob(struct scrub *p, const struct rs_sealed *x, struct sc_err 
 		rs_record_keep(s, x->id, hash); /* of a store that is older than that */
 	rc = rs_blob_mark(s, x->id, false, err);
 	if (rc > 0)
-		sc_log(SC_LOG_WARN, "blob %" PRIu64 " is intact again: it is read as before, continuing", x->id);
+		sc_log(SC_LOG_WARN, "blob %" PRIu64 " is intact again and is read as before, continuing", x->id);
 	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, hash, rs_now_s(), false, err);
 }
 
@@ -124,7 +124,7 @@ int rs_scrub_start(struct rs_service *s, struct sc_err *err)
 	int rc = s->scrub_every_s ? pthread_create(&s->scrubber, NULL, scrubber, s) : 0;
 
 	if (rc)
-		return sc_fail_sys(err, rc, "cannot start scrubbing");
+		return sc_fail_sys(err, rc, "cannot start the thread for scrubbing");
 	s->has_scrubber = s->scrub_every_s != 0;
 	if (s->has_scrubber)
 		(void)pthread_setname_np(s->scrubber, "scalai-scrub");

@@ -59,7 +59,7 @@ static int share(struct rs_service *s, const struct rs_sealed *x, uint64_t same,
 	if (rc == 0)
 		rc = meta_store_open_blob(&s->store, same, x->bytes, &other, err);
 	if (rc == 0 && (sc_sys.fstat(mine, &a) < 0 || sc_sys.fstat(other, &b) < 0))
-		rc = sc_fail_sys(err, errno, "stat");
+		rc = sc_fail_sys(err, errno, "cannot stat blob %" PRIu64, x->id);
 	if (rc < 0 || a.st_ino == b.st_ino)
 		return rc;
 	rc = same_bytes(x, mine, same, other, err);
@@ -76,7 +76,7 @@ static int share(struct rs_service *s, const struct rs_sealed *x, uint64_t same,
 	return rc;
 }
 
-/* Space is saved or it is not: no reason to stop. */
+/* Shares a blob's file with an equal one, if there is one; a failure is logged and ignored. */
 static int try_share(struct rs_service *s, const struct rs_sealed *x, struct sc_err *err)
 {
 	struct sc_err why;
@@ -84,7 +84,8 @@ static int try_share(struct rs_service *s, const struct rs_sealed *x, struct sc_
 	int rc = x->bytes < PAGE ? 1 : meta_blob_same_before(s->catalog, x->id, x->bytes, x->hash, &same, err);
 
 	if (rc == 0 && same && share(s, x, same, &why) < 0)
-		sc_log(SC_LOG_INFO, "blob %" PRIu64 " keeps a file of its own: %s", x->id, why.msg);
+		sc_log(SC_LOG_INFO, "blob %" PRIu64 " is not shared with an equal one and keeps its space: %s", x->id,
+			why.msg);
 	return rc < 0 ? rc : 0;
 }
 

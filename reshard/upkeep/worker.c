@@ -80,7 +80,7 @@ static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, stru
 	if (rc == 0 && rs_version_verified(p.head->version) == META_EQUAL && wants_materialize(job, p.head)) {
 		rc = rs_materialize(&p);
 		if (rc == 0)
-			sc_log(SC_LOG_INFO, "job '%s': version %" PRIu64 " is materialized",
+			sc_log(SC_LOG_INFO, "job '%s' version %" PRIu64 ": materialized",
 			       rs_job_name(job, name, sizeof(name)), p.head->version->nr);
 		*garbage = true;
 	}
@@ -262,7 +262,7 @@ int rs_worker_start(struct rs_service *s, struct sc_err *err)
 	s->kick = true;
 	rc = pthread_create(&s->worker, NULL, worker, s);
 	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the worker");
+		return sc_fail_sys(err, rc, "cannot start the background worker");
 	(void)pthread_setname_np(s->worker, "scalai-worker");
 	s->has_worker = true;
 	return 0;

@@ -205,7 +205,7 @@ static void refusals_change_nothing(void **unused)
 		if (c->flags & RS_CTL_MOUNT)
 			continue;
 		if (!c->write)
-			refused(c, "x", EPERM, "is only read");
+			refused(c, "x", EPERM, "is read-only");
 		else if (strcmp(c->name, "discard") != 0 && strcmp(c->name, "verify") != 0) /* they take any text */
 			refused(c, "no = such ? word\nnor this\n", 0, "");
 		if (c->write && rs_control_bytes_max(c) < sizeof(long_text) - 1)
