@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What commands share, and what is done in the background shares with them. */
+/* Shared by commands, and by background work. */
 #ifndef RS_COMMAND_I_H
 #define RS_COMMAND_I_H
 
@@ -10,9 +10,9 @@
 #include "reshard/tree/tree_i.h"
 
 /* data.c */
-/** What a commit that names `step` and not `samples` has consumed. */
+/** Computes the samples consumed, for a commit that names `step` and not `samples`. */
 int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, struct sc_err *err);
-/** Drops uses that are over. */
+/** Drops a version's uses of datasets whose epochs are over. */
 void rs_data_prune(struct rs_version *v);
 
 /* compare.c */

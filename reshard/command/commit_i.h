@@ -25,7 +25,7 @@ struct commit {
 	struct sc_err *err;
 	int64_t step;
 	const char *note;
-	bool has_samples;		/* `samples` was said */
+	bool has_samples;		/* `samples` was given */
 	uint64_t samples;
 	const struct rs_view *head;	/* of which this is the next; NULL: none */
 	uint64_t layout_id;
@@ -48,11 +48,11 @@ struct commit {
 	struct rs_version *version;
 };
 
-/** What a rank wrote or removed under a path; NULL: nothing.  Once step 2 has sorted the items. */
+/** Finds what a rank wrote or removed under a path; NULL: nothing.  Call after step 2 has sorted the items. */
 const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path);
-/** Step 2: headers of what was written, and the logical tensors of the new version (c->state). */
+/** Does step 2: reads the headers of written files, and infers the logical tensors of the new version (c->state). */
 int rs_commit_read(struct commit *c);
-/** The new version's sets: of what was written, and what is taken over (c->version). */
+/** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */
 int rs_commit_sets(struct commit *c);
 
 #endif

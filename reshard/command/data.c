@@ -123,7 +123,7 @@ static int parse_line(struct change *c, char *line)
 			rc = sc_fail(c->as.err, SC_E_COMMAND, "%s: '%s=' is unknown%s", verbs[e->kind], word,
 				     e->kind == EDIT_ADD
 					 ? "; the options are name, path, format, seed, shuffle, global_batch, "
-					 	"drop_last, "
+							"drop_last, "
 					   "share, uneven, unit, record, head, start, axes, suffix and copy"
 					 : "");
 	}

@@ -5,20 +5,21 @@
 
 #include "reshard/command/command_i.h"
 
-/** For whom sources are taken in. */
+/** The user who adds sources. */
 struct rs_taking {
 	struct rs_service *s;
 	struct rs_job *job;
-	uid_t uid;			/* who opens them */
+	uid_t uid;			/* opens the sources */
 	gid_t gid;
-	dev_t own;			/* the mount itself: nothing of it */
+	dev_t own;			/* the mount itself: its files are refused */
 	struct sc_err *err;
 };
 
-/** *ret: a corpus that has no number yet, also when it fails; rs_taken_done() ends it. */
+/** Scans sources and makes a corpus that has no number yet; *ret is set even on failure, and rs_taken_done() ends
+ *  it. */
 int rs_take_sources(const struct rs_taking *as, const struct rs_data_spec *spec, char *const *paths, size_t nr,
 		    struct rs_corpus **ret);
-/** What the catalog does not know by now is garbage.  NULL is nothing. */
+/** Frees a corpus; blobs of it that the catalog does not know become garbage.  Accepts NULL. */
 void rs_taken_done(struct rs_service *s, struct rs_corpus *corpus);
 
 #endif

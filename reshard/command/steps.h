@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocols, step by step.  Each step is announced through sc_sys.step before it is taken, so
- * that a test can stop, fail or kill the daemon at any one.  Between two steps the state on disk
- * is a valid one: before the TRANSACT step the old version, after it the new one, never a mixture.
+ * that a test can stop, fail or kill the daemon at any step.  Between two steps the state on disk is
+ * valid: before the TRANSACT step the old version, after it the new one, never a mixture.
  *
  *   commit    1 quiet      every file written is closed and unmapped
  *             2 read       headers are parsed; logical tensors inferred, checked

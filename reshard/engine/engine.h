@@ -27,7 +27,7 @@ struct rs_target {
 	int fd;				/* of an empty file, O_RDWR */
 };
 
-/** Is told of bytes that were written; non-zero ends the work with SC_E_CANCELLED.  Any thread. */
+/** Called with the number of bytes written; a non-zero return ends the work with SC_E_CANCELLED.  Thread: any. */
 typedef int rs_tick_fn(void *arg, uint64_t bytes);
 
 struct rs_write_options {
@@ -46,9 +46,10 @@ struct rs_engine_ops {
 	const char *name;	/* as in `config`, `status` and metrics */
 	unsigned threads;	/* how many engines may write at once */
 	unsigned targets;	/* how many files one call takes */
-	/** Can it run here?  May block; any thread.  NULL: always.  SC_E_UNSUPPORTED with the sentence for `status`. */
+	/** Checks that the kind can run here (NULL: always); SC_E_UNSUPPORTED has the sentence for `status`.  May
+	 *  block; any thread. */
 	int (*probe)(struct sc_err *err);
-	/** An engine for one thread.  `budget`: bytes of buffers; each kind has a least that it needs. */
+	/** Makes an engine for one thread.  `budget`: bytes of buffers; each kind has a minimum. */
 	int (*open)(const struct meta_store *store, uint64_t budget, struct rs_engine **ret, struct sc_err *err);
 	void (*close)(struct rs_engine *e);
 	/**
@@ -67,7 +68,7 @@ extern const struct rs_engine_ops *const rs_engines[];
 extern const struct rs_engine_ops *rs_engine_extra;
 
 /**
- * The kind that is named `wanted` (NULL: whichever is best) if it can run here, else "host".
+ * Chooses the kind that is named `wanted` (NULL: the best) if it can run here, else "host".
  * *ret_why: NULL, or why it is not the kind that was wanted; valid until this thread calls again.
  */
 const struct rs_engine_ops *rs_engine_choose(const char *wanted, const char **ret_why);

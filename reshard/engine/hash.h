@@ -10,7 +10,7 @@
  */
 int rs_hash_blob(const struct meta_store *store, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t hash[16],
 		 uint64_t *ret_bytes, struct sc_err *err);
-/** The same of an open file, which may be open with O_DIRECT. */
+/** Hashes an open file, which may be open with O_DIRECT. */
 int rs_hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t ret[16], uint64_t *ret_bytes,
 	       struct sc_err *err);
 

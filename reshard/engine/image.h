@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An image: the bytes of one rank file of a view, described and not stored: the frame that its format makes
- * (reshard/format/format.h), in which each tensor is a gather from blobs.
+ * An image describes the bytes of one rank file of a view without storing them: the frame that its format makes
+ * (reshard/format/format.h), with each tensor in it a gather from blobs.
  *
  *     frame   |  text  |  tensor 0  |  tensor 1  |  fill  |  tensor 2  | ...
  *                          gather       gather                gather   <- strided copies from mapped blobs
  *
- * Reading a view, materializing it and comparing it are reads of its image.  An image whose bytes
- * are those of an existing blob knows that (`same_as`): then the file *is* that blob.
+ * Reading a view, materializing it and comparing it all read its image.  If an image has the bytes of
+ * an existing blob, `same_as` names the blob: the file *is* that blob.
  */
 #ifndef RS_IMAGE_H
 #define RS_IMAGE_H
@@ -27,14 +27,14 @@ struct rs_image {
 };
 
 /**
- * Describe a rank's file.  No I/O.  `as_view`: even if a blob has the same contents.
+ * Describes a rank's file.  No I/O.  `as_view`: describes it even if a blob has the same contents.
  * Errors: SC_E_NOT_FOUND (the rank has no such file), SC_E_STATE, SC_E_NO_MEMORY, those of rs_format_describe().
  */
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
 		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
-/** The image of what is a blob already. */
+/** Makes the image of a file that is a blob. */
 int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct sc_err *err);
-/** Would it be made of few clones, and little else? */
+/** Tells whether the file could be made of few clones and little else. */
 bool rs_image_clones(const struct rs_image *image);
 struct rs_image *rs_image_free(struct rs_image *image);
 
@@ -55,13 +55,13 @@ int rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, uns
 int rs_image_fetch(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);
 
 /**
- * One contiguous piece of memory with bytes from `at` on, at most `bytes` of them; 0: there is none
- * (padding, fill).  *ret_source is the source it comes from, UINT32_MAX for text of the frame.
+ * Gives one contiguous piece of memory with bytes from `at` on, at most `bytes` of them.  Returns its size, 0 if
+ * there is none (padding, fill).  *ret_source is the source that it comes from, UINT32_MAX for text of the frame.
  */
 uint64_t rs_image_run(const struct rs_image *image, uint64_t at, uint64_t bytes,
 		      const unsigned char **ret_data, uint32_t *ret_source);
 
-/** Where the piece of the frame that has byte `at` ends. */
+/** Returns the end of the piece of the frame that has byte `at`. */
 uint64_t rs_image_border(const struct rs_image *image, uint64_t at);
 
 #endif

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In which order a file that Scalai writes holds its tensors.  Reflink shares whole blocks, so a tensor of
- * whole blocks should begin at that byte of a block (its skew) at which it began where it was written.
- * Frameworks save tensors by name, behind a header that ends anywhere, and each one that is not whole blocks
- * shifts what is behind it:
+ * Arranges the tensors of a file that Scalai writes.  Reflink shares whole blocks, so a tensor of whole blocks
+ * should begin at the same byte of a block (its block offset, `skew`) as where it was written.
+ * Frameworks save tensors by name, behind a header that ends anywhere, and each tensor that is not whole blocks
+ * shifts those behind it:
  *
  *     saved    | header | a: 1 MiB | bias: 1.5 KiB | b: 1 MiB | bias | c: 2 MiB | bias ...
  *     skew               520                         2056              3592
  *
- * Cut for another topology the small ones have other sizes, and nothing would lie where it lay.  So tensors of
- * one skew go together, and between two groups go small tensors that are as long as the skews differ.
+ * Cut for another topology, the small tensors have other sizes, and no tensor would keep its block offset.  So
+ * tensors with the same block offset are grouped, and small tensors between two groups make up the difference.
  *
- * The order is part of the store's format: views of versions that are not materialized have it, and must be the
- * same under the next program.  Another one needs another version of the catalog.
+ * The order is part of the store's format: views of versions that are not materialized have it, and must stay the
+ * same under later programs.  Another order needs another version of the catalog.
  * Pure.
  */
 #ifndef RS_ARRANGE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Formats: what a file holds, and how one is laid out.  A format turns a file into tensors (name, type, shape, place in
- * the file) and tensors into a file; nothing outside of this room knows any format by name.
+ * Formats parse and lay out files: a format turns a file into tensors (name, type, shape, place in the file), and
+ * tensors into a file.  Nothing outside of this room knows a format by name.
  *
  *     parse      file -> struct rs_found      tensors, by where they begin, and a payload: what is no tensor
  *     describe   tensors -> struct rs_frame   the pieces of a file, from its first byte to its last:
@@ -26,7 +26,8 @@ struct rs_file {
 	const char *path;	/* in its rank's folder; only rs_format_is() and rs_format_of() need it */
 	uint64_t bytes;
 	void *arg;
-	/** at + bytes is within the file.  Guarded: SC_E_DAMAGED where the file was cut or the disk fails. */
+	/** Reads bytes; at + bytes must be within the file.  Guarded: SC_E_DAMAGED if the file was shortened or the
+	 *  disk fails. */
 	int (*read)(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
 };
 
@@ -106,7 +107,7 @@ struct rs_format_ops {
 	int (*agree)(const char *a, const char *b, char **ret, bool *ret_differ);
 };
 
-/** Asked in this order.  The last one is rs_format_plain. */
+/** All formats, in the order in which they are asked.  The last one is rs_format_plain. */
 extern const struct rs_format_ops *const rs_formats[];
 /** Claims every file: one tensor of bytes, with the name "". */
 extern const struct rs_format_ops rs_format_plain;
@@ -115,9 +116,9 @@ extern const struct rs_format_ops *rs_format_extra;
 
 /* --- what callers use --- */
 
-/** A format by its stored name; NULL: this program does not have it. */
+/** Finds a format by its stored name; NULL: this program does not have it. */
 const struct rs_format_ops *rs_format_find(const char *name);
-/** The first format that claims the file.  Errors: those of reading. */
+/** Finds the first format that claims the file.  Errors: those of reading. */
 int rs_format_of(const struct rs_file *file, const struct rs_format_ops **ret, struct sc_err *err);
 
 /** As the members of struct rs_format_ops; *ret is written on success only. */
@@ -130,17 +131,17 @@ int rs_format_describe(const struct rs_format_ops *format, const struct rs_wante
 int rs_format_agree(const struct rs_format_ops *format, const char *a, const char *b, char **ret, bool *ret_differ,
 		    struct sc_err *err);
 
-/** A tensor by its name, or NULL. */
+/** Finds a tensor by its name; NULL: there is none. */
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);
 uint64_t rs_found_bytes(const struct rs_found_tensor *tensor);
 void rs_found_done(struct rs_found *found);
 
-/** The piece that has byte `at` (below frame->bytes), and where it ends. */
+/** Finds the piece that has byte `at` (below frame->bytes), and its end. */
 const struct rs_piece *rs_frame_piece(const struct rs_frame *frame, uint64_t at);
 uint64_t rs_piece_end(const struct rs_frame *frame, const struct rs_piece *piece);
 void rs_frame_done(struct rs_frame *frame);
 
-/** A file that is in memory, which nobody takes away. */
+/** Describes a file that is in memory. */
 struct rs_file rs_file_in_memory(const char *path, const void *memory, uint64_t bytes);
 
 #endif

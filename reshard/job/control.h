@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control files: one row each, in controls.c.  fs/control.c walks the rows and keeps what belongs to an open file
- * (its text, documents, polls, requests that wait); what a file says and does is its row's.
+ * Control files: one row each, in controls.c.  fs/control.c walks the rows and keeps the state of open files (text,
+ * documents, polls, parked requests); the row decides what a file shows and does.
  *
  *     open, read   rs_control_read()    the text that this reader gets
  *     write        rs_control_write()   one command, decided when it returns
@@ -31,37 +31,39 @@ struct rs_control {
 	mode_t mode;		/* group-writable where the job is: rs_control_mode() */
 	unsigned flags;
 	size_t bytes_max;	/* of a command or document; 0: SC_COMMAND_BYTES_MAX */
-	/** Adds the text as it is now.  NULL: the file is only written. */
+	/** Adds the current text.  NULL: the file is write-only. */
 	int (*read)(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err);
 	/** Does one command, which has no zero bytes.  A refusal changes nothing.  NULL: the file is only read.
 	 *  `answer` with RS_CTL_ANSWER, `ret_held` with RS_CTL_HELD, else NULL. */
 	int (*write)(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_buf *answer,
 		     uint64_t *ret_held, struct sc_err *err);
-	/** 1: what was written is done, 0: not yet, negative: it never will be.  Asked again after each news. */
+	/** Returns 1 if what was written is done, 0 if not yet, negative if it never will be.  Asked again after
+	 *  each change. */
 	int (*held)(struct rs_job *job, uint64_t held, struct sc_err *err);
 };
 
-/** The rows of this program, in the order of listings; NULL ends them. */
+/** All rows, in the order of listings, ended by NULL. */
 extern const struct rs_control *const rs_controls[];
-/** More rows, ended by NULL, or NULL: a test sets it before it opens a store. */
+/** More rows, ended by NULL, or NULL; tests set it before they open a store. */
 extern const struct rs_control *const *rs_controls_extra;
 
-/** Row i of both, NULL at the end. */
+/** Returns row i of both lists, NULL at the end. */
 const struct rs_control *rs_control_at(size_t i);
-/** By name or number, of the mount's files or of a job's.  NULL: there is none. */
+/** Finds a row by name or number, of the mount's files or of a job's.  NULL: there is none. */
 const struct rs_control *rs_control_find(bool of_mount, const char *name);
 const struct rs_control *rs_control_by_nr(bool of_mount, unsigned nr);
-/** The mode in a job of mode `job`: its group may command a job that the group may write. */
+/** Returns the mode in a job of mode `job`: the group may command a job that it may write. */
 mode_t rs_control_mode(const struct rs_control *c, mode_t job);
 size_t rs_control_bytes_max(const struct rs_control *c);
 
-/** Adds to `buf`, nothing where the file is only written.  Errors: SC_E_NO_MEMORY, the row's. */
+/** Adds the text to `buf`; nothing if the file is write-only.  Errors: SC_E_NO_MEMORY, those of the row. */
 int rs_control_read(const struct rs_control *c, const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf,
 		    struct sc_err *err);
-/** Errors: SC_E_PERMISSION, the file is only read; SC_E_LIMIT, `text` is too long; SC_E_NO_MEMORY, the row's. */
+/** Does a command.  Errors: SC_E_PERMISSION (the file is read-only), SC_E_LIMIT (`text` is too long),
+ *  SC_E_NO_MEMORY, those of the row. */
 int rs_control_write(const struct rs_control *c, const struct rs_caller *who, struct rs_job *job, const char *text,
 		     struct sc_buf *answer, uint64_t *ret_held, struct sc_err *err);
-/** Of a row with RS_CTL_HELD: 1, 0, or an error. */
+/** Asks a row with RS_CTL_HELD whether a parked request is done: 1, 0, or an error. */
 int rs_control_held(const struct rs_control *c, struct rs_job *job, uint64_t held, struct sc_err *err);
 
 #endif

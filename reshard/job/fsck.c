@@ -148,7 +148,8 @@ static int mend(struct fsck *f, struct found *b)
 
 	if (rc < 0 || !from)
 		return rc;
-	sc_buf_printf(f->report, "mended\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n", b->id,
+	sc_buf_printf(f->report, "repaired\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n",
+		b->id,
 		      from);
 	b->bad = false;
 	b->mended = true;
@@ -201,8 +202,8 @@ static int check_blobs(struct fsck *f)
 			rc = meta_store_set_aside(&f->s->store, f->orphans.at[i], f->err);
 		else
 			f->bad++;
-		sc_buf_printf(f->report, "%s\tfile of blob %" PRIu64 ", which no row knows%s\n",
-			      f->repair ? "moved" : "BAD", f->orphans.at[i], f->repair ? ": lost+found" : "");
+		sc_buf_printf(f->report, "%s\tfile of blob %" PRIu64 ", which the catalog does not have%s\n",
+			      f->repair ? "moved" : "BAD", f->orphans.at[i], f->repair ? ", to lost+found" : "");
 	}
 	return rc;
 }
@@ -288,7 +289,7 @@ int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		if (!rs_job_is_removed(job))
 			rc = check_job(&f, job);
-	sc_buf_printf(report, "%s\t%zu blobs, %" PRIu64 " sealed bytes, %" PRIu64 " complaints\n",
+	sc_buf_printf(report, "%s\t%zu blobs, %" PRIu64 " sealed bytes, %" PRIu64 " problems\n",
 		      f.bad ? "BAD" : "clean", f.blobs.nr, f.bytes, f.bad);
 	*ret_bad = f.bad;
 	sc_vec_done(&f.blobs);

@@ -84,7 +84,8 @@ static int on_file(void *arg, uint64_t blob)
 		return 0;
 	r->bad++;
 	sc_buf_printf(r->report, "BAD\t");
-	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed: left out",
+	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed, and is left "
+		"out",
 		    blob, rec->job, rec->path);
 	r->all.nr = before;
 	return 0;
@@ -363,7 +364,7 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 			rc = meta_store_set_aside(&s->store, r.files.at[i].blob, err);
 	}
 	if (rc == 0)
-		sc_buf_printf(report, "%s\t%zu blobs used, %zu moved to lost+found, %" PRIu64 " complaints\n",
+		sc_buf_printf(report, "%s\t%zu blobs used, %zu moved to lost+found, %" PRIu64 " problems\n",
 			      r.bad ? "BAD" : "clean", nr_used, r.files.nr - nr_used, r.bad);
 	*ret_bad = r.bad;
 	sc_vec_done(&r.all);

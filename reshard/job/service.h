@@ -36,13 +36,13 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 struct rs_service *rs_service_free(struct rs_service *s);
 
 /**
- * Checks everything a store promises: rows that fit together, each blob's size and hash, copies and
- * hashes of each version's tensors, no file too many.  `repair`: files that no row knows go to
- * lost+found, a damaged blob is replaced by another one with the same contents.
- * *ret_bad: what is wrong and stays so.  Lines of `report` say what.  Errors: of reading.
+ * Checks everything that a store promises: rows that fit together, the size and hash of each blob, the copies and
+ * hashes of each version's tensors, no unknown files.  `repair`: moves unknown files to lost+found, and repairs
+ * damaged blobs from others with the same contents.  *ret_bad: the number of problems that remain; lines of `report`
+ * name them.  Errors: those of reading.
  */
 int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err);
-/** Fills a new catalog with what the blobs say of themselves; *ret_bad: what could not be made again. */
+/** Fills a new catalog from the recovery records of the blobs; *ret_bad: the number of jobs and blobs left out. */
 int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err);
 const struct meta_store *rs_service_store(struct rs_service *s);
 
@@ -60,10 +60,11 @@ int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t u
 
 /* --- wait --- */
 
-/** Parses what `wait` is written: a version's number, or nothing for the head. */
+/** Parses the text written to `wait`: a version's number, or nothing for the head. */
 int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
 		      uint64_t *ret_version, struct sc_err *err);
-/** 1: materialized, 0: not yet, negative: the last attempt failed, or there will be none. */
+/** Returns 1 if the version is materialized, 0 if not yet, negative if the last attempt failed or there will be
+ *  none. */
 int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version,
 		     struct sc_err *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a job is, in memory: jobs, versions, and views of them; files are described (images), not stored.
+ * Jobs in memory: jobs, versions and views of them.  Files are described (images), not stored.
  * Objects with _ref and _unref are immutable and shared.  Rooms above read the structs of state_i.h; fs/ does not.
  */
 #ifndef RS_STATE_H
@@ -18,14 +18,14 @@ struct rs_set;
 
 #define RS_SHARED UINT32_MAX	/* the "rank" of files of the job itself */
 
-/** News travels upward: declared here, filled by fs/. */
+/** Callbacks for notifications to the floor above: declared here, filled by fs/. */
 struct rs_events {
 	void *arg;
-	/** Names or attributes of this job's files have changed: cached entries are stale. */
+	/** Called when names or attributes of a job's files have changed: cached entries are stale. */
 	void (*names_changed)(void *arg);
-	/** Something that control files show has changed. */
+	/** Called when something that control files show has changed. */
 	void (*news)(void *arg, uint64_t job);
-	/** Adds to a control file of the mount (`health`, `version`) what only the mount knows.  May be NULL. */
+	/** Adds what only the mount knows to a control file of the mount (`health`, `version`).  May be NULL. */
 	void (*describe)(void *arg, const char *name, struct sc_buf *buf);
 };
 
@@ -39,10 +39,10 @@ struct rs_job_attr {
 	int64_t mtime_ns;	/* of its newest version or file */
 };
 
-/** NULL: no such job.  Jobs are kept for the life of the service; a removed one is marked. */
+/** Find a job; NULL: there is none.  Jobs are kept for the life of the service; a removed job is marked. */
 struct rs_job *rs_job_by_id(struct rs_service *s, uint64_t id);
 struct rs_job *rs_job_by_name(struct rs_service *s, const char *name);
-/** Job number i of the service's list, NULL at the end; removed ones are skipped by the caller. */
+/** Returns entry i of the service's list of jobs, NULL at the end; the caller skips removed jobs. */
 struct rs_job *rs_job_at(struct rs_service *s, size_t i);
 bool rs_job_is_removed(struct rs_job *job);
 uint64_t rs_job_id(struct rs_job *job);
@@ -54,52 +54,53 @@ const char *rs_job_name(struct rs_job *job, char *buf, size_t bytes);
 int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 
-/** Keeps the last refusal of a job, for `error`. */
+/** Keeps the sentence of a refused command, for `error`. */
 void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err);
 bool rs_job_shows_hidden(struct rs_job *job);
 bool rs_job_syncs(struct rs_job *job);	/* sync=on */
-/** Counts up whenever control files of the job would show something new. */
+/** Returns a generation that grows whenever control files of the job show something new. */
 uint64_t rs_job_news(struct rs_job *job);
 
 /* --- views: a version at a topology --- */
 
-/** References; rs_view_unref() ends them.  SC_E_NOT_FOUND when there is none. */
+/** Give references to views; rs_view_unref() drops them.  Errors: SC_E_NOT_FOUND. */
 int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret,
 		 struct sc_err *err);
 int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struct rs_view **ret,
 		    struct sc_err *err);
-/** By its number or tag. */
+/** Gives a version by its number or tag. */
 int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		  struct sc_err *err);
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
 	       struct sc_err *err);
-/** The same version as something read-only (.v/N): another number than the head's. */
+/** Gives a version as .v/N shows it, read-only; its nodeids are others than the head's. */
 int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		     struct sc_err *err);
-/** Is this what the job's ranks see now?  Is it a version's own presentation (not .v, .as)? */
+/** Tell whether a view is the head that the job's ranks see, and whether it is a version's own presentation (not
+ *  .v, .as). */
 bool rs_view_is_head(const struct rs_view *view);
 bool rs_view_is_own(const struct rs_view *view);
-/** What `as` shows, for this caller alone: it has no number, and nobody finds it again. */
+/** Makes the view that .as/TOPOLOGY would show, for this caller alone: it has no number, and no lookup finds it. */
 int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
 		    struct sc_err *err);
-/** Replaces a reference to a view by one with the storage that its version had a moment ago; false: it had none. */
+/** Replaces a reference to a view by one with the storage that its version had a moment ago; false: there is none. */
 bool rs_view_before(struct rs_service *s, struct rs_view **view);
-/** The view that has a place: nodeids are made of them, and a view has one for each of its ranks. */
+/** Finds the view that has a number (place): nodeids are made of these, and a view has one for each of its ranks. */
 int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err);
 bool rs_view_has(const struct rs_view *view, uint64_t place);
 uint64_t rs_view_place(const struct rs_view *view, uint32_t rank);
 uint32_t rs_view_rank(const struct rs_view *view, uint64_t place);
 struct rs_view *rs_view_ref(struct rs_view *view);
 void rs_view_unref(struct rs_service *s, struct rs_view *view);
-/** The name of the first axis: `AXIS=1` is the topology of one rank. */
+/** Returns the name of the first axis: `AXIS=1` is the topology of one rank. */
 const char *rs_view_first_axis(const struct rs_view *view);
 struct rs_job *rs_view_job(const struct rs_view *view);
 int64_t rs_view_made_ns(const struct rs_view *view);
-/** Versions of a job, oldest first; until `each` answers non-zero. */
+/** Walks over the versions of a job, oldest first, until `each` returns non-zero. */
 int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void *arg, uint64_t nr),
 		     void *arg, struct sc_err *err);
 
-/** The image of a rank's file, shared; SC_E_NOT_FOUND. `open`: its sources are mapped. */
+/** Gives the shared image of a rank's file.  `open`: maps its sources.  Errors: SC_E_NOT_FOUND. */
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err);
 /** One reference more to an image that the caller has one to. */
@@ -116,9 +117,9 @@ struct rs_owner {
 
 /* --- numbers of paths, for nodeids --- */
 
-/** The number of a path of this job, whose `error` says so when there is none left. */
+/** Gives the number of a path; if all are used up, this job's `error` says so. */
 int rs_path_id(struct rs_job *job, const char *path, uint64_t *ret, struct sc_err *err);
-/** The text of a path's number; lives as long as the service. */
+/** Gives the text of a path's number; it lives as long as the service. */
 int rs_path_text(struct rs_service *s, uint64_t id, const char **ret, struct sc_err *err);
 
 #endif

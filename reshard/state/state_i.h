@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job is, for the rooms above: the structs, and what reads and changes them. */
+/* The structs of a job, for the rooms above, and the functions that read and change them. */
 #ifndef RS_STATE_I_H
 #define RS_STATE_I_H
 
@@ -25,10 +25,10 @@ struct rs_set {
 	struct meta_state state;
 	struct meta_view *view;			/* NULL for plain files */
 	const struct rs_format_ops *format;	/* of its files; plain for plain files */
-	char *payload;				/* what is no tensor in its files, as far as all agree; or NULL */
-	uint16_t *skews;			/* byte of a block at which each tensor began where it was written */
+	char *payload;				/* what its files hold besides tensors, as far as all agree; or NULL */
+	uint16_t *skews;			/* block offset at which each tensor was written */
 	bool same_on_all;			/* a plain file that all ranks share */
-	bool found;				/* all that the view lists was looked up in the blobs; atomic */
+	bool found;				/* everything that the view lists was found in the blobs; atomic */
 	size_t nr_blobs, room_blobs;
 	struct rs_set_blob {
 		uint32_t rank;
@@ -44,7 +44,7 @@ struct rs_set {
 	uint8_t (*hashes)[16];			/* of each logical tensor, NULL until verified; atomic */
 };
 
-/** A version's use of a corpus: from an epoch on, which begins after so many consumed samples. */
+/** A version's use of a corpus, from an epoch on that begins after so many consumed samples. */
 struct rs_use {
 	struct rs_corpus *corpus;
 	uint64_t from_epoch, from_samples;
@@ -68,7 +68,7 @@ struct rs_version {
 	} data;
 };
 
-/** Where a version is in a dataset. */
+/** A version's position in a dataset. */
 struct rs_data_at {
 	struct rs_corpus *corpus, *next;	/* of this epoch, and of the next */
 	uint64_t epoch, position;
@@ -117,7 +117,7 @@ struct rs_progress {
 struct rs_job {
 	struct rs_service *service;
 	uint64_t id;
-	pthread_mutex_t command;	/* one command at a time, and the flip */
+	pthread_mutex_t command;	/* held by a command, and by the switch to materialized storage */
 	pthread_rwlock_t tree;		/* read: the working tree is used; write: it is sealed */
 	pthread_mutex_t state;		/* short: everything below */
 	bool removed;
@@ -149,7 +149,7 @@ struct rs_job {
 	uint64_t news;
 	struct rs_progress progress;
 	char *stopped;			/* why the worker stopped, NULL: it did not */
-	uint64_t stopped_head;		/* the view whose last pass failed; 0: it is tried now */
+	uint64_t stopped_head;		/* the view whose last pass failed; 0: none */
 	int stopped_code, stopped_errnum;
 	struct {
 		uint64_t head, space;	/* the bytes that were free, and not enough for it */
@@ -284,7 +284,7 @@ struct rs_service {
 /* set.c */
 struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind, const struct rs_format_ops *format);
 struct rs_set *rs_set_ref(struct rs_set *set);
-/** Of each logical tensor, or NULL: not verified yet.  They stay as they are. */
+/** Returns the hash of each logical tensor, NULL if the set is not verified yet.  They do not change any more. */
 static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]
 {
 	return (const uint8_t (*)[16])__atomic_load_n(&set->hashes, __ATOMIC_ACQUIRE);
@@ -298,17 +298,17 @@ static inline bool rs_owner_equal(const struct rs_owner *a, const struct rs_owne
 {
 	return a->uid == b->uid && a->gid == b->gid && a->mode == b->mode;
 }
-/** Sorts the blobs and makes the view. */
+/** Completes a set: sorts its blobs and makes its view. */
 int rs_set_finish(struct rs_set *set, struct sc_err *err);
-/** Of a plain set: the blob that a rank of a presentation has, NULL: none. */
+/** Finds the blob of a plain set that a rank of a presentation sees; NULL: none. */
 const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
 				       const struct meta_topology *topo, uint32_t rank);
 const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path);
-/** One line of what rs_set_tensors_text() writes; changes the line. */
+/** Parses, in place, a line of what rs_set_tensors_text() writes. */
 int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 uint64_t rs_set_bytes(const struct rs_set *set);
-/** The files of a set as ranks wrote them: of one that was materialized, those of another set; else its own. */
+/** Returns the files of a set as ranks wrote them: for a materialized set those of another set, else its own. */
 const struct rs_set *rs_set_given(const struct rs_set *set);
 
 /* version.c */
@@ -320,21 +320,21 @@ int rs_version_add_set(struct rs_version *v, struct rs_set *set);
 /** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
  *  no number yet, no topology.  NULL: memory. */
 struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets);
-/** Collects the state of all sets; `whole`: of which it is a part, or NULL. */
+/** Collects the state of all sets; `whole`: the state of which it is a part, or NULL. */
 int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err);
 /** Takes the reference of `v` in any case. */
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
 enum meta_verified rs_version_verified(const struct rs_version *v);
-/** EBADMSG with the first report when copies of the version differ. */
+/** Refuses a version whose copies differ: EBADMSG with the first report. */
 int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
 int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
-/** Of a version's own view. */
+/** Tells whether a version is materialized, by its own view. */
 bool rs_view_is_materialized(const struct rs_view *view);
-/** Of a version that has all its sets. */
+/** Completes a version that has all its sets. */
 void rs_version_note_owner(struct rs_version *v);
-/** Is this one of the places that a view of so many ranks has, the last of which is `id`? */
+/** Tells whether a number is one of those of a view with so many ranks, the last of which is `id`. */
 static inline bool rs_has_place(uint64_t id, uint32_t ranks, uint64_t place)
 {
 	return place <= id && id - place < ranks;
@@ -353,15 +353,15 @@ int rs_version_load(struct rs_service *s, uint64_t id, struct rs_version **ret, 
 /* share.c */
 /** Fills in what a view shows of its version's datasets; checks the positions. */
 int rs_data_deal(struct rs_view *view, struct sc_err *err);
-/** Of the dataset whose uses begin at v->data.at[first]; *ret_next: the next dataset's.
- *  Errors: SC_E_COMMAND, the position is inside a batch. */
+/** Finds the position in the dataset whose uses begin at v->data.at[first]; *ret_next: first use of the next dataset.
+ *  Errors: SC_E_COMMAND (the position is inside a batch). */
 int rs_data_at(const struct rs_version *v, size_t first, size_t *ret_next, struct rs_data_at *ret,
 	       struct sc_err *err);
 
 /* layouts.c */
 int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layout **ret,
 		    struct sc_err *err);
-/** Parses, keeps and gives a number. */
+/** Parses a layout, keeps it, and gives its number. */
 int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 		   const struct meta_layout **ret, struct sc_err *err);
 int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
@@ -369,12 +369,12 @@ int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout *
 
 /* config.c */
 struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
-/** Sets one key; -1 when key or value are unknown. */
+/** Sets one key; -1: the key or value is unknown. */
 int rs_config_apply(struct rs_config *config, const char *key, const char *value);
 
 /* job.c */
 void rs_job_tell(struct rs_job *job);
-/** What `error` then reads; whoever calls it tells. */
+/** Sets the text of `error`; the caller notifies readers. */
 void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err);
 
 /* views.c */
@@ -387,28 +387,29 @@ struct rs_version_found {
 	const char *tag;
 	uint64_t nr, id;
 };
-/** Is this word a version's number, if it is one's name at all?  Else it may be a tag. */
+/** Tells whether a word can only be a version's number, and no tag. */
 bool rs_is_version_number(const char *word);
 /** Finds a version by its number or tag.  Errors: SC_E_NOT_FOUND. */
 int rs_version_find(struct rs_service *s, struct rs_job *job, const char *word, struct rs_version_found *ret,
 		    struct sc_err *err);
 
 /* leaving.c */
-/** Puts a view into the cache, so that it is found by its number. */
+/** Caches a view, so that it is found by its number. */
 void rs_view_keep(struct rs_service *s, struct rs_view *view);
-/** A view that is not current any more (a flip, a removed version): the next use loads it anew. */
+/** Drops a view from the cache (its version was removed or got another storage); the next use loads it again. */
 void rs_view_forget(struct rs_service *s, uint64_t version);
 /** Keeps a view that was loaded when s->leaving.times was `loaded`; false: its version may have been dropped, or got
  *  another storage, since. */
 bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t loaded);
 #define RS_LEAVING_NS INT64_C(2000000000)
-/** A version is dropped, or its storage replaced: what a lookup found in it can be opened for RS_LEAVING_NS. */
+/** Keeps the views of a version that is dropped, or gets another storage, for RS_LEAVING_NS: earlier lookups can
+ *  still be opened. */
 void rs_views_leave(struct rs_service *s, uint64_t version);
-/** Nobody opens any more what was dropped; at the end, and where space is needed. */
+/** Drops all views that were kept so; at the end, and when space is needed. */
 void rs_views_left(struct rs_service *s);
-/** A reference to such a view, by its number; NULL: there is none. */
+/** Gives a reference to such a view, by its number; NULL: there is none. */
 struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place);
-/** Adds the blobs that such opens may need, in order. */
+/** Lists the blobs that such opens may need, in order. */
 int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err);
 
 /* stale.c */
@@ -419,32 +420,32 @@ int rs_stale_note(struct rs_service *s, uint64_t job, uint64_t version, struct s
 struct rs_numbers rs_stale_take(struct rs_service *s);
 
 /* images.c */
-/** Later lookups of this file get another image. */
+/** Marks an image as superseded: later lookups of its file get another one. */
 void rs_image_supersede(struct rs_service *s, struct rs_image *image);
-/** Drops what nobody uses: of a view that is not kept any more (NULL: of all); all, at the end. */
+/** Drops unused images of a view that is not cached any more (NULL: of all views). */
 void rs_images_forget(struct rs_service *s, const struct rs_view *view);
 void rs_images_done(struct rs_service *s);
 
 /* pins.c */
-/** The blob that an open made of a file of the job's head; 0: none. */
+/** Finds the blob that an open made of a file of the job's head; 0: none. */
 uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);
 bool rs_made_holds(struct rs_service *s, uint64_t blob);
 /** Another head comes: `view` is its number (0: none), and what was made of it before is in its storage now.  Under
  *  job.state. */
 void rs_made_leave(struct rs_job *job, uint64_t view);
-/** Lets go of what was made of heads before, RS_LEAVING_NS after they were left, or at once (`all`).
- *  *ret_gone: there is garbage now.  True: some of it is still held. */
+/** Releases blobs that opens made of earlier heads, RS_LEAVING_NS after these were left, or at once (`all`).
+ *  *ret_gone: there is garbage now.  Returns true if some are still held. */
 bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
-/** Makes a blob that no garbage collection takes until rs_unpin(), which must come; *ret_fd: its file, empty. */
+/** Makes a blob that is not collected as garbage until rs_unpin(), which must be called; *ret_fd is its empty file. */
 int rs_pin_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
-/** Blob 0 is none. */
+/** Unpins a blob.  Accepts 0. */
 void rs_unpin(struct rs_service *s, uint64_t blob);
-/** Keeps a file that an open made of a view.  False: the view is not the head any more, or there is no memory. */
+/** Keeps a file that an open made of a view.  False: the view is not the head any more, or out of memory. */
 bool rs_made_keep(struct rs_view *view, const struct rs_made *made);
 
 /* bell.c */
 void rs_kick(struct rs_service *s, bool garbage);
-/** Something that may be waited for is to be done first. */
+/** Tells whether the worker is called for something that a process may wait for, and that comes first. */
 bool rs_worker_is_called(struct rs_service *s);
 
 #endif

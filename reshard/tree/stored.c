@@ -50,7 +50,7 @@ static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32
 	rs_blob_put(s->blobs, blob);
 	return good ? 0
 		    : sc_fail(err, SC_E_STATE, "rank %u '%s' should hold tensor '%s', but the stored file %s", rank,
-		    	t->file,
+				t->file,
 	  x->key, at ? "holds it with another type or shape" : "does not");
 }
 

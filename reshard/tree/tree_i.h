@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a path is, for the rooms above: rows of the working tree, who has what open, and whose a file is. */
+/* Paths, for the rooms above: rows of the working tree, open files, and owners. */
 #ifndef RS_TREE_I_H
 #define RS_TREE_I_H
 
@@ -35,11 +35,11 @@ struct rs_work_rows {			/* copies */
 void rs_opened_init(struct rs_service *s);
 void rs_opened_done(struct rs_service *s);
 enum rs_writers { RS_QUIET, RS_OPEN, RS_RESERVED };
-/** Says whether a handle may write to the blob, or a thread was told to open it (W1 and W2 of opened.c). */
+/** Tells whether a handle may write to the blob, or a thread is about to open it (W1 and W2 of opened.c). */
 enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob);
-/** Returns when a handle was closed, after `ns` at the latest. */
+/** Waits until a handle was closed, at most `ns`. */
 void rs_work_wait(struct rs_service *s, int64_t ns);
-/** Removes the file of a blob that is nowhere named any more; later, if somebody has it open. */
+/** Removes the file of a blob that has no name any more; if it is open, when it is closed. */
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 
 /* gate.c */
@@ -49,14 +49,15 @@ int rs_tree_close(struct rs_job *job, bool quiet, struct sc_err *err);
 void rs_tree_open(struct rs_job *job);
 
 /* rows.c */
-/** Folds the folders above a file of the working tree into what it is committed with; under job.tree. */
+/** Limits the mode with which a file of the working tree is committed by those of the folders above it; under
+ *  job.tree. */
 void rs_owner_limit(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner);
-/** Of a folder that nobody made, a rank's own or another; under job.state. */
+/** Gives mode and owner of a folder that was not made explicitly; under job.state. */
 void rs_owner_of_folder(struct rs_job *job, bool is_rank, struct rs_owner *ret);
-/** Mode and owner of a file of the working tree that was just made. */
+/** Sets mode and owner of a new file of the working tree. */
 int rs_work_own(int fd, const struct rs_owner *owner, const char *path, struct sc_err *err);
 /* under job.state, but rs_work_is_file(), rs_work_rows() and rs_work_clear() */
-/** Makes room for so many more rows of a rank: until rs_work_unreserve(), that many rs_work_put() can't fail. */
+/** Makes room for so many more rows of a rank: until rs_work_unreserve(), that many rs_work_put() cannot fail. */
 int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more);
 void rs_work_unreserve(struct rs_job *job, size_t nr);
 struct rs_work_rank *rs_work_rank(struct rs_job *job, uint32_t rank);
@@ -65,16 +66,16 @@ struct rs_work *rs_work_find(struct rs_job *job, uint32_t rank, const char *path
 void rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w);
 void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path);
 bool rs_work_is_file(struct rs_job *job, uint64_t blob);
-/** A copy of a rank's rows, so that no lock is held over callbacks. */
+/** Copies a rank's rows, so that no lock is held over callbacks. */
 int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, struct sc_err *err);
-/** All rows, or all but those that stay (rs_work_settle). */
+/** Clears all rows, or all but those that stay (rs_work_settle). */
 void rs_work_clear(struct rs_job *job, bool all);
 
 /* tree.c */
-/** Is a committed file below `path` that was not removed? 1, 0 or an error; under job.state. */
+/** Tells whether there is a committed file below `path` that was not removed: 1, 0 or an error; under job.state. */
 int rs_tree_committed_below(struct rs_job *job, const struct rs_view *head, uint32_t rank,
 			    const char *path, struct sc_err *err);
-/** What a path is in a view, without any working tree. */
+/** Looks a path up in a view, without any working tree. */
 int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
 		 struct rs_look *ret, struct sc_err *err);
 int rs_work_load(struct rs_job *job, struct sc_err *err);
@@ -86,10 +87,10 @@ int rs_work_settle(struct rs_job *job, const struct rs_view *head, struct sc_err
 int rs_work_clear_rows(struct rs_job *job, struct sc_err *err);
 
 /* owner.c */
-/** Of a rank's file of tensors, at whatever topology, however it is stored. */
+/** Finds mode and owner of a rank's file of tensors, at any topology, however it is stored. */
 int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
 		  struct sc_err *err);
-/** Of a rank's plain file (rs_set_plain() has found it). */
+/** Finds mode and owner of a rank's plain file, which rs_set_plain() has found. */
 void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct meta_layout *layout,
 		    const struct meta_topology *topo, uint32_t rank, struct rs_owner *ret);
 
@@ -104,9 +105,9 @@ int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
 
 /* work.c */
-/* for a catalog that is made again */
+/* for fsck --rebuild */
 bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);
-/** A blob's file, which no row knows, becomes a file of the working tree. */
+/** Makes a file of the working tree of a blob's file that has no row. */
 int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		  const struct rs_owner *owner, uint64_t blob, struct sc_err *err);
 
@@ -114,7 +115,7 @@ int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const
 /** Calls `each` with every path of a rank's partitions. */
 int rs_data_names(const struct rs_view *view, int (*each)(void *arg, const char *path), void *arg);
 void rs_parts_done(struct rs_parts *parts);
-/** Drops what nobody has open: sources of datasets that are gone are closed. */
+/** Drops partitions that are not open, and closes sources of datasets that were removed. */
 void rs_parts_purge(struct rs_parts *parts);
 
 #endif

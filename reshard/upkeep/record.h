@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What each blob's file says about itself, in an extended attribute: enough to make the newest state
- * of its job again when the catalog is lost (rebuild.c).  Lines, and of each job that has the blob:
+ * The recovery record of a blob, in an extended attribute of its file: enough to make the newest state of its
+ * job again if the catalog is lost (rebuild.c).  Two lines, and then for each job that uses the blob:
  *
  *     scalai 2
  *     hash HEX
@@ -34,11 +34,12 @@ struct rs_record {
 typedef int rs_record_fn(void *arg, const struct rs_record *record);
 typedef int rs_record_rank_fn(void *arg, uint32_t rank, const struct rs_owner *owner);
 
-/** Of a blob that is sealed and hashed.  Errors: SC_E_UNSUPPORTED, the file system has no such attributes. */
+/** Writes the record of a sealed and hashed blob.  Errors: SC_E_UNSUPPORTED (the file system has no such
+ *  attributes). */
 int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16], struct sc_err *err);
-/** The same for fsck --rebuild only: all else goes without it, and what fails is logged. */
+/** Does the same, but logs errors and goes on: only fsck --rebuild needs the record. */
 void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16]);
-/** Of those of a set's blobs that are hashed: what was said of them was of an older set. */
+/** Writes the records of a set's hashed blobs again: they were about an older set. */
 int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_err *err);
 /** Calls `each` for each job that the file names; texts are the arena's.  Errors: SC_E_NOT_FOUND, the file says
  *  nothing; SC_E_FORMAT. */

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done in the background, as far as others begin it or wait for it. */
+/* Background work, as far as other rooms start it or wait for it. */
 #ifndef RS_UPKEEP_H
 #define RS_UPKEEP_H
 
 #include "reshard/state/state.h"
 
-/** What the worker does, once, in this thread: verify, materialize, hash, remove garbage.
- *  Only with quiet_worker.  The first error is returned. */
+/** Does the worker's work once, in this thread: verifies, materializes, hashes, removes garbage.  Only with
+ *  quiet_worker.  Returns the first error. */
 int rs_service_work(struct rs_service *s, struct sc_err *err);
-/** There are blobs that nobody reads any more; `status` of their jobs says which. */
+/** Tells whether there are damaged blobs, which are not read; `status` of their jobs names them. */
 bool rs_service_is_damaged(struct rs_service *s);
 /** Reads blobs again that were last checked before that time (seconds since 1970), and damaged ones after an hour, a
  *  thousand at most. */
 int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err);
 
-/** Makes a file of the head real by reflink, if that takes milliseconds: then look again. */
+/** Makes a file of the head real by reflink, if that takes milliseconds.  Returns true if so: then look it up again. */
 bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  struct rs_image *image);
 

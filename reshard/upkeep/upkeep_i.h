@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the background work share: the worker, garbage, and the care of sealed blobs. */
+/* Shared by the parts of background work: the worker, garbage, and the care of sealed blobs. */
 #ifndef RS_UPKEEP_I_H
 #define RS_UPKEEP_I_H
 
@@ -7,7 +7,7 @@
 #include "reshard/command/command_i.h"
 #include "reshard/upkeep/upkeep.h"
 
-/** Blobs that could not be looked at, for a reason that says nothing about them. */
+/** Blobs that could not be checked, for a reason that says nothing about the blobs. */
 struct rs_left {
 	unsigned nr;
 	struct sc_err why;	/* of the first */
@@ -24,21 +24,21 @@ struct rs_sealed_list {
 };
 
 /* damage.c */
-/** Which file a blob is: "rank 3 'model.safetensors'", or the path alone of one that no rank has. */
+/** Prints the file that a blob is: "rank 3 'model.safetensors'", or the path alone if no rank has it. */
 void rs_use_text(const struct meta_blob_use *use, struct sc_buf *buf);
-/** Is this what was read of a blob, or whether it can be read, that says that it is damaged?  Other errors pass. */
+/** Tells whether an error of reading a blob means that the blob is damaged; other errors are transient. */
 bool rs_is_damage(const struct sc_err *why);
-/** What the last service found damaged stays so. */
+/** Loads the marks of damaged blobs from the catalog. */
 int rs_damaged_load(struct rs_service *s, struct sc_err *err);
-/** Logs what fails again and again once, until it works or fails in another way. */
+/** Logs a repeated failure once, until the call succeeds or fails in another way. */
 void rs_say_once(struct sc_err *said, int rc, const struct sc_err *err);
 /** Appends to a list of uses, for the log: "job 'gpt' version 3 rank 0 'model.safetensors'". */
 int rs_use_add(void *buf, const struct meta_blob_use *use);
-/** Counts a blob as left, for this reason. */
+/** Counts a blob that could not be checked, and why. */
 void rs_left_add(struct rs_left *left, const struct sc_err *why);
-/** Did this keep us from looking?  Then the blob is left for later. */
+/** Tells whether this error kept us from checking a blob; if so, counts the blob: it is checked later. */
 bool rs_left_by(struct rs_left *left, const struct sc_err *why);
-/** 0: none was left; else the first reason. */
+/** Returns 0 if all blobs could be checked, else the first error. */
 int rs_left_say(const struct rs_left *left, struct sc_err *err);
 /** Notes that a blob is damaged, or not any more: what needs it is tried again then.  1: this was news; 0; an error. */
 int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_err *err);
@@ -50,18 +50,19 @@ static inline int64_t rs_now_s(void)
 }
 
 /* mend.c */
-/** Replaces a damaged blob by a copy of one with that size and hash; *ret_from 0: there is none. */
+/** Repairs a damaged blob from one with the same size and hash; *ret_from 0: there is none. */
 int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint8_t hash[16], uint64_t *ret_from,
 		 struct sc_err *err);
 /**
- * Judges a blob by what was read of it, or by `why` it could not be read.  0: it is as it was sealed; 1: it is damaged,
- * which has been dealt with, or gone; or an error.
+ * Judges a blob by the hash and size that were read, or by the error `why` of reading it.  Returns 0 if the blob is
+ * intact,
+ * 1 if it is damaged (it is then repaired or marked) or was removed, or an error.
  */
 int rs_blob_judge(struct rs_service *s, const struct rs_sealed *blob, const uint8_t hash[16], uint64_t bytes,
 		  const struct sc_err *why, struct sc_err *err);
 
 /* share.c */
-/** Hashes all that have no hash yet, until the worker is called to something else. */
+/** Hashes all blobs that have no hash yet, until the worker is called for something else. */
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err);
 
 /* scrub.c */
@@ -69,17 +70,17 @@ int rs_scrub_start(struct rs_service *s, struct sc_err *err);	/* rs_worker_stop(
 
 /* garbage.c */
 int rs_garbage(struct rs_service *s, struct sc_err *err);
-/** Removes rows of what no version needs; their blobs are nameless then. */
+/** Removes rows that no version needs; their blobs are then orphans. */
 int rs_garbage_rows(struct rs_service *s, struct sc_err *err);
 /** Files of blobs that other jobs have now say so (record.c). */
 void rs_records_renew(struct rs_service *s);
-/** Removes files of nameless blobs.  `may_wait`: some are left for later. */
+/** Removes the files of orphan blobs.  `may_wait`: may defer some. */
 int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err);
 /** Removes all garbage at once. */
 int rs_garbage_collect(struct rs_service *s, struct sc_err *err);
 
 /* made.c */
-/** A rank file became real: `cloned` of its bytes by reflink. */
+/** Counts a rank file that became real, `cloned` of its bytes by reflink. */
 void rs_made_count(uint64_t bytes, uint64_t cloned);
 
 /* worker.c */

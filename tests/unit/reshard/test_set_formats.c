@@ -104,7 +104,7 @@ static void ranks_have_one_format(void **unused)
 	put_file(0, "oooo");
 	put_file(1, "pppp");
 	expect_refusal(rs_job_commit(RS_CALLER(s), job, "", &err), SC_E_STATE,
-		       "rank 1: 'x.dat' is a file of format 'plain', but rank 0: 'x.dat' is one of format 'other'", &err);
+		       "rank 1: 'x.dat' has format 'plain', but rank 0: 'x.dat' has format 'other'", &err);
 	put_file(1, "oo--");
 	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 }
