@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each parser takes, and what it should refuse. */
+#include "tests/fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reshard/data/index.h"
+
+void add(struct bytes *b, const void *p, size_t n)
+{
+	memcpy(b->at + b->n, p, n);
+	b->n += n;
+}
+
+static void add_text(struct bytes *b, const char *text)
+{
+	add(b, text, strlen(text));
+}
+
+static void add_u64(struct bytes *b, uint64_t v)
+{
+	add(b, &v, 8);
+}
+
+void seed_safetensors(struct bytes *b, unsigned which)
+{
+	static const char *const headers[] = {
+		"{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+		"\"b.c\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[24,26]}}",
+		"{\"x\":{\"dtype\":\"I64\",\"shape\":[0,9],\"data_offsets\":[0,0]},\"y\":{\"dtype\":\"U8\",\"shape\":[3],"
+		"\"data_offsets\":[0,3]}}   ",
+		"{}"};
+	static const size_t data[] = {26, 3, 0};
+
+	which %= 3;
+	add_u64(b, strlen(headers[which]));
+	add_text(b, headers[which]);
+	add(b, "abcdefghijklmnopqrstuvwxyz", data[which]);
+}
+
+void seed_layout(struct bytes *b, unsigned which)
+{
+	static const char *const texts[] = {
+		"use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight\n",
+		"mesh tp cp dp pp\nmesh etp=tp ep edp=* pp\n$n = 4\nopt.{K}.{P} like={P} flat dp=0 pad=lcm(4)\n"
+		"emb stage=first tp=0 pad=128 size=$n\nl.{L}.qkv tp=0 sections=2:1:1\nl.{L}.x.{E}.up etp=0 sections=1:1\nl.{L}.norm* copy\n",
+		"use replicated\n*.bias copy\n# a comment\nhead stage=last tp=0 tied=emb\n"};
+
+	add_text(b, texts[which % 3]);
+}
+
+void seed_topology(struct bytes *b, unsigned which)
+{
+	static const char *const texts[] = {"tp=4 pp=2 dp=2", "tp=2,pp=4,vp=2,stages=3+3+2+1+1+1+1+1", "ep=4 etp=1 dp=8 order=tp-cp-ep-dp-pp", "cp=2"};
+
+	add_text(b, texts[which % 4]);
+}
+
+void seed_spec(struct bytes *b, unsigned which)
+{
+	static const char *const texts[] = {
+		"format=records seed=5 shuffle=block=16 global_batch=8 drop_last=no share=strided uneven=pad record=4 head=2 start=3 axes=dp,ep "
+		"suffix=bin copy=yes",
+		"format=megatron seed=0 shuffle=global global_batch=512 drop_last=yes share=contiguous uneven=refuse unit=sequence start=0 axes=dp "
+		"suffix=bin copy=no"};
+
+	add_text(b, texts[which % 2]);
+}
+
+void seed_lines(struct bytes *b, unsigned which)
+{
+	add_text(b, which % 2 ? "{\"a\": 1}\n\n{\"b\": 2}\nlast" : "one\ntwo\n");
+}
+
+void seed_records(struct bytes *b, unsigned which)
+{
+	add(b, "abcdefghijklmnopqrstuvwxyz0123456789", 3 + 7 * (which % 5));
+}
+
+void seed_npy(struct bytes *b, unsigned which)
+{
+	struct sc_buf head = {0};
+
+	rs_npy_head(which % 2 ? "<i4 (3, 2) 24" : "|u1 () 1", 2, &head);
+	add(b, head.text, head.bytes);
+	add(b, "012345678901234567890123456789012345678901234567", which % 2 ? 48 : 2);
+	sc_buf_done(&head);
+}
+
+static void tar_entry(struct bytes *b, char type, const char *name, const char *text, size_t bytes)
+{
+	uint8_t *h = b->at + b->n;
+	unsigned sum = 0;
+
+	memset(h, 0, 1024);
+	(void)snprintf((char *)h, 100, "%s", name);
+	(void)snprintf((char *)h + 100, 8, "%07o", 0644);
+	(void)snprintf((char *)h + 108, 8, "%07o", 0);
+	(void)snprintf((char *)h + 116, 8, "%07o", 0);
+	(void)snprintf((char *)h + 124, 12, "%011zo", bytes);
+	(void)snprintf((char *)h + 136, 12, "%011o", 0);
+	memset(h + 148, ' ', 8);
+	h[156] = (uint8_t)type;
+	if (type == '1' || type == '2')
+		(void)snprintf((char *)h + 157, 100, "a/001.txt");
+	memcpy(h + 257, "ustar\00000", 8);
+	for (int i = 0; i < 512; i++)
+		sum += h[i];
+	(void)snprintf((char *)h + 148, 8, "%06o", sum);
+	memcpy(h + 512, text, strlen(text));
+	b->n += *text ? 1024 : 512;
+}
+
+static void tar_member(struct bytes *b, const char *name, const char *text)
+{
+	tar_entry(b, '0', name, text, strlen(text));
+}
+
+/* Right ones, and each kind of wrong one: a header that was changed has a wrong sum, and goes no further. */
+void seed_tar(struct bytes *b, unsigned which)
+{
+	static char long_name[] = "a/0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000.txt";
+
+	if (which == 3)
+		tar_entry(b, 'g', "pax_global_header", "18 comment=nothing\n", 19);
+	if (which == 4)
+		tar_entry(b, '5', "a/", "", 0);
+	if (which != 5) {
+		tar_member(b, "a/001.txt", "caption");
+		tar_member(b, "a/001.json", "{}");
+	}
+	if (which == 1)
+		tar_member(b, "a/002.txt", "another");
+	if (which == 0 && pick(2))
+		tar_member(b, "a/001.TXT", "twice");
+	if (which == 2)
+		tar_entry(b, pick(2) ? '2' : '1', "a/003.txt", "", 0);
+	if (which == 6)
+		tar_member(b, pick(2) ? "a/nosuffix" : long_name, "text");
+	if (which == 7)
+		tar_entry(b, '0', "a/009.txt", "cut", 100000);
+	memset(b->at + b->n, 0, 1024);
+	b->n += 1024;
+}
+
+static uint32_t crc(const uint8_t *p, size_t n)
+{
+	uint32_t c = 0xffffffff;
+
+	for (size_t i = 0; i < n; i++) {
+		c ^= p[i];
+		for (int k = 0; k < 8; k++)
+			c = c >> 1 ^ (c & 1 ? 0x82f63b78 : 0);
+	}
+	c = ~c;
+	return (c >> 15 | c << 17) + 0xa282ead8;
+}
+
+void seed_tfrecord(struct bytes *b, unsigned which)
+{
+	for (uint64_t i = 0; i < 1 + which % 3; i++) {
+		uint64_t n = i * 5;
+		uint32_t c = crc((uint8_t *)&n, 8), d;
+
+		add_u64(b, n);
+		add(b, &c, 4);
+		add(b, "some bytes of data", n);
+		d = crc(b->at + b->n - n, n);
+		add(b, &d, 4);
+	}
+}
+
+void seed_megatron(struct bytes *b, unsigned which)
+{
+	uint32_t lengths[] = {2, 0, 3};
+	uint64_t pointers[] = {0, 4, 4}, documents[] = {0, 2, 3};
+	size_t half;
+
+	add(b, "MMIDIDX\0", 9);
+	add_u64(b, 1);
+	add(b, "\x08", 1);
+	add_u64(b, 3);
+	add_u64(b, 3);
+	add(b, lengths, sizeof(lengths));
+	add(b, pointers, sizeof(pointers));
+	add(b, documents, sizeof(documents));
+	half = b->n;
+	memset(b->at + half, 'x', half + which % 2);
+	b->n += half + which % 2;
+}

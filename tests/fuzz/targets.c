@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parsers, in libFuzzer's form: clang -fsanitize=fuzzer -DTARGET=safetensors builds one alone.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "meta/model/layout.h"
+#include "meta/model/topology.h"
+#include "reshard/data/index.h"
+#include "reshard/format/format.h"
+
+static int refused(int rc, const struct sc_err *err)
+{
+	if (rc < 0 && (!*err->msg || err->errnum <= 0))
+		abort(); /* a refusal without a sentence */
+	return rc;
+}
+
+/* What was found, laid out again and read back, is the same. */
+static void lay_out_again(const struct rs_format_ops *format, const struct rs_found *found)
+{
+	struct rs_wanted *wanted = calloc(found->nr + 1, sizeof(*wanted));
+	struct rs_frame frame;
+	struct rs_found again;
+	struct rs_file file;
+	struct sc_err err;
+	uint8_t *bytes;
+
+	for (uint32_t i = 0; i < found->nr; i++) {
+		const struct rs_found_tensor *t = &found->tensors[i];
+
+		wanted[i] = (struct rs_wanted){t->name, t->dtype, t->shape, (uint32_t)(t->at % SC_DATA_ALIGN)};
+	}
+	if (rs_format_describe(format, wanted, found->nr, found->payload, found->payload_bytes, &frame, &err) < 0)
+		abort();
+	bytes = calloc(1, frame.bytes + 1);
+	for (uint32_t i = 0; i < frame.nr; i++)
+		if (frame.pieces[i].kind == RS_PIECE_TEXT)
+			memcpy(bytes + frame.pieces[i].at, frame.pieces[i].text,
+			       rs_piece_end(&frame, &frame.pieces[i]) - frame.pieces[i].at);
+	file = rs_file_in_memory("again", bytes, frame.bytes);
+	if (rs_format_parse(format, &file, &again, &err) < 0 || again.nr != found->nr ||
+	    !again.payload != !found->payload || (again.payload && strcmp(again.payload, found->payload) != 0))
+		abort();
+	for (uint32_t i = 0; i < found->nr; i++) {
+		const struct rs_found_tensor *t = rs_found_tensor(&again, wanted[i].name);
+
+		if (!t || t->dtype != wanted[i].dtype || !meta_shape_equal(&t->shape, &wanted[i].shape))
+			abort();
+	}
+	rs_found_done(&again);
+	rs_frame_done(&frame);
+	free(bytes);
+	free(wanted);
+}
+
+static int fuzz_format(const struct rs_format_ops *format, const uint8_t *p, size_t n)
+{
+	struct rs_file file = rs_file_in_memory("fuzz", p, n);
+	struct rs_found found = {0};
+	struct sc_err err = {0};
+	int rc = rs_format_parse(format, &file, &found, &err);
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < found.nr; i++) {
+		const struct rs_found_tensor *t = &found.tensors[i];
+
+		if (t->at > n || rs_found_bytes(t) > n - t->at)
+			abort(); /* accepted, and leads outside */
+		for (uint64_t k = 0; k < rs_found_bytes(t); k++)
+			sum += p[t->at + k];
+	}
+	__asm__ volatile("" ::"r"(sum));
+	if (rc == 0)
+		lay_out_again(format, &found);
+	rs_found_done(&found);
+	return refused(rc, &err);
+}
+
+int fuzz_safetensors(const uint8_t *p, size_t n)
+{
+	return fuzz_format(rs_format_find("safetensors"), p, n);
+}
+
+static char *text_of(const uint8_t *p, size_t n)
+{
+	char *text = malloc(n + 1);
+
+	memcpy(text, p, n);
+	text[n] = 0;
+	return text;
+}
+
+int fuzz_layout(const uint8_t *p, size_t n)
+{
+	struct meta_layout *layout = NULL;
+	struct sc_err err = {0};
+	char *text = text_of(p, n);
+	int rc = meta_layout_parse(text, NULL, NULL, &layout, &err);
+
+	free(text);
+	meta_layout_free(layout);
+	return refused(rc, &err);
+}
+
+int fuzz_topology(const uint8_t *p, size_t n)
+{
+	static struct meta_layout *layout;
+	struct meta_topology topo = {0};
+	struct sc_err err = {0};
+	char *text = text_of(p, n);
+	int rc = layout ? 0 : meta_layout_parse("use megatron-gpt vocab=300", NULL, NULL, &layout, &err);
+
+	if (rc == 0)
+		rc = meta_topology_parse(layout, text, &topo, &err);
+	free(text);
+	if (rc == 0)
+		meta_topology_done(&topo);
+	return refused(rc, &err);
+}
+
+int fuzz_spec(const uint8_t *p, size_t n)
+{
+	struct rs_data_spec spec;
+	struct sc_err err = {0};
+	struct sc_buf buf = {0};
+	char *text = text_of(p, n);
+	int rc = rs_data_spec_parse("name", text, &spec, &err);
+
+	free(text);
+	if (rc == 0 && rs_data_spec_finish(&spec, "x.bin", &err) == 0) {
+		struct rs_data_spec again;
+
+		rs_data_spec_text(&spec, &buf);
+		if (rs_data_spec_parse("name", buf.text, &again, &err) < 0)
+			abort(); /* what it writes it can't read */
+		sc_buf_done(&buf);
+	}
+	return refused(rc, &err);
+}
+
+static int file_of(const uint8_t *p, size_t n)
+{
+	int fd = memfd_create("fuzz", MFD_CLOEXEC);
+
+	if (fd < 0 || write(fd, p, n) != (ssize_t)n)
+		abort();
+	return fd;
+}
+
+/* A source of some format; of Megatron's the first half is the .idx. */
+static int fuzz_index(const uint8_t *p, size_t n, enum rs_data_format format, bool sequences)
+{
+	static struct rs_table *table;
+	struct rs_data_spec spec = {.format = format, .record = 7, .head = 3, .sequences = sequences};
+	struct rs_data_source_info info = {0};
+	struct rs_keys keys = {0};
+	struct rs_index x = {.spec = &spec, .path = "fuzz", .info = &info, .keys = &keys};
+	struct sc_err err = {0};
+	uint8_t *copy = malloc(n ? n : 1); /* of exactly its size: the sanitizer sees its end */
+	uint64_t last = 0;
+	int rc;
+
+	memcpy(copy, p, n);
+	if (!table)
+		table = malloc(sizeof(*table));
+	table->bytes = table->nr = 0;
+	table->fd = memfd_create("table", MFD_CLOEXEC);
+	x.table = table;
+	x.map = copy;
+	x.bytes = n;
+	if (format == RS_DATA_MEGATRON) {
+		x.idx = copy;
+		x.idx_bytes = n / 2;
+		x.map = copy + n / 2;
+		x.bytes = n - n / 2;
+	}
+	x.fd = file_of(x.map, x.bytes);
+	rc = rs_index_source(&x, &err);
+	for (uint64_t at = 0; rc == 0 && format != RS_DATA_MEGATRON && at < table->bytes; at += 8) {
+		uint64_t border;
+
+		if (pread(table->fd, &border, 8, (off_t)at) != 8 || border < last || border > x.bytes)
+			abort(); /* accepted, and leads outside */
+		last = border;
+	}
+	if (rc == 0 && !x.has_table && info.first + info.samples * 1 > x.bytes + 1)
+		abort();
+	(void)close(x.fd);
+	(void)close(table->fd);
+	sc_buf_done(&x.form);
+	sc_vec_done(&keys);
+	free(copy);
+	return refused(rc, &err);
+}
+
+int fuzz_lines(const uint8_t *p, size_t n)
+{
+	return fuzz_index(p, n, RS_DATA_LINES, false);
+}
+int fuzz_records(const uint8_t *p, size_t n)
+{
+	return fuzz_index(p, n, RS_DATA_RECORDS, false);
+}
+int fuzz_npy(const uint8_t *p, size_t n)
+{
+	return fuzz_index(p, n, RS_DATA_NPY, false);
+}
+int fuzz_tar(const uint8_t *p, size_t n)
+{
+	return fuzz_index(p, n, RS_DATA_TAR, false);
+}
+int fuzz_tfrecord(const uint8_t *p, size_t n)
+{
+	return fuzz_index(p, n, RS_DATA_TFRECORD, false);
+}
+int fuzz_megatron(const uint8_t *p, size_t n)
+{
+	return fuzz_index(p, n, RS_DATA_MEGATRON, n & 1);
+}
+
+#ifdef TARGET
+#define NAME2(x) fuzz_##x
+#define NAME(x) NAME2(x)
+int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
+int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
+{
+	return NAME(TARGET)(p, n) < 0 ? -1 : 0;
+}
+#endif
