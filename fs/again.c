@@ -3,11 +3,10 @@
  * After ESTALE the kernel looks a path up again, once; a second ESTALE would reach the program.  So threads that got
  * ESTALE are remembered for a moment: what their next lookup finds is reserved for them (op_lookup), and their next
  * open gets it as it was found.  Clients in another process namespace have no thread id (0), so they all share one
- * entry.
+ * entry.  The entries are in memory that the next daemon has, too, and end after the open is answered: an open that is
+ * resent because its daemon died is still the open of a retry.
  */
 #include "fs/fs_i.h"
-
-#define AGAIN_NS 1000000000
 
 void fs_told_stale(struct fs *fs, pid_t thread)
 {
@@ -23,25 +22,38 @@ void fs_told_stale(struct fs *fs, pid_t thread)
 	(void)pthread_mutex_unlock(&fs->lock);
 }
 
-bool fs_looks_again(struct fs *fs, pid_t thread, bool ends)
+int64_t fs_looks_again(struct fs *fs, pid_t thread)
 {
-	bool again = false, others = false;
-	int64_t now;
+	int64_t now, told = 0;
 
 	if (!__atomic_load_n(&fs->are_told_stale, __ATOMIC_ACQUIRE))
-		return false;
+		return 0;
 	now = sc_now_ns();
 	(void)pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < FS_TOLD_STALE; i++) {
-		struct fs_told_stale *t = &fs->kept->told_stale[i];
-		bool is_mine = t->ns && t->thread == thread;
+		const struct fs_told_stale *t = &fs->kept->told_stale[i];
 
-		again |= is_mine && now - t->ns < AGAIN_NS;
-		if (is_mine && ends)
+		if (t->thread == thread && t->ns > told && now - t->ns < RS_RESERVED_NS)
+			told = t->ns;
+	}
+	(void)pthread_mutex_unlock(&fs->lock);
+	return told;
+}
+
+void fs_looked_again(struct fs *fs, pid_t thread, int64_t told)
+{
+	bool others = false;
+
+	if (!told)
+		return;
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < FS_TOLD_STALE; i++) {
+		struct fs_told_stale *t = &fs->kept->told_stale[i];
+
+		if (t->thread == thread && t->ns <= told)
 			t->ns = 0;
 		others |= t->ns != 0;
 	}
 	__atomic_store_n(&fs->are_told_stale, others, __ATOMIC_RELEASE);
 	(void)pthread_mutex_unlock(&fs->lock);
-	return again;
 }

@@ -174,8 +174,10 @@ bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 /** Registers that a request of this thread fails with ESTALE: the kernel retries lookup and open once; a second ESTALE
  *  would reach the program. */
 void fs_told_stale(struct fs *fs, pid_t thread);
-/** Tells whether this thread is retrying.  `ends`: this is the open of the retry. */
-bool fs_looks_again(struct fs *fs, pid_t thread, bool ends);
+/** Returns when this thread, which is retrying, was told so; 0: it is not retrying. */
+int64_t fs_looks_again(struct fs *fs, pid_t thread);
+/** The open of the retry is answered: what the thread was told until then is over. */
+void fs_looked_again(struct fs *fs, pid_t thread, int64_t told);
 
 /* writers.c */
 /** Counts a handle that may write to this file of a working tree.  Under rs_tree_enter().

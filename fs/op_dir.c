@@ -16,7 +16,7 @@ static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const 
 	struct rs_job *job = n.kind == FS_JOB || n.kind == FS_DIR ? fs_job(fs, &n) : NULL;
 	int rc;
 
-	if (!job || !thread || !fs_looks_again(fs, thread, false))
+	if (!job || !thread || !fs_looks_again(fs, thread))
 		return fs_lookup(fs, parent, name, found, err);
 	rs_tree_enter(job);
 	rc = fs_lookup(fs, parent, name, found, err);

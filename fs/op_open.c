@@ -250,16 +250,18 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct fs_node n = fs_node_of(ino);
 	struct sc_err err = {0};
 	struct fs_handle *h = fs_open_begin(fs, ino, &err);
-	bool again = fs_looks_again(fs, fuse_req_ctx(req)->pid, true);
+	const pid_t thread = fuse_req_ctx(req)->pid;
+	int64_t again = fs_looks_again(fs, thread);
 	int rc = SC_E_NO_MEMORY;
 
 	if (h && n.kind == FS_WORK)
 		rc = open_work(req, fs, &n, h, fi, &err);
 	else if (h && (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
-		rc = open_committed(req, fs, &n, again, h, fi, &err);
+		rc = open_committed(req, fs, &n, again != 0, h, fi, &err);
 	else if (h && (n.kind == FS_TOP || n.kind == FS_SPECIAL))
 		rc = fs_open_control(req, fs, &n, h, fi, &err);
 	else if (h)
 		rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
 	fs_open_end(req, fs, h, NULL, fi, "open", rc, &err);
+	fs_looked_again(fs, thread, again);
 }

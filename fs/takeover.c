@@ -69,6 +69,7 @@ int fs_take_over(struct fs *fs, struct sc_err *err)
 
 	if (rc < 0)
 		return rc;
+	fs->are_told_stale = true; /* perhaps, by an earlier daemon */
 	fs_backings_check(fs);
 	/* the kernel drops the answer: it has had one */
 	fuse_session_process_buf(fs->se, &buf);
