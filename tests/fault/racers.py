@@ -210,8 +210,10 @@ def by_read(path):
 
 
 def by_mmap(path):
-    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
-        return m[:]
+    with open(path, "rb") as f:
+        size = os.fstat(f.fileno()).st_size  # mmap() would take its failure for a size of 0, which is EINVAL
+        with mmap.mmap(f.fileno(), size, prot=mmap.PROT_READ) as m:
+            return m[:]
 
 
 def by_sendfile(path):
