@@ -8,7 +8,7 @@
  */
 #include "fs/fs_i.h"
 
-void fs_told_stale(struct fs *fs, pid_t thread)
+void fs_told_stale(struct fs *fs, pid_t thread, enum fs_retry writes)
 {
 	struct fs_told_stale *told = fs->kept->told_stale;
 	size_t at = 0;
@@ -17,15 +17,16 @@ void fs_told_stale(struct fs *fs, pid_t thread)
 	for (size_t i = 1; i < FS_TOLD_STALE; i++)
 		if (told[i].ns < told[at].ns)
 			at = i;
-	told[at] = (struct fs_told_stale){sc_now_ns(), thread};
+	told[at] = (struct fs_told_stale){sc_now_ns(), thread, writes};
 	__atomic_store_n(&fs->are_told_stale, true, __ATOMIC_RELEASE);
 	(void)pthread_mutex_unlock(&fs->lock);
 }
 
-int64_t fs_looks_again(struct fs *fs, pid_t thread)
+int64_t fs_looks_again(struct fs *fs, pid_t thread, enum fs_retry *ret_writes)
 {
 	int64_t now, told = 0;
 
+	*ret_writes = FS_RETRY;
 	if (!__atomic_load_n(&fs->are_told_stale, __ATOMIC_ACQUIRE))
 		return 0;
 	now = sc_now_ns();
@@ -33,8 +34,12 @@ int64_t fs_looks_again(struct fs *fs, pid_t thread)
 	for (size_t i = 0; i < FS_TOLD_STALE; i++) {
 		const struct fs_told_stale *t = &fs->kept->told_stale[i];
 
-		if (t->thread == thread && t->ns > told && now - t->ns < RS_RESERVED_NS)
+		if (t->thread != thread || !t->ns || now - t->ns >= RS_RESERVED_NS)
+			continue;
+		if (t->ns > told)
 			told = t->ns;
+		if (t->writes > *ret_writes)
+			*ret_writes = t->writes;
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	return told;

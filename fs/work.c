@@ -48,7 +48,7 @@ int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct 
 {
 	struct rs_job *job = fs_job(fs, n);
 	const char *path;
-	uint32_t rank;
+	uint32_t rank = 0;
 	int rc;
 
 	if (!job)
@@ -58,8 +58,12 @@ int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct 
 	*ret_blob = n->blob;
 	if (n->kind == FS_WORK && rs_work_is(fs->service, job, n->blob))
 		return 0;
-	rc = n->kind == FS_WORK ? rs_work_sealed_path(job, n->blob, &rank, &path, err)
-				: committed_path(fs, n, &rank, &path, err);
+	/* a blob does not tell whose file it was: equal files share one, other topologies give it to other ranks */
+	if (n->kind == FS_WORK) {
+		rs_tree_leave(job);
+		return sc_fail(err, SC_E_STALE, "the file was committed; open it again");
+	}
+	rc = committed_path(fs, n, &rank, &path, err);
 	if (rc == 0)
 		rc = rs_work_copy_up(fs->service, job, rank, path, truncate, ret_blob, err);
 	if (rc < 0)
@@ -75,6 +79,9 @@ int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t
 	uint64_t blob;
 	int rc = fs_work_begin(fs, n, truncate, &job, &blob, err);
 
+	/* only the path tells which file it is by now: the lookup of the retry makes the copy */
+	if (rc == SC_E_STALE)
+		fs_told_stale(fs, thread, FS_RETRY_TO_WRITE);
 	if (rc < 0)
 		return rc;
 	fs_reserve(fs, blob, thread);

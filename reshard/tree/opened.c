@@ -149,7 +149,7 @@ int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err)
 
 	(void)pthread_mutex_lock(&s->opened.lock);
 	o = *find(s, blob);
-	is_open = o && (o->times || o->writers);
+	is_open = o && (o->times || o->writers || o->reserved);
 	if (is_open)
 		o->removed = true;
 	(void)pthread_mutex_unlock(&s->opened.lock);
@@ -164,10 +164,14 @@ void rs_opened_init(struct rs_service *s)
 
 void rs_opened_done(struct rs_service *s)
 {
+	struct sc_err ignored;
+
 	for (size_t i = 0; i < RS_OPENED_BUCKETS; i++)
 		while (s->opened.buckets[i]) {
 			struct rs_opened *o = s->opened.buckets[i];
 
+			if (o->removed && !o->times && !o->writers) /* no program has it, nor the next daemon */
+				(void)meta_store_remove(&s->store, o->blob, &ignored); /* else: at the next start */
 			s->opened.buckets[i] = o->next;
 			sc_sys.release(o);
 		}

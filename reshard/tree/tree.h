@@ -74,10 +74,6 @@ int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 		       const struct rs_owner *owner, int64_t mtime_ns, struct sc_err *err);
 /** Tells whether a blob is a file of the working tree, or one that was removed from it and is open. */
 bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob);
-/** Finds the path in the head of a file that a commit has sealed; *ret_path lives as long as the service.
- *  Errors: SC_E_STALE (the head does not have this file). */
-int rs_work_sealed_path(struct rs_job *job, uint64_t blob, uint32_t *ret_rank, const char **ret_path,
-			struct sc_err *err);
 /** Opens the bytes of a working-tree file.  Errors: SC_E_STALE (it is sealed or removed by now). */
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
 		 struct sc_err *err);

@@ -506,24 +506,6 @@ bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
 	return rs_work_is_file(job, blob) || rs_work_is_removed(s, blob);
 }
 
-int rs_work_sealed_path(struct rs_job *job, uint64_t blob, uint32_t *ret_rank, const char **ret_path,
-			struct sc_err *err)
-{
-	struct rs_view *head = rs_job_head(job);
-	const struct rs_version *v = head ? head->version : NULL;
-	uint64_t path_id = 0;
-
-	for (size_t i = 0; v && i < v->nr_sets; i++)
-		for (size_t k = 0; k < v->sets[i]->nr_blobs; k++)
-			if (v->sets[i]->blobs[k].blob == blob) {
-				*ret_rank = v->sets[i]->blobs[k].rank;
-				path_id = v->sets[i]->blobs[k].path_id;
-			}
-	rs_view_unref(job->service, head);
-	return path_id ? rs_path_text(job->service, path_id, ret_path, err)
-		       : sc_fail(err, SC_E_STALE, "this file is neither in the working tree nor in the head any more");
-}
-
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
 		 struct sc_err *err)
 {
