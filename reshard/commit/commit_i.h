@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One commit, shared by the files that do it: commit.c (the protocol), commit_read.c, commit_sets.c. */
+/* One commit, shared by the files that do it: commit.c (the protocol), read.c, sets.c. */
 #ifndef RS_COMMIT_I_H
 #define RS_COMMIT_I_H
 
