@@ -77,7 +77,8 @@ static int match_name(struct infer *n, const struct meta_written *w, struct name
 	if (!key)
 		return sc_nomem(n->err);
 	if (!name->rule)
-		return sc_fail(n->err, SC_E_STATE, "rank %u: no rule matches '%s'", w->rank, key);
+		return sc_fail(n->err, SC_E_STATE, "rank %u: no rule matches '%s'; add a rule for it to the layout, or "
+			       "the line 'plain %s', which keeps the file as it is", w->rank, key, w->file);
 	if (meta_tensor_each(w->name))
 		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names that end in @axis=number are reserved; "
 			"rename the tensor",

@@ -28,6 +28,10 @@ struct reader {
 		const char **at;
 		size_t nr, room;
 	} lines;
+	struct {
+		struct meta_plain *at;
+		size_t nr, room;
+	} plain;
 };
 
 static const char *variable_get(const struct variables *vars, const char *name, size_t bytes)
@@ -132,7 +136,7 @@ static int axis_intern(struct reader *r, const char *name, size_t bytes)
 
 static bool is_axis_name(const char *name, size_t bytes)
 {
-	static const char *const taken[] = {"vp", "stages", "order"};
+	static const char *const taken[] = {"vp", "stages", "order", "plain"};
 
 	if (bytes == 0 || bytes > SC_AXIS_NAME_MAX || name[0] < 'a' || name[0] > 'z')
 		return false;
@@ -140,7 +144,7 @@ static bool is_axis_name(const char *name, size_t bytes)
 		if (!((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= '0' && name[i] <= '9') ||
 		      name[i] == '_'))
 			return false;
-	for (size_t i = 0; i < 3; i++)
+	for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
 		if (strlen(taken[i]) == bytes && memcmp(taken[i], name, bytes) == 0)
 			return false;
 	return true;
@@ -226,6 +230,27 @@ static int read_use(struct reader *r, const char *line, char *words, const struc
 	return read_text(r, preset, &inner, depth + 1);
 }
 
+/* One glob, without captures: it matches whole paths, and `*` also a slash. */
+static int read_plain(struct reader *r, const char *line, char *words)
+{
+	struct meta_cap_names names = {.arena = &r->layout->arena};
+	struct meta_plain one = {.text = sc_next_word(&words)};
+	int rc;
+
+	if (!one.text || sc_next_word(&words))
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a plain line has one pattern of a file", line);
+	if (strpbrk(one.text, "{}"))
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a plain file has no captures; write * for any text",
+			       line);
+	for (size_t i = 0; i < r->plain.nr; i++)
+		if (strcmp(r->plain.at[i].text, one.text) == 0)
+			return 0;
+	if (r->plain.nr == SC_RULES_MAX)
+		return sc_fail(r->err, SC_E_LIMIT, "layout: more than %d plain lines", SC_RULES_MAX);
+	rc = meta_pattern_parse(&names, &r->layout->axes, one.text, strlen(one.text), &one.pattern, r->err);
+	return rc < 0 ? rc : sc_vec_push(&r->plain, one) < 0 ? sc_nomem(r->err) : 0;
+}
+
 static int read_line(struct reader *r, char *line, struct variables *vars, const char **file,
 		     int depth)
 {
@@ -243,6 +268,8 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 		return read_use(r, line, words, vars, depth);
 	if (strcmp(word, "mesh") == 0)
 		return read_mesh(r, line, words);
+	if (strcmp(word, "plain") == 0)
+		return read_plain(r, line, words);
 	if (strcmp(word, "file") == 0) {
 		word = sc_next_word(&words);
 		if (!word || sc_next_word(&words))
@@ -301,6 +328,8 @@ static int make_flat(struct reader *r)
 		}
 		sc_buf_printf(&buf, "\n");
 	}
+	for (size_t i = 0; i < r->plain.nr; i++)
+		sc_buf_printf(&buf, "plain %s\n", r->plain.at[i].text);
 	for (size_t i = 0; i < r->lines.nr; i++)
 		sc_buf_printf(&buf, "%s\n", r->lines.at[i]);
 	l->flat = buf.failed ? NULL : sc_arena_copy(&l->arena, buf.text ? buf.text : "", buf.bytes);
@@ -329,11 +358,20 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 		rc = sc_fail(err, SC_E_LAYOUT, "layout: there is no rule; write PATTERN ATTRIBUTES or use a preset");
 	if (rc == 0)
 		rc = make_flat(&r);
+	if (rc == 0 && r.plain.nr) {
+		l->plain = sc_arena_array(&l->arena, r.plain.nr, sizeof(*l->plain));
+		l->nr_plain = l->plain ? (uint32_t)r.plain.nr : 0;
+		if (l->plain)
+			memcpy(l->plain, r.plain.at, r.plain.nr * sizeof(*l->plain));
+		else
+			rc = sc_nomem(err);
+	}
 	l->pp = meta_axis_find(&l->axes, "pp", 2);
 	l->ep = meta_axis_find(&l->axes, "ep", 2);
 	if (rc == 0)
 		rc = meta_rules_make(l, r.lines.at, r.lines.nr, err);
 	sc_vec_done(&r.lines);
+	sc_vec_done(&r.plain);
 	if (rc == 0)
 		*ret = sc_steal(&l);
 	return rc;
@@ -398,6 +436,16 @@ const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool 
 	return NULL;
 }
 
+bool meta_layout_is_plain(const struct meta_layout *layout, const char *file)
+{
+	struct meta_caps caps = {0};
+
+	for (uint32_t i = 0; i < layout->nr_plain; i++, caps.nr = 0)
+		if (meta_pattern_match(&layout->plain[i].pattern, file, strlen(file), &caps))
+			return true;
+	return false;
+}
+
 const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
 					  const char *file, const char *name,
 					  struct meta_caps *ret_caps)
@@ -405,6 +453,8 @@ const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool
 	const struct meta_rule *r;
 	uint32_t at = 0;
 
+	if (meta_layout_is_plain(layout, file))
+		return NULL;
 	do
 		r = meta_layout_next(layout, false, file, name, &at, ret_caps);
 	while (r && r->tied && !pipelined);

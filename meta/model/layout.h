@@ -56,6 +56,11 @@ struct meta_layout {
 	struct meta_mesh meshes[SC_MESHES_MAX];
 	uint32_t nr_rules;
 	struct meta_rule *rules;    /* `like` lines expanded, in order of matching */
+	uint32_t nr_plain;
+	struct meta_plain {	    /* `plain` lines */
+		const char *text;
+		struct meta_pattern pattern;
+	} *plain;
 	int pp, ep;		    /* index of these axes, -1: no mesh has them */
 };
 
@@ -78,10 +83,13 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 struct meta_layout *meta_layout_free(struct meta_layout *layout);
 void meta_layout_freep(struct meta_layout **layout);
 
+/** Tells whether a `plain` line names a file, by its path: it is kept as it is, whatever it holds. */
+bool meta_layout_is_plain(const struct meta_layout *layout, const char *file);
+
 /**
- * Returns the rule of a stored name: the first that matches, NULL if there is none.  Tied rules match
- * only if `pipelined` (pp > 1).  A file that holds no tensors has an empty name, which only a rule
- * with an empty name part (`rng.bin:`) matches.
+ * Returns the rule of a stored name: the first that matches, NULL if there is none, as of every name in a
+ * plain file.  Tied rules match only if `pipelined` (pp > 1).  A file that holds no tensors has an empty
+ * name, which only a rule with an empty name part (`rng.bin:`) matches.
  */
 const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
 					  const char *file, const char *name,

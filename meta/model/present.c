@@ -273,6 +273,10 @@ static int place_tensor(struct builder *b, uint32_t t, const uint32_t *first)
 		rc = place(b, m, t, &mine);
 		primary |= mine && !m->rule->tied;
 	}
+	if (rc == 0 && b->entries.nr == before && meta_layout_is_plain(b->v->layout, b->v->state->tensors[t].file))
+		return sc_fail(b->err, SC_E_STATE, "the layout says that '%s' is plain, but the version has its "
+			       "tensors; remove the file and commit, then change the layout",
+			       b->v->state->tensors[t].file);
 	if (rc == 0 && b->entries.nr == before)
 		return sc_fail(b->err, SC_E_STATE, "no rule places '%s'", key);
 	if (rc == 0 && !primary)

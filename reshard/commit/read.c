@@ -23,7 +23,8 @@ static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
 	return rs_fd_read(f->fd, f->blob, at, bytes, to, err);
 }
 
-/* Files of the job itself are opaque, and so is what no format claims, unless a rule speaks of its bytes. */
+/* Files of the job itself are opaque, as are those that the layout calls plain, and what no format claims unless a
+ * rule speaks of its bytes. */
 static int find_format(struct commit *c, struct item *it, int fd, bool *ret_opaque)
 {
 	struct work_file work = {it->w.blob, fd};
@@ -32,7 +33,7 @@ static int find_format(struct commit *c, struct item *it, int fd, bool *ret_opaq
 	int rc = 0;
 
 	it->format = &rs_format_plain;
-	if (it->rank != RS_SHARED)
+	if (it->rank != RS_SHARED && !meta_layout_is_plain(c->layout, it->w.path))
 		rc = rs_format_of(&file, &it->format, c->err);
 	*ret_opaque = it->format == &rs_format_plain &&
 		      (it->rank == RS_SHARED || !meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps));

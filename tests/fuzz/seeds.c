@@ -46,7 +46,7 @@ void seed_layout(struct bytes *b, unsigned which)
 		"use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight\n",
 		"mesh tp cp dp pp\nmesh etp=tp ep edp=* pp\n$n = 4\nopt.{K}.{P} like={P} flat dp=0 pad=lcm(4)\n"
 		"emb stage=first tp=0 pad=128 size=$n\nl.{L}.qkv tp=0 sections=2:1:1\nl.{L}.x.{E}.up etp=0 sections=1:1\nl.{L}.norm* copy\n",
-		"use replicated\n*.bias copy\n# a comment\nhead stage=last tp=0 tied=emb\n"};
+		"use replicated\nplain *adapter*\n*.bias copy\n# a comment\nhead stage=last tp=0 tied=emb\n"};
 
 	add_text(b, texts[which % 3]);
 }

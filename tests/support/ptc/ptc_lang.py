@@ -208,7 +208,7 @@ class Rule:
 
 class Layout:
     def __init__(self, text):
-        self.meshes, self.axes, self.firsts, lines = [], [], {}, []
+        self.meshes, self.axes, self.firsts, self.plain, lines = [], [], {}, [], []
         self.read(text, {}, lines, 0)
         plain = {line: self.rule(line) for line in lines if " like=" not in line}
         self.all = [r for line in lines for r in ([plain[line]] if line in plain else self.like(line, plain.values()))]
@@ -239,6 +239,10 @@ class Layout:
                     self.axes += [a for a, _ in mesh if a not in self.axes]
             elif word == "file":
                 file = rest.strip()
+            elif word == "plain":
+                need(len(rest.split()) == 1, f"layout '{line}': a plain line has one pattern of a file")
+                need(not re.search(r"[{}]", rest), f"layout '{line}': a plain file has no captures; write * for any text")
+                self.plain.append(parse(rest))
             elif line:
                 named = ":" in re.sub(r"\{[^}]*\}", "", word)
                 lines.append(line if named else f"{file}:{line}")
@@ -324,8 +328,13 @@ class Layout:
                 out += [copy] if self.one_mesh(copy.axes()) else []
         return out
 
+    def is_plain(self, file):
+        """Files that are kept as they are, whatever they hold."""
+        return any(match(p, file) is not None for p in self.plain)
+
     def first(self, key, topo):
         """The rule of a stored name: the first that matches.  Tied copies are there only if pp > 1."""
+        need(not self.is_plain(key.split(":", 1)[0]), f"'{key}': the file is plain")
         at = key, topo.degree.get("pp", 1) > 1
         if at not in self.firsts:
             self.firsts[at] = next(((r, c) for r in self.all if at[1] or not r.tied for c in [r.match(key)] if c is not None), None)

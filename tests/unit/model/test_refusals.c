@@ -43,6 +43,12 @@ static const struct row rows[] = {
 	{M "o.{P} like={P}", NULL, NULL},
 	{M "o.{K} like={P}\na copy", NULL, "like line must have one {P}"},
 	{M "z.{K} concat=* dp=0", NULL, "not supported yet"},
+	{M "a copy\nplain", NULL, "a plain line has one pattern"},
+	{M "a copy\nplain a b", NULL, "a plain line has one pattern"},
+	{M "a copy\nplain a.{K}", NULL, "a plain file has no captures"},
+	{M "a copy\nplain a**b", NULL, "text between two captures"},
+	{M "plain a", NULL, "there is no rule"},
+	{"mesh tp plain\na copy", NULL, "'plain' is no axis"},
 	{"use nosuch", NULL, "no preset 'nosuch'"},
 	{"a copy", NULL, "no mesh line"},
 	{M "a flat tp=0 flat", NULL, "flat is given twice"},
@@ -107,14 +113,49 @@ static void canonical_text(void **unused)
 	meta_layout_free(l);
 }
 
+/* files that a `plain` line matches have no rule, in the flat text, too; others are as without it */
+static void plain_files(void **unused)
+{
+	static const struct {
+		const char *file;
+		bool plain;
+	} files[] = {
+		{"adapter/a.safetensors", true},      {"adapter/b/c.safetensors", true}, {"adapter", false},
+		{"x/reward.safetensors", true},	      {"reward-1.safetensors", true},	 {"reward.bin", false},
+		{"model.safetensors", false},	      {"my/adapter/a.safetensors", false},
+	};
+	const char *text = M "plain adapter/*\n* copy\nplain *reward*.safetensors # no shard\n";
+	struct meta_caps caps;
+	struct sc_err err;
+
+	(void)unused;
+	for (int flat = 0; flat < 2; flat++) {
+		struct meta_layout *l = NULL, *again = NULL;
+
+		assert_int_equal(0, meta_layout_parse(text, NULL, NULL, &l, &err));
+		if (flat) {
+			assert_int_equal(0, meta_layout_parse(l->flat, NULL, NULL, &again, &err));
+			meta_layout_free(l);
+			l = again;
+		}
+		assert_int_equal(2, l->nr_plain);
+		for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+			assert_int_equal(files[i].plain, meta_layout_is_plain(l, files[i].file));
+			assert_int_equal(files[i].plain, !meta_layout_first(l, false, files[i].file, "t", &caps));
+		}
+		meta_layout_free(l);
+	}
+}
+
 int main(void)
 {
-	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 1];
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 2];
 	size_t nr = 0;
 
 	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
 		tests[nr] = (struct CMUnitTest){rows[nr].why ? rows[nr].why : "good", one_row, NULL, NULL,
 						(void *)&rows[nr]};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(canonical_text);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(plain_files);
 	return _cmocka_run_group_tests("refusals", tests, nr, NULL, NULL);
 }
