@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Open control files.  One write(2) is one command, decided inside write(2); what is read is rendered at open, so that
- * one reader sees one consistent text.  After a refusal the descriptor answers the same errno to every later write:
- * Python sends a refused command again when it closes the file.  A document (RS_CTL_DOCUMENT) comes in pieces and is
- * judged at close(2), but for a single line `use ...`, which is a command.
+ * one reader sees one consistent text.  A write that repeats the one before, which was refused, is refused with the same
+ * errno and not tried: Python sends a refused command again when it closes the file, and hides what comes of that.
+ * A document (RS_CTL_DOCUMENT) comes in pieces and is judged at close(2), but for a single line `use ...`, which is a
+ * command.  After a refused piece the others are refused, too.
  *
  * What a file says and does is its row's (reshard/job/control.h): of a job's files none is known by its name here.
  */
@@ -14,19 +15,29 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
+
+/* A write, as far as it tells a repetition. */
+struct written {
+	off_t at;
+	size_t bytes;
+	uint64_t hash;
+};
 
 struct fs_control {
 	const struct rs_control *row;
 	struct rs_job *job;	/* NULL: a file of /.ctl */
 	pthread_mutex_t lock;	/* two threads may share a descriptor */
 	struct sc_buf text;	/* what is read */
-	int refused;		/* errno of the first refusal */
+	struct written last;	/* the last write that was tried */
+	int refused;		/* its errno; 0: it was not refused */
 	/* RS_CTL_ANSWER: the answer's first byte is where the first read after the write starts */
 	off_t base;
 	bool rebase;
 	/* RS_CTL_DOCUMENT */
 	struct sc_buf document;
 	bool judged;
+	int spoilt;		/* errno of its other pieces, once one was refused or lost */
 	bool lost;		/* opened by a daemon that died: what it had written and read is not known */
 	struct fs_poll poll;	/* its `seen`: news that `text` shows */
 };
@@ -86,7 +97,7 @@ void fs_control_lost(struct fs *fs, struct fs_control *c, uint64_t fh)
 {
 	c->lost = true;
 	if (fs_document_is_lost(fs, fh))
-		c->refused = EIO;
+		c->spoilt = EIO;
 }
 
 void fs_control_close(struct fs *fs, struct fs_control *c)
@@ -135,6 +146,11 @@ void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64
 
 /* --- commands --- */
 
+static bool is_same(const struct written *a, const struct written *b)
+{
+	return a->at == b->at && a->bytes == b->bytes && a->hash == b->hash;
+}
+
 static void refuse(fuse_req_t req, struct fs_control *c, const struct sc_err *err)
 {
 	c->refused = fs_refuse(req, c->job, c->row->name, err);
@@ -164,6 +180,7 @@ struct long_request {
 	struct fs_waiter *waiter;
 	struct rs_caller who;
 	struct fs_command *command;
+	struct written write;
 	char text[];
 };
 
@@ -190,7 +207,10 @@ static void *long_thread(void *arg)
 	/* the descriptor stays open until it is answered */
 	if (rs_control_write(l->c->row, &l->who, l->c->job, l->text, NULL, NULL, &err) < 0) {
 		err.errnum = err.errnum ? err.errnum : EIO;
-		__atomic_store_n(&l->c->refused, err.errnum, __ATOMIC_RELEASE);
+		(void)pthread_mutex_lock(&l->c->lock);
+		if (is_same(&l->write, &l->c->last)) /* no other thread has written since */
+			l->c->refused = err.errnum;
+		(void)pthread_mutex_unlock(&l->c->lock);
 	} else {
 		err = (struct sc_err){0};
 	}
@@ -219,7 +239,7 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 		fs_command_end(command);
 		return;
 	}
-	*l = (struct long_request){fs, c, waiter, caller(req, fs, command), command};
+	*l = (struct long_request){fs, c, waiter, caller(req, fs, command), command, c->last};
 	memcpy(l->text, text, bytes);
 	if (__atomic_add_fetch(nr, 1, __ATOMIC_ACQUIRE) > most || pthread_create(&thread, NULL, long_thread, l) != 0) {
 		(void)__atomic_sub_fetch(nr, 1, __ATOMIC_RELEASE);
@@ -296,8 +316,11 @@ static void write_document(fuse_req_t req, struct fs *fs, struct fs_control *c, 
 	}
 	if (rc < 0) {
 		fs_document(fs, fh, false);
+		sc_buf_done(&c->document);
 		refuse(req, c, &err);
+		c->spoilt = c->refused;
 	} else {
+		c->spoilt = 0;
 		(void)fuse_reply_write(req, bytes);
 	}
 }
@@ -329,6 +352,7 @@ static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, c
 void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
 		      size_t bytes, off_t at)
 {
+	const struct written write = {at, bytes, XXH3_64bits(text, bytes)};
 	struct fs_command *begun = NULL;
 	struct sc_err err = {0};
 	bool replay = false;
@@ -336,12 +360,17 @@ void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 
 	/* each write is a command of its own, whatever its offset */
 	(void)pthread_mutex_lock(&c->lock);
+	if (c->refused && !is_same(&write, &c->last))
+		c->refused = 0;
+	c->last = write;
 	if (c->row->flags & RS_CTL_MOVES)
 		begun = fs_command_begin(fs, fh, text, bytes, at, &replay);
 	if (replay)
 		rc = rs_requested(fs->service, begun->token, &err);
 	if (c->refused) {
 		(void)fuse_reply_err(req, c->refused);
+	} else if (c->spoilt && (fs_document_is_lost(fs, fh) || !is_use_line(text, bytes))) {
+		(void)fuse_reply_err(req, c->spoilt);
 	} else if (rc < 0) {
 		refuse(req, c, &err);
 	} else if (rc > 0) {
@@ -373,11 +402,11 @@ void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 		(void)sc_fail_sys(&err, EIO, "%s: the daemon was replaced before the document was closed; write it "
 			"again",
 				  c->row->name);
-	} else if (c->document.bytes && !c->judged && !c->refused) {
+	} else if (c->document.bytes && !c->judged) {
 		(void)judge(req, fs, c, fh, &err);
 	}
 	if (err.code)
-		refuse(req, c, &err);
+		(void)fs_refuse(req, c->job, c->row->name, &err);
 	else
 		(void)fuse_reply_err(req, 0);
 	(void)pthread_mutex_unlock(&c->lock);
