@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Open control files.  One write(2) is one command, decided inside write(2); what is read is rendered at open, so that
- * one reader sees one consistent text.  A write that repeats the one before, which was refused, is refused with the same
- * errno and not tried: Python sends a refused command again when it closes the file, and hides what comes of that.
+ * one reader sees one consistent text.  A write that repeats the one before, which was refused, is refused with the
+ * same errno and not tried: Python sends a refused command again when it closes the file, and hides what comes of that.
  * A document (RS_CTL_DOCUMENT) comes in pieces and is judged at close(2), but for a single line `use ...`, which is a
  * command.  After a refused piece the others are refused, too.
  *

@@ -38,12 +38,14 @@ int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const str
 {
 	int errnum = err->errnum ? err->errnum : EIO;
 	char name[SC_NAME_BYTES_MAX + 1];
+	struct sc_err said = *err;
 
+	sc_err_name(&said, command);
 	if (job) {
 		rs_job_refused(job, command, err);
-		sc_log(SC_LOG_ERROR, "job '%s': %s: %s", rs_job_name(job, name, sizeof(name)), command, err->msg);
+		sc_log(SC_LOG_ERROR, "job '%s': %s", rs_job_name(job, name, sizeof(name)), said.msg);
 	} else {
-		sc_log(SC_LOG_ERROR, ".ctl/%s: %s", command, err->msg);
+		sc_log(SC_LOG_ERROR, ".ctl: %s", said.msg);
 	}
 	(void)fuse_reply_err(req, errnum);
 	return errnum;

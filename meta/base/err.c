@@ -58,3 +58,11 @@ int sc_wrap(struct sc_err *err, int rc, const char *fmt, ...)
 		(void)snprintf(err->msg + n, sizeof(err->msg) - (size_t)n, ": %s", old);
 	return rc;
 }
+
+void sc_err_name(struct sc_err *err, const char *name)
+{
+	size_t n = strlen(name);
+
+	if (strncmp(err->msg, name, n) != 0 || !err->msg[n] || !strchr(" :", err->msg[n]))
+		(void)sc_wrap(err, err->code, "%s", name);
+}

@@ -68,6 +68,9 @@ int sc_fail_at(struct sc_err *err, int code, int errnum, const char *file, int l
 /** Puts context before the message ("context: message") and returns `rc`. */
 int sc_wrap(struct sc_err *err, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/** Puts "NAME: " before the message, unless it begins with that name. */
+void sc_err_name(struct sc_err *err, const char *name);
+
 /** Returns the errno of a code of the table; where there is a struct, use err->errnum. */
 int sc_err_errno(int code);
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "meta/base/sys.h"
+#include "meta/base/text.h"
 
 static int fd_ = STDERR_FILENO;
 static bool to_syslog_;
@@ -67,6 +68,7 @@ void sc_log(enum sc_log_level level, const char *fmt, ...)
 	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	sc_show(text, sizeof(text));
 	if (to_syslog_)
 		syslog(priority[level], "%s", text);
 	else

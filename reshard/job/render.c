@@ -205,10 +205,10 @@ static void status_files(struct rs_job *job, struct sc_buf *buf)
 			if (w->kind == META_WORK_DIR)
 				continue;
 			shown++;
-			if (job->work.at[i]->rank == RS_SHARED)
-				sc_buf_printf(buf, "dirty: %s", w->path);
-			else
-				sc_buf_printf(buf, "dirty: %u/%s", job->work.at[i]->rank, w->path);
+			sc_buf_printf(buf, "dirty: ");
+			if (job->work.at[i]->rank != RS_SHARED)
+				sc_buf_printf(buf, "%u/", job->work.at[i]->rank);
+			sc_buf_shown(buf, w->path);
 			sc_buf_printf(buf, "%s%s\n", w->kind == META_WORK_GONE ? " (removed)" : "",
 				      strncmp(slash ? slash + 1 : w->path, ".tmp", 4) == 0
 					  ? " (temporary: refuses the commit)"
@@ -225,7 +225,7 @@ static void status_progress(struct rs_job *job, const struct rs_view *head, stru
 	(void)pthread_mutex_lock(&job->state);
 	p = job->progress;
 	if (job->stopped)
-		sc_buf_printf(buf, "stopped: %s; trying again\n", job->stopped);
+		sc_buf_line(buf, "stopped: %s; trying again", job->stopped);
 	(void)pthread_mutex_unlock(&job->state);
 	if (!p.version) {
 		sc_buf_printf(buf, "progress: %s\n", head && rs_view_is_materialized(head) ? "done" : "idle");
@@ -260,8 +260,8 @@ static void status_unplaced(const struct rs_view *head, struct sc_buf *buf)
 		}
 		for (size_t k = 0; seen && k < set->nr_blobs; k++)
 			if (!seen[k])
-				sc_buf_printf(buf, "no_place: '%s' of rank %u of topology '%s'\n", set->file,
-					      set->blobs[k].rank, set->topo.text);
+				sc_buf_line(buf, "no_place: '%s' of rank %u of topology '%s'", set->file,
+					    set->blobs[k].rank, set->topo.text);
 		sc_sys.release(seen);
 	}
 }
@@ -284,16 +284,16 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 	for (size_t i = 0; i < v->nr_sets; i++) {
 		struct rs_set *set = v->sets[i];
 
-		sc_buf_printf(buf, "set: '%s' %s under '%s'%s\n", set->file,
-			      set->kind == META_SET_TENSORS ? "tensors"
-			      : set->kind == META_SET_PLAIN ? "plain"
-							    : "shared",
-			      set->topo.text, set->same_on_all ? " same on all ranks" : "");
+		sc_buf_line(buf, "set: '%s' %s under '%s'%s", set->file,
+			    set->kind == META_SET_TENSORS ? "tensors"
+			    : set->kind == META_SET_PLAIN ? "plain"
+							  : "shared",
+			    set->topo.text, set->same_on_all ? " same on all ranks" : "");
 		(void)pthread_mutex_lock(&set->report_lock);
 		for (const char *p = set->report; *p;) {
 			size_t n = strcspn(p, "\n");
 
-			sc_buf_printf(buf, "note: %.*s\n", (int)n, p);
+			sc_buf_line(buf, "note: %.*s", (int)n, p);
 			p += n + (p[n] == '\n');
 		}
 		(void)pthread_mutex_unlock(&set->report_lock);

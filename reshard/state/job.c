@@ -82,9 +82,11 @@ void rs_job_tell(struct rs_job *job)
 
 void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err)
 {
+	struct sc_err said = *err;
 	struct sc_buf buf = {0};
 
-	sc_buf_printf(&buf, "%s: %s\n", command, err->msg);
+	sc_err_name(&said, command);
+	sc_buf_line(&buf, "%s", said.msg);
 	if (buf.failed)
 		sc_buf_done(&buf);
 	(void)pthread_mutex_lock(&job->state);
