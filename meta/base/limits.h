@@ -29,6 +29,7 @@
 #define SC_PATHS_MAX (1u << 20)	      /* 20 bits; different paths inside rank directories, in the life of a store */
 #define SC_PLACES_MAX (UINT64_C(1) << 40) /* 40 bits; ranks of all views, in the life of a store */
 #define SC_BLOBS_MAX (UINT64_C(1) << 40) /* 40 bits; files written, in the life of a store */
+#define SC_NUMBERS_MAX (UINT64_C(1) << 60) /* 60 bits of a nodeid; inodes, blobs and places, in the life of a store */
 #define SC_CLONE_BYTES_MIN (64u << 10) /* a clone costs 17 us: below this copying is faster */
 #define SC_DATA_ALIGN 4096u	      /* data section of the files that Scalai writes: reflink works */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading and writing rows: one function for each query, in the order of schema.sql. */
 #include "meta/catalog/db_i.h"
+#include "meta/catalog/trees.h"
 
 #include "meta/base/mem.h"
 
@@ -76,6 +77,8 @@ int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 		rc = db_run(c, err, "DELETE FROM config WHERE job = ?", "i", job);
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM work WHERE job = ?", "i", job);
+	if (rc == 0)
+		rc = meta_upper_remove(c, job, err);
 	return rc < 0 ? rc : db_run(c, err, "DELETE FROM job WHERE id = ?", "i", job);
 }
 
@@ -259,13 +262,15 @@ static int on_version(void *arg, sqlite3_stmt *row)
 		.step = sqlite3_column_type(row, 4) == SQLITE_NULL ? -1 : sqlite3_column_int64(row, 4),
 		.note = db_text(row, 5), .made_ns = sqlite3_column_int64(row, 6), .made_by = db_text(row, 7),
 		.layout = U64(row, 8), .topology = db_text(row, 9), .samples = U64(row, 10),
-		.tag = (const char *)sqlite3_column_text(row, 11)};
+		.tag = (const char *)sqlite3_column_text(row, 11), .tree = U64(row, 12),
+		.floor_ns = sqlite3_column_int64(row, 13)};
 
 	w->found = true;
 	return w->fn.version(w->arg, &v);
 }
 
-#define VERSION_COLUMNS "id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag"
+#define VERSION_COLUMNS                                                                                                \
+	"id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag, tree, floor_ns"
 
 int meta_version_requested(struct meta_catalog *c, uint64_t request, struct sc_err *err)
 {
@@ -285,9 +290,11 @@ int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struc
 	if (rc == 0)
 		rc = db_run(c, err,
 			    "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "
-			    "topology, samples, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			    "ii0IsIsisi0", row->job, row->nr, row->parent, row->step, row->note, row->made_ns,
-			    row->made_by, row->layout, row->topology, row->samples, row->request);
+			    "topology, samples, request, tree, floor_ns) "
+			    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			    "ii0IsIsisi00I", row->job, row->nr, row->parent, row->step, row->note, row->made_ns,
+			    row->made_by, row->layout, row->topology, row->samples, row->request, row->tree,
+			    row->floor_ns);
 	if (rc == 0)
 		row->id = db_last_id(c);
 	db_unlock(c);
@@ -461,6 +468,14 @@ int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, stru
 		"blob NOT IN (SELECT id FROM blob)) OR (borders IS NOT NULL AND borders NOT IN (SELECT id FROM blob))",
 		"SELECT 'uncommitted file ' || id || ': the blob is missing' FROM work WHERE id NOT IN (SELECT id "
 		"FROM blob)",
+		"SELECT 'version row ' || id || ': tree ' || tree || ' is missing' FROM version WHERE tree IS NOT NULL "
+		"AND tree NOT IN (SELECT id FROM tree)",
+		"SELECT 'tree ' || id || ': tree ' || base || ', which it lies over, is missing' FROM tree WHERE base "
+		"<> 0 AND base NOT IN (SELECT id FROM tree)",
+		"SELECT 'tree ' || tree || ': blob ' || blob || ' is missing' FROM tree_inode WHERE blob <> 0 AND blob "
+		"NOT IN (SELECT id FROM blob)",
+		"SELECT 'uncommitted file ' || ino || ': blob ' || blob || ' is missing' FROM inode WHERE blob <> 0 "
+		"AND blob NOT IN (SELECT id FROM blob)",
 	};
 	struct walk_arg w = {.fn.text = fn, .arg = arg};
 	int rc = 0;

@@ -60,6 +60,8 @@ struct meta_version_row {
 	const char *topology;
 	const char *tag;	/* NULL: none */
 	uint64_t request;	/* random number of the command that made the version, 0: none */
+	uint64_t tree;		/* what is no shard (trees.h), 0: nothing */
+	int64_t floor_ns;	/* ctimes of its files are at least this */
 };
 
 enum meta_set_kind { META_SET_TENSORS, META_SET_PLAIN, META_SET_SHARED };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blobs: sealing, hashes, damage, the files that use them, and garbage. */
 #include "meta/catalog/db_i.h"
+#include "meta/catalog/trees.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -8,9 +9,11 @@
 #include "meta/base/limits.h"
 #include "meta/base/mem.h"
 
-/* condition on a blob: no dataset uses it */
-#define NOT_DATA "id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN (SELECT borders FROM " \
-		 "data_source WHERE borders IS NOT NULL)"
+/* condition on a blob: no dataset, tree or upper layer uses it */
+#define NOT_ELSEWHERE                                                                                                  \
+	"id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN (SELECT borders FROM "          \
+	"data_source WHERE borders IS NOT NULL) AND id NOT IN (SELECT blob FROM tree_inode) AND id NOT IN (SELECT "    \
+	"blob FROM inode)"
 
 struct blob_walk {
 	union {
@@ -74,8 +77,10 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM dataset WHERE id NOT IN (SELECT dataset FROM version_data)", "");
 	if (rc == 0)
+		rc = meta_tree_garbage(c, err);
+	if (rc == 0)
 		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
-			     "set_blob) AND id NOT IN (SELECT id FROM work) AND " NOT_DATA, "");
+			     "set_blob) AND id NOT IN (SELECT id FROM work) AND " NOT_ELSEWHERE, "");
 	if (rc == SC_E_NO_MEMORY)
 		rc = sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {
@@ -110,7 +115,7 @@ int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct s
 	return db_each(c, err, on_blob_row, &w,
 		       "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
 		       "blob.id), -1), id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT id FROM "
-		       "work) AND " NOT_DATA ", damaged FROM blob ORDER BY id",
+		       "work) AND " NOT_ELSEWHERE ", damaged FROM blob ORDER BY id",
 		       "");
 }
 

@@ -7,9 +7,9 @@
 static const char *const copies[] = {
 	/* who may remove the source need not want to remove its clone */
 	"INSERT INTO config SELECT ?, key, value FROM config WHERE job = ? AND key <> 'remove'",
-	"INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag) "
-	"SELECT ?, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag FROM version "
-	"WHERE job = ? ORDER BY nr",
+	"INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag, "
+	"tree, floor_ns) SELECT ?, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag, tree, "
+	"floor_ns FROM version WHERE job = ? ORDER BY nr",
 	"UPDATE version SET parent = (SELECT mine.id FROM version old JOIN version mine ON mine.nr = old.nr "
 	"WHERE old.id = version.parent AND mine.job = version.job) WHERE job = ? AND ? <> 0",
 	"INSERT INTO version_set SELECT mine.id, blob_set FROM version_set JOIN version old ON old.id = version "

@@ -15,7 +15,7 @@
 
 #include "meta/base/mem.h"
 
-#define STATEMENTS_MAX 128
+#define STATEMENTS_MAX 256
 
 /* Texts of files, linked in. */
 #define EMBED(name, file)                                                                          \
@@ -27,13 +27,14 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 13	/* of schema.sql */
+#define VERSION_NOW 14	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;
 	char *wal;		/* path of the write-ahead log */
 	pthread_mutex_t lock;	/* recursive: a transaction holds it */
 	bool full;		/* synchronous=FULL is set: a durable transaction is open */
+	uint64_t chains;	/* counts the changes of trees' chains, so that readers load theirs anew */
 	struct {
 		const char *sql;
 		sqlite3_stmt *stmt;
@@ -132,6 +133,7 @@ int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **r
 		return sc_nomem(err);
 	}
 	(void)stpcpy(stpcpy(c->wal, path), "-wal");
+	c->chains = 1;
 	(void)pthread_mutexattr_init(&recursive);
 	(void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
 	(void)pthread_mutex_init(&c->lock, &recursive);
@@ -198,6 +200,16 @@ static void leave(struct meta_catalog *c)
 	db_unlock(c);
 }
 
+uint64_t db_chains(struct meta_catalog *c)
+{
+	return c->chains;
+}
+
+void db_chains_changed(struct meta_catalog *c)
+{
+	c->chains++;
+}
+
 void meta_catalog_hold(struct meta_catalog *c)
 {
 	db_lock(c);
@@ -232,12 +244,15 @@ int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err)
 		rc = exec(c, "COMMIT", err);
 	if (rc != 0 && !sqlite3_get_autocommit(c->db))
 		(void)db_run(c, &ignored, roll_back, "");
+	if (rc != 0)
+		db_chains_changed(c);
 	leave(c);
 	return rc;
 }
 
 static int bind_one(sqlite3_stmt *stmt, int i, char type, va_list *ap)
 {
+	const struct meta_bytes *bytes;
 	const char *text;
 	const void *p;
 	uint64_t v;
@@ -250,6 +265,9 @@ static int bind_one(sqlite3_stmt *stmt, int i, char type, va_list *ap)
 	case '0':
 		v = va_arg(*ap, uint64_t);
 		return v ? sqlite3_bind_int64(stmt, i, (sqlite3_int64)v) : sqlite3_bind_null(stmt, i);
+	case 'B':
+		bytes = va_arg(*ap, const struct meta_bytes *);
+		return sqlite3_bind_blob64(stmt, i, bytes->nr ? bytes->at : "", bytes->nr, SQLITE_STATIC);
 	case 's':
 		text = va_arg(*ap, const char *);
 		return sqlite3_bind_text(stmt, i, text, -1, SQLITE_TRANSIENT);

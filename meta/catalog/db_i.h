@@ -4,12 +4,13 @@
 #define META_DB_I_H
 
 #include "meta/catalog/catalog.h"
+#include "meta/tree/change.h"
 
 #include <sqlite3.h>
 
 /*
  * `types` has a letter for each parameter: i uint64_t, I int64_t, s const char * (NULL is NULL),
- * b 16 bytes (NULL is NULL), 0 a uint64_t that is NULL when 0.
+ * b 16 bytes (NULL is NULL), B const struct meta_bytes *, 0 a uint64_t that is NULL when 0.
  * `sql` must be a literal: prepared statements are kept by its address.
  */
 int db_run(struct meta_catalog *c, struct sc_err *err, const char *sql, const char *types, ...);
@@ -22,6 +23,10 @@ uint64_t db_last_id(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);
 void db_unlock(struct meta_catalog *c);
 
+/** The number of the last change of trees' chains; under the lock. */
+uint64_t db_chains(struct meta_catalog *c);
+void db_chains_changed(struct meta_catalog *c);
+
 /** (numbers.c) Give a number for a new row, which the caller inserts in the same transaction or under the same lock.
  *  Errors: SC_E_LIMIT (all numbers are used up). */
 int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
@@ -30,6 +35,12 @@ int db_take_view(struct meta_catalog *c, uint32_t ranks, uint64_t *ret, struct s
 int db_take_job(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
 
 const char *db_text(sqlite3_stmt *row, int column); /* never NULL */
+static inline struct meta_bytes db_bytes(sqlite3_stmt *row, int column)
+{
+	const char *at = sqlite3_column_blob(row, column);
+
+	return (struct meta_bytes){at, (size_t)sqlite3_column_bytes(row, column)};
+}
 #define U64(row, i) ((uint64_t)sqlite3_column_int64((row), (i)))
 
 /* Inserts a row and stores its id, both under the lock. */

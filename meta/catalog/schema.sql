@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The catalog, version 13.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
+-- The catalog, version 14.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
 -- set is its tensors and one row for each rank's file.  The files that ranks see, their sizes and their contents follow
 -- from these.
 --
@@ -45,6 +45,8 @@ CREATE TABLE version (
 	samples INTEGER NOT NULL DEFAULT 0,	-- consumed since training began
 	tag TEXT,				-- a tagged version is kept, whatever keep=N says
 	request INTEGER,			-- random number of the command that made it: sent again, it is recognised
+	tree INTEGER,				-- what is no shard; NULL: nothing
+	floor_ns INTEGER NOT NULL DEFAULT 0,	-- ctimes of its files are at least this: a rollback put them back then
 	UNIQUE (job, nr)
 ) STRICT;
 CREATE UNIQUE INDEX version_by_tag ON version (job, tag) WHERE tag IS NOT NULL;
@@ -146,3 +148,70 @@ CREATE TABLE version_data (
 	PRIMARY KEY (version, dataset)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX version_data_by_dataset ON version_data (dataset);
+
+-- Trees (trees.h).  Inode numbers, and all numbers to come, are given once in the life of a store.
+CREATE TABLE counter (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO counter VALUES ('number', 1);
+
+-- The log's records are here up to this sequence (meta/tree/tail.c).  A new catalog begins anywhere, so that it does
+-- not take the log of another one for its own.
+CREATE TABLE tail (applied INTEGER NOT NULL) STRICT;
+INSERT INTO tail VALUES ((random() & 0x7fffffffffff) << 6);
+
+-- The upper layers: what programs made or changed since their job's version.
+CREATE TABLE inode (
+	ino INTEGER PRIMARY KEY,
+	job INTEGER NOT NULL,
+	mode INTEGER NOT NULL,			-- with the type
+	uid INTEGER NOT NULL, gid INTEGER NOT NULL, rdev INTEGER NOT NULL,
+	nlink INTEGER NOT NULL,			-- 0: it has no name any more, but somebody may hold it
+	atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL,
+	parent INTEGER NOT NULL,		-- of a folder, else 0
+	data INTEGER NOT NULL,			-- enum meta_data
+	blob INTEGER NOT NULL,			-- of a file, else 0
+	target BLOB NOT NULL			-- of a symbolic link, else empty
+) STRICT;
+CREATE INDEX inode_by_job ON inode (job);
+CREATE INDEX inode_without_name ON inode (job) WHERE nlink = 0;
+
+CREATE TABLE entry (
+	parent INTEGER NOT NULL, name BLOB NOT NULL,
+	ino INTEGER NOT NULL,			-- 0: a whiteout
+	PRIMARY KEY (parent, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE xattr (
+	ino INTEGER NOT NULL, name BLOB NOT NULL, value BLOB NOT NULL,
+	PRIMARY KEY (ino, name)
+) STRICT, WITHOUT ROWID;
+
+-- Folders that were put back while somebody held the removed one: shown under another number.
+CREATE TABLE again (ino INTEGER PRIMARY KEY, number INTEGER NOT NULL UNIQUE) STRICT;
+
+-- The committed layers: what a commit added to tree `base`.  Keys begin with the tree: a commit appends its rows, and a
+-- tree is removed as one range.
+CREATE TABLE tree (
+	id INTEGER PRIMARY KEY AUTOINCREMENT,
+	base INTEGER NOT NULL,			-- 0: none
+	root INTEGER NOT NULL			-- number of the job's folder; those of its ranks follow it
+) STRICT;
+CREATE INDEX tree_by_base ON tree (base);
+
+CREATE TABLE tree_inode (
+	tree INTEGER NOT NULL, ino INTEGER NOT NULL,
+	mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL, nlink INTEGER NOT NULL,
+	atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL,
+	parent INTEGER NOT NULL, blob INTEGER NOT NULL, target BLOB NOT NULL,
+	PRIMARY KEY (tree, ino)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tree_entry (
+	tree INTEGER NOT NULL, parent INTEGER NOT NULL, name BLOB NOT NULL,
+	ino INTEGER NOT NULL,			-- 0: a whiteout
+	PRIMARY KEY (tree, parent, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tree_xattr (
+	tree INTEGER NOT NULL, ino INTEGER NOT NULL, name BLOB NOT NULL, value BLOB NOT NULL,
+	PRIMARY KEY (tree, ino, name)
+) STRICT, WITHOUT ROWID;

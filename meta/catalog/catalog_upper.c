@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The upper layers of jobs: rows that records put and drop, and that a start reads.  Numbers for them. */
+#include "meta/catalog/tree_i.h"
+
+#include "meta/base/limits.h"
+
+/* --- numbers, and the log --- */
+
+int meta_numbers_take(struct meta_catalog *c, uint64_t nr, uint64_t *ret_first, struct sc_err *err)
+{
+	uint64_t first = 0;
+	int rc = meta_catalog_begin(c, true, err);
+
+	if (rc < 0)
+		return rc;
+	rc = db_each(c, err, db_id, &first,
+		     "UPDATE counter SET next = next + ?1 WHERE name = 'number' RETURNING next - ?1", "i", nr);
+	if (rc == 0 && (nr > SC_NUMBERS_MAX || first > SC_NUMBERS_MAX - nr))
+		rc = sc_fail(err, SC_E_LIMIT, "this store has used up its numbers for files: start a new store");
+	rc = meta_catalog_end(c, rc, err);
+	if (rc == 0)
+		*ret_first = first;
+	return rc;
+}
+
+int meta_tail_applied(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
+{
+	return db_each(c, err, db_id, ret, "SELECT applied FROM tail", "");
+}
+
+int meta_tail_set_applied(struct meta_catalog *c, uint64_t sequence, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE tail SET applied = ?", "i", sequence);
+}
+
+/* --- records --- */
+
+static int put_inode(struct meta_catalog *c, const struct meta_inode_row *r, struct sc_err *err)
+{
+	return db_run(c, err,
+		      "INSERT OR REPLACE INTO inode (ino, job, mode, uid, gid, rdev, nlink, atime_ns, mtime_ns, "
+		      "ctime_ns, parent, data, blob, target) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		      "iiiiiiiIIIiiiB", r->ino, r->job, (uint64_t)r->mode, (uint64_t)r->uid, (uint64_t)r->gid, r->rdev,
+		      (uint64_t)r->nlink, r->atime_ns, r->mtime_ns, r->ctime_ns, r->parent, (uint64_t)r->data, r->blob,
+		      &r->target);
+}
+
+static int drop_inode(struct meta_catalog *c, uint64_t ino, struct sc_err *err)
+{
+	int rc = db_run(c, err, "DELETE FROM entry WHERE parent = ?", "i", ino);
+
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM xattr WHERE ino = ?", "i", ino);
+	return rc < 0 ? rc : db_run(c, err, "DELETE FROM inode WHERE ino = ?", "i", ino);
+}
+
+static int apply(struct meta_catalog *c, const struct meta_change *x, struct sc_err *err)
+{
+	switch (x->kind) {
+	case META_PUT_INODE:
+		return put_inode(c, &x->inode, err);
+	case META_DROP_INODE:
+		return drop_inode(c, x->inode.ino, err);
+	case META_PUT_ENTRY:
+		return db_run(c, err, "INSERT OR REPLACE INTO entry (parent, name, ino) VALUES (?, ?, ?)", "iBi",
+			      x->entry.parent, &x->entry.name, x->entry.ino);
+	case META_DROP_ENTRY:
+		return db_run(c, err, "DELETE FROM entry WHERE parent = ? AND name = ?", "iB", x->entry.parent,
+			      &x->entry.name);
+	case META_PUT_XATTR:
+		return db_run(c, err, "INSERT OR REPLACE INTO xattr (ino, name, value) VALUES (?, ?, ?)", "iBB",
+			      x->xattr.ino, &x->xattr.name, &x->xattr.value);
+	case META_DROP_XATTR:
+		return db_run(c, err, "DELETE FROM xattr WHERE ino = ? AND name = ?", "iB", x->xattr.ino,
+			      &x->xattr.name);
+	case META_PUT_AGAIN:
+		return db_run(c, err, "INSERT OR REPLACE INTO again (ino, number) VALUES (?, ?)", "ii", x->again.ino,
+			      x->again.number);
+	}
+	return sc_fail(err, SC_E_CORRUPT, "record of a working tree: there is no change of kind %d", (int)x->kind);
+}
+
+int meta_upper_apply(struct meta_catalog *c, const struct meta_changes *changes, struct sc_err *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < changes->nr; i++)
+		rc = apply(c, &changes->at[i], err);
+	return rc;
+}
+
+/* --- reading --- */
+
+struct change_walk {
+	meta_change_fn *fn;
+	void *arg;
+};
+
+static int on_inode(void *arg, sqlite3_stmt *row)
+{
+	const struct change_walk *w = arg;
+	struct meta_change x = {
+		META_PUT_INODE,
+		.inode = {.ino = U64(row, 0), .job = U64(row, 1), .mode = (mode_t)U64(row, 2),
+			  .uid = (uid_t)U64(row, 3), .gid = (gid_t)U64(row, 4), .rdev = U64(row, 5),
+			  .nlink = (uint32_t)U64(row, 6),
+			  .atime_ns = sqlite3_column_int64(row, 7), .mtime_ns = sqlite3_column_int64(row, 8),
+			  .ctime_ns = sqlite3_column_int64(row, 9), .parent = U64(row, 10),
+			  .data = (enum meta_data)U64(row, 11), .blob = U64(row, 12), .target = db_bytes(row, 13)}};
+
+	return w->fn(w->arg, &x);
+}
+
+static int on_xattr(void *arg, sqlite3_stmt *row)
+{
+	const struct change_walk *w = arg;
+	struct meta_change x = {META_PUT_XATTR, .xattr = {U64(row, 0), db_bytes(row, 1), db_bytes(row, 2)}};
+
+	return w->fn(w->arg, &x);
+}
+
+static int on_entry(void *arg, sqlite3_stmt *row)
+{
+	const struct change_walk *w = arg;
+	struct meta_change x = {META_PUT_ENTRY, .entry = {U64(row, 0), db_bytes(row, 1), U64(row, 2)}};
+
+	return w->fn(w->arg, &x);
+}
+
+static int on_again(void *arg, sqlite3_stmt *row)
+{
+	const struct change_walk *w = arg;
+	struct meta_change x = {META_PUT_AGAIN, .again = {U64(row, 0), U64(row, 1)}};
+
+	return w->fn(w->arg, &x);
+}
+
+/* A commit leaves special files without the row of their folder: their entries are found by their own rows. */
+#define ENTRIES_IN_FOLDERS "parent IN (SELECT ino FROM inode WHERE job = ?1)"
+#define OTHER_ENTRIES SPECIAL_ENTRY " AND NOT " ENTRIES_IN_FOLDERS
+
+int meta_upper_each(struct meta_catalog *c, uint64_t job, meta_change_fn *fn, void *arg, struct sc_err *err)
+{
+	struct change_walk w = {fn, arg};
+	int rc;
+
+	db_lock(c);
+	rc = db_each(c, err, on_inode, &w,
+		     "SELECT ino, job, mode, uid, gid, rdev, nlink, atime_ns, mtime_ns, ctime_ns, parent, data, blob, "
+		     "target FROM inode WHERE job = ? ORDER BY ino", "i", job);
+	if (rc == 0)
+		rc = db_each(c, err, on_xattr, &w,
+			     "SELECT ino, name, value FROM xattr WHERE ino IN (SELECT ino FROM inode WHERE job = ?) "
+			     "ORDER BY ino, name", "i", job);
+	if (rc == 0)
+		rc = db_each(c, err, on_entry, &w,
+			     "SELECT parent, name, ino FROM entry WHERE " ENTRIES_IN_FOLDERS " ORDER BY parent, name",
+			     "i", job);
+	if (rc == 0)
+		rc = db_each(c, err, on_entry, &w, "SELECT parent, name, ino FROM entry WHERE " OTHER_ENTRIES, "i",
+			     job);
+	db_unlock(c);
+	return rc;
+}
+
+int meta_again_each(struct meta_catalog *c, meta_change_fn *fn, void *arg, struct sc_err *err)
+{
+	struct change_walk w = {fn, arg};
+
+	return db_each(c, err, on_again, &w, "SELECT ino, number FROM again ORDER BY ino", "");
+}
+
+int meta_upper_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
+{
+	static const char *const steps[] = {
+		"DELETE FROM entry WHERE " OTHER_ENTRIES,
+		"DELETE FROM entry WHERE " ENTRIES_IN_FOLDERS,
+		"DELETE FROM xattr WHERE ino IN (SELECT ino FROM inode WHERE job = ?1)",
+		"DELETE FROM inode WHERE job = ?1",
+	};
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < sizeof(steps) / sizeof(*steps); i++)
+		rc = db_run(c, err, steps[i], "i", job);
+	return rc;
+}

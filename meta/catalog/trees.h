@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trees: what is no shard in jobs and versions, as inodes and directory entries by number (meta/tree/change.h).
+ *
+ *     upper layer of a job     inode, entry, xattr      what was made or changed since the job's version; it changes
+ *          |                                            by records, which the log (meta/tree/tail.h) hands over
+ *          |  a commit moves rows
+ *          v
+ *     tree 9 -> tree 7 -> 3    tree_inode, tree_entry,  what each commit added to the tree of the version before; the
+ *                              tree_xattr               newest tree that has a row of a number tells all of it
+ *
+ * A tree is a chain of what its commits added, newest first.  An entry with number 0 is a whiteout: older trees of the
+ * chain have that name, and it was removed.  The rows that a version sees never change; trees are only added, made
+ * flat (one tree gets the rows of its whole chain, which says the same) and removed when nothing needs them.
+ *
+ * Hashes of committed files are those of their blobs: meta_blob_checked().
+ *
+ * Thread: any.  Errors: as in catalog.h.  A function that fails inside a transaction leaves it to be rolled back.
+ */
+#ifndef META_TREES_H
+#define META_TREES_H
+
+#include "meta/catalog/catalog.h"
+#include "meta/tree/change.h"
+
+/* --- numbers, and the log --- */
+
+/**
+ * Takes `nr` numbers, the first of which is *ret_first; none of them was given before or will be given again.
+ * Outside a transaction: it flushes what it took, since a number may be in what survives a power cut without the
+ * catalog's last transactions: a blob's file name, a file handle of an NFS client.  Take some thousand at once.
+ * Errors: SC_E_LIMIT (they are used up, after 2^60).
+ */
+int meta_numbers_take(struct meta_catalog *c, uint64_t nr, uint64_t *ret_first, struct sc_err *err);
+
+/** The sequence up to which the log's records are in the catalog: written in the transaction that applies them. */
+int meta_tail_applied(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
+int meta_tail_set_applied(struct meta_catalog *c, uint64_t sequence, struct sc_err *err);
+
+/* --- upper layers --- */
+
+/**
+ * Applies records, inside a transaction.  Applying them again changes nothing.  A job's entries are found by their
+ * folders' rows: a record that puts an entry also puts the row of its folder (its times change), unless it is there.
+ */
+int meta_upper_apply(struct meta_catalog *c, const struct meta_changes *changes, struct sc_err *err);
+
+/** Is handed a row as the change that puts it; its bytes are valid during the call.  Non-zero ends the walk. */
+typedef int meta_change_fn(void *arg, const struct meta_change *change);
+/** Walks over the upper layer of a job: inodes by number, then attributes, then entries. */
+int meta_upper_each(struct meta_catalog *c, uint64_t job, meta_change_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the folders of all jobs that are shown under another number. */
+int meta_again_each(struct meta_catalog *c, meta_change_fn *fn, void *arg, struct sc_err *err);
+/** Removes all rows of a job's upper layer.  Inside a transaction. */
+int meta_upper_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err);
+
+/* --- reading committed trees --- */
+
+#define META_CHAIN_MAX 16	/* trees of a chain: a commit over a longer one makes it flat first */
+#define META_CHAIN_LONG 8	/* a chain that is longer should be made flat when there is time */
+
+/** A tree that is read.  Its owner sets `id` (0: the empty tree) and zeroes the rest; threads may share it. */
+struct meta_tree {
+	uint64_t id;
+	/* lock: the catalog's.  The chain as it was at change `seen` of the catalog's chains. */
+	uint64_t seen;
+	uint32_t nr;
+	uint64_t chain[META_CHAIN_MAX];	/* newest first */
+};
+
+/**
+ * Finds the row of an inode: 1, 0 (the tree has none) or an error.  `target` holds the bytes of a symbolic link, which
+ * ret->target points to; NULL: they are not wanted.  Committed rows know no job (versions of several jobs share
+ * them): ret->job is 0.  The bytes of a file are META_LOWER_DATA.
+ */
+int meta_tree_inode(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, struct meta_inode_row *ret,
+		    struct sc_buf *target, struct sc_err *err);
+/** Finds the number that a name has in a folder; *ret_ino is 0 if the folder has no such name. */
+int meta_tree_child(struct meta_catalog *c, struct meta_tree *tree, uint64_t parent, struct meta_bytes name,
+		    uint64_t *ret_ino, struct sc_err *err);
+typedef int meta_entry_fn(void *arg, const struct meta_entry_row *row);
+typedef int meta_xattr_fn(void *arg, const struct meta_xattr_row *row);
+/** Walks over a folder's names, sorted by their bytes. */
+int meta_tree_children(struct meta_catalog *c, struct meta_tree *tree, uint64_t parent, meta_entry_fn *fn, void *arg,
+		       struct sc_err *err);
+/** Walks over the extended attributes of an inode, sorted by their names. */
+int meta_tree_xattrs(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_xattr_fn *fn, void *arg,
+		     struct sc_err *err);
+
+/* --- making and removing trees: inside a transaction --- */
+
+struct meta_tree_spec {
+	uint64_t job;
+	uint64_t base;		/* tree of the job's version, 0: it has none */
+	uint64_t root;		/* number of the job's folder; SC_RANKS_MAX numbers for those of its ranks follow it */
+	/*
+	 * What the commit decided about the new tree, applied after the upper rows were moved there:
+	 *   a put inode      stands in place of the moved row: a written file's attributes as its backing file has
+	 *   them,
+	 *                    an equal blob in place of its own; or is added to the moved ones
+	 *   a dropped inode  is not in the tree's rows, nor are its attributes: a shard without other names
+	 *   a put entry      likewise; with number 0 the name is not in the tree: it became a shard
+	 *   a put xattr      likewise
+	 * Other kinds are refused.
+	 */
+	struct meta_changes rows;
+};
+
+/**
+ * Moves the upper layer of a job into a new tree over spec->base.  These stay in the upper layer: FIFOs, sockets and
+ * devices with the entries that name them (the tree does not have these names), and what has no name any more
+ * (nlink 0), with the entries in it.  The caller gives the tree to a version in the same transaction, or it is garbage.
+ */
+int meta_tree_commit(struct meta_catalog *c, const struct meta_tree_spec *spec, uint64_t *ret_tree, struct sc_err *err);
+
+/**
+ * Gives a tree the rows of its whole chain, so that it needs no other.  What no path from the folders of the job and of
+ * its ranks reaches is left out: rows of removed files, whose blobs become garbage when no other tree has them.
+ * Readers before and after it see the same.
+ */
+int meta_tree_flatten(struct meta_catalog *c, uint64_t tree, struct sc_err *err);
+/**
+ * Finds a tree of a version that should be made flat: its chain is long, or a tree in it has no version of its own
+ * any more, so that it may keep files which were removed.  *ret is 0 if there is none.
+ */
+int meta_tree_to_flatten(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
+/** Removes the trees that no version and no other tree needs, with their rows; their blobs become garbage. */
+int meta_tree_garbage(struct meta_catalog *c, struct sc_err *err);
+
+#endif
