@@ -27,7 +27,8 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 		if (rs_config_apply(&all->config, one.key, one.value) < 0)
 			return sc_fail(err, SC_E_COMMAND, "'%s=%s' is no setting; there are "
 				       "materialize=eager|lazy|never, verify=commit|background, sync=on|off, keep=N, "
-				       "buffer_mib=N (2 or more), ranks_per_node=N, show=on|off, remove=yes|no",
+				       "buffer_mib=N (2 or more), ranks_per_node=N, show=on|off, remove=yes|no, "
+				       "plain=refuse|drop",
 				       one.key, one.value);
 		if (sc_vec_push(all, one) < 0)
 			return sc_nomem(err);

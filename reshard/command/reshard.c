@@ -22,6 +22,7 @@ static struct rs_version *copy_version(const struct rs_version *from)
 struct reshard {
 	struct rs_advance a;
 	const char *text;	/* of the command */
+	enum { BY_CONFIG, DROP, REFUSE } plain;	/* files without a place: as the command says, else as `config` does */
 };
 
 static int move(struct reshard *r, struct sc_err *err)
@@ -84,6 +85,92 @@ static int draft_like(struct rs_advance *a, const struct rs_version *from, const
 	return a->draft && meta_topology_copy(topo, &a->draft->topo) == 0 ? 0 : sc_nomem(err);
 }
 
+/* --- plain files that the new ranks would not have --- */
+
+#define UNPLACED_SHOWN 4
+
+struct unplaced {
+	struct sc_buf files;	/* the first ones */
+	size_t nr;
+};
+
+/* A file that the ranks of the head see, and none of the new ones. */
+static int count_unplaced(const struct rs_set *set, const struct rs_view *head, const struct rs_version *next,
+			  struct unplaced *u, struct sc_err *err)
+{
+	uint8_t *has;
+
+	if (set->kind != META_SET_PLAIN || set->same_on_all || !set->nr_blobs)
+		return 0;
+	has = sc_zalloc(set->nr_blobs);
+	if (!has)
+		return sc_nomem(err);
+	for (uint32_t r = 0; r < next->topo.ranks; r++) {
+		const struct rs_set_blob *b = rs_set_plain(set, next->layout, &next->topo, r);
+
+		if (b)
+			has[b - set->blobs] = 1;
+	}
+	for (uint32_t r = 0; r < head->topo.ranks; r++) {
+		const struct rs_set_blob *b = rs_set_plain(set, head->version->layout, &head->topo, r);
+
+		if (!b || has[b - set->blobs])
+			continue;
+		if (u->nr++ < UNPLACED_SHOWN)
+			sc_buf_printf(&u->files, "%srank %u: '%s'", u->files.bytes ? ", " : "", r, set->file);
+	}
+	sc_sys.release(has);
+	return 0;
+}
+
+/* Refuses a new presentation that hides plain files, which no rule can cut, unless it may drop them. */
+static int refuse_unplaced(const struct rs_advance *a, struct sc_err *err)
+{
+	const struct reshard *r = (const struct reshard *)a;
+	struct unplaced u = {0};
+	int rc = 0;
+
+	if (r->plain == DROP || (r->plain == BY_CONFIG && rs_config_of(a->job).drop_plain))
+		return 0;
+	for (size_t i = 0; rc == 0 && i < a->base->version->nr_sets; i++)
+		rc = count_unplaced(a->base->version->sets[i], a->base, a->draft, &u, err);
+	if (rc == 0 && u.files.failed)
+		rc = sc_nomem(err);
+	if (rc == 0 && u.nr)
+		rc = sc_fail(err, SC_E_STATE, "%zu file%s without tensors would have no place among the ranks of '%s' "
+			     "(%s%s); copy or remove %s, or add plain=drop, which hides %s while no rank has the same "
+			     "coordinates",
+			     u.nr, u.nr == 1 ? "" : "s", a->draft->topo.text, u.files.text,
+			     u.nr > UNPLACED_SHOWN ? ", ..." : "", u.nr == 1 ? "it" : "them",
+			     u.nr == 1 ? "it" : "them");
+	sc_buf_done(&u.files);
+	return rc;
+}
+
+/* Takes the word plain=drop or plain=refuse out of the text. */
+static int take_plain(struct reshard *r, char *text, struct sc_err *err)
+{
+	for (char *p = text, *end; *p; p = end) {
+		size_t n;
+
+		p += strspn(p, " \t,\r\n");
+		n = strcspn(p, " \t,\r\n");
+		end = p + n;
+		if (n < 6 || memcmp(p, "plain=", 6) != 0)
+			continue;
+		if (r->plain != BY_CONFIG)
+			return sc_fail(err, SC_E_COMMAND, "plain= is given twice");
+		if (n == 10 && memcmp(p, "plain=drop", n) == 0)
+			r->plain = DROP;
+		else if (n == 12 && memcmp(p, "plain=refuse", n) == 0)
+			r->plain = REFUSE;
+		else
+			return sc_fail(err, SC_E_COMMAND, "'%.*s': plain= is drop or refuse", (int)n, p);
+		memset(p, ' ', n);
+	}
+	return 0;
+}
+
 static int present_topology(struct rs_advance *a, struct sc_err *err)
 {
 	const char *text = ((struct reshard *)a)->text;
@@ -99,6 +186,8 @@ static int present_topology(struct rs_advance *a, struct sc_err *err)
 		rc = rs_version_refuse_bad(a->base->version, err);
 	if (rc == 0)
 		rc = draft_like(a, a->base->version, &topo, err);
+	if (rc == 0)
+		rc = refuse_unplaced(a, err);
 	meta_topology_done(&topo);
 	return rc;
 }
@@ -112,8 +201,11 @@ int rs_job_topology(const struct rs_caller *who, struct rs_job *job, const char 
 
 	if (!copy)
 		return sc_nomem(err);
-	r.text = sc_trim(copy);
-	rc = move(&r, err);
+	rc = take_plain(&r, copy, err);
+	if (rc == 0) {
+		r.text = sc_trim(copy);
+		rc = move(&r, err);
+	}
 	sc_sys.release(copy);
 	return rc;
 }
@@ -168,6 +260,7 @@ static int present_layout(struct rs_advance *a, struct sc_err *err)
 	if (rc == 0) {
 		a->draft->layout = layout;
 		a->draft->layout_id = id;
+		rc = refuse_unplaced(a, err);
 	}
 	meta_topology_done(&topo);
 	return rc;

@@ -106,6 +106,32 @@ static bool moves_position(const struct commit *c)
 	return c->head && (c->has_samples || (c->step >= 0 && c->head->version->data.nr));
 }
 
+#define STRANGERS_SHOWN 4
+
+/* Refuses files of ranks that the topology does not have. */
+static int refuse_strangers(struct commit *c)
+{
+	struct sc_buf files = {0};
+	size_t nr = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (it->rank != RS_SHARED && it->rank >= c->topo.ranks && nr++ < STRANGERS_SHOWN)
+			sc_buf_printf(&files, "%srank %u: '%s'", files.bytes ? ", " : "", it->rank, it->w.path);
+	}
+	if (nr)
+		rc = files.failed ? sc_nomem(c->err)
+				  : sc_fail(c->err, SC_E_STATE, "%zu written file%s of ranks that topology '%s' does "
+					    "not have (%s%s); its ranks are 0 to %u: move or remove %s", nr,
+					    nr == 1 ? " is" : "s are", c->topo.text, files.text,
+					    nr > STRANGERS_SHOWN ? ", ..." : "", c->topo.ranks - 1,
+					    nr == 1 ? "it" : "them");
+	sc_buf_done(&files);
+	return rc;
+}
+
 static int collect(struct commit *c)
 {
 	struct rs_job *job = c->job;
@@ -131,12 +157,8 @@ static int collect(struct commit *c)
 			rc = busy(
 			    c, it,
 			    "looks like a temporary file that a killed writer left; remove it or wait for the writer");
-		if (rc == 0 && it->rank != RS_SHARED && it->rank >= c->topo.ranks)
-			rc = sc_fail(c->err, SC_E_STATE, "rank %u was written, but topology '%s' has only ranks 0 to "
-				"%u",
-				     it->rank, c->topo.text, c->topo.ranks - 1);
 	}
-	return rc;
+	return rc == 0 ? refuse_strangers(c) : rc;
 }
 
 /* --- 3 verify, 4 sync --- */

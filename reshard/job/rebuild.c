@@ -294,6 +294,7 @@ static int job_of(struct rebuild *r, size_t first, size_t end)
 
 	if (rc < 0)
 		return rc;
+	job->config.drop_plain = true;
 	job->config.keep = 1; /* of the versions that are made on the way only the last one is whole */
 	for (size_t i = first; rc == 0 && i < end; i++) {
 		rec = &r->all.at[i];

@@ -394,6 +394,7 @@ int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topolog
 			      cost.bytes, cost.local, cost.moved, cost.bound, cost.pieces,
 			      (double)(sc_now_ns() - began) / 1e9);
 		status_data(target, buf);
+		status_unplaced(target, buf);
 		sc_buf_printf(buf, "from_node\tto_node\tbytes\n");
 		for (size_t i = 0; i < cost.nr_pairs; i++)
 			sc_buf_printf(buf, "%u\t%u\t%" PRIu64 "\n", cost.pairs[i].from, cost.pairs[i].to,

@@ -103,6 +103,7 @@ struct rs_config {
 	enum { RS_VERIFY_COMMIT, RS_VERIFY_BACKGROUND } verify;
 	uint32_t keep;			/* versions, 0: all */
 	bool sync, show, remove;
+	bool drop_plain;		/* a topology may leave plain files without a place */
 	uint32_t ranks_per_node;	/* 0: one node */
 	uint64_t buffer_bytes;		/* of the engine */
 };

@@ -156,7 +156,7 @@ class Case:
         readers = self.kind in READERS
         put(self.job + "/.ctl/layout", "mesh tp dp\nrows tp=0\ncolumns tp=1\nboth copy\n" if readers else "use replicated")
         put(self.job + "/.ctl/topology", "tp=2" if readers else f"dp={RANKS}")
-        put(self.job + "/.ctl/config", f"keep={4 if readers else 60}\nsync={'on' if 'sync' in self.mode else 'off'}")
+        put(self.job + "/.ctl/config", f"plain=drop\nkeep={4 if readers else 60}\nsync={'on' if 'sync' in self.mode else 'off'}")
         for rank in range(2 if readers else RANKS):
             os.mkdir(f"{self.job}/{rank}")
             if readers:
