@@ -38,7 +38,8 @@ struct meta_inode_row {
 	uint64_t rdev;			/* of a device */
 	uint32_t nlink;			/* 0: it has no name any more, but somebody may hold it */
 	int64_t atime_ns, mtime_ns, ctime_ns;
-	uint64_t parent;		/* of a folder: the folder that has its name */
+	uint64_t parent;		/* of a folder: the folder that has its name; else the rank's or job's folder,
+					 * which the object never leaves */
 	enum meta_data data;
 	uint64_t blob;			/* of a file */
 	struct meta_bytes target;	/* of a symbolic link */

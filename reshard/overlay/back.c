@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Another version below: what the upper layer keeps of what was there, and numbers that programs see.
+ *
+ * A kernel marks a folder dead when it is removed, and for as long as somebody holds it, whatever is found under its
+ * number is dead.  A rollback may bring the folder back in that time.  It is then shown under another number, for ever
+ * (table `again`); the removed one, which has no name, keeps its row under its old number and RS_WAS.
+ */
+#include "reshard/overlay/overlay_i.h"
+
+#include <sys/stat.h>
+
+#define KEY(number) (const char *)&(number), sizeof(number)
+
+uint64_t rs_overlay_shown(const struct rs_overlay *o, uint64_t ino)
+{
+	const struct meta_again_row *a = sc_map_get(&o->up.again, KEY(ino));
+
+	return a ? a->number : ino & ~RS_WAS;
+}
+
+uint64_t rs_overlay_of_shown(const struct rs_overlay *o, uint64_t number)
+{
+	const struct meta_again_row *a = sc_map_get(&o->up.again_of, KEY(number));
+
+	if (a)
+		return a->ino;
+	return sc_map_get(&o->up.again, KEY(number)) ? number | RS_WAS : number;
+}
+
+struct back {
+	const struct rs_overlay *o;
+	int64_t now_ns;
+	const struct rs_lower *after;
+	struct sc_arena *texts;
+	struct meta_changes *ret;
+	struct sc_err *err;
+	uint64_t as;		/* number of the row whose attributes are copied */
+};
+
+static int put(struct back *b, struct meta_change change)
+{
+	return sc_vec_push(b->ret, change) < 0 ? sc_nomem(b->err) : 0;
+}
+
+static int put_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
+{
+	struct back *b = arg;
+	struct meta_xattr_row row = {b->as,
+				     {sc_arena_copy(b->texts, name.at, name.nr), name.nr},
+				     {sc_arena_copy(b->texts, value.at, value.nr), value.nr}};
+
+	if (!row.name.at || !row.value.at)
+		return sc_nomem(b->err);
+	return put(b, (struct meta_change){META_PUT_XATTR, .xattr = row});
+}
+
+/* An object without a name, under the number `as`. */
+static int put_nameless(struct back *b, const struct meta_inode_row *row, uint64_t as)
+{
+	struct meta_change x = {META_PUT_INODE, .inode = *row};
+	int rc;
+
+	x.inode.ino = as;
+	if (x.inode.nlink)
+		x.inode.ctime_ns = b->now_ns;
+	x.inode.nlink = 0;
+	rc = put(b, x);
+	b->as = as;
+	return rc < 0 ? rc : rs_overlay_xattrs(b->o, row->ino, put_xattr, b, b->err);
+}
+
+/* A removed folder is in the next version: a second number parts the two. */
+static int part(struct back *b, const struct meta_inode_row *row)
+{
+	struct meta_change x = {META_PUT_AGAIN, .again = {.ino = row->ino}};
+	int rc = b->o->log.number(b->o->log.arg, &x.again.number, b->err);
+
+	if (rc == 0)
+		rc = put(b, x);
+	return rc < 0 ? rc : put_nameless(b, row, row->ino | RS_WAS);
+}
+
+/* What becomes of an object that is held. */
+static int keep(struct back *b, const struct meta_inode_row *row)
+{
+	struct meta_inode_row other;
+	int rc;
+
+	if (row->ino & RS_WAS)
+		return put_nameless(b, row, row->ino);
+	rc = b->after->inode(b->after->arg, row->ino, b->texts, &other, b->err);
+	if (rc < 0)
+		return rc;
+	if (rc == 0)
+		return put_nameless(b, row, row->ino);
+	/* a file that is back is itself again: no kernel marks files dead */
+	return row->nlink == 0 && S_ISDIR(row->mode) ? part(b, row) : 0;
+}
+
+static bool is_held(const struct rs_held *held, uint64_t ino)
+{
+	size_t lo = 0, hi = held->nr;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (held->at[mid] == ino)
+			return true;
+		if (held->at[mid] < ino)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return false;
+}
+
+static int keep_again(struct back *b)
+{
+	const struct sc_map *again = &b->o->up.again;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < again->room; i++) {
+		const struct meta_again_row *a = again->slots[i].value;
+
+		if (a)
+			rc = put(b, (struct meta_change){META_PUT_AGAIN, .again = *a});
+	}
+	return rc;
+}
+
+int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struct rs_lower *after,
+			 const struct rs_held *held, struct sc_arena *texts, struct meta_changes *ret,
+			 struct sc_err *err)
+{
+	struct back b = {.o = o, .now_ns = now_ns, .after = after, .texts = texts, .ret = ret, .err = err};
+	int rc = keep_again(&b);
+
+	for (size_t i = 0; rc == 0 && i < o->up.nodes.room; i++) {
+		const struct rs_node *n = o->up.nodes.slots[i].value;
+
+		if (n && (S_ISDIR(n->row.mode) || n->row.nlink == 0 || is_held(held, n->row.ino)))
+			rc = keep(&b, &n->row);
+	}
+	for (size_t i = 0; rc == 0 && i < held->nr; i++) {
+		struct meta_inode_row row;
+
+		if (rs_overlay_has(o, held->at[i]))
+			continue;
+		rc = o->lower.inode(o->lower.arg, held->at[i], texts, &row, err);
+		rc = rc > 0 ? keep(&b, &row) : rc;
+	}
+	return rc;
+}
+
+int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const struct meta_changes *rows,
+		    struct sc_err *err)
+{
+	struct rs_prepared p;
+	struct rs_upper up = {0};
+	int rc = rs_upper_prepare(&up, rows, &p, err);
+
+	if (rc < 0) {
+		rs_upper_done(&up);
+		return rc;
+	}
+	rs_upper_apply(&up, &p);
+	rs_upper_done(&o->up);
+	o->up = up;
+	o->lower = *lower;
+	o->swaps++;
+	return 0;
+}

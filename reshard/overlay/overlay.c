@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two layers as one (T2, T3). */
+#include "reshard/overlay/overlay_i.h"
+
+#include "meta/base/limits.h"
+
+int rs_overlay_open(uint64_t job, uint64_t root, const struct rs_lower *lower, const struct rs_overlay_log *log,
+		    struct rs_overlay **ret, struct sc_err *err)
+{
+	struct rs_overlay *o = sc_zalloc(sizeof(*o));
+
+	if (!o)
+		return sc_nomem(err);
+	*o = (struct rs_overlay){.job = job, .root = root, .lower = *lower, .log = *log};
+	*ret = o;
+	return 0;
+}
+
+struct rs_overlay *rs_overlay_close(struct rs_overlay *o)
+{
+	if (o)
+		rs_upper_done(&o->up);
+	sc_sys.release(o);
+	return NULL;
+}
+
+int rs_overlay_load(struct rs_overlay *o, const struct meta_changes *changes, struct sc_err *err)
+{
+	struct rs_prepared p;
+	int rc = rs_upper_prepare(&o->up, changes, &p, err);
+
+	if (rc == 0)
+		rs_upper_apply(&o->up, &p);
+	return rc;
+}
+
+int rs_overlay_check_name(struct meta_bytes name, struct sc_err *err)
+{
+	return name.nr <= SC_NAME_BYTES_MAX ? 0 : sc_fail(err, SC_E_NAME, "a name has %zu bytes, at most %d are "
+		"possible", name.nr, SC_NAME_BYTES_MAX);
+}
+
+bool rs_overlay_has(const struct rs_overlay *o, uint64_t ino)
+{
+	return rs_upper_node(&o->up, ino) != NULL;
+}
+
+int rs_overlay_inode(const struct rs_overlay *o, uint64_t ino, struct sc_arena *texts, struct meta_inode_row *ret,
+		     struct sc_err *err)
+{
+	const struct rs_node *n = rs_upper_node(&o->up, ino);
+
+	if (!n)
+		return o->lower.inode(o->lower.arg, ino, texts, ret, err);
+	*ret = n->row;
+	if (ret->target.nr) {
+		ret->target.at = sc_arena_copy(texts, n->row.target.at, n->row.target.nr);
+		if (!ret->target.at)
+			return sc_nomem(err);
+	}
+	return 1;
+}
+
+int rs_overlay_child(const struct rs_overlay *o, uint64_t folder, struct meta_bytes name, uint64_t *ret,
+		     struct sc_err *err)
+{
+	const struct rs_name *n;
+	int rc = rs_overlay_check_name(name, err);
+
+	if (rc < 0)
+		return rc;
+	n = rs_upper_name(&o->up, folder, name);
+	if (!n)
+		return o->lower.child(o->lower.arg, folder, name, ret, err);
+	*ret = n->ino;
+	return 0;
+}
+
+struct merge {
+	const struct rs_overlay *o;
+	uint64_t folder;
+	rs_child_fn *fn;
+	void *arg;
+};
+
+static int on_lower_child(void *arg, struct meta_bytes name, uint64_t ino)
+{
+	const struct merge *m = arg;
+
+	return rs_upper_name(&m->o->up, m->folder, name) ? 0 : m->fn(m->arg, name, ino);
+}
+
+int rs_overlay_children(const struct rs_overlay *o, uint64_t folder, rs_child_fn *fn, void *arg, struct sc_err *err)
+{
+	const struct rs_names *names = rs_upper_names(&o->up, folder);
+	struct merge m = {o, folder, fn, arg};
+	int rc = 0;
+
+	for (const struct rs_name *n = names ? names->first : NULL; n && rc == 0; n = n->next)
+		if (n->ino)
+			rc = fn(arg, (struct meta_bytes){n->key.name, n->bytes}, n->ino);
+	return rc ? rc : o->lower.children(o->lower.arg, folder, on_lower_child, &m, err);
+}
+
+int rs_overlay_xattrs(const struct rs_overlay *o, uint64_t ino, rs_xattr_fn *fn, void *arg, struct sc_err *err)
+{
+	const struct rs_node *n = rs_upper_node(&o->up, ino);
+	int rc = 0;
+
+	if (!n)
+		return o->lower.xattrs(o->lower.arg, ino, fn, arg, err);
+	for (const struct rs_xattr *x = n->xattrs; x && rc == 0; x = x->next)
+		rc = fn(arg, x->name, x->value);
+	return rc;
+}
+
+int rs_overlay_upper(const struct rs_overlay *o, bool orphans, rs_upper_fn *fn, void *arg)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < o->up.nodes.room; i++) {
+		const struct rs_node *n = o->up.nodes.slots[i].value;
+
+		if (n && (n->row.nlink == 0) == orphans)
+			rc = fn(arg, &n->row);
+	}
+	return rc;
+}
+
+uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder)
+{
+	const struct rs_node *n = rs_upper_node(&o->up, folder);
+
+	return (o->swaps << 40) + (n ? n->changes : 0);
+}
