@@ -6,6 +6,7 @@
  *
  *     test_overlay [OPERATIONS [SEED]]
  */
+#include "reshard/overlay/listing.h"
 #include "tests/prop/overlay.h"
 
 #include <errno.h>
@@ -598,9 +599,69 @@ static void random_requests(void **unused)
 	bed_done(&r.bed);
 }
 
+/* Two readers list a folder in parts, while names come and go; a commit and a restart come in between. */
+static void listings(void **unused)
+{
+	enum { NAMES = 600 };
+	static unsigned char seen[NAMES], there[NAMES], always[NAMES];
+	struct run r = {.random = seed};
+	struct rs_listing l = {0};
+	struct sc_err err;
+
+	(void)unused;
+	bed_make(&r.bed);
+	for (int round = 0; round < 30; round++) {
+		uint64_t offset = 0;
+
+		memset(seen, 0, sizeof(seen));
+		memcpy(always, there, sizeof(always));
+		for (;;) {
+			size_t i;
+
+			if (offset == 0 || rs_listing_is_old(r.bed.overlay, &l))
+				assert_int_equal(0, rs_listing_make(r.bed.overlay, ROOT + 1, &l, &err));
+			i = rs_listing_after(&l, offset);
+			if (i == l.nr)
+				break;
+			for (size_t end = i + pick(&r, 60); i < l.nr && i <= end; i++) {
+				seen[strtoul(l.at[i].name.at + 1, NULL, 10)]++;
+				assert_true(l.at[i].offset >= RS_OFFSET_FIRST && l.at[i].offset >> 62 == 0);
+				offset = l.at[i].offset;
+			}
+			for (int changes = (int)pick(&r, 60); changes > 0; changes--) {
+				unsigned n = pick(&r, NAMES);
+				struct meta_inode_row what = {.mode = S_IFREG | 0644, .blob = 1};
+				char name[8];
+
+				(void)snprintf(name, sizeof(name), "n%03u", n);
+				if (there[n])
+					assert_int_equal(0, rs_overlay_unlink(r.bed.overlay, 1, ROOT + 1, bytes(name),
+									      &err));
+				else
+					assert_int_equal(0, rs_overlay_make(r.bed.overlay, 1, ROOT + 1, bytes(name),
+									    &what, &err));
+				there[n] = !there[n];
+				always[n] = 0;
+			}
+			if (pick(&r, 8) == 0)
+				bed_commit(&r.bed);
+			if (pick(&r, 8) == 0) {
+				restart(&r);
+				rs_listing_done(&l);
+				assert_int_equal(0, rs_listing_make(r.bed.overlay, ROOT + 1, &l, &err));
+			}
+		}
+		for (unsigned n = 0; n < NAMES; n++)
+			if (always[n] && seen[n] != 1)
+				fail_msg("n%03u came %u times", n, seen[n]);
+	}
+	rs_listing_done(&l);
+	bed_done(&r.bed);
+}
+
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(random_requests)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(random_requests), cmocka_unit_test(listings)};
 
 	(void)umask(0);
 	if (argc > 1)
