@@ -53,12 +53,22 @@ int tree_chain(struct meta_catalog *c, struct meta_tree *tree, struct sc_err *er
 	return rc;
 }
 
+/* A condition on a tree, its letters, and its parameters: one statement for a chain of any length, since each begins
+ * and ends a transaction for reading.  By rule 1 the newest tree is the one with the highest number. */
+#define IN_CHAIN "tree IN (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+#define IN_CHAIN_TYPES "0000000000000000"
+#define CHAIN(t)                                                                                                       \
+	(t)->chain[0], (t)->chain[1], (t)->chain[2], (t)->chain[3], (t)->chain[4], (t)->chain[5], (t)->chain[6],       \
+		(t)->chain[7], (t)->chain[8], (t)->chain[9], (t)->chain[10], (t)->chain[11], (t)->chain[12],           \
+		(t)->chain[13], (t)->chain[14], (t)->chain[15]
+_Static_assert(META_CHAIN_MAX == 16, "");
+
 /* --- inodes --- */
 
 struct inode_walk {
 	struct meta_inode_row row;
 	struct sc_buf *target;
-	uint64_t tree;		/* that has the row, 0: none */
+	bool found;
 };
 
 static int on_inode(void *arg, sqlite3_stmt *row)
@@ -78,7 +88,7 @@ static int on_inode(void *arg, sqlite3_stmt *row)
 		sc_buf_add(w->target, target.at, target.nr);
 		w->row.target = (struct meta_bytes){w->target->text, w->target->bytes};
 	}
-	w->tree = U64(row, 11);
+	w->found = true;
 	return 0;
 }
 
@@ -90,49 +100,36 @@ int meta_tree_inode(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino
 
 	db_lock(c);
 	rc = tree_chain(c, tree, err);
-	for (uint32_t i = 0; rc == 0 && !w.tree && i < tree->nr; i++)
+	if (rc == 0)
 		rc = db_each(c, err, on_inode, &w,
-			     "SELECT ino, mode, uid, gid, nlink, atime_ns, mtime_ns, ctime_ns, parent, blob, target, "
-			     "tree FROM tree_inode WHERE tree = ? AND ino = ?", "ii", tree->chain[i], ino);
+			     "SELECT ino, mode, uid, gid, nlink, atime_ns, mtime_ns, ctime_ns, parent, blob, target "
+			     "FROM tree_inode WHERE " IN_CHAIN " AND ino = ? ORDER BY tree DESC LIMIT 1",
+			     IN_CHAIN_TYPES "i", CHAIN(tree), ino);
 	db_unlock(c);
 	if (rc == 0 && target && target->failed)
 		return sc_nomem(err);
-	if (rc == 0 && w.tree)
+	if (rc == 0 && w.found)
 		*ret = w.row;
-	return rc < 0 ? rc : w.tree != 0;
+	return rc < 0 ? rc : w.found;
 }
 
 /* --- names --- */
 
-struct child_walk {
-	uint64_t ino;
-	bool found;
-};
-
-static int on_child(void *arg, sqlite3_stmt *row)
-{
-	struct child_walk *w = arg;
-
-	w->ino = U64(row, 0);
-	w->found = true;
-	return 0;
-}
-
 int meta_tree_child(struct meta_catalog *c, struct meta_tree *tree, uint64_t parent, struct meta_bytes name,
 		    uint64_t *ret_ino, struct sc_err *err)
 {
-	struct child_walk w = {0};
+	uint64_t ino = 0;
 	int rc;
 
 	db_lock(c);
 	rc = tree_chain(c, tree, err);
-	for (uint32_t i = 0; rc == 0 && !w.found && i < tree->nr; i++)
-		rc = db_each(c, err, on_child, &w,
-			     "SELECT ino FROM tree_entry WHERE tree = ? AND parent = ? AND name = ?", "iiB",
-			     tree->chain[i], parent, &name);
+	if (rc == 0)
+		rc = db_each(c, err, db_id, &ino,
+			     "SELECT ino FROM tree_entry WHERE " IN_CHAIN " AND parent = ? AND name = ? ORDER BY tree "
+			     "DESC LIMIT 1", IN_CHAIN_TYPES "iB", CHAIN(tree), parent, &name);
 	db_unlock(c);
 	if (rc == 0)
-		*ret_ino = w.ino;
+		*ret_ino = ino;
 	return rc;
 }
 
@@ -162,21 +159,14 @@ int meta_tree_children(struct meta_catalog *c, struct meta_tree *tree, uint64_t 
 		       struct sc_err *err)
 {
 	struct children_walk w = {.fn = fn, .arg = arg, .parent = parent};
-	const uint64_t *t = tree->chain;
 	int rc;
 
 	db_lock(c);
 	rc = tree_chain(c, tree, err);
-	if (rc == 0 && tree->nr == 1)	/* no need to sort */
+	if (rc == 0)
 		rc = db_each(c, err, on_name, &w,
-			     "SELECT name, ino FROM tree_entry WHERE tree = ? AND parent = ? ORDER BY name", "ii", t[0],
-			     parent);
-	else if (rc == 0)
-		rc = db_each(c, err, on_name, &w,
-			     "SELECT name, ino FROM tree_entry WHERE parent = ? AND tree IN (?, ?, ?, ?, ?, ?, ?, ?, "
-			     "?, ?, ?, ?, ?, ?, ?, ?) ORDER BY name, tree DESC",
-			     "i0000000000000000", parent, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9],
-			     t[10], t[11], t[12], t[13], t[14], t[15]);
+			     "SELECT name, ino FROM tree_entry WHERE " IN_CHAIN " AND parent = ? ORDER BY name, "
+			     "tree DESC", IN_CHAIN_TYPES "i", CHAIN(tree), parent);
 	db_unlock(c);
 	if (w.last.failed)
 		rc = sc_nomem(err);
@@ -203,18 +193,15 @@ int meta_tree_xattrs(struct meta_catalog *c, struct meta_tree *tree, uint64_t in
 		     struct sc_err *err)
 {
 	struct xattr_walk w = {fn, arg};
-	uint64_t found = 0;
 	int rc;
 
 	db_lock(c);
 	rc = tree_chain(c, tree, err);
-	for (uint32_t i = 0; rc == 0 && !found && i < tree->nr; i++)
-		rc = db_each(c, err, db_id, &found, "SELECT tree FROM tree_inode WHERE tree = ? AND ino = ?", "ii",
-			     tree->chain[i], ino);
-	if (rc == 0 && found)
+	if (rc == 0)
 		rc = db_each(c, err, on_xattr, &w,
-			     "SELECT ino, name, value FROM tree_xattr WHERE tree = ? AND ino = ? ORDER BY name", "ii",
-			     found, ino);
+			     "SELECT ino, name, value FROM tree_xattr WHERE tree = (SELECT max(tree) FROM tree_inode "
+			     "WHERE " IN_CHAIN " AND ino = ?) AND ino = ? ORDER BY name",
+			     IN_CHAIN_TYPES "ii", CHAIN(tree), ino, ino);
 	db_unlock(c);
 	return rc;
 }

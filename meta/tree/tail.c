@@ -17,10 +17,10 @@
  *  3. A record is whole if its head has its position and a length that stays inside the ring, and the hash over head
  *     and bytes is right.  From the catalog's sequence to `end` all records are whole, each begins where the one before
  *     it ends, and nothing writes there until the catalog's sequence is behind it.
- *  4. At `end` there is a head of zeros, which is not whole.  An append changes that last: first it stores zeros behind
- *     the new record, then the record's bytes, then its head with the hash as the last word (a filler's after that).
- *     So a process that is killed in between leaves the old end; and bytes of records, whatever users put in them, are
- *     never taken for a head.
+ *  4. At `end` there is a head of zeros, or what an append left there when the process was killed: neither is whole.
+ *     An append changes that last: first it stores zeros behind the new record, then the record's bytes, then its head
+ *     with the hash as the last word (a filler's after that).  So a process that is killed in between leaves the old
+ *     end; and bytes of records, whatever users put in them, are never taken for a head.
  *  5. Hence what a start finds from the catalog's sequence to the first record that is not whole is what was appended
  *     there, up to the last append that returned.  (The stores of a process that is killed are those of a beginning
  *     of its program: it is stopped between two instructions, and the pages are the kernel's.)
@@ -47,7 +47,6 @@ struct header {
 	char magic[16];
 	char boot[40];
 	uint64_t bytes;		/* of the ring */
-	uint64_t hash;		/* of all before */
 };
 
 enum { RECORD = 1, FILLER = 2 };
@@ -145,16 +144,11 @@ static int read_boot_id(char ret[40], struct sc_err *err)
 	return 0;
 }
 
-static uint64_t header_hash(const struct header *h)
-{
-	return XXH3_64bits(h, offsetof(struct header, hash));
-}
-
 static bool is_of_boot(const struct header *h, const char boot[40], uint64_t file_bytes)
 {
-	return strncmp(h->magic, MAGIC, sizeof(h->magic)) == 0 && h->hash == header_hash(h) &&
-	       memcmp(h->boot, boot, sizeof(h->boot)) == 0 && h->bytes >= META_TAIL_BYTES_MIN &&
-	       h->bytes <= META_TAIL_BYTES_MAX && HEADER_BYTES + h->bytes == file_bytes;
+	return strncmp(h->magic, MAGIC, sizeof(h->magic)) == 0 && memcmp(h->boot, boot, sizeof(h->boot)) == 0 &&
+	       h->bytes >= META_TAIL_BYTES_MIN && h->bytes <= META_TAIL_BYTES_MAX &&
+	       HEADER_BYTES + h->bytes == file_bytes;
 }
 
 /* Reads the header: *ret_bytes of a ring that is to be used, 0 if there is none. */
@@ -204,7 +198,6 @@ static int make_anew(struct meta_tail *t, int fd, const char *name, const char b
 		return rc;
 	memset(t->ring, 0, t->bytes);
 	memcpy(h.boot, boot, sizeof(h.boot));
-	h.hash = header_hash(&h);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	*t->header = h;
 	return 0;
@@ -214,9 +207,6 @@ static void find_end(struct meta_tail *t)
 {
 	while (t->end - t->applied < t->bytes && is_whole(t, t->end))
 		t->end += size_of(head_at(t, t->end));
-	/* what began to be appended there, and what no head leads to any more */
-	if (t->end - t->applied < t->bytes)
-		memset(head_at(t, t->end), 0, UNIT);
 }
 
 int meta_tail_open(int dir, const char *name, uint64_t bytes, uint64_t applied, meta_tail_apply_fn *apply, void *arg,

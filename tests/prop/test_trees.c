@@ -349,35 +349,6 @@ static void discard(void)
 	}
 }
 
-static void flatten(bool abort)
-{
-	unsigned v = pick(VERSIONS);
-
-	if (!versions[v].used)
-		return;
-	OK(meta_catalog_begin(catalog, false, &err));
-	OK(meta_tree_flatten(catalog, versions[v].tree.id, &err));
-	if (abort)
-		compare_world(&versions[v].world, &versions[v].tree); /* who is inside sees it, too */
-	(void)meta_catalog_end(catalog, abort ? SC_E_CANCELLED : 0, &err);
-}
-
-static void tidy(void)
-{
-	uint64_t tree;
-	unsigned v = pick(VERSIONS);
-
-	if (versions[v].used && (int)v != head) {
-		OK(meta_version_remove(catalog, versions[v].row, &err));
-		versions[v].used = false;
-	}
-	OK(meta_catalog_begin(catalog, false, &err));
-	for (OK(meta_tree_to_flatten(catalog, &tree, &err)); tree; OK(meta_tree_to_flatten(catalog, &tree, &err)))
-		OK(meta_tree_flatten(catalog, tree, &err));
-	OK(meta_tree_garbage(catalog, &err));
-	OK(meta_catalog_end(catalog, 0, &err));
-}
-
 static int count(const char *sql)
 {
 	sqlite3 *db;
@@ -391,6 +362,48 @@ static int count(const char *sql)
 	(void)sqlite3_finalize(stmt);
 	(void)sqlite3_close(db);
 	return n;
+}
+
+static void flatten(bool abort)
+{
+	unsigned v = pick(VERSIONS), nr = 0;
+	bool live[INOS];
+	char sql[100];
+
+	if (!versions[v].used)
+		return;
+	(void)snprintf(sql, sizeof(sql), "SELECT base FROM tree WHERE id = %" PRIu64, versions[v].tree.id);
+	if (count(sql) == 0)
+		return; /* it is flat */
+	OK(meta_catalog_begin(catalog, false, &err));
+	OK(meta_tree_flatten(catalog, versions[v].tree.id, &err));
+	if (abort)
+		compare_world(&versions[v].world, &versions[v].tree); /* who is inside sees it, too */
+	(void)meta_catalog_end(catalog, abort ? SC_E_CANCELLED : 0, &err);
+	if (abort)
+		return;
+	reach(&versions[v].world, false, live);
+	for (unsigned i = 0; i < INOS; i++)
+		nr += live[i];
+	(void)snprintf(sql, sizeof(sql), "SELECT count(*) FROM tree_inode WHERE tree = %" PRIu64, versions[v].tree.id);
+	assert_int_equal(nr, count(sql));
+}
+
+static void tidy(void)
+{
+	uint64_t tree;
+	unsigned v = pick(VERSIONS);
+
+	if (versions[v].used && (int)v != head) {
+		OK(meta_version_remove(catalog, versions[v].row, &err));
+		versions[v].used = false;
+	}
+	OK(meta_catalog_begin(catalog, false, &err));
+	OK(meta_tree_to_flatten(catalog, &tree, &err));
+	for (bool all = pick(2); all && tree; OK(meta_tree_to_flatten(catalog, &tree, &err)))
+		OK(meta_tree_flatten(catalog, tree, &err));
+	OK(meta_tree_garbage(catalog, &err));
+	OK(meta_catalog_end(catalog, 0, &err));
 }
 
 static void clean(void)
@@ -438,14 +451,17 @@ static void one_life(uint64_t seed)
 	for (unsigned v = 0; v < VERSIONS; v++)
 		if (versions[v].used)
 			OK(meta_version_remove(catalog, versions[v].row, &err));
+	assert_int_equal(0, count("SELECT count(*) FROM tree_entry JOIN tree ON id = tree WHERE base = 0 AND ino = 0"));
 	OK(meta_tree_garbage(catalog, &err));
+	OK(meta_upper_remove(catalog, JOB, &err));
 	catalog = meta_catalog_close(catalog);
 	assert_int_equal(0, count("SELECT (SELECT count(*) FROM tree) + (SELECT count(*) FROM tree_inode) + (SELECT count(*) "
-				  "FROM tree_entry) + (SELECT count(*) FROM tree_xattr)"));
+				  "FROM tree_entry) + (SELECT count(*) FROM tree_xattr) + (SELECT count(*) FROM inode) + "
+				  "(SELECT count(*) FROM entry) + (SELECT count(*) FROM xattr)"));
 	clean();
 }
 
-static uint64_t seed = 1, lives = 9;
+static uint64_t seed = 1, lives = 6;
 
 static void random_lives(void **unused)
 {

@@ -13,7 +13,7 @@
 #define JOB 7u
 #define ROOT 1000u	/* of the job's folder; two ranks follow */
 #define NUMBER(i) (ROOT + (i) + ((i) < 3 ? 0 : UINT64_C(1) << 21))
-#define INOS 90u
+#define INOS 160u
 #define NAMES 5u
 #define XATTRS 3u
 
@@ -205,18 +205,34 @@ static void one_change(void)
 		return;
 	}
 	ino = merged(p, n);
-	switch (pick(5)) {
+	switch (pick(9)) {
 	case 0:
+	case 1:
 		if (ino)
 			remove_name(p, n);
 		return;
-	case 1:
+	case 2:
 		if (ino && has_row(ino)) {
 			up(ino);
 			put_xattr(ino, pick(XATTRS), pick(3));
 		}
 		return;
-	case 2: /* another name for it */
+	case 3: /* with all that is in it */
+		for (unsigned m = 0; ino && is_folder(ino) && m < NAMES; m++)
+			if (merged(ino, m) && !is_folder(merged(ino, m)))
+				remove_name(ino, m);
+		if (ino)
+			remove_name(p, n);
+		return;
+	case 4: /* a special file in its place */
+		if (!ino || is_folder(ino) || (given | 7) >= INOS)
+			return;
+		remove_name(p, n);
+		given |= 7;
+		put_row(given, 1);
+		put_entry(p, n, given++);
+		return;
+	case 5: /* another name for it */
 		if (ino && !is_folder(ino) && (p = any_folder()) < INOS && !merged(p, n = pick(NAMES))) {
 			up(ino);
 			up(p);

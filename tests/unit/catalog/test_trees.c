@@ -4,7 +4,7 @@
  * compares what they hold.
  *
  *     test_catalog_trees              the tests
- *     test_catalog_trees bench        microseconds a record, and a lookup
+ *     test_catalog_trees bench        microseconds of the processor, a record and a lookup
  */
 #include "meta/catalog/trees.h"
 
@@ -375,6 +375,15 @@ static void refused_commits_change_nothing(void **unused)
 
 /* --- figures --- */
 
+/* Of the processor: others may use the machine. */
+static int64_t cpu_ns(void)
+{
+	struct timespec now;
+
+	(void)sc_sys.clock(CLOCK_PROCESS_CPUTIME_ID, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 static char names[200000][16];
 
 /* Record i of the creation of a file: its row, its entry, its folder's row. */
@@ -388,7 +397,7 @@ static void say_create(unsigned i)
 
 static void bench_apply(unsigned files, unsigned batch)
 {
-	int64_t began = sc_now_ns();
+	int64_t began = cpu_ns();
 
 	for (unsigned i = 0; i < files; i += batch) {
 		OK(meta_catalog_begin(catalog, false, &err));
@@ -400,27 +409,27 @@ static void bench_apply(unsigned files, unsigned batch)
 		record.nr = 0;
 	}
 	printf("%u records of a create, %u in a transaction: %.2f us a record\n", files, batch,
-	       (double)(sc_now_ns() - began) / files / 1e3);
+	       (double)(cpu_ns() - began) / files / 1e3);
 }
 
 static void bench_lookups(uint64_t id, unsigned files, const char *what)
 {
 	struct meta_tree tree = {.id = id};
 	struct meta_inode_row row;
-	int64_t began = sc_now_ns();
+	int64_t began = cpu_ns();
 	uint64_t ino;
 
 	for (unsigned i = 0; i < files; i++)
 		OK(meta_tree_child(catalog, &tree, 100 + i / 1000, text(names[i]), &ino, &err));
-	printf("%s: a name of %u: %.2f us\n", what, files, (double)(sc_now_ns() - began) / files / 1e3);
-	began = sc_now_ns();
+	printf("%s: a name of %u: %.2f us\n", what, files, (double)(cpu_ns() - began) / files / 1e3);
+	began = cpu_ns();
 	for (unsigned i = 0; i < files; i++)
 		OK(meta_tree_inode(catalog, &tree, FILE_NR(i), &row, NULL, &err));
-	printf("%s: an inode: %.2f us\n", what, (double)(sc_now_ns() - began) / files / 1e3);
-	began = sc_now_ns();
+	printf("%s: an inode: %.2f us\n", what, (double)(cpu_ns() - began) / files / 1e3);
+	began = cpu_ns();
 	for (unsigned i = 0; i < files; i++)
 		OK(meta_tree_child(catalog, &tree, 100 + i / 1000, text("absent"), &ino, &err));
-	printf("%s: an absent name: %.2f us\n", what, (double)(sc_now_ns() - began) / files / 1e3);
+	printf("%s: an absent name: %.2f us\n", what, (double)(cpu_ns() - began) / files / 1e3);
 }
 
 static int on_entry(void *arg, const struct meta_entry_row *row)
@@ -434,17 +443,17 @@ static void bench_listing(uint64_t id, const char *what)
 {
 	struct meta_tree tree = {.id = id};
 	unsigned nr = 0;
-	int64_t began = sc_now_ns();
+	int64_t began = cpu_ns();
 
 	for (unsigned i = 0; i < 100; i++)
 		OK(meta_tree_children(catalog, &tree, 100 + i % 10, on_entry, &nr, &err));
-	printf("%s: a listing: %.2f us a name\n", what, (double)(sc_now_ns() - began) / nr / 1e3);
+	printf("%s: a listing: %.2f us a name\n", what, (double)(cpu_ns() - began) / nr / 1e3);
 }
 
 static void time_of(const char *what, int64_t began, unsigned files)
 {
-	printf("%s: %.0f ms (%.2f us a file)\n", what, (double)(sc_now_ns() - began) / 1e6,
-	       (double)(sc_now_ns() - began) / files / 1e3);
+	printf("%s: %.0f ms (%.2f us a file)\n", what, (double)(cpu_ns() - began) / 1e6,
+	       (double)(cpu_ns() - began) / files / 1e3);
 }
 
 static int bench(void)
@@ -458,14 +467,14 @@ static int bench(void)
 	open_catalog();
 	for (int i = 0; i < 20; i++)
 		OK(meta_numbers_take(catalog, 4096, &first, &err));
-	printf("a block of numbers: %.0f us\n", (double)(sc_now_ns() - began) / 20 / 1e3);
+	printf("a block of numbers: %.0f us by the clock\n", (double)(sc_now_ns() - began) / 20 / 1e3);
 	bench_apply(FILES, 256);
 	(void)fresh(NULL);
 	bench_apply(FILES, 4096);
-	began = sc_now_ns();
+	began = cpu_ns();
 	OK(meta_upper_each(catalog, 1, count_change, &nr, &err));
 	time_of("loading an upper layer", began, FILES);
-	began = sc_now_ns();
+	began = cpu_ns();
 	v = commit(0);
 	time_of("commit", began, FILES);
 	bench_lookups(v.tree, FILES, "1 tree");
@@ -478,7 +487,7 @@ static int bench(void)
 	}
 	bench_lookups(v.tree, FILES, "8 trees");
 	bench_listing(v.tree, "8 trees");
-	began = sc_now_ns();
+	began = cpu_ns();
 	OK(meta_catalog_begin(catalog, false, &err));
 	OK(meta_tree_flatten(catalog, v.tree, &err));
 	OK(meta_catalog_end(catalog, 0, &err));

@@ -3,9 +3,6 @@
  * The log of working trees, as a process leaves it that is killed at any moment: the file is copied while the log is
  * open, whole or with a part of an append's stores, and the copy is opened.  A start finds the records that were not
  * applied, in order, and nothing else.
- *
- *     test_tree_tail         the tests
- *     test_tree_tail bench   nanoseconds an append
  */
 #include "meta/tree/tail.h"
 
@@ -477,139 +474,23 @@ static void failing_calls(void **unused)
 	assert_true(failures > 10);
 }
 
-/* --- threads --- */
-
-#define THREADS 4u
-#define EACH 30000u
-
-static struct {
-	struct meta_tail *tail;
-	uint64_t last, nr[THREADS];
-	bool over;		/* atomic */
-} crowd;
-
-static int take_in_order(void *arg, struct meta_tail_batch *batch, struct sc_err *e)
-{
-	struct meta_tail_record r;
-	int rc;
-
-	(void)arg;
-	while ((rc = meta_tail_next(batch, &r, e)) == 1) {
-		unsigned thread = (unsigned)(r.request >> 32);
-
-		if (r.sequence <= crowd.last || thread >= THREADS || (uint32_t)r.request != crowd.nr[thread])
-			return sc_fail(e, SC_E_CORRUPT, "out of order");
-		for (size_t i = 0; i < r.bytes.nr; i++)
-			if (r.bytes.at[i] != (char)(r.request >> 32 | r.request))
-				return sc_fail(e, SC_E_CORRUPT, "other bytes");
-		crowd.nr[thread]++;
-		crowd.last = r.sequence;
-	}
-	return rc;
-}
-
-static void *append_many(void *arg)
-{
-	uint64_t thread = (uint64_t)(uintptr_t)arg, state = thread;
-	struct sc_err e;
-	char bytes[300];
-
-	for (uint64_t i = 0; i < EACH; i++) {
-		state = state * 6364136223846793005u + 1442695040888963407u;
-		memset(bytes, (int)(char)(thread | i), sizeof(bytes));
-		if (meta_tail_append(crowd.tail, thread << 32 | i, (struct meta_bytes){bytes, state >> 33 & 255}, NULL, &e) < 0)
-			return (void *)"an append failed";
-	}
-	return NULL;
-}
-
-static void *drain_often(void *unused)
-{
-	struct sc_err e;
-
-	(void)unused;
-	while (!__atomic_load_n(&crowd.over, __ATOMIC_ACQUIRE))
-		if (meta_tail_drain(crowd.tail, &e) < 0)
-			return (void *)"a drain failed";
-	return NULL;
-}
-
-static void threads(void **unused)
-{
-	pthread_t thread[THREADS], drainer;
-	void *complaint;
-
-	(void)unused;
-	(void)unlinkat(dir, "log", 0);
-	assert_int_equal(0, meta_tail_open(dir, "log", RING * 4, 0, take_in_order, NULL, &crowd.tail, &err));
-	assert_int_equal(0, pthread_create(&drainer, NULL, drain_often, NULL));
-	for (uintptr_t i = 0; i < THREADS; i++)
-		assert_int_equal(0, pthread_create(&thread[i], NULL, append_many, (void *)i));
-	for (unsigned i = 0; i < THREADS; i++) {
-		assert_int_equal(0, pthread_join(thread[i], &complaint));
-		assert_null(complaint);
-	}
-	__atomic_store_n(&crowd.over, true, __ATOMIC_RELEASE);
-	assert_int_equal(0, pthread_join(drainer, &complaint));
-	assert_null(complaint);
-	assert_int_equal(0, meta_tail_drain(crowd.tail, &err));
-	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(EACH, crowd.nr[i]);
-	crowd.tail = meta_tail_close(crowd.tail);
-}
-
-/* --- figures --- */
-
-static int take_all(void *arg, struct meta_tail_batch *batch, struct sc_err *e)
-{
-	(void)arg;
-	(void)batch;
-	(void)e;
-	return 0;
-}
-
-static int bench(void)
-{
-	static char bytes[200];
-	struct meta_tail *tail;
-	int64_t all = 0;
-	enum { ROUNDS = 200, NR = 10000 };
-
-	if (meta_tail_open(dir, "bench", 4u << 20, 0, take_all, NULL, &tail, &err) < 0)
-		return 1;
-	for (int round = 0; round < ROUNDS; round++) {
-		int64_t began = sc_now_ns();
-
-		for (uint64_t i = 0; i < NR; i++)
-			if (meta_tail_append(tail, i, (struct meta_bytes){bytes, sizeof(bytes)}, NULL, &err) < 0)
-				return 1;
-		all += sc_now_ns() - began;
-		if (meta_tail_drain(tail, &err) < 0)
-			return 1;
-	}
-	printf("append of 200 bytes: %.0f ns\n", (double)all / ROUNDS / NR);
-	(void)meta_tail_close(tail);
-	return unlinkat(dir, "bench", 0);
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(kills), cmocka_unit_test(torn_appends), cmocka_unit_test(damaged_bytes),
-		cmocka_unit_test(damage_under_an_open_log), cmocka_unit_test(other_boots), cmocka_unit_test(other_catalogs),
-		cmocka_unit_test(limits), cmocka_unit_test(failing_calls), cmocka_unit_test(threads),
+		cmocka_unit_test(damage_under_an_open_log), cmocka_unit_test(other_boots),
+		cmocka_unit_test(other_catalogs), cmocka_unit_test(limits), cmocka_unit_test(failing_calls),
 	};
 	char clean[100];
 	int rc;
 
-	(void)argv;
 	(void)snprintf(folder, sizeof(folder), "%s/scalai-tail.XXXXXX",
-		       argc < 2 && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/var/tmp");
+		       access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/var/tmp");
 	if (!mkdtemp(folder) || (dir = open(folder, O_RDONLY | O_DIRECTORY)) < 0)
 		return 1;
 	real_openat = sc_sys.openat;
 	sc_sys.openat = open_boot;
-	rc = argc > 1 ? bench() : cmocka_run_group_tests(tests, NULL, NULL);
+	rc = cmocka_run_group_tests(tests, NULL, NULL);
 	(void)snprintf(clean, sizeof(clean), "rm -rf %s", folder);
 	return system(clean) == 0 ? rc : 1;
 }
