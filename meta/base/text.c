@@ -167,6 +167,14 @@ char *sc_next_word(char **p)
 	return word;
 }
 
+int sc_keys_add(struct sc_keys *keys, const char *key, struct sc_err *err)
+{
+	for (size_t i = 0; i < keys->nr; i++)
+		if (strcmp(keys->at[i], key) == 0)
+			return sc_fail(err, SC_E_COMMAND, "%s= is given twice; write it once", key);
+	return sc_vec_push(keys, key) < 0 ? sc_nomem(err) : 0;
+}
+
 bool sc_number_parse(const char *text, size_t bytes, uint32_t *ret)
 {
 	uint32_t v = 0;

@@ -6,6 +6,7 @@
 #ifndef SC_TEXT_H
 #define SC_TEXT_H
 
+#include "meta/base/err.h"
 #include "meta/base/mem.h"
 
 /**
@@ -29,6 +30,13 @@ void sc_unquote(char *text);
 char *sc_trim(char *text);
 /** Returns the next word of *p, 0-terminated in place, and moves *p behind it; NULL at the end. */
 char *sc_next_word(char **p);
+/** The keys of one command of KEY=VALUE words, each of which may come once.  Keys are borrowed; sc_vec_done() frees. */
+struct sc_keys {
+	const char **at;
+	size_t nr, room;
+};
+/** Adds the next key.  Errors: SC_E_COMMAND (the command has it already), SC_E_NO_MEMORY. */
+int sc_keys_add(struct sc_keys *keys, const char *key, struct sc_err *err);
 /** Reads a decimal number of at most nine digits, without a sign or leading zeros; false: `text` is none. */
 bool sc_number_parse(const char *text, size_t bytes, uint32_t *ret);
 

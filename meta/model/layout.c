@@ -67,20 +67,26 @@ static int variable_set(struct reader *r, struct variables *vars, const char *na
 static int read_settings(struct reader *r, const char *line, char *words, struct variables *vars,
 			 bool keep)
 {
+	struct sc_keys names = {0};
 	char *word;
+	int rc = 0;
 
-	while ((word = sc_next_word(&words))) {
+	while (rc == 0 && (word = sc_next_word(&words))) {
 		char *eq = strchr(word, '=');
-		int rc;
 
-		if (!eq || eq == word)
-			return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': '%s' is not NAME=value", line, word);
+		if (!eq || eq == word) {
+			rc = sc_fail(r->err, SC_E_LAYOUT, "layout '%s': '%s' is not NAME=value", line, word);
+			break;
+		}
 		*eq = 0;
-		rc = variable_set(r, vars, word, eq + 1, keep);
+		rc = sc_keys_add(&names, word, r->err);
 		if (rc < 0)
-			return rc;
+			rc = sc_wrap(r->err, rc, "layout '%s'", line);
+		else
+			rc = variable_set(r, vars, word, eq + 1, keep);
 	}
-	return 0;
+	sc_vec_done(&names);
+	return rc;
 }
 
 /* Copies one line to the arena, without its comment and with its variables replaced. */

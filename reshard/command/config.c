@@ -7,6 +7,7 @@
 struct settings {
 	struct rs_setting *at;
 	size_t nr, room;
+	struct sc_keys keys;
 	struct rs_config config;	/* as they change it */
 };
 
@@ -24,11 +25,13 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 			return sc_fail(err, SC_E_COMMAND, "'%s' is not KEY=VALUE", word);
 		*eq = 0;
 		one.value = eq + 1;
+		if (sc_keys_add(&all->keys, one.key, err) < 0)
+			return err->code;
 		if (rs_config_apply(&all->config, one.key, one.value) < 0)
 			return sc_fail(err, SC_E_COMMAND, "'%s=%s' is no setting; there are "
 				       "materialize=eager|lazy|never, verify=commit|background, sync=on|off, keep=N, "
-				       "buffer_mib=N (2 or more), ranks_per_node=N, show=on|off, remove=yes|no, "
-				       "plain=refuse|drop",
+				       "buffer_mib=N (2 or more), ranks_per_node=N (1 or more), show=on|off, "
+				       "remove=yes|no, plain=refuse|drop",
 				       one.key, one.value);
 		if (sc_vec_push(all, one) < 0)
 			return sc_nomem(err);
@@ -61,6 +64,7 @@ int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *t
 	}
 	(void)pthread_mutex_unlock(&job->command);
 	sc_vec_done(&all);
+	sc_vec_done(&all.keys);
 	sc_sys.release(copy);
 	if (rc == 0) {
 		s->events.names_changed(s->events.arg); /* show= */

@@ -86,9 +86,40 @@ static char *next_word(char **line)
 	return word;
 }
 
+static const char *const verbs[] = {"add", "remove", "refresh"};
+
+/* One KEY=VALUE of an edit; `path` may come several times. */
+static int parse_word(struct change *c, struct edit *e, struct sc_keys *keys, char *word)
+{
+	char *eq = strchr(word, '=');
+	bool is_path = e->kind == EDIT_ADD && strncmp(word, "path=", 5) == 0;
+	int rc = 0;
+
+	if (!eq)
+		return sc_fail(c->as.err, SC_E_COMMAND, "'%s' is not KEY=VALUE", word);
+	*eq = 0;
+	if (!is_path)
+		rc = sc_keys_add(keys, word, c->as.err);
+	if (rc < 0)
+		return rc;
+	if (is_path)
+		rc = add_paths(c, e, eq + 1);
+	else if (e->kind != EDIT_ADD && strcmp(word, "name") != 0)
+		rc = 1;
+	else
+		rc = rs_data_spec_word(&e->spec, word, eq + 1, c->as.err);
+	if (rc <= 0)
+		return rc;
+	return sc_fail(c->as.err, SC_E_COMMAND, "%s: '%s=' is unknown%s", verbs[e->kind], word,
+		       e->kind != EDIT_ADD ? ""
+					   : "; the options are name, path, format, seed, shuffle, global_batch, "
+					     "drop_last, share, uneven, unit, record, head, start, axes, suffix and "
+					     "copy");
+}
+
 static int parse_line(struct change *c, char *line)
 {
-	static const char *const verbs[] = {"add", "remove", "refresh"};
+	struct sc_keys keys = {0};
 	struct edit *e;
 	char *word = next_word(&line);
 	int rc = 0;
@@ -107,26 +138,9 @@ static int parse_line(struct change *c, char *line)
 			       "'%s' is unknown; write add name=NAME path=PATH global_batch=N ..., remove "
 			       "name=NAME, or refresh name=NAME",
 			       word);
-	while (rc == 0 && (word = next_word(&line))) {
-		char *eq = strchr(word, '=');
-
-		if (!eq)
-			return sc_fail(c->as.err, SC_E_COMMAND, "'%s' is not KEY=VALUE", word);
-		*eq = 0;
-		if (e->kind != EDIT_ADD && strcmp(word, "name") != 0)
-			rc = 1;
-		else if (strcmp(word, "path") == 0)
-			rc = add_paths(c, e, eq + 1);
-		else
-			rc = rs_data_spec_word(&e->spec, word, eq + 1, c->as.err);
-		if (rc > 0)
-			rc = sc_fail(c->as.err, SC_E_COMMAND, "%s: '%s=' is unknown%s", verbs[e->kind], word,
-				     e->kind == EDIT_ADD
-					 ? "; the options are name, path, format, seed, shuffle, global_batch, "
-							"drop_last, "
-					   "share, uneven, unit, record, head, start, axes, suffix and copy"
-					 : "");
-	}
+	while (rc == 0 && (word = next_word(&line)))
+		rc = parse_word(c, e, &keys, word);
+	sc_vec_done(&keys);
 	if (rc == 0 && !*e->spec.name)
 		return sc_fail(c->as.err, SC_E_COMMAND, "%s: name= is missing", verbs[e->kind]);
 	if (rc == 0 && e->kind == EDIT_ADD && !e->paths.nr)

@@ -14,38 +14,50 @@
 
 SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
 
+/* step=NUMBER or samples=NUMBER. */
+static int parse_word(struct commit *c, struct sc_keys *keys, char *word)
+{
+	bool is_step = strncmp(word, "step=", 5) == 0;
+	char *value = strchr(word, '='), *end;
+	long long number;
+
+	if (!is_step && strncmp(word, "samples=", 8) != 0)
+		return sc_fail(c->err, SC_E_COMMAND,
+			       "'%s' is unknown; write step=NUMBER [samples=NUMBER] [note=TEXT]", word);
+	*value++ = 0;
+	if (sc_keys_add(keys, word, c->err) < 0)
+		return c->err->code;
+	errno = 0;
+	number = strtoll(value, &end, 10);
+	if (errno || *end || end == value || number < 0)
+		return sc_fail(c->err, SC_E_COMMAND, "%s: '%s' is not a number", word, value);
+	if (is_step) {
+		c->step = number;
+	} else {
+		c->samples = (uint64_t)number;
+		c->has_samples = true;
+	}
+	return 0;
+}
+
 static int parse_words(struct commit *c, char *text)
 {
-	text = sc_trim(text);
-	while (*text) {
-		char *word = text, *end, *value;
-		long long number;
+	struct sc_keys keys = {0};
+	int rc = 0;
 
-		if (strncmp(word, "note=", 5) == 0) {
-			c->note = word + 5;
-			return 0;
-		}
+	for (text = sc_trim(text); rc == 0 && *text && strncmp(text, "note=", 5) != 0;) {
+		char *word = text;
+
 		text += strcspn(text, " \t\n");
 		if (*text)
 			*text++ = 0;
 		text += strspn(text, " \t\n");
-		if (strncmp(word, "step=", 5) != 0 && strncmp(word, "samples=", 8) != 0)
-			return sc_fail(c->err, SC_E_COMMAND,
-				       "'%s' is unknown; write step=NUMBER [samples=NUMBER] [note=TEXT]", word);
-		value = strchr(word, '=') + 1;
-		errno = 0;
-		number = strtoll(value, &end, 10);
-		if (errno || *end || end == value || number < 0)
-			return sc_fail(c->err, SC_E_COMMAND, "%.*s: '%s' is not a number", (int)(value - 1 - word),
-				       word, value);
-		if (value == word + 5) {
-			c->step = number;
-		} else {
-			c->samples = (uint64_t)number;
-			c->has_samples = true;
-		}
+		rc = parse_word(c, &keys, word);
 	}
-	return 0;
+	if (rc == 0 && *text)
+		c->note = text + 5; /* all that follows */
+	sc_vec_done(&keys);
+	return rc;
 }
 
 static int presentation(struct commit *c)

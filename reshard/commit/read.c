@@ -255,8 +255,11 @@ static int refuse_missing(struct commit *c, int rc)
 			sc_buf_printf(&missing, "%s%u", missing.bytes ? ", " : "", rank);
 	}
 	if (nr)
-		rc = sc_fail(c->err, SC_E_STATE, "topology '%s' has ranks 0 to %u, but these have no files: [%s%s]",
-			     c->topo.text, c->topo.ranks - 1, missing.text, nr > 4 ? ", ..." : "");
+		rc = sc_fail(c->err, SC_E_STATE, "topology '%s' has ranks 0 to %u, but no tensors were written for "
+			     "rank%s %s%s, as '%u/%s' was for rank %u; save from all ranks, or write the topology of "
+			     "those that saved",
+			     c->topo.text, c->topo.ranks - 1, nr > 1 ? "s" : "", missing.text, nr > 4 ? ", ..." : "",
+			     c->written.at->rank, c->written.at->file, c->written.at->rank);
 	sc_buf_done(&missing);
 	return rc;
 }

@@ -30,7 +30,7 @@ static const char *const plain_words[] = {"refuse", "drop", NULL};
 
 int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 {
-	uint32_t mib;
+	uint32_t mib, ranks;
 	int word;
 
 	if (strcmp(key, "materialize") == 0 && (word = one_of(value, materialize_words)) >= 0)
@@ -47,8 +47,8 @@ int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 		c->drop_plain = word;
 	else if (strcmp(key, "keep") == 0)
 		return number(value, 1000000, &c->keep);
-	else if (strcmp(key, "ranks_per_node") == 0)
-		return number(value, SC_RANKS_MAX, &c->ranks_per_node);
+	else if (strcmp(key, "ranks_per_node") == 0 && number(value, SC_RANKS_MAX, &ranks) == 0 && ranks >= 1)
+		c->ranks_per_node = ranks;
 	else if (strcmp(key, "buffer_mib") == 0 && number(value, 65536, &mib) == 0 && mib >= 2)
 		c->buffer_bytes = (uint64_t)mib << 20;
 	else
