@@ -207,6 +207,8 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 
 	if (fs_node_of(parent).kind == FS_ROOT) {
 		rc = rs_job_make(fs->service, name, owner.mode, owner.uid, owner.gid, &job, &err);
+		if (rc == SC_E_COMMAND) /* no job has an `error` that could tell */
+			sc_log(SC_LOG_ERROR, "mkdir: %s", err.msg);
 		reply_name(req, fs, parent, name, done_before(fs, rc, SC_E_EXISTS), &err);
 		return;
 	}
@@ -378,6 +380,8 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 
 		rc = job ? rs_job_rename(fs->service, job, new_name, &err)
 			 : done_before(fs, sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name), SC_E_NOT_FOUND);
+		if (rc < 0 && job)
+			rs_job_refused(job, "rename", &err);
 	} else {
 		rc = fs_place(fs, parent, name, &from, &err);
 		if (rc == 0)

@@ -129,13 +129,15 @@ static int load_jobs(struct rs_service *s, struct sc_err *err)
 	return rc;
 }
 
-static int check_name(const char *name, struct sc_err *err)
+int rs_job_check_name(const char *name, struct sc_err *err)
 {
-	if (!*name || *name == '.' || strchr(name, '/'))
-		return sc_fail(err, SC_E_COMMAND, "'%s' is no name for a job: it is empty, begins with '.' or has "
-			       "a '/'", name);
+	char shown[SC_NAME_BYTES_MAX + 1];
+
 	if (strlen(name) > SC_NAME_BYTES_MAX)
 		return sc_fail(err, SC_E_NAME, "a job's name has at most %d bytes", SC_NAME_BYTES_MAX);
+	if (!*name || *name == '.' || strchr(name, '/') || strcmp(name, sc_shown(shown, sizeof(shown), name)) != 0)
+		return sc_fail(err, SC_E_COMMAND, "'%s' is no name for a job: it is empty, begins with '.', or has a "
+			       "'/' or a character that cannot be printed", name);
 	return 0;
 }
 
@@ -146,7 +148,7 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 				   .made_ns = sc_now_wall_ns()};
 	struct rs_amend make = {.kind = RS_AMEND_MAKE, .row = &row};
 	struct rs_job *job = NULL;
-	int rc = check_name(name, err);
+	int rc = rs_job_check_name(name, err);
 
 	if (rc < 0)
 		return rc;
@@ -263,7 +265,7 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 	struct rs_service *s = who->service;
 	struct rs_view *head = NULL;
 	char *copy = sc_strdup(text), *name = copy ? sc_trim(copy) : NULL;
-	int rc = copy ? check_name(name, err) : sc_nomem(err);
+	int rc = copy ? rs_job_check_name(name, err) : sc_nomem(err);
 
 	(void)pthread_mutex_lock(&source->command);
 	(void)pthread_mutex_lock(&s->naming);
@@ -331,7 +333,7 @@ int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, st
 	int rc = copy ? 0 : sc_nomem(err);
 
 	if (rc == 0)
-		rc = check_name(name, err);
+		rc = rs_job_check_name(name, err);
 	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0 && job->removed)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is gone");

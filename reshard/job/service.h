@@ -48,6 +48,8 @@ const struct meta_store *rs_service_store(struct rs_service *s);
 
 /* --- jobs --- */
 
+/** Refuses what cannot be a job's name.  Errors: SC_E_COMMAND, SC_E_NAME (too long). */
+int rs_job_check_name(const char *name, struct sc_err *err);
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
 		struct rs_job **ret, struct sc_err *err);
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err);
