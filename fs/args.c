@@ -177,7 +177,7 @@ static int check(const struct cli_args *args)
 static bool asks_for_help(char **word)
 {
 	for (; *word && strcmp(*word, "--") != 0; word++)
-		if (strcmp(*word, "--help") == 0)
+		if (strcmp(*word, "--help") == 0 || strcmp(*word, "-h") == 0)
 			return true;
 	return false;
 }

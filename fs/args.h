@@ -50,7 +50,7 @@ struct cli_args {
 
 /**
  * Reads the words after the subcommand's name by its table, and runs it; returns the exit status.
- * Without the right words it complains, naming the wrong one, and returns CLI_WRONG_USAGE; --help shows the help.
+ * Without the right words it complains, naming the wrong one, and returns CLI_WRONG_USAGE; --help and -h show the help.
  */
 int cli_run(const struct cli_command *command, char **program_argv, char **words);
 

@@ -50,9 +50,9 @@ const char *cli_mount(const struct cli_args *args)
 	return NULL;
 }
 
-int cli_fail(const char *path)
+int cli_fail(const char *verb, const char *path)
 {
-	(void)fprintf(stderr, "scalai: %s: %s\n", path, strerror(errno));
+	(void)fprintf(stderr, "scalai: cannot %s '%s': %s\n", verb, path, strerror(errno));
 	return 1;
 }
 
@@ -61,38 +61,84 @@ static void ctl_path(char *path, const char *mount, const char *job, const char 
 	(void)snprintf(path, PATH_BYTES, "%s/%s/.ctl/%s", mount, job, file);
 }
 
-/* Copies a control file to stdout. */
-static int show(const char *path, FILE *to)
+int cli_check_mount(const char *mount)
 {
-	char buf[65536];
-	ssize_t n;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char path[PATH_BYTES];
 
+	(void)snprintf(path, sizeof(path), "%s/.ctl/health", mount);
+	if (access(path, R_OK) == 0)
+		return 0;
+	(void)fprintf(stderr, "scalai: no store is mounted at '%s' (%s); 'scalai mount STORE %s' mounts one\n", mount,
+		      strerror(errno), mount);
+	return 1;
+}
+
+/* A control file of a job could not be opened. */
+static int no_file(const char *mount, const char *job, const char *file)
+{
+	int errnum = errno;
+
+	if (cli_check_mount(mount))
+		return 1;
+	if (errnum == ENOENT)
+		(void)fprintf(stderr, "scalai: there is no job '%s' in '%s'; 'scalai status' lists the jobs\n", job,
+			      mount);
+	else if (errnum == EACCES || errnum == EPERM)
+		(void)fprintf(stderr, "scalai: job '%s': you may not use '%s'; its owner and root may, and its group "
+				      "if the job's folder is writable for the group\n", job, file);
+	else
+		(void)fprintf(stderr, "scalai: job '%s': cannot open '%s': %s\n", job, file, strerror(errnum));
+	return 1;
+}
+
+/* Copies a control file to stdout. */
+static int show(const char *mount, const char *job, const char *file)
+{
+	char path[PATH_BYTES], buf[65536];
+	ssize_t n;
+	int fd;
+
+	ctl_path(path, mount, job, file);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return cli_fail(path);
+		return no_file(mount, job, file);
 	while ((n = read(fd, buf, sizeof(buf))) > 0)
-		(void)fwrite(buf, 1, (size_t)n, to);
+		(void)fwrite(buf, 1, (size_t)n, stdout);
+	if (n < 0)
+		(void)cli_fail("read", path);
 	(void)close(fd);
-	return n < 0 ? cli_fail(path) : 0;
+	return n < 0;
+}
+
+int cli_refused(const char *mount, const char *job)
+{
+	char path[PATH_BYTES], text[PATH_BYTES] = "";
+	const char *why = strerror(errno);
+	int fd;
+
+	ctl_path(path, mount, job, "error");
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && read(fd, text, sizeof(text) - 1) > 0)
+		text[strcspn(text, "\n")] = 0;
+	if (fd >= 0)
+		(void)close(fd);
+	(void)fprintf(stderr, "scalai: job '%s': %s%s%s%s\n", job, text, *text ? " (" : "", why, *text ? ")" : "");
+	return 1;
 }
 
 int cli_command(const char *mount, const char *job, const char *file, const char *text)
 {
-	char path[PATH_BYTES], error[PATH_BYTES];
+	char path[PATH_BYTES];
 	int fd, bad;
 
 	ctl_path(path, mount, job, file);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
-		return cli_fail(path);
-	bad = write(fd, text, strlen(text)) < 0;
-	bad |= close(fd) < 0;
-	if (!bad)
-		return 0;
-	(void)cli_fail(path);
-	ctl_path(error, mount, job, "error");
-	(void)show(error, stderr);
-	return 1;
+		return no_file(mount, job, file);
+	bad = write(fd, text, strlen(text)) < 0 ? cli_refused(mount, job) : 0;
+	if (close(fd) < 0 && !bad)
+		bad = cli_refused(mount, job);
+	return bad;
 }
 
 /* --- status --- */
@@ -119,21 +165,25 @@ static void draw_bar(const char *text)
 }
 
 /* Follows `status` by poll(2) until the head is materialized or stopped. */
-static int watch_status(const char *path)
+static int watch_status(const char *mount, const char *job)
 {
 	static char text[1 << 20];
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char path[PATH_BYTES];
 	bool going = true;
+	int fd;
 
+	ctl_path(path, mount, job, "status");
+	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return cli_fail(path);
+		return no_file(mount, job, "status");
 	while (going) {
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
 
 		if (n < 0) {
+			(void)cli_fail("read", path);
 			(void)close(fd);
-			return cli_fail(path);
+			return 1;
 		}
 		text[n] = 0;
 		draw_bar(text);
@@ -151,25 +201,21 @@ int cli_status(const struct cli_args *args)
 {
 	const char *mount = cli_mount(args);
 	bool watch = cli_value(args, "watch");
-	char path[PATH_BYTES];
 	struct dirent *e;
 	DIR *d;
 	int rc = 0;
 
 	if (!mount)
 		return 1;
-	if (args->nr_operands) {
-		ctl_path(path, mount, args->operands[0], "status");
-		return watch ? watch_status(path) : show(path, stdout);
-	}
+	if (args->nr_operands)
+		return watch ? watch_status(mount, args->operands[0]) : show(mount, args->operands[0], "status");
 	d = opendir(mount);
 	if (!d)
-		return cli_fail(mount);
+		return cli_fail("list", mount);
 	while ((e = readdir(d)) && rc == 0) {
 		if (*e->d_name == '.')
 			continue;
-		ctl_path(path, mount, e->d_name, "status");
-		rc = watch ? watch_status(path) : show(path, stdout);
+		rc = watch ? watch_status(mount, e->d_name) : show(mount, e->d_name, "status");
 		(void)printf("\n");
 	}
 	(void)closedir(d);
@@ -210,7 +256,7 @@ static int add_file(struct sc_buf *text, const char *path)
 	/* the prefix of a .bin and .idx is no file of its own */
 	if (!whole && errno == ENOENT && *path == '/')
 		return add_word(text, "path", path);
-	rc = whole ? add_word(text, "path", whole) : cli_fail(path);
+	rc = whole ? add_word(text, "path", whole) : cli_fail("find", path);
 	free(whole);
 	return rc;
 }
@@ -218,12 +264,8 @@ static int add_file(struct sc_buf *text, const char *path)
 static int show_data(const struct cli_args *args)
 {
 	const char *mount = cli_mount(args);
-	char path[PATH_BYTES];
 
-	if (!mount)
-		return 1;
-	ctl_path(path, mount, args->operands[1], "data");
-	return show(path, stdout);
+	return mount ? show(mount, args->operands[1], "data") : 1;
 }
 
 static int change_data(const struct cli_args *args)
@@ -239,7 +281,7 @@ static int change_data(const struct cli_args *args)
 		rc = add_file(&line, args->operands[i]);
 	sc_buf_printf(&line, "\n");
 	if (rc == 0)
-		rc = line.failed ? cli_fail("data") : cli_command(mount, args->operands[1], "data", line.text);
+		rc = line.failed ? cli_fail("write", "data") : cli_command(mount, args->operands[1], "data", line.text);
 	sc_buf_done(&line);
 	return rc;
 }
@@ -288,7 +330,7 @@ static int map_file(const char *path, struct mapped *ret)
 	int fd = open(path, O_RDONLY | O_CLOEXEC), rc;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return cli_fail(path);
+		return cli_fail("read", path);
 	file.arg = &fd;
 	file.bytes = ret->bytes = (uint64_t)st.st_size;
 	rc = rs_format_of(&file, &format, &err);
@@ -303,7 +345,7 @@ static int map_file(const char *path, struct mapped *ret)
 	if (!ret->is_plain)
 		ret->at = mmap(NULL, ret->bytes ? ret->bytes : 1, PROT_READ, MAP_PRIVATE, fd, 0);
 	(void)close(fd);
-	return ret->at == MAP_FAILED ? cli_fail(path) : 0;
+	return ret->at == MAP_FAILED ? cli_fail("map", path) : 0;
 }
 
 static int compare_tensor(const struct mapped *a, const struct rs_found_tensor *x, const struct mapped *b,
@@ -345,7 +387,7 @@ static int verify_reference(const char *mount, const char *job, const char *refe
 	(void)snprintf(path, sizeof(path), "%s/%s/.full", mount, job);
 	d = opendir(path);
 	if (!d)
-		return cli_fail(path);
+		return no_file(mount, job, ".full");
 	while ((e = readdir(d)) && nr < 16) {
 		(void)snprintf(path, sizeof(path), "%s/%s/.full/%s", mount, job, e->d_name);
 		if (map_file(path, &files[nr]))
@@ -381,7 +423,6 @@ static int verify_reference(const char *mount, const char *job, const char *refe
 int cli_verify(const struct cli_args *args)
 {
 	const char *mount = cli_mount(args), *job = args->operands[0], *reference = cli_value(args, "reference");
-	char path[PATH_BYTES];
 	int rc;
 
 	if (!mount)
@@ -389,8 +430,5 @@ int cli_verify(const struct cli_args *args)
 	if (reference)
 		return verify_reference(mount, job, reference);
 	rc = cli_command(mount, job, "verify", "head\n");
-	ctl_path(path, mount, job, "verify");
-	if (rc == 0)
-		rc = show(path, stdout);
-	return rc;
+	return rc ? rc : show(mount, job, "verify");
 }

@@ -19,9 +19,13 @@ int cli_fsck(const struct cli_args *args);
 
 /** Find the mount that was named, by option or environment, or the only one there is; NULL after a message. */
 const char *cli_mount(const struct cli_args *args);
+/** Say so if no store is mounted there; returns 1 then, else 0. */
+int cli_check_mount(const char *mount);
 /** Write a command to a control file of a job; a refusal is explained by the job's `error`. */
 int cli_command(const char *mount, const char *job, const char *file, const char *text);
-/** Say what errno says of a path; returns 1. */
-int cli_fail(const char *path);
+/** Say what could not be done ("read", "make"...) with a path, and why by errno; returns 1. */
+int cli_fail(const char *verb, const char *path);
+/** Say why a job refused something, by its `error` and errno; returns 1. */
+int cli_refused(const char *mount, const char *job);
 
 #endif

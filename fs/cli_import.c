@@ -11,6 +11,7 @@
 
 #include "fs/cli.h"
 #include "meta/base/limits.h"
+#include "reshard/job/service.h"
 
 #define PATH_BYTES 4096
 #define COPY_BYTES (1 << 20)
@@ -21,13 +22,13 @@ static int copy_part(const char *from, int in, const char *to, int out, char *bu
 		ssize_t n = pread(in, buf, COPY_BYTES, at), w;
 
 		if (n < 0)
-			return cli_fail(from);
+			return cli_fail("read", from);
 		if (n == 0)
 			break; /* it has become shorter */
 		for (ssize_t done = 0; done < n; done += w) {
 			w = pwrite(out, buf + done, (size_t)(n - done), at + done);
 			if (w < 0)
-				return cli_fail(to);
+				return cli_fail("write", to);
 		}
 		at += n;
 	}
@@ -38,7 +39,7 @@ static int copy_part(const char *from, int in, const char *to, int out, char *bu
 static int copy_bytes(const char *from, int in, const char *to, int out, off_t bytes)
 {
 	char *buf = malloc(COPY_BYTES);
-	int rc = buf ? 0 : cli_fail(from);
+	int rc = buf ? 0 : cli_fail("read", from);
 
 	for (off_t at = 0, end; rc == 0 && at < bytes; at = end) {
 		off_t data = lseek(in, at, SEEK_DATA);
@@ -47,10 +48,10 @@ static int copy_bytes(const char *from, int in, const char *to, int out, off_t b
 			break;
 		at = data < 0 ? at : data; /* without SEEK_DATA all of it is data */
 		end = data < 0 ? bytes : lseek(in, at, SEEK_HOLE);
-		rc = end < 0 ? cli_fail(from) : copy_part(from, in, to, out, buf, at, end);
+		rc = end < 0 ? cli_fail("read", from) : copy_part(from, in, to, out, buf, at, end);
 	}
 	if (rc == 0 && ftruncate(out, bytes) < 0)
-		rc = cli_fail(to);
+		rc = cli_fail("write", to);
 	free(buf);
 	return rc;
 }
@@ -70,16 +71,16 @@ static int copy_file(const char *from, const char *to, bool follow)
 	struct stat st;
 
 	if (in < 0)
-		return errno == ELOOP || errno == ENXIO ? no_file(from) : cli_fail(from);
+		return errno == ELOOP || errno == ENXIO ? no_file(from) : cli_fail("read", from);
 	if (fstat(in, &st) < 0 || !S_ISREG(st.st_mode)) {
 		(void)close(in);
 		return no_file(from);
 	}
 	out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, st.st_mode & 0777);
-	rc = out < 0 ? cli_fail(to) : copy_bytes(from, in, to, out, st.st_size);
+	rc = out < 0 ? cli_fail("make", to) : copy_bytes(from, in, to, out, st.st_size);
 	(void)close(in);
 	if (out >= 0 && close(out) < 0)
-		rc = cli_fail(to);
+		rc = cli_fail("write", to);
 	return rc;
 }
 
@@ -91,11 +92,11 @@ static int copy_tree(const char *from, const char *to)
 	int rc = 0;
 
 	if (!d)
-		return cli_fail(from);
+		return cli_fail("list", from);
 	if (fstat(dirfd(d), &st) < 0)
-		rc = cli_fail(from);
+		rc = cli_fail("list", from);
 	else if (mkdir(to, (st.st_mode & 0777) | 0700) < 0 && errno != EEXIST)
-		rc = cli_fail(to);
+		rc = cli_fail("make", to);
 	while (rc == 0 && (e = readdir(d))) {
 		char a[PATH_BYTES], b[PATH_BYTES];
 
@@ -104,7 +105,7 @@ static int copy_tree(const char *from, const char *to)
 		(void)snprintf(a, sizeof(a), "%s/%s", from, e->d_name);
 		(void)snprintf(b, sizeof(b), "%s/%s", to, e->d_name);
 		if (lstat(a, &st) < 0)
-			rc = cli_fail(a);
+			rc = cli_fail("read", a);
 		else if (S_ISDIR(st.st_mode))
 			rc = copy_tree(a, b);
 		else
@@ -133,7 +134,7 @@ static int write_layout(const struct import *i)
 	bytes = fread(text, 1, sizeof(text) - 1, f);
 	if (ferror(f)) {
 		(void)fclose(f);
-		return cli_fail(i->layout);
+		return cli_fail("read", i->layout);
 	}
 	(void)fclose(f);
 	if (strlen(text) != bytes) {
@@ -144,6 +145,26 @@ static int write_layout(const struct import *i)
 	return cli_command(i->mount, i->job, "layout", text);
 }
 
+/* The new job, without a layout. */
+static int make_job(const struct import *i, const char *path)
+{
+	struct sc_err err;
+
+	if (rs_job_check_name(i->job, &err) < 0) {
+		(void)fprintf(stderr, "scalai: %s\n", err.msg);
+		return 1;
+	}
+	if (cli_check_mount(i->mount))
+		return 1;
+	if (mkdir(path, 0755) == 0)
+		return 0;
+	if (errno != EEXIST)
+		return cli_fail("make the job", path);
+	(void)fprintf(stderr, "scalai: there is a job '%s' already in '%s'; import under another name, or delete it "
+			      "with 'scalai delete %s'\n", i->job, i->mount, path);
+	return 1;
+}
+
 static int import(const struct import *i)
 {
 	char path[PATH_BYTES], to[PATH_BYTES], words[PATH_BYTES];
@@ -151,17 +172,12 @@ static int import(const struct import *i)
 	int rc;
 
 	if (stat(i->from, &st) < 0)
-		return cli_fail(i->from);
+		return cli_fail("read", i->from);
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
 		return no_file(i->from);
-	if (strchr(i->job, '/') || *i->job == '.' || !*i->job) {
-		(void)fprintf(stderr, "scalai: '%s' is no name for a job: it is empty, begins with '.' or has a '/'\n",
-			      i->job);
-		return 1;
-	}
 	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
-	if (mkdir(path, 0755) < 0)
-		return cli_fail(path);
+	if (make_job(i, path))
+		return 1;
 	rc = write_layout(i);
 	if (S_ISDIR(st.st_mode)) {
 		if (rc == 0)
@@ -180,7 +196,7 @@ static int import(const struct import *i)
 		rc = cli_command(i->mount, i->job, "topology", words);
 		(void)snprintf(path, sizeof(path), "%s/%s/0", i->mount, i->job);
 		if (rc == 0 && mkdir(path, 0755) < 0)
-			rc = cli_fail(path);
+			rc = cli_fail("make", path);
 		(void)snprintf(to, sizeof(to), "%s/model.safetensors", path);
 		if (rc == 0)
 			rc = copy_file(i->from, to, true);

@@ -80,7 +80,7 @@ int cli_delete(const struct cli_args *args)
 	(void)snprintf(path, sizeof(path), "%s/%s", mount, job);
 	if (rmdir(path) == 0)
 		return 0;
-	rc = cli_fail(path);
+	rc = errno == EACCES || errno == EPERM ? cli_fail("delete the job", path) : cli_refused(mount, job);
 	(void)cli_command(mount, job, "config", "remove=no");
 	return rc;
 }

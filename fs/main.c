@@ -170,7 +170,8 @@ int main(int argc, char **argv)
 		(void)printf("scalai %s\n", SC_VERSION);
 		return 0;
 	}
-	if (strcmp(argv[1], "--help") == 0 || (strcmp(argv[1], "help") == 0 && argc == 2)) {
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+	    (strcmp(argv[1], "help") == 0 && argc == 2)) {
 		show_commands(stdout);
 		return 0;
 	}

@@ -221,6 +221,10 @@ static int check_rings(struct sc_err *err)
 			 : "not at all (it came with 6.14)");
 }
 
+/* While libfuse mounts: what it says first is the reason in our sentence, if it fails. */
+static bool mounting;
+static char mount_failure[256];
+
 /* libfuse's own messages, where ours go. */
 static void on_libfuse_log(enum fuse_log_level level, const char *fmt, va_list ap)
 {
@@ -229,6 +233,11 @@ static void on_libfuse_log(enum fuse_log_level level, const char *fmt, va_list a
 
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	text[strcspn(text, "\n")] = 0;
+	if (mounting && is_error) {
+		if (!*mount_failure)
+			(void)snprintf(mount_failure, sizeof(mount_failure), "%s", text);
+		return;
+	}
 	sc_log(is_error ? SC_LOG_ERROR : is_warning ? SC_LOG_WARN : SC_LOG_DEBUG, "libfuse: %s", text);
 }
 
@@ -366,9 +375,12 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 							      : sc_fail(err, SC_E_SYSTEM, "the new daemon cannot take "
 							      	"over the mount");
 	}
-	if (fuse_session_mount(fs->se, o->mountpoint) != 0)
-		return sc_fail(err, SC_E_SYSTEM, "cannot mount at '%s' (is /dev/fuse there, and may you use it?)",
-			       o->mountpoint);
+	mounting = true;
+	rc = fuse_session_mount(fs->se, o->mountpoint);
+	mounting = false;
+	if (rc != 0)
+		return sc_fail(err, SC_E_SYSTEM, "cannot mount at '%s' (%s); is /dev/fuse there, and may you use it?",
+			       o->mountpoint, *mount_failure ? mount_failure : "libfuse gives no reason");
 	if (tell_fd < 0)
 		return 0;
 	rc = fs_begin(fs, err);
@@ -511,6 +523,7 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	char store[FS_PATH_BYTES], mountpoint[FS_PATH_BYTES], message[SC_ERR_BYTES_MAX] = "";
 	struct fs_mount_options abs = *o;
 	int pipes[2] = {-1, -1};
+	bool made;
 	ssize_t n;
 	pid_t pid;
 	int rc;
@@ -524,11 +537,16 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	if (rc < 0)
 		return rc;
 	/* absolute: a daemon has no folder of its own */
-	if (mkdir(o->store, 0700) < 0 && errno != EEXIST)
+	made = mkdir(o->store, 0700) == 0;
+	if (!made && errno != EEXIST)
 		return sc_fail_sys(err, errno, "cannot make the store '%s'", o->store);
 	if (!realpath(o->store, store))
 		return sc_fail_sys(err, errno, "store '%s'", o->store);
 	rc = fs_mount_path(o->mountpoint, mountpoint, err);
+	if (rc == 0)
+		rc = fs_mount_apart(store, mountpoint, err);
+	if (rc < 0 && made)
+		(void)rmdir(store);
 	if (rc < 0)
 		return rc;
 	abs.store = store;

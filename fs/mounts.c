@@ -129,6 +129,24 @@ int fs_mount_path(const char *path, char ret[FS_PATH_BYTES], struct sc_err *err)
 	return 0;
 }
 
+static bool is_below(const char *path, const char *folder)
+{
+	size_t bytes = strcmp(folder, "/") == 0 ? 0 : strlen(folder);
+
+	return strncmp(path, folder, bytes) == 0 && (path[bytes] == '/' || !path[bytes]);
+}
+
+int fs_mount_apart(const char *store, const char *mountpoint, struct sc_err *err)
+{
+	if (is_below(mountpoint, store))
+		return sc_fail(err, SC_E_COMMAND, "the mount point '%s' is the store '%s' or lies in it; choose a "
+			       "folder outside of the store", mountpoint, store);
+	if (is_below(store, mountpoint))
+		return sc_fail(err, SC_E_COMMAND, "the store '%s' lies below the mount point '%s', which would hide "
+			       "it; choose another mount point", store, mountpoint);
+	return 0;
+}
+
 /* --- the end of a mount --- */
 
 static int unmount(const char *path, bool lazy, struct sc_err *err)

@@ -29,6 +29,8 @@ bool fs_mounted_is_scalai(const struct fs_mounted *m);
 #define FS_PATH_BYTES 4096
 /** Find the path of a mount point as the mount table has it; it need not exist, and its daemon may be dead. */
 int fs_mount_path(const char *path, char ret[FS_PATH_BYTES], struct sc_err *err);
+/** Refuses a store and a mount point (both real paths) of which one lies in the other.  Errors: SC_E_COMMAND. */
+int fs_mount_apart(const char *store, const char *mountpoint, struct sc_err *err);
 
 /**
  * Unmount one of scalai's mounts; `lazy`: also while it is in use.
