@@ -9,8 +9,9 @@
  *	rs_head_abort()		in place of publish: nothing has changed, and the gate is open again
  *
  * rs_head_settle() gives the head another storage for the same bytes, without the gate; rs_head_amend() changes the row
- * of a job, which makes no version.  How all this is done is up to a kind, struct rs_head_ops; "local" (head_local.c)
- * has one catalog and one node.  Callers use the functions below, which check what a kind is given and what it answers.
+ * of a job, or makes a job: no new version.  How all this is done is up to a kind, struct rs_head_ops; "local"
+ * (head_local.c) has one catalog and one node.  Callers use the functions below, which check what a kind is given and
+ * what it answers.
  */
 #ifndef RS_HEAD_H
 #define RS_HEAD_H
@@ -48,7 +49,7 @@ struct rs_advance {
 /* One change of a job's row. */
 struct rs_amend {
 	enum { RS_AMEND_MAKE, RS_AMEND_REMOVE, RS_AMEND_RENAME, RS_AMEND_ATTR, RS_AMEND_FIRST, RS_AMEND_CONFIG,
-	       RS_AMEND_TAG } kind;
+	       RS_AMEND_TAG, RS_AMEND_CLONE } kind;
 	struct meta_job_row *row;	/* MAKE: all but `id`, which is set; ATTR: mode, uid, gid */
 	const char *name;		/* RENAME */
 	uint64_t layout;		/* FIRST: of the first version; 0: none yet */
@@ -59,6 +60,9 @@ struct rs_amend {
 	size_t nr_settings;
 	uint64_t version;		/* TAG: which one, by its row */
 	const char *tag;		/* TAG, NULL: it loses its tag */
+	struct rs_job *clone;		/* CLONE: a second job of all its versions, in memory; its `id` is set */
+	struct rs_view **ret_head;	/* CLONE: the head of that job */
+	uint64_t token;			/* CLONE: of the request */
 };
 
 /* Called without the lock of a service, of a cache or job.state.  `arg` is the service. */
@@ -82,7 +86,8 @@ struct rs_head_ops {
 	 */
 	int (*settle)(void *arg, struct rs_view *of, struct rs_view *next, struct rs_set *const *sets,
 		      struct sc_err *err);
-	/** `job` is NULL for RS_AMEND_MAKE.  The caller keeps others from the row, and changes the job in memory. */
+	/** `job` is NULL for RS_AMEND_MAKE, and has a head for RS_AMEND_CLONE.  The caller keeps others from the row,
+	 *  and changes the job in memory. */
 	int (*amend)(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
 };
 

@@ -245,6 +245,84 @@ static int local_settle(void *arg, struct rs_view *of, struct rs_view *next, str
 	return rc;
 }
 
+/* --- clones --- */
+
+struct clone {
+	struct rs_service *s;
+	uint64_t head_nr, head;		/* its number in both jobs, and the new row */
+	struct {
+		size_t nr, room;
+		struct {
+			uint64_t id;
+			uint32_t ranks;
+		} *at;
+	} versions;
+	struct sc_err *err;
+};
+
+static int on_clone(void *arg, const struct meta_version_row *row)
+{
+	struct clone *c = arg;
+	const struct rs_kept_layout *kept;
+	struct meta_topology topo = {0};
+	int rc = rs_layout_by_id(c->s, row->layout, &kept, c->err);
+
+	if (rc == 0)
+		rc = meta_topology_parse(kept->layout, row->topology, &topo, c->err);
+	if (rc == 0 && sc_vec_push(&c->versions, (typeof(*c->versions.at)){row->id, topo.ranks}) < 0)
+		rc = sc_nomem(c->err);
+	if (row->nr == c->head_nr)
+		c->head = row->id;
+	meta_topology_done(&topo);
+	return rc;
+}
+
+/* Rows, and the head of the new job: what cannot be loaded is not made. */
+static int save_clone(struct clone *c, struct rs_job *source, const struct rs_amend *change)
+{
+	struct meta_catalog *catalog = c->s->catalog;
+	struct rs_job *job = change->clone;
+	struct rs_version *v = NULL;
+	uint64_t view, head_view = 0;
+	int rc = meta_job_clone(catalog, source->id, job->name, job->mtime_ns, change->token, &job->id, c->err);
+
+	if (rc == 0)
+		rc = meta_version_each(catalog, job->id, on_clone, c, c->err);
+	for (size_t i = 0; rc == 0 && i < c->versions.nr; i++) {
+		rc = meta_view_put(catalog, c->versions.at[i].id, "", c->versions.at[i].ranks, &view, c->err);
+		if (c->versions.at[i].id == c->head)
+			head_view = view;
+	}
+	if (rc == 0)
+		rc = rs_version_load(c->s, c->head, &v, c->err);
+	if (rc == 0)
+		rc = rs_view_new(job, v, head_view, &v->topo, change->ret_head, c->err);
+	if (rc == 0)
+		rc = rs_stale_note(c->s, job->id, 0, c->err);
+	if (rc == 0)
+		(*change->ret_head)->own = true;
+	return rc;
+}
+
+static int clone_job(struct rs_service *s, struct rs_job *source, const struct rs_amend *change, struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(source);
+	struct clone c = {.s = s, .head_nr = head->version->nr, .err = err};
+	int rc = meta_catalog_begin(s->catalog, rs_job_syncs(source), err);
+
+	if (rc == 0)
+		rc = meta_catalog_end(s->catalog, save_clone(&c, source, change), err);
+	sc_vec_done(&c.versions);
+	rs_view_unref(s, head);
+	if (rc == 0)
+		return 0;
+	rs_view_unref(s, *change->ret_head);
+	*change->ret_head = NULL;
+	return rc;
+}
+
+/* --- rows of jobs --- */
+
 static int amend(struct rs_service *s, uint64_t job, const struct rs_amend *change, struct sc_err *err)
 {
 	struct meta_catalog *c = s->catalog;
@@ -252,7 +330,8 @@ static int amend(struct rs_service *s, uint64_t job, const struct rs_amend *chan
 
 	switch (change->kind) {
 	case RS_AMEND_MAKE:
-		break; /* has a transaction of its own */
+	case RS_AMEND_CLONE:
+		break; /* have transactions of their own */
 	case RS_AMEND_REMOVE:
 		rc = rs_stale_note(s, job, 0, err);
 		return rc < 0 ? rc : meta_job_remove(c, job, err);
@@ -280,6 +359,8 @@ static int local_amend(void *arg, struct rs_job *job, const struct rs_amend *cha
 
 	if (change->kind == RS_AMEND_MAKE)
 		return meta_job_add(s->catalog, change->row, &change->row->id, err);
+	if (change->kind == RS_AMEND_CLONE)
+		return clone_job(s, job, change, err);
 	if (change->kind == RS_AMEND_FIRST || change->kind == RS_AMEND_TAG)
 		durable = rs_job_syncs(job);
 	rc = meta_catalog_begin(s->catalog, durable, err);

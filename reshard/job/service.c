@@ -170,93 +170,31 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 
 /* --- clones --- */
 
-struct clone {
-	struct rs_service *s;
-	uint64_t head_nr, head;		/* its number in both jobs, and the new row */
-	struct {
-		size_t nr, room;
-		struct {
-			uint64_t id;
-			uint32_t ranks;
-		} *at;
-	} versions;
-	struct sc_err *err;
-};
-
-static int on_clone(void *arg, const struct meta_version_row *row)
-{
-	struct clone *c = arg;
-	const struct rs_kept_layout *kept;
-	struct meta_topology topo = {0};
-	int rc = rs_layout_by_id(c->s, row->layout, &kept, c->err);
-
-	if (rc == 0)
-		rc = meta_topology_parse(kept->layout, row->topology, &topo, c->err);
-	if (rc == 0 && sc_vec_push(&c->versions, (typeof(*c->versions.at)){row->id, topo.ranks}) < 0)
-		rc = sc_nomem(c->err);
-	if (row->nr == c->head_nr)
-		c->head = row->id;
-	meta_topology_done(&topo);
-	return rc;
-}
-
-/* Inside a transaction: the rows, and the head that the new job has. */
-static int save_clone(struct clone *c, struct rs_job *source, struct rs_job *job, uint64_t request,
-		      struct rs_view **ret)
-{
-	struct meta_catalog *catalog = c->s->catalog;
-	struct rs_version *v = NULL;
-	uint64_t view, head_view = 0;
-	int rc = meta_job_clone(catalog, source->id, job->name, job->mtime_ns, request, &job->id, c->err);
-
-	if (rc == 0)
-		rc = meta_version_each(catalog, job->id, on_clone, c, c->err);
-	for (size_t i = 0; rc == 0 && i < c->versions.nr; i++) {
-		rc = meta_view_put(catalog, c->versions.at[i].id, "", c->versions.at[i].ranks, &view, c->err);
-		if (c->versions.at[i].id == c->head)
-			head_view = view;
-	}
-	if (rc == 0)
-		rc = rs_version_load(c->s, c->head, &v, c->err);
-	if (rc == 0)
-		rc = rs_view_new(job, v, head_view, &v->topo, ret, c->err);
-	if (rc == 0)
-		rc = rs_stale_note(c->s, job->id, 0, c->err);
-	if (rc == 0)
-		(*ret)->own = true;
-	return rc;
-}
-
 /* Under s->naming and the source's command lock. */
-static int make_clone(struct rs_service *s, struct rs_job *source, const struct rs_view *head, const char *name,
-		      uint64_t request, struct sc_err *err)
+static int make_clone(struct rs_service *s, struct rs_job *source, const char *name, uint64_t token, struct sc_err *err)
 {
-	struct clone c = {.s = s, .head_nr = head->version->nr, .err = err};
 	struct meta_job_row row = {.name = name, .uid = source->uid, .gid = source->gid, .mode = source->mode,
 				   .made_ns = sc_now_wall_ns(), .layout = source->first_layout,
 				   .topology = source->first_topology};
-	struct rs_view *view = NULL;
+	struct rs_view *head = NULL;
+	struct rs_amend clone = {.kind = RS_AMEND_CLONE, .ret_head = &head, .token = token};
 	struct rs_job *job;
 	int rc = reserve_job(s, err);
 
 	if (rc < 0)
 		return rc;
-	job = job_new(s, &row);
+	job = clone.clone = job_new(s, &row);
 	if (!job)
 		return sc_nomem(err);
 	job->config = rs_config_of(source);
 	job->config.remove = false;
-	rc = meta_catalog_begin(s->catalog, rs_job_syncs(source), err);
-	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, save_clone(&c, source, job, request, &view), err);
-	sc_vec_done(&c.versions);
+	rc = rs_head_amend(s, source, &clone, err);
 	if (rc < 0) {
-		rs_view_unref(s, view);
 		job_free(job);
 		return rc;
 	}
 	add_job(s, job);
-	rs_job_show(job, view);
+	rs_job_show(job, head);
 	return 0;
 }
 
@@ -278,7 +216,7 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 	if (rc == 0)
 		rc = rs_view_head(s, source, &head, err);
 	if (rc == 0)
-		rc = make_clone(s, source, head, name, who->token, err);
+		rc = make_clone(s, source, name, who->token, err);
 	(void)pthread_mutex_unlock(&s->naming);
 	(void)pthread_mutex_unlock(&source->command);
 	rs_view_unref(s, head);

@@ -89,9 +89,22 @@ static const struct rs_head_ops refusing = {
 
 /* --- each command --- */
 
-/* Refused once at each call that it makes, then not: -> how often it was refused. */
+/* Of the commands, those whose rows only the head writes. */
+static bool goes_by_head(const struct command *c)
+{
+	static const char *const names[] = {"layout", "topology", "config", "commit", "tag", "data", "rollback", "clone",
+					    "remove"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (strcmp(c->what, names[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Refused once at each call that it makes, then not. */
 static void refuse_in_turn(struct rs_job *job, const struct command *c)
 {
+	long refused_before = refused;
 	char *before = rows_of(rs_job_id(job)), *status = status_of(job);
 	bool is_work = c->run == do_work || c->run == do_scrub;
 	struct sc_err err = {0};
@@ -124,6 +137,8 @@ static void refuse_in_turn(struct rs_job *job, const struct command *c)
 		sc_sys.release(later);
 		rc = -1;
 	}
+	if (goes_by_head(c) && refused == refused_before)
+		fail_msg("%s changed the job without a call of the head", c->what);
 	sc_sys.release(before);
 	sc_sys.release(status);
 }
