@@ -9,16 +9,6 @@
 
 SC_METRIC(reshards_made, SC_COUNTER, "scalai_reshards_total", "Versions made by topology, layout or rollback.");
 
-/* A version that is yet to be: the storage of another one, made now. */
-static struct rs_version *copy_version(const struct rs_version *from)
-{
-	struct rs_version *v = rs_version_like(from, NULL);
-
-	if (v)
-		v->made_ns = sc_now_wall_ns();
-	return v;
-}
-
 struct reshard {
 	struct rs_advance a;
 	const char *text;	/* of the command */
@@ -78,11 +68,15 @@ static int first_topology(struct rs_job *job, const char *text, struct sc_err *e
 	return 1;
 }
 
+/* A version that is yet to be: the storage of another one, made now. */
 static int draft_like(struct rs_advance *a, const struct rs_version *from, const struct meta_topology *topo,
 		      struct sc_err *err)
 {
-	a->draft = copy_version(from);
-	return a->draft && meta_topology_copy(topo, &a->draft->topo) == 0 ? 0 : sc_nomem(err);
+	a->draft = rs_version_like(from, NULL);
+	if (!a->draft || meta_topology_copy(topo, &a->draft->topo) < 0)
+		return sc_nomem(err);
+	a->draft->made_ns = sc_now_wall_ns();
+	return 0;
 }
 
 /* --- plain files that the new ranks would not have --- */
@@ -192,22 +186,28 @@ static int present_topology(struct rs_advance *a, struct sc_err *err)
 	return rc;
 }
 
+/* A command of words: a topology or a version. */
+static int move_to(struct reshard *r, const char *text, struct sc_err *err)
+{
+	char *copy = sc_strdup(text);
+	int rc = copy ? 0 : sc_nomem(err);
+
+	if (rc == 0 && r->a.change == RS_BY_TOPOLOGY)
+		rc = take_plain(r, copy, err);
+	if (rc == 0) {
+		r->text = sc_trim(copy);
+		rc = move(r, err);
+	}
+	sc_sys.release(copy);
+	return rc;
+}
+
 int rs_job_topology(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct reshard r = {.a = {.job = job, .change = RS_BY_TOPOLOGY, .token = who->token,
 				  .present = present_topology}};
-	char *copy = sc_strdup(text);
-	int rc;
 
-	if (!copy)
-		return sc_nomem(err);
-	rc = take_plain(&r, copy, err);
-	if (rc == 0) {
-		r.text = sc_trim(copy);
-		rc = move(&r, err);
-	}
-	sc_sys.release(copy);
-	return rc;
+	return move_to(&r, text, err);
 }
 
 /* A first layout, or another before the first commit; a topology that it cannot express goes. */
@@ -291,15 +291,8 @@ static int present_old(struct rs_advance *a, struct sc_err *err)
 int rs_job_rollback(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct reshard r = {.a = {.job = job, .change = RS_BY_ROLLBACK, .token = who->token, .present = present_old}};
-	char *copy = sc_strdup(text);
-	int rc;
 
-	if (!copy)
-		return sc_nomem(err);
-	r.text = sc_trim(copy);
-	rc = move(&r, err);
-	sc_sys.release(copy);
-	return rc;
+	return move_to(&r, text, err);
 }
 
 int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
