@@ -8,7 +8,7 @@
  */
 #include "fs/fs_i.h"
 
-void fs_told_stale(struct fs *fs, pid_t thread, enum fs_retry writes)
+void fs_told_stale(struct fs *fs, pid_t thread, bool writes)
 {
 	struct fs_told_stale *told = fs->kept->told_stale;
 	size_t at = 0;
@@ -22,11 +22,11 @@ void fs_told_stale(struct fs *fs, pid_t thread, enum fs_retry writes)
 	(void)pthread_mutex_unlock(&fs->lock);
 }
 
-int64_t fs_looks_again(struct fs *fs, pid_t thread, enum fs_retry *ret_writes)
+int64_t fs_looks_again(struct fs *fs, pid_t thread, bool *ret_writes)
 {
 	int64_t now, told = 0;
 
-	*ret_writes = FS_RETRY;
+	*ret_writes = false;
 	if (!__atomic_load_n(&fs->are_told_stale, __ATOMIC_ACQUIRE))
 		return 0;
 	now = sc_now_ns();
@@ -38,8 +38,7 @@ int64_t fs_looks_again(struct fs *fs, pid_t thread, enum fs_retry *ret_writes)
 			continue;
 		if (t->ns > told)
 			told = t->ns;
-		if (t->writes > *ret_writes)
-			*ret_writes = t->writes;
+		*ret_writes |= t->writes;
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	return told;

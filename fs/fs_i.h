@@ -171,12 +171,11 @@ void fs_document(struct fs *fs, uint64_t fh, bool begun);
 bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 
 /* again.c */
-/** Registers that a request of this thread fails with ESTALE: the kernel retries lookup and open once; a second ESTALE
- *  would reach the program. */
-enum fs_retry { FS_RETRY, FS_RETRY_TO_WRITE };
-void fs_told_stale(struct fs *fs, pid_t thread, enum fs_retry writes);
+/** Registers that a request of this thread fails with ESTALE, an open for writing (`writes`) or another one: the
+ *  kernel retries lookup and open once; a second ESTALE would reach the program. */
+void fs_told_stale(struct fs *fs, pid_t thread, bool writes);
 /** Returns when this thread, which is retrying, was told so, and what for; 0: it is not retrying. */
-int64_t fs_looks_again(struct fs *fs, pid_t thread, enum fs_retry *ret_writes);
+int64_t fs_looks_again(struct fs *fs, pid_t thread, bool *ret_writes);
 /** The open of the retry is answered: what the thread was told until then is over. */
 void fs_looked_again(struct fs *fs, pid_t thread, int64_t told);
 

@@ -56,7 +56,7 @@ struct fs_kept {
 	struct fs_told_stale {		/* who is told to look again */
 		int64_t ns;		/* 0: nobody */
 		int32_t thread;
-		int32_t writes;		/* enum fs_retry: what it will open a file for */
+		bool writes;		/* it will open a file for writing */
 	} told_stale[FS_TOLD_STALE];
 	uint64_t writer_order;
 	uint32_t nr_writers;		/* entries in use are below it */

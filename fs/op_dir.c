@@ -8,14 +8,14 @@
 #include <string.h>
 
 /* Makes the copy that a retrying thread is about to write to, which its open could not: it found no path. */
-static void copy_for_retry(struct fs *fs, fuse_ino_t parent, const char *name, pid_t thread, enum fs_retry writes)
+static void copy_for_retry(struct fs *fs, fuse_ino_t parent, const char *name, pid_t thread)
 {
 	struct fs_found found;
 	struct rs_job *job;
 	struct sc_err ignored;
 	uint64_t blob;
 
-	if (writes == FS_RETRY || fs_lookup(fs, parent, name, &found, &ignored) < 0 ||
+	if (fs_lookup(fs, parent, name, &found, &ignored) < 0 ||
 	    (found.node.kind != FS_BLOB && found.node.kind != FS_VIEW && found.node.kind != FS_SHARED))
 		return;
 	/* with its bytes, whatever the open does: it may be another file that is looked up.  Where this fails, the open
@@ -33,12 +33,13 @@ static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const 
 	const pid_t thread = fuse_req_ctx(req)->pid;
 	struct fs_node n = fs_node_of(parent);
 	struct rs_job *job = n.kind == FS_JOB || n.kind == FS_DIR ? fs_job(fs, &n) : NULL;
-	enum fs_retry writes;
+	bool writes;
 	int rc;
 
 	if (!job || !thread || !fs_looks_again(fs, thread, &writes))
 		return fs_lookup(fs, parent, name, found, err);
-	copy_for_retry(fs, parent, name, thread, writes);
+	if (writes)
+		copy_for_retry(fs, parent, name, thread);
 	rs_tree_enter(job);
 	rc = fs_lookup(fs, parent, name, found, err);
 	if (rc == 0 && found->node.kind == FS_WORK) {

@@ -56,10 +56,11 @@ int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct 
 	rs_tree_enter(job);
 	*ret_job = job;
 	*ret_blob = n->blob;
-	if (n->kind == FS_WORK && rs_work_is(fs->service, job, n->blob))
-		return 0;
-	/* a blob does not tell whose file it was: equal files share one, other topologies give it to other ranks */
 	if (n->kind == FS_WORK) {
+		if (rs_work_is(fs->service, job, n->blob))
+			return 0;
+		/* a blob does not tell whose file it was: equal files share one, other topologies give it to other
+		 * ranks */
 		rs_tree_leave(job);
 		return sc_fail(err, SC_E_STALE, "the file was committed; open it again");
 	}
@@ -81,7 +82,7 @@ int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t
 
 	/* only the path tells which file it is by now: the lookup of the retry makes the copy */
 	if (rc == SC_E_STALE)
-		fs_told_stale(fs, thread, FS_RETRY_TO_WRITE);
+		fs_told_stale(fs, thread, true);
 	if (rc < 0)
 		return rc;
 	fs_reserve(fs, blob, thread);
