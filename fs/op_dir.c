@@ -262,10 +262,15 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 		return rc;
 	rs_tree_enter(place.job);
 	rc = fs_lookup(fs, parent, name, found, err);
-	if (rc == 0)
+	if (rc == 0) {
 		rc = find_file(req, fs, name, fi, found, &blob, err);
-	else if (rc == SC_E_NOT_FOUND)
-		rc = rs_work_create(fs->service, place.job, place.rank, place.path, &owner, &blob, &fd, err);
+	} else if (rc == SC_E_NOT_FOUND) {
+		rc = rs_work_create_new(fs->service, place.job, place.rank, place.path, &owner, &blob, &fd,
+					err);
+		/* somebody else has made it since the lookup */
+		if (rc == SC_E_EXISTS && fi && !(fi->flags & O_EXCL))
+			rc = sc_fail(err, SC_E_STALE, "look again");
+	}
 	sc_closep(&fd);
 	if (rc == 0) {
 		found->node = (struct fs_node){.kind = FS_WORK, .job = rs_job_id(place.job), .blob = blob};

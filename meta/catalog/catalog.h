@@ -223,6 +223,9 @@ int meta_version_data(struct meta_catalog *c, uint64_t version, meta_dataset_fn 
 int meta_dataset_sources(struct meta_catalog *c, uint64_t dataset, meta_data_source_fn *fn, void *arg,
 			 struct sc_err *err);
 
+/** Takes a number for a blob whose file is made before its row, by meta_blob_adopt(); nobody else gets the number while
+ *  the catalog is open.  Errors: SC_E_LIMIT. */
+int meta_blob_take(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err);
 int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err);
 /** Seals a blob: its bytes do not change any more. */
 int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, struct sc_err *err);

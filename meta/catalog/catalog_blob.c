@@ -25,6 +25,16 @@ struct blob_walk {
 	void *arg;
 };
 
+int meta_blob_take(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err)
+{
+	int rc;
+
+	db_lock(c);
+	rc = db_take_blob(c, ret_id, err);
+	db_unlock(c);
+	return rc;
+}
+
 int meta_blob_add(struct meta_catalog *c, uint64_t *ret_id, struct sc_err *err)
 {
 	int rc;

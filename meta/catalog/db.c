@@ -35,6 +35,7 @@ struct meta_catalog {
 	pthread_mutex_t lock;	/* recursive: a transaction holds it */
 	bool full;		/* synchronous=FULL is set: a durable transaction is open */
 	uint64_t chains;	/* counts the changes of trees' chains, so that readers load theirs anew */
+	uint64_t blob_given;	/* the last number of a blob that was given; its row may come later, or never */
 	struct {
 		const char *sql;
 		sqlite3_stmt *stmt;
@@ -178,6 +179,11 @@ int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err)
 	if (fd < 0)
 		return errno == ENOENT ? 0 : sc_fail_sys(err, errno, "catalog: cannot open '%s'", c->wal);
 	return sc_sys.fsync(fd) < 0 ? sc_fail_sys(err, errno, "catalog: cannot flush '%s'", c->wal) : 0;
+}
+
+uint64_t *db_blob_given(struct meta_catalog *c)
+{
+	return &c->blob_given;
 }
 
 void db_lock(struct meta_catalog *c)

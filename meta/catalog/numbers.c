@@ -8,7 +8,8 @@
  *     job          each number once in a mount: the kernel of the next mount remembers none, so numbers of removed jobs
  *                  are given again
  *
- * sqlite_sequence holds the last number of each table.
+ * sqlite_sequence holds the last number of each table.  A blob may get its row later than its number: memory holds the
+ * last one that was given.  A number whose row has not come when the daemon ends is given again; no kernel knows it.
  */
 #include "meta/catalog/db_i.h"
 
@@ -16,13 +17,16 @@
 
 #include "meta/base/limits.h"
 
-/* Takes `nr` new numbers of a table and gives the last of them; the caller inserts it, under the same lock. */
-static int take(struct meta_catalog *c, const char *table, uint64_t nr, uint64_t end, uint64_t *ret_last,
-		struct sc_err *err)
+/* Takes `nr` new numbers of a table, larger than `given`, and gives the last of them; the caller inserts it, under the
+ * same lock, or remembers that it is given. */
+static int take(struct meta_catalog *c, const char *table, uint64_t given, uint64_t nr, uint64_t end,
+		uint64_t *ret_last, struct sc_err *err)
 {
 	uint64_t last = 0;
 	int rc = db_each(c, err, db_id, &last, "SELECT seq FROM sqlite_sequence WHERE name = ?", "s", table);
 
+	if (last < given)
+		last = given;
 	if (rc == 0 && (last >= end || nr >= end - last))
 		return sc_fail(err, SC_E_LIMIT, "this store has used up its %" PRIu64 " numbers for %ss: start a new "
 			       "store", end - 1, table);
@@ -32,17 +36,22 @@ static int take(struct meta_catalog *c, const char *table, uint64_t nr, uint64_t
 
 int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 {
-	return take(c, "path", 1, SC_PATHS_MAX, ret, err);
+	return take(c, "path", 0, 1, SC_PATHS_MAX, ret, err);
 }
 
 int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 {
-	return take(c, "blob", 1, SC_BLOBS_MAX, ret, err);
+	uint64_t *given = db_blob_given(c);
+	int rc = take(c, "blob", *given, 1, SC_BLOBS_MAX, ret, err);
+
+	if (rc == 0)
+		*given = *ret;
+	return rc;
 }
 
 int db_take_view(struct meta_catalog *c, uint32_t ranks, uint64_t *ret, struct sc_err *err)
 {
-	return take(c, "view", ranks, SC_PLACES_MAX, ret, err);
+	return take(c, "view", 0, ranks, SC_PLACES_MAX, ret, err);
 }
 
 static int on_job_number(void *arg, sqlite3_stmt *row)

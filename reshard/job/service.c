@@ -18,6 +18,7 @@ static void job_free(struct rs_job *job)
 	sc_vec_done(&job->made);
 	(void)pthread_mutex_destroy(&job->command);
 	(void)pthread_rwlock_destroy(&job->tree);
+	(void)pthread_mutex_destroy(&job->names);
 	(void)pthread_mutex_destroy(&job->state);
 	sc_sys.release(job->name);
 	sc_sys.release(job->first_topology);
@@ -48,6 +49,7 @@ static struct rs_job *job_new(struct rs_service *s, const struct meta_job_row *r
 	(void)pthread_rwlockattr_setkind_np(&fair, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	(void)pthread_rwlock_init(&job->tree, &fair);
 	(void)pthread_rwlockattr_destroy(&fair);
+	(void)pthread_mutex_init(&job->names, NULL);
 	(void)pthread_mutex_init(&job->state, NULL);
 	job->name = sc_strdup(row->name);
 	job->first_topology = row->topology ? sc_strdup(row->topology) : NULL;

@@ -120,6 +120,7 @@ struct rs_job {
 	uint64_t id;
 	pthread_mutex_t command;	/* held by a command, and by the switch to materialized storage */
 	pthread_rwlock_t tree;		/* read: the working tree is used; write: it is sealed */
+	pthread_mutex_t names;		/* held by a change of the working tree's rows (tree/work.c) */
 	pthread_mutex_t state;		/* short: everything below */
 	bool removed;
 	char *name;			/* others copy it by rs_job_name() */

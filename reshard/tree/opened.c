@@ -2,8 +2,8 @@
 /*
  * Files of working trees that are open.
  *
- * A removed file keeps its bytes until its last close, as POSIX wants.  After a crash nobody has it open, and
- * the next start finds a file without a row.
+ * A removed file keeps its bytes until its last close, as POSIX wants, or until the mount ends: the kernel sends no
+ * RELEASE of what was closed in a mount's last moment.  After a crash the next start finds a file without a row.
  *
  * A commit seals a file only while nobody can write it.  Invariants (job.tree is the lock of both sides):
  *
@@ -170,7 +170,7 @@ void rs_opened_done(struct rs_service *s)
 		while (s->opened.buckets[i]) {
 			struct rs_opened *o = s->opened.buckets[i];
 
-			if (o->removed && !o->times && !o->writers) /* no program has it, nor the next daemon */
+			if (o->removed) /* whatever was counted: who still has it open keeps its bytes by that */
 				(void)meta_store_remove(&s->store, o->blob, &ignored); /* else: at the next start */
 			s->opened.buckets[i] = o->next;
 			sc_sys.release(o);

@@ -55,9 +55,12 @@ int rs_ranks(struct rs_service *s, struct rs_job *job, struct rs_view *view,
 /** Between these a file of the working tree is opened for writing, or changed by its path: the head does not move. */
 void rs_tree_enter(struct rs_job *job);
 void rs_tree_leave(struct rs_job *job);
-/** Makes a new file of the working tree; *ret_fd is open O_RDWR on its bytes. */
+/** Makes a file of the working tree, in place of what was written at its path; *ret_fd is open O_RDWR on its bytes. */
 int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
+/** Likewise, where nothing was written.  Errors: SC_E_EXISTS. */
+int rs_work_create_new(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		       const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
 /** Copies a committed file up to the working tree (`truncate`: makes an empty file), or finds the one that is
  *  already there.  Errors: SC_E_STALE (the path has neither), SC_E_SEALED. */
 int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,

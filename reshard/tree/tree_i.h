@@ -104,6 +104,20 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err);
 int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
 
+/* files.c */
+static inline bool rs_look_is_committed(const struct rs_look *look)
+{
+	return look->kind == RS_VIEW || look->kind == RS_BLOB;
+}
+
+/** Makes an empty file that has no row yet, open O_RDWR.  Who gives it no row removes it. */
+int rs_file_make(struct rs_service *s, const char *path, const struct rs_owner *owner, uint64_t *ret_blob,
+		 int *ret_fd, struct sc_err *err);
+/** Makes a copy (`truncate`: an empty one) of a committed file, without a row.  *ret_blob is 0 if the path has no
+ *  committed file any more. */
+int rs_file_copy(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, bool truncate,
+		 uint64_t *ret_blob, struct sc_err *err);
+
 /* work.c */
 /* for fsck --rebuild */
 bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);

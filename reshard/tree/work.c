@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Changing the working tree: each call is one transaction of the catalog, and its copy in memory.
- * Callers hold rs_tree_enter, so that no commit seals meanwhile.
+ * Callers hold rs_tree_enter, so that no commit seals meanwhile.  Programs change a tree at the same time: the kernel
+ * keeps two changes of one folder apart, but not the copy that an open for writing makes.  Invariants:
+ *
+ *  N1  A job's rows change under job.names, held from the look that the change follows from to the copy in memory.
+ *  N2  Who takes a row away, or puts another in its place, removes the file of that row and of no other (when it is
+ *      closed: opened.c).  So a blob that no row has, has no file.
+ *  N3  A file is whole before its row comes: nobody opens half a copy, also after a crash.  Only a start meets files
+ *      without rows, those that a crash has left, and removes them.
  */
 #include "reshard/tree/tree_i.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-
-#include "reshard/engine/copy.h"
 
 static int64_t row_rank(uint32_t rank)
 {
@@ -36,20 +40,42 @@ static int reserve(struct rs_job *job, uint32_t rank, size_t more, struct sc_err
 	return rc < 0 ? sc_nomem(err) : 0;
 }
 
-/* A new row at a path, of *blob or (0) a new number; replaces the row of what was written there before. */
+/* A copy of the row at a path; false: there is none. */
+static bool row_at(struct rs_job *job, uint32_t rank, const char *path, struct rs_work *ret)
+{
+	const struct rs_work *found;
+
+	(void)pthread_mutex_lock(&job->state);
+	found = rs_work_find(job, rank, path);
+	if (found)
+		*ret = *found;
+	(void)pthread_mutex_unlock(&job->state);
+	return found != NULL;
+}
+
+/* Names a row that is to be saved. */
+static int name_row(struct rs_job *job, const char *path, struct rs_work *w, struct sc_err *err)
+{
+	int rc = rs_path_id(job, path, &w->path_id, err);
+
+	return rc < 0 ? rc : rs_path_text(job->service, w->path_id, &w->path, err);
+}
+
+/* A new row at a path, of *blob or (0) a new number; replaces what was written there before.  Under job.names. */
 static int add_row(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		   enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *blob, struct sc_err *err)
 {
 	struct rs_work w = {.kind = kind, .blob = *blob, .mode = owner->mode, .uid = owner->uid, .gid = owner->gid,
 			    .mtime_ns = sc_now_wall_ns()};
-	int rc = rs_path_id(job, path, &w.path_id, err);
+	struct rs_work before = {0};
+	struct sc_err ignored;
+	int rc = name_row(job, path, &w, err);
 
-	if (rc == 0)
-		rc = rs_path_text(s, w.path_id, &w.path, err);
 	if (rc == 0)
 		rc = reserve(job, rank, 1, err);
 	if (rc < 0)
 		return rc;
+	(void)row_at(job, rank, path, &before);
 	rc = meta_catalog_begin(s->catalog, false, err);
 	if (rc == 0) {
 		rc = w.blob ? meta_blob_adopt(s->catalog, w.blob, err) : meta_blob_add(s->catalog, &w.blob, err);
@@ -66,6 +92,8 @@ static int add_row(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	(void)pthread_mutex_unlock(&job->state);
 	if (rc < 0)
 		return rc;
+	if (before.blob && before.kind == META_WORK_FILE)
+		(void)rs_remove_bytes(s, before.blob, &ignored); /* else: garbage at the next start */
 	*blob = w.blob;
 	rs_job_tell(job);
 	return 0;
@@ -79,6 +107,7 @@ static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, con
 	return add_row(s, job, rank, path, kind, owner, ret_blob, err);
 }
 
+/* Under job.names, which has found the row. */
 static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		       uint64_t blob, bool is_file, struct sc_err *err)
 {
@@ -100,19 +129,6 @@ static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, 
 	return 0;
 }
 
-/* A copy of the row at a path; false: there is none. */
-static bool row_at(struct rs_job *job, uint32_t rank, const char *path, struct rs_work *ret)
-{
-	const struct rs_work *found;
-
-	(void)pthread_mutex_lock(&job->state);
-	found = rs_work_find(job, rank, path);
-	if (found)
-		*ret = *found;
-	(void)pthread_mutex_unlock(&job->state);
-	return found != NULL;
-}
-
 bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path)
 {
 	struct rs_work w;
@@ -124,53 +140,40 @@ int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const
 		  const struct rs_owner *owner, uint64_t blob, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	int rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
+	int rc;
 
+	(void)pthread_mutex_lock(&job->names);
+	rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
+	(void)pthread_mutex_unlock(&job->names);
 	if (rc == 0)
 		rc = meta_store_open_work(&s->store, blob, O_RDWR, &fd, err);
 	return rc < 0 ? rc : rs_work_own(fd, owner, path, err);
 }
 
-int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
+static int create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		  const struct rs_owner *owner, bool may_replace, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
+	struct rs_work other;
 	struct sc_err ignored;
 	uint64_t blob;
-	int rc = add_work(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
+	int rc = rs_file_make(s, path, owner, &blob, &fd, err);
 
 	if (rc < 0)
 		return rc;
-	rc = meta_store_create(&s->store, blob, &fd, err);
+	(void)pthread_mutex_lock(&job->names);
+	if (!may_replace && row_at(job, rank, path, &other) && other.kind != META_WORK_GONE)
+		rc = sc_fail(err, SC_E_EXISTS, "'%s' exists", path);
 	if (rc == 0)
-		rc = rs_work_own(fd, owner, path, err);
+		rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
+	(void)pthread_mutex_unlock(&job->names);
 	if (rc < 0) {
-		(void)remove_work(s, job, rank, path, blob, true, &ignored);
+		(void)meta_store_remove(&s->store, blob, &ignored);
 		return rc;
 	}
 	*ret_blob = blob;
 	*ret_fd = sc_steal_fd(&fd);
 	return 0;
-}
-
-static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
-		      int to, struct sc_err *err)
-{
-	struct rs_image *im = NULL;
-	unsigned char *buffer = sc_sys.alloc(1u << 20);
-	int rc = buffer ? rs_view_image(s, view, rank, path, true, true, &im, err) : sc_nomem(err);
-
-	for (uint64_t at = 0; rc == 0 && at < im->bytes;) {
-		uint64_t n = im->bytes - at < 1u << 20 ? im->bytes - at : 1u << 20;
-
-		rc = rs_image_fetch(im, at, n, buffer, err);
-		if (rc == 0 && sc_pwrite_all(to, buffer, n, at) < 0)
-			rc = sc_fail_sys(err, errno, "cannot copy '%s'", path);
-		at += n;
-	}
-	rs_image_unref(s, im);
-	sc_sys.release(buffer);
-	return rc;
 }
 
 /* What a dataset shows is no rank's to change. */
@@ -180,38 +183,46 @@ static int refuse_data(const struct rs_look *look, const char *path, struct sc_e
 				     : sc_fail(err, SC_E_SEALED, "'%s' is part of a dataset, which is read-only", path);
 }
 
+int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
+{
+	return create(s, job, rank, path, owner, true, ret_blob, ret_fd, err);
+}
+
+int rs_work_create_new(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		       const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
+{
+	return create(s, job, rank, path, owner, false, ret_blob, ret_fd, err);
+}
+
 int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		    bool truncate, uint64_t *ret_blob, struct sc_err *err)
 {
-	struct rs_view *head = rs_job_head(job);
-	sc_cleanup(sc_closep) int to = -1;
-	sc_cleanup(sc_closep) int from = -1;
-	struct rs_look look;
 	struct sc_err ignored;
-	uint64_t blob = 0;
-	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+	struct rs_look look;
+	uint64_t copy;
+	int rc = rs_file_copy(s, job, rank, path, truncate, &copy, err);
 
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&job->names);
+	rc = rs_look(s, job, NULL, rank, path, &look, err);
 	if (rc == 0)
 		rc = refuse_data(&look, path, err);
-	if (rc == 0 && look.kind != RS_VIEW && look.kind != RS_BLOB) {
+	if (rc == 0 && copy && rs_look_is_committed(&look)) {
+		rc = add_row(s, job, rank, path, META_WORK_FILE, &look.owner, &copy, err);
+		if (rc == 0) {
+			*ret_blob = copy;
+			copy = 0;
+		}
+	} else if (rc == 0) {
 		/* somebody else was faster */
-		rs_view_unref(s, head);
 		*ret_blob = look.blob;
-		return look.kind == RS_WORK ? 0 : sc_fail(err, SC_E_STALE, "'%s' is gone", path);
+		rc = look.kind == RS_WORK ? 0 : sc_fail(err, SC_E_STALE, "'%s' is gone", path);
 	}
-	if (rc == 0)
-		rc = rs_work_create(s, job, rank, path, &look.owner, &blob, &to, err);
-	if (rc == 0 && !truncate && look.kind == RS_BLOB) {
-		rc = meta_store_open_blob(&s->store, look.blob, look.bytes, &from, err);
-		if (rc == 0)
-			rc = rs_copy_file(to, from, look.blob, look.bytes, path, err);
-	} else if (rc == 0 && !truncate) {
-		rc = copy_image(s, head, rank, path, to, err);
-	}
-	if (rc < 0 && blob)
-		(void)remove_work(s, job, rank, path, blob, true, &ignored);
-	rs_view_unref(s, head);
-	*ret_blob = blob;
+	(void)pthread_mutex_unlock(&job->names);
+	if (copy)
+		(void)meta_store_remove(&s->store, copy, &ignored);
 	return rc;
 }
 
@@ -220,11 +231,16 @@ int rs_work_mkdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const
 {
 	struct rs_look look;
 	uint64_t blob;
-	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+	int rc;
 
+	(void)pthread_mutex_lock(&job->names);
+	rc = rs_look(s, job, NULL, rank, path, &look, err);
 	if (rc == 0 && look.kind != RS_NONE)
-		return sc_fail(err, SC_E_EXISTS, "'%s' exists", path);
-	return rc < 0 ? rc : add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
+		rc = sc_fail(err, SC_E_EXISTS, "'%s' exists", path);
+	if (rc == 0)
+		rc = add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
+	(void)pthread_mutex_unlock(&job->names);
+	return rc;
 }
 
 /* Is there a committed file at this path, under the working tree? */
@@ -236,14 +252,12 @@ static int is_committed(struct rs_service *s, struct rs_job *job, uint32_t rank,
 	int rc = head ? rs_tree_look(s, head, rank, path, &look, err) : 0;
 
 	rs_view_unref(s, head);
-	return rc < 0 ? rc : look.kind == RS_VIEW || look.kind == RS_BLOB;
+	return rc < 0 ? rc : rs_look_is_committed(&look);
 }
 
-int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   struct sc_err *err)
+static int unlink_named(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, struct sc_err *err)
 {
 	static const struct rs_owner nobody = {0};
-	struct sc_err ignored;
 	struct rs_look look;
 	uint64_t blob;
 	int rc = rs_look(s, job, NULL, rank, path, &look, err), committed;
@@ -261,9 +275,17 @@ int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 	if (!committed)
 		return remove_work(s, job, rank, path, look.blob, true, err);
 	/* the mark takes the place of what was written */
-	rc = add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
-	if (rc == 0 && look.kind == RS_WORK)
-		(void)rs_remove_bytes(s, look.blob, &ignored);
+	return add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
+}
+
+int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		   struct sc_err *err)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&job->names);
+	rc = unlink_named(s, job, rank, path, err);
+	(void)pthread_mutex_unlock(&job->names);
 	return rc;
 }
 
@@ -307,11 +329,16 @@ int rs_work_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const
 		  struct sc_err *err)
 {
 	struct rs_look look;
-	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+	int rc;
 
+	(void)pthread_mutex_lock(&job->names);
+	rc = rs_look(s, job, NULL, rank, path, &look, err);
 	if (rc == 0)
 		rc = check_rmdir(s, job, rank, path, &look, err);
-	return rc < 0 ? rc : remove_work(s, job, rank, path, look.blob, false, err);
+	if (rc == 0)
+		rc = remove_work(s, job, rank, path, look.blob, false, err);
+	(void)pthread_mutex_unlock(&job->names);
+	return rc;
 }
 
 struct moves {
@@ -321,8 +348,10 @@ struct moves {
 		struct {
 			const char *from;
 			struct rs_work to;
+			uint64_t replaced;	/* the blob of the file that was there; 0: none was */
 		} *at;
 	} rows;
+	uint64_t copy;			/* of the committed file that is to move; 0: none was needed */
 	struct rs_work gone;		/* the mark that is left behind */
 	bool leaves_mark;
 };
@@ -331,22 +360,22 @@ static int add_move(struct rs_job *job, struct moves *m, const struct rs_work *w
 		    struct sc_err *err)
 {
 	struct rs_work to = *w;
-	int rc = rs_path_id(job, new_path, &to.path_id, err);
+	int rc = name_row(job, new_path, &to, err);
 
-	if (rc == 0)
-		rc = rs_path_text(job->service, to.path_id, &to.path, err);
 	if (rc < 0)
 		return rc;
-	if (sc_vec_grow((void **)&m->rows.at, m->rows.nr, &m->rows.room, sizeof(*m->rows.at)) < 0)
-		return sc_nomem(err);
-	m->rows.at[m->rows.nr].from = w->path;
-	m->rows.at[m->rows.nr++].to = to;
-	return 0;
+	return sc_vec_push(&m->rows, (typeof(*m->rows.at)){w->path, to}) < 0 ? sc_nomem(err) : 0;
+}
+
+/* Is it the copy of a committed file that moves? */
+static bool moves_copy(const struct moves *m)
+{
+	return m->copy && m->rows.nr && m->rows.at[0].to.blob == m->copy;
 }
 
 static int save_moves(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
 {
-	int rc = 0;
+	int rc = moves_copy(m) ? meta_blob_adopt(s->catalog, m->copy, err) : 0;
 
 	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++)
 		rc = save_work(job, m->new_rank, &m->rows.at[i].to, err); /* replaces what is there */
@@ -362,6 +391,7 @@ static int save_moves(struct rs_service *s, struct rs_job *job, struct moves *m,
 static int move(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
 {
 	size_t nr = m->rows.nr + 1;
+	struct sc_err ignored;
 	int rc = reserve(job, m->new_rank, nr, err);
 
 	if (rc < 0)
@@ -374,6 +404,9 @@ static int move(struct rs_service *s, struct rs_job *job, struct moves *m, struc
 		rc = meta_catalog_end(s->catalog, save_moves(s, job, m, err), err);
 	(void)pthread_mutex_lock(&job->state);
 	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++) {
+		const struct rs_work *there = rs_work_find(job, m->new_rank, m->rows.at[i].to.path);
+
+		m->rows.at[i].replaced = there && there->kind == META_WORK_FILE ? there->blob : 0;
 		rs_work_drop(job, m->rank, m->rows.at[i].from);
 		rs_work_put(job, m->new_rank, m->rows.at[i].to);
 	}
@@ -381,6 +414,9 @@ static int move(struct rs_service *s, struct rs_job *job, struct moves *m, struc
 		rs_work_put(job, m->rank, m->gone);
 	rs_work_unreserve(job, nr);
 	(void)pthread_mutex_unlock(&job->state);
+	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++)
+		if (m->rows.at[i].replaced)
+			(void)rs_remove_bytes(s, m->rows.at[i].replaced, &ignored);
 	return rc;
 }
 
@@ -415,14 +451,18 @@ static int rename_dir(struct rs_service *s, struct rs_job *job, struct moves *m,
 	return rc < 0 ? rc : move(s, job, m, err);
 }
 
-static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path,
-		       const char *new_path, struct sc_err *err)
+/* The bytes of a version stay where they are: what moves is m->copy. */
+static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m, const struct rs_look *from,
+		       const char *path, const char *new_path, struct sc_err *err)
 {
-	struct rs_work w = {0};
+	struct rs_work w = {.kind = META_WORK_FILE, .blob = m->copy, .mode = from->owner.mode, .uid = from->owner.uid,
+			    .gid = from->owner.gid, .mtime_ns = sc_now_wall_ns()};
 	int committed = is_committed(s, job, m->rank, path, err), rc = committed;
 
-	if (rc >= 0)
+	if (rc >= 0 && from->kind == RS_WORK)
 		rc = row_at(job, m->rank, path, &w) ? 0 : sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
+	else if (rc >= 0)
+		rc = name_row(job, path, &w, err);
 	if (rc == 0)
 		rc = add_move(job, m, &w, new_path, err);
 	m->leaves_mark = committed > 0;
@@ -431,17 +471,17 @@ static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m
 	return rc < 0 ? rc : move(s, job, m, err);
 }
 
-int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   uint32_t new_rank, const char *new_path, bool no_replace, struct sc_err *err)
+#define NEEDS_COPY 1
+
+/* Under job.names.  Returns 0, an error, or NEEDS_COPY: to be called again with m->copy. */
+static int rename_named(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path,
+			const char *new_path, bool no_replace, struct sc_err *err)
 {
-	struct moves m = {.rank = rank, .new_rank = new_rank};
 	struct rs_look from, to;
-	struct sc_err ignored;
-	uint64_t copy = 0;
-	int rc = rs_look(s, job, NULL, rank, path, &from, err);
+	int rc = rs_look(s, job, NULL, m->rank, path, &from, err);
 
 	if (rc == 0)
-		rc = rs_look(s, job, NULL, new_rank, new_path, &to, err);
+		rc = rs_look(s, job, NULL, m->new_rank, new_path, &to, err);
 	if (rc < 0)
 		return rc;
 	if (from.kind == RS_NONE)
@@ -457,23 +497,35 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 		return sc_fail(err, SC_E_IS_DIR, "'%s' is a folder", new_path);
 	if (to.kind != RS_NONE && to.kind != RS_DIR && from.kind == RS_DIR)
 		return sc_fail(err, SC_E_NOT_DIR, "'%s' is not a folder", new_path);
-	if (rank == new_rank && strcmp(path, new_path) == 0)
+	if (m->rank == m->new_rank && strcmp(path, new_path) == 0)
 		return 0;
 	if (from.kind == RS_DIR) {
-		rc = to.kind == RS_DIR ? check_rmdir(s, job, new_rank, new_path, &to, err) : 0;
-		if (rc == 0)
-			rc = rename_dir(s, job, &m, path, new_path, err);
-	} else {
-		/* the bytes of a version stay where they are: a copy of them moves */
-		if (from.kind != RS_WORK)
-			rc = rs_work_copy_up(s, job, rank, path, false, &copy, err);
-		if (rc == 0)
-			rc = rename_file(s, job, &m, path, new_path, err);
-		if (rc < 0 && copy)
-			(void)remove_work(s, job, rank, path, copy, true, &ignored);
+		rc = to.kind == RS_DIR ? check_rmdir(s, job, m->new_rank, new_path, &to, err) : 0;
+		return rc < 0 ? rc : rename_dir(s, job, m, path, new_path, err);
 	}
-	if (rc == 0 && to.kind == RS_WORK)
-		(void)rs_remove_bytes(s, to.blob, &ignored);
+	if (rs_look_is_committed(&from) && !m->copy)
+		return NEEDS_COPY;
+	return rename_file(s, job, m, &from, path, new_path, err);
+}
+
+int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		   uint32_t new_rank, const char *new_path, bool no_replace, struct sc_err *err)
+{
+	struct moves m = {.rank = rank, .new_rank = new_rank};
+	struct sc_err ignored;
+	int rc, made = 0;
+
+	do {
+		(void)pthread_mutex_lock(&job->names);
+		rc = rename_named(s, job, &m, path, new_path, no_replace, err);
+		(void)pthread_mutex_unlock(&job->names);
+		if (rc == NEEDS_COPY)
+			made = rs_file_copy(s, job, rank, path, false, &m.copy, err);
+	} while (rc == NEEDS_COPY && made == 0);
+	rc = made < 0 ? made : rc;
+	/* the rename was refused, or somebody else has made a copy meanwhile */
+	if (m.copy && (rc < 0 || !moves_copy(&m)))
+		(void)meta_store_remove(&s->store, m.copy, &ignored);
 	sc_vec_done(&m.rows);
 	rs_job_tell(job);
 	return rc;
@@ -482,46 +534,25 @@ int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, cons
 int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
 		       const struct rs_owner *owner, int64_t mtime_ns, struct sc_err *err)
 {
-	struct rs_work w, *found;
+	struct rs_work w;
 	uint64_t blob;
 	int rc = 0;
 
-	if (!row_at(job, rank, path, &w))
-		return add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
+	(void)pthread_mutex_lock(&job->names);
+	if (!row_at(job, rank, path, &w)) {
+		rc = add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
+		(void)pthread_mutex_unlock(&job->names);
+		return rc;
+	}
 	w.mode = owner->mode;
 	w.uid = owner->uid;
 	w.gid = owner->gid;
 	w.mtime_ns = mtime_ns;
 	rc = save_work(job, rank, &w, err);
 	(void)pthread_mutex_lock(&job->state);
-	found = rc == 0 ? rs_work_find(job, rank, path) : NULL;
-	if (found && found->blob == w.blob)
+	if (rc == 0)
 		rs_work_put(job, rank, w);
 	(void)pthread_mutex_unlock(&job->state);
+	(void)pthread_mutex_unlock(&job->names);
 	return rc;
-}
-
-bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
-{
-	return rs_work_is_file(job, blob) || rs_work_is_removed(s, blob);
-}
-
-int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
-		 struct sc_err *err)
-{
-	if (!rs_work_is(s, job, blob))
-		return sc_fail(err, SC_E_STALE, "this file is not in the working tree any more");
-	return meta_store_open_work(&s->store, blob, flags, ret_fd, err);
-}
-
-int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, struct sc_err *err)
-{
-	struct meta_store_dirs dirs = {{0}};
-	int rc;
-
-	if ((data_only ? sc_sys.fdatasync(fd) : sc_sys.fsync(fd)) < 0)
-		return sc_fail_sys(err, errno, "fsync");
-	meta_store_note_dir(&dirs, blob);
-	rc = meta_store_sync_dirs(&s->store, &dirs, err);
-	return rc < 0 ? rc : meta_catalog_flush(s->catalog, err);
 }

@@ -220,6 +220,14 @@ static void do_unlink(struct rs_service *s)
 	IN_TREE(s, rs_work_unlink(s, job_of(s), 1, "notes.txt", &err));
 }
 
+/* The copy of a committed file that is opened for writing. */
+static void do_copy_up(struct rs_service *s)
+{
+	uint64_t blob;
+
+	IN_TREE(s, rs_work_copy_up(s, job_of(s), 0, "model.safetensors", false, &blob, &err));
+}
+
 static void do_import(struct rs_service *s)
 {
 	write_ranks(s);
@@ -357,6 +365,7 @@ const struct scenario scenarios[] = {
 	{"rename-away", with_temporary, do_rename_away, false, false},
 	{"rename-dir", with_temporary, do_rename_folder, false, false},
 	{"unlink", with_temporary, do_unlink, false, false},
+	{"copy-up", committed, do_copy_up, false, false},
 	{"commit", dirty, do_commit, false, false},
 	{"topology", committed, do_topology, false, false},
 	{"materialize", resharded, do_work, false, false},

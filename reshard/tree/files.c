@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of the working tree, apart from their rows (work.c): made before the row comes (N3), opened, flushed.
+ */
+#include "reshard/tree/tree_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "reshard/engine/copy.h"
+
+int rs_file_make(struct rs_service *s, const char *path, const struct rs_owner *owner, uint64_t *ret_blob,
+		 int *ret_fd, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct sc_err ignored;
+	uint64_t blob;
+	int rc = meta_blob_take(s->catalog, &blob, err);
+
+	if (rc == 0)
+		rc = meta_store_create(&s->store, blob, &fd, err);
+	if (rc < 0)
+		return rc;
+	rc = rs_work_own(fd, owner, path, err);
+	if (rc < 0) {
+		(void)meta_store_remove(&s->store, blob, &ignored);
+		return rc;
+	}
+	*ret_blob = blob;
+	*ret_fd = sc_steal_fd(&fd);
+	return 0;
+}
+
+static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		      int to, struct sc_err *err)
+{
+	struct rs_image *im = NULL;
+	unsigned char *buffer = sc_sys.alloc(1u << 20);
+	int rc = buffer ? rs_view_image(s, view, rank, path, true, true, &im, err) : sc_nomem(err);
+
+	for (uint64_t at = 0; rc == 0 && at < im->bytes;) {
+		uint64_t n = im->bytes - at < 1u << 20 ? im->bytes - at : 1u << 20;
+
+		rc = rs_image_fetch(im, at, n, buffer, err);
+		if (rc == 0 && sc_pwrite_all(to, buffer, n, at) < 0)
+			rc = sc_fail_sys(err, errno, "cannot copy '%s'", path);
+		at += n;
+	}
+	rs_image_unref(s, im);
+	sc_sys.release(buffer);
+	return rc;
+}
+
+int rs_file_copy(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, bool truncate,
+		 uint64_t *ret_blob, struct sc_err *err)
+{
+	struct rs_view *head = rs_job_head(job);
+	sc_cleanup(sc_closep) int to = -1;
+	sc_cleanup(sc_closep) int from = -1;
+	struct rs_look look;
+	struct sc_err ignored;
+	uint64_t blob = 0;
+	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+
+	if (rc == 0 && rs_look_is_committed(&look))
+		rc = rs_file_make(s, path, &look.owner, &blob, &to, err);
+	if (rc == 0 && blob && !truncate && look.kind == RS_BLOB) {
+		rc = meta_store_open_blob(&s->store, look.blob, look.bytes, &from, err);
+		if (rc == 0)
+			rc = rs_copy_file(to, from, look.blob, look.bytes, path, err);
+	} else if (rc == 0 && blob && !truncate) {
+		rc = copy_image(s, head, rank, path, to, err);
+	}
+	if (rc < 0 && blob)
+		(void)meta_store_remove(&s->store, blob, &ignored);
+	rs_view_unref(s, head);
+	*ret_blob = rc < 0 ? 0 : blob;
+	return rc;
+}
+
+bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
+{
+	return rs_work_is_file(job, blob) || rs_work_is_removed(s, blob);
+}
+
+int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
+		 struct sc_err *err)
+{
+	if (!rs_work_is(s, job, blob))
+		return sc_fail(err, SC_E_STALE, "this file is not in the working tree any more");
+	return meta_store_open_work(&s->store, blob, flags, ret_fd, err);
+}
+
+int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, struct sc_err *err)
+{
+	struct meta_store_dirs dirs = {{0}};
+	int rc;
+
+	if ((data_only ? sc_sys.fdatasync(fd) : sc_sys.fsync(fd)) < 0)
+		return sc_fail_sys(err, errno, "fsync");
+	meta_store_note_dir(&dirs, blob);
+	rc = meta_store_sync_dirs(&s->store, &dirs, err);
+	return rc < 0 ? rc : meta_catalog_flush(s->catalog, err);
+}
