@@ -215,9 +215,8 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	}
 	rc = fs_place(fs, parent, name, &place, &err);
 	if (rc == 0 && place.rank == RS_SHARED)
-		rc = sc_fail(&err, SC_E_COMMAND, "'%s': a job's folders are its ranks, numbered from 0; make other "
-			"folders "
-		"inside of a rank's", name);
+		rc = sc_fail(&err, SC_E_COMMAND, "'%s': a job's folders are its ranks, numbered from 0 to %u; make "
+			     "other folders inside of a rank's", name, SC_RANKS_MAX - 1);
 	if (rc == 0) {
 		rs_tree_enter(place.job);
 		rc = rs_work_mkdir(fs->service, place.job, place.rank, place.path, &owner, &err);

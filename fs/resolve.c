@@ -34,7 +34,12 @@ static int no_entry(struct sc_err *err)
 
 bool fs_rank_number(const char *name, uint32_t *ret)
 {
-	return sc_number_parse(name, strlen(name), ret) && *ret < SC_RANKS_MAX;
+	uint32_t rank;
+
+	if (!sc_number_parse(name, strlen(name), &rank) || rank >= SC_RANKS_MAX)
+		return false;
+	*ret = rank;
+	return true;
 }
 
 uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view)
