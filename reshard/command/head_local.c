@@ -187,8 +187,7 @@ static int local_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 		a->next->id = id;
 		a->next->own = true;
 		rs_step(commit ? RS_STEP_COMMIT_PUBLISH : RS_STEP_RESHARD_PUBLISH);
-		rs_work_clear(a->job, false);
-		rs_job_show(a->job, a->next);
+		rs_work_show(a->job, a->next);
 		a->next = NULL;
 	}
 	open_gate(a->job);

@@ -385,6 +385,9 @@ int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, str
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
 /** Makes `head` (NULL: none; taken) what plain paths show; names in the kernel become stale. */
 void rs_job_show(struct rs_job *job, struct rs_view *head);
+/** Do the same in two steps: the first one under job.state; the second one after it, with what the first returned. */
+struct rs_view *rs_job_set_head(struct rs_job *job, struct rs_view *head);
+void rs_job_head_was_set(struct rs_job *job, struct rs_view *head, struct rs_view *old);
 struct rs_version_found {
 	const char *tag;
 	uint64_t nr, id;

@@ -248,17 +248,20 @@ struct rs_view *rs_job_head(struct rs_job *job)
 	return head;
 }
 
-void rs_job_show(struct rs_job *job, struct rs_view *head)
+struct rs_view *rs_job_set_head(struct rs_job *job, struct rs_view *head)
 {
-	struct rs_service *s = job->service;
-	struct rs_view *old;
+	struct rs_view *old = job->head;
 
-	(void)pthread_mutex_lock(&job->state);
-	old = job->head;
 	job->head = head;
 	rs_made_leave(job, head ? head->id : 0);
 	job->mtime_ns = sc_now_wall_ns();
-	(void)pthread_mutex_unlock(&job->state);
+	return old;
+}
+
+void rs_job_head_was_set(struct rs_job *job, struct rs_view *head, struct rs_view *old)
+{
+	struct rs_service *s = job->service;
+
 	if (head)
 		rs_view_keep(s, head);
 	if (old && !__atomic_load_n(&old->kept, __ATOMIC_ACQUIRE))
@@ -266,4 +269,14 @@ void rs_job_show(struct rs_job *job, struct rs_view *head)
 	rs_view_unref(s, old);
 	s->events.names_changed(s->events.arg);
 	rs_job_tell(job);
+}
+
+void rs_job_show(struct rs_job *job, struct rs_view *head)
+{
+	struct rs_view *old;
+
+	(void)pthread_mutex_lock(&job->state);
+	old = rs_job_set_head(job, head);
+	(void)pthread_mutex_unlock(&job->state);
+	rs_job_head_was_set(job, head, old);
 }

@@ -151,11 +151,10 @@ void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path)
 	sc_sys.release(w);
 }
 
-void rs_work_clear(struct rs_job *job, bool all)
+static void clear(struct rs_job *job, bool all)
 {
 	size_t nr = 0;
 
-	(void)pthread_mutex_lock(&job->state);
 	for (size_t i = 0; i < job->work.nr; i++) {
 		struct rs_work_rank *r = job->work.at[i];
 
@@ -178,7 +177,24 @@ void rs_work_clear(struct rs_job *job, bool all)
 	if (nr == 0)
 		sc_map_done(&job->by_blob);
 	trim_spare(job);
+}
+
+void rs_work_clear(struct rs_job *job, bool all)
+{
+	(void)pthread_mutex_lock(&job->state);
+	clear(job, all);
 	(void)pthread_mutex_unlock(&job->state);
+}
+
+void rs_work_show(struct rs_job *job, struct rs_view *head)
+{
+	struct rs_view *old;
+
+	(void)pthread_mutex_lock(&job->state);
+	clear(job, false);
+	old = rs_job_set_head(job, head);
+	(void)pthread_mutex_unlock(&job->state);
+	rs_job_head_was_set(job, head, old);
 }
 
 int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, struct sc_err *err)

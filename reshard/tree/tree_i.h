@@ -56,7 +56,7 @@ void rs_owner_limit(struct rs_job *job, uint32_t rank, const char *path, struct 
 void rs_owner_of_folder(struct rs_job *job, bool is_rank, struct rs_owner *ret);
 /** Sets mode and owner of a new file of the working tree. */
 int rs_work_own(int fd, const struct rs_owner *owner, const char *path, struct sc_err *err);
-/* under job.state, but rs_work_is_file(), rs_work_rows() and rs_work_clear() */
+/* under job.state, but rs_work_is_file(), rs_work_rows(), rs_work_clear() and rs_work_show() */
 /** Makes room for so many more rows of a rank: until rs_work_unreserve(), that many rs_work_put() cannot fail. */
 int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more);
 void rs_work_unreserve(struct rs_job *job, size_t nr);
@@ -70,6 +70,8 @@ bool rs_work_is_file(struct rs_job *job, uint64_t blob);
 int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, struct sc_err *err);
 /** Clears all rows, or all but those that stay (rs_work_settle). */
 void rs_work_clear(struct rs_job *job, bool all);
+/** Clears what rs_work_settle() did not keep and makes `head` (taken) the job's: no lookup sees only one of the two. */
+void rs_work_show(struct rs_job *job, struct rs_view *head);
 
 /* tree.c */
 /** Tells whether there is a committed file below `path` that was not removed: 1, 0 or an error; under job.state. */
