@@ -173,9 +173,13 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	if (rc == 0 && n->kind != FS_VIEW)
 		rc = open_blob(req, fs, h, fi, err);
 	/* a blob is missing: its version was dropped meanwhile, or the blob was lost */
-	if (rc < 0 && err->errnum == ENOENT)
+	if (rc < 0 && err->errnum == ENOENT) {
+		const uint64_t blob = err->blob;
+
 		rc = again ? sc_fail(err, SC_E_DAMAGED, "'%s' cannot be read: a blob of its version is missing", path)
 			   : sc_fail(err, SC_E_STALE, "look again");
+		err->blob = again ? blob : 0;
+	}
 	return rc;
 }
 

@@ -24,6 +24,7 @@ bool fs_is_lost(const struct fs *fs, bool by_ring)
 
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err)
 {
+	rs_damage_met(fs_of(req)->service, err);
 	/* expected errors are not logged; internal errors and limits are */
 	if (err->errnum == EIO || err->errnum == ENOSPC || err->errnum == ENOMEM || err->errnum == E2BIG)
 		sc_log(SC_LOG_ERROR, "%s: %s (%s:%d)", op, err->msg, err->file, err->line);

@@ -28,6 +28,7 @@ static int no_entry(struct sc_err *err)
 {
 	err->code = SC_E_NOT_FOUND;
 	err->errnum = ENOENT;
+	err->blob = 0;
 	err->msg[0] = 0;
 	return SC_E_NOT_FOUND;
 }

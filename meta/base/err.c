@@ -33,6 +33,7 @@ int sc_fail_at(struct sc_err *err, int code, int errnum, const char *file, int l
 		code = SC_E_NO_MEMORY;
 	err->code = code;
 	err->errnum = errnum ? errnum : sc_err_errno(code);
+	err->blob = 0;
 	err->file = file;
 	err->line = line;
 	va_start(ap, fmt);

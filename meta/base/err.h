@@ -9,6 +9,7 @@
 #define SC_ERR_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define SC_ERR_TABLE(X)                                                                            \
 	X(1, SYSTEM, EIO, "system call failed")     /* the errno is that of the call */            \
@@ -50,6 +51,7 @@ enum sc_err_code {
 struct sc_err {
 	int code;	   /* SC_E_*, 0 when nothing failed */
 	int errnum;	   /* what the kernel is told, positive */
+	uint64_t blob;	   /* that is damaged or missing; 0: it says nothing of a blob */
 	const char *file;  /* where it was thrown, for the log */
 	int line;
 	char msg[SC_ERR_BYTES_MAX];
@@ -64,6 +66,13 @@ struct sc_err {
 
 int sc_fail_at(struct sc_err *err, int code, int errnum, const char *file, int line,
 	       const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+/** Says which blob a failure is about, and returns its code. */
+static inline int sc_about(struct sc_err *err, uint64_t blob)
+{
+	err->blob = blob;
+	return err->code;
+}
 
 /** Puts context before the message ("context: message") and returns `rc`. */
 int sc_wrap(struct sc_err *err, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -263,7 +263,9 @@ struct meta_blob_record {
 };
 typedef int meta_blob_record_fn(void *arg, const struct meta_blob_record *row);
 typedef int meta_blob_use_fn(void *arg, const struct meta_blob_use *use);
-/* The next two fill only id, bytes and hash of the row. */
+/* The next three fill only id, bytes and hash of the row. */
+/** Calls `fn` for a blob, if it is sealed. */
+int meta_blob_sealed(struct meta_catalog *c, uint64_t blob, meta_blob_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the sealed blobs that have no hash yet. */
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the blobs that were last read before that time, and damaged ones that were read before the other: damaged

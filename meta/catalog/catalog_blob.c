@@ -148,6 +148,13 @@ int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, stru
 		       "NOT damaged", "");
 }
 
+int meta_blob_sealed(struct meta_catalog *c, uint64_t blob, meta_blob_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blob_walk w = {.fn.blob = fn, .arg = arg};
+
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE id = ? AND bytes > 0", "i", blob);
+}
+
 int meta_blob_due(struct meta_catalog *c, int64_t before_s, int64_t damaged_before_s, meta_blob_fn *fn, void *arg,
 		  struct sc_err *err)
 {

@@ -168,10 +168,14 @@ static int open_in(int dir, uint64_t blob, int flags, int *ret_fd, struct sc_err
 
 	blob_path(blob, path, sizeof(path));
 	fd = sc_sys.openat(dir, path, flags | O_NOFOLLOW, 0);
-	if (fd < 0 && meta_disk_fails(errno))
-		return sc_fail(err, SC_E_DAMAGED, "store: cannot open blob %" PRIu64 ": %s", blob, strerror(errno));
-	if (fd < 0)
-		return sc_fail_sys(err, errno, "store: cannot open blob %" PRIu64, blob);
+	if (fd < 0) {
+		if (meta_disk_fails(errno))
+			(void)sc_fail(err, SC_E_DAMAGED, "store: cannot open blob %" PRIu64 ": %s", blob,
+				      strerror(errno));
+		else
+			(void)sc_fail_sys(err, errno, "store: cannot open blob %" PRIu64, blob);
+		return sc_about(err, blob);
+	}
 	*ret_fd = fd;
 	return 0;
 }
@@ -202,11 +206,11 @@ static int check_size(int fd, uint64_t blob, uint64_t bytes, struct sc_err *err)
 		return 0;
 	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(err, errno, "store: cannot stat blob %" PRIu64, blob);
-	if ((uint64_t)st.st_size != bytes)
-		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged: it has %" PRIu64 " bytes instead of "
-			"%" PRIu64
-			       "; restore it, or roll back", blob, (uint64_t)st.st_size, bytes);
-	return 0;
+	if ((uint64_t)st.st_size == bytes)
+		return 0;
+	(void)sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged: it has %" PRIu64 " bytes instead of %" PRIu64
+		      "; restore it, or roll back", blob, (uint64_t)st.st_size, bytes);
+	return sc_about(err, blob);
 }
 
 int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t bytes, int *ret_fd, struct sc_err *err)

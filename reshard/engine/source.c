@@ -74,8 +74,9 @@ int rs_cannot_read(uint64_t blob, uint64_t at, int errnum, struct sc_err *err)
 		return sc_fail_sys(err, errnum, "cannot read byte %" PRIu64, at);
 	if (!meta_disk_fails(errnum))
 		return sc_fail_sys(err, errnum, "cannot read blob %" PRIu64 " at byte %" PRIu64, blob, at);
-	return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " can't be read at byte %" PRIu64
-		       ": its file was cut, or the disk fails; restore it, or roll back", blob, at);
+	(void)sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " can't be read at byte %" PRIu64
+		      ": its file was cut, or the disk fails; restore it, or roll back", blob, at);
+	return sc_about(err, blob);
 }
 
 struct reading {

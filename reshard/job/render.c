@@ -320,20 +320,20 @@ static int on_use(void *arg, const struct meta_blob_use *use)
 	return 0;
 }
 
-/* Files of any version that scrubbing found damaged and could not mend. */
+/* Files of any version that scrubbing found damaged and could not mend, or whose damage a read has met. */
 static int status_damaged(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
 {
 	char name[SC_NAME_BYTES_MAX + 1];
 	struct damaged d = {rs_job_name(job, name, sizeof(name)), 0, buf};
-	uint64_t *blobs;
-	size_t nr;
-	int rc = meta_store_damaged(&s->store, &blobs, &nr, err);
+	uint64_t *marked, met[RS_MET_MAX];
+	size_t nr_met = rs_met_copy(s, met), nr;
+	int rc = meta_store_damaged(&s->store, &marked, &nr, err);
 
-	for (size_t i = 0; rc == 0 && i < nr; i++) {
-		d.blob = blobs[i];
+	for (size_t i = 0; rc == 0 && i < nr + nr_met; i++) {
+		d.blob = i < nr ? marked[i] : met[i - nr];
 		rc = meta_blob_uses(s->catalog, d.blob, on_use, &d, err);
 	}
-	sc_sys.release(blobs);
+	sc_sys.release(marked);
 	return rc;
 }
 

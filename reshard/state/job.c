@@ -85,6 +85,7 @@ void rs_job_complain(struct rs_job *job, const char *command, const struct sc_er
 	struct sc_err said = *err;
 	struct sc_buf buf = {0};
 
+	rs_damage_met(job->service, err);
 	sc_err_name(&said, command);
 	sc_buf_line(&buf, "%s", said.msg);
 	if (buf.failed)

@@ -56,6 +56,9 @@ int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 
 /** Keeps the sentence of a refused command, for `error`. */
 void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err *err);
+/** Notes the blob of an error that says damage: `health` and `status` show it from now on, and the worker looks at it.
+ *  Other errors change nothing.  Thread: any. */
+void rs_damage_met(struct rs_service *s, const struct sc_err *err);
 bool rs_job_shows_hidden(struct rs_job *job);
 bool rs_job_syncs(struct rs_job *job);	/* sync=on */
 /** Returns a generation that grows whenever control files of the job show something new. */

@@ -193,6 +193,7 @@ struct rs_kept_image {
 
 #define IMAGE_BUCKETS 4096
 #define RS_OPENED_BUCKETS 4096
+#define RS_MET_MAX 256	/* more are named once scrubbing finds them */
 
 struct rs_parts {				/* partitions of datasets */
 	pthread_mutex_t lock;
@@ -269,9 +270,17 @@ struct rs_service {
 	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
 	unsigned hash_put_off;		/* the same of the blob that is to be hashed */
 	struct {
-		struct sc_err rows, files, hashes;
+		struct sc_err rows, files, hashes, met;
 	} said;				/* what the worker logged last of what fails still */
 	struct sc_err scrub_said;	/* the scrubber's */
+	struct {			/* damage that reads have met and nobody has judged (state/met.c) */
+		pthread_mutex_t lock;
+		size_t nr;		/* atomic */
+		struct rs_met {
+			uint64_t blob;
+			int64_t due_ns, wait_ns;	/* when it is looked at, and how long after that again */
+		} at[RS_MET_MAX];
+	} met;
 	int64_t retry_ns;		/* the worker's: what failed is to be tried again then; 0: nothing */
 	/* scrubber: under worker_lock, too */
 	pthread_t scrubber;
@@ -452,5 +461,16 @@ bool rs_made_keep(struct rs_view *view, const struct rs_made *made);
 void rs_kick(struct rs_service *s, bool garbage);
 /** Tells whether the worker is called for something that a process may wait for, and that comes first. */
 bool rs_worker_is_called(struct rs_service *s);
+
+/* met.c; rs_damage_met() of state.h notes blobs */
+/** Copies the noted blobs; returns how many. */
+size_t rs_met_copy(struct rs_service *s, uint64_t ret[RS_MET_MAX]);
+/** Returns when the next of them is to be looked at; 0: there is none. */
+int64_t rs_met_due(struct rs_service *s);
+/** Gives a blob that is to be looked at now (0: none), which is put off for the next time.  *ret_new: nobody has looked
+ *  at it yet. */
+uint64_t rs_met_take(struct rs_service *s, bool *ret_new);
+/** It is intact, or a mark says that it is damaged, or nothing has it any more. */
+void rs_met_forget(struct rs_service *s, uint64_t blob);
 
 #endif

@@ -43,6 +43,8 @@ int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_er
 	int rc = meta_store_set_damaged(&s->store, blob, damaged, err);
 	struct rs_job *job;
 
+	if (rc >= 0)
+		rs_met_forget(s, blob);
 	if (rc > 0)
 		rs_kick(s, false);
 	for (size_t i = 0; rc > 0 && (job = rs_job_at(s, i)); i++)
@@ -66,9 +68,25 @@ int rs_use_add(void *arg, const struct meta_blob_use *use)
 	return 0;
 }
 
+static int on_any_use(void *arg, const struct meta_blob_use *use)
+{
+	(void)use;
+	*(bool *)arg = true;
+	return 1;
+}
+
 bool rs_service_is_damaged(struct rs_service *s)
 {
-	return meta_store_has_damage(&s->store);
+	bool is = meta_store_has_damage(&s->store);
+	uint64_t met[RS_MET_MAX];
+	size_t nr = is ? 0 : rs_met_copy(s, met);
+	struct sc_err ignored;
+
+	/* what no version has any more was only dropped while somebody opened it */
+	for (size_t i = 0; !is && i < nr; i++)
+		if (meta_blob_uses(s->catalog, met[i], on_any_use, &is, &ignored) < 0)
+			is = true;
+	return is;
 }
 
 static int on_damaged(void *arg, uint64_t blob)

@@ -8,7 +8,7 @@
 /** Does the worker's work once, in this thread: verifies, materializes, hashes, removes garbage.  Only with
  *  quiet_worker.  Returns the first error. */
 int rs_service_work(struct rs_service *s, struct sc_err *err);
-/** Tells whether there are damaged blobs, which are not read; `status` of their jobs names them. */
+/** Tells whether there are damaged blobs, marked or only met by a read; `status` of their jobs names them. */
 bool rs_service_is_damaged(struct rs_service *s);
 /** Reads blobs again that were last checked before that time (seconds since 1970), and damaged ones after an hour, a
  *  thousand at most. */

@@ -65,6 +65,10 @@ int rs_blob_judge(struct rs_service *s, const struct rs_sealed *blob, const uint
 /** Hashes all blobs that have no hash yet, until the worker is called for something else. */
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err);
 
+/* met.c */
+/** Looks at the blobs whose damage somebody has met, as far as they are due. */
+void rs_met_check(struct rs_service *s);
+
 /* scrub.c */
 int rs_scrub_start(struct rs_service *s, struct sc_err *err);	/* rs_worker_stop() ends it */
 

@@ -40,6 +40,8 @@ static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *
 	char name[SC_NAME_BYTES_MAX + 1];
 	bool changed;
 
+	if (err)
+		rs_damage_met(job->service, err);
 	(void)pthread_mutex_lock(&job->state);
 	changed = (job->stopped != NULL) != (why != NULL) || (why && strcmp(job->stopped, why) != 0);
 	if (changed) {
@@ -223,7 +225,16 @@ static bool work(struct rs_service *s, bool *garbage)
 	rs_records_renew(s);
 	rc = rs_hash_blobs(s, &err);
 	rs_say_once(&s->said.hashes, rc, &err);
+	rs_met_check(s);
 	return again || rc < 0 || *garbage || more;
+}
+
+/* When to go on without a call; 0: never. */
+static int64_t wake_ns(struct rs_service *s, bool again)
+{
+	int64_t met = rs_met_due(s), retry = again ? sc_now_ns() + RETRY_NS : 0;
+
+	return met && (!retry || met < retry) ? met : retry;
 }
 
 static void *worker(void *arg)
@@ -234,9 +245,9 @@ static void *worker(void *arg)
 	for (;;) {
 		(void)pthread_mutex_lock(&s->worker_lock);
 		while (!s->stop && !s->kick) {
-			int64_t at = sc_now_ns() + RETRY_NS;
+			int64_t at = wake_ns(s, again);
 
-			if (!again)
+			if (!at)
 				(void)pthread_cond_wait(&s->worker_wake, &s->worker_lock);
 			else if (sc_sys.wait_until(&s->worker_wake, &s->worker_lock, at) == ETIMEDOUT)
 				break;

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Damage that a read, a verification or a command has met.  From then on `health` and `status` show the blob, and the
+ * worker looks at it (upkeep/met.c): at once, then after 2 s, 4 s and so on, at last each hour, until it is intact or
+ * judged.  Reads of it go on: they fail by themselves while it is cut or its disk fails, and pass when it is not.
+ */
+#include "reshard/state/state_i.h"
+
+#include <errno.h>
+
+#define WAIT_NS_MIN INT64_C(2000000000)
+#define WAIT_NS_MAX INT64_C(3600000000000)
+
+void rs_damage_met(struct rs_service *s, const struct sc_err *err)
+{
+	bool is_new;
+	size_t i = 0;
+
+	if (!err->blob || (err->code != SC_E_DAMAGED && err->errnum != ENOENT))
+		return;
+	(void)pthread_mutex_lock(&s->met.lock);
+	while (i < s->met.nr && s->met.at[i].blob != err->blob)
+		i++;
+	is_new = i == s->met.nr && i < RS_MET_MAX;
+	if (is_new)
+		s->met.at[s->met.nr++] = (struct rs_met){.blob = err->blob, .due_ns = sc_now_ns()};
+	(void)pthread_mutex_unlock(&s->met.lock);
+	if (is_new)
+		rs_kick(s, false);
+}
+
+size_t rs_met_copy(struct rs_service *s, uint64_t ret[RS_MET_MAX])
+{
+	size_t nr;
+
+	(void)pthread_mutex_lock(&s->met.lock);
+	nr = s->met.nr;
+	for (size_t i = 0; i < nr; i++)
+		ret[i] = s->met.at[i].blob;
+	(void)pthread_mutex_unlock(&s->met.lock);
+	return nr;
+}
+
+int64_t rs_met_due(struct rs_service *s)
+{
+	int64_t due = 0;
+
+	(void)pthread_mutex_lock(&s->met.lock);
+	for (size_t i = 0; i < s->met.nr; i++)
+		if (!due || s->met.at[i].due_ns < due)
+			due = s->met.at[i].due_ns;
+	(void)pthread_mutex_unlock(&s->met.lock);
+	return due;
+}
+
+uint64_t rs_met_take(struct rs_service *s, bool *ret_new)
+{
+	int64_t now = sc_now_ns();
+	uint64_t blob = 0;
+
+	(void)pthread_mutex_lock(&s->met.lock);
+	for (size_t i = 0; !blob && i < s->met.nr; i++) {
+		struct rs_met *m = &s->met.at[i];
+
+		if (m->due_ns > now)
+			continue;
+		blob = m->blob;
+		*ret_new = !m->wait_ns;
+		m->wait_ns = m->wait_ns ? 2 * m->wait_ns : WAIT_NS_MIN;
+		if (m->wait_ns > WAIT_NS_MAX)
+			m->wait_ns = WAIT_NS_MAX;
+		m->due_ns = now + m->wait_ns;
+	}
+	(void)pthread_mutex_unlock(&s->met.lock);
+	return blob;
+}
+
+void rs_met_forget(struct rs_service *s, uint64_t blob)
+{
+	(void)pthread_mutex_lock(&s->met.lock);
+	for (size_t i = 0; i < s->met.nr; i++)
+		if (s->met.at[i].blob == blob) {
+			s->met.at[i] = s->met.at[--s->met.nr];
+			break;
+		}
+	(void)pthread_mutex_unlock(&s->met.lock);
+}

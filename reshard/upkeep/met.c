@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looks at blobs whose damage somebody has met (state/met.c): repairs them, marks them, or finds them intact. */
+#include "reshard/upkeep/upkeep_i.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static int on_stop(void *arg, uint64_t bytes)
+{
+	struct rs_service *s = arg;
+	bool stop;
+
+	(void)bytes;
+	(void)pthread_mutex_lock(&s->worker_lock);
+	stop = s->stop;
+	(void)pthread_mutex_unlock(&s->worker_lock);
+	return stop;
+}
+
+static void tell_all(struct rs_service *s)
+{
+	struct rs_job *job;
+
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++)
+		rs_job_tell(job);
+}
+
+/* What cannot be read, or is cut, is repaired from a replica or stays noted: reads of it fail by themselves. */
+static int repair(struct rs_service *s, const struct rs_sealed *x, const struct sc_err *why, bool is_new,
+		  struct sc_err *err)
+{
+	uint64_t from = 0;
+	int rc = x->has_hash ? rs_blob_mend(s, x->id, x->bytes, x->hash, &from, err) : 0;
+
+	rs_blob_forget(s->blobs, x->id);
+	rs_images_forget(s, NULL);
+	if (from)
+		sc_log(SC_LOG_WARN, "blob %" PRIu64 " was damaged (%s); repaired from blob %" PRIu64 ", which had the "
+		       "same bytes, continuing", x->id, why->msg, from);
+	else if (is_new)
+		sc_log(SC_LOG_ERROR, "blob %" PRIu64 " is damaged (%s), and no replica has the same bytes; it is "
+		       "looked at again, continuing", x->id, why->msg);
+	return rc;
+}
+
+static int look(struct rs_service *s, uint64_t blob, bool is_new, struct sc_err *err)
+{
+	struct rs_sealed_list found = {.err = err};
+	struct sc_err why = {0};
+	uint8_t hash[16];
+	uint64_t bytes = 0;
+	int rc = meta_blob_sealed(s->catalog, blob, rs_sealed_add, &found, err);
+	const struct rs_sealed *x = found.at;
+
+	if (rc == 0 && found.nr == 0)
+		rs_met_forget(s, blob); /* not sealed yet, or removed */
+	if (rc < 0 || found.nr == 0)
+		return rc;
+	rc = rs_hash_blob(&s->store, blob, on_stop, s, hash, &bytes, &why);
+	if (rc == 0 && bytes != x->bytes)
+		rc = sc_fail(&why, SC_E_DAMAGED, "it has %" PRIu64 " bytes instead of %" PRIu64, bytes, x->bytes);
+	if (rc == 0 && x->has_hash && memcmp(hash, x->hash, sizeof(hash)) != 0) {
+		rc = rs_blob_judge(s, x, hash, bytes, &why, err); /* wrong without an error: nobody may read it */
+		rc = rc < 0 ? rc : 0;
+	} else if (rc == 0) {
+		rs_met_forget(s, blob);
+		sc_log(SC_LOG_WARN, "blob %" PRIu64 " is intact again, continuing", blob);
+	} else if (rs_is_damage(&why)) {
+		rc = repair(s, x, &why, is_new, err);
+	} else {
+		rc = 0; /* it says nothing about the blob */
+	}
+	sc_vec_done(&found);
+	return rc;
+}
+
+void rs_met_check(struct rs_service *s)
+{
+	struct sc_err err;
+	uint64_t blob;
+	bool is_new, any = false;
+
+	while ((blob = rs_met_take(s, &is_new))) {
+		int rc = look(s, blob, is_new, &err);
+
+		any = true;
+		rs_say_once(&s->said.met, rc, &err);
+	}
+	if (any)
+		tell_all(s);
+}
