@@ -3,6 +3,7 @@
 #include "reshard/job/service.h"
 
 #include "meta/base/log.h"
+#include "tests/fault/house.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,62 +18,6 @@
 #include <cmocka.h>
 
 static unsigned lines_logged;
-
-struct house {
-	char dir[40];
-	struct rs_service *s;
-	struct rs_job *job;
-};
-
-static void open_house(struct house *h, bool quiet_worker)
-{
-	struct rs_options options = {.store = h->dir, .quiet_worker = quiet_worker};
-	struct sc_err err = {0};
-
-	(void)strcpy(h->dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/scalai-service.XXXXXX" : "/tmp/scalai-service.XXXXXX");
-	assert_non_null(mkdtemp(h->dir));
-	assert_int_equal(0, rs_service_new(&options, &h->s, &err));
-	assert_int_equal(0, rs_job_make(h->s, "gpt", 0755, geteuid(), getegid(), &h->job, &err));
-	assert_int_equal(0, rs_job_layout(RS_CALLER(h->s), h->job, "use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight", &err));
-	assert_int_equal(0, rs_job_topology(RS_CALLER(h->s), h->job, "tp=2 pp=2", &err));
-}
-
-static void close_house(struct house *h)
-{
-	char clean[80];
-
-	rs_service_free(h->s);
-	(void)snprintf(clean, sizeof(clean), "rm -rf %s", h->dir);
-	assert_int_equal(0, system(clean));
-}
-
-static void put_file(struct house *h, uint32_t rank, const char *name)
-{
-	struct rs_owner owner = {geteuid(), getegid(), 0644};
-	char path[1000], buf[65536];
-	struct sc_err err;
-	uint64_t blob;
-	int in, out;
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), "%s/%u/model.safetensors", SAMPLE, rank);
-	in = open(path, O_RDONLY | O_CLOEXEC);
-	assert_true(in >= 0);
-	assert_int_equal(0, rs_work_create(h->s, h->job, rank, name, &owner, &blob, &out, &err));
-	while ((n = read(in, buf, sizeof(buf))) > 0)
-		assert_int_equal(n, write(out, buf, (size_t)n));
-	(void)close(in);
-	(void)close(out);
-}
-
-static void commit_sample(struct house *h)
-{
-	struct sc_err err;
-
-	for (uint32_t rank = 0; rank < 4; rank++)
-		put_file(h, rank, "model.safetensors");
-	assert_int_equal(0, rs_job_commit(RS_CALLER(h->s), h->job, "step=1", &err));
-}
 
 /* --- names of jobs: whoever logs one has a copy, for a rename frees it --- */
 
@@ -114,17 +59,6 @@ static void names_are_copied(void **unused)
 }
 
 /* --- a row of the working tree that the catalog has is in memory, too: memory is had before --- */
-
-static struct sc_sys real;
-static long left;		/* allocations until one fails */
-static bool failed;
-
-static bool fails_now(void)
-{
-	if (left-- != 0)
-		return false;
-	return failed = true;
-}
 
 static void *bad_alloc(size_t bytes)
 {
@@ -414,219 +348,6 @@ static void waits_end_with_errors(void **unused)
 	sc_sys = real;
 }
 
-/* --- presets of the user: one that cannot be read is not another one --- */
-
-static int no_preset(int dir, const char *path, int flags, mode_t mode)
-{
-	if (!strstr(path, ".layout"))
-		return real.openat(dir, path, flags, mode);
-	errno = EMFILE;
-	return -1;
-}
-
-static void presets_are_read(void **unused)
-{
-	struct rs_options options = {.quiet_worker = true};
-	char folder[80], path[100];
-	struct sc_err err = {0};
-	struct house h;
-	FILE *f;
-
-	(void)unused;
-	real = sc_sys;
-	open_house(&h, true);
-	rs_service_free(h.s);
-	(void)snprintf(folder, sizeof(folder), "%s/presets", h.dir);
-	assert_int_equal(0, mkdir(folder, 0700));
-	(void)snprintf(path, sizeof(path), "%s/hf-llama.layout", folder);
-	f = fopen(path, "we");
-	assert_non_null(f);
-	(void)fprintf(f, "mesh tp\nx tp=0\n");
-	assert_int_equal(0, fclose(f));
-	options.store = h.dir;
-	options.preset_dir = folder;
-	assert_int_equal(0, rs_service_new(&options, &h.s, &err));
-	h.job = rs_job_at(h.s, 0);
-	sc_sys.openat = no_preset;
-	assert_int_equal(SC_E_SYSTEM, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err));
-	if (err.errnum != EMFILE || !strstr(err.msg, "hf-llama.layout"))
-		fail_msg("%s", err.msg);
-	sc_sys = real;
-	assert_int_equal(SC_E_LAYOUT, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err)); /* it has no pp */
-	assert_int_equal(0, truncate(path, (off_t)1 << 30));
-	assert_int_equal(SC_E_LIMIT, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err));
-	assert_int_equal(0, unlink(path));
-	assert_int_equal(0, mkfifo(path, 0600));
-	assert_int_equal(SC_E_SYSTEM, rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err));
-	assert_int_equal(0, unlink(path));
-	if (rs_job_layout(RS_CALLER(h.s), h.job, "use hf-llama", &err) < 0) /* the one that ships */
-		fail_msg("%s", err.msg);
-	close_house(&h);
-}
-
-/* --- listing: what cannot be listed is not empty --- */
-
-static int bad_flock(int fd, int operation)
-{
-	(void)fd;
-	(void)operation;
-	errno = EIO;
-	return -1;
-}
-
-static DIR *bad_fdopendir(int fd)
-{
-	if (!fails_now())
-		return real.fdopendir(fd);
-	errno = EMFILE;
-	return NULL;
-}
-
-static struct dirent *bad_readdir(DIR *dir)
-{
-	if (!fails_now())
-		return real.readdir(dir);
-	errno = EIO;
-	return NULL;
-}
-
-static int bad_clone_mount(int dir)
-{
-	(void)dir;
-	errno = EPERM;
-	return -1;
-}
-
-static int bad_set_mount(int mount, uint64_t attrs)
-{
-	(void)mount;
-	(void)attrs;
-	errno = ENOSYS;
-	return -1;
-}
-
-static int bad_renameat(int from_dir, const char *from, int dir, const char *path, unsigned flags)
-{
-	if (flags != RENAME_NOREPLACE)
-		return real.renameat(from_dir, from, dir, path, flags);
-	errno = EROFS;
-	return -1;
-}
-
-static void reopen(struct house *h)
-{
-	struct rs_options options = {.store = h->dir, .quiet_worker = true};
-	struct sc_err err = {0};
-
-	if (rs_service_new(&options, &h->s, &err) < 0)
-		fail_msg("start: %s", err.msg);
-	h->job = rs_job_at(h->s, 0);
-}
-
-static int count_blob(void *arg, uint64_t blob)
-{
-	(void)blob;
-	++*(unsigned *)arg;
-	return 0;
-}
-
-static unsigned count_blobs(struct house *h)
-{
-	unsigned nr = 0;
-	struct sc_err err;
-
-	assert_int_equal(0, meta_store_each(rs_service_store(h->s), count_blob, &nr, &err));
-	return nr;
-}
-
-/* Each of its calls fails in turn; without a catalog a start is refused in the end, too. */
-static void start_with_bad_lists(const struct house *h, bool has_catalog)
-{
-	struct rs_options options = {.store = h->dir, .quiet_worker = true};
-
-	for (int what = 0; what < 2; what++)
-		for (long n = 0;; n++) {
-			struct rs_service *s = NULL;
-			struct sc_err err = {0};
-			int rc;
-
-			left = n;
-			failed = false;
-			sc_sys.fdopendir = what ? bad_fdopendir : real.fdopendir;
-			sc_sys.readdir = what ? real.readdir : bad_readdir;
-			rc = rs_service_new(&options, &s, &err);
-			sc_sys = real;
-			rs_service_free(s);
-			if (!failed) {
-				assert_int_equal(has_catalog ? 0 : SC_E_CORRUPT, rc);
-				break;
-			}
-			if (rc != SC_E_SYSTEM || err.errnum != (what ? EMFILE : EIO) || !strstr(err.msg, "cannot list"))
-				fail_msg("call %ld: %d '%s'", n, rc, err.msg);
-		}
-}
-
-static void lists_are_whole(void **unused)
-{
-	char db[80], aside[80];
-	struct house h;
-	unsigned blobs;
-
-	(void)unused;
-	real = sc_sys;
-	open_house(&h, true);
-	commit_sample(&h);
-	blobs = count_blobs(&h);
-	rs_service_free(h.s);
-	(void)snprintf(db, sizeof(db), "%s/scalai.db", h.dir);
-	(void)snprintf(aside, sizeof(aside), "%s/aside.db", h.dir);
-	start_with_bad_lists(&h, true);
-	assert_int_equal(0, rename(db, aside));
-	start_with_bad_lists(&h, false);
-	assert_int_equal(0, rename(aside, db));
-	reopen(&h);
-	assert_int_equal(blobs, count_blobs(&h));
-	close_house(&h);
-}
-
-static void stores_are_opened(void **unused)
-{
-	struct rs_options options = {.quiet_worker = true, .keep_garbage = true};
-	struct rs_service *none = NULL;
-	struct sc_err err = {0};
-	struct sc_buf report = {0};
-	char orphan[80];
-	struct house h;
-	uint64_t bad;
-
-	(void)unused;
-	real = sc_sys;
-	open_house(&h, true);
-	rs_service_free(h.s);
-	options.store = h.dir;
-	sc_sys.flock = bad_flock;
-	assert_int_equal(SC_E_SYSTEM, rs_service_new(&options, &none, &err));
-	assert_non_null(strstr(err.msg, "cannot lock the store"));
-	sc_sys = real;
-	sc_sys.clone_mount = bad_clone_mount; /* it only keeps us from our own mistakes */
-	reopen(&h);
-	rs_service_free(h.s);
-	sc_sys = real;
-	sc_sys.set_mount = bad_set_mount;
-	reopen(&h);
-	rs_service_free(h.s);
-	sc_sys = real;
-	(void)snprintf(orphan, sizeof(orphan), "%s/blobs/e7/999", h.dir);
-	assert_int_equal(0, close(open(orphan, O_WRONLY | O_CREAT | O_CLOEXEC, 0600)));
-	assert_int_equal(0, rs_service_new(&options, &h.s, &err));
-	sc_sys.renameat = bad_renameat;
-	assert_int_equal(SC_E_SYSTEM, rs_fsck(h.s, true, &bad, &report, &err));
-	assert_int_equal(EROFS, err.errnum);
-	sc_sys = real;
-	sc_buf_done(&report);
-	close_house(&h);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -636,9 +357,6 @@ int main(void)
 		cmocka_unit_test(jobs_are_found),
 		cmocka_unit_test(worker_waits_by_the_clock),
 		cmocka_unit_test(waits_end_with_errors),
-		cmocka_unit_test(presets_are_read),
-		cmocka_unit_test(lists_are_whole),
-		cmocka_unit_test(stores_are_opened),
 	};
 
 	return cmocka_run_group_tests_name("service", tests, NULL, NULL);
