@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fault/commands.h"
 
-#include <fcntl.h>
+#include "tests/support/sample.h"
+
 #include <inttypes.h>
 #include <setjmp.h>
 #include <sqlite3.h>
@@ -142,22 +143,10 @@ static int data(struct rs_job *job, const char *text, struct sc_err *err)
 /* "RANK PATH", with the bytes of the sample's model of this rank */
 int do_create(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	struct rs_owner owner = {geteuid(), getegid(), 0640};
-	char from[1000], buf[65536];
-	uint64_t blob;
-	int in, out, rc = rs_work_create(service, job, (uint32_t)atoi(text), text + 2, &owner, &blob, &out, err);
-	ssize_t n;
+	char from[] = "?/" MODEL;
 
-	if (rc < 0)
-		return rc;
-	(void)snprintf(from, sizeof(from), SAMPLE "/%c/" MODEL, *text);
-	in = open(from, O_RDONLY | O_CLOEXEC);
-	assert_true(in >= 0);
-	while ((n = read(in, buf, sizeof(buf))) > 0)
-		assert_int_equal(n, write(out, buf, (size_t)n));
-	(void)close(in);
-	(void)close(out);
-	return 0;
+	*from = *text;
+	return create_from_sample(service, job, from, (uint32_t)atoi(text), text + 2, 0640, err);
 }
 
 static int copy_up(struct rs_job *job, const char *text, struct sc_err *err)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fault/house.h"
 
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +9,8 @@
 #include <unistd.h>
 /* cmocka wants four of the above first */
 #include <cmocka.h>
+
+#include "tests/support/sample.h"
 
 struct sc_sys real;
 long left;
@@ -46,30 +47,11 @@ void close_house(struct house *h)
 	assert_int_equal(0, system(clean));
 }
 
-void put_file(struct house *h, uint32_t rank, const char *name)
-{
-	struct rs_owner owner = {geteuid(), getegid(), 0644};
-	char path[1000], buf[65536];
-	struct sc_err err;
-	uint64_t blob;
-	int in, out;
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), "%s/%u/model.safetensors", SAMPLE, rank);
-	in = open(path, O_RDONLY | O_CLOEXEC);
-	assert_true(in >= 0);
-	assert_int_equal(0, rs_work_create(h->s, h->job, rank, name, &owner, &blob, &out, &err));
-	while ((n = read(in, buf, sizeof(buf))) > 0)
-		assert_int_equal(n, write(out, buf, (size_t)n));
-	(void)close(in);
-	(void)close(out);
-}
-
 void commit_sample(struct house *h)
 {
 	struct sc_err err;
 
 	for (uint32_t rank = 0; rank < 4; rank++)
-		put_file(h, rank, "model.safetensors");
+		put_model(h->s, h->job, rank, "model.safetensors");
 	assert_int_equal(0, rs_job_commit(RS_CALLER(h->s), h->job, "step=1", &err));
 }

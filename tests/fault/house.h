@@ -15,8 +15,6 @@ struct house {
 /** Makes a store in memory with the job `gpt`, without versions; close_house() removes it. */
 void open_house(struct house *h, bool quiet_worker);
 void close_house(struct house *h);
-/** Writes the sample's model of this rank. */
-void put_file(struct house *h, uint32_t rank, const char *name);
 /** Commits the sample as the first version. */
 void commit_sample(struct house *h);
 

@@ -10,6 +10,7 @@
 #include "meta/base/log.h"
 #include "tests/fault/faults.h"
 #include "tests/fault/watchdog.h"
+#include "tests/support/sample.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -20,25 +21,6 @@
 #include <unistd.h>
 /* cmocka wants four of the above first */
 #include <cmocka.h>
-
-static void put_file(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *name)
-{
-	struct rs_owner owner = {geteuid(), getegid(), 0644};
-	char path[1000], buf[65536];
-	struct sc_err err;
-	uint64_t blob;
-	int in, out;
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), "%s/%u/model.safetensors", SAMPLE, rank);
-	in = open(path, O_RDONLY | O_CLOEXEC);
-	assert_true(in >= 0);
-	assert_int_equal(0, rs_work_create(s, job, rank, name, &owner, &blob, &out, &err));
-	while ((n = read(in, buf, sizeof(buf))) > 0)
-		assert_int_equal(n, write(out, buf, (size_t)n));
-	(void)close(in);
-	(void)close(out);
-}
 
 static int discard(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
@@ -165,8 +147,8 @@ static void make_twin(struct rs_service *s)
 	assert_int_equal(0, rs_job_make(s, "twin", 0755, geteuid(), getegid(), &job, &err));
 	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "use replicated", &err));
 	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "dp=2", &err));
-	put_file(s, job, 0, "x.bin");
-	put_file(s, job, 1, "x.bin");
+	put_model(s, job, 0, "x.bin");
+	put_model(s, job, 1, "x.bin");
 	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	assert_int_equal(0, rs_service_work(s, &err));
 }
@@ -215,11 +197,11 @@ static void all_commands(enum kind kind)
 	fail_in_turn(s, job, kind, "topology", rs_job_topology, "tp=2 pp=2");
 	fail_in_turn(s, job, kind, "config", rs_job_config, "buffer_mib=2 keep=3");
 	for (uint32_t rank = 0; rank < 4; rank++)
-		put_file(s, job, rank, "model.safetensors");
+		put_model(s, job, rank, "model.safetensors");
 	fail_in_turn(s, job, kind, "commit", rs_job_commit, "step=1");
 	work_and_scrub(s, kind);
 	for (uint32_t rank = 0; rank < 4; rank++) /* unchanged: shared */
-		put_file(s, job, rank, "model.safetensors");
+		put_model(s, job, rank, "model.safetensors");
 	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "step=2", &err));
 	work_and_scrub(s, kind);
 	make_twin(s);
@@ -239,7 +221,7 @@ static void all_commands(enum kind kind)
 	work_and_scrub(s, kind);
 	fail_in_turn(s, job, kind, "data", remove_data, "remove name=l\nrefresh name=r");
 	fail_in_turn(s, job, kind, "rollback", rs_job_rollback, "7");
-	put_file(s, job, 0, "model.safetensors.copy");
+	put_model(s, job, 0, "model.safetensors.copy");
 	fail_in_turn(s, job, kind, "discard", discard, "");
 	work_and_scrub(s, kind);
 	check_store(s);

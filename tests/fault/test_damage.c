@@ -10,6 +10,7 @@
 #include "meta/base/log.h"
 #include "meta/base/metric.h"
 #include "reshard/command/steps.h"
+#include "tests/support/sample.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,25 +41,6 @@ static void start(void)
 		fail_msg("start: %s", err.msg);
 }
 
-static void put(const char *from, uint32_t rank, const char *name)
-{
-	struct rs_owner owner = {geteuid(), getegid(), 0644};
-	char path[1000], buf[65536];
-	struct sc_err err;
-	uint64_t blob;
-	int in, out;
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), "%s/%s", SAMPLE, from);
-	in = open(path, O_RDONLY | O_CLOEXEC);
-	assert_true(in >= 0);
-	assert_int_equal(0, rs_work_create(s, job, rank, name, &owner, &blob, &out, &err));
-	while ((n = read(in, buf, sizeof(buf))) > 0)
-		assert_int_equal(n, write(out, buf, (size_t)n));
-	(void)close(in);
-	(void)close(out);
-}
-
 static void must(int rc, const struct sc_err *err)
 {
 	if (rc < 0)
@@ -67,12 +49,8 @@ static void must(int rc, const struct sc_err *err)
 
 static void put_all(void)
 {
-	char from[100];
-
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		(void)snprintf(from, sizeof(from), "%u/" MODEL, rank);
-		put(from, rank, MODEL);
-	}
+	for (uint32_t rank = 0; rank < 4; rank++)
+		put_model(s, job, rank, MODEL);
 }
 
 /* A store with the sample as version 1, not looked at by the worker yet.  Each test calls it: what is set up before a
@@ -228,7 +206,7 @@ static void commit_is_refused(void **unused)
 	assert_string_equal(before, after);
 	sc_sys.release(before);
 	sc_sys.release(after);
-	put("2/" MODEL, 2, MODEL);
+	put_sample(s, job, "2/" MODEL, 2, MODEL);
 	must(rs_job_commit(RS_CALLER(s), job, "step=2", &err), &err);
 }
 
@@ -262,7 +240,7 @@ static void header_is_refused(void **unused)
 	to_cut = blob_of(3, MODEL);
 	sc_sys.mmap = cutting_mmap;
 	expect_damaged(rs_job_verify(s, job, &err), &err, to_cut, "rank 3 '" MODEL "'");
-	put("0/" MODEL, 0, MODEL);
+	put_sample(s, job, "0/" MODEL, 0, MODEL);
 	to_cut = blob_of(0, MODEL);
 	expect_damaged(rs_job_commit(RS_CALLER(s), job, "step=2", &err), &err, to_cut, "rank 0: '" MODEL "'");
 }
@@ -511,10 +489,10 @@ static void mending_waits_for_a_twin(void **unused)
 	job = twins;
 	must(rs_job_layout(RS_CALLER(s), job, "use replicated", &err), &err);
 	must(rs_job_topology(RS_CALLER(s), job, "dp=2", &err), &err);
-	put("0/optimizer.safetensors", 0, "x");
-	put("0/optimizer.safetensors", 1, "x");
-	put("0/" MODEL, 0, MODEL);
-	put("0/" MODEL, 1, MODEL);
+	put_sample(s, job, "0/optimizer.safetensors", 0, "x");
+	put_sample(s, job, "0/optimizer.safetensors", 1, "x");
+	put_sample(s, job, "0/" MODEL, 0, MODEL);
+	put_sample(s, job, "0/" MODEL, 1, MODEL);
 	must(rs_job_commit(RS_CALLER(s), job, "step=1", &err), &err);
 	must(rs_service_work(s, &err), &err);
 	blob = blob_of(0, MODEL);

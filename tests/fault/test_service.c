@@ -4,6 +4,7 @@
 
 #include "meta/base/log.h"
 #include "tests/fault/house.h"
+#include "tests/support/sample.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -180,7 +181,7 @@ static void replaced_rows_go(void **unused)
 	}
 	assert_int_equal(before, count_rows(&h, "SELECT count(*) FROM blob"));
 	for (uint32_t rank = 0; rank < 4; rank++)
-		put_file(&h, rank, "model.safetensors");
+		put_model(h.s, h.job, rank, "model.safetensors");
 	assert_int_equal(0, rs_job_commit(RS_CALLER(h.s), h.job, "", &err));
 	assert_int_equal(0, rs_service_work(h.s, &err));
 	before = count_rows(&h, "SELECT count(*) FROM blob");
