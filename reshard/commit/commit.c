@@ -188,6 +188,36 @@ static int append_report(struct rs_set *set, char *more, struct sc_err *err)
 	return 0;
 }
 
+#define STAND_INS_SHOWN 4
+
+/* Copies differ: says which of them no rank wrote itself. */
+static int name_stand_ins(struct commit *c, const struct rs_set *set, int rc)
+{
+	struct sc_buf text = {0};
+	uint32_t nr = 0;
+
+	for (size_t i = 0; i < c->items.nr && nr <= STAND_INS_SHOWN; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (it->how == ITEM_WROTE || !it->logical || strcmp(it->logical, set->file) != 0)
+			continue;
+		if (nr++ == STAND_INS_SHOWN)
+			sc_buf_printf(&text, ", ...");
+		else if (it->how == ITEM_LIKE)
+			sc_buf_printf(&text, "%s rank %u has the file of rank %u", text.bytes ? "," : "", it->rank,
+				      it->like);
+		else
+			sc_buf_printf(&text, "%s rank %u keeps its file", text.bytes ? "," : "", it->rank);
+	}
+	if (nr && !text.failed) {
+		const struct sc_err why = *c->err;
+
+		rc = sc_fail(c->err, rc, "%s; of '%s',%s", why.msg, set->file, text.text);
+	}
+	sc_buf_done(&text);
+	return rc;
+}
+
 static int verify(struct commit *c)
 {
 	bool now = rs_config_of(c->job).verify == RS_VERIFY_COMMIT;
@@ -210,6 +240,8 @@ static int verify(struct commit *c)
 		report = NULL;
 		if (rc == 0 && now)
 			rc = rs_verify_set(c->s, set, NULL, NULL, &set->hashes, &report, c->err);
+		if (rc == SC_E_COPIES)
+			rc = name_stand_ins(c, set, rc);
 		sc_sys.release(report);
 		if (rc == 0 && now)
 			set->verified = META_EQUAL;
@@ -230,7 +262,7 @@ static int sync_blobs(struct commit *c)
 		const struct item *it = &c->items.at[i];
 		int fd;
 
-		if (it->w.kind != META_WORK_FILE)
+		if (it->w.kind != META_WORK_FILE || (it->how != ITEM_WROTE && !it->made))
 			continue;
 		rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDWR, &fd, c->err);
 		if (rc == 0)
@@ -252,7 +284,7 @@ static int seal_items(struct commit *c)
 		const struct item *it = &c->items.at[i];
 		struct rs_seal seal = {it->w.blob, it->bytes};
 
-		if (it->w.kind == META_WORK_FILE)
+		if (it->w.kind == META_WORK_FILE && (it->how == ITEM_WROTE || it->made))
 			rc = sc_vec_push(&c->seals, seal) < 0 ? sc_nomem(c->err) : 0;
 	}
 	c->a.seals = c->seals.at;
@@ -331,6 +363,26 @@ static int commit_tree(struct commit *c)
 	return rc;
 }
 
+static void release_items(struct commit *c, int rc)
+{
+	bool garbage = false;
+
+	for (size_t i = 0; i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (it->how != ITEM_LIKE)
+			rs_blob_put(c->s->blobs, it->blob);
+		if (it->pinned)
+			rs_unpin(c->s, it->w.blob);
+		garbage |= it->pinned && rc < 0;
+	}
+	/* what stays in the working tree may change: a mapping of it must not be found again */
+	for (size_t i = 0; rc < 0 && i < c->items.nr; i++)
+		rs_blob_forget(c->s->blobs, c->items.at[i].w.blob);
+	if (garbage)
+		rs_kick(c->s, true);
+}
+
 int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct commit c = {.a = {.job = job, .change = RS_BY_COMMIT, .token = who->token}, .s = who->service,
@@ -342,11 +394,7 @@ int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *t
 		rc = rs_head_begin(&c.a, err);
 	if (rc == 0)
 		rc = commit_tree(&c);
-	for (size_t i = 0; i < c.items.nr; i++)
-		rs_blob_put(c.s->blobs, c.items.at[i].blob);
-	/* what stays in the working tree may change: a mapping of it must not be found again */
-	for (size_t i = 0; rc < 0 && i < c.items.nr; i++)
-		rs_blob_forget(c.s->blobs, c.items.at[i].w.blob);
+	release_items(&c, rc);
 	sc_vec_done(&c.items);
 	sc_vec_done(&c.written);
 	sc_vec_done(&c.seals);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One commit, shared by the files that do it: commit.c (the protocol), read.c, sets.c. */
+/* One commit, shared by the files that do it: commit.c (the protocol), read.c, classes.c, keep.c, items.c, sets.c. */
 #ifndef RS_COMMIT_I_H
 #define RS_COMMIT_I_H
 
 #include "reshard/command/command_i.h"
 
-struct item {			/* a row of the working tree */
-	uint32_t rank;
+struct item {			/* a row of the working tree, or what completes it (classes.c) */
+	enum { ITEM_WROTE, ITEM_LIKE, ITEM_KEPT } how;
+	bool made, pinned;	/* of a kept one: its blob is sealed and flushed with this commit; it is held */
+	uint32_t rank, like;	/* like: whose file it is, of ITEM_LIKE */
 	struct rs_work w;
 	const struct rs_format_ops *format;
-	struct rs_blob *blob;	/* of a file of tensors, parsed */
+	struct rs_blob *blob;	/* of a file of tensors, parsed; of one like another: borrowed */
 	const char *logical;	/* logical file, once it is inferred; NULL: a plain file */
 	size_t row;		/* of c->written: its first tensor */
 	uint32_t nr_rows;
@@ -48,8 +50,24 @@ struct commit {
 	struct rs_version *version;
 };
 
-/** Finds what a rank wrote or removed under a path; NULL: nothing.  Call after step 2 has sorted the items. */
+/** Sorts the items by rank and path. */
+void rs_commit_sort(struct commit *c);
+/** Finds what a rank wrote or removed under a path, or what stands for it; NULL: nothing.  The items are sorted. */
 const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path);
+/** The same among the first `nr` items alone, which are sorted. */
+const struct item *rs_commit_find(const struct commit *c, size_t nr, uint32_t rank, const char *path);
+/** Tells whether a rank has any tensor: in a file that it wrote, or that stands for one. */
+bool rs_commit_has_rows(const struct commit *c, uint32_t rank);
+/** Adds, to what ranks wrote or removed, the same for replicas of theirs that did not.  Errors: SC_E_STATE (a rank
+ *  removed what a replica of it wrote), SC_E_NO_MEMORY. */
+int rs_commit_complete(struct commit *c);
+/** Adds the head's other files of the logical files that were written.  1: there are some, 0: there are none. */
+int rs_commit_add_kept(struct commit *c);
+/** Says, if it is so, of which ranks one must write a file that none of them has ever written; else the error stays.
+ *  Returns its code. */
+int rs_commit_refuse_missing(struct commit *c, int rc);
+/** Finds or makes the blob of a kept file.  Errors: of images, of the engine, of the catalog. */
+int rs_commit_keep(struct commit *c, struct item *it);
 /** Does step 2: reads the headers of written files, and infers the logical tensors of the new version (c->state). */
 int rs_commit_read(struct commit *c);
 /** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */

@@ -81,6 +81,66 @@ static int add_written(struct commit *c, struct item *it)
 	return 0;
 }
 
+static int by_file(const void *a, const void *b)
+{
+	return strcmp(((const struct meta_stored *)a)->file, ((const struct meta_stored *)b)->file);
+}
+
+/* A kept file: what the head has in it.  `list` is what the rank has in all its files, by file; *at is before it. */
+static int add_kept(struct commit *c, struct item *it, const struct meta_stored_list *list, size_t *at)
+{
+	const struct meta_state *state = c->head->model->state;
+
+	it->row = c->written.nr;
+	while (*at < list->nr && strcmp(list->at[*at].file, it->w.path) < 0)
+		(*at)++;
+	for (; *at < list->nr && strcmp(list->at[*at].file, it->w.path) == 0; (*at)++) {
+		const struct meta_stored *s = &list->at[*at];
+		const struct meta_tensor *t = &state->tensors[s->entry->tensor];
+		struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = s->name, .dtype = t->dtype,
+					 .shape = s->piece.shape};
+
+		if (sc_vec_push(&c->written, w) < 0)
+			return sc_nomem(c->err);
+		it->nr_rows++;
+	}
+	return 0;
+}
+
+/* The tensors of one rank's files, those of items from *at on. */
+static int add_rank(struct commit *c, size_t *at)
+{
+	const uint32_t rank = c->items.at[*at].rank;
+	struct meta_stored_list list = {0};
+	size_t kept = 0;
+	int rc = 0;
+
+	for (size_t i = *at; i < c->items.nr && c->items.at[i].rank == rank; i++)
+		kept += c->items.at[i].how == ITEM_KEPT;
+	if (kept)
+		rc = meta_view_rank(c->head->model, rank, NULL, &c->arena, &list, c->err);
+	if (list.nr)
+		qsort(list.at, list.nr, sizeof(*list.at), by_file);
+	for (kept = 0; *at < c->items.nr && c->items.at[*at].rank == rank; (*at)++) {
+		struct item *it = &c->items.at[*at];
+
+		if (rc == 0 && it->w.kind == META_WORK_FILE)
+			rc = it->how == ITEM_KEPT ? add_kept(c, it, &list, &kept) : add_written(c, it);
+	}
+	sc_vec_done(&list);
+	return rc;
+}
+
+static int add_rows(struct commit *c)
+{
+	int rc = 0;
+
+	c->written.nr = 0;
+	for (size_t i = 0; rc == 0 && i < c->items.nr;)
+		rc = add_rank(c, &i);
+	return rc;
+}
+
 /* Which logical file each is of, now that its tensors are known: a number in its name may be of its stage alone. */
 static int name_items(struct commit *c)
 {
@@ -140,29 +200,14 @@ static const char *logical_of_committed(const struct commit *c, uint32_t rank, c
 static bool is_written(const struct commit *c, const char *logical)
 {
 	for (size_t i = 0; i < c->items.nr; i++)
-		if (c->items.at[i].w.kind == META_WORK_FILE && c->items.at[i].logical &&
+		if (c->items.at[i].how == ITEM_WROTE && c->items.at[i].w.kind == META_WORK_FILE &&
+		    c->items.at[i].logical &&
 		    strcmp(c->items.at[i].logical, logical) == 0)
 			return true;
 	return false;
 }
 
-static int by_rank(const void *a, const void *b)
-{
-	const struct item *x = a, *y = b;
-
-	if (x->rank != y->rank)
-		return x->rank < y->rank ? -1 : 1;
-	return strcmp(x->w.path, y->w.path);
-}
-
-const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path)
-{
-	const struct item key = {.rank = rank, .w.path = (char *)path};
-
-	return c->items.nr ? bsearch(&key, c->items.at, c->items.nr, sizeof(key), by_rank) : NULL;
-}
-
-/* A removed tensor file: all ranks must have removed it; *ret_removed is then set. */
+/* A removed tensor file: of each class of replicas one must have removed it; *ret_removed is then set. */
 static int check_removed(struct commit *c, const char *logical, bool *ret_removed, struct sc_err *err)
 {
 	uint32_t removed = 0;
@@ -242,53 +287,63 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 	return 0;
 }
 
-/* Ranks that wrote no tensors at all, for a sentence that says so first. */
-static int refuse_missing(struct commit *c, int rc)
+static int read_items(struct commit *c)
 {
-	struct sc_buf missing = {0};
-	uint32_t nr = 0, at = 0;
+	int rc = 0;
 
-	for (uint32_t rank = 0; rank < c->topo.ranks; rank++) {
-		while (at < c->written.nr && c->written.at[at].rank < rank)
-			at++;
-		if ((at == c->written.nr || c->written.at[at].rank != rank) && nr++ < 4)
-			sc_buf_printf(&missing, "%s%u", missing.bytes ? ", " : "", rank);
+	rs_commit_sort(c);
+	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+		struct item *it = &c->items.at[i];
+
+		if (it->w.kind == META_WORK_GONE)
+			it->logical = logical_of_committed(c, it->rank, it->w.path);
+		else
+			rc = read_item(c, it);
 	}
-	if (nr)
-		rc = sc_fail(c->err, SC_E_STATE, "topology '%s' has ranks 0 to %u, but no tensors were written for "
-			     "rank%s %s%s, as '%u/%s' was for rank %u; save from all ranks, or write the topology of "
-			     "those that saved",
-			     c->topo.text, c->topo.ranks - 1, nr > 1 ? "s" : "", missing.text, nr > 4 ? ", ..." : "",
-			     c->written.at->rank, c->written.at->file, c->written.at->rank);
-	sc_buf_done(&missing);
-	return rc;
+	return rc < 0 ? rc : rs_commit_complete(c);
+}
+
+static int infer(struct commit *c, const struct meta_state *known)
+{
+	int rc = add_rows(c);
+
+	return rc < 0 ? rc : meta_infer(c->layout, &c->topo, c->written.at, c->written.nr, known, &c->state, c->err);
+}
+
+/* Of what was written; if that is not complete, also of what the head has beside it. */
+static int infer_all(struct commit *c, const struct meta_state *known)
+{
+	int rc = infer(c, known), more;
+
+	if (rc != SC_E_STATE && rc != SC_E_TOPOLOGY)
+		return rc;
+	more = rs_commit_add_kept(c);
+	if (more < 0)
+		return more;
+	if (more)
+		rc = infer(c, known);
+	return rc == SC_E_STATE ? rs_commit_refuse_missing(c, rc) : rc;
+}
+
+static bool has_tensors(const struct commit *c)
+{
+	for (size_t i = 0; i < c->items.nr; i++)
+		if (c->items.at[i].nr_rows && c->items.at[i].w.kind == META_WORK_FILE)
+			return true;
+	return false;
 }
 
 int rs_commit_read(struct commit *c)
 {
 	struct meta_state known = {.layers = c->job->whole.layers, .experts = c->job->whole.experts};
-	int rc = 0;
+	int rc;
 
 	rs_step(RS_STEP_COMMIT_READ);
-	if (c->items.nr)
-		qsort(c->items.at, c->items.nr, sizeof(*c->items.at), by_rank);
-	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
-		struct item *it = &c->items.at[i];
-
-		if (it->w.kind == META_WORK_GONE) {
-			it->logical = logical_of_committed(c, it->rank, it->w.path);
-			continue;
-		}
-		rc = read_item(c, it);
-		if (rc == 0)
-			rc = add_written(c, it);
-	}
+	rc = read_items(c);
 	if (rc == 0)
 		rc = known_tensors(c, &known);
-	if (rc == 0 && c->written.nr) {
-		rc = meta_infer(c->layout, &c->topo, c->written.at, c->written.nr, &known, &c->state, c->err);
-		if (rc == SC_E_STATE)
-			rc = refuse_missing(c, rc);
+	if (rc == 0 && has_tensors(c)) {
+		rc = infer_all(c, &known);
 	} else if (rc == 0) {
 		/* only plain files were written, or files removed */
 		for (uint32_t t = 0; t < known.nr && rc == 0; t++)

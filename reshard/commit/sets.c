@@ -70,6 +70,15 @@ static int note_skews(struct commit *c, struct rs_set *set)
 	return rc;
 }
 
+static const struct rs_set *head_set(const struct commit *c, const char *file, enum meta_set_kind kind)
+{
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++)
+		if (c->head->version->sets[i]->kind == kind &&
+		    strcmp(c->head->version->sets[i]->file, file) == 0)
+			return c->head->version->sets[i];
+	return NULL;
+}
+
 /* All ranks' files of one logical file. */
 static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 {
@@ -77,10 +86,16 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 	int rc = 0;
 
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
-		const struct item *it = &c->items.at[i];
+		struct item *it = &c->items.at[i];
 
 		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->w.kind != META_WORK_FILE)
 			continue;
+		if (it->how == ITEM_KEPT) {
+			it->format = head_set(c, set->file, META_SET_TENSORS)->format;
+			rc = rs_commit_keep(c, it);
+			if (rc < 0)
+				return rc;
+		}
 		if (first && it->format != first->format)
 			return sc_fail(c->err, SC_E_STATE,
 				       "rank %u: '%s' has format '%s', but rank %u: '%s' has format '%s'; the files of "
@@ -120,15 +135,6 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 		rc = sc_nomem(c->err);
 	rs_set_unref(set);
 	return rc;
-}
-
-static const struct rs_set *head_set(const struct commit *c, const char *file, enum meta_set_kind kind)
-{
-	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++)
-		if (c->head->version->sets[i]->kind == kind &&
-		    strcmp(c->head->version->sets[i]->file, file) == 0)
-			return c->head->version->sets[i];
-	return NULL;
 }
 
 /* A plain file as all ranks now see it: what was written, else what the head has. */
@@ -185,6 +191,8 @@ static bool had_before(const struct commit *c, size_t i)
 	for (size_t k = 0; k < i; k++) {
 		const struct item *x = &c->items.at[k];
 
+		if (x->how != ITEM_WROTE)
+			continue;
 		if (it->logical && x->w.kind == META_WORK_FILE ? x->logical && strcmp(x->logical, it->logical) == 0
 							       : !x->logical && x->w.path_id == it->w.path_id &&
 								     (x->rank == RS_SHARED) == (it->rank == RS_SHARED))
@@ -198,6 +206,8 @@ static bool is_touched(const struct commit *c, const struct rs_set *set)
 	for (size_t i = 0; i < c->items.nr; i++) {
 		const struct item *it = &c->items.at[i];
 
+		if (it->how != ITEM_WROTE)
+			continue;
 		if (set->kind == META_SET_TENSORS ? it->logical && strcmp(it->logical, set->file) == 0
 						  : !it->logical && strcmp(it->w.path, set->file) == 0 &&
 							    (it->rank == RS_SHARED) == (set->kind == META_SET_SHARED))
@@ -214,7 +224,7 @@ int rs_commit_sets(struct commit *c)
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (had_before(c, i) || (it->logical && it->w.kind == META_WORK_GONE))
+		if (it->how != ITEM_WROTE || had_before(c, i) || (it->logical && it->w.kind == META_WORK_GONE))
 			continue;
 		rc = it->logical ? tensor_set(c, whole, it->logical)
 				 : plain_set(c, it->w.path, it->rank == RS_SHARED);

@@ -298,6 +298,7 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 		}
 		(void)pthread_mutex_unlock(&set->report_lock);
 	}
+	rs_render_replicas(head->model, buf);
 	status_unplaced(head, buf);
 	status_data(head, buf);
 }
@@ -394,6 +395,7 @@ int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topolog
 			      cost.bytes, cost.local, cost.moved, cost.bound, cost.pieces,
 			      (double)(sc_now_ns() - began) / 1e9);
 		status_data(target, buf);
+		rs_render_replicas(target->model, buf);
 		status_unplaced(target, buf);
 		sc_buf_printf(buf, "from_node\tto_node\tbytes\n");
 		for (size_t i = 0; i < cost.nr_pairs; i++)

@@ -78,6 +78,8 @@ int rs_render_layout(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 		     struct sc_err *err);
 int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		       struct sc_err *err);
+/** Adds lines on which ranks of a view count as whom. */
+void rs_render_replicas(const struct meta_view *view, struct sc_buf *buf);
 int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,

@@ -21,6 +21,13 @@ static int on_shared(void *arg, uint64_t blob)
 	return rc;
 }
 
+int rs_stale_add(struct rs_service *s, uint64_t blob, struct sc_err *err)
+{
+	struct noting n = {s, err};
+
+	return on_shared(&n, blob);
+}
+
 int rs_stale_note(struct rs_service *s, uint64_t job, uint64_t version, struct sc_err *err)
 {
 	struct noting n = {s, err};

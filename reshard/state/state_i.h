@@ -430,6 +430,8 @@ int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct 
 /** A job begins or ceases to have a version (0: all of its own): what its blobs say of themselves is to be written anew
  *  where other jobs have them, too.  Called while both have them. */
 int rs_stale_note(struct rs_service *s, uint64_t job, uint64_t version, struct sc_err *err);
+/** Notes a blob of another set that a new one of the same job has, too. */
+int rs_stale_add(struct rs_service *s, uint64_t blob, struct sc_err *err);
 /** Takes the list, which the caller releases. */
 struct rs_numbers rs_stale_take(struct rs_service *s);
 

@@ -148,9 +148,27 @@ static void write_file(struct world *w, const struct version *v, const struct sh
 	sc_buf_done(&bytes);
 }
 
-/* What ranks write of the logical files that `touched` names, or what they remove. */
-void write_ranks(struct world *w, const struct version *v, const struct shown *x, const struct names *touched, bool removed)
+/* Of a class of replicas the rank of a random number writes, and each other one by chance. */
+static bool writes(const struct shown *x, uint32_t rank, const char *file, uint32_t salt, enum who who)
 {
+	uint32_t like = meta_view_alike(x->view, rank, file), nr = 0, mine = 0;
+
+	if (who != ONE_OF_EACH)
+		return who == ALL_RANKS || pick(3) == 0;
+	for (uint32_t r = 0; r < x->topo.ranks; r++)
+		if (meta_view_alike(x->view, r, file) == like) {
+			mine = r == rank ? nr : mine;
+			nr++;
+		}
+	return salt % nr == mine || pick(4) == 0;
+}
+
+/* What ranks write of the logical files that `touched` names, or what they remove. */
+size_t write_ranks(struct world *w, const struct version *v, const struct shown *x, const struct names *touched,
+		   enum who who, bool removed)
+{
+	size_t nr = 0;
+
 	for (uint32_t rank = 0; rank < x->topo.ranks; rank++) {
 		struct meta_stored_list list = {0};
 		struct names files = {0};
@@ -161,14 +179,19 @@ void write_ranks(struct world *w, const struct version *v, const struct shown *x
 		for (size_t i = 0; i < list.nr; i++)
 			if (has_name(touched, x->state.tensors[list.at[i].entry->tensor].file))
 				put_name(&files, list.at[i].file);
-		for (size_t i = 0; i < files.nr; i++)
+		for (size_t i = 0; i < files.nr; i++) {
+			if (!writes(x, rank, files.at[i], w->salts, who))
+				continue;
+			nr++;
 			if (removed)
 				good(rs_work_unlink(w->s, w->job, rank, files.at[i], &err), err);
 			else
 				write_file(w, v, x, rank, files.at[i], &list);
+		}
 		sc_vec_done(&list);
 		sc_arena_done(&arena);
 	}
+	return nr;
 }
 
 /* --- what is shown is what should be --- */

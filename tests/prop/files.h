@@ -76,8 +76,14 @@ void put_name(struct names *names, const char *name);
 /** Puts a name that rs_list() found into `arg`, a struct names. */
 int on_name(void *arg, const char *name, bool is_dir);
 
-/** Writes, as ranks do, the logical files that `touched` names, or removes them. */
-void write_ranks(struct world *w, const struct version *v, const struct shown *x, const struct names *touched, bool removed);
+enum who {
+	ALL_RANKS,		/* each rank */
+	ONE_OF_EACH,		/* of each class of replicas some ranks, at least one */
+	SOME_RANKS,		/* any: the bytes must be those of the head */
+};
+/** Writes, as ranks do, the logical files that `touched` names, or removes them.  Returns how many files. */
+size_t write_ranks(struct world *w, const struct version *v, const struct shown *x, const struct names *touched,
+		   enum who who, bool removed);
 
 /** Looks at each rank file of a view, which is freed: it is listed and has, bit for bit, what the version has. */
 void expect_view(struct world *w, struct rs_view *view, bool head, const struct version *v, const char *topology);

@@ -189,7 +189,7 @@ static void write_all(struct world *w)
 
 	good(rs_job_layout(RS_CALLER(w->s), w->job, w->layout_text, &err), err);
 	good(rs_job_topology(RS_CALLER(w->s), w->job, w->now.topology, &err), err);
-	write_ranks(w, &w->now, &x, &all, false);
+	(void)write_ranks(w, &w->now, &x, &all, pick(2) ? ALL_RANKS : ONE_OF_EACH, false);
 	shown_done(&x);
 	commit(w, "all", &w->now, &all);
 }
@@ -210,9 +210,26 @@ static void write_some(struct world *w)
 	if (!some.nr)
 		return;
 	assert_true(show(w, &next, next.topology, &x));
-	write_ranks(w, &next, &x, &some, false);
+	(void)write_ranks(w, &next, &x, &some, pick(2) ? ALL_RANKS : ONE_OF_EACH, false);
 	shown_done(&x);
 	commit(w, "some", &next, &some);
+}
+
+/* Any ranks save again what they have; of their logical files, the other ranks keep theirs. */
+static void write_again(struct world *w)
+{
+	struct names some = {0};
+	struct shown x;
+
+	for (size_t t = 0; t < w->nr; t++)
+		if (w->now.salt[t] && pick(6) == 0)
+			put_name(&some, w->of[t].file);
+	if (!some.nr)
+		return;
+	assert_true(show(w, &w->now, w->now.topology, &x));
+	if (write_ranks(w, &w->now, &x, &some, SOME_RANKS, false))
+		commit(w, "some again", &w->now, &some);
+	shown_done(&x);
 }
 
 /* More layers, in new files or with those that have some of their tensors. */
@@ -238,7 +255,7 @@ static void write_more(struct world *w)
 			rest |= next.salt[t] && w->of[t].layer >= 0;
 	if (!show(w, &next, next.topology, &x))
 		return;
-	write_ranks(w, &next, &x, &some, false);
+	(void)write_ranks(w, &next, &x, &some, pick(2) ? ALL_RANKS : ONE_OF_EACH, false);
 	if (w->local && rest && x.topo.chunks > 1) {
 		/* what the others call layer 0 of the second stage would be another layer now */
 		if (rs_job_commit(RS_CALLER(w->s), w->job, "", &err) == 0)
@@ -265,7 +282,7 @@ static void remove_file(struct world *w)
 		return;
 	if (then.state.nr) {
 		assert_true(show(w, &w->now, w->now.topology, &x));
-		write_ranks(w, &w->now, &x, &gone, true);
+		(void)write_ranks(w, &w->now, &x, &gone, pick(2) ? ALL_RANKS : ONE_OF_EACH, true);
 		shown_done(&x);
 		commit(w, "removal", &next, &gone);
 		w->stale |= w->keep > 1;
@@ -467,8 +484,8 @@ static void one_world(unsigned long number)
 	write_all(w);
 	expect_all(w);
 	for (int step = 0; step < STEPS; step++) {
-		static void (*const all[])(struct world *) = {reshard, reshard, work, work, write_some, write_more, write_more,
-							      remove_file, rollback, restart, rebuild, rebuild};
+		static void (*const all[])(struct world *) = {reshard, reshard, work, work, write_some, write_again, write_again,
+							      write_more, write_more, remove_file, rollback, restart, rebuild, rebuild};
 
 		all[pick(sizeof(all) / sizeof(*all))](w);
 		expect_all(w);

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of the head that a new set keeps, because ranks wrote only others of the same logical file.  One that is a view
+ * still is made real: a set has the files of all ranks, under one topology.
+ */
+#include "reshard/commit/commit_i.h"
+
+#include "reshard/engine/engine.h"
+
+static int write_image(struct commit *c, struct item *it, const struct rs_image *im, struct sc_err *err)
+{
+	const struct rs_write_options how = {.will_flush = rs_job_syncs(c->job)};
+	sc_cleanup(sc_closep) int fd = -1;
+	struct rs_engine *engine = NULL;
+	struct rs_written written;
+	const char *why_not;
+	int rc = rs_pin_new(c->s, &it->w.blob, &fd, err);
+
+	it->pinned = rc == 0;
+	if (rc == 0)
+		rc = rs_engine_open(rs_engine_choose(NULL, &why_not), &c->s->store, rs_config_of(c->job).buffer_bytes,
+				    &engine, err);
+	if (rc == 0)
+		rc = rs_engine_write(engine, &(struct rs_target){im, fd}, 1, &how, &written, err);
+	rs_engine_close(engine);
+	return rc;
+}
+
+/* A replica of lower rank, which is kept, too, has the same file. */
+static const struct item *twin_of(const struct commit *c, const struct item *it)
+{
+	uint32_t like = meta_view_alike(c->head->model, it->rank, it->w.path);
+	const struct item *twin = like == it->rank ? NULL : rs_commit_item(c, like, it->w.path);
+
+	return twin && twin->how == ITEM_KEPT && twin->pinned ? twin : NULL;
+}
+
+static int find_blob(struct commit *c, struct item *it)
+{
+	const struct item *twin = twin_of(c, it);
+	struct rs_image *im = NULL;
+	int rc;
+
+	if (twin) {
+		it->w.blob = twin->w.blob;
+		it->bytes = twin->bytes;
+		return 0;
+	}
+	rc = rs_view_image(c->s, c->a.base, it->rank, it->w.path, false, true, &im, c->err);
+	if (rc < 0)
+		return rc;
+	it->bytes = im->bytes;
+	it->w.blob = im->same_as;
+	if (!im->same_as)
+		rc = write_image(c, it, im, c->err);
+	else if (rs_made_holds(c->s, im->same_as))
+		it->made = true; /* by an open: nobody has flushed it */
+	it->made |= it->pinned;
+	rs_image_unref(c->s, im);
+	return rc;
+}
+
+int rs_commit_keep(struct commit *c, struct item *it)
+{
+	int rc = find_blob(c, it);
+
+	if (rc == 0)
+		rc = rs_view_owner(c->head, it->rank, it->w.path, &it->owner, c->err);
+	if (rc == 0)
+		rc = rs_blob_get(c->s->blobs, it->w.blob, it->format, it->bytes, &it->blob, c->err);
+	if (rc == 0)
+		rc = rs_stale_add(c->s, it->w.blob, c->err);
+	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s', which is kept", it->rank, it->w.path) : 0;
+}
