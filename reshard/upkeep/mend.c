@@ -48,11 +48,11 @@ static int copy_over(struct rs_service *s, const struct rs_sealed *x, uint64_t f
 	else if (rc > 0)
 		rc = meta_store_replace(&s->store, x->id, err);
 	(void)pthread_mutex_unlock(&s->making);
-	meta_store_note_dir(&dirs, x->id);
-	if (rc == 0)
-		rc = meta_store_sync_dirs(&s->store, &dirs, err);
+	/* whoever opens the file from here on does not meet the damaged one, however long the flush takes */
 	rs_blob_forget(s->blobs, x->id);
-	return rc;
+	rs_images_forget(s, NULL);
+	meta_store_note_dir(&dirs, x->id);
+	return rc < 0 ? rc : meta_store_sync_dirs(&s->store, &dirs, err);
 }
 
 int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint8_t hash[16], uint64_t *ret_from,
