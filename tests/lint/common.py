@@ -13,6 +13,12 @@ def sources():
 	return sorted(str(p.relative_to(ROOT)) for floor in FLOORS for p in (ROOT / floor).rglob("*.[ch]"))
 
 
+def tests():
+	"""The programs of tests/, as paths below the root: C, Python, and the shell of the end-to-end cases."""
+	found = [p for end in ("*.[ch]", "*.py", "e2e/cases/*") for p in (ROOT / "tests").rglob(end)]
+	return sorted(str(p.relative_to(ROOT)) for p in found if p.is_file())
+
+
 def room(path):
 	"""The folder of a file: a room."""
 	return path.rpartition("/")[0]
