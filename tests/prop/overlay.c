@@ -179,6 +179,20 @@ void bed_done(struct bed *b)
 	run("rm -rf %s", b->top);
 }
 
+uint64_t bed_home(const struct bed *b, uint64_t ino)
+{
+	while (ino != ROOT && (ino < ROOT || ino > ROOT + RANKS)) {
+		struct meta_inode_row row;
+		struct sc_arena texts = {0};
+		struct sc_err err;
+
+		assert_int_equal(1, rs_overlay_inode(b->overlay, ino, &texts, &row, &err));
+		ino = row.parent;
+		sc_arena_done(&texts);
+	}
+	return ino;
+}
+
 /* --- commands --- */
 
 static uint64_t add_version(struct bed *b, uint64_t tree, struct sc_err *err)

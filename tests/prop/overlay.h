@@ -31,6 +31,8 @@ void bed_done(struct bed *b);
 void bed_start(struct bed *b);
 /** Ends the daemon; `drain`: in good order, else it is killed. */
 void bed_stop(struct bed *b, bool drain);
+/** Finds the rank whose tree an object is in, or the job's folder. */
+uint64_t bed_home(const struct bed *b, uint64_t ino);
 void bed_commit(struct bed *b);
 /** Puts a version back (the head's: discard); `held`: what somebody holds, in order. */
 void bed_back(struct bed *b, unsigned version, const struct rs_held *held);

@@ -6,7 +6,6 @@
  *
  *     test_overlay [OPERATIONS [SEED]]
  */
-#include "reshard/overlay/listing.h"
 #include "tests/prop/overlay.h"
 
 #include <errno.h>
@@ -129,19 +128,6 @@ static bool is_rank_name(const struct where *w)
 	return w->ino == ROOT && w->name[0] <= '9';
 }
 
-static uint64_t home(struct run *r, uint64_t ino)
-{
-	while (ino != ROOT && (ino < ROOT || ino > ROOT + RANKS)) {
-		struct meta_inode_row row;
-		struct sc_arena texts = {0};
-		struct sc_err err;
-
-		assert_int_equal(1, rs_overlay_inode(r->bed.overlay, ino, &texts, &row, &err));
-		ino = row.parent;
-	}
-	return ino;
-}
-
 struct times {
 	int64_t real[2], ours[2];
 };
@@ -239,7 +225,7 @@ static void rename_one(struct run *r)
 	struct where a = find(r), b = find(r);
 	struct times before[2] = {times_of(r, &a), times_of(r, &b)};
 	unsigned how = pick(r, 5) % 3;
-	bool crosses = home(r, a.ino) != home(r, b.ino), ranks = is_rank_name(&a) || is_rank_name(&b);
+	bool crosses = bed_home(&r->bed, a.ino) != bed_home(&r->bed, b.ino), ranks = is_rank_name(&a) || is_rank_name(&b);
 	struct sc_err err;
 	int rc, real;
 
@@ -272,7 +258,7 @@ static void link_one(struct run *r)
 	uint64_t ino = 0;
 	int rc, real;
 
-	if (is_rank_name(&a) || is_rank_name(&b) || home(r, a.ino) != home(r, b.ino) ||
+	if (is_rank_name(&a) || is_rank_name(&b) || bed_home(&r->bed, a.ino) != bed_home(&r->bed, b.ino) ||
 	    fstatat(a.fd, a.name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
 		leave(&a);
 		leave(&b);
@@ -292,6 +278,7 @@ static void link_one(struct run *r)
 static uint64_t object(struct run *r, char path[64])
 {
 	struct where w = find(r);
+	const struct held *h;
 	struct sc_err err;
 	uint64_t ino = 0;
 	int fd = openat(w.fd, w.name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -305,9 +292,9 @@ static uint64_t object(struct run *r, char path[64])
 	}
 	if (!r->nr_held)
 		return 0;
-	fd = dup(r->held[pick(r, 1)].fd);
-	(void)snprintf(path, 64, "/proc/self/fd/%d", fd);
-	return r->held[0].ino;
+	h = &r->held[pick(r, r->nr_held)];
+	(void)snprintf(path, 64, "/proc/self/fd/%d", dup(h->fd));
+	return h->ino;
 }
 
 static void done_with(const char *path)
@@ -599,69 +586,9 @@ static void random_requests(void **unused)
 	bed_done(&r.bed);
 }
 
-/* Two readers list a folder in parts, while names come and go; a commit and a restart come in between. */
-static void listings(void **unused)
-{
-	enum { NAMES = 600 };
-	static unsigned char seen[NAMES], there[NAMES], always[NAMES];
-	struct run r = {.random = seed};
-	struct rs_listing l = {0};
-	struct sc_err err;
-
-	(void)unused;
-	bed_make(&r.bed);
-	for (int round = 0; round < 30; round++) {
-		uint64_t offset = 0;
-
-		memset(seen, 0, sizeof(seen));
-		memcpy(always, there, sizeof(always));
-		for (;;) {
-			size_t i;
-
-			if (offset == 0 || rs_listing_is_old(r.bed.overlay, &l))
-				assert_int_equal(0, rs_listing_make(r.bed.overlay, ROOT + 1, &l, &err));
-			i = rs_listing_after(&l, offset);
-			if (i == l.nr)
-				break;
-			for (size_t end = i + pick(&r, 60); i < l.nr && i <= end; i++) {
-				seen[strtoul(l.at[i].name.at + 1, NULL, 10)]++;
-				assert_true(l.at[i].offset >= RS_OFFSET_FIRST && l.at[i].offset >> 62 == 0);
-				offset = l.at[i].offset;
-			}
-			for (int changes = (int)pick(&r, 60); changes > 0; changes--) {
-				unsigned n = pick(&r, NAMES);
-				struct meta_inode_row what = {.mode = S_IFREG | 0644, .blob = 1};
-				char name[8];
-
-				(void)snprintf(name, sizeof(name), "n%03u", n);
-				if (there[n])
-					assert_int_equal(0, rs_overlay_unlink(r.bed.overlay, 1, ROOT + 1, bytes(name),
-									      &err));
-				else
-					assert_int_equal(0, rs_overlay_make(r.bed.overlay, 1, ROOT + 1, bytes(name),
-									    &what, &err));
-				there[n] = !there[n];
-				always[n] = 0;
-			}
-			if (pick(&r, 8) == 0)
-				bed_commit(&r.bed);
-			if (pick(&r, 8) == 0) {
-				restart(&r);
-				rs_listing_done(&l);
-				assert_int_equal(0, rs_listing_make(r.bed.overlay, ROOT + 1, &l, &err));
-			}
-		}
-		for (unsigned n = 0; n < NAMES; n++)
-			if (always[n] && seen[n] != 1)
-				fail_msg("n%03u came %u times", n, seen[n]);
-	}
-	rs_listing_done(&l);
-	bed_done(&r.bed);
-}
-
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(random_requests), cmocka_unit_test(listings)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(random_requests)};
 
 	(void)umask(0);
 	if (argc > 1)
