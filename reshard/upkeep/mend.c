@@ -84,8 +84,10 @@ int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint
 		rc = rs_blob_mark(s, blob, false, err);
 	if (rc >= 0 && *ret_from)
 		rc = meta_blob_checked(s->catalog, blob, hash, rs_now_s(), false, err);
-	if (rc == 0 && *ret_from)
+	if (rc == 0 && *ret_from) {
 		rs_record_keep(s, blob, hash);
+		sc_metric_add(&blobs_mended, 1);
+	}
 	sc_vec_done(&twins);
 	return rc;
 }
@@ -109,7 +111,6 @@ static int found_damage(struct rs_service *s, const struct rs_sealed *x, const c
 		sc_log(SC_LOG_WARN, "%s: blob %" PRIu64 " %s; repaired from blob %" PRIu64 ", which had the same "
 			"bytes, "
        "continuing", uses.bytes ? uses.text : "a file of no version", x->id, what, from);
-		sc_metric_add(&blobs_mended, 1);
 	} else {
 		rc = rs_blob_mark(s, x->id, true, err);
 		if (rc > 0) /* once: it is looked at each hour */
