@@ -8,6 +8,7 @@
 #include "tests/fault/commands.h"
 
 #include "meta/base/log.h"
+#include "tests/fault/sqlite_memory.h"
 #include "tests/fault/watchdog.h"
 
 #include <fcntl.h>
@@ -22,63 +23,12 @@
 /* cmocka wants four of the above first */
 #include <cmocka.h>
 
-/* --- SQLite's memory --- */
-
-static sqlite3_mem_methods real;
-static bool armed;		/* calls are counted */
-static bool lasts;		/* all after it fail, too */
-static long left, failures;	/* calls until one fails; that did */
-static int benign;		/* SQLite goes on without these, and says so before */
-
-static bool fails_now(void)
-{
-	if (!armed || benign || left-- > 0 || (failures && !lasts))
-		return false;
-	failures++;
-	return true;
-}
-
-static void *bad_malloc(int bytes)
-{
-	return fails_now() ? NULL : real.xMalloc(bytes);
-}
-
-static void *bad_realloc(void *p, int bytes)
-{
-	return fails_now() ? NULL : real.xRealloc(p, bytes);
-}
-
-static void benign_begin(void)
-{
-	benign++;
-}
-
-static void benign_end(void)
-{
-	benign--;
-}
-
-static int take_memory(void **unused)
-{
-	sqlite3_mem_methods bad;
-
-	(void)unused;
-	assert_int_equal(SQLITE_OK, sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real));
-	bad = real;
-	bad.xMalloc = bad_malloc;
-	bad.xRealloc = bad_realloc;
-	assert_int_equal(SQLITE_OK, sqlite3_config(SQLITE_CONFIG_MALLOC, &bad));
-	assert_int_equal(SQLITE_OK, sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0)); /* each is a call */
-	assert_int_equal(SQLITE_OK, sqlite3_test_control(SQLITE_TESTCTRL_BENIGN_MALLOC_HOOKS, benign_begin, benign_end));
-	return 0;
-}
-
 static void arm(long n)
 {
 	watchdog_step();
-	left = n;
-	failures = 0;
-	armed = true;
+	sqlite_memory.left = n;
+	sqlite_memory.failures = 0;
+	sqlite_memory.armed = true;
 }
 
 static long total, swallowed;
@@ -90,14 +40,14 @@ static void fail_in_turn(struct rs_job *job, const struct command *c)
 	struct sc_err err = {0};
 	int rc = -1;
 
-	for (long n = 0; rc != 0 || (is_work && failures); n++) {
+	for (long n = 0; rc != 0 || (is_work && sqlite_memory.failures); n++) {
 		arm(n);
 		rc = c->run(job, c->text, &err);
-		armed = false;
-		total += failures;
-		swallowed += rc == 0 ? failures : 0;
-		if (rc != 0 && (rc != SC_E_NO_MEMORY || !failures))
-			fail_msg("%s, allocation %ld: %d '%s' after %ld failures", c->what, n, rc, err.msg, failures);
+		sqlite_memory.armed = false;
+		total += sqlite_memory.failures;
+		swallowed += rc == 0 ? sqlite_memory.failures : 0;
+		if (rc != 0 && (rc != SC_E_NO_MEMORY || !sqlite_memory.failures))
+			fail_msg("%s, allocation %ld: %d '%s' after %ld failures", c->what, n, rc, err.msg, sqlite_memory.failures);
 		if (rc != 0 && !is_work) {
 			char *after = rows_of(rs_job_id(job)), *later = status_of(job);
 
@@ -125,7 +75,7 @@ static void all_commands(bool cold)
 		arm(n);
 		if (rs_job_make(service, "gpt", 0755, geteuid(), getegid(), &job, &err) < 0 && err.code != SC_E_NO_MEMORY)
 			fail_msg("job, allocation %ld: %s", n, err.msg);
-		armed = false;
+		sqlite_memory.armed = false;
 	}
 	for (size_t i = 0; commands[i].run; i++) {
 		const struct command *c = &commands[i];
@@ -157,9 +107,9 @@ static void prepared_statements(void **unused)
 static void memory_stays_away(void **unused)
 {
 	(void)unused;
-	lasts = true;
+	sqlite_memory.lasts = true;
 	all_commands(false);
-	lasts = false;
+	sqlite_memory.lasts = false;
 }
 
 static void new_statements(void **unused)
@@ -193,8 +143,8 @@ static void starts(void **unused)
 		service = rs_service_free(service);
 		arm(n);
 		rc = rs_service_new(&options, &service, &err);
-		armed = false;
-		total += failures;
+		sqlite_memory.armed = false;
+		total += sqlite_memory.failures;
 		if (rc == 0) {
 			char *got;
 
@@ -203,11 +153,11 @@ static void starts(void **unused)
 			got = status_of(job);
 			expect_text(got, want, "start", n, &err);
 			sc_sys.release(got);
-			if (!failures)
+			if (!sqlite_memory.failures)
 				break;
 			swallowed++;
-		} else if (rc != SC_E_NO_MEMORY || !failures) {
-			fail_msg("start, allocation %ld: %d '%s' after %ld failures", n, rc, err.msg, failures);
+		} else if (rc != SC_E_NO_MEMORY || !sqlite_memory.failures) {
+			fail_msg("start, allocation %ld: %d '%s' after %ld failures", n, rc, err.msg, sqlite_memory.failures);
 		}
 	}
 	sc_sys.release(want);
@@ -236,5 +186,5 @@ int main(void)
 	sc_log_level(SC_LOG_ERROR);
 	if (watchdog_start())
 		return 1;
-	return cmocka_run_group_tests_name("catalog", tests, take_memory, say);
+	return cmocka_run_group_tests_name("catalog", tests, sqlite_memory_take, say);
 }

@@ -5,6 +5,7 @@
  * new ones.
  */
 #include "meta/catalog/trees.h"
+#include "tests/fault/sqlite_memory.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -16,57 +17,6 @@
 #include <unistd.h>
 /* cmocka wants some of the above first */
 #include <cmocka.h>
-
-/* --- SQLite's memory --- */
-
-static sqlite3_mem_methods real;
-static bool armed;		/* calls are counted */
-static bool lasts;		/* all after it fail, too */
-static long left, failures;	/* calls until one fails; that did */
-static int benign;		/* SQLite goes on without these, and says so before */
-
-static bool fails_now(void)
-{
-	if (!armed || benign || left-- > 0 || (failures && !lasts))
-		return false;
-	failures++;
-	return true;
-}
-
-static void *bad_malloc(int bytes)
-{
-	return fails_now() ? NULL : real.xMalloc(bytes);
-}
-
-static void *bad_realloc(void *p, int bytes)
-{
-	return fails_now() ? NULL : real.xRealloc(p, bytes);
-}
-
-static void benign_begin(void)
-{
-	benign++;
-}
-
-static void benign_end(void)
-{
-	benign--;
-}
-
-static int take_memory(void **unused)
-{
-	sqlite3_mem_methods bad;
-
-	(void)unused;
-	assert_int_equal(SQLITE_OK, sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real));
-	bad = real;
-	bad.xMalloc = bad_malloc;
-	bad.xRealloc = bad_realloc;
-	assert_int_equal(SQLITE_OK, sqlite3_config(SQLITE_CONFIG_MALLOC, &bad));
-	assert_int_equal(SQLITE_OK, sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0)); /* each is a call */
-	assert_int_equal(SQLITE_OK, sqlite3_test_control(SQLITE_TESTCTRL_BENIGN_MALLOC_HOOKS, benign_begin, benign_end));
-	return 0;
-}
 
 /* --- a catalog with an upper layer over a chain of trees --- */
 
@@ -367,19 +317,19 @@ static void in_turn(bool cold)
 		char *before = rows(), *after;
 		int rc = -1;
 
-		for (long n = cold && lasts; rc != 0; n += cold ? 3 : 1) {
+		for (long n = cold && sqlite_memory.lasts; rc != 0; n += cold ? 3 : 1) {
 			if (cold)
 				reopen();
 			sc_buf_reset(&said);
-			left = n;
-			failures = 0;
-			armed = true;
+			sqlite_memory.left = n;
+			sqlite_memory.failures = 0;
+			sqlite_memory.armed = true;
 			rc = calls[i].call();
-			armed = false;
-			total += failures;
-			if (rc != 0 && (rc != SC_E_NO_MEMORY || !failures))
+			sqlite_memory.armed = false;
+			total += sqlite_memory.failures;
+			if (rc != 0 && (rc != SC_E_NO_MEMORY || !sqlite_memory.failures))
 				fail_msg("%s, allocation %ld: %d '%s' after %ld failures", calls[i].what, n, rc, err.msg,
-					 failures);
+					 sqlite_memory.failures);
 			after = rows();
 			/* two calls of their own: the first may have been done */
 			if (rc == 0 || calls[i].call != call_sequence)
@@ -411,9 +361,9 @@ static void new_statements(void **unused)
 static void memory_stays_away(void **unused)
 {
 	(void)unused;
-	lasts = true;
+	sqlite_memory.lasts = true;
 	in_turn(true);
-	lasts = false;
+	sqlite_memory.lasts = false;
 }
 
 static int say(void **unused)
@@ -436,5 +386,5 @@ int main(void)
 
 	(void)snprintf(path, sizeof(path), "%s/scalai-faults.%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
 		       (int)getpid());
-	return cmocka_run_group_tests_name("trees", tests, take_memory, say);
+	return cmocka_run_group_tests_name("trees", tests, sqlite_memory_take, say);
 }
