@@ -32,17 +32,16 @@ const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const c
 	return rs_commit_find(c, c->items.nr, rank, path);
 }
 
+static int by_written_rank(const void *a, const void *b)
+{
+	const struct meta_written *x = a, *y = b;
+
+	return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
 bool rs_commit_has_rows(const struct commit *c, uint32_t rank)
 {
-	size_t lo = 0, hi = c->written.nr;
+	const struct meta_written key = {.rank = rank};
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (c->written.at[mid].rank < rank)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < c->written.nr && c->written.at[lo].rank == rank;
+	return c->written.nr && bsearch(&key, c->written.at, c->written.nr, sizeof(key), by_written_rank);
 }

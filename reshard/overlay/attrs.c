@@ -36,7 +36,7 @@ int rs_overlay_own_data(struct rs_overlay *o, int64_t now_ns, uint64_t ino, uint
 	struct meta_inode_row *row;
 	int rc = rs_record_row(&r, ino, &row, err);
 
-	if (rc == 0 && rs_overlay_has(o, ino) && row->data == META_OWN_DATA)
+	if (rc == 0 && row->data == META_OWN_DATA)
 		rc = sc_fail(err, SC_E_EXISTS, "inode %" PRIu64 " has bytes of its own already", ino);
 	if (rc == 0) {
 		row->data = META_OWN_DATA;
@@ -62,16 +62,6 @@ static int on_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
 	else
 		s->bytes += name.nr + value.nr;
 	return 0;
-}
-
-static int touch(struct rs_record *r, uint64_t ino, struct sc_err *err)
-{
-	struct meta_inode_row *row;
-	int rc = rs_record_row(r, ino, &row, err);
-
-	if (rc == 0)
-		row->ctime_ns = r->now_ns;
-	return rc;
 }
 
 static int check_xattr(const struct search *s, struct meta_bytes value, enum rs_xattr_set how, struct sc_err *err)
@@ -101,7 +91,7 @@ int rs_overlay_set_xattr(struct rs_overlay *o, int64_t now_ns, uint64_t ino, str
 	if (rc == 0)
 		rc = check_xattr(&s, value, how, err);
 	if (rc == 0)
-		rc = touch(&r, ino, err);
+		rc = rs_record_touch(&r, ino, err);
 	if (rc == 0)
 		rc = rs_record_add(&r, (struct meta_change){META_PUT_XATTR, .xattr = {ino, name, value}}, err);
 	return rs_record_end(&r, rc, err);
@@ -117,7 +107,7 @@ int rs_overlay_drop_xattr(struct rs_overlay *o, int64_t now_ns, uint64_t ino, st
 	if (rc == 0 && !s.found)
 		rc = sc_fail_sys(err, ENODATA, "the file has no attribute '%.*s'", (int)name.nr, name.at);
 	if (rc == 0)
-		rc = touch(&r, ino, err);
+		rc = rs_record_touch(&r, ino, err);
 	if (rc == 0)
 		rc = rs_record_add(&r, (struct meta_change){META_DROP_XATTR, .xattr = {ino, name, {0}}}, err);
 	return rs_record_end(&r, rc, err);

@@ -8,6 +8,7 @@
  */
 #include "reshard/overlay/overlay_i.h"
 
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #define KEY(number) (const char *)&(number), sizeof(number)
@@ -98,21 +99,16 @@ static int keep(struct back *b, const struct meta_inode_row *row)
 	return row->nlink == 0 && S_ISDIR(row->mode) ? part(b, row) : 0;
 }
 
+static int by_number(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
 static bool is_held(const struct rs_held *held, uint64_t ino)
 {
-	size_t lo = 0, hi = held->nr;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (held->at[mid] == ino)
-			return true;
-		if (held->at[mid] < ino)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return false;
+	return held->nr && bsearch(&ino, held->at, held->nr, sizeof(ino), by_number);
 }
 
 static int keep_again(struct back *b)

@@ -114,19 +114,6 @@ int rs_overlay_xattrs(const struct rs_overlay *o, uint64_t ino, rs_xattr_fn *fn,
 	return rc;
 }
 
-int rs_overlay_upper(const struct rs_overlay *o, bool orphans, rs_upper_fn *fn, void *arg)
-{
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < o->up.nodes.room; i++) {
-		const struct rs_node *n = o->up.nodes.slots[i].value;
-
-		if (n && (n->row.nlink == 0) == orphans)
-			rc = fn(arg, &n->row);
-	}
-	return rc;
-}
-
 uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder)
 {
 	const struct rs_node *n = rs_upper_node(&o->up, folder);

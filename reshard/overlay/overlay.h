@@ -68,9 +68,6 @@ int rs_overlay_children(const struct rs_overlay *o, uint64_t folder, rs_child_fn
 int rs_overlay_xattrs(const struct rs_overlay *o, uint64_t ino, rs_xattr_fn *fn, void *arg, struct sc_err *err);
 /** Tells whether the upper layer has a row of this number. */
 bool rs_overlay_has(const struct rs_overlay *o, uint64_t ino);
-/** Walks over the upper rows, over the objects without a name if `orphans`. */
-typedef int rs_upper_fn(void *arg, const struct meta_inode_row *row);
-int rs_overlay_upper(const struct rs_overlay *o, bool orphans, rs_upper_fn *fn, void *arg);
 /** Counts the changes of a folder's names since the upper layer was loaded; another value: they may have changed. */
 uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder);
 

@@ -80,7 +80,9 @@ struct rs_record {
 struct rs_record rs_record_begin(struct rs_overlay *o, int64_t now_ns);
 /** Gives the row of an object as it will be, to be changed; copies a lower one up.  Errors: SC_E_STALE (no object). */
 int rs_record_row(struct rs_record *r, uint64_t ino, struct meta_inode_row **ret, struct sc_err *err);
-/** Does the same with a folder whose names change: sets its times. */
+/** Sets the ctime of an object that changes.  Errors: as above. */
+int rs_record_touch(struct rs_record *r, uint64_t ino, struct sc_err *err);
+/** Gives the row of a folder whose names change, as rs_record_row() does, and sets its times. */
 int rs_record_folder(struct rs_record *r, uint64_t ino, struct meta_inode_row **ret, struct sc_err *err);
 /** Adds the row of a new object; its texts are borrowed. */
 int rs_record_new(struct rs_record *r, const struct meta_inode_row *row, struct sc_err *err);
@@ -94,7 +96,5 @@ int rs_record_end(struct rs_record *r, int rc, struct sc_err *err);
 
 /* overlay.c */
 int rs_overlay_check_name(struct meta_bytes name, struct sc_err *err);
-/* back.c */
-int rs_overlay_is_rank(const struct rs_overlay *o, uint64_t ino);
 
 #endif

@@ -75,6 +75,16 @@ int rs_record_row(struct rs_record *r, uint64_t ino, struct meta_inode_row **ret
 	return rc;
 }
 
+int rs_record_touch(struct rs_record *r, uint64_t ino, struct sc_err *err)
+{
+	struct meta_inode_row *row;
+	int rc = rs_record_row(r, ino, &row, err);
+
+	if (rc == 0)
+		row->ctime_ns = r->now_ns;
+	return rc;
+}
+
 int rs_record_folder(struct rs_record *r, uint64_t ino, struct meta_inode_row **ret, struct sc_err *err)
 {
 	int rc = rs_record_row(r, ino, ret, err);

@@ -14,7 +14,7 @@
 /* Bytes for messages: users' texts are escaped where messages are shown. */
 #define NAME(name) (int)(name).nr, (name).at
 
-int rs_overlay_is_rank(const struct rs_overlay *o, uint64_t ino)
+static bool is_rank(const struct rs_overlay *o, uint64_t ino)
 {
 	return ino > o->root && ino - o->root <= SC_RANKS_MAX;
 }
@@ -82,7 +82,7 @@ static int check_empty(struct rs_record *r, const struct place *p, struct sc_err
 
 static int check_no_rank(struct rs_record *r, const struct place *p, struct sc_err *err)
 {
-	return !rs_overlay_is_rank(r->o, p->ino)
+	return !is_rank(r->o, p->ino)
 		   ? 0
 		   : sc_fail(err, SC_E_BUSY, "'%.*s' is a rank of the job's topology and stays", NAME(p->name));
 }
@@ -96,7 +96,7 @@ static int find_home(struct rs_record *r, uint64_t folder, const struct place *b
 	int rc = 1;
 
 	*ret_inside = false;
-	while (folder != r->o->root && !rs_overlay_is_rank(r->o, folder) && rc > 0) {
+	while (folder != r->o->root && !is_rank(r->o, folder) && rc > 0) {
 		*ret_inside |= below && folder == below->ino;
 		rc = rs_overlay_inode(r->o, folder, &r->texts, &row, err);
 		folder = rc > 0 ? row.parent : 0;
@@ -269,16 +269,6 @@ static int move_folder(struct rs_record *r, const struct place *from, const stru
 	return 0;
 }
 
-static int touch(struct rs_record *r, uint64_t ino, struct sc_err *err)
-{
-	struct meta_inode_row *row;
-	int rc = rs_record_row(r, ino, &row, err);
-
-	if (rc == 0)
-		row->ctime_ns = r->now_ns;
-	return rc;
-}
-
 static int exchange(struct rs_record *r, const struct place *from, const struct place *to, struct sc_err *err)
 {
 	int rc = move_folder(r, from, to, err);
@@ -286,7 +276,7 @@ static int exchange(struct rs_record *r, const struct place *from, const struct 
 	if (rc == 0)
 		rc = move_folder(r, to, from, err);
 	if (rc == 0)
-		rc = touch(r, to->ino, err);
+		rc = rs_record_touch(r, to->ino, err);
 	if (rc == 0)
 		rc = rs_record_put_name(r, from->folder, from->name, to->ino, err);
 	return rc < 0 ? rc : rs_record_put_name(r, to->folder, to->name, from->ino, err);
@@ -367,7 +357,7 @@ int rs_overlay_rename(struct rs_overlay *o, int64_t now_ns, uint64_t folder, str
 	if (rc == 0)
 		rc = how == RS_RENAME_EXCHANGE ? exchange(&r, &from, &to, err) : move(&r, &from, &to, err);
 	if (rc == 0)
-		rc = touch(&r, from.ino, err);
+		rc = rs_record_touch(&r, from.ino, err);
 	if (rc == 0)
 		rc = rs_record_folder(&r, folder, &in, err);
 	if (rc == 0)
