@@ -8,7 +8,7 @@
  */
 #include "fs/fs_i.h"
 
-void fs_told_stale(struct fs *fs, pid_t thread, bool writes)
+void fs_told_stale(struct fs *fs, pid_t thread)
 {
 	struct fs_told_stale *told = fs->kept->told_stale;
 	size_t at = 0;
@@ -17,16 +17,15 @@ void fs_told_stale(struct fs *fs, pid_t thread, bool writes)
 	for (size_t i = 1; i < FS_TOLD_STALE; i++)
 		if (told[i].ns < told[at].ns)
 			at = i;
-	told[at] = (struct fs_told_stale){sc_now_ns(), thread, writes};
+	told[at] = (struct fs_told_stale){sc_now_ns(), thread};
 	__atomic_store_n(&fs->are_told_stale, true, __ATOMIC_RELEASE);
 	(void)pthread_mutex_unlock(&fs->lock);
 }
 
-int64_t fs_looks_again(struct fs *fs, pid_t thread, bool *ret_writes)
+int64_t fs_looks_again(struct fs *fs, pid_t thread)
 {
 	int64_t now, told = 0;
 
-	*ret_writes = false;
 	if (!__atomic_load_n(&fs->are_told_stale, __ATOMIC_ACQUIRE))
 		return 0;
 	now = sc_now_ns();
@@ -34,11 +33,8 @@ int64_t fs_looks_again(struct fs *fs, pid_t thread, bool *ret_writes)
 	for (size_t i = 0; i < FS_TOLD_STALE; i++) {
 		const struct fs_told_stale *t = &fs->kept->told_stale[i];
 
-		if (t->thread != thread || !t->ns || now - t->ns >= RS_RESERVED_NS)
-			continue;
-		if (t->ns > told)
+		if (t->thread == thread && t->ns > told && now - t->ns < RS_RESERVED_NS)
 			told = t->ns;
-		*ret_writes |= t->writes;
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	return told;

@@ -30,6 +30,7 @@
 struct fs_name {
 	char *name;
 	mode_t type;
+	uint64_t ino;			/* 0: of what the name is looked up as */
 };
 
 /** An open file.  A file handle is its number in the table, and the generation of the daemon. */
@@ -41,7 +42,9 @@ struct fs_handle {
 	uint32_t writer;		/* its entry of writers.c + 1; 0: it has none */
 	uint64_t held;			/* the blob of a file of the working tree */
 	/* DIR */
-	struct {
+	bool is_listed;
+	struct rs_listing listing;	/* of a folder of a working tree */
+	struct fs_names {		/* of another one */
 		struct fs_name *at;
 		size_t nr, room;
 	} names;
@@ -69,6 +72,7 @@ struct fs {
 	bool no_passthrough;	/* by option */
 	bool rings;		/* by option: FUSE over io_uring */
 	bool io_uring;		/* requests do come by rings, atomic */
+	bool kills_set_id;	/* SUID and SGID go at a write or chown by us: FUSE_HANDLE_KILLPRIV_V2 */
 	int64_t began_ns;
 	pthread_mutex_t lock;	/* handles, committed, and in `kept` backings, told_stale, writers, reserved */
 	bool are_told_stale;		/* there are such; atomic */
@@ -99,6 +103,16 @@ struct fs {
 			size_t nr, room;
 		} files;
 	} write_back;			/* write_back.c */
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		pthread_t thread;
+		bool started, stop, all;
+		struct fs_nodes {
+			fuse_ino_t *at;
+			size_t nr, room;
+		} nodes;
+	} forget;			/* forget.c */
 	/* waiters and polls: notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_wake;
@@ -134,6 +148,8 @@ bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint
 /** Takes an open file out of the table; the caller frees it with fs_handle_free(). */
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
+/** Makes the kernel ask again for the attributes of folders that are open; names are asked for again by the epoch. */
+void fs_handle_folders_changed(struct fs *fs);
 
 /* backing.c */
 /**
@@ -171,11 +187,11 @@ void fs_document(struct fs *fs, uint64_t fh, bool begun);
 bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 
 /* again.c */
-/** Registers that a request of this thread fails with ESTALE, an open for writing (`writes`) or another one: the
- *  kernel retries lookup and open once; a second ESTALE would reach the program. */
-void fs_told_stale(struct fs *fs, pid_t thread, bool writes);
-/** Returns when this thread, which is retrying, was told so, and what for; 0: it is not retrying. */
-int64_t fs_looks_again(struct fs *fs, pid_t thread, bool *ret_writes);
+/** Registers that a request of this thread fails with ESTALE: the kernel retries lookup and open once; a second ESTALE
+ *  would reach the program. */
+void fs_told_stale(struct fs *fs, pid_t thread);
+/** Returns when this thread, which is retrying, was told so; 0: it is not retrying. */
+int64_t fs_looks_again(struct fs *fs, pid_t thread);
 /** The open of the retry is answered: what the thread was told until then is over. */
 void fs_looked_again(struct fs *fs, pid_t thread, int64_t told);
 
@@ -204,32 +220,72 @@ void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
  *  Returns the errno. */
 int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const struct sc_err *err);
 
-/* resolve.c */
-struct fs_found {
-	struct fs_node node;
-	struct stat st;
-	double timeout;
-};
-/** Returns the rank of a node of this view. */
+/* node.c: nodes and what they are of */
+/** Returns the rank of a node of this view; RS_SHARED: it is the job's own. */
 uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view);
 /** Returns the job of a node; NULL: it was removed. */
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
 /** Returns the row of a control file's node; NULL: the node is no control file. */
 const struct rs_control *fs_control_of(const struct fs_node *n);
+/** Returns the node of a folder, link or special file of a working tree. */
+struct fs_node fs_node_of_number(struct rs_job *job, uint64_t number);
+/** Returns the node that what was looked up by number has now. */
+struct fs_node fs_node_of_look(struct rs_job *job, const struct rs_look *look);
+/** Finds a node's number in the working tree of its job.  Errors: SC_E_STALE (it is nothing any more), SC_E_SEALED
+ *  (it is of a version), SC_E_PERMISSION (a control file, or the mount's root). */
+int fs_number(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, uint64_t *ret, struct sc_err *err);
+/** Gives the view of a node that has a place, and its path there. */
+int fs_view(struct fs *fs, const struct fs_node *n, struct rs_view **ret, const char **ret_path, struct sc_err *err);
+bool fs_rank_number(const char *name, uint32_t *ret);
+/** A name in a folder of a working tree, for what changes it. */
+struct fs_folder {
+	struct rs_job *job;
+	uint64_t number;
+	struct meta_bytes name;
+};
+/** Errors: SC_E_SEALED (in another folder), SC_E_PERMISSION (a name that is ours). */
+int fs_folder(struct fs *fs, uint64_t parent, const char *name, struct fs_folder *ret, struct sc_err *err);
+/** Gives the node of the folder above a folder. */
+int fs_parent(struct fs *fs, const struct fs_node *n, struct fs_node *ret, struct sc_err *err);
+
+/* stat.c */
+struct fs_found {
+	struct fs_node node;
+	struct stat st;
+	double timeout;
+};
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);
+/** Gives node and attributes of what was looked up in a working tree by number. */
+int fs_stat_look(struct fs *fs, struct rs_job *job, const struct rs_look *look, struct fs_found *ret,
+		 struct sc_err *err);
+/** Gives those of what is at a path of a view, as the view has it.  Errors: SC_E_NOT_FOUND, without a message. */
+int fs_stat_path(struct fs *fs, struct rs_view *view, uint32_t rank, const char *path, struct fs_found *ret,
+		 struct sc_err *err);
+/** Fails with SC_E_NOT_FOUND, without a message: that is no failure. */
+int fs_no_entry(struct sc_err *err);
+
+/* resolve.c */
 /** Looks a name up.  Errors: SC_E_NOT_FOUND, without a message, if there is no such name. */
 int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found *ret, struct sc_err *err);
-/** The job, rank and path of a name in a folder, for operations that change trees. */
-struct fs_place {
-	struct rs_job *job;
-	uint32_t rank;
-	char path[SC_PATH_BYTES_MAX + 1];
-};
-int fs_place(struct fs *fs, uint64_t parent, const char *name, struct fs_place *ret,
-	     struct sc_err *err);
-int fs_list(struct fs *fs, uint64_t ino, struct fs_handle *h, struct sc_err *err);
-bool fs_rank_number(const char *name, uint32_t *ret);
 void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_param *ret);
+
+/* list.c */
+/** Lists a folder that is none of a working tree, by names; fs_names_done() frees them, also after an error. */
+int fs_list(struct fs *fs, uint64_t ino, struct fs_names *ret, struct sc_err *err);
+void fs_names_done(struct fs_names *names);
+/** Tells whether a folder is of a working tree, so that it has a struct rs_listing. */
+static inline bool fs_is_listed_by_number(const struct fs_node *n)
+{
+	return n->kind == FS_JOB || n->kind == FS_INODE || n->kind == FS_IMPLIED;
+}
+
+/* forget.c */
+int fs_forget_start(struct fs *fs, struct sc_err *err);
+void fs_forget_stop(struct fs *fs);
+/** Looks, soon, whether a node's object, if it has no name, is known to the kernel; drops it if it is not. */
+void fs_forget(struct fs *fs, fuse_ino_t ino);
+/** Does so with all objects that have no name: after a take-over, and after a command that may have taken names. */
+void fs_forget_all(struct fs *fs);
 
 /* control.c */
 /** Prints the files of /.ctl that describe the mount; for struct rs_events. */
@@ -250,14 +306,23 @@ void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c, struct
 /** Opens the bytes of a node for one call.  `flags` may ask for writing only where a handle that may write is open
  *  (W1).  Errors: SC_E_UNSUPPORTED (not a file of a working tree), SC_E_STALE (not one any more). */
 int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err);
-/** Finds the file of the working tree at a node's path; if there is none, copies the committed file up (`truncate`:
- *  makes an empty one).  On success the caller holds rs_tree_enter() of *ret_job.  Errors: SC_E_STALE (there is
- *  no file at that path), SC_E_SEALED (.v and .as are read-only). */
+/** Finds the file of the working tree that a node is of; if it is committed, copies it up (`truncate`: makes it empty).
+ *  On success the caller holds rs_tree_enter() of *ret_job.  Errors: SC_E_STALE (the file is gone), SC_E_SEALED (.v and
+ *  .as are read-only). */
 int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct rs_job **ret_job, uint64_t *ret_blob,
 		  struct sc_err *err);
 /** Fails an open for writing of a committed file with SC_E_STALE, after copying it up: the retry of the thread
  *  finds the copy, which no commit seals before. */
 int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t thread, struct sc_err *err);
+/** Makes the kernel ask again for the attributes of the other nodes that an object may have, after a change that came
+ *  by node `n`; if the change has copied the file up (`was_committed`), also for names. */
+void fs_changed(struct fs *fs, const struct fs_node *n, struct rs_job *job, uint64_t number, bool was_committed);
+/** Tells whether the object is a committed file. */
+bool fs_is_committed(struct fs *fs, struct rs_job *job, uint64_t number);
+/** Returns a mode without the set-user-id and set-group-id bits that a write or chown by this caller takes. */
+mode_t fs_killed_mode(fuse_req_t req, mode_t mode, gid_t gid);
+/** Takes them from a file that this caller writes to, as the kernel does for callers other than root. */
+void fs_drop_set_id(fuse_req_t req, int fd);
 
 /* write_back.c: starts writing a file of a working tree to the device, soon */
 void fs_write_back(struct fs *fs, fuse_ino_t ino);
@@ -343,6 +408,13 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, of
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t times);
+void op_forget_multi(fuse_req_t req, size_t nr, struct fuse_forget_data *forgets);
+void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t bytes);
+void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t bytes, int flags);
+void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t bytes);
+void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t at, off_t bytes,
 		  struct fuse_file_info *fi);
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t at, int whence, struct fuse_file_info *fi);

@@ -61,6 +61,22 @@ static struct fs_handle **bucket(struct fs *fs, uint64_t ino)
 	return &fs->committed[(ino ^ ino >> 20 ^ ino >> 40) % FS_COMMITTED_BUCKETS];
 }
 
+void fs_handle_folders_changed(struct fs *fs)
+{
+	struct fs_nodes open = {0};
+
+	if (!fs->se)
+		return;
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < fs->handles.nr; i++)
+		if (fs->handles.at[i] && fs->handles.at[i]->kind == FS_H_DIR)
+			(void)sc_vec_push(&open, fs->handles.at[i]->ino); /* without memory: what it knows is old */
+	(void)pthread_mutex_unlock(&fs->lock);
+	for (size_t i = 0; i < open.nr; i++)
+		(void)fuse_lowlevel_notify_inval_inode(fs->se, open.at[i], -1, 0);
+	sc_vec_done(&open);
+}
+
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh)
 {
 	struct fs_handle *h = NULL;
@@ -112,9 +128,8 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h)
 {
 	if (!h)
 		return;
-	for (size_t i = 0; i < h->names.nr; i++)
-		sc_sys.release(h->names.at[i].name);
-	sc_vec_done(&h->names);
+	fs_names_done(&h->names);
+	rs_listing_done(&h->listing);
 	if (h->control)
 		fs_control_close(fs, h->control);
 	rs_image_unref(fs->service, h->image);

@@ -7,7 +7,7 @@
  *
  * SIGUSR1 to the holder ends the daemon and runs the program anew from where it is installed: an upgrade.
  *
- * Nodeids are made of the catalog's ids, so they stay valid.  State that is only in memory and must outlive
+ * Nodeids are made of the catalog's numbers, so they stay valid.  State that is only in memory and must outlive
  * a daemon is in struct fs_kept, which the holder and its daemons share: 4 MiB, of which only the pages that were
  * used take memory.
  */
@@ -56,7 +56,6 @@ struct fs_kept {
 	struct fs_told_stale {		/* who is told to look again */
 		int64_t ns;		/* 0: nobody */
 		int32_t thread;
-		bool writes;		/* it will open a file for writing */
 	} told_stale[FS_TOLD_STALE];
 	uint64_t writer_order;
 	uint32_t nr_writers;		/* entries in use are below it */

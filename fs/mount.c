@@ -38,6 +38,8 @@ static void on_names(void *arg)
 
 	if (fs->se && fs->epoch)
 		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
+	fs_handle_folders_changed(fs);
+	fs_forget_all(fs); /* a rollback or discard may have taken names */
 }
 
 static void on_news(void *arg, uint64_t job)
@@ -58,6 +60,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_READDIRPLUS);
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_READDIRPLUS_AUTO);
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
+	/* open_by_handle_at of what the kernel has forgotten: op_lookup answers "." and ".." */
+	(void)fuse_set_feature_flag(conn, FUSE_CAP_EXPORT_SUPPORT);
+	/* else the kernel asks for security.capability at each write(2) */
+	fs->kills_set_id = fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
 	fuse_unset_feature_flag(conn, FUSE_CAP_WRITEBACK_CACHE);
 	if (!fs->no_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH)) {
 		conn->max_backing_stack_depth = 1;
@@ -99,6 +105,13 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.flush = op_flush,
 	.release = op_release,
 	.fsync = op_fsync,
+	.fsyncdir = op_fsyncdir,
+	.forget = op_forget,
+	.forget_multi = op_forget_multi,
+	.getxattr = op_getxattr,
+	.setxattr = op_setxattr,
+	.listxattr = op_listxattr,
+	.removexattr = op_removexattr,
 	.opendir = op_opendir,
 	.readdir = op_readdir,
 	.readdirplus = op_readdirplus,
@@ -399,6 +412,7 @@ static void end(struct fs *fs)
 		(void)usleep(1000);
 	if (fs->notifier)
 		fs_notify_stop(fs);
+	fs_forget_stop(fs);
 	fs_write_back_stop(fs);
 	for (size_t i = 0; i < fs->handles.nr; i++)
 		fs_handle_free(fs, fs->handles.at[i]);
@@ -441,6 +455,8 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	(void)pthread_mutex_init(&fs.adopt_lock, NULL);
 	(void)pthread_mutex_init(&fs.write_back.lock, NULL);
 	(void)pthread_cond_init(&fs.write_back.wake, NULL);
+	(void)pthread_mutex_init(&fs.forget.lock, NULL);
+	(void)pthread_cond_init(&fs.forget.wake, NULL);
 	(void)pthread_mutex_init(&fs.notify_lock, NULL);
 	(void)pthread_cond_init(&fs.notify_wake, NULL);
 	rc = fuse_fd < 0 ? prepare_mountpoint(o->mountpoint, err) : 0;
@@ -457,6 +473,8 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		rc = fs_notify_start(&fs, err);
 	if (rc == 0)
 		rc = fs_write_back_start(&fs, err);
+	if (rc == 0)
+		rc = fs_forget_start(&fs, err);
 	if (rc == 0 && fuse_set_signal_handlers(fs.se) != 0)
 		rc = sc_fail(err, SC_E_SYSTEM, "cannot set signal handlers");
 	if (rc == 0)

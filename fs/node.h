@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodeids are numbers made of the catalog's numbers, never pointers: a kernel may remember one for
- * longer than any object lives, and FORGET has nothing to do.
+ * Nodeids are numbers made of numbers that the catalog gives, never pointers: a kernel may remember one for longer than
+ * any object lives, and the next daemon means the same by it.
  *
  *     63..60  59..40   39..20   19..0
- *      kind     job     rank    path     DIR: a folder of the head; path "" is the rank's own
- *      kind     place (40 bits) path     VROOT, VDIR, VIEW, BLOB, SHARED: a rank of a view (a version at a topology)
- *      kind     job     blob (40 bits)   WORK: a file of the working tree
- *      kind     job      what            SPECIAL: .ctl, .v, .as, .full and the control files
+ *      kind     job                       JOB: number rs_job_root() of its working tree
+ *      kind     number (60 bits)          INODE: a folder, link or special file of a head
+ *      kind     number without RS_VIRTUAL IMPLIED: a folder of a head that follows from a topology
+ *      kind     job     blob (40 bits)    WORK: a file that programs may write to
+ *      kind     place (40 bits) path      VIEW, BLOB, SHARED: a committed file, of a head or a version;
+ *                                         VROOT, VDIR, VLINK, VSDIR, VSLINK: what is in a version (.v, .as)
+ *      kind     job      what             SPECIAL: .ctl, .v, .as, .full and the control files
  *
- * meta/catalog/numbers.c gives the numbers of jobs, places, paths and blobs, and says when a number may be given again.
+ * A place is a rank of a view (a version at a topology).  meta/catalog/numbers.c gives the numbers of jobs, places,
+ * paths and blobs, and says when a number may be given again; those of working trees are given once.
  *
- * A rank file as a view and as a blob are two nodes with one st_ino: once an inode has a
- * passthrough open, mmap of a descriptor opened on it before fails (docs/design.md, "flip").
+ * A number of a working tree is one object for ever, and its st_ino.  Its node is the number, too, but for regular
+ * files: a node of these stands for one backing, because once an inode has a passthrough open, mmap of a descriptor
+ * that was opened on it before fails (docs/design.md, "flip").  So copying a file up, committing it, and storing its
+ * version in another way change its node.  open(2) at an older node is answered ESTALE where it would matter; all other
+ * requests at it act on the object.
  */
 #ifndef FS_NODE_H
 #define FS_NODE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum fs_kind {
@@ -24,19 +32,24 @@ enum fs_kind {
 	FS_TOP,		/* /.ctl and what is in it: what */
 	FS_JOB,		/* job */
 	FS_SPECIAL,	/* job, what */
-	FS_DIR,
-	FS_VROOT,	/* place: of rank 0 */
-	FS_VDIR,
-	FS_VIEW,
-	FS_BLOB,
-	FS_WORK,
+	FS_INODE,	/* number */
+	FS_IMPLIED,	/* number */
+	FS_WORK,	/* job, blob */
+	FS_VIEW,	/* place, path: a committed file that is described */
+	FS_BLOB,	/* place, path: one that is a blob */
 	FS_SHARED,	/* place of rank 0, path: a committed file of the job itself */
+	FS_VROOT,	/* place of rank 0: the folder of a version */
+	FS_VDIR,	/* place, path: a folder of a rank; path "" is the rank's own */
+	FS_VLINK,	/* place, path: a symbolic link of a rank */
+	FS_VSDIR,	/* place of rank 0, path: a folder of the job itself */
+	FS_VSLINK,	/* place of rank 0, path: a symbolic link of the job itself */
 };
 
 struct fs_node {
 	enum fs_kind kind;
 	uint64_t job, place, path, blob;
-	uint32_t tree_rank, what;	/* the rank of DIR; the others have a place */
+	uint64_t number;	/* as the working tree has it: with RS_VIRTUAL */
+	uint32_t what;
 };
 
 /** What of FS_SPECIAL and FS_TOP: the folder, then folders beside it, then control files. */
@@ -47,6 +60,8 @@ enum {
 	FS_FULL_LINK,
 	FS_CTL_FILE, /* + index of the control file */
 };
+
+#define FS_NUMBER_MASK ((UINT64_C(1) << 60) - 1)
 
 static inline uint64_t fs_node_id(struct fs_node n)
 {
@@ -61,16 +76,20 @@ static inline uint64_t fs_node_id(struct fs_node n)
 		return kind | n.job << 40;
 	case FS_SPECIAL:
 		return kind | n.job << 40 | n.what;
-	case FS_DIR:
-		return kind | n.job << 40 | (uint64_t)n.tree_rank << 20 | n.path;
-	case FS_VROOT:
-	case FS_VDIR:
+	case FS_INODE:
+	case FS_IMPLIED:
+		return kind | (n.number & FS_NUMBER_MASK);
+	case FS_WORK:
+		return kind | n.job << 40 | n.blob;
 	case FS_VIEW:
 	case FS_BLOB:
 	case FS_SHARED:
+	case FS_VROOT:
+	case FS_VDIR:
+	case FS_VLINK:
+	case FS_VSDIR:
+	case FS_VSLINK:
 		return kind | n.place << 20 | n.path;
-	case FS_WORK:
-		return kind | n.job << 40 | n.blob;
 	}
 	return 0;
 }
@@ -94,28 +113,44 @@ static inline struct fs_node fs_node_of(uint64_t id)
 		n.job = high;
 		n.what = (uint32_t)low;
 		break;
-	case FS_DIR:
-		n.job = high;
-		n.tree_rank = (uint32_t)middle;
-		n.path = low;
+	case FS_INODE:
+		n.number = id & FS_NUMBER_MASK;
 		break;
-	case FS_VROOT:
-	case FS_VDIR:
-	case FS_VIEW:
-	case FS_BLOB:
-	case FS_SHARED:
-		n.place = high << 20 | middle;
-		n.path = low;
+	case FS_IMPLIED:
+		n.number = (id & FS_NUMBER_MASK) | UINT64_C(1) << 60; /* RS_VIRTUAL */
 		break;
 	case FS_WORK:
 		n.job = high;
 		n.blob = id & ((UINT64_C(1) << 40) - 1);
 		break;
+	case FS_VIEW:
+	case FS_BLOB:
+	case FS_SHARED:
+	case FS_VROOT:
+	case FS_VDIR:
+	case FS_VLINK:
+	case FS_VSDIR:
+	case FS_VSLINK:
+		n.place = high << 20 | middle;
+		n.path = low;
+		break;
 	}
 	return n;
 }
 
-/** Returns the st_ino of a node; a rank file has the same one as a view and as a blob. */
+/** Tells whether a node is found by a place. */
+static inline bool fs_node_has_place(const struct fs_node *n)
+{
+	return n->kind >= FS_VIEW;
+}
+
+/** Tells whether it is a regular file, committed or not; of a head, or (committed) of a version. */
+static inline bool fs_node_is_file(const struct fs_node *n)
+{
+	return n->kind == FS_WORK || n->kind == FS_VIEW || n->kind == FS_BLOB || n->kind == FS_SHARED;
+}
+
+/** Returns the st_ino of what is no part of a head; a file has the same one as a view and as a blob. */
 static inline uint64_t fs_node_ino(struct fs_node n)
 {
 	if (n.kind == FS_BLOB)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attributes.  Changing those of a committed file copies the file up to the working tree first. */
+/* Attributes: asked for, and changed. */
 #include "fs/fs_i.h"
 
 #include <errno.h>
@@ -18,123 +18,149 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		(void)fuse_reply_attr(req, &found.st, fs->epoch ? found.timeout : 0);
 }
 
-static void new_times(const struct stat *attr, int set, struct timespec ts[2])
+static int64_t ns_of(struct timespec ts)
 {
-	ts[0] = set & FUSE_SET_ATTR_ATIME ? attr->st_atim : (struct timespec){0, UTIME_OMIT};
-	ts[1] = set & FUSE_SET_ATTR_MTIME ? attr->st_mtim : (struct timespec){0, UTIME_OMIT};
-	if (set & FUSE_SET_ATTR_ATIME_NOW)
-		ts[0].tv_nsec = UTIME_NOW;
-	if (set & FUSE_SET_ATTR_MTIME_NOW)
-		ts[1].tv_nsec = UTIME_NOW;
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* Under rs_tree_enter(). */
-static int set_work(struct fs *fs, struct rs_job *job, uint64_t blob, const struct stat *attr,
-		    int set, struct sc_err *err)
+static struct rs_attrs attrs_of(const struct stat *attr, int set)
 {
-	sc_cleanup(sc_closep) int fd = -1;
-	struct timespec ts[2];
-	int rc = rs_work_open(fs->service, job, blob, set & FUSE_SET_ATTR_SIZE ? O_RDWR : O_RDONLY, &fd, err);
+	const int64_t now = sc_now_wall_ns();
 
-	if (rc < 0)
+	return (struct rs_attrs){
+		.has_mode = set & FUSE_SET_ATTR_MODE, .mode = attr->st_mode & 07777,
+		.has_uid = set & FUSE_SET_ATTR_UID, .uid = attr->st_uid,
+		.has_gid = set & FUSE_SET_ATTR_GID, .gid = attr->st_gid,
+		.has_atime = set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW),
+		.atime_ns = set & FUSE_SET_ATTR_ATIME_NOW ? now : ns_of(attr->st_atim),
+		.has_mtime = set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW),
+		.mtime_ns = set & FUSE_SET_ATTR_MTIME_NOW ? now : ns_of(attr->st_mtim),
+	};
+}
+
+static bool is_any(const struct rs_attrs *a)
+{
+	return a->has_mode || a->has_uid || a->has_gid || a->has_atime || a->has_mtime;
+}
+
+/*
+ * Adds the end of SUID and SGID to what is set.  With FUSE_HANDLE_KILLPRIV_V2 the kernel leaves it to us: at a chown
+ * always, at a truncation it says when.  Where a write takes the bits, it sends a request that sets nothing, also for
+ * a passthrough file, which it writes itself.
+ */
+static int kill_set_id(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t number, int set,
+		       struct rs_attrs *attrs, struct sc_err *err)
+{
+	const int chown = FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID;
+	const bool sets_size = set & FUSE_SET_ATTR_SIZE;
+	struct fs_found found;
+	struct rs_look look;
+	int rc;
+
+	if (set & (chown | FUSE_SET_ATTR_KILL_SUID | FUSE_SET_ATTR_KILL_SGID) ? !fs->kills_set_id || attrs->has_mode
+									      : is_any(attrs) || sets_size)
+		return 0;
+	rc = rs_tree_get(fs->service, job, number, &look, err);
+	if (rc == 0)
+		rc = fs_stat_look(fs, job, &look, &found, err);
+	if (rc < 0 || S_ISDIR(found.st.st_mode) || !(found.st.st_mode & (S_ISUID | S_ISGID)))
 		return rc;
-	if (set & FUSE_SET_ATTR_SIZE && sc_sys.ftruncate(fd, attr->st_size) < 0)
-		return sc_fail_sys(err, errno, "truncate");
-	if (set & FUSE_SET_ATTR_MODE && sc_sys.fchmod(fd, attr->st_mode & 07777) < 0)
-		return sc_fail_sys(err, errno, "chmod");
-	if (set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID) &&
-	    sc_sys.fchown(fd, set & FUSE_SET_ATTR_UID ? attr->st_uid : (uid_t)-1,
-			  set & FUSE_SET_ATTR_GID ? attr->st_gid : (gid_t)-1) < 0)
-		return sc_fail_sys(err, errno, "chown");
-	new_times(attr, set, ts);
-	if (set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
-		   FUSE_SET_ATTR_MTIME_NOW) &&
-	    sc_sys.futimens(fd, ts) < 0)
-		return sc_fail_sys(err, errno, "utimens");
+	attrs->mode = fs_killed_mode(req, found.st.st_mode & 07777, found.st.st_gid);
+	attrs->has_mode = attrs->mode != (found.st.st_mode & 07777);
 	return 0;
 }
 
-static int set_job(struct fs *fs, struct rs_job *job, const struct stat *attr, int set,
-		   struct sc_err *err)
+/* Under rs_tree_enter(). */
+static int set_size(struct fs *fs, struct rs_job *job, uint64_t blob, off_t bytes, struct sc_err *err)
 {
-	struct rs_job_attr a;
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = rs_work_open(fs->service, job, blob, O_RDWR, &fd, err);
 
-	rs_job_attr(job, &a);
-	if (!(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
-		return 0; /* its times are those of its newest file */
-	return rs_job_chattr(fs->service, job, set & FUSE_SET_ATTR_MODE ? attr->st_mode : a.mode,
-			     set & FUSE_SET_ATTR_UID ? attr->st_uid : a.uid,
-			     set & FUSE_SET_ATTR_GID ? attr->st_gid : a.gid, err);
+	if (rc == 0 && sc_sys.ftruncate(fd, bytes) < 0)
+		rc = sc_fail_sys(err, errno, "truncate");
+	return rc;
 }
 
-static int set_dir(struct fs *fs, struct rs_job *job, const struct fs_node *n,
-		   const struct fs_found *now, const struct stat *attr, int set, struct sc_err *err)
+/* Of the job's folder: mode and owner are the job's. */
+static int set_job(struct fs *fs, struct rs_job *job, struct rs_attrs attrs, struct sc_err *err)
 {
-	struct rs_owner owner = {set & FUSE_SET_ATTR_UID ? attr->st_uid : now->st.st_uid,
-				 set & FUSE_SET_ATTR_GID ? attr->st_gid : now->st.st_gid,
-				 (set & FUSE_SET_ATTR_MODE ? attr->st_mode : now->st.st_mode) & 07777};
-	int64_t mtime = set & FUSE_SET_ATTR_MTIME
-				? (int64_t)attr->st_mtim.tv_sec * 1000000000 + attr->st_mtim.tv_nsec
-				: sc_now_wall_ns();
-	const char *path;
-	int rc = rs_path_text(fs->service, n->path, &path, err);
+	struct rs_job_attr a;
+	int rc = 0;
 
-	if (rc < 0)
+	rs_job_attr(job, &a);
+	if (attrs.has_mode || attrs.has_uid || attrs.has_gid)
+		rc = rs_job_chattr(fs->service, job, attrs.has_mode ? attrs.mode : a.mode,
+				   attrs.has_uid ? attrs.uid : a.uid, attrs.has_gid ? attrs.gid : a.gid, err);
+	attrs.has_mode = attrs.has_uid = attrs.has_gid = false;
+	if (rc < 0 || !is_any(&attrs))
 		return rc;
 	rs_tree_enter(job);
-	rc = rs_work_chattr_dir(fs->service, job, n->tree_rank, path, &owner, mtime, err);
+	rc = rs_tree_set_attrs(fs->service, job, rs_job_root(job), &attrs, err);
 	rs_tree_leave(job);
 	return rc;
 }
 
 /*
- * Changes the attributes of a file, by its path or by a descriptor.  If the file is committed, a copy of it gets them
- * and the next lookup finds the copy; *now stays the attributes of the committed file, for processes that have it
- * open.
+ * Changes the attributes of what has a number, by its name or by a descriptor.  Another size copies a committed file
+ * up, and so do other attributes of a file of tensors: the next lookup finds the copy, and who has the committed file
+ * open goes on reading that.
  */
-static int set_file(struct fs *fs, const struct fs_node *n, const struct stat *attr, int set, struct fs_found *now,
-		    struct sc_err *err)
+static int set_object(fuse_req_t req, struct fs *fs, const struct fs_node *n, const struct stat *attr, int set,
+		      struct sc_err *err)
 {
-	bool truncates = set & FUSE_SET_ATTR_SIZE && attr->st_size == 0;
-	struct rs_job *job;
-	uint64_t blob;
-	int rc = fs_work_begin(fs, n, truncates, &job, &blob, err);
+	struct rs_attrs attrs = attrs_of(attr, set);
+	bool was_committed = false;
+	struct rs_job *job = fs_job(fs, n);
+	uint64_t number = 0, blob;
+	int rc = 0;
 
-	if (rc < 0)
-		return rc;
-	rc = set_work(fs, job, blob, attr, set, err);
-	if (rc == 0 && n->kind == FS_WORK && blob == n->blob)
-		rc = fs_stat(fs, fs_node_id(*n), now, err);
+	if (!job)
+		return sc_fail(err, SC_E_STALE, "the job is gone");
+	if (set & FUSE_SET_ATTR_SIZE) {
+		rc = fs_work_begin(fs, n, attr->st_size == 0, &job, &blob, err);
+		if (rc < 0)
+			return rc;
+		rc = set_size(fs, job, blob, attr->st_size, err);
+	} else {
+		rs_tree_enter(job);
+	}
+	if (rc == 0)
+		rc = fs_number(fs, n, &job, &number, err);
+	if (rc == 0)
+		rc = kill_set_id(req, fs, job, number, set, &attrs, err);
+	if (rc == 0 && is_any(&attrs)) {
+		was_committed = fs_is_committed(fs, job, number);
+		rc = rs_tree_set_attrs(fs->service, job, number, &attrs, err);
+	}
 	rs_tree_leave(job);
+	if (rc == 0 && fs_node_is_file(n))
+		fs_changed(fs, n, job, number, was_committed);
 	return rc;
 }
 
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
 		struct fuse_file_info *fi)
 {
+	const int owner_or_mode = FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID;
 	struct fs *fs = fs_of(req);
 	struct fs_node n = fs_node_of(ino);
-	struct rs_job *job = n.kind == FS_ROOT || n.kind == FS_TOP ? NULL : fs_job(fs, &n);
+	struct rs_job *job = fs_job(fs, &n);
 	struct sc_err err = {0};
 	struct fs_found now;
-	int rc = fs_stat(fs, ino, &now, &err);
+	int rc = 0;
 
 	(void)fi;
-	if (rc == 0 && !job)
-		rc = sc_fail(&err, SC_E_PERMISSION, "attributes of control files, views and versions cannot be "
-			"changed");
-	if (rc == 0 && (n.kind == FS_WORK || n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
-		rc = set_file(fs, &n, attr, set, &now, &err);
-	else if (rc == 0 && n.kind == FS_JOB)
-		rc = set_job(fs, job, attr, set, &err);
-	else if (rc == 0 && n.kind == FS_DIR)
-		rc = set_dir(fs, job, &n, &now, attr, set, &err);
-	else if (rc == 0 && n.kind == FS_SPECIAL &&
-		 !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
-		rc = 0; /* `echo x > topology` truncates first */
-	else if (rc == 0)
+	if (n.kind == FS_ROOT || n.kind == FS_TOP)
+		rc = sc_fail(&err, SC_E_PERMISSION, "attributes of control files and of the mount cannot be changed");
+	else if (!job)
+		rc = sc_fail(&err, SC_E_STALE, "the job is gone");
+	else if (n.kind == FS_JOB)
+		rc = set_job(fs, job, attrs_of(attr, set), &err);
+	else if (n.kind == FS_INODE || n.kind == FS_IMPLIED || fs_node_is_file(&n))
+		rc = set_object(req, fs, &n, attr, set, &err);
+	else if (n.kind != FS_SPECIAL || set & owner_or_mode) /* `echo x > topology` truncates first */
 		rc = sc_fail(&err, SC_E_SEALED, "read-only");
-	if (rc == 0 && (n.kind == FS_JOB || n.kind == FS_DIR || n.kind == FS_SPECIAL))
+	if (rc == 0)
 		rc = fs_stat(fs, ino, &now, &err);
 	if (rc < 0)
 		fs_fail(req, "setattr", &err);

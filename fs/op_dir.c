@@ -1,30 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names: looking up, listing, making, removing, renaming. */
+/* Looks names up, reads links, lists folders. */
 #include "fs/fs_i.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Makes the copy that a retrying thread is about to write to, which its open could not: it found no path. */
-static void copy_for_retry(struct fs *fs, fuse_ino_t parent, const char *name, pid_t thread)
-{
-	struct fs_found found;
-	struct rs_job *job;
-	struct sc_err ignored;
-	uint64_t blob;
+#include <xxhash.h>
 
-	if (fs_lookup(fs, parent, name, &found, &ignored) < 0 ||
-	    (found.node.kind != FS_BLOB && found.node.kind != FS_VIEW && found.node.kind != FS_SHARED))
-		return;
-	/* with its bytes, whatever the open does: it may be another file that is looked up.  Where this fails, the open
-	 * fails, too, and says why */
-	if (fs_work_begin(fs, &found.node, false, &job, &blob, &ignored) < 0)
-		return;
-	fs_reserve(fs, blob, thread);
-	rs_tree_leave(job);
-}
+#define OFFSET_HIDDEN (UINT64_C(1) << 62) /* of .ctl and so on: behind all names that a listing has */
+
+/* --- looking up --- */
 
 /* Reserves what a retrying thread finds, so that no commit seals it before it is opened. */
 static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, struct fs_found *found,
@@ -32,14 +18,14 @@ static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const 
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
 	struct fs_node n = fs_node_of(parent);
-	struct rs_job *job = n.kind == FS_JOB || n.kind == FS_DIR ? fs_job(fs, &n) : NULL;
-	bool writes;
+	struct rs_job *job = NULL;
 	int rc;
 
-	if (!job || !thread || !fs_looks_again(fs, thread, &writes))
+	if (thread && fs_is_listed_by_number(&n) && fs_looks_again(fs, thread))
+		job = fs_job(fs, &n);
+	/* threads of another process namespace share the number 0: what an open has reserved must do for them */
+	if (!job)
 		return fs_lookup(fs, parent, name, found, err);
-	if (writes)
-		copy_for_retry(fs, parent, name, thread);
 	rs_tree_enter(job);
 	rc = fs_lookup(fs, parent, name, found, err);
 	if (rc == 0 && found->node.kind == FS_WORK) {
@@ -50,6 +36,20 @@ static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const 
 	return rc;
 }
 
+/* Who has only a handle (open_by_handle_at) asks for the node itself, and for the folder above. */
+static int lookup_dots(struct fs *fs, fuse_ino_t ino, const char *name, struct fs_found *found, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(ino), above = n;
+	int rc = name[1] ? fs_parent(fs, &n, &above, err) : 0;
+
+	if (rc == 0)
+		rc = fs_stat(fs, fs_node_id(above), found, err);
+	/* the kernel does not know the node: if it has no name, it is about to be dropped (forget.c) */
+	if (rc == 0 && !found->st.st_nlink)
+		rc = sc_fail(err, SC_E_STALE, "the file was removed");
+	return rc;
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs *fs = fs_of(req);
@@ -57,8 +57,13 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct fuse_entry_param e;
 	struct fs_found found;
 	struct sc_err err = {0};
+	int rc;
 
-	if (lookup_again(req, fs, parent, name, &found, &err) < 0) {
+	if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		rc = lookup_dots(fs, parent, name, &found, &err);
+	else
+		rc = lookup_again(req, fs, parent, name, &found, &err);
+	if (rc < 0) {
 		/* an impossible topology: the reason is in `error` */
 		if (n.kind == FS_SPECIAL && n.what == FS_AS_DIR && *err.msg && fs_job(fs, &n))
 			rs_job_refused(fs_job(fs, &n), name, &err);
@@ -69,41 +74,77 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	(void)fuse_reply_entry(req, &e);
 }
 
+/* --- links --- */
+
+static int full_link(struct fs *fs, const struct fs_node *n, struct sc_buf *ret, struct sc_err *err)
+{
+	struct rs_job *job = fs_job(fs, n);
+	struct rs_view *head = NULL;
+	int rc = job ? rs_view_head(fs->service, job, &head, err) : sc_fail(err, SC_E_STALE, "the job is gone");
+
+	if (rc < 0)
+		return rc;
+	/* all degrees 1: the first axis says so */
+	sc_buf_printf(ret, ".as/%s=1/0", rs_view_first_axis(head));
+	rs_view_unref(fs->service, head);
+	return 0;
+}
+
+static int read_link(struct fs *fs, const struct fs_node *n, struct sc_buf *ret, struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	struct rs_job *job;
+	const char *path;
+	uint64_t number;
+	int rc;
+
+	if (n->kind == FS_SPECIAL && n->what == FS_FULL_LINK)
+		return full_link(fs, n, ret, err);
+	if (n->kind == FS_VLINK || n->kind == FS_VSLINK) {
+		rc = fs_view(fs, n, &view, &path, err);
+		if (rc == 0)
+			rc = rs_view_link(fs->service, view, fs_rank(n, view), path, ret, err);
+		rs_view_unref(fs->service, view);
+		return rc;
+	}
+	if (n->kind != FS_INODE)
+		return sc_fail_sys(err, EINVAL, "not a symbolic link");
+	rc = fs_number(fs, n, &job, &number, err);
+	return rc < 0 ? rc : rs_tree_link_text(fs->service, job, number, ret, err);
+}
+
 void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_node n = fs_node_of(ino);
-	struct rs_job *job = fs_job(fs, &n);
-	struct rs_view *head = NULL;
-	struct sc_err err = {0};
 	struct sc_buf text = {0};
+	struct sc_err err = {0};
+	int rc = read_link(fs, &n, &text, &err);
 
-	if (!job || n.kind != FS_SPECIAL || n.what != FS_FULL_LINK) {
-		(void)fuse_reply_err(req, EINVAL);
-		return;
-	}
-	if (rs_view_head(fs->service, job, &head, &err) < 0) {
+	sc_buf_add(&text, "", 1);
+	if (rc == 0 && text.failed)
+		rc = sc_nomem(&err);
+	if (rc < 0)
 		fs_fail(req, "readlink", &err);
-		return;
-	}
-	/* all degrees 1: the first axis says so */
-	sc_buf_printf(&text, ".as/%s=1/0", rs_view_first_axis(head));
-	(void)fuse_reply_readlink(req, text.text ? text.text : "");
+	else
+		(void)fuse_reply_readlink(req, text.text);
 	sc_buf_done(&text);
-	rs_view_unref(fs->service, head);
 }
+
+/* --- listing --- */
 
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_handle *h = sc_zalloc(sizeof(*h));
+	struct fs_found found;
 	struct sc_err err = {0};
-	int rc = h ? 0 : sc_nomem(&err);
+	int rc = h ? fs_stat(fs, ino, &found, &err) : sc_nomem(&err);
 
 	if (rc == 0) {
 		h->kind = FS_H_DIR;
 		h->ino = ino;
-		rc = fs_list(fs, ino, h, &err);
+		h->fd = -1;
 	}
 	fi->fh = rc == 0 ? fs_handle_add(fs, h) : 0;
 	if (rc == 0 && !fi->fh)
@@ -116,37 +157,147 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	(void)fuse_reply_open(req, fi);
 }
 
+/* A reply that is being filled. */
+struct filling {
+	fuse_req_t req;
+	struct fs *fs;
+	fuse_ino_t folder;
+	bool plus;
+	char *to;
+	size_t used, bytes;
+};
+
+/* Adds a name, with its number (0: look it up) and type; false: there is no room. */
+static bool add(struct filling *r, const char *name, uint64_t ino, mode_t type, uint64_t next)
+{
+	struct fuse_entry_param e = {.attr = {.st_ino = ino, .st_mode = type}};
+	bool is_dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+	struct fs_found found;
+	struct sc_err ignored;
+	size_t more;
+
+	/* "." and ".." have no entry; a name that was removed meanwhile has no attributes */
+	if (!is_dots && (r->plus || !ino) && fs_lookup(r->fs, r->folder, name, &found, &ignored) == 0) {
+		if (r->plus)
+			fs_entry(r->fs, &found, &e);
+		else
+			e.attr.st_ino = found.st.st_ino;
+	}
+	if (!e.attr.st_ino)
+		e.attr.st_ino = XXH3_64bits(name, strlen(name)) >> 4 | 1;
+	more = r->plus ? fuse_add_direntry_plus(r->req, r->to + r->used, r->bytes - r->used, name, &e, (off_t)next)
+		       : fuse_add_direntry(r->req, r->to + r->used, r->bytes - r->used, name, &e.attr, (off_t)next);
+	if (more > r->bytes - r->used)
+		return false;
+	r->used += more;
+	return true;
+}
+
+static bool add_dots(struct filling *r, uint64_t at)
+{
+	struct fs_node n = fs_node_of(r->folder), above;
+	struct fs_found self = {.st.st_ino = 1}, parent = {.st.st_ino = 1};
+	struct sc_err ignored;
+
+	if (at < 2) {
+		(void)fs_stat(r->fs, r->folder, &self, &ignored);
+		if (fs_parent(r->fs, &n, &above, &ignored) == 0)
+			(void)fs_stat(r->fs, fs_node_id(above), &parent, &ignored);
+	}
+	return (at >= 1 || add(r, ".", self.st.st_ino, S_IFDIR, 1)) &&
+	       (at >= 2 || add(r, "..", parent.st.st_ino, S_IFDIR, 2));
+}
+
+/* Names in a job's folder that are shown if the job's config says so. */
+static void add_hidden(struct filling *r, const struct fs_node *n, struct rs_job *job, uint64_t at)
+{
+	static const char *const names[] = {".ctl", ".v", ".as", ".full"};
+
+	if (n->kind != FS_JOB || !rs_job_shows_hidden(job))
+		return;
+	for (uint32_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		struct fs_node special = {.kind = FS_SPECIAL, .job = n->job, .what = i};
+
+		if (at < OFFSET_HIDDEN + i + 1 && !add(r, names[i], fs_node_ino(special),
+						       i == FS_FULL_LINK ? S_IFLNK : S_IFDIR, OFFSET_HIDDEN + i + 1))
+			return;
+	}
+}
+
+/* A folder of a working tree. */
+static int fill_by_number(struct filling *r, struct fs_handle *h, uint64_t at, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(h->ino);
+	struct rs_service *s = r->fs->service;
+	struct rs_job *job;
+	uint64_t number;
+	int rc = fs_number(r->fs, &n, &job, &number, err);
+
+	if (rc == 0 && (at == 0 || !h->is_listed || rs_tree_list_is_old(job, &h->listing)))
+		rc = rs_tree_list(s, job, number, &h->listing, err);
+	if (rc < 0)
+		return rc;
+	h->is_listed = true;
+	if (!add_dots(r, at))
+		return 0;
+	for (size_t i = rs_listing_after(&h->listing, at < 2 ? 2 : at); i < h->listing.nr; i++) {
+		const struct rs_listed *x = &h->listing.at[i];
+		char name[SC_NAME_BYTES_MAX + 1];
+		mode_t type = 0;
+
+		(void)snprintf(name, sizeof(name), "%.*s", (int)x->name.nr, x->name.at);
+		if (!r->plus)
+			rc = rs_tree_type(s, job, x->ino, &type, err);
+		if (rc < 0)
+			return r->used ? 0 : rc;
+		if (!add(r, name, x->ino, type, x->offset))
+			return 0;
+	}
+	add_hidden(r, &n, job, at);
+	return 0;
+}
+
+static int fill_by_name(struct filling *r, struct fs_handle *h, uint64_t at, struct sc_err *err)
+{
+	int rc = 0;
+
+	if (at == 0 || !h->is_listed)
+		rc = fs_list(r->fs, h->ino, &h->names, err);
+	if (rc < 0)
+		return rc;
+	h->is_listed = true;
+	if (!add_dots(r, at))
+		return 0;
+	for (size_t i = at < 2 ? 0 : at - 2; i < h->names.nr; i++)
+		if (!add(r, h->names.at[i].name, h->names.at[i].ino, h->names.at[i].type, i + 3))
+			break;
+	return 0;
+}
+
 static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 			struct fuse_file_info *fi, bool plus)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
-	char *buf = h ? sc_sys.alloc(bytes) : NULL;
-	size_t used = 0;
+	struct filling r = {.req = req, .fs = fs, .folder = ino, .plus = plus, .bytes = bytes};
+	struct fs_node n = fs_node_of(ino);
+	struct sc_err err = {0};
+	int rc;
 
-	if (!buf) {
-		if (h)
-			(void)fuse_reply_err(req, ENOMEM);
+	if (!h)
 		return;
-	}
-	for (size_t i = (size_t)at; i < h->names.nr; i++) {
-		const struct fs_name *n = &h->names.at[i];
-		struct fuse_entry_param e = {.attr = {.st_ino = 0xffffffff, .st_mode = n->type}};
-		struct fs_found found;
-		struct sc_err err;
-		size_t more;
-
-		/* "." and ".." are not looked up; a name that was removed meanwhile has no attributes */
-		if (plus && i > 1 && fs_lookup(fs, ino, n->name, &found, &err) == 0)
-			fs_entry(fs, &found, &e);
-		more = plus ? fuse_add_direntry_plus(req, buf + used, bytes - used, n->name, &e, (off_t)i + 1)
-			    : fuse_add_direntry(req, buf + used, bytes - used, n->name, &e.attr, (off_t)i + 1);
-		if (more > bytes - used)
-			break;
-		used += more;
-	}
-	(void)fuse_reply_buf(req, buf, used);
-	sc_sys.release(buf);
+	r.to = sc_sys.alloc(bytes);
+	if (!r.to)
+		rc = sc_nomem(&err);
+	else if (fs_is_listed_by_number(&n))
+		rc = fill_by_number(&r, h, (uint64_t)at, &err);
+	else
+		rc = fill_by_name(&r, h, (uint64_t)at, &err);
+	if (rc < 0)
+		fs_fail(req, "readdir", &err);
+	else
+		(void)fuse_reply_buf(req, r.to, r.used);
+	sc_sys.release(r.to);
 }
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
@@ -160,270 +311,16 @@ void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 	readdir_any(req, ino, bytes, at, fi, true);
 }
 
-/* Inherits from a folder with S_ISGID: new files and folders get its group, new folders also the bit. */
-static struct rs_owner owner_of(fuse_req_t req, struct fs *fs, fuse_ino_t parent, mode_t mode, bool is_dir)
-{
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	struct rs_owner owner = {ctx->uid, ctx->gid, mode & 07777 & ~ctx->umask};
-	struct fs_found folder;
-	struct sc_err ignored;
-
-	if (fs_stat(fs, parent, &folder, &ignored) == 0 && folder.st.st_mode & S_ISGID) {
-		owner.gid = folder.st.st_gid;
-		owner.mode |= is_dir ? S_ISGID : 0;
-	}
-	return owner;
-}
-
-/* Answers a resent request that the daemon had carried out before it died: it is done. */
-static int done_before(struct fs *fs, int rc, int answer)
-{
-	return fs->replays && rc == answer ? 0 : rc;
-}
-
-static void reply_name(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, int rc,
-		       struct sc_err *err)
-{
-	struct fuse_entry_param e;
-	struct fs_found found;
-
-	if (rc == 0)
-		rc = fs_lookup(fs, parent, name, &found, err);
-	if (rc < 0) {
-		fs_fail(req, "make", err);
-		return;
-	}
-	fs_entry(fs, &found, &e);
-	(void)fuse_reply_entry(req, &e);
-}
-
-void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
-{
-	struct fs *fs = fs_of(req);
-	struct rs_owner owner = owner_of(req, fs, parent, mode, true);
-	struct sc_err err = {0};
-	struct fs_place place;
-	struct rs_job *job;
-	int rc;
-
-	if (fs_node_of(parent).kind == FS_ROOT) {
-		rc = rs_job_make(fs->service, name, owner.mode, owner.uid, owner.gid, &job, &err);
-		if (rc == SC_E_COMMAND) /* no job has an `error` that could tell */
-			sc_log(SC_LOG_ERROR, "mkdir: %s", err.msg);
-		reply_name(req, fs, parent, name, done_before(fs, rc, SC_E_EXISTS), &err);
-		return;
-	}
-	rc = fs_place(fs, parent, name, &place, &err);
-	if (rc == 0 && place.rank == RS_SHARED)
-		rc = sc_fail(&err, SC_E_COMMAND, "'%s': a job's folders are its ranks, numbered from 0 to %u; make "
-			     "other folders inside of a rank's", name, SC_RANKS_MAX - 1);
-	if (rc == 0) {
-		rs_tree_enter(place.job);
-		rc = rs_work_mkdir(fs->service, place.job, place.rank, place.path, &owner, &err);
-		rs_tree_leave(place.job);
-		rc = done_before(fs, rc, SC_E_EXISTS);
-		if (rc < 0 && rc != SC_E_EXISTS)
-			rs_job_refused(place.job, "mkdir", &err);
-	} else if (fs_node_of(parent).kind == FS_JOB && place.job) {
-		rs_job_refused(place.job, "mkdir", &err);
-	}
-	reply_name(req, fs, parent, name, rc, &err);
-}
-
-/*
- * The name that is to be made exists already.  The kernel has not checked permissions on that file, so the caller must
- * look it up again (SC_E_STALE) and open it.  If the request was resent, it has made the file itself.
- */
-static int find_file(fuse_req_t req, struct fs *fs, const char *name, const struct fuse_file_info *fi,
-		     const struct fs_found *found, uint64_t *ret_blob, struct sc_err *err)
-{
-	if (fs->replays && found->node.kind == FS_WORK && found->st.st_uid == fuse_req_ctx(req)->uid) {
-		*ret_blob = found->node.blob;
-		return 0;
-	}
-	if (fi && !(fi->flags & O_EXCL) && S_ISREG(found->st.st_mode))
-		return sc_fail(err, SC_E_STALE, "look again");
-	return sc_fail(err, SC_E_EXISTS, "'%s' exists", name);
-}
-
-/* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is released. */
-static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, mode_t mode,
-		       struct fs_handle *h, struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
-{
-	struct rs_owner owner = owner_of(req, fs, parent, mode, false);
-	struct fs_place place;
-	uint64_t blob = 0;
-	int fd = -1, rc = fs_place(fs, parent, name, &place, err);
-
-	if (rc == 0 && !*place.path)
-		rc = sc_fail(err, SC_E_COMMAND, "'%s' is the name of a rank, so it must be a folder", name);
-	if (rc < 0)
-		return rc;
-	rs_tree_enter(place.job);
-	rc = fs_lookup(fs, parent, name, found, err);
-	if (rc == 0) {
-		rc = find_file(req, fs, name, fi, found, &blob, err);
-	} else if (rc == SC_E_NOT_FOUND) {
-		rc = rs_work_create_new(fs->service, place.job, place.rank, place.path, &owner, &blob, &fd,
-					err);
-		/* somebody else has made it since the lookup */
-		if (rc == SC_E_EXISTS && fi && !(fi->flags & O_EXCL))
-			rc = sc_fail(err, SC_E_STALE, "look again");
-	}
-	sc_closep(&fd);
-	if (rc == 0) {
-		found->node = (struct fs_node){.kind = FS_WORK, .job = rs_job_id(place.job), .blob = blob};
-		rc = fs_stat(fs, fs_node_id(found->node), found, err);
-	}
-	if (rc == 0 && h) {
-		h->ino = fs_node_id(found->node);
-		rc = fs_open_work(req, fs, place.job, blob, h, fi, err);
-	}
-	rs_tree_leave(place.job);
-	return rc;
-}
-
-void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
-	       struct fuse_file_info *fi)
-{
-	struct fs *fs = fs_of(req);
-	struct fuse_entry_param e;
-	struct fs_found found;
-	struct sc_err err = {0};
-	struct fs_handle *h = fs_open_begin(fs, 0, &err);
-	int rc = h ? create_file(req, fs, parent, name, mode, h, fi, &found, &err) : SC_E_NO_MEMORY;
-
-	if (rc == 0)
-		fs_entry(fs, &found, &e);
-	fs_open_end(req, fs, h, &e, fi, "create", rc, &err);
-}
-
-void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev)
-{
-	struct fs *fs = fs_of(req);
-	struct fuse_entry_param e;
-	struct fs_found found;
-	struct sc_err err = {0};
-
-	(void)dev;
-	if (!S_ISREG(mode)) {
-		(void)fuse_reply_err(req, EPERM);
-		return;
-	}
-	if (create_file(req, fs, parent, name, mode, NULL, NULL, &found, &err) < 0) {
-		fs_fail(req, "mknod", &err);
-		return;
-	}
-	fs_entry(fs, &found, &e);
-	(void)fuse_reply_entry(req, &e);
-}
-
-void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct sc_err err = {0};
-	struct fs_place place;
-	int rc = fs_place(fs, parent, name, &place, &err);
 
-	if (rc == 0) {
-		rs_tree_enter(place.job);
-		rc = done_before(fs, rs_work_unlink(fs->service, place.job, place.rank, place.path, &err),
-				 SC_E_NOT_FOUND);
-		rs_tree_leave(place.job);
-	}
-	if (rc < 0)
-		fs_fail(req, "unlink", &err);
-	else
-		(void)fuse_reply_err(req, 0);
-}
-
-void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
-{
-	struct fs *fs = fs_of(req);
-	struct sc_err err = {0};
-	struct fs_place place;
-	int rc;
-
-	if (fs_node_of(parent).kind == FS_ROOT) {
-		struct rs_job *job = rs_job_by_name(fs->service, name);
-
-		rc = job ? rs_job_remove(fs->service, job, &err)
-			 : done_before(fs, sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name), SC_E_NOT_FOUND);
-		if (rc < 0 && job)
-			rs_job_refused(job, "rmdir", &err);
-	} else {
-		rc = fs_place(fs, parent, name, &place, &err);
-		if (rc == 0) {
-			rs_tree_enter(place.job);
-			rc = done_before(fs, rs_work_rmdir(fs->service, place.job, place.rank, place.path, &err),
-					 SC_E_NOT_FOUND);
-			rs_tree_leave(place.job);
-			if (rc == SC_E_BUSY) /* a folder that follows from the topology: rm -rf of the job meets it */
-				rs_job_refused(place.job, "rmdir", &err);
-		}
-	}
-	if (rc < 0)
-		fs_fail(req, "rmdir", &err);
-	else
-		(void)fuse_reply_err(req, 0);
-}
-
-void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
-	       const char *new_name, unsigned flags)
-{
-	struct fs *fs = fs_of(req);
-	struct sc_err err = {0};
-	struct fs_place from, to;
-	int rc;
-
-	if (flags & ~(unsigned)RENAME_NOREPLACE) {
-		(void)fuse_reply_err(req, EINVAL);
-		return;
-	}
-	if (fs_node_of(parent).kind == FS_ROOT && fs_node_of(new_parent).kind == FS_ROOT) {
-		struct rs_job *job = rs_job_by_name(fs->service, name);
-
-		rc = job ? rs_job_rename(fs->service, job, new_name, &err)
-			 : done_before(fs, sc_fail(&err, SC_E_NOT_FOUND, "no job '%s'", name), SC_E_NOT_FOUND);
-		if (rc < 0 && job)
-			rs_job_refused(job, "rename", &err);
-	} else {
-		rc = fs_place(fs, parent, name, &from, &err);
-		if (rc == 0)
-			rc = fs_place(fs, new_parent, new_name, &to, &err);
-		if (rc == 0 && (from.job != to.job || (!*from.path) || !*to.path))
-			rc = sc_fail(&err, SC_E_CROSS, "files cannot be renamed across jobs, and folders of ranks "
-				"cannot be renamed");
-		if (rc == 0) {
-			rs_tree_enter(from.job);
-			rc = rs_work_rename(fs->service, from.job, from.rank, from.path, to.rank, to.path,
-					    flags & RENAME_NOREPLACE, &err);
-			rc = done_before(fs, rc, SC_E_NOT_FOUND);
-			rs_tree_leave(from.job);
-		}
-		/* a folder's number comes from its path: names below the old path become stale */
-		if (rc == 0 && fs->epoch)
-			(void)fuse_lowlevel_notify_increment_epoch(fs->se);
-	}
-	if (rc < 0)
-		fs_fail(req, "rename", &err);
-	else
-		(void)fuse_reply_err(req, 0);
-}
-
-/* POSIX: a file system without these answers EPERM. */
-void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name)
-{
-	(void)link;
-	(void)parent;
-	(void)name;
-	(void)fuse_reply_err(req, EPERM);
-}
-
-void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
-{
 	(void)ino;
-	(void)parent;
-	(void)name;
-	(void)fuse_reply_err(req, EPERM);
+	(void)data_only;
+	(void)fi;
+	if (rs_tree_flush(fs->service, &err) < 0)
+		fs_fail(req, "fsync", &err);
+	else
+		(void)fuse_reply_err(req, 0);
 }

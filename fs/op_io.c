@@ -294,16 +294,6 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 		(void)fuse_reply_err(req, EBADF);
 }
 
-/* Drops set-user-id and set-group-id, as the kernel does for writers other than root; the daemon itself would keep
- * them. */
-static void drop_set_id(fuse_req_t req, int fd, const struct stat *st)
-{
-	mode_t bits = S_ISUID | (st->st_mode & S_IXGRP ? S_ISGID : 0);
-
-	if (st->st_mode & bits && fuse_req_ctx(req)->uid != 0)
-		(void)sc_sys.fchmod(fd, st->st_mode & 07777 & ~bits);
-}
-
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, off_t at,
 	      struct fuse_file_info *fi)
 {
@@ -317,12 +307,10 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, of
 	} else if (h->kind == FS_H_FD && h->writes) {
 		struct stat st;
 
-		if (sc_sys.fstat(h->fd, &st) == 0) {
-			/* O_APPEND: the size that the kernel knows may be older than ours */
-			if (fi->flags & O_APPEND)
-				at = st.st_size;
-			drop_set_id(req, h->fd, &st);
-		}
+		/* O_APPEND: the size that the kernel knows may be older than ours */
+		if (fi->flags & O_APPEND && sc_sys.fstat(h->fd, &st) == 0)
+			at = st.st_size;
+		fs_drop_set_id(req, h->fd);
 		if (sc_pwrite_all(h->fd, text, bytes, (uint64_t)at) < 0)
 			(void)fuse_reply_err(req, errno);
 		else
@@ -364,6 +352,7 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (h && h->writes)
 		fs_write_back(fs, ino);
 	fs_handle_free(fs, h);
+	fs_forget(fs, ino);
 }
 
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
@@ -375,12 +364,12 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_in
 
 	(void)fi;
 	if (fs_node_of(ino).kind != FS_WORK) {
-		(void)fuse_reply_err(req, 0); /* what is committed is on stable storage */
+		op_fsyncdir(req, ino, data_only, fi); /* the bytes of what is committed are on stable storage */
 		return;
 	}
 	rc = fs_open_bytes(fs, ino, O_RDONLY, &fd, &err);
 	if (rc == SC_E_STALE)
-		rc = 0; /* it was committed, or removed, meanwhile */
+		rc = rs_tree_flush(fs->service, &err); /* it was committed, or removed, meanwhile */
 	else if (rc == 0)
 		rc = rs_work_sync(fs->service, fs_node_of(ino).blob, fd, data_only != 0, &err);
 	if (rc < 0)
@@ -397,9 +386,12 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t at, off_t byte
 	struct sc_err err = {0};
 
 	(void)fi;
-	if (fs_open_bytes(fs, ino, O_RDWR, &fd, &err) < 0)
+	if (fs_open_bytes(fs, ino, O_RDWR, &fd, &err) < 0) {
 		fs_fail(req, "fallocate", &err);
-	else if (sc_sys.fallocate(fd, mode, at, bytes) < 0)
+		return;
+	}
+	fs_drop_set_id(req, fd);
+	if (sc_sys.fallocate(fd, mode, at, bytes) < 0)
 		(void)fuse_reply_err(req, errno);
 	else
 		(void)fuse_reply_err(req, 0);
@@ -452,6 +444,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_at,
 		fs_fail(req, "copy_file_range", &err);
 		return;
 	}
+	fs_drop_set_id(req, out);
 	n = sc_sys.copy_range(in, &from_at, out, &to_at, bytes);
 	if (n < 0)
 		(void)fuse_reply_err(req, errno);

@@ -27,6 +27,7 @@ int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blo
 			rc = sc_fail_sys(err, errno, "truncate");
 		if (rc < 0)
 			return rc;
+		fs_drop_set_id(req, fd);
 		sc_closep(&fd);
 	}
 	if (h->writes) {
@@ -255,8 +256,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct sc_err err = {0};
 	struct fs_handle *h = fs_open_begin(fs, ino, &err);
 	const pid_t thread = fuse_req_ctx(req)->pid;
-	bool writes;
-	int64_t again = fs_looks_again(fs, thread, &writes);
+	int64_t again = fs_looks_again(fs, thread);
 	int rc = SC_E_NO_MEMORY;
 
 	if (h && n.kind == FS_WORK)

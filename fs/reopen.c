@@ -55,8 +55,9 @@ int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, i
 	default:
 		break;
 	}
+	/* a folder: it is listed when it is read */
 	h->kind = FS_H_DIR;
-	return fs_list(fs, h->ino, h, err);
+	return 0;
 }
 
 static struct fs_handle *adopt(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi,

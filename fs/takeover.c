@@ -52,6 +52,7 @@ static void answer_replays(struct fs *fs)
 	}
 	fs->replays = false;
 	fs_writers_settle(fs);
+	fs_forget_all(fs); /* what the kernel has forgotten while nobody served */
 	free(buf.mem);
 	/* requests that were answered, but that the kernel had not yet forgotten */
 	for (size_t i = 0; i < FS_COMMANDS_MAX; i++)

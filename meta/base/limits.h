@@ -19,7 +19,7 @@
 #define SC_COMMAND_BYTES_MAX 4096     /* one write to a control file */
 #define SC_DATA_BYTES_MAX (16u << 20)   /* the same to `data`; kernels hand over 1 MiB, unless told otherwise */
 #define SC_NAME_BYTES_MAX 255	      /* one path component, as elsewhere in Linux */
-#define SC_PATH_BYTES_MAX 1024	      /* path inside a rank directory */
+#define SC_PATH_BYTES_MAX 4095	      /* path inside a rank directory: PATH_MAX without the 0 */
 #define SC_TENSOR_NAME_BYTES_MAX 4096
 #define SC_TENSORS_MAX (1u << 22)     /* logical tensors of a job */
 #define SC_BOXES_MAX (1u << 16)	      /* boxes of one piece: sections and flat ranges multiply */
@@ -29,7 +29,7 @@
 #define SC_PATHS_MAX (1u << 20)	      /* 20 bits; different paths inside rank directories, in the life of a store */
 #define SC_PLACES_MAX (UINT64_C(1) << 40) /* 40 bits; ranks of all views, in the life of a store */
 #define SC_BLOBS_MAX (UINT64_C(1) << 40) /* 40 bits; files written, in the life of a store */
-#define SC_NUMBERS_MAX (UINT64_C(1) << 60) /* 60 bits of a nodeid; inodes, blobs and places, in the life of a store */
+#define SC_NUMBERS_MAX (UINT64_C(1) << 59) /* 59 bits of a nodeid; inodes, in the life of a store */
 #define SC_CLONE_BYTES_MIN (64u << 10) /* a clone costs 17 us: below this copying is faster */
 #define SC_DATA_ALIGN 4096u	      /* data section of the files that Scalai writes: reflink works */
 

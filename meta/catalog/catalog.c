@@ -15,7 +15,6 @@ struct walk_arg {
 		meta_version_fn *version;
 		meta_set_fn *set;
 		meta_set_blob_fn *set_blob;
-		meta_work_fn *work;
 		meta_view_fn *view;
 		meta_text_fn *text;
 	} fn;
@@ -32,7 +31,7 @@ static int on_job(void *arg, sqlite3_stmt *row)
 		.id = U64(row, 0), .name = db_text(row, 1), .uid = (uid_t)U64(row, 2),
 		.gid = (gid_t)U64(row, 3), .mode = (mode_t)U64(row, 4), .made_ns = sqlite3_column_int64(row, 5),
 		.head = U64(row, 6), .layout = U64(row, 7),
-		.topology = (const char *)sqlite3_column_text(row, 8)};
+		.topology = (const char *)sqlite3_column_text(row, 8), .root = U64(row, 9)};
 
 	return w->fn.job(w->arg, &job);
 }
@@ -41,45 +40,51 @@ int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_
 {
 	struct walk_arg w = {.fn.job = fn, .arg = arg};
 
-	return db_each(c, err, on_job, &w, "SELECT id, name, uid, gid, mode, made_ns, head, layout, topology "
+	return db_each(c, err, on_job, &w, "SELECT id, name, uid, gid, mode, made_ns, head, layout, topology, root "
 					   "FROM job ORDER BY id", "");
 }
 
-int meta_job_add(struct meta_catalog *c, const struct meta_job_row *row, uint64_t *ret_id,
-		 struct sc_err *err)
+int meta_job_add(struct meta_catalog *c, struct meta_job_row *row, struct sc_err *err)
 {
-	int rc = meta_catalog_begin(c, false, err);
+	uint64_t id = 0, root = 0;
+	int rc = meta_catalog_begin(c, true, err);
 
 	if (rc < 0)
 		return rc;
-	rc = db_take_job(c, ret_id, err);
+	rc = db_take_job(c, &id, err);
 	if (rc == 0)
-		rc = db_run(c, err, "INSERT INTO job (id, name, uid, gid, mode, made_ns) VALUES (?, ?, ?, ?, ?, ?)",
-			    "isiiiI", *ret_id, row->name, (uint64_t)row->uid, (uint64_t)row->gid, (uint64_t)row->mode,
-			    row->made_ns);
-	return meta_catalog_end(c, rc, err);
+		rc = db_take_root(c, id, &root, err);
+	if (rc == 0)
+		rc = db_run(c, err, "INSERT INTO job (id, name, uid, gid, mode, made_ns, root) VALUES (?, ?, ?, ?, ?, "
+				    "?, ?)", "isiiiIi", id, row->name, (uint64_t)row->uid, (uint64_t)row->gid,
+			    (uint64_t)row->mode, row->made_ns, root);
+	rc = meta_catalog_end(c, rc, err);
+	if (rc == 0) {
+		row->id = id;
+		row->root = root;
+	}
+	return rc;
 }
 
 int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 {
-	int rc = db_run(c, err, "DELETE FROM version_set WHERE version IN "
-				"(SELECT id FROM version WHERE job = ?)", "i", job);
+	static const char *const steps[] = {
+		"DELETE FROM version_set WHERE version IN (SELECT id FROM version WHERE job = ?)",
+		"DELETE FROM version_data WHERE version IN (SELECT id FROM version WHERE job = ?)",
+		"DELETE FROM view WHERE version IN (SELECT id FROM version WHERE job = ?)",
+		"DELETE FROM version WHERE job = ?",
+		"DELETE FROM config WHERE job = ?",
+		/* virtual numbers have the job's id in 20 bits, and another job gets this id */
+		"DELETE FROM again WHERE ino >> 40 = (1 << 20) + ?1 OR EXISTS (SELECT 1 FROM number_block WHERE job = "
+		"?1 AND ino >= first AND ino < first + nr)",
+		"DELETE FROM number_block WHERE job = ?",
+		"DELETE FROM job WHERE id = ?",
+	};
+	int rc = meta_upper_remove(c, job, err);
 
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM version_data WHERE version IN "
-				    "(SELECT id FROM version WHERE job = ?)", "i", job);
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM view WHERE version IN "
-				    "(SELECT id FROM version WHERE job = ?)", "i", job);
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM version WHERE job = ?", "i", job);
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM config WHERE job = ?", "i", job);
-	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM work WHERE job = ?", "i", job);
-	if (rc == 0)
-		rc = meta_upper_remove(c, job, err);
-	return rc < 0 ? rc : db_run(c, err, "DELETE FROM job WHERE id = ?", "i", job);
+	for (size_t i = 0; rc == 0 && i < sizeof(steps) / sizeof(*steps); i++)
+		rc = db_run(c, err, steps[i], "i", job);
+	return rc;
 }
 
 int meta_job_set_head(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err)
@@ -319,6 +324,11 @@ int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn,
 		       "i", job);
 }
 
+int meta_version_set_floor(struct meta_catalog *c, uint64_t id, int64_t floor_ns, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE version SET floor_ns = ? WHERE id = ?", "Ii", floor_ns, id);
+}
+
 int meta_version_set_tag(struct meta_catalog *c, uint64_t id, const char *tag, struct sc_err *err)
 {
 	return db_run(c, err, "UPDATE version SET tag = ? WHERE id = ?", "si", tag, id);
@@ -437,107 +447,4 @@ int meta_set_given(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, v
 
 	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, 0, 0, mode, uid, gid FROM given WHERE blob_set = ? "
 						"ORDER BY rank, path", "i", set);
-}
-
-static int on_complaint(void *arg, sqlite3_stmt *row)
-{
-	const struct walk_arg *w = arg;
-	const char *text = db_text(row, 0);
-
-	return strcmp(text, "ok") == 0 ? 0 : w->fn.text(w->arg, 0, text, "");
-}
-
-int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, struct sc_err *err)
-{
-	static const char *const checks[] = {
-		"PRAGMA integrity_check",
-		"SELECT 'job ' || name || ': the head, row ' || head || ', is missing' FROM job WHERE head IS NOT "
-		"NULL AND head NOT "
-		"IN (SELECT id FROM version)",
-		"SELECT 'version row ' || version || ': blob set ' || blob_set || ' is missing' FROM version_set WHERE "
-		"blob_set NOT IN (SELECT id FROM blob_set)",
-		"SELECT 'version row ' || version || ': dataset ' || dataset || ' is missing' FROM version_data "
-		"WHERE dataset NOT IN (SELECT id FROM dataset)",
-		"SELECT 'blob set ' || blob_set || ': blob ' || blob || ' is missing' FROM set_blob WHERE blob NOT IN "
-		"(SELECT id FROM blob)",
-		"SELECT 'blob set ' || id || ': layout ' || layout || ' is missing' FROM blob_set WHERE layout NOT IN "
-		"(SELECT id FROM layout)",
-		"SELECT 'version row ' || id || ': layout ' || layout || ' is missing' FROM version WHERE layout NOT "
-		"IN (SELECT id FROM layout)",
-		"SELECT 'dataset ' || dataset || ': a blob is missing' FROM data_source WHERE (blob IS NOT NULL AND "
-		"blob NOT IN (SELECT id FROM blob)) OR (borders IS NOT NULL AND borders NOT IN (SELECT id FROM blob))",
-		"SELECT 'uncommitted file ' || id || ': the blob is missing' FROM work WHERE id NOT IN (SELECT id "
-		"FROM blob)",
-		"SELECT 'version row ' || id || ': tree ' || tree || ' is missing' FROM version WHERE tree IS NOT NULL "
-		"AND tree NOT IN (SELECT id FROM tree)",
-		"SELECT 'tree ' || id || ': tree ' || base || ', which it lies over, is missing' FROM tree WHERE base "
-		"<> 0 AND base NOT IN (SELECT id FROM tree)",
-		"SELECT 'tree ' || tree || ': blob ' || blob || ' is missing' FROM tree_inode WHERE blob <> 0 AND blob "
-		"NOT IN (SELECT id FROM blob)",
-		"SELECT 'uncommitted file ' || ino || ': blob ' || blob || ' is missing' FROM inode WHERE blob <> 0 "
-		"AND blob NOT IN (SELECT id FROM blob)",
-	};
-	struct walk_arg w = {.fn.text = fn, .arg = arg};
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < sizeof(checks) / sizeof(*checks); i++)
-		rc = db_each(c, err, on_complaint, &w, checks[i], "");
-	return rc;
-}
-
-/* --- working trees --- */
-
-static int on_work(void *arg, sqlite3_stmt *row)
-{
-	const struct walk_arg *w = arg;
-	struct meta_work_row r = {
-		.id = U64(row, 0), .job = U64(row, 1), .rank = sqlite3_column_int64(row, 2),
-		.path = U64(row, 3), .kind = (enum meta_work_kind)U64(row, 4),
-		.target = (const char *)sqlite3_column_text(row, 5), .mode = (mode_t)U64(row, 6),
-		.uid = (uid_t)U64(row, 7), .gid = (gid_t)U64(row, 8), .mtime_ns = sqlite3_column_int64(row, 9)};
-
-	return w->fn.work(w->arg, &r);
-}
-
-int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err)
-{
-	int rc = db_run(c, err,
-			"DELETE FROM blob WHERE id = (SELECT id FROM work WHERE job = ? AND rank = ? AND path = ?) "
-			"AND id <> ?",
-			"iIii", row->job, row->rank, row->path, row->id);
-
-	if (rc < 0)
-		return rc;
-	return db_run(c, err, "INSERT OR REPLACE INTO work (id, job, rank, path, kind, target, mode, uid, gid, "
-			      "mtime_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "iiIiisiiiI", row->id, row->job,
-		      row->rank, row->path, (uint64_t)row->kind, row->target, (uint64_t)row->mode,
-		      (uint64_t)row->uid, (uint64_t)row->gid, row->mtime_ns);
-}
-
-int meta_work_drop(struct meta_catalog *c, uint64_t id, struct sc_err *err)
-{
-	int rc = db_run(c, err, "DELETE FROM work WHERE id = ?", "i", id);
-
-	return rc < 0 ? rc : db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", id);
-}
-
-int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)
-{
-	int rc = meta_catalog_begin(c, false, err);
-
-	return rc < 0 ? rc : meta_catalog_end(c, meta_work_drop(c, id, err), err);
-}
-
-int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err)
-{
-	return db_run(c, err, "DELETE FROM work WHERE job = ? AND kind <> ?", "ii", job, (uint64_t)META_WORK_DIR);
-}
-
-int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,
-		   struct sc_err *err)
-{
-	struct walk_arg w = {.fn.work = fn, .arg = arg};
-
-	return db_each(c, err, on_work, &w, "SELECT id, job, rank, path, kind, target, mode, uid, gid, mtime_ns "
-					    "FROM work WHERE job = ? ORDER BY rank, path", "i", job);
 }

@@ -47,6 +47,7 @@ struct meta_job_row {
 	uint64_t head;		/* version, 0: none yet */
 	uint64_t layout;	/* of the first commit, 0: none */
 	const char *topology;	/* likewise, NULL: none */
+	uint64_t root;		/* number of its folder; those of the SC_RANKS_MAX folders of its ranks follow it */
 };
 
 struct meta_version_row {
@@ -91,24 +92,9 @@ struct meta_set_blob_row {
 	gid_t gid;
 };
 
-enum meta_work_kind { META_WORK_FILE, META_WORK_DIR, META_WORK_LINK, META_WORK_GONE };
-
 struct meta_view_row {
 	uint64_t id, version;
 	const char *topology;	/* "": that of the version */
-};
-
-struct meta_work_row {
-	uint64_t id;		/* the blob's */
-	uint64_t job;
-	int64_t rank;
-	uint64_t path;
-	enum meta_work_kind kind;
-	const char *target;
-	mode_t mode;
-	uid_t uid;
-	gid_t gid;
-	int64_t mtime_ns;
 };
 
 struct meta_dataset_row {
@@ -137,7 +123,6 @@ typedef int meta_config_fn(void *arg, const char *key, const char *value);
 typedef int meta_version_fn(void *arg, const struct meta_version_row *row);
 typedef int meta_set_fn(void *arg, const struct meta_set_row *row);
 typedef int meta_set_blob_fn(void *arg, const struct meta_set_blob_row *row);
-typedef int meta_work_fn(void *arg, const struct meta_work_row *row);
 typedef int meta_view_fn(void *arg, const struct meta_view_row *row);
 typedef int meta_dataset_fn(void *arg, const struct meta_dataset_row *row);
 typedef int meta_data_source_fn(void *arg, const struct meta_data_source_row *row);
@@ -145,17 +130,20 @@ typedef int meta_text_fn(void *arg, uint64_t id, const char *text, const char *m
 typedef int meta_id_fn(void *arg, uint64_t id);
 
 int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_err *err);
-int meta_job_add(struct meta_catalog *c, const struct meta_job_row *row, uint64_t *ret_id,
-		 struct sc_err *err);
-/** Removes the job and all rows that belong to it; its blobs become garbage. */
+/** Adds a job, which is on stable storage then, with numbers for its folder and those of its ranks; sets row->id and
+ *  row->root. */
+int meta_job_add(struct meta_catalog *c, struct meta_job_row *row, struct sc_err *err);
+/** Removes the job and all rows that belong to it, its upper layer too; its trees and blobs become garbage.  Inside a
+ *  transaction. */
 int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err);
 /**
- * Inside a transaction: adds a job with all versions of another one, which share its sets and datasets; config,
- * layout, owner and tags are the other's.  `request`: of the command, kept with the head (0: none).
- * The new versions have no views yet.
+ * Inside a transaction, which should be durable (meta_numbers_take()): adds a job with all versions of another one,
+ * which share its sets and datasets; config, layout, owner and tags are the other's.  Their trees are copies with
+ * numbers of the new job: no object of it is one of the source's.  `request`: of the command, kept with the head (0:
+ * none).  The new versions have no views yet, and the new job has no upper layer.
  */
 int meta_job_clone(struct meta_catalog *c, uint64_t source, const char *name, int64_t made_ns, uint64_t request,
-		   uint64_t *ret_id, struct sc_err *err);
+		   uint64_t *ret_id, uint64_t *ret_root, struct sc_err *err);
 /** Walks over the blobs of a job's version (0: of all) that versions of other jobs have, too. */
 int meta_job_shared_blobs(struct meta_catalog *c, uint64_t job, uint64_t version, meta_id_fn *fn, void *arg,
 			  struct sc_err *err);
@@ -189,6 +177,7 @@ int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn,
 		      struct sc_err *err);
 /** Sets the tag of a version, or removes it (NULL).  Errors: SC_E_EXISTS (another version of the job has the tag). */
 int meta_version_set_tag(struct meta_catalog *c, uint64_t id, const char *tag, struct sc_err *err);
+int meta_version_set_floor(struct meta_catalog *c, uint64_t id, int64_t floor_ns, struct sc_err *err);
 int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
 int meta_version_add_set(struct meta_catalog *c, uint64_t version, uint64_t set,
 			 struct sc_err *err);
@@ -234,14 +223,15 @@ int meta_blob_seal(struct meta_catalog *c, uint64_t blob, uint64_t bytes, struct
 int meta_blob_checked(struct meta_catalog *c, uint64_t blob, const void *hash16, int64_t seconds, bool damaged,
 		      struct sc_err *err);
 /**
- * Removes sets that no version uses, and blobs that no set, dataset or working tree uses, unless `on_blob` returns 1
- * for a blob: it is in use.
+ * Removes sets, datasets and trees that no version uses, and blobs that no set, dataset, tree or upper layer uses,
+ * unless `on_blob` returns 1 for a blob: it is in use.  A file of an upper layer that has no name any more uses its
+ * blob, until its row is dropped.
  */
 int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err);
 struct meta_blob_row {
 	uint64_t id, bytes;
 	const uint8_t *hash;	/* 16 bytes, NULL: not known yet */
-	int work;		/* of an uncommitted file: enum meta_work_kind; -1: sealed */
+	bool work;		/* of a file of an upper layer, which a program may write to */
 	bool garbage;		/* nothing uses it any more */
 	bool damaged;		/* and no replica could repair it */
 };
@@ -253,7 +243,7 @@ struct meta_blob_use {
 };
 
 typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
-/** What the recovery record of a blob says, for the newest set of each job that uses the blob. */
+/** What the recovery record of a blob says, for the newest set of each file and job that uses the blob. */
 struct meta_blob_record {
 	const char *job, *file, *topology, *path;
 	uint64_t uid, gid, job_mode, set, kind, layout;
@@ -279,13 +269,14 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
 /** Finds an older blob of the same job, rank and file with the same size and hash; 0: none. */
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err);
-/** Walks over the ranks of the newest set of each job that uses a blob; newest set first, ranks in order. */
+/** Walks over the ranks of the newest set of each file and job that uses a blob; newest set first, ranks in order. */
 int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err);
 /** Keeps numbers up to `last` from being given to new blobs. */
 int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
 /** Adds a row for a blob whose file exists. */
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
-/** Replaces `blob` by `other`, which has the same bytes, in all sets, and removes the row of `blob`. */
+/** Replaces `blob` by `other`, which has the same bytes, in all sets, trees and upper layers, and removes the row of
+ *  `blob`. */
 int meta_blob_become(struct meta_catalog *c, uint64_t blob, uint64_t other, struct sc_err *err);
 /** Walks over the files that use a blob, newest versions first. */
 int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err);
@@ -296,18 +287,6 @@ int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, stru
 int meta_blob_hash(struct meta_catalog *c, uint64_t blob, uint8_t ret[16], struct sc_err *err);
 /** Tells whether the catalog has this blob: 1, 0 or an error. */
 int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
-
-/** Adds the row of an uncommitted file and replaces that of the same path, with its blob's row.  Inside a
- *  transaction. */
-int meta_work_put(struct meta_catalog *c, const struct meta_work_row *row, struct sc_err *err);
-/** Removes the row of an uncommitted file and of its blob; the caller removes the blob's file. */
-int meta_work_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
-/** Does the same inside a transaction. */
-int meta_work_drop(struct meta_catalog *c, uint64_t id, struct sc_err *err);
-/** Removes all rows of a job's working tree but folders. */
-int meta_work_clear(struct meta_catalog *c, uint64_t job, struct sc_err *err);
-int meta_work_each(struct meta_catalog *c, uint64_t job, meta_work_fn *fn, void *arg,
-		   struct sc_err *err);
 
 /** Finds a path, or adds it.  Ids are numbers of nodeids (numbers.c): functions that add fail with SC_E_LIMIT when
  *  all are used up. */

@@ -9,11 +9,11 @@
 #include "meta/base/limits.h"
 #include "meta/base/mem.h"
 
-/* condition on a blob: no dataset, tree or upper layer uses it */
-#define NOT_ELSEWHERE                                                                                                  \
-	"id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) AND id NOT IN (SELECT borders FROM "          \
-	"data_source WHERE borders IS NOT NULL) AND id NOT IN (SELECT blob FROM tree_inode) AND id NOT IN (SELECT "    \
-	"blob FROM inode)"
+/* condition on a blob: nothing uses it */
+#define IS_UNUSED                                                                                                      \
+	"id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) "   \
+	"AND id NOT IN (SELECT borders FROM data_source WHERE borders IS NOT NULL) AND id NOT IN (SELECT blob FROM "   \
+	"tree_inode WHERE blob <> 0) AND id NOT IN (SELECT blob FROM inode WHERE blob <> 0)"
 
 struct blob_walk {
 	union {
@@ -89,8 +89,7 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 	if (rc == 0)
 		rc = meta_tree_garbage(c, err);
 	if (rc == 0)
-		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE id NOT IN (SELECT blob FROM "
-			     "set_blob) AND id NOT IN (SELECT id FROM work) AND " NOT_ELSEWHERE, "");
+		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE " IS_UNUSED, "");
 	if (rc == SC_E_NO_MEMORY)
 		rc = sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {
@@ -109,7 +108,7 @@ static int on_blob_row(void *arg, sqlite3_stmt *row)
 	const struct blob_walk *w = arg;
 	struct meta_blob_row b = {.id = U64(row, 0),
 				  .bytes = U64(row, 1),
-				  .work = sqlite3_column_int(row, 3),
+				  .work = sqlite3_column_int(row, 3) != 0,
 				  .garbage = sqlite3_column_int(row, 4) != 0,
 				  .damaged = sqlite3_column_int(row, 5) != 0};
 
@@ -123,16 +122,15 @@ int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct s
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
 	return db_each(c, err, on_blob_row, &w,
-		       "SELECT id, bytes, hash, coalesce((SELECT kind FROM work WHERE work.id = "
-		       "blob.id), -1), id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT id FROM "
-		       "work) AND " NOT_ELSEWHERE ", damaged FROM blob ORDER BY id",
+		       "SELECT id, bytes, hash, id IN (SELECT blob FROM inode WHERE blob <> 0 AND data = 1), " IS_UNUSED
+		       ", damaged FROM blob ORDER BY id",
 		       "");
 }
 
 static int on_sealed(void *arg, sqlite3_stmt *row)
 {
 	const struct blob_walk *w = arg;
-	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1), .work = -1};
+	struct meta_blob_row b = {.id = U64(row, 0), .bytes = U64(row, 1)};
 
 	if (sqlite3_column_bytes(row, 2) == 16)
 		b.hash = sqlite3_column_blob(row, 2);
@@ -286,9 +284,10 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 		       "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, s.topology, "
 		       "set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN "
 		       "version_set ON version.id = version WHERE blob_set = s.id AND version.job = job.id), -1), "
-		       "s.layers, s.experts, set_blob.uid, set_blob.gid FROM (SELECT job, max(version_set.blob_set) "
-		       "AS set_id FROM set_blob JOIN version_set ON version_set.blob_set = set_blob.blob_set JOIN "
-		       "version ON version.id = version WHERE blob = ? GROUP BY job) newest JOIN blob_set s ON s.id "
+		       "s.layers, s.experts, set_blob.uid, set_blob.gid FROM (SELECT job, max(b.id) AS set_id FROM "
+		       "set_blob JOIN blob_set b ON b.id = set_blob.blob_set JOIN version_set ON version_set.blob_set "
+		       "= b.id JOIN version ON version.id = version WHERE blob = ? GROUP BY job, b.kind, b.file) "
+		       "newest JOIN blob_set s ON s.id "
 		       "= newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON set_blob.blob_set = s.id "
 		       "JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? ORDER BY s.id DESC, job.id, "
 		       "set_blob.rank",
@@ -305,8 +304,15 @@ int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 
 int meta_blob_become(struct meta_catalog *c, uint64_t blob, uint64_t other, struct sc_err *err)
 {
-	int rc = db_run(c, err, "UPDATE set_blob SET blob = ? WHERE blob = ?", "ii", other, blob);
+	static const char *const steps[] = {
+		"UPDATE set_blob SET blob = ?2 WHERE blob = ?1",
+		"UPDATE tree_inode SET blob = ?2 WHERE blob = ?1 AND blob <> 0",
+		"UPDATE inode SET blob = ?2 WHERE blob = ?1 AND blob <> 0",
+	};
+	int rc = 0;
 
+	for (size_t i = 0; rc == 0 && i < sizeof(steps) / sizeof(*steps); i++)
+		rc = db_run(c, err, steps[i], "ii", blob, other);
 	return rc < 0 ? rc : db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", blob);
 }
 

@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The upper layers of jobs: rows that records put and drop, and that a start reads.  Numbers for them. */
+/* The upper layers of jobs: rows that records put and drop, and that a start reads. */
 #include "meta/catalog/tree_i.h"
+
+#include <inttypes.h>
 
 #include "meta/base/limits.h"
 
-/* --- numbers, and the log --- */
-
-int meta_numbers_take(struct meta_catalog *c, uint64_t nr, uint64_t *ret_first, struct sc_err *err)
-{
-	uint64_t first = 0;
-	int rc = meta_catalog_begin(c, true, err);
-
-	if (rc < 0)
-		return rc;
-	rc = db_each(c, err, db_id, &first,
-		     "UPDATE counter SET next = next + ?1 WHERE name = 'number' RETURNING next - ?1", "i", nr);
-	if (rc == 0 && (nr > SC_NUMBERS_MAX || first > SC_NUMBERS_MAX - nr))
-		rc = sc_fail(err, SC_E_LIMIT, "this store has used up its numbers for files: start a new store");
-	rc = meta_catalog_end(c, rc, err);
-	if (rc == 0)
-		*ret_first = first;
-	return rc;
-}
+/* --- the log --- */
 
 int meta_tail_applied(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 {
@@ -35,23 +20,61 @@ int meta_tail_set_applied(struct meta_catalog *c, uint64_t sequence, struct sc_e
 
 /* --- records --- */
 
-static int put_inode(struct meta_catalog *c, const struct meta_inode_row *r, struct sc_err *err)
+/* Blobs of files that programs may write to have rows (META_OWN_DATA is 1). */
+
+static int own_blob(struct meta_catalog *c, uint64_t ino, uint64_t *ret, struct sc_err *err)
+{
+	*ret = 0;
+	return db_each(c, err, db_id, ret, "SELECT blob FROM inode WHERE ino = ? AND data = 1", "i", ino);
+}
+
+static int add_blob(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
+{
+	if (blob >= SC_BLOBS_MAX)
+		return sc_fail(err, SC_E_LIMIT, "blob %" PRIu64 ": numbers of blobs end at %" PRIu64, blob,
+			       SC_BLOBS_MAX - 1);
+	return db_run(c, err, "INSERT OR IGNORE INTO blob (id, bytes) VALUES (?, 0)", "i", blob);
+}
+
+/* A blob that a file had before, unless something else has it. */
+static int drop_blob(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 {
 	return db_run(c, err,
-		      "INSERT OR REPLACE INTO inode (ino, job, mode, uid, gid, rdev, nlink, atime_ns, mtime_ns, "
-		      "ctime_ns, parent, data, blob, target) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		      "iiiiiiiIIIiiiB", r->ino, r->job, (uint64_t)r->mode, (uint64_t)r->uid, (uint64_t)r->gid, r->rdev,
-		      (uint64_t)r->nlink, r->atime_ns, r->mtime_ns, r->ctime_ns, r->parent, (uint64_t)r->data, r->blob,
-		      &r->target);
+		      "DELETE FROM blob WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM inode WHERE blob = ?1 AND blob <> "
+		      "0) AND NOT EXISTS (SELECT 1 FROM set_blob WHERE blob = ?1) AND NOT EXISTS (SELECT 1 FROM "
+		      "tree_inode WHERE blob = ?1 AND blob <> 0) AND NOT EXISTS (SELECT 1 FROM data_source WHERE blob "
+		      "= ?1) AND NOT EXISTS (SELECT 1 FROM data_source WHERE borders = ?1)", "i", blob);
+}
+
+static int put_inode(struct meta_catalog *c, const struct meta_inode_row *r, struct sc_err *err)
+{
+	uint64_t blob = r->data == META_OWN_DATA ? r->blob : 0, had = 0;
+	int rc = S_ISREG(r->mode) ? own_blob(c, r->ino, &had, err) : 0;
+
+	if (rc == 0)
+		rc = db_run(c, err,
+			    "INSERT OR REPLACE INTO inode (ino, job, mode, uid, gid, rdev, nlink, atime_ns, mtime_ns, "
+			    "ctime_ns, parent, data, blob, target) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			    "iiiiiiiIIIiiiB", r->ino, r->job, (uint64_t)r->mode, (uint64_t)r->uid, (uint64_t)r->gid,
+			    r->rdev, (uint64_t)r->nlink, r->atime_ns, r->mtime_ns, r->ctime_ns, r->parent,
+			    (uint64_t)r->data, r->blob, &r->target);
+	if (rc == 0 && blob && blob != had)
+		rc = add_blob(c, blob, err);
+	return rc < 0 || !had || had == blob ? rc : drop_blob(c, had, err);
 }
 
 static int drop_inode(struct meta_catalog *c, uint64_t ino, struct sc_err *err)
 {
-	int rc = db_run(c, err, "DELETE FROM entry WHERE parent = ?", "i", ino);
+	uint64_t had = 0;
+	int rc = own_blob(c, ino, &had, err);
 
 	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM entry WHERE parent = ?", "i", ino);
+	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM xattr WHERE ino = ?", "i", ino);
-	return rc < 0 ? rc : db_run(c, err, "DELETE FROM inode WHERE ino = ?", "i", ino);
+	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM inode WHERE ino = ?", "i", ino);
+	return rc < 0 || !had ? rc : drop_blob(c, had, err);
 }
 
 static int apply(struct meta_catalog *c, const struct meta_change *x, struct sc_err *err)

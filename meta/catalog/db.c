@@ -27,7 +27,7 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 14	/* of schema.sql */
+#define VERSION_NOW 15	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;
@@ -36,6 +36,8 @@ struct meta_catalog {
 	bool full;		/* synchronous=FULL is set: a durable transaction is open */
 	uint64_t chains;	/* counts the changes of trees' chains, so that readers load theirs anew */
 	uint64_t blob_given;	/* the last number of a blob that was given; its row may come later, or never */
+	uint64_t (*renumber)(void *arg, uint64_t x); /* of db_set_renumber() */
+	void *renumber_arg;
 	struct {
 		const char *sql;
 		sqlite3_stmt *stmt;
@@ -100,6 +102,18 @@ static int make_tables(struct meta_catalog *c, const char *path, bool may_be_new
 	return rc;
 }
 
+static void renumber(sqlite3_context *context, int nr, sqlite3_value **values)
+{
+	struct meta_catalog *c = sqlite3_user_data(context);
+	sqlite3_int64 x = sqlite3_value_int64(values[0]);
+	uint64_t to = nr == 1 && c->renumber ? c->renumber(c->renumber_arg, (uint64_t)x) : 0;
+
+	if (to)
+		sqlite3_result_int64(context, (sqlite3_int64)to);
+	else
+		sqlite3_result_error(context, "a row has an inode number that its job does not have", -1);
+}
+
 /* Prepared when the catalog is opened: it must pass where there is no memory. */
 static const char roll_back[] = "ROLLBACK";
 
@@ -146,6 +160,9 @@ int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **r
 		rc = exec(c, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
 			     "PRAGMA busy_timeout = 5000; PRAGMA foreign_keys = OFF;"
 			     "PRAGMA wal_autocheckpoint = 1000;", err);
+	if (rc == 0 && sqlite3_create_function_v2(c->db, "renumber", 1, SQLITE_UTF8 | SQLITE_DIRECTONLY, c, renumber,
+						  NULL, NULL, NULL) != SQLITE_OK)
+		rc = fail(c, err, path);
 	if (rc == 0)
 		rc = make_tables(c, path, may_be_new, err);
 	if (rc == 0)
@@ -204,6 +221,17 @@ static void leave(struct meta_catalog *c)
 	if (c->full && exec(c, "PRAGMA synchronous = NORMAL", &ignored) == 0)
 		c->full = false;
 	db_unlock(c);
+}
+
+bool db_in_transaction(struct meta_catalog *c)
+{
+	return !sqlite3_get_autocommit(c->db);
+}
+
+void db_set_renumber(struct meta_catalog *c, uint64_t (*fn)(void *arg, uint64_t x), void *arg)
+{
+	c->renumber = fn;
+	c->renumber_arg = arg;
 }
 
 uint64_t db_chains(struct meta_catalog *c)

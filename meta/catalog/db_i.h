@@ -25,6 +25,15 @@ uint64_t *db_blob_given(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);
 void db_unlock(struct meta_catalog *c);
 
+/** Tells whether a transaction is open; under the lock, so it is the caller's. */
+bool db_in_transaction(struct meta_catalog *c);
+
+/**
+ * Sets what renumber(x) in SQL is: fn(arg, x), where 0 means that x has no other number, which is an error of the
+ * statement.  NULL: it is always an error.  Under the lock.
+ */
+void db_set_renumber(struct meta_catalog *c, uint64_t (*fn)(void *arg, uint64_t x), void *arg);
+
 /** The number of the last change of trees' chains; under the lock. */
 uint64_t db_chains(struct meta_catalog *c);
 void db_chains_changed(struct meta_catalog *c);
@@ -35,6 +44,8 @@ int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
 int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
 int db_take_view(struct meta_catalog *c, uint32_t ranks, uint64_t *ret, struct sc_err *err);
 int db_take_job(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
+/** Takes the number of a job's folder and those of its ranks' folders.  Inside a transaction. */
+int db_take_root(struct meta_catalog *c, uint64_t job, uint64_t *ret, struct sc_err *err);
 
 const char *db_text(sqlite3_stmt *row, int column); /* never NULL */
 static inline struct meta_bytes db_bytes(sqlite3_stmt *row, int column)

@@ -7,11 +7,13 @@
  *     view         likewise: a view takes one number for each of its ranks, and its id is the last of them
  *     job          each number once in a mount: the kernel of the next mount remembers none, so numbers of removed jobs
  *                  are given again
+ *     inode        each number once in the life of a store: counter `number`, taken in blocks, each of one job
  *
  * sqlite_sequence holds the last number of each table.  A blob may get its row later than its number: memory holds the
  * last one that was given.  A number whose row has not come when the daemon ends is given again; no kernel knows it.
  */
 #include "meta/catalog/db_i.h"
+#include "meta/catalog/trees.h"
 
 #include <inttypes.h>
 
@@ -86,4 +88,63 @@ int db_take_job(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 int meta_mount_begins(struct meta_catalog *c, struct sc_err *err)
 {
 	return db_run(c, err, "UPDATE job_number SET before_mount = given WHERE before_mount <> given", "");
+}
+
+/* --- numbers of inodes --- */
+
+static int take_block(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_t *ret_first, struct sc_err *err)
+{
+	uint64_t first = 0;
+	int rc = db_each(c, err, db_id, &first,
+			 "UPDATE counter SET next = next + ?1 WHERE name = 'number' RETURNING next - ?1", "i", nr);
+
+	if (rc == 0 && (nr > SC_NUMBERS_MAX || first > SC_NUMBERS_MAX - nr))
+		return sc_fail(err, SC_E_LIMIT, "this store has used up its numbers for files: start a new store");
+	if (rc == 0)
+		rc = db_run(c, err, "INSERT INTO number_block (first, nr, job) VALUES (?, ?, ?)", "iii", first, nr,
+			    job);
+	if (rc == 0)
+		*ret_first = first;
+	return rc;
+}
+
+int meta_numbers_take(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_t *ret_first, struct sc_err *err)
+{
+	bool joins;
+	int rc;
+
+	db_lock(c);
+	joins = db_in_transaction(c);
+	rc = joins ? 0 : meta_catalog_begin(c, true, err);
+	if (rc == 0) {
+		rc = take_block(c, job, nr, ret_first, err);
+		if (!joins)
+			rc = meta_catalog_end(c, rc, err);
+	}
+	db_unlock(c);
+	return rc;
+}
+
+int db_take_root(struct meta_catalog *c, uint64_t job, uint64_t *ret, struct sc_err *err)
+{
+	return take_block(c, job, SC_RANKS_MAX + UINT64_C(1), ret, err);
+}
+
+struct blocks_walk {
+	meta_numbers_fn *fn;
+	void *arg;
+};
+
+static int on_block(void *arg, sqlite3_stmt *row)
+{
+	const struct blocks_walk *w = arg;
+
+	return w->fn(w->arg, U64(row, 0), U64(row, 1), U64(row, 2));
+}
+
+int meta_numbers_each(struct meta_catalog *c, meta_numbers_fn *fn, void *arg, struct sc_err *err)
+{
+	struct blocks_walk w = {fn, arg};
+
+	return db_each(c, err, on_block, &w, "SELECT first, nr, job FROM number_block ORDER BY first", "");
 }

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The catalog, version 14.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
+-- The catalog, version 15.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
 -- set is its tensors and one row for each rank's file.  The files that ranks see, their sizes and their contents follow
 -- from these.
 --
@@ -22,7 +22,8 @@ CREATE TABLE job (
 	uid INTEGER NOT NULL, gid INTEGER NOT NULL, mode INTEGER NOT NULL,
 	made_ns INTEGER NOT NULL,
 	head INTEGER,				-- version
-	layout INTEGER, topology TEXT		-- of the first commit, until there is a head
+	layout INTEGER, topology TEXT,		-- of the first commit, until there is a head
+	root INTEGER NOT NULL			-- number of its folder; those of its ranks follow it
 ) STRICT;
 
 -- Numbers of jobs are used again once no kernel can remember them.
@@ -101,17 +102,6 @@ CREATE TABLE given (
 	PRIMARY KEY (blob_set, rank, path)
 ) STRICT, WITHOUT ROWID;
 
--- The working trees: what ranks have written since the last version.  The bytes of a file are in blob `id`, not sealed
--- yet.
-CREATE TABLE work (
-	id INTEGER PRIMARY KEY,
-	job INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL,
-	kind INTEGER NOT NULL,			-- 0 file, 1 folder, 2 symbolic link, 3 removed
-	target TEXT,				-- of a symbolic link
-	mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
-	UNIQUE (job, rank, path)
-) STRICT;
-
 -- Numbers for nodeids: paths inside rank directories, and views (a version at a topology; '' is its own).  A view's id
 -- is its last place (fs/node.h).
 CREATE TABLE path (id INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE) STRICT;
@@ -141,6 +131,8 @@ CREATE TABLE data_source (
 	borders INTEGER,			-- blob: where samples begin, NULL: they are of one size
 	PRIMARY KEY (dataset, nr)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX data_source_by_blob ON data_source (blob) WHERE blob IS NOT NULL;
+CREATE INDEX data_source_by_borders ON data_source (borders) WHERE borders IS NOT NULL;
 
 CREATE TABLE version_data (
 	version INTEGER NOT NULL, dataset INTEGER NOT NULL,
@@ -151,14 +143,19 @@ CREATE INDEX version_data_by_dataset ON version_data (dataset);
 
 -- Trees (trees.h).  Inode numbers, and all numbers to come, are given once in the life of a store.
 CREATE TABLE counter (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-INSERT INTO counter VALUES ('number', 1);
+INSERT INTO counter VALUES ('number', 1024);	-- smaller ones are the mount's own
+
+-- Whose numbers are whose.
+CREATE TABLE number_block (first INTEGER PRIMARY KEY, nr INTEGER NOT NULL, job INTEGER NOT NULL) STRICT;
+CREATE INDEX number_block_by_job ON number_block (job);
 
 -- The log's records are here up to this sequence (meta/tree/tail.c).  A new catalog begins anywhere, so that it does
 -- not take the log of another one for its own.
 CREATE TABLE tail (applied INTEGER NOT NULL) STRICT;
 INSERT INTO tail VALUES ((random() & 0x7fffffffffff) << 6);
 
--- The upper layers: what programs made or changed since their job's version.
+-- The upper layers: what programs made or changed since their job's version.  A blob with `data` 1 is a file that
+-- programs may write to; it is not sealed yet.
 CREATE TABLE inode (
 	ino INTEGER PRIMARY KEY,
 	job INTEGER NOT NULL,
@@ -166,13 +163,14 @@ CREATE TABLE inode (
 	uid INTEGER NOT NULL, gid INTEGER NOT NULL, rdev INTEGER NOT NULL,
 	nlink INTEGER NOT NULL,			-- 0: it has no name any more, but somebody may hold it
 	atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL,
-	parent INTEGER NOT NULL,		-- of a folder, else 0
+	parent INTEGER NOT NULL,		-- of a folder; of anything else its rank's or job's folder
 	data INTEGER NOT NULL,			-- enum meta_data
 	blob INTEGER NOT NULL,			-- of a file, else 0
 	target BLOB NOT NULL			-- of a symbolic link, else empty
 ) STRICT;
 CREATE INDEX inode_by_job ON inode (job);
 CREATE INDEX inode_without_name ON inode (job) WHERE nlink = 0;
+CREATE INDEX inode_by_blob ON inode (blob) WHERE blob <> 0;
 
 CREATE TABLE entry (
 	parent INTEGER NOT NULL, name BLOB NOT NULL,
@@ -193,7 +191,8 @@ CREATE TABLE again (ino INTEGER PRIMARY KEY, number INTEGER NOT NULL UNIQUE) STR
 CREATE TABLE tree (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	base INTEGER NOT NULL,			-- 0: none
-	root INTEGER NOT NULL			-- number of the job's folder; those of its ranks follow it
+	root INTEGER NOT NULL,			-- number of the job's folder; those of its ranks follow it
+	layout INTEGER NOT NULL, topology TEXT NOT NULL	-- under which its rows of ranks were made
 ) STRICT;
 CREATE INDEX tree_by_base ON tree (base);
 
@@ -204,12 +203,14 @@ CREATE TABLE tree_inode (
 	parent INTEGER NOT NULL, blob INTEGER NOT NULL, target BLOB NOT NULL,
 	PRIMARY KEY (tree, ino)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX tree_inode_by_blob ON tree_inode (blob) WHERE blob <> 0;
 
 CREATE TABLE tree_entry (
 	tree INTEGER NOT NULL, parent INTEGER NOT NULL, name BLOB NOT NULL,
 	ino INTEGER NOT NULL,			-- 0: a whiteout
 	PRIMARY KEY (tree, parent, name)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX tree_entry_by_ino ON tree_entry (ino) WHERE ino <> 0;
 
 CREATE TABLE tree_xattr (
 	tree INTEGER NOT NULL, ino INTEGER NOT NULL, name BLOB NOT NULL, value BLOB NOT NULL,

@@ -60,19 +60,26 @@ static int drop_inode(struct commit *m, uint64_t ino)
 		      : db_run(m->c, m->err, "DELETE FROM tree_inode WHERE tree = ? AND ino = ?", "ii", m->tree, ino);
 }
 
+/* Of the folders of job and ranks, and of virtual ones. */
+static bool needs_no_row(uint64_t root, uint64_t folder)
+{
+	return (folder >= root && folder - root <= SC_RANKS_MAX) || folder >= META_VIRTUAL;
+}
+
 static int put_entry(struct commit *m, const struct meta_entry_row *e)
 {
-	uint64_t folder = 0;
+	uint64_t folder = needs_no_row(m->spec->root, e->parent) ? e->parent : 0;
 	struct meta_inode_row ignored;
-	int rc;
+	int rc = 0;
 
 	if (!e->ino) {
 		rc = db_run(m->c, m->err, "DELETE FROM tree_entry WHERE tree = ? AND parent = ? AND name = ?", "iiB",
 			    m->tree, e->parent, &e->name);
 		return rc < 0 ? rc : hide(m, e->parent, e->name);
 	}
-	rc = db_each(m->c, m->err, db_id, &folder, "SELECT ino FROM tree_inode WHERE tree = ? AND ino = ?", "ii",
-		     m->tree, e->parent);
+	if (!folder)
+		rc = db_each(m->c, m->err, db_id, &folder, "SELECT ino FROM tree_inode WHERE tree = ? AND ino = ?",
+			     "ii", m->tree, e->parent);
 	if (rc == 0 && !folder) {
 		rc = meta_tree_inode(m->c, &m->base, e->parent, &ignored, NULL, m->err);
 		if (rc == 0)
@@ -113,8 +120,8 @@ static int begin(struct commit *m)
 	if (rc == 0 && m->base.nr == META_CHAIN_MAX)
 		rc = meta_tree_flatten(m->c, m->base.id, m->err);
 	return rc < 0 ? rc
-		      : ADD(m->c, m->err, &m->tree, "INSERT INTO tree (base, root) VALUES (?, ?)", "ii", m->base.id,
-			    m->spec->root);
+		      : ADD(m->c, m->err, &m->tree, "INSERT INTO tree (base, root, layout, topology) VALUES (?, ?, ?, "
+			    "?)", "iiis", m->base.id, m->spec->root, m->spec->layout, m->spec->topology);
 }
 
 static int copy(struct commit *m)
@@ -177,8 +184,10 @@ static const char *const merges[] = {
 	"tree = ?2 ORDER BY parent, name",
 };
 
-/* Removes whiteouts, and what is not reached from the folders of the job and of its ranks.  Rule 4 of catalog_tree.c: a
- * folder that is reached has a row. */
+#define NEEDS_NO_ROW(x) "(" x " BETWEEN ?2 AND ?3 OR " x " >= ?4)"
+
+/* Removes whiteouts, and what is not reached from the folders of the job and of its ranks, or from virtual numbers.
+ * Rule 4 of catalog_tree.c: another folder that is reached has a row. */
 static int prune(struct meta_catalog *c, uint64_t tree, struct sc_err *err)
 {
 	uint64_t root = 0;
@@ -188,14 +197,16 @@ static int prune(struct meta_catalog *c, uint64_t tree, struct sc_err *err)
 		rc = db_run(c, err, "DELETE FROM tree_entry WHERE tree = ? AND ino = 0", "i", tree);
 	if (rc == 0)
 		rc = db_run(c, err,
-			    "WITH RECURSIVE live (ino) AS (SELECT ino FROM tree_inode WHERE tree = ?1 AND ino BETWEEN "
-			    "?2 AND ?3 UNION SELECT e.ino FROM live JOIN tree_entry e ON e.tree = ?1 AND e.parent = "
-			    "live.ino) DELETE FROM tree_inode WHERE tree = ?1 AND ino NOT IN (SELECT ino FROM live)",
-			    "iii", tree, root, root + SC_RANKS_MAX);
+			    "WITH RECURSIVE live (ino) AS (SELECT ino FROM tree_inode WHERE tree = ?1 AND "
+			    NEEDS_NO_ROW("ino") " UNION SELECT ino FROM tree_entry WHERE tree = ?1 AND "
+			    NEEDS_NO_ROW("parent") " UNION SELECT e.ino FROM live JOIN tree_entry e ON e.tree = ?1 "
+			    "AND e.parent = live.ino) DELETE FROM tree_inode WHERE tree = ?1 AND ino NOT IN (SELECT "
+			    "ino FROM live)", "iiii", tree, root, root + SC_RANKS_MAX, META_VIRTUAL);
 	if (rc == 0)
 		rc = db_run(c, err,
-			    "DELETE FROM tree_entry WHERE tree = ?1 AND parent NOT IN (SELECT ino FROM tree_inode "
-			    "WHERE tree = ?1)", "i", tree);
+			    "DELETE FROM tree_entry WHERE tree = ?1 AND NOT " NEEDS_NO_ROW("parent") " AND parent NOT "
+			    "IN (SELECT ino FROM tree_inode WHERE tree = ?1)", "iiii", tree, root, root + SC_RANKS_MAX,
+			    META_VIRTUAL);
 	if (rc == 0)
 		rc = db_run(c, err,
 			    "DELETE FROM tree_xattr WHERE tree = ?1 AND ino NOT IN (SELECT ino FROM tree_inode WHERE "

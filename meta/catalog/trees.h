@@ -25,13 +25,21 @@
 
 /* --- numbers, and the log --- */
 
+/* Numbers that nobody takes: what follows from a topology has numbers made of job (20 bits), rank (20), path (20). */
+#define META_VIRTUAL (UINT64_C(1) << 60)
+
 /**
- * Takes `nr` numbers, the first of which is *ret_first; none of them was given before or will be given again.
- * Outside a transaction: it flushes what it took, since a number may be in what survives a power cut without the
- * catalog's last transactions: a blob's file name, a file handle of an NFS client.  Take some thousand at once.
- * Errors: SC_E_LIMIT (they are used up, after 2^60).
+ * Takes a block of `nr` numbers for a job, the first of which is *ret_first; none of them was given before or will be
+ * given again, also when the job is removed.  A block is of one job, so a number tells its job.
+ * Outside a transaction it is on stable storage then, since a number may be in what survives a power cut without the
+ * catalog's last transactions: a file handle of an NFS client.  Take some thousand at once.  Inside a transaction the
+ * block is a part of it, and as durable as it: begin it as durable.
+ * Errors: SC_E_LIMIT (they are used up, after 2^59).
  */
-int meta_numbers_take(struct meta_catalog *c, uint64_t nr, uint64_t *ret_first, struct sc_err *err);
+int meta_numbers_take(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_t *ret_first, struct sc_err *err);
+typedef int meta_numbers_fn(void *arg, uint64_t first, uint64_t nr, uint64_t job);
+/** Walks over the blocks of all jobs, by their first numbers. */
+int meta_numbers_each(struct meta_catalog *c, meta_numbers_fn *fn, void *arg, struct sc_err *err);
 
 /** The sequence up to which the log's records are in the catalog: written in the transaction that applies them. */
 int meta_tail_applied(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
@@ -42,6 +50,11 @@ int meta_tail_set_applied(struct meta_catalog *c, uint64_t sequence, struct sc_e
 /**
  * Applies records, inside a transaction.  Applying them again changes nothing.  A job's entries are found by their
  * folders' rows: a record that puts an entry also puts the row of its folder (its times change), unless it is there.
+ *
+ * A file with META_OWN_DATA has a row of its blob, which is added if it is missing.  When such a file is dropped or
+ * gets another blob, the row of the old one goes, unless a set, dataset, tree or other file has it.  Who made the
+ * record removes the blob's file afterwards, or the next start does: it is a file without a row.
+ * Errors: SC_E_LIMIT (no blob may have this number).
  */
 int meta_upper_apply(struct meta_catalog *c, const struct meta_changes *changes, struct sc_err *err);
 
@@ -51,7 +64,7 @@ typedef int meta_change_fn(void *arg, const struct meta_change *change);
 int meta_upper_each(struct meta_catalog *c, uint64_t job, meta_change_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the folders of all jobs that are shown under another number. */
 int meta_again_each(struct meta_catalog *c, meta_change_fn *fn, void *arg, struct sc_err *err);
-/** Removes all rows of a job's upper layer.  Inside a transaction. */
+/** Removes all rows of a job's upper layer; its blobs become garbage.  Inside a transaction. */
 int meta_upper_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err);
 
 /* --- reading committed trees --- */
@@ -86,6 +99,23 @@ int meta_tree_children(struct meta_catalog *c, struct meta_tree *tree, uint64_t 
 /** Walks over the extended attributes of an inode, sorted by their names. */
 int meta_tree_xattrs(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_xattr_fn *fn, void *arg,
 		     struct sc_err *err);
+/**
+ * Walks over the names that an inode has, in no order, each once.  What was in a folder when it was removed keeps its
+ * rows, so a folder here may have no name itself: who follows the names of folders up to the job's or a rank's notices
+ * it.
+ */
+int meta_tree_names(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_entry_fn *fn, void *arg,
+		    struct sc_err *err);
+
+/** What a tree says about itself; it says nothing about the trees below it. */
+struct meta_tree_row {
+	uint64_t root;		/* number of the job's folder */
+	uint64_t layout;	/* under this layout and topology its rows of ranks were made */
+	const char *topology;
+};
+/** Tells about a tree.  ret->topology points into `topology` (NULL: it is not wanted).  Errors: SC_E_NOT_FOUND. */
+int meta_tree_about(struct meta_catalog *c, uint64_t tree, struct meta_tree_row *ret, struct sc_buf *topology,
+		    struct sc_err *err);
 
 /* --- making and removing trees: inside a transaction --- */
 
@@ -93,6 +123,8 @@ struct meta_tree_spec {
 	uint64_t job;
 	uint64_t base;		/* tree of the job's version, 0: it has none */
 	uint64_t root;		/* number of the job's folder; SC_RANKS_MAX numbers for those of its ranks follow it */
+	uint64_t layout;	/* of the new version; the same for its topology */
+	const char *topology;
 	/*
 	 * What the commit decided about the new tree, applied after the upper rows were moved there:
 	 *   a put inode      stands in place of the moved row: a written file's attributes as its backing file has
@@ -110,13 +142,16 @@ struct meta_tree_spec {
  * Moves the upper layer of a job into a new tree over spec->base.  These stay in the upper layer: FIFOs, sockets and
  * devices with the entries that name them (the tree does not have these names), and what has no name any more
  * (nlink 0), with the entries in it.  The caller gives the tree to a version in the same transaction, or it is garbage.
+ * Rows of blobs stay as they are: the caller seals those that it commits (meta_blob_seal()).
+ * If nothing is to be committed, it is a tree without rows, which says what its base says; who knows that keeps the
+ * base.
  */
 int meta_tree_commit(struct meta_catalog *c, const struct meta_tree_spec *spec, uint64_t *ret_tree, struct sc_err *err);
 
 /**
  * Gives a tree the rows of its whole chain, so that it needs no other.  What no path from the folders of the job and of
- * its ranks reaches is left out: rows of removed files, whose blobs become garbage when no other tree has them.
- * Readers before and after it see the same.
+ * its ranks, and from virtual numbers, reaches is left out: rows of removed files, whose blobs become garbage when no
+ * other tree has them.  Its layout and topology stay.  Readers before and after it see the same.
  */
 int meta_tree_flatten(struct meta_catalog *c, uint64_t tree, struct sc_err *err);
 /**

@@ -7,7 +7,7 @@
 #include "reshard/command/head.h"
 #include "reshard/command/steps.h"
 #include "reshard/engine/hash.h"
-#include "reshard/tree/tree_i.h"
+#include "reshard/turn/turn_i.h"
 
 /* data.c */
 /** Computes the samples consumed, for a commit that names `step` and not `samples`. */

@@ -17,6 +17,7 @@
 #define RS_HEAD_H
 
 #include "meta/catalog/catalog.h"
+#include "meta/tree/change.h"
 #include "reshard/state/state.h"
 
 enum rs_change { RS_BY_COMMIT, RS_BY_TOPOLOGY, RS_BY_LAYOUT, RS_BY_ROLLBACK, RS_BY_DATA };
@@ -44,13 +45,14 @@ struct rs_advance {
 	struct rs_view *next;		/* complete, but without numbers */
 	const struct rs_seal *seals;	/* files of the working tree that it takes; on stable storage if sync=on */
 	size_t nr_seals;
+	const struct meta_changes *rows; /* of files, for its tree (struct meta_tree_spec); NULL: none */
 };
 
 /* One change of a job's row. */
 struct rs_amend {
 	enum { RS_AMEND_MAKE, RS_AMEND_REMOVE, RS_AMEND_RENAME, RS_AMEND_ATTR, RS_AMEND_FIRST, RS_AMEND_CONFIG,
 	       RS_AMEND_TAG, RS_AMEND_CLONE } kind;
-	struct meta_job_row *row;	/* MAKE: all but `id`, which is set; ATTR: mode, uid, gid */
+	struct meta_job_row *row;	/* MAKE: all but `id` and `root`, which are set; ATTR: mode, uid, gid */
 	const char *name;		/* RENAME */
 	uint64_t layout;		/* FIRST: of the first version; 0: none yet */
 	const char *topology;		/* FIRST, NULL: none yet */
@@ -60,7 +62,8 @@ struct rs_amend {
 	size_t nr_settings;
 	uint64_t version;		/* TAG: which one, by its row */
 	const char *tag;		/* TAG, NULL: it loses its tag */
-	struct rs_job *clone;		/* CLONE: a second job of all its versions, in memory; its `id` is set */
+	struct rs_job *clone;		/* CLONE: a second job of all its versions, in memory; its `id` and `root` are
+					 * set */
 	struct rs_view **ret_head;	/* CLONE: the head of that job */
 	uint64_t token;			/* CLONE: of the request */
 };

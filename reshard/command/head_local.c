@@ -63,7 +63,8 @@ static int drop_old_versions(struct rs_service *s, struct rs_job *job, const str
 }
 
 /* Sets that have no number yet, the version, the head. */
-static int save_version(struct rs_service *s, const struct rs_advance *a, struct rs_version *v, struct sc_err *err)
+static int save_version(struct rs_service *s, const struct rs_advance *a, struct rs_turn *turn, struct rs_version *v,
+			struct sc_err *err)
 {
 	static const char *const made_by[] = {
 		[RS_BY_COMMIT] = "commit", [RS_BY_TOPOLOGY] = "topology", [RS_BY_LAYOUT] = "layout",
@@ -73,7 +74,10 @@ static int save_version(struct rs_service *s, const struct rs_advance *a, struct
 		.job = a->job->id, .parent = a->base ? a->base->version->id : 0, .step = v->step, .note = v->note,
 		.made_ns = v->made_ns, .made_by = made_by[a->change], .layout = v->layout_id, .topology = v->topo.text,
 		.samples = v->samples, .request = a->token};
-	int rc = 0;
+	int rc = rs_turn_save(turn, err);
+
+	row.tree = v->tree;
+	row.floor_ns = v->floor_ns;
 
 	for (size_t i = 0; i < v->nr_sets && rc == 0; i++)
 		if (!v->sets[i]->id)
@@ -119,15 +123,18 @@ static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
 		[RS_BY_TOPOLOGY] = "topology", [RS_BY_LAYOUT] = "layout", [RS_BY_ROLLBACK] = "head",
 		[RS_BY_DATA] = "dataset",
 	};
-	size_t dirty;
+	struct sc_buf names = {0};
+	struct rs_dirt dirt;
+	int rc = rs_tree_dirt(a->job, &dirt, &names, err);
 
-	(void)pthread_mutex_lock(&a->job->state);
-	dirty = a->job->dirty;
-	(void)pthread_mutex_unlock(&a->job->state);
-	if (!dirty)
-		return 0;
-	return sc_fail(err, SC_E_BUSY, "%zu files were written or removed since the last version; commit or "
-		       "discard them before a new %s", dirty, what[a->change]);
+	if (rc == 0 && dirt.nr && names.failed)
+		rc = sc_nomem(err);
+	else if (rc == 0 && dirt.nr)
+		rc = sc_fail(err, SC_E_BUSY, "%zu folders, links and files were written or removed since the last "
+			     "version (%s); commit or discard them before a new %s", dirt.nr,
+			     names.text ? names.text : "", what[a->change]);
+	sc_buf_done(&names);
+	return rc;
 }
 
 static int local_begin(void *arg, struct rs_advance *a, struct sc_err *err)
@@ -154,7 +161,8 @@ static int local_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 	return rc;
 }
 
-static int save_next(struct rs_service *s, const struct rs_advance *a, uint64_t *ret_id, struct sc_err *err)
+static int save_next(struct rs_service *s, const struct rs_advance *a, struct rs_turn *turn, uint64_t *ret_id,
+		     struct sc_err *err)
 {
 	int rc = meta_catalog_begin(s->catalog, rs_job_syncs(a->job), err);
 
@@ -163,33 +171,36 @@ static int save_next(struct rs_service *s, const struct rs_advance *a, uint64_t 
 	for (size_t i = 0; rc == 0 && i < a->nr_seals; i++)
 		rc = meta_blob_seal(s->catalog, a->seals[i].blob, a->seals[i].bytes, err);
 	if (rc == 0)
-		rc = save_version(s, a, a->next->version, err);
+		rc = save_version(s, a, turn, a->next->version, err);
 	if (rc == 0)
 		rc = meta_view_put(s->catalog, a->next->version->id, "", a->next->topo.ranks, ret_id, err);
-	/* also folders of ranks that may be gone */
-	if (rc == 0)
-		rc = rs_work_clear_rows(a->job, err);
 	return meta_catalog_end(s->catalog, rc, err);
 }
 
 /* After the transaction nothing can fail. */
 static int local_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 {
+	static const enum rs_turn_by by[] = {
+		[RS_BY_COMMIT] = RS_TURN_COMMIT, [RS_BY_TOPOLOGY] = RS_TURN_STAY, [RS_BY_LAYOUT] = RS_TURN_STAY,
+		[RS_BY_ROLLBACK] = RS_TURN_BACK, [RS_BY_DATA] = RS_TURN_STAY,
+	};
 	bool commit = a->change == RS_BY_COMMIT;
+	struct rs_turn *turn = NULL;
 	uint64_t id = 0;
-	int rc = rs_work_settle(a->job, a->next, err);
+	int rc = rs_turn_plan(a->job, a->next, by[a->change], a->rows, &turn, err);
 
 	if (rc == 0) {
 		rs_step(commit ? RS_STEP_COMMIT_TRANSACT : RS_STEP_RESHARD_TRANSACT);
-		rc = save_next(arg, a, &id, err);
+		rc = save_next(arg, a, turn, &id, err);
 	}
 	if (rc == 0) {
 		a->next->id = id;
 		a->next->own = true;
 		rs_step(commit ? RS_STEP_COMMIT_PUBLISH : RS_STEP_RESHARD_PUBLISH);
-		rs_work_show(a->job, a->next);
+		rs_turn_show(turn, a->next);
 		a->next = NULL;
 	}
+	rs_turn_done(turn);
 	open_gate(a->job);
 	return rc;
 }
@@ -224,21 +235,23 @@ static int local_settle(void *arg, struct rs_view *of, struct rs_view *next, str
 {
 	struct rs_service *s = arg;
 	struct rs_job *job = of->job;
+	struct rs_below *below;
 	bool stale;
-	int rc = 0;
+	int rc;
 
 	(void)pthread_mutex_lock(&job->command);
 	(void)pthread_mutex_lock(&job->state);
 	stale = job->head != of || job->removed;
 	(void)pthread_mutex_unlock(&job->state);
 	rs_step(RS_STEP_MATERIALIZE_TRANSACT);
-	rc = stale ? sc_fail(err, SC_E_CANCELLED, "a newer head")
-		   : replace_sets(s, of->version, sets, rs_job_syncs(job), err);
+	rc = stale ? sc_fail(err, SC_E_CANCELLED, "a newer head") : rs_view_below(next, &below, err);
+	if (rc == 0)
+		rc = replace_sets(s, of->version, sets, rs_job_syncs(job), err);
 	if (rc == 0) {
 		rs_step(RS_STEP_MATERIALIZE_PUBLISH);
 		next->own = true;
 		rs_views_leave(s, of->version->id);
-		rs_job_show(job, rs_view_ref(next));
+		rs_tree_show(job, rs_view_ref(next));
 	}
 	(void)pthread_mutex_unlock(&job->command);
 	return rc;
@@ -283,7 +296,9 @@ static int save_clone(struct clone *c, struct rs_job *source, const struct rs_am
 	struct rs_job *job = change->clone;
 	struct rs_version *v = NULL;
 	uint64_t view, head_view = 0;
-	int rc = meta_job_clone(catalog, source->id, job->name, job->mtime_ns, change->token, &job->id, c->err);
+	struct rs_below *below;
+	int rc = meta_job_clone(catalog, source->id, job->name, job->mtime_ns, change->token, &job->id, &job->root,
+				c->err);
 
 	if (rc == 0)
 		rc = meta_version_each(catalog, job->id, on_clone, c, c->err);
@@ -298,6 +313,11 @@ static int save_clone(struct clone *c, struct rs_job *source, const struct rs_am
 		rc = rs_view_new(job, v, head_view, &v->topo, change->ret_head, c->err);
 	if (rc == 0)
 		rc = rs_stale_note(c->s, job->id, 0, c->err);
+	/* what can fail, while it can */
+	if (rc == 0)
+		rc = rs_tree_begin(job, RS_TREE_CLONED, c->err);
+	if (rc == 0)
+		rc = rs_view_below(*change->ret_head, &below, c->err);
 	if (rc == 0)
 		(*change->ret_head)->own = true;
 	return rc;
@@ -307,7 +327,8 @@ static int clone_job(struct rs_service *s, struct rs_job *source, const struct r
 {
 	struct rs_view *head = rs_job_head(source);
 	struct clone c = {.s = s, .head_nr = head->version->nr, .err = err};
-	int rc = meta_catalog_begin(s->catalog, rs_job_syncs(source), err);
+	/* durable: numbers are given once, whatever is lost */
+	int rc = meta_catalog_begin(s->catalog, true, err);
 
 	if (rc == 0)
 		rc = meta_catalog_end(s->catalog, save_clone(&c, source, change), err);
@@ -357,7 +378,7 @@ static int local_amend(void *arg, struct rs_job *job, const struct rs_amend *cha
 	int rc;
 
 	if (change->kind == RS_AMEND_MAKE)
-		return meta_job_add(s->catalog, change->row, &change->row->id, err);
+		return meta_job_add(s->catalog, change->row, err);
 	if (change->kind == RS_AMEND_CLONE)
 		return clone_job(s, job, change, err);
 	if (change->kind == RS_AMEND_FIRST || change->kind == RS_AMEND_TAG)

@@ -284,6 +284,8 @@ static int present_old(struct rs_advance *a, struct sc_err *err)
 		rc = rs_version_refuse_bad(old->version, err);
 	if (rc == 0)
 		rc = draft_like(a, old->version, &old->topo, err);
+	if (rc == 0)
+		a->draft->floor_ns = a->draft->made_ns; /* programs see that files came back */
 	rs_view_unref(s, old);
 	return rc;
 }
@@ -295,26 +297,36 @@ int rs_job_rollback(const struct rs_caller *who, struct rs_job *job, const char 
 	return move_to(&r, text, err);
 }
 
+/* The version stays; what is seen of it again has changed by now. */
+static int save_discard(struct rs_service *s, struct rs_turn *turn, const struct rs_view *head, struct sc_err *err)
+{
+	int rc = rs_turn_save(turn, err);
+
+	return rc < 0 || !head ? rc
+			       : meta_version_set_floor(s->catalog, head->version->id, head->version->floor_ns, err);
+}
+
 int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
+	struct rs_turn *turn = NULL;
 	struct rs_view *head;
 	int rc;
 
 	(void)pthread_mutex_lock(&job->command);
 	(void)rs_tree_close(job, false, err);
 	head = rs_job_head(job);
-	rc = rs_work_settle(job, head, err);
-	rs_view_unref(s, head);
+	rc = rs_turn_plan(job, head, RS_TURN_BACK, NULL, &turn, err);
 	if (rc == 0)
 		rc = meta_catalog_begin(s->catalog, false, err);
 	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, rs_work_clear_rows(job, err), err);
+		rc = meta_catalog_end(s->catalog, save_discard(s, turn, head, err), err);
 	if (rc == 0) {
-		rs_work_clear(job, false);
-		s->events.names_changed(s->events.arg);
-		rs_job_tell(job);
+		rs_turn_show(turn, head);
+		head = NULL;
 		rs_kick(s, true);
 	}
+	rs_turn_done(turn);
+	rs_view_unref(s, head);
 	rs_tree_open(job);
 	(void)pthread_mutex_unlock(&job->command);
 	return rc;

@@ -58,7 +58,7 @@ static int add_names(struct completion *m, struct path *p, const struct item *it
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < it->nr_rows; i++) {
-		const char *name = it->blob->found.tensors[i].name, *copy;
+		const char *name = it->parsed->found.tensors[i].name, *copy;
 
 		sc_buf_reset(&key);
 		sc_buf_printf(&key, "%s:%s", p->name, name);
@@ -76,7 +76,7 @@ static int add_names(struct completion *m, struct path *p, const struct item *it
 /* Is it a file of tensors, or was it one? */
 static bool is_shard(const struct item *it)
 {
-	return it->w.kind == META_WORK_GONE ? it->logical != NULL : it->nr_rows > 0;
+	return it->gone ? it->logical != NULL : it->nr_rows > 0;
 }
 
 static int add_paths(struct completion *m)
@@ -85,11 +85,11 @@ static int add_paths(struct completion *m)
 
 	for (size_t i = 0; rc == 0 && i < m->c->items.nr; i++) {
 		const struct item *it = &m->c->items.at[i];
-		struct path *p = is_shard(it) ? make_path(m, it->w.path) : NULL;
+		struct path *p = is_shard(it) ? make_path(m, it->path) : NULL;
 
 		if (is_shard(it) && !p)
 			rc = sc_nomem(m->c->err);
-		if (rc == 0 && p && it->w.kind == META_WORK_FILE && it->how == ITEM_WROTE) {
+		if (rc == 0 && p && !it->gone && it->how == ITEM_WROTE) {
 			p->written = true;
 			rc = add_names(m, p, it);
 		}
@@ -148,10 +148,10 @@ static int add_classes(struct completion *m)
 
 		if (!is_shard(it))
 			continue;
-		class = class_of(m, sc_map_get(&m->paths, it->w.path, strlen(it->w.path)), it->rank);
+		class = class_of(m, sc_map_get(&m->paths, it->path, strlen(it->path)), it->rank);
 		if (!class)
 			return sc_nomem(m->c->err);
-		if (it->w.kind == META_WORK_GONE)
+		if (it->gone)
 			class->removed = class->removed ? class->removed : i + 1;
 		else
 			class->wrote = class->wrote ? class->wrote : i + 1;
@@ -160,7 +160,7 @@ static int add_classes(struct completion *m)
 		it = &m->c->items.at[class->wrote - 1];
 		other = &m->c->items.at[class->removed - 1];
 		return sc_fail(m->c->err, SC_E_STATE, "rank %u removed '%s', but rank %u, which holds the same part, "
-			       "wrote it; do the same on both, or only on one", other->rank, it->w.path, it->rank);
+			       "wrote it; do the same on both, or only on one", other->rank, it->path, it->rank);
 	}
 	return 0;
 }
@@ -184,7 +184,8 @@ static int add_like(struct completion *m, struct path *p, size_t nr)
 		it.how = ITEM_LIKE;
 		it.like = it.rank;
 		it.rank = rank;
-		rs_owner_limit(c->job, rank, p->name, &it.owner);
+		if (rs_owner_limit(c->job, rank, p->name, &it.owner, c->err) < 0)
+			return c->err->code;
 		if (sc_vec_push(&c->items, it) < 0)
 			return sc_nomem(c->err);
 	}
@@ -201,14 +202,14 @@ static int on_file(void *arg, const char *file, const char *logical)
 {
 	const struct keeping *k = arg;
 	struct commit *c = k->m->c;
-	struct item it = {.how = ITEM_KEPT, .rank = k->rank, .w.kind = META_WORK_FILE};
+	struct item it = {.how = ITEM_KEPT, .rank = k->rank};
 	int rc;
 
 	if (!sc_map_get(&k->m->touched, logical, strlen(logical)) || rs_commit_find(c, k->nr, k->rank, file))
 		return 0;
-	rc = rs_path_id(c->job, file, &it.w.path_id, c->err);
+	rc = rs_path_id(c->job, file, &it.path_id, c->err);
 	if (rc == 0)
-		rc = rs_path_text(c->s, it.w.path_id, &it.w.path, c->err);
+		rc = rs_path_text(c->s, it.path_id, &it.path, c->err);
 	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
 }
 
@@ -302,12 +303,12 @@ static int note_files(struct completion *m)
 {
 	for (size_t i = 0; i < m->c->items.nr; i++) {
 		const struct item *it = &m->c->items.at[i];
-		struct path *p = sc_map_get(&m->paths, it->w.path, strlen(it->w.path));
-		struct class *class = p && it->w.kind == META_WORK_FILE ? class_of(m, p, it->rank) : NULL;
+		struct path *p = sc_map_get(&m->paths, it->path, strlen(it->path));
+		struct class *class = p && !it->gone ? class_of(m, p, it->rank) : NULL;
 
 		if (class)
 			class->wrote = i + 1;
-		else if (p && it->w.kind == META_WORK_FILE)
+		else if (p && !it->gone)
 			return -1;
 	}
 	return 0;

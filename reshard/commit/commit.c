@@ -108,11 +108,11 @@ static bool is_temporary(const char *path)
 static int busy(struct commit *c, const struct item *it, const char *why)
 {
 	if (it->rank == RS_SHARED)
-		return sc_fail(c->err, SC_E_BUSY, "'%s' %s", it->w.path, why);
-	return sc_fail(c->err, SC_E_BUSY, "rank %u: '%s' %s", it->rank, it->w.path, why);
+		return sc_fail(c->err, SC_E_BUSY, "'%s' %s", it->path, why);
+	return sc_fail(c->err, SC_E_BUSY, "rank %u: '%s' %s", it->rank, it->path, why);
 }
 
-/* Collects what was written.  A commit may also only move the position in the datasets. */
+/* A commit may also only move the position in the datasets. */
 static bool moves_position(const struct commit *c)
 {
 	return c->head && (c->has_samples || (c->step >= 0 && c->head->version->data.nr));
@@ -131,7 +131,7 @@ static int refuse_strangers(struct commit *c)
 		const struct item *it = &c->items.at[i];
 
 		if (it->rank != RS_SHARED && it->rank >= c->topo.ranks && nr++ < STRANGERS_SHOWN)
-			sc_buf_printf(&files, "%srank %u: '%s'", files.bytes ? ", " : "", it->rank, it->w.path);
+			sc_buf_printf(&files, "%srank %u: '%s'", files.bytes ? ", " : "", it->rank, it->path);
 	}
 	if (nr)
 		rc = files.failed ? sc_nomem(c->err)
@@ -144,33 +144,75 @@ static int refuse_strangers(struct commit *c)
 	return rc;
 }
 
+struct strange_folder {
+	struct commit *c;
+	uint32_t rank;
+	bool found;
+};
+
+static int on_row(void *arg, const struct meta_inode_row *row)
+{
+	struct strange_folder *x = arg;
+	uint64_t rank = row->ino - x->c->job->root - 1;
+
+	if (!row->nlink || row->ino <= x->c->job->root || rank >= SC_RANKS_MAX || rank < x->c->topo.ranks)
+		return 0;
+	x->rank = (uint32_t)rank;
+	x->found = true;
+	return 1;
+}
+
+/* Refuses the folder of such a rank, which no version would show. */
+static int refuse_strange_folder(struct commit *c)
+{
+	struct strange_folder x = {.c = c};
+
+	(void)pthread_rwlock_rdlock(&c->job->names);
+	(void)rs_overlay_each(c->job->overlay, on_row, &x);
+	(void)pthread_rwlock_unlock(&c->job->names);
+	return !x.found ? 0
+			: sc_fail(c->err, SC_E_STATE, "'%u' is the folder of no rank of topology '%s', which has the "
+				  "ranks 0 to %u: remove it", x.rank, c->topo.text, c->topo.ranks - 1);
+}
+
+/* Collects what was written.  Folders, links and attributes are in no item: the tree has them. */
+static int on_change(void *arg, const struct rs_change_row *row)
+{
+	struct commit *c = arg;
+	struct item it = {.gone = row->how == RS_CHANGE_GONE, .sealed = row->how == RS_CHANGE_MOVED, .rank = row->rank,
+			  .ino = row->ino, .blob = row->blob, .bytes = row->bytes, .own = row->owner,
+			  .mtime_ns = row->mtime_ns};
+	int rc = rs_path_id(c->job, row->path, &it.path_id, c->err);
+
+	if (rc == 0)
+		rc = rs_path_text(c->s, it.path_id, &it.path, c->err);
+	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
+}
+
 static int collect(struct commit *c)
 {
 	struct rs_job *job = c->job;
-	int rc = 0;
+	struct rs_dirt dirt;
+	int rc = rs_tree_dirt(job, &dirt, NULL, c->err);
 
-	(void)pthread_mutex_lock(&job->state);
-	for (size_t i = 0; i < job->work.nr && rc == 0; i++)
-		for (size_t k = 0; k < job->work.at[i]->nr && rc == 0; k++) {
-			struct item it = {.rank = job->work.at[i]->rank, .w = *job->work.at[i]->at[k]};
-
-			if (it.w.kind == META_WORK_DIR)
-				continue;
-			rc = sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
-		}
-	(void)pthread_mutex_unlock(&job->state);
-	if (rc == 0 && c->items.nr == 0 && !moves_position(c))
+	if (rc == 0 && !dirt.nr && !moves_position(c))
 		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since %s",
 			       c->head ? "the last version" : "the job was made");
+	if (rc == 0)
+		rc = rs_tree_own_shards(job, c->err);
+	if (rc == 0)
+		rc = rs_tree_changes(job, on_change, c, c->err);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (it->w.kind == META_WORK_FILE && is_temporary(it->w.path))
+		if (!it->gone && is_temporary(it->path))
 			rc = busy(
 			    c, it,
 			    "looks like a temporary file that a killed writer left; remove it or wait for the writer");
 	}
-	return rc == 0 ? refuse_strangers(c) : rc;
+	if (rc == 0)
+		rc = refuse_strangers(c);
+	return rc == 0 ? refuse_strange_folder(c) : rc;
 }
 
 /* --- 3 verify, 4 sync --- */
@@ -249,6 +291,12 @@ static int verify(struct commit *c)
 	return rc;
 }
 
+/* Is its blob to be sealed, and flushed? */
+static bool takes_bytes(const struct item *it)
+{
+	return !it->gone && (it->made || (it->how == ITEM_WROTE && !it->sealed));
+}
+
 static int sync_blobs(struct commit *c)
 {
 	struct meta_store_dirs dirs = {{0}};
@@ -262,12 +310,12 @@ static int sync_blobs(struct commit *c)
 		const struct item *it = &c->items.at[i];
 		int fd;
 
-		if (it->w.kind != META_WORK_FILE || (it->how != ITEM_WROTE && !it->made))
+		if (!takes_bytes(it))
 			continue;
-		rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDWR, &fd, c->err);
+		rc = meta_store_open_work(&c->s->store, it->blob, O_RDWR, &fd, c->err);
 		if (rc == 0)
-			rc = rs_flush_add(&flush, fd, (int)it->rank, it->w.path, c->err);
-		meta_store_note_dir(&dirs, it->w.blob);
+			rc = rs_flush_add(&flush, fd, (int)it->rank, it->path, c->err);
+		meta_store_note_dir(&dirs, it->blob);
 	}
 	if (rc == 0)
 		rc = rs_flush_add_dirs(&flush, &c->s->store, &dirs, c->err);
@@ -282,13 +330,14 @@ static int seal_items(struct commit *c)
 
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
-		struct rs_seal seal = {it->w.blob, it->bytes};
+		struct rs_seal seal = {it->blob, it->bytes};
 
-		if (it->w.kind == META_WORK_FILE && (it->how == ITEM_WROTE || it->made))
+		if (takes_bytes(it))
 			rc = sc_vec_push(&c->seals, seal) < 0 ? sc_nomem(c->err) : 0;
 	}
 	c->a.seals = c->seals.at;
 	c->a.nr_seals = c->seals.nr;
+	c->a.rows = &c->rows;
 	return rc;
 }
 
@@ -334,6 +383,8 @@ static int make_next(struct commit *c)
 	if (rc == 0)
 		rc = rs_commit_sets(c);
 	if (rc == 0)
+		rc = rs_commit_rows(c);
+	if (rc == 0)
 		rc = rs_version_finish(v, &c->job->whole, c->err);
 	if (rc == 0)
 		rc = verify(c);
@@ -363,6 +414,17 @@ static int commit_tree(struct commit *c)
 	return rc;
 }
 
+/* Their files say under which name, and whose, they were. */
+static void note_moved(struct commit *c)
+{
+	struct sc_err err;
+
+	for (size_t i = 0; i < c->items.nr; i++)
+		if (c->items.at[i].sealed && rs_stale_add(c->s, c->items.at[i].blob, &err) < 0)
+			sc_log(SC_LOG_WARN, "'%s': its recovery record keeps its old name (%s), continuing",
+			       c->items.at[i].path, err.msg);
+}
+
 static void release_items(struct commit *c, int rc)
 {
 	bool garbage = false;
@@ -371,14 +433,16 @@ static void release_items(struct commit *c, int rc)
 		const struct item *it = &c->items.at[i];
 
 		if (it->how != ITEM_LIKE)
-			rs_blob_put(c->s->blobs, it->blob);
+			rs_blob_put(c->s->blobs, it->parsed);
 		if (it->pinned)
-			rs_unpin(c->s, it->w.blob);
+			rs_unpin(c->s, it->blob);
 		garbage |= it->pinned && rc < 0;
 	}
+	if (rc == 0)
+		note_moved(c);
 	/* what stays in the working tree may change: a mapping of it must not be found again */
 	for (size_t i = 0; rc < 0 && i < c->items.nr; i++)
-		rs_blob_forget(c->s->blobs, c->items.at[i].w.blob);
+		rs_blob_forget(c->s->blobs, c->items.at[i].blob);
 	if (garbage)
 		rs_kick(c->s, true);
 }
@@ -398,6 +462,7 @@ int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *t
 	sc_vec_done(&c.items);
 	sc_vec_done(&c.written);
 	sc_vec_done(&c.seals);
+	meta_changes_done(&c.rows);
 	meta_state_done(&c.state);
 	meta_topology_done(&c.topo);
 	sc_arena_done(&c.arena);

@@ -1,23 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One commit, shared by the files that do it: commit.c (the protocol), read.c, classes.c, keep.c, items.c, sets.c. */
+/* One commit, shared by the files that do it: commit.c (the protocol), read.c, classes.c, keep.c, items.c, sets.c,
+ * rows.c. */
 #ifndef RS_COMMIT_I_H
 #define RS_COMMIT_I_H
 
 #include "reshard/command/command_i.h"
 
-struct item {			/* a row of the working tree, or what completes it (classes.c) */
+struct item {			/* a change of the working tree, or what completes it (classes.c) */
 	enum { ITEM_WROTE, ITEM_LIKE, ITEM_KEPT } how;
+	bool gone;		/* the file was removed */
+	bool sealed;		/* of ITEM_WROTE: committed bytes, without tensors, under another name or owner */
 	bool made, pinned;	/* of a kept one: its blob is sealed and flushed with this commit; it is held */
 	uint32_t rank, like;	/* like: whose file it is, of ITEM_LIKE */
-	struct rs_work w;
+	const char *path;	/* lives as long as the service */
+	uint64_t path_id;
+	uint64_t blob;
+	uint64_t ino;		/* of ITEM_WROTE; the next two are as its file has them */
+	struct rs_owner own;
+	int64_t atime_ns, mtime_ns, ctime_ns;	/* ctime: of the bytes; 0: no later than the row's */
 	const struct rs_format_ops *format;
-	struct rs_blob *blob;	/* of a file of tensors, parsed; of one like another: borrowed */
+	struct rs_blob *parsed;	/* of a file of tensors; of one like another: borrowed */
 	const char *logical;	/* logical file, once it is inferred; NULL: a plain file */
 	size_t row;		/* of c->written: its first tensor */
 	uint32_t nr_rows;
 	uint64_t bytes;
 	uint8_t hash[16];	/* of a plain file */
-	struct rs_owner owner;
+	struct rs_owner owner;	/* with which it is committed */
+	uint64_t stored;	/* of a file without tensors: the blob that its set has for it */
 };
 
 struct commit {
@@ -46,6 +55,7 @@ struct commit {
 		struct rs_seal *at;
 		size_t nr, room;
 	} seals;
+	struct meta_changes rows;	/* of the new version's tree: what it says of files */
 	struct meta_state state;	/* all logical tensors of the new version */
 	struct rs_version *version;
 };
@@ -72,5 +82,7 @@ int rs_commit_keep(struct commit *c, struct item *it);
 int rs_commit_read(struct commit *c);
 /** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */
 int rs_commit_sets(struct commit *c);
+/** Makes the tree's rows of files (c->rows), once their sets are made. */
+int rs_commit_rows(struct commit *c);
 
 #endif

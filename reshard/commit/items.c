@@ -11,7 +11,7 @@ static int by_rank(const void *a, const void *b)
 
 	if (x->rank != y->rank)
 		return x->rank < y->rank ? -1 : 1;
-	return strcmp(x->w.path, y->w.path);
+	return strcmp(x->path, y->path);
 }
 
 void rs_commit_sort(struct commit *c)
@@ -22,7 +22,7 @@ void rs_commit_sort(struct commit *c)
 
 const struct item *rs_commit_find(const struct commit *c, size_t nr, uint32_t rank, const char *path)
 {
-	const struct item key = {.rank = rank, .w.path = (char *)path};
+	const struct item key = {.rank = rank, .path = path};
 
 	return nr ? bsearch(&key, c->items.at, nr, sizeof(key), by_rank) : NULL;
 }

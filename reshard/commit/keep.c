@@ -14,7 +14,7 @@ static int write_image(struct commit *c, struct item *it, const struct rs_image 
 	struct rs_engine *engine = NULL;
 	struct rs_written written;
 	const char *why_not;
-	int rc = rs_pin_new(c->s, &it->w.blob, &fd, err);
+	int rc = rs_pin_new(c->s, &it->blob, &fd, err);
 
 	it->pinned = rc == 0;
 	if (rc == 0)
@@ -29,8 +29,8 @@ static int write_image(struct commit *c, struct item *it, const struct rs_image 
 /* A replica of lower rank, which is kept, too, has the same file. */
 static const struct item *twin_of(const struct commit *c, const struct item *it)
 {
-	uint32_t like = meta_view_alike(c->head->model, it->rank, it->w.path);
-	const struct item *twin = like == it->rank ? NULL : rs_commit_item(c, like, it->w.path);
+	uint32_t like = meta_view_alike(c->head->model, it->rank, it->path);
+	const struct item *twin = like == it->rank ? NULL : rs_commit_item(c, like, it->path);
 
 	return twin && twin->how == ITEM_KEPT && twin->pinned ? twin : NULL;
 }
@@ -42,15 +42,15 @@ static int find_blob(struct commit *c, struct item *it)
 	int rc;
 
 	if (twin) {
-		it->w.blob = twin->w.blob;
+		it->blob = twin->blob;
 		it->bytes = twin->bytes;
 		return 0;
 	}
-	rc = rs_view_image(c->s, c->a.base, it->rank, it->w.path, false, true, &im, c->err);
+	rc = rs_view_image(c->s, c->a.base, it->rank, it->path, false, true, &im, c->err);
 	if (rc < 0)
 		return rc;
 	it->bytes = im->bytes;
-	it->w.blob = im->same_as;
+	it->blob = im->same_as;
 	if (!im->same_as)
 		rc = write_image(c, it, im, c->err);
 	else if (rs_made_holds(c->s, im->same_as))
@@ -65,10 +65,10 @@ int rs_commit_keep(struct commit *c, struct item *it)
 	int rc = find_blob(c, it);
 
 	if (rc == 0)
-		rc = rs_view_owner(c->head, it->rank, it->w.path, &it->owner, c->err);
+		rc = rs_view_owner(c->head, it->rank, it->path, &it->owner, c->err);
 	if (rc == 0)
-		rc = rs_blob_get(c->s->blobs, it->w.blob, it->format, it->bytes, &it->blob, c->err);
+		rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
 	if (rc == 0)
-		rc = rs_stale_add(c->s, it->w.blob, c->err);
-	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s', which is kept", it->rank, it->w.path) : 0;
+		rc = rs_stale_add(c->s, it->blob, c->err);
+	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s', which is kept", it->rank, it->path) : 0;
 }

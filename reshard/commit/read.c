@@ -27,52 +27,74 @@ static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
  * rule speaks of its bytes. */
 static int find_format(struct commit *c, struct item *it, int fd, bool *ret_opaque)
 {
-	struct work_file work = {it->w.blob, fd};
-	struct rs_file file = {it->w.path, it->bytes, &work, read_work};
+	struct work_file work = {it->blob, fd};
+	struct rs_file file = {it->path, it->bytes, &work, read_work};
 	struct meta_caps caps;
 	int rc = 0;
 
 	it->format = &rs_format_plain;
-	if (it->rank != RS_SHARED && !meta_layout_is_plain(c->layout, it->w.path))
+	if (it->rank != RS_SHARED && !meta_layout_is_plain(c->layout, it->path))
 		rc = rs_format_of(&file, &it->format, c->err);
 	*ret_opaque = it->format == &rs_format_plain &&
-		      (it->rank == RS_SHARED || !meta_layout_first(c->layout, c->topo.pp > 1, it->w.path, "", &caps));
-	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path) : 0;
+		      (it->rank == RS_SHARED || !meta_layout_first(c->layout, c->topo.pp > 1, it->path, "", &caps));
+	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path) : 0;
+}
+
+/* Committed bytes under another name or owner: they are what they were. */
+static int read_moved(struct commit *c, struct item *it)
+{
+	int rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
+
+	if (rc == 0)
+		rc = meta_blob_hash(c->s->catalog, it->blob, it->hash, c->err);
+	if (rc)
+		return rc < 0 ? rc : 0;
+	rc = rs_hash_blob(&c->s->store, it->blob, NULL, NULL, it->hash, &it->bytes, c->err);
+	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path) : 0;
 }
 
 static int read_item(struct commit *c, struct item *it)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct stat st;
-	bool opaque;
-	int rc = meta_store_open_work(&c->s->store, it->w.blob, O_RDONLY, &fd, c->err);
+	bool opaque = true;
+	int rc;
 
+	it->format = &rs_format_plain;
+	it->owner = it->own;
+	if (it->sealed)
+		return read_moved(c, it);
+	rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(c->err, errno, "cannot stat '%s'", it->w.path);
-	it->owner = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
-	rs_owner_limit(c->job, it->rank, it->w.path, &it->owner);
+		return sc_fail_sys(c->err, errno, "cannot stat '%s'", it->path);
+	it->owner = it->own = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
+	it->atime_ns = (int64_t)st.st_atim.tv_sec * 1000000000 + st.st_atim.tv_nsec;
+	it->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	it->ctime_ns = (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
 	it->bytes = (uint64_t)st.st_size;
-	rc = find_format(c, it, fd, &opaque);
+	rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
+	if (rc == 0)
+		rc = find_format(c, it, fd, &opaque);
 	if (rc < 0)
 		return rc;
 	if (!opaque) {
-		rc = rs_blob_get(c->s->blobs, it->w.blob, it->format, it->bytes, &it->blob, c->err);
+		rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
 		if (rc < 0)
-			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->w.path);
-		it->nr_rows = it->blob->found.nr;
+			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path);
+		it->nr_rows = it->parsed->found.nr;
 	}
 	/* a file of a format that has no tensors is in no logical file: it is kept as it is */
-	return it->nr_rows ? 0 : rs_hash_blob(&c->s->store, it->w.blob, NULL, NULL, it->hash, &it->bytes, c->err);
+	return it->nr_rows ? 0 : rs_hash_blob(&c->s->store, it->blob, NULL, NULL, it->hash, &it->bytes, c->err);
 }
 
 static int add_written(struct commit *c, struct item *it)
 {
 	it->row = c->written.nr;
 	for (uint32_t i = 0; i < it->nr_rows; i++) {
-		const struct rs_found_tensor *t = &it->blob->found.tensors[i];
-		struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = t->name, .dtype = t->dtype,
+		const struct rs_found_tensor *t = &it->parsed->found.tensors[i];
+		struct meta_written w = {.rank = it->rank, .file = it->path, .name = t->name, .dtype = t->dtype,
 					 .shape = t->shape};
 
 		if (sc_vec_push(&c->written, w) < 0)
@@ -92,12 +114,12 @@ static int add_kept(struct commit *c, struct item *it, const struct meta_stored_
 	const struct meta_state *state = c->head->model->state;
 
 	it->row = c->written.nr;
-	while (*at < list->nr && strcmp(list->at[*at].file, it->w.path) < 0)
+	while (*at < list->nr && strcmp(list->at[*at].file, it->path) < 0)
 		(*at)++;
-	for (; *at < list->nr && strcmp(list->at[*at].file, it->w.path) == 0; (*at)++) {
+	for (; *at < list->nr && strcmp(list->at[*at].file, it->path) == 0; (*at)++) {
 		const struct meta_stored *s = &list->at[*at];
 		const struct meta_tensor *t = &state->tensors[s->entry->tensor];
-		struct meta_written w = {.rank = it->rank, .file = it->w.path, .name = s->name, .dtype = t->dtype,
+		struct meta_written w = {.rank = it->rank, .file = it->path, .name = s->name, .dtype = t->dtype,
 					 .shape = s->piece.shape};
 
 		if (sc_vec_push(&c->written, w) < 0)
@@ -124,7 +146,7 @@ static int add_rank(struct commit *c, size_t *at)
 	for (kept = 0; *at < c->items.nr && c->items.at[*at].rank == rank; (*at)++) {
 		struct item *it = &c->items.at[*at];
 
-		if (rc == 0 && it->w.kind == META_WORK_FILE)
+		if (rc == 0 && !it->gone)
 			rc = it->how == ITEM_KEPT ? add_kept(c, it, &list, &kept) : add_written(c, it);
 	}
 	sc_vec_done(&list);
@@ -155,7 +177,7 @@ static int name_items(struct commit *c)
 					       "rank %u: '%s' would belong to two logical files, '%s' and '%s'; give "
 					       "the rules of "
 					       "its tensors the same file pattern",
-					       it->rank, it->w.path, it->logical, file);
+					       it->rank, it->path, it->logical, file);
 			it->logical = file;
 		}
 	}
@@ -200,7 +222,7 @@ static const char *logical_of_committed(const struct commit *c, uint32_t rank, c
 static bool is_written(const struct commit *c, const char *logical)
 {
 	for (size_t i = 0; i < c->items.nr; i++)
-		if (c->items.at[i].how == ITEM_WROTE && c->items.at[i].w.kind == META_WORK_FILE &&
+		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].gone &&
 		    c->items.at[i].logical &&
 		    strcmp(c->items.at[i].logical, logical) == 0)
 			return true;
@@ -216,7 +238,7 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 	for (size_t i = 0; i < c->items.nr; i++) {
 		const struct item *it = &c->items.at[i];
 
-		removed += it->w.kind == META_WORK_GONE && it->logical && strcmp(it->logical, logical) == 0;
+		removed += it->gone && it->logical && strcmp(it->logical, logical) == 0;
 	}
 	if (!removed)
 		return 0;
@@ -233,7 +255,7 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 			if (strcmp(c->head->model->state->tensors[s->entry->tensor].file, logical) != 0)
 				continue;
 			it = rs_commit_item(c, rank, s->file);
-			left = it && it->w.kind == META_WORK_GONE ? NULL : s->file;
+			left = it && it->gone ? NULL : s->file;
 		}
 		if (rc == 0 && left)
 			rc = sc_fail(err, SC_E_STATE, "'%s' was removed on some ranks, but rank %u still has '%s'",
@@ -295,8 +317,8 @@ static int read_items(struct commit *c)
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		struct item *it = &c->items.at[i];
 
-		if (it->w.kind == META_WORK_GONE)
-			it->logical = logical_of_committed(c, it->rank, it->w.path);
+		if (it->gone)
+			it->logical = logical_of_committed(c, it->rank, it->path);
 		else
 			rc = read_item(c, it);
 	}
@@ -328,7 +350,7 @@ static int infer_all(struct commit *c, const struct meta_state *known)
 static bool has_tensors(const struct commit *c)
 {
 	for (size_t i = 0; i < c->items.nr; i++)
-		if (c->items.at[i].nr_rows && c->items.at[i].w.kind == META_WORK_FILE)
+		if (c->items.at[i].nr_rows && !c->items.at[i].gone)
 			return true;
 	return false;
 }

@@ -13,7 +13,7 @@ static int set_presentation(struct commit *c, struct rs_set *set)
 
 static int item_to_blob(struct commit *c, struct rs_set *set, const struct item *it, uint64_t blob)
 {
-	struct rs_set_blob b = {.rank = it->rank, .path_id = it->w.path_id, .path = it->w.path, .blob = blob,
+	struct rs_set_blob b = {.rank = it->rank, .path_id = it->path_id, .path = it->path, .blob = blob,
 				.bytes = it->bytes, .owner = it->owner};
 
 	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
@@ -61,8 +61,8 @@ static int note_skews(struct commit *c, struct rs_set *set)
 		rc = meta_entry_stored(v, e, coords, &arena, &file, &name) < 0 ? sc_nomem(c->err) : 0;
 		if (rc == 0)
 			it = rs_commit_item(c, meta_topology_rank(v->topo, coords), file);
-		if (it && it->blob)
-			at = rs_found_tensor(&it->blob->found, name);
+		if (it && it->parsed)
+			at = rs_found_tensor(&it->parsed->found, name);
 		if (at)
 			set->skews[t] = (uint16_t)(at->at % SC_DATA_ALIGN);
 	}
@@ -88,7 +88,7 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		struct item *it = &c->items.at[i];
 
-		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->w.kind != META_WORK_FILE)
+		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->gone)
 			continue;
 		if (it->how == ITEM_KEPT) {
 			it->format = head_set(c, set->file, META_SET_TENSORS)->format;
@@ -100,12 +100,12 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 			return sc_fail(c->err, SC_E_STATE,
 				       "rank %u: '%s' has format '%s', but rank %u: '%s' has format '%s'; the files of "
 				       "all ranks of '%s' need one format",
-				       it->rank, it->w.path, it->format->name, first->rank, first->w.path,
+				       it->rank, it->path, it->format->name, first->rank, first->path,
 				       first->format->name, set->file);
 		set->format = it->format;
-		rc = item_to_blob(c, set, it, it->w.blob);
+		rc = item_to_blob(c, set, it, it->blob);
 		if (rc == 0)
-			rc = merge_payload(c, set, it->blob->found.payload, !first, ret_differ);
+			rc = merge_payload(c, set, it->parsed->found.payload, !first, ret_differ);
 		first = it;
 	}
 	return rc;
@@ -137,6 +137,23 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 	return rc;
 }
 
+/*
+ * Equal on all ranks: one blob for all, and all ranks of any topology have it.  What was committed before keeps its
+ * blob, which other names of the file may have.
+ */
+static void share_equal(struct commit *c, struct rs_set *set, const struct item *first)
+{
+	for (size_t i = 0; i < set->nr_blobs; i++) {
+		struct rs_set_blob *b = &set->blobs[i];
+		struct item *mine = (struct item *)rs_commit_item(c, b->rank, b->path);
+
+		if (first && !mine->sealed)
+			b->blob = first->blob;
+		if (mine)
+			mine->stored = b->blob;
+	}
+}
+
 /* A plain file as all ranks now see it: what was written, else what the head has. */
 static int plain_set(struct commit *c, const char *path, bool shared)
 {
@@ -156,10 +173,10 @@ static int plain_set(struct commit *c, const char *path, bool shared)
 			equal = false;
 			continue;
 		}
-		if (mine && mine->w.kind == META_WORK_FILE) {
+		if (mine && !mine->gone) {
 			first = first ? first : mine;
 			equal = equal && mine->bytes == first->bytes && memcmp(mine->hash, first->hash, 16) == 0;
-			rc = item_to_blob(c, set, mine, mine->w.blob);
+			rc = item_to_blob(c, set, mine, mine->blob);
 			continue;
 		}
 		equal = false;
@@ -172,9 +189,8 @@ static int plain_set(struct commit *c, const char *path, bool shared)
 			rc = rs_set_add_blob(set, copy) < 0 ? sc_nomem(c->err) : 0;
 		}
 	}
-	/* equal on all ranks: one blob for all, and all ranks of any topology have it */
-	for (size_t i = 0; rc == 0 && equal && first && i < set->nr_blobs; i++)
-		set->blobs[i].blob = first->w.blob;
+	if (rc == 0)
+		share_equal(c, set, equal ? first : NULL);
 	set->verified = META_EQUAL;
 	if (rc == 0)
 		rc = rs_set_finish(set, c->err);
@@ -193,8 +209,8 @@ static bool had_before(const struct commit *c, size_t i)
 
 		if (x->how != ITEM_WROTE)
 			continue;
-		if (it->logical && x->w.kind == META_WORK_FILE ? x->logical && strcmp(x->logical, it->logical) == 0
-							       : !x->logical && x->w.path_id == it->w.path_id &&
+		if (it->logical && !x->gone ? x->logical && strcmp(x->logical, it->logical) == 0
+							       : !x->logical && x->path_id == it->path_id &&
 								     (x->rank == RS_SHARED) == (it->rank == RS_SHARED))
 			return true;
 	}
@@ -209,7 +225,7 @@ static bool is_touched(const struct commit *c, const struct rs_set *set)
 		if (it->how != ITEM_WROTE)
 			continue;
 		if (set->kind == META_SET_TENSORS ? it->logical && strcmp(it->logical, set->file) == 0
-						  : !it->logical && strcmp(it->w.path, set->file) == 0 &&
+						  : !it->logical && strcmp(it->path, set->file) == 0 &&
 							    (it->rank == RS_SHARED) == (set->kind == META_SET_SHARED))
 			return true;
 	}
@@ -224,10 +240,10 @@ int rs_commit_sets(struct commit *c)
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (it->how != ITEM_WROTE || had_before(c, i) || (it->logical && it->w.kind == META_WORK_GONE))
+		if (it->how != ITEM_WROTE || had_before(c, i) || (it->logical && it->gone))
 			continue;
 		rc = it->logical ? tensor_set(c, whole, it->logical)
-				 : plain_set(c, it->w.path, it->rank == RS_SHARED);
+				 : plain_set(c, it->path, it->rank == RS_SHARED);
 	}
 	/* what was not written is taken over as it is */
 	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc == 0; i++)

@@ -52,13 +52,11 @@ static int on_complaint(void *arg, uint64_t id, const char *text, const char *mo
 static int on_blob(void *arg, const struct meta_blob_row *row)
 {
 	struct fsck *f = arg;
-	struct found b = {.id = row->id, .bytes = row->bytes, .sealed = row->work < 0, .has_hash = row->hash != NULL,
+	struct found b = {.id = row->id, .bytes = row->bytes, .sealed = !row->work, .has_hash = row->hash != NULL,
 			  .garbage = row->garbage, .damaged = row->damaged};
 
 	if (row->hash)
 		memcpy(b.hash, row->hash, sizeof(b.hash));
-	if (row->work >= 0 && row->work != META_WORK_FILE)
-		return 0; /* a folder, or a mark: no bytes */
 	return sc_vec_push(&f->blobs, b) < 0 ? sc_nomem(f->err) : 0;
 }
 
@@ -254,6 +252,85 @@ static int on_version(void *arg, uint64_t nr)
 	return sc_vec_push(&v->nrs, nr) < 0 ? sc_nomem(v->err) : 0;
 }
 
+/* --- the head's tree --- */
+
+struct tree_walk {
+	struct fsck *f;
+	const struct rs_job *job;
+	struct rs_below *below;
+	struct rs_lower lower;
+	struct sc_map seen;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} folders;
+	struct sc_arena arena;
+};
+
+/* A regular file is in a set, or has a blob of its own. */
+static int check_file(struct tree_walk *w, const struct meta_inode_row *row, struct meta_bytes name)
+{
+	const char *path;
+	uint64_t path_id;
+	uint32_t rank;
+	int has = rs_below_file(w->below, row->ino, &rank, &path_id, &path, w->f->err);
+
+	if (has == 0 && row->blob)
+		has = meta_blob_known(w->f->s->catalog, row->blob, w->f->err);
+	if (has == 0) {
+		w->f->bad++;
+		sc_buf_printf(w->f->report, "BAD\tjob '%s': file '", w->job->name);
+		sc_buf_add(w->f->report, name.at, name.nr);
+		sc_buf_printf(w->f->report, "' (number %" PRIu64 ") is in no set and has no blob\n", row->ino);
+	}
+	return has < 0 ? has : 0;
+}
+
+static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
+{
+	struct tree_walk *w = arg;
+	struct meta_inode_row row;
+	const char *key;
+	int rc;
+
+	if (sc_map_get(&w->seen, (const char *)&ino, sizeof(ino)))
+		return 0;
+	key = sc_arena_copy(&w->arena, (const char *)&ino, sizeof(ino));
+	if (!key || sc_map_put(&w->seen, key, sizeof(ino), w) < 0)
+		return sc_nomem(w->f->err);
+	rc = w->lower.inode(w->lower.arg, ino, &w->arena, &row, w->f->err);
+	if (rc == 0) {
+		w->f->bad++;
+		sc_buf_printf(w->f->report, "BAD\tjob '%s': name '", w->job->name);
+		sc_buf_add(w->f->report, name.at, name.nr);
+		sc_buf_printf(w->f->report, "' has number %" PRIu64 ", which is nothing\n", ino);
+	}
+	if (rc <= 0)
+		return rc;
+	if (S_ISDIR(row.mode))
+		return sc_vec_push(&w->folders, ino) < 0 ? sc_nomem(w->f->err) : 0;
+	return S_ISREG(row.mode) ? check_file(w, &row, name) : 0;
+}
+
+static int check_tree(struct fsck *f, struct rs_job *job)
+{
+	struct rs_view *head = rs_job_head(job);
+	struct tree_walk w = {.f = f, .job = job};
+	int rc = head ? rs_view_below(head, &w.below, f->err) : 0;
+
+	if (rc == 0 && head) {
+		w.lower = rs_below_lower(w.below);
+		rc = sc_vec_push(&w.folders, job->root) < 0 ? sc_nomem(f->err) : 0;
+	}
+	while (rc == 0 && w.folders.nr)
+		rc = w.lower.children(w.lower.arg, w.folders.at[--w.folders.nr], on_child, &w, f->err);
+	sc_vec_done(&w.folders);
+	sc_map_done(&w.seen);
+	sc_arena_done(&w.arena);
+	rs_view_unref(f->s, head);
+	return rc;
+}
+
 static int check_job(struct fsck *f, struct rs_job *job)
 {
 	struct versions v = {.err = f->err};
@@ -273,6 +350,8 @@ static int check_job(struct fsck *f, struct rs_job *job)
 			rc = check_set(f, job, view->version, view->version->sets[k]);
 		rs_view_unref(f->s, view);
 	}
+	if (rc == 0)
+		rc = check_tree(f, job);
 	sc_buf_printf(f->report, "job\t'%s': %zu versions\n", job->name, v.nrs.nr);
 	sc_vec_done(&v.nrs);
 	return rc;

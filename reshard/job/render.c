@@ -193,28 +193,54 @@ int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *
 	return rc < 0 ? rc : done(buf, err);
 }
 
-static void status_files(struct rs_job *job, struct sc_buf *buf)
-{
-	(void)pthread_mutex_lock(&job->state);
-	sc_buf_printf(buf, "dirty_files: %zu\n", job->dirty);
-	for (size_t i = 0, shown = 0; i < job->work.nr; i++)
-		for (size_t k = 0; k < job->work.at[i]->nr && shown < 100; k++) {
-			const struct rs_work *w = job->work.at[i]->at[k];
-			const char *slash = strrchr(w->path, '/');
+struct dirty_lines {
+	struct sc_buf lines;
+	size_t nr;
+};
 
-			if (w->kind == META_WORK_DIR)
-				continue;
-			shown++;
-			sc_buf_printf(buf, "dirty: ");
-			if (job->work.at[i]->rank != RS_SHARED)
-				sc_buf_printf(buf, "%u/", job->work.at[i]->rank);
-			sc_buf_shown(buf, w->path);
-			sc_buf_printf(buf, "%s%s\n", w->kind == META_WORK_GONE ? " (removed)" : "",
-				      strncmp(slash ? slash + 1 : w->path, ".tmp", 4) == 0
-					  ? " (temporary: refuses the commit)"
-					  : "");
-		}
-	(void)pthread_mutex_unlock(&job->state);
+#define DIRTY_SHOWN 100
+
+static int on_dirty(void *arg, const struct rs_change_row *row)
+{
+	struct dirty_lines *d = arg;
+	const char *slash = strrchr(row->path, '/');
+
+	if (d->nr++ >= DIRTY_SHOWN)
+		return 0;
+	sc_buf_printf(&d->lines, "dirty: ");
+	if (row->rank != RS_SHARED)
+		sc_buf_printf(&d->lines, "%u/", row->rank);
+	sc_buf_shown(&d->lines, row->path);
+	sc_buf_printf(&d->lines, "%s%s\n", row->how == RS_CHANGE_GONE ? " (removed)" : "",
+		      strncmp(slash ? slash + 1 : row->path, ".tmp", 4) == 0 ? " (temporary: refuses the commit)" : "");
+	return 0;
+}
+
+/* Files one by one; folders, links and attributes are only counted. */
+static int status_files(struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	struct dirty_lines d = {.nr = 0};
+	struct sc_buf specials = {0};
+	struct rs_dirt dirt;
+	int rc = rs_tree_dirt(job, &dirt, NULL, err);
+
+	if (rc == 0)
+		rc = rs_tree_changes(job, on_dirty, &d, err);
+	if (rc == 0) {
+		sc_buf_printf(buf, "dirty_files: %zu\n", d.nr);
+		if (dirt.others)
+			sc_buf_printf(buf, "dirty_others: %zu\n", dirt.others);
+		if (d.lines.text)
+			sc_buf_add(buf, d.lines.text, d.lines.bytes);
+	}
+	if (rc == 0 && dirt.special)
+		rc = rs_tree_specials(job, &specials, err);
+	if (rc == 0 && specials.text)
+		sc_buf_line(buf, "left out: %s", specials.text);
+	buf->failed |= d.lines.failed || specials.failed;
+	sc_buf_done(&d.lines);
+	sc_buf_done(&specials);
+	return rc;
 }
 
 static void status_progress(struct rs_job *job, const struct rs_view *head, struct sc_buf *buf)
@@ -356,10 +382,11 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 			      job->first_layout ? "written" : "not written yet");
 		(void)pthread_mutex_unlock(&job->state);
 	}
-	status_files(job, buf);
+	rc = status_files(job, buf, err);
 	status_progress(job, head, buf);
 	rs_view_unref(s, head);
-	rc = status_damaged(s, job, buf, err);
+	if (rc == 0)
+		rc = status_damaged(s, job, buf, err);
 	return rc < 0 ? rc : done(buf, err);
 }
 

@@ -11,14 +11,12 @@
 
 static void job_free(struct rs_job *job)
 {
+	rs_tree_end(job);
 	rs_view_unref(job->service, job->head);
-	rs_work_clear(job, true);
-	sc_vec_done(&job->work);
-	sc_vec_done(&job->spare);
 	sc_vec_done(&job->made);
 	(void)pthread_mutex_destroy(&job->command);
 	(void)pthread_rwlock_destroy(&job->tree);
-	(void)pthread_mutex_destroy(&job->names);
+	(void)pthread_rwlock_destroy(&job->names);
 	(void)pthread_mutex_destroy(&job->state);
 	sc_sys.release(job->name);
 	sc_sys.release(job->first_topology);
@@ -42,14 +40,15 @@ static struct rs_job *job_new(struct rs_service *s, const struct meta_job_row *r
 	job->mode = row->mode;
 	job->mtime_ns = row->made_ns;
 	job->first_layout = row->layout;
+	job->root = row->root;
 	job->config = (struct rs_config){.materialize = RS_EAGER, .verify = RS_VERIFY_BACKGROUND, .keep = 4,
 					 .sync = true, .ranks_per_node = 8, .buffer_bytes = 256u << 20};
 	(void)pthread_mutex_init(&job->command, NULL);
 	(void)pthread_rwlockattr_init(&fair);
 	(void)pthread_rwlockattr_setkind_np(&fair, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	(void)pthread_rwlock_init(&job->tree, &fair);
+	(void)pthread_rwlock_init(&job->names, &fair);
 	(void)pthread_rwlockattr_destroy(&fair);
-	(void)pthread_mutex_init(&job->names, NULL);
 	(void)pthread_mutex_init(&job->state, NULL);
 	job->name = sc_strdup(row->name);
 	job->first_topology = row->topology ? sc_strdup(row->topology) : NULL;
@@ -120,10 +119,10 @@ static int load_jobs(struct rs_service *s, struct sc_err *err)
 		struct rs_job *job = s->jobs.at[i];
 
 		rc = meta_config_each(s->catalog, job->id, on_config, job, err);
-		if (rc == 0)
-			rc = rs_work_load(job, err);
 		if (rc == 0 && r.heads.at[i])
 			rc = rs_view_load(s, job, r.heads.at[i], &job->head, err);
+		if (rc == 0)
+			rc = rs_tree_begin(job, RS_TREE_LOADED, err);
 		if (rc < 0)
 			rc = sc_wrap(err, rc, "job '%s'", job->name);
 	}
@@ -141,6 +140,19 @@ int rs_job_check_name(const char *name, struct sc_err *err)
 		return sc_fail(err, SC_E_COMMAND, "'%s' is no name for a job: it is empty, begins with '.', or has a "
 			       "'/' or a character that cannot be printed", name);
 	return 0;
+}
+
+/* Of a job that has been made: if there is no memory for its tree, it is removed again. */
+static int begin_tree(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+{
+	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
+	struct sc_err why;
+	int rc = rs_tree_begin(job, RS_TREE_NEW, err);
+
+	if (rc < 0 && rs_head_amend(s, job, &remove, &why) < 0)
+		sc_log(SC_LOG_ERROR, "job '%s' was not made (%s), but its rows stay (%s): the next start shows it",
+		       job->name, err->msg, why.msg);
+	return rc;
 }
 
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
@@ -162,8 +174,11 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 	}
 	if (rc == 0) {
 		job->id = row.id;
-		add_job(s, *ret = job);
+		job->root = row.root;
+		rc = begin_tree(s, job, err);
 	}
+	if (rc == 0)
+		add_job(s, *ret = job);
 	(void)pthread_mutex_unlock(&s->naming);
 	if (rc < 0 && job)
 		job_free(job);
@@ -196,7 +211,7 @@ static int make_clone(struct rs_service *s, struct rs_job *source, const char *n
 		return rc;
 	}
 	add_job(s, job);
-	rs_job_show(job, head);
+	rs_tree_show(job, head);
 	return 0;
 }
 
@@ -233,16 +248,21 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
 	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
-	int rc = 0;
+	struct rs_dirt dirt;
+	int rc;
 
 	(void)pthread_mutex_lock(&job->command);
 	(void)rs_tree_close(job, false, err);
+	rc = rs_tree_dirt(job, &dirt, NULL, err);
 	(void)pthread_mutex_lock(&job->state);
-	if ((job->head || job->dirty) && !job->config.remove)
+	if (rc == 0 && (job->head || dirt.nr) && !job->config.remove)
 		rc = sc_fail(err, SC_E_NOT_EMPTY, "job '%s' has data that may be nowhere else; 'scalai delete' "
 			     "removes a job with all its versions (so does rmdir, once 'remove=yes' was written to its "
 			     ".ctl/config)", job->name);
 	(void)pthread_mutex_unlock(&job->state);
+	/* what waits there would be rows of a job that is gone */
+	if (rc == 0)
+		rc = rs_log_drain(s, err);
 	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0)
 		rc = rs_head_amend(s, job, &remove, err);
@@ -256,8 +276,7 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	}
 	(void)pthread_mutex_unlock(&s->naming);
 	if (rc == 0) {
-		rs_work_clear(job, true);
-		rs_job_show(job, NULL);
+		rs_tree_show(job, NULL);
 		rs_parts_purge(&s->parts);
 		rs_kick(s, true);
 	}
@@ -311,7 +330,6 @@ int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t u
 	job->mode = mode & 07777;
 	job->uid = uid;
 	job->gid = gid;
-	job->rank_folders = (struct rs_rank_folders){0};
 	(void)pthread_mutex_unlock(&job->state);
 	s->events.names_changed(s->events.arg);
 	return 0;
@@ -324,6 +342,20 @@ static int any_blob(void *arg, uint64_t blob)
 	(void)arg;
 	(void)blob;
 	return 1;
+}
+
+static int forget(void *arg, struct rs_job *job, uint64_t ino, uint64_t blob)
+{
+	(void)blob;
+	return rs_tree_forget(job->service, job, ino, arg);
+}
+
+/* A start that takes nothing over: nobody holds what has no name. */
+static int forget_nameless(struct rs_service *s, struct sc_err *err)
+{
+	int rc = rs_tree_each_nameless(s, forget, err);
+
+	return rc == SC_E_NO_MEMORY ? sc_nomem(err) : rc;
 }
 
 static int service_new(const struct rs_options *o, struct rs_service *s, struct sc_err *err)
@@ -342,13 +374,19 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 	if (rc == 0)
 		rc = rs_blobs_new(&s->store, &s->blobs, err);
 	if (rc == 0)
+		rc = rs_log_open(s, err);
+	if (rc == 0)
 		rc = load_jobs(s, err);
+	if (rc == 0 && !o->keep_garbage && !o->takes_over)
+		rc = forget_nameless(s, err);
 	if (rc == 0 && !o->keep_garbage && !o->takes_over)
 		rc = meta_mount_begins(s->catalog, err);
 	if (rc == 0 && !o->keep_garbage)
 		rc = rs_garbage(s, err);
 	if (rc == 0 && !o->keep_garbage)
 		rc = rs_damaged_load(s, err);
+	if (rc == 0 && !o->quiet_worker && !o->rebuild)
+		rc = rs_log_start(s, err);
 	if (rc == 0 && !o->quiet_worker)
 		rc = rs_worker_start(s, err);
 	if (rc == 0 && !o->quiet_worker)
@@ -406,6 +444,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	if (!s)
 		return NULL;
 	rs_worker_stop(s);
+	rs_log_close(s);
 	for (size_t i = 0; i < s->jobs.nr; i++)
 		job_free(s->jobs.at[i]);
 	sc_vec_done(&s->jobs);
@@ -428,6 +467,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	sc_vec_done(&s->layouts);
 	sc_vec_done(&s->nameless);
 	sc_vec_done(&s->stale);
+	sc_vec_done(&s->numbers);
 	sc_map_done(&s->path_ids);
 	sc_vec_done(&s->paths);
 	sc_arena_done(&s->paths_arena);

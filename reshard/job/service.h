@@ -9,8 +9,9 @@
  *      └ working tree: what ranks have written since
  *
  * Thread: any, but for rs_service_new/free.  Objects with _ref/_unref are immutable and shared.
- * Lock order: job.command, job.tree, job.names, service.naming, service.making, catalog (a transaction holds it),
- * job.state, service.lock, blobs; nothing calls the catalog while it holds job.state or service.lock.
+ * Lock order: job.command, job.tree, job.names, the log (meta/tree/tail.h), service.naming, service.making, catalog (a
+ * transaction holds it), job.state, service.lock, blobs; nothing calls the catalog while it holds job.state or
+ * service.lock.
  */
 #ifndef RS_SERVICE_H
 #define RS_SERVICE_H

@@ -111,26 +111,12 @@ static bool is_held(const struct rs_held *held, uint64_t ino)
 	return held->nr && bsearch(&ino, held->at, held->nr, sizeof(ino), by_number);
 }
 
-static int keep_again(struct back *b)
-{
-	const struct sc_map *again = &b->o->up.again;
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < again->room; i++) {
-		const struct meta_again_row *a = again->slots[i].value;
-
-		if (a)
-			rc = put(b, (struct meta_change){META_PUT_AGAIN, .again = *a});
-	}
-	return rc;
-}
-
 int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struct rs_lower *after,
 			 const struct rs_held *held, struct sc_arena *texts, struct meta_changes *ret,
 			 struct sc_err *err)
 {
 	struct back b = {.o = o, .now_ns = now_ns, .after = after, .texts = texts, .ret = ret, .err = err};
-	int rc = keep_again(&b);
+	int rc = rs_overlay_each_again(o, ret, err);
 
 	for (size_t i = 0; rc == 0 && i < o->up.nodes.room; i++) {
 		const struct rs_node *n = o->up.nodes.slots[i].value;
@@ -149,21 +135,50 @@ int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struc
 	return rc;
 }
 
+struct rs_layer {
+	struct rs_upper up;
+};
+
+int rs_overlay_layer(const struct meta_changes *rows, struct rs_layer **ret, struct sc_err *err)
+{
+	struct rs_layer *layer = sc_zalloc(sizeof(*layer));
+	struct rs_prepared p;
+	int rc = layer ? rs_upper_prepare(&layer->up, rows, &p, err) : sc_nomem(err);
+
+	if (rc < 0) {
+		rs_overlay_layer_done(layer);
+		return rc;
+	}
+	rs_upper_apply(&layer->up, &p);
+	*ret = layer;
+	return 0;
+}
+
+void rs_overlay_layer_done(struct rs_layer *layer)
+{
+	if (layer)
+		rs_upper_done(&layer->up);
+	sc_sys.release(layer);
+}
+
+void rs_overlay_put(struct rs_overlay *o, const struct rs_lower *lower, struct rs_layer *layer)
+{
+	if (layer) {
+		rs_upper_done(&o->up);
+		o->up = layer->up;
+		sc_sys.release(layer);
+	}
+	o->lower = *lower;
+	o->swaps++;
+}
+
 int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const struct meta_changes *rows,
 		    struct sc_err *err)
 {
-	struct rs_prepared p;
-	struct rs_upper up = {0};
-	int rc = rs_upper_prepare(&up, rows, &p, err);
+	struct rs_layer *layer;
+	int rc = rs_overlay_layer(rows, &layer, err);
 
-	if (rc < 0) {
-		rs_upper_done(&up);
-		return rc;
-	}
-	rs_upper_apply(&up, &p);
-	rs_upper_done(&o->up);
-	o->up = up;
-	o->lower = *lower;
-	o->swaps++;
-	return 0;
+	if (rc == 0)
+		rs_overlay_put(o, lower, layer);
+	return rc;
 }

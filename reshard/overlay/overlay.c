@@ -2,6 +2,8 @@
 /* The two layers as one (T2, T3). */
 #include "reshard/overlay/overlay_i.h"
 
+#include <sys/stat.h>
+
 #include "meta/base/limits.h"
 
 int rs_overlay_open(uint64_t job, uint64_t root, const struct rs_lower *lower, const struct rs_overlay_log *log,
@@ -112,6 +114,59 @@ int rs_overlay_xattrs(const struct rs_overlay *o, uint64_t ino, rs_xattr_fn *fn,
 	for (const struct rs_xattr *x = n->xattrs; x && rc == 0; x = x->next)
 		rc = fn(arg, x->name, x->value);
 	return rc;
+}
+
+int rs_overlay_each(const struct rs_overlay *o, rs_row_fn *fn, void *arg)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < o->up.nodes.room; i++) {
+		const struct rs_node *n = o->up.nodes.slots[i].value;
+
+		rc = n ? fn(arg, &n->row) : 0;
+	}
+	return rc;
+}
+
+int rs_overlay_entries(const struct rs_overlay *o, uint64_t folder, rs_child_fn *fn, void *arg)
+{
+	const struct rs_names *names = rs_upper_names(&o->up, folder);
+	int rc = 0;
+
+	for (const struct rs_name *n = names ? names->first : NULL; n && rc == 0; n = n->next)
+		rc = fn(arg, (struct meta_bytes){n->key.name, n->bytes}, n->ino);
+	return rc;
+}
+
+int rs_overlay_each_folder(const struct rs_overlay *o, rs_row_fn *fn, void *arg)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < o->up.folders.room; i++) {
+		const struct rs_names *names = o->up.folders.slots[i].value;
+		const struct rs_node *n = names ? rs_upper_node(&o->up, names->folder) : NULL;
+		/* one that is below, as it is: it has its name */
+		struct meta_inode_row row = {.ino = names ? names->folder : 0, .mode = S_IFDIR, .nlink = 2};
+
+		rc = names ? fn(arg, n ? &n->row : &row) : 0;
+	}
+	return rc;
+}
+
+int rs_overlay_each_again(const struct rs_overlay *o, struct meta_changes *ret, struct sc_err *err)
+{
+	for (size_t i = 0; i < o->up.again.room; i++) {
+		const struct meta_again_row *a = o->up.again.slots[i].value;
+
+		if (a && sc_vec_push(ret, (struct meta_change){META_PUT_AGAIN, .again = *a}) < 0)
+			return sc_nomem(err);
+	}
+	return 0;
+}
+
+size_t rs_overlay_nameless(const struct rs_overlay *o)
+{
+	return o->up.nameless;
 }
 
 uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder)

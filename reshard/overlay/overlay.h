@@ -68,6 +68,17 @@ int rs_overlay_children(const struct rs_overlay *o, uint64_t folder, rs_child_fn
 int rs_overlay_xattrs(const struct rs_overlay *o, uint64_t ino, rs_xattr_fn *fn, void *arg, struct sc_err *err);
 /** Tells whether the upper layer has a row of this number. */
 bool rs_overlay_has(const struct rs_overlay *o, uint64_t ino);
+/** Walks over the upper rows. */
+typedef int rs_row_fn(void *arg, const struct meta_inode_row *row);
+int rs_overlay_each(const struct rs_overlay *o, rs_row_fn *fn, void *arg);
+/** Walks over the upper entries of a folder, whiteouts too. */
+int rs_overlay_entries(const struct rs_overlay *o, uint64_t folder, rs_child_fn *fn, void *arg);
+/** Walks over the folders that have upper entries; of a row only `ino` and whether it has a name are sure. */
+int rs_overlay_each_folder(const struct rs_overlay *o, rs_row_fn *fn, void *arg);
+/** Appends the rows of folders that are shown under another number. */
+int rs_overlay_each_again(const struct rs_overlay *o, struct meta_changes *ret, struct sc_err *err);
+/** Counts the upper rows of objects without a name. */
+size_t rs_overlay_nameless(const struct rs_overlay *o);
 /** Counts the changes of a folder's names since the upper layer was loaded; another value: they may have changed. */
 uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder);
 
@@ -78,7 +89,8 @@ uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder);
 #define RS_XATTRS_BYTES_MAX (1u << 20) /* of an inode */
 
 /**
- * Makes an object.  `what` gives mode with type, owner, device, target, and the blob of a file; in a folder with SGID
+ * Makes an object.  `what` gives mode with type, owner, device, target, the blob of a file, and 0 or the number of a
+ * rank's folder; in a folder with SGID
  * the group, and for a folder that bit, are the folder's.  Stores its whole row in `what`.
  * Errors: SC_E_NOT_FOUND (the folder was removed), SC_E_EXISTS, SC_E_NOT_DIR, SC_E_NAME, SC_E_STALE.
  */
@@ -128,7 +140,7 @@ int rs_overlay_forget(struct rs_overlay *o, uint64_t ino, struct sc_err *err);
 
 /* --- numbers that programs see --- */
 
-#define RS_WAS (UINT64_C(1) << 59) /* in a number: the removed folder whose number another one has since it came back */
+#define RS_WAS (UINT64_C(1) << 61) /* in a number: the removed folder whose number another one has since it came back */
 /** Gives the number that an object is shown under, and the object of such a number. */
 uint64_t rs_overlay_shown(const struct rs_overlay *o, uint64_t ino);
 uint64_t rs_overlay_of_shown(const struct rs_overlay *o, uint64_t number);
@@ -153,5 +165,11 @@ int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struc
 /** Replaces the upper rows by those that `rows` puts, and the lower layer.  On failure nothing has changed. */
 int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const struct meta_changes *rows,
 		    struct sc_err *err);
+/** Makes an upper layer of rows, so that putting it in place cannot fail; rs_overlay_layer_done() frees it. */
+struct rs_layer;
+int rs_overlay_layer(const struct meta_changes *rows, struct rs_layer **ret, struct sc_err *err);
+/** Puts it in place (NULL: the upper rows stay), over another lower layer. */
+void rs_overlay_put(struct rs_overlay *o, const struct rs_lower *lower, struct rs_layer *layer);
+void rs_overlay_layer_done(struct rs_layer *layer);
 
 #endif

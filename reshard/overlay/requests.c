@@ -80,11 +80,14 @@ static int check_empty(struct rs_record *r, const struct place *p, struct sc_err
 	return rc <= 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "'%.*s' is not empty", NAME(p->name));
 }
 
+/* What is below has the ranks of a topology; others, that somebody made before there was one, may go. */
 static int check_no_rank(struct rs_record *r, const struct place *p, struct sc_err *err)
 {
-	return !is_rank(r->o, p->ino)
-		   ? 0
-		   : sc_fail(err, SC_E_BUSY, "'%.*s' is a rank of the job's topology and stays", NAME(p->name));
+	struct meta_inode_row row;
+	int rc = is_rank(r->o, p->ino) ? r->o->lower.inode(r->o->lower.arg, p->ino, &r->texts, &row, err) : 0;
+
+	return rc <= 0 ? rc
+		       : sc_fail(err, SC_E_BUSY, "'%.*s' is a rank of the job's topology and stays", NAME(p->name));
 }
 
 /* Finds the rank whose tree a folder belongs to, or the job's folder.  `below`: tells whether the folder is it, or is
@@ -128,7 +131,7 @@ int rs_overlay_make(struct rs_overlay *o, int64_t now_ns, uint64_t folder, struc
 		rc = exists(&p, err);
 	if (rc == 0)
 		rc = find_home(&r, folder, NULL, &inside, &home, err);
-	if (rc == 0)
+	if (rc == 0 && !what->ino)
 		rc = o->log.number(o->log.arg, &what->ino, err);
 	if (rc == 0)
 		rc = rs_record_folder(&r, folder, &in, err);

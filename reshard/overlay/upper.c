@@ -156,7 +156,9 @@ static void put_node(struct rs_upper *up, struct rs_node *n)
 	if (old) {
 		n->xattrs = old->xattrs;
 		n->changes = old->changes;
+		up->nameless -= old->row.nlink == 0;
 	}
+	up->nameless += n->row.nlink == 0;
 	(void)sc_map_put(&up->nodes, KEY(n->row.ino), n);
 	sc_sys.release(old);
 }
@@ -220,6 +222,7 @@ static void drop_node(struct rs_upper *up, uint64_t ino)
 	if (!n)
 		return;
 	drop_xattrs(n);
+	up->nameless -= n->row.nlink == 0;
 	sc_map_drop(&up->nodes, KEY(ino));
 	sc_sys.release(n);
 }

@@ -118,6 +118,8 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	v->step = row->step;
 	v->samples = row->samples;
 	v->made_ns = row->made_ns;
+	v->tree = row->tree;
+	v->floor_ns = row->floor_ns;
 	v->note = sc_strdup(row->note);
 	v->made_by = sc_strdup(row->made_by);
 	return v->note && v->made_by ? 0 : sc_nomem(l->err);

@@ -10,6 +10,7 @@
 #include "meta/base/text.h"
 #include "meta/model/infer.h"
 #include "reshard/data/corpus.h"
+#include "reshard/overlay/committed.h"
 #include "reshard/state/state.h"
 
 /** All ranks' blobs of one logical file, and the view under which they were written: a part of that of the whole
@@ -57,6 +58,8 @@ struct rs_version {
 	char *note, *made_by;
 	const struct meta_layout *layout;
 	struct meta_topology topo;
+	uint64_t tree;				/* folders, links, numbers (meta/catalog/trees.h); 0: nothing */
+	int64_t floor_ns;			/* no ctime is older */
 	struct meta_state state;		/* of all its tensor sets */
 	const struct rs_owner *one_owner;	/* of all files of tensors, NULL: they differ, or there are none */
 	size_t nr_sets, room_sets;
@@ -96,6 +99,8 @@ struct rs_view {
 	bool *as_stored;			/* of each set: its files are stored as this view presents them */
 	bool kept;				/* in the service's cache; atomic */
 	struct rs_view *next;			/* there */
+	struct rs_below *below;			/* its files by number (tree/below.c); atomic, NULL: nobody asked */
+	void (*below_done)(struct rs_below *below);
 };
 
 struct rs_config {
@@ -120,7 +125,7 @@ struct rs_job {
 	uint64_t id;
 	pthread_mutex_t command;	/* held by a command, and by the switch to materialized storage */
 	pthread_rwlock_t tree;		/* read: the working tree is used; write: it is sealed */
-	pthread_mutex_t names;		/* held by a change of the working tree's rows (tree/work.c) */
+	pthread_rwlock_t names;		/* of `overlay`: read it, change it (tree/work.c) */
 	pthread_mutex_t state;		/* short: everything below */
 	bool removed;
 	char *name;			/* others copy it by rs_job_name() */
@@ -128,25 +133,19 @@ struct rs_job {
 	gid_t gid;
 	mode_t mode;
 	int64_t mtime_ns;
-	struct rs_view *head;		/* NULL: no commit yet */
+	struct rs_view *head;		/* NULL: no commit yet.  Changes under `names`, too */
 	uint64_t first_layout;		/* until then */
 	char *first_topology;
 	struct rs_config config;
+	uint64_t root;			/* number of its folder; those of its ranks follow it */
+	struct rs_overlay *overlay;	/* the working tree; of a removed job it is empty */
+	struct rs_committed nothing;	/* below it, while there is no version */
+	struct sc_map by_blob;		/* files of the working tree: blob -> struct rs_own; under names */
+	struct sc_map sealed[2];	/* the same of files that were committed, the last ones */
+	size_t nameless;		/* objects without a name that service.nameless counts; under names */
 	struct {
-		size_t nr, room;
-		struct rs_work_rank **at; /* by rank */
-	} work;
-	struct sc_map by_blob;		/* its rows */
-	struct {
-		size_t nr, room;
-		struct rs_work **at;
-	} spare;			/* rows for what was reserved */
-	size_t promised;		/* rows */
-	size_t dirty;			/* files written or removed */
-	struct rs_rank_folders {	/* what those in `work` have in common (tree/rows.c) */
-		bool known, any;
-		struct rs_owner all;
-	} rank_folders;
+		uint64_t next, end;
+	} numbers;			/* that no object has yet; under names, for writing */
 	char *error;
 	uint64_t news;
 	struct rs_progress progress;
@@ -215,6 +214,20 @@ struct rs_service {
 		struct rs_job **at;
 	} jobs;				/* removed ones, too */
 	struct sc_map jobs_by_id, jobs_by_name;	/* by name: not removed ones */
+	struct {			/* whose numbers are whose, by `first` */
+		size_t nr, room;
+		struct rs_number_block {
+			uint64_t first, nr, job;
+		} *at;
+	} numbers;
+	size_t nameless_objects;	/* of all jobs, atomic */
+	struct {			/* changes of working trees that are not in the catalog yet (tree/work.c) */
+		struct meta_tail *tail;
+		pthread_t thread;
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		bool has_thread, stop;
+	} log;
 	struct {
 		size_t nr, room;
 		struct rs_kept_layout **at;

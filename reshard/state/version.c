@@ -54,6 +54,8 @@ struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set 
 		v->step = from->step;
 		v->made_ns = from->made_ns;
 		v->samples = from->samples;
+		v->tree = from->tree;
+		v->floor_ns = from->floor_ns;
 		v->note = sc_strdup(from->note);
 		good = v->note != NULL;
 	}
@@ -149,6 +151,8 @@ struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v)
 
 static void view_free(struct rs_view *view)
 {
+	if (view->below)
+		view->below_done(view->below);
 	meta_view_free(view->model);
 	sc_sys.release(view->as_stored);
 	sc_vec_done(&view->data);

@@ -253,7 +253,8 @@ struct rs_view *rs_job_set_head(struct rs_job *job, struct rs_view *head)
 	struct rs_view *old = job->head;
 
 	job->head = head;
-	rs_made_leave(job, head ? head->id : 0);
+	if (head != old) /* a discard changes only what is on top of it */
+		rs_made_leave(job, head ? head->id : 0);
 	job->mtime_ns = sc_now_wall_ns();
 	return old;
 }
@@ -262,9 +263,9 @@ void rs_job_head_was_set(struct rs_job *job, struct rs_view *head, struct rs_vie
 {
 	struct rs_service *s = job->service;
 
-	if (head)
+	if (head && head != old)
 		rs_view_keep(s, head);
-	if (old && !__atomic_load_n(&old->kept, __ATOMIC_ACQUIRE))
+	if (old && head != old && !__atomic_load_n(&old->kept, __ATOMIC_ACQUIRE))
 		rs_images_forget(s, old);
 	rs_view_unref(s, old);
 	s->events.names_changed(s->events.arg);

@@ -51,36 +51,41 @@ static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	return rc;
 }
 
-int rs_file_copy(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, bool truncate,
-		 uint64_t *ret_blob, struct sc_err *err)
+/* A program that only opens the file to write to it has not changed it yet. */
+static int keep_times(int fd, const struct rs_look *look, const char *path, struct sc_err *err)
 {
-	struct rs_view *head = rs_job_head(job);
-	sc_cleanup(sc_closep) int to = -1;
-	sc_cleanup(sc_closep) int from = -1;
-	struct rs_look look;
-	struct sc_err ignored;
-	uint64_t blob = 0;
-	int rc = rs_look(s, job, NULL, rank, path, &look, err);
+	const struct timespec ts[2] = {{look->atime_ns / 1000000000, look->atime_ns % 1000000000},
+				       {look->mtime_ns / 1000000000, look->mtime_ns % 1000000000}};
 
-	if (rc == 0 && rs_look_is_committed(&look))
-		rc = rs_file_make(s, path, &look.owner, &blob, &to, err);
-	if (rc == 0 && blob && !truncate && look.kind == RS_BLOB) {
-		rc = meta_store_open_blob(&s->store, look.blob, look.bytes, &from, err);
-		if (rc == 0)
-			rc = rs_copy_file(to, from, look.blob, look.bytes, path, err);
-	} else if (rc == 0 && blob && !truncate) {
-		rc = copy_image(s, head, rank, path, to, err);
-	}
-	if (rc < 0 && blob)
-		(void)meta_store_remove(&s->store, blob, &ignored);
-	rs_view_unref(s, head);
-	*ret_blob = rc < 0 ? 0 : blob;
-	return rc;
+	return sc_sys.futimens(fd, ts) < 0 ? sc_fail_sys(err, errno, "'%s': cannot set times", path) : 0;
 }
 
-bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
+int rs_file_copy(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		 const struct rs_look *look, bool truncate, uint64_t *ret_blob, struct sc_err *err)
 {
-	return rs_work_is_file(job, blob) || rs_work_is_removed(s, blob);
+	sc_cleanup(sc_closep) int to = -1;
+	sc_cleanup(sc_closep) int from = -1;
+	struct sc_err ignored;
+	uint64_t blob = 0;
+	int rc = rs_file_make(s, path, &look->owner, &blob, &to, err);
+
+	*ret_blob = 0;
+	if (rc < 0)
+		return rc;
+	if (!truncate && look->kind == RS_BLOB) {
+		rc = meta_store_open_blob(&s->store, look->blob, look->bytes, &from, err);
+		if (rc == 0)
+			rc = rs_copy_file(to, from, look->blob, look->bytes, path, err);
+	} else if (!truncate) {
+		rc = copy_image(s, view, rank, path, to, err);
+	}
+	if (rc == 0 && !truncate)
+		rc = keep_times(to, look, path, err);
+	if (rc < 0)
+		(void)meta_store_remove(&s->store, blob, &ignored);
+	else
+		*ret_blob = blob;
+	return rc;
 }
 
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
@@ -100,5 +105,5 @@ int rs_work_sync(struct rs_service *s, uint64_t blob, int fd, bool data_only, st
 		return sc_fail_sys(err, errno, "fsync");
 	meta_store_note_dir(&dirs, blob);
 	rc = meta_store_sync_dirs(&s->store, &dirs, err);
-	return rc < 0 ? rc : meta_catalog_flush(s->catalog, err);
+	return rc < 0 ? rc : rs_tree_flush(s, err);
 }

@@ -21,11 +21,8 @@ void rs_tree_leave(struct rs_job *job)
 	(void)pthread_rwlock_unlock(&job->tree);
 }
 
-/* A written file, "rank 3's 'a'", or "'a'" of a file of the job. */
 struct written {
-	uint32_t rank;
-	uint64_t blob;
-	const char *path;
+	uint64_t blob, ino;
 };
 
 struct all_written {
@@ -33,27 +30,52 @@ struct all_written {
 	size_t nr, room;
 };
 
+static int on_row(void *arg, const struct meta_inode_row *row)
+{
+	struct all_written *all = arg;
+
+	/* what has no name is not committed */
+	if (row->data != META_OWN_DATA || !row->nlink)
+		return 0;
+	return sc_vec_push(all, (struct written){row->blob, row->ino}) < 0 ? SC_E_NO_MEMORY : 0;
+}
+
 static int collect(struct rs_job *job, struct all_written *all, struct sc_err *err)
 {
-	int rc = 0;
+	int rc;
 
 	all->nr = 0;
-	(void)pthread_mutex_lock(&job->state);
-	for (size_t i = 0; i < job->work.nr && rc == 0; i++)
-		for (size_t k = 0; k < job->work.at[i]->nr && rc == 0; k++) {
-			const struct rs_work *w = job->work.at[i]->at[k];
-			struct written one = {job->work.at[i]->rank, w->blob, w->path};
+	(void)pthread_rwlock_rdlock(&job->names);
+	rc = rs_overlay_each(job->overlay, on_row, all);
+	(void)pthread_rwlock_unlock(&job->names);
+	return rc < 0 ? sc_nomem(err) : 0;
+}
 
-			if (w->kind == META_WORK_FILE)
-				rc = sc_vec_push(all, one) < 0 ? sc_nomem(err) : 0;
-		}
-	(void)pthread_mutex_unlock(&job->state);
-	return rc;
+/* Fails with a sentence about a written file: "rank 3: 'a' WHY". */
+static int fail_at(struct rs_job *job, const struct written *w, int code, int errnum, const char *why,
+		   struct sc_err *err)
+{
+	struct sc_buf name = {0};
+	struct sc_err ignored;
+
+	(void)pthread_rwlock_rdlock(&job->names);
+	if (rs_tree_name(job, w->ino, "", &name, &ignored) < 0 || !name.bytes)
+		sc_buf_printf(&name, "a file");
+	(void)pthread_rwlock_unlock(&job->names);
+	if (name.failed)
+		code = sc_nomem(err);
+	else if (errnum)
+		code = sc_fail_sys(err, errnum, "%s %s", name.text, why);
+	else
+		code = sc_fail(err, code, "%s %s", name.text, why);
+	sc_buf_done(&name);
+	return code;
 }
 
 /* 1: a mapping, or a program that does not use the mount, can write to the file; 0: a lease says that nobody can. */
-static int check_lease(struct rs_service *s, const struct written *w, struct sc_err *err)
+static int check_lease(struct rs_job *job, const struct written *w, struct sc_err *err)
 {
+	struct rs_service *s = job->service;
 	sc_cleanup(sc_closep) int fd = -1;
 	int rc = meta_store_open_work(&s->store, w->blob, O_RDONLY, &fd, err);
 
@@ -67,21 +89,19 @@ static int check_lease(struct rs_service *s, const struct written *w, struct sc_
 		return 1;
 	if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)
 		return 0; /* no leases there, and then no passthrough either (fs/mount.c): the counts see all writers */
-	return w->rank == RS_SHARED ? sc_fail_sys(err, errno, "cannot take a lease of '%s'", w->path)
-				    : sc_fail_sys(err, errno, "cannot take a lease of rank %u's '%s'", w->rank,
-						  w->path);
+	return fail_at(job, w, SC_E_SYSTEM, errno, "cannot be given a lease", err);
 }
 
 /*
  * Looks for a file that somebody can write: *ret, or NULL.  All counts come before the first lease: a lease that is
  * had while a client's open is on its way would be broken, and fails opens that do not wait.
  */
-static int find_busy(struct rs_service *s, const struct all_written *all, const struct written **ret,
+static int find_busy(struct rs_job *job, const struct all_written *all, const struct written **ret,
 		     enum rs_writers *ret_why, struct sc_err *err)
 {
 	*ret = NULL;
 	for (size_t i = 0; i < all->nr; i++) {
-		enum rs_writers why = rs_work_writers(s, all->at[i].blob);
+		enum rs_writers why = rs_work_writers(job->service, all->at[i].blob);
 
 		/* one that is open counts more than one that is about to be */
 		if (why == RS_QUIET || (*ret && why == RS_RESERVED))
@@ -92,7 +112,7 @@ static int find_busy(struct rs_service *s, const struct all_written *all, const 
 			return 0;
 	}
 	for (size_t i = 0; !*ret && i < all->nr; i++) {
-		int rc = check_lease(s, &all->at[i], err);
+		int rc = check_lease(job, &all->at[i], err);
 
 		if (rc < 0)
 			return rc;
@@ -102,14 +122,6 @@ static int find_busy(struct rs_service *s, const struct all_written *all, const 
 		}
 	}
 	return 0;
-}
-
-static int refuse_busy(const struct written *w, struct sc_err *err)
-{
-	if (w->rank == RS_SHARED)
-		return sc_fail(err, SC_E_BUSY, "'%s' is open or mapped for writing; close it, then commit", w->path);
-	return sc_fail(err, SC_E_BUSY, "rank %u: '%s' is open or mapped for writing; close it, then commit", w->rank,
-		       w->path);
 }
 
 /* Closes the gate when all files are quiet.  A reservation ends by itself, and is waited for. */
@@ -125,11 +137,12 @@ static int close_quiet(struct rs_job *job, struct all_written *all, struct sc_er
 		(void)pthread_rwlock_wrlock(&job->tree);
 		rc = collect(job, all, err);
 		if (rc == 0)
-			rc = find_busy(job->service, all, &busy, &why, err);
+			rc = find_busy(job, all, &busy, &why, err);
 		if (rc == 0 && !busy)
 			return 0;
 		if (rc == 0 && sc_now_ns() > (why == RS_OPEN ? give_up : give_up + RS_RESERVED_NS))
-			rc = refuse_busy(busy, err);
+			rc = fail_at(job, busy, SC_E_BUSY, 0,
+				     "is open or mapped for writing; close it, then commit", err);
 		(void)pthread_rwlock_unlock(&job->tree);
 		if (rc < 0)
 			return rc;

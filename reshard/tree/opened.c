@@ -142,6 +142,18 @@ bool rs_work_is_removed(struct rs_service *s, uint64_t blob)
 	return removed;
 }
 
+bool rs_work_is_open(struct rs_service *s, uint64_t blob)
+{
+	const struct rs_opened *o;
+	bool is;
+
+	(void)pthread_mutex_lock(&s->opened.lock);
+	o = *find(s, blob);
+	is = o && (o->times || o->writers);
+	(void)pthread_mutex_unlock(&s->opened.lock);
+	return is;
+}
+
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err)
 {
 	struct rs_opened *o;

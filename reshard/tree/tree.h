@@ -1,81 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Paths, in a version and in the working tree on top of a job's head.  This room changes files of the working tree, and
- * counts them while handles may write to them.
+ * The working tree of a job: what programs made and changed, on top of what its head shows (reshard/shown).  This room
+ * changes working trees, and counts their files while handles may write to them.  It knows neither FUSE nor nodeids.
+ * A working tree is asked by number (reshard/overlay): a number is one object for ever, and what programs see (st_ino).
+ *
+ * Locks: functions that change a working tree are called between rs_tree_enter() and rs_tree_leave(), and take
+ * job.names for writing by themselves; those that read take it for reading.  Errors of a number that is nothing any
+ * more: SC_E_STALE.
  */
 #ifndef RS_TREE_H
 #define RS_TREE_H
 
-#include <sys/uio.h>
+#include "meta/tree/change.h"
+#include "reshard/overlay/listing.h"
+#include "reshard/shown/shown.h"
 
-#include "reshard/state/state.h"
+/* --- what there is --- */
 
-/* --- datasets: what is left of an epoch for a rank, in files of data/ (reshard/data) --- */
+/**
+ * Looks a path inside a rank's folder (or, rank RS_SHARED, the job's) up: in a view, or (view NULL) in the working tree
+ * of the job's head.  Links are not followed.  Kind RS_NONE is no error.
+ */
+int rs_look(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint32_t rank, const char *path,
+	    struct rs_look *ret, struct sc_err *err);
+/** Lists the names in such a folder, each once, without "." and "..".  Of a job's folder ranks are among them. */
+int rs_list(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint32_t rank, const char *path,
+	    int (*each)(void *arg, const char *name, mode_t type), void *arg, struct sc_err *err);
+/* --- a working tree, by number --- */
 
-struct rs_data_file;
-bool rs_view_has_data(const struct rs_view *view, const char *path);
-/** Opens a file of a dataset; rs_data_close() closes it.  Errors: SC_E_NOT_FOUND, SC_E_SOURCE. */
-int rs_data_open(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
-		 struct rs_data_file **ret, struct sc_err *err);
-void rs_data_close(struct rs_service *s, struct rs_data_file *file);
-uint64_t rs_data_bytes(const struct rs_data_file *file);
-/** Reads a file of a dataset; at + bytes must be within the file.  Errors: SC_E_SOURCE (a source has changed). */
-int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to,
-		 struct sc_err *err);
-/** Gives the same bytes as pieces of memory, checked now.  Returns their number, 0 (more than `room`), or an error. */
-int rs_data_pieces(struct rs_data_file *file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
-		   struct sc_err *err);
+/** Finds the job whose number it is; NULL: it is none's, or the job was removed. */
+struct rs_job *rs_job_of_number(struct rs_service *s, uint64_t ino);
+/** Returns the number of the job's folder; the folder of rank r is root + 1 + r. */
+uint64_t rs_job_root(const struct rs_job *job);
+/** Looks a number up; RS_NONE: it is nothing.  Attributes of the job's own folder are the job's (rs_job_attr()), but
+ *  for the times and nlink. */
+int rs_tree_get(struct rs_service *s, struct rs_job *job, uint64_t ino, struct rs_look *ret, struct sc_err *err);
+/** Looks a name in a folder up; RS_NONE: there is no such name.  Errors: SC_E_NAME (too long), SC_E_STALE. */
+int rs_tree_child(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		  struct rs_look *ret, struct sc_err *err);
+/** Gives the type of an object (S_IFDIR, ...) and nothing else, which is cheaper; 0: it is nothing. */
+int rs_tree_type(struct rs_service *s, struct rs_job *job, uint64_t ino, mode_t *ret, struct sc_err *err);
+/** Gives the folder above a folder; the job's root is above itself. */
+int rs_tree_parent(struct rs_service *s, struct rs_job *job, uint64_t folder, uint64_t *ret, struct sc_err *err);
+/** Finds the number of what a view's file is in the working tree of its job (the view may be an older head). */
+int rs_tree_of_file(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path, uint64_t *ret,
+		    struct sc_err *err);
+/** Finds the number of the file that has, or had before a commit, this blob as its own; 0: it is nothing any more. */
+int rs_tree_of_blob(struct rs_service *s, struct rs_job *job, uint64_t blob, uint64_t *ret, struct sc_err *err);
+/** Makes a listing of a folder anew (zeroed at first, rs_listing_done() frees it); numbers in it are as programs see
+ *  them. */
+int rs_tree_list(struct rs_service *s, struct rs_job *job, uint64_t folder, struct rs_listing *ret, struct sc_err *err);
+bool rs_tree_list_is_old(struct rs_job *job, const struct rs_listing *l);
+int rs_tree_link_text(struct rs_service *s, struct rs_job *job, uint64_t ino, struct sc_buf *ret, struct sc_err *err);
+/** Reads an extended attribute: 1, 0 (there is none), or an error. */
+int rs_tree_xattr(struct rs_service *s, struct rs_job *job, uint64_t ino, struct meta_bytes name, struct sc_buf *ret,
+		  struct sc_err *err);
+/** Appends the names of all of them, each with a 0 behind it. */
+int rs_tree_xattrs(struct rs_service *s, struct rs_job *job, uint64_t ino, struct sc_buf *ret, struct sc_err *err);
 
-/* --- trees --- */
+/* --- changing it --- */
 
-enum rs_kind { RS_NONE, RS_DIR, RS_VIEW, RS_BLOB, RS_WORK, RS_DATA };
-
-/** What is at a path inside a rank's folder (or, rank RS_SHARED, in the job's folder). */
-struct rs_look {
-	enum rs_kind kind;
-	uint64_t bytes;		/* RS_WORK: 0, its file says */
-	uint64_t blob;		/* of RS_BLOB and RS_WORK */
-	struct rs_owner owner;	/* of RS_WORK its file says; of a folder that follows from files its mode is 0 */
-	int64_t mtime_ns;
-	bool from_work;		/* RS_DIR: a folder that was made, else it follows from the files */
-	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node.h) */
-};
-
-/** Looks a path up.  `view` NULL: in the job's head with its working tree on top.  Kind RS_NONE is no error. */
-int rs_look(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint32_t rank,
-	    const char *path, struct rs_look *ret, struct sc_err *err);
-/** Lists the names in a folder, each once. */
-int rs_list(struct rs_service *s, struct rs_job *job, struct rs_view *view, uint32_t rank,
-	    const char *path, int (*each)(void *arg, const char *name, bool is_dir), void *arg,
-	    struct sc_err *err);
-/** Calls `each` for the ranks that have a folder, in order. */
-int rs_ranks(struct rs_service *s, struct rs_job *job, struct rs_view *view,
-	     int (*each)(void *arg, uint32_t rank), void *arg, struct sc_err *err);
-
-/** Between these a file of the working tree is opened for writing, or changed by its path: the head does not move. */
+/** Between these a file of the working tree is opened for writing, or something is changed: the head does not move. */
 void rs_tree_enter(struct rs_job *job);
 void rs_tree_leave(struct rs_job *job);
-/** Makes a file of the working tree, in place of what was written at its path; *ret_fd is open O_RDWR on its bytes. */
-int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
-/** Likewise, where nothing was written.  Errors: SC_E_EXISTS. */
-int rs_work_create_new(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		       const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
-/** Copies a committed file up to the working tree (`truncate`: makes an empty file), or finds the one that is
- *  already there.  Errors: SC_E_STALE (the path has neither), SC_E_SEALED. */
-int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		    bool truncate, uint64_t *ret_blob, struct sc_err *err);
-int rs_work_mkdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		  const struct rs_owner *owner, struct sc_err *err);
-int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+
+/** What is to be made: mode with the type; SGID of the folder is seen to. */
+struct rs_make {
+	mode_t mode;
+	uid_t uid;
+	gid_t gid;
+	uint64_t rdev;
+	struct meta_bytes target;	/* of a symbolic link */
+};
+/**
+ * Makes a folder, link, special file, or an empty file, which *ret_fd (may be NULL: it is closed) has open O_RDWR.
+ * In the job's folder the name of a rank makes the folder of that rank.
+ * Errors: those of rs_overlay_make(); SC_E_COMMAND (a rank's name: no folder, or the topology has no such rank).
+ */
+int rs_tree_make(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		 const struct rs_make *what, struct rs_look *ret, int *ret_fd, struct sc_err *err);
+/* The next four: as rs_overlay_link() and so on.  Datasets: SC_E_SEALED. */
+int rs_tree_link(struct rs_service *s, struct rs_job *job, uint64_t ino, uint64_t folder, struct meta_bytes name,
+		 struct sc_err *err);
+int rs_tree_unlink(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
 		   struct sc_err *err);
-int rs_work_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+int rs_tree_rmdir(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
 		  struct sc_err *err);
-int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   uint32_t new_rank, const char *new_path, bool no_replace, struct sc_err *err);
-int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		       const struct rs_owner *owner, int64_t mtime_ns, struct sc_err *err);
-/** Tells whether a blob is a file of the working tree, or one that was removed from it and is open. */
+int rs_tree_rename(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		   uint64_t new_folder, struct meta_bytes new_name, enum rs_rename how, struct sc_err *err);
+/** Sets attributes of anything; of a RS_WORK file those of its file, and a committed file of tensors is copied up. */
+int rs_tree_set_attrs(struct rs_service *s, struct rs_job *job, uint64_t ino, const struct rs_attrs *set,
+		      struct sc_err *err);
+/** Copies a committed file up (`truncate`: makes it empty), or finds that it is a RS_WORK already; gives its blob.
+ *  Errors: SC_E_STALE, SC_E_SEALED (a dataset's), SC_E_IS_DIR. */
+int rs_tree_copy_up(struct rs_service *s, struct rs_job *job, uint64_t ino, bool truncate, uint64_t *ret_blob,
+		    struct sc_err *err);
+int rs_tree_set_xattr(struct rs_service *s, struct rs_job *job, uint64_t ino, struct meta_bytes name,
+		      struct meta_bytes value, enum rs_xattr_set how, struct sc_err *err);
+int rs_tree_drop_xattr(struct rs_service *s, struct rs_job *job, uint64_t ino, struct meta_bytes name,
+		       struct sc_err *err);
+/** Tells whether something without a name waits to be forgotten: then ask the kernel, and call rs_tree_forget(). */
+bool rs_tree_is_nameless(struct rs_service *s, struct rs_job *job, uint64_t ino);
+/** Forgets what has no name, and that no kernel knows any more. */
+int rs_tree_forget(struct rs_service *s, struct rs_job *job, uint64_t ino, struct sc_err *err);
+/** Tells whether anything has no name; cheap. */
+bool rs_tree_any_nameless(struct rs_service *s);
+/** Walks over all that has no name, in all jobs; `blob`: of a file of the working tree, else 0.  No lock is held. */
+int rs_tree_each_nameless(struct rs_service *s, int (*each)(void *arg, struct rs_job *job, uint64_t ino, uint64_t blob),
+			  void *arg);
+/** Makes all changes of names and attributes so far durable (sync=off or not). */
+int rs_tree_flush(struct rs_service *s, struct sc_err *err);
+
+/* --- files that programs may write to, by blob --- */
+
+/** Tells whether a blob is a file of the working tree, also one without a name that is open. */
 bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob);
 /** Opens the bytes of a working-tree file.  Errors: SC_E_STALE (it is sealed or removed by now). */
 int rs_work_open(struct rs_service *s, struct rs_job *job, uint64_t blob, int flags, int *ret_fd,
@@ -92,6 +130,5 @@ void rs_writer_end(struct rs_service *s, uint64_t blob);
 /** Keeps a file from being committed until rs_writer_redeem(), which must be called, or until a time of sc_now_ns(). */
 int rs_writer_reserve(struct rs_service *s, uint64_t blob, int64_t until_ns, struct sc_err *err);
 void rs_writer_redeem(struct rs_service *s, uint64_t blob);
-bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
 
 #endif

@@ -1,37 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Paths, for the rooms above: rows of the working tree, open files, and owners. */
+/* Working trees, for the rooms above: the gate, open files, the log. */
 #ifndef RS_TREE_I_H
 #define RS_TREE_I_H
 
-#include "reshard/state/state_i.h"
+#include "reshard/shown/shown_i.h"
 #include "reshard/tree/tree.h"
 
-struct rs_work {
-	uint64_t blob;				/* also the row's id */
-	enum meta_work_kind kind;
-	const char *path;
-	uint64_t path_id;
-	mode_t mode;
-	uid_t uid;
-	gid_t gid;
-	int64_t mtime_ns;
-	size_t slot;				/* in its rank's rows */
-	bool stays;				/* rs_work_settle() */
-};
-
-struct rs_work_rank {
-	uint32_t rank;
-	size_t nr, room;
-	struct rs_work **at;
-	struct sc_map by_path;
-};
-
-struct rs_work_rows {			/* copies */
-	size_t nr, room;
-	struct rs_work *at;
-};
-
-/* opened.c */
+/* --- opened.c --- */
 void rs_opened_init(struct rs_service *s);
 void rs_opened_done(struct rs_service *s);
 enum rs_writers { RS_QUIET, RS_OPEN, RS_RESERVED };
@@ -39,99 +14,93 @@ enum rs_writers { RS_QUIET, RS_OPEN, RS_RESERVED };
 enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob);
 /** Waits until a handle was closed, at most `ns`. */
 void rs_work_wait(struct rs_service *s, int64_t ns);
-/** Removes the file of a blob that has no name any more; if it is open, when it is closed. */
+/** Removes the file of a blob that no row has any more; if it is open, when it is closed. */
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
+bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
+/** Tells whether a handle has the blob open. */
+bool rs_work_is_open(struct rs_service *s, uint64_t blob);
 
-/* gate.c */
+/* --- gate.c --- */
 /** Closes the gate: nobody is inside until rs_tree_open().  `quiet`: and no program can write to a written file; waits
  *  a moment for files that were just closed.  Errors: SC_E_BUSY names one that can be written; of the system. */
 int rs_tree_close(struct rs_job *job, bool quiet, struct sc_err *err);
 void rs_tree_open(struct rs_job *job);
 
-/* rows.c */
-/** Limits the mode with which a file of the working tree is committed by those of the folders above it; under
- *  job.tree. */
-void rs_owner_limit(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner);
-/** Gives mode and owner of a folder that was not made explicitly; under job.state. */
-void rs_owner_of_folder(struct rs_job *job, bool is_rank, struct rs_owner *ret);
+/* --- name.c: under job.names --- */
+/** Finds the folder of the rank that an object is in, or the job's; 0: it is in none any more. */
+int rs_tree_home(struct rs_job *job, const struct meta_inode_row *row, struct sc_arena *texts, uint64_t *ret,
+		 struct sc_err *err);
+/** Appends "rank 3: 'a/b'" or "'a/b'", of an object of the working tree; under job.names. */
+int rs_tree_name(struct rs_job *job, uint64_t ino, const char *more, struct sc_buf *ret, struct sc_err *err);
+
+/* --- look.c: under job.names, `ino` as the overlay has it --- */
+int rs_look_at(struct rs_job *job, uint64_t ino, struct rs_look *ret, struct sc_err *err);
+/** Finds the number at a path; 0: there is none. */
+int rs_find_path(struct rs_job *job, uint32_t rank, const char *path, uint64_t *ret, struct sc_err *err);
+
+/* --- own.c: files with bytes of their own, by blob --- */
+struct rs_own {
+	uint64_t blob, ino;
+};
+/** Makes an entry, and room for it in the map: rs_own_put() cannot fail.  NULL: out of memory. */
+struct rs_own *rs_own_new(struct sc_map *map, uint64_t blob, uint64_t ino);
+void rs_own_put(struct sc_map *map, struct rs_own *own);
+void rs_own_drop(struct sc_map *map, uint64_t blob);
+void rs_own_done(struct sc_map *map);
+/** Finds the number of the file that has a blob; 0: none has. */
+uint64_t rs_own_find(const struct sc_map *map, uint64_t blob);
+/** Collects those of an upper layer's rows. */
+int rs_own_of_rows(const struct meta_changes *rows, struct sc_map *ret, struct sc_err *err);
+/** Counts again what has no name; under job.names, for writing. */
+void rs_count_nameless(struct rs_job *job);
+/** A commit took job.by_blob: remembers the numbers of their blobs, for kernels that know the files by these. */
+void rs_own_sealed(struct rs_job *job);
+
+/* --- begin.c, log.c --- */
+enum rs_tree_from { RS_TREE_NEW, RS_TREE_CLONED, RS_TREE_LOADED };
+/** Makes the working tree of a job: empty, of a job that was cloned (inside the transaction), or from the catalog;
+ *  then `job->head` is there already, if any. */
+int rs_tree_begin(struct rs_job *job, enum rs_tree_from from, struct sc_err *err);
+void rs_tree_end(struct rs_job *job);
+/** Gives what is below a working tree over a view (NULL: no version). */
+int rs_tree_lower(struct rs_job *job, struct rs_view *view, struct rs_lower *ret, struct sc_err *err);
+/** Opens the log, and applies what a killed process has left there; before the first rs_tree_begin(). */
+int rs_log_open(struct rs_service *s, struct sc_err *err);
+/** Starts the thread that drains the log; without it, it is drained when it is full and at the end. */
+int rs_log_start(struct rs_service *s, struct sc_err *err);
+void rs_log_close(struct rs_service *s);
+/** Drains the log: all records so far are in the catalog. */
+int rs_log_drain(struct rs_service *s, struct sc_err *err);
+/* for struct rs_overlay_log; `arg` is the job */
+int rs_log_write(void *arg, const struct meta_changes *record, struct sc_err *err);
+int rs_number_take(void *arg, uint64_t *ret, struct sc_err *err);
+/** Notes in memory that a job has a block of numbers. */
+int rs_numbers_note(struct rs_service *s, uint64_t first, uint64_t nr, uint64_t job, struct sc_err *err);
+/** For fsck --rebuild: makes the folders of a path, and a file there that has this blob's file for its bytes. */
+int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
+		  const struct rs_owner *owner, uint64_t blob, struct sc_err *err);
+/** Tells whether somebody wrote a file there. */
+bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);
 /** Sets mode and owner of a new file of the working tree. */
 int rs_work_own(int fd, const struct rs_owner *owner, const char *path, struct sc_err *err);
-/* under job.state, but rs_work_is_file(), rs_work_rows(), rs_work_clear() and rs_work_show() */
-/** Makes room for so many more rows of a rank: until rs_work_unreserve(), that many rs_work_put() cannot fail. */
-int rs_work_reserve(struct rs_job *job, uint32_t rank, size_t more);
-void rs_work_unreserve(struct rs_job *job, size_t nr);
-struct rs_work_rank *rs_work_rank(struct rs_job *job, uint32_t rank);
-struct rs_work *rs_work_find(struct rs_job *job, uint32_t rank, const char *path);
-/** Adds a row, or replaces that of its path. */
-void rs_work_put(struct rs_job *job, uint32_t rank, struct rs_work w);
-void rs_work_drop(struct rs_job *job, uint32_t rank, const char *path);
-bool rs_work_is_file(struct rs_job *job, uint64_t blob);
-/** Copies a rank's rows, so that no lock is held over callbacks. */
-int rs_work_rows(struct rs_job *job, uint32_t rank, struct rs_work_rows *ret, struct sc_err *err);
-/** Clears all rows, or all but those that stay (rs_work_settle). */
-void rs_work_clear(struct rs_job *job, bool all);
-/** Clears what rs_work_settle() did not keep and makes `head` (taken) the job's: no lookup sees only one of the two. */
-void rs_work_show(struct rs_job *job, struct rs_view *head);
+/** Limits the mode with which a file is committed by those of the folders above it: another topology has not all of
+ *  them.  The gate is closed. */
+int rs_owner_limit(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner, struct sc_err *err);
+/** Does so under job.names. */
+int rs_owner_limit_named(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner,
+			 struct sc_err *err);
 
-/* tree.c */
-/** Tells whether there is a committed file below `path` that was not removed: 1, 0 or an error; under job.state. */
-int rs_tree_committed_below(struct rs_job *job, const struct rs_view *head, uint32_t rank,
-			    const char *path, struct sc_err *err);
-/** Looks a path up in a view, without any working tree. */
-int rs_tree_look(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
-		 struct rs_look *ret, struct sc_err *err);
-int rs_work_load(struct rs_job *job, struct sc_err *err);
-/**
- * Before the working tree is cleared for a new head (NULL: there is none): folders that this head has, too, keep their
- * modes and owners, and stay.  The next one and rs_work_clear() clear the rest, in the catalog and in memory.
- */
-int rs_work_settle(struct rs_job *job, const struct rs_view *head, struct sc_err *err);
-int rs_work_clear_rows(struct rs_job *job, struct sc_err *err);
-
-/* owner.c */
-/** Finds mode and owner of a rank's file of tensors, at any topology, however it is stored. */
-int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
-		  struct sc_err *err);
-/** Finds mode and owner of a rank's plain file, which rs_set_plain() has found. */
-void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct meta_layout *layout,
-		    const struct meta_topology *topo, uint32_t rank, struct rs_owner *ret);
-
-/* stored.c */
-/** Of a commit: the files that ranks wrote are stored as its view presents them (their headers were compared with it
- *  when
- *  the state was inferred), and all that was inferred is in a file.  Errors: SC_E_STATE. */
-int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err);
-/** Looks up, once, all that a set's view lists in its blobs: SC_E_STATE with what is missing, or an error of reading.
- *  */
-int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err);
-int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
-
-/* files.c */
+/* --- files.c --- */
 static inline bool rs_look_is_committed(const struct rs_look *look)
 {
 	return look->kind == RS_VIEW || look->kind == RS_BLOB;
 }
 
 /** Makes an empty file that has no row yet, open O_RDWR.  Who gives it no row removes it. */
-int rs_file_make(struct rs_service *s, const char *path, const struct rs_owner *owner, uint64_t *ret_blob,
+int rs_file_make(struct rs_service *s, const char *name, const struct rs_owner *owner, uint64_t *ret_blob,
 		 int *ret_fd, struct sc_err *err);
-/** Makes a copy (`truncate`: an empty one) of a committed file, without a row.  *ret_blob is 0 if the path has no
- *  committed file any more. */
-int rs_file_copy(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, bool truncate,
-		 uint64_t *ret_blob, struct sc_err *err);
-
-/* work.c */
-/* for fsck --rebuild */
-bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path);
-/** Makes a file of the working tree of a blob's file that has no row. */
-int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		  const struct rs_owner *owner, uint64_t blob, struct sc_err *err);
-
-/* parts.c */
-/** Calls `each` with every path of a rank's partitions. */
-int rs_data_names(const struct rs_view *view, int (*each)(void *arg, const char *path), void *arg);
-void rs_parts_done(struct rs_parts *parts);
-/** Drops partitions that are not open, and closes sources of datasets that were removed. */
-void rs_parts_purge(struct rs_parts *parts);
+/** Makes a copy (`truncate`: an empty one) of a committed file that rs_look() has found, without a row. */
+int rs_file_copy(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		 const struct rs_look *look, bool truncate, uint64_t *ret_blob, struct sc_err *err);
 
 #endif

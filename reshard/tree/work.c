@@ -1,139 +1,484 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing the working tree: each call is one transaction of the catalog, and its copy in memory.
- * Callers hold rs_tree_enter, so that no commit seals meanwhile.  Programs change a tree at the same time: the kernel
- * keeps two changes of one folder apart, but not the copy that an open for writing makes.  Invariants:
+ * Changing the working tree: each request is one record of the overlay.  Callers hold rs_tree_enter, so that no commit
+ * seals meanwhile.  Programs change a tree at the same time: the kernel keeps two changes of one folder apart, but not
+ * the copy that an open for writing makes, nor the names of one file in two folders.  Invariants:
  *
- *  N1  A job's rows change under job.names, held from the look that the change follows from to the copy in memory.
- *  N2  Who takes a row away, or puts another in its place, removes the file of that row and of no other (when it is
- *      closed: opened.c).  So a blob that no row has, has no file.
+ *  N1  A working tree changes under job.names, held from the look that the change follows from to the overlay.
+ *  N2  The file of a blob goes when the row that has it goes: who puts another blob in its place, or forgets what has
+ *      no name, removes it (when it is closed: opened.c).  So a blob that no row has, has no file.
  *  N3  A file is whole before its row comes: nobody opens half a copy, also after a crash.  Only a start meets files
  *      without rows, those that a crash has left, and removes them.
+ *  N4  job.by_blob has the files with bytes of their own, also those without a name, and no others.
  */
 #include "reshard/tree/tree_i.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
-static int64_t row_rank(uint32_t rank)
+#include "meta/base/text.h"
+
+static uint64_t begin(struct rs_job *job, uint64_t ino)
 {
-	return rank == RS_SHARED ? META_SHARED : (int64_t)rank;
+	(void)pthread_rwlock_wrlock(&job->names);
+	return rs_overlay_of_shown(job->overlay, ino);
 }
 
-static int save_work(struct rs_job *job, uint32_t rank, const struct rs_work *w, struct sc_err *err)
+static void end(struct rs_job *job, int rc)
 {
-	struct meta_work_row row = {.id = w->blob, .job = job->id, .rank = row_rank(rank), .path = w->path_id,
-				    .kind = w->kind, .mode = w->mode, .uid = w->uid, .gid = w->gid,
-				    .mtime_ns = w->mtime_ns};
-
-	return meta_work_put(job->service->catalog, &row, err);
+	if (rc == 0) {
+		(void)pthread_mutex_lock(&job->state);
+		job->mtime_ns = sc_now_wall_ns();
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	rs_count_nameless(job);
+	(void)pthread_rwlock_unlock(&job->names);
+	if (rc == 0)
+		rs_job_tell(job);
 }
 
-/* Memory for so many more rows: what follows a transaction may not fail. */
-static int reserve(struct rs_job *job, uint32_t rank, size_t more, struct sc_err *err)
+/* --- making --- */
+
+/* In the job's folder: the name of a rank is that of its folder. */
+static int check_rank(struct rs_job *job, struct meta_bytes name, const struct rs_make *what,
+		      struct meta_inode_row *row, struct sc_err *err)
+{
+	uint32_t rank;
+
+	if (!sc_number_parse(name.at, name.nr, &rank) || rank >= SC_RANKS_MAX)
+		return 0;
+	if (!S_ISDIR(what->mode))
+		return sc_fail(err, SC_E_COMMAND, "'%u' is the name of a rank, so it must be a folder", rank);
+	if (job->head && rank >= job->head->topo.ranks)
+		return sc_fail(err, SC_E_COMMAND, "'%u' is no rank of topology '%s', which has the ranks 0 to %u", rank,
+			       job->head->topo.text, job->head->topo.ranks - 1);
+	row->ino = job->root + 1 + rank;
+	return 0;
+}
+
+/* The job says what mode its folder has, not the folder's row. */
+static void inherit_from_job(struct rs_job *job, struct meta_inode_row *row)
+{
+	(void)pthread_mutex_lock(&job->state);
+	if (job->mode & S_ISGID) {
+		row->gid = job->gid;
+		row->mode |= S_ISDIR(row->mode) ? S_ISGID : 0;
+	}
+	(void)pthread_mutex_unlock(&job->state);
+}
+
+static int make_row(struct rs_job *job, uint64_t folder, struct meta_bytes name, const struct rs_make *what,
+		    struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err)
+{
+	int rc = folder == job->root ? check_rank(job, name, what, row, err) : 0;
+
+	if (folder == job->root)
+		inherit_from_job(job, row);
+	if (rc == 0)
+		rc = rs_overlay_make(job->overlay, sc_now_wall_ns(), folder, name, row, err);
+	if (rc == 0)
+		rc = rs_look_at(job, row->ino, ret, err);
+	return rc;
+}
+
+static int make_file(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		     const struct rs_make *what, struct rs_look *ret, int *ret_fd, struct sc_err *err)
+{
+	struct meta_inode_row row = {.mode = what->mode, .uid = what->uid, .gid = what->gid};
+	struct rs_owner owner = {what->uid, what->gid, what->mode & 07777};
+	sc_cleanup(sc_closep) int fd = -1;
+	struct rs_own *own = NULL;
+	struct sc_err ignored;
+	char shown[256];
+	int rc;
+
+	(void)snprintf(shown, sizeof(shown), "%.*s", (int)name.nr, name.at);
+	rc = rs_file_make(s, shown, &owner, &row.blob, &fd, err);
+	if (rc < 0)
+		return rc;
+	folder = begin(job, folder);
+	own = rs_own_new(&job->by_blob, row.blob, 0);
+	rc = own ? make_row(job, folder, name, what, &row, ret, err) : sc_nomem(err);
+	if (rc == 0) {
+		own->ino = row.ino;
+		rs_own_put(&job->by_blob, own);
+	}
+	end(job, rc);
+	if (rc == 0 && row.gid != what->gid) { /* the folder has SGID */
+		owner.gid = row.gid;
+		rc = rs_work_own(fd, &owner, shown, err);
+	} else if (rc < 0) {
+		sc_sys.release(own);
+		(void)meta_store_remove(&s->store, row.blob, &ignored);
+	}
+	if (rc == 0 && ret_fd)
+		*ret_fd = sc_steal_fd(&fd);
+	return rc;
+}
+
+int rs_tree_make(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		 const struct rs_make *what, struct rs_look *ret, int *ret_fd, struct sc_err *err)
+{
+	struct meta_inode_row row = {.mode = what->mode, .uid = what->uid, .gid = what->gid, .rdev = what->rdev,
+				     .target = what->target};
+	int rc;
+
+	if (S_ISREG(what->mode))
+		return make_file(s, job, folder, name, what, ret, ret_fd, err);
+	folder = begin(job, folder);
+	rc = make_row(job, folder, name, what, &row, ret, err);
+	end(job, rc);
+	return rc;
+}
+
+/* --- names --- */
+
+/* What a dataset shows is no rank's to change. */
+static int refuse_data(struct rs_job *job, uint64_t folder, struct meta_bytes name, struct rs_look *ret,
+		       struct sc_err *err)
+{
+	uint64_t ino = 0;
+	int rc = rs_overlay_child(job->overlay, folder, name, &ino, err);
+
+	*ret = (struct rs_look){0};
+	if (rc == 0 && ino)
+		rc = rs_look_at(job, ino, ret, err);
+	if (rc == 0 && ret->kind == RS_DATA)
+		rc = sc_fail(err, SC_E_SEALED, "'%.*s' is part of a dataset, which is read-only", (int)name.nr,
+			     name.at);
+	return rc;
+}
+
+int rs_tree_unlink(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		   struct sc_err *err)
+{
+	struct rs_look look;
+	int rc;
+
+	(void)s;
+	folder = begin(job, folder);
+	rc = refuse_data(job, folder, name, &look, err);
+	if (rc == 0)
+		rc = rs_overlay_unlink(job->overlay, sc_now_wall_ns(), folder, name, err);
+	end(job, rc);
+	return rc;
+}
+
+int rs_tree_rmdir(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		  struct sc_err *err)
+{
+	char of[SC_NAME_BYTES_MAX + 1];
+	int rc;
+
+	(void)s;
+	folder = begin(job, folder);
+	rc = rs_overlay_rmdir(job->overlay, sc_now_wall_ns(), folder, name, err);
+	if (rc == SC_E_BUSY)
+		rc = sc_fail(err, SC_E_BUSY, "rank %.*s is a rank of the job's topology, its folder stays; 'scalai "
+			     "delete %s' removes the job, and a write to .ctl/discard brings back what was removed "
+			     "since the last version", (int)name.nr, name.at, rs_job_name(job, of, sizeof(of)));
+	end(job, rc);
+	return rc;
+}
+
+static bool is_rank_name(const struct rs_job *job, uint64_t folder, struct meta_bytes name)
+{
+	uint32_t rank;
+
+	return folder == job->root && sc_number_parse(name.at, name.nr, &rank) && rank < SC_RANKS_MAX;
+}
+
+/* What follows from a topology has a number that is made of its path: it can have no other one. */
+static int refuse_virtual(const struct rs_look *look, struct meta_bytes name, struct sc_err *err)
+{
+	return !(look->ino & RS_VIRTUAL)
+		   ? 0
+		   : sc_fail(err, SC_E_CROSS, "'%.*s' came with the topology: it cannot get another name; copy it",
+			     (int)name.nr, name.at);
+}
+
+int rs_tree_rename(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
+		   uint64_t new_folder, struct meta_bytes new_name, enum rs_rename how, struct sc_err *err)
+{
+	struct rs_look from, to;
+	int rc = 0;
+
+	(void)s;
+	folder = begin(job, folder);
+	new_folder = rs_overlay_of_shown(job->overlay, new_folder);
+	if (is_rank_name(job, folder, name) || is_rank_name(job, new_folder, new_name))
+		rc = sc_fail(err, SC_E_CROSS, "folders of ranks cannot be renamed");
+	if (rc == 0)
+		rc = refuse_data(job, folder, name, &from, err);
+	if (rc == 0)
+		rc = refuse_data(job, new_folder, new_name, &to, err);
+	if (rc == 0)
+		rc = refuse_virtual(&from, name, err);
+	if (rc == 0 && how == RS_RENAME_EXCHANGE)
+		rc = refuse_virtual(&to, new_name, err);
+	if (rc == 0)
+		rc = rs_overlay_rename(job->overlay, sc_now_wall_ns(), folder, name, new_folder, new_name, how, err);
+	end(job, rc);
+	return rc;
+}
+
+int rs_tree_link(struct rs_service *s, struct rs_job *job, uint64_t ino, uint64_t folder, struct meta_bytes name,
+		 struct sc_err *err)
+{
+	struct rs_look look;
+	int rc;
+
+	(void)s;
+	ino = begin(job, ino);
+	folder = rs_overlay_of_shown(job->overlay, folder);
+	rc = rs_look_at(job, ino, &look, err);
+	if (rc == 0 && look.kind == RS_DATA)
+		rc = sc_fail(err, SC_E_SEALED, "'%.*s' would be part of a dataset, which is read-only", (int)name.nr,
+			     name.at);
+	if (rc == 0)
+		rc = refuse_virtual(&look, name, err);
+	if (rc == 0)
+		rc = rs_overlay_link(job->overlay, sc_now_wall_ns(), ino, folder, name, err);
+	end(job, rc);
+	return rc;
+}
+
+/* --- bytes and attributes --- */
+
+/* Puts a copy in the place of the committed bytes, if these are there still.  *copy is 0 then. */
+static int take_copy(struct rs_job *job, uint64_t ino, uint64_t *copy, uint64_t *ret_blob, struct sc_err *err)
+{
+	struct rs_own *own;
+	struct rs_look look;
+	int rc = rs_look_at(job, ino, &look, err);
+
+	if (rc == 0 && look.kind == RS_WORK) { /* somebody else was faster */
+		*ret_blob = look.blob;
+		return 0;
+	}
+	if (rc == 0 && (!rs_look_is_committed(&look) || !look.nlink))
+		rc = sc_fail(err, SC_E_STALE, "the file is gone");
+	if (rc < 0)
+		return rc;
+	own = rs_own_new(&job->by_blob, *copy, ino);
+	rc = own ? rs_overlay_own_data(job->overlay, sc_now_wall_ns(), ino, *copy, err) : sc_nomem(err);
+	if (rc < 0) {
+		sc_sys.release(own);
+		return rc;
+	}
+	rs_own_put(&job->by_blob, own);
+	*ret_blob = *copy;
+	*copy = 0;
+	return 0;
+}
+
+/* What a copy is to be made of: 1, or 0: there is one already, *ret_blob. */
+static int find_source(struct rs_job *job, uint64_t ino, struct rs_look *ret, struct rs_view **ret_view,
+		       uint32_t *ret_rank, const char **ret_path, struct sc_err *err)
+{
+	uint64_t path_id;
+	struct rs_below *b;
+	int rc = rs_look_at(job, ino, ret, err);
+
+	if (rc < 0 || ret->kind == RS_WORK)
+		return rc;
+	if (ret->kind == RS_DIR)
+		return sc_fail(err, SC_E_IS_DIR, "a folder");
+	if (ret->kind == RS_DATA)
+		return sc_fail(err, SC_E_SEALED, "the file is part of a dataset, which is read-only");
+	if (!rs_look_is_committed(ret) || !ret->nlink)
+		return sc_fail(err, SC_E_STALE, "the file is gone");
+	rc = rs_view_below(job->head, &b, err);
+	if (rc == 0)
+		rc = rs_below_file(b, ino, ret_rank, &path_id, ret_path, err);
+	if (rc > 0)
+		*ret_view = rs_view_ref(job->head);
+	return rc == 0 ? sc_fail(err, SC_E_STALE, "the file is gone") : rc;
+}
+
+int rs_tree_copy_up(struct rs_service *s, struct rs_job *job, uint64_t ino, bool truncate, uint64_t *ret_blob,
+		    struct sc_err *err)
+{
+	struct rs_view *view = NULL;
+	struct sc_err ignored;
+	struct rs_look look;
+	const char *path = "";
+	uint64_t copy = 0, number;
+	uint32_t rank = 0;
+	int rc;
+
+	(void)pthread_rwlock_rdlock(&job->names);
+	number = rs_overlay_of_shown(job->overlay, ino);
+	rc = find_source(job, number, &look, &view, &rank, &path, err);
+	(void)pthread_rwlock_unlock(&job->names);
+	if (rc <= 0) {
+		*ret_blob = look.blob;
+		return rc;
+	}
+	/* without the lock: it may take its time */
+	rc = rs_file_copy(s, view, rank, path, &look, truncate, &copy, err);
+	rs_view_unref(s, view);
+	if (rc < 0)
+		return rc;
+	number = begin(job, ino);
+	rc = take_copy(job, number, &copy, ret_blob, err);
+	end(job, rc);
+	if (copy)
+		(void)meta_store_remove(&s->store, copy, &ignored);
+	return rc;
+}
+
+static struct timespec time_of(bool has, int64_t ns)
+{
+	return has ? (struct timespec){ns / 1000000000, ns % 1000000000} : (struct timespec){0, UTIME_OMIT};
+}
+
+static int set_file(struct rs_service *s, uint64_t blob, const struct rs_attrs *set, struct sc_err *err)
+{
+	const struct timespec ts[2] = {time_of(set->has_atime, set->atime_ns), time_of(set->has_mtime, set->mtime_ns)};
+	sc_cleanup(sc_closep) int fd = -1;
+	int rc = meta_store_open_work(&s->store, blob, O_RDONLY, &fd, err);
+
+	if (rc < 0)
+		return rc;
+	if ((set->has_uid || set->has_gid) &&
+	    sc_sys.fchown(fd, set->has_uid ? set->uid : (uid_t)-1, set->has_gid ? set->gid : (gid_t)-1) < 0)
+		return sc_fail_sys(err, errno, "chown");
+	if (set->has_mode && sc_sys.fchmod(fd, set->mode & 07777) < 0)
+		return sc_fail_sys(err, errno, "chmod");
+	if ((set->has_atime || set->has_mtime) && sc_sys.futimens(fd, ts) < 0)
+		return sc_fail_sys(err, errno, "utimens");
+	return 0;
+}
+
+/* Is it, or was it when it was committed, a file of tensors?  Its mode and owner are those of a set's rows. */
+static bool is_shard(struct rs_job *job, uint64_t ino)
+{
+	struct rs_below *b;
+	struct sc_err ignored;
+
+	return job->head && rs_view_below(job->head, &b, &ignored) == 0 && rs_below_is_shard(b, ino);
+}
+
+int rs_tree_set_attrs(struct rs_service *s, struct rs_job *job, uint64_t ino, const struct rs_attrs *set,
+		      struct sc_err *err)
+{
+	struct rs_look look;
+	uint64_t number, blob;
+	bool copy;
+	int rc;
+
+	for (;;) {
+		number = begin(job, ino);
+		rc = rs_look_at(job, number, &look, err);
+		if (rc == 0 && look.kind == RS_NONE)
+			rc = sc_fail(err, SC_E_STALE, "the file is gone");
+		if (rc == 0 && look.kind == RS_DATA)
+			rc = sc_fail(err, SC_E_SEALED, "the file is part of a dataset, which is read-only");
+		copy = rc == 0 && rs_look_is_committed(&look) && (set->has_mode || set->has_uid || set->has_gid) &&
+		       is_shard(job, number);
+		if (rc == 0 && !copy && look.kind == RS_WORK)
+			rc = set_file(s, look.blob, set, err);
+		if (rc == 0 && !copy)
+			rc = rs_overlay_set_attrs(job->overlay, sc_now_wall_ns(), number, set, err);
+		end(job, copy ? 1 : rc);
+		if (!copy)
+			return rc;
+		rc = rs_tree_copy_up(s, job, ino, false, &blob, err);
+		if (rc < 0)
+			return rc;
+	}
+}
+
+int rs_tree_set_xattr(struct rs_service *s, struct rs_job *job, uint64_t ino, struct meta_bytes name,
+		      struct meta_bytes value, enum rs_xattr_set how, struct sc_err *err)
+{
+	struct rs_look look;
+	int rc;
+
+	(void)s;
+	ino = begin(job, ino);
+	rc = rs_look_at(job, ino, &look, err);
+	if (rc == 0 && look.kind == RS_DATA)
+		rc = sc_fail(err, SC_E_SEALED, "the file is part of a dataset, which is read-only");
+	if (rc == 0)
+		rc = rs_overlay_set_xattr(job->overlay, sc_now_wall_ns(), ino, name, value, how, err);
+	end(job, rc);
+	return rc;
+}
+
+int rs_tree_drop_xattr(struct rs_service *s, struct rs_job *job, uint64_t ino, struct meta_bytes name,
+		       struct sc_err *err)
 {
 	int rc;
 
-	(void)pthread_mutex_lock(&job->state);
-	rc = rs_work_reserve(job, rank, more);
-	(void)pthread_mutex_unlock(&job->state);
-	return rc < 0 ? sc_nomem(err) : 0;
+	(void)s;
+	ino = begin(job, ino);
+	rc = rs_overlay_drop_xattr(job->overlay, sc_now_wall_ns(), ino, name, err);
+	end(job, rc);
+	return rc;
 }
 
-/* A copy of the row at a path; false: there is none. */
-static bool row_at(struct rs_job *job, uint32_t rank, const char *path, struct rs_work *ret)
-{
-	const struct rs_work *found;
+/* --- for fsck --rebuild --- */
 
-	(void)pthread_mutex_lock(&job->state);
-	found = rs_work_find(job, rank, path);
-	if (found)
-		*ret = *found;
-	(void)pthread_mutex_unlock(&job->state);
-	return found != NULL;
+/* The folder of a name, which is made if it is missing. */
+static int open_folder(struct rs_job *job, uint64_t folder, struct meta_bytes name, uint64_t number, uint64_t *ret,
+		       struct sc_err *err)
+{
+	struct meta_inode_row row = {.ino = number, .mode = S_IFDIR};
+	struct rs_owner owner;
+	int rc = rs_overlay_child(job->overlay, folder, name, ret, err);
+
+	if (rc < 0 || *ret)
+		return rc;
+	rs_owner_of_folder(job, &owner);
+	row.mode |= owner.mode & 07777;
+	row.uid = owner.uid;
+	row.gid = owner.gid;
+	rc = rs_overlay_make(job->overlay, sc_now_wall_ns(), folder, name, &row, err);
+	*ret = row.ino;
+	return rc;
 }
 
-/* Names a row that is to be saved. */
-static int name_row(struct rs_job *job, const char *path, struct rs_work *w, struct sc_err *err)
+static int open_folders(struct rs_job *job, uint32_t rank, const char **path, uint64_t *ret, struct sc_err *err)
 {
-	int rc = rs_path_id(job, path, &w->path_id, err);
+	char name[16];
+	int rc = 0, n = snprintf(name, sizeof(name), "%u", rank);
 
-	return rc < 0 ? rc : rs_path_text(job->service, w->path_id, &w->path, err);
+	*ret = job->root;
+	if (rank != RS_SHARED)
+		rc = open_folder(job, job->root, (struct meta_bytes){name, (size_t)n}, job->root + 1 + rank, ret, err);
+	for (const char *slash; rc == 0 && (slash = strchr(*path, '/')); *path = slash + 1)
+		rc = open_folder(job, *ret, (struct meta_bytes){*path, (size_t)(slash - *path)}, 0, ret, err);
+	return rc;
 }
 
-/* A new row at a path, of *blob or (0) a new number; replaces what was written there before.  Under job.names. */
-static int add_row(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *blob, struct sc_err *err)
+static int adopt(struct rs_job *job, uint32_t rank, const char *path, const struct rs_owner *owner, uint64_t blob,
+		 struct sc_err *err)
 {
-	struct rs_work w = {.kind = kind, .blob = *blob, .mode = owner->mode, .uid = owner->uid, .gid = owner->gid,
-			    .mtime_ns = sc_now_wall_ns()};
-	struct rs_work before = {0};
-	struct sc_err ignored;
-	int rc = name_row(job, path, &w, err);
+	struct meta_inode_row row = {.mode = S_IFREG | owner->mode, .uid = owner->uid, .gid = owner->gid, .blob = blob};
+	struct rs_own *own = rs_own_new(&job->by_blob, blob, 0);
+	uint64_t folder, there = 0;
+	struct meta_bytes name;
+	int rc = own ? open_folders(job, rank, &path, &folder, err) : sc_nomem(err);
 
+	name = (struct meta_bytes){path, strlen(path)};
 	if (rc == 0)
-		rc = reserve(job, rank, 1, err);
-	if (rc < 0)
+		rc = rs_overlay_child(job->overlay, folder, name, &there, err);
+	if (rc == 0 && there) /* of a version that was rebuilt before */
+		rc = rs_overlay_unlink(job->overlay, sc_now_wall_ns(), folder, name, err);
+	if (rc == 0)
+		rc = rs_overlay_make(job->overlay, sc_now_wall_ns(), folder, name, &row, err);
+	if (rc < 0) {
+		sc_sys.release(own);
 		return rc;
-	(void)row_at(job, rank, path, &before);
-	rc = meta_catalog_begin(s->catalog, false, err);
-	if (rc == 0) {
-		rc = w.blob ? meta_blob_adopt(s->catalog, w.blob, err) : meta_blob_add(s->catalog, &w.blob, err);
-		if (rc == 0)
-			rc = save_work(job, rank, &w, err);
-		rc = meta_catalog_end(s->catalog, rc, err);
 	}
-	(void)pthread_mutex_lock(&job->state);
-	if (rc == 0) {
-		rs_work_put(job, rank, w);
-		job->mtime_ns = w.mtime_ns;
-	}
-	rs_work_unreserve(job, 1);
-	(void)pthread_mutex_unlock(&job->state);
-	if (rc < 0)
-		return rc;
-	if (before.blob && before.kind == META_WORK_FILE)
-		(void)rs_remove_bytes(s, before.blob, &ignored); /* else: garbage at the next start */
-	*blob = w.blob;
-	rs_job_tell(job);
+	own->ino = row.ino;
+	rs_own_put(&job->by_blob, own);
 	return 0;
-}
-
-static int add_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		    enum meta_work_kind kind, const struct rs_owner *owner, uint64_t *ret_blob,
-		    struct sc_err *err)
-{
-	*ret_blob = 0;
-	return add_row(s, job, rank, path, kind, owner, ret_blob, err);
-}
-
-/* Under job.names, which has found the row. */
-static int remove_work(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		       uint64_t blob, bool is_file, struct sc_err *err)
-{
-	struct sc_err ignored;
-	int rc = meta_work_remove(s->catalog, blob, err);
-
-	/* on a full disk even a removal needs room for its row: the bytes that go make some */
-	if (rc == SC_E_NO_SPACE && is_file && rs_remove_bytes(s, blob, &ignored) == 0)
-		rc = meta_work_remove(s->catalog, blob, err);
-	if (rc < 0)
-		return rc;
-	(void)pthread_mutex_lock(&job->state);
-	rs_work_drop(job, rank, path);
-	job->mtime_ns = sc_now_wall_ns();
-	(void)pthread_mutex_unlock(&job->state);
-	if (is_file)
-		(void)rs_remove_bytes(s, blob, &ignored); /* else: garbage at the next start */
-	rs_job_tell(job);
-	return 0;
-}
-
-bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path)
-{
-	struct rs_work w;
-
-	return row_at(job, rank, path, &w);
 }
 
 int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
@@ -142,417 +487,18 @@ int rs_work_adopt(struct rs_service *s, struct rs_job *job, uint32_t rank, const
 	sc_cleanup(sc_closep) int fd = -1;
 	int rc;
 
-	(void)pthread_mutex_lock(&job->names);
-	rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
-	(void)pthread_mutex_unlock(&job->names);
+	(void)begin(job, 0);
+	rc = adopt(job, rank, path, owner, blob, err);
+	end(job, rc);
 	if (rc == 0)
 		rc = meta_store_open_work(&s->store, blob, O_RDWR, &fd, err);
 	return rc < 0 ? rc : rs_work_own(fd, owner, path, err);
 }
 
-static int create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		  const struct rs_owner *owner, bool may_replace, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
-{
-	sc_cleanup(sc_closep) int fd = -1;
-	struct rs_work other;
-	struct sc_err ignored;
-	uint64_t blob;
-	int rc = rs_file_make(s, path, owner, &blob, &fd, err);
-
-	if (rc < 0)
-		return rc;
-	(void)pthread_mutex_lock(&job->names);
-	if (!may_replace && row_at(job, rank, path, &other) && other.kind != META_WORK_GONE)
-		rc = sc_fail(err, SC_E_EXISTS, "'%s' exists", path);
-	if (rc == 0)
-		rc = add_row(s, job, rank, path, META_WORK_FILE, owner, &blob, err);
-	(void)pthread_mutex_unlock(&job->names);
-	if (rc < 0) {
-		(void)meta_store_remove(&s->store, blob, &ignored);
-		return rc;
-	}
-	*ret_blob = blob;
-	*ret_fd = sc_steal_fd(&fd);
-	return 0;
-}
-
-/* What a dataset shows is no rank's to change. */
-static int refuse_data(const struct rs_look *look, const char *path, struct sc_err *err)
-{
-	return look->kind != RS_DATA ? 0
-				     : sc_fail(err, SC_E_SEALED, "'%s' is part of a dataset, which is read-only", path);
-}
-
-int rs_work_create(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
-{
-	return create(s, job, rank, path, owner, true, ret_blob, ret_fd, err);
-}
-
-int rs_work_create_new(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		       const struct rs_owner *owner, uint64_t *ret_blob, int *ret_fd, struct sc_err *err)
-{
-	return create(s, job, rank, path, owner, false, ret_blob, ret_fd, err);
-}
-
-int rs_work_copy_up(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		    bool truncate, uint64_t *ret_blob, struct sc_err *err)
+bool rs_work_has(struct rs_job *job, uint32_t rank, const char *path)
 {
 	struct sc_err ignored;
 	struct rs_look look;
-	uint64_t copy;
-	int rc = rs_file_copy(s, job, rank, path, truncate, &copy, err);
 
-	if (rc < 0)
-		return rc;
-	(void)pthread_mutex_lock(&job->names);
-	rc = rs_look(s, job, NULL, rank, path, &look, err);
-	if (rc == 0)
-		rc = refuse_data(&look, path, err);
-	if (rc == 0 && copy && rs_look_is_committed(&look)) {
-		rc = add_row(s, job, rank, path, META_WORK_FILE, &look.owner, &copy, err);
-		if (rc == 0) {
-			*ret_blob = copy;
-			copy = 0;
-		}
-	} else if (rc == 0) {
-		/* somebody else was faster */
-		*ret_blob = look.blob;
-		rc = look.kind == RS_WORK ? 0 : sc_fail(err, SC_E_STALE, "'%s' is gone", path);
-	}
-	(void)pthread_mutex_unlock(&job->names);
-	if (copy)
-		(void)meta_store_remove(&s->store, copy, &ignored);
-	return rc;
-}
-
-int rs_work_mkdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		  const struct rs_owner *owner, struct sc_err *err)
-{
-	struct rs_look look;
-	uint64_t blob;
-	int rc;
-
-	(void)pthread_mutex_lock(&job->names);
-	rc = rs_look(s, job, NULL, rank, path, &look, err);
-	if (rc == 0 && look.kind != RS_NONE)
-		rc = sc_fail(err, SC_E_EXISTS, "'%s' exists", path);
-	if (rc == 0)
-		rc = add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
-	(void)pthread_mutex_unlock(&job->names);
-	return rc;
-}
-
-/* Is there a committed file at this path, under the working tree? */
-static int is_committed(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-			struct sc_err *err)
-{
-	struct rs_view *head = rs_job_head(job);
-	struct rs_look look = {0};
-	int rc = head ? rs_tree_look(s, head, rank, path, &look, err) : 0;
-
-	rs_view_unref(s, head);
-	return rc < 0 ? rc : rs_look_is_committed(&look);
-}
-
-static int unlink_named(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, struct sc_err *err)
-{
-	static const struct rs_owner nobody = {0};
-	struct rs_look look;
-	uint64_t blob;
-	int rc = rs_look(s, job, NULL, rank, path, &look, err), committed;
-
-	if (rc < 0)
-		return rc;
-	if (look.kind == RS_NONE)
-		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
-	if (look.kind == RS_DIR)
-		return sc_fail(err, SC_E_IS_DIR, "'%s' is a folder", path);
-	rc = refuse_data(&look, path, err);
-	committed = rc == 0 ? is_committed(s, job, rank, path, err) : rc;
-	if (committed < 0)
-		return committed;
-	if (!committed)
-		return remove_work(s, job, rank, path, look.blob, true, err);
-	/* the mark takes the place of what was written */
-	return add_work(s, job, rank, path, META_WORK_GONE, &nobody, &blob, err);
-}
-
-int rs_work_unlink(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   struct sc_err *err)
-{
-	int rc;
-
-	(void)pthread_mutex_lock(&job->names);
-	rc = unlink_named(s, job, rank, path, err);
-	(void)pthread_mutex_unlock(&job->names);
-	return rc;
-}
-
-static int has_children(void *arg, const char *name, bool is_dir)
-{
-	(void)arg;
-	(void)name;
-	(void)is_dir;
-	return 1;
-}
-
-/* Is it a folder that may go? */
-static int check_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		       const struct rs_look *look, struct sc_err *err)
-{
-	char name[SC_NAME_BYTES_MAX + 1];
-	struct rs_view *head;
-	bool is_rank;
-	int rc;
-
-	if (look->kind == RS_NONE)
-		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
-	if (look->kind != RS_DIR)
-		return sc_fail(err, SC_E_NOT_DIR, "'%s' is not a folder", path);
-	rc = rs_list(s, job, NULL, rank, path, has_children, NULL, err);
-	if (rc)
-		return rc < 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "rank %u: '%s' is not empty", rank, path);
-	head = rs_job_head(job);
-	is_rank = !*path && head && rank < head->topo.ranks;
-	rs_view_unref(s, head);
-	if (is_rank)
-		return sc_fail(
-		    err, SC_E_BUSY,
-		    "rank %u is a rank of the job's topology, its folder stays; 'scalai delete %s' removes "
-		    "the job, and a write to .ctl/discard brings back what was removed since the last version",
-		    rank, rs_job_name(job, name, sizeof(name)));
-	return 0;
-}
-
-int rs_work_rmdir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		  struct sc_err *err)
-{
-	struct rs_look look;
-	int rc;
-
-	(void)pthread_mutex_lock(&job->names);
-	rc = rs_look(s, job, NULL, rank, path, &look, err);
-	if (rc == 0)
-		rc = check_rmdir(s, job, rank, path, &look, err);
-	if (rc == 0)
-		rc = remove_work(s, job, rank, path, look.blob, false, err);
-	(void)pthread_mutex_unlock(&job->names);
-	return rc;
-}
-
-struct moves {
-	uint32_t rank, new_rank;
-	struct {
-		size_t nr, room;
-		struct {
-			const char *from;
-			struct rs_work to;
-			uint64_t replaced;	/* the blob of the file that was there; 0: none was */
-		} *at;
-	} rows;
-	uint64_t copy;			/* of the committed file that is to move; 0: none was needed */
-	struct rs_work gone;		/* the mark that is left behind */
-	bool leaves_mark;
-};
-
-static int add_move(struct rs_job *job, struct moves *m, const struct rs_work *w, const char *new_path,
-		    struct sc_err *err)
-{
-	struct rs_work to = *w;
-	int rc = name_row(job, new_path, &to, err);
-
-	if (rc < 0)
-		return rc;
-	return sc_vec_push(&m->rows, (typeof(*m->rows.at)){w->path, to}) < 0 ? sc_nomem(err) : 0;
-}
-
-/* Is it the copy of a committed file that moves? */
-static bool moves_copy(const struct moves *m)
-{
-	return m->copy && m->rows.nr && m->rows.at[0].to.blob == m->copy;
-}
-
-static int save_moves(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
-{
-	int rc = moves_copy(m) ? meta_blob_adopt(s->catalog, m->copy, err) : 0;
-
-	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++)
-		rc = save_work(job, m->new_rank, &m->rows.at[i].to, err); /* replaces what is there */
-	if (rc == 0 && m->leaves_mark) {
-		rc = meta_blob_add(s->catalog, &m->gone.blob, err);
-		if (rc == 0)
-			rc = save_work(job, m->rank, &m->gone, err);
-	}
-	return rc;
-}
-
-/* All rows at once: after a crash all are at their old places or at their new ones. */
-static int move(struct rs_service *s, struct rs_job *job, struct moves *m, struct sc_err *err)
-{
-	size_t nr = m->rows.nr + 1;
-	struct sc_err ignored;
-	int rc = reserve(job, m->new_rank, nr, err);
-
-	if (rc < 0)
-		return rc;
-	rc = reserve(job, m->rank, 1, err);
-	nr += rc == 0;
-	if (rc == 0)
-		rc = meta_catalog_begin(s->catalog, false, err);
-	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, save_moves(s, job, m, err), err);
-	(void)pthread_mutex_lock(&job->state);
-	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++) {
-		const struct rs_work *there = rs_work_find(job, m->new_rank, m->rows.at[i].to.path);
-
-		m->rows.at[i].replaced = there && there->kind == META_WORK_FILE ? there->blob : 0;
-		rs_work_drop(job, m->rank, m->rows.at[i].from);
-		rs_work_put(job, m->new_rank, m->rows.at[i].to);
-	}
-	if (rc == 0 && m->leaves_mark)
-		rs_work_put(job, m->rank, m->gone);
-	rs_work_unreserve(job, nr);
-	(void)pthread_mutex_unlock(&job->state);
-	for (size_t i = 0; rc == 0 && i < m->rows.nr; i++)
-		if (m->rows.at[i].replaced)
-			(void)rs_remove_bytes(s, m->rows.at[i].replaced, &ignored);
-	return rc;
-}
-
-static int rename_dir(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path, const char *new_path,
-		      struct sc_err *err)
-{
-	struct rs_view *head = rs_job_head(job);
-	struct rs_work_rows rows = {0};
-	size_t n = strlen(path);
-	int rc;
-
-	(void)pthread_mutex_lock(&job->state);
-	rc = rs_tree_committed_below(job, head, m->rank, path, err);
-	(void)pthread_mutex_unlock(&job->state);
-	rs_view_unref(s, head);
-	if (rc)
-		return rc < 0 ? rc : sc_fail(err, SC_E_CROSS, "'%s' has committed files and cannot be renamed; copy "
-			"it instead", path);
-	rc = rs_work_rows(job, m->rank, &rows, err);
-	for (size_t i = 0; rc == 0 && i < rows.nr; i++) {
-		const struct rs_work *w = &rows.at[i];
-		struct sc_buf to = {0};
-
-		if (strncmp(w->path, path, n) != 0 || (w->path[n] && w->path[n] != '/') ||
-		    w->kind == META_WORK_GONE)
-			continue;
-		sc_buf_printf(&to, "%s%s", new_path, w->path + n);
-		rc = to.failed ? sc_nomem(err) : add_move(job, m, w, to.text, err);
-		sc_buf_done(&to);
-	}
-	sc_vec_done(&rows);
-	return rc < 0 ? rc : move(s, job, m, err);
-}
-
-/* The bytes of a version stay where they are: what moves is m->copy. */
-static int rename_file(struct rs_service *s, struct rs_job *job, struct moves *m, const struct rs_look *from,
-		       const char *path, const char *new_path, struct sc_err *err)
-{
-	struct rs_work w = {.kind = META_WORK_FILE, .blob = m->copy, .mode = from->owner.mode, .uid = from->owner.uid,
-			    .gid = from->owner.gid, .mtime_ns = sc_now_wall_ns()};
-	int committed = is_committed(s, job, m->rank, path, err), rc = committed;
-
-	if (rc >= 0 && from->kind == RS_WORK)
-		rc = row_at(job, m->rank, path, &w) ? 0 : sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
-	else if (rc >= 0)
-		rc = name_row(job, path, &w, err);
-	if (rc == 0)
-		rc = add_move(job, m, &w, new_path, err);
-	m->leaves_mark = committed > 0;
-	m->gone = (struct rs_work){
-	    .kind = META_WORK_GONE, .path = w.path, .path_id = w.path_id, .mtime_ns = sc_now_wall_ns()};
-	return rc < 0 ? rc : move(s, job, m, err);
-}
-
-#define NEEDS_COPY 1
-
-/* Under job.names.  Returns 0, an error, or NEEDS_COPY: to be called again with m->copy. */
-static int rename_named(struct rs_service *s, struct rs_job *job, struct moves *m, const char *path,
-			const char *new_path, bool no_replace, struct sc_err *err)
-{
-	struct rs_look from, to;
-	int rc = rs_look(s, job, NULL, m->rank, path, &from, err);
-
-	if (rc == 0)
-		rc = rs_look(s, job, NULL, m->new_rank, new_path, &to, err);
-	if (rc < 0)
-		return rc;
-	if (from.kind == RS_NONE)
-		return sc_fail(err, SC_E_NOT_FOUND, "'%s' does not exist", path);
-	if (to.kind != RS_NONE && no_replace)
-		return sc_fail(err, SC_E_EXISTS, "'%s' exists", new_path);
-	rc = refuse_data(&from, path, err);
-	if (rc == 0)
-		rc = refuse_data(&to, new_path, err);
-	if (rc < 0)
-		return rc;
-	if (to.kind == RS_DIR && from.kind != RS_DIR)
-		return sc_fail(err, SC_E_IS_DIR, "'%s' is a folder", new_path);
-	if (to.kind != RS_NONE && to.kind != RS_DIR && from.kind == RS_DIR)
-		return sc_fail(err, SC_E_NOT_DIR, "'%s' is not a folder", new_path);
-	if (m->rank == m->new_rank && strcmp(path, new_path) == 0)
-		return 0;
-	if (from.kind == RS_DIR) {
-		rc = to.kind == RS_DIR ? check_rmdir(s, job, m->new_rank, new_path, &to, err) : 0;
-		return rc < 0 ? rc : rename_dir(s, job, m, path, new_path, err);
-	}
-	if (rs_look_is_committed(&from) && !m->copy)
-		return NEEDS_COPY;
-	return rename_file(s, job, m, &from, path, new_path, err);
-}
-
-int rs_work_rename(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		   uint32_t new_rank, const char *new_path, bool no_replace, struct sc_err *err)
-{
-	struct moves m = {.rank = rank, .new_rank = new_rank};
-	struct sc_err ignored;
-	int rc, made = 0;
-
-	do {
-		(void)pthread_mutex_lock(&job->names);
-		rc = rename_named(s, job, &m, path, new_path, no_replace, err);
-		(void)pthread_mutex_unlock(&job->names);
-		if (rc == NEEDS_COPY)
-			made = rs_file_copy(s, job, rank, path, false, &m.copy, err);
-	} while (rc == NEEDS_COPY && made == 0);
-	rc = made < 0 ? made : rc;
-	/* the rename was refused, or somebody else has made a copy meanwhile */
-	if (m.copy && (rc < 0 || !moves_copy(&m)))
-		(void)meta_store_remove(&s->store, m.copy, &ignored);
-	sc_vec_done(&m.rows);
-	rs_job_tell(job);
-	return rc;
-}
-
-int rs_work_chattr_dir(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path,
-		       const struct rs_owner *owner, int64_t mtime_ns, struct sc_err *err)
-{
-	struct rs_work w;
-	uint64_t blob;
-	int rc = 0;
-
-	(void)pthread_mutex_lock(&job->names);
-	if (!row_at(job, rank, path, &w)) {
-		rc = add_work(s, job, rank, path, META_WORK_DIR, owner, &blob, err);
-		(void)pthread_mutex_unlock(&job->names);
-		return rc;
-	}
-	w.mode = owner->mode;
-	w.uid = owner->uid;
-	w.gid = owner->gid;
-	w.mtime_ns = mtime_ns;
-	rc = save_work(job, rank, &w, err);
-	(void)pthread_mutex_lock(&job->state);
-	if (rc == 0)
-		rs_work_put(job, rank, w);
-	(void)pthread_mutex_unlock(&job->state);
-	(void)pthread_mutex_unlock(&job->names);
-	return rc;
+	return rs_look(job->service, job, NULL, rank, path, &look, &ignored) == 0 && look.kind == RS_WORK;
 }

@@ -33,12 +33,32 @@ static int on_file(void *arg, uint64_t blob)
 	return known < 0 ? known : known == 0 ? on_garbage(g, blob) : 0;
 }
 
+/* Trees over others that no version has any more, or over many: what was removed since then becomes garbage. */
+static int flatten_trees(struct rs_service *s, struct sc_err *err)
+{
+	uint64_t tree;
+	int rc;
+
+	do {
+		rc = meta_catalog_begin(s->catalog, false, err);
+		if (rc < 0)
+			return rc;
+		rc = meta_tree_to_flatten(s->catalog, &tree, err);
+		if (rc == 0 && tree)
+			rc = meta_tree_flatten(s->catalog, tree, err);
+		rc = meta_catalog_end(s->catalog, rc, err);
+	} while (rc == 0 && tree);
+	return rc;
+}
+
 int rs_garbage_rows(struct rs_service *s, struct sc_err *err)
 {
 	struct garbage g = {s, err};
 	size_t before = s->nameless.nr;
-	int rc;
+	int rc = flatten_trees(s, err);
 
+	if (rc < 0)
+		return rc;
 	(void)pthread_mutex_lock(&s->making);
 	rc = meta_catalog_begin(s->catalog, false, err);
 	rs_step(RS_STEP_MATERIALIZE_GARBAGE);

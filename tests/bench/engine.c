@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,12 +38,12 @@ static void must(int rc, const struct sc_err *err)
 	exit(1);
 }
 
-static int on_name(void *arg, const char *name, bool is_dir)
+static int on_name(void *arg, const char *name, mode_t type)
 {
 	struct rs_image *im;
 	struct sc_err err;
 
-	if (is_dir || nr_targets == FILES_MAX)
+	if (S_ISDIR(type) || nr_targets == FILES_MAX)
 		return 1;
 	must(rs_view_image(s, view, *(const uint32_t *)arg, name, true, true, &im, &err), &err);
 	targets[nr_targets++].image = im;

@@ -3,20 +3,25 @@
 
     modes.py save JOB SAMPLE         each rank writes its files as its user
     modes.py look JOB FOLDER...      a line for each file below these folders: path, uid, gid, mode
-    modes.py check JOB FOLDER...     the same files, opened by each user: may they?  By owner, group and mode alone
+    modes.py check JOB SAMPLE FOLDER... [closed=RANK]
+                                     the same files, opened by each user: may they?  By owner, group and mode alone; and
+                                     nobody reads what the ranks' folders and files did not let him read.  closed: its owner
+                                     has changed the mode of this rank's folder to 0700
 """
+import numpy
 import os
 import stat
 import sys
 
-# rank: user, mode of its folder, of model, optimizer, notes, and what the first three are committed with
+# rank: user, mode of its folder, of model, optimizer, notes
 RANKS = {
-    0: (1001, 0o700, 0o600, 0o644, 0o644, (0o600, 0o600, 0o600)),
-    1: (1001, 0o755, 0o640, 0o644, 0o640, (0o640, 0o644, 0o640)),
-    2: (1002, 0o755, 0o644, 0o644, 0o604, (0o644, 0o644, 0o604)),
-    3: (1002, 0o750, 0o644, 0o664, 0o600, (0o640, 0o660, 0o600)),
+    0: (1001, 0o700, 0o600, 0o644, 0o644),
+    1: (1001, 0o755, 0o640, 0o644, 0o640),
+    2: (1002, 0o755, 0o644, 0o644, 0o604),
+    3: (1002, 0o750, 0o644, 0o664, 0o600),
 }
-USERS = (1000, 1001, 1002, 1003)
+OWNER = 1000  # of the job
+USERS = (OWNER, 1001, 1002, 1003)
 
 
 def as_user(uid, f, *args):
@@ -48,21 +53,50 @@ def get(path):
 
 
 def save_rank(job, sample, rank):
-    _, folder, model, optimizer, notes, _ = RANKS[rank]
+    _, folder, model, optimizer, notes = RANKS[rank]
     at = f"{job}/{rank}"
     os.mkdir(at)
-    put(at + "/model.safetensors", sample["model"], model)
-    put(at + "/optimizer.safetensors", sample["optimizer"], optimizer)
-    put(at + "/notes.txt", b"the same on all ranks", notes)
-    put(at + "/rng.bin", b"%d" % rank * 100, model)
+    for name, data, mode in written(sample, rank):
+        put(f"{at}/{name}", data, mode)
     os.chmod(at, folder)
     return True
 
 
+def written(sample, rank):
+    _, _, model, optimizer, notes = RANKS[rank]
+    yield "model.safetensors", sample[rank]["model"], model
+    yield "optimizer.safetensors", sample[rank]["optimizer"], optimizer
+    yield "notes.txt", b"the same on all ranks", notes
+    yield "rng.bin", b"%d" % rank * 100, model
+
+
+def read_sample(source):
+    return {r: {n: get(f"{source}/{r}/{n}.safetensors") for n in ("model", "optimizer")} for r in RANKS}
+
+
 def save(job, source):
+    sample = read_sample(source)
     for rank in RANKS:
-        sample = {n: get(f"{source}/{rank}/{n}.safetensors") for n in ("model", "optimizer")}
         assert as_user(RANKS[rank][0], save_rank, job, sample, rank)
+
+
+def words(data, name):
+    """The different words of 8 bytes in a file, without the header of tensors."""
+    if name.endswith(".safetensors"):
+        data = data[8 + int.from_bytes(data[:8], "little"):]
+    return numpy.unique(numpy.frombuffer(data[:len(data) & ~7], "<u8"))
+
+
+def hidden(sample, user, closed):
+    """The words that are in no file which this user could read as the ranks wrote it."""
+    seen, unseen = [], []
+    for rank, (owner, folder, *_) in RANKS.items():
+        shift = 6 if owner == user else 0
+        folder = 0o700 if rank == closed else folder
+        for name, data, mode in written(sample, rank):
+            may = mode >> shift & 4 and folder >> shift & 1
+            (seen if may else unseen).append(words(data, name))
+    return numpy.setdiff1d(numpy.concatenate(unseen), numpy.concatenate(seen))
 
 
 def files(job, folders):
@@ -87,11 +121,16 @@ def can_open(path, flags):
     return True
 
 
-def check(job, folders):
+def check(job, source, folders, closed=None):
     """Root's look at the attributes before says who may; the kernel must say the same."""
+    sample = read_sample(source)
+    # a file that several owners' bytes are in is the job owner's
+    unseen = {user: hidden(sample, user, closed) for user in USERS if user != OWNER}
+    assert all(len(w) > 1000 for w in unseen.values())
     nr = 0
     for path in files(job, folders):
         st = os.stat(f"{job}/{path}")
+        has = words(get(f"{job}/{path}"), path)
         above = [os.stat(job + "/" + "/".join(path.split("/")[:i])) for i in range(path.count("/") + 1)]
         for user in USERS:
             def bits(s):
@@ -99,9 +138,14 @@ def check(job, folders):
             want = bits(st) & 4 != 0 and all(bits(s) & 1 for s in above)
             found = as_user(user, can_open, f"{job}/{path}", os.O_RDONLY)
             assert found == want, f"user {user} {'may' if found else 'may not'} read '{path}' ({oct(st.st_mode)} of {st.st_uid})"
+            leaks = len(numpy.intersect1d(has, unseen[user])) if found and user != OWNER else 0
+            assert not leaks, f"user {user} finds in '{path}' {leaks} of {len(has)} words that no rank let him read"
             nr += found
     print(f"{nr} opens were allowed")
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](sys.argv[2], *([sys.argv[3]] if sys.argv[1] == "save" else [sys.argv[3:]]))
+    what, job, *more = sys.argv[1:]
+    closed = int(more.pop()[7:]) if more[-1].startswith("closed=") else None
+    {"save": lambda: save(job, more[0]), "look": lambda: look(job, more),
+     "check": lambda: check(job, more[0], more[1:], closed)}[what]()

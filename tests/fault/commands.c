@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fault/commands.h"
 
+#include "tests/support/paths.h"
 #include "tests/support/sample.h"
 
 #include <inttypes.h>
@@ -36,8 +37,22 @@ static const char *const rows[] = {
 	"version v JOIN version_set ON version = v.id JOIN blob_set s ON s.id = version_set.blob_set JOIN set_blob f ON "
 	"f.blob_set = s.id JOIN path ON path.id = f.path LEFT JOIN blob b ON b.id = f.blob WHERE v.job = ? ORDER BY v.nr, "
 	"s.kind, s.file, f.rank, path.text",
-	"SELECT 'work', w.rank, path.text, w.kind, w.target, w.mode, w.uid, w.gid, b.bytes FROM work w LEFT JOIN path ON "
-	"path.id = w.path LEFT JOIN blob b ON b.id = w.id WHERE w.job = ? ORDER BY w.rank, path.text",
+	/* numbers of ranks' folders count from the root's; another one's is not told, but by the names in it */
+	"SELECT 'folder', i.mode, i.uid, i.gid, i.nlink, iif(i.ino - j.root BETWEEN 0 AND 1048576, i.ino - j.root, 'other'), "
+	"(SELECT count(*) FROM entry e WHERE e.parent = i.ino), (SELECT group_concat(CAST(name AS TEXT)) FROM (SELECT name FROM "
+	"entry e WHERE e.parent = i.ino ORDER BY name)) FROM job j JOIN inode i ON i.job = j.id WHERE j.id = ? AND "
+	"i.mode / 4096 = 4 AND i.nlink > 0 ORDER BY 6, 2, 7, 8",
+	"SELECT 'name', iif(p.ino - j.root BETWEEN 0 AND 1048576, p.ino - j.root, 'other'), CAST(e.name AS TEXT), e.ino = 0, "
+	"i.mode, i.uid, i.gid, i.nlink, i.rdev, i.data, hex(i.target), i.ino IS NULL, b.bytes FROM job j JOIN inode p ON "
+	"p.job = j.id JOIN entry e ON e.parent = p.ino LEFT JOIN inode i ON i.ino = e.ino LEFT JOIN blob b ON b.id = i.blob "
+	"WHERE j.id = ? AND p.nlink > 0 ORDER BY 2, 3, 5, 12",
+	"SELECT 'xattr', CAST(x.name AS TEXT), hex(x.value) FROM inode i JOIN xattr x ON x.ino = i.ino WHERE i.job = ? AND "
+	"i.nlink > 0 ORDER BY 2, 3",
+	"SELECT 'tree', v.nr, v.tree IS NULL, CAST(e.name AS TEXT), e.ino = 0, i.mode, i.uid, i.gid, i.nlink, hex(i.target), "
+	"i.ino IS NULL FROM version v LEFT JOIN tree_entry e ON e.tree = v.tree LEFT JOIN tree_inode i ON i.tree = v.tree AND "
+	"i.ino = e.ino WHERE v.job = ? ORDER BY v.nr, 4, 6, 11",
+	"SELECT 'tree xattr', v.nr, CAST(x.name AS TEXT), hex(x.value) FROM version v JOIN tree_xattr x ON x.tree = v.tree "
+	"WHERE v.job = ? ORDER BY v.nr, 3, 4",
 	"SELECT 'data', v.nr, d.name, d.spec, d.form, d.uid, d.gid, x.from_epoch, x.from_samples, f.nr, f.path, f.bytes, "
 	"f.mtime_ns, hex(f.ends), f.samples, f.sequences, f.blob IS NULL, f.borders IS NULL FROM version v JOIN version_data "
 	"x ON x.version = v.id JOIN dataset d ON d.id = x.dataset JOIN data_source f ON f.dataset = d.id WHERE v.job = ? "
@@ -48,9 +63,12 @@ static const char *const rows[] = {
 char *rows_of(uint64_t job)
 {
 	struct sc_buf buf = {0};
+	struct sc_err err = {0};
 	char path[100];
 	sqlite3 *db;
 
+	if (rs_tree_flush(service, &err) < 0) /* what was changed comes to the catalog later */
+		fail_msg("%s", err.msg);
 	(void)snprintf(path, sizeof(path), "%s/scalai.db", dir);
 	assert_int_equal(SQLITE_OK, sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL));
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
@@ -153,36 +171,56 @@ static int copy_up(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	uint64_t blob;
 
-	return rs_work_copy_up(service, job, 0, text, false, &blob, err);
+	return work_copy_up(service, job, 0, text, false, &blob, err);
 }
 
 static int make_dir(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct rs_owner owner = {geteuid(), getegid(), 0750};
 
-	return rs_work_mkdir(service, job, 0, text, &owner, err);
+	return work_mkdir(service, job, 0, text, &owner, err);
+}
+
+static int make_rank(struct rs_job *job, const char *text, struct sc_err *err)
+{
+	return work_make_rank(service, job, (uint32_t)atoi(text), err);
+}
+
+static int make_symlink(struct rs_job *job, const char *text, struct sc_err *err)
+{
+	return work_symlink(service, job, "notes/a", 0, text, err);
+}
+
+static int make_link(struct rs_job *job, const char *text, struct sc_err *err)
+{
+	return work_link(service, job, 0, "notes/a", 0, text, err);
+}
+
+static int set_xattr(struct rs_job *job, const char *text, struct sc_err *err)
+{
+	return work_set_xattr(service, job, 0, text, "user.by", "a test", err);
 }
 
 static int change_dir(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct rs_owner owner = {geteuid(), getegid(), 0700};
 
-	return rs_work_chattr_dir(service, job, 0, text, &owner, 1000000000, err);
+	return work_chattr(service, job, 0, text, &owner, 1000000000, err);
 }
 
 static int move(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_work_rename(service, job, 0, text, 1, "moved", false, err);
+	return work_rename(service, job, 0, text, 0, "moved", false, err);
 }
 
 static int unlink_file(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_work_unlink(service, job, 0, text, err);
+	return work_unlink(service, job, 0, text, err);
 }
 
 static int remove_dir(struct rs_job *job, const char *text, struct sc_err *err)
 {
-	return rs_work_rmdir(service, job, 0, text, err);
+	return work_rmdir(service, job, 0, text, err);
 }
 
 static int verify(struct rs_job *job, const char *text, struct sc_err *err)
@@ -241,6 +279,10 @@ const struct command commands[] = {
 	{"layout", layout, GPT},
 	{"topology", topology, "tp=2 pp=2"},
 	{"config", config, "buffer_mib=2 keep=9 sync=off"},
+	{"mkdir", make_rank, "0"},
+	{"mkdir", make_rank, "1"},
+	{"mkdir", make_rank, "2"},
+	{"mkdir", make_rank, "3"},
 	{"create", do_create, "0 " MODEL},
 	{"create", do_create, "1 " MODEL},
 	{"create", do_create, "2 " MODEL},
@@ -248,10 +290,16 @@ const struct command commands[] = {
 	{"mkdir", make_dir, "notes"},
 	{"chmod", change_dir, "notes"},
 	{"create", do_create, "0 notes/a"},
+	{"symlink", make_symlink, "latest"},
+	{"link", make_link, "notes/b"},
+	{"setxattr", set_xattr, "notes/a"},
 	{"commit", commit, "step=1 samples=8 note=the first one"},
 	{"work", do_work, ""},
 	{"copy up", copy_up, "notes/a"},
+	{"setxattr", set_xattr, "notes"},
+	{"link", make_link, "linked"},
 	{"rename", move, "notes/a"},
+	{"unlink", unlink_file, "notes/b"},
 	{"rmdir", remove_dir, "notes"},
 	{"commit", commit, "step=2 note=another one, which was made after the first"},
 	{"tag", do_tag, "tag 2 best"},

@@ -34,7 +34,8 @@ import tempfile
 import time
 
 SIZE = {"ext4": 48 << 20, "xfs": 320 << 20}
-SCENARIOS = ("first", "import", "fsync", "commit", "topology", "materialize", "share", "mend", "collect", "rollback", "data", "position", "config")
+SCENARIOS = ("first", "import", "fsync", "commit", "topology", "materialize", "share", "mend", "collect", "rollback", "data", "position", "config",
+             "mkdir", "rename-tree", "link", "symlink", "setxattr", "rmdir", "rmtree", "commit-tree")
 
 
 FSCK = {"ext4": ("e2fsck", "-fn"), "xfs": ("xfs_repair", "-n")}

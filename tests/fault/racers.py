@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of races.py: writers and readers of every kind, and what takes CPU, memory and disk from them."""
+import contextlib
 import ctypes
 import errno
 import mmap
 import multiprocessing as mp
 import os
 import random
+import shutil
 import signal
 import sys
 
@@ -75,6 +77,48 @@ def rename_away(path, n):
     """A committed file moves, and comes back."""
     os.rename(path, path + ".old")
     os.rename(path + ".old", path)
+
+
+def rename_folder(path, n):
+    """A folder with a committed file moves, and comes back; the file in it changes between."""
+    shutil.rmtree(path + ".moved", ignore_errors=True)  # of a time that a killed daemon has cut
+    os.makedirs(path + ".d/deep", exist_ok=True)
+    os.rename(path + ".d", path + ".moved")
+    open_wb(path + ".moved/deep/f", n)
+    os.rename(path + ".moved", path + ".d")
+
+
+def hard_links(path, n):
+    """A second name of a committed file, and a write by it."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path + ".link")
+    os.link(path, path + ".link")
+    if n % 2:
+        open_wb(path + ".link", n)
+
+
+def symlinks(path, n):
+    """As `latest` is moved on: a link takes the place of a link."""
+    os.makedirs(path + ".d", exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path + ".new")
+    os.symlink(f"checkpoint-{n}", path + ".new")
+    os.rename(path + ".new", path + ".latest")
+
+
+def make_remove(path, n):
+    """A tree comes, and goes as rm -r removes it."""
+    shutil.rmtree(path + ".tree", ignore_errors=True)
+    os.makedirs(path + ".tree/deep")
+    open_wb(path + ".tree/deep/f", n)
+    os.symlink("f", path + ".tree/deep/link")
+    shutil.rmtree(path + ".tree")
+
+
+def attributes(path, n):
+    os.setxattr(path, "user.n", str(n).encode())
+    if os.getxattr(path, "user.n") != str(n).encode():
+        raise AssertionError("an attribute has another value than was set")
 
 
 def unlink_create(path, n):
@@ -176,8 +220,8 @@ def io_uring(path, n):
     Ring().write(os.open(path, os.O_RDWR), fill(n))
 
 
-WRITERS = {f.__name__: f for f in (open_wb, pwrite, truncate, ftruncate, fallocate, mapped, rename_over, rename_away, unlink_create,
-                                   copy_range, chmod, times, read_trunc, interrupted, io_uring)}
+WRITERS = {f.__name__: f for f in (open_wb, pwrite, truncate, ftruncate, fallocate, mapped, rename_over, rename_away, rename_folder,
+                                   hard_links, symlinks, make_remove, attributes, unlink_create, copy_range, chmod, times, read_trunc, interrupted, io_uring)}
 
 
 # --- readers: each opens a file whose bytes are known ---

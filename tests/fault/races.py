@@ -7,7 +7,8 @@
 A case is KIND/LOAD/MODE: a kind of program, how starved of CPU it is, and how Scalai is mounted.  Each case mounts an
 empty store in FOLDER, runs for S seconds, unmounts and checks:
 
-  - a version has, twenty commits later and at the end, the bytes that it had when its commit returned;
+  - a version has, twenty commits later and at the end, the bytes, folders, links and modes that it had when its commit
+    returned;
   - no program sees an error (a commit is EBUSY while files are open, and refused while nothing was written);
   - one open committed file has one size and one content;
   - the daemon lives, but where the case kills it; `scalai fsck` finds the store clean.
@@ -31,6 +32,7 @@ import random
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -124,10 +126,16 @@ class Case:
     def version(self, nr):
         h = hashlib.sha256()
         for rank in range(RANKS):
-            folder = f"{self.job}/.v/{nr}/{rank}"
-            for name in sorted(os.listdir(folder)):
-                with open(f"{folder}/{name}", "rb") as f:
-                    h.update(f"{rank}/{name}".encode() + f.read())
+            for folder, folders, files in os.walk(f"{self.job}/.v/{nr}/{rank}"):
+                folders.sort()
+                for path in sorted(f"{folder}/{name}" for name in folders + files):
+                    st = os.lstat(path)
+                    h.update(f"{os.path.relpath(path, self.job)} {st.st_mode} {st.st_nlink}".encode())
+                    if stat.S_ISLNK(st.st_mode):
+                        h.update(os.readlink(path).encode())
+                    elif stat.S_ISREG(st.st_mode):
+                        with open(path, "rb") as f:
+                            h.update(f.read())
         return h.hexdigest()
 
     def commit(self):

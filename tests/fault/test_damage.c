@@ -10,6 +10,7 @@
 #include "meta/base/log.h"
 #include "meta/base/metric.h"
 #include "reshard/command/steps.h"
+#include "tests/support/paths.h"
 #include "tests/support/sample.h"
 
 #include <errno.h>
@@ -164,16 +165,16 @@ static void copy_up_is_refused(void **unused)
 	blob = blob_of(1, MODEL);
 	cut(blob, 8192);
 	before = status();
-	expect_damaged(rs_work_copy_up(s, job, 1, MODEL, false, &copy, &err), &err, blob, "");
+	expect_damaged(work_copy_up(s, job, 1, MODEL, false, &copy, &err), &err, blob, "");
 	after = status();
 	assert_string_equal(before, after);
 	sc_sys.release(after);
-	must(rs_work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err); /* others are as they were */
+	must(work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err); /* others are as they were */
 	must(rs_job_discard(s, job, &err), &err);
 	/* of a view */
 	must(rs_job_config(RS_CALLER(s), job, "materialize=never", &err), &err);
 	must(rs_job_topology(RS_CALLER(s), job, "tp=1 pp=2", &err), &err);
-	expect_damaged(rs_work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err, blob, "rank 1 '" MODEL "'");
+	expect_damaged(work_copy_up(s, job, 0, MODEL, false, &copy, &err), &err, blob, "rank 1 '" MODEL "'");
 	sc_sys.release(before);
 }
 

@@ -15,6 +15,8 @@
 /* cmocka wants some of the above first */
 #include <cmocka.h>
 
+#include "tests/support/paths.h"
+
 #define COMMITS 1000
 
 static struct rs_service *s;
@@ -65,14 +67,14 @@ static void files_do_not_vanish(void **unused)
 	must(rs_job_make(s, "job", 0755, geteuid(), getegid(), &job, &err), &err);
 	must(rs_job_layout(RS_CALLER(s), job, "use replicated", &err), &err);
 	must(rs_job_topology(RS_CALLER(s), job, "dp=1", &err), &err);
-	must(rs_work_create(s, job, 0, "file", &owner, &blob, &fd, &err), &err);
+	must(work_create(s, job, 0, "file", &owner, &blob, &fd, &err), &err);
 	(void)close(fd);
 	assert_int_equal(0, pthread_create(&thread, NULL, look, NULL));
 	for (unsigned i = 0; i < COMMITS; i++) {
 		/* a version without the file; then it comes back, and is committed */
-		must(rs_work_rename(s, job, 0, "file", 0, "away", false, &err), &err);
+		must(work_rename(s, job, 0, "file", 0, "away", false, &err), &err);
 		must(rs_job_commit(RS_CALLER(s), job, "", &err), &err);
-		must(rs_work_rename(s, job, 0, "away", 0, "file", false, &err), &err);
+		must(work_rename(s, job, 0, "away", 0, "file", false, &err), &err);
 		__atomic_store_n(&is_there, true, __ATOMIC_RELEASE);
 		must(rs_job_commit(RS_CALLER(s), job, "", &err), &err);
 		(void)usleep(100);

@@ -4,10 +4,12 @@
 
 #include "meta/base/log.h"
 #include "tests/fault/house.h"
+#include "tests/support/paths.h"
 #include "tests/support/sample.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <sqlite3.h>
 #include <stdarg.h>
@@ -59,7 +61,7 @@ static void names_are_copied(void **unused)
 	close_house(&h);
 }
 
-/* --- a row of the working tree that the catalog has is in memory, too: memory is had before --- */
+/* --- a row of the working tree that the log, then the catalog, has is in memory, too: memory is had before --- */
 
 static void *bad_alloc(size_t bytes)
 {
@@ -88,19 +90,24 @@ static uint64_t count_rows(const struct house *h, const char *sql)
 	return n;
 }
 
-static int on_listed(void *arg, const char *name, bool is_dir)
+static int on_listed(void *arg, const char *name, mode_t type)
 {
 	(void)name;
-	(void)is_dir;
+	(void)type;
 	++*(uint64_t *)arg;
 	return 0;
 }
 
 static void check_tree(const struct house *h, const char *when, long n)
 {
-	uint64_t listed = 0, rows = count_rows(h, "SELECT count(*) FROM work");
-	struct sc_err err;
+	uint64_t listed = 0, rows;
+	struct sc_err err = {0};
+	char sql[100];
 
+	if (rs_tree_flush(h->s, &err) < 0)
+		fail_msg("%s, allocation %ld failed: %s", when, n, err.msg);
+	(void)snprintf(sql, sizeof(sql), "SELECT count(*) FROM entry WHERE parent = %" PRIu64, rs_job_root(h->job) + 1);
+	rows = count_rows(h, sql);
 	assert_int_equal(0, rs_list(h->s, h->job, NULL, 0, "", on_listed, &listed, &err));
 	if (listed != rows)
 		fail_msg("%s, allocation %ld failed: %d rows, %d files are listed", when, n, (int)rows, (int)listed);
@@ -110,7 +117,7 @@ static int create(struct house *h, const char *name, struct sc_err *err)
 {
 	struct rs_owner owner = {geteuid(), getegid(), 0644};
 	uint64_t blob;
-	int fd, rc = rs_work_create(h->s, h->job, 0, name, &owner, &blob, &fd, err);
+	int fd, rc = work_create(h->s, h->job, 0, name, &owner, &blob, &fd, err);
 
 	if (rc == 0)
 		(void)close(fd);
@@ -125,6 +132,7 @@ static void rows_are_in_memory(void **unused)
 
 	(void)unused;
 	open_house(&h, true);
+	assert_int_equal(0, work_make_rank(h.s, h.job, 0, &err));
 	real = sc_sys;
 	for (int i = 0; i < 40; i++) {
 		(void)snprintf(name, sizeof(name), "file%d", i);
@@ -150,7 +158,7 @@ static void rows_are_in_memory(void **unused)
 			failed = false;
 			sc_sys.alloc = bad_alloc;
 			sc_sys.resize = bad_resize;
-			rc = rs_work_rename(h.s, h.job, 0, name, 0, other, false, &err);
+			rc = work_rename(h.s, h.job, 0, name, 0, other, false, &err);
 			sc_sys = real;
 			check_tree(&h, "rename", n);
 			if (rc == 0)
@@ -163,6 +171,16 @@ static void rows_are_in_memory(void **unused)
 
 /* --- a file that is written again and again: what it replaces leaves no rows --- */
 
+static uint64_t count_blobs(const struct house *h)
+{
+	struct sc_err err = {0};
+
+	/* rows of blobs that nothing has go in the background */
+	if (rs_tree_flush(h->s, &err) < 0 || rs_service_work(h->s, &err) < 0)
+		fail_msg("%s", err.msg);
+	return count_rows(h, "SELECT count(*) FROM blob");
+}
+
 static void replaced_rows_go(void **unused)
 {
 	uint64_t before;
@@ -172,24 +190,23 @@ static void replaced_rows_go(void **unused)
 	(void)unused;
 	open_house(&h, true);
 	assert_int_equal(0, create(&h, "a", &err));
-	before = count_rows(&h, "SELECT count(*) FROM blob");
+	before = count_blobs(&h);
 	for (int i = 0; i < 50; i++) {
-		assert_int_equal(0, rs_work_unlink(h.s, h.job, 0, "a", &err));
+		assert_int_equal(0, work_unlink(h.s, h.job, 0, "a", &err));
 		assert_int_equal(0, create(&h, "a", &err));
 		assert_int_equal(0, create(&h, "a.new", &err));
-		assert_int_equal(0, rs_work_rename(h.s, h.job, 0, "a.new", 0, "a", false, &err));
+		assert_int_equal(0, work_rename(h.s, h.job, 0, "a.new", 0, "a", false, &err));
 	}
-	assert_int_equal(before, count_rows(&h, "SELECT count(*) FROM blob"));
+	assert_int_equal(before, count_blobs(&h));
 	for (uint32_t rank = 0; rank < 4; rank++)
 		put_model(h.s, h.job, rank, "model.safetensors");
 	assert_int_equal(0, rs_job_commit(RS_CALLER(h.s), h.job, "", &err));
-	assert_int_equal(0, rs_service_work(h.s, &err));
-	before = count_rows(&h, "SELECT count(*) FROM blob");
-	for (int i = 0; i < 50; i++) { /* the mark of the committed file is replaced, too */
-		assert_int_equal(0, rs_work_unlink(h.s, h.job, 0, "a", &err));
+	before = count_blobs(&h);
+	for (int i = 0; i < 50; i++) { /* the whiteout of the committed file is replaced, too */
+		assert_int_equal(0, work_unlink(h.s, h.job, 0, "a", &err));
 		assert_int_equal(0, create(&h, "a", &err));
 	}
-	assert_int_equal(before + 1, count_rows(&h, "SELECT count(*) FROM blob"));
+	assert_int_equal(before + 1, count_blobs(&h));
 	close_house(&h);
 }
 

@@ -20,6 +20,7 @@
 
 /* --- a catalog with an upper layer over a chain of trees --- */
 
+#define ROOT UINT64_C(1024)	/* of the first job of a catalog */
 #define FILES (UINT64_C(1) << 21)	/* behind the numbers of folders of job and ranks */
 
 static char path[64];
@@ -58,24 +59,24 @@ static void put_entry(uint64_t parent, const char *name, uint64_t ino)
 static void say_all(uint64_t first)
 {
 	record.nr = 0;
-	put_inode(100, S_IFDIR, 2);
+	put_inode(ROOT, S_IFDIR, 2);
 	first += FILES;
 	put_inode(first, S_IFREG, 1);
 	put_inode(first + 1, S_IFLNK, 1);
 	put_inode(first + 2, S_IFIFO, 1);
 	put_inode(first + 3, S_IFREG, 0);
 	put_inode(first + 4, S_IFREG, 0);
-	put_entry(100, "file", first);
-	put_entry(100, "link", first + 1);
-	put_entry(100, "pipe", first + 2);
-	put_entry(100, first / 10 % 2 ? "a" : "b", 0);
-	put_entry(100, first / 10 % 2 ? "b" : "a", first + 1);
+	put_entry(ROOT, "file", first);
+	put_entry(ROOT, "link", first + 1);
+	put_entry(ROOT, "pipe", first + 2);
+	put_entry(ROOT, first / 10 % 2 ? "a" : "b", 0);
+	put_entry(ROOT, first / 10 % 2 ? "b" : "a", first + 1);
 	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_PUT_XATTR,
 						  .xattr = {first, text("user.x"), text("value")}}));
 	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_PUT_XATTR,
 						  .xattr = {first, text("user.y"), text("value")}}));
 	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_DROP_XATTR, .xattr = {first, text("user.y"), {0}}}));
-	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_DROP_ENTRY, .entry = {100, text("gone"), 0}}));
+	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_DROP_ENTRY, .entry = {ROOT, text("gone"), 0}}));
 	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_DROP_INODE, .inode = {.ino = first + 4}}));
 	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_PUT_AGAIN, .again = {first, first + 500}}));
 }
@@ -93,7 +94,7 @@ static int call_apply(void)
 static int call_numbers(void)
 {
 	uint64_t first = 0;
-	int rc = meta_numbers_take(catalog, 100, &first, &err);
+	int rc = meta_numbers_take(catalog, 1, 100, &first, &err);
 
 	if (rc == 0)
 		sc_buf_printf(&said, "%" PRIu64 "\n", first);
@@ -138,12 +139,12 @@ static int commit(uint64_t base)
 	struct meta_version_row v = {.job = 1, .step = -1, .note = "", .made_by = "", .topology = ""};
 	struct meta_change decided[] = {
 		{META_PUT_INODE, .inode = {.ino = FILES + 800, .mode = S_IFREG, .nlink = 1, .blob = 5, .data = META_LOWER_DATA}},
-		{META_PUT_ENTRY, .entry = {100, text("more"), FILES + 800}},
-		{META_PUT_ENTRY, .entry = {100, text("file"), 0}},
+		{META_PUT_ENTRY, .entry = {ROOT, text("more"), FILES + 800}},
+		{META_PUT_ENTRY, .entry = {ROOT, text("file"), 0}},
 		{META_PUT_XATTR, .xattr = {FILES + 800, text("user.z"), text("1")}},
 		{META_DROP_INODE, .inode = {.ino = FILES + 1001}},
 	};
-	struct meta_tree_spec spec = {.job = 1, .base = base, .root = 100,
+	struct meta_tree_spec spec = {.job = 1, .base = base, .root = ROOT, .layout = 1, .topology = "dp=2",
 				      .rows = {decided, sizeof(decided) / sizeof(*decided), 0}};
 	int rc = meta_catalog_begin(catalog, false, &err);
 
@@ -210,13 +211,68 @@ static int call_read(void)
 
 	if (rc >= 0) {
 		sc_buf_printf(&said, "%d %o %.*s\n", rc, row.mode, (int)row.target.nr, row.target.at);
-		rc = meta_tree_child(catalog, &t, 100, text("link"), &ino, &err);
+		rc = meta_tree_child(catalog, &t, ROOT, text("link"), &ino, &err);
 	}
 	if (rc >= 0) {
 		sc_buf_printf(&said, "%" PRIu64 "\n", ino);
-		rc = meta_tree_children(catalog, &t, 100, tell_entry, NULL, &err);
+		rc = meta_tree_children(catalog, &t, ROOT, tell_entry, NULL, &err);
 	}
-	return rc < 0 ? rc : meta_tree_xattrs(catalog, &t, FILES + 800, tell_xattr, NULL, &err);
+	if (rc >= 0)
+		rc = meta_tree_xattrs(catalog, &t, FILES + 800, tell_xattr, NULL, &err);
+	return rc < 0 ? rc : meta_tree_names(catalog, &t, FILES + 601, tell_entry, NULL, &err);
+}
+
+static int call_about(void)
+{
+	sc_cleanup(sc_buf_done) struct sc_buf topology = {0};
+	struct meta_tree_row row = {0};
+	int rc = meta_tree_about(catalog, tree, &row, &topology, &err);
+
+	if (rc == 0)
+		sc_buf_printf(&said, "%" PRIu64 " %" PRIu64 " %s\n", row.root, row.layout, row.topology);
+	return rc;
+}
+
+static int tell_block(void *arg, uint64_t first, uint64_t nr, uint64_t job)
+{
+	(void)arg;
+	sc_buf_printf(&said, "%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", first, nr, job);
+	return 0;
+}
+
+static int call_blocks(void)
+{
+	return meta_numbers_each(catalog, tell_block, NULL, &err);
+}
+
+static int call_job(void)
+{
+	struct meta_job_row row = {.name = "another", .mode = 0755};
+	int rc = meta_job_add(catalog, &row, &err);
+
+	if (rc == 0)
+		sc_buf_printf(&said, "%" PRIu64 " %" PRIu64 "\n", row.id, row.root);
+	return rc;
+}
+
+static int call_clone(void)
+{
+	uint64_t id = 0, root = 0;
+	int rc = meta_catalog_begin(catalog, true, &err);
+
+	if (rc < 0)
+		return rc;
+	rc = meta_catalog_end(catalog, meta_job_clone(catalog, 1, "clone", 0, 0, &id, &root, &err), &err);
+	if (rc == 0)
+		sc_buf_printf(&said, "%" PRIu64 " %" PRIu64 "\n", id, root);
+	return rc;
+}
+
+static int call_become(void)
+{
+	int rc = meta_catalog_begin(catalog, false, &err);
+
+	return rc < 0 ? rc : meta_catalog_end(catalog, meta_blob_become(catalog, FILES + 600, FILES + 610, &err), &err);
 }
 
 static const struct {
@@ -224,8 +280,9 @@ static const struct {
 	int (*call)(void);
 } calls[] = {
 	{"numbers", call_numbers}, {"sequence", call_sequence}, {"apply", call_apply},	 {"each", call_each},
-	{"read", call_read},	   {"commit", call_commit},	{"read", call_read},	 {"flatten", call_flatten},
-	{"read", call_read},	   {"garbage", call_garbage},	{"remove", call_remove},
+	{"read", call_read},	   {"commit", call_commit},	{"read", call_read},	 {"clone", call_clone},
+	{"job", call_job},	   {"blocks", call_blocks},	{"become", call_become}, {"flatten", call_flatten},
+	{"read", call_read},	   {"about", call_about},	{"garbage", call_garbage}, {"remove", call_remove},
 };
 
 /* --- all rows, read by another connection --- */
@@ -233,7 +290,8 @@ static const struct {
 static char *rows(void)
 {
 	static const char *const tables[] = {"counter", "tail", "inode", "entry", "xattr", "again", "tree", "tree_inode",
-					     "tree_entry", "tree_xattr", "version"};
+					     "tree_entry", "tree_xattr", "version", "blob", "job",
+					     "number_block"};
 	struct sc_buf buf = {0};
 	sqlite3 *db;
 
@@ -270,9 +328,14 @@ static void clean(void)
 /* The catalog before the first call: three trees, an upper layer. */
 static void begin(void)
 {
+	struct meta_job_row job = {.name = "job"};
+
 	clean();
 	OK(meta_catalog_open(path, true, &catalog, &err));
 	OK(meta_tail_set_applied(catalog, 0, &err));
+	OK(meta_job_add(catalog, &job, &err));
+	assert_int_equal(ROOT, job.root);
+	OK(meta_numbers_take(catalog, 1, UINT64_C(1) << 22, &(uint64_t){0}, &err));
 	tree = 0;
 	for (uint64_t first = 600; first < 630; first += 10) {
 		OK(meta_catalog_begin(catalog, false, &err));

@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 /* cmocka wants some of the above first */
 #include <cmocka.h>
 
 #include "tests/prop/files.h"
 #include "tests/prop/pick.h"
+#include "tests/support/paths.h"
 #include "tests/support/rank_files.h"
 
 unsigned long seed = 1;
@@ -139,7 +141,7 @@ static void write_file(struct world *w, const struct version *v, const struct sh
 		tensors[nr++] = (struct rank_tensor){s->name, &s->piece.shape, piece, elements(s) * 4};
 	}
 	rank_files->make(tensors, nr, salt, rank, &bytes);
-	good(rs_work_create(w->s, w->job, rank, file, &owner, &blob, &fd, &err), err);
+	good(work_create(w->s, w->job, rank, file, &owner, &blob, &fd, &err), err);
 	assert_int_equal(bytes.bytes, write(fd, bytes.text, bytes.bytes));
 	(void)close(fd);
 	while (nr)
@@ -184,7 +186,7 @@ size_t write_ranks(struct world *w, const struct version *v, const struct shown 
 				continue;
 			nr++;
 			if (removed)
-				good(rs_work_unlink(w->s, w->job, rank, files.at[i], &err), err);
+				good(work_unlink(w->s, w->job, rank, files.at[i], &err), err);
 			else
 				write_file(w, v, x, rank, files.at[i], &list);
 		}
@@ -289,9 +291,9 @@ static void expect_tensor(const struct world *w, const struct version *v, const 
 	free(want);
 }
 
-int on_name(void *arg, const char *name, bool is_dir)
+int on_name(void *arg, const char *name, mode_t type)
 {
-	assert_false(is_dir);
+	assert_true(S_ISREG(type));
 	put_name(arg, name);
 	return 0;
 }

@@ -74,7 +74,7 @@ bool has_name(const struct names *names, const char *name);
 void put_name(struct names *names, const char *name);
 
 /** Puts a name that rs_list() found into `arg`, a struct names. */
-int on_name(void *arg, const char *name, bool is_dir);
+int on_name(void *arg, const char *name, mode_t type);
 
 enum who {
 	ALL_RANKS,		/* each rank */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/prop/overlay.h"
 
+#include "meta/base/limits.h"
+
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,12 +63,12 @@ static int take_number(void *arg, uint64_t *ret, struct sc_err *err)
 	struct bed *b = arg;
 
 	if (b->next == b->last) {
-		int rc = meta_numbers_take(b->catalog, 4096, &b->next, err);
+		int rc = meta_numbers_take(b->catalog, b->job, 4096, &b->next, err);
 
 		if (rc < 0)
 			return rc;
 		b->last = b->next + 4096;
-		assert_true(b->next > 0 && b->last < ROOT);
+		assert_true(b->next > ROOT + SC_RANKS_MAX);
 	}
 	*ret = b->next++;
 	return 0;
@@ -166,7 +168,9 @@ void bed_make(struct bed *b)
 	    b->real, b->real, b->real, b->real, b->real, b->top);
 	b->job = 1;
 	bed_start(b);
-	ok(meta_job_add(b->catalog, &row, &b->job, &err), &err);
+	ok(meta_job_add(b->catalog, &row, &err), &err);
+	assert_int_equal(ROOT, row.root);
+	b->job = row.id;
 	ok(meta_layout_put(b->catalog, "", "", &b->layout, &err), &err);
 	b->below.job = b->job;
 	assert_int_equal(1, b->job);
@@ -218,7 +222,8 @@ static void swap_upper(struct bed *b, uint64_t tree)
 
 void bed_commit(struct bed *b)
 {
-	struct meta_tree_spec spec = {.job = b->job, .base = b->trees[b->head], .root = ROOT};
+	struct meta_tree_spec spec = {.job = b->job, .base = b->trees[b->head], .root = ROOT, .layout = b->layout,
+				      .topology = "dp=3"};
 	uint64_t tree;
 	struct sc_err err;
 	int rc;

@@ -7,7 +7,7 @@
 #include "reshard/overlay/committed.h"
 
 #define RANKS 3
-#define ROOT UINT64_C(1000000)		/* number of the job's folder; others are taken from the catalog */
+#define ROOT UINT64_C(1024)		/* number of the job's folder: it is the first job of its catalog */
 #define VERSIONS_MAX 4000
 
 struct bed {

@@ -143,7 +143,8 @@ static void decide(const struct layer *was, struct layer *world, struct meta_tre
 
 static void commit(bool abort)
 {
-	struct meta_tree_spec spec = {.job = JOB, .base = head < 0 ? 0 : versions[head].tree.id, .root = ROOT};
+	struct meta_tree_spec spec = {.job = JOB, .base = head < 0 ? 0 : versions[head].tree.id, .root = ROOT,
+				      .layout = 1, .topology = "dp=2"};
 	struct meta_version_row row = {.job = JOB, .step = -1, .note = "", .made_by = "", .topology = ""};
 	struct layer was = upper, world = base;
 	unsigned v = 0, had = given;
@@ -244,6 +245,39 @@ static int on_tree_xattr(void *arg, const struct meta_xattr_row *x)
 	return 0;
 }
 
+struct seen_names {
+	const struct layer *world;
+	const bool *live;
+	unsigned ino, nr;
+	bool had[INOS][NAMES];
+};
+
+/* What was in a removed folder may be there or not. */
+static int on_named(void *arg, const struct meta_entry_row *e)
+{
+	struct seen_names *s = arg;
+	unsigned p = index_of(e->parent), n = name_of(e->name);
+
+	assert_int_equal(NUMBER(s->ino), e->ino);
+	assert_true(p < INOS && s->world->entry[p][n].has == HAS && s->world->entry[p][n].ino == s->ino);
+	assert_false(s->had[p][n]);
+	s->had[p][n] = true;
+	s->nr += s->live[p];
+	return 0;
+}
+
+static void compare_names(const struct layer *world, struct meta_tree *tree, const bool *live, unsigned i)
+{
+	struct seen_names s = {.world = world, .live = live, .ino = i};
+	unsigned want = 0;
+
+	for (unsigned p = 0; p < INOS; p++)
+		for (unsigned n = 0; n < NAMES; n++)
+			want += live[p] && world->entry[p][n].has == HAS && world->entry[p][n].ino == i;
+	OK(meta_tree_names(catalog, tree, NUMBER(i), on_named, &s, &err));
+	assert_int_equal(want, s.nr);
+}
+
 static void compare_world(const struct layer *world, struct meta_tree *tree)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf target = {0};
@@ -271,6 +305,7 @@ static void compare_world(const struct layer *world, struct meta_tree *tree)
 		assert_int_equal(want_kids, kids.nr);
 		OK(meta_tree_xattrs(catalog, tree, NUMBER(i), on_tree_xattr, &attrs, &err));
 		assert_int_equal(want_attrs, attrs.nr);
+		compare_names(world, tree, live, i);
 	}
 }
 
@@ -301,6 +336,21 @@ static int on_upper(void *arg, const struct meta_change *x)
 	}
 }
 
+static int count(const char *sql)
+{
+	sqlite3 *db;
+	sqlite3_stmt *stmt;
+	int n;
+
+	assert_int_equal(SQLITE_OK, sqlite3_open(path, &db));
+	assert_int_equal(SQLITE_OK, sqlite3_prepare_v2(db, sql, -1, &stmt, NULL));
+	assert_int_equal(SQLITE_ROW, sqlite3_step(stmt));
+	n = sqlite3_column_int(stmt, 0);
+	(void)sqlite3_finalize(stmt);
+	(void)sqlite3_close(db);
+	return n;
+}
+
 static void compare_upper(void)
 {
 	static struct layer got;
@@ -315,6 +365,7 @@ static void compare_upper(void)
 			assert_true(n >= XATTRS || upper.xattr[i][n] == got.xattr[i][n]);
 		}
 	}
+	assert_int_equal(0, count("SELECT count(*) FROM inode WHERE data = 1 AND blob NOT IN (SELECT id FROM blob)"));
 }
 
 static void compare_all(void)
@@ -347,21 +398,6 @@ static void discard(void)
 		head = (int)v;
 		base = versions[v].world;
 	}
-}
-
-static int count(const char *sql)
-{
-	sqlite3 *db;
-	sqlite3_stmt *stmt;
-	int n;
-
-	assert_int_equal(SQLITE_OK, sqlite3_open(path, &db));
-	assert_int_equal(SQLITE_OK, sqlite3_prepare_v2(db, sql, -1, &stmt, NULL));
-	assert_int_equal(SQLITE_ROW, sqlite3_step(stmt));
-	n = sqlite3_column_int(stmt, 0);
-	(void)sqlite3_finalize(stmt);
-	(void)sqlite3_close(db);
-	return n;
 }
 
 static void flatten(bool abort)
@@ -417,6 +453,13 @@ static void clean(void)
 	(void)unlink(name);
 }
 
+static int on_garbage(void *unused, uint64_t blob)
+{
+	(void)unused;
+	(void)blob;
+	return 0;
+}
+
 static unsigned longest;
 
 static void one_life(uint64_t seed)
@@ -454,10 +497,11 @@ static void one_life(uint64_t seed)
 	assert_int_equal(0, count("SELECT count(*) FROM tree_entry JOIN tree ON id = tree WHERE base = 0 AND ino = 0"));
 	OK(meta_tree_garbage(catalog, &err));
 	OK(meta_upper_remove(catalog, JOB, &err));
+	OK(meta_garbage(catalog, on_garbage, NULL, &err));
 	catalog = meta_catalog_close(catalog);
 	assert_int_equal(0, count("SELECT (SELECT count(*) FROM tree) + (SELECT count(*) FROM tree_inode) + (SELECT count(*) "
 				  "FROM tree_entry) + (SELECT count(*) FROM tree_xattr) + (SELECT count(*) FROM inode) + "
-				  "(SELECT count(*) FROM entry) + (SELECT count(*) FROM xattr)"));
+				  "(SELECT count(*) FROM entry) + (SELECT count(*) FROM xattr) + (SELECT count(*) FROM blob)"));
 	clean();
 }
 

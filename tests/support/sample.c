@@ -9,13 +9,15 @@
 /* cmocka wants some of the above first */
 #include <cmocka.h>
 
+#include "tests/support/paths.h"
+
 int create_from_sample(struct rs_service *s, struct rs_job *job, const char *from, uint32_t rank, const char *name,
 		       mode_t mode, struct sc_err *err)
 {
 	struct rs_owner owner = {geteuid(), getegid(), mode};
 	char path[1000], buf[65536];
 	uint64_t blob;
-	int in, out, rc = rs_work_create(s, job, rank, name, &owner, &blob, &out, err);
+	int in, out, rc = work_create(s, job, rank, name, &owner, &blob, &out, err);
 	ssize_t n;
 
 	if (rc < 0)

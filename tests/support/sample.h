@@ -5,7 +5,7 @@
 
 #include "reshard/job/service.h"
 
-/** Writes the sample's file `from` ("RANK/NAME") as the new file `name` of a rank.  Errors: of rs_work_create(). */
+/** Writes the sample's file `from` ("RANK/NAME") as the new file `name` of a rank.  Errors: of work_create(). */
 int create_from_sample(struct rs_service *s, struct rs_job *job, const char *from, uint32_t rank, const char *name,
 		       mode_t mode, struct sc_err *err);
 /** The same, readable by all; the test fails if it cannot be written. */

@@ -15,15 +15,8 @@ import sys
 from common import CHECKS
 
 SUBJECTS = ("names", "bytes", "mappings", "attributes", "locks", "users", "histories")
-# what Scalai answers instead: these names do not exist inside of jobs
+# what Scalai answers instead
 DIFFERENT = {
-    "symbolic_link": "EPERM",
-    "hard_link": "EPERM",
-    "fifo": "EPERM",
-    "socket_node": "EPERM",
-    "device_node": "EPERM",
-    "xattrs": "ENOTSUP ENOTSUP ENOTSUP",
-    "rename_exchange": "EINVAL",
     "rename_whiteout": "EINVAL",
     "tmpfile": "ENOTSUP",
 }

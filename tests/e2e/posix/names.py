@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: made, opened, renamed, removed, listed, and those that do not exist inside of jobs."""
+"""Names: made, opened, renamed, removed, listed; links of both kinds, and special files."""
 import ctypes
 import errno
 import os
@@ -143,8 +143,12 @@ def rename_noreplace(d):
 
 @check
 def rename_exchange(d):
-    put(d + "/a", b"a"), put(d + "/b", b"b")
-    return renameat2(d + "/a", d + "/b", 2)
+    put(d + "/a", b"a"), put(d + "/b", b"b"), os.makedirs(d + "/x/in"), os.mkdir(d + "/y")
+    numbers = {n: os.stat(f"{d}/{n}").st_ino for n in "abxy"}
+    return (renameat2(d + "/a", d + "/b", 2), get(d + "/a"), get(d + "/b"), renameat2(d + "/x/in", d + "/a", 2), get(d + "/x/in"),
+            names(d + "/a"), renameat2(d + "/x", d + "/none", 2), renameat2(d + "/x", d + "/x/in", 2), renameat2(d + "/x", d + "/y", 2),
+            names(d + "/y"), [os.stat(d + "/" + n).st_nlink for n in "axy"], os.stat(d + "/x").st_ino == numbers["y"],
+            os.stat(d + "/b").st_ino == numbers["a"])
 
 
 @check
@@ -239,32 +243,75 @@ def dot_dot(d):
     return get(d + "/a/b/../../f"), os.path.samefile(d + "/a/b/..", d + "/a"), os.path.samefile(d + "/a/.", d + "/a")
 
 
-# --- what does not exist inside of jobs ---
+# --- links, special files, attributes ---
 
 @check
 def symbolic_link(d):
-    return said(os.symlink, "x", d + "/l")
+    put(d + "/f", b"f"), os.mkdir(d + "/g"), put(d + "/g/in", b"in")
+    links = (("f", "l"), ("g", "lg"), ("none", "dead"), ("loop", "loop"), ("f", "l"), ("x" * 4095, "long"), ("", "empty"), ("../f", "g/up"))
+    made = [said(os.symlink, target, f"{d}/{name}") for target, name in links]
+    return (made, os.readlink(d + "/l"), get(d + "/l"), get(d + "/lg/in"), get(d + "/g/up"), mode(d + "/l"), os.lstat(d + "/l").st_size,
+            said(get, d + "/dead"), said(get, d + "/loop"), said(os.readlink, d + "/f"), len(os.readlink(d + "/long")),
+            said(os.open, d + "/l", os.O_RDONLY | os.O_NOFOLLOW), said(os.rmdir, d + "/lg"), said(os.rename, d + "/l", d + "/l2"),
+            os.readlink(d + "/l2"), said(os.chown, d + "/l2", 7, 8, follow_symlinks=False),
+            (os.lstat(d + "/l2").st_uid, os.stat(d + "/f").st_uid),
+            said(put, d + "/dead", b"alive"), get(d + "/none"), os.unlink(d + "/l2"), names(d))
 
 
 @check
 def hard_link(d):
-    put(d + "/f")
-    return said(os.link, d + "/f", d + "/g")
+    put(d + "/f", b"one"), os.mkdir(d + "/g")
+    made = (said(os.link, d + "/f", d + "/g/f"), said(os.link, d + "/f", d + "/g/f"), said(os.link, d + "/g", d + "/h"),
+            said(os.link, d + "/none", d + "/h"), said(os.link, d + "/f", d + "/none/h"))
+    same = os.path.samefile(d + "/f", d + "/g/f"), os.stat(d + "/f").st_nlink
+    put(d + "/g/f", b"written by another name")
+    os.chmod(d + "/f", 0o600)
+    seen = get(d + "/f"), mode(d + "/g/f")
+    kept = said(os.rename, d + "/f", d + "/g/f"), names(d), names(d + "/g")   # of one file: nothing happens
+    os.unlink(d + "/f")
+    return made, same, seen, kept, get(d + "/g/f"), os.stat(d + "/g/f").st_nlink
+
+
+@check
+def link_of_a_removed_file(d):
+    put(d + "/f", b"f")
+    fd = os.open(d + "/f", os.O_RDWR)
+    os.unlink(d + "/f")
+    a = said(os.link, f"/proc/self/fd/{fd}", d + "/g", follow_symlinks=True)
+    os.close(fd)
+    return a, names(d)
+
+
+@check
+def folder_links(d):
+    os.makedirs(d + "/a/b"), os.mkdir(d + "/a/c"), put(d + "/a/f")
+    before = os.stat(d + "/a").st_nlink
+    os.rename(d + "/a/b", d + "/b"), os.rmdir(d + "/a/c")
+    return before, os.stat(d + "/a").st_nlink, os.stat(d).st_nlink, os.stat(d + "/b").st_nlink
 
 
 @check
 def fifo(d):
-    return said(os.mkfifo, d + "/p")
+    made = said(os.mkfifo, d + "/p", 0o640), said(os.mkfifo, d + "/p"), mode(d + "/p")
+    r = os.open(d + "/p", os.O_RDONLY | os.O_NONBLOCK)
+    w = os.open(d + "/p", os.O_WRONLY)
+    n = os.write(w, b"through")
+    got = os.read(r, 10)
+    os.close(r), os.close(w)
+    return made, n, got, os.unlink(d + "/p"), names(d)
 
 
 @check
 def socket_node(d):
-    return said(os.mknod, d + "/s", stat.S_IFSOCK | 0o600)
+    return (said(os.mknod, d + "/s", stat.S_IFSOCK | 0o600), mode(d + "/s"), said(os.open, d + "/s", os.O_RDONLY), os.unlink(d + "/s"),
+            names(d))
 
 
 @check
 def device_node(d):
-    return said(os.mknod, d + "/n", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    """Not opened: the mount is nodev."""
+    return (said(os.mknod, d + "/n", stat.S_IFCHR | 0o600, os.makedev(1, 3)), mode(d + "/n"), os.stat(d + "/n").st_rdev == os.makedev(1, 3),
+            os.unlink(d + "/n"), names(d))
 
 
 @check
@@ -274,9 +321,60 @@ def regular_node(d):
 
 @check
 def xattrs(d):
-    put(d + "/f")
-    return " ".join(str(x) for x in (said(os.setxattr, d + "/f", "user.a", b"1"), said(os.getxattr, d + "/f", "user.a"),
-                                     said(os.removexattr, d + "/f", "user.a")))
+    put(d + "/f"), os.mkdir(d + "/g"), os.link(d + "/f", d + "/h")
+    out = []
+    for path in (d + "/f", d + "/g"):
+        out.append((said(os.setxattr, path, "user.a", b"1"), said(os.setxattr, path, "user.b", b""), said(os.getxattr, path, "user.a"),
+                    said(os.setxattr, path, "user.a", b"2", os.XATTR_CREATE), said(os.setxattr, path, "user.c", b"2", os.XATTR_REPLACE),
+                    said(os.setxattr, path, "user.a", b"\0three\0", os.XATTR_REPLACE), said(os.getxattr, path, "user.a"),
+                    said(os.getxattr, path, "user.b"), said(os.getxattr, path, "user.none"),
+                    sorted(n for n in os.listxattr(path) if n.startswith("user.")),
+                    said(os.removexattr, path, "user.a"), said(os.removexattr, path, "user.a"),
+                    sorted(n for n in os.listxattr(path) if n.startswith("user."))))
+    return out, said(os.getxattr, d + "/h", "user.b")
+
+
+@check
+def folders_change_with_their_names(d):
+    """What changes the times of a folder, and what does not."""
+    put(d + "/f", b"f"), os.mkdir(d + "/g"), put(d + "/g/in")
+    acts = {
+        "create": lambda: put(d + "/new"), "write": lambda: put(d + "/f", b"more"), "chmod": lambda: os.chmod(d + "/f", 0o600),
+        "mkdir": lambda: os.mkdir(d + "/h"), "rmdir": lambda: os.rmdir(d + "/h"), "link": lambda: os.link(d + "/f", d + "/k"),
+        "symlink": lambda: os.symlink("f", d + "/l"), "rename": lambda: os.rename(d + "/f", d + "/f2"), "inside": lambda: put(d + "/g/in2"),
+        "away": lambda: os.rename(d + "/f2", d + "/g/f2"), "unlink": lambda: os.unlink(d + "/k"), "read": lambda: names(d),
+    }
+    out = []
+    for what, act in acts.items():
+        os.utime(d, ns=(10 ** 9, 10 ** 9)), os.utime(d + "/g", ns=(10 ** 9, 10 ** 9))
+        act()
+        out.append((what, os.stat(d).st_mtime_ns > 10 ** 9, os.stat(d + "/g").st_mtime_ns > 10 ** 9))
+    os.utime(d, ns=(10 ** 9, 10 ** 9))
+    os.chmod(d, 0o700)
+    return out, os.stat(d).st_mtime_ns
+
+
+@check
+def folder_made_again_under_a_process(d):
+    """rmdir and mkdir of a folder that is held: the new one lives."""
+    os.mkdir(d + "/a")
+    fd = os.open(d + "/a", os.O_RDONLY)
+    os.rmdir(d + "/a"), os.mkdir(d + "/a")
+    put(d + "/a/f", b"f")
+    a = get(d + "/a/f"), said(os.open, "f", os.O_CREAT | os.O_WRONLY, dir_fd=fd), names(d + "/a"), os.fstat(fd).st_nlink
+    os.close(fd)
+    return a
+
+
+@check
+def folder_renamed_under_a_process(d):
+    os.makedirs(d + "/a/deep"), os.mkdir(d + "/b")
+    fd, deep = os.open(d + "/a", os.O_RDONLY), os.open(d + "/a/deep", os.O_RDONLY)
+    os.rename(d + "/a", d + "/b/c")
+    for at, name in ((fd, "f"), (deep, "g")):
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=at))
+    os.close(fd), os.close(deep)
+    return names(d), names(d + "/b/c"), names(d + "/b/c/deep")
 
 
 @check

@@ -34,8 +34,21 @@ void arm(long n, enum how mode);
 
 /* --- signature.c --- */
 
-/** What ranks of all jobs see: all bytes of heads, and of working trees. */
+/** What ranks of all jobs see, of heads and of working trees: folders, links and files, with all bytes, modes, owners
+ *  and attributes, and which names are one file. */
 struct seen look(struct rs_service *s);
+
+/* --- tree_scenarios.c --- */
+
+void with_tree(struct rs_service *s);
+void with_dirty_tree(struct rs_service *s);
+void do_mkdir(struct rs_service *s);
+void do_rename_committed(struct rs_service *s);
+void do_link(struct rs_service *s);
+void do_symlink(struct rs_service *s);
+void do_setxattr(struct rs_service *s);
+void do_rmdir(struct rs_service *s);
+void do_rmtree(struct rs_service *s);
 
 /* --- scenarios.c: how the store was, and what is being done when the daemon dies --- */
 
@@ -57,5 +70,27 @@ struct rs_service *start_again(struct rs_service *s, const char *store);
 
 /** The job of a scenario; a clone of it may be there, too. */
 struct rs_job *job_of(struct rs_service *s);
+
+/** Writes a file as a program does. */
+void put(struct rs_service *s, uint32_t rank, const char *path, const void *data, size_t bytes);
+
+/* one change of the tree of job_of(s), which has a `struct sc_err err` */
+#define IN_TREE(s, call)                                                                           \
+	do {                                                                                       \
+		struct sc_err err = {0};                                                           \
+		rs_tree_enter(job_of(s));                                                          \
+		must(call, &err);                                                                  \
+		rs_tree_leave(job_of(s));                                                          \
+	} while (0)
+
+/** Brings changes of names to the catalog.  They are in the log, which is mapped, when a program is answered: only now
+ *  are there calls to die at. */
+void flush_tree(struct rs_service *s);
+
+/** Does what the worker does in the background. */
+void work(struct rs_service *s);
+
+void committed(struct rs_service *s);
+void do_commit(struct rs_service *s);
 
 #endif

@@ -220,6 +220,10 @@ static long run(const struct scenario *x, long every, unsigned *seed)
 	shared->events = 0;
 	(void)kill_at(x, -1, BEFORE, false);
 	points = shared->events;
+	/* it has returned, and the process has ended by itself: nothing was freed, and nothing is lost */
+	shared->acknowledged = true;
+	IN_CHILD(check_copy(x, points, AFTER));
+	shared->acknowledged = false;
 	for (int mode = BEFORE; mode <= TORN; mode++)
 		for (long n = every > 1 ? (long)(rand_r(seed) % (unsigned)every) : 0; n < points; n += every) {
 			fresh_copy();

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/paths.h"
+
 static char sample_dir[] = SAMPLE;
 
 struct rs_service *start(const char *store)
@@ -37,7 +39,7 @@ struct rs_job *job_of(struct rs_service *s)
 	return job;
 }
 
-static void put(struct rs_service *s, uint32_t rank, const char *path, const void *data, size_t bytes)
+void put(struct rs_service *s, uint32_t rank, const char *path, const void *data, size_t bytes)
 {
 	struct rs_owner owner = {geteuid(), getegid(), 0644};
 	struct sc_err err = {0};
@@ -45,7 +47,7 @@ static void put(struct rs_service *s, uint32_t rank, const char *path, const voi
 	int fd;
 
 	rs_tree_enter(job_of(s));
-	must(rs_work_create(s, job_of(s), rank, path, &owner, &blob, &fd, &err), &err);
+	must(work_create(s, job_of(s), rank, path, &owner, &blob, &fd, &err), &err);
 	rs_tree_leave(job_of(s));
 	if (sc_sys.pwrite(fd, data, bytes, 0) != (ssize_t)bytes)
 		die("write: %s", strerror(errno));
@@ -74,7 +76,7 @@ static void put_sample(struct rs_service *s, uint32_t rank, const char *name)
 		must(fn(RS_CALLER(s), job_of(s), (text), &err_), &err_);                                    \
 	} while (0)
 
-static void work(struct rs_service *s)
+void work(struct rs_service *s)
 {
 	struct sc_err err = {0};
 
@@ -116,7 +118,7 @@ static void write_ranks(struct rs_service *s)
 	put(s, RS_SHARED, "job.json", "{}", 2);
 }
 
-static void committed(struct rs_service *s)
+void committed(struct rs_service *s)
 {
 	make_job(s);
 	write_ranks(s);
@@ -191,33 +193,36 @@ static void with_temporary(struct rs_service *s)
 	put(s, 1, "notes.tmp", "twice", 5);
 }
 
-#define IN_TREE(s, call)                                                                           \
-	do {                                                                                       \
-		struct sc_err err = {0};                                                           \
-		rs_tree_enter(job_of(s));                                                      \
-		must(call, &err);                                                                  \
-		rs_tree_leave(job_of(s));                                                         \
-	} while (0)
+void flush_tree(struct rs_service *s)
+{
+	struct sc_err err = {0};
+
+	must(rs_tree_flush(s, &err), &err);
+}
 
 /* As programs save: a temporary file takes the name of the old one. */
 static void do_rename(struct rs_service *s)
 {
-	IN_TREE(s, rs_work_rename(s, job_of(s), 1, "notes.tmp", 1, "notes.txt", false, &err));
+	IN_TREE(s, work_rename(s, job_of(s), 1, "notes.tmp", 1, "notes.txt", false, &err));
+	flush_tree(s);
 }
 
 static void do_rename_away(struct rs_service *s)
 {
-	IN_TREE(s, rs_work_rename(s, job_of(s), 1, "notes.txt", 1, "notes.old", false, &err));
+	IN_TREE(s, work_rename(s, job_of(s), 1, "notes.txt", 1, "notes.old", false, &err));
+	flush_tree(s);
 }
 
 static void do_rename_folder(struct rs_service *s)
 {
-	IN_TREE(s, rs_work_rename(s, job_of(s), 1, "logs", 1, "old", false, &err));
+	IN_TREE(s, work_rename(s, job_of(s), 1, "logs", 1, "old", false, &err));
+	flush_tree(s);
 }
 
 static void do_unlink(struct rs_service *s)
 {
-	IN_TREE(s, rs_work_unlink(s, job_of(s), 1, "notes.txt", &err));
+	IN_TREE(s, work_unlink(s, job_of(s), 1, "notes.txt", &err));
+	flush_tree(s);
 }
 
 /* The copy of a committed file that is opened for writing. */
@@ -225,7 +230,7 @@ static void do_copy_up(struct rs_service *s)
 {
 	uint64_t blob;
 
-	IN_TREE(s, rs_work_copy_up(s, job_of(s), 0, "model.safetensors", false, &blob, &err));
+	IN_TREE(s, work_copy_up(s, job_of(s), 0, "model.safetensors", false, &blob, &err));
 }
 
 static void do_import(struct rs_service *s)
@@ -242,16 +247,16 @@ static void do_writes(struct rs_service *s)
 	uint64_t blob;
 
 	rs_tree_enter(job);
-	must(rs_work_copy_up(s, job, 0, "model.safetensors", false, &blob, &err), &err);
-	must(rs_work_unlink(s, job, 1, "notes.txt", &err), &err);
-	must(rs_work_mkdir(s, job, 2, "logs", &owner, &err), &err);
+	must(work_copy_up(s, job, 0, "model.safetensors", false, &blob, &err), &err);
+	must(work_unlink(s, job, 1, "notes.txt", &err), &err);
+	must(work_mkdir(s, job, 2, "logs", &owner, &err), &err);
 	rs_tree_leave(job);
 	put(s, 2, "logs/a", "a", 1);
 	put(s, 2, "logs/b", "b", 1);
 	rs_tree_enter(job);
-	must(rs_work_rename(s, job, 2, "logs/b", 2, "logs/a", false, &err), &err);
-	must(rs_work_unlink(s, job, 2, "logs/a", &err), &err);
-	must(rs_work_rmdir(s, job, 2, "logs", &err), &err);
+	must(work_rename(s, job, 2, "logs/b", 2, "logs/a", false, &err), &err);
+	must(work_unlink(s, job, 2, "logs/a", &err), &err);
+	must(work_rmdir(s, job, 2, "logs", &err), &err);
 	rs_tree_leave(job);
 }
 
@@ -263,14 +268,14 @@ static void do_fsync(struct rs_service *s)
 	uint64_t blob;
 	int fd;
 
-	must(rs_work_create(s, job_of(s), 1, "flushed", &owner, &blob, &fd, &err), &err);
+	must(work_create(s, job_of(s), 1, "flushed", &owner, &blob, &fd, &err), &err);
 	if (sc_sys.pwrite(fd, "what was flushed is there", 25, 0) != 25)
 		die("write: %s", strerror(errno));
 	must(rs_work_sync(s, blob, fd, false, &err), &err);
 	(void)close(fd);
 }
 
-static void do_commit(struct rs_service *s)
+void do_commit(struct rs_service *s)
 {
 	COMMAND(s, rs_job_commit, "step=2 note=again");
 }
@@ -379,6 +384,15 @@ const struct scenario scenarios[] = {
 	{"data", with_data, do_data, false, false},
 	{"position", with_data, do_position, false, false},
 	{"discard", dirty, do_discard, false, false},
+	{"mkdir", with_tree, do_mkdir, false, false},
+	{"rename-tree", with_tree, do_rename_committed, false, false},
+	{"link", with_tree, do_link, false, false},
+	{"symlink", with_tree, do_symlink, false, false},
+	{"setxattr", with_tree, do_setxattr, false, false},
+	{"rmdir", with_tree, do_rmdir, false, false},
+	{"rmtree", with_tree, do_rmtree, true, false},
+	{"commit-tree", with_dirty_tree, do_commit, false, false},
+	{"discard-tree", with_dirty_tree, do_discard, false, false},
 };
 
 const size_t scenarios_nr = sizeof(scenarios) / sizeof(*scenarios);

@@ -6,31 +6,12 @@
  *     test_catalog_trees              the tests
  *     test_catalog_trees bench        microseconds of the processor, a record and a lookup
  */
-#include "meta/catalog/trees.h"
+#include "tests/unit/catalog/rows.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
-/* cmocka wants some of the above first */
-#include <cmocka.h>
-
-static char folder[64], path[80];
-static struct meta_catalog *catalog;
-static struct sc_err err;
-
-#define OK(call) \
-	({ \
-		if ((call) < 0) \
-			fail_msg("%s: %s", #call, err.msg); \
-	})
 
 /* Numbers of files: behind those of the folders of job and ranks, which begin at 100. */
 #define FILE_NR(n) ((UINT64_C(1) << 21) + (n))
@@ -44,66 +25,6 @@ int fdatasync(int fd)
 	return (int)syscall(SYS_fdatasync, fd);
 }
 
-static void open_catalog(void)
-{
-	OK(meta_catalog_open(path, true, &catalog, &err));
-}
-
-static int fresh(void **unused)
-{
-	char clean[100];
-
-	(void)unused;
-	catalog = meta_catalog_close(catalog);
-	(void)snprintf(clean, sizeof(clean), "rm -f %s*", path);
-	assert_int_equal(0, system(clean));
-	open_catalog();
-	return 0;
-}
-
-static struct meta_bytes text(const char *t)
-{
-	return (struct meta_bytes){t, strlen(t)};
-}
-
-/* --- records --- */
-
-static struct meta_changes record;
-
-static void put_inode(uint64_t ino, mode_t mode, uint64_t blob)
-{
-	struct meta_inode_row r = {.ino = ino, .job = 1, .mode = mode, .nlink = 1, .parent = S_ISDIR(mode) ? 100 : 0,
-				   .data = blob ? META_OWN_DATA : META_NO_DATA, .blob = blob};
-
-	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_PUT_INODE, .inode = r}));
-}
-
-static void put_entry(uint64_t parent, const char *name, uint64_t ino)
-{
-	assert_int_equal(0, sc_vec_push(&record, (struct meta_change){META_PUT_ENTRY, .entry = {parent, text(name), ino}}));
-}
-
-static void apply(void)
-{
-	OK(meta_catalog_begin(catalog, false, &err));
-	OK(meta_upper_apply(catalog, &record, &err));
-	OK(meta_catalog_end(catalog, 0, &err));
-	record.nr = 0;
-}
-
-/* A version with a new tree of what is in the upper layer. */
-static struct meta_version_row commit(uint64_t base)
-{
-	struct meta_tree_spec spec = {.job = 1, .base = base, .root = 100};
-	struct meta_version_row row = {.job = 1, .step = -1, .note = "", .made_by = "", .topology = "", .floor_ns = -5};
-
-	OK(meta_catalog_begin(catalog, false, &err));
-	OK(meta_tree_commit(catalog, &spec, &row.tree, &err));
-	OK(meta_version_add(catalog, &row, &err));
-	OK(meta_catalog_end(catalog, 0, &err));
-	return row;
-}
-
 /* --- numbers --- */
 
 static void numbers_are_given_once(void **unused)
@@ -114,7 +35,7 @@ static void numbers_are_given_once(void **unused)
 	for (int i = 0; i < 20; i++) {
 		unsigned before = flushes;
 
-		OK(meta_numbers_take(catalog, 4096, &first, &err));
+		OK(meta_numbers_take(catalog, 1, 4096, &first, &err));
 		assert_true(first > last);
 		last = first + 4095;
 		assert_true(flushes > before);
@@ -123,9 +44,9 @@ static void numbers_are_given_once(void **unused)
 			open_catalog();
 		}
 	}
-	assert_int_equal(SC_E_LIMIT, meta_numbers_take(catalog, UINT64_C(1) << 60, &first, &err));
-	assert_int_equal(SC_E_LIMIT, meta_numbers_take(catalog, (UINT64_C(1) << 60) - last, &first, &err));
-	OK(meta_numbers_take(catalog, 1, &first, &err));
+	assert_int_equal(SC_E_LIMIT, meta_numbers_take(catalog, 1, UINT64_C(1) << 59, &first, &err));
+	assert_int_equal(SC_E_LIMIT, meta_numbers_take(catalog, 1, (UINT64_C(1) << 59) - last, &first, &err));
+	OK(meta_numbers_take(catalog, 1, 1, &first, &err));
 	assert_int_equal(last + 1, first);
 }
 
@@ -144,7 +65,7 @@ static void numbers_outlive_kills(void **unused)
 		child = fork();
 		if (child == 0) {
 			open_catalog();
-			while (meta_numbers_take(catalog, 7, &first, &err) == 0)
+			while (meta_numbers_take(catalog, 1, 7, &first, &err) == 0)
 				if (write(ends[1], &first, sizeof(first)) != sizeof(first))
 					break;
 			_exit(1);
@@ -162,7 +83,7 @@ static void numbers_outlive_kills(void **unused)
 		(void)close(ends[0]);
 		open_catalog();
 	}
-	OK(meta_numbers_take(catalog, 1, &first, &err));
+	OK(meta_numbers_take(catalog, 1, 1, &first, &err));
 	assert_true(first > last);
 }
 
@@ -197,17 +118,17 @@ static int count_change(void *arg, const struct meta_change *x)
 	return 0;
 }
 
-static void versions_and_clones_have_trees(void **unused)
+static void a_version_tells_its_tree(void **unused)
 {
 	struct meta_job_row job = {.name = "one"};
 	struct meta_version_row v, got;
-	uint64_t id, clone, ino;
+	uint64_t ino;
 	unsigned nr = 0;
 	struct meta_tree tree;
 
 	(void)unused;
-	OK(meta_job_add(catalog, &job, &id, &err));
-	assert_int_equal(1, id);
+	OK(meta_job_add(catalog, &job, &err));
+	assert_int_equal(1, job.id);
 	put_inode(100, S_IFDIR, 0);
 	put_inode(FILE_NR(0), S_IFLNK, 0);
 	put_entry(100, "l", FILE_NR(0));
@@ -217,31 +138,20 @@ static void versions_and_clones_have_trees(void **unused)
 	OK(meta_version_get(catalog, v.id, keep_version, &got, &err));
 	assert_int_equal(v.tree, got.tree);
 	assert_int_equal(-5, got.floor_ns);
-	OK(meta_catalog_begin(catalog, false, &err));
-	OK(meta_job_clone(catalog, 1, "two", 0, 0, &clone, &err));
-	OK(meta_catalog_end(catalog, 0, &err));
-	OK(meta_version_each(catalog, clone, keep_version, &got, &err));
-	assert_int_equal(clone, got.job);
-	assert_int_equal(v.tree, got.tree);
-	assert_int_equal(-5, got.floor_ns);
-	/* the source goes, with its upper layer; the clone's tree stays */
+	/* the job goes, with its upper layer; then its tree */
 	put_inode(100, S_IFDIR, 0);
 	put_inode(FILE_NR(1), S_IFIFO, 0);
 	put_entry(100, "f", FILE_NR(1));
 	apply();
+	tree = (struct meta_tree){.id = v.tree};
+	OK(meta_tree_child(catalog, &tree, 100, text("l"), &ino, &err));
+	assert_int_equal(FILE_NR(0), ino);
 	OK(meta_catalog_begin(catalog, false, &err));
 	OK(meta_job_remove(catalog, 1, &err));
 	OK(meta_tree_garbage(catalog, &err));
 	OK(meta_catalog_end(catalog, 0, &err));
 	OK(meta_upper_each(catalog, 1, count_change, &nr, &err));
 	assert_int_equal(0, nr);
-	tree = (struct meta_tree){.id = v.tree};
-	OK(meta_tree_child(catalog, &tree, 100, text("l"), &ino, &err));
-	assert_int_equal(FILE_NR(0), ino);
-	OK(meta_catalog_begin(catalog, false, &err));
-	OK(meta_job_remove(catalog, clone, &err));
-	OK(meta_tree_garbage(catalog, &err));
-	OK(meta_catalog_end(catalog, 0, &err));
 	assert_int_equal(SC_E_CORRUPT, meta_tree_child(catalog, &tree, 100, text("l"), &ino, &err));
 }
 
@@ -303,44 +213,11 @@ static void blobs_of_trees_are_used(void **unused)
 	assert_int_equal(1 << 3, garbage());
 }
 
-static int on_complaint(void *arg, uint64_t id, const char *complaint, const char *more)
-{
-	(void)id;
-	(void)more;
-	print_message("# %s\n", complaint);
-	(*(unsigned *)arg)++;
-	return 0;
-}
-
-static void a_check_names_what_is_missing(void **unused)
-{
-	struct meta_version_row v = {.job = 1, .step = -1, .note = "", .made_by = "", .topology = ""};
-	unsigned nr = 0;
-
-	(void)unused;
-	OK(meta_layout_put(catalog, "", "", &v.layout, &err));
-	OK(meta_version_add(catalog, &v, &err)); /* of shards alone */
-	OK(meta_catalog_check(catalog, on_complaint, &nr, &err));
-	assert_int_equal(0, nr);
-	v.tree = 77;
-	OK(meta_version_add(catalog, &v, &err)); /* without its tree */
-	put_inode(100, S_IFDIR, 0);
-	put_inode(FILE_NR(1), S_IFREG, 9); /* without its blob */
-	put_entry(100, "x", FILE_NR(1));
-	apply();
-	OK(meta_catalog_check(catalog, on_complaint, &nr, &err));
-	assert_int_equal(2, nr);
-	nr = 0;
-	(void)commit(0);	/* whose version has no layout */
-	OK(meta_catalog_check(catalog, on_complaint, &nr, &err));
-	assert_int_equal(3, nr);
-}
-
 /* --- refusals --- */
 
 static void refused_commits_change_nothing(void **unused)
 {
-	struct meta_tree_spec spec = {.job = 1, .root = 100};
+	struct meta_tree_spec spec = {.job = 1, .root = 100, .topology = ""};
 	const struct meta_change bad[] = {
 		{META_PUT_ENTRY, .entry = {FILE_NR(300), text("x"), FILE_NR(0)}}, /* the folder has no row */
 		{META_DROP_ENTRY, .entry = {100, text("l"), 0}},
@@ -367,7 +244,7 @@ static void refused_commits_change_nothing(void **unused)
 		assert_int_equal(3, nr);
 	}
 	sc_vec_done(&spec.rows);
-	spec = (struct meta_tree_spec){.job = 1, .base = 55, .root = 100};
+	spec = (struct meta_tree_spec){.job = 1, .base = 55, .root = 100, .topology = ""};
 	OK(meta_catalog_begin(catalog, false, &err));
 	assert_int_equal(SC_E_CORRUPT, meta_catalog_end(catalog, meta_tree_commit(catalog, &spec, &tree, &err), &err));
 	assert_non_null(strstr(err.msg, "tree 55 of its chain is missing"));
@@ -391,8 +268,8 @@ static void say_create(unsigned i)
 {
 	(void)snprintf(names[i], sizeof(names[i]), "file-%07u", i);
 	put_inode(FILE_NR(i), S_IFREG | 0644, 1 + i);
-	put_entry(100 + i / 1000, names[i], FILE_NR(i));
-	put_inode(100 + i / 1000, S_IFDIR | 0755, 0);
+	put_entry(root + i / 1000, names[i], FILE_NR(i));
+	put_inode(root + i / 1000, S_IFDIR | 0755, 0);
 }
 
 static void bench_apply(unsigned files, unsigned batch)
@@ -420,7 +297,7 @@ static void bench_lookups(uint64_t id, unsigned files, const char *what)
 	uint64_t ino;
 
 	for (unsigned i = 0; i < files; i++)
-		OK(meta_tree_child(catalog, &tree, 100 + i / 1000, text(names[i]), &ino, &err));
+		OK(meta_tree_child(catalog, &tree, root + i / 1000, text(names[i]), &ino, &err));
 	printf("%s: a name of %u: %.2f us\n", what, files, (double)(cpu_ns() - began) / files / 1e3);
 	began = cpu_ns();
 	for (unsigned i = 0; i < files; i++)
@@ -428,7 +305,7 @@ static void bench_lookups(uint64_t id, unsigned files, const char *what)
 	printf("%s: an inode: %.2f us\n", what, (double)(cpu_ns() - began) / files / 1e3);
 	began = cpu_ns();
 	for (unsigned i = 0; i < files; i++)
-		OK(meta_tree_child(catalog, &tree, 100 + i / 1000, text("absent"), &ino, &err));
+		OK(meta_tree_child(catalog, &tree, root + i / 1000, text("absent"), &ino, &err));
 	printf("%s: an absent name: %.2f us\n", what, (double)(cpu_ns() - began) / files / 1e3);
 }
 
@@ -446,8 +323,20 @@ static void bench_listing(uint64_t id, const char *what)
 	int64_t began = cpu_ns();
 
 	for (unsigned i = 0; i < 100; i++)
-		OK(meta_tree_children(catalog, &tree, 100 + i % 10, on_entry, &nr, &err));
+		OK(meta_tree_children(catalog, &tree, root + i % 10, on_entry, &nr, &err));
 	printf("%s: a listing: %.2f us a name\n", what, (double)(cpu_ns() - began) / nr / 1e3);
+}
+
+static void bench_names(uint64_t id, unsigned files)
+{
+	struct meta_tree tree = {.id = id};
+	unsigned nr = 0;
+	int64_t began = cpu_ns();
+
+	for (unsigned i = 0; i < files; i++)
+		OK(meta_tree_names(catalog, &tree, FILE_NR(i), on_entry, &nr, &err));
+	assert_int_equal(files, nr);
+	printf("8 trees: the names of an inode: %.2f us\n", (double)(cpu_ns() - began) / files / 1e3);
 }
 
 static void time_of(const char *what, int64_t began, unsigned files)
@@ -459,17 +348,20 @@ static void time_of(const char *what, int64_t began, unsigned files)
 static int bench(void)
 {
 	enum { FILES = 100000 };
+	struct meta_job_row job = {.name = "one"};
 	struct meta_version_row v;
-	uint64_t first;
+	uint64_t first, clone;
 	unsigned nr = 0;
 	int64_t began = sc_now_ns();
 
 	open_catalog();
 	for (int i = 0; i < 20; i++)
-		OK(meta_numbers_take(catalog, 4096, &first, &err));
+		OK(meta_numbers_take(catalog, 1, 4096, &first, &err));
 	printf("a block of numbers: %.0f us by the clock\n", (double)(sc_now_ns() - began) / 20 / 1e3);
 	bench_apply(FILES, 256);
 	(void)fresh(NULL);
+	OK(meta_job_add(catalog, &job, &err));
+	root = job.root;
 	bench_apply(FILES, 4096);
 	began = cpu_ns();
 	OK(meta_upper_each(catalog, 1, count_change, &nr, &err));
@@ -487,6 +379,13 @@ static int bench(void)
 	}
 	bench_lookups(v.tree, FILES, "8 trees");
 	bench_listing(v.tree, "8 trees");
+	bench_names(v.tree, FILES);
+	OK(meta_numbers_take(catalog, 1, UINT64_C(1) << 22, &first, &err)); /* all of these, by now */
+	began = cpu_ns();
+	OK(meta_catalog_begin(catalog, false, &err));
+	OK(meta_job_clone(catalog, 1, "clone", 0, 0, &clone, &first, &err));
+	OK(meta_catalog_end(catalog, 0, &err));
+	time_of("a clone of 8 trees", began, FILES);
 	began = cpu_ns();
 	OK(meta_catalog_begin(catalog, false, &err));
 	OK(meta_tree_flatten(catalog, v.tree, &err));
@@ -502,23 +401,14 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup(numbers_are_given_once, fresh),
 		cmocka_unit_test_setup(numbers_outlive_kills, fresh),
 		cmocka_unit_test_setup(sequence_of_the_log, fresh),
-		cmocka_unit_test_setup(versions_and_clones_have_trees, fresh),
+		cmocka_unit_test_setup(a_version_tells_its_tree, fresh),
 		cmocka_unit_test_setup(blobs_of_trees_are_used, fresh),
-		cmocka_unit_test_setup(a_check_names_what_is_missing, fresh),
 		cmocka_unit_test_setup(refused_commits_change_nothing, fresh),
 	};
-	char clean[100];
 	int rc;
 
 	(void)argv;
-	(void)snprintf(folder, sizeof(folder), "%s/scalai-trees.XXXXXX",
-		       argc < 2 && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/var/tmp");
-	if (!mkdtemp(folder))
-		return 1;
-	(void)snprintf(path, sizeof(path), "%s/db", folder);
+	make_place(argc < 2);
 	rc = argc > 1 ? bench() : cmocka_run_group_tests(tests, NULL, NULL);
-	catalog = meta_catalog_close(catalog);
-	sc_vec_done(&record);
-	(void)snprintf(clean, sizeof(clean), "rm -rf %s", folder);
-	return system(clean) == 0 ? rc : 1;
+	return leave_place(rc);
 }

@@ -6,6 +6,7 @@
 #include "reshard/job/control.h"
 
 #include "meta/base/metric.h"
+#include "tests/support/paths.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -54,7 +55,7 @@ static void put(uint32_t rank)
 	struct sc_err err = {0};
 	int fd;
 
-	must(rs_work_create(s, job, rank, "model.safetensors", &owner, &blob, &fd, &err), &err);
+	must(work_create(s, job, rank, "model.safetensors", &owner, &blob, &fd, &err), &err);
 	assert_int_equal(8, write(fd, &bytes, 8));
 	assert_int_equal(sizeof(text) - 1, write(fd, text, sizeof(text) - 1));
 	(void)close(fd);

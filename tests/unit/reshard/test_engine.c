@@ -20,6 +20,7 @@
 #include "reshard/engine/engine.h"
 #include "tests/prop/pick.h"
 #include "tests/support/kinds/null_engine.h"
+#include "tests/support/paths.h"
 
 #define FILES 5			/* of each rank: 'a.safetensors' and on */
 #define ROWS 96u
@@ -55,7 +56,7 @@ static void put_file(uint32_t rank, char name, uint32_t columns)
 	data = malloc(cols_bytes + rows_bytes);
 	for (uint64_t i = 0; i < cols_bytes + rows_bytes; i++)
 		data[i] = (unsigned char)pick(256);
-	must(rs_work_create(s, job, rank, file, &owner, &blob, &fd, &err), &err);
+	must(work_create(s, job, rank, file, &owner, &blob, &fd, &err), &err);
 	assert_int_equal(8, write(fd, &bytes, 8));
 	assert_int_equal(bytes, write(fd, header, bytes));
 	assert_int_equal(0, sc_pwrite_all(fd, data, cols_bytes + rows_bytes, 8 + bytes));

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "reshard/format/format.h"
+#include "tests/support/paths.h"
 #include "tests/support/rank_files.h"
 
 static char dir[64];
@@ -84,7 +85,7 @@ static void put_file(uint32_t rank, const char *text)
 	struct sc_err err;
 	int fd;
 
-	assert_int_equal(0, rs_work_create(s, job, rank, "x.dat", &owner, &blob, &fd, &err));
+	assert_int_equal(0, work_create(s, job, rank, "x.dat", &owner, &blob, &fd, &err));
 	assert_int_equal(strlen(text), write(fd, text, strlen(text)));
 	(void)close(fd);
 }
@@ -152,7 +153,7 @@ static void payloads_are_joined(void **unused)
 		struct sc_buf file = {0};
 
 		rank_files->make(&w, 1, 77, rank, &file);
-		assert_int_equal(0, rs_work_create(s, job, rank, path, &owner, &blob, &fd, &err));
+		assert_int_equal(0, work_create(s, job, rank, path, &owner, &blob, &fd, &err));
 		assert_int_equal(file.bytes, write(fd, file.text, file.bytes));
 		(void)close(fd);
 		sc_buf_done(&file);

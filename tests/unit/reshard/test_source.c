@@ -19,6 +19,7 @@
 
 #include "meta/base/log.h"
 #include "tests/prop/pick.h"
+#include "tests/support/paths.h"
 
 static void must(int rc, const struct sc_err *err)
 {
@@ -254,7 +255,7 @@ static struct rs_image *open_view(struct rs_service *s, struct rs_job *job)
 		uint64_t blob, bytes = sizeof(header) - 1;
 		int fd;
 
-		must(rs_work_create(s, job, rank, "a.safetensors", &owner, &blob, &fd, &err), &err);
+		must(work_create(s, job, rank, "a.safetensors", &owner, &blob, &fd, &err), &err);
 		assert_int_equal(0, sc_pwrite_all(fd, &bytes, 8, 0));
 		assert_int_equal(0, sc_pwrite_all(fd, header, bytes, 8));
 		assert_int_equal(0, sc_pwrite_all(fd, data, sizeof(data), 8 + bytes));

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "meta/base/log.h"
+#include "tests/support/paths.h"
 
 static char dir[64];
 static struct rs_service *s;
@@ -40,7 +41,7 @@ static void put_header(uint32_t rank, const char *file, char fill, const char *h
 	int fd;
 
 	memset(data, fill, sizeof(data));
-	assert_int_equal(0, rs_work_create(s, job, rank, file, &owner, &blob, &fd, &err));
+	assert_int_equal(0, work_create(s, job, rank, file, &owner, &blob, &fd, &err));
 	assert_int_equal(8, write(fd, &bytes, 8));
 	assert_int_equal(bytes, write(fd, header, bytes));
 	if (fill)
@@ -261,11 +262,11 @@ static void older_versions_are_kept_while_the_head_lacks_a_file(void **unused)
 #define EMPTY "{\"__metadata__\":{\"frozen\":\"yes\"}}"
 
 /* The first letters of names, in the alphabet's order. */
-static int on_listed(void *arg, const char *name, bool is_dir)
+static int on_listed(void *arg, const char *name, mode_t type)
 {
 	char *letters = arg, *at = letters;
 
-	(void)is_dir;
+	(void)type;
 	while (*at && *at < *name)
 		at++;
 	memmove(at + 1, at, strlen(at) + 1);
@@ -354,7 +355,7 @@ static void files_without_tensors_are_kept(void **unused)
 	put_header(0, "o.safetensors", 0, EMPTY);
 	put_header(1, "o.safetensors", 'v', "{\"v\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}");
 	for (uint32_t rank = 0; rank < 2; rank++)
-		assert_int_equal(0, rs_work_unlink(s, job, rank, "none.safetensors", &err));
+		assert_int_equal(0, work_unlink(s, job, rank, "none.safetensors", &err));
 	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
 	expect_topology("pp=2", "ow", "o.safetensors\0", "o", "");
 	end();
@@ -381,7 +382,7 @@ static void padding_of_many_rows_is_counted(void **unused)
 	assert_non_null(data);
 	memset(data, 7, 3);
 	data[3] = data[4 * (ROWS - 1) + 3] = 1; /* the last column is padding */
-	assert_int_equal(0, rs_work_create(s, job, 0, "a.safetensors", &owner, &blob, &fd, &err));
+	assert_int_equal(0, work_create(s, job, 0, "a.safetensors", &owner, &blob, &fd, &err));
 	assert_int_equal(8, write(fd, &bytes, 8));
 	assert_int_equal(bytes, write(fd, header, bytes));
 	assert_int_equal(4 * ROWS, write(fd, data, 4 * ROWS));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two programs change one path of a working tree at the same time (N1 to N3 of reshard/tree/work.c).  The second comes
- * at a call of the system that the first makes; afterwards each file of the store has a row, also without another start.
+ * Two programs change one file of a working tree at the same time.  The second comes at a call of the system that the
+ * first makes; afterwards each file of the store has a row, also without another start.
  */
 #include "reshard/state/state_i.h"
 #include "reshard/job/service.h"
@@ -19,6 +19,7 @@
 
 #include "meta/base/log.h"
 #include "tests/support/interpose.h"
+#include "tests/support/paths.h"
 
 #define PATH "f"
 #define BYTES 3000000	/* a copy takes several writes */
@@ -42,7 +43,7 @@ static void put(const char *path, char fill, size_t bytes)
 	int fd;
 
 	memset(data, fill, bytes);
-	must(rs_work_create(s, job, 0, path, &owner, &blob, &fd, &err), &err);
+	must(work_create(s, job, 0, path, &owner, &blob, &fd, &err), &err);
 	assert_int_equal(bytes, write(fd, data, bytes));
 	(void)close(fd);
 	free(data);
@@ -66,13 +67,25 @@ static void begin(void)
 	put(PATH ".tmp", 'b', 10);
 }
 
+static uint64_t removed;	/* a blob that must not be in the store when nobody can have it open; 0: none */
+
 static int on_file(void *arg, uint64_t blob)
 {
 	struct sc_err err;
 	int known = meta_blob_known(s->catalog, blob, &err);
 
 	must(known, &err);
-	*(int *)arg += !known;
+	*(int *)arg += !known || blob == removed;
+	return 0;
+}
+
+/* No kernel knows anything of a mount that begins. */
+static int on_nameless(void *arg, struct rs_job *of, uint64_t ino, uint64_t blob)
+{
+	struct sc_err err;
+
+	(void)blob;
+	must(rs_tree_forget(arg, of, ino, &err), &err);
 	return 0;
 }
 
@@ -88,6 +101,7 @@ static void end(void)
 	must(rs_service_work(s, &err), &err);
 	rs_service_free(s);
 	must(rs_service_new(&look, &s, &err), &err);
+	assert_int_equal(0, rs_tree_each_nameless(s, on_nameless, s));
 	must(meta_store_each(&s->store, on_file, &unknown, &err), &err);
 	assert_int_equal(0, unknown);
 	rs_service_free(s);
@@ -121,25 +135,39 @@ static int when_made(enum interpose_call call, long flags)
 	return 0;
 }
 
-static void rename_over(void)
+static uint64_t folder(void)
+{
+	return rs_job_root(job) + 1;
+}
+
+static struct meta_bytes name_of(const char *text)
+{
+	return (struct meta_bytes){text, strlen(text)};
+}
+
+static void rename_to(const char *from, const char *to)
 {
 	struct sc_err err;
 
-	must(rs_work_rename(s, job, 0, PATH ".tmp", 0, PATH, false, &err), &err);
+	must(rs_tree_rename(s, job, folder(), name_of(from), folder(), name_of(to), RS_RENAME_OVER, &err), &err);
+}
+
+/* Like the next one: the kernel knows the file that the first program opens, so it is not forgotten. */
+static void rename_over(void)
+{
+	rename_to(PATH ".tmp", PATH);
 }
 
 static void remove_it(void)
 {
 	struct sc_err err;
 
-	must(rs_work_unlink(s, job, 0, PATH, &err), &err);
+	must(rs_tree_unlink(s, job, folder(), name_of(PATH), &err), &err);
 }
 
 static void rename_away(void)
 {
-	struct sc_err err;
-
-	must(rs_work_rename(s, job, 0, PATH, 0, "elsewhere", false, &err), &err);
+	rename_to(PATH, "elsewhere");
 }
 
 static void copy_it(void)
@@ -147,61 +175,112 @@ static void copy_it(void)
 	struct sc_err err;
 	uint64_t blob;
 
-	must(rs_work_copy_up(s, job, 0, PATH, true, &blob, &err), &err);
+	must(work_copy_up(s, job, 0, PATH, true, &blob, &err), &err);
 }
 
-static void (*const seconds[])(void) = {rename_over, remove_it, rename_away, copy_it};
+/* What has the file's name then (NULL: none), what has the name 'f', and whether that is the file. */
+static const struct {
+	void (*change)(void);
+	const char *name;
+	enum rs_kind at_path;
+} seconds[] = {
+	{rename_over, NULL, RS_WORK}, {remove_it, NULL, RS_NONE}, {rename_away, "elsewhere", RS_NONE}, {copy_it, PATH, RS_WORK},
+};
 
 /* --- tests --- */
 
-/* The copy of an open for writing: what the second program did stays, and no file is left without a row. */
+/*
+ * The copy of an open for writing: what the second program did to names stays, the file that is opened is the one that
+ * was found, by whatever name, and no file is left without a row.  If it has no name any more, the kernel looks again.
+ */
 static void an_open_meets_another_change(void **unused)
 {
 	(void)unused;
 	for (size_t i = 0; i < sizeof(seconds) / sizeof(*seconds); i++) {
 		uint64_t blob = 0, now;
+		struct rs_look look;
 		struct sc_err err;
 		int rc;
 
 		begin();
-		second = seconds[i];
+		must(work_find(s, job, 0, PATH, &look, &err), &err);
+		assert_int_equal(RS_BLOB, look.kind);
+		second = seconds[i].change;
 		interpose_begin(INTERPOSE(openat), when_made);
-		rc = rs_work_copy_up(s, job, 0, PATH, false, &blob, &err);
+		rc = rs_tree_copy_up(s, job, look.ino, false, &blob, &err);
 		interpose_end();
 		assert_null(second);
-		if (seconds[i] == remove_it || seconds[i] == rename_away) {
-			assert_int_equal(SC_E_STALE, rc);
-			assert_int_equal(RS_NONE, kind_of(PATH, &now));
-		} else {
-			must(rc, &err);
-			assert_int_equal(RS_WORK, kind_of(PATH, &now));
-			assert_true(now == blob);
+		assert_int_equal(seconds[i].name ? 0 : SC_E_STALE, rc);
+		assert_int_equal(seconds[i].at_path, kind_of(PATH, &now));
+		assert_int_equal(!seconds[i].name, rs_tree_is_nameless(s, job, look.ino));
+		if (seconds[i].name) {
+			assert_int_equal(RS_WORK, kind_of(seconds[i].name, &now));
+			assert_true(now == blob && rs_work_is(s, job, blob));
 		}
 		end();
 	}
 }
 
-/* A rename copies a committed file, too. */
-static void a_rename_meets_another_change(void **unused)
+/* A file that loses its name while it is copied is nothing that can be opened by its name. */
+static void take_its_name(void)
 {
-	(void)unused;
-	for (size_t i = 0; i < sizeof(seconds) / sizeof(*seconds); i++) {
-		bool is_gone = seconds[i] == remove_it || seconds[i] == rename_away;
-		uint64_t blob;
-		struct sc_err err;
-		int rc;
+	struct sc_err err;
 
-		begin();
-		second = seconds[i];
-		interpose_begin(INTERPOSE(openat), when_made);
-		rc = rs_work_rename(s, job, 0, PATH, 0, "new", false, &err);
+	/* somebody has it open still: it is not forgotten */
+	rs_tree_enter(job);
+	must(rs_tree_unlink(s, job, rs_job_root(job) + 1, (struct meta_bytes){PATH, strlen(PATH)}, &err), &err);
+	rs_tree_leave(job);
+}
+
+static void an_open_meets_the_end_of_its_file(void **unused)
+{
+	struct rs_look look;
+	struct sc_err err;
+	uint64_t blob;
+
+	(void)unused;
+	begin();
+	must(work_find(s, job, 0, PATH, &look, &err), &err);
+	second = take_its_name;
+	interpose_begin(INTERPOSE(openat), when_made);
+	assert_int_equal(SC_E_STALE, rs_tree_copy_up(s, job, look.ino, false, &blob, &err));
+	interpose_end();
+	assert_null(second);
+	end();
+}
+
+static int nr_made;
+
+static int when_any(enum interpose_call call, long flags)
+{
+	nr_made += call != CALL_openat || (flags & O_CREAT);
+	return 0;
+}
+
+/* A rename of a committed file, or of the folder that it is in, copies no byte; it is still the same file. */
+static void a_rename_copies_nothing(void **unused)
+{
+	struct rs_look before, after;
+	struct sc_err err;
+
+	(void)unused;
+	begin();
+	must(work_unlink(s, job, 0, PATH ".tmp", &err), &err); /* no commit takes such a name */
+	put("deep/er/" PATH, 'd', BYTES);
+	must(rs_job_commit(RS_CALLER(s), job, "", &err), &err);
+	for (int is_folder = 0; is_folder < 2; is_folder++) {
+		must(work_find(s, job, 0, is_folder ? "deep/er/" PATH : PATH, &before, &err), &err);
+		nr_made = 0;
+		interpose_begin(INTERPOSE(openat) | INTERPOSE(clone_range) | INTERPOSE(copy_range) | INTERPOSE(pwrite), when_any);
+		rename_to(is_folder ? "deep" : PATH, "new");
 		interpose_end();
-		assert_null(second);
-		assert_int_equal(is_gone ? SC_E_NOT_FOUND : 0, rc);
-		assert_int_equal(RS_NONE, kind_of(PATH, &blob));
-		assert_int_equal(is_gone ? RS_NONE : RS_WORK, kind_of("new", &blob));
-		end();
+		assert_int_equal(0, nr_made);
+		must(work_find(s, job, 0, is_folder ? "new/er/" PATH : "new", &after, &err), &err);
+		assert_int_equal(RS_BLOB, after.kind);
+		assert_true(before.ino == after.ino && before.blob == after.blob && after.bytes == BYTES);
+		must(rs_job_discard(s, job, &err), &err);
 	}
+	end();
 }
 
 static void create_new(void)
@@ -220,7 +299,7 @@ static void a_create_meets_another(void **unused)
 	begin();
 	second = create_new;
 	interpose_begin(INTERPOSE(openat), when_made);
-	assert_int_equal(SC_E_EXISTS, rs_work_create_new(s, job, 0, "new", &owner, &blob, &fd, &err));
+	assert_int_equal(SC_E_EXISTS, work_create_new(s, job, 0, "new", &owner, &blob, &fd, &err));
 	interpose_end();
 	assert_null(second);
 	end();
@@ -251,7 +330,7 @@ static void nobody_finds_half_a_copy(void **unused)
 	(void)unused;
 	begin();
 	interpose_begin(INTERPOSE(clone_range) | INTERPOSE(copy_range) | INTERPOSE(pwrite), when_written);
-	must(rs_work_copy_up(s, job, 0, PATH, false, &blob, &err), &err);
+	must(work_copy_up(s, job, 0, PATH, false, &blob, &err), &err);
 	interpose_end();
 	assert_true(nr_looked >= 3);
 	assert_int_equal(RS_WORK, kind_of(PATH, &blob));
@@ -274,8 +353,10 @@ static void a_removed_file_goes_with_the_mount(void **unused)
 			must(rs_writer_begin(s, blob, &err), &err);
 		else
 			must(rs_writer_reserve(s, blob, INT64_MAX, &err), &err);
-		must(rs_work_unlink(s, job, 0, PATH ".tmp", &err), &err);
+		must(rs_tree_unlink(s, job, folder(), name_of(PATH ".tmp"), &err), &err);
+		removed = blob;
 		end();
+		removed = 0;
 	}
 }
 
@@ -283,7 +364,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_open_meets_another_change),
-		cmocka_unit_test(a_rename_meets_another_change),
+		cmocka_unit_test(an_open_meets_the_end_of_its_file),
+		cmocka_unit_test(a_rename_copies_nothing),
 		cmocka_unit_test(a_create_meets_another),
 		cmocka_unit_test(nobody_finds_half_a_copy),
 		cmocka_unit_test(a_removed_file_goes_with_the_mount),

@@ -6,7 +6,7 @@
  * Before a storage is dropped because another one has taken its place, all that the other one lists is looked up: the
  * rank's blob, and in its header the tensor.  No bytes are read.
  */
-#include "reshard/tree/tree_i.h"
+#include "reshard/shown/shown_i.h"
 
 int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err)
 {

@@ -3,17 +3,18 @@
  * Modes and owners of committed files.
  *
  *   1 A file that a rank wrote keeps the mode and the owner that the rank gave it, but that the folders above it limit
- *     who may read it (rows.c): a version keeps no folders.
+ *     who may read it (rs_owner_limit()): at another topology there are not all of these.
  *   2 A file that joins the bytes of several (another topology) has the bits that all of them have.  Where their owners
  *     differ it is the job owner's, without bits for group and others.
  *   3 Both follow from rows that the commit has made, never from where the bytes are: replicas and equal files share
  *     blobs, and materialization moves them.  A set that was materialized keeps the rows of the ranks that wrote it
  *     (`given`).
  */
-#include "reshard/tree/tree_i.h"
+#include "reshard/shown/shown_i.h"
 
 #include <assert.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* One file more that another is made of. */
 static void join(struct rs_job *job, struct rs_owner *all, const struct rs_owner *more)
@@ -164,4 +165,16 @@ void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct m
 		*ret = own->owner;
 	else
 		(void)join_set(job, set, true, ret);
+}
+
+/* --- folders that nobody made --- */
+
+void rs_owner_of_folder(struct rs_job *job, struct rs_owner *ret)
+{
+	(void)pthread_mutex_lock(&job->state);
+	ret->uid = job->uid;
+	ret->gid = job->gid;
+	ret->mode = 0700 | (job->mode & 0010 ? 0050 : 0) | (job->mode & 0001 ? 0005 : 0);
+	ret->mode |= job->mode & (S_ISGID | 0020); /* a job that its group may write */
+	(void)pthread_mutex_unlock(&job->state);
 }

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Objects without a name keep their row while somebody holds them.  Only the kernel knows who does, and a FORGET need
+ * not mean that it does not know the node any more: the name may have been looked up again meanwhile.  So a thread
+ * asks it, by invalidating the attributes of a node: ENOENT if and only if the kernel does not know the node.  Requests
+ * never wait for that.
+ */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+
+static bool is_known(struct fs *fs, const struct fs_node *n)
+{
+	return fuse_lowlevel_notify_inval_inode(fs->se, fs_node_id(*n), -1, 0) != -ENOENT;
+}
+
+/* Drops what has no name and no node. */
+static void ask(struct fs *fs, struct rs_job *job, uint64_t number, const struct fs_node *n)
+{
+	struct fs_node now, other;
+	struct sc_err err = {0};
+	struct rs_look look;
+	int rc;
+
+	if (!rs_tree_is_nameless(fs->service, job, number))
+		return;
+	if (n && is_known(fs, n))
+		return;
+	if (rs_tree_get(fs->service, job, number, &look, &err) == 0 && look.kind != RS_NONE) {
+		now = other = fs_node_of_look(job, &look);
+		other.kind = now.kind == FS_VIEW ? FS_BLOB : now.kind == FS_BLOB ? FS_VIEW : now.kind;
+		if (is_known(fs, &now) || (other.kind != now.kind && is_known(fs, &other)))
+			return;
+	}
+	rs_tree_enter(job);
+	rc = rs_tree_forget(fs->service, job, number, &err);
+	rs_tree_leave(job);
+	if (rc < 0 && rc != SC_E_BUSY)
+		sc_log(SC_LOG_WARN, "cannot drop what has no name (%s), continuing: it takes room until the next mount",
+		       err.msg);
+}
+
+static void ask_node(struct fs *fs, fuse_ino_t ino)
+{
+	struct fs_node n = fs_node_of(ino);
+	struct sc_err ignored;
+	struct rs_job *job;
+	uint64_t number;
+
+	if (fs_number(fs, &n, &job, &number, &ignored) == 0)
+		ask(fs, job, number, &n);
+}
+
+struct nameless {
+	size_t nr, room;
+	struct fs_nameless {
+		struct rs_job *job;
+		uint64_t number, blob;
+	} *at;
+};
+
+static int on_nameless(void *arg, struct rs_job *job, uint64_t number, uint64_t blob)
+{
+	struct fs_nameless x = {job, number, blob};
+
+	return sc_vec_push((struct nameless *)arg, x) < 0 ? SC_E_NO_MEMORY : 0;
+}
+
+static void ask_all(struct fs *fs)
+{
+	struct nameless all = {0};
+
+	(void)rs_tree_each_nameless(fs->service, on_nameless, &all); /* else: as many as there is memory for */
+	for (size_t i = 0; i < all.nr; i++) {
+		const struct fs_nameless *x = &all.at[i];
+		struct fs_node n = fs_node_of_number(x->job, x->number);
+
+		if (x->blob)
+			n = (struct fs_node){.kind = FS_WORK, .job = rs_job_id(x->job), .blob = x->blob};
+		if (!rs_job_is_removed(x->job))
+			ask(fs, x->job, x->number, &n);
+	}
+	sc_vec_done(&all);
+}
+
+static void *forgetter(void *arg)
+{
+	struct fs *fs = arg;
+
+	(void)pthread_mutex_lock(&fs->forget.lock);
+	while (!fs->forget.stop) {
+		struct fs_nodes nodes = fs->forget.nodes;
+		bool all = fs->forget.all;
+
+		if (!nodes.nr && !all) {
+			(void)pthread_cond_wait(&fs->forget.wake, &fs->forget.lock);
+			continue;
+		}
+		fs->forget.nodes = (struct fs_nodes){0};
+		fs->forget.all = false;
+		(void)pthread_mutex_unlock(&fs->forget.lock);
+		if (all)
+			ask_all(fs);
+		for (size_t i = 0; i < nodes.nr; i++)
+			ask_node(fs, nodes.at[i]);
+		sc_vec_done(&nodes);
+		(void)pthread_mutex_lock(&fs->forget.lock);
+	}
+	(void)pthread_mutex_unlock(&fs->forget.lock);
+	return NULL;
+}
+
+void fs_forget(struct fs *fs, fuse_ino_t ino)
+{
+	struct fs_node n = fs_node_of(ino);
+
+	if ((n.kind != FS_INODE && n.kind != FS_IMPLIED && !fs_node_is_file(&n)) || !rs_tree_any_nameless(fs->service))
+		return;
+	(void)pthread_mutex_lock(&fs->forget.lock);
+	/* without memory it is asked for at the next mount */
+	if (sc_vec_push(&fs->forget.nodes, ino) == 0)
+		(void)pthread_cond_signal(&fs->forget.wake);
+	(void)pthread_mutex_unlock(&fs->forget.lock);
+}
+
+void fs_forget_all(struct fs *fs)
+{
+	if (!fs->forget.started || !rs_tree_any_nameless(fs->service))
+		return;
+	(void)pthread_mutex_lock(&fs->forget.lock);
+	fs->forget.all = true;
+	(void)pthread_cond_signal(&fs->forget.wake);
+	(void)pthread_mutex_unlock(&fs->forget.lock);
+}
+
+int fs_forget_start(struct fs *fs, struct sc_err *err)
+{
+	int rc = pthread_create(&fs->forget.thread, NULL, forgetter, fs);
+
+	if (rc)
+		return sc_fail_sys(err, rc, "cannot start the thread that drops what has no name");
+	(void)pthread_setname_np(fs->forget.thread, "scalai-forget");
+	fs->forget.started = true;
+	return 0;
+}
+
+void fs_forget_stop(struct fs *fs)
+{
+	if (!fs->forget.started)
+		return;
+	(void)pthread_mutex_lock(&fs->forget.lock);
+	fs->forget.stop = true;
+	(void)pthread_cond_signal(&fs->forget.wake);
+	(void)pthread_mutex_unlock(&fs->forget.lock);
+	(void)pthread_join(fs->forget.thread, NULL);
+	fs->forget.started = false;
+	sc_vec_done(&fs->forget.nodes);
+}
+
+void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t times)
+{
+	(void)times;
+	fs_forget(fs_of(req), ino);
+	fuse_reply_none(req);
+}
+
+void op_forget_multi(fuse_req_t req, size_t nr, struct fuse_forget_data *forgets)
+{
+	struct fs *fs = fs_of(req);
+
+	for (size_t i = 0; i < nr; i++)
+		fs_forget(fs, forgets[i].ino);
+	fuse_reply_none(req);
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes files, folders, links and special files. */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+static struct rs_make make_of(fuse_req_t req, mode_t mode)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	mode_t umask = S_ISLNK(mode) ? 0 : ctx->umask & 0777;
+
+	return (struct rs_make){.mode = mode & ~umask, .uid = ctx->uid, .gid = ctx->gid};
+}
+
+/* Tells whether what has the name is what a request would make. */
+static bool is_made(struct fs *fs, const struct fs_folder *f, const struct rs_make *what, struct rs_look *ret)
+{
+	struct sc_buf text = {0};
+	struct sc_err ignored;
+	bool is = rs_tree_child(fs->service, f->job, f->number, f->name, ret, &ignored) == 0 && ret->kind != RS_NONE &&
+		  ret->type == (what->mode & S_IFMT);
+
+	if (is && S_ISLNK(what->mode))
+		is = rs_tree_link_text(fs->service, f->job, ret->ino, &text, &ignored) == 0 &&
+		     text.bytes == what->target.nr && memcmp(text.text, what->target.at, text.bytes) == 0;
+	sc_buf_done(&text);
+	return is;
+}
+
+static void reply_found(fuse_req_t req, struct fs *fs, const char *op, int rc, const struct fs_found *found,
+			const struct sc_err *err)
+{
+	struct fuse_entry_param e;
+
+	if (rc < 0) {
+		fs_fail(req, op, err);
+		return;
+	}
+	fs_entry(fs, found, &e);
+	(void)fuse_reply_entry(req, &e);
+}
+
+/* Makes what has no bytes, and answers. */
+static void make(fuse_req_t req, fuse_ino_t parent, const char *name, const struct rs_make *what, const char *op)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_folder folder = {0};
+	struct fs_found found;
+	struct sc_err err = {0};
+	struct rs_look look;
+	int rc = fs_folder(fs, parent, name, &folder, &err);
+
+	if (rc == 0) {
+		rs_tree_enter(folder.job);
+		rc = rs_tree_make(fs->service, folder.job, folder.number, folder.name, what, &look, NULL, &err);
+		/* a request that is resent, and that the daemon had carried out before it died */
+		if (rc == SC_E_EXISTS && fs->replays && is_made(fs, &folder, what, &look))
+			rc = 0;
+		if (rc == 0)
+			rc = fs_stat_look(fs, folder.job, &look, &found, &err);
+		rs_tree_leave(folder.job);
+	}
+	if (rc < 0 && folder.job && rc != SC_E_EXISTS && rc != SC_E_STALE)
+		rs_job_refused(folder.job, op, &err);
+	reply_found(req, fs, op, rc, &found, &err);
+}
+
+/* In the mount's own folder: a job. */
+static void make_job(fuse_req_t req, const char *name, mode_t mode)
+{
+	struct fs *fs = fs_of(req);
+	struct rs_make what = make_of(req, mode);
+	struct fs_found found;
+	struct sc_err err = {0};
+	struct rs_job *job;
+	int rc = rs_job_make(fs->service, name, what.mode & 07777, what.uid, what.gid, &job, &err);
+
+	if (rc == SC_E_COMMAND) /* no job has an `error` that could tell */
+		sc_log(SC_LOG_ERROR, "mkdir: %s", err.msg);
+	if (rc == SC_E_EXISTS && fs->replays)
+		rc = 0;
+	if (rc == 0)
+		rc = fs_lookup(fs, FUSE_ROOT_ID, name, &found, &err);
+	reply_found(req, fs, "mkdir", rc, &found, &err);
+}
+
+void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	struct rs_make what = make_of(req, S_IFDIR | (mode & 07777));
+
+	if (fs_node_of(parent).kind == FS_ROOT)
+		make_job(req, name, mode & 07777);
+	else
+		make(req, parent, name, &what, "mkdir");
+}
+
+void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name)
+{
+	struct rs_make what = make_of(req, S_IFLNK | 0777);
+
+	what.target = (struct meta_bytes){link, strlen(link)};
+	make(req, parent, name, &what, "symlink");
+}
+
+/* --- regular files --- */
+
+/*
+ * The name that is to be made exists already.  The kernel has not checked permissions on that file, so the caller must
+ * look it up again (SC_E_STALE) and open it.  If the request was resent, it has made the file itself.
+ */
+static int find_file(fuse_req_t req, struct fs *fs, const struct fs_folder *folder, const char *name,
+		     const struct fuse_file_info *fi, const struct rs_look *look, struct sc_err *err)
+{
+	struct fs_found found;
+	struct sc_err ignored;
+
+	if (fs->replays && look->kind == RS_WORK && fs_stat_look(fs, folder->job, look, &found, &ignored) == 0 &&
+	    found.st.st_uid == fuse_req_ctx(req)->uid)
+		return 0;
+	if (fi && !(fi->flags & O_EXCL))
+		return sc_fail(err, SC_E_STALE, "look again");
+	return sc_fail(err, SC_E_EXISTS, "'%s' exists", name);
+}
+
+/* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is released. */
+static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, mode_t mode,
+		       struct fs_handle *h, struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
+{
+	struct rs_make what = make_of(req, S_IFREG | (mode & 07777));
+	struct fs_folder folder = {0};
+	struct rs_look look;
+	int rc = fs_folder(fs, parent, name, &folder, err);
+
+	if (rc == 0) {
+		rs_tree_enter(folder.job);
+		rc = rs_tree_child(fs->service, folder.job, folder.number, folder.name, &look, err);
+		if (rc == 0 && look.kind != RS_NONE) {
+			rc = find_file(req, fs, &folder, name, fi, &look, err);
+		} else if (rc == 0) {
+			rc = rs_tree_make(fs->service, folder.job, folder.number, folder.name, &what, &look, NULL,
+					  err);
+			/* somebody else has made it since the lookup */
+			if (rc == SC_E_EXISTS && fi && !(fi->flags & O_EXCL))
+				rc = sc_fail(err, SC_E_STALE, "look again");
+		}
+		if (rc == 0)
+			rc = fs_stat_look(fs, folder.job, &look, found, err);
+		if (rc == 0 && h) {
+			h->ino = fs_node_id(found->node);
+			rc = fs_open_work(req, fs, folder.job, look.blob, h, fi, err);
+		}
+		rs_tree_leave(folder.job);
+	}
+	if (folder.job && (rc == SC_E_COMMAND || rc == SC_E_PERMISSION))
+		rs_job_refused(folder.job, "create", err);
+	return rc;
+}
+
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+	       struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct fuse_entry_param e;
+	struct fs_found found;
+	struct sc_err err = {0};
+	struct fs_handle *h = fs_open_begin(fs, 0, &err);
+	int rc = h ? create_file(req, fs, parent, name, mode, h, fi, &found, &err) : SC_E_NO_MEMORY;
+
+	if (rc == 0)
+		fs_entry(fs, &found, &e);
+	fs_open_end(req, fs, h, &e, fi, "create", rc, &err);
+}
+
+void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev)
+{
+	struct fs *fs = fs_of(req);
+	struct rs_make what = make_of(req, mode);
+	struct fs_found found;
+	struct sc_err err = {0};
+	int rc;
+
+	if (!S_ISREG(mode)) {
+		what.rdev = S_ISCHR(mode) || S_ISBLK(mode) ? dev : 0;
+		make(req, parent, name, &what, "mknod");
+		return;
+	}
+	rc = create_file(req, fs, parent, name, mode, NULL, NULL, &found, &err);
+	reply_found(req, fs, "mknod", rc, &found, &err);
+}
+
+/* --- another name --- */
+
+static int link_file(struct fs *fs, const struct fs_node *n, const struct fs_folder *to, struct fs_found *found,
+		     struct sc_err *err)
+{
+	struct rs_service *s = fs->service;
+	bool was_committed;
+	struct rs_job *job;
+	struct rs_look look;
+	uint64_t number;
+	int rc = fs_number(fs, n, &job, &number, err);
+
+	if (rc == SC_E_SEALED)
+		return sc_fail(err, SC_E_CROSS, "files of versions (.v) and other topologies (.as) have no names "
+			       "elsewhere; copy them");
+	if (rc == 0 && job != to->job)
+		rc = sc_fail(err, SC_E_CROSS, "files cannot be linked across jobs; copy them");
+	if (rc < 0)
+		return rc;
+	rs_tree_enter(job);
+	was_committed = fs_is_committed(fs, job, number);
+	rc = rs_tree_link(s, job, number, to->number, to->name, err);
+	if (rc == SC_E_EXISTS && fs->replays &&
+	    rs_tree_child(s, job, to->number, to->name, &look, err) == 0 && look.ino == number)
+		rc = 0;
+	if (rc == 0)
+		rc = rs_tree_child(s, job, to->number, to->name, &look, err);
+	/* the node of now: if the link has copied the file up, it is another one than the kernel has asked for */
+	if (rc == 0)
+		rc = fs_stat_look(fs, job, &look, found, err);
+	rs_tree_leave(job);
+	if (rc == 0)
+		fs_changed(fs, n, job, number, was_committed);
+	return rc;
+}
+
+void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_node n = fs_node_of(ino);
+	struct fs_folder to = {0};
+	struct fs_found found;
+	struct sc_err err = {0};
+	int rc = fs_folder(fs, parent, name, &to, &err);
+
+	if (rc == 0)
+		rc = link_file(fs, &n, &to, &found, &err);
+	if (to.job && (rc == SC_E_PERMISSION || rc == SC_E_CROSS || rc == SC_E_COMMAND))
+		rs_job_refused(to.job, "link", &err);
+	reply_found(req, fs, "link", rc, &found, &err);
+}

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attributes.  Those of a head's objects are asked by number, whichever node the kernel names: a node that a file had
+ * before shows the object as it is now, but for its size, which is that of what the node reads.  The kernel may keep
+ * attributes under the node of now only, and never those of a file that programs may write to: stores through mappings
+ * are unseen.
+ */
+#include "fs/fs_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+static struct timespec timespec_of(int64_t ns)
+{
+	struct timespec ts = {ns / 1000000000, ns % 1000000000};
+
+	if (ts.tv_nsec < 0) { /* before 1970 */
+		ts.tv_sec--;
+		ts.tv_nsec += 1000000000;
+	}
+	return ts;
+}
+
+int fs_no_entry(struct sc_err *err)
+{
+	err->code = SC_E_NOT_FOUND;
+	err->errnum = ENOENT;
+	err->blob = 0;
+	err->msg[0] = 0;
+	return SC_E_NOT_FOUND;
+}
+
+/* Programs read in pieces of this size, and some allocate it for each file: a commit does not change it. */
+static blksize_t block_size(uint64_t bytes)
+{
+	return bytes >= 1 << 20 ? 1 << 20 : 4096;
+}
+
+static void set_size(struct fs_found *f, uint64_t bytes)
+{
+	f->st.st_size = (off_t)bytes;
+	f->st.st_blocks = (blkcnt_t)((bytes + 4095) / 4096 * 8);
+	f->st.st_blksize = block_size(bytes);
+}
+
+static void set_stat(struct fs_found *f, mode_t mode, uid_t uid, gid_t gid, int64_t mtime_ns,
+		     uint64_t bytes)
+{
+	f->st = (struct stat){.st_ino = fs_node_ino(f->node), .st_mode = mode, .st_uid = uid, .st_gid = gid,
+			      .st_nlink = S_ISDIR(mode) ? 2 : 1};
+	f->st.st_mtim = f->st.st_ctim = f->st.st_atim = timespec_of(mtime_ns);
+	set_size(f, bytes);
+	f->timeout = FS_FOREVER;
+}
+
+/* Returns the mode of files that follow from the job, such as control files: without access to the job's folder,
+ * none. */
+static mode_t masked(const struct rs_job_attr *a, mode_t mode)
+{
+	mode_t search = a->mode & 0777;
+
+	return mode & (0700 | (search & 0070 ? 0070 : 0) | (search & 0007 ? 0007 : 0));
+}
+
+/* --- a working tree --- */
+
+static bool is_later(struct timespec a, struct timespec b)
+{
+	return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
+}
+
+/* Attributes of a file that programs may write to: its file's, but for the link count and changes of names. */
+static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found *f, struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct timespec changed = timespec_of(look->ctime_ns);
+	struct stat st;
+	int rc = meta_store_open_work(rs_service_store(fs->service), look->blob, O_RDONLY, &fd, err);
+
+	/* the kernel looks again after ESTALE only */
+	if (rc < 0)
+		return err->errnum == ENOENT ? sc_fail(err, SC_E_STALE, "the file is gone") : rc;
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(err, errno, "stat");
+	f->st = st;
+	f->st.st_ino = look->ino;
+	f->st.st_nlink = look->nlink;
+	f->st.st_blksize = block_size((uint64_t)st.st_size);
+	if (is_later(changed, st.st_ctim))
+		f->st.st_ctim = changed;
+	f->timeout = 0; /* stores through mappings change it unseen */
+	return 0;
+}
+
+int fs_stat_look(struct fs *fs, struct rs_job *job, const struct rs_look *look, struct fs_found *f,
+		 struct sc_err *err)
+{
+	struct rs_job_attr a;
+
+	if (look->kind == RS_NONE)
+		return sc_fail(err, SC_E_STALE, "the file is gone");
+	*f = (struct fs_found){.node = fs_node_of_look(job, look), .timeout = FS_FOREVER};
+	if (look->kind == RS_WORK)
+		return stat_work(fs, look, f, err);
+	f->st = (struct stat){.st_ino = look->ino, .st_mode = look->type | (look->owner.mode & 07777),
+			      .st_uid = look->owner.uid, .st_gid = look->owner.gid, .st_nlink = look->nlink,
+			      .st_rdev = look->rdev, .st_atim = timespec_of(look->atime_ns),
+			      .st_mtim = timespec_of(look->mtime_ns),
+			      .st_ctim = timespec_of(look->ctime_ns)};
+	set_size(f, look->kind == RS_DIR ? 4096 : look->kind == RS_SPECIAL ? 0 : look->bytes);
+	if (f->node.kind == FS_JOB) {
+		rs_job_attr(job, &a);
+		f->st.st_mode = S_IFDIR | a.mode;
+		f->st.st_uid = a.uid;
+		f->st.st_gid = a.gid;
+	}
+	return 0;
+}
+
+static int stat_number(struct fs *fs, struct rs_job *job, uint64_t number, struct fs_found *f, struct sc_err *err)
+{
+	struct rs_look look;
+	int rc = rs_tree_get(fs->service, job, number, &look, err);
+
+	return rc < 0 ? rc : fs_stat_look(fs, job, &look, f, err);
+}
+
+/* Gives the size of the bytes that a file of the working tree had, for who has it open. */
+static void set_size_of_blob(struct fs *fs, uint64_t blob, struct fs_found *f)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct sc_err ignored;
+	struct stat st;
+
+	if (meta_store_open_blob(rs_service_store(fs->service), blob, UINT64_MAX, &fd, &ignored) == 0 &&
+	    sc_sys.fstat(fd, &st) == 0)
+		set_size(f, (uint64_t)st.st_size);
+}
+
+/* A file that was written, under the node of its bytes: these may have been committed, and copied up again. */
+static int stat_written(struct fs *fs, struct rs_job *job, const struct fs_node *n, struct fs_found *f,
+			struct sc_err *err)
+{
+	uint64_t number;
+	int rc = rs_tree_of_blob(fs->service, job, n->blob, &number, err);
+
+	if (rc == 0 && !number)
+		rc = sc_fail(err, SC_E_STALE, "the file is gone");
+	if (rc == 0)
+		rc = stat_number(fs, job, number, f, err);
+	if (rc < 0 || fs_node_id(f->node) == fs_node_id(*n))
+		return rc;
+	set_size_of_blob(fs, n->blob, f);
+	f->node = *n;
+	f->timeout = 0;
+	return 0;
+}
+
+/* --- versions --- */
+
+int fs_stat_path(struct fs *fs, struct rs_view *view, uint32_t rank, const char *path, struct fs_found *f,
+		 struct sc_err *err)
+{
+	struct rs_job *job = rs_view_job(view);
+	const bool of_job = rank == RS_SHARED;
+	struct rs_look look;
+	int rc = rs_look(fs->service, job, view, rank, path, &look, err);
+
+	if (rc == 0 && (look.kind == RS_NONE || look.kind == RS_WORK || look.kind == RS_SPECIAL))
+		rc = fs_no_entry(err);
+	if (rc == 0 && (look.kind == RS_DIR || look.kind == RS_LINK)) {
+		/* of a version nothing but files is known by number */
+		f->node = (struct fs_node){.kind = look.kind == RS_DIR ? (of_job ? FS_VSDIR : FS_VDIR)
+								       : (of_job ? FS_VSLINK : FS_VLINK),
+					   .place = rs_view_place(view, of_job ? 0 : rank)};
+		rc = rs_path_id(job, path, &f->node.path, err);
+	} else if (rc == 0) {
+		f->node = fs_node_of_look(job, &look);
+	}
+	if (rc < 0)
+		return rc;
+	set_stat(f, look.type | (look.owner.mode & 07777), look.owner.uid, look.owner.gid, look.mtime_ns,
+		 look.kind == RS_DIR ? 4096 : look.bytes);
+	f->st.st_nlink = look.nlink;
+	f->st.st_atim = timespec_of(look.atime_ns);
+	f->st.st_ctim = timespec_of(look.ctime_ns);
+	return 0;
+}
+
+/*
+ * Stats a committed file.  The node of a view is the canonical file and the node of a blob is that blob, even if the
+ * version has got another storage since: an open inode keeps one size.
+ */
+static int stat_file(struct fs *fs, struct rs_view **view, const char *path, struct fs_found *f, struct sc_err *err)
+{
+	const struct fs_node n = f->node;
+	struct rs_image *image = NULL;
+	int rc = fs_stat_path(fs, *view, fs_rank(&n, *view), path, f, err);
+
+	if (rc == 0 && n.kind == FS_VIEW && f->node.kind == FS_BLOB) {
+		rc = rs_view_image(fs->service, *view, fs_rank(&n, *view), path, true, false, &image, err);
+		if (rc == 0)
+			set_size(f, image->bytes);
+		rs_image_unref(fs->service, image);
+	} else if (rc == 0 && f->node.kind != n.kind &&
+		   !fs_handle_find(fs, fs_node_id(n), NULL, NULL, &(uint64_t){0})) {
+		/* the version has got another storage since the lookup: its blob was of the one before */
+		if (rs_view_before(fs->service, view))
+			rc = fs_stat_path(fs, *view, fs_rank(&n, *view), path, f, err);
+		if (rc == 0 && f->node.kind != n.kind)
+			rc = sc_fail(err, SC_E_STALE, "look again");
+	}
+	if (rc == SC_E_NOT_FOUND)
+		rc = sc_fail(err, SC_E_STALE, "the version has no such file");
+	f->node = n;
+	f->st.st_ino = fs_node_ino(n);
+	return rc;
+}
+
+/* A committed file of a head, of now or before: it is what its number is now.  Returns 1, 0 (it is nothing any more),
+ * or an error. */
+static int stat_as_object(struct fs *fs, struct rs_view **view, const char *path, struct fs_found *f,
+			  struct sc_err *err)
+{
+	struct rs_job *job = rs_view_job(*view);
+	const struct fs_node n = f->node;
+	struct fs_found bytes = {.node = n};
+	struct rs_look look = {0};
+	uint64_t number;
+	int rc = rs_tree_of_file(fs->service, *view, fs_rank(&n, *view), path, &number, err);
+
+	if (rc == 0 && number)
+		rc = rs_tree_get(fs->service, job, number, &look, err);
+	if (rc == SC_E_STALE || (rc == 0 && look.kind == RS_NONE))
+		return 0;
+	if (rc == 0)
+		rc = fs_stat_look(fs, job, &look, f, err);
+	if (rc < 0 || fs_node_id(f->node) == fs_node_id(n))
+		return rc < 0 ? rc : 1;
+	f->timeout = 0;
+	f->node = n;
+	rc = stat_file(fs, view, path, &bytes, err);
+	if (rc == 0)
+		set_size(f, (uint64_t)bytes.st.st_size);
+	return rc < 0 ? rc : 1;
+}
+
+static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
+{
+	const struct fs_node n = f->node;
+	struct rs_view *view = NULL;
+	uint64_t bytes = 0;
+	bool is_open = fs_handle_find(fs, fs_node_id(n), &view, NULL, &bytes);
+	struct rs_job_attr a;
+	const char *path = "";
+	int rc = 0;
+
+	if (!is_open)
+		rc = fs_view(fs, &n, &view, &path, err);
+	else
+		rc = rs_path_text(fs->service, n.path, &path, err);
+	if (rc < 0) {
+		rs_view_unref(fs->service, view);
+		return rc;
+	}
+	if (n.kind == FS_VROOT) {
+		rs_job_attr(rs_view_job(view), &a);
+		set_stat(f, S_IFDIR | masked(&a, 0555), a.uid, a.gid, rs_view_made_ns(view), 4096);
+	} else if (!fs_node_is_file(&n)) {
+		rc = fs_stat_path(fs, view, fs_rank(&n, view), path, f, err);
+		if (rc == SC_E_NOT_FOUND || (rc == 0 && f->node.kind != n.kind))
+			rc = sc_fail(err, SC_E_STALE, "the version has no such file");
+	} else {
+		if (rs_view_is_own(view))
+			rc = stat_as_object(fs, &view, path, f, err);
+		if (rc == 0)
+			rc = stat_file(fs, &view, path, f, err);
+		if (rc >= 0 && is_open)
+			set_size(f, bytes);
+		rc = rc < 0 ? rc : 0;
+	}
+	rs_view_unref(fs->service, view);
+	return rc;
+}
+
+/* --- what is ours --- */
+
+static int no_control(struct sc_err *err)
+{
+	return sc_fail(err, SC_E_STALE, "this program has no such control file");
+}
+
+static int stat_top(struct fs *fs, struct fs_found *f, struct sc_err *err)
+{
+	const struct rs_control *row = fs_control_of(&f->node);
+
+	if (f->node.what == FS_CTL_DIR)
+		set_stat(f, S_IFDIR | 0555, fs->uid, fs->gid, fs->began_ns, 4096);
+	else if (row)
+		set_stat(f, S_IFREG | row->mode, fs->uid, fs->gid, fs->began_ns, 0);
+	else
+		return no_control(err);
+	return 0;
+}
+
+static int stat_special(struct rs_job *job, struct fs_found *f, struct sc_err *err)
+{
+	const struct rs_control *row = fs_control_of(&f->node);
+	struct rs_job_attr a;
+
+	rs_job_attr(job, &a);
+	if (f->node.what == FS_FULL_LINK)
+		set_stat(f, S_IFLNK | 0777, a.uid, a.gid, a.mtime_ns, 16);
+	else if (f->node.what < FS_CTL_FILE)
+		set_stat(f, S_IFDIR | masked(&a, 0555), a.uid, a.gid, a.mtime_ns, 4096);
+	else if (row)
+		set_stat(f, S_IFREG | masked(&a, rs_control_mode(row, a.mode)), a.uid, a.gid, a.mtime_ns, 0);
+	else
+		return no_control(err);
+	return 0;
+}
+
+int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *f, struct sc_err *err)
+{
+	const struct fs_node n = fs_node_of(ino);
+	struct rs_job *job;
+
+	*f = (struct fs_found){.node = n};
+	if (n.kind == FS_ROOT) {
+		set_stat(f, S_IFDIR | 01777, fs->uid, fs->gid, fs->began_ns, 4096);
+		return 0;
+	}
+	if (n.kind == FS_TOP)
+		return stat_top(fs, f, err);
+	if (fs_node_has_place(&n))
+		return stat_in_view(fs, f, err);
+	job = fs_job(fs, &n);
+	if (!job)
+		return sc_fail(err, SC_E_STALE, "the job is gone");
+	switch (n.kind) {
+	case FS_SPECIAL:
+		return stat_special(job, f, err);
+	case FS_WORK:
+		return stat_written(fs, job, &n, f, err);
+	default:
+		return stat_number(fs, job, n.kind == FS_JOB ? rs_job_root(job) : n.number, f, err);
+	}
+}

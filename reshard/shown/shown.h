@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a view (a version at a topology) shows: files of its sets and datasets, and what the version's tree says of
+ * folders, links, numbers and attributes.  Nothing here changes anything.
+ *
+ * Numbers are as programs see them (st_ino): real ones are below RS_VIRTUAL; what nobody made, the files and folders
+ * that follow from a topology, have numbers made of job, rank and path.
+ */
+#ifndef RS_SHOWN_H
+#define RS_SHOWN_H
+
+#include <sys/uio.h>
+
+#include "meta/tree/change.h"
+#include "reshard/state/state.h"
+
+/* --- what there is --- */
+
+#define RS_VIRTUAL (UINT64_C(1) << 60) /* in a number: job (20 bits), rank (20), path (20); see rs_path_id() */
+
+enum rs_kind {
+	RS_NONE,
+	RS_DIR, RS_LINK,
+	RS_SPECIAL,		/* a FIFO, socket or device */
+	RS_VIEW, RS_BLOB,	/* a committed file: described, or a blob */
+	RS_WORK,		/* a file that programs may write to */
+	RS_DATA,		/* a file of a dataset */
+};
+
+struct rs_look {
+	enum rs_kind kind;
+	uint64_t ino;		/* in a working tree: its number */
+	struct rs_owner owner;	/* without the type; of RS_WORK its file says */
+	mode_t type;		/* S_IFDIR, ... */
+	uint32_t nlink;
+	uint64_t rdev;		/* of a device */
+	uint64_t bytes;		/* of RS_WORK its file says */
+	uint64_t blob;		/* of RS_BLOB and RS_WORK */
+	int64_t atime_ns, mtime_ns, ctime_ns; /* of RS_WORK: its file's, but ctime is the later one of both */
+	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node.h) */
+	uint32_t rank;		/* of these: whose folder it is in, RS_SHARED: the job's */
+	uint64_t path_id;	/* and the path there, by number */
+};
+
+/** Reads an extended attribute of what is at a path of a view: 1, 0 (there is none), or an error. */
+int rs_view_xattr(struct rs_view *view, uint32_t rank, const char *path, struct meta_bytes name, struct sc_buf *ret,
+		  struct sc_err *err);
+/** Appends the names of all of them, each with a 0 behind it. */
+int rs_view_xattrs(struct rs_view *view, uint32_t rank, const char *path, struct sc_buf *ret, struct sc_err *err);
+/** Reads a symbolic link of a view. */
+int rs_view_link(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path, struct sc_buf *ret,
+		 struct sc_err *err);
+/** Calls `each` for the ranks of a view, in order. */
+int rs_ranks(struct rs_service *s, struct rs_job *job, struct rs_view *view,
+	     int (*each)(void *arg, uint32_t rank), void *arg, struct sc_err *err);
+
+/* --- datasets: what is left of an epoch for a rank, in files of data/ (reshard/data) --- */
+
+struct rs_data_file;
+bool rs_view_has_data(const struct rs_view *view, const char *path);
+/** Opens a file of a dataset; rs_data_close() closes it.  Errors: SC_E_NOT_FOUND, SC_E_SOURCE. */
+int rs_data_open(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
+		 struct rs_data_file **ret, struct sc_err *err);
+void rs_data_close(struct rs_service *s, struct rs_data_file *file);
+uint64_t rs_data_bytes(const struct rs_data_file *file);
+/** Reads a file of a dataset; at + bytes must be within the file.  Errors: SC_E_SOURCE (a source has changed). */
+int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigned char *to,
+		 struct sc_err *err);
+/** Gives the same bytes as pieces of memory, checked now.  Returns their number, 0 (more than `room`), or an error. */
+int rs_data_pieces(struct rs_data_file *file, uint64_t at, uint64_t bytes, struct iovec *iov, int room,
+		   struct sc_err *err);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a view shows, for the rooms above. */
+#ifndef RS_SHOWN_I_H
+#define RS_SHOWN_I_H
+
+#include "reshard/overlay/committed.h"
+#include "reshard/shown/shown.h"
+#include "reshard/state/state_i.h"
+
+/* --- below.c: what a view shows, by number --- */
+
+struct rs_below;
+/** Gives what is below a working tree, or in a version; it lives as long as the view.  `view` NULL is not allowed. */
+int rs_view_below(struct rs_view *view, struct rs_below **ret, struct sc_err *err);
+struct rs_lower rs_below_lower(struct rs_below *b);
+/** Tells which file of the view a number is: 1, 0 (none), or an error.  The path lives as long as the service. */
+int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t *ret_path_id, const char **ret_path,
+		  struct sc_err *err);
+/** Looks the file of a view up in its sets and datasets: kind, bytes, blob, place, path_id, owner, times. */
+int rs_below_look(struct rs_below *b, uint32_t rank, const char *path, struct rs_look *ret, struct sc_err *err);
+/** The version's floor_ns has changed. */
+void rs_below_note_floor(struct rs_view *view);
+/** Returns the rank of a virtual number (RS_SHARED: the job's own). */
+uint32_t rs_virtual_rank(const struct rs_view *view, uint64_t ino);
+/** Tells whether a number is a file of tensors. */
+bool rs_below_is_shard(struct rs_below *b, uint64_t ino);
+/** Tells whether the tree's rows were made under the view's layout and topology; true: there are none. */
+bool rs_below_is_same(const struct rs_below *b);
+/** Tells whether the tree's rows of a rank count, and how many ranks had such. */
+bool rs_below_has_rows(const struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks);
+/** Finds a number by its path; 0: there is none. */
+int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t *ret, struct sc_err *err);
+
+/* --- view.c --- */
+/** Looks a number up in what is below; RS_NONE: it is nothing there. */
+int rs_look_below(struct rs_view *view, uint64_t ino, struct rs_look *ret, struct sc_err *err);
+/* for walks over attributes: one by its name; the names of all */
+struct rs_xattr_search {
+	struct meta_bytes name;
+	struct sc_buf *ret;
+	bool found;
+};
+int rs_on_xattr_value(void *search, struct meta_bytes name, struct meta_bytes value);
+int rs_on_xattr_name(void *buf, struct meta_bytes name, struct meta_bytes value);
+/** Makes a look of a row, but for where the bytes of a committed file are. */
+void rs_look_of_row(const struct meta_inode_row *row, struct rs_look *ret);
+/** Makes a look of a row, with that: in `view`, under the row's number. */
+int rs_look_row(struct rs_view *view, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err);
+/** Look a path up in a view, and list a folder; see rs_look() and rs_list(). */
+int rs_view_look(struct rs_view *view, uint32_t rank, const char *path, struct rs_look *ret, struct sc_err *err);
+int rs_view_list(struct rs_view *view, uint32_t rank, const char *path,
+		 int (*each)(void *arg, const char *name, mode_t type), void *arg, struct sc_err *err);
+
+/* --- owner.c --- */
+/** Gives mode and owner of a folder that nobody made. */
+void rs_owner_of_folder(struct rs_job *job, struct rs_owner *ret);
+/** Finds mode and owner of a rank's file of tensors, at any topology, however it is stored. */
+int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
+		  struct sc_err *err);
+/** Finds mode and owner of a rank's plain file, which rs_set_plain() has found. */
+void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct meta_layout *layout,
+		    const struct meta_topology *topo, uint32_t rank, struct rs_owner *ret);
+
+/* --- stored.c --- */
+/** Of a commit: the files that ranks wrote are stored as its view presents them (their headers were compared with it
+ *  when the state was inferred), and all that was inferred is in a file.  Errors: SC_E_STATE. */
+int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err);
+/** Looks up, once, all that a set's view lists in its blobs.  Errors: SC_E_STATE names what is missing; of reading. */
+int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err);
+int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
+
+/* --- parts.c --- */
+/** Calls `each` with every path of a rank's partitions. */
+int rs_data_names(const struct rs_view *view, int (*each)(void *arg, const char *path), void *arg);
+void rs_parts_done(struct rs_parts *parts);
+/** Drops partitions that are not open, and closes sources of datasets that were removed. */
+void rs_parts_purge(struct rs_parts *parts);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The log of working trees (meta/tree/tail.h) and their numbers.  A record that was appended outlives the process; a
+ * thread applies records to the catalog, many in a transaction.
+ */
+#include "reshard/tree/tree_i.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "meta/catalog/trees.h"
+#include "meta/tree/tail.h"
+
+#define LOG_BYTES (4u << 20)
+#define DRAIN_NS INT64_C(50000000)
+#define RETRY_NS INT64_C(1000000000)
+#define NUMBERS 4096	/* that a job takes at once */
+
+static int apply_all(struct meta_catalog *c, struct meta_tail_batch *batch, struct sc_err *err)
+{
+	struct meta_changes changes = {0};
+	struct meta_tail_record record;
+	int rc;
+
+	while ((rc = meta_tail_next(batch, &record, err)) > 0) {
+		changes.nr = 0;
+		rc = meta_changes_decode(record.bytes.at, record.bytes.nr, &changes, err);
+		if (rc == 0)
+			rc = meta_upper_apply(c, &changes, err);
+		if (rc < 0)
+			break;
+	}
+	meta_changes_done(&changes);
+	return rc < 0 ? rc : meta_tail_set_applied(c, batch->sequence, err);
+}
+
+static int apply(void *arg, struct meta_tail_batch *batch, struct sc_err *err)
+{
+	struct rs_service *s = arg;
+	int rc = meta_catalog_begin(s->catalog, false, err);
+
+	return rc < 0 ? rc : meta_catalog_end(s->catalog, apply_all(s->catalog, batch, err), err);
+}
+
+/* --- the thread --- */
+
+static void *drainer(void *arg)
+{
+	struct rs_service *s = arg;
+	struct sc_err err, said = {0};
+	bool stop;
+
+	do {
+		int rc = 0;
+
+		(void)pthread_mutex_lock(&s->log.lock);
+		while (!s->log.stop && !meta_tail_waiting(s->log.tail))
+			(void)pthread_cond_wait(&s->log.wake, &s->log.lock);
+		if (!s->log.stop)
+			(void)sc_sys.wait_until(&s->log.wake, &s->log.lock, sc_now_ns() + DRAIN_NS);
+		stop = s->log.stop;
+		(void)pthread_mutex_unlock(&s->log.lock);
+		if (meta_tail_waiting(s->log.tail))
+			rc = meta_tail_drain(s->log.tail, &err);
+		if (rc == 0) {
+			said = (struct sc_err){0};
+			continue;
+		}
+		if (strcmp(said.msg, err.msg) != 0)
+			sc_log(SC_LOG_ERROR, "changes of names stay in the log, which has room for %u MiB: %s",
+			       LOG_BYTES >> 20, err.msg);
+		said = err;
+		(void)pthread_mutex_lock(&s->log.lock);
+		if (!s->log.stop)
+			(void)sc_sys.wait_until(&s->log.wake, &s->log.lock, sc_now_ns() + RETRY_NS);
+		stop = s->log.stop;
+		(void)pthread_mutex_unlock(&s->log.lock);
+	} while (!stop);
+	return NULL;
+}
+
+static int on_block(void *arg, uint64_t first, uint64_t nr, uint64_t job)
+{
+	struct rs_service *s = arg;
+
+	return sc_vec_push(&s->numbers, (struct rs_number_block){first, nr, job}) < 0 ? SC_E_NO_MEMORY : 0;
+}
+
+int rs_log_open(struct rs_service *s, struct sc_err *err)
+{
+	uint64_t applied = 0;
+	int rc = meta_tail_applied(s->catalog, &applied, err);
+
+	if (rc == 0)
+		rc = meta_tail_open(s->store.dir, "scalai.log", LOG_BYTES, applied, apply, s, &s->log.tail, err);
+	if (rc == 0)
+		rc = meta_tail_drain(s->log.tail, err);
+	if (rc == 0)
+		rc = meta_numbers_each(s->catalog, on_block, s, err);
+	if (rc == SC_E_NO_MEMORY)
+		rc = sc_nomem(err);
+	return rc;
+}
+
+int rs_log_start(struct rs_service *s, struct sc_err *err)
+{
+	int rc = pthread_create(&s->log.thread, NULL, drainer, s);
+
+	if (rc)
+		return sc_fail_sys(err, rc, "cannot start the thread that applies the log");
+	(void)pthread_setname_np(s->log.thread, "scalai-log");
+	s->log.has_thread = true;
+	return 0;
+}
+
+void rs_log_close(struct rs_service *s)
+{
+	struct sc_err err;
+
+	if (s->log.has_thread) {
+		(void)pthread_mutex_lock(&s->log.lock);
+		s->log.stop = true;
+		(void)pthread_cond_signal(&s->log.wake);
+		(void)pthread_mutex_unlock(&s->log.lock);
+		(void)pthread_join(s->log.thread, NULL);
+		s->log.has_thread = false;
+	}
+	if (s->log.tail && meta_tail_drain(s->log.tail, &err) < 0)
+		sc_log(SC_LOG_ERROR, "changes of names stay in the log until the next start: %s", err.msg);
+	s->log.tail = meta_tail_close(s->log.tail);
+	sc_vec_done(&s->numbers);
+}
+
+int rs_log_drain(struct rs_service *s, struct sc_err *err)
+{
+	return meta_tail_drain(s->log.tail, err);
+}
+
+int rs_log_write(void *arg, const struct meta_changes *record, struct sc_err *err)
+{
+	struct rs_service *s = ((struct rs_job *)arg)->service;
+	struct sc_buf buf = {0};
+	uint64_t sequence;
+	bool was_empty = !meta_tail_waiting(s->log.tail);
+	int rc;
+
+	meta_changes_encode(record, &buf);
+	rc = buf.failed ? sc_nomem(err)
+			: meta_tail_append(s->log.tail, 0, (struct meta_bytes){buf.text, buf.bytes}, &sequence, err);
+	sc_buf_done(&buf);
+	if (rc == 0 && was_empty) {
+		(void)pthread_mutex_lock(&s->log.lock);
+		(void)pthread_cond_signal(&s->log.wake);
+		(void)pthread_mutex_unlock(&s->log.lock);
+	}
+	return rc;
+}
+
+/* --- numbers --- */
+
+static int by_first(const void *a, const void *b)
+{
+	const struct rs_number_block *x = a, *y = b;
+
+	return (x->first > y->first) - (x->first < y->first);
+}
+
+int rs_numbers_note(struct rs_service *s, uint64_t first, uint64_t nr, uint64_t job, struct sc_err *err)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&s->lock);
+	rc = sc_vec_push(&s->numbers, (struct rs_number_block){first, nr, job}) < 0 ? sc_nomem(err) : 0;
+	if (rc == 0 && s->numbers.nr > 1 && s->numbers.at[s->numbers.nr - 2].first > first)
+		qsort(s->numbers.at, s->numbers.nr, sizeof(*s->numbers.at), by_first);
+	(void)pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+int rs_number_take(void *arg, uint64_t *ret, struct sc_err *err)
+{
+	struct rs_job *job = arg;
+	uint64_t first;
+	int rc = 0;
+
+	if (job->numbers.next == job->numbers.end) {
+		rc = meta_numbers_take(job->service->catalog, job->id, NUMBERS, &first, err);
+		if (rc == 0)
+			rc = rs_numbers_note(job->service, first, NUMBERS, job->id, err);
+		if (rc < 0)
+			return rc;
+		job->numbers.next = first;
+		job->numbers.end = first + NUMBERS;
+	}
+	*ret = job->numbers.next++;
+	return 0;
+}
+
+struct rs_job *rs_job_of_number(struct rs_service *s, uint64_t ino)
+{
+	uint64_t id = 0;
+	struct rs_job *job;
+
+	if (ino & RS_VIRTUAL) {
+		id = ino >> 40 & ((UINT64_C(1) << 20) - 1);
+	} else {
+		size_t lo = 0, hi;
+
+		(void)pthread_mutex_lock(&s->lock);
+		for (hi = s->numbers.nr; lo < hi;) {
+			size_t mid = lo + (hi - lo) / 2;
+
+			if (s->numbers.at[mid].first <= ino)
+				lo = mid + 1;
+			else
+				hi = mid;
+		}
+		if (lo && ino - s->numbers.at[lo - 1].first < s->numbers.at[lo - 1].nr)
+			id = s->numbers.at[lo - 1].job;
+		(void)pthread_mutex_unlock(&s->lock);
+	}
+	job = id ? rs_job_by_id(s, id) : NULL;
+	return job && !rs_job_is_removed(job) ? job : NULL;
+}

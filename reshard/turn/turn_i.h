@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a commit takes of a working tree, and another version below it. */
+#ifndef RS_TURN_I_H
+#define RS_TURN_I_H
+
+#include "reshard/tree/tree_i.h"
+
+/* --- changes.c: what was changed since the head, in terms of its sets --- */
+
+/** A regular file that a commit has to take in, or that is gone. */
+struct rs_change_row {
+	enum {
+		RS_CHANGE_WROTE,	/* its bytes are blob's, which is a file of the working tree */
+		RS_CHANGE_MOVED,	/* committed bytes: another name of a file, or other mode or owner.  Never of
+					 * tensors: those are copied up, see rs_tree_own_shards() */
+		RS_CHANGE_GONE,
+	} how;
+	uint32_t rank;			/* RS_SHARED: the job's own */
+	const char *path;		/* valid during the call */
+	uint64_t ino, blob, bytes;	/* bytes: of MOVED */
+	struct rs_owner owner;		/* of MOVED; of WROTE the file says */
+	int64_t mtime_ns;
+};
+typedef int rs_change_row_fn(void *arg, const struct rs_change_row *row);
+/** Walks over all of them, by rank, then path.  The gate is closed. */
+int rs_tree_changes(struct rs_job *job, rs_change_row_fn *fn, void *arg, struct sc_err *err);
+/** Copies up the committed files of tensors that have got another name, so that a commit reads them again. */
+int rs_tree_own_shards(struct rs_job *job, struct sc_err *err);
+/** Counts what a commit would keep, and what it would leave out; `names` (may be NULL) gets the first few of the
+ *  former, as "rank 3: 'a', 'b'". */
+struct rs_dirt {
+	size_t nr, others, special;	/* others: of nr, but for written files and removed names */
+};
+int rs_tree_dirt(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
+/** Names the FIFOs, sockets and devices, which no version has, as above. */
+int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *err);
+
+/* --- turn.c: another version below a working tree.  The gate is closed, from plan to done --- */
+
+struct rs_turn;
+enum rs_turn_by {
+	RS_TURN_COMMIT,		/* the upper layer goes into the tree of `next` */
+	RS_TURN_STAY,		/* nothing is uncommitted; special files stay: topology, layout, datasets */
+	RS_TURN_BACK,		/* the upper layer is dropped: rollback, discard */
+};
+/**
+ * Prepares `next` (NULL: no version) as the version below.  `rows` of a commit: as struct meta_tree_spec has them
+ * (NULL: none).  Drains the log.
+ */
+int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, const struct meta_changes *rows,
+		 struct rs_turn **ret, struct sc_err *err);
+/** Does so in the catalog, inside the transaction that adds the version, before the version's row is added: sets
+ *  next->version->tree and floor_ns. */
+int rs_turn_save(struct rs_turn *turn, struct sc_err *err);
+/** Does so in memory, and makes the view (taken) the job's head in the same instant; cannot fail. */
+void rs_turn_show(struct rs_turn *turn, struct rs_view *head);
+void rs_turn_done(struct rs_turn *turn);
+/** Makes a view (NULL: none; taken) the head, with the working tree as it is: another storage of the same version, the
+ *  head of a new job, or the end of one.  rs_view_below() was called for it, so that this cannot fail. */
+void rs_tree_show(struct rs_job *job, struct rs_view *head);
+
+#endif
