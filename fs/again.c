@@ -8,7 +8,7 @@
  */
 #include "fs/fs_i.h"
 
-void fs_told_stale(struct fs *fs, pid_t thread)
+void fs_told_stale(struct fs *fs, pid_t thread, bool copies)
 {
 	struct fs_told_stale *told = fs->kept->told_stale;
 	size_t at = 0;
@@ -17,15 +17,16 @@ void fs_told_stale(struct fs *fs, pid_t thread)
 	for (size_t i = 1; i < FS_TOLD_STALE; i++)
 		if (told[i].ns < told[at].ns)
 			at = i;
-	told[at] = (struct fs_told_stale){sc_now_ns(), thread};
+	told[at] = (struct fs_told_stale){sc_now_ns(), thread, copies};
 	__atomic_store_n(&fs->are_told_stale, true, __ATOMIC_RELEASE);
 	(void)pthread_mutex_unlock(&fs->lock);
 }
 
-int64_t fs_looks_again(struct fs *fs, pid_t thread)
+int64_t fs_looks_again(struct fs *fs, pid_t thread, bool *ret_copies)
 {
 	int64_t now, told = 0;
 
+	*ret_copies = false;
 	if (!__atomic_load_n(&fs->are_told_stale, __ATOMIC_ACQUIRE))
 		return 0;
 	now = sc_now_ns();
@@ -33,8 +34,10 @@ int64_t fs_looks_again(struct fs *fs, pid_t thread)
 	for (size_t i = 0; i < FS_TOLD_STALE; i++) {
 		const struct fs_told_stale *t = &fs->kept->told_stale[i];
 
-		if (t->thread == thread && t->ns > told && now - t->ns < RS_RESERVED_NS)
-			told = t->ns;
+		if (t->thread != thread || !t->ns || now - t->ns >= RS_RESERVED_NS)
+			continue;
+		told = t->ns > told ? t->ns : told;
+		*ret_copies |= t->copies;
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	return told;

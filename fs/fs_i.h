@@ -188,10 +188,11 @@ bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 
 /* again.c */
 /** Registers that a request of this thread fails with ESTALE: the kernel retries lookup and open once; a second ESTALE
- *  would reach the program. */
-void fs_told_stale(struct fs *fs, pid_t thread);
-/** Returns when this thread, which is retrying, was told so; 0: it is not retrying. */
-int64_t fs_looks_again(struct fs *fs, pid_t thread);
+ *  would reach the program.  `copies`: it wants to write to a committed file, and only the lookup of its name can copy
+ *  that up. */
+void fs_told_stale(struct fs *fs, pid_t thread, bool copies);
+/** Returns when this thread, which is retrying, was told so (0: it is not retrying), and whether its lookup copies. */
+int64_t fs_looks_again(struct fs *fs, pid_t thread, bool *ret_copies);
 /** The open of the retry is answered: what the thread was told until then is over. */
 void fs_looked_again(struct fs *fs, pid_t thread, int64_t told);
 

@@ -23,7 +23,7 @@
 #define EARLY_DEATHS_MAX 3
 
 #define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse and of struct fs_kept */
-#define LAYOUT (UINT64_C(0x5ca1a200000000) | sizeof(struct fs_kept))
+#define LAYOUT (UINT64_C(0x5ca1a300000000) | sizeof(struct fs_kept))
 
 static struct fs_kept *map_kept(int fd)
 {

@@ -56,6 +56,7 @@ struct fs_kept {
 	struct fs_told_stale {		/* who is told to look again */
 		int64_t ns;		/* 0: nobody */
 		int32_t thread;
+		bool copies;		/* its lookup copies the file up */
 	} told_stale[FS_TOLD_STALE];
 	uint64_t writer_order;
 	uint32_t nr_writers;		/* entries in use are below it */

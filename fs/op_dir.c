@@ -18,14 +18,23 @@ static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const 
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
 	struct fs_node n = fs_node_of(parent);
-	struct rs_job *job = NULL;
+	struct rs_job *job = NULL, *same;
+	struct sc_err ignored;
+	bool copies = false;
+	uint64_t blob;
 	int rc;
 
-	if (thread && fs_is_listed_by_number(&n) && fs_looks_again(fs, thread))
+	if (thread && fs_is_listed_by_number(&n) && fs_looks_again(fs, thread, &copies))
 		job = fs_job(fs, &n);
 	/* threads of another process namespace share the number 0: what an open has reserved must do for them */
 	if (!job)
 		return fs_lookup(fs, parent, name, found, err);
+	/* with its bytes, whatever the open does; where this fails, the open fails, too, and says why */
+	if (copies && fs_lookup(fs, parent, name, found, &ignored) == 0 && fs_node_has_place(&found->node) &&
+	    fs_work_begin(fs, &found->node, false, &same, &blob, &ignored) == 0) {
+		fs_reserve(fs, blob, thread);
+		rs_tree_leave(same);
+	}
 	rs_tree_enter(job);
 	rc = fs_lookup(fs, parent, name, found, err);
 	if (rc == 0 && found->node.kind == FS_WORK) {

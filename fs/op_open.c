@@ -256,7 +256,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct sc_err err = {0};
 	struct fs_handle *h = fs_open_begin(fs, ino, &err);
 	const pid_t thread = fuse_req_ctx(req)->pid;
-	int64_t again = fs_looks_again(fs, thread);
+	bool copies;
+	int64_t again = fs_looks_again(fs, thread, &copies);
 	int rc = SC_E_NO_MEMORY;
 
 	if (h && n.kind == FS_WORK)

@@ -31,7 +31,7 @@ void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err)
 	else if (err->errnum != ENOENT && err->errnum != ESTALE)
 		sc_log(SC_LOG_DEBUG, "%s: %s", op, err->msg);
 	if (err->errnum == ESTALE)
-		fs_told_stale(fs_of(req), fuse_req_ctx(req)->pid);
+		fs_told_stale(fs_of(req), fuse_req_ctx(req)->pid, false);
 	(void)fuse_reply_err(req, err->errnum ? err->errnum : EIO);
 }
 

@@ -53,6 +53,9 @@ int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t
 	uint64_t blob;
 	int rc = fs_work_begin(fs, n, truncate, &job, &blob, err);
 
+	/* a blob that an earlier daemon has sealed tells no number: the lookup of the retry makes the copy */
+	if (rc == SC_E_STALE && n->kind == FS_WORK)
+		fs_told_stale(fs, thread, true);
 	if (rc < 0)
 		return rc;
 	fs_reserve(fs, blob, thread);
