@@ -233,9 +233,9 @@ static int get_child(void *arg, uint64_t folder, struct meta_bytes name, uint64_
  * Another topology of .as: files that join others are the job owner's there, who has to reach them.  So folders are
  * like the job's.  (Modes of files are, at any other topology, as the folders limited them when they were written.)
  */
-static bool is_foreign(const struct rs_below *b)
+static bool is_foreign(const struct rs_below *b, const struct rs_where *at)
 {
-	return !b->view->own && !b->same;
+	return !b->same && at->rank != RS_SHARED && strcmp(b->view->topo.text, b->view->version->topo.text) != 0;
 }
 
 /* A folder that no row tells of. */
@@ -323,7 +323,7 @@ static int find_row(struct rs_below *b, const struct rs_where *at, struct meta_i
 		return rc;
 	if (rc > 0 && at->ino == b->root)
 		row.nlink += b->ranks - b->rows_ranks;
-	if (rc > 0 && S_ISDIR(row.mode) && is_foreign(b)) {
+	if (rc > 0 && S_ISDIR(row.mode) && is_foreign(b, at)) {
 		struct rs_owner owner;
 
 		rs_owner_of_folder(b->view->job, &owner);
@@ -331,7 +331,7 @@ static int find_row(struct rs_below *b, const struct rs_where *at, struct meta_i
 		row.uid = owner.uid;
 		row.gid = owner.gid;
 	}
-	if (rc > 0 && file && (file->origin == RS_FROM_TENSORS || !b->same)) {
+	if (rc > 0 && file && (file->origin == RS_FROM_TENSORS || (!b->same && at->rank != RS_SHARED))) {
 		/* what it is made of limits who may read it */
 		rc = file_row(b, at, ret, err);
 		row.mode = ret->mode;

@@ -135,6 +135,30 @@ static int drop_lost(struct rs_turn *t)
 
 /* --- a commit: rows of the new tree that are not as the upper layer has them --- */
 
+static int copy_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
+{
+	const struct keeping *k = arg;
+	struct rs_turn *t = k->t;
+	struct meta_xattr_row row = {k->row->ino,
+				     {sc_arena_copy(&t->texts, name.at, name.nr), name.nr},
+				     {sc_arena_copy(&t->texts, value.at, value.nr), value.nr}};
+
+	return !row.name.at || !row.value.at
+		   ? sc_nomem(t->err)
+		   : put(t, &t->spec.rows, (struct meta_change){META_PUT_XATTR, .xattr = row});
+}
+
+/* The newest tree that has a row tells all of an object: its attributes, too, unless they come from the upper layer. */
+static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
+{
+	struct keeping k = {t, row, false};
+	int rc = put(t, &t->spec.rows, (struct meta_change){META_PUT_INODE, .inode = *row});
+
+	if (rc == 0 && !rs_overlay_has(t->job->overlay, row->ino))
+		rc = rs_overlay_xattrs(t->job->overlay, row->ino, copy_xattr, &k, t->err);
+	return rc;
+}
+
 static int complete_row(struct rs_turn *t, const struct meta_inode_row *given)
 {
 	struct meta_change x = {META_PUT_INODE};
@@ -152,7 +176,7 @@ static int complete_row(struct rs_turn *t, const struct meta_inode_row *given)
 		x.inode.ctime_ns = given->ctime_ns;
 	x.inode.blob = given->blob;
 	x.inode.data = META_LOWER_DATA;
-	return put(t, &t->spec.rows, x);
+	return put_row(t, &x.inode);
 }
 
 struct counting {
@@ -185,7 +209,7 @@ static int count_root(struct rs_turn *t)
 	if (rc > 0)
 		rc = rs_overlay_children(job->overlay, job->root, on_child, &c, t->err);
 	x.inode.nlink = 2 + t->next->topo.ranks + c.folders;
-	return rc < 0 ? rc : put(t, &t->spec.rows, x);
+	return rc < 0 ? rc : put_row(t, &x.inode);
 }
 
 struct hiding {
@@ -241,7 +265,7 @@ static int hide_stale(struct rs_turn *t, struct rs_view *base)
 			rc = rs_overlay_entries(t->job->overlay, h.folder, show_again, &a);
 		if (rc == 0)
 			rc = rs_overlay_inode(t->job->overlay, h.folder, &t->texts, &x.inode, t->err);
-		rc = rc > 0 ? put(t, &t->spec.rows, x) : rc;
+		rc = rc > 0 ? put_row(t, &x.inode) : rc;
 	}
 	return rc;
 }
@@ -296,7 +320,7 @@ static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 		return sc_vec_push(&x->folders, ino) < 0 ? sc_nomem(t->err) : 0;
 	if (rc <= 0 || !S_ISREG(row.inode.mode) || !row.inode.blob || rs_overlay_has(t->job->overlay, ino))
 		return rc < 0 ? rc : 0;
-	return put(t, &t->spec.rows, row);
+	return put_row(t, &row.inode);
 }
 
 /* At another topology a file has the mode and the owner that follow from all who wrote it: the new tree says so. */

@@ -369,6 +369,9 @@ class Run:
                 break
             time.sleep(0.02)
         self.counts["commits"] += not error
+        for slot, o in self.slots.items():
+            if "nameless-commit" in self.a.without and not o.is_folder and os.fstat(self.p.fds[slot]).st_nlink == 0:
+                o.lost = True
         self.trace.append(f"commit: {error}; open for writing: {open_ones}")
         if error and error[0] == "EBUSY" and open_ones:
             self.counts["busy"] += 1
@@ -384,7 +387,7 @@ class Run:
         for o in self.slots.values():
             o.lost = True
 
-    def come_back(self, nr):
+    def come_back(self, nr, before):
         p, m = self.versions[nr]
         held = {}
         for slot, o in self.slots.items():
@@ -396,12 +399,14 @@ class Run:
                         raise Difference(f"fstat of a folder that is held: {e}") from e
         rebuild(self.plain_root, p)
         now, now_m = whole(self.plain_root, False)[0], whole(self.job, True)[0]
+        were = {e.st.who for e in before.values()}
         for path, e in now.items():
             ino = m[path].st.who
             while ino in self.again:
                 ino = self.again[ino]
-            if path in now_m and now_m[path].st.who != ino and ino in held.values() and now_m[path].st.who not in self.object:
-                ino = self.again[ino] = now_m[path].st.who
+            other = now_m[path].st.who if path in now_m else ino
+            if other != ino and ino not in were and other not in self.object and stat.S_ISDIR(int(e.st.mode, 8)):
+                ino = self.again[ino] = other  # the kernel knows the removed folder, often for somebody holds it
                 self.counts["again"] += 1
             self.number[e.st.who], self.object[ino] = ino, e.st.who
         self.written = set()
@@ -418,7 +423,7 @@ class Run:
         if error:
             raise Difference(f"discard: {error}")
         self.lose()
-        self.come_back(self.head())
+        self.come_back(self.head(), before[1])
 
     def do_rollback(self, before, back):
         error = self.control("discard", "\n")
@@ -428,7 +433,7 @@ class Run:
             raise Difference(f"rollback {nr}: {error}")
         self.lose()
         self.versions[self.head()] = self.versions[nr]
-        self.come_back(nr)
+        self.come_back(nr, before[1])
 
     def do_topology(self, before):
         self.close_all()
@@ -491,9 +496,13 @@ def kind(difference):
 def reduced(a, mount, steps, wanted):
     """Steps of these that suffice for such a difference."""
     nr, part, tries, said = 1000, max(1, len(steps) // 2), 0, None
-    while True:
+    until = time.monotonic() + 120
+    while part:
         at = 0
         while at < len(steps):
+            if time.monotonic() > until:
+                part = 1
+                break
             fewer = steps[:at] + steps[at + part:]
             nr, tries = nr + 1, tries + 1
             run = Run(a, mount, nr)
@@ -504,9 +513,7 @@ def reduced(a, mount, steps, wanted):
                 at += part
             run.close_all()
             shutil.rmtree(run.plain_root, ignore_errors=True)
-        if part == 1:
-            break
-        part = max(1, part // 2)
+        part //= 2
     print(f"{len(steps)} steps suffice ({tries} tries)")
     pprint.pprint(steps, width=140)
     print(said)
@@ -549,7 +556,7 @@ def main():
     except (Difference, OSError) as e:
         difference = e
         print("DIFFERENCE:", str(e).replace("x" * 255, "(x * 255)")[:1500])
-        print("\n".join(run.trace[-30:] if run else []).replace("x" * 255, "(x * 255)"))
+        print("\n".join(run.trace[-int(os.environ.get("TRACE", 30)):] if run else []).replace("x" * 255, "(x * 255)"))
         print(f"to replay: --seed {a.seed} --operations {a.operations} --mode {a.mode} --kill {a.kill} --without '{a.without}'")
         if run:
             run.close_all()
