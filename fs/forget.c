@@ -75,10 +75,16 @@ static void ask_all(struct fs *fs)
 		const struct fs_nameless *x = &all.at[i];
 		struct fs_node n = fs_node_of_number(x->job, x->number);
 
+		struct sc_err ignored;
+		mode_t type = 0;
+
+		if (rs_job_is_removed(x->job) || rs_tree_type(fs->service, x->job, x->number, &type, &ignored) < 0)
+			continue;
 		if (x->blob)
 			n = (struct fs_node){.kind = FS_WORK, .job = rs_job_id(x->job), .blob = x->blob};
-		if (!rs_job_is_removed(x->job))
-			ask(fs, x->job, x->number, &n);
+		else if (S_ISREG(type))
+			continue; /* a committed file: of which version it is known, only its FORGET says */
+		ask(fs, x->job, x->number, &n);
 	}
 	sc_vec_done(&all);
 }

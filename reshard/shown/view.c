@@ -37,10 +37,15 @@ static int look_file(struct rs_view *view, const struct meta_inode_row *row, str
 	const char *path;
 	uint64_t path_id;
 	uint32_t rank;
-	int rc = view ? rs_view_below(view, &b, err) : sc_fail(err, SC_E_STALE, "the version is gone");
+	int rc = view ? rs_view_below(view, &b, err) : 0;
 
-	if (rc == 0)
+	if (rc == 0 && view)
 		rc = rs_below_file(b, row->ino, &rank, &path_id, &path, err);
+	if (rc == 0 && !row->nlink) {
+		/* somebody has it open, as an earlier version: it has attributes still */
+		ret->kind = RS_BLOB;
+		return 0;
+	}
 	if (rc == 0)
 		return sc_fail(err, SC_E_STALE, "the file is gone");
 	if (rc > 0)
