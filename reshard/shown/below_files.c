@@ -51,13 +51,27 @@ static int add_name(struct rs_rank_files *t, const char *path, size_t bytes, boo
 	}
 }
 
+/*
+ * Files that ranks wrote at different topologies may need one name for a file and for a folder: 'a' of rank 1, and
+ * 'a/b', which is equal on all.  The one that is in an earlier set is shown.
+ */
+static bool is_in_the_way(const struct rs_rank_files *t, const char *path, size_t bytes)
+{
+	if (sc_map_get(&t->folders, path, bytes))
+		return true;
+	for (const char *at = strchr(path, '/'); at; at = strchr(at + 1, '/'))
+		if (sc_map_get(&t->files, path, (size_t)(at - path)))
+			return true;
+	return false;
+}
+
 static int add_file(struct filling *f, const char *path, enum rs_origin origin, const struct rs_set *set)
 {
 	struct rs_rank_files *t = f->t;
 	size_t n = strlen(path);
 	struct rs_below_file *file;
 
-	if (sc_map_get(&t->files, path, n))
+	if (sc_map_get(&t->files, path, n) || is_in_the_way(t, path, n))
 		return 0;
 	file = sc_arena_alloc(&t->arena, sizeof(*file) + n + 1);
 	if (!file)
