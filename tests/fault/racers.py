@@ -75,6 +75,8 @@ def rename_over(path, n):
 
 def rename_away(path, n):
     """A committed file moves, and comes back."""
+    if os.path.exists(path + ".old"):
+        os.rename(path + ".old", path)  # of a time that a killed daemon has cut (EIO)
     os.rename(path, path + ".old")
     os.rename(path + ".old", path)
 
