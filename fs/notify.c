@@ -28,7 +28,9 @@ void fs_notify_news(struct fs *fs)
 {
 	(void)pthread_mutex_lock(&fs->notify_lock);
 	fs->news = true;
-	(void)pthread_cond_signal(&fs->notify_wake);
+	/* a notifier that is at work looks for news again before it sleeps; each change of a file comes here */
+	if (fs->waiters || fs->polls)
+		(void)pthread_cond_signal(&fs->notify_wake);
 	(void)pthread_mutex_unlock(&fs->notify_lock);
 }
 

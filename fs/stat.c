@@ -73,16 +73,13 @@ static bool is_later(struct timespec a, struct timespec b)
 /* Attributes of a file that programs may write to: its file's, but for the link count and changes of names. */
 static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found *f, struct sc_err *err)
 {
-	sc_cleanup(sc_closep) int fd = -1;
 	struct timespec changed = timespec_of(look->ctime_ns);
 	struct stat st;
-	int rc = meta_store_open_work(rs_service_store(fs->service), look->blob, O_RDONLY, &fd, err);
+	int rc = meta_store_stat_work(rs_service_store(fs->service), look->blob, &st, err);
 
 	/* the kernel looks again after ESTALE only */
 	if (rc < 0)
 		return err->errnum == ENOENT ? sc_fail(err, SC_E_STALE, "the file is gone") : rc;
-	if (sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(err, errno, "stat");
 	f->st = st;
 	f->st.st_ino = look->ino;
 	f->st.st_nlink = look->nlink;

@@ -161,6 +161,15 @@ int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd
 	return 0;
 }
 
+static int cannot(const char *what, uint64_t blob, struct sc_err *err)
+{
+	if (meta_disk_fails(errno))
+		(void)sc_fail(err, SC_E_DAMAGED, "store: cannot %s blob %" PRIu64 ": %s", what, blob, strerror(errno));
+	else
+		(void)sc_fail_sys(err, errno, "store: cannot %s blob %" PRIu64, what, blob);
+	return sc_about(err, blob);
+}
+
 static int open_in(int dir, uint64_t blob, int flags, int *ret_fd, struct sc_err *err)
 {
 	char path[40];
@@ -168,16 +177,18 @@ static int open_in(int dir, uint64_t blob, int flags, int *ret_fd, struct sc_err
 
 	blob_path(blob, path, sizeof(path));
 	fd = sc_sys.openat(dir, path, flags | O_NOFOLLOW, 0);
-	if (fd < 0) {
-		if (meta_disk_fails(errno))
-			(void)sc_fail(err, SC_E_DAMAGED, "store: cannot open blob %" PRIu64 ": %s", blob,
-				      strerror(errno));
-		else
-			(void)sc_fail_sys(err, errno, "store: cannot open blob %" PRIu64, blob);
-		return sc_about(err, blob);
-	}
+	if (fd < 0)
+		return cannot("open", blob, err);
 	*ret_fd = fd;
 	return 0;
+}
+
+int meta_store_stat_work(const struct meta_store *store, uint64_t blob, struct stat *ret, struct sc_err *err)
+{
+	char path[40];
+
+	blob_path(blob, path, sizeof(path));
+	return sc_sys.fstatat(store->blobs, path, ret, AT_SYMLINK_NOFOLLOW) < 0 ? cannot("stat", blob, err) : 0;
 }
 
 int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "meta/base/err.h"
 
@@ -46,6 +47,8 @@ int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t
 /** Opens a sealed blob even if it is marked as damaged; `flags`: O_RDONLY, optionally with O_DIRECT. */
 int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			    struct sc_err *err);
+/** Stats the file of a blob that is not sealed.  Errors: SC_E_DAMAGED (the disk fails), SC_E_SYSTEM. */
+int meta_store_stat_work(const struct meta_store *store, uint64_t blob, struct stat *ret, struct sc_err *err);
 /** Opens a blob that is not sealed, by `flags` O_RDONLY or O_RDWR; its path in /proc can then be opened for
  *  writing, too. */
 int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,

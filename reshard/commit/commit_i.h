@@ -39,6 +39,7 @@ struct commit {
 	bool has_samples;		/* `samples` was given */
 	uint64_t samples;
 	const struct rs_view *head;	/* of which this is the next; NULL: none */
+	struct sc_map head_sets;	/* the head's sets by kind and file, while sets are made */
 	uint64_t layout_id;
 	const struct meta_layout *layout;
 	struct meta_topology topo;

@@ -70,13 +70,52 @@ static int note_skews(struct commit *c, struct rs_set *set)
 	return rc;
 }
 
-static const struct rs_set *head_set(const struct commit *c, const char *file, enum meta_set_kind kind)
+/* Sets are found by kind and file: a byte, then the name. */
+static const char *set_key(struct sc_arena *arena, enum meta_set_kind kind, const char *file, size_t *ret_bytes)
 {
-	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++)
-		if (c->head->version->sets[i]->kind == kind &&
-		    strcmp(c->head->version->sets[i]->file, file) == 0)
-			return c->head->version->sets[i];
-	return NULL;
+	size_t n = strlen(file);
+	char *key = sc_arena_alloc(arena, n + 1);
+
+	if (!key)
+		return NULL;
+	key[0] = (char)kind;
+	memcpy(key + 1, file, n);
+	*ret_bytes = n + 1;
+	return key;
+}
+
+/* Puts a value under the key of a set, unless there is one: 1, or 0: there was one. */
+static int put_key(struct commit *c, struct sc_map *map, enum meta_set_kind kind, const char *file, void *value)
+{
+	size_t bytes = 0;
+	const char *key = set_key(&c->arena, kind, file, &bytes);
+
+	if (!key)
+		return sc_nomem(c->err);
+	if (sc_map_get(map, key, bytes))
+		return 0;
+	return sc_map_put(map, key, bytes, value) < 0 ? sc_nomem(c->err) : 1;
+}
+
+static int note_head_sets(struct commit *c)
+{
+	int rc = 0;
+
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc >= 0; i++) {
+		struct rs_set *set = c->head->version->sets[i];
+
+		rc = put_key(c, &c->head_sets, set->kind, set->file, set);
+	}
+	return rc < 0 ? rc : 0;
+}
+
+static int head_set(struct commit *c, const char *file, enum meta_set_kind kind, const struct rs_set **ret)
+{
+	size_t bytes = 0;
+	const char *key = set_key(&c->arena, kind, file, &bytes);
+
+	*ret = key ? sc_map_get(&c->head_sets, key, bytes) : NULL;
+	return key ? 0 : sc_nomem(c->err);
 }
 
 /* All ranks' files of one logical file. */
@@ -91,8 +130,13 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->gone)
 			continue;
 		if (it->how == ITEM_KEPT) {
-			it->format = head_set(c, set->file, META_SET_TENSORS)->format;
-			rc = rs_commit_keep(c, it);
+			const struct rs_set *old;
+
+			rc = head_set(c, set->file, META_SET_TENSORS, &old);
+			if (rc == 0)
+				it->format = old->format;
+			if (rc == 0)
+				rc = rs_commit_keep(c, it);
 			if (rc < 0)
 				return rc;
 		}
@@ -158,12 +202,14 @@ static void share_equal(struct commit *c, struct rs_set *set, const struct item 
 static int plain_set(struct commit *c, const char *path, bool shared)
 {
 	enum meta_set_kind kind = shared ? META_SET_SHARED : META_SET_PLAIN;
-	const struct rs_set *old = head_set(c, path, kind);
+	const struct rs_set *old = NULL;
 	struct rs_set *set = rs_set_new(path, kind, &rs_format_plain);
 	const struct item *first = NULL;
 	bool equal = !shared;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
 
+	if (rc == 0)
+		rc = head_set(c, path, kind, &old);
 	for (uint32_t r = 0; rc == 0 && r < (shared ? 1 : c->topo.ranks); r++) {
 		uint32_t rank = shared ? RS_SHARED : r;
 		const struct rs_set_blob *b = NULL;
@@ -200,56 +246,58 @@ static int plain_set(struct commit *c, const char *path, bool shared)
 	return rc;
 }
 
-static bool had_before(const struct commit *c, size_t i)
+/* Makes the set of an item, if it is the first of its set: `made` has those that are made. */
+static int set_of_item(struct commit *c, const struct meta_view *whole, const struct item *it, struct sc_map *made)
 {
-	const struct item *it = &c->items.at[i];
+	bool shared = it->rank == RS_SHARED;
+	enum meta_set_kind kind = it->logical ? META_SET_TENSORS : shared ? META_SET_SHARED : META_SET_PLAIN;
+	int rc = put_key(c, made, kind, it->logical ? it->logical : it->path, c);
 
-	for (size_t k = 0; k < i; k++) {
-		const struct item *x = &c->items.at[k];
-
-		if (x->how != ITEM_WROTE)
-			continue;
-		if (it->logical && !x->gone ? x->logical && strcmp(x->logical, it->logical) == 0
-							       : !x->logical && x->path_id == it->path_id &&
-								     (x->rank == RS_SHARED) == (it->rank == RS_SHARED))
-			return true;
-	}
-	return false;
+	if (rc <= 0)
+		return rc;
+	return it->logical ? tensor_set(c, whole, it->logical) : plain_set(c, it->path, shared);
 }
 
-static bool is_touched(const struct commit *c, const struct rs_set *set)
+/* Takes over, as they are, the head's sets of which nothing was written (`touched`: of which something was). */
+static int take_over(struct commit *c, struct sc_map *touched)
 {
-	for (size_t i = 0; i < c->items.nr; i++) {
-		const struct item *it = &c->items.at[i];
+	int rc = 0;
 
-		if (it->how != ITEM_WROTE)
-			continue;
-		if (set->kind == META_SET_TENSORS ? it->logical && strcmp(it->logical, set->file) == 0
-						  : !it->logical && strcmp(it->path, set->file) == 0 &&
-							    (it->rank == RS_SHARED) == (set->kind == META_SET_SHARED))
-			return true;
+	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc >= 0; i++) {
+		struct rs_set *set = c->head->version->sets[i];
+
+		rc = put_key(c, touched, set->kind, set->file, c);
+		if (rc > 0)
+			rc = rs_version_add_set(c->version, set) < 0 ? sc_nomem(c->err) : 0;
 	}
-	return false;
+	return rc < 0 ? rc : 0;
 }
 
 int rs_commit_sets(struct commit *c)
 {
+	struct sc_map made = {0};
 	struct meta_view *whole = NULL;
 	int rc = meta_view_new(c->layout, &c->topo, &c->state, &whole, c->err);
 
+	if (rc == 0)
+		rc = note_head_sets(c);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (it->how != ITEM_WROTE || had_before(c, i) || (it->logical && it->gone))
-			continue;
-		rc = it->logical ? tensor_set(c, whole, it->logical)
-				 : plain_set(c, it->path, it->rank == RS_SHARED);
+		if (it->how == ITEM_WROTE && !(it->logical && it->gone))
+			rc = set_of_item(c, whole, it, &made);
 	}
-	/* what was not written is taken over as it is */
-	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc == 0; i++)
-		if (!is_touched(c, c->head->version->sets[i]) &&
-		    rs_version_add_set(c->version, c->head->version->sets[i]) < 0)
-			rc = sc_nomem(c->err);
+	/* a file of tensors that all ranks removed has touched its set, too */
+	for (size_t i = 0; i < c->items.nr && rc >= 0; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (it->how == ITEM_WROTE && it->logical && it->gone)
+			rc = put_key(c, &made, META_SET_TENSORS, it->logical, c);
+	}
+	if (rc >= 0)
+		rc = take_over(c, &made);
+	sc_map_done(&made);
+	sc_map_done(&c->head_sets);
 	meta_view_free(whole);
 	return rc;
 }
