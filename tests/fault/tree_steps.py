@@ -37,7 +37,7 @@ def written(side, name, args):
 
 class Steps:
     def __init__(self, run, rng, without):
-        self.run, self.r, self.since = run, rng, 0
+        self.run, self.r, self.since, self.without = run, rng, 0, without
         self.names = [n for n in WEIGHTS if n not in without]
         self.weights = [WEIGHTS[n] for n in self.names]
         self.commands = [c for c in COMMANDS if c not in without]
@@ -158,6 +158,8 @@ class Steps:
             flags |= bit if self.r.random() < share else 0
         if not flags & os.O_CREAT:
             flags &= ~os.O_EXCL
+        if "create-kills" in self.without and flags & os.O_CREAT:
+            flags &= ~os.O_TRUNC
         slot = self.r.choice(FILES) if self.r.random() < 0.6 else None
         return (self.spec(not flags & os.O_CREAT or self.r.random() < 0.4), flags, self.r.choice(MODES), slot)
 
