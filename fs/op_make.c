@@ -141,6 +141,9 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 		} else if (rc == 0) {
 			rc = rs_tree_make(fs->service, folder.job, folder.number, folder.name, &what, &look, NULL,
 					  err);
+			/* it is empty: a truncation would take SUID and SGID from it */
+			if (rc == 0 && fi)
+				fi->flags &= ~O_TRUNC;
 			/* somebody else has made it since the lookup */
 			if (rc == SC_E_EXISTS && fi && !(fi->flags & O_EXCL))
 				rc = sc_fail(err, SC_E_STALE, "look again");
