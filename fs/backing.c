@@ -2,6 +2,23 @@
 /* The backing files of passthrough inodes: one for each inode that the kernel reads and writes by itself. */
 #include "fs/fs_i.h"
 
+/* A file of a working tree that the kernel reads or writes is open, also if a daemon before this one opened it. */
+static int hold(struct fs *fs, uint64_t ino)
+{
+	struct fs_node n = fs_node_of(ino);
+	struct sc_err ignored;
+
+	return n.kind == FS_WORK ? rs_work_hold(fs->service, n.blob, &ignored) : 0;
+}
+
+static void release(struct fs *fs, uint64_t ino)
+{
+	struct fs_node n = fs_node_of(ino);
+
+	if (n.kind == FS_WORK)
+		rs_work_release(fs->service, n.blob);
+}
+
 static struct fs_backing *find_backing(struct fs *fs, uint64_t ino)
 {
 	for (size_t i = 0; i < fs->kept->nr_backings; i++)
@@ -24,8 +41,11 @@ bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct
 		struct fs_backing fresh = {.ino = ino, .id = -1};
 
 		/* a refusal is of this open only; the reason may be gone at the next */
-		if (kept->nr_backings < FS_BACKINGS_MAX)
+		if (kept->nr_backings < FS_BACKINGS_MAX && hold(fs, ino) == 0) {
 			fresh.id = fuse_passthrough_open(req, *fd);
+			if (fresh.id <= 0)
+				release(fs, ino);
+		}
 		if (fresh.id > 0) {
 			fresh.opens = 1;
 			kept->backings[kept->nr_backings] = fresh;
@@ -66,7 +86,7 @@ void fs_backings_check(struct fs *fs)
 		if (kept->backings[i].ino == kept->backings[kept->nr_backings - 1].ino)
 			kept->nr_backings--;
 	for (uint32_t i = kept->nr_backings; i > 0; i--)
-		if (kept->backings[i - 1].opens == 0)
+		if (kept->backings[i - 1].opens == 0 || hold(fs, kept->backings[i - 1].ino) < 0)
 			drop_backing(kept, &kept->backings[i - 1]);
 }
 
@@ -86,4 +106,6 @@ void fs_passthrough_end(fuse_req_t req, struct fs *fs, uint64_t ino)
 			(void)fuse_passthrough_close(req, id);
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
+	if (id > 0)
+		release(fs, ino);
 }

@@ -7,7 +7,7 @@
 
 #include "fs/cli.h"
 #include "meta/base/log.h"
-#include "reshard/job/service.h"
+#include "reshard/repair/repair.h"
 
 #define PATH_BYTES 4096
 

@@ -14,6 +14,14 @@ static bool is_known(struct fs *fs, const struct fs_node *n)
 	return fuse_lowlevel_notify_inval_inode(fs->se, fs_node_id(*n), -1, 0) != -ENOENT;
 }
 
+bool fs_is_known(void *arg, struct rs_job *job, uint64_t number)
+{
+	struct fs_node n = fs_node_of_number(job, number);
+	struct fs *fs = arg;
+
+	return fs->se && is_known(fs, &n);
+}
+
 /* Drops what has no name and no node. */
 static void ask(struct fs *fs, struct rs_job *job, uint64_t number, const struct fs_node *n)
 {
@@ -30,6 +38,9 @@ static void ask(struct fs *fs, struct rs_job *job, uint64_t number, const struct
 		now = other = fs_node_of_look(job, &look);
 		other.kind = now.kind == FS_VIEW ? FS_BLOB : now.kind == FS_BLOB ? FS_VIEW : now.kind;
 		if (is_known(fs, &now) || (other.kind != now.kind && is_known(fs, &other)))
+			return;
+		/* it was committed, and is open as it was then */
+		if (look.type == S_IFREG && fs_handle_has(fs, number))
 			return;
 	}
 	rs_tree_enter(job);

@@ -38,9 +38,12 @@ struct fs_handle {
 	enum { FS_H_DIR = 1, FS_H_CONTROL, FS_H_VIEW, FS_H_FD, FS_H_PASS } kind;
 	uint64_t ino;
 	uint64_t number;		/* what the kernel calls it */
+	uint64_t object;		/* its number in a working tree; 0: nobody has asked for it yet */
 	bool writes;
 	uint32_t writer;		/* its entry of writers.c + 1; 0: it has none */
-	uint64_t held;			/* the blob of a file of the working tree */
+	uint64_t held;			/* the blob whose file is not removed before this is closed */
+	uint32_t kept;			/* its entry of opens.c + 1; 0: it has none */
+	bool later;			/* of an earlier daemon, not opened by this one yet; atomic */
 	/* DIR */
 	bool is_listed;
 	struct rs_listing listing;	/* of a folder of a working tree */
@@ -54,7 +57,8 @@ struct fs_handle {
 	struct rs_view *view;
 	uint64_t blob;			/* 0: a view */
 	uint64_t bytes;
-	struct fs_handle *next;		/* with the same remainder of its ino */
+	bool is_committed;		/* it is in `committed` of struct fs */
+	struct fs_handle *next;		/* there, with the same remainder of its ino */
 	/* VIEW */
 	struct rs_image *image;		/* or NULL: */
 	struct rs_data_file *data;
@@ -80,6 +84,11 @@ struct fs {
 		uint32_t *at;
 		size_t nr, room;
 	} free_writers;			/* entries that are none, below kept->nr_writers */
+	struct {
+		uint32_t *at;
+		size_t nr, room;
+	} free_opens;			/* likewise, below kept->nr_opens */
+	int64_t lost_opens_ns;		/* likewise */
 	int64_t lost_writers_ns;	/* when those are dropped that nobody asked for again; 0: there are none */
 	struct fs_handle *committed[FS_COMMITTED_BUCKETS]; /* open files of versions */
 	struct {
@@ -148,8 +157,13 @@ bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint
 /** Takes an open file out of the table; the caller frees it with fs_handle_free(). */
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
-/** Makes the kernel ask again for the attributes of folders that are open; names are asked for again by the epoch. */
-void fs_handle_folders_changed(struct fs *fs);
+/** Walks over the files and folders of a job that are open, by number; for struct rs_events. */
+int fs_handle_each(void *arg, struct rs_job *job, int (*fn)(void *arg, uint64_t number), void *fn_arg);
+/** Tells whether a regular file of a working tree is open, under whichever node. */
+bool fs_handle_has(struct fs *fs, uint64_t number);
+/** Makes the kernel ask again for the attributes of folders and committed files that are open, after a command; names
+ *  are asked for again by the epoch. */
+void fs_handle_all_changed(struct fs *fs);
 
 /* backing.c */
 /**
@@ -170,6 +184,8 @@ void fs_backings_check(struct fs *fs);
 int fs_begin(struct fs *fs, struct sc_err *err);
 /** Continues the session of a daemon that died. */
 int fs_take_over(struct fs *fs, struct sc_err *err);
+/** Closes what that daemon had open and no program has, if it is time. */
+void fs_opens_check(struct fs *fs);
 
 /* kept.c */
 /** Registers a command of this handle; NULL: too many at once, so it will not be recognised if it is resent.
@@ -181,6 +197,10 @@ void fs_command_end(struct fs_command *c);
 void fs_text_begun(struct fs *fs, uint64_t fh, uint64_t bytes);
 /** Tells whether the text was read at least up to `at`, and ended there. */
 bool fs_text_is_read(struct fs *fs, uint64_t fh, uint64_t at);
+/** Registers of which object the node of a written file is, before the kernel is told of the node. */
+void fs_number_keep(struct fs *fs, uint64_t ino, uint64_t number);
+/** Finds the object of a written file's node, also if an earlier daemon has committed it; 0: it is nothing any more. */
+int fs_number_of_bytes(struct fs *fs, struct rs_job *job, const struct fs_node *n, uint64_t *ret, struct sc_err *err);
 /** Registers (`begun`) or unregisters a document of this handle that is not judged yet. */
 void fs_document(struct fs *fs, uint64_t fh, bool begun);
 /** Tells whether the handle had such a document in a daemon that died. */
@@ -214,6 +234,15 @@ int fs_writers_load(struct fs *fs, struct sc_err *err);
 void fs_writers_settle(struct fs *fs);
 /** Drops expired entries, before a commit counts writers. */
 void fs_writers_check(struct fs *fs);
+
+/* opens.c */
+/** Gives an open file, not answered yet, an entry by which the next daemon knows it. */
+void fs_open_keep(struct fs *fs, struct fs_handle *h);
+/** Registers that the kernel has got handle `fh`, with this h->kept; the kernel may already have closed it. */
+void fs_open_answered(struct fs *fs, uint32_t kept, uint64_t fh);
+/** End an entry.  Under fs->lock. */
+void fs_open_drop(struct fs *fs, struct fs_handle *h);
+void fs_open_forget(struct fs *fs, uint32_t at);
 
 /* reply.c: the only place where failures become replies */
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
@@ -285,6 +314,8 @@ int fs_forget_start(struct fs *fs, struct sc_err *err);
 void fs_forget_stop(struct fs *fs);
 /** Looks, soon, whether a node's object, if it has no name, is known to the kernel; drops it if it is not. */
 void fs_forget(struct fs *fs, fuse_ino_t ino);
+/** Tells whether the kernel knows an object that is no regular file; for struct rs_events. */
+bool fs_is_known(void *arg, struct rs_job *job, uint64_t number);
 /** Does so with all objects that have no name: after a take-over, and after a command that may have taken names. */
 void fs_forget_all(struct fs *fs);
 

@@ -2,6 +2,8 @@
 /* Open files by number. */
 #include "fs/fs_i.h"
 
+#define NO_OBJECT UINT64_MAX /* of an open node of a version, or of what is nothing any more */
+
 static size_t index_of(uint64_t number)
 {
 	return number & ((UINT64_C(1) << FS_GENERATION_SHIFT) - 1);
@@ -61,20 +63,102 @@ static struct fs_handle **bucket(struct fs *fs, uint64_t ino)
 	return &fs->committed[(ino ^ ino >> 20 ^ ino >> 40) % FS_COMMITTED_BUCKETS];
 }
 
-void fs_handle_folders_changed(struct fs *fs)
+void fs_handle_all_changed(struct fs *fs)
 {
 	struct fs_nodes open = {0};
 
 	if (!fs->se)
 		return;
 	(void)pthread_mutex_lock(&fs->lock);
-	for (size_t i = 0; i < fs->handles.nr; i++)
-		if (fs->handles.at[i] && fs->handles.at[i]->kind == FS_H_DIR)
-			(void)sc_vec_push(&open, fs->handles.at[i]->ino); /* without memory: what it knows is old */
+	for (size_t i = 0; i < fs->handles.nr; i++) {
+		struct fs_handle *h = fs->handles.at[i];
+
+		if (!h)
+			continue;
+		h->object = 0; /* a rollback may have given its number to something else */
+		if (h->kind == FS_H_DIR || h->view)
+			(void)sc_vec_push(&open, h->ino); /* without memory: what it knows is old */
+	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	for (size_t i = 0; i < open.nr; i++)
 		(void)fuse_lowlevel_notify_inval_inode(fs->se, open.at[i], -1, 0);
 	sc_vec_done(&open);
+}
+
+static bool is_of_head(uint64_t ino)
+{
+	const struct fs_node n = fs_node_of(ino);
+
+	return fs_node_is_file(&n) || n.kind == FS_INODE || n.kind == FS_IMPLIED;
+}
+
+struct open_nodes {
+	size_t nr, room;
+	struct open_node {
+		uint64_t ino, fh;
+	} *at;
+};
+
+/* Finds out which objects those open nodes are of that nobody has asked for yet.  (Without memory: some of them.) */
+static void find_objects(struct fs *fs)
+{
+	struct open_nodes open = {0};
+
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < fs->handles.nr; i++) {
+		const struct fs_handle *h = fs->handles.at[i];
+
+		if (h && !h->object && is_of_head(h->ino))
+			(void)sc_vec_push(&open, (struct open_node){h->ino, h->number});
+	}
+	(void)pthread_mutex_unlock(&fs->lock);
+	for (size_t i = 0; i < open.nr; i++) {
+		struct fs_node n = fs_node_of(open.at[i].ino);
+		uint64_t number = 0;
+		struct sc_err ignored;
+		struct rs_job *job;
+		size_t at;
+
+		if (fs_number(fs, &n, &job, &number, &ignored) < 0)
+			number = NO_OBJECT;
+		(void)pthread_mutex_lock(&fs->lock);
+		at = find(fs, open.at[i].fh);
+		if (at)
+			fs->handles.at[at]->object = number;
+		(void)pthread_mutex_unlock(&fs->lock);
+	}
+	sc_vec_done(&open);
+}
+
+int fs_handle_each(void *arg, struct rs_job *job, int (*fn)(void *arg, uint64_t number), void *fn_arg)
+{
+	struct fs *fs = arg;
+	struct fs_nodes objects = {0};
+	int rc = 0;
+
+	find_objects(fs);
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < fs->handles.nr; i++)
+		if (fs->handles.at[i] && fs->handles.at[i]->object)
+			(void)sc_vec_push(&objects, fs->handles.at[i]->object);
+	(void)pthread_mutex_unlock(&fs->lock);
+	for (size_t i = 0; rc == 0 && i < objects.nr; i++)
+		if (objects.at[i] != NO_OBJECT && rs_job_of_number(fs->service, objects.at[i]) == job)
+			rc = fn(fn_arg, objects.at[i]);
+	sc_vec_done(&objects);
+	return rc;
+}
+
+bool fs_handle_has(struct fs *fs, uint64_t number)
+{
+	bool has = false;
+
+	find_objects(fs);
+	(void)pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; !has && i < fs->handles.nr; i++)
+		has = fs->handles.at[i] && fs->handles.at[i]->object == number;
+	(void)pthread_mutex_unlock(&fs->lock);
+	return has;
 }
 
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh)
@@ -93,6 +177,7 @@ struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh)
 				*x = h->next;
 				break;
 			}
+		fs_open_drop(fs, h);
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	return h;
@@ -100,6 +185,8 @@ struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh)
 
 void fs_handle_committed(struct fs *fs, struct fs_handle *h)
 {
+	rs_view_opened(fs->service, h->view);
+	h->is_committed = true;
 	(void)pthread_mutex_lock(&fs->lock);
 	h->next = *bucket(fs, h->ino);
 	*bucket(fs, h->ino) = h;
@@ -134,6 +221,8 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h)
 		fs_control_close(fs, h->control);
 	rs_image_unref(fs->service, h->image);
 	rs_data_close(fs->service, h->data);
+	if (h->is_committed)
+		rs_view_closed(fs->service, h->view);
 	rs_view_unref(fs->service, h->view);
 	if (h->kind == FS_H_FD)
 		sc_closep(&h->fd);

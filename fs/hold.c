@@ -22,7 +22,7 @@
 /* After so many daemons that died before they served, the mount ends: a request that kills its daemon is sent again. */
 #define EARLY_DEATHS_MAX 3
 
-#define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse and of struct fs_kept */
+#define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse, struct fs_kept, the lock */
 #define LAYOUT (UINT64_C(0x5ca1a300000000) | sizeof(struct fs_kept))
 
 static struct fs_kept *map_kept(int fd)
@@ -50,15 +50,17 @@ bool fs_is_held(void)
 }
 
 /* Maps the memory that the previous program has left. */
-static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd)
+static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd, int *ret_lock_fd)
 {
 	struct fs_kept *kept;
 
-	if (sscanf(getenv(HELD), "%d %d", ret_fuse_fd, ret_kept_fd) != 2)
+	/* a program of before had no lock: its daemons took it */
+	if (sscanf(getenv(HELD), "%d %d %d", ret_fuse_fd, ret_kept_fd, ret_lock_fd) < 2)
 		return NULL;
 	(void)unsetenv(HELD);
 	(void)fcntl(*ret_fuse_fd, F_SETFD, FD_CLOEXEC);
 	(void)fcntl(*ret_kept_fd, F_SETFD, FD_CLOEXEC);
+	(void)fcntl(*ret_lock_fd, F_SETFD, FD_CLOEXEC);
 	/* it may be shorter, if that program kept less */
 	(void)ftruncate(*ret_kept_fd, sizeof(*kept));
 	kept = map_kept(*ret_kept_fd);
@@ -75,28 +77,33 @@ static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd)
 }
 
 /* Runs the installed program; returns only if that fails. */
-static void run_anew(char **argv, const char *program, int fuse_fd, int kept_fd)
+static void run_anew(char **argv, const char *program, int fuse_fd, int kept_fd, int lock_fd)
 {
-	char text[32];
+	const int fds[] = {fuse_fd, kept_fd, lock_fd};
+	char text[48];
 
-	(void)snprintf(text, sizeof(text), "%d %d", fuse_fd, kept_fd);
+	(void)snprintf(text, sizeof(text), "%d %d %d", fuse_fd, kept_fd, lock_fd);
 	(void)setenv(HELD, text, 1);
-	(void)fcntl(fuse_fd, F_SETFD, 0);
-	(void)fcntl(kept_fd, F_SETFD, 0);
+	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
+		(void)fcntl(fds[i], F_SETFD, 0);
 	(void)execv(program, argv);
 	sc_log(SC_LOG_ERROR, "cannot run '%s' (%s), continuing with this program", program, strerror(errno));
 	(void)unsetenv(HELD);
-	(void)fcntl(fuse_fd, F_SETFD, FD_CLOEXEC);
-	(void)fcntl(kept_fd, F_SETFD, FD_CLOEXEC);
+	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
+		(void)fcntl(fds[i], F_SETFD, FD_CLOEXEC);
 }
 
+/* /dev/fuse and the lock */
+#define HANDED 2
+
 union control {
-	char room[CMSG_SPACE(sizeof(int))];
+	char room[CMSG_SPACE(HANDED * sizeof(int))];
 	struct cmsghdr align;
 };
 
-int fs_hold_tell(int tell_fd, int fuse_fd, struct sc_err *err)
+int fs_hold_tell(int tell_fd, int fuse_fd, int lock_fd, struct sc_err *err)
 {
+	const int fds[HANDED] = {fuse_fd, lock_fd};
 	union control control = {{0}};
 	char byte = 0;
 	struct iovec iov = {&byte, 1};
@@ -106,15 +113,15 @@ int fs_hold_tell(int tell_fd, int fuse_fd, struct sc_err *err)
 
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fuse_fd, sizeof(int));
+	c->cmsg_len = CMSG_LEN(sizeof(fds));
+	memcpy(CMSG_DATA(c), fds, sizeof(fds));
 	if (sendmsg(tell_fd, &msg, MSG_NOSIGNAL) != 1)
 		return sc_fail_sys(err, errno, "the daemon cannot hand the mount to its holder");
 	return 0;
 }
 
-/* Receives /dev/fuse from the daemon; -1: the daemon ended before it had mounted. */
-static int receive_fd(int from)
+/* Receives them from the daemon; -1: the daemon ended before it had mounted. */
+static void receive(int from, int *ret_fuse_fd, int *ret_lock_fd)
 {
 	union control control;
 	char byte;
@@ -123,15 +130,16 @@ static int receive_fd(int from)
 			     .msg_controllen = sizeof(control)};
 	struct cmsghdr *c;
 	ssize_t n;
-	int fd = -1;
+	int fds[HANDED] = {-1, -1};
 
 	do
 		n = recvmsg(from, &msg, MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
 	c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
-	if (c && c->cmsg_type == SCM_RIGHTS)
-		memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	return fd;
+	if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(fds)))
+		memcpy(fds, CMSG_DATA(c), sizeof(fds));
+	*ret_fuse_fd = fds[0];
+	*ret_lock_fd = fds[1];
 }
 
 /* --- the holder --- */
@@ -140,6 +148,7 @@ struct holder {
 	int signals;	/* signalfd: taken one by one, a signal falls into no gap between two daemons */
 	int from;	/* where the first daemon hands the mount over; -1: no more */
 	int fuse_fd;	/* -1: nothing is mounted yet */
+	int lock_fd;	/* of the store, which stays locked until the holder ends; -1: likewise */
 	pid_t daemon;
 	bool ends;	/* SIGTERM or SIGINT came */
 	bool upgrades;	/* SIGUSR1 came */
@@ -191,7 +200,7 @@ static int attend(struct holder *h, void (*live)(void *arg), void *arg)
 		if (poll(fds, 2, -1) < 0)
 			continue;
 		if (fds[1].revents) {
-			h->fuse_fd = receive_fd(h->from);
+			receive(h->from, &h->fuse_fd, &h->lock_fd);
 			sc_closep(&h->from);
 			fds[1].fd = -1;
 			if (h->fuse_fd >= 0)
@@ -205,9 +214,10 @@ static int attend(struct holder *h, void (*live)(void *arg), void *arg)
 int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
 	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err)
 {
-	struct holder h = {.fuse_fd = -1, .from = -1};
+	struct holder h = {.fuse_fd = -1, .lock_fd = -1, .from = -1};
 	int pair[2], kept_fd = -1, status, early = 0;
-	struct fs_kept *kept = fs_is_held() ? inherit(&h.fuse_fd, &kept_fd) : fs_kept_new(&kept_fd);
+	struct fs_kept *kept = fs_is_held() ? inherit(&h.fuse_fd, &kept_fd, &h.lock_fd)
+					  : fs_kept_new(&kept_fd);
 	char program[4096];
 	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
 
@@ -230,6 +240,7 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 			sc_closep(&h.from);
 			sc_closep(&h.signals);
 			fs_signals_admit();
+			kept->lock_fd = h.lock_fd < 0 ? 0 : h.lock_fd;
 			rc = serve(arg, kept, h.fuse_fd, pair[1], err);
 			(void)snprintf(kept->message, sizeof(kept->message), "%s", rc < 0 ? err->msg : "");
 			_exit(rc < 0);
@@ -245,7 +256,7 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 				       *kept->message ? kept->message : "the daemon ended before the mount was live");
 		if (h.upgrades) {
 			h.upgrades = false;
-			run_anew(argv, program, h.fuse_fd, kept_fd);
+			run_anew(argv, program, h.fuse_fd, kept_fd, h.lock_fd);
 			continue;
 		}
 		early = kept->live == kept->generation ? 0 : early + 1;

@@ -8,7 +8,7 @@
  * SIGUSR1 to the holder ends the daemon and runs the program anew from where it is installed: an upgrade.
  *
  * Nodeids are made of the catalog's numbers, so they stay valid.  State that is only in memory and must outlive
- * a daemon is in struct fs_kept, which the holder and its daemons share: 4 MiB, of which only the pages that were
+ * a daemon is in struct fs_kept, which the holder and its daemons share: 7 MiB, of which only the pages that were
  * used take memory.
  */
 #ifndef FS_HOLD_H
@@ -26,6 +26,8 @@
 #define FS_TEXTS_MAX 256
 #define FS_WRITERS_MAX 65536
 #define FS_RESERVED_MAX 1024
+#define FS_OPENS_MAX 65536
+#define FS_NUMBERS_MAX 65536
 #define FS_TOLD_STALE 64	/* threads that retry a lookup at the same time */
 
 struct fs_kept {
@@ -73,6 +75,20 @@ struct fs_kept {
 		int64_t until_ns;	/* of sc_now_ns() */
 		int32_t thread;
 	} reserved[FS_RESERVED_MAX];
+	uint32_t nr_opens;		/* entries in use are below it */
+	struct fs_open {		/* open files: opens.c */
+		uint64_t fh;		/* 0: none */
+		uint64_t ino, bytes;
+		bool writes;
+		bool passes;		/* the kernel reads it by itself */
+		bool answered;		/* the kernel has this handle */
+	} opens[FS_OPENS_MAX];
+	struct fs_number {		/* of which object a node of bytes is, of the last ones: kept.c */
+		uint64_t node;		/* 0: none */
+		uint64_t number;
+	} numbers[FS_NUMBERS_MAX];
+	int32_t lock_fd;		/* of the store's lock, in a daemon that takes over; 0: none */
+	uint64_t open_blobs[FS_OPENS_MAX]; /* what each of them is open as; 0: a view, or none */
 };
 
 /** Maps zeroed shared memory; *ret_fd (or NULL) is its file.  Returns NULL when out of memory. */
@@ -84,14 +100,14 @@ bool fs_is_held(void);
 
 /**
  * Runs `serve` in a child, and in a new child after each that was killed, until one ends by itself.
- * `serve(arg, kept, fuse_fd, tell_fd)`: fuse_fd is -1 in the first one, which mounts and hands its
- * descriptor over by fs_hold_tell(); then the holder calls `live`, once.  `argv`: of this program, NULL at its end.
+ * `serve(arg, kept, fuse_fd, tell_fd)`: fuse_fd is -1 in the first one, which mounts and hands /dev/fuse and the
+ * store's lock over by fs_hold_tell(); then the holder calls `live`, once.  `argv`: of this program, NULL at its end.
  * SIGTERM and SIGINT are passed on to the child, which then ends by itself.
  * Returns 0, or FS_HOLD_ENDED when the child was killed meanwhile: the caller unmounts.
  * Errors: those of the child.
  */
 int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
 	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err);
-int fs_hold_tell(int tell_fd, int fuse_fd, struct sc_err *err);
+int fs_hold_tell(int tell_fd, int fuse_fd, int lock_fd, struct sc_err *err);
 
 #endif

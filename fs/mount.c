@@ -38,7 +38,7 @@ static void on_names(void *arg)
 
 	if (fs->se && fs->epoch)
 		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
-	fs_handle_folders_changed(fs);
+	fs_handle_all_changed(fs);
 	fs_forget_all(fs); /* a rollback or discard may have taken names */
 }
 
@@ -132,12 +132,9 @@ static int prepare_mountpoint(const char *path, struct sc_err *err)
 
 	/* statvfs asks the daemon: the attributes that stat shows may be remembered from before */
 	if (statvfs(path, &fs) < 0 || stat(path, &st) < 0) {
-		if (errno == ENOTCONN || errno == ECONNABORTED || errno == ESTALE) {
-			/* a daemon died here: its mount goes, whoever still holds it */
-			int rc = fs_umount_dead(path, 0, err);
-
-			return rc < 0 ? rc : prepare_mountpoint(path, err);
-		}
+		/* a daemon died here: its mount goes, whoever still holds it */
+		if (errno == ENOTCONN || errno == ECONNABORTED || errno == ESTALE)
+			return fs_umount_dead(path, 0, err) < 0 ? err->code : prepare_mountpoint(path, err);
 		if (errno != ENOENT)
 			return sc_fail_sys(err, errno, "cannot use the mount point '%s'", path);
 		if (mkdir(path, 0755) < 0)
@@ -166,8 +163,7 @@ static dev_t device_of(const char *mountpoint)
 	device = m ? m->device : 0;
 	if (!m)
 		sc_log(SC_LOG_WARN, "'%s' is not in the mount table (%s), continuing: dataset sources in it are not "
-			"refused",
-		       mountpoint, err.msg);
+		       "refused", mountpoint, err.msg);
 	fs_mounts_done(&mounts);
 	return device;
 }
@@ -183,8 +179,7 @@ static void set_read_ahead(dev_t device)
 	bytes = snprintf(text, sizeof(text), "%d", READ_AHEAD_KIB);
 	if (fd < 0 || write(fd, text, (size_t)bytes) != bytes)
 		sc_log(SC_LOG_INFO, "cannot raise the read-ahead of the mount (%s), continuing with the kernel's "
-			"default",
-		strerror(errno));
+		       "default", strerror(errno));
 	if (fd >= 0)
 		(void)close(fd);
 }
@@ -385,8 +380,7 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 	if (fuse_fd >= 0) {
 		(void)snprintf(path, sizeof(path), "/dev/fd/%d", fuse_fd);
 		return fuse_session_mount(fs->se, path) == 0 ? fs_take_over(fs, err)
-							      : sc_fail(err, SC_E_SYSTEM, "the new daemon cannot take "
-							      	"over the mount");
+							      : sc_fail(err, SC_E_SYSTEM, "cannot take over the mount");
 	}
 	mounting = true;
 	rc = fuse_session_mount(fs->se, o->mountpoint);
@@ -398,7 +392,7 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 		return 0;
 	rc = fs_begin(fs, err);
 	if (rc == 0)
-		rc = fs_hold_tell(tell_fd, fuse_session_fd(fs->se), err);
+		rc = fs_hold_tell(tell_fd, fuse_session_fd(fs->se), rs_service_store(fs->service)->lock, err);
 	if (rc < 0)
 		fuse_session_unmount(fs->se);
 	return rc;
@@ -425,6 +419,7 @@ static void end(struct fs *fs)
 	sc_vec_done(&fs->handles);
 	sc_vec_done(&fs->free_handles);
 	sc_vec_done(&fs->free_writers);
+	sc_vec_done(&fs->free_opens);
 }
 
 static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err)
@@ -433,11 +428,11 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	const struct fs_mount_options *o = x->o;
 	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough,
 			.rings = o->io_uring, .kept = kept, .began_ns = sc_now_wall_ns()};
-	struct rs_events events = {&fs, on_names, on_news, fs_describe};
+	struct rs_events events = {&fs, on_names, on_news, fs_describe, fs_handle_each, fs_is_known};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];
 	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events,
-				     .takes_over = fuse_fd >= 0, .scrub_every_s = o->scrub_s,
+				     .is_held = o->hold, .takes_over = fuse_fd >= 0, .scrub_every_s = o->scrub_s,
 				     .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
 	struct fuse_loop_config *config = NULL;
 	int rc;
@@ -445,6 +440,9 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	if (!kept)
 		return sc_nomem(err);
 	kept->generation++;
+	service.open = kept->open_blobs;
+	service.nr_open = kept->nr_opens;
+	service.lock = kept->lock_fd;
 	(void)snprintf(presets, sizeof(presets), "%s/presets", o->store);
 	(void)setrlimit(RLIMIT_NOFILE, &files); /* as far as we may */
 	/* sources of datasets are opened as the user who added them, who is in none of our groups */

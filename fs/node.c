@@ -127,7 +127,7 @@ int fs_number(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, u
 		if (n->kind == FS_JOB)
 			*ret = rs_job_root(*ret_job);
 		else if (n->kind == FS_WORK)
-			rc = rs_tree_of_blob(fs->service, *ret_job, n->blob, ret, err);
+			rc = fs_number_of_bytes(fs, *ret_job, n, ret, err);
 		else
 			*ret = n->number;
 	}

@@ -116,7 +116,7 @@ static int read_link(struct fs *fs, const struct fs_node *n, struct sc_buf *ret,
 		rs_view_unref(fs->service, view);
 		return rc;
 	}
-	if (n->kind != FS_INODE)
+	if (n->kind != FS_INODE && n->kind != FS_IMPLIED)
 		return sc_fail_sys(err, EINVAL, "not a symbolic link");
 	rc = fs_number(fs, n, &job, &number, err);
 	return rc < 0 ? rc : rs_tree_link_text(fs->service, job, number, ret, err);

@@ -25,7 +25,7 @@
 struct buffer {
 	struct buffer *next;
 	size_t bytes;
-	unsigned char at[] __attribute__((aligned(64)));
+	unsigned char *at;		/* behind the struct, at a border of 64 bytes */
 };
 
 static pthread_mutex_t buffers_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -43,9 +43,11 @@ static struct buffer *take_buffer(size_t bytes)
 	if (b && b->bytes >= bytes)
 		return b;
 	sc_sys.release(b);
-	b = sc_sys.alloc(sizeof(*b) + bytes);
-	if (b)
+	b = sc_sys.alloc(sizeof(*b) + 63 + bytes);
+	if (b) {
 		b->bytes = bytes;
+		b->at = (unsigned char *)(((uintptr_t)(b + 1) + 63) & ~(uintptr_t)63);
+	}
 	return b;
 }
 
@@ -344,7 +346,7 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct fs_handle *h = fs_handle_take(fs, fi->fh);
 
 	/* one of an earlier daemon, which only the kernel used, counts by its inode; what is said twice, once */
-	if ((h ? h->kind == FS_H_PASS : !fs_handle_is_mine(fs, fi->fh)) && !fs->replays)
+	if (h ? h->kind == FS_H_PASS : !fs_handle_is_mine(fs, fi->fh) && !fs->replays)
 		fs_passthrough_end(req, fs, ino);
 	/* before the answer: if the daemon dies in between, the request comes again and finds no entry */
 	fs_writer_end(fs, h, fi->fh);

@@ -58,8 +58,13 @@ static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct 
 {
 	int fd = -1, rc = meta_store_open_blob(rs_service_store(fs->service), h->blob, h->bytes, &fd, err);
 
-	if (rc < 0)
+	if (rc == 0)
+		rc = rs_work_hold(fs->service, h->blob, err);
+	if (rc < 0) {
+		sc_closep(&fd);
 		return rc;
+	}
+	h->held = h->blob;
 	h->kind = FS_H_PASS;
 	fi->noflush = 1;
 	if (!fs_passthrough(req, fs, h->ino, &fd, fi)) {
@@ -215,6 +220,7 @@ struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
 {
 	struct fs_handle *h = sc_zalloc(sizeof(*h));
 
+	fs_opens_check(fs);
 	if (h) {
 		h->ino = ino;
 		h->fd = -1;
@@ -230,7 +236,7 @@ struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
 void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
 		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err)
 {
-	uint32_t writer;
+	uint32_t writer, kept;
 
 	if (rc < 0) {
 		undo(req, fs, h, fi);
@@ -239,14 +245,19 @@ void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struc
 	}
 	if (h->view)
 		fs_handle_committed(fs, h);
+	if (h->kind != FS_H_CONTROL)
+		fs_open_keep(fs, h);
 	fi->fh = h->number;
 	writer = h->writer;
+	kept = h->kept;
 	rc = e ? fuse_reply_create(req, e, fi) : fuse_reply_open(req, fi);
 	/* the client was killed: there will be no RELEASE */
-	if (rc == -ENOENT)
+	if (rc == -ENOENT) {
 		undo(NULL, fs, h, fi);
-	else
-		fs_writer_answered(fs, writer, fi->fh);
+		return;
+	}
+	fs_writer_answered(fs, writer, fi->fh);
+	fs_open_answered(fs, kept, fi->fh);
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

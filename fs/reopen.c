@@ -1,21 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel goes on using the open files of a daemon that died (hold.h): the next daemon opens each of them again when
- * the first request for it comes.
+ * the first request for it comes.  Of regular files it has a handle from its start (opens.c).
  */
 #include "fs/fs_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
 
+/* As what an earlier daemon had it open; if that is not known, as what its node is now. */
+static int reopen_committed(struct fs *fs, struct fs_handle *h, const struct fs_node *n, struct sc_err *err)
+{
+	struct fuse_file_info ignored = {0};
+	struct rs_look look = {0};
+	const char *path;
+	int rc = h->view ? 0 : rs_view_at(fs->service, n->place, &h->view, err);
+
+	if (rc == 0)
+		rc = rs_path_text(fs->service, n->path, &path, err);
+	if (rc == 0 && n->kind == FS_VIEW)
+		return fs_open_image(fs, n, path, true, h, &ignored, err);
+	if (rc == 0 && !h->blob) {
+		rc = rs_look(fs->service, rs_view_job(h->view), h->view, fs_rank(n, h->view), path, &look, err);
+		if (rc == 0 && look.kind != RS_BLOB)
+			rc = sc_fail(err, SC_E_STALE, "the version is gone");
+		h->blob = look.blob;
+		h->bytes = look.bytes;
+	}
+	if (rc == 0)
+		rc = meta_store_open_blob(rs_service_store(fs->service), h->blob, h->bytes, &h->fd, err);
+	if (rc == 0)
+		h->kind = FS_H_FD;
+	return rc;
+}
+
 int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(h->ino);
 	struct fuse_file_info fi = {.flags = flags};
 	struct rs_job *job = fs_job(fs, &n);
-	struct rs_look look = {0};
-	const char *path;
-	int rc = 0;
+	int rc;
 
 	switch (n.kind) {
 	case FS_TOP:
@@ -30,28 +54,12 @@ int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, i
 	case FS_WORK:
 		h->kind = FS_H_FD;
 		h->writes = (flags & O_ACCMODE) != O_RDONLY;
-		return job ? rs_work_open(fs->service, job, n.blob, h->writes ? O_RDWR : O_RDONLY, &h->fd, err)
+		return job ? fs_open_bytes(fs, h->ino, h->writes ? O_RDWR : O_RDONLY, &h->fd, err)
 			   : sc_fail(err, SC_E_STALE, "the job is gone");
 	case FS_VIEW:
 	case FS_BLOB:
 	case FS_SHARED:
-		rc = rs_view_at(fs->service, n.place, &h->view, err);
-		if (rc == 0)
-			rc = rs_path_text(fs->service, n.path, &path, err);
-		if (rc == 0 && n.kind != FS_VIEW)
-			rc = rs_look(fs->service, job, h->view, fs_rank(&n, h->view), path, &look, err);
-		if (rc == 0 && n.kind == FS_VIEW)
-			rc = fs_open_image(fs, &n, path, true, h, &fi, err);
-		else if (rc == 0 && look.kind != RS_BLOB)
-			rc = sc_fail(err, SC_E_STALE, "the version is gone");
-		else if (rc == 0)
-			rc = meta_store_open_blob(rs_service_store(fs->service), look.blob, look.bytes, &h->fd, err);
-		if (rc == 0 && n.kind != FS_VIEW) {
-			h->kind = FS_H_FD;
-			h->blob = look.blob;
-			h->bytes = look.bytes;
-		}
-		return rc;
+		return reopen_committed(fs, h, &n, err);
 	default:
 		break;
 	}
@@ -85,12 +93,23 @@ static struct fs_handle *adopt(fuse_req_t req, struct fs *fs, uint64_t ino, stru
 	return h;
 }
 
+/* Opens what the earlier daemon had open; a failure leaves it for the next request. */
+static struct fs_handle *open_now(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct fuse_file_info *fi,
+				  struct sc_err *err)
+{
+	fs_open_answered(fs, h->kept, fi->fh);
+	if (fs_reopen(req, fs, h, fi->fh, fi->flags, err) < 0)
+		return NULL;
+	__atomic_store_n(&h->later, false, __ATOMIC_RELEASE);
+	return h;
+}
+
 struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi)
 {
 	struct fs_handle *h = fs_handle_get(fs, fi->fh);
 	struct sc_err err = {0};
 
-	if (h)
+	if (h && !__atomic_load_n(&h->later, __ATOMIC_ACQUIRE))
 		return h;
 	if (!fi->fh || fs_handle_is_mine(fs, fi->fh)) {
 		(void)fuse_reply_err(req, EBADF);
@@ -100,6 +119,8 @@ struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, stru
 	h = fs_handle_get(fs, fi->fh);
 	if (!h)
 		h = adopt(req, fs, ino, fi, &err);
+	else if (h->later)
+		h = open_now(req, fs, h, fi, &err);
 	(void)pthread_mutex_unlock(&fs->adopt_lock);
 	if (!h)
 		fs_fail(req, "taking over an open file", &err);

@@ -150,4 +150,6 @@ void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_par
 	*ret = (struct fuse_entry_param){.ino = fs_node_id(found->node), .attr = found->st,
 					 .attr_timeout = fs->epoch ? found->timeout : 0,
 					 .entry_timeout = fs->epoch ? FS_FOREVER : 0};
+	if (found->node.kind == FS_WORK)
+		fs_number_keep(fs, ret->ino, found->st.st_ino);
 }

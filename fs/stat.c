@@ -143,7 +143,7 @@ static int stat_written(struct fs *fs, struct rs_job *job, const struct fs_node 
 			struct sc_err *err)
 {
 	uint64_t number;
-	int rc = rs_tree_of_blob(fs->service, job, n->blob, &number, err);
+	int rc = fs_number_of_bytes(fs, job, n, &number, err);
 
 	if (rc == 0 && !number)
 		rc = sc_fail(err, SC_E_STALE, "the file is gone");
@@ -174,7 +174,9 @@ int fs_stat_path(struct fs *fs, struct rs_view *view, uint32_t rank, const char 
 		f->node = (struct fs_node){.kind = look.kind == RS_DIR ? (of_job ? FS_VSDIR : FS_VDIR)
 								       : (of_job ? FS_VSLINK : FS_VLINK),
 					   .place = rs_view_place(view, of_job ? 0 : rank)};
-		rc = rs_path_id(job, path, &f->node.path, err);
+		f->node.path = look.path_id;
+		if (!look.path_id)
+			rc = rs_path_id(job, path, &f->node.path, err);
 	} else if (rc == 0) {
 		f->node = fs_node_of_look(job, &look);
 	}
@@ -218,20 +220,19 @@ static int stat_file(struct fs *fs, struct rs_view **view, const char *path, str
 	return rc;
 }
 
-/* A committed file of a head, of now or before: it is what its number is now.  Returns 1, 0 (it is nothing any more),
- * or an error. */
+/* A committed file of a head, of now or before: it is what its number is now.  Returns 1, 0 (nothing has the number any
+ * more; 0: nor is it known), or an error. */
 static int stat_as_object(struct fs *fs, struct rs_view **view, const char *path, struct fs_found *f,
-			  struct sc_err *err)
+			  uint64_t *ret_number, struct sc_err *err)
 {
 	struct rs_job *job = rs_view_job(*view);
 	const struct fs_node n = f->node;
 	struct fs_found bytes = {.node = n};
 	struct rs_look look = {0};
-	uint64_t number;
-	int rc = rs_tree_of_file(fs->service, *view, fs_rank(&n, *view), path, &number, err);
+	int rc = rs_tree_of_file(fs->service, *view, fs_rank(&n, *view), path, ret_number, err);
 
-	if (rc == 0 && number)
-		rc = rs_tree_get(fs->service, job, number, &look, err);
+	if (rc == 0 && *ret_number)
+		rc = rs_tree_get(fs->service, job, *ret_number, &look, err);
 	if (rc == SC_E_STALE || (rc == 0 && look.kind == RS_NONE))
 		return 0;
 	if (rc == 0)
@@ -250,7 +251,7 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 {
 	const struct fs_node n = f->node;
 	struct rs_view *view = NULL;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, number = 0;
 	bool is_open = fs_handle_find(fs, fs_node_id(n), &view, NULL, &bytes);
 	struct rs_job_attr a;
 	const char *path = "";
@@ -273,9 +274,16 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 			rc = sc_fail(err, SC_E_STALE, "the version has no such file");
 	} else {
 		if (rs_view_is_own(view))
-			rc = stat_as_object(fs, &view, path, f, err);
+			rc = stat_as_object(fs, &view, path, f, &number, err);
 		if (rc == 0)
 			rc = stat_file(fs, &view, path, f, err);
+		else
+			number = 0;
+		if (rc == 0 && number) { /* it was removed */
+			f->st.st_ino = number;
+			f->st.st_nlink = 0;
+			f->timeout = 0;
+		}
 		if (rc >= 0 && is_open)
 			set_size(f, bytes);
 		rc = rc < 0 ? rc : 0;

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LOST_NS INT64_C(10000000000) /* of opens.c */
+
 /* <linux/fuse.h> of FUSE 7.40 has them; the headers of the distribution are older than the kernels */
 #ifndef FUSE_UNIQUE_RESEND
 #define FUSE_UNIQUE_RESEND (UINT64_C(1) << 63)
@@ -32,6 +34,76 @@ int fs_begin(struct fs *fs, struct sc_err *err)
 	return 0;
 }
 
+/* --- open files: O3 of opens.c --- */
+
+/* Makes the handle of an entry; NULL: its version is gone, or there is no memory. */
+static struct fs_handle *handle_of(struct fs *fs, uint32_t at)
+{
+	const struct fs_open *o = &fs->kept->opens[at];
+	const struct fs_node n = fs_node_of(o->ino);
+	struct fs_handle *h = sc_zalloc(sizeof(*h));
+	struct rs_view *view = NULL;
+	struct sc_err ignored;
+
+	if (!h || (fs_node_has_place(&n) && rs_view_at(fs->service, n.place, &view, &ignored) < 0) ||
+	    !fs_handle_add(fs, h)) {
+		rs_view_unref(fs->service, view);
+		sc_sys.release(h);
+		return NULL;
+	}
+	h->kind = o->passes ? FS_H_PASS : 0;
+	h->later = !o->passes;
+	h->ino = o->ino;
+	h->fd = -1;
+	h->view = view;
+	h->held = h->blob = fs->kept->open_blobs[at];
+	h->bytes = o->bytes;
+	h->writes = o->writes;
+	h->kept = at + 1;
+	(void)pthread_mutex_lock(&fs->lock);
+	h->number = o->fh;
+	(void)pthread_mutex_unlock(&fs->lock);
+	if (view)
+		fs_handle_committed(fs, h);
+	return h;
+}
+
+static void load_opens(struct fs *fs)
+{
+	const struct fs_kept *kept = fs->kept;
+
+	for (uint32_t i = 0; i < kept->nr_opens; i++) {
+		const uint64_t blob = kept->open_blobs[i]; /* held since the service began */
+
+		if (kept->opens[i].fh && handle_of(fs, i))
+			continue;
+		if (blob)
+			rs_work_release(fs->service, blob);
+		fs_open_forget(fs, i);
+	}
+}
+
+void fs_opens_check(struct fs *fs)
+{
+	struct fs_kept *kept = fs->kept;
+	int64_t due = __atomic_load_n(&fs->lost_opens_ns, __ATOMIC_RELAXED);
+
+	if (!due || sc_now_ns() < due || !__atomic_compare_exchange_n(&fs->lost_opens_ns, &due, 0, false,
+								       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return;
+	for (uint32_t i = 0; i < kept->nr_opens; i++) {
+		uint64_t fh;
+
+		(void)pthread_mutex_lock(&fs->lock);
+		fh = kept->opens[i].answered || fs_handle_is_mine(fs, kept->opens[i].fh) ? 0 : kept->opens[i].fh;
+		(void)pthread_mutex_unlock(&fs->lock);
+		if (fh)
+			fs_handle_free(fs, fs_handle_take(fs, fh));
+	}
+}
+
+/* --- requests --- */
+
 /* Answers the requests that the dead daemon had read; they come first and marked, one at a time, in the kernel's
  * order. */
 static void answer_replays(struct fs *fs)
@@ -52,6 +124,7 @@ static void answer_replays(struct fs *fs)
 	}
 	fs->replays = false;
 	fs_writers_settle(fs);
+	fs->lost_opens_ns = sc_now_ns() + LOST_NS;
 	fs_forget_all(fs); /* what the kernel has forgotten while nobody served */
 	free(buf.mem);
 	/* requests that were answered, but that the kernel had not yet forgotten */
@@ -70,6 +143,7 @@ int fs_take_over(struct fs *fs, struct sc_err *err)
 
 	if (rc < 0)
 		return rc;
+	load_opens(fs);
 	fs->are_told_stale = true; /* perhaps, by an earlier daemon */
 	fs_backings_check(fs);
 	/* the kernel drops the answer: it has had one */

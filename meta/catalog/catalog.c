@@ -6,6 +6,7 @@
 #include "meta/base/mem.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct walk_arg {
@@ -17,6 +18,7 @@ struct walk_arg {
 		meta_set_blob_fn *set_blob;
 		meta_view_fn *view;
 		meta_text_fn *text;
+		meta_id_fn *id;
 	} fn;
 	void *arg;
 	bool found;
@@ -69,14 +71,14 @@ int meta_job_add(struct meta_catalog *c, struct meta_job_row *row, struct sc_err
 int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 {
 	static const char *const steps[] = {
-		"DELETE FROM version_set WHERE version IN (SELECT id FROM version WHERE job = ?)",
-		"DELETE FROM version_data WHERE version IN (SELECT id FROM version WHERE job = ?)",
-		"DELETE FROM view WHERE version IN (SELECT id FROM version WHERE job = ?)",
-		"DELETE FROM version WHERE job = ?",
+		"DELETE FROM version_set WHERE version IN (SELECT id FROM version WHERE job IN (?1, -?1))",
+		"DELETE FROM version_data WHERE version IN (SELECT id FROM version WHERE job IN (?1, -?1))",
+		"DELETE FROM view WHERE version IN (SELECT id FROM version WHERE job IN (?1, -?1))",
+		"DELETE FROM version WHERE job IN (?1, -?1)",
 		"DELETE FROM config WHERE job = ?",
 		/* virtual numbers have the job's id in 20 bits, and another job gets this id */
 		"DELETE FROM again WHERE ino >> 40 = (1 << 20) + ?1 OR EXISTS (SELECT 1 FROM number_block WHERE job = "
-		"?1 AND ino >= first AND ino < first + nr)",
+		"?1 AND ino & ~(1 << 61) >= first AND ino & ~(1 << 61) < first + nr)", /* RS_WAS */
 		"DELETE FROM number_block WHERE job = ?",
 		"DELETE FROM job WHERE id = ?",
 	};
@@ -263,7 +265,8 @@ static int on_version(void *arg, sqlite3_stmt *row)
 {
 	struct walk_arg *w = arg;
 	struct meta_version_row v = {
-		.id = U64(row, 0), .job = U64(row, 1), .nr = U64(row, 2), .parent = U64(row, 3),
+		.id = U64(row, 0), .job = (uint64_t)llabs(sqlite3_column_int64(row, 1)), .nr = U64(row, 2),
+		.parent = U64(row, 3),
 		.step = sqlite3_column_type(row, 4) == SQLITE_NULL ? -1 : sqlite3_column_int64(row, 4),
 		.note = db_text(row, 5), .made_ns = sqlite3_column_int64(row, 6), .made_by = db_text(row, 7),
 		.layout = U64(row, 8), .topology = db_text(row, 9), .samples = U64(row, 10),
@@ -324,6 +327,11 @@ int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn,
 		       "i", job);
 }
 
+int meta_version_set_tree(struct meta_catalog *c, uint64_t id, uint64_t tree, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE version SET tree = ? WHERE id = ?", "ii", tree, id);
+}
+
 int meta_version_set_floor(struct meta_catalog *c, uint64_t id, int64_t floor_ns, struct sc_err *err)
 {
 	return db_run(c, err, "UPDATE version SET floor_ns = ? WHERE id = ?", "Ii", floor_ns, id);
@@ -332,6 +340,25 @@ int meta_version_set_floor(struct meta_catalog *c, uint64_t id, int64_t floor_ns
 int meta_version_set_tag(struct meta_catalog *c, uint64_t id, const char *tag, struct sc_err *err)
 {
 	return db_run(c, err, "UPDATE version SET tag = ? WHERE id = ?", "si", tag, id);
+}
+
+static int on_id(void *arg, sqlite3_stmt *row)
+{
+	const struct walk_arg *w = arg;
+
+	return w->fn.id(w->arg, U64(row, 0));
+}
+
+int meta_version_hide(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE version SET job = -abs(job), tag = NULL WHERE id = ?", "i", id);
+}
+
+int meta_version_hidden(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk_arg w = {.fn.id = fn, .arg = arg};
+
+	return db_each(c, err, on_id, &w, "SELECT id FROM version WHERE job < 0", "");
 }
 
 int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err)
@@ -363,14 +390,13 @@ static int on_set(void *arg, sqlite3_stmt *row)
 {
 	const struct walk_arg *w = arg;
 	struct meta_set_row set = {
-		.id = U64(row, 0), .file = db_text(row, 1),
-		.kind = (enum meta_set_kind)U64(row, 2), .layout = U64(row, 3), .topology = db_text(row, 4),
-		.tensors = db_text(row, 5), .payload = (const char *)sqlite3_column_text(row, 6),
-		.verified = (enum meta_verified)U64(row, 7), .report = db_text(row, 8),
-		.layers = (uint32_t)U64(row, 9), .experts = (uint32_t)U64(row, 10),
-		.given_layout = U64(row, 11), .given_topology = (const char *)sqlite3_column_text(row, 12),
-		.given_layers = (uint32_t)U64(row, 13), .given_experts = (uint32_t)U64(row, 14),
-		.format = db_text(row, 15)};
+		.id = U64(row, 0), .file = db_text(row, 1), .layout = U64(row, 2), .topology = db_text(row, 3),
+		.tensors = db_text(row, 4), .payload = (const char *)sqlite3_column_text(row, 5),
+		.verified = (enum meta_verified)U64(row, 6), .report = db_text(row, 7),
+		.layers = (uint32_t)U64(row, 8), .experts = (uint32_t)U64(row, 9),
+		.given_layout = U64(row, 10), .given_topology = (const char *)sqlite3_column_text(row, 11),
+		.given_layers = (uint32_t)U64(row, 12), .given_experts = (uint32_t)U64(row, 13),
+		.format = db_text(row, 14)};
 
 	return w->fn.set(w->arg, &set);
 }
@@ -381,20 +407,20 @@ int meta_version_sets(struct meta_catalog *c, uint64_t version, meta_set_fn *fn,
 	struct walk_arg w = {.fn.set = fn, .arg = arg};
 
 	return db_each(c, err, on_set, &w,
-		       "SELECT id, file, kind, layout, topology, tensors, payload, "
+		       "SELECT id, file, layout, topology, tensors, payload, "
 		       "verified, report, layers, experts, given_layout, given_topology, "
 		       "given_layers, given_experts, format FROM blob_set JOIN version_set ON id = blob_set "
-		       "WHERE version = ? ORDER BY kind, file",
+		       "WHERE version = ? ORDER BY file",
 		       "i", version);
 }
 
 int meta_set_add(struct meta_catalog *c, const struct meta_set_row *row, uint64_t *ret_id,
 		 struct sc_err *err)
 {
-	return ADD(c, err, ret_id, "INSERT INTO blob_set (file, kind, layout, topology, tensors, payload, "
+	return ADD(c, err, ret_id, "INSERT INTO blob_set (file, layout, topology, tensors, payload, "
 				   "verified, report, layers, experts, given_layout, given_topology, given_layers, "
-				   "given_experts, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		   "siisssisii0siis", row->file, (uint64_t)row->kind, row->layout, row->topology, row->tensors,
+				   "given_experts, format) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		   "sisssisii0siis", row->file, row->layout, row->topology, row->tensors,
 		   row->payload, (uint64_t)row->verified, row->report, (uint64_t)row->layers, (uint64_t)row->experts,
 		   row->given_layout, row->given_topology, (uint64_t)row->given_layers, (uint64_t)row->given_experts,
 		   row->format);

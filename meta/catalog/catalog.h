@@ -65,13 +65,11 @@ struct meta_version_row {
 	int64_t floor_ns;	/* ctimes of its files are at least this */
 };
 
-enum meta_set_kind { META_SET_TENSORS, META_SET_PLAIN, META_SET_SHARED };
 enum meta_verified { META_UNVERIFIED, META_EQUAL, META_DIFFER };
 
 struct meta_set_row {
 	uint64_t id;
 	const char *file;
-	enum meta_set_kind kind;
 	uint64_t layout;
 	const char *format;		/* of the set's files, by name */
 	const char *topology, *tensors;
@@ -177,7 +175,14 @@ int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn,
 		      struct sc_err *err);
 /** Sets the tag of a version, or removes it (NULL).  Errors: SC_E_EXISTS (another version of the job has the tag). */
 int meta_version_set_tag(struct meta_catalog *c, uint64_t id, const char *tag, struct sc_err *err);
+/** Gives a version another tree. */
+int meta_version_set_tree(struct meta_catalog *c, uint64_t id, uint64_t tree, struct sc_err *err);
 int meta_version_set_floor(struct meta_catalog *c, uint64_t id, int64_t floor_ns, struct sc_err *err);
+/** Takes a version from its job, but keeps its rows: only meta_version_get(), its views and garbage still know it. */
+int meta_version_hide(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+/** Walks over the versions that are hidden, of all jobs. */
+int meta_version_hidden(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
+/** Removes the rows of a version, hidden or not. */
 int meta_version_remove(struct meta_catalog *c, uint64_t id, struct sc_err *err);
 int meta_version_add_set(struct meta_catalog *c, uint64_t version, uint64_t set,
 			 struct sc_err *err);
@@ -235,7 +240,7 @@ struct meta_blob_row {
 	bool garbage;		/* nothing uses it any more */
 	bool damaged;		/* and no replica could repair it */
 };
-/** A rank file or dataset that uses a blob. */
+/** A rank's or job's file, or a dataset, that uses a blob. */
 struct meta_blob_use {
 	const char *job, *topology, *path;
 	uint64_t version;
@@ -246,7 +251,7 @@ typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
 /** What the recovery record of a blob says, for the newest set of each file and job that uses the blob. */
 struct meta_blob_record {
 	const char *job, *file, *topology, *path;
-	uint64_t uid, gid, job_mode, set, kind, layout;
+	uint64_t uid, gid, job_mode, set, layout;
 	uint32_t layers, experts;	/* of the whole version, as in struct meta_set_row */
 	int64_t rank, step;	/* step -1: none */
 	uint64_t mode, file_uid, file_gid;	/* of this rank's file */
@@ -266,7 +271,8 @@ int meta_blob_damaged(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct 
 /** Walks over other blobs with the same size and hash. */
 int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, meta_id_fn *fn,
 		    void *arg, struct sc_err *err);
-/** Finds an older blob of the same job, rank and file with the same size and hash; 0: none. */
+/** Finds an older blob of the same job, rank and file with the same size and hash (of a tree: of the same number or
+ *  name in the trees before); 0: none. */
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err);
 /** Walks over the ranks of the newest set of each file and job that uses a blob; newest set first, ranks in order. */
@@ -278,7 +284,7 @@ int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 /** Replaces `blob` by `other`, which has the same bytes, in all sets, trees and upper layers, and removes the row of
  *  `blob`. */
 int meta_blob_become(struct meta_catalog *c, uint64_t blob, uint64_t other, struct sc_err *err);
-/** Walks over the files that use a blob, newest versions first. */
+/** Walks over the files that use a blob: those of sets and datasets, then those of trees; newest versions first. */
 int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err);
 int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
 /** Calls `fn` with each problem that SQLite's integrity check finds, and with each row that refers to a missing one. */
@@ -287,6 +293,8 @@ int meta_catalog_check(struct meta_catalog *c, meta_text_fn *fn, void *arg, stru
 int meta_blob_hash(struct meta_catalog *c, uint64_t blob, uint8_t ret[16], struct sc_err *err);
 /** Tells whether the catalog has this blob: 1, 0 or an error. */
 int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
+/** Gives the size of a sealed blob (0 of one that is not).  Errors: SC_E_NOT_FOUND. */
+int meta_blob_bytes(struct meta_catalog *c, uint64_t blob, uint64_t *ret, struct sc_err *err);
 
 /** Finds a path, or adds it.  Ids are numbers of nodeids (numbers.c): functions that add fail with SC_E_LIMIT when
  *  all are used up. */

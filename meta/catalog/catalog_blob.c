@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blobs: sealing, hashes, damage, the files that use them, and garbage. */
-#include "meta/catalog/db_i.h"
-#include "meta/catalog/trees.h"
+#include "meta/catalog/tree_i.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -137,20 +136,23 @@ static int on_sealed(void *arg, sqlite3_stmt *row)
 	return w->fn.blob(w->arg, &b);
 }
 
-/* Until a blob is sealed, its row says 0 bytes. */
+/* Until a blob is sealed, its row says 0 bytes; a file of a tree may have 0 bytes. */
+#define IS_SEALED "(bytes > 0 OR EXISTS (SELECT 1 FROM tree_inode t WHERE t.blob = blob.id AND t.blob <> 0))"
+
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
-	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE hash IS NULL AND bytes > 0 AND "
-		       "NOT damaged", "");
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE hash IS NULL AND NOT damaged "
+		       "AND " IS_SEALED, "");
 }
 
 int meta_blob_sealed(struct meta_catalog *c, uint64_t blob, meta_blob_fn *fn, void *arg, struct sc_err *err)
 {
 	struct blob_walk w = {.fn.blob = fn, .arg = arg};
 
-	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE id = ? AND bytes > 0", "i", blob);
+	return db_each(c, err, on_sealed, &w, "SELECT id, bytes, hash FROM blob WHERE id = ? AND " IS_SEALED, "i",
+		       blob);
 }
 
 int meta_blob_due(struct meta_catalog *c, int64_t before_s, int64_t damaged_before_s, meta_blob_fn *fn, void *arg,
@@ -187,18 +189,37 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
 		       hash16, bytes, blob);
 }
 
+/* In a tree: the file with this number, or with a name of it, in the trees below and in the version before. */
+#define MINE "tree_inode WHERE blob = ?1 AND blob <> 0"
+#define BEFORE                                                                                                         \
+	"WITH RECURSIVE below (id) AS (SELECT tree FROM " MINE " UNION SELECT old.tree FROM version JOIN version old " \
+	"ON old.id = version.parent WHERE version.tree IN (SELECT tree FROM " MINE ") AND old.tree IS NOT NULL UNION " \
+	"SELECT base FROM below JOIN tree USING (id) WHERE base <> 0), same (ino) AS (SELECT ino FROM " MINE " UNION " \
+	"SELECT old.ino FROM tree_inode mine CROSS JOIN tree_entry e ON e.ino = mine.ino AND e.ino <> 0 AND e.tree = " \
+	"mine.tree CROSS JOIN tree_entry old ON old.tree IN (SELECT id FROM below) AND old.parent = e.parent AND "     \
+	"old.name = e.name WHERE mine.blob = ?1 AND mine.blob <> 0) "
+
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err)
 {
+	int rc;
+
 	*ret = 0;
-	return db_each(c, err, db_id, ret,
-		       "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN blob_set t ON "
-		       "t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND o.path = "
-		       "mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = "
-		       "? AND b.bytes = ? AND t.id IN (SELECT blob_set FROM version_set JOIN version ON id = version "
-		       "WHERE job IN (SELECT job FROM version_set JOIN version ON id = version WHERE blob_set = "
-		       "s.id)) ORDER BY b.id LIMIT 1",
-		       "ibi", blob, hash16, bytes);
+	rc = db_each(c, err, db_id, ret,
+		     "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN blob_set t ON "
+		     "t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND o.path = "
+		     "mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = "
+		     "? AND b.bytes = ? AND t.id IN (SELECT blob_set FROM version_set JOIN version ON id = version "
+		     "WHERE job IN (SELECT job FROM version_set JOIN version ON id = version WHERE blob_set = "
+		     "s.id)) ORDER BY b.id LIMIT 1",
+		     "ibi", blob, hash16, bytes);
+	if (rc == 0 && !*ret)
+		rc = db_each(c, err, db_id, ret,
+			     BEFORE "SELECT b.id FROM same CROSS JOIN tree_inode o ON o.tree IN (SELECT id FROM below) "
+			     "AND o.ino = same.ino JOIN blob b ON b.id = o.blob AND o.blob <> 0 WHERE b.id < ?1 AND "
+			     "b.hash = ?2 AND b.bytes = ?3 ORDER BY b.id LIMIT 1",
+			     "ibi", blob, hash16, bytes);
+	return rc;
 }
 
 static int on_use(void *arg, sqlite3_stmt *row)
@@ -213,18 +234,20 @@ static int on_use(void *arg, sqlite3_stmt *row)
 int meta_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err)
 {
 	struct blob_walk w = {.fn.use = fn, .arg = arg};
+	int rc;
 
-	return db_each(c, err, on_use, &w,
-		       "SELECT job.name, version.nr, blob_set.topology, set_blob.rank, path.text FROM set_blob JOIN "
-		       "blob_set ON blob_set.id = set_blob.blob_set JOIN path ON path.id = set_blob.path JOIN "
-		       "version_set ON version_set.blob_set = set_blob.blob_set JOIN version ON version.id = "
-		       "version_set.version JOIN job ON job.id = version.job WHERE set_blob.blob = ? UNION ALL "
-		       "SELECT job.name, version.nr, version.topology, -1, 'dataset ' || dataset.name || ' of ' || "
-		       "data_source.path FROM data_source JOIN dataset ON dataset.id = data_source.dataset JOIN "
-		       "version_data ON version_data.dataset = dataset.id JOIN version ON version.id = "
-		       "version_data.version JOIN job ON job.id = version.job WHERE data_source.blob = ? OR "
-		       "data_source.borders = ? ORDER BY 2 DESC",
-		       "iii", blob, blob, blob);
+	rc = db_each(c, err, on_use, &w,
+		     "SELECT job.name, version.nr, blob_set.topology, set_blob.rank, path.text FROM set_blob JOIN "
+		     "blob_set ON blob_set.id = set_blob.blob_set JOIN path ON path.id = set_blob.path JOIN "
+		     "version_set ON version_set.blob_set = set_blob.blob_set JOIN version ON version.id = "
+		     "version_set.version JOIN job ON job.id = version.job WHERE set_blob.blob = ? UNION ALL "
+		     "SELECT job.name, version.nr, version.topology, -1, 'dataset ' || dataset.name || ' of ' || "
+		     "data_source.path FROM data_source JOIN dataset ON dataset.id = data_source.dataset JOIN "
+		     "version_data ON version_data.dataset = dataset.id JOIN version ON version.id = "
+		     "version_data.version JOIN job ON job.id = version.job WHERE data_source.blob = ? OR "
+		     "data_source.borders = ? ORDER BY 2 DESC",
+		     "iii", blob, blob, blob);
+	return rc ? rc : tree_blob_uses(c, blob, fn, arg, err);
 }
 
 static int on_hash(void *arg, sqlite3_stmt *row)
@@ -252,6 +275,21 @@ int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 	return rc < 0 ? rc : id != 0;
 }
 
+static int on_bytes(void *arg, sqlite3_stmt *row)
+{
+	*(uint64_t *)arg = U64(row, 0);
+	return 1;
+}
+
+int meta_blob_bytes(struct meta_catalog *c, uint64_t blob, uint64_t *ret, struct sc_err *err)
+{
+	int rc = db_each(c, err, on_bytes, ret, "SELECT bytes FROM blob WHERE id = ?", "i", blob);
+
+	if (rc == 0)
+		return sc_fail(err, SC_E_NOT_FOUND, "catalog: no blob %" PRIu64, blob);
+	return rc < 0 ? rc : 0;
+}
+
 static int on_record(void *arg, sqlite3_stmt *row)
 {
 	const struct blob_walk *w = arg;
@@ -260,18 +298,17 @@ static int on_record(void *arg, sqlite3_stmt *row)
 				     .gid = U64(row, 2),
 				     .job_mode = U64(row, 3),
 				     .set = U64(row, 4),
-				     .kind = U64(row, 5),
-				     .file = db_text(row, 6),
-				     .layout = U64(row, 7),
-				     .topology = db_text(row, 8),
-				     .rank = sqlite3_column_int64(row, 9),
-				     .mode = U64(row, 10),
-				     .path = db_text(row, 11),
-				     .step = sqlite3_column_int64(row, 12),
-				     .layers = (uint32_t)U64(row, 13),
-				     .experts = (uint32_t)U64(row, 14),
-				     .file_uid = U64(row, 15),
-				     .file_gid = U64(row, 16)};
+				     .file = db_text(row, 5),
+				     .layout = U64(row, 6),
+				     .topology = db_text(row, 7),
+				     .rank = sqlite3_column_int64(row, 8),
+				     .mode = U64(row, 9),
+				     .path = db_text(row, 10),
+				     .step = sqlite3_column_int64(row, 11),
+				     .layers = (uint32_t)U64(row, 12),
+				     .experts = (uint32_t)U64(row, 13),
+				     .file_uid = U64(row, 14),
+				     .file_gid = U64(row, 15)};
 
 	return w->fn.record(w->arg, &r);
 }
@@ -281,12 +318,12 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 	struct blob_walk w = {.fn.record = fn, .arg = arg};
 
 	return db_each(c, err, on_record, &w,
-		       "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.kind, s.file, s.layout, s.topology, "
+		       "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.file, s.layout, s.topology, "
 		       "set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN "
 		       "version_set ON version.id = version WHERE blob_set = s.id AND version.job = job.id), -1), "
 		       "s.layers, s.experts, set_blob.uid, set_blob.gid FROM (SELECT job, max(b.id) AS set_id FROM "
 		       "set_blob JOIN blob_set b ON b.id = set_blob.blob_set JOIN version_set ON version_set.blob_set "
-		       "= b.id JOIN version ON version.id = version WHERE blob = ? GROUP BY job, b.kind, b.file) "
+		       "= b.id JOIN version ON version.id = version WHERE blob = ? GROUP BY job, b.file) "
 		       "newest JOIN blob_set s ON s.id "
 		       "= newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON set_blob.blob_set = s.id "
 		       "JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? ORDER BY s.id DESC, job.id, "

@@ -214,6 +214,6 @@ int meta_job_shared_blobs(struct meta_catalog *c, uint64_t job, uint64_t version
 		       "SELECT DISTINCT blob FROM set_blob WHERE blob_set IN (SELECT mine.blob_set FROM version me "
 		       "JOIN version_set mine ON mine.version = me.id JOIN version_set other ON other.blob_set = "
 		       "mine.blob_set JOIN version it ON it.id = other.version WHERE me.job = ? AND "
-		       "(? = 0 OR me.id = ?) AND it.job <> me.job)",
+		       "(? = 0 OR me.id = ?) AND abs(it.job) <> me.job)",
 		       "iii", job, version, version);
 }

@@ -213,6 +213,34 @@ int meta_tree_names(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino
 	return rc;
 }
 
+struct folders_walk {
+	int (*fn)(void *arg, uint64_t ino);
+	void *arg;
+};
+
+static int on_folder(void *arg, sqlite3_stmt *row)
+{
+	const struct folders_walk *w = arg;
+
+	return w->fn(w->arg, U64(row, 0));
+}
+
+int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t ino), void *arg,
+		      struct sc_err *err)
+{
+	struct folders_walk w = {fn, arg};
+	int rc;
+
+	db_lock(c);
+	rc = tree_chain(c, tree, err);
+	if (rc == 0)
+		rc = db_each(c, err, on_folder, &w,
+			     "SELECT DISTINCT ino FROM tree_inode WHERE " IN_CHAIN " AND mode & 61440 IN (16384, "
+			     "40960)", IN_CHAIN_TYPES, CHAIN(tree));
+	db_unlock(c);
+	return rc;
+}
+
 /* --- what a tree is --- */
 
 struct about_walk {

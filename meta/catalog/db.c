@@ -27,7 +27,7 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 15	/* of schema.sql */
+#define VERSION_NOW 17	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;
@@ -50,7 +50,7 @@ static int fail(struct meta_catalog *c, struct sc_err *err, const char *what)
 	int code = sqlite3_errcode(c->db);
 
 	if (code == SQLITE_FULL)
-		return sc_fail(err, SC_E_NO_SPACE, "catalog: %s: the disk is full", what);
+		return sc_fail(err, SC_E_NO_SPACE, "catalog: %s: No space left on device", what);
 	if (code == SQLITE_NOMEM)
 		return sc_nomem(err);
 	if (code == SQLITE_CONSTRAINT)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The catalog, version 15.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
+-- The catalog, version 17.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
 -- set is its tensors and one row for each rank's file.  The files that ranks see, their sizes and their contents follow
 -- from these.
 --
@@ -40,7 +40,8 @@ CREATE TABLE config (
 
 CREATE TABLE version (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
-	job INTEGER NOT NULL, nr INTEGER NOT NULL, parent INTEGER,
+	job INTEGER NOT NULL,			-- negative: it was dropped, while somebody may have files of it open
+	nr INTEGER NOT NULL, parent INTEGER,
 	step INTEGER, note TEXT NOT NULL, made_ns INTEGER NOT NULL, made_by TEXT NOT NULL,
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,
 	samples INTEGER NOT NULL DEFAULT 0,	-- consumed since training began
@@ -56,8 +57,7 @@ CREATE UNIQUE INDEX version_by_tag ON version (job, tag) WHERE tag IS NOT NULL;
 CREATE TABLE blob_set (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	file TEXT NOT NULL,			-- logical file name
-	kind INTEGER NOT NULL,			-- 0 tensors, 1 plain file, 2 plain file of the job itself
-	format TEXT NOT NULL,			-- which describes its files, by name (reshard/format); 'plain' for plain files
+	format TEXT NOT NULL,			-- which describes its files, by name (reshard/format)
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which it was written
 	tensors TEXT NOT NULL,			-- a line each: key, type@byte of a 4 KiB block where it began, shape, hash
 	payload TEXT,				-- what is no tensor in its files, as far as all ranks agree
@@ -183,7 +183,7 @@ CREATE TABLE xattr (
 	PRIMARY KEY (ino, name)
 ) STRICT, WITHOUT ROWID;
 
--- Folders that were put back while somebody held the removed one: shown under another number.
+-- What is shown under another number, since a rollback brought something back while somebody held what it was.
 CREATE TABLE again (ino INTEGER PRIMARY KEY, number INTEGER NOT NULL UNIQUE) STRICT;
 
 -- The committed layers: what a commit added to tree `base`.  Keys begin with the tree: a commit appends its rows, and a
@@ -192,8 +192,10 @@ CREATE TABLE tree (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	base INTEGER NOT NULL,			-- 0: none
 	root INTEGER NOT NULL,			-- number of the job's folder; those of its ranks follow it
-	layout INTEGER NOT NULL, topology TEXT NOT NULL	-- under which its rows of ranks were made
+	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which its rows of ranks were made
+	kept INTEGER NOT NULL DEFAULT 0		-- 1: its recovery record tells its rows (reshard/upkeep/trees.c)
 ) STRICT;
+CREATE INDEX tree_without_record ON tree (id) WHERE NOT kept;
 CREATE INDEX tree_by_base ON tree (base);
 
 CREATE TABLE tree_inode (

@@ -13,6 +13,8 @@
 /* Of job ?1. */
 #define MOVES "job = ?1 AND nlink > 0 AND NOT (" IS_SPECIAL ")"
 #define XATTR_MOVES "ino IN (SELECT ino FROM inode WHERE " MOVES ")"
+/* What the version below was asked for no more: the new one has it not (META_FORGOTTEN is 3). */
+#define FORGOTTEN "job = ?1 AND nlink = 0 AND data = 3"
 #define ENTRY_MOVES                                                                                                    \
 	"parent IN (SELECT ino FROM inode WHERE job = ?1 AND nlink > 0) AND ino NOT IN (SELECT ino FROM inode WHERE "  \
 	"job = ?1 AND " IS_SPECIAL ")"
@@ -153,6 +155,11 @@ static int remove_moved(struct commit *m)
 
 	if (rc == 0)
 		rc = db_run(m->c, m->err, "DELETE FROM xattr WHERE " XATTR_MOVES, "i", job);
+	if (rc == 0)
+		rc = db_run(m->c, m->err, "DELETE FROM xattr WHERE ino IN (SELECT ino FROM inode WHERE " FORGOTTEN ")",
+			    "i", job);
+	if (rc == 0)
+		rc = db_run(m->c, m->err, "DELETE FROM inode WHERE " FORGOTTEN, "i", job);
 	return rc < 0 ? rc : db_run(m->c, m->err, "DELETE FROM inode WHERE " MOVES, "i", job);
 }
 
@@ -227,7 +234,7 @@ int meta_tree_flatten(struct meta_catalog *c, uint64_t tree, struct sc_err *err)
 			rc = db_run(c, err, merges[i], "ii", tree, t.chain[b]);
 	if (rc == 0)
 		rc = prune(c, tree, err);
-	return rc < 0 ? rc : db_run(c, err, "UPDATE tree SET base = 0 WHERE id = ?", "i", tree);
+	return rc < 0 ? rc : db_run(c, err, "UPDATE tree SET base = 0, kept = 0 WHERE id = ?", "i", tree);
 }
 
 int meta_tree_to_flatten(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)

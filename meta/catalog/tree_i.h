@@ -16,4 +16,7 @@
 /** Loads the chain of a tree, unless it is known.  Under the lock. */
 int tree_chain(struct meta_catalog *c, struct meta_tree *tree, struct sc_err *err);
 
+/** Walks over the files of versions' trees that have a blob, newest versions first. */
+int tree_blob_uses(struct meta_catalog *c, uint64_t blob, meta_blob_use_fn *fn, void *arg, struct sc_err *err);
+
 #endif

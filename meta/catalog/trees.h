@@ -107,6 +107,16 @@ int meta_tree_xattrs(struct meta_catalog *c, struct meta_tree *tree, uint64_t in
 int meta_tree_names(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_entry_fn *fn, void *arg,
 		    struct sc_err *err);
 
+/** Walks over the numbers of folders and symbolic links that the rows of a tree's chain tell of, each once.  The tree
+ *  itself may have some of them no more. */
+int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t ino), void *arg,
+		      struct sc_err *err);
+typedef int meta_tree_path_fn(void *arg, int64_t rank, const char *path);
+/** Walks over the paths of an inode in the folders of ranks and of the job (META_SHARED); what is in a removed folder
+ *  has none. */
+int meta_tree_paths(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_tree_path_fn *fn, void *arg,
+		    struct sc_err *err);
+
 /** What a tree says about itself; it says nothing about the trees below it. */
 struct meta_tree_row {
 	uint64_t root;		/* number of the job's folder */
@@ -161,5 +171,32 @@ int meta_tree_flatten(struct meta_catalog *c, uint64_t tree, struct sc_err *err)
 int meta_tree_to_flatten(struct meta_catalog *c, uint64_t *ret, struct sc_err *err);
 /** Removes the trees that no version and no other tree needs, with their rows; their blobs become garbage. */
 int meta_tree_garbage(struct meta_catalog *c, struct sc_err *err);
+
+/* --- recovery records: what `fsck --rebuild` makes trees of (tree_records.c) --- */
+
+struct meta_tree_record {
+	uint64_t id, base, root, layout;
+	const char *topology, *job;
+	uint64_t job_id, uid, gid, job_mode;
+	uint64_t version;		/* the newest one that has the tree, 0: none */
+	int64_t step;			/* of that version, -1: none; all below, too */
+	uint64_t head_layout, last_set;
+	const char *head_topology;
+};
+typedef int meta_tree_record_fn(void *arg, const struct meta_tree_record *record);
+/** Walks over the trees that were made, or made flat, since their records were kept; bases first. */
+int meta_tree_unkept(struct meta_catalog *c, meta_tree_record_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the rows of one tree of a chain: inodes (`rdev` of a file is its size), then attributes, then entries. */
+int meta_tree_rows(struct meta_catalog *c, uint64_t tree, meta_change_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the paths that virtual numbers in a tree's rows are made of. */
+int meta_tree_path_texts(struct meta_catalog *c, uint64_t tree, meta_text_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the logical files of a version's sets. */
+int meta_version_files(struct meta_catalog *c, uint64_t version, meta_text_fn *fn, void *arg, struct sc_err *err);
+/** Notes that a record tells the rows of its tree, unless the tree was made flat meanwhile. */
+int meta_tree_set_kept(struct meta_catalog *c, const struct meta_tree_record *record, struct sc_err *err);
+/** Tells whether the catalog has this tree: 1, 0 or an error. */
+int meta_tree_known(struct meta_catalog *c, uint64_t tree, struct sc_err *err);
+/** Keeps numbers up to `last` from being given to new trees. */
+int meta_tree_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "meta/store/store.h"
+#include "meta/store/store_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +21,7 @@
 /* Files that are about to take a blob's name; the next start removes those that are left. */
 #define REPLACEMENT "replacement"
 #define SHARED "shared"
+#define ASIDE_MAX 10000	/* files of one name in lost+found */
 
 struct meta_damaged {
 	pthread_mutex_t lock;
@@ -46,7 +47,7 @@ static int private_read_only(int blobs)
 	return fd;
 }
 
-static int make_dir(int at, const char *path, int *ret_fd, struct sc_err *err)
+int store_make_dir(int at, const char *path, int *ret_fd, struct sc_err *err)
 {
 	if (sc_sys.mkdirat(at, path, 0700) < 0 && errno != EEXIST)
 		return sc_fail_sys(err, errno, "store: cannot make the folder '%s'", path);
@@ -56,25 +57,34 @@ static int make_dir(int at, const char *path, int *ret_fd, struct sc_err *err)
 	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot open the folder '%s'", path) : 0;
 }
 
-static int open_store(const char *path, struct meta_store *s, struct sc_err *err)
+static int take_lock(const char *path, struct meta_store *s, struct sc_err *err)
 {
-	int rc = make_dir(AT_FDCWD, path, &s->dir, err);
-
-	if (rc < 0)
-		return rc;
 	s->lock = sc_sys.openat(s->dir, "lock", O_RDWR | O_CREAT, 0600);
 	if (s->lock < 0)
 		return sc_fail_sys(err, errno, "store '%s': cannot make the lock file", path);
-	if (sc_sys.flock(s->lock, LOCK_EX | LOCK_NB) < 0)
-		return errno == EWOULDBLOCK
-			       ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by another scalai daemon", path)
-			       : sc_fail_sys(err, errno, "store '%s': cannot lock the store", path);
-	rc = make_dir(s->dir, "blobs", &s->blobs, err);
+	if (sc_sys.flock(s->lock, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	return errno == EWOULDBLOCK ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by another scalai daemon", path)
+				    : sc_fail_sys(err, errno, "store '%s': cannot lock the store", path);
+}
+
+static int open_store(const char *path, int lock, struct meta_store *s, struct sc_err *err)
+{
+	int rc = store_make_dir(AT_FDCWD, path, &s->dir, err);
+
+	if (rc < 0)
+		return rc;
+	if (lock)
+		s->lock = lock;
+	else
+		rc = take_lock(path, s, err);
+	if (rc == 0)
+		rc = store_make_dir(s->dir, "blobs", &s->blobs, err);
 	for (int i = 0; rc == 0 && i < FAN_OUT; i++) {
 		char name[8];
 
 		(void)snprintf(name, sizeof(name), "%02x", i);
-		rc = make_dir(s->blobs, name, NULL, err);
+		rc = store_make_dir(s->blobs, name, NULL, err);
 	}
 	/* a new store survives a power cut */
 	if (rc == 0 && (sc_sys.fsync(s->blobs) < 0 || sc_sys.fsync(s->dir) < 0))
@@ -91,10 +101,10 @@ static int open_store(const char *path, struct meta_store *s, struct sc_err *err
 	return 0;
 }
 
-int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err)
+int meta_store_open(const char *path, int lock, struct meta_store *ret, struct sc_err *err)
 {
 	struct meta_store s = {-1, -1, -1, -1, NULL};
-	int rc = open_store(path, &s, err);
+	int rc = open_store(path, lock, &s, err);
 
 	if (rc < 0)
 		meta_store_close(&s);
@@ -376,7 +386,7 @@ int meta_store_keep_text(const struct meta_store *store, const char *name, const
 	sc_cleanup(sc_closep) int dir = -1;
 	sc_cleanup(sc_closep) int fd = -1;
 	struct stat st;
-	int rc = make_dir(store->dir, TEXTS, &dir, err);
+	int rc = store_make_dir(store->dir, TEXTS, &dir, err);
 
 	if (rc < 0 || sc_sys.fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
 		return rc;
@@ -393,7 +403,7 @@ int meta_store_kept_text(const struct meta_store *store, const char *name, char 
 	sc_cleanup(sc_closep) int dir = -1;
 	sc_cleanup(sc_closep) int fd = -1;
 	struct stat st;
-	int rc = make_dir(store->dir, TEXTS, &dir, err);
+	int rc = store_make_dir(store->dir, TEXTS, &dir, err);
 
 	if (rc < 0)
 		return rc;
@@ -436,19 +446,31 @@ int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_e
 	return 0;
 }
 
-int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err)
+int store_set_aside(const struct meta_store *store, int from, const char *path, const char *name, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int to = -1;
-	char path[40], name[32];
-	int rc = make_dir(store->dir, "lost+found", &to, err);
+	char other[48];
+	int rc = store_make_dir(store->dir, "lost+found", &to, err);
 
 	if (rc < 0)
 		return rc;
+	(void)snprintf(other, sizeof(other), "%s", name);
+	/* a catalog that was made anew may have given a number again */
+	for (unsigned i = 2; sc_sys.renameat(from, path, to, other, RENAME_NOREPLACE) < 0; i++) {
+		if (errno != EEXIST || i == ASIDE_MAX)
+			return sc_fail_sys(err, errno, "store: cannot move '%s' to lost+found", path);
+		(void)snprintf(other, sizeof(other), "%s.%u", name, i);
+	}
+	return 0;
+}
+
+int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err)
+{
+	char path[40], name[32];
+
 	blob_path(blob, path, sizeof(path));
 	(void)snprintf(name, sizeof(name), "%" PRIu64, blob);
-	if (sc_sys.renameat(store->blobs, path, to, name, RENAME_NOREPLACE) < 0)
-		return sc_fail_sys(err, errno, "store: cannot move blob %" PRIu64 " to lost+found", blob);
-	return 0;
+	return store_set_aside(store, store->blobs, path, name, err);
 }
 
 void meta_store_note_dir(struct meta_store_dirs *dirs, uint64_t blob)
@@ -484,7 +506,7 @@ int meta_store_sync_dirs(const struct meta_store *store, const struct meta_store
 	return rc;
 }
 
-static int each_in(int fd, const char *name, int (*each)(void *arg, uint64_t blob), void *arg, struct sc_err *err)
+int store_each_in(int fd, const char *name, int (*each)(void *arg, uint64_t number), void *arg, struct sc_err *err)
 {
 	DIR *d = sc_sys.fdopendir(fd);
 	struct dirent *e = NULL;
@@ -498,10 +520,10 @@ static int each_in(int fd, const char *name, int (*each)(void *arg, uint64_t blo
 	/* an error that were taken for the end would make a store of many blobs an empty one */
 	while (rc == 0 && (errno = 0, e = sc_sys.readdir(d))) {
 		char *end;
-		uint64_t blob = strtoull(e->d_name, &end, 10);
+		uint64_t number = strtoull(e->d_name, &end, 10);
 
 		if (*e->d_name != '.' && !*end)
-			rc = each(arg, blob);
+			rc = each(arg, number);
 	}
 	if (!e && errno)
 		rc = sc_fail_sys(err, errno, "store: cannot list '%s'", name);
@@ -522,7 +544,7 @@ int meta_store_each(const struct meta_store *store, int (*each)(void *arg, uint6
 		fd = sc_sys.openat(store->blobs, name, O_RDONLY | O_DIRECTORY, 0);
 		if (fd < 0)
 			return sc_fail_sys(err, errno, "store: cannot list '%s'", name);
-		rc = each_in(fd, name, each, arg, err);
+		rc = store_each_in(fd, name, each, arg, err);
 	}
 	return rc;
 }

@@ -22,9 +22,10 @@ struct meta_store {
 	struct meta_damaged *damaged;
 };
 
-/** Makes the folders that are missing and takes the lock.  Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has the
+/** Makes the folders that are missing and takes the lock.  `lock`: 0, or that of a store that this process has opened
+ *  before, or has inherited, and which is this store's now.  Errors: SC_E_SYSTEM, SC_E_BUSY (another daemon has the
  *  lock). */
-int meta_store_open(const char *path, struct meta_store *ret, struct sc_err *err);
+int meta_store_open(const char *path, int lock, struct meta_store *ret, struct sc_err *err);
 void meta_store_close(struct meta_store *store);
 /**
  * Wait until no daemon has the lock of a store; one that is not there has none.  Errors: SC_E_BUSY, a signal came
@@ -73,6 +74,22 @@ bool meta_store_has_record(const struct meta_store *store, uint64_t blob);
 int meta_store_keep_text(const struct meta_store *store, const char *name, const char *text, struct sc_err *err);
 int meta_store_kept_text(const struct meta_store *store, const char *name, char **ret, struct sc_err *err);
 
+/**
+ * (trees.c) Write and read the recovery record of a tree: a file of STORE/trees, which is there as a whole or not.
+ * `sync`: it is on stable storage then.  The caller releases *ret, which has a 0 behind its bytes.
+ */
+int meta_store_keep_tree(const struct meta_store *store, uint64_t tree, const char *at, size_t bytes, bool sync,
+			 struct sc_err *err);
+int meta_store_kept_tree(const struct meta_store *store, uint64_t tree, char **ret, size_t *ret_bytes,
+			 struct sc_err *err);
+/** Calls `each` for every record; `each` may remove it. */
+int meta_store_each_tree(const struct meta_store *store, int (*each)(void *arg, uint64_t tree), void *arg,
+			 struct sc_err *err);
+/** Removes a record; a missing one is not an error. */
+int meta_store_remove_tree(const struct meta_store *store, uint64_t tree, struct sc_err *err);
+/** Moves a record to STORE/lost+found. */
+int meta_store_set_tree_aside(const struct meta_store *store, uint64_t tree, struct sc_err *err);
+
 /** Replace the bytes of a blob atomically: the first makes a new file (O_RDWR), the second gives it the blob's name. */
 int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct sc_err *err);
 int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err);
@@ -83,7 +100,7 @@ int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same
 int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
 /** Removes a blob's file; a missing file is not an error. */
 int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err);
-/** Moves the file of a blob that the catalog does not have to STORE/lost+found. */
+/** Moves the file of a blob that the catalog does not have to STORE/lost+found: NUMBER, or NUMBER.2 and so on. */
 int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err);
 /** Folders with names of new blobs, which are to be flushed: bit `blob % 256` for each. */
 struct meta_store_dirs {

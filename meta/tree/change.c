@@ -73,7 +73,7 @@ static void inode(struct coder *c, struct meta_inode_row *r)
 	NUMBER(c, r->data);
 	NUMBER(c, r->blob);
 	bytes(c, &r->target);
-	c->bad |= r->data > META_LOWER_DATA;
+	c->bad |= r->data > META_FORGOTTEN;
 }
 
 static void change(struct coder *c, struct meta_change *x)

@@ -26,6 +26,7 @@ enum meta_data {
 	META_NO_DATA,		/* it is no regular file */
 	META_OWN_DATA,		/* in a blob of the working tree, which a program may write to */
 	META_LOWER_DATA,	/* in a committed blob: only attributes or names of the file were changed */
+	META_FORGOTTEN,		/* of anything without a name that nobody holds: the version below has it still */
 };
 
 /** A folder, file, symbolic link or special file. */
@@ -58,7 +59,7 @@ struct meta_xattr_row {
 	struct meta_bytes name, value;
 };
 
-/** A folder that was removed and put back by a rollback while somebody held the removed one: it has another number. */
+/** An object that is shown under another number: a rollback brought something back while somebody held what it was. */
 struct meta_again_row {
 	uint64_t ino, number;
 };

@@ -379,8 +379,6 @@ int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf 
 		uint8_t (*hashes)[16] = NULL;
 		char *text = NULL;
 
-		if (set->kind != META_SET_TENSORS)
-			continue;
 		rc = rs_verify_set(s, set, NULL, NULL, &hashes, &text, err);
 		for (uint32_t t = 0; rc == 0 && t < set->state.nr; t++) {
 			bool known = kept != NULL;

@@ -54,7 +54,7 @@ static int drop_old_versions(struct rs_service *s, struct rs_job *job, const str
 		if (o.ids.at[i] != head->id) {
 			rc = rs_stale_note(s, job->id, o.ids.at[i], err);
 			if (rc == 0)
-				rc = meta_version_remove(s->catalog, o.ids.at[i], err);
+				rc = rs_version_drop(s, o.ids.at[i], err);
 			if (rc == 0)
 				rs_views_leave(s, o.ids.at[i]);
 		}

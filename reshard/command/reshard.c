@@ -88,32 +88,13 @@ struct unplaced {
 	size_t nr;
 };
 
-/* A file that the ranks of the head see, and none of the new ones. */
-static int count_unplaced(const struct rs_set *set, const struct rs_view *head, const struct rs_version *next,
-			  struct unplaced *u, struct sc_err *err)
+static int on_lost(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row)
 {
-	uint8_t *has;
+	struct unplaced *u = arg;
 
-	if (set->kind != META_SET_PLAIN || set->same_on_all || !set->nr_blobs)
-		return 0;
-	has = sc_zalloc(set->nr_blobs);
-	if (!has)
-		return sc_nomem(err);
-	for (uint32_t r = 0; r < next->topo.ranks; r++) {
-		const struct rs_set_blob *b = rs_set_plain(set, next->layout, &next->topo, r);
-
-		if (b)
-			has[b - set->blobs] = 1;
-	}
-	for (uint32_t r = 0; r < head->topo.ranks; r++) {
-		const struct rs_set_blob *b = rs_set_plain(set, head->version->layout, &head->topo, r);
-
-		if (!b || has[b - set->blobs])
-			continue;
-		if (u->nr++ < UNPLACED_SHOWN)
-			sc_buf_printf(&u->files, "%srank %u: '%s'", u->files.bytes ? ", " : "", r, set->file);
-	}
-	sc_sys.release(has);
+	(void)row;
+	if (u->nr++ < UNPLACED_SHOWN)
+		sc_buf_printf(&u->files, "%srank %u: '%s'", u->files.bytes ? ", " : "", rank, path);
 	return 0;
 }
 
@@ -126,8 +107,7 @@ static int refuse_unplaced(const struct rs_advance *a, struct sc_err *err)
 
 	if (r->plain == DROP || (r->plain == BY_CONFIG && rs_config_of(a->job).drop_plain))
 		return 0;
-	for (size_t i = 0; rc == 0 && i < a->base->version->nr_sets; i++)
-		rc = count_unplaced(a->base->version->sets[i], a->base, a->draft, &u, err);
+	rc = rs_view_each_lost(a->base, a->draft->layout, &a->draft->topo, on_lost, &u, err);
 	if (rc == 0 && u.files.failed)
 		rc = sc_nomem(err);
 	if (rc == 0 && u.nr)

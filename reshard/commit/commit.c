@@ -179,9 +179,7 @@ static int refuse_strange_folder(struct commit *c)
 static int on_change(void *arg, const struct rs_change_row *row)
 {
 	struct commit *c = arg;
-	struct item it = {.gone = row->how == RS_CHANGE_GONE, .sealed = row->how == RS_CHANGE_MOVED, .rank = row->rank,
-			  .ino = row->ino, .blob = row->blob, .bytes = row->bytes, .own = row->owner,
-			  .mtime_ns = row->mtime_ns};
+	struct item it = {.gone = row->how == RS_CHANGE_GONE, .rank = row->rank, .ino = row->ino, .blob = row->blob};
 	int rc = rs_path_id(c->job, row->path, &it.path_id, c->err);
 
 	if (rc == 0)
@@ -198,8 +196,6 @@ static int collect(struct commit *c)
 	if (rc == 0 && !dirt.nr && !moves_position(c))
 		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since %s",
 			       c->head ? "the last version" : "the job was made");
-	if (rc == 0)
-		rc = rs_tree_own_shards(job, c->err);
 	if (rc == 0)
 		rc = rs_tree_changes(job, on_change, c, c->err);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
@@ -271,7 +267,7 @@ static int verify(struct commit *c)
 		struct rs_set *set = c->version->sets[i];
 		char *report = NULL;
 
-		if (set->id || set->kind != META_SET_TENSORS)
+		if (set->id)
 			continue;
 		rc = rs_verify_padding(c->s, set, &report, c->err);
 		if (rc == 0 && *report)
@@ -294,7 +290,7 @@ static int verify(struct commit *c)
 /* Is its blob to be sealed, and flushed? */
 static bool takes_bytes(const struct item *it)
 {
-	return !it->gone && (it->made || (it->how == ITEM_WROTE && !it->sealed));
+	return !it->gone && (it->made || it->how == ITEM_WROTE);
 }
 
 static int sync_blobs(struct commit *c)
@@ -414,17 +410,6 @@ static int commit_tree(struct commit *c)
 	return rc;
 }
 
-/* Their files say under which name, and whose, they were. */
-static void note_moved(struct commit *c)
-{
-	struct sc_err err;
-
-	for (size_t i = 0; i < c->items.nr; i++)
-		if (c->items.at[i].sealed && rs_stale_add(c->s, c->items.at[i].blob, &err) < 0)
-			sc_log(SC_LOG_WARN, "'%s': its recovery record keeps its old name (%s), continuing",
-			       c->items.at[i].path, err.msg);
-}
-
 static void release_items(struct commit *c, int rc)
 {
 	bool garbage = false;
@@ -438,8 +423,6 @@ static void release_items(struct commit *c, int rc)
 			rs_unpin(c->s, it->blob);
 		garbage |= it->pinned && rc < 0;
 	}
-	if (rc == 0)
-		note_moved(c);
 	/* what stays in the working tree may change: a mapping of it must not be found again */
 	for (size_t i = 0; rc < 0 && i < c->items.nr; i++)
 		rs_blob_forget(c->s->blobs, c->items.at[i].blob);

@@ -9,7 +9,6 @@
 struct item {			/* a change of the working tree, or what completes it (classes.c) */
 	enum { ITEM_WROTE, ITEM_LIKE, ITEM_KEPT } how;
 	bool gone;		/* the file was removed */
-	bool sealed;		/* of ITEM_WROTE: committed bytes, without tensors, under another name or owner */
 	bool made, pinned;	/* of a kept one: its blob is sealed and flushed with this commit; it is held */
 	uint32_t rank, like;	/* like: whose file it is, of ITEM_LIKE */
 	const char *path;	/* lives as long as the service */
@@ -26,7 +25,7 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 	uint64_t bytes;
 	uint8_t hash[16];	/* of a plain file */
 	struct rs_owner owner;	/* with which it is committed */
-	uint64_t stored;	/* of a file without tensors: the blob that its set has for it */
+	uint64_t stored;	/* of a file without tensors: the blob that the tree has for it */
 };
 
 struct commit {
@@ -39,7 +38,7 @@ struct commit {
 	bool has_samples;		/* `samples` was given */
 	uint64_t samples;
 	const struct rs_view *head;	/* of which this is the next; NULL: none */
-	struct sc_map head_sets;	/* the head's sets by kind and file, while sets are made */
+	struct sc_map head_sets;	/* the head's sets by file, while sets are made */
 	uint64_t layout_id;
 	const struct meta_layout *layout;
 	struct meta_topology topo;
@@ -83,7 +82,7 @@ int rs_commit_keep(struct commit *c, struct item *it);
 int rs_commit_read(struct commit *c);
 /** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */
 int rs_commit_sets(struct commit *c);
-/** Makes the tree's rows of files (c->rows), once their sets are made. */
+/** Makes the tree's rows of files (c->rows); plain files that all ranks wrote equal get one blob. */
 int rs_commit_rows(struct commit *c);
 
 #endif

@@ -40,19 +40,6 @@ static int find_format(struct commit *c, struct item *it, int fd, bool *ret_opaq
 	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path) : 0;
 }
 
-/* Committed bytes under another name or owner: they are what they were. */
-static int read_moved(struct commit *c, struct item *it)
-{
-	int rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
-
-	if (rc == 0)
-		rc = meta_blob_hash(c->s->catalog, it->blob, it->hash, c->err);
-	if (rc)
-		return rc < 0 ? rc : 0;
-	rc = rs_hash_blob(&c->s->store, it->blob, NULL, NULL, it->hash, &it->bytes, c->err);
-	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path) : 0;
-}
-
 static int read_item(struct commit *c, struct item *it)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -62,8 +49,6 @@ static int read_item(struct commit *c, struct item *it)
 
 	it->format = &rs_format_plain;
 	it->owner = it->own;
-	if (it->sealed)
-		return read_moved(c, it);
 	rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;
@@ -189,8 +174,6 @@ static const char *logical_of_committed(const struct commit *c, uint32_t rank, c
 	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
 		const struct rs_set *set = c->head->version->sets[i];
 
-		if (set->kind != META_SET_TENSORS)
-			continue;
 		for (uint32_t at = 0;;) {
 			const struct meta_view *v = c->head->model;
 			uint32_t coords[SC_AXES_MAX];
@@ -278,7 +261,7 @@ static int refuse_partly_removed(struct commit *c)
 		const struct rs_set *set = c->head->version->sets[i];
 		bool removed;
 
-		if (set->kind == META_SET_TENSORS && !is_written(c, set->file))
+		if (!is_written(c, set->file))
 			rc = check_removed(c, set->file, &removed, c->err);
 	}
 	return rc;
@@ -292,8 +275,6 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 		struct sc_err partly;
 		int rc;
 
-		if (set->kind != META_SET_TENSORS)
-			continue;
 		rc = check_removed(c, set->file, &removed, &partly);
 		if (rc < 0 && rc != SC_E_STATE) {
 			*c->err = partly;

@@ -1,32 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tree of a new version says of its regular files.  Their bytes are in sets, by rank and path; a row says
- * which names are one file, and what it is like.  It counts only while it has the blob that the set has, or 0 for a
- * file of tensors (tree/below.c).  So all names of a file need one blob.
+ * What the tree of a new version says of the files that were written: their attributes, and of plain files the blob.
+ * Files of tensors have blob 0: their bytes are in sets, by rank and path.  All names of a file are one row.
  */
 #include "reshard/commit/commit_i.h"
 
 #include <string.h>
 #include <sys/stat.h>
 
-struct files {
+struct paths {
 	struct commit *c;
-	struct sc_map by_ino;	/* ino -> its row, plus 1 */
+	struct sc_map by_path;	/* -> struct equal */
 };
 
-static bool is_own(const struct item *it)
+struct equal {			/* plain files of one path */
+	uint32_t ranks;
+	bool differ;
+	struct item *first;
+};
+
+static bool is_plain(const struct item *it)
 {
-	return it->how == ITEM_WROTE && !it->gone;
+	return it->how == ITEM_WROTE && !it->gone && !it->nr_rows;
 }
 
-static int add_row(struct files *f, const struct item *it)
+static int note_path(struct paths *p, struct item *it)
 {
-	struct commit *c = f->c;
+	struct equal *e = sc_map_make(&p->by_path, it->path, strlen(it->path), &p->c->arena, sizeof(*e));
+
+	if (!e)
+		return sc_nomem(p->c->err);
+	e->ranks++;
+	if (!e->first)
+		e->first = it;
+	else if (it->bytes != e->first->bytes || memcmp(it->hash, e->first->hash, 16) != 0)
+		e->differ = true;
+	return 0;
+}
+
+/* A file that all ranks wrote equal has one blob: so it is seen to be the same in all ranks (docs/tree.md, B2). */
+static int share_equal(struct commit *c)
+{
+	struct paths p = {.c = c};
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
+		struct item *it = &c->items.at[i];
+
+		it->stored = it->blob;
+		if (is_plain(it) && it->rank != RS_SHARED)
+			rc = note_path(&p, it);
+	}
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
+		struct item *it = &c->items.at[i];
+		const struct equal *e = is_plain(it) && it->rank != RS_SHARED
+					    ? sc_map_get(&p.by_path, it->path, strlen(it->path))
+					    : NULL;
+
+		if (e && !e->differ && e->ranks == c->topo.ranks)
+			it->stored = e->first->blob;
+	}
+	sc_map_done(&p.by_path);
+	return rc;
+}
+
+static int add_row(struct commit *c, struct sc_map *by_ino, const struct item *it)
+{
 	struct meta_inode_row row = {.ino = it->ino, .job = c->job->id, .mode = S_IFREG | it->own.mode,
 				     .uid = it->own.uid, .gid = it->own.gid, .mtime_ns = it->mtime_ns,
 				     .atime_ns = it->atime_ns, .ctime_ns = it->ctime_ns,
 				     .data = META_LOWER_DATA, .blob = it->nr_rows ? 0 : it->stored};
-	size_t at = (size_t)(uintptr_t)sc_map_get(&f->by_ino, (const char *)&it->ino, sizeof(it->ino));
+	size_t at = (size_t)(uintptr_t)sc_map_get(by_ino, (const char *)&it->ino, sizeof(it->ino));
 
 	if (at) {
 		struct meta_inode_row *before = &c->rows.at[at - 1].inode;
@@ -37,47 +81,19 @@ static int add_row(struct files *f, const struct item *it)
 		return 0;
 	}
 	if (sc_vec_push(&c->rows, ((struct meta_change){META_PUT_INODE, .inode = row})) < 0 ||
-	    sc_map_put(&f->by_ino, (const char *)&it->ino, sizeof(it->ino), (void *)(uintptr_t)c->rows.nr) < 0)
+	    sc_map_put(by_ino, (const char *)&it->ino, sizeof(it->ino), (void *)(uintptr_t)c->rows.nr) < 0)
 		return sc_nomem(c->err);
 	return 0;
 }
 
-static struct rs_set_blob *stored_blob(const struct commit *c, const struct item *it)
-{
-	enum meta_set_kind kind = it->rank == RS_SHARED ? META_SET_SHARED : META_SET_PLAIN;
-
-	for (size_t i = 0; i < c->version->nr_sets; i++) {
-		const struct rs_set *set = c->version->sets[i];
-
-		if (set->kind == kind && strcmp(set->file, it->path) == 0)
-			return (struct rs_set_blob *)rs_set_find(set, it->rank, it->path);
-	}
-	return NULL;
-}
-
-/* A name whose set has another blob with the same bytes. */
-static void share_blob(const struct files *f, const struct item *it)
-{
-	size_t at = (size_t)(uintptr_t)sc_map_get(&f->by_ino, (const char *)&it->ino, sizeof(it->ino));
-	uint64_t blob = f->c->rows.at[at - 1].inode.blob;
-	bool differs = !it->nr_rows && it->stored == it->blob && it->stored != blob;
-	struct rs_set_blob *b = differs ? stored_blob(f->c, it) : NULL;
-
-	if (b)
-		b->blob = blob;
-}
-
 int rs_commit_rows(struct commit *c)
 {
-	struct files f = {.c = c};
-	int rc = 0;
+	struct sc_map by_ino = {0}; /* ino -> its row, plus 1 */
+	int rc = share_equal(c);
 
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
-		if (is_own(&c->items.at[i]))
-			rc = add_row(&f, &c->items.at[i]);
-	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
-		if (is_own(&c->items.at[i]))
-			share_blob(&f, &c->items.at[i]);
-	sc_map_done(&f.by_ino);
+		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].gone)
+			rc = add_row(c, &by_ino, &c->items.at[i]);
+	sc_map_done(&by_ino);
 	return rc;
 }

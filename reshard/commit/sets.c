@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The blob sets of a new version: one for each logical file that was written, and the others as they are. */
+/* The blob sets of a new version: one for each logical file of tensors that was written, and the others as they are. */
 #include "reshard/commit/commit_i.h"
 
 #include <string.h>
@@ -70,31 +70,12 @@ static int note_skews(struct commit *c, struct rs_set *set)
 	return rc;
 }
 
-/* Sets are found by kind and file: a byte, then the name. */
-static const char *set_key(struct sc_arena *arena, enum meta_set_kind kind, const char *file, size_t *ret_bytes)
+/* Puts a value under the file of a set, unless there is one: 1, or 0: there was one. */
+static int put_key(struct commit *c, struct sc_map *map, const char *file, void *value)
 {
-	size_t n = strlen(file);
-	char *key = sc_arena_alloc(arena, n + 1);
-
-	if (!key)
-		return NULL;
-	key[0] = (char)kind;
-	memcpy(key + 1, file, n);
-	*ret_bytes = n + 1;
-	return key;
-}
-
-/* Puts a value under the key of a set, unless there is one: 1, or 0: there was one. */
-static int put_key(struct commit *c, struct sc_map *map, enum meta_set_kind kind, const char *file, void *value)
-{
-	size_t bytes = 0;
-	const char *key = set_key(&c->arena, kind, file, &bytes);
-
-	if (!key)
-		return sc_nomem(c->err);
-	if (sc_map_get(map, key, bytes))
+	if (sc_map_get(map, file, strlen(file)))
 		return 0;
-	return sc_map_put(map, key, bytes, value) < 0 ? sc_nomem(c->err) : 1;
+	return sc_map_put(map, file, strlen(file), value) < 0 ? sc_nomem(c->err) : 1;
 }
 
 static int note_head_sets(struct commit *c)
@@ -104,18 +85,9 @@ static int note_head_sets(struct commit *c)
 	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc >= 0; i++) {
 		struct rs_set *set = c->head->version->sets[i];
 
-		rc = put_key(c, &c->head_sets, set->kind, set->file, set);
+		rc = put_key(c, &c->head_sets, set->file, set);
 	}
 	return rc < 0 ? rc : 0;
-}
-
-static int head_set(struct commit *c, const char *file, enum meta_set_kind kind, const struct rs_set **ret)
-{
-	size_t bytes = 0;
-	const char *key = set_key(&c->arena, kind, file, &bytes);
-
-	*ret = key ? sc_map_get(&c->head_sets, key, bytes) : NULL;
-	return key ? 0 : sc_nomem(c->err);
 }
 
 /* All ranks' files of one logical file. */
@@ -130,13 +102,10 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->gone)
 			continue;
 		if (it->how == ITEM_KEPT) {
-			const struct rs_set *old;
+			const struct rs_set *old = sc_map_get(&c->head_sets, set->file, strlen(set->file));
 
-			rc = head_set(c, set->file, META_SET_TENSORS, &old);
-			if (rc == 0)
-				it->format = old->format;
-			if (rc == 0)
-				rc = rs_commit_keep(c, it);
+			it->format = old->format;
+			rc = rs_commit_keep(c, it);
 			if (rc < 0)
 				return rc;
 		}
@@ -157,7 +126,7 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 
 static int tensor_set(struct commit *c, const struct meta_view *whole, const char *logical)
 {
-	struct rs_set *set = rs_set_new(logical, META_SET_TENSORS, &rs_format_plain);
+	struct rs_set *set = rs_set_new(logical, &rs_format_plain);
 	bool differ = false;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
 
@@ -181,83 +150,6 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 	return rc;
 }
 
-/*
- * Equal on all ranks: one blob for all, and all ranks of any topology have it.  What was committed before keeps its
- * blob, which other names of the file may have.
- */
-static void share_equal(struct commit *c, struct rs_set *set, const struct item *first)
-{
-	for (size_t i = 0; i < set->nr_blobs; i++) {
-		struct rs_set_blob *b = &set->blobs[i];
-		struct item *mine = (struct item *)rs_commit_item(c, b->rank, b->path);
-
-		if (first && !mine->sealed)
-			b->blob = first->blob;
-		if (mine)
-			mine->stored = b->blob;
-	}
-}
-
-/* A plain file as all ranks now see it: what was written, else what the head has. */
-static int plain_set(struct commit *c, const char *path, bool shared)
-{
-	enum meta_set_kind kind = shared ? META_SET_SHARED : META_SET_PLAIN;
-	const struct rs_set *old = NULL;
-	struct rs_set *set = rs_set_new(path, kind, &rs_format_plain);
-	const struct item *first = NULL;
-	bool equal = !shared;
-	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
-
-	if (rc == 0)
-		rc = head_set(c, path, kind, &old);
-	for (uint32_t r = 0; rc == 0 && r < (shared ? 1 : c->topo.ranks); r++) {
-		uint32_t rank = shared ? RS_SHARED : r;
-		const struct rs_set_blob *b = NULL;
-		const struct item *mine = rs_commit_item(c, rank, path);
-
-		if (mine && mine->nr_rows) { /* here it is a file of tensors */
-			equal = false;
-			continue;
-		}
-		if (mine && !mine->gone) {
-			first = first ? first : mine;
-			equal = equal && mine->bytes == first->bytes && memcmp(mine->hash, first->hash, 16) == 0;
-			rc = item_to_blob(c, set, mine, mine->blob);
-			continue;
-		}
-		equal = false;
-		b = !mine && old ? rs_set_plain(old, c->layout, &c->topo, rank) : NULL;
-		if (b) {
-			struct rs_set_blob copy = *b;
-
-			copy.rank = rank;
-			rs_plain_owner(c->job, old, c->layout, &c->topo, rank, &copy.owner);
-			rc = rs_set_add_blob(set, copy) < 0 ? sc_nomem(c->err) : 0;
-		}
-	}
-	if (rc == 0)
-		share_equal(c, set, equal ? first : NULL);
-	set->verified = META_EQUAL;
-	if (rc == 0)
-		rc = rs_set_finish(set, c->err);
-	if (rc == 0 && set->nr_blobs && rs_version_add_set(c->version, set) < 0)
-		rc = sc_nomem(c->err);
-	rs_set_unref(set);
-	return rc;
-}
-
-/* Makes the set of an item, if it is the first of its set: `made` has those that are made. */
-static int set_of_item(struct commit *c, const struct meta_view *whole, const struct item *it, struct sc_map *made)
-{
-	bool shared = it->rank == RS_SHARED;
-	enum meta_set_kind kind = it->logical ? META_SET_TENSORS : shared ? META_SET_SHARED : META_SET_PLAIN;
-	int rc = put_key(c, made, kind, it->logical ? it->logical : it->path, c);
-
-	if (rc <= 0)
-		return rc;
-	return it->logical ? tensor_set(c, whole, it->logical) : plain_set(c, it->path, shared);
-}
-
 /* Takes over, as they are, the head's sets of which nothing was written (`touched`: of which something was). */
 static int take_over(struct commit *c, struct sc_map *touched)
 {
@@ -266,7 +158,7 @@ static int take_over(struct commit *c, struct sc_map *touched)
 	for (size_t i = 0; c->head && i < c->head->version->nr_sets && rc >= 0; i++) {
 		struct rs_set *set = c->head->version->sets[i];
 
-		rc = put_key(c, touched, set->kind, set->file, c);
+		rc = put_key(c, touched, set->file, c);
 		if (rc > 0)
 			rc = rs_version_add_set(c->version, set) < 0 ? sc_nomem(c->err) : 0;
 	}
@@ -284,15 +176,17 @@ int rs_commit_sets(struct commit *c)
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (it->how == ITEM_WROTE && !(it->logical && it->gone))
-			rc = set_of_item(c, whole, it, &made);
+		if (it->how != ITEM_WROTE || !it->logical || it->gone)
+			continue;
+		rc = put_key(c, &made, it->logical, c);
+		rc = rc > 0 ? tensor_set(c, whole, it->logical) : rc;
 	}
 	/* a file of tensors that all ranks removed has touched its set, too */
 	for (size_t i = 0; i < c->items.nr && rc >= 0; i++) {
 		const struct item *it = &c->items.at[i];
 
 		if (it->how == ITEM_WROTE && it->logical && it->gone)
-			rc = put_key(c, &made, META_SET_TENSORS, it->logical, c);
+			rc = put_key(c, &made, it->logical, c);
 	}
 	if (rc >= 0)
 		rc = take_over(c, &made);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which tensors and files of two versions differ: by the hashes of logical tensors, which do not
- * depend on topology and layout, and those of blobs for other files.  Nothing is read but rows.
+ * depend on topology and layout, and by the blobs that plain files are.  Nothing is read but rows.
  */
 #include "reshard/job/service.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "reshard/state/state_i.h"
+#include "reshard/shown/shown_i.h"
 
 struct side {
 	struct rs_view *view;
@@ -30,7 +31,7 @@ static int collect(struct side *x, struct sc_arena *arena, struct sc_err *err)
 	const struct rs_version *v = x->view->version;
 
 	for (size_t i = 0; i < v->nr_sets; i++)
-		for (uint32_t t = 0; v->sets[i]->kind == META_SET_TENSORS && t < v->sets[i]->state.nr; t++) {
+		for (uint32_t t = 0; t < v->sets[i]->state.nr; t++) {
 			const struct rs_set *set = v->sets[i];
 			const uint8_t (*hashes)[16] = rs_set_hashes(set);
 			const struct meta_tensor *tensor = &set->state.tensors[t];
@@ -88,44 +89,139 @@ static void compare_tensors(const struct side *a, const struct side *b, struct s
 	}
 }
 
-static const struct rs_set *plain_set(const struct rs_version *v, const struct rs_set *like)
+/* --- plain files --- */
+
+/* A path in the ranks' folders, or in the job's; each rank may have another blob there. */
+struct file {
+	const char *path;
+	struct blobs {
+		size_t nr, room;
+		uint64_t *at;
+	} blobs;
+};
+
+struct files {
+	struct sc_map by_path;		/* after a letter that tells the job's own folder from those of ranks */
+	struct sc_arena *arena;
+	struct sc_err *err;
+};
+
+static int on_file(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row)
 {
-	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == like->kind && strcmp(v->sets[i]->file, like->file) == 0)
-			return v->sets[i];
-	return NULL;
+	struct files *f = arg;
+	struct file *file;
+	char *key;
+
+	if (!row->blob)
+		return 0;
+	key = sc_arena_printf(f->arena, "%c%s", rank == RS_SHARED ? 'j' : 'r', path);
+	file = key ? sc_map_make(&f->by_path, key, strlen(key), f->arena, sizeof(*file)) : NULL;
+	if (!file)
+		return sc_nomem(f->err);
+	file->path = key + 1;
+	for (size_t i = file->blobs.nr; i-- > 0;)
+		if (file->blobs.at[i] == row->blob)
+			return 0;
+	return sc_vec_push(&file->blobs, row->blob) < 0 ? sc_nomem(f->err) : 0;
 }
 
-static bool same_blobs(const struct rs_set *a, const struct rs_set *b)
+static int collect_files(struct rs_view *view, struct files *f)
 {
-	bool same = a->nr_blobs == b->nr_blobs;
+	int rc = rs_view_each(view, RS_SHARED, on_file, f, f->err);
 
-	for (size_t i = 0; same && i < a->nr_blobs; i++)
-		same = a->blobs[i].blob == b->blobs[i].blob;
-	return same;
+	for (uint32_t r = 0; rc == 0 && r < view->topo.ranks; r++)
+		rc = rs_view_each(view, r, on_file, f, f->err);
+	return rc;
 }
 
-/* Files that are no tensors: taken over from version to version as they are, so their blobs tell. */
-static void compare_files(const struct side *a, const struct side *b, struct sc_buf *buf, struct sums *sums)
+static void files_done(struct files *f)
 {
-	const struct rs_version *v = a->view->version, *w = b->view->version;
+	for (size_t i = 0; i < f->by_path.room; i++) {
+		struct file *file = f->by_path.slots[i].value;
 
-	for (size_t i = 0; i < w->nr_sets; i++) {
-		const struct rs_set *old = w->sets[i]->kind == META_SET_TENSORS ? NULL : plain_set(v, w->sets[i]);
-		uint64_t bytes = rs_set_bytes(w->sets[i]);
-
-		if (w->sets[i]->kind == META_SET_TENSORS)
-			continue;
-		if (!old)
-			line(buf, "added", bytes, w->sets[i]->file, &sums->added);
-		else if (old == w->sets[i] || same_blobs(old, w->sets[i]))
-			line(buf, "same", bytes, w->sets[i]->file, &sums->same);
-		else
-			line(buf, "rewritten", bytes, w->sets[i]->file, &sums->changed);
+		if (file)
+			sc_vec_done(&file->blobs);
 	}
-	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind != META_SET_TENSORS && !plain_set(w, v->sets[i]))
-			line(buf, "removed", rs_set_bytes(v->sets[i]), v->sets[i]->file, &sums->removed);
+	sc_map_done(&f->by_path);
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+static bool same_blobs(struct blobs *a, struct blobs *b)
+{
+	if (a->nr != b->nr)
+		return false;
+	qsort(a->at, a->nr, sizeof(*a->at), by_number);
+	qsort(b->at, b->nr, sizeof(*b->at), by_number);
+	return memcmp(a->at, b->at, a->nr * sizeof(*a->at)) == 0;
+}
+
+static int file_line(struct rs_service *s, const struct file *f, const char *state, struct sc_buf *buf, uint64_t *sum,
+		     struct sc_err *err)
+{
+	uint64_t bytes, all = 0;
+	struct sc_buf shown = {0};
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < f->blobs.nr; i++) {
+		rc = meta_blob_bytes(s->catalog, f->blobs.at[i], &bytes, err);
+		all += rc == 0 ? bytes : 0;
+	}
+	sc_buf_shown(&shown, f->path);
+	if (rc == 0 && !shown.failed)
+		line(buf, state, all, shown.text, sum);
+	buf->failed |= shown.failed;
+	sc_buf_done(&shown);
+	return rc;
+}
+
+static int compare_paths(struct rs_service *s, const struct files *a, const struct files *b, struct sc_buf *buf,
+			 struct sums *sums)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < b->by_path.room; i++) {
+		const struct sc_map_slot *slot = &b->by_path.slots[i];
+		struct file *now = slot->value, *old;
+
+		if (!now)
+			continue;
+		old = sc_map_get(&a->by_path, slot->key, slot->key_bytes);
+		if (!old)
+			rc = file_line(s, now, "added", buf, &sums->added, b->err);
+		else if (same_blobs(&old->blobs, &now->blobs))
+			rc = file_line(s, now, "same", buf, &sums->same, b->err);
+		else
+			rc = file_line(s, now, "rewritten", buf, &sums->changed, b->err);
+	}
+	for (size_t i = 0; rc == 0 && i < a->by_path.room; i++) {
+		const struct sc_map_slot *slot = &a->by_path.slots[i];
+
+		if (slot->value && !sc_map_get(&b->by_path, slot->key, slot->key_bytes))
+			rc = file_line(s, slot->value, "removed", buf, &sums->removed, a->err);
+	}
+	return rc;
+}
+
+/* Plain files are taken over from version to version as they are, so their blobs tell. */
+static int compare_files(struct rs_service *s, const struct side *a, const struct side *b, struct sc_arena *arena,
+			 struct sc_buf *buf, struct sums *sums, struct sc_err *err)
+{
+	struct files old = {.arena = arena, .err = err}, now = {.arena = arena, .err = err};
+	int rc = collect_files(a->view, &old);
+
+	if (rc == 0)
+		rc = collect_files(b->view, &now);
+	if (rc == 0)
+		rc = compare_paths(s, &old, &now, buf, sums);
+	files_done(&old);
+	files_done(&now);
+	return rc;
 }
 
 int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, struct sc_buf *buf, struct sc_err *err)
@@ -151,7 +247,9 @@ int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, s
 	if (rc == 0) {
 		sc_buf_printf(buf, "from: %" PRIu64 "\nto: %" PRIu64 "\n", a.view->version->nr, b.view->version->nr);
 		compare_tensors(&a, &b, buf, &sums);
-		compare_files(&a, &b, buf, &sums);
+		rc = compare_files(s, &a, &b, &arena, buf, &sums, err);
+	}
+	if (rc == 0) {
 		sc_buf_printf(buf,
 			      "bytes_same: %" PRIu64 "\nbytes_changed: %" PRIu64 "\nbytes_added: %" PRIu64
 			      "\nbytes_removed: %" PRIu64 "\nbytes_unknown: %" PRIu64 "\n",

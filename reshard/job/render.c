@@ -268,35 +268,34 @@ static void status_progress(struct rs_job *job, const struct rs_view *head, stru
 		sc_buf_printf(buf, "eta_seconds: %.1f\n", (double)(p.total - p.done) / rate);
 }
 
-/* Plain files that differ between ranks, and old ranks that have no place in this topology. */
-static void status_unplaced(const struct rs_view *head, struct sc_buf *buf)
+struct unplaced {
+	const char *topology;
+	struct sc_buf *buf;
+};
+
+static int on_unplaced(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row)
 {
-	for (size_t i = 0; i < head->version->nr_sets; i++) {
-		const struct rs_set *set = head->version->sets[i];
-		uint8_t *seen;
+	const struct unplaced *u = arg;
 
-		if (set->kind != META_SET_PLAIN || set->same_on_all || !set->nr_blobs)
-			continue;
-		seen = sc_zalloc(set->nr_blobs);
-		for (uint32_t r = 0; seen && r < head->topo.ranks; r++) {
-			const struct rs_set_blob *b = rs_set_plain(set, head->version->layout, &head->topo, r);
-
-			if (b)
-				seen[b - set->blobs] = 1;
-		}
-		for (size_t k = 0; seen && k < set->nr_blobs; k++)
-			if (!seen[k])
-				sc_buf_line(buf, "no_place: '%s' of rank %u of topology '%s'", set->file,
-					    set->blobs[k].rank, set->topo.text);
-		sc_sys.release(seen);
-	}
+	(void)row;
+	sc_buf_line(u->buf, "no_place: '%s' of rank %u of topology '%s'", path, rank, u->topology);
+	return 0;
 }
 
-static void status_version(const struct rs_view *head, struct sc_buf *buf)
+/* Files and links of ranks that have no place in this topology. */
+static int status_unplaced(struct rs_view *view, struct sc_buf *buf, struct sc_err *err)
+{
+	struct unplaced u = {rs_view_rows_topology(view), buf};
+
+	return rs_view_each_unplaced(view, on_unplaced, &u, err);
+}
+
+static int status_version(struct rs_view *head, struct sc_buf *buf, struct sc_err *err)
 {
 	static const char *const verified[] = {"pending", "equal", "DIFFER"};
 	const struct rs_version *v = head->version;
 	uint64_t logical = 0, bytes;
+	int rc;
 
 	for (uint32_t i = 0; i < v->state.nr; i++)
 		if (meta_tensor_bytes(v->state.tensors[i].dtype, &v->state.tensors[i].shape, &bytes))
@@ -310,11 +309,7 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 	for (size_t i = 0; i < v->nr_sets; i++) {
 		struct rs_set *set = v->sets[i];
 
-		sc_buf_line(buf, "set: '%s' %s under '%s'%s", set->file,
-			    set->kind == META_SET_TENSORS ? "tensors"
-			    : set->kind == META_SET_PLAIN ? "plain"
-							  : "shared",
-			    set->topo.text, set->same_on_all ? " same on all ranks" : "");
+		sc_buf_line(buf, "set: '%s' tensors under '%s'", set->file, set->topo.text);
 		(void)pthread_mutex_lock(&set->report_lock);
 		for (const char *p = set->report; *p;) {
 			size_t n = strcspn(p, "\n");
@@ -325,8 +320,9 @@ static void status_version(const struct rs_view *head, struct sc_buf *buf)
 		(void)pthread_mutex_unlock(&set->report_lock);
 	}
 	rs_render_replicas(head->model, buf);
-	status_unplaced(head, buf);
+	rc = status_unplaced(head, buf, err);
 	status_data(head, buf);
+	return rc;
 }
 
 struct damaged {
@@ -368,13 +364,13 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 		     struct sc_err *err)
 {
 	struct rs_view *head = rs_job_head(job);
-	int rc;
+	int rc = 0;
 
 	(void)pthread_mutex_lock(&job->state);
 	sc_buf_printf(buf, "job: %s\n", job->name);
 	(void)pthread_mutex_unlock(&job->state);
 	if (head) {
-		status_version(head, buf);
+		rc = status_version(head, buf, err);
 	} else {
 		(void)pthread_mutex_lock(&job->state);
 		sc_buf_printf(buf, "version: none\ntopology: %s\nlayout: %s\n",
@@ -382,7 +378,8 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 			      job->first_layout ? "written" : "not written yet");
 		(void)pthread_mutex_unlock(&job->state);
 	}
-	rc = status_files(job, buf, err);
+	if (rc == 0)
+		rc = status_files(job, buf, err);
 	status_progress(job, head, buf);
 	rs_view_unref(s, head);
 	if (rc == 0)
@@ -423,13 +420,13 @@ int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topolog
 			      (double)(sc_now_ns() - began) / 1e9);
 		status_data(target, buf);
 		rs_render_replicas(target->model, buf);
-		status_unplaced(target, buf);
+		rc = status_unplaced(target, buf, err);
 		sc_buf_printf(buf, "from_node\tto_node\tbytes\n");
 		for (size_t i = 0; i < cost.nr_pairs; i++)
 			sc_buf_printf(buf, "%u\t%u\t%" PRIu64 "\n", cost.pairs[i].from, cost.pairs[i].to,
 				      cost.pairs[i].bytes);
 		rs_cost_done(&cost);
-		rc = done(buf, err);
+		rc = rc < 0 ? rc : done(buf, err);
 	}
 	sc_sys.release(copy);
 	rs_view_unref(s, head);

@@ -361,7 +361,7 @@ static int forget_nameless(struct rs_service *s, struct sc_err *err)
 static int service_new(const struct rs_options *o, struct rs_service *s, struct sc_err *err)
 {
 	struct sc_buf path = {0};
-	int rc = meta_store_open(o->store, &s->store, err), blobs = 0;
+	int rc = meta_store_open(o->store, o->lock, &s->store, err), blobs = 0;
 
 	if (rc == 0)
 		rc = blobs = meta_store_each(&s->store, any_blob, NULL, err);
@@ -381,8 +381,10 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 		rc = forget_nameless(s, err);
 	if (rc == 0 && !o->keep_garbage && !o->takes_over)
 		rc = meta_mount_begins(s->catalog, err);
+	for (size_t i = 0; rc == 0 && i < o->nr_open; i++)
+		rc = o->open[i] ? rs_work_hold(s, o->open[i], err) : 0;
 	if (rc == 0 && !o->keep_garbage)
-		rc = rs_garbage(s, err);
+		rc = rs_garbage(s, o->takes_over, err);
 	if (rc == 0 && !o->keep_garbage)
 		rc = rs_damaged_load(s, err);
 	if (rc == 0 && !o->quiet_worker && !o->rebuild)
@@ -415,6 +417,7 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	if (!s)
 		return sc_nomem(err);
 	s->store = (struct meta_store){-1, -1, -1, -1, NULL};
+	s->is_held = options->is_held;
 	s->scrub_every_s = options->scrub_every_s;
 	s->scrub_rate = options->scrub_bytes_per_s;
 	s->events = options->events ? *options->events : nobody;
@@ -455,6 +458,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	sc_vec_done(&s->held);
 	rs_opened_done(s);
 	rs_views_left(s);
+	sc_vec_done(&s->hidden);
 	while (s->views) {
 		struct rs_view *v = s->views;
 

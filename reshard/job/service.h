@@ -27,7 +27,11 @@ struct rs_options {
 	const struct rs_events *events;	/* NULL: nobody listens */
 	bool quiet_worker;		/* no background work: rs_service_work() does it */
 	bool keep_garbage;		/* fsck looks at it first */
+	int lock;			/* of the store, which an earlier daemon has taken (fs/hold.h); 0: take it */
+	bool is_held;			/* another daemon may take over when this one dies */
 	bool takes_over;		/* of a daemon that died: the kernel remembers its numbers */
+	const uint64_t *open;		/* then, blobs that programs have open (or 0): each gets an rs_work_hold() */
+	size_t nr_open;
 	bool rebuild;			/* for rs_rebuild(): a new catalog, STORE/scalai.db.new, over blobs */
 	int64_t scrub_every_s;		/* each blob is read again so often; 0: never */
 	uint64_t scrub_bytes_per_s;	/* 0: no limit */
@@ -36,15 +40,6 @@ struct rs_options {
 int rs_service_new(const struct rs_options *options, struct rs_service **ret, struct sc_err *err);
 struct rs_service *rs_service_free(struct rs_service *s);
 
-/**
- * Checks everything that a store promises: rows that fit together, the size and hash of each blob, the copies and
- * hashes of each version's tensors, no unknown files.  `repair`: moves unknown files to lost+found, and repairs
- * damaged blobs from others with the same contents.  *ret_bad: the number of problems that remain; lines of `report`
- * name them.  Errors: those of reading.
- */
-int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err);
-/** Fills a new catalog from the recovery records of the blobs; *ret_bad: the number of jobs and blobs left out. */
-int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err);
 const struct meta_store *rs_service_store(struct rs_service *s);
 
 /* --- jobs --- */

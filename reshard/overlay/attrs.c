@@ -48,8 +48,8 @@ int rs_overlay_own_data(struct rs_overlay *o, int64_t now_ns, uint64_t ino, uint
 /* --- extended attributes --- */
 
 struct search {
-	struct meta_bytes name;
-	bool found;
+	struct meta_bytes name, value;
+	bool found, same;	/* with this value */
 	size_t bytes;		/* of all others */
 };
 
@@ -57,10 +57,12 @@ static int on_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
 {
 	struct search *s = arg;
 
-	if (name.nr == s->name.nr && memcmp(name.at, s->name.at, name.nr) == 0)
+	if (name.nr == s->name.nr && memcmp(name.at, s->name.at, name.nr) == 0) {
 		s->found = true;
-	else
+		s->same = value.nr == s->value.nr && (!value.nr || memcmp(value.at, s->value.at, value.nr) == 0);
+	} else {
 		s->bytes += name.nr + value.nr;
+	}
 	return 0;
 }
 
@@ -83,13 +85,17 @@ int rs_overlay_set_xattr(struct rs_overlay *o, int64_t now_ns, uint64_t ino, str
 			 struct meta_bytes value, enum rs_xattr_set how, struct sc_err *err)
 {
 	struct rs_record r = rs_record_begin(o, now_ns);
-	struct search s = {.name = name};
+	struct search s = {.name = name, .value = value};
 	int rc = rs_overlay_check_name(name, err);
 
 	if (rc == 0)
 		rc = rs_overlay_xattrs(o, ino, on_xattr, &s, err);
 	if (rc == 0)
 		rc = check_xattr(&s, value, how, err);
+	if (rc == 0 && s.same) { /* nothing changes, as on ext4 */
+		(void)rs_record_end(&r, 1, err);
+		return 0;
+	}
 	if (rc == 0)
 		rc = rs_record_touch(&r, ino, err);
 	if (rc == 0)
@@ -117,11 +123,23 @@ int rs_overlay_forget(struct rs_overlay *o, uint64_t ino, struct sc_err *err)
 {
 	struct rs_record r = rs_record_begin(o, 0);
 	const struct rs_node *n = rs_upper_node(&o->up, ino);
+	struct meta_change gone = {META_DROP_INODE, .inode.ino = ino}, stays = {META_PUT_INODE};
 	int rc = 0;
 
-	if (n && n->row.nlink)
-		rc = sc_fail(err, SC_E_BUSY, "inode %" PRIu64 " has a name", ino);
-	else if (n)
-		rc = rs_record_add(&r, (struct meta_change){META_DROP_INODE, .inode.ino = ino}, err);
+	if (!n)
+		return rs_record_end(&r, 0, err);
+	if (n->row.nlink)
+		return rs_record_end(&r, sc_fail(err, SC_E_BUSY, "inode %" PRIu64 " has a name", ino), err);
+	rc = o->lower.inode(o->lower.arg, ino, &r.texts, &stays.inode, err);
+	if (rc >= 0) {
+		bool is_below = rc > 0;
+
+		stays.inode = n->row;
+		stays.inode.data = META_FORGOTTEN;
+		stays.inode.blob = 0;
+		rc = rs_record_add(&r, gone, err);
+		if (rc == 0 && is_below)
+			rc = rs_record_add(&r, stays, err);
+	}
 	return rs_record_end(&r, rc, err);
 }

@@ -2,14 +2,18 @@
 /*
  * Another version below: what the upper layer keeps of what was there, and numbers that programs see.
  *
- * A kernel marks a folder dead when it is removed, and for as long as somebody holds it, whatever is found under its
- * number is dead.  A rollback may bring the folder back in that time.  It is then shown under another number, for ever
- * (table `again`); the removed one, which has no name, keeps its row under its old number and RS_WAS.
+ * A rollback may bring back what somebody holds, as something else: a removed folder, which the kernel has marked
+ * dead, so that whatever is found under its number is dead as long as it is held; or a file with the bytes that it
+ * had, while a descriptor goes on with those that were written since.  What is back is then shown under a new number,
+ * for ever (table `again`).  What is held has no name any more, and is shown under the number that it had: its row has
+ * the new number and RS_WAS, so that what comes back several times parts several times.
  */
 #include "reshard/overlay/overlay_i.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
+
+#include "meta/catalog/trees.h"
 
 #define KEY(number) (const char *)&(number), sizeof(number)
 
@@ -26,6 +30,7 @@ uint64_t rs_overlay_of_shown(const struct rs_overlay *o, uint64_t number)
 
 	if (a)
 		return a->ino;
+	/* the number of what is shown under another one: nothing has it, or the removed folder of an older store */
 	return sc_map_get(&o->up.again, KEY(number)) ? number | RS_WAS : number;
 }
 
@@ -71,15 +76,18 @@ static int put_nameless(struct back *b, const struct meta_inode_row *row, uint64
 	return rc < 0 ? rc : rs_overlay_xattrs(b->o, row->ino, put_xattr, b, b->err);
 }
 
-/* A removed folder is in the next version: a second number parts the two. */
+/* Something else under this number is in the next version: a new number parts the two. */
 static int part(struct back *b, const struct meta_inode_row *row)
 {
-	struct meta_change x = {META_PUT_AGAIN, .again = {.ino = row->ino}};
-	int rc = b->o->log.number(b->o->log.arg, &x.again.number, b->err);
+	struct meta_again_row back = {.ino = row->ino}, was = {.number = rs_overlay_shown(b->o, row->ino)};
+	int rc = b->o->log.number(b->o->log.arg, &back.number, b->err);
 
+	was.ino = back.number | RS_WAS;
 	if (rc == 0)
-		rc = put(b, x);
-	return rc < 0 ? rc : put_nameless(b, row, row->ino | RS_WAS);
+		rc = put(b, (struct meta_change){META_PUT_AGAIN, .again = back}); /* first: `was` gets its number */
+	if (rc == 0)
+		rc = put(b, (struct meta_change){META_PUT_AGAIN, .again = was});
+	return rc < 0 ? rc : put_nameless(b, row, was.ino);
 }
 
 /* What becomes of an object that is held. */
@@ -88,15 +96,20 @@ static int keep(struct back *b, const struct meta_inode_row *row)
 	struct meta_inode_row other;
 	int rc;
 
+	if (row->data == META_FORGOTTEN)
+		return 0;
 	if (row->ino & RS_WAS)
 		return put_nameless(b, row, row->ino);
 	rc = b->after->inode(b->after->arg, row->ino, b->texts, &other, b->err);
 	if (rc < 0)
 		return rc;
+	/* any commit may show what has a virtual number again; who reads a committed file has its version's node */
+	if (rc == 0 && row->ino & META_VIRTUAL)
+		return row->data == META_LOWER_DATA ? 0 : part(b, row);
 	if (rc == 0)
 		return put_nameless(b, row, row->ino);
-	/* a file that is back is itself again: no kernel marks files dead */
-	return row->nlink == 0 && S_ISDIR(row->mode) ? part(b, row) : 0;
+	/* a file with the same bytes is itself again: no kernel marks files dead */
+	return (S_ISDIR(row->mode) && row->nlink == 0) || row->data == META_OWN_DATA ? part(b, row) : 0;
 }
 
 static int by_number(const void *a, const void *b)
@@ -121,7 +134,7 @@ int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struc
 	for (size_t i = 0; rc == 0 && i < o->up.nodes.room; i++) {
 		const struct rs_node *n = o->up.nodes.slots[i].value;
 
-		if (n && (S_ISDIR(n->row.mode) || n->row.nlink == 0 || is_held(held, n->row.ino)))
+		if (n && (!S_ISREG(n->row.mode) || n->row.nlink == 0 || is_held(held, n->row.ino)))
 			rc = keep(&b, &n->row);
 	}
 	for (size_t i = 0; rc == 0 && i < held->nr; i++) {
@@ -133,6 +146,14 @@ int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struc
 		rc = rc > 0 ? keep(&b, &row) : rc;
 	}
 	return rc;
+}
+
+int rs_overlay_plan_apart(const struct rs_overlay *o, int64_t now_ns, const struct meta_inode_row *row,
+			  struct sc_arena *texts, struct meta_changes *ret, struct sc_err *err)
+{
+	struct back b = {.o = o, .now_ns = now_ns, .texts = texts, .ret = ret, .err = err};
+
+	return part(&b, row);
 }
 
 struct rs_layer {

@@ -75,9 +75,9 @@ int rs_overlay_each(const struct rs_overlay *o, rs_row_fn *fn, void *arg);
 int rs_overlay_entries(const struct rs_overlay *o, uint64_t folder, rs_child_fn *fn, void *arg);
 /** Walks over the folders that have upper entries; of a row only `ino` and whether it has a name are sure. */
 int rs_overlay_each_folder(const struct rs_overlay *o, rs_row_fn *fn, void *arg);
-/** Appends the rows of folders that are shown under another number. */
+/** Appends the rows of what is shown under another number. */
 int rs_overlay_each_again(const struct rs_overlay *o, struct meta_changes *ret, struct sc_err *err);
-/** Counts the upper rows of objects without a name. */
+/** Counts the upper rows of objects without a name that are not forgotten. */
 size_t rs_overlay_nameless(const struct rs_overlay *o);
 /** Counts the changes of a folder's names since the upper layer was loaded; another value: they may have changed. */
 uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder);
@@ -135,12 +135,13 @@ int rs_overlay_set_xattr(struct rs_overlay *o, int64_t now_ns, uint64_t ino, str
 /** Removes an attribute.  Errors: ENODATA. */
 int rs_overlay_drop_xattr(struct rs_overlay *o, int64_t now_ns, uint64_t ino, struct meta_bytes name,
 			  struct sc_err *err);
-/** Forgets an object without a name, which nobody holds any more.  Errors: SC_E_BUSY (it has a name). */
+/** Forgets an object without a name, which nobody holds any more.  Of one that is below a row stays, which hides that
+ *  it had a name there (META_FORGOTTEN).  Errors: SC_E_BUSY (it has a name). */
 int rs_overlay_forget(struct rs_overlay *o, uint64_t ino, struct sc_err *err);
 
 /* --- numbers that programs see --- */
 
-#define RS_WAS (UINT64_C(1) << 61) /* in a number: the removed folder whose number another one has since it came back */
+#define RS_WAS (UINT64_C(1) << 61) /* in a number: what is held without a name, while something else came back */
 /** Gives the number that an object is shown under, and the object of such a number. */
 uint64_t rs_overlay_shown(const struct rs_overlay *o, uint64_t ino);
 uint64_t rs_overlay_of_shown(const struct rs_overlay *o, uint64_t number);
@@ -155,13 +156,19 @@ struct rs_held {
 /**
  * Prepares for another version below without a commit (rollback, discard): appends the rows that the upper layer will
  * then have.  These are objects that somebody holds: `held` names those of the lower layer of now and of files of the
- * upper one; folders of the upper layer are always taken for held.  What is not in `after` loses its name; a removed
- * folder that is in `after` again gets a row beside it (RS_WAS).  Changes nothing.  Texts live in `texts` or are the
- * overlay's.
+ * upper one; of the upper layer all that is no regular file is taken for held.  What is not in `after` loses its name;
+ * so does a removed folder that is in `after` again, and a file with bytes of its own that `after` has with others:
+ * these get rows beside what is back (RS_WAS).  Changes nothing.  Texts live in `texts` or are the overlay's.
  */
 int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struct rs_lower *after,
 			 const struct rs_held *held, struct sc_arena *texts, struct meta_changes *ret,
 			 struct sc_err *err);
+/**
+ * Prepares for a commit: appends the rows of an object without a name that has a virtual number, which any version may
+ * show again, under a new one (RS_WAS).  The row that it has is to be dropped.
+ */
+int rs_overlay_plan_apart(const struct rs_overlay *o, int64_t now_ns, const struct meta_inode_row *row,
+			  struct sc_arena *texts, struct meta_changes *ret, struct sc_err *err);
 /** Replaces the upper rows by those that `rows` puts, and the lower layer.  On failure nothing has changed. */
 int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const struct meta_changes *rows,
 		    struct sc_err *err);

@@ -36,7 +36,7 @@ struct rs_upper {
 	struct sc_map nodes;		/* number -> struct rs_node */
 	struct sc_map names;		/* struct rs_name_key -> struct rs_name */
 	struct sc_map folders;		/* number -> struct rs_names */
-	size_t nameless;		/* rows with link count 0 */
+	size_t nameless;		/* rows with link count 0 that are not forgotten */
 	struct sc_map again, again_of;	/* number, its other number -> struct meta_again_row */
 };
 

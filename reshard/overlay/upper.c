@@ -148,6 +148,11 @@ static void drop_xattrs(struct rs_node *n)
 	}
 }
 
+static bool is_nameless(const struct rs_node *n)
+{
+	return n->row.nlink == 0 && n->row.data != META_FORGOTTEN;
+}
+
 /* The new node takes the place of the old one, with its attributes. */
 static void put_node(struct rs_upper *up, struct rs_node *n)
 {
@@ -156,9 +161,9 @@ static void put_node(struct rs_upper *up, struct rs_node *n)
 	if (old) {
 		n->xattrs = old->xattrs;
 		n->changes = old->changes;
-		up->nameless -= old->row.nlink == 0;
+		up->nameless -= is_nameless(old);
 	}
-	up->nameless += n->row.nlink == 0;
+	up->nameless += is_nameless(n);
 	(void)sc_map_put(&up->nodes, KEY(n->row.ino), n);
 	sc_sys.release(old);
 }
@@ -222,7 +227,7 @@ static void drop_node(struct rs_upper *up, uint64_t ino)
 	if (!n)
 		return;
 	drop_xattrs(n);
-	up->nameless -= n->row.nlink == 0;
+	up->nameless -= is_nameless(n);
 	sc_map_drop(&up->nodes, KEY(ino));
 	sc_sys.release(n);
 }

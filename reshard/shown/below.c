@@ -2,14 +2,16 @@
 /*
  * What a view shows, by number: the lower layer of a working tree, and what .v and .as show.
  *
- * Which files there are follows from the view: from its sets, and from datasets.  The version's tree says what these do
- * not: folders, links, numbers, times, attributes.  Invariants:
+ * Files of tensors follow from the view's sets, partitions from its datasets.  All else is in the version's tree: rows
+ * of folders, plain files and links, and the numbers, times and attributes of files of tensors.  Invariants:
  *
- *  B1  A row of the tree for a regular file counts only while the view shows the same bytes at its path: the blob of
- *      the row is that of the set, or it is 0 and the view has a file of tensors there.
- *  B2  Rows of a rank count only if its coordinates are those that it had when they were made (files.c's rs_rank_of()).
- *  B3  What the view shows and no row tells of has a virtual number: of the job, the rank and the path.  So have the
- *      folders on the way to it.
+ *  B1  A row of a file of tensors (blob 0) counts only while the view has such a file at its path.  Any other row
+ *      counts only while there is neither such a file, nor one of a dataset, nor a folder on the way to one (a row of a
+ *      folder counts there, too).
+ *  B2  A rank shows the rows of its source, the rank that had its coordinates when they were made (below_source.c):
+ *      under their own numbers if that is the rank itself, else under virtual ones.  A rank without a source shows what
+ *      is the same in all ranks of the tree.  The job's own folder is its own source.
+ *  B3  What no row of a rank's own tells of has a virtual number: of the job, the rank and the path.
  */
 #include "reshard/shown/below_i.h"
 
@@ -22,11 +24,6 @@
 
 #define KEY(number) (const char *)&(number), sizeof(number)
 #define LOW ((UINT64_C(1) << 20) - 1)
-
-static uint64_t number_of_rank(const struct rs_below *b, uint32_t rank)
-{
-	return rank == RS_SHARED ? b->root : b->root + 1 + rank;
-}
 
 static bool is_rank(const struct rs_below *b, uint64_t ino)
 {
@@ -44,11 +41,6 @@ static int virtual_number(struct rs_below *b, uint32_t rank, const char *path, u
 	if (rc == 0)
 		*ret = RS_VIRTUAL | b->view->job->id << 40 | (uint64_t)rank << 20 | path_id;
 	return rc;
-}
-
-static bool has_tree(const struct rs_below *b)
-{
-	return b->tree.id && !__atomic_load_n(&b->dropped, __ATOMIC_RELAXED);
 }
 
 uint32_t rs_virtual_rank(const struct rs_view *view, uint64_t ino)
@@ -104,16 +96,37 @@ static void names_done(struct names *n)
 	sc_arena_done(&n->arena);
 }
 
-static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err);
+static int by_name(const void *a, const void *b)
+{
+	const struct rs_named *x = a, *y = b;
+	size_t n = x->name.nr < y->name.nr ? x->name.nr : y->name.nr;
+	int order = memcmp(x->name.at, y->name.at, n);
 
-/* Finds a number by the names that it has: when it comes from a daemon before this one. */
+	return order ? order : (x->name.nr > y->name.nr) - (x->name.nr < y->name.nr);
+}
+
+static int by_parent(const void *a, const void *b)
+{
+	const struct rs_named *x = a, *y = b;
+
+	return x->parent != y->parent ? (x->parent > y->parent ? 1 : -1) : by_name(a, b);
+}
+
+static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err);
+static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t folder, struct meta_bytes name,
+		       bool remembers, uint64_t *ret, struct sc_err *err);
+
+/* Finds a number by the names that it has: when it comes from a daemon before this one, or has several.  Of these it is
+ * the first that there is, for each daemon. */
 static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err)
 {
 	struct names names = {.err = err};
-	int rc = has_tree(b) ? meta_tree_names(b->catalog, &b->tree, ino, on_name, &names, err) : 0;
+	int rc = rs_below_has_tree(b) ? meta_tree_names(b->catalog, &b->tree, ino, on_name, &names, err) : 0;
 	bool found = false;
 
 	rc = rs_below_unless_dropped(b, rc);
+	if (names.nr)
+		qsort(names.at, names.nr, sizeof(*names.at), by_parent);
 	for (size_t i = 0; rc == 0 && !found && i < names.nr; i++) {
 		const struct rs_named *n = &names.at[i];
 		struct rs_where above;
@@ -124,7 +137,7 @@ static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct 
 		if (rc <= 0)
 			continue;
 		path = *above.path ? sc_arena_join(&names.arena, above.path, '/', n->name.at) : (char *)n->name.at;
-		rc = path ? rs_below_number(b, &above, n->parent, n->name, &is, err) : sc_nomem(err);
+		rc = path ? find_number(b, &above, n->parent, n->name, false, &is, err) : sc_nomem(err);
 		if (rc < 0 || is != ino)
 			continue;
 		rc = remember(b, ino, above.rank, path, err);
@@ -163,52 +176,65 @@ static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, st
 	return 1;
 }
 
-/* --- rows --- */
-
-/* Does a row count at this path (B1)? `row` NULL: only whether. 1, 0 or an error. */
-static int valid_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
-		     struct meta_inode_row *row, struct sc_buf *target, struct sc_err *err)
+/* Remembers where a row is that was found at a path: where it is always, if it has several names. */
+static int remember_row(struct rs_below *b, const struct meta_inode_row *row, uint32_t rank, const char *path,
+			struct sc_err *err)
 {
-	const struct rs_below_file *file = rs_rank_file(t, path);
-	struct meta_inode_row mine;
-	int rc = rs_below_unless_dropped(b, meta_tree_inode(b->catalog, &b->tree, ino, row ? row : &mine, target, err));
+	struct rs_where first;
+	int rc = S_ISDIR(row->mode) || row->nlink < 2 ? 0 : find_where(b, row->ino, &first, err);
 
-	if (rc <= 0)
-		return rc;
-	row = row ? row : &mine;
-	if (!S_ISREG(row->mode))
-		return !file && (S_ISDIR(row->mode) || !rs_rank_folder(t, path));
-	if (!file || file->origin == RS_FROM_DATA)
-		return 0;
-	return file->origin == RS_FROM_TENSORS ? row->blob == 0 : row->blob == rs_below_plain(b, t->rank, file)->blob;
+	return rc == 0 ? remember(b, row->ino, rank, path, err) : rc < 0 ? rc : 0;
 }
 
-int rs_below_number(struct rs_below *b, const struct rs_where *at, uint64_t folder, struct meta_bytes name,
-		    uint64_t *ret, struct sc_err *err)
+/* --- numbers of names --- */
+
+/* Is there something at a path of a rank that has no number of its own?  1, 0 or an error. */
+static int is_there(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct sc_err *err)
+{
+	struct meta_inode_row row;
+
+	if (rs_rank_file(t, path) || rs_rank_folder(t, path))
+		return 1;
+	return t->rows == RS_ROWS_OTHER || t->rows == RS_ROWS_COMMON ? rs_source_row(b, t, path, &row, NULL, err) : 0;
+}
+
+/* Gives the number of what is at a path, where the rank's own rows have `ino` (0: nothing); 0: there is nothing. */
+static int number_at(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino, bool remembers,
+		     uint64_t *ret, struct sc_err *err)
+{
+	struct meta_inode_row row;
+	int rc = ino ? rs_own_row(b, t, path, ino, &row, NULL, err) : 0;
+
+	*ret = 0;
+	if (rc > 0)
+		rc = remembers ? remember_row(b, &row, t->rank, path, err) : 0;
+	else if (rc == 0)
+		ino = 0;
+	if (rc == 0 && !ino) {
+		rc = is_there(b, t, path, err);
+		rc = rc > 0 ? virtual_number(b, t->rank, path, &ino, err) : rc;
+	}
+	if (rc == 0)
+		*ret = ino;
+	return rc;
+}
+
+/* Finds the number of a name in a folder, which is at `at`; 0: there is none. */
+static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t folder, struct meta_bytes name,
+		       bool remembers, uint64_t *ret, struct sc_err *err)
 {
 	char scratch[512] SC_SCRATCH;
 	struct sc_arena arena = SC_ARENA_IN(scratch);
 	const struct rs_rank_files *t = NULL;
 	uint64_t ino = 0;
-	char *path;
-	int rc = rs_rank_files(b, at->rank, &t, err);
+	char *path = sc_arena_printf(&arena, "%s%s%.*s", at->path, *at->path ? "/" : "", (int)name.nr, name.at);
+	int rc = path ? rs_rank_files(b, at->rank, &t, err) : sc_nomem(err);
 
 	*ret = 0;
-	path = sc_arena_printf(&arena, "%s%s%.*s", at->path, *at->path ? "/" : "", (int)name.nr, name.at);
-	if (rc == 0 && !path)
-		rc = sc_nomem(err);
-	if (rc == 0 && t->rows && has_tree(b))
+	if (rc == 0 && t->rows == RS_ROWS_OWN)
 		rc = rs_below_unless_dropped(b, meta_tree_child(b->catalog, &b->tree, folder, name, &ino, err));
-	if (rc == 0 && ino) {
-		rc = valid_row(b, t, path, ino, NULL, NULL, err);
-		if (rc == 0)
-			ino = 0;
-		rc = rc > 0 ? remember(b, ino, at->rank, path, err) : rc;
-	}
-	if (rc == 0 && !ino && (rs_rank_file(t, path) || rs_rank_folder(t, path)))
-		rc = virtual_number(b, at->rank, path, &ino, err);
 	if (rc == 0)
-		*ret = ino;
+		rc = number_at(b, t, path, ino, remembers, ret, err);
 	sc_arena_done(&arena);
 	return rc;
 }
@@ -226,43 +252,17 @@ static int get_child(void *arg, uint64_t folder, struct meta_bytes name, uint64_
 		return 0;
 	}
 	rc = find_where(b, folder, &at, err);
-	return rc <= 0 ? rc : rs_below_number(b, &at, folder, name, ret, err);
+	return rc <= 0 ? rc : find_number(b, &at, folder, name, true, ret, err);
 }
 
-/*
- * Another topology of .as: files that join others are the job owner's there, who has to reach them.  So folders are
- * like the job's.  (Modes of files are, at any other topology, as the folders limited them when they were written.)
- */
-static bool is_foreign(const struct rs_below *b, const struct rs_where *at)
-{
-	return !b->same && at->rank != RS_SHARED && strcmp(b->view->topo.text, b->view->version->topo.text) != 0;
-}
-
-/* A folder that no row tells of. */
-static void implied_folder(struct rs_below *b, const struct rs_rank_files *t, const char *path,
-			   struct meta_inode_row *ret)
-{
-	const struct rs_below_folder *f = rs_rank_folder(t, path);
-	struct rs_owner owner = b->rank_folder;
-
-	if (*path || t->rank == RS_SHARED || !b->has_rank_folder)
-		rs_owner_of_folder(b->view->job, &owner);
-	*ret = b->folder;
-	/* of the job's own folder the job says it (rs_tree_make()) */
-	ret->mode = S_IFDIR | (owner.mode & (*path || t->rank != RS_SHARED ? 07777 : 0777));
-	ret->uid = owner.uid;
-	ret->gid = owner.gid;
-	ret->nlink = 2 + (f ? f->folders : 0) + (!*path && t->rank == RS_SHARED ? b->ranks : 0);
-}
-
-static int implied_parent(struct rs_below *b, const struct rs_where *at, uint64_t *ret, struct sc_err *err)
+static int find_parent(struct rs_below *b, const struct rs_where *at, uint64_t *ret, struct sc_err *err)
 {
 	const char *slash = strrchr(at->path, '/');
 	char *above;
 	int rc;
 
 	if (!slash) {
-		*ret = !*at->path ? b->root : number_of_rank(b, at->rank);
+		*ret = !*at->path ? b->root : rs_number_of_rank(b, at->rank);
 		return 0;
 	}
 	above = sc_strdup(at->path);
@@ -271,82 +271,6 @@ static int implied_parent(struct rs_below *b, const struct rs_where *at, uint64_
 	above[slash - at->path] = 0;
 	rc = rs_below_find(b, at->rank, above, ret, err);
 	sc_sys.release(above);
-	return rc;
-}
-
-/* A file, as the view has it. */
-static int file_row(struct rs_below *b, const struct rs_where *at, struct meta_inode_row *ret, struct sc_err *err)
-{
-	const struct rs_rank_files *t;
-	const struct rs_below_file *file;
-	struct rs_owner owner = {.mode = 0444};
-	int rc = rs_rank_files(b, at->rank, &t, err);
-
-	if (rc < 0)
-		return rc;
-	file = rs_rank_file(t, at->path);
-	*ret = b->folder;
-	ret->nlink = 1;
-	ret->data = META_LOWER_DATA;
-	ret->parent = number_of_rank(b, at->rank);
-	if (file->origin == RS_FROM_BYTES)
-		ret->blob = rs_below_plain(b, at->rank, file)->blob;
-	if (file->origin == RS_FROM_BYTES)
-		rs_plain_owner(b->view->job, file->set, b->view->version->layout, &b->view->topo, at->rank, &owner);
-	else if (file->origin == RS_FROM_TENSORS)
-		rc = rs_view_owner(b->view, at->rank, at->path, &owner, err);
-	ret->mode = S_IFREG | (owner.mode & 07777);
-	ret->uid = owner.uid;
-	ret->gid = owner.gid;
-	return rc;
-}
-
-static int find_row(struct rs_below *b, const struct rs_where *at, struct meta_inode_row *ret, struct sc_buf *target,
-		    struct sc_err *err)
-{
-	const struct rs_rank_files *t;
-	const struct rs_below_file *file;
-	struct meta_inode_row row;
-	int rc = rs_rank_files(b, at->rank, &t, err);
-
-	if (rc < 0)
-		return rc;
-	file = rs_rank_file(t, at->path);
-	if (t->rows && has_tree(b)) {
-		if (!*at->path) /* rows of ranks' and jobs' folders always count */
-			rc = rs_below_unless_dropped(
-			    b, meta_tree_inode(b->catalog, &b->tree, at->ino, &row, NULL, err));
-		else
-			rc = valid_row(b, t, at->path, at->ino, &row, target, err);
-	}
-	if (rc < 0)
-		return rc;
-	if (rc > 0 && at->ino == b->root)
-		row.nlink += b->ranks - b->rows_ranks;
-	if (rc > 0 && S_ISDIR(row.mode) && is_foreign(b, at)) {
-		struct rs_owner owner;
-
-		rs_owner_of_folder(b->view->job, &owner);
-		row.mode = S_IFDIR | (owner.mode & 0755);
-		row.uid = owner.uid;
-		row.gid = owner.gid;
-	}
-	if (rc > 0 && file && (file->origin == RS_FROM_TENSORS || (!b->same && at->rank != RS_SHARED))) {
-		/* what it is made of limits who may read it */
-		rc = file_row(b, at, ret, err);
-		row.mode = ret->mode;
-		row.uid = ret->uid;
-		row.gid = ret->gid;
-		rc = rc < 0 ? rc : 1;
-	} else if (rc == 0 && file) {
-		rc = at->ino & RS_VIRTUAL ? file_row(b, at, &row, err) : SC_E_NOT_FOUND;
-		rc = rc == SC_E_NOT_FOUND ? 0 : rc < 0 ? rc : 1;
-	} else if (rc == 0 && (!*at->path || (rs_rank_folder(t, at->path) && at->ino & RS_VIRTUAL))) {
-		implied_folder(b, t, at->path, &row);
-		rc = implied_parent(b, at, &row.parent, err);
-		rc = rc < 0 ? rc : 1;
-	}
-	*ret = row;
 	return rc;
 }
 
@@ -359,7 +283,9 @@ static int get_inode(void *arg, uint64_t ino, struct sc_arena *texts, struct met
 	int rc = find_where(b, ino, &at, err);
 
 	if (rc > 0)
-		rc = find_row(b, &at, ret, &target, err);
+		rc = rs_below_row(b, &at, ret, &target, err);
+	if (rc > 0 && S_ISDIR(ret->mode) && !ret->parent && find_parent(b, &at, &ret->parent, err) < 0)
+		rc = err->code;
 	if (rc > 0) {
 		ret->ino = ino;
 		ret->job = b->view->job->id;
@@ -386,33 +312,34 @@ struct children {
 	struct sc_err *err;
 };
 
-static int by_name(const void *a, const void *b)
-{
-	const struct rs_named *x = a, *y = b;
-	size_t n = x->name.nr < y->name.nr ? x->name.nr : y->name.nr;
-	int order = memcmp(x->name.at, y->name.at, n);
-
-	return order ? order : (x->name.nr > y->name.nr) - (x->name.nr < y->name.nr);
-}
-
 /* A name of the folder, which `ino` has in the tree (0: none has). */
 static int hand_over(struct children *c, struct meta_bytes name, uint64_t ino)
 {
 	char scratch[512] SC_SCRATCH;
 	struct sc_arena arena = SC_ARENA_IN(scratch);
 	char *path = sc_arena_printf(&arena, "%s%s%.*s", c->at->path, *c->at->path ? "/" : "", (int)name.nr, name.at);
-	int rc = path ? 0 : sc_nomem(c->err);
+	int rc = path ? number_at(c->b, c->t, path, ino, true, &ino, c->err) : sc_nomem(c->err);
 
-	if (rc == 0 && ino) {
-		rc = valid_row(c->b, c->t, path, ino, NULL, NULL, c->err);
-		if (rc == 0)
-			ino = 0;
-		rc = rc > 0 ? remember(c->b, ino, c->at->rank, path, c->err) : rc;
-	}
-	if (rc == 0 && !ino && (rs_rank_file(c->t, path) || rs_rank_folder(c->t, path)))
-		rc = virtual_number(c->b, c->at->rank, path, &ino, c->err);
 	sc_arena_done(&arena);
 	return rc < 0 ? rc : ino ? c->fn(c->arg, name, ino) : 0;
+}
+
+/* The names that the tree tells of; those of other ranks without numbers. */
+static int tree_names(struct children *c, uint64_t folder, struct names *names)
+{
+	struct rs_source_names other = {0};
+	struct rs_below *b = c->b;
+	int rc = 0;
+
+	if (c->t->rows == RS_ROWS_OWN)
+		return rs_below_unless_dropped(
+		    b, meta_tree_children(b->catalog, &b->tree, folder, on_name, names, c->err));
+	if (c->t->rows != RS_ROWS_NONE)
+		rc = rs_source_children(b, c->t, c->at->path, &other, c->err);
+	for (size_t i = 0; rc == 0 && i < other.nr; i++)
+		rc = on_name(names, &(struct meta_entry_row){folder, other.at[i], 0});
+	rs_source_names_done(&other);
+	return rc;
 }
 
 static int each_rank(const struct rs_below *b, rs_child_fn *fn, void *arg)
@@ -441,8 +368,8 @@ static int each_child(void *arg, uint64_t folder, rs_child_fn *fn, void *fn_arg,
 	if (rc <= 0)
 		return rc;
 	rc = rs_rank_files(b, at.rank, &c.t, err);
-	if (rc == 0 && c.t->rows && has_tree(b))
-		rc = rs_below_unless_dropped(b, meta_tree_children(b->catalog, &b->tree, folder, on_name, &names, err));
+	if (rc == 0)
+		rc = tree_names(&c, folder, &names);
 	if (rc == 0 && folder == b->root)
 		rc = each_rank(b, fn, fn_arg);
 	for (size_t i = 0; rc == 0 && i < names.nr; i++)
@@ -477,13 +404,17 @@ static int each_xattr(void *arg, uint64_t ino, rs_xattr_fn *fn, void *fn_arg, st
 {
 	struct rs_below *b = arg;
 	struct xattrs x = {fn, fn_arg};
-	struct sc_arena texts = {0};
+	const struct rs_rank_files *t = NULL;
 	struct meta_inode_row row;
-	int rc = has_tree(b) ? get_inode(arg, ino, &texts, &row, err) : 0;
+	struct rs_where at;
+	int rc = rs_below_has_tree(b) ? find_where(b, ino, &at, err) : 0;
 
-	sc_arena_done(&texts);
-	if (rc <= 0 || !has_tree(b))
-		return rc < 0 ? rc : 0;
+	if (rc > 0)
+		rc = rs_rank_files(b, at.rank, &t, err) < 0 ? err->code : rs_tree_row(b, &at, t, &row, NULL, err);
+	if (rc <= 0)
+		return rc;
+	if (t->rows != RS_ROWS_OWN)
+		return rs_source_xattrs(b, t, at.path, fn, fn_arg, err);
 	rc = meta_tree_xattrs(b->catalog, &b->tree, ino, on_xattr, &x, err);
 	return rc > 0 ? rc : rs_below_unless_dropped(b, rc);
 }
@@ -497,7 +428,7 @@ struct rs_lower rs_below_lower(struct rs_below *b)
 
 int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t *ret, struct sc_err *err)
 {
-	uint64_t ino = number_of_rank(b, rank);
+	uint64_t ino = rs_number_of_rank(b, rank);
 	int rc = 0;
 
 	if (rank != RS_SHARED && rank >= b->ranks)
@@ -512,22 +443,93 @@ int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t 
 	return rc;
 }
 
-int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t *ret_path_id, const char **ret_path,
-		  struct sc_err *err)
+int rs_below_link(struct rs_below *b, uint64_t ino, uint64_t *ret_path_id, struct sc_err *err)
 {
-	const struct rs_rank_files *t;
+	struct rs_where at;
+	int rc = find_where(b, ino, &at, err);
+
+	return rc <= 0 ? rc : rs_path_id(b->view->job, at.path, ret_path_id, err);
+}
+
+/* The name of a number that is made of its path. */
+static int virtual_name(struct rs_below *b, const struct rs_where *at, meta_entry_fn *fn, void *arg, struct sc_err *err)
+{
+	const char *slash = strrchr(at->path, '/'), *name = slash ? slash + 1 : at->path;
+	struct meta_entry_row row = {0, {name, strlen(name)}, at->ino};
+	uint64_t is = 0;
+	int rc = find_parent(b, at, &row.parent, err);
+
+	if (rc == 0 && row.parent)
+		rc = get_child(b, row.parent, row.name, &is, err);
+	return rc < 0 || is != at->ino ? rc : fn(arg, &row);
+}
+
+int rs_below_names(struct rs_below *b, uint64_t ino, meta_entry_fn *fn, void *arg, struct sc_err *err)
+{
+	struct names names = {.err = err};
 	struct rs_where at;
 	int rc = find_where(b, ino, &at, err);
 
 	if (rc <= 0)
 		return rc;
-	rc = rs_rank_files(b, at.rank, &t, err);
-	if (rc < 0 || !rs_rank_file(t, at.path))
-		return rc;
+	if (ino & RS_VIRTUAL)
+		return virtual_name(b, &at, fn, arg, err);
+	rc = rs_below_unless_dropped(b, meta_tree_names(b->catalog, &b->tree, ino, on_name, &names, err));
+	for (size_t i = 0; rc == 0 && i < names.nr; i++) {
+		const struct rs_named *n = &names.at[i];
+		uint64_t is = 0;
+
+		rc = get_child(b, n->parent, n->name, &is, err);
+		if (rc == 0 && is == ino)
+			rc = fn(arg, &(struct meta_entry_row){n->parent, n->name, ino});
+	}
+	names_done(&names);
+	return rc;
+}
+
+int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t *ret_path_id, const char **ret_path,
+		  struct sc_err *err)
+{
+	struct meta_inode_row row;
+	struct rs_where at;
+	int rc = find_where(b, ino, &at, err);
+
+	if (rc > 0)
+		rc = rs_below_row(b, &at, &row, NULL, err);
+	if (rc <= 0 || !S_ISREG(row.mode))
+		return rc < 0 ? rc : 0;
 	rc = rs_path_id(b->view->job, at.path, ret_path_id, err);
 	if (rc == 0)
 		rc = rs_path_text(b->view->job->service, *ret_path_id, ret_path, err);
 	*ret_rank = at.rank;
+	return rc < 0 ? rc : 1;
+}
+
+int rs_below_bytes(struct rs_below *b, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err)
+{
+	const struct rs_rank_files *t;
+	const struct rs_below_file *file;
+	struct rs_where at;
+	int rc = find_where(b, row->ino, &at, err);
+
+	if (rc <= 0)
+		return rc;
+	rc = rs_rank_files(b, at.rank, &t, err);
+	if (rc < 0)
+		return rc;
+	file = rs_rank_file(t, at.path);
+	if (!file && !row->blob)
+		return 0;
+	ret->rank = at.rank;
+	ret->place = rs_view_place(b->view, at.rank == RS_SHARED ? 0 : at.rank);
+	rc = rs_path_id(b->view->job, at.path, &ret->path_id, err);
+	if (rc == 0 && row->blob) {
+		ret->kind = RS_BLOB;
+		ret->blob = row->blob;
+		rc = rs_below_blob_bytes(b, row, &ret->bytes, err);
+	} else if (rc == 0) {
+		rc = rs_below_described(b, at.rank, at.path, file, ret, err);
+	}
 	return rc < 0 ? rc : 1;
 }
 
@@ -541,13 +543,16 @@ bool rs_below_is_shard(struct rs_below *b, uint64_t ino)
 	if (find_where(b, ino, &at, &ignored) <= 0 || rs_rank_files(b, at.rank, &t, &ignored) < 0)
 		return false;
 	file = rs_rank_file(t, at.path);
-	return file && file->origin == RS_FROM_TENSORS;
+	return file && !file->data;
 }
 
-bool rs_below_has_rows(const struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks)
+bool rs_below_has_own_rows(struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks)
 {
+	uint32_t source;
+
 	*ret_rows_ranks = b->rows_ranks;
-	return rank >= b->ranks ? false : rs_rank_has_rows(b, rank);
+	return rank < b->ranks && rs_below_source(b, b->view->version->layout, &b->view->topo, rank, &source) ==
+				      RS_ROWS_OWN;
 }
 
 void rs_below_note_floor(struct rs_view *view)
@@ -556,9 +561,4 @@ void rs_below_note_floor(struct rs_view *view)
 
 	if (b)
 		__atomic_store_n(&b->floor_ns, view->version->floor_ns, __ATOMIC_RELAXED);
-}
-
-bool rs_below_is_same(const struct rs_below *b)
-{
-	return b->same || !b->tree.id;
 }

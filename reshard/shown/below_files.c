@@ -51,10 +51,7 @@ static int add_name(struct rs_rank_files *t, const char *path, size_t bytes, boo
 	}
 }
 
-/*
- * Files that ranks wrote at different topologies may need one name for a file and for a folder: 'a' of rank 1, and
- * 'a/b', which is equal on all.  The one that is in an earlier set is shown.
- */
+/* Files of tensors and of datasets may need one name for a file and for a folder: the former are shown. */
 static bool is_in_the_way(const struct rs_rank_files *t, const char *path, size_t bytes)
 {
 	if (sc_map_get(&t->folders, path, bytes))
@@ -65,7 +62,7 @@ static bool is_in_the_way(const struct rs_rank_files *t, const char *path, size_
 	return false;
 }
 
-static int add_file(struct filling *f, const char *path, enum rs_origin origin, const struct rs_set *set)
+static int add_file(struct filling *f, const char *path, bool data)
 {
 	struct rs_rank_files *t = f->t;
 	size_t n = strlen(path);
@@ -76,8 +73,7 @@ static int add_file(struct filling *f, const char *path, enum rs_origin origin, 
 	file = sc_arena_alloc(&t->arena, sizeof(*file) + n + 1);
 	if (!file)
 		return SC_E_NO_MEMORY;
-	file->origin = origin;
-	file->set = set;
+	file->data = data;
 	memcpy(file->path, path, n);
 	if (sc_map_put(&t->files, file->path, n, file) < 0)
 		return SC_E_NO_MEMORY;
@@ -87,18 +83,17 @@ static int add_file(struct filling *f, const char *path, enum rs_origin origin, 
 static int on_tensors(void *arg, const char *file, const char *logical)
 {
 	(void)logical;
-	return add_file(arg, file, RS_FROM_TENSORS, NULL);
+	return add_file(arg, file, false);
 }
 
 static int on_data(void *arg, const char *path)
 {
-	return add_file(arg, path, RS_FROM_DATA, NULL);
+	return add_file(arg, path, true);
 }
 
 static int fill(struct filling *f)
 {
 	const struct rs_view *view = f->b->view;
-	const struct rs_version *v = view->version;
 	const uint32_t rank = f->t->rank;
 	int rc = 0;
 
@@ -106,36 +101,7 @@ static int fill(struct filling *f)
 		rc = meta_view_files(view->model, rank, on_tensors, f);
 	if (rc == 0 && rank != RS_SHARED)
 		rc = rs_data_names(view, on_data, f);
-	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
-		if (v->sets[i]->kind != META_SET_TENSORS && rs_set_plain(v->sets[i], v->layout, &view->topo, rank))
-			rc = add_file(f, v->sets[i]->file, RS_FROM_BYTES, v->sets[i]);
 	return rc == SC_E_NO_MEMORY ? sc_nomem(f->err) : rc;
-}
-
-/* Has a rank the coordinates that it had when the tree's rows were made (B2)? */
-bool rs_rank_has_rows(const struct rs_below *b, uint32_t rank)
-{
-	const struct rs_version *v = b->view->version;
-	const struct meta_topology *topo = &b->view->topo;
-	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
-	const struct meta_mesh *mesh;
-
-	if (!b->tree.id || b->dropped)
-		return false;
-	if (rank == RS_SHARED || b->same)
-		return true;
-	mesh = &b->rows_layout->meshes[0];
-	meta_topology_coords(topo, rank, coords);
-	for (int i = 0; i < mesh->nr; i++) {
-		const char *name = b->rows_layout->axes.name[mesh->at[i].axis];
-		int k = meta_axis_find(&v->layout->axes, name, strlen(name));
-		uint32_t c = k >= 0 ? coords[k] : 0;
-
-		if (c >= b->rows_topo.degree[mesh->at[i].axis])
-			return false;
-		at[mesh->at[i].axis] = c;
-	}
-	return meta_topology_rank(&b->rows_topo, at) == rank;
 }
 
 static void table_done(struct rs_rank_files *t)
@@ -167,7 +133,7 @@ int rs_rank_files(struct rs_below *b, uint32_t rank, const struct rs_rank_files 
 	if (!t)
 		return sc_nomem(err);
 	t->rank = rank;
-	t->rows = rs_rank_has_rows(b, rank);
+	t->rows = rs_below_source(b, b->view->version->layout, &b->view->topo, rank, &t->source);
 	rc = fill(&(struct filling){b, t, err});
 	(void)pthread_mutex_lock(&b->lock);
 	other = sc_map_get(&b->tables, KEY(rank));
@@ -190,9 +156,19 @@ const struct rs_below_folder *rs_rank_folder(const struct rs_rank_files *t, cons
 	return sc_map_get(&t->folders, path, strlen(path));
 }
 
-const struct rs_set_blob *rs_below_plain(const struct rs_below *b, uint32_t rank, const struct rs_below_file *file)
+int rs_below_shards(struct rs_below *b, uint32_t rank, int (*each)(void *arg, const char *path), void *arg,
+		    struct sc_err *err)
 {
-	return rs_set_plain(file->set, b->view->version->layout, &b->view->topo, rank);
+	const struct rs_rank_files *t;
+	int rc = rank == RS_SHARED || rank < b->ranks ? rs_rank_files(b, rank, &t, err) : 1;
+
+	for (size_t i = 0; rc == 0 && i < t->files.room; i++) {
+		const struct rs_below_file *file = t->files.slots[i].value;
+
+		if (file && !file->data)
+			rc = each(arg, file->path);
+	}
+	return rc < 0 ? rc : 0;
 }
 
 /* --- one file --- */
@@ -209,7 +185,7 @@ static int look_tensors(struct rs_below *b, uint32_t rank, const char *path, str
 	ret->blob = im->same_as;
 	ret->bytes = im->bytes;
 	rs_image_unref(s, im);
-	return rs_view_owner(b->view, rank, path, &ret->owner, err);
+	return 0;
 }
 
 static int look_data(struct rs_below *b, uint32_t rank, const char *path, struct rs_look *ret, struct sc_err *err)
@@ -221,70 +197,15 @@ static int look_data(struct rs_below *b, uint32_t rank, const char *path, struct
 	if (rc < 0)
 		return rc;
 	ret->kind = RS_DATA;
-	ret->owner.mode = 0444;
 	ret->bytes = rs_data_bytes(file);
 	rs_data_close(s, file);
 	return 0;
 }
 
-int rs_below_look(struct rs_below *b, uint32_t rank, const char *path, struct rs_look *ret, struct sc_err *err)
+int rs_below_described(struct rs_below *b, uint32_t rank, const char *path, const struct rs_below_file *file,
+		       struct rs_look *ret, struct sc_err *err)
 {
-	struct rs_view *view = b->view;
-	const struct rs_rank_files *t;
-	const struct rs_below_file *file;
-	const struct rs_set_blob *plain;
-	int rc = rs_rank_files(b, rank, &t, err);
-
-	file = rc == 0 ? rs_rank_file(t, path) : NULL;
-	if (rc < 0 || !file)
-		return rc;
-	rc = rs_path_id(view->job, path, &ret->path_id, err);
-	ret->place = rs_view_place(view, rank == RS_SHARED ? 0 : rank);
-	ret->rank = rank;
-	ret->type = S_IFREG;
-	ret->nlink = 1;
-	ret->atime_ns = ret->mtime_ns = ret->ctime_ns = view->version->made_ns;
-	if (rc < 0)
-		return rc;
-	if (file->origin == RS_FROM_TENSORS)
-		return look_tensors(b, rank, path, ret, err);
-	if (file->origin == RS_FROM_DATA)
-		return look_data(b, rank, path, ret, err);
-	plain = rs_below_plain(b, rank, file);
-	ret->kind = RS_BLOB;
-	ret->blob = plain->blob;
-	ret->bytes = plain->bytes;
-	rs_plain_owner(view->job, file->set, view->version->layout, &view->topo, rank, &ret->owner);
-	return 0;
-}
-
-/* --- versions that were dropped --- */
-
-static int on_version(void *arg, const struct meta_version_row *row)
-{
-	(void)row;
-	*(bool *)arg = true;
-	return 0;
-}
-
-/*
- * The rows of a version that was dropped a moment ago may be gone, while somebody who had looked its files up opens
- * them (leaving.c): then there is only what follows from its sets.  Returns rc, or 0 for such an error.
- */
-int rs_below_unless_dropped(struct rs_below *b, int rc)
-{
-	bool is_there = false;
-	struct sc_err ignored = {0};
-
-	if (rc >= 0 || rc == SC_E_NO_MEMORY)
-		return rc;
-	if (__atomic_load_n(&b->dropped, __ATOMIC_RELAXED))
-		return 0;
-	(void)meta_version_get(b->catalog, b->view->version->id, on_version, &is_there, &ignored);
-	if (is_there || (ignored.code && ignored.code != SC_E_NOT_FOUND))
-		return rc;
-	__atomic_store_n(&b->dropped, true, __ATOMIC_RELAXED);
-	return 0;
+	return file->data ? look_data(b, rank, path, ret, err) : look_tensors(b, rank, path, ret, err);
 }
 
 /* --- begin and end --- */

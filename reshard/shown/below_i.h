@@ -5,11 +5,11 @@
 
 #include "reshard/shown/shown_i.h"
 
-enum rs_origin { RS_FROM_TENSORS, RS_FROM_BYTES, RS_FROM_DATA };
+#define RS_KEPT_ROWS 64
+#define RS_BYTES_UNKNOWN UINT64_MAX
 
-struct rs_below_file {
-	enum rs_origin origin;
-	const struct rs_set *set;	/* of FROM_BYTES */
+struct rs_below_file {			/* of tensors, or of a dataset */
+	bool data;
 	char path[];
 };
 
@@ -20,9 +20,16 @@ struct rs_below_folder {		/* a folder on the way to files; "" is the rank's */
 	char path[];
 };
 
+enum rs_rows {				/* of the tree, that a rank shows (B2) */
+	RS_ROWS_NONE,
+	RS_ROWS_OWN,			/* its own */
+	RS_ROWS_OTHER,			/* those of its source */
+	RS_ROWS_COMMON,			/* what is the same in all ranks that there were */
+};
+
 struct rs_rank_files {			/* never changed once it is there */
-	uint32_t rank;
-	bool rows;			/* rows of the tree count (B2) */
+	uint32_t rank, source;		/* source: of ROWS_OWN and ROWS_OTHER */
+	enum rs_rows rows;
 	struct sc_map files, folders;	/* by path */
 	struct sc_arena arena;
 };
@@ -51,23 +58,68 @@ struct rs_below {
 	struct sc_map tables;		/* rank -> struct rs_rank_files */
 	struct sc_map wheres;		/* number -> struct rs_where */
 	struct sc_arena arena;
+	struct rs_kept_row {		/* rows that were asked for last, by number: a lookup asks three times */
+		struct meta_inode_row row;
+		uint64_t bytes;		/* of its blob */
+	} kept[RS_KEPT_ROWS];
 };
 
 /* below_files.c */
 int rs_rank_files(struct rs_below *b, uint32_t rank, const struct rs_rank_files **ret, struct sc_err *err);
-/** Has a rank the coordinates that it had when the tree's rows were made (B2)? */
-bool rs_rank_has_rows(const struct rs_below *b, uint32_t rank);
 const struct rs_below_file *rs_rank_file(const struct rs_rank_files *t, const char *path);
 const struct rs_below_folder *rs_rank_folder(const struct rs_rank_files *t, const char *path);
-/** Gives the row of the set that a rank sees as this plain file. */
-const struct rs_set_blob *rs_below_plain(const struct rs_below *b, uint32_t rank, const struct rs_below_file *file);
+
+/** Looks the bytes of a file of tensors or of a dataset up: kind, bytes, blob. */
+int rs_below_described(struct rs_below *b, uint32_t rank, const char *path, const struct rs_below_file *file,
+		       struct rs_look *ret, struct sc_err *err);
+
+static inline bool rs_below_has_tree(const struct rs_below *b)
+{
+	return b->tree.id && !__atomic_load_n(&b->dropped, __ATOMIC_RELAXED);
+}
+
+/* below_source.c: rows of other ranks, by path.  1: there is one, 0: none, or an error */
 
 /** Returns rc, or 0 for an error that comes from rows of a version that was dropped meanwhile. */
 int rs_below_unless_dropped(struct rs_below *b, int rc);
 
-/* below.c */
-/** Gives the number of a name in a folder, which is at `at`; 0: there is none. */
-int rs_below_number(struct rs_below *b, const struct rs_where *at, uint64_t folder, struct meta_bytes name,
-		    uint64_t *ret, struct sc_err *err);
+/** Tells which rows a rank of a presentation shows, and of which rank they are. */
+enum rs_rows rs_below_source(const struct rs_below *b, const struct meta_layout *layout,
+			     const struct meta_topology *topo, uint32_t rank, uint32_t *ret_source);
+/** Finds the row that a rank with ROWS_OTHER or ROWS_COMMON shows at a path; `target` may be NULL. */
+int rs_source_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
+		  struct sc_buf *target, struct sc_err *err);
+struct rs_source_names {
+	size_t nr, room;
+	struct meta_bytes *at;		/* sorted by their bytes; a 0 follows each */
+	struct sc_arena arena;
+};
+/** Gives the names in such a folder; files of tensors may be among them. */
+int rs_source_children(struct rs_below *b, const struct rs_rank_files *t, const char *path,
+		       struct rs_source_names *ret, struct sc_err *err);
+void rs_source_names_done(struct rs_source_names *names);
+int rs_source_xattrs(struct rs_below *b, const struct rs_rank_files *t, const char *path, rs_xattr_fn *fn, void *arg,
+		     struct sc_err *err);
+/** Clears the bits of those who could not reach a file, by the folders above it where its rows are. */
+int rs_source_limit(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_owner *owner,
+		    struct sc_err *err);
+
+static inline uint64_t rs_number_of_rank(const struct rs_below *b, uint32_t rank)
+{
+	return rank == RS_SHARED ? b->root : b->root + 1 + rank;
+}
+
+/* below_rows.c: 1: there is one, 0: none, or an error */
+
+/** Finds the row of a rank's own at a path, if it counts there (B1). */
+int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
+	       struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err);
+/** Finds the row that the tree has for an object. */
+int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
+		struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err);
+/** Finds the row of an object.  Of a folder without a row of its own it does not know what is above: `parent` is 0. */
+int rs_below_row(struct rs_below *b, const struct rs_where *at, struct meta_inode_row *ret, struct sc_buf *target,
+		 struct sc_err *err);
+int rs_below_blob_bytes(struct rs_below *b, const struct meta_inode_row *row, uint64_t *ret, struct sc_err *err);
 
 #endif

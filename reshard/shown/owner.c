@@ -16,8 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* One file more that another is made of. */
-static void join(struct rs_job *job, struct rs_owner *all, const struct rs_owner *more)
+void rs_owner_join(struct rs_job *job, struct rs_owner *all, const struct rs_owner *more)
 {
 	all->mode &= more->mode;
 	if (all->uid == more->uid && all->gid == more->gid)
@@ -36,7 +35,7 @@ static const struct meta_view *given_view(void *arg, const struct meta_tensor *t
 	const struct rs_version *v = arg;
 
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, tensor->file) == 0)
+		if (strcmp(v->sets[i]->file, tensor->file) == 0)
 			return rs_set_given(v->sets[i])->view;
 	assert(!"a tensor of a version is in one of its sets");
 	return NULL;
@@ -47,7 +46,7 @@ static const struct rs_format_ops *given_format(void *arg, const struct meta_vie
 	const struct rs_version *v = arg;
 
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && rs_set_given(v->sets[i])->view == stored)
+		if (rs_set_given(v->sets[i])->view == stored)
 			return v->sets[i]->format;
 	assert(!"a tensor of a version is in one of its sets");
 	return NULL;
@@ -57,7 +56,7 @@ static const struct rs_set_blob *given_file(const struct rs_version *v, const st
 					    const char *file)
 {
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && rs_set_given(v->sets[i])->view == stored)
+		if (rs_set_given(v->sets[i])->view == stored)
 			return rs_set_find(rs_set_given(v->sets[i]), rank, file);
 	return NULL;
 }
@@ -79,7 +78,7 @@ static const struct rs_set_blob *as_written(const struct rs_view *view, uint32_t
 	for (size_t i = 0; !b && i < v->nr_sets; i++) {
 		const struct rs_set *g = rs_set_given(v->sets[i]);
 
-		if (g->kind == META_SET_TENSORS && g->layout_id == v->layout_id &&
+		if (g->layout_id == v->layout_id &&
 		    strcmp(g->topo.text, view->topo.text) == 0)
 			b = rs_set_find(g, rank, file);
 	}
@@ -93,7 +92,7 @@ static bool join_set(struct rs_job *job, const struct rs_set *set, bool first, s
 		if (first)
 			*all = set->blobs[i].owner;
 		else
-			join(job, all, &set->blobs[i].owner);
+			rs_owner_join(job, all, &set->blobs[i].owner);
 		first = false;
 	}
 	return first;
@@ -111,13 +110,12 @@ static void join_sources(const struct rs_view *view, const struct rs_sources *so
 		if (b && first)
 			*ret = b->owner;
 		else if (b)
-			join(view->job, ret, &b->owner);
+			rs_owner_join(view->job, ret, &b->owner);
 		first = first && !b;
 	}
 	/* a header alone, of tensors without elements */
 	for (size_t i = 0; sources->nr == 0 && i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS)
-			first = join_set(view->job, rs_set_given(v->sets[i]), first, ret);
+		first = join_set(view->job, rs_set_given(v->sets[i]), first, ret);
 }
 
 int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
@@ -148,26 +146,16 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 	return 0;
 }
 
-/* --- plain files --- */
+/* --- folders above --- */
 
-void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct meta_layout *layout,
-		    const struct meta_topology *topo, uint32_t rank, struct rs_owner *ret)
+void rs_owner_limit_by(struct rs_owner *file, const struct meta_inode_row *folder)
 {
-	const struct rs_set_blob *own = NULL;
+	bool group = folder->mode & 0010, others = folder->mode & 0001;
 
-	if (set->one_owner)
-		own = &set->blobs[0];
-	else if (!set->same_on_all)
-		own = rs_set_plain(set, layout, topo, rank);
-	else if (set->layout == layout && strcmp(set->topo.text, topo->text) == 0)
-		own = rs_set_find(set, rank, set->file);
-	if (own)
-		*ret = own->owner;
-	else
-		(void)join_set(job, set, true, ret);
+	if (folder->gid != file->gid)
+		group = others = group && others;
+	file->mode &= ~(mode_t)((group ? 0 : 0070) | (others ? 0 : 0007));
 }
-
-/* --- folders that nobody made --- */
 
 void rs_owner_of_folder(struct rs_job *job, struct rs_owner *ret)
 {

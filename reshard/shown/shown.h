@@ -39,7 +39,7 @@ struct rs_look {
 	int64_t atime_ns, mtime_ns, ctime_ns; /* of RS_WORK: its file's, but ctime is the later one of both */
 	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node.h) */
 	uint32_t rank;		/* of these: whose folder it is in, RS_SHARED: the job's */
-	uint64_t path_id;	/* and the path there, by number */
+	uint64_t path_id;	/* and the path there, by number; of a RS_LINK of a view: if it has several names */
 };
 
 /** Reads an extended attribute of what is at a path of a view: 1, 0 (there is none), or an error. */

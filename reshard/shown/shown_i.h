@@ -13,23 +13,45 @@ struct rs_below;
 /** Gives what is below a working tree, or in a version; it lives as long as the view.  `view` NULL is not allowed. */
 int rs_view_below(struct rs_view *view, struct rs_below **ret, struct sc_err *err);
 struct rs_lower rs_below_lower(struct rs_below *b);
+/** Tells at which path a number is always found, whichever of its names was asked for: 1, 0 (nowhere), or an error. */
+int rs_below_link(struct rs_below *b, uint64_t ino, uint64_t *ret_path_id, struct sc_err *err);
 /** Tells which file of the view a number is: 1, 0 (none), or an error.  The path lives as long as the service. */
 int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t *ret_path_id, const char **ret_path,
 		  struct sc_err *err);
-/** Looks the file of a view up in its sets and datasets: kind, bytes, blob, place, path_id, owner, times. */
-int rs_below_look(struct rs_below *b, uint32_t rank, const char *path, struct rs_look *ret, struct sc_err *err);
+/** Looks the bytes of a committed file up, whose number it is: kind, bytes, blob, place, rank, path_id.  1, 0 (it is no
+ *  file of the view), or an error. */
+int rs_below_bytes(struct rs_below *b, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err);
 /** The version's floor_ns has changed. */
 void rs_below_note_floor(struct rs_view *view);
 /** Returns the rank of a virtual number (RS_SHARED: the job's own). */
 uint32_t rs_virtual_rank(const struct rs_view *view, uint64_t ino);
 /** Tells whether a number is a file of tensors. */
 bool rs_below_is_shard(struct rs_below *b, uint64_t ino);
-/** Tells whether the tree's rows were made under the view's layout and topology; true: there are none. */
-bool rs_below_is_same(const struct rs_below *b);
-/** Tells whether the tree's rows of a rank count, and how many ranks had such. */
-bool rs_below_has_rows(const struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks);
+/** Tells whether a rank shows its own rows of the tree (docs/tree.md, B2), and how many ranks the tree had. */
+bool rs_below_has_own_rows(struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks);
+/** Calls `each` with the paths of a rank's files of tensors. */
+int rs_below_shards(struct rs_below *b, uint32_t rank, int (*each)(void *arg, const char *path), void *arg,
+		    struct sc_err *err);
+/** Walks over the names that a number has, each once. */
+int rs_below_names(struct rs_below *b, uint64_t ino, meta_entry_fn *fn, void *arg, struct sc_err *err);
 /** Finds a number by its path; 0: there is none. */
 int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t *ret, struct sc_err *err);
+
+/* --- each.c: all that the tree tells of --- */
+
+/** Is handed a folder, plain file or link; `row` and `path` are valid during the call.  Non-zero ends the walk. */
+typedef int rs_shown_fn(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row);
+/** Walks over the folders, plain files and links that a rank of a view shows (RS_SHARED: the job's own folder), but for
+ *  files of tensors and datasets; a folder before what is in it. */
+int rs_view_each(struct rs_view *view, uint32_t rank, rs_shown_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the plain files and links of the version's tree that no rank of the view shows; `rank` is one of the
+ *  tree's topology. */
+int rs_view_each_unplaced(struct rs_view *view, rs_shown_fn *fn, void *arg, struct sc_err *err);
+/** Returns the topology under which the rows of the version's tree were made. */
+const char *rs_view_rows_topology(struct rs_view *view);
+/** Walks over those that ranks of the view show, and that no rank of another presentation would. */
+int rs_view_each_lost(struct rs_view *view, const struct meta_layout *layout, const struct meta_topology *topo,
+		      rs_shown_fn *fn, void *arg, struct sc_err *err);
 
 /* --- view.c --- */
 /** Looks a number up in what is below; RS_NONE: it is nothing there. */
@@ -57,9 +79,12 @@ void rs_owner_of_folder(struct rs_job *job, struct rs_owner *ret);
 /** Finds mode and owner of a rank's file of tensors, at any topology, however it is stored. */
 int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
 		  struct sc_err *err);
-/** Finds mode and owner of a rank's plain file, which rs_set_plain() has found. */
-void rs_plain_owner(struct rs_job *job, const struct rs_set *set, const struct meta_layout *layout,
-		    const struct meta_topology *topo, uint32_t rank, struct rs_owner *ret);
+/** Adds one more to what a file is made of: it has the bits that all have.  Where owners differ, it is the job owner's,
+ *  without bits for group and others. */
+void rs_owner_join(struct rs_job *job, struct rs_owner *all, const struct rs_owner *more);
+/** Clears the bits of those who cannot search a folder above a file.  Users who are in different classes of the two are
+ *  taken for both. */
+void rs_owner_limit_by(struct rs_owner *file, const struct meta_inode_row *folder);
 
 /* --- stored.c --- */
 /** Of a commit: the files that ranks wrote are stored as its view presents them (their headers were compared with it

@@ -13,7 +13,7 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 	const struct rs_version *v = view->version;
 
 	for (size_t i = 0; i < v->nr_sets; i++) {
-		if (v->sets[i]->id || v->sets[i]->kind != META_SET_TENSORS)
+		if (v->sets[i]->id)
 			continue;
 		if (!view->as_stored[i])
 			return sc_fail(err, SC_E_STATE, "'%s': the layout would place tensors elsewhere than the "
@@ -74,33 +74,13 @@ static int look_up_rank(struct rs_service *s, const struct rs_set *set, uint32_t
 	return rc;
 }
 
-static int look_up_plain(struct rs_service *s, const struct rs_set *set, struct sc_err *err)
-{
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < set->nr_blobs; i++) {
-		const struct rs_set_blob *b = &set->blobs[i];
-		struct rs_blob *blob = NULL;
-
-		if (set->same_on_all && i)
-			break;
-		rc = rs_blob_get(s->blobs, b->blob, NULL, b->bytes, &blob, err);
-		if (rc < 0)
-			rc = sc_wrap(err, rc, "rank %d '%s'", (int)b->rank, b->path);
-		rs_blob_put(s->blobs, blob);
-	}
-	return rc;
-}
-
 int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 {
 	int rc = 0;
 
 	if (__atomic_load_n(&set->found, __ATOMIC_RELAXED))
 		return 0;
-	if (set->kind != META_SET_TENSORS)
-		rc = look_up_plain(s, set, err);
-	for (uint32_t rank = 0; rc == 0 && set->view && rank < set->topo.ranks; rank++)
+	for (uint32_t rank = 0; rc == 0 && rank < set->topo.ranks; rank++)
 		rc = look_up_rank(s, set, rank, err);
 	if (rc == 0)
 		__atomic_store_n(&set->found, true, __ATOMIC_RELAXED);

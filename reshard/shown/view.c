@@ -32,15 +32,11 @@ void rs_look_of_row(const struct meta_inode_row *row, struct rs_look *ret)
 /* Where the bytes of a committed file are; its attributes are those of its row. */
 static int look_file(struct rs_view *view, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err)
 {
-	struct rs_look file = {0};
 	struct rs_below *b;
-	const char *path;
-	uint64_t path_id;
-	uint32_t rank;
 	int rc = view ? rs_view_below(view, &b, err) : 0;
 
 	if (rc == 0 && view)
-		rc = rs_below_file(b, row->ino, &rank, &path_id, &path, err);
+		rc = rs_below_bytes(b, row, ret, err);
 	if (rc == 0 && !row->nlink) {
 		/* somebody has it open, as an earlier version: it has attributes still */
 		ret->kind = RS_BLOB;
@@ -48,17 +44,7 @@ static int look_file(struct rs_view *view, const struct meta_inode_row *row, str
 	}
 	if (rc == 0)
 		return sc_fail(err, SC_E_STALE, "the file is gone");
-	if (rc > 0)
-		rc = rs_below_look(b, rank, path, &file, err);
-	if (rc < 0)
-		return rc;
-	ret->kind = file.kind;
-	ret->bytes = file.bytes;
-	ret->blob = file.blob;
-	ret->place = file.place;
-	ret->rank = rank;
-	ret->path_id = path_id;
-	return 0;
+	return rc < 0 ? rc : 0;
 }
 
 int rs_look_row(struct rs_view *view, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err)
@@ -83,8 +69,10 @@ int rs_look_below(struct rs_view *view, uint64_t ino, struct rs_look *ret, struc
 	rc = lower.inode(lower.arg, ino, &texts, &row, err);
 	if (rc > 0)
 		rc = rs_look_row(view, &row, ret, err);
+	if (rc == 0 && ret->kind == RS_LINK && ret->nlink > 1)
+		rc = rs_below_link(b, ino, &ret->path_id, err);
 	sc_arena_done(&texts);
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 /* --- by path --- */

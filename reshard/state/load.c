@@ -14,9 +14,8 @@ struct set_load {
 static int on_set_blob(void *arg, const struct meta_set_blob_row *row)
 {
 	struct set_load *l = arg;
-	struct rs_set_blob b = {.rank = row->rank == META_SHARED ? RS_SHARED : (uint32_t)row->rank,
-				.path_id = row->path, .blob = row->blob, .bytes = row->bytes,
-				.owner = {row->uid, row->gid, row->mode}};
+	struct rs_set_blob b = {.rank = (uint32_t)row->rank, .path_id = row->path, .blob = row->blob,
+				.bytes = row->bytes, .owner = {row->uid, row->gid, row->mode}};
 	int rc = rs_path_text(l->s, row->path, &b.path, l->err);
 
 	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->err) : 0;
@@ -89,7 +88,7 @@ static int on_set(void *arg, const struct meta_set_row *row)
 	l->set = known_set(l->s, row->id);
 	(void)pthread_mutex_unlock(&l->s->lock);
 	if (!l->set) {
-		l->set = rs_set_new(row->file, row->kind, format);
+		l->set = rs_set_new(row->file, format);
 		rc = l->set ? load_set(l, row) : sc_nomem(l->err);
 	}
 	if (rc == 0 && rs_version_add_set(l->v, l->set) < 0)

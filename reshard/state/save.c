@@ -7,7 +7,7 @@
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 {
 	struct sc_buf tensors = {0};
-	struct meta_set_row row = {.file = set->file, .kind = set->kind, .format = set->format->name,
+	struct meta_set_row row = {.file = set->file, .format = set->format->name,
 				   .layout = set->layout_id, .topology = set->topo.text,
 				   .payload = set->payload, .layers = set->state.layers,
 				   .experts = set->state.experts, .verified = (enum meta_verified)set->verified,
@@ -29,8 +29,8 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 	for (size_t i = 0; i < set->nr_blobs && rc == 0; i++) {
 		struct rs_set_blob *b = &set->blobs[i];
 		struct meta_set_blob_row br = {
-			.rank = b->rank == RS_SHARED ? META_SHARED : (int64_t)b->rank, .path = b->path_id,
-			.blob = b->blob, .mode = b->owner.mode, .uid = b->owner.uid, .gid = b->owner.gid};
+			.rank = b->rank, .path = b->path_id, .blob = b->blob, .mode = b->owner.mode,
+			.uid = b->owner.uid, .gid = b->owner.gid};
 
 		rc = meta_set_add_blob(s->catalog, id, &br, err);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blob sets: all ranks' blobs of one logical file. */
+/* Blob sets: all ranks' blobs of one logical file of tensors. */
 #include "reshard/state/state_i.h"
 
 #include <inttypes.h>
@@ -12,14 +12,13 @@ const struct rs_set *rs_set_given(const struct rs_set *set)
 	return set->given ? set->given : set;
 }
 
-struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind, const struct rs_format_ops *format)
+struct rs_set *rs_set_new(const char *file, const struct rs_format_ops *format)
 {
 	struct rs_set *set = sc_zalloc(sizeof(*set));
 
 	if (!set)
 		return NULL;
 	set->refs = 1;
-	set->kind = kind;
 	set->format = format;
 	set->file = sc_strdup(file);
 	set->report = sc_strdup("");
@@ -67,7 +66,7 @@ int rs_set_add_state(const struct rs_set *set, struct meta_state *to, struct sc_
 
 int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err)
 {
-	struct rs_set *given = set->given = rs_set_new(set->file, META_SET_TENSORS, set->format);
+	struct rs_set *given = set->given = rs_set_new(set->file, set->format);
 	const struct rs_kept_layout *kept;
 	int rc = given ? rs_layout_by_id(s, row->given_layout, &kept, err) : sc_nomem(err);
 
@@ -105,12 +104,7 @@ int rs_set_finish(struct rs_set *set, struct sc_err *err)
 	set->one_owner = set->nr_blobs > 0;
 	for (size_t i = 1; i < set->nr_blobs; i++)
 		set->one_owner = set->one_owner && rs_owner_equal(&set->blobs[i].owner, &set->blobs[0].owner);
-	if (set->kind == META_SET_TENSORS)
-		return meta_view_new(set->layout, &set->topo, &set->state, &set->view, err);
-	set->same_on_all = set->kind == META_SET_PLAIN && set->nr_blobs == set->topo.ranks;
-	for (size_t i = 1; i < set->nr_blobs; i++)
-		set->same_on_all = set->same_on_all && set->blobs[i].blob == set->blobs[0].blob;
-	return 0;
+	return meta_view_new(set->layout, &set->topo, &set->state, &set->view, err);
 }
 
 const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path)
@@ -118,32 +112,6 @@ const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, c
 	struct rs_set_blob key = {.rank = rank, .path = path};
 
 	return set->nr_blobs ? bsearch(&key, set->blobs, set->nr_blobs, sizeof(key), by_rank) : NULL;
-}
-
-const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
-				       const struct meta_topology *topo, uint32_t rank)
-{
-	const struct meta_mesh *mesh;
-	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
-
-	if (set->kind == META_SET_SHARED)
-		return rank == RS_SHARED && set->nr_blobs ? &set->blobs[0] : NULL;
-	if (rank == RS_SHARED || rank >= topo->ranks)
-		return NULL;
-	if (set->same_on_all)
-		return &set->blobs[0];
-	mesh = &set->layout->meshes[0];
-	meta_topology_coords(topo, rank, coords);
-	for (int i = 0; i < mesh->nr; i++) {
-		const char *name = set->layout->axes.name[mesh->at[i].axis];
-		int k = meta_axis_find(&layout->axes, name, strlen(name));
-		uint32_t c = k >= 0 ? coords[k] : 0;
-
-		if (c >= set->topo.degree[mesh->at[i].axis])
-			return NULL;
-		at[mesh->at[i].axis] = c;
-	}
-	return rs_set_find(set, meta_topology_rank(&set->topo, at), set->file);
 }
 
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)

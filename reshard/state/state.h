@@ -27,6 +27,11 @@ struct rs_events {
 	void (*news)(void *arg, uint64_t job);
 	/** Adds what only the mount knows to a control file of the mount (`health`, `version`).  May be NULL. */
 	void (*describe)(void *arg, const char *name, struct sc_buf *buf);
+	/** Walks over the files and folders of a job that programs have open, by number; of an earlier daemon's opens
+	 *  some may be missing.  May be NULL: nobody has any. */
+	int (*each_open)(void *arg, struct rs_job *job, int (*fn)(void *arg, uint64_t ino), void *fn_arg);
+	/** Tells whether somebody may hold a folder or link, since the kernel knows it.  May be NULL: nobody does. */
+	bool (*is_known)(void *arg, struct rs_job *job, uint64_t ino);
 };
 
 /* --- jobs --- */

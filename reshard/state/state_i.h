@@ -20,7 +20,6 @@ struct rs_set {
 	uint32_t refs;
 	uint64_t id, layout_id;
 	char *file;
-	enum meta_set_kind kind;
 	const struct meta_layout *layout;	/* kept by the service */
 	struct meta_topology topo;
 	struct meta_state state;
@@ -28,7 +27,6 @@ struct rs_set {
 	const struct rs_format_ops *format;	/* of its files; plain for plain files */
 	char *payload;				/* what its files hold besides tensors, as far as all agree; or NULL */
 	uint16_t *skews;			/* block offset at which each tensor was written */
-	bool same_on_all;			/* a plain file that all ranks share */
 	bool found;				/* everything that the view lists was found in the blobs; atomic */
 	size_t nr_blobs, room_blobs;
 	struct rs_set_blob {
@@ -248,6 +246,16 @@ struct rs_service {
 		} *at;
 		uint64_t times;		/* that a version was dropped, or got another storage */
 	} leaving;
+	bool is_held;			/* the next daemon may serve who has files of dropped versions open */
+	struct {			/* versions whose rows outlive them (tree/hidden.c) */
+		size_t nr, room;
+		struct rs_hidden {
+			uint64_t version;
+			int64_t since_ns;	/* 0: it is not dropped */
+			uint32_t opens;
+		} *at;
+		int64_t due_ns;		/* when to look for those that may go */
+	} hidden;
 	pthread_mutex_t images_lock;
 	struct rs_kept_image *images[IMAGE_BUCKETS];
 	struct rs_kept_image idle_images;
@@ -280,10 +288,11 @@ struct rs_service {
 		uint64_t *at;
 	} nameless;			/* blobs without a row, whose files are to go; the worker's */
 	struct rs_numbers stale;	/* blobs whose jobs are others than their files say; under lock */
+	bool trees_gone;		/* trees may have records and no rows; the worker's */
 	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
 	unsigned hash_put_off;		/* the same of the blob that is to be hashed */
 	struct {
-		struct sc_err rows, files, hashes, met;
+		struct sc_err rows, files, hashes, met, trees;
 	} said;				/* what the worker logged last of what fails still */
 	struct sc_err scrub_said;	/* the scrubber's */
 	struct {			/* damage that reads have met and nobody has judged (state/met.c) */
@@ -306,7 +315,7 @@ struct rs_service {
 #define RS_PUT_OFF_MAX 4
 
 /* set.c */
-struct rs_set *rs_set_new(const char *file, enum meta_set_kind kind, const struct rs_format_ops *format);
+struct rs_set *rs_set_new(const char *file, const struct rs_format_ops *format);
 struct rs_set *rs_set_ref(struct rs_set *set);
 /** Returns the hash of each logical tensor, NULL if the set is not verified yet.  They do not change any more. */
 static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]
@@ -324,9 +333,6 @@ static inline bool rs_owner_equal(const struct rs_owner *a, const struct rs_owne
 }
 /** Completes a set: sorts its blobs and makes its view. */
 int rs_set_finish(struct rs_set *set, struct sc_err *err);
-/** Finds the blob of a plain set that a rank of a presentation sees; NULL: none. */
-const struct rs_set_blob *rs_set_plain(const struct rs_set *set, const struct meta_layout *layout,
-				       const struct meta_topology *topo, uint32_t rank);
 const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, const char *path);
 /** Parses, in place, a line of what rs_set_tensors_text() writes. */
 int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);

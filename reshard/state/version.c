@@ -99,7 +99,7 @@ static const struct rs_set *set_of_view(const struct rs_version *v, const struct
 static const struct rs_set *set_of_file(const struct rs_version *v, const char *logical_file)
 {
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && strcmp(v->sets[i]->file, logical_file) == 0)
+		if (strcmp(v->sets[i]->file, logical_file) == 0)
 			return v->sets[i];
 	assert(!"every tensor of a version is in one of its sets");
 	return NULL;
@@ -303,8 +303,6 @@ void rs_version_note_owner(struct rs_version *v)
 	for (size_t i = 0; i < v->nr_sets; i++) {
 		const struct rs_set *g = rs_set_given(v->sets[i]);
 
-		if (v->sets[i]->kind != META_SET_TENSORS)
-			continue;
 		if (!g->one_owner || (one && !rs_owner_equal(one, &g->blobs[0].owner)))
 			return;
 		one = &g->blobs[0].owner;
@@ -320,7 +318,7 @@ int rs_view_note_stored(struct rs_view *view, struct sc_err *err)
 	if (!view->as_stored)
 		return sc_nomem(err);
 	for (size_t i = 0; i < v->nr_sets; i++)
-		view->as_stored[i] = v->sets[i]->view && meta_view_agrees(v->sets[i]->view, view->model);
+		view->as_stored[i] = meta_view_agrees(v->sets[i]->view, view->model);
 	return 0;
 }
 
@@ -329,7 +327,7 @@ bool rs_view_is_materialized(const struct rs_view *view)
 	const struct rs_version *v = view->version;
 
 	for (size_t i = 0; i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && !view->as_stored[i])
+		if (!view->as_stored[i])
 			return false;
 	return true;
 }

@@ -148,16 +148,6 @@ void rs_tree_end(struct rs_job *job)
 
 /* --- who may read what nobody made --- */
 
-/* The permission bits of a class of users.  Those who are in different classes of the two are taken for both. */
-static void limit(struct rs_owner *file, const struct meta_inode_row *folder)
-{
-	bool group = folder->mode & 0010, others = folder->mode & 0001;
-
-	if (folder->gid != file->gid)
-		group = others = group && others;
-	file->mode &= ~(mode_t)((group ? 0 : 0070) | (others ? 0 : 0007));
-}
-
 int rs_owner_limit_named(struct rs_job *job, uint32_t rank, const char *path, struct rs_owner *owner,
 			 struct sc_err *err)
 {
@@ -172,7 +162,7 @@ int rs_owner_limit_named(struct rs_job *job, uint32_t rank, const char *path, st
 
 		rc = rs_overlay_inode(job->overlay, ino, &texts, &row, err);
 		if (rc > 0 && !is_jobs)
-			limit(owner, &row);
+			rs_owner_limit_by(owner, &row);
 		is_jobs = false;
 		if (rc <= 0 || !path[n])
 			break;

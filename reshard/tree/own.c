@@ -87,6 +87,19 @@ void rs_own_sealed(struct rs_job *job)
 	}
 }
 
+void rs_tree_was_of(struct rs_job *job, uint64_t blob, uint64_t ino)
+{
+	struct rs_own *own;
+
+	(void)pthread_rwlock_wrlock(&job->names);
+	if (!rs_own_find(&job->by_blob, blob) && !rs_own_find(&job->sealed[0], blob)) {
+		own = rs_own_new(&job->sealed[0], blob, ino);
+		if (own)
+			rs_own_put(&job->sealed[0], own);
+	}
+	(void)pthread_rwlock_unlock(&job->names);
+}
+
 bool rs_work_is(struct rs_service *s, struct rs_job *job, uint64_t blob)
 {
 	bool is;
@@ -128,14 +141,19 @@ bool rs_tree_any_nameless(struct rs_service *s)
 	return __atomic_load_n(&s->nameless_objects, __ATOMIC_RELAXED) != 0;
 }
 
-static bool row_of(struct rs_job *job, uint64_t ino, struct meta_inode_row *ret)
+static bool row_is_nameless(const struct meta_inode_row *row)
+{
+	return row->nlink == 0 && row->data != META_FORGOTTEN;
+}
+
+static bool nameless_row(struct rs_job *job, uint64_t ino, struct meta_inode_row *ret)
 {
 	struct sc_arena texts = {0};
 	struct sc_err ignored;
 	int rc = rs_overlay_has(job->overlay, ino) ? rs_overlay_inode(job->overlay, ino, &texts, ret, &ignored) : 0;
 
 	sc_arena_done(&texts);
-	return rc > 0;
+	return rc > 0 && row_is_nameless(ret);
 }
 
 bool rs_tree_is_nameless(struct rs_service *s, struct rs_job *job, uint64_t ino)
@@ -145,7 +163,7 @@ bool rs_tree_is_nameless(struct rs_service *s, struct rs_job *job, uint64_t ino)
 
 	(void)s;
 	(void)pthread_rwlock_rdlock(&job->names);
-	is = row_of(job, rs_overlay_of_shown(job->overlay, ino), &row) && row.nlink == 0;
+	is = nameless_row(job, rs_overlay_of_shown(job->overlay, ino), &row);
 	(void)pthread_rwlock_unlock(&job->names);
 	return is;
 }
@@ -158,7 +176,7 @@ int rs_tree_forget(struct rs_service *s, struct rs_job *job, uint64_t ino, struc
 
 	(void)pthread_rwlock_wrlock(&job->names);
 	ino = rs_overlay_of_shown(job->overlay, ino);
-	is = row_of(job, ino, &row) && row.nlink == 0;
+	is = nameless_row(job, ino, &row);
 	if (is)
 		rc = rs_overlay_forget(job->overlay, ino, err);
 	if (is && rc == 0 && row.data == META_OWN_DATA)
@@ -183,7 +201,7 @@ static int on_nameless(void *arg, const struct meta_inode_row *row)
 	struct nameless *n = arg;
 	struct rs_own x = {row->data == META_OWN_DATA ? row->blob : 0, rs_overlay_shown(n->o, row->ino)};
 
-	return row->nlink == 0 && sc_vec_push(&n->all, x) < 0 ? SC_E_NO_MEMORY : 0;
+	return row_is_nameless(row) && sc_vec_push(&n->all, x) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
 int rs_tree_each_nameless(struct rs_service *s, int (*each)(void *arg, struct rs_job *job, uint64_t ino, uint64_t blob),

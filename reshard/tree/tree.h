@@ -47,6 +47,8 @@ int rs_tree_of_file(struct rs_service *s, struct rs_view *view, uint32_t rank, c
 		    struct sc_err *err);
 /** Finds the number of the file that has, or had before a commit, this blob as its own; 0: it is nothing any more. */
 int rs_tree_of_blob(struct rs_service *s, struct rs_job *job, uint64_t blob, uint64_t *ret, struct sc_err *err);
+/** Says so of a blob that an earlier daemon has committed.  Without memory for it, it is nothing. */
+void rs_tree_was_of(struct rs_job *job, uint64_t blob, uint64_t ino);
 /** Makes a listing of a folder anew (zeroed at first, rs_listing_done() frees it); numbers in it are as programs see
  *  them. */
 int rs_tree_list(struct rs_service *s, struct rs_job *job, uint64_t folder, struct rs_listing *ret, struct sc_err *err);
@@ -130,5 +132,8 @@ void rs_writer_end(struct rs_service *s, uint64_t blob);
 /** Keeps a file from being committed until rs_writer_redeem(), which must be called, or until a time of sc_now_ns(). */
 int rs_writer_reserve(struct rs_service *s, uint64_t blob, int64_t until_ns, struct sc_err *err);
 void rs_writer_redeem(struct rs_service *s, uint64_t blob);
+/** Count an open file of a view: in a daemon that is held, the rows of its version stay until the last is closed. */
+void rs_view_opened(struct rs_service *s, const struct rs_view *view);
+void rs_view_closed(struct rs_service *s, const struct rs_view *view);
 
 #endif

@@ -20,6 +20,13 @@ bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
 /** Tells whether a handle has the blob open. */
 bool rs_work_is_open(struct rs_service *s, uint64_t blob);
 
+/* --- hidden.c --- */
+/** Takes a version from its job, in the caller's transaction; in a daemon that is held, its rows stay. */
+int rs_version_drop(struct rs_service *s, uint64_t version, struct sc_err *err);
+/** Removes the rows of dropped versions, in the caller's transaction: of those of which no file is open, once they were
+ *  dropped for RS_LEAVING_NS, or now (`all`).  *ret_more: some wait for that. */
+int rs_hidden_remove(struct rs_service *s, bool all, bool *ret_more, struct sc_err *err);
+
 /* --- gate.c --- */
 /** Closes the gate: nobody is inside until rs_tree_open().  `quiet`: and no program can write to a written file; waits
  *  a moment for files that were just closed.  Errors: SC_E_BUSY names one that can be written; of the system. */

@@ -378,8 +378,8 @@ int rs_tree_set_attrs(struct rs_service *s, struct rs_job *job, uint64_t ino, co
 			rc = sc_fail(err, SC_E_STALE, "the file is gone");
 		if (rc == 0 && look.kind == RS_DATA)
 			rc = sc_fail(err, SC_E_SEALED, "the file is part of a dataset, which is read-only");
-		copy = rc == 0 && rs_look_is_committed(&look) && (set->has_mode || set->has_uid || set->has_gid) &&
-		       is_shard(job, number);
+		copy = rc == 0 && look.nlink && rs_look_is_committed(&look) &&
+		       (set->has_mode || set->has_uid || set->has_gid) && is_shard(job, number);
 		if (rc == 0 && !copy && look.kind == RS_WORK)
 			rc = set_file(s, look.blob, set, err);
 		if (rc == 0 && !copy)

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was changed since the head, in terms of its sets: files by rank and path.  Both trees of each rank that has
- * anything in the upper layer are walked, as they are now and as they are below, and compared.
+ * What was changed since the head, in terms of files by rank and path: written files, and files of tensors, which sets
+ * have by their paths.  All else is the tree's.
+ *
+ * It costs what was changed: the upper layer tells written files and new names; below it are looked up the names that
+ * written files had before, what is in folders that were moved, and the files of tensors of ranks in which anything
+ * changed.
  */
 #include "reshard/turn/turn_i.h"
 
@@ -13,294 +17,432 @@
 #include "meta/base/text.h"
 
 #define NAMES_SHOWN 4
+#define KEY(number) (const char *)&(number), sizeof(number)
 
-struct seen {
-	const char *path;
+struct named {			/* a name of the upper layer */
+	uint64_t parent, ino;
+	struct meta_bytes name;
+};
+
+struct place {			/* where a folder is */
 	uint64_t ino;
-	bool closed;			/* a folder above has got another mode or owner */
+	uint32_t rank;
+	const char *path;	/* NULL: it was removed */
+	bool closed;		/* it, or one above, has got another mode or owner */
 };
 
-struct tree {
-	struct seen *at;
-	size_t nr, room;
+struct found {
+	struct rs_change_row row;
+	const char *path;
 };
 
-struct walk {
+struct changes {
 	struct rs_job *job;
-	const struct rs_lower *lower;	/* NULL: the tree as it is now */
-	const struct rs_lower *below;
-	struct sc_arena *texts;
-	struct tree files, folders;	/* folders: still to be walked */
-	const char *above;
-	bool at_root, closed;
+	struct rs_lower lower;
+	struct rs_below *below;		/* NULL: there is no version */
+	struct {
+		size_t nr, room;
+		struct named *at;
+	} names;
+	struct sc_map name_of, places, homes;	/* folder -> its name, its place; folders of ranks with changes */
+	struct {
+		size_t nr, room;
+		struct found *at;
+	} all;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} folders;			/* of a walk */
+	uint64_t folder;		/* whose names are handed over */
+	uint32_t rank;
+	struct sc_arena texts;
 	struct sc_err *err;
 };
 
-static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
-{
-	struct walk *w = arg;
-	struct meta_inode_row row;
-	struct seen x = {NULL, ino, w->closed};
-	uint32_t rank;
-	int rc;
+/* --- where a folder is --- */
 
-	if (w->at_root && sc_number_parse(name.at, name.nr, &rank) && rank < SC_RANKS_MAX)
-		return 0;
-	rc = w->lower ? w->lower->inode(w->lower->arg, ino, w->texts, &row, w->err)
-		      : rs_overlay_inode(w->job->overlay, ino, w->texts, &row, w->err);
-	if (rc <= 0)
-		return rc;
-	if (!S_ISDIR(row.mode) && !S_ISREG(row.mode))
-		return 0;
-	x.path = sc_arena_printf(w->texts, "%s%s%.*s", w->above, *w->above ? "/" : "", (int)name.nr, name.at);
-	if (!x.path || (S_ISDIR(row.mode) ? sc_vec_push(&w->folders, x) : sc_vec_push(&w->files, x)) < 0)
-		return sc_nomem(w->err);
-	return 0;
-}
-
-static int by_path(const void *a, const void *b)
-{
-	return strcmp(((const struct seen *)a)->path, ((const struct seen *)b)->path);
-}
-
-static int has_other_mode(struct walk *w, uint64_t ino)
+static int has_other_mode(struct changes *x, uint64_t ino)
 {
 	struct meta_inode_row now, below;
 	int rc = 0;
 
-	if (rs_overlay_has(w->job->overlay, ino))
-		rc = rs_overlay_inode(w->job->overlay, ino, w->texts, &now, w->err);
+	if (rs_overlay_has(x->job->overlay, ino))
+		rc = rs_overlay_inode(x->job->overlay, ino, &x->texts, &now, x->err);
 	if (rc > 0)
-		rc = w->below->inode(w->below->arg, ino, w->texts, &below, w->err);
+		rc = x->lower.inode(x->lower.arg, ino, &x->texts, &below, x->err);
 	return rc <= 0 ? rc : now.mode != below.mode || now.uid != below.uid || now.gid != below.gid;
 }
 
-/* All regular files of a rank (or of the job's own folder), by path. */
-static int walk_home(struct walk *w, uint64_t home)
+struct finding_name {
+	struct changes *x;
+	uint64_t parent;
+	struct meta_bytes name;		/* at NULL: none yet */
+};
+
+/* A name that a folder had below: has it that still? */
+static int on_lower_name(void *arg, const struct meta_entry_row *row)
 {
-	int rc = sc_vec_push(&w->folders, (struct seen){"", home}) < 0 ? sc_nomem(w->err) : 0;
+	struct finding_name *f = arg;
+	uint64_t now = 0;
+	int rc = row->parent == f->parent
+		     ? rs_overlay_child(f->x->job->overlay, row->parent, row->name, &now, f->x->err)
+		     : 0;
 
-	while (rc == 0 && w->folders.nr) {
-		struct seen folder = w->folders.at[--w->folders.nr];
-
-		w->above = folder.path;
-		w->at_root = folder.ino == w->job->root;
-		rc = w->lower ? 0 : has_other_mode(w, folder.ino);
-		w->closed = folder.closed || rc > 0;
-		if (rc < 0)
-			return rc;
-		rc = w->lower ? w->lower->children(w->lower->arg, folder.ino, on_child, w, w->err)
-			      : rs_overlay_children(w->job->overlay, folder.ino, on_child, w, w->err);
+	if (rc == 0 && now == row->ino) {
+		f->name = (struct meta_bytes){sc_arena_copy(&f->x->texts, row->name.at, row->name.nr), row->name.nr};
+		rc = f->name.at ? 0 : sc_nomem(f->x->err);
 	}
-	if (w->files.nr)
-		qsort(w->files.at, w->files.nr, sizeof(*w->files.at), by_path);
 	return rc;
 }
 
-static void walk_done(struct walk *w)
+static int place_of(struct changes *x, uint64_t ino, const struct place **ret);
+
+static int make_place(struct changes *x, struct place *p)
 {
-	sc_vec_done(&w->files);
-	sc_vec_done(&w->folders);
+	const uint64_t root = x->job->root;
+	struct finding_name f = {.x = x};
+	const struct named *named;
+	const struct place *above;
+	struct meta_inode_row row;
+	int rc;
+
+	if (p->ino >= root && p->ino - root <= SC_RANKS_MAX) {
+		p->rank = p->ino == root ? RS_SHARED : (uint32_t)(p->ino - root - 1);
+		p->path = "";
+		rc = has_other_mode(x, p->ino);
+		p->closed = rc > 0;
+		return rc < 0 ? rc : 0;
+	}
+	rc = rs_overlay_inode(x->job->overlay, p->ino, &x->texts, &row, x->err);
+	if (rc <= 0 || !row.nlink)
+		return rc < 0 ? rc : 0;
+	rc = place_of(x, row.parent, &above);
+	if (rc < 0 || !above->path)
+		return rc;
+	f.parent = row.parent;
+	named = sc_map_get(&x->name_of, KEY(p->ino));
+	if (named)
+		f.name = named->name;
+	else if (x->below)
+		rc = rs_below_names(x->below, p->ino, on_lower_name, &f, x->err);
+	if (rc < 0 || !f.name.at)
+		return rc;
+	p->rank = above->rank;
+	p->path = sc_arena_printf(&x->texts, "%s%s%.*s", above->path, *above->path ? "/" : "", (int)f.name.nr,
+				  f.name.at);
+	if (!p->path)
+		return sc_nomem(x->err);
+	rc = has_other_mode(x, p->ino);
+	p->closed = above->closed || rc > 0;
+	return rc < 0 ? rc : 0;
 }
 
-/* --- which ranks --- */
+static int place_of(struct changes *x, uint64_t ino, const struct place **ret)
+{
+	struct place *p = sc_map_get(&x->places, KEY(ino));
+	int rc = 0;
 
-struct homes {
-	struct rs_job *job;
-	struct {
-		size_t nr, room;
-		uint64_t *at;
-	} all;
-	struct sc_arena *texts;
-	struct sc_err *err;
+	if (!p) {
+		p = sc_arena_alloc(&x->texts, sizeof(*p));
+		if (!p)
+			return sc_nomem(x->err);
+		p->ino = ino;
+		if (sc_map_put(&x->places, KEY(p->ino), p) < 0)
+			return sc_nomem(x->err);
+		rc = make_place(x, p);
+	}
+	*ret = p;
+	return rc;
+}
+
+/* --- files --- */
+
+static int add(struct changes *x, const struct rs_change_row *row, const char *path)
+{
+	return sc_vec_push(&x->all, ((struct found){*row, path})) < 0 ? sc_nomem(x->err) : 0;
+}
+
+/* A regular file has a name: one that was written, or one of tensors whose name is another one than below. */
+static int add_file(struct changes *x, uint64_t folder, struct meta_bytes name, const struct meta_inode_row *is,
+		    bool moved)
+{
+	struct rs_change_row row = {.ino = is->ino, .blob = is->blob};
+	const struct place *at = NULL;
+	const char *path;
+	int rc;
+
+	if (is->data != META_OWN_DATA && !moved)
+		return 0;
+	rc = place_of(x, folder, &at);
+	if (rc < 0 || !at->path)
+		return rc;
+	row.how = is->data == META_OWN_DATA ? RS_CHANGE_WROTE : RS_CHANGE_MOVED;
+	row.rank = at->rank;
+	path = sc_arena_printf(&x->texts, "%s%s%.*s", at->path, *at->path ? "/" : "", (int)name.nr, name.at);
+	return path ? add(x, &row, path) : sc_nomem(x->err);
+}
+
+static bool is_shard(const struct changes *x, uint64_t ino)
+{
+	return x->below && rs_below_is_shard(x->below, ino);
+}
+
+/* What is in a folder that was moved, with the folder. */
+static int on_moved_child(void *arg, struct meta_bytes name, uint64_t ino)
+{
+	struct changes *x = arg;
+	struct meta_inode_row row;
+	int rc = rs_overlay_inode(x->job->overlay, ino, &x->texts, &row, x->err);
+
+	if (rc <= 0)
+		return rc;
+	if (S_ISDIR(row.mode))
+		return sc_vec_push(&x->folders, ino) < 0 ? sc_nomem(x->err) : 0;
+	return S_ISREG(row.mode) ? add_file(x, x->folder, name, &row, is_shard(x, ino)) : 0;
+}
+
+static int add_moved_folder(struct changes *x, uint64_t ino)
+{
+	int rc = sc_vec_push(&x->folders, ino) < 0 ? sc_nomem(x->err) : 0;
+
+	while (rc == 0 && x->folders.nr) {
+		x->folder = x->folders.at[--x->folders.nr];
+		rc = rs_overlay_children(x->job->overlay, x->folder, on_moved_child, x, x->err);
+	}
+	return rc;
+}
+
+static int add_name(struct changes *x, const struct named *n)
+{
+	struct meta_inode_row row, below;
+	int rc = rs_overlay_inode(x->job->overlay, n->ino, &x->texts, &row, x->err);
+
+	if (rc > 0 && S_ISREG(row.mode))
+		return add_file(x, n->parent, n->name, &row, is_shard(x, n->ino));
+	if (rc > 0 && S_ISDIR(row.mode)) {
+		rc = x->lower.inode(x->lower.arg, n->ino, &x->texts, &below, x->err);
+		return rc > 0 ? add_moved_folder(x, n->ino) : rc;
+	}
+	return rc < 0 ? rc : 0;
+}
+
+struct old_names {
+	struct changes *x;
+	const struct meta_inode_row *row;
 };
+
+/* A name that a written file had before. */
+static int on_old_name(void *arg, const struct meta_entry_row *row)
+{
+	const struct old_names *o = arg;
+	struct changes *x = o->x;
+	uint64_t now = 0;
+	int rc = rs_overlay_child(x->job->overlay, row->parent, row->name, &now, x->err);
+
+	return rc < 0 || now != row->ino ? rc : add_file(x, row->parent, row->name, o->row, false);
+}
+
+/* --- the upper layer --- */
 
 static int on_row(void *arg, const struct meta_inode_row *row)
 {
-	struct homes *h = arg;
-	uint64_t ino = 0;
-	int rc = row->nlink ? rs_tree_home(h->job, row, h->texts, &ino, h->err) : 0;
+	struct changes *x = arg;
+	struct old_names old = {x, row};
+	uint64_t home = 0, *kept;
+	int rc = row->nlink ? rs_tree_home(x->job, row, &x->texts, &home, x->err) : 0;
 
-	if (rc < 0 || !ino)
+	if (rc < 0 || !home)
 		return rc;
-	for (size_t i = 0; i < h->all.nr; i++)
-		if (h->all.at[i] == ino)
-			return 0;
-	return sc_vec_push(&h->all, ino) < 0 ? sc_nomem(h->err) : 0;
-}
-
-/* --- comparing --- */
-
-struct comparing {
-	struct rs_job *job;
-	uint32_t rank;
-	struct rs_lower lower;
-	rs_change_row_fn *fn;
-	void *arg;
-	struct sc_arena *texts;
-	struct sc_err *err;
-};
-
-static int on_gone(const struct comparing *c, const struct seen *was)
-{
-	const struct rs_change_row row = {.how = RS_CHANGE_GONE, .rank = c->rank, .path = was->path, .ino = was->ino};
-
-	return c->fn(c->arg, &row);
-}
-
-/* Do the folders above a file limit who may read it more than they did?  1, 0 or an error. */
-static int is_closed(const struct comparing *c, const struct seen *file, const struct meta_inode_row *row)
-{
-	struct rs_owner now = {row->uid, row->gid, row->mode & 07777}, was = now;
-	struct rs_look look = {0};
-	struct rs_below *b;
-	int rc = rs_view_below(c->job->head, &b, c->err);
-
-	if (rc == 0)
-		rc = rs_below_look(b, c->rank, file->path, &look, c->err);
-	was.mode &= look.owner.mode;
-	if (rc == 0)
-		rc = rs_owner_limit_named(c->job, c->rank, file->path, &now, c->err);
-	return rc < 0 ? rc : (was.mode & ~now.mode & 0077) != 0;
-}
-
-/* A file that is there; `was`: what was at its path, NULL: nothing. */
-static int on_there(const struct comparing *c, const struct seen *now, const struct seen *was)
-{
-	struct rs_change_row row = {.rank = c->rank, .path = now->path, .ino = now->ino};
-	bool same = was && was->ino == now->ino;
-	struct meta_inode_row is, below;
-	struct rs_look look;
-	int rc;
-
-	if (same && !rs_overlay_has(c->job->overlay, now->ino) && !now->closed)
-		return 0;
-	rc = rs_overlay_inode(c->job->overlay, now->ino, c->texts, &is, c->err);
-	if (rc <= 0)
-		return rc;
-	row.how = is.data == META_OWN_DATA ? RS_CHANGE_WROTE : RS_CHANGE_MOVED;
-	row.blob = is.blob;
-	row.owner = (struct rs_owner){is.uid, is.gid, is.mode & 07777};
-	row.mtime_ns = is.mtime_ns;
-	if (row.how == RS_CHANGE_WROTE)
-		return c->fn(c->arg, &row);
-	if (same) {
-		rc = c->lower.inode(c->lower.arg, now->ino, c->texts, &below, c->err);
-		if (rc > 0 && below.mode == is.mode && below.uid == is.uid && below.gid == is.gid) {
-			/* times and attributes are the tree's */
-			rc = now->closed ? is_closed(c, now, &below) : 0;
-			if (rc == 0)
-				return 0;
-		}
-		if (rc < 0)
-			return rc;
+	if (!sc_map_get(&x->homes, KEY(home))) {
+		kept = sc_arena_alloc(&x->texts, sizeof(*kept));
+		if (!kept)
+			return sc_nomem(x->err);
+		*kept = home;
+		if (sc_map_put(&x->homes, KEY(*kept), kept) < 0)
+			return sc_nomem(x->err);
 	}
-	rc = rs_look_below(c->job->head, now->ino, &look, c->err);
-	if (rc < 0 || !rs_look_is_committed(&look))
-		return rc;
-	row.blob = look.kind == RS_BLOB ? look.blob : 0;
-	row.bytes = look.bytes;
-	return c->fn(c->arg, &row);
+	if (x->below && S_ISREG(row->mode) && row->data == META_OWN_DATA)
+		rc = rs_below_names(x->below, row->ino, on_old_name, &old, x->err);
+	return rc;
 }
 
-static int compare(const struct comparing *c, const struct tree *now, const struct tree *was)
+static int on_upper_name(void *arg, struct meta_bytes name, uint64_t ino)
 {
-	size_t k = 0;
+	struct changes *x = arg;
+
+	if (!ino)
+		return 0;
+	return sc_vec_push(&x->names, ((struct named){x->folder, ino, name})) < 0 ? sc_nomem(x->err) : 0;
+}
+
+static int on_folder(void *arg, const struct meta_inode_row *row)
+{
+	struct changes *x = arg;
+
+	x->folder = row->ino;
+	return rs_overlay_entries(x->job->overlay, row->ino, on_upper_name, x);
+}
+
+/* --- files of tensors, by their paths below --- */
+
+/* A file of tensors that is where it was, with the bytes that it had: is who may read it another?  1, 0 or an error. */
+static int is_other(struct changes *x, const char *path, uint64_t ino, bool closed)
+{
+	struct meta_inode_row now, below;
+	struct rs_owner owner;
+	int rc = rs_overlay_inode(x->job->overlay, ino, &x->texts, &now, x->err);
+
+	if (rc <= 0 || now.data == META_OWN_DATA)
+		return rc < 0 ? rc : 0;
+	rc = x->lower.inode(x->lower.arg, ino, &x->texts, &below, x->err);
+	if (rc <= 0 || below.mode != now.mode || below.uid != now.uid || below.gid != now.gid)
+		return rc < 0 ? rc : 1;
+	owner = (struct rs_owner){below.uid, below.gid, below.mode & 07777};
+	rc = closed ? rs_owner_limit_named(x->job, x->rank, path, &owner, x->err) : 0;
+	return rc < 0 ? rc : (below.mode & ~owner.mode & 0077) != 0;
+}
+
+static int on_shard(void *arg, const char *path)
+{
+	struct changes *x = arg;
+	struct rs_change_row row = {.how = RS_CHANGE_GONE, .rank = x->rank};
+	uint64_t folder = x->job->root + 1 + x->rank, was = 0, now = 0;
+	const char *text = sc_arena_copy(&x->texts, path, strlen(path)), *slash = strrchr(path, '/');
+	const char *above = slash ? sc_arena_copy(&x->texts, path, (size_t)(slash - path)) : "";
+	const struct place *at = NULL;
+	int rc = text && above ? rs_below_find(x->below, x->rank, path, &was, x->err) : sc_nomem(x->err);
+
+	if (rc == 0)
+		rc = rs_find_path(x->job, x->rank, path, &now, x->err);
+	row.ino = was;
+	if (rc == 0 && now != was)
+		return add(x, &row, text);
+	if (rc == 0)
+		rc = rs_find_path(x->job, x->rank, above, &folder, x->err);
+	if (rc == 0)
+		rc = place_of(x, folder, &at);
+	if (rc == 0 && (at->closed || rs_overlay_has(x->job->overlay, now)))
+		rc = is_other(x, text, now, at->closed);
+	row.how = RS_CHANGE_MOVED;
+	return rc > 0 ? add(x, &row, text) : rc;
+}
+
+static int by_path(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	if (x->row.rank != y->row.rank)
+		return x->row.rank < y->row.rank ? -1 : 1;
+	return strcmp(x->path, y->path);
+}
+
+static int add_shards(struct changes *x)
+{
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && i < now->nr; i++) {
-		const struct seen *at = NULL;
+	for (size_t i = 0; rc == 0 && x->below && i < x->homes.room; i++) {
+		const uint64_t *home = x->homes.slots[i].value;
 
-		while (rc == 0 && k < was->nr && strcmp(was->at[k].path, now->at[i].path) < 0)
-			rc = on_gone(c, &was->at[k++]);
-		if (rc == 0 && k < was->nr && strcmp(was->at[k].path, now->at[i].path) == 0)
-			at = &was->at[k++];
-		if (rc == 0)
-			rc = on_there(c, &now->at[i], at);
+		if (!home || *home == x->job->root)
+			continue;
+		x->rank = (uint32_t)(*home - x->job->root - 1);
+		rc = rs_below_shards(x->below, x->rank, on_shard, x, x->err);
 	}
-	while (rc == 0 && k < was->nr)
-		rc = on_gone(c, &was->at[k++]);
 	return rc;
 }
 
-static int compare_home(struct rs_job *job, uint64_t home, rs_change_row_fn *fn, void *arg, struct sc_err *err)
+/* A name may be found in two ways: it is new, and in a folder that was moved. */
+static void sort(struct changes *x)
 {
-	struct sc_arena texts = {0};
-	struct comparing c = {.job = job, .rank = home == job->root ? RS_SHARED : (uint32_t)(home - job->root - 1),
-			      .fn = fn, .arg = arg, .texts = &texts, .err = err};
-	struct walk now = {.job = job, .texts = &texts, .err = err}, was = now;
-	int rc = rs_tree_lower(job, job->head, &c.lower, err);
+	size_t kept = 0;
 
-	now.below = was.lower = &c.lower;
+	if (x->all.nr)
+		qsort(x->all.at, x->all.nr, sizeof(*x->all.at), by_path);
+	for (size_t i = 0; i < x->all.nr; i++) {
+		struct found *last = kept ? &x->all.at[kept - 1] : NULL;
+
+		if (last && by_path(last, &x->all.at[i]) == 0) {
+			/* what is there now stands before what was there */
+			if (last->row.how == RS_CHANGE_GONE)
+				*last = x->all.at[i];
+			continue;
+		}
+		x->all.at[kept++] = x->all.at[i];
+	}
+	x->all.nr = kept;
+}
+
+/* Under job.names. */
+static int find(struct changes *x)
+{
+	struct rs_job *job = x->job;
+	int rc = rs_tree_lower(job, job->head, &x->lower, x->err);
+
+	if (rc == 0 && job->head)
+		rc = rs_view_below(job->head, &x->below, x->err);
 	if (rc == 0)
-		rc = walk_home(&now, home);
+		rc = rs_overlay_each_folder(job->overlay, on_folder, x);
+	for (size_t i = 0; rc == 0 && i < x->names.nr; i++)
+		if (sc_map_put(&x->name_of, KEY(x->names.at[i].ino), &x->names.at[i]) < 0)
+			rc = sc_nomem(x->err);
 	if (rc == 0)
-		rc = walk_home(&was, home);
+		rc = rs_overlay_each(job->overlay, on_row, x);
+	for (size_t i = 0; rc == 0 && i < x->names.nr; i++)
+		rc = add_name(x, &x->names.at[i]);
 	if (rc == 0)
-		rc = compare(&c, &now.files, &was.files);
-	walk_done(&now);
-	walk_done(&was);
-	sc_arena_done(&texts);
+		rc = add_shards(x);
+	sort(x);
 	return rc;
 }
 
-static int by_number(const void *a, const void *b)
+static void done(struct changes *x)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	sc_vec_done(&x->names);
+	sc_vec_done(&x->all);
+	sc_vec_done(&x->folders);
+	sc_map_done(&x->name_of);
+	sc_map_done(&x->places);
+	sc_map_done(&x->homes);
+	sc_arena_done(&x->texts);
+}
 
-	return (x > y) - (x < y);
+/* Copies up the committed files of tensors that have got another name, so that a commit reads them again. */
+static int own_shards(struct changes *x, bool *ret_any)
+{
+	struct rs_job *job = x->job;
+	uint64_t blob;
+	int rc = 0;
+
+	*ret_any = false;
+	for (size_t i = 0; rc == 0 && i < x->all.nr; i++) {
+		if (x->all.at[i].row.how != RS_CHANGE_MOVED)
+			continue;
+		*ret_any = true;
+		rc = rs_tree_copy_up(job->service, job, rs_overlay_shown(job->overlay, x->all.at[i].row.ino), false,
+				     &blob, x->err);
+	}
+	return rc;
 }
 
 int rs_tree_changes(struct rs_job *job, rs_change_row_fn *fn, void *arg, struct sc_err *err)
 {
-	struct sc_arena texts = {0};
-	struct homes h = {.job = job, .texts = &texts, .err = err};
-	int rc;
+	bool again = true;
+	int rc = 0;
 
-	(void)pthread_rwlock_rdlock(&job->names);
-	rc = rs_overlay_each(job->overlay, on_row, &h);
-	if (h.all.nr)
-		qsort(h.all.at, h.all.nr, sizeof(*h.all.at), by_number);
-	for (size_t i = 0; rc == 0 && i < h.all.nr; i++)
-		rc = compare_home(job, h.all.at[i], fn, arg, err);
-	(void)pthread_rwlock_unlock(&job->names);
-	sc_vec_done(&h.all);
-	sc_arena_done(&texts);
-	return rc;
-}
+	while (rc == 0 && again) {
+		struct changes x = {.job = job, .err = err};
 
-/* --- shards under other names --- */
-
-struct shards {
-	struct rs_below *below;
-	struct {
-		size_t nr, room;
-		uint64_t *at;
-	} inos;
-	struct sc_err *err;
-};
-
-static int on_change(void *arg, const struct rs_change_row *row)
-{
-	struct shards *x = arg;
-
-	if (row->how != RS_CHANGE_MOVED || !rs_below_is_shard(x->below, row->ino))
-		return 0;
-	return sc_vec_push(&x->inos, row->ino) < 0 ? sc_nomem(x->err) : 0;
-}
-
-int rs_tree_own_shards(struct rs_job *job, struct sc_err *err)
-{
-	struct shards x = {.err = err};
-	uint64_t blob;
-	int rc = job->head ? rs_view_below(job->head, &x.below, err) : 0;
-
-	if (rc == 0 && x.below)
-		rc = rs_tree_changes(job, on_change, &x, err);
-	for (size_t i = 0; rc == 0 && i < x.inos.nr; i++)
-		rc = rs_tree_copy_up(job->service, job, rs_overlay_shown(job->overlay, x.inos.at[i]), false, &blob,
-				     err);
-	sc_vec_done(&x.inos);
+		(void)pthread_rwlock_rdlock(&job->names);
+		rc = find(&x);
+		(void)pthread_rwlock_unlock(&job->names);
+		if (rc == 0)
+			rc = own_shards(&x, &again);
+		for (size_t i = 0; rc == 0 && !again && i < x.all.nr; i++) {
+			x.all.at[i].row.path = x.all.at[i].path;
+			rc = fn(arg, &x.all.at[i].row);
+		}
+		done(&x);
+	}
 	return rc;
 }
 

@@ -3,7 +3,7 @@
  * Another version below a working tree: in the catalog in the transaction that makes the version, in memory in one
  * instant after it, which cannot fail.  The gate is closed meanwhile: nobody changes the working tree.
  */
-#include "reshard/turn/turn_i.h"
+#include "reshard/turn/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,31 +13,6 @@
 #include "meta/base/limits.h"
 #include "meta/base/text.h"
 #include "meta/catalog/trees.h"
-
-struct rs_turn {
-	struct rs_job *job;
-	struct rs_view *next;		/* borrowed */
-	enum rs_turn_by by;
-	bool moves;			/* a commit has rows for a tree */
-	int64_t now_ns;
-	struct meta_tree_spec spec;	/* of a commit */
-	struct meta_changes upper;	/* rows that the upper layer will have */
-	struct sc_map own;		/* the files of these */
-	struct rs_layer *layer;
-	struct rs_lower lower;
-	struct sc_arena texts;
-	struct sc_err *err;
-};
-
-static bool is_special(mode_t mode)
-{
-	return !S_ISDIR(mode) && !S_ISREG(mode) && !S_ISLNK(mode);
-}
-
-static int put(struct rs_turn *t, struct meta_changes *to, struct meta_change change)
-{
-	return sc_vec_push(to, change) < 0 ? sc_nomem(t->err) : 0;
-}
 
 /* --- what stays in the upper layer --- */
 
@@ -51,7 +26,8 @@ static int keep_xattr(void *arg, struct meta_bytes name, struct meta_bytes value
 {
 	const struct keeping *k = arg;
 
-	return put(k->t, &k->t->upper, (struct meta_change){META_PUT_XATTR, .xattr = {k->row->ino, name, value}});
+	return rs_turn_put(k->t, &k->t->upper,
+			   (struct meta_change){META_PUT_XATTR, .xattr = {k->row->ino, name, value}});
 }
 
 static int keep_entry(void *arg, struct meta_bytes name, uint64_t ino)
@@ -60,9 +36,23 @@ static int keep_entry(void *arg, struct meta_bytes name, uint64_t ino)
 	struct meta_inode_row row = {0};
 	int rc = ino && !k->all ? rs_overlay_inode(k->t->job->overlay, ino, &k->t->texts, &row, k->t->err) : 1;
 
-	if (rc < 0 || (!k->all && (!ino || !is_special(row.mode))))
+	if (rc < 0 || (!k->all && (!ino || !rs_is_special(row.mode))))
 		return rc < 0 ? rc : 0;
-	return put(k->t, &k->t->upper, (struct meta_change){META_PUT_ENTRY, .entry = {k->row->ino, name, ino}});
+	return rs_turn_put(k->t, &k->t->upper, (struct meta_change){META_PUT_ENTRY, .entry = {k->row->ino, name, ino}});
+}
+
+/* The next version may show something under a number that is made of a path, while what had it is held. */
+static int keep_apart(struct rs_turn *t, const struct meta_inode_row *row)
+{
+	size_t from = t->apart.nr;
+	int rc = 0;
+
+	if (row->data != META_LOWER_DATA) /* who reads a committed file has its version's node */
+		rc = rs_overlay_plan_apart(t->job->overlay, t->now_ns, row, &t->texts, &t->apart, t->err);
+	for (size_t i = from; rc == 0 && i < t->apart.nr; i++)
+		rc = rs_turn_put(t, &t->upper, t->apart.at[i]);
+	/* at last: its blob has another row then */
+	return rc < 0 ? rc : rs_turn_put(t, &t->apart, (struct meta_change){META_DROP_INODE, .inode.ino = row->ino});
 }
 
 /* FIFOs, sockets and devices whose folder is still there, and what has no name. */
@@ -70,11 +60,21 @@ static int keep_row(void *arg, const struct meta_inode_row *row)
 {
 	struct rs_turn *t = arg;
 	struct keeping k = {t, row, row->nlink == 0};
+	struct meta_inode_row below;
 	int rc = 0;
 
-	t->moves |= row->nlink && !is_special(row->mode);
-	if (row->nlink == 0 || is_special(row->mode)) {
-		rc = put(t, &t->upper, (struct meta_change){META_PUT_INODE, .inode = *row});
+	if (row->data == META_FORGOTTEN)
+		return 0;
+	if (row->nlink == 0 && row->ino & RS_VIRTUAL)
+		return keep_apart(t, row);
+	t->moves |= row->nlink && !rs_is_special(row->mode);
+	/* what a topology hides and shows again was never removed: that it was held does not count any more */
+	if (row->nlink == 0 && t->by == RS_TURN_STAY)
+		rc = t->lower.inode(t->lower.arg, row->ino, &t->texts, &below, t->err);
+	if (rc)
+		return rc < 0 ? rc : 0;
+	if (row->nlink == 0 || rs_is_special(row->mode)) {
+		rc = rs_turn_put(t, &t->upper, (struct meta_change){META_PUT_INODE, .inode = *row});
 		if (rc == 0)
 			rc = rs_overlay_xattrs(t->job->overlay, row->ino, keep_xattr, &k, t->err);
 	}
@@ -86,6 +86,8 @@ static int keep_names(void *arg, const struct meta_inode_row *row)
 	struct rs_turn *t = arg;
 	struct keeping k = {t, row, row->nlink == 0};
 
+	if (!row->nlink && row->ino & RS_VIRTUAL)
+		return 0;
 	return S_ISDIR(row->mode) ? rs_overlay_entries(t->job->overlay, row->ino, keep_entry, &k) : 0;
 }
 
@@ -93,11 +95,11 @@ static int keep_names(void *arg, const struct meta_inode_row *row)
 static int keep_upper(struct rs_turn *t)
 {
 	const struct rs_overlay *o = t->job->overlay;
-	int rc = rs_overlay_each(o, keep_row, t);
+	int rc = rs_overlay_each_again(o, &t->upper, t->err);
 
 	if (rc == 0)
-		rc = rs_overlay_each_folder(o, keep_names, t);
-	return rc == 0 ? rs_overlay_each_again(o, &t->upper, t->err) : rc;
+		rc = rs_overlay_each(o, keep_row, t);
+	return rc == 0 ? rs_overlay_each_folder(o, keep_names, t) : rc;
 }
 
 /* Drops special files whose folder the next version has not. */
@@ -115,14 +117,14 @@ static int drop_lost(struct rs_turn *t)
 			if (rc == 0)
 				continue;
 		}
-		rc = rc < 0 ? rc : put(t, &kept, *x);
+		rc = rc < 0 ? rc : rs_turn_put(t, &kept, *x);
 	}
 	/* a special file without any name left stays as one that has none */
 	for (size_t i = 0; rc == 0 && i < kept.nr; i++) {
 		struct meta_inode_row *row = &kept.at[i].inode;
 		uint32_t names = 0;
 
-		if (kept.at[i].kind != META_PUT_INODE || !is_special(row->mode))
+		if (kept.at[i].kind != META_PUT_INODE || !rs_is_special(row->mode))
 			continue;
 		for (size_t k = 0; k < kept.nr; k++)
 			names += kept.at[k].kind == META_PUT_ENTRY && kept.at[k].entry.ino == row->ino;
@@ -133,142 +135,7 @@ static int drop_lost(struct rs_turn *t)
 	return rc;
 }
 
-/* --- a commit: rows of the new tree that are not as the upper layer has them --- */
-
-static int copy_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
-{
-	const struct keeping *k = arg;
-	struct rs_turn *t = k->t;
-	struct meta_xattr_row row = {k->row->ino,
-				     {sc_arena_copy(&t->texts, name.at, name.nr), name.nr},
-				     {sc_arena_copy(&t->texts, value.at, value.nr), value.nr}};
-
-	return !row.name.at || !row.value.at
-		   ? sc_nomem(t->err)
-		   : put(t, &t->spec.rows, (struct meta_change){META_PUT_XATTR, .xattr = row});
-}
-
-/* The newest tree that has a row tells all of an object: its attributes, too, unless they come from the upper layer. */
-static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
-{
-	struct keeping k = {t, row, false};
-	int rc = put(t, &t->spec.rows, (struct meta_change){META_PUT_INODE, .inode = *row});
-
-	if (rc == 0 && !rs_overlay_has(t->job->overlay, row->ino))
-		rc = rs_overlay_xattrs(t->job->overlay, row->ino, copy_xattr, &k, t->err);
-	return rc;
-}
-
-static int complete_row(struct rs_turn *t, const struct meta_inode_row *given)
-{
-	struct meta_change x = {META_PUT_INODE};
-	int rc = rs_overlay_inode(t->job->overlay, given->ino, &t->texts, &x.inode, t->err);
-
-	if (rc <= 0)
-		return rc;
-	x.inode.mode = S_IFREG | (given->mode & 07777);
-	x.inode.uid = given->uid;
-	x.inode.gid = given->gid;
-	x.inode.mtime_ns = given->mtime_ns;
-	if (given->atime_ns)
-		x.inode.atime_ns = given->atime_ns;
-	if (given->ctime_ns > x.inode.ctime_ns)
-		x.inode.ctime_ns = given->ctime_ns;
-	x.inode.blob = given->blob;
-	x.inode.data = META_LOWER_DATA;
-	return put_row(t, &x.inode);
-}
-
-struct counting {
-	struct rs_turn *t;
-	uint32_t folders;
-};
-
-static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
-{
-	struct counting *c = arg;
-	struct meta_inode_row row;
-	uint32_t rank;
-	int rc;
-
-	if (sc_number_parse(name.at, name.nr, &rank) && rank < SC_RANKS_MAX)
-		return 0;
-	rc = rs_overlay_inode(c->t->job->overlay, ino, &c->t->texts, &row, c->t->err);
-	c->folders += rc > 0 && S_ISDIR(row.mode);
-	return rc < 0 ? rc : 0;
-}
-
-/* The job's folder has a link for each rank of the topology, which nobody made. */
-static int count_root(struct rs_turn *t)
-{
-	struct rs_job *job = t->job;
-	struct counting c = {.t = t};
-	struct meta_change x = {META_PUT_INODE};
-	int rc = rs_overlay_inode(job->overlay, job->root, &t->texts, &x.inode, t->err);
-
-	if (rc > 0)
-		rc = rs_overlay_children(job->overlay, job->root, on_child, &c, t->err);
-	x.inode.nlink = 2 + t->next->topo.ranks + c.folders;
-	return rc < 0 ? rc : put_row(t, &x.inode);
-}
-
-struct hiding {
-	struct rs_turn *t;
-	uint64_t folder;
-};
-
-static int hide(void *arg, const struct meta_entry_row *row)
-{
-	const struct hiding *h = arg;
-	struct rs_turn *t = h->t;
-	struct meta_entry_row gone = {h->folder, {NULL, row->name.nr}, 0};
-
-	gone.name.at = sc_arena_copy(&t->texts, row->name.at, row->name.nr);
-	return gone.name.at ? put(t, &t->spec.rows, (struct meta_change){META_PUT_ENTRY, .entry = gone})
-			    : sc_nomem(t->err);
-}
-
-struct again {
-	struct rs_turn *t;
-	uint64_t folder;
-};
-
-static int show_again(void *arg, struct meta_bytes name, uint64_t ino)
-{
-	const struct again *a = arg;
-	struct rs_turn *t = a->t;
-
-	if (!ino)
-		return 0;
-	return put(t, &t->spec.rows, (struct meta_change){META_PUT_ENTRY, .entry = {a->folder, name, ino}});
-}
-
-/* Rows of ranks that have other coordinates now would count again in the new tree: they are hidden for good. */
-static int hide_stale(struct rs_turn *t, struct rs_view *base)
-{
-	struct meta_tree tree = {.id = base->version->tree};
-	struct rs_below *b;
-	uint32_t ranks = 0;
-	int rc = rs_view_below(base, &b, t->err);
-
-	if (rc == 0)
-		(void)rs_below_has_rows(b, 0, &ranks);
-	for (uint32_t r = 0; rc == 0 && r < ranks; r++) {
-		struct hiding h = {t, t->job->root + 1 + r};
-		struct again a = {t, h.folder};
-		struct meta_change x = {META_PUT_INODE};
-
-		if (rs_below_has_rows(b, r, &ranks))
-			continue;
-		rc = meta_tree_children(t->job->service->catalog, &tree, h.folder, hide, &h, t->err);
-		if (rc == 0)
-			rc = rs_overlay_entries(t->job->overlay, h.folder, show_again, &a);
-		if (rc == 0)
-			rc = rs_overlay_inode(t->job->overlay, h.folder, &t->texts, &x.inode, t->err);
-		rc = rc > 0 ? put_row(t, &x.inode) : rc;
-	}
-	return rc;
-}
+/* --- a commit --- */
 
 /*
  * A folder that came with the topology has a number that is made of its path.  If one above it was renamed, what was
@@ -299,48 +166,6 @@ static int refuse_moved(void *arg, const struct meta_inode_row *row)
 	return rc;
 }
 
-struct restating {
-	struct rs_turn *t;
-	struct rs_lower lower;
-	struct {
-		size_t nr, room;
-		uint64_t *at;
-	} folders;
-};
-
-static int restate(void *arg, struct meta_bytes name, uint64_t ino)
-{
-	struct restating *x = arg;
-	struct rs_turn *t = x->t;
-	struct meta_change row = {META_PUT_INODE};
-	int rc = x->lower.inode(x->lower.arg, ino, &t->texts, &row.inode, t->err);
-
-	(void)name;
-	if (rc > 0 && S_ISDIR(row.inode.mode))
-		return sc_vec_push(&x->folders, ino) < 0 ? sc_nomem(t->err) : 0;
-	if (rc <= 0 || !S_ISREG(row.inode.mode) || !row.inode.blob || rs_overlay_has(t->job->overlay, ino))
-		return rc < 0 ? rc : 0;
-	return put_row(t, &row.inode);
-}
-
-/* At another topology a file has the mode and the owner that follow from all who wrote it: the new tree says so. */
-static int restate_files(struct rs_turn *t, struct rs_view *base)
-{
-	struct restating x = {.t = t};
-	struct rs_below *b;
-	int rc = rs_view_below(base, &b, t->err);
-
-	if (rc < 0 || rs_below_is_same(b))
-		return rc;
-	x.lower = rs_below_lower(b);
-	for (uint32_t r = 0; rc == 0 && r < base->topo.ranks; r++)
-		rc = sc_vec_push(&x.folders, t->job->root + 1 + r) < 0 ? sc_nomem(t->err) : 0;
-	while (rc == 0 && x.folders.nr)
-		rc = x.lower.children(x.lower.arg, x.folders.at[--x.folders.nr], restate, &x, t->err);
-	sc_vec_done(&x.folders);
-	return rc;
-}
-
 static int plan_commit(struct rs_turn *t, const struct meta_changes *rows)
 {
 	const struct rs_version *v = t->next->version;
@@ -354,16 +179,7 @@ static int plan_commit(struct rs_turn *t, const struct meta_changes *rows)
 	t->spec.root = t->job->root;
 	t->spec.layout = v->layout_id;
 	t->spec.topology = v->topo.text;
-	for (size_t i = 0; rc == 0 && rows && i < rows->nr; i++)
-		rc = rows->at[i].kind == META_PUT_INODE ? complete_row(t, &rows->at[i].inode)
-							: put(t, &t->spec.rows, rows->at[i]);
-	if (rc == 0)
-		rc = count_root(t);
-	if (rc == 0 && base && base->version->tree)
-		rc = hide_stale(t, base);
-	if (rc == 0 && base && base->version->tree)
-		rc = restate_files(t, base);
-	return rc;
+	return rc < 0 ? rc : rs_turn_rows(t, rows);
 }
 
 /* --- without a commit --- */
@@ -375,27 +191,63 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+static int add_held(void *arg, uint64_t ino)
+{
+	struct rs_turn *t = arg;
+
+	return sc_vec_push(&t->held, ino) < 0 ? sc_nomem(t->err) : 0;
+}
+
+/* What programs have open, as they see its number; and folders and links that they may be in. */
+static int find_held(struct rs_turn *t)
+{
+	const struct rs_events *events = &t->job->service->events;
+	const uint64_t root = t->job->root;
+	struct rs_view *head = t->job->head;
+	struct meta_tree tree = {.id = head ? head->version->tree : 0};
+	size_t nr = 0;
+	int rc = events->each_open ? events->each_open(events->arg, t->job, add_held, t) : 0;
+
+	t->opened = t->held.nr;
+	if (rc == 0 && events->is_known && tree.id && (!t->next || t->next->version->tree != tree.id))
+		rc = meta_tree_folders(t->job->service->catalog, &tree, add_held, t, t->err);
+	nr = t->opened;
+	for (size_t i = nr; rc == 0 && i < t->held.nr; i++) {
+		uint64_t ino = t->held.at[i];
+
+		/* folders of ranks come and go with topologies */
+		if ((ino < root || ino - root > SC_RANKS_MAX) && !(ino & RS_VIRTUAL) &&
+		    events->is_known(events->arg, t->job, ino))
+			t->held.at[nr++] = ino;
+	}
+	t->held.nr = nr;
+	return rc;
+}
+
+/* Under job.names. */
 static int plan_back(struct rs_turn *t)
 {
-	struct {
-		size_t nr, room;
-		uint64_t *at;
-	} held = {0};
+	struct rs_overlay *o = t->job->overlay;
 	struct rs_held what;
+	size_t nr = 0;
 	int rc = 0;
 
+	for (size_t i = 0; i < t->opened; i++)
+		t->held.at[i] = rs_overlay_of_shown(o, t->held.at[i]);
 	for (size_t i = 0; rc == 0 && i < t->job->by_blob.room; i++) {
 		const struct rs_own *own = t->job->by_blob.slots[i].value;
 
 		if (own && rs_work_is_open(t->job->service, own->blob))
-			rc = sc_vec_push(&held, own->ino) < 0 ? sc_nomem(t->err) : 0;
+			rc = add_held(t, own->ino);
 	}
-	if (held.nr)
-		qsort(held.at, held.nr, sizeof(*held.at), by_number);
-	what = (struct rs_held){held.at, held.nr};
+	if (t->held.nr)
+		qsort(t->held.at, t->held.nr, sizeof(*t->held.at), by_number);
+	for (size_t i = 0; i < t->held.nr; i++)
+		if (!nr || t->held.at[i] != t->held.at[nr - 1])
+			t->held.at[nr++] = t->held.at[i];
+	what = (struct rs_held){t->held.at, nr};
 	if (rc == 0)
-		rc = rs_overlay_plan_back(t->job->overlay, t->now_ns, &t->lower, &what, &t->texts, &t->upper, t->err);
-	sc_vec_done(&held);
+		rc = rs_overlay_plan_back(o, t->now_ns, &t->lower, &what, &t->texts, &t->upper, t->err);
 	return rc;
 }
 
@@ -410,6 +262,8 @@ int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, c
 	if (!t)
 		return rc;
 	*t = (struct rs_turn){.job = job, .next = next, .by = by, .now_ns = sc_now_wall_ns(), .err = err};
+	if (rc == 0 && by == RS_TURN_BACK)
+		rc = find_held(t);
 	(void)pthread_rwlock_rdlock(&job->names);
 	if (rc == 0 && by != RS_TURN_COMMIT)
 		rc = rs_tree_lower(job, next, &t->lower, err);
@@ -445,6 +299,8 @@ static int save_commit(struct rs_turn *t, struct sc_err *err)
 		v->tree = base->version->tree;
 	else
 		rc = meta_tree_commit(t->job->service->catalog, &t->spec, &v->tree, err);
+	if (rc == 0)
+		rc = meta_upper_apply(t->job->service->catalog, &t->apart, err);
 	v->floor_ns = base ? base->version->floor_ns : 0;
 	/* it is read here, where it can still fail */
 	return rc < 0 ? rc : rs_tree_lower(t->job, t->next, &t->lower, err);
@@ -515,6 +371,8 @@ void rs_turn_done(struct rs_turn *t)
 		return;
 	meta_changes_done(&t->spec.rows);
 	meta_changes_done(&t->upper);
+	meta_changes_done(&t->apart);
+	sc_vec_done(&t->held);
 	rs_own_done(&t->own);
 	rs_overlay_layer_done(t->layer);
 	sc_arena_done(&t->texts);

@@ -5,27 +5,24 @@
 
 #include "reshard/tree/tree_i.h"
 
-/* --- changes.c: what was changed since the head, in terms of its sets --- */
+/* --- changes.c: what was changed since the head, as files by rank and path --- */
 
-/** A regular file that a commit has to take in, or that is gone. */
+/** A regular file that a commit has to take in, or a file of tensors that is gone. */
 struct rs_change_row {
 	enum {
 		RS_CHANGE_WROTE,	/* its bytes are blob's, which is a file of the working tree */
-		RS_CHANGE_MOVED,	/* committed bytes: another name of a file, or other mode or owner.  Never of
-					 * tensors: those are copied up, see rs_tree_own_shards() */
+		RS_CHANGE_MOVED,	/* of tensors, under another name, or with another mode or owner: known to
+					 * changes.c alone, which makes a written file of it */
 		RS_CHANGE_GONE,
 	} how;
 	uint32_t rank;			/* RS_SHARED: the job's own */
 	const char *path;		/* valid during the call */
-	uint64_t ino, blob, bytes;	/* bytes: of MOVED */
-	struct rs_owner owner;		/* of MOVED; of WROTE the file says */
-	int64_t mtime_ns;
+	uint64_t ino, blob;
 };
 typedef int rs_change_row_fn(void *arg, const struct rs_change_row *row);
-/** Walks over all of them, by rank, then path.  The gate is closed. */
+/** Walks over all of them, by rank, then path; each name of a file is one.  First copies up the committed files of
+ *  tensors that have got another name, mode or owner, so that a commit reads them again.  The gate is closed. */
 int rs_tree_changes(struct rs_job *job, rs_change_row_fn *fn, void *arg, struct sc_err *err);
-/** Copies up the committed files of tensors that have got another name, so that a commit reads them again. */
-int rs_tree_own_shards(struct rs_job *job, struct sc_err *err);
 /** Counts what a commit would keep, and what it would leave out; `names` (may be NULL) gets the first few of the
  *  former, as "rank 3: 'a', 'b'". */
 struct rs_dirt {

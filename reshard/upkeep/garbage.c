@@ -51,22 +51,29 @@ static int flatten_trees(struct rs_service *s, struct sc_err *err)
 	return rc;
 }
 
-int rs_garbage_rows(struct rs_service *s, struct sc_err *err)
+int rs_garbage_rows(struct rs_service *s, bool may_wait, bool *ret_more, struct sc_err *err)
 {
 	struct garbage g = {s, err};
 	size_t before = s->nameless.nr;
 	int rc = flatten_trees(s, err);
 
+	*ret_more = false;
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&s->making);
 	rc = meta_catalog_begin(s->catalog, false, err);
 	rs_step(RS_STEP_MATERIALIZE_GARBAGE);
-	if (rc == 0)
-		rc = meta_catalog_end(s->catalog, meta_garbage(s->catalog, on_unused, &g, err), err);
+	if (rc == 0) {
+		rc = rs_hidden_remove(s, !may_wait, ret_more, err);
+		if (rc == 0)
+			rc = meta_garbage(s->catalog, on_unused, &g, err);
+		rc = meta_catalog_end(s->catalog, rc, err);
+	}
 	(void)pthread_mutex_unlock(&s->making);
 	if (rc < 0)
 		s->nameless.nr = before;
+	else
+		s->trees_gone = true;
 	return rc;
 }
 
@@ -120,18 +127,18 @@ int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 
 int rs_garbage_collect(struct rs_service *s, struct sc_err *err)
 {
-	bool gone = false;
+	bool gone = false, more;
 	int rc;
 
 	(void)rs_made_expire(s, true, &gone);
-	rc = rs_garbage_rows(s, err);
+	rc = rs_garbage_rows(s, false, &more, err);
 	return rc < 0 ? rc : rs_garbage_files(s, false, err);
 }
 
-int rs_garbage(struct rs_service *s, struct sc_err *err)
+int rs_garbage(struct rs_service *s, bool takes_over, struct sc_err *err)
 {
 	struct garbage g = {s, err};
-	int rc = rs_garbage_collect(s, err);
+	int rc = rs_garbage_rows(s, takes_over, &s->garbage, err);
 
 	if (rc == 0)
 		rc = meta_store_each(&s->store, on_file, &g, err);

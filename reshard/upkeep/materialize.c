@@ -295,7 +295,7 @@ static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struc
 static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 {
 	const struct rs_version *v = p->head->version;
-	struct rs_set *set = rs_set_new(old->file, META_SET_TENSORS, old->format);
+	struct rs_set *set = rs_set_new(old->file, old->format);
 	int rc = set && meta_topology_copy(&p->head->topo, &set->topo) == 0 ? 0 : sc_nomem(p->err);
 
 	if (rc == 0) {
@@ -427,7 +427,7 @@ int rs_materialize(struct rs_pass *p)
 		rs_pass_begin(p, "materializing", head_bytes(p->head));
 	rs_step(RS_STEP_MATERIALIZE_WRITE);
 	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
-		if (v->sets[i]->kind == META_SET_TENSORS && !p->head->as_stored[i])
+		if (!p->head->as_stored[i])
 			rc = write_set(p, v->sets[i], &sets[i]);
 	if (rc == 0)
 		rc = switch_over(p, sets);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define BEGIN "scalai 2\n"
+#define BEGIN "scalai 3\nhash "
 #define RECORD_BYTES_MAX 3500	/* ext4 has a block for all attributes of a file */
 
 struct writing {
@@ -32,8 +32,7 @@ static void hex(const uint8_t hash[16], char ret[33])
 		(void)snprintf(ret + 2 * i, 3, "%02x", hash[i]);
 }
 
-/* The text of a layout lies beside the blobs, once. */
-static int keep_layout(struct rs_service *s, uint64_t id, char name[33], struct sc_err *err)
+int rs_record_layout(struct rs_service *s, uint64_t id, char name[RS_LAYOUT_NAME_BYTES], struct sc_err *err)
 {
 	const struct rs_kept_layout *kept;
 	XXH128_canonical_t hash;
@@ -87,8 +86,8 @@ static void end_use(struct writing *w)
 
 static int begin_use(struct writing *w, const struct meta_blob_record *row)
 {
-	char name[33];
-	int rc = keep_layout(w->s, row->layout, name, w->err);
+	char name[RS_LAYOUT_NAME_BYTES];
+	int rc = rs_record_layout(w->s, row->layout, name, w->err);
 
 	if (rc < 0)
 		return rc;
@@ -96,8 +95,8 @@ static int begin_use(struct writing *w, const struct meta_blob_record *row)
 	(void)snprintf(w->job, sizeof(w->job), "%s", row->job);
 	sc_buf_printf(&w->use, "job ");
 	sc_buf_quoted(&w->use, row->job);
-	sc_buf_printf(&w->use, "\nowner %" PRIu64 " %" PRIu64 " %" PRIo64 "\nset %" PRIu64 " %" PRIu64 " ", row->uid,
-		      row->gid, row->job_mode, row->set, row->kind);
+	sc_buf_printf(&w->use, "\nowner %" PRIu64 " %" PRIu64 " %" PRIo64 "\nset %" PRIu64 " ", row->uid, row->gid,
+		      row->job_mode, row->set);
 	sc_buf_quoted(&w->use, row->file);
 	sc_buf_printf(&w->use, "\nlayout %s\ntopology %s\nwhole %u %u\nstep %" PRId64 "\npath ", name, row->topology,
 		      row->layers, row->experts, row->step);
@@ -126,7 +125,7 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 	int rc;
 
 	hex(hash, text);
-	sc_buf_printf(&w.text, BEGIN "hash %s\n", text);
+	sc_buf_printf(&w.text, BEGIN "%s\n", text);
 	rc = meta_blob_record(s->catalog, blob, on_use, &w, err);
 	if (rc == 0)
 		end_use(&w);
@@ -134,7 +133,7 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 		rc = sc_nomem(err);
 	else if (rc == 0 && w.full && !strstr(w.text.text, "\njob "))
 		rc = sc_fail(err, SC_E_UNSUPPORTED, "blob %" PRIu64 ": the recovery record would be too long", blob);
-	else if (rc == 0 && w.set)
+	else if (rc == 0)
 		rc = meta_store_set_record(&s->store, blob, w.text.text, w.text.bytes, err);
 	sc_buf_done(&w.text);
 	sc_buf_done(&w.use);
@@ -176,6 +175,8 @@ void rs_records_renew(struct rs_service *s)
 
 static bool read_hash(const char *text, uint8_t hash[16])
 {
+	if (strlen(text) != 32)
+		return false;
 	for (int i = 0; i < 16; i++) {
 		unsigned byte;
 
@@ -183,7 +184,7 @@ static bool read_hash(const char *text, uint8_t hash[16])
 			return false;
 		hash[i] = (uint8_t)byte;
 	}
-	return text[32] == 0;
+	return true;
 }
 
 /* A line of a record; false: it can't be understood. */
@@ -192,8 +193,6 @@ static bool read_line(struct rs_record *r, const char *key, char *value)
 	int at = 0;
 
 	sc_unquote(value);
-	if (strcmp(key, "hash") == 0)
-		return read_hash(value, r->hash);
 	if (strcmp(key, "job") == 0)
 		r->job = value;
 	else if (strcmp(key, "layout") == 0)
@@ -210,8 +209,7 @@ static bool read_line(struct rs_record *r, const char *key, char *value)
 		return sscanf(value, "%" SCNd64, &r->step) == 1;
 	else if (strcmp(key, "owner") == 0)
 		return sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNo64, &r->uid, &r->gid, &r->job_mode) == 3;
-	else if (strcmp(key, "set") == 0 && sscanf(value, "%" SCNu64 " %" SCNu64 " %n", &r->set, &r->kind, &at) == 2 &&
-		 at)
+	else if (strcmp(key, "set") == 0 && sscanf(value, "%" SCNu64 " %n", &r->set, &at) == 1 && at)
 		r->file = value + at;
 	else
 		return false;
@@ -237,11 +235,10 @@ static bool read_use(char **text, struct rs_record *r)
 	return r->job && r->file && r->layout && r->topology && r->path && r->ranks;
 }
 
-int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, rs_record_fn *each, void *arg,
-		   struct sc_err *err)
+int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, uint8_t hash[16], rs_record_fn *each,
+		   void *arg, struct sc_err *err)
 {
-	char text[RECORD_BYTES_MAX + 1], *copy;
-	struct rs_record first = {.blob = blob, .step = -1};
+	char text[RECORD_BYTES_MAX + 1], *copy, *end;
 	size_t bytes, begin = strlen(BEGIN);
 	bool good;
 	int rc;
@@ -252,12 +249,15 @@ int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, 
 	copy = sc_arena_copy(arena, text, bytes);
 	if (!copy)
 		return sc_nomem(err);
-	good = strncmp(copy, BEGIN, begin) == 0;
-	for (copy += good ? begin : 0; rc == 0 && good && *copy;) {
-		struct rs_record use = first;
+	end = strncmp(copy, BEGIN, begin) == 0 ? strchr(copy + begin, '\n') : NULL;
+	if (end)
+		*end++ = 0;
+	good = end && read_hash(copy + begin, hash);
+	while (rc == 0 && good && *end) {
+		struct rs_record use = {.blob = blob, .step = -1};
 
-		good = read_use(&copy, &use);
-		memcpy(first.hash, use.hash, sizeof(first.hash)); /* is said once, in front */
+		good = read_use(&end, &use);
+		memcpy(use.hash, hash, sizeof(use.hash));
 		rc = good ? each(arg, &use) : 0;
 	}
 	return good ? rc : sc_fail(err, SC_E_FORMAT, "blob %" PRIu64 ": unreadable recovery record", blob);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The recovery record of a blob, in an extended attribute of its file: enough to make the newest state of its
- * job again if the catalog is lost (rebuild.c).  Two lines, and then for each job that uses the blob:
+ * job again if the catalog is lost (rebuild.c).  Two lines, and then for each job that has the blob as a file of
+ * tensors (of other files the records of trees tell, trees.h):
  *
- *     scalai 2
+ *     scalai 3
  *     hash HEX
  *     job NAME
  *     owner UID GID MODE           of the job
- *     set ID KIND FILE
+ *     set ID FILE
  *     layout NAME                  of its text in STORE/layouts
  *     topology TEXT
  *     whole LAYERS EXPERTS
@@ -25,7 +26,7 @@
 struct rs_record {
 	uint64_t blob;
 	const char *job, *file, *layout, *topology, *path, *ranks;
-	uint64_t uid, gid, job_mode, set, kind;
+	uint64_t uid, gid, job_mode, set;
 	uint32_t layers, experts;	/* of the version for which the set was written, 0: its tensors tell */
 	int64_t step;			/* -1: none */
 	uint8_t hash[16];
@@ -34,6 +35,9 @@ struct rs_record {
 typedef int rs_record_fn(void *arg, const struct rs_record *record);
 typedef int rs_record_rank_fn(void *arg, uint32_t rank, const struct rs_owner *owner);
 
+#define RS_LAYOUT_NAME_BYTES 33
+/** Writes the text of a layout beside the blobs, once, and gives its name there. */
+int rs_record_layout(struct rs_service *s, uint64_t id, char name[RS_LAYOUT_NAME_BYTES], struct sc_err *err);
 /** Writes the record of a sealed and hashed blob.  Errors: SC_E_UNSUPPORTED (the file system has no such
  *  attributes). */
 int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16], struct sc_err *err);
@@ -41,10 +45,10 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16]);
 /** Writes the records of a set's hashed blobs again: they were about an older set. */
 int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_err *err);
-/** Calls `each` for each job that the file names; texts are the arena's.  Errors: SC_E_NOT_FOUND, the file says
- *  nothing; SC_E_FORMAT. */
-int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, rs_record_fn *each, void *arg,
-		   struct sc_err *err);
+/** Gives the hash, and calls `each` for each job that the file names; texts are the arena's.  Errors: SC_E_NOT_FOUND,
+ *  the file says nothing; SC_E_FORMAT. */
+int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, uint8_t hash[16], rs_record_fn *each,
+		   void *arg, struct sc_err *err);
 /** Calls `each` with each rank of a record (RS_SHARED: of the job itself) and the owner of its file. */
 int rs_record_ranks(const struct rs_record *record, rs_record_rank_fn *each, void *arg, struct sc_err *err);
 

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include "reshard/upkeep/trees.h"
+
 #define RETRY_NS 2000000000
 #define FULL_NS INT64_C(60000000000)
 
@@ -105,7 +107,9 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 		*err = why;
 		rc = hashed;
 	}
-	return rc < 0 ? rc : rs_garbage_collect(s, err);
+	if (rc == 0)
+		rc = rs_garbage_collect(s, err);
+	return rc < 0 ? rc : rs_trees_keep(s, err);
 }
 
 /* *garbage: there may be rows of it; afterwards, whether some could not be removed.  True: more of it comes soon. */
@@ -115,10 +119,11 @@ static bool tidy(struct rs_service *s, bool *garbage, bool may_wait)
 	struct sc_err err;
 
 	if (*garbage) {
-		int rc = rs_garbage_rows(s, &err);
+		bool later;
+		int rc = rs_garbage_rows(s, may_wait, &later, &err);
 
 		rs_say_once(&s->said.rows, rc, &err);
-		*garbage = rc < 0;
+		*garbage = rc < 0 || later;
 	}
 	/* also then: files whose rows went before are room */
 	rs_say_once(&s->said.files, rs_garbage_files(s, may_wait, &err), &err);
@@ -211,7 +216,7 @@ static bool work(struct rs_service *s, bool *garbage)
 	bool had_garbage = *garbage || s->nameless.nr;
 	struct sc_err err;
 	bool again, more;
-	int rc;
+	int rc, kept;
 
 	s->retry_ns = 0;
 	again = try_jobs(s, garbage, !had_garbage);
@@ -225,8 +230,10 @@ static bool work(struct rs_service *s, bool *garbage)
 	rs_records_renew(s);
 	rc = rs_hash_blobs(s, &err);
 	rs_say_once(&s->said.hashes, rc, &err);
+	kept = rs_trees_keep(s, &err);
+	rs_say_once(&s->said.trees, kept, &err);
 	rs_met_check(s);
-	return again || rc < 0 || *garbage || more;
+	return again || rc < 0 || kept < 0 || *garbage || more;
 }
 
 /* When to go on without a call; 0: never. */
@@ -254,7 +261,7 @@ static void *worker(void *arg)
 		}
 		if (s->stop) {
 			(void)pthread_mutex_unlock(&s->worker_lock);
-			garbage = false;
+			garbage = s->is_held; /* nobody can ask for dropped versions any more */
 			tidy(s, &garbage, false); /* fsck takes files without rows for what a crash has left */
 			return NULL;
 		}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fault/commands.h"
 
+#include "reshard/repair/repair.h"
 #include "tests/support/paths.h"
 #include "tests/support/sample.h"
 
@@ -30,13 +31,13 @@ static const char *const rows[] = {
 	"SELECT 'version', v.nr, (SELECT nr FROM version WHERE id = v.parent), v.step, v.note, v.made_by, v.topology, "
 	"v.samples, v.tag, v.request, (SELECT source FROM layout WHERE id = v.layout) FROM version v WHERE v.job = ? "
 	"ORDER BY v.nr",
-	"SELECT 'set', v.nr, s.file, s.kind, s.topology, s.format, s.tensors, s.payload, s.verified, s.report, s.layers, s.experts, "
+	"SELECT 'set', v.nr, s.file, s.topology, s.format, s.tensors, s.payload, s.verified, s.report, s.layers, s.experts, "
 	"s.given_topology, s.given_layers, s.given_experts FROM version v JOIN version_set ON version = v.id JOIN blob_set s "
-	"ON s.id = blob_set WHERE v.job = ? ORDER BY v.nr, s.kind, s.file, s.id",
-	"SELECT 'file', v.nr, s.kind, s.file, f.rank, path.text, f.mode, f.uid, f.gid, b.bytes, hex(b.hash), b.damaged FROM "
+	"ON s.id = blob_set WHERE v.job = ? ORDER BY v.nr, s.file, s.id",
+	"SELECT 'file', v.nr, s.file, f.rank, path.text, f.mode, f.uid, f.gid, b.bytes, hex(b.hash), b.damaged FROM "
 	"version v JOIN version_set ON version = v.id JOIN blob_set s ON s.id = version_set.blob_set JOIN set_blob f ON "
 	"f.blob_set = s.id JOIN path ON path.id = f.path LEFT JOIN blob b ON b.id = f.blob WHERE v.job = ? ORDER BY v.nr, "
-	"s.kind, s.file, f.rank, path.text",
+	"s.file, f.rank, path.text",
 	/* numbers of ranks' folders count from the root's; another one's is not told, but by the names in it */
 	"SELECT 'folder', i.mode, i.uid, i.gid, i.nlink, iif(i.ino - j.root BETWEEN 0 AND 1048576, i.ino - j.root, 'other'), "
 	"(SELECT count(*) FROM entry e WHERE e.parent = i.ino), (SELECT group_concat(CAST(name AS TEXT)) FROM (SELECT name FROM "
@@ -49,8 +50,8 @@ static const char *const rows[] = {
 	"SELECT 'xattr', CAST(x.name AS TEXT), hex(x.value) FROM inode i JOIN xattr x ON x.ino = i.ino WHERE i.job = ? AND "
 	"i.nlink > 0 ORDER BY 2, 3",
 	"SELECT 'tree', v.nr, v.tree IS NULL, CAST(e.name AS TEXT), e.ino = 0, i.mode, i.uid, i.gid, i.nlink, hex(i.target), "
-	"i.ino IS NULL FROM version v LEFT JOIN tree_entry e ON e.tree = v.tree LEFT JOIN tree_inode i ON i.tree = v.tree AND "
-	"i.ino = e.ino WHERE v.job = ? ORDER BY v.nr, 4, 6, 11",
+	"i.ino IS NULL, b.bytes FROM version v LEFT JOIN tree_entry e ON e.tree = v.tree LEFT JOIN tree_inode i ON i.tree = "
+	"v.tree AND i.ino = e.ino LEFT JOIN blob b ON b.id = i.blob WHERE v.job = ? ORDER BY v.nr, 4, 6, 11, 12",
 	"SELECT 'tree xattr', v.nr, CAST(x.name AS TEXT), hex(x.value) FROM version v JOIN tree_xattr x ON x.tree = v.tree "
 	"WHERE v.job = ? ORDER BY v.nr, 3, 4",
 	"SELECT 'data', v.nr, d.name, d.spec, d.form, d.uid, d.gid, x.from_epoch, x.from_samples, f.nr, f.path, f.bytes, "

@@ -35,7 +35,8 @@ import time
 
 SIZE = {"ext4": 48 << 20, "xfs": 320 << 20}
 SCENARIOS = ("first", "import", "fsync", "commit", "topology", "materialize", "share", "mend", "collect", "rollback", "data", "position", "config",
-             "mkdir", "rename-tree", "link", "symlink", "setxattr", "rmdir", "rmtree", "commit-tree")
+             "mkdir", "rename-tree", "link", "symlink", "setxattr", "rmdir", "rmtree", "commit-tree",
+             "exchange", "commit-links", "rollback-tree")  # what a discard drops is as durable as what it was
 
 
 FSCK = {"ext4": ("e2fsck", "-fn"), "xfs": ("xfs_repair", "-n")}

@@ -5,7 +5,7 @@
  * sentence, the job is exactly as before, and the same command passes once nothing fails.  Short and
  * interrupted calls change nothing at all.  Runs the service without a mount.
  */
-#include "reshard/job/service.h"
+#include "reshard/repair/repair.h"
 
 #include "meta/base/log.h"
 #include "tests/fault/faults.h"

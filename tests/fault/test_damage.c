@@ -5,7 +5,7 @@
  * one is refused with SC_E_DAMAGED and a sentence that names it; nobody else notices.  Runs the service without a
  * mount; e2e 25 does the same on one, and on a disk that fails.
  */
-#include "reshard/job/service.h"
+#include "reshard/repair/repair.h"
 
 #include "meta/base/log.h"
 #include "meta/base/metric.h"

@@ -3,6 +3,7 @@
 #include "tests/fault/house.h"
 
 #include "meta/base/log.h"
+#include "reshard/repair/repair.h"
 
 #include <dirent.h>
 #include <errno.h>

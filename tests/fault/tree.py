@@ -2,18 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random operations in a job's folders and the same in plain folders: each errno, each answer and whole trees compared.
 
-    tree.py SCALAI FOLDER [--operations N] [--seed S] [--mode plain|no_passthrough|io_uring|hold] [--kill SECONDS]
+    tree.py SCALAI FOLDER [--operations N] [--seed S] [--mode plain|no_passthrough|io_uring|hold] [--kill SECONDS] [--xfs]
             [--without STEP,STEP...] [--reduce]
 
-FOLDER is on a file system that is compared with (ext4), and has the store, too.  Steps go on in /JOB/0/t and /JOB/t and
+FOLDER is on a file system that is compared with (ext4), and has the store, too (--xfs: the store is on an XFS of its own).
+tree_all.py does all modes in turn.  Steps go on in /JOB/0/t and /JOB/t and
 in two plain folders.  Every few hundred steps, and after each command (commit, discard, rollback, topology, a mount
 anew, dropped caches), both trees are compared: names, types, modes, owners, link counts, sizes, bytes, targets,
 attributes, which names are one object, the order of changes; st_ino is one to one with the objects over the run.  A
 commit, a topology and back, and a mount anew must change nothing at all, times and numbers included; old versions are
 compared with what was committed.  --kill: the daemon is killed every so often (with -o hold).
 
-Not compared: the bytes and the size of a descriptor opened for reading before somebody's first write after a commit (docs), and what
-is done with objects that a rollback took away while they were held.
+What a rollback or discard takes away while it is held is compared with what was removed on the plain side.  Not compared: the bytes
+and the size of a descriptor opened for reading before somebody's first write after a commit; which of two reasons is told for what cannot be
+made in a folder that has vanished (docs/posix.md).
 
 The first difference ends the run: the last steps and the seed are printed.  --reduce: then a few steps that suffice for
 a difference are searched for.
@@ -33,7 +35,7 @@ import subprocess
 import sys
 import time
 
-from tree_calls import REALMS, Side, dents, is_special, moved, moved_alike, order, rebuild, unlike, whole
+from tree_calls import REALMS, Side, dents, is_special, mounts_of_our_own, moved, moved_alike, order, rebuild, unlike, whole
 from tree_steps import Steps, written
 
 KEEP = 6  # versions
@@ -59,8 +61,13 @@ def get(path):
 
 class Mount:
     def __init__(self, a):
-        self.a, self.at, self.store = a, a.folder + "/mnt", a.folder + "/store"
+        self.a, self.at, self.store = a, a.folder + "/mnt", a.folder + ("/xfs/store" if a.xfs else "/store")
         os.makedirs(self.at, exist_ok=True)
+        if a.xfs:
+            os.mkdir(a.folder + "/xfs")
+            subprocess.run(["truncate", "-s", "2G", a.folder + "/image"], check=True)
+            subprocess.run(["mkfs.xfs", "-q", a.folder + "/image"], check=True)
+            subprocess.run(["mount", "-o", "loop", a.folder + "/image", a.folder + "/xfs"], check=True)
         self.killer = None
 
     def up(self):
@@ -110,7 +117,7 @@ class Slot:
     def __init__(self, is_folder, realm, flags, who):
         self.is_folder, self.realm, self.flags, self.who = is_folder, realm, flags, who
         self.old_bytes = False  # others may write a copy that it does not show
-        self.lost = False       # taken away by a rollback: only the mount has it
+        self.vanished = False   # a rollback took its name
 
     def writes(self):
         return self.flags & os.O_ACCMODE != os.O_RDONLY
@@ -123,6 +130,7 @@ class Run:
         self.a, self.mount, self.job = a, mount, f"{mount.at}/job{nr}"
         self.plain_root = f"{a.folder}/plain/{nr}"
         self.m, self.p = Side(self.job, True), Side(self.plain_root, False)
+        self.m.tries = 20 if a.kill else 0
         self.slots, self.listings = {}, {}
         self.number, self.object = {}, {}    # st_ino of an object, and back
         self.again = {}                      # numbers that folders have since they came back
@@ -150,9 +158,13 @@ class Run:
         if self.object.setdefault(ino, who) != who:
             raise Difference(f"{what}: st_ino {ino} was another object's")
 
+    def mounted(self, at=""):
+        """A tree of the mount, and what is wrong with it."""
+        return self.m.patient(lambda: whole(self.job + at, True))
+
     def trees(self, what):
         """Compares both, and gives them."""
-        (p, _), (m, wrong) = whole(self.plain_root, False), whole(self.job, True)
+        (p, _), (m, wrong) = whole(self.plain_root, False), self.mounted()
         wrong += unlike(p, m) or order(p, m)
         if wrong:
             raise Difference(f"{what}: " + "; ".join(wrong[:6]))
@@ -187,10 +199,8 @@ class Run:
             return False
         if name in ("command", "umask", "parts"):
             return getattr(self, name)(*args)
-        lost = any(self.slots[slot].lost for slot in used) or (name == "close" and self.slots[args[0]].lost)
-        if lost:
-            return self.step_lost(name, user, args)
-        if name == "open" and args[3] in used:
+        # not the folder that all happens in
+        if (name in ("rmdir", "rmtree") and specs[0][0] == "p" and not specs[0][2]) or (name == "open" and args[3] in used):
             return False
         if name == "open" and args[3] in self.slots:
             self.step(("close", 0, False, args[3]))
@@ -201,6 +211,8 @@ class Run:
         begin, m_before, p_before = time.time_ns(), self.m.glance(look), self.p.glance(look)
         who = written(self.p, name, args)
         m, p = self.act(self.m, name, user, args), self.p.do(name, user, args)
+        if m in ("EACCES", "EPERM", "ENOTDIR") and p == "ENOENT" and any(s[0] != "p" and self.slots[s[1]].vanished for s in specs):
+            m = p  # docs/posix.md
         copied_up = name in ("open", "put") and p in ("opened", 0) and who and who not in self.written
         self.note(name, user, args, m, p)
         if watch:
@@ -214,6 +226,8 @@ class Run:
         self.trace.append(f"{name} {str(args)[:300]} as {user}: {str(p)[:80]}")
         self.counts["steps"] += 1
         self.counts["refused"] += isinstance(p, str) and p.startswith("E")
+        if name == "f_stat" and self.slots[args[0]].vanished and self.slots[args[0]].is_folder and hasattr(m, "who"):
+            m = m._replace(mtime=p.mtime)  # the plain one was emptied first
         old = name in ("f_read", "f_pread", "f_stat", "f_seek") and self.slots[args[0]].old_bytes
         if hasattr(m, "who") and hasattr(p, "who"):
             if not (m._replace(size=p.size) if old else m).same(p):
@@ -249,26 +263,13 @@ class Run:
             raise Difference(f"{name} {args} between folders of the rank and the job: {m}")
         return True
 
-    def step_lost(self, name, user, args):
-        if name == "close":
-            self.m.close(args[0])
-            if args[0] in self.p.fds:
-                self.p.close(args[0])
-            del self.slots[args[0]]
-        elif name in ("f_stat", "f_pread", "f_list"):
-            m = self.act(self.m, name, user, args)
-            self.trace.append(f"{name} {args} as {user}: of a lost object: {str(m)[:60]}")
-            if m == "EIO":
-                raise Difference(f"{name} {args} of what a rollback took away: {m}")
-        return True
-
     def umask(self, bits):
         os.umask(bits)
         return True
 
     def parts(self, what, slot):
         """A listing in parts: what was there all the time comes once, what was never there does not come."""
-        if what == "begin" and slot not in self.listings and slot in self.slots and not self.slots[slot].lost:
+        if what == "begin" and slot not in self.listings and slot in self.slots:
             flags = os.O_RDONLY | os.O_DIRECTORY
             if os.fstat(self.p.fds[slot]).st_nlink == 0:
                 return False
@@ -327,7 +328,7 @@ class Run:
                 return None
             except OSError as e:
                 if e.errno != errno.EIO or not self.a.kill:
-                    return errno.errorcode[e.errno], get(self.job + "/.ctl/error").strip()
+                    return errno.errorcode[e.errno], self.m.patient(lambda: get(self.job + "/.ctl/error")).strip()
                 self.counts["cut"] += 1
                 time.sleep(0.05)
                 if name != "discard" and self.head() != before:
@@ -335,7 +336,8 @@ class Run:
         return "EIO", "for a long time"
 
     def head(self):
-        return int((re.search(r"^version: (\d+)", get(self.job + "/.ctl/status"), re.M) or [0, 0])[1])
+        status = self.m.patient(lambda: get(self.job + "/.ctl/status"))
+        return int((re.search(r"^version: (\d+)", status, re.M) or [0, 0])[1])
 
     def command(self, what, *args):
         self.trace.append(f"command {what} {args}")
@@ -343,13 +345,13 @@ class Run:
         before = self.trees(f"before {what}") if what != "commit" or self.versions else None
         getattr(self, "do_" + what)(before, *args)
         after = self.trees(f"after {what}")
-        if what in ("commit", "topology", "mount", "caches") and before:
+        if what in ("commit", "mount", "caches") and before:
             self.unchanged(what, before[1], after[1])
         if what == "commit" and self.head() not in self.versions:
             self.versions[self.head()] = tuple({k: e for k, e in t.items() if not is_special(e)} for t in after)
             self.written = set()
         if what in ("commit", "rollback", "topology"):
-            there = {int(v) for v in os.listdir(self.job + "/.v")}
+            there = {int(v) for v in self.m.patient(lambda: os.listdir(self.job + "/.v"))}
             for nr in set(self.versions) - there:
                 del self.versions[nr]
         return True
@@ -361,17 +363,18 @@ class Run:
                 raise Difference(f"{what} changed {path}: " + "; ".join(f"{k} {was[k]} -> {now[k]}" for k in was if was[k] != now[k]))
 
     def do_commit(self, before):
-        open_ones = [s for s, o in self.slots.items() if o.writes() and not o.lost and not o.is_folder and
+        open_ones = [s for s, o in self.slots.items() if o.writes() and not o.is_folder and
                      os.fstat(self.p.fds[s]).st_nlink and stat.S_ISREG(os.fstat(self.p.fds[s]).st_mode)]
+        if self.counts["commands"] % 6:  # a commit that is refused waits for a second first
+            for slot in open_ones:
+                self.step(("close", 0, False, slot))
+            open_ones = []
         for _ in range(1 if open_ones else 60):
             error = self.control("commit", "note=x\n")
             if not error or error[0] != "EBUSY":
                 break
             time.sleep(0.02)
         self.counts["commits"] += not error
-        for slot, o in self.slots.items():
-            if "nameless-commit" in self.a.without and not o.is_folder and os.fstat(self.p.fds[slot]).st_nlink == 0:
-                o.lost = True
         self.trace.append(f"commit: {error}; open for writing: {open_ones}")
         if error and error[0] == "EBUSY" and open_ones:
             self.counts["busy"] += 1
@@ -380,71 +383,76 @@ class Run:
         elif not error and open_ones:
             raise Difference(f"commit while {open_ones} are open for writing")
 
-    def lose(self):
-        """What is held stays held on the mount, and is not compared."""
+    def come_back(self, nr, before):
+        """The plain side becomes a version again; what is held there and on the mount are the same objects after it."""
         for slot in list(self.listings):
             self.end_listing(slot)
-        for o in self.slots.values():
-            o.lost = True
-
-    def come_back(self, nr, before):
         p, m = self.versions[nr]
-        held = {}
-        for slot, o in self.slots.items():
-            if o.is_folder:
-                try:
-                    held[slot] = os.fstat(self.m.fds[slot]).st_ino
-                except OSError as e:
-                    if "held-stale" not in self.a.without:
-                        raise Difference(f"fstat of a folder that is held: {e}") from e
+        written = {self.number[who] for who in self.written if who in self.number}
         rebuild(self.plain_root, p)
-        now, now_m = whole(self.plain_root, False)[0], whole(self.job, True)[0]
+        now, now_m = whole(self.plain_root, False)[0], self.mounted()[0]
         were = {e.st.who for e in before.values()}
         for path, e in now.items():
             ino = m[path].st.who
             while ino in self.again:
                 ino = self.again[ino]
             other = now_m[path].st.who if path in now_m else ino
-            if other != ino and ino not in were and other not in self.object and stat.S_ISDIR(int(e.st.mode, 8)):
-                self.again[ino], ino = other, other  # the kernel knows the removed folder, often for somebody holds it
+            if other != ino and other not in self.object and (ino not in were or (stat.S_ISREG(int(e.st.mode, 8)) and ino in written)):
+                self.again[ino], ino = other, other  # somebody may hold what had this number, and has lost its name
                 self.counts["again"] += 1
             self.number[e.st.who], self.object[ino] = ino, e.st.who
         self.written = set()
-        place = {self.number[e.st.who]: path for path, e in now.items() if stat.S_ISDIR(int(e.st.mode, 8))}
+        place = {self.number[e.st.who]: (path, e.st.who) for path, e in now.items()}
         for slot, o in self.slots.items():
-            path = place.get(held.get(slot))
-            if path:
-                os.close(self.p.fds[slot])
-                self.p.fds[slot] = os.open(os.fsencode(self.plain_root) + b"/" + path, os.O_RDONLY)
-                o.who, o.lost = now[path].st.who, False
+            st = self.act(self.m, "f_stat", 0, (slot,))
+            if isinstance(st, str):
+                raise Difference(f"fstat of what is held: {st}")
+            path, who = place.get(st.who, (None, None))
+            o.vanished = st.nlink == 0
+            if st.nlink and path:
+                self.reopen(slot, o, path)
+                o.who = who
+
+    def reopen(self, slot, o, path):
+        """What is itself again on the mount."""
+        old = self.p.fds[slot]
+        self.p.fds[slot] = os.open(os.fsencode(self.plain_root) + b"/" + path, o.flags & (os.O_ACCMODE | os.O_APPEND) | os.O_NONBLOCK)
+        if not o.is_folder:
+            with contextlib.suppress(OSError):  # no FIFO has a position
+                os.lseek(self.p.fds[slot], os.lseek(old, 0, os.SEEK_CUR), os.SEEK_SET)
+            o.old_bytes = True
+        os.close(old)
 
     def do_discard(self, before):
         error = self.control("discard", "\n")
         if error:
             raise Difference(f"discard: {error}")
-        self.lose()
         self.come_back(self.head(), before[1])
 
     def do_rollback(self, before, back):
-        error = self.control("discard", "\n")
+        self.do_discard(before)
+        before = self.trees("after discard")
         nr = sorted(self.versions)[-1 - back % len(self.versions)]
-        error = error or self.control("rollback", f"{nr}\n")
+        error = self.control("rollback", f"{nr}\n")
         if error:
             raise Difference(f"rollback {nr}: {error}")
-        self.lose()
         self.versions[self.head()] = self.versions[nr]
         self.come_back(nr, before[1])
 
     def do_topology(self, before):
         self.close_all()
+        for side in (self.m, self.p):  # times of folders alone are nothing that a commit takes
+            side.do("setxattr", 0, (("p", 0, b""), "user.turn", b"%d" % self.counts["commands"], 0, True))
+        before = self.trees("before the commit")
         self.do_commit(before)
-        m = whole(self.job, True)[0]
+        m = self.mounted()[0]
         self.unchanged("commit", before[1], m)
         for text in ("dp=2 plain=drop", "dp=1 plain=drop"):
             error = self.control("topology", text)
             if error:
                 raise Difference(f"topology {text}: {error}")
             self.trace.append(f"topology {text}")
+        self.unchanged("topology", m, self.mounted()[0])
         self.versions[self.head()] = tuple({k: e for k, e in t.items() if not is_special(e)} for t in (before[0], m))
         self.written = set()
 
@@ -458,19 +466,14 @@ class Run:
 
     def version_unlike(self, nr):
         p = self.versions[nr][0]
-        m, wrong = whole(f"{self.job}/.v/{nr}", True)
-        if "v-symlinks" in self.a.without:
-            p, m = ({k: e if not e.target else e._replace(st=e.st._replace(who=k)) for k, e in t.items()} for t in (p, m))
+        m, wrong = self.mounted(f"/.v/{nr}")
         was = self.versions[nr][1]
         return wrong + unlike(p, m) + [f"{path}: mtime {e.mtime} of a version, was {was[path].mtime}"
                                        for path, e in m.items() if path in was and e.mtime != was[path].mtime]
 
     def do_compare(self, before):
         for nr in self.versions:
-            for _ in range(4 if self.a.kill else 1):  # numbers in .v are not those of the daemon before: walk again
-                wrong = self.version_unlike(nr)
-                if not wrong:
-                    break
+            wrong = self.version_unlike(nr)
             if wrong:
                 raise Difference(f".v/{nr}: " + "; ".join(wrong[:6]))
             self.counts["versions"] += 1
@@ -534,14 +537,15 @@ def main():
     p.add_argument("--operations", type=int, default=20000)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--mode", choices=MODES, default="plain")
+    p.add_argument("--xfs", action="store_true")
     p.add_argument("--kill", type=float, default=0)
     p.add_argument("--without", default="", help="names of steps and commands that are left out")
     p.add_argument("--reduce", action="store_true")
     a = p.parse_args()
     a.scalai, a.folder = os.path.abspath(a.scalai), os.path.abspath(a.folder)
-    if a.kill and a.mode != "hold":
-        p.error("--kill needs --mode hold")
+    a.kill and a.mode != "hold" and p.error("--kill needs --mode hold")
     shutil.rmtree(a.folder, ignore_errors=True)
+    mounts_of_our_own()
     os.makedirs(a.folder + "/plain")
     os.chmod(a.folder, 0o755)
     os.umask(0)
@@ -582,12 +586,12 @@ def main():
         except Difference as e:
             difference = difference or e
             print(e)
-        subprocess.run(["umount", a.folder + "/plain"], check=False)
+        subprocess.run(["umount", a.folder + "/plain", *([a.folder + "/xfs"] if a.xfs else [])], check=False)
     c = run.counts if run else collections.Counter()
     died = get(a.folder + "/log").count("was killed by signal")
-    print(f"figure: mode {a.mode}, kill {a.kill:g} s, seed {a.seed}: {c['steps']} operations ({c['refused']} refused, {c['across']} across), "
+    print(f"figure: mode {a.mode}{' on XFS' if a.xfs else ''}, kill {a.kill:g} s, seed {a.seed}: {c['steps']} operations ({c['refused']} refused, {c['across']} across), "
           f"{c['commands']} commands ({c['commits']} commits), {c['trees']} trees, {c['objects']} objects, {c['versions']} old versions, "
-          f"{c['listings']} listings in parts, {died} kills, {c['cut']} cut requests, {1 if difference else 0} differences, "
+          f"{c['listings']} listings in parts, {died} kills, {c['cut'] + (run.m.cut if run else 0)} cut requests, {1 if difference else 0} differences, "
           f"{time.monotonic() - begin:.0f} s")
     return 1 if difference else 0
 

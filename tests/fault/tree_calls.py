@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import stat
+import time
 
 REALMS = (b"0/t", b"t")  # a folder of a rank, a folder of the job: no object leaves its own
 USERS = ((0, 0, []), (1000, 1000, [1000]), (1001, 1001, [1000, 1001]))
@@ -19,6 +20,12 @@ def checked(rc):
     if rc < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return rc
+
+
+def mounts_of_our_own():
+    """A mount namespace: a mount ends when it is unmounted, whoever makes namespaces meanwhile."""
+    checked(libc.unshare(0x20000))
+    checked(libc.mount(b"none", b"/", None, 0x4000 | 1 << 18, None))
 
 
 class Handle(ctypes.Structure):
@@ -76,6 +83,7 @@ class Side:
 
     def __init__(self, root, is_mount):
         self.root, self.is_mount, self.fds = os.fsencode(root), is_mount, {}
+        self.tries = self.cut = 0
 
     def at(self, spec):
         kind, key, rel = spec
@@ -279,17 +287,27 @@ class Side:
         """[(inode, mtime, ctime)] of specs and slots before or after a step; None: nothing there."""
         out = []
         for w in what:
-            try:
-                if isinstance(w, int):
-                    st = os.fstat(self.fds[w])
-                else:
-                    path, fd = self.at(w)
-                    st = os.stat(path, dir_fd=fd, follow_symlinks=False)
-                out.append((st.st_ino, st.st_mtime_ns, st.st_ctime_ns) if not stat.S_ISFIFO(st.st_mode) else None)
-            except (OSError, KeyError):
-                out.append(None)
+            st = None
+            with contextlib.suppress(OSError, KeyError):
+                st = self.patient(lambda: os.fstat(self.fds[w]) if isinstance(w, int) else self.stat_at(*self.at(w)))
+            out.append((st.st_ino, st.st_mtime_ns, st.st_ctime_ns) if st and not stat.S_ISFIFO(st.st_mode) else None)
         os.chdir("/")
         return out
+
+    def stat_at(self, path, fd):
+        return os.stat(path, dir_fd=fd, follow_symlinks=False)
+
+    def patient(self, f):
+        """Calls it again after an EIO: the daemon was killed, and the kernel was just handing the request over."""
+        for left in range(self.tries, -1, -1):
+            try:
+                return f()
+            except OSError as e:
+                if e.errno != errno.EIO or not left:
+                    raise
+                self.cut += 1
+                time.sleep(0.05)
+        return None
 
 
 def moved(before, after):

@@ -118,7 +118,7 @@ class Steps:
         return a, b
 
     def file(self):
-        return self.r.choice([s for s in FILES if s in self.run.slots and not self.run.slots[s].is_folder] or [0])
+        return self.r.choice([s for s in FILES if s in self.run.slots and not self.run.slots[s].is_folder] or [-1])
 
     def slot(self):
         return self.r.choice(sorted(self.run.slots) or [0])
@@ -158,8 +158,6 @@ class Steps:
             flags |= bit if self.r.random() < share else 0
         if not flags & os.O_CREAT:
             flags &= ~os.O_EXCL
-        if "create-kills" in self.without and flags & os.O_CREAT:
-            flags &= ~os.O_TRUNC
         slot = self.r.choice(FILES) if self.r.random() < 0.6 else None
         return (self.spec(not flags & os.O_CREAT or self.r.random() < 0.4), flags, self.r.choice(MODES), slot)
 

@@ -269,6 +269,38 @@ void bed_back(struct bed *b, unsigned version, const struct rs_held *held)
 	run("rm -rf %s && cp -a %s/v%u %s", b->real, b->top, version, b->real);
 }
 
+bool bed_loses_name(const struct bed *b, uint64_t ino)
+{
+	struct meta_inode_row row;
+	struct sc_arena texts = {0};
+	struct sc_err err;
+	bool is = rs_overlay_inode(b->overlay, ino, &texts, &row, &err) == 1 && row.data != META_FORGOTTEN &&
+		  ((S_ISDIR(row.mode) && row.nlink == 0) || row.data == META_OWN_DATA);
+
+	sc_arena_done(&texts);
+	return is;
+}
+
+bool bed_has_parted(const struct bed *b, uint64_t ino, uint64_t seen)
+{
+	uint64_t was = rs_overlay_of_shown(b->overlay, seen), shown = rs_overlay_shown(b->overlay, ino);
+	struct meta_inode_row row;
+	struct sc_arena texts = {0};
+	struct sc_err err;
+	bool is;
+
+	assert_int_equal(seen, rs_overlay_shown(b->overlay, was));
+	assert_int_equal(1, rs_overlay_inode(b->overlay, was, &texts, &row, &err));
+	assert_int_equal(0, row.nlink);
+	is = rs_overlay_inode(b->overlay, ino, &texts, &row, &err) == 1 && row.nlink;
+	if (is) {
+		assert_true(shown != seen && was != ino);
+		assert_int_equal(ino, rs_overlay_of_shown(b->overlay, shown));
+	}
+	sc_arena_done(&texts);
+	return is;
+}
+
 /* --- comparing --- */
 
 struct names {

@@ -36,6 +36,10 @@ uint64_t bed_home(const struct bed *b, uint64_t ino);
 void bed_commit(struct bed *b);
 /** Puts a version back (the head's: discard); `held`: what somebody holds, in order. */
 void bed_back(struct bed *b, unsigned version, const struct rs_held *held);
+/** Tells whether bed_back() takes the name of an object that is held, whatever the version has. */
+bool bed_loses_name(const struct bed *b, uint64_t ino);
+/** Checks that such an object, which was seen as `seen`, has no name; true: something else has come back for it. */
+bool bed_has_parted(const struct bed *b, uint64_t ino, uint64_t seen);
 /** Compares the overlay with the real folder, and the version of a number with the folder that it was. */
 void bed_compare(struct bed *b);
 void bed_compare_version(struct bed *b, unsigned version);

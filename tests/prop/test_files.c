@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "meta/base/log.h"
+#include "reshard/repair/repair.h"
 #include "tests/prop/files.h"
 #include "tests/prop/pick.h"
 #include "tests/support/rank_files.h"

@@ -385,9 +385,14 @@ static void let_go(struct run *r, unsigned i)
 	struct sc_err err;
 
 	(void)close(r->held[i].fd);
-	if (rs_overlay_inode(r->bed.overlay, r->held[i].ino, &texts, &row, &err) == 1 && row.nlink == 0) {
+	if (rs_overlay_inode(r->bed.overlay, r->held[i].ino, &texts, &row, &err) == 1 && row.nlink == 0 &&
+	    row.data != META_FORGOTTEN) {
 		assert_int_equal(0, rs_overlay_forget(r->bed.overlay, r->held[i].ino, &err));
-		assert_false(rs_overlay_has(r->bed.overlay, r->held[i].ino));
+		/* what is below is hidden still: a number is asked for by handles, too */
+		if (rs_overlay_inode(r->bed.overlay, r->held[i].ino, &texts, &row, &err) == 1) {
+			assert_int_equal(META_FORGOTTEN, row.data);
+			assert_int_equal(0, row.nlink);
+		}
 		for (unsigned k = 0; k < r->nr_held; k++) /* held twice */
 			if (k != i && r->held[k].ino == r->held[i].ino) {
 				(void)close(r->held[k].fd);
@@ -448,48 +453,23 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A removed folder that came back while it was held is another one, and the one that was stays removed. */
-static void check_parted(struct run *r, const uint64_t *removed, unsigned nr)
-{
-	const struct rs_overlay *o = r->bed.overlay;
-
-	for (unsigned i = 0; i < nr; i++) {
-		struct meta_inode_row now, was;
-		struct sc_arena texts = {0};
-		struct sc_err err;
-
-		if (rs_overlay_inode(o, removed[i], &texts, &now, &err) == 1 && now.nlink && S_ISDIR(now.mode)) {
-			uint64_t shown = rs_overlay_shown(o, removed[i]);
-
-			r->parted++;
-			assert_true(shown != removed[i]);
-			assert_int_equal(removed[i], rs_overlay_of_shown(o, shown));
-			assert_int_equal(removed[i] | RS_WAS, rs_overlay_of_shown(o, removed[i]));
-			assert_int_equal(removed[i], rs_overlay_shown(o, removed[i] | RS_WAS));
-			assert_int_equal(1, rs_overlay_inode(o, removed[i] | RS_WAS, &texts, &was, &err));
-			assert_int_equal(0, was.nlink);
-		}
-		sc_arena_done(&texts);
-	}
-}
-
 static void go_back(struct run *r)
 {
-	uint64_t held[HELD_MAX], removed[HELD_MAX];
-	unsigned nr_removed = 0;
+	uint64_t held[HELD_MAX], parts[HELD_MAX], seen[HELD_MAX];
+	unsigned nr_parts = 0;
 	struct rs_held all = {held, r->nr_held};
 
 	for (unsigned i = 0; i < r->nr_held; i++) {
-		struct stat st;
-
 		held[i] = r->held[i].ino;
-		assert_int_equal(0, fstat(r->held[i].fd, &st));
-		if (S_ISDIR(st.st_mode) && st.st_nlink == 0)
-			removed[nr_removed++] = held[i];
+		if (bed_loses_name(&r->bed, held[i])) {
+			parts[nr_parts] = held[i];
+			seen[nr_parts++] = rs_overlay_shown(r->bed.overlay, held[i]);
+		}
 	}
 	qsort(held, r->nr_held, sizeof(*held), by_number);
 	bed_back(&r->bed, pick(r, 3) ? r->bed.head : pick(r, r->bed.versions + 1), &all);
-	check_parted(r, removed, nr_removed);
+	for (unsigned i = 0; i < nr_parts; i++)
+		r->parted += bed_has_parted(&r->bed, parts[i], seen[i]);
 	/* the real folder is another one now */
 	while (r->nr_held)
 		let_go(r, 0);
@@ -580,7 +560,7 @@ static void random_requests(void **unused)
 		bed_compare_version(&r.bed, v);
 	while (r.nr_held)
 		let_go(&r, 0);
-	print_message("# %lu operations, %lu refused, %lu commits, %lu rollbacks (%lu folders came back while held), "
+	print_message("# %lu operations, %lu refused, %lu commits, %lu rollbacks (%lu objects came back while held), "
 		      "%lu kills, %lu trees compared\n",
 		      operations, r.refused, r.commits, r.backs, r.parted, r.kills, r.trees);
 	bed_done(&r.bed);

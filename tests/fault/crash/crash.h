@@ -42,6 +42,11 @@ struct seen look(struct rs_service *s);
 
 void with_tree(struct rs_service *s);
 void with_dirty_tree(struct rs_service *s);
+void with_turned_links(struct rs_service *s);
+void with_other_tree(struct rs_service *s);
+void do_exchange(struct rs_service *s);
+void do_rollback_tree(struct rs_service *s);
+void do_discard_held(struct rs_service *s);
 void do_mkdir(struct rs_service *s);
 void do_rename_committed(struct rs_service *s);
 void do_link(struct rs_service *s);
@@ -83,6 +88,12 @@ void put(struct rs_service *s, uint32_t rank, const char *path, const void *data
 		rs_tree_leave(job_of(s));                                                          \
 	} while (0)
 
+#define COMMAND(s, fn, text)                                                                       \
+	do {                                                                                       \
+		struct sc_err err_ = {0};                                                          \
+		must(fn(RS_CALLER(s), job_of(s), (text), &err_), &err_);                                    \
+	} while (0)
+
 /** Brings changes of names to the catalog.  They are in the log, which is mapped, when a program is answered: only now
  *  are there calls to die at. */
 void flush_tree(struct rs_service *s);
@@ -92,5 +103,6 @@ void work(struct rs_service *s);
 
 void committed(struct rs_service *s);
 void do_commit(struct rs_service *s);
+void do_discard(struct rs_service *s);
 
 #endif

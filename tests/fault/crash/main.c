@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "meta/base/log.h"
+#include "reshard/repair/repair.h"
 #include "tests/support/interpose.h"
 
 char root[100];

@@ -70,12 +70,6 @@ static void put_sample(struct rs_service *s, uint32_t rank, const char *name)
 	put(s, rank, name, buffer, (size_t)n);
 }
 
-#define COMMAND(s, fn, text)                                                                       \
-	do {                                                                                       \
-		struct sc_err err_ = {0};                                                          \
-		must(fn(RS_CALLER(s), job_of(s), (text), &err_), &err_);                                    \
-	} while (0)
-
 void work(struct rs_service *s)
 {
 	struct sc_err err = {0};
@@ -354,7 +348,7 @@ static void do_position(struct rs_service *s)
 	COMMAND(s, rs_job_commit, "samples=8");
 }
 
-static void do_discard(struct rs_service *s)
+void do_discard(struct rs_service *s)
 {
 	struct sc_err err = {0};
 
@@ -393,6 +387,10 @@ const struct scenario scenarios[] = {
 	{"rmtree", with_tree, do_rmtree, true, false},
 	{"commit-tree", with_dirty_tree, do_commit, false, false},
 	{"discard-tree", with_dirty_tree, do_discard, false, false},
+	{"exchange", with_tree, do_exchange, false, false},
+	{"commit-links", with_turned_links, do_commit, false, false},
+	{"rollback-tree", with_other_tree, do_rollback_tree, false, false},
+	{"discard-held", with_tree, do_discard_held, true, false},
 };
 
 const size_t scenarios_nr = sizeof(scenarios) / sizeof(*scenarios);

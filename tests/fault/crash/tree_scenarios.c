@@ -53,6 +53,58 @@ void with_dirty_tree(struct rs_service *s)
 	put(s, 1, "again", "other bytes", 11);
 }
 
+/* Links of both kinds that were made after a topology, over those of before. */
+void with_turned_links(struct rs_service *s)
+{
+	with_tree(s);
+	COMMAND(s, rs_job_topology, "tp=4 dp=2");
+	put(s, 5, "own/a", "a", 1);
+	IN_TREE(s, work_link(s, job_of(s), 5, "own/a", 5, "own/b", &err));
+	IN_TREE(s, work_link(s, job_of(s), 5, "own/a", 5, "c", &err));
+	IN_TREE(s, work_symlink(s, job_of(s), "own/a", 5, "latest", &err));
+	IN_TREE(s, work_link(s, job_of(s), 5, "latest", 5, "own/latest", &err));
+	IN_TREE(s, work_link(s, job_of(s), RS_SHARED, "shared/all", RS_SHARED, "everything", &err));
+	IN_TREE(s, work_set_xattr(s, job_of(s), 5, "own/b", "user.of", "three names", &err));
+}
+
+/* Versions with and without that tree, which is the older one. */
+void with_other_tree(struct rs_service *s)
+{
+	with_dirty_tree(s);
+	do_commit(s);
+	work(s);
+}
+
+void do_exchange(struct rs_service *s)
+{
+	const struct meta_bytes a = {"logs", 4}, b = {"empty", 5};
+	uint64_t folder = rs_job_root(job_of(s)) + 2;
+
+	IN_TREE(s, rs_tree_rename(s, job_of(s), folder, a, folder, b, RS_RENAME_EXCHANGE, &err));
+	flush_tree(s);
+}
+
+void do_rollback_tree(struct rs_service *s)
+{
+	COMMAND(s, rs_job_rollback, "2");
+}
+
+/* A committed file, its copy and a removed one are open: they lose their names. */
+void do_discard_held(struct rs_service *s)
+{
+	struct rs_look look;
+	uint64_t blob;
+
+	IN_TREE(s, work_copy_up(s, job_of(s), 1, "logs/b", false, &blob, &err));
+	IN_TREE(s, rs_work_hold(s, blob, &err));
+	IN_TREE(s, work_find(s, job_of(s), 1, "logs/deep/c", &look, &err));
+	if (look.kind != RS_NONE)
+		IN_TREE(s, work_copy_up(s, job_of(s), 1, "logs/deep/c", true, &blob, &err));
+	IN_TREE(s, rs_work_hold(s, blob, &err));
+	do_discard(s);
+	rs_work_release(s, blob);
+}
+
 void do_mkdir(struct rs_service *s)
 {
 	make_folder(s, 1, "logs/made", 0700);

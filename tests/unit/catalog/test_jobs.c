@@ -155,6 +155,7 @@ static void what_came_back_goes_with_its_job(void **unused)
 	OK(meta_numbers_take(catalog, two.id, 10, &other, &err));
 	say((struct meta_change){META_PUT_AGAIN, .again = {first + 9, first + 1}});
 	say((struct meta_change){META_PUT_AGAIN, .again = {one.root + 1, first + 2}});
+	say((struct meta_change){META_PUT_AGAIN, .again = {(first + 2) | UINT64_C(1) << 61, one.root + 1}}); /* RS_WAS */
 	say((struct meta_change){META_PUT_AGAIN, .again = {v | one.id << 40 | 5 << 20 | 7, first + 3}});
 	say((struct meta_change){META_PUT_AGAIN, .again = {other, other + 1}});
 	say((struct meta_change){META_PUT_AGAIN, .again = {v | two.id << 40 | 5 << 20 | 7, other + 2}});

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* No storage is dropped before all that its version lists was found in what takes its place. */
-#include "reshard/job/service.h"
+#include "reshard/repair/repair.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  * fsck: everything that a store promises, looked at again.  Reads every byte.  A damaged blob is
  * mended where another blob had the same contents (replicas that ranks wrote one by one).
  */
-#include "reshard/job/service.h"
+#include "reshard/repair/repair.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -215,8 +215,6 @@ static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_v
 	struct sc_err err = {0};
 	int rc;
 
-	if (set->kind != META_SET_TENSORS)
-		return 0;
 	rc = rs_verify_set(f->s, set, NULL, NULL, &hashes, &text, &err);
 	if (rc == SC_E_NO_MEMORY)
 		return sc_nomem(f->err);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A new catalog from what the blobs say of themselves: of each job the newest state of each file, as one
+ * A new catalog from what the blobs say of themselves: of each job the newest state of each file of tensors, as one
  * version.  It is made by the ordinary commands: blobs become files of the working tree, which are then
  * committed, with all that commit checks; one commit for each topology under which files were written.
- * What is not used goes to lost+found.  Older versions, tags, settings and datasets are not made again.
+ * All else is what the job's newest tree tells (rebuild_trees.c).  What is not used goes to lost+found.  Older
+ * versions, tags, settings and datasets are not made again.
  */
-#include "reshard/job/service.h"
+#include "reshard/repair/rebuild_i.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,57 +16,31 @@
 #include <sys/stat.h>
 
 #include "reshard/engine/copy.h"
-#include "reshard/upkeep/record.h"
-
-struct rebuild {
-	struct rs_service *s;
-	struct sc_buf *report;
-	struct sc_err *err;
-	struct sc_arena arena;
-	uint64_t bad, last_blob;
-	struct {
-		size_t nr, room;
-		struct rs_record *at;
-	} all;
-	struct {
-		size_t nr, room;
-		struct file {
-			uint64_t blob;
-			struct rs_job *user;	/* in whose working tree it is now, NULL: none */
-		} *at;
-	} files;		/* all that there are, by number once they are sorted */
-	struct {
-		size_t nr, room;
-		struct {
-			uint64_t blob, of;
-		} *at;
-	} twins;		/* of a blob that several ranks have: a file of a working tree is one rank's */
-};
 
 /* --- what there is --- */
 
 static int on_record(void *arg, const struct rs_record *record)
 {
-	struct rebuild *r = arg;
+	struct rs_rebuild *r = arg;
 
 	return sc_vec_push(&r->all, *record) < 0 ? sc_nomem(r->err) : 0;
 }
 
 static int on_file(void *arg, uint64_t blob)
 {
-	struct rebuild *r = arg;
+	struct rs_rebuild *r = arg;
 	const size_t before = r->all.nr;
 	const struct rs_record none = {.job = "?", .path = "?"}, *rec = &none;
 	struct sc_err why = {0};
-	uint8_t hash[16];
+	uint8_t hash[16], was[16];
 	uint64_t bytes;
 	int rc;
 
 	if (blob > r->last_blob)
 		r->last_blob = blob;
-	if (sc_vec_push(&r->files, (struct file){.blob = blob}) < 0)
+	if (sc_vec_push(&r->files, (struct rs_rebuild_file){.blob = blob}) < 0)
 		return sc_nomem(r->err);
-	rc = rs_record_read(r->s, blob, &r->arena, on_record, r, &why);
+	rc = rs_record_read(r->s, blob, &r->arena, was, on_record, r, &why);
 	if (rc == SC_E_NO_MEMORY)
 		return sc_nomem(r->err);
 	if (rc == SC_E_NOT_FOUND || rc == SC_E_FORMAT || (rc == 0 && r->all.nr == before)) {
@@ -85,24 +60,9 @@ static int on_file(void *arg, uint64_t blob)
 	r->bad++;
 	sc_buf_printf(r->report, "BAD\t");
 	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed, and is left "
-		"out",
-		    blob, rec->job, rec->path);
+		    "out", blob, rec->job, rec->path);
 	r->all.nr = before;
 	return 0;
-}
-
-static int by_number(const void *a, const void *b)
-{
-	const struct file *x = a, *y = b;
-
-	return (x->blob > y->blob) - (x->blob < y->blob);
-}
-
-static struct file *file_of(const struct rebuild *r, uint64_t blob)
-{
-	const struct file key = {.blob = blob};
-
-	return bsearch(&key, r->files.at, r->files.nr, sizeof(key), by_number);
 }
 
 /* By job, then from old to new. */
@@ -126,10 +86,10 @@ static bool go_together(const struct rs_record *a, const struct rs_record *b)
 }
 
 struct adopting {
-	struct rebuild *r;
+	struct rs_rebuild *r;
 	struct rs_job *job;
 	const struct rs_record *rec;
-	struct file *file;
+	struct rs_rebuild_file *file;
 };
 
 /* A file for `mine` with the bytes of `blob`.  One file has one owner, and is of one job. */
@@ -157,7 +117,7 @@ static int on_rank(void *arg, uint32_t rank, const struct rs_owner *owner)
 {
 	struct adopting *a = arg;
 	const struct rs_record *rec = a->rec;
-	struct rebuild *r = a->r;
+	struct rs_rebuild *r = a->r;
 	uint64_t blob = rec->blob;
 	int rc = 0;
 
@@ -177,14 +137,15 @@ static int on_rank(void *arg, uint32_t rank, const struct rs_owner *owner)
 }
 
 /* Newer sets first: what an unchanged file shares with an older one, only the older one says. */
-static int adopt_file(struct rebuild *r, struct rs_job *job, size_t first, size_t end, const struct rs_record *newest)
+static int adopt_file(struct rs_rebuild *r, struct rs_job *job, size_t first, size_t end,
+		      const struct rs_record *newest)
 {
 	int rc = 0;
 
 	for (size_t i = end; rc == 0 && i > first; i--) {
-		struct adopting a = {r, job, &r->all.at[i - 1], file_of(r, r->all.at[i - 1].blob)};
+		struct adopting a = {r, job, &r->all.at[i - 1], rs_rebuild_file(r, r->all.at[i - 1].blob)};
 
-		if (a.rec->kind != newest->kind || strcmp(a.rec->file, newest->file) != 0 ||
+		if (strcmp(a.rec->file, newest->file) != 0 ||
 		    a.rec->layers != newest->layers || a.rec->experts != newest->experts || !go_together(a.rec, newest))
 			continue;
 		rc = rs_record_ranks(a.rec, on_rank, &a, r->err);
@@ -194,17 +155,17 @@ static int adopt_file(struct rebuild *r, struct rs_job *job, size_t first, size_
 
 /* --- one job: records first to end --- */
 
-static bool is_newest(const struct rebuild *r, size_t i, size_t end)
+static bool is_newest(const struct rs_rebuild *r, size_t i, size_t end)
 {
 	const struct rs_record *x = &r->all.at[i];
 
 	for (size_t k = i + 1; k < end; k++)
-		if (r->all.at[k].kind == x->kind && strcmp(r->all.at[k].file, x->file) == 0)
+		if (strcmp(r->all.at[k].file, x->file) == 0)
 			return false;
 	return true;
 }
 
-static int commit(struct rebuild *r, struct rs_job *job, int64_t step)
+static int commit(struct rs_rebuild *r, struct rs_job *job, int64_t step)
 {
 	char text[64] = "note=rebuilt";
 
@@ -213,20 +174,20 @@ static int commit(struct rebuild *r, struct rs_job *job, int64_t step)
 	return rs_job_commit(RS_CALLER(r->s), job, text, r->err);
 }
 
-static int present(struct rebuild *r, struct rs_job *job, const struct rs_record *rec)
+static int present(struct rs_rebuild *r, struct rs_job *job, const char *layout, const char *topology)
 {
 	char *text = NULL;
-	int rc = meta_store_kept_text(&r->s->store, rec->layout, &text, r->err);
+	int rc = meta_store_kept_text(&r->s->store, layout, &text, r->err);
 
 	if (rc == 0)
 		rc = rs_job_layout(RS_CALLER(r->s), job, text, r->err);
 	sc_sys.release(text);
-	return rc < 0 ? rc : rs_job_topology(RS_CALLER(r->s), job, rec->topology, r->err);
+	return rc < 0 ? rc : rs_job_topology(RS_CALLER(r->s), job, topology, r->err);
 }
 
 /* What is committed first may be a part of what there was, which no topology need divide: of the records from i on that
  * are committed together. */
-static struct rs_whole whole_of(const struct rebuild *r, size_t i, size_t end, struct rs_whole before)
+static struct rs_whole whole_of(const struct rs_rebuild *r, size_t i, size_t end, struct rs_whole before)
 {
 	const struct rs_record *now = &r->all.at[i];
 	struct rs_whole whole = {0};
@@ -248,7 +209,7 @@ static struct rs_whole whole_of(const struct rebuild *r, size_t i, size_t end, s
 }
 
 /* Once they are sealed, ranks share a blob again: what the blob says of itself is said of all of them. */
-static int join_twins(struct rebuild *r)
+static int join_twins(struct rs_rebuild *r)
 {
 	int rc = meta_catalog_begin(r->s->catalog, false, r->err);
 
@@ -271,7 +232,7 @@ static int on_garbage(void *arg, uint64_t blob)
 }
 
 /* A part of a job is none: all that it was made of goes to lost+found. */
-static int forget(struct rebuild *r, struct rs_job *job, int rc)
+static int forget(struct rs_rebuild *r, struct rs_job *job, int rc)
 {
 	struct sc_err why = *r->err;
 
@@ -285,19 +246,15 @@ static int forget(struct rebuild *r, struct rs_job *job, int rc)
 	return rc;
 }
 
-static int job_of(struct rebuild *r, size_t first, size_t end)
+/* Files of tensors: records first to end. */
+static int tensors_of(struct rs_rebuild *r, struct rs_job *job, size_t first, size_t end, int64_t step)
 {
-	const struct rs_record *rec = &r->all.at[end - 1], *now = NULL;
-	struct rs_job *job = NULL;
-	int64_t step = -1;
-	int rc = rs_job_make(r->s, rec->job, (mode_t)rec->job_mode, (uid_t)rec->uid, (gid_t)rec->gid, &job, r->err);
+	const struct rs_record *now = NULL;
+	int rc = 0;
 
-	if (rc < 0)
-		return rc;
-	job->config.drop_plain = true;
-	job->config.keep = 1; /* of the versions that are made on the way only the last one is whole */
 	for (size_t i = first; rc == 0 && i < end; i++) {
-		rec = &r->all.at[i];
+		const struct rs_record *rec = &r->all.at[i];
+
 		if (!is_newest(r, i, end))
 			continue;
 		if (now && !go_together(now, rec)) {
@@ -306,7 +263,7 @@ static int job_of(struct rebuild *r, size_t first, size_t end)
 		}
 		if (rc == 0 && !now) {
 			job->whole = whole_of(r, i, end, job->whole);
-			rc = present(r, job, rec);
+			rc = present(r, job, rec->layout, rec->topology);
 		}
 		if (!now || rec->layers)
 			now = rec;
@@ -314,16 +271,134 @@ static int job_of(struct rebuild *r, size_t first, size_t end)
 			rc = adopt_file(r, job, first, end, rec);
 		step = rec->step > step ? rec->step : step;
 	}
-	if (rc == 0)
+	if (rc == 0 && now)
 		rc = commit(r, job, step);
 	if (rc == 0)
 		rc = join_twins(r);
 	r->twins.nr = 0;
 	job->whole = (struct rs_whole){0};
-	return rc < 0 && job->head ? forget(r, job, rc) : rc;
+	return rc;
 }
 
-static int each_job(struct rebuild *r)
+/* The rest.  A job that was presented anew since its tensors were written is presented so again. */
+static int tree_of(struct rs_rebuild *r, struct rs_job *job, const struct rs_record *last, struct rs_joined *tree)
+{
+	const struct rs_tree_record *t = &tree->chain[0];
+	char *text = NULL;
+	int rc = 0;
+
+	if (!last || last->set <= t->last_set)
+		rc = present(r, job, t->head_layout, t->head_topology);
+	if (rc < 0 && last) {
+		sc_buf_printf(r->report, "note\t");
+		sc_buf_line(r->report, "job '%s' has the topology under which its tensors were written, not '%s': %s",
+			    job->name, t->head_topology, r->err->msg);
+		rc = 0;
+	}
+	if (rc == 0)
+		rc = meta_store_kept_text(&r->s->store, t->layout, &text, r->err);
+	if (rc == 0)
+		rc = rs_rebuild_tree(r, job, tree, text);
+	sc_sys.release(text);
+	return rc;
+}
+
+/* Does the tree's version lack this file of tensors?  One that was written since is not known to it. */
+static bool was_removed(const struct rs_record *rec, const struct rs_tree_record *tree)
+{
+	if (rec->set > tree->last_set)
+		return false;
+	for (size_t i = 0; i < tree->files.nr; i++)
+		if (strcmp(tree->files.at[i], rec->file) == 0)
+			return false;
+	return true;
+}
+
+/* Leaves out records of files that were removed; returns where those that stay end. */
+static size_t drop_removed(struct rs_rebuild *r, size_t first, size_t end, const struct rs_tree_record *tree)
+{
+	size_t to = first;
+
+	for (size_t i = first; i < end; i++)
+		if (!was_removed(&r->all.at[i], tree))
+			r->all.at[to++] = r->all.at[i];
+	return to;
+}
+
+static struct rs_job *make_job(struct rs_rebuild *r, const char *name, const struct rs_record *last)
+{
+	const struct rs_rebuild_tree *t = r->trees.at;
+	struct rs_job *job = NULL;
+
+	while (!last && (!t->job || strcmp(t->job, name) != 0))
+		t++;
+	if (rs_job_make(r->s, name, (mode_t)(last ? last->job_mode : t->job_mode), (uid_t)(last ? last->uid : t->uid),
+			(gid_t)(last ? last->gid : t->gid), &job, r->err) < 0)
+		return NULL;
+	job->config.drop_plain = true;
+	job->config.keep = 1; /* of the versions that are made on the way only the last one is whole */
+	return job;
+}
+
+/* The records of a job, first to end, maybe none; and its tree, if there is one. */
+static int job_of(struct rs_rebuild *r, const char *name, size_t first, size_t end)
+{
+	struct rs_joined tree = {0};
+	struct rs_job *job;
+	bool newest;
+	int has = rs_rebuild_find_tree(r, name, &tree, &newest), rc = has < 0 ? has : 0;
+
+	if (has < 0 || (!has && first == end))
+		return rc;
+	if (has && newest)
+		end = drop_removed(r, first, end, &tree.chain[0]);
+	job = make_job(r, name, first < end ? &r->all.at[end - 1] : NULL);
+	if (!job)
+		rc = r->err->code;
+	if (rc == 0)
+		rc = tensors_of(r, job, first, end, has ? tree.chain[0].step : -1);
+	if (rc == 0 && has)
+		rc = tree_of(r, job, first < end ? &r->all.at[end - 1] : NULL, &tree);
+	if (has)
+		rs_joined_done(&tree);
+	return rc < 0 && job && (job->head || has) ? forget(r, job, rc) : rc;
+}
+
+static int one_job(struct rs_rebuild *r, const char *name, size_t first, size_t end)
+{
+	int rc = job_of(r, name, first, end);
+
+	if (rc == SC_E_NO_MEMORY || rc == SC_E_CATALOG || rc == SC_E_CORRUPT)
+		return rc;
+	r->bad += rc < 0;
+	sc_buf_printf(r->report, "%s\t", rc < 0 ? "BAD" : "rebuilt");
+	if (rc < 0)
+		sc_buf_line(r->report, "job '%s': %s", name, r->err->msg);
+	else
+		sc_buf_line(r->report, "job '%s' from %zu blobs of tensors", name, end - first);
+	return 0;
+}
+
+/* Those that no blob of tensors names. */
+static int each_other_job(struct rs_rebuild *r)
+{
+	for (size_t i = 0; i < r->trees.nr; i++) {
+		const char *name = r->trees.at[i].job;
+		bool is_new = name;
+		int rc;
+
+		for (size_t k = 0; is_new && k < r->all.nr; k++)
+			is_new = strcmp(r->all.at[k].job, name) != 0;
+		for (size_t k = 0; is_new && k < i; k++)
+			is_new = !r->trees.at[k].job || strcmp(r->trees.at[k].job, name) != 0;
+		rc = is_new ? one_job(r, name, 0, 0) : 0;
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int each_job(struct rs_rebuild *r)
 {
 	for (size_t first = 0, end; first < r->all.nr; first = end) {
 		const char *name = r->all.at[first].job;
@@ -331,34 +406,31 @@ static int each_job(struct rebuild *r)
 
 		for (end = first; end < r->all.nr && strcmp(r->all.at[end].job, name) == 0;)
 			end++;
-		rc = job_of(r, first, end);
-		if (rc == SC_E_NO_MEMORY || rc == SC_E_CATALOG || rc == SC_E_CORRUPT)
-			return rc;
-		r->bad += rc < 0;
-		sc_buf_printf(r->report, "%s\t", rc < 0 ? "BAD" : "rebuilt");
+		rc = one_job(r, name, first, end);
 		if (rc < 0)
-			sc_buf_line(r->report, "job '%s': %s", name, r->err->msg);
-		else
-			sc_buf_line(r->report, "job '%s' from %zu blobs", name, end - first);
+			return rc;
 	}
-	return 0;
+	return each_other_job(r);
 }
 
 int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err)
 {
-	struct rebuild r = {.s = s, .report = report, .err = err};
+	struct rs_rebuild r = {.s = s, .report = report, .err = err};
 	size_t nr_used = 0;
 	int rc = meta_store_each(&s->store, on_file, &r, err);
 
+	if (rc == 0)
+		rc = rs_rebuild_read_trees(&r);
 	/* numbers are never used again */
 	if (rc == 0)
 		rc = meta_blob_reserve(s->catalog, r.last_blob, err);
-	if (r.files.nr)
-		qsort(r.files.at, r.files.nr, sizeof(*r.files.at), by_number);
-	if (rc == 0 && r.all.nr) {
+	rs_rebuild_sort_files(&r);
+	if (r.all.nr)
 		qsort(r.all.at, r.all.nr, sizeof(*r.all.at), compare);
+	if (rc == 0)
 		rc = each_job(&r);
-	}
+	if (rc == 0)
+		rc = rs_rebuild_keep_trees(&r);
 	for (size_t i = 0; rc == 0 && i < r.files.nr; i++) {
 		nr_used += r.files.at[i].user != NULL;
 		if (!r.files.at[i].user)
@@ -371,6 +443,7 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 	sc_vec_done(&r.all);
 	sc_vec_done(&r.files);
 	sc_vec_done(&r.twins);
+	sc_vec_done(&r.trees);
 	sc_arena_done(&r.arena);
 	return rc < 0 ? rc : report->failed ? sc_nomem(err) : 0;
 }

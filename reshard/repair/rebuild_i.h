@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rebuild of the catalog: rebuild.c has jobs and their files of tensors, rebuild_trees.c what trees tell. */
+#ifndef RS_REBUILD_I_H
+#define RS_REBUILD_I_H
+
+#include "reshard/repair/repair.h"
+#include "reshard/upkeep/record.h"
+#include "reshard/upkeep/tree_join.h"
+
+struct rs_rebuild_file {
+	uint64_t blob;
+	struct rs_job *user;	/* that has it now, NULL: none */
+	enum { RS_UNREAD, RS_INTACT, RS_DAMAGED } state;
+	uint64_t bytes;		/* of one that is intact */
+	uint8_t hash[16];	/* likewise */
+	bool has_hash;		/* it was known before */
+};
+
+struct rs_rebuild {
+	struct rs_service *s;
+	struct sc_buf *report;
+	struct sc_err *err;
+	struct sc_arena arena;
+	uint64_t bad, last_blob;
+	struct {
+		size_t nr, room;
+		struct rs_record *at;
+	} all;
+	struct {
+		size_t nr, room;
+		struct rs_rebuild_file *at;
+	} files;		/* all that there are, by number once they are sorted */
+	struct {
+		size_t nr, room;
+		struct {
+			uint64_t blob, of;
+		} *at;
+	} twins;		/* of a blob that several ranks have: a file of a working tree is one rank's */
+	struct {
+		size_t nr, room;
+		struct rs_rebuild_tree {
+			uint64_t id;
+			const char *job;	/* NULL: its record is damaged */
+			uint64_t uid, gid, job_mode;
+		} *at;
+	} trees;		/* newest first once they are read */
+};
+
+/* rebuild_trees.c */
+/** Finds the file of a blob among those that are sorted; NULL: there is none. */
+struct rs_rebuild_file *rs_rebuild_file(const struct rs_rebuild *r, uint64_t blob);
+void rs_rebuild_sort_files(struct rs_rebuild *r);
+/** Looks at all recovery records of trees. */
+int rs_rebuild_read_trees(struct rs_rebuild *r);
+/** Reads the newest whole tree of a job: 1, 0 (there is none) or an error.  *ret_newest: it is not an older one. */
+int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, struct rs_joined *ret, bool *ret_newest);
+/** Gives a job what its tree tells: in its head, or in a version that it gets. */
+int rs_rebuild_tree(struct rs_rebuild *r, struct rs_job *job, struct rs_joined *tree, const char *layout_text);
+/** Writes the records of the new trees, and moves the old ones to lost+found. */
+int rs_rebuild_keep_trees(struct rs_rebuild *r);
+
+#endif

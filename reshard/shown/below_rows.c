@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of what a view shows: those of the tree, which count or do not (B1, B2 of below.c), and those that follow. */
+#include "reshard/shown/below_i.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+/* Finds the row of a number in the tree.  A version's rows never change, and a lookup asks for the same one again. */
+static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret, struct sc_buf *target,
+		    struct sc_err *err)
+{
+	struct rs_kept_row *kept = &b->kept[ino % RS_KEPT_ROWS];
+	bool known;
+	int rc;
+
+	(void)pthread_mutex_lock(&b->lock);
+	known = kept->row.ino == ino;
+	if (known)
+		*ret = kept->row;
+	(void)pthread_mutex_unlock(&b->lock);
+	if (known)
+		return 1;
+	rc = rs_below_unless_dropped(b, meta_tree_inode(b->catalog, &b->tree, ino, ret, target, err));
+	if (rc <= 0 || S_ISLNK(ret->mode))
+		return rc;
+	(void)pthread_mutex_lock(&b->lock);
+	*kept = (struct rs_kept_row){*ret, RS_BYTES_UNKNOWN};
+	kept->row.target = (struct meta_bytes){0};
+	(void)pthread_mutex_unlock(&b->lock);
+	return rc;
+}
+
+int rs_below_blob_bytes(struct rs_below *b, const struct meta_inode_row *row, uint64_t *ret, struct sc_err *err)
+{
+	struct rs_kept_row *kept = &b->kept[row->ino % RS_KEPT_ROWS];
+	int rc;
+
+	(void)pthread_mutex_lock(&b->lock);
+	*ret = kept->row.ino == row->ino && kept->row.blob == row->blob ? kept->bytes : RS_BYTES_UNKNOWN;
+	(void)pthread_mutex_unlock(&b->lock);
+	if (*ret != RS_BYTES_UNKNOWN)
+		return 0;
+	rc = meta_blob_bytes(b->catalog, row->blob, ret, err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&b->lock);
+	if (kept->row.ino == row->ino && kept->row.blob == row->blob)
+		kept->bytes = *ret;
+	(void)pthread_mutex_unlock(&b->lock);
+	return 0;
+}
+
+/* Does a row of the rank's own count at this path (B1)?  1, 0 or an error. */
+int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
+		   struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
+{
+	const struct rs_below_file *file = rs_rank_file(t, path);
+	int rc = tree_row(b, ino, ret, target, err);
+
+	if (rc <= 0 || !*path) /* rows of ranks' and jobs' folders always count */
+		return rc;
+	if (S_ISREG(ret->mode) && !ret->blob)
+		return file && !file->data;
+	return !file && (S_ISDIR(ret->mode) || !rs_rank_folder(t, path));
+}
+
+/*
+ * Another topology of .as: files that join others are the job owner's there, who has to reach them.  So folders are
+ * like the job's.  (Modes of files are, at any other topology, as the folders limited them when they were written.)
+ */
+static bool is_foreign(const struct rs_below *b, const struct rs_where *at)
+{
+	return !b->same && at->rank != RS_SHARED && strcmp(b->view->topo.text, b->view->version->topo.text) != 0;
+}
+
+/* A folder that no row tells of. */
+static void implied_folder(struct rs_below *b, const struct rs_rank_files *t, const char *path,
+			   struct meta_inode_row *ret)
+{
+	const struct rs_below_folder *f = rs_rank_folder(t, path);
+	struct rs_owner owner = b->rank_folder;
+
+	if (*path || t->rank == RS_SHARED || !b->has_rank_folder)
+		rs_owner_of_folder(b->view->job, &owner);
+	*ret = b->folder;
+	/* of the job's own folder the job says it (rs_tree_make()) */
+	ret->mode = S_IFDIR | (owner.mode & (*path || t->rank != RS_SHARED ? 07777 : 0777));
+	ret->uid = owner.uid;
+	ret->gid = owner.gid;
+	ret->nlink = 2 + (f ? f->folders : 0) + (!*path && t->rank == RS_SHARED ? b->ranks : 0);
+}
+
+/* A file of tensors or of a dataset, as the view has it. */
+static int file_row(struct rs_below *b, const struct rs_where *at, const struct rs_below_file *file,
+		    struct meta_inode_row *ret, struct sc_err *err)
+{
+	struct rs_owner owner = {.mode = 0444};
+	int rc = file->data ? 0 : rs_view_owner(b->view, at->rank, at->path, &owner, err);
+
+	*ret = b->folder;
+	ret->nlink = 1;
+	ret->data = META_LOWER_DATA;
+	ret->parent = rs_number_of_rank(b, at->rank);
+	ret->mode = S_IFREG | (owner.mode & 07777);
+	ret->uid = owner.uid;
+	ret->gid = owner.gid;
+	return rc;
+}
+
+/* Counts the folders in a folder of another rank's rows: those, and folders on the way to files of tensors. */
+static int count_folders(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint32_t *ret,
+			 struct sc_err *err)
+{
+	const struct rs_below_folder *f = rs_rank_folder(t, path);
+	struct rs_source_names names = {0};
+	int rc = rs_source_children(b, t, path, &names, err);
+
+	*ret = f ? f->folders : 0;
+	for (size_t i = 0; rc >= 0 && i < names.nr; i++) {
+		const char *full = *path ? sc_arena_join(&names.arena, path, '/', names.at[i].at) : names.at[i].at;
+		struct meta_inode_row row;
+
+		if (full && (rs_rank_folder(t, full) || rs_rank_file(t, full)))
+			continue;
+		rc = full ? rs_source_row(b, t, full, &row, NULL, err) : sc_nomem(err);
+		*ret += rc > 0 && S_ISDIR(row.mode);
+	}
+	rs_source_names_done(&names);
+	return rc < 0 ? rc : 0;
+}
+
+/* What another rank's rows show here. */
+static int source_row(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
+		      struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
+{
+	uint32_t folders;
+	int rc = rs_source_row(b, t, at->path, ret, target, err);
+
+	if (rc <= 0 || (!S_ISDIR(ret->mode) && rs_rank_folder(t, at->path)))
+		return rc < 0 ? rc : 0;
+	ret->parent = rs_number_of_rank(b, at->rank);
+	if (!S_ISDIR(ret->mode))
+		return 1;
+	rc = count_folders(b, t, at->path, &folders, err);
+	ret->parent = 0;
+	ret->nlink = 2 + folders;
+	return rc < 0 ? rc : 1;
+}
+
+/* Where folders are not shown as they are, they do not keep people out. */
+static int limit(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
+		 struct meta_inode_row *row, struct sc_err *err)
+{
+	struct rs_owner owner = {row->uid, row->gid, row->mode & 07777};
+	int rc = 0;
+
+	if (S_ISDIR(row->mode)) {
+		rs_owner_of_folder(b->view->job, &owner);
+		owner.mode &= 0755;
+	} else if (S_ISREG(row->mode)) {
+		rc = rs_source_limit(b, t, at->path, &owner, err);
+	}
+	row->mode = (row->mode & S_IFMT) | owner.mode;
+	row->uid = owner.uid;
+	row->gid = owner.gid;
+	return rc;
+}
+
+/* A row that the tree has: 1, 0 or an error. */
+int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
+			 struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
+{
+	int rc = 0;
+
+	if (t->rows == RS_ROWS_OWN)
+		rc = rs_own_row(b, t, at->path, at->ino, ret, target, err);
+	else if ((t->rows == RS_ROWS_OTHER || (t->rows == RS_ROWS_COMMON && *at->path)) &&
+		 !rs_rank_file(t, at->path))
+		rc = source_row(b, at, t, ret, target, err);
+	if (rc > 0 && at->ino == b->root)
+		ret->nlink += b->ranks - b->rows_ranks;
+	if (rc > 0 && is_foreign(b, at) && limit(b, at, t, ret, err) < 0)
+		rc = err->code;
+	return rc;
+}
+
+int rs_below_row(struct rs_below *b, const struct rs_where *at, struct meta_inode_row *ret, struct sc_buf *target,
+		    struct sc_err *err)
+{
+	const struct rs_rank_files *t;
+	const struct rs_below_file *file;
+	struct meta_inode_row now;
+	int rc = rs_rank_files(b, at->rank, &t, err);
+
+	if (rc < 0)
+		return rc;
+	file = rs_rank_file(t, at->path);
+	rc = rs_tree_row(b, at, t, ret, target, err);
+	if (rc > 0 && file) {
+		/* what it is made of limits who may read it */
+		rc = file_row(b, at, file, &now, err);
+		ret->mode = now.mode;
+		ret->uid = now.uid;
+		ret->gid = now.gid;
+		return rc < 0 ? rc : 1;
+	}
+	if (rc || (*at->path && !(at->ino & RS_VIRTUAL)))
+		return rc;
+	if (file) {
+		rc = file_row(b, at, file, ret, err);
+		return rc == SC_E_NOT_FOUND ? 0 : rc < 0 ? rc : 1;
+	}
+	if (*at->path && !rs_rank_folder(t, at->path))
+		return 0;
+	implied_folder(b, t, at->path, ret);
+	return 1;
+}

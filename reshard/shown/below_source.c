@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows that a rank shows though they are another rank's (B2): of its source, which had its coordinates when they were
+ * made; or, if it has none, what is the same in all ranks that there were.  They are found by path.
+ */
+#include "reshard/shown/below_i.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+/* --- versions that were dropped --- */
+
+static int on_version(void *arg, const struct meta_version_row *row)
+{
+	(void)row;
+	*(bool *)arg = true;
+	return 0;
+}
+
+/*
+ * The rows of a version that was dropped a moment ago may be gone, while somebody who had looked its files up opens
+ * them (leaving.c): then there is only what follows from its sets.  Returns rc, or 0 for such an error.
+ */
+int rs_below_unless_dropped(struct rs_below *b, int rc)
+{
+	bool is_there = false;
+	struct sc_err ignored = {0};
+
+	if (rc >= 0 || rc == SC_E_NO_MEMORY)
+		return rc;
+	if (__atomic_load_n(&b->dropped, __ATOMIC_RELAXED))
+		return 0;
+	(void)meta_version_get(b->catalog, b->view->version->id, on_version, &is_there, &ignored);
+	if (is_there || (ignored.code && ignored.code != SC_E_NOT_FOUND))
+		return rc;
+	__atomic_store_n(&b->dropped, true, __ATOMIC_RELAXED);
+	return 0;
+}
+
+/* --- which rows --- */
+
+enum rs_rows rs_below_source(const struct rs_below *b, const struct meta_layout *layout,
+			     const struct meta_topology *topo, uint32_t rank, uint32_t *ret_source)
+{
+	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
+	const struct meta_mesh *mesh;
+
+	*ret_source = rank;
+	if (!rs_below_has_tree(b))
+		return RS_ROWS_NONE;
+	if (rank == RS_SHARED)
+		return RS_ROWS_OWN;
+	mesh = &b->rows_layout->meshes[0];
+	meta_topology_coords(topo, rank, coords);
+	for (int i = 0; i < mesh->nr; i++) {
+		const char *name = b->rows_layout->axes.name[mesh->at[i].axis];
+		int k = meta_axis_find(&layout->axes, name, strlen(name));
+		uint32_t c = k >= 0 ? coords[k] : 0;
+
+		if (c >= b->rows_topo.degree[mesh->at[i].axis])
+			return RS_ROWS_COMMON;
+		at[mesh->at[i].axis] = c;
+	}
+	*ret_source = meta_topology_rank(&b->rows_topo, at);
+	return *ret_source == rank ? RS_ROWS_OWN : RS_ROWS_OTHER;
+}
+
+/* --- rows of other ranks --- */
+
+/* Finds what a rank of the tree had at a path: 1, 0 (nothing, or a file of tensors), or an error. */
+static int row_at(struct rs_below *b, uint32_t rank, const char *path, struct meta_inode_row *ret,
+		  struct sc_buf *target, struct sc_err *err)
+{
+	uint64_t ino = b->root + 1 + rank;
+	int rc = 0;
+
+	while (rc == 0 && ino && *path) {
+		size_t n = strcspn(path, "/");
+
+		rc = meta_tree_child(b->catalog, &b->tree, ino, (struct meta_bytes){path, n}, &ino, err);
+		path += n + (path[n] == '/');
+	}
+	if (rc == 0 && ino)
+		rc = meta_tree_inode(b->catalog, &b->tree, ino, ret, target, err);
+	rc = rs_below_unless_dropped(b, rc);
+	return rc > 0 && S_ISREG(ret->mode) && !ret->blob ? 0 : rc;
+}
+
+static bool is_same(const struct meta_inode_row *a, const struct meta_inode_row *b)
+{
+	if ((a->mode & S_IFMT) != (b->mode & S_IFMT) || a->blob != b->blob)
+		return false;
+	return a->target.nr == b->target.nr &&
+	       (!a->target.nr || memcmp(a->target.at, b->target.at, a->target.nr) == 0);
+}
+
+/* What is made of several has the bits that all have, and the newest times. */
+static void join(const struct rs_below *b, struct meta_inode_row *all, const struct meta_inode_row *more)
+{
+	struct rs_owner owner = {all->uid, all->gid, all->mode & 07777};
+	const struct rs_owner other = {more->uid, more->gid, more->mode & 07777};
+
+	rs_owner_join(b->view->job, &owner, &other);
+	all->mode = (all->mode & S_IFMT) | owner.mode;
+	all->uid = owner.uid;
+	all->gid = owner.gid;
+	if (more->atime_ns > all->atime_ns)
+		all->atime_ns = more->atime_ns;
+	if (more->mtime_ns > all->mtime_ns)
+		all->mtime_ns = more->mtime_ns;
+	if (more->ctime_ns > all->ctime_ns)
+		all->ctime_ns = more->ctime_ns;
+}
+
+/* What all ranks of the tree have at a path. */
+static int common_row(struct rs_below *b, const char *path, struct meta_inode_row *ret, struct sc_buf *target,
+		      struct sc_err *err)
+{
+	struct sc_buf mine = {0}, other = {0};
+	struct meta_inode_row row;
+	int rc;
+
+	target = target ? target : &mine;
+	rc = row_at(b, 0, path, ret, target, err);
+	for (uint32_t r = 1; rc > 0 && r < b->rows_ranks; r++) {
+		rc = row_at(b, r, path, &row, &other, err);
+		if (rc > 0 && !is_same(ret, &row))
+			rc = 0;
+		if (rc > 0)
+			join(b, ret, &row);
+	}
+	sc_buf_done(&mine);
+	sc_buf_done(&other);
+	return rc;
+}
+
+int rs_source_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
+		  struct sc_buf *target, struct sc_err *err)
+{
+	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, ret, target, err)
+					  : common_row(b, path, ret, target, err);
+
+	/* names of one file are files of their own: numbers are made of paths */
+	if (rc > 0 && !S_ISDIR(ret->mode))
+		ret->nlink = 1;
+	return rc;
+}
+
+struct source_names {
+	struct rs_source_names *names;
+	struct sc_err *err;
+};
+
+static int on_name(void *arg, const struct meta_entry_row *row)
+{
+	const struct source_names *n = arg;
+	struct meta_bytes name = {sc_arena_copy(&n->names->arena, row->name.at, row->name.nr), row->name.nr};
+
+	return !name.at || sc_vec_push(n->names, name) < 0 ? sc_nomem(n->err) : 0;
+}
+
+/* Takes out the names that not all ranks have. */
+static int keep_common(struct rs_below *b, const char *path, struct rs_source_names *names, struct sc_err *err)
+{
+	size_t kept = 0;
+	int rc = 0;
+
+	for (size_t i = 0; rc >= 0 && i < names->nr; i++) {
+		struct meta_inode_row row;
+		const char *full = *path ? sc_arena_join(&names->arena, path, '/', names->at[i].at) : names->at[i].at;
+
+		rc = full ? common_row(b, full, &row, NULL, err) : sc_nomem(err);
+		if (rc > 0)
+			names->at[kept++] = names->at[i];
+	}
+	names->nr = kept;
+	return rc < 0 ? rc : 0;
+}
+
+int rs_source_children(struct rs_below *b, const struct rs_rank_files *t, const char *path,
+		       struct rs_source_names *ret, struct sc_err *err)
+{
+	struct source_names n = {ret, err};
+	struct meta_inode_row folder;
+	uint32_t rank = t->rows == RS_ROWS_OTHER ? t->source : 0;
+	uint64_t ino = b->root + 1 + rank;
+	int rc = *path ? row_at(b, rank, path, &folder, NULL, err) : 1;
+
+	if (rc > 0 && *path)
+		ino = S_ISDIR(folder.mode) ? folder.ino : 0;
+	if (rc <= 0 || !ino)
+		return rc < 0 ? rc : 0;
+	rc = rs_below_unless_dropped(b, meta_tree_children(b->catalog, &b->tree, ino, on_name, &n, err));
+	return rc == 0 && t->rows == RS_ROWS_COMMON ? keep_common(b, path, ret, err) : rc;
+}
+
+void rs_source_names_done(struct rs_source_names *names)
+{
+	sc_vec_done(names);
+	sc_arena_done(&names->arena);
+}
+
+/* --- attributes --- */
+
+struct attributes {
+	struct {
+		size_t nr, room;
+		struct attribute {
+			struct meta_bytes name, value;
+			uint32_t ranks;		/* that have it */
+		} *at;
+	} all;
+	struct sc_arena arena;
+	bool first;
+	struct sc_err *err;
+};
+
+static int on_xattr(void *arg, const struct meta_xattr_row *row)
+{
+	struct attributes *a = arg;
+	struct attribute x = {.ranks = 1};
+
+	for (size_t i = 0; !a->first && i < a->all.nr; i++) {
+		struct attribute *y = &a->all.at[i];
+
+		if (y->name.nr == row->name.nr && y->value.nr == row->value.nr &&
+		    memcmp(y->name.at, row->name.at, row->name.nr) == 0 &&
+		    (!row->value.nr || memcmp(y->value.at, row->value.at, row->value.nr) == 0))
+			y->ranks++;
+	}
+	if (!a->first)
+		return 0;
+	x.name = (struct meta_bytes){sc_arena_copy(&a->arena, row->name.at, row->name.nr), row->name.nr};
+	x.value = (struct meta_bytes){sc_arena_copy(&a->arena, row->value.at, row->value.nr), row->value.nr};
+	return !x.name.at || !x.value.at || sc_vec_push(&a->all, x) < 0 ? sc_nomem(a->err) : 0;
+}
+
+int rs_source_xattrs(struct rs_below *b, const struct rs_rank_files *t, const char *path, rs_xattr_fn *fn, void *arg,
+		     struct sc_err *err)
+{
+	const bool common = t->rows == RS_ROWS_COMMON;
+	struct attributes a = {.err = err};
+	int rc = 0;
+
+	for (uint32_t r = 0; rc == 0 && r < (common ? b->rows_ranks : 1); r++) {
+		struct meta_inode_row row;
+
+		a.first = r == 0;
+		rc = row_at(b, common ? r : t->source, path, &row, NULL, err);
+		if (rc > 0)
+			rc = meta_tree_xattrs(b->catalog, &b->tree, row.ino, on_xattr, &a, err);
+		rc = rs_below_unless_dropped(b, rc);
+	}
+	for (size_t i = 0; rc == 0 && i < a.all.nr; i++)
+		if (!common || a.all.at[i].ranks == b->rows_ranks)
+			rc = fn(arg, a.all.at[i].name, a.all.at[i].value);
+	sc_vec_done(&a.all);
+	sc_arena_done(&a.arena);
+	return rc;
+}
+
+/* --- who may read it where the folders above are not shown as they are --- */
+
+int rs_source_limit(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_owner *owner,
+		    struct sc_err *err)
+{
+	const bool common = t->rows == RS_ROWS_COMMON;
+	char *above = sc_strdup(path);
+	int rc = above ? 0 : sc_nomem(err);
+
+	for (uint32_t r = 0; rc >= 0 && r < (common ? b->rows_ranks : 1); r++) {
+		size_t at = 0;
+
+		do {
+			struct meta_inode_row row;
+			const char *slash = strchr(path + at + (at > 0), '/');
+
+			memcpy(above, path, at);
+			above[at] = 0;
+			rc = row_at(b, common ? r : t->source, above, &row, NULL, err);
+			if (rc > 0)
+				rs_owner_limit_by(owner, &row);
+			at = slash ? (size_t)(slash - path) : 0;
+		} while (rc >= 0 && at);
+	}
+	sc_sys.release(above);
+	return rc < 0 ? rc : 0;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows that a commit puts into the new tree beside those that move there from the upper layer, or in their place:
+ * attributes of written files; rows of ranks that had other coordinates; names of what had no rows.
+ */
+#include "reshard/turn/rows.h"
+
+#include <string.h>
+
+#include "meta/base/limits.h"
+#include "meta/base/text.h"
+
+static int put(struct rs_turn *t, struct meta_change change)
+{
+	return rs_turn_put(t, &t->spec.rows, change);
+}
+
+struct copying {
+	struct rs_turn *t;
+	uint64_t ino;
+};
+
+static int copy_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
+{
+	const struct copying *k = arg;
+	struct rs_turn *t = k->t;
+	struct meta_xattr_row row = {k->ino,
+				     {sc_arena_copy(&t->texts, name.at, name.nr), name.nr},
+				     {sc_arena_copy(&t->texts, value.at, value.nr), value.nr}};
+
+	return !row.name.at || !row.value.at
+		   ? sc_nomem(t->err)
+		   : put(t, (struct meta_change){META_PUT_XATTR, .xattr = row});
+}
+
+/* The newest tree that has a row tells all of an object: its attributes, too, unless they come from the upper layer. */
+static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
+{
+	struct copying k = {t, row->ino};
+	int rc = put(t, (struct meta_change){META_PUT_INODE, .inode = *row});
+
+	if (rc == 0 && !rs_overlay_has(t->job->overlay, row->ino))
+		rc = rs_overlay_xattrs(t->job->overlay, row->ino, copy_xattr, &k, t->err);
+	return rc;
+}
+
+static int complete_row(struct rs_turn *t, const struct meta_inode_row *given)
+{
+	struct meta_change x = {META_PUT_INODE};
+	int rc = rs_overlay_inode(t->job->overlay, given->ino, &t->texts, &x.inode, t->err);
+
+	if (rc <= 0)
+		return rc;
+	x.inode.mode = S_IFREG | (given->mode & 07777);
+	x.inode.uid = given->uid;
+	x.inode.gid = given->gid;
+	x.inode.mtime_ns = given->mtime_ns;
+	if (given->atime_ns)
+		x.inode.atime_ns = given->atime_ns;
+	if (given->ctime_ns > x.inode.ctime_ns)
+		x.inode.ctime_ns = given->ctime_ns;
+	x.inode.blob = given->blob;
+	x.inode.data = META_LOWER_DATA;
+	return put_row(t, &x.inode);
+}
+
+struct counting {
+	struct rs_turn *t;
+	uint32_t folders;
+};
+
+static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
+{
+	struct counting *c = arg;
+	struct meta_inode_row row;
+	uint32_t rank;
+	int rc;
+
+	if (sc_number_parse(name.at, name.nr, &rank) && rank < SC_RANKS_MAX)
+		return 0;
+	rc = rs_overlay_inode(c->t->job->overlay, ino, &c->t->texts, &row, c->t->err);
+	c->folders += rc > 0 && S_ISDIR(row.mode);
+	return rc < 0 ? rc : 0;
+}
+
+/* The job's folder has a link for each rank of the topology, which nobody made. */
+static int count_root(struct rs_turn *t)
+{
+	struct rs_job *job = t->job;
+	struct counting c = {.t = t};
+	struct meta_change x = {META_PUT_INODE};
+	int rc = rs_overlay_inode(job->overlay, job->root, &t->texts, &x.inode, t->err);
+
+	if (rc > 0)
+		rc = rs_overlay_children(job->overlay, job->root, on_child, &c, t->err);
+	x.inode.nlink = 2 + t->next->topo.ranks + c.folders;
+	return rc < 0 ? rc : put_row(t, &x.inode);
+}
+
+/* --- other coordinates than those under which rows were made --- */
+
+struct hiding {
+	struct rs_turn *t;
+	uint64_t folder;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} folders;
+};
+
+static int hide(void *arg, const struct meta_entry_row *row)
+{
+	struct hiding *h = arg;
+	struct rs_turn *t = h->t;
+	struct meta_entry_row gone = {h->folder, {NULL, row->name.nr}, 0};
+
+	gone.name.at = sc_arena_copy(&t->texts, row->name.at, row->name.nr);
+	if (!gone.name.at || ((row->ino & RS_VIRTUAL) && sc_vec_push(&h->folders, row->ino) < 0))
+		return sc_nomem(t->err);
+	return put(t, (struct meta_change){META_PUT_ENTRY, .entry = gone});
+}
+
+/* Hides what the rows of a folder say is in it.  A virtual folder may be there again: its names are hidden, too. */
+static int hide_folder(struct rs_turn *t, struct meta_tree *tree, uint64_t folder)
+{
+	struct hiding h = {.t = t};
+	int rc = sc_vec_push(&h.folders, folder) < 0 ? sc_nomem(t->err) : 0;
+
+	while (rc == 0 && h.folders.nr) {
+		h.folder = h.folders.at[--h.folders.nr];
+		rc = meta_tree_children(t->job->service->catalog, tree, h.folder, hide, &h, t->err);
+	}
+	sc_vec_done(&h.folders);
+	return rc;
+}
+
+struct restating {
+	struct rs_turn *t;
+	uint64_t folder;
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} folders;
+};
+
+/* An object of a rank whose rows were another rank's: with its name, it is put among the rows of the new tree. */
+static int restate(void *arg, struct meta_bytes name, uint64_t ino)
+{
+	struct restating *x = arg;
+	struct rs_turn *t = x->t;
+	struct meta_inode_row row;
+	struct meta_entry_row entry = {x->folder, {sc_arena_copy(&t->texts, name.at, name.nr), name.nr}, ino};
+	int rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
+
+	/* files of tensors and datasets follow from what they are made of */
+	if (rc <= 0 || rs_is_special(row.mode) || (S_ISREG(row.mode) && row.data != META_OWN_DATA && !row.blob))
+		return rc < 0 ? rc : 0;
+	rc = entry.name.at ? put(t, (struct meta_change){META_PUT_ENTRY, .entry = entry})
+			   : sc_nomem(t->err);
+	if (rc == 0 && !rs_overlay_has(t->job->overlay, ino))
+		rc = put_row(t, &row);
+	if (rc == 0 && S_ISDIR(row.mode) && sc_vec_push(&x->folders, ino) < 0)
+		rc = sc_nomem(t->err);
+	return rc;
+}
+
+/* The folder of a rank, and all that is in it. */
+static int restate_rank(struct rs_turn *t, uint64_t folder)
+{
+	struct restating x = {.t = t};
+	struct meta_inode_row row;
+	int rc = rs_overlay_inode(t->job->overlay, folder, &t->texts, &row, t->err);
+
+	rc = rc > 0 ? put_row(t, &row) : rc;
+	if (rc == 0)
+		rc = sc_vec_push(&x.folders, folder) < 0 ? sc_nomem(t->err) : 0;
+	while (rc == 0 && x.folders.nr) {
+		x.folder = x.folders.at[--x.folders.nr];
+		rc = rs_overlay_children(t->job->overlay, x.folder, restate, &x, t->err);
+	}
+	sc_vec_done(&x.folders);
+	return rc;
+}
+
+/* All rows of a tree are made under one topology: ranks that show rows of others get rows of their own. */
+static int restate_ranks(struct rs_turn *t, struct rs_view *base)
+{
+	struct meta_tree tree = {.id = base->version->tree};
+	struct rs_below *b;
+	uint32_t had = 0;
+	int rc = rs_view_below(base, &b, t->err);
+
+	if (rc == 0)
+		(void)rs_below_has_own_rows(b, 0, &had);
+	for (uint32_t r = 0; rc == 0 && (r < had || r < base->topo.ranks); r++) {
+		if (rs_below_has_own_rows(b, r, &had))
+			continue;
+		rc = hide_folder(t, &tree, t->job->root + 1 + r);
+		if (rc == 0 && r < base->topo.ranks)
+			rc = restate_rank(t, t->job->root + 1 + r);
+	}
+	return rc;
+}
+
+/* --- what had no rows: folders on the way to files of tensors, and such files --- */
+
+struct pinning {
+	struct rs_turn *t;
+	uint64_t above;
+};
+
+static int pin_name(void *arg, const struct meta_entry_row *row)
+{
+	struct pinning *p = arg;
+	struct rs_turn *t = p->t;
+	struct meta_entry_row entry = {row->parent, {sc_arena_copy(&t->texts, row->name.at, row->name.nr),
+						     row->name.nr}, row->ino};
+	uint64_t now = 0;
+	int rc = rs_overlay_child(t->job->overlay, row->parent, row->name, &now, t->err);
+
+	if (rc < 0 || now != row->ino)
+		return rc;
+	p->above = row->parent;
+	return entry.name.at ? put(t, (struct meta_change){META_PUT_ENTRY, .entry = entry})
+			     : sc_nomem(t->err);
+}
+
+/* What has a row gets its name, too, and so have the folders above it: else it would vanish with those files. */
+static int pin(void *arg, const struct meta_inode_row *upper)
+{
+	struct pinning p = {.t = arg};
+	struct rs_turn *t = p.t;
+	struct meta_inode_row row;
+	struct rs_below *b;
+	uint64_t ino = upper->nlink ? upper->ino : 0;
+	int rc = ino & RS_VIRTUAL ? rs_view_below(t->job->head, &b, t->err) : 0;
+
+	while (rc == 0 && (ino & RS_VIRTUAL)) {
+		p.above = 0;
+		rc = rs_below_names(b, ino, pin_name, &p, t->err);
+		if (rc == 0 && p.above && !rs_overlay_has(t->job->overlay, ino)) {
+			rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
+			rc = rc > 0 ? put_row(t, &row) : rc;
+		}
+		ino = p.above;
+	}
+	return rc;
+}
+
+/* --- what was removed and may be there again at another topology, under the same number --- */
+
+struct removing {
+	struct rs_turn *t;
+	struct rs_lower lower;
+	uint64_t folder;
+};
+
+static int hide_removed(void *arg, struct meta_bytes name, uint64_t ino)
+{
+	struct removing *r = arg;
+	struct meta_tree tree = {.id = r->t->spec.base};
+	uint64_t was = 0;
+	int rc = r->lower.child(r->lower.arg, r->folder, name, &was, r->t->err);
+
+	return rc == 0 && (was & RS_VIRTUAL) && was != ino ? hide_folder(r->t, &tree, was) : rc;
+}
+
+static int hide_removed_in(void *arg, const struct meta_inode_row *folder)
+{
+	struct removing *r = arg;
+
+	r->folder = folder->ino;
+	return rs_overlay_entries(r->t->job->overlay, folder->ino, hide_removed, r);
+}
+
+int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows)
+{
+	struct rs_view *base = t->job->head;
+	struct removing removing = {.t = t};
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && rows && i < rows->nr; i++)
+		rc = rows->at[i].kind == META_PUT_INODE ? complete_row(t, &rows->at[i].inode)
+							: put(t, rows->at[i]);
+	if (rc == 0)
+		rc = count_root(t);
+	if (rc == 0 && t->spec.base)
+		rc = restate_ranks(t, base);
+	if (rc == 0 && base)
+		rc = rs_overlay_each(t->job->overlay, pin, t);
+	if (rc == 0 && t->spec.base)
+		rc = rs_tree_lower(t->job, base, &removing.lower, t->err);
+	return rc < 0 || !t->spec.base ? rc
+				       : rs_overlay_each_folder(t->job->overlay, hide_removed_in, &removing);
+}
