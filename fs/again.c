@@ -2,9 +2,11 @@
 /*
  * After ESTALE the kernel looks a path up again, once; a second ESTALE would reach the program.  So threads that got
  * ESTALE are remembered for a moment: what their next lookup finds is reserved for them (op_lookup), and their next
- * open gets it as it was found.  Clients in another process namespace have no thread id (0), so they all share one
- * entry.  The entries are in memory that the next daemon has, too, and end after the open is answered: an open that is
- * resent because its daemon died is still the open of a retry.
+ * open gets it as it was found.  The entries are in memory that the next daemon has, too, and end after the open is
+ * answered: an open that is resent because its daemon died is still the open of a retry.
+ *
+ * Clients in another process namespace have no thread id (0): nobody can tell who of them retries.  So an entry of
+ * theirs lasts for RS_RESERVED_NS, and the open of any of them counts as a retry meanwhile.
  */
 #include "fs/fs_i.h"
 
@@ -47,7 +49,7 @@ void fs_looked_again(struct fs *fs, pid_t thread, int64_t told)
 {
 	bool others = false;
 
-	if (!told)
+	if (!told || !thread)
 		return;
 	(void)pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < FS_TOLD_STALE; i++) {

@@ -182,6 +182,7 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	if (rc < 0 && err->errnum == ENOENT) {
 		const uint64_t blob = err->blob;
 
+		again = again && h->view && rs_view_is_current(fs->service, h->view);
 		rc = again ? sc_fail(err, SC_E_DAMAGED, "'%s' cannot be read: a blob of its version is missing", path)
 			   : sc_fail(err, SC_E_STALE, "look again");
 		err->blob = again ? blob : 0;

@@ -140,3 +140,10 @@ int meta_changes_decode(const char *from, size_t nr, struct meta_changes *ret, s
 	return sc_fail(err, SC_E_CORRUPT, "record of a working tree: byte %zu of its %zu belongs to no change",
 		       (size_t)(c.from - from), nr);
 }
+
+/* --- paths --- */
+
+char *meta_path_in(struct sc_arena *arena, const char *folder, struct meta_bytes name)
+{
+	return sc_arena_printf(arena, "%s%s%.*s", folder, *folder ? "/" : "", (int)name.nr, name.at);
+}

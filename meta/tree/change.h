@@ -21,6 +21,9 @@ struct meta_bytes {
 	size_t nr;
 };
 
+/** Returns the path of a name in a folder ('': the top), of the arena; NULL without memory. */
+char *meta_path_in(struct sc_arena *arena, const char *folder, struct meta_bytes name);
+
 /** Where the bytes of an inode are. */
 enum meta_data {
 	META_NO_DATA,		/* it is no regular file */

@@ -227,7 +227,7 @@ static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t f
 	struct sc_arena arena = SC_ARENA_IN(scratch);
 	const struct rs_rank_files *t = NULL;
 	uint64_t ino = 0;
-	char *path = sc_arena_printf(&arena, "%s%s%.*s", at->path, *at->path ? "/" : "", (int)name.nr, name.at);
+	char *path = meta_path_in(&arena, at->path, name);
 	int rc = path ? rs_rank_files(b, at->rank, &t, err) : sc_nomem(err);
 
 	*ret = 0;
@@ -317,7 +317,7 @@ static int hand_over(struct children *c, struct meta_bytes name, uint64_t ino)
 {
 	char scratch[512] SC_SCRATCH;
 	struct sc_arena arena = SC_ARENA_IN(scratch);
-	char *path = sc_arena_printf(&arena, "%s%s%.*s", c->at->path, *c->at->path ? "/" : "", (int)name.nr, name.at);
+	char *path = meta_path_in(&arena, c->at->path, name);
 	int rc = path ? number_at(c->b, c->t, path, ino, true, &ino, c->err) : sc_nomem(c->err);
 
 	sc_arena_done(&arena);

@@ -52,7 +52,7 @@ int rs_below_blob_bytes(struct rs_below *b, const struct meta_inode_row *row, ui
 
 /* Does a row of the rank's own count at this path (B1)?  1, 0 or an error. */
 int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
-		   struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
+	       struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
 {
 	const struct rs_below_file *file = rs_rank_file(t, path);
 	int rc = tree_row(b, ino, ret, target, err);
@@ -65,8 +65,8 @@ int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *pa
 }
 
 /*
- * Another topology of .as: files that join others are the job owner's there, who has to reach them.  So folders are
- * like the job's.  (Modes of files are, at any other topology, as the folders limited them when they were written.)
+ * Another topology of .as: files that join others are the job owner's there, who has to reach them.  So its folders
+ * are like the job's, and files have the modes that the folders which are not shown as they are leave them (limit()).
  */
 static bool is_foreign(const struct rs_below *b, const struct rs_where *at)
 {
@@ -168,7 +168,7 @@ static int limit(struct rs_below *b, const struct rs_where *at, const struct rs_
 
 /* A row that the tree has: 1, 0 or an error. */
 int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
-			 struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
+		struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
 {
 	int rc = 0;
 
@@ -179,13 +179,14 @@ int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_r
 		rc = source_row(b, at, t, ret, target, err);
 	if (rc > 0 && at->ino == b->root)
 		ret->nlink += b->ranks - b->rows_ranks;
-	if (rc > 0 && is_foreign(b, at) && limit(b, at, t, ret, err) < 0)
+	/* whoever may read a file of tensors follows from what it is made of */
+	if (rc > 0 && is_foreign(b, at) && !rs_rank_file(t, at->path) && limit(b, at, t, ret, err) < 0)
 		rc = err->code;
 	return rc;
 }
 
 int rs_below_row(struct rs_below *b, const struct rs_where *at, struct meta_inode_row *ret, struct sc_buf *target,
-		    struct sc_err *err)
+		 struct sc_err *err)
 {
 	const struct rs_rank_files *t;
 	const struct rs_below_file *file;

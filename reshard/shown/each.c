@@ -40,7 +40,7 @@ static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
 	rc = w->lower.inode(w->lower.arg, ino, &w->texts, &row, w->err);
 	if (rc <= 0 || (S_ISREG(row.mode) && !row.blob))
 		return rc < 0 ? rc : 0;
-	path = sc_arena_printf(&w->texts, "%s%s%.*s", w->above, *w->above ? "/" : "", (int)name.nr, name.at);
+	path = meta_path_in(&w->texts, w->above, name);
 	if (!path)
 		return sc_nomem(w->err);
 	rc = w->fn(w->arg, w->rank, path, &row);
@@ -88,7 +88,7 @@ static int on_hidden(struct hidden_walk *w, const char *above, struct meta_bytes
 {
 	struct meta_inode_row row, common;
 	struct sc_buf target = {0};
-	const char *path = sc_arena_printf(&w->texts, "%s%s%.*s", above, *above ? "/" : "", (int)name.nr, name.at);
+	const char *path = meta_path_in(&w->texts, above, name);
 	int rc = path ? rs_source_row(w->b, &w->tree, path, &row, &target, w->err) : sc_nomem(w->err);
 
 	if (rc > 0 && S_ISDIR(row.mode)) {

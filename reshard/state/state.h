@@ -93,6 +93,8 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 		    struct sc_err *err);
 /** Replaces a reference to a view by one with the storage that its version had a moment ago; false: there is none. */
 bool rs_view_before(struct rs_service *s, struct rs_view **view);
+/** Tells whether the version of a view that was just found is there still, with the storage that the view has. */
+bool rs_view_is_current(struct rs_service *s, const struct rs_view *view);
 /** Finds the view that has a number (place): nodeids are made of these, and a view has one for each of its ranks. */
 int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err);
 bool rs_view_has(const struct rs_view *view, uint64_t place);

@@ -93,6 +93,17 @@ int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struc
 	return rc == SC_E_NOT_FOUND && (*ret = rs_view_leaving(s, place)) ? 0 : rc;
 }
 
+bool rs_view_is_current(struct rs_service *s, const struct rs_view *view)
+{
+	struct rs_view *now = NULL;
+	struct sc_err ignored;
+	bool is = rs_view_at(s, view->id, &now, &ignored) == 0 && now == view &&
+		  __atomic_load_n(&now->kept, __ATOMIC_ACQUIRE);
+
+	rs_view_unref(s, now);
+	return is;
+}
+
 int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
 		 struct sc_err *err)
 {

@@ -34,7 +34,7 @@ static int on_searched(void *arg, struct meta_bytes name, uint64_t ino)
 
 	if (rc <= 0 || (ino != x->ino && !S_ISDIR(row.mode)))
 		return rc < 0 ? rc : 0;
-	here.path = sc_arena_printf(x->texts, "%s%s%.*s", x->above, *x->above ? "/" : "", (int)name.nr, name.at);
+	here.path = meta_path_in(x->texts, x->above, name);
 	if (!here.path)
 		return sc_nomem(x->err);
 	if (ino == x->ino) {

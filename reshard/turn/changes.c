@@ -31,11 +31,6 @@ struct place {			/* where a folder is */
 	bool closed;		/* it, or one above, has got another mode or owner */
 };
 
-struct found {
-	struct rs_change_row row;
-	const char *path;
-};
-
 struct changes {
 	struct rs_job *job;
 	struct rs_lower lower;
@@ -47,7 +42,7 @@ struct changes {
 	struct sc_map name_of, places, homes;	/* folder -> its name, its place; folders of ranks with changes */
 	struct {
 		size_t nr, room;
-		struct found *at;
+		struct rs_change_row *at;
 	} all;
 	struct {
 		size_t nr, room;
@@ -128,8 +123,7 @@ static int make_place(struct changes *x, struct place *p)
 	if (rc < 0 || !f.name.at)
 		return rc;
 	p->rank = above->rank;
-	p->path = sc_arena_printf(&x->texts, "%s%s%.*s", above->path, *above->path ? "/" : "", (int)f.name.nr,
-				  f.name.at);
+	p->path = meta_path_in(&x->texts, above->path, f.name);
 	if (!p->path)
 		return sc_nomem(x->err);
 	rc = has_other_mode(x, p->ino);
@@ -157,9 +151,9 @@ static int place_of(struct changes *x, uint64_t ino, const struct place **ret)
 
 /* --- files --- */
 
-static int add(struct changes *x, const struct rs_change_row *row, const char *path)
+static int add(struct changes *x, const struct rs_change_row *row)
 {
-	return sc_vec_push(&x->all, ((struct found){*row, path})) < 0 ? sc_nomem(x->err) : 0;
+	return sc_vec_push(&x->all, *row) < 0 ? sc_nomem(x->err) : 0;
 }
 
 /* A regular file has a name: one that was written, or one of tensors whose name is another one than below. */
@@ -168,7 +162,6 @@ static int add_file(struct changes *x, uint64_t folder, struct meta_bytes name, 
 {
 	struct rs_change_row row = {.ino = is->ino, .blob = is->blob};
 	const struct place *at = NULL;
-	const char *path;
 	int rc;
 
 	if (is->data != META_OWN_DATA && !moved)
@@ -178,8 +171,8 @@ static int add_file(struct changes *x, uint64_t folder, struct meta_bytes name, 
 		return rc;
 	row.how = is->data == META_OWN_DATA ? RS_CHANGE_WROTE : RS_CHANGE_MOVED;
 	row.rank = at->rank;
-	path = sc_arena_printf(&x->texts, "%s%s%.*s", at->path, *at->path ? "/" : "", (int)name.nr, name.at);
-	return path ? add(x, &row, path) : sc_nomem(x->err);
+	row.path = meta_path_in(&x->texts, at->path, name);
+	return row.path ? add(x, &row) : sc_nomem(x->err);
 }
 
 static bool is_shard(const struct changes *x, uint64_t ino)
@@ -307,32 +300,35 @@ static int on_shard(void *arg, const char *path)
 	struct changes *x = arg;
 	struct rs_change_row row = {.how = RS_CHANGE_GONE, .rank = x->rank};
 	uint64_t folder = x->job->root + 1 + x->rank, was = 0, now = 0;
-	const char *text = sc_arena_copy(&x->texts, path, strlen(path)), *slash = strrchr(path, '/');
+	const char *slash = strrchr(path, '/');
 	const char *above = slash ? sc_arena_copy(&x->texts, path, (size_t)(slash - path)) : "";
 	const struct place *at = NULL;
-	int rc = text && above ? rs_below_find(x->below, x->rank, path, &was, x->err) : sc_nomem(x->err);
+	int rc;
+
+	row.path = sc_arena_copy(&x->texts, path, strlen(path));
+	rc = row.path && above ? rs_below_find(x->below, x->rank, path, &was, x->err) : sc_nomem(x->err);
 
 	if (rc == 0)
 		rc = rs_find_path(x->job, x->rank, path, &now, x->err);
 	row.ino = was;
 	if (rc == 0 && now != was)
-		return add(x, &row, text);
+		return add(x, &row);
 	if (rc == 0)
 		rc = rs_find_path(x->job, x->rank, above, &folder, x->err);
 	if (rc == 0)
 		rc = place_of(x, folder, &at);
 	if (rc == 0 && (at->closed || rs_overlay_has(x->job->overlay, now)))
-		rc = is_other(x, text, now, at->closed);
+		rc = is_other(x, row.path, now, at->closed);
 	row.how = RS_CHANGE_MOVED;
-	return rc > 0 ? add(x, &row, text) : rc;
+	return rc > 0 ? add(x, &row) : rc;
 }
 
 static int by_path(const void *a, const void *b)
 {
-	const struct found *x = a, *y = b;
+	const struct rs_change_row *x = a, *y = b;
 
-	if (x->row.rank != y->row.rank)
-		return x->row.rank < y->row.rank ? -1 : 1;
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
 	return strcmp(x->path, y->path);
 }
 
@@ -359,11 +355,11 @@ static void sort(struct changes *x)
 	if (x->all.nr)
 		qsort(x->all.at, x->all.nr, sizeof(*x->all.at), by_path);
 	for (size_t i = 0; i < x->all.nr; i++) {
-		struct found *last = kept ? &x->all.at[kept - 1] : NULL;
+		struct rs_change_row *last = kept ? &x->all.at[kept - 1] : NULL;
 
 		if (last && by_path(last, &x->all.at[i]) == 0) {
 			/* what is there now stands before what was there */
-			if (last->row.how == RS_CHANGE_GONE)
+			if (last->how == RS_CHANGE_GONE)
 				*last = x->all.at[i];
 			continue;
 		}
@@ -415,10 +411,10 @@ static int own_shards(struct changes *x, bool *ret_any)
 
 	*ret_any = false;
 	for (size_t i = 0; rc == 0 && i < x->all.nr; i++) {
-		if (x->all.at[i].row.how != RS_CHANGE_MOVED)
+		if (x->all.at[i].how != RS_CHANGE_MOVED)
 			continue;
 		*ret_any = true;
-		rc = rs_tree_copy_up(job->service, job, rs_overlay_shown(job->overlay, x->all.at[i].row.ino), false,
+		rc = rs_tree_copy_up(job->service, job, rs_overlay_shown(job->overlay, x->all.at[i].ino), false,
 				     &blob, x->err);
 	}
 	return rc;
@@ -437,10 +433,8 @@ int rs_tree_changes(struct rs_job *job, rs_change_row_fn *fn, void *arg, struct 
 		(void)pthread_rwlock_unlock(&job->names);
 		if (rc == 0)
 			rc = own_shards(&x, &again);
-		for (size_t i = 0; rc == 0 && !again && i < x.all.nr; i++) {
-			x.all.at[i].row.path = x.all.at[i].path;
-			rc = fn(arg, &x.all.at[i].row);
-		}
+		for (size_t i = 0; rc == 0 && !again && i < x.all.nr; i++)
+			rc = fn(arg, &x.all.at[i]);
 		done(&x);
 	}
 	return rc;

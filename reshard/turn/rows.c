@@ -15,6 +15,13 @@ static int put(struct rs_turn *t, struct meta_change change)
 	return rs_turn_put(t, &t->spec.rows, change);
 }
 
+static int put_entry(struct rs_turn *t, uint64_t folder, struct meta_bytes name, uint64_t ino)
+{
+	struct meta_entry_row row = {folder, {sc_arena_copy(&t->texts, name.at, name.nr), name.nr}, ino};
+
+	return row.name.at ? put(t, (struct meta_change){META_PUT_ENTRY, .entry = row}) : sc_nomem(t->err);
+}
+
 struct copying {
 	struct rs_turn *t;
 	uint64_t ino;
@@ -99,31 +106,28 @@ static int count_root(struct rs_turn *t)
 
 /* --- other coordinates than those under which rows were made --- */
 
-struct hiding {
+struct walk {
 	struct rs_turn *t;
 	uint64_t folder;
 	struct {
 		size_t nr, room;
 		uint64_t *at;
-	} folders;
+	} folders;			/* still to be gone through */
 };
 
 static int hide(void *arg, const struct meta_entry_row *row)
 {
-	struct hiding *h = arg;
-	struct rs_turn *t = h->t;
-	struct meta_entry_row gone = {h->folder, {NULL, row->name.nr}, 0};
+	struct walk *h = arg;
 
-	gone.name.at = sc_arena_copy(&t->texts, row->name.at, row->name.nr);
-	if (!gone.name.at || ((row->ino & RS_VIRTUAL) && sc_vec_push(&h->folders, row->ino) < 0))
-		return sc_nomem(t->err);
-	return put(t, (struct meta_change){META_PUT_ENTRY, .entry = gone});
+	if ((row->ino & RS_VIRTUAL) && sc_vec_push(&h->folders, row->ino) < 0)
+		return sc_nomem(h->t->err);
+	return put_entry(h->t, h->folder, row->name, 0);
 }
 
 /* Hides what the rows of a folder say is in it.  A virtual folder may be there again: its names are hidden, too. */
 static int hide_folder(struct rs_turn *t, struct meta_tree *tree, uint64_t folder)
 {
-	struct hiding h = {.t = t};
+	struct walk h = {.t = t};
 	int rc = sc_vec_push(&h.folders, folder) < 0 ? sc_nomem(t->err) : 0;
 
 	while (rc == 0 && h.folders.nr) {
@@ -134,29 +138,18 @@ static int hide_folder(struct rs_turn *t, struct meta_tree *tree, uint64_t folde
 	return rc;
 }
 
-struct restating {
-	struct rs_turn *t;
-	uint64_t folder;
-	struct {
-		size_t nr, room;
-		uint64_t *at;
-	} folders;
-};
-
 /* An object of a rank whose rows were another rank's: with its name, it is put among the rows of the new tree. */
 static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 {
-	struct restating *x = arg;
+	struct walk *x = arg;
 	struct rs_turn *t = x->t;
 	struct meta_inode_row row;
-	struct meta_entry_row entry = {x->folder, {sc_arena_copy(&t->texts, name.at, name.nr), name.nr}, ino};
 	int rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
 
 	/* files of tensors and datasets follow from what they are made of */
 	if (rc <= 0 || rs_is_special(row.mode) || (S_ISREG(row.mode) && row.data != META_OWN_DATA && !row.blob))
 		return rc < 0 ? rc : 0;
-	rc = entry.name.at ? put(t, (struct meta_change){META_PUT_ENTRY, .entry = entry})
-			   : sc_nomem(t->err);
+	rc = put_entry(t, x->folder, name, ino);
 	if (rc == 0 && !rs_overlay_has(t->job->overlay, ino))
 		rc = put_row(t, &row);
 	if (rc == 0 && S_ISDIR(row.mode) && sc_vec_push(&x->folders, ino) < 0)
@@ -167,7 +160,7 @@ static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 /* The folder of a rank, and all that is in it. */
 static int restate_rank(struct rs_turn *t, uint64_t folder)
 {
-	struct restating x = {.t = t};
+	struct walk x = {.t = t};
 	struct meta_inode_row row;
 	int rc = rs_overlay_inode(t->job->overlay, folder, &t->texts, &row, t->err);
 
@@ -213,16 +206,13 @@ static int pin_name(void *arg, const struct meta_entry_row *row)
 {
 	struct pinning *p = arg;
 	struct rs_turn *t = p->t;
-	struct meta_entry_row entry = {row->parent, {sc_arena_copy(&t->texts, row->name.at, row->name.nr),
-						     row->name.nr}, row->ino};
 	uint64_t now = 0;
 	int rc = rs_overlay_child(t->job->overlay, row->parent, row->name, &now, t->err);
 
 	if (rc < 0 || now != row->ino)
 		return rc;
 	p->above = row->parent;
-	return entry.name.at ? put(t, (struct meta_change){META_PUT_ENTRY, .entry = entry})
-			     : sc_nomem(t->err);
+	return put_entry(t, row->parent, row->name, row->ino);
 }
 
 /* What has a row gets its name, too, and so have the folders above it: else it would vanish with those files. */

@@ -5,13 +5,10 @@
  */
 #include "reshard/turn/rows.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "meta/base/limits.h"
-#include "meta/base/text.h"
 #include "meta/catalog/trees.h"
 
 /* --- what stays in the upper layer --- */

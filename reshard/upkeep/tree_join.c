@@ -174,8 +174,7 @@ static int reach(struct rs_joined *j, const struct folder *in, struct folders *m
 
 		e->inode = x;
 		e->rank = in->rank;
-		e->path = sc_arena_printf(&j->arena, "%s%s%.*s", in->path, *in->path ? "/" : "", (int)e->row->name.nr,
-					  e->row->name.at);
+		e->path = meta_path_in(&j->arena, in->path, e->row->name);
 		if (!e->path)
 			return -1;
 		e->live = x || is_top(j, e->row->ino);
