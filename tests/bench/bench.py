@@ -22,12 +22,13 @@ import data
 import files
 import meta
 import moves
+import names
 from harness import Mount, Report
 
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "engines": files.engines, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
          "many": meta.many, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save,
-         "data_read": data.reading, "data_start": data.start, "memory": moves.memory, **moves.ON_DEMAND}
+         "names": names.names, "commits": names.commits, "data_read": data.reading, "data_start": data.start, "memory": moves.memory, **moves.ON_DEMAND}
 
 
 def machine():
