@@ -70,18 +70,23 @@ void fs_handle_all_changed(struct fs *fs)
 	if (!fs->se)
 		return;
 	(void)pthread_mutex_lock(&fs->lock);
+	fs->listed.times++;
 	for (size_t i = 0; i < fs->handles.nr; i++) {
 		struct fs_handle *h = fs->handles.at[i];
 
 		if (!h)
 			continue;
 		h->object = 0; /* a rollback may have given its number to something else */
-		if (h->kind == FS_H_DIR || h->view)
-			(void)sc_vec_push(&open, h->ino); /* without memory: what it knows is old */
+		if (h->kind != FS_H_CONTROL) /* without memory: what the kernel knows is old */
+			(void)sc_vec_push(&open, h->ino);
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
-	for (size_t i = 0; i < open.nr; i++)
-		(void)fuse_lowlevel_notify_inval_inode(fs->se, open.at[i], -1, 0);
+	for (size_t i = 0; i < open.nr; i++) {
+		const struct fs_node n = fs_node_of(open.at[i]);
+
+		/* attributes; of folders, what was listed, too */
+		(void)fuse_lowlevel_notify_inval_inode(fs->se, open.at[i], fs_node_is_file(&n) ? -1 : 0, 0);
+	}
 	sc_vec_done(&open);
 }
 

@@ -102,6 +102,9 @@ static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, str
 	if (is_uncommitted)
 		rc = fs_open_work(req, fs, job, n->blob, h, fi, err);
 	rs_tree_leave(job);
+	/* attributes that the kernel has been given to keep, or is being given, are void from here on */
+	if (is_uncommitted && rc == 0 && h->writes)
+		(void)fuse_lowlevel_notify_inval_inode(fs->se, h->ino, -1, 0);
 	if (is_uncommitted)
 		return rc;
 	if ((fi->flags & O_ACCMODE) == O_RDONLY && !(fi->flags & O_TRUNC))

@@ -77,6 +77,8 @@ static bool is_later(struct timespec a, struct timespec b)
 static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found *f, struct sc_err *err)
 {
 	struct timespec changed = timespec_of(look->ctime_ns);
+	/* first: an open for writing that comes later makes the kernel ask again (open_work()) */
+	const bool is_written = rs_work_is_written(fs->service, look->blob);
 	struct stat st;
 	int rc = meta_store_stat_work(rs_service_store(fs->service), look->blob, &st, err);
 
@@ -89,7 +91,9 @@ static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found 
 	f->st.st_blksize = block_size((uint64_t)st.st_size);
 	if (is_later(changed, st.st_ctim))
 		f->st.st_ctim = changed;
-	f->timeout = 0; /* stores through mappings change it unseen */
+	/* stores through mappings change it unseen; an empty file has no page to store to */
+	if (is_written && st.st_size > 0)
+		f->timeout = 0;
 	return 0;
 }
 

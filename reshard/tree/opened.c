@@ -123,6 +123,11 @@ enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob)
 	return is;
 }
 
+bool rs_work_is_written(struct rs_service *s, uint64_t blob)
+{
+	return rs_work_writers(s, blob) == RS_OPEN;
+}
+
 void rs_work_wait(struct rs_service *s, int64_t ns)
 {
 	(void)pthread_mutex_lock(&s->opened.lock);

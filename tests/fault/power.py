@@ -47,11 +47,16 @@ def run(*words, check=True):
 
 
 def mounts_of_our_own():
-    """A mount namespace: mounts end with us, and nobody copies them."""
+    """A mount namespace: mounts end with us, and nobody copies them.  We have copied others': a copy of a FUSE mount would
+    keep its daemon from ending."""
     libc = ctypes.CDLL(None, use_errno=True)
     new_namespace, recursive, private = 0x20000, 0x4000, 1 << 18
     if libc.unshare(new_namespace) or libc.mount(b"none", b"/", None, recursive | private, None):
         raise SystemExit(f"BAD: no mount namespace: {os.strerror(ctypes.get_errno())}")
+    with open("/proc/self/mounts") as f:
+        copied = [line.split()[1] for line in f if line.split()[2].startswith("fuse")]
+    for at in reversed(copied):
+        libc.umount2(at.encode().decode("unicode_escape").encode(), 2)  # lazily; ours alone: nothing of it propagates
 
 
 class Disk:

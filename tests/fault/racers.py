@@ -358,6 +358,17 @@ def foreign(folder):
     return all_
 
 
+def is_now(e):
+    """What the file is that an error names: whether the error lasts."""
+    try:
+        st = os.lstat(e.filename)
+        return f" (now: number {st.st_ino}, {st.st_nlink} names, {st.st_size} bytes)"
+    except (AttributeError, TypeError):
+        return ""
+    except OSError as now:
+        return f" (now: {now.strerror})"
+
+
 def repeat(body, stop, errors, did, kills):
     """Calls body(n) until it is time; what it raises is kept, but for what a killed daemon may cost."""
     n, bad = 0, 0
@@ -373,7 +384,7 @@ def repeat(body, stop, errors, did, kills):
                 errors.put("EIO of a killed daemon")
                 continue
             bad += 1
-            errors.put(f"{errno.errorcode.get(number, type(e).__name__)}: {e}")
+            errors.put(f"{errno.errorcode.get(number, type(e).__name__)}: {e}{is_now(e)}")
 
 
 def write(kind, job, rank, load, cores, *rest):

@@ -17,8 +17,7 @@ What a rollback or discard takes away while it is held is compared with what was
 and the size of a descriptor opened for reading before somebody's first write after a commit; which of two reasons is told for what cannot be
 made in a folder that has vanished (docs/posix.md).
 
-The first difference ends the run: the last steps and the seed are printed.  --reduce: then a few steps that suffice for
-a difference are searched for.
+The first difference ends the run: the last steps and the seed are printed.  --reduce: then a few steps that suffice.
 """
 import argparse
 import collections
@@ -35,7 +34,8 @@ import subprocess
 import sys
 import time
 
-from tree_calls import REALMS, Side, dents, is_special, mounts_of_our_own, moved, moved_alike, order, rebuild, unlike, whole
+from power import mounts_of_our_own
+from tree_calls import REALMS, Side, dents, is_special, moved, moved_alike, order, rebuild, unlike, whole
 from tree_steps import Steps, written
 
 KEEP = 6  # versions

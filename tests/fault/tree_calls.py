@@ -22,12 +22,6 @@ def checked(rc):
     return rc
 
 
-def mounts_of_our_own():
-    """A mount namespace: a mount ends when it is unmounted, whoever makes namespaces meanwhile."""
-    checked(libc.unshare(0x20000))
-    checked(libc.mount(b"none", b"/", None, 0x4000 | 1 << 18, None))
-
-
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("at", ctypes.c_ubyte * 128)]
 
