@@ -232,7 +232,7 @@ static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t f
 
 	*ret = 0;
 	if (rc == 0 && t->rows == RS_ROWS_OWN)
-		rc = rs_below_unless_dropped(b, meta_tree_child(b->catalog, &b->tree, folder, name, &ino, err));
+		rc = rs_below_tree_child(b, folder, name, &ino, err);
 	if (rc == 0)
 		rc = number_at(b, t, path, ino, remembers, ret, err);
 	sc_arena_done(&arena);
@@ -331,9 +331,13 @@ static int tree_names(struct children *c, uint64_t folder, struct names *names)
 	struct rs_below *b = c->b;
 	int rc = 0;
 
-	if (c->t->rows == RS_ROWS_OWN)
-		return rs_below_unless_dropped(
+	if (c->t->rows == RS_ROWS_OWN) {
+		rc = rs_below_unless_dropped(
 		    b, meta_tree_children(b->catalog, &b->tree, folder, on_name, names, c->err));
+		for (size_t i = 0; rc == 0 && i < names->nr; i++)
+			rs_below_keep_name(b, folder, names->at[i].name, names->at[i].ino);
+		return rc;
+	}
 	if (c->t->rows != RS_ROWS_NONE)
 		rc = rs_source_children(b, c->t, c->at->path, &other, c->err);
 	for (size_t i = 0; rc == 0 && i < other.nr; i++)

@@ -5,7 +5,9 @@
 
 #include "reshard/shown/shown_i.h"
 
-#define RS_KEPT_ROWS 64
+#define RS_KEPT_ROWS 1024
+#define RS_KEPT_NAMES 1024
+#define RS_KEPT_NAME_BYTES 47
 #define RS_BYTES_UNKNOWN UINT64_MAX
 
 struct rs_below_file {			/* of tensors, or of a dataset */
@@ -58,11 +60,24 @@ struct rs_below {
 	struct sc_map tables;		/* rank -> struct rs_rank_files */
 	struct sc_map wheres;		/* number -> struct rs_where */
 	struct sc_arena arena;
-	struct rs_kept_row {		/* rows that were asked for last, by number: a lookup asks three times */
+	/* rows and names that were asked for last: a version's never change, and a request asks several times */
+	struct rs_kept_row {
 		struct meta_inode_row row;
 		uint64_t bytes;		/* of its blob */
 	} kept[RS_KEPT_ROWS];
+	struct rs_kept_name {
+		uint64_t folder, ino;	/* folder 0: none */
+		uint8_t nr;
+		char name[RS_KEPT_NAME_BYTES];
+	} names[RS_KEPT_NAMES];
 };
+
+/* below_rows.c */
+/** Finds the number that a name has in the tree, of its own rank's rows; 0: none. */
+int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t *ret,
+			struct sc_err *err);
+/** Keeps a name that the tree was seen to have, if it is not too long. */
+void rs_below_keep_name(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t ino);
 
 /* below_files.c */
 int rs_rank_files(struct rs_below *b, uint32_t rank, const struct rs_rank_files **ret, struct sc_err *err);

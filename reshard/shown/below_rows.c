@@ -4,6 +4,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 /* Finds the row of a number in the tree.  A version's rows never change, and a lookup asks for the same one again. */
 static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret, struct sc_buf *target,
@@ -28,6 +29,46 @@ static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret
 	kept->row.target = (struct meta_bytes){0};
 	(void)pthread_mutex_unlock(&b->lock);
 	return rc;
+}
+
+static struct rs_kept_name *kept_name(struct rs_below *b, uint64_t folder, struct meta_bytes name)
+{
+	return &b->names[XXH3_64bits_withSeed(name.at, name.nr, folder) % RS_KEPT_NAMES];
+}
+
+void rs_below_keep_name(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t ino)
+{
+	struct rs_kept_name *kept = kept_name(b, folder, name);
+
+	if (!ino || name.nr > RS_KEPT_NAME_BYTES)
+		return;
+	(void)pthread_mutex_lock(&b->lock);
+	kept->folder = folder;
+	kept->ino = ino;
+	kept->nr = (uint8_t)name.nr;
+	memcpy(kept->name, name.at, name.nr);
+	(void)pthread_mutex_unlock(&b->lock);
+}
+
+int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t *ret,
+			struct sc_err *err)
+{
+	const struct rs_kept_name *kept = kept_name(b, folder, name);
+	bool known;
+	int rc;
+
+	(void)pthread_mutex_lock(&b->lock);
+	known = kept->folder == folder && kept->nr == name.nr && name.nr <= RS_KEPT_NAME_BYTES &&
+		memcmp(kept->name, name.at, name.nr) == 0;
+	if (known)
+		*ret = kept->ino;
+	(void)pthread_mutex_unlock(&b->lock);
+	if (known)
+		return 0;
+	rc = meta_tree_child(b->catalog, &b->tree, folder, name, ret, err);
+	if (rc == 0)
+		rs_below_keep_name(b, folder, name, *ret);
+	return rs_below_unless_dropped(b, rc);
 }
 
 int rs_below_blob_bytes(struct rs_below *b, const struct meta_inode_row *row, uint64_t *ret, struct sc_err *err)
