@@ -35,23 +35,18 @@ import sys
 import time
 
 from power import mounts_of_our_own
-from tree_calls import REALMS, Side, dents, is_special, moved, moved_alike, order, rebuild, unlike, whole
+from tree_calls import REALMS, Side, dents, is_special, moved, moved_alike, order, put, rebuild, unlike, whole
 from tree_steps import Steps, written
 
 KEEP = 6  # versions
 MODES = {"plain": "", "no_passthrough": "no_passthrough", "io_uring": "io_uring", "hold": "hold"}
 
 
+OTHER_REASONS = ("EACCES", "EPERM", "ENOTDIR")  # than ENOENT, in a folder that has vanished (docs/posix.md)
+
+
 class Difference(Exception):
     pass
-
-
-def put(path, text):
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
 
 
 def get(path):
@@ -189,6 +184,9 @@ class Run:
     def realm(self, spec):
         return spec[1] if spec[0] == "p" else self.slots[spec[1]].realm
 
+    def in_vanished(self, specs):
+        return any(s[0] != "p" and self.slots[s[1]].vanished for s in specs)
+
     def step(self, step):
         """False: it makes no sense (any more)."""
         name, user, watch, *args = step
@@ -211,8 +209,8 @@ class Run:
         begin, m_before, p_before = time.time_ns(), self.m.glance(look), self.p.glance(look)
         who = written(self.p, name, args)
         m, p = self.act(self.m, name, user, args), self.p.do(name, user, args)
-        if m in ("EACCES", "EPERM", "ENOTDIR") and p == "ENOENT" and any(s[0] != "p" and self.slots[s[1]].vanished for s in specs):
-            m = p  # docs/posix.md
+        if p == "ENOENT" and m in (*OTHER_REASONS, "EINVAL" if name == "rename" else None) and self.in_vanished(specs):
+            m = p
         copied_up = name in ("open", "put") and p in ("opened", 0) and who and who not in self.written
         self.note(name, user, args, m, p)
         if watch:

@@ -22,6 +22,14 @@ def checked(rc):
     return rc
 
 
+def put(path, text):
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("at", ctypes.c_ubyte * 128)]
 
