@@ -170,9 +170,9 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h);
 int fs_handle_each(void *arg, struct rs_job *job, int (*fn)(void *arg, uint64_t number), void *fn_arg);
 /** Tells whether a regular file of a working tree is open, under whichever node. */
 bool fs_handle_has(struct fs *fs, uint64_t number);
-/** Makes the kernel ask again for the attributes of what is open, and for what is in folders, after a command; names
- *  are asked for again by the epoch. */
-void fs_handle_all_changed(struct fs *fs);
+/** Makes the kernel ask again for names, for the attributes of what is open, and for what is in folders, after a
+ *  command. */
+void fs_names_changed(struct fs *fs);
 
 /* backing.c */
 /**

@@ -63,12 +63,14 @@ static struct fs_handle **bucket(struct fs *fs, uint64_t ino)
 	return &fs->committed[(ino ^ ino >> 20 ^ ino >> 40) % FS_COMMITTED_BUCKETS];
 }
 
-void fs_handle_all_changed(struct fs *fs)
+void fs_names_changed(struct fs *fs)
 {
 	struct fs_nodes open = {0};
 
 	if (!fs->se)
 		return;
+	if (fs->epoch)
+		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
 	(void)pthread_mutex_lock(&fs->lock);
 	fs->listed.times++;
 	for (size_t i = 0; i < fs->handles.nr; i++) {

@@ -36,9 +36,7 @@ static void on_names(void *arg)
 {
 	struct fs *fs = arg;
 
-	if (fs->se && fs->epoch)
-		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
-	fs_handle_all_changed(fs);
+	fs_names_changed(fs);
 	fs_forget_all(fs); /* a rollback or discard may have taken names */
 }
 

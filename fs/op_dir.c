@@ -145,13 +145,14 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino)
 /*
  * The kernel keeps what it has read of a folder of a working tree.  Names that programs make and remove pass through
  * the kernel, which then forgets what it has read; a command changes names behind its back.  So a folder that is opened
- * may show what was read before if no command has changed names since it was opened last.
+ * may show what was read before if no command has changed names since it was opened last.  Not where another daemon
+ * may take over: it does not know which folders are open, and a command could not void what was read of them.
  */
 static void keep_listing(struct fs *fs, const struct fs_node *n, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs_listed *last = &fs->listed.at[XXH3_64bits(&ino, sizeof(ino)) % FS_LISTED_MAX];
 
-	if (!fs->epoch || (n->kind != FS_INODE && n->kind != FS_IMPLIED))
+	if (!fs->epoch || fs->kept->init_bytes || (n->kind != FS_INODE && n->kind != FS_IMPLIED))
 		return;
 	(void)pthread_mutex_lock(&fs->lock);
 	fi->cache_readdir = 1;

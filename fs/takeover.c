@@ -148,6 +148,7 @@ int fs_take_over(struct fs *fs, struct sc_err *err)
 	fs_backings_check(fs);
 	/* the kernel drops the answer: it has had one */
 	fuse_session_process_buf(fs->se, &buf);
+	fs_names_changed(fs); /* a command may have been done, and the daemon killed before it said so */
 	if (write(fd, &resend, sizeof(resend)) != (ssize_t)sizeof(resend))
 		return sc_fail_sys(err, errno, "the kernel does not resend requests that were not answered");
 	(void)fcntl(fd, F_SETFL, flags | O_NONBLOCK);
