@@ -34,8 +34,6 @@ struct fs_name {
 };
 
 /** An open file.  A file handle is its number in the table, and the generation of the daemon. */
-#define FS_LISTED_MAX 4096
-
 struct fs_handle {
 	enum { FS_H_DIR = 1, FS_H_CONTROL, FS_H_VIEW, FS_H_FD, FS_H_PASS } kind;
 	uint64_t ino;
@@ -133,13 +131,6 @@ struct fs {
 	int ring_waiters;		/* that hold an entry of a ring, atomic */
 	struct fs_poll *polls;		/* of open control files that somebody polls */
 	int long_threads, waiting_threads; /* that answer verify and data, and commit; atomic */
-	struct {			/* under lock */
-		uint64_t times;		/* that names have changed by a command */
-		struct fs_listed {
-			fuse_ino_t ino;
-			uint64_t times;	/* when it was opened last */
-		} at[FS_LISTED_MAX];
-	} listed;			/* op_dir.c: folders whose names the kernel may know */
 	dev_t device;			/* the mount's */
 };
 
@@ -170,8 +161,7 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h);
 int fs_handle_each(void *arg, struct rs_job *job, int (*fn)(void *arg, uint64_t number), void *fn_arg);
 /** Tells whether a regular file of a working tree is open, under whichever node. */
 bool fs_handle_has(struct fs *fs, uint64_t number);
-/** Makes the kernel ask again for names, for the attributes of what is open, and for what is in folders, after a
- *  command. */
+/** Makes the kernel ask again for names, and for the attributes of what is open, after a command. */
 void fs_names_changed(struct fs *fs);
 
 /* backing.c */

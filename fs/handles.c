@@ -72,7 +72,6 @@ void fs_names_changed(struct fs *fs)
 	if (fs->epoch)
 		(void)fuse_lowlevel_notify_increment_epoch(fs->se);
 	(void)pthread_mutex_lock(&fs->lock);
-	fs->listed.times++;
 	for (size_t i = 0; i < fs->handles.nr; i++) {
 		struct fs_handle *h = fs->handles.at[i];
 
@@ -83,12 +82,8 @@ void fs_names_changed(struct fs *fs)
 			(void)sc_vec_push(&open, h->ino);
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
-	for (size_t i = 0; i < open.nr; i++) {
-		const struct fs_node n = fs_node_of(open.at[i]);
-
-		/* attributes; of folders, what was listed, too */
-		(void)fuse_lowlevel_notify_inval_inode(fs->se, open.at[i], fs_node_is_file(&n) ? -1 : 0, 0);
-	}
+	for (size_t i = 0; i < open.nr; i++)
+		(void)fuse_lowlevel_notify_inval_inode(fs->se, open.at[i], -1, 0);
 	sc_vec_done(&open);
 }
 

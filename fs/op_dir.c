@@ -142,29 +142,9 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino)
 
 /* --- listing --- */
 
-/*
- * The kernel keeps what it has read of a folder of a working tree.  Names that programs make and remove pass through
- * the kernel, which then forgets what it has read; a command changes names behind its back.  So a folder that is opened
- * may show what was read before if no command has changed names since it was opened last.  Not where another daemon
- * may take over: it does not know which folders are open, and a command could not void what was read of them.
- */
-static void keep_listing(struct fs *fs, const struct fs_node *n, fuse_ino_t ino, struct fuse_file_info *fi)
-{
-	struct fs_listed *last = &fs->listed.at[XXH3_64bits(&ino, sizeof(ino)) % FS_LISTED_MAX];
-
-	if (!fs->epoch || fs->kept->init_bytes || (n->kind != FS_INODE && n->kind != FS_IMPLIED))
-		return;
-	(void)pthread_mutex_lock(&fs->lock);
-	fi->cache_readdir = 1;
-	fi->keep_cache = last->ino == ino && last->times == fs->listed.times;
-	*last = (struct fs_listed){ino, fs->listed.times};
-	(void)pthread_mutex_unlock(&fs->lock);
-}
-
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	const struct fs_node n = fs_node_of(ino);
 	struct fs_handle *h = sc_zalloc(sizeof(*h));
 	struct fs_found found;
 	struct sc_err err = {0};
@@ -183,7 +163,6 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fs_fail(req, "opendir", &err);
 		return;
 	}
-	keep_listing(fs, &n, ino, fi); /* the handle is in the table: a command that comes now voids it */
 	(void)fuse_reply_open(req, fi);
 }
 

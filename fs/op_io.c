@@ -300,8 +300,11 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, of
 	      struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
+	struct fs_handle *h;
 
+	if (fi->writepage) /* stored through a mapping: the request does not say how the file was opened */
+		fi->flags |= O_RDWR;
+	h = fs_handle_of(req, fs, ino, fi);
 	if (!h)
 		return;
 	if (h->kind == FS_H_CONTROL) {

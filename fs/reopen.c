@@ -53,7 +53,7 @@ int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, i
 		break;
 	case FS_WORK:
 		h->kind = FS_H_FD;
-		h->writes = (flags & O_ACCMODE) != O_RDONLY;
+		h->writes |= (flags & O_ACCMODE) != O_RDONLY;
 		return job ? fs_open_bytes(fs, h->ino, h->writes ? O_RDWR : O_RDONLY, &h->fd, err)
 			   : sc_fail(err, SC_E_STALE, "the job is gone");
 	case FS_VIEW:

@@ -2,14 +2,16 @@
 /*
  * Attributes.  Those of a head's objects are asked by number, whichever node the kernel names: a node that a file had
  * before shows the object as it is now, but for its size, which is that of what the node reads.  The kernel may keep
- * attributes under the node of now only, and never those of a file that programs may write to: stores through mappings
- * are unseen.
+ * attributes under the node of now only, and not those of a file that somebody has open for writing: stores through
+ * mappings are unseen.
  */
 #include "fs/fs_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+
+#define NAMES_SETTLE_NS INT64_C(10000000000)
 
 static struct timespec timespec_of(int64_t ns)
 {
@@ -73,6 +75,19 @@ static bool is_later(struct timespec a, struct timespec b)
 	return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
 }
 
+/*
+ * Is it a file that has got or lost a name a moment ago?  The kernel counts a name down when it gets the answer to
+ * UNLINK.  Where an answer to GETATTR that knows of it has come before, it counts once too often, takes a file with
+ * one name for one without, and would refuse link(2) of it with ENOENT, but that it asks again for attributes that it
+ * may not keep.
+ */
+static bool is_renamed_now(const struct rs_look *look)
+{
+	/* times of a written file's row are those of its names; what was just made has one time */
+	return !S_ISDIR(look->type) && look->ctime_ns > look->mtime_ns &&
+	       sc_now_wall_ns() - look->ctime_ns < NAMES_SETTLE_NS;
+}
+
 /* Attributes of a file that programs may write to: its file's, but for the link count and changes of names. */
 static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found *f, struct sc_err *err)
 {
@@ -92,7 +107,7 @@ static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found 
 	if (is_later(changed, st.st_ctim))
 		f->st.st_ctim = changed;
 	/* stores through mappings change it unseen; an empty file has no page to store to */
-	if (is_written && st.st_size > 0)
+	if ((is_written && st.st_size > 0) || is_renamed_now(look))
 		f->timeout = 0;
 	return 0;
 }
@@ -113,6 +128,8 @@ int fs_stat_look(struct fs *fs, struct rs_job *job, const struct rs_look *look, 
 			      .st_mtim = timespec_of(look->mtime_ns),
 			      .st_ctim = timespec_of(look->ctime_ns)};
 	set_size(f, look->kind == RS_DIR ? 4096 : look->kind == RS_SPECIAL ? 0 : look->bytes);
+	if (is_renamed_now(look))
+		f->timeout = 0;
 	if (f->node.kind == FS_JOB) {
 		rs_job_attr(job, &a);
 		f->st.st_mode = S_IFDIR | a.mode;
