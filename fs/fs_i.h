@@ -25,6 +25,7 @@
 
 #define FS_GENERATION_SHIFT 40	/* of file handles */
 #define FS_COMMITTED_BUCKETS 4096
+#define FS_LISTED_MAX 4096	/* folders whose names the kernel keeps */
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
 
 struct fs_name {
@@ -46,6 +47,7 @@ struct fs_handle {
 	bool later;			/* of an earlier daemon, not opened by this one yet; atomic */
 	/* DIR */
 	bool is_listed;
+	bool fills;			/* the kernel keeps what it reads by this one (listings.c) */
 	struct rs_listing listing;	/* of a folder of a working tree */
 	struct fs_names {		/* of another one */
 		struct fs_name *at;
@@ -74,6 +76,7 @@ struct fs {
 	bool passthrough;	/* the kernel and our privileges allow it */
 	bool epoch;		/* names can be made stale at once */
 	bool no_passthrough;	/* by option */
+	bool is_held;		/* likewise: another daemon may take over */
 	bool rings;		/* by option: FUSE over io_uring */
 	bool io_uring;		/* requests do come by rings, atomic */
 	bool kills_set_id;	/* SUID and SGID go at a write or chown by us: FUSE_HANDLE_KILLPRIV_V2 */
@@ -91,6 +94,11 @@ struct fs {
 	int64_t lost_opens_ns;		/* likewise */
 	int64_t lost_writers_ns;	/* when those are dropped that nobody asked for again; 0: there are none */
 	struct fs_handle *committed[FS_COMMITTED_BUCKETS]; /* open files of versions */
+	struct fs_listed {		/* a folder whose names the kernel may know; under lock */
+		fuse_ino_t ino;
+		uint64_t changes;	/* rs_tree_list_changes() when it was opened last */
+		uint64_t filler;	/* the open folder by which they are read; 0: none */
+	} listed[FS_LISTED_MAX];	/* listings.c */
 	struct {
 		struct fs_handle **at;
 		size_t nr, room;
@@ -307,6 +315,11 @@ static inline bool fs_is_listed_by_number(const struct fs_node *n)
 {
 	return n->kind == FS_JOB || n->kind == FS_INODE || n->kind == FS_IMPLIED;
 }
+
+/* listings.c */
+/** Lets the kernel keep what it reads by an open folder, which is in the table, if it may: sets `fi`. */
+void fs_listing_opened(struct fs *fs, struct fs_handle *h, struct fuse_file_info *fi);
+void fs_listing_closed(struct fs *fs, const struct fs_handle *h);
 
 /* forget.c */
 int fs_forget_start(struct fs *fs, struct sc_err *err);

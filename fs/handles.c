@@ -65,7 +65,7 @@ static struct fs_handle **bucket(struct fs *fs, uint64_t ino)
 
 void fs_names_changed(struct fs *fs)
 {
-	struct fs_nodes open = {0};
+	struct fs_nodes open = {0}, listed = {0};
 
 	if (!fs->se)
 		return;
@@ -78,13 +78,21 @@ void fs_names_changed(struct fs *fs)
 		if (!h)
 			continue;
 		h->object = 0; /* a rollback may have given its number to something else */
-		if (h->kind != FS_H_CONTROL) /* without memory: what the kernel knows is old */
+		if (h->kind == FS_H_CONTROL)
+			continue;
+		/* without memory: what the kernel knows is old */
+		if (h->fills)
+			(void)sc_vec_push(&listed, h->ino);
+		else
 			(void)sc_vec_push(&open, h->ino);
 	}
 	(void)pthread_mutex_unlock(&fs->lock);
 	for (size_t i = 0; i < open.nr; i++)
 		(void)fuse_lowlevel_notify_inval_inode(fs->se, open.at[i], -1, 0);
+	for (size_t i = 0; i < listed.nr; i++) /* with the names that it keeps */
+		(void)fuse_lowlevel_notify_inval_inode(fs->se, listed.at[i], 0, 0);
 	sc_vec_done(&open);
+	sc_vec_done(&listed);
 }
 
 static bool is_of_head(uint64_t ino)
@@ -217,6 +225,8 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h)
 {
 	if (!h)
 		return;
+	if (h->fills)
+		fs_listing_closed(fs, h);
 	fs_names_done(&h->names);
 	rs_listing_done(&h->listing);
 	if (h->control)

@@ -424,7 +424,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 {
 	const struct serve *x = arg;
 	const struct fs_mount_options *o = x->o;
-	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough,
+	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .is_held = o->hold,
 			.rings = o->io_uring, .kept = kept, .began_ns = sc_now_wall_ns()};
 	struct rs_events events = {&fs, on_names, on_news, fs_describe, fs_handle_each, fs_is_known};
 	struct rlimit files = {FILES_MAX, FILES_MAX};

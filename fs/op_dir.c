@@ -163,6 +163,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fs_fail(req, "opendir", &err);
 		return;
 	}
+	fs_listing_opened(fs, h, fi);
 	(void)fuse_reply_open(req, fi);
 }
 

@@ -33,6 +33,8 @@ struct meta_catalog {
 	sqlite3 *db;
 	char *wal;		/* path of the write-ahead log */
 	pthread_mutex_t lock;	/* recursive: a transaction holds it */
+	int holds;		/* meta_catalog_hold() in itself */
+	bool hold_began;	/* the first of these has begun a transaction */
 	bool full;		/* synchronous=FULL is set: a durable transaction is open */
 	uint64_t chains;	/* counts the changes of trees' chains, so that readers load theirs anew */
 	uint64_t blob_given;	/* the last number of a blob that was given; its row may come later, or never */
@@ -246,11 +248,20 @@ void db_chains_changed(struct meta_catalog *c)
 
 void meta_catalog_hold(struct meta_catalog *c)
 {
+	struct sc_err ignored;
+
 	db_lock(c);
+	/* one transaction, in place of one for each statement */
+	if (c->holds++ == 0)
+		c->hold_began = !db_in_transaction(c) && exec(c, "BEGIN", &ignored) == 0;
 }
 
 void meta_catalog_release(struct meta_catalog *c)
 {
+	struct sc_err ignored;
+
+	if (--c->holds == 0 && c->hold_began && exec(c, "COMMIT", &ignored) < 0)
+		(void)db_run(c, &ignored, roll_back, "");
 	db_unlock(c);
 }
 

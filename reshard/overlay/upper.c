@@ -158,6 +158,7 @@ static void put_node(struct rs_upper *up, struct rs_node *n)
 {
 	struct rs_node *old = rs_upper_node(up, n->row.ino);
 
+	n->changes = 1; /* names may have come before the row of their folder */
 	if (old) {
 		n->xattrs = old->xattrs;
 		n->changes = old->changes;

@@ -23,6 +23,7 @@
 #include "meta/base/text.h"
 
 #define KEY(number) (const char *)&(number), sizeof(number)
+#define ROWS_AT_ONCE 256
 #define LOW ((UINT64_C(1) << 20) - 1)
 
 static bool is_rank(const struct rs_below *b, uint64_t ino)
@@ -346,6 +347,20 @@ static int tree_names(struct children *c, uint64_t folder, struct names *names)
 	return rc;
 }
 
+/* Keeps the rows of the next names, from time to time: of many at once they cost a third. */
+static void keep_next(struct rs_below *b, const struct names *names, size_t from)
+{
+	uint64_t inos[ROWS_AT_ONCE];
+	size_t nr = 0;
+
+	if (from % ROWS_AT_ONCE)
+		return;
+	for (size_t i = from; i < names->nr && nr < ROWS_AT_ONCE; i++)
+		if (names->at[i].ino)
+			inos[nr++] = names->at[i].ino;
+	rs_below_keep_rows(b, inos, nr);
+}
+
 static int each_rank(const struct rs_below *b, rs_child_fn *fn, void *arg)
 {
 	int rc = 0;
@@ -376,10 +391,12 @@ static int each_child(void *arg, uint64_t folder, rs_child_fn *fn, void *fn_arg,
 		rc = tree_names(&c, folder, &names);
 	if (rc == 0 && folder == b->root)
 		rc = each_rank(b, fn, fn_arg);
-	for (size_t i = 0; rc == 0 && i < names.nr; i++)
+	for (size_t i = 0; rc == 0 && i < names.nr; i++) {
+		keep_next(b, &names, i);
 		if (folder != b->root || !sc_number_parse(names.at[i].name.at, names.at[i].name.nr, &rank) ||
 		    rank >= SC_RANKS_MAX)
 			rc = hand_over(&c, names.at[i].name, names.at[i].ino);
+	}
 	f = rc == 0 ? rs_rank_folder(c.t, at.path) : NULL;
 	for (size_t i = 0; rc == 0 && f && i < f->nr; i++) {
 		const struct rs_named key = {.name = f->at[i]};

@@ -5,8 +5,8 @@
 
 #include "reshard/shown/shown_i.h"
 
-#define RS_KEPT_ROWS 1024
-#define RS_KEPT_NAMES 1024
+#define RS_KEPT_ROWS 4096
+#define RS_KEPT_NAMES 4096
 #define RS_KEPT_NAME_BYTES 47
 #define RS_BYTES_UNKNOWN UINT64_MAX
 
@@ -78,6 +78,9 @@ int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes n
 			struct sc_err *err);
 /** Keeps a name that the tree was seen to have, if it is not too long. */
 void rs_below_keep_name(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t ino);
+
+/** Keeps the rows of numbers, and the sizes of their bytes, that the caller is about to ask for. */
+void rs_below_keep_rows(struct rs_below *b, const uint64_t *inos, size_t nr);
 
 /* below_files.c */
 int rs_rank_files(struct rs_below *b, uint32_t rank, const struct rs_rank_files **ret, struct sc_err *err);

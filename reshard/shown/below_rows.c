@@ -91,6 +91,19 @@ int rs_below_blob_bytes(struct rs_below *b, const struct meta_inode_row *row, ui
 	return 0;
 }
 
+void rs_below_keep_rows(struct rs_below *b, const uint64_t *inos, size_t nr)
+{
+	struct meta_inode_row row;
+	struct sc_err ignored;
+	uint64_t bytes;
+
+	meta_catalog_hold(b->catalog);
+	for (size_t i = 0; i < nr; i++)
+		if (tree_row(b, inos[i], &row, NULL, &ignored) > 0 && row.blob)
+			(void)rs_below_blob_bytes(b, &row, &bytes, &ignored);
+	meta_catalog_release(b->catalog);
+}
+
 /* Does a row of the rank's own count at this path (B1)?  1, 0 or an error. */
 int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
 	       struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)

@@ -238,6 +238,14 @@ bool rs_tree_list_is_old(struct rs_job *job, const struct rs_listing *l)
 	return is;
 }
 
+uint64_t rs_tree_list_changes(struct rs_job *job, uint64_t folder)
+{
+	uint64_t changes = rs_overlay_changes(job->overlay, begin(job, folder));
+
+	end(job);
+	return changes;
+}
+
 int rs_tree_link_text(struct rs_service *s, struct rs_job *job, uint64_t ino, struct sc_buf *ret, struct sc_err *err)
 {
 	struct sc_arena texts = {0};
