@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+#define GATHER_NS INT64_C(20000000)
+
 static bool is_known(struct fs *fs, const struct fs_node *n)
 {
 	return fuse_lowlevel_notify_inval_inode(fs->se, fs_node_id(*n), -1, 0) != -ENOENT;
@@ -20,6 +22,12 @@ bool fs_is_known(void *arg, struct rs_job *job, uint64_t number)
 	struct fs *fs = arg;
 
 	return fs->se && is_known(fs, &n);
+}
+
+/* Likewise, of a node other than `asked`, which the kernel does not know (NULL: none was asked for). */
+static bool is_another_known(struct fs *fs, const struct fs_node *asked, const struct fs_node *n)
+{
+	return !(asked && fs_node_id(*asked) == fs_node_id(*n)) && is_known(fs, n);
 }
 
 /* Drops what has no name and no node. */
@@ -37,7 +45,7 @@ static void ask(struct fs *fs, struct rs_job *job, uint64_t number, const struct
 	if (rs_tree_get(fs->service, job, number, &look, &err) == 0 && look.kind != RS_NONE) {
 		now = other = fs_node_of_look(job, &look);
 		other.kind = now.kind == FS_VIEW ? FS_BLOB : now.kind == FS_BLOB ? FS_VIEW : now.kind;
-		if (is_known(fs, &now) || (other.kind != now.kind && is_known(fs, &other)))
+		if (is_another_known(fs, n, &now) || (other.kind != now.kind && is_another_known(fs, n, &other)))
 			return;
 		/* it was committed, and is open as it was then */
 		if (look.type == S_IFREG && fs_handle_has(fs, number))
@@ -111,6 +119,9 @@ static void *forgetter(void *arg)
 
 		if (!nodes.nr && !all) {
 			(void)pthread_cond_wait(&fs->forget.wake, &fs->forget.lock);
+			/* more come soon, and this thread needs the processors that those do from whom they come */
+			if (fs->forget.nodes.nr && !fs->forget.stop)
+				(void)sc_sys.wait_until(&fs->forget.wake, &fs->forget.lock, sc_now_ns() + GATHER_NS);
 			continue;
 		}
 		fs->forget.nodes = (struct fs_nodes){0};
@@ -135,7 +146,7 @@ void fs_forget(struct fs *fs, fuse_ino_t ino)
 		return;
 	(void)pthread_mutex_lock(&fs->forget.lock);
 	/* without memory it is asked for at the next mount */
-	if (sc_vec_push(&fs->forget.nodes, ino) == 0)
+	if (sc_vec_push(&fs->forget.nodes, ino) == 0 && fs->forget.nodes.nr == 1)
 		(void)pthread_cond_signal(&fs->forget.wake);
 	(void)pthread_mutex_unlock(&fs->forget.lock);
 }

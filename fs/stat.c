@@ -76,16 +76,14 @@ static bool is_later(struct timespec a, struct timespec b)
 }
 
 /*
- * Is it a file that has got or lost a name a moment ago?  The kernel counts a name down when it gets the answer to
+ * Is it a file that has lost one of its names a moment ago?  The kernel counts a name down when it gets the answer to
  * UNLINK.  Where an answer to GETATTR that knows of it has come before, it counts once too often, takes a file with
  * one name for one without, and would refuse link(2) of it with ENOENT, but that it asks again for attributes that it
  * may not keep.
  */
-static bool is_renamed_now(const struct rs_look *look)
+static bool has_lost_name(const struct rs_look *look)
 {
-	/* times of a written file's row are those of its names; what was just made has one time */
-	return !S_ISDIR(look->type) && look->ctime_ns > look->mtime_ns &&
-	       sc_now_wall_ns() - look->ctime_ns < NAMES_SETTLE_NS;
+	return look->lost_ns && !S_ISDIR(look->type) && sc_now_wall_ns() - look->lost_ns < NAMES_SETTLE_NS;
 }
 
 /* Attributes of a file that programs may write to: its file's, but for the link count and changes of names. */
@@ -107,7 +105,7 @@ static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found 
 	if (is_later(changed, st.st_ctim))
 		f->st.st_ctim = changed;
 	/* stores through mappings change it unseen; an empty file has no page to store to */
-	if ((is_written && st.st_size > 0) || is_renamed_now(look))
+	if ((is_written && st.st_size > 0) || has_lost_name(look))
 		f->timeout = 0;
 	return 0;
 }
@@ -128,7 +126,7 @@ int fs_stat_look(struct fs *fs, struct rs_job *job, const struct rs_look *look, 
 			      .st_mtim = timespec_of(look->mtime_ns),
 			      .st_ctim = timespec_of(look->ctime_ns)};
 	set_size(f, look->kind == RS_DIR ? 4096 : look->kind == RS_SPECIAL ? 0 : look->bytes);
-	if (is_renamed_now(look))
+	if (has_lost_name(look))
 		f->timeout = 0;
 	if (f->node.kind == FS_JOB) {
 		rs_job_attr(job, &a);

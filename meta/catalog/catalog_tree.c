@@ -309,3 +309,18 @@ int meta_tree_xattrs(struct meta_catalog *c, struct meta_tree *tree, uint64_t in
 	db_unlock(c);
 	return rc;
 }
+
+int meta_tree_any_xattr(struct meta_catalog *c, struct meta_tree *tree, bool *ret, struct sc_err *err)
+{
+	uint64_t any = 0;
+	int rc;
+
+	db_lock(c);
+	rc = tree_chain(c, tree, err);
+	if (rc == 0)
+		rc = db_each(c, err, db_id, &any, "SELECT EXISTS (SELECT 1 FROM tree_xattr WHERE " IN_CHAIN ")",
+			     IN_CHAIN_TYPES, CHAIN(tree));
+	db_unlock(c);
+	*ret = any != 0;
+	return rc;
+}

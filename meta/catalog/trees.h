@@ -99,6 +99,8 @@ int meta_tree_children(struct meta_catalog *c, struct meta_tree *tree, uint64_t 
 /** Walks over the extended attributes of an inode, sorted by their names. */
 int meta_tree_xattrs(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_xattr_fn *fn, void *arg,
 		     struct sc_err *err);
+/** Tells whether a row of the tree's chain may have extended attributes. */
+int meta_tree_any_xattr(struct meta_catalog *c, struct meta_tree *tree, bool *ret, struct sc_err *err);
 /**
  * Walks over the names that an inode has, in no order, each once.  What was in a folder when it was removed keeps its
  * rows, so a folder here may have no name itself: who follows the names of folders up to the job's or a rank's notices

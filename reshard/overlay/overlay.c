@@ -175,3 +175,10 @@ uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder)
 
 	return (o->swaps << 40) + (n ? n->changes : 0);
 }
+
+int64_t rs_overlay_lost_ns(const struct rs_overlay *o, uint64_t ino)
+{
+	const struct rs_node *n = rs_upper_node(&o->up, ino);
+
+	return n ? n->lost_ns : 0;
+}

@@ -14,6 +14,7 @@ struct rs_node {
 	struct meta_inode_row row;	/* its target is behind the struct */
 	struct rs_xattr *xattrs;
 	uint64_t changes;		/* of the names in it */
+	int64_t lost_ns;		/* when it lost a name, if it did since the rows were loaded */
 };
 
 struct rs_name {

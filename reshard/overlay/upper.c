@@ -159,6 +159,10 @@ static void put_node(struct rs_upper *up, struct rs_node *n)
 	struct rs_node *old = rs_upper_node(up, n->row.ino);
 
 	n->changes = 1; /* names may have come before the row of their folder */
+	if (old ? n->row.nlink < old->row.nlink : n->row.data == META_LOWER_DATA)
+		n->lost_ns = n->row.ctime_ns;
+	else if (old)
+		n->lost_ns = old->lost_ns;
 	if (old) {
 		n->xattrs = old->xattrs;
 		n->changes = old->changes;

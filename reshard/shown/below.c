@@ -428,7 +428,7 @@ static int each_xattr(void *arg, uint64_t ino, rs_xattr_fn *fn, void *fn_arg, st
 	const struct rs_rank_files *t = NULL;
 	struct meta_inode_row row;
 	struct rs_where at;
-	int rc = rs_below_has_tree(b) ? find_where(b, ino, &at, err) : 0;
+	int rc = rs_below_has_tree(b) && b->has_xattrs ? find_where(b, ino, &at, err) : 0;
 
 	if (rc > 0)
 		rc = rs_rank_files(b, at.rank, &t, err) < 0 ? err->code : rs_tree_row(b, &at, t, &row, NULL, err);

@@ -286,6 +286,8 @@ static int note_tree(struct rs_below *b, struct sc_err *err)
 		rc = rs_layout_by_id(b->view->job->service, row.layout, &kept, err);
 	if (rc == 0)
 		rc = meta_topology_parse(kept->layout, row.topology, &b->rows_topo, err);
+	if (rc == 0)
+		rc = meta_tree_any_xattr(b->catalog, &b->tree, &b->has_xattrs, err);
 	sc_buf_done(&topology);
 	if (rc < 0)
 		return rc;
@@ -304,8 +306,12 @@ static int below_new(struct rs_view *view, struct rs_below **ret, struct sc_err 
 
 	if (!b)
 		return sc_nomem(err);
-	*b = (struct rs_below){.view = view, .catalog = view->job->service->catalog, .tree.id = v->tree,
-			       .root = view->job->root, .ranks = view->topo.ranks, .floor_ns = v->floor_ns};
+	b->view = view;
+	b->catalog = view->job->service->catalog;
+	b->tree.id = v->tree;
+	b->root = view->job->root;
+	b->ranks = view->topo.ranks;
+	b->floor_ns = v->floor_ns;
 	(void)pthread_mutex_init(&b->lock, NULL);
 	b->folder = (struct meta_inode_row){
 		.job = view->job->id, .atime_ns = v->made_ns, .mtime_ns = v->made_ns, .ctime_ns = v->made_ns};

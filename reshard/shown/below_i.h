@@ -5,8 +5,8 @@
 
 #include "reshard/shown/shown_i.h"
 
-#define RS_KEPT_ROWS 4096
-#define RS_KEPT_NAMES 4096
+#define RS_KEPT_ROWS 1024
+#define RS_KEPT_NAMES 1024
 #define RS_KEPT_NAME_BYTES 47
 #define RS_BYTES_UNKNOWN UINT64_MAX
 
@@ -53,6 +53,7 @@ struct rs_below {
 	struct meta_topology rows_topo;
 	int64_t floor_ns;
 	struct meta_inode_row folder;	/* times of what has no row */
+	bool has_xattrs;		/* some row of the tree has */
 	bool same;			/* the rows were made under this layout and topology */
 	bool has_rank_folder;
 	struct rs_owner rank_folder;	/* what those that were made have in common */

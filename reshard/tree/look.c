@@ -15,6 +15,7 @@ int rs_look_at(struct rs_job *job, uint64_t ino, struct rs_look *ret, struct sc_
 	if (rc > 0) {
 		rc = rs_look_row(job->head, &row, ret, err);
 		ret->ino = rs_overlay_shown(job->overlay, ino);
+		ret->lost_ns = rs_overlay_lost_ns(job->overlay, ino);
 	}
 	sc_arena_done(&texts);
 	return rc;
