@@ -59,7 +59,13 @@ static int copy_bytes(const char *from, int in, const char *to, int out, off_t b
 static int no_file(const char *path)
 {
 	(void)fprintf(stderr, "scalai: '%s' is neither a file nor a folder: import copies nothing else (of symbolic "
-			      "links, 'cp -rL' makes files)\n", path);
+			      "links, with --follow, what they lead to)\n", path);
+	return 1;
+}
+
+static int in_circle(const char *path)
+{
+	(void)fprintf(stderr, "scalai: '%s' is a link to a folder that it is in: import cannot follow it\n", path);
 	return 1;
 }
 
@@ -84,8 +90,30 @@ static int copy_file(const char *from, const char *to, bool follow)
 	return rc;
 }
 
-static int copy_tree(const char *from, const char *to)
+/* A path in a folder; false: it is too long, and the caller has to stop. */
+static bool path_in(char *ret, const char *folder, const char *name)
 {
+	errno = ENAMETOOLONG;
+	return snprintf(ret, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES;
+}
+
+struct folder {
+	const struct folder *above;
+	dev_t device;
+	ino_t number;
+};
+
+static bool is_in(const struct folder *folder, const struct stat *st)
+{
+	while (folder && (folder->device != st->st_dev || folder->number != st->st_ino))
+		folder = folder->above;
+	return folder;
+}
+
+/* `follow`: what symbolic links lead to is copied in their place. */
+static int copy_tree(const char *from, const char *to, bool follow, const struct folder *above)
+{
+	struct folder self = {.above = above};
 	DIR *d = opendir(from);
 	struct dirent *e;
 	struct stat st;
@@ -95,21 +123,27 @@ static int copy_tree(const char *from, const char *to)
 		return cli_fail("list", from);
 	if (fstat(dirfd(d), &st) < 0)
 		rc = cli_fail("list", from);
+	else if (is_in(above, &st))
+		rc = in_circle(from);
 	else if (mkdir(to, (st.st_mode & 0777) | 0700) < 0 && errno != EEXIST)
 		rc = cli_fail("make", to);
+	self.device = st.st_dev;
+	self.number = st.st_ino;
 	while (rc == 0 && (e = readdir(d))) {
 		char a[PATH_BYTES], b[PATH_BYTES];
 
 		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
 			continue;
-		(void)snprintf(a, sizeof(a), "%s/%s", from, e->d_name);
-		(void)snprintf(b, sizeof(b), "%s/%s", to, e->d_name);
-		if (lstat(a, &st) < 0)
+		if (!path_in(a, from, e->d_name))
+			rc = cli_fail("read", from);
+		else if (!path_in(b, to, e->d_name))
+			rc = cli_fail("make", to);
+		else if (fstatat(AT_FDCWD, a, &st, follow ? 0 : AT_SYMLINK_NOFOLLOW) < 0)
 			rc = cli_fail("read", a);
 		else if (S_ISDIR(st.st_mode))
-			rc = copy_tree(a, b);
+			rc = copy_tree(a, b, follow, &self);
 		else
-			rc = copy_file(a, b, false);
+			rc = copy_file(a, b, follow);
 	}
 	(void)closedir(d);
 	return rc;
@@ -117,6 +151,7 @@ static int copy_tree(const char *from, const char *to)
 
 struct import {
 	const char *mount, *job, *from, *topology, *step, *note;
+	bool follow;
 	char layout[PATH_BYTES];
 };
 
@@ -183,7 +218,7 @@ static int import(const struct import *i)
 		if (rc == 0)
 			rc = cli_command(i->mount, i->job, "topology", i->topology);
 		if (rc == 0)
-			rc = copy_tree(i->from, path);
+			rc = copy_tree(i->from, path, i->follow, NULL);
 	} else if (rc == 0) {
 		/* unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for */
 		char one[256], *eq;
@@ -217,7 +252,7 @@ int cli_import(const struct cli_args *args)
 {
 	struct import i = {.mount = cli_mount(args), .job = args->operands[0], .from = args->operands[1],
 			   .topology = cli_value(args, "topology"), .step = cli_value(args, "step"),
-			   .note = cli_value(args, "note")};
+			   .note = cli_value(args, "note"), .follow = cli_value(args, "follow")};
 	size_t bytes = 0;
 
 	for (size_t k = 0; k < args->nr_options; k++) {

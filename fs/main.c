@@ -79,6 +79,7 @@ static const struct cli_option status_options[] = {
 static const struct cli_option import_options[] = {
 	MOUNT, {"topology", 0, "TOPOLOGY", "degrees of the axes, like \"tp=2 pp=2\"", true},
 	{"layout", 0, "LAYOUT", "a preset, with its variables after it, or a file with rules", true, true},
+	{"follow", 0, NULL, "copy what symbolic links in DIR lead to (Hugging Face's cache is made of them)"},
 	{"step", 0, "N", "the training step of the version"},
 	{"note", 0, "TEXT", "a note for the version"}, END};
 
