@@ -24,6 +24,13 @@
 #define SC_TENSORS_MAX (1u << 22)     /* logical tensors of a job */
 #define SC_BOXES_MAX (1u << 16)	      /* boxes of one piece: sections and flat ranges multiply */
 #define SC_HEADER_BYTES_MAX 100000000 /* of a safetensors file, the format's own limit */
+#define SC_ZIP_RECORDS_MAX 1000000u   /* of an archive that torch.save() wrote: one a tensor, and a few */
+#define SC_ZIP_DIRECTORY_MAX (256u << 20)
+#define SC_PICKLE_BYTES_MAX (128u << 20) /* some 200 bytes a tensor */
+#define SC_PICKLE_MEMORY_MAX (UINT64_C(1) << 30) /* while it is read */
+#define SC_PICKLE_INTEGER_MAX 1024    /* bytes */
+#define SC_PICKLE_NAME_MAX 1024	      /* bytes of a module's or a class's name */
+#define SC_PICKLE_DEPTH_MAX 256	      /* dicts in dicts */
 /* numbers of nodeids (meta/catalog/numbers.c) are smaller than these */
 #define SC_JOBS_MAX (1u << 20)	      /* 20 bits; jobs made in a mount */
 #define SC_PATHS_MAX (1u << 20)	      /* 20 bits; different paths inside rank directories, in the life of a store */

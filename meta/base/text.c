@@ -7,24 +7,49 @@
 
 #define BLANKS " \t\r"
 
-/* Returns the number of bytes of the printable character at `p`, 0 if there is none. */
-static size_t printable(const unsigned char *p)
+size_t sc_utf8(const void *text, size_t bytes, uint32_t *ret)
 {
-	size_t n = *p < 0x80 ? 1 : *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : 2;
-	uint32_t c = n == 1 ? *p : *p & (0x7fu >> n);
+	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+	const unsigned char *p = text;
+	size_t n = *p < 0x80 ? 1 : *p < 0xc2 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf5 ? 4 : 0;
+	uint32_t c = n == 1 ? *p : n ? *p & (0x7fu >> n) : 0;
 
-	if (*p < ' ' || *p == 0x7f || (*p >= 0x80 && *p < 0xc2) || *p > 0xf4)
+	if (!n || n > bytes)
 		return 0;
 	for (size_t i = 1; i < n; i++) {
 		if ((p[i] & 0xc0) != 0x80)
 			return 0;
 		c = c << 6 | (p[i] & 0x3f);
 	}
-	/* written longer than needed, surrogates, beyond Unicode */
-	if ((n == 3 && c < 0x800) || (n == 4 && c < 0x10000) || (c >= 0xd800 && c < 0xe000) || c > 0x10ffff)
-		return 0;
-	/* C1 controls; marks of lines, paragraphs and directions */
-	if ((c >= 0x80 && c < 0xa0) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
+	*ret = c;
+	return c < least[n] || c > 0x10ffff ? 0 : n;
+}
+
+bool sc_is_utf8(const void *text, size_t bytes, bool surrogates)
+{
+	const char *at = text;
+	uint32_t c = 0;
+
+	while (bytes) {
+		size_t n = sc_utf8(at, bytes, &c);
+
+		if (!n || (c >= 0xd800 && c < 0xe000 && !surrogates))
+			return false;
+		at += n;
+		bytes -= n;
+	}
+	return true;
+}
+
+/* Returns the number of bytes of the printable character at `p`, 0 if there is none. */
+static size_t printable(const unsigned char *p)
+{
+	uint32_t c = 0;
+	size_t n = sc_utf8(p, strnlen((const char *)p, 4), &c);
+
+	/* C0 and C1 controls; surrogates; marks of lines, paragraphs and directions */
+	if (c < ' ' || (c >= 0x7f && c < 0xa0) || (c >= 0xd800 && c < 0xe000) || (c >= 0x2028 && c <= 0x202e) ||
+	    (c >= 0x2066 && c <= 0x2069))
 		return 0;
 	return n;
 }

@@ -21,6 +21,11 @@ void sc_buf_shown(struct sc_buf *buf, const char *text);
 /** Appends the formatted text, escaped as by sc_shown(), and a line feed. */
 void sc_buf_line(struct sc_buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/** Reads a character: returns how many bytes it has; 0: it is not UTF-8.  Lone surrogates are read.  `bytes`: > 0. */
+size_t sc_utf8(const void *text, size_t bytes, uint32_t *ret);
+/** Tells whether all of it is UTF-8; `surrogates`: with lone ones, as Python's pickler writes them. */
+bool sc_is_utf8(const void *text, size_t bytes, bool surrogates);
+
 /** Appends `text` as one line; sc_unquote() restores it. */
 void sc_buf_quoted(struct sc_buf *buf, const char *text);
 /** Undoes sc_buf_quoted(), in place. */

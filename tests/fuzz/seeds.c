@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "reshard/data/index.h"
+#include "tests/support/torch_archive.h"
 
 void add(struct bytes *b, const void *p, size_t n)
 {
@@ -38,6 +39,31 @@ void seed_safetensors(struct bytes *b, unsigned which)
 	add_u64(b, strlen(headers[which]));
 	add_text(b, headers[which]);
 	add(b, "abcdefghijklmnopqrstuvwxyz", data[which]);
+}
+
+#define T(text) text, sizeof(text) - 1
+
+static const struct {
+	const char *at;
+	size_t n;
+} pickles[] = {
+	{T(ARCHIVE_TENSOR(ARCHIVE_GOOD, "K\0K\4\x85K\1\x85"))},
+	{T(ARCHIVE_TENSOR(ARCHIVE_STORAGE("HalfStorage", "U\0010", "K\10"), "K\1(K\2K\3e]q\1(K\3K\1e"))},
+	{T("\x80\4\x95\x10\0\0\0\0\0\0\0}\x94\x8c\1a\x94]\x94(K\1J\xff\xff\xff\xffG@\x09\x21\xfbTD\x2d\x18\x8a\2\x12\x34" "es.")},
+	{T("\x80\2ccollections\nOrderedDict\n)Rq\0(X\1\0\0\0bh\0\x8fq\1(K\1\x90NU\1k\x88u}(K\1K\2ub.")},
+};
+
+void seed_pickle(struct bytes *b, unsigned which)
+{
+	add(b, pickles[which % 4].at, pickles[which % 4].n);
+}
+
+void seed_torch(struct bytes *b, unsigned which)
+{
+	static struct archive a;
+
+	archive_make_of(&a, pickles[which % 4].at, pickles[which % 4].n);
+	add(b, a.bytes, a.nr);
 }
 
 void seed_layout(struct bytes *b, unsigned which)

@@ -14,6 +14,7 @@
 #include "meta/model/topology.h"
 #include "reshard/data/index.h"
 #include "reshard/format/format.h"
+#include "tests/support/torch_text.h"
 
 static int refused(int rc, const struct sc_err *err)
 {
@@ -86,6 +87,52 @@ static int fuzz_format(const struct rs_format_ops *format, const uint8_t *p, siz
 int fuzz_safetensors(const uint8_t *p, size_t n)
 {
 	return fuzz_format(rs_format_find("safetensors"), p, n);
+}
+
+int fuzz_torch(const uint8_t *p, size_t n)
+{
+	struct rs_window w = window_in_memory(p, n);
+	struct rs_torch torch;
+	struct sc_err err = {0};
+	int rc = rs_torch_read(&w, &torch, &err);
+
+	for (size_t i = 0; rc == 0 && i < torch.tensors.nr; i++) {
+		const struct rs_torch_tensor *t = &torch.tensors.at[i];
+		uint64_t last = 1;
+
+		for (uint32_t d = 0; d < t->dims && last; d++)
+			last = t->shape[d] ? last + (t->shape[d] - 1) * t->stride[d] : 0;
+		if (t->at > n || last * t->element > n - t->at)
+			abort(); /* accepted, and leads outside */
+	}
+	if (rc == 0)
+		rs_torch_done(&torch);
+	return refused(rc, &err);
+}
+
+static int on_pickled(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
+{
+	struct sc_buf path = {0};
+
+	rs_pickle_path(walk, &path);
+	*(size_t *)arg += path.bytes + (n->kind == RS_PICKLED_TEXT ? n->bytes.nr : 0);
+	sc_buf_done(&path);
+	return 0;
+}
+
+int fuzz_pickle(const uint8_t *p, size_t n)
+{
+	struct rs_pickle pickle;
+	struct sc_err err = {0};
+	size_t sum = 0;
+	int rc = rs_pickle_read(p, n, &pickle, &err);
+
+	if (rc == 0) {
+		rc = rs_pickle_walk(&pickle, on_pickled, &sum, &err);
+		rs_pickle_done(&pickle);
+	}
+	__asm__ volatile("" ::"r"(sum));
+	return refused(rc, &err);
 }
 
 static char *text_of(const uint8_t *p, size_t n)

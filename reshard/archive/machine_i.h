@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A pickle machine, shared by machine.c (memory, input, stack, memo) and pickle.c (opcodes). */
+#ifndef RS_MACHINE_I_H
+#define RS_MACHINE_I_H
+
+#include <inttypes.h>
+
+#include "meta/base/limits.h"
+#include "reshard/archive/pickle.h"
+
+#define refuse(m, ...) refuse_at((m), (m)->at, __VA_ARGS__)
+#define refuse_at(m, byte, fmt, ...)                                                                                   \
+	sc_fail((m)->err, SC_E_FORMAT, "pickle: byte %" PRIu64 ": " fmt, (uint64_t)(byte), ##__VA_ARGS__)
+
+struct machine {
+	const unsigned char *pickle;
+	uint64_t bytes, at;
+	struct rs_pickle *to;
+	struct {
+		struct rs_pickled **at;	/* NULL: a mark */
+		size_t nr, room;
+	} stack;
+	struct memo {			/* open addressing; a file may name any number of 32 bits */
+		uint32_t index;
+		struct rs_pickled *node;
+	} *memo;
+	size_t memo_nr, memo_room;
+	struct sc_err *err;
+};
+
+/* All of these return NULL or an error, with m->err filled. */
+
+int pk_check_memory(struct machine *m);
+/** Gives zeroed memory that lives as long as the pickle. */
+void *pk_get(struct machine *m, size_t nr, size_t bytes);
+struct rs_pickled *pk_node(struct machine *m, enum rs_pickled_kind kind);
+int pk_add(struct machine *m, struct rs_pickled_items *items, struct rs_pickled *n);
+
+/** Takes the next bytes of the pickle, a little-endian number of so many, a name that ends with a line feed. */
+const unsigned char *pk_take(struct machine *m, uint64_t bytes);
+int pk_number(struct machine *m, unsigned bytes, uint64_t *ret);
+int pk_line(struct machine *m, struct rs_pickled_bytes *ret);
+
+/** Pushes a node; NULL: it could not be made, and m->err says why. */
+int pk_put(struct machine *m, struct rs_pickled *n);
+struct rs_pickled *pk_top(struct machine *m);
+struct rs_pickled *pk_pop(struct machine *m);
+/** Takes off all that is above the last mark, and the mark; the nodes stay where they are until the next push. */
+struct rs_pickled **pk_pop_mark(struct machine *m, size_t *ret_nr);
+
+int pk_memo_put(struct machine *m, uint64_t index);
+int pk_memo_get(struct machine *m, uint64_t index);
+
+#endif

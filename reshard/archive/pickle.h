@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pickle machine that builds a description of the objects and calls nothing: a class's name is a node, a call is a
+ * node with its arguments.  os.system("...") is an object of no meaning.
+ *
+ * Protocols 2 to 5.  Text opcodes, INST and OBJ, the extension registry and out-of-band buffers are refused: no
+ * framework writes them.  Shared objects stay shared, and cycles stay cycles: whoever follows nodes must count his
+ * steps, as rs_pickle_walk() does, since 400 bytes make a list with 2^60 paths.
+ *
+ * Each opcode makes a bounded number of nodes, and no length is believed beyond the bytes that are there, so memory is
+ * linear in the pickle.
+ * Source: CPython's Lib/pickle.py and pickletools.py, 3.11.
+ */
+#ifndef RS_PICKLE_H
+#define RS_PICKLE_H
+
+#include "meta/base/err.h"
+#include "meta/base/mem.h"
+
+enum rs_pickled_kind {
+	RS_PICKLED_NONE,
+	RS_PICKLED_BOOL,
+	RS_PICKLED_INT,
+	RS_PICKLED_BIG,		/* an integer beyond 64 bits: its bytes, little-endian */
+	RS_PICKLED_FLOAT,
+	RS_PICKLED_TEXT,
+	RS_PICKLED_BYTES,
+	RS_PICKLED_TUPLE,
+	RS_PICKLED_LIST,
+	RS_PICKLED_DICT,
+	RS_PICKLED_SET,
+	RS_PICKLED_GLOBAL,	/* the name of a class or function */
+	RS_PICKLED_CALL,	/* what a function, called with arguments, would have made */
+	RS_PICKLED_NEW,		/* what a class's __new__ would have made */
+	RS_PICKLED_PERSIST,	/* what the saver gave a name of its own: torch's storages */
+};
+
+struct rs_pickled;
+
+struct rs_pickled_cell {
+	struct rs_pickled_cell *next;
+	struct rs_pickled *node;
+};
+
+/** In order.  Of pairs: key, value, key, value... */
+struct rs_pickled_items {
+	struct rs_pickled_cell *first, *last;
+	uint64_t nr;
+};
+
+struct rs_pickled_bytes {
+	const char *at;		/* in the pickle */
+	uint64_t nr;
+};
+
+struct rs_pickled_object {	/* of CALL and NEW */
+	struct rs_pickled *what, *args, *kwargs; /* args: a tuple; kwargs: a dict, or NULL */
+	struct rs_pickled *state;	/* NULL: none was set */
+	struct rs_pickled_items items, pairs; /* appended, set */
+};
+
+struct rs_pickled {
+	enum rs_pickled_kind kind;
+	uint32_t mark;		/* the caller's: 0 at first */
+	bool is_open;		/* rs_pickle_walk() is in it */
+	bool is_frozen;		/* of a SET */
+	union {
+		bool truth;
+		int64_t number;
+		double real;
+		struct rs_pickled_bytes bytes;	/* BIG, TEXT (UTF-8, maybe with lone surrogates), BYTES */
+		struct {
+			struct rs_pickled **at;
+			uint64_t nr;
+		} tuple;
+		struct rs_pickled_items items;	/* LIST, SET; DICT: pairs */
+		struct {
+			struct rs_pickled_bytes module, name;
+		} global;
+		struct rs_pickled_object *object;
+		struct rs_pickled *id;		/* PERSIST */
+	};
+};
+
+/** Owns all nodes; rs_pickle_done().  The pickle's bytes must outlive it. */
+struct rs_pickle {
+	struct sc_arena arena;
+	struct rs_pickled *root;
+	uint64_t used;		/* bytes of the pickle, up to and with its STOP */
+	uint64_t bytes;		/* of the pickle: a walk's budget follows from it */
+};
+
+/** Reads a pickle.  Errors: SC_E_FORMAT (says the byte), SC_E_LIMIT, SC_E_NO_MEMORY; nothing is to be freed then. */
+int rs_pickle_read(const void *pickle, uint64_t bytes, struct rs_pickle *ret, struct sc_err *err);
+void rs_pickle_done(struct rs_pickle *pickle);
+
+/** Tells whether a node is the name of such a class or function; Python 2's modules have today's names. */
+bool rs_pickled_is(const struct rs_pickled *node, const char *module, const char *name);
+bool rs_pickled_is_text(const struct rs_pickled *node, const char *text);
+/** Gives the value of a text key in a dict, the last one; NULL: there is none, or it is no dict. */
+struct rs_pickled *rs_pickled_get(const struct rs_pickled *node, const char *key);
+/** Gives an argument of a CALL or NEW; NULL: it has fewer. */
+struct rs_pickled *rs_pickled_arg(const struct rs_pickled *node, uint64_t i);
+
+/* --- walk.c --- */
+
+struct rs_pickle_walk;
+/**
+ * Is called for each node, before what is in it.  Returns 1: do not go into it, 0, or an error, which ends the walk.
+ */
+typedef int rs_pickled_fn(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *node);
+/**
+ * Goes through dicts, lists and tuples, and through items, pairs, arguments and state of objects, as often as there are
+ * paths to them.  Errors: SC_E_FORMAT (a node is in itself; too many steps or levels), SC_E_NO_MEMORY, those of `fn`.
+ */
+int rs_pickle_walk(const struct rs_pickle *pickle, rs_pickled_fn *fn, void *arg, struct sc_err *err);
+/**
+ * Appends the path of the node for which `fn` is called: the keys of dicts and places in lists, with "/" between.  In a
+ * text key / and ~ are written as in JSON pointers (RFC 6901); a key that could be taken for a number or for one of the
+ * following gets a quote in front: #3 a key that is neither text nor number, by its place; @2 an argument; @state.
+ */
+void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret);
+/** Tells whether the node is in an object's arguments or state, or below a key that is neither text nor number. */
+bool rs_pickle_is_inside(const struct rs_pickle_walk *walk);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What torch.save() wrote: a zip archive of a pickle and a record for each storage.  Tensors are found where they lie;
+ * nothing is executed, and no byte of them is read.
+ * Source: pytorch 2.13: torch/serialization.py, torch/_utils.py, torch/_tensor.py.
+ */
+#ifndef RS_TORCH_H
+#define RS_TORCH_H
+
+#include "meta/model/dtype.h"
+#include "reshard/archive/pickle.h"
+#include "reshard/archive/zip.h"
+
+struct rs_torch_storage {
+	const char *key;		/* of its record, data/KEY */
+	int dtype;			/* enum meta_dtype; -1: one that safetensors has not (complex128) */
+	unsigned element;		/* bytes */
+	uint64_t at, bytes;		/* in the window */
+};
+
+struct rs_torch_tensor {
+	const char *path;		/* keys with "/" between (rs_pickle_path()) */
+	const struct rs_torch_storage *storage;
+	int dtype;			/* as above; of a view of another type not that of the storage */
+	unsigned element;
+	uint32_t dims;
+	const uint64_t *shape, *stride;	/* strides in elements */
+	uint64_t at;			/* byte of the window where element 0 is */
+	bool is_dense;			/* row by row, without gaps */
+	const struct rs_pickled *node;	/* the call that makes it */
+	const struct rs_pickled *spec;	/* of a DTensor: where it lies in the whole; NULL: of another */
+};
+
+/** Owns all that it points to; rs_torch_done(). */
+struct rs_torch {
+	struct sc_arena arena;
+	struct rs_zip zip;
+	char *text;			/* of the pickle */
+	struct rs_pickle pickle;
+	struct {			/* in the order of the pickle; not those inside of objects that are not known */
+		struct rs_torch_tensor *at;
+		size_t nr, room;
+	} tensors;
+	uint64_t inside;		/* so many of those there are */
+};
+
+/**
+ * Reads an archive.
+ * Errors: SC_E_FORMAT, SC_E_LIMIT, SC_E_UNSUPPORTED (TorchScript, the format from before 1.6, big-endian),
+ * SC_E_NO_MEMORY, those of reading.  Nothing is to be freed then.
+ */
+int rs_torch_read(const struct rs_window *window, struct rs_torch *ret, struct sc_err *err);
+void rs_torch_done(struct rs_torch *torch);
+
+#endif

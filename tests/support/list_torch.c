@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* list_torch FILE...: prints what reshard/archive finds in files of torch.save(), or why it refuses them. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/torch_text.h"
+
+static int read_fd(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	ssize_t n = pread(*(int *)arg, to, bytes, (off_t)at);
+
+	return n == (ssize_t)bytes ? 0 : sc_fail(err, SC_E_DAMAGED, "the file ends early");
+}
+
+static void list(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct rs_window window = {.arg = &fd, .read = read_fd};
+	struct sc_buf text = {0};
+	struct rs_torch torch;
+	struct sc_err err;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		perror(path);
+		return;
+	}
+	window.bytes = (uint64_t)st.st_size;
+	if (rs_torch_read(&window, &torch, &err) < 0) {
+		(void)printf("refused: %s\n", err.msg);
+	} else {
+		torch_text(&torch, &text);
+		(void)fputs(text.text, stdout);
+		sc_buf_done(&text);
+		rs_torch_done(&torch);
+	}
+	(void)close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		(void)printf("== %s\n", argv[i]);
+		list(argv[i]);
+		(void)fflush(stdout);
+	}
+	return 0;
+}
