@@ -102,6 +102,18 @@ struct rs_pickled *rs_pickled_get(const struct rs_pickled *node, const char *key
 /** Gives an argument of a CALL or NEW; NULL: it has fewer. */
 struct rs_pickled *rs_pickled_arg(const struct rs_pickled *node, uint64_t i);
 
+/* --- emit.c --- */
+
+/** Gives the node that is written in the place of another one: itself, or one that lives as long. */
+typedef struct rs_pickled *rs_pickled_replace_fn(void *arg, struct rs_pickled *node);
+/**
+ * Appends a pickle of protocol 2, in opcodes that CPython's pickler uses for it and torch's restricted reader takes.
+ * The same nodes always have the same bytes.  `replace`: NULL: none.
+ * Errors: SC_E_UNSUPPORTED (what protocol 2 cannot say), SC_E_LIMIT (too deep), SC_E_NO_MEMORY.
+ */
+int rs_pickle_emit(struct rs_pickled *root, rs_pickled_replace_fn *replace, void *arg, struct sc_buf *ret,
+		   struct sc_err *err);
+
 /* --- walk.c --- */
 
 struct rs_pickle_walk;

@@ -120,6 +120,25 @@ static int on_pickled(void *arg, struct rs_pickle_walk *walk, struct rs_pickled 
 	return 0;
 }
 
+/* What is written again, and read, is written as the same bytes. */
+static int emit_again(struct rs_pickled *root, struct sc_err *err)
+{
+	struct sc_buf first = {0}, second = {0};
+	struct rs_pickle again;
+	int rc = rs_pickle_emit(root, NULL, NULL, &first, err);
+
+	if (rc == 0) {
+		if (rs_pickle_read(first.text, first.bytes, &again, err) < 0 ||
+		    rs_pickle_emit(again.root, NULL, NULL, &second, err) < 0 || first.bytes != second.bytes ||
+		    memcmp(first.text, second.text, first.bytes) != 0)
+			abort();
+		rs_pickle_done(&again);
+	}
+	sc_buf_done(&first);
+	sc_buf_done(&second);
+	return rc;
+}
+
 int fuzz_pickle(const uint8_t *p, size_t n)
 {
 	struct rs_pickle pickle;
@@ -129,6 +148,8 @@ int fuzz_pickle(const uint8_t *p, size_t n)
 
 	if (rc == 0) {
 		rc = rs_pickle_walk(&pickle, on_pickled, &sum, &err);
+		if (rc == 0)
+			rc = emit_again(pickle.root, &err);
 		rs_pickle_done(&pickle);
 	}
 	__asm__ volatile("" ::"r"(sum));

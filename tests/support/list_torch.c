@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list_torch FILE...: prints what reshard/archive finds in files of torch.save(), or why it refuses them. */
+/*
+ * list_torch FILE...: prints what reshard/archive finds in files of torch.save(), or why it refuses them.
+ * list_torch --emit FILE: prints its pickle, written again.
+ */
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +17,8 @@ static int read_fd(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_e
 
 	return n == (ssize_t)bytes ? 0 : sc_fail(err, SC_E_DAMAGED, "the file ends early");
 }
+
+static bool emits;
 
 static void list(const char *path)
 {
@@ -31,8 +37,11 @@ static void list(const char *path)
 	if (rs_torch_read(&window, &torch, &err) < 0) {
 		(void)printf("refused: %s\n", err.msg);
 	} else {
-		torch_text(&torch, &text);
-		(void)fputs(text.text, stdout);
+		if (!emits)
+			torch_text(&torch, &text);
+		else if (rs_pickle_emit(torch.pickle.root, NULL, NULL, &text, &err) < 0)
+			(void)fprintf(stderr, "%s\n", err.msg);
+		(void)fwrite(text.text, 1, text.bytes, stdout);
 		sc_buf_done(&text);
 		rs_torch_done(&torch);
 	}
@@ -41,8 +50,10 @@ static void list(const char *path)
 
 int main(int argc, char **argv)
 {
-	for (int i = 1; i < argc; i++) {
-		(void)printf("== %s\n", argv[i]);
+	emits = argc == 3 && strcmp(argv[1], "--emit") == 0;
+	for (int i = 1 + emits; i < argc; i++) {
+		if (!emits)
+			(void)printf("== %s\n", argv[i]);
 		list(argv[i]);
 		(void)fflush(stdout);
 	}

@@ -65,6 +65,49 @@ static void test_samples(void **state)
 	sc_buf_done(&text);
 }
 
+/* Pickles written again: emitted.txt has the bytes and FNV-1a hashes of another program's. */
+static void test_emitted(void **state)
+{
+	struct sc_buf text = {0};
+	char *expected;
+	size_t nr;
+
+	(void)state;
+	for (size_t i = 0; i < SAMPLES; i++) {
+		struct sc_buf first = {0}, second = {0};
+		uint64_t hash = UINT64_C(0xcbf29ce484222325);
+		char name[64], *bytes;
+		struct rs_torch torch;
+		struct rs_pickle again;
+		struct rs_window w;
+		struct sc_err err;
+		size_t n;
+
+		(void)snprintf(name, sizeof(name), "%s.pt", samples[i]);
+		bytes = load(name, &n);
+		w = window_in_memory(bytes, n);
+		assert_int_equal(rs_torch_read(&w, &torch, &err), 0);
+		assert_int_equal(rs_pickle_emit(torch.pickle.root, NULL, NULL, &first, &err), 0);
+		assert_int_equal(rs_pickle_read(first.text, first.bytes, &again, &err), 0);
+		assert_int_equal(again.used, first.bytes);
+		assert_int_equal(rs_pickle_emit(again.root, NULL, NULL, &second, &err), 0);
+		assert_int_equal(first.bytes, second.bytes);
+		assert_memory_equal(first.text, second.text, first.bytes);
+		for (size_t k = 0; k < first.bytes; k++)
+			hash = (hash ^ (unsigned char)first.text[k]) * UINT64_C(0x100000001b3);
+		sc_buf_printf(&text, "%s %zu %016llx\n", name, first.bytes, (unsigned long long)hash);
+		rs_pickle_done(&again);
+		rs_torch_done(&torch);
+		sc_buf_done(&first);
+		sc_buf_done(&second);
+		free(bytes);
+	}
+	expected = load("emitted.txt", &nr);
+	assert_string_equal(text.text, expected);
+	free(expected);
+	sc_buf_done(&text);
+}
+
 /* --- archives made here --- */
 
 static void refused(const struct archive *a, const char *what, const char *why)
@@ -281,7 +324,7 @@ static void test_changed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_samples), cmocka_unit_test(test_pickles), cmocka_unit_test(test_calls),
+		cmocka_unit_test(test_samples), cmocka_unit_test(test_emitted), cmocka_unit_test(test_pickles), cmocka_unit_test(test_calls),
 		cmocka_unit_test(test_archives), cmocka_unit_test(test_changed),
 	};
 

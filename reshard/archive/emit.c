@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes nodes as a pickle.  Nothing recurses: what is still to be written is a stack of tasks, the next one on top.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "meta/base/limits.h"
+#include "reshard/archive/pickle.h"
+
+#define BATCH 1000		/* items between a mark and its opcode, as CPython's pickler has them */
+#define TASKS_MAX (8 * SC_PICKLE_DEPTH_MAX)
+#define LONG1_MAX 255
+
+struct task {
+	enum { NODE, TUPLE, ITEMS, OPCODE, MEMO, SET_CALL } kind;
+	struct rs_pickled *node;		/* NODE, TUPLE; MEMO: what is on the stack */
+	const struct rs_pickled_cell *cell;	/* ITEMS: the next one */
+	uint64_t i;				/* TUPLE: the next item.  ITEMS: how many of the batch there are */
+	char opcode;				/* OPCODE; ITEMS: that of a batch */
+	bool pairs;
+};
+
+struct emitter {
+	struct sc_buf *out;
+	struct sc_arena arena;
+	struct sc_map nodes, texts;	/* -> number in the memo + 1: by the node's place, by the text */
+	uint64_t memo;
+	struct task *tasks;
+	size_t nr;
+	rs_pickled_replace_fn *replace;
+	void *arg;
+	struct sc_err *err;
+};
+
+static void put(struct emitter *e, char byte)
+{
+	sc_buf_add(e->out, &byte, 1);
+}
+
+static void put_number(struct emitter *e, uint64_t x, unsigned bytes)
+{
+	while (bytes--) {
+		put(e, (char)x);
+		x >>= 8;
+	}
+}
+
+static void put_string(struct emitter *e, const char *text)
+{
+	sc_buf_add(e->out, text, strlen(text));
+}
+
+static int push(struct emitter *e, struct task t)
+{
+	if (e->nr == TASKS_MAX)
+		return sc_fail(e->err, SC_E_LIMIT, "pickle: objects are too deep in each other to be written");
+	e->tasks[e->nr++] = t;
+	return 0;
+}
+
+/* --- the memo: what was written before is named by its number --- */
+
+static int remember(struct emitter *e, struct sc_map *map, const void *key, size_t bytes)
+{
+	const char *copy = sc_arena_copy(&e->arena, key, bytes);
+	uint64_t number = e->memo++;
+
+	if (!copy || sc_map_put(map, copy, bytes, (void *)(uintptr_t)e->memo) < 0)
+		return sc_nomem(e->err);
+	put(e, number < 256 ? 'q' : 'r');
+	put_number(e, number, number < 256 ? 1 : 4);
+	return 0;
+}
+
+static int remember_node(struct emitter *e, const struct rs_pickled *n)
+{
+	return remember(e, &e->nodes, &n, sizeof(n));
+}
+
+/* Names what is in the memo; false: it is not there. */
+static bool recall(struct emitter *e, const struct sc_map *map, const void *key, size_t bytes)
+{
+	uint64_t number = (uint64_t)(uintptr_t)sc_map_get(map, key, bytes);
+
+	if (!number)
+		return false;
+	put(e, number - 1 < 256 ? 'h' : 'j');
+	put_number(e, number - 1, number - 1 < 256 ? 1 : 4);
+	return true;
+}
+
+/* --- values --- */
+
+static void put_int(struct emitter *e, int64_t x)
+{
+	unsigned bytes;
+
+	if (x >= 0 && x < 1 << 16) {
+		put(e, x < 256 ? 'K' : 'M');
+		put_number(e, (uint64_t)x, x < 256 ? 1 : 2);
+	} else if (x >= INT32_MIN && x <= INT32_MAX) {
+		put(e, 'J');
+		put_number(e, (uint64_t)x, 4);
+	} else {
+		uint64_t size = x < 0 ? -(uint64_t)x : (uint64_t)x;
+
+		/* as CPython counts */
+		bytes = (64 - (unsigned)__builtin_clzll(size)) / 8 + 1;
+		put(e, '\x8a');
+		put(e, (char)bytes);
+		put_number(e, (uint64_t)x, bytes < 8 ? bytes : 8);
+		if (bytes == 9)
+			put(e, x < 0 ? '\xff' : 0);
+	}
+}
+
+/* Is it -2^(8n - 1)?  CPython gives that a byte more than it needs. */
+static bool is_least(const struct rs_pickled_bytes *bytes)
+{
+	for (uint64_t i = 0; i + 1 < bytes->nr; i++)
+		if (bytes->at[i])
+			return false;
+	return bytes->at[bytes->nr - 1] == '\x80';
+}
+
+/* Its bytes have one bit of sign at least, and no byte more than that needs. */
+static int put_big(struct emitter *e, const struct rs_pickled_bytes *bytes)
+{
+	bool least = is_least(bytes);
+
+	if (bytes->nr + least > LONG1_MAX)
+		return sc_fail(e->err, SC_E_UNSUPPORTED, "pickle: an integer of %" PRIu64 " bytes is too large to be "
+			       "written", bytes->nr);
+	put(e, '\x8a');
+	put(e, (char)(bytes->nr + least));
+	sc_buf_add(e->out, bytes->at, bytes->nr);
+	if (least)
+		put(e, '\xff');
+	return 0;
+}
+
+static void put_float(struct emitter *e, double real)
+{
+	uint64_t x;
+
+	memcpy(&x, &real, sizeof(x));
+	put(e, 'G');
+	for (int i = 56; i >= 0; i -= 8)
+		put(e, (char)(x >> i));
+}
+
+static int put_text(struct emitter *e, const char *text, uint64_t bytes)
+{
+	if (recall(e, &e->texts, text, bytes))
+		return 0;
+	put(e, 'X');
+	put_number(e, bytes, 4);
+	sc_buf_add(e->out, text, bytes);
+	if (bytes >> 32)
+		return sc_fail(e->err, SC_E_UNSUPPORTED, "pickle: a text of 4 GiB cannot be written");
+	return remember(e, &e->texts, text, bytes);
+}
+
+/* An object that only this file makes, which nothing refers to again. */
+static void forget(struct emitter *e)
+{
+	put(e, e->memo < 256 ? 'q' : 'r');
+	put_number(e, e->memo, e->memo < 256 ? 1 : 4);
+	e->memo++;
+}
+
+/* Protocol 2 has no bytes: _codecs.encode(text, "latin1") */
+static int put_bytes(struct emitter *e, const struct rs_pickled_bytes *bytes)
+{
+	struct sc_buf text = {0};
+	int rc;
+
+	for (uint64_t i = 0; i < bytes->nr; i++) {
+		unsigned char c = (unsigned char)bytes->at[i];
+
+		if (c >= 0x80)
+			sc_buf_add(&text, (char[]){(char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f))}, 2);
+		else
+			sc_buf_add(&text, &bytes->at[i], 1);
+	}
+	put_string(e, "c_codecs\nencode\n");
+	rc = text.failed ? sc_nomem(e->err) : put_text(e, text.text ? text.text : "", text.bytes);
+	if (rc == 0)
+		rc = put_text(e, "latin1", 6);
+	sc_buf_done(&text);
+	put(e, '\x86');
+	forget(e);
+	put(e, 'R');
+	forget(e);
+	return rc;
+}
+
+static int put_global(struct emitter *e, const struct rs_pickled_bytes *module, const struct rs_pickled_bytes *name)
+{
+	if (memchr(module->at, '\n', module->nr) || memchr(name->at, '\n', name->nr) || memchr(name->at, '.', name->nr))
+		return sc_fail(e->err, SC_E_UNSUPPORTED, "pickle: the class '%.*s.%.*s' has no name in protocol 2",
+			       (int)sc_min_u64(module->nr, 100), module->at, (int)sc_min_u64(name->nr, 100), name->at);
+	put(e, 'c');
+	sc_buf_add(e->out, module->at, module->nr);
+	put(e, '\n');
+	sc_buf_add(e->out, name->at, name->nr);
+	put(e, '\n');
+	return 0;
+}
+
+/* --- containers --- */
+
+static int push_items(struct emitter *e, const struct rs_pickled_items *items, char opcode, bool pairs)
+{
+	return push(e, (struct task){.kind = ITEMS, .cell = items->first, .opcode = opcode, .pairs = pairs});
+}
+
+/* Writes an item or pair, and goes on with the next. */
+static int put_item(struct emitter *e, struct task t)
+{
+	const struct rs_pickled_cell *cell = t.cell;
+
+	if (!cell || t.i == BATCH) {
+		if (t.i)
+			put(e, t.opcode);
+		if (!cell)
+			return 0;
+		t.i = 0;
+	}
+	if (t.i == 0)
+		put(e, '(');
+	t.i++;
+	t.cell = t.pairs ? cell->next->next : cell->next;
+	if (push(e, t) < 0 || (t.pairs && push(e, (struct task){.kind = NODE, .node = cell->next->node}) < 0))
+		return e->err->code;
+	return push(e, (struct task){.kind = NODE, .node = cell->node});
+}
+
+static int put_list(struct emitter *e, const struct rs_pickled *n, const struct rs_pickled_items *items, char empty,
+		    char opcode, bool pairs)
+{
+	put(e, empty);
+	return remember_node(e, n) < 0 ? e->err->code : push_items(e, items, opcode, pairs);
+}
+
+static int put_tuple_item(struct emitter *e, struct task t)
+{
+	static const char opcodes[] = {0, '\x85', '\x86', '\x87'};
+	uint64_t nr = t.node->tuple.nr;
+
+	if (t.i == nr) {
+		put(e, nr <= 3 ? opcodes[nr] : 't');
+		return remember_node(e, t.node);
+	}
+	t.i++;
+	if (push(e, t) < 0)
+		return e->err->code;
+	return push(e, (struct task){.kind = NODE, .node = t.node->tuple.at[t.i - 1]});
+}
+
+/* frozenset([...]), set([...]): the list is the node's own, and shared as the node is */
+static int put_set(struct emitter *e, struct rs_pickled *n)
+{
+	put_string(e, n->is_frozen ? "cbuiltins\nfrozenset\n" : "c__builtin__\nset\n");
+	if (push(e, (struct task){.kind = SET_CALL}) < 0)
+		return e->err->code;
+	if (recall(e, &e->nodes, (const void *)&n, sizeof(n)))
+		return 0;
+	return put_list(e, n, &n->items, ']', 'e', false);
+}
+
+/* What follows a call's function and arguments: tasks in the order in which they are done, pushed from the last. */
+static int put_object(struct emitter *e, struct rs_pickled *n)
+{
+	const struct rs_pickled_object *o = n->object;
+
+	if (o->kwargs)
+		return sc_fail(e->err, SC_E_UNSUPPORTED, "pickle: a call with named arguments: not in protocol 2");
+	if (o->state && (push(e, (struct task){.kind = OPCODE, .opcode = 'b'}) < 0 ||
+			 push(e, (struct task){.kind = NODE, .node = o->state}) < 0))
+		return e->err->code;
+	if (push_items(e, &o->pairs, 'u', true) < 0 || push_items(e, &o->items, 'e', false) < 0 ||
+	    push(e, (struct task){.kind = MEMO, .node = n}) < 0 ||
+	    push(e, (struct task){.kind = OPCODE, .opcode = n->kind == RS_PICKLED_CALL ? 'R' : '\x81'}) < 0 ||
+	    push(e, (struct task){.kind = NODE, .node = o->args}) < 0)
+		return e->err->code;
+	return push(e, (struct task){.kind = NODE, .node = o->what});
+}
+
+static int put_container(struct emitter *e, struct rs_pickled *n)
+{
+	if (n->kind == RS_PICKLED_SET)
+		return put_set(e, n);
+	if (recall(e, &e->nodes, (const void *)&n, sizeof(n)))
+		return 0;
+	if (n->kind == RS_PICKLED_LIST)
+		return put_list(e, n, &n->items, ']', 'e', false);
+	if (n->kind == RS_PICKLED_DICT)
+		return put_list(e, n, &n->items, '}', 'u', true);
+	if (n->kind != RS_PICKLED_TUPLE)
+		return put_object(e, n);
+	if (n->tuple.nr > 3)
+		put(e, '(');
+	return push(e, (struct task){.kind = TUPLE, .node = n});
+}
+
+static int put_node(struct emitter *e, struct rs_pickled *n)
+{
+	n = e->replace ? e->replace(e->arg, n) : n;
+	switch (n->kind) {
+	case RS_PICKLED_NONE:
+		put(e, 'N');
+		return 0;
+	case RS_PICKLED_BOOL:
+		put(e, n->truth ? '\x88' : '\x89');
+		return 0;
+	case RS_PICKLED_INT:
+		put_int(e, n->number);
+		return 0;
+	case RS_PICKLED_BIG:
+		return put_big(e, &n->bytes);
+	case RS_PICKLED_FLOAT:
+		put_float(e, n->real);
+		return 0;
+	case RS_PICKLED_TEXT:
+		return put_text(e, n->bytes.at, n->bytes.nr);
+	case RS_PICKLED_BYTES:
+		return put_bytes(e, &n->bytes);
+	case RS_PICKLED_GLOBAL:
+		return put_global(e, &n->global.module, &n->global.name);
+	case RS_PICKLED_PERSIST:
+		if (push(e, (struct task){.kind = OPCODE, .opcode = 'Q'}) < 0)
+			return e->err->code;
+		return push(e, (struct task){.kind = NODE, .node = n->id});
+	case RS_PICKLED_TUPLE:
+		if (!n->tuple.nr) {
+			put(e, ')');
+			return 0;
+		}
+		return put_container(e, n);
+	default:
+		return put_container(e, n);
+	}
+}
+
+static int run(struct emitter *e, struct task t)
+{
+	switch (t.kind) {
+	case NODE:
+		return put_node(e, t.node);
+	case TUPLE:
+		return put_tuple_item(e, t);
+	case ITEMS:
+		return put_item(e, t);
+	case OPCODE:
+		put(e, t.opcode);
+		return 0;
+	case MEMO:
+		return remember_node(e, t.node);
+	default: /* SET_CALL */
+		put(e, '\x85');
+		forget(e);
+		put(e, 'R');
+		forget(e);
+		return 0;
+	}
+}
+
+int rs_pickle_emit(struct rs_pickled *root, rs_pickled_replace_fn *replace, void *arg, struct sc_buf *ret,
+		   struct sc_err *err)
+{
+	struct emitter e = {.out = ret, .replace = replace, .arg = arg, .err = err};
+	int rc;
+
+	e.tasks = sc_zalloc_array(TASKS_MAX, sizeof(*e.tasks));
+	if (!e.tasks)
+		return sc_nomem(err);
+	put_string(&e, "\x80\2");
+	rc = push(&e, (struct task){.kind = NODE, .node = root});
+	while (rc == 0 && e.nr) {
+		e.nr--;
+		rc = run(&e, e.tasks[e.nr]);
+	}
+	put(&e, '.');
+	sc_sys.release(e.tasks);
+	sc_map_done(&e.nodes);
+	sc_map_done(&e.texts);
+	sc_arena_done(&e.arena);
+	return rc == 0 && ret->failed ? sc_nomem(err) : rc;
+}
