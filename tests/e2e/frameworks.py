@@ -223,6 +223,27 @@ def torch_files(folder, again):
     assert mapped is None or torch.equal(mapped["w"], state["w"] - 1)
 
 
+def deepspeed_folder(folder, again):
+    """What DeepSpeed's engine does with a folder: one a step, files of each rank, and a name in `latest` when all are there.
+    (DeepSpeed itself is not called: it builds kernels when it is installed.)"""
+    if again:
+        last = (folder / "latest").read_text()
+        found = torch.load(folder / last / "mp_rank_00_model_states.pt", mmap=True)
+        assert last == "global_step2" and torch.equal(found["module"]["w"], torch.full((300, 7), 2.))
+        assert all(torch.load(p)["rank"] == int(p.name.split("_")[4]) for p in (folder / last).glob("*_optim_states.pt"))
+    for step in (3,) if again else (1, 2):
+        tag = folder / f"global_step{step}"
+        tag.mkdir(exist_ok=True)
+        torch.save({"module": {"w": torch.full((300, 7), float(step))}, "global_steps": step}, tag / "mp_rank_00_model_states.pt")
+        for rank in range(2):
+            torch.save({"rank": rank, "fp32": torch.ones(1000)}, tag / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+        shutil.copy(__file__, folder / "zero_to_fp32.py")
+        (folder / "zero_to_fp32.py").chmod(0o755)
+        (folder / "latest").write_text(tag.name)
+        if step > 1:
+            shutil.rmtree(folder / f"global_step{step - 1}")
+
+
 def datasets(folder, again):
     """save_to_disk, load_from_disk, map with a cache of its own."""
     import datasets as d
