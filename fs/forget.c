@@ -9,8 +9,6 @@
 
 #include <errno.h>
 
-#define GATHER_NS INT64_C(20000000)
-
 static bool is_known(struct fs *fs, const struct fs_node *n)
 {
 	return fuse_lowlevel_notify_inval_inode(fs->se, fs_node_id(*n), -1, 0) != -ENOENT;
@@ -119,9 +117,6 @@ static void *forgetter(void *arg)
 
 		if (!nodes.nr && !all) {
 			(void)pthread_cond_wait(&fs->forget.wake, &fs->forget.lock);
-			/* more come soon, and this thread needs the processors that those do from whom they come */
-			if (fs->forget.nodes.nr && !fs->forget.stop)
-				(void)sc_sys.wait_until(&fs->forget.wake, &fs->forget.lock, sc_now_ns() + GATHER_NS);
 			continue;
 		}
 		fs->forget.nodes = (struct fs_nodes){0};
@@ -146,7 +141,7 @@ void fs_forget(struct fs *fs, fuse_ino_t ino)
 		return;
 	(void)pthread_mutex_lock(&fs->forget.lock);
 	/* without memory it is asked for at the next mount */
-	if (sc_vec_push(&fs->forget.nodes, ino) == 0 && fs->forget.nodes.nr == 1)
+	if (sc_vec_push(&fs->forget.nodes, ino) == 0)
 		(void)pthread_cond_signal(&fs->forget.wake);
 	(void)pthread_mutex_unlock(&fs->forget.lock);
 }
