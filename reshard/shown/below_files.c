@@ -298,6 +298,8 @@ static int note_tree(struct rs_below *b, struct sc_err *err)
 	return note_rank_folders(b, err);
 }
 
+static uint64_t last_serial;
+
 static int below_new(struct rs_view *view, struct rs_below **ret, struct sc_err *err)
 {
 	struct rs_version *v = view->version;
@@ -307,6 +309,7 @@ static int below_new(struct rs_view *view, struct rs_below **ret, struct sc_err 
 	if (!b)
 		return sc_nomem(err);
 	b->view = view;
+	b->serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
 	b->catalog = view->job->service->catalog;
 	b->tree.id = v->tree;
 	b->root = view->job->root;

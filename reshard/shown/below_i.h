@@ -5,11 +5,6 @@
 
 #include "reshard/shown/shown_i.h"
 
-#define RS_KEPT_ROWS 1024
-#define RS_KEPT_NAMES 1024
-#define RS_KEPT_NAME_BYTES 47
-#define RS_BYTES_UNKNOWN UINT64_MAX
-
 struct rs_below_file {			/* of tensors, or of a dataset */
 	bool data;
 	char path[];
@@ -61,16 +56,7 @@ struct rs_below {
 	struct sc_map tables;		/* rank -> struct rs_rank_files */
 	struct sc_map wheres;		/* number -> struct rs_where */
 	struct sc_arena arena;
-	/* rows and names that were asked for last: a version's never change, and a request asks several times */
-	struct rs_kept_row {
-		struct meta_inode_row row;
-		uint64_t bytes;		/* of its blob */
-	} kept[RS_KEPT_ROWS];
-	struct rs_kept_name {
-		uint64_t folder, ino;	/* folder 0: none */
-		uint8_t nr;
-		char name[RS_KEPT_NAME_BYTES];
-	} names[RS_KEPT_NAMES];
+	uint64_t serial;		/* no other one of this process has it */
 };
 
 /* below_rows.c */

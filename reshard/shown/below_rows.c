@@ -6,63 +6,93 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-/* Finds the row of a number in the tree.  A version's rows never change, and a lookup asks for the same one again. */
+#define KEPT_ROWS 8192
+#define KEPT_NAMES 8192
+#define KEPT_NAME_BYTES 39
+#define BYTES_UNKNOWN UINT64_MAX
+
+/*
+ * Rows and names of all views that were asked for last: a version's never change, and a request asks several times.
+ * They are of the views and not of their trees, whose ids may be given again.
+ */
+static struct {
+	pthread_mutex_t lock;
+	struct kept_row {
+		uint64_t serial;	/* of the view; 0: none */
+		struct meta_inode_row row;
+		uint64_t bytes;		/* of its blob */
+	} rows[KEPT_ROWS];
+	struct kept_name {
+		uint64_t serial, folder, ino;
+		uint8_t nr;
+		char name[KEPT_NAME_BYTES];
+	} names[KEPT_NAMES];
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct kept_row *kept_row(const struct rs_below *b, uint64_t ino)
+{
+	/* numbers that follow each other lie beside each other */
+	return &kept.rows[(b->serial * 0x9e3779b9 + ino) % KEPT_ROWS];
+}
+
+/* Finds the row of a number in the tree. */
 static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret, struct sc_buf *target,
 		    struct sc_err *err)
 {
-	struct rs_kept_row *kept = &b->kept[ino % RS_KEPT_ROWS];
+	struct kept_row *k = kept_row(b, ino);
 	bool known;
 	int rc;
 
-	(void)pthread_mutex_lock(&b->lock);
-	known = kept->row.ino == ino;
+	(void)pthread_mutex_lock(&kept.lock);
+	known = k->serial == b->serial && k->row.ino == ino;
 	if (known)
-		*ret = kept->row;
-	(void)pthread_mutex_unlock(&b->lock);
+		*ret = k->row;
+	(void)pthread_mutex_unlock(&kept.lock);
 	if (known)
 		return 1;
 	rc = rs_below_unless_dropped(b, meta_tree_inode(b->catalog, &b->tree, ino, ret, target, err));
 	if (rc <= 0 || S_ISLNK(ret->mode))
 		return rc;
-	(void)pthread_mutex_lock(&b->lock);
-	*kept = (struct rs_kept_row){*ret, RS_BYTES_UNKNOWN};
-	kept->row.target = (struct meta_bytes){0};
-	(void)pthread_mutex_unlock(&b->lock);
+	(void)pthread_mutex_lock(&kept.lock);
+	*k = (struct kept_row){b->serial, *ret, BYTES_UNKNOWN};
+	k->row.target = (struct meta_bytes){0};
+	(void)pthread_mutex_unlock(&kept.lock);
 	return rc;
 }
 
-static struct rs_kept_name *kept_name(struct rs_below *b, uint64_t folder, struct meta_bytes name)
+static struct kept_name *kept_name(const struct rs_below *b, uint64_t folder, struct meta_bytes name)
 {
-	return &b->names[XXH3_64bits_withSeed(name.at, name.nr, folder) % RS_KEPT_NAMES];
+	return &kept.names[XXH3_64bits_withSeed(name.at, name.nr, folder + b->serial) % KEPT_NAMES];
 }
 
 void rs_below_keep_name(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t ino)
 {
-	struct rs_kept_name *kept = kept_name(b, folder, name);
+	struct kept_name *k = kept_name(b, folder, name);
 
-	if (!ino || name.nr > RS_KEPT_NAME_BYTES)
+	if (!ino || name.nr > KEPT_NAME_BYTES)
 		return;
-	(void)pthread_mutex_lock(&b->lock);
-	kept->folder = folder;
-	kept->ino = ino;
-	kept->nr = (uint8_t)name.nr;
-	memcpy(kept->name, name.at, name.nr);
-	(void)pthread_mutex_unlock(&b->lock);
+	(void)pthread_mutex_lock(&kept.lock);
+	k->serial = b->serial;
+	k->folder = folder;
+	k->ino = ino;
+	k->nr = (uint8_t)name.nr;
+	memcpy(k->name, name.at, name.nr);
+	(void)pthread_mutex_unlock(&kept.lock);
 }
 
 int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t *ret,
 			struct sc_err *err)
 {
-	const struct rs_kept_name *kept = kept_name(b, folder, name);
+	const struct kept_name *k = kept_name(b, folder, name);
 	bool known;
 	int rc;
 
-	(void)pthread_mutex_lock(&b->lock);
-	known = kept->folder == folder && kept->nr == name.nr && name.nr <= RS_KEPT_NAME_BYTES &&
-		memcmp(kept->name, name.at, name.nr) == 0;
+	(void)pthread_mutex_lock(&kept.lock);
+	known = k->serial == b->serial && k->folder == folder && k->nr == name.nr && name.nr <= KEPT_NAME_BYTES &&
+		memcmp(k->name, name.at, name.nr) == 0;
 	if (known)
-		*ret = kept->ino;
-	(void)pthread_mutex_unlock(&b->lock);
+		*ret = k->ino;
+	(void)pthread_mutex_unlock(&kept.lock);
 	if (known)
 		return 0;
 	rc = meta_tree_child(b->catalog, &b->tree, folder, name, ret, err);
@@ -73,21 +103,23 @@ int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes n
 
 int rs_below_blob_bytes(struct rs_below *b, const struct meta_inode_row *row, uint64_t *ret, struct sc_err *err)
 {
-	struct rs_kept_row *kept = &b->kept[row->ino % RS_KEPT_ROWS];
+	struct kept_row *k = kept_row(b, row->ino);
+	bool known;
 	int rc;
 
-	(void)pthread_mutex_lock(&b->lock);
-	*ret = kept->row.ino == row->ino && kept->row.blob == row->blob ? kept->bytes : RS_BYTES_UNKNOWN;
-	(void)pthread_mutex_unlock(&b->lock);
-	if (*ret != RS_BYTES_UNKNOWN)
+	(void)pthread_mutex_lock(&kept.lock);
+	known = k->serial == b->serial && k->row.ino == row->ino && k->row.blob == row->blob;
+	*ret = known ? k->bytes : BYTES_UNKNOWN;
+	(void)pthread_mutex_unlock(&kept.lock);
+	if (*ret != BYTES_UNKNOWN)
 		return 0;
 	rc = meta_blob_bytes(b->catalog, row->blob, ret, err);
 	if (rc < 0)
 		return rc;
-	(void)pthread_mutex_lock(&b->lock);
-	if (kept->row.ino == row->ino && kept->row.blob == row->blob)
-		kept->bytes = *ret;
-	(void)pthread_mutex_unlock(&b->lock);
+	(void)pthread_mutex_lock(&kept.lock);
+	if (k->serial == b->serial && k->row.ino == row->ino && k->row.blob == row->blob)
+		k->bytes = *ret;
+	(void)pthread_mutex_unlock(&kept.lock);
 	return 0;
 }
 
