@@ -41,6 +41,10 @@ static int copy_bytes(const char *from, int in, const char *to, int out, off_t b
 	char *buf = malloc(COPY_BYTES);
 	int rc = buf ? 0 : cli_fail("read", from);
 
+	/* files of /proc do not say how many bytes they have */
+	if (rc == 0 && bytes == 0)
+		rc = copy_part(from, in, to, out, buf, 0, INT64_MAX);
+
 	for (off_t at = 0, end; rc == 0 && at < bytes; at = end) {
 		off_t data = lseek(in, at, SEEK_DATA);
 
@@ -50,7 +54,7 @@ static int copy_bytes(const char *from, int in, const char *to, int out, off_t b
 		end = data < 0 ? bytes : lseek(in, at, SEEK_HOLE);
 		rc = end < 0 ? cli_fail("read", from) : copy_part(from, in, to, out, buf, at, end);
 	}
-	if (rc == 0 && ftruncate(out, bytes) < 0)
+	if (rc == 0 && bytes && ftruncate(out, bytes) < 0)
 		rc = cli_fail("write", to);
 	free(buf);
 	return rc;
@@ -65,7 +69,8 @@ static int no_file(const char *path)
 
 static int in_circle(const char *path)
 {
-	(void)fprintf(stderr, "scalai: '%s' is a link to a folder that it is in: import cannot follow it\n", path);
+	(void)fprintf(stderr, "scalai: '%s' is a link to a folder that it is in, or to the job that is being made: "
+			      "import cannot follow it\n", path);
 	return 1;
 }
 
@@ -90,61 +95,82 @@ static int copy_file(const char *from, const char *to, bool follow)
 	return rc;
 }
 
-/* A path in a folder; false: it is too long, and the caller has to stop. */
-static bool path_in(char *ret, const char *folder, const char *name)
-{
-	errno = ENAMETOOLONG;
-	return snprintf(ret, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES;
-}
-
+/* What a folder is copied from and to, and those above it. */
 struct folder {
 	const struct folder *above;
-	dev_t device;
-	ino_t number;
+	struct {
+		dev_t device;
+		ino_t number;
+	} at[2];
 };
 
 static bool is_in(const struct folder *folder, const struct stat *st)
 {
-	while (folder && (folder->device != st->st_dev || folder->number != st->st_ino))
-		folder = folder->above;
-	return folder;
+	for (; folder; folder = folder->above)
+		for (int i = 0; i < 2; i++)
+			if (folder->at[i].device == st->st_dev && folder->at[i].number == st->st_ino)
+				return true;
+	return false;
 }
 
-/* `follow`: what symbolic links lead to is copied in their place. */
-static int copy_tree(const char *from, const char *to, bool follow, const struct folder *above)
+/* Two paths of PATH_BYTES, which grow and shrink with the tree that is walked. */
+struct copying {
+	char *from, *to;
+	bool follow;		/* what symbolic links lead to is copied in their place */
+};
+
+static int copy_tree(const struct copying *c, const struct folder *above);
+
+/* Copies what has this name in both folders. */
+static int copy_name(const struct copying *c, const struct folder *folder, const char *name)
+{
+	const size_t from = strlen(c->from), to = strlen(c->to), bytes = strlen(name) + 2;
+	struct stat st;
+	int rc;
+
+	errno = ENAMETOOLONG;
+	if (from + bytes > PATH_BYTES)
+		return cli_fail("read", c->from);
+	if (to + bytes > PATH_BYTES)
+		return cli_fail("make", c->to);
+	(void)snprintf(c->from + from, bytes, "/%s", name);
+	(void)snprintf(c->to + to, bytes, "/%s", name);
+	if (fstatat(AT_FDCWD, c->from, &st, c->follow ? 0 : AT_SYMLINK_NOFOLLOW) < 0)
+		rc = cli_fail("read", c->from);
+	else
+		rc = S_ISDIR(st.st_mode) ? copy_tree(c, folder) : copy_file(c->from, c->to, c->follow);
+	c->from[from] = 0;
+	c->to[to] = 0;
+	return rc;
+}
+
+static int copy_tree(const struct copying *c, const struct folder *above)
 {
 	struct folder self = {.above = above};
-	DIR *d = opendir(from);
-	struct dirent *e;
-	struct stat st;
+	DIR *d = opendir(c->from);
+	const struct dirent *e;
+	struct stat st, made;
 	int rc = 0;
 
 	if (!d)
-		return cli_fail("list", from);
+		return cli_fail("list", c->from);
 	if (fstat(dirfd(d), &st) < 0)
-		rc = cli_fail("list", from);
+		rc = cli_fail("list", c->from);
 	else if (is_in(above, &st))
-		rc = in_circle(from);
-	else if (mkdir(to, (st.st_mode & 0777) | 0700) < 0 && errno != EEXIST)
-		rc = cli_fail("make", to);
-	self.device = st.st_dev;
-	self.number = st.st_ino;
-	while (rc == 0 && (e = readdir(d))) {
-		char a[PATH_BYTES], b[PATH_BYTES];
-
-		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-			continue;
-		if (!path_in(a, from, e->d_name))
-			rc = cli_fail("read", from);
-		else if (!path_in(b, to, e->d_name))
-			rc = cli_fail("make", to);
-		else if (fstatat(AT_FDCWD, a, &st, follow ? 0 : AT_SYMLINK_NOFOLLOW) < 0)
-			rc = cli_fail("read", a);
-		else if (S_ISDIR(st.st_mode))
-			rc = copy_tree(a, b, follow, &self);
-		else
-			rc = copy_file(a, b, follow);
+		rc = in_circle(c->from);
+	else if ((mkdir(c->to, (st.st_mode & 0777) | 0700) < 0 && errno != EEXIST) || stat(c->to, &made) < 0)
+		rc = cli_fail("make", c->to);
+	if (rc == 0) {
+		self.at[0].device = st.st_dev;
+		self.at[0].number = st.st_ino;
+		self.at[1].device = made.st_dev;
+		self.at[1].number = made.st_ino;
+		if (is_in(&(struct folder){.at = {self.at[1]}}, &st))
+			rc = in_circle(c->from);
 	}
+	while (rc == 0 && (e = readdir(d)))
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+			rc = copy_name(c, &self, e->d_name);
 	(void)closedir(d);
 	return rc;
 }
@@ -200,6 +226,16 @@ static int make_job(const struct import *i, const char *path)
 	return 1;
 }
 
+static int copy_folder(const struct import *i, char *path)
+{
+	char from[PATH_BYTES];
+
+	errno = ENAMETOOLONG;
+	if (snprintf(from, sizeof(from), "%s", i->from) >= (int)sizeof(from))
+		return cli_fail("read", i->from);
+	return copy_tree(&(struct copying){from, path, i->follow}, NULL);
+}
+
 static int import(const struct import *i)
 {
 	char path[PATH_BYTES], to[PATH_BYTES], words[PATH_BYTES];
@@ -218,7 +254,7 @@ static int import(const struct import *i)
 		if (rc == 0)
 			rc = cli_command(i->mount, i->job, "topology", i->topology);
 		if (rc == 0)
-			rc = copy_tree(i->from, path, i->follow, NULL);
+			rc = copy_folder(i, path);
 	} else if (rc == 0) {
 		/* unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for */
 		char one[256], *eq;

@@ -111,7 +111,7 @@ static const struct cli_command commands[] = {
 	{.name = "import", .summary = "Make a job out of a folder of ranks or one unsharded file", .run = cli_import,
 	 .options = import_options, .operands = {"JOB", "DIR|FILE"}, .required = 2,
 	 .usage = "[-m MOUNTPOINT] JOB DIR|FILE --topology TOPOLOGY --layout PRESET [NAME=VALUE...]|FILE "
-		  "[--step N] [--note TEXT]",
+		  "[--follow] [--step N] [--note TEXT]",
 	 .example = "scalai import gpt ./ckpt --topology \"tp=2 pp=2\" --layout megatron-gpt vocab=50257"},
 	{.name = "data", .summary = "Add, remove, refresh or show the datasets of a job", .run = cli_data,
 	 .options = data_options, .other_options = true,
