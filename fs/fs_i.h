@@ -25,6 +25,7 @@
 
 #define FS_GENERATION_SHIFT 40	/* of file handles */
 #define FS_COMMITTED_BUCKETS 4096
+#define FS_FOLDERS_TOLD 4096
 #define FS_LISTED_MAX 4096	/* folders whose names the kernel keeps */
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
 
@@ -81,6 +82,7 @@ struct fs {
 	bool io_uring;		/* requests do come by rings, atomic */
 	bool kills_set_id;	/* SUID and SGID go at a write or chown by us: FUSE_HANDLE_KILLPRIV_V2 */
 	int64_t began_ns;
+	int64_t took_over_ns;	/* sc_now_ns(); long ago: it did not */
 	pthread_mutex_t lock;	/* handles, committed, and in `kept` backings, told_stale, writers, reserved */
 	bool are_told_stale;		/* there are such; atomic */
 	struct {
@@ -94,6 +96,11 @@ struct fs {
 	int64_t lost_opens_ns;		/* likewise */
 	int64_t lost_writers_ns;	/* when those are dropped that nobody asked for again; 0: there are none */
 	struct fs_handle *committed[FS_COMMITTED_BUCKETS]; /* open files of versions */
+	struct fs_folder_told {		/* of folders with the same remainder of their node; under lock */
+		int64_t ns;		/* when the kernel was told attributes that it may keep */
+		pid_t thread;		/* for whom */
+		bool several;		/* for others, too, not long before */
+	} told[FS_FOLDERS_TOLD];	/* folders.c */
 	struct fs_listed {		/* a folder whose names the kernel may know; under lock */
 		fuse_ino_t ino;
 		uint64_t changes;	/* rs_tree_list_changes() when it was opened last */
@@ -290,6 +297,7 @@ struct fs_found {
 	struct fs_node node;
 	struct stat st;
 	double timeout;
+	uint64_t changes;	/* of a folder of a working tree: rs_tree_applied(), of when it was looked up */
 };
 int fs_stat(struct fs *fs, uint64_t ino, struct fs_found *ret, struct sc_err *err);
 /** Gives node and attributes of what was looked up in a working tree by number. */
@@ -315,6 +323,12 @@ static inline bool fs_is_listed_by_number(const struct fs_node *n)
 {
 	return n->kind == FS_JOB || n->kind == FS_INODE || n->kind == FS_IMPLIED;
 }
+
+/* folders.c */
+/** Lets the kernel keep the attributes of a folder, if it may, which it is about to be told: sets found->timeout. */
+void fs_folder_told(fuse_req_t req, struct fs *fs, struct fs_found *found);
+/** Makes the kernel ask again for those of a folder in which a name has come or gone, before the reply to that. */
+void fs_folder_changed(fuse_req_t req, struct fs *fs, fuse_ino_t ino);
 
 /* listings.c */
 /** Lets the kernel keep what it reads by an open folder, which is in the table, if it may: sets `fi`. */

@@ -14,8 +14,10 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	(void)fi;
 	if (fs_stat(fs, ino, &found, &err) < 0)
 		fs_fail(req, "getattr", &err);
-	else
+	else {
+		fs_folder_told(req, fs, &found);
 		(void)fuse_reply_attr(req, &found.st, fs->epoch ? found.timeout : 0);
+	}
 }
 
 static int64_t ns_of(struct timespec ts)
@@ -165,7 +167,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
 	if (rc < 0)
 		fs_fail(req, "setattr", &err);
 	else
-		(void)fuse_reply_attr(req, &now.st, fs->epoch ? now.timeout : 0);
+		(void)fuse_reply_attr(req, &now.st, fs->epoch && !S_ISDIR(now.st.st_mode) ? now.timeout : 0);
 }
 
 void op_statfs(fuse_req_t req, fuse_ino_t ino)

@@ -79,6 +79,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		fs_fail(req, "lookup", &err);
 		return;
 	}
+	fs_folder_told(req, fs, &found);
 	fs_entry(fs, &found, &e);
 	(void)fuse_reply_entry(req, &e);
 }
@@ -188,10 +189,12 @@ static bool add(struct filling *r, const char *name, uint64_t ino, mode_t type, 
 
 	/* "." and ".." have no entry; a name that was removed meanwhile has no attributes */
 	if (!is_dots && (r->plus || !ino) && fs_lookup(r->fs, r->folder, name, &found, &ignored) == 0) {
-		if (r->plus)
+		if (r->plus) {
+			fs_folder_told(r->req, r->fs, &found);
 			fs_entry(r->fs, &found, &e);
-		else
+		} else {
 			e.attr.st_ino = found.st.st_ino;
+		}
 	}
 	if (!e.attr.st_ino)
 		e.attr.st_ino = XXH3_64bits(name, strlen(name)) >> 4 | 1;

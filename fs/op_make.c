@@ -64,6 +64,7 @@ static void make(fuse_req_t req, fuse_ino_t parent, const char *name, const stru
 	}
 	if (rc < 0 && folder.job && rc != SC_E_EXISTS && rc != SC_E_STALE)
 		rs_job_refused(folder.job, op, &err);
+	fs_folder_changed(req, fs, parent);
 	reply_found(req, fs, op, rc, &found, &err);
 }
 
@@ -171,6 +172,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	struct fs_handle *h = fs_open_begin(fs, 0, &err);
 	int rc = h ? create_file(req, fs, parent, name, mode, h, fi, &found, &err) : SC_E_NO_MEMORY;
 
+	fs_folder_changed(req, fs, parent);
 	if (rc == 0)
 		fs_entry(fs, &found, &e);
 	fs_open_end(req, fs, h, &e, fi, "create", rc, &err);
@@ -242,5 +244,6 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name
 		rc = link_file(fs, &n, &to, &found, &err);
 	if (to.job && (rc == SC_E_PERMISSION || rc == SC_E_CROSS || rc == SC_E_COMMAND))
 		rs_job_refused(to.job, "link", &err);
+	fs_folder_changed(req, fs, parent);
 	reply_found(req, fs, "link", rc, &found, &err);
 }

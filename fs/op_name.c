@@ -34,6 +34,7 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 	}
 	if (f.job && rc == SC_E_PERMISSION)
 		rs_job_refused(f.job, "unlink", &err);
+	fs_folder_changed(req, fs, parent);
 	reply(req, "unlink", rc, &err);
 }
 
@@ -70,6 +71,7 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	/* a folder that follows from the topology: rm -rf of the job meets it */
 	if (f.job && (rc == SC_E_BUSY || rc == SC_E_PERMISSION))
 		rs_job_refused(f.job, "rmdir", &err);
+	fs_folder_changed(req, fs, parent);
 	reply(req, "rmdir", rc, &err);
 }
 
@@ -122,5 +124,8 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 	}
 	if (from.job && (rc == SC_E_CROSS || rc == SC_E_PERMISSION || rc == SC_E_BUSY || rc == SC_E_COMMAND))
 		rs_job_refused(from.job, "rename", &err);
+	fs_folder_changed(req, fs, parent);
+	if (new_parent != parent)
+		fs_folder_changed(req, fs, new_parent);
 	reply(req, "rename", rc, &err);
 }

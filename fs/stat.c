@@ -120,6 +120,7 @@ int fs_stat_look(struct fs *fs, struct rs_job *job, const struct rs_look *look, 
 	*f = (struct fs_found){.node = fs_node_of_look(job, look), .timeout = FS_FOREVER};
 	if (look->kind == RS_WORK)
 		return stat_work(fs, look, f, err);
+	f->changes = look->changes;
 	f->st = (struct stat){.st_ino = look->ino, .st_mode = look->type | (look->owner.mode & 07777),
 			      .st_uid = look->owner.uid, .st_gid = look->owner.gid, .st_nlink = look->nlink,
 			      .st_rdev = look->rdev, .st_atim = timespec_of(look->atime_ns),

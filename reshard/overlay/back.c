@@ -191,6 +191,7 @@ void rs_overlay_put(struct rs_overlay *o, const struct rs_lower *lower, struct r
 	}
 	o->lower = *lower;
 	o->swaps++;
+	(void)__atomic_add_fetch(&o->applied, 1, __ATOMIC_SEQ_CST);
 }
 
 int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const struct meta_changes *rows,

@@ -182,3 +182,8 @@ int64_t rs_overlay_lost_ns(const struct rs_overlay *o, uint64_t ino)
 
 	return n ? n->lost_ns : 0;
 }
+
+uint64_t rs_overlay_applied(const struct rs_overlay *o)
+{
+	return __atomic_load_n(&o->applied, __ATOMIC_SEQ_CST);
+}

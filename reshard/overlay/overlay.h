@@ -81,6 +81,8 @@ int rs_overlay_each_again(const struct rs_overlay *o, struct meta_changes *ret, 
 size_t rs_overlay_nameless(const struct rs_overlay *o);
 /** Counts the changes of a folder's names since the upper layer was loaded; another value: they may have changed. */
 uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder);
+/** Gives a number that is another one when anything has changed since; no lock is needed. */
+uint64_t rs_overlay_applied(const struct rs_overlay *o);
 /** Tells when an object has lost a name (and perhaps something else happened to it); 0: it has kept all of late. */
 int64_t rs_overlay_lost_ns(const struct rs_overlay *o, uint64_t ino);
 

@@ -47,6 +47,7 @@ struct rs_overlay {
 	struct rs_overlay_log log;
 	struct rs_upper up;
 	uint64_t swaps;
+	uint64_t applied;	/* changes of any kind; atomic */
 };
 
 /* upper.c */
@@ -98,5 +99,12 @@ int rs_record_end(struct rs_record *r, int rc, struct sc_err *err);
 
 /* overlay.c */
 int rs_overlay_check_name(struct meta_bytes name, struct sc_err *err);
+
+/** Applies changes, and counts that for rs_overlay_applied(). */
+static inline void rs_overlay_apply(struct rs_overlay *o, struct rs_prepared *p)
+{
+	rs_upper_apply(&o->up, p);
+	(void)__atomic_add_fetch(&o->applied, 1, __ATOMIC_SEQ_CST);
+}
 
 #endif

@@ -137,7 +137,7 @@ int rs_record_end(struct rs_record *r, int rc, struct sc_err *err)
 	if (rc == 0) {
 		rc = o->log.write(o->log.arg, &all, err);
 		if (rc == 0)
-			rs_upper_apply(&o->up, &p);
+			rs_overlay_apply(o, &p);
 		else
 			rs_upper_cancel(&p);
 	}

@@ -37,6 +37,7 @@ struct rs_look {
 	uint64_t bytes;		/* of RS_WORK its file says */
 	uint64_t blob;		/* of RS_BLOB and RS_WORK */
 	int64_t atime_ns, mtime_ns, ctime_ns; /* of RS_WORK: its file's, but ctime is the later one of both */
+	uint64_t changes;	/* rs_tree_applied(), of when it was looked up in a working tree */
 	int64_t lost_ns;	/* when it lost a name, in a working tree; 0: not of late */
 	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node.h) */
 	uint32_t rank;		/* of these: whose folder it is in, RS_SHARED: the job's */

@@ -16,6 +16,7 @@ int rs_look_at(struct rs_job *job, uint64_t ino, struct rs_look *ret, struct sc_
 		rc = rs_look_row(job->head, &row, ret, err);
 		ret->ino = rs_overlay_shown(job->overlay, ino);
 		ret->lost_ns = rs_overlay_lost_ns(job->overlay, ino);
+		ret->changes = rs_overlay_applied(job->overlay);
 	}
 	sc_arena_done(&texts);
 	return rc;
@@ -237,6 +238,11 @@ bool rs_tree_list_is_old(struct rs_job *job, const struct rs_listing *l)
 	is = rs_listing_is_old(job->overlay, l);
 	end(job);
 	return is;
+}
+
+uint64_t rs_tree_applied(const struct rs_job *job)
+{
+	return rs_overlay_applied(job->overlay);
 }
 
 uint64_t rs_tree_list_changes(struct rs_job *job, uint64_t folder)

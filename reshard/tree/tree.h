@@ -53,6 +53,8 @@ void rs_tree_was_of(struct rs_job *job, uint64_t blob, uint64_t ino);
  *  them. */
 int rs_tree_list(struct rs_service *s, struct rs_job *job, uint64_t folder, struct rs_listing *ret, struct sc_err *err);
 bool rs_tree_list_is_old(struct rs_job *job, const struct rs_listing *l);
+/** Gives a number that is another one when anything in the working tree has changed since. */
+uint64_t rs_tree_applied(const struct rs_job *job);
 /** Gives a number that is another one when a name in the folder may have come or gone since. */
 uint64_t rs_tree_list_changes(struct rs_job *job, uint64_t folder);
 int rs_tree_link_text(struct rs_service *s, struct rs_job *job, uint64_t ino, struct sc_buf *ret, struct sc_err *err);
