@@ -160,13 +160,13 @@ static int copy_tree(const struct copying *c, const struct folder *above)
 		rc = in_circle(c->from);
 	else if ((mkdir(c->to, (st.st_mode & 0777) | 0700) < 0 && errno != EEXIST) || stat(c->to, &made) < 0)
 		rc = cli_fail("make", c->to);
+	else if (made.st_dev == st.st_dev && made.st_ino == st.st_ino)
+		rc = in_circle(c->from);
 	if (rc == 0) {
 		self.at[0].device = st.st_dev;
 		self.at[0].number = st.st_ino;
 		self.at[1].device = made.st_dev;
 		self.at[1].number = made.st_ino;
-		if (is_in(&(struct folder){.at = {self.at[1]}}, &st))
-			rc = in_circle(c->from);
 	}
 	while (rc == 0 && (e = readdir(d)))
 		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)

@@ -30,12 +30,14 @@ static struct fs_folder_told *told_of(struct fs *fs, fuse_ino_t ino)
 void fs_folder_told(fuse_req_t req, struct fs *fs, struct fs_found *found)
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
-	struct fs_folder_told *told = told_of(fs, fs_node_id(found->node));
-	const int64_t now = sc_now_ns();
+	struct fs_folder_told *told;
 	struct rs_job *job;
+	int64_t now;
 
 	if (!is_folder(&found->node) || !S_ISDIR(found->st.st_mode) || found->timeout <= 0)
 		return;
+	told = told_of(fs, fs_node_id(found->node));
+	now = sc_now_ns();
 	(void)pthread_mutex_lock(&fs->lock);
 	if (now - told->ns >= MOMENT_NS)
 		told->several = false;

@@ -25,7 +25,7 @@
 
 #define FS_GENERATION_SHIFT 40	/* of file handles */
 #define FS_COMMITTED_BUCKETS 4096
-#define FS_FOLDERS_TOLD 4096
+#define FS_FOLDERS_TOLD 4096	/* that the kernel was told attributes of; others share an entry */
 #define FS_LISTED_MAX 4096	/* folders whose names the kernel keeps */
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
 

@@ -98,11 +98,8 @@ int fuzz_torch(const uint8_t *p, size_t n)
 
 	for (size_t i = 0; rc == 0 && i < torch.tensors.nr; i++) {
 		const struct rs_torch_tensor *t = &torch.tensors.at[i];
-		uint64_t last = 1;
 
-		for (uint32_t d = 0; d < t->dims && last; d++)
-			last = t->shape[d] ? last + (t->shape[d] - 1) * t->stride[d] : 0;
-		if (t->at > n || last * t->element > n - t->at)
+		if (t->at > n || torch_extent(t) > n - t->at)
 			abort(); /* accepted, and leads outside */
 	}
 	if (rc == 0)

@@ -139,20 +139,20 @@ static bool has_row(unsigned i)
 
 static void reach(const struct layer *world, bool over, bool ret[INOS])
 {
-	unsigned todo[INOS], nr = 0;
+	unsigned left[INOS], nr = 0;
 
 	(void)memset(ret, 0, INOS * sizeof(*ret));
 	for (unsigned i = 0; i < 3; i++)
 		if (over ? has_row(i) : world->row[i])
-			ret[todo[nr++] = i] = true;
+			ret[left[nr++] = i] = true;
 	while (nr) {
-		unsigned p = todo[--nr];
+		unsigned p = left[--nr];
 
 		for (unsigned n = 0; n < NAMES; n++) {
 			unsigned i = over ? merged(p, n) : world->entry[p][n].has == HAS ? world->entry[p][n].ino : 0;
 
 			if (i && !ret[i])
-				ret[todo[nr++] = i] = true;
+				ret[left[nr++] = i] = true;
 		}
 	}
 }

@@ -27,6 +27,15 @@ void torch_text(const struct rs_torch *torch, struct sc_buf *ret)
 	sc_buf_printf(ret, "inside: %" PRIu64 "\n", torch->inside);
 }
 
+uint64_t torch_extent(const struct rs_torch_tensor *t)
+{
+	uint64_t last = 1;
+
+	for (uint32_t d = 0; d < t->dims && last; d++)
+		last = t->shape[d] ? last + (t->shape[d] - 1) * t->stride[d] : 0;
+	return last * t->element;
+}
+
 static int read_memory(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
 {
 	(void)err;

@@ -35,58 +35,64 @@ static const char *const samples[] = {"buffer", "bytes", "deep", "dtensor", "emp
 
 #define SAMPLES (sizeof(samples) / sizeof(*samples))
 
+/* Reads the i-th sample; returns its bytes, which the caller frees after it. */
+static char *read_sample(size_t i, char name[64], struct rs_torch *ret)
+{
+	struct rs_window w;
+	struct sc_err err;
+	char *bytes;
+	size_t n;
+
+	(void)snprintf(name, 64, "%s.pt", samples[i]);
+	bytes = load(name, &n);
+	w = window_in_memory(bytes, n);
+	if (rs_torch_read(&w, ret, &err) < 0)
+		fail_msg("%s: %s", name, err.msg);
+	return bytes;
+}
+
+/* Compares with a file of samples, and releases the text. */
+static void equals(struct sc_buf *text, const char *name)
+{
+	size_t nr;
+	char *expected = load(name, &nr);
+
+	assert_string_equal(text->text, expected);
+	free(expected);
+	sc_buf_done(text);
+}
+
 static void test_samples(void **state)
 {
 	struct sc_buf text = {0};
-	char *expected;
-	size_t nr;
 
 	(void)state;
 	for (size_t i = 0; i < SAMPLES; i++) {
-		char name[64], *bytes;
 		struct rs_torch torch;
-		struct rs_window w;
-		struct sc_err err;
-		size_t n;
+		char name[64], *bytes = read_sample(i, name, &torch);
 
-		(void)snprintf(name, sizeof(name), "%s.pt", samples[i]);
-		bytes = load(name, &n);
-		w = window_in_memory(bytes, n);
-		if (rs_torch_read(&w, &torch, &err) < 0)
-			fail_msg("%s: %s", name, err.msg);
 		sc_buf_printf(&text, "== %s\n", name);
 		torch_text(&torch, &text);
 		rs_torch_done(&torch);
 		free(bytes);
 	}
-	expected = load("expected.txt", &nr);
-	assert_string_equal(text.text, expected);
-	free(expected);
-	sc_buf_done(&text);
+	equals(&text, "expected.txt");
 }
 
 /* Pickles written again: emitted.txt has the bytes and FNV-1a hashes of another program's. */
 static void test_emitted(void **state)
 {
 	struct sc_buf text = {0};
-	char *expected;
-	size_t nr;
 
 	(void)state;
 	for (size_t i = 0; i < SAMPLES; i++) {
 		struct sc_buf first = {0}, second = {0};
 		uint64_t hash = UINT64_C(0xcbf29ce484222325);
-		char name[64], *bytes;
 		struct rs_torch torch;
+		char name[64], *bytes = read_sample(i, name, &torch);
 		struct rs_pickle again;
-		struct rs_window w;
 		struct sc_err err;
-		size_t n;
 
-		(void)snprintf(name, sizeof(name), "%s.pt", samples[i]);
-		bytes = load(name, &n);
-		w = window_in_memory(bytes, n);
-		assert_int_equal(rs_torch_read(&w, &torch, &err), 0);
 		assert_int_equal(rs_pickle_emit(torch.pickle.root, NULL, NULL, &first, &err), 0);
 		assert_int_equal(rs_pickle_read(first.text, first.bytes, &again, &err), 0);
 		assert_int_equal(again.used, first.bytes);
@@ -102,10 +108,7 @@ static void test_emitted(void **state)
 		sc_buf_done(&second);
 		free(bytes);
 	}
-	expected = load("emitted.txt", &nr);
-	assert_string_equal(text.text, expected);
-	free(expected);
-	sc_buf_done(&text);
+	equals(&text, "emitted.txt");
 }
 
 /* --- archives made here --- */
@@ -273,14 +276,8 @@ static void check_inside(const struct rs_torch *torch, size_t bytes)
 {
 	for (size_t i = 0; i < torch->tensors.nr; i++) {
 		const struct rs_torch_tensor *t = &torch->tensors.at[i];
-		uint64_t last = 1;
 
-		for (uint32_t d = 0; d < t->dims; d++) {
-			last = t->shape[d] && last ? last + (t->shape[d] - 1) * t->stride[d] : 0;
-			if (!last)
-				break;
-		}
-		assert_true(t->at <= bytes && last * t->element <= bytes - t->at);
+		assert_true(t->at <= bytes && torch_extent(t) <= bytes - t->at);
 	}
 }
 
