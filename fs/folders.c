@@ -8,6 +8,9 @@
  *      the kernel may not keep it), and
  *  F2  who changes a folder looks, after the change and before his reply, whether the kernel was told of it a moment
  *      ago for somebody else, and then makes it ask again: what is under way then comes too late and is dropped.
+ *  F3  From then on, until nobody else has asked for a moment, the kernel keeps nothing of this folder.  It takes an
+ *      answer in several steps and marks the attributes as new in the first one, so who reads them beside it would see
+ *      the ones of before his own change (1 in 25,000 times), if they were kept.
  *
  * A thread that only changes a folder itself has taken its answers before, and pays nothing.
  */
@@ -27,25 +30,32 @@ static struct fs_folder_told *told_of(struct fs *fs, fuse_ino_t ino)
 	return &fs->told[XXH3_64bits(&ino, sizeof(ino)) % FS_FOLDERS_TOLD];
 }
 
+/* Notes for whom a folder is asked for.  Returns whether the kernel may keep the answer (F3). */
+static bool note(struct fs_folder_told *told, fuse_ino_t ino, pid_t thread, int64_t now)
+{
+	if (now - told->ns >= MOMENT_NS)
+		*told = (struct fs_folder_told){.ino = ino, .thread = thread, .other_ns = now - MOMENT_NS};
+	told->is_shared |= told->ino != ino;
+	/* 0: of another process namespace, so it may be anybody */
+	if (!thread || told->thread != thread)
+		told->other_ns = now;
+	else if (now - told->other_ns >= MOMENT_NS)
+		told->is_changed = false;
+	told->thread = thread;
+	told->ns = now;
+	return !told->is_changed;
+}
+
 void fs_folder_told(fuse_req_t req, struct fs *fs, struct fs_found *found)
 {
-	const pid_t thread = fuse_req_ctx(req)->pid;
-	struct fs_folder_told *told;
+	const fuse_ino_t ino = fs_node_id(found->node);
 	struct rs_job *job;
-	int64_t now;
 
 	if (!is_folder(&found->node) || !S_ISDIR(found->st.st_mode) || found->timeout <= 0)
 		return;
-	told = told_of(fs, fs_node_id(found->node));
-	now = sc_now_ns();
 	(void)pthread_mutex_lock(&fs->lock);
-	if (now - told->ns >= MOMENT_NS)
-		told->several = false;
-	else
-		told->several |= told->thread != thread;
-	told->several |= !thread; /* of another process namespace: it may be anybody */
-	told->thread = thread;
-	told->ns = now;
+	if (!note(told_of(fs, ino), ino, fuse_req_ctx(req)->pid, sc_now_ns()))
+		found->timeout = 0;
 	(void)pthread_mutex_unlock(&fs->lock);
 	job = fs_job(fs, &found->node);
 	if (!job || rs_tree_applied(job) != found->changes)
@@ -55,16 +65,21 @@ void fs_folder_told(fuse_req_t req, struct fs *fs, struct fs_found *found)
 void fs_folder_changed(fuse_req_t req, struct fs *fs, fuse_ino_t ino)
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
-	const int64_t now = sc_now_ns();
 	struct fs_folder_told *told = told_of(fs, ino);
+	int64_t now;
 	bool tell;
 
 	(void)pthread_mutex_lock(&fs->lock);
-	tell = now - told->ns < MOMENT_NS && (told->several || told->thread != thread);
+	now = sc_now_ns();
+	tell = now - told->ns < MOMENT_NS && (told->ino == ino || told->is_shared) &&
+	       (told->is_shared || told->thread != thread || now - told->other_ns < MOMENT_NS);
+	/* folders that share an entry are told of each time */
+	if (tell && !told->is_shared) {
+		tell = !told->is_changed;
+		told->is_changed = true;
+	}
 	/* the daemon before this one may have told it */
 	tell |= now - fs->took_over_ns < MOMENT_NS;
-	if (tell)
-		*told = (struct fs_folder_told){.ns = now - MOMENT_NS};
 	(void)pthread_mutex_unlock(&fs->lock);
 	if (tell)
 		(void)fuse_lowlevel_notify_inval_inode(fs->se, ino, -1, 0);

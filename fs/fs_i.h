@@ -97,9 +97,12 @@ struct fs {
 	int64_t lost_writers_ns;	/* when those are dropped that nobody asked for again; 0: there are none */
 	struct fs_handle *committed[FS_COMMITTED_BUCKETS]; /* open files of versions */
 	struct fs_folder_told {		/* of folders with the same remainder of their node; under lock */
-		int64_t ns;		/* when the kernel was told attributes that it may keep */
+		fuse_ino_t ino;
+		int64_t ns;		/* when the kernel was told attributes of it */
 		pid_t thread;		/* for whom */
-		bool several;		/* for others, too, not long before */
+		int64_t other_ns;	/* when for another one than before */
+		bool is_changed;	/* meanwhile, so the kernel keeps none */
+		bool is_shared;		/* by several folders */
 	} told[FS_FOLDERS_TOLD];	/* folders.c */
 	struct fs_listed {		/* a folder whose names the kernel may know; under lock */
 		fuse_ino_t ino;
