@@ -8,9 +8,9 @@
  *      the kernel may not keep it), and
  *  F2  who changes a folder looks, after the change and before his reply, whether the kernel was told of it a moment
  *      ago for somebody else, and then makes it ask again: what is under way then comes too late and is dropped.
- *  F3  From then on, until nobody else has asked for a moment, the kernel keeps nothing of this folder.  It takes an
- *      answer in several steps and marks the attributes as new in the first one, so who reads them beside it would see
- *      the ones of before his own change (1 in 25,000 times), if they were kept.
+ *  F3  What is told while one program changes a folder and another asks for it, within a tenth of a second, is not
+ *      kept.  The kernel takes an answer in several steps and marks the attributes as new in the first one, so who
+ *      reads them beside it would see the ones of before his own change (1 in 25,000 times).
  *
  * A thread that only changes a folder itself has taken its answers before, and pays nothing.
  */
@@ -19,6 +19,7 @@
 #include <xxhash.h>
 
 #define MOMENT_NS INT64_C(10000000000)	/* longer than a process waits for a processor */
+#define CLOSE_NS INT64_C(100000000)	/* longer than the kernel takes to take an answer */
 
 static bool is_folder(const struct fs_node *n)
 {
@@ -30,20 +31,49 @@ static struct fs_folder_told *told_of(struct fs *fs, fuse_ino_t ino)
 	return &fs->told[XXH3_64bits(&ino, sizeof(ino)) % FS_FOLDERS_TOLD];
 }
 
-/* Notes for whom a folder is asked for.  Returns whether the kernel may keep the answer (F3). */
+static bool is_live(const struct fs_folder_told *told, int64_t now)
+{
+	return now - told->ns < MOMENT_NS;
+}
+
+static struct fs_folder_told nothing_told(fuse_ino_t ino, pid_t thread, int64_t now)
+{
+	return (struct fs_folder_told){.ino = ino, .ns = now, .thread = thread, .other_ns = now - MOMENT_NS,
+				       .changed_ns = now - MOMENT_NS};
+}
+
+/* Notes for whom a folder is asked for (F1).  Returns whether the kernel may keep the answer (F3). */
 static bool note(struct fs_folder_told *told, fuse_ino_t ino, pid_t thread, int64_t now)
 {
-	if (now - told->ns >= MOMENT_NS)
-		*told = (struct fs_folder_told){.ino = ino, .thread = thread, .other_ns = now - MOMENT_NS};
+	if (!is_live(told, now))
+		*told = nothing_told(ino, thread, now);
 	told->is_shared |= told->ino != ino;
 	/* 0: of another process namespace, so it may be anybody */
-	if (!thread || told->thread != thread)
+	if (!thread || told->thread != thread) {
+		told->is_other = true;
 		told->other_ns = now;
-	else if (now - told->other_ns >= MOMENT_NS)
-		told->is_changed = false;
+	}
 	told->thread = thread;
 	told->ns = now;
-	return !told->is_changed;
+	return now - told->other_ns >= CLOSE_NS || now - told->changed_ns >= CLOSE_NS;
+}
+
+/* Notes who has changed it.  Returns whether the kernel may keep what it was told for somebody else (F2): of what it
+ * was told within CLOSE_NS of the change before, it keeps nothing. */
+static bool note_change(struct fs_folder_told *told, fuse_ino_t ino, pid_t thread, int64_t now)
+{
+	bool is_kept;
+
+	if (!is_live(told, now))
+		*told = nothing_told(ino, thread, now);
+	if (told->ino != ino && !told->is_shared)
+		return false;
+	is_kept = told->is_shared ||
+		  ((told->is_other || told->thread != thread) && now - told->changed_ns >= CLOSE_NS);
+	told->is_other = false;
+	told->thread = thread;
+	told->changed_ns = now;
+	return is_kept;
 }
 
 void fs_folder_told(fuse_req_t req, struct fs *fs, struct fs_found *found)
@@ -65,19 +95,12 @@ void fs_folder_told(fuse_req_t req, struct fs *fs, struct fs_found *found)
 void fs_folder_changed(fuse_req_t req, struct fs *fs, fuse_ino_t ino)
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
-	struct fs_folder_told *told = told_of(fs, ino);
 	int64_t now;
 	bool tell;
 
 	(void)pthread_mutex_lock(&fs->lock);
 	now = sc_now_ns();
-	tell = now - told->ns < MOMENT_NS && (told->ino == ino || told->is_shared) &&
-	       (told->is_shared || told->thread != thread || now - told->other_ns < MOMENT_NS);
-	/* folders that share an entry are told of each time */
-	if (tell && !told->is_shared) {
-		tell = !told->is_changed;
-		told->is_changed = true;
-	}
+	tell = note_change(told_of(fs, ino), ino, thread, now);
 	/* the daemon before this one may have told it */
 	tell |= now - fs->took_over_ns < MOMENT_NS;
 	(void)pthread_mutex_unlock(&fs->lock);

@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+#define GATHER_NS INT64_C(20000000)
+
 static bool is_known(struct fs *fs, const struct fs_node *n)
 {
 	return fuse_lowlevel_notify_inval_inode(fs->se, fs_node_id(*n), -1, 0) != -ENOENT;
@@ -106,6 +108,17 @@ static void ask_all(struct fs *fs)
 	sc_vec_done(&all);
 }
 
+/* What is committed gives no bytes back, and often goes in numbers.  Whoever removes it needs the processors: one wake-up
+ * for many. */
+static void gather(struct fs *fs)
+{
+	const int64_t until = sc_now_ns() + GATHER_NS;
+
+	while (!fs->forget.is_urgent && !fs->forget.stop && !fs->forget.all)
+		if (sc_sys.wait_until(&fs->forget.wake, &fs->forget.lock, until) == ETIMEDOUT)
+			return;
+}
+
 static void *forgetter(void *arg)
 {
 	struct fs *fs = arg;
@@ -117,10 +130,11 @@ static void *forgetter(void *arg)
 
 		if (!nodes.nr && !all) {
 			(void)pthread_cond_wait(&fs->forget.wake, &fs->forget.lock);
+			gather(fs);
 			continue;
 		}
 		fs->forget.nodes = (struct fs_nodes){0};
-		fs->forget.all = false;
+		fs->forget.all = fs->forget.is_urgent = false;
 		(void)pthread_mutex_unlock(&fs->forget.lock);
 		if (all)
 			ask_all(fs);
@@ -141,8 +155,10 @@ void fs_forget(struct fs *fs, fuse_ino_t ino)
 		return;
 	(void)pthread_mutex_lock(&fs->forget.lock);
 	/* without memory it is asked for at the next mount */
-	if (sc_vec_push(&fs->forget.nodes, ino) == 0)
+	if (sc_vec_push(&fs->forget.nodes, ino) == 0 && (n.kind == FS_WORK || fs->forget.nodes.nr == 1)) {
+		fs->forget.is_urgent |= n.kind == FS_WORK;
 		(void)pthread_cond_signal(&fs->forget.wake);
+	}
 	(void)pthread_mutex_unlock(&fs->forget.lock);
 }
 

@@ -99,9 +99,10 @@ struct fs {
 	struct fs_folder_told {		/* of folders with the same remainder of their node; under lock */
 		fuse_ino_t ino;
 		int64_t ns;		/* when the kernel was told attributes of it */
-		pid_t thread;		/* for whom */
-		int64_t other_ns;	/* when for another one than before */
-		bool is_changed;	/* meanwhile, so the kernel keeps none */
+		int64_t other_ns;	/* when for another thread than before */
+		int64_t changed_ns;	/* when names changed */
+		pid_t thread;		/* who asked or changed last */
+		bool is_other;		/* somebody else has asked since the last change */
 		bool is_shared;		/* by several folders */
 	} told[FS_FOLDERS_TOLD];	/* folders.c */
 	struct fs_listed {		/* a folder whose names the kernel may know; under lock */
@@ -135,6 +136,7 @@ struct fs {
 		pthread_cond_t wake;
 		pthread_t thread;
 		bool started, stop, all;
+		bool is_urgent;		/* bytes may be given back */
 		struct fs_nodes {
 			fuse_ino_t *at;
 			size_t nr, room;

@@ -126,6 +126,8 @@ static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct 
 	bool found = false;
 
 	rc = rs_below_unless_dropped(b, rc);
+	if (rc == 0 && !names.nr)
+		rs_below_keep_nameless(b, ino);
 	if (names.nr)
 		qsort(names.at, names.nr, sizeof(*names.at), by_parent);
 	for (size_t i = 0; rc == 0 && !found && i < names.nr; i++) {
@@ -172,7 +174,7 @@ static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, st
 	known = sc_map_get(&b->wheres, KEY(ino));
 	(void)pthread_mutex_unlock(&b->lock);
 	if (!known)
-		return climb(b, ino, ret, err);
+		return rs_below_is_nameless(b, ino) ? 0 : climb(b, ino, ret, err);
 	*ret = *known;
 	return 1;
 }

@@ -66,6 +66,9 @@ int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes n
 /** Keeps a name that the tree was seen to have, if it is not too long. */
 void rs_below_keep_name(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t ino);
 
+/** Keeps that the tree has no name of a number: what was made since the version asks for it with each request. */
+void rs_below_keep_nameless(const struct rs_below *b, uint64_t ino);
+bool rs_below_is_nameless(const struct rs_below *b, uint64_t ino);
 /** Keeps the rows of numbers, and the sizes of their bytes, that the caller is about to ask for. */
 void rs_below_keep_rows(struct rs_below *b, const uint64_t *inos, size_t nr);
 

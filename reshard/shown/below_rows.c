@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#define KEPT_ROWS 8192
-#define KEPT_NAMES 8192
+#define KEPT_ROWS 32768
+#define KEPT_NAMES 32768
 #define KEPT_NAME_BYTES 39
 #define BYTES_UNKNOWN UINT64_MAX
 
@@ -20,6 +20,7 @@ static struct {
 	struct kept_row {
 		uint64_t serial;	/* of the view; 0: none */
 		struct meta_inode_row row;
+		bool is_nameless;	/* the tree has no name of this number; of the row only that is set */
 		uint64_t bytes;		/* of its blob */
 	} rows[KEPT_ROWS];
 	struct kept_name {
@@ -44,7 +45,7 @@ static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret
 	int rc;
 
 	(void)pthread_mutex_lock(&kept.lock);
-	known = k->serial == b->serial && k->row.ino == ino;
+	known = k->serial == b->serial && k->row.ino == ino && !k->is_nameless;
 	if (known)
 		*ret = k->row;
 	(void)pthread_mutex_unlock(&kept.lock);
@@ -54,10 +55,30 @@ static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret
 	if (rc <= 0 || S_ISLNK(ret->mode))
 		return rc;
 	(void)pthread_mutex_lock(&kept.lock);
-	*k = (struct kept_row){b->serial, *ret, BYTES_UNKNOWN};
+	*k = (struct kept_row){b->serial, *ret, false, BYTES_UNKNOWN};
 	k->row.target = (struct meta_bytes){0};
 	(void)pthread_mutex_unlock(&kept.lock);
 	return rc;
+}
+
+bool rs_below_is_nameless(const struct rs_below *b, uint64_t ino)
+{
+	const struct kept_row *k = kept_row(b, ino);
+	bool is;
+
+	(void)pthread_mutex_lock(&kept.lock);
+	is = k->serial == b->serial && k->row.ino == ino && k->is_nameless;
+	(void)pthread_mutex_unlock(&kept.lock);
+	return is;
+}
+
+void rs_below_keep_nameless(const struct rs_below *b, uint64_t ino)
+{
+	struct kept_row *k = kept_row(b, ino);
+
+	(void)pthread_mutex_lock(&kept.lock);
+	*k = (struct kept_row){b->serial, {.ino = ino}, true, BYTES_UNKNOWN};
+	(void)pthread_mutex_unlock(&kept.lock);
 }
 
 static struct kept_name *kept_name(const struct rs_below *b, uint64_t folder, struct meta_bytes name)
