@@ -156,9 +156,23 @@ static void refuse(fuse_req_t req, struct fs_control *c, const struct sc_err *er
 	c->refused = fs_refuse(req, c->job, c->row->name, err);
 }
 
+/* Carries out a command.  If there is no room for it, once more when the bytes of files that were removed a moment
+ * ago are given back. */
+static int execute(struct fs *fs, struct fs_control *c, const struct rs_caller *who, const char *text,
+		   struct sc_buf *answer, uint64_t *ret_held, struct sc_err *err)
+{
+	int rc = rs_control_write(c->row, who, c->job, text, answer, ret_held, err);
+
+	if (rc == SC_E_NO_SPACE && fs_room_wait(fs)) {
+		*err = (struct sc_err){0};
+		rc = rs_control_write(c->row, who, c->job, text, answer, ret_held, err);
+	}
+	return rc;
+}
+
 /* One command, in this thread; what it answers is read next. */
-static int command(struct fs_control *c, const struct rs_caller *who, const char *text, uint64_t *ret_held,
-		   struct sc_err *err)
+static int command(struct fs *fs, struct fs_control *c, const struct rs_caller *who, const char *text,
+		   uint64_t *ret_held, struct sc_err *err)
 {
 	const bool answers = c->row->flags & RS_CTL_ANSWER;
 	int rc;
@@ -168,7 +182,7 @@ static int command(struct fs_control *c, const struct rs_caller *who, const char
 		c->rebase = true;
 		c->lost = false;
 	}
-	rc = rs_control_write(c->row, who, c->job, text, answers ? &c->text : NULL, ret_held, err);
+	rc = execute(fs, c, who, text, answers ? &c->text : NULL, ret_held, err);
 	if (rc < 0 && answers)
 		sc_buf_done(&c->text);
 	return rc;
@@ -205,7 +219,7 @@ static void *long_thread(void *arg)
 	if (l->c->row->flags & RS_CTL_WAITS)
 		fs_writers_check(fs);
 	/* the descriptor stays open until it is answered */
-	if (rs_control_write(l->c->row, &l->who, l->c->job, l->text, NULL, NULL, &err) < 0) {
+	if (execute(fs, l->c, &l->who, l->text, NULL, NULL, &err) < 0) {
 		err.errnum = err.errnum ? err.errnum : EIO;
 		(void)pthread_mutex_lock(&l->c->lock);
 		if (is_same(&l->write, &l->c->last)) /* no other thread has written since */
@@ -261,7 +275,7 @@ static void start_held(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 	struct sc_err err = {0};
 	uint64_t held;
 
-	if (command(c, &who, text, &held, &err) < 0) {
+	if (command(fs, c, &who, text, &held, &err) < 0) {
 		refuse(req, c, &err);
 		return;
 	}
@@ -290,7 +304,7 @@ static int judge(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t f
 	if (memchr(c->document.text, 0, c->document.bytes))
 		rc = sc_fail(err, SC_E_COMMAND, "%s: the document has a zero byte; write text", c->row->name);
 	else
-		rc = command(c, &who, c->document.text, NULL, err);
+		rc = command(fs, c, &who, c->document.text, NULL, err);
 	fs_document(fs, fh, false);
 	return rc;
 }
@@ -342,7 +356,7 @@ static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, c
 		memcpy(copy, text, bytes);
 	if (copy && c->row->flags & RS_CTL_HELD)
 		start_held(req, fs, c, copy, bytes);
-	else if ((copy ? command(c, &who, copy, NULL, &err) : sc_nomem(&err)) < 0)
+	else if ((copy ? command(fs, c, &who, copy, NULL, &err) : sc_nomem(&err)) < 0)
 		refuse(req, c, &err);
 	else
 		(void)fuse_reply_write(req, bytes);

@@ -108,8 +108,8 @@ static void ask_all(struct fs *fs)
 	sc_vec_done(&all);
 }
 
-/* What is committed gives no bytes back, and often goes in numbers.  Whoever removes it needs the processors: one wake-up
- * for many. */
+/* What is committed gives no bytes back, and often goes in numbers.  Whoever removes it needs the processors: one
+ * wake-up for many. */
 static void gather(struct fs *fs)
 {
 	const int64_t until = sc_now_ns() + GATHER_NS;
@@ -135,6 +135,7 @@ static void *forgetter(void *arg)
 		}
 		fs->forget.nodes = (struct fs_nodes){0};
 		fs->forget.all = fs->forget.is_urgent = false;
+		fs->forget.is_busy = true;
 		(void)pthread_mutex_unlock(&fs->forget.lock);
 		if (all)
 			ask_all(fs);
@@ -142,6 +143,8 @@ static void *forgetter(void *arg)
 			ask_node(fs, nodes.at[i]);
 		sc_vec_done(&nodes);
 		(void)pthread_mutex_lock(&fs->forget.lock);
+		fs->forget.is_busy = false;
+		(void)pthread_cond_broadcast(&fs->forget.settled);
 	}
 	(void)pthread_mutex_unlock(&fs->forget.lock);
 	return NULL;
@@ -174,7 +177,10 @@ void fs_forget_all(struct fs *fs)
 
 int fs_forget_start(struct fs *fs, struct sc_err *err)
 {
-	int rc = pthread_create(&fs->forget.thread, NULL, forgetter, fs);
+	int rc;
+
+	(void)pthread_cond_init(&fs->forget.settled, NULL);
+	rc = pthread_create(&fs->forget.thread, NULL, forgetter, fs);
 
 	if (rc)
 		return sc_fail_sys(err, rc, "cannot start the thread that drops what has no name");

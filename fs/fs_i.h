@@ -137,6 +137,8 @@ struct fs {
 		pthread_t thread;
 		bool started, stop, all;
 		bool is_urgent;		/* bytes may be given back */
+		bool is_busy;		/* with nodes that it has taken */
+		pthread_cond_t settled;	/* it is not any more */
 		struct fs_nodes {
 			fuse_ino_t *at;
 			size_t nr, room;
@@ -339,6 +341,10 @@ void fs_folder_changed(fuse_req_t req, struct fs *fs, fuse_ino_t ino);
 /** Lets the kernel keep what it reads by an open folder, which is in the table, if it may: sets `fi`. */
 void fs_listing_opened(struct fs *fs, struct fs_handle *h, struct fuse_file_info *fi);
 void fs_listing_closed(struct fs *fs, const struct fs_handle *h);
+
+/* room.c */
+/** Waits, a moment at most, for the bytes of removed files.  Returns whether there were any to wait for. */
+bool fs_room_wait(struct fs *fs);
 
 /* forget.c */
 int fs_forget_start(struct fs *fs, struct sc_err *err);
