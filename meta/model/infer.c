@@ -63,6 +63,26 @@ static uint32_t chunk_of(const struct infer *n, const struct meta_caps *caps,
 	return (v && !v->is_empty ? v->number : 0) * n->topo->pp + stage;
 }
 
+static int refuse_unknown(struct infer *n, const struct meta_written *w, const char *key)
+{
+	struct sc_buf pattern = {0}, nearest = {0};
+	int rc;
+
+	if (meta_layout_nearest(n->layout, w->name, &pattern, &nearest))
+		rc = sc_fail(n->err, SC_E_STATE,
+			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "
+			     "rank has all of it; or tp=0: each has some rows), or the line 'plain %s', which keeps "
+			     "the file as it is; the nearest rule is '%s'", w->rank, key, pattern.text, w->file,
+			     nearest.text);
+	else
+		rc = sc_fail(n->err, SC_E_STATE,
+			     "rank %u: no rule matches '%s'; add a rule for it to the layout, or the line 'plain %s', "
+			     "which keeps the file as it is", w->rank, key, w->file);
+	sc_buf_done(&pattern);
+	sc_buf_done(&nearest);
+	return rc;
+}
+
 static int match_name(struct infer *n, const struct meta_written *w, struct name **ret)
 {
 	const char *key = sc_arena_join(&n->arena, w->file, ':', w->name);
@@ -77,8 +97,7 @@ static int match_name(struct infer *n, const struct meta_written *w, struct name
 	if (!key)
 		return sc_nomem(n->err);
 	if (!name->rule)
-		return sc_fail(n->err, SC_E_STATE, "rank %u: no rule matches '%s'; add a rule for it to the layout, or "
-			       "the line 'plain %s', which keeps the file as it is", w->rank, key, w->file);
+		return refuse_unknown(n, w, key);
 	if (meta_tensor_each(w->name))
 		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names that end in @axis=number are reserved; "
 			"rename the tensor",

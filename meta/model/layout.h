@@ -95,6 +95,13 @@ const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool
 					  const char *file, const char *name,
 					  struct meta_caps *ret_caps);
 
+/**
+ * Finds the rule that is most like a stored name that none matches: its text, and the pattern that a line for the name
+ * might have.  False: none is like it, or there is no memory.  The caller frees both.
+ */
+bool meta_layout_nearest(const struct meta_layout *layout, const char *name, struct sc_buf *ret_pattern,
+			 struct sc_buf *ret_rule);
+
 /** Returns the next rule, from index *at on, that matches a stored (or, `logical`, a logical) name. */
 const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool logical,
 					 const char *file, const char *name, uint32_t *at,

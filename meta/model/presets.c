@@ -8,6 +8,9 @@
 	X(replicated, "replicated")                                                                \
 	X(megatron_gpt, "megatron-gpt")                                                            \
 	X(hf_llama, "hf-llama")                                                                    \
+	X(hf_gpt_neox, "hf-gpt-neox")                                                              \
+	X(hf_moe, "hf-moe")                                                                        \
+	X(hf_phi3, "hf-phi3")                                                                      \
 	X(hf_gpt2, "hf-gpt2")                                                                      \
 	X(hf_bert, "hf-bert")                                                                      \
 	X(fsdp2, "fsdp2")

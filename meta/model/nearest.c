@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rule that is most like a name that none matches, for the refusal: words between dots, from both ends. */
+#include "meta/model/layout.h"
+
+#include <string.h>
+
+#define WORDS_MAX 64
+
+struct words {
+	size_t nr;
+	struct word {
+		const char *at;
+		size_t bytes;
+	} at[WORDS_MAX];
+};
+
+static struct words split(const char *text, size_t bytes)
+{
+	struct words w = {0};
+	const char *end = text + bytes;
+
+	while (text <= end && w.nr < WORDS_MAX) {
+		size_t n = strcspn(text, ".");
+
+		if (n > (size_t)(end - text))
+			n = (size_t)(end - text);
+		w.at[w.nr++] = (struct word){text, n};
+		text += n + 1;
+	}
+	return w;
+}
+
+static bool is_number(struct word w)
+{
+	for (size_t i = 0; i < w.bytes; i++)
+		if (w.at[i] < '0' || w.at[i] > '9')
+			return false;
+	return w.bytes > 0;
+}
+
+static bool is_capture(struct word w)
+{
+	return w.bytes > 2 && w.at[0] == '{' && w.at[w.bytes - 1] == '}';
+}
+
+static bool is_like(struct word name, struct word pattern)
+{
+	return is_capture(pattern) ? is_number(name)
+				   : name.bytes == pattern.bytes && memcmp(name.at, pattern.at, name.bytes) == 0;
+}
+
+/* The words of the name's pattern, without that of a file. */
+static struct words words_of(const struct meta_rule *rule)
+{
+	size_t bytes = strcspn(rule->text, " \t");
+	const char *colon = memchr(rule->text, ':', bytes);
+
+	return colon ? split(colon + 1, bytes - (size_t)(colon + 1 - rule->text)) : split(rule->text, bytes);
+}
+
+/* How many words are alike, from the beginning and from the end. */
+static size_t likeness(const struct words *name, const struct words *rule, size_t *ret_first)
+{
+	size_t least = name->nr < rule->nr ? name->nr : rule->nr, first = 0, last = 0;
+
+	while (first < least && is_like(name->at[first], rule->at[first]))
+		first++;
+	while (last < least - first && is_like(name->at[name->nr - 1 - last], rule->at[rule->nr - 1 - last]))
+		last++;
+	*ret_first = first;
+	return first + last;
+}
+
+/* The name with captures in the place of numbers, as the rule has them at the beginning. */
+static void make_pattern(const struct words *name, const struct words *rule, size_t first, struct sc_buf *ret)
+{
+	for (size_t i = 0; i < name->nr; i++) {
+		const struct word *w = i < first ? &rule->at[i] : &name->at[i];
+
+		if (i)
+			sc_buf_add(ret, ".", 1);
+		sc_buf_add(ret, w->at, w->bytes);
+	}
+}
+
+/* Its text, with one blank between words. */
+static void add_text(const struct meta_rule *rule, struct sc_buf *ret)
+{
+	for (const char *p = rule->text; *p;) {
+		size_t n = strcspn(p, " \t");
+
+		sc_buf_add(ret, p, n);
+		p += n;
+		p += strspn(p, " \t");
+		if (*p)
+			sc_buf_add(ret, " ", 1);
+	}
+}
+
+bool meta_layout_nearest(const struct meta_layout *layout, const char *name, struct sc_buf *ret_pattern,
+			 struct sc_buf *ret_rule)
+{
+	const struct words words = split(name, strlen(name));
+	const struct meta_rule *nearest = NULL;
+	size_t most = 0, first_of_nearest = 0;
+	struct words of_nearest = {0};
+
+	for (uint32_t i = 0; i < layout->nr_rules; i++) {
+		const struct words rule = words_of(&layout->rules[i]);
+		size_t first, alike = likeness(&words, &rule, &first);
+
+		if (alike > most) {
+			most = alike;
+			nearest = &layout->rules[i];
+			first_of_nearest = first;
+			of_nearest = rule;
+		}
+	}
+	if (!nearest)
+		return false;
+	make_pattern(&words, &of_nearest, first_of_nearest, ret_pattern);
+	add_text(nearest, ret_rule);
+	return !ret_pattern->failed && !ret_rule->failed && ret_pattern->bytes && ret_rule->bytes;
+}

@@ -1,0 +1,130 @@
+"""
+SCALAI MOUNT: presets for Hugging Face's models, against the models' own names, shapes and plans for tensor parallelism.
+
+A tiny random model of each family is saved by transformers, imported at several topologies, and each rank's tensors are
+compared with the parts that the model's plan says (colwise: rows, rowwise: columns), cut here by numpy.  The unsharded
+model is the same again.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+warnings.filterwarnings("ignore")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers as hf  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+
+scalai, mount = sys.argv[1], pathlib.Path(sys.argv[2])
+hf.logging.set_verbosity_error()
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+         "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+KV = {"num_key_value_heads": 2}
+# class, more of its configuration, layout
+FAMILIES = {
+    "llama": (hf.LlamaConfig, KV, "hf-llama"),
+    "llama-tied": (hf.LlamaConfig, KV | {"tie_word_embeddings": True}, "hf-llama"),
+    "mistral": (hf.MistralConfig, KV, "hf-llama"),
+    "qwen2": (hf.Qwen2Config, KV, "hf-llama"),
+    "qwen3": (hf.Qwen3Config, KV | {"head_dim": 8}, "hf-llama"),
+    "gemma2": (hf.Gemma2Config, KV | {"head_dim": 8}, "hf-llama"),
+    "mixtral": (hf.MixtralConfig, KV | {"num_local_experts": 4}, "hf-moe"),
+    "qwen2-moe": (hf.Qwen2MoeConfig, KV | {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
+                                           "num_experts_per_tok": 2, "decoder_sparse_step": 1}, "hf-moe"),
+    "qwen3-moe": (hf.Qwen3MoeConfig, KV | {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8, "num_experts_per_tok": 2,
+                                           "decoder_sparse_step": 1, "mlp_only_layers": [1]}, "hf-moe"),
+    "phi3": (hf.Phi3Config, KV, "hf-phi3 qkv=2:1:1"),
+    "gpt-neox": (hf.GPTNeoXConfig, {}, "hf-gpt-neox"),
+}
+# dimension that is cut, and the rows of each section; what is not here is on every rank.  By the last words of a name,
+# from transformers' base_model_tp_plan where it has the module: colwise 0, rowwise 1, embedding_rowwise 0
+CUTS = {"embed_tokens": 0, "embed_in": 0, "lm_head": 0, "embed_out": 0, "q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 1, "gate_proj": 0,
+        "up_proj": 0, "down_proj": 1, "w1": 0, "w2": 1, "w3": 0, "query_key_value": 0, "dense": 1, "dense_h_to_4h": 0,
+        "dense_4h_to_h": 1}
+SECTIONS = {"qkv_proj": (32, 16, 16), "gate_up_proj": (48, 48)}
+OF_PLAN = {"colwise": 0, "colwise_gather_output": 0, "rowwise": 1, "embedding_rowwise": 0}
+
+
+def module_of(name):
+    return name.split(".")[-2]
+
+
+def part(name, a, tp, rank):
+    """What a rank of tp has of a tensor."""
+    module = module_of(name)
+    if module in SECTIONS:
+        ends = np.cumsum(SECTIONS[module])
+        return np.concatenate([np.split(s, tp)[rank] for s in np.split(a, ends[:-1])])
+    if module not in CUTS or (CUTS[module] == 1 and a.ndim == 1):
+        return a
+    return np.split(a, tp, axis=CUTS[module])[rank]
+
+
+def check_plan(model):
+    """CUTS is what transformers says of this model."""
+    for pattern, how in (model._tp_plan or {}).items():
+        module = pattern.split(".")[-1]
+        if how in OF_PLAN and module in CUTS:
+            assert CUTS[module] == OF_PLAN[how], (pattern, how)
+
+
+def family(name):
+    config, more, layout = FAMILIES[name]
+    torch.manual_seed(1)
+    model = hf.AutoModelForCausalLM.from_config(config(**(SIZES | more)))
+    check_plan(model)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        whole = load_file(folder + "/model.safetensors")
+        for tp in 2, 4:
+            if tp == 4 and KV.items() <= more.items():
+                continue  # fewer kv heads than ranks
+            job = f"{name}-{tp}"
+            subprocess.run([scalai, "import", job, folder + "/model.safetensors", "--topology", f"tp={tp}", "--layout", layout], check=True)
+            for rank in range(tp):
+                got = load_file(mount / job / str(rank) / "model.safetensors")
+                assert got.keys() == whole.keys(), (name, tp, rank, got.keys() ^ whole.keys())
+                for tensor, a in whole.items():
+                    want = part(tensor, a, tp, rank)
+                    assert got[tensor].shape == want.shape and np.array_equal(got[tensor], want), (name, tp, rank, tensor)
+            again = load_file(mount / job / ".full/model.safetensors")
+            assert again.keys() == whole.keys() and all(np.array_equal(again[k], whole[k]) for k in whole), (name, tp)
+        if layout == "hf-moe":
+            experts(name, folder + "/model.safetensors", whole)
+    print(f"figure: {name}: {len(whole)} tensors")
+
+
+def experts(name, file, whole):
+    """Over ep=2 each rank has half of the experts, under their own numbers, and all that is of no expert."""
+    job = f"{name}-ep"
+    subprocess.run([scalai, "import", job, file, "--topology", "dp=2 ep=2", "--layout", "hf-moe"], check=True)
+    ranks = [load_file(mount / job / str(r) / "model.safetensors") for r in range(2)]
+    for tensor, a in whole.items():
+        words = tensor.split(".")
+        has = [int(words[words.index("experts") + 1]) // 2 == r for r in range(2)] if "experts" in words else [True, True]
+        assert [tensor in r for r in ranks] == has, (name, tensor, has)
+        assert all(np.array_equal(r[tensor], a) for r in ranks if tensor in r), (name, tensor)
+    again = load_file(mount / job / ".full/model.safetensors")
+    assert again.keys() == whole.keys() and all(np.array_equal(again[k], whole[k]) for k in whole), name
+
+
+def refused(name, layout, word):
+    """A model of this family must not be taken by another one's preset."""
+    config, more, _ = FAMILIES[name]
+    model = hf.AutoModelForCausalLM.from_config(config(**(SIZES | more)))
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        run = subprocess.run([scalai, "import", f"{name}-wrong", folder + "/model.safetensors", "--topology", "tp=2", "--layout", layout],
+                             check=False, capture_output=True, text=True)
+    assert run.returncode and word in run.stderr, (name, layout, run.stderr)
+
+
+for each in FAMILIES:
+    family(each)
+refused("phi3", "hf-llama", "such as 'model.layers.{G}.self_attn.qkv_proj.weight copy'")
+refused("qwen3-moe", "hf-llama", "no rule matches")
+refused("mixtral", "hf-llama", "such as 'model.layers.{G}.block_sparse_moe.")
