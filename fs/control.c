@@ -163,7 +163,7 @@ static int execute(struct fs *fs, struct fs_control *c, const struct rs_caller *
 {
 	int rc = rs_control_write(c->row, who, c->job, text, answer, ret_held, err);
 
-	if (rc == SC_E_NO_SPACE && fs_room_wait(fs)) {
+	if (rc == SC_E_NO_SPACE && fs_room_for_command(fs)) {
 		*err = (struct sc_err){0};
 		rc = rs_control_write(c->row, who, c->job, text, answer, ret_held, err);
 	}

@@ -343,8 +343,13 @@ void fs_listing_opened(struct fs *fs, struct fs_handle *h, struct fuse_file_info
 void fs_listing_closed(struct fs *fs, const struct fs_handle *h);
 
 /* room.c */
-/** Waits, a moment at most, for the bytes of removed files.  Returns whether there were any to wait for. */
-bool fs_room_wait(struct fs *fs);
+/** Waits, a moment at most, for the bytes of removed files: for a command that has found no room; returns whether there
+ *  was anything to wait for. */
+bool fs_room_for_command(struct fs *fs);
+/** Likewise, for a new file, if there is little room. */
+void fs_room_for_file(struct fs *fs);
+/** Likewise, for who asks how much room there is. */
+void fs_room_to_show(struct fs *fs);
 
 /* forget.c */
 int fs_forget_start(struct fs *fs, struct sc_err *err);

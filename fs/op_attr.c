@@ -176,6 +176,7 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	struct statvfs st;
 
 	(void)ino;
+	fs_room_to_show(fs);
 	if (sc_sys.fstatvfs(rs_service_store(fs->service)->dir, &st) < 0)
 		(void)fuse_reply_err(req, errno);
 	else

@@ -170,8 +170,11 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	struct fs_found found;
 	struct sc_err err = {0};
 	struct fs_handle *h = fs_open_begin(fs, 0, &err);
-	int rc = h ? create_file(req, fs, parent, name, mode, h, fi, &found, &err) : SC_E_NO_MEMORY;
+	int rc = SC_E_NO_MEMORY;
 
+	fs_room_for_file(fs);
+	if (h)
+		rc = create_file(req, fs, parent, name, mode, h, fi, &found, &err);
 	fs_folder_changed(req, fs, parent);
 	if (rc == 0)
 		fs_entry(fs, &found, &e);

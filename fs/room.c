@@ -1,32 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Room in the store.  Bytes of a removed file are given back when the kernel has forgotten it (forget.c), a moment
- * after unlink(2) has returned.  Who removes a file because there is no room, and then tries again, must not come too
- * early.
+ * after unlink(2) has returned.  Who removes a file because there is no room, and then asks how much there is or writes
+ * another one, must not come too early.  What somebody still holds is not waited for: that it is held is not known, so
+ * what has no name is waited for shortly, and longer only once the kernel has forgotten it.
  */
 #include "fs/fs_i.h"
 
-#include <errno.h>
+#define FORGOTTEN_NS INT64_C(100000000)
+#define HELD_NS INT64_C(50000000)
+#define LOW_BYTES (UINT64_C(256) << 20)	/* takes longer to be written */
 
-#define MOMENT_NS INT64_C(100000000)
-
-static bool is_any_left(const struct fs *fs)
+/* Returns whether there was anything to wait for. */
+static bool wait_for(struct fs *fs, int64_t held_ns)
 {
-	return rs_tree_any_nameless(fs->service) || fs->forget.nodes.nr || fs->forget.is_busy;
-}
-
-bool fs_room_wait(struct fs *fs)
-{
-	const int64_t until = sc_now_ns() + MOMENT_NS;
-	bool any;
+	const int64_t began = sc_now_ns();
+	bool any = false;
 
 	if (!fs->forget.started)
 		return false;
 	(void)pthread_mutex_lock(&fs->forget.lock);
-	any = is_any_left(fs);
-	while (is_any_left(fs) && !fs->forget.stop)
-		if (sc_sys.wait_until(&fs->forget.settled, &fs->forget.lock, until) == ETIMEDOUT)
+	for (;;) {
+		bool is_forgotten = fs->forget.nodes.nr || fs->forget.is_busy;
+		int64_t until = began + (is_forgotten ? FORGOTTEN_NS : held_ns);
+
+		if (fs->forget.stop || (!is_forgotten && !rs_tree_any_nameless(fs->service)))
 			break;
+		any = true;
+		if (sc_now_ns() >= until)
+			break;
+		(void)sc_sys.wait_until(&fs->forget.settled, &fs->forget.lock, until);
+	}
 	(void)pthread_mutex_unlock(&fs->forget.lock);
 	return any;
+}
+
+bool fs_room_for_command(struct fs *fs)
+{
+	return wait_for(fs, FORGOTTEN_NS);
+}
+
+void fs_room_for_file(struct fs *fs)
+{
+	struct statvfs st;
+
+	if (rs_tree_any_nameless(fs->service) && sc_sys.fstatvfs(rs_service_store(fs->service)->dir, &st) == 0 &&
+	    (uint64_t)st.f_bavail * st.f_frsize < LOW_BYTES)
+		(void)wait_for(fs, HELD_NS);
+}
+
+void fs_room_to_show(struct fs *fs)
+{
+	if (rs_tree_any_nameless(fs->service))
+		(void)wait_for(fs, HELD_NS);
 }
