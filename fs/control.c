@@ -156,8 +156,8 @@ static void refuse(fuse_req_t req, struct fs_control *c, const struct sc_err *er
 	c->refused = fs_refuse(req, c->job, c->row->name, err);
 }
 
-/* Carries out a command.  If there is no room for it, once more when the bytes of files that were removed a moment
- * ago are given back. */
+/* Carries out a command.  A command that finds no room is tried once more, when the bytes of files that were removed a
+ * moment ago are free. */
 static int execute(struct fs *fs, struct fs_control *c, const struct rs_caller *who, const char *text,
 		   struct sc_buf *answer, uint64_t *ret_held, struct sc_err *err)
 {
@@ -165,6 +165,8 @@ static int execute(struct fs *fs, struct fs_control *c, const struct rs_caller *
 
 	if (rc == SC_E_NO_SPACE && fs_room_for_command(fs)) {
 		*err = (struct sc_err){0};
+		if (answer)
+			sc_buf_done(answer);
 		rc = rs_control_write(c->row, who, c->job, text, answer, ret_held, err);
 	}
 	return rc;

@@ -138,7 +138,7 @@ struct fs {
 		bool started, stop, all;
 		bool is_urgent;		/* bytes may be given back */
 		bool is_busy;		/* with nodes that it has taken */
-		pthread_cond_t settled;	/* it is not any more */
+		pthread_cond_t settled;	/* signalled when the thread is done with these nodes */
 		struct fs_nodes {
 			fuse_ino_t *at;
 			size_t nr, room;
@@ -343,12 +343,12 @@ void fs_listing_opened(struct fs *fs, struct fs_handle *h, struct fuse_file_info
 void fs_listing_closed(struct fs *fs, const struct fs_handle *h);
 
 /* room.c */
-/** Waits, a moment at most, for the bytes of removed files: for a command that has found no room; returns whether there
- *  was anything to wait for. */
+/** Waits, 0.1 s at most, until the bytes of removed files are free, after a command has found no room.  Returns whether
+ *  there was anything to wait for. */
 bool fs_room_for_command(struct fs *fs);
-/** Likewise, for a new file, if there is little room. */
+/** Waits in the same way before a file is made, if less than 256 MiB are free. */
 void fs_room_for_file(struct fs *fs);
-/** Likewise, for who asks how much room there is. */
+/** Waits in the same way before statfs(2) is answered. */
 void fs_room_to_show(struct fs *fs);
 
 /* forget.c */

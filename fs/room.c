@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room in the store.  Bytes of a removed file are given back when the kernel has forgotten it (forget.c), a moment
- * after unlink(2) has returned.  Who removes a file because there is no room, and then asks how much there is or writes
- * another one, must not come too early.  What somebody still holds is not waited for: that it is held is not known, so
- * what has no name is waited for shortly, and longer only once the kernel has forgotten it.
+ * Room in the store.  The daemon frees the bytes of a removed file when the kernel has forgotten the file (forget.c), a
+ * moment after unlink(2) has returned.  A program that removes a file because there is no room, and then asks how much
+ * there is or writes another file, would come too early without these waits.  The daemon cannot tell a file that a
+ * process still holds from one that the kernel is about to forget, so it waits shortly for files without a name, and
+ * longer for those that the kernel has forgotten.
  */
 #include "fs/fs_i.h"
 
@@ -51,6 +52,5 @@ void fs_room_for_file(struct fs *fs)
 
 void fs_room_to_show(struct fs *fs)
 {
-	if (rs_tree_any_nameless(fs->service))
-		(void)wait_for(fs, HELD_NS);
+	(void)wait_for(fs, HELD_NS);
 }

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "meta/base/text.h"
+
 #define WORDS_MAX 64
 
 struct words {
@@ -30,14 +32,6 @@ static struct words split(const char *text, size_t bytes)
 	return w;
 }
 
-static bool is_number(struct word w)
-{
-	for (size_t i = 0; i < w.bytes; i++)
-		if (w.at[i] < '0' || w.at[i] > '9')
-			return false;
-	return w.bytes > 0;
-}
-
 static bool is_capture(struct word w)
 {
 	return w.bytes > 2 && w.at[0] == '{' && w.at[w.bytes - 1] == '}';
@@ -45,7 +39,9 @@ static bool is_capture(struct word w)
 
 static bool is_like(struct word name, struct word pattern)
 {
-	return is_capture(pattern) ? is_number(name)
+	uint32_t ignored;
+
+	return is_capture(pattern) ? sc_number_parse(name.at, name.bytes, &ignored)
 				   : name.bytes == pattern.bytes && memcmp(name.at, pattern.at, name.bytes) == 0;
 }
 

@@ -45,6 +45,7 @@ FAMILIES = {
 CUTS = {"embed_tokens": 0, "embed_in": 0, "lm_head": 0, "embed_out": 0, "q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 1, "gate_proj": 0,
         "up_proj": 0, "down_proj": 1, "w1": 0, "w2": 1, "w3": 0, "query_key_value": 0, "dense": 1, "dense_h_to_4h": 0,
         "dense_4h_to_h": 1}
+# fused tensors: each section is cut by itself (transformers cuts these as one and gathers them again)
 SECTIONS = {"qkv_proj": (32, 16, 16), "gate_up_proj": (48, 48)}
 OF_PLAN = {"colwise": 0, "colwise_gather_output": 0, "rowwise": 1, "embedding_rowwise": 0}
 
