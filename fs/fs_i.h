@@ -227,6 +227,20 @@ void fs_document(struct fs *fs, uint64_t fh, bool begun);
 /** Tells whether the handle had such a document in a daemon that died. */
 bool fs_document_is_lost(struct fs *fs, uint64_t fh);
 
+/* requests.c: with -o hold, requests that come again */
+/** Sees to it that each request is entered under its number before it is served; when the session is mounted. */
+int fs_requests_begin(struct fs *fs, struct sc_err *err);
+/** Judges the requests that an earlier daemon had entered; before the first one comes again. */
+void fs_requests_load(struct fs *fs);
+/** Tells whether the request that this thread has read comes again. */
+bool fs_request_comes_again(void);
+/** Tells whether it does, and an earlier daemon has made its record. */
+bool fs_was_done(void);
+/** What this thread has read is answered; for those that come again. */
+void fs_request_answered(void);
+/** All requests that came again are answered. */
+void fs_requests_settle(struct fs *fs);
+
 /* again.c */
 /** Registers that a request of this thread fails with ESTALE: the kernel retries lookup and open once; a second ESTALE
  *  would reach the program.  `copies`: it wants to write to a committed file, and only the lookup of its name can copy

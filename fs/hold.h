@@ -28,6 +28,7 @@
 #define FS_RESERVED_MAX 1024
 #define FS_OPENS_MAX 65536
 #define FS_NUMBERS_MAX 65536
+#define FS_REQUESTS_MAX 64	/* more than threads that serve */
 #define FS_TOLD_STALE 64	/* threads that retry a lookup at the same time */
 
 struct fs_kept {
@@ -87,6 +88,10 @@ struct fs_kept {
 		uint64_t node;		/* 0: none */
 		uint64_t number;
 	} numbers[FS_NUMBERS_MAX];
+	struct fs_request {		/* what each thread does: requests.c */
+		uint64_t unique;	/* the kernel's number; 0: none */
+		uint64_t sequence;	/* where its first record in the log ends; 0: it has none */
+	} requests[FS_REQUESTS_MAX];
 	int32_t lock_fd;		/* of the store's lock, in a daemon that takes over; 0: none */
 	uint64_t open_blobs[FS_OPENS_MAX]; /* what each of them is open as; 0: a view, or none */
 };

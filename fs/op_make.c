@@ -14,19 +14,13 @@ static struct rs_make make_of(fuse_req_t req, mode_t mode)
 	return (struct rs_make){.mode = mode & ~umask, .uid = ctx->uid, .gid = ctx->gid};
 }
 
-/* Tells whether what has the name is what a request would make. */
-static bool is_made(struct fs *fs, const struct fs_folder *f, const struct rs_make *what, struct rs_look *ret)
+/* Finds what a request has made that came to a daemon that died (fs_was_done()). */
+static int find_made(struct fs *fs, const struct fs_folder *f, struct rs_look *ret, struct sc_err *err)
 {
-	struct sc_buf text = {0};
-	struct sc_err ignored;
-	bool is = rs_tree_child(fs->service, f->job, f->number, f->name, ret, &ignored) == 0 && ret->kind != RS_NONE &&
-		  ret->type == (what->mode & S_IFMT);
+	int rc = rs_tree_child(fs->service, f->job, f->number, f->name, ret, err);
 
-	if (is && S_ISLNK(what->mode))
-		is = rs_tree_link_text(fs->service, f->job, ret->ino, &text, &ignored) == 0 &&
-		     text.bytes == what->target.nr && memcmp(text.text, what->target.at, text.bytes) == 0;
-	sc_buf_done(&text);
-	return is;
+	/* a command has taken it away since: the kernel asks again, and it is made there */
+	return rc == 0 && ret->kind == RS_NONE ? sc_fail(err, SC_E_STALE, "look again") : rc;
 }
 
 static void reply_found(fuse_req_t req, struct fs *fs, const char *op, int rc, const struct fs_found *found,
@@ -54,10 +48,10 @@ static void make(fuse_req_t req, fuse_ino_t parent, const char *name, const stru
 
 	if (rc == 0) {
 		rs_tree_enter(folder.job);
-		rc = rs_tree_make(fs->service, folder.job, folder.number, folder.name, what, &look, NULL, &err);
-		/* a request that is resent, and that the daemon had carried out before it died */
-		if (rc == SC_E_EXISTS && fs->replays && is_made(fs, &folder, what, &look))
-			rc = 0;
+		rc = fs_was_done()
+			     ? find_made(fs, &folder, &look, &err)
+			     : rs_tree_make(fs->service, folder.job, folder.number, folder.name, what, &look, NULL,
+					    &err);
 		if (rc == 0)
 			rc = fs_stat_look(fs, folder.job, &look, &found, &err);
 		rs_tree_leave(folder.job);
@@ -80,7 +74,7 @@ static void make_job(fuse_req_t req, const char *name, mode_t mode)
 
 	if (rc == SC_E_COMMAND) /* no job has an `error` that could tell */
 		sc_log(SC_LOG_ERROR, "mkdir: %s", err.msg);
-	if (rc == SC_E_EXISTS && fs->replays)
+	if (rc == SC_E_EXISTS && fs->replays) /* jobs are known by errno: requests.c */
 		rc = 0;
 	if (rc == 0)
 		rc = fs_lookup(fs, FUSE_ROOT_ID, name, &found, &err);
@@ -109,20 +103,12 @@ void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char 
 
 /*
  * The name that is to be made exists already.  The kernel has not checked permissions on that file, so the caller must
- * look it up again (SC_E_STALE) and open it.  If the request was resent, it has made the file itself.
+ * look it up again (SC_E_STALE) and open it.
  */
-static int find_file(fuse_req_t req, struct fs *fs, const struct fs_folder *folder, const char *name,
-		     const struct fuse_file_info *fi, const struct rs_look *look, struct sc_err *err)
+static int refuse_existing(const char *name, const struct fuse_file_info *fi, struct sc_err *err)
 {
-	struct fs_found found;
-	struct sc_err ignored;
-
-	if (fs->replays && look->kind == RS_WORK && fs_stat_look(fs, folder->job, look, &found, &ignored) == 0 &&
-	    found.st.st_uid == fuse_req_ctx(req)->uid)
-		return 0;
-	if (fi && !(fi->flags & O_EXCL))
-		return sc_fail(err, SC_E_STALE, "look again");
-	return sc_fail(err, SC_E_EXISTS, "'%s' exists", name);
+	return fi && !(fi->flags & O_EXCL) ? sc_fail(err, SC_E_STALE, "look again")
+					   : sc_fail(err, SC_E_EXISTS, "'%s' exists", name);
 }
 
 /* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is released. */
@@ -136,19 +122,15 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 
 	if (rc == 0) {
 		rs_tree_enter(folder.job);
-		rc = rs_tree_child(fs->service, folder.job, folder.number, folder.name, &look, err);
-		if (rc == 0 && look.kind != RS_NONE) {
-			rc = find_file(req, fs, &folder, name, fi, &look, err);
-		} else if (rc == 0) {
-			rc = rs_tree_make(fs->service, folder.job, folder.number, folder.name, &what, &look, NULL,
-					  err);
-			/* it is empty: a truncation would take SUID and SGID from it */
-			if (rc == 0 && fi)
-				fi->flags &= ~O_TRUNC;
-			/* somebody else has made it since the lookup */
-			if (rc == SC_E_EXISTS && fi && !(fi->flags & O_EXCL))
-				rc = sc_fail(err, SC_E_STALE, "look again");
-		}
+		rc = fs_was_done()
+			     ? find_made(fs, &folder, &look, err)
+			     : rs_tree_make(fs->service, folder.job, folder.number, folder.name, &what, &look, NULL,
+					    err);
+		if (rc == SC_E_EXISTS || (rc == 0 && look.kind != RS_WORK)) /* was made, and committed meanwhile */
+			rc = refuse_existing(name, fi, err);
+		/* it is empty: a truncation would take SUID and SGID from it */
+		if (rc == 0 && fi)
+			fi->flags &= ~O_TRUNC;
 		if (rc == 0)
 			rc = fs_stat_look(fs, folder.job, &look, found, err);
 		if (rc == 0 && h) {
@@ -219,12 +201,9 @@ static int link_file(struct fs *fs, const struct fs_node *n, const struct fs_fol
 		return rc;
 	rs_tree_enter(job);
 	was_committed = fs_is_committed(fs, job, number);
-	rc = rs_tree_link(s, job, number, to->number, to->name, err);
-	if (rc == SC_E_EXISTS && fs->replays &&
-	    rs_tree_child(s, job, to->number, to->name, &look, err) == 0 && look.ino == number)
-		rc = 0;
+	rc = fs_was_done() ? 0 : rs_tree_link(s, job, number, to->number, to->name, err);
 	if (rc == 0)
-		rc = rs_tree_child(s, job, to->number, to->name, &look, err);
+		rc = find_made(fs, to, &look, err);
 	/* the node of now: if the link has copied the file up, it is another one than the kernel has asked for */
 	if (rc == 0)
 		rc = fs_stat_look(fs, job, &look, found, err);

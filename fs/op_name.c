@@ -6,12 +6,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-/* Answers a resent request that the daemon had carried out before it died: it is done. */
-static int done_before(struct fs *fs, int rc, int answer)
-{
-	return fs->replays && rc == answer ? 0 : rc;
-}
-
 static void reply(fuse_req_t req, const char *op, int rc, const struct sc_err *err)
 {
 	if (rc < 0)
@@ -27,9 +21,9 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct fs_folder f = {0};
 	int rc = fs_folder(fs, parent, name, &f, &err);
 
-	if (rc == 0) {
+	if (rc == 0 && !fs_was_done()) {
 		rs_tree_enter(f.job);
-		rc = done_before(fs, rs_tree_unlink(fs->service, f.job, f.number, f.name, &err), SC_E_NOT_FOUND);
+		rc = rs_tree_unlink(fs->service, f.job, f.number, f.name, &err);
 		rs_tree_leave(f.job);
 	}
 	if (f.job && rc == SC_E_PERMISSION)
@@ -43,8 +37,8 @@ static int remove_job(struct fs *fs, const char *name, struct sc_err *err)
 	struct rs_job *job = rs_job_by_name(fs->service, name);
 	int rc;
 
-	if (!job)
-		return done_before(fs, sc_fail(err, SC_E_NOT_FOUND, "no job '%s'", name), SC_E_NOT_FOUND);
+	if (!job) /* jobs are known by errno: requests.c */
+		return fs->replays ? 0 : sc_fail(err, SC_E_NOT_FOUND, "no job '%s'", name);
 	rc = rs_job_remove(fs->service, job, err);
 	if (rc < 0)
 		rs_job_refused(job, "rmdir", err);
@@ -63,9 +57,9 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		return;
 	}
 	rc = fs_folder(fs, parent, name, &f, &err);
-	if (rc == 0) {
+	if (rc == 0 && !fs_was_done()) {
 		rs_tree_enter(f.job);
-		rc = done_before(fs, rs_tree_rmdir(fs->service, f.job, f.number, f.name, &err), SC_E_NOT_FOUND);
+		rc = rs_tree_rmdir(fs->service, f.job, f.number, f.name, &err);
 		rs_tree_leave(f.job);
 	}
 	/* a folder that follows from the topology: rm -rf of the job meets it */
@@ -83,7 +77,7 @@ static int rename_job(struct fs *fs, const char *name, const char *new_name, uns
 	if (flags & RENAME_EXCHANGE)
 		return sc_fail_sys(err, EINVAL, "jobs cannot be exchanged; rename them one after the other");
 	if (!job)
-		return done_before(fs, sc_fail(err, SC_E_NOT_FOUND, "no job '%s'", name), SC_E_NOT_FOUND);
+		return fs->replays ? 0 : sc_fail(err, SC_E_NOT_FOUND, "no job '%s'", name);
 	rc = rs_job_rename(fs->service, job, new_name, err);
 	if (rc < 0)
 		rs_job_refused(job, "rename", err);
@@ -114,12 +108,9 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 		rc = fs_folder(fs, new_parent, new_name, &to, &err);
 	if (rc == 0 && from.job != to.job)
 		rc = sc_fail(&err, SC_E_CROSS, "files cannot be renamed across jobs; copy them");
-	if (rc == 0) {
+	if (rc == 0 && !fs_was_done()) {
 		rs_tree_enter(from.job);
 		rc = rs_tree_rename(fs->service, from.job, from.number, from.name, to.number, to.name, how, &err);
-		/* whether an exchange was done before, nothing tells */
-		if (how != RS_RENAME_EXCHANGE)
-			rc = done_before(fs, rc, SC_E_NOT_FOUND);
 		rs_tree_leave(from.job);
 	}
 	if (from.job && (rc == SC_E_CROSS || rc == SC_E_PERMISSION || rc == SC_E_BUSY || rc == SC_E_COMMAND))

@@ -168,11 +168,9 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 	uint64_t number = 0;
 	int rc = find_to_change(fs, ino, name, &job, &number, &err);
 
-	if (rc == 0) {
+	if (rc == 0 && !fs_was_done()) {
 		rs_tree_enter(job);
 		rc = rs_tree_set_xattr(fs->service, job, number, is, new_value, how, &err);
-		if (rc == SC_E_EXISTS && fs->replays)
-			rc = 0;
 		rs_tree_leave(job);
 	}
 	reply_change(req, fs, ino, job, number, "setxattr", rc, &err);
@@ -186,11 +184,9 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 	uint64_t number = 0;
 	int rc = find_to_change(fs, ino, name, &job, &number, &err);
 
-	if (rc == 0) {
+	if (rc == 0 && !fs_was_done()) {
 		rs_tree_enter(job);
 		rc = rs_tree_drop_xattr(fs->service, job, number, (struct meta_bytes){name, strlen(name)}, &err);
-		if (rc < 0 && err.errnum == ENODATA && fs->replays)
-			rc = 0;
 		rs_tree_leave(job);
 	}
 	reply_change(req, fs, ino, job, number, "removexattr", rc, &err);

@@ -11,9 +11,8 @@
 
 #define LOST_NS INT64_C(10000000000) /* of opens.c */
 
-/* <linux/fuse.h> of FUSE 7.40 has them; the headers of the distribution are older than the kernels */
-#ifndef FUSE_UNIQUE_RESEND
-#define FUSE_UNIQUE_RESEND (UINT64_C(1) << 63)
+/* <linux/fuse.h> of FUSE 7.40 has it; the headers of the distribution are older than the kernels */
+#ifndef FUSE_NOTIFY_RESEND
 #define FUSE_NOTIFY_RESEND 7
 #endif
 
@@ -21,8 +20,11 @@ int fs_begin(struct fs *fs, struct sc_err *err)
 {
 	struct fs_kept *kept = fs->kept;
 	struct fuse_buf buf = {0};
-	int n = fuse_session_receive_buf(fs->se, &buf);
+	int rc = fs_requests_begin(fs, err), n;
 
+	if (rc < 0)
+		return rc;
+	n = fuse_session_receive_buf(fs->se, &buf);
 	if (n <= 0 || buf.flags & FUSE_BUF_IS_FD || buf.size > sizeof(kept->init)) {
 		free(buf.mem);
 		return sc_fail(err, SC_E_SYSTEM, "the kernel's first request is not FUSE_INIT");
@@ -115,14 +117,16 @@ static void answer_replays(struct fs *fs)
 	while (more && fuse_session_receive_buf(fs->se, &buf) > 0) {
 		const struct fuse_in_header *in = buf.mem;
 
-		fs->replays = in->unique & FUSE_UNIQUE_RESEND;
+		fs->replays = fs_request_comes_again();
 		nr += fs->replays;
 		/* a new one is the last that is taken here, but for those that overtake all */
 		more = fs->replays || in->opcode == FUSE_FORGET || in->opcode == FUSE_BATCH_FORGET ||
 		       in->opcode == FUSE_INTERRUPT;
 		fuse_session_process_buf(fs->se, &buf);
+		fs_request_answered();
 	}
 	fs->replays = false;
+	fs_requests_settle(fs);
 	fs_writers_settle(fs);
 	fs->lost_opens_ns = sc_now_ns() + LOST_NS;
 	fs_forget_all(fs); /* what the kernel has forgotten while nobody served */
@@ -139,11 +143,14 @@ int fs_take_over(struct fs *fs, struct sc_err *err)
 	struct fs_kept *kept = fs->kept;
 	struct fuse_buf buf = {.size = kept->init_bytes, .mem = kept->init};
 	const struct fuse_out_header resend = {.len = sizeof(resend), .error = FUSE_NOTIFY_RESEND};
-	int fd = fuse_session_fd(fs->se), flags = fcntl(fd, F_GETFL), rc = fs_writers_load(fs, err);
+	int fd = fuse_session_fd(fs->se), flags = fcntl(fd, F_GETFL), rc = fs_requests_begin(fs, err);
 
+	if (rc == 0)
+		rc = fs_writers_load(fs, err);
 	if (rc < 0)
 		return rc;
 	load_opens(fs);
+	fs_requests_load(fs);
 	fs->are_told_stale = true; /* perhaps, by an earlier daemon */
 	fs_backings_check(fs);
 	/* the kernel drops the answer: it has had one */

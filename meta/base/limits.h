@@ -33,7 +33,7 @@
 #define SC_PICKLE_DEPTH_MAX 256	      /* dicts in dicts */
 /* numbers of nodeids (meta/catalog/numbers.c) are smaller than these */
 #define SC_JOBS_MAX (1u << 20)	      /* 20 bits; jobs made in a mount */
-#define SC_PATHS_MAX (1u << 20)	      /* 20 bits; different paths inside rank directories, in the life of a store */
+#define SC_PATHS_MAX (1u << 20)	      /* 20 bits; paths of committed files */
 #define SC_PLACES_MAX (UINT64_C(1) << 40) /* 40 bits; ranks of all views, in the life of a store */
 #define SC_BLOBS_MAX (UINT64_C(1) << 40) /* 40 bits; files written, in the life of a store */
 #define SC_NUMBERS_MAX (UINT64_C(1) << 59) /* 59 bits of a nodeid; inodes, in the life of a store */

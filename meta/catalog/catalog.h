@@ -309,7 +309,8 @@ int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology
 int meta_view_own(struct meta_catalog *c, uint64_t version, uint64_t *ret_id, struct sc_err *err);
 /** Finds the view that the number `place` belongs to: the one with the lowest id from `place` on. */
 int meta_view_at(struct meta_catalog *c, uint64_t place, meta_view_fn *fn, void *arg, struct sc_err *err);
-/** Tells the catalog that no kernel remembers a number: those of removed jobs may be given again. */
+/** Tells the catalog, before anything of it is shown, that no kernel remembers a number: those of removed jobs, and of
+ *  paths that nothing has any more, may be given again. */
 int meta_mount_begins(struct meta_catalog *c, struct sc_err *err);
 
 #endif

@@ -37,6 +37,7 @@ struct meta_catalog {
 	bool hold_began;	/* the first of these has begun a transaction */
 	bool full;		/* synchronous=FULL is set: a durable transaction is open */
 	uint64_t chains;	/* counts the changes of trees' chains, so that readers load theirs anew */
+	uint64_t path_searched;	/* numbers of paths up to it are given: numbers.c */
 	uint64_t blob_given;	/* the last number of a blob that was given; its row may come later, or never */
 	uint64_t (*renumber)(void *arg, uint64_t x); /* of db_set_renumber() */
 	void *renumber_arg;
@@ -198,6 +199,11 @@ int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err)
 	if (fd < 0)
 		return errno == ENOENT ? 0 : sc_fail_sys(err, errno, "catalog: cannot open '%s'", c->wal);
 	return sc_sys.fsync(fd) < 0 ? sc_fail_sys(err, errno, "catalog: cannot flush '%s'", c->wal) : 0;
+}
+
+uint64_t *db_path_searched(struct meta_catalog *c)
+{
+	return &c->path_searched;
 }
 
 uint64_t *db_blob_given(struct meta_catalog *c)

@@ -20,6 +20,8 @@ int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg
 /** Row function that stores column 0 in a uint64_t. */
 int db_id(void *arg, sqlite3_stmt *row);
 uint64_t db_last_id(struct meta_catalog *c);
+/** Where numbers.c remembers up to which number of a path it has searched; under the lock. */
+uint64_t *db_path_searched(struct meta_catalog *c);
 /** Where numbers.c remembers the last number of a blob that it gave; under the lock. */
 uint64_t *db_blob_given(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);

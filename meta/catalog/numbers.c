@@ -3,7 +3,9 @@
  * Allocates the numbers that nodeids are made of (fs/node.h).  A kernel remembers a nodeid for as long as it likes,
  * even when the daemon is replaced, so no number is given twice while a kernel could remember it:
  *
- *     path, blob   each number once in the life of a store
+ *     path         each number once in a mount: a mount that begins drops paths that no row names any more, if many
+ *                  numbers are given; when the last one is given, the numbers without a row are given
+ *     blob         each number once in the life of a store
  *     view         likewise: a view takes one number for each of its ranks, and its id is the last of them
  *     job          each number once in a mount: the kernel of the next mount remembers none, so numbers of removed jobs
  *                  are given again
@@ -36,9 +38,55 @@ static int take(struct meta_catalog *c, const char *table, uint64_t given, uint6
 	return rc;
 }
 
+/* Paths lose their rows only when a mount begins, so a number without one is not given in this mount. */
 int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 {
-	return take(c, "path", 0, 1, SC_PATHS_MAX, ret, err);
+	uint64_t last = 0, *searched = db_path_searched(c), id = 0;
+	int rc = db_each(c, err, db_id, &last, "SELECT seq FROM sqlite_sequence WHERE name = 'path'", "");
+
+	if (rc == 0 && last + 1 < SC_PATHS_MAX) {
+		*ret = last + 1;
+		return 0;
+	}
+	if (rc == 0)
+		rc = db_each(c, err, db_id, &id,
+			     "SELECT n + 1 FROM (SELECT ?1 AS n UNION ALL SELECT id FROM path WHERE id > ?1) WHERE NOT "
+			     "EXISTS (SELECT 1 FROM path WHERE id = n + 1) LIMIT 1",
+			     "i", *searched);
+	if (rc == 0 && (!id || id >= SC_PATHS_MAX))
+		return sc_fail(err, SC_E_LIMIT, "the versions in this store, and those that it had since it was "
+			       "mounted, have files under %u different paths, which is the limit: remove versions, "
+			       "then unmount the store and mount it again", SC_PATHS_MAX - 1);
+	if (rc == 0)
+		*ret = *searched = id;
+	return rc;
+}
+
+#define DROP_PATHS_FROM (SC_PATHS_MAX / 2)
+
+/* What is made of a path's number: rows of sets, and the virtual numbers in rows of trees. */
+static int drop_paths(struct meta_catalog *c, struct sc_err *err)
+{
+	uint64_t last = 0;
+	int rc = db_each(c, err, db_id, &last, "SELECT seq FROM sqlite_sequence WHERE name = 'path'", "");
+
+	if (rc < 0 || last < DROP_PATHS_FROM)
+		return rc;
+	return db_run(c, err,
+		      "DELETE FROM path WHERE text <> '' AND id NOT IN ("
+		      "SELECT path FROM set_blob UNION SELECT path FROM given "
+		      "UNION SELECT ino & ?2 FROM inode WHERE ino >= ?1 UNION SELECT parent & ?2 FROM inode WHERE "
+		      "parent >= ?1 UNION SELECT ino & ?2 FROM entry WHERE ino >= ?1 "
+		      "UNION SELECT parent & ?2 FROM entry WHERE parent >= ?1 "
+		      "UNION SELECT ino & ?2 FROM xattr WHERE ino >= ?1 "
+		      "UNION SELECT ino & ?2 FROM again WHERE ino >= ?1 "
+		      "UNION SELECT number & ?2 FROM again WHERE number >= ?1 "
+		      "UNION SELECT ino & ?2 FROM tree_inode WHERE ino >= ?1 "
+		      "UNION SELECT parent & ?2 FROM tree_inode WHERE parent >= ?1 "
+		      "UNION SELECT ino & ?2 FROM tree_entry WHERE ino >= ?1 "
+		      "UNION SELECT parent & ?2 FROM tree_entry WHERE parent >= ?1 "
+		      "UNION SELECT ino & ?2 FROM tree_xattr WHERE ino >= ?1)",
+		      "ii", META_VIRTUAL, (uint64_t)SC_PATHS_MAX - 1);
 }
 
 int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
@@ -87,7 +135,10 @@ int db_take_job(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 
 int meta_mount_begins(struct meta_catalog *c, struct sc_err *err)
 {
-	return db_run(c, err, "UPDATE job_number SET before_mount = given WHERE before_mount <> given", "");
+	int rc = drop_paths(c, err);
+
+	return rc < 0 ? rc
+		      : db_run(c, err, "UPDATE job_number SET before_mount = given WHERE before_mount <> given", "");
 }
 
 /* --- numbers of inodes --- */

@@ -258,13 +258,15 @@ struct meta_tail *meta_tail_close(struct meta_tail *t)
 /* --- appending --- */
 
 /* -> whether there was room.  Under the lock. */
-static bool append(struct meta_tail *t, uint64_t request, struct meta_bytes bytes)
+static bool append(struct meta_tail *t, uint64_t request, struct meta_bytes bytes, uint64_t *ret_sequence)
 {
 	uint64_t size = UNIT + units(bytes.nr), left = left_in_ring(t, t->end), filler = size > left ? left : 0;
 	uint64_t at = t->end + filler, end = at + size;
 
 	if (end + UNIT - t->applied > t->bytes)
 		return false;
+	if (ret_sequence)
+		__atomic_store_n(ret_sequence, end, __ATOMIC_RELEASE);
 	memset(head_at(t, end), 0, UNIT);
 	store_head(t, at, (struct head){.request = request, .kind = RECORD, .bytes = (uint32_t)bytes.nr}, bytes.at);
 	if (filler)
@@ -286,9 +288,7 @@ int meta_tail_append(struct meta_tail *t, uint64_t request, struct meta_bytes by
 		bool done;
 
 		(void)pthread_mutex_lock(&t->lock);
-		done = append(t, request, bytes);
-		if (done && ret_sequence)
-			*ret_sequence = t->end;
+		done = append(t, request, bytes, ret_sequence);
 		(void)pthread_mutex_unlock(&t->lock);
 		if (done)
 			return 0;

@@ -69,6 +69,8 @@ struct meta_tail *meta_tail_close(struct meta_tail *tail);
 /**
  * Appends a record, which from then on outlives the process.  Records have the order in which they were appended; who
  * needs an order holds a lock of its own.  If there is no room, drains first, and fails if that fails.
+ * *ret_sequence (or NULL) is stored before the record.  Where it is in memory that outlives the process, it tells the
+ * next one whether the record is there: if the log does not end before it.
  * Errors: SC_E_LIMIT (longer than a quarter of the ring), those of `apply`; nothing was appended.
  */
 int meta_tail_append(struct meta_tail *tail, uint64_t request, struct meta_bytes bytes, uint64_t *ret_sequence,

@@ -376,11 +376,11 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 	if (rc == 0)
 		rc = rs_log_open(s, err);
 	if (rc == 0)
+		rc = o->keep_garbage || o->takes_over ? 0 : meta_mount_begins(s->catalog, err);
+	if (rc == 0)
 		rc = load_jobs(s, err);
 	if (rc == 0 && !o->keep_garbage && !o->takes_over)
 		rc = forget_nameless(s, err);
-	if (rc == 0 && !o->keep_garbage && !o->takes_over)
-		rc = meta_mount_begins(s->catalog, err);
 	for (size_t i = 0; rc == 0 && i < o->nr_open; i++)
 		rc = o->open[i] ? rs_work_hold(s, o->open[i], err) : 0;
 	if (rc == 0 && !o->keep_garbage)

@@ -224,6 +224,7 @@ struct rs_service {
 		pthread_t thread;
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
+		uint64_t began;		/* where it ended when the service began */
 		bool has_thread, stop;
 	} log;
 	struct {

@@ -18,6 +18,8 @@
 #define RETRY_NS INT64_C(1000000000)
 #define NUMBERS 4096	/* that a job takes at once */
 
+static _Thread_local uint64_t *note;
+
 static int apply_all(struct meta_catalog *c, struct meta_tail_batch *batch, struct sc_err *err)
 {
 	struct meta_changes changes = {0};
@@ -98,6 +100,8 @@ int rs_log_open(struct rs_service *s, struct sc_err *err)
 	if (rc == 0)
 		rc = meta_tail_drain(s->log.tail, err);
 	if (rc == 0)
+		rc = meta_tail_applied(s->catalog, &s->log.began, err);
+	if (rc == 0)
 		rc = meta_numbers_each(s->catalog, on_block, s, err);
 	if (rc == SC_E_NO_MEMORY)
 		rc = sc_nomem(err);
@@ -138,17 +142,27 @@ int rs_log_drain(struct rs_service *s, struct sc_err *err)
 	return meta_tail_drain(s->log.tail, err);
 }
 
+void rs_log_note(uint64_t *to)
+{
+	note = to;
+}
+
+bool rs_log_had(const struct rs_service *s, uint64_t sequence)
+{
+	return sequence && sequence <= s->log.began;
+}
+
 int rs_log_write(void *arg, const struct meta_changes *record, struct sc_err *err)
 {
 	struct rs_service *s = ((struct rs_job *)arg)->service;
 	struct sc_buf buf = {0};
-	uint64_t sequence;
+	uint64_t *to = note && *note == 0 ? note : NULL;
 	bool was_empty = !meta_tail_waiting(s->log.tail);
 	int rc;
 
 	meta_changes_encode(record, &buf);
 	rc = buf.failed ? sc_nomem(err)
-			: meta_tail_append(s->log.tail, 0, (struct meta_bytes){buf.text, buf.bytes}, &sequence, err);
+			: meta_tail_append(s->log.tail, 0, (struct meta_bytes){buf.text, buf.bytes}, to, err);
 	sc_buf_done(&buf);
 	if (rc == 0 && was_empty) {
 		(void)pthread_mutex_lock(&s->log.lock);

@@ -70,6 +70,12 @@ int rs_tree_xattrs(struct rs_service *s, struct rs_job *job, uint64_t ino, struc
 void rs_tree_enter(struct rs_job *job);
 void rs_tree_leave(struct rs_job *job);
 
+/** Has the log store in *note, if it is 0, where the first record of this thread ends, before the record is there
+ *  (meta_tail_append()); NULL: no more. */
+void rs_log_note(uint64_t *note);
+/** Tells whether a record that an earlier process noted so was there when this service began. */
+bool rs_log_had(const struct rs_service *s, uint64_t note);
+
 /** What is to be made: mode with the type; SGID of the folder is seen to. */
 struct rs_make {
 	mode_t mode;
