@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct edit {
@@ -86,6 +87,23 @@ static char *next_word(char **line)
 	return word;
 }
 
+/* Tells whether it is Megatron's: NAME.bin with NAME.idx beside it. */
+static bool has_index(const struct change *c, const char *path)
+{
+	size_t n = strlen(path);
+	char idx[SC_COMMAND_BYTES_MAX];
+	struct stat st;
+	bool is;
+
+	if (n <= 4 || strcmp(path + n - 4, ".bin") != 0)
+		return false;
+	(void)snprintf(idx, sizeof(idx), "%.*s.idx", (int)(n - 4), path);
+	rs_become(c->as.uid, c->as.gid);
+	is = stat(idx, &st) == 0 && S_ISREG(st.st_mode);
+	rs_become(geteuid(), getegid());
+	return is;
+}
+
 static const char *const verbs[] = {"add", "remove", "refresh"};
 
 /* One KEY=VALUE of an edit; `path` may come several times. */
@@ -145,6 +163,8 @@ static int parse_line(struct change *c, char *line)
 		return sc_fail(c->as.err, SC_E_COMMAND, "%s: name= is missing", verbs[e->kind]);
 	if (rc == 0 && e->kind == EDIT_ADD && !e->paths.nr)
 		return sc_fail(c->as.err, SC_E_COMMAND, "add: path= is missing");
+	if (rc == 0 && e->kind == EDIT_ADD && e->spec.format == RS_DATA_UNKNOWN && has_index(c, e->paths.at[0]))
+		e->spec.format = RS_DATA_MEGATRON;
 	if (rc == 0 && e->kind == EDIT_ADD)
 		rc = rs_data_spec_finish(&e->spec, e->paths.at[0], c->as.err);
 	return rc;

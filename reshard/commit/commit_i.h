@@ -82,6 +82,9 @@ int rs_commit_keep(struct commit *c, struct item *it);
 int rs_commit_read(struct commit *c);
 /** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */
 int rs_commit_sets(struct commit *c);
+/** Refuses tensors of a new set that the layout cuts and that ranks wrote whole, all the same.  Reads little unless
+ *  there are such.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
+int rs_commit_suspect(struct commit *c, const struct rs_set *set);
 /** Makes the tree's rows of files (c->rows); plain files that all ranks wrote equal get one blob. */
 int rs_commit_rows(struct commit *c);
 

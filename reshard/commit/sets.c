@@ -138,6 +138,8 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 		rc = rs_set_finish(set, c->err);
 	if (rc == 0)
 		rc = note_skews(c, set);
+	if (rc == 0 && !rs_config_of(c->job).accept_suspicious)
+		rc = rs_commit_suspect(c, set);
 	if (rc == 0 && differ) {
 		sc_sys.release(set->report);
 		set->report = sc_strdup("metadata: ranks' files differ in __metadata__; only what all agree on is "

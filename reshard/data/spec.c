@@ -186,6 +186,36 @@ static void choose_suffix(struct rs_data_spec *s, const char *path)
 		(void)snprintf(s->suffix, sizeof(s->suffix), "%.*s", (int)strcspn(first, " "), first);
 }
 
+/* Formats that there are, but not here: what to do. */
+static const struct {
+	const char *suffixes, *sentence;
+} strange[] = {
+	{"parquet pq",
+	 "Parquet keeps a sample in pieces, compressed with others, so no run of its bytes is a partition; write JSON "
+	 "Lines from it (datasets: Dataset.from_parquet(FILE).to_json(OTHER)) or TFRecords"},
+	{"arrow feather",
+	 "Arrow keeps a sample in pieces, column by column, so no run of its bytes is a partition; write JSON Lines "
+	 "from it (datasets: Dataset.from_file(FILE).to_json(OTHER)) or TFRecords"},
+	{"mds",
+	 "shards of MosaicML's streaming have their index in another file; write WebDataset archives or JSON Lines "
+	 "from them"},
+	{"gz zst bz2 xz tgz zip",
+	 "compressed files have no samples that can be read by themselves; decompress it first"},
+	{"bin",
+	 "NAME.bin of Megatron needs its NAME.idx beside it; if it holds samples of one size, add format=records "
+	 "record=BYTES"},
+};
+
+static int refuse_unknown(const struct rs_data_spec *s, const char *path, struct sc_err *err)
+{
+	for (size_t i = 0; i < sizeof(strange) / sizeof(*strange); i++)
+		if (is_in(suffix_of(path), strange[i].suffixes))
+			return sc_fail(err, SC_E_COMMAND, "dataset '%s': '%s' cannot be added: %s", s->name, path,
+				       strange[i].sentence);
+	return sc_fail(err, SC_E_COMMAND, "dataset '%s': cannot tell the format from the file name '%s'; add "
+		       "format=lines, records, npy, tar, tfrecord or megatron", s->name, path);
+}
+
 int rs_data_spec_finish(struct rs_data_spec *s, const char *path, struct sc_err *err)
 {
 	if (!*s->name)
@@ -194,9 +224,7 @@ int rs_data_spec_finish(struct rs_data_spec *s, const char *path, struct sc_err 
 		if (i != RS_DATA_RECORDS && is_in(suffix_of(path), formats[i].suffixes))
 			s->format = (enum rs_data_format)i;
 	if (s->format == RS_DATA_UNKNOWN)
-		return sc_fail(err, SC_E_COMMAND, "dataset '%s': cannot tell the format from the file name '%s'; add "
-			"format=lines, "
-			       "records, npy, tar, tfrecord or megatron", s->name, path);
+		return refuse_unknown(s, path, err);
 	if (s->deal.batch == 0)
 		return sc_fail(err, SC_E_COMMAND, "dataset '%s': global_batch= is missing", s->name);
 	if ((s->format == RS_DATA_RECORDS) != (s->record != 0))

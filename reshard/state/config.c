@@ -27,6 +27,7 @@ static const char *const verify_words[] = {"commit", "background", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const yes_words[] = {"no", "yes", NULL};
 static const char *const plain_words[] = {"refuse", "drop", NULL};
+static const char *const suspicious_words[] = {"refuse", "accept", NULL};
 
 int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 {
@@ -45,6 +46,8 @@ int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 		c->remove = word;
 	else if (strcmp(key, "plain") == 0 && (word = one_of(value, plain_words)) >= 0)
 		c->drop_plain = word;
+	else if (strcmp(key, "suspicious") == 0 && (word = one_of(value, suspicious_words)) >= 0)
+		c->accept_suspicious = word;
 	else if (strcmp(key, "keep") == 0)
 		return number(value, 1000000, &c->keep);
 	else if (strcmp(key, "ranks_per_node") == 0 && number(value, SC_RANKS_MAX, &ranks) == 0 && ranks >= 1)
@@ -83,8 +86,10 @@ int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 
 	(void)s;
 	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
-			   "show=%s\nremove=%s\nplain=%s\n", materialize_words[c.materialize], verify_words[c.verify],
+			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\n",
+		      materialize_words[c.materialize], verify_words[c.verify],
 		      switch_words[c.sync], c.keep, (unsigned)(c.buffer_bytes >> 20), c.ranks_per_node,
-		      switch_words[c.show], yes_words[c.remove], plain_words[c.drop_plain]);
+		      switch_words[c.show], yes_words[c.remove], plain_words[c.drop_plain],
+		      suspicious_words[c.accept_suspicious]);
 	return buf->failed ? sc_nomem(err) : 0;
 }

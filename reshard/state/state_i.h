@@ -107,6 +107,7 @@ struct rs_config {
 	uint32_t keep;			/* versions, 0: all */
 	bool sync, show, remove;
 	bool drop_plain;		/* a topology may leave plain files without a place */
+	bool accept_suspicious;		/* a commit takes tensors whose parts are all the same */
 	uint32_t ranks_per_node;	/* 0: one node */
 	uint64_t buffer_bytes;		/* of the engine */
 };
