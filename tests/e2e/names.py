@@ -3,7 +3,7 @@ SCALAI MOUNT: presets for Hugging Face's models, against the models' own names, 
 
 A tiny random model of each family is saved by transformers, imported at several topologies, and each rank's tensors are
 compared with the parts that the model's plan says (colwise: rows, rowwise: columns), cut here by numpy.  The unsharded
-model is the same again.
+model is the same again.  Models without a plan of their own are cut and made whole again.
 """
 import os
 import pathlib
@@ -24,6 +24,9 @@ hf.logging.set_verbosity_error()
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
          "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 KV = {"num_key_value_heads": 2}
+MLA = {"kv_lora_rank": 8, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "n_routed_experts": 4,
+       "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 16, "num_experts_per_tok": 2,
+       "first_k_dense_replace": 1}
 # class, more of its configuration, layout
 FAMILIES = {
     "llama": (hf.LlamaConfig, KV, "hf-llama"),
@@ -31,7 +34,35 @@ FAMILIES = {
     "mistral": (hf.MistralConfig, KV, "hf-llama"),
     "qwen2": (hf.Qwen2Config, KV, "hf-llama"),
     "qwen3": (hf.Qwen3Config, KV | {"head_dim": 8}, "hf-llama"),
+    "gemma": (hf.GemmaConfig, KV | {"head_dim": 8}, "hf-llama"),
     "gemma2": (hf.Gemma2Config, KV | {"head_dim": 8}, "hf-llama"),
+    "gemma3": (hf.Gemma3TextConfig, KV | {"head_dim": 8}, "hf-llama"),
+    "olmo": (hf.OlmoConfig, KV, "hf-llama"),
+    "olmo2": (hf.Olmo2Config, KV, "hf-llama"),
+    "olmo3": (hf.Olmo3Config, KV, "hf-llama"),
+    "granite": (hf.GraniteConfig, KV, "hf-llama"),
+    "cohere": (hf.CohereConfig, KV, "hf-llama"),
+    "cohere2": (hf.Cohere2Config, KV, "hf-llama"),
+    "starcoder2": (hf.Starcoder2Config, KV, "hf-llama"),
+    "stablelm": (hf.StableLmConfig, KV, "hf-llama"),
+    "smollm3": (hf.SmolLM3Config, KV, "hf-llama"),
+    "phi": (hf.PhiConfig, KV, "hf-llama"),
+    "glm": (hf.GlmConfig, KV | {"head_dim": 8}, "hf-llama"),
+    "glm4": (hf.Glm4Config, KV | {"head_dim": 8}, "hf-llama"),
+    "helium": (hf.HeliumConfig, KV | {"head_dim": 8}, "hf-llama"),
+    "ernie4.5": (hf.Ernie4_5Config, KV | {"head_dim": 8}, "hf-llama"),
+    "seed-oss": (hf.SeedOssConfig, KV | {"head_dim": 8}, "hf-llama"),
+    "arcee": (hf.ArceeConfig, KV | {"head_dim": 8}, "hf-llama"),
+    "exaone4": (hf.Exaone4Config, KV, "hf-llama"),
+    "nemotron": (hf.NemotronConfig, KV | {"head_dim": 8}, "hf-llama"),
+    "apertus": (hf.ApertusConfig, KV, "hf-llama"),
+    "hunyuan": (hf.HunYuanDenseV1Config, KV | {"head_dim": 8}, "hf-llama"),
+    "olmoe": (hf.OlmoeConfig, KV | {"num_experts": 4, "num_experts_per_tok": 2}, "hf-moe"),
+    "glm4-moe": (hf.Glm4MoeConfig, KV | MLA | {"head_dim": 8}, "hf-moe"),
+    "deepseek-v2": (hf.DeepseekV2Config, {"num_key_value_heads": 4} | MLA, "hf-moe"),
+    "deepseek-v3": (hf.DeepseekV3Config, {"num_key_value_heads": 4} | MLA, "hf-moe"),
+    "bert": (hf.BertConfig, {}, "hf-bert"),
+    "gpt2": (hf.GPT2Config, {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, "hf-gpt2"),
     "mixtral": (hf.MixtralConfig, KV | {"num_local_experts": 4}, "hf-moe"),
     "qwen2-moe": (hf.Qwen2MoeConfig, KV | {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
                                            "num_experts_per_tok": 2, "decoder_sparse_step": 1}, "hf-moe"),
@@ -43,7 +74,7 @@ FAMILIES = {
 # dimension that is cut, and the rows of each section; what is not here is on every rank.  By the last words of a name,
 # from transformers' base_model_tp_plan where it has the module: colwise 0, rowwise 1, embedding_rowwise 0
 CUTS = {"embed_tokens": 0, "embed_in": 0, "lm_head": 0, "embed_out": 0, "q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 1, "gate_proj": 0,
-        "up_proj": 0, "down_proj": 1, "w1": 0, "w2": 1, "w3": 0, "query_key_value": 0, "dense": 1, "dense_h_to_4h": 0,
+        "up_proj": 0, "down_proj": 1, "q_b_proj": 0, "kv_b_proj": 0, "c_fc": 0, "c_proj": 1, "fc1": 0, "fc2": 1, "w1": 0, "w2": 1, "w3": 0, "query_key_value": 0, "dense": 1, "dense_h_to_4h": 0,
         "dense_4h_to_h": 1}
 # fused tensors: each section is cut by itself (transformers cuts these as one and gathers them again)
 SECTIONS = {"qkv_proj": (32, 16, 16), "gate_up_proj": (48, 48)}
@@ -73,11 +104,18 @@ def check_plan(model):
             assert CUTS[module] == OF_PLAN[how], (pattern, how)
 
 
-def family(name):
-    config, more, layout = FAMILIES[name]
+def make(name):
+    config, more, _ = FAMILIES[name]
     torch.manual_seed(1)
-    model = hf.AutoModelForCausalLM.from_config(config(**(SIZES | more)))
+    kind = hf.AutoModelForMaskedLM if config is hf.BertConfig else hf.AutoModelForCausalLM
+    model = kind.from_config(config(**(SIZES | more)))
     check_plan(model)
+    return model
+
+
+def family(name):
+    _, more, layout = FAMILIES[name]
+    model = make(name)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         whole = load_file(folder + "/model.safetensors")
@@ -89,14 +127,14 @@ def family(name):
             for rank in range(tp):
                 got = load_file(mount / job / str(rank) / "model.safetensors")
                 assert got.keys() == whole.keys(), (name, tp, rank, got.keys() ^ whole.keys())
-                for tensor, a in whole.items():
+                for tensor, a in whole.items() if model._tp_plan else ():
                     want = part(tensor, a, tp, rank)
                     assert got[tensor].shape == want.shape and np.array_equal(got[tensor], want), (name, tp, rank, tensor)
             again = load_file(mount / job / ".full/model.safetensors")
             assert again.keys() == whole.keys() and all(np.array_equal(again[k], whole[k]) for k in whole), (name, tp)
         if layout == "hf-moe":
             experts(name, folder + "/model.safetensors", whole)
-    print(f"figure: {name}: {len(whole)} tensors")
+    print(f"figure: {name}: {len(whole)} tensors, {len(model._tp_plan or {})} rules in its own plan")
 
 
 def experts(name, file, whole):
@@ -115,8 +153,7 @@ def experts(name, file, whole):
 
 def refused(name, layout, word):
     """A model of this family must not be taken by another one's preset."""
-    config, more, _ = FAMILIES[name]
-    model = hf.AutoModelForCausalLM.from_config(config(**(SIZES | more)))
+    model = make(name)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         run = subprocess.run([scalai, "import", f"{name}-wrong", folder + "/model.safetensors", "--topology", "tp=2", "--layout", layout],
