@@ -13,7 +13,8 @@
 	X(hf_phi3, "hf-phi3")                                                                      \
 	X(hf_gpt2, "hf-gpt2")                                                                      \
 	X(hf_bert, "hf-bert")                                                                      \
-	X(fsdp2, "fsdp2")
+	X(fsdp2, "fsdp2")                                                                          \
+	X(optimizer, "optimizer")
 
 #define X(id, name)                                                                                \
 	__asm__(".section .rodata\n"                                                               \

@@ -18,6 +18,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers as hf  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 
 scalai, mount = sys.argv[1], pathlib.Path(sys.argv[2])
 hf.logging.set_verbosity_error()
@@ -151,6 +152,38 @@ def experts(name, file, whole):
     assert again.keys() == whole.keys() and all(np.array_equal(again[k], whole[k]) for k in whole), name
 
 
+def optimizer(prefix):
+    """What torch calls the state of AdamW: each moment is cut as its parameter; steps are on every rank, also with FSDP2."""
+    from torch.distributed.checkpoint import state_dict as dcp
+
+    model = make("llama")
+    adam = torch.optim.AdamW(model.parameters(), amsgrad=True)
+    model(input_ids=torch.arange(8).reshape(1, 8)).logits.square().sum().backward()
+    adam.step()
+    model_state, state = dcp.get_state_dict(model, adam, options=dcp.StateDictOptions(flatten_optimizer_state_dict=True))
+    tensors = {k: v for k, v in model_state.items()} | {prefix + k: v for k, v in state.items() if torch.is_tensor(v)}
+    assert len(tensors) == 5 * len(model_state), len(tensors)
+    with tempfile.TemporaryDirectory() as folder:
+        file = folder + "/model.safetensors"
+        save_file({k: v.contiguous() for k, v in tensors.items()}, file)
+        whole = load_file(file)
+        for topology, layout in ("tp=2", "hf-llama"), ("dp=2", "fsdp2 model=hf-llama"):
+            job = f"adam{len(prefix)}-{topology[:2]}"
+            subprocess.run([scalai, "import", job, file, "--topology", topology, "--layout", *layout.split()], check=True)
+            for rank in range(2):
+                got = load_file(mount / job / str(rank) / "model.safetensors")
+                for name in model_state:
+                    for key in "exp_avg", "exp_avg_sq", "max_exp_avg_sq":
+                        a = got[f"{prefix}state.{name}.{key}"]
+                        want = part(name, whole[f"{prefix}state.{name}.{key}"], 2, rank) if topology == "tp=2" else \
+                            np.split(whole[f"{prefix}state.{name}.{key}"], 2)[rank]
+                        assert a.shape == got[name].shape and np.array_equal(a, want), (topology, rank, name, key)
+                    assert got[f"{prefix}state.{name}.step"] == 1, name
+            again = load_file(mount / job / ".full/model.safetensors")
+            assert again.keys() == whole.keys() and all(np.array_equal(again[k], whole[k]) for k in whole), topology
+    print(f"figure: {prefix}state of AdamW: {len(tensors)} tensors")
+
+
 def refused(name, layout, word):
     """A model of this family must not be taken by another one's preset."""
     model = make(name)
@@ -163,6 +196,8 @@ def refused(name, layout, word):
 
 for each in FAMILIES:
     family(each)
+optimizer("")
+optimizer("optimizer.")
 refused("phi3", "hf-llama", "such as 'model.layers.{G}.self_attn.qkv_proj.weight copy'")
 refused("qwen3-moe", "hf-llama", "no rule matches")
 refused("mixtral", "hf-llama", "such as 'model.layers.{G}.block_sparse_moe.")
