@@ -16,7 +16,7 @@ import threading
 import time
 
 libc = ctypes.CDLL(None, use_errno=True)
-root, ends, least = pathlib.Path(sys.argv[1]), time.time() + float(sys.argv[2]), int(sys.argv[3])
+root, seconds, least = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 health = root.parents[2] / ".ctl/health"
 EXCHANGE = 2
 
@@ -86,14 +86,14 @@ def clear(d):
                 raise
 
 
-failed, lost, rounds = [], [], [0] * 4
+failed, lost, rounds, stop = [], [], [0] * 4, threading.Event()
 
 
 def run(nr):
     d = root / str(nr)
     try:
         d.mkdir()
-        while time.time() < ends and not failed:
+        while not stop.is_set():
             try:
                 one_round(d)
                 rounds[nr] += 1
@@ -104,14 +104,16 @@ def run(nr):
                 clear(d)
     except (AssertionError, OSError) as e:
         failed.append(f"folder {nr}, round {rounds[nr]}: {e!r}")
+        stop.set()
 
 
 root.mkdir()
 threads = [threading.Thread(target=run, args=(nr,)) for nr in range(4)]
 for t in threads:
     t.start()
-kills = 0
-while time.time() < ends and not failed:
+kills, began = 0, time.time()
+# so long, and longer on a busy machine
+while not stop.is_set() and (time.time() < began + seconds or kills < least or min(rounds) < 10) and time.time() < began + 20 * seconds:
     time.sleep(0.03 + kills % 7 * 0.01)
     try:
         pid = next(int(line.split()[1]) for line in health.read_text().splitlines() if line.startswith("pid:"))
@@ -119,9 +121,10 @@ while time.time() < ends and not failed:
         kills += 1
     except (OSError, StopIteration):
         pass  # this very daemon was asked
+stop.set()
 for t in threads:
     t.join()
 print(f"{sum(rounds)} rounds, {kills} kills, {len(lost)} requests lost")
 assert not failed, failed
 assert len(lost) <= kills / 4, lost
-assert kills >= least and min(rounds) > 10, (kills, rounds)
+assert kills >= least and min(rounds) >= 10, (kills, rounds)
