@@ -249,12 +249,12 @@ static struct rs_image *open_view(struct rs_service *s, struct rs_job *job)
 	struct rs_view *view;
 	struct sc_err err;
 
-	for (unsigned i = 0; i < sizeof(data); i++)
-		data[i] = (unsigned char)(i * 13 + i / 256);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		uint64_t blob, bytes = sizeof(header) - 1;
 		int fd;
 
+		for (unsigned i = 0; i < sizeof(data); i++) /* parts, so they differ */
+			data[i] = (unsigned char)(i * 13 + i / 256 + rank);
 		must(work_create(s, job, rank, "a.safetensors", &owner, &blob, &fd, &err), &err);
 		assert_int_equal(0, sc_pwrite_all(fd, &bytes, 8, 0));
 		assert_int_equal(0, sc_pwrite_all(fd, header, bytes, 8));
