@@ -182,13 +182,29 @@ static int take_in(struct taking *c, const char *given)
 	return rc;
 }
 
+/* Tells whether a path is the other file of a pair that is named before it, as by a shell's NAME.*: of NAME.bin and
+ * NAME.idx.  One path twice is meant so. */
+static bool is_other_of_pair(char *const *paths, size_t i)
+{
+	char bin[SC_COMMAND_BYTES_MAX], before[SC_COMMAND_BYTES_MAX], idx[SC_COMMAND_BYTES_MAX];
+
+	(void)megatron_paths(paths[i], bin, idx, sizeof(bin));
+	for (size_t k = 0; k < i; k++) {
+		(void)megatron_paths(paths[k], before, idx, sizeof(before));
+		if (strcmp(before, bin) == 0 && strcmp(paths[k], paths[i]) != 0)
+			return true;
+	}
+	return false;
+}
+
 static int take_all(struct taking *c, char *const *paths, size_t nr)
 {
 	const struct rs_data_spec *spec = &c->corpus->spec;
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < nr; i++)
-		rc = take_in(c, paths[i]);
+		if (spec->format != RS_DATA_MEGATRON || !is_other_of_pair(paths, i))
+			rc = take_in(c, paths[i]);
 	if (rc == 0)
 		rc = rs_keys_check(&c->keys, spec->name, c->as->err);
 	if (rc == 0)

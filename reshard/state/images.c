@@ -131,6 +131,17 @@ static void image_put(struct rs_service *s, struct rs_kept_image *k)
 	(void)pthread_mutex_unlock(&s->images_lock);
 }
 
+/*
+ * Only the version's own presentation shows files as they are stored: its storage comes to be as it presents them, and
+ * stays so.  Another topology may be that of a storage which the version has from the one before, and soon has no more:
+ * its files would first have the form that a framework gave them, then ours, and a program that opens a path twice
+ * would read the bytes of one by the header of the other.
+ */
+static bool is_own_presentation(const struct rs_view *view)
+{
+	return strcmp(view->topo.text, view->version->topo.text) == 0;
+}
+
 /* A rank that wrote this very file gets its own bytes back, though copies of it exist. */
 static bool is_as_written(const struct rs_view *view, uint32_t rank, const char *file)
 {
@@ -148,6 +159,7 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	struct rs_kept_image *k;
 	int rc = 0;
 
+	as_view |= !is_own_presentation(view);
 	if (!is_as_written(view, rank, file))
 		rank = meta_view_alike(view->model, rank, file); /* replicas share one */
 	(void)pthread_mutex_lock(&s->images_lock);
