@@ -23,6 +23,14 @@ static int find_made(struct fs *fs, const struct fs_folder *f, struct rs_look *r
 	return rc == 0 && ret->kind == RS_NONE ? sc_fail(err, SC_E_STALE, "look again") : rc;
 }
 
+/* Makes what a request asks for, once: if a daemon that died has made it, finds it. */
+static int make_once(struct fs *fs, const struct fs_folder *f, const struct rs_make *what, struct rs_look *ret,
+		     struct sc_err *err)
+{
+	return fs_was_done() ? find_made(fs, f, ret, err)
+			     : rs_tree_make(fs->service, f->job, f->number, f->name, what, ret, NULL, err);
+}
+
 static void reply_found(fuse_req_t req, struct fs *fs, const char *op, int rc, const struct fs_found *found,
 			const struct sc_err *err)
 {
@@ -48,10 +56,7 @@ static void make(fuse_req_t req, fuse_ino_t parent, const char *name, const stru
 
 	if (rc == 0) {
 		rs_tree_enter(folder.job);
-		rc = fs_was_done()
-			     ? find_made(fs, &folder, &look, &err)
-			     : rs_tree_make(fs->service, folder.job, folder.number, folder.name, what, &look, NULL,
-					    &err);
+		rc = make_once(fs, &folder, what, &look, &err);
 		if (rc == 0)
 			rc = fs_stat_look(fs, folder.job, &look, &found, &err);
 		rs_tree_leave(folder.job);
@@ -122,10 +127,7 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 
 	if (rc == 0) {
 		rs_tree_enter(folder.job);
-		rc = fs_was_done()
-			     ? find_made(fs, &folder, &look, err)
-			     : rs_tree_make(fs->service, folder.job, folder.number, folder.name, &what, &look, NULL,
-					    err);
+		rc = make_once(fs, &folder, &what, &look, err);
 		if (rc == SC_E_EXISTS || (rc == 0 && look.kind != RS_WORK)) /* was made, and committed meanwhile */
 			rc = refuse_existing(name, fi, err);
 		/* it is empty: a truncation would take SUID and SGID from it */

@@ -21,13 +21,18 @@
 
 #include "meta/base/limits.h"
 
+static int last_given(struct meta_catalog *c, const char *table, uint64_t *ret, struct sc_err *err)
+{
+	return db_each(c, err, db_id, ret, "SELECT seq FROM sqlite_sequence WHERE name = ?", "s", table);
+}
+
 /* Takes `nr` new numbers of a table, larger than `given`, and gives the last of them; the caller inserts it, under the
  * same lock, or remembers that it is given. */
 static int take(struct meta_catalog *c, const char *table, uint64_t given, uint64_t nr, uint64_t end,
 		uint64_t *ret_last, struct sc_err *err)
 {
 	uint64_t last = 0;
-	int rc = db_each(c, err, db_id, &last, "SELECT seq FROM sqlite_sequence WHERE name = ?", "s", table);
+	int rc = last_given(c, table, &last, err);
 
 	if (last < given)
 		last = given;
@@ -42,7 +47,7 @@ static int take(struct meta_catalog *c, const char *table, uint64_t given, uint6
 int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 {
 	uint64_t last = 0, *searched = db_path_searched(c), id = 0;
-	int rc = db_each(c, err, db_id, &last, "SELECT seq FROM sqlite_sequence WHERE name = 'path'", "");
+	int rc = last_given(c, "path", &last, err);
 
 	if (rc == 0 && last + 1 < SC_PATHS_MAX) {
 		*ret = last + 1;
@@ -68,7 +73,7 @@ int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 static int drop_paths(struct meta_catalog *c, struct sc_err *err)
 {
 	uint64_t last = 0;
-	int rc = db_each(c, err, db_id, &last, "SELECT seq FROM sqlite_sequence WHERE name = 'path'", "");
+	int rc = last_given(c, "path", &last, err);
 
 	if (rc < 0 || last < DROP_PATHS_FROM)
 		return rc;

@@ -90,14 +90,13 @@ static char *next_word(char **line)
 /* Tells whether it is Megatron's: NAME.bin with NAME.idx beside it. */
 static bool has_index(const struct change *c, const char *path)
 {
-	size_t n = strlen(path);
-	char idx[SC_COMMAND_BYTES_MAX];
+	char bin[SC_COMMAND_BYTES_MAX], idx[SC_COMMAND_BYTES_MAX];
 	struct stat st;
 	bool is;
 
-	if (n <= 4 || strcmp(path + n - 4, ".bin") != 0)
+	rs_megatron_paths(path, bin, idx, sizeof(bin));
+	if (strcmp(path, bin) != 0)
 		return false;
-	(void)snprintf(idx, sizeof(idx), "%.*s.idx", (int)(n - 4), path);
 	rs_become(c->as.uid, c->as.gid);
 	is = stat(idx, &st) == 0 && S_ISREG(st.st_mode);
 	rs_become(geteuid(), getegid());

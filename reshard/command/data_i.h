@@ -15,6 +15,8 @@ struct rs_taking {
 	struct sc_err *err;
 };
 
+/** Gives both names of a dataset of Megatron's, which "x.bin", "x.idx" and "x" mean; each has room for `bytes`. */
+void rs_megatron_paths(const char *path, char *bin, char *idx, size_t bytes);
 /** Scans sources and makes a corpus that has no number yet; *ret is set even on failure, and rs_taken_done() ends
  *  it. */
 int rs_take_sources(const struct rs_taking *as, const struct rs_data_spec *spec, char *const *paths, size_t nr,

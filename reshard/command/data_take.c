@@ -120,8 +120,7 @@ static int agree_on_form(struct rs_corpus *corpus, const struct rs_index *x, str
 		       x->path, form, corpus->form);
 }
 
-/* "x.bin", "x.idx" and "x" are one dataset of Megatron's. */
-static int megatron_paths(const char *path, char *bin, char *idx, size_t bytes)
+void rs_megatron_paths(const char *path, char *bin, char *idx, size_t bytes)
 {
 	size_t n = strlen(path);
 
@@ -129,7 +128,6 @@ static int megatron_paths(const char *path, char *bin, char *idx, size_t bytes)
 		n -= 4;
 	(void)snprintf(bin, bytes, "%.*s.bin", (int)n, path);
 	(void)snprintf(idx, bytes, "%.*s.idx", (int)n, path);
-	return 0;
 }
 
 static int take_in(struct taking *c, const char *given)
@@ -144,7 +142,7 @@ static int take_in(struct taking *c, const char *given)
 	int rc = x.table ? 0 : sc_nomem(c->as->err);
 
 	if (c->corpus->spec.format == RS_DATA_MEGATRON)
-		(void)megatron_paths(given, path, idx, sizeof(path));
+		rs_megatron_paths(given, path, idx, sizeof(path));
 	else
 		(void)snprintf(path, sizeof(path), "%s", given);
 	if (rc == 0)
@@ -188,9 +186,9 @@ static bool is_other_of_pair(char *const *paths, size_t i)
 {
 	char bin[SC_COMMAND_BYTES_MAX], before[SC_COMMAND_BYTES_MAX], idx[SC_COMMAND_BYTES_MAX];
 
-	(void)megatron_paths(paths[i], bin, idx, sizeof(bin));
+	rs_megatron_paths(paths[i], bin, idx, sizeof(bin));
 	for (size_t k = 0; k < i; k++) {
-		(void)megatron_paths(paths[k], before, idx, sizeof(before));
+		rs_megatron_paths(paths[k], before, idx, sizeof(before));
 		if (strcmp(before, bin) == 0 && strcmp(paths[k], paths[i]) != 0)
 			return true;
 	}

@@ -66,6 +66,18 @@ void rs_commit_sort(struct commit *c);
 const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path);
 /** The same among the first `nr` items alone, which are sorted. */
 const struct item *rs_commit_find(const struct commit *c, size_t nr, uint32_t rank, const char *path);
+/** What a rank stores of an entry of a new set. */
+struct part {
+	uint32_t rank;
+	const char *file, *name;
+	const struct item *item;	/* NULL: its file is not of this commit, or was not parsed */
+	const struct rs_found_tensor *at;	/* NULL: likewise */
+};
+/** Gives coordinates of an entry: those that it fixes, 0 for the others. */
+void rs_commit_coords(const struct meta_view *view, const struct meta_entry *e, uint32_t ret[SC_AXES_MAX]);
+/** Finds what the rank at these coordinates has of an entry; names are in `arena`.  The items are sorted. */
+int rs_commit_part(struct commit *c, const struct meta_view *view, const struct meta_entry *e,
+		   const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena, struct part *ret);
 /** Tells whether a rank has any tensor: in a file that it wrote, or that stands for one. */
 bool rs_commit_has_rows(const struct commit *c, uint32_t rank);
 /** Adds, to what ranks wrote or removed, the same for replicas of theirs that did not.  Errors: SC_E_STATE (a rank

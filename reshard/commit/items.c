@@ -45,3 +45,25 @@ bool rs_commit_has_rows(const struct commit *c, uint32_t rank)
 
 	return c->written.nr && bsearch(&key, c->written.at, c->written.nr, sizeof(key), by_written_rank);
 }
+
+void rs_commit_coords(const struct meta_view *view, const struct meta_entry *e, uint32_t ret[SC_AXES_MAX])
+{
+	memset(ret, 0, SC_AXES_MAX * sizeof(*ret));
+	for (int i = 0; i < view->topo->nr_axes; i++)
+		if (e->fixed[i] != META_FREE)
+			ret[i] = e->fixed[i];
+}
+
+int rs_commit_part(struct commit *c, const struct meta_view *view, const struct meta_entry *e,
+		   const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena, struct part *ret)
+{
+	*ret = (struct part){.rank = meta_topology_rank(view->topo, coords)};
+	if (meta_entry_stored(view, e, coords, arena, &ret->file, &ret->name) < 0)
+		return sc_nomem(c->err);
+	ret->item = rs_commit_item(c, ret->rank, ret->file);
+	if (ret->item && !ret->item->parsed)
+		ret->item = NULL;
+	if (ret->item)
+		ret->at = rs_found_tensor(&ret->item->parsed->found, ret->name);
+	return 0;
+}

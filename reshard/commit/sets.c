@@ -51,20 +51,13 @@ static int note_skews(struct commit *c, struct rs_set *set)
 		return sc_nomem(c->err);
 	for (uint32_t t = 0; t < set->state.nr && rc == 0; t++) {
 		const struct meta_entry *e = &v->entries[v->first[t]];
-		uint32_t coords[SC_AXES_MAX] = {0};
-		const char *file = NULL, *name = NULL;
-		const struct rs_found_tensor *at = NULL;
-		const struct item *it = NULL;
+		uint32_t coords[SC_AXES_MAX];
+		struct part part;
 
-		for (int i = 0; i < v->topo->nr_axes; i++)
-			coords[i] = e->fixed[i] == META_FREE ? 0 : e->fixed[i];
-		rc = meta_entry_stored(v, e, coords, &arena, &file, &name) < 0 ? sc_nomem(c->err) : 0;
-		if (rc == 0)
-			it = rs_commit_item(c, meta_topology_rank(v->topo, coords), file);
-		if (it && it->parsed)
-			at = rs_found_tensor(&it->parsed->found, name);
-		if (at)
-			set->skews[t] = (uint16_t)(at->at % SC_DATA_ALIGN);
+		rs_commit_coords(v, e, coords);
+		rc = rs_commit_part(c, v, e, coords, &arena, &part);
+		if (rc == 0 && part.at)
+			set->skews[t] = (uint16_t)(part.at->at % SC_DATA_ALIGN);
 	}
 	sc_arena_done(&arena);
 	return rc;

@@ -16,13 +16,6 @@
 #define FIRST 4096u
 #define CHUNK (256u << 10)
 
-struct part {
-	uint32_t rank;
-	const char *file, *name;
-	struct rs_bytes *bytes;		/* NULL: its file is not of this commit */
-	const struct rs_found_tensor *at;
-};
-
 struct suspicion {
 	struct commit *c;
 	const struct rs_set *set;
@@ -34,18 +27,12 @@ struct suspicion {
 
 static int find_part(struct suspicion *s, const uint32_t coords[SC_AXES_MAX], struct part *ret)
 {
-	const struct meta_view *v = s->set->view;
-	const struct item *it;
+	return rs_commit_part(s->c, s->set->view, s->entry, coords, &s->arena, ret);
+}
 
-	*ret = (struct part){.rank = meta_topology_rank(v->topo, coords)};
-	if (meta_entry_stored(v, s->entry, coords, &s->arena, &ret->file, &ret->name) < 0)
-		return sc_nomem(s->c->err);
-	it = rs_commit_item(s->c, ret->rank, ret->file);
-	if (it && it->parsed)
-		ret->at = rs_found_tensor(&it->parsed->found, ret->name);
-	if (ret->at)
-		ret->bytes = &it->parsed->bytes;
-	return 0;
+static struct rs_bytes *bytes_of(const struct part *p)
+{
+	return &p->item->parsed->bytes;
 }
 
 /* 1: the same bytes, 0: not, or an error.  *constant: the bytes that were read are one element, repeated. */
@@ -60,9 +47,9 @@ static int is_equal(struct suspicion *s, const struct part *a, const struct part
 		int rc;
 
 		n = sc_min_u64(bytes - at, at ? CHUNK : FIRST);
-		rc = rs_bytes_read(a->bytes, a->at->at + at, n, s->mine, s->c->err);
+		rc = rs_bytes_read(bytes_of(a), a->at->at + at, n, s->mine, s->c->err);
 		if (rc == 0)
-			rc = rs_bytes_read(b->bytes, b->at->at + at, n, s->theirs, s->c->err);
+			rc = rs_bytes_read(bytes_of(b), b->at->at + at, n, s->theirs, s->c->err);
 		if (rc < 0)
 			return rc;
 		if (memcmp(s->mine, s->theirs, n) != 0)
@@ -90,7 +77,7 @@ static int are_equal(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis
 		rc = find_part(s, coords, &other);
 		if (rc == 0)
 			rc = other.at && rs_found_bytes(other.at) == rs_found_bytes(first.at) &&
-			     (other.bytes != first.bytes || other.at->at != first.at->at);
+			     other.at != first.at;
 		if (rc > 0)
 			rc = is_equal(s, &first, &other, &is_constant);
 	}
@@ -138,12 +125,11 @@ static int refuse(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis)
 static int judge(struct suspicion *s, int axis, uint32_t others)
 {
 	const struct meta_topology *topo = s->set->view->topo;
-	uint32_t coords[SC_AXES_MAX] = {0};
+	uint32_t coords[SC_AXES_MAX];
 	bool constant = true;
 	int rc;
 
-	for (int i = 0; i < topo->nr_axes; i++)
-		coords[i] = s->entry->fixed[i] == META_FREE ? 0 : s->entry->fixed[i];
+	rs_commit_coords(s->set->view, s->entry, coords);
 	do
 		rc = are_equal(s, coords, axis, &constant);
 	while (rc > 0 && step(topo, others, coords));
