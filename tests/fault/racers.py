@@ -294,7 +294,13 @@ def by_direct(path):
 
 def by_load_file(path):
     from safetensors.numpy import load_file, save
-    return save(load_file(path))
+    try:
+        return save(load_file(path))
+    except FileNotFoundError as e:  # so safetensors names whatever an open failed with, without its number
+        last = ctypes.CDLL(None).__errno_location
+        last.restype = ctypes.POINTER(ctypes.c_int)
+        number = last()[0]
+        raise OSError(number, os.strerror(number), path) from e
 
 
 READERS = {"read": by_read, "mmap": by_mmap, "sendfile": by_sendfile, "direct": by_direct, "load_file": by_load_file}
