@@ -236,6 +236,14 @@ static int copy_folder(const struct import *i, char *path)
 	return copy_tree(&(struct copying){from, path, i->follow}, NULL);
 }
 
+/* An unsharded file's name in the job: that of its format. */
+static const char *name_of(const char *path)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+
+	return dot && strcmp(dot, ".safetensors") != 0 ? name : "model.safetensors";
+}
+
 static int import(const struct import *i)
 {
 	char path[PATH_BYTES], to[PATH_BYTES], words[PATH_BYTES];
@@ -268,7 +276,7 @@ static int import(const struct import *i)
 		(void)snprintf(path, sizeof(path), "%s/%s/0", i->mount, i->job);
 		if (rc == 0 && mkdir(path, 0755) < 0)
 			rc = cli_fail("make", path);
-		(void)snprintf(to, sizeof(to), "%s/model.safetensors", path);
+		(void)snprintf(to, sizeof(to), "%s/%s", path, name_of(i->from));
 		if (rc == 0)
 			rc = copy_file(i->from, to, true);
 	}

@@ -79,6 +79,10 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM given WHERE blob_set NOT IN (SELECT blob_set FROM version_set)", "");
 	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM payload WHERE NOT EXISTS (SELECT 1 FROM set_blob WHERE "
+				    "set_blob.payload = payload.id AND set_blob.payload > 0) AND NOT EXISTS (SELECT 1 "
+				    "FROM given WHERE given.payload = payload.id AND given.payload > 0)", "");
+	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM data_source WHERE dataset NOT IN (SELECT dataset FROM version_data)",

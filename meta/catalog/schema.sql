@@ -91,16 +91,23 @@ CREATE TABLE set_blob (
 	blob_set INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL, blob INTEGER NOT NULL,
 	mode INTEGER NOT NULL,
 	uid INTEGER NOT NULL DEFAULT 0, gid INTEGER NOT NULL DEFAULT 0,
+	payload INTEGER NOT NULL DEFAULT 0,	-- 0: none of its own
 	PRIMARY KEY (blob_set, rank, path)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX set_blob_by_blob ON set_blob (blob);
+CREATE INDEX set_blob_by_payload ON set_blob (payload) WHERE payload > 0;
 
--- The attributes that ranks gave the files of a set that was materialized, where not all are the same.
+-- What ranks gave the files of a set that was materialized, where that is not the same for all: attributes, payloads.
 CREATE TABLE given (
 	blob_set INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL,
 	mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL,
+	payload INTEGER NOT NULL DEFAULT 0,
 	PRIMARY KEY (blob_set, rank, path)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX given_by_payload ON given (payload) WHERE payload > 0;
+
+-- What is no tensor in a file, of formats in which that is each rank's own.  Equal ones are one.
+CREATE TABLE payload (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, bytes BLOB NOT NULL) STRICT;
 
 -- Numbers for nodeids: paths inside rank directories, and views (a version at a topology; '' is its own).  A view's id
 -- is its last place (fs/node.h).

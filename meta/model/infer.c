@@ -98,6 +98,9 @@ static int match_name(struct infer *n, const struct meta_written *w, struct name
 		return sc_nomem(n->err);
 	if (!name->rule)
 		return refuse_unknown(n, w, key);
+	if (name->rule->is_object)
+		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': the layout says 'object', but files of this format "
+			       "have nothing but tensors; give it another rule, such as copy", w->rank, key);
 	if (meta_tensor_each(w->name))
 		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names that end in @axis=number are reserved; "
 			"rename the tensor",

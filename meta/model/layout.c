@@ -283,8 +283,8 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 		*file = word;
 		return 0;
 	}
-	if (!meta_find_colon(word))
-		rule = sc_arena_printf(&r->layout->arena, "%s:%s", *file, line);
+	if (!meta_find_colon(word)) /* the file line may say how names of tensors begin */
+		rule = sc_arena_printf(&r->layout->arena, "%s%s%s", *file, meta_find_colon(*file) ? "" : ":", line);
 	if (!rule || sc_vec_push(&r->lines, rule) < 0)
 		return sc_nomem(r->err);
 	if (r->lines.nr > SC_RULES_MAX)
@@ -376,6 +376,8 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 	l->ep = meta_axis_find(&l->axes, "ep", 2);
 	if (rc == 0)
 		rc = meta_rules_make(l, r.lines.at, r.lines.nr, err);
+	for (uint32_t i = 0; i < l->nr_rules; i++)
+		l->has_objects |= l->rules[i].is_object;
 	sc_vec_done(&r.lines);
 	sc_vec_done(&r.plain);
 	if (rc == 0)
@@ -465,4 +467,13 @@ const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool
 		r = meta_layout_next(layout, false, file, name, &at, ret_caps);
 	while (r && r->tied && !pipelined);
 	return r;
+}
+
+bool meta_layout_is_object(const struct meta_layout *layout, bool pipelined, const char *file, const char *name)
+{
+	struct meta_caps caps = {0};
+	const struct meta_rule *r = layout->has_objects ? meta_layout_first(layout, pipelined, file, name, &caps)
+							: NULL;
+
+	return r && r->is_object;
 }

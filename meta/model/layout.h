@@ -30,6 +30,7 @@ struct meta_rule {
 	struct meta_pairs name_pairs, goal_pairs;
 	struct meta_pattern base;	    /* of the tensor a `like` rule copies, if is_like */
 	bool is_like, tied, wrap;
+	bool is_object;			    /* `object`: no tensor of the state */
 	bool has_local, has_layer, has_expert, has_virtual; /* {L}; {L} or {G}; {E} or {X}; {V} */
 	uint8_t nr_cuts, nr_stage, nr_each;
 	struct meta_cut cuts[SC_CUTS_MAX];
@@ -61,6 +62,7 @@ struct meta_layout {
 		const char *text;
 		struct meta_pattern pattern;
 	} *plain;
+	bool has_objects;	    /* a rule says `object` */
 	int pp, ep;		    /* index of these axes, -1: no mesh has them */
 };
 
@@ -94,6 +96,9 @@ bool meta_layout_is_plain(const struct meta_layout *layout, const char *file);
 const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,
 					  const char *file, const char *name,
 					  struct meta_caps *ret_caps);
+
+/** Tells whether a stored tensor is an `object`: it stays in its file beside what is no tensor. */
+bool meta_layout_is_object(const struct meta_layout *layout, bool pipelined, const char *file, const char *name);
 
 /**
  * Finds the rule that is most like a stored name that none matches: its text, and the pattern that a line for the name

@@ -227,6 +227,8 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 			return refuse(m, "%s: buffers of several tensors are not supported yet", key);
 	if (strcmp(word, "wrap") == 0)
 		r->wrap = true;
+	else if (strcmp(word, "object") == 0)
+		r->is_object = true;
 	else if (strcmp(word, "copy") != 0)
 		return refuse(m, "'%s' is no attribute (and no axis of this layout)", word);
 	return 0;
@@ -319,6 +321,8 @@ static int read_attributes(struct maker *m, struct meta_rule *r, char *words, bo
 		return refuse(m, "no attribute; a tensor that is whole on every rank has 'copy'");
 	if (r->nr_stage && r->has_layer)
 		return refuse(m, "stage= is given, but the layer's number already says the stage");
+	if (r->is_object && (r->nr_cuts || r->nr_stage || r->nr_each || r->wrap || r->tied))
+		return refuse(m, "object stands alone: what is no tensor of the state is not cut");
 	rc = check_cuts(m, r);
 	set_axes(m->layout, r);
 	return rc;

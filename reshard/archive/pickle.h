@@ -102,6 +102,20 @@ struct rs_pickled *rs_pickled_get(const struct rs_pickled *node, const char *key
 /** Gives an argument of a CALL or NEW; NULL: it has fewer. */
 struct rs_pickled *rs_pickled_arg(const struct rs_pickled *node, uint64_t i);
 
+/* --- make.c: nodes that no pickle had.  NULL: no memory, or a part of it is NULL.  Bytes are borrowed. --- */
+
+struct rs_pickled *rs_pickled_none(struct sc_arena *arena);
+struct rs_pickled *rs_pickled_bool(struct sc_arena *arena, bool truth);
+struct rs_pickled *rs_pickled_int(struct sc_arena *arena, int64_t number);
+struct rs_pickled *rs_pickled_text(struct sc_arena *arena, const char *text, uint64_t bytes);
+struct rs_pickled *rs_pickled_tuple(struct sc_arena *arena, uint64_t nr, struct rs_pickled *const *nodes);
+struct rs_pickled *rs_pickled_dict(struct sc_arena *arena);
+struct rs_pickled *rs_pickled_global(struct sc_arena *arena, const char *module, const char *name);
+struct rs_pickled *rs_pickled_call(struct sc_arena *arena, struct rs_pickled *what, struct rs_pickled *args);
+struct rs_pickled *rs_pickled_persist(struct sc_arena *arena, struct rs_pickled *id);
+/** Appends; false: no memory, or the node is NULL. */
+bool rs_pickled_add(struct sc_arena *arena, struct rs_pickled_items *items, struct rs_pickled *node);
+
 /* --- emit.c --- */
 
 /** Gives the node that is written in the place of another one: itself, or one that lives as long. */
@@ -132,6 +146,8 @@ int rs_pickle_walk(const struct rs_pickle *pickle, rs_pickled_fn *fn, void *arg,
  * following gets a quote in front: #3 a key that is neither text nor number, by its place; @2 an argument; @state.
  */
 void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret);
+/** Gives the place of the node for which `fn` is called, in which `fn` may put another one; NULL: it is the root. */
+struct rs_pickled **rs_pickle_slot(const struct rs_pickle_walk *walk);
 /** Tells whether the node is in an object's arguments or state, or below a key that is neither text nor number. */
 bool rs_pickle_is_inside(const struct rs_pickle_walk *walk);
 

@@ -14,12 +14,13 @@ enum part { PART_PAIRS, PART_ITEMS, PART_ARGS, PART_STATE, PART_END }; /* of wha
 struct level {
 	struct rs_pickled *node;
 	enum part part;
-	const struct rs_pickled_cell *cell;	/* PAIRS, ITEMS: the next one */
+	struct rs_pickled_cell *cell;		/* PAIRS, ITEMS: the next one */
 	uint64_t i;				/* the next place; of a pair, that of its key in the order of pairs */
 	/* what led to the child that the walk is in */
 	enum part of;
 	const struct rs_pickled *key;		/* of PAIRS */
 	uint64_t place;
+	struct rs_pickled **slot;		/* where it hangs */
 };
 
 struct rs_pickle_walk {
@@ -52,34 +53,34 @@ static void begin(struct level *l, enum part part)
 	l->cell = part == PART_PAIRS || part == PART_ITEMS ? items_of(l->node, part)->first : NULL;
 }
 
-/* Gives the next child; NULL: there is none. */
-static struct rs_pickled *next(struct level *l)
+/* Finds the next child: l->slot; false: there is none. */
+static bool next(struct level *l)
 {
-	const struct rs_pickled *n = l->node, *args = is_object(n) ? n->object->args : NULL;
-	const struct rs_pickled_cell *cell = l->cell;
+	struct rs_pickled *n = l->node, *args = is_object(n) ? n->object->args : NULL;
 
 	for (;; begin(l, l->part + 1)) {
-		cell = l->cell;
+		struct rs_pickled_cell *cell = l->cell;
+
 		l->of = l->part;
 		l->place = l->i++;
+		l->slot = NULL;
 		if (l->part == PART_PAIRS && cell) {
 			l->key = cell->node;
 			l->cell = cell->next->next;
-			return cell->next->node;
-		}
-		if (l->part == PART_ITEMS && cell) {
+			l->slot = &cell->next->node;
+		} else if (l->part == PART_ITEMS && cell) {
 			l->cell = cell->next;
-			return cell->node;
+			l->slot = &cell->node;
+		} else if (l->part == PART_ITEMS && n->kind == RS_PICKLED_TUPLE && l->place < n->tuple.nr) {
+			l->slot = &n->tuple.at[l->place];
+		} else if (l->part == PART_ARGS && args && l->place < args->tuple.nr &&
+			   !rs_pickled_is(n->object->what, "collections", "OrderedDict")) {
+			l->slot = &args->tuple.at[l->place];
+		} else if (l->part == PART_STATE && is_object(n) && l->place == 0 && n->object->state) {
+			l->slot = &n->object->state;
 		}
-		if (l->part == PART_ITEMS && n->kind == RS_PICKLED_TUPLE && l->place < n->tuple.nr)
-			return n->tuple.at[l->place];
-		if (l->part == PART_ARGS && args && !rs_pickled_is(n->object->what, "collections", "OrderedDict") &&
-		    l->place < args->tuple.nr)
-			return args->tuple.at[l->place];
-		if (l->part == PART_STATE && is_object(n) && l->place == 0 && n->object->state)
-			return n->object->state;
-		if (l->part == PART_END)
-			return NULL;
+		if (l->slot || l->part == PART_END)
+			return l->slot;
 	}
 }
 
@@ -88,7 +89,7 @@ static bool has_children(struct rs_pickled *n)
 	struct level l = {.node = n};
 
 	begin(&l, PART_PAIRS);
-	return next(&l) != NULL;
+	return next(&l);
 }
 
 /* --- paths --- */
@@ -144,6 +145,11 @@ void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret)
 	}
 }
 
+struct rs_pickled **rs_pickle_slot(const struct rs_pickle_walk *walk)
+{
+	return walk->nr ? walk->levels[walk->nr - 1].slot : NULL;
+}
+
 bool rs_pickle_is_inside(const struct rs_pickle_walk *walk)
 {
 	for (unsigned i = 0; i < walk->nr; i++)
@@ -197,10 +203,9 @@ int rs_pickle_walk(const struct rs_pickle *pickle, rs_pickled_fn *fn, void *arg,
 	rc = visit(w, pickle->root, fn, arg);
 	while (rc == 0 && w->nr) {
 		struct level *l = &w->levels[w->nr - 1];
-		struct rs_pickled *child = next(l);
 
-		if (child) {
-			rc = visit(w, child, fn, arg);
+		if (next(l)) {
+			rc = visit(w, *l->slot, fn, arg);
 		} else {
 			l->node->is_open = false;
 			w->nr--;

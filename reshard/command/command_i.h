@@ -9,6 +9,12 @@
 #include "reshard/engine/hash.h"
 #include "reshard/turn/turn_i.h"
 
+/* save.c, inside a transaction */
+/** Adds the rows of a set that has no number yet, and numbers it.  Errors: of the catalog, SC_E_NO_MEMORY. */
+int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
+/** Adds the datasets that have no number yet, and which of them the version uses. */
+int rs_save_data(struct rs_service *s, struct rs_version *v, struct sc_err *err);
+
 /* data.c */
 /** Computes the samples consumed, for a commit that names `step` and not `samples`. */
 int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, struct sc_err *err);

@@ -58,7 +58,7 @@ static int add_names(struct completion *m, struct path *p, const struct item *it
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < it->nr_rows; i++) {
-		const char *name = it->parsed->found.tensors[i].name, *copy;
+		const char *name = it->found->tensors[i].name, *copy;
 
 		sc_buf_reset(&key);
 		sc_buf_printf(&key, "%s:%s", p->name, name);

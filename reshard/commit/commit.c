@@ -417,8 +417,12 @@ static void release_items(struct commit *c, int rc)
 	for (size_t i = 0; i < c->items.nr; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (it->how != ITEM_LIKE)
+		if (it->how != ITEM_LIKE) {
 			rs_blob_put(c->s->blobs, it->parsed);
+			if (it->own_found)
+				rs_found_done(it->own_found);
+			sc_sys.release(it->own_found);
+		}
 		if (it->pinned)
 			rs_unpin(c->s, it->blob);
 		garbage |= it->pinned && rc < 0;

@@ -18,7 +18,9 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 	struct rs_owner own;
 	int64_t atime_ns, mtime_ns, ctime_ns;	/* ctime: of the bytes; 0: no later than the row's */
 	const struct rs_format_ops *format;
-	struct rs_blob *parsed;	/* of a file of tensors; of one like another: borrowed */
+	struct rs_blob *parsed;	/* of a file of tensors; of one like another: borrowed, as the next two */
+	const struct rs_found *found; /* its tensors: those of `parsed`, or, without objects, of `own_found` */
+	struct rs_found *own_found;
 	const char *logical;	/* logical file, once it is inferred; NULL: a plain file */
 	size_t row;		/* of c->written: its first tensor */
 	uint32_t nr_rows;
@@ -90,6 +92,8 @@ int rs_commit_add_kept(struct commit *c);
 int rs_commit_refuse_missing(struct commit *c, int rc);
 /** Finds or makes the blob of a kept file.  Errors: of images, of the engine, of the catalog. */
 int rs_commit_keep(struct commit *c, struct item *it);
+/** Parses an item's blob: it->parsed, it->found.  Errors: as rs_blob_get(). */
+int rs_commit_parse(struct commit *c, struct item *it);
 /** Does step 2: reads the headers of written files, and infers the logical tensors of the new version (c->state). */
 int rs_commit_read(struct commit *c);
 /** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */

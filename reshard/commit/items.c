@@ -64,6 +64,6 @@ int rs_commit_part(struct commit *c, const struct meta_view *view, const struct 
 	if (ret->item && !ret->item->parsed)
 		ret->item = NULL;
 	if (ret->item)
-		ret->at = rs_found_tensor(&ret->item->parsed->found, ret->name);
+		ret->at = rs_found_tensor(ret->item->found, ret->name);
 	return 0;
 }

@@ -29,7 +29,7 @@ static int write_image(struct commit *c, struct item *it, const struct rs_image 
 /* A replica of lower rank, which is kept, too, has the same file. */
 static const struct item *twin_of(const struct commit *c, const struct item *it)
 {
-	uint32_t like = meta_view_alike(c->head->model, it->rank, it->path);
+	uint32_t like = rs_view_alike(c->head, it->rank, it->path);
 	const struct item *twin = like == it->rank ? NULL : rs_commit_item(c, like, it->path);
 
 	return twin && twin->how == ITEM_KEPT && twin->pinned ? twin : NULL;
@@ -67,7 +67,7 @@ int rs_commit_keep(struct commit *c, struct item *it)
 	if (rc == 0)
 		rc = rs_view_owner(c->head, it->rank, it->path, &it->owner, c->err);
 	if (rc == 0)
-		rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
+		rc = rs_commit_parse(c, it);
 	if (rc == 0)
 		rc = rs_stale_add(c->s, it->blob, c->err);
 	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s', which is kept", it->rank, it->path) : 0;

@@ -14,6 +14,8 @@
 struct work_file {
 	uint64_t blob;
 	int fd;
+	const struct commit *c;
+	const struct item *item;
 };
 
 static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
@@ -23,11 +25,50 @@ static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
 	return rs_fd_read(f->fd, f->blob, at, bytes, to, err);
 }
 
+static bool is_object(void *arg, const char *name)
+{
+	const struct work_file *f = arg;
+
+	return meta_layout_is_object(f->c->layout, f->c->topo.pp > 1, f->item->path, name);
+}
+
+/* Parses once more, without the tensors that the layout calls objects: it may change, what the cache has may not. */
+static int parse_own(struct commit *c, struct item *it)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct work_file work = {it->blob, -1, c, it};
+	struct rs_file file = {it->path, it->bytes, &work, read_work, is_object};
+	int rc = meta_store_open_blob(&c->s->store, it->blob, it->bytes, &fd, c->err);
+
+	it->own_found = rc == 0 ? sc_zalloc(sizeof(*it->own_found)) : NULL;
+	if (rc == 0 && !it->own_found)
+		rc = sc_nomem(c->err);
+	work.fd = fd;
+	if (rc == 0)
+		rc = rs_format_parse(it->format, &file, it->own_found, c->err);
+	if (rc == 0)
+		it->found = it->own_found;
+	return rc;
+}
+
+int rs_commit_parse(struct commit *c, struct item *it)
+{
+	int rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
+	bool has_objects = false;
+
+	if (rc < 0)
+		return rc;
+	it->found = &it->parsed->found;
+	for (uint32_t i = 0; !it->format->agree && i < it->found->nr && !has_objects; i++)
+		has_objects = meta_layout_is_object(c->layout, c->topo.pp > 1, it->path, it->found->tensors[i].name);
+	return has_objects ? parse_own(c, it) : 0;
+}
+
 /* Files of the job itself are opaque, as are those that the layout calls plain, and what no format claims unless a
  * rule speaks of its bytes. */
 static int find_format(struct commit *c, struct item *it, int fd, bool *ret_opaque)
 {
-	struct work_file work = {it->blob, fd};
+	struct work_file work = {it->blob, fd, c, it};
 	struct rs_file file = {it->path, it->bytes, &work, read_work};
 	struct meta_caps caps;
 	int rc = 0;
@@ -65,10 +106,10 @@ static int read_item(struct commit *c, struct item *it)
 	if (rc < 0)
 		return rc;
 	if (!opaque) {
-		rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
+		rc = rs_commit_parse(c, it);
 		if (rc < 0)
 			return sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path);
-		it->nr_rows = it->parsed->found.nr;
+		it->nr_rows = it->found->nr;
 	}
 	/* a file of a format that has no tensors is in no logical file: it is kept as it is */
 	return it->nr_rows ? 0 : rs_hash_blob(&c->s->store, it->blob, NULL, NULL, it->hash, &it->bytes, c->err);
@@ -78,7 +119,7 @@ static int add_written(struct commit *c, struct item *it)
 {
 	it->row = c->written.nr;
 	for (uint32_t i = 0; i < it->nr_rows; i++) {
-		const struct rs_found_tensor *t = &it->parsed->found.tensors[i];
+		const struct rs_found_tensor *t = &it->found->tensors[i];
 		struct meta_written w = {.rank = it->rank, .file = it->path, .name = t->name, .dtype = t->dtype,
 					 .shape = t->shape};
 

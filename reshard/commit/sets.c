@@ -14,7 +14,8 @@ static int set_presentation(struct commit *c, struct rs_set *set)
 static int item_to_blob(struct commit *c, struct rs_set *set, const struct item *it, uint64_t blob)
 {
 	struct rs_set_blob b = {.rank = it->rank, .path_id = it->path_id, .path = it->path, .blob = blob,
-				.bytes = it->bytes, .owner = it->owner};
+				.bytes = it->bytes, .owner = it->owner,
+				.found = it->format->agree ? NULL : it->found};
 
 	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
 }
@@ -110,8 +111,8 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 				       first->format->name, set->file);
 		set->format = it->format;
 		rc = item_to_blob(c, set, it, it->blob);
-		if (rc == 0)
-			rc = merge_payload(c, set, it->parsed->found.payload, !first, ret_differ);
+		if (rc == 0 && it->format->agree)
+			rc = merge_payload(c, set, it->found->payload, !first, ret_differ);
 		first = it;
 	}
 	return rc;

@@ -96,7 +96,8 @@ static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t
 	struct sc_arena arena = {0};
 	int rc = meta_view_rank(stored, other, file, &arena, &theirs, err);
 
-	if (rc == 0 && same_file(view, list, stored, &theirs))
+	if (rc == 0 && o->payload_of(o->arg, view, rank, file, t) == o->payload_of(o->arg, stored, other, file, t) &&
+	    same_file(view, list, stored, &theirs))
 		if (!o->blob_of(o->arg, stored, other, file, &im->same_as, &im->bytes))
 			im->same_as = 0;
 	sc_vec_done(&theirs);
@@ -144,20 +145,23 @@ static int list_wanted(const struct meta_view *view, const struct meta_stored_li
 	return 0;
 }
 
-static int describe(struct rs_image *im, const struct meta_view *view, const char *file,
+static int describe(struct rs_image *im, const struct meta_view *view, uint32_t rank, const char *file,
 		    struct meta_stored_list *list, const struct rs_origins *o, struct sc_err *err)
 {
 	const struct meta_tensor *first = &view->state->tensors[list->at[0].entry->tensor];
 	const struct rs_format_ops *format = o->format_of(o->arg, o->view_of(o->arg, first));
-	const char *payload = o->payload_of(o->arg, first->file);
+	const uint64_t number = o->payload_of(o->arg, view, rank, file, first);
+	const char *payload = NULL;
+	size_t payload_bytes = 0;
 	struct sc_arena arena = {0};
 	struct rs_wanted *wanted = NULL;
 	int rc = list_wanted(view, list, o, &arena, &wanted, err);
 
 	im->nr = (uint32_t)list->nr;
 	if (rc == 0)
-		rc = rs_format_describe(format, wanted, im->nr, payload, payload ? strlen(payload) : 0, &im->frame,
-					err);
+		rc = o->payload(o, number, first, &arena, &payload, &payload_bytes, err);
+	if (rc == 0)
+		rc = rs_format_describe(format, wanted, im->nr, payload, payload_bytes, &im->frame, err);
 	sc_arena_done(&arena);
 	if (rc < 0)
 		return sc_wrap(err, rc, "'%s'", file);
@@ -186,7 +190,7 @@ int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, 
 	if (rc == 0 && !as_view)
 		rc = find_same(im, view, rank, file, &list, origins, err);
 	if (rc == 0 && !im->same_as)
-		rc = describe(im, view, file, &list, origins, err);
+		rc = describe(im, view, rank, file, &list, origins, err);
 	sc_vec_done(&list);
 	sc_arena_done(&arena);
 	if (rc < 0)

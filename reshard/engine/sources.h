@@ -8,6 +8,8 @@
 #include "reshard/engine/local.h"
 #include "reshard/plan/plan.h"
 
+struct meta_catalog;
+
 /** How an image finds what its bytes are made of; filled by whoever owns the versions. */
 struct rs_origins {
 	void *arg;
@@ -20,10 +22,15 @@ struct rs_origins {
 			uint64_t *ret_blob, uint64_t *ret_bytes);
 	/**
 	 * What decides the bytes of all views of a logical file, however it is stored: materialization must
-	 * not change one of them.  The payload that all ranks agree on, or NULL; and the byte of a block at which a
-	 * tensor began where it was written.
+	 * not change one of them.  The payload of a rank's file, by number (0: none, or one that all ranks have), and
+	 * its bytes, NULL or in the arena or where they live as long as the version; and the byte of a block at which
+	 * a tensor began where it was written.  `like`: a tensor of the file.
 	 */
-	const char *(*payload_of)(void *arg, const char *logical_file);
+	uint64_t (*payload_of)(void *arg, const struct meta_view *view, uint32_t rank, const char *file,
+			       const struct meta_tensor *like);
+	int (*payload)(const struct rs_origins *o, uint64_t number, const struct meta_tensor *like,
+		       struct sc_arena *arena, const char **ret, size_t *ret_bytes, struct sc_err *err);
+	struct meta_catalog *catalog;	/* of payload() */
 	uint32_t (*skew_of)(void *arg, const struct meta_tensor *tensor);
 	/**
 	 * Fills `place` of sources, once, before they are opened.  What it leaves without one, or all if this is

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-const struct rs_format_ops *const rs_formats[] = {&rs_format_safetensors, &rs_format_plain};
+const struct rs_format_ops *const rs_formats[] = {&rs_format_safetensors, &rs_format_torch, &rs_format_plain};
 const struct rs_format_ops *rs_format_extra;
 
 #define NR (sizeof(rs_formats) / sizeof(*rs_formats))
@@ -104,7 +104,7 @@ static int refuse_strides(const struct rs_found *found, struct sc_err *err)
 	for (uint32_t i = 0; i < found->nr; i++)
 		if (found->tensors[i].stride)
 			return sc_fail(err, SC_E_UNSUPPORTED, "tensor '%s' is not stored row by row without gaps; save "
-				       "a contiguous copy of it", found->tensors[i].name);
+				       "its .contiguous()", found->tensors[i].name);
 	return 0;
 }
 
@@ -226,10 +226,8 @@ int rs_format_agree(const struct rs_format_ops *format, const char *a, const cha
 	char *both = NULL;
 	bool differ = false;
 
-	if (!format->agree && (a || b))
-		return sc_fail(err, SC_E_UNSUPPORTED, "files of format '%s' have payloads that belong to one rank, "
-			       "which versions can't keep", format->name);
-	if (format->agree && format->agree(a, b, &both, &differ) < 0)
+	assert(format->agree);
+	if (format->agree(a, b, &both, &differ) < 0)
 		return sc_nomem(err);
 	*ret = both;
 	*ret_differ = differ;

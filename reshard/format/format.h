@@ -29,6 +29,8 @@ struct rs_file {
 	/** Reads bytes; at + bytes must be within the file.  Guarded: SC_E_DAMAGED if the file was shortened or the
 	 *  disk fails. */
 	int (*read)(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
+	/** Tells which tensors parse() is to leave in the payload; NULL: none.  Formats without objects do not ask. */
+	bool (*is_object)(void *arg, const char *name);
 };
 
 struct rs_found_tensor {
@@ -127,7 +129,8 @@ int rs_format_parse(const struct rs_format_ops *format, const struct rs_file *fi
 		    struct sc_err *err);
 int rs_format_describe(const struct rs_format_ops *format, const struct rs_wanted *wanted, uint32_t nr,
 		       const char *payload, size_t payload_bytes, struct rs_frame *ret, struct sc_err *err);
-/** *ret is the caller's, sc_sys.release().  Errors: SC_E_NO_MEMORY; SC_E_UNSUPPORTED (payloads are of one rank). */
+/** *ret is the caller's, sc_sys.release(); only of a format whose payloads are not each rank's own.  Errors:
+ *  SC_E_NO_MEMORY. */
 int rs_format_agree(const struct rs_format_ops *format, const char *a, const char *b, char **ret, bool *ret_differ,
 		    struct sc_err *err);
 

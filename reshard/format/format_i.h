@@ -6,5 +6,6 @@
 #include "reshard/format/format.h"
 
 extern const struct rs_format_ops rs_format_safetensors;
+extern const struct rs_format_ops rs_format_torch;
 
 #endif

@@ -134,7 +134,7 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 	origins.view_of = given_view;
 	origins.format_of = given_format;
 	origins.blob_of = given_row;
-	rc = rs_image_new(view->model, meta_view_alike(view->model, rank, file), file, false, &origins, &im, err);
+	rc = rs_image_new(view->model, rs_view_alike(view, rank, file), file, false, &origins, &im, err);
 	if (rc < 0)
 		return rc;
 	*ret = (struct rs_owner){0};

@@ -161,7 +161,7 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 
 	as_view |= !is_own_presentation(view);
 	if (!is_as_written(view, rank, file))
-		rank = meta_view_alike(view->model, rank, file); /* replicas share one */
+		rank = rs_view_alike(view, rank, file); /* replicas share one */
 	(void)pthread_mutex_lock(&s->images_lock);
 	k = find_image(s, view, rank, file, as_view);
 	(void)pthread_mutex_unlock(&s->images_lock);

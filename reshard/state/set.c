@@ -2,6 +2,7 @@
 /* Blob sets: all ranks' blobs of one logical file of tensors. */
 #include "reshard/state/state_i.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,15 @@ struct rs_set *rs_set_new(const char *file, const struct rs_format_ops *format)
 	if (set->file && set->report)
 		return set;
 	rs_set_unref(set);
+	return NULL;
+}
+
+const struct rs_set *rs_version_set(const struct rs_version *v, const char *logical_file)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (strcmp(v->sets[i]->file, logical_file) == 0)
+			return v->sets[i];
+	assert(!"every tensor of a version is in one of its sets");
 	return NULL;
 }
 
@@ -102,6 +112,8 @@ int rs_set_finish(struct rs_set *set, struct sc_err *err)
 	if (set->nr_blobs)
 		qsort(set->blobs, set->nr_blobs, sizeof(*set->blobs), by_rank);
 	set->one_owner = set->nr_blobs > 0;
+	for (size_t i = 0; i < set->nr_blobs; i++)
+		set->has_payloads |= set->blobs[i].payload || (set->blobs[i].found && set->blobs[i].found->payload);
 	for (size_t i = 1; i < set->nr_blobs; i++)
 		set->one_owner = set->one_owner && rs_owner_equal(&set->blobs[i].owner, &set->blobs[0].owner);
 	return meta_view_new(set->layout, &set->topo, &set->state, &set->view, err);

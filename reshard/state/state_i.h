@@ -26,6 +26,7 @@ struct rs_set {
 	struct meta_view *view;			/* NULL for plain files */
 	const struct rs_format_ops *format;	/* of its files; plain for plain files */
 	char *payload;				/* what its files hold besides tensors, as far as all agree; or NULL */
+	bool has_payloads;			/* that of each file is its own: `payload` below */
 	uint16_t *skews;			/* block offset at which each tensor was written */
 	bool found;				/* everything that the view lists was found in the blobs; atomic */
 	size_t nr_blobs, room_blobs;
@@ -34,6 +35,8 @@ struct rs_set {
 		uint64_t path_id, blob, bytes;
 		const char *path;
 		struct rs_owner owner;
+		uint64_t payload;		/* number of the file's own one; 0: none */
+		const struct rs_found *found;	/* it, until rs_save_set(); else NULL */
 	} *blobs;				/* by rank, then path */
 	bool one_owner;				/* all of them have the same mode and owner */
 	struct rs_set *given;			/* the files as ranks wrote them (blobs 0), NULL: these */
@@ -340,8 +343,23 @@ const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, c
 int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 uint64_t rs_set_bytes(const struct rs_set *set);
+/** Returns the set that has a logical file, which the version has. */
+const struct rs_set *rs_version_set(const struct rs_version *v, const char *logical_file);
 /** Returns the files of a set as ranks wrote them: for a materialized set those of another set, else its own. */
 const struct rs_set *rs_set_given(const struct rs_set *set);
+
+/* payload.c */
+/**
+ * Finds the payload that a rank's file of tensors has in a view: what the rank at the same coordinates gave its file,
+ * with coordinate 0 on an axis that had fewer.  `like`: a tensor of the file.  0: none, or that of the whole set.
+ */
+uint64_t rs_payload_of(const struct rs_version *v, const struct meta_view *view, uint32_t rank, const char *file,
+		       const struct meta_tensor *like);
+/** Reads one, or that of the whole set: as `payload` of struct rs_origins, of rs_origins_of(). */
+int rs_payload_read(const struct rs_origins *o, uint64_t number, const struct meta_tensor *like, struct sc_arena *arena,
+		    const char **ret, size_t *ret_bytes, struct sc_err *err);
+/** Returns the first rank whose file has the same bytes: as meta_view_alike(), and with the same payload. */
+uint32_t rs_view_alike(const struct rs_view *view, uint32_t rank, const char *file);
 
 /* version.c */
 int rs_version_use(struct rs_version *v, struct rs_corpus *corpus, uint64_t from_epoch,
@@ -371,12 +389,6 @@ static inline bool rs_has_place(uint64_t id, uint32_t ranks, uint64_t place)
 {
 	return place <= id && id - place < ranks;
 }
-
-/* save.c, inside a transaction */
-/** Adds the rows of a set that has no number yet, and numbers it.  Errors: of the catalog, SC_E_NO_MEMORY. */
-int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
-/** Adds the datasets that have no number yet, and which of them the version uses. */
-int rs_save_data(struct rs_service *s, struct rs_version *v, struct sc_err *err);
 
 /* load.c */
 /** Loads a version with all its sets and datasets; *ret is the caller's.  Errors: SC_E_NOT_FOUND, SC_E_CATALOG. */

@@ -2,7 +2,6 @@
 /* Versions, and views of them, as objects: made, counted and freed here, and what they say of themselves. */
 #include "reshard/state/state_i.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -96,18 +95,9 @@ static const struct rs_set *set_of_view(const struct rs_version *v, const struct
 	return NULL;
 }
 
-static const struct rs_set *set_of_file(const struct rs_version *v, const char *logical_file)
-{
-	for (size_t i = 0; i < v->nr_sets; i++)
-		if (strcmp(v->sets[i]->file, logical_file) == 0)
-			return v->sets[i];
-	assert(!"every tensor of a version is in one of its sets");
-	return NULL;
-}
-
 static const struct meta_view *origin_view(void *arg, const struct meta_tensor *tensor)
 {
-	return set_of_file(arg, tensor->file)->view;
+	return rs_version_set(arg, tensor->file)->view;
 }
 
 static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
@@ -127,18 +117,18 @@ static const struct rs_format_ops *origin_format(void *arg, const struct meta_vi
 {
 	const struct rs_set *set = set_of_view(arg, stored);
 
-	assert(set);
-	return set->format;
+	return set->format; /* every view of the version's is of one of its sets */
 }
 
-static const char *origin_payload(void *arg, const char *logical_file)
+static uint64_t origin_payload_of(void *arg, const struct meta_view *view, uint32_t rank, const char *file,
+				  const struct meta_tensor *like)
 {
-	return set_of_file(arg, logical_file)->payload;
+	return rs_payload_of(arg, view, rank, file, like);
 }
 
 static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
 {
-	const struct rs_set *set = set_of_file(arg, tensor->file);
+	const struct rs_set *set = rs_version_set(arg, tensor->file);
 
 	return set->skews[meta_state_find(&set->state, tensor->key) - set->state.tensors];
 }
@@ -146,7 +136,8 @@ static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v)
 {
 	return (struct rs_origins){.arg = v, .view_of = origin_view, .format_of = origin_format, .blob_of = origin_blob,
-				   .payload_of = origin_payload, .skew_of = origin_skew, .blobs = s->blobs};
+				   .payload_of = origin_payload_of, .payload = rs_payload_read, .catalog = s->catalog,
+				   .skew_of = origin_skew, .blobs = s->blobs};
 }
 
 static void view_free(struct rs_view *view)

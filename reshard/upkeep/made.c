@@ -40,7 +40,7 @@ void rs_made_count(uint64_t bytes, uint64_t cloned)
 bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  struct rs_image *im)
 {
-	struct rs_made made = {.view = view->id, .rank = meta_view_alike(view->model, rank, file),
+	struct rs_made made = {.view = view->id, .rank = rs_view_alike(view, rank, file),
 			       .bytes = im->bytes};
 	uint64_t path_id, seen, cloned = 0;
 	struct sc_err err = {0};

@@ -149,7 +149,7 @@ static int take_file(struct writer *me, struct rs_set_blob *b)
 
 static bool is_replica(const struct rs_pass *p, const struct rs_set_blob *b)
 {
-	return meta_view_alike(p->head->model, b->rank, b->path) != b->rank;
+	return rs_view_alike(p->head, b->rank, b->path) != b->rank;
 }
 
 static int writer_init(struct writer *me)
@@ -268,7 +268,7 @@ static int share_blobs(struct rs_pass *p, struct rs_set *set)
 
 		if (!is_replica(p, b))
 			continue;
-		like = rs_set_find(set, meta_view_alike(p->head->model, b->rank, b->path), b->path);
+		like = rs_set_find(set, rs_view_alike(p->head, b->rank, b->path), b->path);
 		b->blob = like->blob;
 		b->bytes = like->bytes;
 		if (rs_pass_bytes(p, b->bytes))
@@ -302,7 +302,7 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 		set->layout_id = v->layout_id;
 		set->layout = v->layout;
 		set->verified = META_EQUAL;
-		if (!(old->given ? old->given : old)->one_owner)
+		if (!rs_set_given(old)->one_owner || rs_set_given(old)->has_payloads)
 			set->given = rs_set_ref(old->given ? old->given : old);
 		set->skews = sc_zalloc_array(old->state.nr + 1, sizeof(*set->skews));
 		set->payload = old->payload ? sc_strdup(old->payload) : NULL;

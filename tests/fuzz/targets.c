@@ -47,7 +47,8 @@ static void lay_out_again(const struct rs_format_ops *format, const struct rs_fo
 			       rs_piece_end(&frame, &frame.pieces[i]) - frame.pieces[i].at);
 	file = rs_file_in_memory("again", bytes, frame.bytes);
 	if (rs_format_parse(format, &file, &again, &err) < 0 || again.nr != found->nr ||
-	    !again.payload != !found->payload || (again.payload && strcmp(again.payload, found->payload) != 0))
+	    !again.payload != !found->payload || again.payload_bytes != found->payload_bytes ||
+	    (again.payload && memcmp(again.payload, found->payload, found->payload_bytes) != 0))
 		abort();
 	for (uint32_t i = 0; i < found->nr; i++) {
 		const struct rs_found_tensor *t = rs_found_tensor(&again, wanted[i].name);
@@ -104,6 +105,7 @@ int fuzz_torch(const uint8_t *p, size_t n)
 	}
 	if (rc == 0)
 		rs_torch_done(&torch);
+	(void)fuzz_format(rs_format_find("torch"), p, n);
 	return refused(rc, &err);
 }
 

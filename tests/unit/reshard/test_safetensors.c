@@ -321,8 +321,6 @@ static void metadata_that_ranks_agree_on(void **unused)
 		else
 			assert_null(both);
 		free(both);
-		assert_int_equal(all[i].a || all[i].b ? SC_E_UNSUPPORTED : 0,
-				 rs_format_agree(&rs_format_plain, all[i].a, all[i].b, &both, &differ, &err));
 	}
 }
 

@@ -181,7 +181,7 @@ static void strides_are_refused(void **unused)
 	other.parse = parse_strides;
 	put_file(0, "oooo");
 	put_file(1, "oo--");
-	expect_refusal(rs_job_commit(RS_CALLER(s), job, "", &err), SC_E_UNSUPPORTED, "save a contiguous copy", &err);
+	expect_refusal(rs_job_commit(RS_CALLER(s), job, "", &err), SC_E_UNSUPPORTED, "save its .contiguous()", &err);
 }
 
 int main(void)

@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes what load.c reads: the rows of a set, and of the datasets that a version uses. */
-#include "reshard/state/state_i.h"
+/* Writes what state/load.c reads: the rows of a set, and of the datasets that a version uses. */
+#include "reshard/command/command_i.h"
 
 #include <string.h>
+
+/* The payload that a file was committed with. */
+static int save_payload(struct rs_service *s, struct rs_set_blob *b, struct sc_err *err)
+{
+	int rc = 0;
+
+	if (b->found && b->found->payload)
+		rc = meta_payload_put(s->catalog, b->found->payload, b->found->payload_bytes, &b->payload, err);
+	b->found = NULL;
+	return rc;
+}
 
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 {
@@ -32,12 +43,16 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 			.rank = b->rank, .path = b->path_id, .blob = b->blob, .mode = b->owner.mode,
 			.uid = b->owner.uid, .gid = b->owner.gid};
 
-		rc = meta_set_add_blob(s->catalog, id, &br, err);
+		rc = set->has_payloads ? save_payload(s, b, err) : 0;
+		br.payload = b->payload;
+		if (rc == 0)
+			rc = meta_set_add_blob(s->catalog, id, &br, err);
 	}
 	for (size_t i = 0; given && i < given->nr_blobs && rc == 0; i++) {
 		const struct rs_set_blob *b = &given->blobs[i];
 		struct meta_set_blob_row br = {.rank = b->rank, .path = b->path_id, .mode = b->owner.mode,
-					       .uid = b->owner.uid, .gid = b->owner.gid};
+					       .uid = b->owner.uid, .gid = b->owner.gid,
+					       .payload = b->payload};
 
 		rc = meta_set_add_given(s->catalog, id, &br, err);
 	}

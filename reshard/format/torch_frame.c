@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lays out a file that torch.load() takes: the objects of a payload, in which each tensor has its place, and a record
+ * for each storage, in the order in which the objects name them.
+ *
+ * A rank may have other tensors than the one whose payload it is.  Those it has not are taken out: from a dict with
+ * their key, from a list None stays.  Those that the payload has not are put where their name says, by name.  No two
+ * tensors share a storage: where a topology cuts them differently, that would be wrong.
+ */
+#include "reshard/format/torch_i.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "meta/base/limits.h"
+#include "reshard/format/zip_frame.h"
+
+#define HEAD_BYTES 16
+#define MADE 1	/* mark of a storage that stands for itself */
+
+struct kind {
+	enum meta_dtype dtype;
+	const char *storage, *dtype_name;	/* one of both: the class of the storage, or a type that has none */
+};
+
+static const struct kind kinds[] = {
+	{META_DTYPE_F64, "DoubleStorage", NULL}, {META_DTYPE_F32, "FloatStorage", NULL},
+	{META_DTYPE_F16, "HalfStorage", NULL}, {META_DTYPE_BF16, "BFloat16Storage", NULL},
+	{META_DTYPE_I64, "LongStorage", NULL}, {META_DTYPE_I32, "IntStorage", NULL},
+	{META_DTYPE_I16, "ShortStorage", NULL}, {META_DTYPE_I8, "CharStorage", NULL},
+	{META_DTYPE_U8, "ByteStorage", NULL}, {META_DTYPE_BOOL, "BoolStorage", NULL},
+	{META_DTYPE_C64, "ComplexFloatStorage", NULL}, {META_DTYPE_U16, NULL, "uint16"},
+	{META_DTYPE_U32, NULL, "uint32"}, {META_DTYPE_U64, NULL, "uint64"},
+	{META_DTYPE_F8_E4M3, NULL, "float8_e4m3fn"}, {META_DTYPE_F8_E5M2, NULL, "float8_e5m2"},
+	{META_DTYPE_F8_E4M3FNUZ, NULL, "float8_e4m3fnuz"}, {META_DTYPE_F8_E5M2FNUZ, NULL, "float8_e5m2fnuz"},
+	{META_DTYPE_F8_E8M0, NULL, "float8_e8m0fnu"},
+};
+
+/* Where a tensor of those wanted is in the file. */
+struct place {
+	struct rs_pickled *node;	/* that makes it; NULL: not written yet */
+	uint64_t record;
+	bool has_ref;
+};
+
+struct carried {
+	const char *data;
+	uint64_t bytes;
+	uint64_t record;	/* + 1 */
+};
+
+struct laying {
+	const struct rs_wanted *wanted;
+	uint32_t nr;
+	struct rs_pickle pickle;	/* of the payload */
+	struct sc_arena arena;
+	struct sc_map by_name;		/* index + 1 */
+	struct place *places;
+	struct sc_map folders;		/* dicts and the like, by their path */
+	struct carried *carried;	/* of the payload */
+	uint64_t nr_carried;
+	struct {			/* in the order of the file: a tensor, or after these what is carried */
+		uint64_t *at;
+		size_t nr, room;
+	} records;
+	struct sc_err *err;
+	int rc;				/* of rs_pickle_emit()'s callback, which has none */
+};
+
+static const struct kind *kind_of(enum meta_dtype dtype)
+{
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		if (kinds[i].dtype == dtype)
+			return &kinds[i];
+	return NULL;
+}
+
+static uint64_t bytes_of(const struct rs_wanted *w)
+{
+	uint64_t bytes = 0;
+
+	(void)meta_tensor_bytes(w->dtype, &w->shape, &bytes);
+	return bytes;
+}
+
+static struct place *place_of(const struct laying *l, const struct rs_pickled_bytes *name)
+{
+	uintptr_t i = (uintptr_t)sc_map_get(&l->by_name, name->at, name->nr);
+
+	return i ? &l->places[i - 1] : NULL;
+}
+
+/* --- the payload --- */
+
+static uint64_t get_u64(const char *at)
+{
+	uint64_t x = 0;
+
+	for (int i = 7; i >= 0; i--)
+		x = x << 8 | (unsigned char)at[i];
+	return x;
+}
+
+static int read_payload(struct laying *l, const char *payload, size_t bytes)
+{
+	uint64_t pickle = bytes >= HEAD_BYTES ? get_u64(payload) : 0, left = bytes;
+	const char *at = payload + HEAD_BYTES, *data;
+
+	l->nr_carried = bytes >= HEAD_BYTES ? get_u64(payload + 8) : 0;
+	if (bytes < HEAD_BYTES || l->nr_carried > (left -= HEAD_BYTES) / 8 || pickle > (left -= 8 * l->nr_carried))
+		return sc_fail(l->err, SC_E_CORRUPT, "torch: the payload is cut");
+	l->carried = sc_arena_array(&l->arena, l->nr_carried + 1, sizeof(*l->carried));
+	if (!l->carried)
+		return sc_nomem(l->err);
+	left -= pickle;
+	data = at + 8 * l->nr_carried + pickle;
+	for (uint64_t i = 0; i < l->nr_carried; i++, at += 8) {
+		l->carried[i] = (struct carried){.data = data, .bytes = get_u64(at)};
+		if (l->carried[i].bytes > left)
+			return sc_fail(l->err, SC_E_CORRUPT, "torch: the payload is cut");
+		left -= l->carried[i].bytes;
+		data += l->carried[i].bytes;
+	}
+	if (rs_pickle_read(at, pickle, &l->pickle, l->err) < 0)
+		return l->err->code;
+	/* parse() has walked through what these objects were made of: that was shorter than a walk may be */
+	l->pickle.bytes = SC_PICKLE_BYTES_MAX;
+	return 0;
+}
+
+static int refuse_place(struct laying *l, const char *name)
+{
+	return sc_fail(l->err, SC_E_UNSUPPORTED, "torch: tensor '%s' has no place among the objects of its file: what "
+		       "should hold it is no dict", name);
+}
+
+/* --- tensors that the rank has not --- */
+
+static bool is_missing(const struct laying *l, const struct rs_pickled *node)
+{
+	const struct rs_pickled *ref = rs_torch_ref_in(node);
+	const struct rs_pickled_bytes *name = NULL;
+	int64_t flags;
+
+	return ref && rs_torch_ref(ref, &name, &flags) && !place_of(l, name);
+}
+
+static void drop_pairs(const struct laying *l, struct rs_pickled_items *items)
+{
+	struct rs_pickled_cell **at = &items->first, *last = NULL;
+
+	while (*at) {
+		struct rs_pickled_cell *value = (*at)->next;
+
+		if (is_missing(l, value->node)) {
+			*at = value->next;
+		} else {
+			last = value;
+			at = &value->next;
+		}
+	}
+	items->last = last;
+}
+
+static bool is_object(const struct rs_pickled *n)
+{
+	return n->kind == RS_PICKLED_CALL || n->kind == RS_PICKLED_NEW;
+}
+
+static struct rs_pickled_items *pairs_of(struct rs_pickled *n)
+{
+	return n->kind == RS_PICKLED_DICT ? &n->items : is_object(n) ? &n->object->pairs : NULL;
+}
+
+static struct rs_pickled_items *items_of(struct rs_pickled *n)
+{
+	return n->kind == RS_PICKLED_LIST ? &n->items : is_object(n) ? &n->object->items : NULL;
+}
+
+/* Before what is in it: tensors that are not wanted go, the others' places are noted, and those of dicts and lists. */
+static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
+{
+	struct laying *l = arg;
+	const struct rs_pickled_bytes *name;
+	struct rs_pickled **slot = rs_pickle_slot(walk);
+	struct sc_buf text = {0};
+	int64_t flags;
+	char *path;
+
+	if (slot && is_missing(l, n)) {
+		*slot = rs_pickled_none(&l->arena);
+		return *slot ? 1 : sc_nomem(l->err);
+	}
+	if (rs_torch_ref(n, &name, &flags)) {
+		struct place *p = place_of(l, name);
+
+		if (p)
+			p->has_ref = true;
+		/* else the file is one tensor, and another one is wanted */
+		return p ? 1 : refuse_place(l, l->nr ? l->wanted[0].name : "");
+	}
+	if (pairs_of(n))
+		drop_pairs(l, pairs_of(n));
+	if ((!pairs_of(n) && !items_of(n)) || rs_pickle_is_inside(walk))
+		return 0;
+	rs_pickle_path(walk, &text);
+	path = text.failed ? NULL : sc_arena_copy(&l->arena, text.text ? text.text : "", text.bytes);
+	sc_buf_done(&text);
+	return !path || sc_map_put(&l->folders, path, strlen(path), n) < 0 ? sc_nomem(l->err) : 0;
+}
+
+/* --- tensors that the payload has not --- */
+
+/* The key that a part of a path stands for (rs_pickle_path()). */
+static struct rs_pickled *key_of(struct laying *l, const char *text, size_t bytes)
+{
+	char *copy = sc_arena_copy(&l->arena, text, bytes), *to = copy;
+	size_t sign = *text == '-';
+
+	if (!copy)
+		return NULL;
+	if (bytes > sign && strspn(copy + sign, "0123456789") == bytes - sign)
+		return rs_pickled_int(&l->arena, strtoll(copy, NULL, 10));
+	for (const char *from = copy + (*copy == '\''); *from; from++)
+		*to++ = *from == '~' && from[1] ? (*++from == '1' ? '/' : '~') : *from;
+	return rs_pickled_text(&l->arena, copy, (size_t)(to - copy));
+}
+
+/* Puts a node where a path says that begins at `at` below `folder`. */
+static int put_node(struct laying *l, struct rs_pickled *folder, const char *name, size_t at, struct rs_pickled *node)
+{
+	const size_t bytes = strlen(name + at);
+	struct rs_pickled_items *pairs = pairs_of(folder), *items = items_of(folder);
+	struct rs_pickled *key = key_of(l, name + at, bytes);
+	uint64_t nr = 0;
+
+	if (!key || !node)
+		return sc_nomem(l->err);
+	if (name[at] == '@' || name[at] == '#')
+		return refuse_place(l, name);
+	if (folder->kind == RS_PICKLED_LIST) {
+		for (const struct rs_pickled_cell *c = items->first; c; c = c->next)
+			nr++;
+		if (key->kind != RS_PICKLED_INT || key->number < 0 || (uint64_t)key->number != nr)
+			return refuse_place(l, name);
+		return rs_pickled_add(&l->arena, items, node) ? 0 : sc_nomem(l->err);
+	}
+	return rs_pickled_add(&l->arena, pairs, key) && rs_pickled_add(&l->arena, pairs, node) ? 0 : sc_nomem(l->err);
+}
+
+/* Finds what holds a tensor, and makes dicts that are missing.  *ret_at: where the last part of its name begins. */
+static int find_folder(struct laying *l, const char *name, struct rs_pickled **ret, size_t *ret_at)
+{
+	struct rs_pickled *at = sc_map_get(&l->folders, "", 0);
+	size_t begin = 0;
+	int rc = at ? 0 : refuse_place(l, name);
+
+	for (const char *slash; rc == 0 && (slash = strchr(name + begin, '/')); begin = (size_t)(slash - name) + 1) {
+		const size_t bytes = (size_t)(slash - name);
+		struct rs_pickled *below = sc_map_get(&l->folders, name, bytes);
+		char *path;
+
+		if (!below) {
+			path = sc_arena_copy(&l->arena, name, bytes);
+			below = rs_pickled_dict(&l->arena);
+			if (!path || !below || sc_map_put(&l->folders, path, bytes, below) < 0)
+				return sc_nomem(l->err);
+			rc = put_node(l, at, path, begin, below);
+		}
+		at = below;
+	}
+	*ret = at;
+	*ret_at = begin;
+	return rc;
+}
+
+static struct rs_pickled *make_ref(struct sc_arena *arena, const char *name)
+{
+	struct rs_pickled *parts[] = {rs_pickled_text(arena, "scalai", 6), rs_pickled_text(arena, name, strlen(name)),
+				      rs_pickled_int(arena, 0)};
+
+	return rs_pickled_persist(arena, rs_pickled_tuple(arena, 3, parts));
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp((*(const struct rs_wanted *const *)a)->name, (*(const struct rs_wanted *const *)b)->name);
+}
+
+static int add_missing(struct laying *l)
+{
+	const struct rs_wanted **missing = sc_arena_array(&l->arena, l->nr + 1, sizeof(*missing));
+	size_t nr = 0;
+	int rc = missing ? 0 : sc_nomem(l->err);
+
+	for (uint32_t i = 0; rc == 0 && i < l->nr; i++)
+		if (!l->places[i].has_ref)
+			missing[nr++] = &l->wanted[i];
+	if (nr)
+		qsort(missing, nr, sizeof(*missing), by_name);
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		const char *name = missing[i]->name;
+		struct rs_pickled *folder = NULL;
+		size_t at = 0;
+
+		rc = find_folder(l, name, &folder, &at);
+		if (rc == 0)
+			rc = put_node(l, folder, name, at, make_ref(&l->arena, name));
+	}
+	return rc;
+}
+
+/* --- what stands in the place of a reference --- */
+
+static struct rs_pickled *make_sizes(struct sc_arena *arena, const struct meta_shape *shape, bool strides)
+{
+	struct rs_pickled *parts[SC_DIMS_MAX];
+	uint64_t stride = 1;
+
+	for (int i = shape->nr - 1; i >= 0; i--) {
+		parts[i] = rs_pickled_int(arena, (int64_t)(strides ? stride : shape->dim[i]));
+		stride *= shape->dim[i] ? shape->dim[i] : 1;
+	}
+	return rs_pickled_tuple(arena, shape->nr, parts);
+}
+
+static struct rs_pickled *make_storage(struct laying *l, const struct kind *k, const struct rs_wanted *w,
+				       uint64_t record)
+{
+	char *key = sc_arena_printf(&l->arena, "%" PRIu64, record);
+	uint64_t bytes = bytes_of(w), element = meta_dtype_bits(w->dtype) / 8;
+	struct rs_pickled *parts[] = {
+		rs_pickled_text(&l->arena, "storage", 7),
+		k->storage ? rs_pickled_global(&l->arena, "torch", k->storage)
+			   : rs_pickled_global(&l->arena, "torch.storage", "UntypedStorage"),
+		key ? rs_pickled_text(&l->arena, key, strlen(key)) : NULL, rs_pickled_text(&l->arena, "cpu", 3),
+		rs_pickled_int(&l->arena, (int64_t)(k->storage ? bytes / element : bytes))};
+	struct rs_pickled *n = rs_pickled_persist(&l->arena, rs_pickled_tuple(&l->arena, 5, parts));
+
+	if (n)
+		n->mark = MADE;
+	return n;
+}
+
+static struct rs_pickled *make_tensor(struct laying *l, const struct rs_wanted *w, uint64_t record, int64_t flags)
+{
+	struct sc_arena *a = &l->arena;
+	const struct kind *k = kind_of(w->dtype);
+	struct rs_pickled *hooks = rs_pickled_call(a, rs_pickled_global(a, "collections", "OrderedDict"),
+						   rs_pickled_tuple(a, 0, NULL));
+	struct rs_pickled *parts[] = {
+		make_storage(l, k, w, record), rs_pickled_int(a, 0), make_sizes(a, &w->shape, false),
+		make_sizes(a, &w->shape, true), rs_pickled_bool(a, flags & RS_REF_GRAD), hooks,
+		k->storage ? NULL : rs_pickled_global(a, "torch", k->dtype_name)};
+	struct rs_pickled *args = rs_pickled_tuple(a, k->storage ? 6 : 7, parts);
+
+	return flags & RS_REF_ARGS ? args
+				   : rs_pickled_call(a, rs_pickled_global(a, "torch._utils",
+									  k->storage ? "_rebuild_tensor_v2"
+										     : "_rebuild_tensor_v3"), args);
+}
+
+static int add_record(struct laying *l, uint64_t what, uint64_t *ret)
+{
+	*ret = l->records.nr;
+	return sc_vec_push(&l->records, what) < 0 ? sc_nomem(l->err) : 0;
+}
+
+static struct rs_pickled *place_tensor(struct laying *l, struct place *p, int64_t flags)
+{
+	const uint32_t i = (uint32_t)(p - l->places);
+
+	if (!p->node) {
+		l->rc = add_record(l, i, &p->record);
+		p->node = l->rc == 0 ? make_tensor(l, &l->wanted[i], p->record, flags) : NULL;
+	}
+	return p->node;
+}
+
+/* A storage that is carried: its key is its number in the payload, and becomes its number in the file. */
+static struct rs_pickled *place_storage(struct laying *l, struct rs_pickled *n)
+{
+	struct rs_pickled *parts[5];
+	const struct rs_pickled *id = n->id;
+	const struct rs_pickled *key = id->kind == RS_PICKLED_TUPLE && id->tuple.nr == 5 ? id->tuple.at[2] : NULL;
+	uint64_t i = 0, record;
+	char *text;
+
+	for (uint64_t k = 0; key && key->kind == RS_PICKLED_TEXT && k < key->bytes.nr && i < l->nr_carried; k++)
+		i = 10 * i + (uint64_t)(key->bytes.at[k] - '0');
+	if (!key || i >= l->nr_carried) {
+		l->rc = sc_fail(l->err, SC_E_CORRUPT, "torch: the payload has no such storage");
+		return NULL;
+	}
+	if (!l->carried[i].record) {
+		l->rc = add_record(l, l->nr + i, &record);
+		l->carried[i].record = record + 1;
+	}
+	text = sc_arena_printf(&l->arena, "%" PRIu64, l->carried[i].record - 1);
+	memcpy(parts, id->tuple.at, sizeof(parts));
+	parts[2] = text ? rs_pickled_text(&l->arena, text, strlen(text)) : NULL;
+	return rs_pickled_persist(&l->arena, rs_pickled_tuple(&l->arena, 5, parts));
+}
+
+static struct rs_pickled *replace(void *arg, struct rs_pickled *n)
+{
+	struct laying *l = arg;
+	const struct rs_pickled_bytes *name;
+	struct rs_pickled *made;
+	struct place *p;
+	int64_t flags;
+
+	if (l->rc < 0 || n->kind != RS_PICKLED_PERSIST || n->mark == MADE)
+		return n;
+	p = rs_torch_ref(n, &name, &flags) ? place_of(l, name) : NULL;
+	made = p ? place_tensor(l, p, flags) : place_storage(l, n);
+	if (!made && l->rc == 0)
+		l->rc = sc_nomem(l->err);
+	return made ? made : n;
+}
+
+/* --- the file --- */
+
+static void add_id(struct rs_zip_frame *z, const struct sc_buf *pickle)
+{
+	XXH128_hash_t hash = XXH3_128bits(pickle->text, pickle->bytes);
+	unsigned __int128 x = (unsigned __int128)hash.high64 << 64 | hash.low64;
+	char id[40];
+
+	for (int i = sizeof(id) - 1; i >= 0; i--, x /= 10)
+		id[i] = (char)('0' + (int)(x % 10));
+	rs_zip_frame_record(z, ".data/serialization_id", id, sizeof(id));
+}
+
+static int make_frame(struct laying *l, struct rs_frame *ret)
+{
+	struct rs_zip_frame z = {0};
+	struct sc_buf pickle = {0};
+	int rc = rs_pickle_emit(l->pickle.root, replace, l, &pickle, l->err);
+
+	if (l->rc < 0)
+		rc = l->rc;
+	if (rc < 0) {
+		sc_buf_done(&pickle);
+		return rc;
+	}
+	rs_zip_frame_record(&z, "data.pkl", pickle.text, pickle.bytes);
+	rs_zip_frame_record(&z, "byteorder", "little", 6);
+	rs_zip_frame_record(&z, "version", "3\n", 2);
+	add_id(&z, &pickle);
+	for (size_t i = 0; i < l->records.nr; i++) {
+		const uint64_t what = l->records.at[i];
+		char name[32] = "data/";
+		struct sc_buf number = {0};
+
+		sc_buf_number(&number, i);
+		if (number.failed)
+			z.failed = true;
+		else
+			memcpy(name + 5, number.text, number.bytes + 1);
+		sc_buf_done(&number);
+		if (what < l->nr)
+			rs_zip_frame_tensor(&z, name, (uint32_t)what, bytes_of(&l->wanted[what]), l->wanted[what].skew);
+		else
+			rs_zip_frame_record(&z, name, l->carried[what - l->nr].data, l->carried[what - l->nr].bytes);
+	}
+	sc_buf_done(&pickle);
+	return rs_zip_frame_end(&z, ret, l->err);
+}
+
+static int note_wanted(struct laying *l)
+{
+	l->places = sc_arena_array(&l->arena, l->nr + 1, sizeof(*l->places));
+	if (!l->places || sc_map_reserve(&l->by_name, l->nr) < 0)
+		return sc_nomem(l->err);
+	for (uint32_t i = 0; i < l->nr; i++) {
+		const struct rs_wanted *w = &l->wanted[i];
+
+		if (!kind_of(w->dtype))
+			return sc_fail(l->err, SC_E_UNSUPPORTED, "torch has no type %s, which tensor '%s' has",
+				       meta_dtype_name(w->dtype), w->name);
+		if (sc_map_put(&l->by_name, w->name, strlen(w->name), (void *)(uintptr_t)(i + 1)) < 0)
+			return sc_nomem(l->err);
+	}
+	return 0;
+}
+
+int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
+		      struct rs_frame *ret, struct sc_err *err)
+{
+	struct laying l = {.wanted = wanted, .nr = nr, .err = err};
+	int rc = note_wanted(&l);
+
+	if (rc == 0 && payload) {
+		rc = read_payload(&l, payload, payload_bytes);
+	} else if (rc == 0) {
+		l.pickle.root = rs_pickled_dict(&l.arena);
+		rc = l.pickle.root ? 0 : sc_nomem(err);
+	}
+	if (rc == 0)
+		rc = rs_pickle_walk(&l.pickle, on_node, &l, err);
+	if (rc == 0)
+		rc = add_missing(&l);
+	if (rc == 0)
+		rc = make_frame(&l, ret);
+	sc_map_done(&l.by_name);
+	sc_map_done(&l.folders);
+	sc_vec_done(&l.records);
+	if (payload)
+		rs_pickle_done(&l.pickle);
+	sc_arena_done(&l.arena);
+	return rc;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The payload of a torch file: its objects, with a reference where a tensor was.
+ *
+ *     u64 bytes of the pickle | u64 nr | nr x u64 bytes of a storage | pickle | storages
+ *
+ * A reference is the persistent id ("scalai", name, flags).  It stands for the call that makes the tensor from its
+ * storage, without what is around it (Parameter and the like), which stays.  The storages are those of tensors that are
+ * no tensors of the state: inside of objects, or of types that safetensors has not.  Their keys are their numbers.
+ */
+#ifndef RS_TORCH_I_H
+#define RS_TORCH_I_H
+
+#include "reshard/archive/torch.h"
+#include "reshard/format/format_i.h"
+
+enum {
+	RS_REF_GRAD = 1,	/* the tensor requires gradients */
+	RS_REF_ARGS = 2,	/* it stands for the call's arguments alone */
+};
+
+/* --- torch_ref.c --- */
+
+/** Gives the name and flags of a reference; false: the node is none. */
+bool rs_torch_ref(const struct rs_pickled *node, const struct rs_pickled_bytes **ret_name, int64_t *ret_flags);
+/** Finds the reference that a node is, or that it has calls around; NULL: there is none. */
+const struct rs_pickled *rs_torch_ref_in(const struct rs_pickled *node);
+
+/* The calls by which torch makes a tensor: from its storage; f(tensor, ...); f(function, class, arguments, state). */
+#define RS_TORCH_AROUND_MAX 16	/* in each other */
+bool rs_torch_rebuilds(const struct rs_pickled *what);
+bool rs_torch_is_parameter(const struct rs_pickled *what, const struct rs_pickled *args);
+bool rs_torch_is_typed(const struct rs_pickled *what, const struct rs_pickled *args);
+
+/* --- torch_frame.c --- */
+
+int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
+		      struct rs_frame *ret, struct sc_err *err);
+
+#endif
