@@ -226,14 +226,14 @@ static int make_job(const struct import *i, const char *path)
 	return 1;
 }
 
-static int copy_folder(const struct import *i, char *path)
+static int copy_folder(const struct import *i, char *path, bool follow)
 {
 	char from[PATH_BYTES];
 
 	errno = ENAMETOOLONG;
 	if (snprintf(from, sizeof(from), "%s", i->from) >= (int)sizeof(from))
 		return cli_fail("read", i->from);
-	return copy_tree(&(struct copying){from, path, i->follow}, NULL);
+	return copy_tree(&(struct copying){from, path, follow}, NULL);
 }
 
 /* An unsharded file's name in the job: that of its format. */
@@ -244,9 +244,49 @@ static const char *name_of(const char *path)
 	return dot && strcmp(dot, ".safetensors") != 0 ? name : "model.safetensors";
 }
 
+/* Is it a folder of an unsharded model, as Hugging Face's save_pretrained() leaves it: files of whole tensors, one or
+ * several with an index, and no folders of ranks? */
+static bool is_model(const char *path)
+{
+	static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+					    "pytorch_model.bin.index.json"};
+	char name[PATH_BYTES];
+	struct stat st;
+
+	(void)snprintf(name, sizeof(name), "%s/0", path);
+	if (stat(name, &st) == 0)
+		return false;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		(void)snprintf(name, sizeof(name), "%s/%s", path, names[i]);
+		if (stat(name, &st) == 0 && S_ISREG(st.st_mode))
+			return true;
+	}
+	return false;
+}
+
+/* Copies what is unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for. */
+static int copy_whole(const struct import *i, bool is_folder)
+{
+	char one[256], path[PATH_BYTES], to[PATH_BYTES + NAME_MAX + 1];
+	int rc;
+
+	(void)snprintf(one, sizeof(one), "%.*s=1", (int)strcspn(i->topology, "="), i->topology);
+	rc = cli_command(i->mount, i->job, "topology", one);
+	(void)snprintf(path, sizeof(path), "%s/%s/0", i->mount, i->job);
+	if (rc)
+		return rc;
+	if (is_folder)
+		return copy_folder(i, path, true);
+	if (mkdir(path, 0755) < 0)
+		return cli_fail("make", path);
+	(void)snprintf(to, sizeof(to), "%s/%s", path, name_of(i->from));
+	return copy_file(i->from, to, true);
+}
+
 static int import(const struct import *i)
 {
-	char path[PATH_BYTES], to[PATH_BYTES], words[PATH_BYTES];
+	char path[PATH_BYTES], words[PATH_BYTES];
+	bool is_whole;
 	struct stat st;
 	int rc;
 
@@ -254,37 +294,22 @@ static int import(const struct import *i)
 		return cli_fail("read", i->from);
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
 		return no_file(i->from);
+	is_whole = !S_ISDIR(st.st_mode) || is_model(i->from);
 	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
 	if (make_job(i, path))
 		return 1;
 	rc = write_layout(i);
-	if (S_ISDIR(st.st_mode)) {
-		if (rc == 0)
-			rc = cli_command(i->mount, i->job, "topology", i->topology);
-		if (rc == 0)
-			rc = copy_folder(i, path);
-	} else if (rc == 0) {
-		/* unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for */
-		char one[256], *eq;
-
-		(void)snprintf(one, sizeof(one), "%s", i->topology);
-		eq = strchr(one, '=');
-		if (eq)
-			*eq = 0;
-		(void)snprintf(words, sizeof(words), "%s=1", one);
-		rc = cli_command(i->mount, i->job, "topology", words);
-		(void)snprintf(path, sizeof(path), "%s/%s/0", i->mount, i->job);
-		if (rc == 0 && mkdir(path, 0755) < 0)
-			rc = cli_fail("make", path);
-		(void)snprintf(to, sizeof(to), "%s/%s", path, name_of(i->from));
-		if (rc == 0)
-			rc = copy_file(i->from, to, true);
-	}
+	if (rc == 0 && is_whole)
+		rc = copy_whole(i, S_ISDIR(st.st_mode));
+	else if (rc == 0)
+		rc = cli_command(i->mount, i->job, "topology", i->topology);
+	if (rc == 0 && !is_whole)
+		rc = copy_folder(i, path, i->follow);
 	(void)snprintf(words, sizeof(words), "%s%s%s%s", i->step ? "step=" : "", i->step ? i->step : "",
 		       i->note ? " note=" : "", i->note ? i->note : "");
 	if (rc == 0)
 		rc = cli_command(i->mount, i->job, "commit", *words ? words : "note=import");
-	if (rc == 0 && !S_ISDIR(st.st_mode))
+	if (rc == 0 && is_whole)
 		rc = cli_command(i->mount, i->job, "topology", i->topology);
 	if (rc)
 		(void)fprintf(stderr, "scalai: the job '%s' is left as it is, to look at; "

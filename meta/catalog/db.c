@@ -160,8 +160,9 @@ int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **r
 			    NULL) != SQLITE_OK)
 		rc = fail(c, err, path);
 	if (rc == 0)
-		rc = exec(c, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
-			     "PRAGMA busy_timeout = 5000; PRAGMA foreign_keys = OFF;"
+		/* the time first, for a backup may read meanwhile */
+		rc = exec(c, "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL;"
+			     "PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = OFF;"
 			     "PRAGMA wal_autocheckpoint = 1000;", err);
 	if (rc == 0 && sqlite3_create_function_v2(c->db, "renumber", 1, SQLITE_UTF8 | SQLITE_DIRECTONLY, c, renumber,
 						  NULL, NULL, NULL) != SQLITE_OK)

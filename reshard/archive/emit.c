@@ -75,7 +75,7 @@ static int remember(struct emitter *e, struct sc_map *map, const void *key, size
 
 static int remember_node(struct emitter *e, const struct rs_pickled *n)
 {
-	return remember(e, &e->nodes, &n, sizeof(n));
+	return n->is_single ? 0 : remember(e, &e->nodes, &n, sizeof(n));
 }
 
 /* Names what is in the memo; false: it is not there. */
@@ -150,16 +150,16 @@ static void put_float(struct emitter *e, double real)
 		put(e, (char)(x >> i));
 }
 
-static int put_text(struct emitter *e, const char *text, uint64_t bytes)
+static int put_text(struct emitter *e, const char *text, uint64_t bytes, bool is_single)
 {
-	if (recall(e, &e->texts, text, bytes))
+	if (!is_single && recall(e, &e->texts, text, bytes))
 		return 0;
 	put(e, 'X');
 	put_number(e, bytes, 4);
 	sc_buf_add(e->out, text, bytes);
 	if (bytes >> 32)
 		return sc_fail(e->err, SC_E_UNSUPPORTED, "pickle: a text of 4 GiB cannot be written");
-	return remember(e, &e->texts, text, bytes);
+	return is_single ? 0 : remember(e, &e->texts, text, bytes);
 }
 
 /* An object that only this file makes, which nothing refers to again. */
@@ -185,9 +185,9 @@ static int put_bytes(struct emitter *e, const struct rs_pickled_bytes *bytes)
 			sc_buf_add(&text, &bytes->at[i], 1);
 	}
 	put_string(e, "c_codecs\nencode\n");
-	rc = text.failed ? sc_nomem(e->err) : put_text(e, text.text ? text.text : "", text.bytes);
+	rc = text.failed ? sc_nomem(e->err) : put_text(e, text.text ? text.text : "", text.bytes, false);
 	if (rc == 0)
-		rc = put_text(e, "latin1", 6);
+		rc = put_text(e, "latin1", 6, false);
 	sc_buf_done(&text);
 	put(e, '\x86');
 	forget(e);
@@ -265,7 +265,7 @@ static int put_set(struct emitter *e, struct rs_pickled *n)
 	put_string(e, n->is_frozen ? "cbuiltins\nfrozenset\n" : "c__builtin__\nset\n");
 	if (push(e, (struct task){.kind = SET_CALL}) < 0)
 		return e->err->code;
-	if (recall(e, &e->nodes, (const void *)&n, sizeof(n)))
+	if (!n->is_single && recall(e, &e->nodes, (const void *)&n, sizeof(n)))
 		return 0;
 	return put_list(e, n, &n->items, ']', 'e', false);
 }
@@ -292,7 +292,7 @@ static int put_container(struct emitter *e, struct rs_pickled *n)
 {
 	if (n->kind == RS_PICKLED_SET)
 		return put_set(e, n);
-	if (recall(e, &e->nodes, (const void *)&n, sizeof(n)))
+	if (!n->is_single && recall(e, &e->nodes, (const void *)&n, sizeof(n)))
 		return 0;
 	if (n->kind == RS_PICKLED_LIST)
 		return put_list(e, n, &n->items, ']', 'e', false);
@@ -324,7 +324,7 @@ static int put_node(struct emitter *e, struct rs_pickled *n)
 		put_float(e, n->real);
 		return 0;
 	case RS_PICKLED_TEXT:
-		return put_text(e, n->bytes.at, n->bytes.nr);
+		return put_text(e, n->bytes.at, n->bytes.nr, n->is_single);
 	case RS_PICKLED_BYTES:
 		return put_bytes(e, &n->bytes);
 	case RS_PICKLED_GLOBAL:

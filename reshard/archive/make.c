@@ -7,8 +7,10 @@ static struct rs_pickled *make(struct sc_arena *arena, enum rs_pickled_kind kind
 {
 	struct rs_pickled *n = sc_arena_alloc(arena, sizeof(*n));
 
-	if (n)
+	if (n) {
 		n->kind = kind;
+		n->is_single = true;
+	}
 	return n;
 }
 

@@ -64,6 +64,7 @@ struct rs_pickled {
 	uint32_t mark;		/* the caller's: 0 at first */
 	bool is_open;		/* rs_pickle_walk() is in it */
 	bool is_frozen;		/* of a SET */
+	bool is_single;		/* nothing else has it: what is written need not name it again */
 	union {
 		bool truth;
 		int64_t number;
@@ -102,7 +103,8 @@ struct rs_pickled *rs_pickled_get(const struct rs_pickled *node, const char *key
 /** Gives an argument of a CALL or NEW; NULL: it has fewer. */
 struct rs_pickled *rs_pickled_arg(const struct rs_pickled *node, uint64_t i);
 
-/* --- make.c: nodes that no pickle had.  NULL: no memory, or a part of it is NULL.  Bytes are borrowed. --- */
+/* --- make.c: nodes that no pickle had.  NULL: no memory, or a part of it is NULL.  Bytes are borrowed.  Each is
+ * single: who puts one at two places says that it is not. --- */
 
 struct rs_pickled *rs_pickled_none(struct sc_arena *arena);
 struct rs_pickled *rs_pickled_bool(struct sc_arena *arena, bool truth);

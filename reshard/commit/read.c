@@ -32,12 +32,13 @@ static bool is_object(void *arg, const char *name)
 	return meta_layout_is_object(f->c->layout, f->c->topo.pp > 1, f->item->path, name);
 }
 
-/* Parses once more, without the tensors that the layout calls objects: it may change, what the cache has may not. */
+/* Parses once more, with the payload, in which are the tensors that the layout calls objects.  The cache has neither:
+ * the one is large, the other may change. */
 static int parse_own(struct commit *c, struct item *it)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct work_file work = {it->blob, -1, c, it};
-	struct rs_file file = {it->path, it->bytes, &work, read_work, is_object};
+	struct rs_file file = {it->path, it->bytes, &work, read_work, is_object, false};
 	int rc = meta_store_open_blob(&c->s->store, it->blob, it->bytes, &fd, c->err);
 
 	it->own_found = rc == 0 ? sc_zalloc(sizeof(*it->own_found)) : NULL;
@@ -54,14 +55,11 @@ static int parse_own(struct commit *c, struct item *it)
 int rs_commit_parse(struct commit *c, struct item *it)
 {
 	int rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
-	bool has_objects = false;
 
 	if (rc < 0)
 		return rc;
 	it->found = &it->parsed->found;
-	for (uint32_t i = 0; !it->format->agree && i < it->found->nr && !has_objects; i++)
-		has_objects = meta_layout_is_object(c->layout, c->topo.pp > 1, it->path, it->found->tensors[i].name);
-	return has_objects ? parse_own(c, it) : 0;
+	return it->format->agree || it->format == &rs_format_plain ? 0 : parse_own(c, it);
 }
 
 /* Files of the job itself are opaque, as are those that the layout calls plain, and what no format claims unless a

@@ -108,7 +108,8 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 	blob->refs = 1;
 	rc = map_blob(blob, err);
 	if (rc == 0 && format)
-		rc = rs_format_parse(format, &(struct rs_file){.bytes = bytes, .arg = blob, .read = read_file},
+		rc = rs_format_parse(format, &(struct rs_file){.bytes = bytes, .arg = blob, .read = read_file,
+							      .tensors_only = true},
 				     &blob->found, err);
 	if (rc < 0)
 		blob_free(blob);

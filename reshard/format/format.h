@@ -31,6 +31,7 @@ struct rs_file {
 	int (*read)(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
 	/** Tells which tensors parse() is to leave in the payload; NULL: none.  Formats without objects do not ask. */
 	bool (*is_object)(void *arg, const char *name);
+	bool tensors_only;	/* the payload is not asked for: parse() may leave it out */
 };
 
 struct rs_found_tensor {

@@ -184,7 +184,10 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	     : strlen(name) != text.bytes ? sc_fail(t->err, SC_E_FORMAT, "torch: '%s': a key has a 0 byte in it", name)
 					  : add_found(t, made, name);
 	sc_buf_done(&text);
-	ref = rc == 0 ? node_with_ref(&t->torch->arena, n, name) : NULL;
+	/* what is left behind keeps a dict at two places from being asked twice */
+	ref = rc < 0 ? NULL
+	      : t->file->tensors_only ? rs_pickled_none(&t->torch->arena)
+				      : node_with_ref(&t->torch->arena, n, name);
 	if (!ref)
 		return rc < 0 ? rc : sc_nomem(t->err);
 	*(slot ? slot : &t->torch->pickle.root) = ref;
@@ -336,7 +339,7 @@ static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err
 	if (rc < 0)
 		return rc;
 	rc = take_tensors(&t);
-	if (rc == 0)
+	if (rc == 0 && !file->tensors_only)
 		rc = make_payload(&t, &w);
 	sc_map_done(&t.tensors);
 	sc_map_done(&t.names);

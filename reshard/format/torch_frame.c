@@ -55,6 +55,7 @@ struct laying {
 	const struct rs_wanted *wanted;
 	uint32_t nr;
 	struct rs_pickle pickle;	/* of the payload */
+	struct rs_pickled *storage, *cpu; /* words that every storage has */
 	struct sc_arena arena;
 	struct sc_map by_name;		/* index + 1 */
 	struct place *places;
@@ -332,10 +333,10 @@ static struct rs_pickled *make_storage(struct laying *l, const struct kind *k, c
 	char *key = sc_arena_printf(&l->arena, "%" PRIu64, record);
 	uint64_t bytes = bytes_of(w), element = meta_dtype_bits(w->dtype) / 8;
 	struct rs_pickled *parts[] = {
-		rs_pickled_text(&l->arena, "storage", 7),
+		l->storage,
 		k->storage ? rs_pickled_global(&l->arena, "torch", k->storage)
 			   : rs_pickled_global(&l->arena, "torch.storage", "UntypedStorage"),
-		key ? rs_pickled_text(&l->arena, key, strlen(key)) : NULL, rs_pickled_text(&l->arena, "cpu", 3),
+		key ? rs_pickled_text(&l->arena, key, strlen(key)) : NULL, l->cpu,
 		rs_pickled_int(&l->arena, (int64_t)(k->storage ? bytes / element : bytes))};
 	struct rs_pickled *n = rs_pickled_persist(&l->arena, rs_pickled_tuple(&l->arena, 5, parts));
 
@@ -473,8 +474,11 @@ static int make_frame(struct laying *l, struct rs_frame *ret)
 static int note_wanted(struct laying *l)
 {
 	l->places = sc_arena_array(&l->arena, l->nr + 1, sizeof(*l->places));
-	if (!l->places || sc_map_reserve(&l->by_name, l->nr) < 0)
+	l->storage = rs_pickled_text(&l->arena, "storage", 7);
+	l->cpu = rs_pickled_text(&l->arena, "cpu", 3);
+	if (!l->places || !l->storage || !l->cpu || sc_map_reserve(&l->by_name, l->nr) < 0)
 		return sc_nomem(l->err);
+	l->storage->is_single = l->cpu->is_single = false;
 	for (uint32_t i = 0; i < l->nr; i++) {
 		const struct rs_wanted *w = &l->wanted[i];
 

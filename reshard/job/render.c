@@ -310,6 +310,9 @@ static int status_version(struct rs_view *head, struct sc_buf *buf, struct sc_er
 		struct rs_set *set = v->sets[i];
 
 		sc_buf_line(buf, "set: '%s' tensors under '%s'", set->file, set->topo.text);
+		if (rs_set_given(set)->has_payloads && strcmp(rs_set_given(set)->topo.text, head->topo.text) != 0)
+			sc_buf_line(buf, "objects: '%s' as saved under '%s': each rank has those of its coordinates, "
+				    "of 0 on an axis that had fewer", set->file, rs_set_given(set)->topo.text);
 		(void)pthread_mutex_lock(&set->report_lock);
 		for (const char *p = set->report; *p;) {
 			size_t n = strcspn(p, "\n");
