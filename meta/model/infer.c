@@ -532,7 +532,8 @@ static int take_over(struct infer *n)
 		if (meta_state_find(n->state, t->key))
 			continue;
 		if (sc_map_get(&written, t->file, strlen(t->file)))
-			rc = sc_fail(n->err, SC_E_STATE, "'%s' is in the previous version, but no rank wrote it",
+			rc = sc_fail(n->err, SC_E_STATE, "'%s' is in the previous version, but no rank wrote it; if "
+				     "it is to go, remove the file on all ranks, commit, and write the file again",
 				t->key);
 		else
 			rc = check_numbers(n, t);

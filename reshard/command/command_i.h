@@ -9,6 +9,10 @@
 #include "reshard/engine/hash.h"
 #include "reshard/turn/turn_i.h"
 
+/* formless.c */
+/** Refuses a draft at whose topology a rank's tensors have no place among the objects of its file. */
+int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err);
+
 /* save.c, inside a transaction */
 /** Adds the rows of a set that has no number yet, and numbers it.  Errors: of the catalog, SC_E_NO_MEMORY. */
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);

@@ -162,6 +162,8 @@ static int present_topology(struct rs_advance *a, struct sc_err *err)
 		rc = draft_like(a, a->base->version, &topo, err);
 	if (rc == 0)
 		rc = refuse_unplaced(a, err);
+	if (rc == 0)
+		rc = rs_refuse_formless(a, err);
 	meta_topology_done(&topo);
 	return rc;
 }
@@ -241,6 +243,8 @@ static int present_layout(struct rs_advance *a, struct sc_err *err)
 		a->draft->layout = layout;
 		a->draft->layout_id = id;
 		rc = refuse_unplaced(a, err);
+		if (rc == 0)
+			rc = rs_refuse_formless(a, err);
 	}
 	meta_topology_done(&topo);
 	return rc;

@@ -52,14 +52,46 @@ static int parse_own(struct commit *c, struct item *it)
 	return rc;
 }
 
+/* A rule that cuts a tensor which its file keeps as an object would not be followed. */
+static int refuse_left(struct commit *c, const struct item *it)
+{
+	for (size_t i = 0; it->found->left && it->found->left[i]; i++) {
+		const char *name = it->found->left[i];
+		struct meta_caps caps = {0};
+		const struct meta_rule *r = meta_layout_first(c->layout, c->topo.pp > 1, it->path, name, &caps);
+
+		if (r && r->nr_cuts)
+			return sc_fail(c->err, SC_E_UNSUPPORTED, "tensor '%s' is cut by the layout ('%s'), but is of a "
+				       "kind that stays as it is: a subclass, quantized, sparse, complex128 or such; "
+				       "save a plain tensor, or give it the rule 'object'", name, r->text);
+	}
+	return 0;
+}
+
+/* Names tell what to do with a file that no parser takes. */
+static int advise(struct commit *c, const struct item *it, int rc)
+{
+	struct sc_err why = *c->err;
+
+	if (it->format->agree || (rc != SC_E_FORMAT && rc != SC_E_UNSUPPORTED && rc != SC_E_LIMIT))
+		return rc;
+	return sc_fail(c->err, rc, "%s; or the line 'plain %s' in the layout keeps the file as it is", why.msg,
+		       it->path);
+}
+
 int rs_commit_parse(struct commit *c, struct item *it)
 {
 	int rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
 
 	if (rc < 0)
-		return rc;
+		return advise(c, it, rc);
 	it->found = &it->parsed->found;
-	return it->format->agree || it->format == &rs_format_plain ? 0 : parse_own(c, it);
+	if (it->format->agree || it->format == &rs_format_plain)
+		return 0;
+	rc = parse_own(c, it);
+	if (rc == 0)
+		rc = refuse_left(c, it);
+	return rc < 0 ? advise(c, it, rc) : 0;
 }
 
 /* Files of the job itself are opaque, as are those that the layout calls plain, and what no format claims unless a
@@ -103,6 +135,10 @@ static int read_item(struct commit *c, struct item *it)
 		rc = find_format(c, it, fd, &opaque);
 	if (rc < 0)
 		return rc;
+	if (!opaque && strchr(it->path, ':'))
+		return sc_fail(c->err, SC_E_STATE, "rank %u: '%s': the name of a file of tensors has no colon, which "
+			       "is between it and a tensor's name; rename it, or keep it as it is by a line 'plain' "
+			       "in the layout", it->rank, it->path);
 	if (!opaque) {
 		rc = rs_commit_parse(c, it);
 		if (rc < 0)
@@ -143,6 +179,9 @@ static int add_kept(struct commit *c, struct item *it, const struct meta_stored_
 	for (; *at < list->nr && strcmp(list->at[*at].file, it->path) == 0; (*at)++) {
 		const struct meta_stored *s = &list->at[*at];
 		const struct meta_tensor *t = &state->tensors[s->entry->tensor];
+
+		if (meta_layout_is_object(c->layout, c->topo.pp > 1, s->file, s->name))
+			continue;
 		struct meta_written w = {.rank = it->rank, .file = it->path, .name = s->name, .dtype = t->dtype,
 					 .shape = s->piece.shape};
 
@@ -306,6 +345,15 @@ static int refuse_partly_removed(struct commit *c)
 	return rc;
 }
 
+static bool is_rewritten(const struct commit *c, const struct rs_set *set)
+{
+	for (size_t i = 0; i < c->items.nr; i++)
+		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].gone &&
+		    strcmp(c->items.at[i].path, set->file) == 0)
+			return true;
+	return false;
+}
+
 static int known_tensors(struct commit *c, struct meta_state *ret)
 {
 	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
@@ -322,6 +370,9 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 		for (uint32_t t = 0; !removed && t < set->state.nr; t++) {
 			const struct meta_tensor *x = &set->state.tensors[t];
 
+			/* the layout has become another one: written again, it is not of the state any more */
+			if (meta_layout_is_object(c->layout, c->topo.pp > 1, x->file, x->name) && is_rewritten(c, set))
+				continue;
 			if (meta_state_add(ret, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
 				return sc_nomem(c->err);
 		}

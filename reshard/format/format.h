@@ -49,6 +49,7 @@ struct rs_found {
 	struct rs_found_tensor *tensors;	/* by `at`, then name */
 	const char *payload;	/* what is no tensor, ends with a 0; NULL: none */
 	size_t payload_bytes;
+	const char *const *left; /* names of tensors that are in the payload, for they cannot be cut; NULL at the end */
 	uint32_t *slots, room;	/* of rs_found_tensor(), which rs_format_parse() fills; kinds leave them alone */
 };
 

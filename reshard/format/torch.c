@@ -53,6 +53,10 @@ struct taking {
 		size_t nr, room;
 	} carried;
 	uint64_t bytes;			/* of these */
+	struct {
+		const char **at;	/* names of tensors that stay, though nobody said that they are objects */
+		size_t nr, room;
+	} left;
 	struct sc_err *err;
 	int rc;				/* of rs_pickle_emit()'s callback, which has none */
 };
@@ -159,6 +163,34 @@ static int add_found(struct taking *t, const struct rs_torch_tensor *made, const
 	return 0;
 }
 
+/* Does a call make a tensor of a kind that is not cut: a subclass, quantized, sparse, conjugated? */
+static bool makes_other(const struct rs_pickled *n)
+{
+	static const char begin[] = "_rebuild_";
+	const struct rs_pickled *what = n->kind == RS_PICKLED_CALL ? n->object->what : NULL;
+
+	return what && what->kind == RS_PICKLED_GLOBAL && what->global.name.nr >= sizeof(begin) &&
+	       memcmp(what->global.name.at, begin, sizeof(begin) - 1) == 0 && what->global.module.nr > 5 &&
+	       memcmp(what->global.module.at, "torch.", 6) == 0;
+}
+
+static int note_left(struct taking *t, struct rs_pickle_walk *walk)
+{
+	struct sc_buf text = {0};
+	char *name;
+
+	if (rs_pickle_is_inside(walk))
+		return 1;
+	rs_pickle_path(walk, &text);
+	name = text.failed ? NULL : sc_arena_copy(&t->found->arena, text.text ? text.text : "", text.bytes);
+	sc_buf_done(&text);
+	if (!name)
+		return sc_nomem(t->err);
+	if (t->file->is_object && t->file->is_object(t->file->arg, name))
+		return 1;
+	return sc_vec_push(&t->left, name) < 0 ? sc_nomem(t->err) : 1;
+}
+
 static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 {
 	struct taking *t = arg;
@@ -170,10 +202,12 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	char *name;
 	int rc;
 
-	if (!made)
-		return rs_torch_ref(n, &path, &flags); /* of a dict that is at two places: named by the first */
-	if (made->dtype < 0 || rs_pickle_is_inside(walk))
-		return 1;
+	if (!made && rs_torch_ref(n, &path, &flags))
+		return 1; /* of a dict that is at two places: named by the first */
+	if (made ? made->dtype < 0 : makes_other(n))
+		return note_left(t, walk);
+	if (!made || rs_pickle_is_inside(walk))
+		return made != NULL;
 	rs_pickle_path(walk, &text);
 	name = text.failed ? NULL : sc_arena_copy(&t->found->arena, text.text ? text.text : "", text.bytes);
 	if (name && t->file->is_object && t->file->is_object(t->file->arg, name)) {
@@ -213,6 +247,14 @@ static int take_tensors(struct taking *t)
 	}
 	if (rc == 0)
 		rc = rs_pickle_walk(&t->torch->pickle, on_node, t, t->err);
+	if (rc == 0 && t->left.nr) {
+		const char **left = sc_arena_array(&t->found->arena, t->left.nr + 1, sizeof(*left));
+
+		if (left)
+			memcpy(left, t->left.at, t->left.nr * sizeof(*left));
+		t->found->left = left;
+		rc = left ? 0 : sc_nomem(t->err);
+	}
 	/* the array goes into the arena */
 	at = rc == 0 ? sc_arena_array(&t->found->arena, t->found->nr + 1, sizeof(*at)) : NULL;
 	if (rc == 0 && !at)
@@ -345,6 +387,7 @@ static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err
 	sc_map_done(&t.names);
 	sc_map_done(&t.storages);
 	sc_vec_done(&t.carried);
+	sc_vec_done(&t.left);
 	rs_torch_done(&torch);
 	return rc;
 }

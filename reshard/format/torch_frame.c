@@ -18,7 +18,8 @@
 #include "reshard/format/zip_frame.h"
 
 #define HEAD_BYTES 16
-#define MADE 1	/* mark of a storage that stands for itself */
+#define MADE 1		/* mark of a storage that stands for itself */
+#define GONE_DEPTH 16
 
 struct kind {
 	enum meta_dtype dtype;
@@ -60,6 +61,7 @@ struct laying {
 	struct sc_map by_name;		/* index + 1 */
 	struct place *places;
 	struct sc_map folders;		/* dicts and the like, by their path */
+	struct sc_map taken;		/* whatever there is, likewise; filled if a tensor has no place */
 	struct carried *carried;	/* of the payload */
 	uint64_t nr_carried;
 	struct {			/* in the order of the file: a tensor, or after these what is carried */
@@ -133,8 +135,8 @@ static int read_payload(struct laying *l, const char *payload, size_t bytes)
 
 static int refuse_place(struct laying *l, const char *name)
 {
-	return sc_fail(l->err, SC_E_UNSUPPORTED, "torch: tensor '%s' has no place among the objects of its file: what "
-		       "should hold it is no dict", name);
+	return sc_fail(l->err, SC_E_UNSUPPORTED, "torch: tensor '%s' has no place among the objects of its file: "
+		       "something else is there, or what should hold it is no dict", name);
 }
 
 /* --- tensors that the rank has not --- */
@@ -148,6 +150,25 @@ static bool is_missing(const struct laying *l, const struct rs_pickled *node)
 	return ref && rs_torch_ref(ref, &name, &flags) && !place_of(l, name);
 }
 
+enum { GONE = 2, STAYS };	/* marks of dicts, with MADE */
+
+/* Is it a tensor that the rank has not, or a dict of nothing but such?  Of this depth at most, which is enough. */
+static bool is_gone(const struct laying *l, struct rs_pickled *node, int depth)
+{
+	if (node->kind != RS_PICKLED_DICT)
+		return is_missing(l, node);
+	if (node->mark == 0) {
+		node->mark = STAYS; /* if it is in itself */
+		const struct rs_pickled_cell *c = depth < GONE_DEPTH ? node->items.first : NULL;
+		bool gone = c;
+
+		for (; gone && c; c = c->next->next)
+			gone = is_gone(l, c->next->node, depth + 1);
+		node->mark = gone ? GONE : STAYS;
+	}
+	return node->mark == GONE;
+}
+
 static void drop_pairs(const struct laying *l, struct rs_pickled_items *items)
 {
 	struct rs_pickled_cell **at = &items->first, *last = NULL;
@@ -155,7 +176,7 @@ static void drop_pairs(const struct laying *l, struct rs_pickled_items *items)
 	while (*at) {
 		struct rs_pickled_cell *value = (*at)->next;
 
-		if (is_missing(l, value->node)) {
+		if (is_gone(l, value->node, 0)) {
 			*at = value->next;
 		} else {
 			last = value;
@@ -175,9 +196,13 @@ static struct rs_pickled_items *pairs_of(struct rs_pickled *n)
 	return n->kind == RS_PICKLED_DICT ? &n->items : is_object(n) ? &n->object->pairs : NULL;
 }
 
-static struct rs_pickled_items *items_of(struct rs_pickled *n)
+/* Does it take items by key?  An instance may, if its class is known, or if it had some. */
+static bool is_mapping(const struct rs_pickled *n)
 {
-	return n->kind == RS_PICKLED_LIST ? &n->items : is_object(n) ? &n->object->items : NULL;
+	const struct rs_pickled *what = is_object(n) ? n->object->what : NULL;
+
+	return n->kind == RS_PICKLED_DICT || (what && n->object->pairs.first) ||
+	       rs_pickled_is(what, "collections", "OrderedDict") || rs_pickled_is(what, "collections", "defaultdict");
 }
 
 /* Before what is in it: tensors that are not wanted go, the others' places are noted, and those of dicts and lists. */
@@ -188,9 +213,10 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	struct rs_pickled **slot = rs_pickle_slot(walk);
 	struct sc_buf text = {0};
 	int64_t flags;
+	bool may_hold;
 	char *path;
 
-	if (slot && is_missing(l, n)) {
+	if (slot && is_gone(l, n, 0)) {
 		*slot = rs_pickled_none(&l->arena);
 		return *slot ? 1 : sc_nomem(l->err);
 	}
@@ -202,9 +228,10 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 		/* else the file is one tensor, and another one is wanted */
 		return p ? 1 : refuse_place(l, l->nr ? l->wanted[0].name : "");
 	}
+	may_hold = n->kind == RS_PICKLED_LIST || is_mapping(n);
 	if (pairs_of(n))
 		drop_pairs(l, pairs_of(n));
-	if ((!pairs_of(n) && !items_of(n)) || rs_pickle_is_inside(walk))
+	if (!may_hold || rs_pickle_is_inside(walk))
 		return 0;
 	rs_pickle_path(walk, &text);
 	path = text.failed ? NULL : sc_arena_copy(&l->arena, text.text ? text.text : "", text.bytes);
@@ -233,13 +260,13 @@ static struct rs_pickled *key_of(struct laying *l, const char *text, size_t byte
 static int put_node(struct laying *l, struct rs_pickled *folder, const char *name, size_t at, struct rs_pickled *node)
 {
 	const size_t bytes = strlen(name + at);
-	struct rs_pickled_items *pairs = pairs_of(folder), *items = items_of(folder);
+	struct rs_pickled_items *pairs = pairs_of(folder), *items = &folder->items;
 	struct rs_pickled *key = key_of(l, name + at, bytes);
 	uint64_t nr = 0;
 
 	if (!key || !node)
 		return sc_nomem(l->err);
-	if (name[at] == '@' || name[at] == '#')
+	if (name[at] == '@' || name[at] == '#' || sc_map_get(&l->taken, name, strlen(name)))
 		return refuse_place(l, name);
 	if (folder->kind == RS_PICKLED_LIST) {
 		for (const struct rs_pickled_cell *c = items->first; c; c = c->next)
@@ -263,6 +290,8 @@ static int find_folder(struct laying *l, const char *name, struct rs_pickled **r
 		struct rs_pickled *below = sc_map_get(&l->folders, name, bytes);
 		char *path;
 
+		if (!below && sc_map_get(&l->taken, name, bytes))
+			return refuse_place(l, name);
 		if (!below) {
 			path = sc_arena_copy(&l->arena, name, bytes);
 			below = rs_pickled_dict(&l->arena);
@@ -290,6 +319,21 @@ static int by_name(const void *a, const void *b)
 	return strcmp((*(const struct rs_wanted *const *)a)->name, (*(const struct rs_wanted *const *)b)->name);
 }
 
+/* Every place that something has. */
+static int on_taken(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
+{
+	struct laying *l = arg;
+	struct sc_buf text = {0};
+	char *path;
+
+	if (rs_pickle_is_inside(walk))
+		return 1;
+	rs_pickle_path(walk, &text);
+	path = text.failed ? NULL : sc_arena_copy(&l->arena, text.text ? text.text : "", text.bytes);
+	sc_buf_done(&text);
+	return !path || sc_map_put(&l->taken, path, strlen(path), n) < 0 ? sc_nomem(l->err) : 0;
+}
+
 static int add_missing(struct laying *l)
 {
 	const struct rs_wanted **missing = sc_arena_array(&l->arena, l->nr + 1, sizeof(*missing));
@@ -299,8 +343,10 @@ static int add_missing(struct laying *l)
 	for (uint32_t i = 0; rc == 0 && i < l->nr; i++)
 		if (!l->places[i].has_ref)
 			missing[nr++] = &l->wanted[i];
-	if (nr)
+	if (nr) {
 		qsort(missing, nr, sizeof(*missing), by_name);
+		rc = rs_pickle_walk(&l->pickle, on_taken, l, l->err);
+	}
 	for (size_t i = 0; rc == 0 && i < nr; i++) {
 		const char *name = missing[i]->name;
 		struct rs_pickled *folder = NULL;
@@ -511,6 +557,7 @@ int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *p
 		rc = make_frame(&l, ret);
 	sc_map_done(&l.by_name);
 	sc_map_done(&l.folders);
+	sc_map_done(&l.taken);
 	sc_vec_done(&l.records);
 	if (payload)
 		rs_pickle_done(&l.pickle);
