@@ -30,7 +30,7 @@
 #define SC_PICKLE_MEMORY_MAX (UINT64_C(1) << 30) /* while it is read */
 #define SC_PICKLE_INTEGER_MAX 1024    /* bytes */
 #define SC_PICKLE_NAME_MAX 1024	      /* bytes of a module's or a class's name */
-#define SC_PAYLOAD_BYTES_MAX (64u << 20) /* what is no tensor in a file */
+#define SC_PAYLOAD_BYTES_MAX (16u << 20) /* what is no tensor in a file */
 #define SC_PICKLE_DEPTH_MAX 256	      /* dicts in dicts */
 /* numbers of nodeids (meta/catalog/numbers.c) are smaller than these */
 #define SC_JOBS_MAX (1u << 20)	      /* 20 bits; jobs made in a mount */

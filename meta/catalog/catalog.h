@@ -205,7 +205,7 @@ int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, v
 /** Adds a payload, or finds one that is equal.  Inside the transaction that adds a row with its number; one that no
  *  row has is garbage. */
 int meta_payload_put(struct meta_catalog *c, const void *payload, size_t bytes, uint64_t *ret_id, struct sc_err *err);
-/** Calls `fn` with a payload.  Errors: SC_E_NOT_FOUND, those of `fn`. */
+/** Calls `fn` with a payload.  Errors: SC_E_NOT_FOUND, SC_E_CORRUPT (not the bytes that were stored), those of `fn`. */
 typedef int meta_payload_fn(void *arg, const void *payload, size_t bytes);
 int meta_payload_get(struct meta_catalog *c, uint64_t id, meta_payload_fn *fn, void *arg, struct sc_err *err);
 /** Add, and walk over (by rank, then path), the attributes that ranks gave the files of a set that was materialized. */

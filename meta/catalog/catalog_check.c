@@ -34,6 +34,9 @@ static const char *const checks[] = {
 	"NOT IN (SELECT id FROM dataset)",
 	"SELECT 'blob set ' || blob_set || ': blob ' || blob || ' is missing' FROM set_blob WHERE blob NOT IN (SELECT "
 	"id FROM blob)",
+	"SELECT 'blob set ' || blob_set || ': the objects of rank ' || rank || ', row ' || payload || ', are missing' "
+	"FROM (SELECT blob_set, rank, payload FROM set_blob WHERE payload > 0 UNION ALL SELECT blob_set, rank, payload "
+	"FROM given WHERE payload > 0) WHERE payload NOT IN (SELECT id FROM payload)",
 	"SELECT 'blob set ' || id || ': layout ' || layout || ' is missing' FROM blob_set WHERE layout NOT IN (SELECT "
 	"id FROM layout)",
 	"SELECT 'version row ' || id || ': layout ' || layout || ' is missing' FROM version WHERE layout NOT IN "

@@ -36,21 +36,31 @@ int meta_payload_put(struct meta_catalog *c, const void *payload, size_t bytes, 
 struct getting {
 	meta_payload_fn *fn;
 	void *arg;
+	uint64_t id;
 	bool found;
+	struct sc_err *err;
 };
 
+/* SQLite has no checksum of its own. */
 static int on_payload(void *arg, sqlite3_stmt *row)
 {
 	struct getting *g = arg;
+	const void *bytes = sqlite3_column_blob(row, 0), *hash = sqlite3_column_blob(row, 1);
+	const size_t nr = (size_t)sqlite3_column_bytes(row, 0);
+	XXH128_canonical_t now;
 
+	XXH128_canonicalFromHash(&now, XXH3_128bits(bytes, nr));
+	if (!hash || sqlite3_column_bytes(row, 1) != sizeof(now) || memcmp(hash, &now, sizeof(now)) != 0)
+		return sc_fail(g->err, SC_E_CORRUPT, "catalog: payload %" PRIu64 " has other bytes than it was stored "
+			       "with", g->id);
 	g->found = true;
-	return g->fn(g->arg, sqlite3_column_blob(row, 0), (size_t)sqlite3_column_bytes(row, 0));
+	return g->fn(g->arg, bytes, nr);
 }
 
 int meta_payload_get(struct meta_catalog *c, uint64_t id, meta_payload_fn *fn, void *arg, struct sc_err *err)
 {
-	struct getting g = {.fn = fn, .arg = arg};
-	int rc = db_each(c, err, on_payload, &g, "SELECT bytes FROM payload WHERE id = ?", "i", id);
+	struct getting g = {.fn = fn, .arg = arg, .id = id, .err = err};
+	int rc = db_each(c, err, on_payload, &g, "SELECT bytes, hash FROM payload WHERE id = ?", "i", id);
 
 	return rc < 0 || g.found ? rc : sc_fail(err, SC_E_NOT_FOUND, "catalog: payload %" PRIu64 " is missing", id);
 }
