@@ -76,8 +76,9 @@ static int refuse_unknown(struct infer *n, const struct meta_written *w, const c
 			     nearest.text);
 	else
 		rc = sc_fail(n->err, SC_E_STATE,
-			     "rank %u: no rule matches '%s'; add a rule for it to the layout, or the line 'plain %s', "
-			     "which keeps the file as it is", w->rank, key, w->file);
+			     "rank %u: no rule matches '%s'; add a rule for it to the layout%s%s%s, or the line "
+			     "'plain %s', which keeps the file as it is", w->rank, key, *w->name ? "" : ", such as '",
+			     *w->name ? "" : key, *w->name ? "" : " copy'", w->file);
 	sc_buf_done(&pattern);
 	sc_buf_done(&nearest);
 	return rc;
