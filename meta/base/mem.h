@@ -67,6 +67,15 @@ struct sc_buf {
 };
 
 void sc_buf_add(struct sc_buf *buf, const void *text, size_t bytes);
+static inline void sc_buf_byte(struct sc_buf *buf, char byte)
+{
+	if (buf->bytes + 1 < buf->room && !buf->failed) {
+		buf->text[buf->bytes++] = byte;
+		buf->text[buf->bytes] = 0;
+	} else {
+		sc_buf_add(buf, &byte, 1);
+	}
+}
 void sc_buf_printf(struct sc_buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sc_buf_number(struct sc_buf *buf, uint64_t number); /* decimal; ten times as fast as printf */
 void sc_buf_reset(struct sc_buf *buf);

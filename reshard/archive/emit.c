@@ -35,7 +35,7 @@ struct emitter {
 
 static void put(struct emitter *e, char byte)
 {
-	sc_buf_add(e->out, &byte, 1);
+	sc_buf_byte(e->out, byte);
 }
 
 static void put_number(struct emitter *e, uint64_t x, unsigned bytes)

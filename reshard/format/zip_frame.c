@@ -18,7 +18,7 @@
 static void put(struct sc_buf *buf, uint64_t x, unsigned bytes)
 {
 	for (unsigned i = 0; i < bytes; i++)
-		sc_buf_add(buf, (char[]){(char)(x >> 8 * i)}, 1);
+		sc_buf_byte(buf, (char)(x >> 8 * i));
 }
 
 static void add_piece(struct rs_zip_frame *z, enum rs_piece_kind kind, uint64_t bytes, uint32_t tensor)
@@ -125,7 +125,7 @@ static void add_header(struct rs_zip_frame *z, const char *name, uint64_t bytes,
 	put(t, PAD, 2);
 	put(t, pad, 2);
 	for (uint32_t i = 0; pad < FILL_BYTES && i < pad; i++)
-		sc_buf_add(t, "Z", 1);
+		sc_buf_byte(t, 'Z');
 	end_text(z, before);
 	if (pad >= FILL_BYTES)
 		add_piece(z, RS_PIECE_FILL, pad, 0);
