@@ -52,13 +52,7 @@ int pk_add(struct machine *m, struct rs_pickled_items *items, struct rs_pickled 
 
 	if (!cell)
 		return m->err->code;
-	cell->node = n;
-	if (items->last)
-		items->last->next = cell;
-	else
-		items->first = cell;
-	items->last = cell;
-	items->nr++;
+	rs_pickled_link(items, cell, n);
 	return 0;
 }
 

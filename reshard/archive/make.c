@@ -102,12 +102,8 @@ struct rs_pickled *rs_pickled_persist(struct sc_arena *arena, struct rs_pickled 
 	return n;
 }
 
-bool rs_pickled_add(struct sc_arena *arena, struct rs_pickled_items *items, struct rs_pickled *node)
+void rs_pickled_link(struct rs_pickled_items *items, struct rs_pickled_cell *cell, struct rs_pickled *node)
 {
-	struct rs_pickled_cell *cell = node ? sc_arena_alloc(arena, sizeof(*cell)) : NULL;
-
-	if (!cell)
-		return false;
 	cell->node = node;
 	if (items->last)
 		items->last->next = cell;
@@ -115,5 +111,13 @@ bool rs_pickled_add(struct sc_arena *arena, struct rs_pickled_items *items, stru
 		items->first = cell;
 	items->last = cell;
 	items->nr++;
-	return true;
+}
+
+bool rs_pickled_add(struct sc_arena *arena, struct rs_pickled_items *items, struct rs_pickled *node)
+{
+	struct rs_pickled_cell *cell = node ? sc_arena_alloc(arena, sizeof(*cell)) : NULL;
+
+	if (cell)
+		rs_pickled_link(items, cell, node);
+	return cell;
 }

@@ -115,6 +115,8 @@ struct rs_pickled *rs_pickled_dict(struct sc_arena *arena);
 struct rs_pickled *rs_pickled_global(struct sc_arena *arena, const char *module, const char *name);
 struct rs_pickled *rs_pickled_call(struct sc_arena *arena, struct rs_pickled *what, struct rs_pickled *args);
 struct rs_pickled *rs_pickled_persist(struct sc_arena *arena, struct rs_pickled *id);
+/** Appends a node by a cell of the caller's. */
+void rs_pickled_link(struct rs_pickled_items *items, struct rs_pickled_cell *cell, struct rs_pickled *node);
 /** Appends; false: no memory, or the node is NULL. */
 bool rs_pickled_add(struct sc_arena *arena, struct rs_pickled_items *items, struct rs_pickled *node);
 
@@ -148,6 +150,8 @@ int rs_pickle_walk(const struct rs_pickle *pickle, rs_pickled_fn *fn, void *arg,
  * following gets a quote in front: #3 a key that is neither text nor number, by its place; @2 an argument; @state.
  */
 void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret);
+/** Copies that path into an arena, with a 0 at its end; *ret_bytes may be NULL.  NULL: no memory. */
+char *rs_pickle_path_in(const struct rs_pickle_walk *walk, struct sc_arena *arena, size_t *ret_bytes);
 /** Gives the place of the node for which `fn` is called, in which `fn` may put another one; NULL: it is the root. */
 struct rs_pickled **rs_pickle_slot(const struct rs_pickle_walk *walk);
 /** Tells whether the node is in an object's arguments or state, or below a key that is neither text nor number. */

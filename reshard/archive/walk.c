@@ -145,6 +145,19 @@ void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret)
 	}
 }
 
+char *rs_pickle_path_in(const struct rs_pickle_walk *walk, struct sc_arena *arena, size_t *ret_bytes)
+{
+	struct sc_buf text = {0};
+	char *path;
+
+	rs_pickle_path(walk, &text);
+	path = text.failed ? NULL : sc_arena_copy(arena, text.text ? text.text : "", text.bytes);
+	if (ret_bytes)
+		*ret_bytes = text.bytes;
+	sc_buf_done(&text);
+	return path;
+}
+
 struct rs_pickled **rs_pickle_slot(const struct rs_pickle_walk *walk)
 {
 	return walk->nr ? walk->levels[walk->nr - 1].slot : NULL;

@@ -68,7 +68,7 @@ static int refuse_left(struct commit *c, const struct item *it)
 	return 0;
 }
 
-/* Names tell what to do with a file that no parser takes. */
+/* Adds to a parser's refusal what keeps the file. */
 static int advise(struct commit *c, const struct item *it, int rc)
 {
 	struct sc_err why = *c->err;

@@ -18,19 +18,20 @@ static const struct rs_nodes one_node = {0};
 
 /* --- is there a blob with these contents? --- */
 
-/* The rank of a stored view at the same coordinates, by name; beyond the old degree: modulo. */
-static uint32_t same_place(const struct meta_view *view, uint32_t rank, const struct meta_view *stored)
+uint32_t rs_same_coordinates(const struct meta_view *view, uint32_t rank, const struct meta_view *stored, bool wraps)
 {
 	const struct meta_mesh *mesh = &stored->layout->meshes[0];
 	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
 
 	meta_topology_coords(view->topo, rank, coords);
 	for (int i = 0; i < mesh->nr; i++) {
-		const char *name = stored->layout->axes.name[mesh->at[i].axis];
+		const uint8_t axis = mesh->at[i].axis;
+		const uint32_t degree = stored->topo->degree[axis];
+		const char *name = stored->layout->axes.name[axis];
 		int k = meta_axis_find(&view->layout->axes, name, strlen(name));
 
-		if (k >= 0)
-			at[mesh->at[i].axis] = coords[k] % stored->topo->degree[mesh->at[i].axis];
+		if (k >= 0 && (wraps || coords[k] < degree))
+			at[axis] = coords[k] % degree;
 	}
 	return meta_topology_rank(stored->topo, at);
 }
@@ -91,7 +92,7 @@ static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t
 {
 	const struct meta_tensor *t = &view->state->tensors[list->at[0].entry->tensor];
 	const struct meta_view *stored = o->view_of(o->arg, t);
-	uint32_t other = same_place(view, rank, stored);
+	uint32_t other = rs_same_coordinates(view, rank, stored, true);
 	struct meta_stored_list theirs = {0};
 	struct sc_arena arena = {0};
 	int rc = meta_view_rank(stored, other, file, &arena, &theirs, err);

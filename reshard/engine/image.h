@@ -32,6 +32,9 @@ struct rs_image {
  */
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
 		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
+/** Finds the rank of a stored view at the same coordinates, by name.  On an axis that had fewer: modulo its degree if
+ *  it `wraps`, else 0. */
+uint32_t rs_same_coordinates(const struct meta_view *view, uint32_t rank, const struct meta_view *stored, bool wraps);
 /** Makes the image of a file that is a blob. */
 int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct sc_err *err);
 /** Tells whether the file could be made of few clones and little else. */

@@ -11,8 +11,6 @@
 
 #include "meta/base/limits.h"
 
-#define HEAD_BYTES 16		/* of a payload, before the sizes of storages */
-
 /* --- is it one? --- */
 
 static bool ends_with(const char *path, const char *suffix)
@@ -61,14 +59,6 @@ struct taking {
 	int rc;				/* of rs_pickle_emit()'s callback, which has none */
 };
 
-static struct rs_pickled *make_ref(struct sc_arena *arena, const char *name, int64_t flags)
-{
-	struct rs_pickled *parts[] = {rs_pickled_text(arena, "scalai", 6), rs_pickled_text(arena, name, strlen(name)),
-				      rs_pickled_int(arena, flags)};
-
-	return rs_pickled_persist(arena, rs_pickled_tuple(arena, 3, parts));
-}
-
 static int64_t grad_of(const struct rs_pickled *args)
 {
 	const struct rs_pickled *grad = args->tuple.nr > 4 ? args->tuple.at[4] : NULL;
@@ -90,7 +80,7 @@ static struct rs_pickled *args_with_ref(struct sc_arena *arena, const struct rs_
 	if (at == 0)
 		copy->tuple.at[0] = node_with_ref(arena, args->tuple.at[0], name);
 	else if (rs_torch_rebuilds(args->tuple.at[0]))
-		copy->tuple.at[2] = make_ref(arena, name, RS_REF_ARGS | grad_of(args->tuple.at[2]));
+		copy->tuple.at[2] = rs_torch_make_ref(arena, name, RS_REF_ARGS | grad_of(args->tuple.at[2]));
 	else
 		copy->tuple.at[2] = args_with_ref(arena, args->tuple.at[0], args->tuple.at[2], name);
 	return copy->tuple.at[at] ? copy : NULL;
@@ -125,7 +115,7 @@ static struct rs_pickled *node_with_ref(struct sc_arena *arena, const struct rs_
 	struct rs_pickled *copy, *args;
 
 	if (rs_torch_rebuilds(n->object->what))
-		return make_ref(arena, name, grad_of(n->object->args));
+		return rs_torch_make_ref(arena, name, grad_of(n->object->args));
 	args = args_with_ref(arena, n->object->what, n->object->args, name);
 	copy = rs_pickled_call(arena, n->object->what, args);
 	if (copy)
@@ -176,14 +166,11 @@ static bool makes_other(const struct rs_pickled *n)
 
 static int note_left(struct taking *t, struct rs_pickle_walk *walk)
 {
-	struct sc_buf text = {0};
 	char *name;
 
 	if (rs_pickle_is_inside(walk))
 		return 1;
-	rs_pickle_path(walk, &text);
-	name = text.failed ? NULL : sc_arena_copy(&t->found->arena, text.text ? text.text : "", text.bytes);
-	sc_buf_done(&text);
+	name = rs_pickle_path_in(walk, &t->found->arena, NULL);
 	if (!name)
 		return sc_nomem(t->err);
 	if (t->file->is_object && t->file->is_object(t->file->arg, name))
@@ -197,8 +184,8 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	const struct rs_torch_tensor *made = sc_map_get(&t->tensors, (const char *)&n, sizeof(n));
 	struct rs_pickled **slot = rs_pickle_slot(walk), *ref;
 	const struct rs_pickled_bytes *path;
-	struct sc_buf text = {0};
 	int64_t flags;
+	size_t bytes;
 	char *name;
 	int rc;
 
@@ -208,16 +195,12 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 		return note_left(t, walk);
 	if (!made || rs_pickle_is_inside(walk))
 		return made != NULL;
-	rs_pickle_path(walk, &text);
-	name = text.failed ? NULL : sc_arena_copy(&t->found->arena, text.text ? text.text : "", text.bytes);
-	if (name && t->file->is_object && t->file->is_object(t->file->arg, name)) {
-		sc_buf_done(&text);
+	name = rs_pickle_path_in(walk, &t->found->arena, &bytes);
+	if (name && t->file->is_object && t->file->is_object(t->file->arg, name))
 		return 1;
-	}
 	rc = !name ? sc_nomem(t->err)
-	     : strlen(name) != text.bytes ? sc_fail(t->err, SC_E_FORMAT, "torch: '%s': a key has a 0 byte in it", name)
-					  : add_found(t, made, name);
-	sc_buf_done(&text);
+	     : strlen(name) != bytes ? sc_fail(t->err, SC_E_FORMAT, "torch: '%s': a key has a 0 byte in it", name)
+				     : add_found(t, made, name);
 	/* what is left behind keeps a dict at two places from being asked twice */
 	ref = rc < 0 ? NULL
 	      : t->file->tensors_only ? rs_pickled_none(&t->torch->arena)
@@ -289,9 +272,7 @@ static int carry(struct taking *t, const struct rs_pickled *id, uint64_t *ret)
 		return sc_fail(t->err, SC_E_FORMAT, "torch: storage '%s' has no record", name + 5);
 	if (record->bytes > SC_PAYLOAD_BYTES_MAX - t->bytes)
 		return sc_fail(t->err, SC_E_LIMIT, "torch: tensors inside of objects, and of types that safetensors "
-			       "has not, have more than %u bytes; keep the file as it is, by a line 'plain' in the "
-			       "layout",
-			       SC_PAYLOAD_BYTES_MAX);
+			       "has not, have more than %u bytes", SC_PAYLOAD_BYTES_MAX);
 	t->bytes += record->bytes;
 	*ret = t->carried.nr + 1;
 	if (sc_vec_push(&t->carried, record) < 0 ||
@@ -306,20 +287,15 @@ static struct rs_pickled *number_storage(void *arg, struct rs_pickled *n)
 	struct taking *t = arg;
 	struct sc_arena *arena = &t->torch->arena;
 	const struct rs_pickled_bytes *name;
-	struct rs_pickled *parts[5];
 	uint64_t number = 0;
 	int64_t flags;
-	char *key;
 
 	if (t->rc < 0 || n->kind != RS_PICKLED_PERSIST || rs_torch_ref(n, &name, &flags))
 		return n;
 	t->rc = carry(t, n->id, &number);
 	if (t->rc < 0)
 		return n;
-	memcpy(parts, n->id->tuple.at, sizeof(parts));
-	key = sc_arena_printf(arena, "%" PRIu64, number - 1);
-	parts[2] = key ? rs_pickled_text(arena, key, strlen(key)) : NULL;
-	n = rs_pickled_persist(arena, rs_pickled_tuple(arena, 5, parts));
+	n = rs_torch_number(arena, n->id, number - 1);
 	if (!n) {
 		t->rc = sc_nomem(t->err);
 		return rs_pickled_none(arena);
@@ -343,10 +319,10 @@ static int make_payload(struct taking *t, const struct rs_window *w)
 
 	if (rc == 0)
 		rc = t->rc;
-	bytes = HEAD_BYTES + 8 * t->carried.nr + pickle.bytes + t->bytes;
+	bytes = RS_PAYLOAD_HEAD_BYTES + 8 * t->carried.nr + pickle.bytes + t->bytes;
 	if (rc == 0 && bytes > SC_PAYLOAD_BYTES_MAX)
-		rc = sc_fail(t->err, SC_E_LIMIT, "torch: what is no tensor has %" PRIu64 " bytes, at most %u; keep the "
-			     "file as it is, by a line 'plain' in the layout", bytes, SC_PAYLOAD_BYTES_MAX);
+		rc = sc_fail(t->err, SC_E_LIMIT, "torch: what is no tensor has %" PRIu64 " bytes, at most %u", bytes,
+			     SC_PAYLOAD_BYTES_MAX);
 	at = rc == 0 ? sc_arena_alloc(&found->arena, bytes + 1) : NULL;
 	if (rc == 0 && !at)
 		rc = sc_nomem(t->err);
@@ -355,7 +331,7 @@ static int make_payload(struct taking *t, const struct rs_window *w)
 		found->payload_bytes = bytes;
 		put_u64(at, pickle.bytes);
 		put_u64(at + 8, t->carried.nr);
-		at += HEAD_BYTES;
+		at += RS_PAYLOAD_HEAD_BYTES;
 		for (size_t i = 0; i < t->carried.nr; i++, at += 8)
 			put_u64(at, t->carried.at[i]->bytes);
 		memcpy(at, pickle.text, pickle.bytes);

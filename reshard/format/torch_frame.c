@@ -17,7 +17,6 @@
 #include "meta/base/limits.h"
 #include "reshard/format/zip_frame.h"
 
-#define HEAD_BYTES 16
 #define MADE 1		/* mark of a storage that stands for itself */
 #define GONE_DEPTH 16
 
@@ -42,7 +41,6 @@ static const struct kind kinds[] = {
 /* Where a tensor of those wanted is in the file. */
 struct place {
 	struct rs_pickled *node;	/* that makes it; NULL: not written yet */
-	uint64_t record;
 	bool has_ref;
 };
 
@@ -106,23 +104,32 @@ static uint64_t get_u64(const char *at)
 	return x;
 }
 
+static int refuse_cut(struct laying *l)
+{
+	return sc_fail(l->err, SC_E_CORRUPT, "torch: the payload is cut");
+}
+
 static int read_payload(struct laying *l, const char *payload, size_t bytes)
 {
-	uint64_t pickle = bytes >= HEAD_BYTES ? get_u64(payload) : 0, left = bytes;
-	const char *at = payload + HEAD_BYTES, *data;
+	const char *at = payload + RS_PAYLOAD_HEAD_BYTES, *data;
+	uint64_t pickle, left;
 
-	l->nr_carried = bytes >= HEAD_BYTES ? get_u64(payload + 8) : 0;
-	if (bytes < HEAD_BYTES || l->nr_carried > (left -= HEAD_BYTES) / 8 || pickle > (left -= 8 * l->nr_carried))
-		return sc_fail(l->err, SC_E_CORRUPT, "torch: the payload is cut");
+	if (bytes < RS_PAYLOAD_HEAD_BYTES)
+		return refuse_cut(l);
+	pickle = get_u64(payload);
+	l->nr_carried = get_u64(payload + 8);
+	left = bytes - RS_PAYLOAD_HEAD_BYTES;
+	if (l->nr_carried > left / 8 || pickle > left - 8 * l->nr_carried)
+		return refuse_cut(l);
 	l->carried = sc_arena_array(&l->arena, l->nr_carried + 1, sizeof(*l->carried));
 	if (!l->carried)
 		return sc_nomem(l->err);
-	left -= pickle;
+	left -= 8 * l->nr_carried + pickle;
 	data = at + 8 * l->nr_carried + pickle;
 	for (uint64_t i = 0; i < l->nr_carried; i++, at += 8) {
 		l->carried[i] = (struct carried){.data = data, .bytes = get_u64(at)};
 		if (l->carried[i].bytes > left)
-			return sc_fail(l->err, SC_E_CORRUPT, "torch: the payload is cut");
+			return refuse_cut(l);
 		left -= l->carried[i].bytes;
 		data += l->carried[i].bytes;
 	}
@@ -211,7 +218,6 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	struct laying *l = arg;
 	const struct rs_pickled_bytes *name;
 	struct rs_pickled **slot = rs_pickle_slot(walk);
-	struct sc_buf text = {0};
 	int64_t flags;
 	bool may_hold;
 	char *path;
@@ -233,9 +239,7 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 		drop_pairs(l, pairs_of(n));
 	if (!may_hold || rs_pickle_is_inside(walk))
 		return 0;
-	rs_pickle_path(walk, &text);
-	path = text.failed ? NULL : sc_arena_copy(&l->arena, text.text ? text.text : "", text.bytes);
-	sc_buf_done(&text);
+	path = rs_pickle_path_in(walk, &l->arena, NULL);
 	return !path || sc_map_put(&l->folders, path, strlen(path), n) < 0 ? sc_nomem(l->err) : 0;
 }
 
@@ -260,7 +264,7 @@ static struct rs_pickled *key_of(struct laying *l, const char *text, size_t byte
 static int put_node(struct laying *l, struct rs_pickled *folder, const char *name, size_t at, struct rs_pickled *node)
 {
 	const size_t bytes = strlen(name + at);
-	struct rs_pickled_items *pairs = pairs_of(folder), *items = &folder->items;
+	struct rs_pickled_items *pairs = pairs_of(folder);
 	struct rs_pickled *key = key_of(l, name + at, bytes);
 	uint64_t nr = 0;
 
@@ -269,11 +273,11 @@ static int put_node(struct laying *l, struct rs_pickled *folder, const char *nam
 	if (name[at] == '@' || name[at] == '#' || sc_map_get(&l->taken, name, strlen(name)))
 		return refuse_place(l, name);
 	if (folder->kind == RS_PICKLED_LIST) {
-		for (const struct rs_pickled_cell *c = items->first; c; c = c->next)
+		for (const struct rs_pickled_cell *c = folder->items.first; c; c = c->next)
 			nr++;
 		if (key->kind != RS_PICKLED_INT || key->number < 0 || (uint64_t)key->number != nr)
 			return refuse_place(l, name);
-		return rs_pickled_add(&l->arena, items, node) ? 0 : sc_nomem(l->err);
+		return rs_pickled_add(&l->arena, &folder->items, node) ? 0 : sc_nomem(l->err);
 	}
 	return rs_pickled_add(&l->arena, pairs, key) && rs_pickled_add(&l->arena, pairs, node) ? 0 : sc_nomem(l->err);
 }
@@ -306,14 +310,6 @@ static int find_folder(struct laying *l, const char *name, struct rs_pickled **r
 	return rc;
 }
 
-static struct rs_pickled *make_ref(struct sc_arena *arena, const char *name)
-{
-	struct rs_pickled *parts[] = {rs_pickled_text(arena, "scalai", 6), rs_pickled_text(arena, name, strlen(name)),
-				      rs_pickled_int(arena, 0)};
-
-	return rs_pickled_persist(arena, rs_pickled_tuple(arena, 3, parts));
-}
-
 static int by_name(const void *a, const void *b)
 {
 	return strcmp((*(const struct rs_wanted *const *)a)->name, (*(const struct rs_wanted *const *)b)->name);
@@ -323,14 +319,11 @@ static int by_name(const void *a, const void *b)
 static int on_taken(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 {
 	struct laying *l = arg;
-	struct sc_buf text = {0};
 	char *path;
 
 	if (rs_pickle_is_inside(walk))
 		return 1;
-	rs_pickle_path(walk, &text);
-	path = text.failed ? NULL : sc_arena_copy(&l->arena, text.text ? text.text : "", text.bytes);
-	sc_buf_done(&text);
+	path = rs_pickle_path_in(walk, &l->arena, NULL);
 	return !path || sc_map_put(&l->taken, path, strlen(path), n) < 0 ? sc_nomem(l->err) : 0;
 }
 
@@ -354,7 +347,7 @@ static int add_missing(struct laying *l)
 
 		rc = find_folder(l, name, &folder, &at);
 		if (rc == 0)
-			rc = put_node(l, folder, name, at, make_ref(&l->arena, name));
+			rc = put_node(l, folder, name, at, rs_torch_make_ref(&l->arena, name, 0));
 	}
 	return rc;
 }
@@ -418,10 +411,11 @@ static int add_record(struct laying *l, uint64_t what, uint64_t *ret)
 static struct rs_pickled *place_tensor(struct laying *l, struct place *p, int64_t flags)
 {
 	const uint32_t i = (uint32_t)(p - l->places);
+	uint64_t record;
 
 	if (!p->node) {
-		l->rc = add_record(l, i, &p->record);
-		p->node = l->rc == 0 ? make_tensor(l, &l->wanted[i], p->record, flags) : NULL;
+		l->rc = add_record(l, i, &record);
+		p->node = l->rc == 0 ? make_tensor(l, &l->wanted[i], record, flags) : NULL;
 	}
 	return p->node;
 }
@@ -429,11 +423,9 @@ static struct rs_pickled *place_tensor(struct laying *l, struct place *p, int64_
 /* A storage that is carried: its key is its number in the payload, and becomes its number in the file. */
 static struct rs_pickled *place_storage(struct laying *l, struct rs_pickled *n)
 {
-	struct rs_pickled *parts[5];
 	const struct rs_pickled *id = n->id;
 	const struct rs_pickled *key = id->kind == RS_PICKLED_TUPLE && id->tuple.nr == 5 ? id->tuple.at[2] : NULL;
 	uint64_t i = 0, record;
-	char *text;
 
 	for (uint64_t k = 0; key && key->kind == RS_PICKLED_TEXT && k < key->bytes.nr && i < l->nr_carried; k++)
 		i = 10 * i + (uint64_t)(key->bytes.at[k] - '0');
@@ -445,10 +437,7 @@ static struct rs_pickled *place_storage(struct laying *l, struct rs_pickled *n)
 		l->rc = add_record(l, l->nr + i, &record);
 		l->carried[i].record = record + 1;
 	}
-	text = sc_arena_printf(&l->arena, "%" PRIu64, l->carried[i].record - 1);
-	memcpy(parts, id->tuple.at, sizeof(parts));
-	parts[2] = text ? rs_pickled_text(&l->arena, text, strlen(text)) : NULL;
-	return rs_pickled_persist(&l->arena, rs_pickled_tuple(&l->arena, 5, parts));
+	return rs_torch_number(&l->arena, id, l->carried[i].record - 1);
 }
 
 static struct rs_pickled *replace(void *arg, struct rs_pickled *n)

@@ -14,6 +14,8 @@
 #include "reshard/archive/torch.h"
 #include "reshard/format/format_i.h"
 
+#define RS_PAYLOAD_HEAD_BYTES 16 /* before the sizes of storages */
+
 enum {
 	RS_REF_GRAD = 1,	/* the tensor requires gradients */
 	RS_REF_ARGS = 2,	/* it stands for the call's arguments alone */
@@ -23,6 +25,10 @@ enum {
 
 /** Gives the name and flags of a reference; false: the node is none. */
 bool rs_torch_ref(const struct rs_pickled *node, const struct rs_pickled_bytes **ret_name, int64_t *ret_flags);
+/** Makes a reference.  NULL: no memory. */
+struct rs_pickled *rs_torch_make_ref(struct sc_arena *arena, const char *name, int64_t flags);
+/** Makes the persistent id of a storage, of five parts, once more, with a number as its key.  NULL: no memory. */
+struct rs_pickled *rs_torch_number(struct sc_arena *arena, const struct rs_pickled *id, uint64_t number);
 /** Finds the reference that a node is, or that it has calls around; NULL: there is none. */
 const struct rs_pickled *rs_torch_ref_in(const struct rs_pickled *node);
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/format/torch_i.h"
 
+#include <inttypes.h>
+#include <string.h>
+
 bool rs_torch_ref(const struct rs_pickled *node, const struct rs_pickled_bytes **ret_name, int64_t *ret_flags)
 {
 	const struct rs_pickled *id = node && node->kind == RS_PICKLED_PERSIST ? node->id : NULL;
@@ -12,6 +15,24 @@ bool rs_torch_ref(const struct rs_pickled *node, const struct rs_pickled_bytes *
 	*ret_name = &id->tuple.at[1]->bytes;
 	*ret_flags = id->tuple.at[2]->number;
 	return true;
+}
+
+struct rs_pickled *rs_torch_make_ref(struct sc_arena *arena, const char *name, int64_t flags)
+{
+	struct rs_pickled *parts[] = {rs_pickled_text(arena, "scalai", 6), rs_pickled_text(arena, name, strlen(name)),
+				      rs_pickled_int(arena, flags)};
+
+	return rs_pickled_persist(arena, rs_pickled_tuple(arena, 3, parts));
+}
+
+struct rs_pickled *rs_torch_number(struct sc_arena *arena, const struct rs_pickled *id, uint64_t number)
+{
+	char *key = sc_arena_printf(arena, "%" PRIu64, number);
+	struct rs_pickled *parts[5];
+
+	memcpy(parts, id->tuple.at, sizeof(parts));
+	parts[2] = key ? rs_pickled_text(arena, key, strlen(key)) : NULL;
+	return rs_pickled_persist(arena, rs_pickled_tuple(arena, 5, parts));
 }
 
 bool rs_torch_rebuilds(const struct rs_pickled *what)

@@ -10,6 +10,7 @@
 #define LARGE_BYTES (64u << 10)	/* data of so many bytes begins in a block where its source does */
 #define FILL_BYTES 64u		/* less is cheaper as text */
 #define NONE32 UINT32_MAX	/* the value is in the extra field of 64 bits */
+#define VERSION 45u		/* of zip that is needed: sizes of 64 bits */
 #define DAY 0x21u		/* 1980-01-01, the first one that zip has */
 #define PAD 0x4246u		/* "FB", torch's own field of padding */
 
@@ -53,25 +54,35 @@ static uint32_t crc32_of(const unsigned char *data, uint64_t bytes)
 
 /* --- records --- */
 
+static size_t name_bytes_of(const char *name)
+{
+	return strlen(FOLDER) + strlen(name);
+}
+
+/* What the directory and the header in front of the data both say. */
+static void put_fields(struct sc_buf *buf, const char *name, uint64_t bytes, uint32_t crc, uint64_t extra_bytes)
+{
+	put(buf, VERSION, 2);
+	put(buf, 0, 2); /* flags, method, time */
+	put(buf, 0, 2);
+	put(buf, 0, 2);
+	put(buf, DAY, 2);
+	put(buf, crc, 4);
+	put(buf, sc_min_u64(bytes, NONE32), 4);
+	put(buf, sc_min_u64(bytes, NONE32), 4);
+	put(buf, name_bytes_of(name), 2);
+	put(buf, extra_bytes, 2);
+}
+
 static void add_entry(struct rs_zip_frame *z, const char *name, uint64_t bytes, uint32_t crc)
 {
 	struct sc_buf *d = &z->directory;
 	const bool is_big = bytes >= NONE32, is_far = z->at >= NONE32;
 	const unsigned extra = (is_big ? 16u : 0) + (is_far ? 8u : 0);
-	const size_t name_bytes = strlen(FOLDER) + strlen(name);
 
 	put(d, 0x02014b50, 4);
-	put(d, 45, 2); /* versions made by and needed: 64 bits */
-	put(d, 45, 2);
-	put(d, 0, 2); /* flags, method, time */
-	put(d, 0, 2);
-	put(d, 0, 2);
-	put(d, DAY, 2);
-	put(d, crc, 4);
-	put(d, is_big ? NONE32 : bytes, 4);
-	put(d, is_big ? NONE32 : bytes, 4);
-	put(d, name_bytes, 2);
-	put(d, extra ? extra + 4 : 0, 2);
+	put(d, VERSION, 2); /* made by */
+	put_fields(d, name, bytes, crc, extra ? extra + 4 : 0);
 	put(d, 0, 2); /* comment, disk, attributes */
 	put(d, 0, 2);
 	put(d, 0, 2);
@@ -98,22 +109,13 @@ static void add_header(struct rs_zip_frame *z, const char *name, uint64_t bytes,
 {
 	struct sc_buf *t = &z->text;
 	const bool is_big = bytes >= NONE32;
-	const size_t name_bytes = strlen(FOLDER) + strlen(name), before = t->bytes;
-	const uint64_t fixed = 30 + name_bytes + (is_big ? 20u : 0) + 4;
+	const size_t before = t->bytes;
+	const uint64_t fixed = 30 + name_bytes_of(name) + (is_big ? 20u : 0) + 4;
 	const uint32_t pad = (uint32_t)((align + skew - (z->at + fixed) % align) % align);
 
 	add_entry(z, name, bytes, crc);
 	put(t, 0x04034b50, 4);
-	put(t, 45, 2);
-	put(t, 0, 2); /* flags, method, time */
-	put(t, 0, 2);
-	put(t, 0, 2);
-	put(t, DAY, 2);
-	put(t, crc, 4);
-	put(t, is_big ? NONE32 : bytes, 4);
-	put(t, is_big ? NONE32 : bytes, 4);
-	put(t, name_bytes, 2);
-	put(t, (is_big ? 20u : 0) + 4 + pad, 2);
+	put_fields(t, name, bytes, crc, (is_big ? 20u : 0) + 4 + pad);
 	sc_buf_add(t, FOLDER, strlen(FOLDER));
 	sc_buf_add(t, name, strlen(name));
 	if (is_big) {
@@ -163,8 +165,8 @@ static void add_end(struct rs_zip_frame *z)
 	sc_buf_add(t, z->directory.text, bytes);
 	put(t, 0x06064b50, 4);
 	put(t, 44, 8);
-	put(t, 45, 2);
-	put(t, 45, 2);
+	put(t, VERSION, 2);
+	put(t, VERSION, 2);
 	put(t, 0, 8); /* disks */
 	put(t, z->nr, 8);
 	put(t, z->nr, 8);

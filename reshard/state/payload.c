@@ -1,26 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which payload a rank's file has in a view, where each rank has given its file one of its own. */
+#include "reshard/engine/image.h"
 #include "reshard/state/state_i.h"
 
 #include <string.h>
-
-/* The rank that gave its file the payload: at the same coordinates, by name; 0 on an axis that had fewer. */
-static uint32_t rank_of(const struct meta_view *view, uint32_t rank, const struct meta_view *given)
-{
-	const struct meta_mesh *mesh = &given->layout->meshes[0];
-	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
-
-	meta_topology_coords(view->topo, rank, coords);
-	for (int i = 0; i < mesh->nr; i++) {
-		const uint8_t axis = mesh->at[i].axis;
-		const char *name = given->layout->axes.name[axis];
-		int k = meta_axis_find(&view->layout->axes, name, strlen(name));
-
-		if (k >= 0 && coords[k] < given->topo->degree[axis])
-			at[axis] = coords[k];
-	}
-	return meta_topology_rank(given->topo, at);
-}
 
 uint64_t rs_payload_of(const struct rs_version *v, const struct meta_view *view, uint32_t rank, const char *file,
 		       const struct meta_tensor *like)
@@ -31,7 +14,7 @@ uint64_t rs_payload_of(const struct rs_version *v, const struct meta_view *view,
 
 	if (!given->has_payloads)
 		return 0;
-	from = rank_of(view, rank, given->view);
+	from = rs_same_coordinates(view, rank, given->view, false);
 	b = rs_set_find(given, from, file);
 	if (!b) /* a replica whose file was not written */
 		b = rs_set_find(given, meta_view_alike(given->view, from, file), file);

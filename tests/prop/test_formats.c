@@ -22,6 +22,7 @@
 
 #include "meta/base/limits.h"
 #include "tests/prop/pick.h"
+#include "tests/support/frames.h"
 #include "tests/support/rank_files.h"
 
 #define TENSORS_MAX 40
@@ -75,18 +76,7 @@ static void make_tensors(struct made *m)
 static void put_together(struct made *m, const struct rs_frame *frame)
 {
 	m->bytes = frame->bytes;
-	m->file = malloc(frame->bytes ? frame->bytes : 1);
-	for (uint32_t i = 0; i < frame->nr; i++) {
-		const struct rs_piece *p = &frame->pieces[i];
-		uint64_t n = rs_piece_end(frame, p) - p->at;
-
-		if (p->kind == RS_PIECE_TENSOR)
-			memcpy(m->file + p->at, m->data[p->tensor], n);
-		else if (p->kind == RS_PIECE_TEXT)
-			memcpy(m->file + p->at, p->text, n);
-		else
-			memset(m->file + p->at, p->fill, n);
-	}
+	m->file = file_of_frame(frame, m->data);
 }
 
 static void made_done(struct made *m)

@@ -14,6 +14,7 @@
 #include "meta/base/limits.h"
 #include "reshard/format/format.h"
 #include "tests/prop/pick.h"
+#include "tests/support/frames.h"
 
 #define TENSORS_MAX 40
 
@@ -42,19 +43,8 @@ static void put_together(struct made *m, const struct rs_frame *frame)
 {
 	free(m->file);
 	m->bytes = frame->bytes;
-	m->file = malloc(frame->bytes);
+	m->file = file_of_frame(frame, m->data);
 	assert_non_null(m->file);
-	for (uint32_t i = 0; i < frame->nr; i++) {
-		const struct rs_piece *p = &frame->pieces[i];
-		uint64_t n = rs_piece_end(frame, p) - p->at;
-
-		if (p->kind == RS_PIECE_TENSOR)
-			memcpy(m->file + p->at, m->data[p->tensor], n);
-		else if (p->kind == RS_PIECE_TEXT)
-			memcpy(m->file + p->at, p->text, n);
-		else
-			memset(m->file + p->at, p->fill, n);
-	}
 }
 
 static void write_file(struct made *m, const struct rs_found *payload)
