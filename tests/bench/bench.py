@@ -23,7 +23,7 @@ import files
 import meta
 import moves
 import names
-from harness import Mount, Report
+from harness import Mount, Report, host_leaves_memory
 
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "engines": files.engines, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
@@ -94,7 +94,8 @@ def main():
     for name in a.cases or [c for c in CASES if c not in moves.ON_DEMAND]:
         print(f"== {name}", flush=True)
         before = len(report.rows)
-        CASES[name](report, a)
+        with host_leaves_memory():
+            CASES[name](report, a)
         for row in report.rows[before:]:
             row["group"] = name
         done.append(name)

@@ -126,6 +126,30 @@ def supply(size):
     run(sys.executable, os.path.join(HERE, "load.py"), "--touch", size)
 
 
+@contextlib.contextmanager
+def host_leaves_memory():
+    """Ask the kernel of a virtual machine not to give free memory back to its host while this lasts.
+
+    Free page reporting gives pages back within 2 seconds of their release, so what supply() touched was at times gone
+    when a copy began, which then took twice as long: saves spread by 30-60 %, and by 10 % without.  Not every kernel
+    can be asked (the file has to exist and be writable); where it can't, this does nothing.
+    """
+    folder, wanted, was = "/sys/module/page_reporting/parameters", {"min_free_ms": "60000", "max_waiting_mib": "1048576"}, {}
+    try:
+        for name, value in wanted.items():
+            with contextlib.suppress(OSError), open(os.path.join(folder, name), "r+") as f:
+                old = f.read().strip()
+                f.seek(0)
+                f.write(value)
+                f.flush()
+                was[name] = old
+        yield
+    finally:
+        for name, value in was.items():
+            with open(os.path.join(folder, name), "w") as f:
+                f.write(value)
+
+
 class Disk:
     """A folder on tmpfs, on ext4 (wherever /tmp is) or on a fresh XFS with reflink in a loop device."""
 
