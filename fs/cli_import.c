@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "fs/cli.h"
 #include "meta/base/limits.h"
+#include "reshard/folder/folder.h"
 #include "reshard/job/service.h"
 
 #define PATH_BYTES 4096
@@ -264,6 +266,33 @@ static bool is_model(const char *path)
 	return false;
 }
 
+/* Is it a checkpoint of torch.distributed or DeepSpeed, whose files all ranks have written together? */
+static bool is_checkpoint(const char *path)
+{
+	bool is = false;
+
+	for (size_t i = 0; !is && rs_folder_marker(i); i++) {
+		char name[PATH_BYTES];
+		struct stat st;
+
+		(void)snprintf(name, sizeof(name), "%s/%s", path, rs_folder_marker(i));
+		is = stat(name, &st) == 0 && S_ISREG(st.st_mode);
+	}
+	return is;
+}
+
+/* The folder of the job that such a checkpoint becomes: of its own name, unless that is a number, as of ranks, or one
+ * that the mount may use. */
+static void checkpoint_path(const struct import *i, char *path)
+{
+	char whole[PATH_MAX];
+	const char *name = realpath(i->from, whole) ? strrchr(whole, '/') + 1 : "";
+	const size_t n = strlen(path);
+	const bool fits = *name && *name != '.' && name[strspn(name, "0123456789")];
+
+	(void)snprintf(path + n, PATH_BYTES - n, "/%s", fits ? name : "checkpoint");
+}
+
 /* Copies what is unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for. */
 static int copy_whole(const struct import *i, bool is_folder)
 {
@@ -286,7 +315,7 @@ static int copy_whole(const struct import *i, bool is_folder)
 static int import(const struct import *i)
 {
 	char path[PATH_BYTES], words[PATH_BYTES];
-	bool is_whole;
+	bool is_whole, is_folder;
 	struct stat st;
 	int rc;
 
@@ -294,6 +323,7 @@ static int import(const struct import *i)
 		return cli_fail("read", i->from);
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
 		return no_file(i->from);
+	is_folder = S_ISDIR(st.st_mode) && is_checkpoint(i->from);
 	is_whole = !S_ISDIR(st.st_mode) || is_model(i->from);
 	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
 	if (make_job(i, path))
@@ -303,8 +333,10 @@ static int import(const struct import *i)
 		rc = copy_whole(i, S_ISDIR(st.st_mode));
 	else if (rc == 0)
 		rc = cli_command(i->mount, i->job, "topology", i->topology);
+	if (rc == 0 && is_folder)
+		checkpoint_path(i, path);
 	if (rc == 0 && !is_whole)
-		rc = copy_folder(i, path, i->follow);
+		rc = copy_folder(i, path, i->follow || is_folder);
 	(void)snprintf(words, sizeof(words), "%s%s%s%s", i->step ? "step=" : "", i->step ? i->step : "",
 		       i->note ? " note=" : "", i->note ? i->note : "");
 	if (rc == 0)

@@ -10,7 +10,7 @@
  *      kind     job     blob (40 bits)    WORK: a file that programs may write to
  *      kind     place (40 bits) path      VIEW, BLOB, SHARED: a committed file, of a head or a version;
  *                                         VROOT, VDIR, VLINK, VSDIR, VSLINK: what is in a version (.v, .as)
- *      kind     job      what             SPECIAL: .ctl, .v, .as, .full and the control files
+ *      kind     job      what             SPECIAL: .ctl, .v, .as, .full, .dcp and the control files
  *
  * A place is a rank of a view (a version at a topology).  meta/catalog/numbers.c gives the numbers of jobs, places,
  * paths and blobs, and says when a number may be given again; those of working trees are given once.
@@ -58,6 +58,7 @@ enum {
 	FS_V_DIR,
 	FS_AS_DIR,
 	FS_FULL_LINK,
+	FS_DCP_DIR,
 	FS_CTL_FILE, /* + index of the control file */
 };
 

@@ -74,7 +74,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = lookup_again(req, fs, parent, name, &found, &err);
 	if (rc < 0) {
 		/* an impossible topology: the reason is in `error` */
-		if (n.kind == FS_SPECIAL && n.what == FS_AS_DIR && *err.msg && fs_job(fs, &n))
+		if (n.kind == FS_SPECIAL && (n.what == FS_AS_DIR || n.what == FS_DCP_DIR) && *err.msg && fs_job(fs, &n))
 			rs_job_refused(fs_job(fs, &n), name, &err);
 		fs_fail(req, "lookup", &err);
 		return;
@@ -224,7 +224,7 @@ static bool add_dots(struct filling *r, uint64_t at)
 /* Names in a job's folder that are shown if the job's config says so. */
 static void add_hidden(struct filling *r, const struct fs_node *n, struct rs_job *job, uint64_t at)
 {
-	static const char *const names[] = {".ctl", ".v", ".as", ".full"};
+	static const char *const names[] = {".ctl", ".v", ".as", ".full", ".dcp"};
 
 	if (n->kind != FS_JOB || !rs_job_shows_hidden(job))
 		return;

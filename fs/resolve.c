@@ -4,15 +4,18 @@
  *
  *     /                    jobs
  *     /.ctl/               metrics, health, version
- *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full
+ *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .dcp
  *     /JOB/RANK/...        the working tree on top of the head
  *     /JOB/.v/N/...        a version
  *     /JOB/.as/TOPOLOGY/...
+ *     /JOB/.dcp/TOPOLOGY/  one folder, as torch.distributed's
  */
 #include "fs/fs_i.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "meta/base/text.h"
 
 static int lookup_root(struct fs *fs, const char *name, struct fs_found *f, struct sc_err *err)
 {
@@ -51,9 +54,14 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 		return fs_stat(fs, fs_node_id(found), f, err);
 	}
 	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, name, &view, err)
-				 : rs_view_as(fs->service, job, name, &view, err);
+				 : rs_view_as(fs->service, job, name, n->what == FS_DCP_DIR, &view, err);
 	if (rc < 0)
 		return err->code != SC_E_NOT_FOUND ? rc : fs_no_entry(err);
+	if (n->what == FS_DCP_DIR) {
+		rc = fs_stat_path(fs, view, 0, "", f, err);
+		rs_view_unref(fs->service, view);
+		return rc;
+	}
 	found = (struct fs_node){.kind = FS_VROOT, .place = rs_view_place(view, 0)};
 	rs_view_unref(fs->service, view);
 	return fs_stat(fs, fs_node_id(found), f, err);
@@ -73,17 +81,29 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 		       struct sc_err *err)
 {
 	char path[SC_PATH_BYTES_MAX + 1];
-	struct rs_view *view = NULL;
+	struct rs_view *view = NULL, *other = NULL;
 	const char *folder;
-	uint32_t rank;
+	uint32_t rank, number;
 	int rc = fs_view(fs, n, &view, &folder, err);
 
 	if (rc < 0)
 		return rc;
+	if (n->kind == FS_VDIR && !*folder && rs_view_is_dcp(view) && sc_number_parse(name, strlen(name), &number)) {
+		/* the files of one version of the folder, also when it is the head no more */
+		rc = rs_view_dcp_of(fs->service, view, number, &other, err);
+		if (rc == 0) {
+			rs_view_unref(fs->service, view);
+			view = other;
+		}
+	}
+	if (rc < 0) {
+		rs_view_unref(fs->service, view);
+		return err->code == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
+	}
 	if (n->kind == FS_VROOT && fs_rank_number(name, &rank)) {
 		path[0] = 0;
 	} else {
-		rank = fs_rank(n, view);
+		rank = other ? 0 : fs_rank(n, view);
 		rc = join(folder, name, path, err);
 	}
 	if (rc == 0)
@@ -96,7 +116,7 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 static int lookup_number(struct fs *fs, const struct fs_node *n, const char *name, struct fs_found *f,
 			 struct sc_err *err)
 {
-	static const char *const special[] = {".ctl", ".v", ".as", ".full"};
+	static const char *const special[] = {".ctl", ".v", ".as", ".full", ".dcp"};
 	struct rs_look look;
 	struct rs_job *job;
 	uint64_t number;

@@ -241,6 +241,26 @@ int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(
 	return rc;
 }
 
+/* The newest tree that tells of a name has it.  The index has these names alone: tree_entry_marker. */
+int meta_tree_named(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t folder), void *arg,
+		    struct sc_err *err)
+{
+	struct folders_walk w = {fn, arg};
+	int rc;
+
+	db_lock(c);
+	rc = tree_chain(c, tree, err);
+	if (rc == 0)
+		rc = db_each(c, err, on_folder, &w,
+			     "SELECT DISTINCT parent FROM (SELECT parent, ino, max(tree) FROM tree_entry INDEXED BY "
+			     "tree_entry_marker WHERE " IN_CHAIN " AND name IN (CAST('.metadata' AS BLOB), "
+			     "CAST('mp_rank_00_model_states.pt' AS BLOB), "
+			     "CAST('zero_pp_rank_0_mp_rank_00_model_states.pt' AS BLOB)) GROUP BY parent, name) WHERE "
+			     "ino <> 0", IN_CHAIN_TYPES, CHAIN(tree));
+	db_unlock(c);
+	return rc;
+}
+
 /* --- what a tree is --- */
 
 struct about_walk {

@@ -109,7 +109,8 @@ CREATE INDEX given_by_payload ON given (payload) WHERE payload > 0;
 -- What is no tensor in a file, of formats in which that is each rank's own.  Equal ones are one.
 CREATE TABLE payload (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, bytes BLOB NOT NULL) STRICT;
 
--- Numbers for nodeids: paths inside rank directories, and views (a version at a topology; '' is its own).  A view's id
+-- Numbers for nodeids: paths inside rank directories, and views (a version at a topology; '' is its own; before one, '+':
+-- with checkpoint folders, '!': as a folder of torch.distributed's).  A view's id
 -- is its last place (fs/node.h).
 CREATE TABLE path (id INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE view (
@@ -220,6 +221,10 @@ CREATE TABLE tree_entry (
 	PRIMARY KEY (tree, parent, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tree_entry_by_ino ON tree_entry (ino) WHERE ino <> 0;
+-- The files that say what is in a checkpoint folder (reshard/folder/folder.h).
+CREATE INDEX tree_entry_marker ON tree_entry (tree, parent, name) WHERE name IN (
+	CAST('.metadata' AS BLOB), CAST('mp_rank_00_model_states.pt' AS BLOB),
+	CAST('zero_pp_rank_0_mp_rank_00_model_states.pt' AS BLOB));
 
 CREATE TABLE tree_xattr (
 	tree INTEGER NOT NULL, ino INTEGER NOT NULL, name BLOB NOT NULL, value BLOB NOT NULL,

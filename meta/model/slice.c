@@ -41,76 +41,6 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-bool meta_shape_elements(const struct meta_shape *shape, uint64_t *ret)
-{
-	uint64_t n = 1;
-
-	for (int i = 0; i < shape->nr; i++)
-		if (shape->dim[i] == 0) {
-			*ret = 0;
-			return true;
-		}
-	for (int i = 0; i < shape->nr; i++)
-		if (!sc_mul_u64(n, shape->dim[i], &n))
-			return false;
-	*ret = n;
-	return true;
-}
-
-bool meta_shape_equal(const struct meta_shape *a, const struct meta_shape *b)
-{
-	return a->nr == b->nr && (a->nr == 0 || memcmp(a->dim, b->dim, a->nr * sizeof(*a->dim)) == 0);
-}
-
-const char *meta_shape_text(const struct meta_shape *shape, char *buf, size_t bytes)
-{
-	size_t n = 0;
-
-	buf[0] = 0;
-	for (int i = 0; i < shape->nr && n < bytes; i++)
-		n += (size_t)snprintf(buf + n, bytes - n, "%s%llu", i ? ", " : "[",
-				      (unsigned long long)shape->dim[i]);
-	if (n < bytes)
-		(void)snprintf(buf + n, bytes - n, shape->nr ? "]" : "[]");
-	return buf;
-}
-
-bool meta_box_equal(const struct meta_box *a, const struct meta_box *b)
-{
-	size_t bytes = a->nr * sizeof(*a->off);
-
-	return a->nr == b->nr && a->at == b->at && memcmp(a->off, b->off, bytes) == 0 &&
-	       memcmp(a->ext, b->ext, bytes) == 0 && memcmp(a->stride, b->stride, bytes) == 0;
-}
-
-uint64_t meta_box_elements(const struct meta_box *box)
-{
-	uint64_t n = 1;
-
-	for (int i = 0; i < box->nr; i++)
-		n *= box->ext[i];
-	return n;
-}
-
-bool meta_box_meet(const struct meta_box *box, const uint64_t *off, const uint64_t *ext,
-		   struct meta_box *ret)
-{
-	struct meta_box b = *box;
-
-	for (int i = 0; i < box->nr; i++) {
-		uint64_t lo = sc_max_u64(box->off[i], off[i]);
-		uint64_t hi = sc_min_u64(box->off[i] + box->ext[i], off[i] + ext[i]);
-
-		if (lo >= hi)
-			return false;
-		b.at += (lo - box->off[i]) * box->stride[i];
-		b.off[i] = lo;
-		b.ext[i] = hi - lo;
-	}
-	*ret = b;
-	return true;
-}
-
 static uint64_t runs_length(const struct runs *runs)
 {
 	uint64_t n = 0;
@@ -425,6 +355,29 @@ static int make_boxes(struct boxes *b, uint64_t *ret_length)
 	return rc;
 }
 
+static int make_piece(struct sc_arena *arena, const struct local *l, const char *what, struct meta_piece *ret,
+		      struct sc_err *err)
+{
+	struct boxes b = {.arena = arena, .local = l, .what = what, .err = err};
+	uint64_t length = 0;
+	int rc = make_boxes(&b, &length);
+
+	if (rc == 0) {
+		struct meta_box *boxes = sc_arena_array(arena, b.out.nr ? b.out.nr : 1, sizeof(*boxes));
+
+		if (boxes && b.out.nr)
+			memcpy(boxes, b.out.at, b.out.nr * sizeof(*boxes));
+		*ret = (struct meta_piece){.nr_boxes = (uint32_t)b.out.nr, .boxes = boxes};
+		ret->shape.nr = l->is_flat ? 1 : l->nr;
+		for (int k = 0; k < ret->shape.nr; k++)
+			ret->shape.dim[k] = l->is_flat ? length : b.length[k];
+		if (!boxes)
+			rc = sc_nomem(err);
+	}
+	sc_vec_done(&b.out);
+	return rc;
+}
+
 int meta_slice(struct sc_arena *arena, const struct meta_topology *topo,
 	       const struct meta_cut *cuts, uint8_t nr_cuts, const struct meta_shape *shape,
 	       const uint32_t coords[SC_AXES_MAX], const char *what, struct meta_piece *ret,
@@ -432,30 +385,32 @@ int meta_slice(struct sc_arena *arena, const struct meta_topology *topo,
 {
 	char scratch[1024] SC_SCRATCH;
 	struct sc_arena temporary = SC_ARENA_IN(scratch);
-	struct boxes b = {.arena = arena, .what = what, .err = err};
 	struct local l;
-	uint64_t length = 0;
 	int rc = whole(&temporary, shape, &l, err);
 
 	for (int i = 0; rc == 0 && i < nr_cuts; i++)
 		rc = apply(&temporary, topo, &cuts[i], shape,
 			   cuts[i].flat ? 0 : meta_topology_index(topo, cuts[i].axes, coords), what, &l, err);
-	b.local = &l;
-	if (rc == 0)
-		rc = make_boxes(&b, &length);
-	if (rc == 0) {
-		struct meta_box *boxes = sc_arena_array(arena, b.out.nr ? b.out.nr : 1, sizeof(*boxes));
+	rc = rc < 0 ? rc : make_piece(arena, &l, what, ret, err);
+	sc_arena_done(&temporary);
+	return rc;
+}
 
-		if (boxes && b.out.nr)
-			memcpy(boxes, b.out.at, b.out.nr * sizeof(*boxes));
-		*ret = (struct meta_piece){.nr_boxes = (uint32_t)b.out.nr, .boxes = boxes};
-		ret->shape.nr = l.is_flat ? 1 : l.nr;
-		for (int k = 0; k < ret->shape.nr; k++)
-			ret->shape.dim[k] = l.is_flat ? length : b.length[k];
-		if (!boxes)
-			rc = sc_nomem(err);
+int meta_run(struct sc_arena *arena, const struct meta_shape *shape, uint64_t first, uint64_t nr, const char *what,
+	     struct meta_piece *ret, struct sc_err *err)
+{
+	char scratch[1024] SC_SCRATCH;
+	struct sc_arena temporary = SC_ARENA_IN(scratch);
+	struct local l;
+	int rc = whole(&temporary, shape, &l, err);
+
+	if (rc == 0)
+		rc = flatten(&temporary, &l, what, err);
+	if (rc == 0) {
+		assert(l.flat.nr && first <= l.flat.at[0].length && nr <= l.flat.at[0].length - first);
+		l.flat.at[0] = (struct run){first, nr};
+		rc = make_piece(arena, &l, what, ret, err);
 	}
-	sc_vec_done(&b.out);
 	sc_arena_done(&temporary);
 	return rc;
 }

@@ -54,6 +54,14 @@ int meta_slice(struct sc_arena *arena, const struct meta_topology *topo,
 	       struct sc_err *err);
 
 /**
+ * Computes the boxes of a run: elements [first, first + nr) of a tensor that is flattened row-major, which lie one
+ * behind the other.  At most 2N-1 boxes.  The run is inside of the tensor, which has elements.  Owner and errors: as
+ * meta_slice().
+ */
+int meta_run(struct sc_arena *arena, const struct meta_shape *shape, uint64_t first, uint64_t nr, const char *what,
+	     struct meta_piece *ret, struct sc_err *err);
+
+/**
  * Calls `each` with the coordinates (of the axes that cut; the others are 0) of every rank that
  * may hold some of a region, in time proportional to their number.  After a `flat` cut some of them
  * may hold nothing of it.  Stops at the first negative return value.

@@ -49,6 +49,16 @@ struct meta_inode_row {
 	struct meta_bytes target;	/* of a symbolic link */
 };
 
+/** Clears the bits of those who could not reach a file through a folder. */
+static inline mode_t meta_mode_below(mode_t mode, gid_t gid, const struct meta_inode_row *folder)
+{
+	bool group = folder->mode & 0010, others = folder->mode & 0001;
+
+	if (folder->gid != gid)
+		group = others = group && others;
+	return mode & ~(mode_t)((group ? 0 : 0070) | (others ? 0 : 0007));
+}
+
 /** A name in a folder. */
 struct meta_entry_row {
 	uint64_t parent;

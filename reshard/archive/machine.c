@@ -10,7 +10,8 @@
 
 int pk_check_memory(struct machine *m)
 {
-	uint64_t bytes = m->to->arena.bytes + m->stack.room * sizeof(*m->stack.at) + m->memo_room * sizeof(*m->memo);
+	uint64_t bytes = m->to->arena.bytes + m->stack.room * sizeof(*m->stack.at) + m->memo_room * sizeof(*m->memo) +
+			 m->first_room * sizeof(*m->first);
 
 	return bytes <= SC_PICKLE_MEMORY_MAX ? 0 : sc_fail(m->err, SC_E_LIMIT, "pickle: it needs more than %" PRIu64
 		" MiB of memory", SC_PICKLE_MEMORY_MAX >> 20);
@@ -129,7 +130,7 @@ struct rs_pickled **pk_pop_mark(struct machine *m, size_t *ret_nr)
 	return m->stack.at + i;
 }
 
-/* --- the memo --- */
+/* --- the memo: programs number it from 0, so most is an array; a file may name any number of 32 bits --- */
 
 static struct memo *memo_slot(struct memo *memo, size_t room, uint32_t index)
 {
@@ -159,22 +160,58 @@ static int memo_grow(struct machine *m)
 	return 0;
 }
 
+/* Makes the array long enough for an index, unless it would be mostly empty: 1, 0 or an error. */
+static int first_has_room(struct machine *m, uint64_t index)
+{
+	const uint64_t room = m->first_room ? 2 * m->first_room : 64;
+	struct rs_pickled **more;
+
+	if (index < m->first_room)
+		return 1;
+	if (index >= room || room > 4 * (m->memo_nr + 16))
+		return 0;
+	if (pk_check_memory(m) < 0)
+		return m->err->code;
+	more = sc_sys.resize(m->first, room * sizeof(*more));
+	if (!more)
+		return sc_nomem(m->err);
+	memset(more + m->first_room, 0, (room - m->first_room) * sizeof(*more));
+	m->first = more;
+	m->first_room = room;
+	return 1;
+}
+
+static struct rs_pickled *memo_find(const struct machine *m, uint64_t index)
+{
+	if (index < m->first_room && m->first[index])
+		return m->first[index];
+	return m->memo_room ? memo_slot(m->memo, m->memo_room, (uint32_t)index)->node : NULL;
+}
+
 int pk_memo_put(struct machine *m, uint64_t index)
 {
 	struct rs_pickled *n = pk_top(m);
+	int in_first = n ? first_has_room(m, index) : m->err->code;
 	struct memo *slot;
 
-	if (!n || (2 * (m->memo_nr + 1) > m->memo_room && memo_grow(m) < 0))
+	if (in_first < 0)
+		return in_first;
+	m->memo_nr += !memo_find(m, index);
+	if (in_first) {
+		m->first[index] = n;
+		return 0;
+	}
+	if (2 * (m->sparse_nr + 1) > m->memo_room && memo_grow(m) < 0)
 		return m->err->code;
 	slot = memo_slot(m->memo, m->memo_room, (uint32_t)index);
-	m->memo_nr += !slot->node;
+	m->sparse_nr += !slot->node;
 	*slot = (struct memo){(uint32_t)index, n};
 	return 0;
 }
 
 int pk_memo_get(struct machine *m, uint64_t index)
 {
-	struct rs_pickled *n = m->memo_room ? memo_slot(m->memo, m->memo_room, (uint32_t)index)->node : NULL;
+	struct rs_pickled *n = memo_find(m, index);
 
 	return n ? pk_put(m, n) : refuse(m, "memo %" PRIu64 " was never set", index);
 }

@@ -20,11 +20,14 @@ struct machine {
 		struct rs_pickled **at;	/* NULL: a mark */
 		size_t nr, room;
 	} stack;
-	struct memo {			/* open addressing; a file may name any number of 32 bits */
+	struct rs_pickled **first;	/* the memo's first entries, by number; NULL: not set, or in `memo` */
+	size_t first_room;
+	struct memo {			/* the others: open addressing */
 		uint32_t index;
 		struct rs_pickled *node;
 	} *memo;
-	size_t memo_nr, memo_room;
+	size_t sparse_nr, memo_room;
+	size_t memo_nr;			/* of both */
 	struct sc_err *err;
 };
 

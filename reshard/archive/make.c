@@ -92,6 +92,22 @@ struct rs_pickled *rs_pickled_call(struct sc_arena *arena, struct rs_pickled *wh
 	return n;
 }
 
+struct rs_pickled *rs_pickled_new(struct sc_arena *arena, struct rs_pickled *what, struct rs_pickled *state)
+{
+	struct rs_pickled *n = rs_pickled_call(arena, what, rs_pickled_tuple(arena, 0, NULL));
+
+	if (!n || !state)
+		return NULL;
+	n->kind = RS_PICKLED_NEW;
+	n->object->state = state;
+	return n;
+}
+
+struct rs_pickled *rs_pickled_list(struct sc_arena *arena)
+{
+	return make(arena, RS_PICKLED_LIST);
+}
+
 struct rs_pickled *rs_pickled_persist(struct sc_arena *arena, struct rs_pickled *id)
 {
 	struct rs_pickled *n = make(arena, RS_PICKLED_PERSIST);

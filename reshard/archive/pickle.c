@@ -478,6 +478,7 @@ int rs_pickle_read(const void *pickle, uint64_t bytes, struct rs_pickle *ret, st
 	ret->used = m.at;
 	sc_vec_done(&m.stack);
 	sc_sys.release(m.memo);
+	sc_sys.release(m.first);
 	if (rc < 0)
 		rs_pickle_done(ret);
 	return rc;

@@ -114,6 +114,9 @@ struct rs_pickled *rs_pickled_tuple(struct sc_arena *arena, uint64_t nr, struct 
 struct rs_pickled *rs_pickled_dict(struct sc_arena *arena);
 struct rs_pickled *rs_pickled_global(struct sc_arena *arena, const char *module, const char *name);
 struct rs_pickled *rs_pickled_call(struct sc_arena *arena, struct rs_pickled *what, struct rs_pickled *args);
+struct rs_pickled *rs_pickled_list(struct sc_arena *arena);
+/** What __new__ makes of a class without arguments, with a state. */
+struct rs_pickled *rs_pickled_new(struct sc_arena *arena, struct rs_pickled *what, struct rs_pickled *state);
 struct rs_pickled *rs_pickled_persist(struct sc_arena *arena, struct rs_pickled *id);
 /** Appends a node by a cell of the caller's. */
 void rs_pickled_link(struct rs_pickled_items *items, struct rs_pickled_cell *cell, struct rs_pickled *node);

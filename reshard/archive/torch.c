@@ -58,12 +58,66 @@ static int dtype_of(const struct type *type)
 	return type->dtype ? meta_dtype_find(type->dtype, strlen(type->dtype)) : NO_TYPE;
 }
 
-static int size_of(struct reading *r, const struct rs_pickled *n, const char *what, uint64_t *ret)
+int rs_torch_size(const struct rs_pickled *n, const char *what, uint64_t *ret, struct sc_err *err)
 {
 	if (!n || n->kind != RS_PICKLED_INT || n->number < 0 || n->number >= SIZE_MAX_TORCH)
-		return refuse(r->err, "%s is no size", what);
+		return refuse(err, "%s is no size", what);
 	*ret = (uint64_t)n->number;
 	return 0;
+}
+
+int rs_torch_sizes(const struct rs_pickled *n, const char *what, struct sc_arena *arena, uint32_t *ret_nr,
+		   uint64_t **ret, struct sc_err *err)
+{
+	const struct rs_pickled_cell *cell;
+	uint64_t nr;
+	int rc = 0;
+
+	if (n && n->kind == RS_PICKLED_CALL && rs_pickled_is(n->object->what, "torch", "Size") &&
+	    n->object->args->tuple.nr == 1)
+		n = rs_pickled_arg(n, 0);
+	if (!n || (n->kind != RS_PICKLED_TUPLE && n->kind != RS_PICKLED_LIST))
+		return refuse(err, "%s is no tuple", what);
+	nr = n->kind == RS_PICKLED_LIST ? n->items.nr : n->tuple.nr;
+	if (nr > DIMS_MAX)
+		return refuse(err, "%s has %" PRIu64 " dimensions", what, nr);
+	*ret_nr = (uint32_t)nr;
+	*ret = sc_arena_array(arena, nr ? nr : 1, sizeof(**ret));
+	if (!*ret)
+		return sc_nomem(err);
+	cell = n->kind == RS_PICKLED_LIST ? n->items.first : NULL;
+	for (uint64_t i = 0; rc == 0 && i < nr; i++) {
+		rc = rs_torch_size(cell ? cell->node : n->tuple.at[i], what, &(*ret)[i], err);
+		cell = cell ? cell->next : NULL;
+	}
+	return rc;
+}
+
+/* torch.float32, ... */
+static const struct type *type_of_dtype(const struct rs_pickled *n)
+{
+	static const char module[] = "torch";
+
+	if (!n || n->kind != RS_PICKLED_GLOBAL || n->global.module.nr != sizeof(module) - 1 ||
+	    memcmp(n->global.module.at, module, sizeof(module) - 1) != 0)
+		return NULL;
+	return type_of(dtypes, &n->global.name);
+}
+
+const char *rs_torch_dtype_name(enum meta_dtype dtype)
+{
+	const struct type *t = dtypes;
+
+	while (t->name && (!t->dtype || strcmp(t->dtype, meta_dtype_name(dtype)) != 0))
+		t++;
+	return t->name;
+}
+
+int rs_torch_dtype(const struct rs_pickled *n)
+{
+	const struct type *type = type_of_dtype(n);
+
+	return type ? dtype_of(type) : NO_TYPE;
 }
 
 /* --- storages --- */
@@ -118,7 +172,7 @@ static int storage_of(struct reading *r, const struct rs_pickled *persist, struc
 	type = at[1]->kind == RS_PICKLED_GLOBAL ? type_of(storages, &at[1]->global.name) : NULL;
 	if (!type)
 		return refuse(r->err, "storage '%s' is of a type that is not known", key);
-	if (size_of(r, at[4], "the length of a storage", &elements) < 0)
+	if (rs_torch_size(at[4], "the length of a storage", &elements, r->err) < 0)
 		return r->err->code;
 	if (!sc_mul_u64(elements, type->element, &elements))
 		return refuse(r->err, "storage '%s': its size overflows", key);
@@ -130,33 +184,6 @@ static int storage_of(struct reading *r, const struct rs_pickled *persist, struc
 }
 
 /* --- tensors --- */
-
-/* A tuple or list of sizes, or torch.Size of one. */
-static int sizes_of(struct reading *r, const struct rs_pickled *n, const char *what, uint32_t *ret_nr, uint64_t **ret)
-{
-	const struct rs_pickled_cell *cell;
-	uint64_t nr;
-	int rc = 0;
-
-	if (n && n->kind == RS_PICKLED_CALL && rs_pickled_is(n->object->what, "torch", "Size") &&
-	    n->object->args->tuple.nr == 1)
-		n = rs_pickled_arg(n, 0);
-	if (!n || (n->kind != RS_PICKLED_TUPLE && n->kind != RS_PICKLED_LIST))
-		return refuse(r->err, "%s is no tuple", what);
-	nr = n->kind == RS_PICKLED_LIST ? n->items.nr : n->tuple.nr;
-	if (nr > DIMS_MAX)
-		return refuse(r->err, "%s has %" PRIu64 " dimensions", what, nr);
-	*ret_nr = (uint32_t)nr;
-	*ret = sc_arena_array(&r->to->arena, nr ? nr : 1, sizeof(**ret));
-	if (!*ret)
-		return sc_nomem(r->err);
-	cell = n->kind == RS_PICKLED_LIST ? n->items.first : NULL;
-	for (uint64_t i = 0; rc == 0 && i < nr; i++) {
-		rc = size_of(r, cell ? cell->node : n->tuple.at[i], what, &(*ret)[i]);
-		cell = cell ? cell->next : NULL;
-	}
-	return rc;
-}
 
 /* Does the tensor lie in its storage? */
 static int check_place(struct reading *r, const struct rs_torch_tensor *t, uint64_t offset)
@@ -231,19 +258,14 @@ static int rebuild(struct reading *r, const struct call *c, struct rs_torch_tens
 
 	if (c->args->tuple.nr < (first ? 4 : 6) || arg(c, 0)->kind != RS_PICKLED_PERSIST)
 		return refuse(r->err, "a tensor of what is no storage");
-	if (storage_of(r, arg(c, 0), &s) < 0 || size_of(r, arg(c, 1), "a storage offset", &offset) < 0 ||
-	    sizes_of(r, arg(c, 2), "a shape", &t->dims, &shape) < 0 ||
-	    sizes_of(r, arg(c, 3), "a tuple of strides", &strides, &stride) < 0)
+	if (storage_of(r, arg(c, 0), &s) < 0 || rs_torch_size(arg(c, 1), "a storage offset", &offset, r->err) < 0 ||
+	    rs_torch_sizes(arg(c, 2), "a shape", &r->to->arena, &t->dims, &shape, r->err) < 0 ||
+	    rs_torch_sizes(arg(c, 3), "a tuple of strides", &r->to->arena, &strides, &stride, r->err) < 0)
 		return r->err->code;
 	if (strides != t->dims)
 		return refuse(r->err, "a tensor of %u dimensions and %u strides", t->dims, strides);
-	if (third && arg(c, 6) && arg(c, 6)->kind == RS_PICKLED_GLOBAL) {
-		static const char module[] = "torch";
-		const struct rs_pickled_bytes *m = &arg(c, 6)->global.module;
-
-		if (m->nr == sizeof(module) - 1 && memcmp(m->at, module, m->nr) == 0)
-			type = type_of(dtypes, &arg(c, 6)->global.name);
-	}
+	if (third)
+		type = type_of_dtype(arg(c, 6));
 	if (third && !type)
 		return refuse(r->err, "a tensor of a type that is not known");
 	t->storage = s;

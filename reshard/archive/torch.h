@@ -52,4 +52,15 @@ struct rs_torch {
 int rs_torch_read(const struct rs_window *window, struct rs_torch *ret, struct sc_err *err);
 void rs_torch_done(struct rs_torch *torch);
 
+/** Reads a size or an offset, below 2^62.  Errors: SC_E_FORMAT, which says `what`. */
+int rs_torch_size(const struct rs_pickled *node, const char *what, uint64_t *ret, struct sc_err *err);
+/** Reads a tuple or list of sizes, or torch.Size of one, of 64 dimensions at most; *ret is in `arena`.
+ *  Errors: SC_E_FORMAT, which says `what`, SC_E_NO_MEMORY. */
+int rs_torch_sizes(const struct rs_pickled *node, const char *what, struct sc_arena *arena, uint32_t *ret_nr,
+		   uint64_t **ret, struct sc_err *err);
+/** Gives the type that torch.float32 or another such name stands for; -1: none that safetensors has. */
+int rs_torch_dtype(const struct rs_pickled *node);
+/** Gives the name of a type in the module torch; NULL: torch has none. */
+const char *rs_torch_dtype_name(enum meta_dtype dtype);
+
 #endif

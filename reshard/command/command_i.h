@@ -9,9 +9,25 @@
 #include "reshard/engine/hash.h"
 #include "reshard/turn/turn_i.h"
 
+/* drafts.c */
+/** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
+ *  no number yet, no topology.  NULL: memory. */
+struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets);
+/** Refuses a version whose copies differ: EBADMSG with the first report. */
+int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
+
 /* formless.c */
 /** Refuses a draft at whose topology a rank's tensors have no place among the objects of its file. */
 int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err);
+
+/* stale.c */
+/** A job begins or ceases to have a version (0: all of its own): what its blobs say of themselves is to be written anew
+ *  where other jobs have them, too.  Called while both have them. */
+int rs_stale_note(struct rs_service *s, uint64_t job, uint64_t version, struct sc_err *err);
+/** Notes a blob of another set that a new one of the same job has, too. */
+int rs_stale_add(struct rs_service *s, uint64_t blob, struct sc_err *err);
+/** Takes the list, which the caller releases. */
+struct rs_numbers rs_stale_take(struct rs_service *s);
 
 /* save.c, inside a transaction */
 /** Adds the rows of a set that has no number yet, and numbers it.  Errors: of the catalog, SC_E_NO_MEMORY. */

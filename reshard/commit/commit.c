@@ -363,6 +363,8 @@ static int make_next(struct commit *c)
 	struct rs_version *v;
 	int rc = rs_commit_read(c);
 
+	if (rc == 0)
+		rc = rs_commit_folders(c);
 	v = c->version = c->a.draft = rs_version_new();
 	if (rc == 0 && !v)
 		rc = sc_nomem(c->err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One commit, shared by the files that do it: commit.c (the protocol), read.c, classes.c, keep.c, items.c, sets.c,
- * rows.c. */
+/* One commit, shared by the files that do it: commit.c (the protocol), read.c, folders.c, classes.c, keep.c, items.c,
+ * sets.c, rows.c. */
 #ifndef RS_COMMIT_I_H
 #define RS_COMMIT_I_H
 
@@ -98,6 +98,9 @@ int rs_commit_parse(struct commit *c, struct item *it);
 int rs_commit_read(struct commit *c);
 /** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */
 int rs_commit_sets(struct commit *c);
+/** Refuses a checkpoint folder of the job that is not whole.  Errors: SC_E_FORMAT, SC_E_STATE (no .metadata yet),
+ *  SC_E_NO_MEMORY, of reading. */
+int rs_commit_folders(struct commit *c);
 /** Refuses tensors of a new set that the layout cuts and that ranks wrote whole, all the same.  Reads little unless
  *  there are such.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
 int rs_commit_suspect(struct commit *c, const struct rs_set *set);

@@ -92,10 +92,15 @@ static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t
 {
 	const struct meta_tensor *t = &view->state->tensors[list->at[0].entry->tensor];
 	const struct meta_view *stored = o->view_of(o->arg, t);
-	uint32_t other = rs_same_coordinates(view, rank, stored, true);
 	struct meta_stored_list theirs = {0};
 	struct sc_arena arena = {0};
-	int rc = meta_view_rank(stored, other, file, &arena, &theirs, err);
+	uint32_t other;
+	int rc;
+
+	if (!stored) /* placed: no file of it is like one of a view */
+		return 0;
+	other = rs_same_coordinates(view, rank, stored, true);
+	rc = meta_view_rank(stored, other, file, &arena, &theirs, err);
 
 	if (rc == 0 && o->payload_of(o->arg, view, rank, file, t) == o->payload_of(o->arg, stored, other, file, t) &&
 	    same_file(view, list, stored, &theirs))
@@ -108,17 +113,25 @@ static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t
 
 /* --- the description --- */
 
+int rs_image_plan(struct rs_image *im, const struct meta_tensor *t, const struct meta_box *box, struct rs_gather *g,
+		  const struct rs_origins *o, struct sc_err *err)
+{
+	const struct meta_view *stored = o->view_of(o->arg, t);
+
+	return stored ? rs_plan_box(stored, t->key, box, &one_node, 0, 0, g, &im->sources, err)
+		      : rs_plan_placed(o->placed_of(o->arg, t), t, box, g, &im->sources, err);
+}
+
 static int plan_tensor(struct rs_image *im, const struct meta_view *view,
 		       const struct meta_stored *s, struct rs_gather *g, const struct rs_origins *o,
 		       struct sc_err *err)
 {
 	const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
-	const struct meta_view *stored = o->view_of(o->arg, t);
 
 	if (!meta_tensor_bytes(t->dtype, &s->piece.shape, &g->bytes))
 		return sc_fail(err, SC_E_STATE, "'%s': the size overflows 64 bits", t->key);
 	for (uint32_t i = 0; i < s->piece.nr_boxes; i++) {
-		int rc = rs_plan_box(stored, t->key, &s->piece.boxes[i], &one_node, 0, 0, g, &im->sources, err);
+		int rc = rs_image_plan(im, t, &s->piece.boxes[i], g, o, err);
 
 		if (rc < 0)
 			return rc;

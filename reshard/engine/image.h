@@ -32,6 +32,9 @@ struct rs_image {
  */
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
 		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
+/** Adds the copies of a box of a tensor to a gather of the image.  Errors: those of planning. */
+int rs_image_plan(struct rs_image *image, const struct meta_tensor *tensor, const struct meta_box *box,
+		  struct rs_gather *gather, const struct rs_origins *origins, struct sc_err *err);
 /** Finds the rank of a stored view at the same coordinates, by name.  On an axis that had fewer: modulo its degree if
  *  it `wraps`, else 0. */
 uint32_t rs_same_coordinates(const struct meta_view *view, uint32_t rank, const struct meta_view *stored, bool wraps);

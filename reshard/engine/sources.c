@@ -11,6 +11,14 @@
 const struct rs_source_ops *const rs_source_kinds[] = {&rs_source_local, NULL};
 const struct rs_source_ops *rs_source_extra;
 
+/* Says which source an error is of. */
+static int of_source(const struct rs_source *s, int rc, struct sc_err *err)
+{
+	if (s->rank == RS_NO_RANK)
+		return sc_wrap(err, rc, "'%s'", s->file);
+	return sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
+}
+
 /* --- places --- */
 
 /* A blob of this store. */
@@ -22,11 +30,16 @@ static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc
 	uint64_t id, bytes;
 	int rc;
 
+	if (s->rank == RS_NO_RANK) { /* a placed one: only the kind is missing */
+		s->place.ops = ops;
+		s->place.arg = o->blobs;
+		return 0;
+	}
 	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
 		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
 	rc = rs_blob_get(o->blobs, id, o->format_of(o->arg, s->view), bytes, &blob, err);
 	if (rc < 0)
-		return sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
+		return of_source(s, rc, err);
 	t = rs_found_tensor(&blob->found, s->name);
 	if (t)
 		s->place = (struct rs_place){ops, o->blobs, id, bytes, t->at};
@@ -76,7 +89,7 @@ int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint3
 		} else {
 			rc = rs_place_open(&s->place, &m.bytes[i], err);
 			if (rc < 0)
-				rc = sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file);
+				rc = of_source(s, rc, err);
 			m.opened[i] = rc == 0;
 			*at = i + 1;
 		}
@@ -129,7 +142,7 @@ int rs_sources_need(const struct rs_mapped *m, const struct rs_gather *g, uint64
 		if (rc == RS_HERE)
 			continue;
 		release_copies(m, g, i, at, bytes);
-		return rc < 0 ? sc_wrap(err, rc, "rank %u '%s'", s->rank, s->file) : rc;
+		return rc < 0 ? of_source(s, rc, err) : rc;
 	}
 	return RS_HERE;
 }
@@ -154,7 +167,7 @@ int rs_sources_guard(const struct rs_mapped *m, void (*fn)(void *arg), void *arg
 		uint64_t at = (uint64_t)((uintptr_t)lost - (uintptr_t)b->map);
 
 		if (at < b->bytes)
-			return sc_wrap(err, rs_cannot_read(b->blob, at, EIO, err), "rank %u '%s'", s->rank, s->file);
+			return of_source(s, rs_cannot_read(b->blob, at, EIO, err), err);
 	}
 	return sc_fail(err, SC_E_DAMAGED, "a blob can't be read: its file was cut, or the disk fails");
 }

@@ -6,15 +6,17 @@
 #define RS_SOURCES_H
 
 #include "reshard/engine/local.h"
-#include "reshard/plan/plan.h"
+#include "reshard/plan/placed.h"
 
 struct meta_catalog;
 
 /** How an image finds what its bytes are made of; filled by whoever owns the versions. */
 struct rs_origins {
 	void *arg;
-	/** The view under which a tensor is stored (by its logical file). */
+	/** The view under which a tensor is stored (by its logical file); NULL: it is placed. */
 	rs_origin_fn *view_of;
+	/** Where the boxes of a tensor without such a view are. */
+	const struct rs_placed_tensor *(*placed_of)(void *arg, const struct meta_tensor *tensor);
 	/** The format of the files of such a view. */
 	const struct rs_format_ops *(*format_of)(void *arg, const struct meta_view *stored);
 	/** The blob here of a rank's stored file of such a view; false: there is none.  No I/O. */

@@ -526,8 +526,9 @@ static int note_wanted(struct laying *l)
 	return 0;
 }
 
-int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
-		      struct rs_frame *ret, struct sc_err *err)
+/* With what the file is without tensors: a payload, a dict, or (`bare`) nothing, for it is one tensor. */
+static int lay_out(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes, bool bare,
+		   struct rs_frame *ret, struct sc_err *err)
 {
 	struct laying l = {.wanted = wanted, .nr = nr, .err = err};
 	int rc = note_wanted(&l);
@@ -535,7 +536,7 @@ int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *p
 	if (rc == 0 && payload) {
 		rc = read_payload(&l, payload, payload_bytes);
 	} else if (rc == 0) {
-		l.pickle.root = rs_pickled_dict(&l.arena);
+		l.pickle.root = bare ? rs_torch_make_ref(&l.arena, wanted->name, 0) : rs_pickled_dict(&l.arena);
 		rc = l.pickle.root ? 0 : sc_nomem(err);
 	}
 	if (rc == 0)
@@ -552,4 +553,15 @@ int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *p
 		rs_pickle_done(&l.pickle);
 	sc_arena_done(&l.arena);
 	return rc;
+}
+
+int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
+		      struct rs_frame *ret, struct sc_err *err)
+{
+	return lay_out(wanted, nr, payload, payload_bytes, false, ret, err);
+}
+
+int rs_torch_describe_one(const struct rs_wanted *wanted, struct rs_frame *ret, struct sc_err *err)
+{
+	return lay_out(wanted, 1, NULL, 0, true, ret, err);
 }

@@ -42,5 +42,7 @@ bool rs_torch_is_typed(const struct rs_pickled *what, const struct rs_pickled *a
 
 int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
 		      struct rs_frame *ret, struct sc_err *err);
+/** The same of a file that is one tensor, and nothing else. */
+int rs_torch_describe_one(const struct rs_wanted *wanted, struct rs_frame *ret, struct sc_err *err);
 
 #endif

@@ -290,6 +290,33 @@ static int status_unplaced(struct rs_view *view, struct sc_buf *buf, struct sc_e
 	return rs_view_each_unplaced(view, on_unplaced, &u, err);
 }
 
+struct folder_lines {
+	const struct rs_view *head;
+	struct sc_buf *buf;
+};
+
+static int on_folder(void *arg, struct rs_folder *folder)
+{
+	const struct folder_lines *l = arg;
+	struct sc_err why;
+
+	const bool shown = rs_folder_has_place(l->head->version, &l->head->topo, folder, &why);
+
+	sc_buf_line(l->buf, "checkpoint: '%s' has %u tensors in %" PRIu64 " chunks; .as/%s %s %s", folder->path,
+		    folder->state.nr, folder->chunks, l->head->topo.text, shown ? "shows it as" : "does not show it:",
+		    shown ? folder->file : why.msg);
+	return 0;
+}
+
+/* Checkpoints that are folders of the job. */
+static int status_folders(const struct rs_view *head, struct sc_buf *buf, struct sc_err *err)
+{
+	struct folder_lines l = {head, buf};
+	int rc = rs_folders_any(head->job->service->folders, head->version->tree, err);
+
+	return rc <= 0 ? rc : rs_folders_each(head->job->service->folders, head->version->tree, on_folder, &l, err);
+}
+
 static int status_version(struct rs_view *head, struct sc_buf *buf, struct sc_err *err)
 {
 	static const char *const verified[] = {"pending", "equal", "DIFFER"};
@@ -323,7 +350,9 @@ static int status_version(struct rs_view *head, struct sc_buf *buf, struct sc_er
 		(void)pthread_mutex_unlock(&set->report_lock);
 	}
 	rs_render_replicas(head->model, buf);
-	rc = status_unplaced(head, buf, err);
+	rc = status_folders(head, buf, err);
+	if (rc == 0)
+		rc = status_unplaced(head, buf, err);
 	status_data(head, buf);
 	return rc;
 }

@@ -373,6 +373,8 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 	sc_buf_done(&path);
 	if (rc == 0)
 		rc = rs_blobs_new(&s->store, &s->blobs, err);
+	if (rc == 0 && !(s->folders = rs_folders_new(s->catalog, s->blobs)))
+		rc = sc_nomem(err);
 	if (rc == 0)
 		rc = rs_log_open(s, err);
 	if (rc == 0)
@@ -465,6 +467,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 		s->views = v->next;
 		rs_view_unref(s, v);
 	}
+	rs_folders_free(s->folders);
 	rs_blobs_free(s->blobs);
 	for (size_t i = 0; i < s->layouts.nr; i++)
 		meta_layout_free(s->layouts.at[i]->layout);

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "reshard/state/state_i.h"
+#include "reshard/command/command_i.h"
 
 int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
 		      uint64_t *ret_version, struct sc_err *err)

@@ -23,10 +23,12 @@ struct rs_place {
 	uint64_t id, bytes, at;
 };
 
-/** A source of copies: the stored tensor of a rank. */
+#define RS_NO_RANK UINT32_MAX
+
+/** A source of copies: the stored tensor of a rank, or a box of a placed one (placed.h). */
 struct rs_source {
-	const struct meta_view *view;
-	uint32_t rank;
+	const struct meta_view *view;	/* NULL: placed */
+	uint32_t rank;			/* RS_NO_RANK: placed */
 	const char *file, *name;
 	struct rs_place place;
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a view shows, by path: the files of its sets and datasets, one table for each rank that somebody looks at. */
+#include "reshard/engine/image_dcp.h"
 #include "reshard/shown/below_i.h"
 
 #include <inttypes.h>
@@ -91,12 +92,21 @@ static int on_data(void *arg, const char *path)
 	return add_file(arg, path, true);
 }
 
+static int on_dcp(void *arg, const char *file)
+{
+	struct filling *f = arg;
+
+	return add_file(f, file, false) < 0 ? sc_nomem(f->err) : 0;
+}
+
 static int fill(struct filling *f)
 {
 	const struct rs_view *view = f->b->view;
 	const uint32_t rank = f->t->rank;
 	int rc = 0;
 
+	if (view->as_dcp)
+		return rank == 0 ? rs_dcp_files(view->model, view->version->nr, on_dcp, f, f->err) : 0;
 	if (rank != RS_SHARED)
 		rc = meta_view_files(view->model, rank, on_tensors, f);
 	if (rc == 0 && rank != RS_SHARED)
@@ -311,9 +321,9 @@ static int below_new(struct rs_view *view, struct rs_below **ret, struct sc_err 
 	b->view = view;
 	b->serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
 	b->catalog = view->job->service->catalog;
-	b->tree.id = v->tree;
+	b->tree.id = view->as_dcp ? 0 : v->tree; /* no other files are in such a folder */
 	b->root = view->job->root;
-	b->ranks = view->topo.ranks;
+	b->ranks = view->as_dcp ? 1 : view->topo.ranks;
 	b->floor_ns = v->floor_ns;
 	(void)pthread_mutex_init(&b->lock, NULL);
 	b->folder = (struct meta_inode_row){

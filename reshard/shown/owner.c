@@ -98,15 +98,32 @@ static bool join_set(struct rs_job *job, const struct rs_set *set, bool first, s
 	return first;
 }
 
+/* Of a file of checkpoint folders: all of theirs, for .metadata says what the bytes are. */
+static bool join_folders(const struct rs_view *view, uint64_t blob, bool first, struct rs_owner *all)
+{
+	const struct rs_version *v = view->version;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		for (size_t k = 0; v->sets[i]->folder && k < v->sets[i]->nr_blobs; k++)
+			if (v->sets[i]->blobs[k].blob == blob) {
+				first = join_set(view->job, v->sets[i], first, all);
+				break;
+			}
+	return first;
+}
+
 static void join_sources(const struct rs_view *view, const struct rs_sources *sources, struct rs_owner *ret)
 {
 	const struct rs_version *v = view->version;
 	bool first = true;
+	uint64_t last = 0;
 
 	for (size_t i = 0; i < sources->nr; i++) {
 		const struct rs_source *from = &sources->at[i];
-		const struct rs_set_blob *b = given_file(v, from->view, from->rank, from->file);
+		const struct rs_set_blob *b = from->view ? given_file(v, from->view, from->rank, from->file) : NULL;
 
+		if (!from->view && from->place.id != last)
+			first = join_folders(view, last = from->place.id, first, ret);
 		if (b && first)
 			*ret = b->owner;
 		else if (b)
@@ -123,10 +140,15 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 {
 	struct rs_version *v = view->version;
 	struct rs_origins origins = view->origins;
-	const struct rs_set_blob *b = v->one_owner ? NULL : as_written(view, rank, file);
+	const struct rs_set_blob *b = v->one_owner || view->as_dcp ? NULL : as_written(view, rank, file);
 	struct rs_image *im = NULL;
+	bool first = true;
 	int rc;
 
+	for (size_t i = 0; view->as_dcp && !v->one_owner && i < v->nr_sets; i++)
+		first = join_set(view->job, rs_set_given(v->sets[i]), first, ret); /* .metadata speaks of all */
+	if (!first)
+		return 0;
 	if (v->one_owner || b) {
 		*ret = v->one_owner ? *v->one_owner : b->owner;
 		return 0;
@@ -150,11 +172,7 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 
 void rs_owner_limit_by(struct rs_owner *file, const struct meta_inode_row *folder)
 {
-	bool group = folder->mode & 0010, others = folder->mode & 0001;
-
-	if (folder->gid != file->gid)
-		group = others = group && others;
-	file->mode &= ~(mode_t)((group ? 0 : 0070) | (others ? 0 : 0007));
+	file->mode = meta_mode_below(file->mode, file->gid, folder);
 }
 
 void rs_owner_of_folder(struct rs_job *job, struct rs_owner *ret)

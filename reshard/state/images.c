@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images, shared by all who read a file and kept for a while after. */
+#include "reshard/engine/image_dcp.h"
 #include "reshard/state/state_i.h"
 
 #include <assert.h>
@@ -76,8 +77,11 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	k->refs = 1;
 	k->as_view = as_view;
 	made = as_view ? 0 : rs_made_find(view, rank, file, &made_bytes);
-	rc = made ? rs_image_same(made, made_bytes, &k->image, err)
-		  : rs_image_new(view->model, rank, file, as_view, &view->origins, &k->image, err);
+	if (view->as_dcp)
+		rc = rs_image_dcp(view->model, view->version->nr, file, &view->origins, &k->image, err);
+	else
+		rc = made ? rs_image_same(made, made_bytes, &k->image, err)
+			  : rs_image_new(view->model, rank, file, as_view, &view->origins, &k->image, err);
 	if (rc < 0) {
 		sc_sys.release(k);
 		return rc;
@@ -160,7 +164,7 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	int rc = 0;
 
 	as_view |= !is_own_presentation(view);
-	if (!is_as_written(view, rank, file))
+	if (!view->as_dcp && !is_as_written(view, rank, file))
 		rank = rs_view_alike(view, rank, file); /* replicas share one */
 	(void)pthread_mutex_lock(&s->images_lock);
 	k = find_image(s, view, rank, file, as_view);

@@ -4,9 +4,10 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "meta/catalog/tensor_line.h"
 
 const struct rs_set *rs_set_given(const struct rs_set *set)
 {
@@ -50,6 +51,7 @@ void rs_set_unref(struct rs_set *set)
 	if (!set || __atomic_sub_fetch(&set->refs, 1, __ATOMIC_ACQ_REL))
 		return;
 	rs_set_unref(set->given);
+	rs_folder_unref(set->folder);
 	meta_view_free(set->view);
 	meta_state_done(&set->state);
 	meta_topology_done(&set->topo);
@@ -130,78 +132,37 @@ void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
 {
 	for (uint32_t i = 0; i < set->state.nr; i++) {
 		const struct meta_tensor *t = &set->state.tensors[i];
+		struct meta_tensor_line line = {.key = t->key, .dtype = t->dtype, .shape = t->shape,
+						.skew = set->skews[i], .has_hash = set->hashes != NULL};
 
-		sc_buf_printf(buf, "%s@%u\t%s", meta_dtype_name(t->dtype), set->skews[i], set->hashes ? "" : "-");
-		for (int k = 0; set->hashes && k < 16; k++)
-			sc_buf_printf(buf, "%02x", set->hashes[i][k]);
-		sc_buf_add(buf, "\t", 1);
-		for (int k = 0; k < t->shape.nr; k++)
-			sc_buf_printf(buf, "%s%" PRIu64, k ? "," : "", t->shape.dim[k]);
-		/* the key is last: a name may hold any character but a line feed (escaped) */
-		sc_buf_add(buf, "\t", 1);
-		for (const char *p = t->key; *p; p++)
-			if (*p == '\n' || *p == '\\')
-				sc_buf_printf(buf, "\\%c", *p == '\n' ? 'n' : '\\');
-			else
-				sc_buf_add(buf, p, 1);
-		sc_buf_add(buf, "\n", 1);
+		if (set->hashes)
+			memcpy(line.hash, set->hashes[i], sizeof(line.hash));
+		meta_tensor_line_add(buf, &line);
 	}
 }
 
-static void unescape(char *text)
+int rs_set_parse_tensor(struct rs_set *set, char *text, struct sc_err *err)
 {
-	char *to = text;
-
-	for (; *text; text++) {
-		if (*text == '\\' && text[1]) {
-			text++;
-			*to++ = *text == 'n' ? '\n' : *text;
-		} else {
-			*to++ = *text;
-		}
-	}
-	*to = 0;
-}
-
-int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err)
-{
-	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
-	char *key = shape ? strchr(shape + 1, '\t') : NULL, *at = strchr(line, '@'), *end;
-	struct meta_shape s = {0};
-	unsigned long skew;
+	struct meta_tensor_line t;
 	uint16_t *skews;
-	int dtype;
 
-	if (!key || !at || at > hash)
-		return sc_fail(err, SC_E_CORRUPT, "catalog: set %" PRIu64 ": bad line '%s'", set->id, line);
-	*hash++ = *shape++ = *key++ = 0;
-	*at++ = 0;
-	skew = strtoul(at, &end, 10);
-	dtype = meta_dtype_find(line, strlen(line));
-	for (char *save = NULL, *d = strtok_r(shape, ",", &save); d; d = strtok_r(NULL, ",", &save)) {
-		if (s.nr == SC_DIMS_MAX)
-			dtype = -1;
-		else
-			s.dim[s.nr++] = strtoull(d, NULL, 10);
-	}
-	unescape(key);
-	if (dtype < 0 || *end || skew >= SC_DATA_ALIGN || !strchr(key, ':'))
-		return sc_fail(err, SC_E_CORRUPT, "catalog: set %" PRIu64 ": bad tensor '%s'", set->id, key);
+	if (!meta_tensor_line_parse(text, &t))
+		return sc_fail(err, SC_E_CORRUPT, "catalog: set %" PRIu64 ": bad line of tensor '%s'", set->id,
+			       t.key ? t.key : text);
 	skews = sc_sys.resize(set->skews, (set->state.nr + 1) * sizeof(*skews));
 	if (!skews)
 		return sc_nomem(err);
 	set->skews = skews;
-	skews[set->state.nr] = (uint16_t)skew;
-	if (*hash != '-' && strlen(hash) == 32) {
+	skews[set->state.nr] = t.skew;
+	if (t.has_hash) {
 		uint8_t (*more)[16] = sc_sys.resize(set->hashes, (set->state.nr + 1) * sizeof(*more));
 
 		if (!more)
 			return sc_nomem(err);
 		set->hashes = more;
-		for (int i = 0; i < 16; i++)
-			(void)sscanf(hash + 2 * i, "%2hhx", &more[set->state.nr][i]);
+		memcpy(more[set->state.nr], t.hash, sizeof(t.hash));
 	}
-	return meta_state_add(&set->state, key, strlen(key), (enum meta_dtype)dtype, &s) < 0 ? sc_nomem(err) : 0;
+	return meta_state_add(&set->state, t.key, strlen(t.key), t.dtype, &t.shape) < 0 ? sc_nomem(err) : 0;
 }
 
 uint64_t rs_set_bytes(const struct rs_set *set)

@@ -79,8 +79,13 @@ int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struc
 /** Gives a version by its number or tag. */
 int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		  struct sc_err *err);
-int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
+/** Gives the head at a topology; as_dcp: as a folder of torch.distributed's (.dcp), whose files are rank 0's. */
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, bool as_dcp, struct rs_view **ret,
 	       struct sc_err *err);
+/** Gives another version of the job in the form and at the topology of such a view.  Errors: SC_E_NOT_FOUND. */
+int rs_view_dcp_of(struct rs_service *s, const struct rs_view *view, uint64_t nr, struct rs_view **ret,
+		   struct sc_err *err);
+bool rs_view_is_dcp(const struct rs_view *view);
 /** Gives a version as .v/N shows it, read-only; its nodeids are others than the head's. */
 int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		     struct sc_err *err);

@@ -10,6 +10,7 @@
 #include "meta/base/text.h"
 #include "meta/model/infer.h"
 #include "reshard/data/corpus.h"
+#include "reshard/folder/folder.h"
 #include "reshard/overlay/committed.h"
 #include "reshard/state/state.h"
 
@@ -23,7 +24,8 @@ struct rs_set {
 	const struct meta_layout *layout;	/* kept by the service */
 	struct meta_topology topo;
 	struct meta_state state;
-	struct meta_view *view;			/* NULL for plain files */
+	struct meta_view *view;			/* NULL for a folder's */
+	struct rs_folder *folder;		/* a checkpoint folder, whose tensors these are; NULL: files of ranks */
 	const struct rs_format_ops *format;	/* of its files; plain for plain files */
 	char *payload;				/* what its files hold besides tensors, as far as all agree; or NULL */
 	bool has_payloads;			/* that of each file is its own: `payload` below */
@@ -97,6 +99,7 @@ struct rs_view {
 		struct rs_view_data *at;
 	} data;
 	bool own;				/* the version's own presentation, not .v or .as */
+	bool as_dcp;				/* its files are those of one folder of torch.distributed's (.dcp) */
 	bool *as_stored;			/* of each set: its files are stored as this view presents them */
 	bool kept;				/* in the service's cache; atomic */
 	struct rs_view *next;			/* there */
@@ -207,6 +210,7 @@ struct rs_service {
 	struct meta_catalog *catalog;
 	struct meta_store store;
 	struct rs_blobs *blobs;
+	struct rs_folders *folders;	/* checkpoint folders of the versions' trees */
 	struct rs_events events;
 	char *preset_dir;
 	pthread_mutex_t naming;		/* a job is made, removed or renamed */
@@ -361,15 +365,21 @@ int rs_payload_read(const struct rs_origins *o, uint64_t number, const struct me
 /** Returns the first rank whose file has the same bytes: as meta_view_alike(), and with the same payload. */
 uint32_t rs_view_alike(const struct rs_view *view, uint32_t rank, const char *file);
 
+/* folders.c */
+/** Tells whether a folder can be presented at a topology; `why` not. */
+bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology *topo, const struct rs_folder *folder,
+			 struct sc_err *why);
+/** Adds the checkpoint folders of a version's tree as sets, to present it at a topology other than by its ranks' own
+ *  folders.  Left out is a folder whose tensors the layout does not place at the topology. */
+int rs_version_add_folders(struct rs_service *s, struct rs_version *v, const struct meta_topology *topo,
+			   struct sc_err *err);
+
 /* version.c */
 int rs_version_use(struct rs_version *v, struct rs_corpus *corpus, uint64_t from_epoch,
 		   uint64_t from_samples, struct sc_err *err);
 struct rs_version *rs_version_new(void);
 void rs_version_unref(struct rs_version *v);
 int rs_version_add_set(struct rs_version *v, struct rs_set *set);
-/** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
- *  no number yet, no topology.  NULL: memory. */
-struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets);
 /** Collects the state of all sets; `whole`: the state of which it is a part, or NULL. */
 int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err);
 /** Takes the reference of `v` in any case. */
@@ -377,8 +387,6 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
 enum meta_verified rs_version_verified(const struct rs_version *v);
-/** Refuses a version whose copies differ: EBADMSG with the first report. */
-int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
 int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
 /** Tells whether a version is materialized, by its own view. */
 bool rs_view_is_materialized(const struct rs_view *view);
@@ -458,15 +466,6 @@ void rs_views_left(struct rs_service *s);
 struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place);
 /** Lists the blobs that such opens may need, in order. */
 int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err);
-
-/* stale.c */
-/** A job begins or ceases to have a version (0: all of its own): what its blobs say of themselves is to be written anew
- *  where other jobs have them, too.  Called while both have them. */
-int rs_stale_note(struct rs_service *s, uint64_t job, uint64_t version, struct sc_err *err);
-/** Notes a blob of another set that a new one of the same job has, too. */
-int rs_stale_add(struct rs_service *s, uint64_t blob, struct sc_err *err);
-/** Takes the list, which the caller releases. */
-struct rs_numbers rs_stale_take(struct rs_service *s);
 
 /* images.c */
 /** Marks an image as superseded: later lookups of its file get another one. */

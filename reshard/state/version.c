@@ -41,36 +41,6 @@ int rs_version_add_set(struct rs_version *v, struct rs_set *set)
 	return 0;
 }
 
-struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets)
-{
-	struct rs_version *v = rs_version_new();
-	struct sc_err ignored;
-	bool good = v != NULL;
-
-	if (good) {
-		v->layout_id = from->layout_id;
-		v->layout = from->layout;
-		v->step = from->step;
-		v->made_ns = from->made_ns;
-		v->samples = from->samples;
-		v->tree = from->tree;
-		v->floor_ns = from->floor_ns;
-		v->note = sc_strdup(from->note);
-		good = v->note != NULL;
-	}
-	for (size_t i = 0; good && i < from->data.nr; i++) {
-		const struct rs_use *use = &from->data.at[i];
-
-		good = rs_version_use(v, use->corpus, use->from_epoch, use->from_samples, &ignored) == 0;
-	}
-	for (size_t i = 0; good && i < from->nr_sets; i++)
-		good = rs_version_add_set(v, sets && sets[i] ? sets[i] : from->sets[i]) == 0;
-	if (good)
-		return v;
-	rs_version_unref(v);
-	return NULL;
-}
-
 int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err)
 {
 	int rc = 0;
@@ -100,6 +70,13 @@ static const struct meta_view *origin_view(void *arg, const struct meta_tensor *
 	return rs_version_set(arg, tensor->file)->view;
 }
 
+static const struct rs_placed_tensor *origin_placed(void *arg, const struct meta_tensor *tensor)
+{
+	const struct rs_folder *folder = rs_version_set(arg, tensor->file)->folder;
+
+	return &folder->tensors.at[meta_state_find(&folder->state, tensor->key) - folder->state.tensors];
+}
+
 static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
 			uint64_t *ret_blob, uint64_t *ret_bytes)
 {
@@ -117,7 +94,7 @@ static const struct rs_format_ops *origin_format(void *arg, const struct meta_vi
 {
 	const struct rs_set *set = set_of_view(arg, stored);
 
-	return set->format; /* every view of the version's is of one of its sets */
+	return set->format; /* every view of the version's is of one of its sets; folders have one format */
 }
 
 static uint64_t origin_payload_of(void *arg, const struct meta_view *view, uint32_t rank, const char *file,
@@ -135,7 +112,8 @@ static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
 
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v)
 {
-	return (struct rs_origins){.arg = v, .view_of = origin_view, .format_of = origin_format, .blob_of = origin_blob,
+	return (struct rs_origins){.arg = v, .view_of = origin_view, .placed_of = origin_placed,
+				   .format_of = origin_format, .blob_of = origin_blob,
 				   .payload_of = origin_payload_of, .payload = rs_payload_read, .catalog = s->catalog,
 				   .skew_of = origin_skew, .blobs = s->blobs};
 }
@@ -211,6 +189,11 @@ bool rs_view_is_head(const struct rs_view *view)
 	return is;
 }
 
+bool rs_view_is_dcp(const struct rs_view *view)
+{
+	return view->as_dcp;
+}
+
 bool rs_view_is_own(const struct rs_view *view)
 {
 	return view->own;
@@ -269,24 +252,6 @@ enum meta_verified rs_version_verified(const struct rs_version *v)
 	return all;
 }
 
-int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
-{
-	for (size_t i = 0; i < v->nr_sets; i++) {
-		struct rs_set *set = v->sets[i];
-		int rc;
-
-		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
-			continue;
-		(void)pthread_mutex_lock(&set->report_lock);
-		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " cannot be used, because copies differ: %.*s; "
-			     "write '%s' again with equal copies, or remove it on all ranks, and commit", v->nr,
-			     (int)strcspn(set->report, "\n"), set->report, set->file);
-		(void)pthread_mutex_unlock(&set->report_lock);
-		return rc;
-	}
-	return 0;
-}
-
 void rs_version_note_owner(struct rs_version *v)
 {
 	const struct rs_owner *one = NULL;
@@ -310,7 +275,7 @@ int rs_view_note_stored(struct rs_view *view, struct sc_err *err)
 	if (!view->as_stored)
 		return sc_nomem(err);
 	for (size_t i = 0; i < v->nr_sets; i++)
-		view->as_stored[i] = meta_view_agrees(v->sets[i]->view, view->model);
+		view->as_stored[i] = v->sets[i]->view && meta_view_agrees(v->sets[i]->view, view->model);
 	return 0;
 }
 

@@ -24,17 +24,23 @@ static struct rs_view *find_view(struct rs_service *s, uint64_t place)
 	return NULL;
 }
 
+/* Before a view's topology: */
+#define WITH_FOLDERS '+'	/* it shows the checkpoint folders of the job, too */
+#define AS_DCP '!'		/* it is a folder of torch.distributed's */
+
 /* A view of a version at a topology ('' is its own), which must have this place. */
 static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id, uint64_t place,
 		     struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_version *v = NULL;
 	struct meta_topology topo = {0};
+	const bool folders = *topology == WITH_FOLDERS, as_dcp = *topology == AS_DCP;
 	struct rs_job *job;
 	int rc = rs_version_load(s, version, &v, err);
 
 	if (rc < 0)
 		return rc;
+	topology += folders || as_dcp;
 	job = rs_job_by_id(s, v->job);
 	if (!job)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " has no job", version);
@@ -42,19 +48,23 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 		rc = meta_topology_parse(v->layout, *topology ? topology : v->topo.text, &topo, err);
 	if (rc == 0 && !rs_has_place(id, topo.ranks, place))
 		rc = sc_fail(err, SC_E_NOT_FOUND, "catalog: no view has the number %" PRIu64, place);
+	if (rc == 0 && folders)
+		rc = rs_version_add_folders(s, v, &topo, err);
 	if (rc == 0)
 		rc = rs_view_new(job, v, id, &topo, ret, err);
 	else
 		rs_version_unref(v);
 	meta_topology_done(&topo);
-	if (rc == 0)
+	if (rc == 0) {
 		(*ret)->own = !*topology;
+		(*ret)->as_dcp = as_dcp;
+	}
 	return rc;
 }
 
 struct view_row {
 	uint64_t id, version;
-	char topology[SC_COMMAND_BYTES_MAX + 1];
+	char topology[SC_COMMAND_BYTES_MAX + 2];
 };
 
 static int on_view(void *arg, const struct meta_view_row *found)
@@ -139,7 +149,20 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 	return rc;
 }
 
-int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret, struct sc_err *err)
+/* Numbers a presentation of a version; with the checkpoint folders of its tree, if there may be some. */
+static int put_view(struct rs_service *s, const struct rs_view *view, bool as_dcp, uint64_t *ret_id, struct sc_err *err)
+{
+	char text[SC_COMMAND_BYTES_MAX + 2], kind[2] = {as_dcp ? AS_DCP : WITH_FOLDERS};
+	int rc = as_dcp ? 1 : rs_folders_any(s->folders, view->version->tree, err);
+
+	if (rc < 0)
+		return rc;
+	(void)snprintf(text, sizeof(text), "%s%s", rc ? kind : "", view->topo.text);
+	return meta_view_put(s->catalog, view->version->id, text, view->topo.ranks, ret_id, err);
+}
+
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, bool as_dcp, struct rs_view **ret,
+	       struct sc_err *err)
 {
 	struct rs_view *good, *head; /* good: before it gets a number */
 	uint64_t id;
@@ -150,7 +173,7 @@ int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, s
 		good = NULL;
 		rc = rs_view_present(s, job, topology, &good, err);
 		if (rc == 0)
-			rc = meta_view_put(s->catalog, good->version->id, good->topo.text, good->topo.ranks, &id, err);
+			rc = put_view(s, good, as_dcp, &id, err);
 		if (rc == 0)
 			rc = rs_view_at(s, id, ret, err);
 		/* newer versions may have come meanwhile, and this one may have been dropped */
@@ -160,6 +183,21 @@ int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, s
 		rs_view_unref(s, good);
 	} while (again);
 	return rc;
+}
+
+int rs_view_dcp_of(struct rs_service *s, const struct rs_view *view, uint64_t nr, struct rs_view **ret,
+		   struct sc_err *err)
+{
+	char text[SC_COMMAND_BYTES_MAX + 2];
+	struct rs_view *own = NULL;
+	uint64_t id;
+	int rc = rs_view_version(s, view->job, nr, &own, err);
+
+	(void)snprintf(text, sizeof(text), "%c%s", AS_DCP, view->topo.text);
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, own->version->id, text, view->topo.ranks, &id, err);
+	rs_view_unref(s, own);
+	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
 
 static int on_version(void *arg, const struct meta_version_row *row)

@@ -12,6 +12,7 @@
 
 #include "meta/model/layout.h"
 #include "meta/model/topology.h"
+#include "reshard/dcp/dcp.h"
 #include "reshard/data/index.h"
 #include "reshard/format/format.h"
 #include "tests/support/torch_text.h"
@@ -107,6 +108,22 @@ int fuzz_torch(const uint8_t *p, size_t n)
 		rs_torch_done(&torch);
 	(void)fuzz_format(rs_format_find("torch"), p, n);
 	return refused(rc, &err);
+}
+
+int fuzz_dcp(const uint8_t *p, size_t n)
+{
+	struct rs_dcp dcp;
+	struct sc_err err = {0};
+	int rc = rs_dcp_read(p, n, &dcp, &err);
+
+	for (size_t i = 0; rc > 0 && i < dcp.tensors.nr; i++)
+		for (uint64_t k = 0; k < dcp.tensors.at[i].nr; k++)
+			if (strncmp(dcp.tensors.at[i].chunks[k].file, "../", 3) == 0 ||
+			    strstr(dcp.tensors.at[i].chunks[k].file, "/../") || dcp.tensors.at[i].chunks[k].file[0] == '/')
+				abort(); /* accepted, and leads outside */
+	if (rc > 0)
+		rs_dcp_done(&dcp);
+	return rc < 0 ? refused(rc, &err) : rc == 0;
 }
 
 static int on_pickled(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)

@@ -3,7 +3,7 @@
  * A blob's file says which jobs have the blob, for fsck --rebuild.  While a blob is one job's, that stays true for as
  * long as there is a file; blobs that clones share are noted here, for the worker, when one of the jobs comes or goes.
  */
-#include "reshard/state/state_i.h"
+#include "reshard/command/command_i.h"
 
 struct noting {
 	struct rs_service *s;

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/catalog/tensor_line.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "meta/base/limits.h"
+
+void meta_tensor_line_add(struct sc_buf *buf, const struct meta_tensor_line *t)
+{
+	sc_buf_printf(buf, "%s@%u\t%s", meta_dtype_name(t->dtype), t->skew, t->has_hash ? "" : "-");
+	for (int k = 0; t->has_hash && k < 16; k++)
+		sc_buf_printf(buf, "%02x", t->hash[k]);
+	sc_buf_add(buf, "\t", 1);
+	for (int k = 0; k < t->shape.nr; k++)
+		sc_buf_printf(buf, "%s%" PRIu64, k ? "," : "", t->shape.dim[k]);
+	/* the key is last: a name may hold any character but a line feed (escaped) */
+	sc_buf_add(buf, "\t", 1);
+	for (const char *p = t->key; *p; p++)
+		if (*p == '\n' || *p == '\\')
+			sc_buf_printf(buf, "\\%c", *p == '\n' ? 'n' : '\\');
+		else
+			sc_buf_add(buf, p, 1);
+	sc_buf_add(buf, "\n", 1);
+}
+
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (; *text; text++) {
+		if (*text == '\\' && text[1]) {
+			text++;
+			*to++ = *text == 'n' ? '\n' : *text;
+		} else {
+			*to++ = *text;
+		}
+	}
+	*to = 0;
+}
+
+bool meta_tensor_line_parse(char *line, struct meta_tensor_line *ret)
+{
+	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
+	char *key = shape ? strchr(shape + 1, '\t') : NULL, *at = strchr(line, '@'), *end;
+	unsigned long skew;
+	int dtype;
+
+	*ret = (struct meta_tensor_line){0};
+	if (!key || !at || at > hash)
+		return false;
+	*hash++ = *shape++ = *key++ = 0;
+	*at++ = 0;
+	skew = strtoul(at, &end, 10);
+	dtype = meta_dtype_find(line, strlen(line));
+	for (char *save = NULL, *d = strtok_r(shape, ",", &save); d; d = strtok_r(NULL, ",", &save)) {
+		if (ret->shape.nr == SC_DIMS_MAX)
+			return false;
+		ret->shape.dim[ret->shape.nr++] = strtoull(d, NULL, 10);
+	}
+	unescape(key);
+	ret->key = key;
+	ret->dtype = (enum meta_dtype)dtype;
+	ret->skew = (uint16_t)skew;
+	ret->has_hash = *hash != '-' && strlen(hash) == 32;
+	for (int i = 0; ret->has_hash && i < 16; i++)
+		(void)sscanf(hash + 2 * i, "%2hhx", &ret->hash[i]);
+	return dtype >= 0 && !*end && skew < SC_DATA_ALIGN && strchr(key, ':');
+}

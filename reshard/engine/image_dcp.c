@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/engine/image_dcp.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "meta/base/text.h"
+#include "reshard/dcp/dcp.h"
+#include "reshard/format/dcp_frame.h"
+
+#define METADATA ".metadata"
+
+struct chunk {
+	uint32_t tensor;
+	struct meta_box box;		/* of the tensor; dense */
+};
+
+struct chunks {
+	size_t nr, room;
+	struct chunk *at;
+};
+
+/* --- which rank has which chunks --- */
+
+/* Of the entries and ranks that hold the same, the first ones have it. */
+static bool is_first(const struct meta_view *view, const struct meta_entry *e, uint32_t rank)
+{
+	uint32_t coords[SC_AXES_MAX];
+
+	if (e != &view->entries[view->first[e->tensor]])
+		return false;
+	meta_topology_coords(view->topo, rank, coords);
+	return meta_topology_index(view->topo, meta_entry_replica_axes(view, e), coords) == 0;
+}
+
+static int chunks_of(const struct meta_view *view, uint32_t rank, struct chunks *ret, struct sc_err *err)
+{
+	struct meta_stored_list list = {0};
+	struct sc_arena arena = {0};
+	int rc = meta_view_rank(view, rank, NULL, &arena, &list, err);
+
+	for (size_t i = 0; rc == 0 && i < list.nr; i++) {
+		const struct meta_stored *s = &list.at[i];
+
+		for (uint32_t b = 0; rc == 0 && is_first(view, s->entry, rank) && b < s->piece.nr_boxes; b++) {
+			struct chunk c = {s->entry->tensor, s->piece.boxes[b]};
+			uint64_t stride = 1;
+
+			c.box.at = 0;
+			for (int k = c.box.nr - 1; k >= 0; k--) {
+				c.box.stride[k] = stride;
+				stride *= c.box.ext[k];
+			}
+			rc = sc_vec_push(ret, c) < 0 ? sc_nomem(err) : 0;
+		}
+	}
+	sc_vec_done(&list);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+static struct rs_wanted wanted_of(const struct meta_view *view, const struct chunk *c)
+{
+	struct rs_wanted w = {.name = "", .dtype = view->state->tensors[c->tensor].dtype, .shape.nr = c->box.nr};
+
+	memcpy(w.shape.dim, c->box.ext, sizeof(w.shape.dim));
+	return w;
+}
+
+#define NAME_BYTES 64
+
+static void file_of(uint64_t version, uint32_t rank, char ret[NAME_BYTES])
+{
+	(void)snprintf(ret, NAME_BYTES, "%" PRIu64 "/__%u_0.distcp", version, rank);
+}
+
+/* The rank of a file, or -1. */
+static int64_t rank_of(const struct meta_view *view, uint64_t version, const char *file)
+{
+	const char *slash = strrchr(file, '/'), *number = slash ? slash + 3 : "";
+	char name[NAME_BYTES];
+	uint32_t rank;
+
+	if (!slash || strncmp(slash, "/__", 3) != 0 || !sc_number_parse(number, strcspn(number, "_"), &rank) ||
+	    rank >= view->topo->ranks)
+		return -1;
+	file_of(version, rank, name);
+	return strcmp(name, file) == 0 ? rank : -1;
+}
+
+int rs_dcp_files(const struct meta_view *view, uint64_t version, int (*each)(void *arg, const char *file), void *arg,
+		 struct sc_err *err)
+{
+	int rc = each(arg, METADATA);
+
+	for (uint32_t rank = 0; rc == 0 && rank < view->topo->ranks; rank++) {
+		struct chunks chunks = {0};
+		char name[NAME_BYTES];
+
+		file_of(version, rank, name);
+		rc = chunks_of(view, rank, &chunks, err);
+		if (rc == 0 && chunks.nr)
+			rc = each(arg, name);
+		sc_vec_done(&chunks);
+	}
+	return rc;
+}
+
+/* --- a rank's file --- */
+
+static int describe_rank(struct rs_image *im, const struct meta_view *view, const struct chunks *chunks,
+			 const struct rs_origins *o, struct sc_err *err)
+{
+	struct rs_wanted *wanted = sc_zalloc_array(chunks->nr + 1, sizeof(*wanted));
+	int rc = wanted ? 0 : sc_nomem(err);
+
+	for (size_t i = 0; rc == 0 && i < chunks->nr; i++)
+		wanted[i] = wanted_of(view, &chunks->at[i]);
+	if (rc == 0)
+		rc = rs_dcp_describe(wanted, (uint32_t)chunks->nr, &im->frame, err);
+	sc_sys.release(wanted);
+	if (rc < 0)
+		return rc;
+	im->bytes = im->frame.bytes;
+	im->nr = (uint32_t)chunks->nr;
+	im->gathers = sc_arena_array(&im->frame.arena, chunks->nr + 1, sizeof(*im->gathers));
+	if (!im->gathers)
+		return sc_nomem(err);
+	for (size_t i = 0; rc == 0 && i < chunks->nr; i++) {
+		const struct meta_tensor *t = &view->state->tensors[chunks->at[i].tensor];
+		struct rs_gather *g = &im->gathers[i];
+
+		g->bytes = meta_box_elements(&chunks->at[i].box) * (meta_dtype_bits(t->dtype) / 8);
+		rc = rs_image_plan(im, t, &chunks->at[i].box, g, o, err);
+		rs_gather_finish(g);
+	}
+	return rc;
+}
+
+/* --- .metadata --- */
+
+/* What is needed of a tensor until all its chunks are known. */
+struct said {
+	struct rs_dcp_tensor tensor;
+	struct {
+		size_t nr, room;
+		struct rs_dcp_chunk *at;
+	} chunks;
+};
+
+struct saying {
+	const struct meta_view *view;
+	uint64_t version;
+	struct said *of;		/* each tensor of the state */
+	struct sc_map lengths;		/* of items, by type and shape -> length */
+	struct sc_arena arena;
+	struct sc_err *err;
+};
+
+static int item_bytes(struct saying *s, const struct chunk *c, uint64_t *ret)
+{
+	const struct rs_wanted w = wanted_of(s->view, c);
+	const size_t n = sizeof(uint64_t) * (1 + (size_t)w.shape.nr);
+	uint64_t key[1 + SC_DIMS_MAX] = {(uint64_t)w.dtype}, *kept;
+
+	memcpy(key + 1, w.shape.dim, w.shape.nr * sizeof(uint64_t));
+	kept = sc_map_get(&s->lengths, (const char *)key, n);
+	if (!kept) {
+		uint64_t *at = sc_arena_alloc(&s->arena, n + sizeof(*ret));
+		int rc = at ? rs_dcp_item_bytes(&w, &at[1 + w.shape.nr], s->err) : sc_nomem(s->err);
+
+		if (rc < 0)
+			return rc;
+		memcpy(at, key, n);
+		kept = &at[1 + w.shape.nr];
+		if (sc_map_put(&s->lengths, (const char *)at, n, kept) < 0)
+			return sc_nomem(s->err);
+	}
+	*ret = *kept;
+	return 0;
+}
+
+static int say_rank(struct saying *s, uint32_t rank)
+{
+	struct chunks chunks = {0};
+	uint64_t at = 0, bytes = 0;
+	char name[NAME_BYTES], *file;
+	int rc = chunks_of(s->view, rank, &chunks, s->err);
+
+	file_of(s->version, rank, name);
+	file = sc_arena_copy(&s->arena, name, strlen(name));
+	for (size_t i = 0; rc == 0 && i < chunks.nr; i++) {
+		const struct chunk *c = &chunks.at[i];
+		const size_t n = (size_t)c->box.nr * sizeof(uint64_t);
+		uint64_t *off = sc_arena_alloc(&s->arena, 2 * n + 1), *ext = off ? off + c->box.nr : NULL;
+
+		rc = file && off ? item_bytes(s, c, &bytes) : sc_nomem(s->err);
+		if (rc < 0)
+			break;
+		memcpy(off, c->box.off, n);
+		memcpy(ext, c->box.ext, n);
+		at += -at % RS_DCP_ITEM_ALIGN;
+		if (sc_vec_push(&s->of[c->tensor].chunks, (struct rs_dcp_chunk){off, ext, file, at, bytes}) < 0)
+			rc = sc_nomem(s->err);
+		at += bytes;
+	}
+	sc_vec_done(&chunks);
+	return rc;
+}
+
+/* A path of keys, as DCP writes one. */
+static const char *flat_name(struct saying *s, const struct rs_origins *o, const struct meta_tensor *t)
+{
+	const struct rs_format_ops *format = o->format_of(o->arg, o->view_of(o->arg, t));
+	char *copy = sc_arena_copy(&s->arena, t->name, strlen(t->name)), *to = copy;
+
+	if (!copy || format->agree) /* only of files that hold objects a name is a path */
+		return copy;
+	for (const char *from = t->name; *from; from++) {
+		if (*from == '\'' && (from == t->name || from[-1] == '/'))
+			continue;
+		*to++ = (char)(*from == '/' ? '.' : *from == '~' && from[1] ? (*++from == '1' ? '/' : '~') : *from);
+	}
+	*to = 0;
+	return copy;
+}
+
+static int refuse_equal(struct saying *s)
+{
+	struct sc_map names = {0};
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < s->view->state->nr; i++) {
+		const char *name = s->of[i].tensor.name;
+
+		if (sc_map_get(&names, name, strlen(name)))
+			rc = sc_fail(s->err, SC_E_UNSUPPORTED, "two tensors would have the name '%s'", name);
+		else if (sc_map_put(&names, name, strlen(name), s) < 0)
+			rc = sc_nomem(s->err);
+	}
+	sc_map_done(&names);
+	return rc;
+}
+
+/* Names that two tensors would have become those with their files. */
+static int name_all(struct saying *s, const struct rs_origins *o)
+{
+	const struct meta_state *state = s->view->state;
+	struct sc_map times = {0};
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
+		const char *name = s->of[i].tensor.name = flat_name(s, o, &state->tensors[i]);
+		uint32_t *n = name ? sc_map_make(&times, name, strlen(name), &s->arena, sizeof(*n)) : NULL;
+
+		if (n)
+			++*n;
+		else
+			rc = sc_nomem(s->err);
+	}
+	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
+		const char *name = s->of[i].tensor.name;
+
+		if (*(uint32_t *)sc_map_get(&times, name, strlen(name)) > 1)
+			s->of[i].tensor.name = state->tensors[i].key;
+	}
+	sc_map_done(&times);
+	return rc < 0 ? rc : refuse_equal(s);
+}
+
+static int say_all(struct saying *s, const struct rs_origins *o, struct rs_dcp *ret)
+{
+	int rc = name_all(s, o);
+
+	for (uint32_t rank = 0; rc == 0 && rank < s->view->topo->ranks; rank++)
+		rc = say_rank(s, rank);
+	for (uint32_t i = 0; rc == 0 && i < s->view->state->nr; i++) {
+		const struct meta_tensor *t = &s->view->state->tensors[i];
+		struct said *said = &s->of[i];
+
+		said->tensor.dtype = t->dtype;
+		said->tensor.dims = t->shape.nr;
+		said->tensor.shape = t->shape.dim;
+		said->tensor.nr = said->chunks.nr;
+		said->tensor.chunks = said->chunks.at;
+		rc = sc_vec_push(&ret->tensors, said->tensor) < 0 ? sc_nomem(s->err) : 0;
+	}
+	return rc;
+}
+
+static int describe_metadata(struct rs_image *im, const struct meta_view *view, uint64_t version,
+			     const struct rs_origins *o, struct sc_err *err)
+{
+	struct saying s = {.view = view, .version = version, .err = err};
+	struct sc_buf text = {0};
+	struct rs_dcp dcp = {0};
+	char *copy = NULL;
+	int rc;
+
+	s.of = sc_zalloc_array(view->state->nr + 1, sizeof(*s.of));
+	rc = s.of ? say_all(&s, o, &dcp) : sc_nomem(err);
+	if (rc == 0)
+		rc = rs_dcp_emit(&dcp, &text, err);
+	if (rc == 0) {
+		copy = sc_arena_copy(&im->frame.arena, text.text, text.bytes);
+		im->frame.pieces = sc_arena_alloc(&im->frame.arena, sizeof(*im->frame.pieces));
+		rc = copy && im->frame.pieces ? 0 : sc_nomem(err);
+	}
+	if (rc == 0) {
+		im->frame.pieces[0] = (struct rs_piece){.kind = RS_PIECE_TEXT, .text = copy};
+		im->frame.nr = 1;
+		im->frame.bytes = im->bytes = text.bytes;
+	}
+	for (uint32_t i = 0; s.of && i < view->state->nr; i++)
+		sc_vec_done(&s.of[i].chunks);
+	sc_sys.release(s.of);
+	sc_buf_done(&text);
+	rs_dcp_done(&dcp);
+	sc_map_done(&s.lengths);
+	sc_arena_done(&s.arena);
+	return rc;
+}
+
+int rs_image_dcp(const struct meta_view *view, uint64_t version, const char *file, const struct rs_origins *origins,
+		 struct rs_image **ret, struct sc_err *err)
+{
+	struct rs_image *im = sc_zalloc(sizeof(*im));
+	const int64_t rank = rank_of(view, version, file);
+	struct chunks chunks = {0};
+	int rc = im ? 0 : sc_nomem(err);
+
+	if (rc == 0 && strcmp(file, METADATA) == 0) {
+		rc = describe_metadata(im, view, version, origins, err);
+	} else if (rc == 0) {
+		rc = rank < 0 ? 0 : chunks_of(view, (uint32_t)rank, &chunks, err);
+		if (rc == 0 && !chunks.nr)
+			rc = sc_fail(err, SC_E_NOT_FOUND, "there is no file '%s'", file);
+		if (rc == 0)
+			rc = describe_rank(im, view, &chunks, origins, err);
+	}
+	sc_vec_done(&chunks);
+	if (rc < 0)
+		rs_image_free(im);
+	else
+		*ret = im;
+	return rc < 0 ? sc_wrap(err, rc, "'%s'", file) : 0;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a DCP folder: .metadata, then the two ends of each item, which say which of its bytes are the tensor's. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "meta/base/limits.h"
+#include "reshard/dcp/dcp.h"
+#include "reshard/folder/folder_i.h"
+
+static int is_as_said(struct rs_folder_reading *r, const struct rs_dcp_tensor *t, const struct rs_dcp_chunk *c,
+		      const struct rs_torch *item)
+{
+	const struct rs_torch_tensor *x = item->tensors.nr == 1 ? &item->tensors.at[0] : NULL;
+	bool same = x && !*x->path && x->dtype == (int)t->dtype && x->dims == t->dims;
+
+	for (uint32_t i = 0; same && i < t->dims; i++)
+		same = x->shape[i] == c->ext[i];
+	if (item->tensors.nr == 0)
+		return sc_fail(r->err, SC_E_UNSUPPORTED, "'%s': its item at byte %" PRIu64 " of '%s' is no plain "
+			       "tensor (conjugated, a subclass, sparse?)", t->name, c->at, c->file);
+	return same ? 0
+		    : sc_fail(r->err, SC_E_FORMAT, "'%s': its item at byte %" PRIu64 " of '%s' is no tensor of the "
+			      "type and shape that .metadata says", t->name, c->at, c->file);
+}
+
+static int place_chunk(struct rs_folder_reading *r, const struct rs_dcp_tensor *t, const struct rs_dcp_chunk *c,
+		       struct rs_placed_box *ret)
+{
+	struct rs_window window;
+	struct rs_torch item;
+	struct rs_folder_open *f;
+	uint64_t end;
+	int rc = rs_folder_open(r, c->file, &f);
+
+	if (rc == 0)
+		return sc_fail(r->err, SC_E_FORMAT, "its .metadata names the file '%s', which is not there", c->file);
+	if (rc < 0)
+		return rc;
+	if (!sc_add_u64(c->at, c->bytes, &end) || end > f->info.bytes)
+		return sc_fail(r->err, SC_E_FORMAT, "'%s': its item ends at byte %" PRIu64 " of '%s', which has %"
+			       PRIu64 ": the file is cut, or of another save", t->name, end, c->file, f->info.bytes);
+	window = rs_folder_window(f, c->at, c->bytes);
+	rc = rs_torch_read(&window, &item, r->err);
+	if (rc < 0)
+		return sc_wrap(r->err, rc, "'%s': its item at byte %" PRIu64 " of '%s'", t->name, c->at, c->file);
+	rc = is_as_said(r, t, c, &item);
+	*ret = (struct rs_placed_box){.box.nr = (uint8_t)t->dims, .file = f->info.path,
+				      .place = {.id = f->info.blob, .bytes = f->info.bytes}};
+	for (uint32_t k = 0; rc == 0 && k < t->dims; k++) {
+		ret->box.off[k] = c->off[k];
+		ret->box.ext[k] = c->ext[k];
+		ret->box.stride[k] = item.tensors.at[0].stride[k];
+	}
+	if (rc == 0)
+		ret->place.at = c->at + item.tensors.at[0].at;
+	rs_torch_done(&item);
+	return rc;
+}
+
+static bool has_elements(const uint64_t *ext, uint32_t dims)
+{
+	for (uint32_t i = 0; i < dims; i++)
+		if (!ext[i])
+			return false;
+	return true;
+}
+
+static int add_tensor(struct rs_folder_reading *r, const struct rs_dcp_tensor *t)
+{
+	struct rs_placed_tensor placed = {.boxes = sc_arena_array(&r->to->arena, t->nr ? t->nr : 1,
+								  sizeof(*placed.boxes))};
+	struct meta_shape shape = {.nr = (uint8_t)t->dims};
+	int rc = placed.boxes ? 0 : sc_nomem(r->err);
+
+	if (t->dims)
+		memcpy(shape.dim, t->shape, t->dims * sizeof(*t->shape));
+	for (uint64_t i = 0; rc == 0 && i < t->nr; i++)
+		if (has_elements(t->chunks[i].ext, t->dims))
+			rc = place_chunk(r, t, &t->chunks[i], &placed.boxes[placed.nr++]);
+	r->to->chunks += t->nr;
+	return rc < 0 ? rc : rs_folder_add(r, t->name, t->dtype, &shape, placed);
+}
+
+static int read_metadata(struct rs_folder_reading *r, struct rs_dcp *ret)
+{
+	struct rs_folder_open *f;
+	char *text;
+	int rc = rs_folder_open(r, RS_FOLDER_METADATA, &f);
+
+	if (rc <= 0)
+		return rc;
+	if (f->info.bytes > SC_PICKLE_BYTES_MAX)
+		return sc_fail(r->err, SC_E_UNSUPPORTED, "'" RS_FOLDER_METADATA "' has %" PRIu64 " bytes, at most %u",
+			       f->info.bytes, SC_PICKLE_BYTES_MAX);
+	text = sc_zalloc(f->info.bytes + 1);
+	if (!text)
+		return sc_nomem(r->err);
+	rc = rs_bytes_read(&f->blob->bytes, 0, f->info.bytes, text, r->err);
+	if (rc == 0)
+		rc = rs_dcp_read(text, f->info.bytes, ret, r->err);
+	sc_sys.release(text);
+	return rc < 0 ? sc_wrap(r->err, rc, "'" RS_FOLDER_METADATA "'") : rc;
+}
+
+int rs_folder_read_dcp(struct rs_folder_reading *r)
+{
+	struct rs_dcp dcp;
+	int rc = read_metadata(r, &dcp);
+
+	if (rc <= 0)
+		return rc;
+	rc = 0;
+	r->to->objects = dcp.objects;
+	for (size_t i = 0; rc == 0 && i < dcp.tensors.nr; i++)
+		rc = add_tensor(r, &dcp.tensors.at[i]);
+	rs_dcp_done(&dcp);
+	return rc < 0 ? rc : 1;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kinds of checkpoint folders share while one is read. */
+#ifndef RS_FOLDER_I_H
+#define RS_FOLDER_I_H
+
+#include "reshard/archive/torch.h"
+#include "reshard/folder/folder.h"
+
+struct rs_folder_reading {
+	struct rs_blobs *blobs;
+	rs_folder_find_fn *find;
+	void *arg;
+	struct rs_folder *to;
+	struct sc_map files;		/* by path -> struct rs_folder_open */
+	struct sc_arena arena;		/* of the reading */
+	uint64_t budget;		/* of rs_placed_check() */
+	struct sc_err *err;
+};
+
+/** A file of the folder; it is closed when the reading ends. */
+struct rs_folder_open {
+	struct rs_folder_file info;
+	struct rs_blob *blob;
+};
+
+/** Opens a file: 1, 0 (there is none; *ret is NULL) or an error. */
+int rs_folder_open(struct rs_folder_reading *r, const char *path, struct rs_folder_open **ret);
+/** Gives a run of its bytes as a window. */
+struct rs_window rs_folder_window(struct rs_folder_open *file, uint64_t at, uint64_t bytes);
+void rs_folder_close(struct rs_folder_reading *r);
+/** Adds a tensor, whose boxes are in the folder's arena, and checks that they cover it. */
+int rs_folder_add(struct rs_folder_reading *r, const char *name, enum meta_dtype dtype, const struct meta_shape *shape,
+		  struct rs_placed_tensor placed);
+
+/* The kinds.  1: it is such a folder, and its tensors were added; 0: it is not; or an error. */
+int rs_folder_read_dcp(struct rs_folder_reading *r);
+int rs_folder_read_zero(struct rs_folder_reading *r);
+
+#endif
