@@ -46,7 +46,7 @@ struct rs_job *fs_job(struct fs *fs, const struct fs_node *n)
 
 const struct rs_control *fs_control_of(const struct fs_node *n)
 {
-	return n->what < FS_CTL_FILE ? NULL : rs_control_by_nr(n->kind == FS_TOP, n->what - FS_CTL_FILE);
+	return !fs_is_control(n->what) ? NULL : rs_control_by_nr(n->kind == FS_TOP, n->what - FS_CTL_FILE);
 }
 
 struct fs_node fs_node_of_number(struct rs_job *job, uint64_t number)

@@ -58,9 +58,24 @@ enum {
 	FS_V_DIR,
 	FS_AS_DIR,
 	FS_FULL_LINK,
-	FS_DCP_DIR,
 	FS_CTL_FILE, /* + index of the control file */
+	FS_DCP_DIR = 1 << 19, /* behind all of these: a kernel remembers their numbers */
 };
+
+/** Gives the i-th of the names in a job's folder that are the mount's, and its `what`; NULL: there are no more. */
+static inline const char *fs_special_name(uint32_t i, uint32_t *ret_what)
+{
+	static const char *const names[] = {".ctl", ".v", ".as", ".full", ".dcp"};
+
+	*ret_what = i == 4 ? FS_DCP_DIR : i;
+	return i < sizeof(names) / sizeof(*names) ? names[i] : (const char *)0;
+}
+
+/** Is it a control file? */
+static inline bool fs_is_control(uint32_t what)
+{
+	return what >= FS_CTL_FILE && what < FS_DCP_DIR;
+}
 
 #define FS_NUMBER_MASK ((UINT64_C(1) << 60) - 1)
 

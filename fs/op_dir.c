@@ -224,15 +224,15 @@ static bool add_dots(struct filling *r, uint64_t at)
 /* Names in a job's folder that are shown if the job's config says so. */
 static void add_hidden(struct filling *r, const struct fs_node *n, struct rs_job *job, uint64_t at)
 {
-	static const char *const names[] = {".ctl", ".v", ".as", ".full", ".dcp"};
+	const char *name;
 
 	if (n->kind != FS_JOB || !rs_job_shows_hidden(job))
 		return;
-	for (uint32_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-		struct fs_node special = {.kind = FS_SPECIAL, .job = n->job, .what = i};
+	for (uint32_t i = 0, what; (name = fs_special_name(i, &what)); i++) {
+		struct fs_node special = {.kind = FS_SPECIAL, .job = n->job, .what = what};
 
-		if (at < OFFSET_HIDDEN + i + 1 && !add(r, names[i], fs_node_ino(special),
-						       i == FS_FULL_LINK ? S_IFLNK : S_IFDIR, OFFSET_HIDDEN + i + 1))
+		if (at < OFFSET_HIDDEN + i + 1 && !add(r, name, fs_node_ino(special),
+						       what == FS_FULL_LINK ? S_IFLNK : S_IFDIR, OFFSET_HIDDEN + i + 1))
 			return;
 	}
 }

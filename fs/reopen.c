@@ -44,7 +44,7 @@ int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, i
 	switch (n.kind) {
 	case FS_TOP:
 	case FS_SPECIAL:
-		if (n.what >= FS_CTL_FILE) {
+		if (fs_is_control(n.what)) {
 			rc = fs_open_control(req, fs, &n, h, &fi, err);
 			if (rc == 0)
 				fs_control_lost(fs, h->control, fh);

@@ -116,18 +116,16 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 static int lookup_number(struct fs *fs, const struct fs_node *n, const char *name, struct fs_found *f,
 			 struct sc_err *err)
 {
-	static const char *const special[] = {".ctl", ".v", ".as", ".full", ".dcp"};
+	const char *special;
 	struct rs_look look;
 	struct rs_job *job;
 	uint64_t number;
 	int rc;
 
-	for (uint32_t i = 0; n->kind == FS_JOB && i < sizeof(special) / sizeof(*special); i++)
-		if (strcmp(name, special[i]) == 0) {
-			struct fs_node found = {.kind = FS_SPECIAL, .job = n->job, .what = i};
-
-			return fs_stat(fs, fs_node_id(found), f, err);
-		}
+	for (uint32_t i = 0, what; n->kind == FS_JOB && (special = fs_special_name(i, &what)); i++)
+		if (strcmp(name, special) == 0)
+			return fs_stat(fs, fs_node_id((struct fs_node){FS_SPECIAL, .job = n->job, .what = what}), f,
+				       err);
 	rc = fs_number(fs, n, &job, &number, err);
 	if (rc == 0)
 		rc = rs_tree_child(fs->service, job, number, (struct meta_bytes){name, strlen(name)}, &look, err);

@@ -340,7 +340,7 @@ static int stat_special(struct rs_job *job, struct fs_found *f, struct sc_err *e
 	rs_job_attr(job, &a);
 	if (f->node.what == FS_FULL_LINK)
 		set_stat(f, S_IFLNK | 0777, a.uid, a.gid, a.mtime_ns, 16);
-	else if (f->node.what < FS_CTL_FILE)
+	else if (!fs_is_control(f->node.what))
 		set_stat(f, S_IFDIR | masked(&a, 0555), a.uid, a.gid, a.mtime_ns, 4096);
 	else if (row)
 		set_stat(f, S_IFREG | masked(&a, rs_control_mode(row, a.mode)), a.uid, a.gid, a.mtime_ns, 0);
