@@ -225,8 +225,9 @@ static int on_folder(void *arg, sqlite3_stmt *row)
 	return w->fn(w->arg, U64(row, 0));
 }
 
-int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t ino), void *arg,
-		      struct sc_err *err)
+/* `query` has the trees of the chain as its parameters, and numbers of folders as its rows. */
+static int each_folder(struct meta_catalog *c, struct meta_tree *tree, const char *query,
+		       int (*fn)(void *arg, uint64_t ino), void *arg, struct sc_err *err)
 {
 	struct folders_walk w = {fn, arg};
 	int rc;
@@ -234,31 +235,29 @@ int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(
 	db_lock(c);
 	rc = tree_chain(c, tree, err);
 	if (rc == 0)
-		rc = db_each(c, err, on_folder, &w,
-			     "SELECT DISTINCT ino FROM tree_inode WHERE " IN_CHAIN " AND mode & 61440 IN (16384, "
-			     "40960)", IN_CHAIN_TYPES, CHAIN(tree));
+		rc = db_each(c, err, on_folder, &w, query, IN_CHAIN_TYPES, CHAIN(tree));
 	db_unlock(c);
 	return rc;
+}
+
+int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t ino), void *arg,
+		      struct sc_err *err)
+{
+	return each_folder(c, tree,
+			   "SELECT DISTINCT ino FROM tree_inode WHERE " IN_CHAIN " AND mode & 61440 IN (16384, 40960)",
+			   fn, arg, err);
 }
 
 /* The newest tree that tells of a name has it.  The index has these names alone: tree_entry_marker. */
 int meta_tree_named(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t folder), void *arg,
 		    struct sc_err *err)
 {
-	struct folders_walk w = {fn, arg};
-	int rc;
-
-	db_lock(c);
-	rc = tree_chain(c, tree, err);
-	if (rc == 0)
-		rc = db_each(c, err, on_folder, &w,
-			     "SELECT DISTINCT parent FROM (SELECT parent, ino, max(tree) FROM tree_entry INDEXED BY "
-			     "tree_entry_marker WHERE " IN_CHAIN " AND name IN (CAST('.metadata' AS BLOB), "
-			     "CAST('mp_rank_00_model_states.pt' AS BLOB), "
-			     "CAST('zero_pp_rank_0_mp_rank_00_model_states.pt' AS BLOB)) GROUP BY parent, name) WHERE "
-			     "ino <> 0", IN_CHAIN_TYPES, CHAIN(tree));
-	db_unlock(c);
-	return rc;
+	return each_folder(c, tree,
+			   "SELECT DISTINCT parent FROM (SELECT parent, ino, max(tree) FROM tree_entry INDEXED BY "
+			   "tree_entry_marker WHERE " IN_CHAIN " AND name IN (CAST('.metadata' AS BLOB), "
+			   "CAST('mp_rank_00_model_states.pt' AS BLOB), "
+			   "CAST('zero_pp_rank_0_mp_rank_00_model_states.pt' AS BLOB)) GROUP BY parent, name) WHERE "
+			   "ino <> 0", fn, arg, err);
 }
 
 /* --- what a tree is --- */

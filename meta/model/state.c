@@ -31,6 +31,17 @@ int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
 	return 0;
 }
 
+int meta_state_add_all(struct meta_state *state, const struct meta_state *from)
+{
+	for (uint32_t i = 0; i < from->nr; i++) {
+		const struct meta_tensor *t = &from->tensors[i];
+
+		if (meta_state_add(state, t->key, strlen(t->key), t->dtype, &t->shape) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 const struct meta_tensor *meta_state_find(const struct meta_state *state, const char *key)
 {
 	uintptr_t at = (uintptr_t)sc_map_get(&state->by_key, key, strlen(key));

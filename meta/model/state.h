@@ -28,6 +28,8 @@ struct meta_state {
 /** Adds a tensor; replaces one of the same key.  -1: out of memory. */
 int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
 		   enum meta_dtype dtype, const struct meta_shape *shape);
+/** Adds all tensors of another state.  -1: out of memory. */
+int meta_state_add_all(struct meta_state *state, const struct meta_state *from);
 const struct meta_tensor *meta_state_find(const struct meta_state *state, const char *key);
 void meta_state_done(struct meta_state *state);
 

@@ -439,10 +439,7 @@ int rs_commit_read(struct commit *c)
 		rc = infer_all(c, &known);
 	} else if (rc == 0) {
 		/* only plain files were written, or files removed */
-		for (uint32_t t = 0; t < known.nr && rc == 0; t++)
-			if (meta_state_add(&c->state, known.tensors[t].key, strlen(known.tensors[t].key),
-					   known.tensors[t].dtype, &known.tensors[t].shape) < 0)
-				rc = sc_nomem(c->err);
+		rc = meta_state_add_all(&c->state, &known) < 0 ? sc_nomem(c->err) : 0;
 	}
 	meta_state_done(&known);
 	if (rc == 0)

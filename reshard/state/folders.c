@@ -51,13 +51,7 @@ static int to_set(struct rs_folder *folder, struct rs_set *set, struct sc_err *e
 			return sc_nomem(err);
 		set->one_owner = set->one_owner && rs_owner_equal(&b.owner, &set->blobs[0].owner);
 	}
-	for (uint32_t i = 0; i < folder->state.nr; i++) {
-		const struct meta_tensor *t = &folder->state.tensors[i];
-
-		if (meta_state_add(&set->state, t->key, strlen(t->key), t->dtype, &t->shape) < 0)
-			return sc_nomem(err);
-	}
-	return 0;
+	return meta_state_add_all(&set->state, &folder->state) < 0 ? sc_nomem(err) : 0;
 }
 
 static int on_folder(void *arg, struct rs_folder *folder)
@@ -71,9 +65,7 @@ static int on_folder(void *arg, struct rs_folder *folder)
 		return why.code == SC_E_NO_MEMORY ? sc_nomem(a->err) : 0;
 	set = rs_set_new(folder->file, rs_format_find(FORMAT));
 	rc = set ? to_set(folder, set, a->err) : sc_nomem(a->err);
-	if (rc == 0)
-		rc = rs_set_add_state(set, &a->v->state, a->err);
-	if (rc == 0 && rs_version_add_set(a->v, set) < 0)
+	if (rc == 0 && (meta_state_add_all(&a->v->state, &set->state) < 0 || rs_version_add_set(a->v, set) < 0))
 		rc = sc_nomem(a->err);
 	rs_set_unref(set);
 	return rc;

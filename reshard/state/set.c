@@ -65,17 +65,6 @@ void rs_set_unref(struct rs_set *set)
 	sc_sys.release(set);
 }
 
-int rs_set_add_state(const struct rs_set *set, struct meta_state *to, struct sc_err *err)
-{
-	for (uint32_t t = 0; t < set->state.nr; t++) {
-		const struct meta_tensor *x = &set->state.tensors[t];
-
-		if (meta_state_add(to, x->key, strlen(x->key), x->dtype, &x->shape) < 0)
-			return sc_nomem(err);
-	}
-	return 0;
-}
-
 int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err)
 {
 	struct rs_set *given = set->given = rs_set_new(set->file, set->format);
@@ -89,7 +78,7 @@ int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct me
 	given->state.layers = row->given_layers;
 	given->state.experts = row->given_experts;
 	rc = meta_topology_parse(given->layout, row->given_topology, &given->topo, err);
-	return rc < 0 ? rc : rs_set_add_state(set, &given->state, err);
+	return rc < 0 ? rc : meta_state_add_all(&given->state, &set->state) < 0 ? sc_nomem(err) : 0;
 }
 
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob)

@@ -333,7 +333,6 @@ static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]
 }
 void rs_set_unref(struct rs_set *set);
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);
-int rs_set_add_state(const struct rs_set *set, struct meta_state *to, struct sc_err *err);
 /** set->given, but for its rows and rs_set_finish(). */
 int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err);
 static inline bool rs_owner_equal(const struct rs_owner *a, const struct rs_owner *b)

@@ -50,7 +50,7 @@ int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct
 		v->state.experts = whole->experts;
 	}
 	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
-		rc = rs_set_add_state(v->sets[i], &v->state, err);
+		rc = meta_state_add_all(&v->state, &v->sets[i]->state) < 0 ? sc_nomem(err) : 0;
 	rs_version_note_owner(v);
 	return rc;
 }

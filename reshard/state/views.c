@@ -149,16 +149,25 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 	return rc;
 }
 
-/* Numbers a presentation of a version; with the checkpoint folders of its tree, if there may be some. */
-static int put_view(struct rs_service *s, const struct rs_view *view, bool as_dcp, uint64_t *ret_id, struct sc_err *err)
+/* Numbers a view of a version, of a kind (WITH_FOLDERS, AS_DCP; 0: neither). */
+static int put_view(struct rs_service *s, uint64_t version, char kind, const struct meta_topology *topo,
+		    uint64_t *ret_id, struct sc_err *err)
 {
-	char text[SC_COMMAND_BYTES_MAX + 2], kind[2] = {as_dcp ? AS_DCP : WITH_FOLDERS};
-	int rc = as_dcp ? 1 : rs_folders_any(s->folders, view->version->tree, err);
+	char text[SC_COMMAND_BYTES_MAX + 2], front[2] = {kind};
 
-	if (rc < 0)
-		return rc;
-	(void)snprintf(text, sizeof(text), "%s%s", rc ? kind : "", view->topo.text);
-	return meta_view_put(s->catalog, view->version->id, text, view->topo.ranks, ret_id, err);
+	(void)snprintf(text, sizeof(text), "%s%s", front, topo->text);
+	return meta_view_put(s->catalog, version, text, topo->ranks, ret_id, err);
+}
+
+/* Numbers a presentation of a version; with the checkpoint folders of its tree, if there may be some. */
+static int put_presentation(struct rs_service *s, const struct rs_view *view, bool as_dcp, uint64_t *ret_id,
+			    struct sc_err *err)
+{
+	int any = as_dcp ? 0 : rs_folders_any(s->folders, view->version->tree, err);
+
+	return any < 0 ? any
+		       : put_view(s, view->version->id, as_dcp ? AS_DCP : any ? WITH_FOLDERS : 0, &view->topo, ret_id,
+				  err);
 }
 
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, bool as_dcp, struct rs_view **ret,
@@ -173,7 +182,7 @@ int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, b
 		good = NULL;
 		rc = rs_view_present(s, job, topology, &good, err);
 		if (rc == 0)
-			rc = put_view(s, good, as_dcp, &id, err);
+			rc = put_presentation(s, good, as_dcp, &id, err);
 		if (rc == 0)
 			rc = rs_view_at(s, id, ret, err);
 		/* newer versions may have come meanwhile, and this one may have been dropped */
@@ -188,14 +197,12 @@ int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, b
 int rs_view_dcp_of(struct rs_service *s, const struct rs_view *view, uint64_t nr, struct rs_view **ret,
 		   struct sc_err *err)
 {
-	char text[SC_COMMAND_BYTES_MAX + 2];
 	struct rs_view *own = NULL;
 	uint64_t id;
 	int rc = rs_view_version(s, view->job, nr, &own, err);
 
-	(void)snprintf(text, sizeof(text), "%c%s", AS_DCP, view->topo.text);
 	if (rc == 0)
-		rc = meta_view_put(s->catalog, own->version->id, text, view->topo.ranks, &id, err);
+		rc = put_view(s, own->version->id, AS_DCP, &view->topo, &id, err);
 	rs_view_unref(s, own);
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
@@ -262,7 +269,7 @@ int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word,
 	int rc = rs_view_named(s, job, word, &own, err);
 
 	if (rc == 0)
-		rc = meta_view_put(s->catalog, own->version->id, own->topo.text, own->topo.ranks, &id, err);
+		rc = put_view(s, own->version->id, 0, &own->topo, &id, err);
 	rs_view_unref(s, own);
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
