@@ -6,50 +6,69 @@
  */
 #include "reshard/commit/commit_i.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "meta/base/limits.h"
+struct checking {
+	struct commit *c;
+	struct sc_map seen;		/* folders by path: `with` or `without` */
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} read;				/* numbers of the head's folders that were */
+};
 
-/* --- folders in which something was written --- */
+/* --- files, as the new version will have them --- */
 
 struct looking {
 	struct commit *c;
-	const char *folder;
+	uint64_t ino;			/* of a folder of the working tree */
 };
 
-/* As the new version will have it: what was written, or else what the head has. */
-static int find_path(struct commit *c, const char *path, struct rs_folder_file *ret, struct sc_err *err)
+/* Goes down a path from a folder; *ret is 0 if there is nothing. */
+static int walk(struct commit *c, uint64_t from, const char *path, uint64_t *ret, struct sc_err *err)
 {
-	const struct item *it = rs_commit_item(c, RS_SHARED, path);
-	struct rs_look look = {0};
-	int rc;
+	int rc = 0;
 
-	if (it && it->gone)
-		return 0;
-	if (it) {
-		*ret = (struct rs_folder_file){.blob = it->blob, .bytes = it->bytes, .uid = it->owner.uid,
-					       .gid = it->owner.gid, .mode = it->owner.mode};
-		return 1;
+	*ret = from;
+	(void)pthread_rwlock_rdlock(&c->job->names);
+	for (const char *at = path, *end; rc == 0 && *at && *ret; at = end + (*end == '/')) {
+		end = strchrnul(at, '/');
+		rc = rs_overlay_child(c->job->overlay, *ret, (struct meta_bytes){at, (size_t)(end - at)}, ret, err);
 	}
-	rc = c->a.base ? rs_view_look(c->a.base, RS_SHARED, path, &look, err) : 0;
-	if (rc < 0 || look.kind != RS_BLOB)
-		return rc;
-	*ret = (struct rs_folder_file){.blob = look.blob, .bytes = look.bytes, .uid = look.owner.uid,
-				       .gid = look.owner.gid, .mode = look.owner.mode};
-	return 1;
+	(void)pthread_rwlock_unlock(&c->job->names);
+	return rc;
 }
 
 static int find(void *arg, const char *path, struct rs_folder_file *ret, struct sc_err *err)
 {
 	const struct looking *l = arg;
-	char whole[SC_PATH_BYTES_MAX + 1];
+	struct commit *c = l->c;
+	struct sc_arena texts = {0};
+	struct meta_inode_row row;
+	uint64_t ino;
+	int rc = walk(c, l->ino, path, &ino, err);
 
-	if ((size_t)snprintf(whole, sizeof(whole), "%s/%s", l->folder, path) >= sizeof(whole))
-		return 0;
-	return find_path(l->c, whole, ret, err);
+	if (rc < 0 || !ino)
+		return rc;
+	(void)pthread_rwlock_rdlock(&c->job->names);
+	rc = rs_overlay_inode(c->job->overlay, ino, &texts, &row, err);
+	(void)pthread_rwlock_unlock(&c->job->names);
+	sc_arena_done(&texts);
+	if (rc <= 0 || !S_ISREG(row.mode))
+		return rc < 0 ? rc : 0;
+	*ret = (struct rs_folder_file){.blob = row.blob, .uid = row.uid, .gid = row.gid, .mode = row.mode & 07777};
+	for (size_t i = 0; i < c->items.nr; i++)
+		if (c->items.at[i].ino == ino) { /* its row does not know how long it is */
+			ret->blob = c->items.at[i].blob;
+			ret->bytes = c->items.at[i].bytes;
+			return 1;
+		}
+	rc = meta_blob_bytes(c->s->catalog, row.blob, &ret->bytes, err);
+	return rc < 0 ? rc : 1;
 }
+
+/* --- folders in which something was written --- */
 
 static bool ends_with(const char *path, const char *end)
 {
@@ -79,21 +98,21 @@ static int refuse_unfinished(struct commit *c, const char *folder, const struct 
 }
 
 /* Has the folder a marker, and the layout does not call it plain?  1, 0 or an error. */
-static int has_marker(struct commit *c, const char *folder, char **ret)
+static int has_marker(struct looking *l, const char *folder, char **ret)
 {
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && rs_folder_marker(i); i++) {
 		struct rs_folder_file found;
-		char *path = sc_arena_printf(&c->arena, "%s/%s", folder, rs_folder_marker(i));
+		char *path = sc_arena_printf(&l->c->arena, "%s/%s", folder, rs_folder_marker(i));
 
 		if (!path)
-			return sc_nomem(c->err);
-		if (meta_layout_is_plain(c->layout, path)) {
+			return sc_nomem(l->c->err);
+		if (meta_layout_is_plain(l->c->layout, path)) {
 			*ret = &with; /* nobody's business */
 			return 0;
 		}
-		rc = find_path(c, path, &found, c->err);
+		rc = find(l, rs_folder_marker(i), &found, l->c->err);
 	}
 	*ret = rc ? &with : &without;
 	return rc;
@@ -113,35 +132,48 @@ static int judge(struct commit *c, const char *path, int rc, const struct sc_err
 }
 
 /* Refuses a .metadata that is none beside files of a save: it was cut, or never written. */
-static int refuse_strange(struct looking *l, struct sc_err *err)
+static int refuse_strange(struct looking *l, const char *folder, struct sc_err *err)
 {
 	struct rs_folder_file file;
 	int rc = find(l, "__0_0.distcp", &file, err);
 
 	return rc <= 0 ? rc
 		       : sc_fail(err, SC_E_FORMAT, "checkpoint folder '%s': its .metadata is none of "
-				 "torch.distributed: it was cut, or is of something else", l->folder);
+				 "torch.distributed: it was cut, or is of something else", folder);
 }
 
-static int check_folder(struct commit *c, const char *path, char **ret)
+static bool was_read(const struct checking *x, uint64_t ino)
 {
-	struct looking l = {c, path};
+	for (size_t i = 0; i < x->read.nr; i++)
+		if (x->read.at[i] == ino)
+			return true;
+	return false;
+}
+
+static int check_folder(struct checking *x, const char *path, char **ret)
+{
+	struct commit *c = x->c;
+	struct looking l = {c, 0};
 	struct rs_folder *folder = NULL;
 	struct sc_err why;
-	int rc = has_marker(c, path, ret);
+	int rc = walk(c, c->job->root, path, &l.ino, c->err);
 
-	if (rc <= 0)
-		return rc;
+	*ret = &without;
+	if (rc == 0 && l.ino)
+		rc = has_marker(&l, path, ret);
+	if (rc <= 0 || was_read(x, l.ino))
+		return rc < 0 ? rc : 0;
 	rc = rs_folder_read(c->s->blobs, path, find, &l, &folder, &why);
 	if (rc == 0 && !folder)
-		rc = refuse_strange(&l, &why);
+		rc = refuse_strange(&l, path, &why);
 	rs_folder_unref(folder);
 	return judge(c, path, rc, &why);
 }
 
 /* The folders above a file, from its own on, until one that was seen; one of a save's has its marker in one of them. */
-static int check_above(struct commit *c, const struct item *it, struct sc_map *seen)
+static int check_above(struct checking *x, const struct item *it)
 {
+	struct commit *c = x->c;
 	const bool needs = !it->gone && is_item_file(it->path);
 	const char *slash = strrchr(it->path, '/');
 	bool marked = false;
@@ -149,33 +181,34 @@ static int check_above(struct commit *c, const struct item *it, struct sc_map *s
 
 	for (size_t n; rc == 0 && slash; slash = memrchr(it->path, '/', n)) {
 		char *path = sc_arena_copy(&c->arena, it->path, n = (size_t)(slash - it->path));
-		char *has = path ? sc_map_get(seen, path, n) : NULL;
+		char *has = path ? sc_map_get(&x->seen, path, n) : NULL;
 		const bool known = has != NULL;
 
 		if (path && !known)
-			rc = check_folder(c, path, &has);
-		if (!path || (rc == 0 && !known && sc_map_put(seen, path, n, has) < 0))
+			rc = check_folder(x, path, &has);
+		if (!path || (rc == 0 && !known && sc_map_put(&x->seen, path, n, has) < 0))
 			return sc_nomem(c->err);
 		marked |= has == &with;
 		if (known && (!needs || marked))
 			return rc;
 	}
-	if (rc < 0 || !needs || marked || !strchr(it->path, '/'))
-		return rc;
 	slash = strrchr(it->path, '/');
+	if (rc < 0 || !needs || marked || !slash)
+		return rc;
 	return refuse_unfinished(c, sc_arena_copy(&c->arena, it->path, (size_t)(slash - it->path)), it);
 }
 
 /* --- folders that the head has, of which files were removed --- */
 
 struct changed {
+	struct checking *checking;
 	struct commit *c;
 	struct meta_tree tree;		/* the head's */
 	struct {
 		size_t nr, room;
 		uint64_t *at;
 	} inos;
-	uint64_t ino;			/* of the folder that is looked at */
+	struct looking at;		/* the folder that is looked at */
 	bool done;
 };
 
@@ -184,48 +217,6 @@ static int on_changed(void *arg, const struct meta_inode_row *row)
 	struct changed *x = arg;
 
 	return row->nlink && sc_vec_push(&x->inos, row->ino) < 0 ? sc_nomem(x->c->err) : 0;
-}
-
-static int child(struct commit *c, uint64_t folder, const char *name, size_t bytes, uint64_t *ret, struct sc_err *err)
-{
-	int rc;
-
-	(void)pthread_rwlock_rdlock(&c->job->names);
-	rc = rs_overlay_child(c->job->overlay, folder, (struct meta_bytes){name, bytes}, ret, err);
-	(void)pthread_rwlock_unlock(&c->job->names);
-	return rc;
-}
-
-/* By number, as the new version will have it. */
-static int find_below(void *arg, const char *path, struct rs_folder_file *ret, struct sc_err *err)
-{
-	const struct changed *x = arg;
-	struct sc_arena texts = {0};
-	struct meta_inode_row row;
-	uint64_t ino = x->ino;
-	int rc = 0;
-
-	for (const char *at = path, *end; rc == 0 && *at && ino; at = end + (*end == '/')) {
-		end = strchrnul(at, '/');
-		rc = child(x->c, ino, at, (size_t)(end - at), &ino, err);
-	}
-	if (rc < 0 || !ino)
-		return rc;
-	(void)pthread_rwlock_rdlock(&x->c->job->names);
-	rc = rs_overlay_inode(x->c->job->overlay, ino, &texts, &row, err);
-	(void)pthread_rwlock_unlock(&x->c->job->names);
-	sc_arena_done(&texts);
-	if (rc <= 0 || !S_ISREG(row.mode))
-		return rc < 0 ? rc : 0;
-	*ret = (struct rs_folder_file){.blob = row.blob, .uid = row.uid, .gid = row.gid, .mode = row.mode & 07777};
-	for (size_t i = 0; i < x->c->items.nr; i++)
-		if (x->c->items.at[i].ino == ino) { /* its row does not know how long it is */
-			ret->blob = x->c->items.at[i].blob;
-			ret->bytes = x->c->items.at[i].bytes;
-			return 1;
-		}
-	rc = meta_blob_bytes(x->c->s->catalog, row.blob, &ret->bytes, err);
-	return rc < 0 ? rc : 1;
 }
 
 /* The folder was a checkpoint: it is a whole one still, or its marker and files went together. */
@@ -242,20 +233,25 @@ static int on_path(void *arg, int64_t rank, const char *path)
 	if (rc < 0 || rank != META_SHARED || !*path || x->done || meta_layout_is_plain(c->layout, marker))
 		return rc;
 	x->done = true;
-	rc = rs_folder_read(c->s->blobs, path, find_below, x, &folder, &why);
+	if (sc_vec_push(&x->checking->read, x->at.ino) < 0)
+		return sc_nomem(c->err);
+	rc = rs_folder_read(c->s->blobs, path, find, &x->at, &folder, &why);
+	if (rc == 0 && !folder && (rc = find(&x->at, RS_FOLDER_METADATA, &file, &why)) > 0)
+		rc = refuse_strange(&x->at, path, &why);
 	rs_folder_unref(folder);
 	if (rc < 0 || folder)
 		return judge(c, path, rc, &why);
-	rc = find_below(x, "__0_0.distcp", &file, c->err);
+	rc = find(&x->at, "__0_0.distcp", &file, c->err);
 	return rc <= 0 ? rc
 		       : sc_fail(c->err, SC_E_STATE, "checkpoint folder '%s': its .metadata is gone, and "
 				 "'__0_0.distcp' is there; remove all of it (or keep it as it is by the line 'plain "
 				 "%s/*' in the layout)", path, path);
 }
 
-static int check_changed(struct commit *c)
+static int check_changed(struct checking *checking)
 {
-	struct changed x = {.c = c, .tree.id = c->head ? c->head->version->tree : 0};
+	struct commit *c = checking->c;
+	struct changed x = {.checking = checking, .c = c, .tree.id = c->head ? c->head->version->tree : 0, .at.c = c};
 	int rc;
 
 	(void)pthread_rwlock_rdlock(&c->job->names);
@@ -264,14 +260,14 @@ static int check_changed(struct commit *c)
 	for (size_t i = 0; rc == 0 && i < x.inos.nr; i++) {
 		uint64_t marker = 0;
 
-		x.ino = x.inos.at[i];
+		x.at.ino = x.inos.at[i];
 		x.done = false;
 		for (size_t k = 0; rc == 0 && !marker && rs_folder_marker(k); k++)
-			rc = meta_tree_child(c->s->catalog, &x.tree, x.ino,
+			rc = meta_tree_child(c->s->catalog, &x.tree, x.at.ino,
 					     (struct meta_bytes){rs_folder_marker(k), strlen(rs_folder_marker(k))},
 					     &marker, c->err);
 		if (rc == 0 && marker)
-			rc = meta_tree_paths(c->s->catalog, &x.tree, x.ino, on_path, &x, c->err);
+			rc = meta_tree_paths(c->s->catalog, &x.tree, x.at.ino, on_path, &x, c->err);
 	}
 	sc_vec_done(&x.inos);
 	return rc;
@@ -279,12 +275,13 @@ static int check_changed(struct commit *c)
 
 int rs_commit_folders(struct commit *c)
 {
-	struct sc_map seen = {0};
-	int rc = 0;
+	struct checking x = {.c = c};
+	int rc = check_changed(&x);
 
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
 		if (c->items.at[i].rank == RS_SHARED)
-			rc = check_above(c, &c->items.at[i], &seen);
-	sc_map_done(&seen);
-	return rc < 0 ? rc : check_changed(c);
+			rc = check_above(&x, &c->items.at[i]);
+	sc_map_done(&x.seen);
+	sc_vec_done(&x.read);
+	return rc;
 }
