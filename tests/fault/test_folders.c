@@ -20,6 +20,7 @@
 #include "reshard/state/state_i.h"
 #include "tests/support/interpose.h"
 #include "tests/support/paths.h"
+#include "tests/support/sample_file.h"
 
 #define FAILING (INTERPOSE(alloc) | INTERPOSE(resize) | INTERPOSE(openat) | INTERPOSE(pread) | INTERPOSE(mmap))
 #define LAYOUT "mesh dp\n*step copy\n*more.* copy\n* dp=0 chunk"
@@ -41,23 +42,18 @@ static int judge(enum interpose_call call, long arg)
 static void put_file(const char *name)
 {
 	static const struct rs_owner owner = {.mode = 0644};
-	char path[512], bytes[1 << 16];
+	size_t nr;
+	char path[512], *bytes = load_sample(name, &nr);
 	struct sc_err err;
 	uint64_t blob;
-	size_t nr;
-	FILE *f;
 	int fd;
 
-	(void)snprintf(path, sizeof(path), "%s/%s", SAMPLE, name);
-	f = fopen(path, "re");
-	assert_non_null(f);
-	nr = fread(bytes, 1, sizeof(bytes), f);
-	(void)fclose(f);
 	(void)snprintf(path, sizeof(path), "ckpt/%s", name);
 	if (work_create(s, job, RS_SHARED, path, &owner, &blob, &fd, &err) < 0)
 		fail_msg("%s", err.msg);
 	assert_int_equal(nr, write(fd, bytes, nr));
 	(void)close(fd);
+	free(bytes);
 }
 
 static int begin(void **unused)

@@ -14,23 +14,9 @@
 
 #include "reshard/dcp/dcp.h"
 #include "tests/prop/pick.h"
+#include "tests/support/sample_file.h"
 
 #define CHANGED 4000
-
-static char *load(const char *name, size_t *ret_bytes)
-{
-	char path[512], *bytes = malloc(1 << 16);
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "%s/%s", SAMPLE, name);
-	f = fopen(path, "re");
-	if (!f || !bytes)
-		fail_msg("cannot read %s", path);
-	*ret_bytes = fread(bytes, 1, (1 << 16) - 1, f);
-	bytes[*ret_bytes] = 0;
-	(void)fclose(f);
-	return bytes;
-}
 
 static void add_list(struct sc_buf *buf, const uint64_t *at, uint32_t nr)
 {
@@ -60,7 +46,7 @@ static void add_text(struct sc_buf *buf, const struct rs_dcp *dcp)
 static void test_sample(void **state)
 {
 	size_t nr, expected_nr;
-	char *bytes = load(".metadata", &nr), *expected = load("expected.txt", &expected_nr);
+	char *bytes = load_sample(".metadata", &nr), *expected = load_sample("expected.txt", &expected_nr);
 	struct sc_buf text = {0};
 	struct rs_dcp dcp;
 	struct sc_err err;
@@ -84,7 +70,7 @@ static void test_sample(void **state)
 static void test_emit(void **state)
 {
 	size_t nr;
-	char *bytes = load(".metadata", &nr);
+	char *bytes = load_sample(".metadata", &nr);
 	struct sc_buf first = {0}, second = {0}, before = {0}, after = {0};
 	struct rs_dcp dcp, again;
 	struct sc_err err;
@@ -147,7 +133,7 @@ static void test_refusals(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		size_t nr;
-		char *bytes = load(".metadata", &nr);
+		char *bytes = load_sample(".metadata", &nr);
 		struct rs_dcp dcp;
 		struct sc_err err = {0};
 
@@ -174,7 +160,7 @@ static void test_others(void **state)
 static void test_changed(void **state)
 {
 	size_t nr, taken = 0;
-	char *bytes = load(".metadata", &nr), *changed = malloc(nr);
+	char *bytes = load_sample(".metadata", &nr), *changed = malloc(nr);
 
 	(void)state;
 	random_state = 1;

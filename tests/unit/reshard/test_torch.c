@@ -12,23 +12,9 @@
 #include <cmocka.h>
 
 #include "tests/prop/pick.h"
+#include "tests/support/sample_file.h"
 #include "tests/support/torch_archive.h"
 #include "tests/support/torch_text.h"
-
-static char *load(const char *name, size_t *ret_bytes)
-{
-	char path[512], *bytes = malloc(1 << 20);
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "%s/%s", SAMPLE, name);
-	f = fopen(path, "re");
-	if (!f || !bytes)
-		fail_msg("cannot read %s", path);
-	*ret_bytes = fread(bytes, 1, (1 << 20) - 1, f);
-	bytes[*ret_bytes] = 0;
-	(void)fclose(f);
-	return bytes;
-}
 
 static const char *const samples[] = {"buffer", "bytes", "deep", "dtensor", "empty", "nested", "nocrc", "protocol4",
 				      "training", "types", "views"};
@@ -44,7 +30,7 @@ static char *read_sample(size_t i, char name[64], struct rs_torch *ret)
 	size_t n;
 
 	(void)snprintf(name, 64, "%s.pt", samples[i]);
-	bytes = load(name, &n);
+	bytes = load_sample(name, &n);
 	w = window_in_memory(bytes, n);
 	if (rs_torch_read(&w, ret, &err) < 0)
 		fail_msg("%s: %s", name, err.msg);
@@ -55,7 +41,7 @@ static char *read_sample(size_t i, char name[64], struct rs_torch *ret)
 static void equals(struct sc_buf *text, const char *name)
 {
 	size_t nr;
-	char *expected = load(name, &nr);
+	char *expected = load_sample(name, &nr);
 
 	assert_string_equal(text->text, expected);
 	free(expected);
@@ -297,7 +283,7 @@ static void test_changed(void **state)
 		char *file;
 
 		if (!bytes[which])
-			bytes[which] = load(seeds[which], &nr[which]);
+			bytes[which] = load_sample(seeds[which], &nr[which]);
 		n = nr[which];
 		file = malloc(n); /* of that size: reads beyond it are seen */
 		memcpy(file, bytes[which], n);
