@@ -104,8 +104,7 @@ static int set_job(struct fs *fs, struct rs_job *job, struct rs_attrs attrs, str
 
 /*
  * Changes the attributes of what has a number, by its name or by a descriptor.  Another size copies a committed file
- * up, and so do other attributes of a file of tensors: the next lookup finds the copy, and who has the committed file
- * open goes on reading that.
+ * up: the next lookup finds the copy, and who has the committed file open goes on reading that.
  */
 static int set_object(fuse_req_t req, struct fs *fs, const struct fs_node *n, const struct stat *attr, int set,
 		      struct sc_err *err)

@@ -179,9 +179,14 @@ static int refuse_strange_folder(struct commit *c)
 static int on_change(void *arg, const struct rs_change_row *row)
 {
 	struct commit *c = arg;
-	struct item it = {.gone = row->how == RS_CHANGE_GONE, .rank = row->rank, .ino = row->ino, .blob = row->blob};
-	int rc = rs_path_id(c->job, row->path, &it.path_id, c->err);
+	struct item it = {.gone = row->how == RS_CHANGE_GONE, .moved = row->how == RS_CHANGE_MOVED,
+			  .rank = row->rank, .ino = row->ino, .blob = row->blob};
+	int rc;
 
+	it.was_plain = it.moved && it.blob;
+	if (it.moved && it.rank == RS_SHARED)
+		return 0; /* no file of the job has tensors */
+	rc = rs_path_id(c->job, row->path, &it.path_id, c->err);
 	if (rc == 0)
 		rc = rs_path_text(c->s, it.path_id, &it.path, c->err);
 	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
@@ -290,7 +295,7 @@ static int verify(struct commit *c)
 /* Is its blob to be sealed, and flushed? */
 static bool takes_bytes(const struct item *it)
 {
-	return !it->gone && (it->made || it->how == ITEM_WROTE);
+	return !it->gone && (it->made || (it->how == ITEM_WROTE && !it->moved));
 }
 
 static int sync_blobs(struct commit *c)

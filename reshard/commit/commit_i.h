@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One commit, shared by the files that do it: commit.c (the protocol), read.c, folders.c, classes.c, keep.c, items.c,
- * sets.c, rows.c. */
+/* One commit, shared by the files that do it: commit.c (the protocol), read.c, parse.c, folders.c, classes.c, keep.c,
+ * items.c, sets.c, rows.c. */
 #ifndef RS_COMMIT_I_H
 #define RS_COMMIT_I_H
 
@@ -9,7 +9,10 @@
 struct item {			/* a change of the working tree, or what completes it (classes.c) */
 	enum { ITEM_WROTE, ITEM_LIKE, ITEM_KEPT } how;
 	bool gone;		/* the file was removed */
-	bool made, pinned;	/* of a kept one: its blob is sealed and flushed with this commit; it is held */
+	bool moved;		/* of ITEM_WROTE: the bytes are the head's, under another name, mode or owner */
+	bool was_plain, stays, is_linked; /* of a moved one: had it tensors? a plain one that stays so; has it names
+					   * beside this one? */
+	bool made, pinned;	/* of the head's: its blob is sealed and flushed with this commit; it is held */
 	uint32_t rank, like;	/* like: whose file it is, of ITEM_LIKE */
 	const char *path;	/* lives as long as the service */
 	uint64_t path_id;
@@ -92,6 +95,10 @@ int rs_commit_add_kept(struct commit *c);
 int rs_commit_refuse_missing(struct commit *c, int rc);
 /** Finds or makes the blob of a kept file.  Errors: of images, of the engine, of the catalog. */
 int rs_commit_keep(struct commit *c, struct item *it);
+/** Does so for a file of the head that was moved: blob, bytes. */
+int rs_commit_find_moved(struct commit *c, struct item *it);
+/** Finds the format of an item's file; opaque: it has no tensors, whatever is in it.  Errors: of reading. */
+int rs_commit_find_format(struct commit *c, struct item *it, bool *ret_opaque);
 /** Parses an item's blob: it->parsed, it->found.  Errors: as rs_blob_get(). */
 int rs_commit_parse(struct commit *c, struct item *it);
 /** Does step 2: reads the headers of written files, and infers the logical tensors of the new version (c->state). */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of the head that a new set keeps, because ranks wrote only others of the same logical file.  One that is a view
- * still is made real: a set has the files of all ranks, under one topology.
+ * Files of the head that a new set has: those that it keeps, because ranks wrote only others of the same logical
+ * file, and those that were moved.  Their blobs are shared.  One that is a view still is made real: a set has the
+ * files of all ranks, under one topology.
  */
 #include "reshard/commit/commit_i.h"
 
@@ -35,18 +36,12 @@ static const struct item *twin_of(const struct commit *c, const struct item *it)
 	return twin && twin->how == ITEM_KEPT && twin->pinned ? twin : NULL;
 }
 
-static int find_blob(struct commit *c, struct item *it)
+/* What the head has of a rank under a path. */
+static int find_blob(struct commit *c, struct item *it, uint32_t rank, const char *path)
 {
-	const struct item *twin = twin_of(c, it);
 	struct rs_image *im = NULL;
-	int rc;
+	int rc = rs_view_image(c->s, c->a.base, rank, path, false, true, &im, c->err);
 
-	if (twin) {
-		it->blob = twin->blob;
-		it->bytes = twin->bytes;
-		return 0;
-	}
-	rc = rs_view_image(c->s, c->a.base, it->rank, it->path, false, true, &im, c->err);
 	if (rc < 0)
 		return rc;
 	it->bytes = im->bytes;
@@ -60,10 +55,37 @@ static int find_blob(struct commit *c, struct item *it)
 	return rc;
 }
 
+int rs_commit_find_moved(struct commit *c, struct item *it)
+{
+	struct rs_below *below;
+	const char *path;
+	uint64_t path_id;
+	uint32_t rank;
+	int rc = 0;
+
+	if (it->blob) /* of a plain file */
+		return meta_blob_bytes(c->s->catalog, it->blob, &it->bytes, c->err);
+	rc = rs_view_below(c->a.base, &below, c->err);
+	if (rc == 0)
+		rc = rs_below_file(below, it->ino, &rank, &path_id, &path, c->err);
+	if (rc == 0)
+		return sc_fail(c->err, SC_E_NOT_FOUND, "the version below has no file that was moved here");
+	if (rc > 0)
+		rc = find_blob(c, it, rank, path);
+	return rc < 0 ? rc : rs_stale_add(c->s, it->blob, c->err);
+}
+
 int rs_commit_keep(struct commit *c, struct item *it)
 {
-	int rc = find_blob(c, it);
+	const struct item *twin = twin_of(c, it);
+	int rc = 0;
 
+	if (twin) {
+		it->blob = twin->blob;
+		it->bytes = twin->bytes;
+	} else {
+		rc = find_blob(c, it, it->rank, it->path);
+	}
 	if (rc == 0)
 		rc = rs_view_owner(c->head, it->rank, it->path, &it->owner, c->err);
 	if (rc == 0)

@@ -10,131 +10,60 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A file of the working tree as a format sees it. */
-struct work_file {
-	uint64_t blob;
-	int fd;
-	const struct commit *c;
-	const struct item *item;
-};
-
-static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
-{
-	const struct work_file *f = arg;
-
-	return rs_fd_read(f->fd, f->blob, at, bytes, to, err);
-}
-
-static bool is_object(void *arg, const char *name)
-{
-	const struct work_file *f = arg;
-
-	return meta_layout_is_object(f->c->layout, f->c->topo.pp > 1, f->item->path, name);
-}
-
-/* Parses once more, with the payload, in which are the tensors that the layout calls objects.  The cache has neither:
- * the one is large, the other may change. */
-static int parse_own(struct commit *c, struct item *it)
-{
-	sc_cleanup(sc_closep) int fd = -1;
-	struct work_file work = {it->blob, -1, c, it};
-	struct rs_file file = {it->path, it->bytes, &work, read_work, is_object, false};
-	int rc = meta_store_open_blob(&c->s->store, it->blob, it->bytes, &fd, c->err);
-
-	it->own_found = rc == 0 ? sc_zalloc(sizeof(*it->own_found)) : NULL;
-	if (rc == 0 && !it->own_found)
-		rc = sc_nomem(c->err);
-	work.fd = fd;
-	if (rc == 0)
-		rc = rs_format_parse(it->format, &file, it->own_found, c->err);
-	if (rc == 0)
-		it->found = it->own_found;
-	return rc;
-}
-
-/* A rule that cuts a tensor which its file keeps as an object would not be followed. */
-static int refuse_left(struct commit *c, const struct item *it)
-{
-	for (size_t i = 0; it->found->left && it->found->left[i]; i++) {
-		const char *name = it->found->left[i];
-		struct meta_caps caps = {0};
-		const struct meta_rule *r = meta_layout_first(c->layout, c->topo.pp > 1, it->path, name, &caps);
-
-		if (r && r->nr_cuts)
-			return sc_fail(c->err, SC_E_UNSUPPORTED, "tensor '%s' is cut by the layout ('%s'), but is of a "
-				       "kind that stays as it is: a subclass, quantized, sparse, complex128 or such; "
-				       "save a plain tensor, or give it the rule 'object'", name, r->text);
-	}
-	return 0;
-}
-
-/* Adds to a parser's refusal what keeps the file. */
-static int advise(struct commit *c, const struct item *it, int rc)
-{
-	struct sc_err why = *c->err;
-
-	if (it->format->agree || (rc != SC_E_FORMAT && rc != SC_E_UNSUPPORTED && rc != SC_E_LIMIT))
-		return rc;
-	return sc_fail(c->err, rc, "%s; or the line 'plain %s' in the layout keeps the file as it is", why.msg,
-		       it->path);
-}
-
-int rs_commit_parse(struct commit *c, struct item *it)
-{
-	int rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
-
-	if (rc < 0)
-		return advise(c, it, rc);
-	it->found = &it->parsed->found;
-	if (it->format->agree || it->format == &rs_format_plain)
-		return 0;
-	rc = parse_own(c, it);
-	if (rc == 0)
-		rc = refuse_left(c, it);
-	return rc < 0 ? advise(c, it, rc) : 0;
-}
-
-/* Files of the job itself are opaque, as are those that the layout calls plain, and what no format claims unless a
- * rule speaks of its bytes. */
-static int find_format(struct commit *c, struct item *it, int fd, bool *ret_opaque)
-{
-	struct work_file work = {it->blob, fd, c, it};
-	struct rs_file file = {it->path, it->bytes, &work, read_work};
-	struct meta_caps caps;
-	int rc = 0;
-
-	it->format = &rs_format_plain;
-	if (it->rank != RS_SHARED && !meta_layout_is_plain(c->layout, it->path))
-		rc = rs_format_of(&file, &it->format, c->err);
-	*ret_opaque = it->format == &rs_format_plain &&
-		      (it->rank == RS_SHARED || !meta_layout_first(c->layout, c->topo.pp > 1, it->path, "", &caps));
-	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path) : 0;
-}
-
-static int read_item(struct commit *c, struct item *it)
+/* Owner, mode and times of a file that was written are its blob's. */
+static int stat_written(struct commit *c, struct item *it)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct stat st;
-	bool opaque = true;
-	int rc;
+	int rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
 
-	it->format = &rs_format_plain;
-	it->owner = it->own;
-	rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(c->err, errno, "cannot stat '%s'", it->path);
-	it->owner = it->own = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
+	it->own = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
 	it->atime_ns = (int64_t)st.st_atim.tv_sec * 1000000000 + st.st_atim.tv_nsec;
 	it->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
 	it->ctime_ns = (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
 	it->bytes = (uint64_t)st.st_size;
-	rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
+	return 0;
+}
+
+/* Those of one that was moved are in its row. */
+static int stat_moved(struct commit *c, struct item *it)
+{
+	struct meta_inode_row row;
+	int rc;
+
+	(void)pthread_rwlock_rdlock(&c->job->names);
+	rc = rs_overlay_inode(c->job->overlay, it->ino, &c->arena, &row, c->err);
+	(void)pthread_rwlock_unlock(&c->job->names);
 	if (rc == 0)
-		rc = find_format(c, it, fd, &opaque);
+		return sc_fail(c->err, SC_E_NOT_FOUND, "rank %u: '%s' is gone", it->rank, it->path);
+	it->own = (struct rs_owner){row.uid, row.gid, row.mode & 07777};
+	it->atime_ns = row.atime_ns;
+	it->mtime_ns = row.mtime_ns;
+	it->is_linked = row.nlink > 1;
+	return rc < 0 ? rc : rs_commit_find_moved(c, it);
+}
+
+static int read_item(struct commit *c, struct item *it)
+{
+	bool opaque = true;
+	int rc;
+
+	it->format = &rs_format_plain;
+	rc = it->moved ? stat_moved(c, it) : stat_written(c, it);
+	it->owner = it->own;
+	if (rc == 0)
+		rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
+	if (rc == 0)
+		rc = rs_commit_find_format(c, it, &opaque);
 	if (rc < 0)
 		return rc;
+	it->stays = it->was_plain && opaque;
+	if (it->stays)
+		return 0;
 	if (!opaque && strchr(it->path, ':'))
 		return sc_fail(c->err, SC_E_STATE, "rank %u: '%s': the name of a file of tensors has no colon, which "
 			       "is between it and a tensor's name; rename it, or keep it as it is by a line 'plain' "
@@ -380,19 +309,24 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 	return 0;
 }
 
+/* Leaves out what was plain and is: the tree says all of its new name. */
 static int read_items(struct commit *c)
 {
+	size_t kept = 0;
 	int rc = 0;
 
 	rs_commit_sort(c);
-	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
+	for (size_t i = 0; i < c->items.nr; i++) {
 		struct item *it = &c->items.at[i];
 
 		if (it->gone)
-			it->logical = logical_of_committed(c, it->rank, it->path);
-		else
+			it->logical = rc == 0 ? logical_of_committed(c, it->rank, it->path) : NULL;
+		else if (rc == 0)
 			rc = read_item(c, it);
+		if (!it->stays)
+			c->items.at[kept++] = *it;
 	}
+	c->items.nr = kept;
 	return rc < 0 ? rc : rs_commit_complete(c);
 }
 

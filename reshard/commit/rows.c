@@ -66,10 +66,12 @@ static int share_equal(struct commit *c)
 
 static int add_row(struct commit *c, struct sc_map *by_ino, const struct item *it)
 {
+	/* other names of a plain file that has become one of tensors may be plain still */
+	const bool has_blob = !it->nr_rows || (it->is_linked && it->was_plain);
 	struct meta_inode_row row = {.ino = it->ino, .job = c->job->id, .mode = S_IFREG | it->own.mode,
 				     .uid = it->own.uid, .gid = it->own.gid, .mtime_ns = it->mtime_ns,
 				     .atime_ns = it->atime_ns, .ctime_ns = it->ctime_ns,
-				     .data = META_LOWER_DATA, .blob = it->nr_rows ? 0 : it->stored};
+				     .data = META_LOWER_DATA, .blob = has_blob ? it->stored : 0};
 	size_t at = (size_t)(uintptr_t)sc_map_get(by_ino, (const char *)&it->ino, sizeof(it->ino));
 
 	if (at) {

@@ -205,6 +205,8 @@ static int on_dirty(void *arg, const struct rs_change_row *row)
 	struct dirty_lines *d = arg;
 	const char *slash = strrchr(row->path, '/');
 
+	if (row->how == RS_CHANGE_MOVED && row->blob) /* a plain one: its name alone has changed */
+		return 0;
 	if (d->nr++ >= DIRTY_SHOWN)
 		return 0;
 	sc_buf_printf(&d->lines, "dirty: ");

@@ -11,7 +11,8 @@
  *  B2  A rank shows the rows of its source, the rank that had its coordinates when they were made (below_source.c):
  *      under their own numbers if that is the rank itself, else under virtual ones.  A rank without a source shows what
  *      is the same in all ranks of the tree.  The job's own folder is its own source.
- *  B3  What no row of a rank's own tells of has a virtual number: of the job, the rank and the path.
+ *  B3  What no row of a rank's own tells of has a virtual number: of the job, the rank and the path.  Names of one file
+ *      have that of the first of them.
  */
 #include "reshard/shown/below_i.h"
 
@@ -23,7 +24,6 @@
 #include "meta/base/text.h"
 
 #define KEY(number) (const char *)&(number), sizeof(number)
-#define ROWS_AT_ONCE 256
 #define LOW ((UINT64_C(1) << 20) - 1)
 
 static bool is_rank(const struct rs_below *b, uint64_t ino)
@@ -72,32 +72,22 @@ static int remember(struct rs_below *b, uint64_t ino, uint32_t rank, const char 
 	return rc;
 }
 
-struct names {
-	size_t nr, room;
-	struct rs_named {
-		uint64_t parent, ino;
-		struct meta_bytes name;
-	} *at;
-	struct sc_arena arena;
-	struct sc_err *err;
-};
-
-static int on_name(void *arg, const struct meta_entry_row *row)
+int rs_on_named(void *arg, const struct meta_entry_row *row)
 {
-	struct names *n = arg;
+	struct rs_named_list *n = arg;
 	struct rs_named x = {row->parent, row->ino, {NULL, row->name.nr}};
 
 	x.name.at = sc_arena_copy(&n->arena, row->name.at, row->name.nr);
 	return !x.name.at || sc_vec_push(n, x) < 0 ? sc_nomem(n->err) : 0;
 }
 
-static void names_done(struct names *n)
+void rs_named_done(struct rs_named_list *n)
 {
 	sc_vec_done(n);
 	sc_arena_done(&n->arena);
 }
 
-static int by_name(const void *a, const void *b)
+int rs_by_name(const void *a, const void *b)
 {
 	const struct rs_named *x = a, *y = b;
 	size_t n = x->name.nr < y->name.nr ? x->name.nr : y->name.nr;
@@ -110,10 +100,10 @@ static int by_parent(const void *a, const void *b)
 {
 	const struct rs_named *x = a, *y = b;
 
-	return x->parent != y->parent ? (x->parent > y->parent ? 1 : -1) : by_name(a, b);
+	return x->parent != y->parent ? (x->parent > y->parent ? 1 : -1) : rs_by_name(a, b);
 }
 
-static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err);
+static int find_named(struct rs_below *b, struct rs_where *at, struct sc_err *err);
 static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t folder, struct meta_bytes name,
 		       bool remembers, uint64_t *ret, struct sc_err *err);
 
@@ -121,8 +111,8 @@ static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t f
  * the first that there is, for each daemon. */
 static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err)
 {
-	struct names names = {.err = err};
-	int rc = rs_below_has_tree(b) ? meta_tree_names(b->catalog, &b->tree, ino, on_name, &names, err) : 0;
+	struct rs_named_list names = {.err = err};
+	int rc = rs_below_has_tree(b) ? meta_tree_names(b->catalog, &b->tree, ino, rs_on_named, &names, err) : 0;
 	bool found = false;
 
 	rc = rs_below_unless_dropped(b, rc);
@@ -136,7 +126,7 @@ static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct 
 		uint64_t is = 0;
 		char *path;
 
-		rc = find_where(b, n->parent, &above, err);
+		rc = rs_below_where(b, n->parent, &above, err);
 		if (rc <= 0)
 			continue;
 		path = *above.path ? sc_arena_join(&names.arena, above.path, '/', n->name.at) : (char *)n->name.at;
@@ -146,12 +136,12 @@ static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct 
 		rc = remember(b, ino, above.rank, path, err);
 		found = rc == 0;
 	}
-	names_done(&names);
-	return rc < 0 ? rc : found ? find_where(b, ino, ret, err) : 0;
+	rs_named_done(&names);
+	return rc < 0 ? rc : found ? rs_below_where(b, ino, ret, err) : 0;
 }
 
 /* 1: found, 0: it is nothing here, or an error. */
-static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err)
+int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err)
 {
 	const struct rs_where *known;
 	int rc;
@@ -168,7 +158,7 @@ static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, st
 		if ((ino >> 40 & LOW) != b->view->job->id || (ret->rank != RS_SHARED && ret->rank >= b->ranks))
 			return 0;
 		rc = rs_path_text(b->view->job->service, ino & LOW, &ret->path, err);
-		return rc == SC_E_NOT_FOUND ? 0 : rc < 0 ? rc : 1;
+		return rc == SC_E_NOT_FOUND ? 0 : rc < 0 ? rc : find_named(b, ret, err);
 	}
 	(void)pthread_mutex_lock(&b->lock);
 	known = sc_map_get(&b->wheres, KEY(ino));
@@ -179,31 +169,70 @@ static int find_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, st
 	return 1;
 }
 
+/*
+ * A virtual number is at the path that it is made of, but for one of a rank's own rows: names of one file have one
+ * number, and it may have lost the name that it was made of.  1 or an error.
+ */
+static int find_named(struct rs_below *b, struct rs_where *at, struct sc_err *err)
+{
+	const struct rs_rank_files *t;
+	const struct rs_where *known;
+	uint64_t ino = rs_number_of_rank(b, at->rank);
+	const char *path = at->path;
+	int rc = rs_rank_files(b, at->rank, &t, err);
+
+	if (rc < 0 || t->rows != RS_ROWS_OWN)
+		return rc < 0 ? rc : 1;
+	(void)pthread_mutex_lock(&b->lock);
+	known = sc_map_get(&b->wheres, KEY(at->ino));
+	(void)pthread_mutex_unlock(&b->lock);
+	if (known) {
+		*at = *known;
+		return 1;
+	}
+	while (rc == 0 && ino && *path) {
+		size_t n = strcspn(path, "/");
+
+		rc = rs_below_tree_child(b, ino, (struct meta_bytes){path, n}, &ino, err);
+		path += n + (path[n] == '/');
+	}
+	if (rc == 0 && ino != at->ino && !rs_below_is_nameless(b, at->ino))
+		rc = climb(b, at->ino, at, err);
+	else if (rc == 0 && ino == at->ino)
+		rc = remember(b, ino, at->rank, at->path, err);
+	return rc < 0 ? rc : 1;
+}
+
 /* Remembers where a row is that was found at a path: where it is always, if it has several names. */
 static int remember_row(struct rs_below *b, const struct meta_inode_row *row, uint32_t rank, const char *path,
 			struct sc_err *err)
 {
 	struct rs_where first;
-	int rc = S_ISDIR(row->mode) || row->nlink < 2 ? 0 : find_where(b, row->ino, &first, err);
+	int rc = S_ISDIR(row->mode) || row->nlink < 2 ? 0 : rs_below_where(b, row->ino, &first, err);
 
 	return rc == 0 ? remember(b, row->ino, rank, path, err) : rc < 0 ? rc : 0;
 }
 
 /* --- numbers of names --- */
 
-/* Is there something at a path of a rank that has no number of its own?  1, 0 or an error. */
-static int is_there(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct sc_err *err)
+/* Gives the number of what is at a path of a rank, and has none of its own; 0: there is nothing. */
+static int implied_number(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t *ret,
+			  struct sc_err *err)
 {
-	struct meta_inode_row row;
+	struct rs_source_links links = {0};
+	int rc = rs_rank_file(t, path) || rs_rank_folder(t, path);
 
-	if (rs_rank_file(t, path) || rs_rank_folder(t, path))
-		return 1;
-	return t->rows == RS_ROWS_OTHER || t->rows == RS_ROWS_COMMON ? rs_source_row(b, t, path, &row, NULL, err) : 0;
+	if (!rc && (t->rows == RS_ROWS_OTHER || t->rows == RS_ROWS_COMMON))
+		rc = rs_source_links(b, t, path, &links, err);
+	if (rc > 0)
+		rc = virtual_number(b, t->rank, links.nr ? links.at[0] : path, ret, err);
+	rs_source_links_done(&links);
+	return rc;
 }
 
 /* Gives the number of what is at a path, where the rank's own rows have `ino` (0: nothing); 0: there is nothing. */
-static int number_at(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino, bool remembers,
-		     uint64_t *ret, struct sc_err *err)
+int rs_below_number_at(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
+		       bool remembers, uint64_t *ret, struct sc_err *err)
 {
 	struct meta_inode_row row;
 	int rc = ino ? rs_own_row(b, t, path, ino, &row, NULL, err) : 0;
@@ -213,10 +242,8 @@ static int number_at(struct rs_below *b, const struct rs_rank_files *t, const ch
 		rc = remembers ? remember_row(b, &row, t->rank, path, err) : 0;
 	else if (rc == 0)
 		ino = 0;
-	if (rc == 0 && !ino) {
-		rc = is_there(b, t, path, err);
-		rc = rc > 0 ? virtual_number(b, t->rank, path, &ino, err) : rc;
-	}
+	if (rc == 0 && !ino)
+		rc = implied_number(b, t, path, &ino, err);
 	if (rc == 0)
 		*ret = ino;
 	return rc;
@@ -237,12 +264,12 @@ static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t f
 	if (rc == 0 && t->rows == RS_ROWS_OWN)
 		rc = rs_below_tree_child(b, folder, name, &ino, err);
 	if (rc == 0)
-		rc = number_at(b, t, path, ino, remembers, ret, err);
+		rc = rs_below_number_at(b, t, path, ino, remembers, ret, err);
 	sc_arena_done(&arena);
 	return rc;
 }
 
-static int get_child(void *arg, uint64_t folder, struct meta_bytes name, uint64_t *ret, struct sc_err *err)
+int rs_below_child(void *arg, uint64_t folder, struct meta_bytes name, uint64_t *ret, struct sc_err *err)
 {
 	struct rs_below *b = arg;
 	struct rs_where at;
@@ -254,11 +281,11 @@ static int get_child(void *arg, uint64_t folder, struct meta_bytes name, uint64_
 		*ret = rank < b->ranks ? b->root + 1 + rank : 0;
 		return 0;
 	}
-	rc = find_where(b, folder, &at, err);
+	rc = rs_below_where(b, folder, &at, err);
 	return rc <= 0 ? rc : find_number(b, &at, folder, name, true, ret, err);
 }
 
-static int find_parent(struct rs_below *b, const struct rs_where *at, uint64_t *ret, struct sc_err *err)
+int rs_below_parent(struct rs_below *b, const struct rs_where *at, uint64_t *ret, struct sc_err *err)
 {
 	const char *slash = strrchr(at->path, '/');
 	char *above;
@@ -277,176 +304,6 @@ static int find_parent(struct rs_below *b, const struct rs_where *at, uint64_t *
 	return rc;
 }
 
-static int get_inode(void *arg, uint64_t ino, struct sc_arena *texts, struct meta_inode_row *ret, struct sc_err *err)
-{
-	struct rs_below *b = arg;
-	const int64_t floor_ns = __atomic_load_n(&b->floor_ns, __ATOMIC_RELAXED);
-	struct sc_buf target = {0};
-	struct rs_where at;
-	int rc = find_where(b, ino, &at, err);
-
-	if (rc > 0)
-		rc = rs_below_row(b, &at, ret, &target, err);
-	if (rc > 0 && S_ISDIR(ret->mode) && !ret->parent && find_parent(b, &at, &ret->parent, err) < 0)
-		rc = err->code;
-	if (rc > 0) {
-		ret->ino = ino;
-		ret->job = b->view->job->id;
-		if (target.bytes) {
-			ret->target.at = sc_arena_copy(texts, target.text, target.bytes);
-			ret->target.nr = target.bytes;
-			rc = ret->target.at ? rc : sc_nomem(err);
-		}
-		if (ret->ctime_ns < floor_ns)
-			ret->ctime_ns = floor_ns;
-	}
-	sc_buf_done(&target);
-	return rc;
-}
-
-/* --- children --- */
-
-struct children {
-	struct rs_below *b;
-	const struct rs_where *at;
-	const struct rs_rank_files *t;
-	rs_child_fn *fn;
-	void *arg;
-	struct sc_err *err;
-};
-
-/* A name of the folder, which `ino` has in the tree (0: none has). */
-static int hand_over(struct children *c, struct meta_bytes name, uint64_t ino)
-{
-	char scratch[512] SC_SCRATCH;
-	struct sc_arena arena = SC_ARENA_IN(scratch);
-	char *path = meta_path_in(&arena, c->at->path, name);
-	int rc = path ? number_at(c->b, c->t, path, ino, true, &ino, c->err) : sc_nomem(c->err);
-
-	sc_arena_done(&arena);
-	return rc < 0 ? rc : ino ? c->fn(c->arg, name, ino) : 0;
-}
-
-/* The names that the tree tells of; those of other ranks without numbers. */
-static int tree_names(struct children *c, uint64_t folder, struct names *names)
-{
-	struct rs_source_names other = {0};
-	struct rs_below *b = c->b;
-	int rc = 0;
-
-	if (c->t->rows == RS_ROWS_OWN) {
-		rc = rs_below_unless_dropped(
-		    b, meta_tree_children(b->catalog, &b->tree, folder, on_name, names, c->err));
-		for (size_t i = 0; rc == 0 && i < names->nr; i++)
-			rs_below_keep_name(b, folder, names->at[i].name, names->at[i].ino);
-		return rc;
-	}
-	if (c->t->rows != RS_ROWS_NONE)
-		rc = rs_source_children(b, c->t, c->at->path, &other, c->err);
-	for (size_t i = 0; rc == 0 && i < other.nr; i++)
-		rc = on_name(names, &(struct meta_entry_row){folder, other.at[i], 0});
-	rs_source_names_done(&other);
-	return rc;
-}
-
-/* Keeps the rows of the next names, from time to time: of many at once they cost a third. */
-static void keep_next(struct rs_below *b, const struct names *names, size_t from)
-{
-	uint64_t inos[ROWS_AT_ONCE];
-	size_t nr = 0;
-
-	if (from % ROWS_AT_ONCE)
-		return;
-	for (size_t i = from; i < names->nr && nr < ROWS_AT_ONCE; i++)
-		if (names->at[i].ino)
-			inos[nr++] = names->at[i].ino;
-	rs_below_keep_rows(b, inos, nr);
-}
-
-static int each_rank(const struct rs_below *b, rs_child_fn *fn, void *arg)
-{
-	int rc = 0;
-
-	for (uint32_t rank = 0; rc == 0 && rank < b->ranks; rank++) {
-		char name[16];
-		int n = snprintf(name, sizeof(name), "%u", rank);
-
-		rc = fn(arg, (struct meta_bytes){name, (size_t)n}, b->root + 1 + rank);
-	}
-	return rc;
-}
-
-static int each_child(void *arg, uint64_t folder, rs_child_fn *fn, void *fn_arg, struct sc_err *err)
-{
-	struct rs_below *b = arg;
-	struct names names = {.err = err};
-	const struct rs_below_folder *f;
-	struct rs_where at;
-	struct children c = {.b = b, .at = &at, .fn = fn, .arg = fn_arg, .err = err};
-	uint32_t rank;
-	int rc = find_where(b, folder, &at, err);
-
-	if (rc <= 0)
-		return rc;
-	rc = rs_rank_files(b, at.rank, &c.t, err);
-	if (rc == 0)
-		rc = tree_names(&c, folder, &names);
-	if (rc == 0 && folder == b->root)
-		rc = each_rank(b, fn, fn_arg);
-	for (size_t i = 0; rc == 0 && i < names.nr; i++) {
-		keep_next(b, &names, i);
-		if (folder != b->root || !sc_number_parse(names.at[i].name.at, names.at[i].name.nr, &rank) ||
-		    rank >= SC_RANKS_MAX)
-			rc = hand_over(&c, names.at[i].name, names.at[i].ino);
-	}
-	f = rc == 0 ? rs_rank_folder(c.t, at.path) : NULL;
-	for (size_t i = 0; rc == 0 && f && i < f->nr; i++) {
-		const struct rs_named key = {.name = f->at[i]};
-
-		/* names of the catalog are sorted by their bytes */
-		if (!names.nr || !bsearch(&key, names.at, names.nr, sizeof(key), by_name))
-			rc = hand_over(&c, f->at[i], 0);
-	}
-	names_done(&names);
-	return rc;
-}
-
-struct xattrs {
-	rs_xattr_fn *fn;
-	void *arg;
-};
-
-static int on_xattr(void *arg, const struct meta_xattr_row *row)
-{
-	const struct xattrs *x = arg;
-
-	return x->fn(x->arg, row->name, row->value);
-}
-
-static int each_xattr(void *arg, uint64_t ino, rs_xattr_fn *fn, void *fn_arg, struct sc_err *err)
-{
-	struct rs_below *b = arg;
-	struct xattrs x = {fn, fn_arg};
-	const struct rs_rank_files *t = NULL;
-	struct meta_inode_row row;
-	struct rs_where at;
-	int rc = rs_below_has_tree(b) && b->has_xattrs ? find_where(b, ino, &at, err) : 0;
-
-	if (rc > 0)
-		rc = rs_rank_files(b, at.rank, &t, err) < 0 ? err->code : rs_tree_row(b, &at, t, &row, NULL, err);
-	if (rc <= 0)
-		return rc;
-	if (t->rows != RS_ROWS_OWN)
-		return rs_source_xattrs(b, t, at.path, fn, fn_arg, err);
-	rc = meta_tree_xattrs(b->catalog, &b->tree, ino, on_xattr, &x, err);
-	return rc > 0 ? rc : rs_below_unless_dropped(b, rc);
-}
-
-struct rs_lower rs_below_lower(struct rs_below *b)
-{
-	return (struct rs_lower){get_inode, get_child, each_child, each_xattr, b};
-}
-
 /* --- by path --- */
 
 int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t *ret, struct sc_err *err)
@@ -459,7 +316,7 @@ int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t 
 	while (rc == 0 && ino && *path) {
 		size_t n = strcspn(path, "/");
 
-		rc = get_child(b, ino, (struct meta_bytes){path, n}, &ino, err);
+		rc = rs_below_child(b, ino, (struct meta_bytes){path, n}, &ino, err);
 		path += n + (path[n] == '/');
 	}
 	*ret = ino;
@@ -469,45 +326,65 @@ int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t 
 int rs_below_link(struct rs_below *b, uint64_t ino, uint64_t *ret_path_id, struct sc_err *err)
 {
 	struct rs_where at;
-	int rc = find_where(b, ino, &at, err);
+	int rc = rs_below_where(b, ino, &at, err);
 
 	return rc <= 0 ? rc : rs_path_id(b->view->job, at.path, ret_path_id, err);
 }
 
-/* The name of a number that is made of its path. */
+/* A name of a number that follows from its path. */
 static int virtual_name(struct rs_below *b, const struct rs_where *at, meta_entry_fn *fn, void *arg, struct sc_err *err)
 {
 	const char *slash = strrchr(at->path, '/'), *name = slash ? slash + 1 : at->path;
 	struct meta_entry_row row = {0, {name, strlen(name)}, at->ino};
 	uint64_t is = 0;
-	int rc = find_parent(b, at, &row.parent, err);
+	int rc = rs_below_parent(b, at, &row.parent, err);
 
 	if (rc == 0 && row.parent)
-		rc = get_child(b, row.parent, row.name, &is, err);
+		rc = rs_below_child(b, row.parent, row.name, &is, err);
 	return rc < 0 || is != at->ino ? rc : fn(arg, &row);
+}
+
+static int virtual_names(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
+			 meta_entry_fn *fn, void *arg, struct sc_err *err)
+{
+	struct rs_source_links links = {0};
+	int rc = t->rows == RS_ROWS_OTHER || t->rows == RS_ROWS_COMMON ? rs_source_links(b, t, at->path, &links, err)
+								       : 0;
+
+	if (rc >= 0)
+		rc = links.nr ? 0 : virtual_name(b, at, fn, arg, err);
+	for (size_t i = 0; rc == 0 && i < links.nr; i++)
+		rc = virtual_name(b, &(struct rs_where){at->ino, at->rank, links.at[i]}, fn, arg, err);
+	rs_source_links_done(&links);
+	return rc;
 }
 
 int rs_below_names(struct rs_below *b, uint64_t ino, meta_entry_fn *fn, void *arg, struct sc_err *err)
 {
-	struct names names = {.err = err};
+	struct rs_named_list names = {.err = err};
+	const struct rs_rank_files *t;
 	struct rs_where at;
-	int rc = find_where(b, ino, &at, err);
+	bool any = false;
+	int rc = rs_below_where(b, ino, &at, err);
 
+	if (rc > 0)
+		rc = rs_rank_files(b, at.rank, &t, err) < 0 ? err->code : 1;
 	if (rc <= 0)
 		return rc;
-	if (ino & RS_VIRTUAL)
-		return virtual_name(b, &at, fn, arg, err);
-	rc = rs_below_unless_dropped(b, meta_tree_names(b->catalog, &b->tree, ino, on_name, &names, err));
+	rc = t->rows == RS_ROWS_OWN ? meta_tree_names(b->catalog, &b->tree, ino, rs_on_named, &names, err) : 0;
+	rc = rs_below_unless_dropped(b, rc);
 	for (size_t i = 0; rc == 0 && i < names.nr; i++) {
 		const struct rs_named *n = &names.at[i];
 		uint64_t is = 0;
 
-		rc = get_child(b, n->parent, n->name, &is, err);
-		if (rc == 0 && is == ino)
-			rc = fn(arg, &(struct meta_entry_row){n->parent, n->name, ino});
+		rc = rs_below_child(b, n->parent, n->name, &is, err);
+		if (rc < 0 || is != ino)
+			continue;
+		any = true;
+		rc = fn(arg, &(struct meta_entry_row){n->parent, n->name, ino});
 	}
-	names_done(&names);
-	return rc;
+	rs_named_done(&names);
+	return rc == 0 && !any && (ino & RS_VIRTUAL) ? virtual_names(b, &at, t, fn, arg, err) : rc;
 }
 
 int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t *ret_path_id, const char **ret_path,
@@ -515,7 +392,7 @@ int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t
 {
 	struct meta_inode_row row;
 	struct rs_where at;
-	int rc = find_where(b, ino, &at, err);
+	int rc = rs_below_where(b, ino, &at, err);
 
 	if (rc > 0)
 		rc = rs_below_row(b, &at, &row, NULL, err);
@@ -533,7 +410,7 @@ int rs_below_bytes(struct rs_below *b, const struct meta_inode_row *row, struct 
 	const struct rs_rank_files *t;
 	const struct rs_below_file *file;
 	struct rs_where at;
-	int rc = find_where(b, row->ino, &at, err);
+	int rc = rs_below_where(b, row->ino, &at, err);
 
 	if (rc <= 0)
 		return rc;
@@ -563,7 +440,7 @@ bool rs_below_is_shard(struct rs_below *b, uint64_t ino)
 	struct sc_err ignored;
 	struct rs_where at;
 
-	if (find_where(b, ino, &at, &ignored) <= 0 || rs_rank_files(b, at.rank, &t, &ignored) < 0)
+	if (rs_below_where(b, ino, &at, &ignored) <= 0 || rs_rank_files(b, at.rank, &t, &ignored) < 0)
 		return false;
 	file = rs_rank_file(t, at.path);
 	return file && !file->data;

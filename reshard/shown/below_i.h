@@ -59,6 +59,30 @@ struct rs_below {
 	uint64_t serial;		/* no other one of this process has it */
 };
 
+/* below.c: numbers */
+struct rs_named_list {		/* names that the tree has */
+	size_t nr, room;
+	struct rs_named {
+		uint64_t parent, ino;
+		struct meta_bytes name;
+	} *at;
+	struct sc_arena arena;
+	struct sc_err *err;
+};
+/** Takes a row of the catalog into the list `arg`; by their bytes the names are sorted. */
+int rs_on_named(void *arg, const struct meta_entry_row *row);
+int rs_by_name(const void *a, const void *b);
+void rs_named_done(struct rs_named_list *n);
+/** Tells where a number is: 1, 0 (it is nothing here), or an error. */
+int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err);
+/** Gives the number of what is at a path, where the rank's own rows have `ino` (0: nothing); 0: there is nothing. */
+int rs_below_number_at(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
+		       bool remembers, uint64_t *ret, struct sc_err *err);
+/** Finds the number of a name in a folder; 0: there is none.  `below` is a struct rs_below. */
+int rs_below_child(void *below, uint64_t folder, struct meta_bytes name, uint64_t *ret, struct sc_err *err);
+/** Finds the folder in which something is. */
+int rs_below_parent(struct rs_below *b, const struct rs_where *at, uint64_t *ret, struct sc_err *err);
+
 /* below_rows.c */
 /** Finds the number that a name has in the tree, of its own rank's rows; 0: none. */
 int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t *ret,
@@ -86,17 +110,29 @@ static inline bool rs_below_has_tree(const struct rs_below *b)
 	return b->tree.id && !__atomic_load_n(&b->dropped, __ATOMIC_RELAXED);
 }
 
-/* below_source.c: rows of other ranks, by path.  1: there is one, 0: none, or an error */
-
+/* below_tree.c */
 /** Returns rc, or 0 for an error that comes from rows of a version that was dropped meanwhile. */
 int rs_below_unless_dropped(struct rs_below *b, int rc);
 
 /** Tells which rows a rank of a presentation shows, and of which rank they are. */
 enum rs_rows rs_below_source(const struct rs_below *b, const struct meta_layout *layout,
 			     const struct meta_topology *topo, uint32_t rank, uint32_t *ret_source);
+
+/* below_source.c: rows of other ranks, by path.  1: there is one, 0: none, or an error */
+
 /** Finds the row that a rank with ROWS_OTHER or ROWS_COMMON shows at a path; `target` may be NULL. */
 int rs_source_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
 		  struct sc_buf *target, struct sc_err *err);
+struct rs_source_links {
+	size_t nr, room;
+	const char **at;		/* paths inside the rank, sorted */
+	struct sc_arena arena;
+};
+/** Gives the names that the file at a path has in such a rank, if it has several: 1, 0 (nothing is there), or an
+ *  error.  None are given for what has one name, and for folders. */
+int rs_source_links(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_source_links *ret,
+		    struct sc_err *err);
+void rs_source_links_done(struct rs_source_links *links);
 struct rs_source_names {
 	size_t nr, room;
 	struct meta_bytes *at;		/* sorted by their bytes; a 0 follows each */

@@ -5,65 +5,9 @@
  */
 #include "reshard/shown/below_i.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* --- versions that were dropped --- */
-
-static int on_version(void *arg, const struct meta_version_row *row)
-{
-	(void)row;
-	*(bool *)arg = true;
-	return 0;
-}
-
-/*
- * The rows of a version that was dropped a moment ago may be gone, while somebody who had looked its files up opens
- * them (leaving.c): then there is only what follows from its sets.  Returns rc, or 0 for such an error.
- */
-int rs_below_unless_dropped(struct rs_below *b, int rc)
-{
-	bool is_there = false;
-	struct sc_err ignored = {0};
-
-	if (rc >= 0 || rc == SC_E_NO_MEMORY)
-		return rc;
-	if (__atomic_load_n(&b->dropped, __ATOMIC_RELAXED))
-		return 0;
-	(void)meta_version_get(b->catalog, b->view->version->id, on_version, &is_there, &ignored);
-	if (is_there || (ignored.code && ignored.code != SC_E_NOT_FOUND))
-		return rc;
-	__atomic_store_n(&b->dropped, true, __ATOMIC_RELAXED);
-	return 0;
-}
-
-/* --- which rows --- */
-
-enum rs_rows rs_below_source(const struct rs_below *b, const struct meta_layout *layout,
-			     const struct meta_topology *topo, uint32_t rank, uint32_t *ret_source)
-{
-	uint32_t coords[SC_AXES_MAX], at[SC_AXES_MAX] = {0};
-	const struct meta_mesh *mesh;
-
-	*ret_source = rank;
-	if (!rs_below_has_tree(b))
-		return RS_ROWS_NONE;
-	if (rank == RS_SHARED)
-		return RS_ROWS_OWN;
-	mesh = &b->rows_layout->meshes[0];
-	meta_topology_coords(topo, rank, coords);
-	for (int i = 0; i < mesh->nr; i++) {
-		const char *name = b->rows_layout->axes.name[mesh->at[i].axis];
-		int k = meta_axis_find(&layout->axes, name, strlen(name));
-		uint32_t c = k >= 0 ? coords[k] : 0;
-
-		if (c >= b->rows_topo.degree[mesh->at[i].axis])
-			return RS_ROWS_COMMON;
-		at[mesh->at[i].axis] = c;
-	}
-	*ret_source = meta_topology_rank(&b->rows_topo, at);
-	return *ret_source == rank ? RS_ROWS_OWN : RS_ROWS_OTHER;
-}
 
 /* --- rows of other ranks --- */
 
@@ -134,16 +78,141 @@ static int common_row(struct rs_below *b, const char *path, struct meta_inode_ro
 	return rc;
 }
 
+/* --- names of one file --- */
+
+struct link_names {
+	struct {
+		size_t nr, room;
+		struct link_name {
+			uint64_t folder;
+			struct meta_bytes name;
+		} *at;
+	} all;
+	struct sc_arena *arena;
+	struct sc_err *err;
+};
+
+static int on_link_name(void *arg, const struct meta_entry_row *row)
+{
+	struct link_names *n = arg;
+	struct link_name x = {row->parent, {sc_arena_copy(n->arena, row->name.at, row->name.nr), row->name.nr}};
+
+	return !x.name.at || sc_vec_push(&n->all, x) < 0 ? sc_nomem(n->err) : 0;
+}
+
+/* Puts the path of a folder before `*path`; *path NULL: it is not in this rank's folder. */
+static int add_above(struct rs_below *b, uint64_t home, uint64_t folder, struct sc_arena *arena, const char **path,
+		     struct sc_err *err)
+{
+	int rc = 0;
+
+	while (rc == 0 && *path && folder != home) {
+		struct link_names above = {.arena = arena, .err = err};
+
+		rc = meta_tree_names(b->catalog, &b->tree, folder, on_link_name, &above, err);
+		if (rc == 0 && above.all.nr == 1) {
+			const char *name = above.all.at[0].name.at;
+
+			*path = sc_arena_join(arena, name, '/', *path);
+			rc = *path ? 0 : sc_nomem(err);
+			folder = above.all.at[0].folder;
+		} else {
+			*path = NULL;
+		}
+		sc_vec_done(&above.all);
+	}
+	return rc;
+}
+
+/* Is a name hidden by files of tensors or of datasets (B1)? */
+static bool is_hidden(const struct rs_rank_files *t, const char *path, struct sc_arena *arena)
+{
+	bool hidden = rs_rank_file(t, path) || rs_rank_folder(t, path);
+
+	for (const char *at = strchr(path, '/'); at && !hidden; at = strchr(at + 1, '/')) {
+		const char *above = sc_arena_copy(arena, path, (size_t)(at - path));
+
+		hidden = !above || rs_rank_file(t, above);
+	}
+	return hidden;
+}
+
+/* Have all ranks of the tree one file under both paths?  1, 0 or an error. */
+static int are_linked(struct rs_below *b, const struct rs_rank_files *t, const char *path, const char *other,
+		      struct sc_err *err)
+{
+	int rc = 1;
+
+	for (uint32_t r = 1; rc > 0 && t->rows == RS_ROWS_COMMON && r < b->rows_ranks; r++) {
+		struct meta_inode_row x, y;
+
+		rc = row_at(b, r, path, &x, NULL, err);
+		if (rc > 0)
+			rc = row_at(b, r, other, &y, NULL, err);
+		if (rc > 0)
+			rc = x.ino == y.ino;
+	}
+	return rc;
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int links_of(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
+		    struct rs_source_links *ret, struct sc_err *err)
+{
+	struct link_names names = {.arena = &ret->arena, .err = err};
+	const uint64_t home = b->root + 1 + (t->rows == RS_ROWS_OTHER ? t->source : 0);
+	int rc = rs_below_unless_dropped(
+	    b, meta_tree_names(b->catalog, &b->tree, ino, on_link_name, &names, err));
+
+	for (size_t i = 0; rc >= 0 && i < names.all.nr; i++) {
+		const char *other = names.all.at[i].name.at;
+
+		rc = add_above(b, home, names.all.at[i].folder, &ret->arena, &other, err);
+		if (rc < 0 || !other || is_hidden(t, other, &ret->arena))
+			continue;
+		rc = are_linked(b, t, path, other, err);
+		if (rc > 0 && sc_vec_push(ret, other) < 0)
+			rc = sc_nomem(err);
+	}
+	if (rc >= 0 && ret->nr > 1)
+		qsort(ret->at, ret->nr, sizeof(*ret->at), by_text);
+	sc_vec_done(&names.all);
+	return rc < 0 ? rc : 1;
+}
+
+void rs_source_links_done(struct rs_source_links *links)
+{
+	sc_vec_done(links);
+	sc_arena_done(&links->arena);
+}
+
 int rs_source_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
 		  struct sc_buf *target, struct sc_err *err)
 {
+	struct rs_source_links links = {0};
 	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, ret, target, err)
 					  : common_row(b, path, ret, target, err);
 
-	/* names of one file are files of their own: numbers are made of paths */
-	if (rc > 0 && !S_ISDIR(ret->mode))
-		ret->nlink = 1;
+	if (rc > 0 && !S_ISDIR(ret->mode) && ret->nlink > 1) {
+		rc = links_of(b, t, path, ret->ino, &links, err) < 0 ? err->code : 1;
+		ret->nlink = (uint32_t)links.nr;
+		rs_source_links_done(&links);
+	}
 	return rc;
+}
+
+int rs_source_links(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_source_links *ret,
+		    struct sc_err *err)
+{
+	struct meta_inode_row row;
+	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, &row, NULL, err)
+					  : common_row(b, path, &row, NULL, err);
+
+	return rc <= 0 || S_ISDIR(row.mode) || row.nlink < 2 ? rc : links_of(b, t, path, row.ino, ret, err);
 }
 
 struct source_names {

@@ -4,6 +4,7 @@
 #define RS_SHOWN_I_H
 
 #include "reshard/overlay/committed.h"
+#include "reshard/parts/parts_i.h"
 #include "reshard/shown/shown.h"
 #include "reshard/state/state_i.h"
 
@@ -93,12 +94,5 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 /** Looks up, once, all that a set's view lists in its blobs.  Errors: SC_E_STATE names what is missing; of reading. */
 int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err);
 int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
-
-/* --- parts.c --- */
-/** Calls `each` with every path of a rank's partitions. */
-int rs_data_names(const struct rs_view *view, int (*each)(void *arg, const char *path), void *arg);
-void rs_parts_done(struct rs_parts *parts);
-/** Drops partitions that are not open, and closes sources of datasets that were removed. */
-void rs_parts_purge(struct rs_parts *parts);
 
 #endif

@@ -100,7 +100,7 @@ int rs_tree_rmdir(struct rs_service *s, struct rs_job *job, uint64_t folder, str
 		  struct sc_err *err);
 int rs_tree_rename(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
 		   uint64_t new_folder, struct meta_bytes new_name, enum rs_rename how, struct sc_err *err);
-/** Sets attributes of anything; of a RS_WORK file those of its file, and a committed file of tensors is copied up. */
+/** Sets attributes of anything; of a RS_WORK file those of its file, too. */
 int rs_tree_set_attrs(struct rs_service *s, struct rs_job *job, uint64_t ino, const struct rs_attrs *set,
 		      struct sc_err *err);
 /** Copies a committed file up (`truncate`: makes it empty), or finds that it is a RS_WORK already; gives its blob.

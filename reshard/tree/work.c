@@ -354,43 +354,24 @@ static int set_file(struct rs_service *s, uint64_t blob, const struct rs_attrs *
 	return 0;
 }
 
-/* Is it, or was it when it was committed, a file of tensors?  Its mode and owner are those of a set's rows. */
-static bool is_shard(struct rs_job *job, uint64_t ino)
-{
-	struct rs_below *b;
-	struct sc_err ignored;
-
-	return job->head && rs_view_below(job->head, &b, &ignored) == 0 && rs_below_is_shard(b, ino);
-}
-
 int rs_tree_set_attrs(struct rs_service *s, struct rs_job *job, uint64_t ino, const struct rs_attrs *set,
 		      struct sc_err *err)
 {
 	struct rs_look look;
-	uint64_t number, blob;
-	bool copy;
 	int rc;
 
-	for (;;) {
-		number = begin(job, ino);
-		rc = rs_look_at(job, number, &look, err);
-		if (rc == 0 && look.kind == RS_NONE)
-			rc = sc_fail(err, SC_E_STALE, "the file is gone");
-		if (rc == 0 && look.kind == RS_DATA)
-			rc = sc_fail(err, SC_E_SEALED, "the file is part of a dataset, which is read-only");
-		copy = rc == 0 && look.nlink && rs_look_is_committed(&look) &&
-		       (set->has_mode || set->has_uid || set->has_gid) && is_shard(job, number);
-		if (rc == 0 && !copy && look.kind == RS_WORK)
-			rc = set_file(s, look.blob, set, err);
-		if (rc == 0 && !copy)
-			rc = rs_overlay_set_attrs(job->overlay, sc_now_wall_ns(), number, set, err);
-		end(job, copy ? 1 : rc);
-		if (!copy)
-			return rc;
-		rc = rs_tree_copy_up(s, job, ino, false, &blob, err);
-		if (rc < 0)
-			return rc;
-	}
+	ino = begin(job, ino);
+	rc = rs_look_at(job, ino, &look, err);
+	if (rc == 0 && look.kind == RS_NONE)
+		rc = sc_fail(err, SC_E_STALE, "the file is gone");
+	if (rc == 0 && look.kind == RS_DATA)
+		rc = sc_fail(err, SC_E_SEALED, "the file is part of a dataset, which is read-only");
+	if (rc == 0 && look.kind == RS_WORK)
+		rc = set_file(s, look.blob, set, err);
+	if (rc == 0)
+		rc = rs_overlay_set_attrs(job->overlay, sc_now_wall_ns(), ino, set, err);
+	end(job, rc);
+	return rc;
 }
 
 int rs_tree_set_xattr(struct rs_service *s, struct rs_job *job, uint64_t ino, struct meta_bytes name,

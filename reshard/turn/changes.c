@@ -156,28 +156,19 @@ static int add(struct changes *x, const struct rs_change_row *row)
 	return sc_vec_push(&x->all, *row) < 0 ? sc_nomem(x->err) : 0;
 }
 
-/* A regular file has a name: one that was written, or one of tensors whose name is another one than below. */
-static int add_file(struct changes *x, uint64_t folder, struct meta_bytes name, const struct meta_inode_row *is,
-		    bool moved)
+/* A regular file has a name: it was written, or the name is another one than below. */
+static int add_file(struct changes *x, uint64_t folder, struct meta_bytes name, const struct meta_inode_row *is)
 {
 	struct rs_change_row row = {.ino = is->ino, .blob = is->blob};
 	const struct place *at = NULL;
-	int rc;
+	int rc = place_of(x, folder, &at);
 
-	if (is->data != META_OWN_DATA && !moved)
-		return 0;
-	rc = place_of(x, folder, &at);
 	if (rc < 0 || !at->path)
 		return rc;
 	row.how = is->data == META_OWN_DATA ? RS_CHANGE_WROTE : RS_CHANGE_MOVED;
 	row.rank = at->rank;
 	row.path = meta_path_in(&x->texts, at->path, name);
 	return row.path ? add(x, &row) : sc_nomem(x->err);
-}
-
-static bool is_shard(const struct changes *x, uint64_t ino)
-{
-	return x->below && rs_below_is_shard(x->below, ino);
 }
 
 /* What is in a folder that was moved, with the folder. */
@@ -191,7 +182,7 @@ static int on_moved_child(void *arg, struct meta_bytes name, uint64_t ino)
 		return rc;
 	if (S_ISDIR(row.mode))
 		return sc_vec_push(&x->folders, ino) < 0 ? sc_nomem(x->err) : 0;
-	return S_ISREG(row.mode) ? add_file(x, x->folder, name, &row, is_shard(x, ino)) : 0;
+	return S_ISREG(row.mode) ? add_file(x, x->folder, name, &row) : 0;
 }
 
 static int add_moved_folder(struct changes *x, uint64_t ino)
@@ -211,7 +202,7 @@ static int add_name(struct changes *x, const struct named *n)
 	int rc = rs_overlay_inode(x->job->overlay, n->ino, &x->texts, &row, x->err);
 
 	if (rc > 0 && S_ISREG(row.mode))
-		return add_file(x, n->parent, n->name, &row, is_shard(x, n->ino));
+		return add_file(x, n->parent, n->name, &row);
 	if (rc > 0 && S_ISDIR(row.mode)) {
 		rc = x->lower.inode(x->lower.arg, n->ino, &x->texts, &below, x->err);
 		return rc > 0 ? add_moved_folder(x, n->ino) : rc;
@@ -232,7 +223,7 @@ static int on_old_name(void *arg, const struct meta_entry_row *row)
 	uint64_t now = 0;
 	int rc = rs_overlay_child(x->job->overlay, row->parent, row->name, &now, x->err);
 
-	return rc < 0 || now != row->ino ? rc : add_file(x, row->parent, row->name, o->row, false);
+	return rc < 0 || now != row->ino ? rc : add_file(x, row->parent, row->name, o->row);
 }
 
 /* --- the upper layer --- */
@@ -402,41 +393,17 @@ static void done(struct changes *x)
 	sc_arena_done(&x->texts);
 }
 
-/* Copies up the committed files of tensors that have got another name, so that a commit reads them again. */
-static int own_shards(struct changes *x, bool *ret_any)
-{
-	struct rs_job *job = x->job;
-	uint64_t blob;
-	int rc = 0;
-
-	*ret_any = false;
-	for (size_t i = 0; rc == 0 && i < x->all.nr; i++) {
-		if (x->all.at[i].how != RS_CHANGE_MOVED)
-			continue;
-		*ret_any = true;
-		rc = rs_tree_copy_up(job->service, job, rs_overlay_shown(job->overlay, x->all.at[i].ino), false,
-				     &blob, x->err);
-	}
-	return rc;
-}
-
 int rs_tree_changes(struct rs_job *job, rs_change_row_fn *fn, void *arg, struct sc_err *err)
 {
-	bool again = true;
-	int rc = 0;
+	struct changes x = {.job = job, .err = err};
+	int rc;
 
-	while (rc == 0 && again) {
-		struct changes x = {.job = job, .err = err};
-
-		(void)pthread_rwlock_rdlock(&job->names);
-		rc = find(&x);
-		(void)pthread_rwlock_unlock(&job->names);
-		if (rc == 0)
-			rc = own_shards(&x, &again);
-		for (size_t i = 0; rc == 0 && !again && i < x.all.nr; i++)
-			rc = fn(arg, &x.all.at[i]);
-		done(&x);
-	}
+	(void)pthread_rwlock_rdlock(&job->names);
+	rc = find(&x);
+	(void)pthread_rwlock_unlock(&job->names);
+	for (size_t i = 0; rc == 0 && i < x.all.nr; i++)
+		rc = fn(arg, &x.all.at[i]);
+	done(&x);
 	return rc;
 }
 

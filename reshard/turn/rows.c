@@ -199,7 +199,11 @@ static int restate_ranks(struct rs_turn *t, struct rs_view *base)
 
 struct pinning {
 	struct rs_turn *t;
-	uint64_t above;
+	bool any;			/* name was pinned */
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} todo;				/* whose names are not pinned yet */
 };
 
 static int pin_name(void *arg, const struct meta_entry_row *row)
@@ -211,29 +215,37 @@ static int pin_name(void *arg, const struct meta_entry_row *row)
 
 	if (rc < 0 || now != row->ino)
 		return rc;
-	p->above = row->parent;
+	if ((row->parent & RS_VIRTUAL) && sc_vec_push(&p->todo, row->parent) < 0)
+		return sc_nomem(t->err);
+	p->any = true;
 	return put_entry(t, row->parent, row->name, row->ino);
 }
 
-/* What has a row gets its name, too, and so have the folders above it: else it would vanish with those files. */
+/* What has a row gets its names, too, and so have the folders above them: else it would vanish with those files. */
 static int pin(void *arg, const struct meta_inode_row *upper)
 {
 	struct pinning p = {.t = arg};
 	struct rs_turn *t = p.t;
 	struct meta_inode_row row;
 	struct rs_below *b;
-	uint64_t ino = upper->nlink ? upper->ino : 0;
-	int rc = ino & RS_VIRTUAL ? rs_view_below(t->job->head, &b, t->err) : 0;
+	int rc = 0;
 
-	while (rc == 0 && (ino & RS_VIRTUAL)) {
-		p.above = 0;
+	if (!upper->nlink || !(upper->ino & RS_VIRTUAL))
+		return 0;
+	rc = rs_view_below(t->job->head, &b, t->err);
+	if (rc == 0)
+		rc = rs_below_names(b, upper->ino, pin_name, &p, t->err);
+	while (rc == 0 && p.todo.nr) {
+		uint64_t ino = p.todo.at[--p.todo.nr];
+
+		p.any = false;
 		rc = rs_below_names(b, ino, pin_name, &p, t->err);
-		if (rc == 0 && p.above && !rs_overlay_has(t->job->overlay, ino)) {
+		if (rc == 0 && p.any && !rs_overlay_has(t->job->overlay, ino)) {
 			rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
 			rc = rc > 0 ? put_row(t, &row) : rc;
 		}
-		ino = p.above;
 	}
+	sc_vec_done(&p.todo);
 	return rc;
 }
 

@@ -11,17 +11,16 @@
 struct rs_change_row {
 	enum {
 		RS_CHANGE_WROTE,	/* its bytes are blob's, which is a file of the working tree */
-		RS_CHANGE_MOVED,	/* of tensors, under another name, or with another mode or owner: known to
-					 * changes.c alone, which makes a written file of it */
+		RS_CHANGE_MOVED,	/* a committed file that has got another name, or, of one of tensors, another
+					 * mode or owner: its bytes are what the head has under the number */
 		RS_CHANGE_GONE,
 	} how;
 	uint32_t rank;			/* RS_SHARED: the job's own */
 	const char *path;		/* valid during the call */
-	uint64_t ino, blob;
+	uint64_t ino, blob;		/* blob of a moved one: 0 if it has tensors */
 };
 typedef int rs_change_row_fn(void *arg, const struct rs_change_row *row);
-/** Walks over all of them, by rank, then path; each name of a file is one.  First copies up the committed files of
- *  tensors that have got another name, mode or owner, so that a commit reads them again.  The gate is closed. */
+/** Walks over all of them, by rank, then path; each name of a file is one. */
 int rs_tree_changes(struct rs_job *job, rs_change_row_fn *fn, void *arg, struct sc_err *err);
 /** Counts what a commit would keep, and what it would leave out; `names` (may be NULL) gets the first few of the
  *  former, as "rank 3: 'a', 'b'". */

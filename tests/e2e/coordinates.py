@@ -1,5 +1,5 @@
 """JOB-FOLDER SEED STEPS: what ranks show at topologies under which it was not written, compared with a model of rules B1 and B2 of
-docs/tree.md: random files, links, folders and attributes in ranks' folders, commits, topologies, .as.
+docs/tree.md: random files, links of both kinds, folders and attributes in ranks' folders, commits, topologies, .as.
 
 A rank shows what the rank with its coordinates had when the last commit was made; one whose coordinates there were not shows what was
 the same in all ranks.  A topology under which something would be shown by no rank is refused, unless it says plain=drop.
@@ -21,6 +21,7 @@ PATHS = ["a", "b.bin", "sub/c", "sub/d", "sub/deep/e", "other/f", "ckpt/g", "ckp
 FOLDERS = ["sub", "sub/deep", "other", "empty", "ckpt"]
 rng = random.Random(SEED)
 blobs = itertools.count()
+counts = {"commits": 1, "topologies": 0, "refused": 0, "presentations": 0, "linked names elsewhere": 0}
 
 
 def text(topology):
@@ -53,7 +54,7 @@ def source(topology, rank, rows):
 
 
 class Model:
-    """trees: rank -> path -> entry; an entry is ("d",), ("l", target) or ("f", blob, bytes, mode, {attribute: value})."""
+    """trees: rank -> path -> entry; an entry is ("d",), ("l", target) or ("f", blob, bytes, mode, {attribute: value}, inode)."""
 
     def __init__(self, topology):
         self.rows, self.trees = topology, {r: {"ckpt": ("d",)} for r in range(size(topology))}
@@ -71,7 +72,7 @@ class Model:
                 for e in entries[1:]:
                     mode &= e[3]
                 attributes = {k: v for k, v in first[4].items() if all(e[4].get(k) == v for e in entries)}
-                first = (*first[:3], mode, attributes)
+                first = (*first[:3], mode, attributes, tuple(e[5] for e in entries))
             shown[path] = first
         return shown
 
@@ -103,9 +104,17 @@ def error():
         return f.read()
 
 
+def groups(inode_of):
+    """The sets of names that are one file."""
+    names = {}
+    for path, inode in inode_of.items():
+        names.setdefault(inode, set()).add(path)
+    return sorted(sorted(n) for n in names.values())
+
+
 def look(folder):
-    """What a rank's folder shows, but for the tensors."""
-    found = {}
+    """What a rank's folder shows, but for the tensors; and the names that are one file."""
+    found, inodes, links = {}, {}, {}
     for top, folders, files in os.walk(folder):
         for name in folders + files:
             full = os.path.join(top, name)
@@ -124,8 +133,12 @@ def look(folder):
                 if len(data) != st.st_size:
                     again = os.lstat(full)
                     sys.exit(f"{full}: stat said {st.st_size} bytes (number {st.st_ino}), then there were {len(data)}, now {again.st_size} ({again.st_ino})")
+                inodes[path], links[path] = st.st_ino, st.st_nlink
                 found[path] = ("f", data, stat.S_IMODE(st.st_mode), {a: os.getxattr(full, a) for a in os.listxattr(full)})
-    return found
+    names = groups(inodes)
+    for n in names:
+        assert all(links[path] == len(n) for path in n), (folder, n, [links[path] for path in n])
+    return found, names
 
 
 def brief(entry):
@@ -136,14 +149,20 @@ def compare(model, folder, topology, what):
     ranks = sorted((n for n in os.listdir(folder) if n.isdigit()), key=int)
     assert len(ranks) == size(topology), (what, ranks)
     for r in range(size(topology)):
-        want = {p: e if e[0] != "f" else ("f", e[2], e[3], e[4]) for p, e in model.show(topology, r).items()}
+        shown = model.show(topology, r)
+        want = {p: e if e[0] != "f" else ("f", e[2], e[3], e[4]) for p, e in shown.items()}
+        linked = groups({p: e[5] for p, e in shown.items() if e[0] == "f"})
         want.setdefault("ckpt", ("d",))  # the folder of the tensors
-        found = look(f"{folder}/{r}")
+        found, names = look(f"{folder}/{r}")
         if found != want:
             for p in sorted(set(want) | set(found)):
                 if want.get(p) != found.get(p):
                     print(f"  {p}: found {brief(found.get(p))}, want {brief(want.get(p))}")
             sys.exit(f"{what}, rank {r} of {text(topology)} (rows of {text(model.rows)}): other files; seed {SEED}")
+        if names != linked:
+            sys.exit(f"{what}, rank {r} of {text(topology)} (rows of {text(model.rows)}): links {names}, want {linked}; seed {SEED}")
+        if source(topology, r, model.rows) != r:
+            counts["linked names elsewhere"] += sum(len(n) for n in names if len(n) > 1)
         part = load_file(f"{folder}/{r}/ckpt/model.safetensors")["w"]
         cut = WHOLE.shape[0] // topology["tp"]
         at = coordinates(topology, r)["tp"]
@@ -174,29 +193,45 @@ def write(trees, ranks, path, data, mode):
         with open(f"{root}/{path}", "wb") as f:
             f.write(data)
         os.chmod(f"{root}/{path}", mode)
-        trees[r][path] = ("f", next(blobs), data, mode, {})
+        trees[r][path] = ("f", next(blobs), data, mode, {}, next(blobs))
 
 
 def share(trees, first):
-    """What all ranks wrote equal, under one name, since blob `first` is one blob."""
-    for path in set(trees[0]):
+    """What all ranks wrote equal, under one name, since blob `first` is one blob, of all names that the file has."""
+    shared = {}
+    for path in sorted(set(trees[0])):
         entries = [t.get(path, ("",)) for t in trees.values()]
         if all(e[0] == "f" and e[1] >= first and e[2] == entries[0][2] for e in entries):
-            for t in trees.values():
-                t[path] = ("f", entries[0][1], *t[path][2:])
+            shared[path] = entries[0][1]
+    for t in trees.values():
+        blob = {}
+        for path in sorted(shared):
+            if blob.get(t[path][5], t[path][1]) == t[path][1]:
+                blob[t[path][5]] = shared[path]
+        for path, e in t.items():
+            if e[0] == "f" and e[5] in blob:
+                t[path] = ("f", blob[e[5]], *e[2:])
+
+
+def set_all(tree, path, *to):
+    """Changes a file under all its names."""
+    inode = tree[path][5]
+    for p, e in tree.items():
+        if e[0] == "f" and e[5] == inode:
+            tree[p] = (*e[:3], *to, inode)
 
 
 def change(trees):
     """One change, of one rank or of all."""
     everybody = rng.random() < 0.4
     ranks = sorted(trees) if everybody else [rng.choice(sorted(trees))]
-    what = rng.choice(("write", "write", "write", "link", "folder", "remove", "rename", "rmtree", "mode", "attribute"))
+    what = rng.choice(("write", "write", "write", "link", "folder", "remove", "rename", "rmtree", "mode", "attribute", "hard", "hard"))
     path = rng.choice(PATHS)
     if what == "write":
         write(trees, ranks, path, rng.randbytes(rng.choice((0, 8, 100, 9000) if everybody else (8, 100, 9000))), rng.choice((0o644, 0o600, 0o755)))
         return
     target = f"t{rng.randrange(4)}"
-    folder = rng.choice(FOLDERS)
+    folder, other = rng.choice(FOLDERS), rng.choice(PATHS)
     value = rng.randbytes(8)
     for r in ranks:
         tree, root = trees[r], f"{JOB}/{r}"
@@ -225,12 +260,19 @@ def change(trees):
             del tree[folder]
         elif what == "mode" and tree.get(path, ("",))[0] == "f":
             os.chmod(f"{root}/{path}", 0o640)
-            e = tree[path]
-            tree[path] = (*e[:3], 0o640, e[4])
+            set_all(tree, path, 0o640, tree[path][4])
         elif what == "attribute" and tree.get(path, ("",))[0] == "f":
             os.setxattr(f"{root}/{path}", "user.x", value)
-            e = tree[path]
-            tree[path] = (*e[:4], {"user.x": value})
+            set_all(tree, path, tree[path][3], {"user.x": value})
+        elif what == "hard" and tree.get(path, ("",))[0] == "f" and tree.get(other, ("",))[0] != "d" and other != path:
+            try:
+                os.link(f"{root}/{path}", f"{root}/.new")
+            except OSError:
+                continue  # it came with a topology: EXDEV
+            parents(tree, other, root)
+            remove(tree, other, root)
+            os.rename(f"{root}/.new", f"{root}/{other}")
+            tree[other] = tree[path]
 
 
 def main():
@@ -246,7 +288,6 @@ def main():
         save_file({"w": WHOLE[cut * at : cut * (at + 1)].copy()}, f"{JOB}/{r}/ckpt/model.safetensors")
     model = Model(now)
     put("commit", "step=0") or sys.exit(error())
-    counts = {"commits": 1, "topologies": 0, "refused": 0, "presentations": 0}
     for step in range(1, STEPS + 1):
         trees = {r: model.show(now, r) for r in range(size(now))}
         for t in trees.values():

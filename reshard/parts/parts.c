@@ -3,7 +3,7 @@
  * Partitions of datasets, as files of a rank: their names, and their bytes.  They are shared by all ranks with the
  * same data-parallel coordinate, and kept for a while after their last use.
  */
-#include "reshard/shown/shown_i.h"
+#include "reshard/parts/parts_i.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which format a file of a commit has, and what is in it. */
+#include "reshard/commit/commit_i.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+/* A file as a format sees it, which opens it if it reads. */
+struct work_file {
+	uint64_t blob;
+	int fd;			/* -1: not open yet */
+	const struct commit *c;
+	const struct item *item;
+};
+
+static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	struct work_file *f = arg;
+	int rc = f->fd < 0 ? meta_store_open_work(&f->c->s->store, f->blob, O_RDONLY, &f->fd, err) : 0;
+
+	return rc < 0 ? rc : rs_fd_read(f->fd, f->blob, at, bytes, to, err);
+}
+
+static bool is_object(void *arg, const char *name)
+{
+	const struct work_file *f = arg;
+
+	return meta_layout_is_object(f->c->layout, f->c->topo.pp > 1, f->item->path, name);
+}
+
+/* Parses once more, with the payload, in which are the tensors that the layout calls objects.  The cache has neither:
+ * the one is large, the other may change. */
+static int parse_own(struct commit *c, struct item *it)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct work_file work = {it->blob, -1, c, it};
+	struct rs_file file = {it->path, it->bytes, &work, read_work, is_object, false};
+	int rc = meta_store_open_blob(&c->s->store, it->blob, it->bytes, &fd, c->err);
+
+	it->own_found = rc == 0 ? sc_zalloc(sizeof(*it->own_found)) : NULL;
+	if (rc == 0 && !it->own_found)
+		rc = sc_nomem(c->err);
+	work.fd = fd;
+	if (rc == 0)
+		rc = rs_format_parse(it->format, &file, it->own_found, c->err);
+	if (rc == 0)
+		it->found = it->own_found;
+	return rc;
+}
+
+/* A rule that cuts a tensor which its file keeps as an object would not be followed. */
+static int refuse_left(struct commit *c, const struct item *it)
+{
+	for (size_t i = 0; it->found->left && it->found->left[i]; i++) {
+		const char *name = it->found->left[i];
+		struct meta_caps caps = {0};
+		const struct meta_rule *r = meta_layout_first(c->layout, c->topo.pp > 1, it->path, name, &caps);
+
+		if (r && r->nr_cuts)
+			return sc_fail(c->err, SC_E_UNSUPPORTED, "tensor '%s' is cut by the layout ('%s'), but is of a "
+				       "kind that stays as it is: a subclass, quantized, sparse, complex128 or such; "
+				       "save a plain tensor, or give it the rule 'object'", name, r->text);
+	}
+	return 0;
+}
+
+/* Adds to a parser's refusal what keeps the file. */
+static int advise(struct commit *c, const struct item *it, int rc)
+{
+	struct sc_err why = *c->err;
+
+	if (it->format->agree || (rc != SC_E_FORMAT && rc != SC_E_UNSUPPORTED && rc != SC_E_LIMIT))
+		return rc;
+	return sc_fail(c->err, rc, "%s; or the line 'plain %s' in the layout keeps the file as it is", why.msg,
+		       it->path);
+}
+
+int rs_commit_parse(struct commit *c, struct item *it)
+{
+	int rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
+
+	if (rc < 0)
+		return advise(c, it, rc);
+	it->found = &it->parsed->found;
+	if (it->format->agree || it->format == &rs_format_plain)
+		return 0;
+	rc = parse_own(c, it);
+	if (rc == 0)
+		rc = refuse_left(c, it);
+	return rc < 0 ? advise(c, it, rc) : 0;
+}
+
+/* Files of the job itself are opaque, as are those that the layout calls plain, and what no format claims unless a
+ * rule speaks of its bytes. */
+int rs_commit_find_format(struct commit *c, struct item *it, bool *ret_opaque)
+{
+	struct work_file work = {it->blob, -1, c, it};
+	struct rs_file file = {it->path, it->bytes, &work, read_work};
+	struct meta_caps caps;
+	int rc = 0;
+
+	it->format = &rs_format_plain;
+	if (it->rank != RS_SHARED && !meta_layout_is_plain(c->layout, it->path))
+		rc = rs_format_of(&file, &it->format, c->err);
+	sc_closep(&work.fd);
+	*ret_opaque = it->format == &rs_format_plain &&
+		      (it->rank == RS_SHARED || !meta_layout_first(c->layout, c->topo.pp > 1, it->path, "", &caps));
+	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s'", it->rank, it->path) : 0;
+}
