@@ -53,7 +53,7 @@ struct fs_node fs_node_of_number(struct rs_job *job, uint64_t number)
 {
 	if (number == rs_job_root(job))
 		return (struct fs_node){.kind = FS_JOB, .job = rs_job_id(job)};
-	return (struct fs_node){.kind = number & RS_VIRTUAL ? FS_IMPLIED : FS_INODE, .number = number};
+	return (struct fs_node){.kind = number & META_VIRTUAL ? FS_IMPLIED : FS_INODE, .number = number};
 }
 
 struct fs_node fs_node_of_look(struct rs_job *job, const struct rs_look *look)

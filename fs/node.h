@@ -3,14 +3,14 @@
  * Nodeids are numbers made of numbers that the catalog gives, never pointers: a kernel may remember one for longer than
  * any object lives, and the next daemon means the same by it.
  *
- *     63..60  59..40   39..20   19..0
- *      kind     job                       JOB: number rs_job_root() of its working tree
+ *     63..60  59..0
+ *      kind     job (20), 0 (40)          JOB: number rs_job_root() of its working tree
  *      kind     number (60 bits)          INODE: a folder, link or special file of a head
- *      kind     number without RS_VIRTUAL IMPLIED: a folder of a head that follows from a topology
- *      kind     job     blob (40 bits)    WORK: a file that programs may write to
- *      kind     place (40 bits) path      VIEW, BLOB, SHARED: a committed file, of a head or a version;
+ *      kind     number without META_VIRTUAL IMPLIED: a folder of a head that follows from a topology
+ *      kind     job (20), blob (40)       WORK: a file that programs may write to
+ *      kind     place (38), path (22)     VIEW, BLOB, SHARED: a committed file, of a head or a version;
  *                                         VROOT, VDIR, VLINK, VSDIR, VSLINK: what is in a version (.v, .as)
- *      kind     job      what             SPECIAL: .ctl, .v, .as, .full, .dcp and the control files
+ *      kind     job (20), what (40)       SPECIAL: .ctl, .v, .as, .full, .dcp and the control files
  *
  * A place is a rank of a view (a version at a topology).  meta/catalog/numbers.c gives the numbers of jobs, places,
  * paths and blobs, and says when a number may be given again; those of working trees are given once.
@@ -26,6 +26,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "meta/base/limits.h"
+#include "meta/tree/virtual.h"
 
 enum fs_kind {
 	FS_ROOT,	/* number 1 */
@@ -48,7 +51,7 @@ enum fs_kind {
 struct fs_node {
 	enum fs_kind kind;
 	uint64_t job, place, path, blob;
-	uint64_t number;	/* as the working tree has it: with RS_VIRTUAL */
+	uint64_t number;	/* as the working tree has it: with META_VIRTUAL */
 	uint32_t what;
 };
 
@@ -105,7 +108,7 @@ static inline uint64_t fs_node_id(struct fs_node n)
 	case FS_VLINK:
 	case FS_VSDIR:
 	case FS_VSLINK:
-		return kind | n.place << 20 | n.path;
+		return kind | n.place << SC_PATH_BITS | n.path;
 	}
 	return 0;
 }
@@ -114,7 +117,7 @@ static inline struct fs_node fs_node_of(uint64_t id)
 {
 	const uint64_t mask = (1u << 20) - 1;
 	struct fs_node n = {.kind = (enum fs_kind)(id >> 60)};
-	uint64_t high = id >> 40 & mask, middle = id >> 20 & mask, low = id & mask;
+	uint64_t high = id >> 40 & mask, low = id & mask;
 
 	switch (n.kind) {
 	case FS_ROOT:
@@ -133,7 +136,7 @@ static inline struct fs_node fs_node_of(uint64_t id)
 		n.number = id & FS_NUMBER_MASK;
 		break;
 	case FS_IMPLIED:
-		n.number = (id & FS_NUMBER_MASK) | UINT64_C(1) << 60; /* RS_VIRTUAL */
+		n.number = (id & FS_NUMBER_MASK) | META_VIRTUAL;
 		break;
 	case FS_WORK:
 		n.job = high;
@@ -147,8 +150,8 @@ static inline struct fs_node fs_node_of(uint64_t id)
 	case FS_VLINK:
 	case FS_VSDIR:
 	case FS_VSLINK:
-		n.place = high << 20 | middle;
-		n.path = low;
+		n.place = (id & FS_NUMBER_MASK) >> SC_PATH_BITS;
+		n.path = id & (SC_PATHS_MAX - 1);
 		break;
 	}
 	return n;

@@ -33,9 +33,10 @@
 #define SC_PAYLOAD_BYTES_MAX (16u << 20) /* what is no tensor in a file */
 #define SC_PICKLE_DEPTH_MAX 256	      /* dicts in dicts */
 /* numbers of nodeids (meta/catalog/numbers.c) are smaller than these */
-#define SC_JOBS_MAX (1u << 20)	      /* 20 bits; jobs made in a mount */
-#define SC_PATHS_MAX (1u << 20)	      /* 20 bits; paths of committed files */
-#define SC_PLACES_MAX (UINT64_C(1) << 40) /* 40 bits; ranks of all views, in the life of a store */
+#define SC_PATH_BITS 22
+#define SC_JOBS_MAX (1u << 18)	      /* 18 bits; jobs made in a mount */
+#define SC_PATHS_MAX (1u << SC_PATH_BITS) /* paths of committed files; some 100 bytes of memory each */
+#define SC_PLACES_MAX (UINT64_C(1) << 38) /* 38 bits; ranks of all views, in the life of a store */
 #define SC_BLOBS_MAX (UINT64_C(1) << 40) /* 40 bits; files written, in the life of a store */
 #define SC_NUMBERS_MAX (UINT64_C(1) << 59) /* 59 bits of a nodeid; inodes, in the life of a store */
 #define SC_CLONE_BYTES_MIN (64u << 10) /* a clone costs 17 us: below this copying is faster */

@@ -68,6 +68,8 @@ int meta_job_add(struct meta_catalog *c, struct meta_job_row *row, struct sc_err
 	return rc;
 }
 
+_Static_assert(META_VIRTUAL_JOB == 42 && META_VIRTUAL == UINT64_C(1) << 60, "");
+
 int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 {
 	static const char *const steps[] = {
@@ -76,8 +78,8 @@ int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 		"DELETE FROM view WHERE version IN (SELECT id FROM version WHERE job IN (?1, -?1))",
 		"DELETE FROM version WHERE job IN (?1, -?1)",
 		"DELETE FROM config WHERE job = ?",
-		/* virtual numbers have the job's id in 20 bits, and another job gets this id */
-		"DELETE FROM again WHERE ino >> 40 = (1 << 20) + ?1 OR EXISTS (SELECT 1 FROM number_block WHERE job = "
+		/* virtual numbers have the job's id in 18 bits, and another job gets this id */
+		"DELETE FROM again WHERE ino >> 42 = (1 << 18) + ?1 OR EXISTS (SELECT 1 FROM number_block WHERE job = "
 		"?1 AND ino & ~(1 << 61) >= first AND ino & ~(1 << 61) < first + nr)", /* RS_WAS */
 		"DELETE FROM number_block WHERE job = ?",
 		"DELETE FROM job WHERE id = ?",

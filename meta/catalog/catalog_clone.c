@@ -32,7 +32,7 @@ static const char *const copies[] = {
  * between.)
  */
 struct numbers {
-	uint64_t source, source_root, virtual;	/* virtual: what such numbers of the new job begin with */
+	uint64_t source, source_root, job;	/* job: the new one */
 	uint64_t nr_others;
 	struct {
 		size_t nr, room;
@@ -58,7 +58,7 @@ static uint64_t renumber(void *arg, uint64_t x)
 	size_t lo = 0, hi = n->blocks.nr;
 
 	if (x >= META_VIRTUAL)
-		return n->virtual | (x & ((UINT64_C(1) << 40) - 1));
+		return meta_virtual(n->job, meta_virtual_rank(x), meta_virtual_path(x));
 	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
 
@@ -82,7 +82,7 @@ static int take_numbers(struct meta_catalog *c, uint64_t job, uint64_t root, str
 		return sc_nomem(err);
 	if (rc == 0 && n->nr_others)
 		rc = meta_numbers_take(c, job, n->nr_others, &others, err);
-	n->virtual = META_VIRTUAL | job << 40;
+	n->job = job;
 	for (size_t i = 0; i < n->blocks.nr; i++)
 		n->blocks.at[i].to = n->blocks.at[i].first == n->source_root ? root : others + n->blocks.at[i].to;
 	return rc;

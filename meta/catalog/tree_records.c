@@ -59,10 +59,10 @@ static int begin_path(struct path_walk *w, uint64_t folder, int64_t *ret_rank, s
 		*ret_rank = (int64_t)(folder - w->root) - 1;
 		return is_top(w, folder);
 	}
-	*ret_rank = (int64_t)(folder >> 20 & (SC_RANKS_MAX - 1));
+	*ret_rank = meta_virtual_rank(folder);
 	if (*ret_rank == SC_RANKS_MAX - 1)
 		*ret_rank = META_SHARED;
-	rc = meta_path_get(w->c, folder & (SC_RANKS_MAX - 1), on_path_text, path, w->err);
+	rc = meta_path_get(w->c, meta_virtual_path(folder), on_path_text, path, w->err);
 	return rc == SC_E_NOT_FOUND ? 0 : rc < 0 ? rc : 1;
 }
 
@@ -303,10 +303,10 @@ int meta_tree_path_texts(struct meta_catalog *c, uint64_t tree, meta_text_fn *fn
 	struct record_walk w = {.fn.text = fn, .arg = arg};
 
 	return db_each(c, err, on_text, &w,
-		       "SELECT id, text FROM path WHERE id IN (SELECT ino & 1048575 FROM tree_inode WHERE tree = ?1 "
-		       "AND ino >= ?2 UNION SELECT parent & 1048575 FROM tree_entry WHERE tree = ?1 AND parent >= ?2 "
-		       "UNION SELECT ino & 1048575 FROM tree_entry WHERE tree = ?1 AND ino >= ?2)",
-		       "ii", tree, META_VIRTUAL);
+		       "SELECT id, text FROM path WHERE id IN (SELECT ino & ?3 FROM tree_inode WHERE tree = ?1 "
+		       "AND ino >= ?2 UNION SELECT parent & ?3 FROM tree_entry WHERE tree = ?1 AND parent >= ?2 "
+		       "UNION SELECT ino & ?3 FROM tree_entry WHERE tree = ?1 AND ino >= ?2)",
+		       "iii", tree, META_VIRTUAL, (uint64_t)SC_PATHS_MAX - 1);
 }
 
 int meta_version_files(struct meta_catalog *c, uint64_t version, meta_text_fn *fn, void *arg, struct sc_err *err)

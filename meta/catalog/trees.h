@@ -22,11 +22,9 @@
 
 #include "meta/catalog/catalog.h"
 #include "meta/tree/change.h"
+#include "meta/tree/virtual.h"
 
 /* --- numbers, and the log --- */
-
-/* Numbers that nobody takes: what follows from a topology has numbers made of job (20 bits), rank (20), path (20). */
-#define META_VIRTUAL (UINT64_C(1) << 60)
 
 /**
  * Takes a block of `nr` numbers for a job, the first of which is *ret_first; none of them was given before or will be

@@ -223,10 +223,10 @@ static int number(const struct numbering *n, uint64_t was, uint64_t *ret)
 		*ret = x ? x->number : 0;
 		return *ret != 0;
 	}
-	path = rs_joined_path(n->j, was & LOW);
+	path = rs_joined_path(n->j, meta_virtual_path(was));
 	rc = path ? rs_path_id(n->job, path, &id, n->r->err) : 0;
 	if (rc == 0 && path)
-		*ret = META_VIRTUAL | n->job->id << 40 | (was & (uint64_t)LOW << 20) | id;
+		*ret = meta_virtual(n->job->id, meta_virtual_rank(was), id);
 	return rc < 0 ? rc : path != NULL;
 }
 

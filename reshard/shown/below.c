@@ -24,7 +24,6 @@
 #include "meta/base/text.h"
 
 #define KEY(number) (const char *)&(number), sizeof(number)
-#define LOW ((UINT64_C(1) << 20) - 1)
 
 static bool is_rank(const struct rs_below *b, uint64_t ino)
 {
@@ -40,13 +39,13 @@ static int virtual_number(struct rs_below *b, uint32_t rank, const char *path, u
 	if (rank == RS_SHARED)
 		rank = SC_RANKS_MAX - 1;
 	if (rc == 0)
-		*ret = RS_VIRTUAL | b->view->job->id << 40 | (uint64_t)rank << 20 | path_id;
+		*ret = meta_virtual(b->view->job->id, rank, path_id);
 	return rc;
 }
 
 uint32_t rs_virtual_rank(const struct rs_view *view, uint64_t ino)
 {
-	uint32_t rank = (uint32_t)(ino >> 20 & LOW);
+	uint32_t rank = meta_virtual_rank(ino);
 
 	return rank == SC_RANKS_MAX - 1 && view->topo.ranks < SC_RANKS_MAX ? RS_SHARED : rank;
 }
@@ -153,11 +152,11 @@ int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struc
 		ret->rank = (uint32_t)(ino - b->root - 1);
 		return ret->rank < b->ranks;
 	}
-	if (ino & RS_VIRTUAL) {
+	if (ino & META_VIRTUAL) {
 		ret->rank = rs_virtual_rank(b->view, ino);
-		if ((ino >> 40 & LOW) != b->view->job->id || (ret->rank != RS_SHARED && ret->rank >= b->ranks))
+		if (meta_virtual_job(ino) != b->view->job->id || (ret->rank != RS_SHARED && ret->rank >= b->ranks))
 			return 0;
-		rc = rs_path_text(b->view->job->service, ino & LOW, &ret->path, err);
+		rc = rs_path_text(b->view->job->service, meta_virtual_path(ino), &ret->path, err);
 		return rc == SC_E_NOT_FOUND ? 0 : rc < 0 ? rc : find_named(b, ret, err);
 	}
 	(void)pthread_mutex_lock(&b->lock);
@@ -384,7 +383,7 @@ int rs_below_names(struct rs_below *b, uint64_t ino, meta_entry_fn *fn, void *ar
 		rc = fn(arg, &(struct meta_entry_row){n->parent, n->name, ino});
 	}
 	rs_named_done(&names);
-	return rc == 0 && !any && (ino & RS_VIRTUAL) ? virtual_names(b, &at, t, fn, arg, err) : rc;
+	return rc == 0 && !any && (ino & META_VIRTUAL) ? virtual_names(b, &at, t, fn, arg, err) : rc;
 }
 
 int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t *ret_path_id, const char **ret_path,

@@ -312,7 +312,7 @@ int rs_below_row(struct rs_below *b, const struct rs_where *at, struct meta_inod
 		ret->gid = now.gid;
 		return rc < 0 ? rc : 1;
 	}
-	if (rc || (*at->path && !(at->ino & RS_VIRTUAL)))
+	if (rc || (*at->path && !(at->ino & META_VIRTUAL)))
 		return rc;
 	if (file) {
 		rc = file_row(b, at, file, ret, err);

@@ -3,19 +3,18 @@
  * What a view (a version at a topology) shows: files of its sets and datasets, and what the version's tree says of
  * folders, links, numbers and attributes.  Nothing here changes anything.
  *
- * Numbers are as programs see them (st_ino): real ones are below RS_VIRTUAL; what nobody made, the files and folders
+ * Numbers are as programs see them (st_ino): real ones are below META_VIRTUAL; what nobody made, the files and folders
  * that follow from a topology, have numbers made of job, rank and path.
  */
 #ifndef RS_SHOWN_H
 #define RS_SHOWN_H
 
 #include "meta/tree/change.h"
+#include "meta/tree/virtual.h"
 #include "reshard/parts/parts.h"
 #include "reshard/state/state.h"
 
 /* --- what there is --- */
-
-#define RS_VIRTUAL (UINT64_C(1) << 60) /* in a number: job (20 bits), rank (20), path (20); see rs_path_id() */
 
 enum rs_kind {
 	RS_NONE,

@@ -217,8 +217,8 @@ struct rs_job *rs_job_of_number(struct rs_service *s, uint64_t ino)
 	uint64_t id = 0;
 	struct rs_job *job;
 
-	if (ino & RS_VIRTUAL) {
-		id = ino >> 40 & ((UINT64_C(1) << 20) - 1);
+	if (ino & META_VIRTUAL) {
+		id = meta_virtual_job(ino);
 	} else {
 		size_t lo = 0, hi;
 

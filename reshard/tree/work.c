@@ -194,7 +194,7 @@ static bool is_rank_name(const struct rs_job *job, uint64_t folder, struct meta_
 /* What follows from a topology has a number that is made of its path: it can have no other one. */
 static int refuse_virtual(const struct rs_look *look, struct meta_bytes name, struct sc_err *err)
 {
-	return !(look->ino & RS_VIRTUAL)
+	return !(look->ino & META_VIRTUAL)
 		   ? 0
 		   : sc_fail(err, SC_E_CROSS, "'%.*s' came with the topology: it cannot get another name; copy it",
 			     (int)name.nr, name.at);

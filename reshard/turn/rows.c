@@ -119,7 +119,7 @@ static int hide(void *arg, const struct meta_entry_row *row)
 {
 	struct walk *h = arg;
 
-	if ((row->ino & RS_VIRTUAL) && sc_vec_push(&h->folders, row->ino) < 0)
+	if ((row->ino & META_VIRTUAL) && sc_vec_push(&h->folders, row->ino) < 0)
 		return sc_nomem(h->t->err);
 	return put_entry(h->t, h->folder, row->name, 0);
 }
@@ -215,7 +215,7 @@ static int pin_name(void *arg, const struct meta_entry_row *row)
 
 	if (rc < 0 || now != row->ino)
 		return rc;
-	if ((row->parent & RS_VIRTUAL) && sc_vec_push(&p->todo, row->parent) < 0)
+	if ((row->parent & META_VIRTUAL) && sc_vec_push(&p->todo, row->parent) < 0)
 		return sc_nomem(t->err);
 	p->any = true;
 	return put_entry(t, row->parent, row->name, row->ino);
@@ -230,7 +230,7 @@ static int pin(void *arg, const struct meta_inode_row *upper)
 	struct rs_below *b;
 	int rc = 0;
 
-	if (!upper->nlink || !(upper->ino & RS_VIRTUAL))
+	if (!upper->nlink || !(upper->ino & META_VIRTUAL))
 		return 0;
 	rc = rs_view_below(t->job->head, &b, t->err);
 	if (rc == 0)
@@ -264,7 +264,7 @@ static int hide_removed(void *arg, struct meta_bytes name, uint64_t ino)
 	uint64_t was = 0;
 	int rc = r->lower.child(r->lower.arg, r->folder, name, &was, r->t->err);
 
-	return rc == 0 && (was & RS_VIRTUAL) && was != ino ? hide_folder(r->t, &tree, was) : rc;
+	return rc == 0 && (was & META_VIRTUAL) && was != ino ? hide_folder(r->t, &tree, was) : rc;
 }
 
 static int hide_removed_in(void *arg, const struct meta_inode_row *folder)

@@ -62,7 +62,7 @@ static int keep_row(void *arg, const struct meta_inode_row *row)
 
 	if (row->data == META_FORGOTTEN)
 		return 0;
-	if (row->nlink == 0 && row->ino & RS_VIRTUAL)
+	if (row->nlink == 0 && row->ino & META_VIRTUAL)
 		return keep_apart(t, row);
 	t->moves |= row->nlink && !rs_is_special(row->mode);
 	/* what a topology hides and shows again was never removed: that it was held does not count any more */
@@ -83,7 +83,7 @@ static int keep_names(void *arg, const struct meta_inode_row *row)
 	struct rs_turn *t = arg;
 	struct keeping k = {t, row, row->nlink == 0};
 
-	if (!row->nlink && row->ino & RS_VIRTUAL)
+	if (!row->nlink && row->ino & META_VIRTUAL)
 		return 0;
 	return S_ISDIR(row->mode) ? rs_overlay_entries(t->job->overlay, row->ino, keep_entry, &k) : 0;
 }
@@ -147,10 +147,10 @@ static int refuse_moved(void *arg, const struct meta_inode_row *row)
 	uint32_t rank;
 	int rc;
 
-	if (!(row->ino & RS_VIRTUAL) || !row->nlink || !t->job->head)
+	if (!(row->ino & META_VIRTUAL) || !row->nlink || !t->job->head)
 		return 0;
 	rank = rs_virtual_rank(t->job->head, row->ino);
-	rc = rs_path_text(t->job->service, row->ino & (SC_PATHS_MAX - 1), &path, t->err);
+	rc = rs_path_text(t->job->service, meta_virtual_path(row->ino), &path, t->err);
 	if (rc == 0)
 		rc = rs_find_path(t->job, rank, path, &found, t->err);
 	if (rc < 0 || found == row->ino)
@@ -213,7 +213,7 @@ static int find_held(struct rs_turn *t)
 		uint64_t ino = t->held.at[i];
 
 		/* folders of ranks come and go with topologies */
-		if ((ino < root || ino - root > SC_RANKS_MAX) && !(ino & RS_VIRTUAL) &&
+		if ((ino < root || ino - root > SC_RANKS_MAX) && !(ino & META_VIRTUAL) &&
 		    events->is_known(events->arg, t->job, ino))
 			t->held.at[nr++] = ino;
 	}

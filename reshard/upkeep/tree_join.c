@@ -136,9 +136,9 @@ static struct folder top(const struct rs_joined *j, uint64_t ino)
 	struct folder f = {ino, ino == root ? RS_SHARED : (uint32_t)(ino - root - 1), ""};
 
 	if (ino >= META_VIRTUAL) {
-		f.rank = (uint32_t)(ino >> 20 & LOW);
-		f.rank = f.rank == LOW ? RS_SHARED : f.rank;
-		f.path = rs_joined_path(j, ino & LOW);
+		f.rank = meta_virtual_rank(ino);
+		f.rank = f.rank == SC_RANKS_MAX - 1 ? RS_SHARED : f.rank;
+		f.path = rs_joined_path(j, meta_virtual_path(ino));
 	}
 	return f;
 }

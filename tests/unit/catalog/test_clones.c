@@ -4,7 +4,7 @@
 
 #include "meta/base/limits.h"
 
-#define VIRTUAL(job, rank, at) (META_VIRTUAL | (uint64_t)(job) << 40 | (uint64_t)(rank) << 20 | (at))
+#define VIRTUAL(job, rank, at) meta_virtual((uint64_t)(job), rank, at)
 
 /* --- the source: four versions, whose trees are a chain of three --- */
 
@@ -124,7 +124,7 @@ static bool paired(struct sides *s, uint64_t at, uint64_t its)
 		}
 	assert_true(at != its && s->nr < 64);
 	if (at >= META_VIRTUAL)
-		assert_int_equal(its, at - (s->job << 40) + (s->its_job << 40));
+		assert_int_equal(its, at - (s->job << META_VIRTUAL_JOB) + (s->its_job << META_VIRTUAL_JOB));
 	else if (at >= s->root && at <= s->root + SC_RANKS_MAX)
 		assert_int_equal(its, at - s->root + s->its_root);
 	else

@@ -68,7 +68,7 @@ static void paths_of_files(void **unused)
 
 	(void)unused;
 	OK(meta_path_put(catalog, "of/tensors", &number, &err));
-	number |= META_VIRTUAL | job.id << 40 | UINT64_C(5) << 20;
+	number = meta_virtual(job.id, 5, number);
 	put_inode(root, S_IFDIR, 0);
 	put_inode(RANK(3), S_IFDIR, 0);
 	put_inode(number, S_IFDIR, 0);
@@ -311,7 +311,7 @@ static void records_of_trees(void **unused)
 	OK(meta_path_put(catalog, "not/here", &number, &err));
 	OK(meta_path_put(catalog, "config.json", &number, &err));
 	put_inode(RANK(0), S_IFDIR | 0755, 0);
-	put_file(META_VIRTUAL | job.id << 40 | number, RANK(0), "config.json", 1);
+	put_file(meta_virtual(job.id, 0, number), RANK(0), "config.json", 1);
 	put_file(FILE_NR(2), RANK(0), "x", 2);
 	say((struct meta_change){META_PUT_XATTR, .xattr = {FILE_NR(2), text("user.a"), text("b")}});
 	apply();

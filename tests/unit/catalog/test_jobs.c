@@ -147,7 +147,6 @@ static void blocks_join_a_transaction(void **unused)
 static void what_came_back_goes_with_its_job(void **unused)
 {
 	struct meta_job_row one = add_job("one"), two = add_job("two");
-	const uint64_t v = META_VIRTUAL;
 	uint64_t first, other;
 
 	(void)unused;
@@ -156,9 +155,9 @@ static void what_came_back_goes_with_its_job(void **unused)
 	say((struct meta_change){META_PUT_AGAIN, .again = {first + 9, first + 1}});
 	say((struct meta_change){META_PUT_AGAIN, .again = {one.root + 1, first + 2}});
 	say((struct meta_change){META_PUT_AGAIN, .again = {(first + 2) | UINT64_C(1) << 61, one.root + 1}}); /* RS_WAS */
-	say((struct meta_change){META_PUT_AGAIN, .again = {v | one.id << 40 | 5 << 20 | 7, first + 3}});
+	say((struct meta_change){META_PUT_AGAIN, .again = {meta_virtual(one.id, 5, 7), first + 3}});
 	say((struct meta_change){META_PUT_AGAIN, .again = {other, other + 1}});
-	say((struct meta_change){META_PUT_AGAIN, .again = {v | two.id << 40 | 5 << 20 | 7, other + 2}});
+	say((struct meta_change){META_PUT_AGAIN, .again = {meta_virtual(two.id, 5, 7), other + 2}});
 	apply();
 	remove_job(one.id);
 	assert_int_equal(2, ask("SELECT count(*) FROM again"));
@@ -433,7 +432,7 @@ static void names_of_an_inode(void **unused)
 /* Folders of job and ranks without rows, and virtual numbers without names, are not lost when a tree is made flat. */
 static void flat_trees_keep_what_needs_no_row(void **unused)
 {
-	const uint64_t v = META_VIRTUAL | UINT64_C(1) << 40;
+	const uint64_t v = meta_virtual(1, 0, 0);
 	struct meta_change decided[] = {
 		{META_PUT_INODE, .inode = {.ino = FILE_NR(1), .mode = S_IFREG, .nlink = 1}},
 		{META_PUT_INODE, .inode = {.ino = FILE_NR(2), .mode = S_IFDIR, .nlink = 2}},
@@ -458,7 +457,7 @@ static void flat_trees_keep_what_needs_no_row(void **unused)
 	OK(meta_tree_flatten(catalog, top, &err));
 	OK(meta_catalog_end(catalog, 0, &err));
 	expect_names(top, FILE_NR(1), "102/a");
-	expect_names(top, FILE_NR(2), "1152922604118474754/folder");
+	expect_names(top, FILE_NR(2), "1152925902653358082/folder");
 	expect_names(top, FILE_NR(3), "2097154/b");
 	assert_int_equal(4, ask("SELECT count(*) FROM tree_inode WHERE tree = %" PRIu64, top)); /* without 4 */
 	assert_int_equal(1, ask("SELECT count(*) FROM tree_xattr WHERE tree = %" PRIu64, top));
@@ -497,7 +496,7 @@ static void a_check_names_what_is_missing(void **unused)
 		{"UPDATE entry SET parent = 2097157 WHERE ino = 2097157",
 		 "UPDATE entry SET parent = 100 WHERE ino = 2097157", "uncommitted inode 2097157 has names in it", 1},
 	};
-	const uint64_t v = META_VIRTUAL | UINT64_C(1) << 40;
+	const uint64_t v = meta_virtual(1, 0, 0);
 	uint64_t first;
 
 	(void)unused;

@@ -49,7 +49,7 @@ static void paths_run_out(void **unused)
 	uint64_t id;
 
 	(void)unused;
-	give_paths(SC_PATHS_MAX - 1, "WITH RECURSIVE n (i) AS (SELECT 1001 UNION ALL SELECT i + 1 FROM n WHERE i < 1048575) "
+	give_paths(SC_PATHS_MAX - 1, "WITH RECURSIVE n (i) AS (SELECT 1001 UNION ALL SELECT i + 1 FROM n WHERE i < 4194303) "
 				     "INSERT INTO path SELECT i, i FROM n");
 	assert_int_equal(SC_E_LIMIT, meta_path_put(catalog, "one more", &id, &err));
 	assert_non_null(strstr(err.msg, "remove versions"));
@@ -63,11 +63,11 @@ static void a_mount_drops_paths(void **unused)
 {
 	static const char *const used =
 		"INSERT INTO set_blob VALUES (1, 0, 11, 1, 0, 0, 0, 0); INSERT INTO given VALUES (1, 0, 12, 0, 0, 0, 0);"
-		"INSERT INTO inode VALUES ((1 << 60) + (7 << 40) + 13, 7, 0, 0, 0, 0, 1, 0, 0, 0, (1 << 60) + 14, 0, 0, x'');"
+		"INSERT INTO inode VALUES ((1 << 60) + (7 << 42) + 13, 7, 0, 0, 0, 0, 1, 0, 0, 0, (1 << 60) + 14, 0, 0, x'');"
 		"INSERT INTO entry VALUES ((1 << 60) + 15, x'61', (1 << 60) + 16);"
 		"INSERT INTO xattr VALUES ((1 << 60) + 17, x'61', x'');"
 		"INSERT INTO again VALUES ((1 << 60) + 18, (1 << 60) + 19);"
-		"INSERT INTO tree_inode VALUES (1, (1 << 60) + 20, 0, 0, 0, 0, 0, 0, 0, (1 << 60) + (1 << 20) + 21, 0, x'');"
+		"INSERT INTO tree_inode VALUES (1, (1 << 60) + 20, 0, 0, 0, 0, 0, 0, 0, (1 << 60) + (1 << 22) + 21, 0, x'');"
 		"INSERT INTO tree_entry VALUES (1, (1 << 60) + 22, x'61', (1 << 60) + 23);"
 		"INSERT INTO tree_xattr VALUES (1, (1 << 60) + 24, x'61', x''); UPDATE path SET text = '' WHERE id = 30";
 	char name[8];
