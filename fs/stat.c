@@ -59,6 +59,13 @@ static void set_stat(struct fs_found *f, mode_t mode, uid_t uid, gid_t gid, int6
 	f->timeout = FS_FOREVER;
 }
 
+/* dcp.load reads through a buffer of this size, which it fills anew whenever it has sought. */
+static void set_block_size(const struct rs_view *view, struct fs_found *f)
+{
+	if (rs_view_is_dcp(view))
+		f->st.st_blksize = 4096;
+}
+
 /* Returns the mode of files that follow from the job, such as control files: without access to the job's folder,
  * none. */
 static mode_t masked(const struct rs_job_attr *a, mode_t mode)
@@ -207,6 +214,7 @@ int fs_stat_path(struct fs *fs, struct rs_view *view, uint32_t rank, const char 
 	f->st.st_nlink = look.nlink;
 	f->st.st_atim = timespec_of(look.atime_ns);
 	f->st.st_ctim = timespec_of(look.ctime_ns);
+	set_block_size(view, f);
 	return 0;
 }
 
@@ -304,8 +312,10 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 			f->st.st_nlink = 0;
 			f->timeout = 0;
 		}
-		if (rc >= 0 && is_open)
+		if (rc >= 0 && is_open) {
 			set_size(f, bytes);
+			set_block_size(view, f);
+		}
 		rc = rc < 0 ? rc : 0;
 	}
 	rs_view_unref(fs->service, view);

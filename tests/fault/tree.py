@@ -133,7 +133,7 @@ class Run:
         self.counts = collections.Counter()
         self.trace = []
         os.mkdir(self.job)
-        put(self.job + "/.ctl/layout", "use replicated")
+        put(self.job + "/.ctl/layout", "use replicated\nplain *model.pt\n")  # one of the names: its bytes are random
         put(self.job + "/.ctl/topology", "dp=1")
         put(self.job + "/.ctl/config", f"keep={KEEP}\nsync=off")
         os.mkdir(self.job + "/0")
