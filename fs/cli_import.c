@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "fs/cli.h"
+#include "fs/clone.h"
 #include "meta/base/limits.h"
 #include "reshard/folder/folder.h"
 #include "reshard/job/service.h"
@@ -90,7 +91,10 @@ static int copy_file(const char *from, const char *to, bool follow)
 		return no_file(from);
 	}
 	out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, st.st_mode & 0777);
-	rc = out < 0 ? cli_fail("make", to) : copy_bytes(from, in, to, out, st.st_size);
+	/* where the bytes cannot be shared, they are copied */
+	rc = out < 0 ? cli_fail("make", to)
+	     : st.st_size && ioctl(out, SCALAI_IOC_CLONE, &in) == 0 ? 0
+	     : copy_bytes(from, in, to, out, st.st_size);
 	(void)close(in);
 	if (out >= 0 && close(out) < 0)
 		rc = cli_fail("write", to);

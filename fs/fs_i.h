@@ -509,6 +509,8 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t at, int whence, struct fuse_
 void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_at,
 			struct fuse_file_info *from_fi, fuse_ino_t to, off_t to_at,
 			struct fuse_file_info *to_fi, size_t bytes, int flags);
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int request, void *arg, struct fuse_file_info *fi,
+	      unsigned int flags, const void *in, size_t in_bytes, size_t out_bytes);
 void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
 	     struct fuse_pollhandle *ph);
 

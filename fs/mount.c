@@ -117,6 +117,7 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.statfs = op_statfs,
 	.create = op_create,
 	.poll = op_poll,
+	.ioctl = op_ioctl,
 	.fallocate = op_fallocate,
 	.copy_file_range = op_copy_file_range,
 	.lseek = op_lseek,
@@ -296,12 +297,13 @@ static void become_daemon(const struct fs_mount_options *o)
 
 /*
  * What root's daemon still may: mount and passthrough (SYS_ADMIN), files of all users in the
- * store (DAC_OVERRIDE, CHOWN, FOWNER, FSETID, LEASE), opening sources as who added them (SETUID, SETGID).
+ * store (DAC_OVERRIDE, CHOWN, FOWNER, FSETID, LEASE), opening sources as who added them (SETUID, SETGID), taking the
+ * descriptor that an import shares bytes from (SYS_PTRACE).
  */
 static void drop_capabilities(void)
 {
 	static const int kept[] = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER, CAP_FSETID, CAP_LEASE,
-				   CAP_SETUID, CAP_SETGID};
+				   CAP_SETUID, CAP_SETGID, CAP_SYS_PTRACE};
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct caps[2] = {{0}};
 	uint64_t mask = 0;

@@ -42,6 +42,23 @@ static int real_clone_range(int to, uint64_t to_at, int from, uint64_t from_at, 
 	return ioctl(to, FICLONERANGE, &range);
 }
 
+#define PIDFD_OF_THREAD O_EXCL /* PIDFD_THREAD, which older headers do not have */
+
+static int real_take_fd(pid_t thread, int number)
+{
+	int process = (int)syscall(SYS_pidfd_open, thread, PIDFD_OF_THREAD), fd, failed;
+
+	if (process < 0 && errno == EINVAL) /* Linux before 6.9 knows processes only */
+		process = (int)syscall(SYS_pidfd_open, thread, 0);
+	if (process < 0)
+		return -1;
+	fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+	failed = errno;
+	(void)close(process);
+	errno = failed;
+	return fd;
+}
+
 static int real_begin_write_back(int fd)
 {
 	return sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -122,6 +139,7 @@ struct sc_sys sc_sys = {
 	.closedir = closedir,
 	.flock = flock,
 	.clone_mount = real_clone_mount,
+	.take_fd = real_take_fd,
 	.set_mount = real_set_mount,
 	.fsetxattr = fsetxattr,
 	.fgetxattr = fgetxattr,

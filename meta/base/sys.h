@@ -56,6 +56,8 @@ struct sc_sys {
 	int (*fcntl_lease)(int fd, int lease);	      /* F_SETLEASE */
 	int (*fcntl_flags)(int fd, int flags);	      /* F_SETFL */
 	int (*clone_range)(int to, uint64_t to_at, int from, uint64_t from_at, uint64_t bytes);
+	/** Opens what a process has open: pid of one of its threads, and the number. */
+	int (*take_fd)(pid_t thread, int number);
 	ssize_t (*copy_range)(int from, off_t *from_at, int to, off_t *to_at, size_t bytes);
 	void *(*mmap)(void *at, size_t bytes, int prot, int flags, int fd, off_t off);
 	int (*munmap)(void *p, size_t bytes);
