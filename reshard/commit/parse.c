@@ -11,6 +11,7 @@ struct work_file {
 	int fd;			/* -1: not open yet */
 	const struct commit *c;
 	const struct item *item;
+	bool any_object;	/* the layout has called one of its tensors so */
 };
 
 static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
@@ -23,17 +24,19 @@ static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
 
 static bool is_object(void *arg, const char *name)
 {
-	const struct work_file *f = arg;
+	struct work_file *f = arg;
+	bool is = meta_layout_is_object(f->c->layout, f->c->topo.pp > 1, f->item->path, name);
 
-	return meta_layout_is_object(f->c->layout, f->c->topo.pp > 1, f->item->path, name);
+	f->any_object |= is;
+	return is;
 }
 
-/* Parses once more, with the payload, in which are the tensors that the layout calls objects.  The cache has neither:
- * the one is large, the other may change. */
+/* Parses a file with its payload, in which are the tensors that the layout calls objects.  The cache has neither: the
+ * one is large, the other may change. */
 static int parse_own(struct commit *c, struct item *it)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	struct work_file work = {it->blob, -1, c, it};
+	struct work_file work = {it->blob, -1, c, it, false};
 	struct rs_file file = {it->path, it->bytes, &work, read_work, is_object, false};
 	int rc = meta_store_open_blob(&c->s->store, it->blob, it->bytes, &fd, c->err);
 
@@ -43,9 +46,11 @@ static int parse_own(struct commit *c, struct item *it)
 	work.fd = fd;
 	if (rc == 0)
 		rc = rs_format_parse(it->format, &file, it->own_found, c->err);
-	if (rc == 0)
-		it->found = it->own_found;
-	return rc;
+	if (rc < 0)
+		return rc;
+	it->found = it->own_found;
+	return rs_blob_get_found(c->s->blobs, it->blob, it->format, it->bytes, work.any_object ? NULL : it->found,
+				 &it->parsed, c->err);
 }
 
 /* A rule that cuts a tensor which its file keeps as an object would not be followed. */
@@ -77,13 +82,14 @@ static int advise(struct commit *c, const struct item *it, int rc)
 
 int rs_commit_parse(struct commit *c, struct item *it)
 {
-	int rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
+	int rc;
 
-	if (rc < 0)
-		return advise(c, it, rc);
-	it->found = &it->parsed->found;
-	if (it->format->agree || it->format == &rs_format_plain)
-		return 0;
+	if (it->format->agree || it->format == &rs_format_plain) {
+		rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
+		if (rc == 0)
+			it->found = &it->parsed->found;
+		return rc < 0 ? advise(c, it, rc) : 0;
+	}
 	rc = parse_own(c, it);
 	if (rc == 0)
 		rc = refuse_left(c, it);
@@ -94,7 +100,7 @@ int rs_commit_parse(struct commit *c, struct item *it)
  * rule speaks of its bytes. */
 int rs_commit_find_format(struct commit *c, struct item *it, bool *ret_opaque)
 {
-	struct work_file work = {it->blob, -1, c, it};
+	struct work_file work = {it->blob, -1, c, it, false};
 	struct rs_file file = {it->path, it->bytes, &work, read_work};
 	struct meta_caps caps;
 	int rc = 0;

@@ -94,8 +94,9 @@ static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
 	return rs_bytes_read(&blob->bytes, at, bytes, to, err);
 }
 
+/* `found`: what is in it; NULL: it is parsed. */
 static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
-		struct rs_blob **ret, struct sc_err *err)
+		const struct rs_found *found, struct rs_blob **ret, struct sc_err *err)
 {
 	struct rs_blob *blob = sc_zalloc(sizeof(*blob));
 	int rc;
@@ -107,7 +108,9 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 	blob->format = format;
 	blob->refs = 1;
 	rc = map_blob(blob, err);
-	if (rc == 0 && format)
+	if (rc == 0 && found)
+		rc = rs_found_copy(found, &blob->found, err);
+	else if (rc == 0 && format)
 		rc = rs_format_parse(format, &(struct rs_file){.bytes = bytes, .arg = blob, .read = read_file,
 							      .tensors_only = true},
 				     &blob->found, err);
@@ -133,6 +136,12 @@ static struct rs_blob *find(struct rs_blobs *b, uint64_t id, const struct rs_for
 int rs_blob_get(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
 		struct rs_blob **ret, struct sc_err *err)
 {
+	return rs_blob_get_found(b, id, format, bytes, NULL, ret, err);
+}
+
+int rs_blob_get_found(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
+		      const struct rs_found *found, struct rs_blob **ret, struct sc_err *err)
+{
 	struct rs_blob *blob, *mine = NULL;
 	int rc = 0;
 
@@ -141,7 +150,7 @@ int rs_blob_get(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 	(void)pthread_mutex_unlock(&b->lock);
 	if (!blob) {
 		/* parsed without the lock; a second thread may do the same, and one result stays */
-		rc = load(b, id, format, bytes, &mine, err);
+		rc = load(b, id, format, bytes, found, &mine, err);
 		if (rc < 0)
 			return rc;
 		(void)pthread_mutex_lock(&b->lock);

@@ -36,6 +36,9 @@ struct rs_blobs *rs_blobs_free(struct rs_blobs *blobs);
  */
 int rs_blob_get(struct rs_blobs *blobs, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
 		struct rs_blob **ret, struct sc_err *err);
+/** Does so without parsing a file that the caller has parsed: what was found in it is copied. */
+int rs_blob_get_found(struct rs_blobs *blobs, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
+		      const struct rs_found *found, struct rs_blob **ret, struct sc_err *err);
 void rs_blob_put(struct rs_blobs *blobs, struct rs_blob *blob);
 /** Drops an idle mapping of a blob that is being removed. */
 void rs_blob_forget(struct rs_blobs *blobs, uint64_t id);

@@ -142,6 +142,31 @@ uint64_t rs_found_bytes(const struct rs_found_tensor *tensor)
 	return bytes_of(tensor->dtype, &tensor->shape);
 }
 
+int rs_found_copy(const struct rs_found *from, struct rs_found *ret, struct sc_err *err)
+{
+	struct rs_found found = {.nr = from->nr};
+	int rc = 0;
+
+	found.tensors = sc_arena_array(&found.arena, found.nr + 1, sizeof(*found.tensors));
+	if (!found.tensors)
+		rc = sc_nomem(err);
+	for (uint32_t i = 0; rc == 0 && i < found.nr; i++) {
+		struct rs_found_tensor *t = &found.tensors[i];
+
+		assert(!from->tensors[i].stride); /* rs_format_parse() refuses them */
+		*t = from->tensors[i];
+		t->name = sc_arena_copy(&found.arena, t->name, strlen(t->name));
+		rc = t->name ? 0 : sc_nomem(err);
+	}
+	if (rc == 0)
+		rc = index_names(&found, err);
+	if (rc < 0)
+		rs_found_done(&found);
+	else
+		*ret = found;
+	return rc;
+}
+
 void rs_found_done(struct rs_found *found)
 {
 	sc_arena_done(&found->arena);

@@ -139,6 +139,8 @@ int rs_format_agree(const struct rs_format_ops *format, const char *a, const cha
 /** Finds a tensor by its name; NULL: there is none. */
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);
 uint64_t rs_found_bytes(const struct rs_found_tensor *tensor);
+/** Copies what a file's tensors are, without its payload. */
+int rs_found_copy(const struct rs_found *from, struct rs_found *ret, struct sc_err *err);
 void rs_found_done(struct rs_found *found);
 
 /** Finds the piece that has byte `at` (below frame->bytes), and its end. */

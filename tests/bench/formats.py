@@ -1,0 +1,172 @@
+"""Files of torch.save(), folders of torch.distributed (DCP): beside safetensors, and beside the libraries' own ways."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+from harness import HERE, SCALAI, Disk, Mount, Sample, put, run, supply
+
+RANKS, TENSORS = 16, 300
+
+
+def state(size, ranks, tensors):
+    """-> (name -> rows of one rank's part), columns: fp32 tensors of so many bytes in all."""
+    columns = 1024
+    rows = max(1, size // (4 * columns * tensors * ranks))
+    return {f"layers.{i}.weight": rows for i in range(tensors)}, columns
+
+
+def parts(folder, suffix, size, ranks, tensors):
+    """A file for each rank; -> their names."""
+    import torch
+    from safetensors.torch import save_file
+
+    names, columns = state(size, ranks, tensors)
+    files = []
+    for rank in range(ranks):
+        torch.manual_seed(rank)
+        part = {n: torch.randn(rows, columns) for n, rows in names.items()}
+        files.append(os.path.join(folder, f"{rank}{suffix}"))
+        if suffix == ".pt":
+            torch.save(part, files[-1])
+        else:
+            save_file(part, files[-1])
+    return files
+
+
+def job_of(m, job, files, suffix):
+    m.job(job, "mesh tp\n* tp=0\n", f"tp={len(files)}", "materialize=never verify=background")
+    for rank, file in enumerate(files):
+        os.makedirs(os.path.join(m.at, job, str(rank)), exist_ok=True)
+        shutil.copyfile(file, os.path.join(m.at, job, str(rank), "model" + suffix))
+    m.commit(job)
+
+
+def seconds(use):
+    began = time.perf_counter()
+    use()
+    return time.perf_counter() - began
+
+
+def first_byte(path):
+    with open(path, "rb", buffering=0) as f:
+        f.read(1)
+
+
+def torch_files(report, a):
+    """Commits, first bytes and loads of .pt files, beside the same tensors in safetensors."""
+    size = int(1e8 if a.quick else 1e9)
+    with Disk("tmpfs") as d, Mount(d, "torch files") as m:
+        made = {}
+        for job, suffix in (("pt", ".pt"), ("st", ".safetensors")):
+            folder = os.path.join(d.path, job)
+            os.mkdir(folder)
+            made[job] = parts(folder, suffix, size, RANKS, TENSORS), suffix
+            job_of(m, job, *made[job])
+        took = {"pt": [], "st": []}
+        for step in range(a.reps):
+            for job, (files, suffix) in made.items():
+                for rank, file in enumerate(files):
+                    shutil.copyfile(file, os.path.join(m.at, job, str(rank), "model" + suffix))
+                took[job].append(seconds(lambda: m.commit(job, step + 2)))
+        ours, theirs = (Sample(took[j], size, d.fs, "warm") for j in ("pt", "st"))
+        report.ratio(f"commit of {RANKS} .pt files", "commit of the same in safetensors", ours, theirs, 1 / 1.1, f"{ours.median * 1e3:.0f} ms")
+        times = []
+        for i in range(2 * a.reps):
+            put(m.ctl("pt", "topology"), f"tp={(8, 16)[i % 2]}")
+            times.append(seconds(lambda: first_byte(os.path.join(m.at, "pt/3/model.pt"))))
+        sample = Sample(times, 1, d.fs, "warm")
+        report.add("topology written -> first byte of a .pt view", "", round(sample.median * 1e3, 3), "ms", 5, "low", (sample,))
+        loads(report, a, m, d, size)
+
+
+def loads(report, a, m, d, size):
+    """torch.load(mmap=True) and load_file, each of views that nobody has read, all pages touched."""
+    took = {"pt": [], "st": []}
+    files = {"pt": "model.pt", "st": "model.safetensors"}
+    loaders = {job: subprocess.Popen([sys.executable, os.path.join(HERE, "load.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+               for job in files}
+    try:
+        for p in loaders.values():
+            assert p.stdout.readline() == "ready\n"
+        for i in range(a.reps):
+            for job, p in loaders.items():
+                put(m.ctl(job, "topology"), f"tp={(8, 4)[i % 2]}")
+                supply(size)
+                names = [os.path.join(m.at, job, str(r), files[job]) for r in range((8, 4)[i % 2])]
+                began = time.perf_counter()
+                p.stdin.write(json.dumps(names) + "\n")
+                p.stdin.flush()
+                assert p.stdout.readline() == "done\n"
+                took[job].append(time.perf_counter() - began)
+    finally:
+        for p in loaders.values():
+            p.stdin.close()
+            p.wait()
+    ours, theirs = (Sample(took[j], size, d.fs, "cold views") for j in ("pt", "st"))
+    report.ratio("torch.load(mmap=True) of .pt views, all pages", "load_file of safetensors views", ours, theirs, 0.9)
+
+
+def dcp_folders(report, a):
+    """.dcp/TOPOLOGY: its metadata, dcp.load from it beside a real folder; import of such a folder beside load, cut, save."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import save_file
+
+    warnings.filterwarnings("ignore")
+    size = int(1e8 if a.quick else 5e8)
+    with Disk("xfs") as d, Mount(d, "dcp") as m:
+        folder = os.path.join(d.path, "parts")
+        os.mkdir(folder)
+        files = parts(folder, ".safetensors", size, RANKS, TENSORS)
+        job_of(m, "st", files, ".safetensors")
+        shutil.rmtree(folder)
+        names, columns = state(size, RANKS, TENSORS)
+        real = os.path.join(d.path, "real")
+        shutil.copytree(os.path.join(m.at, f"st/.dcp/tp={RANKS}"), real)
+        times, took = [], {"first": [], "again": [], "real": []}
+        whole = {n: torch.zeros(rows * RANKS, columns) for n, rows in names.items()}
+        for step in range(a.reps):
+            with open(os.path.join(m.at, "st/0/note"), "w") as f:
+                f.write(str(step))
+            m.commit("st", step + 2)
+            ours = os.path.join(m.at, f"st/.dcp/tp={RANKS}")
+            times.append(seconds(lambda: first_byte(os.path.join(ours, ".metadata"))))
+            for way, at in (("first", ours), ("real", real), ("again", ours)):
+                took[way].append(seconds(lambda: dcp.load(whole, checkpoint_id=at, no_dist=True)))
+        sample = Sample(times, 1, d.fs, "warm")
+        report.add(f".dcp/tp={RANKS}/.metadata of {TENSORS} tensors, after a commit", "", round(sample.median * 1e3, 2), "ms", 50, "low", (sample,))
+        theirs = Sample(took["real"], size, d.fs, "cached")
+        report.ratio("dcp.load from .dcp, the first time", "dcp.load from a real folder, cached", Sample(took["first"], size, d.fs, "cached"), theirs, 0.9)
+        report.ratio("dcp.load from .dcp, again", "dcp.load from a real folder, cached", Sample(took["again"], size, d.fs, "cached"), theirs, 0.9)
+        imports(report, a, m, d, size, real, whole, dcp, save_file)
+
+
+def imports(report, a, m, d, size, real, whole, dcp, save_file):
+    """A folder of RANKS writers as files of 8 ranks: imported, presented and read, or loaded, cut and saved."""
+    ranks, took = 8, {"ours": [], "theirs": []}
+    buffer = bytearray(1 << 20)
+
+    def ours(job):
+        run(SCALAI, "import", "-m", m.at, job, real, "--topology", f"tp={ranks}", "--layout", os.path.join(d.path, "cut.layout"))
+        for rank in range(ranks):
+            with open(os.path.join(m.at, job, f".as/tp={ranks}/{rank}/real.safetensors"), "rb", buffering=0) as f:
+                while f.readinto(buffer):
+                    pass
+
+    def theirs(to):
+        dcp.load(whole, checkpoint_id=real, no_dist=True)
+        for rank in range(ranks):
+            save_file({n: t.chunk(ranks)[rank].clone() for n, t in whole.items()}, os.path.join(to, f"{rank}.safetensors"))
+
+    with open(os.path.join(d.path, "cut.layout"), "w") as f:
+        f.write("mesh tp\n* tp=0\n")
+    for i in range(a.reps):
+        took["ours"].append(seconds(lambda: ours(f"import{i}")))
+        with tempfile.TemporaryDirectory(dir=d.path) as to:
+            took["theirs"].append(seconds(lambda: theirs(to)))
+    report.ratio("import of a DCP folder (reflink), all of 8 ranks read", "dcp.load, cut, save_file", *(Sample(took[w], size, d.fs, "cached") for w in ("ours", "theirs")), 4)
