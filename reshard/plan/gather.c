@@ -51,13 +51,49 @@ int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *t
 	return 0;
 }
 
-static uint64_t copy_bytes(const struct rs_copy *c)
+void rs_gather_rows(struct rs_gather *g, const struct meta_shape *shape, const struct meta_box *region)
+{
+	struct rs_copy *c = &g->copies[g->nr - 1];
+	int k = 0;
+
+	assert(shape->nr == region->nr);
+	while (k < shape->nr && shape->dim[k] == 1)
+		k++;
+	c->row = k < shape->nr ? region->off[k] : 0;
+	c->rows = k < shape->nr ? region->ext[k] : 1;
+}
+
+uint64_t rs_copy_bytes(const struct rs_copy *c)
 {
 	uint64_t n = c->run;
 
 	for (int k = 0; k < c->nr; k++)
 		n *= c->ext[k];
 	return n;
+}
+
+/* Rows are the slowest part of what a copy counts: of its first extent, or of its run. */
+bool rs_copy_rows(const struct rs_copy *c, uint64_t row, uint64_t rows, struct rs_copy *ret)
+{
+	uint64_t lo = sc_max_u64(c->row, row), hi = sc_min_u64(c->row + c->rows, row + rows), before = lo - c->row;
+
+	assert(c->rows);
+	if (lo >= hi)
+		return false;
+	*ret = *c;
+	ret->turns = 1;
+	ret->row = lo;
+	ret->rows = hi - lo;
+	if (c->rows > 1 && c->nr) {
+		ret->ext[0] = c->ext[0] / c->rows * ret->rows;
+		ret->to += c->ext[0] / c->rows * before * c->to_stride[0];
+		ret->from += c->ext[0] / c->rows * before * c->from_stride[0];
+	} else if (c->rows > 1) {
+		ret->run = c->run / c->rows * ret->rows;
+		ret->to += c->run / c->rows * before;
+		ret->from += c->run / c->rows * before;
+	}
+	return true;
 }
 
 /* Tells whether the runs of `next` interleave with those of `c`: the same dimensions, and each run lies between two
@@ -91,7 +127,7 @@ void rs_gather_finish(struct rs_gather *g)
 	uint64_t n = 0;
 
 	for (uint32_t i = 0; i < g->nr; i++)
-		n += copy_bytes(&g->copies[i]);
+		n += rs_copy_bytes(&g->copies[i]);
 	find_turns(g);
 	assert(n <= g->bytes); /* each byte of a target has at most one source */
 	g->has_padding = n < g->bytes;

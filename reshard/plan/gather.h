@@ -18,6 +18,7 @@ struct rs_copy {
 	uint8_t turns;	/* copies from this one on whose runs interleave in the target; set by rs_gather_finish() */
 	uint64_t to, from, run;
 	uint64_t ext[SC_DIMS_MAX], to_stride[SC_DIMS_MAX], from_stride[SC_DIMS_MAX];
+	uint64_t row, rows;	/* of the logical tensor, see rs_gather_rows(); rows 0: nobody said */
 };
 
 struct rs_gather {
@@ -34,6 +35,12 @@ struct rs_gather {
  */
 int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
 		  const struct meta_box *source_box, unsigned element_bytes);
+
+/**
+ * Says which rows of its logical tensor the copy that was added last has: indexes of the first dimension longer than
+ * 1.  `region` is a box of it.  A range of rows lies together in every shard that is not cut by rows.
+ */
+void rs_gather_rows(struct rs_gather *g, const struct meta_shape *shape, const struct meta_box *region);
 
 /** Sets has_padding and turns, and gives unused memory back: call once after all copies. */
 void rs_gather_finish(struct rs_gather *g);
@@ -56,5 +63,11 @@ uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, u
  * and is exact where the bytes come from one run.
  */
 uint64_t rs_copy_span(const struct rs_copy *copy, uint64_t at, uint64_t bytes, uint64_t *ret_from);
+
+/** Cuts a copy whose rows are known: *ret is the part of rows [row, row + rows); false: it has none of them. */
+bool rs_copy_rows(const struct rs_copy *copy, uint64_t row, uint64_t rows, struct rs_copy *ret);
+
+/** Returns how many bytes a copy copies. */
+uint64_t rs_copy_bytes(const struct rs_copy *copy);
 
 #endif

@@ -100,6 +100,7 @@ int rs_plan_placed(const struct rs_placed_tensor *p, const struct meta_tensor *t
 		if (sc_vec_push(sources, s) < 0 ||
 		    rs_gather_add(g, (uint32_t)sources->nr - 1, target, &both, bytes) < 0)
 			return sc_nomem(err);
+		rs_gather_rows(g, &t->shape, &both);
 	}
 	return 0;
 }

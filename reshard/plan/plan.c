@@ -10,6 +10,7 @@ struct box_plan {
 	const struct rs_nodes *nodes;
 	uint32_t node, turn;
 	unsigned element_bytes;
+	struct meta_shape shape;
 	struct rs_gather *g;
 	struct rs_sources *sources;
 	uint64_t found;
@@ -76,8 +77,10 @@ static int on_source(void *arg, const struct meta_entry *e, const uint32_t coord
 		if (sc_vec_push(p->sources, s) < 0)
 			return sc_nomem(p->err);
 	p->found += meta_box_elements(box);
-	return rs_gather_add(p->g, (uint32_t)p->sources->nr - 1, p->target, box, p->element_bytes) < 0
-		       ? sc_nomem(p->err) : 0;
+	if (rs_gather_add(p->g, (uint32_t)p->sources->nr - 1, p->target, box, p->element_bytes) < 0)
+		return sc_nomem(p->err);
+	rs_gather_rows(p->g, &p->shape, box);
+	return 0;
 }
 
 /* A type smaller than a byte is whole on every rank: its bytes are one run. */
@@ -93,6 +96,7 @@ static int plan_sub_byte(struct box_plan *p, const struct meta_entry *e, const s
 		coords[i] = e->fixed[i] != META_FREE ? e->fixed[i] : 0;
 	p->target = &one;
 	p->element_bytes = 1;
+	p->shape = (struct meta_shape){1, {bytes}};
 	return on_source(p, e, coords, &one);
 }
 
@@ -112,6 +116,7 @@ int rs_plan_box(const struct meta_view *view, const char *key, const struct meta
 	if (meta_dtype_bits(t->dtype) % 8)
 		return plan_sub_byte(&p, e, t);
 	p.element_bytes = meta_dtype_bits(t->dtype) / 8;
+	p.shape = t->shape;
 	rc = meta_view_sources(view, e, target->off, target->ext, on_source, &p, err);
 	if (rc == 0 && p.found != meta_box_elements(target))
 		return sc_fail(err, SC_E_STATE, "'%s': no rank holds %llu of the %llu elements of a piece", key,

@@ -17,86 +17,11 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
-#include "tests/prop/pick.h"
+#include "tests/prop/jobs.h"
 
 #define ROUNDS 400
 
 static unsigned long seed = 1;
-
-#define ONE_OF(...)                                                                                \
-	({                                                                                         \
-		static const char *const of_[] = {__VA_ARGS__};                                    \
-		of_[pick(sizeof(of_) / sizeof(*of_))];                                             \
-	})
-
-/* --- a random layout and state --- */
-
-static void random_layout(char *text, size_t bytes)
-{
-	static const char *const zeros[][2] = {{"", ""},
-					       {"dp=0 chunk", "edp=0 chunk"},
-					       {"flat dp=0 pad=1", "flat edp=0 pad=1"},
-					       {"flat dp=0 pad=lcm(4)", "flat edp=0 pad=lcm(4)"}};
-	unsigned z = pick(4);
-	const char *zero = zeros[z][0];
-	const char *row = *zero ? "" : ONE_OF("", "dp=0 chunk"); /* an axis cuts once */
-	const char *number = ONE_OF("{L}", "{G}"), *expert = ONE_OF("{E}", "{X}");
-
-	(void)snprintf(text, bytes,
-		       "mesh tp dp pp\n"
-		       "mesh etp=tp ep edp=* pp\n"
-		       "opt.{K}.{P} like={P} %s\n"
-		       "opt.{K}.{P} like={P} %s\n" /* experts are cut by edp, which dense ones have not */
-		       "emb stage=first tp=0 pad=%s size=37\n"
-		       "l.%s.col tp=0 %s\n"
-		       "l.%s.row tp=1 %s\n"
-		       "l.%s.norm copy\n"
-		       "l.%s.x.%s.up etp=0 sections=1:1\n"
-		       "l.%s.x.%s.down etp=1\n"
-		       "head stage=last tp=0 pad=%s size=37 tied=emb\n"
-		       "end stage=last copy\n",
-		       zero, zeros[z][1], ONE_OF("1", "4"), number, ONE_OF("", "sections=1:1", "sections=2:1:1"), number, row, number, number,
-		       expert, number, expert, ONE_OF("1", "4"));
-}
-
-static void add(struct meta_state *s, const char *key, int nr, uint64_t a, uint64_t b)
-{
-	struct meta_shape shape = {(uint8_t)nr, {a, b}};
-
-	assert_int_equal(0, meta_state_add(s, key, strlen(key), META_DTYPE_U32, &shape));
-}
-
-static void random_tensors(struct meta_state *s)
-{
-	static const struct {
-		const char *name;
-		int nr;
-		uint64_t a, b;
-	} of[] = {{"col", 2, 16, 5}, {"row", 2, 6, 8}, {"norm", 1, 5, 0},
-		  {"x.0.up", 2, 8, 3}, {"x.1.up", 2, 8, 3}, {"x.0.down", 2, 3, 4}, {"x.1.down", 2, 3, 4}};
-	char key[100];
-
-	for (int opt = 0; opt < 2; opt++) {
-		const char *prefix = opt ? "o.bin:opt.m." : "m.bin:";
-
-		for (int g = 0; g < 4; g++)
-			for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++) {
-				(void)snprintf(key, sizeof(key), "%sl.%d.%s", prefix, g, of[i].name);
-				add(s, key, of[i].nr, of[i].a, of[i].b);
-			}
-		(void)snprintf(key, sizeof(key), "%semb", prefix);
-		add(s, key, 2, 37, 3);
-		(void)snprintf(key, sizeof(key), "%send", prefix);
-		add(s, key, 1, 7, 0);
-	}
-}
-
-static void random_topology(char *text, size_t bytes)
-{
-	unsigned tp = 1u << pick(3), dp = 1 + pick(4), pp = 1u << pick(3), ep = 1 + pick(2);
-
-	(void)snprintf(text, bytes, "tp=%u dp=%u pp=%u ep=%u%s", tp, dp, pp, ep, pick(4) ? "" : " order=tp-pp-dp");
-}
 
 /* --- jobs in memory: every stored tensor of every rank --- */
 
@@ -361,7 +286,7 @@ static void reshards_of_random_jobs(void **unused)
 		random_layout(text, sizeof(text));
 		if (meta_layout_parse(text, NULL, NULL, &l, &err) < 0)
 			fail_msg("seed %lu round %u: %s", seed, round, err.msg);
-		random_tensors(&state);
+		random_tensors(&state, META_DTYPE_U32, 1);
 		bool both = job_new(&a, l, &state);
 
 		both = job_new(&b, l, &state) && both;

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A third kind of engine: rounds (reshard/rounds/rounds.h), which it executes with memcpy. */
+#ifndef TEST_ROUNDS_H
+#define TEST_ROUNDS_H
+
+#include "reshard/engine/engine.h"
+#include "reshard/rounds/rounds.h"
+
+extern const struct rs_engine_ops rounds_engine;
+
+/** Of each call; `writers` is the engine's: image i is written by peer i % peers. */
+extern struct rs_rounds_options rounds_options;
+
+/** Is told each round before it is executed, and the rest in the end (`round` NULL).  NULL: nobody is. */
+extern void (*rounds_look)(struct rs_rounds *r, const struct rs_round *round, const struct rs_extent *rest, uint32_t nr_rest);
+
+#endif
