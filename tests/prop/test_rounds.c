@@ -16,7 +16,9 @@
 
 #include "tests/support/kinds/rounds.h"
 
+#ifndef JOBS
 #define JOBS 5000
+#endif
 #define FILES_MAX 512
 #define RANKS_MAX 24
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A third kind of engine, linked to tests of the first: it executes rounds, with memcpy and memory of its own for the
- * windows of all peers.  What an engine that has devices does with a round is what this one does.  The program fails if
+ * A third kind of engine, linked to tests of the first: it executes rounds, with memory of its own for the windows of
+ * all peers, and memcpy or the kernel on the CPU.  What an engine that has devices does with a round is what this one does.  The program fails if
  * nothing asked for it.
  */
 #include "tests/support/kinds/rounds.h"
@@ -55,10 +55,26 @@ static void copy_box(const struct rs_copy *c, int k, const unsigned char *from, 
 		copy_box(c, k + 1, from + i * c->from_stride[k], to + i * c->to_stride[k]);
 }
 
-static void copy_boxes(const struct rs_copy *boxes, uint32_t nr, const unsigned char *from, unsigned char *to)
+static void copy_plainly(const struct rs_copy *boxes, uint32_t nr, unsigned char *from, uint64_t from_bytes, unsigned char *to,
+			 uint64_t to_bytes)
 {
+	(void)from_bytes;
+	(void)to_bytes;
 	for (uint32_t i = 0; i < nr; i++)
-		copy_box(&boxes[i], 0, from + boxes[i].from, to + boxes[i].to);
+		if (from)
+			copy_box(&boxes[i], 0, from + boxes[i].from, to + boxes[i].to);
+		else
+			memset(to + boxes[i].to, 0, boxes[i].run);
+}
+
+rounds_copy_fn *rounds_copy = copy_plainly;
+
+static void zero_extents(const struct rs_share *s, const struct windows *w)
+{
+	for (uint32_t i = 0; i < s->nr_out; i++)
+		if (s->out[i].zero)
+			rounds_copy(&(struct rs_copy){.to = s->out[i].window, .run = s->out[i].bytes}, 1, NULL, 0, w->out,
+				    s->out_bytes);
 }
 
 static int fill(struct call *c, const struct rs_share *s, struct windows *w)
@@ -101,12 +117,11 @@ static int execute(struct call *c, const struct rs_round *round)
 		rc = fill(c, &round->shares[p], &c->windows[p]);
 	for (uint32_t p = 0; rc == 0 && p < round->nr; p++) {
 		const struct rs_share *s = &round->shares[p];
+		struct windows *w = &c->windows[p];
 
-		for (uint32_t i = 0; i < s->nr_out; i++)
-			if (s->out[i].zero)
-				memset(c->windows[p].out + s->out[i].window, 0, s->out[i].bytes);
-		copy_boxes(s->copies, s->nr_copies, c->windows[p].in, c->windows[p].out);
-		copy_boxes(s->packs, s->nr_packs, c->windows[p].in, c->windows[p].send);
+		zero_extents(s, w);
+		rounds_copy(s->copies, s->nr_copies, w->in, s->in_bytes, w->out, s->out_bytes);
+		rounds_copy(s->packs, s->nr_packs, w->in, s->in_bytes, w->send, s->send_bytes);
 	}
 	for (uint32_t p = 0; rc == 0 && p < round->nr; p++)
 		for (uint32_t q = 0; q < round->nr; q++)
@@ -114,9 +129,10 @@ static int execute(struct call *c, const struct rs_round *round)
 			       c->windows[p].send + round->shares[p].sends[q].at, round->shares[p].sends[q].bytes);
 	for (uint32_t p = 0; rc == 0 && p < round->nr; p++) {
 		const struct rs_share *s = &round->shares[p];
+		struct windows *w = &c->windows[p];
 
-		copy_boxes(s->unpacks, s->nr_unpacks, c->windows[p].recv, c->windows[p].out);
-		rc = drain(c, s, &c->windows[p]);
+		rounds_copy(s->unpacks, s->nr_unpacks, w->recv, s->recv_bytes, w->out, s->out_bytes);
+		rc = drain(c, s, w);
 	}
 	return rc;
 }
