@@ -18,9 +18,13 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/gpu/kernels.cu", "reshard/gpu/boxes.c", "reshard/rounds/bundles.c",
 					  "reshard/rounds/rounds.c", "reshard/plan/gather.c")
-# where the source is compiled, the test that is to fail
-USES = {KERNEL: ("tests/gpu/host_run.cc", "test_gpu_boxes"), BOXES: (BOXES, "test_gpu_boxes"), BUNDLES: (BUNDLES, "test_prop_rounds"),
+PTX = "tests/kernels.ptx"	# of the build, if nvcc made one
+# what is compiled for a source, the test that is to fail
+USES = {KERNEL: ("tests/gpu/host_run.cc", "test_gpu_boxes"), PTX: ("tests/kernels_ptx.c", "test_gpu_boxes-ptx"),
+	BOXES: (BOXES, "test_gpu_boxes"), BUNDLES: (BUNDLES, "test_prop_rounds"),
 	ROUNDS: (ROUNDS, "test_prop_rounds"), GATHER: (GATHER, "test_prop_rounds")}
+FIT = "test_reshard_rounds"
+# source, text, what takes its place, in words, and the test if it is another one
 MISTAKES = [
 	(KERNEL, "rest * e[k].d;", "rest * e[0].d;", "a dimension is divided by the length of another"),
 	(KERNEL, "word >= to + 3 && word + WORD + 3 <= to + run", "word >= to && word + WORD <= to + run", "words around a row are loaded beyond its ends"),
@@ -34,6 +38,9 @@ MISTAKES = [
 	(KERNEL, "from += word - to;", "from += word > to ? word - to : 0;", "the source of a row's first word"),
 	(KERNEL, "i < nr; i += gridDim.x", "i < nr; i += gridDim.x + 1", "tiles that no block takes"),
 	(KERNEL, "kind == RS_BOX_ZERO ? (uint8_t)0 : LOAD", "0 ? (uint8_t)0 : LOAD", "the ends of zeros are loaded"),
+	(PTX, "min.u64", "max.u64", "an instruction: where a row ends"),
+	(PTX, "setp.lt.u32", "setp.le.u32", "an instruction: where a loop ends"),
+	(PTX, "mul.hi.u32", "mul.lo.s32", "an instruction: a quotient"),
 	(BOXES, "apart % WORD ? RS_BOX_SHIFT : RS_BOX_PEEL", "RS_BOX_PEEL", "both sides are taken for aligned"),
 	(BOXES, "apart |= c->to_stride[k] ^ c->from_stride[k];", "", "rows that drift apart are taken for aligned"),
 	(BOXES, "both |= c->to_stride[k] | c->from_stride[k];", "both |= c->to_stride[k];", "the source's strides are not asked"),
@@ -48,6 +55,10 @@ MISTAKES = [
 	(GATHER, "ret->from += c->ext[0] / c->rows * before * c->from_stride[0];", "ret->from += before * c->from_stride[0];", "rows that are some indexes of a collapsed dimension"),
 	(GATHER, "c->row = k < shape->nr ? region->off[k] : 0;", "c->row = 0;", "all copies begin at row 0"),
 	(BUNDLES, "join(s, sources[g->copies[0].source]);", "", "copies of a tensor are not joined"),
+	(BUNDLES, "read <= 2 * needed", "read <= 3 * needed", "more is read than twice what is needed", FIT),
+	(BUNDLES, "c->from_stride[0] >= rs_bundle_reach(&inner, inner.from_stride)", "true", "rows of a source that lie in each other", FIT),
+	(BUNDLES, "bytes / nr >= j->options->run_bytes", "bytes / nr > j->options->run_bytes", "runs of just that length", FIT),
+	(BUNDLES, "if (!c->rows)", "if (c->rows == 77)", "rows that nobody said", FIT),
 	(ROUNDS, "like - *used", "*used - like", "places in windows at another byte of 16"),
 	(ROUNDS, "out && s->held < all[i].bytes", "false", "padding between rows is not made 0"),
 	(ROUNDS, "rs_copy_bytes(&c->copy) + PACK_EXTRA", "rs_copy_bytes(&c->copy)", "what packing takes for alignment is not counted"),
@@ -60,38 +71,46 @@ MISTAKES = [
 
 
 def command(build, of):
-	"""How the build compiles a source: a list of words, and its folder."""
+	"""How the build compiles a source: a list of words."""
 	for unit in json.load(open(os.path.join(build, "compile_commands.json"))):
-		if os.path.relpath(os.path.join(unit["directory"], unit["file"]), ROOT) == of:
+		path = os.path.normpath(os.path.join(unit["directory"], unit["file"]))
+		if path in (str(ROOT / of), os.path.abspath(os.path.join(build, of))):
 			return shlex.split(unit["command"])
 	sys.exit(f"planted: {build} does not compile {of}")
 
 
+def text_of(build, source):
+	return (pathlib.Path(build) if source == PTX else ROOT).joinpath(source).read_text()
+
+
 def compiled(build, source, text, folder):
-	"""An object of the source's user, made of this text."""
+	"""An object of what is compiled for a source, if the source were this text; its name in the build."""
 	use = USES[source][0]
 	copy = pathlib.Path(folder, source)
 	copy.parent.mkdir(parents=True)
 	copy.write_text(text)
 	words = command(build, use)
+	name = words[words.index("-o") + 1]
 	words[words.index("-o") + 1] = f"{folder}/out.o"
 	words[words.index("-c") + 1] = str(copy if use == source else ROOT / use)
-	words = [w for w in words if not w.startswith("-O") and w not in ("-MD", "-g")] + ["-O1"]
+	if source == PTX:
+		words[words.index("-c") + 1] = f"{folder}/ptx.c"
+		subprocess.run([ROOT / "tests/gpu/ptx_to_c.py", copy, f"{folder}/ptx.c"], check=True)
+	words = [w for w in words if not w.startswith("-O") and w not in ("-MD", "-g")] + ["-O0" if source == PTX else "-O1"]
 	for flag in ("-MQ", "-MF"):
 		del words[words.index(flag):words.index(flag) + 2]
 	words.insert(1, f"-I{folder}")
 	subprocess.run(words, cwd=build, check=True, stderr=subprocess.DEVNULL)
-	return f"{folder}/out.o"
+	return f"{folder}/out.o", name
 
 
-def passes(build, source, text):
-	test = USES[source][1]
+def passes(build, source, test, text):
 	with tempfile.TemporaryDirectory(prefix="scalai-planted.") as folder:
-		obj = compiled(build, source, text, folder)
+		made, name = compiled(build, source, text, folder)
 		link = subprocess.run(["ninja", "-t", "commands", "-s", f"tests/{test}"], cwd=build, check=True, capture_output=True, text=True).stdout
-		words = shlex.split(link)
+		words = [w for w in shlex.split(link) if w != name]	# what an archive has gives way to ours
 		words[words.index("-o") + 1] = f"{folder}/test"
-		words.insert(words.index("-o"), obj)
+		words.insert(words.index("-o"), made)
 		subprocess.run(words, cwd=build, check=True)
 		env = {**os.environ, "ROUNDS": os.environ.get("ROUNDS", "600"), "UBSAN_OPTIONS": "halt_on_error=1",
 		       "ASAN_OPTIONS": "detect_leaks=0"}
@@ -101,31 +120,38 @@ def passes(build, source, text):
 			return False	# it never ends: seen
 
 
-def tries(mistake):
-	source, old, new, _ = mistake
-	text = (ROOT / source).read_text()
-	if text.count(old) != 1:
+def test_of(mistake):
+	return mistake[4] if len(mistake) > 4 else USES[mistake[0]][1]
+
+
+def tries(build, mistake):
+	source, old, new = mistake[:3]
+	text = text_of(build, source)
+	if text.count(old) != 1 and source != PTX or old not in text:
 		sys.exit(f"planted: {source} has '{old}' {text.count(old)} times")
-	return passes(sys.argv[1], source, text.replace(old, new))
+	return passes(build, source, test_of(mistake), text.replace(old, new, 1))
 
 
-def main():
-	word = sys.argv[2] if len(sys.argv) > 2 else ""
+def main(build, word=""):
+	build = os.path.abspath(build)
 	mistakes = [m for m in MISTAKES if word in m[3]]
+	if not os.path.exists(os.path.join(build, PTX)):
+		print("planted: nvcc has made no PTX, so no mistake is planted in it")
+		mistakes = [m for m in mistakes if m[0] != PTX]
 	failed = 0
 	with concurrent.futures.ThreadPoolExecutor(2) as pool:
-		right = {s: pool.submit(passes, sys.argv[1], s, (ROOT / s).read_text()) for s in USES if any(m[0] == s for m in mistakes)}
-		planted = [(m, pool.submit(tries, m)) for m in mistakes]
-		for source, result in right.items():
+		right = {key: pool.submit(passes, build, *key, text_of(build, key[0])) for key in sorted({(m[0], test_of(m)) for m in mistakes})}
+		planted = [(m, pool.submit(tries, build, m)) for m in mistakes]
+		for (source, test), result in right.items():
 			if not result.result():
 				failed += 1
-				print(f"{source} is unchanged, and {USES[source][1]} fails", flush=True)
-		for (source, _, _, what), result in planted:
+				print(f"{source} is unchanged, and {test} fails", flush=True)
+		for m, result in planted:
 			if result.result():
 				failed += 1
-				print(f"{source}: not seen by {USES[source][1]}: {what}", flush=True)
+				print(f"{m[0]}: not seen by {test_of(m)}: {m[3]}", flush=True)
 	print(f"{len(mistakes)} mistakes planted, {len(mistakes) + len(right) - failed} of {len(mistakes) + len(right)} tests as they should be")
 	return 1 if failed else 0
 
 
-sys.exit(main())
+sys.exit(main(*sys.argv[1:]))
