@@ -59,38 +59,38 @@ static void join(struct source *a, struct source *b)
 }
 
 /* Files are numbered in the order in which they are met.  -1: out of memory */
-static int64_t file_of(struct bundling *j, const struct place *key, const struct rs_place *place,
+static int64_t file_of(struct bundling *b, const struct place *key, const struct rs_place *place,
 		       struct rs_bytes *bytes)
 {
 	const size_t key_bytes = offsetof(struct place, at);
-	uintptr_t nr = (uintptr_t)sc_map_get(&j->files, (const char *)key, key_bytes);
+	uintptr_t nr = (uintptr_t)sc_map_get(&b->files, (const char *)key, key_bytes);
 	struct rs_rounds_file f = {place, bytes, 0};
 
 	if (nr)
 		return (int64_t)nr - 1;
-	if (j->options->reader)
-		f.reader = j->options->reader(j->options->arg, place);
-	assert(f.reader < j->options->peers);
-	if (sc_vec_push(&j->seen, f) < 0 ||
-	    sc_map_put(&j->files, (const char *)key, key_bytes, (void *)(uintptr_t)j->seen.nr) < 0)
+	if (b->options->reader)
+		f.reader = b->options->reader(b->options->arg, place);
+	assert(f.reader < b->options->peers);
+	if (sc_vec_push(&b->seen, f) < 0 ||
+	    sc_map_put(&b->files, (const char *)key, key_bytes, (void *)(uintptr_t)b->seen.nr) < 0)
 		return -1;
-	return (int64_t)j->seen.nr - 1;
+	return (int64_t)b->seen.nr - 1;
 }
 
-static struct source *source_of(struct bundling *j, const struct rs_image *im, uint32_t i)
+static struct source *source_of(struct bundling *b, const struct rs_image *im, uint32_t i)
 {
 	const struct rs_place *p = &im->sources.at[i].place;
-	struct place *key = sc_arena_alloc(&j->set->arena, sizeof(*key));
+	struct place *key = sc_arena_alloc(&b->set->arena, sizeof(*key));
 	struct source *s;
 	int64_t file;
 
 	if (!key)
 		return NULL;
 	*key = (struct place){p->ops, p->arg, p->id, p->at};
-	s = sc_map_make(&j->sources, (const char *)key, sizeof(*key), &j->set->arena, sizeof(*s));
+	s = sc_map_make(&b->sources, (const char *)key, sizeof(*key), &b->set->arena, sizeof(*s));
 	if (!s || s->up)
 		return s;
-	file = file_of(j, key, p, im->mapped.bytes[i]);
+	file = file_of(b, key, p, im->mapped.bytes[i]);
 	if (file < 0)
 		return NULL;
 	*s = (struct source){s, (uint32_t)file, p->at};
@@ -99,7 +99,7 @@ static struct source *source_of(struct bundling *j, const struct rs_image *im, u
 
 /* --- copies --- */
 
-static int add_gather(struct bundling *j, const struct rs_gather *g, struct source *const *sources, uint32_t image,
+static int add_gather(struct bundling *b, const struct rs_gather *g, struct source *const *sources, uint32_t image,
 		      uint64_t at)
 {
 	for (uint32_t i = 0; i < g->nr; i++) {
@@ -107,27 +107,27 @@ static int add_gather(struct bundling *j, const struct rs_gather *g, struct sour
 		struct rs_bundle_copy c = {&g->copies[i], s->file, image, s->at, at};
 
 		join(s, sources[g->copies[0].source]);
-		if (sc_vec_push(&j->copies, (struct bundle_copy){s, c}) < 0)
+		if (sc_vec_push(&b->copies, (struct bundle_copy){s, c}) < 0)
 			return -1;
 	}
 	return 0;
 }
 
-static int add_image(struct bundling *j, const struct rs_image *im, uint32_t image)
+static int add_image(struct bundling *b, const struct rs_image *im, uint32_t image)
 {
 	struct source **sources = sc_zalloc_array(im->sources.nr + 1, sizeof(*sources));
 	int rc = sources ? 0 : -1;
 
 	assert(!im->same_as && im->mapped.data);
 	for (uint32_t i = 0; rc == 0 && i < im->sources.nr; i++) {
-		sources[i] = source_of(j, im, i);
+		sources[i] = source_of(b, im, i);
 		rc = sources[i] ? 0 : -1;
 	}
 	for (uint32_t i = 0; rc == 0 && i < im->frame.nr; i++) {
 		const struct rs_piece *p = &im->frame.pieces[i];
 
 		if (p->kind == RS_PIECE_TENSOR)
-			rc = add_gather(j, &im->gathers[p->tensor], sources, image, p->at);
+			rc = add_gather(b, &im->gathers[p->tensor], sources, image, p->at);
 	}
 	sc_sys.release(sources);
 	return rc;
@@ -194,12 +194,12 @@ static int by_source(const void *a, const void *b)
 }
 
 /* Reads of whole extents are at most twice what copies need of them; what several need is counted once.  Sorts. */
-static int is_dense(struct bundling *j, struct rs_bundle_copy *copies, size_t nr, bool *ret)
+static int is_dense(struct bundling *b, struct rs_bundle_copy *copies, size_t nr, bool *ret)
 {
 	uint64_t needed = 0, read = 0;
 
 	qsort(copies, nr, sizeof(*copies), by_source);
-	j->spans.nr = 0;
+	b->spans.nr = 0;
 	for (size_t i = 0; i < nr; i++) {
 		const struct rs_bundle_copy *c = &copies[i];
 		const uint64_t lo = c->from + c->copy->from;
@@ -207,22 +207,22 @@ static int is_dense(struct bundling *j, struct rs_bundle_copy *copies, size_t nr
 		if (i && by_source(&copies[i - 1], c) == 0)
 			continue;
 		needed += rs_copy_bytes(c->copy);
-		if (sc_vec_push(&j->spans, (struct rs_span){.file = c->source, .lo = lo,
+		if (sc_vec_push(&b->spans, (struct rs_span){.file = c->source, .lo = lo,
 				.hi = lo + rs_bundle_reach(c->copy, c->copy->from_stride)}) < 0)
 			return -1;
 	}
-	rs_spans_merge(&j->spans);
-	for (size_t i = 0; i < j->spans.nr; i++)
-		read += j->spans.at[i].hi - j->spans.at[i].lo;
+	rs_spans_merge(&b->spans);
+	for (size_t i = 0; i < b->spans.nr; i++)
+		read += b->spans.at[i].hi - b->spans.at[i].lo;
 	*ret = read <= 2 * needed;
 	return 0;
 }
 
 /* 1, 0, or -1: out of memory.  Sorts. */
-static int is_fit(struct bundling *j, struct rs_bundle_copy *copies, size_t nr)
+static int is_fit(struct bundling *b, struct rs_bundle_copy *copies, size_t nr)
 {
 	uint64_t bytes = 0;
-	bool runs = j->options->run_bytes != 0, dense = false;
+	bool runs = b->options->run_bytes != 0, dense = false;
 
 	for (size_t i = 0; i < nr; i++) {
 		if (!has_rows(copies[i].copy))
@@ -230,31 +230,31 @@ static int is_fit(struct bundling *j, struct rs_bundle_copy *copies, size_t nr)
 		runs = runs && !copies[i].copy->nr;
 		bytes += rs_copy_bytes(copies[i].copy);
 	}
-	if (runs && bytes / nr >= j->options->run_bytes)
+	if (runs && bytes / nr >= b->options->run_bytes)
 		return 0;
-	return is_dense(j, copies, nr, &dense) < 0 ? -1 : dense;
+	return is_dense(b, copies, nr, &dense) < 0 ? -1 : dense;
 }
 
 /* --- all of it --- */
 
 /* Adds what copies [first, end) are, all of one tensor. */
-static int add_bundle(struct bundling *j, size_t first, size_t end)
+static int add_bundle(struct bundling *b, size_t first, size_t end)
 {
-	struct rs_bundles *set = j->set;
+	struct rs_bundles *set = b->set;
 	struct rs_bundle *to = &set->at[set->nr];
 	const size_t nr = end - first;
 	int fit;
 
 	*to = (struct rs_bundle){.row = UINT64_MAX, .nr = nr, .copies = set->copies + set->nr_copies};
 	for (size_t i = 0; i < nr; i++)
-		to->copies[i] = j->copies.at[first + i].c;
-	fit = is_fit(j, to->copies, nr);
+		to->copies[i] = b->copies.at[first + i].c;
+	fit = is_fit(b, to->copies, nr);
 	if (fit <= 0)
 		return fit;
 	for (size_t i = 0; i < nr; i++) {
 		const struct rs_copy *c;
 
-		to->copies[i] = j->copies.at[first + i].c; /* by row again */
+		to->copies[i] = b->copies.at[first + i].c; /* by row again */
 		c = to->copies[i].copy;
 		to->row = sc_min_u64(to->row, c->row);
 		to->end = sc_max_u64(to->end, c->row + c->rows);
@@ -264,26 +264,26 @@ static int add_bundle(struct bundling *j, size_t first, size_t end)
 	return 0;
 }
 
-static int group(struct bundling *j)
+static int group(struct bundling *b)
 {
-	struct rs_bundles *set = j->set;
-	size_t nr = j->copies.nr, tensors = 0;
+	struct rs_bundles *set = b->set;
+	size_t nr = b->copies.nr, tensors = 0;
 	int rc = 0;
 
 	for (size_t i = 0; i < nr; i++)
-		j->copies.at[i].of = root_of(j->copies.at[i].of);
+		b->copies.at[i].of = root_of(b->copies.at[i].of);
 	if (nr)
-		qsort(j->copies.at, nr, sizeof(*j->copies.at), by_tensor);
+		qsort(b->copies.at, nr, sizeof(*b->copies.at), by_tensor);
 	for (size_t i = 0; i < nr; i++)
-		tensors += i == 0 || j->copies.at[i].of != j->copies.at[i - 1].of;
+		tensors += i == 0 || b->copies.at[i].of != b->copies.at[i - 1].of;
 	set->at = sc_arena_array(&set->arena, tensors + 1, sizeof(*set->at));
 	set->copies = sc_zalloc_array(nr + 1, sizeof(*set->copies));
 	if (!set->at || !set->copies)
 		return -1;
 	for (size_t i = 0, next; rc == 0 && i < nr; i = next) {
-		for (next = i + 1; next < nr && j->copies.at[next].of == j->copies.at[i].of; next++)
+		for (next = i + 1; next < nr && b->copies.at[next].of == b->copies.at[i].of; next++)
 			;
-		rc = add_bundle(j, i, next);
+		rc = add_bundle(b, i, next);
 	}
 	return rc;
 }
@@ -291,19 +291,19 @@ static int group(struct bundling *j)
 int rs_bundles_make(const struct rs_image *const *images, uint32_t nr, const struct rs_rounds_options *options,
 		   struct rs_bundles *ret, struct sc_err *err)
 {
-	struct bundling j = {.options = options, .set = ret};
+	struct bundling b = {.options = options, .set = ret};
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < nr; i++)
-		rc = add_image(&j, images[i], i);
+		rc = add_image(&b, images[i], i);
 	if (rc == 0)
-		rc = group(&j);
-	ret->files = j.seen.at;
-	ret->nr_files = (uint32_t)j.seen.nr;
-	sc_vec_done(&j.copies);
-	sc_vec_done(&j.spans);
-	sc_map_done(&j.files);
-	sc_map_done(&j.sources);
+		rc = group(&b);
+	ret->files = b.seen.at;
+	ret->nr_files = (uint32_t)b.seen.nr;
+	sc_vec_done(&b.copies);
+	sc_vec_done(&b.spans);
+	sc_map_done(&b.files);
+	sc_map_done(&b.sources);
 	return rc < 0 ? sc_nomem(err) : 0;
 }
 

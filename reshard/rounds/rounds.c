@@ -76,21 +76,21 @@ struct rs_rounds {
 static int cut(struct rs_rounds *r, const struct rs_bundle *of, uint64_t row, uint64_t end)
 {
 	for (size_t i = 0; i < of->nr && of->copies[i].copy->row < end; i++) {
-		const struct rs_bundle_copy *j = &of->copies[i];
-		struct cut c = {.source = j->source, .target = j->target};
+		const struct rs_bundle_copy *b = &of->copies[i];
+		struct cut c = {.source = b->source, .target = b->target};
 		const struct rs_copy *p = &c.copy;
 
-		if (!rs_copy_rows(j->copy, row, end - row, &c.copy))
+		if (!rs_copy_rows(b->copy, row, end - row, &c.copy))
 			continue;
-		c.copy.from += j->from;
-		c.copy.to += j->to;
-		c.reader = r->bundles.files[j->source].reader;
-		c.writer = r->options.writers ? r->options.writers[j->target] : 0;
+		c.copy.from += b->from;
+		c.copy.to += b->to;
+		c.reader = r->bundles.files[b->source].reader;
+		c.writer = r->options.writers ? r->options.writers[b->target] : 0;
 		assert(c.writer < r->options.peers);
 		if (sc_vec_push(&r->cuts, c) < 0 ||
-		    sc_vec_push(&r->in, (struct rs_span){c.reader, j->source, p->from,
+		    sc_vec_push(&r->in, (struct rs_span){c.reader, b->source, p->from,
 				p->from + rs_bundle_reach(p, p->from_stride), 0}) < 0 ||
-		    sc_vec_push(&r->out, (struct rs_span){c.writer, j->target, p->to,
+		    sc_vec_push(&r->out, (struct rs_span){c.writer, b->target, p->to,
 				p->to + rs_bundle_reach(p, p->to_stride), rs_copy_bytes(p)}) < 0)
 			return -1;
 	}

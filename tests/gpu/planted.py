@@ -57,7 +57,7 @@ MISTAKES = [
 	(BUNDLES, "join(s, sources[g->copies[0].source]);", "", "copies of a tensor are not joined"),
 	(BUNDLES, "read <= 2 * needed", "read <= 3 * needed", "more is read than twice what is needed", FIT),
 	(BUNDLES, "c->from_stride[0] >= rs_bundle_reach(&inner, inner.from_stride)", "true", "rows of a source that lie in each other", FIT),
-	(BUNDLES, "bytes / nr >= j->options->run_bytes", "bytes / nr > j->options->run_bytes", "runs of just that length", FIT),
+	(BUNDLES, "bytes / nr >= b->options->run_bytes", "bytes / nr > b->options->run_bytes", "runs of just that length", FIT),
 	(BUNDLES, "if (!c->rows)", "if (c->rows == 77)", "rows that nobody said", FIT),
 	(ROUNDS, "like - *used", "*used - like", "places in windows at another byte of 16"),
 	(ROUNDS, "out && s->held < all[i].bytes", "false", "padding between rows is not made 0"),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Placed tensors: a random tensor is cut into random boxes, which lie anywhere in a file, in any order of dimensions.
- * Any region of it that is planned has the tensor's bytes; a box less, one more or another one is refused.
+ * Any region of it that is planned has the tensor's bytes, also one range of rows after the other; a box less, one more or
+ * another one is refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -144,6 +145,39 @@ static struct rs_placed_tensor checked(struct world *w)
 	return p;
 }
 
+/* The copies of a region, cut into ranges of rows, have its bytes; those of a range lie in its rows. */
+static void read_rows(const struct world *w, const struct meta_box *target, const struct rs_gather *g,
+		      const unsigned char *const *data, const unsigned char *want)
+{
+	const struct meta_shape *shape = &w->tensor.shape;
+	unsigned char got[FILE_BYTES];
+	uint64_t row_bytes, end, next;
+	int d = 0;
+
+	while (d < shape->nr && shape->dim[d] == 1)
+		d++;
+	row_bytes = d < shape->nr ? g->bytes / target->ext[d] : g->bytes;
+	end = d < shape->nr ? target->off[d] + target->ext[d] : 1;
+	memset(got, ~want[0], g->bytes);
+	for (uint64_t row = d < shape->nr ? target->off[d] : 0, first = row; row < end; row = next) {
+		struct rs_copy *copies = calloc(g->nr, sizeof(*copies));
+		struct rs_gather part = {.bytes = g->bytes, .copies = copies};
+		const uint64_t at = (row - first) * row_bytes;
+
+		next = row + 1 + pick((unsigned)(end - row));
+		for (uint32_t i = 0; i < g->nr; i++)
+			part.nr += rs_copy_rows(&g->copies[i], row, next - row, &copies[part.nr]);
+		/* `at` of the target is the first byte of these rows */
+		rs_gather_read(&part, data, at, (next - row) * row_bytes, got + at);
+		for (uint32_t i = 0; i < part.nr; i++) {
+			assert_true(copies[i].row >= row && copies[i].row + copies[i].rows <= next);
+			assert_true(copies[i].to >= at && copies[i].to < at + (next - row) * row_bytes);
+		}
+		free(copies);
+	}
+	assert_memory_equal(want, got, g->bytes);
+}
+
 static void read_region(struct world *w, const struct rs_placed_tensor *p)
 {
 	struct meta_box target = {.nr = w->tensor.shape.nr};
@@ -167,6 +201,7 @@ static void read_region(struct world *w, const struct rs_placed_tensor *p)
 	for (size_t i = 0; i < sources.nr; i++)
 		data[i] = w->file + sources.at[i].place.at;
 	rs_gather_read(&g, data, 0, g.bytes, got);
+	read_rows(w, &target, &g, data, got);
 	n = 0;
 	do {
 		uint64_t whole[SC_DIMS_MAX];
