@@ -23,8 +23,8 @@ __device__ static inline uint32_t quotient(uint32_t n, struct rs_div v)
 }
 
 /*
- * What a thread needs of a box with NR dimensions, in registers: after each store a compiler would have to read it again.
- * NR -1: any number, from memory.
+ * What a thread needs of a box with NR dimensions, in registers: after each store a compiler would have to read it
+ * again.  NR -1: any number, from memory.
  */
 template <int NR> struct walk {
 	const struct rs_box *box;
@@ -44,7 +44,8 @@ UNROLL
 	/* Finds the addresses of a row; the last dimension is the fastest. */
 	__device__ void find(uint32_t row, uint64_t *ret_from, uint64_t *ret_to) const
 	{
-		const uint64_t *fs = NR >= 0 ? from_stride : box->from_stride, *ts = NR >= 0 ? to_stride : box->to_stride;
+		const uint64_t *fs = NR >= 0 ? from_stride : box->from_stride;
+		const uint64_t *ts = NR >= 0 ? to_stride : box->to_stride;
 		const struct rs_div *e = NR >= 0 ? ext : box->ext;
 
 		*ret_from = from;
@@ -137,7 +138,8 @@ template <int NR> __device__ static inline void copy_words(const walk<NR> &w, co
 			STORE((uint4 *)word, load_shifted(from));
 		else
 			for (uint32_t i = begin; i < end; i++)
-				STORE((uint8_t *)word + i, kind == RS_BOX_ZERO ? (uint8_t)0 : LOAD((const uint8_t *)from + i));
+				STORE((uint8_t *)word + i,
+				      kind == RS_BOX_ZERO ? (uint8_t)0 : LOAD((const uint8_t *)from + i));
 	}
 }
 

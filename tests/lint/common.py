@@ -9,8 +9,8 @@ EXCEPTIONS = pathlib.Path(__file__).with_name("exceptions")
 
 
 def sources():
-	"""All C files of the three floors, as paths below the root."""
-	return sorted(str(p.relative_to(ROOT)) for floor in FLOORS for p in (ROOT / floor).rglob("*.[ch]"))
+	"""All C files of the three floors, and the kernel, as paths below the root."""
+	return sorted(str(p.relative_to(ROOT)) for floor in FLOORS for end in ("*.[ch]", "*.cu") for p in (ROOT / floor).rglob(end))
 
 
 def tests():
