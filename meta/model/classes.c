@@ -8,6 +8,9 @@ uint32_t meta_name_axes(const struct meta_layout *layout, const struct meta_topo
 	const struct meta_rule *r = meta_layout_first(layout, topo->pp > 1, file, name, &caps);
 	uint32_t axes = r ? r->axes : 0;
 
+	/* what is joined depends on all that its members do, and these are not known by its name */
+	for (uint32_t i = 0; r && r->join && i < layout->nr_rules; i++)
+		axes |= layout->rules[i].axes;
 	for (uint16_t i = 0; r && i < caps.nr; i++)
 		if (caps.at[i].axis >= 0)
 			axes |= 1u << caps.at[i].axis;

@@ -4,64 +4,11 @@
  * find each group's type and shape; then infer_check.c presents the result at the same topology and
  * compares it with what was written.
  */
-#include "meta/model/count.h"
 #include "meta/model/infer_i.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct name {		/* a distinct stored name: matched once */
-	const struct meta_rule *rule;
-	struct meta_caps caps;
-};
-
-struct experts {	/* of one family: how many each ep coordinate holds */
-	uint32_t nr[1];
-};
-
-struct group {		/* the pieces of one logical tensor */
-	const char *key;
-	uint32_t *rows;
-	size_t nr, room;
-	bool flat_later;
-};
-
-struct row {
-	const struct name *name;
-	struct group *group;
-	uint32_t expert;	/* global, when the rule has one */
-};
-
-struct infer {
-	const struct meta_layout *layout;
-	const struct meta_topology *topo;
-	struct meta_written *written;
-	size_t nr;
-	const struct meta_state *known;
-	struct meta_counts counts;	/* counts of `known` */
-	struct meta_state *state;
-	struct sc_err *err;
-	struct sc_arena arena;
-	struct sc_map names, families, groups;
-	struct row *rows;
-	uint32_t *chunk_layers, *starts;
-	uint32_t layers;
-	bool has_local, has_experts;	/* {L}, {E}: numbers that the count of all decides */
-	struct {
-		struct group **at;
-		size_t nr, room;
-	} order;		/* groups as first met */
-};
-
-static uint32_t chunk_of(const struct infer *n, const struct meta_caps *caps,
-			 const uint32_t coords[SC_AXES_MAX])
-{
-	const struct meta_cap *v = meta_caps_find(caps, META_CAP_V);
-	uint32_t stage = n->layout->pp >= 0 ? coords[n->layout->pp] : 0;
-
-	return (v && !v->is_empty ? v->number : 0) * n->topo->pp + stage;
-}
 
 static int refuse_unknown(struct infer *n, const struct meta_written *w, const char *key)
 {
@@ -131,6 +78,21 @@ static int check_where(struct infer *n, const struct meta_written *w, const stru
 	return 0;
 }
 
+/* A stack holds all layers of its rank. */
+static int count_stack(struct infer *n, const struct meta_written *w, uint32_t *layers)
+{
+	if (!w->shape.nr)
+		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' has no dimension for its layers", w->rank, w->file,
+			       w->name);
+	if (w->shape.dim[0] > SC_TENSORS_MAX)
+		return sc_fail(n->err, SC_E_LIMIT, "rank %u: '%s:%s' has %llu layers, at most %u", w->rank, w->file,
+			       w->name, (unsigned long long)w->shape.dim[0], SC_TENSORS_MAX);
+	if (*layers < w->shape.dim[0])
+		*layers = (uint32_t)w->shape.dim[0];
+	n->has_local = true;
+	return 0;
+}
+
 static int match_rows(struct infer *n)
 {
 	for (size_t i = 0; i < n->nr; i++) {
@@ -148,11 +110,16 @@ static int match_rows(struct infer *n)
 		n->rows[i].name = name;
 		layer = meta_caps_find(&name->caps, META_CAP_L);
 		if (layer) {
-			uint32_t *c = &n->chunk_layers[chunk_of(n, &name->caps, coords)];
+			uint32_t *c = &n->chunk_layers[meta_infer_chunk(n, &name->caps, coords)];
 
 			n->has_local = true;
 			if (*c < layer->number + 1)
 				*c = layer->number + 1;
+		}
+		if (name->rule->is_stack) {
+			rc = count_stack(n, w, &n->chunk_layers[meta_infer_chunk(n, &name->caps, coords)]);
+			if (rc < 0)
+				return rc;
 		}
 		n->has_experts |= meta_caps_find(&name->caps, META_CAP_E) != NULL;
 		layer = meta_caps_find(&name->caps, META_CAP_G);
@@ -223,19 +190,6 @@ static int count(struct infer *n)
 	return rc < 0 || !n->has_local ? rc : count_layers(n);
 }
 
-/* Copies the captures of a row, with the number of its layer made global. */
-static void global_caps(const struct infer *n, size_t i, const uint32_t coords[SC_AXES_MAX],
-			struct meta_caps *ret)
-{
-	const struct meta_cap *layer;
-
-	*ret = n->rows[i].name->caps;
-	layer = meta_caps_find(ret, META_CAP_L);
-	if (layer)
-		meta_caps_set_number(ret, META_CAP_L, -1,
-				     layer->number + n->starts[chunk_of(n, ret, coords)]);
-}
-
 static struct experts *experts_of(struct infer *n, const struct meta_rule *rule,
 				  const struct meta_caps *caps)
 {
@@ -266,7 +220,7 @@ static int count_experts(struct infer *n)
 				continue;
 			meta_topology_coords(n->topo, n->written[i].rank, coords);
 			ep = n->layout->ep >= 0 ? coords[n->layout->ep] : 0;
-			global_caps(n, i, coords, &caps);
+			meta_infer_caps(n, i, coords, &caps);
 			x = experts_of(n, name->rule, &caps);
 			if (!x)
 				return sc_nomem(n->err);
@@ -283,201 +237,62 @@ static int count_experts(struct infer *n)
 	return 0;
 }
 
+/* Finds or makes the group of a logical tensor, and adds a row to it. */
+static int add_to_group(struct infer *n, size_t i, const struct sc_buf *key)
+{
+	struct group *g = key->failed ? NULL : sc_map_get(&n->groups, key->text, key->bytes);
+
+	if (!g && !key->failed) {
+		g = sc_arena_alloc(&n->arena, sizeof(*g));
+		if (g)
+			g->key = sc_arena_copy(&n->arena, key->text, key->bytes);
+		if (!g || !g->key || sc_map_put(&n->groups, g->key, key->bytes, g) < 0 || sc_vec_push(&n->order, g) < 0)
+			g = NULL;
+	}
+	if (!g || sc_vec_grow((void **)&g->rows, g->nr, &g->room, sizeof(*g->rows)) < 0)
+		return sc_nomem(n->err);
+	g->rows[g->nr++] = (uint32_t)i;
+	if (!n->rows[i].key)
+		n->rows[i].key = g->key;
+	return 0;
+}
+
+static int group_row(struct infer *n, size_t i, struct sc_buf *key)
+{
+	const struct meta_rule *r = n->rows[i].name->rule;
+	const uint64_t layers = r->is_stack ? n->written[i].shape.dim[0] : 1;
+	uint32_t coords[SC_AXES_MAX];
+	struct meta_caps caps;
+	int rc = 0;
+
+	meta_topology_coords(n->topo, n->written[i].rank, coords);
+	meta_infer_caps(n, i, coords, &caps);
+	if (meta_caps_find(&caps, META_CAP_E))
+		meta_caps_set_number(&caps, META_CAP_E, -1, n->rows[i].expert);
+	for (uint32_t g = 0; rc == 0 && g < layers; g++) {
+		if (r->is_stack)
+			meta_caps_set_number(&caps, META_CAP_G, -1, g + n->starts[meta_infer_chunk(n, &caps, coords)]);
+		sc_buf_reset(key);
+		meta_pattern_render(&r->file_goal, &caps, key);
+		sc_buf_add(key, ":", 1);
+		meta_pattern_render(&r->goal, &caps, key);
+		for (int k = 0; k < r->nr_each; k++)
+			sc_buf_printf(key, "%s%s=%u", k ? "," : "@", n->layout->axes.name[r->each[k]],
+				      coords[r->each[k]]);
+		rc = add_to_group(n, i, key);
+	}
+	return rc;
+}
+
 static int group_rows(struct infer *n)
 {
 	struct sc_buf key = {0};
+	int rc = 0;
 
-	for (size_t i = 0; i < n->nr; i++) {
-		const struct meta_rule *r = n->rows[i].name->rule;
-		uint32_t coords[SC_AXES_MAX];
-		struct meta_caps caps;
-		struct group *g;
-
-		meta_topology_coords(n->topo, n->written[i].rank, coords);
-		global_caps(n, i, coords, &caps);
-		if (meta_caps_find(&caps, META_CAP_E))
-			meta_caps_set_number(&caps, META_CAP_E, -1, n->rows[i].expert);
-		sc_buf_reset(&key);
-		meta_pattern_render(&r->file_goal, &caps, &key);
-		sc_buf_add(&key, ":", 1);
-		meta_pattern_render(&r->goal, &caps, &key);
-		for (int k = 0; k < r->nr_each; k++)
-			sc_buf_printf(&key, "%s%s=%u", k ? "," : "@", n->layout->axes.name[r->each[k]],
-				      coords[r->each[k]]);
-		g = key.failed ? NULL : sc_map_get(&n->groups, key.text, key.bytes);
-		if (!g && !key.failed) {
-			g = sc_arena_alloc(&n->arena, sizeof(*g));
-			if (g)
-				g->key = sc_arena_copy(&n->arena, key.text, key.bytes);
-			if (!g || !g->key || sc_map_put(&n->groups, g->key, key.bytes, g) < 0 ||
-			    sc_vec_push(&n->order, g) < 0)
-				g = NULL;
-		}
-		if (!g || sc_vec_grow((void **)&g->rows, g->nr, &g->room, sizeof(*g->rows)) < 0) {
-			sc_buf_done(&key);
-			return sc_nomem(n->err);
-		}
-		g->rows[g->nr++] = (uint32_t)i;
-		n->rows[i].group = g;
-	}
+	for (size_t i = 0; rc == 0 && i < n->nr; i++)
+		if (!n->rows[i].name->rule->join)
+			rc = group_row(n, i, &key);
 	sc_buf_done(&key);
-	return 0;
-}
-
-/* Sorts tied copies to the end: they do not define a tensor that also has others. */
-static size_t primary_rows(const struct infer *n, struct group *g)
-{
-	size_t nr = 0;
-
-	for (size_t i = 0; i < g->nr; i++)
-		if (!n->rows[g->rows[i]].name->rule->tied) {
-			uint32_t row = g->rows[i];
-
-			g->rows[i] = g->rows[nr];
-			g->rows[nr++] = row;
-		}
-	return nr ? nr : g->nr;
-}
-
-/* Finds the size of dimension k: the sum over the coordinates of the axes that cut it. */
-static int whole_dim(struct infer *n, const struct group *g, size_t nr, int k, uint64_t *ret)
-{
-	const struct meta_written *first = &n->written[g->rows[0]];
-	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
-	uint32_t axes = 0, parts, found = 0;
-	uint64_t size = 0, total = 0;
-	struct {
-		uint64_t size;
-		uint32_t rank;
-		bool seen;
-	} *at;
-
-	for (int i = r->nr_cuts - 1; i >= 0; i--) {
-		int dim = r->cuts[i].dim < 0 ? r->cuts[i].dim + first->shape.nr : r->cuts[i].dim;
-
-		if (dim < 0 || dim >= first->shape.nr)
-			return sc_fail(n->err, SC_E_STATE, "'%s': the rule cuts dimension %d, but the tensor has %d "
-				"dimensions",
-				       g->key, r->cuts[i].dim, first->shape.nr);
-		if (dim != k)
-			continue;
-		axes |= r->cuts[i].axes;
-		size = r->cuts[i].size;
-	}
-	parts = meta_topology_degree(n->topo, axes);
-	at = sc_zalloc_array(parts, sizeof(*at));
-	if (!at)
-		return sc_nomem(n->err);
-	for (size_t i = 0; i < nr; i++) {
-		const struct meta_written *w = &n->written[g->rows[i]];
-		uint32_t coords[SC_AXES_MAX], x;
-
-		meta_topology_coords(n->topo, w->rank, coords);
-		x = meta_topology_index(n->topo, axes, coords);
-		if (at[x].seen && at[x].size != w->shape.dim[k]) {
-			int rc = sc_fail(n->err, SC_E_STATE, "'%s' dimension %d: rank %u has %llu and rank %u has "
-				"%llu, but "
-					 "both hold the same part", g->key, k, at[x].rank,
-					 (unsigned long long)at[x].size, w->rank,
-					 (unsigned long long)w->shape.dim[k]);
-
-			sc_sys.release(at);
-			return rc;
-		}
-		if (!at[x].seen) {
-			found++;
-			if (!sc_add_u64(total, w->shape.dim[k], &total))
-				total = UINT64_MAX;
-			at[x].size = w->shape.dim[k];
-			at[x].rank = w->rank;
-			at[x].seen = true;
-		}
-	}
-	sc_sys.release(at);
-	if (found != parts)
-		return sc_fail(n->err, SC_E_STATE, "'%s': the ranks hold only %u of the %u parts of dimension %d",
-			g->key,
-			       found, parts, k);
-	*ret = size ? size : total;
-	return 0;
-}
-
-static bool is_flat(const struct meta_rule *r)
-{
-	for (int i = 0; i < r->nr_cuts; i++)
-		if (r->cuts[i].flat)
-			return true;
-	return false;
-}
-
-static int group_shape(struct infer *n, struct group *g)
-{
-	size_t nr = primary_rows(n, g);
-	const struct meta_written *first = &n->written[g->rows[0]];
-	const struct meta_tensor *known = n->known ? meta_state_find(n->known, g->key) : NULL;
-	struct meta_shape shape = first->shape;
-	char a[200], b[200];
-	int rc = 0;
-
-	for (size_t i = 1; i < nr; i++) {
-		const struct meta_written *w = &n->written[g->rows[i]];
-
-		if (w->dtype != first->dtype || w->shape.nr != first->shape.nr)
-			return sc_fail(n->err, SC_E_STATE, "'%s': rank %u has %s %s, but rank %u has %s %s", g->key,
-				       first->rank, meta_dtype_name(first->dtype),
-				       meta_shape_text(&first->shape, a, sizeof(a)), w->rank,
-				       meta_dtype_name(w->dtype), meta_shape_text(&w->shape, b, sizeof(b)));
-	}
-	if (known) {
-		shape = known->shape;
-	} else if (is_flat(n->rows[g->rows[0]].name->rule)) {
-		g->flat_later = true;
-		return 0;
-	} else {
-		for (int k = 0; rc == 0 && k < shape.nr; k++)
-			rc = whole_dim(n, g, nr, k, &shape.dim[k]);
-	}
-	if (rc < 0)
-		return rc;
-	if (meta_state_add(n->state, g->key, strlen(g->key), first->dtype, &shape) < 0)
-		return sc_nomem(n->err);
-	return 0;
-}
-
-static const struct meta_tensor *find_by_name(const struct meta_state *s, const char *name)
-{
-	for (uint32_t i = 0; s && i < s->nr; i++)
-		if (strcmp(s->tensors[i].name, name) == 0)
-			return &s->tensors[i];
-	return NULL;
-}
-
-/* Finds the shape of a flat tensor: that of the tensor which its `like` line copies. */
-static int flat_shape(struct infer *n, const struct group *g)
-{
-	const struct meta_written *first = &n->written[g->rows[0]];
-	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
-	const struct meta_tensor *base = NULL;
-	struct sc_buf buf = {0};
-	struct meta_caps caps = {0};
-	const char *colon = strchr(g->key, ':');
-	char *file = sc_arena_copy(&n->arena, g->key, (size_t)(colon - g->key));
-	int rc = 0;
-
-	if (!file)
-		return sc_nomem(n->err);
-	if (r->is_like && meta_rule_match(r, true, file, colon + 1, &caps)) {
-		meta_pattern_render(&r->base, &caps, &buf);
-		base = buf.text ? find_by_name(n->state, buf.text) : NULL;
-		base = base || !buf.text ? base : find_by_name(n->known, buf.text);
-	}
-	if (!base)
-		rc = sc_fail(n->err, SC_E_STATE, "'%s' is stored flat, so its shape is not known; also store '%s', "
-			"whole",
-			     g->key, buf.text ? buf.text : g->key);
-	else if (meta_state_add(n->state, g->key, strlen(g->key), first->dtype, &base->shape) < 0)
-		rc = sc_nomem(n->err);
-	sc_buf_done(&buf);
 	return rc;
 }
 
@@ -487,7 +302,7 @@ static int is_renumbered(struct infer *n, const struct meta_rule *r, const struc
 	const struct experts *x;
 	const char *key;
 
-	if (r->has_local && n->topo->chunks > 1 && n->layers != n->counts.layers)
+	if ((r->has_local || r->is_stack) && n->topo->chunks > 1 && n->layers != n->counts.layers)
 		return true;
 	if (!n->has_experts || n->topo->ep == 1 || !meta_expert_of(caps) || !meta_rule_spreads(r))
 		return false;
@@ -556,14 +371,16 @@ static int infer(struct infer *n)
 	if (rc == 0)
 		rc = group_rows(n);
 	for (size_t i = 0; i < n->order.nr && rc == 0; i++)
-		rc = group_shape(n, n->order.at[i]);
+		rc = meta_infer_shape(n, n->order.at[i]);
 	for (size_t i = 0; i < n->order.nr && rc == 0; i++)
 		if (n->order.at[i]->flat_later)
-			rc = flat_shape(n, n->order.at[i]);
+			rc = meta_infer_flat_shape(n, n->order.at[i]);
+	if (rc == 0)
+		rc = meta_infer_joins(n);
 	if (rc == 0)
 		rc = take_over(n);
 	for (size_t i = 0; i < n->nr && rc == 0; i++)
-		n->written[i].tensor = (uint32_t)(meta_state_find(n->state, n->rows[i].group->key) - n->state->tensors);
+		n->written[i].tensor = (uint32_t)(meta_state_find(n->state, n->rows[i].key) - n->state->tensors);
 	return rc < 0 ? rc : meta_infer_check(n->layout, n->topo, n->written, n->nr, n->state, n->err);
 }
 

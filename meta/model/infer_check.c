@@ -19,7 +19,7 @@ static int check_stored(struct check *n, const struct meta_written *w, const str
 	const struct meta_tensor *t = &state->tensors[s->entry->tensor];
 	char a[200], b[200];
 
-	if (w->tensor != s->entry->tensor)
+	if (w->tensor != s->entry->tensor && !s->entry->group)
 		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is tensor '%s' by its place, but '%s' by the "
 			"rules",
 			       w->rank, w->file, w->name, state->tensors[w->tensor].key, t->key);
@@ -56,6 +56,8 @@ static int check_rank(struct check *n, const struct meta_view *view, uint32_t ra
 
 		if (!key)
 			rc = sc_nomem(n->err);
+		else if (s->part)
+			continue;
 		else if (w)
 			rc = check_stored(n, w, s, view->state);
 		else if (sc_map_get(files, t->file, strlen(t->file)))

@@ -376,8 +376,10 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 	l->ep = meta_axis_find(&l->axes, "ep", 2);
 	if (rc == 0)
 		rc = meta_rules_make(l, r.lines.at, r.lines.nr, err);
-	for (uint32_t i = 0; i < l->nr_rules; i++)
+	for (uint32_t i = 0; i < l->nr_rules; i++) {
 		l->has_objects |= l->rules[i].is_object;
+		l->has_joins |= l->rules[i].join || l->rules[i].is_stack;
+	}
 	sc_vec_done(&r.lines);
 	sc_vec_done(&r.plain);
 	if (rc == 0)
@@ -407,7 +409,7 @@ static bool match(const struct meta_rule *rule, bool logical, const char *file, 
 	struct meta_caps of_name;
 
 	/* A file that holds no tensors has an empty name, which globs do not match. */
-	if (!name_bytes != !n->nr)
+	if (!name_bytes != !n->nr || (logical && rule->join))
 		return false;
 	/* names tell rules apart, files seldom do; captures are in order of the text, files first */
 	of_name.nr = 0;

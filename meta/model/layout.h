@@ -20,6 +20,22 @@ struct meta_cut {
 	uint32_t nr_sections;
 	const uint32_t *sections; /* ratio; {1} when there are none */
 	uint64_t section_sum;
+	uint32_t nr_upto;
+	const uint32_t *upto;	     /* parts of all sections, or of each, at most; 0: any number.  NULL: of none */
+};
+
+/* Tensors that are stored as one: `join=` and what belongs to it. */
+struct meta_join {
+	uint8_t nr;
+	struct meta_glob {
+		bool is_out;	     /* `!GLOB`: no member */
+		struct meta_pattern pattern;
+	} globs[SC_GLOBS_MAX];
+	bool is_over, strip, has_alone;
+	int8_t dim;		     /* is_over: negative from the end */
+	enum meta_join_order { META_ORDER_RULES, META_ORDER_REVERSE, META_ORDER_NAME, META_ORDER_LISTED } order;
+	uint64_t align, bucket;	     /* bucket: elements after which one is closed, 0: never */
+	struct meta_pattern alone;
 };
 
 struct meta_rule {
@@ -31,6 +47,8 @@ struct meta_rule {
 	struct meta_pattern base;	    /* of the tensor a `like` rule copies, if is_like */
 	bool is_like, tied, wrap;
 	bool is_object;			    /* `object`: no tensor of the state */
+	bool is_stack;			    /* `stack={G}`: all layers of a rank in a dimension in front */
+	const struct meta_join *join;	    /* NULL: of one tensor */
 	bool has_local, has_layer, has_expert, has_virtual; /* {L}; {L} or {G}; {E} or {X}; {V} */
 	uint8_t nr_cuts, nr_stage, nr_each;
 	struct meta_cut cuts[SC_CUTS_MAX];
@@ -63,6 +81,7 @@ struct meta_layout {
 		struct meta_pattern pattern;
 	} *plain;
 	bool has_objects;	    /* a rule says `object` */
+	bool has_joins;		    /* a rule says `join` or `stack` */
 	int pp, ep;		    /* index of these axes, -1: no mesh has them */
 };
 

@@ -24,7 +24,7 @@ enum meta_cap_id {
 	META_CAP_E,	/* expert, numbered in its ep coordinate */
 	META_CAP_X,	/* expert, numbered in all */
 	META_CAP_V,	/* virtual pipeline chunk */
-	META_CAP_B,	/* bucket, in concat rules only */
+	META_CAP_B,	/* bucket, in join rules only */
 	META_CAP_P,	/* what `like` replaces */
 	META_CAP_FREE,
 };

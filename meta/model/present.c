@@ -312,7 +312,7 @@ static int check_names(struct builder *b)
 		if (!key || !mine)
 			return sc_nomem(b->err);
 		for (struct same_key *s = head; s; s = s->next)
-			if (compatible(s->e, e))
+			if (compatible(s->e, e) && !(e->group && s->e->group == e->group))
 				return sc_fail(b->err, SC_E_STATE,
 					       "'%s' and '%s' would both be stored as '%s'%s",
 					       v->state->tensors[s->e->tensor].key,
@@ -433,7 +433,9 @@ static int build(struct builder *b)
 		return sc_nomem(b->err);
 	if (v->nr_entries)
 		memcpy(v->entries, b->entries.at, v->nr_entries * sizeof(*v->entries));
-	rc = check_names(b);
+	rc = meta_join_entries(v, b->err);
+	if (rc == 0)
+		rc = check_names(b);
 	if (rc == 0)
 		rc = check_sizes(b);
 	if (rc == 0)

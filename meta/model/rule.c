@@ -4,18 +4,7 @@
 
 #include <string.h>
 
-struct maker {
-	struct meta_layout *layout;
-	struct meta_cap_names names;
-	const char *line;
-	struct sc_err *err;
-};
-
 static const uint32_t one_section[] = {1};
-
-#define refuse(m, ...) refuse_((m), __VA_ARGS__)
-#define refuse_(m, fmt, ...)                                                                       \
-	sc_fail((m)->err, SC_E_LAYOUT, "layout '%s': " fmt, (m)->line, ##__VA_ARGS__)
 
 uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes)
 {
@@ -101,6 +90,31 @@ static int set_sections(struct maker *m, struct meta_cut *cut, const char *value
 	return cut->section_sum ? 0 : refuse(m, "sections add up to 0");
 }
 
+/* One number for all sections, or one for each; `-` is none. */
+static int set_upto(struct maker *m, struct meta_cut *cut, const char *value)
+{
+	uint32_t *upto = sc_arena_array(&m->layout->arena, SC_SECTIONS_MAX, sizeof(*upto)), nr = 0;
+
+	if (!upto)
+		return sc_nomem(m->err);
+	for (;; value++) {
+		size_t n = strcspn(value, ":");
+		bool none = n == 1 && *value == '-';
+
+		if (nr == SC_SECTIONS_MAX)
+			return refuse(m, "more than %d sections", SC_SECTIONS_MAX);
+		if (!none && (!sc_number_parse(value, n, &upto[nr]) || !upto[nr]))
+			return refuse(m, "upto: '%.*s' is neither a number from 1 nor -", (int)n, value);
+		nr++;
+		value += n;
+		if (!*value)
+			break;
+	}
+	cut->upto = upto;
+	cut->nr_upto = nr;
+	return 0;
+}
+
 static int set_pad(struct maker *m, struct meta_cut *cut, const char *value)
 {
 	size_t n = strlen(value);
@@ -125,6 +139,8 @@ static int cut_attribute(struct maker *m, struct meta_rule *r, const char *key, 
 		return set_sections(m, cut, value);
 	if (strcmp(key, "pad") == 0)
 		return set_pad(m, cut, value);
+	if (strcmp(key, "upto") == 0)
+		return set_upto(m, cut, value);
 	if (strcmp(key, "size") == 0) {
 		if (!sc_number_parse(value, strlen(value), &size))
 			return refuse(m, "size: '%s' is not a number", value);
@@ -167,8 +183,8 @@ static int set_goal(struct maker *m, struct meta_rule *r, const char *key, const
 	for (uint16_t i = 0; i < r->goal.nr; i++) {
 		const struct meta_token *t = &r->goal.tokens[i];
 
-		if (t->kind != META_TOKEN_LIT && !meta_pattern_has(&r->name, t->cap) &&
-		    !meta_pattern_has(&r->file, t->cap))
+		if (t->kind != META_TOKEN_LIT && t->cap != META_CAP_G && !meta_pattern_has(&r->name, t->cap) &&
+		    !meta_pattern_has(&r->file, t->cap)) /* {G}: see meta_join_check() */
 			return refuse(m, "%s= uses {%.*s}, which the pattern does not capture", key,
 				      (int)t->bytes, t->text);
 	}
@@ -185,11 +201,11 @@ static int set_goal(struct maker *m, struct meta_rule *r, const char *key, const
 
 static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool *done)
 {
-	static const char *const later[] = {"concat", "align", "bucket", "alone", "order"};
 	char *value = strchr(word, '=');
 	size_t key_bytes = value ? (size_t)(value - word) : strlen(word);
 	char *key = sc_arena_copy(&m->layout->arena, word, key_bytes);
 	uint32_t axes = 0;
+	int rc;
 
 	if (!key)
 		return sc_nomem(m->err);
@@ -211,7 +227,7 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 	if (strcmp(word, "flat") == 0)
 		return add_cut(m, r, (struct meta_cut){.flat = true});
 	if ((value && (strcmp(key, "sections") == 0 || strcmp(key, "pad") == 0 ||
-		       strcmp(key, "size") == 0)) || strcmp(word, "chunk") == 0)
+		       strcmp(key, "size") == 0 || strcmp(key, "upto") == 0)) || strcmp(word, "chunk") == 0)
 		return cut_attribute(m, r, key, value);
 	if (value && strcmp(key, "stage") == 0)
 		return set_stage(m, r, value);
@@ -222,9 +238,9 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 	}
 	if (value && (strcmp(key, "name") == 0 || strcmp(key, "tied") == 0))
 		return set_goal(m, r, key, value);
-	for (size_t i = 0; i < sizeof(later) / sizeof(*later); i++)
-		if (value && strcmp(key, later[i]) == 0)
-			return refuse(m, "%s: buffers of several tensors are not supported yet", key);
+	rc = meta_join_attribute(m, r, key, value);
+	if (rc)
+		return rc < 0 ? rc : 0;
 	if (strcmp(word, "wrap") == 0)
 		r->wrap = true;
 	else if (strcmp(word, "object") == 0)
@@ -246,6 +262,10 @@ static int check_cuts(struct maker *m, const struct meta_rule *r)
 			flat = i;
 			continue;
 		}
+		if (c->upto && c->chunk)
+			return refuse(m, "upto and chunk exclude each other: parts that neighbours share are equal");
+		if (c->nr_upto > 1 && c->nr_upto != c->nr_sections)
+			return refuse(m, "upto has %u numbers, but there are %u sections", c->nr_upto, c->nr_sections);
 		for (int j = flat + 1; (c->pad || c->size) && j < i; j++)
 			if (r->cuts[j].dim == c->dim)
 				return refuse(m, "pad and size belong to the first cut of a dimension");
@@ -283,13 +303,6 @@ static int parse_keyed(struct maker *m, const char *text, struct meta_rule *r)
 		if (r->file.tokens[i].kind != META_TOKEN_LIT &&
 		    meta_pattern_has(&r->name, r->file.tokens[i].cap))
 			rc = refuse(m, "the file's pattern and the name's pattern use the same capture");
-	for (uint16_t i = 0; rc == 0 && i < r->file.nr + r->name.nr; i++) {
-		const struct meta_token *t = i < r->file.nr ? &r->file.tokens[i]
-							    : &r->name.tokens[i - r->file.nr];
-
-		if (t->kind == META_TOKEN_NUM && t->cap == META_CAP_B)
-			rc = refuse(m, "{B}: buffers of several tensors are not supported yet");
-	}
 	return rc;
 }
 
@@ -301,7 +314,7 @@ static bool has(const struct meta_rule *r, uint16_t cap)
 static void set_flags(struct meta_rule *r)
 {
 	r->has_local = has(r, META_CAP_L);
-	r->has_layer = r->has_local || has(r, META_CAP_G);
+	r->has_layer = r->has_local || has(r, META_CAP_G) || r->is_stack;
 	r->has_expert = has(r, META_CAP_E) || has(r, META_CAP_X);
 	r->has_virtual = has(r, META_CAP_V);
 }
@@ -319,6 +332,10 @@ static int read_attributes(struct maker *m, struct meta_rule *r, char *words, bo
 		return rc;
 	if (!done)
 		return refuse(m, "no attribute; a tensor that is whole on every rank has 'copy'");
+	set_flags(r);
+	rc = meta_join_check(m, r);
+	if (rc < 0)
+		return rc;
 	if (r->nr_stage && r->has_layer)
 		return refuse(m, "stage= is given, but the layer's number already says the stage");
 	if (r->is_object && (r->nr_cuts || r->nr_stage || r->nr_each || r->wrap || r->tied))
@@ -425,7 +442,7 @@ static int check_goal(struct maker *m, const struct meta_rule *r)
 	for (uint16_t i = 0; i < r->goal.nr; i++) {
 		const struct meta_token *t = &r->goal.tokens[i];
 
-		if (t->kind != META_TOKEN_LIT && !has(r, t->cap))
+		if (t->kind != META_TOKEN_LIT && !has(r, t->cap) && !(r->is_stack && t->cap == META_CAP_G))
 			return refuse(m, "like replaces the file's pattern, which captures {%.*s} of '%s'",
 				      (int)t->bytes, t->text, r->text);
 	}
@@ -456,8 +473,8 @@ static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_
 	for (size_t i = 0; i < nr_plain; i++) {
 		struct meta_rule r = plain[i];
 
-		/* rules for plain files have no tensor's name to copy */
-		if (r.name.nr == 0)
+		/* rules for plain files have no tensor's name to copy; what is joined is copied by its members */
+		if (r.name.nr == 0 || r.join)
 			continue;
 		rc = rename_clashes(m, &outer, &r);
 		if (rc < 0)

@@ -6,29 +6,11 @@
  * products of one run per dimension.  `flat` switches to runs over the flattened local tensor,
  * where a range is at most 2N-1 boxes, each met with the grid of runs.
  */
-#include "meta/model/slice.h"
+#include "meta/model/slice_i.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-
-#define PADDING UINT64_MAX
-
-struct run {
-	uint64_t start, length; /* start PADDING: filled with zeros */
-};
-
-struct runs {
-	uint32_t nr;
-	struct run *at;
-};
-
-struct local {
-	uint8_t nr;
-	struct runs dims[SC_DIMS_MAX];
-	bool is_flat;
-	struct runs flat;
-};
 
 static uint64_t gcd(uint64_t a, uint64_t b)
 {
@@ -41,7 +23,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-static uint64_t runs_length(const struct runs *runs)
+uint64_t meta_runs_length(const struct runs *runs)
 {
 	uint64_t n = 0;
 
@@ -60,7 +42,7 @@ static void part(uint64_t n, uint64_t d, uint64_t i, uint64_t *lo, uint64_t *hi)
 }
 
 /* Appends to `out` the part [lo, hi) of a concatenation of runs. */
-static void take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs *out)
+void meta_runs_take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs *out)
 {
 	uint64_t at = 0;
 
@@ -70,7 +52,7 @@ static void take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs 
 
 		if (a < b)
 			out->at[out->nr++] = (struct run){
-				r->start == PADDING ? PADDING : r->start + a - at, b - a};
+				r->start >= ELSEWHERE ? r->start : r->start + a - at, b - a, r->copy};
 		at += r->length;
 	}
 }
@@ -90,10 +72,10 @@ static bool padded_length(const struct meta_cut *cut, uint64_t n, uint64_t d, ui
 }
 
 /* Errors of cuts say what is wrong; their callers say where. */
-static int padded_runs(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut,
+int meta_runs_pad(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut,
 		       uint64_t d, struct runs *ret, struct sc_err *err)
 {
-	uint64_t n = runs_length(runs), want;
+	uint64_t n = meta_runs_length(runs), want;
 
 	if (!padded_length(cut, n, d, &want))
 		return sc_fail(err, SC_E_LIMIT, "the padded size overflows 64 bits");
@@ -104,8 +86,15 @@ static int padded_runs(struct sc_arena *arena, const struct runs *runs, const st
 		memcpy(ret->at, runs->at, runs->nr * sizeof(*ret->at));
 	ret->nr = runs->nr;
 	if (want > n)
-		ret->at[ret->nr++] = (struct run){PADDING, want - n};
+		ret->at[ret->nr++] = (struct run){PADDING, want - n, false};
 	return 0;
+}
+
+uint64_t meta_cut_parts(const struct meta_cut *cut, uint32_t section, uint64_t d)
+{
+	const uint32_t upto = cut->upto ? cut->upto[cut->nr_upto == 1 ? 0 : section] : 0;
+
+	return upto ? sc_min_u64(upto, d) : d;
 }
 
 static int refuse_sections(const struct meta_cut *cut, uint64_t n, struct sc_err *err)
@@ -128,11 +117,11 @@ static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
 {
 	uint64_t d = meta_topology_degree(topo, cut->axes), n, at = 0;
 	struct runs padded;
-	int rc = padded_runs(arena, runs, cut, d, &padded, err);
+	int rc = meta_runs_pad(arena, runs, cut, d, &padded, err);
 
 	if (rc < 0)
 		return rc;
-	n = runs_length(&padded);
+	n = meta_runs_length(&padded);
 	if (n % cut->section_sum)
 		return refuse_sections(cut, n, err);
 	ret->nr = 0;
@@ -140,19 +129,25 @@ static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
 	if (!ret->at)
 		return sc_nomem(err);
 	for (uint32_t s = 0; s < cut->nr_sections; s++) {
-		uint64_t m = n / cut->section_sum * cut->sections[s], lo, hi;
+		uint64_t m = n / cut->section_sum * cut->sections[s], k = meta_cut_parts(cut, s, d), lo, hi;
+		uint32_t from = ret->nr;
 
-		if (!cut->chunk && m % d)
-			return sc_fail(err, SC_E_STATE, "%llu does not divide by %s=%llu",
-				       (unsigned long long)m, cut->axes_text, (unsigned long long)d);
-		part(m, d, i, &lo, &hi);
-		take(&padded, at + lo, at + hi, ret);
+		if (d % k)
+			return sc_fail(err, SC_E_STATE, "%s=%llu does not divide by upto=%llu", cut->axes_text,
+				       (unsigned long long)d, (unsigned long long)k);
+		if (!cut->chunk && m % k)
+			return sc_fail(err, SC_E_STATE, "%llu does not divide by %s=%llu%s", (unsigned long long)m,
+				       cut->axes_text, (unsigned long long)k, k < d ? " (upto)" : "");
+		part(m, k, i / (d / k), &lo, &hi);
+		meta_runs_take(&padded, at + lo, at + hi, ret);
+		for (; from < ret->nr; from++)
+			ret->at[from].copy |= i % (d / k) != 0;
 		at += m;
 	}
 	return 0;
 }
 
-static int cut_dim(const struct meta_cut *cut, const struct meta_shape *shape, const char *what,
+int meta_local_dim(const struct meta_cut *cut, const struct meta_shape *shape, const char *what,
 		   int *ret, struct sc_err *err)
 {
 	if (cut->dim < -(int)shape->nr || cut->dim >= (int)shape->nr)
@@ -163,7 +158,7 @@ static int cut_dim(const struct meta_cut *cut, const struct meta_shape *shape, c
 	return 0;
 }
 
-static int whole(struct sc_arena *arena, const struct meta_shape *shape, struct local *ret,
+int meta_local_whole(struct sc_arena *arena, const struct meta_shape *shape, struct local *ret,
 		 struct sc_err *err)
 {
 	*ret = (struct local){.nr = shape->nr};
@@ -171,30 +166,30 @@ static int whole(struct sc_arena *arena, const struct meta_shape *shape, struct 
 		ret->dims[k].at = sc_arena_alloc(arena, sizeof(struct run));
 		if (!ret->dims[k].at)
 			return sc_nomem(err);
-		ret->dims[k].at[0] = (struct run){0, shape->dim[k]};
+		ret->dims[k].at[0] = (struct run){0, shape->dim[k], false};
 		ret->dims[k].nr = shape->dim[k] > 0;
 	}
 	return 0;
 }
 
-static int flatten(struct sc_arena *arena, struct local *l, const char *what, struct sc_err *err)
+int meta_local_flatten(struct sc_arena *arena, struct local *l, const char *what, struct sc_err *err)
 {
 	uint64_t n = 1;
 
 	for (int k = 0; k < l->nr; k++)
-		if (!sc_mul_u64(n, runs_length(&l->dims[k]), &n))
+		if (!sc_mul_u64(n, meta_runs_length(&l->dims[k]), &n))
 			return sc_fail(err, SC_E_LIMIT, "'%s': too many elements", what);
 	l->is_flat = true;
 	l->flat.at = sc_arena_alloc(arena, sizeof(struct run));
 	if (!l->flat.at)
 		return sc_nomem(err);
-	l->flat.at[0] = (struct run){0, n};
+	l->flat.at[0] = (struct run){0, n, false};
 	l->flat.nr = n > 0;
 	return 0;
 }
 
 /* Applies one cut to what the cuts before have left to the rank; the rank gets part `index`. */
-static int apply(struct sc_arena *arena, const struct meta_topology *topo,
+int meta_local_cut(struct sc_arena *arena, const struct meta_topology *topo,
 		 const struct meta_cut *cut, const struct meta_shape *shape, uint64_t index,
 		 const char *what, struct local *l, struct sc_err *err)
 {
@@ -202,9 +197,9 @@ static int apply(struct sc_arena *arena, const struct meta_topology *topo,
 	int k = 0, rc;
 
 	if (cut->flat)
-		return flatten(arena, l, what, err);
+		return meta_local_flatten(arena, l, what, err);
 	if (!l->is_flat) {
-		rc = cut_dim(cut, shape, what, &k, err);
+		rc = meta_local_dim(cut, shape, what, &k, err);
 		if (rc < 0)
 			return rc;
 		runs = &l->dims[k];
@@ -217,23 +212,83 @@ static int apply(struct sc_arena *arena, const struct meta_topology *topo,
 	return rc < 0 ? sc_wrap(err, rc, "'%s' dimension %d", what, k) : 0;
 }
 
+/* --- joined tensors --- */
+
+/* What a member sees of a joined tensor: it goes on in front and behind. */
+int meta_local_join(struct sc_arena *arena, const struct meta_cutting *c, const struct meta_shape *shape,
+		    const struct meta_lie *lie, const char *what, struct local *l, struct sc_err *err)
+{
+	struct runs *runs = &l->flat, out = {0};
+	struct meta_cut over = {.dim = c->dim};
+	int k = 0, rc = 0;
+
+	if (c->how == META_JOINED_OVER && l->is_flat)
+		return sc_fail(err, SC_E_STATE, "'%s' is flat, so it is joined over no dimension", what);
+	if (c->how == META_JOINED_OVER)
+		rc = meta_local_dim(&over, shape, what, &k, err);
+	else if (!l->is_flat)
+		rc = meta_local_flatten(arena, l, what, err);
+	if (rc < 0)
+		return rc;
+	if (c->how == META_JOINED_OVER)
+		runs = &l->dims[k];
+	assert(lie->before <= lie->total && meta_runs_length(runs) <= lie->total - lie->before);
+	out.at = sc_arena_array(arena, runs->nr + 2u, sizeof(*out.at));
+	if (!out.at)
+		return sc_nomem(err);
+	if (lie->before)
+		out.at[out.nr++] = (struct run){ELSEWHERE, lie->before, false};
+	if (runs->nr)
+		memcpy(out.at + out.nr, runs->at, runs->nr * sizeof(*out.at));
+	out.nr += runs->nr;
+	if (meta_runs_length(&out) < lie->total)
+		out.at[out.nr++] = (struct run){ELSEWHERE, lie->total - meta_runs_length(&out), false};
+	*runs = out;
+	return 0;
+}
+
+/* Cuts what is joined, as the member sees it. */
+static int apply_join(struct sc_arena *arena, const struct meta_topology *topo, const struct meta_cutting *c,
+		      const struct meta_shape *shape, const uint32_t coords[SC_AXES_MAX], const char *what,
+		      struct local *l, struct sc_err *err)
+{
+	const struct meta_lie *lie = c->lie(c->arg, coords);
+	struct runs *runs;
+	int rc = lie ? meta_local_join(arena, c, shape, lie, what, l, err)
+		     : sc_fail(err, SC_E_STATE, "'%s' is not on this rank", what);
+
+	for (int i = 0; rc == 0 && i < c->nr_more; i++)
+		rc = meta_local_cut(arena, topo, &c->more[i], shape,
+				    meta_topology_index(topo, c->more[i].axes, coords), what, l, err);
+	if (rc < 0 || !c->strip)
+		return rc;
+	runs = l->is_flat ? &l->flat : &l->dims[c->dim < 0 ? c->dim + shape->nr : c->dim];
+	while (runs->nr && runs->at[runs->nr - 1].start == PADDING)
+		runs->nr--;
+	return 0;
+}
+
+/* Puts the layer's piece where it lies among the others'. */
+static int stack(const struct meta_lie *lie, const char *what, struct meta_piece *p, struct sc_err *err)
+{
+	uint64_t elements = 0, end;
+
+	if (!lie || p->shape.nr == SC_DIMS_MAX)
+		return sc_fail(err, SC_E_STATE, "'%s': layers of %d dimensions cannot be stacked", what,
+			       p->shape.nr);
+	if (!meta_shape_elements(&p->shape, &elements) || !sc_mul_u64(elements, lie->total, &end))
+		return sc_fail(err, SC_E_LIMIT, "'%s': too many elements", what);
+	memmove(&p->shape.dim[1], &p->shape.dim[0], p->shape.nr++ * sizeof(*p->shape.dim));
+	p->shape.dim[0] = lie->total;
+	for (uint32_t i = 0; i < p->nr_boxes; i++)
+		p->boxes[i].at += lie->before * elements;
+	return 0;
+}
+
 /* --- boxes --- */
 
 struct spans {
 	uint64_t lo[SC_DIMS_MAX], hi[SC_DIMS_MAX];
-};
-
-struct boxes {
-	struct sc_arena *arena;
-	const struct local *local;
-	uint64_t length[SC_DIMS_MAX], stride[SC_DIMS_MAX];
-	struct {
-		struct meta_box *at;
-		size_t nr, room;
-	} out;
-	uint64_t at, from;	/* the range starts at element `from` of the local tensor, at `at` */
-	const char *what;
-	struct sc_err *err;
 };
 
 /* Makes a box of each product of one run per dimension, inside the spans. */
@@ -253,8 +308,10 @@ static int boxes_in(struct boxes *b, const struct spans *s, int k, struct meta_b
 		const struct run *r = &b->local->dims[k].at[i];
 		uint64_t lo = sc_max_u64(s->lo[k], p), hi = sc_min_u64(s->hi[k], p + r->length);
 
-		if (lo < hi && r->start != PADDING) {
+		if (lo < hi && r->start < ELSEWHERE) {
 			struct meta_box inner = box;
+
+			inner.copy |= r->copy;
 
 			inner.off[k] = r->start + lo - p;
 			inner.ext[k] = hi - lo;
@@ -268,7 +325,7 @@ static int boxes_in(struct boxes *b, const struct spans *s, int k, struct meta_b
 
 static int emit(struct boxes *b, const struct spans *s)
 {
-	struct meta_box box = {.nr = b->local->nr};
+	struct meta_box box = {.nr = b->local->nr, .copy = b->copy};
 
 	memcpy(box.stride, b->stride, sizeof(box.stride));
 	return boxes_in(b, s, 0, box);
@@ -318,7 +375,7 @@ static int boxes_init(struct boxes *b, uint64_t *ret_elements)
 	uint64_t n = 1;
 
 	for (int k = b->local->nr - 1; k >= 0; k--) {
-		b->length[k] = runs_length(&b->local->dims[k]);
+		b->length[k] = meta_runs_length(&b->local->dims[k]);
 		b->stride[k] = n;
 		if (!sc_mul_u64(n, b->length[k], &n))
 			return sc_fail(b->err, SC_E_LIMIT, "'%s': too many elements", b->what);
@@ -328,7 +385,7 @@ static int boxes_init(struct boxes *b, uint64_t *ret_elements)
 }
 
 /* Makes the boxes of the whole local tensor, or of its flat runs. */
-static int make_boxes(struct boxes *b, uint64_t *ret_length)
+int meta_local_boxes(struct boxes *b, uint64_t *ret_length)
 {
 	uint64_t elements = 0, at = 0;
 	struct spans all = {0};
@@ -346,7 +403,8 @@ static int make_boxes(struct boxes *b, uint64_t *ret_length)
 
 		b->at = at;
 		b->from = r->start;
-		if (r->start != PADDING && r->length)
+		b->copy = r->copy;
+		if (r->start < ELSEWHERE && r->length)
 			rc = r->start == 0 && r->length == elements ? emit(b, &all)
 				: rows(b, (struct spans){0}, 0, r->start, r->start + r->length);
 		at += r->length;
@@ -360,7 +418,7 @@ static int make_piece(struct sc_arena *arena, const struct local *l, const char 
 {
 	struct boxes b = {.arena = arena, .local = l, .what = what, .err = err};
 	uint64_t length = 0;
-	int rc = make_boxes(&b, &length);
+	int rc = meta_local_boxes(&b, &length);
 
 	if (rc == 0) {
 		struct meta_box *boxes = sc_arena_array(arena, b.out.nr ? b.out.nr : 1, sizeof(*boxes));
@@ -378,20 +436,23 @@ static int make_piece(struct sc_arena *arena, const struct local *l, const char 
 	return rc;
 }
 
-int meta_slice(struct sc_arena *arena, const struct meta_topology *topo,
-	       const struct meta_cut *cuts, uint8_t nr_cuts, const struct meta_shape *shape,
-	       const uint32_t coords[SC_AXES_MAX], const char *what, struct meta_piece *ret,
-	       struct sc_err *err)
+int meta_slice(struct sc_arena *arena, const struct meta_topology *topo, const struct meta_cutting *c,
+	       const struct meta_shape *shape, const uint32_t coords[SC_AXES_MAX], const char *what,
+	       struct meta_piece *ret, struct sc_err *err)
 {
 	char scratch[1024] SC_SCRATCH;
 	struct sc_arena temporary = SC_ARENA_IN(scratch);
 	struct local l;
-	int rc = whole(&temporary, shape, &l, err);
+	int rc = meta_local_whole(&temporary, shape, &l, err);
 
-	for (int i = 0; rc == 0 && i < nr_cuts; i++)
-		rc = apply(&temporary, topo, &cuts[i], shape,
-			   cuts[i].flat ? 0 : meta_topology_index(topo, cuts[i].axes, coords), what, &l, err);
+	for (int i = 0; rc == 0 && i < c->nr_cuts; i++)
+		rc = meta_local_cut(&temporary, topo, &c->cuts[i], shape,
+			   c->cuts[i].flat ? 0 : meta_topology_index(topo, c->cuts[i].axes, coords), what, &l, err);
+	if (rc == 0 && (c->how == META_JOINED || c->how == META_JOINED_OVER))
+		rc = apply_join(&temporary, topo, c, shape, coords, what, &l, err);
 	rc = rc < 0 ? rc : make_piece(arena, &l, what, ret, err);
+	if (rc == 0 && c->how == META_STACKED)
+		rc = stack(c->lie(c->arg, coords), what, ret, err);
 	sc_arena_done(&temporary);
 	return rc;
 }
@@ -402,150 +463,15 @@ int meta_run(struct sc_arena *arena, const struct meta_shape *shape, uint64_t fi
 	char scratch[1024] SC_SCRATCH;
 	struct sc_arena temporary = SC_ARENA_IN(scratch);
 	struct local l;
-	int rc = whole(&temporary, shape, &l, err);
+	int rc = meta_local_whole(&temporary, shape, &l, err);
 
 	if (rc == 0)
-		rc = flatten(&temporary, &l, what, err);
+		rc = meta_local_flatten(&temporary, &l, what, err);
 	if (rc == 0) {
 		assert(l.flat.nr && first <= l.flat.at[0].length && nr <= l.flat.at[0].length - first);
-		l.flat.at[0] = (struct run){first, nr};
+		l.flat.at[0] = (struct run){first, nr, false};
 		rc = make_piece(arena, &l, what, ret, err);
 	}
 	sc_arena_done(&temporary);
-	return rc;
-}
-
-/* --- holders --- */
-
-struct walk {
-	struct sc_arena arena;
-	const struct meta_topology *topo;
-	const struct meta_cut *cuts;
-	uint8_t nr_cuts;
-	const struct meta_shape *shape;
-	const uint64_t *off, *ext;
-	const char *what;
-	meta_holder_fn *each;
-	void *arg;
-	struct sc_err *err;
-};
-
-/* Range of the flattened local tensor between the region's first and last element. */
-static int flat_span(struct walk *w, const struct local *l, uint64_t *lo, uint64_t *hi)
-{
-	struct boxes b = {.local = l, .what = w->what, .err = w->err};
-	uint64_t length;
-	int rc = make_boxes(&b, &length);
-
-	*lo = UINT64_MAX;
-	*hi = 0;
-	for (size_t i = 0; rc == 0 && i < b.out.nr; i++) {
-		struct meta_box m;
-		uint64_t end;
-
-		if (!meta_box_meet(&b.out.at[i], w->off, w->ext, &m))
-			continue;
-		end = m.at + 1;
-		for (int k = 0; k < m.nr; k++)
-			end += (m.ext[k] - 1) * m.stride[k];
-		*lo = sc_min_u64(*lo, m.at);
-		*hi = sc_max_u64(*hi, end);
-	}
-	sc_vec_done(&b.out);
-	return rc;
-}
-
-/* Marks in `hit` the parts of a cut that meet [lo, hi) of the dimension. */
-static int meet_parts(struct walk *w, const struct runs *runs, const struct meta_cut *cut,
-		      uint64_t lo, uint64_t hi, uint8_t *hit, uint64_t d)
-{
-	struct runs padded, piece;
-	uint64_t n, at = 0;
-	int rc = padded_runs(&w->arena, runs, cut, d, &padded, w->err);
-
-	if (rc < 0)
-		return sc_wrap(w->err, rc, "'%s'", w->what);
-	n = runs_length(&padded);
-	for (uint32_t s = 0; s < cut->nr_sections; s++) {
-		uint64_t m = n / cut->section_sum * cut->sections[s], p = 0;
-		uint64_t c = sc_max_u64(m / d + (m % d != 0), 1);
-
-		piece.nr = 0;
-		piece.at = sc_arena_array(&w->arena, padded.nr + 1u, sizeof(*piece.at));
-		if (!piece.at)
-			return sc_nomem(w->err);
-		take(&padded, at, at + m, &piece);
-		for (uint32_t i = 0; i < piece.nr; i++) {
-			const struct run *r = &piece.at[i];
-			uint64_t a = sc_max_u64(lo, r->start), b = sc_min_u64(hi, r->start + r->length);
-
-			if (r->start != PADDING && a < b)
-				for (uint64_t x = (p + a - r->start) / c; x <= (p + b - r->start - 1) / c; x++)
-					hit[x] = 1;
-			p += r->length;
-		}
-		at += m;
-	}
-	return 0;
-}
-
-static int walk_cuts(struct walk *w, int i, struct local l, uint64_t lo, uint64_t hi,
-		     uint32_t coords[SC_AXES_MAX])
-{
-	const struct meta_cut *cut = &w->cuts[i];
-	const struct runs *runs = &l.flat;
-	uint64_t d;
-	uint8_t *hit;
-	int k = 0, rc;
-
-	if (i == w->nr_cuts)
-		return w->each(w->arg, coords);
-	if (cut->flat) {
-		rc = flat_span(w, &l, &lo, &hi);
-		if (rc < 0 || lo >= hi)
-			return rc;
-		rc = flatten(&w->arena, &l, w->what, w->err);
-		return rc < 0 ? rc : walk_cuts(w, i + 1, l, lo, hi, coords);
-	}
-	d = meta_topology_degree(w->topo, cut->axes);
-	hit = sc_arena_alloc(&w->arena, d);
-	if (!hit)
-		return sc_nomem(w->err);
-	if (!l.is_flat) {
-		rc = cut_dim(cut, w->shape, w->what, &k, w->err);
-		if (rc < 0)
-			return rc;
-		runs = &l.dims[k];
-	}
-	rc = meet_parts(w, runs, cut, l.is_flat ? lo : w->off[k], l.is_flat ? hi : w->off[k] + w->ext[k],
-			hit, d);
-	for (uint64_t x = 0; rc == 0 && x < d; x++) {
-		struct local next = l;
-
-		if (!hit[x])
-			continue;
-		meta_topology_split(w->topo, cut->axes, (uint32_t)x, coords);
-		rc = apply(&w->arena, w->topo, cut, w->shape, x, w->what, &next, w->err);
-		if (rc == 0)
-			rc = walk_cuts(w, i + 1, next, lo, hi, coords);
-	}
-	return rc;
-}
-
-int meta_holders(const struct meta_topology *topo, const struct meta_cut *cuts, uint8_t nr_cuts,
-		 const struct meta_shape *shape, const uint64_t *off, const uint64_t *ext,
-		 const char *what, meta_holder_fn *each, void *arg, struct sc_err *err)
-{
-	char scratch[1024] SC_SCRATCH;
-	struct walk w = {.arena = SC_ARENA_IN(scratch), .topo = topo, .cuts = cuts, .nr_cuts = nr_cuts,
-			 .shape = shape, .off = off, .ext = ext, .what = what, .each = each, .arg = arg,
-			 .err = err};
-	uint32_t coords[SC_AXES_MAX] = {0};
-	struct local l;
-	int rc = whole(&w.arena, shape, &l, err);
-
-	if (rc == 0)
-		rc = walk_cuts(&w, 0, l, 0, 0, coords);
-	sc_arena_done(&w.arena);
 	return rc;
 }

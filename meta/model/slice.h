@@ -22,6 +22,7 @@ struct meta_box {
 	uint8_t nr;
 	uint64_t off[SC_DIMS_MAX], ext[SC_DIMS_MAX], stride[SC_DIMS_MAX];
 	uint64_t at;
+	bool copy;		/* `upto`: another rank's piece holds it, too, and is the first that does */
 };
 
 /** A stored piece: its shape and the boxes in it; elements in no box are padding. */
@@ -43,15 +44,39 @@ uint64_t meta_box_elements(const struct meta_box *box);
 bool meta_box_meet(const struct meta_box *box, const uint64_t *off, const uint64_t *ext,
 		   struct meta_box *ret);
 
+/** Returns in how many parts a cut by `upto` cuts a section, by an axis of degree `d`: neighbours share a part. */
+uint64_t meta_cut_parts(const struct meta_cut *cut, uint32_t section, uint64_t d);
+
+/** Where a member of a joined tensor begins, and how long that is before it is cut: in elements, rows or layers. */
+struct meta_lie {
+	uint64_t before, total;
+};
+
+/**
+ * How a tensor is cut, and what is made of its pieces.  Those of several may be stored as one: a joined tensor lies
+ * before and behind its member, which is the only thing that the member sees of it.
+ */
+struct meta_cutting {
+	const struct meta_cut *cuts;
+	uint8_t nr_cuts;
+	enum { META_ALONE, META_JOINED, META_JOINED_OVER, META_STACKED } how;
+	int8_t dim;			/* META_JOINED_OVER: along which, negative from the end */
+	bool strip;			/* padding at the end is not stored */
+	const struct meta_cut *more;	/* of what is joined */
+	uint8_t nr_more;
+	/* Finds it on the rank with these coordinates; NULL: the rank has none of the tensor. */
+	const struct meta_lie *(*lie)(void *arg, const uint32_t coords[SC_AXES_MAX]);
+	void *arg;
+};
+
 /**
  * Computes the piece that the rank with these coordinates stores.  Looks at no other rank.
  * Owner: boxes are in `arena`.  `what` names the tensor in messages.
  * Errors: SC_E_STATE (does not divide), SC_E_LIMIT, SC_E_NO_MEMORY.
  */
-int meta_slice(struct sc_arena *arena, const struct meta_topology *topo,
-	       const struct meta_cut *cuts, uint8_t nr_cuts, const struct meta_shape *shape,
-	       const uint32_t coords[SC_AXES_MAX], const char *what, struct meta_piece *ret,
-	       struct sc_err *err);
+int meta_slice(struct sc_arena *arena, const struct meta_topology *topo, const struct meta_cutting *cutting,
+	       const struct meta_shape *shape, const uint32_t coords[SC_AXES_MAX], const char *what,
+	       struct meta_piece *ret, struct sc_err *err);
 
 /**
  * Computes the boxes of a run: elements [first, first + nr) of a tensor that is flattened row-major, which lie one
@@ -63,12 +88,12 @@ int meta_run(struct sc_arena *arena, const struct meta_shape *shape, uint64_t fi
 
 /**
  * Calls `each` with the coordinates (of the axes that cut; the others are 0) of every rank that
- * may hold some of a region, in time proportional to their number.  After a `flat` cut some of them
- * may hold nothing of it.  Stops at the first negative return value.
+ * may hold some of a region, in time proportional to their number; of those that hold the same by `upto` the
+ * first.  After a `flat` cut some of them may hold nothing of it.  Stops at the first negative return value.
  */
 typedef int meta_holder_fn(void *arg, const uint32_t coords[SC_AXES_MAX]);
-int meta_holders(const struct meta_topology *topo, const struct meta_cut *cuts, uint8_t nr_cuts,
-		 const struct meta_shape *shape, const uint64_t *off, const uint64_t *ext,
-		 const char *what, meta_holder_fn *each, void *arg, struct sc_err *err);
+int meta_holders(const struct meta_topology *topo, const struct meta_cutting *cutting, const struct meta_shape *shape,
+		 const uint64_t *off, const uint64_t *ext, const char *what, meta_holder_fn *each, void *arg,
+		 struct sc_err *err);
 
 #endif

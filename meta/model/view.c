@@ -74,29 +74,93 @@ bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
 	return true;
 }
 
+const struct meta_place *meta_entry_place(const struct meta_view *view, const struct meta_entry *e,
+					  const uint32_t coords[SC_AXES_MAX])
+{
+	const struct meta_group *g = e->group;
+	const struct meta_variant *v = &g->variants[meta_topology_index(view->topo, g->vary, coords)];
+	uint32_t lo = 0, hi = v->nr;
+
+	while (lo < hi) {
+		uint32_t mid = (lo + hi) / 2;
+
+		if (v->at[mid].member < e->member)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < v->nr && v->at[lo].member == e->member ? &v->at[lo] : NULL;
+}
+
 int meta_entry_stored(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
 		      const char **ret_file, const char **ret_name)
 {
 	struct meta_caps caps;
 	struct sc_buf file = {0}, name = {0};
+	const bool joined = e->group && e->group->rule->join;
 
-	(void)view;
 	*ret_file = e->file;
 	*ret_name = e->name;
+	if (joined && meta_pattern_has(&e->group->rule->name, META_CAP_B)) {
+		const struct meta_place *place = meta_entry_place(view, e, coords);
+
+		caps = e->group->caps;
+		meta_caps_set_number(&caps, META_CAP_B, -1, place ? place->bucket : 0);
+		meta_pattern_render(&e->group->rule->name, &caps, &name);
+		*ret_name = name.failed ? NULL : sc_arena_copy(arena, name.text, name.bytes);
+		sc_buf_done(&name);
+	}
 	if (!e->varies)
-		return 0;
+		return *ret_name ? 0 : -1;
 	caps = *e->varies;
 	for (uint16_t i = 0; i < caps.nr; i++)
 		if (caps.at[i].axis >= 0)
 			caps.at[i].number = coords[caps.at[i].axis];
 	meta_pattern_render(&e->rule->file, &caps, &file);
-	meta_pattern_render(&e->rule->name, &caps, &name);
+	if (!joined) /* a joined tensor's name has no coordinates */
+		meta_pattern_render(&e->rule->name, &caps, &name);
 	*ret_file = file.failed ? NULL : sc_arena_copy(arena, file.text ? file.text : "", file.bytes);
-	*ret_name = name.failed ? NULL : sc_arena_copy(arena, name.text ? name.text : "", name.bytes);
+	if (!joined)
+		*ret_name = name.failed ? NULL : sc_arena_copy(arena, name.text ? name.text : "", name.bytes);
 	sc_buf_done(&file);
 	sc_buf_done(&name);
 	return *ret_file && *ret_name ? 0 : -1;
+}
+
+struct lying {
+	const struct meta_view *view;
+	const struct meta_entry *entry;
+};
+
+static const struct meta_lie *lie(void *arg, const uint32_t coords[SC_AXES_MAX])
+{
+	const struct lying *l = arg;
+	const struct meta_place *place;
+	uint32_t full[SC_AXES_MAX];
+
+	for (int i = 0; i < SC_AXES_MAX; i++)
+		full[i] = l->entry->fixed[i] != META_FREE ? l->entry->fixed[i] : coords[i];
+	place = meta_entry_place(l->view, l->entry, full);
+
+	return place ? &place->lie : NULL;
+}
+
+static struct meta_cutting cutting(const struct meta_entry *e, struct lying *arg)
+{
+	struct meta_cutting c = {.cuts = e->rule->cuts, .nr_cuts = e->rule->nr_cuts, .lie = lie, .arg = arg};
+	const struct meta_join *j = e->group ? e->group->rule->join : NULL;
+
+	if (!e->group)
+		return c;
+	c.how = !j ? META_STACKED : j->is_over ? META_JOINED_OVER : META_JOINED;
+	if (j) {
+		c.dim = j->dim;
+		c.strip = j->strip;
+		c.more = e->group->rule->cuts;
+		c.nr_more = e->group->rule->nr_cuts;
+	}
+	return c;
 }
 
 int meta_entry_piece(const struct meta_view *view, const struct meta_entry *e,
@@ -105,8 +169,10 @@ int meta_entry_piece(const struct meta_view *view, const struct meta_entry *e,
 {
 	const struct meta_tensor *t = &view->state->tensors[e->tensor];
 
-	return meta_slice(arena, view->topo, e->rule->cuts, e->rule->nr_cuts, &t->shape, coords, t->key, ret,
-			  err);
+	struct lying arg = {view, e};
+	struct meta_cutting c = cutting(e, &arg);
+
+	return meta_slice(arena, view->topo, &c, &t->shape, coords, t->key, ret, err);
 }
 
 const struct meta_entry *meta_view_next(const struct meta_view *view, uint32_t stage, uint32_t *at)
@@ -131,6 +197,33 @@ static uint32_t stage_of(const struct meta_view *view, const uint32_t coords[SC_
 	return view->layout->pp >= 0 ? coords[view->layout->pp] : 0;
 }
 
+static int add_stored(const struct meta_view *view, const uint32_t coords[SC_AXES_MAX], struct meta_stored s,
+		      struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
+{
+	int rc = meta_entry_piece(view, s.entry, coords, arena, &s.piece, err);
+
+	return rc < 0 ? rc : sc_vec_push(ret, s) < 0 ? sc_nomem(err) : 0;
+}
+
+/* All parts of a stored tensor, once: where its first one is met. */
+static int add_parts(const struct meta_view *view, const uint32_t coords[SC_AXES_MAX], struct meta_stored s,
+		     struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
+{
+	const struct meta_group *g = s.entry->group;
+	const struct meta_variant *v = &g->variants[meta_topology_index(view->topo, g->vary, coords)];
+	const struct meta_place *first = meta_entry_place(view, s.entry, coords);
+	int rc = 0;
+
+	if (!first || (first > v->at && first[-1].bucket == first->bucket))
+		return 0;
+	for (const struct meta_place *p = first; rc == 0 && p < v->at + v->nr && p->bucket == first->bucket; p++) {
+		s.entry = &view->entries[g->members[p->member]];
+		s.part = (uint32_t)(p - first);
+		rc = add_stored(view, coords, s, arena, ret, err);
+	}
+	return rc;
+}
+
 int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file,
 		   struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
 {
@@ -148,11 +241,10 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 			return sc_nomem(err);
 		if (file && strcmp(s.file, file) != 0)
 			continue;
-		rc = meta_entry_piece(view, e, coords, arena, &s.piece, err);
+		rc = e->group ? add_parts(view, coords, s, arena, ret, err)
+			      : add_stored(view, coords, s, arena, ret, err);
 		if (rc < 0)
 			return rc;
-		if (sc_vec_push(ret, s) < 0)
-			return sc_nomem(err);
 	}
 	return 0;
 }
@@ -214,7 +306,7 @@ static int on_holder(void *arg, const uint32_t coords[SC_AXES_MAX])
 	for (uint32_t i = 0; rc == 0 && i < piece.nr_boxes; i++) {
 		struct meta_box met;
 
-		if (meta_box_meet(&piece.boxes[i], w->off, w->ext, &met))
+		if (!piece.boxes[i].copy && meta_box_meet(&piece.boxes[i], w->off, w->ext, &met))
 			rc = w->each(w->arg, w->e, full, &met);
 	}
 	sc_arena_done(&arena);
@@ -228,19 +320,37 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 	const struct meta_tensor *t = &view->state->tensors[e->tensor];
 	struct source_walk w = {.view = view, .e = e, .off = off, .ext = ext, .each = each, .arg = arg,
 				.err = err};
+	struct lying arg_of_lie = {view, e};
+	struct meta_cutting c = cutting(e, &arg_of_lie);
 
-	return meta_holders(view->topo, e->rule->cuts, e->rule->nr_cuts, &t->shape, off, ext, t->key,
-			    on_holder, &w, err);
+	return meta_holders(view->topo, &c, &t->shape, off, ext, t->key, on_holder, &w, err);
 }
 
-uint32_t meta_entry_axes(const struct meta_view *view, const struct meta_entry *e)
+uint32_t meta_entry_cut_axes(const struct meta_entry *e)
 {
-	uint32_t axes = e->rule->cut_axes;
+	return e->rule->cut_axes | (e->group ? e->group->cut_axes : 0);
+}
+
+static uint32_t own_axes(const struct meta_view *view, const struct meta_entry *e)
+{
+	uint32_t axes = meta_entry_cut_axes(e);
 
 	for (int i = 0; i < view->topo->nr_axes; i++)
 		if (e->fixed[i] != META_FREE)
 			axes |= 1u << i;
 	return axes;
+}
+
+uint32_t meta_entry_axes(const struct meta_view *view, const struct meta_entry *e)
+{
+	return own_axes(view, e) | (e->group ? e->group->axes : 0);
+}
+
+bool meta_entry_is_first(const struct meta_view *view, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX])
+{
+	uint32_t others = meta_layout_mesh_axes(view->layout, meta_entry_axes(view, e)) & ~own_axes(view, e);
+
+	return meta_topology_index(view->topo, others, coords) == 0;
 }
 
 uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e)

@@ -11,12 +11,33 @@
 
 #define META_FREE UINT32_MAX	/* a coordinate that is not fixed */
 
+/** A stored tensor that is made of several logical ones, as `join` and `stack` say. */
+struct meta_group {
+	const struct meta_rule *rule;	/* of what is joined; of the layers that are stacked */
+	const char *what;		/* for messages */
+	struct meta_caps caps;		/* of its name */
+	uint32_t axes;			/* all that its members and their order depend on */
+	uint32_t cut_axes;		/* that cut it */
+	uint32_t vary;			/* that decide which members a rank has, and how long they are */
+	uint32_t nr;			/* members: entries, in their order */
+	uint32_t *members;
+	struct meta_variant {		/* of each index of `vary` */
+		uint32_t nr;
+		struct meta_place {
+			uint32_t member, bucket;
+			struct meta_lie lie;
+		} *at;			/* those that ranks have, in order */
+	} *variants;
+};
+
 /** A logical tensor on the ranks whose coordinates have `fixed`. */
 struct meta_entry {
 	uint32_t tensor, experts;	/* experts: number in the tensor's family, 0: the tensor is no expert */
 	const struct meta_rule *rule;
 	uint32_t fixed[SC_AXES_MAX];
-	const char *file, *name;	/* as stored; if `varies`, for coordinate 0 */
+	struct meta_group *group;	/* NULL: it is stored on its own */
+	uint32_t member;		/* its number in the group */
+	const char *file, *name;	/* as stored, of a group its own; if `varies`, for coordinate 0 */
 	const struct meta_caps *varies;	/* the stored name has coordinates: render per rank */
 };
 
@@ -37,9 +58,13 @@ struct meta_view {
 	} *files;
 };
 
-/** One stored tensor of a rank. */
+/**
+ * One stored tensor of a rank, or the part of it that is of one logical tensor: the parts of a stored tensor follow
+ * each other, have its names and shape, and boxes of their own.
+ */
 struct meta_stored {
 	const struct meta_entry *entry;
+	uint32_t part;			/* 0: the first, or the only one */
 	const char *file, *name;
 	struct meta_piece piece;
 };
@@ -76,6 +101,12 @@ bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
 int meta_entry_stored(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
 		      const char **ret_file, const char **ret_name);
+
+/** Finds where an entry of a group lies on a rank; NULL: the rank has none of it. */
+const struct meta_place *meta_entry_place(const struct meta_view *view, const struct meta_entry *e,
+					  const uint32_t coords[SC_AXES_MAX]);
+/** Finds what is stored as one; part of meta_view_new().  Errors: SC_E_STATE, SC_E_LIMIT, SC_E_NO_MEMORY. */
+int meta_join_entries(struct meta_view *view, struct sc_err *err);
 
 int meta_entry_piece(const struct meta_view *view, const struct meta_entry *e,
 		     const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
@@ -118,9 +149,13 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 		      const uint64_t *off, const uint64_t *ext, meta_source_fn *each, void *arg,
 		      struct sc_err *err);
 
+/** Returns the axes that cut an entry's pieces, as a bit set. */
+uint32_t meta_entry_cut_axes(const struct meta_entry *e);
 /** Returns the axes that an entry depends on, those that cut it and those that it fixes, as a bit set. */
 uint32_t meta_entry_axes(const struct meta_view *view, const struct meta_entry *e);
 /** Returns the axes in which ranks may differ and still hold the same bytes of an entry, as a bit set of one mesh. */
 uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e);
+/** Tells whether a rank is the first one of those that hold the same elements of an entry. */
+bool meta_entry_is_first(const struct meta_view *view, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX]);
 
 #endif

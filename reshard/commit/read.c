@@ -109,7 +109,7 @@ static int add_kept(struct commit *c, struct item *it, const struct meta_stored_
 		const struct meta_stored *s = &list->at[*at];
 		const struct meta_tensor *t = &state->tensors[s->entry->tensor];
 
-		if (meta_layout_is_object(c->layout, c->topo.pp > 1, s->file, s->name))
+		if (s->part || meta_layout_is_object(c->layout, c->topo.pp > 1, s->file, s->name))
 			continue;
 		struct meta_written w = {.rank = it->rank, .file = it->path, .name = s->name, .dtype = t->dtype,
 					 .shape = s->piece.shape};

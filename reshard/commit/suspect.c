@@ -121,6 +121,18 @@ static int refuse(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis)
 				meta_shape_text(&t->shape, whole, sizeof(whole)));
 }
 
+/* By `upto` all ranks of an axis may hold the same. */
+static bool may_be_equal(const struct meta_entry *e, const struct meta_topology *topo, int axis)
+{
+	const struct meta_rule *r = e->rule;
+
+	for (int i = 0; i < r->nr_cuts; i++)
+		for (uint32_t s = 0; r->cuts[i].axes & 1u << axis && s < r->cuts[i].nr_sections; s++)
+			if (meta_cut_parts(&r->cuts[i], s, topo->degree[axis]) > 1)
+				return false;
+	return e->rule->cut_axes & 1u << axis;
+}
+
 /* Judges the cuts of an entry by one axis. */
 static int judge(struct suspicion *s, int axis, uint32_t others)
 {
@@ -143,7 +155,8 @@ static int judge_entry(struct suspicion *s)
 	int rc = 0;
 
 	for (int i = 0; i < topo->nr_axes; i++)
-		if (s->entry->rule->cut_axes & 1u << i && s->entry->fixed[i] == META_FREE && topo->degree[i] > 1)
+		if (meta_entry_cut_axes(s->entry) & 1u << i && s->entry->fixed[i] == META_FREE && topo->degree[i] > 1 &&
+		    !may_be_equal(s->entry, topo, i))
 			axes |= 1u << i;
 	for (int i = 0; i < topo->nr_axes && rc == 0; i++)
 		if (axes & 1u << i)
@@ -159,7 +172,8 @@ int rs_commit_suspect(struct commit *c, const struct rs_set *set)
 	for (uint32_t i = 0; i < set->view->nr_entries && rc == 0; i++) {
 		s.entry = &set->view->entries[i];
 		s.element = meta_dtype_bits(set->state.tensors[s.entry->tensor].dtype) / 8;
-		if (s.element)
+		/* of what is joined: once */
+		if (s.element && (!s.entry->group || s.entry->member == 0))
 			rc = judge_entry(&s);
 	}
 	sc_sys.release(s.mine);

@@ -48,7 +48,10 @@ static bool same_piece(const struct meta_piece *a, const struct meta_piece *b)
 
 static int by_name(const void *a, const void *b)
 {
-	return strcmp(((const struct meta_stored *)a)->name, ((const struct meta_stored *)b)->name);
+	const struct meta_stored *x = a, *y = b;
+	int names = strcmp(x->name, y->name);
+
+	return names ? names : (x->part > y->part) - (x->part < y->part);
 }
 
 /* Of names and shapes, in any order. */
@@ -122,27 +125,31 @@ int rs_image_plan(struct rs_image *im, const struct meta_tensor *t, const struct
 		      : rs_plan_placed(o->placed_of(o->arg, t), t, box, g, &im->sources, err);
 }
 
-static int plan_tensor(struct rs_image *im, const struct meta_view *view,
-		       const struct meta_stored *s, struct rs_gather *g, const struct rs_origins *o,
+/* Plans a stored tensor, of all its parts. */
+static int plan_stored(struct rs_image *im, const struct meta_view *view, const struct meta_stored *s,
+		       const struct meta_stored *end, struct rs_gather *g, const struct rs_origins *o,
 		       struct sc_err *err)
 {
 	const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
 
 	if (!meta_tensor_bytes(t->dtype, &s->piece.shape, &g->bytes))
 		return sc_fail(err, SC_E_STATE, "'%s': the size overflows 64 bits", t->key);
-	for (uint32_t i = 0; i < s->piece.nr_boxes; i++) {
-		int rc = rs_image_plan(im, t, &s->piece.boxes[i], g, o, err);
+	do {
+		t = &view->state->tensors[s->entry->tensor];
+		for (uint32_t i = 0; i < s->piece.nr_boxes; i++) {
+			int rc = rs_image_plan(im, t, &s->piece.boxes[i], g, o, err);
 
-		if (rc < 0)
-			return rc;
-	}
+			if (rc < 0)
+				return rc;
+		}
+	} while (++s < end && s->part);
 	rs_gather_finish(g);
 	return 0;
 }
 
-/* What the rank's file is to hold; the list gives its order.  Everything is in `arena`, which need not live long. */
+/* What the rank's file is to hold; the list gives its order.  All is in `arena`, which need not live long. */
 static int list_wanted(const struct meta_view *view, const struct meta_stored_list *list, const struct rs_origins *o,
-		       struct sc_arena *arena, struct rs_wanted **ret, struct sc_err *err)
+		       struct sc_arena *arena, struct rs_wanted **ret, uint32_t *ret_nr, struct sc_err *err)
 {
 	struct rs_wanted *wanted = sc_arena_array(arena, list->nr, sizeof(*wanted));
 
@@ -152,8 +159,10 @@ static int list_wanted(const struct meta_view *view, const struct meta_stored_li
 		const struct meta_stored *s = &list->at[i];
 		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
 
-		wanted[i] = (struct rs_wanted){.name = s->name, .dtype = t->dtype, .shape = s->piece.shape,
-					       .skew = o->skew_of(o->arg, t)};
+		if (s->part == 0)
+			wanted[(*ret_nr)++] = (struct rs_wanted){.name = s->name, .dtype = t->dtype,
+								 .shape = s->piece.shape,
+								 .skew = o->skew_of(o->arg, t)};
 	}
 	*ret = wanted;
 	return 0;
@@ -169,9 +178,8 @@ static int describe(struct rs_image *im, const struct meta_view *view, uint32_t 
 	size_t payload_bytes = 0;
 	struct sc_arena arena = {0};
 	struct rs_wanted *wanted = NULL;
-	int rc = list_wanted(view, list, o, &arena, &wanted, err);
+	int rc = list_wanted(view, list, o, &arena, &wanted, &im->nr, err);
 
-	im->nr = (uint32_t)list->nr;
 	if (rc == 0)
 		rc = o->payload(o, number, first, &arena, &payload, &payload_bytes, err);
 	if (rc == 0)
@@ -180,11 +188,12 @@ static int describe(struct rs_image *im, const struct meta_view *view, uint32_t 
 	if (rc < 0)
 		return sc_wrap(err, rc, "'%s'", file);
 	im->bytes = im->frame.bytes;
-	im->gathers = sc_arena_array(&im->frame.arena, list->nr, sizeof(*im->gathers));
+	im->gathers = sc_arena_array(&im->frame.arena, im->nr, sizeof(*im->gathers));
 	if (!im->gathers)
 		return sc_nomem(err);
-	for (uint32_t i = 0; i < im->nr && rc == 0; i++)
-		rc = plan_tensor(im, view, &list->at[i], &im->gathers[i], o, err);
+	for (size_t i = 0, at = 0; i < list->nr && rc == 0; i++)
+		if (list->at[i].part == 0)
+			rc = plan_stored(im, view, &list->at[i], list->at + list->nr, &im->gathers[at++], o, err);
 	return rc;
 }
 

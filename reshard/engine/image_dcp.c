@@ -31,7 +31,7 @@ static bool is_first(const struct meta_view *view, const struct meta_entry *e, u
 	if (e != &view->entries[view->first[e->tensor]])
 		return false;
 	meta_topology_coords(view->topo, rank, coords);
-	return meta_topology_index(view->topo, meta_entry_replica_axes(view, e), coords) == 0;
+	return meta_entry_is_first(view, e, coords);
 }
 
 static int chunks_of(const struct meta_view *view, uint32_t rank, struct chunks *ret, struct sc_err *err)
@@ -47,6 +47,8 @@ static int chunks_of(const struct meta_view *view, uint32_t rank, struct chunks 
 			struct chunk c = {s->entry->tensor, s->piece.boxes[b]};
 			uint64_t stride = 1;
 
+			if (c.box.copy)
+				continue;
 			c.box.at = 0;
 			for (int k = c.box.nr - 1; k >= 0; k--) {
 				c.box.stride[k] = stride;

@@ -120,16 +120,19 @@ static int collect(struct costing *c, const struct meta_view *v, uint32_t t, str
 {
 	for (uint32_t i = v->first[t]; i < v->first[t + 1]; i++) {
 		const struct meta_entry *e = &v->entries[i];
-		uint32_t free_axes = meta_entry_replica_axes(v, e), cut_axes = e->rule->cut_axes;
+		uint32_t free_axes = meta_entry_replica_axes(v, e), axes = meta_entry_axes(v, e);
 
-		for (uint32_t x = 0; x < meta_topology_degree(v->topo, cut_axes); x++) {
-			struct piece p = {.primary = i == v->first[t]};
+		for (int k = 0; k < SC_AXES_MAX; k++)
+			axes &= e->fixed[k] != META_FREE ? ~(1u << k) : UINT32_MAX;
+		for (uint32_t x = 0; x < meta_topology_degree(v->topo, axes); x++) {
+			struct piece p = {0};
 			uint32_t coords[SC_AXES_MAX] = {0};
 			int rc;
 
 			for (int k = 0; k < SC_AXES_MAX; k++)
 				coords[k] = e->fixed[k] != META_FREE ? e->fixed[k] : 0;
-			meta_topology_split(v->topo, cut_axes, x, coords);
+			meta_topology_split(v->topo, axes, x, coords);
+			p.primary = i == v->first[t] && meta_entry_is_first(v, e, coords);
 			rc = meta_entry_piece(v, e, coords, &c->arena, &p.p, c->err);
 			if (rc == 0)
 				rc = piece_nodes(c, v, free_axes, coords, &p);
@@ -171,6 +174,9 @@ static void add_entries(struct sc_buf *key, const struct meta_view *v, uint32_t 
 	for (uint32_t i = v->first[t]; i < v->first[t + 1]; i++) {
 		sc_buf_add(key, &v->entries[i].rule, sizeof(v->entries[i].rule));
 		sc_buf_add(key, v->entries[i].fixed, sizeof(v->entries[i].fixed));
+		sc_buf_add(key, &v->entries[i].group, sizeof(v->entries[i].group));
+		if (v->entries[i].group) /* it lies elsewhere than the others */
+			sc_buf_add(key, &i, sizeof(i));
 	}
 }
 
@@ -281,7 +287,8 @@ static int fetch(const struct boxes *left, const struct side *have, struct node_
 			for (uint32_t b = 0; b < p->p.nr_boxes; b++) {
 				struct meta_box met;
 
-				if (meta_box_meet(&p->p.boxes[b], left->at[i].off, left->at[i].ext, &met))
+				if (!p->p.boxes[b].copy &&
+				    meta_box_meet(&p->p.boxes[b], left->at[i].off, left->at[i].ext, &met))
 					n += meta_box_elements(&met);
 			}
 		if (n && sc_vec_push(ret, (struct fetch){(uint32_t)k, n}) < 0)

@@ -66,7 +66,7 @@ static int look_up_rank(struct rs_service *s, const struct rs_set *set, uint32_t
 		const struct rs_set_blob *other = like == rank ? NULL : rs_set_find(set, like, list.at[i].file);
 
 		/* replicas that share a blob: it was looked at */
-		if (!mine || !other || mine->blob != other->blob)
+		if (!list.at[i].part && (!mine || !other || mine->blob != other->blob))
 			rc = look_up_tensor(s, set, rank, &list.at[i], err);
 	}
 	sc_vec_done(&list);

@@ -408,7 +408,7 @@ static uint64_t head_bytes(const struct rs_view *head)
 			if (!meta_entry_is_on(head->model, e, coords) ||
 			    !meta_tensor_bytes(t->dtype, &t->shape, &bytes))
 				continue;
-			n += bytes / meta_topology_degree(&head->topo, e->rule->cut_axes);
+			n += bytes / meta_topology_degree(&head->topo, meta_entry_cut_axes(e));
 		}
 	}
 	return n;

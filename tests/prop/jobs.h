@@ -20,6 +20,15 @@
 		of_[pick(sizeof(of_) / sizeof(*of_))];                                             \
 	})
 
+/* q and k of a layer in one tensor, or not. */
+static inline const char *fused(const char *number)
+{
+	static char text[200];
+
+	(void)snprintf(text, sizeof(text), "l.%s.fused join=l.%s.q,l.%s.k order=listed over=0%s", number, number, number, ONE_OF("", " strip"));
+	return pick(2) ? text : "";
+}
+
 static inline void random_layout(char *text, size_t bytes)
 {
 	static const char *const zeros[][2] = {{"", ""},
@@ -29,6 +38,13 @@ static inline void random_layout(char *text, size_t bytes)
 	unsigned z = pick(4);
 	const char *zero = zeros[z][0];
 	const char *row = *zero ? "" : ONE_OF("", "dp=0 chunk"); /* an axis cuts once */
+	/* states that are joined: members that dp cuts are only put together, the others are cut by dp then */
+	const char *joined = z == 2 || z == 3 ? ONE_OF("", "z.{K} join=!*.x.*,opt.{K}.*", "z.{K} join=!*.x.*,o*.{K}.* order=reverse align=4")
+			     : z == 0 && !*row
+				     ? ONE_OF("", "z.{K} join=!*.x.*,opt.{K}.* dp=0 pad=2", "z.{K} join=!*.x.*,opt.{K}.* dp=0 pad=2 strip",
+					      "z.{K} join=!*.x.*,opt.{K}.* order=name align=3 dp=0 chunk",
+					      "z.{B}.{K} join=!*.x.*,opt.{K}.* order=reverse align=4 bucket=150 alone=*.emb dp=0 pad=lcm(8)")
+				     : "";
 	const char *number = ONE_OF("{L}", "{G}"), *expert = ONE_OF("{E}", "{X}");
 
 	(void)snprintf(text, bytes,
@@ -45,9 +61,16 @@ static inline void random_layout(char *text, size_t bytes)
 		       "l.%s.x.%s.up etp=0 sections=1:1\n"
 		       "l.%s.x.%s.down etp=1\n"
 		       "head stage=last tp=0 pad=%s size=37 tied=emb\n"
-		       "end stage=last copy\n",
+		       "end stage=last copy\n"
+		       "l.%s.q tp=0 %s\n"
+		       "l.%s.k tp=0 upto=%s\n"
+		       "l.%s.qk tp=0 sections=2:1 upto=-:%s\n"
+		       "%s\n"
+		       "%sstacked %s name=%sl.{G}.s tp=1 %s\n"
+		       "%s\n",
 		       zero, zeros[z][1], ONE_OF("1", "4"), number, ONE_OF("", "sections=1:1", "sections=2:1:1"), number, row, number, number,
-		       number, number, expert, number, expert, ONE_OF("1", "4"));
+		       number, number, expert, number, expert, ONE_OF("1", "4"), number, row, number, ONE_OF("1", "2", "4"), number, ONE_OF("1", "2"),
+		       fused(number), "", "stack={G}", "", row, joined);
 }
 
 /* `scale`: makes the dimensions longer that no rule cuts. */
@@ -58,6 +81,7 @@ static inline void random_tensors(struct meta_state *s, enum meta_dtype dtype, u
 		uint64_t a, b, c;
 		char long_one;	/* which of them */
 	} of[] = {{"l.col", 16, 5, 0, 'b'}, {"l.row", 6, 8, 0, 'a'}, {"l.norm", 5, 0, 0, 'a'},
+		  {"l.q", 16, 3, 0, 'b'}, {"l.k", 8, 3, 0, 'b'}, {"l.qk", 12, 3, 0, 'b'}, {"l.s", 3, 8, 0, 'a'},
 		  {"l.deep", 1, 8, 3, 'c'}, {"l.wide", 3, 4, 7, 'b'}, {"l.x.0.up", 8, 3, 0, 'b'},
 		  {"l.x.1.up", 8, 3, 0, 'b'}, {"l.x.0.down", 3, 4, 0, 'a'}, {"l.x.1.down", 3, 4, 0, 'a'},
 		  {"emb", 37, 3, 0, 'b'}, {"end", 7, 0, 0, 'a'}};

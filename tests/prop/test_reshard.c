@@ -4,9 +4,11 @@
  *   - what a target rank gathers from source ranks is what cutting the whole tensors gives;
  *   - A -> B -> A is the identity;
  *   - each target byte has exactly one source, or is padding and zero;
+ *   - what ranks store is inferred back to the same tensors; what is joined over a dimension only if they are known;
  *   - what a plan moves between nodes is the lower bound, counted here element by element.
  * Prints the seed and the case when one fails; SEED=n repeats it.
  */
+#include "meta/model/infer.h"
 #include "reshard/plan/plan.h"
 
 #include <setjmp.h>
@@ -26,13 +28,15 @@ static unsigned long seed = 1;
 /* --- jobs in memory: every stored tensor of every rank --- */
 
 static unsigned shared; /* tensors in files that another rank has, too */
+static unsigned joins;	/* stored tensors of several logical ones */
 
 struct held {
 	uint32_t rank;
 	const char *file, *name;
 	uint32_t *data;
 	uint64_t elements;
-	const struct meta_stored *stored;
+	const struct meta_stored *parts; /* of each logical tensor in it */
+	uint32_t nr;
 };
 
 struct job {
@@ -68,7 +72,7 @@ static uint64_t flat_index(const struct meta_shape *s, const struct meta_box *b,
 }
 
 /* The slow, obvious way: element by element from the whole. */
-static void cut_whole(const struct meta_view *v, const struct meta_stored *s, uint32_t *to)
+static void cut_part(const struct meta_view *v, const struct meta_stored *s, uint32_t *to)
 {
 	const struct meta_tensor *t = &v->state->tensors[s->entry->tensor];
 
@@ -79,6 +83,12 @@ static void cut_whole(const struct meta_view *v, const struct meta_stored *s, ui
 			assert_int_equal(0, to[at]); /* each element has one place */
 			to[at] = element(s->entry->tensor, x);
 		}
+}
+
+static void cut_whole(const struct meta_view *v, const struct held *h, uint32_t *to)
+{
+	for (uint32_t i = 0; i < h->nr; i++)
+		cut_part(v, &h->parts[i], to);
 }
 
 static bool job_new(struct job *j, const struct meta_layout *l, const struct meta_state *s)
@@ -101,12 +111,20 @@ static bool job_new(struct job *j, const struct meta_layout *l, const struct met
 		struct meta_stored_list list = {0};
 
 		assert_int_equal(0, meta_view_rank(j->view, r, NULL, &j->arena, &list, &err));
-		for (size_t i = 0; i < list.nr; i++) {
-			struct held h = {r, list.at[i].file, list.at[i].name, NULL, 0, NULL};
-			struct meta_stored *copy = sc_arena_alloc(&j->arena, sizeof(*copy));
+		for (size_t i = 0, n; i < list.nr; i += n) {
+			struct held h = {r, list.at[i].file, list.at[i].name, NULL, 0, NULL, 0};
+			struct meta_stored *copy;
 
-			*copy = list.at[i];
-			h.stored = copy;
+			for (n = 1; i + n < list.nr && list.at[i + n].part; n++) {
+				assert_int_equal(n, list.at[i + n].part);
+				assert_string_equal(h.name, list.at[i + n].name);
+				assert_true(meta_shape_equal(&list.at[i].piece.shape, &list.at[i + n].piece.shape));
+			}
+			joins += n > 1;
+			copy = sc_arena_array(&j->arena, n, sizeof(*copy));
+			memcpy(copy, &list.at[i], n * sizeof(*copy));
+			h.parts = copy;
+			h.nr = (uint32_t)n;
 			assert_true(meta_shape_elements(&copy->piece.shape, &h.elements));
 			h.data = sc_arena_array(&j->arena, h.elements + 1, sizeof(*h.data));
 			assert_int_equal(0, sc_vec_push(&j->held, h));
@@ -141,16 +159,18 @@ static void reshard(const struct job *from, const struct job *to)
 
 	for (size_t i = 0; i < to->held.nr; i++) {
 		const struct held *h = &to->held.at[i];
-		const char *key = to->view->state->tensors[h->stored->entry->tensor].key;
 		struct rs_gather g = {.bytes = h->elements * 4};
 		struct rs_sources sources = {0};
 		const unsigned char **data;
 		struct sc_err err;
 
-		for (uint32_t k = 0; k < h->stored->piece.nr_boxes; k++)
-			assert_int_equal(0, rs_plan_box(from->view, key, &h->stored->piece.boxes[k], &nodes,
-							nodes.ranks_per_node ? h->rank / nodes.ranks_per_node : 0,
-							pick(100), &g, &sources, &err));
+		for (uint32_t p = 0; p < h->nr; p++)
+			for (uint32_t k = 0; k < h->parts[p].piece.nr_boxes; k++)
+				assert_int_equal(0, rs_plan_box(from->view,
+								to->view->state->tensors[h->parts[p].entry->tensor].key,
+								&h->parts[p].piece.boxes[k], &nodes,
+								nodes.ranks_per_node ? h->rank / nodes.ranks_per_node : 0,
+								pick(100), &g, &sources, &err));
 		rs_gather_finish(&g);
 		data = calloc(sources.nr + 1, sizeof(*data));
 		for (size_t k = 0; k < sources.nr; k++)
@@ -179,7 +199,7 @@ static void expect_cut(const struct job *j)
 		const struct held *h = &j->held.at[i];
 		uint32_t *want = calloc(h->elements + 1, sizeof(*want));
 
-		cut_whole(j->view, h->stored, want);
+		cut_whole(j->view, h, want);
 		assert_memory_equal(want, h->data, h->elements * 4);
 		free(want);
 	}
@@ -189,7 +209,7 @@ static void fill(const struct job *j)
 {
 	for (size_t i = 0; i < j->held.nr; i++) {
 		memset(j->held.at[i].data, 0, j->held.at[i].elements * 4);
-		cut_whole(j->view, j->held.at[i].stored, j->held.at[i].data);
+		cut_whole(j->view, &j->held.at[i], j->held.at[i].data);
 	}
 }
 
@@ -206,13 +226,47 @@ static void expect_alike(const struct job *j)
 			    strcmp(j->held.at[k].file, h->file) == 0)
 				other = &j->held.at[k];
 		assert_non_null(other);
-		assert_int_equal(other->stored->entry->tensor, h->stored->entry->tensor);
-		assert_true(meta_shape_equal(&other->stored->piece.shape, &h->stored->piece.shape));
-		assert_int_equal(other->stored->piece.nr_boxes, h->stored->piece.nr_boxes);
-		for (uint32_t k = 0; k < h->stored->piece.nr_boxes; k++)
-			assert_true(meta_box_equal(&other->stored->piece.boxes[k], &h->stored->piece.boxes[k]));
+		assert_int_equal(other->nr, h->nr);
+		for (uint32_t p = 0; p < h->nr; p++) {
+			const struct meta_stored *x = &h->parts[p], *y = &other->parts[p];
+
+			assert_int_equal(y->entry->tensor, x->entry->tensor);
+			assert_true(meta_shape_equal(&y->piece.shape, &x->piece.shape));
+			assert_int_equal(y->piece.nr_boxes, x->piece.nr_boxes);
+			for (uint32_t k = 0; k < x->piece.nr_boxes; k++)
+				assert_true(meta_box_equal(&y->piece.boxes[k], &x->piece.boxes[k]));
+		}
 		shared += alike != h->rank;
 	}
+}
+
+/* --- the other way --- */
+
+static void expect_inferred(const struct job *j, const struct meta_layout *l, const struct meta_state *state, const char *text)
+{
+	const struct meta_state *known = strstr(text, "fused") ? state : NULL;
+	struct meta_written *w = calloc(j->held.nr, sizeof(*w));
+	struct meta_state back = {0};
+	struct sc_err err;
+
+	for (size_t i = 0; i < j->held.nr; i++)
+		w[i] = (struct meta_written){j->held.at[i].rank, j->held.at[i].file, j->held.at[i].name, META_DTYPE_U32,
+					     j->held.at[i].parts->piece.shape, 0};
+	if (known && meta_infer(l, &j->topo, w, j->held.nr, NULL, &back, &err) == 0)
+		fail_msg("seed %lu: the shapes of what is fused were guessed", seed);
+	if (known)
+		assert_true(strstr(err.msg, "of which nothing tells the shapes") || strstr(err.msg, "its shape is not known"));
+	if (meta_infer(l, &j->topo, w, j->held.nr, known, &back, &err) < 0)
+		fail_msg("seed %lu: %s\n%s\n%s", seed, err.msg, j->topo.text, text);
+	assert_int_equal(state->nr, back.nr);
+	for (uint32_t i = 0; i < state->nr; i++) {
+		const struct meta_tensor *t = meta_state_find(&back, state->tensors[i].key);
+
+		assert_non_null(t);
+		assert_true(meta_shape_equal(&t->shape, &state->tensors[i].shape));
+	}
+	meta_state_done(&back);
+	free(w);
 }
 
 /* --- cost --- */
@@ -228,14 +282,16 @@ static void mark(const struct job *j, uint32_t node, uint32_t per, uint32_t t, u
 	for (size_t i = 0; i < j->held.nr; i++) {
 		const struct held *h = &j->held.at[i];
 
-		if (h->rank / per != node || h->stored->entry->tensor != t)
-			continue;
-		for (uint32_t k = 0; k < h->stored->piece.nr_boxes; k++)
-			for (uint64_t x = 0; x < meta_box_elements(&h->stored->piece.boxes[k]); x++) {
-				uint64_t at;
+		for (uint32_t p = 0; h->rank / per == node && p < h->nr; p++) {
+			const struct meta_piece *piece = &h->parts[p].piece;
 
-				bits[flat_index(&j->view->state->tensors[t].shape, &h->stored->piece.boxes[k], x, &at)] = 1;
-			}
+			for (uint32_t k = 0; h->parts[p].entry->tensor == t && k < piece->nr_boxes; k++)
+				for (uint64_t x = 0; x < meta_box_elements(&piece->boxes[k]); x++) {
+					uint64_t at;
+
+					bits[flat_index(&j->view->state->tensors[t].shape, &piece->boxes[k], x, &at)] = 1;
+				}
+		}
 	}
 }
 
@@ -300,6 +356,7 @@ static void reshards_of_random_jobs(void **unused)
 			expect_cut(&a); /* A -> B -> A */
 			expect_cost(&a, &b);
 			expect_alike(&a);
+			expect_inferred(&a, l, &state, text);
 			done++;
 			tensors += (unsigned)(a.held.nr + b.held.nr);
 		}
@@ -308,9 +365,9 @@ static void reshards_of_random_jobs(void **unused)
 		meta_state_done(&state);
 		meta_layout_free(l);
 	}
-	printf("# seed %lu: %u of %u jobs (the rest do not divide), %u stored tensors, %u of replicas\n", seed, done,
-	       ROUNDS, tensors, shared);
-	assert_true(done > ROUNDS * 9 / 10 && shared > 0);
+	printf("# seed %lu: %u of %u jobs (the rest do not divide), %u stored tensors, %u of replicas, %u joined\n", seed, done,
+	       ROUNDS, tensors, shared, joins);
+	assert_true(done > ROUNDS * 9 / 10 && shared > 0 && joins > 0);
 }
 
 int main(void)

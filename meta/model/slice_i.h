@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by slice.c and holders.c: what a rank has of a tensor, as runs. */
+#ifndef META_SLICE_I_H
+#define META_SLICE_I_H
+
+#include "meta/model/slice.h"
+
+#define PADDING UINT64_MAX
+#define ELSEWHERE (UINT64_MAX - 1)	/* of other members of a joined tensor, or between them */
+
+struct run {
+	uint64_t start, length; /* start PADDING: filled with zeros */
+	bool copy;		/* the first rank that holds it is another one */
+};
+
+struct runs {
+	uint32_t nr;
+	struct run *at;
+};
+
+struct local {
+	uint8_t nr;
+	struct runs dims[SC_DIMS_MAX];
+	bool is_flat;
+	struct runs flat;
+};
+
+struct boxes {
+	struct sc_arena *arena;
+	const struct local *local;
+	uint64_t length[SC_DIMS_MAX], stride[SC_DIMS_MAX];
+	struct {
+		struct meta_box *at;
+		size_t nr, room;
+	} out;
+	uint64_t at, from;	/* the range starts at element `from` of the local tensor, at `at` */
+	bool copy;		/* of the range */
+	const char *what;
+	struct sc_err *err;
+};
+
+uint64_t meta_runs_length(const struct runs *runs);
+/** Appends to `out` the part [lo, hi) of a concatenation of runs. */
+void meta_runs_take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs *out);
+/** Adds the padding that a cut in `d` parts needs.  Its errors say what is wrong; its callers say where. */
+int meta_runs_pad(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut, uint64_t d,
+		  struct runs *ret, struct sc_err *err);
+int meta_local_dim(const struct meta_cut *cut, const struct meta_shape *shape, const char *what, int *ret,
+		   struct sc_err *err);
+int meta_local_whole(struct sc_arena *arena, const struct meta_shape *shape, struct local *ret, struct sc_err *err);
+int meta_local_flatten(struct sc_arena *arena, struct local *l, const char *what, struct sc_err *err);
+/** Applies one cut to what the cuts before have left to the rank; the rank gets part `index`. */
+int meta_local_cut(struct sc_arena *arena, const struct meta_topology *topo, const struct meta_cut *cut,
+		   const struct meta_shape *shape, uint64_t index, const char *what, struct local *l,
+		   struct sc_err *err);
+/** Puts what is joined with a member in front of it and behind: the joined tensor goes on there. */
+int meta_local_join(struct sc_arena *arena, const struct meta_cutting *c, const struct meta_shape *shape,
+		    const struct meta_lie *lie, const char *what, struct local *l, struct sc_err *err);
+/** Makes the boxes of the whole local tensor, or of its flat runs.  The caller ends b->out. */
+int meta_local_boxes(struct boxes *b, uint64_t *ret_length);
+
+#endif
