@@ -65,20 +65,51 @@ static bool has_elements(const uint64_t *ext, uint32_t dims)
 	return true;
 }
 
-static int add_tensor(struct rs_folder_reading *r, const struct rs_dcp_tensor *t)
+static int place_tensor(struct rs_folder_reading *r, const struct rs_dcp_tensor *t, struct rs_placed_tensor *ret)
 {
 	struct rs_placed_tensor placed = {.boxes = sc_arena_array(&r->to->arena, t->nr ? t->nr : 1,
 								  sizeof(*placed.boxes))};
-	struct meta_shape shape = {.nr = (uint8_t)t->dims};
 	int rc = placed.boxes ? 0 : sc_nomem(r->err);
 
-	if (t->dims)
-		memcpy(shape.dim, t->shape, t->dims * sizeof(*t->shape));
 	for (uint64_t i = 0; rc == 0 && i < t->nr; i++)
 		if (has_elements(t->chunks[i].ext, t->dims))
 			rc = place_chunk(r, t, &t->chunks[i], &placed.boxes[placed.nr++]);
+	*ret = placed;
+	return rc;
+}
+
+static int add_tensor(struct rs_folder_reading *r, const struct rs_dcp_tensor *t, struct rs_placed_tensor placed)
+{
+	struct meta_shape shape = {.nr = (uint8_t)t->dims};
+
+	if (t->dims)
+		memcpy(shape.dim, t->shape, t->dims * sizeof(*t->shape));
 	r->to->chunks += t->nr;
-	return rc < 0 ? rc : rs_folder_add(r, t->name, t->dtype, &shape, placed);
+	return rs_folder_add(r, t->name, t->dtype, &shape, placed);
+}
+
+/* Buckets are added as the parameters in them, or as they are. */
+static int add_tensors(struct rs_folder_reading *r, const struct rs_dcp *dcp)
+{
+	struct rs_placed_tensor *placed = sc_arena_array(&r->arena, dcp->tensors.nr + 1, sizeof(*placed));
+	bool has_buckets = false;
+	int rc = placed ? 0 : sc_nomem(r->err);
+
+	for (size_t i = 0; rc == 0 && i < dcp->tensors.nr; i++) {
+		const struct rs_dcp_tensor *t = &dcp->tensors.at[i];
+
+		rc = place_tensor(r, t, &placed[i]);
+		if (rs_folder_is_bucket(t->name))
+			has_buckets = true;
+		else if (rc == 0)
+			rc = add_tensor(r, t, placed[i]);
+	}
+	if (rc == 0 && has_buckets)
+		rc = rs_folder_add_buckets(r, dcp, placed);
+	for (size_t i = 0; rc == 0 && has_buckets && i < dcp->tensors.nr; i++)
+		if (rs_folder_is_bucket(dcp->tensors.at[i].name))
+			rc = add_tensor(r, &dcp->tensors.at[i], placed[i]);
+	return rc < 0 ? rc : 0;
 }
 
 static int read_metadata(struct rs_folder_reading *r, struct rs_dcp *ret)
@@ -109,10 +140,8 @@ int rs_folder_read_dcp(struct rs_folder_reading *r)
 
 	if (rc <= 0)
 		return rc;
-	rc = 0;
 	r->to->objects = dcp.objects;
-	for (size_t i = 0; rc == 0 && i < dcp.tensors.nr; i++)
-		rc = add_tensor(r, &dcp.tensors.at[i]);
+	rc = add_tensors(r, &dcp);
 	rs_dcp_done(&dcp);
 	return rc < 0 ? rc : 1;
 }

@@ -4,6 +4,7 @@
 #define RS_FOLDER_I_H
 
 #include "reshard/archive/torch.h"
+#include "reshard/dcp/dcp.h"
 #include "reshard/folder/folder.h"
 
 struct rs_folder_reading {
@@ -31,6 +32,14 @@ void rs_folder_close(struct rs_folder_reading *r);
 /** Adds a tensor, whose boxes are in the folder's arena, and checks that they cover it. */
 int rs_folder_add(struct rs_folder_reading *r, const char *name, enum meta_dtype dtype, const struct meta_shape *shape,
 		  struct rs_placed_tensor placed);
+
+/** Tells whether a tensor is a bucket of Megatron's distributed optimizer. */
+bool rs_folder_is_bucket(const char *name);
+/**
+ * Adds the parameters that lie in the buckets of a DCP folder; `flat` are the pieces of each of its tensors, of which
+ * those of buckets are looked at and sorted.  1, 0 (they fit no order that is known) or an error.
+ */
+int rs_folder_add_buckets(struct rs_folder_reading *r, const struct rs_dcp *dcp, struct rs_placed_tensor *flat);
 
 /* The kinds.  1: it is such a folder, and its tensors were added; 0: it is not; or an error. */
 int rs_folder_read_dcp(struct rs_folder_reading *r);

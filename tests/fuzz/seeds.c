@@ -2,6 +2,8 @@
 /* What each parser takes, and what it should refuse. */
 #include "tests/fuzz/fuzz.h"
 
+#include "reshard/dcp/dcp.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,12 +68,52 @@ void seed_torch(struct bytes *b, unsigned which)
 	add(b, a.bytes, a.nr);
 }
 
-/* One that torch wrote. */
+/* A tensor whose chunks are `nr` times offsets, then extents. */
+static struct rs_dcp_tensor chunked(const char *name, uint32_t dims, const uint64_t *shape, uint64_t *numbers, uint64_t nr,
+				    struct rs_dcp_chunk *chunks)
+{
+	for (uint64_t i = 0; i < nr; i++)
+		chunks[i] = (struct rs_dcp_chunk){numbers + 2 * dims * i, numbers + 2 * dims * i + dims, "__0_0.distcp", 2048 * i, 2000};
+	return (struct rs_dcp_tensor){name, META_DTYPE_F32, dims, shape, nr, chunks};
+}
+
+/* Two ranks of a small model, and the buckets of their optimizer, as Megatron writes them. */
+static void seed_buckets(struct bytes *b)
+{
+	static uint64_t emb[] = {0, 0, 4, 4, 4, 0, 4, 4}, norm[] = {0, 4};
+	static uint64_t fc2[] = {0, 0, 0, 1, 4, 3, 0, 0, 3, 1, 4, 3, 1, 0, 0, 1, 4, 3, 1, 0, 3, 1, 4, 3};
+	static uint64_t flat[] = {0, 4, 4, 60, 64, 12, 76, 28, 104, 24, 128, 12, 140, 52, 192, 16};
+	static const uint64_t shapes[][3] = {{8, 4}, {4}, {2, 4, 6}, {208}};
+	struct rs_dcp_chunk chunks[5][8];
+	struct rs_dcp dcp = {0};
+	struct sc_buf text = {0};
+	struct sc_err err;
+
+	(void)sc_vec_push(&dcp.tensors, chunked("embedding.word_embeddings.weight", 2, shapes[0], emb, 2, chunks[0]));
+	(void)sc_vec_push(&dcp.tensors, chunked("decoder.layers.mlp.linear_fc2.weight", 3, shapes[2], fc2, 4, chunks[1]));
+	(void)sc_vec_push(&dcp.tensors, chunked("decoder.final_layernorm.weight", 1, shapes[1], norm, 1, chunks[2]));
+	(void)sc_vec_push(&dcp.tensors, chunked("optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(x, y).bucket_idx_0.exp_avg", 1,
+						shapes[3], flat, 8, chunks[3]));
+	(void)sc_vec_push(&dcp.tensors, chunked("optimizer.distributed.dp_group_idx_1.gbuf_idx_0.dtype_(x, y).bucket_idx_0.exp_avg", 1,
+						shapes[3], flat, 8, chunks[4]));
+	if (rs_dcp_emit(&dcp, &text, &err) < 0 || text.bytes > INPUT_MAX - b->n)
+		abort();
+	memcpy(b->at + b->n, text.text, text.bytes);
+	b->n += text.bytes;
+	sc_buf_done(&text);
+	sc_vec_done(&dcp.tensors);
+}
+
+/* One that torch wrote, and one as Megatron does. */
 void seed_dcp(struct bytes *b, unsigned which)
 {
-	FILE *f = fopen(SAMPLE "/.metadata", "re");
+	FILE *f;
 
-	(void)which;
+	if (which % 2) {
+		seed_buckets(b);
+		return;
+	}
+	f = fopen(SAMPLE "/.metadata", "re");
 	b->n += f ? fread(b->at + b->n, 1, INPUT_MAX - b->n, f) : 0;
 	if (!f || fclose(f) != 0)
 		abort();

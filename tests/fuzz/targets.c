@@ -14,6 +14,7 @@
 #include "meta/model/topology.h"
 #include "reshard/dcp/dcp.h"
 #include "reshard/data/index.h"
+#include "reshard/folder/folder_i.h"
 #include "reshard/format/format.h"
 #include "tests/support/torch_text.h"
 
@@ -110,6 +111,57 @@ int fuzz_torch(const uint8_t *p, size_t n)
 	return refused(rc, &err);
 }
 
+/* The pieces that a folder would have, without its files. */
+static struct rs_placed_tensor pieces(struct rs_folder_reading *r, const struct rs_dcp_tensor *t)
+{
+	struct rs_placed_tensor p = {.boxes = sc_arena_array(&r->to->arena, t->nr + 1, sizeof(*p.boxes))};
+
+	for (uint64_t i = 0; p.boxes && i < t->nr; i++) {
+		struct rs_placed_box x = {.box.nr = (uint8_t)t->dims, .file = t->chunks[i].file, .place = {.id = 1, .bytes = INT64_MAX}};
+		uint64_t stride = 1;
+		bool some = true;
+
+		for (uint32_t k = t->dims; k-- > 0; stride *= t->chunks[i].ext[k]) {
+			x.box.off[k] = t->chunks[i].off[k];
+			x.box.ext[k] = t->chunks[i].ext[k];
+			x.box.stride[k] = stride;
+			some &= x.box.ext[k] > 0;
+		}
+		x.place.at = i << 32;
+		if (some)
+			p.boxes[p.nr++] = x;
+	}
+	return p;
+}
+
+/* Parameters that are found in buckets are whole (rs_folder_add() checks it), and their bytes are in the buckets. */
+static void find_buckets(const struct rs_dcp *dcp)
+{
+	struct sc_err err = {0};
+	struct rs_folder_reading r = {.budget = 1 << 16, .err = &err, .to = calloc(1, sizeof(*r.to))};
+	struct rs_placed_tensor *flat = calloc(dcp->tensors.nr + 1, sizeof(*flat));
+	int rc = 0;
+
+	r.to->refs = 1;
+	r.to->file = "f";
+	for (size_t i = 0; rc == 0 && i < dcp->tensors.nr; i++) {
+		const struct rs_dcp_tensor *t = &dcp->tensors.at[i];
+		struct meta_shape shape = {.nr = (uint8_t)t->dims};
+
+		if (t->dims)
+			memcpy(shape.dim, t->shape, t->dims * sizeof(*t->shape));
+		flat[i] = pieces(&r, t);
+		if (!rs_folder_is_bucket(t->name))
+			rc = rs_folder_add(&r, t->name, t->dtype, &shape, flat[i]);
+	}
+	if (rc == 0)
+		rc = rs_folder_add_buckets(&r, dcp, flat);
+	(void)refused(rc, &err);
+	free(flat);
+	sc_arena_done(&r.arena);
+	rs_folder_unref(r.to);
+}
+
 int fuzz_dcp(const uint8_t *p, size_t n)
 {
 	struct rs_dcp dcp;
@@ -121,8 +173,10 @@ int fuzz_dcp(const uint8_t *p, size_t n)
 			if (strncmp(dcp.tensors.at[i].chunks[k].file, "../", 3) == 0 ||
 			    strstr(dcp.tensors.at[i].chunks[k].file, "/../") || dcp.tensors.at[i].chunks[k].file[0] == '/')
 				abort(); /* accepted, and leads outside */
-	if (rc > 0)
+	if (rc > 0) {
+		find_buckets(&dcp);
 		rs_dcp_done(&dcp);
+	}
 	return rc < 0 ? refused(rc, &err) : rc == 0;
 }
 
