@@ -131,7 +131,7 @@ static int try_like(struct joined *j, const struct meta_rule *r, const struct me
 	return add_found(j, key, known ? &known->shape : &base->shape);
 }
 
-/* Is there a member that is like the tensor? It is none itself. */
+/* Is there a member that is like the tensor? It is none itself, and of the rule that the `like` line copies. */
 static int try_rules(struct joined *j, const struct meta_tensor *t)
 {
 	const struct meta_layout *l = j->n->layout;
@@ -143,7 +143,8 @@ static int try_rules(struct joined *j, const struct meta_tensor *t)
 	if (!own || own->is_like || own->nr_each)
 		return 0;
 	for (uint32_t i = 0; rc == 0 && i < l->nr_rules; i++)
-		if (l->rules[i].is_like && !l->rules[i].join && !l->rules[i].nr_each && !l->rules[i].tied)
+		if (l->rules[i].is_like && l->rules[i].base_text == own->text && !l->rules[i].nr_each &&
+		    !l->rules[i].tied)
 			rc = try_like(j, &l->rules[i], t);
 	return rc;
 }

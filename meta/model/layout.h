@@ -45,6 +45,7 @@ struct meta_rule {
 	struct meta_pattern file_goal, goal; /* of the logical one */
 	struct meta_pairs name_pairs, goal_pairs;
 	struct meta_pattern base;	    /* of the tensor a `like` rule copies, if is_like */
+	const char *base_text;		    /* the text of that tensor's rule */
 	bool is_like, tied, wrap;
 	bool is_object;			    /* `object`: no tensor of the state */
 	bool is_stack;			    /* `stack={G}`: all layers of a rank in a dimension in front */

@@ -14,6 +14,9 @@
 	X(hf_gpt2, "hf-gpt2")                                                                      \
 	X(hf_bert, "hf-bert")                                                                      \
 	X(fsdp2, "fsdp2")                                                                          \
+	X(vllm_llama, "vllm-llama")                                                                \
+	X(deepspeed_zero1, "deepspeed-zero1")                                                      \
+	X(deepspeed_zero3, "deepspeed-zero3")                                                      \
 	X(optimizer, "optimizer")
 
 #define X(id, name)                                                                                \

@@ -483,6 +483,7 @@ static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_
 		r.file_goal = outer.file_goal;
 		r.is_like = true;
 		r.base = r.goal;
+		r.base_text = plain[i].text;
 		r.text = sc_arena_printf(&m->layout->arena, "%s <- %s", m->line, plain[i].text);
 		if (!r.text)
 			return sc_nomem(m->err);

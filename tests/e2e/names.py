@@ -184,6 +184,35 @@ def optimizer(prefix):
     print(f"figure: {prefix}state of AdamW: {len(tensors)} tensors")
 
 
+def vllm(name, kv):
+    """What vLLM's ranks hold: q, k and v in one tensor, key heads shared by neighbours; cut here as its linear layers do it."""
+    model = make(name)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        whole = load_file(folder + "/model.safetensors")
+        job = f"{name}-vllm"
+        subprocess.run([scalai, "import", job, folder + "/model.safetensors", "--topology", "tp=1", "--layout", "hf-llama"], check=True)
+    (mount / job / ".ctl/layout").write_text(f"use vllm-llama kv={kv}\n")
+    for tp in 1, 2, 4:
+        for rank in range(tp):
+            want = {}
+            for tensor, a in whole.items():
+                if ".q_proj." in tensor:
+                    k, v = (whole[tensor.replace("q_proj", x)] for x in ("k_proj", "v_proj"))
+                    n = k.shape[0] // min(tp, kv)
+                    want[tensor.replace("q_proj", "qkv_proj")] = np.concatenate(
+                        [np.split(a, tp)[rank], *(x[(rank * min(tp, kv) // tp) * n:][:n] for x in (k, v))])
+                elif "gate_proj" in tensor:
+                    up = whole[tensor.replace("gate", "up")]
+                    want[tensor.replace("gate_proj", "gate_up_proj")] = np.concatenate([np.split(a, tp)[rank], np.split(up, tp)[rank]])
+                elif not any(x in tensor for x in ("k_proj", "v_proj", "up_proj")):
+                    want[tensor] = part(tensor, a, tp, rank)
+            got = load_file(mount / job / f".as/tp={tp}" / str(rank) / "model.safetensors")
+            assert got.keys() == want.keys(), (name, tp, rank, got.keys() ^ want.keys())
+            assert all(np.array_equal(got[k], want[k]) for k in want), (name, tp, rank)
+    print(f"figure: {name} as vLLM has it: {len(want)} tensors a rank")
+
+
 def refused(name, layout, word):
     """A model of this family must not be taken by another one's preset."""
     model = make(name)
@@ -196,6 +225,8 @@ def refused(name, layout, word):
 
 for each in FAMILIES:
     family(each)
+vllm("llama", 2)
+vllm("qwen2", 2)
 optimizer("")
 optimizer("optimizer.")
 refused("phi3", "hf-llama", "such as 'model.layers.{G}.self_attn.qkv_proj.weight copy'")
