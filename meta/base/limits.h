@@ -13,7 +13,7 @@
 #define SC_CUTS_MAX 12		      /* of a rule, those of its `like` line included */
 #define SC_SECTIONS_MAX 64
 #define SC_GLOBS_MAX 16	      /* of a join */
-#define SC_JOIN_PLACES_MAX (1u << 24) /* of the members of all joins of a view, 32 bytes each */
+#define SC_JOIN_PLACES_MAX (1u << 22) /* of the members of all joins of a view, 24 bytes each */
 #define SC_STAGE_LIST_MAX 16
 #define SC_RULES_MAX 4096	      /* after `like` lines are expanded */
 #define SC_LAYOUT_BYTES_MAX (256u << 10)

@@ -125,9 +125,12 @@ void seed_layout(struct bytes *b, unsigned which)
 		"use megatron-gpt vocab=300 tied=embedding.word_embeddings.weight\n",
 		"mesh tp cp dp pp\nmesh etp=tp ep edp=* pp\n$n = 4\nopt.{K}.{P} like={P} flat dp=0 pad=lcm(4)\n"
 		"emb stage=first tp=0 pad=128 size=$n\nl.{L}.qkv tp=0 sections=2:1:1\nl.{L}.x.{E}.up etp=0 sections=1:1\nl.{L}.norm* copy\n",
-		"use replicated\nplain *adapter*\n*.bias copy\n# a comment\nhead stage=last tp=0 tied=emb\n"};
+		"use replicated\nplain *adapter*\n*.bias copy\n# a comment\nhead stage=last tp=0 tied=emb\n",
+		"mesh tp dp\no.{K}.{P} like={P}\nz.{B}.{K} join=!o.{K}.b,o.{K}.* order=reverse align=4 bucket=20 alone=*w dp=0 pad=lcm(8)\n"
+		"f.{G} join=l.{G}.q,l.{G}.k order=listed over=0 strip\nl.{G}.q tp=0\nl.{G}.k tp=0 upto=2\nw tp=0 sections=2:1 upto=-:1\n"
+		"s stack={G} name=l.{G}.s tp=-1\n* copy\n"};
 
-	add_text(b, texts[which % 3]);
+	add_text(b, texts[which % 4]);
 }
 
 void seed_topology(struct bytes *b, unsigned which)

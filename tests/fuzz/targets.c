@@ -5,11 +5,13 @@
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "meta/model/infer.h"
 #include "meta/model/layout.h"
 #include "meta/model/topology.h"
 #include "reshard/dcp/dcp.h"
@@ -235,6 +237,86 @@ static char *text_of(const uint8_t *p, size_t n)
 	return text;
 }
 
+static void add_tensor(struct meta_state *state, const char *name, uint64_t a, uint64_t b)
+{
+	struct meta_shape shape = {.nr = b ? 2 : 1, .dim = {a, b}};
+
+	if (meta_state_add(state, name, strlen(name), META_DTYPE_F32, &shape) < 0)
+		abort();
+}
+
+/* Each box lies inside of its tensor and of what is stored. */
+static void check_stored(const struct meta_state *state, const struct meta_stored *s)
+{
+	const struct meta_tensor *t = &state->tensors[s->entry->tensor];
+	uint64_t all;
+
+	if (!meta_shape_elements(&s->piece.shape, &all))
+		abort();
+	for (uint32_t k = 0; k < s->piece.nr_boxes; k++) {
+		const struct meta_box *b = &s->piece.boxes[k];
+		uint64_t last = b->at;
+
+		for (int d = 0; d < b->nr; d++) {
+			last += (b->ext[d] - 1) * b->stride[d];
+			if (!b->ext[d] || b->off[d] + b->ext[d] > t->shape.dim[d])
+				abort();
+		}
+		if (last >= all)
+			abort();
+	}
+}
+
+/* Places a small model, and infers it back. */
+static void place_model(const struct meta_layout *layout)
+{
+	struct meta_state state = {0}, back = {0};
+	struct meta_topology topo = {0};
+	struct meta_view *view = NULL;
+	struct sc_arena arena = {0};
+	struct meta_written *w = calloc(4096, sizeof(*w));
+	struct sc_err err = {0};
+	char text[100];
+	size_t nr = 0;
+	int rc;
+
+	for (int i = 0; i < 2; i++) {
+		add_tensor(&state, i ? "o.st:o.m.w" : "m.st:w", 6, 4);
+		add_tensor(&state, i ? "o.st:o.m.b" : "m.st:b", 5, 0);
+		add_tensor(&state, i ? "o.st:o.m.l.1.q" : "m.st:l.0.q", 8, 3);
+		add_tensor(&state, i ? "o.st:o.m.l.1.k" : "m.st:l.0.k", 4, 3);
+		add_tensor(&state, i ? "m.st:l.0.s" : "m.st:l.1.s", 3, 8);
+		add_tensor(&state, i ? "m.st:huge" : "m.st:empty", i ? UINT64_C(1) << 60 : 0, 2);
+	}
+	(void)snprintf(text, sizeof(text), "%s=2", layout->axes.name[layout->meshes[0].at[0].axis]);
+	rc = meta_topology_parse(layout, text, &topo, &err);
+	if (rc == 0 && topo.ranks <= 64)
+		rc = meta_view_new(layout, &topo, &state, &view, &err);
+	for (uint32_t rank = 0; view && rc == 0 && rank < topo.ranks; rank++) {
+		struct meta_stored_list list = {0};
+
+		rc = meta_view_rank(view, rank, NULL, &arena, &list, &err);
+		for (size_t i = 0; rc == 0 && i < list.nr; i++) {
+			check_stored(&state, &list.at[i]);
+			if (list.at[i].part == 0 && nr < 4096)
+				w[nr++] = (struct meta_written){rank, list.at[i].file, list.at[i].name, META_DTYPE_F32,
+								list.at[i].piece.shape, 0};
+		}
+		sc_vec_done(&list);
+	}
+	(void)refused(rc, &err);
+	if (view && rc == 0) {
+		rc = meta_infer(layout, &topo, w, nr, &state, &back, &err);
+		(void)refused(rc, &err);
+	}
+	meta_state_done(&back);
+	meta_view_free(view);
+	meta_topology_done(&topo);
+	meta_state_done(&state);
+	sc_arena_done(&arena);
+	free(w);
+}
+
 int fuzz_layout(const uint8_t *p, size_t n)
 {
 	struct meta_layout *layout = NULL;
@@ -243,6 +325,8 @@ int fuzz_layout(const uint8_t *p, size_t n)
 	int rc = meta_layout_parse(text, NULL, NULL, &layout, &err);
 
 	free(text);
+	if (rc == 0)
+		place_model(layout);
 	meta_layout_free(layout);
 	return refused(rc, &err);
 }
