@@ -59,6 +59,14 @@ static int lookup_dots(struct fs *fs, fuse_ino_t ino, const char *name, struct f
 	return rc;
 }
 
+/* Is it an impossible topology, or a file that its form cannot hold?  The reason is in `error`. */
+static bool is_presentation(const struct fs_node *folder, const struct sc_err *err)
+{
+	if (folder->kind == FS_SPECIAL)
+		return folder->what != FS_CTL_DIR && folder->what != FS_V_DIR;
+	return fs_node_has_place(folder) && err->code == SC_E_UNSUPPORTED;
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs *fs = fs_of(req);
@@ -73,8 +81,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	else
 		rc = lookup_again(req, fs, parent, name, &found, &err);
 	if (rc < 0) {
-		/* an impossible topology: the reason is in `error` */
-		if (n.kind == FS_SPECIAL && (n.what == FS_AS_DIR || n.what == FS_DCP_DIR) && *err.msg && fs_job(fs, &n))
+		if (*err.msg && is_presentation(&n, &err) && fs_job(fs, &n))
 			rs_job_refused(fs_job(fs, &n), name, &err);
 		fs_fail(req, "lookup", &err);
 		return;

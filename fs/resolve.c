@@ -4,10 +4,11 @@
  *
  *     /                    jobs
  *     /.ctl/               metrics, health, version
- *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .dcp
+ *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .pt .dcp
  *     /JOB/RANK/...        the working tree on top of the head
  *     /JOB/.v/N/...        a version
  *     /JOB/.as/TOPOLOGY/...
+ *     /JOB/.pt/TOPOLOGY/RANK/...   its files of tensors, as torch.save() writes them
  *     /JOB/.dcp/TOPOLOGY/  one folder, as torch.distributed's
  */
 #include "fs/fs_i.h"
@@ -38,6 +39,12 @@ static int lookup_top(struct fs *fs, const struct fs_node *n, const char *name, 
 	return fs_stat(fs, fs_node_id((struct fs_node){.kind = FS_TOP, .what = FS_CTL_FILE + row->nr}), f, err);
 }
 
+/* The form of what is in a folder of presentations. */
+static const struct rs_form *form_of(uint32_t what)
+{
+	return what == FS_DCP_DIR ? &rs_form_dcp : what == FS_PT_DIR ? &rs_form_pt : &rs_form_ranks;
+}
+
 static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job *job,
 			  const char *name, struct fs_found *f, struct sc_err *err)
 {
@@ -54,10 +61,10 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 		return fs_stat(fs, fs_node_id(found), f, err);
 	}
 	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, name, &view, err)
-				 : rs_view_as(fs->service, job, name, n->what == FS_DCP_DIR, &view, err);
+				 : rs_view_as(fs->service, job, name, form_of(n->what), &view, err);
 	if (rc < 0)
 		return err->code != SC_E_NOT_FOUND ? rc : fs_no_entry(err);
-	if (n->what == FS_DCP_DIR) {
+	if (rs_view_is_folder(view)) {
 		rc = fs_stat_path(fs, view, 0, "", f, err);
 		rs_view_unref(fs->service, view);
 		return rc;
@@ -81,31 +88,25 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 		       struct sc_err *err)
 {
 	char path[SC_PATH_BYTES_MAX + 1];
-	struct rs_view *view = NULL, *other = NULL;
+	struct rs_view *view = NULL, *of_name = NULL;
 	const char *folder;
-	uint32_t rank, number;
+	uint32_t rank;
 	int rc = fs_view(fs, n, &view, &folder, err);
 
 	if (rc < 0)
 		return rc;
-	if (n->kind == FS_VDIR && !*folder && rs_view_is_dcp(view) && sc_number_parse(name, strlen(name), &number)) {
-		/* the files of one version of the folder, also when it is the head no more */
-		rc = rs_view_dcp_of(fs->service, view, number, &other, err);
-		if (rc == 0) {
-			rs_view_unref(fs->service, view);
-			view = other;
-		}
-	}
-	if (rc < 0) {
+	rank = fs_rank(n, view);
+	if (!*folder && rs_view_is_folder(view)) {
+		rc = rs_view_of_name(fs->service, view, name, &of_name, err);
 		rs_view_unref(fs->service, view);
-		return err->code == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
+		if (rc < 0)
+			return err->code == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
+		view = of_name;
 	}
-	if (n->kind == FS_VROOT && fs_rank_number(name, &rank)) {
+	if (n->kind == FS_VROOT && fs_rank_number(name, &rank))
 		path[0] = 0;
-	} else {
-		rank = other ? 0 : fs_rank(n, view);
+	else
 		rc = join(folder, name, path, err);
-	}
 	if (rc == 0)
 		rc = fs_stat_path(fs, view, rank, path, f, err);
 	rs_view_unref(fs->service, view);

@@ -153,6 +153,8 @@ int rs_pickle_walk(const struct rs_pickle *pickle, rs_pickled_fn *fn, void *arg,
  * following gets a quote in front: #3 a key that is neither text nor number, by its place; @2 an argument; @state.
  */
 void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret);
+/** Appends a text key as it is in a path. */
+void rs_pickle_key(const struct rs_pickled_bytes *text, struct sc_buf *ret);
 /** Copies that path into an arena, with a 0 at its end; *ret_bytes may be NULL.  NULL: no memory. */
 char *rs_pickle_path_in(const struct rs_pickle_walk *walk, struct sc_arena *arena, size_t *ret_bytes);
 /** Gives the place of the node for which `fn` is called, in which `fn` may put another one; NULL: it is the root. */

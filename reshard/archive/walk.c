@@ -107,7 +107,7 @@ static bool is_number(const struct rs_pickled_bytes *text)
 	return i == text->nr;
 }
 
-static void add_key(const struct rs_pickled_bytes *text, struct sc_buf *ret)
+void rs_pickle_key(const struct rs_pickled_bytes *text, struct sc_buf *ret)
 {
 	if (is_number(text) || memchr("'@#", text->at[0], 3))
 		sc_buf_add(ret, "'", 1);
@@ -141,7 +141,7 @@ void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret)
 		else if (l->key->kind == RS_PICKLED_INT)
 			sc_buf_printf(ret, "%" PRId64, l->key->number);
 		else
-			add_key(&l->key->bytes, ret);
+			rs_pickle_key(&l->key->bytes, ret);
 	}
 }
 

@@ -147,9 +147,11 @@ static int plan_stored(struct rs_image *im, const struct meta_view *view, const 
 	return 0;
 }
 
-/* What the rank's file is to hold; the list gives its order.  All is in `arena`, which need not live long. */
+/* What the rank's file is to hold, by names of its format; the list gives its order.  All is in `arena`, which need not
+ * live long. */
 static int list_wanted(const struct meta_view *view, const struct meta_stored_list *list, const struct rs_origins *o,
-		       struct sc_arena *arena, struct rs_wanted **ret, uint32_t *ret_nr, struct sc_err *err)
+		       bool other_format, struct sc_arena *arena, struct rs_wanted **ret, uint32_t *ret_nr,
+		       struct sc_err *err)
 {
 	struct rs_wanted *wanted = sc_arena_array(arena, list->nr, sizeof(*wanted));
 
@@ -158,11 +160,16 @@ static int list_wanted(const struct meta_view *view, const struct meta_stored_li
 	for (size_t i = 0; i < list->nr; i++) {
 		const struct meta_stored *s = &list->at[i];
 		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
+		const char *name = s->name;
 
-		if (s->part == 0)
-			wanted[(*ret_nr)++] = (struct rs_wanted){.name = s->name, .dtype = t->dtype,
-								 .shape = s->piece.shape,
-								 .skew = o->skew_of(o->arg, t)};
+		if (s->part)
+			continue;
+		if (other_format)
+			name = rs_format_name(o->as, s->name, arena);
+		if (!name)
+			return sc_nomem(err);
+		wanted[(*ret_nr)++] = (struct rs_wanted){.name = name, .dtype = t->dtype, .shape = s->piece.shape,
+							 .skew = o->skew_of(o->arg, t)};
 	}
 	*ret = wanted;
 	return 0;
@@ -172,15 +179,16 @@ static int describe(struct rs_image *im, const struct meta_view *view, uint32_t 
 		    struct meta_stored_list *list, const struct rs_origins *o, struct sc_err *err)
 {
 	const struct meta_tensor *first = &view->state->tensors[list->at[0].entry->tensor];
-	const struct rs_format_ops *format = o->format_of(o->arg, o->view_of(o->arg, first));
+	const struct rs_format_ops *own = o->format_of(o->arg, o->view_of(o->arg, first));
+	const struct rs_format_ops *format = o->as ? o->as : own;
 	const uint64_t number = o->payload_of(o->arg, view, rank, file, first);
 	const char *payload = NULL;
 	size_t payload_bytes = 0;
 	struct sc_arena arena = {0};
 	struct rs_wanted *wanted = NULL;
-	int rc = list_wanted(view, list, o, &arena, &wanted, &im->nr, err);
+	int rc = list_wanted(view, list, o, format != own, &arena, &wanted, &im->nr, err);
 
-	if (rc == 0)
+	if (rc == 0 && format == own)
 		rc = o->payload(o, number, first, &arena, &payload, &payload_bytes, err);
 	if (rc == 0)
 		rc = rs_format_describe(format, wanted, im->nr, payload, payload_bytes, &im->frame, err);

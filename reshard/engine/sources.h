@@ -42,6 +42,8 @@ struct rs_origins {
 	 */
 	int (*place)(void *arg, struct rs_gather *gathers, uint32_t nr, struct rs_sources *sources, struct sc_err *err);
 	struct rs_blobs *blobs;
+	/** In which format files are laid out; NULL: in their own.  What is no tensor of another one is left out. */
+	const struct rs_format_ops *as;
 };
 
 /** The kinds of this program, NULL at the end; the first is that of a store's own files. */

@@ -259,6 +259,11 @@ int rs_format_agree(const struct rs_format_ops *format, const char *a, const cha
 	return 0;
 }
 
+const char *rs_format_name(const struct rs_format_ops *format, const char *text, struct sc_arena *arena)
+{
+	return format->name_of ? format->name_of(text, arena) : text;
+}
+
 /* --- files --- */
 
 static int read_memory(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)

@@ -109,6 +109,11 @@ struct rs_format_ops {
 	 * payload may be NULL.  The member NULL: a payload is of its rank alone.
 	 */
 	int (*agree)(const char *a, const char *b, char **ret, bool *ret_differ);
+	/**
+	 * The name of a tensor that is in a file under a text, in the arena; NULL: out of memory.  The member NULL:
+	 * every name is such a text.
+	 */
+	const char *(*name_of)(const char *text, struct sc_arena *arena);
 };
 
 /** All formats, in the order in which they are asked.  The last one is rs_format_plain. */
@@ -135,6 +140,10 @@ int rs_format_describe(const struct rs_format_ops *format, const struct rs_wante
  *  SC_E_NO_MEMORY. */
 int rs_format_agree(const struct rs_format_ops *format, const char *a, const char *b, char **ret, bool *ret_differ,
 		    struct sc_err *err);
+
+/** Gives the name of a tensor of a format that is to be in a file of another one under the name that it has there;
+ *  NULL: out of memory. */
+const char *rs_format_name(const struct rs_format_ops *format, const char *text, struct sc_arena *arena);
 
 /** Finds a tensor by its name; NULL: there is none. */
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);

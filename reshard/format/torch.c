@@ -368,6 +368,18 @@ static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err
 	return rc;
 }
 
+/* The path of one key. */
+static const char *name_of(const char *text, struct sc_arena *arena)
+{
+	struct sc_buf path = {0};
+	const char *name;
+
+	rs_pickle_key(&(struct rs_pickled_bytes){text, strlen(text)}, &path);
+	name = path.failed ? NULL : sc_arena_copy(arena, path.text, path.bytes);
+	sc_buf_done(&path);
+	return name;
+}
+
 const struct rs_format_ops rs_format_torch = {
-	.name = "torch", .is = is_ours, .parse = parse, .describe = rs_torch_describe,
+	.name = "torch", .is = is_ours, .parse = parse, .describe = rs_torch_describe, .name_of = name_of,
 };

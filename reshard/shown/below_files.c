@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a view shows, by path: the files of its sets and datasets, one table for each rank that somebody looks at. */
-#include "reshard/engine/image_dcp.h"
 #include "reshard/shown/below_i.h"
 
 #include <inttypes.h>
@@ -81,10 +80,11 @@ static int add_file(struct filling *f, const char *path, bool data)
 	return add_name(t, file->path, n, false);
 }
 
-static int on_tensors(void *arg, const char *file, const char *logical)
+static int on_tensors(void *arg, const char *file)
 {
-	(void)logical;
-	return add_file(arg, file, false);
+	struct filling *f = arg;
+
+	return add_file(f, file, false) < 0 ? sc_nomem(f->err) : 0;
 }
 
 static int on_data(void *arg, const char *path)
@@ -92,26 +92,18 @@ static int on_data(void *arg, const char *path)
 	return add_file(arg, path, true);
 }
 
-static int on_dcp(void *arg, const char *file)
-{
-	struct filling *f = arg;
-
-	return add_file(f, file, false) < 0 ? sc_nomem(f->err) : 0;
-}
-
 static int fill(struct filling *f)
 {
-	const struct rs_view *view = f->b->view;
-	const uint32_t rank = f->t->rank;
-	int rc = 0;
+	struct rs_view *view = f->b->view;
+	const struct rs_formed x = rs_view_formed(view);
+	int rc;
 
-	if (view->as_dcp)
-		return rank == 0 ? rs_dcp_files(view->model, view->version->nr, on_dcp, f, f->err) : 0;
-	if (rank != RS_SHARED)
-		rc = meta_view_files(view->model, rank, on_tensors, f);
-	if (rc == 0 && rank != RS_SHARED)
-		rc = rs_data_names(view, on_data, f);
-	return rc == SC_E_NO_MEMORY ? sc_nomem(f->err) : rc;
+	if (f->t->rank == RS_SHARED)
+		return 0;
+	rc = rs_form_files(view->form, &x, f->t->rank, on_tensors, f, f->err);
+	if (rc == 0 && !view->form->tensors_alone)
+		rc = rs_data_names(view, on_data, f) < 0 ? sc_nomem(f->err) : 0;
+	return rc;
 }
 
 static void table_done(struct rs_rank_files *t)
@@ -321,9 +313,9 @@ static int below_new(struct rs_view *view, struct rs_below **ret, struct sc_err 
 	b->view = view;
 	b->serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
 	b->catalog = view->job->service->catalog;
-	b->tree.id = view->as_dcp ? 0 : v->tree; /* no other files are in such a folder */
+	b->tree.id = view->form->tensors_alone ? 0 : v->tree;
 	b->root = view->job->root;
-	b->ranks = view->as_dcp ? 1 : view->topo.ranks;
+	b->ranks = view->form->one_folder ? 1 : view->topo.ranks;
 	b->floor_ns = v->floor_ns;
 	(void)pthread_mutex_init(&b->lock, NULL);
 	b->folder = (struct meta_inode_row){

@@ -135,22 +135,17 @@ static void join_sources(const struct rs_view *view, const struct rs_sources *so
 		first = join_set(view->job, rs_set_given(v->sets[i]), first, ret);
 }
 
-int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
-		  struct sc_err *err)
+/* Of a file by its stored name. */
+static int owner_of_file(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
+			 struct sc_err *err)
 {
-	struct rs_version *v = view->version;
 	struct rs_origins origins = view->origins;
-	const struct rs_set_blob *b = v->one_owner || view->as_dcp ? NULL : as_written(view, rank, file);
+	const struct rs_set_blob *b = as_written(view, rank, file);
 	struct rs_image *im = NULL;
-	bool first = true;
 	int rc;
 
-	for (size_t i = 0; view->as_dcp && !v->one_owner && i < v->nr_sets; i++)
-		first = join_set(view->job, rs_set_given(v->sets[i]), first, ret); /* .metadata speaks of all */
-	if (!first)
-		return 0;
-	if (v->one_owner || b) {
-		*ret = v->one_owner ? *v->one_owner : b->owner;
+	if (b) {
+		*ret = b->owner;
 		return 0;
 	}
 	origins.view_of = given_view;
@@ -166,6 +161,29 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 		join_sources(view, &im->sources, ret);
 	rs_image_free(im);
 	return 0;
+}
+
+int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
+		  struct sc_err *err)
+{
+	const struct rs_version *v = view->version;
+	struct sc_arena arena = {0};
+	bool first = true;
+	int rc;
+
+	if (v->one_owner) {
+		*ret = *v->one_owner;
+		return 0;
+	}
+	for (size_t i = 0; view->form->one_folder && i < v->nr_sets; i++)
+		first = join_set(view->job, rs_set_given(v->sets[i]), first, ret); /* one file speaks of all */
+	if (!first)
+		return 0;
+	rc = rs_view_stored(view, rank, file, &arena, &file, err);
+	if (rc == 0)
+		rc = owner_of_file(view, rank, file, ret, err);
+	sc_arena_done(&arena);
+	return rc;
 }
 
 /* --- folders above --- */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images, shared by all who read a file and kept for a while after. */
-#include "reshard/engine/image_dcp.h"
 #include "reshard/state/state_i.h"
 
 #include <assert.h>
@@ -68,6 +67,7 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	size_t bytes = strlen(file) + 1;
 	struct rs_kept_image *k = sc_zalloc(sizeof(*k) + bytes), *other;
 	uint64_t made, made_bytes = 0;
+	struct rs_formed x;
 	int rc;
 
 	if (!k)
@@ -77,11 +77,9 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	k->refs = 1;
 	k->as_view = as_view;
 	made = as_view ? 0 : rs_made_find(view, rank, file, &made_bytes);
-	if (view->as_dcp)
-		rc = rs_image_dcp(view->model, view->version->nr, file, &view->origins, &k->image, err);
-	else
-		rc = made ? rs_image_same(made, made_bytes, &k->image, err)
-			  : rs_image_new(view->model, rank, file, as_view, &view->origins, &k->image, err);
+	x = rs_view_formed(view);
+	rc = made ? rs_image_same(made, made_bytes, &k->image, err)
+		  : rs_form_image(view->form, &x, rank, file, as_view, &k->image, err);
 	if (rc < 0) {
 		sc_sys.release(k);
 		return rc;
@@ -157,20 +155,29 @@ static bool is_as_written(const struct rs_view *view, uint32_t rank, const char 
 	return false;
 }
 
+/* Finds or makes the image of a file by its stored name. */
+static int image_get(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file, bool as_view,
+		     struct rs_kept_image **ret, struct sc_err *err)
+{
+	as_view |= !is_own_presentation(view);
+	if (!view->form->one_folder && !is_as_written(view, rank, file))
+		rank = rs_view_alike(view, rank, file); /* replicas share one */
+	(void)pthread_mutex_lock(&s->images_lock);
+	*ret = find_image(s, view, rank, file, as_view);
+	(void)pthread_mutex_unlock(&s->images_lock);
+	return *ret ? 0 : image_make(s, view, rank, file, as_view, ret, err);
+}
+
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err)
 {
-	struct rs_kept_image *k;
-	int rc = 0;
+	struct rs_kept_image *k = NULL;
+	struct sc_arena arena = {0};
+	int rc = rs_view_stored(view, rank, file, &arena, &file, err);
 
-	as_view |= !is_own_presentation(view);
-	if (!view->as_dcp && !is_as_written(view, rank, file))
-		rank = rs_view_alike(view, rank, file); /* replicas share one */
-	(void)pthread_mutex_lock(&s->images_lock);
-	k = find_image(s, view, rank, file, as_view);
-	(void)pthread_mutex_unlock(&s->images_lock);
-	if (!k)
-		rc = image_make(s, view, rank, file, as_view, &k, err);
+	if (rc == 0)
+		rc = image_get(s, view, rank, file, as_view, &k, err);
+	sc_arena_done(&arena);
 	if (rc < 0)
 		return rc;
 	if (open && !k->image->same_as) {

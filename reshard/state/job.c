@@ -102,3 +102,32 @@ void rs_job_refused(struct rs_job *job, const char *command, const struct sc_err
 	sc_metric_add(&commands_refused, 1);
 	rs_job_tell(job);
 }
+
+struct rs_config rs_config_of(struct rs_job *job)
+{
+	struct rs_config c;
+
+	(void)pthread_mutex_lock(&job->state);
+	c = job->config;
+	(void)pthread_mutex_unlock(&job->state);
+	return c;
+}
+
+bool rs_job_shows_hidden(struct rs_job *job)
+{
+	return rs_config_of(job).show;
+}
+
+bool rs_job_syncs(struct rs_job *job)
+{
+	return rs_config_of(job).sync;
+}
+
+int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	const struct rs_config c = rs_config_of(job);
+
+	(void)s;
+	rs_config_text(&c, buf);
+	return buf->failed ? sc_nomem(err) : 0;
+}

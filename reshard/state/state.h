@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "meta/catalog/catalog.h"
-#include "reshard/engine/image.h"
+#include "reshard/form/form.h"
 
 struct rs_service;
 struct rs_job;
@@ -79,13 +79,15 @@ int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struc
 /** Gives a version by its number or tag. */
 int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		  struct sc_err *err);
-/** Gives the head at a topology; as_dcp: as a folder of torch.distributed's (.dcp), whose files are rank 0's. */
-int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, bool as_dcp, struct rs_view **ret,
-	       struct sc_err *err);
-/** Gives another version of the job in the form and at the topology of such a view.  Errors: SC_E_NOT_FOUND. */
-int rs_view_dcp_of(struct rs_service *s, const struct rs_view *view, uint64_t nr, struct rs_view **ret,
-		   struct sc_err *err);
-bool rs_view_is_dcp(const struct rs_view *view);
+/** Gives the head at a topology, in a form. */
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, const struct rs_form *form,
+	       struct rs_view **ret, struct sc_err *err);
+/** Tells whether a view is one folder, whose files are rank 0's. */
+bool rs_view_is_folder(const struct rs_view *view);
+/** Gives the view of such a folder that has a name in it: where the name says a version, that version's in the same
+ *  form at the same topology, else a reference to the view itself.  Errors: SC_E_NOT_FOUND. */
+int rs_view_of_name(struct rs_service *s, struct rs_view *view, const char *name, struct rs_view **ret,
+		    struct sc_err *err);
 /** Gives a version as .v/N shows it, read-only; its nodeids are others than the head's. */
 int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		     struct sc_err *err);

@@ -9,6 +9,7 @@
 #include "meta/base/metric.h"
 #include "meta/base/text.h"
 #include "meta/model/infer.h"
+#include "reshard/config/config.h"
 #include "reshard/data/corpus.h"
 #include "reshard/folder/folder.h"
 #include "reshard/overlay/committed.h"
@@ -99,23 +100,12 @@ struct rs_view {
 		struct rs_view_data *at;
 	} data;
 	bool own;				/* the version's own presentation, not .v or .as */
-	bool as_dcp;				/* its files are those of one folder of torch.distributed's (.dcp) */
+	const struct rs_form *form;		/* which files it shows */
 	bool *as_stored;			/* of each set: its files are stored as this view presents them */
 	bool kept;				/* in the service's cache; atomic */
 	struct rs_view *next;			/* there */
 	struct rs_below *below;			/* its files by number (tree/below.c); atomic, NULL: nobody asked */
 	void (*below_done)(struct rs_below *below);
-};
-
-struct rs_config {
-	enum { RS_EAGER, RS_LAZY, RS_NEVER } materialize;
-	enum { RS_VERIFY_COMMIT, RS_VERIFY_BACKGROUND } verify;
-	uint32_t keep;			/* versions, 0: all */
-	bool sync, show, remove;
-	bool drop_plain;		/* a topology may leave plain files without a place */
-	bool accept_suspicious;		/* a commit takes tensors whose parts are all the same */
-	uint32_t ranks_per_node;	/* 0: one node */
-	uint64_t buffer_bytes;		/* of the engine */
 };
 
 struct rs_progress {
@@ -385,6 +375,10 @@ int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
+struct rs_formed rs_view_formed(const struct rs_view *view);
+/** Gives the file of a rank that a view shows under a name; see rs_form_stored(). */
+int rs_view_stored(const struct rs_view *view, uint32_t rank, const char *file, struct sc_arena *arena,
+		   const char **ret, struct sc_err *err);
 enum meta_verified rs_version_verified(const struct rs_version *v);
 int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
 /** Tells whether a version is materialized, by its own view. */
@@ -418,12 +412,8 @@ int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
 		    struct sc_err *err);
 
-/* config.c */
-struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
-/** Sets one key; -1: the key or value is unknown. */
-int rs_config_apply(struct rs_config *config, const char *key, const char *value);
-
 /* job.c */
+struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
 void rs_job_tell(struct rs_job *job);
 /** Sets the text of `error`; the caller notifies readers. */
 void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err);

@@ -144,6 +144,7 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 	view->id = id;
 	view->job = job;
 	view->version = v;
+	view->form = &rs_form_ranks;
 	view->origins = rs_origins_of(job->service, v);
 	if (meta_topology_copy(topo, &view->topo) < 0)
 		rc = sc_nomem(err);
@@ -189,9 +190,22 @@ bool rs_view_is_head(const struct rs_view *view)
 	return is;
 }
 
-bool rs_view_is_dcp(const struct rs_view *view)
+struct rs_formed rs_view_formed(const struct rs_view *view)
 {
-	return view->as_dcp;
+	return (struct rs_formed){view->model, view->version->nr, &view->origins};
+}
+
+int rs_view_stored(const struct rs_view *view, uint32_t rank, const char *file, struct sc_arena *arena,
+		   const char **ret, struct sc_err *err)
+{
+	const struct rs_formed x = rs_view_formed(view);
+
+	return rs_form_stored(view->form, &x, rank, file, arena, ret, err);
+}
+
+bool rs_view_is_folder(const struct rs_view *view)
+{
+	return view->form->one_folder;
 }
 
 bool rs_view_is_own(const struct rs_view *view)

@@ -24,9 +24,8 @@ static struct rs_view *find_view(struct rs_service *s, uint64_t place)
 	return NULL;
 }
 
-/* Before a view's topology: */
+/* Before a view's topology, behind the mark of its form: */
 #define WITH_FOLDERS '+'	/* it shows the checkpoint folders of the job, too */
-#define AS_DCP '!'		/* it is a folder of torch.distributed's */
 
 /* A view of a version at a topology ('' is its own), which must have this place. */
 static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id, uint64_t place,
@@ -34,13 +33,16 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 {
 	struct rs_version *v = NULL;
 	struct meta_topology topo = {0};
-	const bool folders = *topology == WITH_FOLDERS, as_dcp = *topology == AS_DCP;
+	const struct rs_form *form = *topology ? rs_form_of(*topology) : NULL;
 	struct rs_job *job;
+	bool folders;
 	int rc = rs_version_load(s, version, &v, err);
 
 	if (rc < 0)
 		return rc;
-	topology += folders || as_dcp;
+	topology += form != NULL;
+	folders = *topology == WITH_FOLDERS;
+	topology += folders;
 	job = rs_job_by_id(s, v->job);
 	if (!job)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " has no job", version);
@@ -57,14 +59,14 @@ static int make_view(struct rs_service *s, uint64_t version, const char *topolog
 	meta_topology_done(&topo);
 	if (rc == 0) {
 		(*ret)->own = !*topology;
-		(*ret)->as_dcp = as_dcp;
+		(*ret)->form = form ? form : &rs_form_ranks;
 	}
 	return rc;
 }
 
 struct view_row {
 	uint64_t id, version;
-	char topology[SC_COMMAND_BYTES_MAX + 2];
+	char topology[SC_COMMAND_BYTES_MAX + 4];
 };
 
 static int on_view(void *arg, const struct meta_view_row *found)
@@ -149,29 +151,29 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 	return rc;
 }
 
-/* Numbers a view of a version, of a kind (WITH_FOLDERS, AS_DCP; 0: neither). */
-static int put_view(struct rs_service *s, uint64_t version, char kind, const struct meta_topology *topo,
-		    uint64_t *ret_id, struct sc_err *err)
+/* Numbers a view of a version. */
+static int put_view(struct rs_service *s, uint64_t version, const struct rs_form *form, bool folders,
+		    const struct meta_topology *topo, uint64_t *ret_id, struct sc_err *err)
 {
-	char text[SC_COMMAND_BYTES_MAX + 2], front[2] = {kind};
+	char text[SC_COMMAND_BYTES_MAX + 4], front[3] = {0};
 
+	front[0] = form->mark;
+	front[form->mark != 0] = folders ? WITH_FOLDERS : 0;
 	(void)snprintf(text, sizeof(text), "%s%s", front, topo->text);
 	return meta_view_put(s->catalog, version, text, topo->ranks, ret_id, err);
 }
 
 /* Numbers a presentation of a version; with the checkpoint folders of its tree, if there may be some. */
-static int put_presentation(struct rs_service *s, const struct rs_view *view, bool as_dcp, uint64_t *ret_id,
-			    struct sc_err *err)
+static int put_presentation(struct rs_service *s, const struct rs_version *v, const struct rs_form *form,
+			    const struct meta_topology *topo, uint64_t *ret_id, struct sc_err *err)
 {
-	int any = as_dcp ? 0 : rs_folders_any(s->folders, view->version->tree, err);
+	int any = form->folders ? rs_folders_any(s->folders, v->tree, err) : 0;
 
-	return any < 0 ? any
-		       : put_view(s, view->version->id, as_dcp ? AS_DCP : any ? WITH_FOLDERS : 0, &view->topo, ret_id,
-				  err);
+	return any < 0 ? any : put_view(s, v->id, form, any, topo, ret_id, err);
 }
 
-int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, bool as_dcp, struct rs_view **ret,
-	       struct sc_err *err)
+int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, const struct rs_form *form,
+	       struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_view *good, *head; /* good: before it gets a number */
 	uint64_t id;
@@ -182,7 +184,7 @@ int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, b
 		good = NULL;
 		rc = rs_view_present(s, job, topology, &good, err);
 		if (rc == 0)
-			rc = put_presentation(s, good, as_dcp, &id, err);
+			rc = put_presentation(s, good->version, form, &good->topo, &id, err);
 		if (rc == 0)
 			rc = rs_view_at(s, id, ret, err);
 		/* newer versions may have come meanwhile, and this one may have been dropped */
@@ -194,15 +196,21 @@ int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, b
 	return rc;
 }
 
-int rs_view_dcp_of(struct rs_service *s, const struct rs_view *view, uint64_t nr, struct rs_view **ret,
-		   struct sc_err *err)
+int rs_view_of_name(struct rs_service *s, struct rs_view *view, const char *name, struct rs_view **ret,
+		    struct sc_err *err)
 {
 	struct rs_view *own = NULL;
+	uint32_t nr;
 	uint64_t id;
-	int rc = rs_view_version(s, view->job, nr, &own, err);
+	int rc;
 
+	if (!rs_form_version(view->form, name, &nr) || nr == view->version->nr) {
+		*ret = rs_view_ref(view);
+		return 0;
+	}
+	rc = rs_view_version(s, view->job, nr, &own, err);
 	if (rc == 0)
-		rc = put_view(s, own->version->id, AS_DCP, &view->topo, &id, err);
+		rc = put_presentation(s, own->version, view->form, &view->topo, &id, err);
 	rs_view_unref(s, own);
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
@@ -269,7 +277,7 @@ int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word,
 	int rc = rs_view_named(s, job, word, &own, err);
 
 	if (rc == 0)
-		rc = put_view(s, own->version->id, 0, &own->topo, &id, err);
+		rc = put_view(s, own->version->id, &rs_form_ranks, false, &own->topo, &id, err);
 	rs_view_unref(s, own);
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }

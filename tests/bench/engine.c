@@ -119,7 +119,7 @@ int main(int argc, char **argv)
 	job = rs_job_by_name(s, argv[2]);
 	if (!job)
 		return 1;
-	must(rs_view_as(s, job, argv[3], false, &view, &err), &err);
+	must(rs_view_as(s, job, argv[3], &rs_form_ranks, &view, &err), &err);
 	must(rs_ranks(s, job, view, on_rank, job, &err), &err);
 	for (size_t i = 0; i < nr_targets; i++) {
 		targets[i].fd = open(argv[1], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);

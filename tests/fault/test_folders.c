@@ -85,13 +85,13 @@ static int end(void **unused)
 }
 
 /* All bytes of a file of a presentation; NULL: an error. */
-static unsigned char *read_all(const char *topology, bool as_dcp, uint32_t rank, const char *file, uint64_t *ret_bytes,
-			       struct sc_err *err)
+static unsigned char *read_all(const char *topology, const struct rs_form *form, uint32_t rank, const char *file,
+			       uint64_t *ret_bytes, struct sc_err *err)
 {
 	struct rs_view *view = NULL;
 	struct rs_image *im = NULL;
 	unsigned char *bytes = NULL;
-	int rc = rs_view_as(s, job, topology, as_dcp, &view, err);
+	int rc = rs_view_as(s, job, topology, form, &view, err);
 
 	if (rc == 0)
 		rc = rs_view_image(s, view, rank, file, true, true, &im, err);
@@ -135,7 +135,7 @@ static void a_commit_is_made_or_refused(void **unused)
 }
 
 /* Has each call of a read fail once, from the first one on, until one passes that makes fewer. */
-static void fail_reads(const char *topology, bool as_dcp, uint32_t rank, const char *file)
+static void fail_reads(const char *topology, const struct rs_form *form, uint32_t rank, const char *file)
 {
 	struct sc_err err = {0};
 	uint64_t bytes = 0, got_bytes;
@@ -145,9 +145,9 @@ static void fail_reads(const char *topology, bool as_dcp, uint32_t rank, const c
 	for (long n = 0;; n += 1 + n / 100) {
 		left = n;
 		interpose_begin(FAILING, judge);
-		got = read_all(topology, as_dcp, rank, file, &got_bytes, &err);
+		got = read_all(topology, form, rank, file, &got_bytes, &err);
 		interpose_end();
-		want = read_all(topology, as_dcp, rank, file, &bytes, &err);
+		want = read_all(topology, form, rank, file, &bytes, &err);
 		if (!want)
 			fail_msg("%s: %s", file, err.msg);
 		if (got) {
@@ -169,8 +169,8 @@ static void fail_reads(const char *topology, bool as_dcp, uint32_t rank, const c
 static void a_read_is_right_or_an_error(void **unused)
 {
 	(void)unused;
-	fail_reads("dp=2", false, 1, FILE_NAME);
-	fail_reads("dp=1", false, 0, FILE_NAME);
+	fail_reads("dp=2", &rs_form_ranks, 1, FILE_NAME);
+	fail_reads("dp=1", &rs_form_ranks, 0, FILE_NAME);
 }
 
 /* The tensors of the folder become rank files, which .dcp shows as a folder. */
@@ -182,7 +182,7 @@ static void a_folder_of_ranks_is_right_or_an_error(void **unused)
 	(void)unused;
 	for (uint32_t rank = 0; rank < 3; rank++) {
 		uint64_t bytes, blob;
-		unsigned char *text = read_all("dp=3", false, rank, FILE_NAME, &bytes, &err);
+		unsigned char *text = read_all("dp=3", &rs_form_ranks, rank, FILE_NAME, &bytes, &err);
 		int fd;
 
 		if (!text || work_create(s, job, rank, "m.safetensors", &owner, &blob, &fd, &err) < 0)
@@ -193,8 +193,9 @@ static void a_folder_of_ranks_is_right_or_an_error(void **unused)
 	}
 	if (rs_job_commit(RS_CALLER(s), job, "", &err) < 0)
 		fail_msg("%s", err.msg);
-	fail_reads("dp=2", true, 0, ".metadata");
-	fail_reads("dp=3", true, 0, "2/__1_0.distcp");
+	fail_reads("dp=2", &rs_form_pt, 1, "m.pt");
+	fail_reads("dp=2", &rs_form_dcp, 0, ".metadata");
+	fail_reads("dp=3", &rs_form_dcp, 0, "2/__1_0.distcp");
 }
 
 int main(void)

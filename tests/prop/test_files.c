@@ -124,12 +124,12 @@ static void expect_all(struct world *w)
 
 	good(rs_view_head(w->s, w->job, &view, &err), err);
 	expect_view(w, view, true, &w->now, w->now.topology);
-	good(rs_view_as(w->s, w->job, "tp=1", false, &view, &err), err);
+	good(rs_view_as(w->s, w->job, "tp=1", &rs_form_ranks, &view, &err), err);
 	expect_view(w, view, false, &w->now, "tp=1");
 	random_topology(w, topology);
 	if (show(w, &w->now, topology, &x)) {
 		shown_done(&x);
-		good(rs_view_as(w->s, w->job, topology, false, &view, &err), err);
+		good(rs_view_as(w->s, w->job, topology, &rs_form_ranks, &view, &err), err);
 		expect_view(w, view, false, &w->now, topology);
 	}
 	if (w->nr_old) {

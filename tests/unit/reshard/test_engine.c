@@ -105,7 +105,7 @@ static struct rs_image *image_of(const char *topology, char name)
 	struct sc_err err;
 
 	file[0] = name;
-	must(rs_view_as(s, job, topology, false, &view, &err), &err);
+	must(rs_view_as(s, job, topology, &rs_form_ranks, &view, &err), &err);
 	must(rs_view_image(s, view, 0, file, true, true, &im, &err), &err);
 	rs_view_unref(s, view);
 	return im;

@@ -159,7 +159,7 @@ static void payloads_are_joined(void **unused)
 		sc_buf_done(&file);
 	}
 	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
-	assert_int_equal(0, rs_view_as(s, job, "tp=1", false, &view, &err));
+	assert_int_equal(0, rs_view_as(s, job, "tp=1", &rs_form_ranks, &view, &err));
 	assert_int_equal(0, rs_view_image(s, view, 0, path, false, true, &image, &err));
 	bytes = calloc(1, image->bytes + 1);
 	assert_int_equal(0, rs_image_read(image, 0, image->bytes, bytes, &err));

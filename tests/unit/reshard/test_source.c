@@ -262,7 +262,7 @@ static struct rs_image *open_view(struct rs_service *s, struct rs_job *job)
 		(void)close(fd);
 	}
 	must(rs_job_commit(RS_CALLER(s), job, "", &err), &err);
-	must(rs_view_as(s, job, "tp=1", false, &view, &err), &err);
+	must(rs_view_as(s, job, "tp=1", &rs_form_ranks, &view, &err), &err);
 	must(rs_view_image(s, view, 0, "a.safetensors", true, true, &im, &err), &err);
 	rs_view_unref(s, view);
 	return im;

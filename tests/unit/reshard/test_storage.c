@@ -301,7 +301,7 @@ static void expect_topology(const char *topology, const char *first, const char 
 	struct rs_view *view = NULL;
 	struct sc_err err;
 
-	assert_int_equal(0, rs_view_as(s, job, topology, false, &view, &err));
+	assert_int_equal(0, rs_view_as(s, job, topology, &rs_form_ranks, &view, &err));
 	expect_files(view, 0, first, first_empty);
 	if (last)
 		expect_files(view, 1, last, last_empty);

@@ -1,5 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/engine/image_dcp.h"
+/*
+ * A whole state as a folder that torch.distributed.checkpoint.load() takes: the images of its files.
+ *
+ *     .metadata           what is where
+ *     12/__R_0.distcp     what rank R holds, each box of a tensor an item; of replicas the first one has it
+ *
+ * 12 is the version's number: who has read one .metadata gets no bytes of another version, though the path of the
+ * folder is the head's, which moves.
+ *
+ * A tensor has the name that it has in its file, with the keys of a torch file's path joined by dots, as DCP flattens
+ * them; if two files have one of that name, `FILE:NAME`.  Objects are not in it.
+ */
+#include "reshard/form/form.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -91,22 +103,28 @@ static int64_t rank_of(const struct meta_view *view, uint64_t version, const cha
 	return strcmp(name, file) == 0 ? rank : -1;
 }
 
-int rs_dcp_files(const struct meta_view *view, uint64_t version, int (*each)(void *arg, const char *file), void *arg,
-		 struct sc_err *err)
+static int files(const struct rs_formed *x, uint32_t zero, rs_form_file_fn *each, void *arg, struct sc_err *err)
 {
 	int rc = each(arg, METADATA);
 
-	for (uint32_t rank = 0; rc == 0 && rank < view->topo->ranks; rank++) {
+	(void)zero;
+	for (uint32_t rank = 0; rc == 0 && rank < x->view->topo->ranks; rank++) {
 		struct chunks chunks = {0};
 		char name[NAME_BYTES];
 
-		file_of(version, rank, name);
-		rc = chunks_of(view, rank, &chunks, err);
+		file_of(x->version, rank, name);
+		rc = chunks_of(x->view, rank, &chunks, err);
 		if (rc == 0 && chunks.nr)
 			rc = each(arg, name);
 		sc_vec_done(&chunks);
 	}
 	return rc;
+}
+
+/* Its folder's name. */
+static bool version_of(const char *name, uint32_t *ret)
+{
+	return sc_number_parse(name, strlen(name), ret);
 }
 
 /* --- a rank's file --- */
@@ -324,22 +342,24 @@ static int describe_metadata(struct rs_image *im, const struct meta_view *view, 
 	return rc;
 }
 
-int rs_image_dcp(const struct meta_view *view, uint64_t version, const char *file, const struct rs_origins *origins,
-		 struct rs_image **ret, struct sc_err *err)
+static int image(const struct rs_formed *x, uint32_t zero, const char *file, bool as_view, struct rs_image **ret,
+		 struct sc_err *err)
 {
 	struct rs_image *im = sc_zalloc(sizeof(*im));
-	const int64_t rank = rank_of(view, version, file);
+	const int64_t rank = rank_of(x->view, x->version, file);
 	struct chunks chunks = {0};
 	int rc = im ? 0 : sc_nomem(err);
 
+	(void)zero;
+	(void)as_view;
 	if (rc == 0 && strcmp(file, METADATA) == 0) {
-		rc = describe_metadata(im, view, version, origins, err);
+		rc = describe_metadata(im, x->view, x->version, x->origins, err);
 	} else if (rc == 0) {
-		rc = rank < 0 ? 0 : chunks_of(view, (uint32_t)rank, &chunks, err);
+		rc = rank < 0 ? 0 : chunks_of(x->view, (uint32_t)rank, &chunks, err);
 		if (rc == 0 && !chunks.nr)
 			rc = sc_fail(err, SC_E_NOT_FOUND, "there is no file '%s'", file);
 		if (rc == 0)
-			rc = describe_rank(im, view, &chunks, origins, err);
+			rc = describe_rank(im, x->view, &chunks, x->origins, err);
 	}
 	sc_vec_done(&chunks);
 	if (rc < 0)
@@ -348,3 +368,8 @@ int rs_image_dcp(const struct meta_view *view, uint64_t version, const char *fil
 		*ret = im;
 	return rc < 0 ? sc_wrap(err, rc, "'%s'", file) : 0;
 }
+
+const struct rs_form rs_form_dcp = {
+	.mark = '!', .tensors_alone = true, .one_folder = true, .files = files, .image = image,
+	.version_of = version_of,
+};

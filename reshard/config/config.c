@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's settings: `key=value`, as the catalog keeps them and as `config` shows them. */
-#include "reshard/state/state_i.h"
+#include "reshard/config/config.h"
 
 #include <string.h>
+
+#include "meta/base/limits.h"
+#include "meta/base/text.h"
 
 static int one_of(const char *value, const char *const *words)
 {
@@ -59,37 +61,12 @@ int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 	return 0;
 }
 
-struct rs_config rs_config_of(struct rs_job *job)
+void rs_config_text(const struct rs_config *c, struct sc_buf *buf)
 {
-	struct rs_config c;
-
-	(void)pthread_mutex_lock(&job->state);
-	c = job->config;
-	(void)pthread_mutex_unlock(&job->state);
-	return c;
-}
-
-bool rs_job_shows_hidden(struct rs_job *job)
-{
-	return rs_config_of(job).show;
-}
-
-bool rs_job_syncs(struct rs_job *job)
-{
-	return rs_config_of(job).sync;
-}
-
-int rs_render_config(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
-		     struct sc_err *err)
-{
-	struct rs_config c = rs_config_of(job);
-
-	(void)s;
 	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
 			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\n",
-		      materialize_words[c.materialize], verify_words[c.verify],
-		      switch_words[c.sync], c.keep, (unsigned)(c.buffer_bytes >> 20), c.ranks_per_node,
-		      switch_words[c.show], yes_words[c.remove], plain_words[c.drop_plain],
-		      suspicious_words[c.accept_suspicious]);
-	return buf->failed ? sc_nomem(err) : 0;
+		      materialize_words[c->materialize], verify_words[c->verify],
+		      switch_words[c->sync], c->keep, (unsigned)(c->buffer_bytes >> 20), c->ranks_per_node,
+		      switch_words[c->show], yes_words[c->remove], plain_words[c->drop_plain],
+		      suspicious_words[c->accept_suspicious]);
 }

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's settings: `key=value`, as the catalog keeps them and as the control file `config` shows them. */
+#ifndef RS_CONFIG_H
+#define RS_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "meta/base/mem.h"
+
+struct rs_config {
+	enum { RS_EAGER, RS_LAZY, RS_NEVER } materialize;
+	enum { RS_VERIFY_COMMIT, RS_VERIFY_BACKGROUND } verify;
+	uint32_t keep;			/* versions, 0: all */
+	bool sync, show, remove;
+	bool drop_plain;		/* a topology may leave plain files without a place */
+	bool accept_suspicious;		/* a commit takes tensors whose parts are all the same */
+	uint32_t ranks_per_node;	/* 0: one node */
+	uint64_t buffer_bytes;		/* of the engine */
+};
+
+/** Sets one key; -1: the key or value is unknown. */
+int rs_config_apply(struct rs_config *config, const char *key, const char *value);
+/** Appends all settings, a line each. */
+void rs_config_text(const struct rs_config *config, struct sc_buf *buf);
+
+#endif
