@@ -63,6 +63,18 @@ static int list_view(struct fs *fs, const struct fs_node *n, struct lister *l)
 	return rc;
 }
 
+/* The head's model; a job without a version has none. */
+static int list_model(struct fs *fs, struct rs_job *job, struct lister *l)
+{
+	struct rs_view *view = NULL;
+	int rc = rs_view_as(fs->service, job, NULL, &rs_form_hf, &view, l->err);
+
+	if (rc == 0)
+		rc = rs_list(fs->service, job, view, 0, "", on_name, l, l->err);
+	rs_view_unref(fs->service, view);
+	return rc == SC_E_NOT_FOUND ? 0 : rc;
+}
+
 static int list_root(struct fs *fs, struct lister *l)
 {
 	char name[SC_NAME_BYTES_MAX + 1];
@@ -103,6 +115,8 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_names *ret, struct sc_err *er
 		return list_controls(&l, &n);
 	if (n.what == FS_V_DIR)
 		return rs_versions_each(fs->service, job, on_nr, &l, err);
+	if (n.what == FS_HF_DIR)
+		return list_model(fs, job, &l);
 	return 0; /* .as: any topology can be looked up, none is listed */
 }
 

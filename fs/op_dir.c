@@ -59,12 +59,17 @@ static int lookup_dots(struct fs *fs, fuse_ino_t ino, const char *name, struct f
 	return rc;
 }
 
-/* Is it an impossible topology, or a file that its form cannot hold?  The reason is in `error`. */
-static bool is_presentation(const struct fs_node *folder, const struct sc_err *err)
+/* An impossible topology, or a file that its form cannot hold: the reason is in `error`. */
+static void tell_why(struct fs *fs, const struct fs_node *folder, const char *name, const struct sc_err *err)
 {
-	if (folder->kind == FS_SPECIAL)
-		return folder->what != FS_CTL_DIR && folder->what != FS_V_DIR;
-	return fs_node_has_place(folder) && err->code == SC_E_UNSUPPORTED;
+	const bool is_ours = folder->kind == FS_SPECIAL && folder->what != FS_CTL_DIR && folder->what != FS_V_DIR;
+	struct rs_job *job;
+
+	if (!*err->msg || !(is_ours || (fs_node_has_place(folder) && err->code == SC_E_UNSUPPORTED)))
+		return;
+	job = fs_job(fs, folder);
+	if (job)
+		rs_job_refused(job, name, err);
 }
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -81,8 +86,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	else
 		rc = lookup_again(req, fs, parent, name, &found, &err);
 	if (rc < 0) {
-		if (*err.msg && is_presentation(&n, &err) && fs_job(fs, &n))
-			rs_job_refused(fs_job(fs, &n), name, &err);
+		tell_why(fs, &n, name, &err);
 		fs_fail(req, "lookup", &err);
 		return;
 	}
@@ -313,10 +317,12 @@ static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 		rc = fill_by_number(&r, h, (uint64_t)at, &err);
 	else
 		rc = fill_by_name(&r, h, (uint64_t)at, &err);
-	if (rc < 0)
+	if (rc < 0) {
+		tell_why(fs, &n, "readdir", &err);
 		fs_fail(req, "readdir", &err);
-	else
+	} else {
 		(void)fuse_reply_buf(req, r.to, r.used);
+	}
 	sc_sys.release(r.to);
 }
 

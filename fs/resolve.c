@@ -4,11 +4,12 @@
  *
  *     /                    jobs
  *     /.ctl/               metrics, health, version
- *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .pt .dcp
+ *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .pt .dcp .hf
  *     /JOB/RANK/...        the working tree on top of the head
  *     /JOB/.v/N/...        a version
  *     /JOB/.as/TOPOLOGY/...
  *     /JOB/.pt/TOPOLOGY/RANK/...   its files of tensors, as torch.save() writes them
+ *     /JOB/.hf/            the model, as Hugging Face's libraries read it
  *     /JOB/.dcp/TOPOLOGY/  one folder, as torch.distributed's
  */
 #include "fs/fs_i.h"
@@ -45,6 +46,21 @@ static const struct rs_form *form_of(uint32_t what)
 	return what == FS_DCP_DIR ? &rs_form_dcp : what == FS_PT_DIR ? &rs_form_pt : &rs_form_ranks;
 }
 
+/* In the folder of the head's model. */
+static int lookup_model(struct fs *fs, struct rs_job *job, const char *name, struct fs_found *f, struct sc_err *err)
+{
+	struct rs_view *head = NULL, *view = NULL;
+	int rc = rs_view_as(fs->service, job, NULL, &rs_form_hf, &head, err);
+
+	if (rc == 0)
+		rc = rs_view_of_name(fs->service, head, name, &view, err);
+	if (rc == 0)
+		rc = fs_stat_path(fs, view, 0, name, f, err);
+	rs_view_unref(fs->service, view);
+	rs_view_unref(fs->service, head);
+	return rc == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
+}
+
 static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job *job,
 			  const char *name, struct fs_found *f, struct sc_err *err)
 {
@@ -60,6 +76,8 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 		found.what = FS_CTL_FILE + row->nr;
 		return fs_stat(fs, fs_node_id(found), f, err);
 	}
+	if (n->what == FS_HF_DIR)
+		return lookup_model(fs, job, name, f, err);
 	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, name, &view, err)
 				 : rs_view_as(fs->service, job, name, form_of(n->what), &view, err);
 	if (rc < 0)

@@ -31,7 +31,8 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 			return sc_fail(err, SC_E_COMMAND, "'%s=%s' is no setting; there are "
 				       "materialize=eager|lazy|never, verify=commit|background, sync=on|off, keep=N, "
 				       "buffer_mib=N (2 or more), ranks_per_node=N (1 or more), show=on|off, "
-				       "remove=yes|no, plain=refuse|drop, suspicious=refuse|accept",
+				       "remove=yes|no, plain=refuse|drop, suspicious=refuse|accept, hf=FILE, "
+				       "hf_shard=N[K|M|G] (1M or more)",
 				       one.key, one.value);
 		if (sc_vec_push(all, one) < 0)
 			return sc_nomem(err);

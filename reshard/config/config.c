@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/config/config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "meta/base/limits.h"
@@ -22,6 +23,40 @@ static int number(const char *value, uint32_t most, uint32_t *ret)
 		return -1;
 	*ret = n;
 	return 0;
+}
+
+/* "5G": K, M, G of 1,024 each; 1 M or more. */
+static int bytes(const char *value, uint64_t *ret)
+{
+	static const char units[] = "KMG";
+	const size_t digits = strspn(value, "0123456789");
+	const char *unit = value[digits] ? strchr(units, value[digits]) : NULL;
+	uint64_t n;
+	uint32_t number;
+
+	if (!sc_number_parse(value, digits, &number) || (value[digits] && (!unit || value[digits + 1])))
+		return -1;
+	n = (uint64_t)number << (unit ? 10 * (unit - units + 1) : 0);
+	if (n < 1u << 20)
+		return -1;
+	*ret = n;
+	return 0;
+}
+
+/* A name of a file of tensors, or a pattern of some; empty: none. */
+static int glob(const char *value, char ret[RS_CONFIG_GLOB_BYTES])
+{
+	if (strlen(value) >= RS_CONFIG_GLOB_BYTES)
+		return -1;
+	memcpy(ret, value, strlen(value) + 1);
+	return 0;
+}
+
+struct rs_config rs_config_default(void)
+{
+	return (struct rs_config){.materialize = RS_EAGER, .verify = RS_VERIFY_BACKGROUND, .keep = 4, .sync = true,
+				  .ranks_per_node = 8, .buffer_bytes = 256u << 20,
+				  .hf_shard_bytes = UINT64_C(5) << 30};
 }
 
 static const char *const materialize_words[] = {"eager", "lazy", "never", NULL};
@@ -56,17 +91,26 @@ int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 		c->ranks_per_node = ranks;
 	else if (strcmp(key, "buffer_mib") == 0 && number(value, 65536, &mib) == 0 && mib >= 2)
 		c->buffer_bytes = (uint64_t)mib << 20;
+	else if (strcmp(key, "hf") == 0)
+		return glob(value, c->hf);
+	else if (strcmp(key, "hf_shard") == 0)
+		return bytes(value, &c->hf_shard_bytes);
 	else
 		return -1;
 	return 0;
 }
 
+void rs_config_hf(const struct rs_config *c, char *ret, size_t bytes)
+{
+	(void)snprintf(ret, bytes, "%llu,%s", (unsigned long long)c->hf_shard_bytes, c->hf);
+}
+
 void rs_config_text(const struct rs_config *c, struct sc_buf *buf)
 {
 	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
-			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\n",
+			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\nhf=%s\nhf_shard=%uM\n",
 		      materialize_words[c->materialize], verify_words[c->verify],
 		      switch_words[c->sync], c->keep, (unsigned)(c->buffer_bytes >> 20), c->ranks_per_node,
 		      switch_words[c->show], yes_words[c->remove], plain_words[c->drop_plain],
-		      suspicious_words[c->accept_suspicious]);
+		      suspicious_words[c->accept_suspicious], c->hf, (unsigned)(c->hf_shard_bytes >> 20));
 }

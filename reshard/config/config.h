@@ -8,6 +8,8 @@
 
 #include "meta/base/mem.h"
 
+#define RS_CONFIG_GLOB_BYTES 256
+
 struct rs_config {
 	enum { RS_EAGER, RS_LAZY, RS_NEVER } materialize;
 	enum { RS_VERIFY_COMMIT, RS_VERIFY_BACKGROUND } verify;
@@ -17,10 +19,16 @@ struct rs_config {
 	bool accept_suspicious;		/* a commit takes tensors whose parts are all the same */
 	uint32_t ranks_per_node;	/* 0: one node */
 	uint64_t buffer_bytes;		/* of the engine */
+	uint64_t hf_shard_bytes;	/* a file of .hf has no more, unless it has one tensor */
+	char hf[RS_CONFIG_GLOB_BYTES];	/* which files of tensors are the model of .hf; empty: found by their names */
 };
 
+/** Returns the settings of a job that has not said anything. */
+struct rs_config rs_config_default(void);
 /** Sets one key; -1: the key or value is unknown. */
 int rs_config_apply(struct rs_config *config, const char *key, const char *value);
+/** Writes what .hf is made of, as options of its form. */
+void rs_config_hf(const struct rs_config *config, char *ret, size_t bytes);
 /** Appends all settings, a line each. */
 void rs_config_text(const struct rs_config *config, struct sc_buf *buf);
 

@@ -48,10 +48,7 @@ static bool same_piece(const struct meta_piece *a, const struct meta_piece *b)
 
 static int by_name(const void *a, const void *b)
 {
-	const struct meta_stored *x = a, *y = b;
-	int names = strcmp(x->name, y->name);
-
-	return names ? names : (x->part > y->part) - (x->part < y->part);
+	return strcmp(((const struct meta_stored *)a)->name, ((const struct meta_stored *)b)->name);
 }
 
 /* Of names and shapes, in any order. */
@@ -126,52 +123,83 @@ int rs_image_plan(struct rs_image *im, const struct meta_tensor *t, const struct
 }
 
 /* Plans a stored tensor, of all its parts. */
-static int plan_stored(struct rs_image *im, const struct meta_view *view, const struct meta_stored *s,
-		       const struct meta_stored *end, struct rs_gather *g, const struct rs_origins *o,
-		       struct sc_err *err)
+static int plan_stored(struct rs_image *im, const struct rs_planned *p, const struct rs_planned *end,
+		       struct rs_gather *g, const struct rs_origins *o, struct sc_err *err)
 {
-	const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
-
-	if (!meta_tensor_bytes(t->dtype, &s->piece.shape, &g->bytes))
-		return sc_fail(err, SC_E_STATE, "'%s': the size overflows 64 bits", t->key);
+	if (!meta_tensor_bytes(p->tensor->dtype, &p->piece.shape, &g->bytes))
+		return sc_fail(err, SC_E_STATE, "'%s': the size overflows 64 bits", p->tensor->key);
 	do {
-		t = &view->state->tensors[s->entry->tensor];
-		for (uint32_t i = 0; i < s->piece.nr_boxes; i++) {
-			int rc = rs_image_plan(im, t, &s->piece.boxes[i], g, o, err);
+		for (uint32_t i = 0; i < p->piece.nr_boxes; i++) {
+			int rc = rs_image_plan(im, p->tensor, &p->piece.boxes[i], g, o, err);
 
 			if (rc < 0)
 				return rc;
 		}
-	} while (++s < end && s->part);
+	} while (++p < end && p->part);
 	rs_gather_finish(g);
 	return 0;
 }
 
-/* What the rank's file is to hold, by names of its format; the list gives its order.  All is in `arena`, which need not
- * live long. */
-static int list_wanted(const struct meta_view *view, const struct meta_stored_list *list, const struct rs_origins *o,
-		       bool other_format, struct sc_arena *arena, struct rs_wanted **ret, uint32_t *ret_nr,
-		       struct sc_err *err)
+int rs_image_describe(struct rs_image *im, const struct rs_format_ops *format, const struct rs_planned *parts,
+		      uint32_t nr, const char *payload, size_t payload_bytes, const struct rs_origins *o,
+		      struct sc_err *err)
 {
-	struct rs_wanted *wanted = sc_arena_array(arena, list->nr, sizeof(*wanted));
+	struct rs_wanted *wanted = sc_zalloc_array(nr + 1u, sizeof(*wanted));
+	int rc = wanted ? 0 : sc_nomem(err);
 
-	if (!wanted)
+	im->nr = 0;
+	for (uint32_t i = 0; rc == 0 && i < nr; i++)
+		if (parts[i].part == 0)
+			wanted[im->nr++] = (struct rs_wanted){.name = parts[i].name, .dtype = parts[i].tensor->dtype,
+							      .shape = parts[i].piece.shape,
+							      .skew = o->skew_of(o->arg, parts[i].tensor)};
+	if (rc == 0)
+		rc = rs_format_describe(format, wanted, im->nr, payload, payload_bytes, &im->frame, err);
+	sc_sys.release(wanted);
+	if (rc < 0)
+		return rc;
+	im->bytes = im->frame.bytes;
+	im->gathers = sc_arena_array(&im->frame.arena, im->nr + 1u, sizeof(*im->gathers));
+	if (!im->gathers)
+		return sc_nomem(err);
+	for (uint32_t i = 0, at = 0; i < nr && rc == 0; i++)
+		if (parts[i].part == 0)
+			rc = plan_stored(im, &parts[i], parts + nr, &im->gathers[at++], o, err);
+	return rc;
+}
+
+int rs_image_text(struct rs_image *im, const char *text, size_t bytes, struct sc_err *err)
+{
+	const char *copy = sc_arena_copy(&im->frame.arena, text, bytes);
+
+	im->frame.pieces = sc_arena_alloc(&im->frame.arena, sizeof(*im->frame.pieces));
+	if (!copy || !im->frame.pieces)
+		return sc_nomem(err);
+	im->frame.pieces[0] = (struct rs_piece){.kind = RS_PIECE_TEXT, .text = copy};
+	im->frame.nr = 1;
+	im->frame.bytes = im->bytes = bytes;
+	return 0;
+}
+
+/* What the rank's file is to hold, by names of its format; the list gives its order.  Everything is in `arena`, which
+ * need not live long. */
+static int list_parts(const struct meta_view *view, const struct meta_stored_list *list,
+		      const struct rs_format_ops *other, struct sc_arena *arena, struct rs_planned **ret,
+		      struct sc_err *err)
+{
+	struct rs_planned *parts = sc_arena_array(arena, list->nr, sizeof(*parts));
+
+	if (!parts)
 		return sc_nomem(err);
 	for (size_t i = 0; i < list->nr; i++) {
 		const struct meta_stored *s = &list->at[i];
-		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
-		const char *name = s->name;
+		const char *name = other ? rs_format_name(other, s->name, arena) : s->name;
 
-		if (s->part)
-			continue;
-		if (other_format)
-			name = rs_format_name(o->as, s->name, arena);
 		if (!name)
 			return sc_nomem(err);
-		wanted[(*ret_nr)++] = (struct rs_wanted){.name = name, .dtype = t->dtype, .shape = s->piece.shape,
-							 .skew = o->skew_of(o->arg, t)};
+		parts[i] = (struct rs_planned){name, &view->state->tensors[s->entry->tensor], s->piece, s->part};
 	}
-	*ret = wanted;
+	*ret = parts;
 	return 0;
 }
 
@@ -185,24 +213,15 @@ static int describe(struct rs_image *im, const struct meta_view *view, uint32_t 
 	const char *payload = NULL;
 	size_t payload_bytes = 0;
 	struct sc_arena arena = {0};
-	struct rs_wanted *wanted = NULL;
-	int rc = list_wanted(view, list, o, format != own, &arena, &wanted, &im->nr, err);
+	struct rs_planned *parts = NULL;
+	int rc = list_parts(view, list, format == own ? NULL : format, &arena, &parts, err);
 
 	if (rc == 0 && format == own)
 		rc = o->payload(o, number, first, &arena, &payload, &payload_bytes, err);
 	if (rc == 0)
-		rc = rs_format_describe(format, wanted, im->nr, payload, payload_bytes, &im->frame, err);
+		rc = rs_image_describe(im, format, parts, (uint32_t)list->nr, payload, payload_bytes, o, err);
 	sc_arena_done(&arena);
-	if (rc < 0)
-		return sc_wrap(err, rc, "'%s'", file);
-	im->bytes = im->frame.bytes;
-	im->gathers = sc_arena_array(&im->frame.arena, im->nr, sizeof(*im->gathers));
-	if (!im->gathers)
-		return sc_nomem(err);
-	for (size_t i = 0, at = 0; i < list->nr && rc == 0; i++)
-		if (list->at[i].part == 0)
-			rc = plan_stored(im, view, &list->at[i], list->at + list->nr, &im->gathers[at++], o, err);
-	return rc;
+	return rc < 0 ? sc_wrap(err, rc, "'%s'", file) : 0;
 }
 
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,

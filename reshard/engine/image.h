@@ -32,6 +32,20 @@ struct rs_image {
  */
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
 		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
+/** A tensor of a file, or a part of one: as what name, and which piece of it. */
+struct rs_planned {
+	const char *name;
+	const struct meta_tensor *tensor;
+	struct meta_piece piece;
+	uint32_t part;		/* as struct meta_stored has it; not 0: it is joined to the one before */
+};
+
+/** Describes a file of a format in a zeroed image.  No I/O.  Errors: those of rs_format_describe(), of planning. */
+int rs_image_describe(struct rs_image *image, const struct rs_format_ops *format, const struct rs_planned *parts,
+		      uint32_t nr, const char *payload, size_t payload_bytes, const struct rs_origins *origins,
+		      struct sc_err *err);
+/** Makes a zeroed image of a text, which is copied, of a byte or more.  Errors: SC_E_NO_MEMORY. */
+int rs_image_text(struct rs_image *image, const char *text, size_t bytes, struct sc_err *err);
 /** Adds the copies of a box of a tensor to a gather of the image.  Errors: those of planning. */
 int rs_image_plan(struct rs_image *image, const struct meta_tensor *tensor, const struct meta_box *box,
 		  struct rs_gather *gather, const struct rs_origins *origins, struct sc_err *err);

@@ -5,12 +5,15 @@
  *     rs_form_ranks    RANK/NAME               each rank's files in the formats in which ranks wrote them
  *     rs_form_pt       RANK/NAME.pt            each rank's files as torch.save() writes them
  *     rs_form_dcp      .metadata, N/__R_0.distcp    one folder of torch.distributed.checkpoint
+ *     rs_form_hf       model.safetensors, config.json, ...    one folder of Hugging Face's, of the model alone
  *
  * Callers know no form but by these names, and use the functions below.  Everything follows from names, types, shapes,
  * cuts and payloads: nothing is read but the data.  Any thread.
  */
 #ifndef RS_FORM_H
 #define RS_FORM_H
+
+#include <sys/types.h>
 
 #include "reshard/engine/image.h"
 
@@ -19,6 +22,24 @@ struct rs_formed {
 	const struct meta_view *view;
 	uint64_t version;			/* its number */
 	const struct rs_origins *origins;
+	const char *options;			/* of a form that has some */
+	bool archived;				/* it is asked for as that version, which the head may be no more */
+	const struct rs_plain_files *plain;	/* of a form that shows some */
+};
+
+/** A plain file of the version; the form shows it under its name. */
+struct rs_plain {
+	const char *name;
+	uint64_t blob, bytes;
+	uid_t uid;
+	gid_t gid;
+	mode_t mode;
+};
+
+struct rs_plain_files {
+	size_t nr, room;
+	struct rs_plain *at;
+	struct sc_arena arena;
 };
 
 typedef int rs_form_file_fn(void *arg, const char *file);
@@ -28,6 +49,9 @@ struct rs_form {
 	bool folders;		/* checkpoint folders of the job are among the files */
 	bool tensors_alone;	/* nothing else of the version is beside its files */
 	bool one_folder;	/* its files are those of all ranks together, shown as rank 0's */
+	bool whole;		/* they are the same at every topology */
+	bool plain;		/* plain files are beside them */
+	bool has_options;	/* a word without blanks, which says more */
 	int (*files)(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each, void *arg, struct sc_err *err);
 	int (*image)(const struct rs_formed *x, uint32_t rank, const char *file, bool as_view, struct rs_image **ret,
 		     struct sc_err *err);
@@ -38,7 +62,7 @@ struct rs_form {
 	bool (*version_of)(const char *name, uint32_t *ret);
 };
 
-extern const struct rs_form rs_form_ranks, rs_form_pt, rs_form_dcp;
+extern const struct rs_form rs_form_ranks, rs_form_pt, rs_form_dcp, rs_form_hf;
 
 /** Finds the form that a mark says; NULL: there is none. */
 const struct rs_form *rs_form_of(char mark);
@@ -55,5 +79,31 @@ int rs_form_image(const struct rs_form *form, const struct rs_formed *x, uint32_
 		  struct rs_image **ret, struct sc_err *err);
 /** Tells of which version a name in the folder is, whichever version the folder shows; false: of that one. */
 bool rs_form_version(const struct rs_form *form, const char *name, uint32_t *ret);
+/* names.c */
+/** Returns a tensor's name, in which the keys of a torch file's path are joined by dots.  NULL: out of memory. */
+const char *rs_form_flat_name(struct sc_arena *arena, const struct rs_origins *origins,
+			      const struct meta_tensor *tensor);
+
+/* text.c */
+#define RS_FORM_TEXT_BYTES 4608
+/** What a view of a version shows. */
+struct rs_form_said {
+	const struct rs_form *form;
+	const char *options, *topology;	/* topology '': the version's own presentation */
+	bool archived, folders;		/* folders: the checkpoint folders of the job are in the version */
+};
+/** Writes it as the catalog keeps it. */
+void rs_form_text(const struct rs_form_said *said, char ret[RS_FORM_TEXT_BYTES]);
+/** Reads such a text, in place. */
+void rs_form_read(char *text, struct rs_form_said *ret);
+
+/* form_plain.c */
+/** Lists the plain files of a version's tree (0: none) that are shown; `root`: number of the job's folder.
+ *  *ret is zeroed before; rs_form_plain_done() in any case. */
+int rs_form_plain_files(struct meta_catalog *catalog, uint64_t tree, uint64_t root, struct rs_plain_files *ret,
+			struct sc_err *err);
+void rs_form_plain_done(struct rs_plain_files *files);
+/** Finds a plain file that is shown; NULL: there is none of this name. */
+const struct rs_plain *rs_form_plain(const struct rs_formed *x, const char *name);
 
 #endif

@@ -229,23 +229,6 @@ static int say_rank(struct saying *s, uint32_t rank)
 	return rc;
 }
 
-/* A path of keys, as DCP writes one. */
-static const char *flat_name(struct saying *s, const struct rs_origins *o, const struct meta_tensor *t)
-{
-	const struct rs_format_ops *format = o->format_of(o->arg, o->view_of(o->arg, t));
-	char *copy = sc_arena_copy(&s->arena, t->name, strlen(t->name)), *to = copy;
-
-	if (!copy || format->agree) /* only of files that hold objects a name is a path */
-		return copy;
-	for (const char *from = t->name; *from; from++) {
-		if (*from == '\'' && (from == t->name || from[-1] == '/'))
-			continue;
-		*to++ = (char)(*from == '/' ? '.' : *from == '~' && from[1] ? (*++from == '1' ? '/' : '~') : *from);
-	}
-	*to = 0;
-	return copy;
-}
-
 static int refuse_equal(struct saying *s)
 {
 	struct sc_map names = {0};
@@ -271,7 +254,7 @@ static int name_all(struct saying *s, const struct rs_origins *o)
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
-		const char *name = s->of[i].tensor.name = flat_name(s, o, &state->tensors[i]);
+		const char *name = s->of[i].tensor.name = rs_form_flat_name(&s->arena, o, &state->tensors[i]);
 		uint32_t *n = name ? sc_map_make(&times, name, strlen(name), &s->arena, sizeof(*n)) : NULL;
 
 		if (n)
@@ -315,23 +298,14 @@ static int describe_metadata(struct rs_image *im, const struct meta_view *view, 
 	struct saying s = {.view = view, .version = version, .err = err};
 	struct sc_buf text = {0};
 	struct rs_dcp dcp = {0};
-	char *copy = NULL;
 	int rc;
 
 	s.of = sc_zalloc_array(view->state->nr + 1, sizeof(*s.of));
 	rc = s.of ? say_all(&s, o, &dcp) : sc_nomem(err);
 	if (rc == 0)
 		rc = rs_dcp_emit(&dcp, &text, err);
-	if (rc == 0) {
-		copy = sc_arena_copy(&im->frame.arena, text.text, text.bytes);
-		im->frame.pieces = sc_arena_alloc(&im->frame.arena, sizeof(*im->frame.pieces));
-		rc = copy && im->frame.pieces ? 0 : sc_nomem(err);
-	}
-	if (rc == 0) {
-		im->frame.pieces[0] = (struct rs_piece){.kind = RS_PIECE_TEXT, .text = copy};
-		im->frame.nr = 1;
-		im->frame.bytes = im->bytes = text.bytes;
-	}
+	if (rc == 0)
+		rc = rs_image_text(im, text.text, text.bytes, err);
 	for (uint32_t i = 0; s.of && i < view->state->nr; i++)
 		sc_vec_done(&s.of[i].chunks);
 	sc_sys.release(s.of);

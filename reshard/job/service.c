@@ -41,8 +41,7 @@ static struct rs_job *job_new(struct rs_service *s, const struct meta_job_row *r
 	job->mtime_ns = row->made_ns;
 	job->first_layout = row->layout;
 	job->root = row->root;
-	job->config = (struct rs_config){.materialize = RS_EAGER, .verify = RS_VERIFY_BACKGROUND, .keep = 4,
-					 .sync = true, .ranks_per_node = 8, .buffer_bytes = 256u << 20};
+	job->config = rs_config_default();
 	(void)pthread_mutex_init(&job->command, NULL);
 	(void)pthread_rwlockattr_init(&fair);
 	(void)pthread_rwlockattr_setkind_np(&fair, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);

@@ -166,10 +166,17 @@ static int owner_of_file(const struct rs_view *view, uint32_t rank, const char *
 int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
 		  struct sc_err *err)
 {
+	const struct rs_formed x = rs_view_formed(view);
+	const struct rs_plain *plain = rs_form_plain(&x, file);
 	const struct rs_version *v = view->version;
 	struct sc_arena arena = {0};
 	bool first = true;
 	int rc;
+
+	if (plain) {
+		*ret = (struct rs_owner){plain->uid, plain->gid, plain->mode};
+		return 0;
+	}
 
 	if (v->one_owner) {
 		*ret = *v->one_owner;

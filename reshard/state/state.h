@@ -79,7 +79,7 @@ int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struc
 /** Gives a version by its number or tag. */
 int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		  struct sc_err *err);
-/** Gives the head at a topology, in a form. */
+/** Gives the head at a topology (NULL: its own), in a form. */
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, const struct rs_form *form,
 	       struct rs_view **ret, struct sc_err *err);
 /** Tells whether a view is one folder, whose files are rank 0's. */

@@ -101,6 +101,9 @@ struct rs_view {
 	} data;
 	bool own;				/* the version's own presentation, not .v or .as */
 	const struct rs_form *form;		/* which files it shows */
+	char *options;				/* of the form, NULL: it has none */
+	bool archived;				/* it is asked for as its version, not as the head */
+	struct rs_plain_files plain;		/* that the form shows */
 	bool *as_stored;			/* of each set: its files are stored as this view presents them */
 	bool kept;				/* in the service's cache; atomic */
 	struct rs_view *next;			/* there */
@@ -376,6 +379,8 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
 struct rs_formed rs_view_formed(const struct rs_view *view);
+/** Sets the form of a new view.  Errors: those of rs_form_plain_files(). */
+int rs_view_show_as(struct rs_view *view, const struct rs_form_said *said, struct sc_err *err);
 /** Gives the file of a rank that a view shows under a name; see rs_form_stored(). */
 int rs_view_stored(const struct rs_view *view, uint32_t rank, const char *file, struct sc_arena *arena,
 		   const char **ret, struct sc_err *err);

@@ -124,6 +124,8 @@ static void view_free(struct rs_view *view)
 		view->below_done(view->below);
 	meta_view_free(view->model);
 	sc_sys.release(view->as_stored);
+	sc_sys.release(view->options);
+	rs_form_plain_done(&view->plain);
 	sc_vec_done(&view->data);
 	meta_topology_done(&view->topo);
 	rs_version_unref(view->version);
@@ -192,7 +194,8 @@ bool rs_view_is_head(const struct rs_view *view)
 
 struct rs_formed rs_view_formed(const struct rs_view *view)
 {
-	return (struct rs_formed){view->model, view->version->nr, &view->origins};
+	return (struct rs_formed){view->model, view->version->nr, &view->origins, view->options, view->archived,
+				  &view->plain};
 }
 
 int rs_view_stored(const struct rs_view *view, uint32_t rank, const char *file, struct sc_arena *arena,
@@ -201,6 +204,18 @@ int rs_view_stored(const struct rs_view *view, uint32_t rank, const char *file, 
 	const struct rs_formed x = rs_view_formed(view);
 
 	return rs_form_stored(view->form, &x, rank, file, arena, ret, err);
+}
+
+int rs_view_show_as(struct rs_view *view, const struct rs_form_said *said, struct sc_err *err)
+{
+	view->form = said->form;
+	view->archived = said->archived;
+	view->options = sc_strdup(said->options);
+	if (!view->options)
+		return sc_nomem(err);
+	return said->form->plain ? rs_form_plain_files(view->origins.catalog, view->version->tree, view->job->root,
+						       &view->plain, err)
+				 : 0;
 }
 
 bool rs_view_is_folder(const struct rs_view *view)

@@ -24,49 +24,45 @@ static struct rs_view *find_view(struct rs_service *s, uint64_t place)
 	return NULL;
 }
 
-/* Before a view's topology, behind the mark of its form: */
-#define WITH_FOLDERS '+'	/* it shows the checkpoint folders of the job, too */
-
-/* A view of a version at a topology ('' is its own), which must have this place. */
-static int make_view(struct rs_service *s, uint64_t version, const char *topology, uint64_t id, uint64_t place,
+/* A view of a version, as a text says, which must have this place. */
+static int make_view(struct rs_service *s, uint64_t version, char *text, uint64_t id, uint64_t place,
 		     struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_version *v = NULL;
 	struct meta_topology topo = {0};
-	const struct rs_form *form = *topology ? rs_form_of(*topology) : NULL;
+	struct rs_form_said said;
 	struct rs_job *job;
-	bool folders;
 	int rc = rs_version_load(s, version, &v, err);
 
 	if (rc < 0)
 		return rc;
-	topology += form != NULL;
-	folders = *topology == WITH_FOLDERS;
-	topology += folders;
+	rs_form_read(text, &said);
 	job = rs_job_by_id(s, v->job);
 	if (!job)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " has no job", version);
 	if (rc == 0)
-		rc = meta_topology_parse(v->layout, *topology ? topology : v->topo.text, &topo, err);
+		rc = meta_topology_parse(v->layout, *said.topology ? said.topology : v->topo.text, &topo, err);
 	if (rc == 0 && !rs_has_place(id, topo.ranks, place))
 		rc = sc_fail(err, SC_E_NOT_FOUND, "catalog: no view has the number %" PRIu64, place);
-	if (rc == 0 && folders)
+	if (rc == 0 && said.folders)
 		rc = rs_version_add_folders(s, v, &topo, err);
 	if (rc == 0)
 		rc = rs_view_new(job, v, id, &topo, ret, err);
 	else
 		rs_version_unref(v);
 	meta_topology_done(&topo);
-	if (rc == 0) {
-		(*ret)->own = !*topology;
-		(*ret)->form = form ? form : &rs_form_ranks;
-	}
+	if (rc < 0)
+		return rc;
+	(*ret)->own = !*said.topology;
+	rc = rs_view_show_as(*ret, &said, err);
+	if (rc < 0)
+		rs_view_unref(s, *ret);
 	return rc;
 }
 
 struct view_row {
 	uint64_t id, version;
-	char topology[SC_COMMAND_BYTES_MAX + 4];
+	char text[RS_FORM_TEXT_BYTES];
 };
 
 static int on_view(void *arg, const struct meta_view_row *found)
@@ -75,7 +71,7 @@ static int on_view(void *arg, const struct meta_view_row *found)
 
 	row->id = found->id;
 	row->version = found->version;
-	(void)snprintf(row->topology, sizeof(row->topology), "%s", found->topology);
+	(void)snprintf(row->text, sizeof(row->text), "%s", found->topology);
 	return 0;
 }
 
@@ -97,7 +93,7 @@ int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struc
 
 		rc = meta_view_at(s->catalog, place, on_view, &row, err);
 		if (rc == 0)
-			rc = make_view(s, row.version, row.topology, row.id, place, ret, err);
+			rc = make_view(s, row.version, row.text, row.id, place, ret, err);
 		if (rc < 0 || rs_view_keep_loaded(s, *ret, loaded))
 			break;
 		rs_view_unref(s, *ret); /* it may be of a storage that is gone */
@@ -151,40 +147,38 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 	return rc;
 }
 
-/* Numbers a view of a version. */
-static int put_view(struct rs_service *s, uint64_t version, const struct rs_form *form, bool folders,
+/* Numbers a view of a version in a form; with the checkpoint folders of its tree, if there may be some. */
+static int put_view(struct rs_service *s, const struct rs_view *own, struct rs_form_said said,
 		    const struct meta_topology *topo, uint64_t *ret_id, struct sc_err *err)
 {
-	char text[SC_COMMAND_BYTES_MAX + 4], front[3] = {0};
+	int any = said.form->folders && said.folders ? rs_folders_any(s->folders, own->version->tree, err) : 0;
+	char text[RS_FORM_TEXT_BYTES];
 
-	front[0] = form->mark;
-	front[form->mark != 0] = folders ? WITH_FOLDERS : 0;
-	(void)snprintf(text, sizeof(text), "%s%s", front, topo->text);
-	return meta_view_put(s->catalog, version, text, topo->ranks, ret_id, err);
-}
-
-/* Numbers a presentation of a version; with the checkpoint folders of its tree, if there may be some. */
-static int put_presentation(struct rs_service *s, const struct rs_version *v, const struct rs_form *form,
-			    const struct meta_topology *topo, uint64_t *ret_id, struct sc_err *err)
-{
-	int any = form->folders ? rs_folders_any(s->folders, v->tree, err) : 0;
-
-	return any < 0 ? any : put_view(s, v->id, form, any, topo, ret_id, err);
+	if (any < 0)
+		return any;
+	said.folders = any;
+	said.topology = topo->text;
+	rs_form_text(&said, text);
+	return meta_view_put(s->catalog, own->version->id, text, topo->ranks, ret_id, err);
 }
 
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, const struct rs_form *form,
 	       struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_view *good, *head; /* good: before it gets a number */
+	char options[RS_CONFIG_GLOB_BYTES + 32];
+	const struct rs_config config = rs_config_of(job);
 	uint64_t id;
 	bool again;
 	int rc;
 
+	rs_config_hf(&config, options, sizeof(options));
 	do {
 		good = NULL;
-		rc = rs_view_present(s, job, topology, &good, err);
+		rc = topology ? rs_view_present(s, job, topology, &good, err) : rs_view_head(s, job, &good, err);
 		if (rc == 0)
-			rc = put_presentation(s, good->version, form, &good->topo, &id, err);
+			rc = put_view(s, good, (struct rs_form_said){.form = form, .options = options, .folders = true},
+				      &good->topo, &id, err);
 		if (rc == 0)
 			rc = rs_view_at(s, id, ret, err);
 		/* newer versions may have come meanwhile, and this one may have been dropped */
@@ -210,7 +204,9 @@ int rs_view_of_name(struct rs_service *s, struct rs_view *view, const char *name
 	}
 	rc = rs_view_version(s, view->job, nr, &own, err);
 	if (rc == 0)
-		rc = put_presentation(s, own->version, view->form, &view->topo, &id, err);
+		rc = put_view(s, own, (struct rs_form_said){.form = view->form, .options = view->options,
+							    .archived = view->archived, .folders = true},
+			      view->form->whole ? &own->topo : &view->topo, &id, err);
 	rs_view_unref(s, own);
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
@@ -277,7 +273,7 @@ int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word,
 	int rc = rs_view_named(s, job, word, &own, err);
 
 	if (rc == 0)
-		rc = put_view(s, own->version->id, &rs_form_ranks, false, &own->topo, &id, err);
+		rc = put_view(s, own, (struct rs_form_said){.form = &rs_form_ranks}, &own->topo, &id, err);
 	rs_view_unref(s, own);
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }

@@ -194,6 +194,9 @@ static void a_folder_of_ranks_is_right_or_an_error(void **unused)
 	if (rs_job_commit(RS_CALLER(s), job, "", &err) < 0)
 		fail_msg("%s", err.msg);
 	fail_reads("dp=2", &rs_form_pt, 1, "m.pt");
+	if (rs_job_config(RS_CALLER(s), job, "hf=m.safetensors", &err) < 0)
+		fail_msg("%s", err.msg);
+	fail_reads(NULL, &rs_form_hf, 0, "model.safetensors");
 	fail_reads("dp=2", &rs_form_dcp, 0, ".metadata");
 	fail_reads("dp=3", &rs_form_dcp, 0, "2/__1_0.distcp");
 }
