@@ -25,6 +25,10 @@ int cli_check_mount(const char *mount);
 int cli_command(const char *mount, const char *job, const char *file, const char *text);
 /** Say what could not be done ("read", "make"...) with a path, and why by errno; returns 1. */
 int cli_fail(const char *verb, const char *path);
+/** Tell whether a file says, by its name, in which files the tensors of a model are. */
+bool cli_is_index(const char *path);
+/** Join these files into one, of the index's name without .index.json, in a folder; returns 1 after a message. */
+int cli_join(const char *index, const char *folder);
 /** Say why a job refused something, by its `error` and errno; returns 1. */
 int cli_refused(const char *mount, const char *job);
 

@@ -312,6 +312,8 @@ static int copy_whole(const struct import *i, bool is_folder)
 		return copy_folder(i, path, true);
 	if (mkdir(path, 0755) < 0)
 		return cli_fail("make", path);
+	if (cli_is_index(i->from))
+		return cli_join(i->from, path);
 	(void)snprintf(to, sizeof(to), "%s/%s", path, name_of(i->from));
 	return copy_file(i->from, to, true);
 }

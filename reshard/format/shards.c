@@ -34,3 +34,28 @@ int rs_shards_index(const struct rs_sharded *tensors, size_t nr, uint64_t bytes,
 	json_decref(map);
 	return rc == 0 && ret->failed ? sc_nomem(err) : rc;
 }
+
+int rs_shards_read(const char *text, size_t bytes, int (*each)(void *arg, const struct rs_sharded *tensor), void *arg,
+		   struct sc_err *err)
+{
+	json_error_t why;
+	json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+	json_t *map = json_object_get(index, "weight_map"), *file;
+	const char *name;
+	int rc = 0;
+
+	if (!index && json_error_code(&why) == json_error_out_of_memory)
+		rc = sc_nomem(err);
+	else if (!index)
+		rc = sc_fail(err, SC_E_FORMAT, "an index of shards is JSON: %s (line %d)", why.text, why.line);
+	else if (!json_is_object(map))
+		rc = sc_fail(err, SC_E_FORMAT, "an index of shards has a weight_map");
+	json_object_foreach(map, name, file) {
+		if (rc == 0 && !json_is_string(file))
+			rc = sc_fail(err, SC_E_FORMAT, "weight_map: '%.100s' has no name of a file", name);
+		if (rc == 0)
+			rc = each(arg, &(struct rs_sharded){name, json_string_value(file)});
+	}
+	json_decref(index);
+	return rc;
+}

@@ -14,5 +14,9 @@ struct rs_sharded {
  *  Errors: SC_E_UNSUPPORTED (a name is not UTF-8), SC_E_NO_MEMORY. */
 int rs_shards_index(const struct rs_sharded *tensors, size_t nr, uint64_t bytes, struct sc_buf *ret,
 		    struct sc_err *err);
+/** Calls `each` with each tensor of an index, until one call returns non-zero, and returns that.
+ *  Errors: SC_E_FORMAT, SC_E_NO_MEMORY. */
+int rs_shards_read(const char *text, size_t bytes, int (*each)(void *arg, const struct rs_sharded *tensor), void *arg,
+		   struct sc_err *err);
 
 #endif
