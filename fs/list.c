@@ -75,6 +75,23 @@ static int list_model(struct fs *fs, struct rs_job *job, struct lister *l)
 	return rc == SC_E_NOT_FOUND ? 0 : rc;
 }
 
+/* Of a version. */
+static int list_version(struct fs *fs, const struct fs_node *n, struct lister *l)
+{
+	struct rs_view *of = NULL, *view = NULL;
+	const char *path;
+	int rc = n->what == FS_HF_DIR ? fs_view(fs, n, &of, &path, l->err) : 0;
+
+	if (rc < 0 || !of)
+		return rc;
+	rc = rs_view_in(fs->service, of, NULL, &rs_form_hf, &view, l->err);
+	if (rc == 0)
+		rc = rs_list(fs->service, rs_view_job(view), view, 0, "", on_name, l, l->err);
+	rs_view_unref(fs->service, view);
+	rs_view_unref(fs->service, of);
+	return rc;
+}
+
 static int list_root(struct fs *fs, struct lister *l)
 {
 	char name[SC_NAME_BYTES_MAX + 1];
@@ -103,6 +120,8 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_names *ret, struct sc_err *er
 	case FS_VDIR:
 	case FS_VSDIR:
 		return list_view(fs, &n, &l);
+	case FS_VSPECIAL:
+		return list_version(fs, &n, &l);
 	case FS_SPECIAL:
 		break;
 	default:

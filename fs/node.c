@@ -21,7 +21,8 @@ bool fs_rank_number(const char *name, uint32_t *ret)
 
 uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view)
 {
-	bool of_job = n->kind == FS_SHARED || n->kind == FS_VSDIR || n->kind == FS_VSLINK || n->kind == FS_VROOT;
+	bool of_job = n->kind == FS_SHARED || n->kind == FS_VSDIR || n->kind == FS_VSLINK ||
+		      fs_node_is_version(n);
 
 	return of_job ? RS_SHARED : rs_view_rank(view, n->place);
 }
@@ -82,7 +83,7 @@ int fs_view(struct fs *fs, const struct fs_node *n, struct rs_view **ret, const 
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the version is gone");
 	*ret_path = "";
-	if (rc == 0 && n->kind != FS_VROOT)
+	if (rc == 0 && !fs_node_is_version(n))
 		rc = rs_path_text(fs->service, n->path, ret_path, err);
 	if (rc < 0) {
 		rs_view_unref(fs->service, *ret);
@@ -196,6 +197,7 @@ int fs_parent(struct fs *fs, const struct fs_node *n, struct fs_node *ret, struc
 	case FS_VROOT:
 	case FS_VDIR:
 	case FS_VSDIR:
+	case FS_VSPECIAL:
 		return parent_in_view(fs, n, ret, err);
 	case FS_INODE:
 	case FS_IMPLIED:

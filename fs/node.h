@@ -9,6 +9,7 @@
  *      kind     number without META_VIRTUAL IMPLIED: a folder of a head that follows from a topology
  *      kind     job (20), blob (40)       WORK: a file that programs may write to
  *      kind     place (38), path (22)     VIEW, BLOB, SHARED: a committed file, of a head or a version;
+ *      kind     place (38), what (22)      VSPECIAL: .as, .pt, .dcp and .hf of a version
  *                                         VROOT, VDIR, VLINK, VSDIR, VSLINK: what is in a version (.v, .as)
  *      kind     job (20), what (40)       SPECIAL: .ctl, .v, .as, .full, .dcp, .pt, .hf and the control files
  *
@@ -46,6 +47,7 @@ enum fs_kind {
 	FS_VLINK,	/* place, path: a symbolic link of a rank */
 	FS_VSDIR,	/* place of rank 0, path: a folder of the job itself */
 	FS_VSLINK,	/* place of rank 0, path: a symbolic link of the job itself */
+	FS_VSPECIAL,	/* place of rank 0, what: a folder of presentations of a version */
 };
 
 struct fs_node {
@@ -75,6 +77,8 @@ static inline const char *fs_special_name(uint32_t i, uint32_t *ret_what)
 	*ret_what = i >= 4 ? FS_DCP_DIR + i - 4 : i;
 	return i < sizeof(names) / sizeof(*names) ? names[i] : (const char *)0;
 }
+
+#define FS_PRESENTED_FIRST 2	/* of these names: what a version has, too */
 
 /** Is it a control file? */
 static inline bool fs_is_control(uint32_t what)
@@ -111,6 +115,8 @@ static inline uint64_t fs_node_id(struct fs_node n)
 	case FS_VSDIR:
 	case FS_VSLINK:
 		return kind | n.place << SC_PATH_BITS | n.path;
+	case FS_VSPECIAL:
+		return kind | n.place << SC_PATH_BITS | n.what;
 	}
 	return 0;
 }
@@ -155,6 +161,10 @@ static inline struct fs_node fs_node_of(uint64_t id)
 		n.place = (id & FS_NUMBER_MASK) >> SC_PATH_BITS;
 		n.path = id & (SC_PATHS_MAX - 1);
 		break;
+	case FS_VSPECIAL:
+		n.place = (id & FS_NUMBER_MASK) >> SC_PATH_BITS;
+		n.what = (uint32_t)(id & (SC_PATHS_MAX - 1));
+		break;
 	}
 	return n;
 }
@@ -163,6 +173,12 @@ static inline struct fs_node fs_node_of(uint64_t id)
 static inline bool fs_node_has_place(const struct fs_node *n)
 {
 	return n->kind >= FS_VIEW;
+}
+
+/** Tells whether it is a folder of a version as a whole, of no rank and path. */
+static inline bool fs_node_is_version(const struct fs_node *n)
+{
+	return n->kind == FS_VROOT || n->kind == FS_VSPECIAL;
 }
 
 /** Tells whether it is a regular file, committed or not; of a head, or (committed) of a version. */

@@ -62,7 +62,8 @@ static int lookup_dots(struct fs *fs, fuse_ino_t ino, const char *name, struct f
 /* An impossible topology, or a file that its form cannot hold: the reason is in `error`. */
 static void tell_why(struct fs *fs, const struct fs_node *folder, const char *name, const struct sc_err *err)
 {
-	const bool is_ours = folder->kind == FS_SPECIAL && folder->what != FS_CTL_DIR && folder->what != FS_V_DIR;
+	const bool is_ours = folder->kind == FS_VSPECIAL ||
+			     (folder->kind == FS_SPECIAL && folder->what != FS_CTL_DIR && folder->what != FS_V_DIR);
 	struct rs_job *job;
 
 	if (!*err->msg || !(is_ours || (fs_node_has_place(folder) && err->code == SC_E_UNSUPPORTED)))

@@ -45,9 +45,9 @@ static int read_in_view(struct fs *fs, fuse_ino_t ino, const char *name, struct 
 
 	if (rc == SC_E_NOT_FOUND)
 		return sc_fail(err, SC_E_STALE, "the version is gone");
-	if (rc == 0 && n.kind != FS_VROOT)
+	if (rc == 0 && !fs_node_is_version(&n))
 		rc = rs_path_text(fs->service, n.path, &path, err);
-	rank = rc == 0 && n.kind != FS_VROOT ? fs_rank(&n, view) : RS_SHARED;
+	rank = rc == 0 && !fs_node_is_version(&n) ? fs_rank(&n, view) : RS_SHARED;
 	if (rc == 0 && name)
 		rc = rs_view_xattr(view, rank, path, (struct meta_bytes){name, strlen(name)}, ret, err);
 	else if (rc == 0)

@@ -6,7 +6,7 @@
  *     /.ctl/               metrics, health, version
  *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .pt .dcp .hf
  *     /JOB/RANK/...        the working tree on top of the head
- *     /JOB/.v/N/...        a version
+ *     /JOB/.v/N/...        a version, with (not listed) .as .pt .dcp .hf of its own; so has .as/TOPOLOGY
  *     /JOB/.as/TOPOLOGY/...
  *     /JOB/.pt/TOPOLOGY/RANK/...   its files of tensors, as torch.save() writes them
  *     /JOB/.hf/            the model, as Hugging Face's libraries read it
@@ -43,28 +43,37 @@ static int lookup_top(struct fs *fs, const struct fs_node *n, const char *name, 
 /* The form of what is in a folder of presentations. */
 static const struct rs_form *form_of(uint32_t what)
 {
-	return what == FS_DCP_DIR ? &rs_form_dcp : what == FS_PT_DIR ? &rs_form_pt : &rs_form_ranks;
+	return what == FS_DCP_DIR ? &rs_form_dcp
+	       : what == FS_PT_DIR ? &rs_form_pt
+	       : what == FS_HF_DIR ? &rs_form_hf
+				   : &rs_form_ranks;
 }
 
-/* In the folder of the head's model. */
-static int lookup_model(struct fs *fs, struct rs_job *job, const char *name, struct fs_found *f, struct sc_err *err)
+/* A name in the folder of a model. */
+static int lookup_model(struct fs *fs, struct rs_view *model, const char *name, struct fs_found *f, struct sc_err *err)
 {
-	struct rs_view *head = NULL, *view = NULL;
-	int rc = rs_view_as(fs->service, job, NULL, &rs_form_hf, &head, err);
+	struct rs_view *view = NULL;
+	int rc = rs_view_of_name(fs->service, model, name, &view, err);
 
-	if (rc == 0)
-		rc = rs_view_of_name(fs->service, head, name, &view, err);
 	if (rc == 0)
 		rc = fs_stat_path(fs, view, 0, name, f, err);
 	rs_view_unref(fs->service, view);
-	rs_view_unref(fs->service, head);
-	return rc == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
+	return rc;
+}
+
+/* What a view is, for who looks it up as a whole. */
+static int stat_view(struct fs *fs, struct rs_view *view, struct fs_found *f, struct sc_err *err)
+{
+	if (rs_view_is_folder(view))
+		return fs_stat_path(fs, view, 0, "", f, err);
+	return fs_stat(fs, fs_node_id((struct fs_node){.kind = FS_VROOT, .place = rs_view_place(view, 0)}), f, err);
 }
 
 static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job *job,
 			  const char *name, struct fs_found *f, struct sc_err *err)
 {
 	struct fs_node found = {.kind = FS_SPECIAL, .job = n->job};
+	const bool is_model = n->what == FS_HF_DIR;
 	const struct rs_control *row;
 	struct rs_view *view = NULL;
 	int rc;
@@ -76,20 +85,32 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 		found.what = FS_CTL_FILE + row->nr;
 		return fs_stat(fs, fs_node_id(found), f, err);
 	}
-	if (n->what == FS_HF_DIR)
-		return lookup_model(fs, job, name, f, err);
-	rc = n->what == FS_V_DIR ? rs_view_archived(fs->service, job, name, &view, err)
-				 : rs_view_as(fs->service, job, name, form_of(n->what), &view, err);
-	if (rc < 0)
-		return err->code != SC_E_NOT_FOUND ? rc : fs_no_entry(err);
-	if (rs_view_is_folder(view)) {
-		rc = fs_stat_path(fs, view, 0, "", f, err);
-		rs_view_unref(fs->service, view);
-		return rc;
-	}
-	found = (struct fs_node){.kind = FS_VROOT, .place = rs_view_place(view, 0)};
+	if (n->what == FS_V_DIR)
+		rc = rs_view_archived(fs->service, job, name, &view, err);
+	else
+		rc = rs_view_as(fs->service, job, is_model ? NULL : name, form_of(n->what), &view, err);
+	if (rc == 0)
+		rc = is_model ? lookup_model(fs, view, name, f, err) : stat_view(fs, view, f, err);
 	rs_view_unref(fs->service, view);
-	return fs_stat(fs, fs_node_id(found), f, err);
+	return rc == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
+}
+
+/* In a folder of presentations of a version. */
+static int lookup_version(struct fs *fs, const struct fs_node *n, const char *name, struct fs_found *f,
+			  struct sc_err *err)
+{
+	const bool is_model = n->what == FS_HF_DIR;
+	struct rs_view *of = NULL, *view = NULL;
+	const char *path;
+	int rc = fs_view(fs, n, &of, &path, err);
+
+	if (rc == 0)
+		rc = rs_view_in(fs->service, of, is_model ? NULL : name, form_of(n->what), &view, err);
+	if (rc == 0)
+		rc = is_model ? lookup_model(fs, view, name, f, err) : stat_view(fs, view, f, err);
+	rs_view_unref(fs->service, view);
+	rs_view_unref(fs->service, of);
+	return rc == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
 }
 
 static int join(const char *folder, const char *name, char *ret, struct sc_err *err)
@@ -107,12 +128,19 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 {
 	char path[SC_PATH_BYTES_MAX + 1];
 	struct rs_view *view = NULL, *of_name = NULL;
-	const char *folder;
+	const char *folder, *special;
 	uint32_t rank;
 	int rc = fs_view(fs, n, &view, &folder, err);
 
 	if (rc < 0)
 		return rc;
+	if (n->kind == FS_VROOT && rs_view_has_others(view))
+		for (uint32_t i = FS_PRESENTED_FIRST, what; (special = fs_special_name(i, &what)); i++)
+			if (what != FS_FULL_LINK && strcmp(name, special) == 0) {
+				rs_view_unref(fs->service, view);
+				return fs_stat(fs, fs_node_id((struct fs_node){FS_VSPECIAL, .place = n->place,
+									       .what = what}), f, err);
+			}
 	rank = fs_rank(n, view);
 	if (!*folder && rs_view_is_folder(view)) {
 		rc = rs_view_of_name(fs->service, view, name, &of_name, err);
@@ -172,6 +200,8 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found 
 	case FS_INODE:
 	case FS_IMPLIED:
 		return lookup_number(fs, &n, name, f, err);
+	case FS_VSPECIAL:
+		return lookup_version(fs, &n, name, f, err);
 	case FS_SPECIAL:
 		job = fs_job(fs, &n);
 		if (!job)

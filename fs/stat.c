@@ -293,7 +293,7 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 		rs_view_unref(fs->service, view);
 		return rc;
 	}
-	if (n.kind == FS_VROOT) {
+	if (fs_node_is_version(&n)) {
 		rs_job_attr(rs_view_job(view), &a);
 		set_stat(f, S_IFDIR | masked(&a, 0555), a.uid, a.gid, rs_view_made_ns(view), 4096);
 	} else if (!fs_node_is_file(&n)) {

@@ -23,7 +23,7 @@ struct rs_formed {
 	uint64_t version;			/* its number */
 	const struct rs_origins *origins;
 	const char *options;			/* of a form that has some */
-	bool archived;				/* it is asked for as that version, which the head may be no more */
+	bool archived;		/* it is in the folder of that version: no name in it has to say whose it is */
 	const struct rs_plain_files *plain;	/* of a form that shows some */
 };
 

@@ -82,6 +82,12 @@ int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, st
 /** Gives the head at a topology (NULL: its own), in a form. */
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, const struct rs_form *form,
 	       struct rs_view **ret, struct sc_err *err);
+/** Gives the version of a view at a topology (NULL: that of the view), in a form, as a folder in
+ *  the folder of that version: it has another number than the folder above it, though it may show the same. */
+int rs_view_in(struct rs_service *s, struct rs_view *of, const char *topology, const struct rs_form *form,
+	       struct rs_view **ret, struct sc_err *err);
+/** Tells whether a view is the folder of a version, .v/N or .as/TOPOLOGY, in which rs_view_in() may show others. */
+bool rs_view_has_others(const struct rs_view *view);
 /** Tells whether a view is one folder, whose files are rank 0's. */
 bool rs_view_is_folder(const struct rs_view *view);
 /** Gives the view of such a folder that has a name in it: where the name says a version, that version's in the same

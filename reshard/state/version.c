@@ -218,6 +218,11 @@ int rs_view_show_as(struct rs_view *view, const struct rs_form_said *said, struc
 				 : 0;
 }
 
+bool rs_view_has_others(const struct rs_view *view)
+{
+	return view->form == &rs_form_ranks && !view->archived;
+}
+
 bool rs_view_is_folder(const struct rs_view *view)
 {
 	return view->form->one_folder;

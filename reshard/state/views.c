@@ -129,20 +129,28 @@ int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret,
 	return *ret ? 0 : sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet; write ranks, then commit");
 }
 
+/* Makes another view of a version, at a topology (NULL: that of the view), without a number. */
+static int present(const struct rs_view *of, const char *topology, struct rs_view **ret, struct sc_err *err)
+{
+	struct meta_topology topo = {0};
+	int rc = meta_topology_parse(of->version->layout, topology ? topology : of->topo.text, &topo, err);
+
+	if (rc == 0) {
+		(void)__atomic_add_fetch(&of->version->refs, 1, __ATOMIC_RELAXED);
+		rc = rs_view_new(of->job, of->version, 0, &topo, ret, err);
+	}
+	meta_topology_done(&topo);
+	return rc;
+}
+
 int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topology, struct rs_view **ret,
 		    struct sc_err *err)
 {
-	struct meta_topology topo = {0};
 	struct rs_view *head = NULL;
 	int rc = rs_view_head(s, job, &head, err);
 
 	if (rc == 0)
-		rc = meta_topology_parse(head->version->layout, topology, &topo, err);
-	if (rc == 0) {
-		(void)__atomic_add_fetch(&head->version->refs, 1, __ATOMIC_RELAXED);
-		rc = rs_view_new(job, head->version, 0, &topo, ret, err);
-	}
-	meta_topology_done(&topo);
+		rc = present(head, topology, ret, err);
 	rs_view_unref(s, head);
 	return rc;
 }
@@ -162,32 +170,50 @@ static int put_view(struct rs_service *s, const struct rs_view *own, struct rs_f
 	return meta_view_put(s->catalog, own->version->id, text, topo->ranks, ret_id, err);
 }
 
+static int show_as(struct rs_service *s, struct rs_view *of, const char *topology, const struct rs_form *form,
+		   bool archived, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_view *good = NULL; /* before it gets a number */
+	char options[RS_CONFIG_GLOB_BYTES + 32];
+	const struct rs_config config = rs_config_of(of->job);
+	struct rs_form_said said = {.form = form, .options = options, .archived = archived, .folders = true};
+	uint64_t id;
+	int rc = topology ? present(of, topology, &good, err) : 0;
+
+	rs_config_hf(&config, options, sizeof(options));
+	if (rc == 0)
+		rc = put_view(s, of, said, good ? &good->topo : &of->topo, &id, err);
+	if (rc == 0)
+		rc = rs_view_at(s, id, ret, err);
+	rs_view_unref(s, good);
+	return rc;
+}
+
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, const struct rs_form *form,
 	       struct rs_view **ret, struct sc_err *err)
 {
-	struct rs_view *good, *head; /* good: before it gets a number */
-	char options[RS_CONFIG_GLOB_BYTES + 32];
-	const struct rs_config config = rs_config_of(job);
-	uint64_t id;
+	struct rs_view *of, *head;
 	bool again;
 	int rc;
 
-	rs_config_hf(&config, options, sizeof(options));
 	do {
-		good = NULL;
-		rc = topology ? rs_view_present(s, job, topology, &good, err) : rs_view_head(s, job, &good, err);
+		of = NULL;
+		rc = rs_view_head(s, job, &of, err);
 		if (rc == 0)
-			rc = put_view(s, good, (struct rs_form_said){.form = form, .options = options, .folders = true},
-				      &good->topo, &id, err);
-		if (rc == 0)
-			rc = rs_view_at(s, id, ret, err);
+			rc = show_as(s, of, topology, form, false, ret, err);
 		/* newer versions may have come meanwhile, and this one may have been dropped */
 		head = rs_job_head(job);
-		again = rc < 0 && good && head && head->version->id != good->version->id;
+		again = rc < 0 && of && head && head->version->id != of->version->id;
 		rs_view_unref(s, head);
-		rs_view_unref(s, good);
+		rs_view_unref(s, of);
 	} while (again);
 	return rc;
+}
+
+int rs_view_in(struct rs_service *s, struct rs_view *of, const char *topology, const struct rs_form *form,
+	       struct rs_view **ret, struct sc_err *err)
+{
+	return show_as(s, of, topology, form, true, ret, err);
 }
 
 int rs_view_of_name(struct rs_service *s, struct rs_view *view, const char *name, struct rs_view **ret,
