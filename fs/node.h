@@ -9,8 +9,8 @@
  *      kind     number without META_VIRTUAL IMPLIED: a folder of a head that follows from a topology
  *      kind     job (20), blob (40)       WORK: a file that programs may write to
  *      kind     place (38), path (22)     VIEW, BLOB, SHARED: a committed file, of a head or a version;
- *      kind     place (38), what (22)      VSPECIAL: .as, .pt, .dcp and .hf of a version
  *                                         VROOT, VDIR, VLINK, VSDIR, VSLINK: what is in a version (.v, .as)
+ *      kind     place (38), what (22)     VSPECIAL: .as, .pt, .dcp and .hf of a version
  *      kind     job (20), what (40)       SPECIAL: .ctl, .v, .as, .full, .dcp, .pt, .hf and the control files
  *
  * A place is a rank of a view (a version at a topology).  meta/catalog/numbers.c gives the numbers of jobs, places,

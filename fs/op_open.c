@@ -128,8 +128,8 @@ int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool
 		h->bytes = rc == 0 ? h->image->bytes : 0;
 	}
 	h->kind = FS_H_VIEW;
-	/* dcp.load reads these files in small pieces, again and again, and no other storage comes in their place */
-	fi->keep_cache = rs_view_is_dcp(h->view);
+	/* no other storage comes in their place */
+	fi->keep_cache = rs_view_has_small_reads(h->view);
 	fi->direct_io = !fi->keep_cache;
 	fi->noflush = 1;
 	return rc;

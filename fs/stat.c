@@ -59,10 +59,10 @@ static void set_stat(struct fs_found *f, mode_t mode, uid_t uid, gid_t gid, int6
 	f->timeout = FS_FOREVER;
 }
 
-/* dcp.load reads through a buffer of this size, which it fills anew whenever it has sought. */
+/* Python reads through a buffer of this size, which it fills anew whenever it has sought. */
 static void set_block_size(const struct rs_view *view, struct fs_found *f)
 {
-	if (rs_view_is_dcp(view))
+	if (rs_view_has_small_reads(view))
 		f->st.st_blksize = 4096;
 }
 

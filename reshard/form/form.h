@@ -51,6 +51,7 @@ struct rs_form {
 	bool one_folder;	/* its files are those of all ranks together, shown as rank 0's */
 	bool whole;		/* they are the same at every topology */
 	bool plain;		/* plain files are beside them */
+	bool small_reads;	/* who reads them reads small pieces, back and forth */
 	bool has_options;	/* a word without blanks, which says more */
 	int (*files)(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each, void *arg, struct sc_err *err);
 	int (*image)(const struct rs_formed *x, uint32_t rank, const char *file, bool as_view, struct rs_image **ret,

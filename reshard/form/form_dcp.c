@@ -344,6 +344,6 @@ static int image(const struct rs_formed *x, uint32_t zero, const char *file, boo
 }
 
 const struct rs_form rs_form_dcp = {
-	.mark = '!', .tensors_alone = true, .one_folder = true, .files = files, .image = image,
-	.version_of = version_of,
+	.mark = '!', .tensors_alone = true, .one_folder = true, .small_reads = true,
+	.files = files, .image = image, .version_of = version_of,
 };

@@ -90,6 +90,8 @@ int rs_view_in(struct rs_service *s, struct rs_view *of, const char *topology, c
 bool rs_view_has_others(const struct rs_view *view);
 /** Tells whether a view is one folder, whose files are rank 0's. */
 bool rs_view_is_folder(const struct rs_view *view);
+/** Tells whether programs read its files in small pieces, back and forth, as dcp.load does. */
+bool rs_view_has_small_reads(const struct rs_view *view);
 /** Gives the view of such a folder that has a name in it: where the name says a version, that version's in the same
  *  form at the same topology, else a reference to the view itself.  Errors: SC_E_NOT_FOUND. */
 int rs_view_of_name(struct rs_service *s, struct rs_view *view, const char *name, struct rs_view **ret,

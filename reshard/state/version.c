@@ -223,6 +223,11 @@ bool rs_view_has_others(const struct rs_view *view)
 	return view->form == &rs_form_ranks && !view->archived;
 }
 
+bool rs_view_has_small_reads(const struct rs_view *view)
+{
+	return view->form->small_reads;
+}
+
 bool rs_view_is_folder(const struct rs_view *view)
 {
 	return view->form->one_folder;
