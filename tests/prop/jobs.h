@@ -57,7 +57,7 @@ static inline void random_layout(char *text, size_t bytes)
 		       "l.%s.row tp=1 %s\n"
 		       "l.%s.norm copy\n"
 		       "l.%s.deep tp=1\n"
-		       "l.%s.wide tp=2 pad=1\n"
+		       "l.%s.wide tp=2 pad=1 size=7\n"
 		       "l.%s.x.%s.up etp=0 sections=1:1\n"
 		       "l.%s.x.%s.down etp=1\n"
 		       "head stage=last tp=0 pad=%s size=37 tied=emb\n"
