@@ -4,7 +4,7 @@
 Would the tests see it?  planted.py BUILD-DIRECTORY [WORD]
 
 Each mistake below is made in a copy of a source, which is linked to a test in place of the right one: the test must fail, and
-with the copy unchanged it must pass.  WORD: only mistakes whose sentence has it.
+with the copy unchanged it must pass.  WORD: only mistakes whose source or sentence has it.
 """
 import concurrent.futures
 import json
@@ -18,12 +18,23 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/gpu/kernels.cu", "reshard/gpu/boxes.c", "reshard/rounds/bundles.c",
 					  "reshard/rounds/rounds.c", "reshard/plan/gather.c")
+PIPELINE = "reshard/gpu/pipeline.c"	# if the build has CUDA's headers
 PTX = "tests/kernels.ptx"	# of the build, if nvcc made one
 # what is compiled for a source, the test that is to fail
 USES = {KERNEL: ("tests/gpu/host_run.cc", "test_gpu_boxes"), PTX: ("tests/kernels_ptx.c", "test_gpu_boxes-ptx"),
 	BOXES: (BOXES, "test_gpu_boxes"), BUNDLES: (BUNDLES, "test_prop_rounds"),
-	ROUNDS: (ROUNDS, "test_prop_rounds"), GATHER: (GATHER, "test_prop_rounds")}
+	PIPELINE: (PIPELINE, "test_gpu_pipeline"), ROUNDS: (ROUNDS, "test_prop_rounds"), GATHER: (GATHER, "test_prop_rounds")}
 FIT = "test_reshard_rounds"
+# lines of the pipeline
+IF = "\n\tif (rc == 0)\n\t\t"
+IN_WAITS, IN_RECORDS = "TRY(cudaStreamWaitEvent, p->in, s->copied, 0);", "TRY(cudaEventRecord, s->in_done, p->in);"
+RUN_WAITS, RUN_WAITS_LAST = "TRY(cudaStreamWaitEvent, p->run, s->in_done, 0);", "TRY(cudaStreamWaitEvent, p->run, s->out_done, 0);"
+RUN_RECORDS = "TRY(cudaEventRecord, s->copied, p->run);"
+OUT_WAITS, OUT_RECORDS = "TRY(cudaStreamWaitEvent, p->out, s->copied, 0);", "TRY(cudaEventRecord, s->out_done, p->out);"
+ZEROS, LAUNCH = "rc = launch(p, device, 0, zeros, err);", "rc = launch(p, device, zeros, nr - zeros, err);"
+COPY_TILES = "rc = copy(p, device->tiles, pinned->tiles, pinned->nr_tiles * sizeof(struct rs_tile),\n\t\t\t  cudaMemcpyHostToDevice, p->in, err);"
+COPY_OUT = "rc = copy(p, s->pinned[OUT], s->device[OUT], share->out_bytes, cudaMemcpyDeviceToHost, p->out, err);\n\tif (rc < 0)\n\t\treturn rc;\n\t"
+WAITS, TABLES = "rc = wait_by_host(p, s->in_done, err);", "rc = make_tables(share, s, &pinned, &zeros, err);"
 # source, text, what takes its place, in words, and the test if it is another one
 MISTAKES = [
 	(KERNEL, "rest * e[k].d;", "rest * e[0].d;", "a dimension is divided by the length of another"),
@@ -67,6 +78,43 @@ MISTAKES = [
 	(ROUNDS, "go_on(r, r->row + rows);", "go_on(r, r->row + rows - (full && rows > 1));", "a row is taken twice"),
 	(ROUNDS, "a->unpacks + b->unpacks > boxes", "0", "a table is longer than it may be"),
 	(ROUNDS, "if (r->done.nr > 2", "if (r->out.nr == 1) r->done.nr--; if (r->done.nr > 2", "what was written is forgotten"),
+	(PIPELINE, "rc = wait_by_host(p, s->in_done, err);", "rc = 0;", "input is filled again before its copy has run"),
+	(PIPELINE, "rc = wait_by_host(p, s->out_done, err);", "rc = 0;", "output is drained before its copy has run"),
+	(PIPELINE, "wait_by_host(p, s->out_done, err)", "wait_by_host(p, s->copied, err)", "output is drained when it is in the device"),
+	(PIPELINE, IN_WAITS, "", "input is copied over what a kernel may still read"),
+	(PIPELINE, RUN_WAITS, "", "a kernel does not wait for its input"),
+	(PIPELINE, RUN_WAITS, "TRY(cudaStreamWaitEvent, p->run, p->slots[p->next].in_done, 0);", "a kernel waits for the input of another slot"),
+	(PIPELINE, RUN_WAITS_LAST, "", "a kernel writes over what is still copied out"),
+	(PIPELINE, OUT_WAITS, "", "output is copied before the kernel has written it"),
+	(PIPELINE, OUT_WAITS, "TRY(cudaStreamWaitEvent, p->out, s->in_done, 0);", "output waits for the input's event"),
+	(PIPELINE, COPY_TILES + IF + IN_RECORDS, IN_RECORDS + IF + COPY_TILES, "in_done is recorded before the last copy in"),
+	(PIPELINE, LAUNCH + IF + RUN_RECORDS, RUN_RECORDS + IF + LAUNCH, "copied is recorded before the kernel"),
+	(PIPELINE, COPY_OUT + OUT_RECORDS, OUT_RECORDS + COPY_OUT, "out_done is recorded before the copy out"),
+	(PIPELINE, IN_RECORDS, "TRY(cudaEventRecord, s->in_done, p->run);", "in_done is recorded on another stream"),
+	(PIPELINE, RUN_WAITS + "\n\t" + RUN_WAITS_LAST + "\n\t" + ZEROS + IF + LAUNCH,
+	 ZEROS + IF + LAUNCH + "\n\t" + RUN_WAITS + "\n\t" + RUN_WAITS_LAST, "a kernel's waits come after it"),
+	(PIPELINE, ZEROS + IF + LAUNCH, LAUNCH + IF + ZEROS, "zeros come after copies"),
+	(PIPELINE, ZEROS + IF + LAUNCH, "rc = launch(p, device, 0, nr, err);", "zeros and copies are not in order"),
+	(PIPELINE, "args, 0, p->run);", "args, 0, p->in);", "a kernel is on the stream of copies in"),
+	(PIPELINE, WAITS + IF + TABLES, TABLES + IF + WAITS, "tables are written over those that are still copied"),
+	(PIPELINE, "rc = drain(p, s, err);\n\treturn rc == 0 ? copy_out(p, s, share, err) : rc;",
+	 "s->full = false;\n\treturn rc == 0 ? copy_out(p, s, share, err) : rc;", "output is copied over what nobody has drained"),
+	(PIPELINE, "(p->next + i) % RS_PIPELINE_SLOTS], err), err)", "i], err), err)", "what is left is drained in another order"),
+	(PIPELINE, "rc = wait_for_stream(p, streams[i], err);", "rc = 0;", "memory is given back while the device uses it"),
+	(PIPELINE, "rc == 0 && i < 3; i++)", "rc == 0 && i < 2; i++)", "memory is given back while it is copied out"),
+	(PIPELINE, "errors < 2", "errors < 1", "a query that fails once is taken for the end"),
+	(PIPELINE, IN_WAITS, "(void)cudaStreamWaitEvent(p->in, s->copied, 0);", "a wait's result is not looked at"),
+	(PIPELINE, RUN_RECORDS, "(void)cudaEventRecord(s->copied, p->run);", "a record's result is not looked at"),
+	(PIPELINE, "TRY(cudaMemcpyAsync, to", "(void)cudaMemcpyAsync(to", "a copy's result is not looked at"),
+	(PIPELINE, "TRY(cudaLaunchKernel, (", "(void)cudaLaunchKernel((", "a launch's result is not looked at"),
+	(PIPELINE, "return state == cudaSuccess ? 0", "return state != cudaErrorNotReady ? 0", "a device that failed is taken for one that is ready"),
+	(PIPELINE, "int rc = p->o.idle(p->o.arg, err);\n\n\t\tif (rc < 0)", "int rc = p->o.idle(p->o.arg, err);\n\n\t\tif (rc > 0)", "nobody ends a wait"),
+	(PIPELINE, "s->pinned[IN], share->in_bytes,", "s->pinned[IN], share->in_bytes - 1,", "the last byte of input is not copied"),
+	(PIPELINE, "s->device[OUT], share->out_bytes,", "s->device[OUT], share->out_bytes - 1,", "the last byte of output is not copied"),
+	(PIPELINE, "p->first = *err;", ";", "the first error is forgotten"),
+	(PIPELINE, "(void)cudaEventDestroy(events[i]);", ";", "events are kept"),
+	(PIPELINE, "(void)rs_pipeline_close(p, &ignored);", "", "what was made before an error is kept"),
+	(PIPELINE, "if (p->pinned)", "if (0)", "the pool stays pinned"),
 ]
 
 
@@ -134,10 +182,13 @@ def tries(build, mistake):
 
 def main(build, word=""):
 	build = os.path.abspath(build)
-	mistakes = [m for m in MISTAKES if word in m[3]]
+	mistakes = [m for m in MISTAKES if word in m[0] + m[3]]
 	if not os.path.exists(os.path.join(build, PTX)):
 		print("planted: nvcc has made no PTX, so no mistake is planted in it")
 		mistakes = [m for m in mistakes if m[0] != PTX]
+	if not os.path.exists(os.path.join(build, "tests/test_gpu_pipeline")):
+		print("planted: no headers of CUDA, so no mistake is planted in the pipeline")
+		mistakes = [m for m in mistakes if m[0] != PIPELINE]
 	failed = 0
 	with concurrent.futures.ThreadPoolExecutor(2) as pool:
 		right = {key: pool.submit(passes, build, *key, text_of(build, key[0])) for key in sorted({(m[0], test_of(m)) for m in mistakes})}

@@ -19,6 +19,9 @@
 #ifndef JOBS
 #define JOBS 5000
 #endif
+#ifndef PEERS_MAX
+#define PEERS_MAX 5
+#endif
 #define FILES_MAX 512
 #define RANKS_MAX 24
 
@@ -565,7 +568,7 @@ static void rounds_write_what_the_host_writes(void **unused)
 		rounds_options.window_bytes = 64 + pick(pick(2) ? 1000 : 20000);
 		rounds_options.boxes_max = 1 + pick(pick(2) ? 8 : 200);
 		rounds_options.run_bytes = pick(2) ? 0 : 1 + pick(400);
-		rounds_options.peers = pick(2) ? 1 : 1 + pick(5);
+		rounds_options.peers = pick(2) ? 1 : 1 + pick(PEERS_MAX);
 		if (make_job()) {
 			for (size_t i = 0; i < w.nr_images; i++) {
 				a[i] = memfd_create("host", MFD_CLOEXEC);
@@ -584,7 +587,7 @@ static void rounds_write_what_the_host_writes(void **unused)
 	       "with zeros; %lu jobs of all ranks read what they need, and %.1f%% of that in padding\n", seed, done, (double)seen.bytes / 1e6, (double)seen.rest / 1e6,
 	       seen.rounds, seen.boxes, (double)seen.sent / 1e6, seen.zeros, seen.exact,
 	       100.0 * (double)(seen.read - seen.needed) / (double)seen.needed);
-	assert_true(job < 2 * jobs && seen.exact > jobs / 20 && seen.sent && seen.zeros);
+	assert_true(job < 2 * jobs && seen.exact > jobs / 20 && (seen.sent || PEERS_MAX == 1) && seen.zeros);
 }
 
 int main(void)

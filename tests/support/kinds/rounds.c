@@ -25,6 +25,7 @@ static uint32_t read_in_turns(void *arg, const struct rs_place *place)
 struct rs_rounds_options rounds_options = {
 	.window_bytes = 100000, .boxes_max = 100, .run_bytes = 256 << 10, .peers = 3, .reader = read_in_turns,
 };
+const struct rounds_device *rounds_device;
 void (*rounds_look)(struct rs_rounds *r, const struct rs_round *round, const struct rs_extent *rest, uint32_t nr_rest);
 
 static unsigned rounds;		/* executed; atomic */
@@ -77,14 +78,14 @@ static void zero_extents(const struct rs_share *s, const struct windows *w)
 				    s->out_bytes);
 }
 
-static int fill(struct call *c, const struct rs_share *s, struct windows *w)
+int rounds_fill(void *call, const struct rs_share *s, unsigned char *in, struct sc_err *err)
 {
 	uint32_t nr;
-	const struct rs_rounds_file *files = rs_rounds_files(c->rounds, &nr);
+	const struct rs_rounds_file *files = rs_rounds_files(((struct call *)call)->rounds, &nr);
 
 	for (uint32_t i = 0; i < s->nr_in; i++) {
 		const struct rs_extent *e = &s->in[i];
-		int rc = rs_bytes_read(files[e->file].bytes, e->at, e->bytes, w->in + e->window, c->err);
+		int rc = rs_bytes_read(files[e->file].bytes, e->at, e->bytes, in + e->window, err);
 
 		if (rc < 0)
 			return rc;
@@ -92,20 +93,20 @@ static int fill(struct call *c, const struct rs_share *s, struct windows *w)
 	return 0;
 }
 
-static int put(struct call *c, const struct rs_extent *e, const unsigned char *bytes)
+static int put(struct call *c, const struct rs_extent *e, const unsigned char *bytes, struct sc_err *err)
 {
 	*c->ret_failed = e->file;
 	if (sc_pwrite_all(c->targets[e->file].fd, bytes, e->bytes, e->at) < 0)
-		return sc_fail_sys(c->err, errno, "rounds: cannot write");
-	return c->how->tick && c->how->tick(c->how->arg, e->bytes) ? sc_fail(c->err, SC_E_CANCELLED, "stopped") : 0;
+		return sc_fail_sys(err, errno, "rounds: cannot write");
+	return c->how->tick && c->how->tick(c->how->arg, e->bytes) ? sc_fail(err, SC_E_CANCELLED, "stopped") : 0;
 }
 
-static int drain(struct call *c, const struct rs_share *s, struct windows *w)
+int rounds_drain(void *call, const struct rs_extent *out, uint32_t nr, const unsigned char *bytes, struct sc_err *err)
 {
 	int rc = 0;
 
-	for (uint32_t i = 0; rc == 0 && i < s->nr_out; i++)
-		rc = put(c, &s->out[i], w->out + s->out[i].window);
+	for (uint32_t i = 0; rc == 0 && i < nr; i++)
+		rc = put(call, &out[i], bytes + out[i].window, err);
 	return rc;
 }
 
@@ -114,7 +115,7 @@ static int execute(struct call *c, const struct rs_round *round)
 	int rc = 0;
 
 	for (uint32_t p = 0; rc == 0 && p < round->nr; p++)
-		rc = fill(c, &round->shares[p], &c->windows[p]);
+		rc = rounds_fill(c, &round->shares[p], c->windows[p].in, c->err);
 	for (uint32_t p = 0; rc == 0 && p < round->nr; p++) {
 		const struct rs_share *s = &round->shares[p];
 		struct windows *w = &c->windows[p];
@@ -132,7 +133,7 @@ static int execute(struct call *c, const struct rs_round *round)
 		struct windows *w = &c->windows[p];
 
 		rounds_copy(s->unpacks, s->nr_unpacks, w->recv, s->recv_bytes, w->out, s->out_bytes);
-		rc = drain(c, s, w);
+		rc = rounds_drain(c, s->out, s->nr_out, w->out, c->err);
 	}
 	return rc;
 }
@@ -141,7 +142,6 @@ static int execute_in_memory(struct call *c, const struct rs_round *round)
 {
 	int rc;
 
-	(void)__atomic_fetch_add(&rounds, 1, __ATOMIC_RELAXED);
 	for (uint32_t p = 0; p < round->nr; p++) {
 		const struct rs_share *s = &round->shares[p];
 
@@ -172,29 +172,40 @@ static int write_rest(struct call *c, const struct rs_extent *e)
 		*c->ret_failed = e->file;
 		rc = rs_image_fetch(c->targets[e->file].image, part.at, part.bytes, bytes, c->err);
 		if (rc == 0)
-			rc = put(c, &part, bytes);
+			rc = put(c, &part, bytes, c->err);
 	}
 	free(bytes);
 	return rc;
 }
 
-static int run(struct call *c)
+static int run_rounds(struct call *c)
 {
 	const struct rs_round *round = NULL;
-	const struct rs_extent *rest = NULL;
-	uint32_t nr = 0;
 	int rc;
 
 	for (;;) {
 		rc = rs_rounds_next(c->rounds, &round, c->err);
 		if (rc < 0 || !round)
-			break;
+			return rc;
 		if (rounds_look)
 			rounds_look(c->rounds, round, NULL, 0);
-		rc = execute_in_memory(c, round);
+		(void)__atomic_fetch_add(&rounds, 1, __ATOMIC_RELAXED);
+		rc = rounds_device ? rounds_device->put(round->shares, c->err) : execute_in_memory(c, round);
 		if (rc < 0)
-			break;
+			return rc;
 	}
+}
+
+static int run(struct call *c)
+{
+	const struct rs_extent *rest = NULL;
+	uint32_t nr = 0;
+	int rc = rounds_device ? rounds_device->begin(c, c->err) : 0;
+
+	if (rc == 0)
+		rc = run_rounds(c);
+	if (rounds_device)
+		rc = rounds_device->end(rc, c->err);
 	if (rc == 0)
 		rc = rs_rounds_rest(c->rounds, &rest, &nr, c->err);
 	if (rc == 0 && rounds_look)

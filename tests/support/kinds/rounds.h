@@ -17,6 +17,17 @@ typedef void rounds_copy_fn(const struct rs_copy *boxes, uint32_t nr, unsigned c
 			    uint64_t to_bytes);
 extern rounds_copy_fn *rounds_copy;
 
+/** What executes rounds of one peer, in place of copies between windows of this engine; NULL: nothing does. */
+struct rounds_device {
+	int (*begin)(void *call, struct sc_err *err);
+	int (*put)(const struct rs_share *share, struct sc_err *err);
+	int (*end)(int rc, struct sc_err *err);	/* after all rounds, or an error */
+};
+extern const struct rounds_device *rounds_device;
+/** Reads what a share reads; writes what it wrote. */
+int rounds_fill(void *call, const struct rs_share *share, unsigned char *in, struct sc_err *err);
+int rounds_drain(void *call, const struct rs_extent *out, uint32_t nr, const unsigned char *bytes, struct sc_err *err);
+
 /** Is told each round before it is executed, and the rest in the end (`round` NULL).  NULL: nobody is. */
 extern void (*rounds_look)(struct rs_rounds *r, const struct rs_round *round, const struct rs_extent *rest, uint32_t nr_rest);
 

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of CUDA that the stand-in has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/fake_cuda_i.h"
+
+/* What a call gives before it does anything: as it was told to fail, or since the device has failed. */
+static cudaError_t enter(cudaError_t as)
+{
+	if (++fake.calls == fake.fail_call)
+		return as;
+	if (!fake.sticky)
+		fake_some();
+	return fake.sticky;
+}
+
+#define ENTER(as)                                                                                  \
+	do {                                                                                       \
+		cudaError_t entered = enter(as);                                                   \
+		if (entered != cudaSuccess)                                                        \
+			return entered;                                                            \
+	} while (0)
+
+static cudaError_t wrong(const char *what)
+{
+	fake_find(&fake.found.misuse, "%s", what);
+	return cudaErrorInvalidValue;
+}
+
+/* Of what waits for all work of a device: it is not called while there is some. */
+static void expect_rest(const char *call)
+{
+	for (unsigned i = 0; i < fake.nr_streams && !fake.sticky; i++)
+		if (fake.streams[i]->head)
+			fake_find(&fake.found.misuse, "%s while '%s' has not run: it would wait for the device", call,
+				  fake.streams[i]->head->name);
+}
+
+/* --- the device and its memory --- */
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+	return error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress" : error ? "cudaErrorOfStandIn" : "cudaSuccess";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+	return error ? "the stand-in was told to fail" : "no error";
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	ENTER(cudaErrorDevicesUnavailable);
+	if (device != 0)
+		return cudaErrorInvalidDevice;
+	fake.device = device;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
+{
+	ENTER(cudaErrorInvalidValue);
+	if (attr != cudaDevAttrMultiProcessorCount || device != 0)
+		return wrong("an attribute that the stand-in does not have");
+	*value = 1 + (int)(fake_random() % 3);
+	return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **ret, size_t bytes)
+{
+	ENTER(cudaErrorMemoryAllocation);
+	expect_rest("cudaMalloc()");
+	if (fake.device < 0)
+		return wrong("memory of no device");
+	*ret = fake_area_new(NULL, bytes, fake.device)->at;
+	return cudaSuccess;
+}
+
+static cudaError_t give_back(const void *p, bool pinned, const char *call)
+{
+	struct fake_area *a = fake_area_of(p);
+	cudaError_t rc = enter(cudaErrorUnknown);
+
+	expect_rest(call);
+	if (!a || a->at != p || (a->device < 0) != pinned)
+		return wrong("memory is given back that is not there");
+	memset(a->at, 0xdb, a->bytes);
+	a->gone = true;
+	return rc;
+}
+
+cudaError_t cudaFree(void *p)
+{
+	return give_back(p, false, "cudaFree()");
+}
+
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
+{
+	ENTER(cudaErrorHostMemoryAlreadyRegistered);
+	expect_rest("cudaHostRegister()");
+	if (flags != cudaHostRegisterDefault || fake_area_of(p))
+		return wrong("memory is pinned twice, or by other flags");
+	(void)fake_area_new(p, bytes, -1);
+	return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+	return give_back(p, true, "cudaHostUnregister()");
+}
+
+/* --- streams and events --- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)
+{
+	struct CUstream_st *s;
+
+	ENTER(cudaErrorMemoryAllocation);
+	if (flags != cudaStreamNonBlocking || fake.nr_streams == FAKE_CLOCKS - 1)
+		return wrong("a stream that waits for the default stream, or too many");
+	s = calloc(1, sizeof(*s));
+	s->open = true;
+	fake.streams[fake.nr_streams++] = s;
+	s->clock_nr = fake.nr_streams;
+	*ret = s;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+	if (!s->open)
+		return wrong("a stream is ended twice");
+	s->open = false;
+	return enter(cudaErrorUnknown);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+	cudaError_t rc;
+
+	ENTER(cudaErrorUnknown);
+	rc = s->tail ? fake_ask(s->tail) : cudaSuccess;
+	if (rc == cudaSuccess)
+		fake_join(&fake.host, &s->clock);
+	return fake.sticky ? fake.sticky : rc;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
+{
+	ENTER(cudaErrorUnknown);
+	if (!s || flags)
+		return wrong("a wait of the default stream, or by flags");
+	if (!e->op) /* never recorded: as in CUDA, that is no wait */
+		return cudaSuccess;
+	fake_join(&s->clock, &e->op->clock);
+	fake_enqueue(s, FAKE_WAIT, "wait")->dep = e->op;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags)
+{
+	ENTER(cudaErrorMemoryAllocation);
+	expect_rest("cudaEventCreateWithFlags()");
+	if (flags != cudaEventDisableTiming)
+		return wrong("an event that measures time");
+	*ret = calloc(1, sizeof(**ret));
+	fake.events++;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+	free(e);
+	fake.events--;
+	return enter(cudaErrorUnknown);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+	ENTER(cudaErrorUnknown);
+	if (!s)
+		return wrong("an event of the default stream");
+	e->op = fake_enqueue(s, FAKE_MARK, "event");
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+	cudaError_t rc;
+
+	ENTER(cudaErrorUnknown);
+	rc = e->op ? fake_ask(e->op) : cudaSuccess;
+	if (fake.sticky)
+		return fake.sticky;
+	if (rc == cudaSuccess && e->op)
+		fake_join(&fake.host, &e->op->clock);
+	return rc;
+}
+
+/* --- work --- */
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+	struct fake_op *op;
+
+	ENTER(cudaErrorUnknown);
+	if (!s)
+		return wrong("a copy of the default stream");
+	op = fake_enqueue(s, FAKE_COPY, kind == cudaMemcpyHostToDevice ? "copy in" : "copy out");
+	op->to = to;
+	op->from = from;
+	op->bytes = bytes;
+	op->copy = kind;
+	return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s)
+{
+	const struct fake_kernel *k = &fake_the_kernel;
+	struct fake_op *op;
+
+	ENTER(cudaErrorLaunchOutOfResources);
+	if (kernel != k || !s || !grid.x || grid.y * grid.z != 1 || !block.x || block.x > 1024 || block.y * block.z != 1 || shared)
+		return wrong("a launch of another kernel, on the default stream, or of a size that is not possible");
+	op = fake_enqueue(s, FAKE_KERNEL, "kernel");
+	op->blocks = grid.x;
+	op->threads = block.x;
+	for (unsigned i = 0; i < k->nr_args; i++) {
+		op->args[i] = malloc(k->args_bytes[i]);
+		memcpy(op->args[i], args[i], k->args_bytes[i]);
+	}
+	return cudaSuccess;
+}
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *ret, const void *code, enum cudaJitOption *jit, void **jit_values, unsigned nr_jit,
+				enum cudaLibraryOption *options, void **values, unsigned nr)
+{
+	ENTER(cudaErrorInvalidPtx);
+	if (!code || jit || jit_values || nr_jit || options || values || nr || fake.device < 0)
+		return wrong("a library with options, or of no device");
+	if (strncmp(code, ".version", 8) != 0)
+		return cudaErrorInvalidPtx;
+	fake.libraries++;
+	*ret = (cudaLibrary_t)(uintptr_t)&fake.libraries;
+	return cudaSuccess;
+}
+
+cudaError_t cudaLibraryUnload(cudaLibrary_t library)
+{
+	(void)library;
+	expect_rest("cudaLibraryUnload()");
+	fake.libraries--;
+	return enter(cudaErrorUnknown);
+}
+
+cudaError_t cudaLibraryGetKernel(cudaKernel_t *ret, cudaLibrary_t library, const char *name)
+{
+	ENTER(cudaErrorSymbolNotFound);
+	if (library != (cudaLibrary_t)(uintptr_t)&fake.libraries || strcmp(name, fake_the_kernel.name) != 0)
+		return cudaErrorSymbolNotFound;
+	*ret = (cudaKernel_t)(uintptr_t)&fake_the_kernel;
+	return cudaSuccess;
+}

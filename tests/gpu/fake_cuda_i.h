@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The insides of the stand-in. */
+#ifndef TEST_FAKE_CUDA_I_H
+#define TEST_FAKE_CUDA_I_H
+
+#include "tests/gpu/fake_cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#define FAKE_CLOCKS 16		/* 0: the host; then streams */
+#define FAKE_ASKS_MAX 5000	/* whoever asks so often has no deadline */
+
+struct fake_clock {
+	uint32_t at[FAKE_CLOCKS];
+};
+
+enum fake_kind { FAKE_COPY, FAKE_KERNEL, FAKE_WAIT, FAKE_MARK };
+
+struct fake_op {
+	enum fake_kind kind;
+	struct CUstream_st *stream;
+	struct fake_clock clock;
+	struct fake_op *next, *all;
+	unsigned nth;		/* of those that began; 0: it has not */
+	bool ran;
+	char name[60];
+	struct fake_op *dep;	/* of a wait */
+	void *to;		/* of a copy */
+	const void *from;
+	size_t bytes;
+	enum cudaMemcpyKind copy;
+	void *args[4];		/* of a kernel */
+	unsigned blocks, threads;
+};
+
+struct CUstream_st {
+	unsigned clock_nr, ops;
+	bool open;
+	struct fake_clock clock;
+	struct fake_op *head, *tail;
+};
+
+struct CUevent_st {
+	struct fake_op *op;	/* NULL: it was never recorded */
+};
+
+struct fake_device {
+	enum fake_order order;
+	uint64_t random;
+	int device;		/* that the thread has set; -1: none */
+	cudaError_t sticky;
+	struct fake_clock host;
+	struct CUstream_st *streams[FAKE_CLOCKS - 1];
+	unsigned nr_streams, events, libraries, asked;
+	struct fake_area *areas;
+	struct fake_op *ops;
+	unsigned calls, ran, fail_call, fail_run, hang_run;
+	struct fake_findings found;
+};
+extern struct fake_device fake;
+
+uint64_t fake_random(void);
+void fake_find(unsigned *counter, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void fake_join(struct fake_clock *a, const struct fake_clock *b);
+/** `at` NULL: allocates it. */
+struct fake_area *fake_area_new(void *at, size_t bytes, int device);
+struct fake_area *fake_area_of(const void *p);
+struct fake_op *fake_enqueue(struct CUstream_st *s, enum fake_kind kind, const char *name);
+/** Runs the head of a stream, if it may; false: nothing happened. */
+bool fake_step(struct CUstream_st *s);
+/** Runs what the order runs by itself at a call. */
+void fake_some(void);
+/** What the host is told that asks whether an operation has ended. */
+cudaError_t fake_ask(struct fake_op *op);
+
+#endif
