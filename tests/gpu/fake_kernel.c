@@ -4,6 +4,7 @@
 
 #include "tests/gpu/fake_cuda.h"
 #include "tests/gpu/host_run.h"
+#include "tests/gpu/pipeline_rounds.h"
 
 #define AREAS_MAX 4
 
@@ -110,6 +111,7 @@ static bool run(struct fake_op *op, void **args, unsigned blocks, unsigned threa
 	return true;
 }
 
+const char *const pipeline_kernel = ".version 8.0"; /* the stand-in looks no further */
 const struct fake_kernel fake_the_kernel = {"scalai_copy", 3, {sizeof(void *), sizeof(void *), sizeof(uint32_t)}, run};
 
 /* --- the host's tables: linked with --wrap=rs_tables_add, so that their accesses are seen --- */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linked to tests over rounds (tests/support/kinds/rounds.h): those of one peer go through the pipeline, on the stand-in. */
+/*
+ * Linked to tests over rounds (tests/support/kinds/rounds.h): those of one peer go through the pipeline, on the stand-in,
+ * or on a GPU (real_cuda.c).
+ */
 #include "reshard/gpu/pipeline.h"
 
 #include <stdio.h>
@@ -7,6 +10,7 @@
 
 #include "meta/base/err.h"
 #include "tests/gpu/fake_cuda.h"
+#include "tests/gpu/pipeline_rounds.h"
 #include "tests/support/kinds/rounds.h"
 
 static struct {
@@ -32,13 +36,13 @@ static int drain(void *arg, const struct rs_extent *out, uint32_t nr, const unsi
 static int idle(void *arg, struct sc_err *err)
 {
 	(void)arg, (void)err;
-	return 0; /* the stand-in ends what does not end */
+	return 0; /* the stand-in ends a wait that has no end; on a GPU, the time of the test does */
 }
 
 static int begin(void *call, struct sc_err *err)
 {
 	struct rs_pipeline_options o = {
-		.window_bytes = rounds_options.window_bytes, .boxes_max = rounds_options.boxes_max, .kernel = ".version 8.0",
+		.window_bytes = rounds_options.window_bytes, .boxes_max = rounds_options.boxes_max, .kernel = pipeline_kernel,
 		.fill = fill, .drain = drain, .idle = idle, .arg = call,
 	};
 
