@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "meta/base/err.h"
+#include "meta/base/sys.h"
 #include "tests/gpu/fake_cuda.h"
 
 #define SHARES 8
@@ -284,6 +285,29 @@ static void each_copy_and_kernel_hangs_once(void **unused)
 		}
 }
 
+static unsigned allocations;	/* that succeed */
+
+static void *failing_alloc(size_t bytes)
+{
+	return allocations-- ? malloc(bytes) : NULL;
+}
+
+static void memory_is_short(void **unused)
+{
+	struct sc_err err;
+	int rc = SC_E_NO_MEMORY;
+
+	(void)unused;
+	for (unsigned n = 0; rc < 0; n++) {
+		reset(FAKE_RANDOM, n);
+		allocations = n;
+		sc_sys.alloc = failing_alloc;
+		rc = pass(&err);
+		sc_sys.alloc = malloc;
+		assert_int_equal(rc, n < 1 + RS_PIPELINE_SLOTS ? SC_E_NO_MEMORY : 0);
+	}
+}
+
 static void who_waits_without_an_end_is_named(void **unused)
 {
 	struct fake_findings found;
@@ -413,6 +437,7 @@ int main(void)
 		cmocka_unit_test(each_call_fails_once),
 		cmocka_unit_test(each_copy_and_kernel_fails_once),
 		cmocka_unit_test(each_copy_and_kernel_hangs_once),
+		cmocka_unit_test(memory_is_short),
 		cmocka_unit_test(who_waits_without_an_end_is_named),
 		cmocka_unit_test(files_fail_at_each_share),
 		cmocka_unit_test(shares_that_do_not_fit_are_refused),
