@@ -27,6 +27,8 @@ int cli_command(const char *mount, const char *job, const char *file, const char
 int cli_fail(const char *verb, const char *path);
 /** Tell whether a file says, by its name, in which files the tensors of a model are. */
 bool cli_is_index(const char *path);
+/** Check that these files are beside it, with the tensors that it says; returns 1 after a message. */
+int cli_check_index(const char *index);
 /** Join these files into one, of the index's name without .index.json, in a folder; returns 1 after a message. */
 int cli_join(const char *index, const char *folder);
 /** Say why a job refused something, by its `error` and errno; returns 1. */

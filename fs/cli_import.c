@@ -270,6 +270,24 @@ static bool is_model(const char *path)
 	return false;
 }
 
+/* Where the model is in several files, all that their index names must be there. */
+static int check_model(const char *path)
+{
+	static const char *const names[] = {"model.safetensors", "pytorch_model.bin"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		char name[PATH_BYTES];
+
+		(void)snprintf(name, sizeof(name), "%s/%s", path, names[i]);
+		if (access(name, F_OK) == 0)
+			return 0; /* the libraries read that one */
+		(void)snprintf(name, sizeof(name), "%s/%s.index.json", path, names[i]);
+		if (access(name, F_OK) == 0)
+			return cli_check_index(name);
+	}
+	return 0;
+}
+
 /* Is it a checkpoint of torch.distributed or DeepSpeed, whose files all ranks have written together? */
 static bool is_checkpoint(const char *path)
 {
@@ -332,7 +350,7 @@ static int import(const struct import *i)
 	is_folder = S_ISDIR(st.st_mode) && is_checkpoint(i->from);
 	is_whole = !S_ISDIR(st.st_mode) || is_model(i->from);
 	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
-	if (make_job(i, path))
+	if ((is_whole && S_ISDIR(st.st_mode) && check_model(i->from)) || make_job(i, path))
 		return 1;
 	rc = write_layout(i);
 	if (rc == 0 && is_whole)

@@ -230,6 +230,31 @@ static int write_file(struct join *j, const struct rs_frame *frame, const char *
 	return rc;
 }
 
+static void join_done(struct join *j)
+{
+	for (size_t i = 0; i < j->shards.nr; i++) {
+		sc_closep(&j->shards.at[i].fd);
+		rs_found_done(&j->shards.at[i].found);
+	}
+	sc_vec_done(&j->shards);
+	sc_vec_done(&j->wanted);
+	sc_vec_done(&j->from);
+	sc_arena_done(&j->arena);
+}
+
+int cli_check_index(const char *index)
+{
+	struct join j = {.index = index};
+	int rc = read_index(&j);
+
+	if (rc == 0 && !j.wanted.nr)
+		rc = sc_fail(&j.err, SC_E_FORMAT, "the index names no tensors");
+	if (rc < 0)
+		(void)fprintf(stderr, "scalai: '%s': %s\n", index, j.err.msg);
+	join_done(&j);
+	return rc != 0;
+}
+
 int cli_join(const char *index, const char *folder)
 {
 	const char *slash = strrchr(index, '/'), *name = slash ? slash + 1 : index;
@@ -255,13 +280,6 @@ int cli_join(const char *index, const char *folder)
 		rc = to ? write_file(&j, &frame, to) : cli_fail("make", folder);
 	}
 	rs_frame_done(&frame);
-	for (size_t i = 0; i < j.shards.nr; i++) {
-		sc_closep(&j.shards.at[i].fd);
-		rs_found_done(&j.shards.at[i].found);
-	}
-	sc_vec_done(&j.shards);
-	sc_vec_done(&j.wanted);
-	sc_vec_done(&j.from);
-	sc_arena_done(&j.arena);
+	join_done(&j);
 	return rc != 0;
 }

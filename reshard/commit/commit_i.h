@@ -10,8 +10,8 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 	enum { ITEM_WROTE, ITEM_LIKE, ITEM_KEPT } how;
 	bool gone;		/* the file was removed */
 	bool moved;		/* of ITEM_WROTE: the bytes are the head's, under another name, mode or owner */
-	bool was_plain, stays, is_linked; /* of a moved one: had it tensors? a plain one that stays so; has it names
-					   * beside this one? */
+	bool was_plain, stays;	/* of a moved one: it had no tensors; that is so still */
+	uint32_t nlink;		/* of a moved one: its names, those that are no items among them */
 	bool made, pinned;	/* of the head's: its blob is sealed and flushed with this commit; it is held */
 	uint32_t rank, like;	/* like: whose file it is, of ITEM_LIKE */
 	const char *path;	/* lives as long as the service */
@@ -60,7 +60,8 @@ struct commit {
 		struct rs_seal *at;
 		size_t nr, room;
 	} seals;
-	struct meta_changes rows;	/* of the new version's tree: what it says of files */
+	struct meta_changes rows;	/* of the new version's tree: what it says of files; nlink: names that they
+					 * lose */
 	struct meta_state state;	/* all logical tensors of the new version */
 	struct rs_version *version;
 };

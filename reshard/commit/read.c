@@ -43,7 +43,7 @@ static int stat_moved(struct commit *c, struct item *it)
 	it->own = (struct rs_owner){row.uid, row.gid, row.mode & 07777};
 	it->atime_ns = row.atime_ns;
 	it->mtime_ns = row.mtime_ns;
-	it->is_linked = row.nlink > 1;
+	it->nlink = row.nlink;
 	return rc < 0 ? rc : rs_commit_find_moved(c, it);
 }
 

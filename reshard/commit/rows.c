@@ -64,38 +64,63 @@ static int share_equal(struct commit *c)
 	return rc;
 }
 
+struct named {			/* an inode, of which items are names */
+	uint64_t ino;
+	size_t row;		/* of c->rows */
+	uint32_t names, shards;	/* items; those with tensors */
+	const struct item *first;
+};
+
 static int add_row(struct commit *c, struct sc_map *by_ino, const struct item *it)
 {
 	/* other names of a plain file that has become one of tensors may be plain still */
-	const bool has_blob = !it->nr_rows || (it->is_linked && it->was_plain);
+	const bool has_blob = !it->nr_rows || (it->was_plain && it->nlink > 1);
 	struct meta_inode_row row = {.ino = it->ino, .job = c->job->id, .mode = S_IFREG | it->own.mode,
 				     .uid = it->own.uid, .gid = it->own.gid, .mtime_ns = it->mtime_ns,
 				     .atime_ns = it->atime_ns, .ctime_ns = it->ctime_ns,
 				     .data = META_LOWER_DATA, .blob = has_blob ? it->stored : 0};
-	size_t at = (size_t)(uintptr_t)sc_map_get(by_ino, (const char *)&it->ino, sizeof(it->ino));
+	struct named *n = sc_map_make(by_ino, (const char *)&it->ino, sizeof(it->ino), &c->arena, sizeof(*n));
 
-	if (at) {
-		struct meta_inode_row *before = &c->rows.at[at - 1].inode;
+	if (!n)
+		return sc_nomem(c->err);
+	n->shards += it->nr_rows > 0;
+	if (n->names++) {
+		struct meta_inode_row *before = &c->rows.at[n->row].inode;
 
 		/* another name: one blob for both, that of the name which shares it with other ranks */
 		if (row.blob && (!before->blob || before->blob == it->blob))
 			before->blob = row.blob;
 		return 0;
 	}
-	if (sc_vec_push(&c->rows, ((struct meta_change){META_PUT_INODE, .inode = row})) < 0 ||
-	    sc_map_put(by_ino, (const char *)&it->ino, sizeof(it->ino), (void *)(uintptr_t)c->rows.nr) < 0)
-		return sc_nomem(c->err);
-	return 0;
+	n->first = it;
+	n->row = c->rows.nr;
+	return sc_vec_push(&c->rows, ((struct meta_change){META_PUT_INODE, .inode = row})) < 0 ? sc_nomem(c->err) : 0;
+}
+
+/*
+ * A file that has names of both kinds is two from now on: its row is that of the plain one, and loses the names of
+ * files of tensors.  A committed file of tensors that was linked has such names that are no items, too.
+ */
+static void count_names(struct commit *c, const struct named *n)
+{
+	struct meta_inode_row *row = &c->rows.at[n->row].inode;
+	const bool was_shard = n->first->moved && !n->first->was_plain;
+
+	if (row->blob)
+		row->nlink = n->shards + (was_shard ? n->first->nlink - n->names : 0);
 }
 
 int rs_commit_rows(struct commit *c)
 {
-	struct sc_map by_ino = {0}; /* ino -> its row, plus 1 */
+	struct sc_map by_ino = {0}; /* ino -> struct named */
 	int rc = share_equal(c);
 
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
 		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].gone)
 			rc = add_row(c, &by_ino, &c->items.at[i]);
+	for (size_t i = 0; rc == 0 && i < by_ino.room; i++)
+		if (by_ino.slots[i].value)
+			count_names(c, by_ino.slots[i].value);
 	sc_map_done(&by_ino);
 	return rc;
 }

@@ -13,6 +13,8 @@
  *      is the same in all ranks of the tree.  The job's own folder is its own source.
  *  B3  What no row of a rank's own tells of has a virtual number: of the job, the rank and the path.  Names of one file
  *      have that of the first of them.
+ *  B4  Names of one file of tensors are one file only where it was written: at another topology each is made of other
+ *      bytes.  There the first name keeps the number and the row.
  */
 #include "reshard/shown/below_i.h"
 
@@ -234,9 +236,14 @@ int rs_below_number_at(struct rs_below *b, const struct rs_rank_files *t, const 
 		       bool remembers, uint64_t *ret, struct sc_err *err)
 {
 	struct meta_inode_row row;
+	struct rs_where first;
 	int rc = ino ? rs_own_row(b, t, path, ino, &row, NULL, err) : 0;
 
 	*ret = 0;
+	if (rc > 0 && remembers && rs_below_is_split(b, &row)) {
+		rc = rs_below_where(b, ino, &first, err);
+		rc = rc > 0 ? first.rank == t->rank && strcmp(first.path, path) == 0 : rc;
+	}
 	if (rc > 0)
 		rc = remembers ? remember_row(b, &row, t->rank, path, err) : 0;
 	else if (rc == 0)
@@ -460,4 +467,34 @@ void rs_below_note_floor(struct rs_view *view)
 
 	if (b)
 		__atomic_store_n(&b->floor_ns, view->version->floor_ns, __ATOMIC_RELAXED);
+}
+
+int rs_below_each_split(struct rs_below *b, uint32_t rank, meta_entry_fn *fn, void *arg, struct sc_err *err)
+{
+	const struct rs_rank_files *t;
+	int rc = b->same ? 1 : rs_rank_files(b, rank, &t, err);
+
+	for (size_t i = 0; rc == 0 && t->rows == RS_ROWS_OWN && i < t->files.room; i++) {
+		const struct rs_below_file *file = t->files.slots[i].value;
+		struct meta_inode_row row;
+		const char *slash;
+		struct meta_entry_row name = {0};
+		uint64_t was = 0;
+
+		if (!file || file->data)
+			continue;
+		slash = strrchr(file->path, '/');
+		name.name.at = slash ? slash + 1 : file->path;
+		name.name.nr = strlen(name.name.at);
+		rc = rs_below_parent(b, &(struct rs_where){0, rank, file->path}, &name.parent, err);
+		if (rc == 0 && name.parent)
+			rc = rs_below_tree_child(b, name.parent, name.name, &was, err);
+		if (rc == 0 && was)
+			rc = rs_own_row(b, t, file->path, was, &row, NULL, err);
+		if (rc > 0 && !rs_below_is_split(b, &row))
+			rc = 0;
+		if (rc > 0)
+			rc = rs_below_child(b, name.parent, name.name, &name.ino, err) < 0 ? err->code : fn(arg, &name);
+	}
+	return rc < 0 ? rc : 0;
 }

@@ -5,6 +5,8 @@
 
 #include "reshard/shown/shown_i.h"
 
+#include <sys/stat.h>
+
 struct rs_below_file {			/* of tensors, or of a dataset */
 	bool data;
 	char path[];
@@ -147,6 +149,12 @@ int rs_source_xattrs(struct rs_below *b, const struct rs_rank_files *t, const ch
 /** Clears the bits of those who could not reach a file, by the folders above it where its rows are. */
 int rs_source_limit(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_owner *owner,
 		    struct sc_err *err);
+
+/* Is a row of files of tensors that were one file where they were written, and are not here (B4)? */
+static inline bool rs_below_is_split(const struct rs_below *b, const struct meta_inode_row *row)
+{
+	return !b->same && S_ISREG(row->mode) && !row->blob && row->nlink > 1;
+}
 
 static inline uint64_t rs_number_of_rank(const struct rs_below *b, uint32_t rank)
 {

@@ -279,9 +279,11 @@ int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_r
 {
 	int rc = 0;
 
-	if (t->rows == RS_ROWS_OWN)
+	if (t->rows == RS_ROWS_OWN) {
 		rc = rs_own_row(b, t, at->path, at->ino, ret, target, err);
-	else if ((t->rows == RS_ROWS_OTHER || (t->rows == RS_ROWS_COMMON && *at->path)) &&
+		if (rc > 0 && rs_below_is_split(b, ret))
+			ret->nlink = 1;
+	} else if ((t->rows == RS_ROWS_OTHER || (t->rows == RS_ROWS_COMMON && *at->path)) &&
 		 !rs_rank_file(t, at->path))
 		rc = source_row(b, at, t, ret, target, err);
 	if (rc > 0 && at->ino == b->root)

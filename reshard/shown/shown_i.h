@@ -35,6 +35,9 @@ int rs_below_shards(struct rs_below *b, uint32_t rank, int (*each)(void *arg, co
 		    struct sc_err *err);
 /** Walks over the names that a number has, each once. */
 int rs_below_names(struct rs_below *b, uint64_t ino, meta_entry_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the names of a rank's files of tensors that were one file where they were written, and are several here
+ *  (docs/tree.md, B4), with the numbers that they have here. */
+int rs_below_each_split(struct rs_below *b, uint32_t rank, meta_entry_fn *fn, void *arg, struct sc_err *err);
 /** Finds a number by its path; 0: there is none. */
 int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t *ret, struct sc_err *err);
 

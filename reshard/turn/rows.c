@@ -66,6 +66,7 @@ static int complete_row(struct rs_turn *t, const struct meta_inode_row *given)
 		x.inode.atime_ns = given->atime_ns;
 	if (given->ctime_ns > x.inode.ctime_ns)
 		x.inode.ctime_ns = given->ctime_ns;
+	x.inode.nlink -= given->nlink < x.inode.nlink ? given->nlink : 0;
 	x.inode.blob = given->blob;
 	x.inode.data = META_LOWER_DATA;
 	return put_row(t, &x.inode);
@@ -175,6 +176,23 @@ static int restate_rank(struct rs_turn *t, uint64_t folder)
 	return rc;
 }
 
+/* A name of what was one file, and is several: a file of its own from now on. */
+static int restate_split(void *arg, const struct meta_entry_row *row)
+{
+	struct rs_turn *t = arg;
+	struct meta_inode_row own;
+	uint64_t now = 0;
+	int rc = rs_overlay_child(t->job->overlay, row->parent, row->name, &now, t->err);
+
+	if (rc < 0 || now != row->ino)
+		return rc;
+	rc = put_entry(t, row->parent, row->name, row->ino);
+	if (rc < 0 || rs_overlay_has(t->job->overlay, row->ino))
+		return rc;
+	rc = rs_overlay_inode(t->job->overlay, row->ino, &t->texts, &own, t->err);
+	return rc > 0 ? put_row(t, &own) : rc;
+}
+
 /* All rows of a tree are made under one topology: ranks that show rows of others get rows of their own. */
 static int restate_ranks(struct rs_turn *t, struct rs_view *base)
 {
@@ -186,8 +204,10 @@ static int restate_ranks(struct rs_turn *t, struct rs_view *base)
 	if (rc == 0)
 		(void)rs_below_has_own_rows(b, 0, &had);
 	for (uint32_t r = 0; rc == 0 && (r < had || r < base->topo.ranks); r++) {
-		if (rs_below_has_own_rows(b, r, &had))
+		if (rs_below_has_own_rows(b, r, &had)) {
+			rc = rs_below_each_split(b, r, restate_split, t, t->err);
 			continue;
+		}
 		rc = hide_folder(t, &tree, t->job->root + 1 + r);
 		if (rc == 0 && r < base->topo.ranks)
 			rc = restate_rank(t, t->job->root + 1 + r);
