@@ -109,7 +109,8 @@ static int add_above(struct rs_below *b, uint64_t home, uint64_t folder, struct 
 	while (rc == 0 && *path && folder != home) {
 		struct link_names above = {.arena = arena, .err = err};
 
-		rc = meta_tree_names(b->catalog, &b->tree, folder, on_link_name, &above, err);
+		rc = rs_below_unless_dropped(
+		    b, meta_tree_names(b->catalog, &b->tree, folder, on_link_name, &above, err));
 		if (rc == 0 && above.all.nr == 1) {
 			const char *name = above.all.at[0].name.at;
 
