@@ -220,15 +220,11 @@ static int remember_row(struct rs_below *b, const struct meta_inode_row *row, ui
 static int implied_number(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t *ret,
 			  struct sc_err *err)
 {
-	struct rs_source_links links = {0};
 	int rc = rs_rank_file(t, path) || rs_rank_folder(t, path);
 
 	if (!rc && (t->rows == RS_ROWS_OTHER || t->rows == RS_ROWS_COMMON))
-		rc = rs_source_links(b, t, path, &links, err);
-	if (rc > 0)
-		rc = virtual_number(b, t->rank, links.nr ? links.at[0] : path, ret, err);
-	rs_source_links_done(&links);
-	return rc;
+		rc = rs_source_first(b, t, path, &path, err);
+	return rc > 0 ? virtual_number(b, t->rank, path, ret, err) : rc;
 }
 
 /* Gives the number of what is at a path, where the rank's own rows have `ino` (0: nothing); 0: there is nothing. */

@@ -219,6 +219,7 @@ static void below_done(struct rs_below *b)
 			table_done(b->tables.slots[i].value);
 	sc_map_done(&b->tables);
 	sc_map_done(&b->wheres);
+	sc_map_done(&b->links);
 	sc_arena_done(&b->arena);
 	meta_topology_done(&b->rows_topo);
 	(void)pthread_mutex_destroy(&b->lock);

@@ -57,6 +57,7 @@ struct rs_below {
 	pthread_mutex_t lock;		/* below */
 	struct sc_map tables;		/* rank -> struct rs_rank_files */
 	struct sc_map wheres;		/* number -> struct rs_where */
+	struct sc_map links;		/* rank and number in the tree -> struct known_links (below_source.c) */
 	struct sc_arena arena;
 	uint64_t serial;		/* no other one of this process has it */
 };
@@ -133,6 +134,9 @@ struct rs_source_links {
 /** Gives the names that the file at a path has in such a rank, if it has several: 1, 0 (nothing is there), or an
  *  error.  None are given for what has one name, and for folders. */
 int rs_source_links(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_source_links *ret,
+		    struct sc_err *err);
+/** Gives the first of them, or the path itself; it lives as long as the view.  1, 0 (nothing is there), or an error. */
+int rs_source_first(struct rs_below *b, const struct rs_rank_files *t, const char *path, const char **ret,
 		    struct sc_err *err);
 void rs_source_links_done(struct rs_source_links *links);
 struct rs_source_names {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 /* --- rows of other ranks --- */
 
@@ -185,6 +186,74 @@ static int links_of(struct rs_below *b, const struct rs_rank_files *t, const cha
 	return rc < 0 ? rc : 1;
 }
 
+/*
+ * A file has the same names whichever of them was asked for: they are searched for once.  It is known by its number in
+ * the source, or, in a rank without one, by a hash of its numbers in all ranks.
+ */
+struct known_links {
+	struct {
+		uint64_t rank, id[2];
+	} key;
+	uint32_t nr;
+	const char *first;
+};
+
+static int identify(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino, uint64_t id[2],
+		    struct sc_err *err)
+{
+	int rc = 1;
+
+	id[0] = ino;
+	id[1] = 0;
+	for (uint32_t r = 1; rc > 0 && t->rows == RS_ROWS_COMMON && r < b->rows_ranks; r++) {
+		struct meta_inode_row row;
+
+		rc = row_at(b, r, path, &row, NULL, err);
+		if (rc > 0) {
+			const uint64_t all[] = {id[0], id[1], row.ino};
+			const XXH128_hash_t sum = XXH3_128bits(all, sizeof(all));
+
+			id[0] = sum.low64;
+			id[1] = sum.high64;
+		}
+	}
+	return rc;
+}
+
+static int count_links(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
+		       struct known_links *ret, struct sc_err *err)
+{
+	struct rs_source_links links = {0};
+	struct known_links *known;
+	int rc;
+
+	*ret = (struct known_links){.key.rank = t->rank};
+	rc = identify(b, t, path, ino, ret->key.id, err);
+	if (rc <= 0)
+		return rc;
+	(void)pthread_mutex_lock(&b->lock);
+	known = sc_map_get(&b->links, (const char *)&ret->key, sizeof(ret->key));
+	if (known)
+		*ret = *known;
+	(void)pthread_mutex_unlock(&b->lock);
+	if (known)
+		return 1;
+	rc = links_of(b, t, path, ino, &links, err);
+	(void)pthread_mutex_lock(&b->lock);
+	ret->nr = (uint32_t)links.nr;
+	ret->first = rc > 0 && links.nr ? sc_arena_copy(&b->arena, links.at[0], strlen(links.at[0])) : NULL;
+	known = ret->first ? sc_arena_alloc(&b->arena, sizeof(*known)) : NULL;
+	if (known) { /* without memory it is searched for again */
+		*known = *ret;
+		(void)sc_map_put(&b->links, (const char *)&known->key, sizeof(known->key), known);
+	}
+	(void)pthread_mutex_unlock(&b->lock);
+	if (rc > 0 && links.nr && !ret->first)
+		rc = sc_nomem(err);
+	rs_source_links_done(&links);
+	return rc;
+}
+
 void rs_source_links_done(struct rs_source_links *links)
 {
 	sc_vec_done(links);
@@ -194,15 +263,31 @@ void rs_source_links_done(struct rs_source_links *links)
 int rs_source_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
 		  struct sc_buf *target, struct sc_err *err)
 {
-	struct rs_source_links links = {0};
+	struct known_links links;
 	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, ret, target, err)
 					  : common_row(b, path, ret, target, err);
 
 	if (rc > 0 && !S_ISDIR(ret->mode) && ret->nlink > 1) {
-		rc = links_of(b, t, path, ret->ino, &links, err) < 0 ? err->code : 1;
-		ret->nlink = (uint32_t)links.nr;
-		rs_source_links_done(&links);
+		rc = count_links(b, t, path, ret->ino, &links, err);
+		ret->nlink = links.nr;
 	}
+	return rc;
+}
+
+int rs_source_first(struct rs_below *b, const struct rs_rank_files *t, const char *path, const char **ret,
+		    struct sc_err *err)
+{
+	struct meta_inode_row row;
+	struct known_links links;
+	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, &row, NULL, err)
+					  : common_row(b, path, &row, NULL, err);
+
+	*ret = path;
+	if (rc <= 0 || S_ISDIR(row.mode) || row.nlink < 2)
+		return rc;
+	rc = count_links(b, t, path, row.ino, &links, err);
+	if (rc > 0 && links.first)
+		*ret = links.first;
 	return rc;
 }
 
