@@ -54,16 +54,15 @@ static int read_item(struct commit *c, struct item *it)
 
 	it->format = &rs_format_plain;
 	rc = it->moved ? stat_moved(c, it) : stat_written(c, it);
-	it->owner = it->own;
-	if (rc == 0)
-		rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
 	if (rc == 0)
 		rc = rs_commit_find_format(c, it, &opaque);
+	it->stays = rc == 0 && it->was_plain && opaque;
+	if (rc < 0 || it->stays)
+		return rc;
+	it->owner = it->own;
+	rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
 	if (rc < 0)
 		return rc;
-	it->stays = it->was_plain && opaque;
-	if (it->stays)
-		return 0;
 	if (!opaque && strchr(it->path, ':'))
 		return sc_fail(c->err, SC_E_STATE, "rank %u: '%s': the name of a file of tensors has no colon, which "
 			       "is between it and a tensor's name; rename it, or keep it as it is by a line 'plain' "

@@ -32,6 +32,9 @@ void rs_folder_close(struct rs_folder_reading *r);
 /** Adds a tensor, whose boxes are in the folder's arena, and checks that they cover it. */
 int rs_folder_add(struct rs_folder_reading *r, const char *name, enum meta_dtype dtype, const struct meta_shape *shape,
 		  struct rs_placed_tensor placed);
+/** Does so with boxes of sc_sys.alloc(), which are released, unless rc is an error already; returns it then. */
+int rs_folder_add_boxes(struct rs_folder_reading *r, const char *name, enum meta_dtype dtype,
+			const struct meta_shape *shape, struct rs_placed_tensor placed, int rc);
 
 /** Tells whether a tensor is a bucket of Megatron's distributed optimizer. */
 bool rs_folder_is_bucket(const char *name);

@@ -425,7 +425,6 @@ static int add_state(struct buckets *b, const char *state, size_t first, size_t 
 	const struct rs_dcp_tensor *t = b->parameters.at[first].tensor;
 	struct meta_shape shape = {.nr = (uint8_t)t->dims};
 	struct rs_placed_tensor placed = {0};
-	struct rs_placed_box *kept;
 	size_t room = 0;
 	char *name = sc_arena_printf(&b->r->arena, "optimizer.state.%s.%s", state, t->name);
 	const struct bucket *of = NULL;
@@ -450,15 +449,7 @@ static int add_state(struct buckets *b, const char *state, size_t first, size_t 
 				rc = add_part(b, &x[at->bucket], p, at->start, &placed, &room);
 		}
 	}
-	b->r->to->chunks += placed.nr;
-	kept = rc == 0 ? sc_arena_array(&b->r->to->arena, placed.nr + 1, sizeof(*kept)) : NULL;
-	if (rc == 0 && !kept)
-		rc = sc_nomem(b->r->err);
-	if (rc == 0 && placed.nr)
-		memcpy(kept, placed.boxes, placed.nr * sizeof(*kept));
-	sc_sys.release(placed.boxes);
-	placed.boxes = kept;
-	return rc < 0 ? rc : rs_folder_add(b->r, name, of->tensor->dtype, &shape, placed);
+	return rs_folder_add_boxes(b->r, name, of->tensor->dtype, &shape, placed, rc);
 }
 
 static int by_tensor(const void *a, const void *b)

@@ -282,20 +282,11 @@ static int add_parameter_of(struct zero *z, const struct state *s, const struct 
 	char *name = is_weight ? sc_arena_printf(&z->r->arena, "%s", p->name)
 			       : sc_arena_printf(&z->r->arena, "state.%s.%s", p->name, s->name);
 	struct rs_placed_tensor placed = {0};
-	struct rs_placed_box *kept;
 	size_t room = 0;
 	int rc = !name ? sc_nomem(z->r->err)
 	       : z->stage == 3 ? place_by_itself(z, s, p, &placed, &room) : place_in_parts(z, s, p, &placed, &room);
 
-	z->r->to->chunks += placed.nr;
-	kept = rc == 0 ? sc_arena_array(&z->r->to->arena, placed.nr + 1, sizeof(*kept)) : NULL;
-	if (rc == 0 && !kept)
-		rc = sc_nomem(z->r->err);
-	if (rc == 0 && placed.nr)
-		memcpy(kept, placed.boxes, placed.nr * sizeof(*kept));
-	sc_sys.release(placed.boxes);
-	placed.boxes = kept;
-	return rc < 0 ? rc : rs_folder_add(z->r, name, (enum meta_dtype)s->flat[0]->dtype, &p->shape, placed);
+	return rs_folder_add_boxes(z->r, name, (enum meta_dtype)s->flat[0]->dtype, &p->shape, placed, rc);
 }
 
 /* --- states --- */

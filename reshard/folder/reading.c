@@ -78,3 +78,20 @@ int rs_folder_add(struct rs_folder_reading *r, const char *name, enum meta_dtype
 		return r->err->code;
 	return sc_vec_push(&r->to->tensors, placed) < 0 ? sc_nomem(r->err) : 0;
 }
+
+int rs_folder_add_boxes(struct rs_folder_reading *r, const char *name, enum meta_dtype dtype,
+			const struct meta_shape *shape, struct rs_placed_tensor placed, int rc)
+{
+	struct rs_placed_box *kept = NULL;
+
+	r->to->chunks += placed.nr;
+	if (rc == 0)
+		kept = sc_arena_array(&r->to->arena, placed.nr + 1, sizeof(*kept));
+	if (rc == 0 && !kept)
+		rc = sc_nomem(r->err);
+	if (rc == 0 && placed.nr)
+		memcpy(kept, placed.boxes, placed.nr * sizeof(*kept));
+	sc_sys.release(placed.boxes);
+	placed.boxes = kept;
+	return rc < 0 ? rc : rs_folder_add(r, name, dtype, shape, placed);
+}

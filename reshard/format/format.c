@@ -85,6 +85,18 @@ static int index_names(struct rs_found *found, struct sc_err *err)
 	return 0;
 }
 
+/* Hands over what was found, with its names indexed, unless it failed. */
+static int take(struct rs_found *found, int rc, struct rs_found *ret, struct sc_err *err)
+{
+	if (rc == 0)
+		rc = index_names(found, err);
+	if (rc < 0)
+		rs_found_done(found);
+	else
+		*ret = *found;
+	return rc;
+}
+
 static void assert_found(const struct rs_file *file, const struct rs_found *found)
 {
 	for (uint32_t i = 0; i < found->nr; i++) {
@@ -121,13 +133,7 @@ int rs_format_parse(const struct rs_format_ops *format, const struct rs_file *fi
 		assert_found(file, &found);
 		rc = refuse_strides(&found, err);
 	}
-	if (rc == 0)
-		rc = index_names(&found, err);
-	if (rc < 0)
-		rs_found_done(&found);
-	else
-		*ret = found;
-	return rc;
+	return take(&found, rc, ret, err);
 }
 
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name)
@@ -158,13 +164,7 @@ int rs_found_copy(const struct rs_found *from, struct rs_found *ret, struct sc_e
 		t->name = sc_arena_copy(&found.arena, t->name, strlen(t->name));
 		rc = t->name ? 0 : sc_nomem(err);
 	}
-	if (rc == 0)
-		rc = index_names(&found, err);
-	if (rc < 0)
-		rs_found_done(&found);
-	else
-		*ret = found;
-	return rc;
+	return take(&found, rc, ret, err);
 }
 
 void rs_found_done(struct rs_found *found)

@@ -73,30 +73,6 @@ static int remember(struct rs_below *b, uint64_t ino, uint32_t rank, const char 
 	return rc;
 }
 
-int rs_on_named(void *arg, const struct meta_entry_row *row)
-{
-	struct rs_named_list *n = arg;
-	struct rs_named x = {row->parent, row->ino, {NULL, row->name.nr}};
-
-	x.name.at = sc_arena_copy(&n->arena, row->name.at, row->name.nr);
-	return !x.name.at || sc_vec_push(n, x) < 0 ? sc_nomem(n->err) : 0;
-}
-
-void rs_named_done(struct rs_named_list *n)
-{
-	sc_vec_done(n);
-	sc_arena_done(&n->arena);
-}
-
-int rs_by_name(const void *a, const void *b)
-{
-	const struct rs_named *x = a, *y = b;
-	size_t n = x->name.nr < y->name.nr ? x->name.nr : y->name.nr;
-	int order = memcmp(x->name.at, y->name.at, n);
-
-	return order ? order : (x->name.nr > y->name.nr) - (x->name.nr < y->name.nr);
-}
-
 static int by_parent(const void *a, const void *b)
 {
 	const struct rs_named *x = a, *y = b;
@@ -178,8 +154,7 @@ static int find_named(struct rs_below *b, struct rs_where *at, struct sc_err *er
 {
 	const struct rs_rank_files *t;
 	const struct rs_where *known;
-	uint64_t ino = rs_number_of_rank(b, at->rank);
-	const char *path = at->path;
+	uint64_t ino = 0;
 	int rc = rs_rank_files(b, at->rank, &t, err);
 
 	if (rc < 0 || t->rows != RS_ROWS_OWN)
@@ -191,12 +166,7 @@ static int find_named(struct rs_below *b, struct rs_where *at, struct sc_err *er
 		*at = *known;
 		return 1;
 	}
-	while (rc == 0 && ino && *path) {
-		size_t n = strcspn(path, "/");
-
-		rc = rs_below_tree_child(b, ino, (struct meta_bytes){path, n}, &ino, err);
-		path += n + (path[n] == '/');
-	}
+	rc = rs_below_unless_dropped(b, rs_below_tree_path(b, rs_number_of_rank(b, at->rank), at->path, &ino, err));
 	if (rc == 0 && ino != at->ino && !rs_below_is_nameless(b, at->ino))
 		rc = climb(b, at->ino, at, err);
 	else if (rc == 0 && ino == at->ino)
@@ -433,19 +403,6 @@ int rs_below_bytes(struct rs_below *b, const struct meta_inode_row *row, struct 
 		rc = rs_below_described(b, at.rank, at.path, file, ret, err);
 	}
 	return rc < 0 ? rc : 1;
-}
-
-bool rs_below_is_shard(struct rs_below *b, uint64_t ino)
-{
-	const struct rs_rank_files *t;
-	const struct rs_below_file *file;
-	struct sc_err ignored;
-	struct rs_where at;
-
-	if (rs_below_where(b, ino, &at, &ignored) <= 0 || rs_rank_files(b, at.rank, &t, &ignored) < 0)
-		return false;
-	file = rs_rank_file(t, at.path);
-	return file && !file->data;
 }
 
 bool rs_below_has_own_rows(struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks)

@@ -63,19 +63,6 @@ struct rs_below {
 };
 
 /* below.c: numbers */
-struct rs_named_list {		/* names that the tree has */
-	size_t nr, room;
-	struct rs_named {
-		uint64_t parent, ino;
-		struct meta_bytes name;
-	} *at;
-	struct sc_arena arena;
-	struct sc_err *err;
-};
-/** Takes a row of the catalog into the list `arg`; by their bytes the names are sorted. */
-int rs_on_named(void *arg, const struct meta_entry_row *row);
-int rs_by_name(const void *a, const void *b);
-void rs_named_done(struct rs_named_list *n);
 /** Tells where a number is: 1, 0 (it is nothing here), or an error. */
 int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err);
 /** Gives the number of what is at a path, where the rank's own rows have `ino` (0: nothing); 0: there is nothing. */
@@ -114,6 +101,22 @@ static inline bool rs_below_has_tree(const struct rs_below *b)
 }
 
 /* below_tree.c */
+struct rs_named_list {		/* names that the tree has */
+	size_t nr, room;
+	struct rs_named {
+		uint64_t parent, ino;
+		struct meta_bytes name;
+	} *at;
+	struct sc_arena arena;
+	struct sc_err *err;
+};
+/** Takes a row of the catalog into the list `arg`; by their bytes the names are sorted. */
+int rs_on_named(void *arg, const struct meta_entry_row *row);
+int rs_by_name(const void *a, const void *b);
+void rs_named_done(struct rs_named_list *n);
+/** Goes down a path from a folder of the tree, whatever counts there; *ret 0: there is nothing.  Errors: of rows of a
+ *  version that was dropped, too. */
+int rs_below_tree_path(struct rs_below *b, uint64_t folder, const char *path, uint64_t *ret, struct sc_err *err);
 /** Returns rc, or 0 for an error that comes from rows of a version that was dropped meanwhile. */
 int rs_below_unless_dropped(struct rs_below *b, int rc);
 

@@ -16,15 +16,9 @@
 static int row_at(struct rs_below *b, uint32_t rank, const char *path, struct meta_inode_row *ret,
 		  struct sc_buf *target, struct sc_err *err)
 {
-	uint64_t ino = b->root + 1 + rank;
-	int rc = 0;
+	uint64_t ino;
+	int rc = rs_below_tree_path(b, b->root + 1 + rank, path, &ino, err);
 
-	while (rc == 0 && ino && *path) {
-		size_t n = strcspn(path, "/");
-
-		rc = meta_tree_child(b->catalog, &b->tree, ino, (struct meta_bytes){path, n}, &ino, err);
-		path += n + (path[n] == '/');
-	}
 	if (rc == 0 && ino)
 		rc = meta_tree_inode(b->catalog, &b->tree, ino, ret, target, err);
 	rc = rs_below_unless_dropped(b, rc);
@@ -81,26 +75,6 @@ static int common_row(struct rs_below *b, const char *path, struct meta_inode_ro
 
 /* --- names of one file --- */
 
-struct link_names {
-	struct {
-		size_t nr, room;
-		struct link_name {
-			uint64_t folder;
-			struct meta_bytes name;
-		} *at;
-	} all;
-	struct sc_arena *arena;
-	struct sc_err *err;
-};
-
-static int on_link_name(void *arg, const struct meta_entry_row *row)
-{
-	struct link_names *n = arg;
-	struct link_name x = {row->parent, {sc_arena_copy(n->arena, row->name.at, row->name.nr), row->name.nr}};
-
-	return !x.name.at || sc_vec_push(&n->all, x) < 0 ? sc_nomem(n->err) : 0;
-}
-
 /* Puts the path of a folder before `*path`; *path NULL: it is not in this rank's folder. */
 static int add_above(struct rs_below *b, uint64_t home, uint64_t folder, struct sc_arena *arena, const char **path,
 		     struct sc_err *err)
@@ -108,20 +82,18 @@ static int add_above(struct rs_below *b, uint64_t home, uint64_t folder, struct 
 	int rc = 0;
 
 	while (rc == 0 && *path && folder != home) {
-		struct link_names above = {.arena = arena, .err = err};
+		struct rs_named_list above = {.err = err};
 
 		rc = rs_below_unless_dropped(
-		    b, meta_tree_names(b->catalog, &b->tree, folder, on_link_name, &above, err));
-		if (rc == 0 && above.all.nr == 1) {
-			const char *name = above.all.at[0].name.at;
-
-			*path = sc_arena_join(arena, name, '/', *path);
+		    b, meta_tree_names(b->catalog, &b->tree, folder, rs_on_named, &above, err));
+		if (rc == 0 && above.nr == 1) {
+			*path = sc_arena_join(arena, above.at[0].name.at, '/', *path);
 			rc = *path ? 0 : sc_nomem(err);
-			folder = above.all.at[0].folder;
+			folder = above.at[0].parent;
 		} else {
 			*path = NULL;
 		}
-		sc_vec_done(&above.all);
+		rs_named_done(&above);
 	}
 	return rc;
 }
@@ -165,15 +137,15 @@ static int by_text(const void *a, const void *b)
 static int links_of(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
 		    struct rs_source_links *ret, struct sc_err *err)
 {
-	struct link_names names = {.arena = &ret->arena, .err = err};
+	struct rs_named_list names = {.err = err};
 	const uint64_t home = b->root + 1 + (t->rows == RS_ROWS_OTHER ? t->source : 0);
 	int rc = rs_below_unless_dropped(
-	    b, meta_tree_names(b->catalog, &b->tree, ino, on_link_name, &names, err));
+	    b, meta_tree_names(b->catalog, &b->tree, ino, rs_on_named, &names, err));
 
-	for (size_t i = 0; rc >= 0 && i < names.all.nr; i++) {
-		const char *other = names.all.at[i].name.at;
+	for (size_t i = 0; rc >= 0 && i < names.nr; i++) {
+		const char *other = sc_arena_copy(&ret->arena, names.at[i].name.at, names.at[i].name.nr);
 
-		rc = add_above(b, home, names.all.at[i].folder, &ret->arena, &other, err);
+		rc = other ? add_above(b, home, names.at[i].parent, &ret->arena, &other, err) : sc_nomem(err);
 		if (rc < 0 || !other || is_hidden(t, other, &ret->arena))
 			continue;
 		rc = are_linked(b, t, path, other, err);
@@ -182,7 +154,7 @@ static int links_of(struct rs_below *b, const struct rs_rank_files *t, const cha
 	}
 	if (rc >= 0 && ret->nr > 1)
 		qsort(ret->at, ret->nr, sizeof(*ret->at), by_text);
-	sc_vec_done(&names.all);
+	rs_named_done(&names);
 	return rc < 0 ? rc : 1;
 }
 
@@ -260,12 +232,19 @@ void rs_source_links_done(struct rs_source_links *links)
 	sc_arena_done(&links->arena);
 }
 
+/* What the rank shows at a path, with the link count that it has where its rows are. */
+static int shown_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
+		     struct sc_buf *target, struct sc_err *err)
+{
+	return t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, ret, target, err)
+					: common_row(b, path, ret, target, err);
+}
+
 int rs_source_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
 		  struct sc_buf *target, struct sc_err *err)
 {
 	struct known_links links;
-	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, ret, target, err)
-					  : common_row(b, path, ret, target, err);
+	int rc = shown_row(b, t, path, ret, target, err);
 
 	if (rc > 0 && !S_ISDIR(ret->mode) && ret->nlink > 1) {
 		rc = count_links(b, t, path, ret->ino, &links, err);
@@ -279,8 +258,7 @@ int rs_source_first(struct rs_below *b, const struct rs_rank_files *t, const cha
 {
 	struct meta_inode_row row;
 	struct known_links links;
-	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, &row, NULL, err)
-					  : common_row(b, path, &row, NULL, err);
+	int rc = shown_row(b, t, path, &row, NULL, err);
 
 	*ret = path;
 	if (rc <= 0 || S_ISDIR(row.mode) || row.nlink < 2)
@@ -295,8 +273,7 @@ int rs_source_links(struct rs_below *b, const struct rs_rank_files *t, const cha
 		    struct sc_err *err)
 {
 	struct meta_inode_row row;
-	int rc = t->rows == RS_ROWS_OTHER ? row_at(b, t->source, path, &row, NULL, err)
-					  : common_row(b, path, &row, NULL, err);
+	int rc = shown_row(b, t, path, &row, NULL, err);
 
 	return rc <= 0 || S_ISDIR(row.mode) || row.nlink < 2 ? rc : links_of(b, t, path, row.ino, ret, err);
 }

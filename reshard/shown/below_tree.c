@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rows of a version's tree a rank shows (B2), and whether they are there still. */
+/* Names of a version's tree, which of its rows a rank shows (B2), and whether they are there still. */
 #include "reshard/shown/below_i.h"
 
 #include <string.h>
@@ -31,6 +31,46 @@ int rs_below_unless_dropped(struct rs_below *b, int rc)
 		return rc;
 	__atomic_store_n(&b->dropped, true, __ATOMIC_RELAXED);
 	return 0;
+}
+
+/* --- names --- */
+
+int rs_on_named(void *arg, const struct meta_entry_row *row)
+{
+	struct rs_named_list *n = arg;
+	struct rs_named x = {row->parent, row->ino, {NULL, row->name.nr}};
+
+	x.name.at = sc_arena_copy(&n->arena, row->name.at, row->name.nr);
+	return !x.name.at || sc_vec_push(n, x) < 0 ? sc_nomem(n->err) : 0;
+}
+
+void rs_named_done(struct rs_named_list *n)
+{
+	sc_vec_done(n);
+	sc_arena_done(&n->arena);
+}
+
+int rs_by_name(const void *a, const void *b)
+{
+	const struct rs_named *x = a, *y = b;
+	size_t n = x->name.nr < y->name.nr ? x->name.nr : y->name.nr;
+	int order = memcmp(x->name.at, y->name.at, n);
+
+	return order ? order : (x->name.nr > y->name.nr) - (x->name.nr < y->name.nr);
+}
+
+int rs_below_tree_path(struct rs_below *b, uint64_t folder, const char *path, uint64_t *ret, struct sc_err *err)
+{
+	int rc = 0;
+
+	*ret = folder;
+	while (rc == 0 && *ret && *path) {
+		size_t n = strcspn(path, "/");
+
+		rc = meta_tree_child(b->catalog, &b->tree, *ret, (struct meta_bytes){path, n}, ret, err);
+		path += n + (path[n] == '/');
+	}
+	return rc;
 }
 
 /* --- which rows --- */

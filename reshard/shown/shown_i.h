@@ -26,8 +26,6 @@ int rs_below_bytes(struct rs_below *b, const struct meta_inode_row *row, struct 
 void rs_below_note_floor(struct rs_view *view);
 /** Returns the rank of a virtual number (RS_SHARED: the job's own). */
 uint32_t rs_virtual_rank(const struct rs_view *view, uint64_t ino);
-/** Tells whether a number is a file of tensors. */
-bool rs_below_is_shard(struct rs_below *b, uint64_t ino);
 /** Tells whether a rank shows its own rows of the tree (docs/tree.md, B2), and how many ranks the tree had. */
 bool rs_below_has_own_rows(struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks);
 /** Calls `each` with the paths of a rank's files of tensors. */

@@ -223,7 +223,7 @@ struct pinning {
 	struct {
 		size_t nr, room;
 		uint64_t *at;
-	} todo;				/* whose names are not pinned yet */
+	} folders;			/* whose names are not pinned yet */
 };
 
 static int pin_name(void *arg, const struct meta_entry_row *row)
@@ -235,7 +235,7 @@ static int pin_name(void *arg, const struct meta_entry_row *row)
 
 	if (rc < 0 || now != row->ino)
 		return rc;
-	if ((row->parent & META_VIRTUAL) && sc_vec_push(&p->todo, row->parent) < 0)
+	if ((row->parent & META_VIRTUAL) && sc_vec_push(&p->folders, row->parent) < 0)
 		return sc_nomem(t->err);
 	p->any = true;
 	return put_entry(t, row->parent, row->name, row->ino);
@@ -255,8 +255,8 @@ static int pin(void *arg, const struct meta_inode_row *upper)
 	rc = rs_view_below(t->job->head, &b, t->err);
 	if (rc == 0)
 		rc = rs_below_names(b, upper->ino, pin_name, &p, t->err);
-	while (rc == 0 && p.todo.nr) {
-		uint64_t ino = p.todo.at[--p.todo.nr];
+	while (rc == 0 && p.folders.nr) {
+		uint64_t ino = p.folders.at[--p.folders.nr];
 
 		p.any = false;
 		rc = rs_below_names(b, ino, pin_name, &p, t->err);
@@ -265,7 +265,7 @@ static int pin(void *arg, const struct meta_inode_row *upper)
 			rc = rc > 0 ? put_row(t, &row) : rc;
 		}
 	}
-	sc_vec_done(&p.todo);
+	sc_vec_done(&p.folders);
 	return rc;
 }
 
