@@ -165,6 +165,8 @@ static int read_index(struct join *j)
 	sc_closep(&s.fd);
 	if (rc == 0)
 		rc = rs_shards_read(text, (size_t)st.st_size, on_tensor, j, &j->err);
+	if (rc == 0 && !j->wanted.nr)
+		rc = sc_fail(&j->err, SC_E_FORMAT, "the index names no tensors");
 	sc_sys.release(text);
 	return rc;
 }
@@ -247,8 +249,6 @@ int cli_check_index(const char *index)
 	struct join j = {.index = index};
 	int rc = read_index(&j);
 
-	if (rc == 0 && !j.wanted.nr)
-		rc = sc_fail(&j.err, SC_E_FORMAT, "the index names no tensors");
 	if (rc < 0)
 		(void)fprintf(stderr, "scalai: '%s': %s\n", index, j.err.msg);
 	join_done(&j);
@@ -262,8 +262,6 @@ int cli_join(const char *index, const char *folder)
 	struct rs_frame frame = {0};
 	int rc = read_index(&j);
 
-	if (rc == 0 && !j.wanted.nr)
-		rc = sc_fail(&j.err, SC_E_FORMAT, "the index names no tensors");
 	if (rc == 0) {
 		const struct rs_found *first = &j.shards.at[0].found;
 		const bool agrees = j.format->agree && first->payload;

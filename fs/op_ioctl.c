@@ -28,6 +28,7 @@ static int clone_file(fuse_req_t req, struct fs *fs, fuse_ino_t ino, int number,
 	from = sc_sys.take_fd(fuse_req_ctx(req)->pid, number);
 	if (from < 0)
 		return sc_fail_sys(err, errno, "clone: the descriptor of the process cannot be taken");
+	fs_drop_set_id(req, to);
 	if (sc_sys.clone_range(to, 0, from, 0, 0) < 0)
 		return sc_fail_sys(err, errno, "clone");
 	/* the kernel knows the file as empty */
