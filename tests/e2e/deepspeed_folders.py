@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 
-def stub(module, name):
+def stand_in(module, name):
     """A class that is not installed: it keeps arguments and state, and is saved as it was."""
     parts = module.split(".")
     for i in range(len(parts)):
@@ -42,7 +42,7 @@ class Pickles:
             try:
                 return super().find_class(module, name)
             except (ImportError, AttributeError):
-                return stub(module, name)
+                return stand_in(module, name)
 
     load = staticmethod(pickle.load)
 
