@@ -60,8 +60,7 @@ struct commit {
 		struct rs_seal *at;
 		size_t nr, room;
 	} seals;
-	struct meta_changes rows;	/* of the new version's tree: what it says of files; nlink: names that they
-					 * lose */
+	struct meta_changes rows;	/* of the new version's tree: rs_turn_plan() */
 	struct meta_state state;	/* all logical tensors of the new version */
 	struct rs_version *version;
 };

@@ -10,6 +10,8 @@
 #include "meta/base/limits.h"
 #include "meta/base/text.h"
 
+#define KEY(number) (const char *)&(number), sizeof(number)
+
 static int put(struct rs_turn *t, struct meta_change change)
 {
 	return rs_turn_put(t, &t->spec.rows, change);
@@ -51,7 +53,46 @@ static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
 	return rc;
 }
 
-static int complete_row(struct rs_turn *t, const struct meta_inode_row *given)
+/* --- files that were written, linked or renamed --- */
+
+struct leaving {		/* names of an inode that are files of tensors, while others are plain */
+	uint64_t ino, to;	/* to: the number that they get; 0: none is plain, they stay */
+	uint32_t names;
+};
+
+static int find_leaving(struct rs_turn *t, const struct meta_changes *rows, struct sc_map *ret)
+{
+	for (size_t i = 0; i < rows->nr; i++) {
+		const uint64_t *ino = &rows->at[i].entry.ino;
+		struct leaving *l;
+
+		if (rows->at[i].kind != META_PUT_ENTRY)
+			continue;
+		l = sc_map_make(ret, KEY(*ino), &t->texts, sizeof(*l));
+		if (!l)
+			return sc_nomem(t->err);
+		l->ino = *ino;
+		l->names++;
+	}
+	return 0;
+}
+
+/* Makes the row of the names that leave an inode: a file of its own, with the same attributes. */
+static int put_left(struct rs_turn *t, const struct meta_inode_row *row, struct leaving *l)
+{
+	struct copying k = {t};
+	struct meta_inode_row own = *row;
+	int rc = rs_number_take(t->job, &l->to, t->err);
+
+	own.ino = k.ino = l->to;
+	own.nlink = l->names;
+	own.blob = 0;
+	if (rc == 0)
+		rc = put(t, (struct meta_change){META_PUT_INODE, .inode = own});
+	return rc < 0 ? rc : rs_overlay_xattrs(t->job->overlay, row->ino, copy_xattr, &k, t->err);
+}
+
+static int complete_row(struct rs_turn *t, const struct meta_inode_row *given, struct leaving *l)
 {
 	struct meta_change x = {META_PUT_INODE};
 	int rc = rs_overlay_inode(t->job->overlay, given->ino, &t->texts, &x.inode, t->err);
@@ -66,10 +107,40 @@ static int complete_row(struct rs_turn *t, const struct meta_inode_row *given)
 		x.inode.atime_ns = given->atime_ns;
 	if (given->ctime_ns > x.inode.ctime_ns)
 		x.inode.ctime_ns = given->ctime_ns;
-	x.inode.nlink -= given->nlink < x.inode.nlink ? given->nlink : 0;
 	x.inode.blob = given->blob;
 	x.inode.data = META_LOWER_DATA;
-	return put_row(t, &x.inode);
+	if (l && l->names >= x.inode.nlink) {
+		x.inode.blob = 0;
+	} else if (l) {
+		rc = put_left(t, &x.inode, l);
+		x.inode.nlink -= l->names;
+	}
+	return rc < 0 ? rc : put_row(t, &x.inode);
+}
+
+/* Gives names that leave an inode to the file of their own: at last, in place of what else was said of them. */
+static int put_left_names(struct rs_turn *t, const struct meta_changes *rows, const struct sc_map *leaving)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < rows->nr; i++) {
+		const struct meta_entry_row *e = &rows->at[i].entry;
+		const struct leaving *l = rows->at[i].kind == META_PUT_ENTRY ? sc_map_get(leaving, KEY(e->ino)) : NULL;
+
+		if (l && l->to)
+			rc = put_entry(t, e->parent, e->name, l->to);
+	}
+	return rc;
+}
+
+static int put_files(struct rs_turn *t, const struct meta_changes *rows, const struct sc_map *leaving)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < rows->nr; i++)
+		if (rows->at[i].kind == META_PUT_INODE)
+			rc = complete_row(t, &rows->at[i].inode, sc_map_get(leaving, KEY(rows->at[i].inode.ino)));
+	return rc;
 }
 
 struct counting {
@@ -295,17 +366,13 @@ static int hide_removed_in(void *arg, const struct meta_inode_row *folder)
 	return rs_overlay_entries(r->t->job->overlay, folder->ino, hide_removed, r);
 }
 
-int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows)
+/* All but the names that leave their inodes. */
+static int put_others(struct rs_turn *t)
 {
 	struct rs_view *base = t->job->head;
 	struct removing removing = {.t = t};
-	int rc = 0;
+	int rc = count_root(t);
 
-	for (size_t i = 0; rc == 0 && rows && i < rows->nr; i++)
-		rc = rows->at[i].kind == META_PUT_INODE ? complete_row(t, &rows->at[i].inode)
-							: put(t, rows->at[i]);
-	if (rc == 0)
-		rc = count_root(t);
 	if (rc == 0 && t->spec.base)
 		rc = restate_ranks(t, base);
 	if (rc == 0 && base)
@@ -314,4 +381,22 @@ int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows)
 		rc = rs_tree_lower(t->job, base, &removing.lower, t->err);
 	return rc < 0 || !t->spec.base ? rc
 				       : rs_overlay_each_folder(t->job->overlay, hide_removed_in, &removing);
+}
+
+int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows)
+{
+	const struct meta_changes none = {0};
+	struct sc_map leaving = {0}; /* ino -> struct leaving */
+	int rc;
+
+	rows = rows ? rows : &none;
+	rc = find_leaving(t, rows, &leaving);
+	if (rc == 0)
+		rc = put_files(t, rows, &leaving);
+	if (rc == 0)
+		rc = put_others(t);
+	if (rc == 0)
+		rc = put_left_names(t, rows, &leaving);
+	sc_map_done(&leaving);
+	return rc;
 }

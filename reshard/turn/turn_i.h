@@ -40,8 +40,9 @@ enum rs_turn_by {
 	RS_TURN_BACK,		/* the upper layer is dropped: rollback, discard */
 };
 /**
- * Prepares `next` (NULL: no version) as the version below.  `rows` of a commit: as struct meta_tree_spec has them, but
- * nlink is how many names each loses (NULL: none).  Drains the log.
+ * Prepares `next` (NULL: no version) as the version below.  `rows` of a commit (NULL: none) are rows of written and
+ * moved files, without link counts; and names of such that become a file of their own, each with the number that it
+ * has had: of files of tensors whose other names are plain.  Drains the log.
  */
 int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, const struct meta_changes *rows,
 		 struct rs_turn **ret, struct sc_err *err);
