@@ -144,15 +144,28 @@ int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err);
  */
 int meta_job_clone(struct meta_catalog *c, uint64_t source, const char *name, int64_t made_ns, uint64_t request,
 		   uint64_t *ret_id, uint64_t *ret_root, struct sc_err *err);
-/** Walks over the blobs of a job's version (0: of all) that versions of other jobs have, too. */
-int meta_job_shared_blobs(struct meta_catalog *c, uint64_t job, uint64_t version, meta_id_fn *fn, void *arg,
-			  struct sc_err *err);
 int meta_job_set_head(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err);
 int meta_job_set_first(struct meta_catalog *c, uint64_t job, uint64_t layout, const char *topology,
 		       struct sc_err *err);
 int meta_job_set_attr(struct meta_catalog *c, uint64_t job, mode_t mode, uid_t uid, gid_t gid,
 		      struct sc_err *err);
 int meta_job_set_name(struct meta_catalog *c, uint64_t job, const char *name, struct sc_err *err);
+
+/* --- stale.c: blobs whose recovery records, which their files have, are to be written anew --- */
+
+struct meta_stale {
+	uint64_t id, blob;	/* id: of the note; a blob that is noted again gets another one */
+};
+typedef int meta_stale_fn(void *arg, const struct meta_stale *stale);
+/** Notes the blobs of a job's version (0: of all) that versions of other jobs have, too.  Inside the transaction in
+ *  which the job begins or ceases to have it, while both have them. */
+int meta_stale_note_job(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err);
+/** Notes the blobs of a new set that have a hash, and so a record, already.  Inside the transaction that adds it. */
+int meta_stale_note_set(struct meta_catalog *c, uint64_t set, struct sc_err *err);
+/** Walks over some thousand of them, the oldest notes first. */
+int meta_stale_each(struct meta_catalog *c, meta_stale_fn *fn, void *arg, struct sc_err *err);
+/** Drops a note, unless the blob was noted again. */
+int meta_stale_drop(struct meta_catalog *c, const struct meta_stale *stale, struct sc_err *err);
 
 int meta_config_each(struct meta_catalog *c, uint64_t job, meta_config_fn *fn, void *arg,
 		     struct sc_err *err);

@@ -190,30 +190,3 @@ int meta_job_clone(struct meta_catalog *c, uint64_t source, const char *name, in
 	}
 	return rc;
 }
-
-/* --- what jobs share --- */
-
-struct shared_walk {
-	meta_id_fn *fn;
-	void *arg;
-};
-
-static int on_shared(void *arg, sqlite3_stmt *row)
-{
-	const struct shared_walk *w = arg;
-
-	return w->fn(w->arg, U64(row, 0));
-}
-
-int meta_job_shared_blobs(struct meta_catalog *c, uint64_t job, uint64_t version, meta_id_fn *fn, void *arg,
-			  struct sc_err *err)
-{
-	struct shared_walk w = {fn, arg};
-
-	return db_each(c, err, on_shared, &w,
-		       "SELECT DISTINCT blob FROM set_blob WHERE blob_set IN (SELECT mine.blob_set FROM version me "
-		       "JOIN version_set mine ON mine.version = me.id JOIN version_set other ON other.blob_set = "
-		       "mine.blob_set JOIN version it ON it.id = other.version WHERE me.job = ? AND "
-		       "(? = 0 OR me.id = ?) AND abs(it.job) <> me.job)",
-		       "iii", job, version, version);
-}

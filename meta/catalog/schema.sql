@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The catalog, version 17.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
+-- The catalog.  Nothing derivable is stored: a version is its topology, its layout and its blob sets; a blob
 -- set is its tensors and one row for each rank's file.  The files that ranks see, their sizes and their contents follow
 -- from these.
 --
@@ -86,6 +86,10 @@ CREATE TABLE blob (
 	checked_s INTEGER NOT NULL DEFAULT 0,	-- when its bytes last had that hash
 	damaged INTEGER NOT NULL DEFAULT 0	-- 1: they had not, and nothing could repair them
 ) STRICT;
+
+-- Blobs whose files tell other sets, in their recovery records, than have them now.  A blob without a hash gets its
+-- record with the hash.
+CREATE TABLE stale (id INTEGER PRIMARY KEY AUTOINCREMENT, blob INTEGER NOT NULL UNIQUE) STRICT;
 
 CREATE TABLE set_blob (
 	blob_set INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL, blob INTEGER NOT NULL,

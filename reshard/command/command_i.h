@@ -20,15 +20,6 @@ int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
 /** Refuses a draft at whose topology a rank's tensors have no place among the objects of its file. */
 int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err);
 
-/* stale.c */
-/** A job begins or ceases to have a version (0: all of its own): what its blobs say of themselves is to be written anew
- *  where other jobs have them, too.  Called while both have them. */
-int rs_stale_note(struct rs_service *s, uint64_t job, uint64_t version, struct sc_err *err);
-/** Notes a blob of another set that a new one of the same job has, too. */
-int rs_stale_add(struct rs_service *s, uint64_t blob, struct sc_err *err);
-/** Takes the list, which the caller releases. */
-struct rs_numbers rs_stale_take(struct rs_service *s);
-
 /* save.c, inside a transaction */
 /** Adds the rows of a set that has no number yet, and numbers it.  Errors: of the catalog, SC_E_NO_MEMORY. */
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);

@@ -52,7 +52,7 @@ static int drop_old_versions(struct rs_service *s, struct rs_job *job, const str
 		o.ids.nr = 0;
 	for (size_t i = 0; rc == 0 && i + keep < o.ids.nr; i++)
 		if (o.ids.at[i] != head->id) {
-			rc = rs_stale_note(s, job->id, o.ids.at[i], err);
+			rc = meta_stale_note_job(s->catalog, job->id, o.ids.at[i], err);
 			if (rc == 0)
 				rc = rs_version_drop(s, o.ids.at[i], err);
 			if (rc == 0)
@@ -312,7 +312,7 @@ static int save_clone(struct clone *c, struct rs_job *source, const struct rs_am
 	if (rc == 0)
 		rc = rs_view_new(job, v, head_view, &v->topo, change->ret_head, c->err);
 	if (rc == 0)
-		rc = rs_stale_note(c->s, job->id, 0, c->err);
+		rc = meta_stale_note_job(catalog, job->id, 0, c->err);
 	/* what can fail, while it can */
 	if (rc == 0)
 		rc = rs_tree_begin(job, RS_TREE_CLONED, c->err);
@@ -353,7 +353,7 @@ static int amend(struct rs_service *s, uint64_t job, const struct rs_amend *chan
 	case RS_AMEND_CLONE:
 		break; /* have transactions of their own */
 	case RS_AMEND_REMOVE:
-		rc = rs_stale_note(s, job, 0, err);
+		rc = meta_stale_note_job(c, job, 0, err);
 		return rc < 0 ? rc : meta_job_remove(c, job, err);
 	case RS_AMEND_RENAME:
 		return meta_job_set_name(c, job, change->name, err);

@@ -57,6 +57,8 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 		rc = meta_set_add_given(s->catalog, id, &br, err);
 	}
 	if (rc == 0)
+		rc = meta_stale_note_set(s->catalog, id, err);
+	if (rc == 0)
 		set->id = id;
 	return rc;
 }

@@ -72,7 +72,7 @@ int rs_commit_find_moved(struct commit *c, struct item *it)
 		return sc_fail(c->err, SC_E_NOT_FOUND, "the version below has no file that was moved here");
 	if (rc > 0)
 		rc = find_blob(c, it, rank, path);
-	return rc < 0 ? rc : rs_stale_add(c->s, it->blob, c->err);
+	return rc;
 }
 
 int rs_commit_keep(struct commit *c, struct item *it)
@@ -90,7 +90,5 @@ int rs_commit_keep(struct commit *c, struct item *it)
 		rc = rs_view_owner(c->head, it->rank, it->path, &it->owner, c->err);
 	if (rc == 0)
 		rc = rs_commit_parse(c, it);
-	if (rc == 0)
-		rc = rs_stale_add(c->s, it->blob, c->err);
 	return rc < 0 ? sc_wrap(c->err, rc, "rank %u: '%s', which is kept", it->rank, it->path) : 0;
 }

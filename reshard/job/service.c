@@ -472,7 +472,6 @@ struct rs_service *rs_service_free(struct rs_service *s)
 		meta_layout_free(s->layouts.at[i]->layout);
 	sc_vec_done(&s->layouts);
 	sc_vec_done(&s->nameless);
-	sc_vec_done(&s->stale);
 	sc_vec_done(&s->numbers);
 	sc_map_done(&s->path_ids);
 	sc_vec_done(&s->paths);

@@ -289,7 +289,6 @@ struct rs_service {
 		size_t nr, room;
 		uint64_t *at;
 	} nameless;			/* blobs without a row, whose files are to go; the worker's */
-	struct rs_numbers stale;	/* blobs whose jobs are others than their files say; under lock */
 	bool trees_gone;		/* trees may have records and no rows; the worker's */
 	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
 	unsigned hash_put_off;		/* the same of the blob that is to be hashed */

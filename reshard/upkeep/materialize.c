@@ -382,11 +382,6 @@ static int switch_over(struct rs_pass *p, struct rs_set **sets)
 	}
 	rc = rs_head_settle(p->head, view, sets, p->err);
 	rs_view_unref(p->s, view);
-	for (size_t i = 0; rc == 0 && i < old->nr_sets; i++)
-		if (sets[i] && rs_record_renew(p->s, sets[i], p->err) < 0)
-			sc_log(SC_LOG_INFO, "'%s': could not save a recovery record (%s); 'fsck --rebuild' would not "
-				"recover all of it",
-       sets[i]->file, p->err->msg);
 	return rc;
 }
 

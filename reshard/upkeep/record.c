@@ -141,36 +141,43 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 	return rc;
 }
 
-int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_err *err)
+struct stale {
+	size_t nr, room;
+	struct meta_stale *at;
+};
+
+static int on_stale(void *arg, const struct meta_stale *stale)
 {
-	uint64_t last = 0;
-	uint8_t hash[16];
-	int rc = 0;
-
-	for (size_t i = 0; rc >= 0 && i < set->nr_blobs; i++) {
-		uint64_t blob = set->blobs[i].blob;
-
-		if (blob == last)
-			continue;
-		last = blob;
-		rc = meta_blob_hash(s->catalog, blob, hash, err);
-		if (rc > 0)
-			rc = rs_record_write(s, blob, hash, err);
-	}
-	return rc < 0 ? rc : 0;
+	return sc_vec_push((struct stale *)arg, *stale) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
-void rs_records_renew(struct rs_service *s)
+static int drop_all(struct rs_service *s, const struct stale *stale, struct sc_err *err)
 {
-	struct rs_numbers stale = rs_stale_take(s);
-	struct sc_err why;
-	uint8_t hash[16];
+	int rc = meta_catalog_begin(s->catalog, false, err);
 
-	/* one that has no hash yet will say it when it gets one; one that is gone says nothing */
-	for (size_t i = 0; i < stale.nr; i++)
-		if (meta_blob_hash(s->catalog, stale.at[i], hash, &why) == 1)
-			rs_record_keep(s, stale.at[i], hash);
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < stale->nr; i++)
+		rc = meta_stale_drop(s->catalog, &stale->at[i], err);
+	return meta_catalog_end(s->catalog, rc, err);
+}
+
+int rs_records_renew(struct rs_service *s, struct sc_err *err)
+{
+	struct stale stale = {0};
+	uint8_t hash[16];
+	int rc = meta_stale_each(s->catalog, on_stale, &stale, err);
+
+	for (size_t i = 0; rc >= 0 && i < stale.nr; i++) {
+		/* one that has no hash yet gets its record with the hash; one that is gone says nothing */
+		rc = meta_blob_hash(s->catalog, stale.at[i].blob, hash, err);
+		if (rc > 0)
+			rs_record_keep(s, stale.at[i].blob, hash);
+	}
+	if (rc >= 0 && stale.nr)
+		rc = drop_all(s, &stale, err);
 	sc_vec_done(&stale);
+	return rc < 0 ? rc : 0;
 }
 
 static bool read_hash(const char *text, uint8_t hash[16])

@@ -43,8 +43,8 @@ int rs_record_layout(struct rs_service *s, uint64_t id, char name[RS_LAYOUT_NAME
 int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16], struct sc_err *err);
 /** Does the same, but logs errors and goes on: only fsck --rebuild needs the record. */
 void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16]);
-/** Writes the records of a set's hashed blobs again: they were about an older set. */
-int rs_record_renew(struct rs_service *s, const struct rs_set *set, struct sc_err *err);
+/** Writes the records of blobs that other sets or jobs have than their files say. */
+int rs_records_renew(struct rs_service *s, struct sc_err *err);
 /** Gives the hash, and calls `each` for each job that the file names; texts are the arena's.  Errors: SC_E_NOT_FOUND,
  *  the file says nothing; SC_E_FORMAT. */
 int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, uint8_t hash[16], rs_record_fn *each,

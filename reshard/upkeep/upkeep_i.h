@@ -78,8 +78,6 @@ int rs_garbage(struct rs_service *s, bool takes_over, struct sc_err *err);
 /** Removes rows that no version needs; their blobs are then orphans.  `may_wait`: rows of versions that were dropped a
  *  moment ago stay, and *ret_more says that there are such. */
 int rs_garbage_rows(struct rs_service *s, bool may_wait, bool *ret_more, struct sc_err *err);
-/** Files of blobs that other jobs have now say so (record.c). */
-void rs_records_renew(struct rs_service *s);
 /** Removes the files of orphan blobs.  `may_wait`: may defer some. */
 int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err);
 /** Removes all garbage at once. */

@@ -11,6 +11,7 @@
  * a damaged blob, unless what is known to be damaged changes.
  */
 #include "reshard/upkeep/pass.h"
+#include "reshard/upkeep/record.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -101,8 +102,9 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, &garbage, err);
-	rs_records_renew(s);
-	hashed = rs_hash_blobs(s, &why);
+	hashed = rs_records_renew(s, &why);
+	if (hashed == 0)
+		hashed = rs_hash_blobs(s, &why);
 	if (rc == 0 && hashed < 0) {
 		*err = why;
 		rc = hashed;
@@ -227,8 +229,9 @@ static bool work(struct rs_service *s, bool *garbage)
 	}
 	/* a job that fails keeps no blob from its hash, nor hashes it for long from its next turn */
 	s->retry_ns = again ? sc_now_ns() + RETRY_NS : 0;
-	rs_records_renew(s);
-	rc = rs_hash_blobs(s, &err);
+	rc = rs_records_renew(s, &err);
+	if (rc == 0)
+		rc = rs_hash_blobs(s, &err);
 	rs_say_once(&s->said.hashes, rc, &err);
 	kept = rs_trees_keep(s, &err);
 	rs_say_once(&s->said.trees, kept, &err);
