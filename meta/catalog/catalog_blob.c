@@ -325,13 +325,14 @@ int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn 
 		       "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.file, s.layout, s.topology, "
 		       "set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN "
 		       "version_set ON version.id = version WHERE blob_set = s.id AND version.job = job.id), -1), "
-		       "s.layers, s.experts, set_blob.uid, set_blob.gid FROM (SELECT job, max(b.id) AS set_id FROM "
-		       "set_blob JOIN blob_set b ON b.id = set_blob.blob_set JOIN version_set ON version_set.blob_set "
-		       "= b.id JOIN version ON version.id = version WHERE blob = ? GROUP BY job, b.file) "
-		       "newest JOIN blob_set s ON s.id "
-		       "= newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON set_blob.blob_set = s.id "
-		       "JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? ORDER BY s.id DESC, job.id, "
-		       "set_blob.rank",
+		       "s.layers, s.experts, set_blob.uid, set_blob.gid FROM "
+		       "(SELECT v.job, coalesce(max(CASE WHEN v.id = j.head THEN b.id END), max(b.id)) AS set_id "
+		       "FROM set_blob JOIN blob_set b ON b.id = set_blob.blob_set JOIN version_set ON "
+		       "version_set.blob_set = b.id JOIN version v ON v.id = version JOIN job j ON j.id = v.job "
+		       "WHERE blob = ? GROUP BY v.job, b.file) newest "
+		       "JOIN blob_set s ON s.id = newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON "
+		       "set_blob.blob_set = s.id JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? "
+		       "ORDER BY s.id DESC, job.id, set_blob.rank",
 		       "ii", blob, blob);
 }
 

@@ -234,7 +234,7 @@ int meta_tree_unkept(struct meta_catalog *c, meta_tree_record_fn *fn, void *arg,
 	return db_each(c, err, on_unkept, &w,
 		       "SELECT t.id, base, t.root, t.layout, t.topology, job.id, name, uid, gid, mode, coalesce(v.id, "
 		       "0), coalesce(step, -1), coalesce(v.layout, t.layout), coalesce(v.topology, t.topology), "
-		       "(SELECT max(blob_set) FROM version_set WHERE version = v.id) FROM tree t JOIN job ON job.root "
+		       "(SELECT seq FROM sqlite_sequence WHERE name = 'blob_set') FROM tree t JOIN job ON job.root "
 		       "= t.root LEFT JOIN version v ON v.id = (SELECT id FROM version WHERE tree = t.id AND job = "
 		       "job.id ORDER BY nr DESC LIMIT 1) WHERE NOT kept ORDER BY t.id", "");
 }

@@ -184,7 +184,8 @@ struct meta_tree_record {
 	uint64_t job_id, uid, gid, job_mode;
 	uint64_t version;		/* the newest one that has the tree, 0: none */
 	int64_t step;			/* of that version, -1: none; all below, too */
-	uint64_t head_layout, last_set;
+	uint64_t head_layout;
+	uint64_t last_set;		/* the newest set of the catalog */
 	const char *head_topology;
 };
 typedef int meta_tree_record_fn(void *arg, const struct meta_tree_record *record);
@@ -194,7 +195,7 @@ int meta_tree_unkept(struct meta_catalog *c, meta_tree_record_fn *fn, void *arg,
 int meta_tree_rows(struct meta_catalog *c, uint64_t tree, meta_change_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the paths that virtual numbers in a tree's rows are made of. */
 int meta_tree_path_texts(struct meta_catalog *c, uint64_t tree, meta_text_fn *fn, void *arg, struct sc_err *err);
-/** Walks over the logical files of a version's sets. */
+/** Walks over a version's sets: number and logical file. */
 int meta_version_files(struct meta_catalog *c, uint64_t version, meta_text_fn *fn, void *arg, struct sc_err *err);
 /** Notes that a record tells the rows of its tree, unless the tree was made flat meanwhile. */
 int meta_tree_set_kept(struct meta_catalog *c, const struct meta_tree_record *record, struct sc_err *err);

@@ -136,7 +136,7 @@ static int on_rank(void *arg, uint32_t rank, const struct rs_owner *owner)
 	return rc;
 }
 
-/* Newer sets first: what an unchanged file shares with an older one, only the older one says. */
+/* Newer sets first. */
 static int adopt_file(struct rs_rebuild *r, struct rs_job *job, size_t first, size_t end,
 		      const struct rs_record *newest)
 {
@@ -303,24 +303,25 @@ static int tree_of(struct rs_rebuild *r, struct rs_job *job, const struct rs_rec
 	return rc;
 }
 
-/* Does the tree's version lack this file of tensors?  One that was written since is not known to it. */
-static bool was_removed(const struct rs_record *rec, const struct rs_tree_record *tree)
+/* Does the tree's version lack this set: of a file that was removed, or of other versions?  One that was made since is
+ * not known to it. */
+static bool is_another(const struct rs_record *rec, const struct rs_tree_record *tree)
 {
 	if (rec->set > tree->last_set)
 		return false;
-	for (size_t i = 0; i < tree->files.nr; i++)
-		if (strcmp(tree->files.at[i], rec->file) == 0)
+	for (size_t i = 0; i < tree->sets.nr; i++)
+		if (tree->sets.at[i] == rec->set)
 			return false;
 	return true;
 }
 
-/* Leaves out records of files that were removed; returns where those that stay end. */
-static size_t drop_removed(struct rs_rebuild *r, size_t first, size_t end, const struct rs_tree_record *tree)
+/* Leaves out records of sets that the tree's version lacks; returns where those that stay end. */
+static size_t drop_others(struct rs_rebuild *r, size_t first, size_t end, const struct rs_tree_record *tree)
 {
 	size_t to = first;
 
 	for (size_t i = first; i < end; i++)
-		if (!was_removed(&r->all.at[i], tree))
+		if (!is_another(&r->all.at[i], tree))
 			r->all.at[to++] = r->all.at[i];
 	return to;
 }
@@ -351,7 +352,7 @@ static int job_of(struct rs_rebuild *r, const char *name, size_t first, size_t e
 	if (has < 0 || (!has && first == end))
 		return rc;
 	if (has && newest)
-		end = drop_removed(r, first, end, &tree.chain[0]);
+		end = drop_others(r, first, end, &tree.chain[0]);
 	job = make_job(r, name, first < end ? &r->all.at[end - 1] : NULL);
 	if (!job)
 		rc = r->err->code;

@@ -39,11 +39,11 @@ struct rs_rebuild {
 	struct {
 		size_t nr, room;
 		struct rs_rebuild_tree {
-			uint64_t id;
+			uint64_t id, version;
 			const char *job;	/* NULL: its record is damaged */
 			uint64_t uid, gid, job_mode;
 		} *at;
-	} trees;		/* newest first once they are read */
+	} trees;		/* the newest version's first, damaged ones last, once they are read */
 };
 
 /* rebuild_trees.c */

@@ -47,6 +47,7 @@ static int on_tree(void *arg, uint64_t tree)
 
 	if (rc == 0) {
 		t.job = sc_arena_copy(&r->arena, record.job, strlen(record.job));
+		t.version = record.version;
 		t.uid = record.uid;
 		t.gid = record.gid;
 		t.job_mode = record.job_mode;
@@ -68,16 +69,30 @@ static int newest_first(const void *a, const void *b)
 {
 	const struct rs_rebuild_tree *x = a, *y = b;
 
-	return (x->id < y->id) - (x->id > y->id);
+	if (!x->job != !y->job)
+		return x->job ? -1 : 1;
+	return x->version != y->version ? (x->version < y->version ? 1 : -1) : (x->id < y->id) - (x->id > y->id);
 }
 
 int rs_rebuild_read_trees(struct rs_rebuild *r)
 {
+	uint64_t last = 0;
 	int rc = meta_store_each_tree(&r->s->store, on_tree, r, r->err);
 
+	for (size_t i = 0; i < r->trees.nr; i++)
+		last = r->trees.at[i].id > last ? r->trees.at[i].id : last;
 	if (r->trees.nr)
 		qsort(r->trees.at, r->trees.nr, sizeof(*r->trees.at), newest_first);
-	return rc < 0 || !r->trees.nr ? rc : meta_tree_reserve(r->s->catalog, r->trees.at[0].id, r->err);
+	return rc < 0 || !last ? rc : meta_tree_reserve(r->s->catalog, last, r->err);
+}
+
+/* A damaged record may be of any job. */
+static bool may_be_older(const struct rs_rebuild *r, uint64_t tree)
+{
+	for (size_t i = 0; i < r->trees.nr; i++)
+		if (!r->trees.at[i].job && r->trees.at[i].id > tree)
+			return true;
+	return false;
 }
 
 int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, struct rs_joined *ret, bool *ret_newest)
@@ -88,9 +103,9 @@ int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, struct rs_joined
 		struct sc_err why;
 		int rc;
 
-		*ret_newest &= t->job != NULL; /* one that is damaged may be this job's */
 		if (!t->job || strcmp(t->job, job) != 0)
 			continue;
+		*ret_newest &= !may_be_older(r, t->id);
 		rc = rs_tree_join(r->s, t->id, ret, &why);
 		if (rc == 0) {
 			if (!*ret_newest) {

@@ -9,7 +9,7 @@
 
 #include "reshard/upkeep/record.h"
 
-#define BEGIN "scalai tree 1\n"
+#define BEGIN "scalai tree 2\n"
 #define HASH_BYTES 16
 
 static void hash_of(const char *at, size_t bytes, XXH128_canonical_t *ret)
@@ -55,13 +55,12 @@ static int on_path(void *arg, uint64_t id, const char *text, const char *more)
 	return 0;
 }
 
-static int on_file(void *arg, uint64_t id, const char *text, const char *more)
+static int on_set(void *arg, uint64_t id, const char *text, const char *more)
 {
 	struct sc_buf *buf = arg;
 
-	(void)id;
 	(void)more;
-	sc_buf_printf(buf, "file ");
+	sc_buf_printf(buf, "set %" PRIu64 " ", id);
 	sc_buf_quoted(buf, text);
 	sc_buf_printf(buf, "\n");
 	return 0;
@@ -89,12 +88,12 @@ static int print(struct rs_service *s, const struct meta_tree_record *r, struct 
 	sc_buf_printf(buf, BEGIN "job ");
 	sc_buf_quoted(buf, r->job);
 	sc_buf_printf(buf, "\nowner %" PRIu64 " %" PRIu64 " %" PRIo64 "\ntree %" PRIu64 " %" PRIu64 " %" PRIu64
-		      "\nlayout %s\ntopology %s\nhead-layout %s\nhead-topology %s\nlast-set %" PRIu64 "\nstep %" PRId64
-		      "\n", r->uid, r->gid, r->job_mode, r->id, r->base, r->root, layout, r->topology, head,
-		      r->head_topology, r->last_set, r->step);
+		      "\nlayout %s\ntopology %s\nhead-layout %s\nhead-topology %s\nversion %" PRIu64 "\nstep %" PRId64
+		      "\nlast-set %" PRIu64 "\n", r->uid, r->gid, r->job_mode, r->id, r->base, r->root, layout,
+		      r->topology, head, r->head_topology, r->version, r->step, r->last_set);
 	rc = meta_tree_path_texts(s->catalog, r->id, on_path, buf, err);
 	if (rc == 0)
-		rc = meta_version_files(s->catalog, r->version, on_file, buf, err);
+		rc = meta_version_files(s->catalog, r->version, on_set, buf, err);
 	if (rc == 0)
 		rc = meta_tree_rows(s->catalog, r->id, on_row, &rows, err);
 	sc_buf_printf(buf, "rows %zu\n", rows.bytes);
@@ -175,6 +174,7 @@ static int read_line(struct rs_tree_record *r, const char *key, char *value)
 		const char *key, **to;
 	} texts[] = {{"job", &r->job}, {"layout", &r->layout}, {"topology", &r->topology},
 		     {"head-layout", &r->head_layout}, {"head-topology", &r->head_topology}};
+	uint64_t set;
 
 	sc_unquote(value);
 	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
@@ -184,14 +184,18 @@ static int read_line(struct rs_tree_record *r, const char *key, char *value)
 		}
 	if (strcmp(key, "path") == 0)
 		return read_path(r, value);
-	if (strcmp(key, "file") == 0)
-		return sc_vec_push(&r->files, value) < 0 ? SC_E_NO_MEMORY : 0;
+	if (strcmp(key, "set") == 0)
+		return sscanf(value, "%" SCNu64, &set) != 1 ? SC_E_FORMAT
+		       : sc_vec_push(&r->sets, set) < 0     ? SC_E_NO_MEMORY
+							    : 0;
 	if (strcmp(key, "owner") == 0)
 		return sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNo64, &r->uid, &r->gid, &r->job_mode) == 3
 			       ? 0 : SC_E_FORMAT;
 	if (strcmp(key, "tree") == 0)
 		return sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNu64, &r->id, &r->base, &r->root) == 3
 			       ? 0 : SC_E_FORMAT;
+	if (strcmp(key, "version") == 0)
+		return sscanf(value, "%" SCNu64, &r->version) == 1 ? 0 : SC_E_FORMAT;
 	if (strcmp(key, "last-set") == 0)
 		return sscanf(value, "%" SCNu64, &r->last_set) == 1 ? 0 : SC_E_FORMAT;
 	if (strcmp(key, "step") == 0)
@@ -266,7 +270,7 @@ void rs_tree_record_done(struct rs_tree_record *record)
 {
 	meta_changes_done(&record->rows);
 	sc_vec_done(&record->paths);
-	sc_vec_done(&record->files);
+	sc_vec_done(&record->sets);
 	sc_sys.release(record->text);
 	*record = (struct rs_tree_record){0};
 }

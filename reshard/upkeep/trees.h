@@ -3,7 +3,7 @@
  * The recovery record of a tree, the file STORE/trees/NUMBER: what a commit added to the tree `base`.  Lines, then rows
  * (meta_changes_encode(); `rdev` of a file is its size), then a hash of all that:
  *
- *     scalai tree 1
+ *     scalai tree 2
  *     job NAME
  *     owner UID GID MODE           of the job
  *     tree NUMBER BASE ROOT
@@ -11,13 +11,14 @@
  *     topology TEXT                likewise
  *     head-layout NAME             of the newest version that had the tree when the record was written
  *     head-topology TEXT           likewise
- *     last-set NUMBER              likewise, of its sets; 0: it has none
+ *     version NUMBER               likewise, 0: none
  *     step NUMBER                  likewise, -1: none
+ *     last-set NUMBER              the newest set that there was then
  *     path NUMBER PATH             that virtual numbers in the rows are made of; a line each
- *     file NAME                    a logical file of tensors of that version; a line each
+ *     set NUMBER FILE              a set of that version, and its logical file of tensors; a line each
  *     rows BYTES
  *
- * The worker writes it after the commit, and again when the tree was made flat.
+ * The worker writes it after the commit, and again when the tree was made flat, or is the head's again by a rollback.
  */
 #ifndef RS_TREES_H
 #define RS_TREES_H
@@ -25,7 +26,7 @@
 #include "reshard/upkeep/upkeep_i.h"
 
 struct rs_tree_record {
-	uint64_t id, base, root, last_set;
+	uint64_t id, base, root, version, last_set;
 	uint64_t uid, gid, job_mode;
 	int64_t step;
 	const char *job, *layout, *topology, *head_layout, *head_topology;
@@ -38,8 +39,8 @@ struct rs_tree_record {
 	} paths;
 	struct {
 		size_t nr, room;
-		const char **at;
-	} files;
+		uint64_t *at;
+	} sets;
 	struct meta_changes rows;
 	char *text;		/* texts and rows are here */
 };

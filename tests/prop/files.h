@@ -45,7 +45,6 @@ struct world {
 	bool spread;			/* experts lie in files of their own */
 	bool never;			/* materialize=never */
 	unsigned keep;
-	bool stale;			/* files of older versions may be newer than what the head has */
 	unsigned layers, experts;
 	size_t nr;
 	struct tensor of[TENSORS_MAX];

@@ -286,7 +286,6 @@ static void remove_file(struct world *w)
 		(void)write_ranks(w, &w->now, &x, &gone, pick(2) ? ALL_RANKS : ONE_OF_EACH, true);
 		shown_done(&x);
 		commit(w, "removal", &next, &gone);
-		w->stale |= w->keep > 1;
 	}
 	shown_done(&then);
 }
@@ -322,7 +321,6 @@ static void rollback(struct world *w)
 	if (rs_job_rollback(RS_CALLER(w->s), w->job, word, &err) < 0)
 		return; /* it is not kept any more */
 	note("rollback %s\n", word);
-	w->stale |= v->nr != w->now.nr;
 	w->now = *v;
 	w->layers = 0;
 	for (size_t t = 0; t < w->nr; t++)
@@ -412,7 +410,7 @@ static void rebuild(struct world *w)
 	struct sc_err err;
 	uint64_t bad = 1;
 
-	if (w->stale || setxattr(w->dir, "user.test", "", 0, 0) < 0)
+	if (setxattr(w->dir, "user.test", "", 0, 0) < 0)
 		return;
 	work(w);
 	note("rebuild\n");
