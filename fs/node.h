@@ -10,8 +10,8 @@
  *      kind     job (20), blob (40)       WORK: a file that programs may write to
  *      kind     place (38), path (22)     VIEW, BLOB, SHARED: a committed file, of a head or a version;
  *                                         VROOT, VDIR, VLINK, VSDIR, VSLINK: what is in a version (.v, .as)
- *      kind     place (38), what (22)     VSPECIAL: .as, .pt, .dcp and .hf of a version
- *      kind     job (20), what (40)       SPECIAL: .ctl, .v, .as, .full, .dcp, .pt, .hf and the control files
+ *      kind     place (38), what (22)     VSPECIAL: .as, .pt, .dcp, .hf and .vllm of a version
+ *      kind     job (20), what (40)       SPECIAL: .ctl, .v, .as, .full, .dcp, ... and the control files
  *
  * A place is a rank of a view (a version at a topology).  meta/catalog/numbers.c gives the numbers of jobs, places,
  * paths and blobs, and says when a number may be given again; those of working trees are given once.
@@ -67,12 +67,13 @@ enum {
 	FS_DCP_DIR = 1 << 19, /* behind all of these: a kernel remembers their numbers */
 	FS_PT_DIR,
 	FS_HF_DIR,
+	FS_VLLM_DIR,
 };
 
 /** Gives the i-th of the names in a job's folder that are the mount's, and its `what`; NULL: there are no more. */
 static inline const char *fs_special_name(uint32_t i, uint32_t *ret_what)
 {
-	static const char *const names[] = {".ctl", ".v", ".as", ".full", ".dcp", ".pt", ".hf"};
+	static const char *const names[] = {".ctl", ".v", ".as", ".full", ".dcp", ".pt", ".hf", ".vllm"};
 
 	*ret_what = i >= 4 ? FS_DCP_DIR + i - 4 : i;
 	return i < sizeof(names) / sizeof(*names) ? names[i] : (const char *)0;

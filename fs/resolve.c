@@ -4,13 +4,14 @@
  *
  *     /                    jobs
  *     /.ctl/               metrics, health, version
- *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .pt .dcp .hf
+ *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .pt .dcp .hf .vllm
  *     /JOB/RANK/...        the working tree on top of the head
- *     /JOB/.v/N/...        a version, with (not listed) .as .pt .dcp .hf of its own; so has .as/TOPOLOGY
+ *     /JOB/.v/N/...        a version, with (not listed) .as .pt .dcp .hf .vllm of its own; so has .as/TOPOLOGY
  *     /JOB/.as/TOPOLOGY/...
  *     /JOB/.pt/TOPOLOGY/RANK/...   its files of tensors, as torch.save() writes them
  *     /JOB/.hf/            the model, as Hugging Face's libraries read it
  *     /JOB/.dcp/TOPOLOGY/  one folder, as torch.distributed's
+ *     /JOB/.vllm/TOPOLOGY/ the model, as vLLM's ranks load it
  */
 #include "fs/fs_i.h"
 
@@ -46,6 +47,7 @@ static const struct rs_form *form_of(uint32_t what)
 	return what == FS_DCP_DIR ? &rs_form_dcp
 	       : what == FS_PT_DIR ? &rs_form_pt
 	       : what == FS_HF_DIR ? &rs_form_hf
+	       : what == FS_VLLM_DIR ? &rs_form_vllm
 				   : &rs_form_ranks;
 }
 

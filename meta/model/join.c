@@ -23,6 +23,7 @@ struct making {			/* a group, while its members are found */
 	struct meta_group *group;
 	size_t nr, room;
 	struct member *at;
+	uint32_t globs;		/* bit set of those of the join that have matched */
 	struct making *next;
 };
 
@@ -30,6 +31,7 @@ struct joining {
 	struct meta_view *view;
 	struct sc_arena arena;
 	struct sc_map by_name;	/* -> struct making */
+	struct sc_map by_rule;	/* and joined name, in whatever file: the first struct making */
 	struct making *first, **last;
 	uint64_t places;
 	struct sc_err *err;
@@ -155,6 +157,7 @@ static int add_member(struct joining *n, uint32_t i)
 	const struct meta_rule *other;
 	const struct meta_rule *r = e->rule->is_stack ? e->rule : join_of(n->view->layout, e, &caps, &me.glob);
 	struct making *m;
+	uint32_t globs;
 
 	if (!r)
 		return 0;
@@ -164,6 +167,7 @@ static int add_member(struct joining *n, uint32_t i)
 	me.chunk = number_of(meta_caps_find(&own, META_CAP_V));
 	me.layer = number_of(meta_layer_of(&own));
 	me.expert = number_of(meta_expert_of(&own));
+	globs = r->join ? 1u << me.glob : 0;
 	if (!r->join || r->join->order != META_ORDER_LISTED)
 		me.glob = 0;
 	if (r->join) {
@@ -178,6 +182,7 @@ static int add_member(struct joining *n, uint32_t i)
 	m = make_group(n, r, e->file, e->name, &caps);
 	if (!m || sc_vec_push(m, me) < 0)
 		return sc_nomem(n->err);
+	m->globs |= globs;
 	e->group = m->group;
 	m->group->vary |= uneven_axes(e->rule);
 	m->group->axes |= e->rule->cut_axes;
@@ -365,6 +370,25 @@ static int make_variants(struct joining *n, struct making *m)
 	return rc;
 }
 
+/* What is joined is in one file.  A file and its copy, as a model and its average, have all of it each, or the same
+ * part. */
+static int check_files(struct joining *n, struct making *m)
+{
+	const struct meta_group *g = m->group;
+	const char *key = sc_arena_printf(&n->arena, "%u|%s", g->rule->index, g->what);
+	const struct making *other = key ? sc_map_get(&n->by_rule, key, strlen(key)) : NULL;
+	const struct meta_entry *a = &n->view->entries[m->at[0].entry];
+
+	if (other && (m->globs & ~other->globs) && (other->globs & ~m->globs)) {
+		const struct meta_entry *b = &n->view->entries[other->at[0].entry];
+
+		return sc_fail(n->err, SC_E_STATE, "'%s' joins '%s', which is in '%s', and '%s', which is in '%s': "
+			       "they must be in one file (an import of a model's index alone makes one of its files)",
+			       g->what, other->at[0].name, b->file, m->at[0].name, a->file);
+	}
+	return !key || (!other && sc_map_put(&n->by_rule, key, strlen(key), m) < 0) ? sc_nomem(n->err) : 0;
+}
+
 int meta_join_entries(struct meta_view *view, struct sc_err *err)
 {
 	struct joining n = {.view = view, .last = &n.first, .err = err};
@@ -373,11 +397,15 @@ int meta_join_entries(struct meta_view *view, struct sc_err *err)
 	for (uint32_t i = 0; rc == 0 && view->layout->has_joins && i < view->nr_entries; i++)
 		rc = add_member(&n, i);
 	for (struct making *m = n.first; m; m = m->next) {
+		if (rc == 0 && m->group->rule->join)
+			rc = check_files(&n, m);
 		if (rc == 0)
 			rc = make_variants(&n, m);
-		sc_vec_done(m);
 	}
+	for (struct making *m = n.first; m; m = m->next)
+		sc_vec_done(m);
 	sc_map_done(&n.by_name);
+	sc_map_done(&n.by_rule);
 	sc_arena_done(&n.arena);
 	return rc;
 }

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-static const struct rs_form *const forms[] = {&rs_form_ranks, &rs_form_pt, &rs_form_dcp, &rs_form_hf};
+static const struct rs_form *const forms[] = {&rs_form_ranks, &rs_form_pt, &rs_form_dcp, &rs_form_hf, &rs_form_vllm};
 
 const struct rs_form *rs_form_of(char mark)
 {

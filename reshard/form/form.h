@@ -6,6 +6,7 @@
  *     rs_form_pt       RANK/NAME.pt            each rank's files as torch.save() writes them
  *     rs_form_dcp      .metadata, N/__R_0.distcp    one folder of torch.distributed.checkpoint
  *     rs_form_hf       model.safetensors, config.json, ...    one folder of Hugging Face's, of the model alone
+ *     rs_form_vllm     model-rank-0-part-0.safetensors, ...   one folder of vLLM's, of the model alone
  *
  * Callers know no form but by these names, and use the functions below.  Everything follows from names, types, shapes,
  * cuts and payloads: nothing is read but the data.  Any thread.
@@ -63,7 +64,7 @@ struct rs_form {
 	bool (*version_of)(const char *name, uint32_t *ret);
 };
 
-extern const struct rs_form rs_form_ranks, rs_form_pt, rs_form_dcp, rs_form_hf;
+extern const struct rs_form rs_form_ranks, rs_form_pt, rs_form_dcp, rs_form_hf, rs_form_vllm;
 
 /** Finds the form that a mark says; NULL: there is none. */
 const struct rs_form *rs_form_of(char mark);
@@ -97,6 +98,11 @@ struct rs_form_said {
 void rs_form_text(const struct rs_form_said *said, char ret[RS_FORM_TEXT_BYTES]);
 /** Reads such a text, in place. */
 void rs_form_read(char *text, struct rs_form_said *ret);
+
+/* model.c */
+/** Finds which files of tensors are the model, as a glob of logical files: what the options say, or those that are
+ *  named like one.  It lives as long as the options.  Errors: SC_E_UNSUPPORTED says what to write to config. */
+int rs_form_model_files(const struct rs_formed *x, const char **ret, struct sc_err *err);
 
 /* form_plain.c */
 /** Lists the plain files of a version's tree (0: none) that are shown; `root`: number of the job's folder.

@@ -24,7 +24,6 @@
 #include "reshard/format/shards.h"
 
 #define ONE "model.safetensors"
-#define SHARDS "model-[0-9]*-of-[0-9]*.safetensors"
 #define INDEX "model.safetensors.index.json"
 #define FORMAT "safetensors"
 #define METADATA "{\"format\":\"pt\"}" /* transformers asks for it */
@@ -56,44 +55,6 @@ static void model_done(struct model *m)
 	sc_arena_done(&m->arena);
 }
 
-/* Is there a file that a glob matches?  How many files are there? */
-static bool any_file(const struct meta_state *state, const char *glob, uint32_t *ret_files)
-{
-	const char *last = "";
-	bool any = false;
-
-	*ret_files = 0;
-	for (uint32_t i = 0; i < state->nr; i++) {
-		if (strcmp(last, state->tensors[i].file) == 0)
-			continue;
-		last = state->tensors[i].file;
-		++*ret_files;
-		any |= fnmatch(glob, last, 0) == 0;
-	}
-	return any;
-}
-
-static int find_files(const struct rs_formed *x, const char **ret, struct sc_err *err)
-{
-	const char *said = strchr(x->options, ',') + 1;
-	uint32_t nr;
-
-	*ret = *said ? said : ONE;
-	if (any_file(x->view->state, *ret, &nr))
-		return 0;
-	if (*said)
-		return sc_fail(err, SC_E_UNSUPPORTED, "the version has no file of tensors '%s', as config says by hf=",
-			       *ret);
-	*ret = SHARDS;
-	if (any_file(x->view->state, *ret, &nr))
-		return 0;
-	*ret = "*";
-	if (nr != 1)
-		return sc_fail(err, SC_E_UNSUPPORTED, "the version has %u files of tensors, and none is '%s'; say in "
-			       "config which one is the model: hf=FILE", nr, ONE);
-	return 0;
-}
-
 static int add_tensor(struct model *m, const struct meta_tensor *t, uint64_t most, uint64_t *filled)
 {
 	struct part p = {.tensor = t, .name = rs_form_flat_name(&m->arena, m->x->origins, t)};
@@ -123,7 +84,7 @@ static int deal(const struct rs_formed *x, struct model *m, struct sc_err *err)
 	const struct meta_state *state = x->view->state;
 	uint64_t filled = 0;
 	const char *glob;
-	int rc = find_files(x, &glob, err);
+	int rc = rs_form_model_files(x, &glob, err);
 
 	*m = (struct model){.x = x, .err = err};
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++)

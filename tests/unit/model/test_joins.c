@@ -241,10 +241,56 @@ static void what_cannot_be_joined_is_refused(void **unused)
 	meta_state_done(&state);
 }
 
+/* What is joined is in one file; a copy of it in another file, or of the same part, may be there, too. */
+static void what_is_joined_is_in_one_file(void **unused)
+{
+	static const struct {
+		const char *a[3], *b[3], *why;
+	} of[] = {
+		{{"q", "k"}, {"v"}, "'qkv' joins 'q', which is in 'a', and 'v', which is in 'b': they must be in one file"},
+		{{"q"}, {"k", "v"}, "'qkv' joins 'q', which is in 'a'"},
+		{{"q", "k", "v"}, {"q", "k", "v"}, NULL},
+		{{"q", "k", "v"}, {"q"}, NULL},
+		{{"q"}, {"q"}, NULL},
+		{{"q", "k", "v"}, {NULL}, NULL},
+	};
+	const struct meta_shape shape = {2, {4, 4}};
+	struct meta_layout *l = NULL;
+	struct meta_topology topo = {0};
+	struct sc_err err;
+
+	(void)unused;
+	assert_int_equal(0, meta_layout_parse("mesh tp\nqkv join=q,k,v order=listed over=0\n* tp=0", NULL, NULL, &l, &err));
+	assert_int_equal(0, meta_topology_parse(l, "tp=2", &topo, &err));
+	for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++) {
+		struct meta_state state = {0};
+		struct meta_view *v = NULL;
+		char key[8];
+		int rc;
+
+		for (int k = 0; k < 6; k++) {
+			const char *name = k < 3 ? of[i].a[k] : of[i].b[k - 3];
+
+			if (!name)
+				continue;
+			(void)snprintf(key, sizeof(key), "%c:%s", k < 3 ? 'a' : 'b', name);
+			assert_int_equal(0, meta_state_add(&state, key, 3, META_DTYPE_F32, &shape));
+		}
+		rc = meta_view_new(l, &topo, &state, &v, &err);
+		if ((rc == 0) != !of[i].why || (rc < 0 && !strstr(err.msg, of[i].why)))
+			fail_msg("case %zu: %s, want %s", i, rc ? err.msg : "taken", of[i].why ? of[i].why : "taken");
+		meta_view_free(v);
+		meta_state_done(&state);
+	}
+	meta_topology_done(&topo);
+	meta_layout_free(l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(all_examples_equal_the_arrays),
-					   cmocka_unit_test(what_cannot_be_joined_is_refused)};
+					   cmocka_unit_test(what_cannot_be_joined_is_refused),
+					   cmocka_unit_test(what_is_joined_is_in_one_file)};
 
 	return cmocka_run_group_tests_name("joins", tests, NULL, NULL);
 }

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model of a version as a folder that vLLM's ShardedStateLoader (load_format="sharded_state") takes: each rank's
+ * file of its model in one folder, and plain files that say what the model is.  A model in several files has a part of
+ * each.
+ *
+ *     model-rank-3-part-0.safetensors
+ *     config.json, ...                       files of the job's folder, and of rank 0's (form_plain.c)
+ *
+ * Names and cuts are those of the layout: the preset vllm-llama has what vLLM's ranks hold.  vLLM's ranks differ by tp
+ * alone.  Options: as of form_hf.c.
+ */
+#include "reshard/form/form.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "meta/base/text.h"
+
+#define AXIS "tp"
+#define FORMAT "safetensors"
+#define NAME "model-rank-%u-part-%u.safetensors"
+#define NAME_BYTES 64
+
+/* What a rank has of the model, part by part. */
+struct parts {
+	const char *glob;
+	uint32_t nr, sought;		/* sought: the part whose file is to be found */
+	char file[SC_PATH_BYTES_MAX + 1];
+};
+
+static int on_file(void *arg, const char *file, const char *logical)
+{
+	struct parts *p = arg;
+
+	if (fnmatch(p->glob, logical, 0) != 0)
+		return 0;
+	if (p->nr++ != p->sought)
+		return 0;
+	(void)snprintf(p->file, sizeof(p->file), "%s", file);
+	return 0;
+}
+
+static int find_parts(const struct rs_formed *x, uint32_t rank, const char *glob, uint32_t sought, struct parts *ret,
+		      struct sc_err *err)
+{
+	*ret = (struct parts){.glob = glob, .sought = sought};
+	return meta_view_files(x->view, rank, on_file, ret) < 0 ? sc_nomem(err) : 0;
+}
+
+static int check(const struct rs_formed *x, struct sc_err *err)
+{
+	const struct meta_layout *layout = x->view->layout;
+	const struct meta_topology *topo = x->view->topo;
+
+	for (int i = 0; i < topo->nr_axes; i++)
+		if (topo->degree[i] > 1 && strcmp(layout->axes.name[i], AXIS) != 0)
+			return sc_fail(err, SC_E_UNSUPPORTED, "ranks that load one model by vLLM's sharded_state "
+				       "differ by " AXIS " alone, and the topology '%s' has %s: ask for .vllm/" AXIS
+				       "=N", topo->text, layout->axes.name[i]);
+	return 0;
+}
+
+static int files(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each, void *arg, struct sc_err *err)
+{
+	const char *glob;
+	int rc = check(x, err);
+
+	if (rc == 0)
+		rc = rs_form_model_files(x, &glob, err);
+	for (rank = 0; rc == 0 && rank < x->view->topo->ranks; rank++) {
+		struct parts p;
+
+		rc = find_parts(x, rank, glob, UINT32_MAX, &p, err);
+		for (uint32_t i = 0; rc == 0 && i < p.nr; i++) {
+			char name[NAME_BYTES];
+
+			(void)snprintf(name, sizeof(name), NAME, rank, i);
+			rc = each(arg, name);
+		}
+	}
+	for (size_t i = 0; rc == 0 && i < x->plain->nr; i++)
+		rc = each(arg, x->plain->at[i].name);
+	return rc;
+}
+
+/* Finds which file of which rank a name is. */
+static int find(const struct rs_formed *x, const char *name, uint32_t *ret_rank, struct parts *ret, struct sc_err *err)
+{
+	char again[NAME_BYTES] = "";
+	uint32_t part = 0;
+	const char *glob;
+	int rc = check(x, err);
+
+	if (rc == 0)
+		rc = rs_form_model_files(x, &glob, err);
+	if (rc < 0)
+		return rc;
+	if (sscanf(name, "model-rank-%" SCNu32 "-part-%" SCNu32, ret_rank, &part) == 2)
+		(void)snprintf(again, sizeof(again), NAME, *ret_rank, part);
+	if (strcmp(again, name) == 0 && *ret_rank < x->view->topo->ranks)
+		rc = find_parts(x, *ret_rank, glob, part, ret, err);
+	else
+		*ret = (struct parts){0};
+	return rc < 0 || *ret->file ? rc : sc_fail(err, SC_E_NOT_FOUND, "there is no file '%s'", name);
+}
+
+static int image(const struct rs_formed *x, uint32_t rank, const char *file, bool as_view, struct rs_image **ret,
+		 struct sc_err *err)
+{
+	const struct rs_plain *plain = rs_form_plain(x, file);
+	struct rs_origins o = *x->origins;
+	struct parts p;
+	int rc;
+
+	(void)as_view;
+	if (plain)
+		return rs_image_same(plain->blob, plain->bytes, ret, err);
+	o.as = rs_format_find(FORMAT);
+	rc = find(x, file, &rank, &p, err);
+	return rc < 0 ? rc : rs_image_new(x->view, rank, p.file, true, &o, ret, err);
+}
+
+const struct rs_form rs_form_vllm = {
+	.mark = '&', .folders = true, .tensors_alone = true, .one_folder = true, .plain = true, .has_options = true,
+	.files = files, .image = image,
+};

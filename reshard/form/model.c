@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which of a version's files of tensors are its model. */
+#include "reshard/form/form.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+#define ONE "model.safetensors"
+#define SHARDS "model-[0-9]*-of-[0-9]*.safetensors"
+
+/* Is there a file that a glob matches?  How many files are there? */
+static bool any_file(const struct meta_state *state, const char *glob, uint32_t *ret_files)
+{
+	const char *last = "";
+	bool any = false;
+
+	*ret_files = 0;
+	for (uint32_t i = 0; i < state->nr; i++) {
+		if (strcmp(last, state->tensors[i].file) == 0)
+			continue;
+		last = state->tensors[i].file;
+		++*ret_files;
+		any |= fnmatch(glob, last, 0) == 0;
+	}
+	return any;
+}
+
+int rs_form_model_files(const struct rs_formed *x, const char **ret, struct sc_err *err)
+{
+	const char *said = strchr(x->options, ',') + 1;
+	uint32_t nr;
+
+	*ret = *said ? said : ONE;
+	if (any_file(x->view->state, *ret, &nr))
+		return 0;
+	if (*said)
+		return sc_fail(err, SC_E_UNSUPPORTED, "the version has no file of tensors '%s', as config says by hf=",
+			       *ret);
+	*ret = SHARDS;
+	if (any_file(x->view->state, *ret, &nr))
+		return 0;
+	*ret = "*";
+	if (nr != 1)
+		return sc_fail(err, SC_E_UNSUPPORTED, "the version has %u files of tensors, and none is '%s'; say in "
+			       "config which one is the model: hf=FILE", nr, ONE);
+	return 0;
+}
