@@ -59,7 +59,7 @@ CREATE TABLE blob_set (
 	file TEXT NOT NULL,			-- logical file name
 	format TEXT NOT NULL,			-- which describes its files, by name (reshard/format)
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which it was written
-	tensors TEXT NOT NULL,			-- a line each: key, type@byte of a 4 KiB block where it began, shape, hash
+	tensors TEXT NOT NULL,			-- a line each: key, type@byte of a 4 KiB block where it began, shape, digest
 	payload TEXT,				-- what is no tensor in its files, as far as all ranks agree
 	verified INTEGER NOT NULL,		-- 0 not yet, 1 copies are equal, 2 they differ
 	report TEXT NOT NULL,			-- what verification found

@@ -10,9 +10,9 @@
 
 void meta_tensor_line_add(struct sc_buf *buf, const struct meta_tensor_line *t)
 {
-	sc_buf_printf(buf, "%s@%u\t%s", meta_dtype_name(t->dtype), t->skew, t->has_hash ? "" : "-");
-	for (int k = 0; t->has_hash && k < 16; k++)
-		sc_buf_printf(buf, "%02x", t->hash[k]);
+	sc_buf_printf(buf, "%s@%u\t%s", meta_dtype_name(t->dtype), t->skew, t->has_digest ? "" : "-");
+	for (int k = 0; t->has_digest && k < 16; k++)
+		sc_buf_printf(buf, "%02x", t->digest[k]);
 	sc_buf_add(buf, "\t", 1);
 	for (int k = 0; k < t->shape.nr; k++)
 		sc_buf_printf(buf, "%s%" PRIu64, k ? "," : "", t->shape.dim[k]);
@@ -43,15 +43,15 @@ static void unescape(char *text)
 
 bool meta_tensor_line_parse(char *line, struct meta_tensor_line *ret)
 {
-	char *hash = strchr(line, '\t'), *shape = hash ? strchr(hash + 1, '\t') : NULL;
+	char *digest = strchr(line, '\t'), *shape = digest ? strchr(digest + 1, '\t') : NULL;
 	char *key = shape ? strchr(shape + 1, '\t') : NULL, *at = strchr(line, '@'), *end;
 	unsigned long skew;
 	int dtype;
 
 	*ret = (struct meta_tensor_line){0};
-	if (!key || !at || at > hash)
+	if (!key || !at || at > digest)
 		return false;
-	*hash++ = *shape++ = *key++ = 0;
+	*digest++ = *shape++ = *key++ = 0;
 	*at++ = 0;
 	skew = strtoul(at, &end, 10);
 	dtype = meta_dtype_find(line, strlen(line));
@@ -64,8 +64,8 @@ bool meta_tensor_line_parse(char *line, struct meta_tensor_line *ret)
 	ret->key = key;
 	ret->dtype = (enum meta_dtype)dtype;
 	ret->skew = (uint16_t)skew;
-	ret->has_hash = *hash != '-' && strlen(hash) == 32;
-	for (int i = 0; ret->has_hash && i < 16; i++)
-		(void)sscanf(hash + 2 * i, "%2hhx", &ret->hash[i]);
+	ret->has_digest = *digest != '-' && strlen(digest) == 32;
+	for (int i = 0; ret->has_digest && i < 16; i++)
+		(void)sscanf(digest + 2 * i, "%2hhx", &ret->digest[i]);
 	return dtype >= 0 && !*end && skew < SC_DATA_ALIGN && strchr(key, ':');
 }

@@ -10,8 +10,8 @@ struct meta_tensor_line {
 	enum meta_dtype dtype;
 	struct meta_shape shape;
 	uint16_t skew;			/* byte of a block at which it began where it was written */
-	bool has_hash;
-	uint8_t hash[16];		/* of its bytes as a whole */
+	bool has_digest;
+	uint8_t digest[16];		/* of its bytes as a whole */
 };
 
 /** Appends the line, with its end. */

@@ -33,10 +33,10 @@ int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, 
 void rs_data_prune(struct rs_version *v);
 
 /* compare.c */
-/** Compares all copies of a tensor set and hashes its logical tensors; *ret_report is
+/** Compares all copies of a tensor set and digests its logical tensors; *ret_report is
  *  lines; SC_E_COPIES when copies differ (the report says which), or an error of reading. */
 int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg,
-		  uint8_t (**ret_hashes)[16], char **ret_report, struct sc_err *err);
+		  uint8_t (**ret_digests)[16], char **ret_report, struct sc_err *err);
 int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report,
 		      struct sc_err *err);
 int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_report,

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Verification.  Copies: every box that a rank stores is compared, byte for byte, with the same
- * region as the plan would read it (from the first holders), which also covers tied tensors that
- * are cut in another way.  Hashes: XXH3-128 of every logical tensor, row-major, so that it does not
- * depend on any topology.
+ * Verification.  A rank's box of a logical tensor has a digest (engine/digest.h) that depends on nothing but the box
+ * and its bytes, so:
+ *
+ *  1. Boxes of one region have equal digests, or copies differ.
+ *  2. The digests of the boxes that a plan would read add up to the tensor's, which depends on no topology.
+ *  3. A box that no plan reads (tied tensors are cut in different ways) has the digest of its region as a plan reads
+ *     it.
+ *
+ * Each stored byte is read once, but for those of (3), which are read once more.
  */
 #include "reshard/command/command_i.h"
 
@@ -11,14 +16,25 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
+#include "reshard/engine/digest.h"
 #include "reshard/engine/engine.h"
 
-#define CHUNK (256u << 10)
+#define CHUNK (256u << 10)		/* of padding */
+#define DIGEST_CHUNK (1u << 20)		/* of a target: stays in a core's cache for the second CRC */
 #define REPORT_LINES_MAX 20
 
 static const struct rs_nodes one_node = {0};
+
+/* A piece of a logical tensor that ranks hold. */
+struct part {
+	const struct meta_entry *entry;
+	uint32_t rank;			/* that was read first, and whose digest this is */
+	bool is_read;			/* by plans */
+	struct rs_digest digest;
+	struct part *next;
+	uint64_t key[];			/* tensor, offsets, extents */
+};
 
 struct verify {
 	struct rs_service *s;
@@ -27,73 +43,31 @@ struct verify {
 	struct rs_set *sets[1];
 	rs_tick_fn *tick;
 	void *arg;
-	unsigned char *mine, *theirs;
+	unsigned char *mine, *theirs;	/* padding */
+	struct rs_digester *digester;
+	struct sc_map by_key;
+	struct sc_arena arena;		/* of parts */
+	struct part *first, **last;	/* in the order in which they were read */
 	struct sc_buf report;
 	unsigned lines, differ;
 	struct sc_err *err;
 };
 
-static int begin(struct verify *v)
+static void begin(struct verify *v)
 {
 	v->sets[0] = v->set;
 	v->whole = (struct rs_version){.refs = 1, .nr_sets = 1, .sets = v->sets};
-	v->mine = sc_sys.alloc(CHUNK);
-	v->theirs = sc_sys.alloc(CHUNK);
-	return v->mine && v->theirs ? 0 : sc_nomem(v->err);
+	v->last = &v->first;
 }
 
 static void end(struct verify *v)
 {
 	sc_sys.release(v->mine);
 	sc_sys.release(v->theirs);
+	sc_sys.release(v->digester);
+	sc_map_done(&v->by_key);
+	sc_arena_done(&v->arena);
 	sc_buf_done(&v->report);
-}
-
-/* A box of its own region: dense, row-major. */
-static struct meta_box dense(const struct meta_box *box)
-{
-	struct meta_box d = *box;
-	uint64_t stride = 1;
-
-	d.at = 0;
-	for (int k = d.nr - 1; k >= 0; k--) {
-		d.stride[k] = stride;
-		stride *= d.ext[k];
-	}
-	return d;
-}
-
-/* A gather of a region from its first holders, with the sources mapped. */
-struct region {
-	struct rs_gather g;
-	struct rs_sources sources;
-	struct sc_arena arena;
-	struct rs_mapped mapped;
-};
-
-static int region_open(struct verify *v, const struct meta_tensor *t, const struct meta_box *box,
-		       struct region *r)
-{
-	struct rs_origins o = rs_origins_of(v->s, &v->whole);
-	struct meta_box d = dense(box);
-	uint64_t n = meta_box_elements(box);
-	int rc;
-
-	*r = (struct region){.g.bytes = n * meta_dtype_bits(t->dtype) / 8};
-	rc = rs_plan_box(v->set->view, t->key, &d, &one_node, 0, 0, &r->g, &r->sources, v->err);
-	if (rc == 0) {
-		rs_gather_finish(&r->g);
-		rc = rs_sources_open(&r->sources, &r->g, 1, &o, &r->arena, &r->mapped, v->err);
-	}
-	return rc;
-}
-
-static void region_close(struct region *r)
-{
-	rs_sources_close(&r->mapped);
-	rs_gather_done(&r->g);
-	rs_sources_done(&r->sources);
-	sc_arena_done(&r->arena);
 }
 
 static void line(struct verify *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -110,6 +84,217 @@ static void line(struct verify *v, const char *fmt, ...)
 	sc_buf_printf(&v->report, "%s\n", text);
 }
 
+/* --- digests of boxes --- */
+
+/* Type and shape of a logical tensor as they are cut.  One smaller than a byte is whole on every rank, as its bytes. */
+static unsigned cut_as(const struct meta_tensor *t, struct meta_shape *ret)
+{
+	unsigned bits = meta_dtype_bits(t->dtype);
+
+	*ret = t->shape;
+	if (bits % 8 == 0)
+		return bits / 8;
+	*ret = (struct meta_shape){.nr = 1};
+	(void)meta_tensor_bytes(t->dtype, &t->shape, &ret->dim[0]);
+	return 1;
+}
+
+/* The region of a box as a box of the whole tensor, and where that begins in it, in elements. */
+static struct meta_box in_whole(const struct meta_shape *shape, const struct meta_box *box, uint64_t *ret_base)
+{
+	struct meta_box w = *box;
+	uint64_t stride = 1;
+
+	w.at = *ret_base = 0;
+	for (int k = shape->nr - 1; k >= 0; k--) {
+		w.stride[k] = stride;
+		*ret_base += w.off[k] * stride;
+		stride *= shape->dim[k];
+	}
+	return w;
+}
+
+/* Adds what a gather of a region collects, which begins at byte `base` of the tensor. */
+static int digest_gather(struct verify *v, const struct rs_mapped *m, const struct rs_gather *g, uint64_t base,
+			 uint64_t tensor_bytes, struct rs_digest *ret)
+{
+	struct rs_digester *d = v->digester;
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < g->nr; i++) {
+		struct rs_copy *c = &g->copies[i];
+		const struct rs_gather one = {.bytes = g->bytes, .nr = 1, .copies = c};
+		const uint64_t end = rs_copy_end(c);
+		struct rs_digest part;
+
+		rs_digester_begin(d);
+		for (uint64_t at = c->to, n; rc == 0 && at < end; at += n) {
+			const uint64_t before = d->added;
+
+			n = sc_min_u64(end - at, DIGEST_CHUNK);
+			rc = rs_sources_need(m, &one, at, n, NULL, v->err);
+			if (rc < 0)
+				break;
+			rc = rs_sources_digest(m, c, at, n, base, d, v->err);
+			rs_sources_release(m, &one, at, n);
+			if (rc == 0 && v->tick && v->tick(v->arg, d->added - before))
+				rc = sc_fail(v->err, SC_E_CANCELLED, "stopped");
+		}
+		part = rs_digester_end(d, tensor_bytes);
+		rs_digest_add(ret, &part);
+	}
+	return rc;
+}
+
+/* Digests a region as a plan reads it; *ret_sources says of which ranks: the caller ends them. */
+static int digest_planned(struct verify *v, const struct meta_tensor *t, const struct meta_box *box,
+			  struct rs_digest *ret, struct rs_sources *ret_sources)
+{
+	struct rs_origins o = rs_origins_of(v->s, &v->whole);
+	struct meta_shape shape;
+	unsigned bytes = cut_as(t, &shape);
+	struct rs_gather g = {0};
+	struct rs_mapped mapped = {0};
+	struct sc_arena arena = {0};
+	struct meta_box w;
+	uint64_t base, all;
+	int rc;
+
+	w = in_whole(&shape, box, &base);
+	(void)meta_tensor_bytes(t->dtype, &t->shape, &all);
+	g.bytes = all - base * bytes;
+	rc = rs_plan_box(v->set->view, t->key, &w, &one_node, 0, 0, &g, ret_sources, v->err);
+	if (rc == 0)
+		rc = rs_sources_open(ret_sources, &g, 1, &o, &arena, &mapped, v->err);
+	if (rc == 0)
+		rc = digest_gather(v, &mapped, &g, base * bytes, all, ret);
+	rs_sources_close(&mapped);
+	rs_gather_done(&g);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+/* --- copies --- */
+
+/* What tells a piece from others; returns its bytes. */
+static size_t key_of(const struct verify *v, const struct meta_tensor *t, const struct meta_box *box,
+		     uint64_t ret[1 + 2 * SC_DIMS_MAX])
+{
+	ret[0] = (uint64_t)(t - v->set->state.tensors);
+	memcpy(ret + 1, box->off, box->nr * sizeof(*ret));
+	memcpy(ret + 1 + box->nr, box->ext, box->nr * sizeof(*ret));
+	return (1 + 2u * box->nr) * sizeof(*ret);
+}
+
+static void say_differ(struct verify *v, const struct part *p, uint32_t rank, const char *name, uint32_t other_rank,
+		       const char *other_name)
+{
+	v->differ++;
+	line(v, "'%s': rank %u ('%s') and rank %u ('%s') hold different bytes",
+	     v->set->state.tensors[p->key[0]].key, rank, name, other_rank, other_name);
+}
+
+/* The name under which the part's rank stores it, in the arena or where it lives. */
+static int name_of(struct verify *v, const struct part *p, const char **ret)
+{
+	uint32_t coords[SC_AXES_MAX];
+	const char *file;
+
+	meta_topology_coords(v->set->view->topo, p->rank, coords);
+	return meta_entry_stored(v->set->view, p->entry, coords, &v->arena, &file, ret) < 0 ? sc_nomem(v->err) : 0;
+}
+
+/* A rank has a box with this digest: the first one makes a part, others are compared with it. */
+static int meet_part(struct verify *v, uint32_t rank, const struct meta_stored *s, const struct meta_box *box,
+		     const struct rs_digest *digest)
+{
+	uint64_t key[1 + 2 * SC_DIMS_MAX];
+	size_t bytes = key_of(v, &v->set->state.tensors[s->entry->tensor], box, key);
+	struct part *p = sc_map_get(&v->by_key, (const char *)key, bytes);
+	const char *name;
+
+	if (p && rs_digest_equal(&p->digest, digest))
+		return 0;
+	if (p) {
+		if (name_of(v, p, &name) < 0)
+			return SC_E_NO_MEMORY;
+		say_differ(v, p, rank, s->name, p->rank, name);
+		return 0;
+	}
+	p = sc_arena_alloc(&v->arena, sizeof(*p) + bytes);
+	if (!p)
+		return sc_nomem(v->err);
+	p->entry = s->entry;
+	p->rank = rank;
+	p->digest = *digest;
+	memcpy(p->key, key, bytes);
+	if (sc_map_put(&v->by_key, (const char *)p->key, bytes, p) < 0)
+		return sc_nomem(v->err);
+	*v->last = p;
+	v->last = &p->next;
+	return 0;
+}
+
+/* Digests what a rank stores of one box. */
+static int read_box(struct verify *v, uint32_t rank, const struct meta_stored *s, const struct meta_box *box,
+		    const struct rs_mapped *own)
+{
+	const struct meta_tensor *t = &v->set->state.tensors[s->entry->tensor];
+	struct meta_box bytes = {.nr = 1, .stride = {1}}, w;
+	struct meta_shape shape;
+	unsigned element_bytes = cut_as(t, &shape);
+	struct rs_digest digest = {{0}};
+	struct rs_gather g = {0};
+	uint64_t base;
+	int rc;
+
+	(void)meta_tensor_bytes(t->dtype, &t->shape, &g.bytes);
+	bytes.ext[0] = g.bytes;
+	w = in_whole(&shape, meta_dtype_bits(t->dtype) % 8 ? &bytes : box, &base);
+	if (rs_gather_add(&g, 0, &w, meta_dtype_bits(t->dtype) % 8 ? &bytes : box, element_bytes) < 0)
+		return sc_nomem(v->err);
+	rc = digest_gather(v, own, &g, base * element_bytes, g.bytes, &digest);
+	rs_gather_done(&g);
+	return rc < 0 ? rc : meet_part(v, rank, s, box, &digest);
+}
+
+/* A rank's stored tensor as a source. */
+struct own {
+	struct rs_source source;
+	struct rs_sources sources;
+	struct sc_arena arena;
+	struct rs_mapped mapped;
+};
+
+static int open_own(struct verify *v, uint32_t rank, const struct meta_stored *s, struct own *own)
+{
+	struct rs_origins o = rs_origins_of(v->s, &v->whole);
+
+	own->source = (struct rs_source){.view = v->set->view, .rank = rank, .file = s->file, .name = s->name};
+	own->sources = (struct rs_sources){.nr = 1, .at = &own->source};
+	return rs_sources_open(&own->sources, NULL, 0, &o, &own->arena, &own->mapped, v->err);
+}
+
+static void close_own(struct own *own)
+{
+	rs_sources_close(&own->mapped);
+	sc_arena_done(&own->arena);
+}
+
+static int read_stored(struct verify *v, uint32_t rank, const struct meta_stored *s)
+{
+	struct own own = {0};
+	int rc = open_own(v, rank, s, &own);
+
+	for (uint32_t i = 0; rc == 0 && i < s->piece.nr_boxes; i++)
+		if (meta_box_elements(&s->piece.boxes[i]))
+			rc = read_box(v, rank, s, &s->piece.boxes[i], &own.mapped);
+	close_own(&own);
+	return rc;
+}
+
+/* --- padding --- */
+
 static int read_gather(struct verify *v, const struct rs_mapped *m, const struct rs_gather *g, uint64_t at,
 		       uint64_t bytes, unsigned char *to)
 {
@@ -121,60 +306,6 @@ static int read_gather(struct verify *v, const struct rs_mapped *m, const struct
 	rs_sources_release(m, g, at, bytes);
 	return rc;
 }
-
-/* 1: the same bytes, 0: not, or an error. */
-static int same_bytes(struct verify *v, const struct rs_mapped *a, const struct rs_gather *ga,
-		      const struct rs_mapped *b, const struct rs_gather *gb)
-{
-	int rc = 1;
-
-	for (uint64_t at = 0; rc == 1 && at < ga->bytes; at += CHUNK) {
-		uint64_t n = sc_min_u64(ga->bytes - at, CHUNK);
-
-		rc = read_gather(v, a, ga, at, n, v->mine);
-		if (rc == 0)
-			rc = read_gather(v, b, gb, at, n, v->theirs);
-		if (rc == 0)
-			rc = memcmp(v->mine, v->theirs, n) == 0;
-		if (rc == 1 && v->tick && v->tick(v->arg, n))
-			rc = sc_fail(v->err, SC_E_CANCELLED, "stopped");
-	}
-	return rc;
-}
-
-/* Compares what a rank stores of one box with the first holders' bytes. */
-static int compare_box(struct verify *v, uint32_t rank, const struct meta_stored *s,
-		       const struct meta_box *box, const struct rs_mapped *own)
-{
-	const struct meta_tensor *t = &v->set->state.tensors[s->entry->tensor];
-	unsigned bits = meta_dtype_bits(t->dtype);
-	struct meta_box d = dense(box), whole = {.nr = 1, .stride = {1}};
-	struct rs_gather g = {0};
-	struct region r = {0};
-	bool self = true;
-	int rc = region_open(v, t, box, &r), same = 1;
-
-	for (size_t i = 0; i < r.sources.nr; i++)
-		self = self && r.sources.at[i].rank == rank && strcmp(r.sources.at[i].name, s->name) == 0 &&
-		       strcmp(r.sources.at[i].file, s->file) == 0;
-	g.bytes = whole.ext[0] = r.g.bytes;
-	/* a type smaller than a byte is whole on every rank, and compared as bytes */
-	if (rc == 0 && !self &&
-	    (bits % 8 ? rs_gather_add(&g, 0, &whole, &whole, 1) : rs_gather_add(&g, 0, &d, box, bits / 8)) < 0)
-		rc = sc_nomem(v->err);
-	if (rc == 0 && !self)
-		same = same_bytes(v, own, &g, &r.mapped, &r.g);
-	if (same == 0) {
-		v->differ++;
-		line(v, "'%s': rank %u ('%s') and rank %u ('%s') hold different bytes", t->key, rank, s->name,
-		     r.sources.at[0].rank, r.sources.at[0].name);
-	}
-	rs_gather_done(&g);
-	region_close(&r);
-	return rc < 0 ? rc : same < 0 ? same : 0;
-}
-
-/* --- padding --- */
 
 /* Rows of a stored piece with bytes in no box that are not zero: a gather of the boxes has zeros there. */
 static int count_padding(struct verify *v, const struct meta_stored *s, const struct rs_mapped *own, uint64_t *ret)
@@ -241,33 +372,27 @@ static bool has_padding(const struct meta_stored *s)
 
 /* --- a rank --- */
 
-static int verify_stored(struct verify *v, uint32_t rank, const struct meta_stored *s, bool copies)
+static int look_at_padding(struct verify *v, uint32_t rank, const struct meta_stored *s)
 {
-	bool pad = has_padding(s) && is_first_replica(v, s->entry, rank);
-	struct rs_source one = {.view = v->set->view, .rank = rank, .file = s->file, .name = s->name};
-	struct rs_origins o = rs_origins_of(v->s, &v->whole);
-	struct rs_sources sources = {.nr = 1, .at = &one};
-	struct rs_mapped own = {0};
-	struct sc_arena arena = {0};
+	struct own own = {0};
 	uint64_t rows = 0;
 	int rc;
 
-	if (!copies && !pad)
+	if (!has_padding(s) || !is_first_replica(v, s->entry, rank))
 		return 0;
-	rc = rs_sources_open(&sources, NULL, 0, &o, &arena, &own, v->err);
-	for (uint32_t i = 0; copies && rc == 0 && i < s->piece.nr_boxes; i++)
-		rc = compare_box(v, rank, s, &s->piece.boxes[i], &own);
-	if (rc == 0 && pad && !copies)
-		rc = count_padding(v, s, &own, &rows);
+	rc = open_own(v, rank, s, &own);
+	if (rc == 0)
+		rc = count_padding(v, s, &own.mapped, &rows);
 	if (rc == 0 && rows)
 		line(v, "padding: rank %u '%s:%s': %" PRIu64 " rows of padding are not zero; they are in no "
 		     "logical tensor and will be lost in a reshard", rank, s->file, s->name, rows);
-	rs_sources_close(&own);
-	sc_arena_done(&arena);
+	close_own(&own);
 	return rc;
 }
 
-/* A replica whose file is the blob of the rank that it is like: that rank's is compared. */
+/* --- a set --- */
+
+/* A replica whose file is the blob of the rank that it is like: that rank's is read. */
 static bool is_shared(const struct verify *v, uint32_t rank, const char *file)
 {
 	uint32_t like = meta_view_alike(v->set->view, rank, file);
@@ -277,7 +402,10 @@ static bool is_shared(const struct verify *v, uint32_t rank, const char *file)
 	return other && mine->blob == other->blob;
 }
 
-static int verify_ranks(struct verify *v, bool copies)
+typedef int stored_fn(struct verify *v, uint32_t rank, const struct meta_stored *s);
+
+/* Calls `each` for what ranks store, equal blobs of replicas once. */
+static int each_stored(struct verify *v, stored_fn *each)
 {
 	int rc = 0;
 
@@ -288,42 +416,93 @@ static int verify_ranks(struct verify *v, bool copies)
 		rc = meta_view_rank(v->set->view, rank, NULL, &arena, &list, v->err);
 		for (size_t i = 0; rc == 0 && i < list.nr; i++)
 			if (!is_shared(v, rank, list.at[i].file))
-				rc = verify_stored(v, rank, &list.at[i], copies);
+				rc = each(v, rank, &list.at[i]);
 		sc_vec_done(&list);
 		sc_arena_done(&arena);
 	}
 	return rc;
 }
 
-static int hash_tensor(struct verify *v, const struct meta_tensor *t, uint8_t ret[16])
+struct cover {
+	struct verify *v;
+	const struct meta_tensor *tensor;
+	struct rs_digest sum;
+	uint64_t elements;
+};
+
+static int on_read(void *arg, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX],
+		   const struct meta_box *box)
 {
+	struct cover *c = arg;
+	uint64_t key[1 + 2 * SC_DIMS_MAX];
+	size_t bytes = key_of(c->v, c->tensor, box, key);
+	struct part *p = sc_map_get(&c->v->by_key, (const char *)key, bytes);
+
+	(void)e, (void)coords;
+	if (!p)
+		return 0;
+	p->is_read = true;
+	rs_digest_add(&c->sum, &p->digest);
+	c->elements += meta_box_elements(box);
+	return 0;
+}
+
+/* Adds up the digests of the parts that a plan of the whole tensor reads. */
+static int add_up(struct verify *v, const struct meta_tensor *t, uint8_t ret[16])
+{
+	struct cover c = {.v = v, .tensor = t};
 	struct meta_box all = {.nr = t->shape.nr};
-	XXH3_state_t *state = XXH3_createState();
-	XXH128_canonical_t hash;
-	struct region r = {0};
-	int rc = state ? 0 : sc_nomem(v->err);
+	const struct meta_entry *e = &v->set->view->entries[v->set->view->first[t - v->set->state.tensors]];
+	int rc = 0;
 
-	for (int k = 0; k < t->shape.nr; k++)
-		all.ext[k] = t->shape.dim[k];
-	if (rc == 0 && meta_box_elements(&all))
-		rc = region_open(v, t, &all, &r);
-	if (rc == 0)
-		(void)XXH3_128bits_reset(state);
-	for (uint64_t at = 0; rc == 0 && at < r.g.bytes; at += CHUNK) {
-		uint64_t n = sc_min_u64(r.g.bytes - at, CHUNK);
+	memcpy(all.ext, t->shape.dim, sizeof(all.ext));
+	if (meta_dtype_bits(t->dtype) % 8)
+		rc = on_read(&c, e, NULL, &all);
+	else if (meta_box_elements(&all))
+		rc = meta_view_sources(v->set->view, e, all.off, all.ext, on_read, &c, v->err);
+	if (rc == 0 && c.elements != meta_box_elements(&all))
+		rc = sc_fail(v->err, SC_E_STATE, "'%s': ranks hold %" PRIu64 " of its %" PRIu64 " elements", t->key,
+			     c.elements, meta_box_elements(&all));
+	rs_digest_bytes(&c.sum, ret);
+	return rc;
+}
 
-		rc = read_gather(v, &r.mapped, &r.g, at, n, v->mine);
+/* Compares a part that no plan reads with the bytes that one reads of its region. */
+static int compare_part(struct verify *v, const struct part *p)
+{
+	const struct meta_tensor *t = &v->set->state.tensors[p->key[0]];
+	struct meta_box box = {.nr = t->shape.nr};
+	struct rs_sources sources = {0};
+	struct rs_digest digest = {{0}};
+	const char *name;
+	int rc;
+
+	memcpy(box.off, p->key + 1, box.nr * sizeof(*box.off));
+	memcpy(box.ext, p->key + 1 + box.nr, box.nr * sizeof(*box.ext));
+	rc = digest_planned(v, t, &box, &digest, &sources);
+	if (rc == 0 && !rs_digest_equal(&digest, &p->digest)) {
+		rc = name_of(v, p, &name);
 		if (rc == 0)
-			(void)XXH3_128bits_update(state, v->mine, n);
-		if (rc == 0 && v->tick && v->tick(v->arg, n))
-			rc = sc_fail(v->err, SC_E_CANCELLED, "stopped");
+			say_differ(v, p, p->rank, name, sources.at[0].rank, sources.at[0].name);
 	}
-	if (rc == 0) {
-		XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(state));
-		memcpy(ret, hash.digest, 16);
-	}
-	region_close(&r);
-	(void)XXH3_freeState(state);
+	rs_sources_done(&sources);
+	return rc;
+}
+
+static int verify_set(struct verify *v, uint8_t (*digests)[16])
+{
+	int rc;
+
+	v->digester = sc_sys.alloc(sizeof(*v->digester));
+	if (!v->digester)
+		return sc_nomem(v->err);
+	rs_digester_init(v->digester);
+	rc = each_stored(v, read_stored);
+	for (uint32_t t = 0; rc == 0 && t < v->set->state.nr; t++)
+		rc = add_up(v, &v->set->state.tensors[t], digests[t]);
+	for (struct part *p = v->first; rc == 0 && p; p = p->next)
+		if (!p->is_read)
+			rc = compare_part(v, p);
 	return rc;
 }
 
@@ -331,27 +510,27 @@ int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_repor
 		      struct sc_err *err)
 {
 	struct verify v = {.s = s, .set = set, .err = err};
-	int rc = begin(&v);
+	int rc;
 
-	if (rc == 0)
-		rc = verify_ranks(&v, false);
+	begin(&v);
+	v.mine = sc_sys.alloc(CHUNK);
+	v.theirs = sc_sys.alloc(CHUNK);
+	rc = v.mine && v.theirs ? each_stored(&v, look_at_padding) : sc_nomem(err);
 	*ret_report = rc == 0 ? sc_strdup(v.report.text ? v.report.text : "") : NULL;
 	end(&v);
 	return rc == 0 && !*ret_report ? sc_nomem(err) : rc;
 }
 
 int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg,
-		  uint8_t (**ret_hashes)[16], char **ret_report, struct sc_err *err)
+		  uint8_t (**ret_digests)[16], char **ret_report, struct sc_err *err)
 {
 	struct verify v = {.s = s, .set = set, .tick = tick, .arg = arg, .err = err};
-	uint8_t (*hashes)[16] = sc_zalloc_array(set->state.nr ? set->state.nr : 1, sizeof(*hashes));
+	uint8_t (*digests)[16] = sc_zalloc_array(set->state.nr ? set->state.nr : 1, sizeof(*digests));
 	char *report = NULL;
-	int rc = hashes ? begin(&v) : sc_nomem(err);
+	int rc;
 
-	if (rc == 0)
-		rc = verify_ranks(&v, true);
-	for (uint32_t t = 0; rc == 0 && !v.differ && t < set->state.nr; t++)
-		rc = hash_tensor(&v, &set->state.tensors[t], hashes[t]);
+	begin(&v);
+	rc = digests ? verify_set(&v, digests) : sc_nomem(err);
 	if (rc == 0) {
 		report = sc_strdup(v.report.text ? v.report.text : "");
 		rc = report ? 0 : sc_nomem(err);
@@ -360,64 +539,10 @@ int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, vo
 		rc = sc_fail(err, SC_E_COPIES, "%.*s", (int)strcspn(report, "\n"), report);
 	end(&v);
 	if (rc == 0)
-		*ret_hashes = sc_steal(&hashes);
+		*ret_digests = sc_steal(&digests);
 	if (rc == 0 || rc == SC_E_COPIES)
 		*ret_report = sc_steal(&report);
-	sc_sys.release(hashes);
+	sc_sys.release(digests);
 	sc_sys.release(report);
-	return rc;
-}
-
-/* Hashes every logical tensor of a view through its present storage and compares with what was
- * recorded when it was committed; one line a tensor. */
-int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report,
-		      struct sc_err *err)
-{
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < view->version->nr_sets; i++) {
-		struct rs_set *set = view->version->sets[i];
-		const uint8_t (*kept)[16] = rs_set_hashes(set);
-		uint8_t (*hashes)[16] = NULL;
-		char *text = NULL;
-
-		rc = rs_verify_set(s, set, NULL, NULL, &hashes, &text, err);
-		for (uint32_t t = 0; rc == 0 && t < set->state.nr; t++) {
-			bool known = kept != NULL;
-			bool same = known && memcmp(kept[t], hashes[t], 16) == 0;
-
-			sc_buf_printf(report, "%s\t", known ? (same ? "equal" : "DIFFERENT") : "new");
-			for (int k = 0; k < 16; k++)
-				sc_buf_printf(report, "%02x", hashes[t][k]);
-			sc_buf_printf(report, "\t%s\n", set->state.tensors[t].key);
-			if (known && !same && err->code == 0)
-				(void)sc_fail(err, SC_E_COPIES, "'%s' is not what was committed",
-					      set->state.tensors[t].key);
-		}
-		sc_sys.release(hashes);
-		sc_sys.release(text);
-	}
-	return rc < 0 ? rc : err->code;
-}
-
-int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err)
-{
-	struct rs_view *head = NULL;
-	struct sc_buf report = {0};
-	int rc = rs_view_head(s, job, &head, err);
-
-	if (rc < 0)
-		return rc;
-	err->code = 0;
-	rc = rs_verify_compare(s, head, &report, err);
-	if (report.failed)
-		rc = sc_nomem(err);
-	if (report.text) {
-		(void)pthread_mutex_lock(&job->state);
-		sc_sys.release(job->verify_report);
-		job->verify_report = report.text;
-		(void)pthread_mutex_unlock(&job->state);
-	}
-	rs_view_unref(s, head);
 	return rc;
 }

@@ -282,7 +282,7 @@ static int verify(struct commit *c)
 			rc = append_report(set, report, c->err);
 		report = NULL;
 		if (rc == 0 && now)
-			rc = rs_verify_set(c->s, set, NULL, NULL, &set->hashes, &report, c->err);
+			rc = rs_verify_set(c->s, set, NULL, NULL, &set->digests, &report, c->err);
 		if (rc == SC_E_COPIES)
 			rc = name_stand_ins(c, set, rc);
 		sc_sys.release(report);

@@ -3,7 +3,6 @@
 
 #include <isa-l/crc64.h>
 
-
 /* Reflected: the highest power of x is the lowest bit. */
 static const uint64_t polynomials[2] = {UINT64_C(0xC96C5795D7870F42), UINT64_C(0x95AC9329AC4BC9B5)};
 
@@ -13,29 +12,26 @@ static uint64_t go_on(int k, uint64_t crc, const void *bytes, size_t nr)
 	return k ? ~crc64_jones_refl(~crc, bytes, nr) : ~crc64_ecma_refl(~crc, bytes, nr);
 }
 
-/* The product of two polynomials, modulo that of a CRC. */
+/* The product of two polynomials, modulo that of a CRC.  Without branches, which random bits would mispredict. */
 static uint64_t multiply(int k, uint64_t a, uint64_t b)
 {
 	uint64_t product = 0;
 
 	for (int bit = 63; bit >= 0; bit--) {
-		if (b >> bit & 1)
-			product ^= a;
-		a = a & 1 ? a >> 1 ^ polynomials[k] : a >> 1;
+		product ^= a & -(b >> bit & 1);
+		a = a >> 1 ^ (polynomials[k] & -(a & 1));
 	}
 	return product;
 }
 
 /* x to the power of so many bytes. */
-static uint64_t power(int k, uint64_t bytes)
+static uint64_t power(const struct rs_digester *d, int k, uint64_t bytes)
 {
-	uint64_t result = UINT64_C(1) << 63, square = UINT64_C(1) << 55;
+	uint64_t result = UINT64_C(1) << 63;
 
-	for (; bytes; bytes >>= 1) {
-		if (bytes & 1)
-			result = multiply(k, result, square);
-		square = multiply(k, square, square);
-	}
+	for (int i = 0; bytes >> i; i++)
+		if (bytes >> i & 1)
+			result = multiply(k, result, d->powers[k][i]);
 	return result;
 }
 
@@ -43,7 +39,7 @@ static uint64_t power(int k, uint64_t bytes)
 static void make_table(struct rs_digester *d, uint64_t gap)
 {
 	for (int k = 0; k < 2; k++) {
-		uint64_t by = power(k, gap);
+		uint64_t by = power(d, k, gap);
 
 		for (int byte = 0; byte < 8; byte++) {
 			uint64_t *t = d->table[k][byte];
@@ -71,7 +67,7 @@ static void skip(struct rs_digester *d, uint64_t gap)
 		uint64_t crc = d->sum.crc[k], moved = 0;
 
 		if (gap != d->known_gap) {
-			d->sum.crc[k] = multiply(k, crc, power(k, gap));
+			d->sum.crc[k] = multiply(k, crc, power(d, k, gap));
 			continue;
 		}
 		for (int byte = 0; byte < 8; byte++)
@@ -80,10 +76,20 @@ static void skip(struct rs_digester *d, uint64_t gap)
 	}
 }
 
+void rs_digester_init(struct rs_digester *d)
+{
+	for (int k = 0; k < 2; k++) {
+		d->powers[k][0] = UINT64_C(1) << 55;
+		for (int i = 1; i < 64; i++)
+			d->powers[k][i] = multiply(k, d->powers[k][i - 1], d->powers[k][i - 1]);
+	}
+	d->known_gap = d->added = 0;
+}
+
 void rs_digester_begin(struct rs_digester *d)
 {
 	d->sum = (struct rs_digest){0};
-	d->at = d->gap = d->known_gap = 0;
+	d->at = d->gap = 0;
 }
 
 void rs_digester_add(struct rs_digester *d, uint64_t at, const void *bytes, size_t nr)
@@ -94,6 +100,39 @@ void rs_digester_add(struct rs_digester *d, uint64_t at, const void *bytes, size
 	for (int k = 0; k < 2; k++)
 		d->sum.crc[k] = go_on(k, d->sum.crc[k], bytes, nr);
 	d->at = at + nr;
+	d->added += nr;
+}
+
+struct window {
+	uint64_t base, lo, hi;		/* lo, hi: of the target */
+	const unsigned char *source;
+};
+
+/* Adds the part of dimensions k and on that is in the window; visits only indexes that meet it. */
+static void add_in(struct rs_digester *d, const struct rs_copy *c, const struct window *w, int k, uint64_t to,
+		   uint64_t from)
+{
+	uint64_t inner = c->run, first, last;
+
+	if (k == c->nr) {
+		uint64_t lo = sc_max_u64(to, w->lo), hi = sc_min_u64(to + c->run, w->hi);
+
+		if (lo < hi)
+			rs_digester_add(d, w->base + lo, w->source + from + (lo - to), hi - lo);
+		return;
+	}
+	for (int i = k + 1; i < c->nr; i++)
+		inner += (c->ext[i] - 1) * c->to_stride[i];
+	first = w->lo >= to + inner ? (w->lo - to - inner) / c->to_stride[k] + 1 : 0;
+	last = w->hi > to ? sc_min_u64((w->hi - to - 1) / c->to_stride[k] + 1, c->ext[k]) : 0;
+	for (uint64_t i = first; i < last; i++)
+		add_in(d, c, w, k + 1, to + i * c->to_stride[k], from + i * c->from_stride[k]);
+}
+
+void rs_digester_add_copy(struct rs_digester *d, uint64_t base, const struct rs_copy *c, uint64_t at, uint64_t bytes,
+			  const unsigned char *source)
+{
+	add_in(d, c, &(struct window){base, at, at + bytes, source}, 0, c->to, c->from);
 }
 
 struct rs_digest rs_digester_end(struct rs_digester *d, uint64_t bytes)
@@ -101,6 +140,12 @@ struct rs_digest rs_digester_end(struct rs_digester *d, uint64_t bytes)
 	struct rs_digest sum = d->sum;
 
 	for (int k = 0; k < 2; k++)
-		sum.crc[k] = multiply(k, sum.crc[k], power(k, bytes - d->at));
+		sum.crc[k] = multiply(k, sum.crc[k], power(d, k, bytes - d->at));
 	return sum;
+}
+
+void rs_digest_bytes(const struct rs_digest *digest, uint8_t ret[16])
+{
+	for (int i = 0; i < 16; i++)
+		ret[i] = (uint8_t)(digest->crc[i / 8] >> (56 - i % 8 * 8));
 }

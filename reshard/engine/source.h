@@ -6,8 +6,8 @@
  *
  * A file of this store ("local") is always there.  Of another kind, a range is there from a need() that
  * answered RS_HERE until its release(): every read is between the two.  Nobody touches `map` but the functions
- * named *_read (here, in sources.h, image.h and data/part.h), and the kernel: where a file was cut or its disk
- * fails, they answer SC_E_DAMAGED, and the process would end by SIGBUS without them.
+ * named *_read (here, in sources.h, image.h and data/part.h), rs_sources_digest(), and the kernel: where a file was
+ * cut or its disk fails, they answer SC_E_DAMAGED, and the process would end by SIGBUS without them.
  *
  * Callers use the functions below, never a member of struct rs_source_ops.
  */

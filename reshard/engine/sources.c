@@ -191,3 +191,23 @@ int rs_sources_read(const struct rs_mapped *m, const struct rs_gather *g, uint64
 {
 	return rs_sources_guard(m, read_gather, &(struct gather_read){m, g, at, bytes, to}, err);
 }
+
+struct digesting {
+	const struct rs_mapped *mapped;
+	const struct rs_copy *copy;
+	uint64_t at, bytes, base;
+	struct rs_digester *digester;
+};
+
+static void digest_copy(void *arg)
+{
+	const struct digesting *d = arg;
+
+	rs_digester_add_copy(d->digester, d->base, d->copy, d->at, d->bytes, d->mapped->data[d->copy->source]);
+}
+
+int rs_sources_digest(const struct rs_mapped *m, const struct rs_copy *copy, uint64_t at, uint64_t bytes, uint64_t base,
+		      struct rs_digester *digester, struct sc_err *err)
+{
+	return rs_sources_guard(m, digest_copy, &(struct digesting){m, copy, at, bytes, base, digester}, err);
+}

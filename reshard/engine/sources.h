@@ -5,6 +5,7 @@
 #ifndef RS_SOURCES_H
 #define RS_SOURCES_H
 
+#include "reshard/engine/digest.h"
 #include "reshard/engine/local.h"
 #include "reshard/plan/placed.h"
 
@@ -75,6 +76,10 @@ void rs_sources_release(const struct rs_mapped *mapped, const struct rs_gather *
 /** Fills `to` with bytes of a gather; they were needed before.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_sources_read(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
 		    unsigned char *to, struct sc_err *err);
+/** Digests what one copy puts into bytes [at, at + bytes) of its target, whose byte 0 is byte `base` of the tensor.
+ *  They were needed before.  Errors: as rs_sources_read(). */
+int rs_sources_digest(const struct rs_mapped *mapped, const struct rs_copy *copy, uint64_t at, uint64_t bytes,
+		      uint64_t base, struct rs_digester *digester, struct sc_err *err);
 /** Runs fn(arg), which reads needed bytes of the sources, under the guard.  Errors: as rs_sources_read(). */
 int rs_sources_guard(const struct rs_mapped *mapped, void (*fn)(void *arg), void *arg, struct sc_err *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which tensors and files of two versions differ: by the hashes of logical tensors, which do not
+ * Which tensors and files of two versions differ: by the digests of logical tensors, which do not
  * depend on topology and layout, and by the blobs that plain files are.  Nothing is read but rows.
  */
 #include "reshard/job/service.h"
@@ -18,7 +18,7 @@ struct side {
 
 struct one {
 	const struct meta_tensor *tensor;
-	const uint8_t *hash;		/* NULL: not taken yet */
+	const uint8_t *digest;		/* NULL: not taken yet */
 	uint64_t bytes;
 };
 
@@ -33,7 +33,7 @@ static int collect(struct side *x, struct sc_arena *arena, struct sc_err *err)
 	for (size_t i = 0; i < v->nr_sets; i++)
 		for (uint32_t t = 0; t < v->sets[i]->state.nr; t++) {
 			const struct rs_set *set = v->sets[i];
-			const uint8_t (*hashes)[16] = rs_set_hashes(set);
+			const uint8_t (*digests)[16] = rs_set_digests(set);
 			const struct meta_tensor *tensor = &set->state.tensors[t];
 			struct one *one =
 			    sc_map_make(&x->tensors, tensor->key, strlen(tensor->key), arena, sizeof(*one));
@@ -41,7 +41,7 @@ static int collect(struct side *x, struct sc_arena *arena, struct sc_err *err)
 			if (!one)
 				return sc_nomem(err);
 			one->tensor = tensor;
-			one->hash = hashes ? hashes[t] : NULL;
+			one->digest = digests ? digests[t] : NULL;
 			(void)meta_tensor_bytes(tensor->dtype, &tensor->shape, &one->bytes);
 		}
 	return 0;
@@ -60,9 +60,9 @@ static void compare(const struct one *a, const struct one *b, struct sc_buf *buf
 
 	if (a->tensor->dtype != b->tensor->dtype || !meta_shape_equal(&a->tensor->shape, &b->tensor->shape))
 		line(buf, "changed", b->bytes, key, &sums->changed);
-	else if (!a->hash || !b->hash)
+	else if (!a->digest || !b->digest)
 		line(buf, "unknown", b->bytes, key, &sums->unknown);
-	else if (memcmp(a->hash, b->hash, 16) != 0)
+	else if (memcmp(a->digest, b->digest, 16) != 0)
 		line(buf, "changed", b->bytes, key, &sums->changed);
 	else
 		line(buf, "same", b->bytes, key, &sums->same);

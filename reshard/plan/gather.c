@@ -158,6 +158,11 @@ static uint64_t span(const struct rs_copy *c, int k)
 	return n;
 }
 
+uint64_t rs_copy_end(const struct rs_copy *c)
+{
+	return c->to + span(c, 0);
+}
+
 struct window {
 	uint64_t lo, hi;	/* of the target */
 	unsigned char *to;	/* byte lo */
@@ -226,7 +231,7 @@ void rs_gather_read(const struct rs_gather *g, const unsigned char *const *sourc
 		const struct rs_copy *c = &g->copies[i];
 		struct window w = {.lo = at, .hi = at + bytes, .to = to};
 
-		if (c->to >= at + bytes || c->to + span(c, 0) + reach(c) <= at)
+		if (c->to >= at + bytes || rs_copy_end(c) + reach(c) <= at)
 			continue;
 		for (uint32_t j = 0; j < c->turns; j++) {
 			w.after[j] = c[j].to - c->to;

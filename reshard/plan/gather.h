@@ -67,6 +67,8 @@ uint64_t rs_copy_span(const struct rs_copy *copy, uint64_t at, uint64_t bytes, u
 /** Cuts a copy whose rows are known: *ret is the part of rows [row, row + rows); false: it has none of them. */
 bool rs_copy_rows(const struct rs_copy *copy, uint64_t row, uint64_t rows, struct rs_copy *ret);
 
+/** Returns the byte of the target behind the last one that a copy copies. */
+uint64_t rs_copy_end(const struct rs_copy *copy);
 /** Returns how many bytes a copy copies. */
 uint64_t rs_copy_bytes(const struct rs_copy *copy);
 

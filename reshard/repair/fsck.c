@@ -210,12 +210,12 @@ static int check_blobs(struct fsck *f)
 
 static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_version *v, struct rs_set *set)
 {
-	uint8_t (*hashes)[16] = NULL;
+	uint8_t (*digests)[16] = NULL;
 	char *text = NULL;
 	struct sc_err err = {0};
 	int rc;
 
-	rc = rs_verify_set(f->s, set, NULL, NULL, &hashes, &text, &err);
+	rc = rs_verify_set(f->s, set, NULL, NULL, &digests, &text, &err);
 	if (rc == SC_E_NO_MEMORY)
 		return sc_nomem(f->err);
 	if (rc < 0 && !(rc == SC_E_COPIES && set->verified == META_DIFFER)) { /* known since its commit: no news */
@@ -223,14 +223,14 @@ static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_v
 		sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 " '%s': %s\n", job->name, v->nr, set->file,
 			      err.msg);
 	}
-	for (uint32_t t = 0; rc == 0 && set->hashes && t < set->state.nr; t++)
-		if (memcmp(set->hashes[t], hashes[t], 16) != 0) {
+	for (uint32_t t = 0; rc == 0 && set->digests && t < set->state.nr; t++)
+		if (memcmp(set->digests[t], digests[t], 16) != 0) {
 			f->bad++;
 			sc_buf_printf(f->report,
 				      "BAD\tjob '%s' version %" PRIu64 ": tensor '%s' is not what was committed\n",
 				      job->name, v->nr, set->state.tensors[t].key);
 		}
-	sc_sys.release(hashes);
+	sc_sys.release(digests);
 	sc_sys.release(text);
 	return 0;
 }

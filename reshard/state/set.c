@@ -59,7 +59,7 @@ void rs_set_unref(struct rs_set *set)
 	sc_sys.release(set->file);
 	sc_sys.release(set->payload);
 	sc_sys.release(set->report);
-	sc_sys.release(set->hashes);
+	sc_sys.release(set->digests);
 	sc_sys.release(set->skews);
 	sc_sys.release(set->blobs);
 	sc_sys.release(set);
@@ -122,10 +122,10 @@ void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
 	for (uint32_t i = 0; i < set->state.nr; i++) {
 		const struct meta_tensor *t = &set->state.tensors[i];
 		struct meta_tensor_line line = {.key = t->key, .dtype = t->dtype, .shape = t->shape,
-						.skew = set->skews[i], .has_hash = set->hashes != NULL};
+						.skew = set->skews[i], .has_digest = set->digests != NULL};
 
-		if (set->hashes)
-			memcpy(line.hash, set->hashes[i], sizeof(line.hash));
+		if (set->digests)
+			memcpy(line.digest, set->digests[i], sizeof(line.digest));
 		meta_tensor_line_add(buf, &line);
 	}
 }
@@ -143,13 +143,13 @@ int rs_set_parse_tensor(struct rs_set *set, char *text, struct sc_err *err)
 		return sc_nomem(err);
 	set->skews = skews;
 	skews[set->state.nr] = t.skew;
-	if (t.has_hash) {
-		uint8_t (*more)[16] = sc_sys.resize(set->hashes, (set->state.nr + 1) * sizeof(*more));
+	if (t.has_digest) {
+		uint8_t (*more)[16] = sc_sys.resize(set->digests, (set->state.nr + 1) * sizeof(*more));
 
 		if (!more)
 			return sc_nomem(err);
-		set->hashes = more;
-		memcpy(more[set->state.nr], t.hash, sizeof(t.hash));
+		set->digests = more;
+		memcpy(more[set->state.nr], t.digest, sizeof(t.digest));
 	}
 	return meta_state_add(&set->state, t.key, strlen(t.key), t.dtype, &t.shape) < 0 ? sc_nomem(err) : 0;
 }

@@ -46,7 +46,7 @@ struct rs_set {
 	pthread_mutex_t report_lock;
 	int verified;				/* enum meta_verified, atomic */
 	char *report;				/* lines */
-	uint8_t (*hashes)[16];			/* of each logical tensor, NULL until verified; atomic */
+	uint8_t (*digests)[16];			/* of each logical tensor, NULL until verified; atomic */
 };
 
 /** A version's use of a corpus, from an epoch on that begins after so many consumed samples. */
@@ -318,10 +318,10 @@ struct rs_service {
 /* set.c */
 struct rs_set *rs_set_new(const char *file, const struct rs_format_ops *format);
 struct rs_set *rs_set_ref(struct rs_set *set);
-/** Returns the hash of each logical tensor, NULL if the set is not verified yet.  They do not change any more. */
-static inline const uint8_t (*rs_set_hashes(const struct rs_set *set))[16]
+/** Returns the digest of each logical tensor, NULL if the set is not verified yet.  They do not change any more. */
+static inline const uint8_t (*rs_set_digests(const struct rs_set *set))[16]
 {
-	return (const uint8_t (*)[16])__atomic_load_n(&set->hashes, __ATOMIC_ACQUIRE);
+	return (const uint8_t (*)[16])__atomic_load_n(&set->digests, __ATOMIC_ACQUIRE);
 }
 void rs_set_unref(struct rs_set *set);
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);

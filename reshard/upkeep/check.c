@@ -6,7 +6,7 @@
 
 SC_METRIC(bytes_verified, SC_COUNTER, "scalai_verified_bytes_total", "Bytes of rank files verified.");
 
-static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint8_t (*hashes)[16],
+static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint8_t (*digests)[16],
 			char *report)
 {
 	struct sc_buf all = {0}, tensors = {0};
@@ -16,10 +16,10 @@ static int keep_verdict(struct rs_pass *p, struct rs_set *set, int verdict, uint
 	sc_buf_printf(&all, "%s%s", report ? report : "", set->report);
 	sc_sys.release(report);
 	/* once, for who reads them; again when the verdict could not be saved: they are the same */
-	if (set->hashes)
-		sc_sys.release(hashes);
-	else if (hashes)
-		__atomic_store_n(&set->hashes, hashes, __ATOMIC_RELEASE);
+	if (set->digests)
+		sc_sys.release(digests);
+	else if (digests)
+		__atomic_store_n(&set->digests, digests, __ATOMIC_RELEASE);
 	if (all.failed) {
 		sc_buf_done(&all);
 	} else {
@@ -45,18 +45,18 @@ int rs_verify_head(struct rs_pass *p)
 
 	for (size_t i = 0; i < p->head->version->nr_sets && rc == 0; i++) {
 		struct rs_set *set = p->head->version->sets[i];
-		uint8_t (*hashes)[16] = NULL;
+		uint8_t (*digests)[16] = NULL;
 		char *report = NULL;
 		int verdict;
 
 		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_UNVERIFIED)
 			continue;
 		rs_pass_begin(p, "verifying", rs_set_bytes(set));
-		verdict = rs_verify_set(p->s, set, rs_pass_bytes, p, &hashes, &report, p->err);
+		verdict = rs_verify_set(p->s, set, rs_pass_bytes, p, &digests, &report, p->err);
 		if (verdict == SC_E_COPIES)
 			sc_log(SC_LOG_ERROR, "job '%s' version %" PRIu64 ": copies differ: %s",
 			       rs_job_name(p->job, name, sizeof(name)), p->head->version->nr, p->err->msg);
-		rc = verdict == 0 || verdict == SC_E_COPIES ? keep_verdict(p, set, verdict, hashes, report) : verdict;
+		rc = verdict == 0 || verdict == SC_E_COPIES ? keep_verdict(p, set, verdict, digests, report) : verdict;
 		sc_metric_add(&bytes_verified, rs_set_bytes(set));
 		rs_pass_end(p);
 	}

@@ -277,7 +277,7 @@ static int share_blobs(struct rs_pass *p, struct rs_set *set)
 	return 0;
 }
 
-/* Checks that the new set holds the tensors of the old one, in the same order, which is that of their hashes. */
+/* Checks that the new set holds the tensors of the old one, in the same order, which is that of their digests. */
 static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struct rs_set *set)
 {
 	bool same = old->state.nr == set->state.nr;
@@ -291,7 +291,7 @@ static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struc
 				  p->head->version->nr);
 }
 
-/* The set as the head presents it: same tensors, same hashes, new blobs. */
+/* The set as the head presents it: same tensors, same digests, new blobs. */
 static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 {
 	const struct rs_version *v = p->head->version;
@@ -306,11 +306,11 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 			set->given = rs_set_ref(old->given ? old->given : old);
 		set->skews = sc_zalloc_array(old->state.nr + 1, sizeof(*set->skews));
 		set->payload = old->payload ? sc_strdup(old->payload) : NULL;
-		set->hashes = old->hashes ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->hashes)) : NULL;
-		if ((old->payload && !set->payload) || (old->hashes && !set->hashes) || !set->skews)
+		set->digests = old->digests ? sc_zalloc_array(old->state.nr + 1, sizeof(*set->digests)) : NULL;
+		if ((old->payload && !set->payload) || (old->digests && !set->digests) || !set->skews)
 			rc = sc_nomem(p->err);
-		if (rc == 0 && old->hashes)
-			memcpy(set->hashes, old->hashes, old->state.nr * sizeof(*set->hashes));
+		if (rc == 0 && old->digests)
+			memcpy(set->digests, old->digests, old->state.nr * sizeof(*set->digests));
 		if (rc == 0 && old->state.nr)
 			memcpy(set->skews, old->skews, old->state.nr * sizeof(*set->skews));
 	}

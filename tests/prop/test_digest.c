@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Digests of random tensors, cut into random boxes: those of the boxes add up to that of the whole, in whatever pieces
- * the runs are given; a byte that was changed or moved is seen.  Prints the seed when one fails; SEED=n repeats it.
+ * Digests of random tensors of 0 to 6 dimensions, cut into random boxes, each stored by itself in some way: those of the
+ * boxes add up to that of the whole, in whatever order and windows they are read; a byte that was changed or moved is
+ * seen.  Prints the seed when one fails; SEED=n repeats it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,18 +17,15 @@
 #include "tests/prop/pick.h"
 
 #define ROUNDS 3000
-#define DIMS 3
+#define DIMS_MAX 6
 
 static unsigned long seed = 1;
 
 struct tensor {
-	unsigned dim[DIMS];	/* the last one in bytes */
+	struct meta_shape shape;
+	unsigned element_bytes;
 	size_t bytes;
 	unsigned char *at;
-};
-
-struct box {
-	unsigned from[DIMS], to[DIMS];
 };
 
 static struct rs_digester digester;
@@ -43,41 +41,95 @@ static struct rs_digest whole(const unsigned char *bytes, size_t nr)
 	return rs_digester_end(&digester, nr);
 }
 
-static struct rs_digest digest_of(const struct tensor *t, const struct box *b)
+/* A box of the whole tensor, as it lies in it. */
+static struct meta_box lying(const struct tensor *t, const struct meta_box *b)
 {
-	rs_digester_begin(&digester);
-	for (unsigned i = b->from[0]; i < b->to[0]; i++)
-		for (unsigned j = b->from[1]; j < b->to[1]; j++) {
-			size_t at = ((size_t)i * t->dim[1] + j) * t->dim[2] + b->from[2], n = b->to[2] - b->from[2];
-			size_t first = n > 1 && pick(4) == 0 ? pick((unsigned)n) : n;
+	struct meta_box w = *b;
+	uint64_t stride = 1;
 
-			rs_digester_add(&digester, at, t->at + at, first);
-			if (first < n)
-				rs_digester_add(&digester, at + first, t->at + at + first, n - first);
+	for (int k = t->shape.nr - 1; k >= 0; k--) {
+		w.stride[k] = stride;
+		stride *= t->shape.dim[k];
+	}
+	return w;
+}
+
+/* Stores a box by itself, row-major or with its dimensions in any order and bytes between. */
+static unsigned char *store(const struct tensor *t, struct meta_box *b)
+{
+	const struct meta_box w = lying(t, b);
+	uint64_t stride = 1, elements = meta_box_elements(b), base = 0;
+	uint8_t order[DIMS_MAX];
+	bool row_major = pick(3);
+	unsigned char *to;
+
+	for (int k = 0; k < b->nr; k++) {
+		uint8_t other = (uint8_t)pick((unsigned)k + 1);
+
+		order[k] = order[other];
+		order[other] = (uint8_t)k;
+		base += w.off[k] * w.stride[k];
+	}
+	for (int k = 0; row_major && k < b->nr; k++) 
+		order[k] = (uint8_t)(b->nr - 1 - k);
+	for (int k = 0; k < b->nr; k++) {
+		b->stride[order[k]] = stride;
+		stride = stride * b->ext[order[k]] + pick(3);
+	}
+	b->at = pick(5);
+	to = calloc(b->at + stride + 1, t->element_bytes);
+	for (uint64_t i = 0; i < elements; i++) {
+		uint64_t rest = i, x = base, at = b->at;
+
+		for (int k = b->nr - 1; k >= 0; k--) {
+			x += rest % b->ext[k] * w.stride[k];
+			at += rest % b->ext[k] * b->stride[k];
+			rest /= b->ext[k];
 		}
+		memcpy(to + at * t->element_bytes, t->at + x * t->element_bytes, t->element_bytes);
+	}
+	return to;
+}
+
+static struct rs_digest digest_of(const struct tensor *t, const struct meta_box *b)
+{
+	struct meta_box box = *b, target = lying(t, b);
+	unsigned char *stored = store(t, &box);
+	struct rs_gather g = {.bytes = t->bytes};
+	uint64_t base = 0;
+
+	for (int k = 0; k < b->nr; k++)
+		base += target.off[k] * target.stride[k];
+	assert_int_equal(0, rs_gather_add(&g, 0, &target, &box, t->element_bytes));
+	rs_digester_begin(&digester);
+	for (uint64_t at = 0, end = rs_copy_end(g.copies), n; at < end; at += n) {
+		n = 1 + pick(pick(2) ? 50 : 5000);
+		rs_digester_add_copy(&digester, base * t->element_bytes, g.copies, at, n < end - at ? n : end - at, stored);
+	}
+	rs_gather_done(&g);
+	free(stored);
 	return rs_digester_end(&digester, t->bytes);
 }
 
 /* Cuts a box again and again, and adds up the digests of what cannot be cut any more. */
-static void add_up(const struct tensor *t, struct box b, unsigned cuts, struct rs_digest *sum)
+static void add_up(const struct tensor *t, struct meta_box b, unsigned cuts, struct rs_digest *sum)
 {
-	unsigned d = pick(DIMS);
+	unsigned d = t->shape.nr ? pick(t->shape.nr) : 0;
+	struct meta_box left = b;
 	struct rs_digest part;
-	struct box left = b;
 
-	if (cuts && b.to[d] - b.from[d] > 1) {
-		left.to[d] = b.from[d] = b.from[d] + 1 + pick(b.to[d] - b.from[d] - 1);
-		add_up(t, left, cuts - 1, sum);
-		add_up(t, b, cuts - 1, sum);
+	if (cuts && t->shape.nr && b.ext[d] > 1) {
+		bool in_order = pick(2);
+
+		left.ext[d] = 1 + pick((unsigned)b.ext[d] - 1);
+		b.off[d] += left.ext[d];
+		b.ext[d] -= left.ext[d];
+		add_up(t, in_order ? left : b, cuts - 1, sum);
+		add_up(t, in_order ? b : left, cuts - 1, sum);
 		return;
 	}
 	part = digest_of(t, &b);
 	rs_digest_add(sum, &part);
-}
-
-static bool same(const struct rs_digest *a, const struct rs_digest *b)
-{
-	return a->crc[0] == b->crc[0] && a->crc[1] == b->crc[1];
 }
 
 static void check_changes(const struct tensor *t, const struct rs_digest *all)
@@ -94,7 +146,7 @@ static void check_changes(const struct tensor *t, const struct rs_digest *all)
 	t->at[at] = t->at[other];
 	t->at[other] = x;
 	moved = whole(t->at, t->bytes);
-	if (x != t->at[at] && same(&changed, &moved))
+	if (x != t->at[at] && rs_digest_equal(&changed, &moved))
 		fail_msg("seed %lu: it is not seen that bytes %zu and %zu changed places", seed, at, other);
 }
 
@@ -102,22 +154,23 @@ static void test_boxes(void **state)
 {
 	(void)state;
 	random_state = seed;
+	rs_digester_init(&digester);
 	for (int round = 0; round < ROUNDS; round++) {
-		struct tensor t = {.bytes = 1};
-		struct box b = {0};
-		struct rs_digest all, sum = {0};
+		struct tensor t = {.shape.nr = (uint8_t)pick(DIMS_MAX + 1), .element_bytes = 1u << pick(4)};
+		struct meta_box b = {.nr = t.shape.nr};
+		struct rs_digest all, sum = {{0}};
 
-		for (int d = 0; d < DIMS; d++) {
-			t.dim[d] = 1 + pick(d == 2 ? 300 : 12);
-			t.bytes *= t.dim[d];
-			b.to[d] = t.dim[d];
+		t.bytes = t.element_bytes;
+		for (int d = 0; d < t.shape.nr; d++) {
+			b.ext[d] = t.shape.dim[d] = 1 + pick(t.shape.nr < 3 ? 60 : 6);
+			t.bytes *= t.shape.dim[d];
 		}
 		t.at = malloc(t.bytes);
 		for (size_t i = 0; i < t.bytes; i++)
 			t.at[i] = (unsigned char)(pick(3) ? pick(256) : 0);
 		all = whole(t.at, t.bytes);
 		add_up(&t, b, pick(7), &sum);
-		if (!same(&all, &sum))
+		if (!rs_digest_equal(&all, &sum))
 			fail_msg("seed %lu, round %d: boxes do not add up", seed, round);
 		check_changes(&t, &all);
 		free(t.at);
@@ -128,9 +181,13 @@ static void test_boxes(void **state)
 static void test_values(void **state)
 {
 	static const char text[] = "123456789";
-	struct rs_digest d = whole((const unsigned char *)text, 9);
+	struct rs_digest d;
+	uint8_t shown[16];
 
 	(void)state;
+	rs_digester_init(&digester);
+	d = whole((const unsigned char *)text, 9);
+	rs_digest_bytes(&d, shown);
 	/* by a program of another hand: bit by bit, without initial value and final complement */
 	for (int k = 0; k < 2; k++) {
 		static const uint64_t polynomials[2] = {UINT64_C(0xC96C5795D7870F42), UINT64_C(0x95AC9329AC4BC9B5)};
@@ -142,6 +199,8 @@ static void test_values(void **state)
 				crc = crc & 1 ? crc >> 1 ^ polynomials[k] : crc >> 1;
 		}
 		assert_int_equal(d.crc[k], crc);
+		for (int i = 0; i < 8; i++)
+			assert_int_equal(shown[8 * k + i], crc >> (56 - 8 * i) & 255);
 	}
 }
 

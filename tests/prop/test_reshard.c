@@ -4,11 +4,13 @@
  *   - what a target rank gathers from source ranks is what cutting the whole tensors gives;
  *   - A -> B -> A is the identity;
  *   - each target byte has exactly one source, or is padding and zero;
+ *   - the digests of what ranks hold add up to those of the whole tensors;
  *   - what ranks store is inferred back to the same tensors; what is joined over a dimension only if they are known;
  *   - what a plan moves between nodes is the lower bound, counted here element by element.
  * Prints the seed and the case when one fails; SEED=n repeats it.
  */
 #include "meta/model/infer.h"
+#include "reshard/engine/digest.h"
 #include "reshard/plan/plan.h"
 
 #include <setjmp.h>
@@ -240,6 +242,82 @@ static void expect_alike(const struct job *j)
 	}
 }
 
+/* --- digests --- */
+
+static struct rs_digester digester;
+
+/* Of what a rank stores of one box. */
+static struct rs_digest digest_of(const struct held *h, const struct meta_tensor *t, const struct meta_box *box)
+{
+	struct meta_box all = {.nr = t->shape.nr};
+	struct rs_gather g = {0};
+	uint64_t stride = 1;
+
+	for (int k = t->shape.nr - 1; k >= 0; k--) {
+		all.stride[k] = stride;
+		stride *= all.ext[k] = t->shape.dim[k];
+	}
+	assert_int_equal(0, rs_gather_add(&g, 0, &all, box, 4));
+	rs_digester_begin(&digester);
+	rs_digester_add_copy(&digester, 0, g.copies, 0, stride * 4, (const unsigned char *)h->data);
+	rs_gather_done(&g);
+	return rs_digester_end(&digester, stride * 4);
+}
+
+/* Whatever the topology, the boxes that ranks hold of a tensor, each once, add up to the whole one's digest. */
+static void expect_digests(const struct job *j)
+{
+	const struct meta_state *s = j->view->state;
+	struct sum {
+		const struct meta_box *at[200];
+		struct rs_digest digest[200], all;
+		size_t nr;
+		uint64_t elements;
+	} *sums = calloc(s->nr + 1u, sizeof(*sums));
+
+	for (size_t i = 0; i < j->held.nr; i++)
+		for (uint32_t p = 0; p < j->held.at[i].nr; p++) {
+			const struct meta_stored *x = &j->held.at[i].parts[p];
+			struct sum *sum = &sums[x->entry->tensor];
+
+			for (uint32_t b = 0; b < x->piece.nr_boxes; b++) {
+				const struct meta_box *box = &x->piece.boxes[b];
+				struct rs_digest d;
+				size_t k = 0;
+
+				if (x->entry != &j->view->entries[j->view->first[x->entry->tensor]] || box->copy || !meta_box_elements(box))
+					continue;
+				d = digest_of(&j->held.at[i], &s->tensors[x->entry->tensor], box);
+				while (k < sum->nr && (memcmp(box->off, sum->at[k]->off, box->nr * sizeof(*box->off)) != 0 ||
+						       memcmp(box->ext, sum->at[k]->ext, box->nr * sizeof(*box->ext)) != 0))
+					k++;
+				if (k < sum->nr) { /* a replica */
+					assert_true(rs_digest_equal(&d, &sum->digest[k]));
+					continue;
+				}
+				assert_true(k < 200);
+				sum->at[k] = box;
+				sum->digest[k] = d;
+				sum->nr++;
+				sum->elements += meta_box_elements(box);
+				rs_digest_add(&sum->all, &d);
+			}
+		}
+	for (uint32_t t = 0; t < s->nr; t++) {
+		uint64_t nr;
+		struct rs_digest want;
+
+		assert_true(meta_shape_elements(&s->tensors[t].shape, &nr));
+		assert_int_equal(nr, sums[t].elements);
+		rs_digester_begin(&digester);
+		for (uint64_t x = 0; x < nr; x++)
+			rs_digester_add(&digester, x * 4, &(uint32_t){element(t, x)}, 4);
+		want = rs_digester_end(&digester, nr * 4);
+		assert_true(rs_digest_equal(&want, &sums[t].all));
+	}
+	free(sums);
+}
+
 /* --- the other way --- */
 
 static void expect_inferred(const struct job *j, const struct meta_layout *l, const struct meta_state *state, const char *text)
@@ -331,6 +409,7 @@ static void reshards_of_random_jobs(void **unused)
 	unsigned done = 0, tensors = 0;
 
 	(void)unused;
+	rs_digester_init(&digester);
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		struct meta_layout *l = NULL;
 		struct meta_state state = {0};
@@ -354,6 +433,8 @@ static void reshards_of_random_jobs(void **unused)
 				memset(a.held.at[i].data, 0, a.held.at[i].elements * 4);
 			reshard(&b, &a);
 			expect_cut(&a); /* A -> B -> A */
+			expect_digests(&a);
+			expect_digests(&b);
 			expect_cost(&a, &b);
 			expect_alike(&a);
 			expect_inferred(&a, l, &state, text);
