@@ -7,8 +7,18 @@
 
 #include "reshard/engine/host.h"
 
-const struct rs_engine_ops *const rs_engines[] = {&rs_engine_host, NULL};
+const struct rs_engine_ops *rs_engines[RS_ENGINES_MAX + 1] = {&rs_engine_host};
 const struct rs_engine_ops *rs_engine_extra;
+
+void rs_engine_add(const struct rs_engine_ops *ops)
+{
+	unsigned nr = 0;
+
+	while (rs_engines[nr])
+		nr++;
+	assert(nr < RS_ENGINES_MAX);
+	rs_engines[nr] = ops;
+}
 
 static _Thread_local char why_not[SC_ERR_BYTES_MAX];
 

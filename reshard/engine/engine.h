@@ -62,8 +62,11 @@ struct rs_engine_ops {
 		     const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err);
 };
 
+#define RS_ENGINES_MAX 3
 /** The kinds of this program, NULL at the end.  "host" is the first: it is always there. */
-extern const struct rs_engine_ops *const rs_engines[];
+extern const struct rs_engine_ops *rs_engines[RS_ENGINES_MAX + 1];
+/** Adds a kind of a room above.  For constructors: before there are threads. */
+void rs_engine_add(const struct rs_engine_ops *ops);
 /** Another kind, which rs_engine_choose() asks first.  Tests set it before they open a store. */
 extern const struct rs_engine_ops *rs_engine_extra;
 

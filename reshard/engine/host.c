@@ -8,13 +8,12 @@
 #include <sys/mman.h>
 
 #include "meta/base/log.h"
+#include "reshard/engine/fds.h"
 
 #define BUFFER_BYTES (1u << 20)
 #define SLOTS_MAX 16
 #define WAIT_SECONDS 10		/* without a completion: it is said */
 #define NUDGE UINT64_MAX	/* no slot's, and no flush's */
-#define READ_BYTES_MIN (256u << 10)	/* shorter runs are gathered from the mapping */
-#define SOURCES_OPEN_MAX 64
 /* Write-back begins in pieces of this size, that far behind: buffers in flight are not dirty yet. */
 #define WRITE_BACK_BYTES (32u << 20)
 #define WRITE_BACK_BEHIND (SLOTS_MAX * (uint64_t)BUFFER_BYTES)
@@ -35,12 +34,8 @@ struct host {
 	unsigned nr_slots, busy, write_backs;
 	struct slot slots[SLOTS_MAX];
 	unsigned char *memory;
-	struct {
-		const struct rs_bytes *of;
-		int fd;
-	} open[SOURCES_OPEN_MAX];	/* of the call */
-	unsigned nr_open, next_open;
 	/* of the call */
+	struct rs_fds fds;
 	const struct rs_write_options *how;
 	uint64_t cloned, copied;
 	struct sc_err *err;
@@ -139,39 +134,6 @@ static void host_close(struct rs_engine *e)
 		sc_sys.ring_exit(&h->ring);
 	(void)sc_sys.munmap(h->memory, (size_t)h->nr_slots * BUFFER_BYTES);
 	sc_sys.release(h);
-}
-
-static int source_fd(struct host *h, struct rs_bytes *b, int *ret_fd)
-{
-	unsigned i = 0;
-	int fd, rc;
-
-	for (; i < h->nr_open; i++)
-		if (h->open[i].of == b) {
-			*ret_fd = h->open[i].fd;
-			return 0;
-		}
-	rc = rs_bytes_fd(b, &fd, h->err);
-	if (rc < 0)
-		return rc;
-	if (h->nr_open < SOURCES_OPEN_MAX) {
-		h->nr_open++;
-	} else {
-		i = h->next_open;
-		sc_closep(&h->open[i].fd);
-		h->next_open = (i + 1) % SOURCES_OPEN_MAX;
-	}
-	h->open[i].of = b;
-	h->open[i].fd = fd;
-	*ret_fd = fd;
-	return 0;
-}
-
-static void close_sources(struct host *h)
-{
-	for (unsigned i = 0; i < h->nr_open; i++)
-		sc_closep(&h->open[i].fd);
-	h->nr_open = h->next_open = 0;
 }
 
 /* --- slots --- */
@@ -336,7 +298,7 @@ static int clone_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t sourc
 	if (!h->clone || bytes < SC_CLONE_BYTES_MIN || at % SC_DATA_ALIGN || from % SC_DATA_ALIGN)
 		return 0;
 	bytes -= bytes % SC_DATA_ALIGN;
-	rc = source_fd(h, b, &fd);
+	rc = rs_fds_get(&h->fds, b, &fd, h->err);
 	if (rc == 0)
 		rc = rs_image_need(h->image, at, bytes, NULL, h->err);
 	if (rc < 0)
@@ -369,9 +331,8 @@ static uint64_t clone_head(const struct host *h, uint64_t at, uint64_t run, uint
 }
 
 /*
- * A long run: read() has the file's readahead and no faults, a mapping has not, and writes of whole
- * buffers at their multiples get large folios, which copy_file_range's small ones do not.  *ret is how
- * many bytes it took.
+ * A long run is read by a descriptor.  Writes of whole buffers at their multiples get large folios, which
+ * copy_file_range's small ones do not.  *ret is how many bytes it took.
  */
 static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		    const unsigned char *data, uint64_t *ret)
@@ -382,9 +343,10 @@ static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source
 	int fd, rc;
 
 	*ret = 0;
-	if (h->how->clones_only || bytes < READ_BYTES_MIN || clone_head(h, at, bytes, source, data) != UINT64_MAX)
+	if (h->how->clones_only || bytes < RS_FDS_READ_BYTES_MIN ||
+	    clone_head(h, at, bytes, source, data) != UINT64_MAX)
 		return 0;
-	rc = source_fd(h, b, &fd);
+	rc = rs_fds_get(&h->fds, b, &fd, h->err);
 	if (rc == 0)
 		rc = get_slot(h, &s);
 	if (rc < 0)
@@ -400,15 +362,15 @@ static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source
 	return rc < 0 ? sc_wrap(h->err, rc, "rank %u '%s'", from->rank, from->file) : start(h, s);
 }
 
-/* How many bytes to gather at once: not those of a block that can be cloned, of this run or of the next. */
-static uint64_t piece_bytes(const struct host *h, uint64_t at, uint64_t run, uint32_t source,
+/* How many bytes up to `end` to gather at once: not those of a block that can be cloned, of this run or the next. */
+static uint64_t piece_bytes(const struct host *h, uint64_t at, uint64_t end, uint64_t run, uint32_t source,
 			    const unsigned char *data)
 {
-	uint64_t n = sc_min_u64(rs_image_border(h->image, at) - at, BUFFER_BYTES);
+	uint64_t n = sc_min_u64(sc_min_u64(rs_image_border(h->image, at), end) - at, BUFFER_BYTES);
 	uint64_t head = clone_head(h, at, run, source, data);
 
 	if (head == UINT64_MAX && h->clone && run && run < n) {
-		uint64_t next = rs_image_run(h->image, at + run, h->image->bytes - at - run, &data, &source);
+		uint64_t next = rs_image_run(h->image, at + run, end - at - run, &data, &source);
 
 		head = clone_head(h, at + run, next, source, data);
 		if (head != UINT64_MAX)
@@ -430,15 +392,15 @@ static int gather(struct host *h, uint64_t at, uint64_t bytes)
 	return rc < 0 ? rc : start(h, s);
 }
 
-static int write_image(struct host *h)
+static int write_part(struct host *h, const struct rs_range *part)
 {
-	const struct rs_image *im = h->image;
+	const uint64_t end = part->at + part->bytes;
 	int rc = 0;
 
-	for (uint64_t at = 0, n; rc == 0 && at < im->bytes; at += n) {
+	for (uint64_t at = part->at, n; rc == 0 && at < end; at += n) {
 		const unsigned char *data = NULL;
 		uint32_t source = UINT32_MAX;
-		uint64_t run = rs_image_run(im, at, im->bytes - at, &data, &source);
+		uint64_t run = rs_image_run(h->image, at, end - at, &data, &source);
 
 		n = 0;
 		if (run && source != UINT32_MAX)
@@ -446,24 +408,47 @@ static int write_image(struct host *h)
 		if (rc == 0 && n == 0 && run && source != UINT32_MAX)
 			rc = read_run(h, at, run, source, data, &n);
 		if (rc == 0 && n == 0) {
-			n = piece_bytes(h, at, run, source, data);
+			n = piece_bytes(h, at, end, run, source, data);
 			rc = gather(h, at, n);
 		}
 	}
-	return drain(h, rc);
+	return rc;
 }
 
-static int write_file(struct host *h, const struct rs_target *target)
+static int write_file(struct host *h, const struct rs_target *target, const struct rs_range *parts, size_t nr)
 {
-	int rc;
+	int rc = 0;
 
 	h->image = target->image;
 	h->fd = target->fd;
 	h->clone = true;
 	h->write_back_at = 0;
-	rc = write_image(h);
+	for (size_t i = 0; rc == 0 && i < nr; i++)
+		rc = write_part(h, &parts[i]);
+	rc = drain(h, rc);
 	if (rc == 0 && h->how->will_flush)
 		(void)sc_sys.begin_write_back(h->fd); /* of the rest, and in small files of all */
+	return rc;
+}
+
+static void begin_call(struct host *h, const struct rs_write_options *how, struct sc_err *err)
+{
+	h->how = how;
+	h->err = err;
+	h->cloned = h->copied = 0;
+}
+
+int rs_host_write_parts(struct rs_engine *e, const struct rs_target *target, const struct rs_range *parts, size_t nr,
+			const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err)
+{
+	struct host *h = (struct host *)e;
+	int rc;
+
+	begin_call(h, how, err);
+	rc = write_file(h, target, parts, nr);
+	rs_fds_close(&h->fds);
+	ret->cloned += h->cloned;
+	ret->copied += h->copied;
 	return rc;
 }
 
@@ -473,15 +458,13 @@ static int host_write(struct rs_engine *e, const struct rs_target *targets, size
 	struct host *h = (struct host *)e;
 	int rc = 0;
 
-	h->how = how;
-	h->err = err;
-	h->cloned = h->copied = 0;
+	begin_call(h, how, err);
 	for (size_t i = 0; rc == 0 && i < nr; i++) {
-		rc = write_file(h, &targets[i]);
+		rc = write_file(h, &targets[i], &(struct rs_range){0, targets[i].image->bytes}, 1);
 		if (rc < 0)
 			ret->failed = i;
 	}
-	close_sources(h);
+	rs_fds_close(&h->fds);
 	ret->cloned = h->cloned;
 	ret->copied = h->copied;
 	return rc;

@@ -17,4 +17,15 @@
 
 extern const struct rs_engine_ops rs_engine_host;
 
+struct rs_range {
+	uint64_t at, bytes;
+};
+
+/**
+ * Writes ranges of a file, by place and apart, which another kind of engine has left out.  The engine is of this kind.
+ * Adds to *ret what was cloned and copied.  Errors: as `write` of engines.
+ */
+int rs_host_write_parts(struct rs_engine *e, const struct rs_target *target, const struct rs_range *parts, size_t nr,
+			const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err);
+
 #endif

@@ -8,12 +8,12 @@
 #include "meta/base/mem.h"
 #include "reshard/gpu/boxes.h"
 
-#define ALIGN 4096u
 #define BLOCKS_PER_SM 4u	/* as the kernel's launch bounds say */
-#define PLACES 3		/* of a slot: in, out, tables */
+
+enum { IN = RS_POOL_IN, OUT = RS_POOL_OUT, TABLES = RS_POOL_TABLES };
 
 struct slot {
-	unsigned char *pinned[PLACES], *device[PLACES];
+	unsigned char *pinned[RS_POOL_PARTS], *device[RS_POOL_PARTS];
 	cudaEvent_t in_done, copied, out_done;
 	struct rs_extent *out;	/* of a share that is not drained */
 	uint32_t nr_out;
@@ -29,57 +29,8 @@ struct rs_pipeline {
 	bool pinned;
 	cudaStream_t in, run, out;
 	unsigned next;		/* the slot of the next share */
-	struct slot slots[RS_PIPELINE_SLOTS];
+	struct slot slots[RS_POOL_SLOTS];
 };
-
-enum place { IN, OUT, TABLES };
-
-/* --- sizes --- */
-
-/* Each extent that has zeros is a box, too. */
-static uint32_t boxes_of(uint32_t boxes_max)
-{
-	return 2 * boxes_max;
-}
-
-/* A box touches at most half as much again as it has, in words; zeros and copies may each have a whole window. */
-static uint32_t tiles_of(uint64_t window, uint32_t boxes_max)
-{
-	return boxes_of(boxes_max) + (uint32_t)(3 * window / RS_TILE_BYTES) + 1;
-}
-
-static uint64_t round_up(uint64_t bytes)
-{
-	return (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-static uint64_t place_bytes(const struct rs_pipeline_options *o, enum place place)
-{
-	if (place != TABLES)
-		return round_up(o->window_bytes);
-	return round_up(boxes_of(o->boxes_max) * sizeof(struct rs_box) +
-			tiles_of(o->window_bytes, o->boxes_max) * sizeof(struct rs_tile));
-}
-
-uint64_t rs_pipeline_pool_bytes(uint64_t window_bytes, uint32_t boxes_max)
-{
-	const struct rs_pipeline_options o = {.window_bytes = window_bytes, .boxes_max = boxes_max};
-	uint64_t bytes = 0;
-
-	for (enum place k = IN; k < PLACES; k++)
-		bytes += place_bytes(&o, k);
-	return RS_PIPELINE_SLOTS * bytes;
-}
-
-uint64_t rs_pipeline_window(uint64_t device_bytes, uint64_t pinned_bytes, uint32_t boxes_max)
-{
-	const uint64_t most = sc_min_u64(device_bytes, pinned_bytes);
-	uint64_t window = RS_PIPELINE_WINDOW_MAX;
-
-	while (window && rs_pipeline_pool_bytes(window, boxes_max) > most)
-		window -= RS_PIPELINE_WINDOW_MIN;
-	return window;
-}
 
 /* --- errors --- */
 
@@ -95,7 +46,7 @@ static int cuda_failed(const struct rs_pipeline *p, cudaError_t rc, const char *
 {
 	if (rc == cudaErrorMemoryAllocation)
 		return sc_fail(err, SC_E_NO_MEMORY, "GPU %d: %s: it has no memory for windows of %" PRIu64 " bytes",
-			       p->o.device, call, p->o.window_bytes);
+			       p->o.device, call, p->o.pool.window_bytes);
 	return sc_fail(err, SC_E_SYSTEM, "GPU %d: %s failed: %s (%s)", p->o.device, call, cudaGetErrorName(rc),
 		       cudaGetErrorString(rc));
 }
@@ -120,8 +71,7 @@ static int load_kernel(struct rs_pipeline *p, struct sc_err *err)
 	p->blocks_max = BLOCKS_PER_SM * (unsigned)multiprocessors;
 	TRY(cudaLibraryLoadData, &p->library, p->o.kernel, NULL, NULL, 0, NULL, NULL, 0);
 	TRY(cudaLibraryGetKernel, &p->kernel, p->library, "scalai_copy");
-	TRY(cudaHostRegister, p->o.pool, rs_pipeline_pool_bytes(p->o.window_bytes, p->o.boxes_max),
-	    cudaHostRegisterDefault);
+	TRY(cudaHostRegister, p->o.memory, rs_pool_bytes(&p->o.pool), cudaHostRegisterDefault);
 	p->pinned = true;
 	TRY(cudaStreamCreateWithFlags, &p->in, cudaStreamNonBlocking);
 	TRY(cudaStreamCreateWithFlags, &p->run, cudaStreamNonBlocking);
@@ -129,17 +79,18 @@ static int load_kernel(struct rs_pipeline *p, struct sc_err *err)
 	return 0;
 }
 
-static int make_slot(struct rs_pipeline *p, struct slot *s, unsigned char **pool, struct sc_err *err)
+static int make_slot(struct rs_pipeline *p, unsigned nr, struct sc_err *err)
 {
-	for (enum place k = IN; k < PLACES; k++) {
-		s->pinned[k] = *pool;
-		*pool += place_bytes(&p->o, k);
-		TRY(cudaMalloc, (void **)&s->device[k], place_bytes(&p->o, k));
+	struct slot *s = &p->slots[nr];
+
+	for (enum rs_pool_part k = RS_POOL_IN; k < RS_POOL_PARTS; k++) {
+		s->pinned[k] = (unsigned char *)p->o.memory + rs_pool_place(&p->o.pool, nr, k);
+		TRY(cudaMalloc, (void **)&s->device[k], rs_pool_part_bytes(&p->o.pool, k));
 	}
 	TRY(cudaEventCreateWithFlags, &s->in_done, cudaEventDisableTiming);
 	TRY(cudaEventCreateWithFlags, &s->copied, cudaEventDisableTiming);
 	TRY(cudaEventCreateWithFlags, &s->out_done, cudaEventDisableTiming);
-	s->out = sc_zalloc(p->o.boxes_max * sizeof(*s->out));
+	s->out = sc_zalloc(p->o.pool.boxes_max * sizeof(*s->out));
 	return s->out ? 0 : sc_nomem(err);
 }
 
@@ -152,7 +103,6 @@ static int no_idle(void *arg, struct sc_err *err)
 int rs_pipeline_new(const struct rs_pipeline_options *options, struct rs_pipeline **ret, struct sc_err *err)
 {
 	struct rs_pipeline *p = sc_zalloc(sizeof(*p));
-	unsigned char *pool = options->pool;
 	struct sc_err ignored;
 	int rc;
 
@@ -160,8 +110,8 @@ int rs_pipeline_new(const struct rs_pipeline_options *options, struct rs_pipelin
 		return sc_nomem(err);
 	p->o = *options;
 	rc = load_kernel(p, err);
-	for (unsigned i = 0; rc == 0 && i < RS_PIPELINE_SLOTS; i++)
-		rc = make_slot(p, &p->slots[i], &pool, err);
+	for (unsigned i = 0; rc == 0 && i < RS_POOL_SLOTS; i++)
+		rc = make_slot(p, i, err);
 	if (rc == 0) {
 		*ret = p;
 		return 0;
@@ -190,23 +140,23 @@ static int check(const struct rs_pipeline *p, const struct rs_share *s, struct s
 {
 	if (s->nr_packs || s->nr_unpacks || s->send_bytes || s->recv_bytes)
 		return sc_fail(err, SC_E_UNSUPPORTED, "GPU %d: a round exchanges bytes with other GPUs", p->o.device);
-	if (s->in_bytes > p->o.window_bytes || s->out_bytes > p->o.window_bytes)
+	if (s->in_bytes > p->o.pool.window_bytes || s->out_bytes > p->o.pool.window_bytes)
 		return sc_fail(err, SC_E_LIMIT, "GPU %d: a round reads %" PRIu64 " and writes %" PRIu64 " bytes, "
-			       "windows have %" PRIu64, p->o.device, s->in_bytes, s->out_bytes, p->o.window_bytes);
-	if (s->nr_copies > p->o.boxes_max || s->nr_out > p->o.boxes_max)
-		return sc_fail(err, SC_E_LIMIT, "GPU %d: a round has %u copies and %u ranges to write, tables have %u",
-			       p->o.device, s->nr_copies, s->nr_out, p->o.boxes_max);
+			       "windows have %" PRIu64, p->o.device, s->in_bytes, s->out_bytes, p->o.pool.window_bytes);
+	if (s->nr_copies > p->o.pool.boxes_max || s->nr_out > p->o.pool.boxes_max)
+		return sc_fail(err, SC_E_LIMIT, "GPU %d: a round has %u copies and %u ranges to write, tables have "
+			       "%u", p->o.device, s->nr_copies, s->nr_out, p->o.pool.boxes_max);
 	return 0;
 }
 
 static struct rs_tables tables_at(const struct rs_pipeline *p, unsigned char *place)
 {
-	const uint32_t boxes = boxes_of(p->o.boxes_max);
+	const uint32_t boxes = rs_pool_boxes(&p->o.pool);
 
 	return (struct rs_tables){
 		.boxes = (struct rs_box *)place,
 		.tiles = (struct rs_tile *)(place + boxes * sizeof(struct rs_box)),
-		.boxes_max = boxes, .tiles_max = tiles_of(p->o.window_bytes, p->o.boxes_max),
+		.boxes_max = boxes, .tiles_max = rs_pool_tiles(&p->o.pool),
 	};
 }
 
@@ -339,7 +289,7 @@ int rs_pipeline_put(struct rs_pipeline *p, const struct rs_share *share, struct 
 		*err = p->first;
 		return err->code;
 	}
-	p->next = (p->next + 1) % RS_PIPELINE_SLOTS;
+	p->next = (p->next + 1) % RS_POOL_SLOTS;
 	return keep(p, put(p, s, share, err), err);
 }
 
@@ -349,8 +299,8 @@ int rs_pipeline_finish(struct rs_pipeline *p, struct sc_err *err)
 
 	if (rc < 0)
 		*err = p->first;
-	for (unsigned i = 0; rc == 0 && i < RS_PIPELINE_SLOTS; i++)
-		rc = keep(p, drain(p, &p->slots[(p->next + i) % RS_PIPELINE_SLOTS], err), err);
+	for (unsigned i = 0; rc == 0 && i < RS_POOL_SLOTS; i++)
+		rc = keep(p, drain(p, &p->slots[(p->next + i) % RS_POOL_SLOTS], err), err);
 	return rc;
 }
 
@@ -379,7 +329,7 @@ static void free_slot(struct slot *s)
 {
 	const cudaEvent_t events[] = {s->in_done, s->copied, s->out_done};
 
-	for (unsigned i = 0; i < PLACES; i++)
+	for (unsigned i = 0; i < RS_POOL_PARTS; i++)
 		if (s->device[i])
 			(void)cudaFree(s->device[i]);
 	for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
@@ -399,13 +349,13 @@ int rs_pipeline_close(struct rs_pipeline *p, struct sc_err *err)
 		rc = wait_for_stream(p, streams[i], err);
 	if (rc < 0)
 		return rc;
-	for (unsigned i = 0; i < RS_PIPELINE_SLOTS; i++)
+	for (unsigned i = 0; i < RS_POOL_SLOTS; i++)
 		free_slot(&p->slots[i]);
 	for (unsigned i = 0; i < 3; i++)
 		if (streams[i])
 			(void)cudaStreamDestroy(streams[i]);
 	if (p->pinned)
-		(void)cudaHostUnregister(p->o.pool);
+		(void)cudaHostUnregister(p->o.memory);
 	if (p->library)
 		(void)cudaLibraryUnload(p->library);
 	sc_sys.release(p);

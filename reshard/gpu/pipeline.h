@@ -23,18 +23,14 @@
 #ifndef RS_PIPELINE_H
 #define RS_PIPELINE_H
 
+#include "reshard/gpu/pool.h"
 #include "reshard/rounds/rounds.h"
-
-#define RS_PIPELINE_SLOTS 3
-#define RS_PIPELINE_WINDOW_MAX (64ull << 20)
-#define RS_PIPELINE_WINDOW_MIN (1ull << 20)	/* rs_pipeline_window() gives no smaller one */
 
 struct rs_pipeline_options {
 	int device;		/* as CUDA numbers it */
-	uint64_t window_bytes;	/* at most RS_PIPELINE_WINDOW_MAX */
-	uint32_t boxes_max;	/* of a share; those that rounds were asked for */
+	struct rs_pool pool;
 	const char *kernel;	/* PTX that has scalai_copy() */
-	void *pool;		/* memory of the caller, of rs_pipeline_pool_bytes(): it is pinned until the end */
+	void *memory;		/* of the caller, as large as the pool: it is pinned until the end */
 	/** Fills window `in` with what the share reads.  May block. */
 	int (*fill)(void *arg, const struct rs_share *share, unsigned char *in, struct sc_err *err);
 	/** Takes what a share wrote; bytes of extents are at their windows.  In the order of shares.  May block. */
@@ -46,14 +42,6 @@ struct rs_pipeline_options {
 };
 
 struct rs_pipeline;
-
-/**
- * Returns the largest window of which all slots, with their tables, fit into so many bytes of the device, and of pinned
- * memory.  0: they are too few.
- */
-uint64_t rs_pipeline_window(uint64_t device_bytes, uint64_t pinned_bytes, uint32_t boxes_max);
-/** Returns how many bytes a pool has.  The device has as many. */
-uint64_t rs_pipeline_pool_bytes(uint64_t window_bytes, uint32_t boxes_max);
 
 /** Takes the device's memory and pins the pool.  Owner: the caller, rs_pipeline_close().
  *  Errors, which name the call of CUDA: SC_E_NO_MEMORY, SC_E_SYSTEM. */

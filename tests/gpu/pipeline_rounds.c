@@ -15,7 +15,7 @@
 
 static struct {
 	struct rs_pipeline *pipeline;
-	void *pool;
+	void *memory;
 	uint64_t calls;
 } p;
 
@@ -42,13 +42,13 @@ static int idle(void *arg, struct sc_err *err)
 static int begin(void *call, struct sc_err *err)
 {
 	struct rs_pipeline_options o = {
-		.window_bytes = rounds_options.window_bytes, .boxes_max = rounds_options.boxes_max, .kernel = pipeline_kernel,
+		.pool = {rounds_options.window_bytes, rounds_options.boxes_max}, .kernel = pipeline_kernel,
 		.fill = fill, .drain = drain, .idle = idle, .arg = call,
 	};
 
 	fake_begin((enum fake_order)(p.calls % FAKE_ORDERS), p.calls);
 	p.calls++;
-	o.pool = p.pool = aligned_alloc(4096, rs_pipeline_pool_bytes(o.window_bytes, o.boxes_max));
+	o.memory = p.memory = aligned_alloc(4096, rs_pool_bytes(&o.pool));
 	return rs_pipeline_new(&o, &p.pipeline, err);
 }
 
@@ -67,7 +67,7 @@ static int end(int rc, struct sc_err *err)
 	(void)rs_pipeline_close(p.pipeline, &ignored);
 	p.pipeline = NULL;
 	found = fake_end();
-	free(p.pool);
+	free(p.memory);
 	if (!found.first[0])
 		return rc;
 	(void)fprintf(stderr, "pass %lu: %s\n", p.calls - 1, found.first);

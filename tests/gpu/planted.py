@@ -99,7 +99,7 @@ MISTAKES = [
 	(PIPELINE, WAITS + IF + TABLES, TABLES + IF + WAITS, "tables are written over those that are still copied"),
 	(PIPELINE, "rc = drain(p, s, err);\n\treturn rc == 0 ? copy_out(p, s, share, err) : rc;",
 	 "s->full = false;\n\treturn rc == 0 ? copy_out(p, s, share, err) : rc;", "output is copied over what nobody has drained"),
-	(PIPELINE, "(p->next + i) % RS_PIPELINE_SLOTS], err), err)", "i], err), err)", "what is left is drained in another order"),
+	(PIPELINE, "(p->next + i) % RS_POOL_SLOTS], err), err)", "i], err), err)", "what is left is drained in another order"),
 	(PIPELINE, "rc = wait_for_stream(p, streams[i], err);", "rc = 0;", "memory is given back while the device uses it"),
 	(PIPELINE, "rc == 0 && i < 3; i++)", "rc == 0 && i < 2; i++)", "memory is given back while it is copied out"),
 	(PIPELINE, "errors < 2", "errors < 1", "a query that fails once is taken for the end"),

@@ -23,6 +23,8 @@
 #define COLUMNS 96u
 #define IDLE_MAX 1000
 
+static const struct rs_pool pool = {WINDOW, BOXES};
+
 /* --- shares: rows become their left and their right halves; another range has bytes in the midst of zeros --- */
 
 struct share {
@@ -90,7 +92,7 @@ static unsigned char expected(unsigned k, uint64_t at)
 
 static struct {
 	unsigned filled, drained, idle, idle_max, fail_fill, fail_drain;
-	void *pool;
+	void *memory;
 	struct rs_pipeline *p;
 } w;
 
@@ -132,8 +134,8 @@ static int idle(void *arg, struct sc_err *err)
 static int begin(struct sc_err *err)
 {
 	const struct rs_pipeline_options o = {
-		.window_bytes = WINDOW, .boxes_max = BOXES, .kernel = ".version 8.0", .fill = fill, .drain = drain, .idle = idle,
-		.arg = &w, .pool = w.pool = aligned_alloc(4096, rs_pipeline_pool_bytes(WINDOW, BOXES)),
+		.pool = pool, .kernel = ".version 8.0", .fill = fill, .drain = drain, .idle = idle, .arg = &w,
+		.memory = w.memory = aligned_alloc(4096, rs_pool_bytes(&pool)),
 	};
 
 	return rs_pipeline_new(&o, &w.p, err);
@@ -177,7 +179,7 @@ static int pass(struct sc_err *err)
 	w.idle = 0;
 	assert_int_equal(rs_pipeline_close(w.p, &late), 0);
 	found = fake_end();
-	free(w.pool);
+	free(w.memory);
 	assert_string_equal(found.first, "");
 	if (rc == 0)
 		assert_int_equal(w.drained, SHARES);
@@ -278,7 +280,7 @@ static void each_copy_and_kernel_hangs_once(void **unused)
 			w.idle = 0;
 			assert_int_equal(rs_pipeline_close(w.p, &err), 0);
 			found = fake_end();
-			free(w.pool);
+			free(w.memory);
 			assert_string_equal(found.first, "");
 			if (!n)
 				break;
@@ -304,7 +306,7 @@ static void memory_is_short(void **unused)
 		sc_sys.alloc = failing_alloc;
 		rc = pass(&err);
 		sc_sys.alloc = malloc;
-		assert_int_equal(rc, n < 1 + RS_PIPELINE_SLOTS ? SC_E_NO_MEMORY : 0);
+		assert_int_equal(rc, n < 1 + RS_POOL_SLOTS ? SC_E_NO_MEMORY : 0);
 	}
 }
 
@@ -320,7 +322,7 @@ static void who_waits_without_an_end_is_named(void **unused)
 	assert_int_equal(work(&err), SC_E_SYSTEM);
 	assert_int_equal(rs_pipeline_close(w.p, &err), 0);
 	found = fake_end();
-	free(w.pool);
+	free(w.memory);
 	assert_int_equal(found.deadlocks, 1);
 	assert_int_equal(found.races + found.misuse + found.leaks, 0);
 	assert_non_null(strstr(found.first, "deadlock"));
@@ -360,7 +362,7 @@ static int put_changed(void (*change)(struct rs_share *s), struct sc_err *err)
 	assert_int_equal(fake_ran(), 0);
 	assert_int_equal(rs_pipeline_close(w.p, &ignored), 0);
 	found = fake_end();
-	free(w.pool);
+	free(w.memory);
 	assert_string_equal(found.first, "");
 	return rc;
 }
@@ -419,14 +421,14 @@ static void windows_fit_both_budgets(void **unused)
 	const uint64_t mib = 1 << 20;
 
 	(void)unused;
-	assert_int_equal(rs_pipeline_window(8192 * mib, 8192 * mib, 4096), RS_PIPELINE_WINDOW_MAX);
-	assert_int_equal(rs_pipeline_window(4 * mib, 8192 * mib, 4096), 0);
+	assert_int_equal(rs_pool_window(8192 * mib, 8192 * mib, 4096), RS_POOL_WINDOW_MAX);
+	assert_int_equal(rs_pool_window(4 * mib, 8192 * mib, 4096), 0);
 	for (uint64_t have = 16 * mib; have < 512 * mib; have += 5 * mib + 4711) {
-		const uint64_t window = rs_pipeline_window(8192 * mib, have, 4096);
+		const uint64_t window = rs_pool_window(8192 * mib, have, 4096);
 
-		assert_int_equal(window, rs_pipeline_window(have, 8192 * mib, 4096));
-		assert_true(rs_pipeline_pool_bytes(window, 4096) <= have);
-		assert_true(window == RS_PIPELINE_WINDOW_MAX || rs_pipeline_pool_bytes(window + mib, 4096) > have);
+		assert_int_equal(window, rs_pool_window(have, 8192 * mib, 4096));
+		assert_true(rs_pool_bytes(&(struct rs_pool){window, 4096}) <= have);
+		assert_true(window == RS_POOL_WINDOW_MAX || rs_pool_bytes(&(struct rs_pool){window + mib, 4096}) > have);
 	}
 }
 

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors of sources, which an engine reads in long runs: opened once in a call, some at a time. */
+#ifndef RS_FDS_H
+#define RS_FDS_H
+
+#include "reshard/engine/source.h"
+
+#define RS_FDS_MAX 64
+/* Shorter runs are copied from the mapping.  read() has the file's readahead and no faults, a mapping has not. */
+#define RS_FDS_READ_BYTES_MIN (256u << 10)
+
+struct rs_fds {
+	struct {
+		const struct rs_bytes *of;
+		int fd;
+	} open[RS_FDS_MAX];
+	unsigned nr, next;
+};
+
+/** Gives a descriptor of a source; it stays open until RS_FDS_MAX others were asked for, or rs_fds_close(). */
+int rs_fds_get(struct rs_fds *fds, struct rs_bytes *b, int *ret_fd, struct sc_err *err);
+/** Closes all; the next call begins anew. */
+void rs_fds_close(struct rs_fds *fds);
+
+#endif
