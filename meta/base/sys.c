@@ -5,12 +5,14 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/mount.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -57,6 +59,21 @@ static int real_take_fd(pid_t thread, int number)
 	(void)close(process);
 	errno = failed;
 	return fd;
+}
+
+static int real_memfd(const char *name, unsigned flags)
+{
+	return memfd_create(name, flags | MFD_CLOEXEC);
+}
+
+static int real_socket_pair(int fds[2])
+{
+	return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds);
+}
+
+static int real_poll(struct pollfd *fds, int timeout_ms)
+{
+	return poll(fds, 1, timeout_ms);
 }
 
 static int real_begin_write_back(int fd)
@@ -150,6 +167,11 @@ struct sc_sys sc_sys = {
 	.fcntl_flags = real_fcntl_flags,
 	.clone_range = real_clone_range,
 	.copy_range = real_copy_range,
+	.memfd = real_memfd,
+	.socket_pair = real_socket_pair,
+	.sendmsg = sendmsg,
+	.recvmsg = recvmsg,
+	.poll = real_poll,
 	.mmap = mmap,
 	.munmap = munmap,
 	.fstatvfs = fstatvfs,

@@ -21,6 +21,8 @@
 
 struct io_uring;
 struct io_uring_cqe;
+struct msghdr;
+struct pollfd;
 
 struct sc_sys {
 	void *(*alloc)(size_t bytes);
@@ -59,6 +61,11 @@ struct sc_sys {
 	/** Opens what a process has open: pid of one of its threads, and the number. */
 	int (*take_fd)(pid_t thread, int number);
 	ssize_t (*copy_range)(int from, off_t *from_at, int to, off_t *to_at, size_t bytes);
+	int (*memfd)(const char *name, unsigned flags);
+	int (*socket_pair)(int fds[2]);		      /* of messages in order: SOCK_SEQPACKET */
+	ssize_t (*sendmsg)(int fd, const struct msghdr *msg, int flags);
+	ssize_t (*recvmsg)(int fd, struct msghdr *msg, int flags);
+	int (*poll)(struct pollfd *fds, int timeout_ms); /* of one */
 	void *(*mmap)(void *at, size_t bytes, int prot, int flags, int fd, off_t off);
 	int (*munmap)(void *p, size_t bytes);
 	int (*fstatvfs)(int fd, struct statvfs *st);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of CUDA that the stand-in has. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,32 @@ const char *cudaGetErrorString(cudaError_t error)
 	return error ? "the stand-in was told to fail" : "no error";
 }
 
+/* As the real one without a driver: this one call succeeds. */
+cudaError_t cudaDriverGetVersion(int *version)
+{
+	ENTER(cudaErrorInvalidValue);
+	*version = fake.what.driver;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *nr)
+{
+	ENTER(cudaErrorInitializationError);
+	if (fake.what.driver < 12000)
+		return cudaErrorInsufficientDriver;
+	*nr = fake.what.devices;
+	return *nr ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
+{
+	ENTER(cudaErrorInvalidValue);
+	if (device != 0 || bytes < 13)
+		return cudaErrorInvalidValue;
+	(void)snprintf(text, (size_t)bytes, "0000:00:1e.0");
+	return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
 	ENTER(cudaErrorDevicesUnavailable);
@@ -61,10 +88,24 @@ cudaError_t cudaSetDevice(int device)
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
 	ENTER(cudaErrorInvalidValue);
-	if (attr != cudaDevAttrMultiProcessorCount || device != 0)
+	if (device != 0)
+		return cudaErrorInvalidDevice;
+	switch (attr) {
+	case cudaDevAttrMultiProcessorCount:
+		*value = 1 + (int)(fake_random() % 3);
+		return cudaSuccess;
+	case cudaDevAttrComputeCapabilityMajor:
+		*value = fake.what.major;
+		return cudaSuccess;
+	case cudaDevAttrComputeCapabilityMinor:
+		*value = 0;
+		return cudaSuccess;
+	case cudaDevAttrComputeMode:
+		*value = fake.what.prohibited ? cudaComputeModeProhibited : cudaComputeModeDefault;
+		return cudaSuccess;
+	default:
 		return wrong("an attribute that the stand-in does not have");
-	*value = 1 + (int)(fake_random() % 3);
-	return cudaSuccess;
+	}
 }
 
 cudaError_t cudaMalloc(void **ret, size_t bytes)

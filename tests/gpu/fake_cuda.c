@@ -272,6 +272,17 @@ void fake_begin(enum fake_order order, uint64_t seed)
 	fake.order = order;
 	fake.random = seed;
 	fake.device = -1;
+	fake.what = (struct fake_machine){.driver = 12090, .devices = 1, .major = 9};
+}
+
+void fake_machine(const struct fake_machine *machine)
+{
+	fake.what = *machine;
+}
+
+struct fake_findings fake_found(void)
+{
+	return fake.found;
 }
 
 static void count_leaks(void)

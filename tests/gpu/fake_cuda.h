@@ -22,10 +22,19 @@ enum fake_order { FAKE_LATE, FAKE_EAGER, FAKE_RANDOM, FAKE_ORDERS };
 /** Begins with one device that nobody has used, and no finding. */
 void fake_begin(enum fake_order order, uint64_t seed);
 
+/** What the machine has; fake_begin() gives it one device that is as it should be. */
+struct fake_machine {
+	int driver, devices, major;	/* CUDA's version of the driver, 0: there is none; compute capability */
+	bool prohibited;
+};
+void fake_machine(const struct fake_machine *machine);
+
 struct fake_findings {
 	unsigned races, deadlocks, misuse, leaks;
 	char first[300];	/* the first of them, in words */
 };
+/** Those so far. */
+struct fake_findings fake_found(void);
 /** Ends: what is still there is a leak. */
 struct fake_findings fake_end(void);
 

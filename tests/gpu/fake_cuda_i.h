@@ -48,6 +48,7 @@ struct fake_device {
 	enum fake_order order;
 	uint64_t random;
 	int device;		/* that the thread has set; -1: none */
+	struct fake_machine what;
 	cudaError_t sticky;
 	struct fake_clock host;
 	struct CUstream_st *streams[FAKE_CLOCKS - 1];

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sends and receives messages (wire.h) by a socket pair; both sides have one end. */
+#ifndef RS_CHANNEL_H
+#define RS_CHANNEL_H
+
+#include "reshard/gpu/wire.h"
+
+enum { RS_CHANNEL_LATE = 0, RS_CHANNEL_HERE = 1, RS_CHANNEL_ENDED = 2 };
+
+/** Sends a message, and a descriptor with it unless pass_fd is below 0.  Never blocks: there is room for what may be
+ *  said before the other side answers.  Errors: SC_E_SYSTEM. */
+int rs_channel_send(int fd, const struct rs_wire_message *m, int pass_fd, struct sc_err *err);
+/**
+ * Waits timeout_ms (-1: for ever) for a message.  RS_CHANNEL_HERE; RS_CHANNEL_LATE: none came; RS_CHANNEL_ENDED: the
+ * other side has closed.  *ret_fd (NULL: none is wanted) is the caller's, -1: none came with it.
+ * Errors: SC_E_SYSTEM, SC_E_STATE (it has another size).
+ */
+int rs_channel_receive(int fd, int timeout_ms, struct rs_wire_message *ret, int *ret_fd, struct sc_err *err);
+/** Tells whether the other side has closed, without waiting longer than `us` microseconds for it. */
+bool rs_channel_is_closed(int fd, unsigned us);
+
+#endif

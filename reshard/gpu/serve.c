@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One thread, one conversation, one pipeline.  Nothing that the daemon sends is trusted: messages go through
+ * rs_wire_step(), plans are copied and checked, and the tables of a round refuse boxes that lead out of its windows.
+ */
+#include "reshard/gpu/serve.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "meta/base/mem.h"
+#include "reshard/gpu/channel.h"
+#include "reshard/gpu/device.h"
+#include "reshard/gpu/pipeline.h"
+
+#define NAP_US 20	/* between two questions whether the device has ended */
+
+enum { SERVES = 0, ENDS = 1 };
+
+struct serving {
+	int fd;
+	const char *kernel;
+	struct rs_wire wire;
+	void *memory;		/* pool and plan */
+	uint64_t bytes;
+	int idle_ms;
+	struct rs_share share;	/* of the round that is being put; its arrays have room for boxes_max */
+	struct rs_pipeline *pipeline;
+};
+
+void rs_serve_drop_privileges(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct none[2] = {{0}};
+
+	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	(void)syscall(SYS_capset, &head, none);
+}
+
+/* --- messages --- */
+
+static int say_message(struct serving *s, const struct rs_wire_message *m, struct sc_err *err)
+{
+	int rc = rs_wire_step(&s->wire, m, true, err);
+
+	return rc < 0 ? rc : rs_channel_send(s->fd, m, -1, err);
+}
+
+static int say(struct serving *s, enum rs_wire_kind kind, uint64_t nr, struct sc_err *err)
+{
+	const struct rs_wire_message m = rs_wire_message(kind, nr);
+
+	return say_message(s, &m, err);
+}
+
+/* ENDS: the daemon has closed, or nothing came for timeout_ms. */
+static int hear(struct serving *s, int timeout_ms, struct rs_wire_message *ret, int *ret_fd, bool *ret_late,
+		struct sc_err *err)
+{
+	int rc;
+
+	do
+		rc = rs_channel_receive(s->fd, timeout_ms, ret, ret_fd, err);
+	while (rc == RS_CHANNEL_LATE && timeout_ms < 0);
+	if (rc < 0)
+		return rc;
+	*ret_late = rc == RS_CHANNEL_LATE;
+	if (rc != RS_CHANNEL_HERE)
+		return ENDS;
+	rc = rs_wire_step(&s->wire, ret, false, err);
+	if (rc < 0 && ret_fd)
+		sc_closep(ret_fd);
+	return rc;
+}
+
+/* Asks the daemon for something of a round, which says when it is done. */
+static int ask(struct serving *s, enum rs_wire_kind kind, uint64_t nr, struct sc_err *err)
+{
+	struct rs_wire_message m;
+	bool late;
+	int rc = say(s, kind, nr, err);
+
+	if (rc == 0)
+		rc = hear(s, -1, &m, NULL, &late, err);
+	return rc == ENDS ? sc_fail(err, SC_E_CANCELLED, "the daemon has ended") : rc;
+}
+
+/* --- what the pipeline asks --- */
+
+static int fill(void *arg, const struct rs_share *share, unsigned char *in, struct sc_err *err)
+{
+	struct serving *s = arg;
+
+	(void)share, (void)in;
+	return ask(s, RS_WIRE_FILL, s->wire.put, err);
+}
+
+static int drain(void *arg, const struct rs_extent *out, uint32_t nr, const unsigned char *bytes, struct sc_err *err)
+{
+	struct serving *s = arg;
+
+	(void)out, (void)nr, (void)bytes;
+	return ask(s, RS_WIRE_DRAIN, s->wire.drained, err);
+}
+
+/* The daemon has the clock: it kills a helper that is late. */
+static int idle(void *arg, struct sc_err *err)
+{
+	struct serving *s = arg;
+
+	return rs_channel_is_closed(s->fd, NAP_US) ? sc_fail(err, SC_E_CANCELLED, "the daemon has ended") : 0;
+}
+
+/* --- set-up --- */
+
+/* It does not become shorter while it is mapped: the daemon seals it. */
+static int map(struct serving *s, int memory_fd, struct sc_err *err)
+{
+	struct stat st;
+
+	s->bytes = rs_wire_bytes(&s->wire.pool);
+	if (memory_fd < 0 || sc_sys.fstat(memory_fd, &st) < 0 || (uint64_t)st.st_size != s->bytes)
+		return sc_fail(err, SC_E_STATE, "SETUP came without memory of %lu bytes", s->bytes);
+	s->memory = sc_sys.mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd, 0);
+	if (s->memory == MAP_FAILED)
+		s->memory = NULL;
+	return s->memory ? 0 : sc_fail_sys(err, errno, "cannot map %lu bytes of shared memory", s->bytes);
+}
+
+static int make_pipeline(struct serving *s, int device, struct sc_err *err)
+{
+	const struct rs_pipeline_options o = {
+		.device = device, .pool = s->wire.pool, .kernel = s->kernel, .memory = s->memory, .fill = fill,
+		.drain = drain, .idle = idle, .arg = s,
+	};
+	const size_t nr = s->wire.pool.boxes_max;
+
+	s->share.in = sc_zalloc_array(nr, sizeof(*s->share.in));
+	s->share.out = sc_zalloc_array(nr, sizeof(*s->share.out));
+	s->share.copies = sc_zalloc_array(nr, sizeof(*s->share.copies));
+	if (!s->share.in || !s->share.out || !s->share.copies)
+		return sc_nomem(err);
+	return rs_pipeline_new(&o, &s->pipeline, err);
+}
+
+static int set_up(struct serving *s, struct sc_err *err)
+{
+	struct rs_wire_message m, ready = rs_wire_message(RS_WIRE_READY, 0);
+	sc_cleanup(sc_closep) int memory_fd = -1;
+	bool late;
+	int rc = hear(s, -1, &m, &memory_fd, &late, err);
+
+	if (rc != 0)
+		return rc;
+	s->idle_ms = m.idle_ms > INT32_MAX ? INT32_MAX : (int)m.idle_ms;
+	rc = map(s, memory_fd, err);
+	if (rc == 0)
+		rc = rs_device_check(m.device, ready.text, sizeof(ready.text), err);
+	if (rc == 0)
+		rc = make_pipeline(s, m.device, err);
+	return rc < 0 ? rc : say_message(s, &ready, err);
+}
+
+/* --- the conversation --- */
+
+static int put(struct serving *s, const struct rs_wire_message *m, struct sc_err *err)
+{
+	int rc = rs_wire_take_plan(&s->wire.pool, s->memory, m, &s->share, err);
+
+	if (rc == 0)
+		rc = rs_pipeline_put(s->pipeline, &s->share, err);
+	return rc < 0 ? rc : say(s, RS_WIRE_TAKEN, m->nr, err);
+}
+
+/* Who has started it asks for something. */
+static bool is_idle(const struct serving *s)
+{
+	return s->wire.phase == RS_WIRE_IDLE && s->wire.put;
+}
+
+static int serve_one(struct serving *s, struct sc_err *err)
+{
+	struct rs_wire_message m;
+	bool late;
+	int rc = hear(s, is_idle(s) ? s->idle_ms : -1, &m, NULL, &late, err);
+
+	if (rc == ENDS && late)
+		(void)say(s, RS_WIRE_BYE, 0, err);
+	if (rc != 0)
+		return rc;
+	switch ((enum rs_wire_kind)m.kind) {
+	case RS_WIRE_BEGIN:
+		return say(s, RS_WIRE_BEGUN, 0, err);
+	case RS_WIRE_ROUND:
+		return put(s, &m, err);
+	default: /* FINISH: all others are answers, or come before */
+		rc = rs_pipeline_finish(s->pipeline, err);
+		return rc < 0 ? rc : say(s, RS_WIRE_FINISHED, 0, err);
+	}
+}
+
+static void say_failed(struct serving *s, const struct sc_err *why)
+{
+	struct rs_wire_message m = rs_wire_message(RS_WIRE_FAILED, 0);
+	struct sc_err ignored;
+
+	(void)snprintf(m.text, sizeof(m.text), "%s", why->msg);
+	(void)say_message(s, &m, &ignored);
+}
+
+int rs_serve(int fd, const char *kernel, struct sc_err *err)
+{
+	struct serving s = {.fd = fd, .kernel = kernel};
+	struct sc_err left;
+	int rc = set_up(&s, err);
+
+	while (rc == SERVES)
+		rc = serve_one(&s, err);
+	if (rc < 0)
+		say_failed(&s, err);
+	/* a device that does not end may still write there */
+	if (rs_pipeline_close(s.pipeline, &left) == 0 && s.memory)
+		(void)sc_sys.munmap(s.memory, s.bytes);
+	sc_sys.release(s.share.in);
+	sc_sys.release(s.share.out);
+	sc_sys.release(s.share.copies);
+	return rc < 0 ? rc : 0;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the daemon and its helper, which has a GPU, say to each other: messages of one size over a socket pair.  A file
+ * never crosses it, nor do the bytes of one: both map the pool (pool.h), and behind it the plan of one round.
+ *
+ *     daemon   SETUP          BEGIN          ROUND 0      FILLED 0               FINISH           DRAINED 0
+ *                │              │              │  ┌─────────┘  │                   │  ┌─────────────┘  │
+ *     helper   READY          BEGUN          FILL 0         TAKEN 0  ...        DRAIN 0      ...    FINISHED
+ *
+ *     NEW ─SETUP─> SETTING ─READY─> IDLE ─BEGIN─> BEGINNING ─BEGUN─> BATCH ─FINISH─> FINISHING ─FINISHED─> IDLE
+ *                                                                     │ ^                │ ^
+ *                                                              ROUND  v │ TAKEN    DRAIN v │ DRAINED
+ *                                         FILLING <─FILL, FILLED─> PUTTING <─DRAIN, DRAINED─> DRAINING
+ *
+ * Rounds are numbered over the life of a helper, from 0; round n has slot n % RS_POOL_SLOTS.  The helper asks for its
+ * input (FILL), and that the output of the round that had the slot before is written (DRAIN), in the order of rounds.
+ * It may say FAILED at any time, and BYE when nothing is asked of it: it ends then.  BYE may cross BEGIN.
+ *
+ * Each side takes each message that it sends or gets through rs_wire_step(), which knows what may come.  What a side
+ * gets is data: it has places and sizes of its own for all that is numbered here.
+ */
+#ifndef RS_WIRE_H
+#define RS_WIRE_H
+
+#include "meta/base/err.h"
+#include "reshard/gpu/pool.h"
+#include "reshard/rounds/rounds.h"
+
+#define RS_WIRE_MAGIC 0x5ca1a601u	/* the last two digits: the version of these messages */
+#define RS_WIRE_TEXT_BYTES 448
+
+enum rs_wire_kind {
+	/* of the daemon */
+	RS_WIRE_SETUP = 1,	/* pool, device, idle_ms; with the memory's descriptor */
+	RS_WIRE_BEGIN, RS_WIRE_ROUND, RS_WIRE_FILLED, RS_WIRE_DRAINED, RS_WIRE_FINISH,
+	/* of the helper */
+	RS_WIRE_READY,		/* text: which device */
+	RS_WIRE_BEGUN, RS_WIRE_FILL, RS_WIRE_DRAIN, RS_WIRE_TAKEN, RS_WIRE_FINISHED,
+	RS_WIRE_FAILED,		/* text: the sentence */
+	RS_WIRE_BYE,
+	RS_WIRE_KINDS
+};
+
+struct rs_wire_message {
+	uint32_t magic, kind;
+	uint64_t nr;		/* of the round: ROUND, FILL, FILLED, DRAIN, DRAINED, TAKEN */
+	uint64_t window_bytes;	/* SETUP */
+	uint32_t boxes_max;
+	int32_t device;
+	uint32_t idle_ms;	/* without work for so long, the helper ends */
+	uint32_t nr_in, nr_out, nr_copies;	/* ROUND: of the plan */
+	uint64_t in_bytes, out_bytes;		/* of windows, used */
+	char text[RS_WIRE_TEXT_BYTES];		/* ends with 0 */
+};
+
+enum rs_wire_phase {
+	RS_WIRE_NEW, RS_WIRE_SETTING, RS_WIRE_IDLE, RS_WIRE_BEGINNING, RS_WIRE_BATCH, RS_WIRE_PUTTING, RS_WIRE_FILLING,
+	RS_WIRE_DRAINING, RS_WIRE_FINISHING, RS_WIRE_ENDED
+};
+
+/** The state of a conversation.  Zeroed: nothing has been said. */
+struct rs_wire {
+	enum rs_wire_phase phase, back;		/* back: where DRAINING ends */
+	bool filled;				/* the round that is being put has its input */
+	uint64_t put, drained;			/* rounds */
+	struct rs_pool pool;
+};
+
+/** Returns a message of a kind. */
+struct rs_wire_message rs_wire_message(enum rs_wire_kind kind, uint64_t nr);
+/** Returns its name. */
+const char *rs_wire_name(const struct rs_wire_message *m);
+
+/**
+ * Checks a message against the state, and takes the state further.  `by_helper`: the helper has sent it.
+ * Errors, which leave the state as it was: SC_E_STATE (it is none of those that may come now, or says what cannot be).
+ */
+int rs_wire_step(struct rs_wire *w, const struct rs_wire_message *m, bool by_helper, struct sc_err *err);
+
+/* --- the plan of a round: its extents and copies, in shared memory behind the pool --- */
+
+/** Returns how many bytes are shared: pool and plan. */
+uint64_t rs_wire_bytes(const struct rs_pool *pool);
+/** Writes the plan of a share, without peers, which fits the pool.  Fills its numbers in *m. */
+void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_share *share,
+		      struct rs_wire_message *m);
+/**
+ * Copies the plan of a message that rs_wire_step() has taken, and checks it: nothing that the other side changes
+ * afterwards is looked at.  ret->in, out and copies are arrays of the caller, with room for pool->boxes_max each.
+ * Boxes are checked by whoever makes tables of them.
+ * Errors: SC_E_STATE.
+ */
+int rs_wire_take_plan(const struct rs_pool *pool, const void *memory, const struct rs_wire_message *m,
+		      struct rs_share *ret, struct sc_err *err);
+
+#endif

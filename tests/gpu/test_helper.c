@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a helper, which is on the stand-in for CUDA (fake_helper.c): whatever it does at any message, whatever of
+ * CUDA or of the daemon's own calls fails, the files are right, in time, and nothing is left.
+ */
+#include "reshard/gpu/remote.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+/* cmocka wants four of the above first */
+#include <cmocka.h>
+
+#include "meta/base/log.h"
+#include "reshard/gpu/helper.h"
+#include "tests/gpu/by_hand.h"
+
+#define WINDOW (400u << 10)	/* some rounds, whose reads are long enough for a descriptor */
+#define TIMEOUT_MS 700
+#define MESSAGES_MAX 40
+
+/* --- a call --- */
+
+static struct rs_engine *engine;
+static char script[] = "/tmp/scalai-helper.XXXXXX";
+static unsigned ticks, stop_at;
+static uint64_t ticked;
+
+static int on_tick(void *arg, uint64_t bytes)
+{
+	(void)arg;
+	ticked += bytes;
+	return bytes && ++ticks == stop_at;
+}
+
+static int write_to(const int *fds, struct rs_written *written, struct sc_err *err)
+{
+	const struct rs_write_options how = {.tick = on_tick, .will_flush = true};
+	struct rs_target targets[BY_HAND_IMAGES];
+
+	for (unsigned i = 0; i < BY_HAND_IMAGES; i++)
+		targets[i] = (struct rs_target){by_hand_image(i), fds[i]};
+	ticks = 0;
+	ticked = 0;
+	return rs_engine_write(engine, targets, BY_HAND_IMAGES, &how, written, err);
+}
+
+/* Files that a call made are right. */
+static int call(struct sc_err *err)
+{
+	struct rs_written written;
+	int fds[BY_HAND_IMAGES], rc;
+
+	for (unsigned i = 0; i < BY_HAND_IMAGES; i++)
+		fds[i] = memfd_create("target", MFD_CLOEXEC);
+	rc = write_to(fds, &written, err);
+	for (unsigned i = 0; i < BY_HAND_IMAGES; i++) {
+		assert_true(rc < 0 || by_hand_is_right(i, fds[i]));
+		(void)close(fds[i]);
+	}
+	if (rc == 0) {
+		assert_int_equal(BY_HAND_IMAGES * BY_HAND_BYTES, written.copied + written.cloned);
+		assert_int_equal(BY_HAND_IMAGES * BY_HAND_BYTES, ticked);
+	}
+	return rc;
+}
+
+static struct rs_gpu_state state(void)
+{
+	struct rs_gpu_state s;
+
+	rs_gpu_state(&s);
+	return s;
+}
+
+static struct rs_gpu_options options(void)
+{
+	struct rs_gpu_options o = rs_gpu_options_default();
+
+	o.window_bytes = WINDOW;
+	o.timeout_ms = 20000;
+	(void)snprintf(o.program, sizeof(o.program), "%s", script);
+	return o;
+}
+
+/* The helper's pid is in a file beside the script. */
+static void write_script(const char *args)
+{
+	FILE *f = fopen(script, "w");
+
+	assert_non_null(f);
+	(void)fprintf(f, "#!/bin/sh\necho $$ > %s.pid\nexec %s %s\n", script, HELPER, args);
+	(void)fclose(f);
+	(void)chmod(script, 0700);
+}
+
+static void begin(const struct rs_gpu_options *o, const char *args)
+{
+	write_script(args);
+	rs_gpu_configure(o);
+}
+
+/* --- what is left --- */
+
+static unsigned open_files(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	unsigned nr = 0;
+
+	while (readdir(d))
+		nr++;
+	(void)closedir(d);
+	return nr;
+}
+
+static bool has_children(void)
+{
+	siginfo_t info;
+
+	return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+static void expect_no_children(void)
+{
+	for (unsigned i = 0; has_children(); i++) {
+		assert_true(i < 5000);
+		(void)usleep(1000);
+	}
+}
+
+/* Whatever the helper does: a call that is right in time, by the GPU or the host, and another one after it. */
+static bool expect_right(const char *misdeed, unsigned n, unsigned timeout_ms)
+{
+	const unsigned before = open_files();
+	struct rs_gpu_options o = options();
+	struct sc_err err;
+	char args[60];
+	int64_t began;
+	bool by_gpu;
+
+	o.timeout_ms = timeout_ms;
+	(void)snprintf(args, sizeof(args), "%u %u %s %u", n % 3, n, misdeed, n);
+	begin(&o, args);
+	began = sc_now_ns();
+	if (call(&err) < 0)
+		fail_msg("%s %u: %s", misdeed, n, err.msg);
+	assert_true(sc_now_ns() - began < ((int64_t)timeout_ms + 20000) * 1000000);
+	by_gpu = state().by_gpu == 1;
+	assert_int_equal(1, state().by_gpu + state().by_host);
+	assert_int_equal(by_gpu, state().why[0] == 0);
+	write_script("");
+	if (call(&err) < 0)
+		fail_msg("after %s %u: %s", misdeed, n, err.msg);
+	(void)rs_gpu_stop();
+	expect_no_children();
+	assert_int_equal(before, open_files());
+	return by_gpu;
+}
+
+/* --- tests --- */
+
+static unsigned messages;	/* that a helper sends in a call */
+
+static void a_helper_writes_the_right_bytes(void **unused)
+{
+	struct rs_gpu_options o = options();
+	struct sc_err err;
+
+	(void)unused;
+	for (unsigned seed = 0; seed < 6; seed++) {
+		char args[30];
+
+		(void)snprintf(args, sizeof(args), "%u %u", seed % 3, seed);
+		begin(&o, args);
+		for (unsigned i = 0; i < 4; i++)
+			assert_int_equal(0, call(&err));
+		assert_int_equal(4, state().by_gpu);
+		assert_string_equal("", state().why);
+		assert_string_equal("GPU 0 at 0000:00:1e.0, sm_90", state().device);
+		assert_true(rs_gpu_stop());
+	}
+	expect_no_children();
+}
+
+static void a_helper_is_killed_at_each_message(void **unused)
+{
+	(void)unused;
+	for (unsigned n = 1; !messages; n++) {
+		if (expect_right("kill", n, 20000))
+			messages = n - 1;
+		assert_true(n < MESSAGES_MAX);
+	}
+	assert_true(messages > 15);
+	for (unsigned n = 1; n <= messages; n++) {
+		assert_false(expect_right("exit", n, 20000));
+		/* of the last one the daemon hears, and finds out later */
+		assert_int_equal(n == messages, expect_right("after-kill", n, 20000));
+	}
+}
+
+static void a_helper_is_stopped_at_each_message(void **unused)
+{
+	(void)unused;
+	for (unsigned n = 1; n <= messages; n++)
+		assert_false(expect_right(n % 2 ? "stop" : "silent", n, TIMEOUT_MS));
+}
+
+static void a_helper_says_nonsense_at_each_message(void **unused)
+{
+	static const char *const always[] = {"noise", "short", "text"}, *const others[] = {"kind", "number", "twice"};
+	unsigned seen = 0;
+
+	(void)unused;
+	for (unsigned n = 1; n <= messages; n++)
+		for (unsigned k = 0; k < 3; k++) {
+			assert_false(expect_right(always[k], n, 20000));
+			seen += !expect_right(others[k], n, 20000);
+		}
+	/* BEGUN, FINISHED and READY have no number; what is said after FINISHED is heard by the next call */
+	assert_true(seen >= 3 * messages - 6);
+}
+
+static void cuda_fails(void **unused)
+{
+	unsigned failed = 0;
+
+	(void)unused;
+	for (unsigned n = 1; n < 60; n += n < 12 ? 1 : 7)
+		failed += !expect_right("call", n, 20000);
+	assert_true(failed > 15);
+	for (unsigned n = 1; n <= 20; n += 3) {
+		assert_false(expect_right("run", n, 20000));
+		assert_false(expect_right("hang", n, TIMEOUT_MS));
+	}
+}
+
+static void machines_that_cannot_are_named(void **unused)
+{
+	static const struct {
+		const char *what, *why;
+	} machines[] = {
+		{"no-driver", "there is no NVIDIA driver"},
+		{"old-driver", "the NVIDIA driver is of CUDA 11.8, which is too old: version 525 or later is needed"},
+		{"no-device", "there is no GPU 0: CUDA finds 0"},
+		{"old-device", "GPU 0 (0000:00:1e.0) has compute capability 7.0; 8.0 (A100) or later is needed"},
+		{"prohibited", "GPU 0 (0000:00:1e.0) is set to take no work (compute mode prohibited)"},
+	};
+	const struct rs_gpu_options o = options();
+	struct sc_err err;
+	const char *why;
+	char args[40];
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(machines) / sizeof(*machines); i++) {
+		(void)snprintf(args, sizeof(args), "0 0 %s 1", machines[i].what);
+		begin(&o, args);
+		for (unsigned k = 1; k <= RS_GPU_FAILURES_MAX; k++) {
+			assert_ptr_equal(&rs_engine_gpu, rs_engine_choose("gpu", &why));
+			assert_int_equal(0, call(&err));
+			assert_string_equal(machines[i].why, state().why);
+		}
+		/* then no more, until somebody asks for it */
+		assert_ptr_equal(rs_engines[0], rs_engine_choose("gpu", &why));
+		assert_string_equal(machines[i].why, why);
+		rs_gpu_forgive();
+		assert_ptr_equal(&rs_engine_gpu, rs_engine_choose("gpu", &why));
+	}
+}
+
+static void programs_that_are_none_are_named(void **unused)
+{
+	struct rs_gpu_options o = options();
+	struct sc_err err;
+	const char *why;
+
+	(void)unused;
+	(void)snprintf(o.program, sizeof(o.program), "/nowhere/scalai-gpu");
+	rs_gpu_configure(&o);
+	assert_ptr_equal(rs_engines[0], rs_engine_choose("gpu", &why));
+	assert_string_equal("there is no program '/nowhere/scalai-gpu' (No such file or directory)", why);
+	assert_int_equal(0, call(&err));
+	(void)snprintf(o.program, sizeof(o.program), "/bin/false");
+	rs_gpu_configure(&o);
+	assert_int_equal(0, call(&err));
+	assert_string_equal("scalai-gpu ended with status 1", state().why);
+	o.off = true;
+	rs_gpu_configure(&o);
+	assert_ptr_equal(rs_engines[0], rs_engine_choose("gpu", &why));
+	assert_string_equal("the mount has gpu=off", why);
+	o = options();
+	o.pinned_bytes = 4 << 20;
+	begin(&o, "");
+	assert_int_equal(0, call(&err));
+	assert_string_equal("gpu_memory=512M or gpu_pinned=4M has no room for windows", state().why);
+	expect_no_children();
+}
+
+static void an_idle_helper_goes_and_another_comes(void **unused)
+{
+	struct rs_gpu_options o = options();
+	struct sc_err err;
+
+	(void)unused;
+	o.idle_ms = 50;
+	begin(&o, "");
+	assert_int_equal(0, call(&err));
+	expect_no_children();
+	assert_int_equal(0, call(&err));
+	o.idle_ms = 1; /* BYE and BEGIN cross */
+	begin(&o, "1 1");
+	for (unsigned i = 0; i < 40; i++) {
+		assert_int_equal(0, call(&err));
+		(void)usleep(i * 100 % 2500);
+	}
+	assert_int_equal(40, state().by_gpu);
+	assert_int_equal(0, state().by_host);
+	(void)rs_gpu_stop();
+	expect_no_children();
+}
+
+static void a_call_is_stopped(void **unused)
+{
+	const struct rs_gpu_options o = options();
+	struct sc_err err;
+	int rc = SC_E_CANCELLED;
+
+	(void)unused;
+	begin(&o, "2 7");
+	for (stop_at = 1; rc < 0; stop_at++) {
+		rc = call(&err);
+		assert_true(rc == 0 || rc == SC_E_CANCELLED);
+		assert_true(stop_at < 100);
+	}
+	assert_true(stop_at > 10);
+	stop_at = 0;
+	assert_int_equal(1, state().by_gpu);
+	assert_int_equal(0, state().by_host); /* that is no fault of a GPU */
+	assert_true(rs_gpu_stop());
+	expect_no_children();
+}
+
+static void files_that_fail_are_errors(void **unused)
+{
+	const struct rs_gpu_options o = options();
+	struct rs_written written;
+	struct sc_err err;
+	int fds[BY_HAND_IMAGES];
+
+	(void)unused;
+	begin(&o, "");
+	by_hand_no_descriptors = true;
+	assert_int_equal(SC_E_DAMAGED, call(&err));
+	by_hand_no_descriptors = false;
+	for (unsigned i = 0; i < BY_HAND_IMAGES; i++)
+		fds[i] = i == 1 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : memfd_create("target", MFD_CLOEXEC);
+	assert_int_equal(SC_E_SYSTEM, write_to(fds, &written, &err));
+	assert_int_equal(1, written.failed);
+	for (unsigned i = 0; i < BY_HAND_IMAGES; i++)
+		(void)close(fds[i]);
+	assert_int_equal(0, state().by_gpu + state().by_host);
+	assert_int_equal(0, call(&err));
+	assert_int_equal(1, state().by_gpu);
+	assert_true(rs_gpu_stop());
+}
+
+/* --- the daemon's own calls --- */
+
+static unsigned left;	/* calls that succeed */
+
+#define FAILING(name, result, failure, params, args)                                                \
+	static result (*real_##name) params;                                                       \
+	static result failing_##name params                                                        \
+	{                                                                                          \
+		if (left-- == 0) {                                                                 \
+			errno = EMFILE;                                                            \
+			return failure;                                                            \
+		}                                                                                  \
+		return real_##name args;                                                           \
+	}
+
+FAILING(alloc, void *, NULL, (size_t bytes), (bytes))
+FAILING(memfd, int, -1, (const char *name, unsigned flags), (name, flags))
+FAILING(socket_pair, int, -1, (int fds[2]), (fds))
+FAILING(sendmsg, ssize_t, -1, (int fd, const struct msghdr *msg, int flags), (fd, msg, flags))
+FAILING(recvmsg, ssize_t, -1, (int fd, struct msghdr *msg, int flags), (fd, msg, flags))
+FAILING(poll, int, -1, (struct pollfd *fds, int timeout_ms), (fds, timeout_ms))
+FAILING(mmap, void *, MAP_FAILED, (void *at, size_t bytes, int prot, int flags, int fd, off_t off), (at, bytes, prot, flags, fd, off))
+
+#define EACH_FAILS(name) each_fails(#name, (void **)&sc_sys.name, (void **)&real_##name, (void *)failing_##name)
+
+static unsigned each_fails(const char *name, void **entry, void **real, void *failing)
+{
+	const struct rs_gpu_options o = options();
+	unsigned n = 0;
+	bool by_gpu = false;
+
+	*real = *entry;
+	for (; !by_gpu; n++) {
+		const unsigned before = open_files();
+		struct sc_err err;
+		int rc;
+
+		begin(&o, "1 3");
+		left = n;
+		*entry = failing;
+		rc = call(&err);
+		*entry = *real;
+		if (rc < 0 && rc != SC_E_NO_MEMORY)
+			fail_msg("%s %u: %s", name, n, err.msg);
+		by_gpu = rc == 0 && state().by_gpu;
+		(void)rs_gpu_stop();
+		expect_no_children();
+		assert_int_equal(before, open_files());
+		assert_true(n < 400);
+	}
+	return n - 1;
+}
+
+static void each_call_of_the_daemon_fails_once(void **unused)
+{
+	(void)unused;
+	assert_int_equal(1, EACH_FAILS(memfd));
+	assert_int_equal(1, EACH_FAILS(socket_pair));
+	assert_int_equal(1, EACH_FAILS(mmap));
+	assert_true(EACH_FAILS(sendmsg) > 10);
+	assert_true(EACH_FAILS(recvmsg) > 15);
+	assert_true(EACH_FAILS(poll) > 15);
+	assert_true(EACH_FAILS(alloc) > 10);
+}
+
+/* --- the daemon dies --- */
+
+static bool is_alive(pid_t pid)
+{
+	char path[40], line[200] = "";
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	f = fopen(path, "r");
+	if (!f)
+		return false;
+	(void)!fgets(line, sizeof(line), f);
+	(void)fclose(f);
+	return strstr(line, ") Z ") == NULL;
+}
+
+static pid_t helper_pid(void)
+{
+	char path[sizeof(script) + 4];
+	int pid = 0;
+
+	(void)snprintf(path, sizeof(path), "%s.pid", script);
+	for (unsigned i = 0; i < 5000 && !pid; i++) {
+		FILE *f = fopen(path, "r");
+
+		if (f && fscanf(f, "%d", &pid) != 1)
+			pid = 0;
+		if (f)
+			(void)fclose(f);
+		(void)usleep(1000);
+	}
+	(void)unlink(path);
+	return pid;
+}
+
+static void a_helper_ends_with_its_daemon(void **unused)
+{
+	static const char *const misdeeds[] = {"0 0 hang 3", "1 1 hang 9", "0 0"};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(misdeeds) / sizeof(*misdeeds); i++) {
+		const struct rs_gpu_options o = options();
+		pid_t daemon, helper;
+		int status;
+
+		(void)helper_pid(); /* of before */
+		write_script(misdeeds[i]);
+		daemon = fork();
+		if (daemon == 0) {
+			struct sc_err err;
+
+			rs_gpu_configure(&o);
+			(void)call(&err);
+			(void)pause();
+		}
+		helper = helper_pid();
+		assert_true(helper > 0);
+		(void)usleep(200000); /* it is in the midst of the call, or idle */
+		assert_true(is_alive(helper));
+		(void)kill(daemon, SIGKILL);
+		(void)waitpid(daemon, &status, 0);
+		for (unsigned k = 0; is_alive(helper); k++) {
+			assert_true(k < 5000);
+			(void)usleep(1000);
+		}
+	}
+}
+
+static int set_up(void **unused)
+{
+	struct sc_err err;
+	int fd = mkstemp(script);
+
+	(void)unused;
+	if (fd < 0)
+		return -1;
+	(void)close(fd);
+	sc_log_level(SC_LOG_ERROR);
+	by_hand_make();
+	return rs_engine_open(&rs_engine_gpu, NULL, 0, &engine, &err);
+}
+
+static int tear_down(void **unused)
+{
+	(void)unused;
+	(void)rs_gpu_stop();
+	rs_engine_close(engine);
+	(void)helper_pid();
+	return unlink(script);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_helper_writes_the_right_bytes),
+		cmocka_unit_test(a_helper_is_killed_at_each_message),
+		cmocka_unit_test(a_helper_is_stopped_at_each_message),
+		cmocka_unit_test(a_helper_says_nonsense_at_each_message),
+		cmocka_unit_test(cuda_fails),
+		cmocka_unit_test(machines_that_cannot_are_named),
+		cmocka_unit_test(programs_that_are_none_are_named),
+		cmocka_unit_test(an_idle_helper_goes_and_another_comes),
+		cmocka_unit_test(a_call_is_stopped),
+		cmocka_unit_test(files_that_fail_are_errors),
+		cmocka_unit_test(each_call_of_the_daemon_fails_once),
+		cmocka_unit_test(a_helper_ends_with_its_daemon),
+	};
+
+	return cmocka_run_group_tests_name("helper", tests, set_up, tear_down);
+}

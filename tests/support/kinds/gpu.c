@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine gpu, with a helper on the stand-in for CUDA, in place of others: of the host's (rs_engine_extra), and of the
+ * one that executes rounds with memcpy (support/kinds/rounds.h).  The program fails if a call was written by the host.
+ */
+#include "tests/support/kinds/gpu.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/kinds/rounds.h"
+
+#define JOBS_A_HELPER 25
+
+static unsigned calls, helpers, by_gpu;
+static char script[] = "/tmp/scalai-helper.XXXXXX";
+
+struct rs_rounds_options rounds_options = {.window_bytes = 100000, .boxes_max = 100, .run_bytes = 256 << 10, .peers = 1};
+void (*rounds_look)(struct rs_rounds *r, const struct rs_round *round, const struct rs_extent *rest, uint32_t nr_rest);
+
+static void expect_order(void)
+{
+	struct rs_gpu_state state;
+
+	rs_gpu_state(&state);
+	by_gpu += (unsigned)state.by_gpu;
+	if (!rs_gpu_stop() || state.by_host) {
+		(void)fprintf(stderr, "helper %u: %s\n", helpers, state.by_host ? state.why : "it did not end as it should");
+		_exit(1);
+	}
+}
+
+void gpu_begin(const struct rs_gpu_options *options, const char *helper_args)
+{
+	struct rs_gpu_options o = *options;
+	FILE *f;
+
+	(void)snprintf(o.program, sizeof(o.program), "%s", script);
+	f = fopen(script, "w");
+	assert(f);
+	(void)fprintf(f, "#!/bin/sh\nexec %s %s\n", HELPER, helper_args);
+	(void)fclose(f);
+	(void)chmod(script, 0700);
+	helpers++;
+	rs_gpu_configure(&o);
+}
+
+/* Options of a test change from job to job, a helper's do not: those of one job are those of some. */
+static void begin_helper(void)
+{
+	struct rs_gpu_options o = rs_gpu_options_default();
+	char args[40];
+
+	expect_order();
+	o.window_bytes = rounds_options.window_bytes;
+	o.boxes_max = rounds_options.boxes_max;
+	o.run_bytes = rounds_options.run_bytes;
+	(void)snprintf(args, sizeof(args), "%u %u", helpers % 3, helpers);
+	gpu_begin(&o, args);
+}
+
+/* The same rounds, for whoever looks at them. */
+static void look(const struct rs_target *targets, size_t nr)
+{
+	const struct rs_image *images[256];
+	const struct rs_round *round;
+	const struct rs_extent *rest;
+	struct rs_rounds *r = NULL;
+	struct sc_err err;
+	uint32_t nr_rest;
+	int rc;
+
+	for (size_t i = 0; i < nr; i++)
+		images[i] = targets[i].image;
+	rc = rs_rounds_new(images, (uint32_t)nr, &rounds_options, &r, &err);
+	while (rc == 0 && (rc = rs_rounds_next(r, &round, &err)) == 0 && round)
+		rounds_look(r, round, NULL, 0);
+	if (rc == 0)
+		rc = rs_rounds_rest(r, &rest, &nr_rest, &err);
+	assert(rc == 0);
+	rounds_look(r, NULL, rest, nr_rest);
+	rs_rounds_free(r);
+}
+
+static int write_rounds(struct rs_engine *e, const struct rs_target *targets, size_t nr, const struct rs_write_options *how,
+			struct rs_written *ret, struct sc_err *err)
+{
+	static struct rs_rounds_options mine;
+
+	if (rounds_look) {
+		if (calls % JOBS_A_HELPER == 0 || !mine.peers)
+			mine = rounds_options;
+		rounds_options = mine;
+		look(targets, nr);
+	}
+	if (calls++ % JOBS_A_HELPER == 0)
+		begin_helper();
+	return rs_engine_gpu.write(e, targets, nr, how, ret, err);
+}
+
+static int open_gpu(const struct meta_store *store, uint64_t budget, struct rs_engine **ret, struct sc_err *err)
+{
+	return rs_engine_gpu.open(store, budget, ret, err);
+}
+
+static void close_gpu(struct rs_engine *e)
+{
+	rs_engine_gpu.close(e);
+}
+
+/* Without probe(): there is no helper before the first call. */
+const struct rs_engine_ops rounds_engine = {
+	.name = "gpu-here",
+	.threads = 1,
+	.targets = 256,
+	.open = open_gpu,
+	.close = close_gpu,
+	.write = write_rounds,
+};
+
+__attribute__((constructor)) static void choose(void)
+{
+	int fd = mkstemp(script);
+
+	assert(fd >= 0);
+	(void)close(fd);
+	rs_engine_extra = &rounds_engine;
+	begin_helper();
+}
+
+__attribute__((destructor)) static void expect_use(void)
+{
+	if (calls)
+		expect_order();
+	(void)unlink(script);
+	if (by_gpu)
+		return;
+	(void)fprintf(stderr, "no call went through a helper\n");
+	_exit(1);
+}
