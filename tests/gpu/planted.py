@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/gpu/kernels.cu", "reshard/gpu/boxes.c", "reshard/rounds/bundles.c",
 					  "reshard/rounds/rounds.c", "reshard/plan/gather.c")
 PIPELINE = "reshard/gpu/pipeline.c"	# if the build has CUDA's headers
-PTX = "tests/kernels.ptx"	# of the build, if nvcc made one
+PTX = "reshard/kernels.ptx"	# of the build, if nvcc made one
 # what is compiled for a source, the test that is to fail
 USES = {KERNEL: ("tests/gpu/host_run.cc", "test_gpu_boxes"), PTX: ("tests/kernels_ptx.c", "test_gpu_boxes-ptx"),
 	BOXES: (BOXES, "test_gpu_boxes"), BUNDLES: (BUNDLES, "test_prop_rounds"),

@@ -294,6 +294,14 @@ static void programs_that_are_none_are_named(void **unused)
 	rs_gpu_configure(&o);
 	assert_int_equal(0, call(&err));
 	assert_string_equal("scalai-gpu ended with status 1", state().why);
+#ifdef REAL_HELPER
+	if (access("/dev/nvidiactl", F_OK) < 0) {
+		(void)snprintf(o.program, sizeof(o.program), REAL_HELPER);
+		rs_gpu_configure(&o);
+		assert_int_equal(0, call(&err));
+		assert_string_equal("there is no NVIDIA driver", state().why);
+	}
+#endif
 	o.off = true;
 	rs_gpu_configure(&o);
 	assert_ptr_equal(rs_engines[0], rs_engine_choose("gpu", &why));
