@@ -45,7 +45,8 @@ struct rs_advance {
 	struct rs_view *next;		/* complete, but without numbers */
 	const struct rs_seal *seals;	/* files of the working tree that it takes; on stable storage if sync=on */
 	size_t nr_seals;
-	const struct meta_changes *rows; /* of files, for its tree (struct meta_tree_spec); NULL: none */
+	const struct meta_changes *rows; /* of files, for its tree: rs_turn_plan(); NULL: none */
+	const struct rs_leaves *leaves;	/* likewise */
 };
 
 /* One change of a job's row. */

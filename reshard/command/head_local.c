@@ -92,7 +92,7 @@ static int save_version(struct rs_service *s, const struct rs_advance *a, struct
 		rc = rs_save_data(s, v, err);
 	if (rc == 0)
 		rc = meta_job_set_head(s->catalog, a->job->id, row.id, err);
-	if (rc == 0 && a->change == RS_BY_ROLLBACK)
+	if (rc == 0 && a->change != RS_BY_COMMIT)
 		rc = meta_stale_note_version(s->catalog, row.id, err);
 	if (rc == 0)
 		rc = drop_old_versions(s, a->job, v, err);
@@ -189,7 +189,7 @@ static int local_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 	bool commit = a->change == RS_BY_COMMIT;
 	struct rs_turn *turn = NULL;
 	uint64_t id = 0;
-	int rc = rs_turn_plan(a->job, a->next, by[a->change], a->rows, &turn, err);
+	int rc = rs_turn_plan(a->job, a->next, by[a->change], a->rows, a->leaves, &turn, err);
 
 	if (rc == 0) {
 		rs_step(commit ? RS_STEP_COMMIT_TRANSACT : RS_STEP_RESHARD_TRANSACT);

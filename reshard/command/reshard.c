@@ -299,7 +299,7 @@ int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	(void)pthread_mutex_lock(&job->command);
 	(void)rs_tree_close(job, false, err);
 	head = rs_job_head(job);
-	rc = rs_turn_plan(job, head, RS_TURN_BACK, NULL, &turn, err);
+	rc = rs_turn_plan(job, head, RS_TURN_BACK, NULL, NULL, &turn, err);
 	if (rc == 0)
 		rc = meta_catalog_begin(s->catalog, false, err);
 	if (rc == 0)

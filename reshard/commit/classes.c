@@ -76,7 +76,7 @@ static int add_names(struct completion *m, struct path *p, const struct item *it
 /* Is it a file of tensors, or was it one? */
 static bool is_shard(const struct item *it)
 {
-	return it->gone ? it->logical != NULL : it->nr_rows > 0;
+	return it->lost || it->nr_rows > 0;
 }
 
 static int add_paths(struct completion *m)
@@ -89,7 +89,7 @@ static int add_paths(struct completion *m)
 
 		if (is_shard(it) && !p)
 			rc = sc_nomem(m->c->err);
-		if (rc == 0 && p && !it->gone && it->how == ITEM_WROTE) {
+		if (rc == 0 && p && !it->lost && it->how == ITEM_WROTE) {
 			p->written = true;
 			rc = add_names(m, p, it);
 		}
@@ -151,7 +151,7 @@ static int add_classes(struct completion *m)
 		class = class_of(m, sc_map_get(&m->paths, it->path, strlen(it->path)), it->rank);
 		if (!class)
 			return sc_nomem(m->c->err);
-		if (it->gone)
+		if (it->lost)
 			class->removed = class->removed ? class->removed : i + 1;
 		else
 			class->wrote = class->wrote ? class->wrote : i + 1;
@@ -159,8 +159,9 @@ static int add_classes(struct completion *m)
 			continue;
 		it = &m->c->items.at[class->wrote - 1];
 		other = &m->c->items.at[class->removed - 1];
-		return sc_fail(m->c->err, SC_E_STATE, "rank %u removed '%s', but rank %u, which holds the same part, "
-			       "wrote it; do the same on both, or only on one", other->rank, it->path, it->rank);
+		return sc_fail(m->c->err, SC_E_STATE, "rank %u %s '%s', but rank %u, which holds the same part, wrote "
+			       "it; do the same on both, or only on one", other->rank,
+			       other->gone ? "removed" : "has no tensors any more in", it->path, it->rank);
 	}
 	return 0;
 }
@@ -182,6 +183,7 @@ static int add_like(struct completion *m, struct path *p, size_t nr)
 			continue;
 		it = c->items.at[from - 1];
 		it.how = ITEM_LIKE;
+		it.gone = it.lost;
 		it.like = it.rank;
 		it.rank = rank;
 		if (rs_owner_limit(c->job, rank, p->name, &it.owner, c->err) < 0)
@@ -304,11 +306,12 @@ static int note_files(struct completion *m)
 	for (size_t i = 0; i < m->c->items.nr; i++) {
 		const struct item *it = &m->c->items.at[i];
 		struct path *p = sc_map_get(&m->paths, it->path, strlen(it->path));
-		struct class *class = p && !it->gone ? class_of(m, p, it->rank) : NULL;
+		const bool is = p && !it->gone && !it->lost;
+		struct class *class = is ? class_of(m, p, it->rank) : NULL;
 
 		if (class)
 			class->wrote = i + 1;
-		else if (p && !it->gone)
+		else if (is)
 			return -1;
 	}
 	return 0;

@@ -339,6 +339,7 @@ static int seal_items(struct commit *c)
 	c->a.seals = c->seals.at;
 	c->a.nr_seals = c->seals.nr;
 	c->a.rows = &c->rows;
+	c->a.leaves = &c->leaves;
 	return rc;
 }
 
@@ -457,6 +458,7 @@ int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *t
 	sc_vec_done(&c.written);
 	sc_vec_done(&c.seals);
 	meta_changes_done(&c.rows);
+	sc_vec_done(&c.leaves);
 	meta_state_done(&c.state);
 	meta_topology_done(&c.topo);
 	sc_arena_done(&c.arena);

@@ -9,6 +9,7 @@
 struct item {			/* a change of the working tree, or what completes it (classes.c) */
 	enum { ITEM_WROTE, ITEM_LIKE, ITEM_KEPT } how;
 	bool gone;		/* the file was removed */
+	bool lost;		/* it had tensors in the head, and has none: it is gone, or plain now */
 	bool moved;		/* of ITEM_WROTE: the bytes are the head's, under another name, mode or owner */
 	bool was_plain, stays;	/* of a moved one: it had no tensors; that is so still */
 	uint32_t nlink;		/* of a moved one: its names, those that are no items among them */
@@ -61,6 +62,7 @@ struct commit {
 		size_t nr, room;
 	} seals;
 	struct meta_changes rows;	/* of the new version's tree: rs_turn_plan() */
+	struct rs_leaves leaves;	/* likewise */
 	struct meta_state state;	/* all logical tensors of the new version */
 	struct rs_version *version;
 };
@@ -111,7 +113,17 @@ int rs_commit_folders(struct commit *c);
 /** Refuses tensors of a new set that the layout cuts and that ranks wrote whole, all the same.  Reads little unless
  *  there are such.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
 int rs_commit_suspect(struct commit *c, const struct rs_set *set);
-/** Makes the tree's rows of files (c->rows); plain files that all ranks wrote equal get one blob. */
+/** Makes the tree's rows of files (c->rows); plain files that all ranks wrote equal get one blob.  Then finds the names
+ *  of one file that are several from then on (c->leaves). */
 int rs_commit_rows(struct commit *c);
+
+struct named {			/* an inode, of which items are names, or which names leave */
+	uint64_t ino;
+	size_t row;		/* of c->rows */
+	uint32_t names;		/* items */
+	const struct item *first;	/* NULL: no item is */
+};
+/** Finds which names of one file are to be several (names.c); `by_ino`: struct named, to which it may add. */
+int rs_commit_names(struct commit *c, struct sc_map *by_ino);
 
 #endif

@@ -175,43 +175,48 @@ static int name_items(struct commit *c)
 	return 0;
 }
 
-static const char *logical_of_committed(const struct commit *c, uint32_t rank, const char *path)
+/* Which logical files a rank's files of tensors are of, in the head. */
+struct committed {
+	uint32_t rank;
+	bool known;		/* those of `rank` are in the map */
+	struct sc_map files;	/* path -> logical file */
+	struct sc_arena arena;
+};
+
+static int on_committed(void *arg, const char *file, const char *logical)
 {
-	for (size_t i = 0; c->head && i < c->head->version->nr_sets; i++) {
-		const struct rs_set *set = c->head->version->sets[i];
+	struct committed *k = arg;
+	const char *copy = sc_arena_copy(&k->arena, file, strlen(file));
+	char *of = sc_arena_copy(&k->arena, logical, strlen(logical));
 
-		for (uint32_t at = 0;;) {
-			const struct meta_view *v = c->head->model;
-			uint32_t coords[SC_AXES_MAX];
-			const struct meta_entry *e;
+	return !copy || !of || sc_map_put(&k->files, copy, strlen(copy), of) < 0 ? SC_E_NO_MEMORY : 0;
+}
 
-			if (rank >= v->topo->ranks)
-				break;
-			meta_topology_coords(v->topo, rank, coords);
-			e = meta_view_next(v, v->layout->pp >= 0 ? coords[v->layout->pp] : 0, &at);
-			if (!e)
-				break;
-			/* names with coordinates in the file's name are rare: compare what is rendered */
-			if (meta_entry_is_on(v, e, coords) &&
-			    strcmp(v->state->tensors[e->tensor].file, set->file) == 0) {
-				struct sc_arena arena = {0};
-				const char *file, *name;
-				bool same = meta_entry_stored(v, e, coords, &arena, &file, &name) == 0 &&
-					    strcmp(file, path) == 0;
+/* Tells whether a file without tensors had some in the head, and of which logical file they were. */
+static int note_lost(struct commit *c, struct committed *k, struct item *it)
+{
+	const char *logical;
 
-				sc_arena_done(&arena);
-				if (same)
-					return set->file;
-			}
-		}
+	if (!c->head || it->rank >= c->head->model->topo->ranks || it->nr_rows)
+		return 0;
+	if (!k->known || k->rank != it->rank) {
+		sc_map_done(&k->files);
+		k->files = (struct sc_map){0};
+		k->rank = it->rank;
+		k->known = true;
+		if (meta_view_files(c->head->model, it->rank, on_committed, k) < 0)
+			return sc_nomem(c->err);
 	}
-	return NULL;
+	logical = sc_map_get(&k->files, it->path, strlen(it->path));
+	it->lost = logical != NULL;
+	it->logical = logical ? sc_arena_copy(&c->arena, logical, strlen(logical)) : NULL;
+	return it->lost && !it->logical ? sc_nomem(c->err) : 0;
 }
 
 static bool is_written(const struct commit *c, const char *logical)
 {
 	for (size_t i = 0; i < c->items.nr; i++)
-		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].gone &&
+		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].lost &&
 		    c->items.at[i].logical &&
 		    strcmp(c->items.at[i].logical, logical) == 0)
 			return true;
@@ -227,7 +232,7 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 	for (size_t i = 0; i < c->items.nr; i++) {
 		const struct item *it = &c->items.at[i];
 
-		removed += it->gone && it->logical && strcmp(it->logical, logical) == 0;
+		removed += it->lost && strcmp(it->logical, logical) == 0;
 	}
 	if (!removed)
 		return 0;
@@ -244,7 +249,7 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 			if (strcmp(c->head->model->state->tensors[s->entry->tensor].file, logical) != 0)
 				continue;
 			it = rs_commit_item(c, rank, s->file);
-			left = it && it->gone ? NULL : s->file;
+			left = it && it->lost ? NULL : s->file;
 		}
 		if (rc == 0 && left)
 			rc = sc_fail(err, SC_E_STATE, "'%s' was removed on some ranks, but rank %u still has '%s'",
@@ -276,7 +281,7 @@ static int refuse_partly_removed(struct commit *c)
 static bool is_rewritten(const struct commit *c, const struct rs_set *set)
 {
 	for (size_t i = 0; i < c->items.nr; i++)
-		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].gone &&
+		if (c->items.at[i].how == ITEM_WROTE && !c->items.at[i].gone && !c->items.at[i].lost &&
 		    strcmp(c->items.at[i].path, set->file) == 0)
 			return true;
 	return false;
@@ -308,24 +313,21 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 	return 0;
 }
 
-/* Leaves out what was plain and is: the tree says all of its new name. */
 static int read_items(struct commit *c)
 {
-	size_t kept = 0;
+	struct committed k = {0};
 	int rc = 0;
 
 	rs_commit_sort(c);
-	for (size_t i = 0; i < c->items.nr; i++) {
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
 		struct item *it = &c->items.at[i];
 
-		if (it->gone)
-			it->logical = rc == 0 ? logical_of_committed(c, it->rank, it->path) : NULL;
-		else if (rc == 0)
-			rc = read_item(c, it);
-		if (!it->stays)
-			c->items.at[kept++] = *it;
+		rc = it->gone ? 0 : read_item(c, it);
+		if (rc == 0)
+			rc = note_lost(c, &k, it);
 	}
-	c->items.nr = kept;
+	sc_map_done(&k.files);
+	sc_arena_done(&k.arena);
 	return rc < 0 ? rc : rs_commit_complete(c);
 }
 

@@ -93,7 +93,7 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		struct item *it = &c->items.at[i];
 
-		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->gone)
+		if (!it->logical || strcmp(it->logical, set->file) != 0 || it->lost)
 			continue;
 		if (it->how == ITEM_KEPT) {
 			const struct rs_set *old = sc_map_get(&c->head_sets, set->file, strlen(set->file));
@@ -172,16 +172,16 @@ int rs_commit_sets(struct commit *c)
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (it->how != ITEM_WROTE || !it->logical || it->gone)
+		if (it->how != ITEM_WROTE || !it->logical || it->lost)
 			continue;
 		rc = put_key(c, &made, it->logical, c);
 		rc = rc > 0 ? tensor_set(c, whole, it->logical) : rc;
 	}
-	/* a file of tensors that all ranks removed has touched its set, too */
+	/* a file of tensors that all ranks removed, or made plain, has touched its set, too */
 	for (size_t i = 0; i < c->items.nr && rc >= 0; i++) {
 		const struct item *it = &c->items.at[i];
 
-		if (it->how == ITEM_WROTE && it->logical && it->gone)
+		if (it->how == ITEM_WROTE && it->lost)
 			rc = put_key(c, &made, it->logical, c);
 	}
 	if (rc >= 0)

@@ -63,6 +63,14 @@ int rs_overlay_inode(const struct rs_overlay *o, uint64_t ino, struct sc_arena *
 	return 1;
 }
 
+/* What hid the lower children of a folder may be gone with its name. */
+static bool is_removed(const struct rs_overlay *o, uint64_t folder)
+{
+	const struct rs_node *n = rs_upper_node(&o->up, folder);
+
+	return n && !n->row.nlink;
+}
+
 int rs_overlay_child(const struct rs_overlay *o, uint64_t folder, struct meta_bytes name, uint64_t *ret,
 		     struct sc_err *err)
 {
@@ -72,10 +80,8 @@ int rs_overlay_child(const struct rs_overlay *o, uint64_t folder, struct meta_by
 	if (rc < 0)
 		return rc;
 	n = rs_upper_name(&o->up, folder, name);
-	if (!n)
-		return o->lower.child(o->lower.arg, folder, name, ret, err);
-	*ret = n->ino;
-	return 0;
+	*ret = n ? n->ino : 0;
+	return n || is_removed(o, folder) ? 0 : o->lower.child(o->lower.arg, folder, name, ret, err);
 }
 
 struct merge {
@@ -101,7 +107,7 @@ int rs_overlay_children(const struct rs_overlay *o, uint64_t folder, rs_child_fn
 	for (const struct rs_name *n = names ? names->first : NULL; n && rc == 0; n = n->next)
 		if (n->ino)
 			rc = fn(arg, (struct meta_bytes){n->key.name, n->bytes}, n->ino);
-	return rc ? rc : o->lower.children(o->lower.arg, folder, on_lower_child, &m, err);
+	return rc || is_removed(o, folder) ? rc : o->lower.children(o->lower.arg, folder, on_lower_child, &m, err);
 }
 
 int rs_overlay_xattrs(const struct rs_overlay *o, uint64_t ino, rs_xattr_fn *fn, void *arg, struct sc_err *err)

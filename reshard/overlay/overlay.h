@@ -6,7 +6,7 @@
  *  T1  A number is given once, to one object.  Copying an object up, renaming it and committing it keep its number.
  *  T2  An object is the upper row of its number if there is one, else the lower one.
  *  T3  The children of a folder are the lower ones overlaid by the upper entries.  An entry without a number is a
- *      whiteout, and lies over a lower name only.
+ *      whiteout, and lies over a lower name only.  A removed folder has no children.
  *  T4  A new folder has a new number, so no lower child shows through it.  A rename changes entries, never numbers, so
  *      the lower children of a folder follow it.
  *  T5  Link counts are columns, kept by each request: files by their names, folders 2 and their subfolders.

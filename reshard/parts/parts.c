@@ -93,6 +93,20 @@ bool rs_view_has_data(const struct rs_view *view, const char *path)
 	return each(view, on_find, &x) == 1;
 }
 
+static int on_find_in(void *arg, const struct file *f, const char *path)
+{
+	const char *folder = arg;
+	const size_t n = strlen(folder);
+
+	(void)f;
+	return !n || (strncmp(path, folder, n) == 0 && path[n] == '/');
+}
+
+bool rs_view_has_data_in(const struct rs_view *view, const char *folder)
+{
+	return each(view, on_find_in, (void *)folder) == 1;
+}
+
 /* --- partitions --- */
 
 struct rs_kept_part {

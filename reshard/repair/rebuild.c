@@ -337,6 +337,7 @@ static struct rs_job *make_job(struct rs_rebuild *r, const char *name, const str
 			(gid_t)(last ? last->gid : t->gid), &job, r->err) < 0)
 		return NULL;
 	job->config.drop_plain = true;
+	job->config.accept_suspicious = true; /* it was committed */
 	job->config.keep = 1; /* of the versions that are made on the way only the last one is whole */
 	return job;
 }

@@ -191,13 +191,24 @@ static bool is_rank_name(const struct rs_job *job, uint64_t folder, struct meta_
 	return folder == job->root && sc_number_parse(name.at, name.nr, &rank) && rank < SC_RANKS_MAX;
 }
 
-/* What follows from a topology has a number that is made of its path: it can have no other one. */
-static int refuse_virtual(const struct rs_look *look, struct meta_bytes name, struct sc_err *err)
+/* Partitions of datasets are where they are, whatever the folder above is called. */
+static int refuse_data_in(struct rs_job *job, const struct rs_look *folder, struct meta_bytes name, struct sc_err *err)
 {
-	return !(look->ino & META_VIRTUAL)
-		   ? 0
-		   : sc_fail(err, SC_E_CROSS, "'%.*s' came with the topology: it cannot get another name; copy it",
-			     (int)name.nr, name.at);
+	struct rs_below *below;
+	const char *path = NULL;
+	uint64_t path_id;
+	int rc;
+
+	if (folder->kind != RS_DIR || !job->head || !rs_view_has_data_in(job->head, ""))
+		return 0;
+	rc = rs_view_below(job->head, &below, err);
+	if (rc == 0)
+		rc = rs_below_link(below, folder->ino, &path_id, err);
+	if (rc > 0)
+		rc = rs_path_text(job->service, path_id, &path, err);
+	return rc < 0 || !path || !rs_view_has_data_in(job->head, path)
+		       ? rc
+		       : sc_fail(err, SC_E_SEALED, "'%.*s' holds a dataset, which is read-only", (int)name.nr, name.at);
 }
 
 int rs_tree_rename(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
@@ -216,9 +227,9 @@ int rs_tree_rename(struct rs_service *s, struct rs_job *job, uint64_t folder, st
 	if (rc == 0)
 		rc = refuse_data(job, new_folder, new_name, &to, err);
 	if (rc == 0)
-		rc = refuse_virtual(&from, name, err);
+		rc = refuse_data_in(job, &from, name, err);
 	if (rc == 0 && how == RS_RENAME_EXCHANGE)
-		rc = refuse_virtual(&to, new_name, err);
+		rc = refuse_data_in(job, &to, new_name, err);
 	if (rc == 0)
 		rc = rs_overlay_rename(job->overlay, sc_now_wall_ns(), folder, name, new_folder, new_name, how, err);
 	end(job, rc);
@@ -238,8 +249,6 @@ int rs_tree_link(struct rs_service *s, struct rs_job *job, uint64_t ino, uint64_
 	if (rc == 0 && look.kind == RS_DATA)
 		rc = sc_fail(err, SC_E_SEALED, "'%.*s' would be part of a dataset, which is read-only", (int)name.nr,
 			     name.at);
-	if (rc == 0)
-		rc = refuse_virtual(&look, name, err);
 	if (rc == 0)
 		rc = rs_overlay_link(job->overlay, sc_now_wall_ns(), ino, folder, name, err);
 	end(job, rc);

@@ -55,23 +55,48 @@ static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
 
 /* --- files that were written, linked or renamed --- */
 
-struct leaving {		/* names of an inode that are files of tensors, while others are plain */
-	uint64_t ino, to;	/* to: the number that they get; 0: none is plain, they stay */
+struct leaving {		/* names that leave an inode together */
+	uint64_t key[2];	/* its number, and their group */
+	uint64_t to;		/* the number that they get; that of the inode: they stay */
 	uint32_t names;
+	struct leaving *next;
 };
 
-static int find_leaving(struct rs_turn *t, const struct meta_changes *rows, struct sc_map *ret)
-{
-	for (size_t i = 0; i < rows->nr; i++) {
-		const uint64_t *ino = &rows->at[i].entry.ino;
-		struct leaving *l;
+struct left {			/* an inode that names leave */
+	uint64_t ino;
+	uint32_t names;		/* so many */
+	struct leaving *first;
+};
 
-		if (rows->at[i].kind != META_PUT_ENTRY)
-			continue;
-		l = sc_map_make(ret, KEY(*ino), &t->texts, sizeof(*l));
-		if (!l)
-			return sc_nomem(t->err);
-		l->ino = *ino;
+struct lefts {
+	struct sc_map left, leaving;	/* by number; by number and group */
+};
+
+static struct leaving *leaving_of(const struct lefts *l, const struct rs_leave *name)
+{
+	const uint64_t key[2] = {name->ino, name->group};
+
+	return sc_map_get(&l->leaving, KEY(key));
+}
+
+static int find_left(struct rs_turn *t, const struct rs_leaves *names, struct lefts *ret)
+{
+	for (size_t i = 0; i < names->nr; i++) {
+		const struct rs_leave *n = &names->at[i];
+		struct left *left = sc_map_make(&ret->left, KEY(n->ino), &t->texts, sizeof(*left));
+		struct leaving *l = leaving_of(ret, n);
+
+		if (!l) {
+			l = sc_arena_alloc(&t->texts, sizeof(*l));
+			if (!l || !left)
+				return sc_nomem(t->err);
+			*l = (struct leaving){.key = {n->ino, n->group}, .next = left->first};
+			left->first = l;
+			if (sc_map_put(&ret->leaving, KEY(l->key), l) < 0)
+				return sc_nomem(t->err);
+		}
+		left->ino = n->ino;
+		left->names++;
 		l->names++;
 	}
 	return 0;
@@ -92,7 +117,27 @@ static int put_left(struct rs_turn *t, const struct meta_inode_row *row, struct 
 	return rc < 0 ? rc : rs_overlay_xattrs(t->job->overlay, row->ino, copy_xattr, &k, t->err);
 }
 
-static int complete_row(struct rs_turn *t, const struct meta_inode_row *given, struct leaving *l)
+/* Gives the names that leave a file their rows, and takes them from its own. */
+static int part(struct rs_turn *t, const struct left *left, struct meta_inode_row *row)
+{
+	struct leaving *stays = NULL;
+	int rc = 0;
+
+	for (struct leaving *l = left->first; l && left->names >= row->nlink; l = l->next)
+		if (l->key[1] != RS_LEAVE_GONE)
+			stays = l;
+	if (stays) {
+		stays->to = row->ino;
+		row->blob = 0;
+	}
+	for (struct leaving *l = left->first; rc == 0 && l; l = l->next)
+		if (l != stays && l->key[1] != RS_LEAVE_GONE)
+			rc = put_left(t, row, l);
+	row->nlink = stays ? stays->names : row->nlink - left->names;
+	return rc;
+}
+
+static int complete_row(struct rs_turn *t, const struct meta_inode_row *given, const struct left *left)
 {
 	struct meta_change x = {META_PUT_INODE};
 	int rc = rs_overlay_inode(t->job->overlay, given->ino, &t->texts, &x.inode, t->err);
@@ -109,37 +154,30 @@ static int complete_row(struct rs_turn *t, const struct meta_inode_row *given, s
 		x.inode.ctime_ns = given->ctime_ns;
 	x.inode.blob = given->blob;
 	x.inode.data = META_LOWER_DATA;
-	if (l && l->names >= x.inode.nlink) {
-		x.inode.blob = 0;
-	} else if (l) {
-		rc = put_left(t, &x.inode, l);
-		x.inode.nlink -= l->names;
-	}
+	rc = left ? part(t, left, &x.inode) : 0;
 	return rc < 0 ? rc : put_row(t, &x.inode);
 }
 
 /* Gives names that leave an inode to the file of their own: at last, in place of what else was said of them. */
-static int put_left_names(struct rs_turn *t, const struct meta_changes *rows, const struct sc_map *leaving)
+static int put_left_names(struct rs_turn *t, const struct rs_leaves *names, const struct lefts *lefts)
 {
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && i < rows->nr; i++) {
-		const struct meta_entry_row *e = &rows->at[i].entry;
-		const struct leaving *l = rows->at[i].kind == META_PUT_ENTRY ? sc_map_get(leaving, KEY(e->ino)) : NULL;
+	for (size_t i = 0; rc == 0 && i < names->nr; i++) {
+		const struct rs_leave *n = &names->at[i];
+		const struct leaving *l = leaving_of(lefts, n);
 
-		if (l && l->to)
-			rc = put_entry(t, e->parent, e->name, l->to);
+		rc = put_entry(t, n->folder, n->name, n->group == RS_LEAVE_GONE ? 0 : l->to);
 	}
 	return rc;
 }
 
-static int put_files(struct rs_turn *t, const struct meta_changes *rows, const struct sc_map *leaving)
+static int put_files(struct rs_turn *t, const struct meta_changes *rows, const struct lefts *lefts)
 {
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < rows->nr; i++)
-		if (rows->at[i].kind == META_PUT_INODE)
-			rc = complete_row(t, &rows->at[i].inode, sc_map_get(leaving, KEY(rows->at[i].inode.ino)));
+		rc = complete_row(t, &rows->at[i].inode, sc_map_get(&lefts->left, KEY(rows->at[i].inode.ino)));
 	return rc;
 }
 
@@ -321,7 +359,7 @@ static int pin(void *arg, const struct meta_inode_row *upper)
 	struct rs_below *b;
 	int rc = 0;
 
-	if (!upper->nlink || !(upper->ino & META_VIRTUAL))
+	if (!upper->nlink || !(upper->ino & META_VIRTUAL) || rs_turn_has_other_number(t, upper->ino))
 		return 0;
 	rc = rs_view_below(t->job->head, &b, t->err);
 	if (rc == 0)
@@ -383,20 +421,18 @@ static int put_others(struct rs_turn *t)
 				       : rs_overlay_each_folder(t->job->overlay, hide_removed_in, &removing);
 }
 
-int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows)
+int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows, const struct rs_leaves *leaves)
 {
-	const struct meta_changes none = {0};
-	struct sc_map leaving = {0}; /* ino -> struct leaving */
-	int rc;
+	struct lefts lefts = {0};
+	int rc = leaves ? find_left(t, leaves, &lefts) : 0;
 
-	rows = rows ? rows : &none;
-	rc = find_leaving(t, rows, &leaving);
-	if (rc == 0)
-		rc = put_files(t, rows, &leaving);
+	if (rc == 0 && rows)
+		rc = put_files(t, rows, &lefts);
 	if (rc == 0)
 		rc = put_others(t);
-	if (rc == 0)
-		rc = put_left_names(t, rows, &leaving);
-	sc_map_done(&leaving);
+	if (rc == 0 && leaves)
+		rc = put_left_names(t, leaves, &lefts);
+	sc_map_done(&lefts.left);
+	sc_map_done(&lefts.leaving);
 	return rc;
 }

@@ -18,6 +18,7 @@ struct rs_turn {
 	struct meta_changes upper;	/* rows that the upper layer will have */
 	struct meta_changes apart;	/* and the changes of those that get another number: keep_apart() */
 	struct sc_map own;		/* the files of these */
+	struct sc_map others;		/* of a commit: virtual number -> struct other (renumber.c) */
 	struct rs_layer *layer;
 	struct rs_lower lower;
 	struct {
@@ -39,7 +40,18 @@ static inline int rs_turn_put(struct rs_turn *t, struct meta_changes *to, struct
 	return sc_vec_push(to, change) < 0 ? sc_nomem(t->err) : 0;
 }
 
-/** Adds to t->spec.rows; `rows`: what the commit says of files (may be NULL). */
-int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows);
+/** Adds to t->spec.rows what the commit says of files; both may be NULL. */
+int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows, const struct rs_leaves *leaves);
+
+/* renumber.c: a commit, in this order */
+/** Finds the objects with virtual numbers that were moved, and takes numbers for them. */
+int rs_turn_find_others(struct rs_turn *t);
+/** Adds their rows to t->spec.rows, under the numbers that they had.  What is added later stands in their place. */
+int rs_turn_put_others(struct rs_turn *t);
+/** Gives them their numbers, in all rows that there are. */
+int rs_turn_renumber(struct rs_turn *t);
+/** Does so in memory, for who has such a file open; cannot fail. */
+void rs_turn_renumber_own(const struct rs_turn *t);
+bool rs_turn_has_other_number(const struct rs_turn *t, uint64_t ino);
 
 #endif

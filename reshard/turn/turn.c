@@ -134,40 +134,11 @@ static int drop_lost(struct rs_turn *t)
 
 /* --- a commit --- */
 
-/*
- * A folder that came with the topology has a number that is made of its path.  If one above it was renamed, what was
- * made in it would be lost.
- */
-static int refuse_moved(void *arg, const struct meta_inode_row *row)
-{
-	struct rs_turn *t = arg;
-	struct sc_buf name = {0};
-	const char *path;
-	uint64_t found = 0;
-	uint32_t rank;
-	int rc;
-
-	if (!(row->ino & META_VIRTUAL) || !row->nlink || !t->job->head)
-		return 0;
-	rank = rs_virtual_rank(t->job->head, row->ino);
-	rc = rs_path_text(t->job->service, meta_virtual_path(row->ino), &path, t->err);
-	if (rc == 0)
-		rc = rs_find_path(t->job, rank, path, &found, t->err);
-	if (rc < 0 || found == row->ino)
-		return rc;
-	rc = rs_tree_name(t->job, row->ino, "", &name, t->err);
-	if (rc == 0 && name.text)
-		rc = sc_fail(t->err, SC_E_STATE, "%s came with the topology as '%s', and a folder above it was "
-			     "renamed: copy it to where it is to be, and remove it", name.text, path);
-	sc_buf_done(&name);
-	return rc;
-}
-
-static int plan_commit(struct rs_turn *t, const struct meta_changes *rows)
+static int plan_commit(struct rs_turn *t, const struct meta_changes *rows, const struct rs_leaves *leaves)
 {
 	const struct rs_version *v = t->next->version;
 	struct rs_view *base = t->job->head;
-	int rc = rs_overlay_each_folder(t->job->overlay, refuse_moved, t);
+	int rc = rs_turn_find_others(t);
 
 	if (rc == 0)
 		rc = keep_upper(t);
@@ -176,7 +147,11 @@ static int plan_commit(struct rs_turn *t, const struct meta_changes *rows)
 	t->spec.root = t->job->root;
 	t->spec.layout = v->layout_id;
 	t->spec.topology = v->topo.text;
-	return rc < 0 ? rc : rs_turn_rows(t, rows);
+	if (rc == 0)
+		rc = rs_turn_put_others(t);
+	if (rc == 0)
+		rc = rs_turn_rows(t, rows, leaves);
+	return rc < 0 ? rc : rs_turn_renumber(t);
 }
 
 /* --- without a commit --- */
@@ -251,7 +226,7 @@ static int plan_back(struct rs_turn *t)
 /* --- the turn --- */
 
 int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, const struct meta_changes *rows,
-		 struct rs_turn **ret, struct sc_err *err)
+		 const struct rs_leaves *leaves, struct rs_turn **ret, struct sc_err *err)
 {
 	struct rs_turn *t = sc_zalloc(sizeof(*t));
 	int rc = t ? rs_log_drain(job->service, err) : sc_nomem(err);
@@ -265,7 +240,7 @@ int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, c
 	if (rc == 0 && by != RS_TURN_COMMIT)
 		rc = rs_tree_lower(job, next, &t->lower, err);
 	if (rc == 0 && by == RS_TURN_COMMIT)
-		rc = plan_commit(t, rows);
+		rc = plan_commit(t, rows, leaves);
 	else if (rc == 0 && by == RS_TURN_BACK)
 		rc = plan_back(t);
 	else if (rc == 0)
@@ -348,8 +323,10 @@ void rs_turn_show(struct rs_turn *t, struct rs_view *head)
 	struct sc_map old;
 
 	(void)pthread_rwlock_wrlock(&job->names);
-	if (t->by == RS_TURN_COMMIT)
+	if (t->by == RS_TURN_COMMIT) {
+		rs_turn_renumber_own(t);
 		rs_own_sealed(job);
+	}
 	old = job->by_blob;
 	job->by_blob = t->own;
 	t->own = (struct sc_map){0};
@@ -371,6 +348,7 @@ void rs_turn_done(struct rs_turn *t)
 	meta_changes_done(&t->apart);
 	sc_vec_done(&t->held);
 	rs_own_done(&t->own);
+	sc_map_done(&t->others);
 	rs_overlay_layer_done(t->layer);
 	sc_arena_done(&t->texts);
 	sc_sys.release(t);

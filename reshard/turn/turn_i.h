@@ -33,6 +33,18 @@ int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *er
 
 /* --- turn.c: another version below a working tree.  The gate is closed, from plan to done --- */
 
+/** A name of a file of several names, which has other bytes than the rest of them from the new version on, or none. */
+struct rs_leave {
+	uint64_t ino, folder;
+	struct meta_bytes name;
+	uint64_t group;			/* those of an inode and a group are one file from then on */
+#define RS_LEAVE_GONE UINT64_MAX	/* the group of names that are no more */
+};
+struct rs_leaves {
+	size_t nr, room;
+	struct rs_leave *at;
+};
+
 struct rs_turn;
 enum rs_turn_by {
 	RS_TURN_COMMIT,		/* the upper layer goes into the tree of `next` */
@@ -40,12 +52,12 @@ enum rs_turn_by {
 	RS_TURN_BACK,		/* the upper layer is dropped: rollback, discard */
 };
 /**
- * Prepares `next` (NULL: no version) as the version below.  `rows` of a commit (NULL: none) are rows of written and
- * moved files, without link counts; and names of such that become a file of their own, each with the number that it
- * has had: of files of tensors whose other names are plain.  Drains the log.
+ * Prepares `next` (NULL: no version) as the version below.  Of a commit (NULL: none): `rows` of written and moved
+ * files, and of those that names leave, without link counts; `leaves`, which are files of tensors, each once.  Drains
+ * the log.
  */
 int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, const struct meta_changes *rows,
-		 struct rs_turn **ret, struct sc_err *err);
+		 const struct rs_leaves *leaves, struct rs_turn **ret, struct sc_err *err);
 /** Does so in the catalog, inside the transaction that adds the version, before the version's row is added: sets
  *  next->version->tree and floor_ns. */
 int rs_turn_save(struct rs_turn *turn, struct sc_err *err);

@@ -18,7 +18,7 @@
  *     set NUMBER FILE              a set of that version, and its logical file of tensors; a line each
  *     rows BYTES
  *
- * The worker writes it after the commit, and again when the tree was made flat, or is the head's again by a rollback.
+ * The worker writes it after the commit, and again when the tree was made flat, or is of another version, too.
  */
 #ifndef RS_TREES_H
 #define RS_TREES_H

@@ -21,7 +21,7 @@ PATHS = ["a", "b.bin", "sub/c", "sub/d", "sub/deep/e", "other/f", "ckpt/g", "ckp
 FOLDERS = ["sub", "sub/deep", "other", "empty", "ckpt"]
 rng = random.Random(SEED)
 blobs = itertools.count()
-counts = {"commits": 1, "topologies": 0, "refused": 0, "presentations": 0, "linked names elsewhere": 0}
+counts = {"commits": 1, "topologies": 0, "refused": 0, "presentations": 0, "linked names elsewhere": 0, "renamed": 0}
 
 
 def text(topology):
@@ -225,7 +225,7 @@ def change(trees):
     """One change, of one rank or of all."""
     everybody = rng.random() < 0.4
     ranks = sorted(trees) if everybody else [rng.choice(sorted(trees))]
-    what = rng.choice(("write", "write", "write", "link", "folder", "remove", "rename", "rmtree", "mode", "attribute", "hard", "hard"))
+    what = rng.choice(("write", "write", "write", "link", "folder", "remove", "rename", "rename", "turn", "rmtree", "mode", "attribute", "hard", "hard"))
     path = rng.choice(PATHS)
     if what == "write":
         write(trees, ranks, path, rng.randbytes(rng.choice((0, 8, 100, 9000) if everybody else (8, 100, 9000))), rng.choice((0o644, 0o600, 0o755)))
@@ -246,12 +246,21 @@ def change(trees):
             tree[folder] = ("d",)
         elif what == "remove":
             remove(tree, path, root)
-        elif what == "rename" and tree.get(path, ("",))[0] == "f" and "moved" not in tree:
-            try:
-                os.rename(f"{root}/{path}", f"{root}/moved")
-            except OSError:
-                continue  # it came with a topology: EXDEV
-            tree["moved"] = tree.pop(path)
+        elif what == "rename":
+            here = [p for p in sorted(tree) if tree[p][0] != "d"]
+            path = rng.choice(here) if here else ""
+            if path and tree.get(other, ("",))[0] != "d" and tree[path] is not tree.get(other):
+                parents(tree, other, root)
+                same = tree[path][0] == "f" and tree[path][5] == tree.get(other, ("",) * 6)[-1]
+                os.rename(f"{root}/{path}", f"{root}/{other}")
+                if not same:  # else rename(2) does nothing
+                    tree[other] = tree.pop(path)
+                counts["renamed"] += 1
+        elif what == "turn" and folder in tree and folder != "ckpt" and "turned" not in tree:
+            os.rename(f"{root}/{folder}", f"{root}/turned")
+            counts["renamed"] += 1
+            for p in [p for p in tree if p == folder or p.startswith(folder + "/")]:
+                tree["turned" + p[len(folder):]] = tree.pop(p)
         elif what == "rmtree" and folder in tree and folder != "ckpt":
             for p in sorted((p for p in tree if p.startswith(folder + "/")), key=len, reverse=True):
                 os.rmdir(f"{root}/{p}") if tree[p][0] == "d" else os.unlink(f"{root}/{p}")
@@ -265,10 +274,7 @@ def change(trees):
             os.setxattr(f"{root}/{path}", "user.x", value)
             set_all(tree, path, tree[path][3], {"user.x": value})
         elif what == "hard" and tree.get(path, ("",))[0] == "f" and tree.get(other, ("",))[0] != "d" and other != path:
-            try:
-                os.link(f"{root}/{path}", f"{root}/.new")
-            except OSError:
-                continue  # it came with a topology: EXDEV
+            os.link(f"{root}/{path}", f"{root}/.new")
             parents(tree, other, root)
             remove(tree, other, root)
             os.rename(f"{root}/.new", f"{root}/{other}")

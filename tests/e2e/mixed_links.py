@@ -19,7 +19,7 @@ SHARDS = [f"{n}.safetensors" for n in ("a", "b", "c", "s/d", "s/e")]
 PLAIN = [f"{n}.bak" for n in ("p", "q", "s/r", "t/u")]
 rng = random.Random(SEED)
 inodes = itertools.count(1)
-counts = dict.fromkeys(("commits", "topologies", "mixed", "parted", "names", "refused", "exdev"), 0)
+counts = dict.fromkeys(("commits", "topologies", "mixed", "names", "refused", "folders"), 0)
 
 
 def write(path, values, how="wb"):
@@ -73,7 +73,11 @@ class Job:
         self.tp = self.rows_tp = tp
         self.work = [{} for _ in range(tp)]     # rank -> name -> File, now
         self.rows = [{} for _ in range(tp)]     # as of the last commit, with its topology
-        self.versions = {}                      # number -> (tp, {(rank, name): values})
+        self.versions = {}                      # number -> {(rank, path): values}
+        self.folder = "s"                       # as the folder s of all ranks is called
+
+    def path(self, name):
+        return f"{self.folder}/{name[2:]}" if name.startswith("s/") else name
 
     def fresh(self, like=None):
         return [rng.randrange(1 << 30) for _ in range(len(like) if like else 48 // self.tp)]
@@ -121,7 +125,7 @@ class Job:
         self.work = [dict(r) for r in shown]
 
     def names(self):
-        return {(r, name, file.number, file.blob) for r, rank in enumerate(self.work) for name, file in rank.items()}
+        return {(r, self.path(name), file.number, file.blob) for r, rank in enumerate(self.work) for name, file in rank.items()}
 
     def shards(self):
         return [name for name in SHARDS if name in self.rows[0]]
@@ -136,31 +140,31 @@ def groups(number_of):
 
 def check(job, what):
     for r, rank in enumerate(job.work):
-        folder, numbers, links = f"{JOB}/{r}", {}, {}
+        folder, numbers, links, names = f"{JOB}/{r}", {}, {}, {job.path(n): n for n in SHARDS + PLAIN}
         for top, _, files in os.walk(folder):
             for file in files:
                 path = os.path.join(top, file)
-                name, st = os.path.relpath(path, folder), os.stat(path)
+                name, st = names[os.path.relpath(path, folder)], os.stat(path)
                 numbers[name], links[name] = st.st_ino, st.st_nlink
         assert set(numbers) == set(rank), (what, r, sorted(numbers), sorted(rank))
         for name, file in rank.items():
             counts["names"] += 1
-            found = read(f"{folder}/{name}")
+            found = read(f"{folder}/{job.path(name)}")
             assert found == file.values, (what, r, name, found[:4], file.values[:4])
         found, want = groups(numbers), groups({name: file.number for name, file in rank.items()})
         assert found == want, (what, r, found, want)
-        for names in want:
-            assert {links[n] for n in names} == {len(names)}, (what, r, names, [links[n] for n in names])
+        for same in want:
+            assert {links[n] for n in same} == {len(same)}, (what, r, same, [links[n] for n in same])
 
 
 def check_committed(job, what):
     for name in job.shards():
-        found = read(f"{JOB}/.full/{name}")
+        found = read(f"{JOB}/.full/{job.path(name)}")
         assert found == job.whole(name), (what, ".full", name, found[:4], job.whole(name)[:4])
     kept = sorted(set(job.versions) & {int(n) for n in os.listdir(f"{JOB}/.v") if n.isdigit()})
     for number in rng.sample(kept, min(2, len(kept))):
-        for (r, name), values in job.versions[number][1].items():
-            assert read(f"{JOB}/.v/{number}/{r}/{name}") == values, (what, number, r, name)
+        for (r, path), values in job.versions[number].items():
+            assert read(f"{JOB}/.v/{number}/{r}/{path}") == values, (what, number, r, path)
 
 
 def same_everywhere(job):
@@ -172,29 +176,34 @@ def same_everywhere(job):
     return any(name in job.work[0] for name in SHARDS)
 
 
-def unlink(rank, r, name):
-    os.unlink(f"{JOB}/{r}/{name}")
-    del rank[name]
+def at(job, r, name):
+    path = f"{JOB}/{r}/{job.path(name)}"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path
 
 
-def put_away(rank, r, name):
-    if name in rank:
-        unlink(rank, r, name)
-    os.makedirs(os.path.dirname(f"{JOB}/{r}/{name}"), exist_ok=True)
+def unlink(job, r, name):
+    os.unlink(at(job, r, name))
+    del job.work[r][name]
+
+
+def put_away(job, r, name):
+    if name in job.work[r]:
+        unlink(job, r, name)
 
 
 def make(job, name):
     for r, rank in enumerate(job.work):
-        put_away(rank, r, name)
+        put_away(job, r, name)
         rank[name] = File(job.fresh())
-        write(f"{JOB}/{r}/{name}", rank[name].values)
+        write(at(job, r, name), rank[name].values)
 
 
 def over(job, name):
     for r, rank in enumerate(job.work):
         if name in rank:
             rank[name].write(job.fresh(rank[name].values))
-            write(f"{JOB}/{r}/{name}", rank[name].values, "r+b")
+            write(at(job, r, name), rank[name].values, "r+b")
 
 
 def has_other_size(job, old, new):
@@ -203,49 +212,46 @@ def has_other_size(job, old, new):
 
 
 def tie(job, old, new):
-    """Links, or copies where the kernel says that it can't be; on some ranks it copies anyway."""
+    """Links, or, on some ranks, copies."""
     for r, rank in enumerate(job.work):
         if old not in rank or old == new or rank.get(new) is rank[old]:
             continue
-        put_away(rank, r, new)
-        link = rng.random() < 0.8
-        try:
-            if link:
-                os.link(f"{JOB}/{r}/{old}", f"{JOB}/{r}/{new}")
-        except OSError as e:
-            assert e.errno == 18, e
-            counts["exdev"] += 1
-            link = False
-        if not link:
-            shutil.copyfile(f"{JOB}/{r}/{old}", f"{JOB}/{r}/{new}")
-        rank[new] = rank[old] if link else rank[old].copy()
+        put_away(job, r, new)
+        if rng.random() < 0.8:
+            os.link(at(job, r, old), at(job, r, new))
+            rank[new] = rank[old]
+        else:
+            shutil.copyfile(at(job, r, old), at(job, r, new))
+            rank[new] = rank[old].copy()
 
 
 def move(job, old, new):
     for r, rank in enumerate(job.work):
         if old not in rank or old == new or rank.get(new) is rank[old]:
             continue
-        os.makedirs(os.path.dirname(f"{JOB}/{r}/{new}"), exist_ok=True)
-        try:
-            os.rename(f"{JOB}/{r}/{old}", f"{JOB}/{r}/{new}")
-            rank[new] = rank.pop(old)
-        except OSError as e:
-            assert e.errno == 18, e
-            counts["exdev"] += 1
-            put_away(rank, r, new)
-            shutil.copyfile(f"{JOB}/{r}/{old}", f"{JOB}/{r}/{new}")
-            rank[new] = rank[old].copy()
-            unlink(rank, r, old)
+        os.rename(at(job, r, old), at(job, r, new))
+        rank[new] = rank.pop(old)
+
+
+def turn_folder(job):
+    """The folder s of all ranks gets another name."""
+    counts["folders"] += 1
+    was, job.folder = job.folder, "z" if job.folder == "s" else "s"
+    for r, _ in enumerate(job.work):
+        os.makedirs(f"{JOB}/{r}/{was}", exist_ok=True)
+        if os.path.isdir(f"{JOB}/{r}/{job.folder}"):
+            os.rmdir(f"{JOB}/{r}/{job.folder}")
+        os.rename(f"{JOB}/{r}/{was}", f"{JOB}/{r}/{job.folder}")
 
 
 def change(job):
     names = [n for n in SHARDS + PLAIN if n in job.work[0]]
     any_name = rng.choice(SHARDS + PLAIN)
-    what = rng.choices(("make", "over", "tie", "move", "remove"), (2, 3, 6, 3, 2))[0] if names else "make"
+    what = rng.choices(("make", "over", "tie", "move", "remove", "folder"), (2, 3, 6, 3, 2, 1))[0] if names else "make"
     old = rng.choice(names) if names else None
     if what in ("tie", "move") and has_other_size(job, old, any_name):
         what = "over"
-    words = {"make": any_name, "over": old, "remove": old}.get(what, f"{old} {any_name}")
+    words = {"make": any_name, "over": old, "remove": old, "folder": ""}.get(what, f"{old} {any_name}")
     if what == "make":
         make(job, any_name)
     elif what == "over":
@@ -254,10 +260,12 @@ def change(job):
         tie(job, old, any_name)
     elif what == "move":
         move(job, old, any_name)
+    elif what == "folder":
+        turn_folder(job)
     else:
         for r, rank in enumerate(job.work):
             if old in rank:
-                unlink(rank, r, old)
+                unlink(job, r, old)
     return f"{what} {words}"
 
 
@@ -273,7 +281,7 @@ def clean(job):
         if len(sizes) > 1:
             for r, rank in enumerate(job.work):
                 if name in rank:
-                    unlink(rank, r, name)
+                    unlink(job, r, name)
     if not same_everywhere(job):
         make(job, SHARDS[0])
 
@@ -294,7 +302,7 @@ def main():
         job.commit()
         check(job, what + "; commit")
         check_committed(job, what + "; commit")
-        job.versions[head()] = job.tp, {(r, n): f.values for r, rank in enumerate(job.work) for n, f in rank.items()}
+        job.versions[head()] = {(r, job.path(n)): f.values for r, rank in enumerate(job.work) for n, f in rank.items()}
         if rng.random() < 0.4:
             tp = rng.choice((1, 2, 3, 4))
             if control("topology", f"tp={tp} plain=drop") is None:
