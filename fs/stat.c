@@ -153,16 +153,36 @@ static int stat_number(struct fs *fs, struct rs_job *job, uint64_t number, struc
 	return rc < 0 ? rc : fs_stat_look(fs, job, &look, f, err);
 }
 
-/* Gives the size of the bytes that a file of the working tree had, for who has it open. */
-static void set_size_of_blob(struct fs *fs, uint64_t blob, struct fs_found *f)
+static bool stat_blob(struct fs *fs, uint64_t blob, struct stat *ret)
 {
 	sc_cleanup(sc_closep) int fd = -1;
 	struct sc_err ignored;
+
+	return meta_store_open_blob(rs_service_store(fs->service), blob, UINT64_MAX, &fd, &ignored) == 0 &&
+	       sc_sys.fstat(fd, ret) == 0;
+}
+
+/* Gives the size of the bytes that a file of the working tree had, for who has it open. */
+static void set_size_of_blob(struct fs *fs, uint64_t blob, struct fs_found *f)
+{
 	struct stat st;
 
-	if (meta_store_open_blob(rs_service_store(fs->service), blob, UINT64_MAX, &fd, &ignored) == 0 &&
-	    sc_sys.fstat(fd, &st) == 0)
+	if (stat_blob(fs, blob, &st))
 		set_size(f, (uint64_t)st.st_size);
+}
+
+/* A file that no version has any more, for who has it open. */
+static int stat_vanished(struct fs *fs, const struct fs_node *n, uint64_t blob, struct fs_found *f, struct sc_err *err)
+{
+	struct stat st;
+
+	if (!stat_blob(fs, blob, &st))
+		return sc_fail(err, SC_E_STALE, "the file is gone");
+	*f = (struct fs_found){.node = *n, .st = st};
+	f->st.st_ino = fs_node_ino(*n);
+	f->st.st_nlink = 0;
+	f->st.st_blksize = block_size((uint64_t)st.st_size);
+	return 0;
 }
 
 /* A file that was written, under the node of its bytes: these may have been committed, and copied up again. */
@@ -176,6 +196,8 @@ static int stat_written(struct fs *fs, struct rs_job *job, const struct fs_node 
 		rc = sc_fail(err, SC_E_STALE, "the file is gone");
 	if (rc == 0)
 		rc = stat_number(fs, job, number, f, err);
+	if (rc == SC_E_STALE && rs_work_is_open(fs->service, n->blob))
+		return stat_vanished(fs, n, n->blob, f, err);
 	if (rc < 0 || fs_node_id(f->node) == fs_node_id(*n))
 		return rc;
 	set_size_of_blob(fs, n->blob, f);
@@ -279,8 +301,8 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 {
 	const struct fs_node n = f->node;
 	struct rs_view *view = NULL;
-	uint64_t bytes = 0, number = 0;
-	bool is_open = fs_handle_find(fs, fs_node_id(n), &view, NULL, &bytes);
+	uint64_t bytes = 0, number = 0, blob = 0;
+	bool is_open = fs_handle_find(fs, fs_node_id(n), &view, &blob, &bytes);
 	struct rs_job_attr a;
 	const char *path = "";
 	int rc = 0;
@@ -318,6 +340,8 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 		}
 		rc = rc < 0 ? rc : 0;
 	}
+	if (rc == SC_E_STALE && is_open && blob)
+		rc = stat_vanished(fs, &n, blob, f, err);
 	rs_view_unref(fs->service, view);
 	return rc;
 }

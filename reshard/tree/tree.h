@@ -138,6 +138,8 @@ void rs_work_release(struct rs_service *s, uint64_t blob);
 /** Begin and end a writer: in between, no commit seals the file.  Begin under the lock that found it uncommitted. */
 int rs_writer_begin(struct rs_service *s, uint64_t blob, struct sc_err *err);
 void rs_writer_end(struct rs_service *s, uint64_t blob);
+/** Tells whether a handle has the blob open. */
+bool rs_work_is_open(struct rs_service *s, uint64_t blob);
 bool rs_work_is_written(struct rs_service *s, uint64_t blob);
 #define RS_RESERVED_NS INT64_C(10000000000) /* for which a thread that was told to open a file may be starved of CPU */
 /** Keeps a file from being committed until rs_writer_redeem(), which must be called, or until a time of sc_now_ns(). */

@@ -17,8 +17,6 @@ void rs_work_wait(struct rs_service *s, int64_t ns);
 /** Removes the file of a blob that no row has any more; if it is open, when it is closed. */
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
-/** Tells whether a handle has the blob open. */
-bool rs_work_is_open(struct rs_service *s, uint64_t blob);
 
 /* --- hidden.c --- */
 /** Takes a version from its job, in the caller's transaction; in a daemon that is held, its rows stay. */
