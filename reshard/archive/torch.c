@@ -466,7 +466,7 @@ static int read_pickle(const struct rs_window *w, struct rs_torch *to, struct sc
 	const struct rs_zip_record *record = rs_zip_find(&to->zip, "data.pkl");
 	int rc;
 
-	to->text = sc_zalloc(record->bytes);
+	to->text = sc_sys.alloc(record->bytes + 1);
 	if (!to->text)
 		return sc_nomem(err);
 	rc = rs_window_read(w, record->at, record->bytes, to->text, "data.pkl", err);
@@ -486,6 +486,9 @@ int rs_torch_read(const struct rs_window *window, struct rs_torch *ret, struct s
 		rc = check_records(window, &ret->zip, err);
 	if (rc == 0)
 		rc = read_pickle(window, ret, err);
+	/* most records are storages of one tensor */
+	if (rc == 0 && (sc_map_reserve(&r.storages, ret->zip.nr) < 0 || sc_map_reserve(&r.made, ret->zip.nr) < 0))
+		rc = sc_nomem(err);
 	if (rc == 0)
 		rc = rs_pickle_walk(&ret->pickle, on_node, &r, err);
 	sc_map_done(&r.storages);

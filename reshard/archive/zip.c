@@ -18,6 +18,8 @@
 #define HEADER_BYTES 30
 #define NONE16 0xffffu
 #define NONE32 0xffffffffu
+#define NAME_MAX_BYTES 65535
+#define AHEAD_BYTES 4096	/* read at a time of small records */
 
 static uint64_t le(const unsigned char *at, unsigned bytes)
 {
@@ -101,30 +103,41 @@ static int check_end(const struct end *e, struct sc_err *err)
 	return 0;
 }
 
+/* Reads the end record, if it is among the last bytes: 1, 0 or an error. */
+static int find_end_in(const struct rs_window *w, unsigned char *tail, uint64_t bytes, struct end *ret,
+		       struct sc_err *err)
+{
+	int rc = rs_window_read(w, w->bytes - bytes, bytes, tail, "its end", err);
+	const unsigned char *at = rc == 0 ? find_end(tail, bytes) : NULL;
+
+	if (!at)
+		return rc;
+	if (le(at + 4, 2) || le(at + 6, 2))
+		return refuse(err, "an archive of several volumes");
+	*ret = (struct end){w->bytes - bytes + (uint64_t)(at - tail), le(at + 10, 2), le(at + 12, 4), le(at + 16, 4)};
+	return 1;
+}
+
 static int read_end(const struct rs_window *w, struct end *ret, struct sc_err *err)
 {
 	uint64_t bytes = sc_min_u64(w->bytes, END_BYTES + COMMENT_MAX);
-	const unsigned char *at;
-	unsigned char *tail;
+	unsigned char last[END_BYTES], *tail;
 	int rc;
 
 	if (w->bytes < END_BYTES)
 		return refuse(err, "the file has %" PRIu64 " bytes", w->bytes);
-	tail = sc_zalloc(bytes);
-	if (!tail)
-		return sc_nomem(err);
-	rc = rs_window_read(w, w->bytes - bytes, bytes, tail, "its end", err);
-	at = rc == 0 ? find_end(tail, bytes) : NULL;
-	if (rc == 0 && !at)
-		rc = refuse(err, "no end of a directory: the file is cut short, or no zip archive");
-	else if (rc == 0 && (le(at + 4, 2) || le(at + 6, 2)))
-		rc = refuse(err, "an archive of several volumes");
-	if (rc == 0) {
-		*ret = (struct end){w->bytes - bytes + (uint64_t)(at - tail), le(at + 10, 2), le(at + 12, 4),
-				    le(at + 16, 4)};
-		rc = read_end64(w, ret, err);
+	rc = find_end_in(w, last, END_BYTES, ret, err);
+	if (rc == 0) { /* a comment is behind it */
+		tail = sc_sys.alloc(bytes);
+		if (!tail)
+			return sc_nomem(err);
+		rc = find_end_in(w, tail, bytes, ret, err);
+		sc_sys.release(tail);
 	}
-	sc_sys.release(tail);
+	if (rc == 0)
+		return refuse(err, "no end of a directory: the file is cut short, or no zip archive");
+	if (rc > 0)
+		rc = read_end64(w, ret, err);
 	return rc < 0 ? rc : check_end(ret, err);
 }
 
@@ -136,6 +149,8 @@ struct reading {
 	uint64_t start;			/* of the directory */
 	const char *folder;		/* of all records; not known before the first one */
 	size_t folder_bytes;
+	unsigned char *ahead;		/* of the window: `ahead_bytes` from `ahead_at` on */
+	uint64_t ahead_at, ahead_bytes;
 	struct sc_err *err;
 };
 
@@ -169,31 +184,40 @@ static int read_extra(struct entry *e, const unsigned char *extra, size_t bytes,
 	return 0;
 }
 
-/* The record's own header: sizes and checksum may be missing in it, its lengths say where the data begins. */
-static int read_header(const struct reading *r, const struct entry *e, uint64_t *ret_data, struct sc_err *err)
+/* Gives bytes of the window, which are there until the next call; reads some more if it has to read. */
+static int look_at(struct reading *r, uint64_t at, uint64_t bytes, uint64_t more, const unsigned char **ret)
 {
-	unsigned char h[HEADER_BYTES];
-	char *name, what[] = "the header of a record";
+	const uint64_t left = at < r->w->bytes ? r->w->bytes - at : 0;
+	int rc = 0;
+
+	if (at < r->ahead_at || bytes > r->ahead_bytes || at - r->ahead_at > r->ahead_bytes - bytes) {
+		r->ahead_at = at;
+		r->ahead_bytes = sc_max_u64(bytes, sc_min_u64(left, bytes + more));
+		rc = rs_window_read(r->w, at, r->ahead_bytes, r->ahead, "the header of a record", r->err);
+	}
+	*ret = r->ahead + (at - r->ahead_at);
+	return rc;
+}
+
+/* The record's own header: sizes and checksum may be missing in it, its lengths say where the data begins. */
+static int read_header(struct reading *r, const struct entry *e, uint64_t *ret_data)
+{
+	const unsigned char *h;
 	uint64_t data;
-	int rc = rs_window_read(r->w, e->at, HEADER_BYTES, h, what, err);
+	/* the next one's is close if this one is small; else more bytes are only slower */
+	int rc = look_at(r, e->at, HEADER_BYTES + e->name_bytes, e->bytes < AHEAD_BYTES / 2 ? AHEAD_BYTES : 0, &h);
 
 	if (rc < 0)
 		return rc;
 	if (!is(h, "PK\3\4") || le(h + 8, 2))
-		return refuse(err, "the header of '%s' is damaged", e->name);
-	name = sc_zalloc(e->name_bytes + 1);
-	if (!name)
-		return sc_nomem(err);
-	if (le(h + 26, 2) == e->name_bytes)
-		rc = rs_window_read(r->w, e->at + HEADER_BYTES, e->name_bytes, name, what, err);
-	if (rc == 0 && (le(h + 26, 2) != e->name_bytes || memcmp(name, e->name, e->name_bytes) != 0))
-		rc = refuse(err, "'%s' has another name in its own header", e->name);
-	sc_sys.release(name);
-	data = e->at + HEADER_BYTES + le(h + 26, 2) + le(h + 28, 2);
-	if (rc == 0 && (data > r->start || e->bytes > r->start - data))
-		rc = refuse(err, "'%s' runs into the directory, or past the end", e->name);
+		return refuse(r->err, "the header of '%s' is damaged", e->name);
+	if (le(h + 26, 2) != e->name_bytes || memcmp(h + HEADER_BYTES, e->name, e->name_bytes) != 0)
+		return refuse(r->err, "'%s' has another name in its own header", e->name);
+	data = e->at + HEADER_BYTES + e->name_bytes + le(h + 28, 2);
+	if (data > r->start || e->bytes > r->start - data)
+		return refuse(r->err, "'%s' runs into the directory, or past the end", e->name);
 	*ret_data = data;
-	return rc;
+	return 0;
 }
 
 static int add_record(struct reading *r, const struct entry *e, uint64_t data, struct sc_err *err)
@@ -249,7 +273,7 @@ static int64_t read_entry(struct reading *r, const unsigned char *d, uint64_t by
 		return sc_nomem(r->err);
 	e = (struct entry){le(d + 8, 2), le(d + 10, 2), le(d + 20, 4), le(d + 24, 4), le(d + 42, 4), name, name_bytes};
 	if (read_extra(&e, d + ENTRY_BYTES + name_bytes, extra_bytes, r->err) < 0 || check_entry(&e, r->err) < 0 ||
-	    read_header(r, &e, &data, r->err) < 0 || add_record(r, &e, data, r->err) < 0)
+	    read_header(r, &e, &data) < 0 || add_record(r, &e, data, r->err) < 0)
 		return r->err->code;
 	return (int64_t)all;
 }
@@ -306,15 +330,17 @@ int rs_zip_read(const struct rs_window *window, struct rs_zip *ret, struct sc_er
 	if (rc < 0)
 		return rc;
 	r.start = end.start;
-	directory = sc_zalloc(end.bytes);
+	directory = sc_sys.alloc(end.bytes + 1);
+	r.ahead = sc_sys.alloc(HEADER_BYTES + NAME_MAX_BYTES + AHEAD_BYTES);
 	ret->records = sc_arena_array(&ret->arena, end.nr ? end.nr : 1, sizeof(*ret->records));
-	if (!directory || !ret->records)
+	if (!directory || !r.ahead || !ret->records || sc_map_reserve(&ret->by_name, end.nr) < 0)
 		rc = sc_nomem(err);
 	if (rc == 0)
 		rc = rs_window_read(window, end.start, end.bytes, directory, "the directory", err);
 	if (rc == 0)
 		rc = read_directory(&r, &end, directory);
 	sc_sys.release(directory);
+	sc_sys.release(r.ahead);
 	if (rc < 0)
 		rs_zip_done(ret);
 	return rc;

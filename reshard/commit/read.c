@@ -6,9 +6,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Owner, mode and times of a file that was written are its blob's. */
 static int stat_written(struct commit *c, struct item *it)
@@ -313,6 +315,75 @@ static int known_tensors(struct commit *c, struct meta_state *ret)
 	return 0;
 }
 
+/* --- several files at once --- */
+
+#define READERS_MAX 4
+#define FILES_EACH 4		/* a thread for fewer costs more than it saves */
+
+struct reading {
+	const struct commit *c;
+	size_t next;		/* atomic: of the items */
+	pthread_mutex_t lock;	/* of what follows: of the first item that fails, whoever reads it first */
+	size_t failed;
+	struct sc_err err;
+};
+
+/* Items of moved files use the commit's arena: they are read before. */
+static bool is_read(const struct item *it)
+{
+	return !it->gone && !it->moved;
+}
+
+/* Takes items in their order; those before one that failed are all read. */
+static void *read_some(void *arg)
+{
+	struct reading *r = arg;
+	struct sc_err err;
+	/* reading an item changes nothing of the commit but the item and the error */
+	struct commit mine = *r->c;
+	bool go_on = true;
+
+	mine.err = &err;
+	while (go_on) {
+		size_t i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED);
+
+		if (i >= mine.items.nr || (is_read(&mine.items.at[i]) && read_item(&mine, &mine.items.at[i]) < 0)) {
+			(void)pthread_mutex_lock(&r->lock);
+			if (i < r->failed) { /* the number of items at first */
+				r->err = err;
+				r->failed = i;
+			}
+			(void)pthread_mutex_unlock(&r->lock);
+			go_on = false;
+		}
+	}
+	return NULL;
+}
+
+static int read_written(struct commit *c)
+{
+	struct reading r = {.c = c, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = c->items.nr};
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	pthread_t threads[READERS_MAX];
+	size_t files = 0;
+	unsigned nr = 0;
+
+	for (size_t i = 0; i < c->items.nr; i++)
+		files += is_read(&c->items.at[i]);
+	/* the first is this thread: there is always one */
+	for (unsigned i = 1; i < READERS_MAX && i < cores && i < files / FILES_EACH; i++)
+		if (pthread_create(&threads[nr], NULL, read_some, &r) == 0)
+			nr++;
+	(void)read_some(&r);
+	for (unsigned i = 0; i < nr; i++)
+		(void)pthread_join(threads[i], NULL);
+	(void)pthread_mutex_destroy(&r.lock);
+	if (r.failed == c->items.nr)
+		return 0;
+	*c->err = r.err;
+	return r.err.code;
+}
+
 static int read_items(struct commit *c)
 {
 	struct committed k = {0};
@@ -322,10 +393,12 @@ static int read_items(struct commit *c)
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
 		struct item *it = &c->items.at[i];
 
-		rc = it->gone ? 0 : read_item(c, it);
-		if (rc == 0)
-			rc = note_lost(c, &k, it);
+		rc = it->moved ? read_item(c, it) : 0;
 	}
+	if (rc == 0)
+		rc = read_written(c);
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
+		rc = note_lost(c, &k, &c->items.at[i]);
 	sc_map_done(&k.files);
 	sc_arena_done(&k.arena);
 	return rc < 0 ? rc : rs_commit_complete(c);

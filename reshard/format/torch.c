@@ -220,10 +220,11 @@ static int by_place(const void *a, const void *b)
 
 static int take_tensors(struct taking *t)
 {
+	const size_t nr = t->torch->tensors.nr;
 	struct rs_found_tensor *at;
-	int rc = 0;
+	int rc = sc_map_reserve(&t->tensors, nr) < 0 || sc_map_reserve(&t->names, nr) < 0 ? sc_nomem(t->err) : 0;
 
-	for (size_t i = 0; rc == 0 && i < t->torch->tensors.nr; i++) {
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
 		struct rs_torch_tensor *x = &t->torch->tensors.at[i];
 
 		rc = sc_map_put(&t->tensors, (const char *)&x->node, sizeof(x->node), x) < 0 ? sc_nomem(t->err) : 0;
