@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/format/zip_frame.h"
 
+#include <isa-l/crc.h>
 #include <string.h>
 
 #include "meta/base/limits.h"
@@ -36,20 +37,6 @@ static void add_piece(struct rs_zip_frame *z, enum rs_piece_kind kind, uint64_t 
 static void end_text(struct rs_zip_frame *z, size_t before)
 {
 	add_piece(z, RS_PIECE_TEXT, z->text.bytes - before, 0);
-}
-
-static uint32_t crc32_of(const unsigned char *data, uint64_t bytes)
-{
-	uint32_t table[256], crc = UINT32_MAX;
-
-	for (uint32_t i = 0; i < 256; i++) {
-		table[i] = i;
-		for (int k = 0; k < 8; k++)
-			table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xedb88320u : 0);
-	}
-	for (uint64_t i = 0; i < bytes; i++)
-		crc = crc >> 8 ^ table[(crc ^ data[i]) & 0xff];
-	return ~crc;
 }
 
 /* --- records --- */
@@ -137,7 +124,7 @@ void rs_zip_frame_record(struct rs_zip_frame *z, const char *name, const void *d
 {
 	size_t before;
 
-	add_header(z, name, bytes, crc32_of(data, bytes), ALIGN, 0);
+	add_header(z, name, bytes, crc32_gzip_refl(0, data, bytes), ALIGN, 0);
 	before = z->text.bytes;
 	if (bytes)
 		sc_buf_add(&z->text, data, bytes);
