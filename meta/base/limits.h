@@ -33,6 +33,7 @@
 #define SC_PICKLE_INTEGER_MAX 1024    /* bytes */
 #define SC_PICKLE_NAME_MAX 1024	      /* bytes of a module's or a class's name */
 #define SC_PAYLOAD_BYTES_MAX (16u << 20) /* what is no tensor in a file */
+#define SC_OBJECTS_BYTES_MAX (64u << 20) /* of these one by one, as .dcp has them: what they share is in each */
 #define SC_PICKLE_DEPTH_MAX 256	      /* dicts in dicts */
 /* numbers of nodeids (meta/catalog/numbers.c) are smaller than these */
 #define SC_PATH_BITS 22

@@ -206,6 +206,22 @@ static int read_tensor(struct reading *r, const char *name, const struct rs_pick
 	return rc;
 }
 
+static int read_object(struct reading *r, const char *name)
+{
+	struct rs_dcp_object o = {.name = name};
+	const struct item *item;
+
+	if (item_key(r, name, NULL, 0) < 0)
+		return r->err->code;
+	item = sc_map_get(&r->items, r->key.text, r->key.bytes);
+	if (!item)
+		return refuse(r->err, "'%s', which is no tensor, is stored in no file", name);
+	o.file = item->file;
+	o.at = item->at;
+	o.bytes = item->bytes;
+	return sc_vec_push(&r->to->objects, o) < 0 ? sc_nomem(r->err) : 0;
+}
+
 static int read_named(struct reading *r, const struct rs_pickled *key, const struct rs_pickled *n)
 {
 	const char *name;
@@ -219,8 +235,7 @@ static int read_named(struct reading *r, const struct rs_pickled *key, const str
 	if (!is_new(n, metadata, "BytesStorageMetadata") &&
 	    !(n->kind == RS_PICKLED_CALL && rs_pickled_is(n->object->what, metadata, "BytesStorageMetadata")))
 		return read_tensor(r, name, n);
-	r->to->objects++;
-	return 0;
+	return read_object(r, name);
 }
 
 /* --- the whole --- */
@@ -272,6 +287,7 @@ int rs_dcp_read(const void *text, uint64_t bytes, struct rs_dcp *ret, struct sc_
 void rs_dcp_done(struct rs_dcp *dcp)
 {
 	sc_vec_done(&dcp->tensors);
+	sc_vec_done(&dcp->objects);
 	sc_arena_done(&dcp->arena);
 	*dcp = (struct rs_dcp){0};
 }

@@ -5,6 +5,7 @@
  *
  *     ckpt/.metadata        a pickle; this is it
  *     ckpt/__R_N.distcp     items of writer R, one behind the other: each is an archive of torch.save() of one tensor
+ *                           or object
  *
  * Nothing is executed.  Megatron's torch_dist has the same files.
  * Source: pytorch 2.13: torch/distributed/checkpoint/metadata.py, filesystem.py.
@@ -29,6 +30,11 @@ struct rs_dcp_tensor {
 	struct rs_dcp_chunk *chunks;
 };
 
+struct rs_dcp_object {			/* what is no tensor: pickled */
+	const char *name, *file;
+	uint64_t at, bytes;
+};
+
 /** Owns all that it points to; rs_dcp_done(). */
 struct rs_dcp {
 	struct sc_arena arena;
@@ -36,7 +42,10 @@ struct rs_dcp {
 		struct rs_dcp_tensor *at;
 		size_t nr, room;
 	} tensors;			/* as the pickle has them */
-	uint64_t objects;		/* names of what is no tensor */
+	struct {
+		struct rs_dcp_object *at;
+		size_t nr, room;
+	} objects;
 };
 
 /**
@@ -48,8 +57,8 @@ int rs_dcp_read(const void *metadata, uint64_t bytes, struct rs_dcp *ret, struct
 void rs_dcp_done(struct rs_dcp *dcp);
 
 /**
- * Appends a .metadata that says the same: rs_dcp_read() and torch's reader take it.  The same tensors always have the
- * same bytes.  Errors: SC_E_UNSUPPORTED (torch has no such type), SC_E_NO_MEMORY.
+ * Appends a .metadata that says the same: rs_dcp_read() and torch's reader take it.  The same tensors and objects
+ * always have the same bytes.  Errors: SC_E_UNSUPPORTED (torch has no such type), SC_E_NO_MEMORY.
  */
 int rs_dcp_emit(const struct rs_dcp *dcp, struct sc_buf *ret, struct sc_err *err);
 

@@ -9,7 +9,7 @@
 /* Nodes that are there once, and named again. */
 struct words {
 	struct sc_arena arena;
-	struct rs_pickled *tensor, *properties, *chunk, *index, *info, *size, *layout, *format;
+	struct rs_pickled *tensor, *properties, *chunk, *index, *info, *size, *layout, *format, *bytes, *none;
 	struct rs_pickled *k_properties, *k_size, *k_chunks, *k_offsets, *k_sizes, *k_fqn, *k_offset, *k_index, *k_path,
 		*k_length;
 	struct sc_map files;		/* their names, as nodes */
@@ -50,6 +50,8 @@ static void begin(struct words *w)
 	w->chunk = class(w, METADATA, "ChunkStorageMetadata");
 	w->index = class(w, METADATA, "MetadataIndex");
 	w->info = class(w, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
+	w->bytes = class(w, METADATA, "BytesStorageMetadata");
+	w->none = often(rs_pickled_none(&w->arena));
 	w->size = class(w, "torch", "Size");
 	w->layout = often(call1(w, class(w, "torch.serialization", "_get_layout"), text(w, "torch.strided")));
 	w->format = often(call1(w, class(w, METADATA, "_MEM_FORMAT_ENCODING"), rs_pickled_int(&w->arena, 0)));
@@ -118,20 +120,29 @@ static struct rs_pickled *tensor(struct words *w, const struct rs_dcp_tensor *t)
 	return rs_pickled_new(&w->arena, w->tensor, with(w, d, w->k_chunks, chunks));
 }
 
+/* Says where an item is; offset and index are None of an object. */
+static struct rs_pickled *with_item(struct words *w, struct rs_pickled *storage, struct rs_pickled *name,
+				    struct rs_pickled *offset, struct rs_pickled *index, const struct rs_dcp_object *o)
+{
+	struct rs_pickled *key = with(w, dict(w), w->k_fqn, name), *info;
+
+	key = with(w, key, w->k_offset, offset);
+	key = with(w, key, w->k_index, index);
+	info = with(w, dict(w), w->k_path, file(w, o->file));
+	info = with(w, info, w->k_offset, rs_pickled_int(&w->arena, (int64_t)o->at));
+	info = with(w, info, w->k_length, rs_pickled_int(&w->arena, (int64_t)o->bytes));
+	return with(w, storage, rs_pickled_new(&w->arena, w->index, key), rs_pickled_new(&w->arena, w->info, info));
+}
+
 static struct rs_pickled *add_stored(struct words *w, struct rs_pickled *storage, struct rs_pickled *name,
 				     const struct rs_dcp_tensor *t)
 {
 	for (uint64_t i = 0; i < t->nr; i++) {
 		const struct rs_dcp_chunk *c = &t->chunks[i];
-		struct rs_pickled *index = with(w, dict(w), w->k_fqn, name), *info;
 
-		index = with(w, index, w->k_offset, sizes(w, c->off, t->dims));
-		index = with(w, index, w->k_index, rs_pickled_int(&w->arena, (int64_t)i));
-		info = with(w, dict(w), w->k_path, file(w, c->file));
-		info = with(w, info, w->k_offset, rs_pickled_int(&w->arena, (int64_t)c->at));
-		info = with(w, info, w->k_length, rs_pickled_int(&w->arena, (int64_t)c->bytes));
-		storage = with(w, storage, rs_pickled_new(&w->arena, w->index, index),
-			       rs_pickled_new(&w->arena, w->info, info));
+		storage = with_item(w, storage, name, sizes(w, c->off, t->dims),
+				    rs_pickled_int(&w->arena, (int64_t)i),
+				    &(struct rs_dcp_object){.file = c->file, .at = c->at, .bytes = c->bytes});
 	}
 	return storage;
 }
@@ -140,7 +151,6 @@ static struct rs_pickled *add_stored(struct words *w, struct rs_pickled *storage
 static struct rs_pickled *root(struct words *w, const struct rs_dcp *dcp)
 {
 	struct rs_pickled *state = dict(w), *paths = dict(w), *storage = dict(w), *about = dict(w), *all = dict(w);
-	struct rs_pickled *none = often(rs_pickled_none(&w->arena));
 
 	for (size_t i = 0; i < dcp->tensors.nr; i++) {
 		const struct rs_dcp_tensor *t = &dcp->tensors.at[i];
@@ -150,9 +160,17 @@ static struct rs_pickled *root(struct words *w, const struct rs_dcp *dcp)
 		paths = with(w, paths, name, rs_pickled_tuple(&w->arena, 1, &name));
 		storage = add_stored(w, storage, name, t);
 	}
-	about = with(w, about, text(w, "checkpoint_id"), none);
-	about = with(w, about, text(w, "save_id"), none);
-	about = with(w, about, text(w, "load_id"), none);
+	for (size_t i = 0; i < dcp->objects.nr; i++) {
+		const struct rs_dcp_object *o = &dcp->objects.at[i];
+		struct rs_pickled *name = word(w, o->name);
+
+		state = with(w, state, name, rs_pickled_new(&w->arena, w->bytes, dict(w)));
+		paths = with(w, paths, name, rs_pickled_tuple(&w->arena, 1, &name));
+		storage = with_item(w, storage, name, w->none, w->none, o);
+	}
+	about = with(w, about, text(w, "checkpoint_id"), w->none);
+	about = with(w, about, text(w, "save_id"), w->none);
+	about = with(w, about, text(w, "load_id"), w->none);
 	about = with(w, about, text(w, "modules"), rs_pickled_list(&w->arena));
 	all = with(w, all, text(w, "state_dict_metadata"), state);
 	all = with(w, all, text(w, "planner_data"), paths);

@@ -140,7 +140,7 @@ int rs_folder_read_dcp(struct rs_folder_reading *r)
 
 	if (rc <= 0)
 		return rc;
-	r->to->objects = dcp.objects;
+	r->to->objects = dcp.objects.nr;
 	rc = add_tensors(r, &dcp);
 	rs_dcp_done(&dcp);
 	return rc < 0 ? rc : 1;

@@ -82,6 +82,8 @@ int rs_form_image(const struct rs_form *form, const struct rs_formed *x, uint32_
 /** Tells of which version a name in the folder is, whichever version the folder shows; false: of that one. */
 bool rs_form_version(const struct rs_form *form, const char *name, uint32_t *ret);
 /* names.c */
+/** Returns a path of keys in a torch file with dots between them.  NULL: out of memory. */
+const char *rs_form_flat_path(struct sc_arena *arena, const char *path);
 /** Returns a tensor's name, in which the keys of a torch file's path are joined by dots.  NULL: out of memory. */
 const char *rs_form_flat_name(struct sc_arena *arena, const struct rs_origins *origins,
 			      const struct meta_tensor *tensor);

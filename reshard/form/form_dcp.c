@@ -9,7 +9,8 @@
  * folder is the head's, which moves.
  *
  * A tensor has the name that it has in its file, with the keys of a torch file's path joined by dots, as DCP flattens
- * them; if two files have one of that name, `FILE:NAME`.  Objects are not in it.
+ * them; if two files have one of that name, `FILE:NAME`.  So have objects: those of rank 0's files, as dcp.save()
+ * stores those of the coordinator alone.  They are in rank 0's file, behind its tensors.
  */
 #include "reshard/form/form.h"
 
@@ -74,6 +75,67 @@ static int chunks_of(const struct meta_view *view, uint32_t rank, struct chunks 
 	return rc;
 }
 
+/* --- objects --- */
+
+struct objects {
+	struct sc_arena arena;
+	size_t nr, room;
+	struct rs_object *at;
+	const char **keys;		/* of each, FILE:NAME as tensors have them */
+	size_t keys_room;
+	const struct meta_view *view;
+	const struct rs_origins *o;
+	struct sc_err *err;
+};
+
+static int add_objects(void *arg, const char *file, const char *logical)
+{
+	struct objects *to = arg;
+	struct meta_stored_list list = {0};
+	struct rs_object *found = NULL;
+	const struct meta_tensor *first;
+	const struct rs_format_ops *format;
+	const char *payload = NULL;
+	size_t bytes = 0, nr = 0;
+	int rc = meta_view_rank(to->view, 0, file, &to->arena, &list, to->err);
+
+	first = rc == 0 && list.nr ? &to->view->state->tensors[list.at[0].entry->tensor] : NULL;
+	sc_vec_done(&list);
+	if (!first)
+		return rc;
+	format = to->o->format_of(to->o->arg, to->o->view_of(to->o->arg, first));
+	rc = to->o->payload(to->o, to->o->payload_of(to->o->arg, to->view, 0, file, first), first, &to->arena, &payload,
+			    &bytes, to->err);
+	if (rc == 0)
+		rc = rs_format_objects(format, payload, bytes, &to->arena, &found, &nr, to->err);
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		const char *key = sc_arena_join(&to->arena, logical, ':', found[i].name);
+
+		found[i].name = rs_form_flat_path(&to->arena, found[i].name);
+		if (!key || !found[i].name ||
+		    sc_vec_grow((void **)&to->keys, to->nr, &to->keys_room, sizeof(*to->keys)) < 0)
+			return sc_nomem(to->err);
+		to->keys[to->nr] = key;
+		if (sc_vec_push(to, found[i]) < 0)
+			return sc_nomem(to->err);
+	}
+	return rc < 0 ? sc_wrap(to->err, rc, "'%s'", file) : 0;
+}
+
+static int objects_of(const struct meta_view *view, uint32_t rank, const struct rs_origins *o, struct objects *ret,
+		      struct sc_err *err)
+{
+	*ret = (struct objects){.view = view, .o = o, .err = err};
+	return rank == 0 ? meta_view_files(view, 0, add_objects, ret) : 0;
+}
+
+static void objects_done(struct objects *objects)
+{
+	sc_sys.release(objects->keys);
+	sc_vec_done(objects);
+	sc_arena_done(&objects->arena);
+}
+
 static struct rs_wanted wanted_of(const struct meta_view *view, const struct chunk *c)
 {
 	struct rs_wanted w = {.name = "", .dtype = view->state->tensors[c->tensor].dtype, .shape.nr = c->box.nr};
@@ -110,13 +172,17 @@ static int files(const struct rs_formed *x, uint32_t zero, rs_form_file_fn *each
 	(void)zero;
 	for (uint32_t rank = 0; rc == 0 && rank < x->view->topo->ranks; rank++) {
 		struct chunks chunks = {0};
+		struct objects objects = {0};
 		char name[NAME_BYTES];
 
 		file_of(x->version, rank, name);
 		rc = chunks_of(x->view, rank, &chunks, err);
-		if (rc == 0 && chunks.nr)
+		if (rc == 0 && !chunks.nr)
+			rc = objects_of(x->view, rank, x->origins, &objects, err);
+		if (rc == 0 && (chunks.nr || objects.nr))
 			rc = each(arg, name);
 		sc_vec_done(&chunks);
+		objects_done(&objects);
 	}
 	return rc;
 }
@@ -130,7 +196,7 @@ static bool version_of(const char *name, uint32_t *ret)
 /* --- a rank's file --- */
 
 static int describe_rank(struct rs_image *im, const struct meta_view *view, const struct chunks *chunks,
-			 const struct rs_origins *o, struct sc_err *err)
+			 const struct objects *objects, const struct rs_origins *o, struct sc_err *err)
 {
 	struct rs_wanted *wanted = sc_zalloc_array(chunks->nr + 1, sizeof(*wanted));
 	int rc = wanted ? 0 : sc_nomem(err);
@@ -138,7 +204,7 @@ static int describe_rank(struct rs_image *im, const struct meta_view *view, cons
 	for (size_t i = 0; rc == 0 && i < chunks->nr; i++)
 		wanted[i] = wanted_of(view, &chunks->at[i]);
 	if (rc == 0)
-		rc = rs_dcp_describe(wanted, (uint32_t)chunks->nr, &im->frame, err);
+		rc = rs_dcp_describe(wanted, (uint32_t)chunks->nr, objects->at, objects->nr, &im->frame, err);
 	sc_sys.release(wanted);
 	if (rc < 0)
 		return rc;
@@ -173,6 +239,8 @@ struct saying {
 	const struct meta_view *view;
 	uint64_t version;
 	struct said *of;		/* each tensor of the state */
+	struct objects objects;
+	struct rs_dcp *dcp;
 	struct sc_map lengths;		/* of items, by type and shape -> length */
 	struct sc_arena arena;
 	struct sc_err *err;
@@ -225,8 +293,29 @@ static int say_rank(struct saying *s, uint32_t rank)
 			rc = sc_nomem(s->err);
 		at += bytes;
 	}
+	for (size_t i = 0; rc == 0 && rank == 0 && i < s->objects.nr; i++) {
+		const struct rs_object *o = &s->objects.at[i];
+
+		at += -at % RS_DCP_ITEM_ALIGN;
+		if (!file || sc_vec_push(&s->dcp->objects, (struct rs_dcp_object){o->name, file, at, o->bytes}) < 0)
+			rc = sc_nomem(s->err);
+		at += o->bytes;
+	}
 	sc_vec_done(&chunks);
 	return rc;
+}
+
+static size_t names_of(const struct saying *s)
+{
+	return s->view->state->nr + s->objects.nr;
+}
+
+/* The name of a tensor, or after these of an object. */
+static const char **name_at(struct saying *s, size_t i)
+{
+	const size_t nr = s->view->state->nr;
+
+	return i < nr ? &s->of[i].tensor.name : &s->objects.at[i - nr].name;
 }
 
 static int refuse_equal(struct saying *s)
@@ -234,11 +323,11 @@ static int refuse_equal(struct saying *s)
 	struct sc_map names = {0};
 	int rc = 0;
 
-	for (uint32_t i = 0; rc == 0 && i < s->view->state->nr; i++) {
-		const char *name = s->of[i].tensor.name;
+	for (size_t i = 0; rc == 0 && i < names_of(s); i++) {
+		const char *name = *name_at(s, i);
 
 		if (sc_map_get(&names, name, strlen(name)))
-			rc = sc_fail(s->err, SC_E_UNSUPPORTED, "two tensors would have the name '%s'", name);
+			rc = sc_fail(s->err, SC_E_UNSUPPORTED, "two tensors or objects would have the name '%s'", name);
 		else if (sc_map_put(&names, name, strlen(name), s) < 0)
 			rc = sc_nomem(s->err);
 	}
@@ -246,7 +335,7 @@ static int refuse_equal(struct saying *s)
 	return rc;
 }
 
-/* Names that two tensors would have become those with their files. */
+/* Names that two would have become those with their files. */
 static int name_all(struct saying *s, const struct rs_origins *o)
 {
 	const struct meta_state *state = s->view->state;
@@ -254,19 +343,24 @@ static int name_all(struct saying *s, const struct rs_origins *o)
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
-		const char *name = s->of[i].tensor.name = rs_form_flat_name(&s->arena, o, &state->tensors[i]);
-		uint32_t *n = name ? sc_map_make(&times, name, strlen(name), &s->arena, sizeof(*n)) : NULL;
+		s->of[i].tensor.name = rs_form_flat_name(&s->arena, o, &state->tensors[i]);
+		rc = s->of[i].tensor.name ? 0 : sc_nomem(s->err);
+	}
+	for (size_t i = 0; rc == 0 && i < names_of(s); i++) {
+		const char *name = *name_at(s, i);
+		uint32_t *n = sc_map_make(&times, name, strlen(name), &s->arena, sizeof(*n));
 
 		if (n)
 			++*n;
 		else
 			rc = sc_nomem(s->err);
 	}
-	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
-		const char *name = s->of[i].tensor.name;
+	for (size_t i = 0; rc == 0 && i < names_of(s); i++) {
+		const char **name = name_at(s, i);
 
-		if (*(uint32_t *)sc_map_get(&times, name, strlen(name)) > 1)
-			s->of[i].tensor.name = state->tensors[i].key;
+		if (*(uint32_t *)sc_map_get(&times, *name, strlen(*name)) == 1)
+			continue;
+		*name = i < state->nr ? state->tensors[i].key : s->objects.keys[i - state->nr];
 	}
 	sc_map_done(&times);
 	return rc < 0 ? rc : refuse_equal(s);
@@ -274,8 +368,11 @@ static int name_all(struct saying *s, const struct rs_origins *o)
 
 static int say_all(struct saying *s, const struct rs_origins *o, struct rs_dcp *ret)
 {
-	int rc = name_all(s, o);
+	int rc = objects_of(s->view, 0, o, &s->objects, s->err);
 
+	s->dcp = ret;
+	if (rc == 0)
+		rc = name_all(s, o);
 	for (uint32_t rank = 0; rc == 0 && rank < s->view->topo->ranks; rank++)
 		rc = say_rank(s, rank);
 	for (uint32_t i = 0; rc == 0 && i < s->view->state->nr; i++) {
@@ -311,6 +408,7 @@ static int describe_metadata(struct rs_image *im, const struct meta_view *view, 
 	sc_sys.release(s.of);
 	sc_buf_done(&text);
 	rs_dcp_done(&dcp);
+	objects_done(&s.objects);
 	sc_map_done(&s.lengths);
 	sc_arena_done(&s.arena);
 	return rc;
@@ -321,6 +419,7 @@ static int image(const struct rs_formed *x, uint32_t zero, const char *file, boo
 {
 	struct rs_image *im = sc_zalloc(sizeof(*im));
 	const int64_t rank = rank_of(x->view, x->version, file);
+	struct objects objects = {0};
 	struct chunks chunks = {0};
 	int rc = im ? 0 : sc_nomem(err);
 
@@ -330,12 +429,15 @@ static int image(const struct rs_formed *x, uint32_t zero, const char *file, boo
 		rc = describe_metadata(im, x->view, x->version, x->origins, err);
 	} else if (rc == 0) {
 		rc = rank < 0 ? 0 : chunks_of(x->view, (uint32_t)rank, &chunks, err);
-		if (rc == 0 && !chunks.nr)
+		if (rc == 0 && rank >= 0)
+			rc = objects_of(x->view, (uint32_t)rank, x->origins, &objects, err);
+		if (rc == 0 && !chunks.nr && !objects.nr)
 			rc = sc_fail(err, SC_E_NOT_FOUND, "there is no file '%s'", file);
 		if (rc == 0)
-			rc = describe_rank(im, x->view, &chunks, x->origins, err);
+			rc = describe_rank(im, x->view, &chunks, &objects, x->origins, err);
 	}
 	sc_vec_done(&chunks);
+	objects_done(&objects);
 	if (rc < 0)
 		rs_image_free(im);
 	else

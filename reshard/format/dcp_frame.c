@@ -42,7 +42,24 @@ static int add_item(const struct rs_frame *item, uint32_t tensor, struct sc_aren
 	return 0;
 }
 
-int rs_dcp_describe(const struct rs_wanted *wanted, uint32_t nr, struct rs_frame *ret, struct sc_err *err)
+/* Begins an item on a page; *at becomes where. */
+static int begin_item(struct pieces *pieces, uint64_t *at)
+{
+	const uint64_t gap = -*at % RS_DCP_ITEM_ALIGN;
+
+	*at += gap;
+	return gap ? sc_vec_push(pieces, (struct rs_piece){.at = *at - gap, .kind = RS_PIECE_FILL}) : 0;
+}
+
+static int add_object(const struct rs_object *o, struct sc_arena *arena, uint64_t at, struct pieces *pieces)
+{
+	const char *text = sc_arena_copy(arena, o->text, o->bytes);
+
+	return text ? sc_vec_push(pieces, (struct rs_piece){.at = at, .kind = RS_PIECE_TEXT, .text = text}) : -1;
+}
+
+int rs_dcp_describe(const struct rs_wanted *wanted, uint32_t nr, const struct rs_object *objects, size_t nr_objects,
+		    struct rs_frame *ret, struct sc_err *err)
 {
 	struct pieces pieces = {0};
 	uint64_t at = 0;
@@ -50,18 +67,18 @@ int rs_dcp_describe(const struct rs_wanted *wanted, uint32_t nr, struct rs_frame
 
 	*ret = (struct rs_frame){0};
 	for (uint32_t i = 0; rc == 0 && i < nr; i++) {
-		const uint64_t gap = -at % RS_DCP_ITEM_ALIGN;
 		struct rs_frame item = {0};
 
-		if (gap && sc_vec_push(&pieces, (struct rs_piece){.at = at, .kind = RS_PIECE_FILL}) < 0)
-			rc = sc_nomem(err);
-		at += gap;
-		if (rc == 0)
-			rc = rs_torch_describe_one(&wanted[i], &item, err);
+		rc = begin_item(&pieces, &at) < 0 ? sc_nomem(err) : rs_torch_describe_one(&wanted[i], &item, err);
 		if (rc == 0 && add_item(&item, i, &ret->arena, at, &pieces) < 0)
 			rc = sc_nomem(err);
 		at += item.bytes;
 		rs_frame_done(&item);
+	}
+	for (size_t i = 0; rc == 0 && i < nr_objects; i++) {
+		if (begin_item(&pieces, &at) < 0 || add_object(&objects[i], &ret->arena, at, &pieces) < 0)
+			rc = sc_nomem(err);
+		at += objects[i].bytes;
 	}
 	ret->bytes = at;
 	ret->nr = (uint32_t)pieces.nr;

@@ -264,6 +264,14 @@ const char *rs_format_name(const struct rs_format_ops *format, const char *text,
 	return format->name_of ? format->name_of(text, arena) : text;
 }
 
+int rs_format_objects(const struct rs_format_ops *format, const char *payload, size_t bytes, struct sc_arena *arena,
+		      struct rs_object **ret, size_t *ret_nr, struct sc_err *err)
+{
+	*ret = NULL;
+	*ret_nr = 0;
+	return format->objects && payload ? format->objects(payload, bytes, arena, ret, ret_nr, err) : 0;
+}
+
 /* --- files --- */
 
 static int read_memory(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)

@@ -80,6 +80,13 @@ struct rs_frame {
 	struct rs_piece *pieces;	/* the first one begins at byte 0; none is empty */
 };
 
+/** An object of a payload, by itself. */
+struct rs_object {
+	const char *name;	/* the path that leads to it, as a tensor's */
+	const char *text;	/* a file of its format that holds it alone */
+	uint64_t bytes;
+};
+
 /* --- a format --- */
 
 struct rs_format_ops {
@@ -114,6 +121,12 @@ struct rs_format_ops {
 	 * every name is such a text.
 	 */
 	const char *(*name_of)(const char *text, struct sc_arena *arena);
+	/**
+	 * Lists what is in a payload, in the arena.  The member NULL: nothing that has a name.
+	 * Errors: SC_E_CORRUPT, SC_E_LIMIT, SC_E_UNSUPPORTED (an object cannot be written), SC_E_NO_MEMORY.
+	 */
+	int (*objects)(const char *payload, size_t bytes, struct sc_arena *arena, struct rs_object **ret,
+		       size_t *ret_nr, struct sc_err *err);
 };
 
 /** All formats, in the order in which they are asked.  The last one is rs_format_plain. */
@@ -144,6 +157,9 @@ int rs_format_agree(const struct rs_format_ops *format, const char *a, const cha
 /** Gives the name of a tensor of a format that is to be in a file of another one under the name that it has there;
  *  NULL: out of memory. */
 const char *rs_format_name(const struct rs_format_ops *format, const char *text, struct sc_arena *arena);
+/** Lists the objects of a payload, in the arena; none if it is NULL.  Errors: as the member. */
+int rs_format_objects(const struct rs_format_ops *format, const char *payload, size_t bytes, struct sc_arena *arena,
+		      struct rs_object **ret, size_t *ret_nr, struct sc_err *err);
 
 /** Finds a tensor by its name; NULL: there is none. */
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);

@@ -383,4 +383,5 @@ static const char *name_of(const char *text, struct sc_arena *arena)
 
 const struct rs_format_ops rs_format_torch = {
 	.name = "torch", .is = is_ours, .parse = parse, .describe = rs_torch_describe, .name_of = name_of,
+	.objects = rs_torch_objects,
 };

@@ -15,7 +15,6 @@
 #include <xxhash.h>
 
 #include "meta/base/limits.h"
-#include "reshard/format/zip_frame.h"
 
 #define MADE 1		/* mark of a storage that stands for itself */
 #define GONE_DEPTH 16
@@ -44,24 +43,16 @@ struct place {
 	bool has_ref;
 };
 
-struct carried {
-	const char *data;
-	uint64_t bytes;
-	uint64_t record;	/* + 1 */
-};
-
 struct laying {
 	const struct rs_wanted *wanted;
 	uint32_t nr;
-	struct rs_pickle pickle;	/* of the payload */
+	struct rs_torch_payload payload;
 	struct rs_pickled *storage, *cpu; /* words that every storage has */
 	struct sc_arena arena;
 	struct sc_map by_name;		/* index + 1 */
 	struct place *places;
 	struct sc_map folders;		/* dicts and the like, by their path */
 	struct sc_map taken;		/* whatever there is, likewise; filled if a tensor has no place */
-	struct carried *carried;	/* of the payload */
-	uint64_t nr_carried;
 	struct {			/* in the order of the file: a tensor, or after these what is carried */
 		uint64_t *at;
 		size_t nr, room;
@@ -91,53 +82,6 @@ static struct place *place_of(const struct laying *l, const struct rs_pickled_by
 	uintptr_t i = (uintptr_t)sc_map_get(&l->by_name, name->at, name->nr);
 
 	return i ? &l->places[i - 1] : NULL;
-}
-
-/* --- the payload --- */
-
-static uint64_t get_u64(const char *at)
-{
-	uint64_t x = 0;
-
-	for (int i = 7; i >= 0; i--)
-		x = x << 8 | (unsigned char)at[i];
-	return x;
-}
-
-static int refuse_cut(struct laying *l)
-{
-	return sc_fail(l->err, SC_E_CORRUPT, "torch: the payload is cut");
-}
-
-static int read_payload(struct laying *l, const char *payload, size_t bytes)
-{
-	const char *at = payload + RS_PAYLOAD_HEAD_BYTES, *data;
-	uint64_t pickle, left;
-
-	if (bytes < RS_PAYLOAD_HEAD_BYTES)
-		return refuse_cut(l);
-	pickle = get_u64(payload);
-	l->nr_carried = get_u64(payload + 8);
-	left = bytes - RS_PAYLOAD_HEAD_BYTES;
-	if (l->nr_carried > left / 8 || pickle > left - 8 * l->nr_carried)
-		return refuse_cut(l);
-	l->carried = sc_arena_array(&l->arena, l->nr_carried + 1, sizeof(*l->carried));
-	if (!l->carried)
-		return sc_nomem(l->err);
-	left -= 8 * l->nr_carried + pickle;
-	data = at + 8 * l->nr_carried + pickle;
-	for (uint64_t i = 0; i < l->nr_carried; i++, at += 8) {
-		l->carried[i] = (struct carried){.data = data, .bytes = get_u64(at)};
-		if (l->carried[i].bytes > left)
-			return refuse_cut(l);
-		left -= l->carried[i].bytes;
-		data += l->carried[i].bytes;
-	}
-	if (rs_pickle_read(at, pickle, &l->pickle, l->err) < 0)
-		return l->err->code;
-	/* parse() has walked through what these objects were made of: that was shorter than a walk may be */
-	l->pickle.bytes = SC_PICKLE_BYTES_MAX;
-	return 0;
 }
 
 static int refuse_place(struct laying *l, const char *name)
@@ -338,7 +282,7 @@ static int add_missing(struct laying *l)
 			missing[nr++] = &l->wanted[i];
 	if (nr) {
 		qsort(missing, nr, sizeof(*missing), by_name);
-		rc = rs_pickle_walk(&l->pickle, on_taken, l, l->err);
+		rc = rs_pickle_walk(&l->payload.pickle, on_taken, l, l->err);
 	}
 	for (size_t i = 0; rc == 0 && i < nr; i++) {
 		const char *name = missing[i]->name;
@@ -423,21 +367,15 @@ static struct rs_pickled *place_tensor(struct laying *l, struct place *p, int64_
 /* A storage that is carried: its key is its number in the payload, and becomes its number in the file. */
 static struct rs_pickled *place_storage(struct laying *l, struct rs_pickled *n)
 {
-	const struct rs_pickled *id = n->id;
-	const struct rs_pickled *key = id->kind == RS_PICKLED_TUPLE && id->tuple.nr == 5 ? id->tuple.at[2] : NULL;
-	uint64_t i = 0, record;
+	struct rs_torch_carried *c;
+	uint64_t record;
 
-	for (uint64_t k = 0; key && key->kind == RS_PICKLED_TEXT && k < key->bytes.nr && i < l->nr_carried; k++)
-		i = 10 * i + (uint64_t)(key->bytes.at[k] - '0');
-	if (!key || i >= l->nr_carried) {
-		l->rc = sc_fail(l->err, SC_E_CORRUPT, "torch: the payload has no such storage");
-		return NULL;
+	l->rc = rs_torch_carried_of(&l->payload, n, &c, l->err);
+	if (l->rc == 0 && !c->record) {
+		l->rc = add_record(l, l->nr + (uint64_t)(c - l->payload.carried), &record);
+		c->record = record + 1;
 	}
-	if (!l->carried[i].record) {
-		l->rc = add_record(l, l->nr + i, &record);
-		l->carried[i].record = record + 1;
-	}
-	return rs_torch_number(&l->arena, id, l->carried[i].record - 1);
+	return l->rc < 0 ? NULL : rs_torch_number(&l->arena, n->id, c->record - 1);
 }
 
 static struct rs_pickled *replace(void *arg, struct rs_pickled *n)
@@ -470,11 +408,41 @@ static void add_id(struct rs_zip_frame *z, const struct sc_buf *pickle)
 	rs_zip_frame_record(z, ".data/serialization_id", id, sizeof(id));
 }
 
+void rs_torch_begin(struct rs_zip_frame *z, const struct sc_buf *pickle)
+{
+	rs_zip_frame_record(z, "data.pkl", pickle->text, pickle->bytes);
+	rs_zip_frame_record(z, "byteorder", "little", 6);
+	rs_zip_frame_record(z, "version", "3\n", 2);
+	add_id(z, pickle);
+}
+
+/* Names the record of a storage. */
+static void name_record(struct rs_zip_frame *z, uint64_t number, char ret[32])
+{
+	struct sc_buf text = {0};
+
+	sc_buf_number(&text, number);
+	memcpy(ret, "data/", 6);
+	if (text.failed)
+		z->failed = true;
+	else
+		memcpy(ret + 5, text.text, text.bytes + 1);
+	sc_buf_done(&text);
+}
+
+void rs_torch_record(struct rs_zip_frame *z, uint64_t number, const char *data, uint64_t bytes)
+{
+	char name[32];
+
+	name_record(z, number, name);
+	rs_zip_frame_record(z, name, data, bytes);
+}
+
 static int make_frame(struct laying *l, struct rs_frame *ret)
 {
 	struct rs_zip_frame z = {0};
 	struct sc_buf pickle = {0};
-	int rc = rs_pickle_emit(l->pickle.root, replace, l, &pickle, l->err);
+	int rc = rs_pickle_emit(l->payload.pickle.root, replace, l, &pickle, l->err);
 
 	if (l->rc < 0)
 		rc = l->rc;
@@ -482,25 +450,18 @@ static int make_frame(struct laying *l, struct rs_frame *ret)
 		sc_buf_done(&pickle);
 		return rc;
 	}
-	rs_zip_frame_record(&z, "data.pkl", pickle.text, pickle.bytes);
-	rs_zip_frame_record(&z, "byteorder", "little", 6);
-	rs_zip_frame_record(&z, "version", "3\n", 2);
-	add_id(&z, &pickle);
+	rs_torch_begin(&z, &pickle);
 	for (size_t i = 0; i < l->records.nr; i++) {
 		const uint64_t what = l->records.at[i];
-		char name[32] = "data/";
-		struct sc_buf number = {0};
+		const struct rs_torch_carried *c = what < l->nr ? NULL : &l->payload.carried[what - l->nr];
+		char name[32];
 
-		sc_buf_number(&number, i);
-		if (number.failed)
-			z.failed = true;
-		else
-			memcpy(name + 5, number.text, number.bytes + 1);
-		sc_buf_done(&number);
-		if (what < l->nr)
-			rs_zip_frame_tensor(&z, name, (uint32_t)what, bytes_of(&l->wanted[what]), l->wanted[what].skew);
-		else
-			rs_zip_frame_record(&z, name, l->carried[what - l->nr].data, l->carried[what - l->nr].bytes);
+		if (c) {
+			rs_torch_record(&z, i, c->data, c->bytes);
+			continue;
+		}
+		name_record(&z, i, name);
+		rs_zip_frame_tensor(&z, name, (uint32_t)what, bytes_of(&l->wanted[what]), l->wanted[what].skew);
 	}
 	sc_buf_done(&pickle);
 	return rs_zip_frame_end(&z, ret, l->err);
@@ -534,13 +495,13 @@ static int lay_out(const struct rs_wanted *wanted, uint32_t nr, const char *payl
 	int rc = note_wanted(&l);
 
 	if (rc == 0 && payload) {
-		rc = read_payload(&l, payload, payload_bytes);
+		rc = rs_torch_payload_read(payload, payload_bytes, &l.arena, &l.payload, err);
 	} else if (rc == 0) {
-		l.pickle.root = bare ? rs_torch_make_ref(&l.arena, wanted->name, 0) : rs_pickled_dict(&l.arena);
-		rc = l.pickle.root ? 0 : sc_nomem(err);
+		l.payload.pickle.root = bare ? rs_torch_make_ref(&l.arena, wanted->name, 0) : rs_pickled_dict(&l.arena);
+		rc = l.payload.pickle.root ? 0 : sc_nomem(err);
 	}
 	if (rc == 0)
-		rc = rs_pickle_walk(&l.pickle, on_node, &l, err);
+		rc = rs_pickle_walk(&l.payload.pickle, on_node, &l, err);
 	if (rc == 0)
 		rc = add_missing(&l);
 	if (rc == 0)
@@ -550,7 +511,7 @@ static int lay_out(const struct rs_wanted *wanted, uint32_t nr, const char *payl
 	sc_map_done(&l.taken);
 	sc_vec_done(&l.records);
 	if (payload)
-		rs_pickle_done(&l.pickle);
+		rs_pickle_done(&l.payload.pickle);
 	sc_arena_done(&l.arena);
 	return rc;
 }

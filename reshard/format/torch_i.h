@@ -13,6 +13,7 @@
 
 #include "reshard/archive/torch.h"
 #include "reshard/format/format_i.h"
+#include "reshard/format/zip_frame.h"
 
 #define RS_PAYLOAD_HEAD_BYTES 16 /* before the sizes of storages */
 
@@ -38,7 +39,37 @@ bool rs_torch_rebuilds(const struct rs_pickled *what);
 bool rs_torch_is_parameter(const struct rs_pickled *what, const struct rs_pickled *args);
 bool rs_torch_is_typed(const struct rs_pickled *what, const struct rs_pickled *args);
 
+/* --- torch_payload.c --- */
+
+struct rs_torch_carried {	/* a storage of the payload */
+	const char *data;
+	uint64_t bytes;
+	uint64_t record;	/* the caller's: 0 at first */
+};
+
+struct rs_torch_payload {
+	struct rs_pickle pickle;	/* rs_pickle_done(); its bytes are the payload's */
+	struct rs_torch_carried *carried;
+	uint64_t nr;
+};
+
+/** Reads a payload; `carried` is in the arena.  Errors: SC_E_CORRUPT (it is cut), those of rs_pickle_read(). */
+int rs_torch_payload_read(const char *payload, size_t bytes, struct sc_arena *arena, struct rs_torch_payload *ret,
+			  struct sc_err *err);
+/** Finds the storage that a persistent id names.  Errors: SC_E_CORRUPT. */
+int rs_torch_carried_of(struct rs_torch_payload *payload, const struct rs_pickled *persist,
+			struct rs_torch_carried **ret, struct sc_err *err);
+
+/* --- torch_objects.c --- */
+
+int rs_torch_objects(const char *payload, size_t bytes, struct sc_arena *arena, struct rs_object **ret, size_t *ret_nr,
+		     struct sc_err *err);
+
 /* --- torch_frame.c --- */
+
+/** Adds the records before those of storages; then those, from number 0 on. */
+void rs_torch_begin(struct rs_zip_frame *z, const struct sc_buf *pickle);
+void rs_torch_record(struct rs_zip_frame *z, uint64_t number, const char *data, uint64_t bytes);
 
 int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
 		      struct rs_frame *ret, struct sc_err *err);

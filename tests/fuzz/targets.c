@@ -27,6 +27,31 @@ static int refused(int rc, const struct sc_err *err)
 	return rc;
 }
 
+/* Each object of a payload is a file by itself. */
+static void write_objects(const struct rs_format_ops *format, const struct rs_found *found)
+{
+	struct rs_object *objects;
+	struct sc_arena arena = {0};
+	struct sc_err err = {0};
+	size_t nr;
+	int rc = rs_format_objects(format, found->payload, found->payload_bytes, &arena, &objects, &nr, &err);
+
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		struct rs_file file = rs_file_in_memory("object.pt", objects[i].text, objects[i].bytes);
+		struct rs_found again;
+
+		if (!*objects[i].name || memcmp(objects[i].text, "PK", 2) != 0)
+			abort();
+		if (rs_format_parse(format, &file, &again, &err) == 0)
+			rs_found_done(&again);
+		else if (err.code != SC_E_UNSUPPORTED && err.code != SC_E_LIMIT && err.code != SC_E_FORMAT)
+			abort();
+	}
+	if (rc < 0 && !*err.msg)
+		abort(); /* a refusal without a sentence */
+	sc_arena_done(&arena);
+}
+
 /* What was found, laid out again and read back, is the same. */
 static void lay_out_again(const struct rs_format_ops *format, const struct rs_found *found)
 {
@@ -83,8 +108,10 @@ static int fuzz_format(const struct rs_format_ops *format, const uint8_t *p, siz
 			sum += p[t->at + k];
 	}
 	__asm__ volatile("" ::"r"(sum));
-	if (rc == 0)
+	if (rc == 0) {
 		lay_out_again(format, &found);
+		write_objects(format, &found);
+	}
 	rs_found_done(&found);
 	return refused(rc, &err);
 }

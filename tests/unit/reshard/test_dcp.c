@@ -56,7 +56,7 @@ static void test_sample(void **state)
 		fail_msg("%s", err.msg);
 	add_text(&text, &dcp);
 	assert_string_equal(text.text, expected);
-	assert_true(dcp.objects > 0);
+	assert_true(dcp.objects.nr > 0);
 	for (size_t i = 0; i < dcp.tensors.nr; i++)
 		for (uint64_t k = 0; k < dcp.tensors.at[i].nr; k++)
 			assert_non_null(strstr(dcp.tensors.at[i].chunks[k].file, ".distcp"));
@@ -93,6 +93,15 @@ static void test_emit(void **state)
 			assert_int_equal(a->at, b->at);
 			assert_int_equal(a->bytes, b->bytes);
 		}
+	assert_int_equal(dcp.objects.nr, again.objects.nr);
+	for (size_t i = 0; i < dcp.objects.nr; i++) {
+		const struct rs_dcp_object *a = &dcp.objects.at[i], *b = &again.objects.at[i];
+
+		assert_string_equal(a->name, b->name);
+		assert_string_equal(a->file, b->file);
+		assert_int_equal(a->at, b->at);
+		assert_int_equal(a->bytes, b->bytes);
+	}
 	rs_dcp_done(&dcp);
 	rs_dcp_done(&again);
 	sc_buf_done(&first);
