@@ -139,6 +139,20 @@ static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
 	return rc;
 }
 
+/* What is uncommitted is the first reason to refuse a topology: others may be gone when it is committed. */
+static int present(struct rs_advance *a, struct sc_err *err)
+{
+	int rc = a->present(a, err), dirty;
+	struct sc_err busy;
+
+	if (rc > 0 || (rc < 0 && (!a->base || a->change != RS_BY_TOPOLOGY)))
+		return rc;
+	dirty = refuse_dirty(a, &busy);
+	if (dirty < 0)
+		*err = busy;
+	return dirty < 0 ? dirty : rc;
+}
+
 static int local_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 {
 	int rc;
@@ -153,11 +167,8 @@ static int local_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 		return rc;
 	}
 	a->base = rs_job_head(a->job);
-	if (a->change != RS_BY_COMMIT) {
-		rc = a->present(a, err);
-		if (rc == 0)
-			rc = refuse_dirty(a, err);
-	}
+	if (a->change != RS_BY_COMMIT)
+		rc = present(a, err);
 	if (rc != 0)
 		open_gate(a->job);
 	return rc;

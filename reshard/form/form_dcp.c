@@ -138,7 +138,8 @@ static void objects_done(struct objects *objects)
 
 static struct rs_wanted wanted_of(const struct meta_view *view, const struct chunk *c)
 {
-	struct rs_wanted w = {.name = "", .dtype = view->state->tensors[c->tensor].dtype, .shape.nr = c->box.nr};
+	const struct meta_tensor *t = &view->state->tensors[c->tensor];
+	struct rs_wanted w = {.name = t->key, .dtype = t->dtype, .shape.nr = c->box.nr}; /* the name is for errors */
 
 	memcpy(w.shape.dim, c->box.ext, sizeof(w.shape.dim));
 	return w;

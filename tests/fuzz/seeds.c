@@ -140,6 +140,16 @@ void seed_topology(struct bytes *b, unsigned which)
 	add_text(b, texts[which % 4]);
 }
 
+void seed_shards(struct bytes *b, unsigned which)
+{
+	static const char *const texts[] = {
+		"{\"metadata\": {\"total_size\": 48}, \"weight_map\": {\"lm_head.weight\": \"model-00002-of-00002.safetensors\", "
+		"\"model.layers.0.mlp.down_proj.weight\": \"model-00001-of-00002.safetensors\"}}\n",
+		"{\"weight_map\": {}}", "{\"weight_map\": {\"\\u00e9\": \"a\", \"\": \"\"}, \"more\": [1, [2.5e3, null], true]}"};
+
+	add_text(b, texts[which % 3]);
+}
+
 void seed_spec(struct bytes *b, unsigned which)
 {
 	static const char *const texts[] = {

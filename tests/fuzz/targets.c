@@ -18,6 +18,7 @@
 #include "reshard/data/index.h"
 #include "reshard/folder/folder_i.h"
 #include "reshard/format/format.h"
+#include "reshard/format/shards.h"
 #include "tests/support/torch_text.h"
 
 static int refused(int rc, const struct sc_err *err)
@@ -355,6 +356,58 @@ int fuzz_layout(const uint8_t *p, size_t n)
 	if (rc == 0)
 		place_model(layout);
 	meta_layout_free(layout);
+	return refused(rc, &err);
+}
+
+struct mapped {
+	struct sc_arena arena;
+	struct {
+		struct rs_sharded *at;
+		size_t nr, room;
+	} tensors;
+};
+
+static int on_sharded(void *arg, const struct rs_sharded *t)
+{
+	struct mapped *m = arg;
+	struct rs_sharded copy = {sc_arena_copy(&m->arena, t->name, strlen(t->name)),
+				  sc_arena_copy(&m->arena, t->file, strlen(t->file))};
+
+	if (sc_vec_push(&m->tensors, copy) < 0)
+		abort();
+	return 0;
+}
+
+static void mapped_done(struct mapped *m)
+{
+	sc_vec_done(&m->tensors);
+	sc_arena_done(&m->arena);
+}
+
+/* What was read of an index, written and read again, is the same, in the order of names. */
+int fuzz_shards(const uint8_t *p, size_t n)
+{
+	struct mapped first = {0}, again = {0};
+	struct sc_err err = {0};
+	struct sc_buf text = {0};
+	int rc = rs_shards_read((const char *)p, n, on_sharded, &first, &err);
+
+	if (rc == 0) {
+		if (rs_shards_index(first.tensors.at, first.tensors.nr, 7, &text, &err) < 0 ||
+		    rs_shards_read(text.text, text.bytes, on_sharded, &again, &err) < 0 || again.tensors.nr != first.tensors.nr)
+			abort();
+		for (size_t i = 0; i < first.tensors.nr; i++) {
+			size_t k = 0;
+
+			while (k < again.tensors.nr && strcmp(again.tensors.at[k].name, first.tensors.at[i].name) != 0)
+				k++;
+			if (k == again.tensors.nr || strcmp(again.tensors.at[k].file, first.tensors.at[i].file) != 0)
+				abort();
+		}
+	}
+	sc_buf_done(&text);
+	mapped_done(&first);
+	mapped_done(&again);
 	return refused(rc, &err);
 }
 
