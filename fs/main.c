@@ -29,13 +29,15 @@ static int run_mount(const struct cli_args *args)
 {
 	struct fs_mount_options o = {.store = args->operands[0], .mountpoint = args->operands[1], .argv = args->argv,
 				     .foreground = cli_value(args, "f") || cli_value(args, "d"),
-				     .debug = cli_value(args, "d"), .scrub_s = 30 * 86400, .scrub_mib_s = 64};
+				     .debug = cli_value(args, "d"), .scrub_s = 30 * 86400, .scrub_mib_s = 64,
+				     .gpu = rs_gpu_options_default()};
 	struct sc_err err;
 
 	for (size_t i = 0; i < args->nr_options; i++)
 		if (args->options[i].option->letter == 'o' && fs_mount_option(&o, args->options[i].value, &err) < 0)
 			return report(err.code, &err);
 	keep_heaps();
+	rs_gpu_configure(&o.gpu);
 	return report(fs_mount(&o, &err), &err);
 }
 
@@ -74,7 +76,7 @@ static const struct cli_option mount_options[] = {
 	{NULL, 'f', NULL, "stay in the foreground; the log goes to stderr"},
 	{NULL, 'd', NULL, "stay in the foreground and log more"},
 	{NULL, 'o', "OPTIONS", "separated by commas: log=FILE, hold, private, scrub=TIME, scrub_mib_s=N, io_uring,\n"
-	 "                           no_passthrough, no_read_ahead, debug (see scalai(1)), and those of mount(8)"},
+	 "                           no_passthrough, no_read_ahead, debug, gpu=... (scalai(1)), and those of mount(8)"},
 	/* mount(8) gives these */
 	{NULL, 'n', NULL, NULL}, {NULL, 's', NULL, NULL},
 	{NULL, 'v', NULL, NULL}, {NULL, 't', "TYPE", NULL}, END};

@@ -411,6 +411,7 @@ static void end(struct fs *fs)
 	for (size_t i = 0; i < fs->handles.nr; i++)
 		fs_handle_free(fs, fs->handles.at[i]);
 	rs_service_free(fs->service);
+	(void)rs_gpu_stop();
 	fs_buffers_done();
 	if (fs->se) {
 		fuse_remove_signal_handlers(fs->se);

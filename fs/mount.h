@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "meta/base/err.h"
+#include "reshard/gpu/remote.h"
 
 struct fs_mount_options {
 	const char *store, *mountpoint;
@@ -20,6 +20,7 @@ struct fs_mount_options {
 	int64_t scrub_s;	/* how often each blob is verified; 0: never */
 	char log[4096];		/* a file; empty: stderr in the foreground, else syslog */
 	uint32_t scrub_mib_s;	/* maximum read rate of scrubbing; 0: no limit */
+	struct rs_gpu_options gpu;
 };
 
 /** Parses the value of -o; unknown words are refused, those of mount(8) and fstab are taken. */

@@ -41,6 +41,49 @@ static int log_option(struct fs_mount_options *o, const char *path, struct sc_er
 	return 0;
 }
 
+/* Whether a word begins so, and what is behind it. */
+static bool has(const char *word, const char *begin, const char **ret_value)
+{
+	*ret_value = word + strlen(begin);
+	return strncmp(word, begin, strlen(begin)) == 0;
+}
+
+static int gpu_program(struct rs_gpu_options *gpu, const char *value, struct sc_err *err)
+{
+	gpu->off = strcmp(value, "off") == 0;
+	if (!gpu->off && strcmp(value, "auto") != 0 && (*value != '/' || strlen(value) >= sizeof(gpu->program)))
+		return sc_fail(err, SC_E_COMMAND, "gpu=%s: write auto, off, or the whole path of scalai-gpu", value);
+	(void)snprintf(gpu->program, sizeof(gpu->program), "%s", *value == '/' ? value : "");
+	return 0;
+}
+
+static int gpu_option(struct rs_gpu_options *gpu, const char *word, struct sc_err *err)
+{
+	uint32_t n;
+	const char *value;
+
+	if (has(word, "gpu=", &value))
+		return gpu_program(gpu, value, err);
+	if (has(word, "gpu_devices=", &value)) {
+		if (sc_number_parse(value, strlen(value), &n) && n <= RS_GPU_DEVICE_MAX) {
+			gpu->device = n;
+			return 0;
+		}
+		return sc_fail(err, SC_E_COMMAND, "'%s': write the number of one GPU, like gpu_devices=0, in the order "
+			       "of their PCI addresses", word);
+	}
+	if ((has(word, "gpu_memory=", &value) && sc_bytes_parse(value, &gpu->device_bytes)) ||
+	    (has(word, "gpu_pinned=", &value) && sc_bytes_parse(value, &gpu->pinned_bytes)))
+		return 0;
+	if (has(word, "gpu_timeout=", &value) && sc_number_parse(value, strlen(value), &n) && n && n <= 86400) {
+		gpu->timeout_ms = n * 1000;
+		return 0;
+	}
+	return sc_fail(err, SC_E_COMMAND, "'%s' is no setting; there are gpu=auto|off|PATH, gpu_devices=N, "
+		       "gpu_memory=N[K|M|G] and gpu_pinned=N[K|M|G] (1M or more), gpu_timeout=N (seconds, 1 or more)",
+		       word);
+}
+
 int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err)
 {
 	static const char *const taken[] = {"rw", "auto", "noauto", "user", "nouser", "users", "defaults", "async",
@@ -68,6 +111,8 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 			o->debug = true;
 		else if (strncmp(word, "log=", 4) == 0)
 			rc = log_option(o, word + 4, err);
+		else if (strncmp(word, "gpu", 3) == 0)
+			rc = gpu_option(&o->gpu, word, err);
 		else if (strncmp(word, "scrub=", 6) == 0)
 			rc = scrub_option(word + 6, &o->scrub_s, err);
 		else if (strncmp(word, "scrub_mib_s=", 12) == 0)
@@ -77,8 +122,8 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 				     	"scrub_mib_s=64", word);
 		else if (!known)
 			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
-				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, log=, debug",
-				     word);
+				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, log=, debug, "
+				     "gpu=, gpu_devices=, gpu_memory=, gpu_pinned=, gpu_timeout=", word);
 	}
 	if (rc == 0 && o->hold && o->io_uring)
 		rc = sc_fail(err, SC_E_COMMAND, "hold and io_uring do not go together: the kernel can't hand its rings "

@@ -214,3 +214,20 @@ bool sc_number_parse(const char *text, size_t bytes, uint32_t *ret)
 	*ret = v;
 	return true;
 }
+
+bool sc_bytes_parse(const char *text, uint64_t *ret)
+{
+	static const char units[] = "KMG";
+	const size_t digits = strspn(text, "0123456789");
+	const char *unit = text[digits] ? strchr(units, text[digits]) : NULL;
+	uint32_t number;
+	uint64_t n;
+
+	if (!sc_number_parse(text, digits, &number) || (text[digits] && (!unit || text[digits + 1])))
+		return false;
+	n = (uint64_t)number << (unit ? 10 * (unit - units + 1) : 0);
+	if (n < 1u << 20)
+		return false;
+	*ret = n;
+	return true;
+}

@@ -44,5 +44,7 @@ struct sc_keys {
 int sc_keys_add(struct sc_keys *keys, const char *key, struct sc_err *err);
 /** Reads a decimal number of at most nine digits, without a sign or leading zeros; false: `text` is none. */
 bool sc_number_parse(const char *text, size_t bytes, uint32_t *ret);
+/** Reads a size like 5G: K, M and G are of 1,024 each.  False: it is none, or below 1M. */
+bool sc_bytes_parse(const char *text, uint64_t *ret);
 
 #endif

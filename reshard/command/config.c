@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "reshard/gpu/remote.h"
+
 struct settings {
 	struct rs_setting *at;
 	size_t nr, room;
@@ -32,7 +34,7 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 				       "materialize=eager|lazy|never, verify=commit|background, sync=on|off, keep=N, "
 				       "buffer_mib=N (2 or more), ranks_per_node=N (1 or more), show=on|off, "
 				       "remove=yes|no, plain=refuse|drop, suspicious=refuse|accept, hf=FILE, "
-				       "hf_shard=N[K|M|G] (1M or more)",
+				       "hf_shard=N[K|M|G] (1M or more), engine=auto|host|gpu",
 				       one.key, one.value);
 		if (sc_vec_push(all, one) < 0)
 			return sc_nomem(err);
@@ -68,6 +70,7 @@ int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *t
 	sc_vec_done(&all.keys);
 	sc_sys.release(copy);
 	if (rc == 0) {
+		rs_gpu_forgive();
 		s->events.names_changed(s->events.arg); /* show= */
 		rs_job_tell(job);
 		rs_kick(s, false);

@@ -25,24 +25,6 @@ static int number(const char *value, uint32_t most, uint32_t *ret)
 	return 0;
 }
 
-/* "5G": K, M, G of 1,024 each; 1 M or more. */
-static int bytes(const char *value, uint64_t *ret)
-{
-	static const char units[] = "KMG";
-	const size_t digits = strspn(value, "0123456789");
-	const char *unit = value[digits] ? strchr(units, value[digits]) : NULL;
-	uint64_t n;
-	uint32_t number;
-
-	if (!sc_number_parse(value, digits, &number) || (value[digits] && (!unit || value[digits + 1])))
-		return -1;
-	n = (uint64_t)number << (unit ? 10 * (unit - units + 1) : 0);
-	if (n < 1u << 20)
-		return -1;
-	*ret = n;
-	return 0;
-}
-
 /* A name of a file of tensors, or a pattern of some; empty: none. */
 static int glob(const char *value, char ret[RS_CONFIG_GLOB_BYTES])
 {
@@ -65,6 +47,7 @@ static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const yes_words[] = {"no", "yes", NULL};
 static const char *const plain_words[] = {"refuse", "drop", NULL};
 static const char *const suspicious_words[] = {"refuse", "accept", NULL};
+static const char *const engine_words[] = {"auto", "host", "gpu", NULL};
 
 int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 {
@@ -94,7 +77,9 @@ int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 	else if (strcmp(key, "hf") == 0)
 		return glob(value, c->hf);
 	else if (strcmp(key, "hf_shard") == 0)
-		return bytes(value, &c->hf_shard_bytes);
+		return sc_bytes_parse(value, &c->hf_shard_bytes) ? 0 : -1;
+	else if (strcmp(key, "engine") == 0 && (word = one_of(value, engine_words)) >= 0)
+		c->engine = word;
 	else
 		return -1;
 	return 0;
@@ -108,9 +93,15 @@ void rs_config_hf(const struct rs_config *c, char *ret, size_t bytes)
 void rs_config_text(const struct rs_config *c, struct sc_buf *buf)
 {
 	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
-			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\nhf=%s\nhf_shard=%uM\n",
+			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\nhf=%s\nhf_shard=%uM\nengine=%s\n",
 		      materialize_words[c->materialize], verify_words[c->verify],
 		      switch_words[c->sync], c->keep, (unsigned)(c->buffer_bytes >> 20), c->ranks_per_node,
 		      switch_words[c->show], yes_words[c->remove], plain_words[c->drop_plain],
-		      suspicious_words[c->accept_suspicious], c->hf, (unsigned)(c->hf_shard_bytes >> 20));
+		      suspicious_words[c->accept_suspicious], c->hf, (unsigned)(c->hf_shard_bytes >> 20),
+		      engine_words[c->engine]);
+}
+
+const char *rs_config_engine(const struct rs_config *c)
+{
+	return c->engine == RS_ENGINE_AUTO ? NULL : engine_words[c->engine];
 }

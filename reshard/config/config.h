@@ -14,6 +14,7 @@ struct rs_config {
 	enum { RS_EAGER, RS_LAZY, RS_NEVER } materialize;
 	enum { RS_VERIFY_COMMIT, RS_VERIFY_BACKGROUND } verify;
 	uint32_t keep;			/* versions, 0: all */
+	enum { RS_ENGINE_AUTO, RS_ENGINE_HOST, RS_ENGINE_GPU } engine;
 	bool sync, show, remove;
 	bool drop_plain;		/* a topology may leave plain files without a place */
 	bool accept_suspicious;		/* a commit takes tensors whose parts are all the same */
@@ -29,6 +30,8 @@ struct rs_config rs_config_default(void);
 int rs_config_apply(struct rs_config *config, const char *key, const char *value);
 /** Writes what .hf is made of, as options of its form. */
 void rs_config_hf(const struct rs_config *config, char *ret, size_t bytes);
+/** Returns the kind of engine that is asked for by name (reshard/engine/engine.h); NULL: none is. */
+const char *rs_config_engine(const struct rs_config *config);
 /** Appends all settings, a line each. */
 void rs_config_text(const struct rs_config *config, struct sc_buf *buf);
 

@@ -17,6 +17,7 @@
 
 #define RS_GPU_FAILURES_MAX 2
 #define RS_GPU_PAUSE_S 3600
+#define RS_GPU_DEVICE_MAX 255
 
 struct rs_gpu_options {
 	bool off;

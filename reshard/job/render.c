@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "reshard/engine/engine.h"
+#include "reshard/gpu/remote.h"
 #include "reshard/upkeep/upkeep_i.h"
 
 static uint64_t corpus_bytes(const struct rs_corpus *corpus)
@@ -270,6 +272,26 @@ static void status_progress(struct rs_job *job, const struct rs_view *head, stru
 		sc_buf_printf(buf, "eta_seconds: %.1f\n", (double)(p.total - p.done) / rate);
 }
 
+/* Which engine writes the files of topologies, and why not another. */
+static void status_engine(struct rs_job *job, struct sc_buf *buf)
+{
+	const struct rs_config config = rs_config_of(job);
+	struct rs_gpu_state gpu;
+	const char *why_not;
+
+	if (config.engine == RS_ENGINE_AUTO)
+		sc_buf_printf(buf, "engine: host (auto: from files to files a GPU is no faster)\n");
+	else if (config.engine == RS_ENGINE_HOST)
+		sc_buf_printf(buf, "engine: host\n");
+	else if (rs_engine_choose(rs_config_engine(&config), &why_not) == rs_engines[0])
+		sc_buf_line(buf, "engine: host (gpu: %s)", why_not);
+	else {
+		rs_gpu_state(&gpu);
+		sc_buf_line(buf, "engine: gpu (%s%s%s)", *gpu.device ? gpu.device : "not used yet",
+			    *gpu.why ? "; the host has written the last files: " : "", gpu.why);
+	}
+}
+
 struct unplaced {
 	const char *topology;
 	struct sc_buf *buf;
@@ -414,6 +436,7 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 	}
 	if (rc == 0)
 		rc = status_files(job, buf, err);
+	status_engine(job, buf);
 	status_progress(job, head, buf);
 	rs_view_unref(s, head);
 	if (rc == 0)

@@ -209,14 +209,18 @@ static void *write_files(void *arg)
 
 static int write_all(struct rs_pass *p, struct rs_set *set)
 {
+	const struct rs_config config = rs_config_of(p->job);
 	const char *why_not;
-	struct writing w = {.p = p, .set = set, .kind = rs_engine_choose(NULL, &why_not),
+	struct writing w = {.p = p, .set = set, .kind = rs_engine_choose(rs_config_engine(&config), &why_not),
 			    .lock = PTHREAD_MUTEX_INITIALIZER};
 	struct writer *writers = sc_zalloc_array(w.kind->threads, sizeof(*writers));
 	pthread_t *threads = sc_zalloc_array(w.kind->threads, sizeof(*threads));
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
 	unsigned nr = 0;
 
+	if (why_not)
+		sc_log(SC_LOG_WARN, "'%s': engine=%s: %s, continuing: the host writes these files", set->file,
+		       rs_config_engine(&config), why_not);
 	if (!writers || !threads) {
 		sc_sys.release(writers);
 		sc_sys.release(threads);
