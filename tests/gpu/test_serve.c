@@ -145,6 +145,8 @@ static bool say_round(struct talk *t)
 	}
 	if (pick(100) < t->odd)
 		*(pick(2) ? &out.window : &out.bytes) = odd_number();
+	if (pick(100) < t->odd / 2)
+		memset(&out.zero, 2 + (int)pick(254), sizeof(out.zero));
 	rs_wire_put_plan(&pool, t->memory, &share, &m);
 	if (pick(100) < t->odd / 4)
 		memset(t->memory + rs_pool_bytes(&pool) + pick(rs_wire_bytes(&pool) - rs_pool_bytes(&pool) - 8), (int)pick(256), 8);
