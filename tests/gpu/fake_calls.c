@@ -128,6 +128,7 @@ static cudaError_t give_back(const void *p, bool pinned, const char *call)
 		return wrong("memory is given back that is not there");
 	memset(a->at, 0xdb, a->bytes);
 	a->gone = true;
+	fake.bytes[pinned] -= a->bytes;
 	return rc;
 }
 

@@ -53,6 +53,9 @@ struct fake_area *fake_area_new(void *at, size_t bytes, int device)
 	memset(a->at, POISON, bytes);
 	a->next = fake.areas;
 	fake.areas = a;
+	fake.bytes[device < 0] += bytes;
+	if (fake.most[device < 0] < fake.bytes[device < 0])
+		fake.most[device < 0] = fake.bytes[device < 0];
 	return a;
 }
 
@@ -278,6 +281,19 @@ void fake_begin(enum fake_order order, uint64_t seed)
 void fake_machine(const struct fake_machine *machine)
 {
 	fake.what = *machine;
+}
+
+bool fake_rests(void)
+{
+	for (unsigned i = 0; i < fake.nr_streams; i++)
+		if (fake.streams[i]->head)
+			return false;
+	return true;
+}
+
+size_t fake_most(bool pinned)
+{
+	return fake.most[pinned];
 }
 
 struct fake_findings fake_found(void)

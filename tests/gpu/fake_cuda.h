@@ -35,6 +35,10 @@ struct fake_findings {
 };
 /** Those so far. */
 struct fake_findings fake_found(void);
+/** Tells whether all that was enqueued has run. */
+bool fake_rests(void);
+/** The most bytes that were there at a time, of the device, or pinned. */
+size_t fake_most(bool pinned);
 /** Ends: what is still there is a leak. */
 struct fake_findings fake_end(void);
 

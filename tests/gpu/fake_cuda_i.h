@@ -54,6 +54,7 @@ struct fake_device {
 	struct CUstream_st *streams[FAKE_CLOCKS - 1];
 	unsigned nr_streams, events, libraries, asked;
 	struct fake_area *areas;
+	size_t bytes[2], most[2];	/* of the device, pinned */
 	struct fake_op *ops;
 	unsigned calls, ran, fail_call, fail_run, hang_run;
 	struct fake_findings found;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A helper on the stand-in for CUDA:  fake_helper [ORDER SEED [MISDEED N]]
+ * A helper on the stand-in for CUDA:  fake_helper [ORDER SEED [MISDEED N | at-most MIB]]
  *
  * What the stand-in finds wrong ends it, before it says FINISHED or with status 3.  A misdeed is done in place of the Nth
  * message that it sends (after-...: when it has sent it); of `call`, `run` and `hang`, by the Nth call, copy or kernel.
@@ -21,13 +21,17 @@
 static const char *misdeed = "";
 static unsigned nth, sent;
 
+/* The arguments of a mount's options: at most so much of the device, and pinned; 0: nobody says. */
+static size_t device_most, pinned_most;
+
 static void expect_order(void)
 {
 	const struct fake_findings found = fake_found();
+	const bool small = (!device_most || fake_most(false) <= device_most) && (!pinned_most || fake_most(true) <= pinned_most);
 
-	if (!found.first[0])
+	if (!found.first[0] && small)
 		return;
-	(void)fprintf(stderr, "helper: %s\n", found.first);
+	(void)fprintf(stderr, "helper: %s; %zu bytes of the device, %zu pinned\n", found.first, fake_most(false), fake_most(true));
 	_exit(3);
 }
 
@@ -99,6 +103,8 @@ static void misbehave(const char *what, unsigned n)
 	misdeed = what;
 	nth = n;
 	srand(n);
+	if (strcmp(what, "at-most") == 0)
+		device_most = pinned_most = (size_t)n << 20;
 	if (strcmp(what, "call") == 0)
 		fake_fail_call(n);
 	if (strcmp(what, "run") == 0)
@@ -128,7 +134,7 @@ int main(int argc, char **argv)
 		misbehave(argv[3], (unsigned)atoi(argv[4]));
 	rs_serve_drop_privileges();
 	rc = rs_serve(RS_HELPER_SOCKET, ".version 8.0", &err);
-	if (strcmp(misdeed, "hang") == 0 || (rc < 0 && rs_channel_is_closed(RS_HELPER_SOCKET, 0)))
+	if (rs_channel_is_closed(RS_HELPER_SOCKET, 0) && !fake_rests())
 		_exit(1); /* the device has not ended, and the daemon does not wait: nothing is given back */
 	found = fake_end();
 	if (found.first[0])

@@ -193,6 +193,25 @@ static void a_helper_writes_the_right_bytes(void **unused)
 	expect_no_children();
 }
 
+static void a_helper_takes_no_more_memory_than_it_may(void **unused)
+{
+	struct sc_err err;
+
+	(void)unused;
+	for (unsigned mib = 13; mib <= 45; mib += 16) { /* with less there is no room for windows */
+		struct rs_gpu_options o = rs_gpu_options_default();
+		char args[40];
+
+		(void)snprintf(o.program, sizeof(o.program), "%s", script);
+		*(mib % 32 == 13 ? &o.device_bytes : &o.pinned_bytes) = (uint64_t)mib << 20;
+		(void)snprintf(args, sizeof(args), "1 1 at-most %u", mib);
+		begin(&o, args);
+		assert_int_equal(0, call(&err));
+		assert_int_equal(1, state().by_gpu);
+		assert_true(rs_gpu_stop());
+	}
+}
+
 static void a_helper_is_killed_at_each_message(void **unused)
 {
 	(void)unused;
@@ -542,6 +561,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_helper_writes_the_right_bytes),
+		cmocka_unit_test(a_helper_takes_no_more_memory_than_it_may),
 		cmocka_unit_test(a_helper_is_killed_at_each_message),
 		cmocka_unit_test(a_helper_is_stopped_at_each_message),
 		cmocka_unit_test(a_helper_says_nonsense_at_each_message),
