@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shares of rounds (reshard/rounds/rounds.h) through one GPU, some at a time.  Only this file and device.c call CUDA; the
- * daemon links neither.
+ * Shares of rounds (reshard/rounds/rounds.h) through one GPU, some at a time.  Only this file and device.c call CUDA;
+ * the daemon links neither.
  *
  *     fill() ──> pinned ── stream in ──> device ── stream run ──> device ── stream out ──> pinned ──> drain()
  *
