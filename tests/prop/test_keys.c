@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys and values of a cluster: what is printed is parsed, and printed again the same; text with bytes changed is refused
- * with a sentence, or is text that prints as it was read; limits are refused, not cut.
+ * Keys and values of a cluster: what is printed is parsed, and printed again the same; text with bytes changed is
+ * refused with a sentence, or is text that prints as it was read; limits are refused, not cut.
  *
  *     test_keys [ROUNDS [SEED]]
  */
@@ -106,11 +106,14 @@ static struct meta_value random_value(struct sc_arena *a)
 		n[i] = number();
 	switch (v.kind) {
 	case META_KEY_CLUSTER:
-		v.cluster = (struct meta_cluster_value){{n[0], n[1]}, n[2], n[3], n[4], n[5], n[6], pick(2) ? text(a, false) : NULL};
+		v.cluster = (struct meta_cluster_value){
+		    {n[0], n[1]}, n[2], n[3], n[4], n[5], n[6], pick(2) ? text(a, false) : NULL};
 		break;
 	case META_KEY_NODE:
-		v.node = (struct meta_node_value){text(a, false), text(a, false), pick(2) ? text(a, false) : NULL, n[0], n[1], n[2], n[3], n[4],
-						  pick(2), pick(2), {0, NULL}};
+		v.node = (struct meta_node_value){text(a, false), text(a, false), pick(2) ? text(a, false) : NULL,
+						  n[0],           n[1],           n[2],
+						  n[3],           n[4],           pick(2),
+						  pick(2),        {0, NULL}};
 		fill_lists(a, &v);
 		break;
 	case META_KEY_MEMBERS:
@@ -128,11 +131,12 @@ static struct meta_value random_value(struct sc_arena *a)
 		v.head = (struct meta_head_value){n[0], n[1], n[2], hash(), n[3], n[4]};
 		break;
 	case META_KEY_PROPOSAL:
-		v.proposal = (struct meta_proposal_value){n[0], n[1], n[2], n[3], n[4], (enum meta_change_kind)pick(5), hash()};
+		v.proposal =
+		    (struct meta_proposal_value){n[0], n[1], n[2], n[3], n[4], (enum meta_change_kind)pick(5), hash()};
 		break;
 	case META_KEY_VERSION:
-		v.version = (struct meta_version_value){n[0], n[1], (enum meta_change_kind)pick(5), text(a, false), hash(), hash(),
-							pick(2) ? text(a, false) : NULL};
+		v.version = (struct meta_version_value){n[0],   n[1],   (enum meta_change_kind)pick(5), text(a, false),
+							hash(), hash(), pick(2) ? text(a, false) : NULL};
 		break;
 	case META_KEY_READY:
 		v.ready = (struct meta_ready_value){n[0], n[1], n[2]};
@@ -171,11 +175,14 @@ static void same_again(enum meta_key_kind kind, const struct sc_buf *buf, bool i
 
 	if (meta_value_parse(kind, buf->text ? buf->text : "", buf->bytes, &a, &v, &err) < 0) {
 		if (is_ours)
-			fail_msg("seed %lu: kind %d: %s: what was printed is refused:\n%s", seed, kind, err.msg, buf->text);
+			fail_msg("seed %lu: kind %d: %s: what was printed is refused:\n%s", seed, kind, err.msg,
+				 buf->text);
 		assert_true(*err.msg && err.errnum > 0);
 	} else if (meta_value_print(&v, &again, &err) == 0) {
-		if (is_ours && again.bytes && (again.bytes != buf->bytes || memcmp(again.text, buf->text, again.bytes) != 0))
-			fail_msg("seed %lu: kind %d: printed again it is another:\n%s\n%s", seed, kind, buf->text, again.text);
+		if (is_ours && again.bytes &&
+		    (again.bytes != buf->bytes || memcmp(again.text, buf->text, again.bytes) != 0))
+			fail_msg("seed %lu: kind %d: printed again it is another:\n%s\n%s", seed, kind, buf->text,
+				 again.text);
 		/* lines in another order are sorted, once */
 		assert_int_equal(0, meta_value_parse(kind, again.text ? again.text : "", again.bytes, &a, &w, &err));
 		assert_int_equal(0, meta_value_print(&w, &third, &err));
@@ -274,9 +281,9 @@ static void limits_are_refused(void **unused)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(values_print_and_parse),
-		cmocka_unit_test(keys_print_and_parse),
-		cmocka_unit_test(limits_are_refused),
+	    cmocka_unit_test(values_print_and_parse),
+	    cmocka_unit_test(keys_print_and_parse),
+	    cmocka_unit_test(limits_are_refused),
 	};
 
 	if (argc > 1)
