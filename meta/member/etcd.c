@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client of etcd: one curl multi handle, an easy handle a request.  HTTP/1.1, so requests that are on their way at
+ * the same time have connections of their own: none waits behind another.
+ *
+ * The watch's position moves when a line was taken whole.  It begins again from there, or, where etcd has forgotten
+ * that revision, is over.
+ */
+#include "meta/member/etcd_i.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BACKOFF_MS_MAX 1000
+#define CONNECTIONS_KEPT 8L
+#define NOT_FOUND 5 /* code of gRPC */
+
+/* --- events --- */
+
+static void push(struct meta_etcd *e, struct event *v)
+{
+	*e->last = v;
+	e->last = &v->next;
+}
+
+/* --- requests --- */
+
+/* What its answer is read by: keys, no values. */
+static int keep_ops(struct call *c, const struct meta_op *from, uint32_t nr, struct meta_op **ret, struct sc_err *err)
+{
+	*ret = sc_arena_array(&c->arena, nr ? nr : 1, sizeof(**ret));
+	if (!*ret)
+		return sc_nomem(err);
+	for (uint32_t i = 0; i < nr; i++) {
+		struct meta_op *o = &(*ret)[i];
+
+		*o = (struct meta_op){
+		    .what = from[i].what, .key = from[i].key, .range = from[i].range, .keys_only = from[i].keys_only};
+		if (o->key.text && !(o->key.text = sc_arena_copy(&c->arena, o->key.text, strlen(o->key.text))))
+			return sc_nomem(err);
+		c->writes |= o->what == META_PUT || o->what == META_DELETE;
+	}
+	return 0;
+}
+
+int meta_etcd_txn(struct meta_etcd *e, uint64_t id, const struct meta_txn *txn, struct sc_err *err)
+{
+	struct call *c = meta_call_new(e, CALL_TXN, id);
+	int rc;
+
+	if (!c)
+		return sc_nomem(err);
+	c->txn.nr_then = txn->nr_then;
+	c->txn.nr_else = txn->nr_else;
+	rc = keep_ops(c, txn->then, txn->nr_then, &c->txn.then, err);
+	if (rc == 0)
+		rc = keep_ops(c, txn->otherwise, txn->nr_else, &c->txn.otherwise, err);
+	if (rc == 0)
+		rc = meta_wire_txn(e->cluster, txn, &c->body, err);
+	return meta_call_begin(c, rc, err);
+}
+
+static int lease_call(struct meta_etcd *e, enum call_kind kind, uint64_t id, const char *name, uint64_t value,
+		      struct sc_err *err)
+{
+	struct call *c = meta_call_new(e, kind, id);
+
+	if (!c)
+		return sc_nomem(err);
+	c->writes = true;
+	sc_buf_printf(&c->body, "{\"%s\":\"%llu\"}", name, (unsigned long long)value);
+	return meta_call_begin(c, 0, err);
+}
+
+int meta_etcd_grant(struct meta_etcd *e, uint64_t id, uint64_t ttl_s, struct sc_err *err)
+{
+	return lease_call(e, CALL_GRANT, id, "TTL", ttl_s, err);
+}
+
+int meta_etcd_keepalive(struct meta_etcd *e, uint64_t id, uint64_t lease, struct sc_err *err)
+{
+	return lease_call(e, CALL_KEEPALIVE, id, "ID", lease, err);
+}
+
+int meta_etcd_revoke(struct meta_etcd *e, uint64_t id, uint64_t lease, struct sc_err *err)
+{
+	return lease_call(e, CALL_REVOKE, id, "ID", lease, err);
+}
+
+static void end_watch(struct meta_etcd *e)
+{
+	if (e->watch)
+		e->watch->over = true;
+	e->watch = NULL;
+}
+
+int meta_etcd_snapshot(struct meta_etcd *e, uint64_t id, struct sc_err *err)
+{
+	struct call *c = meta_call_new(e, CALL_PAGE, id);
+
+	if (!c)
+		return sc_nomem(err);
+	e->watching = false;
+	end_watch(e);
+	return meta_call_begin(c, meta_wire_page(e->cluster, NULL, 0, &c->body, err), err);
+}
+
+/* --- the watch --- */
+
+static void watch_fails(struct call *c, const struct sc_err *err)
+{
+	struct meta_etcd *e = c->client;
+
+	e->watching = false;
+	end_watch(e);
+	c->event->event.err = *err;
+	push(e, sc_steal(&c->event));
+}
+
+static void take_watched(struct call *c, const char *line, size_t bytes)
+{
+	struct meta_etcd *e = c->client;
+	struct event *v = sc_zalloc(sizeof(*v));
+	struct meta_watched w = {0};
+	struct sc_err err;
+	int rc = v ? meta_wire_watched(e->cluster, line, bytes, &v->arena, &w, &err) : sc_nomem(&err);
+
+	if (rc == 0 && w.compacted)
+		rc = sc_fail(&err, SC_E_STALE,
+			     "etcd has forgotten changes since revision %llu; it has those from %llu on",
+			     (unsigned long long)e->position, (unsigned long long)w.compacted);
+	if (rc < 0) {
+		meta_event_free(v);
+		watch_fails(c, &err);
+		return;
+	}
+	e->backoff_ms = 0;
+	if (w.cancelled) /* of a server that stops: the connection ends, and another one goes on */
+		c->over = true;
+	if (!w.revision || w.revision <= e->position) {
+		meta_event_free(v);
+		return;
+	}
+	e->position = w.revision;
+	v->event =
+	    (struct meta_etcd_event){.kind = META_ETCD_WATCH, .answer = {META_APPLIED, w.revision, w.nr, w.records}};
+	push(e, v);
+}
+
+static void take_lines(struct call *c)
+{
+	const char *p = c->answer.text, *end = p + c->answer.bytes, *to;
+	size_t rest;
+
+	while (c->client->watch == c && p < end && (to = memchr(p, '\n', (size_t)(end - p)))) {
+		take_watched(c, p, (size_t)(to - p));
+		p = to + 1;
+	}
+	rest = (size_t)(end - p);
+	memmove(c->answer.text, p, rest);
+	c->answer.bytes = rest;
+}
+
+static void begin_watch(struct meta_etcd *e)
+{
+	struct call *c = meta_call_new(e, CALL_WATCH, 0);
+	struct sc_err err;
+
+	if (c)
+		c->came = take_lines;
+	if (!c || meta_call_begin(c, meta_wire_watch(e->cluster, e->position + 1, &c->body, &err), &err) < 0) {
+		e->watch_at = sc_now_ns() + BACKOFF_MS_MAX * 1000000ll; /* once more, later */
+		return;
+	}
+	e->watch = c;
+}
+
+static void watch_again(struct meta_etcd *e, bool other)
+{
+	end_watch(e);
+	e->watch_at = sc_now_ns() + e->backoff_ms * 1000000;
+	e->backoff_ms = sc_min_u64((uint64_t)(e->backoff_ms ? e->backoff_ms * 2 : 20), BACKOFF_MS_MAX);
+	if (other)
+		e->current = (e->current + 1) % e->nr_endpoints;
+}
+
+void meta_etcd_rewatch(struct meta_etcd *e)
+{
+	if (e->watch)
+		watch_again(e, true);
+}
+
+/* --- ends of transfers --- */
+
+static int read_lease(struct call *c, struct meta_etcd_event *v, struct sc_err *err)
+{
+	int rc = meta_wire_lease_answer(c->answer.text, c->answer.bytes, &v->lease, &v->ttl_s, err);
+
+	v->answer.outcome = v->ttl_s ? META_APPLIED : META_REFUSED;
+	return rc;
+}
+
+/* 1: there are more pages. */
+static int read_page(struct call *c, struct sc_err *err)
+{
+	struct meta_answer page, *all = &c->event->event.answer;
+	struct sc_arena *arena = &c->event->arena;
+	struct meta_record *records;
+	const char *next;
+	int rc = meta_wire_page_answer(c->client->cluster, c->answer.text, c->answer.bytes, arena, &page, &next, err);
+
+	if (rc < 0)
+		return rc;
+	records = sc_arena_array(arena, all->nr + page.nr + 1, sizeof(*records));
+	if (!records)
+		return sc_nomem(err);
+	if (all->nr)
+		memcpy(records, all->records, all->nr * sizeof(*records));
+	if (page.nr)
+		memcpy(records + all->nr, page.records, page.nr * sizeof(*records));
+	c->revision = c->revision ? c->revision : page.revision;
+	*all = (struct meta_answer){META_APPLIED, c->revision, all->nr + page.nr, records};
+	if (!next)
+		return 0;
+	c->body.bytes = 0;
+	c->tries = 0;
+	rc = meta_wire_page(c->client->cluster, next, c->revision, &c->body, err);
+	return rc < 0 ? rc : 1;
+}
+
+static int read_answer(struct call *c, struct sc_err *err)
+{
+	struct meta_etcd_event *v = &c->event->event;
+
+	switch (c->kind) {
+	case CALL_TXN:
+		return meta_wire_txn_answer(c->client->cluster, &c->txn, c->answer.text, c->answer.bytes,
+					    &c->event->arena, &v->answer, err);
+	case CALL_GRANT:
+	case CALL_KEEPALIVE:
+		return read_lease(c, v, err);
+	case CALL_REVOKE:
+		v->answer.outcome = META_APPLIED;
+		return 0;
+	default:
+		return read_page(c, err);
+	}
+}
+
+/* A refusal that is sure: the lease is gone.  All others tell nothing of what was, or will be, done. */
+static int read_refusal(struct call *c, long status, struct sc_err *err)
+{
+	char text[200] = "";
+	int code = 0;
+
+	if (!meta_wire_error(c->answer.text ? c->answer.text : "", c->answer.bytes, &code, text, sizeof(text)))
+		return sc_fail(err, SC_E_SYSTEM, "etcd at %s: status %ld of HTTP, and no sentence that says why",
+			       c->client->endpoints[c->endpoint], status);
+	if (code != NOT_FOUND || !strstr(text, "lease not found"))
+		return sc_fail(err, SC_E_SYSTEM, "etcd at %s: %s", c->client->endpoints[c->endpoint], text);
+	c->event->event.answer.outcome = META_REFUSED;
+	return 0;
+}
+
+/* Answers the call, or sends it once more. */
+static void finish(struct call *c, CURLcode result, long status)
+{
+	struct meta_etcd *e = c->client;
+	bool sent = c->begun && result != CURLE_COULDNT_CONNECT;
+	struct meta_etcd_event *v = &c->event->event;
+	int rc;
+
+	if (result != CURLE_OK)
+		rc = sc_fail(&v->err, SC_E_SYSTEM, "etcd at %s: %s", e->endpoints[c->endpoint],
+			     curl_easy_strerror(result));
+	else if (status == 200)
+		rc = read_answer(c, &v->err);
+	else
+		rc = read_refusal(c, status, &v->err);
+	if (rc == 1) {
+		rc = meta_call_start(c, &v->err);
+		if (rc == 0)
+			return;
+	} else if (rc < 0) {
+		if (e->current == c->endpoint)
+			e->current = (e->current + 1) % e->nr_endpoints;
+		c->endpoint = (c->endpoint + 1) % e->nr_endpoints;
+		if (c->tries < e->nr_endpoints && !(c->writes && sent) && meta_call_start(c, &(struct sc_err){0}) == 0)
+			return;
+	}
+	if (rc < 0) {
+		v->answer = (struct meta_answer){.outcome = META_UNKNOWN};
+	} else {
+		v->err = (struct sc_err){0};
+		if (c->kind == CALL_PAGE) {
+			e->position = v->answer.revision;
+			e->watching = true;
+			e->watch_at = 0;
+		}
+	}
+	push(e, sc_steal(&c->event));
+	meta_call_drop(c);
+}
+
+static void finished(struct call *c, CURLcode result)
+{
+	struct meta_etcd *e = c->client;
+	long status = 0;
+
+	(void)curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+	if (c->kind != CALL_WATCH) {
+		finish(c, result, status);
+		return;
+	}
+	if (e->watch == c)
+		watch_again(e, result != CURLE_OK || status != 200);
+	meta_call_drop(c);
+}
+
+static void sweep(struct meta_etcd *e)
+{
+	CURLMsg *m;
+	int left;
+
+	while ((m = curl_multi_info_read(e->multi, &left)))
+		if (m->msg == CURLMSG_DONE) {
+			struct call *c = NULL;
+			CURLcode result = m->data.result;
+
+			(void)curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c);
+			finished(c, result);
+		}
+	for (struct call *c = e->calls, *next; c; c = next) {
+		next = c->next;
+		if (!c->over)
+			continue;
+		if (e->watch == c)
+			watch_again(e, false);
+		meta_call_drop(c);
+	}
+}
+
+int meta_etcd_next(struct meta_etcd *e, int ms, const struct meta_etcd_event **ret)
+{
+	int64_t until = sc_now_ns() + ms * 1000000ll, now, wait;
+	int running;
+
+	meta_event_free(e->taken);
+	e->taken = NULL;
+	for (;;) {
+		now = sc_now_ns();
+		if (e->watching && !e->watch && now >= e->watch_at)
+			begin_watch(e);
+		(void)curl_multi_perform(e->multi, &running);
+		sweep(e);
+		if (e->first || now >= until || __atomic_exchange_n(&e->woken, false, __ATOMIC_ACQ_REL))
+			break;
+		wait = until - now;
+		if (e->watching && !e->watch && e->watch_at - now < wait)
+			wait = e->watch_at > now ? e->watch_at - now : 0;
+		(void)curl_multi_poll(e->multi, NULL, 0, (int)(wait / 1000000 + 1), NULL);
+	}
+	if (!e->first)
+		return 0;
+	e->taken = e->first;
+	e->first = e->taken->next;
+	if (!e->first)
+		e->last = &e->first;
+	*ret = &e->taken->event;
+	return 1;
+}
+
+void meta_etcd_wake(struct meta_etcd *e)
+{
+	__atomic_store_n(&e->woken, true, __ATOMIC_RELEASE);
+	(void)curl_multi_wakeup(e->multi);
+}
+
+/* --- the client --- */
+
+void meta_etcd_free(struct meta_etcd *e)
+{
+	if (!e)
+		return;
+	while (e->calls)
+		meta_call_drop(e->calls);
+	while (e->first) {
+		struct event *v = e->first;
+
+		e->first = v->next;
+		meta_event_free(v);
+	}
+	meta_event_free(e->taken);
+	curl_slist_free_all(e->headers);
+	if (e->multi)
+		(void)curl_multi_cleanup(e->multi);
+	for (uint32_t i = 0; e->endpoints && i < e->nr_endpoints; i++)
+		sc_sys.release(e->endpoints[i]);
+	sc_sys.release(e->endpoints);
+	sc_sys.release(e->cluster);
+	sc_sys.release(e->ca);
+	sc_sys.release(e->cert);
+	sc_sys.release(e->key);
+	sc_sys.release(e);
+}
+
+static bool copy(char **to, const char *from)
+{
+	return !from || (*to = sc_strdup(from)) != NULL;
+}
+
+int meta_etcd_new(const struct meta_etcd_config *config, struct meta_etcd **ret, struct sc_err *err)
+{
+	static const char *const lines[] = {"Content-Type: application/json", "Expect:"};
+	struct meta_etcd *e;
+	bool ok;
+
+	if (!meta_cluster_name_ok(config->cluster) || !config->nr_endpoints || !config->cert != !config->key)
+		return sc_fail(err, SC_E_LIMIT, "cluster '%.70s': %s", config->cluster,
+			       !config->nr_endpoints ? "no endpoint of etcd is given"
+			       : !config->cert != !config->key
+				   ? "a certificate needs its key, and a key its certificate"
+				   : "this is no name of a cluster: it has letters, digits, '-', '_' and '.'");
+	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+		return sc_fail(err, SC_E_UNSUPPORTED, "libcurl %s can't be used", curl_version());
+	e = sc_zalloc(sizeof(*e));
+	if (!e)
+		return sc_nomem(err);
+	e->last = &e->first;
+	e->request_ms = config->request_ms;
+	e->connect_ms = config->connect_ms;
+	e->nr_endpoints = config->nr_endpoints;
+	e->endpoints = sc_zalloc_array(config->nr_endpoints, sizeof(*e->endpoints));
+	e->multi = curl_multi_init();
+	ok = e->endpoints && e->multi && copy(&e->cluster, config->cluster) && copy(&e->ca, config->ca) &&
+	     copy(&e->cert, config->cert) && copy(&e->key, config->key);
+	for (uint32_t i = 0; ok && i < e->nr_endpoints; i++)
+		ok = copy(&e->endpoints[i], config->endpoints[i]);
+	for (size_t i = 0; ok && i < 2; i++) {
+		struct curl_slist *more = curl_slist_append(e->headers, lines[i]);
+
+		ok = more != NULL;
+		e->headers = more ? more : e->headers;
+	}
+	ok = ok && curl_multi_setopt(e->multi, CURLMOPT_MAXCONNECTS, CONNECTIONS_KEPT) == CURLM_OK;
+	if (!ok) {
+		meta_etcd_free(e);
+		return sc_nomem(err);
+	}
+	*ret = e;
+	return 0;
+}
