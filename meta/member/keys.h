@@ -79,6 +79,7 @@ struct meta_member {
 };
 struct meta_stored {
 	struct meta_hash set;
+	uint64_t token;		/* of the command that made it: says what became of files that were prepared for it */
 	const char *file;	/* logical name */
 };
 struct meta_text_list {

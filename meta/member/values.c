@@ -161,6 +161,8 @@ static void add_line(const char *base, const struct field *f, struct sc_buf *buf
 				meta_add_hex(buf, ((const struct meta_stored *)list->at)[i].set.at,
 					     sizeof(struct meta_hash));
 				sc_buf_byte(buf, ' ');
+				meta_add_token(buf, ((const struct meta_stored *)list->at)[i].token);
+				sc_buf_byte(buf, ' ');
 				sc_buf_quoted(buf, ((const struct meta_stored *)list->at)[i].file);
 			} else if (f->form == USES) {
 				meta_add_hex(buf, ((const struct meta_hash *)list->at)[i].at, sizeof(struct meta_hash));
@@ -233,9 +235,11 @@ static int read_item(const struct field *f, const char *p, const char *end, stru
 	if (f->form == STORED) {
 		struct meta_stored *s = item;
 
-		if (end - p < 65 || p[64] != ' ' || !meta_read_hex(p, p + 64, s->set.at, sizeof(s->set.at)))
+		if (end - p < 82 || p[64] != ' ' || p[81] != ' ' ||
+		    !meta_read_hex(p, p + 64, s->set.at, sizeof(s->set.at)) ||
+		    !meta_read_token(p + 65, p + 81, &s->token))
 			return 0;
-		return read_text(p + 65, end, arena, &s->file, err);
+		return read_text(p + 82, end, arena, &s->file, err);
 	}
 	return read_text(p, end, arena, item, err);
 }

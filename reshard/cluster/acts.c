@@ -197,7 +197,7 @@ void rs_sets_copy(struct rs_core *c, struct sets *to, uint32_t nr, const struct 
 	}
 	text = (char *)(at + nr);
 	for (uint32_t i = 0; i < nr; i++) {
-		at[i] = (struct meta_stored){from[i].set, text};
+		at[i] = (struct meta_stored){from[i].set, from[i].token, text};
 		text = stpcpy(text, from[i].file) + 1;
 	}
 	sc_sys.release(to->at);

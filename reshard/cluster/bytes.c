@@ -147,6 +147,8 @@ static void settle_answer(struct rs_core *c, struct job *j, const struct rs_even
 		rs_txn_if(t, META_CREATE_IS, rs_key_node(META_KEY_NODE, j->destinations.at[i].node),
 			  ready_in(e, j->destinations.at[i].node));
 	put = rs_txn_put(t, rs_key(META_KEY_STORE, j, j->known));
+	for (uint32_t i = 0; i < j->future.nr; i++)
+		j->future.at[i].token = j->head.token;
 	put->value.store = (struct meta_store_value){j->future.nr, j->future.at, true};
 	rs_txn_tick(t);
 }

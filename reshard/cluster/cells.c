@@ -52,6 +52,15 @@ bool rs_set_named(const struct job *j, const struct meta_hash *set)
 	return false;
 }
 
+bool rs_set_made(const struct job *j, uint64_t token)
+{
+	for (size_t i = 0; i < j->stores.nr; i++)
+		for (uint32_t k = 0; j->stores.at[i].cell.present && k < j->stores.at[i].sets.nr; k++)
+			if (j->stores.at[i].sets.at[k].token == token)
+				return true;
+	return false;
+}
+
 /* Of `was`, what has no name any more has died at this revision. */
 static void bury(struct rs_core *c, struct job *j, const struct sets *was, uint64_t revision)
 {
@@ -92,7 +101,8 @@ void rs_store_tell(struct rs_core *c, struct job *j)
 	at = sc_arena_array(&c->arena, s->sets.nr ? s->sets.nr : 1, sizeof(*at));
 	c->failed |= !at;
 	for (uint32_t i = 0; at && i < s->sets.nr; i++)
-		at[i] = (struct meta_stored){s->sets.at[i].set, rs_core_text(c, s->sets.at[i].file)};
+		at[i] =
+		    (struct meta_stored){s->sets.at[i].set, s->sets.at[i].token, rs_core_text(c, s->sets.at[i].file)};
 	a = rs_core_act(c, RS_ACT_STORED, j);
 	a->nr = s->nr;
 	a->nr_sets = s->sets.nr;

@@ -170,6 +170,8 @@ static void put_store(struct rs_core *c, struct job *j, struct meta_txn *t, cons
 		rs_sets_copy(c, sets, e->nr_sets, e->sets);
 	else
 		rs_sets_copy(c, sets, base ? base->sets.nr : 0, base ? base->sets.at : NULL);
+	for (uint32_t i = 0; j->command.change == META_BY_COMMIT && i < sets->nr; i++)
+		sets->at[i].token = j->command.token;
 	put->value.store = (struct meta_store_value){sets->nr, sets->at, j->command.change == META_BY_COMMIT};
 	if (RULE(store_compared) && base)
 		rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_STORE, j, base->nr), base->cell.mod);

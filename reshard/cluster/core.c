@@ -83,9 +83,6 @@ static void take_answer(struct rs_core *c, const struct rs_event *e)
 	case SLOT_SHOWN:
 		rs_command_answer(c, j, slot, e);
 		break;
-	case SLOT_LOOKUP:
-		rs_member_lookup(c, j, e);
-		break;
 	default:
 		rs_bytes_answer(c, j, slot, e);
 	}

@@ -95,7 +95,7 @@ struct rs_event {
 	const uint32_t *nodes;		/* COMMAND: homes that must have prepared; PLACED: destinations */
 	struct meta_version_value version;	/* COMPOSED */
 	uint32_t nr_sets;
-	const struct meta_stored *sets;	/* storage of the version; COMPOSED: by commit; PLACED: once it is settled */
+	const struct meta_stored *sets;	/* storage of the version, without tokens; PLACED: once it is settled */
 	int code;			/* CHECKED, COMPOSED: 0 or SC_E_* */
 	bool dirty;			/* CHECKED: files are written and not committed */
 	uint64_t nr;			/* HIDDEN, PLACED, BYTES */

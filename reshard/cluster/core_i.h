@@ -23,7 +23,7 @@
 /* Requests that may be on their way, one of each; the first are the node's, the others each job's. */
 enum slot {
 	SLOT_LEASE, SLOT_KEEPALIVE, SLOT_FRESH, SLOT_SNAPSHOT, SLOT_KEEPER, SLOT_LOW, SLOT_DELETE,
-	SLOT_COMMAND, SLOT_STRAY, SLOT_LOOKUP, SLOT_SHOWN, SLOT_READY, SLOT_SETTLE, SLOT_RETIRE, SLOT_NR
+	SLOT_COMMAND, SLOT_STRAY, SLOT_SHOWN, SLOT_READY, SLOT_SETTLE, SLOT_RETIRE, SLOT_NR
 };
 struct request {
 	uint64_t id;		/* 0: none is on its way */
@@ -221,6 +221,8 @@ void rs_cells_take(struct rs_core *c, const struct meta_record *r);
 void rs_cells_snapshot(struct rs_core *c, const struct rs_event *e);
 struct store_cell *rs_store_of(const struct job *j, uint64_t nr);	/* NULL: the version has none */
 void rs_store_tell(struct rs_core *c, struct job *j);		/* STORED, of the head */
+/** Tells whether a version is stored in what the command with this token made. */
+bool rs_set_made(const struct job *j, uint64_t token);
 bool rs_set_named(const struct job *j, const struct meta_hash *set);
 /** Finds sets that are here, though nothing names them or will: dead by now. */
 void rs_sets_sweep(struct rs_core *c, struct job *j);
@@ -235,7 +237,6 @@ void rs_core_fence(struct rs_core *c);
 void rs_member_learn(struct rs_core *c, struct job *j);
 void rs_member_step(struct rs_core *c, struct job *j);
 void rs_member_event(struct rs_core *c, struct job *j, const struct rs_event *e);
-void rs_member_lookup(struct rs_core *c, struct job *j, const struct rs_event *e);
 void rs_member_lift(struct rs_core *c, struct job *j, uint64_t token);
 void rs_member_relearn(struct rs_core *c, struct job *j);
 

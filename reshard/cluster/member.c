@@ -39,33 +39,15 @@ static void resolve_row(struct rs_core *c, struct job *j, uint64_t sealed_as)
 	j->prepared = 0;
 }
 
-/* The record of the version that would be the row's. */
-static void look_up(struct rs_core *c, struct job *j)
-{
-	if (rs_core_may_ask(c, j, SLOT_LOOKUP))
-		rs_txn_get(rs_txn_bare(c, j, SLOT_LOOKUP), rs_key(META_KEY_VERSION, j, j->prepared_base + 1));
-}
-
-void rs_member_lookup(struct rs_core *c, struct job *j, const struct rs_event *e)
-{
-	const struct meta_record *v = rs_record(e, META_KEY_VERSION);
-
-	/* a version that retention has removed took nothing of this node: it was away for all of its life */
-	if (e->outcome == META_APPLIED && j->prepared && j->head.nr > j->prepared_base + 1)
-		resolve_row(c, j, v && v->value.version.token == j->prepared ? j->prepared_base + 1 : 0);
-}
-
 static void outcome_step(struct rs_core *c, struct job *j)
 {
 	if (!c->position)
 		return;
 	if (j->prepared && !stands(j, j->prepared)) {
-		if (j->head.token == j->prepared)
-			resolve_row(c, j, j->head.nr);
-		else if (j->head.nr <= j->prepared_base + 1)
-			resolve_row(c, j, 0);
-		else
-			look_up(c, j);
+		/* a version whose record retention has removed may have left its storage to later ones */
+		bool is_made = j->head.token == j->prepared || rs_set_made(j, j->prepared);
+
+		resolve_row(c, j, is_made ? j->prepared_base + 1 : 0);
 	}
 	if (j->aside_due && !j->prepared) {
 		j->aside_due = false;

@@ -396,7 +396,7 @@ void etcd_begin(struct world *w)
 	w->etcd_up = true;
 	w->revision = 1;
 	for (unsigned j = 0; j < w->jobs; j++) {
-		struct meta_stored set = {set_hash(j, 1), "model.safetensors"};
+		struct meta_stored set = {set_hash(j, 1), 0, "model.safetensors"};
 		struct meta_op ops[3] = {{.what = META_PUT, .key = {.kind = META_KEY_HEAD, .job = j}},
 					 {.what = META_PUT, .key = {.kind = META_KEY_SHOWN, .job = j}},
 					 {.what = META_PUT, .key = {.kind = META_KEY_STORE, .job = j, .nr = 1}}};

@@ -67,8 +67,8 @@ static void promises_hold(void **unused)
 	    schedules, sum.commits, sum.done, sum.refused, sum.opens, sum.writes, sum.seals, sum.asides, sum.settles,
 	    sum.deletes, sum.crashes, sum.starved);
 	/* schedules that get nowhere would keep all promises */
-	assert_true(sum.commits > schedules && sum.settles > schedules / 10 && sum.deletes > schedules / 10 &&
-		    sum.seals && sum.crashes && sum.starved);
+	assert_true(schedules < 100 || (sum.commits > schedules && sum.settles > schedules / 10 &&
+					sum.deletes > schedules / 10 && sum.seals && sum.crashes && sum.starved));
 }
 
 static const struct {
@@ -122,7 +122,8 @@ static void each_rule_is_missed(void **unused)
 		bool ok = caught(rules[i].name, 4000, &at);
 
 		missed += !ok;
-		fprintf(stderr, "%-22s %s (schedule %lu)\n", rules[i].name, ok ? world.broken : "NOTHING IS BROKEN", at);
+		fprintf(stderr, "%-22s %s (schedule %lu)\n", rules[i].name, ok ? world.broken : "NOTHING IS BROKEN",
+			at);
 	}
 	assert_int_equal(0, missed);
 }

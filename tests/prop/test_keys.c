@@ -78,7 +78,7 @@ static void fill_lists(struct sc_arena *a, struct meta_value *v)
 
 	for (uint32_t i = 0; i < nr; i++) {
 		members[i] = (struct meta_member){i * 100 + pick(100), number()};
-		sets[i] = (struct meta_stored){hash(), text(a, false)};
+		sets[i] = (struct meta_stored){hash(), number(), text(a, false)};
 		uses[i] = hash();
 		addresses[i] = text(a, false);
 	}
