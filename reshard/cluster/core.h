@@ -121,9 +121,10 @@ enum rs_act_kind {
 	/* of a job */
 	RS_ACT_GATE,		/* from now on nothing is opened for writing or named anew, for `token` */
 	RS_ACT_CHECK,		/* may `token` have it?  Answered by CHECKED */
-	RS_ACT_PREPARE,		/* write the row (token, base), answered by PREPARED */
+	RS_ACT_PREPARE,		/* write the row (token, base), in place of another; answered by PREPARED */
 	RS_ACT_SEAL,		/* what was prepared for `token` is version `nr` */
-	RS_ACT_FORGET,		/* it is not: remove the row; the files stay uncommitted */
+	RS_ACT_FORGET,		/* it is not: remove the row; the files stay uncommitted.  A check or a write of a row
+				   that is not done yet is not to be done after this, or after the next check */
 	RS_ACT_ASIDE,		/* files written to an older version than `nr` and not sealed are set aside */
 	RS_ACT_UNGATE,
 	RS_ACT_HIDE,		/* `nr` is the head: show no older one, then HIDDEN */

@@ -36,7 +36,7 @@ struct node {
 	size_t watch_at;		/* changes that it has been told */
 	struct {			/* in memory */
 		bool gate;
-		uint64_t gate_token, frozen;	/* frozen: prepared for this command */
+		uint64_t gate_token, asked, frozen;	/* asked: what is checked now; frozen: prepared for it */
 		bool landed[RANGES];
 		uint64_t using, storage;	/* sets; 0: none */
 		uint64_t prev;			/* head before the one it learned last */

@@ -268,6 +268,8 @@ void node_local(struct world *w, const struct item *it)
 	struct meta_stored set = {set_hash(job, a->base + 1), 0, "model.safetensors"};
 	struct rs_event e = {.job = a->job, .token = a->token, .nr = a->nr};
 
+	if ((a->kind == RS_ACT_CHECK || a->kind == RS_ACT_PREPARE) && a->token != n->now[job].asked)
+		return; /* another one came after it, or its end */
 	switch (a->kind) {
 	case RS_ACT_CHECK:
 		e.kind = RS_EV_CHECKED;
@@ -320,7 +322,7 @@ static void do_job_act(struct world *w, unsigned i, const struct rs_act *a)
 		seal(w, i, job, a->nr);
 		break;
 	case RS_ACT_FORGET:
-		n->disk[job].prepared = n->now[job].frozen = 0;
+		n->disk[job].prepared = n->now[job].frozen = n->now[job].asked = 0;
 		break;
 	case RS_ACT_ASIDE:
 		set_aside(w, i, job, a->nr);
@@ -346,6 +348,10 @@ static void do_job_act(struct world *w, unsigned i, const struct rs_act *a)
 		break;
 	case RS_ACT_DONE:
 		finished(w, i, job, a);
+		break;
+	case RS_ACT_CHECK:
+		n->now[job].asked = a->token;
+		later(w, i, a);
 		break;
 	default:
 		later(w, i, a);
