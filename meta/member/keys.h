@@ -71,13 +71,13 @@ struct meta_key {
 	const char *text;	/* NULL where the path has none */
 };
 
-enum meta_change_kind { META_BY_COMMIT, META_BY_TOPOLOGY, META_BY_LAYOUT, META_BY_ROLLBACK, META_BY_DATA };
+enum meta_command_kind { META_BY_COMMIT, META_BY_TOPOLOGY, META_BY_LAYOUT, META_BY_ROLLBACK, META_BY_DATA };
 
 struct meta_member {
 	uint32_t node;		/* its number */
 	uint64_t epoch;		/* revision at which its key in nodes/ was made */
 };
-struct meta_stored {
+struct meta_set_name {
 	struct meta_hash set;
 	uint64_t token;		/* of the command that made it: says what became of files that were prepared for it */
 	const char *file;	/* logical name */
@@ -119,17 +119,17 @@ struct meta_number_value {
 };
 struct meta_proposal_value {
 	uint64_t token, node, epoch, base, deadline_s;	/* deadline: seconds it has; says nothing of clocks */
-	enum meta_change_kind change;
+	enum meta_command_kind change;
 	struct meta_hash record;	/* of the draft */
 };
 struct meta_store_value {
 	uint32_t nr;
-	const struct meta_stored *at;
+	const struct meta_set_name *at;
 	bool settled;
 };
 struct meta_version_value {
 	uint64_t parent, token;
-	enum meta_change_kind change;
+	enum meta_command_kind change;
 	const char *topology;
 	struct meta_hash layout, placement;
 	const char *note;

@@ -110,7 +110,7 @@ static size_t list_at(const struct field *f)
 static size_t item_bytes(enum form form)
 {
 	return form == MEMBERS  ? sizeof(struct meta_member)
-	       : form == STORED ? sizeof(struct meta_stored)
+	       : form == STORED ? sizeof(struct meta_set_name)
 	       : form == USES   ? sizeof(struct meta_hash)
 				: sizeof(char *);
 }
@@ -148,7 +148,7 @@ static void add_line(const char *base, const struct field *f, struct sc_buf *buf
 		sc_buf_printf(buf, "%s", f->name);
 		break;
 	case CHANGE:
-		sc_buf_printf(buf, "%s %s", f->name, changes[*(const enum meta_change_kind *)at]);
+		sc_buf_printf(buf, "%s %s", f->name, changes[*(const enum meta_command_kind *)at]);
 		break;
 	default:
 		for (uint32_t i = 0; i < list->nr; i++) {
@@ -158,12 +158,12 @@ static void add_line(const char *base, const struct field *f, struct sc_buf *buf
 				sc_buf_byte(buf, ':');
 				sc_buf_number(buf, ((const struct meta_member *)list->at)[i].epoch);
 			} else if (f->form == STORED) {
-				meta_add_hex(buf, ((const struct meta_stored *)list->at)[i].set.at,
+				meta_add_hex(buf, ((const struct meta_set_name *)list->at)[i].set.at,
 					     sizeof(struct meta_hash));
 				sc_buf_byte(buf, ' ');
-				meta_add_token(buf, ((const struct meta_stored *)list->at)[i].token);
+				meta_add_token(buf, ((const struct meta_set_name *)list->at)[i].token);
 				sc_buf_byte(buf, ' ');
-				sc_buf_quoted(buf, ((const struct meta_stored *)list->at)[i].file);
+				sc_buf_quoted(buf, ((const struct meta_set_name *)list->at)[i].file);
 			} else if (f->form == USES) {
 				meta_add_hex(buf, ((const struct meta_hash *)list->at)[i].at, sizeof(struct meta_hash));
 			} else {
@@ -233,7 +233,7 @@ static int read_item(const struct field *f, const char *p, const char *end, stru
 	if (f->form == USES)
 		return meta_read_hex(p, end, item, sizeof(struct meta_hash));
 	if (f->form == STORED) {
-		struct meta_stored *s = item;
+		struct meta_set_name *s = item;
 
 		if (end - p < 82 || p[64] != ' ' || p[81] != ' ' ||
 		    !meta_read_hex(p, p + 64, s->set.at, sizeof(s->set.at)) ||
@@ -266,7 +266,7 @@ static int read_field(const struct field *f, const char *p, const char *end, str
 	default:
 		for (unsigned i = 0; i < CHANGES_NR; i++)
 			if (strlen(changes[i]) == (size_t)(end - p) && memcmp(changes[i], p, (size_t)(end - p)) == 0) {
-				*(enum meta_change_kind *)at = (enum meta_change_kind)i;
+				*(enum meta_command_kind *)at = (enum meta_command_kind)i;
 				return 1;
 			}
 		return 0;

@@ -182,10 +182,10 @@ void rs_nodes_copy(struct rs_core *c, struct nodes *to, const struct nodes *from
 		c->failed |= sc_vec_push(to, from->at[i]) < 0;
 }
 
-void rs_sets_copy(struct rs_core *c, struct sets *to, uint32_t nr, const struct meta_stored *from)
+void rs_sets_copy(struct rs_core *c, struct sets *to, uint32_t nr, const struct meta_set_name *from)
 {
 	size_t bytes = nr * sizeof(*from);
-	struct meta_stored *at;
+	struct meta_set_name *at;
 	char *text;
 
 	for (uint32_t i = 0; i < nr; i++)
@@ -197,7 +197,7 @@ void rs_sets_copy(struct rs_core *c, struct sets *to, uint32_t nr, const struct 
 	}
 	text = (char *)(at + nr);
 	for (uint32_t i = 0; i < nr; i++) {
-		at[i] = (struct meta_stored){from[i].set, from[i].token, text};
+		at[i] = (struct meta_set_name){from[i].set, from[i].token, text};
 		text = stpcpy(text, from[i].file) + 1;
 	}
 	sc_sys.release(to->at);

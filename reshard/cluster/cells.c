@@ -93,7 +93,7 @@ void rs_sets_sweep(struct rs_core *c, struct job *j)
 void rs_store_tell(struct rs_core *c, struct job *j)
 {
 	const struct store_cell *s = rs_store_of(j, j->known);
-	struct meta_stored *at;
+	struct meta_set_name *at;
 	struct rs_act *a;
 
 	if (!s)
@@ -102,7 +102,7 @@ void rs_store_tell(struct rs_core *c, struct job *j)
 	c->failed |= !at;
 	for (uint32_t i = 0; at && i < s->sets.nr; i++)
 		at[i] =
-		    (struct meta_stored){s->sets.at[i].set, s->sets.at[i].token, rs_core_text(c, s->sets.at[i].file)};
+		    (struct meta_set_name){s->sets.at[i].set, s->sets.at[i].token, rs_core_text(c, s->sets.at[i].file)};
 	a = rs_core_act(c, RS_ACT_STORED, j);
 	a->nr = s->nr;
 	a->nr_sets = s->sets.nr;

@@ -88,14 +88,14 @@ struct rs_event {
 	uint64_t epoch;
 	struct rs_message message;
 	uint64_t token;			/* COMMAND, COMPOSED, CHECKED, PREPARED */
-	enum meta_change_kind change;	/* COMMAND */
+	enum meta_command_kind change;	/* COMMAND */
 	struct meta_hash record;	/* COMMAND: of the draft; COMPOSED: of the version's record */
 	int64_t deadline;		/* COMMAND: so long from now */
 	uint32_t nr_nodes;
 	const uint32_t *nodes;		/* COMMAND: homes that must have prepared; PLACED: destinations */
 	struct meta_version_value version;	/* COMPOSED */
 	uint32_t nr_sets;
-	const struct meta_stored *sets;	/* storage of the version, without tokens; PLACED: once it is settled */
+	const struct meta_set_name *sets;	/* storage of the version, without tokens; PLACED: once it is settled */
 	int code;			/* CHECKED, COMPOSED: 0 or SC_E_* */
 	bool dirty;			/* CHECKED: files are written and not committed */
 	uint64_t nr;			/* HIDDEN, PLACED, BYTES */
@@ -142,12 +142,12 @@ struct rs_act {
 	int64_t ttl;
 	uint32_t node;
 	uint64_t epoch;			/* SEND: of this node */
-	enum meta_change_kind change;
+	enum meta_command_kind change;
 	int code;
 	struct rs_message message;
 	struct meta_txn txn;
 	uint32_t nr_sets;
-	const struct meta_stored *sets;
+	const struct meta_set_name *sets;
 	struct meta_hash set;
 };
 

@@ -38,7 +38,7 @@ struct cell {
 
 struct sets {			/* one allocation */
 	uint32_t nr;
-	struct meta_stored *at;
+	struct meta_set_name *at;
 };
 struct nodes {
 	struct meta_member *at;
@@ -85,7 +85,7 @@ enum phase {
 struct command {
 	enum phase phase;
 	uint64_t token, base, create;	/* create: of the proposal; 0: it is not known to be there */
-	enum meta_change_kind change;
+	enum meta_command_kind change;
 	struct meta_hash record;
 	int64_t deadline;
 	int64_t allowed;		/* how long it had */
@@ -189,7 +189,7 @@ void rs_core_wake_at(struct rs_core *c, int64_t at);
 bool rs_nodes_add(struct rs_core *c, struct nodes *v, uint32_t node, uint64_t epoch);	/* true: it is new */
 bool rs_nodes_have(const struct nodes *v, uint32_t node, uint64_t epoch);
 void rs_nodes_copy(struct rs_core *c, struct nodes *to, const struct nodes *from);
-void rs_sets_copy(struct rs_core *c, struct sets *to, uint32_t nr, const struct meta_stored *from);
+void rs_sets_copy(struct rs_core *c, struct sets *to, uint32_t nr, const struct meta_set_name *from);
 struct set_fact *rs_facts_find(const struct set_facts *v, const struct meta_hash *set);
 void rs_facts_set(struct rs_core *c, struct set_facts *v, const struct meta_hash *set, bool on);
 const char *rs_core_text(struct rs_core *c, const char *text);	/* a copy that lives as long as the actions */

@@ -13,7 +13,7 @@ struct bytes {
 	uint8_t at[INPUT_MAX];
 };
 
-#define FUZZ_PARSERS(X) X(safetensors) X(torch) X(dcp) X(pickle) X(shards) X(layout) X(topology) X(spec) X(lines) X(records) X(npy) X(tar) X(tfrecord) X(megatron) X(wire)
+#define FUZZ_PARSERS(X) X(safetensors) X(torch) X(dcp) X(pickle) X(shards) X(layout) X(topology) X(spec) X(lines) X(records) X(npy) X(tar) X(tfrecord) X(megatron) X(wire) X(frame) X(etcd)
 
 /* A parser gets n bytes: 0 accepted, else refused; a refusal has a sentence.  And what it takes, of eight kinds, is added to b. */
 #define FUZZ_DECLARE(name)                                                                                             \

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "reshard/data/index.h"
+#include "reshard/net/frame.h"
 #include "tests/support/torch_archive.h"
 
 void add(struct bytes *b, const void *p, size_t n)
@@ -25,6 +26,41 @@ static void add_text(struct bytes *b, const char *text)
 static void add_u64(struct bytes *b, uint64_t v)
 {
 	add(b, &v, 8);
+}
+
+void seed_frame(struct bytes *b, unsigned which)
+{
+	static const uint8_t kinds[] = {RS_FRAME_HELLO, RS_FRAME_REFUSED, RS_FRAME_HIDDEN, RS_FRAME_PULL, RS_FRAME_DATA, RS_FRAME_CANCEL};
+	static uint8_t bytes[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
+	struct rs_net_frame f = {.protocol = RS_PROTOCOL, .kind = kinds[which % sizeof(kinds)], .id = which};
+	struct sc_err err;
+	int n;
+
+	if (f.kind == RS_FRAME_HELLO)
+		f.hello = (struct rs_hello){.step = 1, .node = 5};
+	else if (f.kind == RS_FRAME_REFUSED)
+		f.message = (struct rs_frame_message){.job = 7, .code = 16, .text = "4 files are uncommitted"};
+	else if (f.kind == RS_FRAME_PULL)
+		f.pull = (struct rs_pull){.job = 7, .file = "model.safetensors", .tensor = "h.0.w", .run = 64, .nr = 2, .extent = {3, 4},
+					  .stride = {4096, 128}, .bytes = 768, .deadline_ms = 1000};
+	n = rs_frame_format(&f, bytes, &err);
+	add(b, bytes, n > 0 ? (size_t)n : 0);
+}
+
+void seed_etcd(struct bytes *b, unsigned which)
+{
+	static const char *const answers[] = {
+		"{\"header\":{\"revision\":\"9\"},\"succeeded\":true,\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":"
+		"\"L3NjYWxhaS9jL2FsbC9qb2JzLzAwMDAwMDAwMDAwMDAwMDcvc2hvd24=\",\"create_revision\":\"3\",\"mod_revision\":\"8\","
+		"\"value\":\"bnIgMQo=\"}]}},{\"response_range\":{}}]}",
+		"{\"header\":{\"revision\":\"9\"},\"kvs\":[{\"key\":\"L3NjYWxhaS9jL2FsbC90aWNr\",\"mod_revision\":\"4\"}],\"more\":true}",
+		"{\"result\":{\"header\":{\"revision\":\"9\"},\"events\":[{\"type\":\"DELETE\",\"kv\":{\"key\":"
+		"\"L3NjYWxhaS9jL2FsbC90aWNr\",\"mod_revision\":\"4\"}}]}}",
+		"{\"result\":{\"ID\":\"7587\",\"TTL\":\"10\"}}",
+		"{\"error\":\"etcdserver: requested lease not found\",\"code\":5}",
+	};
+
+	add_text(b, answers[which % 5]);
 }
 
 void seed_safetensors(struct bytes *b, unsigned which)

@@ -14,11 +14,13 @@
 #include "meta/model/infer.h"
 #include "meta/model/layout.h"
 #include "meta/model/topology.h"
+#include "meta/member/wire.h"
 #include "reshard/dcp/dcp.h"
 #include "reshard/data/index.h"
 #include "reshard/folder/folder_i.h"
 #include "reshard/format/format.h"
 #include "reshard/format/shards.h"
+#include "reshard/net/frame.h"
 #include "tests/support/torch_text.h"
 
 static int refused(int rc, const struct sc_err *err)
@@ -51,6 +53,55 @@ static void write_objects(const struct rs_format_ops *format, const struct rs_fo
 	if (rc < 0 && !*err.msg)
 		abort(); /* a refusal without a sentence */
 	sc_arena_done(&arena);
+}
+
+/* header and body of a frame; what is taken says the same again */
+int fuzz_frame(const uint8_t *p, size_t n)
+{
+	static uint8_t again[RS_FRAME_HEADER + RS_FRAME_BODY_MAX], head[RS_FRAME_HEADER];
+	static struct rs_net_frame f;
+	struct sc_err err = {0};
+	int rc;
+
+	if (n < RS_FRAME_HEADER)
+		return -1;
+	memcpy(head, p, sizeof(head));
+	rc = rs_frame_header(head, &f, &err);
+	if (rc < 0)
+		return refused(rc, &err);
+	if (f.body_bytes > n - RS_FRAME_HEADER)
+		return -1;
+	rc = rs_frame_body(&f, p + RS_FRAME_HEADER, &err);
+	if (rc < 0)
+		return refused(rc, &err);
+	if (rs_frame_format(&f, again, &err) != (int)(RS_FRAME_HEADER + f.body_bytes) ||
+	    memcmp(again + RS_FRAME_HEADER, p + RS_FRAME_HEADER, f.body_bytes) != 0)
+		abort();
+	(void)(f.kind == RS_FRAME_PULL && rs_pull_fits(&f.pull, 1ull << 40));
+	return 0;
+}
+
+/* an answer of etcd: of a transaction, a page, a watch, a lease */
+int fuzz_etcd(const uint8_t *p, size_t n)
+{
+	struct meta_op get[2] = {{.what = META_GET, .key = {.kind = META_KEY_HEAD, .job = 7}}, {.what = META_LIST, .range = META_RANGE_NODES}};
+	struct meta_txn txn = {.then = get, .nr_then = 2, .otherwise = get, .nr_else = 1};
+	const char *next, *json = (const char *)p;
+	struct sc_arena arena = {0};
+	struct meta_watched w;
+	struct meta_answer a;
+	struct sc_err err = {0};
+	uint64_t lease, ttl;
+	char text[100];
+	int taken = 0, code;
+
+	taken += refused(meta_wire_txn_answer("c", &txn, json, n, &arena, &a, &err), &err) == 0;
+	taken += refused(meta_wire_page_answer("c", json, n, &arena, &a, &next, &err), &err) == 0;
+	taken += refused(meta_wire_watched("c", json, n, &arena, &w, &err), &err) == 0;
+	taken += refused(meta_wire_lease_answer(json, n, &lease, &ttl, &err), &err) == 0;
+	taken += meta_wire_error(json, n, &code, text, sizeof(text));
+	sc_arena_done(&arena);
+	return taken ? 0 : -1;
 }
 
 /* What was found, laid out again and read back, is the same. */

@@ -63,7 +63,7 @@ struct lease {
 };
 struct version {		/* of the truth */
 	uint64_t token, base;
-	enum meta_change_kind change;
+	enum meta_command_kind change;
 };
 
 /*
@@ -93,7 +93,7 @@ struct item {
 #define QUEUE_MAX 64
 struct queued {
 	struct rs_event event;
-	struct meta_stored set;
+	struct meta_set_name set;
 	uint32_t nodes[NODES_MAX];
 };
 

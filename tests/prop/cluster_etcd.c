@@ -107,7 +107,7 @@ static bool is_listed(struct world *w, unsigned node)
 	return false;
 }
 
-static void check_kept(struct world *w, unsigned job, uint64_t nr, uint64_t token, enum meta_change_kind change)
+static void check_kept(struct world *w, unsigned job, uint64_t nr, uint64_t token, enum meta_command_kind change)
 {
 	for (unsigned k = 0; k < w->nodes; k++) {
 		struct node *n = &w->node[k];
@@ -396,7 +396,7 @@ void etcd_begin(struct world *w)
 	w->etcd_up = true;
 	w->revision = 1;
 	for (unsigned j = 0; j < w->jobs; j++) {
-		struct meta_stored set = {set_hash(j, 1), 0, "model.safetensors"};
+		struct meta_set_name set = {set_hash(j, 1), 0, "model.safetensors"};
 		struct meta_op ops[3] = {{.what = META_PUT, .key = {.kind = META_KEY_HEAD, .job = j}},
 					 {.what = META_PUT, .key = {.kind = META_KEY_SHOWN, .job = j}},
 					 {.what = META_PUT, .key = {.kind = META_KEY_STORE, .job = j, .nr = 1}}};

@@ -131,7 +131,7 @@ static void tell_bytes(struct world *w, unsigned i, unsigned job)
 
 static void tell_place(struct world *w, unsigned i, unsigned job)
 {
-	struct meta_stored set = {set_hash(job, w->node[i].disk[job].head), 0, "model.safetensors"};
+	struct meta_set_name set = {set_hash(job, w->node[i].disk[job].head), 0, "model.safetensors"};
 	uint32_t nodes[NODES_MAX], nr = 0;
 	struct rs_event e = {.kind = RS_EV_PLACED,
 			     .job = job,
@@ -265,7 +265,7 @@ void node_local(struct world *w, const struct item *it)
 	const struct rs_act *a = &it->act;
 	unsigned i = it->node, job = (unsigned)a->job;
 	struct node *n = &w->node[i];
-	struct meta_stored set = {set_hash(job, a->base + 1), 0, "model.safetensors"};
+	struct meta_set_name set = {set_hash(job, a->base + 1), 0, "model.safetensors"};
 	struct rs_event e = {.job = a->job, .token = a->token, .nr = a->nr};
 
 	if ((a->kind == RS_ACT_CHECK || a->kind == RS_ACT_PREPARE) && a->token != n->now[job].asked)

@@ -72,13 +72,13 @@ static void fill_lists(struct sc_arena *a, struct meta_value *v)
 {
 	uint32_t nr = pick(6);
 	struct meta_member *members = sc_arena_array(a, 8, sizeof(*members));
-	struct meta_stored *sets = sc_arena_array(a, 8, sizeof(*sets));
+	struct meta_set_name *sets = sc_arena_array(a, 8, sizeof(*sets));
 	struct meta_hash *uses = sc_arena_array(a, 8, sizeof(*uses));
 	const char **addresses = sc_arena_array(a, 8, sizeof(*addresses));
 
 	for (uint32_t i = 0; i < nr; i++) {
 		members[i] = (struct meta_member){i * 100 + pick(100), number()};
-		sets[i] = (struct meta_stored){hash(), number(), text(a, false)};
+		sets[i] = (struct meta_set_name){hash(), number(), text(a, false)};
 		uses[i] = hash();
 		addresses[i] = text(a, false);
 	}
@@ -132,10 +132,10 @@ static struct meta_value random_value(struct sc_arena *a)
 		break;
 	case META_KEY_PROPOSAL:
 		v.proposal =
-		    (struct meta_proposal_value){n[0], n[1], n[2], n[3], n[4], (enum meta_change_kind)pick(5), hash()};
+		    (struct meta_proposal_value){n[0], n[1], n[2], n[3], n[4], (enum meta_command_kind)pick(5), hash()};
 		break;
 	case META_KEY_VERSION:
-		v.version = (struct meta_version_value){n[0],   n[1],   (enum meta_change_kind)pick(5), text(a, false),
+		v.version = (struct meta_version_value){n[0],   n[1],   (enum meta_command_kind)pick(5), text(a, false),
 							hash(), hash(), pick(2) ? text(a, false) : NULL};
 		break;
 	case META_KEY_READY:

@@ -37,7 +37,7 @@ static struct node {
 static struct pending {
 	unsigned to;
 	struct rs_event event;
-	struct meta_stored set;
+	struct meta_set_name set;
 } pending[PENDING_MAX];
 static unsigned nr_pending;
 
@@ -79,7 +79,7 @@ static void pulled(unsigned i, uint64_t nr)
 	static const uint32_t all[NODES] = {0, 1, 2};
 
 	later(i, (struct rs_event){.kind = RS_EV_PLACED, .nr = nr, .nr_nodes = NODES, .nodes = all, .nr_sets = 1});
-	pending[nr_pending - 1].set = (struct meta_stored){set_hash(nr), 0, "model.safetensors"};
+	pending[nr_pending - 1].set = (struct meta_set_name){set_hash(nr), 0, "model.safetensors"};
 	later(i, (struct rs_event){.kind = RS_EV_HAVE, .set = set_hash(nr), .on = true});
 	later(i, (struct rs_event){.kind = RS_EV_BYTES, .nr = nr, .landed = true, .on_disk = true});
 	keep_have(i, set_hash(nr), true);
@@ -389,7 +389,7 @@ static void a_node_dies_and_comes_back(void **unused)
 /* A job with a version 1. */
 static void make_job(void)
 {
-	struct meta_stored set = {set_hash(1), 0, "model.safetensors"};
+	struct meta_set_name set = {set_hash(1), 0, "model.safetensors"};
 	struct meta_op then[4] = {{.what = META_PUT, .key = {.kind = META_KEY_HEAD, .job = JOB}},
 				  {.what = META_PUT, .key = {.kind = META_KEY_SHOWN, .job = JOB}},
 				  {.what = META_PUT, .key = {.kind = META_KEY_STORE, .job = JOB, .nr = 1}},

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two nodes prove to each other that they know the cluster's secret, and then sign every header and body.  Pure: nonces
+ * are given, bytes are moved by others.
+ *
+ *	who asks			who is asked
+ *	HELLO 1, nonce a    ->
+ *			    <-		HELLO 2, nonce b, mac("asked", both hellos)
+ *	HELLO 3, mac("asks", both)  ->
+ *
+ * From then on a frame's mac is the first 8 bytes of HMAC-SHA256 by a key of this connection and direction, over the
+ * count of frames before it, header and body.  This protects against strangers, replays and forged requests; payloads
+ * have a hash against accidents only.
+ */
+#ifndef RS_SESSION_H
+#define RS_SESSION_H
+
+#include "reshard/net/frame.h"
+
+#define RS_SECRET_BYTES 32
+
+struct rs_node_id {
+	uint8_t cluster[16];
+	uint32_t node;		/* its number */
+	uint64_t epoch, boot;
+	uint8_t protocol_min, protocol_max;
+};
+
+struct rs_session {
+	bool asks, open;	/* open: both have proved it */
+	uint8_t step;		/* of the last HELLO that was sent or taken */
+	struct rs_node_id me, peer;
+	uint8_t secrets[2][RS_SECRET_BYTES];
+	unsigned nr_secrets, which;
+	uint8_t nonce[32], peer_nonce[32];
+	uint8_t key[2][32];	/* of what is sent, of what is taken */
+	uint64_t count[2];
+};
+
+/**
+ * Begins a session.  nr_secrets: 1 or 2, the one that is used first; the other one is taken, too, while secrets change.
+ * nonce: 32 random bytes that no session had before.
+ */
+void rs_session_begin(struct rs_session *s, bool asks, const struct rs_node_id *me,
+		      const uint8_t (*secrets)[RS_SECRET_BYTES], unsigned nr_secrets, const uint8_t nonce[32]);
+
+/** Makes the HELLO that is this side's turn; 1: *ret is to be sent; 0: it is the other side's turn, or all is said. */
+int rs_session_hello(struct rs_session *s, struct rs_net_frame *ret);
+
+/** Takes a HELLO.  SC_E_PERMISSION (another cluster or secret, a step out of turn), SC_E_UNSUPPORTED (protocols): the
+ *  connection is to be closed, after a while that tells nothing. */
+int rs_session_take_hello(struct rs_session *s, const struct rs_net_frame *f, struct sc_err *err);
+
+/** Signs a formatted frame, of `bytes` bytes with its header. */
+void rs_session_seal(struct rs_session *s, uint8_t *frame, size_t bytes);
+/** Checks header and body of the next frame.  SC_E_PERMISSION: it is not by the peer, or not the next. */
+int rs_session_check(struct rs_session *s, const uint8_t *frame, size_t bytes, struct sc_err *err);
+
+#endif
