@@ -110,7 +110,7 @@ int rs_session_take_hello(struct rs_session *s, const struct rs_net_frame *f, st
 				  .protocol_max = h->protocol_max};
 
 	memcpy(peer.cluster, h->cluster, sizeof(peer.cluster));
-	if (s->open || h->step != s->step + 1 || (h->step % 2 == 0) != s->asks)
+	if (f->mac || f->id || s->open || h->step != s->step + 1 || (h->step % 2 == 0) != s->asks)
 		return sc_fail(err, SC_E_PERMISSION, "node %u says HELLO %u out of turn", h->node, h->step);
 	if (memcmp(peer.cluster, s->me.cluster, sizeof(peer.cluster)) != 0)
 		return sc_fail(err, SC_E_PERMISSION, "node %u is of another cluster", h->node);

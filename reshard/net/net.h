@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames over TCP: one thread, epoll, connections that are opened at first use.  A connection carries the requests of
+ * the side that opened it, and their answers; each side opens its own.
+ *
+ *	rs_net_send()	a message to a node; lost if the connection is
+ *	rs_net_pull()	a region of a tensor from a holder, to the caller's memory; `done` tells how it ended
+ *	rs_net_run()	waits for what comes, answers it, and calls back
+ *
+ * Deadlines are this side's: a connection whose request has passed its own is closed, and all its requests end.
+ * Nothing depends on the transport noticing a peer that says nothing.
+ */
+#ifndef RS_NET_H
+#define RS_NET_H
+
+#include "reshard/net/session.h"
+
+struct rs_net;
+
+struct rs_net_config {
+	struct rs_node_id id;
+	uint8_t secrets[2][RS_SECRET_BYTES];
+	unsigned nr_secrets;
+	const char *listen; /* ADDRESS:PORT, numeric; port 0: any; NULL: none */
+	int64_t hello_ms;   /* for connecting and both proofs */
+	void *arg;
+	/** Packs p->bytes bytes to `to`.  Returns an enum rs_frame_code.  Called by rs_net_run(). */
+	int (*serve)(void *arg, const struct rs_node_id *peer, const struct rs_pull *p, uint8_t *to);
+	/** Takes a message: PREPARED, REFUSED, HIDDEN. */
+	void (*message)(void *arg, const struct rs_node_id *peer, const struct rs_net_frame *f);
+	/** Is this a member, with this epoch?  Asked for each request; NULL: any. */
+	bool (*is_member)(void *arg, uint32_t node, uint64_t epoch);
+};
+
+/** The end of a pull: an enum rs_frame_code of the holder's, RS_CODE_DAMAGED if its hash is wrong, or RS_CODE_IO, with
+ *  err: the connection has failed, or its deadline has passed.  After it nobody touches `to`. */
+typedef void rs_pulled_fn(void *arg, int code, const struct sc_err *err);
+
+/** SC_E_SYSTEM, SC_E_NO_MEMORY, SC_E_LIMIT (an address). */
+int rs_net_new(const struct rs_net_config *config, struct rs_net **ret, struct sc_err *err);
+/** Ends what is on its way: each pull by RS_CODE_IO. */
+void rs_net_free(struct rs_net *net);
+int rs_net_port(const struct rs_net *net);
+
+/** Sends a frame to a node at ADDRESS:PORT.  SC_E_LIMIT, SC_E_BUSY (too much waits for this node), SC_E_NO_MEMORY. */
+int rs_net_send(struct rs_net *net, const char *address, const struct rs_net_frame *f, struct sc_err *err);
+/** Begins a pull of p->bytes bytes to `to`, within p->deadline_ms.  The same errors; then there is no end of it. */
+int rs_net_pull(struct rs_net *net, const char *address, const struct rs_pull *p, uint8_t *to, rs_pulled_fn *done,
+		void *arg, struct sc_err *err);
+/** Does what there is to do, and waits up to `ms` for more. */
+void rs_net_run(struct rs_net *net, int ms);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the two files of the net share: conn.c has what goes over a connection, net.c the connections. */
+#ifndef RS_NET_I_H
+#define RS_NET_I_H
+
+#include "reshard/net/net.h"
+
+#define OUT_BYTES_MAX (64u << 20) /* answers that wait to be sent, of all connections */
+
+struct out {
+	struct out *next;
+	size_t bytes, sent;
+	uint8_t at[];
+};
+
+struct asked {
+	struct asked *next;
+	uint32_t id, bytes;
+	uint8_t *to;
+	int64_t deadline;
+	rs_pulled_fn *done;
+	void *arg;
+};
+
+struct conn {
+	struct conn *next;
+	struct rs_net *net;
+	int fd;
+	bool asks, dead;
+	char address[64];
+	int64_t deadline; /* of the hello */
+	struct rs_session session;
+	struct out *first, **last;     /* signed, or HELLO */
+	struct out *wait, **wait_last; /* until the session is open */
+	struct asked *asked;
+	uint32_t nr_asked, next_id;
+	uint32_t events;
+
+	uint8_t in[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
+	size_t got, want;
+	struct rs_net_frame frame; /* whose header is there */
+	bool has_header, in_payload;
+	uint8_t *payload; /* NULL: it is thrown away */
+	size_t payload_got;
+	struct asked *answered;
+};
+
+struct rs_net {
+	struct rs_net_config config;
+	int epoll, listener;
+	struct conn *conns;
+	uint32_t nr;
+	size_t out_bytes;
+	struct rs_net_frame frame;	/* what is made to be sent, and its bytes */
+	uint8_t bytes[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
+};
+
+/** The connection is of no use any more: its requests end.  It goes at the next sweep, when nobody walks over it. */
+void rs_conn_fail(struct conn *c, const char *why);
+void rs_conns_sweep(struct rs_net *net);
+/** Makes a frame that is to be sent, with room for its payload behind it.  NULL: *err. */
+struct out *rs_out_make(struct conn *c, const struct rs_net_frame *f, struct sc_err *err);
+/** Queues it, signed; before the session is open it waits for that. */
+void rs_conn_put(struct conn *c, struct out *take_out, size_t signed_bytes);
+void rs_conn_hello(struct conn *c);
+/** Sends what can be sent now; takes what has come. */
+void rs_conn_flush(struct conn *c);
+void rs_conn_take(struct conn *c);
+
+#endif
