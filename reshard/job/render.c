@@ -231,9 +231,12 @@ static int status_files(struct rs_job *job, struct sc_buf *buf, struct sc_err *e
 	if (rc == 0)
 		rc = rs_tree_changes(job, on_dirty, &d, err);
 	if (rc == 0) {
+		/* names of files without tensors that were removed are neither: they are told where there is nothing else */
+		const size_t others = dirt.others || d.nr ? dirt.others : dirt.nr;
+
 		sc_buf_printf(buf, "dirty_files: %zu\n", d.nr);
-		if (dirt.others)
-			sc_buf_printf(buf, "dirty_others: %zu\n", dirt.others);
+		if (others)
+			sc_buf_printf(buf, "dirty_others: %zu\n", others);
 		if (d.lines.text)
 			sc_buf_add(buf, d.lines.text, d.lines.bytes);
 	}

@@ -50,8 +50,10 @@ static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret
 		*ret = k->row;
 	(void)pthread_mutex_unlock(&kept.lock);
 	if (known)
-		return 1;
+		return ret->nlink > 0;
 	rc = rs_below_unless_dropped(b, meta_tree_inode(b->catalog, &b->tree, ino, ret, target, err));
+	if (rc > 0 && !ret->nlink) /* hidden, with what earlier topologies said of it */
+		rc = 0;
 	if (rc <= 0 || S_ISLNK(ret->mode))
 		return rc;
 	(void)pthread_mutex_lock(&kept.lock);

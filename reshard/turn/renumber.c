@@ -254,12 +254,17 @@ static int hide_name(void *arg, struct meta_bytes name, uint64_t ino)
 	return put_name(p->t, p->ino, name, 0);
 }
 
-/* The rows of the upper layer that move into the tree as they are: not these. */
+/* The rows of the upper layer that move into the tree as they are: not these.  A row without a link says that nothing is
+ * known of what is at the path. */
 static int leave_out(struct putting *p)
 {
 	struct rs_turn *t = p->t;
+	struct meta_change nothing = {META_PUT_INODE,
+				      .inode = {.ino = p->ino, .mode = S_IFREG, .data = META_LOWER_DATA}};
 	int rc = rs_turn_put(t, &t->spec.rows, (struct meta_change){META_DROP_INODE, .inode.ino = p->ino});
 
+	if (rc == 0)
+		rc = rs_turn_put(t, &t->spec.rows, nothing);
 	return rc < 0 ? rc : rs_overlay_entries(t->job->overlay, p->ino, hide_name, p);
 }
 

@@ -225,16 +225,24 @@ struct walk {
 	} folders;			/* still to be gone through */
 };
 
+/* What has a virtual number may be there again: a row without a link says that nothing is known of it. */
 static int hide(void *arg, const struct meta_entry_row *row)
 {
 	struct walk *h = arg;
+	struct meta_change nothing = {META_PUT_INODE,
+				      .inode = {.ino = row->ino, .mode = S_IFREG, .data = META_LOWER_DATA}};
+	int rc = 0;
 
-	if ((row->ino & META_VIRTUAL) && sc_vec_push(&h->folders, row->ino) < 0)
-		return sc_nomem(h->t->err);
-	return put_entry(h->t, h->folder, row->name, 0);
+	if (row->ino & META_VIRTUAL) {
+		if (!rs_overlay_has(h->t->job->overlay, row->ino) && !rs_turn_has_other_number(h->t, row->ino))
+			rc = put(h->t, nothing);
+		if (rc == 0 && sc_vec_push(&h->folders, row->ino) < 0)
+			rc = sc_nomem(h->t->err);
+	}
+	return rc < 0 ? rc : put_entry(h->t, h->folder, row->name, 0);
 }
 
-/* Hides what the rows of a folder say is in it.  A virtual folder may be there again: its names are hidden, too. */
+/* Hides what the rows of a folder say is in it, and what they say of virtual folders there. */
 static int hide_folder(struct rs_turn *t, struct meta_tree *tree, uint64_t folder)
 {
 	struct walk h = {.t = t};
