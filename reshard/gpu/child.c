@@ -37,9 +37,8 @@ static void unref(struct rs_child *c)
 }
 
 /* Waits without reaping first: as long as the lock is held, the pid is this child's or `ended` is set. */
-static void *attend(void *arg)
+static void attend(struct rs_child *c)
 {
-	struct rs_child *c = arg;
 	siginfo_t info;
 
 	while (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR)
@@ -51,6 +50,12 @@ static void *attend(void *arg)
 	(void)pthread_cond_broadcast(&c->news);
 	(void)pthread_mutex_unlock(&c->lock);
 	unref(c);
+}
+
+static void *run(void *child)
+{
+	(void)pthread_setname_np(pthread_self(), "scalai-helper");
+	attend(child);
 	return NULL;
 }
 
@@ -109,7 +114,7 @@ static int start_thread(struct rs_child *c)
 	if (rc)
 		return rc;
 	(void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	rc = pthread_create(&thread, &attr, attend, c);
+	rc = pthread_create(&thread, &attr, run, c);
 	(void)pthread_attr_destroy(&attr);
 	return rc;
 }
@@ -136,7 +141,7 @@ int rs_child_start(const char *program, int fd, int as, struct rs_child **ret, s
 	rc = start_thread(c);
 	if (rc) { /* it has not begun to listen, and ends at once */
 		rs_child_kill(c);
-		(void)attend(c);
+		attend(c);
 		unref(c);
 		return sc_fail_sys(err, rc, "cannot start a thread that waits for '%s'", program);
 	}
@@ -175,7 +180,7 @@ void rs_child_kill(struct rs_child *c)
 {
 	(void)pthread_mutex_lock(&c->lock);
 	if (!c->ended)
-		(void)kill(c->pid, SIGKILL);
+		(void)kill(-c->pid, SIGKILL); /* its group */
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
