@@ -48,7 +48,7 @@ def steps(a, tests):
 	yield "reshards of random models", [tests / "test_prop_files-gpu"], 1200, helped
 	rounds = tests / "test_prop_rounds-gpu"
 	yield "rounds of random jobs through the pipeline", [rounds], 3600, {"ROUNDS": str(a.jobs), "ASAN_OPTIONS": BESIDE_CUDA}
-	yield "a mount with engine=gpu", [ROOT / "tests/e2e/run", "72_"], 900, {"GPU_HELPER": str(a.helper)}
+	yield "a mount with engine=gpu", [ROOT / "tests/e2e/run", "engine_gpu"], 900, {"GPU_HELPER": str(a.helper)}
 	sanitizer = shutil.which("compute-sanitizer")
 	for tool in ("memcheck", "initcheck") if sanitizer else ():
 		yield f"the same under {tool}", [sanitizer, "--tool", tool, "--error-exitcode", "9", rounds], 3600, {"ROUNDS": "20", "ASAN_OPTIONS": BESIDE_CUDA}
