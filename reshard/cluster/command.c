@@ -148,8 +148,8 @@ static bool all_prepared(const struct rs_core *c, const struct job *j)
 {
 	const struct command *m = &j->command;
 
-	if (!c->members.nr || c->position < m->wait)
-		return false;
+	if (!c->members.nr || c->position < m->wait || m->acks.nr < c->members.nr)
+		return false; /* of 2,000 members all are looked at once, not for each answer */
 	for (size_t i = 0; i < c->members.nr; i++)
 		if (!rs_nodes_have(&m->acks, c->members.at[i].node, c->members.at[i].epoch))
 			return false;
@@ -325,6 +325,8 @@ static bool all_hidden(const struct command *m, uint32_t me)
 {
 	size_t nr = 0, others = 0;
 
+	if (RULE(barrier_all) && m->hidden.nr + 1 < m->members.nr)
+		return false;
 	for (size_t i = 0; i < m->members.nr; i++) {
 		if (m->members.at[i].node == me)
 			continue;
