@@ -231,7 +231,7 @@ static int status_files(struct rs_job *job, struct sc_buf *buf, struct sc_err *e
 	if (rc == 0)
 		rc = rs_tree_changes(job, on_dirty, &d, err);
 	if (rc == 0) {
-		/* names of files without tensors that were removed are neither: they are told where there is nothing else */
+		/* removed names of files without tensors are neither: they are told where there is nothing else */
 		const size_t others = dirt.others || d.nr ? dirt.others : dirt.nr;
 
 		sc_buf_printf(buf, "dirty_files: %zu\n", d.nr);

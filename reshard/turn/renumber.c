@@ -254,8 +254,8 @@ static int hide_name(void *arg, struct meta_bytes name, uint64_t ino)
 	return put_name(p->t, p->ino, name, 0);
 }
 
-/* The rows of the upper layer that move into the tree as they are: not these.  A row without a link says that nothing is
- * known of what is at the path. */
+/* The rows of the upper layer that move into the tree as they are: not these.  A row without a link says that nothing
+ * is known of what is at the path. */
 static int leave_out(struct putting *p)
 {
 	struct rs_turn *t = p->t;
