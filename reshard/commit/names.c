@@ -16,6 +16,7 @@
 
 struct leaving {
 	struct commit *c;
+	struct rs_below *below;		/* NULL: there is no version */
 	struct sc_map *by_ino;		/* -> struct named */
 	struct sc_map names;		/* that leave, by folder and name */
 	struct sc_map like;		/* by number -> struct like */
@@ -65,8 +66,13 @@ static int file_of(struct leaving *l, const struct item *it, struct meta_inode_r
 {
 	struct commit *c = l->c;
 	uint64_t ino = 0;
-	int rc = it->how == ITEM_LIKE ? rs_find_path(c->job, it->rank, it->path, &ino, c->err) : 0;
+	int rc = 0;
 
+	/* most ranks have no rows for what replicas of theirs write */
+	if (it->how == ITEM_LIKE && l->below)
+		rc = rs_below_tree_path(l->below, c->job->root + 1 + it->rank, it->path, &ino, c->err);
+	if (rc == 0 && ino)
+		rc = rs_find_path(c->job, it->rank, it->path, &ino, c->err);
 	if (rc == 0 && ino)
 		rc = rs_overlay_inode(c->job->overlay, ino, &c->arena, ret, c->err);
 	return rc <= 0 ? rc : S_ISREG(ret->mode) && (ret->nlink > 1 || ret->blob);
@@ -152,14 +158,6 @@ static int on_old_name(void *arg, const struct meta_entry_row *row)
 	return rc < 0 || now != l->ino ? rc : leave(l, row->parent, row->name, TENSORS);
 }
 
-static int leave_old_names(struct leaving *l)
-{
-	struct rs_below *below;
-	int rc = rs_view_below(l->c->a.base, &below, l->c->err);
-
-	return rc < 0 ? rc : rs_below_names(below, l->ino, on_old_name, l, l->c->err);
-}
-
 /* Names of tensors leave a file that has plain ones, too: those that were written or moved, and the old ones of a
  * committed file of tensors. */
 static int leave_plain(struct leaving *l)
@@ -172,7 +170,7 @@ static int leave_plain(struct leaving *l)
 
 		if (n && c->rows.at[n->row].inode.blob && was_shard(n)) {
 			l->ino = n->first->ino;
-			rc = leave_old_names(l);
+			rc = rs_below_names(l->below, l->ino, on_old_name, l, c->err);
 		}
 	}
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
@@ -191,7 +189,7 @@ static int leave_plain(struct leaving *l)
 int rs_commit_names(struct commit *c, struct sc_map *by_ino)
 {
 	struct leaving l = {.c = c, .by_ino = by_ino};
-	int rc = 0;
+	int rc = c->a.base ? rs_view_below(c->a.base, &l.below, c->err) : 0;
 
 	(void)pthread_rwlock_rdlock(&c->job->names);
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)

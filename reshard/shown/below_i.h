@@ -114,9 +114,6 @@ struct rs_named_list {		/* names that the tree has */
 int rs_on_named(void *arg, const struct meta_entry_row *row);
 int rs_by_name(const void *a, const void *b);
 void rs_named_done(struct rs_named_list *n);
-/** Goes down a path from a folder of the tree, whatever counts there; *ret 0: there is nothing.  Errors: of rows of a
- *  version that was dropped, too. */
-int rs_below_tree_path(struct rs_below *b, uint64_t folder, const char *path, uint64_t *ret, struct sc_err *err);
 /** Returns rc, or 0 for an error that comes from rows of a version that was dropped meanwhile. */
 int rs_below_unless_dropped(struct rs_below *b, int rc);
 

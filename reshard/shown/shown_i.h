@@ -36,6 +36,9 @@ int rs_below_names(struct rs_below *b, uint64_t ino, meta_entry_fn *fn, void *ar
 /** Walks over the names of a rank's files of tensors that were one file where they were written, and are several here
  *  (docs/tree.md, B4), with the numbers that they have here. */
 int rs_below_each_split(struct rs_below *b, uint32_t rank, meta_entry_fn *fn, void *arg, struct sc_err *err);
+/** Goes down a path from a folder of the tree, whatever counts there; *ret 0: there is nothing.  Cheap where there is
+ *  none.  Errors: of rows of a version that was dropped, too. */
+int rs_below_tree_path(struct rs_below *b, uint64_t folder, const char *path, uint64_t *ret, struct sc_err *err);
 /** Finds a number by its path; 0: there is none. */
 int rs_below_find(struct rs_below *b, uint32_t rank, const char *path, uint64_t *ret, struct sc_err *err);
 
