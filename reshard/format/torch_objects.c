@@ -133,6 +133,7 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	const struct rs_pickled_bytes *name;
 	struct rs_object object = {0};
 	bool tensor = false;
+	size_t bytes = 0;
 	int64_t flags;
 	int rc;
 
@@ -143,7 +144,9 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	rc = has_tensor(l, n, &tensor);
 	if (rc < 0 || tensor)
 		return rc;
-	object.name = rs_pickle_path_in(walk, l->to, NULL);
+	object.name = rs_pickle_path_in(walk, l->to, &bytes);
+	if (object.name && strlen(object.name) != bytes)
+		return 1; /* a key has a 0 byte */
 	rc = object.name ? write(l, n, &object) : sc_nomem(l->err);
 	l->bytes += object.bytes;
 	if (rc == 0 && l->bytes > SC_OBJECTS_BYTES_MAX)

@@ -74,7 +74,7 @@ def main(what, at):
     elif what == "two":
         os.makedirs(f"{at}/0")
         for name in ("a", "b"):
-            torch.save({"w": torch.ones(2), "step": name, "only_" + name: 1}, f"{at}/0/{name}.pt")
+            torch.save({"w": torch.ones(2), "step": name, "only_" + name: 1, "nul\0": 1}, f"{at}/0/{name}.pt")
     else:
         with open(f"{at}/.metadata", "rb") as f:
             metadata = pickle.load(f)
