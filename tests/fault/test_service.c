@@ -246,13 +246,14 @@ static void jobs_are_found(void **unused)
 /* --- the worker waits by the clock of sc_sys --- */
 
 static unsigned waits;		/* atomic; of the worker, for another try */
-static int64_t waited_ns;	/* atomic; for so long */
+static int64_t waited_ns;	/* atomic; for so long, the longest of them: it also waits for what was met to settle */
 
 static int short_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
 {
 	int64_t now = sc_now_ns();
 
-	__atomic_store_n(&waited_ns, ns - now, __ATOMIC_RELAXED);
+	if (ns - now > __atomic_load_n(&waited_ns, __ATOMIC_RELAXED)) /* one thread waits */
+		__atomic_store_n(&waited_ns, ns - now, __ATOMIC_RELAXED);
 	(void)__atomic_add_fetch(&waits, 1, __ATOMIC_RELEASE);
 	return real.wait_until(cond, lock, now + 1000000);
 }
