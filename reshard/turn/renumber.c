@@ -75,13 +75,19 @@ static int on_entry(void *arg, struct meta_bytes name, uint64_t ino)
 	struct rs_turn *t = f->t;
 	struct meta_inode_row row;
 	uint64_t was = 0;
-	int rc = ino ? f->lower.child(f->lower.arg, f->folder, name, &was, t->err) : 1;
+	int rc = 1;
 
-	if (rc || was == ino)
+	/* most entries are of files that were made since: these need no look at what is below */
+	if (ino && !(ino & META_VIRTUAL))
+		rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
+	if (!ino || rc <= 0 || (!(ino & META_VIRTUAL) && !S_ISDIR(row.mode)))
 		return rc < 0 ? rc : 0;
+	rc = f->lower.child(f->lower.arg, f->folder, name, &was, t->err);
+	if (rc < 0 || was == ino)
+		return rc;
 	/* a folder that was made since has entries of its own */
 	rc = f->lower.inode(f->lower.arg, ino, &t->texts, &row, t->err);
-	return rc > 0 && (ino & META_VIRTUAL || S_ISDIR(row.mode)) ? on_moved(f, name, ino) : rc < 0 ? rc : 0;
+	return rc > 0 ? on_moved(f, name, ino) : rc;
 }
 
 static int on_folder(void *arg, const struct meta_inode_row *folder)
