@@ -43,6 +43,8 @@ struct seen look(struct rs_service *s);
 void with_tree(struct rs_service *s);
 void with_dirty_tree(struct rs_service *s);
 void with_turned_links(struct rs_service *s);
+void with_moved_brought(struct rs_service *s);
+void with_both_kinds(struct rs_service *s);
 void with_other_tree(struct rs_service *s);
 void do_exchange(struct rs_service *s);
 void do_rollback_tree(struct rs_service *s);

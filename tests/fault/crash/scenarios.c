@@ -389,6 +389,8 @@ const struct scenario scenarios[] = {
 	{"discard-tree", with_dirty_tree, do_discard, false, false},
 	{"exchange", with_tree, do_exchange, false, false},
 	{"commit-links", with_turned_links, do_commit, false, false},
+	{"commit-brought", with_moved_brought, do_commit, false, false},
+	{"commit-kinds", with_both_kinds, do_commit, false, false},
 	{"rollback-tree", with_other_tree, do_rollback_tree, false, false},
 	{"discard-held", with_tree, do_discard_held, true, false},
 };

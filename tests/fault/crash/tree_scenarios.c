@@ -67,6 +67,38 @@ void with_turned_links(struct rs_service *s)
 	IN_TREE(s, work_set_xattr(s, job_of(s), 5, "own/b", "user.of", "three names", &err));
 }
 
+/* What a topology brought has got other names, and things were put beside it. */
+void with_moved_brought(struct rs_service *s)
+{
+	committed(s);
+	for (uint32_t r = 0; r < 4; r++) {
+		make_folder(s, r, "both", 0755);
+		make_folder(s, r, "both/deep", 0750);
+		put(s, r, "both/deep/x", "the same on all", 15);
+	}
+	do_commit(s);
+	work(s);
+	COMMAND(s, rs_job_topology, "tp=4 dp=2");
+	IN_TREE(s, work_rename(s, job_of(s), 5, "both", 5, "turned", false, &err));
+	put(s, 5, "turned/new", "new", 3);
+	IN_TREE(s, work_mkfifo(s, job_of(s), 5, "turned/deep/fifo", &err));
+	IN_TREE(s, work_link(s, job_of(s), 5, "turned/deep/x", 5, "again", &err));
+	IN_TREE(s, work_set_xattr(s, job_of(s), 5, "turned/deep", "user.of", "a folder", &err));
+	IN_TREE(s, work_rename(s, job_of(s), 6, "notes.txt", 6, "both/notes.txt", false, &err));
+	put(s, 6, "notes.txt", "another one", 11);
+}
+
+/* Files of tensors have a plain name, too, and on one rank another name still. */
+void with_both_kinds(struct rs_service *s)
+{
+	committed(s);
+	COMMAND(s, rs_job_layout, "plain *.bak\nuse megatron-gpt vocab=300 tied=embedding.word_embeddings.weight");
+	for (uint32_t r = 0; r < 4; r++)
+		IN_TREE(s, work_link(s, job_of(s), r, "model.safetensors", r, "model.bak", &err));
+	IN_TREE(s, work_link(s, job_of(s), 1, "model.bak", 1, "older.bak", &err));
+	IN_TREE(s, work_set_xattr(s, job_of(s), 1, "model.bak", "user.of", "three names", &err));
+}
+
 /* Versions with and without that tree, which is the older one. */
 void with_other_tree(struct rs_service *s)
 {
