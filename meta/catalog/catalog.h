@@ -162,7 +162,7 @@ typedef int meta_stale_fn(void *arg, const struct meta_stale *stale);
 int meta_stale_note_job(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err);
 /** Notes the blobs of a new set that have a hash, and so a record, already.  Inside the transaction that adds it. */
 int meta_stale_note_set(struct meta_catalog *c, uint64_t set, struct sc_err *err);
-/** Notes the blobs of a version that other sets have, too, and its tree, which is of an older version.  Inside the
+/** Notes the blobs of a version that other sets have, too: it is the head again.  Looks each of them up.  Inside the
  *  transaction that adds it. */
 int meta_stale_note_version(struct meta_catalog *c, uint64_t version, struct sc_err *err);
 /** Walks over some thousand of them, the oldest notes first. */

@@ -22,16 +22,12 @@ int meta_stale_note_set(struct meta_catalog *c, uint64_t set, struct sc_err *err
 
 int meta_stale_note_version(struct meta_catalog *c, uint64_t version, struct sc_err *err)
 {
-	int rc = db_run(c, err,
-			"INSERT OR REPLACE INTO stale (blob) SELECT DISTINCT mine.blob FROM version_set v JOIN "
-			"set_blob mine ON mine.blob_set = v.blob_set JOIN set_blob other ON other.blob = mine.blob AND "
-			"other.blob_set <> mine.blob_set JOIN blob ON blob.id = mine.blob WHERE v.version = ? AND "
-			"hash IS NOT NULL",
-			"i", version);
-
-	return rc < 0 ? rc
-		      : db_run(c, err, "UPDATE tree SET kept = 0 WHERE id = (SELECT tree FROM version WHERE id = ?)",
-			       "i", version);
+	return db_run(c, err,
+		      "INSERT OR REPLACE INTO stale (blob) SELECT DISTINCT mine.blob FROM version_set v JOIN "
+		      "set_blob mine ON mine.blob_set = v.blob_set JOIN set_blob other ON other.blob = mine.blob AND "
+		      "other.blob_set <> mine.blob_set JOIN blob ON blob.id = mine.blob WHERE v.version = ? AND "
+		      "hash IS NOT NULL",
+		      "i", version);
 }
 
 struct walk {

@@ -324,6 +324,11 @@ int meta_tree_set_kept(struct meta_catalog *c, const struct meta_tree_record *re
 	return db_run(c, err, "UPDATE tree SET kept = 1 WHERE id = ? AND base = ?", "ii", record->id, record->base);
 }
 
+int meta_tree_set_unkept(struct meta_catalog *c, uint64_t tree, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE tree SET kept = 0 WHERE id = ?", "i", tree);
+}
+
 int meta_tree_known(struct meta_catalog *c, uint64_t tree, struct sc_err *err)
 {
 	uint64_t id = 0;

@@ -92,7 +92,9 @@ static int save_version(struct rs_service *s, const struct rs_advance *a, struct
 		rc = rs_save_data(s, v, err);
 	if (rc == 0)
 		rc = meta_job_set_head(s->catalog, a->job->id, row.id, err);
-	if (rc == 0 && a->change != RS_BY_COMMIT)
+	if (rc == 0 && a->change != RS_BY_COMMIT && v->tree)
+		rc = meta_tree_set_unkept(s->catalog, v->tree, err);
+	if (rc == 0 && a->change == RS_BY_ROLLBACK)
 		rc = meta_stale_note_version(s->catalog, row.id, err);
 	if (rc == 0)
 		rc = drop_old_versions(s, a->job, v, err);
