@@ -13,4 +13,9 @@ static unsigned pick(unsigned n)
 	return (unsigned)(random_state >> 33) % n;
 }
 
+static inline uint64_t draw(void)
+{
+	return (uint64_t)pick(1u << 31) << 33 ^ (uint64_t)pick(1u << 31) << 16 ^ pick(1u << 16);
+}
+
 #endif

@@ -15,20 +15,9 @@
 /* cmocka wants some of the above first */
 #include <cmocka.h>
 
+#include "tests/prop/pick.h"
+
 static unsigned long rounds = 20000, seed = 1;
-static uint64_t state;
-
-static uint64_t draw(void)
-{
-	state = state * 6364136223846793005u + 1442695040888963407u;
-	return state >> 16;
-}
-
-static unsigned pick(unsigned below)
-{
-	return (unsigned)(draw() % below);
-}
-
 static uint64_t number(void)
 {
 	return pick(4) ? draw() % 1000 : (draw() << 32 ^ draw()) >> pick(64);
@@ -290,6 +279,6 @@ int main(int argc, char **argv)
 		rounds = strtoul(argv[1], NULL, 0);
 	if (argc > 2)
 		seed = strtoul(argv[2], NULL, 0);
-	state = seed;
+	random_state = seed;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
