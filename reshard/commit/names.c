@@ -152,10 +152,9 @@ static bool was_shard(const struct named *n)
 static int on_old_name(void *arg, const struct meta_entry_row *row)
 {
 	struct leaving *l = arg;
-	uint64_t now = 0;
-	int rc = rs_overlay_child(l->c->job->overlay, row->parent, row->name, &now, l->c->err);
+	int rc = rs_overlay_still_names(l->c->job->overlay, row, l->c->err);
 
-	return rc < 0 || now != l->ino ? rc : leave(l, row->parent, row->name, TENSORS);
+	return rc <= 0 ? rc : leave(l, row->parent, row->name, TENSORS);
 }
 
 /* Names of tensors leave a file that has plain ones, too: those that were written or moved, and the old ones of a

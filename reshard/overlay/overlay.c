@@ -84,6 +84,14 @@ int rs_overlay_child(const struct rs_overlay *o, uint64_t folder, struct meta_by
 	return n || is_removed(o, folder) ? 0 : o->lower.child(o->lower.arg, folder, name, ret, err);
 }
 
+int rs_overlay_still_names(const struct rs_overlay *o, const struct meta_entry_row *below, struct sc_err *err)
+{
+	uint64_t now = 0;
+	int rc = rs_overlay_child(o, below->parent, below->name, &now, err);
+
+	return rc < 0 ? rc : now == below->ino;
+}
+
 struct merge {
 	const struct rs_overlay *o;
 	uint64_t folder;

@@ -63,6 +63,8 @@ int rs_overlay_inode(const struct rs_overlay *o, uint64_t ino, struct sc_arena *
 /** Gives the number of a name in a folder, 0: there is none.  Errors: SC_E_NAME. */
 int rs_overlay_child(const struct rs_overlay *o, uint64_t folder, struct meta_bytes name, uint64_t *ret,
 		     struct sc_err *err);
+/** Tells whether a name that something has below is its name still: 1, 0 or an error. */
+int rs_overlay_still_names(const struct rs_overlay *o, const struct meta_entry_row *below, struct sc_err *err);
 /** Walks over the names in a folder, in no order. */
 int rs_overlay_children(const struct rs_overlay *o, uint64_t folder, rs_child_fn *fn, void *arg, struct sc_err *err);
 int rs_overlay_xattrs(const struct rs_overlay *o, uint64_t ino, rs_xattr_fn *fn, void *arg, struct sc_err *err);

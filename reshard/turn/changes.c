@@ -78,12 +78,9 @@ struct finding_name {
 static int on_lower_name(void *arg, const struct meta_entry_row *row)
 {
 	struct finding_name *f = arg;
-	uint64_t now = 0;
-	int rc = row->parent == f->parent
-		     ? rs_overlay_child(f->x->job->overlay, row->parent, row->name, &now, f->x->err)
-		     : 0;
+	int rc = row->parent == f->parent ? rs_overlay_still_names(f->x->job->overlay, row, f->x->err) : 0;
 
-	if (rc == 0 && now == row->ino) {
+	if (rc > 0) {
 		f->name = (struct meta_bytes){sc_arena_copy(&f->x->texts, row->name.at, row->name.nr), row->name.nr};
 		rc = f->name.at ? 0 : sc_nomem(f->x->err);
 	}
@@ -220,10 +217,9 @@ static int on_old_name(void *arg, const struct meta_entry_row *row)
 {
 	const struct old_names *o = arg;
 	struct changes *x = o->x;
-	uint64_t now = 0;
-	int rc = rs_overlay_child(x->job->overlay, row->parent, row->name, &now, x->err);
+	int rc = rs_overlay_still_names(x->job->overlay, row, x->err);
 
-	return rc < 0 || now != row->ino ? rc : add_file(x, row->parent, row->name, o->row);
+	return rc <= 0 ? rc : add_file(x, row->parent, row->name, o->row);
 }
 
 /* --- the upper layer --- */

@@ -119,41 +119,20 @@ struct putting {
 	uint64_t ino, folder;
 };
 
-static int put_name(struct rs_turn *t, uint64_t folder, struct meta_bytes name, uint64_t ino)
-{
-	struct meta_entry_row row = {folder, {sc_arena_copy(&t->texts, name.at, name.nr), name.nr}, ino};
-
-	return row.name.at ? rs_turn_put(t, &t->spec.rows, (struct meta_change){META_PUT_ENTRY, .entry = row})
-			   : sc_nomem(t->err);
-}
-
-static int on_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
-{
-	const struct putting *p = arg;
-	struct rs_turn *t = p->t;
-	struct meta_xattr_row row = {p->ino, {sc_arena_copy(&t->texts, name.at, name.nr), name.nr},
-				     {sc_arena_copy(&t->texts, value.at, value.nr), value.nr}};
-
-	return row.name.at && row.value.at
-		       ? rs_turn_put(t, &t->spec.rows, (struct meta_change){META_PUT_XATTR, .xattr = row})
-		       : sc_nomem(t->err);
-}
-
 /* A name that it had below, and has still. */
 static int on_old_name(void *arg, const struct meta_entry_row *row)
 {
 	const struct putting *p = arg;
-	uint64_t now = 0;
-	int rc = rs_overlay_child(p->t->job->overlay, row->parent, row->name, &now, p->t->err);
+	int rc = rs_overlay_still_names(p->t->job->overlay, row, p->t->err);
 
-	return rc < 0 || now != p->ino ? rc : put_name(p->t, row->parent, row->name, now);
+	return rc <= 0 ? rc : rs_turn_put_name(p->t, row->parent, row->name, row->ino);
 }
 
 static int on_upper_name(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	const struct putting *p = arg;
 
-	return rs_turn_has_other_number(p->t, ino) ? put_name(p->t, p->folder, name, ino) : 0;
+	return rs_turn_has_other_number(p->t, ino) ? rs_turn_put_name(p->t, p->folder, name, ino) : 0;
 }
 
 static int on_upper_folder(void *arg, const struct meta_inode_row *folder)
@@ -170,25 +149,22 @@ static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	const struct putting *p = arg;
 	struct rs_turn *t = p->t;
-	struct meta_change x = {META_PUT_INODE};
-	int rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &x.inode, t->err);
+	struct meta_inode_row row;
+	int rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
 
-	if (rc <= 0 || rs_is_special(x.inode.mode))
+	if (rc <= 0 || rs_is_special(row.mode))
 		return rc < 0 ? rc : 0;
-	rc = put_name(t, p->ino, name, ino);
-	return rc == 0 && S_ISDIR(x.inode.mode) && !rs_turn_has_other_number(t, ino)
-		       ? rs_turn_put(t, &t->spec.rows, x)
-		       : rc;
+	rc = rs_turn_put_name(t, p->ino, name, ino);
+	return rc == 0 && S_ISDIR(row.mode) && !rs_turn_has_other_number(t, ino) ? rs_turn_put_object(t, &row, 0) : rc;
 }
 
 static int put_row(struct putting *p)
 {
 	struct rs_turn *t = p->t;
-	struct meta_change x = {META_PUT_INODE};
-	int rc = rs_overlay_inode(t->job->overlay, p->ino, &t->texts, &x.inode, t->err);
+	struct meta_inode_row row;
+	int rc = rs_overlay_inode(t->job->overlay, p->ino, &t->texts, &row, t->err);
 
-	rc = rc > 0 ? rs_turn_put(t, &t->spec.rows, x) : rc;
-	return rc < 0 ? rc : rs_overlay_xattrs(t->job->overlay, p->ino, on_xattr, p, t->err);
+	return rc <= 0 ? rc : rs_turn_put_object(t, &row, p->ino);
 }
 
 /* The names that it has, and, of a folder, those that are in it. */
@@ -257,20 +233,17 @@ static int hide_name(void *arg, struct meta_bytes name, uint64_t ino)
 	const struct putting *p = arg;
 
 	(void)ino;
-	return put_name(p->t, p->ino, name, 0);
+	return rs_turn_put_name(p->t, p->ino, name, 0);
 }
 
-/* The rows of the upper layer that move into the tree as they are: not these.  A row without a link says that nothing
- * is known of what is at the path. */
+/* The rows of the upper layer that move into the tree as they are: not these. */
 static int leave_out(struct putting *p)
 {
 	struct rs_turn *t = p->t;
-	struct meta_change nothing = {META_PUT_INODE,
-				      .inode = {.ino = p->ino, .mode = S_IFREG, .data = META_LOWER_DATA}};
 	int rc = rs_turn_put(t, &t->spec.rows, (struct meta_change){META_DROP_INODE, .inode.ino = p->ino});
 
 	if (rc == 0)
-		rc = rs_turn_put(t, &t->spec.rows, nothing);
+		rc = rs_turn_put_nothing(t, p->ino);
 	return rc < 0 ? rc : rs_overlay_entries(t->job->overlay, p->ino, hide_name, p);
 }
 

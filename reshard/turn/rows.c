@@ -12,45 +12,10 @@
 
 #define KEY(number) (const char *)&(number), sizeof(number)
 
-static int put(struct rs_turn *t, struct meta_change change)
-{
-	return rs_turn_put(t, &t->spec.rows, change);
-}
-
-static int put_entry(struct rs_turn *t, uint64_t folder, struct meta_bytes name, uint64_t ino)
-{
-	struct meta_entry_row row = {folder, {sc_arena_copy(&t->texts, name.at, name.nr), name.nr}, ino};
-
-	return row.name.at ? put(t, (struct meta_change){META_PUT_ENTRY, .entry = row}) : sc_nomem(t->err);
-}
-
-struct copying {
-	struct rs_turn *t;
-	uint64_t ino;
-};
-
-static int copy_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
-{
-	const struct copying *k = arg;
-	struct rs_turn *t = k->t;
-	struct meta_xattr_row row = {k->ino,
-				     {sc_arena_copy(&t->texts, name.at, name.nr), name.nr},
-				     {sc_arena_copy(&t->texts, value.at, value.nr), value.nr}};
-
-	return !row.name.at || !row.value.at
-		   ? sc_nomem(t->err)
-		   : put(t, (struct meta_change){META_PUT_XATTR, .xattr = row});
-}
-
 /* The newest tree that has a row tells all of an object: its attributes, too, unless they come from the upper layer. */
 static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
 {
-	struct copying k = {t, row->ino};
-	int rc = put(t, (struct meta_change){META_PUT_INODE, .inode = *row});
-
-	if (rc == 0 && !rs_overlay_has(t->job->overlay, row->ino))
-		rc = rs_overlay_xattrs(t->job->overlay, row->ino, copy_xattr, &k, t->err);
-	return rc;
+	return rs_turn_put_object(t, row, rs_overlay_has(t->job->overlay, row->ino) ? 0 : row->ino);
 }
 
 /* --- files that were written, linked or renamed --- */
@@ -105,16 +70,13 @@ static int find_left(struct rs_turn *t, const struct rs_leaves *names, struct le
 /* Makes the row of the names that leave an inode: a file of its own, with the same attributes. */
 static int put_left(struct rs_turn *t, const struct meta_inode_row *row, struct leaving *l)
 {
-	struct copying k = {t};
 	struct meta_inode_row own = *row;
 	int rc = rs_number_take(t->job, &l->to, t->err);
 
-	own.ino = k.ino = l->to;
+	own.ino = l->to;
 	own.nlink = l->names;
 	own.blob = 0;
-	if (rc == 0)
-		rc = put(t, (struct meta_change){META_PUT_INODE, .inode = own});
-	return rc < 0 ? rc : rs_overlay_xattrs(t->job->overlay, row->ino, copy_xattr, &k, t->err);
+	return rc < 0 ? rc : rs_turn_put_object(t, &own, row->ino);
 }
 
 /* Gives the names that leave a file their rows, and takes them from its own. */
@@ -167,7 +129,7 @@ static int put_left_names(struct rs_turn *t, const struct rs_leaves *names, cons
 		const struct rs_leave *n = &names->at[i];
 		const struct leaving *l = leaving_of(lefts, n);
 
-		rc = put_entry(t, n->folder, n->name, n->group == RS_LEAVE_GONE ? 0 : l->to);
+		rc = rs_turn_put_name(t, n->folder, n->name, n->group == RS_LEAVE_GONE ? 0 : l->to);
 	}
 	return rc;
 }
@@ -225,21 +187,19 @@ struct walk {
 	} folders;			/* still to be gone through */
 };
 
-/* What has a virtual number may be there again: a row without a link says that nothing is known of it. */
+/* What has a virtual number may be there again, and nothing is to be known of it. */
 static int hide(void *arg, const struct meta_entry_row *row)
 {
 	struct walk *h = arg;
-	struct meta_change nothing = {META_PUT_INODE,
-				      .inode = {.ino = row->ino, .mode = S_IFREG, .data = META_LOWER_DATA}};
 	int rc = 0;
 
 	if (row->ino & META_VIRTUAL) {
 		if (!rs_overlay_has(h->t->job->overlay, row->ino) && !rs_turn_has_other_number(h->t, row->ino))
-			rc = put(h->t, nothing);
+			rc = rs_turn_put_nothing(h->t, row->ino);
 		if (rc == 0 && sc_vec_push(&h->folders, row->ino) < 0)
 			rc = sc_nomem(h->t->err);
 	}
-	return rc < 0 ? rc : put_entry(h->t, h->folder, row->name, 0);
+	return rc < 0 ? rc : rs_turn_put_name(h->t, h->folder, row->name, 0);
 }
 
 /* Hides what the rows of a folder say is in it, and what they say of virtual folders there. */
@@ -267,7 +227,7 @@ static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 	/* files of tensors and datasets follow from what they are made of */
 	if (rc <= 0 || rs_is_special(row.mode) || (S_ISREG(row.mode) && row.data != META_OWN_DATA && !row.blob))
 		return rc < 0 ? rc : 0;
-	rc = put_entry(t, x->folder, name, ino);
+	rc = rs_turn_put_name(t, x->folder, name, ino);
 	if (rc == 0 && !rs_overlay_has(t->job->overlay, ino))
 		rc = put_row(t, &row);
 	if (rc == 0 && S_ISDIR(row.mode) && sc_vec_push(&x->folders, ino) < 0)
@@ -298,12 +258,11 @@ static int restate_split(void *arg, const struct meta_entry_row *row)
 {
 	struct rs_turn *t = arg;
 	struct meta_inode_row own;
-	uint64_t now = 0;
-	int rc = rs_overlay_child(t->job->overlay, row->parent, row->name, &now, t->err);
+	int rc = rs_overlay_still_names(t->job->overlay, row, t->err);
 
-	if (rc < 0 || now != row->ino)
+	if (rc <= 0)
 		return rc;
-	rc = put_entry(t, row->parent, row->name, row->ino);
+	rc = rs_turn_put_name(t, row->parent, row->name, row->ino);
 	if (rc < 0 || rs_overlay_has(t->job->overlay, row->ino))
 		return rc;
 	rc = rs_overlay_inode(t->job->overlay, row->ino, &t->texts, &own, t->err);
@@ -347,15 +306,14 @@ static int pin_name(void *arg, const struct meta_entry_row *row)
 {
 	struct pinning *p = arg;
 	struct rs_turn *t = p->t;
-	uint64_t now = 0;
-	int rc = rs_overlay_child(t->job->overlay, row->parent, row->name, &now, t->err);
+	int rc = rs_overlay_still_names(t->job->overlay, row, t->err);
 
-	if (rc < 0 || now != row->ino)
+	if (rc <= 0)
 		return rc;
 	if ((row->parent & META_VIRTUAL) && sc_vec_push(&p->folders, row->parent) < 0)
 		return sc_nomem(t->err);
 	p->any = true;
-	return put_entry(t, row->parent, row->name, row->ino);
+	return rs_turn_put_name(t, row->parent, row->name, row->ino);
 }
 
 /* What has a row gets its names, too, and so have the folders above them: else it would vanish with those files. */

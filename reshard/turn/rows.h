@@ -40,6 +40,15 @@ static inline int rs_turn_put(struct rs_turn *t, struct meta_changes *to, struct
 	return sc_vec_push(to, change) < 0 ? sc_nomem(t->err) : 0;
 }
 
+/* put.c: rows of the new tree; texts are copied */
+/** Puts a name; ino 0: the folder has no such name. */
+int rs_turn_put_name(struct rs_turn *t, uint64_t folder, struct meta_bytes name, uint64_t ino);
+/** Puts a row, with the attributes that `xattrs_of` has in the working tree (0: with none). */
+int rs_turn_put_object(struct rs_turn *t, const struct meta_inode_row *row, uint64_t xattrs_of);
+/** Says that nothing is known of a virtual number, whatever older trees of the chain say. */
+int rs_turn_put_nothing(struct rs_turn *t, uint64_t ino);
+
+/* rows.c */
 /** Adds to t->spec.rows what the commit says of files; both may be NULL. */
 int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows, const struct rs_leaves *leaves);
 
