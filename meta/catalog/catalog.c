@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading and writing rows: one function for each query, in the order of schema.sql. */
 #include "meta/catalog/db_i.h"
+#include "meta/catalog/nodes.h"
 #include "meta/catalog/trees.h"
 
+#include "meta/base/limits.h"
 #include "meta/base/mem.h"
 
 #include <inttypes.h>
@@ -48,14 +50,17 @@ int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_
 
 int meta_job_add(struct meta_catalog *c, struct meta_job_row *row, struct sc_err *err)
 {
-	uint64_t id = 0, root = 0;
+	uint64_t id = 0, root = row->root;
 	int rc = meta_catalog_begin(c, true, err);
 
 	if (rc < 0)
 		return rc;
 	rc = db_take_job(c, &id, err);
-	if (rc == 0)
+	if (rc == 0 && root)
+		rc = meta_numbers_put(c, root, SC_RANKS_MAX + UINT64_C(1), id, err);
+	else if (rc == 0)
 		rc = db_take_root(c, id, &root, err);
+	rc = rc > 0 ? 0 : rc;
 	if (rc == 0)
 		rc = db_run(c, err, "INSERT INTO job (id, name, uid, gid, mode, made_ns, root) VALUES (?, ?, ?, ?, ?, "
 				    "?, ?)", "isiiiIi", id, row->name, (uint64_t)row->uid, (uint64_t)row->gid,
@@ -273,14 +278,14 @@ static int on_version(void *arg, sqlite3_stmt *row)
 		.note = db_text(row, 5), .made_ns = sqlite3_column_int64(row, 6), .made_by = db_text(row, 7),
 		.layout = U64(row, 8), .topology = db_text(row, 9), .samples = U64(row, 10),
 		.tag = (const char *)sqlite3_column_text(row, 11), .tree = U64(row, 12),
-		.floor_ns = sqlite3_column_int64(row, 13)};
+		.floor_ns = sqlite3_column_int64(row, 13), .request = U64(row, 14)};
 
 	w->found = true;
 	return w->fn.version(w->arg, &v);
 }
 
 #define VERSION_COLUMNS                                                                                                \
-	"id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag, tree, floor_ns"
+	"id, job, nr, parent, step, note, made_ns, made_by, layout, topology, samples, tag, tree, floor_ns, request"
 
 int meta_version_requested(struct meta_catalog *c, uint64_t request, struct sc_err *err)
 {
@@ -295,8 +300,9 @@ int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struc
 	int rc = 0;
 
 	db_lock(c);
-	rc = db_each(c, err, db_id, &row->nr, "SELECT coalesce(max(nr), 0) + 1 FROM version WHERE job = ?", "i",
-		     row->job);
+	if (!row->nr)
+		rc = db_each(c, err, db_id, &row->nr, "SELECT coalesce(max(nr), 0) + 1 FROM version WHERE job = ?",
+			     "i", row->job);
 	if (rc == 0)
 		rc = db_run(c, err,
 			    "INSERT INTO version (job, nr, parent, step, note, made_ns, made_by, layout, "

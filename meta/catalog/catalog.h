@@ -130,8 +130,8 @@ typedef int meta_text_fn(void *arg, uint64_t id, const char *text, const char *m
 typedef int meta_id_fn(void *arg, uint64_t id);
 
 int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_err *err);
-/** Adds a job, which is on stable storage then, with numbers for its folder and those of its ranks; sets row->id and
- *  row->root. */
+/** Adds a job, which is on stable storage then; sets row->id.  row->root is the number of its folder on all nodes, 0:
+ *  it is set, and numbers for the folder and those of its ranks are taken. */
 int meta_job_add(struct meta_catalog *c, struct meta_job_row *row, struct sc_err *err);
 /** Removes the job and all rows that belong to it, its upper layer too; its trees and blobs become garbage.  Inside a
  *  transaction. */
@@ -182,7 +182,8 @@ int meta_layout_put(struct meta_catalog *c, const char *source, const char *flat
 int meta_layout_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
 		    struct sc_err *err);
 
-/** Adds a version; sets row->id, and row->nr to the job's next number. */
+/** Adds a version; sets row->id, and row->nr, if that is 0, to the job's next number.  Errors: SC_E_EXISTS (the job
+ *  has a version of that number). */
 int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struct sc_err *err);
 /** Tells whether the command with this random number has made a version: 1, 0 or an error. */
 int meta_version_requested(struct meta_catalog *c, uint64_t request, struct sc_err *err);
@@ -253,14 +254,15 @@ int meta_blob_checked(struct meta_catalog *c, uint64_t blob, const void *hash16,
 		      struct sc_err *err);
 /**
  * Removes sets, datasets and trees that no version uses, and blobs that no set, dataset, tree or upper layer uses,
- * unless `on_blob` returns 1 for a blob: it is in use.  A file of an upper layer that has no name any more uses its
- * blob, until its row is dropped.
+ * unless `on_blob` returns 1 for a blob: it is in use.  It is not asked about blobs that are away (nodes.h).  A file of
+ * an upper layer that has no name any more uses its blob, until its row is dropped.
  */
 int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err);
 struct meta_blob_row {
 	uint64_t id, bytes;
 	const uint8_t *hash;	/* 16 bytes, NULL: not known yet */
 	bool work;		/* of a file of an upper layer, which a program may write to */
+	bool away;		/* another node has its bytes (nodes.h): there is no file here */
 	bool garbage;		/* nothing uses it any more */
 	bool damaged;		/* and no replica could repair it */
 };
@@ -283,9 +285,9 @@ struct meta_blob_record {
 typedef int meta_blob_record_fn(void *arg, const struct meta_blob_record *row);
 typedef int meta_blob_use_fn(void *arg, const struct meta_blob_use *use);
 /* The next three fill only id, bytes and hash of the row. */
-/** Calls `fn` for a blob, if it is sealed. */
+/** Calls `fn` for a blob, if it is sealed, and its bytes are here. */
 int meta_blob_sealed(struct meta_catalog *c, uint64_t blob, meta_blob_fn *fn, void *arg, struct sc_err *err);
-/** Walks over the sealed blobs that have no hash yet. */
+/** Walks over the sealed blobs here that have no hash yet. */
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the blobs that were last read before that time, and damaged ones that were read before the other: damaged
  *  ones first, then oldest first, at most a thousand. */

@@ -8,11 +8,12 @@
 #include "meta/base/limits.h"
 #include "meta/base/mem.h"
 
-/* condition on a blob: nothing uses it */
+/* conditions on a blob: nothing uses it; another node has its bytes */
 #define IS_UNUSED                                                                                                      \
 	"id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) "   \
 	"AND id NOT IN (SELECT borders FROM data_source WHERE borders IS NOT NULL) AND id NOT IN (SELECT blob FROM "   \
 	"tree_inode WHERE blob <> 0) AND id NOT IN (SELECT blob FROM inode WHERE blob <> 0)"
+#define IS_AWAY "id IN (SELECT blob FROM away)"
 
 struct blob_walk {
 	union {
@@ -70,6 +71,24 @@ static int on_unused(void *arg, sqlite3_stmt *row)
 	return sc_vec_push(u, U64(row, 0)) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
+/* What is of other nodes has no file here; names of objects go with these. */
+static int drop_away(struct meta_catalog *c, struct sc_err *err)
+{
+	static const char *const steps[] = {
+		"DELETE FROM blob WHERE " IS_AWAY " AND " IS_UNUSED,
+		"DELETE FROM away WHERE blob NOT IN (SELECT id FROM blob)",
+		"DELETE FROM object WHERE kind = 2 AND id NOT IN (SELECT id FROM blob_set)",
+		"DELETE FROM object WHERE kind = 3 AND id NOT IN (SELECT id FROM tree)",
+		"DELETE FROM object WHERE kind = 4 AND id NOT IN (SELECT id FROM payload)",
+		"DELETE FROM object WHERE kind = 5 AND id NOT IN (SELECT id FROM dataset)",
+	};
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < sizeof(steps) / sizeof(*steps); i++)
+		rc = db_run(c, err, steps[i], "");
+	return rc;
+}
+
 int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err)
 {
 	struct unused_blobs unused = {0};
@@ -92,6 +111,8 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 	if (rc == 0)
 		rc = meta_tree_garbage(c, err);
 	if (rc == 0)
+		rc = drop_away(c, err);
+	if (rc == 0)
 		rc = db_each(c, err, on_unused, &unused, "SELECT id FROM blob WHERE " IS_UNUSED, "");
 	if (rc == SC_E_NO_MEMORY)
 		rc = sc_nomem(err);
@@ -113,7 +134,8 @@ static int on_blob_row(void *arg, sqlite3_stmt *row)
 				  .bytes = U64(row, 1),
 				  .work = sqlite3_column_int(row, 3) != 0,
 				  .garbage = sqlite3_column_int(row, 4) != 0,
-				  .damaged = sqlite3_column_int(row, 5) != 0};
+				  .damaged = sqlite3_column_int(row, 5) != 0,
+				  .away = sqlite3_column_int(row, 6) != 0};
 
 	if (sqlite3_column_bytes(row, 2) == 16)
 		b.hash = sqlite3_column_blob(row, 2);
@@ -126,7 +148,7 @@ int meta_blob_each(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct s
 
 	return db_each(c, err, on_blob_row, &w,
 		       "SELECT id, bytes, hash, id IN (SELECT blob FROM inode WHERE blob <> 0 AND data = 1), " IS_UNUSED
-		       ", damaged FROM blob ORDER BY id",
+		       ", damaged, " IS_AWAY " FROM blob ORDER BY id",
 		       "");
 }
 
@@ -140,8 +162,9 @@ static int on_sealed(void *arg, sqlite3_stmt *row)
 	return w->fn.blob(w->arg, &b);
 }
 
-/* Until a blob is sealed, its row says 0 bytes; a file of a tree may have 0 bytes. */
-#define IS_SEALED "(bytes > 0 OR EXISTS (SELECT 1 FROM tree_inode t WHERE t.blob = blob.id AND t.blob <> 0))"
+/* Until a blob is sealed, its row says 0 bytes; a file of a tree may have 0 bytes.  Only what is here is read. */
+#define IS_SEALED \
+	"(bytes > 0 OR EXISTS (SELECT 1 FROM tree_inode t WHERE t.blob = blob.id AND t.blob <> 0)) AND NOT " IS_AWAY
 
 int meta_blob_unhashed(struct meta_catalog *c, meta_blob_fn *fn, void *arg, struct sc_err *err)
 {

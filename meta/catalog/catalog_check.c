@@ -59,6 +59,12 @@ static const char *const checks[] = {
 	"(SELECT id FROM job)",
 	"SELECT 'job ' || name || ': the numbers from ' || root || ' are not its own' FROM job WHERE NOT EXISTS "
 	"(SELECT 1 FROM number_block WHERE first = root AND job = job.id)",
+	"SELECT 'blob ' || blob || ', which is blob ' || number || ' of node ' || node || ', is missing' FROM away "
+	"WHERE blob NOT IN (SELECT id FROM blob)",
+	"SELECT 'object ' || lower(hex(name)) || ': what it names, row ' || id || ' of kind ' || kind || ', is "
+	"missing' FROM object WHERE NOT CASE kind WHEN 1 THEN id IN (SELECT id FROM layout) WHEN 2 THEN id IN (SELECT "
+	"id FROM blob_set) WHEN 3 THEN id IN (SELECT id FROM tree) WHEN 4 THEN id IN (SELECT id FROM payload) WHEN 5 "
+	"THEN id IN (SELECT id FROM dataset) ELSE 0 END",
 	/* A number that was taken is one object for ever, so a row of any tree tells its type. */
 	"SELECT 'tree ' || tree || ': inode ' || ino || ' is missing, which has a name in folder ' || parent FROM "
 	"tree_entry JOIN tree ON id = tree WHERE ino <> 0 AND ino NOT IN (SELECT ino FROM tree_inode) AND "

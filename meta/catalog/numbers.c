@@ -9,12 +9,14 @@
  *     view         likewise: a view takes one number for each of its ranks, and its id is the last of them
  *     job          each number once in a mount: the kernel of the next mount remembers none, so numbers of removed jobs
  *                  are given again
- *     inode        each number once in the life of a store: counter `number`, taken in blocks, each of one job
+ *     inode        each number once in the life of a store: counter `number`, taken in blocks, each of one job.  Nodes
+ *                  of a cluster give different ones (nodes.h)
  *
  * sqlite_sequence holds the last number of each table.  A blob may get its row later than its number: memory holds the
  * last one that was given.  A number whose row has not come when the daemon ends is given again; no kernel knows it.
  */
 #include "meta/catalog/db_i.h"
+#include "meta/catalog/nodes.h"
 #include "meta/catalog/trees.h"
 
 #include <inttypes.h>
@@ -148,13 +150,17 @@ int meta_mount_begins(struct meta_catalog *c, struct sc_err *err)
 
 /* --- numbers of inodes --- */
 
+#define NUMBERS (UINT64_C(1) << META_NODE_NUMBERS)
+
 static int take_block(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_t *ret_first, struct sc_err *err)
 {
 	uint64_t first = 0;
 	int rc = db_each(c, err, db_id, &first,
 			 "UPDATE counter SET next = next + ?1 WHERE name = 'number' RETURNING next - ?1", "i", nr);
 
-	if (rc == 0 && (nr > SC_NUMBERS_MAX || first > SC_NUMBERS_MAX - nr))
+	/* those behind it are another node's */
+	if (rc == 0 && (nr > NUMBERS || first + nr > ((first >> META_NODE_NUMBERS) + 1) * NUMBERS ||
+			first >= SC_NUMBERS_MAX))
 		return sc_fail(err, SC_E_LIMIT, "this store has used up its numbers for files: start a new store");
 	if (rc == 0)
 		rc = db_run(c, err, "INSERT INTO number_block (first, nr, job) VALUES (?, ?, ?)", "iii", first, nr,
@@ -203,4 +209,78 @@ int meta_numbers_each(struct meta_catalog *c, meta_numbers_fn *fn, void *arg, st
 	struct blocks_walk w = {fn, arg};
 
 	return db_each(c, err, on_block, &w, "SELECT first, nr, job FROM number_block ORDER BY first", "");
+}
+
+/* --- of nodes --- */
+
+_Static_assert(UINT64_C(1) << (META_NODE_BITS + META_NODE_NUMBERS) < SC_NUMBERS_MAX, "all nodes have numbers");
+
+/* The largest number that a counter which nothing was taken of has: schema.sql. */
+#define FIRST_NUMBER 1024
+
+int meta_numbers_of_node(struct meta_catalog *c, uint32_t node, struct sc_err *err)
+{
+	const uint64_t first = (uint64_t)node << META_NODE_NUMBERS;
+	uint64_t next = 0;
+	int rc;
+
+	if (!node || node >> META_NODE_BITS)
+		return sc_fail(err, SC_E_STATE, "there is no node %" PRIu32 ": nodes have numbers from 1 to %u", node,
+			       (1u << META_NODE_BITS) - 1);
+	db_lock(c);
+	rc = db_each(c, err, db_id, &next, "SELECT next FROM counter WHERE name = 'number'", "");
+	if (rc == 0 && next == FIRST_NUMBER)
+		rc = db_run(c, err, "UPDATE counter SET next = ? WHERE name = 'number'", "i", first);
+	else if (rc == 0 && next >> META_NODE_NUMBERS != node)
+		rc = sc_fail(err, SC_E_STATE, "this store has given numbers to files that are not those of node %"
+			     PRIu32 ": start a new store for this node", node);
+	db_unlock(c);
+	return rc;
+}
+
+struct block {
+	uint64_t first, nr, job;
+	bool found;
+};
+
+static int on_part(void *arg, sqlite3_stmt *row)
+{
+	*(struct block *)arg = (struct block){U64(row, 0), U64(row, 1), U64(row, 2), true};
+	return 0;
+}
+
+/* The block that has some of these numbers, and this catalog's next one. */
+static int look(struct meta_catalog *c, uint64_t first, uint64_t nr, struct block *ret, uint64_t *ret_next,
+		struct sc_err *err)
+{
+	int rc = db_each(c, err, on_part, ret,
+			 "SELECT first, nr, job FROM number_block WHERE first < ?1 + ?2 AND first + nr > ?1 ORDER BY "
+			 "first LIMIT 1", "ii", first, nr);
+
+	return rc < 0 ? rc : db_each(c, err, db_id, ret_next, "SELECT next FROM counter WHERE name = 'number'", "");
+}
+
+int meta_numbers_put(struct meta_catalog *c, uint64_t first, uint64_t nr, uint64_t job, struct sc_err *err)
+{
+	struct block is = {0};
+	uint64_t next = 0;
+	bool own, known;
+	int rc;
+
+	if (!first || !nr || first >= SC_NUMBERS_MAX || nr > SC_NUMBERS_MAX - first)
+		return sc_fail(err, SC_E_CORRUPT, "no files have %" PRIu64 " numbers from %" PRIu64 " on", nr, first);
+	db_lock(c);
+	rc = look(c, first, nr, &is, &next, err);
+	/* it would be given again */
+	own = first >> META_NODE_NUMBERS == next >> META_NODE_NUMBERS && first + nr > next;
+	known = is.found && is.first == first && is.nr == nr && is.job == job;
+	if (rc == 0 && !known && (is.found || own))
+		rc = sc_fail(err, SC_E_CORRUPT, "the numbers %" PRIu64 " to %" PRIu64 " are %s", first, first + nr - 1,
+			     is.found ? "another job's here, or of other blocks"
+				      : "said to be given, but this node has not given them yet");
+	if (rc == 0 && !known)
+		rc = db_run(c, err, "INSERT INTO number_block (first, nr, job) VALUES (?, ?, ?)", "iii", first, nr,
+			    job);
+	db_unlock(c);
+	return rc < 0 ? rc : !known;
 }

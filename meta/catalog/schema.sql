@@ -80,7 +80,7 @@ CREATE TABLE version_set (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX version_set_by_set ON version_set (blob_set);
 
-CREATE TABLE blob (
+CREATE TABLE blob (				-- with a file here, but for those that are away
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	bytes INTEGER NOT NULL, hash BLOB,
 	checked_s INTEGER NOT NULL DEFAULT 0,	-- when its bytes last had that hash
@@ -90,6 +90,23 @@ CREATE TABLE blob (
 -- Blobs whose files tell other sets, in their recovery records, than have them now.  A blob without a hash gets its
 -- record with the hash.
 CREATE TABLE stale (id INTEGER PRIMARY KEY AUTOINCREMENT, blob INTEGER NOT NULL UNIQUE) STRICT;
+
+-- Blobs of which another node has the bytes, as its blob `number`: there is no file of them here.
+CREATE TABLE away (
+	blob INTEGER PRIMARY KEY,
+	node INTEGER NOT NULL, number INTEGER NOT NULL,
+	UNIQUE (node, number)
+) STRICT;
+
+-- What other nodes know by the name of an object (reshard/objects): a layout, set, tree, payload or dataset.
+CREATE TABLE object (
+	kind INTEGER NOT NULL,			-- enum meta_object_kind
+	id INTEGER NOT NULL,
+	name BLOB NOT NULL,			-- SHA-256
+	depth INTEGER NOT NULL,			-- of a tree: objects that it is made of, itself included
+	PRIMARY KEY (kind, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX object_by_name ON object (name);
 
 CREATE TABLE set_blob (
 	blob_set INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL, blob INTEGER NOT NULL,
@@ -153,7 +170,8 @@ CREATE TABLE version_data (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX version_data_by_dataset ON version_data (dataset);
 
--- Trees (trees.h).  Inode numbers, and all numbers to come, are given once in the life of a store.
+-- Trees (trees.h).  Inode numbers, and all numbers to come, are given once in the life of a store, and of a cluster: each
+-- node has numbers of its own (nodes.h).
 CREATE TABLE counter (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 INSERT INTO counter VALUES ('number', 1024);	-- smaller ones are the mount's own
 

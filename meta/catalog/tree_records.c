@@ -304,7 +304,8 @@ int meta_tree_path_texts(struct meta_catalog *c, uint64_t tree, meta_text_fn *fn
 
 	return db_each(c, err, on_text, &w,
 		       "SELECT id, text FROM path WHERE id IN (SELECT ino & ?3 FROM tree_inode WHERE tree = ?1 "
-		       "AND ino >= ?2 UNION SELECT parent & ?3 FROM tree_entry WHERE tree = ?1 AND parent >= ?2 "
+		       "AND ino >= ?2 UNION SELECT parent & ?3 FROM tree_inode WHERE tree = ?1 AND parent >= ?2 "
+		       "UNION SELECT parent & ?3 FROM tree_entry WHERE tree = ?1 AND parent >= ?2 "
 		       "UNION SELECT ino & ?3 FROM tree_entry WHERE tree = ?1 AND ino >= ?2)",
 		       "iii", tree, META_VIRTUAL, (uint64_t)SC_PATHS_MAX - 1);
 }

@@ -32,7 +32,7 @@
  * Outside a transaction it is on stable storage then, since a number may be in what survives a power cut without the
  * catalog's last transactions: a file handle of an NFS client.  Take some thousand at once.  Inside a transaction the
  * block is a part of it, and as durable as it: begin it as durable.
- * Errors: SC_E_LIMIT (they are used up, after 2^59).
+ * Errors: SC_E_LIMIT (they are used up, after 2^42).
  */
 int meta_numbers_take(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_t *ret_first, struct sc_err *err);
 typedef int meta_numbers_fn(void *arg, uint64_t first, uint64_t nr, uint64_t job);

@@ -11,12 +11,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "meta/catalog/nodes.h"
 #include "reshard/upkeep/upkeep_i.h"
 
 struct found {
 	uint64_t id, bytes;
 	uint8_t hash[16];
-	bool has_hash, sealed, garbage, damaged, bad, mended;
+	bool has_hash, sealed, away, garbage, damaged, bad, mended;
 };
 
 struct fsck {
@@ -53,7 +54,7 @@ static int on_blob(void *arg, const struct meta_blob_row *row)
 {
 	struct fsck *f = arg;
 	struct found b = {.id = row->id, .bytes = row->bytes, .sealed = !row->work, .has_hash = row->hash != NULL,
-			  .garbage = row->garbage, .damaged = row->damaged};
+			  .away = row->away, .garbage = row->garbage, .damaged = row->damaged};
 
 	if (row->hash)
 		memcpy(b.hash, row->hash, sizeof(b.hash));
@@ -75,18 +76,21 @@ static struct found *find(struct fsck *f, uint64_t id)
 	return lo < f->blobs.nr && f->blobs.at[lo].id == id ? &f->blobs.at[lo] : NULL;
 }
 
-static int on_file(void *arg, uint64_t id)
-{
-	struct fsck *f = arg;
-
-	return find(f, id) ? 0 : sc_vec_push(&f->orphans, id) < 0 ? sc_nomem(f->err) : 0;
-}
-
 static void complain(struct fsck *f, struct found *b, const char *what)
 {
 	b->bad = true;
 	f->bad++;
 	sc_buf_printf(f->report, "BAD\tblob %" PRIu64 " %s\n", b->id, what);
+}
+
+static int on_file(void *arg, uint64_t id)
+{
+	struct fsck *f = arg;
+	struct found *b = find(f, id);
+
+	if (b && b->away)
+		complain(f, b, "has a file here, though its bytes are another node's");
+	return b ? 0 : sc_vec_push(&f->orphans, id) < 0 ? sc_nomem(f->err) : 0;
 }
 
 /* Ends the check with an error that says nothing about the blob. */
@@ -108,8 +112,8 @@ static int check_blob(struct fsck *f, struct found *b)
 	uint8_t hash[16];
 	uint64_t bytes;
 
-	if (b->garbage)
-		return 0; /* the next start removes it */
+	if (b->garbage || b->away)
+		return 0; /* the next start removes it; another node checks it */
 	if (meta_store_open_damaged(&f->s->store, b->id, O_RDONLY, &fd, &err) < 0) {
 		/* of a working tree: made and not yet written, when the daemon ended */
 		if (err.errnum == ENOENT && !b->sealed)
@@ -208,13 +212,27 @@ static int check_blobs(struct fsck *f)
 
 /* --- versions --- */
 
+/* All bytes of it: 1, 0 (other nodes have some, and look at them), or an error. */
+static int is_here(struct fsck *f, const struct rs_set *set)
+{
+	int away = 0;
+	uint64_t number;
+	uint32_t node;
+
+	for (size_t i = 0; !away && i < set->nr_blobs; i++)
+		away = meta_blob_away(f->s->catalog, set->blobs[i].blob, &node, &number, f->err);
+	return away < 0 ? away : !away;
+}
+
 static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_version *v, struct rs_set *set)
 {
 	uint8_t (*digests)[16] = NULL;
 	char *text = NULL;
 	struct sc_err err = {0};
-	int rc;
+	int rc = is_here(f, set);
 
+	if (rc <= 0)
+		return rc;
 	rc = rs_verify_set(f->s, set, NULL, NULL, &digests, &text, &err);
 	if (rc == SC_E_NO_MEMORY)
 		return sc_nomem(f->err);

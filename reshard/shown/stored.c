@@ -6,6 +6,7 @@
  * Before a storage is dropped because another one has taken its place, all that the other one lists is looked up: the
  * rank's blob, and in its header the tensor.  No bytes are read.
  */
+#include "meta/catalog/nodes.h"
 #include "reshard/shown/shown_i.h"
 
 int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err)
@@ -35,6 +36,9 @@ static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32
 	const struct rs_set_blob *b = rs_set_find(set, rank, t->file);
 	const struct rs_found_tensor *at;
 	struct rs_blob *blob = NULL;
+	struct sc_err ignored;
+	uint64_t number;
+	uint32_t node;
 	bool good;
 	int rc;
 
@@ -43,6 +47,9 @@ static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32
 			rank,
 	       t->file, x->key);
 	rc = rs_blob_get(s->blobs, b->blob, set->format, b->bytes, &blob, err);
+	/* the node that has the bytes has looked before it told of them */
+	if (rc < 0 && meta_blob_away(s->catalog, b->blob, &node, &number, &ignored) > 0)
+		return 0;
 	if (rc < 0)
 		return sc_wrap(err, rc, "rank %u '%s'", rank, t->file);
 	at = rs_found_tensor(&blob->found, t->name);

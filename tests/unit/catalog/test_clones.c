@@ -62,6 +62,7 @@ static void make_source(void)
 	apply();
 	versions[1] = commit(versions[0].tree);
 	versions[2] = versions[1];
+	versions[2].nr = 0;
 	OK(meta_version_add(catalog, &versions[2], &err));
 
 	put_inode(number, S_IFDIR, 0);

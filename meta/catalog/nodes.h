@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What catalogs of several nodes have in common, and what a catalog knows of the others.
+ *
+ *     numbers of inodes   are the same on all nodes: node N gives those from N << 42 on.  A job has the same folders
+ *                         everywhere
+ *     blobs               have a number here; of one that is away, another node has the bytes, as a blob of its own
+ *                         number.  Its row here is as any other, but there is no file
+ *     objects             are layouts, sets, trees, payloads and datasets, named by the SHA-256 of what they say
+ *                         (reshard/objects).  Ids are each catalog's own
+ *
+ * Thread: any.  Errors: as in catalog.h.
+ */
+#ifndef META_NODES_H
+#define META_NODES_H
+
+#include "meta/catalog/catalog.h"
+
+#define META_NODE_BITS 16
+#define META_NODE_NUMBERS 42	/* the bit of an inode's number where that of its node begins */
+
+/** Lets numbers of inodes be those of a node (1 to 2^16 - 1) from now on.  Errors: SC_E_STATE (others were given). */
+int meta_numbers_of_node(struct meta_catalog *c, uint32_t node, struct sc_err *err);
+/**
+ * Notes a block of numbers that some node has taken for a job: 1, 0 (it is noted), or an error.
+ * Errors: SC_E_CORRUPT (this catalog has these numbers otherwise, or would give them itself).
+ */
+int meta_numbers_put(struct meta_catalog *c, uint64_t first, uint64_t nr, uint64_t job, struct sc_err *err);
+
+/**
+ * Finds the number here of a blob of another node, or adds its row.  Inside a transaction; a row that nothing uses is
+ * garbage.  Errors: SC_E_CORRUPT (it has another size here), SC_E_LIMIT.
+ */
+int meta_blob_put_away(struct meta_catalog *c, uint32_t node, uint64_t number, uint64_t bytes, uint64_t *ret_blob,
+		       struct sc_err *err);
+/** Tells which blob of which node has the bytes: 1, 0 (they are here), or an error. */
+int meta_blob_away(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
+		   struct sc_err *err);
+
+enum meta_object_kind {
+	META_OBJECT_LAYOUT = 1,
+	META_OBJECT_SET,
+	META_OBJECT_TREE,
+	META_OBJECT_PAYLOAD,
+	META_OBJECT_DATASET,
+};
+
+struct meta_object {
+	enum meta_object_kind kind;
+	uint64_t id;
+	uint8_t name[32];
+	uint32_t depth;		/* of a tree: objects that it is made of, itself included; else 1 */
+};
+
+/** Gives something its name, for ever.  Inside the transaction that adds it, or a later one. */
+int meta_object_put(struct meta_catalog *c, const struct meta_object *object, struct sc_err *err);
+/** Find one by kind and id, and by kind and name (of equal ones the oldest): 1, 0 (none), or an error. */
+int meta_object_of(struct meta_catalog *c, enum meta_object_kind kind, uint64_t id, struct meta_object *ret,
+		   struct sc_err *err);
+int meta_object_named(struct meta_catalog *c, enum meta_object_kind kind, const uint8_t name[32],
+		      struct meta_object *ret, struct sc_err *err);
+
+#endif
