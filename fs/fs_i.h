@@ -150,8 +150,18 @@ struct fs {
 	pthread_t notifier;
 	bool stop, news;
 	struct fs_waiter *waiters;
-	int ring_waiters;		/* that hold an entry of a ring, atomic */
+	int ring_waiters;		/* and parked reads that hold an entry of a ring, atomic */
 	struct fs_poll *polls;		/* of open control files that somebody polls */
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		pthread_t thread;
+		bool started, stop;
+		int nr;			/* parked, and about to be; atomic */
+		uint32_t nr_interrupted;
+		struct fs_read *parked;
+		struct fs_read *told, **told_end; /* of these, whose bytes have come: first come, first answered */
+	} reads;			/* reads.c */
 	int long_threads, waiting_threads; /* that answer verify and data, and commit; atomic */
 	dev_t device;			/* the mount's */
 };
@@ -443,6 +453,31 @@ void fs_poll_begin(fuse_req_t req, struct fs *fs, struct fs_poll *p, struct fuse
 /** Ends a poll, before the open file is freed. */
 void fs_poll_end(struct fs *fs, struct fs_poll *p);
 
+/** A read of a view: of `bytes` bytes, one at least, and no more than there are. */
+struct fs_seen {
+	struct fs *fs;
+	fuse_req_t req;
+	struct rs_image *image;
+	struct rs_view *view;
+	fuse_ino_t ino;
+	size_t bytes;
+	uint64_t at;
+};
+/* seen.c */
+/** Answer a read: with bytes that were needed, or with an error, which the job's `error` keeps. */
+void fs_send_seen(const struct fs_seen *seen);
+void fs_fail_seen(const struct fs_seen *seen, const struct sc_err *err);
+/** Answers a read of a partition. */
+void fs_read_data(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at);
+void fs_buffers_done(void);	/* at the end */
+
+/* reads.c */
+/** Answers a read of an image that may wait (rs_mapped.waits), at once or, from another thread, when its bytes have
+ *  come. */
+void fs_read_late(const struct fs_seen *seen);
+/** At the end: answers what is parked, and waits until no source will call. */
+void fs_reads_stop(struct fs *fs);
+
 /* op_open.c */
 /** Opens a file of the working tree through passthrough or, if that is impossible, by a descriptor.
  *  Under rs_tree_enter(). */
@@ -467,7 +502,6 @@ int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, i
 struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
 
 /* operations: op_*.c */
-void fs_buffers_done(void);	/* at the end */
 extern const struct fuse_lowlevel_ops fs_ops;
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);

@@ -401,6 +401,7 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 /* Frees what serve() has made, as far as it came. */
 static void end(struct fs *fs)
 {
+	fs_reads_stop(fs);
 	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) ||
 	       __atomic_load_n(&fs->waiting_threads, __ATOMIC_ACQUIRE))
 		(void)usleep(1000);
@@ -436,6 +437,9 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events,
 				     .is_held = o->hold, .takes_over = fuse_fd >= 0, .scrub_every_s = o->scrub_s,
 				     .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
+	pthread_mutex_t *const locks[] = {&fs.lock, &fs.adopt_lock, &fs.write_back.lock, &fs.forget.lock,
+					  &fs.notify_lock, &fs.reads.lock};
+	pthread_cond_t *const wakes[] = {&fs.write_back.wake, &fs.forget.wake, &fs.notify_wake, &fs.reads.wake};
 	struct fuse_loop_config *config = NULL;
 	int rc;
 
@@ -451,14 +455,10 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	if (geteuid() == 0)
 		(void)setgroups(0, NULL);
 	drop_capabilities(); /* before there are threads: each has its own */
-	(void)pthread_mutex_init(&fs.lock, NULL);
-	(void)pthread_mutex_init(&fs.adopt_lock, NULL);
-	(void)pthread_mutex_init(&fs.write_back.lock, NULL);
-	(void)pthread_cond_init(&fs.write_back.wake, NULL);
-	(void)pthread_mutex_init(&fs.forget.lock, NULL);
-	(void)pthread_cond_init(&fs.forget.wake, NULL);
-	(void)pthread_mutex_init(&fs.notify_lock, NULL);
-	(void)pthread_cond_init(&fs.notify_wake, NULL);
+	for (size_t i = 0; i < sizeof(locks) / sizeof(*locks); i++)
+		(void)pthread_mutex_init(locks[i], NULL);
+	for (size_t i = 0; i < sizeof(wakes) / sizeof(*wakes); i++)
+		(void)pthread_cond_init(wakes[i], NULL);
 	rc = fuse_fd < 0 ? prepare_mountpoint(o->mountpoint, err) : 0;
 	fs_signals_defer(); /* until loop(), and in all other threads for ever */
 	if (rc == 0)

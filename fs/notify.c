@@ -2,8 +2,8 @@
 /*
  * The notifier: one thread that answers parked requests and wakes polls.  A parked request occupies no
  * FUSE worker: 200 waiters leave all workers free.  All replies but those of the workers come from this
- * thread: over io_uring, a ring entry belongs to the thread that replied last, and is lost, with the
- * next request, when that thread ends.
+ * thread and from that of reads.c: over io_uring, a ring entry belongs to the thread that replied last, and is lost,
+ * with the next request, when that thread ends.
  */
 #include "fs/fs_i.h"
 

@@ -342,24 +342,39 @@ static void release(const struct rs_image *im, uint64_t at, uint64_t end)
 	}
 }
 
-int rs_image_need(const struct rs_image *im, uint64_t at, uint64_t bytes, struct rs_done *done, struct sc_err *err)
+int rs_image_need(const struct rs_image *im, uint64_t at, uint64_t bytes, struct rs_later *later, struct sc_err *err)
 {
 	const uint64_t first = at, end = at + bytes;
+	int rc = RS_HERE;
 
 	assert(end <= im->bytes && im->mapped.data);
+	at += later ? later->bytes : 0;
 	for (uint64_t next; im->mapped.waits && at < end; at = next) {
 		const struct rs_gather *g;
 		uint64_t in;
-		int rc;
 
 		next = part(im, at, end, &g, &in);
-		rc = g ? rs_sources_need(&im->mapped, g, in, next - at, done, err) : RS_HERE;
-		if (rc != RS_HERE) {
+		rc = g ? rs_sources_need(&im->mapped, g, in, next - at, later, err) : RS_HERE;
+		if (rc < 0)
 			release(im, first, at);
-			return rc;
-		}
+		if (rc != RS_HERE)
+			break;
 	}
-	return RS_HERE;
+	if (later)
+		later->bytes = rc == RS_LATER ? at - first : 0;
+	return rc;
+}
+
+void rs_image_give_up(const struct rs_image *im, uint64_t at, uint64_t bytes, struct rs_later *later)
+{
+	const uint64_t here = at + later->bytes;
+	const struct rs_gather *g;
+	uint64_t in, next = part(im, here, at + bytes, &g, &in);
+
+	release(im, at, here);
+	if (g)
+		rs_sources_give_up(&im->mapped, g, in, next - here, later);
+	later->bytes = 0;
 }
 
 void rs_image_release(const struct rs_image *im, uint64_t at, uint64_t bytes)

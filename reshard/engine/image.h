@@ -66,8 +66,10 @@ int rs_image_open(struct rs_image *image, const struct rs_origins *origins, stru
  * RS_HERE until the release() with the same arguments, and are read in between: by rs_image_read(), at the address that
  * rs_image_run() tells, or by a descriptor of the source.
  */
-/** As `need` in source.h.  Errors name the source. */
-int rs_image_need(const struct rs_image *image, uint64_t at, uint64_t bytes, struct rs_done *done, struct sc_err *err);
+/** As rs_sources_need() and rs_sources_give_up(). */
+int rs_image_need(const struct rs_image *image, uint64_t at, uint64_t bytes, struct rs_later *later,
+		  struct sc_err *err);
+void rs_image_give_up(const struct rs_image *image, uint64_t at, uint64_t bytes, struct rs_later *later);
 void rs_image_release(const struct rs_image *image, uint64_t at, uint64_t bytes);
 /** Fills `to`.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);

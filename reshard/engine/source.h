@@ -25,6 +25,17 @@ struct rs_done {
 	void (*call)(struct rs_done *done, const struct sc_err *err);
 };
 
+/**
+ * A need of several ranges (sources.h, image.h) that is asked for more than once.  Embedded in what waits, zeroed but
+ * for done.call.  What is there already stays while the rest is waited for: of ranges that came and went one by one,
+ * all would never be there at once.
+ */
+struct rs_later {
+	struct rs_done done;		/* is called after each RS_LATER */
+	uint64_t bytes;			/* of an image: so many are there from the beginning */
+	uint32_t copies;		/* and of the gather that comes next so many copies */
+};
+
 /** Shared; the bytes never change.  Every kind's own struct begins with this one. */
 struct rs_bytes {
 	const struct rs_source_ops *ops;

@@ -129,22 +129,35 @@ static void release_copies(const struct rs_mapped *m, const struct rs_gather *g,
 }
 
 int rs_sources_need(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes,
-		    struct rs_done *done, struct sc_err *err)
+		    struct rs_later *later, struct sc_err *err)
 {
+	uint32_t i = later ? later->copies : 0;
 	int rc = RS_HERE;
 
-	for (uint32_t i = 0; m->waits && i < g->nr; i++) {
+	for (; m->waits && i < g->nr; i++) {
 		const struct rs_source *s = &m->sources->at[g->copies[i].source];
 		uint64_t from, n = rs_copy_span(&g->copies[i], at, bytes, &from);
 
 		if (n)
-			rc = rs_bytes_need(m->bytes[g->copies[i].source], s->place.at + from, n, done, err);
-		if (rc == RS_HERE)
-			continue;
-		release_copies(m, g, i, at, bytes);
-		return rc < 0 ? of_source(s, rc, err) : rc;
+			rc = rs_bytes_need(m->bytes[g->copies[i].source], s->place.at + from, n,
+					   later ? &later->done : NULL, err);
+		if (rc < 0) {
+			release_copies(m, g, i, at, bytes);
+			rc = of_source(s, rc, err);
+		}
+		if (rc != RS_HERE)
+			break;
 	}
-	return RS_HERE;
+	if (later)
+		later->copies = rc == RS_LATER ? i : 0;
+	return rc;
+}
+
+void rs_sources_give_up(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes,
+			struct rs_later *later)
+{
+	release_copies(m, g, later->copies, at, bytes);
+	later->copies = 0;
 }
 
 void rs_sources_release(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes)

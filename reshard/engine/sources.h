@@ -69,9 +69,13 @@ int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint3
 void rs_sources_close(struct rs_mapped *mapped);
 
 /** What bytes [at, at + bytes) of a gather are made of is there from RS_HERE until rs_sources_release(), with the same
- *  arguments.  As `need` in source.h.  Errors name the source. */
+ *  arguments.  As `need` in source.h, with `later` for its `done`; but after RS_LATER some of it may be there: when
+ *  done is called, the same is asked once more, or given up.  Errors name the source. */
 int rs_sources_need(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
-		    struct rs_done *done, struct sc_err *err);
+		    struct rs_later *later, struct sc_err *err);
+/** Releases what a need has that has answered RS_LATER, once done was called. */
+void rs_sources_give_up(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
+			struct rs_later *later);
 void rs_sources_release(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes);
 /** Fills `to` with bytes of a gather; they were needed before.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_sources_read(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,

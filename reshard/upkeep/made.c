@@ -47,7 +47,8 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	bool kept = false;
 	int rc;
 
-	if (!view->own || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) ||
+	/* an open does not wait for bytes */
+	if (!view->own || im->mapped.waits || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) ||
 	    rs_config_of(view->job).materialize == RS_NEVER || !rs_image_clones(im))
 		return false;
 	/* one at a time, and no garbage is collected meanwhile */

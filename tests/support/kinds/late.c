@@ -6,6 +6,9 @@
  *
  * Whoever reads without a need, or after the release, reads noise.  Its memory is its own (so is what its descriptor reads), in
  * chunks that are small, so that few bytes are there by chance.  The program fails if nothing asked for it.
+ *
+ * While the file that LATE_HOLDS names is there, nothing comes.  What it says, if anything, is why what is asked for then
+ * cannot come: an error, of all that was asked for when the file goes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +23,8 @@
 #include "reshard/engine/sources.h"
 
 #define CHUNK 64u
-#define WAITERS_MAX 64
+#define WAITERS_MAX 4096
+#define HELD_US 2000		/* how often the thread looks whether it is told */
 #define TURN 256		/* chunks that the thread brings before it tells anybody */
 
 enum state { NOISE, WANTED, HERE, BAD };
@@ -55,6 +59,7 @@ static struct {
 } wanted;
 static uint64_t brought, seed = 1;
 static bool has_thread;
+static char held[256];
 
 static unsigned dice(unsigned n)
 {
@@ -79,25 +84,49 @@ static void make_noise(struct late *l, size_t i)
 static void bring(struct late *l, size_t i)
 {
 	struct sc_err err;
-	int rc = rs_bytes_read(l->bytes_of, i * CHUNK, chunk_bytes(l, i), l->memory + i * CHUNK, &err);
+	int rc = *held ? sc_fail(&err, SC_E_SYSTEM, "%s", held)
+		       : rs_bytes_read(l->bytes_of, i * CHUNK, chunk_bytes(l, i), l->memory + i * CHUNK, &err);
 
 	if (rc < 0)
 		l->err = err;
-	l->chunks[i].state = rc < 0 ? BAD : HERE;
+	/* who waits with a `done` is told by that, and has no need of it */
+	l->chunks[i].state = rc == 0 ? HERE : *held && !l->chunks[i].needs ? NOISE : BAD;
 	brought++;
+}
+
+/* Waits while nothing is to come, and keeps what the file says. */
+static void wait_until_told(void)
+{
+	const char *path = getenv("LATE_HOLDS");
+	bool were_held = false;
+
+	for (int fd; path && (fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0; were_held = true) {
+		ssize_t n = read(fd, held, sizeof(held) - 1);
+
+		held[n > 0 ? n : 0] = 0;
+		(void)close(fd);
+		(void)pthread_mutex_unlock(&lock);
+		(void)usleep(HELD_US);
+		(void)pthread_mutex_lock(&lock);
+	}
+	if (!were_held)
+		*held = 0;
 }
 
 static void *run(void *unused)
 {
+	static struct rs_done *tell[WAITERS_MAX];
+	struct sc_err err;
+
 	(void)unused;
 	(void)pthread_mutex_lock(&lock);
 	for (;;) {
-		struct rs_done *tell[WAITERS_MAX];
 		size_t nr;
 
 		while (!wanted.nr)
 			(void)pthread_cond_wait(&asked, &lock);
-		for (int i = 0; i < TURN && wanted.nr; i++) {
+		wait_until_told();
+		for (int i = 0; (i < TURN || *held) && wanted.nr; i++) {
 			struct wish *one = &wanted.at[dice((unsigned)wanted.nr)], found = *one;
 
 			*one = wanted.at[--wanted.nr];
@@ -107,9 +136,11 @@ static void *run(void *unused)
 		nr = nr_waiters;
 		nr_waiters = 0;
 		memcpy(tell, waiters, nr * sizeof(*tell));
+		if (*held)
+			(void)sc_fail(&err, SC_E_SYSTEM, "%s", held);
 		(void)pthread_mutex_unlock(&lock);
 		for (size_t i = 0; i < nr; i++)
-			tell[i]->call(tell[i], NULL);
+			tell[i]->call(tell[i], *held ? &err : NULL);
 		(void)pthread_mutex_lock(&lock);
 	}
 	return NULL;
@@ -282,7 +313,8 @@ __attribute__((constructor)) static void choose(void)
 
 __attribute__((destructor)) static void expect_use(void)
 {
-	if (__atomic_load_n(&brought, __ATOMIC_RELAXED))
+	/* with LATE_HOLDS the readers see it; a holder (fs/hold.h) has brought none */
+	if (__atomic_load_n(&brought, __ATOMIC_RELAXED) || getenv("LATE_HOLDS"))
 		return;
 	(void)fprintf(stderr, "no bytes came late\n");
 	_exit(1);

@@ -204,7 +204,7 @@ static void places_may_split_a_source(void **unused)
 /* --- later; the store's files are of the kind `late` --- */
 
 struct waiting {
-	struct rs_done done;
+	struct rs_later later;
 	pthread_mutex_t lock;
 	pthread_cond_t called;
 	int calls;
@@ -224,11 +224,11 @@ static void on_done(struct rs_done *done, const struct sc_err *err)
 /* Asks until the bytes are there; -> how often it was told to ask again. */
 static int need_later(const struct rs_image *im, uint64_t at, uint64_t bytes)
 {
-	struct waiting w = {{on_done}, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+	struct waiting w = {{{on_done}}, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
 	struct sc_err err;
 	int rc, later = 0;
 
-	while ((rc = rs_image_need(im, at, bytes, &w.done, &err)) == RS_LATER) {
+	while ((rc = rs_image_need(im, at, bytes, &w.later, &err)) == RS_LATER) {
 		(void)pthread_mutex_lock(&w.lock);
 		while (w.calls == later)
 			(void)pthread_cond_wait(&w.called, &w.lock);
