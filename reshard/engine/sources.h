@@ -47,7 +47,8 @@ struct rs_origins {
 	const struct rs_format_ops *as;
 };
 
-/** The kinds of this program, NULL at the end; the first is that of a store's own files. */
+/** The kinds of this room, NULL at the end; the first is that of a store's own files.  Others come with their places
+ *  (reshard/landing). */
 extern const struct rs_source_ops *const rs_source_kinds[];
 /** Takes the first one's place, with the same `arg` and `id`.  Tests set it before they open a store. */
 extern const struct rs_source_ops *rs_source_extra;

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the files of this room: landing.c calls pulls.c, which calls table.c. */
+#ifndef RS_LANDING_I_H
+#define RS_LANDING_I_H
+
+#include <fcntl.h>
+#include <pthread.h>
+
+#include "meta/base/mem.h"
+#include "reshard/landing/landing.h"
+
+#define LANDING_BUCKETS 1024
+
+/* A chunk that is not lacked.  All is under the set's lock, as of landings. */
+struct slot {
+	struct landing *of;		/* NULL: free; the next such is `next` */
+	uint32_t chunk;
+	enum { QUEUED, COMING, HERE, GOING } state;
+	uint32_t needs;			/* and waiters */
+	uint8_t used;
+	int64_t told_ns;		/* when a waiter was told; 0: somebody has asked since, or nobody was */
+	uint32_t before, next;		/* in the queue */
+};
+
+struct landing {
+	struct rs_bytes bytes;		/* first */
+	struct rs_landings *set;
+	struct rs_away what;
+	int fd;
+	uint32_t nr;			/* chunks */
+	uint32_t *slots;		/* of each; 0: it is lacked */
+	uint32_t nr_slots;
+	uint32_t refs;			/* opens and pulls */
+	struct waiter *waiters;
+	struct landing *next;		/* in its bucket */
+	struct landing *idle_before, *idle_after;
+};
+
+struct waiter {
+	struct rs_done *done;
+	uint32_t first, end, missing;
+	struct waiter *next;
+};
+
+struct pull {
+	struct rs_done done;		/* first */
+	struct landing *of;
+	uint32_t first, nr;
+	bool cancelled;
+	struct pull *before, *after;
+	unsigned char bytes[];
+};
+
+struct rs_landings {
+	struct rs_landing_config config;
+	pthread_mutex_t lock;
+	pthread_cond_t quiet;
+	struct {
+		size_t nr, room;
+		struct slot *at;	/* [0] is the queue's ends */
+	} slots;
+	uint32_t free, hand;
+	uint32_t nr_here, most;
+	uint32_t nr_pulls;
+	struct pull *pulls;
+	bool starts, stop;
+	struct landing *buckets[LANDING_BUCKETS];
+	struct landing idle;		/* ring: after = longest idle */
+	uint32_t nr_idle;
+};
+
+static inline uint64_t chunk_bytes(const struct landing *l, uint32_t first, uint32_t nr)
+{
+	return sc_min_u64((uint64_t)nr * RS_CHUNK_BYTES, l->bytes.bytes - (uint64_t)first * RS_CHUNK_BYTES);
+}
+
+static inline struct slot *slot_of(struct landing *l, uint32_t chunk)
+{
+	return l->slots[chunk] ? &l->set->slots.at[l->slots[chunk]] : NULL;
+}
+
+static inline int punch(int fd, uint64_t at, uint64_t bytes)
+{
+	return sc_sys.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
+}
+
+/* table.c: all under the lock, but landing_free() */
+/** Makes a slot for a chunk that is lacked, and asks for it.  -1: out of memory. */
+int landing_slot_new(struct landing *l, uint32_t chunk);
+/** The chunk is lacked from now on. */
+void landing_slot_free(struct landing *l, uint32_t chunk);
+/** Adds a slot to the end of the queue, or takes it out. */
+void landing_enqueue(struct rs_landings *set, uint32_t slot);
+void landing_dequeue(struct rs_landings *set, uint32_t slot);
+struct landing **landing_bucket(struct rs_landings *set, uint32_t node, uint64_t blob);
+/** A reference to one that is known; NULL: it is not. */
+struct landing *landing_find(struct rs_landings *set, uint32_t node, uint64_t blob);
+/** One more. */
+void landing_ref(struct landing *l);
+/** Gives up a reference.  Returns a landing to free, or NULL. */
+struct landing *landing_put(struct landing *l);
+/** Takes an idle one out of the set; the caller frees it. */
+struct landing *landing_drop(struct landing *l);
+/** Not under the lock: the kernel frees its bytes.  NULL: nothing. */
+void landing_free(struct landing *l);
+
+/* pulls.c */
+int landing_need(struct rs_bytes *bytes, uint64_t at, uint64_t nr, struct rs_done *done, struct sc_err *err);
+void landing_release(struct rs_bytes *bytes, uint64_t at, uint64_t nr);
+
+#endif

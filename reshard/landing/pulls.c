@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks come and go. */
+#include "reshard/landing/landing_i.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+
+#include "meta/base/log.h"
+#include "meta/base/metric.h"
+
+#define PULL_CHUNKS (RS_PULL_BYTES / RS_CHUNK_BYTES)
+#define TOLD_NS INT64_C(1000000000)	/* L2 */
+#define USED_MAX 2			/* how often the hand passes what was needed */
+
+SC_METRIC(bytes_pulled, SC_COUNTER, "scalai_pulled_bytes_total", "Bytes that came from other nodes.");
+SC_METRIC(chunks_evicted, SC_COUNTER, "scalai_evicted_chunks_total",
+	  "Chunks of 64 KiB of other nodes that gave way to others.");
+
+/* --- chunks that go --- */
+
+/* Finds a chunk that may go; 0: none. */
+static uint32_t find_victim(struct rs_landings *set)
+{
+	const int64_t now = sc_now_ns();
+
+	for (size_t i = 0; i < (USED_MAX + 1) * set->slots.nr; i++) {
+		struct slot *s = &set->slots.at[set->hand];
+		const uint32_t at = set->hand;
+
+		set->hand = (uint32_t)((set->hand + 1) % set->slots.nr);
+		if (!s->of || s->state != HERE || s->needs || (s->told_ns && now - s->told_ns < TOLD_NS))
+			continue;
+		if (!s->used)
+			return at;
+		s->used--;
+	}
+	return 0;
+}
+
+static void start_pulls(struct rs_landings *set);
+
+/* Punches out chunks until no more are here than may be, or the rest is needed.  Under the lock, which it drops. */
+static void trim(struct rs_landings *set)
+{
+	uint32_t i;
+
+	while (set->nr_here > set->most && (i = find_victim(set)) != 0) {
+		struct landing *l = set->slots.at[i].of, *useless;
+		const uint32_t chunk = set->slots.at[i].chunk;
+		struct slot *s;
+		bool gone;
+
+		set->slots.at[i].state = GOING;
+		set->nr_here--;
+		landing_ref(l);
+		(void)pthread_mutex_unlock(&set->lock);
+		/* all of the last one, too: of a part of a block nothing would be freed */
+		gone = punch(l->fd, (uint64_t)chunk * RS_CHUNK_BYTES, RS_CHUNK_BYTES) == 0;
+		if (!gone)
+			sc_log(SC_LOG_ERROR, "store: cannot free bytes of blob %" PRIu64 " of node %u (%m), "
+			       "continuing with more of them than there may be", l->what.blob, l->what.node);
+		(void)pthread_mutex_lock(&set->lock);
+		s = &set->slots.at[i];
+		if (s->needs)
+			landing_enqueue(set, i);
+		else
+			landing_slot_free(l, chunk);
+		useless = landing_put(l);
+		sc_metric_add(&chunks_evicted, 1);
+		if (useless) {
+			(void)pthread_mutex_unlock(&set->lock);
+			landing_free(useless);
+			(void)pthread_mutex_lock(&set->lock);
+		}
+	}
+	start_pulls(set); /* of what was asked for while it went */
+}
+
+/* --- waiters and pulls --- */
+
+/* Ends the needs that the first chunks of a range have. */
+static void unpin(struct landing *l, uint32_t first, uint32_t end, int64_t told_ns)
+{
+	for (uint32_t c = first; c < end; c++) {
+		struct slot *s = slot_of(l, c);
+
+		assert(s->needs);
+		s->needs--;
+		if (told_ns)
+			s->told_ns = told_ns;
+		else
+			s->used = USED_MAX;
+	}
+}
+
+/* Takes waiters for chunk `c`, or (UINT32_MAX) for any: `came`, those that have all now; else all of them.  Adds them
+ * to *told. */
+static void take_waiters(struct landing *l, uint32_t c, bool came, struct waiter **told)
+{
+	for (struct waiter **at = &l->waiters; *at;) {
+		struct waiter *w = *at;
+
+		if (c != UINT32_MAX && (c < w->first || c >= w->end)) {
+			at = &w->next;
+			continue;
+		}
+		if (came && --w->missing) {
+			at = &w->next;
+			continue;
+		}
+		*at = w->next;
+		unpin(l, w->first, w->end, sc_now_ns());
+		w->next = *told;
+		*told = w;
+	}
+}
+
+static void tell(struct waiter *told, const struct sc_err *err)
+{
+	for (struct waiter *w = told, *next; w; w = next) {
+		struct rs_done *done = w->done;
+
+		next = w->next;
+		sc_sys.release(w);
+		done->call(done, err);
+	}
+}
+
+/* What the chunks of a pull become, under the lock. */
+static void land(struct landing *l, uint32_t first, uint32_t nr, bool came, struct waiter **told)
+{
+	for (uint32_t c = first; c < first + nr; c++) {
+		if (came) {
+			slot_of(l, c)->state = HERE;
+			slot_of(l, c)->used = 1;
+			l->set->nr_here++;
+		}
+		take_waiters(l, c, came, told);
+		if (!came)
+			landing_slot_free(l, c);
+	}
+}
+
+static void on_pulled(struct rs_done *done, const struct sc_err *why)
+{
+	struct pull *p = (struct pull *)done;
+	struct landing *l = p->of, *useless;
+	struct rs_landings *set = l->set;
+	const uint64_t at = (uint64_t)p->first * RS_CHUNK_BYTES, bytes = chunk_bytes(l, p->first, p->nr);
+	struct waiter *told = NULL;
+	struct sc_err err = {0};
+
+	if (why)
+		err = *why;
+	else if (sc_pwrite_all(l->fd, p->bytes, bytes, at) < 0)
+		(void)sc_fail_sys(&err, errno, "cannot write what has come to the store");
+	else
+		sc_metric_add(&bytes_pulled, bytes);
+	if (err.code)
+		(void)sc_wrap(&err, err.code, "blob %" PRIu64 " of node %u, at byte %" PRIu64, l->what.blob,
+			      l->what.node, at);
+	(void)pthread_mutex_lock(&set->lock);
+	land(l, p->first, p->nr, !err.code, &told);
+	if (p->before)
+		p->before->after = p->after;
+	else
+		set->pulls = p->after;
+	if (p->after)
+		p->after->before = p->before;
+	sc_sys.release(p);
+	useless = landing_put(l);
+	(void)pthread_mutex_unlock(&set->lock);
+	landing_free(useless);
+	tell(told, err.code ? &err : NULL);
+	(void)pthread_mutex_lock(&set->lock);
+	trim(set);
+	set->nr_pulls--;
+	(void)pthread_cond_broadcast(&set->quiet);
+	start_pulls(set);
+	(void)pthread_mutex_unlock(&set->lock);
+}
+
+/* Takes the first of the queue, with its neighbours, as one pull; NULL: there is none, or no memory for it: then those
+ * that wait for it are in *told. */
+static struct pull *next_pull(struct rs_landings *set, struct waiter **told)
+{
+	struct slot *s = &set->slots.at[set->slots.at[0].next];
+	struct landing *l = s->of;
+	uint32_t first, nr = 1;
+	struct pull *p;
+
+	if (s == set->slots.at)
+		return NULL;
+	first = s->chunk;
+	while (nr < PULL_CHUNKS && first + nr < l->nr && slot_of(l, first + nr) &&
+	       slot_of(l, first + nr)->state == QUEUED)
+		nr++;
+	for (uint32_t c = first; c < first + nr; c++) {
+		landing_dequeue(set, l->slots[c]);
+		slot_of(l, c)->state = COMING;
+	}
+	p = sc_sys.alloc(sizeof(*p) + chunk_bytes(l, first, nr));
+	if (!p) {
+		land(l, first, nr, false, told);
+		return NULL;
+	}
+	*p = (struct pull){.done = {on_pulled}, .of = l, .first = first, .nr = nr, .after = set->pulls};
+	if (p->after)
+		p->after->before = p;
+	set->pulls = p;
+	landing_ref(l);
+	return p;
+}
+
+/* Begins what may be on its way.  One thread does it at a time: `begin` may call back.  Under the lock, which it drops
+ * meanwhile. */
+static void start_pulls(struct rs_landings *set)
+{
+	if (set->starts || set->stop) /* then the set may be gone as soon as the lock is */
+		return;
+	set->starts = true;
+	while (!set->stop && set->nr_pulls < set->config.pulls_max) {
+		struct waiter *told = NULL;
+		struct pull *p = next_pull(set, &told);
+		struct sc_err err;
+
+		if (!p && !told)
+			break;
+		set->nr_pulls += p != NULL;
+		(void)pthread_mutex_unlock(&set->lock);
+		if (told)
+			tell(told, (sc_nomem(&err), &err));
+		if (p)
+			set->config.puller.begin(set->config.puller.arg, &p->of->what,
+						 (uint64_t)p->first * RS_CHUNK_BYTES,
+						 chunk_bytes(p->of, p->first, p->nr), p->bytes, &p->done);
+		(void)pthread_mutex_lock(&set->lock);
+	}
+	set->starts = false;
+	(void)pthread_cond_broadcast(&set->quiet);
+}
+
+/* Asks for what is lacked of a range, and needs all of it.  Returns how many are not here, or -1: out of memory, and
+ * nothing is needed. */
+static int64_t pin(struct landing *l, uint32_t first, uint32_t end)
+{
+	uint32_t missing = 0;
+
+	for (uint32_t c = first; c < end; c++) {
+		struct slot *s;
+
+		if (!l->slots[c] && landing_slot_new(l, c) < 0) {
+			unpin(l, first, c, 0); /* what was asked for comes */
+			return -1;
+		}
+		s = slot_of(l, c);
+		s->needs++;
+		s->told_ns = 0;
+		missing += s->state != HERE;
+	}
+	return missing;
+}
+
+static int need(struct landing *l, uint32_t first, uint32_t end, struct rs_done *done, struct sc_err *err)
+{
+	struct waiter *w = sc_zalloc(sizeof(*w));
+	struct rs_landings *set = l->set;
+	int64_t missing = -1;
+	int rc = RS_HERE;
+
+	(void)pthread_mutex_lock(&set->lock);
+	if (set->stop)
+		rc = sc_fail(err, SC_E_CANCELLED, "blob %" PRIu64 " of node %u is not read any more: the mount ends",
+			     l->what.blob, l->what.node);
+	else if (w)
+		missing = pin(l, first, end);
+	if (rc == RS_HERE && missing < 0)
+		rc = sc_nomem(err);
+	if (missing > 0) {
+		*w = (struct waiter){.done = done, .first = first, .end = end, .missing = (uint32_t)missing,
+				     .next = l->waiters};
+		l->waiters = sc_steal(&w);
+		rc = RS_LATER;
+	}
+	start_pulls(set);
+	(void)pthread_mutex_unlock(&set->lock);
+	sc_sys.release(w);
+	return rc;
+}
+
+struct blocked {
+	struct rs_done done;		/* first */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	bool called;
+	struct sc_err err;
+};
+
+static void on_blocked(struct rs_done *done, const struct sc_err *err)
+{
+	struct blocked *b = (struct blocked *)done;
+
+	(void)pthread_mutex_lock(&b->lock);
+	if (err)
+		b->err = *err;
+	b->called = true;
+	(void)pthread_cond_signal(&b->wake);
+	(void)pthread_mutex_unlock(&b->lock);
+}
+
+int landing_need(struct rs_bytes *bytes, uint64_t at, uint64_t nr, struct rs_done *done, struct sc_err *err)
+{
+	struct landing *l = (struct landing *)bytes;
+	const uint32_t first = (uint32_t)(at / RS_CHUNK_BYTES), end = (uint32_t)((at + nr - 1) / RS_CHUNK_BYTES + 1);
+	struct blocked b = {{on_blocked}, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, {0}};
+	int rc = need(l, first, end, done ? done : &b.done, err);
+
+	while (rc == RS_LATER && !done) {
+		(void)pthread_mutex_lock(&b.lock);
+		while (!b.called)
+			(void)pthread_cond_wait(&b.wake, &b.lock);
+		b.called = false;
+		(void)pthread_mutex_unlock(&b.lock);
+		if (b.err.code) {
+			*err = b.err;
+			return err->code;
+		}
+		rc = need(l, first, end, &b.done, err);
+	}
+	return rc;
+}
+
+void landing_release(struct rs_bytes *bytes, uint64_t at, uint64_t nr)
+{
+	struct landing *l = (struct landing *)bytes;
+	struct rs_landings *set = l->set;
+
+	(void)pthread_mutex_lock(&set->lock);
+	unpin(l, (uint32_t)(at / RS_CHUNK_BYTES), (uint32_t)((at + nr - 1) / RS_CHUNK_BYTES + 1), 0);
+	trim(set);
+	(void)pthread_mutex_unlock(&set->lock);
+}
+
+/* Cancels the pulls that are on their way.  Under the lock, which it drops: then any of them may end. */
+static void cancel_pulls(struct rs_landings *set)
+{
+	struct pull *p = set->pulls;
+
+	while (p) {
+		struct rs_done *done = &p->done;
+
+		if (p->cancelled) {
+			p = p->after;
+			continue;
+		}
+		p->cancelled = true;
+		(void)pthread_mutex_unlock(&set->lock);
+		set->config.puller.cancel(set->config.puller.arg, done);
+		(void)pthread_mutex_lock(&set->lock);
+		p = set->pulls;
+	}
+}
+
+void rs_landings_stop(struct rs_landings *set)
+{
+	struct waiter *told = NULL;
+	struct sc_err err;
+
+	(void)sc_fail(&err, SC_E_CANCELLED, "bytes of other nodes do not come any more: the mount ends");
+	(void)pthread_mutex_lock(&set->lock);
+	set->stop = true;
+	for (size_t i = 0; i < LANDING_BUCKETS; i++)
+		for (struct landing *l = set->buckets[i]; l; l = l->next)
+			take_waiters(l, UINT32_MAX, false, &told);
+	cancel_pulls(set);
+	while (set->nr_pulls || set->starts)
+		(void)pthread_cond_wait(&set->quiet, &set->lock);
+	(void)pthread_mutex_unlock(&set->lock);
+	tell(told, &err);
+}
