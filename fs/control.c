@@ -17,6 +17,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "reshard/command/head.h"
+
 /* A write, as far as it tells a repetition. */
 struct written {
 	off_t at;
@@ -46,13 +48,15 @@ void fs_describe(void *arg, const char *name, struct sc_buf *buf)
 {
 	struct fs *fs = arg;
 
-	if (strcmp(name, "health") == 0)
-		sc_buf_printf(buf, "passthrough: %s\nepoch: %s\nio_uring: %s\npid: %d\nreplaced: %u\n",
-			      fs->passthrough ? "yes" : "no", fs->epoch ? "yes" : "no",
-			      __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED) ? "yes" : "no", (int)getpid(),
-			      fs->kept->generation - 1);
-	else if (strcmp(name, "version") == 0)
+	if (strcmp(name, "version") == 0)
 		sc_buf_printf(buf, "libfuse %s\n", fuse_pkgversion());
+	if (strcmp(name, "health") != 0)
+		return;
+	sc_buf_printf(buf, "passthrough: %s\nepoch: %s\nio_uring: %s\npid: %d\nreplaced: %u\n",
+		      fs->passthrough ? "yes" : "no", fs->epoch ? "yes" : "no",
+		      __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED) ? "yes" : "no", (int)getpid(),
+		      fs->kept->generation - 1);
+	fs_service_describe(fs, buf);
 }
 
 static struct rs_caller caller(fuse_req_t req, const struct fs *fs, const struct fs_command *command)
@@ -200,10 +204,16 @@ struct long_request {
 	char text[];
 };
 
+/* Does a command wait for others: for writers, or to move a head that other nodes show, too? */
+static bool waits(const struct fs *fs, const struct rs_control *row)
+{
+	return row->flags & RS_CTL_WAITS || (row->flags & RS_CTL_MOVES && rs_head_waits(fs->service));
+}
+
 /* The threads that carry out commands such as this one. */
 static int *running(struct fs *fs, const struct rs_control *row)
 {
-	return row->flags & RS_CTL_WAITS ? &fs->waiting_threads : &fs->long_threads;
+	return waits(fs, row) ? &fs->waiting_threads : &fs->long_threads;
 }
 
 /*
@@ -218,7 +228,7 @@ static void *long_thread(void *arg)
 	struct sc_err err = {0};
 
 	/* it waits for writers: not for those of which there is nothing left */
-	if (l->c->row->flags & RS_CTL_WAITS)
+	if (waits(fs, l->c->row))
 		fs_writers_check(fs);
 	/* the descriptor stays open until it is answered */
 	if (execute(fs, l->c, &l->who, l->text, NULL, NULL, &err) < 0) {
@@ -241,9 +251,11 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 {
 	struct fs_waiter *waiter = fs_notify_new(req, fs, c->job, c->row, bytes);
 	struct long_request *l = sc_zalloc(sizeof(*l) + bytes + 1);
-	const bool waits = c->row->flags & RS_CTL_WAITS;
+	const bool is_waiting = waits(fs, c->row);
 	int *nr = running(fs, c->row);
-	int most = !waits ? FS_LONG_THREADS : fuse_req_is_uring(req) ? FS_RING_WAITING_THREADS : FS_WAITING_THREADS;
+	int most = !is_waiting		      ? FS_LONG_THREADS
+		   : fuse_req_is_uring(req) ? FS_RING_WAITING_THREADS
+					    : FS_WAITING_THREADS;
 	struct sc_err err = {0};
 	pthread_t thread;
 
@@ -262,7 +274,7 @@ static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 		sc_sys.release(waiter);
 		sc_sys.release(l);
 		(void)sc_fail(&err, SC_E_BUSY, "too many commands that %s are running (limit %d); try again later",
-			      waits ? "wait for writers, such as commit," : "take long, such as verify,", most);
+			      is_waiting ? "wait for writers, such as commit," : "take long, such as verify,", most);
 		refuse(req, c, &err);
 		fs_command_end(command);
 		return;
@@ -349,7 +361,7 @@ static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, c
 	struct sc_err err = {0};
 	char *copy;
 
-	if (c->row->flags & (RS_CTL_LONG | RS_CTL_WAITS)) {
+	if (c->row->flags & RS_CTL_LONG || waits(fs, c->row)) {
 		start_long(req, fs, c, text, bytes, sc_steal(ret_command));
 		return;
 	}

@@ -323,6 +323,22 @@ int fs_folder(struct fs *fs, uint64_t parent, const char *name, struct fs_folder
 /** Gives the node of the folder above a folder. */
 int fs_parent(struct fs *fs, const struct fs_node *n, struct fs_node *ret, struct sc_err *err);
 
+/* service.c */
+struct rs_member_options;
+int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
+		     struct sc_err *err);
+/** Lets no command wait for other nodes any more: before those that run are waited for. */
+void fs_service_leave(struct fs *fs);
+void fs_service_end(struct fs *fs);
+/** Appends lines for `health`. */
+void fs_service_describe(struct fs *fs, struct sc_buf *buf);
+
+/* current.c */
+/** Waits until what a name in a folder is found as is the newest (NULL: what the folder lists).  Errors: SC_E_STATE. */
+int fs_current(struct fs *fs, uint64_t folder, const char *name, struct sc_err *err);
+/** Returns for how long the kernel may keep a name or attributes, at most so many seconds. */
+double fs_keep(struct fs *fs, double seconds);
+
 /* stat.c */
 struct fs_found {
 	struct fs_node node;
@@ -489,6 +505,9 @@ struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
 void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
 		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err);
 /** Opens a node of a view: h->view at `path`; `again`: the caller will not retry. */
+/** Opens the file of h->blob, of h->bytes, at a node of h->view, whose bytes another node has. */
+int fs_open_elsewhere(struct fs *fs, const struct fs_node *n, struct fs_handle *h, struct fuse_file_info *fi,
+		      struct sc_err *err);
 int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
 		  struct fuse_file_info *fi, struct sc_err *err);
 int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,

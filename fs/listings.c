@@ -16,6 +16,8 @@
 
 #include <xxhash.h>
 
+#include "reshard/command/head.h"
+
 static struct fs_listed *listed(struct fs *fs, fuse_ino_t ino)
 {
 	return &fs->listed[XXH3_64bits(&ino, sizeof(ino)) % FS_LISTED_MAX];
@@ -25,7 +27,8 @@ void fs_listing_opened(struct fs *fs, struct fs_handle *h, struct fuse_file_info
 {
 	struct fs_node n = fs_node_of(h->ino);
 	struct fs_listed *x = listed(fs, h->ino);
-	struct rs_job *job = n.kind == FS_INODE && !fs->is_held ? fs_job(fs, &n) : NULL;
+	struct rs_job *job = n.kind == FS_INODE && !fs->is_held && rs_head_until(fs->service) == INT64_MAX
+				     ? fs_job(fs, &n) : NULL;
 	uint64_t now = job ? rs_tree_list_changes(job, n.number) : 0;
 
 	if (!job)

@@ -401,6 +401,7 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 /* Frees what serve() has made, as far as it came. */
 static void end(struct fs *fs)
 {
+	fs_service_leave(fs);
 	fs_reads_stop(fs);
 	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) ||
 	       __atomic_load_n(&fs->waiting_threads, __ATOMIC_ACQUIRE))
@@ -411,7 +412,7 @@ static void end(struct fs *fs)
 	fs_write_back_stop(fs);
 	for (size_t i = 0; i < fs->handles.nr; i++)
 		fs_handle_free(fs, fs->handles.at[i]);
-	rs_service_free(fs->service);
+	fs_service_end(fs);
 	(void)rs_gpu_stop();
 	fs_buffers_done();
 	if (fs->se) {
@@ -452,8 +453,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	(void)snprintf(presets, sizeof(presets), "%s/presets", o->store);
 	(void)setrlimit(RLIMIT_NOFILE, &files); /* as far as we may */
 	/* sources of datasets are opened as the user who added them, who is in none of our groups */
-	if (geteuid() == 0)
-		(void)setgroups(0, NULL);
+	(void)(geteuid() == 0 && setgroups(0, NULL));
 	drop_capabilities(); /* before there are threads: each has its own */
 	for (size_t i = 0; i < sizeof(locks) / sizeof(*locks); i++)
 		(void)pthread_mutex_init(locks[i], NULL);
@@ -468,7 +468,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	if (rc == 0)
 		rc = session_new(&fs, o, err);
 	if (rc == 0)
-		rc = rs_service_new(&service, &fs.service, err);
+		rc = fs_service_start(&fs, &service, &o->member, err);
 	if (rc == 0)
 		rc = fs_notify_start(&fs, err);
 	if (rc == 0)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "reshard/gpu/remote.h"
+#include "reshard/member/member.h"
 
 struct fs_mount_options {
 	const char *store, *mountpoint;
@@ -21,6 +22,9 @@ struct fs_mount_options {
 	char log[4096];		/* a file; empty: stderr in the foreground, else syslog */
 	uint32_t scrub_mib_s;	/* maximum read rate of scrubbing; 0: no limit */
 	struct rs_gpu_options gpu;
+	struct rs_member_options member;
+	char words[4096];	/* that member points into */
+	size_t nr_words;
 };
 
 /** Parses the value of -o; unknown words are refused, those of mount(8) and fstab are taken. */

@@ -16,7 +16,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fs_fail(req, "getattr", &err);
 	else {
 		fs_folder_told(req, fs, &found);
-		(void)fuse_reply_attr(req, &found.st, fs->epoch ? found.timeout : 0);
+		(void)fuse_reply_attr(req, &found.st, fs_keep(fs, found.timeout));
 	}
 }
 
@@ -166,7 +166,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
 	if (rc < 0)
 		fs_fail(req, "setattr", &err);
 	else
-		(void)fuse_reply_attr(req, &now.st, fs->epoch && !S_ISDIR(now.st.st_mode) ? now.timeout : 0);
+		(void)fuse_reply_attr(req, &now.st, S_ISDIR(now.st.st_mode) ? 0 : fs_keep(fs, now.timeout));
 }
 
 void op_statfs(fuse_req_t req, fuse_ino_t ino)

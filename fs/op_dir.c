@@ -82,9 +82,10 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct sc_err err = {0};
 	int rc;
 
-	if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+	rc = fs_current(fs, parent, name, &err);
+	if (rc == 0 && (strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
 		rc = lookup_dots(fs, parent, name, &found, &err);
-	else
+	else if (rc == 0)
 		rc = lookup_again(req, fs, parent, name, &found, &err);
 	if (rc < 0) {
 		tell_why(fs, &n, name, &err);
@@ -161,8 +162,10 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct fs_handle *h = sc_zalloc(sizeof(*h));
 	struct fs_found found;
 	struct sc_err err = {0};
-	int rc = h ? fs_stat(fs, ino, &found, &err) : sc_nomem(&err);
+	int rc = h ? fs_current(fs, ino, NULL, &err) : sc_nomem(&err);
 
+	if (rc == 0)
+		rc = fs_stat(fs, ino, &found, &err);
 	if (rc == 0) {
 		h->kind = FS_H_DIR;
 		h->ino = ino;

@@ -53,6 +53,21 @@ int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blo
 	return rc;
 }
 
+int fs_open_elsewhere(struct fs *fs, const struct fs_node *n, struct fs_handle *h, struct fuse_file_info *fi,
+		      struct sc_err *err)
+{
+	const char *path;
+	int rc = rs_path_text(fs->service, n->path, &path, err);
+
+	if (rc == 0)
+		rc = rs_view_elsewhere(fs->service, h->view, fs_rank(n, h->view), path, h->blob, h->bytes, &h->image,
+				       err);
+	h->kind = FS_H_VIEW;
+	fi->direct_io = 1; /* of an inode whose bytes come here later, in another way */
+	fi->noflush = 1;
+	return rc;
+}
+
 /* Opens the file of h->blob, of h->bytes. */
 static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
 {
@@ -182,7 +197,8 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 	else
 		rc = committed_blob(fs, n, path, h, err);
 	if (rc == 0 && n->kind != FS_VIEW)
-		rc = open_blob(req, fs, h, fi, err);
+		rc = rs_blob_here(fs->service, h->blob) ? open_blob(req, fs, h, fi, err)
+							: fs_open_elsewhere(fs, n, h, fi, err);
 	/* a blob is missing: its version was dropped meanwhile, or the blob was lost */
 	if (rc < 0 && err->errnum == ENOENT) {
 		const uint64_t blob = err->blob;

@@ -84,6 +84,56 @@ static int gpu_option(struct rs_gpu_options *gpu, const char *word, struct sc_er
 		       word);
 }
 
+/* Keeps a copy of an option's value.  NULL: there is no room. */
+static const char *keep(struct fs_mount_options *o, const char *value)
+{
+	char *at = o->words + o->nr_words;
+	size_t n = strlen(value) + 1;
+
+	if (n > sizeof(o->words) - o->nr_words)
+		return NULL;
+	memcpy(at, value, n);
+	o->nr_words += n;
+	return at;
+}
+
+static int cluster_option(struct fs_mount_options *o, const char *word, struct sc_err *err)
+{
+	struct rs_member_options *m = &o->member;
+	const char *value, **to = NULL;
+
+#ifndef FS_HAS_CLUSTER
+	return sc_fail(err, SC_E_UNSUPPORTED, "'%s': this scalai was built without libcurl and libcrypto, and is no "
+		       "node of a cluster", word);
+#endif
+	if (has(word, "cluster=", &value))
+		to = &m->cluster;
+	else if (has(word, "node=", &value))
+		to = &m->node;
+	else if (has(word, "listen=", &value))
+		to = &m->listen;
+	else if (has(word, "etcd=", &value) && m->nr_etcd < RS_MEMBER_ETCD_MAX)
+		to = &m->etcd[m->nr_etcd++];
+	if (!to || !*value)
+		return sc_fail(err, SC_E_COMMAND, "'%s': there are cluster=NAME, node=NAME, listen=ADDRESS:PORT and up "
+			       "to %d times etcd=URL", word, RS_MEMBER_ETCD_MAX);
+	*to = keep(o, value);
+	return *to ? 0 : sc_fail(err, SC_E_COMMAND, "'%.64s': the options of the cluster are too long", word);
+}
+
+/* All of them, or none. */
+static int check_cluster(const struct fs_mount_options *o, struct sc_err *err)
+{
+	const struct rs_member_options *m = &o->member;
+
+	if (!m->cluster && !m->node && !m->listen && !m->nr_etcd)
+		return 0;
+	if (!m->cluster || !m->node || !m->listen || !m->nr_etcd)
+		return sc_fail(err, SC_E_COMMAND, "a node of a cluster needs all of cluster=NAME, node=NAME, "
+			       "listen=ADDRESS:PORT and etcd=URL");
+	return 0;
+}
+
 int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err)
 {
 	static const char *const taken[] = {"rw", "auto", "noauto", "user", "nouser", "users", "defaults", "async",
@@ -111,6 +161,9 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 			o->debug = true;
 		else if (strncmp(word, "log=", 4) == 0)
 			rc = log_option(o, word + 4, err);
+		else if (strncmp(word, "cluster=", 8) == 0 || strncmp(word, "node=", 5) == 0 ||
+			 strncmp(word, "listen=", 7) == 0 || strncmp(word, "etcd=", 5) == 0)
+			rc = cluster_option(o, word, err);
 		else if (strncmp(word, "gpu", 3) == 0)
 			rc = gpu_option(&o->gpu, word, err);
 		else if (strncmp(word, "scrub=", 6) == 0)
@@ -123,8 +176,11 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 		else if (!known)
 			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
 				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, log=, debug, "
-				     "gpu=, gpu_devices=, gpu_memory=, gpu_pinned=, gpu_timeout=", word);
+				     "gpu=, gpu_devices=, gpu_memory=, gpu_pinned=, gpu_timeout=, cluster=, node=, "
+				     "listen=, etcd=", word);
 	}
+	if (rc == 0)
+		rc = check_cluster(o, err);
 	if (rc == 0 && o->hold && o->io_uring)
 		rc = sc_fail(err, SC_E_COMMAND, "hold and io_uring do not go together: the kernel can't hand its rings "
 			     "over");

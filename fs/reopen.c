@@ -27,6 +27,8 @@ static int reopen_committed(struct fs *fs, struct fs_handle *h, const struct fs_
 		h->blob = look.blob;
 		h->bytes = look.bytes;
 	}
+	if (rc == 0 && !rs_blob_here(fs->service, h->blob))
+		return fs_open_elsewhere(fs, n, h, &ignored, err);
 	if (rc == 0)
 		rc = meta_store_open_blob(rs_service_store(fs->service), h->blob, h->bytes, &h->fd, err);
 	if (rc == 0)

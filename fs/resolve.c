@@ -217,8 +217,8 @@ int fs_lookup(struct fs *fs, uint64_t parent, const char *name, struct fs_found 
 void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_param *ret)
 {
 	*ret = (struct fuse_entry_param){.ino = fs_node_id(found->node), .attr = found->st,
-					 .attr_timeout = fs->epoch ? found->timeout : 0,
-					 .entry_timeout = fs->epoch ? FS_FOREVER : 0};
+					 .attr_timeout = fs_keep(fs, found->timeout),
+					 .entry_timeout = fs_keep(fs, FS_FOREVER)};
 	if (found->node.kind == FS_WORK)
 		fs_number_keep(fs, ret->ino, found->st.st_ino);
 }

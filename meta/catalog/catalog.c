@@ -87,6 +87,7 @@ int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 		"DELETE FROM again WHERE ino >> 42 = (1 << 18) + ?1 OR EXISTS (SELECT 1 FROM number_block WHERE job = "
 		"?1 AND ino & ~(1 << 61) >= first AND ino & ~(1 << 61) < first + nr)", /* RS_WAS */
 		"DELETE FROM number_block WHERE job = ?",
+		"DELETE FROM shared_job WHERE job = ?",
 		"DELETE FROM job WHERE id = ?",
 	};
 	int rc = meta_upper_remove(c, job, err);

@@ -272,7 +272,7 @@ static int on_about(void *arg, sqlite3_stmt *row)
 {
 	struct about_walk *w = arg;
 
-	w->row = (struct meta_tree_row){.root = U64(row, 0), .layout = U64(row, 1)};
+	w->row = (struct meta_tree_row){.root = U64(row, 0), .layout = U64(row, 1), .base = U64(row, 3)};
 	if (w->topology) {
 		sc_buf_reset(w->topology);
 		sc_buf_printf(w->topology, "%s", db_text(row, 2));
@@ -286,7 +286,7 @@ int meta_tree_about(struct meta_catalog *c, uint64_t tree, struct meta_tree_row 
 		    struct sc_err *err)
 {
 	struct about_walk w = {.topology = topology};
-	int rc = db_each(c, err, on_about, &w, "SELECT root, layout, topology FROM tree WHERE id = ?", "i", tree);
+	int rc = db_each(c, err, on_about, &w, "SELECT root, layout, topology, base FROM tree WHERE id = ?", "i", tree);
 
 	if (rc == 0 && topology && topology->failed)
 		return sc_nomem(err);

@@ -252,3 +252,13 @@ CREATE TABLE tree_xattr (
 	tree INTEGER NOT NULL, ino INTEGER NOT NULL, name BLOB NOT NULL, value BLOB NOT NULL,
 	PRIMARY KEY (tree, ino, name)
 ) STRICT, WITHOUT ROWID;
+
+-- A store that is a node of a cluster (reshard/member), and the jobs that it shares with the others.
+CREATE TABLE member (
+	cluster TEXT NOT NULL, node INTEGER NOT NULL,
+	lease INTEGER NOT NULL DEFAULT 0	-- of etcd, of the daemon that ran last
+) STRICT;
+CREATE TABLE shared_job (
+	job INTEGER PRIMARY KEY, id INTEGER NOT NULL UNIQUE,	-- id: in the cluster
+	token INTEGER NOT NULL DEFAULT 0, base INTEGER NOT NULL DEFAULT 0	-- of a commit without an outcome
+) STRICT;

@@ -179,6 +179,26 @@ int meta_tree_commit(struct meta_catalog *c, const struct meta_tree_spec *spec, 
 	return rc;
 }
 
+static int add_row(struct commit *m, const struct meta_change *x)
+{
+	if (x->kind != META_PUT_ENTRY || x->entry.ino)
+		return decide(m, x);
+	return db_run(m->c, m->err, "INSERT OR REPLACE INTO tree_entry (tree, parent, name, ino) VALUES (?, ?, ?, 0)",
+		      "iiB", m->tree, x->entry.parent, &x->entry.name);
+}
+
+int meta_tree_add(struct meta_catalog *c, const struct meta_tree_spec *spec, uint64_t *ret_tree, struct sc_err *err)
+{
+	struct commit m = {.c = c, .spec = spec, .base.id = spec->base, .err = err};
+	int rc = begin(&m);
+
+	for (size_t i = 0; rc == 0 && i < spec->rows.nr; i++)
+		rc = add_row(&m, &spec->rows.at[i]);
+	if (rc == 0)
+		*ret_tree = m.tree;
+	return rc;
+}
+
 /* --- flat trees --- */
 
 /* ?1 gets the rows of ?2 that it has not.  Attributes first: they go with the rows of inodes, which are copied next. */

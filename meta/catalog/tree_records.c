@@ -210,6 +210,7 @@ struct record_walk {
 		meta_tree_record_fn *record;
 		meta_change_fn *change;
 		meta_text_fn *text;
+		meta_numbers_fn *numbers;
 	} fn;
 	void *arg;
 };
@@ -308,6 +309,24 @@ int meta_tree_path_texts(struct meta_catalog *c, uint64_t tree, meta_text_fn *fn
 		       "UNION SELECT parent & ?3 FROM tree_entry WHERE tree = ?1 AND parent >= ?2 "
 		       "UNION SELECT ino & ?3 FROM tree_entry WHERE tree = ?1 AND ino >= ?2)",
 		       "iii", tree, META_VIRTUAL, (uint64_t)SC_PATHS_MAX - 1);
+}
+
+static int on_numbers(void *arg, sqlite3_stmt *row)
+{
+	const struct record_walk *w = arg;
+
+	return w->fn.numbers(w->arg, U64(row, 0), U64(row, 1), U64(row, 2));
+}
+
+int meta_tree_numbers(struct meta_catalog *c, uint64_t tree, meta_numbers_fn *fn, void *arg, struct sc_err *err)
+{
+	struct record_walk w = {.fn.numbers = fn, .arg = arg};
+
+	return db_each(c, err, on_numbers, &w,
+		       "SELECT first, nr, job FROM number_block WHERE first <> (SELECT root FROM tree WHERE id = ?1) "
+		       "AND EXISTS (SELECT 1 FROM tree_inode WHERE tree = ?1 AND ino >= first AND ino < first + nr) "
+		       "ORDER BY "
+		       "first", "i", tree);
 }
 
 int meta_version_files(struct meta_catalog *c, uint64_t version, meta_text_fn *fn, void *arg, struct sc_err *err)

@@ -121,8 +121,9 @@ typedef int meta_tree_path_fn(void *arg, int64_t rank, const char *path);
 int meta_tree_paths(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_tree_path_fn *fn, void *arg,
 		    struct sc_err *err);
 
-/** What a tree says about itself; it says nothing about the trees below it. */
+/** What a tree says about itself; it says nothing about the trees below it, but which they are. */
 struct meta_tree_row {
+	uint64_t base;		/* the tree that it lies over, 0: none */
 	uint64_t root;		/* number of the job's folder */
 	uint64_t layout;	/* under this layout and topology its rows of ranks were made */
 	const char *topology;
@@ -162,6 +163,10 @@ struct meta_tree_spec {
  */
 int meta_tree_commit(struct meta_catalog *c, const struct meta_tree_spec *spec, uint64_t *ret_tree, struct sc_err *err);
 
+/** Adds a tree of these rows, each a put one, as meta_tree_rows() hands them over; a name that is put with number 0 is
+ *  a whiteout.  spec->job is not used. */
+int meta_tree_add(struct meta_catalog *c, const struct meta_tree_spec *spec, uint64_t *ret_tree, struct sc_err *err);
+
 /**
  * Gives a tree the rows of its whole chain, so that it needs no other.  What no path from the folders of the job and of
  * its ranks, and from virtual numbers, reaches is left out: rows of removed files, whose blobs become garbage when no
@@ -193,6 +198,8 @@ typedef int meta_tree_record_fn(void *arg, const struct meta_tree_record *record
 int meta_tree_unkept(struct meta_catalog *c, meta_tree_record_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the rows of one tree of a chain: inodes (`rdev` of a file is its size), then attributes, then entries. */
 int meta_tree_rows(struct meta_catalog *c, uint64_t tree, meta_change_fn *fn, void *arg, struct sc_err *err);
+/** Walks over the blocks that the numbers of inodes in a tree's rows are of, but for its job's and ranks' folders. */
+int meta_tree_numbers(struct meta_catalog *c, uint64_t tree, meta_numbers_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the paths that virtual numbers in a tree's rows are made of. */
 int meta_tree_path_texts(struct meta_catalog *c, uint64_t tree, meta_text_fn *fn, void *arg, struct sc_err *err);
 /** Walks over a version's sets: number and logical file. */

@@ -340,8 +340,14 @@ static void sweep(struct meta_etcd *e)
 	}
 }
 
+void meta_etcd_also(struct meta_etcd *e, int fd)
+{
+	e->also = fd;
+}
+
 int meta_etcd_next(struct meta_etcd *e, int ms, const struct meta_etcd_event **ret)
 {
+	struct curl_waitfd also = {.fd = e->also, .events = CURL_WAIT_POLLIN};
 	int64_t until = sc_now_ns() + ms * 1000000ll, now, wait;
 	int running;
 
@@ -358,7 +364,9 @@ int meta_etcd_next(struct meta_etcd *e, int ms, const struct meta_etcd_event **r
 		wait = until - now;
 		if (e->watching && !e->watch && e->watch_at - now < wait)
 			wait = e->watch_at > now ? e->watch_at - now : 0;
-		(void)curl_multi_poll(e->multi, NULL, 0, (int)(wait / 1000000 + 1), NULL);
+		(void)curl_multi_poll(e->multi, &also, e->also >= 0, (int)(wait / 1000000 + 1), NULL);
+		if (also.revents) /* the next call comes back to it */
+			until = now;
 	}
 	if (!e->first)
 		return 0;
@@ -427,6 +435,7 @@ int meta_etcd_new(const struct meta_etcd_config *config, struct meta_etcd **ret,
 	if (!e)
 		return sc_nomem(err);
 	e->last = &e->first;
+	e->also = -1;
 	e->request_ms = config->request_ms;
 	e->connect_ms = config->connect_ms;
 	e->nr_endpoints = config->nr_endpoints;

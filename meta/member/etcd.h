@@ -55,6 +55,8 @@ void meta_etcd_rewatch(struct meta_etcd *e);
 
 /** Waits up to `ms` for an event: 1 and *ret, which lives until the next call; 0: none came. */
 int meta_etcd_next(struct meta_etcd *e, int ms, const struct meta_etcd_event **ret);
+/** Lets meta_etcd_next() return 0, too, when this descriptor can be read (-1: none). */
+void meta_etcd_also(struct meta_etcd *e, int fd);
 /** Lets meta_etcd_next() return 0 now.  Any thread. */
 void meta_etcd_wake(struct meta_etcd *e);
 

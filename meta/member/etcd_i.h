@@ -46,6 +46,7 @@ struct meta_etcd {
 	struct call *watch;
 	int64_t watch_at, backoff_ms; /* when to begin again, while there is none */
 	bool woken;
+	int also;
 };
 
 /** NULL: out of memory. */

@@ -195,10 +195,21 @@ uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int
 	const struct job *j = sc_map_get(&c->by_id, (const char *)&job, sizeof(job));
 	int64_t until;
 
-	if (c->failed || !j || !rs_core_serves(c, now, &until))
+	*ret_until = 0;
+	if (c->failed || !rs_core_serves(c, now, &until) || (j && j->head.nr && !j->published))
 		return 0;
 	*ret_until = until;
-	return j->published;
+	return j ? j->published : 0;
+}
+
+uint64_t rs_core_epoch(const struct rs_core *c)
+{
+	return c->epoch;
+}
+
+bool rs_core_has_member(const struct rs_core *c, uint32_t node, uint64_t epoch)
+{
+	return rs_nodes_have(&c->members, node, epoch);
 }
 
 static int check_times(const struct rs_core_times *t, struct sc_err *err)

@@ -127,7 +127,7 @@ enum rs_act_kind {
 				   that is not done yet is not to be done after this, or after the next check */
 	RS_ACT_ASIDE,		/* files written to an older version than `nr` and not sealed are set aside */
 	RS_ACT_UNGATE,
-	RS_ACT_HIDE,		/* `nr` is the head: show no older one, then HIDDEN */
+	RS_ACT_HIDE,		/* `nr`, of command `token`, is the head: show no older one, then HIDDEN */
 	RS_ACT_SHOW,		/* plain paths show `nr` */
 	RS_ACT_COMPOSE,		/* all have prepared: make the version's record, answered by COMPOSED */
 	RS_ACT_DONE,		/* command `token`: 0, or SC_E_* and it never will be; SC_E_STALE: see the versions */
@@ -165,8 +165,13 @@ const struct rs_act *rs_core_next(struct rs_core *c);
 /** Returns when the core wants RS_EV_TIME at the latest. */
 int64_t rs_core_wake(const struct rs_core *c);
 
-/** Returns the version that an open by plain path gets now, and in *ret_until the time until which that may be
- *  cached; 0: it waits, as the node may not know the head, or must not show it yet. */
+/** Returns the version that an open by plain path gets now (0: the job has none), and in *ret_until the time until
+ *  which that may be cached; both 0: it waits, as the node may not know the head, or must not show it yet. */
 uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int64_t *ret_until);
+
+/** Returns the epoch of this node's registration; 0: it is not registered. */
+uint64_t rs_core_epoch(const struct rs_core *c);
+/** Tells whether a node is a member, by this epoch, as far as this one knows. */
+bool rs_core_has_member(const struct rs_core *c, uint32_t node, uint64_t epoch);
 
 #endif

@@ -145,10 +145,14 @@ static void prepare_step(struct rs_core *c, struct job *j)
 
 static void hide(struct rs_core *c, struct job *j)
 {
+	struct rs_act *a;
+
 	j->hidden = false;
 	j->published = 0;
 	j->say_hidden = 0;
-	rs_core_act(c, RS_ACT_HIDE, j)->nr = j->known;
+	a = rs_core_act(c, RS_ACT_HIDE, j);
+	a->nr = j->known;
+	a->token = j->head.token;
 }
 
 /* Another life: what others show is not known from before. [relearn] */

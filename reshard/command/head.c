@@ -6,9 +6,9 @@
 
 const struct rs_head_ops *rs_head_extra;
 
-static const struct rs_head_ops *kind(void)
+static const struct rs_head_ops *kind(const struct rs_service *s)
 {
-	return rs_head_extra ? rs_head_extra : &rs_head_local;
+	return rs_head_extra ? rs_head_extra : s->head ? s->head : &rs_head_local;
 }
 
 static void drop(struct rs_advance *a)
@@ -27,7 +27,7 @@ int rs_requested(struct rs_service *s, uint64_t token, struct sc_err *err)
 	int rc;
 
 	assert(token);
-	rc = kind()->requested(s, token, err);
+	rc = kind(s)->requested(s, token, err);
 	assert(rc >= 0 || err->code == rc);
 	return rc;
 }
@@ -38,7 +38,7 @@ int rs_head_begin(struct rs_advance *a, struct sc_err *err)
 
 	assert(a->job && !a->base && !a->draft && !a->next);
 	assert((a->change == RS_BY_COMMIT) == !a->present);
-	rc = kind()->begin(a->job->service, a, err);
+	rc = kind(a->job->service)->begin(a->job->service, a, err);
 	assert(rc >= 0 || err->code == rc);
 	assert(rc != 0 || !a->present || a->draft);
 	if (rc != 0)
@@ -51,7 +51,7 @@ int rs_head_publish(struct rs_advance *a, struct sc_err *err)
 	int rc;
 
 	assert(a->next && !a->next->id);
-	rc = kind()->publish(a->job->service, a, err);
+	rc = kind(a->job->service)->publish(a->job->service, a, err);
 	assert(rc == 0 ? !a->next : rc < 0 && err->code == rc);
 	drop(a);
 	return rc;
@@ -59,7 +59,7 @@ int rs_head_publish(struct rs_advance *a, struct sc_err *err)
 
 void rs_head_abort(struct rs_advance *a)
 {
-	kind()->abort(a->job->service, a);
+	kind(a->job->service)->abort(a->job->service, a);
 	drop(a);
 }
 
@@ -88,7 +88,7 @@ int rs_head_settle(struct rs_view *of, struct rs_view *next, struct rs_set *cons
 	int rc;
 
 	assert(of->id && of->id == next->id && of->version->nr_sets == next->version->nr_sets);
-	rc = kind()->settle(of->job->service, of, next, sets, err);
+	rc = kind(of->job->service)->settle(of->job->service, of, next, sets, err);
 	assert(rc == 0 || (rc < 0 && err->code == rc));
 	return rc;
 }
@@ -98,9 +98,31 @@ int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amen
 	int rc;
 
 	assert((change->kind == RS_AMEND_MAKE) == !job);
-	rc = kind()->amend(s, job, change, err);
+	rc = kind(s)->amend(s, job, change, err);
 	assert(rc == 0 || (rc < 0 && err->code == rc));
 	assert(rc < 0 || change->kind != RS_AMEND_MAKE || change->row->id);
 	assert(rc < 0 || change->kind != RS_AMEND_CLONE || (change->clone->id && *change->ret_head));
 	return rc;
+}
+
+int rs_head_current(struct rs_job *job, struct sc_err *err)
+{
+	struct rs_service *s = job->service;
+	const struct rs_head_ops *ops = kind(s);
+	int rc = ops->current ? ops->current(s, job, err) : 0;
+
+	assert(rc == 0 || (rc < 0 && err->code == rc));
+	return rc;
+}
+
+bool rs_head_waits(const struct rs_service *s)
+{
+	return kind(s)->waits;
+}
+
+int64_t rs_head_until(struct rs_service *s)
+{
+	const struct rs_head_ops *ops = kind(s);
+
+	return ops->until ? ops->until(s) : INT64_MAX;
 }

@@ -9,9 +9,9 @@
  *	rs_head_abort()		in place of publish: nothing has changed, and the gate is open again
  *
  * rs_head_settle() gives the head another storage for the same bytes, without the gate; rs_head_amend() changes the row
- * of a job, or makes a job: no new version.  How all this is done is up to a kind, struct rs_head_ops; "local"
- * (head_local.c) has one catalog and one node.  Callers use the functions below, which check what a kind is given and
- * what it answers.
+ * of a job, or makes a job: no new version.  rs_head_current() says for how long a name of the head may be remembered.
+ * How all this is done is up to a kind, struct rs_head_ops; "local" (head_local.c) has one catalog and one node.
+ * Callers use the functions below, which check what a kind is given and what it answers.
  */
 #ifndef RS_HEAD_H
 #define RS_HEAD_H
@@ -93,6 +93,12 @@ struct rs_head_ops {
 	/** `job` is NULL for RS_AMEND_MAKE, and has a head for RS_AMEND_CLONE.  The caller keeps others from the row,
 	 *  and changes the job in memory. */
 	int (*amend)(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
+	/** Waits until the head in memory is the one that plain paths show.  NULL: it is.  Errors: SC_E_SYSTEM with
+	 *  EHOSTDOWN (this node does not know the head, and has waited for it). */
+	int (*current)(void *arg, struct rs_job *job, struct sc_err *err);
+	/** Returns a time of sc_now_ns(): until then, what was looked up stays so, or rs_events.names_changed is
+	 *  called.  NULL: for ever. */
+	int64_t (*until)(void *arg);
 };
 
 extern const struct rs_head_ops rs_head_local;
@@ -109,5 +115,25 @@ void rs_head_abort(struct rs_advance *a);
 int rs_head_move(struct rs_advance *a, struct sc_err *err);
 int rs_head_settle(struct rs_view *of, struct rs_view *next, struct rs_set *const *sets, struct sc_err *err);
 int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
+/** As `current` and `until`; INT64_MAX: for ever. */
+int rs_head_current(struct rs_job *job, struct sc_err *err);
+/** As `waits`. */
+bool rs_head_waits(const struct rs_service *s);
+int64_t rs_head_until(struct rs_service *s);
+
+/* What "local" does to publish, for kinds that do more before or after it. */
+struct rs_turn;
+/** Refuses a new `what` if anything is uncommitted: SC_E_BUSY, naming some of it.  The gate is closed. */
+int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err);
+/** Prepares a->next as the version below the working tree.  Drains the log. */
+int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err);
+/**
+ * Saves it, and makes it the head, in one transaction.  `in` (NULL: none) is called inside it with the number of the
+ * version's row; 1: all of this was a trial, and is undone.
+ */
+int rs_local_save(struct rs_advance *a, struct rs_turn *turn,
+		  int (*in)(void *arg, uint64_t version, struct sc_err *err), void *arg, struct sc_err *err);
+/** Makes it the head in memory, and takes a->next; cannot fail. */
+void rs_local_show(struct rs_advance *a, struct rs_turn *turn);
 
 #endif

@@ -45,7 +45,7 @@ static int drop_old_versions(struct rs_service *s, struct rs_job *job, const str
 	uint32_t keep = rs_config_of(job).keep;
 	int rc;
 
-	if (!keep)
+	if (!keep || s->member) /* a cluster decides together */
 		return 0;
 	rc = meta_version_each(s->catalog, job->id, on_version, &o, err);
 	if (rc == 0 && o.ids.nr > keep && !may_drop(s, job, head))
@@ -121,24 +121,30 @@ static void open_gate(struct rs_job *job)
 	(void)pthread_mutex_unlock(&job->command);
 }
 
-static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
+int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
 {
-	static const char *const what[] = {
-		[RS_BY_TOPOLOGY] = "topology", [RS_BY_LAYOUT] = "layout", [RS_BY_ROLLBACK] = "head",
-		[RS_BY_DATA] = "dataset",
-	};
 	struct sc_buf names = {0};
 	struct rs_dirt dirt;
-	int rc = rs_tree_dirt(a->job, &dirt, &names, err);
+	int rc = rs_tree_dirt(job, &dirt, &names, err);
 
 	if (rc == 0 && dirt.nr && names.failed)
 		rc = sc_nomem(err);
 	else if (rc == 0 && dirt.nr)
 		rc = sc_fail(err, SC_E_BUSY, "%zu folders, links and files were written or removed since the last "
 			     "version (%s); commit or discard them before a new %s", dirt.nr,
-			     names.text ? names.text : "", what[a->change]);
+			     names.text ? names.text : "", what);
 	sc_buf_done(&names);
 	return rc;
+}
+
+static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
+{
+	static const char *const what[] = {
+		[RS_BY_TOPOLOGY] = "topology", [RS_BY_LAYOUT] = "layout", [RS_BY_ROLLBACK] = "head",
+		[RS_BY_DATA] = "dataset",
+	};
+
+	return rs_local_refuse_dirty(a->job, what[a->change], err);
 }
 
 /* What is uncommitted is the first reason to refuse a topology: others may be gone when it is committed. */
@@ -176,44 +182,106 @@ static int local_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 	return rc;
 }
 
-static int save_next(struct rs_service *s, const struct rs_advance *a, struct rs_turn *turn, uint64_t *ret_id,
-		     struct sc_err *err)
-{
-	int rc = meta_catalog_begin(s->catalog, rs_job_syncs(a->job), err);
-
-	if (rc < 0)
-		return rc;
-	for (size_t i = 0; rc == 0 && i < a->nr_seals; i++)
-		rc = meta_blob_seal(s->catalog, a->seals[i].blob, a->seals[i].bytes, err);
-	if (rc == 0)
-		rc = save_version(s, a, turn, a->next->version, err);
-	if (rc == 0)
-		rc = meta_view_put(s->catalog, a->next->version->id, "", a->next->topo.ranks, ret_id, err);
-	return meta_catalog_end(s->catalog, rc, err);
-}
-
-/* After the transaction nothing can fail. */
-static int local_publish(void *arg, struct rs_advance *a, struct sc_err *err)
+int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err)
 {
 	static const enum rs_turn_by by[] = {
 		[RS_BY_COMMIT] = RS_TURN_COMMIT, [RS_BY_TOPOLOGY] = RS_TURN_STAY, [RS_BY_LAYOUT] = RS_TURN_STAY,
 		[RS_BY_ROLLBACK] = RS_TURN_BACK, [RS_BY_DATA] = RS_TURN_STAY,
 	};
+
+	return rs_turn_plan(a->job, a->next, by[a->change], a->rows, a->leaves, ret, err);
+}
+
+static int save_next(struct rs_advance *a, struct rs_turn *turn, struct sc_err *err)
+{
+	struct rs_service *s = a->job->service;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < a->nr_seals; i++)
+		rc = meta_blob_seal(s->catalog, a->seals[i].blob, a->seals[i].bytes, err);
+	if (rc == 0)
+		rc = save_version(s, a, turn, a->next->version, err);
+	if (rc == 0)
+		rc = meta_view_put(s->catalog, a->next->version->id, "", a->next->topo.ranks, &a->next->id, err);
+	return rc;
+}
+
+/* What is new has no number again. */
+static void undo(struct rs_advance *a, uint64_t last_set, uint64_t last_data)
+{
+	struct rs_version *v = a->next->version;
+
+	if (a->change == RS_BY_COMMIT && a->next->below) { /* of the tree that is not there now */
+		a->next->below_done(a->next->below);
+		a->next->below = NULL;
+	}
+	a->next->id = 0;
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->id > last_set)
+			v->sets[i]->id = 0;
+	for (size_t i = 0; i < v->data.nr; i++)
+		if (v->data.at[i].corpus->id > last_data)
+			v->data.at[i].corpus->id = 0;
+	sc_sys.release(v->made_by);
+	v->made_by = NULL;
+	v->id = v->nr = v->parent = 0;
+}
+
+int rs_local_save(struct rs_advance *a, struct rs_turn *turn,
+		  int (*in)(void *arg, uint64_t version, struct sc_err *err), void *arg, struct sc_err *err)
+{
+	struct rs_service *s = a->job->service;
+	struct rs_version *v = a->next->version;
+	uint64_t last_set = 0, last_data = 0;
+	struct sc_err trial;
+	int rc, more = 0;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		last_set = sc_max_u64(last_set, v->sets[i]->id);
+	for (size_t i = 0; i < v->data.nr; i++)
+		last_data = sc_max_u64(last_data, v->data.at[i].corpus->id);
+	rc = meta_catalog_begin(s->catalog, rs_job_syncs(a->job), err);
+	if (rc < 0)
+		return rc;
+	rc = save_next(a, turn, err);
+	if (rc == 0 && in)
+		more = in(arg, v->id, err);
+	if (more > 0)
+		(void)meta_catalog_end(s->catalog, SC_E_CANCELLED, &trial);
+	else
+		rc = meta_catalog_end(s->catalog, rc < 0 ? rc : more, err);
+	if (more > 0 || rc < 0)
+		undo(a, last_set, last_data);
+	return rc;
+}
+
+void rs_local_show(struct rs_advance *a, struct rs_turn *turn)
+{
+	const struct rs_version *v = a->next->version;
+
+	for (size_t i = 0; i < v->nr_sets; i++)
+		for (size_t k = 0; k < v->sets[i]->nr_blobs; k++)
+			v->sets[i]->blobs[k].found = NULL; /* it is the command's */
+	a->next->own = true;
+	rs_turn_show(turn, a->next);
+	a->next = NULL;
+}
+
+/* After the transaction nothing can fail. */
+static int local_publish(void *arg, struct rs_advance *a, struct sc_err *err)
+{
 	bool commit = a->change == RS_BY_COMMIT;
 	struct rs_turn *turn = NULL;
-	uint64_t id = 0;
-	int rc = rs_turn_plan(a->job, a->next, by[a->change], a->rows, a->leaves, &turn, err);
+	int rc = rs_local_plan(a, &turn, err);
 
+	(void)arg;
 	if (rc == 0) {
 		rs_step(commit ? RS_STEP_COMMIT_TRANSACT : RS_STEP_RESHARD_TRANSACT);
-		rc = save_next(arg, a, turn, &id, err);
+		rc = rs_local_save(a, turn, NULL, NULL, err);
 	}
 	if (rc == 0) {
-		a->next->id = id;
-		a->next->own = true;
 		rs_step(commit ? RS_STEP_COMMIT_PUBLISH : RS_STEP_RESHARD_PUBLISH);
-		rs_turn_show(turn, a->next);
-		a->next = NULL;
+		rs_local_show(a, turn);
 	}
 	rs_turn_done(turn);
 	open_gate(a->job);

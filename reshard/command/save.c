@@ -11,7 +11,6 @@ static int save_payload(struct rs_service *s, struct rs_set_blob *b, struct sc_e
 
 	if (b->found && b->found->payload)
 		rc = meta_payload_put(s->catalog, b->found->payload, b->found->payload_bytes, &b->payload, err);
-	b->found = NULL;
 	return rc;
 }
 

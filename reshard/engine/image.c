@@ -168,6 +168,29 @@ int rs_image_describe(struct rs_image *im, const struct rs_format_ops *format, c
 	return rc;
 }
 
+int rs_image_whole(struct rs_image *im, uint64_t bytes, const struct rs_place *place, struct sc_err *err)
+{
+	struct rs_source source = {.rank = RS_NO_RANK, .file = "", .name = "", .place = *place};
+	struct rs_copy all = {.run = bytes, .turns = 1};
+
+	im->bytes = im->frame.bytes = bytes;
+	if (!bytes)
+		return 0;
+	im->frame.pieces = sc_arena_alloc(&im->frame.arena, sizeof(*im->frame.pieces));
+	im->gathers = sc_arena_alloc(&im->frame.arena, sizeof(*im->gathers));
+	if (!im->frame.pieces || !im->gathers)
+		return sc_nomem(err);
+	im->frame.pieces[0] = (struct rs_piece){.kind = RS_PIECE_TENSOR};
+	im->frame.nr = im->nr = 1;
+	im->gathers[0].bytes = bytes;
+	if (sc_vec_push(&im->sources, source) < 0 ||
+	    sc_vec_grow((void **)&im->gathers[0].copies, 0, &im->gathers[0].room, sizeof(all)) < 0)
+		return sc_nomem(err);
+	im->gathers[0].copies[im->gathers[0].nr++] = all;
+	rs_gather_finish(&im->gathers[0]);
+	return 0;
+}
+
 int rs_image_text(struct rs_image *im, const char *text, size_t bytes, struct sc_err *err)
 {
 	const char *copy = sc_arena_copy(&im->frame.arena, text, bytes);
@@ -315,7 +338,7 @@ struct rs_image *rs_image_free(struct rs_image *im)
 
 int rs_image_open(struct rs_image *im, const struct rs_origins *origins, struct sc_err *err)
 {
-	assert(!im->mapped.data && !im->same_as);
+	assert(!im->mapped.data && (!im->same_as || im->sources.nr || !im->bytes));
 	return rs_sources_open(&im->sources, im->gathers, im->nr, origins, &im->frame.arena, &im->mapped, err);
 }
 

@@ -16,7 +16,7 @@
 
 struct rs_image {
 	uint64_t bytes;
-	uint64_t same_as;	/* blob with these contents, 0: none */
+	uint64_t same_as;	/* blob with these contents, 0: none; described, too, if the blob is elsewhere */
 	void *keeper;		/* of whoever shares it (reshard/job) */
 	/* of a description (same_as == 0): */
 	struct rs_frame frame;		/* its arena has what follows, too */
@@ -46,6 +46,9 @@ int rs_image_describe(struct rs_image *image, const struct rs_format_ops *format
 		      struct sc_err *err);
 /** Makes a zeroed image of a text, which is copied, of a byte or more.  Errors: SC_E_NO_MEMORY. */
 int rs_image_text(struct rs_image *image, const char *text, size_t bytes, struct sc_err *err);
+/** Describes, in a zeroed image or one with `same_as`, a file of `bytes` bytes that lies at a place as it is.  Errors:
+ *  SC_E_NO_MEMORY. */
+int rs_image_whole(struct rs_image *image, uint64_t bytes, const struct rs_place *place, struct sc_err *err);
 /** Adds the copies of a box of a tensor to a gather of the image.  Errors: those of planning. */
 int rs_image_plan(struct rs_image *image, const struct meta_tensor *tensor, const struct meta_box *box,
 		  struct rs_gather *gather, const struct rs_origins *origins, struct sc_err *err);

@@ -12,10 +12,13 @@
 #define BUCKETS 4096
 #define BLOBS_IDLE_MAX 1024
 
+const struct rs_source_ops *rs_source_extra;
+
 struct rs_blobs {
 	const struct meta_store *store;
 	pthread_mutex_t lock;
 	struct rs_blob *buckets[BUCKETS];
+	struct rs_elsewhere elsewhere;
 	struct rs_blob idle; /* ring: after = longest idle */
 	uint32_t nr_idle;
 };
@@ -31,6 +34,21 @@ int rs_blobs_new(const struct meta_store *store, struct rs_blobs **ret, struct s
 	b->idle.idle_before = b->idle.idle_after = &b->idle;
 	*ret = b;
 	return 0;
+}
+
+void rs_blobs_elsewhere(struct rs_blobs *b, const struct rs_elsewhere *elsewhere)
+{
+	b->elsewhere = *elsewhere;
+}
+
+int rs_blob_place(struct rs_blobs *b, uint64_t id, uint64_t bytes, uint64_t at, struct rs_place *ret,
+		  struct sc_err *err)
+{
+	int rc = b->elsewhere.place ? b->elsewhere.place(b->elsewhere.arg, id, bytes, at, ret, err) : 0;
+
+	if (rc == 0)
+		*ret = (struct rs_place){rs_source_extra ? rs_source_extra : &rs_source_local, b, id, bytes, at};
+	return rc;
 }
 
 static void blob_free(struct rs_blob *blob)
@@ -89,9 +107,27 @@ static int map_blob(struct rs_blob *blob, struct sc_err *err)
 
 static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
 {
-	struct rs_blob *blob = arg;
+	return rs_bytes_read(arg, at, bytes, to, err);
+}
 
-	return rs_bytes_read(&blob->bytes, at, bytes, to, err);
+static int parse(struct rs_blob *blob, struct rs_bytes *bytes, struct sc_err *err)
+{
+	struct rs_file file = {.bytes = blob->bytes.bytes, .arg = bytes, .read = read_file, .tensors_only = true};
+
+	return rs_format_parse(blob->format, &file, &blob->found, err);
+}
+
+/* Of one that is elsewhere there is no mapping here: its places have one. */
+static int parse_elsewhere(struct rs_blob *blob, const struct rs_place *place, struct sc_err *err)
+{
+	struct rs_bytes *bytes;
+	int rc = rs_place_open(place, &bytes, err);
+
+	if (rc < 0)
+		return rc;
+	rc = parse(blob, bytes, err);
+	rs_place_close(place, bytes);
+	return rc;
 }
 
 /* `found`: what is in it; NULL: it is parsed. */
@@ -99,7 +135,8 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 		const struct rs_found *found, struct rs_blob **ret, struct sc_err *err)
 {
 	struct rs_blob *blob = sc_zalloc(sizeof(*blob));
-	int rc;
+	struct rs_place place;
+	int is_elsewhere, rc;
 
 	if (!blob)
 		return sc_nomem(err);
@@ -107,13 +144,12 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 	blob->blobs = b;
 	blob->format = format;
 	blob->refs = 1;
-	rc = map_blob(blob, err);
+	is_elsewhere = rs_blob_place(b, id, bytes, 0, &place, err);
+	rc = is_elsewhere < 0 ? is_elsewhere : is_elsewhere ? 0 : map_blob(blob, err);
 	if (rc == 0 && found)
 		rc = rs_found_copy(found, &blob->found, err);
 	else if (rc == 0 && format)
-		rc = rs_format_parse(format, &(struct rs_file){.bytes = bytes, .arg = blob, .read = read_file,
-							      .tensors_only = true},
-				     &blob->found, err);
+		rc = is_elsewhere ? parse_elsewhere(blob, &place, err) : parse(blob, &blob->bytes, err);
 	if (rc < 0)
 		blob_free(blob);
 	else

@@ -13,6 +13,8 @@
 
 /** Its places have `arg`: a struct rs_blobs, `id`: a blob. */
 extern const struct rs_source_ops rs_source_local;
+/** Takes its place, with the same `arg` and `id`.  Tests set it before they open a store. */
+extern const struct rs_source_ops *rs_source_extra;
 
 struct rs_blobs;
 
@@ -40,6 +42,16 @@ int rs_blob_get(struct rs_blobs *blobs, uint64_t id, const struct rs_format_ops 
 int rs_blob_get_found(struct rs_blobs *blobs, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
 		      const struct rs_found *found, struct rs_blob **ret, struct sc_err *err);
 void rs_blob_put(struct rs_blobs *blobs, struct rs_blob *blob);
+/** Blobs whose bytes are not in this store, and how they are read; set before any blob is. */
+struct rs_elsewhere {
+	void *arg;
+	/** Gives the place of byte `at` of a blob: 1, 0 (it is here), or an error. */
+	int (*place)(void *arg, uint64_t blob, uint64_t bytes, uint64_t at, struct rs_place *ret, struct sc_err *err);
+};
+void rs_blobs_elsewhere(struct rs_blobs *blobs, const struct rs_elsewhere *elsewhere);
+/** Gives the place of byte `at` of a blob, wherever it is: 1 (elsewhere), 0 (here), or an error. */
+int rs_blob_place(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, uint64_t at, struct rs_place *ret,
+		  struct sc_err *err);
 /** Drops an idle mapping of a blob that is being removed. */
 void rs_blob_forget(struct rs_blobs *blobs, uint64_t id);
 

@@ -9,7 +9,6 @@
 #define RECENT 64 /* files that sources may share without being opened again */
 
 const struct rs_source_ops *const rs_source_kinds[] = {&rs_source_local, NULL};
-const struct rs_source_ops *rs_source_extra;
 
 /* Says which source an error is of. */
 static int of_source(const struct rs_source *s, int rc, struct sc_err *err)
@@ -24,16 +23,14 @@ static int of_source(const struct rs_source *s, int rc, struct sc_err *err)
 /* A blob of this store. */
 static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc_err *err)
 {
-	const struct rs_source_ops *ops = rs_source_extra ? rs_source_extra : rs_source_kinds[0];
 	const struct rs_found_tensor *t;
 	struct rs_blob *blob;
 	uint64_t id, bytes;
 	int rc;
 
 	if (s->rank == RS_NO_RANK) { /* a placed one: only the kind is missing */
-		s->place.ops = ops;
-		s->place.arg = o->blobs;
-		return 0;
+		rc = rs_blob_place(o->blobs, s->place.id, s->place.bytes, s->place.at, &s->place, err);
+		return rc < 0 ? rc : 0;
 	}
 	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
 		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
@@ -41,10 +38,11 @@ static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc
 	if (rc < 0)
 		return of_source(s, rc, err);
 	t = rs_found_tensor(&blob->found, s->name);
-	if (t)
-		s->place = (struct rs_place){ops, o->blobs, id, bytes, t->at};
+	rc = t ? rs_blob_place(o->blobs, id, bytes, t->at, &s->place, err) : 0;
 	rs_blob_put(o->blobs, blob);
-	return t ? 0 : sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
+	if (!t)
+		return sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
+	return rc < 0 ? rc : 0;
 }
 
 static int place_all(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr, const struct rs_origins *o,

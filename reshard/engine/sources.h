@@ -50,8 +50,6 @@ struct rs_origins {
 /** The kinds of this room, NULL at the end; the first is that of a store's own files.  Others come with their places
  *  (reshard/landing). */
 extern const struct rs_source_ops *const rs_source_kinds[];
-/** Takes the first one's place, with the same `arg` and `id`.  Tests set it before they open a store. */
-extern const struct rs_source_ops *rs_source_extra;
 
 /** Sources, opened.  The arrays are in the arena that was given. */
 struct rs_mapped {

@@ -154,33 +154,57 @@ static int begin_tree(struct rs_service *s, struct rs_job *job, struct sc_err *e
 	return rc;
 }
 
+/* Under s->naming. */
+static int make(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err)
+{
+	struct rs_amend change = {.kind = RS_AMEND_MAKE, .row = row};
+	struct rs_job *job = NULL;
+	int rc = reserve_job(s, err);
+
+	if (rc == 0) {
+		job = job_new(s, row);
+		rc = job ? rs_head_amend(s, NULL, &change, err) : sc_nomem(err);
+	}
+	if (rc == 0) {
+		job->id = row->id;
+		job->root = row->root;
+		rc = begin_tree(s, job, err);
+	}
+	if (rc == 0)
+		add_job(s, *ret = job);
+	else if (job)
+		job_free(job);
+	return rc;
+}
+
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
 		struct rs_job **ret, struct sc_err *err)
 {
 	struct meta_job_row row = {.name = name, .mode = mode & 07777, .uid = uid, .gid = gid,
 				   .made_ns = sc_now_wall_ns()};
-	struct rs_amend make = {.kind = RS_AMEND_MAKE, .row = &row};
-	struct rs_job *job = NULL;
 	int rc = rs_job_check_name(name, err);
 
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&s->naming);
-	rc = reserve_job(s, err);
-	if (rc == 0) {
-		job = job_new(s, &row);
-		rc = job ? rs_head_amend(s, NULL, &make, err) : sc_nomem(err);
-	}
-	if (rc == 0) {
-		job->id = row.id;
-		job->root = row.root;
-		rc = begin_tree(s, job, err);
-	}
-	if (rc == 0)
-		add_job(s, *ret = job);
+	rc = make(s, &row, ret, err);
 	(void)pthread_mutex_unlock(&s->naming);
-	if (rc < 0 && job)
-		job_free(job);
+	return rc;
+}
+
+int rs_job_make_shared(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err)
+{
+	struct rs_job *job;
+	int rc;
+
+	(void)pthread_mutex_lock(&s->naming);
+	job = rs_job_by_name(s, row->name);
+	if (job && job->root != row->root)
+		rc = sc_fail(err, SC_E_EXISTS, "this node has another job '%s'", row->name);
+	else
+		rc = job ? 0 : make(s, row, &job, err);
+	(void)pthread_mutex_unlock(&s->naming);
+	*ret = job;
 	return rc;
 }
 

@@ -48,6 +48,9 @@ const struct meta_store *rs_service_store(struct rs_service *s);
 int rs_job_check_name(const char *name, struct sc_err *err);
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
 		struct rs_job **ret, struct sc_err *err);
+/** Finds or makes a job that another node made: `row` is all but its `id`.  Errors: SC_E_EXISTS (another one has the
+ *  name). */
+int rs_job_make_shared(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err);
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 /** Makes a second job, with this name, of the versions of a job, which share their bytes; files that are not committed
  *  are not in it.  Errors: SC_E_PERMISSION, neither the owner nor root asks; SC_E_EXISTS. */

@@ -206,6 +206,19 @@ void rs_net_run(struct rs_net *net, int ms)
 	rs_conns_sweep(net);
 }
 
+void rs_net_set_epoch(struct rs_net *net, uint64_t epoch)
+{
+	net->config.id.epoch = epoch;
+	for (struct conn *c = net->conns; c; c = c->next)
+		if (c->asks && !c->dead)
+			rs_conn_fail(c, "this node is registered anew");
+}
+
+int rs_net_fd(const struct rs_net *net)
+{
+	return net->epoll;
+}
+
 int rs_net_port(const struct rs_net *net)
 {
 	struct sockaddr_in at;

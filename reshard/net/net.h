@@ -47,6 +47,10 @@ int rs_net_send(struct rs_net *net, const char *address, const struct rs_net_fra
 /** Begins a pull of p->bytes bytes to `to`, within p->deadline_ms.  The same errors; then there is no end of it. */
 int rs_net_pull(struct rs_net *net, const char *address, const struct rs_pull *p, uint8_t *to, rs_pulled_fn *done,
 		void *arg, struct sc_err *err);
+/** Says by which epoch this node asks from now on; connections that it opened before end. */
+void rs_net_set_epoch(struct rs_net *net, uint64_t epoch);
+/** A descriptor that can be read when there is something to do. */
+int rs_net_fd(const struct rs_net *net);
 /** Does what there is to do, and waits up to `ms` for more. */
 void rs_net_run(struct rs_net *net, int ms);
 

@@ -44,6 +44,9 @@ struct rs_session {
 void rs_session_begin(struct rs_session *s, bool asks, const struct rs_node_id *me,
 		      const uint8_t (*secrets)[RS_SECRET_BYTES], unsigned nr_secrets, const uint8_t nonce[32]);
 
+/** Computes the SHA-256 of some bytes. */
+void rs_sha256(const void *at, size_t bytes, uint8_t ret[32]);
+
 /** Makes the HELLO that is this side's turn; 1: *ret is to be sent; 0: it is the other side's turn, or all is said. */
 int rs_session_hello(struct rs_session *s, struct rs_net_frame *ret);
 

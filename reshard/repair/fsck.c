@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "meta/catalog/nodes.h"
 #include "reshard/upkeep/upkeep_i.h"
 
 struct found {
@@ -212,27 +211,15 @@ static int check_blobs(struct fsck *f)
 
 /* --- versions --- */
 
-/* All bytes of it: 1, 0 (other nodes have some, and look at them), or an error. */
-static int is_here(struct fsck *f, const struct rs_set *set)
-{
-	int away = 0;
-	uint64_t number;
-	uint32_t node;
-
-	for (size_t i = 0; !away && i < set->nr_blobs; i++)
-		away = meta_blob_away(f->s->catalog, set->blobs[i].blob, &node, &number, f->err);
-	return away < 0 ? away : !away;
-}
-
 static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_version *v, struct rs_set *set)
 {
 	uint8_t (*digests)[16] = NULL;
 	char *text = NULL;
 	struct sc_err err = {0};
-	int rc = is_here(f, set);
+	int rc = rs_set_is_here(f->s, set, f->err);
 
 	if (rc <= 0)
-		return rc;
+		return rc; /* other nodes check what they have */
 	rc = rs_verify_set(f->s, set, NULL, NULL, &digests, &text, &err);
 	if (rc == SC_E_NO_MEMORY)
 		return sc_nomem(f->err);

@@ -95,7 +95,10 @@ void rs_owner_limit_by(struct rs_owner *file, const struct meta_inode_row *folde
 /** Of a commit: the files that ranks wrote are stored as its view presents them (their headers were compared with it
  *  when the state was inferred), and all that was inferred is in a file.  Errors: SC_E_STATE. */
 int rs_view_check_written(const struct rs_view *view, const struct meta_state *inferred, struct sc_err *err);
-/** Looks up, once, all that a set's view lists in its blobs.  Errors: SC_E_STATE names what is missing; of reading. */
+/** Tells whether all bytes of a set are here: 1, 0 (other nodes have some), or an error. */
+int rs_set_is_here(struct rs_service *s, const struct rs_set *set, struct sc_err *err);
+/** Looks up, once, all that a set's view lists in its blobs, but for those that are away.  Errors: SC_E_STATE names
+ *  what is missing; of reading. */
 int rs_set_look_up(struct rs_service *s, struct rs_set *set, struct sc_err *err);
 int rs_version_look_up(struct rs_service *s, const struct rs_version *v, struct sc_err *err);
 

@@ -29,6 +29,17 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 	return 0;
 }
 
+int rs_set_is_here(struct rs_service *s, const struct rs_set *set, struct sc_err *err)
+{
+	uint64_t number;
+	uint32_t node;
+	int away = 0;
+
+	for (size_t i = 0; !away && i < set->nr_blobs; i++)
+		away = meta_blob_away(s->catalog, set->blobs[i].blob, &node, &number, err);
+	return away < 0 ? away : !away;
+}
+
 static int look_up_tensor(struct rs_service *s, const struct rs_set *set, uint32_t rank, const struct meta_stored *t,
 			  struct sc_err *err)
 {

@@ -61,13 +61,33 @@ static uint64_t image_cost(const struct rs_image *im)
 	return n;
 }
 
+/* Describes a file: `blob` says which one it is (0: the view does). */
+static int describe(struct rs_service *s, const struct rs_kept_image *k, struct rs_view *view, uint64_t blob,
+		    uint64_t bytes, struct rs_image **ret, struct sc_err *err)
+{
+	struct rs_formed x = rs_view_formed(view);
+	struct rs_place place;
+	int rc;
+
+	if (!blob && !k->as_view)
+		blob = rs_made_find(view, k->rank, k->file, &bytes);
+	rc = blob ? rs_image_same(blob, bytes, ret, err)
+		  : rs_form_image(view->form, &x, k->rank, k->file, k->as_view, ret, err);
+	if (rc < 0 || !(*ret)->same_as)
+		return rc;
+	rc = rs_blob_place(s->blobs, (*ret)->same_as, (*ret)->bytes, 0, &place, err);
+	if (rc > 0)
+		rc = rs_image_whole(*ret, (*ret)->bytes, &place, err);
+	if (rc < 0)
+		*ret = rs_image_free(*ret);
+	return rc;
+}
+
 static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
-		      bool as_view, struct rs_kept_image **ret, struct sc_err *err)
+		      bool as_view, uint64_t blob, uint64_t blob_bytes, struct rs_kept_image **ret, struct sc_err *err)
 {
 	size_t bytes = strlen(file) + 1;
 	struct rs_kept_image *k = sc_zalloc(sizeof(*k) + bytes), *other;
-	uint64_t made, made_bytes = 0;
-	struct rs_formed x;
 	int rc;
 
 	if (!k)
@@ -76,10 +96,7 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	k->rank = rank;
 	k->refs = 1;
 	k->as_view = as_view;
-	made = as_view ? 0 : rs_made_find(view, rank, file, &made_bytes);
-	x = rs_view_formed(view);
-	rc = made ? rs_image_same(made, made_bytes, &k->image, err)
-		  : rs_form_image(view->form, &x, rank, file, as_view, &k->image, err);
+	rc = describe(s, k, view, blob, blob_bytes, &k->image, err);
 	if (rc < 0) {
 		sc_sys.release(k);
 		return rc;
@@ -165,7 +182,51 @@ static int image_get(struct rs_service *s, struct rs_view *view, uint32_t rank, 
 	(void)pthread_mutex_lock(&s->images_lock);
 	*ret = find_image(s, view, rank, file, as_view);
 	(void)pthread_mutex_unlock(&s->images_lock);
-	return *ret ? 0 : image_make(s, view, rank, file, as_view, ret, err);
+	return *ret ? 0 : image_make(s, view, rank, file, as_view, 0, 0, ret, err);
+}
+
+static int open_image(struct rs_kept_image *k, struct rs_view *view, struct sc_err *err)
+{
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&k->open_lock);
+	if (!k->image->mapped.data)
+		rc = rs_image_open(k->image, &view->origins, err);
+	(void)pthread_mutex_unlock(&k->open_lock);
+	return rc;
+}
+
+int rs_view_elsewhere(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file, uint64_t blob,
+		      uint64_t bytes, struct rs_image **ret, struct sc_err *err)
+{
+	struct rs_kept_image *k;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->images_lock);
+	k = find_image(s, view, rank, file, false);
+	(void)pthread_mutex_unlock(&s->images_lock);
+	if (k && k->image->same_as != blob) { /* the version has another storage by now */
+		image_put(s, k);
+		return sc_fail(err, SC_E_STALE, "look again");
+	}
+	if (!k)
+		rc = image_make(s, view, rank, file, false, blob, bytes, &k, err);
+	if (rc < 0)
+		return rc;
+	rc = open_image(k, view, err);
+	if (rc < 0)
+		image_put(s, k);
+	else
+		*ret = k->image;
+	return rc;
+}
+
+bool rs_blob_here(struct rs_service *s, uint64_t blob)
+{
+	struct rs_place ignored;
+	struct sc_err err;
+
+	return rs_blob_place(s->blobs, blob, 0, 0, &ignored, &err) == 0;
 }
 
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
@@ -180,12 +241,8 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	sc_arena_done(&arena);
 	if (rc < 0)
 		return rc;
-	if (open && !k->image->same_as) {
-		(void)pthread_mutex_lock(&k->open_lock);
-		if (!k->image->mapped.data)
-			rc = rs_image_open(k->image, &view->origins, err);
-		(void)pthread_mutex_unlock(&k->open_lock);
-	}
+	if (open && !k->image->same_as)
+		rc = open_image(k, view, err);
 	if (rc < 0)
 		image_put(s, k);
 	else

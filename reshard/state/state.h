@@ -128,6 +128,12 @@ int rs_versions_each(struct rs_service *s, struct rs_job *job, int (*each)(void 
 /** Gives the shared image of a rank's file.  `open`: maps its sources.  Errors: SC_E_NOT_FOUND. */
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err);
+/** Gives the open image of a file that is a blob of another node, at a path of a view; rs_image_unref() ends it.
+ *  Errors: SC_E_STALE (the view shows another file there by now), those of opening sources. */
+int rs_view_elsewhere(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file, uint64_t blob,
+		      uint64_t bytes, struct rs_image **ret, struct sc_err *err);
+/** Tells whether the bytes of a blob are in this store. */
+bool rs_blob_here(struct rs_service *s, uint64_t blob);
 /** One reference more to an image that the caller has one to. */
 void rs_image_ref(struct rs_service *s, struct rs_image *image);
 void rs_image_unref(struct rs_service *s, struct rs_image *image);

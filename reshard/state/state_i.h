@@ -39,7 +39,7 @@ struct rs_set {
 		const char *path;
 		struct rs_owner owner;
 		uint64_t payload;		/* number of the file's own one; 0: none */
-		const struct rs_found *found;	/* it, until rs_save_set(); else NULL */
+		const struct rs_found *found;	/* it, until the set is shown; else NULL */
 	} *blobs;				/* by rank, then path */
 	bool one_owner;				/* all of them have the same mode and owner */
 	struct rs_set *given;			/* the files as ranks wrote them (blobs 0), NULL: these */
@@ -205,6 +205,8 @@ struct rs_service {
 	struct rs_blobs *blobs;
 	struct rs_folders *folders;	/* checkpoint folders of the versions' trees */
 	struct rs_events events;
+	const struct rs_head_ops *head;	/* how heads move (reshard/command/head.h); NULL: as on one node */
+	struct rs_member *member;	/* that `head` is of (reshard/member); NULL: none */
 	char *preset_dir;
 	pthread_mutex_t naming;		/* a job is made, removed or renamed */
 	pthread_mutex_t lock;
@@ -467,22 +469,12 @@ void rs_image_supersede(struct rs_service *s, struct rs_image *image);
 void rs_images_forget(struct rs_service *s, const struct rs_view *view);
 void rs_images_done(struct rs_service *s);
 
-/* pins.c */
+/* made.c */
 /** Finds the blob that an open made of a file of the job's head; 0: none. */
 uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);
-bool rs_made_holds(struct rs_service *s, uint64_t blob);
 /** Another head comes: `view` is its number (0: none), and what was made of it before is in its storage now.  Under
  *  job.state. */
 void rs_made_leave(struct rs_job *job, uint64_t view);
-/** Releases blobs that opens made of earlier heads, RS_LEAVING_NS after these were left, or at once (`all`).
- *  *ret_gone: there is garbage now.  Returns true if some are still held. */
-bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
-/** Makes a blob that is not collected as garbage until rs_unpin(), which must be called; *ret_fd is its empty file. */
-int rs_pin_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
-/** Unpins a blob.  Accepts 0. */
-void rs_unpin(struct rs_service *s, uint64_t blob);
-/** Keeps a file that an open made of a view.  False: the view is not the head any more, or out of memory. */
-bool rs_made_keep(struct rs_view *view, const struct rs_made *made);
 
 /* bell.c */
 void rs_kick(struct rs_service *s, bool garbage);

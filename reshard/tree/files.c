@@ -32,11 +32,14 @@ int rs_file_make(struct rs_service *s, const char *path, const struct rs_owner *
 }
 
 static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
-		      int to, struct sc_err *err)
+		      const struct rs_look *look, int to, struct sc_err *err)
 {
 	struct rs_image *im = NULL;
 	unsigned char *buffer = sc_sys.alloc(1u << 20);
-	int rc = buffer ? rs_view_image(s, view, rank, path, true, true, &im, err) : sc_nomem(err);
+	int rc = !buffer ? sc_nomem(err)
+		 : look->kind == RS_BLOB
+			 ? rs_view_elsewhere(s, view, rank, path, look->blob, look->bytes, &im, err)
+			 : rs_view_image(s, view, rank, path, true, true, &im, err);
 
 	for (uint64_t at = 0; rc == 0 && at < im->bytes;) {
 		uint64_t n = im->bytes - at < 1u << 20 ? im->bytes - at : 1u << 20;
@@ -72,12 +75,12 @@ int rs_file_copy(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 	*ret_blob = 0;
 	if (rc < 0)
 		return rc;
-	if (!truncate && look->kind == RS_BLOB) {
+	if (!truncate && look->kind == RS_BLOB && rs_blob_here(s, look->blob)) {
 		rc = meta_store_open_blob(&s->store, look->blob, look->bytes, &from, err);
 		if (rc == 0)
 			rc = rs_copy_file(to, from, look->blob, look->bytes, path, err);
 	} else if (!truncate) {
-		rc = copy_image(s, view, rank, path, to, err);
+		rc = copy_image(s, view, rank, path, look, to, err);
 	}
 	if (rc == 0 && !truncate)
 		rc = keep_times(to, look, path, err);

@@ -18,6 +18,14 @@ void rs_work_wait(struct rs_service *s, int64_t ns);
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
 bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
 
+/* --- pins.c --- */
+/** Makes a blob that is not collected as garbage until rs_unpin(), which must be called; *ret_fd is its empty file. */
+int rs_pin_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_err *err);
+/** Unpins a blob.  Accepts 0. */
+void rs_unpin(struct rs_service *s, uint64_t blob);
+/** Tells whether a blob is pinned, or a file that an open made of a head. */
+bool rs_made_holds(struct rs_service *s, uint64_t blob);
+
 /* --- hidden.c --- */
 /** Takes a version from its job, in the caller's transaction; in a daemon that is held, its rows stay. */
 int rs_version_drop(struct rs_service *s, uint64_t version, struct sc_err *err);

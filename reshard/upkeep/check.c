@@ -51,6 +51,10 @@ int rs_verify_head(struct rs_pass *p)
 
 		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_UNVERIFIED)
 			continue;
+		/* of what other nodes have they look at their part */
+		rc = rs_set_is_here(p->s, set, p->err);
+		if (rc <= 0)
+			continue;
 		rs_pass_begin(p, "verifying", rs_set_bytes(set));
 		verdict = rs_verify_set(p->s, set, rs_pass_bytes, p, &digests, &report, p->err);
 		if (verdict == SC_E_COPIES)

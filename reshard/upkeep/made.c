@@ -2,7 +2,7 @@
 /*
  * Files made real at their first open.  Where reflink makes a rank file in a few milliseconds, a view of it is not
  * worth its price: the open makes the file, says "look again", and the kernel finds a blob.  It belongs to the head
- * in memory until the worker takes it over (state/pins.c).
+ * in memory until the worker takes it over (state/made.c).
  */
 #include "reshard/upkeep/upkeep_i.h"
 
@@ -37,6 +37,18 @@ void rs_made_count(uint64_t bytes, uint64_t cloned)
 	sc_metric_add(&bytes_reflinked, cloned);
 }
 
+/* True when the head is still this view; the list may then name the blob. */
+static bool keep_made(struct rs_view *view, const struct rs_made *made)
+{
+	struct rs_job *job = view->job;
+	bool kept;
+
+	(void)pthread_mutex_lock(&job->state);
+	kept = job->head && job->head->id == view->id && !job->removed && sc_vec_push(&job->made, *made) == 0;
+	(void)pthread_mutex_unlock(&job->state);
+	return kept;
+}
+
 bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  struct rs_image *im)
 {
@@ -63,7 +75,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	if (rc == 0)
 		rc = clone_file(s, im, &made.blob, &cloned, &err);
 	if (rc == 0)
-		kept = rs_made_keep(view, &made);
+		kept = keep_made(view, &made);
 	if (kept)
 		rs_image_supersede(s, im);
 	(void)pthread_mutex_unlock(&s->making);
@@ -76,4 +88,29 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	if (kept)
 		rs_made_count(im->bytes, cloned);
 	return kept;
+}
+
+bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone)
+{
+	int64_t now = sc_now_ns();
+	bool left = false;
+	struct rs_job *job;
+
+	for (size_t i = 0; (job = rs_job_at(s, i)); i++) {
+		size_t kept = 0;
+
+		(void)pthread_mutex_lock(&job->state);
+		for (size_t k = 0; k < job->made.nr; k++) {
+			const struct rs_made *m = &job->made.at[k];
+			bool is_over = m->left_ns && (all || now - m->left_ns >= RS_LEAVING_NS);
+
+			left |= m->left_ns && !is_over;
+			if (!is_over)
+				job->made.at[kept++] = *m;
+		}
+		*ret_gone |= kept < job->made.nr;
+		job->made.nr = kept;
+		(void)pthread_mutex_unlock(&job->state);
+	}
+	return left;
 }

@@ -91,4 +91,8 @@ void rs_made_count(uint64_t bytes, uint64_t cloned);
 int rs_worker_start(struct rs_service *s, struct sc_err *err);
 void rs_worker_stop(struct rs_service *s);
 
+/** (made.c) Releases blobs that opens made of earlier heads, RS_LEAVING_NS after these were left, or at once (`all`).
+ *  *ret_gone: there is garbage now.  Returns true if some are still held. */
+bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
+
 #endif

@@ -65,6 +65,8 @@ static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 {
 	bool wants;
 
+	if (job->service->member) /* what nodes of a cluster store is decided by all of them */
+		return false;
 	(void)pthread_mutex_lock(&job->state);
 	wants = job->config.materialize == RS_EAGER ||
 		(job->config.materialize == RS_LAZY && job->wanted == head->version->nr);

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several nodes show one namespace: what a name is found as may be answered only while this node knows the newest
+ * version, and remembered by the kernel only as long (docs/cluster.md).  On one node both are always so.
+ *
+ * Nothing waits here under a job's gate: what it waits for closes the gate.
+ */
+#include "fs/fs_i.h"
+
+#include <string.h>
+
+#include "reshard/command/head.h"
+
+int fs_current(struct fs *fs, uint64_t folder, const char *name, struct sc_err *err)
+{
+	struct fs_node n = fs_node_of(folder);
+	const char *special;
+	struct rs_job *job;
+
+	for (uint32_t i = 0, what; n.kind == FS_JOB && name && (special = fs_special_name(i, &what)); i++)
+		if (strcmp(name, special) == 0)
+			return 0;
+	switch (n.kind) {
+	case FS_SPECIAL: /* presentations of the head; commands go on without it */
+		if (n.what == FS_CTL_DIR || n.what == FS_V_DIR || fs_is_control(n.what))
+			return 0;
+		break;
+	case FS_JOB:
+	case FS_INODE:
+	case FS_IMPLIED:
+		break;
+	default:
+		return 0;
+	}
+	job = fs_job(fs, &n);
+	return job ? rs_head_current(job, err) : 0;
+}
+
+double fs_keep(struct fs *fs, double seconds)
+{
+	const int64_t until = rs_head_until(fs->service);
+	double left;
+
+	if (!fs->epoch)
+		return 0;
+	if (until == INT64_MAX)
+		return seconds;
+	left = (double)(until - sc_now_ns()) / 1e9;
+	return left <= 0 ? 0 : left < seconds ? left : seconds;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meta/catalog/member.h"
+
+#include "meta/catalog/db_i.h"
+#include "meta/catalog/nodes.h"
+
+struct walk {
+	union {
+		meta_member_fn *member;
+		meta_shared_job_fn *job;
+	} fn;
+	void *arg;
+};
+
+static int on_member(void *arg, sqlite3_stmt *row)
+{
+	const struct walk *w = arg;
+
+	return w->fn.member(w->arg, &(struct meta_member_row){db_text(row, 0), (uint32_t)U64(row, 1), U64(row, 2)});
+}
+
+int meta_member_get(struct meta_catalog *c, meta_member_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk w = {.fn.member = fn, .arg = arg};
+
+	return db_each(c, err, on_member, &w, "SELECT cluster, node, lease FROM member", "");
+}
+
+int meta_member_join(struct meta_catalog *c, const char *cluster, uint32_t node, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(c, true, err);
+
+	if (rc < 0)
+		return rc;
+	rc = db_run(c, err, "INSERT INTO member (cluster, node) VALUES (?, ?)", "si", cluster, (uint64_t)node);
+	if (rc == 0)
+		rc = meta_numbers_of_node(c, node, err);
+	return meta_catalog_end(c, rc, err);
+}
+
+int meta_member_set_lease(struct meta_catalog *c, uint64_t lease, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(c, true, err);
+
+	if (rc < 0)
+		return rc;
+	return meta_catalog_end(c, db_run(c, err, "UPDATE member SET lease = ?", "i", lease), err);
+}
+
+static int on_job(void *arg, sqlite3_stmt *row)
+{
+	const struct walk *w = arg;
+
+	return w->fn.job(w->arg, &(struct meta_shared_job){U64(row, 0), U64(row, 1), U64(row, 2), U64(row, 3)});
+}
+
+int meta_shared_job_each(struct meta_catalog *c, meta_shared_job_fn *fn, void *arg, struct sc_err *err)
+{
+	struct walk w = {.fn.job = fn, .arg = arg};
+
+	return db_each(c, err, on_job, &w, "SELECT job, id, token, base FROM shared_job", "");
+}
+
+int meta_shared_job_add(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err)
+{
+	return db_run(c, err, "INSERT OR IGNORE INTO shared_job (job, id) VALUES (?, ?)", "ii", job, id);
+}
+
+int meta_shared_job_prepare(struct meta_catalog *c, uint64_t job, uint64_t token, uint64_t base, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE shared_job SET token = ?, base = ? WHERE job = ?", "iii", token, base, job);
+}

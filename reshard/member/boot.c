@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Before there is a thread: the cluster's own key and secret, which the first node makes, and this node's number, which
+ * it has for ever.  Each is made by a transaction that finds it absent, and then read: whoever made it.
+ */
+#include "reshard/member/member_i.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRIES 20
+#define ANSWER_MS 3000
+#define FRESH_MS 3000
+#define TTL_MS 10000
+
+struct booting {
+	struct rs_member *m;
+	struct sc_arena arena;
+	uint64_t id;
+};
+
+/* Carries out a transaction and waits.  The answer lives until the next. */
+static int ask(struct booting *b, const struct meta_txn *txn, const struct meta_answer **ret, struct sc_err *err)
+{
+	const struct meta_etcd_event *v = NULL;
+
+	for (int i = 0; i < TRIES; i++) {
+		int rc = meta_etcd_txn(b->m->etcd, ++b->id, txn, err);
+
+		if (rc < 0)
+			return rc;
+		while (meta_etcd_next(b->m->etcd, ANSWER_MS, &v))
+			if (v->kind == META_ETCD_ANSWER && v->id == b->id)
+				break;
+		if (v && v->id == b->id && v->answer.outcome != META_UNKNOWN) {
+			*ret = &v->answer;
+			return 0;
+		}
+	}
+	return sc_fail(err, SC_E_SYSTEM, "etcd does not answer%s%s: look at etcd=, and whether it has a majority",
+		       v && v->err.code ? ": " : "", v && v->err.code ? v->err.msg : "");
+}
+
+/* Reads a key; if it is absent, puts `value` there.  *ret lives until the next answer. */
+static int make(struct booting *b, struct meta_key key, const struct meta_value *value, const struct meta_record **ret,
+		struct sc_err *err)
+{
+	struct meta_compare none = {.what = META_CREATE_IS, .key = key};
+	struct meta_op put = {.what = META_PUT, .key = key, .value = *value}, get = {.what = META_GET, .key = key};
+	struct meta_txn txn = {.nr_compares = 1, .compares = &none, .nr_then = 1, .then = &put};
+	struct meta_txn read = {.nr_then = 1, .then = &get};
+	const struct meta_answer *answer;
+	int rc = ask(b, &txn, &answer, err);
+
+	if (rc == 0)
+		rc = ask(b, &read, &answer, err);
+	if (rc == 0 && (!answer->nr || !answer->records[0].present))
+		rc = sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just made: does somebody remove keys?");
+	if (rc == 0)
+		*ret = &answer->records[0];
+	return rc;
+}
+
+static int random_bytes(void *to, size_t bytes, struct sc_err *err)
+{
+	return sc_sys.random(to, bytes, 0) == (ssize_t)bytes ? 0 : sc_fail_sys(err, errno, "cannot get random bytes");
+}
+
+static int boot_cluster(struct booting *b, struct sc_err *err)
+{
+	struct meta_value v = {.kind = META_KEY_CLUSTER,
+			       .cluster = {.protocol_min = RS_PROTOCOL, .protocol_max = RS_PROTOCOL, .copies = 1,
+					   .fresh_ms = FRESH_MS, .ttl_ms = TTL_MS, .domains = ""}};
+	const struct meta_record *r;
+	const struct meta_cluster_value *c;
+	struct rs_core_times *t = &b->m->times;
+	int rc = random_bytes(v.cluster.id, sizeof(v.cluster.id), err);
+
+	if (rc == 0)
+		rc = make(b, (struct meta_key){.kind = META_KEY_CLUSTER}, &v, &r, err);
+	if (rc < 0)
+		return rc;
+	c = &r->value.cluster;
+	if (c->protocol_min > RS_PROTOCOL || c->protocol_max < RS_PROTOCOL)
+		return sc_fail(err, SC_E_UNSUPPORTED, "cluster '%s' speaks protocols %" PRIu64 " to %" PRIu64
+			       ", this program %u", b->m->cluster, c->protocol_min, c->protocol_max, RS_PROTOCOL);
+	if (c->ttl_ms < 1000 || c->ttl_ms > 600000 || !c->fresh_ms || c->fresh_ms > c->ttl_ms)
+		return sc_fail(err, SC_E_LIMIT, "cluster '%s' has a TTL of %" PRIu64 " ms and tells what it knows for "
+			       "%" PRIu64 " ms; a TTL is 1 to 600 s, and longer", b->m->cluster, c->ttl_ms,
+			       c->fresh_ms);
+	memcpy(b->m->id, c->id, sizeof(b->m->id));
+	*t = (struct rs_core_times){.fresh = (int64_t)c->fresh_ms * MEMBER_MS, .drift_ppm = 10000,
+				    .slack = 50 * MEMBER_MS, .ttl = (int64_t)c->ttl_ms * MEMBER_MS};
+	t->renew = t->ttl / 5;
+	t->fence = t->ttl / 4 * 3;
+	t->keep = t->ttl / 20;
+	t->resend = 200 * MEMBER_MS;
+	t->low = t->care = t->ttl / 4;
+	return 0;
+}
+
+static int hex(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static int boot_secret(struct booting *b, struct sc_err *err)
+{
+	uint8_t made[RS_SECRET_BYTES];
+	char text[2 * RS_SECRET_BYTES + 1];
+	struct meta_value v = {.kind = META_KEY_SECRET, .rest = text};
+	const struct meta_record *r;
+	int rc = random_bytes(made, sizeof(made), err);
+
+	for (size_t i = 0; rc == 0 && i < sizeof(made); i++)
+		(void)snprintf(text + 2 * i, 3, "%02x", made[i]);
+	if (rc == 0)
+		rc = make(b, (struct meta_key){.kind = META_KEY_SECRET, .nr = 1}, &v, &r, err);
+	if (rc == 0 && (!r->value.rest || strlen(r->value.rest) != 2 * RS_SECRET_BYTES))
+		rc = sc_fail(err, SC_E_FORMAT, "the secret of cluster '%s' is not 64 hexadecimal digits",
+			     b->m->cluster);
+	for (size_t i = 0; rc == 0 && i < RS_SECRET_BYTES; i++) {
+		int high = hex(r->value.rest[2 * i]), low = hex(r->value.rest[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return sc_fail(err, SC_E_FORMAT, "the secret of cluster '%s' is not 64 hexadecimal digits",
+				       b->m->cluster);
+		b->m->secret[i] = (uint8_t)(high << 4 | low);
+	}
+	return rc;
+}
+
+/* The number of this node's name: the next one, if it has none. */
+static int boot_number(struct booting *b, struct sc_err *err)
+{
+	struct meta_key mine = {.kind = META_KEY_NUMBER, .text = b->m->name}, last = {.kind = META_KEY_NUMBERS};
+	struct meta_op get[] = {{.what = META_GET, .key = mine}, {.what = META_GET, .key = last}};
+	struct meta_txn read = {.nr_then = 2, .then = get};
+
+	for (int i = 0; i < TRIES; i++) {
+		const struct meta_answer *a;
+		uint64_t n;
+		int rc = ask(b, &read, &a, err);
+
+		if (rc < 0)
+			return rc;
+		if (a->nr == 2 && a->records[0].present) {
+			b->m->node = (uint32_t)a->records[0].value.number.nr;
+			return 0;
+		}
+		n = a->nr == 2 && a->records[1].present ? a->records[1].value.number.nr + 1 : 1;
+		if (n >= META_NODES_MAX)
+			return sc_fail(err, SC_E_LIMIT, "cluster '%s' has had %u nodes, which is the limit",
+				       b->m->cluster, META_NODES_MAX - 1);
+		{
+			struct meta_compare compares[] = {
+				{.what = META_CREATE_IS, .key = mine},
+				{.what = META_MOD_IS, .key = last, .revision = n > 1 ? a->records[1].mod : 0}};
+			struct meta_op put[] = {
+				{.what = META_PUT, .key = mine, .value = {.kind = META_KEY_NUMBER, .number = {n}}},
+				{.what = META_PUT, .key = last, .value = {.kind = META_KEY_NUMBERS, .number = {n}}}};
+			struct meta_txn txn = {.nr_compares = 2, .compares = compares, .nr_then = 2, .then = put};
+
+			rc = ask(b, &txn, &a, err); /* whatever came of it, the next reading tells */
+		}
+		if (rc < 0)
+			return rc;
+	}
+	return sc_fail(err, SC_E_BUSY, "other nodes join at the same time; try again");
+}
+
+int rs_member_boot(struct rs_member *m, struct sc_err *err)
+{
+	struct booting b = {.m = m};
+	int rc = boot_cluster(&b, err);
+
+	if (rc == 0)
+		rc = boot_secret(&b, err);
+	return rc < 0 ? rc : boot_number(&b, err);
+}

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kind "etcd" of head.h.  A command's thread waits; what it waits for is done by the core, and for the job by the
+ * worker, which closes the gate, saves the version when etcd has it, and opens the gate.
+ *
+ *	begin		propose; all nodes close their gates and agree; then the version is made
+ *	publish		its objects go to etcd; the commit there is the atomic point; saved, hidden, shown
+ *
+ * 1. What etcd has committed is saved here sooner or later: until then nothing of the job is shown by plain path.
+ * 2. A command that failed did not happen: the catalog's transaction before the commit was a trial.
+ */
+#include "reshard/member/member_i.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMIT_NS (600000 * MEMBER_MS)	/* from the proposal to the commit: files are read in between */
+#define CHANGE_NS (30000 * MEMBER_MS)
+#define AGAIN_NS (10000 * MEMBER_MS)	/* another command of the job is waited for so long */
+
+static enum meta_command_kind kind_of(enum rs_change change)
+{
+	static const enum meta_command_kind kinds[] = {
+		[RS_BY_COMMIT] = META_BY_COMMIT, [RS_BY_TOPOLOGY] = META_BY_TOPOLOGY, [RS_BY_LAYOUT] = META_BY_LAYOUT,
+		[RS_BY_ROLLBACK] = META_BY_ROLLBACK, [RS_BY_DATA] = META_BY_DATA,
+	};
+
+	return kinds[change];
+}
+
+static int random_token(uint64_t *ret, struct sc_err *err)
+{
+	do {
+		if (sc_sys.random(ret, sizeof(*ret), 0) != (ssize_t)sizeof(*ret))
+			return sc_fail_sys(err, errno, "cannot get a random number");
+		*ret >>= 4;
+	} while (!*ret);
+	return 0;
+}
+
+/* --- the outcome --- */
+
+void rs_move_done(struct rs_member *m, const struct rs_act *a)
+{
+	struct rs_move *move;
+
+	(void)pthread_mutex_lock(&m->lock);
+	move = rs_move_of(m, a->job, a->token);
+	if (move) {
+		move->done = true;
+		move->code = a->code;
+		(void)pthread_cond_broadcast(&m->changed);
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+static int failed(const struct rs_move *move, struct sc_err *err)
+{
+	if (move->err.code) {
+		*err = move->err;
+		return err->code;
+	}
+	switch (move->code) {
+	case SC_E_BUSY:
+		return sc_fail(err, SC_E_BUSY, "another command changes this job, or a node has not answered in time; "
+			       "see 'nodes' in /.ctl/health and try again");
+	case SC_E_STALE:
+		return sc_fail(err, SC_E_STALE, "etcd's answer was lost, and later versions hide what became of the "
+			       "command: see .ctl/versions");
+	default:
+		return sc_fail(err, move->code, "the command was given up: this node's registration with etcd ended, "
+			       "or the list of nodes changed; try again");
+	}
+}
+
+/* Under m->lock: waits until the version is to be made, or the outcome is known.  False: the member ends. */
+static bool wait_for(struct rs_member *m, struct rs_move *move, bool composes)
+{
+	while (!m->stop && !(composes && move->composes) && !(move->done && (move->code || move->saved)))
+		(void)pthread_cond_wait(&m->changed, &m->lock);
+	while (move->saves)
+		(void)pthread_cond_wait(&m->changed, &m->lock);
+	return !m->stop;
+}
+
+static int ends(struct sc_err *err)
+{
+	return sc_fail(err, SC_E_CANCELLED, "this mount ends; .ctl/versions on another node tells what became of the "
+		       "command");
+}
+
+/* Takes the command off its job. */
+static void drop(struct rs_member *m, struct rs_shared *j)
+{
+	(void)pthread_mutex_lock(&m->lock);
+	sc_sys.release(j->move);
+	j->move = NULL;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+/* --- begin --- */
+
+/* One attempt: 0, all have prepared; 1, another command was there before; or an error. */
+static int propose(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err)
+{
+	struct rs_event e = {.kind = RS_EV_COMMAND, .job = j->id, .change = kind_of(move->a->change),
+			     .deadline = move->a->change == RS_BY_COMMIT ? COMMIT_NS : CHANGE_NS};
+	bool lives;
+	int rc = random_token(&e.token, err);
+
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	move->token = e.token;
+	move->done = false;
+	move->err.code = 0;
+	(void)pthread_mutex_unlock(&m->lock);
+	rs_member_post(m, &e);
+	(void)pthread_mutex_lock(&m->lock);
+	lives = wait_for(m, move, true);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (!lives)
+		return ends(err);
+	if (!move->done)
+		return 0;
+	return move->code == SC_E_BUSY && !move->err.code ? 1 : failed(move, err);
+}
+
+static int propose_until(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err)
+{
+	const int64_t give_up = sc_now_ns() + AGAIN_NS;
+	int rc;
+
+	while ((rc = propose(m, j, move, err)) == 1 && sc_now_ns() < give_up) {
+		(void)pthread_mutex_lock(&m->lock);
+		(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + 20 * MEMBER_MS);
+		(void)pthread_mutex_unlock(&m->lock);
+	}
+	return rc == 1 ? failed(move, err) : rc;
+}
+
+/* The job's entry, with this command: one at a time. */
+static int enter(struct rs_member *m, struct rs_advance *a, struct rs_shared **ret, struct sc_err *err)
+{
+	struct rs_move *move = sc_zalloc(sizeof(*move));
+	struct rs_shared *j;
+	int rc = move ? 0 : sc_nomem(err);
+
+	if (rc < 0)
+		return rc;
+	move->a = a;
+	(void)pthread_mutex_lock(&m->lock);
+	while ((j = rs_shared_wait(m, a->job)) && j->move && !m->stop)
+		(void)pthread_cond_wait(&m->changed, &m->lock);
+	if (m->stop)
+		rc = ends(err);
+	else if (!j)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is not in the cluster");
+	else
+		j->move = move;
+	(void)pthread_mutex_unlock(&m->lock);
+	if (rc < 0)
+		sc_sys.release(move);
+	*ret = j;
+	return rc;
+}
+
+/* Layout and topology of a job without a version are no version. */
+static int begin_first(struct rs_advance *a, struct sc_err *err)
+{
+	int rc;
+
+	(void)pthread_mutex_lock(&a->job->command);
+	rc = a->present(a, err);
+	(void)pthread_mutex_unlock(&a->job->command);
+	return rc;
+}
+
+static void etcd_abort(void *arg, struct rs_advance *a);
+
+static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
+{
+	struct rs_service *s = arg;
+	struct rs_member *m = s->member;
+	struct rs_view *head = rs_job_head(a->job);
+	struct rs_shared *j;
+	int rc;
+
+	if (!head && a->change != RS_BY_COMMIT)
+		return begin_first(a, err);
+	rs_view_unref(s, head);
+	if (a->change == RS_BY_DATA)
+		return sc_fail(err, SC_E_UNSUPPORTED, "a node of a cluster has no datasets yet");
+	rc = rs_member_current(m, a->job, err);
+	if (rc == 0)
+		rc = enter(m, a, &j, err);
+	if (rc < 0)
+		return rc;
+	rc = propose_until(m, j, j->move, err);
+	if (rc < 0) {
+		drop(m, j);
+		return rc;
+	}
+	a->base = rs_job_head(a->job);
+	rc = a->change == RS_BY_COMMIT ? 0 : a->present(a, err);
+	if (rc != 0)
+		etcd_abort(s, a);
+	return rc;
+}
+
+/* --- publish --- */
+
+struct publishing {
+	struct rs_member *m;
+	struct rs_bag bag;
+	struct rs_object_names sets;
+	struct meta_set_name *named;	/* likewise, with their files */
+	uint8_t version[RS_OBJECT_NAME_BYTES];
+};
+
+/* Inside the catalog's transaction, which is a trial. */
+static int collect(void *arg, uint64_t version, struct sc_err *err)
+{
+	struct publishing *p = arg;
+	int rc = rs_objects_put(p->m->s, version, p->m->node, &rs_bag_ops, &p->bag, p->version, &p->sets, err);
+
+	return rc < 0 ? rc : 1;
+}
+
+static int by_file(const void *a, const void *b)
+{
+	return strcmp(((const struct meta_set_name *)a)->file, ((const struct meta_set_name *)b)->file);
+}
+
+/* Sets are named by their files, and come in the order of these. */
+static int name_sets(struct publishing *p, const struct rs_version *v, struct sc_err *err)
+{
+	p->named = sc_zalloc_array(v->nr_sets + 1, sizeof(*p->named));
+	if (!p->named)
+		return sc_nomem(err);
+	if (p->sets.nr != v->nr_sets || v->nr_sets > META_SETS_MAX)
+		return sc_fail(err, SC_E_LIMIT, "the version has %zu files of tensors; in a cluster it has at most %u",
+			       v->nr_sets, META_SETS_MAX);
+	for (size_t i = 0; i < v->nr_sets; i++)
+		p->named[i].file = v->sets[i]->file;
+	qsort(p->named, v->nr_sets, sizeof(*p->named), by_file);
+	for (size_t i = 0; i < v->nr_sets; i++)
+		memcpy(p->named[i].set.at, p->sets.at[i].at, RS_OBJECT_NAME_BYTES);
+	return 0;
+}
+
+static void publishing_done(struct publishing *p)
+{
+	rs_bag_done(&p->bag);
+	sc_vec_done(&p->sets);
+	sc_sys.release(p->named);
+}
+
+/* Hands the version to the core, or (rc) that there is none; waits for the outcome. */
+static int compose(struct rs_member *m, struct rs_shared *j, const struct publishing *p, int rc, struct sc_err *err)
+{
+	struct rs_move *move = j->move;
+	const struct rs_version *v = move->a->next ? move->a->next->version : NULL;
+	struct rs_event e = {.kind = RS_EV_COMPOSED, .job = j->id, .token = move->token, .code = rc};
+	bool lives;
+
+	if (rc == 0) {
+		memcpy(e.record.at, p->version, RS_OBJECT_NAME_BYTES);
+		e.version.topology = v->topo.text;
+		e.version.note = v->note ? v->note : "";
+		memcpy(e.version.placement.at, p->version, RS_OBJECT_NAME_BYTES);
+		e.nr_sets = (uint32_t)p->sets.nr;
+		e.sets = p->named;
+	}
+	rs_member_post(m, &e);
+	(void)pthread_mutex_lock(&m->lock);
+	move->composed = rc == 0;
+	lives = wait_for(m, move, false);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (!lives)
+		return ends(err);
+	return rc < 0 ? rc : move->code ? failed(move, err) : 0;
+}
+
+static int etcd_publish(void *arg, struct rs_advance *a, struct sc_err *err)
+{
+	struct rs_service *s = arg;
+	struct rs_member *m = s->member;
+	struct publishing p = {.m = m};
+	struct rs_shared *j;
+	int rc;
+
+	(void)pthread_mutex_lock(&m->lock);
+	j = rs_shared_find(m, a->job);
+	(void)pthread_mutex_unlock(&m->lock);
+	rc = rs_local_plan(a, &j->move->turn, err);
+	if (rc == 0)
+		rc = rs_local_save(a, j->move->turn, collect, &p, err);
+	if (rc == 0)
+		rc = name_sets(&p, a->next->version, err);
+	if (rc == 0)
+		rc = rs_bag_put(m, &p.bag, err);
+	rc = compose(m, j, &p, rc, err);
+	publishing_done(&p);
+	rs_turn_done(j->move->turn);
+	drop(m, j);
+	return rc;
+}
+
+static void etcd_abort(void *arg, struct rs_advance *a)
+{
+	struct rs_service *s = arg;
+	struct rs_member *m = s->member;
+	struct rs_shared *j;
+	struct sc_err ignored;
+
+	(void)pthread_mutex_lock(&m->lock);
+	j = rs_shared_find(m, a->job);
+	(void)pthread_mutex_unlock(&m->lock);
+	(void)compose(m, j, NULL, SC_E_CANCELLED, &ignored);
+	drop(m, j);
+}
+
+/* What the trial has named has its name from now on: it is known when it comes back from another node. */
+static int keep_names(void *arg, uint64_t version, struct sc_err *err)
+{
+	const struct rs_member *m = arg;
+	uint8_t named[RS_OBJECT_NAME_BYTES];
+	struct rs_bag bag = {.lacking = false};
+	int rc = rs_objects_put(m->s, version, m->node, &rs_bag_ops, &bag, named, NULL, err);
+
+	rs_bag_done(&bag);
+	return rc;
+}
+
+int rs_move_save(struct rs_member *m, struct rs_move *move, struct sc_err *err)
+{
+	int rc = rs_local_save(move->a, move->turn, keep_names, m, err);
+
+	if (rc == 0)
+		rs_local_show(move->a, move->turn);
+	return rc;
+}
+
+/* --- the rest of the kind --- */
+
+static int etcd_requested(void *arg, uint64_t token, struct sc_err *err)
+{
+	return rs_head_local.requested(arg, token, err);
+}
+
+/* What is stored anew is what each node has of it: not yet. */
+static int etcd_settle(void *arg, struct rs_view *of, struct rs_view *next, struct rs_set *const *sets,
+		       struct sc_err *err)
+{
+	(void)arg;
+	(void)of;
+	(void)next;
+	(void)sets;
+	return sc_fail(err, SC_E_CANCELLED, "a node of a cluster does not store versions anew");
+}
+
+/* Gives a new job to all nodes, unless one has this name. */
+static int share_job(struct rs_member *m, const struct meta_job_row *row, struct sc_err *err)
+{
+	struct sc_buf text = {0};
+	uint64_t id;
+	int rc = random_token(&id, err);
+	struct meta_key name = {.kind = META_KEY_NAME, .text = row->name};
+	struct meta_compare none = {.what = META_CREATE_IS, .key = name};
+	struct meta_op then[] = {
+		{.what = META_PUT, .key = name, .value = {.kind = META_KEY_NAME, .number = {id}}},
+		{.what = META_PUT, .key = {.kind = META_KEY_JOB, .job = id}, .value = {.kind = META_KEY_JOB}},
+		{.what = META_PUT, .key = {.kind = META_KEY_TICK}, .value = {.kind = META_KEY_TICK, .rest = ""}},
+	};
+	struct meta_txn txn = {.nr_compares = 1, .compares = &none, .nr_then = 3, .then = then};
+	enum meta_outcome outcome;
+
+	if (rc < 0)
+		return rc;
+	rs_job_row_text(row, &text);
+	if (text.failed)
+		return sc_nomem(err);
+	then[1].value.rest = text.text;
+	/* before others can know of it: what comes of them belongs to this one */
+	rc = meta_shared_job_add(m->s->catalog, row->id, id, err);
+	outcome = rc == 0 ? rs_member_ask(m, &txn, NULL, NULL) : META_UNKNOWN;
+	sc_buf_done(&text);
+	if (rc == 0 && outcome == META_REFUSED)
+		rc = sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", row->name);
+	else if (rc == 0 && outcome == META_UNKNOWN)
+		rc = sc_fail(err, SC_E_SYSTEM, "etcd does not answer: the job may come into being later, or not");
+	return rc;
+}
+
+static int make_job(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
+{
+	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
+	bool is_theirs = change->row->root != 0;
+	struct sc_err ignored;
+	int rc = meta_job_add(s->catalog, change->row, err);
+
+	(void)job;
+	if (rc < 0 || is_theirs)
+		return rc;
+	rc = share_job(s->member, change->row, err);
+	if (rc < 0) {
+		struct rs_job gone = {.service = s, .id = change->row->id};
+
+		(void)rs_head_local.amend(s, &gone, &remove, &ignored);
+	}
+	return rc;
+}
+
+/* The first layout and topology of a job: all nodes have them. */
+static int share_first(struct rs_member *m, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
+{
+	const struct rs_kept_layout *kept;
+	struct meta_op then[] = {
+		{.what = META_PUT, .key = {.kind = META_KEY_FIRST}, .value = {.kind = META_KEY_FIRST}},
+		{.what = META_PUT, .key = {.kind = META_KEY_TICK}, .value = {.kind = META_KEY_TICK, .rest = ""}},
+	};
+	struct meta_txn txn = {.nr_then = 2, .then = then};
+	struct rs_bag bag = {.lacking = false};
+	struct rs_shared *j;
+	int rc = rs_layout_by_id(m->s, change->layout, &kept, err);
+
+	(void)pthread_mutex_lock(&m->lock);
+	j = rs_shared_wait(m, job);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (rc == 0 && !j)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is not in the cluster");
+	if (rc < 0)
+		return rc;
+	then[0].key.job = j->id;
+	then[0].value.first.topology = change->topology ? change->topology : "";
+	rs_sha256(kept->layout->flat, strlen(kept->layout->flat), then[0].value.first.layout.at);
+	rc = rs_bag_ops.put(&bag, then[0].value.first.layout.at, kept->layout->flat, strlen(kept->layout->flat), err);
+	if (rc == 0)
+		rc = rs_bag_put(m, &bag, err);
+	rs_bag_done(&bag);
+	if (rc == 0 && rs_member_ask(m, &txn, NULL, NULL) != META_APPLIED)
+		rc = sc_fail(err, SC_E_SYSTEM, "etcd does not answer; try again");
+	return rc;
+}
+
+static int etcd_amend(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
+{
+	struct rs_service *s = arg;
+	int rc;
+
+	switch (change->kind) {
+	case RS_AMEND_MAKE:
+		return make_job(s, job, change, err);
+	case RS_AMEND_FIRST:
+		rc = share_first(s->member, job, change, err);
+		return rc < 0 ? rc : rs_head_local.amend(arg, job, change, err);
+	case RS_AMEND_CONFIG: /* each node has its own */
+		return rs_head_local.amend(arg, job, change, err);
+	default:
+		return sc_fail(err, SC_E_UNSUPPORTED, "a node of a cluster cannot remove, rename, clone or tag, nor "
+			       "change a job's mode and owner, yet");
+	}
+}
+
+static int etcd_current(void *arg, struct rs_job *job, struct sc_err *err)
+{
+	const struct rs_service *s = arg;
+
+	return rs_member_current(s->member, job, err);
+}
+
+static int64_t etcd_until(void *arg)
+{
+	const struct rs_service *s = arg;
+
+	return rs_member_until(s->member);
+}
+
+const struct rs_head_ops rs_head_etcd = {
+	.name = "etcd",
+	.waits = true,
+	.requested = etcd_requested,
+	.begin = etcd_begin,
+	.publish = etcd_publish,
+	.abort = etcd_abort,
+	.settle = etcd_settle,
+	.amend = etcd_amend,
+	.current = etcd_current,
+	.until = etcd_until,
+};

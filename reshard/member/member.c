@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Start and end of a member, and what it says of itself. */
+#include "reshard/member/member_i.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- what the catalog tells --- */
+
+struct joined {
+	struct rs_member *m;
+	bool is, is_ours;
+	struct {
+		size_t nr, room;
+		struct rs_core_job *at;
+	} jobs;
+	struct sc_err *err;
+};
+
+static int on_member(void *arg, const struct meta_member_row *row)
+{
+	struct joined *j = arg;
+
+	j->is = true;
+	j->is_ours = strcmp(row->cluster, j->m->cluster) == 0 && row->node == j->m->node;
+	j->m->lease = row->lease;
+	return 0;
+}
+
+static int join(struct joined *j, struct sc_err *err)
+{
+	struct rs_member *m = j->m;
+	int rc = meta_member_get(m->s->catalog, on_member, j, err);
+
+	if (rc < 0 || j->is_ours)
+		return rc;
+	if (j->is)
+		return sc_fail(err, SC_E_STATE, "this store is another node's: a store belongs to one node of one "
+			       "cluster for ever; mount it with the cluster= and node= that it was first mounted with");
+	if (rs_job_at(m->s, 0))
+		return sc_fail(err, SC_E_STATE, "this store has jobs of its own, and cannot join a cluster: start "
+			       "with a new store, and import them there");
+	return meta_member_join(m->s->catalog, m->cluster, m->node, err);
+}
+
+static int on_job(void *arg, const struct meta_shared_job *row)
+{
+	struct joined *x = arg;
+	struct rs_job *job = rs_job_by_id(x->m->s, row->job);
+	struct rs_view *head = job ? rs_job_head(job) : NULL;
+	struct rs_core_job core = {.job = row->id, .head = head ? head->version->nr : 0, .prepared = row->token,
+				   .base = row->base};
+	struct rs_shared *j = job ? rs_shared_of(x->m, row->id) : NULL;
+
+	rs_view_unref(x->m->s, head);
+	if (!job)
+		return 0;
+	if (!j || sc_vec_push(&x->jobs, core) < 0)
+		return sc_nomem(x->err);
+	j->job = job;
+	j->row = row->token;
+	return 0;
+}
+
+/* --- start and end --- */
+
+static bool copy(char **to, const char *from)
+{
+	return (*to = sc_strdup(from)) != NULL;
+}
+
+static int new_core(struct rs_member *m, struct joined *x, struct sc_err *err)
+{
+	struct rs_core_config c = {.times = m->times, .node = m->node, .lease = m->lease, .jobs = x->jobs.at,
+				   .nr_jobs = (uint32_t)x->jobs.nr};
+
+	c.self = (struct meta_node_value){.name = m->name, .store = "", .domain = "", .protocol_min = RS_PROTOCOL,
+					  .protocol_max = RS_PROTOCOL, .addresses = {1, (const char **)&m->listen}};
+	return rs_core_new(&c, rs_member_now(), &m->core, err);
+}
+
+/* The address where others reach this node, with the port that it was given. */
+static int note_port(struct rs_member *m, struct sc_err *err)
+{
+	char address[64];
+	const char *colon = strrchr(m->listen, ':');
+	int port = rs_net_port(m->net);
+
+	(void)snprintf(address, sizeof(address), "%.*s:%d", colon ? (int)(colon - m->listen) : 0, m->listen, port);
+	sc_sys.release(m->listen);
+	m->listen = NULL;
+	return copy(&m->listen, address) ? 0 : sc_nomem(err);
+}
+
+/* What the daemon before had prepared is behind a closed gate before anything is served. */
+static void wait_for_gates(struct rs_member *m)
+{
+	(void)pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < m->jobs.nr; i++)
+		while (m->jobs.at[i]->row && m->jobs.at[i]->row != m->jobs.at[i]->gate)
+			(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + MEMBER_MS);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+static int start(struct rs_member *m, const struct rs_member_options *o, struct sc_err *err)
+{
+	struct meta_etcd_config to = {.cluster = o->cluster, .endpoints = o->etcd, .nr_endpoints = o->nr_etcd,
+				      .request_ms = 3000, .connect_ms = 1000};
+	struct joined x = {.m = m, .err = err};
+	bool ok = copy(&m->cluster, o->cluster) && copy(&m->name, o->node) && copy(&m->listen, o->listen);
+	int rc = ok ? 0 : sc_nomem(err);
+
+	if (rc == 0)
+		rc = meta_etcd_new(&to, &m->etcd, err);
+	if (rc == 0)
+		rc = rs_member_boot(m, err);
+	if (rc == 0)
+		rc = join(&x, err);
+	if (rc == 0)
+		rc = meta_shared_job_each(m->s->catalog, on_job, &x, err);
+	if (rc == 0)
+		rc = rs_peers_start(m, rs_node_message, err);
+	if (rc == 0)
+		rc = note_port(m, err);
+	if (rc == 0)
+		rc = new_core(m, &x, err);
+	sc_vec_done(&x.jobs);
+	if (rc < 0)
+		return rc;
+	rc = rs_pulls_start(m, err);
+	if (rc < 0)
+		return rc;
+	m->s->head = &rs_head_etcd;
+	rc = rs_worker_begin(m, err);
+	if (rc == 0)
+		rc = rs_node_start(m, err);
+	if (rc == 0)
+		wait_for_gates(m);
+	return rc;
+}
+
+int rs_member_start(struct rs_service *s, const struct rs_member_options *o, struct sc_err *err)
+{
+	struct rs_member *m = sc_zalloc(sizeof(*m));
+	int rc;
+
+	if (!m)
+		return sc_nomem(err);
+	m->s = s;
+	(void)pthread_mutex_init(&m->lock, NULL);
+	(void)pthread_cond_init(&m->changed, NULL);
+	s->member = m;
+	rc = start(m, o, err);
+	if (rc < 0)
+		(void)rs_landings_free(rs_member_stop(s));
+	return rc < 0 ? sc_wrap(err, rc, "cluster '%s', node '%s'", o->cluster, o->node) : 0;
+}
+
+void rs_member_leave(struct rs_service *s)
+{
+	struct rs_member *m = s->member;
+
+	if (!m)
+		return;
+	(void)pthread_mutex_lock(&m->lock);
+	m->stop = true;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (m->etcd)
+		meta_etcd_wake(m->etcd);
+	rs_node_stop(m); /* no request is left without an answer */
+}
+
+struct rs_landings *rs_member_stop(struct rs_service *s)
+{
+	struct rs_member *m = s->member;
+	struct rs_landings *landings;
+
+	if (!m)
+		return NULL;
+	rs_member_leave(s);
+	rs_worker_stop(s); /* of the service: it may read what is elsewhere */
+	rs_worker_end(m);
+	rs_net_free(m->net); /* ends pulls that are on their way */
+	landings = m->landings;
+	if (landings)
+		rs_landings_stop(landings);
+	rs_blobs_elsewhere(s->blobs, &(struct rs_elsewhere){0});
+	meta_etcd_free(m->etcd);
+	rs_core_free(m->core);
+	for (size_t i = 0; i < m->jobs.nr; i++)
+		sc_sys.release(m->jobs.at[i]);
+	sc_vec_done(&m->jobs);
+	sc_vec_done(&m->events);
+	sc_vec_done(&m->peers);
+	(void)pthread_cond_destroy(&m->changed);
+	(void)pthread_mutex_destroy(&m->lock);
+	sc_sys.release(m->cluster);
+	sc_sys.release(m->name);
+	sc_sys.release(m->listen);
+	sc_sys.release(m);
+	s->member = NULL;
+	s->head = NULL;
+	return landings;
+}
+
+void rs_member_describe(struct rs_service *s, struct sc_buf *buf)
+{
+	struct rs_member *m = s->member;
+
+	if (!m)
+		return;
+	(void)pthread_mutex_lock(&m->lock);
+	sc_buf_line(buf, "cluster: '%s', node '%s' (number %u, at %s) %s", m->cluster, m->name, m->node, m->listen,
+		    m->serves ? "is a member" : "is no member now: it waits for etcd");
+	for (size_t i = 0; i < m->jobs.nr; i++) {
+		const struct rs_shared *j = m->jobs.at[i];
+		char name[SC_NAME_BYTES_MAX + 1];
+
+		if (j->stuck.code)
+			sc_buf_line(buf, "cluster: job '%s' cannot show version %" PRIu64 ": %s",
+				    j->job ? rs_job_name(j->job, name, sizeof(name)) : "?", j->wants, j->stuck.msg);
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+}

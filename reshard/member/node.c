@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The node's thread: what etcd, other nodes and other threads say goes to the core, and what the core wants goes to
+ * etcd, to other nodes, or to the worker.
+ */
+#include "reshard/member/member_i.h"
+
+#include <string.h>
+
+#define ASKS_FROM (UINT64_C(1) << 63)	/* ids of requests that are not the core's */
+#define PEERS_ASKED 1			/* likewise; the core's are larger */
+#define POLL_MS 200
+
+/* --- what the core wants --- */
+
+static void ask_etcd(struct rs_member *m, const struct rs_act *a)
+{
+	struct sc_err err;
+	int rc = 0;
+
+	switch (a->kind) {
+	case RS_ACT_TXN:
+		rc = meta_etcd_txn(m->etcd, a->id, &a->txn, &err);
+		break;
+	case RS_ACT_GRANT:
+		rc = meta_etcd_grant(m->etcd, a->id, (uint64_t)(a->ttl / (1000 * MEMBER_MS)), &err);
+		break;
+	case RS_ACT_KEEPALIVE:
+		rc = meta_etcd_keepalive(m->etcd, a->id, a->lease, &err);
+		break;
+	case RS_ACT_REVOKE:
+		rc = meta_etcd_revoke(m->etcd, a->id, a->lease, &err);
+		break;
+	case RS_ACT_SNAPSHOT:
+		rc = meta_etcd_snapshot(m->etcd, a->id, &err);
+		break;
+	default:
+		meta_etcd_rewatch(m->etcd);
+	}
+	if (rc < 0) /* nothing was sent: the core gives the request up by its own time */
+		sc_log(SC_LOG_ERROR, "etcd: %s", err.msg);
+}
+
+static void set_serves(struct rs_member *m, bool serves)
+{
+	(void)pthread_mutex_lock(&m->lock);
+	m->serves = serves;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	sc_log(SC_LOG_INFO, serves ? "node '%s' is a member of cluster '%s'"
+				   : "node '%s' is no member of cluster '%s' now: it shows no newest version",
+	       m->name, m->cluster);
+}
+
+static void act(struct rs_member *m, const struct rs_act *a)
+{
+	struct rs_todo todo = {.act = *a, .what = TODO_ACT};
+	struct sc_err err;
+
+	if (a->kind <= RS_ACT_REWATCH) {
+		ask_etcd(m, a);
+		return;
+	}
+	switch (a->kind) {
+	case RS_ACT_KEEP_LEASE:
+		if (meta_member_set_lease(m->s->catalog, a->lease, &err) < 0)
+			sc_log(SC_LOG_ERROR, "%s; after a crash this node waits until its registration has ended",
+			       err.msg);
+		return;
+	case RS_ACT_SEND:
+		rs_peers_send(m, a);
+		return;
+	case RS_ACT_FENCE:
+	case RS_ACT_SERVE:
+		set_serves(m, a->kind == RS_ACT_SERVE);
+		return;
+	case RS_ACT_DONE:
+		rs_move_done(m, a);
+		return;
+	case RS_ACT_GATE:
+	case RS_ACT_CHECK:
+	case RS_ACT_PREPARE:
+	case RS_ACT_SEAL:
+	case RS_ACT_FORGET:
+	case RS_ACT_UNGATE:
+	case RS_ACT_HIDE:
+	case RS_ACT_SHOW:
+	case RS_ACT_COMPOSE:
+		todo.act.txn = (struct meta_txn){0};
+		todo.act.sets = NULL;
+		(void)pthread_mutex_lock(&m->lock);
+		(void)rs_member_todo(m, &todo);
+		(void)pthread_mutex_unlock(&m->lock);
+		return;
+	default: /* nothing is stored anew, pulled or removed yet, nor set aside */
+		return;
+	}
+}
+
+void rs_node_give(struct rs_member *m, const struct rs_event *e)
+{
+	const struct rs_act *a;
+	struct sc_err err;
+	uint64_t epoch;
+	int rc;
+
+	(void)pthread_mutex_lock(&m->lock);
+	rc = rs_core_event(m->core, rs_member_now(), e, &err);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (rc < 0)
+		sc_log(SC_LOG_ERROR, "the node's state: %s; no version is shown any more", err.msg);
+	while ((a = rs_core_next(m->core)))
+		act(m, a);
+	epoch = rs_core_epoch(m->core);
+	if (epoch != m->epoch)
+		rs_net_set_epoch(m->net, epoch);
+	m->epoch = epoch;
+}
+
+/* --- what comes --- */
+
+/* A refusal tells why: the command's sentence. */
+static void note_why(struct rs_member *m, const struct rs_node_id *peer, const struct rs_frame_message *x)
+{
+	struct rs_move *move;
+
+	(void)pthread_mutex_lock(&m->lock);
+	move = rs_move_of(m, x->job, x->token);
+	if (move && !move->err.code)
+		(void)sc_fail(&move->err, -(int)x->code, "node %u: %s", peer->node, x->text);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_net_frame *f)
+{
+	struct rs_member *m = arg;
+	const struct rs_frame_message *x = &f->message;
+	struct rs_event e = {.kind = RS_EV_MESSAGE, .from = peer->node, .epoch = peer->epoch};
+
+	e.message = (struct rs_message){.job = x->job, .token = x->token, .nr = x->nr};
+	e.message.kind = f->kind == RS_FRAME_PREPARED ? RS_MSG_PREPARED
+			 : f->kind == RS_FRAME_HIDDEN ? RS_MSG_HIDDEN
+						      : RS_MSG_REFUSED;
+	if (f->kind == RS_FRAME_REFUSED) {
+		e.message.code = x->code && x->code <= (uint32_t)-SC_E_CORRUPT ? -(int)x->code : SC_E_STATE;
+		note_why(m, peer, x);
+	}
+	rs_node_give(m, &e);
+}
+
+/* Rows of jobs and their first layouts are no business of the core. */
+static void take_rows(struct rs_member *m, const struct meta_answer *answer)
+{
+	for (uint32_t i = 0; i < answer->nr; i++) {
+		const struct meta_record *r = &answer->records[i];
+		struct rs_todo todo = {.act = {.job = r->key.job}, .what = TODO_JOB};
+		const char *text = r->present ? r->value.rest : NULL;
+
+		if (r->key.kind == META_KEY_FIRST && r->present) {
+			todo.what = TODO_FIRST;
+			todo.layout = r->value.first.layout;
+			text = r->value.first.topology;
+		} else if (r->key.kind != META_KEY_JOB || !r->present) {
+			continue;
+		}
+		todo.text = sc_strdup(text ? text : "");
+		(void)pthread_mutex_lock(&m->lock);
+		if (!todo.text || !rs_member_todo(m, &todo))
+			sc_sys.release(todo.text);
+		(void)pthread_mutex_unlock(&m->lock);
+	}
+}
+
+static void answer_ask(struct rs_member *m, uint64_t id, const struct meta_answer *answer)
+{
+	struct rs_ask **p = &m->sent, *ask;
+
+	while (*p && (*p)->id != id)
+		p = &(*p)->next;
+	ask = *p;
+	if (!ask)
+		return;
+	*p = ask->next;
+	if (ask->take && answer->outcome == META_APPLIED)
+		ask->take(ask->arg, answer);
+	(void)pthread_mutex_lock(&m->lock);
+	ask->outcome = answer->outcome;
+	ask->done = true;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
+{
+	static const enum rs_event_kind kinds[] = {[META_ETCD_ANSWER] = RS_EV_ANSWER,
+						   [META_ETCD_SNAPSHOT] = RS_EV_SNAPSHOT,
+						   [META_ETCD_WATCH] = RS_EV_WATCH,
+						   [META_ETCD_UNWATCHED] = RS_EV_UNWATCHED};
+	struct rs_event e = {.kind = kinds[v->kind],
+			     .id = v->id,
+			     .outcome = v->answer.outcome,
+			     .revision = v->answer.revision,
+			     .lease = v->lease,
+			     .nr_records = v->answer.nr,
+			     .records = v->answer.records};
+
+	if (v->err.code)
+		sc_log(SC_LOG_DEBUG, "etcd: %s", v->err.msg);
+	if (v->kind == META_ETCD_ANSWER && v->id == PEERS_ASKED) {
+		rs_peers_take(m, &v->answer);
+		return;
+	}
+	if (v->kind == META_ETCD_ANSWER && v->id & ASKS_FROM) {
+		answer_ask(m, v->id, &v->answer);
+		return;
+	}
+	if (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH) {
+		take_rows(m, &v->answer);
+		for (uint32_t i = 0; i < v->answer.nr; i++) /* another list of members: others may have moved */
+			if (v->answer.records[i].key.kind == META_KEY_MEMBERS)
+				m->peers.nr = 0;
+	}
+	rs_node_give(m, &e);
+}
+
+/* --- what other threads want --- */
+
+static void send_ask(struct rs_member *m, struct rs_ask *ask)
+{
+	struct meta_answer none = {.outcome = META_UNKNOWN};
+	struct sc_err err;
+
+	ask->id = ASKS_FROM | ++m->next_ask;
+	ask->next = m->sent;
+	m->sent = ask;
+	if (meta_etcd_txn(m->etcd, ask->id, ask->txn, &err) < 0) {
+		sc_log(SC_LOG_ERROR, "etcd: %s", err.msg);
+		answer_ask(m, ask->id, &none);
+	}
+}
+
+/* True: the thread is to end. */
+static bool take_posts(struct rs_member *m)
+{
+	typeof(m->events) events;
+	struct rs_pulling *pulls;
+	struct rs_ask *asks;
+	bool stop;
+
+	(void)pthread_mutex_lock(&m->lock);
+	events = m->events;
+	m->events = (typeof(m->events)){0};
+	asks = m->asks;
+	m->asks = NULL;
+	pulls = m->pulls;
+	m->pulls = NULL;
+	stop = m->stop;
+	(void)pthread_mutex_unlock(&m->lock);
+	for (struct rs_ask *a = asks, *next; a; a = next) {
+		next = a->next;
+		send_ask(m, a);
+	}
+	for (struct rs_pulling *p = pulls, *next; p; p = next) {
+		next = p->next;
+		rs_pull_begin(m, p);
+	}
+	rs_pulls_again(m, stop);
+	for (size_t i = 0; i < events.nr; i++)
+		rs_node_give(m, &events.at[i]);
+	sc_vec_done(&events);
+	return stop;
+}
+
+/* Until the core wants to be asked again, in ms. */
+static int pause_of(const struct rs_member *m)
+{
+	int64_t ns = rs_core_wake(m->core) - rs_member_now();
+
+	if (m->pulls_again && ns > 10 * MEMBER_MS)
+		ns = 10 * MEMBER_MS;
+	return ns <= 0 ? 0 : ns / MEMBER_MS >= POLL_MS ? POLL_MS : (int)(ns / MEMBER_MS) + 1;
+}
+
+static void *run(void *arg)
+{
+	const struct rs_event time = {.kind = RS_EV_TIME};
+	const struct meta_etcd_event *v;
+	struct rs_member *m = arg;
+
+	while (!take_posts(m)) {
+		int ms = pause_of(m);
+
+		while (meta_etcd_next(m->etcd, ms, &v)) {
+			on_etcd(m, v);
+			ms = 0;
+		}
+		rs_net_run(m->net, 0);
+		if (rs_member_now() >= rs_core_wake(m->core))
+			rs_node_give(m, &time);
+	}
+	return NULL;
+}
+
+int rs_node_start(struct rs_member *m, struct sc_err *err)
+{
+	const struct rs_act *a;
+	int rc;
+
+	meta_etcd_also(m->etcd, rs_net_fd(m->net));
+	while ((a = rs_core_next(m->core)))
+		act(m, a);
+	rc = pthread_create(&m->thread, NULL, run, m);
+	if (rc)
+		return sc_fail_sys(err, rc, "cannot start the node's thread");
+	(void)pthread_setname_np(m->thread, "scalai-node");
+	m->has_thread = true;
+	return 0;
+}
+
+void rs_node_stop(struct rs_member *m)
+{
+	struct meta_answer none = {.outcome = META_UNKNOWN};
+
+	if (m->has_thread)
+		(void)pthread_join(m->thread, NULL);
+	else if (!m->core)
+		return;
+	m->has_thread = false;
+	(void)take_posts(m);
+	while (m->sent)
+		answer_ask(m, m->sent->id, &none);
+}

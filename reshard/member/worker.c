@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The worker: what the core wants of jobs, one after the other.
+ *
+ * 1. A gate that this thread closed, this thread opens, when etcd has told the outcome of the command.
+ * 2. HIDDEN is said when no lookup is answered by an older head any more: the kernel's names are stale, and
+ *    rs_member_current() waits.
+ * 3. A version that cannot be taken is tried again, and the job waits for it: nothing older is shown in its place.
+ */
+#include "reshard/member/member_i.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define AGAIN_NS (1000 * MEMBER_MS)
+
+static struct rs_shared *shared(struct rs_member *m, uint64_t id)
+{
+	struct rs_shared *j;
+
+	(void)pthread_mutex_lock(&m->lock);
+	j = rs_shared_of(m, id);
+	(void)pthread_mutex_unlock(&m->lock);
+	return j;
+}
+
+/* --- the gate --- */
+
+static void open_gate(struct rs_shared *j)
+{
+	if (!j->gate)
+		return;
+	rs_tree_open(j->job);
+	(void)pthread_mutex_unlock(&j->job->command);
+	j->gate = 0;
+	j->opens = false;
+}
+
+/* Closes the gate for a command, if this job may have it. */
+static int check(struct rs_member *m, struct rs_shared *j, const struct rs_act *a, bool is_mine, struct sc_err *err)
+{
+	static const char *const what[] = {
+		[META_BY_COMMIT] = "commit on another node", [META_BY_TOPOLOGY] = "topology",
+		[META_BY_LAYOUT] = "layout", [META_BY_ROLLBACK] = "head", [META_BY_DATA] = "dataset",
+	};
+	struct rs_view *head;
+	uint64_t nr;
+	int rc;
+
+	(void)m;
+	if (!j->job)
+		return sc_fail(err, SC_E_BUSY, "this node has not made the job yet; try again");
+	(void)pthread_mutex_lock(&j->job->command);
+	head = rs_job_head(j->job);
+	nr = head ? head->version->nr : 0;
+	rs_view_unref(j->job->service, head);
+	rc = nr == a->base ? 0 : sc_fail(err, SC_E_BUSY, "this node has version %" PRIu64 " only; try again", nr);
+	if (rc == 0)
+		rc = rs_tree_close(j->job, is_mine && a->change == META_BY_COMMIT, err);
+	if (rc < 0) {
+		(void)pthread_mutex_unlock(&j->job->command);
+		return rc;
+	}
+	j->gate = a->token;
+	if (!is_mine || a->change != META_BY_COMMIT)
+		rc = rs_local_refuse_dirty(j->job, what[a->change], err);
+	return rc;
+}
+
+static void on_check(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+{
+	struct rs_event e = {.kind = RS_EV_CHECKED, .job = j->id, .token = a->token};
+	struct rs_move *move;
+	struct sc_err err;
+	bool is_mine;
+
+	(void)pthread_mutex_lock(&m->lock);
+	is_mine = rs_move_of(m, j->id, a->token) != NULL;
+	(void)pthread_mutex_unlock(&m->lock);
+	if (j->gate) /* of a command whose outcome is on its way: opened by it, and this one is checked again */
+		e.code = sc_fail(&err, SC_E_BUSY, "another command has just ended; try again");
+	else
+		e.code = check(m, j, a, is_mine, &err);
+	(void)pthread_mutex_lock(&m->lock);
+	move = rs_move_of(m, j->id, a->token);
+	if (e.code && move) {
+		move->err = err;
+	} else if (e.code) {
+		j->refused = a->token;
+		(void)snprintf(j->why, sizeof(j->why), "%s", err.msg);
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+	rs_member_post(m, &e);
+}
+
+/* Other gates are closed by CHECK; what the daemon before had prepared must not change until its outcome is known. */
+static void on_gate(struct rs_shared *j, const struct rs_act *a)
+{
+	struct sc_err ignored;
+
+	if (!j->job || j->gate || j->row != a->token)
+		return;
+	(void)pthread_mutex_lock(&j->job->command);
+	(void)rs_tree_close(j->job, false, &ignored); /* fails only where it waits for quiet files */
+	j->gate = a->token;
+}
+
+static void on_ungate(struct rs_shared *j, const struct rs_act *a)
+{
+	if (j->gate != a->token)
+		return;
+	j->opens = true; /* a version that is not saved yet comes first */
+	if (!j->wants)
+		open_gate(j);
+}
+
+/* --- rows of commits --- */
+
+static int note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(m->s->catalog, true, err);
+
+	if (rc < 0)
+		return rc;
+	rc = meta_shared_job_prepare(m->s->catalog, j->job->id, token, base, err);
+	return meta_catalog_end(m->s->catalog, rc, err);
+}
+
+static void on_prepare(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+{
+	struct rs_event e = {.kind = RS_EV_PREPARED, .job = j->id, .token = a->token};
+	struct sc_err err;
+
+	if (note(m, j, a->token, a->base, &err) == 0)
+		rs_member_post(m, &e);
+	else /* it is not prepared: the command ends by its deadline */
+		sc_log(SC_LOG_ERROR, "commit: %s", err.msg);
+}
+
+static void on_outcome(struct rs_member *m, struct rs_shared *j)
+{
+	struct sc_err err;
+
+	j->row = 0;
+	if (j->job && note(m, j, 0, 0, &err) < 0) /* the next start asks etcd again */
+		sc_log(SC_LOG_WARN, "commit: %s, continuing", err.msg);
+}
+
+/* --- heads --- */
+
+/* Makes a version the head here: one of this node's command, or another's. */
+static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	struct rs_view *head = j->job ? rs_job_head(j->job) : NULL;
+	uint64_t nr = head ? head->version->nr : 0;
+	struct rs_move *move;
+	int rc;
+
+	rs_view_unref(m->s, head);
+	if (nr >= j->wants)
+		return 0;
+	(void)pthread_mutex_lock(&m->lock);
+	move = j->move && j->move->composed && j->move->token == j->token && !m->stop ? j->move : NULL;
+	if (move)
+		move->saves = true;
+	(void)pthread_mutex_unlock(&m->lock);
+	if (!move)
+		return rs_take_version(m, j, j->wants, err);
+	rc = rs_move_save(m, move, err);
+	(void)pthread_mutex_lock(&m->lock);
+	move->saved = rc == 0;
+	move->saves = false;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	return rc;
+}
+
+static void try_to_take(struct rs_member *m, struct rs_shared *j)
+{
+	struct sc_err err = {0};
+	int rc = take(m, j, &err);
+
+	if (rc < 0 && (!j->stuck.code || strcmp(j->stuck.msg, err.msg) != 0))
+		sc_log(SC_LOG_ERROR, "version %" PRIu64 " of a job that other nodes show: %s; trying again", j->wants,
+		       err.msg);
+	(void)pthread_mutex_lock(&m->lock);
+	j->stuck = rc < 0 ? err : (struct sc_err){0};
+	if (rc == 0) {
+		if (j->show == j->wants)
+			j->shown = j->show;
+		j->wants = 0;
+	}
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (rc == 0 && j->opens)
+		open_gate(j);
+	if (rc == 0 && j->job)
+		rs_job_tell(j->job);
+}
+
+static void on_hide(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+{
+	struct rs_event e = {.kind = RS_EV_HIDDEN, .job = j->id, .nr = a->nr};
+
+	(void)pthread_mutex_lock(&m->lock);
+	j->shown = 0;
+	j->show = 0;
+	j->wants = a->nr;
+	j->token = a->token;
+	(void)pthread_mutex_unlock(&m->lock);
+	m->s->events.names_changed(m->s->events.arg);
+	rs_member_post(m, &e);
+	try_to_take(m, j);
+}
+
+static void on_show(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+{
+	(void)pthread_mutex_lock(&m->lock);
+	j->show = a->nr;
+	if (!j->wants)
+		j->shown = a->nr;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+static void on_compose(struct rs_member *m, const struct rs_act *a)
+{
+	struct rs_move *move;
+
+	(void)pthread_mutex_lock(&m->lock);
+	move = rs_move_of(m, a->job, a->token);
+	if (move)
+		move->composes = true;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+/* --- the thread --- */
+
+static void act(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+{
+	switch (a->kind) {
+	case RS_ACT_GATE:
+		on_gate(j, a);
+		break;
+	case RS_ACT_CHECK:
+		on_check(m, j, a);
+		break;
+	case RS_ACT_PREPARE:
+		on_prepare(m, j, a);
+		break;
+	case RS_ACT_SEAL:
+	case RS_ACT_FORGET:
+		on_outcome(m, j);
+		break;
+	case RS_ACT_UNGATE:
+		on_ungate(j, a);
+		break;
+	case RS_ACT_HIDE:
+		on_hide(m, j, a);
+		break;
+	case RS_ACT_SHOW:
+		on_show(m, j, a);
+		break;
+	default:
+		on_compose(m, a);
+	}
+}
+
+static void do_one(struct rs_member *m, struct rs_todo *todo)
+{
+	struct rs_shared *j = shared(m, todo->act.job);
+	struct sc_err err;
+	int rc = 0;
+
+	if (!j)
+		rc = sc_nomem(&err);
+	else if (todo->what == TODO_JOB)
+		rc = rs_take_job(m, j->id, todo->text, &err);
+	else if (todo->what == TODO_FIRST)
+		rc = rs_take_first(m, todo, &err);
+	else
+		act(m, j, &todo->act);
+	if (rc < 0)
+		sc_log(SC_LOG_ERROR, "a job of the cluster cannot be taken: %s", err.msg);
+	sc_sys.release(todo->text);
+}
+
+/* Versions that could not be taken.  Returns whether there are any. */
+static bool try_again(struct rs_member *m)
+{
+	bool any = false;
+
+	for (size_t i = 0;; i++) {
+		struct rs_shared *j;
+
+		(void)pthread_mutex_lock(&m->lock);
+		j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
+		(void)pthread_mutex_unlock(&m->lock);
+		if (!j)
+			return any;
+		if (j->wants)
+			try_to_take(m, j);
+		any |= j->wants != 0;
+	}
+}
+
+static void *run(void *arg)
+{
+	struct rs_member *m = arg;
+	bool again = false;
+
+	(void)pthread_mutex_lock(&m->lock);
+	while (!m->stop) {
+		typeof(m->todo) todo = m->todo;
+		const int64_t until = sc_now_ns() + AGAIN_NS;
+
+		if (!todo.nr) {
+			while (!m->stop && !m->todo.nr && !again)
+				(void)pthread_cond_wait(&m->changed, &m->lock);
+			while (!m->stop && !m->todo.nr && sc_now_ns() < until)
+				(void)sc_sys.wait_until(&m->changed, &m->lock, until);
+			if (m->stop || m->todo.nr)
+				continue;
+		}
+		m->todo = (typeof(m->todo)){0};
+		(void)pthread_mutex_unlock(&m->lock);
+		for (size_t i = 0; i < todo.nr; i++)
+			do_one(m, &todo.at[i]);
+		sc_vec_done(&todo);
+		again = try_again(m);
+		(void)pthread_mutex_lock(&m->lock);
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+	for (size_t i = 0; i < m->jobs.nr; i++)
+		open_gate(m->jobs.at[i]);
+	return NULL;
+}
+
+int rs_worker_begin(struct rs_member *m, struct sc_err *err)
+{
+	int rc = pthread_create(&m->worker, NULL, run, m);
+
+	if (rc)
+		return sc_fail_sys(err, rc, "cannot start the thread that follows other nodes");
+	(void)pthread_setname_np(m->worker, "scalai-member");
+	m->has_worker = true;
+	return 0;
+}
+
+void rs_worker_end(struct rs_member *m)
+{
+	if (m->has_worker)
+		(void)pthread_join(m->worker, NULL);
+	for (size_t i = 0; i < m->todo.nr; i++)
+		sc_sys.release(m->todo.at[i].text);
+	sc_vec_done(&m->todo);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Versions as objects: what another node's catalog needs to show a version that this one has.
+ *
+ *     version ──> layout                        an object is bytes, named by their SHA-256; it names others
+ *        ├──────> set ──> layouts, payloads     a set and a tree name blobs: node, number there, bytes
+ *        ├──────> tree ──> layout, tree below   rows of a tree are taken as they are: numbers of inodes are the
+ *        └──────> dataset                       same on all nodes (meta/catalog/nodes.h)
+ *
+ * Ids of a catalog are in no object.  A set and a tree have the name that they were put or taken with for ever, so
+ * nothing is put twice, and what comes back from another node is known: its blobs are those that are here.
+ *
+ * How an object looks is in objects_i.h.  One that is larger than RS_OBJECT_BYTES_MAX is a list of parts.
+ *
+ * Thread: any, inside a transaction of the catalog.  A function that fails leaves it to be rolled back.
+ */
+#ifndef RS_OBJECTS_H
+#define RS_OBJECTS_H
+
+#include "meta/base/mem.h"
+#include "reshard/state/state.h"
+
+#define RS_OBJECT_BYTES_MAX (512u << 10)	/* as base64 in a request of etcd's gateway it is below 1 MiB */
+#define RS_OBJECT_NAME_BYTES 32
+
+/** Where objects are.  `arg` is the caller's. */
+struct rs_object_ops {
+	/** Computes the SHA-256 of some bytes. */
+	int (*name)(void *arg, const void *at, size_t bytes, uint8_t ret[RS_OBJECT_NAME_BYTES], struct sc_err *err);
+	/** Puts an object, before those that name it; it may be there already. */
+	int (*put)(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], const void *at, size_t bytes,
+		   struct sc_err *err);
+	/** Appends an object to `to`; what it appends is checked.  Errors: SC_E_NOT_FOUND. */
+	int (*get)(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], struct sc_buf *to, struct sc_err *err);
+};
+
+struct rs_object_names {
+	size_t nr, room;
+	struct rs_object_name {
+		uint8_t at[RS_OBJECT_NAME_BYTES];
+	} *at;
+};
+
+/**
+ * Puts a version of the catalog: its own object, and those that it names and that have no name here yet, which they
+ * get.  `node` is this node's number.  Appends the names of its sets, by their files, to ret_sets (NULL: not wanted).
+ * A tree of many objects is made flat first (meta_tree_flatten()).
+ * Errors: those of `ops`, of the catalog; SC_E_LIMIT (a set or tree of more than 256 MiB).
+ */
+int rs_objects_put(struct rs_service *s, uint64_t version, uint32_t node, const struct rs_object_ops *ops, void *arg,
+		   uint8_t ret_name[RS_OBJECT_NAME_BYTES], struct rs_object_names *ret_sets, struct sc_err *err);
+
+/**
+ * Adds a version of a job by its object, with those that it names and that are not here: rows, and numbers of inodes
+ * that are the job's from now on.  Neither the job's head nor its tags change.  *ret_version has its own view.
+ * Errors: SC_E_FORMAT (no such object: another kind, other bytes than its name says, or something that no catalog can
+ * have), SC_E_NOT_FOUND (it names a blob of this node that is not here), SC_E_EXISTS (the job has a version of this
+ * number), SC_E_UNSUPPORTED (a format that this program has not), those of `ops`.
+ */
+int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
+		    const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err);
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tree's object as rows.  Numbers of inodes are taken as they are; they are the job's, by the blocks that its node
+ * took.  What follows from a topology has a number of this job and of its path here.
+ */
+#include "reshard/objects/objects_i.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "reshard/tree/tree_i.h"
+
+struct rows {
+	struct rs_object_take *t;
+	struct rs_object_tree *x;
+	struct meta_changes changes;
+	uint64_t *path_ids;		/* here, of each of x->paths */
+	struct {
+		size_t nr, room;
+		struct rs_object_numbers *at;	/* the job's blocks, by their first numbers */
+	} blocks;
+};
+
+/* --- numbers --- */
+
+static int on_block(void *arg, uint64_t first, uint64_t nr, uint64_t job)
+{
+	struct rows *r = arg;
+
+	if (job != r->t->job->id)
+		return 0;
+	return sc_vec_push(&r->blocks, (struct rs_object_numbers){first, nr}) < 0 ? sc_nomem(r->t->io.err) : 0;
+}
+
+static int take_numbers(struct rows *r)
+{
+	struct rs_object_take *t = r->t;
+	int rc = 0;
+
+	for (size_t i = 0; rc >= 0 && i < r->x->numbers.nr; i++) {
+		const struct rs_object_numbers *n = &r->x->numbers.at[i];
+
+		rc = meta_numbers_put(t->s->catalog, n->first, n->nr, t->job->id, t->io.err);
+		if (rc > 0)
+			rc = rs_numbers_note(t->s, n->first, n->nr, t->job->id, t->io.err);
+	}
+	return rc < 0 ? rc : meta_numbers_each(t->s->catalog, on_block, r, t->io.err);
+}
+
+static int take_paths(struct rows *r)
+{
+	int rc = 0;
+
+	r->path_ids = sc_zalloc_array(r->x->paths.nr + 1, sizeof(*r->path_ids));
+	if (!r->path_ids)
+		return sc_nomem(r->t->io.err);
+	for (size_t i = 0; rc == 0 && i < r->x->paths.nr; i++)
+		rc = meta_path_put(r->t->s->catalog, r->x->paths.at[i].text, &r->path_ids[i], r->t->io.err);
+	return rc;
+}
+
+static int by_id(const void *key, const void *path)
+{
+	const uint64_t id = *(const uint64_t *)key, its = ((const struct rs_object_path *)path)->id;
+
+	return (id > its) - (id < its);
+}
+
+/* The last block that begins at `x` or before. */
+static int in_block(const void *key, const void *block)
+{
+	const uint64_t x = *(const uint64_t *)key;
+	const struct rs_object_numbers *b = block;
+
+	return x < b->first ? -1 : x - b->first >= b->nr;
+}
+
+/* The number here; false: it is none of the job's. */
+static bool renumber(const struct rows *r, uint64_t *x)
+{
+	const struct rs_object_path *path;
+	uint64_t id = meta_virtual_path(*x);
+
+	if (*x < META_VIRTUAL)
+		return bsearch(x, r->blocks.at, r->blocks.nr, sizeof(*r->blocks.at), in_block);
+	path = r->x->paths.nr ? bsearch(&id, r->x->paths.at, r->x->paths.nr, sizeof(*path), by_id) : NULL;
+	if (!path || *x != meta_virtual(0, meta_virtual_rank(*x), id))
+		return false;
+	*x = meta_virtual(r->t->job->id, meta_virtual_rank(*x), r->path_ids[path - r->x->paths.at]);
+	return true;
+}
+
+/* --- rows --- */
+
+static int order(const struct meta_bytes *a, const struct meta_bytes *b)
+{
+	int c = a->nr && b->nr ? memcmp(a->at, b->at, a->nr < b->nr ? a->nr : b->nr) : 0;
+
+	return c ? c : (a->nr > b->nr) - (a->nr < b->nr);
+}
+
+static int step_of(const struct meta_change *x)
+{
+	return x->kind == META_PUT_INODE ? 0 : x->kind == META_PUT_XATTR ? 1 : x->kind == META_PUT_ENTRY ? 2 : 3;
+}
+
+/* Does `b` come behind `a` in meta_tree_rows()? */
+static bool follows(const struct meta_change *a, const struct meta_change *b)
+{
+	if (step_of(a) != step_of(b))
+		return step_of(a) < step_of(b);
+	if (a->kind == META_PUT_INODE)
+		return a->inode.ino < b->inode.ino;
+	if (a->kind == META_PUT_XATTR)
+		return a->xattr.ino != b->xattr.ino ? a->xattr.ino < b->xattr.ino
+						    : order(&a->xattr.name, &b->xattr.name) < 0;
+	return a->entry.parent != b->entry.parent ? a->entry.parent < b->entry.parent
+						  : order(&a->entry.name, &b->entry.name) < 0;
+}
+
+static bool is_name(const struct meta_bytes *n)
+{
+	return n->nr > 0 && n->nr <= SC_NAME_BYTES_MAX && !memchr(n->at, '/', n->nr) && !memchr(n->at, 0, n->nr) &&
+	       !(n->at[0] == '.' && (n->nr == 1 || (n->nr == 2 && n->at[1] == '.')));
+}
+
+/* It says that nothing is known of a virtual number (reshard/turn/put.c). */
+static bool is_nothing(const struct meta_inode_row *i)
+{
+	return i->ino & META_VIRTUAL && i->mode == S_IFREG && !i->nlink && !i->parent && !i->blob;
+}
+
+/* Is it a row that a commit makes? */
+static bool is_inode(const struct meta_inode_row *i)
+{
+	const bool file = S_ISREG(i->mode);
+
+	return (file || S_ISDIR(i->mode) || S_ISLNK(i->mode)) && !(i->mode & ~(mode_t)(S_IFMT | 07777)) &&
+	       (i->nlink > 0 || is_nothing(i)) && i->data == (file ? META_LOWER_DATA : META_NO_DATA) &&
+	       (i->job ? file && i->blob : !i->blob && !i->rdev) &&
+	       i->job >> META_NODE_BITS == 0 && i->blob < SC_BLOBS_MAX && i->rdev <= INT64_MAX &&
+	       (S_ISLNK(i->mode) ? i->target.nr > 0 && !memchr(i->target.at, 0, i->target.nr) : !i->target.nr);
+}
+
+/* Makes a row one of this catalog.  1: it is none. */
+static int take_row(const struct rows *r, struct meta_change *x)
+{
+	struct meta_inode_row *i = &x->inode;
+	struct rs_object_blob blob;
+
+	if (x->kind == META_PUT_XATTR)
+		return !x->xattr.name.nr || memchr(x->xattr.name.at, 0, x->xattr.name.nr) ||
+		       !renumber(r, &x->xattr.ino);
+	if (x->kind == META_PUT_ENTRY)
+		return !is_name(&x->entry.name) || !renumber(r, &x->entry.parent) ||
+		       (x->entry.ino && !renumber(r, &x->entry.ino));
+	if (x->kind != META_PUT_INODE || !is_inode(i) || !renumber(r, &i->ino) ||
+	    (i->parent && !renumber(r, &i->parent)))
+		return 1;
+	blob = (struct rs_object_blob){(uint32_t)i->job, i->blob, i->rdev};
+	i->job = i->rdev = 0;
+	return rs_object_take_blob(r->t, &blob, &i->blob);
+}
+
+static int take_rows(struct rows *r)
+{
+	struct meta_change before;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < r->changes.nr; i++) {
+		struct meta_change *x = &r->changes.at[i], was = *x;
+
+		rc = i && !follows(&before, x) ? 1 : take_row(r, x);
+		before = was;
+	}
+	return rc;
+}
+
+/* --- trees --- */
+
+static int add_tree(struct rs_object_take *t, const struct rs_object_name *name, struct rs_object_tree *x,
+		    const struct meta_object *base)
+{
+	struct rows r = {.t = t, .x = x};
+	struct meta_tree_spec spec = {.job = t->job->id, .base = base->id, .root = x->root, .topology = x->topology};
+	const struct meta_layout *layout;
+	struct meta_topology topo = {0};
+	uint64_t id = 0;
+	int rc = rs_object_take_layout(t, &x->layout, &spec.layout);
+
+	if (rc == 0)
+		rc = rs_object_topology(t, spec.layout, x->topology, &topo, &layout);
+	if (rc == 0)
+		rc = take_numbers(&r);
+	if (rc == 0)
+		rc = take_paths(&r);
+	if (rc == 0)
+		rc = meta_changes_decode(x->rows.at, x->rows.nr, &r.changes, t->io.err);
+	if (rc == SC_E_CORRUPT || (rc == 0 && (rc = take_rows(&r)) > 0))
+		rc = rs_object_bad(&t->io, name, "has rows that no tree of this job has");
+	spec.rows = r.changes;
+	if (rc == 0)
+		rc = meta_tree_add(t->s->catalog, &spec, &id, t->io.err);
+	if (rc == 0)
+		rc = rs_object_name_it(t, META_OBJECT_TREE, id, name, base->depth + 1);
+	meta_topology_done(&topo);
+	meta_changes_done(&r.changes);
+	sc_vec_done(&r.blocks);
+	sc_sys.release(r.path_ids);
+	return rc;
+}
+
+/* Takes the tree, or finds that the one below it is to be taken first: 1, with its name. */
+static int take_one(struct rs_object_take *t, const struct rs_object_name *name, struct rs_object_name *ret_below)
+{
+	struct meta_object base = {0};
+	struct rs_object_tree x = {0};
+	struct sc_buf buf = {0};
+	struct rs_text text;
+	int rc = rs_object_read(&t->io, name, &buf, &t->arena, &text), has = 1;
+
+	if (rc == 0) {
+		rs_object_walk_tree(&text, &x);
+		rc = rs_object_parsed(&t->io, name, &text, "tree");
+	}
+	if (rc == 0 && x.root != t->job->root)
+		rc = rs_object_bad(&t->io, name, "is a tree of another job");
+	if (rc == 0 && x.has_base)
+		rc = has = meta_object_named(t->s->catalog, META_OBJECT_TREE, x.base.at, &base, t->io.err);
+	if (rc >= 0 && base.depth >= RS_OBJECT_DEPTH_MAX)
+		rc = rs_object_bad(&t->io, name, "is a tree over too many");
+	if (rc >= 0 && has > 0)
+		rc = add_tree(t, name, &x, &base);
+	else if (rc == 0)
+		rc = 1;
+	*ret_below = x.base;
+	rs_object_tree_done(&x);
+	sc_arena_done(&t->arena);
+	sc_buf_done(&buf);
+	return rc;
+}
+
+int rs_object_take_tree(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+{
+	struct rs_object_name chain[RS_OBJECT_DEPTH_MAX + 1] = {*name};
+	struct meta_object tree;
+	size_t nr = 1;
+	int rc = meta_object_named(t->s->catalog, META_OBJECT_TREE, name->at, &tree, t->io.err);
+
+	for (nr = rc == 0; rc >= 0 && nr > 0;) {
+		rc = take_one(t, &chain[nr - 1], &chain[nr]);
+		if (rc > 0 && ++nr > RS_OBJECT_DEPTH_MAX)
+			rc = rs_object_bad(&t->io, name, "is a tree over too many");
+		else if (rc == 0)
+			nr--;
+	}
+	if (rc >= 0)
+		rc = meta_object_named(t->s->catalog, META_OBJECT_TREE, name->at, &tree, t->io.err);
+	*ret_id = rc > 0 ? tree.id : 0;
+	return rc < 0 ? rc : 0;
+}

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WORK BINARY: three nodes show one namespace; each commits, writes topologies, is killed, is cut off."""
+import json
+import os
+import random
+import struct
+import sys
+import time
+
+from nodes import Cluster
+
+work, binary = sys.argv[1:3]
+rng = random.Random(7)
+counts = {"trees compared": 0, "topologies": 0, "commits": 0}
+
+
+def save(path, tensors):
+	"""A safetensors file of F32, by hand: no library is needed."""
+	header, at, data = {}, 0, b""
+	for name, (shape, values) in tensors.items():
+		header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(values)]}
+		at += len(values)
+		data += values
+	text = json.dumps(header).encode()
+	text += b" " * (-len(text) % 8)
+	path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def whole(seed):
+	r = random.Random(seed)
+	return {"w.weight": ([16, 12], r.randbytes(16 * 12 * 4)), "n.weight": ([12], r.randbytes(12 * 4))}
+
+
+def write_ranks(node, job, tp, seed):
+	tensors = whole(seed)
+	for rank in range(tp):
+		folder = node.mount / job / str(rank)
+		(folder / "logs").mkdir(parents=True, exist_ok=True)
+		rows = 16 // tp
+		cut = tensors["w.weight"][1][rank * rows * 48:(rank + 1) * rows * 48]
+		save(folder / "model.safetensors", {"w.weight": ([rows, 12], cut), "n.weight": tensors["n.weight"]})
+		(folder / "logs/step.txt").write_text(f"rank {rank} seed {seed}\n")
+		if not (folder / "latest").is_symlink():
+			os.symlink("logs/step.txt", folder / "latest")
+	(node.mount / job / "job.json").write_text(json.dumps({"seed": seed}))
+	(node.mount / job / "job.json").chmod(0o640)
+
+
+def all_equal(cluster, job, but=()):
+	trees = [n.tree(job) for n in cluster.nodes if n not in but]
+	for n, tree in zip([n for n in cluster.nodes if n not in but], trees):
+		for path in sorted(set(tree) | set(trees[0])):
+			if tree.get(path) != trees[0].get(path):
+				sys.exit(f"{n.name} shows {job}/{path} as {tree.get(path)}, another node as {trees[0].get(path)}")
+	counts["trees compared"] += len(trees)
+	return trees[0]
+
+
+def topology(node, job, text, but=()):
+	node.must(job, "topology", text + " plain=drop")
+	counts["topologies"] += 1
+	for n in node.cluster.nodes:  # who looks now sees it: nothing is waited for
+		if n in but:
+			continue
+		ranks = sorted(name for name in os.listdir(n.mount / job) if name.isdigit())
+		if n.read(job, "topology") != text + "\n" or not ranks:
+			sys.exit(f"{n.name} has topology {n.read(job, 'topology')!r}, ranks {ranks}, after '{text}' was written")
+
+
+cluster = Cluster(work, binary)
+one, two, three = cluster.nodes
+for n in cluster.nodes:
+	n.up()
+
+# made on one, laid out on another, presented on the third
+(one.mount / "gpt").mkdir()
+two.wait(lambda: (two.mount / "gpt").is_dir(), 5, "the job is there")
+two.must("gpt", "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
+three.wait(lambda: "w.weight" in three.read("gpt", "layout"), 5, "the layout is there")
+three.must("gpt", "topology", "tp=2")
+one.wait(lambda: one.read("gpt", "topology") == "tp=2\n", 5, "the topology is there")
+
+write_ranks(one, "gpt", 2, seed=1)
+one.must("gpt", "commit", "step=10")
+counts["commits"] += 1
+first = all_equal(cluster, "gpt")
+assert first["0/model.safetensors"][4] > 0 and "1/logs/step.txt" in first and "0/latest" in first, first
+
+# a topology is written on each node in turn
+for i in range(12):
+	topology(cluster.nodes[i % 3], "gpt", ["tp=4", "tp=1", "tp=2", "tp=4 dp=2", "tp=8", "tp=2 dp=2"][i % 6])
+	all_equal(cluster, "gpt")
+
+# every other node's commits, too; what is uncommitted anywhere keeps the others from moving the head
+topology(two, "gpt", "tp=4")
+write_ranks(two, "gpt", 4, seed=2)
+why = one.ctl("gpt", "topology", "tp=2 plain=drop")
+assert why and "node 2" in one.read("gpt", "error") and "written" in one.read("gpt", "error"), one.read("gpt", "error")
+two.must("gpt", "commit", "step=20")
+counts["commits"] += 1
+second = all_equal(cluster, "gpt")
+assert second["0/model.safetensors"] != first["0/model.safetensors"]
+topology(three, "gpt", "tp=2")
+all_equal(cluster, "gpt")
+one.must("gpt", "rollback", "1")
+third = all_equal(cluster, "gpt")
+assert third["0/model.safetensors"][3:6] == first["0/model.safetensors"][3:6], (third, first)
+
+# a node dies: the others go on without it, and it shows the newest version when it is back
+three.kill()
+began = time.monotonic()
+topology(one, "gpt", "tp=4", but=(three,))
+print(f"a member has died: the next topology took {time.monotonic() - began:.1f} s, a registration lasts 2 s")
+all_equal(cluster, "gpt", but=(three,))
+three.up()
+all_equal(cluster, "gpt")
+topology(three, "gpt", "tp=1")
+all_equal(cluster, "gpt")
+
+# a node that is cut off shows nothing old by plain path, and comes back by itself
+two.cut()
+topology(one, "gpt", "tp=2", but=(two,))
+moved = time.monotonic()
+try:
+	old = (two.mount / "gpt/0/model.safetensors").stat().st_size
+	new = (one.mount / "gpt/0/model.safetensors").stat().st_size
+	assert old == new, "the node that is cut off shows what is not the newest version"
+except OSError as e:
+	print(f"a node that is cut off says {os.strerror(e.errno)}")
+two.cut(False)
+two.wait(lambda: "is a member\n" in two.health() + "\n", 20, "it is a member again")
+all_equal(cluster, "gpt")
+topology(two, "gpt", "tp=4")
+all_equal(cluster, "gpt")
+
+# the one who commits is killed at any moment: a version or none, and all agree
+for i in range(8):
+	seed = 100 + i
+	write_ranks(one, "gpt", 4, seed)
+	pid = os.fork()
+	if pid == 0:
+		one.ctl("gpt", "commit", f"step={100 + i}")
+		os._exit(0)
+	time.sleep(rng.random() * 0.06)
+	one.kill()
+	os.waitpid(pid, 0)
+	one.up()
+	if one.ctl("gpt", "discard", "yes"):
+		sys.exit(f"discard: {one.read('gpt', 'error')}")
+	all_equal(cluster, "gpt")
+
+for n in cluster.nodes:
+	n.down()
+	print(n.name, os.popen(f"{binary} fsck {n.store} 2>&1 | tail -1").read().strip())
+print(", ".join(f"{v} {k}" for k, v in counts.items()))
