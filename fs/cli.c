@@ -336,6 +336,8 @@ static int map_file(const char *path, struct mapped *ret)
 	rc = rs_format_of(&file, &format, &err);
 	if (rc == 0)
 		rc = rs_format_parse(format, &file, &ret->found, &err);
+	if (rc == 0)
+		rc = rs_found_row_major(&ret->found, &err);
 	if (rc < 0) {
 		(void)fprintf(stderr, "scalai: %s: %s\n", path, err.msg);
 		(void)close(fd);

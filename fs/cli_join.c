@@ -101,7 +101,7 @@ static int open_shard(struct join *j, const char *name, struct shard *ret)
 	j->format = format;
 	if (rc == 0)
 		rc = rs_format_parse(format, &file, &ret->found, &j->err);
-	return rc;
+	return rc < 0 ? rc : rs_found_row_major(&ret->found, &j->err);
 }
 
 static int find_shard(struct join *j, const char *name, size_t *ret)

@@ -22,6 +22,7 @@
 
 #define CHUNK (256u << 10)		/* of padding */
 #define DIGEST_CHUNK (1u << 20)		/* of a target: stays in a core's cache for the second CRC */
+#define SHORT_RUN_BYTES 64		/* shorter ones are put together first */
 #define REPORT_LINES_MAX 20
 
 static const struct rs_nodes one_node = {0};
@@ -45,6 +46,7 @@ struct verify {
 	void *arg;
 	unsigned char *mine, *theirs;	/* padding */
 	struct rs_digester *digester;
+	unsigned char *chunk;		/* of a target */
 	struct sc_map by_key;
 	struct sc_arena arena;		/* of parts */
 	struct part *first, **last;	/* in the order in which they were read */
@@ -65,6 +67,7 @@ static void end(struct verify *v)
 	sc_sys.release(v->mine);
 	sc_sys.release(v->theirs);
 	sc_sys.release(v->digester);
+	sc_sys.release(v->chunk);
 	sc_map_done(&v->by_key);
 	sc_arena_done(&v->arena);
 	sc_buf_done(&v->report);
@@ -114,6 +117,25 @@ static struct meta_box in_whole(const struct meta_shape *shape, const struct met
 	return w;
 }
 
+/* Adds what one copy puts into bytes [at, at + bytes) of its target, which begins at byte `base` of the tensor. */
+static int digest_chunk(struct verify *v, const struct rs_mapped *m, const struct rs_gather *one, uint64_t at,
+			uint64_t bytes, uint64_t base)
+{
+	const struct rs_copy *c = one->copies;
+	struct rs_copy laid;
+	int rc;
+
+	if (c->run >= SHORT_RUN_BYTES || !c->nr)
+		return rs_sources_digest(m, c, at, bytes, base, v->digester, v->err);
+	rc = rs_sources_read(m, one, at, bytes, v->chunk, v->err);
+	if (rc < 0)
+		return rc;
+	laid = rs_copy_laid(c);
+	/* the byte that the target's first one would be at: none of those before `at` is read */
+	rs_digester_add_copy(v->digester, base, &laid, at, bytes, (const unsigned char *)((uintptr_t)v->chunk - at));
+	return 0;
+}
+
 /* Adds what a gather of a region collects, which begins at byte `base` of the tensor. */
 static int digest_gather(struct verify *v, const struct rs_mapped *m, const struct rs_gather *g, uint64_t base,
 			 uint64_t tensor_bytes, struct rs_digest *ret)
@@ -135,7 +157,7 @@ static int digest_gather(struct verify *v, const struct rs_mapped *m, const stru
 			rc = rs_sources_need(m, &one, at, n, NULL, v->err);
 			if (rc < 0)
 				break;
-			rc = rs_sources_digest(m, c, at, n, base, d, v->err);
+			rc = digest_chunk(v, m, &one, at, n, base);
 			rs_sources_release(m, &one, at, n);
 			if (rc == 0 && v->tick && v->tick(v->arg, d->added - before))
 				rc = sc_fail(v->err, SC_E_CANCELLED, "stopped");
@@ -253,6 +275,7 @@ static int read_box(struct verify *v, uint32_t rank, const struct meta_stored *s
 	w = in_whole(&shape, meta_dtype_bits(t->dtype) % 8 ? &bytes : box, &base);
 	if (rs_gather_add(&g, 0, &w, meta_dtype_bits(t->dtype) % 8 ? &bytes : box, element_bytes) < 0)
 		return sc_nomem(v->err);
+	rs_sources_reorder(own, &g);
 	rc = digest_gather(v, own, &g, base * element_bytes, g.bytes, &digest);
 	rs_gather_done(&g);
 	return rc < 0 ? rc : meet_part(v, rank, s, box, &digest);
@@ -329,6 +352,8 @@ static int count_padding(struct verify *v, const struct meta_stored *s, const st
 		if (rs_gather_add(&boxes, 0, &s->piece.boxes[i], &s->piece.boxes[i], bytes) < 0)
 			rc = sc_nomem(v->err);
 	rs_gather_finish(&boxes);
+	rs_sources_reorder(own, &boxes);
+	rs_sources_reorder(own, &whole);
 	for (uint64_t at = 0; rc == 0 && at < boxes.bytes; at += n) {
 		uint32_t source;
 		uint64_t from;
@@ -494,7 +519,8 @@ static int verify_set(struct verify *v, uint8_t (*digests)[16])
 	int rc;
 
 	v->digester = sc_sys.alloc(sizeof(*v->digester));
-	if (!v->digester)
+	v->chunk = sc_sys.alloc(DIGEST_CHUNK);
+	if (!v->digester || !v->chunk)
 		return sc_nomem(v->err);
 	rs_digester_init(v->digester);
 	rc = each_stored(v, read_stored);

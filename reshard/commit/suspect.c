@@ -5,7 +5,8 @@
  * the size, and nothing else would tell.  Real parts differ, nearly always in their first bytes, so few bytes are read.
  *
  *     parts along the axis      0 = 1 = ... = d-1, in every byte, for all other cuts of the tensor:      refused
- *     not judged                one element repeated (zeros, ones); less than 64 bytes; parts of different sizes
+ *     not judged                one element repeated (zeros, ones); less than 64 bytes; parts of different shapes, or
+ *                               that lie in different orders of their dimensions
  */
 #include "reshard/commit/commit_i.h"
 
@@ -62,6 +63,12 @@ static int is_equal(struct suspicion *s, const struct part *a, const struct part
 	return 1;
 }
 
+static bool lie_alike(const struct rs_found_tensor *a, const struct rs_found_tensor *b)
+{
+	return !a->stride == !b->stride && meta_shape_equal(&a->shape, &b->shape) &&
+	       (!a->stride || memcmp(a->stride, b->stride, a->shape.nr * sizeof(*a->stride)) == 0);
+}
+
 /* The same of all parts along an axis, at these indexes of the other ones. */
 static int are_equal(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis, bool *constant)
 {
@@ -76,8 +83,7 @@ static int are_equal(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis
 	while (rc > 0 && ++coords[axis] < s->set->view->topo->degree[axis]) {
 		rc = find_part(s, coords, &other);
 		if (rc == 0)
-			rc = other.at && rs_found_bytes(other.at) == rs_found_bytes(first.at) &&
-			     other.at != first.at;
+			rc = other.at && other.at != first.at && lie_alike(first.at, other.at);
 		if (rc > 0)
 			rc = is_equal(s, &first, &other, &is_constant);
 	}

@@ -308,12 +308,13 @@ bool rs_image_clones(const struct rs_image *im)
 			uint32_t source = UINT32_MAX;
 
 			n = rs_image_run(im, at, end - at, &data, &source);
-			if (n && is_clone(im, at, n, source, data))
+			if (n && is_clone(im, at, n, source, data)) {
 				clones++;
-			else
-				rest += n ? n : SC_DATA_ALIGN;
-			if (n == 0)
-				n = SC_DATA_ALIGN; /* padding: a block at a time is good enough for a guess */
+			} else {
+				/* padding, short runs: a block at a time is good enough for a guess */
+				n = sc_max_u64(n, SC_DATA_ALIGN);
+				rest += n;
+			}
 			if (clones > CLONES_MAX || rest > REST_BYTES_MAX)
 				return false;
 		}

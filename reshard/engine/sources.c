@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "meta/base/guard.h"
 
@@ -20,8 +21,25 @@ static int of_source(const struct rs_source *s, int rc, struct sc_err *err)
 
 /* --- places --- */
 
+/* How a tensor lies, if that is not row by row. */
+static int order_of(const struct rs_found_tensor *t, struct sc_arena *arena, const struct rs_order **ret,
+		    struct sc_err *err)
+{
+	struct rs_order *order = t->stride ? sc_arena_alloc(arena, sizeof(*order)) : NULL;
+
+	*ret = order;
+	if (!t->stride)
+		return 0;
+	if (!order)
+		return sc_nomem(err);
+	*order = (struct rs_order){.shape = t->shape, .element_bytes = meta_dtype_bits(t->dtype) / 8};
+	memcpy(order->stride, t->stride, t->shape.nr * sizeof(*t->stride));
+	return 0;
+}
+
 /* A blob of this store. */
-static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc_err *err)
+static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc_arena *arena,
+		      const struct rs_order **ret_order, struct sc_err *err)
 {
 	const struct rs_found_tensor *t;
 	struct rs_blob *blob;
@@ -38,21 +56,32 @@ static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc
 	if (rc < 0)
 		return of_source(s, rc, err);
 	t = rs_found_tensor(&blob->found, s->name);
-	rc = t ? rs_blob_place(o->blobs, id, bytes, t->at, &s->place, err) : 0;
+	if (t) {
+		rc = rs_blob_place(o->blobs, id, bytes, t->at, &s->place, err);
+		rc = rc < 0 ? rc : order_of(t, arena, ret_order, err);
+	} else {
+		rc = sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
+	}
 	rs_blob_put(o->blobs, blob);
-	if (!t)
-		return sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
-	return rc < 0 ? rc : 0;
+	return rc;
 }
 
 static int place_all(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr, const struct rs_origins *o,
-		     struct sc_err *err)
+		     struct sc_arena *arena, struct rs_mapped *m, struct sc_err *err)
 {
 	int rc = o->place ? o->place(o->arg, gathers, nr, sources, err) : 0;
 
+	if (rc < 0)
+		return rc;
+	m->data = sc_arena_array(arena, sources->nr + 1, sizeof(*m->data));
+	m->bytes = sc_arena_array(arena, sources->nr + 1, sizeof(*m->bytes));
+	m->orders = sc_arena_array(arena, sources->nr + 1, sizeof(*m->orders));
+	m->opened = sc_arena_array(arena, sources->nr + 1, sizeof(*m->opened));
+	if (!m->data || !m->bytes || !m->orders || !m->opened)
+		return sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < sources->nr; i++)
 		if (!sources->at[i].place.ops)
-			rc = place_here(&sources->at[i], o, err);
+			rc = place_here(&sources->at[i], o, arena, &m->orders[i], err);
 	return rc;
 }
 
@@ -69,15 +98,8 @@ int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint3
 {
 	size_t recent[RECENT] = {0}; /* which source opened a file, plus 1 */
 	struct rs_mapped m = {.sources = sources};
-	int rc = place_all(sources, gathers, nr, origins, err);
+	int rc = place_all(sources, gathers, nr, origins, arena, &m, err);
 
-	if (rc < 0)
-		return rc;
-	m.data = sc_arena_array(arena, sources->nr + 1, sizeof(*m.data));
-	m.bytes = sc_arena_array(arena, sources->nr + 1, sizeof(*m.bytes));
-	m.opened = sc_arena_array(arena, sources->nr + 1, sizeof(*m.opened));
-	if (!m.data || !m.bytes || !m.opened)
-		return sc_nomem(err);
 	for (size_t i = 0; i < sources->nr && rc == 0; i++) {
 		const struct rs_source *s = &sources->at[i];
 		size_t *at = &recent[s->place.id % RECENT];
@@ -96,11 +118,18 @@ int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint3
 			m.waits = m.waits || s->place.ops->need;
 		}
 	}
+	for (uint32_t i = 0; rc == 0 && i < nr; i++)
+		rs_sources_reorder(&m, &gathers[i]);
 	if (rc < 0)
 		rs_sources_close(&m);
 	else
 		*ret = m;
 	return rc;
+}
+
+void rs_sources_reorder(const struct rs_mapped *m, struct rs_gather *g)
+{
+	rs_gather_reorder(g, m->orders);
 }
 
 void rs_sources_close(struct rs_mapped *m)

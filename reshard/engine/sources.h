@@ -38,7 +38,7 @@ struct rs_origins {
 	/**
 	 * Fills `place` of sources, once, before they are opened.  What it leaves without one, or all if this is
 	 * NULL, is the tensor of that name in the blob of blob_of(), among `blobs`.  With nr > 0 it may replace
-	 * copies of the gathers and add sources, but not change the resulting bytes.
+	 * copies of the gathers and add sources, but not change the resulting bytes.  What it places is row-major.
 	 * Errors: SC_E_NOT_FOUND, SC_E_NO_MEMORY, others of its kind.
 	 */
 	int (*place)(void *arg, struct rs_gather *gathers, uint32_t nr, struct rs_sources *sources, struct sc_err *err);
@@ -56,16 +56,20 @@ struct rs_mapped {
 	const struct rs_sources *sources;
 	const unsigned char **data;	/* of each: byte 0 of its tensor */
 	struct rs_bytes **bytes;	/* of each: the file that it is in; sources may share one */
+	const struct rs_order **orders;	/* of each: how it lies; NULL: row-major */
 	bool *opened;			/* of each: its file was opened for it, and is closed with it */
 	bool waits;			/* not all bytes of all of them are always there */
 };
 
-/** Places and opens the sources of gathers; rs_sources_close() ends it.  Errors: those of `place`, of rs_blob_get() and
- *  rs_place_open(); SC_E_FORMAT (a file lacks a tensor). */
+/** Places and opens the sources of gathers, which read from then on what these have, in the order in which it lies;
+ *  rs_sources_close() ends it.  Errors: those of `place`, of rs_blob_get() and rs_place_open(); SC_E_FORMAT (a file
+ *  lacks a tensor).  The gathers are then as they were, but for what `place` did. */
 int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr,
 		    const struct rs_origins *origins, struct sc_arena *arena, struct rs_mapped *ret,
 		    struct sc_err *err);
 void rs_sources_close(struct rs_mapped *mapped);
+/** Makes a gather that was added to after the sources were opened read them as they lie. */
+void rs_sources_reorder(const struct rs_mapped *mapped, struct rs_gather *gather);
 
 /** What bytes [at, at + bytes) of a gather are made of is there from RS_HERE until rs_sources_release(), with the same
  *  arguments.  As `need` in source.h, with `later` for its `done`; but after RS_LATER some of it may be there: when

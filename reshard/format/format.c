@@ -111,12 +111,34 @@ static void assert_found(const struct rs_file *file, const struct rs_found *foun
 	assert(found->payload || !found->payload_bytes);
 }
 
+/* Does each element lie once, and nothing between them?  Then one dimension's is 1, and that of each other one is the
+ * product of those that lie inside of it. */
+static bool is_dense(const struct rs_found_tensor *t)
+{
+	uint64_t want = 1, left = bytes_of(t->dtype, &t->shape) * 8 / meta_dtype_bits(t->dtype);
+
+	while (left > 1) {
+		int k = 0;
+
+		while (k < t->shape.nr && (t->stride[k] != want || t->shape.dim[k] == 1))
+			k++;
+		if (k == t->shape.nr)
+			return false;
+		want *= t->shape.dim[k];
+		left /= t->shape.dim[k];
+	}
+	return true;
+}
+
 static int refuse_strides(const struct rs_found *found, struct sc_err *err)
 {
-	for (uint32_t i = 0; i < found->nr; i++)
-		if (found->tensors[i].stride)
-			return sc_fail(err, SC_E_UNSUPPORTED, "tensor '%s' is not stored row by row without gaps; save "
-				       "its .contiguous()", found->tensors[i].name);
+	for (uint32_t i = 0; i < found->nr; i++) {
+		const struct rs_found_tensor *t = &found->tensors[i];
+
+		if (t->stride && (meta_dtype_bits(t->dtype) % 8 || !is_dense(t)))
+			return sc_fail(err, SC_E_UNSUPPORTED, "tensor '%s' has gaps between its elements, or several "
+				       "in one place; save its .contiguous()", t->name);
+	}
 	return 0;
 }
 
@@ -134,6 +156,15 @@ int rs_format_parse(const struct rs_format_ops *format, const struct rs_file *fi
 		rc = refuse_strides(&found, err);
 	}
 	return take(&found, rc, ret, err);
+}
+
+int rs_found_row_major(const struct rs_found *found, struct sc_err *err)
+{
+	for (uint32_t i = 0; i < found->nr; i++)
+		if (found->tensors[i].stride)
+			return sc_fail(err, SC_E_UNSUPPORTED, "tensor '%s' is not stored row by row; save its "
+				       ".contiguous()", found->tensors[i].name);
+	return 0;
 }
 
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name)
@@ -159,10 +190,12 @@ int rs_found_copy(const struct rs_found *from, struct rs_found *ret, struct sc_e
 	for (uint32_t i = 0; rc == 0 && i < found.nr; i++) {
 		struct rs_found_tensor *t = &found.tensors[i];
 
-		assert(!from->tensors[i].stride); /* rs_format_parse() refuses them */
 		*t = from->tensors[i];
 		t->name = sc_arena_copy(&found.arena, t->name, strlen(t->name));
-		rc = t->name ? 0 : sc_nomem(err);
+		if (t->stride)
+			t->stride = (const uint64_t *)sc_arena_copy(&found.arena, (const char *)t->stride,
+								    t->shape.nr * sizeof(*t->stride));
+		rc = t->name && !from->tensors[i].stride == !t->stride ? 0 : sc_nomem(err);
 	}
 	return take(&found, rc, ret, err);
 }

@@ -39,7 +39,9 @@ struct rs_found_tensor {
 	enum meta_dtype dtype;
 	struct meta_shape shape;
 	uint64_t at;		/* byte of the file where element 0 is: any alignment; two tensors may share bytes */
-	const uint64_t *stride;	/* in elements; NULL: dense, row-major */
+	/* in elements; NULL: dense, row-major; else dense in another order of the dimensions: a transposed matrix, an
+	 * image with its channels last.  The wrapper refuses all others. */
+	const uint64_t *stride;
 };
 
 /** Owns all that it points to; rs_found_done(). */
@@ -161,6 +163,8 @@ const char *rs_format_name(const struct rs_format_ops *format, const char *text,
 int rs_format_objects(const struct rs_format_ops *format, const char *payload, size_t bytes, struct sc_arena *arena,
 		      struct rs_object **ret, size_t *ret_nr, struct sc_err *err);
 
+/** Refuses tensors that are not row-major.  Errors: SC_E_UNSUPPORTED. */
+int rs_found_row_major(const struct rs_found *found, struct sc_err *err);
 /** Finds a tensor by its name; NULL: there is none. */
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);
 uint64_t rs_found_bytes(const struct rs_found_tensor *tensor);

@@ -6,6 +6,38 @@
 
 #define TURNS_MAX 16
 
+/* Adds a dimension outside of those that a copy has, the innermost first.  What is contiguous on both sides is merged
+ * into the run, or into the dimension inside of it. */
+static void add_loop(struct rs_copy *c, uint64_t ext, uint64_t to, uint64_t from)
+{
+	const int in = c->nr - 1;
+
+	if (ext == 1)
+		return;
+	if (c->nr == 0 && to == c->run && from == c->run) {
+		c->run *= ext;
+	} else if (c->nr && to == c->ext[in] * c->to_stride[in] && from == c->ext[in] * c->from_stride[in]) {
+		c->ext[in] *= ext;
+	} else {
+		assert(c->nr < SC_DIMS_MAX);
+		c->ext[c->nr] = ext;
+		c->to_stride[c->nr] = to;
+		c->from_stride[c->nr++] = from;
+	}
+}
+
+/* Dimensions were added innermost first, and are kept outermost first. */
+static void turn_around(struct rs_copy *c)
+{
+	for (int i = 0, j = c->nr - 1; i < j; i++, j--) {
+#define SWAP(a, b) do { uint64_t v_ = (a); (a) = (b); (b) = v_; } while (0)
+		SWAP(c->ext[i], c->ext[j]);
+		SWAP(c->to_stride[i], c->to_stride[j]);
+		SWAP(c->from_stride[i], c->from_stride[j]);
+#undef SWAP
+	}
+}
+
 int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
 		  const struct meta_box *source_box, unsigned element_bytes)
 {
@@ -18,33 +50,9 @@ int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *t
 		c.to += (s->off[k] - t->off[k]) * t->stride[k];
 	c.to *= element_bytes;
 	c.from *= element_bytes;
-	/* Innermost first: a dimension that is contiguous on both sides is merged into the run, or into the
-	 * dimension inside it. */
-	for (int k = s->nr - 1; k >= 0; k--) {
-		uint64_t ts = t->stride[k] * element_bytes, ss = s->stride[k] * element_bytes;
-
-		if (s->ext[k] == 1)
-			continue;
-		if (c.nr == 0 && ts == c.run && ss == c.run) {
-			c.run *= s->ext[k];
-			continue;
-		}
-		if (c.nr && ts == c.ext[c.nr - 1] * c.to_stride[c.nr - 1] &&
-		    ss == c.ext[c.nr - 1] * c.from_stride[c.nr - 1]) {
-			c.ext[c.nr - 1] *= s->ext[k];
-			continue;
-		}
-		c.ext[c.nr] = s->ext[k];
-		c.to_stride[c.nr] = ts;
-		c.from_stride[c.nr++] = ss;
-	}
-	for (int i = 0, j = c.nr - 1; i < j; i++, j--) {
-#define SWAP(a, b) do { uint64_t v_ = (a); (a) = (b); (b) = v_; } while (0)
-		SWAP(c.ext[i], c.ext[j]);
-		SWAP(c.to_stride[i], c.to_stride[j]);
-		SWAP(c.from_stride[i], c.from_stride[j]);
-#undef SWAP
-	}
+	for (int k = s->nr - 1; k >= 0; k--)
+		add_loop(&c, s->ext[k], t->stride[k] * element_bytes, s->stride[k] * element_bytes);
+	turn_around(&c);
 	if (sc_vec_grow((void **)&g->copies, nr, &g->room, sizeof(c)) < 0)
 		return -1;
 	g->copies[g->nr++] = c;
@@ -61,6 +69,19 @@ void rs_gather_rows(struct rs_gather *g, const struct meta_shape *shape, const s
 		k++;
 	c->row = k < shape->nr ? region->off[k] : 0;
 	c->rows = k < shape->nr ? region->ext[k] : 1;
+}
+
+struct rs_copy rs_copy_laid(const struct rs_copy *c)
+{
+	struct rs_copy laid = *c;
+
+	laid.turns = 1;
+	laid.from = laid.to;
+	laid.nr = 0;
+	for (int k = c->nr - 1; k >= 0; k--)
+		add_loop(&laid, c->ext[k], c->to_stride[k], c->to_stride[k]);
+	turn_around(&laid);
+	return laid;
 }
 
 uint64_t rs_copy_bytes(const struct rs_copy *c)
@@ -120,6 +141,80 @@ static void find_turns(struct rs_gather *g)
 		       c[c->turns].to > c[c->turns - 1].to)
 			c->turns++;
 	}
+}
+
+/* A source as it was thought to be: row-major. */
+struct rows {
+	const struct rs_order *order;	/* as it lies */
+	uint64_t stride[SC_DIMS_MAX];	/* row-major, in elements */
+	uint64_t first[SC_DIMS_MAX];	/* index of the first element that the copy reads */
+};
+
+/* Adds `ext` elements that are `stride` elements apart: steps along the dimension which that stride is of.  Those that
+ * were merged are told apart again: a copy that steps over the end of a dimension takes all of it. */
+static void add_steps(struct rs_copy *c, const struct rows *r, uint64_t ext, uint64_t stride, uint64_t to)
+{
+	const struct rs_order *o = r->order;
+
+	while (ext > 1) {
+		uint64_t n = ext, step;
+		int k = 0;
+
+		while (k < o->shape.nr - 1 && stride < r->stride[k])
+			k++;
+		step = stride / r->stride[k];
+		if (r->first[k] + (ext - 1) * step >= o->shape.dim[k]) {
+			n = o->shape.dim[k] / step;
+			assert(r->first[k] < step && n * step == o->shape.dim[k] && ext % n == 0);
+		}
+		assert(stride % r->stride[k] == 0);
+		add_loop(c, n, to, step * o->stride[k] * o->element_bytes);
+		ext /= n;
+		stride *= n;
+		to *= n;
+	}
+}
+
+static void reorder(struct rs_copy *c, const struct rs_order *o)
+{
+	const struct rs_copy old = *c;
+	struct rows r = {.order = o};
+	uint64_t stride = 1, left = old.from / o->element_bytes;
+
+	for (int k = o->shape.nr - 1; k >= 0; k--) {
+		r.stride[k] = stride;
+		stride *= o->shape.dim[k];
+	}
+	c->from = 0;
+	for (int k = 0; k < o->shape.nr; k++) {
+		r.first[k] = left / r.stride[k];
+		left %= r.stride[k];
+		c->from += r.first[k] * o->stride[k] * o->element_bytes;
+	}
+	c->nr = 0;
+	c->run = o->element_bytes;
+	add_steps(c, &r, old.run / o->element_bytes, 1, o->element_bytes);
+	for (int k = old.nr - 1; k >= 0; k--)
+		add_steps(c, &r, old.ext[k], old.from_stride[k] / o->element_bytes, old.to_stride[k]);
+	turn_around(c);
+}
+
+void rs_gather_reorder(struct rs_gather *g, const struct rs_order *const *orders)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < g->nr; i++) {
+		struct rs_copy *c = &g->copies[i];
+
+		if (!orders[c->source])
+			continue;
+		reorder(c, orders[c->source]);
+		any = true;
+	}
+	for (uint32_t i = 0; any && i < g->nr; i++)
+		g->copies[i].turns = 1;
+	if (any)
+		find_turns(g);
 }
 
 void rs_gather_finish(struct rs_gather *g)
@@ -188,6 +283,57 @@ static void copy_part(const struct rs_copy *c, const struct window *w, uint64_t 
 	}
 }
 
+#define SHORT_BYTES 16	/* runs up to this are elements, or little more */
+#define TILE 32
+
+/* Copies dimension k from index `first` to `last`, of short runs of one source. */
+static void copy_short(const struct rs_copy *c, int k, unsigned char *to, const unsigned char *from, uint64_t first,
+		       uint64_t last)
+{
+	const uint64_t ts = c->to_stride[k], fs = c->from_stride[k];
+
+	switch (c->run) {
+	case 1:
+		for (uint64_t i = first; i < last; i++)
+			to[i * ts] = from[i * fs];
+		break;
+	case 2:
+		for (uint64_t i = first; i < last; i++)
+			memcpy(to + i * ts, from + i * fs, 2);
+		break;
+	case 4:
+		for (uint64_t i = first; i < last; i++)
+			memcpy(to + i * ts, from + i * fs, 4);
+		break;
+	case 8:
+		for (uint64_t i = first; i < last; i++)
+			memcpy(to + i * ts, from + i * fs, 8);
+		break;
+	default:
+		for (uint64_t i = first; i < last; i++)
+			memcpy(to + i * ts, from + i * fs, c->run);
+	}
+}
+
+/* Are k and the next one the last two dimensions, and are rows nearer to each other in the source than columns? */
+static bool is_transposed(const struct rs_copy *c, int k)
+{
+	return k + 2 == c->nr && c->turns == 1 && c->run <= SHORT_BYTES && c->from_stride[k] < c->from_stride[k + 1];
+}
+
+/* Copies rows `first` to `last` of a transposed matrix: some columns of all of them, then the next ones, since what is
+ * together in the source comes with one line of the cache. */
+static void copy_tiles(const struct rs_copy *c, const struct window *w, uint64_t first, uint64_t last, uint64_t to,
+		       uint64_t from)
+{
+	const int k = c->nr - 2;
+
+	for (uint64_t j = 0; j < c->ext[k + 1]; j += TILE)
+		for (uint64_t i = first; i < last; i++)
+			copy_short(c, k + 1, w->to + (to + i * c->to_stride[k] - w->lo),
+				   w->from[0] + from + i * c->from_stride[k], j, sc_min_u64(j + TILE, c->ext[k + 1]));
+}
+
 /* Copies the part of dimensions k and on that is in the window, at target byte `to` and `from` bytes behind each copy's
  * first; visits only indexes that meet the window. */
 static void copy_in(const struct rs_copy *c, const struct window *w, int k, uint64_t to,
@@ -204,6 +350,20 @@ static void copy_in(const struct rs_copy *c, const struct window *w, int k, uint
 	last = w->hi > to ? (w->hi - to + c->to_stride[k] - 1) / c->to_stride[k] : 0;
 	if (last > c->ext[k])
 		last = c->ext[k];
+	if (is_transposed(c, k)) {
+		uint64_t lo = first, hi = last;
+
+		while (lo < hi && to + lo * c->to_stride[k] < w->lo)
+			lo++;
+		while (lo < hi && to + (hi - 1) * c->to_stride[k] + inner > w->hi)
+			hi--;
+		for (uint64_t i = first; i < lo; i++)
+			copy_in(c, w, k + 1, to + i * c->to_stride[k], from + i * c->from_stride[k]);
+		copy_tiles(c, w, lo, hi, to, from);
+		for (uint64_t i = hi; i < last; i++)
+			copy_in(c, w, k + 1, to + i * c->to_stride[k], from + i * c->from_stride[k]);
+		return;
+	}
 	if (k + 1 == c->nr) {
 		/* the innermost loop: whole runs without another call */
 		for (uint64_t i = first; i < last; i++) {

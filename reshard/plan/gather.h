@@ -42,6 +42,17 @@ int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *t
  */
 void rs_gather_rows(struct rs_gather *g, const struct meta_shape *shape, const struct meta_box *region);
 
+/** How a source lies that is not row-major: element (i, j, ...) is at i * stride[0] + j * stride[1] + ...; elements. */
+struct rs_order {
+	struct meta_shape shape;
+	uint64_t stride[SC_DIMS_MAX];
+	unsigned element_bytes;
+};
+
+/** Rewrites the copies from sources that have an order, orders[source] not NULL, which were added as if all were
+ *  row-major: of what the source has been told to be, a copy reads a box. */
+void rs_gather_reorder(struct rs_gather *g, const struct rs_order *const *orders);
+
 /** Sets has_padding and turns, and gives unused memory back: call once after all copies. */
 void rs_gather_finish(struct rs_gather *g);
 void rs_gather_done(struct rs_gather *g);
@@ -66,6 +77,9 @@ uint64_t rs_copy_span(const struct rs_copy *copy, uint64_t at, uint64_t bytes, u
 
 /** Cuts a copy whose rows are known: *ret is the part of rows [row, row + rows); false: it has none of them. */
 bool rs_copy_rows(const struct rs_copy *copy, uint64_t row, uint64_t rows, struct rs_copy *ret);
+
+/** Returns the copy of what a copy copies from the target to its own place, in the longest runs. */
+struct rs_copy rs_copy_laid(const struct rs_copy *copy);
 
 /** Returns the byte of the target behind the last one that a copy copies. */
 uint64_t rs_copy_end(const struct rs_copy *copy);

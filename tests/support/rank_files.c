@@ -28,7 +28,7 @@ static void make(const struct rank_tensor *t, size_t nr, uint32_t salt, uint32_t
 	sc_buf_done(&header);
 }
 
-static bool find(const unsigned char *file, uint64_t bytes, const char *name, uint64_t *ret_at, uint64_t *ret_bytes)
+static bool get(const unsigned char *file, uint64_t bytes, const char *name, uint32_t *to, uint64_t to_bytes)
 {
 	uint64_t header, begin, end;
 	char key[200];
@@ -41,10 +41,9 @@ static bool find(const unsigned char *file, uint64_t bytes, const char *name, ui
 	at = memmem(file + 8, header, key, strlen(key));
 	at = at ? strstr(at, "\"data_offsets\":[") : NULL;
 	if (!at || sscanf(at, "\"data_offsets\":[%" SCNu64 ",%" SCNu64, &begin, &end) != 2 || begin > end ||
-	    end > bytes - 8 - header)
+	    end > bytes - 8 - header || end - begin != to_bytes)
 		return false;
-	*ret_at = 8 + header + begin;
-	*ret_bytes = end - begin;
+	memcpy(to, file + 8 + header + begin, to_bytes);
 	return true;
 }
 
@@ -56,6 +55,6 @@ static bool has_salt(const unsigned char *file, uint64_t bytes, uint32_t salt)
 	return memmem(file, bytes, text, (size_t)n) != NULL;
 }
 
-static const struct rank_files safetensors = {".safetensors", make, find, has_salt};
+static const struct rank_files safetensors = {".safetensors", make, get, has_salt};
 
 const struct rank_files *rank_files = &safetensors;

@@ -17,9 +17,8 @@ struct rank_files {
 	const char *suffix;
 	/** The bytes of a file, with a payload that says `salt`, which all ranks agree on, and `rank`. */
 	void (*make)(const struct rank_tensor *tensors, size_t nr, uint32_t salt, uint32_t rank, struct sc_buf *ret);
-	/** Where a tensor is; false: it is not there. */
-	bool (*find)(const unsigned char *file, uint64_t bytes, const char *name, uint64_t *ret_at,
-		     uint64_t *ret_bytes);
+	/** Fills `to` with a tensor, row by row; false: it is not there, or has another size. */
+	bool (*get)(const unsigned char *file, uint64_t bytes, const char *name, uint32_t *to, uint64_t to_bytes);
 	/** Does the payload say this salt? */
 	bool (*has_salt)(const unsigned char *file, uint64_t bytes, uint32_t salt);
 };

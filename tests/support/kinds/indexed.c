@@ -4,9 +4,10 @@
  *
  *     "indexed 1\n" | fill | tensor | fill | tensor | ... | payload | index | where payload and index begin
  *
- * The index has a line for each tensor: its place, the place of its end, type, dimensions, name.  Tensors begin at any
- * byte, and two names may have the same bytes.  A file is one by its first line, whatever its name.  The program fails
- * if no file was described, or none had two names for the same bytes.
+ * The index has a line for each tensor: its place, the place of its end, type, dimensions (their number is negative if
+ * the first one is the innermost), name.  Tensors begin at any byte, and two names may have the same bytes.  A file is
+ * one by its first line, whatever its name.  The program fails if no file was described, or none had two names for the
+ * same bytes, or none a tensor that is not row-major.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@
 #define APART 7		/* tensors begin at multiples of it */
 #define refuse(err, ...) sc_fail((err), SC_E_FORMAT, "indexed: " __VA_ARGS__)
 
-static unsigned described, shared;	/* atomic */
+static unsigned described, shared, turned;	/* atomic */
 
 static int is_ours(const struct rs_file *file, struct sc_err *err)
 {
@@ -59,14 +60,15 @@ static int parse_line(char *line, uint64_t data_end, struct rs_found *ret, struc
 {
 	struct rs_found_tensor t = {0};
 	uint64_t end, bytes;
-	unsigned nr;
 	char type[16];
-	int n = 0, dtype;
+	int n = 0, dtype, said, nr;
 
-	if (sscanf(line, "%20" SCNu64 " %20" SCNu64 " %15s %u%n", &t.at, &end, type, &nr, &n) != 4 || nr > SC_DIMS_MAX)
+	if (sscanf(line, "%20" SCNu64 " %20" SCNu64 " %15s %d%n", &t.at, &end, type, &said, &n) != 4 || said < -SC_DIMS_MAX ||
+	    said > SC_DIMS_MAX)
 		return refuse(err, "a bad line");
+	nr = said < 0 ? -said : said;
 	dtype = meta_dtype_find(type, strlen(type));
-	for (unsigned i = 0; i < nr; i++) {
+	for (int i = 0; i < nr; i++) {
 		int more = 0;
 
 		if (sscanf(line + n, " %20" SCNu64 "%n", &t.shape.dim[i], &more) != 1)
@@ -80,6 +82,17 @@ static int parse_line(char *line, uint64_t data_end, struct rs_found *ret, struc
 	t.name = line + n + 1;
 	if (!meta_tensor_bytes(t.dtype, &t.shape, &bytes) || bytes != end - t.at)
 		return refuse(err, "tensor '%s' has another size", t.name);
+	if (said < 0) {
+		uint64_t *stride = sc_arena_array(&ret->arena, SC_DIMS_MAX, sizeof(*stride)), next = 1;
+
+		if (!stride)
+			return sc_nomem(err);
+		for (int i = 0; i < nr; i++) {
+			stride[i] = next;
+			next *= t.shape.dim[i];
+		}
+		t.stride = stride;
+	}
 	ret->tensors[ret->nr++] = t;
 	return 0;
 }
@@ -153,9 +166,9 @@ static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err
 /* --- describe --- */
 
 static void add_line(struct sc_buf *index, uint64_t at, uint64_t end, enum meta_dtype dtype,
-		     const struct meta_shape *shape, const char *name)
+		     const struct meta_shape *shape, bool is_turned, const char *name)
 {
-	sc_buf_printf(index, "%" PRIu64 " %" PRIu64 " %s %u", at, end, meta_dtype_name(dtype), shape->nr);
+	sc_buf_printf(index, "%" PRIu64 " %" PRIu64 " %s %s%u", at, end, meta_dtype_name(dtype), is_turned ? "-" : "", shape->nr);
 	for (int i = 0; i < shape->nr; i++)
 		sc_buf_printf(index, " %" PRIu64, shape->dim[i]);
 	sc_buf_printf(index, " %s\n", name);
@@ -190,7 +203,7 @@ static int place(const struct rs_wanted *const *sorted, const struct rs_wanted *
 			return sc_fail(err, SC_E_LIMIT, "indexed: '%s' overflows", w->name);
 		add_piece(ret, (struct rs_piece){.kind = RS_PIECE_FILL, .fill = 0xee},
 			  (APART - ret->bytes % APART) % APART);
-		add_line(index, ret->bytes, ret->bytes + bytes, w->dtype, &w->shape, w->name);
+		add_line(index, ret->bytes, ret->bytes + bytes, w->dtype, &w->shape, false, w->name);
 		add_piece(ret, (struct rs_piece){.kind = RS_PIECE_TENSOR, .tensor = (uint32_t)(w - wanted)}, bytes);
 	}
 	return 0;
@@ -252,6 +265,28 @@ static const struct rs_format_ops indexed = {
 
 /* --- by hand --- */
 
+/* Does a rank store tensor i by columns?  Some replicas do, and some do not. */
+static bool by_columns(const struct rank_tensor *t, size_t i, uint32_t rank)
+{
+	return t[i].shape->nr == 2 && (i + rank) % 3 == 2;
+}
+
+/* Element i of a matrix that is stored by columns, and is counted by rows. */
+static uint64_t by_column(const struct meta_shape *shape, uint64_t i)
+{
+	return i % shape->dim[1] * shape->dim[0] + i / shape->dim[1];
+}
+
+static void add_data(struct sc_buf *to, const struct rank_tensor *t, bool is_turned)
+{
+	uint32_t *data = malloc(t->bytes + 1);
+
+	for (uint64_t i = 0; i < t->bytes / 4; i++)
+		data[is_turned ? by_column(t->shape, i) : i] = t->data[i];
+	sc_buf_add(to, data, t->bytes);
+	free(data);
+}
+
 static void make(const struct rank_tensor *t, size_t nr, uint32_t salt, uint32_t rank, struct sc_buf *ret)
 {
 	uint64_t *at = calloc(nr + 1, sizeof(*at)), payload, index;
@@ -259,15 +294,18 @@ static void make(const struct rank_tensor *t, size_t nr, uint32_t salt, uint32_t
 
 	sc_buf_add(ret, MAGIC, MAGIC_BYTES);
 	for (size_t i = 0; i < nr; i++) {
+		const bool is_turned = by_columns(t, i, rank);
+
 		at[i] = ret->bytes;
-		for (size_t k = 0; k < i && t[i].bytes; k++)
-			if (t[k].bytes == t[i].bytes && memcmp(t[k].data, t[i].data, t[i].bytes) == 0) {
+		for (size_t k = 0; k < i && t[i].bytes && !is_turned; k++)
+			if (!by_columns(t, k, rank) && t[k].bytes == t[i].bytes && memcmp(t[k].data, t[i].data, t[i].bytes) == 0) {
 				at[i] = at[k];
 				(void)__atomic_fetch_add(&shared, 1, __ATOMIC_RELAXED);
 			}
 		if (at[i] == ret->bytes)
-			sc_buf_add(ret, t[i].data, t[i].bytes);
-		add_line(&lines, at[i], at[i] + t[i].bytes, META_DTYPE_U32, t[i].shape, t[i].name);
+			add_data(ret, &t[i], is_turned);
+		(void)__atomic_fetch_add(&turned, is_turned, __ATOMIC_RELAXED);
+		add_line(&lines, at[i], at[i] + t[i].bytes, META_DTYPE_U32, t[i].shape, is_turned, t[i].name);
 		if (i % 3 == 0)
 			sc_buf_add(ret, "x", 1);
 	}
@@ -280,20 +318,24 @@ static void make(const struct rank_tensor *t, size_t nr, uint32_t salt, uint32_t
 	free(at);
 }
 
-static bool find(const unsigned char *file, uint64_t bytes, const char *name, uint64_t *ret_at, uint64_t *ret_bytes)
+static bool get(const unsigned char *file, uint64_t bytes, const char *name, uint32_t *to, uint64_t to_bytes)
 {
-	uint64_t index = strtoull((const char *)file + bytes - 21, NULL, 10), end;
+	uint64_t index = strtoull((const char *)file + bytes - 21, NULL, 10), at, end;
 	const char *line = (const char *)file + index, *last = (const char *)file + bytes - END_BYTES;
 
 	for (; line < last; line = strchr(line, '\n') + 1) {
 		size_t n = strcspn(line, "\n"), name_bytes = strlen(name);
+		struct meta_shape shape;
+		int nr;
 
 		if (n <= name_bytes || memcmp(line + n - name_bytes, name, name_bytes) != 0 ||
 		    line[n - name_bytes - 1] != ' ')
 			continue;
-		if (sscanf(line, "%" SCNu64 " %" SCNu64, ret_at, &end) != 2 || end > bytes)
+		if (sscanf(line, "%" SCNu64 " %" SCNu64 " %*s %d %" SCNu64 " %" SCNu64, &at, &end, &nr, &shape.dim[0], &shape.dim[1]) < 3 ||
+		    end > bytes || end - at != to_bytes)
 			return false;
-		*ret_bytes = end - *ret_at;
+		for (uint64_t i = 0; i < to_bytes / 4; i++)
+			memcpy(&to[i], file + at + 4 * (nr < 0 ? by_column(&shape, i) : i), 4);
 		return true;
 	}
 	return false;
@@ -308,7 +350,7 @@ static bool has_salt(const unsigned char *file, uint64_t bytes, uint32_t salt)
 }
 
 /* A name that other files have, too: what is in it decides. */
-static const struct rank_files by_hand = {".bin", make, find, has_salt};
+static const struct rank_files by_hand = {".bin", make, get, has_salt};
 
 __attribute__((constructor)) static void choose(void)
 {
@@ -318,8 +360,10 @@ __attribute__((constructor)) static void choose(void)
 
 __attribute__((destructor)) static void expect_use(void)
 {
-	if (__atomic_load_n(&described, __ATOMIC_RELAXED) && __atomic_load_n(&shared, __ATOMIC_RELAXED))
+	if (__atomic_load_n(&described, __ATOMIC_RELAXED) && __atomic_load_n(&shared, __ATOMIC_RELAXED) &&
+	    __atomic_load_n(&turned, __ATOMIC_RELAXED))
 		return;
-	(void)fprintf(stderr, "indexed: %u files were described, %u tensors shared bytes\n", described, shared);
+	(void)fprintf(stderr, "indexed: %u files were described, %u tensors shared bytes, %u were stored by columns\n", described, shared,
+		      turned);
 	_exit(1);
 }

@@ -55,7 +55,7 @@ static size_t list_bytes(const struct rs_copy *c, struct byte *ret)
 	return nr;
 }
 
-/* Inner strides first, each with a gap or none on either side. */
+/* Inner strides first, each with a gap or none on either side; two of the source's may change places. */
 static void random_copy(struct rs_copy *c)
 {
 	uint64_t to, from;
@@ -68,6 +68,13 @@ static void random_copy(struct rs_copy *c)
 		c->from_stride[k] = from + pick(2) * pick(9);
 		to = c->to_stride[k] * c->ext[k];
 		from = c->from_stride[k] * c->ext[k];
+	}
+	if (c->nr > 1) { /* the source lies in another order */
+		unsigned k = pick(c->nr);
+
+		from = c->from_stride[0];
+		c->from_stride[0] = c->from_stride[k];
+		c->from_stride[k] = from;
 	}
 }
 
