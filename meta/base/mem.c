@@ -40,7 +40,8 @@ struct sc_chunk {
 	char bytes[] __attribute__((aligned(16)));
 };
 
-void *sc_arena_alloc(struct sc_arena *arena, size_t bytes)
+/* Memory that is not zeroed.  *ret_bytes: how much it is. */
+static void *take(struct sc_arena *arena, size_t bytes, size_t *ret_bytes)
 {
 	struct sc_chunk *c = arena->chunk;
 	size_t want;
@@ -49,12 +50,13 @@ void *sc_arena_alloc(struct sc_arena *arena, size_t bytes)
 	if (__builtin_add_overflow(bytes, (size_t)15, &want))
 		return NULL;
 	want &= ~(size_t)15;
+	*ret_bytes = want;
 	if (want <= arena->scratch_bytes) {
 		p = arena->scratch;
 		arena->scratch += want;
 		arena->scratch_bytes -= want;
 		arena->bytes += want;
-		return memset(p, 0, want);
+		return p;
 	}
 	if (!c || c->room - c->used < want) {
 		size_t room = want > ARENA_CHUNK ? want : ARENA_CHUNK;
@@ -70,8 +72,15 @@ void *sc_arena_alloc(struct sc_arena *arena, size_t bytes)
 	p = c->bytes + c->used;
 	c->used += want;
 	arena->bytes += want;
-	memset(p, 0, want);
 	return p;
+}
+
+void *sc_arena_alloc(struct sc_arena *arena, size_t bytes)
+{
+	size_t want;
+	void *p = take(arena, bytes, &want);
+
+	return p ? memset(p, 0, want) : NULL;
 }
 
 void *sc_arena_array(struct sc_arena *arena, size_t nr, size_t bytes)
@@ -83,10 +92,14 @@ void *sc_arena_array(struct sc_arena *arena, size_t nr, size_t bytes)
 
 char *sc_arena_copy(struct sc_arena *arena, const char *text, size_t bytes)
 {
-	char *p = sc_arena_alloc(arena, bytes + 1);
+	size_t want;
+	char *p = take(arena, bytes + 1, &want);
 
-	if (p && bytes)
+	if (!p)
+		return NULL;
+	if (bytes)
 		memcpy(p, text, bytes);
+	p[bytes] = 0;
 	return p;
 }
 
@@ -162,15 +175,23 @@ void sc_buf_add(struct sc_buf *buf, const void *text, size_t bytes)
 	buf->text[buf->bytes] = 0;
 }
 
+size_t sc_decimal(uint64_t number, char ret[21])
+{
+	size_t bytes = 1;
+
+	for (uint64_t x = number; x >= 10; x /= 10)
+		bytes++;
+	ret[bytes] = 0;
+	for (size_t i = bytes; i > 0; i--, number /= 10)
+		ret[i - 1] = (char)('0' + number % 10);
+	return bytes;
+}
+
 void sc_buf_number(struct sc_buf *buf, uint64_t number)
 {
-	char digits[20];
-	size_t at = sizeof(digits);
+	char digits[21];
 
-	do
-		digits[--at] = (char)('0' + number % 10);
-	while (number /= 10);
-	sc_buf_add(buf, digits + at, sizeof(digits) - at);
+	sc_buf_add(buf, digits, sc_decimal(number, digits));
 }
 
 void sc_buf_printf(struct sc_buf *buf, const char *fmt, ...)

@@ -58,6 +58,9 @@ char *sc_arena_printf(struct sc_arena *arena, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void sc_arena_done(struct sc_arena *arena);
 
+/** Writes a number as text, with a 0 at its end; returns how many digits it has. */
+size_t sc_decimal(uint64_t number, char ret[21]);
+
 /* --- growable text: after a failed append `failed` stays set; check once at the end --- */
 
 struct sc_buf {

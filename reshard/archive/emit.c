@@ -16,7 +16,7 @@ struct task {
 	enum { NODE, TUPLE, ITEMS, OPCODE, MEMO, SET_CALL } kind;
 	struct rs_pickled *node;		/* NODE, TUPLE; MEMO: what is on the stack */
 	const struct rs_pickled_cell *cell;	/* ITEMS: the next one */
-	uint64_t i;				/* TUPLE: the next item.  ITEMS: how many of the batch there are */
+	uint64_t i;				/* TUPLE: the next item.  ITEMS: how many of a batch are written */
 	char opcode;				/* OPCODE; ITEMS: that of a batch */
 	bool pairs;
 };
@@ -38,12 +38,17 @@ static void put(struct emitter *e, char byte)
 	sc_buf_byte(e->out, byte);
 }
 
-static void put_number(struct emitter *e, uint64_t x, unsigned bytes)
+static void add_number(struct sc_buf *to, uint64_t x, unsigned bytes)
 {
 	while (bytes--) {
-		put(e, (char)x);
+		sc_buf_byte(to, (char)x);
 		x >>= 8;
 	}
+}
+
+static void put_number(struct emitter *e, uint64_t x, unsigned bytes)
+{
+	add_number(e->out, x, bytes);
 }
 
 static void put_string(struct emitter *e, const char *text)
@@ -92,27 +97,60 @@ static bool recall(struct emitter *e, const struct sc_map *map, const void *key,
 
 /* --- values --- */
 
-static void put_int(struct emitter *e, int64_t x)
+/* What makes a tuple of what is on the stack; of more than 3, of what is behind a mark. */
+static char tuple_opcode(uint64_t nr)
+{
+	static const char opcodes[] = {')', '\x85', '\x86', '\x87'};
+
+	return nr <= 3 ? opcodes[nr] : 't';
+}
+
+void rs_pickle_put_int(struct sc_buf *to, int64_t x)
 {
 	unsigned bytes;
 
 	if (x >= 0 && x < 1 << 16) {
-		put(e, x < 256 ? 'K' : 'M');
-		put_number(e, (uint64_t)x, x < 256 ? 1 : 2);
+		sc_buf_byte(to, x < 256 ? 'K' : 'M');
+		add_number(to, (uint64_t)x, x < 256 ? 1 : 2);
 	} else if (x >= INT32_MIN && x <= INT32_MAX) {
-		put(e, 'J');
-		put_number(e, (uint64_t)x, 4);
+		sc_buf_byte(to, 'J');
+		add_number(to, (uint64_t)x, 4);
 	} else {
 		uint64_t size = x < 0 ? -(uint64_t)x : (uint64_t)x;
 
 		/* as CPython counts */
 		bytes = (64 - (unsigned)__builtin_clzll(size)) / 8 + 1;
-		put(e, '\x8a');
-		put(e, (char)bytes);
-		put_number(e, (uint64_t)x, bytes < 8 ? bytes : 8);
+		sc_buf_byte(to, '\x8a');
+		sc_buf_byte(to, (char)bytes);
+		add_number(to, (uint64_t)x, bytes < 8 ? bytes : 8);
 		if (bytes == 9)
-			put(e, x < 0 ? '\xff' : 0);
+			sc_buf_byte(to, x < 0 ? '\xff' : 0);
 	}
+}
+
+void rs_pickle_put_sizes(struct sc_buf *to, unsigned nr, const uint64_t *sizes)
+{
+	if (nr > 3)
+		sc_buf_byte(to, '(');
+	for (unsigned i = 0; i < nr; i++)
+		rs_pickle_put_int(to, (int64_t)sizes[i]);
+	sc_buf_byte(to, tuple_opcode(nr));
+}
+
+void rs_pickle_put_text(struct sc_buf *to, const char *text, uint64_t bytes)
+{
+	sc_buf_byte(to, 'X');
+	add_number(to, bytes, 4);
+	sc_buf_add(to, text, bytes);
+}
+
+void rs_pickle_put_global(struct sc_buf *to, const char *module, const char *name)
+{
+	sc_buf_byte(to, 'c');
+	sc_buf_add(to, module, strlen(module));
+	sc_buf_byte(to, '\n');
+	sc_buf_add(to, name, strlen(name));
+	sc_buf_byte(to, '\n');
 }
 
 /* Is it -2^(8n - 1)?  CPython gives that a byte more than it needs. */
@@ -154,9 +192,7 @@ static int put_text(struct emitter *e, const char *text, uint64_t bytes, bool is
 {
 	if (!is_single && recall(e, &e->texts, text, bytes))
 		return 0;
-	put(e, 'X');
-	put_number(e, bytes, 4);
-	sc_buf_add(e->out, text, bytes);
+	rs_pickle_put_text(e->out, text, bytes);
 	if (bytes >> 32)
 		return sc_fail(e->err, SC_E_UNSUPPORTED, "pickle: a text of 4 GiB cannot be written");
 	return is_single ? 0 : remember(e, &e->texts, text, bytes);
@@ -209,32 +245,81 @@ static int put_global(struct emitter *e, const struct rs_pickled_bytes *module, 
 	return 0;
 }
 
+/* Writes what has nothing in it; 1: it has something. */
+static int put_atom(struct emitter *e, const struct rs_pickled *n)
+{
+	switch (n->kind) {
+	case RS_PICKLED_NONE:
+		put(e, 'N');
+		return 0;
+	case RS_PICKLED_BOOL:
+		put(e, n->truth ? '\x88' : '\x89');
+		return 0;
+	case RS_PICKLED_INT:
+		rs_pickle_put_int(e->out, n->number);
+		return 0;
+	case RS_PICKLED_BIG:
+		return put_big(e, &n->bytes);
+	case RS_PICKLED_FLOAT:
+		put_float(e, n->real);
+		return 0;
+	case RS_PICKLED_TEXT:
+		return put_text(e, n->bytes.at, n->bytes.nr, n->is_single);
+	case RS_PICKLED_BYTES:
+		return put_bytes(e, &n->bytes);
+	case RS_PICKLED_GLOBAL:
+		return put_global(e, &n->global.module, &n->global.name);
+	case RS_PICKLED_WRITTEN:
+		sc_buf_add(e->out, n->bytes.at, n->bytes.nr);
+		return 0;
+	default:
+		if (n->kind != RS_PICKLED_TUPLE || n->tuple.nr)
+			return 1;
+		put(e, ')');
+		return 0;
+	}
+}
+
 /* --- containers --- */
+
+static struct rs_pickled *replaced(const struct emitter *e, struct rs_pickled *n)
+{
+	return e->replace ? e->replace(e->arg, n) : n;
+}
+
+static int put_container(struct emitter *e, struct rs_pickled *n);
 
 static int push_items(struct emitter *e, const struct rs_pickled_items *items, char opcode, bool pairs)
 {
-	return push(e, (struct task){.kind = ITEMS, .cell = items->first, .opcode = opcode, .pairs = pairs});
+	const struct task t = {.kind = ITEMS, .cell = items->first, .opcode = opcode, .pairs = pairs};
+
+	return t.cell ? push(e, t) : 0;
 }
 
-/* Writes an item or pair, and goes on with the next. */
-static int put_item(struct emitter *e, struct task t)
+/* Writes items, of a pair first the key, up to one that has something in it. */
+static int put_items(struct emitter *e, struct task t)
 {
-	const struct rs_pickled_cell *cell = t.cell;
+	const uint64_t batch = t.pairs ? 2 * BATCH : BATCH;
 
-	if (!cell || t.i == BATCH) {
-		if (t.i)
+	while (t.cell) {
+		struct rs_pickled *n = t.cell->node;
+		int rc;
+
+		if (t.i == batch) {
 			put(e, t.opcode);
-		if (!cell)
-			return 0;
-		t.i = 0;
+			t.i = 0;
+		}
+		if (t.i++ == 0)
+			put(e, '(');
+		t.cell = t.cell->next;
+		n = replaced(e, n);
+		rc = put_atom(e, n);
+		if (rc)
+			return rc < 0 || push(e, t) < 0 ? e->err->code : put_container(e, n);
 	}
-	if (t.i == 0)
-		put(e, '(');
-	t.i++;
-	t.cell = t.pairs ? cell->next->next : cell->next;
-	if (push(e, t) < 0 || (t.pairs && push(e, (struct task){.kind = NODE, .node = cell->next->node}) < 0))
-		return e->err->code;
-	return push(e, (struct task){.kind = NODE, .node = cell->node});
+	if (t.i)
+		put(e, t.opcode);
+	return 0;
 }
 
 static int put_list(struct emitter *e, const struct rs_pickled *n, const struct rs_pickled_items *items, char empty,
@@ -244,19 +329,21 @@ static int put_list(struct emitter *e, const struct rs_pickled *n, const struct 
 	return remember_node(e, n) < 0 ? e->err->code : push_items(e, items, opcode, pairs);
 }
 
-static int put_tuple_item(struct emitter *e, struct task t)
+static int put_tuple_items(struct emitter *e, struct task t)
 {
-	static const char opcodes[] = {0, '\x85', '\x86', '\x87'};
-	uint64_t nr = t.node->tuple.nr;
+	const uint64_t nr = t.node->tuple.nr;
 
-	if (t.i == nr) {
-		put(e, nr <= 3 ? opcodes[nr] : 't');
-		return remember_node(e, t.node);
+	while (t.i < nr) {
+		struct rs_pickled *n = replaced(e, t.node->tuple.at[t.i++]);
+		int rc = put_atom(e, n);
+
+		if (rc)
+			return rc < 0 || push(e, t) < 0 ? e->err->code : put_container(e, n);
 	}
-	t.i++;
-	if (push(e, t) < 0)
-		return e->err->code;
-	return push(e, (struct task){.kind = NODE, .node = t.node->tuple.at[t.i - 1]});
+	if (t.node->kind == RS_PICKLED_ROW)
+		return 0;
+	put(e, tuple_opcode(nr));
+	return remember_node(e, t.node);
 }
 
 /* frozenset([...]), set([...]): the list is the node's own, and shared as the node is */
@@ -292,56 +379,31 @@ static int put_container(struct emitter *e, struct rs_pickled *n)
 {
 	if (n->kind == RS_PICKLED_SET)
 		return put_set(e, n);
+	if (n->kind == RS_PICKLED_PERSIST) {
+		if (push(e, (struct task){.kind = OPCODE, .opcode = 'Q'}) < 0)
+			return e->err->code;
+		return push(e, (struct task){.kind = NODE, .node = n->id});
+	}
 	if (!n->is_single && recall(e, &e->nodes, (const void *)&n, sizeof(n)))
 		return 0;
 	if (n->kind == RS_PICKLED_LIST)
 		return put_list(e, n, &n->items, ']', 'e', false);
 	if (n->kind == RS_PICKLED_DICT)
 		return put_list(e, n, &n->items, '}', 'u', true);
-	if (n->kind != RS_PICKLED_TUPLE)
+	if (n->kind != RS_PICKLED_TUPLE && n->kind != RS_PICKLED_ROW)
 		return put_object(e, n);
-	if (n->tuple.nr > 3)
+	if (n->kind == RS_PICKLED_TUPLE && n->tuple.nr > 3)
 		put(e, '(');
 	return push(e, (struct task){.kind = TUPLE, .node = n});
 }
 
 static int put_node(struct emitter *e, struct rs_pickled *n)
 {
-	n = e->replace ? e->replace(e->arg, n) : n;
-	switch (n->kind) {
-	case RS_PICKLED_NONE:
-		put(e, 'N');
-		return 0;
-	case RS_PICKLED_BOOL:
-		put(e, n->truth ? '\x88' : '\x89');
-		return 0;
-	case RS_PICKLED_INT:
-		put_int(e, n->number);
-		return 0;
-	case RS_PICKLED_BIG:
-		return put_big(e, &n->bytes);
-	case RS_PICKLED_FLOAT:
-		put_float(e, n->real);
-		return 0;
-	case RS_PICKLED_TEXT:
-		return put_text(e, n->bytes.at, n->bytes.nr, n->is_single);
-	case RS_PICKLED_BYTES:
-		return put_bytes(e, &n->bytes);
-	case RS_PICKLED_GLOBAL:
-		return put_global(e, &n->global.module, &n->global.name);
-	case RS_PICKLED_PERSIST:
-		if (push(e, (struct task){.kind = OPCODE, .opcode = 'Q'}) < 0)
-			return e->err->code;
-		return push(e, (struct task){.kind = NODE, .node = n->id});
-	case RS_PICKLED_TUPLE:
-		if (!n->tuple.nr) {
-			put(e, ')');
-			return 0;
-		}
-		return put_container(e, n);
-	default:
-		return put_container(e, n);
-	}
+	int rc;
+
+	n = replaced(e, n);
+	rc = put_atom(e, n);
+	return rc > 0 ? put_container(e, n) : rc;
 }
 
 static int run(struct emitter *e, struct task t)
@@ -350,9 +412,9 @@ static int run(struct emitter *e, struct task t)
 	case NODE:
 		return put_node(e, t.node);
 	case TUPLE:
-		return put_tuple_item(e, t);
+		return put_tuple_items(e, t);
 	case ITEMS:
-		return put_item(e, t);
+		return put_items(e, t);
 	case OPCODE:
 		put(e, t.opcode);
 		return 0;

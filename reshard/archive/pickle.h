@@ -33,6 +33,8 @@ enum rs_pickled_kind {
 	RS_PICKLED_CALL,	/* what a function, called with arguments, would have made */
 	RS_PICKLED_NEW,		/* what a class's __new__ would have made */
 	RS_PICKLED_PERSIST,	/* what the saver gave a name of its own: torch's storages */
+	RS_PICKLED_WRITTEN,	/* to be emitted: opcodes as they are, which do not use the memo */
+	RS_PICKLED_ROW,		/* to be emitted: what a tuple has, without the tuple */
 };
 
 struct rs_pickled;
@@ -69,7 +71,7 @@ struct rs_pickled {
 		bool truth;
 		int64_t number;
 		double real;
-		struct rs_pickled_bytes bytes;	/* BIG, TEXT (UTF-8, maybe with lone surrogates), BYTES */
+		struct rs_pickled_bytes bytes;	/* BIG, TEXT (UTF-8, maybe with lone surrogates), BYTES, WRITTEN */
 		struct {
 			struct rs_pickled **at;
 			uint64_t nr;
@@ -124,6 +126,13 @@ void rs_pickled_link(struct rs_pickled_items *items, struct rs_pickled_cell *cel
 bool rs_pickled_add(struct sc_arena *arena, struct rs_pickled_items *items, struct rs_pickled *node);
 
 /* --- emit.c --- */
+
+/** Append opcodes for a number, a tuple of numbers, a text of less than 4 GiB, and the name of a class, none of which
+ *  go into the memo. */
+void rs_pickle_put_int(struct sc_buf *to, int64_t number);
+void rs_pickle_put_sizes(struct sc_buf *to, unsigned nr, const uint64_t *sizes);
+void rs_pickle_put_text(struct sc_buf *to, const char *text, uint64_t bytes);
+void rs_pickle_put_global(struct sc_buf *to, const char *module, const char *name);
 
 /** Gives the node that is written in the place of another one: itself, or one that lives as long. */
 typedef struct rs_pickled *rs_pickled_replace_fn(void *arg, struct rs_pickled *node);

@@ -111,11 +111,12 @@ void rs_pickle_key(const struct rs_pickled_bytes *text, struct sc_buf *ret)
 {
 	if (is_number(text) || memchr("'@#", text->at[0], 3))
 		sc_buf_add(ret, "'", 1);
-	for (uint64_t i = 0; i < text->nr; i++) {
-		if (text->at[i] == '~' || text->at[i] == '/')
-			sc_buf_add(ret, text->at[i] == '~' ? "~0" : "~1", 2);
-		else
-			sc_buf_add(ret, &text->at[i], 1);
+	for (uint64_t i = 0, n; i < text->nr; i += n + 1) {
+		for (n = 0; i + n < text->nr && text->at[i + n] != '~' && text->at[i + n] != '/';)
+			n++;
+		sc_buf_add(ret, text->at + i, n);
+		if (i + n < text->nr)
+			sc_buf_add(ret, text->at[i + n] == '~' ? "~0" : "~1", 2);
 	}
 }
 

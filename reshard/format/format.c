@@ -273,6 +273,7 @@ uint64_t rs_piece_end(const struct rs_frame *frame, const struct rs_piece *piece
 void rs_frame_done(struct rs_frame *frame)
 {
 	sc_arena_done(&frame->arena);
+	sc_sys.release(frame->text);
 	*frame = (struct rs_frame){0};
 }
 

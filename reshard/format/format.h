@@ -77,6 +77,8 @@ struct rs_piece {		/* ends where the next one begins */
 /** Owns all that it points to; rs_frame_done(). */
 struct rs_frame {
 	struct sc_arena arena;
+	char *text;		/* of pieces, sc_sys.release(); NULL: all text is in the arena */
+	size_t text_bytes;
 	uint64_t bytes;
 	uint32_t nr;
 	struct rs_piece *pieces;	/* the first one begins at byte 0; none is empty */

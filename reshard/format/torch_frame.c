@@ -9,14 +9,13 @@
  */
 #include "reshard/format/torch_i.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "meta/base/limits.h"
 
-#define MADE 1		/* mark of a storage that stands for itself */
+#define PLACE 1		/* mark of a number that stands for the tensor of those wanted that it counts */
 #define GONE_DEPTH 16
 
 struct kind {
@@ -39,7 +38,7 @@ static const struct kind kinds[] = {
 
 /* Where a tensor of those wanted is in the file. */
 struct place {
-	struct rs_pickled *node;	/* that makes it; NULL: not written yet */
+	uint64_t record;		/* + 1; 0: not written yet */
 	bool has_ref;
 };
 
@@ -47,9 +46,10 @@ struct laying {
 	const struct rs_wanted *wanted;
 	uint32_t nr;
 	struct rs_torch_payload payload;
-	struct rs_pickled *storage, *cpu; /* words that every storage has */
 	struct sc_arena arena;
-	struct sc_map by_name;		/* index + 1 */
+	struct sc_buf text;		/* opcodes of a tensor; they are emitted before the next one's are made */
+	struct rs_pickled tensor, parts[5], *order[5]; /* these, and between them words that every storage has */
+	struct sc_map by_name;		/* index + 1; empty without a payload, which alone has names */
 	struct place *places;
 	struct sc_map folders;		/* dicts and the like, by their path */
 	struct sc_map taken;		/* whatever there is, likewise; filled if a tensor has no place */
@@ -101,7 +101,7 @@ static bool is_missing(const struct laying *l, const struct rs_pickled *node)
 	return ref && rs_torch_ref(ref, &name, &flags) && !place_of(l, name);
 }
 
-enum { GONE = 2, STAYS };	/* marks of dicts, with MADE */
+enum { GONE = 1, STAYS };	/* marks of dicts */
 
 /* Is it a tensor that the rank has not, or a dict of nothing but such?  Of this depth at most, which is enough. */
 static bool is_gone(const struct laying *l, struct rs_pickled *node, int depth)
@@ -189,16 +189,19 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 
 /* --- tensors that the payload has not --- */
 
-/* The key that a part of a path stands for (rs_pickle_path()). */
+/* The key that a part of a path stands for (rs_pickle_path()).  After the part is a slash or the path's end. */
 static struct rs_pickled *key_of(struct laying *l, const char *text, size_t bytes)
 {
-	char *copy = sc_arena_copy(&l->arena, text, bytes), *to = copy;
 	size_t sign = *text == '-';
+	char *copy, *to;
 
+	if (bytes > sign && strspn(text + sign, "0123456789") == bytes - sign)
+		return rs_pickled_int(&l->arena, strtoll(text, NULL, 10));
+	if (*text != '\'' && !memchr(text, '~', bytes))
+		return rs_pickled_text(&l->arena, text, bytes);
+	to = copy = sc_arena_copy(&l->arena, text, bytes);
 	if (!copy)
 		return NULL;
-	if (bytes > sign && strspn(copy + sign, "0123456789") == bytes - sign)
-		return rs_pickled_int(&l->arena, strtoll(copy, NULL, 10));
 	for (const char *from = copy + (*copy == '\''); *from; from++)
 		*to++ = *from == '~' && from[1] ? (*++from == '1' ? '/' : '~') : *from;
 	return rs_pickled_text(&l->arena, copy, (size_t)(to - copy));
@@ -254,6 +257,15 @@ static int find_folder(struct laying *l, const char *name, struct rs_pickled **r
 	return rc;
 }
 
+static struct rs_pickled *make_place(struct laying *l, const struct rs_wanted *w)
+{
+	struct rs_pickled *n = rs_pickled_int(&l->arena, w - l->wanted);
+
+	if (n)
+		n->mark = PLACE;
+	return n;
+}
+
 static int by_name(const void *a, const void *b)
 {
 	return strcmp((*(const struct rs_wanted *const *)a)->name, (*(const struct rs_wanted *const *)b)->name);
@@ -291,59 +303,55 @@ static int add_missing(struct laying *l)
 
 		rc = find_folder(l, name, &folder, &at);
 		if (rc == 0)
-			rc = put_node(l, folder, name, at, rs_torch_make_ref(&l->arena, name, 0));
+			rc = put_node(l, folder, name, at, make_place(l, missing[i]));
 	}
 	return rc;
 }
 
 /* --- what stands in the place of a reference --- */
 
-static struct rs_pickled *make_sizes(struct sc_arena *arena, const struct meta_shape *shape, bool strides)
+/*
+ * What CPython's pickler writes of a tensor: f(storage, 0, sizes, strides, grad, OrderedDict()[, dtype]), of which
+ * `flags` may want the arguments alone; storage: ("storage", class, key, "cpu", elements).
+ */
+static struct rs_pickled *write_tensor(struct laying *l, const struct rs_wanted *w, uint64_t record, int64_t flags)
 {
-	struct rs_pickled *parts[SC_DIMS_MAX];
-	uint64_t stride = 1;
-
-	for (int i = shape->nr - 1; i >= 0; i--) {
-		parts[i] = rs_pickled_int(arena, (int64_t)(strides ? stride : shape->dim[i]));
-		stride *= shape->dim[i] ? shape->dim[i] : 1;
-	}
-	return rs_pickled_tuple(arena, shape->nr, parts);
-}
-
-static struct rs_pickled *make_storage(struct laying *l, const struct kind *k, const struct rs_wanted *w,
-				       uint64_t record)
-{
-	char *key = sc_arena_printf(&l->arena, "%" PRIu64, record);
-	uint64_t bytes = bytes_of(w), element = meta_dtype_bits(w->dtype) / 8;
-	struct rs_pickled *parts[] = {
-		l->storage,
-		k->storage ? rs_pickled_global(&l->arena, "torch", k->storage)
-			   : rs_pickled_global(&l->arena, "torch.storage", "UntypedStorage"),
-		key ? rs_pickled_text(&l->arena, key, strlen(key)) : NULL, l->cpu,
-		rs_pickled_int(&l->arena, (int64_t)(k->storage ? bytes / element : bytes))};
-	struct rs_pickled *n = rs_pickled_persist(&l->arena, rs_pickled_tuple(&l->arena, 5, parts));
-
-	if (n)
-		n->mark = MADE;
-	return n;
-}
-
-static struct rs_pickled *make_tensor(struct laying *l, const struct rs_wanted *w, uint64_t record, int64_t flags)
-{
-	struct sc_arena *a = &l->arena;
 	const struct kind *k = kind_of(w->dtype);
-	struct rs_pickled *hooks = rs_pickled_call(a, rs_pickled_global(a, "collections", "OrderedDict"),
-						   rs_pickled_tuple(a, 0, NULL));
-	struct rs_pickled *parts[] = {
-		make_storage(l, k, w, record), rs_pickled_int(a, 0), make_sizes(a, &w->shape, false),
-		make_sizes(a, &w->shape, true), rs_pickled_bool(a, flags & RS_REF_GRAD), hooks,
-		k->storage ? NULL : rs_pickled_global(a, "torch", k->dtype_name)};
-	struct rs_pickled *args = rs_pickled_tuple(a, k->storage ? 6 : 7, parts);
+	const uint64_t bytes = bytes_of(w);
+	uint64_t stride[SC_DIMS_MAX], step = 1;
+	struct sc_buf *t = &l->text;
+	char key[21];
+	size_t at;
 
-	return flags & RS_REF_ARGS ? args
-				   : rs_pickled_call(a, rs_pickled_global(a, "torch._utils",
-									  k->storage ? "_rebuild_tensor_v2"
-										     : "_rebuild_tensor_v3"), args);
+	for (int i = w->shape.nr - 1; i >= 0; i--) {
+		stride[i] = step;
+		step *= w->shape.dim[i] ? w->shape.dim[i] : 1;
+	}
+	sc_buf_reset(t);
+	if (!(flags & RS_REF_ARGS))
+		rs_pickle_put_global(t, "torch._utils", k->storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+	sc_buf_add(t, "((", 2);
+	l->parts[0].bytes.nr = at = t->bytes;
+	rs_pickle_put_global(t, k->storage ? "torch" : "torch.storage", k->storage ? k->storage : "UntypedStorage");
+	rs_pickle_put_text(t, key, sc_decimal(record, key));
+	l->parts[2].bytes.nr = t->bytes - at;
+	at = t->bytes;
+	rs_pickle_put_int(t, (int64_t)(k->storage ? bytes / (meta_dtype_bits(w->dtype) / 8) : bytes));
+	sc_buf_add(t, "tQ", 2);
+	rs_pickle_put_int(t, 0);
+	rs_pickle_put_sizes(t, w->shape.nr, w->shape.dim);
+	rs_pickle_put_sizes(t, w->shape.nr, stride);
+	sc_buf_byte(t, flags & RS_REF_GRAD ? '\x88' : '\x89');
+	rs_pickle_put_global(t, "collections", "OrderedDict");
+	sc_buf_add(t, ")R", 2);
+	if (!k->storage)
+		rs_pickle_put_global(t, "torch", k->dtype_name);
+	sc_buf_add(t, "tR", flags & RS_REF_ARGS ? 1 : 2);
+	l->parts[4].bytes.nr = t->bytes - at;
+	l->parts[0].bytes.at = t->text; /* which has moved while it grew */
+	l->parts[2].bytes.at = l->parts[0].bytes.at + l->parts[0].bytes.nr;
+	l->parts[4].bytes.at = l->parts[2].bytes.at + l->parts[2].bytes.nr;
+	return t->failed ? NULL : &l->tensor;
 }
 
 static int add_record(struct laying *l, uint64_t what, uint64_t *ret)
@@ -355,13 +363,12 @@ static int add_record(struct laying *l, uint64_t what, uint64_t *ret)
 static struct rs_pickled *place_tensor(struct laying *l, struct place *p, int64_t flags)
 {
 	const uint32_t i = (uint32_t)(p - l->places);
-	uint64_t record;
 
-	if (!p->node) {
-		l->rc = add_record(l, i, &record);
-		p->node = l->rc == 0 ? make_tensor(l, &l->wanted[i], record, flags) : NULL;
+	if (!p->record) {
+		l->rc = add_record(l, i, &p->record);
+		p->record++;
 	}
-	return p->node;
+	return l->rc == 0 ? write_tensor(l, &l->wanted[i], p->record - 1, flags) : NULL;
 }
 
 /* A storage that is carried: its key is its number in the payload, and becomes its number in the file. */
@@ -378,17 +385,21 @@ static struct rs_pickled *place_storage(struct laying *l, struct rs_pickled *n)
 	return l->rc < 0 ? NULL : rs_torch_number(&l->arena, n->id, c->record - 1);
 }
 
+/* Is called for a node when all before it is written. */
 static struct rs_pickled *replace(void *arg, struct rs_pickled *n)
 {
 	struct laying *l = arg;
 	const struct rs_pickled_bytes *name;
 	struct rs_pickled *made;
-	struct place *p;
-	int64_t flags;
+	struct place *p = NULL;
+	int64_t flags = 0;
 
-	if (l->rc < 0 || n->kind != RS_PICKLED_PERSIST || n->mark == MADE)
+	if (n->kind == RS_PICKLED_INT && n->mark == PLACE)
+		p = &l->places[n->number];
+	if (l->rc < 0 || (!p && n->kind != RS_PICKLED_PERSIST))
 		return n;
-	p = rs_torch_ref(n, &name, &flags) ? place_of(l, name) : NULL;
+	if (!p && rs_torch_ref(n, &name, &flags))
+		p = place_of(l, name);
 	made = p ? place_tensor(l, p, flags) : place_storage(l, n);
 	if (!made && l->rc == 0)
 		l->rc = sc_nomem(l->err);
@@ -416,25 +427,19 @@ void rs_torch_begin(struct rs_zip_frame *z, const struct sc_buf *pickle)
 	add_id(z, pickle);
 }
 
+#define NAME_BYTES (sizeof("data/") + 20)
 /* Names the record of a storage. */
-static void name_record(struct rs_zip_frame *z, uint64_t number, char ret[32])
+static void name_record(uint64_t number, char ret[NAME_BYTES])
 {
-	struct sc_buf text = {0};
-
-	sc_buf_number(&text, number);
-	memcpy(ret, "data/", 6);
-	if (text.failed)
-		z->failed = true;
-	else
-		memcpy(ret + 5, text.text, text.bytes + 1);
-	sc_buf_done(&text);
+	memcpy(ret, "data/", 5);
+	(void)sc_decimal(number, ret + 5);
 }
 
 void rs_torch_record(struct rs_zip_frame *z, uint64_t number, const char *data, uint64_t bytes)
 {
-	char name[32];
+	char name[NAME_BYTES];
 
-	name_record(z, number, name);
+	name_record(number, name);
 	rs_zip_frame_record(z, name, data, bytes);
 }
 
@@ -454,34 +459,46 @@ static int make_frame(struct laying *l, struct rs_frame *ret)
 	for (size_t i = 0; i < l->records.nr; i++) {
 		const uint64_t what = l->records.at[i];
 		const struct rs_torch_carried *c = what < l->nr ? NULL : &l->payload.carried[what - l->nr];
-		char name[32];
+		char name[NAME_BYTES];
 
 		if (c) {
 			rs_torch_record(&z, i, c->data, c->bytes);
 			continue;
 		}
-		name_record(&z, i, name);
+		name_record(i, name);
 		rs_zip_frame_tensor(&z, name, (uint32_t)what, bytes_of(&l->wanted[what]), l->wanted[what].skew);
 	}
 	sc_buf_done(&pickle);
 	return rs_zip_frame_end(&z, ret, l->err);
 }
 
-static int note_wanted(struct laying *l)
+static void make_parts(struct laying *l)
+{
+	for (int i = 0; i < 5; i++) {
+		l->parts[i].kind = i % 2 ? RS_PICKLED_TEXT : RS_PICKLED_WRITTEN;
+		l->order[i] = &l->parts[i];
+	}
+	l->parts[1].bytes = (struct rs_pickled_bytes){"storage", 7};
+	l->parts[3].bytes = (struct rs_pickled_bytes){"cpu", 3};
+	l->tensor.kind = RS_PICKLED_ROW;
+	l->tensor.tuple.at = l->order;
+	l->tensor.tuple.nr = 5;
+	l->tensor.is_single = true;
+}
+
+static int note_wanted(struct laying *l, bool by_name)
 {
 	l->places = sc_arena_array(&l->arena, l->nr + 1, sizeof(*l->places));
-	l->storage = rs_pickled_text(&l->arena, "storage", 7);
-	l->cpu = rs_pickled_text(&l->arena, "cpu", 3);
-	if (!l->places || !l->storage || !l->cpu || sc_map_reserve(&l->by_name, l->nr) < 0)
+	make_parts(l);
+	if (!l->places || (by_name && sc_map_reserve(&l->by_name, l->nr) < 0))
 		return sc_nomem(l->err);
-	l->storage->is_single = l->cpu->is_single = false;
 	for (uint32_t i = 0; i < l->nr; i++) {
 		const struct rs_wanted *w = &l->wanted[i];
 
 		if (!kind_of(w->dtype))
 			return sc_fail(l->err, SC_E_UNSUPPORTED, "torch has no type %s, which tensor '%s' has",
 				       meta_dtype_name(w->dtype), w->name);
-		if (sc_map_put(&l->by_name, w->name, strlen(w->name), (void *)(uintptr_t)(i + 1)) < 0)
+		if (by_name && sc_map_put(&l->by_name, w->name, strlen(w->name), (void *)(uintptr_t)(i + 1)) < 0)
 			return sc_nomem(l->err);
 	}
 	return 0;
@@ -492,17 +509,17 @@ static int lay_out(const struct rs_wanted *wanted, uint32_t nr, const char *payl
 		   struct rs_frame *ret, struct sc_err *err)
 {
 	struct laying l = {.wanted = wanted, .nr = nr, .err = err};
-	int rc = note_wanted(&l);
+	int rc = note_wanted(&l, payload);
 
 	if (rc == 0 && payload) {
 		rc = rs_torch_payload_read(payload, payload_bytes, &l.arena, &l.payload, err);
 	} else if (rc == 0) {
-		l.payload.pickle.root = bare ? rs_torch_make_ref(&l.arena, wanted->name, 0) : rs_pickled_dict(&l.arena);
+		l.payload.pickle.root = bare ? make_place(&l, wanted) : rs_pickled_dict(&l.arena);
 		rc = l.payload.pickle.root ? 0 : sc_nomem(err);
 	}
 	if (rc == 0)
 		rc = rs_pickle_walk(&l.payload.pickle, on_node, &l, err);
-	if (rc == 0)
+	if (rc == 0 && !bare)
 		rc = add_missing(&l);
 	if (rc == 0)
 		rc = make_frame(&l, ret);
@@ -512,6 +529,7 @@ static int lay_out(const struct rs_wanted *wanted, uint32_t nr, const char *payl
 	sc_vec_done(&l.records);
 	if (payload)
 		rs_pickle_done(&l.payload.pickle);
+	sc_buf_done(&l.text);
 	sc_arena_done(&l.arena);
 	return rc;
 }

@@ -124,6 +124,7 @@ static int write(struct listing *l, struct rs_pickled *n, struct rs_object *ret)
 	ret->bytes = frame.bytes;
 	ret->text = rc == 0 ? sc_arena_copy(l->to, frame.pieces->text, frame.bytes) : NULL;
 	sc_arena_done(&frame.arena);
+	sc_sys.release(frame.text);
 	return rc < 0 ? rc : ret->text ? 0 : sc_nomem(l->err);
 }
 

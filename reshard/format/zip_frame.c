@@ -17,10 +17,16 @@
 
 /* --- numbers and pieces --- */
 
-static void put(struct sc_buf *buf, uint64_t x, unsigned bytes)
+/* Numbers that follow each other, appended at once. */
+struct fields {
+	unsigned nr;
+	char at[128];
+};
+
+static void put(struct fields *f, uint64_t x, unsigned bytes)
 {
 	for (unsigned i = 0; i < bytes; i++)
-		sc_buf_byte(buf, (char)(x >> 8 * i));
+		f->at[f->nr++] = (char)(x >> 8 * i);
 }
 
 static void add_piece(struct rs_zip_frame *z, enum rs_piece_kind kind, uint64_t bytes, uint32_t tensor)
@@ -47,46 +53,49 @@ static size_t name_bytes_of(const char *name)
 }
 
 /* What the directory and the header in front of the data both say. */
-static void put_fields(struct sc_buf *buf, const char *name, uint64_t bytes, uint32_t crc, uint64_t extra_bytes)
+static void put_fields(struct fields *f, const char *name, uint64_t bytes, uint32_t crc, uint64_t extra_bytes)
 {
-	put(buf, VERSION, 2);
-	put(buf, 0, 2); /* flags, method, time */
-	put(buf, 0, 2);
-	put(buf, 0, 2);
-	put(buf, DAY, 2);
-	put(buf, crc, 4);
-	put(buf, sc_min_u64(bytes, NONE32), 4);
-	put(buf, sc_min_u64(bytes, NONE32), 4);
-	put(buf, name_bytes_of(name), 2);
-	put(buf, extra_bytes, 2);
+	put(f, VERSION, 2);
+	put(f, 0, 6); /* flags, method, time */
+	put(f, DAY, 2);
+	put(f, crc, 4);
+	put(f, sc_min_u64(bytes, NONE32), 4);
+	put(f, sc_min_u64(bytes, NONE32), 4);
+	put(f, name_bytes_of(name), 2);
+	put(f, extra_bytes, 2);
+}
+
+static void add_name(struct sc_buf *to, const struct fields *before, const char *name)
+{
+	sc_buf_add(to, before->at, before->nr);
+	sc_buf_add(to, FOLDER, strlen(FOLDER));
+	sc_buf_add(to, name, strlen(name));
 }
 
 static void add_entry(struct rs_zip_frame *z, const char *name, uint64_t bytes, uint32_t crc)
 {
-	struct sc_buf *d = &z->directory;
 	const bool is_big = bytes >= NONE32, is_far = z->at >= NONE32;
-	const unsigned extra = (is_big ? 16u : 0) + (is_far ? 8u : 0);
+	const unsigned extra_bytes = (is_big ? 16u : 0) + (is_far ? 8u : 0);
+	struct fields f = {0}, extra = {0};
 
-	put(d, 0x02014b50, 4);
-	put(d, VERSION, 2); /* made by */
-	put_fields(d, name, bytes, crc, extra ? extra + 4 : 0);
-	put(d, 0, 2); /* comment, disk, attributes */
-	put(d, 0, 2);
-	put(d, 0, 2);
-	put(d, 0, 4);
-	put(d, is_far ? NONE32 : z->at, 4);
-	sc_buf_add(d, FOLDER, strlen(FOLDER));
-	sc_buf_add(d, name, strlen(name));
-	if (extra) {
-		put(d, 1, 2);
-		put(d, extra, 2);
+	put(&f, 0x02014b50, 4);
+	put(&f, VERSION, 2); /* made by */
+	put_fields(&f, name, bytes, crc, extra_bytes ? extra_bytes + 4 : 0);
+	put(&f, 0, 6); /* comment, disk, attributes */
+	put(&f, 0, 4);
+	put(&f, is_far ? NONE32 : z->at, 4);
+	add_name(&z->directory, &f, name);
+	if (extra_bytes) {
+		put(&extra, 1, 2);
+		put(&extra, extra_bytes, 2);
 	}
 	if (is_big) {
-		put(d, bytes, 8);
-		put(d, bytes, 8);
+		put(&extra, bytes, 8);
+		put(&extra, bytes, 8);
 	}
 	if (is_far)
-		put(d, z->at, 8);
+		put(&extra, z->at, 8);
+	sc_buf_add(&z->directory, extra.at, extra.nr);
 	z->nr++;
 }
 
@@ -94,27 +103,27 @@ static void add_entry(struct rs_zip_frame *z, const char *name, uint64_t bytes, 
 static void add_header(struct rs_zip_frame *z, const char *name, uint64_t bytes, uint32_t crc, uint32_t align,
 		       uint32_t skew)
 {
-	struct sc_buf *t = &z->text;
 	const bool is_big = bytes >= NONE32;
-	const size_t before = t->bytes;
+	const size_t before = z->text.bytes;
 	const uint64_t fixed = 30 + name_bytes_of(name) + (is_big ? 20u : 0) + 4;
 	const uint32_t pad = (uint32_t)((align + skew - (z->at + fixed) % align) % align);
+	struct fields f = {0}, extra = {0};
 
 	add_entry(z, name, bytes, crc);
-	put(t, 0x04034b50, 4);
-	put_fields(t, name, bytes, crc, (is_big ? 20u : 0) + 4 + pad);
-	sc_buf_add(t, FOLDER, strlen(FOLDER));
-	sc_buf_add(t, name, strlen(name));
+	put(&f, 0x04034b50, 4);
+	put_fields(&f, name, bytes, crc, (is_big ? 20u : 0) + 4 + pad);
+	add_name(&z->text, &f, name);
 	if (is_big) {
-		put(t, 1, 2);
-		put(t, 16, 2);
-		put(t, bytes, 8);
-		put(t, bytes, 8);
+		put(&extra, 1, 2);
+		put(&extra, 16, 2);
+		put(&extra, bytes, 8);
+		put(&extra, bytes, 8);
 	}
-	put(t, PAD, 2);
-	put(t, pad, 2);
+	put(&extra, PAD, 2);
+	put(&extra, pad, 2);
 	for (uint32_t i = 0; pad < FILL_BYTES && i < pad; i++)
-		sc_buf_byte(t, 'Z');
+		put(&extra, 'Z', 1);
+	sc_buf_add(&z->text, extra.at, extra.nr);
 	end_text(z, before);
 	if (pad >= FILL_BYTES)
 		add_piece(z, RS_PIECE_FILL, pad, 0);
@@ -144,57 +153,63 @@ void rs_zip_frame_tensor(struct rs_zip_frame *z, const char *name, uint32_t tens
 
 static void add_end(struct rs_zip_frame *z)
 {
-	struct sc_buf *t = &z->text;
+	struct fields f = {0};
 	const uint64_t start = z->at, bytes = z->directory.bytes, end = start + bytes;
 	const uint64_t nr = z->nr < UINT16_MAX ? z->nr : UINT16_MAX;
-	const size_t before = t->bytes;
+	const size_t before = z->text.bytes;
 
-	sc_buf_add(t, z->directory.text, bytes);
-	put(t, 0x06064b50, 4);
-	put(t, 44, 8);
-	put(t, VERSION, 2);
-	put(t, VERSION, 2);
-	put(t, 0, 8); /* disks */
-	put(t, z->nr, 8);
-	put(t, z->nr, 8);
-	put(t, bytes, 8);
-	put(t, start, 8);
-	put(t, 0x07064b50, 4);
-	put(t, 0, 4);
-	put(t, end, 8);
-	put(t, 1, 4);
-	put(t, 0x06054b50, 4);
-	put(t, 0, 4);
-	put(t, nr, 2);
-	put(t, nr, 2);
-	put(t, sc_min_u64(bytes, NONE32), 4);
-	put(t, sc_min_u64(start, NONE32), 4);
-	put(t, 0, 2);
+	sc_buf_add(&z->text, z->directory.text, bytes);
+	put(&f, 0x06064b50, 4);
+	put(&f, 44, 8);
+	put(&f, VERSION, 2);
+	put(&f, VERSION, 2);
+	put(&f, 0, 8); /* disks */
+	put(&f, z->nr, 8);
+	put(&f, z->nr, 8);
+	put(&f, bytes, 8);
+	put(&f, start, 8);
+	put(&f, 0x07064b50, 4);
+	put(&f, 0, 4);
+	put(&f, end, 8);
+	put(&f, 1, 4);
+	put(&f, 0x06054b50, 4);
+	put(&f, 0, 4);
+	put(&f, nr, 2);
+	put(&f, nr, 2);
+	put(&f, sc_min_u64(bytes, NONE32), 4);
+	put(&f, sc_min_u64(start, NONE32), 4);
+	put(&f, 0, 2);
+	sc_buf_add(&z->text, f.at, f.nr);
 	end_text(z, before);
 }
 
 int rs_zip_frame_end(struct rs_zip_frame *z, struct rs_frame *ret, struct sc_err *err)
 {
-	uint64_t at = 0;
-	char *text = NULL;
+	char *text;
 
 	add_end(z);
-	if (!z->failed && !z->text.failed && !z->directory.failed) {
-		text = sc_arena_copy(&ret->arena, z->text.text, z->text.bytes);
+	if (!z->failed && !z->text.failed && !z->directory.failed)
 		ret->pieces = sc_arena_array(&ret->arena, z->pieces.nr, sizeof(*ret->pieces));
+	if (!ret->pieces) {
+		rs_zip_frame_drop(z);
+		return sc_nomem(err);
 	}
-	if (text && ret->pieces) {
-		ret->nr = (uint32_t)z->pieces.nr;
-		ret->bytes = z->at;
-		memcpy(ret->pieces, z->pieces.at, z->pieces.nr * sizeof(*ret->pieces));
-		for (uint32_t i = 0; i < ret->nr; i++)
-			if (ret->pieces[i].kind == RS_PIECE_TEXT) {
-				ret->pieces[i].text = text + at;
-				at += (i + 1 < ret->nr ? ret->pieces[i + 1].at : ret->bytes) - ret->pieces[i].at;
-			}
-	}
+	/* the text becomes the frame's, without its spare room */
+	text = sc_sys.resize(z->text.text, z->text.bytes);
+	ret->text = text ? text : z->text.text;
+	ret->text_bytes = z->text.bytes;
+	z->text = (struct sc_buf){0};
+	ret->nr = (uint32_t)z->pieces.nr;
+	ret->bytes = z->at;
+	memcpy(ret->pieces, z->pieces.at, z->pieces.nr * sizeof(*ret->pieces));
+	text = ret->text;
+	for (uint32_t i = 0; i < ret->nr; i++)
+		if (ret->pieces[i].kind == RS_PIECE_TEXT) {
+			ret->pieces[i].text = text;
+			text += (i + 1 < ret->nr ? ret->pieces[i + 1].at : ret->bytes) - ret->pieces[i].at;
+		}
 	rs_zip_frame_drop(z);
-	return text && ret->pieces ? 0 : sc_nomem(err);
+	return 0;
 }
 
 void rs_zip_frame_drop(struct rs_zip_frame *z)

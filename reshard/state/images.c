@@ -53,8 +53,8 @@ static struct rs_kept_image *find_image(struct rs_service *s, struct rs_view *vi
 
 static uint64_t image_cost(const struct rs_image *im)
 {
-	uint64_t n = sizeof(struct rs_kept_image) + sizeof(*im) + im->frame.arena.bytes + im->sources.arena.bytes +
-		     im->sources.room * sizeof(*im->sources.at);
+	uint64_t n = sizeof(struct rs_kept_image) + sizeof(*im) + im->frame.arena.bytes + im->frame.text_bytes +
+		     im->sources.arena.bytes + im->sources.room * sizeof(*im->sources.at);
 
 	for (uint32_t i = 0; im->gathers && i < im->nr; i++)
 		n += im->gathers[i].room * sizeof(*im->gathers[i].copies);
