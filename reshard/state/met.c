@@ -8,9 +8,6 @@
 
 #include <errno.h>
 
-#define WAIT_NS_MIN INT64_C(2000000000)
-#define WAIT_NS_MAX INT64_C(3600000000000)
-
 void rs_damage_met(struct rs_service *s, const struct sc_err *err)
 {
 	bool is_new;
@@ -39,40 +36,6 @@ size_t rs_met_copy(struct rs_service *s, uint64_t ret[RS_MET_MAX])
 		ret[i] = s->met.at[i].blob;
 	(void)pthread_mutex_unlock(&s->met.lock);
 	return nr;
-}
-
-int64_t rs_met_due(struct rs_service *s)
-{
-	int64_t due = 0;
-
-	(void)pthread_mutex_lock(&s->met.lock);
-	for (size_t i = 0; i < s->met.nr; i++)
-		if (!due || s->met.at[i].due_ns < due)
-			due = s->met.at[i].due_ns;
-	(void)pthread_mutex_unlock(&s->met.lock);
-	return due;
-}
-
-uint64_t rs_met_take(struct rs_service *s, bool *ret_new)
-{
-	int64_t now = sc_now_ns();
-	uint64_t blob = 0;
-
-	(void)pthread_mutex_lock(&s->met.lock);
-	for (size_t i = 0; !blob && i < s->met.nr; i++) {
-		struct rs_met *m = &s->met.at[i];
-
-		if (m->due_ns > now)
-			continue;
-		blob = m->blob;
-		*ret_new = !m->wait_ns;
-		m->wait_ns = m->wait_ns ? 2 * m->wait_ns : WAIT_NS_MIN;
-		if (m->wait_ns > WAIT_NS_MAX)
-			m->wait_ns = WAIT_NS_MAX;
-		m->due_ns = now + m->wait_ns;
-	}
-	(void)pthread_mutex_unlock(&s->met.lock);
-	return blob;
 }
 
 void rs_met_forget(struct rs_service *s, uint64_t blob)

@@ -94,6 +94,7 @@ struct rs_view {
 	struct rs_version *version;
 	struct meta_topology topo;
 	struct meta_view *model;
+	struct rs_view *like;			/* whose model it is, NULL: its own */
 	struct rs_origins origins;
 	struct {
 		size_t nr, room;
@@ -378,6 +379,8 @@ int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct
 /** Takes the reference of `v` in any case. */
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
+/** Makes another view of the version of one, at the same topology; what that places is described once. */
+int rs_view_like(struct rs_view *of, uint64_t id, struct rs_view **ret, struct sc_err *err);
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
 struct rs_formed rs_view_formed(const struct rs_view *view);
 /** Sets the form of a new view.  Errors: those of rs_form_plain_files(). */
@@ -484,11 +487,6 @@ bool rs_worker_is_called(struct rs_service *s);
 /* met.c; rs_damage_met() of state.h notes blobs */
 /** Copies the noted blobs; returns how many. */
 size_t rs_met_copy(struct rs_service *s, uint64_t ret[RS_MET_MAX]);
-/** Returns when the next of them is to be looked at; 0: there is none. */
-int64_t rs_met_due(struct rs_service *s);
-/** Gives a blob that is to be looked at now (0: none), which is put off for the next time.  *ret_new: nobody has looked
- *  at it yet. */
-uint64_t rs_met_take(struct rs_service *s, bool *ret_new);
 /** It is intact, or a mark says that it is damaged, or nothing has it any more. */
 void rs_met_forget(struct rs_service *s, uint64_t blob);
 

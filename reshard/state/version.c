@@ -122,7 +122,10 @@ static void view_free(struct rs_view *view)
 {
 	if (view->below)
 		view->below_done(view->below);
-	meta_view_free(view->model);
+	if (view->like)
+		rs_view_unref(NULL, view->like);
+	else
+		meta_view_free(view->model);
 	sc_sys.release(view->as_stored);
 	sc_sys.release(view->options);
 	rs_form_plain_done(&view->plain);
@@ -132,8 +135,9 @@ static void view_free(struct rs_view *view)
 	sc_sys.release(view);
 }
 
-int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
-		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err)
+/* `like`: whose model it gets, NULL: its own. */
+static int new_view(struct rs_job *job, struct rs_version *v, uint64_t id, const struct meta_topology *topo,
+		    struct rs_view *like, struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_view *view = sc_zalloc(sizeof(*view));
 	int rc = 0;
@@ -150,7 +154,9 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 	view->origins = rs_origins_of(job->service, v);
 	if (meta_topology_copy(topo, &view->topo) < 0)
 		rc = sc_nomem(err);
-	if (rc == 0)
+	if (rc == 0 && like)
+		view->model = (view->like = rs_view_ref(like))->model;
+	else if (rc == 0)
 		rc = meta_view_new(v->layout, &view->topo, &v->state, &view->model, err);
 	if (rc == 0)
 		rc = rs_view_note_stored(view, err);
@@ -161,6 +167,18 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 	else
 		*ret = view;
 	return rc;
+}
+
+int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
+		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err)
+{
+	return new_view(job, v, id, topo, NULL, ret, err);
+}
+
+int rs_view_like(struct rs_view *of, uint64_t id, struct rs_view **ret, struct sc_err *err)
+{
+	(void)__atomic_add_fetch(&of->version->refs, 1, __ATOMIC_RELAXED);
+	return new_view(of->job, of->version, id, &of->topo, of->like ? of->like : of, ret, err);
 }
 
 struct rs_view *rs_view_ref(struct rs_view *view)

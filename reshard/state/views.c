@@ -24,33 +24,81 @@ static struct rs_view *find_view(struct rs_service *s, uint64_t place)
 	return NULL;
 }
 
-/* A view of a version, as a text says, which must have this place. */
-static int make_view(struct rs_service *s, uint64_t version, char *text, uint64_t id, uint64_t place,
-		     struct rs_view **ret, struct sc_err *err)
+static bool has_folders(const struct rs_version *v)
+{
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (v->sets[i]->folder)
+			return true;
+	return false;
+}
+
+/* Finds a view of a version at a topology, without checkpoint folders: one that is kept, or `good`, if one is kept that
+ * has its version, which is as it is stored now then.  -> a reference, or NULL */
+static struct rs_view *find_like(struct rs_service *s, uint64_t version, const char *topology, struct rs_view *good)
+{
+	struct rs_view *found = NULL;
+	bool is_good = false;
+
+	(void)pthread_mutex_lock(&s->lock);
+	for (struct rs_view *v = s->views; v && !found; v = v->next) {
+		if (v->version->id != version || has_folders(v->version))
+			continue;
+		is_good |= good && good->version == v->version;
+		if (strcmp(v->topo.text, topology) == 0)
+			found = v;
+	}
+	if (!found && is_good)
+		found = good;
+	if (found)
+		(void)rs_view_ref(found);
+	(void)pthread_mutex_unlock(&s->lock);
+	return found;
+}
+
+/* A view of a version as its row says, without its form. */
+static int load_view(struct rs_service *s, uint64_t version, const struct rs_form_said *said, uint64_t id,
+		     uint64_t place, struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_version *v = NULL;
 	struct meta_topology topo = {0};
-	struct rs_form_said said;
 	struct rs_job *job;
 	int rc = rs_version_load(s, version, &v, err);
 
 	if (rc < 0)
 		return rc;
-	rs_form_read(text, &said);
 	job = rs_job_by_id(s, v->job);
 	if (!job)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " has no job", version);
 	if (rc == 0)
-		rc = meta_topology_parse(v->layout, *said.topology ? said.topology : v->topo.text, &topo, err);
+		rc = meta_topology_parse(v->layout, *said->topology ? said->topology : v->topo.text, &topo, err);
 	if (rc == 0 && !rs_has_place(id, topo.ranks, place))
 		rc = sc_fail(err, SC_E_NOT_FOUND, "catalog: no view has the number %" PRIu64, place);
-	if (rc == 0 && said.folders)
+	if (rc == 0 && said->folders)
 		rc = rs_version_add_folders(s, v, &topo, err);
 	if (rc == 0)
 		rc = rs_view_new(job, v, id, &topo, ret, err);
 	else
 		rs_version_unref(v);
 	meta_topology_done(&topo);
+	return rc;
+}
+
+/* A view of a version, as a text says, which must have this place.  `good`: one at its topology, or NULL. */
+static int make_view(struct rs_service *s, uint64_t version, char *text, uint64_t id, uint64_t place,
+		     struct rs_view *good, struct rs_view **ret, struct sc_err *err)
+{
+	struct rs_form_said said;
+	struct rs_view *like = NULL;
+	int rc;
+
+	rs_form_read(text, &said);
+	if (*said.topology && !said.folders)
+		like = find_like(s, version, said.topology, good);
+	if (like && rs_has_place(id, like->topo.ranks, place))
+		rc = rs_view_like(like, id, ret, err);
+	else
+		rc = load_view(s, version, &said, id, place, ret, err);
+	rs_view_unref(s, like);
 	if (rc < 0)
 		return rc;
 	(*ret)->own = !*said.topology;
@@ -75,7 +123,9 @@ static int on_view(void *arg, const struct meta_view_row *found)
 	return 0;
 }
 
-int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err)
+/* Finds or makes the view that has a place.  `good`: as of make_view(). */
+static int view_at(struct rs_service *s, uint64_t place, struct rs_view *good, struct rs_view **ret,
+		   struct sc_err *err)
 {
 	struct rs_view *view;
 	struct view_row row;
@@ -93,12 +143,17 @@ int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struc
 
 		rc = meta_view_at(s->catalog, place, on_view, &row, err);
 		if (rc == 0)
-			rc = make_view(s, row.version, row.text, row.id, place, ret, err);
+			rc = make_view(s, row.version, row.text, row.id, place, good, ret, err);
 		if (rc < 0 || rs_view_keep_loaded(s, *ret, loaded))
 			break;
 		rs_view_unref(s, *ret); /* it may be of a storage that is gone */
 	}
 	return rc == SC_E_NOT_FOUND && (*ret = rs_view_leaving(s, place)) ? 0 : rc;
+}
+
+int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err)
+{
+	return view_at(s, place, NULL, ret, err);
 }
 
 bool rs_view_is_current(struct rs_service *s, const struct rs_view *view)
@@ -129,13 +184,16 @@ int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret,
 	return *ret ? 0 : sc_fail(err, SC_E_NOT_FOUND, "the job has no version yet; write ranks, then commit");
 }
 
-/* Makes another view of a version, at a topology (NULL: that of the view), without a number. */
-static int present(const struct rs_view *of, const char *topology, struct rs_view **ret, struct sc_err *err)
+/* Gives a view of a version without checkpoint folders at a topology (NULL: that of the view): the view itself, or
+ * another one without a number. */
+static int present(struct rs_view *of, const char *topology, struct rs_view **ret, struct sc_err *err)
 {
 	struct meta_topology topo = {0};
 	int rc = meta_topology_parse(of->version->layout, topology ? topology : of->topo.text, &topo, err);
 
-	if (rc == 0) {
+	if (rc == 0 && strcmp(topo.text, of->topo.text) == 0) {
+		*ret = rs_view_ref(of);
+	} else if (rc == 0) {
 		(void)__atomic_add_fetch(&of->version->refs, 1, __ATOMIC_RELAXED);
 		rc = rs_view_new(of->job, of->version, 0, &topo, ret, err);
 	}
@@ -184,7 +242,7 @@ static int show_as(struct rs_service *s, struct rs_view *of, const char *topolog
 	if (rc == 0)
 		rc = put_view(s, of, said, good ? &good->topo : &of->topo, &id, err);
 	if (rc == 0)
-		rc = rs_view_at(s, id, ret, err);
+		rc = view_at(s, id, good, ret, err);
 	rs_view_unref(s, good);
 	return rc;
 }

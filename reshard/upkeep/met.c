@@ -5,6 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define WAIT_NS_MIN INT64_C(2000000000)
+#define WAIT_NS_MAX INT64_C(3600000000000)
+
 static int on_stop(void *arg, uint64_t bytes)
 {
 	struct rs_service *s = arg;
@@ -74,13 +77,49 @@ static int look(struct rs_service *s, uint64_t blob, bool is_new, struct sc_err 
 	return rc;
 }
 
+int64_t rs_met_due(struct rs_service *s)
+{
+	int64_t due = 0;
+
+	(void)pthread_mutex_lock(&s->met.lock);
+	for (size_t i = 0; i < s->met.nr; i++)
+		if (!due || s->met.at[i].due_ns < due)
+			due = s->met.at[i].due_ns;
+	(void)pthread_mutex_unlock(&s->met.lock);
+	return due;
+}
+
+/* Gives a blob that is to be looked at now (0: none), which is put off for the next time.  *ret_new: nobody has looked
+ * at it yet. */
+static uint64_t take(struct rs_service *s, bool *ret_new)
+{
+	int64_t now = sc_now_ns();
+	uint64_t blob = 0;
+
+	(void)pthread_mutex_lock(&s->met.lock);
+	for (size_t i = 0; !blob && i < s->met.nr; i++) {
+		struct rs_met *m = &s->met.at[i];
+
+		if (m->due_ns > now)
+			continue;
+		blob = m->blob;
+		*ret_new = !m->wait_ns;
+		m->wait_ns = m->wait_ns ? 2 * m->wait_ns : WAIT_NS_MIN;
+		if (m->wait_ns > WAIT_NS_MAX)
+			m->wait_ns = WAIT_NS_MAX;
+		m->due_ns = now + m->wait_ns;
+	}
+	(void)pthread_mutex_unlock(&s->met.lock);
+	return blob;
+}
+
 void rs_met_check(struct rs_service *s)
 {
 	struct sc_err err;
 	uint64_t blob;
 	bool is_new, any = false;
 
-	while ((blob = rs_met_take(s, &is_new))) {
+	while ((blob = take(s, &is_new))) {
 		int rc = look(s, blob, is_new, &err);
 
 		any = true;

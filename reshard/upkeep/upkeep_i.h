@@ -68,6 +68,8 @@ int rs_hash_blobs(struct rs_service *s, struct sc_err *err);
 /* met.c */
 /** Looks at the blobs whose damage somebody has met, as far as they are due. */
 void rs_met_check(struct rs_service *s);
+/** Returns when the next of these is to be looked at; 0: there is none. */
+int64_t rs_met_due(struct rs_service *s);
 
 /* scrub.c */
 int rs_scrub_start(struct rs_service *s, struct sc_err *err);	/* rs_worker_stop() ends it */
@@ -86,13 +88,12 @@ int rs_garbage_collect(struct rs_service *s, struct sc_err *err);
 /* made.c */
 /** Counts a rank file that became real, `cloned` of its bytes by reflink. */
 void rs_made_count(uint64_t bytes, uint64_t cloned);
+/** Releases blobs that opens made of earlier heads, RS_LEAVING_NS after these were left, or at once (`all`).
+ *  *ret_gone: there is garbage now.  Returns true if some are still held. */
+bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
 
 /* worker.c */
 int rs_worker_start(struct rs_service *s, struct sc_err *err);
 void rs_worker_stop(struct rs_service *s);
-
-/** (made.c) Releases blobs that opens made of earlier heads, RS_LEAVING_NS after these were left, or at once (`all`).
- *  *ret_gone: there is garbage now.  Returns true if some are still held. */
-bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
 
 #endif
