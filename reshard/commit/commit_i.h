@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One commit, shared by the files that do it: commit.c (the protocol), read.c, parse.c, folders.c, classes.c, keep.c,
- * items.c, sets.c, rows.c. */
+/* One commit, shared by the files that do it: commit.c (the protocol), read.c, parse.c, folders.c, chunks.c, classes.c,
+ * keep.c, items.c, sets.c, rows.c. */
 #ifndef RS_COMMIT_I_H
 #define RS_COMMIT_I_H
 
@@ -110,6 +110,9 @@ int rs_commit_sets(struct commit *c);
 /** Refuses a checkpoint folder of the job that is not whole.  Errors: SC_E_FORMAT, SC_E_STATE (no .metadata yet),
  *  SC_E_NO_MEMORY, of reading. */
 int rs_commit_folders(struct commit *c);
+/** Refuses a folder whose chunks say that its writers, ranks of this topology, had other parts of a tensor than the
+ *  layout gives them.  Errors: SC_E_STATE, SC_E_NO_MEMORY. */
+int rs_commit_chunks(struct commit *c, const struct rs_folder *folder);
 /** Refuses tensors of a new set that the layout cuts and that ranks wrote whole, all the same.  Reads little unless
  *  there are such.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
 int rs_commit_suspect(struct commit *c, const struct rs_set *set);

@@ -166,8 +166,11 @@ static int check_folder(struct checking *x, const char *path, char **ret)
 	rc = rs_folder_read(c->s->blobs, path, find, &l, &folder, &why);
 	if (rc == 0 && !folder)
 		rc = refuse_strange(&l, path, &why);
+	rc = judge(c, path, rc, &why);
+	if (rc == 0 && folder)
+		rc = rs_commit_chunks(c, folder);
 	rs_folder_unref(folder);
-	return judge(c, path, rc, &why);
+	return rc;
 }
 
 /* The folders above a file, from its own on, until one that was seen; one of a save's has its marker in one of them. */
@@ -238,9 +241,13 @@ static int on_path(void *arg, int64_t rank, const char *path)
 	rc = rs_folder_read(c->s->blobs, path, find, &x->at, &folder, &why);
 	if (rc == 0 && !folder && (rc = find(&x->at, RS_FOLDER_METADATA, &file, &why)) > 0)
 		rc = refuse_strange(&x->at, path, &why);
-	rs_folder_unref(folder);
-	if (rc < 0 || folder)
-		return judge(c, path, rc, &why);
+	if (rc < 0 || folder) {
+		rc = judge(c, path, rc, &why);
+		if (rc == 0 && folder)
+			rc = rs_commit_chunks(c, folder);
+		rs_folder_unref(folder);
+		return rc;
+	}
 	rc = find(&x->at, "__0_0.distcp", &file, c->err);
 	return rc <= 0 ? rc
 		       : sc_fail(c->err, SC_E_STATE, "checkpoint folder '%s': its .metadata is gone, and "
