@@ -111,6 +111,8 @@ def loads(report, a, m, d, size, plain):
     for what, target, name in (("views", 0.9, "views"), ("plain", None, "plain files (the libraries' limit)")):
         ours, theirs = (Sample(took[what, j], size, d.fs, what) for j in ("pt", "st"))
         report.ratio(f"torch.load(mmap=True) of .pt {name}, all pages", f"load_file of safetensors {what}", ours, theirs, target)
+    ours, theirs = (Sample(took[w, "pt"], size, d.fs, "mapped") for w in ("views", "plain"))
+    report.ratio("torch.load(mmap=True) of .pt views, all pages", "the same of plain .pt files", ours, theirs)
 
 
 def dcp_folders(report, a):
