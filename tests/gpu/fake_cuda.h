@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for the CUDA runtime, by its own headers: the functions that reshard/gpu/pipeline.c calls, on the CPU.  What
+ * A stand-in for the CUDA runtime, by its own headers: the functions that reshard/cuda/pipeline.c calls, on the CPU.  What
  * it does not have does not link.
  *
  * No thread and no clock: what is enqueued runs late (when the host asks for it again and again), eagerly (as soon as it

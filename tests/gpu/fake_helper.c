@@ -5,7 +5,7 @@
  * What the stand-in finds wrong ends it, before it says FINISHED or with status 3.  A misdeed is done in place of the Nth
  * message that it sends (after-...: when it has sent it); of `call`, `run` and `hang`, by the Nth call, copy or kernel.
  */
-#include "reshard/gpu/serve.h"
+#include "reshard/cuda/serve.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * Linked to tests over rounds (tests/support/kinds/rounds.h): those of one peer go through the pipeline, on the stand-in,
  * or on a GPU (real_cuda.c).
  */
-#include "reshard/gpu/pipeline.h"
+#include "reshard/cuda/pipeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>

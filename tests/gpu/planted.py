@@ -16,10 +16,11 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/gpu/kernels.cu", "reshard/gpu/boxes.c", "reshard/rounds/bundles.c",
+KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/cuda/kernels.cu", "reshard/gpu/boxes.c", "reshard/rounds/bundles.c",
 					  "reshard/rounds/rounds.c", "reshard/plan/gather.c")
-PIPELINE = "reshard/gpu/pipeline.c"
-WIRE, SERVE, CHANNEL, HELPER, REMOTE = (f"reshard/gpu/{name}.c" for name in ("wire", "serve", "channel", "helper", "remote"))
+PIPELINE = "reshard/cuda/pipeline.c"
+SERVE = "reshard/cuda/serve.c"
+WIRE, CHANNEL, HELPER, REMOTE = (f"reshard/gpu/{name}.c" for name in ("wire", "channel", "helper", "remote"))
 NEED_CUDA = (PIPELINE, WIRE, SERVE, CHANNEL, HELPER, REMOTE)	# its headers, to be built or to be tested
 PTX = "reshard/kernels.ptx"	# of the build, if nvcc made one
 # what is compiled for a source, the test that is to fail

@@ -3,7 +3,7 @@
  * What the daemon reads and writes of the pool is seen by the stand-in of another process, or thread: linked with
  * --wrap=rs_pipeline_new.
  */
-#include "reshard/gpu/pipeline.h"
+#include "reshard/cuda/pipeline.h"
 
 #include "tests/gpu/fake_cuda.h"
 

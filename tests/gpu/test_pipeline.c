@@ -4,7 +4,7 @@
  * is out of order; each call of CUDA fails once, each copy and kernel fails and hangs once, and so do fill() and drain():
  * an error comes back, nothing hangs, nothing is left.
  */
-#include "reshard/gpu/pipeline.h"
+#include "reshard/cuda/pipeline.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

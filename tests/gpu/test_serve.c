@@ -4,7 +4,7 @@
  * for a message or a plan here and there.  The helper refuses it with a sentence, or goes on where it did no harm; nothing is
  * touched that is not there, nothing is left, nobody hangs.
  */
-#include "reshard/gpu/serve.h"
+#include "reshard/cuda/serve.h"
 
 #include <pthread.h>
 #include <setjmp.h>

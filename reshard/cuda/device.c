@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/gpu/device.h"
+#include "reshard/cuda/device.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>

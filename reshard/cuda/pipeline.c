@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/gpu/pipeline.h"
+#include "reshard/cuda/pipeline.h"
 
 #include <cuda_runtime_api.h>
 #include <inttypes.h>

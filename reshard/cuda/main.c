@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "reshard/gpu/helper.h"
-#include "reshard/gpu/serve.h"
+#include "reshard/cuda/serve.h"
 
 extern const char rs_kernel_text[];	/* made by tools/ptx */
 

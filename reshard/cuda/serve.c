@@ -3,7 +3,7 @@
  * One thread, one conversation, one pipeline.  Nothing that the daemon sends is trusted: messages go through
  * rs_wire_step(), plans are copied and checked, and the tables of a round refuse boxes that lead out of its windows.
  */
-#include "reshard/gpu/serve.h"
+#include "reshard/cuda/serve.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -16,8 +16,8 @@
 
 #include "meta/base/mem.h"
 #include "reshard/gpu/channel.h"
-#include "reshard/gpu/device.h"
-#include "reshard/gpu/pipeline.h"
+#include "reshard/cuda/device.h"
+#include "reshard/cuda/pipeline.h"
 
 #define NAP_US 20	/* between two questions whether the device has ended */
 
