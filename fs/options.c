@@ -57,6 +57,29 @@ static int gpu_program(struct rs_gpu_options *gpu, const char *value, struct sc_
 	return 0;
 }
 
+/* `0` or `0:1:5`: a comma ends an option. */
+static int gpu_devices(struct rs_gpu_options *gpu, const char *value, struct sc_err *err)
+{
+	uint32_t nr = 0, n;
+	bool good = true;
+
+	for (const char *at = value; good && at; nr++) {
+		const char *end = strchrnul(at, ':');
+
+		good = nr < RS_POOL_PEERS_MAX && sc_number_parse(at, (size_t)(end - at), &n) &&
+		       n <= RS_GPU_DEVICE_MAX && !memchr(gpu->devices, (int)n, nr);
+		if (good)
+			gpu->devices[nr] = (uint8_t)n;
+		at = *end ? end + 1 : NULL;
+	}
+	gpu->nr_devices = nr;
+	if (good)
+		return 0;
+	return sc_fail(err, SC_E_COMMAND, "gpu_devices=%s: write the numbers of 1 to %u GPUs, each once, like "
+		       "gpu_devices=0 or gpu_devices=0:1, in the order of their PCI addresses", value,
+		       RS_POOL_PEERS_MAX);
+}
+
 static int gpu_option(struct rs_gpu_options *gpu, const char *word, struct sc_err *err)
 {
 	uint32_t n;
@@ -64,14 +87,8 @@ static int gpu_option(struct rs_gpu_options *gpu, const char *word, struct sc_er
 
 	if (has(word, "gpu=", &value))
 		return gpu_program(gpu, value, err);
-	if (has(word, "gpu_devices=", &value)) {
-		if (sc_number_parse(value, strlen(value), &n) && n <= RS_GPU_DEVICE_MAX) {
-			gpu->device = n;
-			return 0;
-		}
-		return sc_fail(err, SC_E_COMMAND, "'%s': write the number of one GPU, like gpu_devices=0, in the order "
-			       "of their PCI addresses", word);
-	}
+	if (has(word, "gpu_devices=", &value))
+		return gpu_devices(gpu, value, err);
 	if ((has(word, "gpu_memory=", &value) && sc_bytes_parse(value, &gpu->device_bytes)) ||
 	    (has(word, "gpu_pinned=", &value) && sc_bytes_parse(value, &gpu->pinned_bytes)))
 		return 0;
@@ -79,7 +96,7 @@ static int gpu_option(struct rs_gpu_options *gpu, const char *word, struct sc_er
 		gpu->timeout_ms = n * 1000;
 		return 0;
 	}
-	return sc_fail(err, SC_E_COMMAND, "'%s' is no setting; there are gpu=auto|off|PATH, gpu_devices=N, "
+	return sc_fail(err, SC_E_COMMAND, "'%s' is no setting; there are gpu=auto|off|PATH, gpu_devices=N[:N...], "
 		       "gpu_memory=N[K|M|G] and gpu_pinned=N[K|M|G] (1M or more), gpu_timeout=N (seconds, 1 or more)",
 		       word);
 }

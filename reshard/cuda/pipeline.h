@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shares of rounds (reshard/rounds/rounds.h) through one GPU, some at a time.  Only this file and device.c call CUDA;
- * the daemon links neither.
+ * Rounds (reshard/rounds/rounds.h) through the GPUs of a node, some at a time: each has the share of one peer.  Only
+ * this room calls CUDA and NCCL; the daemon links neither.
  *
- *     fill() ──> pinned ── stream in ──> device ── stream run ──> device ── stream out ──> pinned ──> drain()
+ *     fill() ──> pinned ──> device ── boxes ─────────────────────────────> device ──> pinned ──> drain()
+ *                              └───── packs ──> ══ exchange ══> ── unpacks ──┘  (of another GPU)
  *
- * A slot has a window of each of the four, and tables.  Slots are used in turn.  Who waits for what, by an event of the
- * slot; the host itself waits where it says so:
+ * Slots are used in turn, the same one by all GPUs in a round.  lane.h says what is enqueued on a GPU, and what waits
+ * for what.  The host itself waits for IN_DONE of the slot's last round before it writes tables and calls fill(), for
+ * OUT_DONE before it calls drain(), and until an exchange has been handed over before it enqueues what is behind it.
  *
- *     does                        waits for                in the slot's last round     records
- *     host: fill(), tables                                 in_done
- *     in: copies input, tables                             copied                       in_done
- *     run: zeros, copies boxes    in_done                  out_done                     copied
- *     host: drain()                                        out_done
- *     out: copies output          copied                   (drain() has ended)          out_done
- *
- * A wait for the last round comes before its event is recorded again.  Whatever synchronizes a device (memory, events)
- * is made by rs_pipeline_new() and ended by rs_pipeline_close(), and nothing of it in between.
+ * Whatever synchronizes a device (memory, events) is made by rs_pipeline_new() and ended by rs_pipeline_close(), and
+ * nothing of it in between.  With several GPUs, communicators are those of a pass: from the first round to
+ * rs_pipeline_finish().
  *
  * The first error is kept: every later call gives it.  One thread.
  */
@@ -27,41 +23,41 @@
 #include "reshard/rounds/rounds.h"
 
 struct rs_pipeline_options {
-	int device;		/* as CUDA numbers it */
+	int devices[RS_POOL_PEERS_MAX];	/* of each peer, as CUDA numbers it */
 	struct rs_pool pool;
 	const char *kernel;	/* PTX that has scalai_copy() */
 	void *memory;		/* of the caller, as large as the pool: it is pinned until the end */
-	/** Fills window `in` with what the share reads.  May block. */
-	int (*fill)(void *arg, const struct rs_share *share, unsigned char *in, struct sc_err *err);
-	/** Takes what a share wrote; bytes of extents are at their windows.  In the order of shares.  May block. */
-	int (*drain)(void *arg, const struct rs_extent *out, uint32_t nr, const unsigned char *bytes,
-		     struct sc_err *err);
-	/** Is called again and again while the device is waited for; an error ends the work.  It has the clock. */
+	uint32_t exchange_ms;	/* in which what peers exchange arrives */
+	/** Fills the windows IN of a slot with what the round reads.  May block. */
+	int (*fill)(void *arg, const struct rs_round *round, unsigned slot, struct sc_err *err);
+	/** Takes what the round that has the slot wrote, from windows OUT.  In the order of rounds.  May block. */
+	int (*drain)(void *arg, unsigned slot, struct sc_err *err);
+	/** Is called again and again while a device is waited for; an error ends the work.  It has the clock. */
 	int (*idle)(void *arg, struct sc_err *err);
 	void *arg;
 };
 
 struct rs_pipeline;
 
-/** Takes the device's memory and pins the pool.  Owner: the caller, rs_pipeline_close().
+/** Takes the devices' memory and pins the pool.  Owner: the caller, rs_pipeline_close().
  *  Errors, which name the call of CUDA: SC_E_NO_MEMORY, SC_E_SYSTEM. */
 int rs_pipeline_new(const struct rs_pipeline_options *options, struct rs_pipeline **ret, struct sc_err *err);
 
 /**
- * Copies a share: calls fill(), and drain() for an earlier one whose slot it takes.  The share is not needed any more
+ * Copies a round: calls fill(), and drain() for the earlier one whose slot it takes.  The round is not needed any more
  * when it returns.
- * Errors: SC_E_LIMIT (it does not fit), SC_E_STATE (a box is outside), SC_E_UNSUPPORTED (it exchanges bytes with
- * peers), SC_E_SYSTEM (a call of CUDA failed), those of fill(), drain(), idle().
+ * Errors: SC_E_LIMIT (it does not fit), SC_E_STATE (a box is outside), SC_E_SYSTEM (a call of CUDA or NCCL failed, or a
+ * peer is late), SC_E_UNSUPPORTED (several GPUs, and no NCCL), those of fill(), drain(), idle().
  */
-int rs_pipeline_put(struct rs_pipeline *p, const struct rs_share *share, struct sc_err *err);
+int rs_pipeline_put(struct rs_pipeline *p, const struct rs_round *round, struct sc_err *err);
 
-/** Drains all shares that have been put.  Errors: as rs_pipeline_put(). */
+/** Drains all rounds that have been put.  Errors: as rs_pipeline_put(). */
 int rs_pipeline_finish(struct rs_pipeline *p, struct sc_err *err);
 
 /**
- * Waits until the device does nothing any more, and gives back what it had; the pool is the caller's again.  NULL is
+ * Waits until the devices do nothing any more, and gives back what it had; the pool is the caller's again.  NULL is
  * fine.
- * Errors: those of idle(): the device goes on and may write into the pool.  Nothing was given back; call it again, or
+ * Errors: those of idle(): a device goes on and may write into the pool.  Nothing was given back; call it again, or
  * end the process.
  */
 int rs_pipeline_close(struct rs_pipeline *p, struct sc_err *err);

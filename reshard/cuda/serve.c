@@ -17,6 +17,7 @@
 #include "meta/base/mem.h"
 #include "reshard/gpu/channel.h"
 #include "reshard/cuda/device.h"
+#include "reshard/cuda/nccl.h"
 #include "reshard/cuda/pipeline.h"
 
 #define NAP_US 20	/* between two questions whether the device has ended */
@@ -30,7 +31,7 @@ struct serving {
 	void *memory;		/* pool and plan */
 	uint64_t bytes;
 	int idle_ms;
-	struct rs_share share;	/* of the round that is being put; its arrays have room for boxes_max */
+	struct rs_share *shares;	/* of the round that is being put */
 	struct rs_pipeline *pipeline;
 };
 
@@ -93,19 +94,19 @@ static int ask(struct serving *s, enum rs_wire_kind kind, uint64_t nr, struct sc
 
 /* --- what the pipeline asks --- */
 
-static int fill(void *arg, const struct rs_share *share, unsigned char *in, struct sc_err *err)
+static int fill(void *arg, const struct rs_round *round, unsigned slot, struct sc_err *err)
 {
 	struct serving *s = arg;
 
-	(void)share, (void)in;
+	(void)round, (void)slot;
 	return ask(s, RS_WIRE_FILL, s->wire.put, err);
 }
 
-static int drain(void *arg, const struct rs_extent *out, uint32_t nr, const unsigned char *bytes, struct sc_err *err)
+static int drain(void *arg, unsigned slot, struct sc_err *err)
 {
 	struct serving *s = arg;
 
-	(void)out, (void)nr, (void)bytes;
+	(void)slot;
 	return ask(s, RS_WIRE_DRAIN, s->wire.drained, err);
 }
 
@@ -133,20 +134,35 @@ static int map(struct serving *s, int memory_fd, struct sc_err *err)
 	return s->memory ? 0 : sc_fail_sys(err, errno, "cannot map %lu bytes of shared memory", s->bytes);
 }
 
-static int make_pipeline(struct serving *s, int device, struct sc_err *err)
+static int make_pipeline(struct serving *s, const struct rs_wire_message *setup, struct sc_err *err)
 {
-	const struct rs_pipeline_options o = {
-		.device = device, .pool = s->wire.pool, .kernel = s->kernel, .memory = s->memory, .fill = fill,
-		.drain = drain, .idle = idle, .arg = s,
+	struct rs_pipeline_options o = {
+		.pool = s->wire.pool, .kernel = s->kernel, .memory = s->memory, .exchange_ms = setup->exchange_ms,
+		.fill = fill, .drain = drain, .idle = idle, .arg = s,
 	};
-	const size_t nr = s->wire.pool.boxes_max;
+	int rc = rs_wire_make_shares(&s->wire.pool, &s->shares, err);
 
-	s->share.in = sc_zalloc_array(nr, sizeof(*s->share.in));
-	s->share.out = sc_zalloc_array(nr, sizeof(*s->share.out));
-	s->share.copies = sc_zalloc_array(nr, sizeof(*s->share.copies));
-	if (!s->share.in || !s->share.out || !s->share.copies)
-		return sc_nomem(err);
-	return rs_pipeline_new(&o, &s->pipeline, err);
+	for (uint32_t k = 0; k < s->wire.pool.peers; k++)
+		o.devices[k] = setup->devices[k];
+	return rc < 0 ? rc : rs_pipeline_new(&o, &s->pipeline, err);
+}
+
+/* Checks all devices, and describes them; several need NCCL. */
+static int describe(const struct rs_wire_message *setup, char *ret, size_t bytes, struct sc_err *err)
+{
+	const struct rs_nccl *ignored;
+	size_t at = 0;
+	int rc = 0;
+
+	for (uint32_t k = 0; rc == 0 && k < setup->peers; k++) {
+		rc = rs_device_check(setup->devices[k], ret + at, bytes - at, err);
+		at = rc == 0 ? strlen(ret) : 0;
+		if (rc == 0 && setup->peers > 1)
+			at += (size_t)snprintf(ret + at, bytes - at, ", ");
+	}
+	if (rc == 0 && setup->peers > 1)
+		rc = rs_nccl_load(&ignored, ret + at, bytes - at, err);
+	return rc;
 }
 
 static int set_up(struct serving *s, struct sc_err *err)
@@ -161,9 +177,9 @@ static int set_up(struct serving *s, struct sc_err *err)
 	s->idle_ms = m.idle_ms > INT32_MAX ? INT32_MAX : (int)m.idle_ms;
 	rc = map(s, memory_fd, err);
 	if (rc == 0)
-		rc = rs_device_check(m.device, ready.text, sizeof(ready.text), err);
+		rc = describe(&m, ready.text, sizeof(ready.text), err);
 	if (rc == 0)
-		rc = make_pipeline(s, m.device, err);
+		rc = make_pipeline(s, &m, err);
 	return rc < 0 ? rc : say_message(s, &ready, err);
 }
 
@@ -171,10 +187,11 @@ static int set_up(struct serving *s, struct sc_err *err)
 
 static int put(struct serving *s, const struct rs_wire_message *m, struct sc_err *err)
 {
-	int rc = rs_wire_take_plan(&s->wire.pool, s->memory, m, &s->share, err);
+	const struct rs_round round = {s->wire.pool.peers, s->shares};
+	int rc = rs_wire_take_plan(&s->wire.pool, s->memory, m->nr, s->shares, err);
 
 	if (rc == 0)
-		rc = rs_pipeline_put(s->pipeline, &s->share, err);
+		rc = rs_pipeline_put(s->pipeline, &round, err);
 	return rc < 0 ? rc : say(s, RS_WIRE_TAKEN, m->nr, err);
 }
 
@@ -227,8 +244,6 @@ int rs_serve(int fd, const char *kernel, struct sc_err *err)
 	/* a device that does not end may still write there */
 	if (rs_pipeline_close(s.pipeline, &left) == 0 && s.memory)
 		(void)sc_sys.munmap(s.memory, s.bytes);
-	sc_sys.release(s.share.in);
-	sc_sys.release(s.share.out);
-	sc_sys.release(s.share.copies);
+	sc_sys.release(s.shares);
 	return rc < 0 ? rc : 0;
 }

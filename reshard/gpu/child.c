@@ -60,10 +60,10 @@ static void *run(void *child)
 }
 
 /* CUDA has no cache in $HOME, which may be in the mount, refuses kernels when it loads them, and numbers devices by
- * their places. */
+ * their places.  NCCL listens where only this machine reaches it. */
 static char *const environment[] = {
 	(char *)"PATH=/usr/bin:/bin", (char *)"CUDA_CACHE_DISABLE=1", (char *)"CUDA_MODULE_LOADING=EAGER",
-	(char *)"CUDA_DEVICE_ORDER=PCI_BUS_ID", NULL,
+	(char *)"CUDA_DEVICE_ORDER=PCI_BUS_ID", (char *)"NCCL_SOCKET_IFNAME=lo", NULL,
 };
 
 static int describe(posix_spawn_file_actions_t *files, posix_spawnattr_t *attr, int fd, int as)

@@ -99,7 +99,9 @@ static int set_up(struct rs_helper *h, const struct rs_helper_options *o, int me
 
 	m.window_bytes = o->pool.window_bytes;
 	m.boxes_max = o->pool.boxes_max;
-	m.device = o->device;
+	m.peers = o->pool.peers;
+	m.exchange_ms = o->timeout_ms / 2; /* so that it is the helper that says what is late */
+	memcpy(m.devices, o->devices, sizeof(m.devices));
 	m.idle_ms = o->idle_ms;
 	rc = rs_wire_step(&h->wire, &m, false, err);
 	if (rc == 0)

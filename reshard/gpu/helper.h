@@ -16,7 +16,7 @@
 struct rs_helper_options {
 	const char *program;	/* an absolute path */
 	struct rs_pool pool;
-	int device;
+	uint8_t devices[RS_POOL_PEERS_MAX];	/* of each peer of the pool */
 	uint32_t idle_ms;	/* without work for so long, it ends by itself */
 	uint32_t timeout_ms;	/* it answers by then */
 };
@@ -28,7 +28,7 @@ struct rs_helper {
 	unsigned char *memory;	/* pool and plan */
 	uint64_t bytes;
 	struct rs_child *child;
-	char device[RS_WIRE_TEXT_BYTES];	/* as the helper describes it */
+	char device[RS_WIRE_TEXT_BYTES];	/* as the helper describes it, or all of them */
 };
 
 /** Called while a helper is waited for; non-zero ends that with SC_E_CANCELLED. */

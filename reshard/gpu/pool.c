@@ -6,16 +6,25 @@
 
 #define ALIGN 4096u
 
-/* Each extent that has zeros is a box, too. */
-uint32_t rs_pool_boxes(const struct rs_pool *pool)
+/* Each has a copy, or something for a peer or of one. */
+uint32_t rs_pool_extents(const struct rs_pool *pool)
 {
-	return 2 * pool->boxes_max;
+	return (pool->peers > 1 ? 2 : 1) * pool->boxes_max;
 }
 
-/* A box touches at most half as much again as it has, in words; zeros and copies may each have a whole window. */
+/* Each extent that has zeros is a box, too; with peers, what is packed and unpacked are. */
+uint32_t rs_pool_boxes(const struct rs_pool *pool)
+{
+	return rs_pool_extents(pool) + (pool->peers > 1 ? 3 : 1) * pool->boxes_max;
+}
+
+/* A box touches at most half as much again as it has, in words; zeros, copies, packs and unpacks may each have a whole
+ * window. */
 uint32_t rs_pool_tiles(const struct rs_pool *pool)
 {
-	return rs_pool_boxes(pool) + (uint32_t)(3 * pool->window_bytes / RS_TILE_BYTES) + 1;
+	const uint64_t windows = pool->peers > 1 ? 4 : 2;
+
+	return rs_pool_boxes(pool) + (uint32_t)(3 * windows * pool->window_bytes / 2 / RS_TILE_BYTES) + 1;
 }
 
 static uint64_t round_up(uint64_t bytes)
@@ -25,40 +34,38 @@ static uint64_t round_up(uint64_t bytes)
 
 uint64_t rs_pool_part_bytes(const struct rs_pool *pool, enum rs_pool_part part)
 {
-	if (part != RS_POOL_TABLES)
-		return round_up(pool->window_bytes);
-	return round_up(rs_pool_boxes(pool) * sizeof(struct rs_box) + rs_pool_tiles(pool) * sizeof(struct rs_tile));
+	if (part == RS_POOL_TABLES)
+		return round_up(rs_pool_boxes(pool) * sizeof(struct rs_box) +
+				rs_pool_tiles(pool) * sizeof(struct rs_tile));
+	return part < RS_POOL_PINNED || pool->peers > 1 ? round_up(pool->window_bytes) : 0;
 }
 
-static uint64_t slot_bytes(const struct rs_pool *pool)
+/* Of its first parts. */
+static uint64_t slot_bytes(const struct rs_pool *pool, enum rs_pool_part parts)
 {
 	uint64_t bytes = 0;
 
-	for (enum rs_pool_part k = RS_POOL_IN; k < RS_POOL_PARTS; k++)
+	for (enum rs_pool_part k = RS_POOL_IN; k < parts; k++)
 		bytes += rs_pool_part_bytes(pool, k);
 	return bytes;
 }
 
-uint64_t rs_pool_place(const struct rs_pool *pool, unsigned slot, enum rs_pool_part part)
+uint64_t rs_pool_place(const struct rs_pool *pool, uint32_t peer, unsigned slot, enum rs_pool_part part)
 {
-	uint64_t at = slot * slot_bytes(pool);
-
-	for (enum rs_pool_part k = RS_POOL_IN; k < part; k++)
-		at += rs_pool_part_bytes(pool, k);
-	return at;
+	return (peer * RS_POOL_SLOTS + slot) * slot_bytes(pool, RS_POOL_PINNED) + slot_bytes(pool, part);
 }
 
 uint64_t rs_pool_bytes(const struct rs_pool *pool)
 {
-	return RS_POOL_SLOTS * slot_bytes(pool);
+	return pool->peers * RS_POOL_SLOTS * slot_bytes(pool, RS_POOL_PINNED);
 }
 
-uint64_t rs_pool_window(uint64_t device_bytes, uint64_t pinned_bytes, uint32_t boxes_max)
+uint64_t rs_pool_window(uint64_t device_bytes, uint64_t pinned_bytes, uint32_t boxes_max, uint32_t peers)
 {
-	const uint64_t most = sc_min_u64(device_bytes, pinned_bytes);
-	struct rs_pool pool = {RS_POOL_WINDOW_MAX, boxes_max};
+	struct rs_pool pool = {RS_POOL_WINDOW_MAX, boxes_max, peers};
 
-	while (pool.window_bytes && rs_pool_bytes(&pool) > most)
+	while (pool.window_bytes && (rs_pool_bytes(&pool) > pinned_bytes ||
+				     RS_POOL_SLOTS * slot_bytes(&pool, RS_POOL_PARTS) > device_bytes))
 		pool.window_bytes -= RS_POOL_WINDOW_MIN;
 	return pool.window_bytes;
 }

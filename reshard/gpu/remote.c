@@ -40,16 +40,17 @@ struct remote {
 struct batch {
 	const struct rs_target *targets;
 	const struct rs_image *images[TARGETS];
+	uint32_t writers[TARGETS];	/* the peer that writes each */
 	const struct rs_write_options *how;
 	struct rs_rounds *rounds;
 	struct rs_helper *h;
 	struct rs_fds fds;
 	struct rs_pool pool;
-	const struct rs_share *share;	/* that is being put */
-	struct {
-		struct rs_extent *out;	/* of a round that is not drained; room for boxes_max */
+	const struct rs_round *round;	/* that is being put */
+	struct outs {
+		struct rs_extent *out;	/* of a round that is not drained; room for rs_pool_extents() */
 		uint32_t nr;
-	} slots[RS_POOL_SLOTS];
+	} slots[RS_POOL_SLOTS][RS_POOL_PEERS_MAX];
 	uint64_t ticked;		/* bytes that `tick` was told */
 	size_t nr, failed;		/* targets; the one that an error is about; nr: none */
 	bool of_files;			/* an error is about files or the caller, and none of the GPU's */
@@ -59,8 +60,9 @@ struct batch {
 
 struct rs_gpu_options rs_gpu_options_default(void)
 {
-	return (struct rs_gpu_options){.device_bytes = 512u << 20, .pinned_bytes = 512u << 20, .timeout_ms = 60000,
-				       .idle_ms = 30000, .boxes_max = 4096, .run_bytes = RS_FDS_READ_BYTES_MIN};
+	return (struct rs_gpu_options){.nr_devices = 1, .device_bytes = 512u << 20, .pinned_bytes = 512u << 20,
+				       .timeout_ms = 60000, .idle_ms = 30000, .boxes_max = 4096,
+				       .run_bytes = RS_FDS_READ_BYTES_MIN};
 }
 
 /* `scalai-gpu` in the folder of this program. */
@@ -200,32 +202,38 @@ static int fill_extent(struct batch *b, struct rs_bytes *from, const struct rs_e
 	return rc;
 }
 
-static int fill(struct batch *b, uint64_t nr, struct sc_err *err)
+static unsigned char *window(const struct batch *b, uint32_t peer, uint64_t nr, enum rs_pool_part part)
 {
-	unsigned char *in = b->h->memory + rs_pool_place(&b->pool, nr % RS_POOL_SLOTS, RS_POOL_IN);
+	return b->h->memory + rs_pool_place(&b->pool, peer, nr % RS_POOL_SLOTS, part);
+}
+
+static int fill_share(struct batch *b, const struct rs_share *share, unsigned char *in, struct sc_err *err)
+{
 	uint32_t nr_files;
 	const struct rs_rounds_file *files = rs_rounds_files(b->rounds, &nr_files);
 	int rc = 0;
 
-	b->failed = b->nr;
-	for (uint32_t i = 0; rc == 0 && i < b->share->nr_in; i++) {
-		const struct rs_extent *e = &b->share->in[i];
+	for (uint32_t i = 0; rc == 0 && i < share->nr_in; i++)
+		rc = fill_extent(b, files[share->in[i].file].bytes, &share->in[i], in + share->in[i].window, err);
+	return rc;
+}
 
-		rc = fill_extent(b, files[e->file].bytes, e, in + e->window, err);
-	}
+static int fill(struct batch *b, uint64_t nr, struct sc_err *err)
+{
+	int rc = 0;
+
+	b->failed = b->nr;
+	for (uint32_t p = 0; rc == 0 && p < b->pool.peers; p++)
+		rc = fill_share(b, &b->round->shares[p], window(b, p, nr, RS_POOL_IN), err);
 	b->of_files = rc < 0;
 	return rc;
 }
 
-static int drain(struct batch *b, uint64_t nr, struct sc_err *err)
+static int drain_extents(struct batch *b, const struct outs *outs, const unsigned char *bytes, struct sc_err *err)
 {
-	const unsigned char *bytes = b->h->memory + rs_pool_place(&b->pool, nr % RS_POOL_SLOTS, RS_POOL_OUT);
-	const struct rs_extent *out = b->slots[nr % RS_POOL_SLOTS].out;
+	for (uint32_t i = 0; i < outs->nr; i++) {
+		const struct rs_extent *e = &outs->out[i];
 
-	for (uint32_t i = 0; i < b->slots[nr % RS_POOL_SLOTS].nr; i++) {
-		const struct rs_extent *e = &out[i];
-
-		b->of_files = true;
 		b->failed = e->file;
 		if (sc_pwrite_all(b->targets[e->file].fd, bytes + e->window, e->bytes, e->at) < 0)
 			return sc_fail_sys(err, errno, "cannot write");
@@ -233,8 +241,17 @@ static int drain(struct batch *b, uint64_t nr, struct sc_err *err)
 			return sc_fail(err, SC_E_CANCELLED, "stopped");
 		sc_metric_add(&gpu_bytes, e->bytes);
 	}
-	b->of_files = false;
 	return 0;
+}
+
+static int drain(struct batch *b, uint64_t nr, struct sc_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t p = 0; rc == 0 && p < b->pool.peers; p++)
+		rc = drain_extents(b, &b->slots[nr % RS_POOL_SLOTS][p], window(b, p, nr, RS_POOL_OUT), err);
+	b->of_files = rc < 0;
+	return rc;
 }
 
 /* --- the conversation of a call --- */
@@ -266,10 +283,10 @@ static int converse(struct batch *b, enum rs_wire_kind last, struct sc_err *err)
 
 static int start(struct batch *b, struct sc_err *err)
 {
-	const struct rs_helper_options o = {.program = gpu.options.program, .pool = b->pool,
-					    .device = (int)gpu.options.device, .idle_ms = gpu.options.idle_ms,
-					    .timeout_ms = gpu.options.timeout_ms};
+	struct rs_helper_options o = {.program = gpu.options.program, .pool = b->pool,
+				      .idle_ms = gpu.options.idle_ms, .timeout_ms = gpu.options.timeout_ms};
 
+	memcpy(o.devices, gpu.options.devices, sizeof(o.devices));
 	return rs_helper_start(&o, tick_nothing, b, &gpu.helper, err);
 }
 
@@ -302,22 +319,24 @@ static int begin(struct batch *b, struct sc_err *err)
 
 static int put_round(struct batch *b, const struct rs_round *round, struct sc_err *err)
 {
-	struct rs_wire_message m = rs_wire_message(RS_WIRE_ROUND, b->h->wire.put);
-	const unsigned slot = m.nr % RS_POOL_SLOTS;
+	const uint64_t nr = b->h->wire.put;
 	int rc;
 
-	b->share = &round->shares[0];
-	rs_wire_put_plan(&b->pool, b->h->memory, b->share, &m);
-	rc = rs_helper_say(b->h, &m, err);
+	b->round = round;
+	rs_wire_put_plan(&b->pool, b->h->memory, round);
+	rc = say(b, RS_WIRE_ROUND, nr, err);
 	if (rc == 0)
 		rc = converse(b, RS_WIRE_TAKEN, err);
-	if (rc < 0)
-		return rc;
 	/* the round that had the slot before is drained */
-	for (uint32_t i = 0; i < b->share->nr_out; i++)
-		b->slots[slot].out[i] = b->share->out[i];
-	b->slots[slot].nr = b->share->nr_out;
-	return 0;
+	for (uint32_t p = 0; rc == 0 && p < round->nr; p++) {
+		const struct rs_share *share = &round->shares[p];
+		struct outs *outs = &b->slots[nr % RS_POOL_SLOTS][p];
+
+		for (uint32_t i = 0; i < share->nr_out; i++)
+			outs->out[i] = share->out[i];
+		outs->nr = share->nr_out;
+	}
+	return rc;
 }
 
 /* Until the first round there is no need of a helper. */
@@ -388,12 +407,21 @@ static int write_rest(struct batch *b, struct remote *r, struct rs_written *ret,
 
 static int make_slots(struct batch *b, struct sc_err *err)
 {
-	for (unsigned i = 0; i < RS_POOL_SLOTS; i++) {
-		b->slots[i].out = sc_zalloc_array(b->pool.boxes_max, sizeof(*b->slots[i].out));
-		if (!b->slots[i].out)
-			return sc_nomem(err);
-	}
+	for (unsigned i = 0; i < RS_POOL_SLOTS; i++)
+		for (uint32_t p = 0; p < b->pool.peers; p++) {
+			b->slots[i][p].out = sc_zalloc_array(rs_pool_extents(&b->pool), sizeof(*b->slots[i][p].out));
+			if (!b->slots[i][p].out)
+				return sc_nomem(err);
+		}
 	return 0;
+}
+
+/* Deals files of sources to the peers; numbers of blobs may have a step in common. */
+static uint32_t reader_of(void *arg, const struct rs_place *place)
+{
+	const struct batch *b = arg;
+
+	return (uint32_t)((place->id * 0x9e3779b97f4a7c15u) >> 32) % b->pool.peers;
 }
 
 static int prepare(struct batch *b, struct sc_err *err)
@@ -404,16 +432,20 @@ static int prepare(struct batch *b, struct sc_err *err)
 
 	if (!*o->program)
 		return sc_fail(err, SC_E_UNSUPPORTED, "the folder of this program is not known (/proc/self/exe)");
-	b->pool = (struct rs_pool){rs_pool_window(o->device_bytes, o->pinned_bytes, o->boxes_max), o->boxes_max};
+	b->pool = (struct rs_pool){.boxes_max = o->boxes_max, .peers = o->nr_devices};
+	b->pool.window_bytes = rs_pool_window(o->device_bytes, o->pinned_bytes, o->boxes_max, o->nr_devices);
 	if (!b->pool.window_bytes)
 		return sc_fail(err, SC_E_UNSUPPORTED, "gpu_memory=%" PRIu64 "M or gpu_pinned=%" PRIu64 "M has no room "
 			       "for windows", o->device_bytes >> 20, o->pinned_bytes >> 20);
 	if (o->window_bytes)
 		b->pool.window_bytes = sc_min_u64(b->pool.window_bytes, o->window_bytes);
 	options = (struct rs_rounds_options){.window_bytes = b->pool.window_bytes, .boxes_max = b->pool.boxes_max,
-					     .run_bytes = o->run_bytes, .peers = 1};
-	for (size_t i = 0; i < b->nr; i++)
+					     .run_bytes = o->run_bytes, .peers = b->pool.peers, .writers = b->writers,
+					     .reader = reader_of, .arg = b};
+	for (size_t i = 0; i < b->nr; i++) {
 		b->images[i] = b->targets[i].image;
+		b->writers[i] = (uint32_t)i % b->pool.peers;
+	}
 	rc = make_slots(b, err);
 	if (rc == 0)
 		rc = rs_rounds_new(b->images, (uint32_t)b->nr, &options, &b->rounds, err);
@@ -425,7 +457,8 @@ static void end(struct batch *b)
 	rs_rounds_free(b->rounds);
 	rs_fds_close(&b->fds);
 	for (unsigned i = 0; i < RS_POOL_SLOTS; i++)
-		sc_sys.release(b->slots[i].out);
+		for (uint32_t p = 0; p < b->pool.peers; p++)
+			sc_sys.release(b->slots[i][p].out);
 }
 
 /* Under gpu.busy.  A helper that is in the midst of a call cannot be used for another one. */

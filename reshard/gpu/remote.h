@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine "gpu": rounds of all files of a call go through a GPU, in a helper process (wire.h); what no round writes,
- * the host writes.
+ * The engine "gpu": rounds of all files of a call go through a GPU, in a helper process (wire.h), or through several,
+ * which are dealt the files that are read and those that are written; what no round writes, the host writes.
  *
- *     files ── read ──> pool ──> scalai-gpu: device, kernel, device ──> pool ── write ──> files
+ *     files ── read ──> pool ──> scalai-gpu: devices, kernel, exchange ──> pool ── write ──> files
  *
  * Whatever of a GPU fails, the host writes the files of the call from the beginning, and the helper ends.  What fails
  * of files is an error, as in other engines.  After RS_GPU_FAILURES_MAX calls in a row that failed, the kind cannot run
@@ -22,8 +22,9 @@
 struct rs_gpu_options {
 	bool off;
 	char program[4096];	/* of the helper; empty: `scalai-gpu` beside this program */
-	uint32_t device;	/* as CUDA numbers them by PCI place */
-	uint64_t device_bytes, pinned_bytes;	/* at most */
+	uint32_t nr_devices;	/* 1 to RS_POOL_PEERS_MAX: each writes some of the files */
+	uint8_t devices[RS_POOL_PEERS_MAX];	/* as CUDA numbers them by PCI place; no two are one */
+	uint64_t device_bytes, pinned_bytes;	/* at most: of each, and for all */
 	uint32_t timeout_ms;	/* the helper answers by then */
 	uint32_t idle_ms;	/* without work for so long, it ends */
 	uint64_t window_bytes;	/* 0: the largest for which there is memory */

@@ -51,11 +51,9 @@ static bool is_possible(const struct rs_wire *w, const struct rs_wire_message *m
 	switch ((enum rs_wire_kind)m->kind) {
 	case RS_WIRE_SETUP:
 		return m->window_bytes && m->window_bytes <= RS_POOL_WINDOW_MAX && m->boxes_max &&
-		       m->boxes_max <= RS_POOL_BOXES_MAX && m->device >= 0 && m->idle_ms;
+		       m->boxes_max <= RS_POOL_BOXES_MAX && m->peers && m->peers <= RS_POOL_PEERS_MAX && m->idle_ms;
 	case RS_WIRE_ROUND:
-		return m->nr == w->put && m->nr_in <= w->pool.boxes_max && m->nr_out <= w->pool.boxes_max &&
-		       m->nr_copies <= w->pool.boxes_max && m->in_bytes <= w->pool.window_bytes &&
-		       m->out_bytes <= w->pool.window_bytes;
+		return m->nr == w->put;
 	case RS_WIRE_FILL:
 		return m->nr == w->put && !w->filled;
 	case RS_WIRE_FILLED:
@@ -84,7 +82,7 @@ static void advance(struct rs_wire *w, const struct rs_wire_message *m)
 	w->phase = kinds[m->kind].to;
 	switch ((enum rs_wire_kind)m->kind) {
 	case RS_WIRE_SETUP:
-		w->pool = (struct rs_pool){m->window_bytes, m->boxes_max};
+		w->pool = (struct rs_pool){m->window_bytes, m->boxes_max, m->peers};
 		break;
 	case RS_WIRE_FILLED:
 		w->filled = true;
@@ -122,20 +120,43 @@ int rs_wire_step(struct rs_wire *w, const struct rs_wire_message *m, bool by_hel
 
 /* --- plans --- */
 
-static uint64_t extents_bytes(const struct rs_pool *pool)
+/* A share begins so; its tables follow, each as long as it can be. */
+struct head {
+	uint32_t nr[5];		/* as `tables` has them */
+	uint32_t unused;
+	uint64_t in_bytes, out_bytes, send_bytes, recv_bytes;
+	struct rs_part sends[RS_POOL_PEERS_MAX], recvs[RS_POOL_PEERS_MAX];
+};
+
+/* What a share has tables of; packs and unpacks with peers alone. */
+static const size_t tables[] = {sizeof(struct rs_extent), sizeof(struct rs_extent), sizeof(struct rs_copy),
+				sizeof(struct rs_copy), sizeof(struct rs_copy)};
+
+#define NR_TABLES(pool) ((pool)->peers > 1 ? 5u : 3u)
+
+/* Rows of a table. */
+static uint32_t rows_max(const struct rs_pool *pool, unsigned k)
 {
-	return pool->boxes_max * sizeof(struct rs_extent);
+	return k < 2 ? rs_pool_extents(pool) : pool->boxes_max;
+}
+
+static uint64_t table_bytes(const struct rs_pool *pool, unsigned k)
+{
+	return rows_max(pool, k) * tables[k];
+}
+
+static uint64_t share_bytes(const struct rs_pool *pool)
+{
+	uint64_t bytes = sizeof(struct head);
+
+	for (unsigned k = 0; k < NR_TABLES(pool); k++)
+		bytes += table_bytes(pool, k);
+	return bytes;
 }
 
 uint64_t rs_wire_bytes(const struct rs_pool *pool)
 {
-	return rs_pool_bytes(pool) + 2 * extents_bytes(pool) + pool->boxes_max * sizeof(struct rs_copy);
-}
-
-/* Where the plan has extents in, extents out, copies: each as long as boxes_max. */
-static unsigned char *plan_at(const struct rs_pool *pool, const void *memory, unsigned table)
-{
-	return (unsigned char *)memory + rs_pool_bytes(pool) + table * extents_bytes(pool);
+	return rs_pool_bytes(pool) + pool->peers * share_bytes(pool);
 }
 
 static void copy(void *to, const void *from, size_t bytes)
@@ -144,19 +165,49 @@ static void copy(void *to, const void *from, size_t bytes)
 		memcpy(to, from, bytes);
 }
 
-void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_share *share,
-		      struct rs_wire_message *m)
+void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_round *round)
 {
-	assert(share->nr_in <= pool->boxes_max && share->nr_out <= pool->boxes_max);
-	assert(share->nr_copies <= pool->boxes_max);
-	copy(plan_at(pool, memory, 0), share->in, share->nr_in * sizeof(*share->in));
-	copy(plan_at(pool, memory, 1), share->out, share->nr_out * sizeof(*share->out));
-	copy(plan_at(pool, memory, 2), share->copies, share->nr_copies * sizeof(*share->copies));
-	m->nr_in = share->nr_in;
-	m->nr_out = share->nr_out;
-	m->nr_copies = share->nr_copies;
-	m->in_bytes = share->in_bytes;
-	m->out_bytes = share->out_bytes;
+	unsigned char *at = (unsigned char *)memory + rs_pool_bytes(pool);
+
+	assert(round->nr == pool->peers);
+	for (uint32_t p = 0; p < round->nr; p++) {
+		const struct rs_share *s = &round->shares[p];
+		const void *from[] = {s->in, s->out, s->copies, s->packs, s->unpacks};
+		struct head h = {{s->nr_in, s->nr_out, s->nr_copies, s->nr_packs, s->nr_unpacks}, 0, s->in_bytes,
+				 s->out_bytes, s->send_bytes, s->recv_bytes, {{0}}, {{0}}};
+
+		copy(h.sends, s->sends, s->sends ? round->nr * sizeof(*h.sends) : 0);
+		copy(h.recvs, s->recvs, s->recvs ? round->nr * sizeof(*h.recvs) : 0);
+		memcpy(at, &h, sizeof(h));
+		at += sizeof(h);
+		for (unsigned k = 0; k < NR_TABLES(pool); at += table_bytes(pool, k++)) {
+			assert(h.nr[k] <= rows_max(pool, k));
+			copy(at, from[k], h.nr[k] * tables[k]);
+		}
+	}
+}
+
+int rs_wire_make_shares(const struct rs_pool *pool, struct rs_share **ret, struct sc_err *err)
+{
+	const uint64_t parts = 2 * pool->peers * sizeof(struct rs_part);
+	unsigned char *at = sc_zalloc_array(pool->peers, sizeof(**ret) + share_bytes(pool) + parts);
+
+	*ret = (struct rs_share *)at;
+	if (!at)
+		return sc_nomem(err);
+	at += pool->peers * sizeof(**ret);
+	for (uint32_t p = 0; p < pool->peers; p++) {
+		struct rs_share *s = &(*ret)[p];
+		void *to[5] = {NULL};
+
+		for (unsigned k = 0; k < NR_TABLES(pool); at += table_bytes(pool, k++))
+			to[k] = at;
+		*s = (struct rs_share){.in = to[0], .out = to[1], .copies = to[2], .packs = to[3], .unpacks = to[4]};
+		s->sends = (struct rs_part *)at;
+		s->recvs = s->sends + pool->peers;
+		at += parts;
+	}
+	return 0;
 }
 
 /* `zero` is a byte until it is known to be a bool. */
@@ -172,22 +223,78 @@ static bool are_inside(const struct rs_extent *e, uint32_t nr, uint64_t bytes)
 	return true;
 }
 
-int rs_wire_take_plan(const struct rs_pool *pool, const void *memory, const struct rs_wire_message *m,
-		      struct rs_share *ret, struct sc_err *err)
+static bool are_boxes(const struct rs_copy *copies, uint32_t nr)
 {
-	struct rs_share s = {.in = ret->in, .out = ret->out, .copies = ret->copies, .nr_in = m->nr_in,
-			     .nr_out = m->nr_out, .nr_copies = m->nr_copies, .in_bytes = m->in_bytes,
-			     .out_bytes = m->out_bytes};
+	for (uint32_t i = 0; i < nr; i++)
+		if (copies[i].nr > SC_DIMS_MAX)
+			return false;
+	return true;
+}
 
-	copy(s.in, plan_at(pool, memory, 0), s.nr_in * sizeof(*s.in));
-	copy(s.out, plan_at(pool, memory, 1), s.nr_out * sizeof(*s.out));
-	copy(s.copies, plan_at(pool, memory, 2), s.nr_copies * sizeof(*s.copies));
-	if (!are_inside(s.in, s.nr_in, s.in_bytes) || !are_inside(s.out, s.nr_out, s.out_bytes))
-		return sc_fail(err, SC_E_STATE, "round %" PRIu64 ": a range is not inside of its window", m->nr);
-	for (uint32_t i = 0; i < s.nr_copies; i++)
-		if (s.copies[i].nr > SC_DIMS_MAX)
-			return sc_fail(err, SC_E_STATE, "round %" PRIu64 ": a copy has %u dimensions", m->nr,
-				       s.copies[i].nr);
-	*ret = s;
+/* Numbers that fit tables and windows; then they are copied. */
+static int take_share(const struct rs_pool *pool, const unsigned char *at, struct rs_share *s, struct sc_err *err)
+{
+	void *to[] = {s->in, s->out, s->copies, s->packs, s->unpacks};
+	const uint64_t most = pool->window_bytes, exchanged = pool->peers > 1 ? most : 0;
+	struct head h;
+
+	memcpy(&h, at, sizeof(h));
+	at += sizeof(h);
+	for (unsigned k = 0; k < 5; k++)
+		if (h.nr[k] > (k < NR_TABLES(pool) ? rows_max(pool, k) : 0))
+			return sc_fail(err, SC_E_STATE, "a table has %u rows", h.nr[k]);
+	if (h.in_bytes > most || h.out_bytes > most || h.send_bytes > exchanged || h.recv_bytes > exchanged)
+		return sc_fail(err, SC_E_STATE, "a window is too long");
+	s->nr_in = h.nr[0];
+	s->nr_out = h.nr[1];
+	s->nr_copies = h.nr[2];
+	s->nr_packs = h.nr[3];
+	s->nr_unpacks = h.nr[4];
+	s->in_bytes = h.in_bytes;
+	s->out_bytes = h.out_bytes;
+	s->send_bytes = h.send_bytes;
+	s->recv_bytes = h.recv_bytes;
+	copy(s->sends, h.sends, pool->peers * sizeof(*s->sends));
+	copy(s->recvs, h.recvs, pool->peers * sizeof(*s->recvs));
+	for (unsigned k = 0; k < NR_TABLES(pool); at += table_bytes(pool, k++))
+		copy(to[k], at, h.nr[k] * tables[k]);
+	if (!are_inside(s->in, s->nr_in, s->in_bytes) || !are_inside(s->out, s->nr_out, s->out_bytes))
+		return sc_fail(err, SC_E_STATE, "a range is not inside of its window");
+	if (!are_boxes(s->copies, s->nr_copies) || !are_boxes(s->packs, s->nr_packs) ||
+	    !are_boxes(s->unpacks, s->nr_unpacks))
+		return sc_fail(err, SC_E_STATE, "a copy has more dimensions than there are");
+	return 0;
+}
+
+static bool is_part(const struct rs_part *p, uint64_t bytes)
+{
+	return p->at <= bytes && p->bytes <= bytes - p->at;
+}
+
+/* What one sends the other receives; nobody sends to itself. */
+static bool agree(const struct rs_share *shares, uint32_t peers)
+{
+	for (uint32_t p = 0; p < peers; p++)
+		for (uint32_t q = 0; q < peers; q++) {
+			const struct rs_part *send = &shares[p].sends[q], *recv = &shares[q].recvs[p];
+
+			if (send->bytes != recv->bytes || (p == q && send->bytes) ||
+			    !is_part(send, shares[p].send_bytes) || !is_part(recv, shares[q].recv_bytes))
+				return false;
+		}
+	return true;
+}
+
+int rs_wire_take_plan(const struct rs_pool *pool, const void *memory, uint64_t nr, struct rs_share *shares,
+		      struct sc_err *err)
+{
+	const unsigned char *at = (const unsigned char *)memory + rs_pool_bytes(pool);
+	struct sc_err why;
+
+	for (uint32_t p = 0; p < pool->peers; p++)
+		if (take_share(pool, at + p * share_bytes(pool), &shares[p], &why) < 0)
+			return sc_fail(err, SC_E_STATE, "round %" PRIu64 ", peer %u: %s", nr, p, why.msg);
+	if (!agree(shares, pool->peers))
+		return sc_fail(err, SC_E_STATE, "round %" PRIu64 ": what peers send is not what they receive", nr);
 	return 0;
 }

@@ -26,15 +26,15 @@
 #include "reshard/gpu/pool.h"
 #include "reshard/rounds/rounds.h"
 
-#define RS_WIRE_MAGIC 0x5ca1a601u	/* the last two digits: the version of these messages */
-#define RS_WIRE_TEXT_BYTES 448
+#define RS_WIRE_MAGIC 0x5ca1a602u	/* the last two digits: the version of these messages */
+#define RS_WIRE_TEXT_BYTES 464
 
 enum rs_wire_kind {
 	/* of the daemon */
-	RS_WIRE_SETUP = 1,	/* pool, device, idle_ms; with the memory's descriptor */
+	RS_WIRE_SETUP = 1,	/* pool, devices, times; with the memory's descriptor */
 	RS_WIRE_BEGIN, RS_WIRE_ROUND, RS_WIRE_FILLED, RS_WIRE_DRAINED, RS_WIRE_FINISH,
 	/* of the helper */
-	RS_WIRE_READY,		/* text: which device */
+	RS_WIRE_READY,		/* text: which devices */
 	RS_WIRE_BEGUN, RS_WIRE_FILL, RS_WIRE_DRAIN, RS_WIRE_TAKEN, RS_WIRE_FINISHED,
 	RS_WIRE_FAILED,		/* text: the sentence */
 	RS_WIRE_BYE,
@@ -45,11 +45,10 @@ struct rs_wire_message {
 	uint32_t magic, kind;
 	uint64_t nr;		/* of the round: ROUND, FILL, FILLED, DRAIN, DRAINED, TAKEN */
 	uint64_t window_bytes;	/* SETUP */
-	uint32_t boxes_max;
-	int32_t device;
+	uint32_t boxes_max, peers;
 	uint32_t idle_ms;	/* without work for so long, the helper ends */
-	uint32_t nr_in, nr_out, nr_copies;	/* ROUND: of the plan */
-	uint64_t in_bytes, out_bytes;		/* of windows, used */
+	uint32_t exchange_ms;	/* in which what peers exchange arrives */
+	uint8_t devices[RS_POOL_PEERS_MAX];	/* of each peer */
 	char text[RS_WIRE_TEXT_BYTES];		/* ends with 0 */
 };
 
@@ -77,20 +76,21 @@ const char *rs_wire_name(const struct rs_wire_message *m);
  */
 int rs_wire_step(struct rs_wire *w, const struct rs_wire_message *m, bool by_helper, struct sc_err *err);
 
-/* --- the plan of a round: its extents and copies, in shared memory behind the pool --- */
+/* --- the plan of a round: the share of each peer, in shared memory behind the pool --- */
 
 /** Returns how many bytes are shared: pool and plan. */
 uint64_t rs_wire_bytes(const struct rs_pool *pool);
-/** Writes the plan of a share, without peers, which fits the pool.  Fills its numbers in *m. */
-void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_share *share,
-		      struct rs_wire_message *m);
+/** Writes the plan of a round, which fits the pool. */
+void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_round *round);
+/** Makes shares for plans of a pool, with room in each of their arrays.  Owner: the caller, one release of *ret.
+ *  Errors: SC_E_NO_MEMORY. */
+int rs_wire_make_shares(const struct rs_pool *pool, struct rs_share **ret, struct sc_err *err);
 /**
- * Copies the plan of a message that rs_wire_step() has taken, and checks it: nothing that the other side changes
- * afterwards is looked at.  ret->in, out and copies are arrays of the caller, with room for pool->boxes_max each.
- * Boxes are checked by whoever makes tables of them.
+ * Copies the plan of round `nr` into shares of rs_wire_make_shares(), and checks it: nothing that the other side
+ * changes afterwards is looked at.  Boxes are checked by whoever makes tables of them.
  * Errors: SC_E_STATE.
  */
-int rs_wire_take_plan(const struct rs_pool *pool, const void *memory, const struct rs_wire_message *m,
-		      struct rs_share *ret, struct sc_err *err);
+int rs_wire_take_plan(const struct rs_pool *pool, const void *memory, uint64_t nr, struct rs_share *shares,
+		      struct sc_err *err);
 
 #endif

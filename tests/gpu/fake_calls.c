@@ -23,6 +23,11 @@ static cudaError_t enter(cudaError_t as)
 			return entered;                                                            \
 	} while (0)
 
+static bool is_device(int device)
+{
+	return device >= 0 && device < fake.what.devices && device < FAKE_DEVICES;
+}
+
 static cudaError_t wrong(const char *what)
 {
 	fake_find(&fake.found.misuse, "%s", what);
@@ -70,16 +75,16 @@ cudaError_t cudaGetDeviceCount(int *nr)
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
 {
 	ENTER(cudaErrorInvalidValue);
-	if (device != 0 || bytes < 13)
+	if (!is_device(device) || bytes < 13)
 		return cudaErrorInvalidValue;
-	(void)snprintf(text, (size_t)bytes, "0000:00:1e.0");
+	(void)snprintf(text, (size_t)bytes, "0000:00:%02x.0", 0x1e + device);
 	return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
 	ENTER(cudaErrorDevicesUnavailable);
-	if (device != 0)
+	if (!is_device(device))
 		return cudaErrorInvalidDevice;
 	fake.device = device;
 	return cudaSuccess;
@@ -88,7 +93,7 @@ cudaError_t cudaSetDevice(int device)
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
 	ENTER(cudaErrorInvalidValue);
-	if (device != 0)
+	if (!is_device(device))
 		return cudaErrorInvalidDevice;
 	switch (attr) {
 	case cudaDevAttrMultiProcessorCount:
@@ -128,7 +133,7 @@ static cudaError_t give_back(const void *p, bool pinned, const char *call)
 		return wrong("memory is given back that is not there");
 	memset(a->at, 0xdb, a->bytes);
 	a->gone = true;
-	fake.bytes[pinned] -= a->bytes;
+	fake.bytes[a->device + 1] -= a->bytes;
 	return rc;
 }
 
@@ -141,7 +146,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
 {
 	ENTER(cudaErrorHostMemoryAlreadyRegistered);
 	expect_rest("cudaHostRegister()");
-	if (flags != cudaHostRegisterDefault || fake_area_of(p))
+	if (flags != cudaHostRegisterPortable || fake_area_of(p))
 		return wrong("memory is pinned twice, or by other flags");
 	(void)fake_area_new(p, bytes, -1);
 	return cudaSuccess;
@@ -163,6 +168,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)
 		return wrong("a stream that waits for the default stream, or too many");
 	s = calloc(1, sizeof(*s));
 	s->open = true;
+	s->device = fake.device;
 	fake.streams[fake.nr_streams++] = s;
 	s->clock_nr = fake.nr_streams;
 	*ret = s;
@@ -207,6 +213,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags)
 	if (flags != cudaEventDisableTiming)
 		return wrong("an event that measures time");
 	*ret = calloc(1, sizeof(**ret));
+	(*ret)->device = fake.device;
 	fake.events++;
 	return cudaSuccess;
 }
@@ -221,8 +228,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	ENTER(cudaErrorUnknown);
-	if (!s)
-		return wrong("an event of the default stream");
+	if (!s || s->device != e->device)
+		return wrong("an event of the default stream, or of another device's");
 	e->op = fake_enqueue(s, FAKE_MARK, "event");
 	return cudaSuccess;
 }
@@ -265,6 +272,8 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
 	ENTER(cudaErrorLaunchOutOfResources);
 	if (kernel != k || !s || !grid.x || grid.y * grid.z != 1 || !block.x || block.x > 1024 || block.y * block.z != 1 || shared)
 		return wrong("a launch of another kernel, on the default stream, or of a size that is not possible");
+	if (s->device != fake.device)
+		return wrong("a launch to a stream of a device that is not the current one");
 	op = fake_enqueue(s, FAKE_KERNEL, "kernel");
 	op->blocks = grid.x;
 	op->threads = block.x;

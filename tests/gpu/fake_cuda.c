@@ -53,9 +53,9 @@ struct fake_area *fake_area_new(void *at, size_t bytes, int device)
 	memset(a->at, POISON, bytes);
 	a->next = fake.areas;
 	fake.areas = a;
-	fake.bytes[device < 0] += bytes;
-	if (fake.most[device < 0] < fake.bytes[device < 0])
-		fake.most[device < 0] = fake.bytes[device < 0];
+	fake.bytes[device + 1] += bytes;
+	if (fake.most[device + 1] < fake.bytes[device + 1])
+		fake.most[device + 1] = fake.bytes[device + 1];
 	return a;
 }
 
@@ -123,6 +123,8 @@ struct fake_area *fake_uses(struct fake_op *op, const void *p, size_t bytes, boo
 {
 	struct fake_area *a = area_of_all(p, bytes, op->name);
 
+	if (a && a->device >= 0 && a->device != op->stream->device)
+		fake_misuse(op, "it uses memory of another device");
 	if (a)
 		note(p, bytes, write, op->stream->clock_nr, &op->clock, op->name);
 	return a;
@@ -197,19 +199,25 @@ static void pop(struct fake_op *op)
 bool fake_step(struct CUstream_st *s)
 {
 	struct fake_op *op = s->head;
-	const bool works = op && (op->kind == FAKE_COPY || op->kind == FAKE_KERNEL);
+	const bool works = op && op->kind <= FAKE_GROUP;
 
 	if (!op || (op->kind == FAKE_WAIT && !op->dep->ran && !fake.sticky))
 		return false;
 	if (works && !fake.sticky) {
 		if (!op->nth)
 			op->nth = ++fake.ran;
-		if (op->nth == fake.hang_run)
+		if (op->nth == fake.hang_run && (op->kind != FAKE_GROUP || op->comm)) /* what is aborted ends */
 			return false;
 		if (op->nth == fake.fail_run)
 			fake.sticky = cudaErrorIllegalAddress;
 		else if (op->kind == FAKE_COPY)
 			run_copy(op);
+		else if (op->kind == FAKE_GROUP) {
+			if (!fake_step_group(op))
+				return false;
+			if (!op->ran)
+				return true;
+		}
 		else if (!fake_the_kernel.run(op, op->args, op->blocks, op->threads, fake_random()))
 			fake.sticky = cudaErrorIllegalAddress;
 	}
@@ -240,7 +248,8 @@ static bool force(struct fake_op *op)
 	while (!op->ran) {
 		struct fake_op *head = op->stream->head;
 
-		if (!fake_step(op->stream) && (head->kind != FAKE_WAIT || !force(head->dep)))
+		if (!fake_step(op->stream) && (head->kind != FAKE_WAIT || !force(head->dep)) &&
+		    (head->kind != FAKE_GROUP || !step_any())) /* any other stream may bring the peer */
 			return false;
 	}
 	return true;
@@ -275,7 +284,7 @@ void fake_begin(enum fake_order order, uint64_t seed)
 	fake.order = order;
 	fake.random = seed;
 	fake.device = -1;
-	fake.what = (struct fake_machine){.driver = 12090, .devices = 1, .major = 9};
+	fake.what = (struct fake_machine){.driver = 12090, .devices = FAKE_DEVICES, .major = 9, .nccl = 22203};
 }
 
 void fake_machine(const struct fake_machine *machine)
@@ -293,7 +302,11 @@ bool fake_rests(void)
 
 size_t fake_most(bool pinned)
 {
-	return fake.most[pinned];
+	size_t most = fake.most[pinned ? 0 : 1];
+
+	for (unsigned i = 2; i <= FAKE_DEVICES && !pinned; i++)
+		most = most < fake.most[i] ? fake.most[i] : most;
+	return most;
 }
 
 struct fake_findings fake_found(void)
@@ -305,7 +318,7 @@ static void count_leaks(void)
 {
 	for (struct fake_area *a = fake.areas; a; a = a->next)
 		if (!a->gone)
-			fake_find(&fake.found.leaks, "leak: %zu bytes of %s", a->bytes, a->device < 0 ? "pinned memory" : "the device");
+			fake_find(&fake.found.leaks, "leak: %zu bytes of %s", a->bytes, a->device < 0 ? "pinned memory" : "a device");
 	for (unsigned i = 0; i < fake.nr_streams; i++)
 		if (fake.streams[i]->open)
 			fake_find(&fake.found.leaks, "leak: stream %u", i + 1);
@@ -318,10 +331,12 @@ static void count_leaks(void)
 struct fake_findings fake_end(void)
 {
 	count_leaks();
+	fake_nccl_end();
 	for (struct fake_op *op = fake.ops, *next; op; op = next) {
 		next = op->all;
 		for (unsigned i = 0; i < 4; i++)
 			free(op->args[i]);
+		free(op->transfers);
 		free(op);
 	}
 	for (struct fake_area *a = fake.areas, *next; a; a = next) {
@@ -354,6 +369,14 @@ void fake_fail_run(unsigned nth)
 void fake_hang_run(unsigned nth)
 {
 	fake.hang_run = nth;
+}
+
+bool fake_hangs_exchange(void)
+{
+	for (struct fake_op *op = fake.ops; op; op = op->all)
+		if (op->nth && op->nth == fake.hang_run)
+			return op->kind == FAKE_GROUP;
+	return false;
 }
 
 unsigned fake_calls(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for the CUDA runtime, by its own headers: the functions that reshard/cuda/pipeline.c calls, on the CPU.  What
- * it does not have does not link.
+ * A stand-in for the CUDA runtime and NCCL, by their own headers: the functions that reshard/cuda calls, on the CPU.  What of
+ * CUDA it does not have does not link; NCCL's are found as those of the library are (linked with --wrap=dlopen, dlsym, dlerror).
  *
  * No thread and no clock: what is enqueued runs late (when the host asks for it again and again), eagerly (as soon as it
  * may) or at random, as a seed decides, so a failure comes again.
@@ -19,15 +19,25 @@
 
 enum fake_order { FAKE_LATE, FAKE_EAGER, FAKE_RANDOM, FAKE_ORDERS };
 
-/** Begins with one device that nobody has used, and no finding. */
+#define FAKE_DEVICES 4
+
+/** Begins with devices that nobody has used, and no finding. */
 void fake_begin(enum fake_order order, uint64_t seed);
 
-/** What the machine has; fake_begin() gives it one device that is as it should be. */
+/** What the machine has; fake_begin() gives it FAKE_DEVICES that are as they should be, and an NCCL. */
 struct fake_machine {
 	int driver, devices, major;	/* CUDA's version of the driver, 0: there is none; compute capability */
 	bool prohibited;
+	int nccl;			/* its version; 0: there is none */
 };
 void fake_machine(const struct fake_machine *machine);
+
+/** What the last rank of each communicator does: it does not join; does not begin the nth group, in silence or so that the
+ *  others hear of it; is late with everything. */
+enum fake_peer { FAKE_PEER_GOOD, FAKE_PEER_NEVER, FAKE_PEER_DIES, FAKE_PEER_IS_HEARD, FAKE_PEER_LATE };
+void fake_peer(enum fake_peer what, unsigned nth);
+/** Groups that were handed over. */
+unsigned fake_groups(void);
 
 struct fake_findings {
 	unsigned races, deadlocks, misuse, leaks;
@@ -37,7 +47,7 @@ struct fake_findings {
 struct fake_findings fake_found(void);
 /** Tells whether all that was enqueued has run. */
 bool fake_rests(void);
-/** The most bytes that were there at a time, of the device, or pinned. */
+/** The most bytes that were there at a time, of a device, or pinned. */
 size_t fake_most(bool pinned);
 /** Ends: what is still there is a leak. */
 struct fake_findings fake_end(void);
@@ -47,11 +57,13 @@ void fake_host_uses(const void *p, size_t bytes, bool write, const char *what);
 
 /** The nth call from the begin fails; 0: none.  What ends something ends it all the same. */
 void fake_fail_call(unsigned nth);
-/** The nth copy or kernel fails, and the device with it: it does nothing any more. */
+/** The nth copy, kernel or exchange fails, and all devices with it: they do nothing any more. */
 void fake_fail_run(unsigned nth);
-/** The nth copy or kernel does not end; 0: all do, also the one that did not. */
+/** The nth copy, kernel or exchange does not end; 0: all do, also the one that did not. */
 void fake_hang_run(unsigned nth);
-/** So many calls could have failed, so many copies and kernels began. */
+/** Tells whether what does not end is an exchange: it ends when it is aborted. */
+bool fake_hangs_exchange(void);
+/** So many calls could have failed, so many copies, kernels and exchanges began. */
 unsigned fake_calls(void);
 unsigned fake_ran(void);
 

@@ -7,14 +7,14 @@
 
 #include <cuda_runtime_api.h>
 
-#define FAKE_CLOCKS 16		/* 0: the host; then streams */
+#define FAKE_CLOCKS 32		/* 0: the host; then streams */
 #define FAKE_ASKS_MAX 5000	/* whoever asks so often has no deadline */
 
 struct fake_clock {
 	uint32_t at[FAKE_CLOCKS];
 };
 
-enum fake_kind { FAKE_COPY, FAKE_KERNEL, FAKE_WAIT, FAKE_MARK };
+enum fake_kind { FAKE_COPY, FAKE_KERNEL, FAKE_GROUP, FAKE_WAIT, FAKE_MARK };
 
 struct fake_op {
 	enum fake_kind kind;
@@ -31,10 +31,15 @@ struct fake_op {
 	enum cudaMemcpyKind copy;
 	void *args[4];		/* of a kernel */
 	unsigned blocks, threads;
+	struct ncclComm *comm;	/* of a group; NULL: it was aborted */
+	struct fake_transfer *transfers;
+	unsigned nr_transfers, group;	/* which one of all, from 1 */
+	bool began;
 };
 
 struct CUstream_st {
 	unsigned clock_nr, ops;
+	int device;
 	bool open;
 	struct fake_clock clock;
 	struct fake_op *head, *tail;
@@ -42,6 +47,7 @@ struct CUstream_st {
 
 struct CUevent_st {
 	struct fake_op *op;	/* NULL: it was never recorded */
+	int device;
 };
 
 struct fake_device {
@@ -54,8 +60,11 @@ struct fake_device {
 	struct CUstream_st *streams[FAKE_CLOCKS - 1];
 	unsigned nr_streams, events, libraries, asked;
 	struct fake_area *areas;
-	size_t bytes[2], most[2];	/* of the device, pinned */
+	size_t bytes[FAKE_DEVICES + 1], most[FAKE_DEVICES + 1];	/* pinned, of each device */
 	struct fake_op *ops;
+	struct ncclComm *comms;
+	enum fake_peer peer;
+	unsigned peer_nth, groups;
 	unsigned calls, ran, fail_call, fail_run, hang_run;
 	struct fake_findings found;
 };
@@ -72,6 +81,9 @@ struct fake_op *fake_enqueue(struct CUstream_st *s, enum fake_kind kind, const c
 bool fake_step(struct CUstream_st *s);
 /** Runs what the order runs by itself at a call. */
 void fake_some(void);
+/** Goes on with a group at the head of its stream; true: something happened.  Sets op->ran when it has ended. */
+bool fake_step_group(struct fake_op *op);
+void fake_nccl_end(void);
 /** What the host is told that asks whether an operation has ended. */
 cudaError_t fake_ask(struct fake_op *op);
 

@@ -3,7 +3,8 @@
  * A helper on the stand-in for CUDA:  fake_helper [ORDER SEED [MISDEED N | at-most MIB]]
  *
  * What the stand-in finds wrong ends it, before it says FINISHED or with status 3.  A misdeed is done in place of the Nth
- * message that it sends (after-...: when it has sent it); of `call`, `run` and `hang`, by the Nth call, copy or kernel.
+ * message that it sends (after-...: when it has sent it); of `call`, `run` and `hang`, by the Nth call, copy, kernel or
+ * exchange, of `peer-...` by the last GPU, in the Nth exchange.
  */
 #include "reshard/cuda/serve.h"
 
@@ -97,8 +98,9 @@ int __wrap_rs_channel_send(int fd, const struct rs_wire_message *m, int pass_fd,
 
 static void misbehave(const char *what, unsigned n)
 {
-	const struct fake_machine none = {0}, old = {11080, 1, 9, false}, empty = {12090, 0, 9, false},
-				  ancient = {12090, 1, 7, false}, prohibited = {12090, 1, 9, true};
+	const struct fake_machine none = {0}, old = {11080, 1, 9, false, 0}, empty = {12090, 0, 9, false, 0},
+				  ancient = {12090, 1, 7, false, 0}, prohibited = {12090, 1, 9, true, 0},
+				  no_nccl = {12090, 4, 9, false, 0}, old_nccl = {12090, 4, 9, false, 21805};
 
 	misdeed = what;
 	nth = n;
@@ -121,6 +123,18 @@ static void misbehave(const char *what, unsigned n)
 		fake_machine(&ancient);
 	if (strcmp(what, "prohibited") == 0)
 		fake_machine(&prohibited);
+	if (strcmp(what, "no-nccl") == 0)
+		fake_machine(&no_nccl);
+	if (strcmp(what, "old-nccl") == 0)
+		fake_machine(&old_nccl);
+	if (strcmp(what, "peer-never") == 0)
+		fake_peer(FAKE_PEER_NEVER, 0);
+	if (strcmp(what, "peer-dies") == 0)
+		fake_peer(FAKE_PEER_DIES, n);
+	if (strcmp(what, "peer-is-heard") == 0)
+		fake_peer(FAKE_PEER_IS_HEARD, n);
+	if (strcmp(what, "peer-late") == 0)
+		fake_peer(FAKE_PEER_LATE, 0);
 }
 
 int main(int argc, char **argv)

@@ -38,10 +38,22 @@ def driver():
 		return None
 
 
+def gpus():
+	"""How many there are, for a test that takes up to 4."""
+	try:
+		return min(4, len(os.listdir("/proc/driver/nvidia/gpus")))
+	except OSError:
+		return 0
+
+
 def steps(a, tests):
 	"""(name, words, seconds, environment) of what is run."""
 	helped = {"SCALAI_TEST_HELPER": str(a.helper)}
 	yield "files of random jobs through the helper, as the host writes them", [tests / "test_prop_rounds-helper"], 3600, {"ROUNDS": str(a.jobs), **helped}
+	devices = gpus()
+	if devices > 1 and not a.stand_in: # prop/rounds-helper has them there
+		yield f"the same on up to {devices} GPUs, by NCCL", [tests / "test_prop_rounds-helper"], 3600, \
+			{"ROUNDS": str(a.jobs), "SCALAI_TEST_DEVICES": str(devices), **helped}
 	yield "each kind of file, stopped passes, windows of any size", [tests / "test_reshard_engine-gpu"], 600, helped
 	if a.stand_in:
 		return

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linked to tests over rounds (tests/support/kinds/rounds.h): those of one peer go through the pipeline, on the stand-in,
- * or on a GPU (real_cuda.c).
+ * Linked to tests over rounds (tests/support/kinds/rounds.h): they go through the pipeline, a GPU for each peer, on
+ * the stand-in, or those of one peer on a GPU (real_cuda.c).
  */
 #include "reshard/cuda/pipeline.h"
 
@@ -15,22 +15,45 @@
 
 static struct {
 	struct rs_pipeline *pipeline;
-	void *memory;
+	struct rs_pool pool;
+	unsigned char *memory;
+	struct rs_share *outs[RS_POOL_SLOTS];	/* of rounds that are not drained: their extents out */
 	uint64_t calls;
 } p;
 
-static int fill(void *arg, const struct rs_share *share, unsigned char *in, struct sc_err *err)
+static unsigned char *window(uint32_t peer, unsigned slot, enum rs_pool_part part)
 {
-	for (uint32_t i = 0; i < share->nr_in; i++)
-		fake_host_uses(in + share->in[i].window, share->in[i].bytes, true, "a read of a file");
-	return rounds_fill(arg, share, in, err);
+	return p.memory + rs_pool_place(&p.pool, peer, slot, part);
 }
 
-static int drain(void *arg, const struct rs_extent *out, uint32_t nr, const unsigned char *bytes, struct sc_err *err)
+static int fill(void *arg, const struct rs_round *round, unsigned slot, struct sc_err *err)
 {
-	for (uint32_t i = 0; i < nr; i++)
-		fake_host_uses(bytes + out[i].window, out[i].bytes, false, "a write to a file");
-	return rounds_drain(arg, out, nr, bytes, err);
+	int rc = 0;
+
+	for (uint32_t k = 0; rc == 0 && k < round->nr; k++) {
+		const struct rs_share *share = &round->shares[k];
+		unsigned char *in = window(k, slot, RS_POOL_IN);
+
+		for (uint32_t i = 0; i < share->nr_in; i++)
+			fake_host_uses(in + share->in[i].window, share->in[i].bytes, true, "a read of a file");
+		rc = rounds_fill(arg, share, in, err);
+	}
+	return rc;
+}
+
+static int drain(void *arg, unsigned slot, struct sc_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t k = 0; rc == 0 && k < p.pool.peers; k++) {
+		const struct rs_share *s = &p.outs[slot][k];
+		const unsigned char *bytes = window(k, slot, RS_POOL_OUT);
+
+		for (uint32_t i = 0; i < s->nr_out; i++)
+			fake_host_uses(bytes + s->out[i].window, s->out[i].bytes, false, "a write to a file");
+		rc = rounds_drain(arg, s->out, s->nr_out, bytes, err);
+	}
+	return rc;
 }
 
 static int idle(void *arg, struct sc_err *err)
@@ -41,20 +64,51 @@ static int idle(void *arg, struct sc_err *err)
 
 static int begin(void *call, struct sc_err *err)
 {
-	struct rs_pipeline_options o = {
-		.pool = {rounds_options.window_bytes, rounds_options.boxes_max}, .kernel = pipeline_kernel,
-		.fill = fill, .drain = drain, .idle = idle, .arg = call,
-	};
+	struct rs_pipeline_options o = {.kernel = pipeline_kernel, .exchange_ms = 60000, .fill = fill, .drain = drain, .idle = idle,
+					.arg = call};
 
 	fake_begin((enum fake_order)(p.calls % FAKE_ORDERS), p.calls);
 	p.calls++;
-	o.memory = p.memory = aligned_alloc(4096, rs_pool_bytes(&o.pool));
+	p.pool = (struct rs_pool){rounds_options.window_bytes, rounds_options.boxes_max, rounds_options.peers};
+	for (uint32_t k = 0; k < p.pool.peers; k++)
+		o.devices[k] = (int)((k + p.calls) % FAKE_DEVICES);
+	if (p.pool.peers == 1)
+		o.devices[0] = 0;
+	o.pool = p.pool;
+	o.memory = p.memory = aligned_alloc(4096, rs_pool_bytes(&p.pool));
 	return rs_pipeline_new(&o, &p.pipeline, err);
 }
 
-static int put(const struct rs_share *share, struct sc_err *err)
+static void keep_outs(struct rs_share **outs, const struct rs_round *round)
 {
-	return rs_pipeline_put(p.pipeline, share, err);
+	*outs = realloc(*outs, p.pool.peers * sizeof(**outs));
+	for (uint32_t k = 0; k < round->nr; k++) {
+		const struct rs_share *s = &round->shares[k];
+
+		(*outs)[k] = (struct rs_share){.out = calloc(s->nr_out + 1, sizeof(*s->out)), .nr_out = s->nr_out};
+		for (uint32_t i = 0; i < s->nr_out; i++)
+			(*outs)[k].out[i] = s->out[i];
+	}
+}
+
+static void drop_outs(struct rs_share **outs)
+{
+	for (uint32_t k = 0; *outs && k < p.pool.peers; k++)
+		free((*outs)[k].out);
+	free(*outs);
+	*outs = NULL;
+}
+
+static unsigned nr_put;
+
+static int put(const struct rs_round *round, struct sc_err *err)
+{
+	const unsigned slot = nr_put++ % RS_POOL_SLOTS;
+	int rc = rs_pipeline_put(p.pipeline, round, err);
+
+	drop_outs(&p.outs[slot]);
+	keep_outs(&p.outs[slot], round);
+	return rc;
 }
 
 static int end(int rc, struct sc_err *err)
@@ -66,6 +120,9 @@ static int end(int rc, struct sc_err *err)
 		rc = rs_pipeline_finish(p.pipeline, err);
 	(void)rs_pipeline_close(p.pipeline, &ignored);
 	p.pipeline = NULL;
+	nr_put = 0;
+	for (unsigned i = 0; i < RS_POOL_SLOTS; i++)
+		drop_outs(&p.outs[i]);
 	found = fake_end();
 	free(p.memory);
 	if (!found.first[0])

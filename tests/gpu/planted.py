@@ -18,27 +18,39 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/cuda/kernels.cu", "reshard/gpu/boxes.c", "reshard/rounds/bundles.c",
 					  "reshard/rounds/rounds.c", "reshard/plan/gather.c")
-PIPELINE = "reshard/cuda/pipeline.c"
+PIPELINE, LANE, EXCHANGE = (f"reshard/cuda/{name}.c" for name in ("pipeline", "lane", "exchange"))
 SERVE = "reshard/cuda/serve.c"
 WIRE, CHANNEL, HELPER, REMOTE = (f"reshard/gpu/{name}.c" for name in ("wire", "channel", "helper", "remote"))
-NEED_CUDA = (PIPELINE, WIRE, SERVE, CHANNEL, HELPER, REMOTE)	# its headers, to be built or to be tested
+NEED_CUDA = (PIPELINE, LANE, EXCHANGE, WIRE, SERVE, CHANNEL, HELPER, REMOTE)	# its headers, to be built or to be tested
 PTX = "reshard/kernels.ptx"	# of the build, if nvcc made one
 # what is compiled for a source, the test that is to fail
 USES = {KERNEL: ("tests/gpu/host_run.cc", "test_gpu_boxes"), PTX: ("tests/kernels_ptx.c", "test_gpu_boxes-ptx"),
 	BOXES: (BOXES, "test_gpu_boxes"), BUNDLES: (BUNDLES, "test_prop_rounds"),
 	WIRE: (WIRE, "test_gpu_serve"), SERVE: (SERVE, "test_gpu_serve"), CHANNEL: (CHANNEL, "test_gpu_helper"), HELPER: (HELPER, "test_gpu_helper"),
-	REMOTE: (REMOTE, "test_gpu_helper"), PIPELINE: (PIPELINE, "test_gpu_pipeline"), ROUNDS: (ROUNDS, "test_prop_rounds"), GATHER: (GATHER, "test_prop_rounds")}
+	REMOTE: (REMOTE, "test_gpu_helper"), PIPELINE: (PIPELINE, "test_gpu_pipeline"), LANE: (LANE, "test_gpu_pipeline"),
+	EXCHANGE: (EXCHANGE, "test_gpu_pipeline"), ROUNDS: (ROUNDS, "test_prop_rounds"), GATHER: (GATHER, "test_prop_rounds")}
 FIT = "test_reshard_rounds"
 # lines of the pipeline
 IF = "\n\tif (rc == 0)\n\t\t"
-IN_WAITS, IN_RECORDS = "TRY(cudaStreamWaitEvent, p->in, s->copied, 0);", "TRY(cudaEventRecord, s->in_done, p->in);"
-RUN_WAITS, RUN_WAITS_LAST = "TRY(cudaStreamWaitEvent, p->run, s->in_done, 0);", "TRY(cudaStreamWaitEvent, p->run, s->out_done, 0);"
-RUN_RECORDS = "TRY(cudaEventRecord, s->copied, p->run);"
-OUT_WAITS, OUT_RECORDS = "TRY(cudaStreamWaitEvent, p->out, s->copied, 0);", "TRY(cudaEventRecord, s->out_done, p->out);"
-ZEROS, LAUNCH = "rc = launch(p, device, 0, zeros, err);", "rc = launch(p, device, zeros, nr - zeros, err);"
-COPY_TILES = "rc = copy(p, device->tiles, pinned->tiles, pinned->nr_tiles * sizeof(struct rs_tile),\n\t\t\t  cudaMemcpyHostToDevice, p->in, err);"
-COPY_OUT = "rc = copy(p, s->pinned[OUT], s->device[OUT], share->out_bytes, cudaMemcpyDeviceToHost, p->out, err);\n\tif (rc < 0)\n\t\treturn rc;\n\t"
-WAITS, TABLES = "rc = wait_by_host(p, s->in_done, err);", "rc = make_tables(share, s, &pinned, &zeros, err);"
+IN_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_IN], s->events[l->last], 0);"
+IN_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_IN_DONE], l->streams[RS_LANE_IN]);"
+RUN_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_RUN], s->events[RS_LANE_IN_DONE], 0);"
+RUN_WAITS_LAST = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_RUN], s->events[RS_LANE_OUT_DONE], 0);"
+RUN_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_RAN], l->streams[RS_LANE_RUN]);"
+NET_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_NET], s->events[RS_LANE_RAN], 0);"
+NET_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_EXCHANGED], l->streams[RS_LANE_NET]);"
+UNPACK_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_UNPACK], s->events[RS_LANE_EXCHANGED], 0);"
+UNPACK = "rc = launch(l, RS_LANE_UNPACK, s, s->boxes, s->tables.nr_tiles, err);"
+UNPACK_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_UNPACKED], l->streams[RS_LANE_UNPACK]);"
+OUT_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_OUT], s->events[l->last], 0);"
+OUT_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_OUT_DONE], l->streams[RS_LANE_OUT]);"
+ZEROS, LAUNCH = "rc = launch(l, RS_LANE_RUN, s, 0, s->zeros, err);", "rc = launch(l, RS_LANE_RUN, s, s->zeros, s->boxes, err);"
+COPY_TILES = "rc = copy(l, RS_LANE_IN, device.tiles, pinned->tiles, pinned->nr_tiles * sizeof(struct rs_tile), err);"
+COPY_OUT = "rc = copy(l, RS_LANE_OUT, s->pinned[RS_POOL_OUT], s->device[RS_POOL_OUT], share->out_bytes, err);" + IF
+FILLS = "rc = wait_for_all(p, slot, RS_LANE_IN_DONE, err);"
+PLANS = "for (uint32_t k = 0; rc == 0 && k < round->nr; k++)\n\t\trc = rs_lane_plan(&p->lanes[k], slot, &round->shares[k], err);"
+EXCHANGES = "if (rc == 0)\n\t\trc = exchange(p, slot, round, err);\n\t"
+UNPACKS = "for (uint32_t k = 0; rc == 0 && round->nr > 1 && k < round->nr; k++)\n\t\trc = rs_lane_unpack(&p->lanes[k], slot, err);\n\t"
 # source, text, what takes its place, in words, and the test if it is another one
 MISTAKES = [
 	(KERNEL, "rest * e[k].d;", "rest * e[0].d;", "a dimension is divided by the length of another"),
@@ -82,54 +94,85 @@ MISTAKES = [
 	(ROUNDS, "go_on(r, r->row + rows);", "go_on(r, r->row + rows - (full && rows > 1));", "a row is taken twice"),
 	(ROUNDS, "a->unpacks + b->unpacks > boxes", "0", "a table is longer than it may be"),
 	(ROUNDS, "if (r->done.nr > 2", "if (r->out.nr == 1) r->done.nr--; if (r->done.nr > 2", "what was written is forgotten"),
-	(PIPELINE, "rc = wait_by_host(p, s->in_done, err);", "rc = 0;", "input is filled again before its copy has run"),
-	(PIPELINE, "rc = wait_by_host(p, s->out_done, err);", "rc = 0;", "output is drained before its copy has run"),
-	(PIPELINE, "wait_by_host(p, s->out_done, err)", "wait_by_host(p, s->copied, err)", "output is drained when it is in the device"),
-	(PIPELINE, IN_WAITS, "", "input is copied over what a kernel may still read"),
-	(PIPELINE, RUN_WAITS, "", "a kernel does not wait for its input"),
-	(PIPELINE, RUN_WAITS, "TRY(cudaStreamWaitEvent, p->run, p->slots[p->next].in_done, 0);", "a kernel waits for the input of another slot"),
-	(PIPELINE, RUN_WAITS_LAST, "", "a kernel writes over what is still copied out"),
-	(PIPELINE, OUT_WAITS, "", "output is copied before the kernel has written it"),
-	(PIPELINE, OUT_WAITS, "TRY(cudaStreamWaitEvent, p->out, s->in_done, 0);", "output waits for the input's event"),
-	(PIPELINE, COPY_TILES + IF + IN_RECORDS, IN_RECORDS + IF + COPY_TILES, "in_done is recorded before the last copy in"),
-	(PIPELINE, LAUNCH + IF + RUN_RECORDS, RUN_RECORDS + IF + LAUNCH, "copied is recorded before the kernel"),
-	(PIPELINE, COPY_OUT + OUT_RECORDS, OUT_RECORDS + COPY_OUT, "out_done is recorded before the copy out"),
-	(PIPELINE, IN_RECORDS, "TRY(cudaEventRecord, s->in_done, p->run);", "in_done is recorded on another stream"),
-	(PIPELINE, RUN_WAITS + "\n\t" + RUN_WAITS_LAST + "\n\t" + ZEROS + IF + LAUNCH,
+	(PIPELINE, FILLS, "rc = 0;", "input is filled again before its copy has run"),
+	(PIPELINE, "rc = wait_for_all(p, slot, RS_LANE_OUT_DONE, err);", "rc = 0;", "output is drained before its copy has run"),
+	(PIPELINE, "wait_for_all(p, slot, RS_LANE_OUT_DONE, err)", "wait_for_all(p, slot, p->lanes[0].last, err)", "output is drained when it is in the device"),
+	(PIPELINE, "rc == 0 && k < p->o.pool.peers; k++)\n\t\trc = wait_by_host", "rc == 0 && k < 1; k++)\n\t\trc = wait_by_host", "the first GPU is waited for alone"),
+	(LANE, IN_WAITS, "", "input is copied over what a kernel may still read"),
+	(LANE, IN_WAITS, IN_WAITS.replace("l->last", "RS_LANE_RAN"), "tables are copied over those that are still unpacked by"),
+	(LANE, RUN_WAITS, "", "a kernel does not wait for its input"),
+	(LANE, RUN_WAITS, RUN_WAITS.replace("s->events", "l->slots[(slot + 1) % RS_POOL_SLOTS].events"), "a kernel waits for the input of another slot"),
+	(LANE, RUN_WAITS_LAST, "", "a kernel writes over what is still copied out"),
+	(LANE, OUT_WAITS, "", "output is copied before the kernel has written it"),
+	(LANE, OUT_WAITS, OUT_WAITS.replace("l->last", "RS_LANE_IN_DONE"), "output waits for the input's event"),
+	(LANE, OUT_WAITS, OUT_WAITS.replace("l->last", "RS_LANE_RAN"), "output does not wait for what comes from other GPUs"),
+	(LANE, COPY_TILES + IF + IN_RECORDS, IN_RECORDS + IF + COPY_TILES, "IN_DONE is recorded before the last copy in"),
+	(LANE, LAUNCH + IF + RUN_RECORDS, RUN_RECORDS + IF + LAUNCH, "RAN is recorded before the kernel"),
+	(LANE, COPY_OUT + OUT_RECORDS, OUT_RECORDS + "\n\t" + COPY_OUT + ";", "OUT_DONE is recorded before the copy out"),
+	(LANE, IN_RECORDS, IN_RECORDS.replace("l->streams[RS_LANE_IN]", "l->streams[RS_LANE_RUN]"), "IN_DONE is recorded on another stream"),
+	(LANE, RUN_WAITS + "\n\t" + RUN_WAITS_LAST + "\n\t" + ZEROS + IF + LAUNCH,
 	 ZEROS + IF + LAUNCH + "\n\t" + RUN_WAITS + "\n\t" + RUN_WAITS_LAST, "a kernel's waits come after it"),
-	(PIPELINE, ZEROS + IF + LAUNCH, LAUNCH + IF + ZEROS, "zeros come after copies"),
-	(PIPELINE, ZEROS + IF + LAUNCH, "rc = launch(p, device, 0, nr, err);", "zeros and copies are not in order"),
-	(PIPELINE, "args, 0, p->run);", "args, 0, p->in);", "a kernel is on the stream of copies in"),
-	(PIPELINE, WAITS + IF + TABLES, TABLES + IF + WAITS, "tables are written over those that are still copied"),
-	(PIPELINE, "rc = drain(p, s, err);\n\treturn rc == 0 ? copy_out(p, s, share, err) : rc;",
-	 "s->full = false;\n\treturn rc == 0 ? copy_out(p, s, share, err) : rc;", "output is copied over what nobody has drained"),
-	(PIPELINE, "(p->next + i) % RS_POOL_SLOTS], err), err)", "i], err), err)", "what is left is drained in another order"),
-	(PIPELINE, "rc = wait_for_stream(p, streams[i], err);", "rc = 0;", "memory is given back while the device uses it"),
-	(PIPELINE, "rc == 0 && i < 3; i++)", "rc == 0 && i < 2; i++)", "memory is given back while it is copied out"),
+	(LANE, ZEROS + IF + LAUNCH, LAUNCH + IF + ZEROS, "zeros come after copies"),
+	(LANE, ZEROS + IF + LAUNCH, "rc = launch(l, RS_LANE_RUN, s, 0, s->boxes, err);", "zeros and copies are not in order"),
+	(LANE, "args, 0, l->streams[stream]);", "args, 0, l->streams[RS_LANE_IN]);", "a kernel is on the stream of copies in"),
+	(LANE, NET_WAITS, ";", "what is sent may not be packed yet"),
+	(LANE, NET_WAITS, NET_WAITS.replace("RS_LANE_RAN", "RS_LANE_IN_DONE"), "an exchange waits for the input alone"),
+	(LANE, UNPACK_WAITS, "", "what is unpacked may not have arrived"),
+	(LANE, UNPACK_WAITS, UNPACK_WAITS.replace("s->events", "l->slots[(slot + 1) % RS_POOL_SLOTS].events"), "unpacking waits for the exchange of another slot"),
+	(LANE, NET_RECORDS, NET_RECORDS.replace("RS_LANE_NET", "RS_LANE_UNPACK"), "EXCHANGED is recorded on another stream"),
+	(LANE, UNPACK + IF + UNPACK_RECORDS, UNPACK_RECORDS + IF + UNPACK, "UNPACKED is recorded before the kernel"),
+	(LANE, "rc = launch(l, RS_LANE_UNPACK,", "rc = launch(l, RS_LANE_NET,", "unpacking is on the stream of the exchange"),
+	(LANE, "rc = launch(l, RS_LANE_UNPACK, s, s->boxes,", "rc = launch(l, RS_LANE_UNPACK, s, s->boxes + (s->boxes < s->tables.nr_tiles),", "the first tile of what arrives is not unpacked"),
+	(LANE, "TRY(cudaSetDevice, l->device); /* launches are to streams of it */", "", "a kernel is started while another GPU is the current one"),
+	(PIPELINE, EXCHANGES + UNPACKS, UNPACKS + EXCHANGES, "unpacking is put before the exchange"),
+	(PIPELINE, FILLS + "\n\t" + PLANS, PLANS + IF + FILLS, "tables are written over those that are still copied"),
+	(PIPELINE, "rc = drain(p, slot, err);\n\tfor", "p->full[slot] = false;\n\tfor", "output is copied over what nobody has drained"),
+	(PIPELINE, "drain(p, (p->next + i) % RS_POOL_SLOTS, err)", "drain(p, i, err)", "what is left is drained in another order"),
+	(PIPELINE, "rc = wait_for_stream(p, p->lanes[k].streams[i], err);", "rc = 0;", "memory is given back while the device uses it"),
+	(PIPELINE, "rc == 0 && i < RS_LANE_STREAMS; i++)", "rc == 0 && i < 2; i++)", "memory is given back while it is copied out"),
 	(PIPELINE, "errors < 2", "errors < 1", "a query that fails once is taken for the end"),
-	(PIPELINE, IN_WAITS, "(void)cudaStreamWaitEvent(p->in, s->copied, 0);", "a wait's result is not looked at"),
-	(PIPELINE, RUN_RECORDS, "(void)cudaEventRecord(s->copied, p->run);", "a record's result is not looked at"),
-	(PIPELINE, "TRY(cudaMemcpyAsync, to", "(void)cudaMemcpyAsync(to", "a copy's result is not looked at"),
-	(PIPELINE, "TRY(cudaLaunchKernel, (", "(void)cudaLaunchKernel((", "a launch's result is not looked at"),
+	(PIPELINE, "rs_exchange_abort(sc_steal(&p->exchange));", "", "after an error communicators are kept"),
+	(PIPELINE, "rc = keep(p, rs_exchange_finish(sc_steal(&p->exchange), err), err);", ";", "communicators are those of the pass before"),
+	(PIPELINE, "rc = rs_exchange_check(p->exchange, err);", "rc = 0;", "nobody hears that a peer is gone"),
+	(PIPELINE, "p->exchange && sc_now_ns() >= until", "0", "a peer that is gone is waited for without an end"),
+	(EXCHANGE, "return rc < 0 ? rc : settle(e, call, err);", "return rc;", "an exchange is taken for one that is on its stream"),
+	(EXCHANGE, "while (state == ncclInProgress) {", "{", "a communicator is asked once"),
+	(EXCHANGE, "if (state != ncclSuccess)\n\t\t\treturn nccl_failed(e, p, state, call, err);", "", "what a communicator says is not looked at"),
+	(EXCHANGE, "if (sc_now_ns() >= until)", "if (0)", "a peer that does not come is waited for without an end"),
+	(EXCHANGE, "const ncclResult_t ended = e->nccl->group_end();", "const ncclResult_t ended = rc ? ncclSuccess : e->nccl->group_end();", "a group of which a call fails does not end"),
+	(EXCHANGE, "rc == 0 && !is_good(ended)", "0", "the result of a group's end is not looked at"),
+	(EXCHANGE, "config.blocking = 0;", "", "a communicator blocks"),
+	(EXCHANGE, "s->recvs[q].bytes, ncclUint8", "s->recvs[q].bytes - 1, ncclUint8", "a byte less is received than was sent"),
+	(EXCHANGE, "s->sends[q].bytes, ncclUint8, (int)q", "s->sends[q].bytes, ncclUint8, (int)p", "it is sent to the sender"),
+	(EXCHANGE, "peer->recv + s->recvs[q].at", "peer->recv", "all that is received is on each other"),
+	(EXCHANGE, "ncclResult_t finalized = e->nccl->finalize(e->comms[p]);", "ncclResult_t finalized = ncclSuccess;", "a communicator is not finalized"),
+	(EXCHANGE, "e->comms[p] = NULL;\n", "", "a communicator is ended twice"),
+	(EXCHANGE, "(void)e->nccl->abort(e->comms[p]);", ";", "a communicator is kept after an error"),
+	(LANE, IN_WAITS, "(void)" + IN_WAITS[4:].replace("Event, l", "Event(l"), "a wait's result is not looked at"),
+	(LANE, RUN_RECORDS, "(void)" + RUN_RECORDS[4:].replace("Record, s", "Record(s"), "a record's result is not looked at"),
+	(LANE, "TRY(cudaMemcpyAsync, to", "(void)cudaMemcpyAsync(to", "a copy's result is not looked at"),
+	(LANE, "TRY(cudaLaunchKernel, (", "(void)cudaLaunchKernel((", "a launch's result is not looked at"),
 	(PIPELINE, "return state == cudaSuccess ? 0", "return state != cudaErrorNotReady ? 0", "a device that failed is taken for one that is ready"),
-	(PIPELINE, "int rc = p->o.idle(p->o.arg, err);\n\n\t\tif (rc < 0)", "int rc = p->o.idle(p->o.arg, err);\n\n\t\tif (rc > 0)", "nobody ends a wait"),
-	(PIPELINE, "s->pinned[IN], share->in_bytes,", "s->pinned[IN], share->in_bytes - 1,", "the last byte of input is not copied"),
-	(PIPELINE, "s->device[OUT], share->out_bytes,", "s->device[OUT], share->out_bytes - 1,", "the last byte of output is not copied"),
+	(PIPELINE, "int rc = p->o.idle(p->o.arg, err);\n\n\tif", "int rc = p->o.idle(p->o.arg, err) & 0;\n\n\tif", "nobody ends a wait"),
+	(LANE, "s->pinned[RS_POOL_IN], share->in_bytes,", "s->pinned[RS_POOL_IN], share->in_bytes - 1,", "the last byte of input is not copied"),
+	(LANE, "s->device[RS_POOL_OUT], share->out_bytes,", "s->device[RS_POOL_OUT], share->out_bytes - 1,", "the last byte of output is not copied"),
 	(PIPELINE, "p->first = *err;", ";", "the first error is forgotten"),
-	(PIPELINE, "(void)cudaEventDestroy(events[i]);", ";", "events are kept"),
+	(LANE, "(void)cudaEventDestroy(s->events[k]);", ";", "events are kept"),
 	(PIPELINE, "(void)rs_pipeline_close(p, &ignored);", "", "what was made before an error is kept"),
 	(PIPELINE, "if (p->pinned)", "if (0)", "the pool stays pinned"),
 	(WIRE, "zero > 1 || ", "", "a byte that is no bool is taken for one"),
-	(WIRE, "s.copies[i].nr > SC_DIMS_MAX", "s.copies[i].nr > 250", "a copy may have 200 dimensions"),
-	(WIRE, "m->nr_copies <= w->pool.boxes_max && ", "", "more copies than a plan has room for"),
+	(WIRE, "copies[i].nr > SC_DIMS_MAX", "copies[i].nr > 250", "a copy may have 200 dimensions"),
+	(WIRE, "k < NR_TABLES(pool) ? rows_max(pool, k) : 0", "UINT32_MAX", "more copies than a plan has room for"),
+	(WIRE, "send->bytes != recv->bytes || ", "", "what is sent is not what is received"),
 	(WIRE, "w->drained++;", "", "what was drained is not counted"),
 	(WIRE, "w->filled = false;", "", "a round is taken for filled because the one before was"),
 	(SERVE, "rc = rs_wire_step(&s->wire, ret, false, err);", "rc = 0;", "what the daemon says is not checked"),
 	(CHANNEL, "n == sizeof(*ret) && ", "", "a part of a message is taken for all of it"),
 	(HELPER, "rs_child_kill(h->child);", "", "a helper that does not end is not killed"),
 	(HELPER, "rc = rs_wire_step(&h->wire, ret, true, err);", "rc = 0;", "what the helper says is not checked"),
-	(REMOTE, "nr % RS_POOL_SLOTS, RS_POOL_OUT", "(nr + 1) % RS_POOL_SLOTS, RS_POOL_OUT", "output is taken from another slot"),
-	(REMOTE, "b->slots[slot].nr = b->share->nr_out;", "", "ranges of a round that is not drained are forgotten"),
+	(REMOTE, "window(b, p, nr, RS_POOL_OUT)", "window(b, p, nr + 1, RS_POOL_OUT)", "output is taken from another slot"),
+	(REMOTE, "window(b, p, nr, RS_POOL_OUT)", "window(b, 0, nr, RS_POOL_OUT)", "output is taken from the first GPU"),
+	(REMOTE, "outs->nr = share->nr_out;", "", "ranges of a round that is not drained are forgotten"),
 	(REMOTE, "if (b.of_files)\n\t\t\treturn rc;", "", "a call that was stopped is done again by the host"),
 	(REMOTE, "b->ticked -= again;", "", "what the host does again is counted wrongly"),
 	(REMOTE, "rc == 0 && b->h", "0", "a failure is never forgotten"),
@@ -178,7 +221,7 @@ def passes(build, source, test, text):
 		words[words.index("-o") + 1] = f"{folder}/test"
 		words.insert(words.index("-o"), made)
 		subprocess.run(words, cwd=build, check=True)
-		env = {**os.environ, "ROUNDS": os.environ.get("ROUNDS", "600"), "UBSAN_OPTIONS": "halt_on_error=1",
+		env = {**os.environ, "ROUNDS": os.environ.get("ROUNDS", "600"), "UBSAN_OPTIONS": "halt_on_error=1", "CMOCKA_TEST_ABORT": "1",
 		       "ASAN_OPTIONS": "detect_leaks=0"}
 		try:
 			return subprocess.run([f"{folder}/test"], env=env, capture_output=True, timeout=400).returncode == 0

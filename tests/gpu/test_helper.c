@@ -24,149 +24,10 @@
 
 #include "meta/base/log.h"
 #include "reshard/gpu/helper.h"
-#include "tests/gpu/by_hand.h"
+#include "tests/gpu/life.h"
 
-#define WINDOW (400u << 10)	/* some rounds, whose reads are long enough for a descriptor */
 #define TIMEOUT_MS 700
 #define MESSAGES_MAX 40
-
-/* --- a call --- */
-
-static struct rs_engine *engine;
-static char script[] = "/tmp/scalai-helper.XXXXXX";
-static unsigned ticks, stop_at;
-static uint64_t ticked;
-
-static int on_tick(void *arg, uint64_t bytes)
-{
-	(void)arg;
-	ticked += bytes;
-	return bytes && ++ticks == stop_at;
-}
-
-static int write_to(const int *fds, struct rs_written *written, struct sc_err *err)
-{
-	const struct rs_write_options how = {.tick = on_tick, .will_flush = true};
-	struct rs_target targets[BY_HAND_IMAGES];
-
-	for (unsigned i = 0; i < BY_HAND_IMAGES; i++)
-		targets[i] = (struct rs_target){by_hand_image(i), fds[i]};
-	ticks = 0;
-	ticked = 0;
-	return rs_engine_write(engine, targets, BY_HAND_IMAGES, &how, written, err);
-}
-
-/* Files that a call made are right. */
-static int call(struct sc_err *err)
-{
-	struct rs_written written;
-	int fds[BY_HAND_IMAGES], rc;
-
-	for (unsigned i = 0; i < BY_HAND_IMAGES; i++)
-		fds[i] = memfd_create("target", MFD_CLOEXEC);
-	rc = write_to(fds, &written, err);
-	for (unsigned i = 0; i < BY_HAND_IMAGES; i++) {
-		assert_true(rc < 0 || by_hand_is_right(i, fds[i]));
-		(void)close(fds[i]);
-	}
-	if (rc == 0) {
-		assert_int_equal(BY_HAND_IMAGES * BY_HAND_BYTES, written.copied + written.cloned);
-		assert_int_equal(BY_HAND_IMAGES * BY_HAND_BYTES, ticked);
-	}
-	return rc;
-}
-
-static struct rs_gpu_state state(void)
-{
-	struct rs_gpu_state s;
-
-	rs_gpu_state(&s);
-	return s;
-}
-
-static struct rs_gpu_options options(void)
-{
-	struct rs_gpu_options o = rs_gpu_options_default();
-
-	o.window_bytes = WINDOW;
-	o.timeout_ms = 20000;
-	(void)snprintf(o.program, sizeof(o.program), "%s", script);
-	return o;
-}
-
-/* The helper's pid is in a file beside the script. */
-static void write_script(const char *args)
-{
-	FILE *f = fopen(script, "w");
-
-	assert_non_null(f);
-	(void)fprintf(f, "#!/bin/sh\necho $$ > %s.pid\nexec %s %s\n", script, HELPER, args);
-	(void)fclose(f);
-	(void)chmod(script, 0700);
-}
-
-static void begin(const struct rs_gpu_options *o, const char *args)
-{
-	write_script(args);
-	rs_gpu_configure(o);
-}
-
-/* --- what is left --- */
-
-static unsigned open_files(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	unsigned nr = 0;
-
-	while (readdir(d))
-		nr++;
-	(void)closedir(d);
-	return nr;
-}
-
-static bool has_children(void)
-{
-	siginfo_t info;
-
-	return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
-}
-
-static void expect_no_children(void)
-{
-	for (unsigned i = 0; has_children(); i++) {
-		assert_true(i < 30000);
-		(void)usleep(1000);
-	}
-}
-
-/* Whatever the helper does: a call that is right in time, by the GPU or the host, and another one after it. */
-static bool expect_right(const char *misdeed, unsigned n, unsigned timeout_ms)
-{
-	const unsigned before = open_files();
-	struct rs_gpu_options o = options();
-	struct sc_err err;
-	char args[60];
-	int64_t began;
-	bool by_gpu;
-
-	o.timeout_ms = timeout_ms;
-	(void)snprintf(args, sizeof(args), "%u %u %s %u", n % 3, n, misdeed, n);
-	begin(&o, args);
-	began = sc_now_ns();
-	if (call(&err) < 0)
-		fail_msg("%s %u: %s", misdeed, n, err.msg);
-	assert_true(sc_now_ns() - began < ((int64_t)timeout_ms + 20000) * 1000000);
-	by_gpu = state().by_gpu == 1;
-	assert_int_equal(1, state().by_gpu + state().by_host);
-	assert_int_equal(by_gpu, state().why[0] == 0);
-	write_script("");
-	if (call(&err) < 0)
-		fail_msg("after %s %u: %s", misdeed, n, err.msg);
-	(void)rs_gpu_stop();
-	expect_no_children();
-	assert_int_equal(before, open_files());
-	return by_gpu;
-}
 
 /* --- tests --- */
 
@@ -193,15 +54,45 @@ static void a_helper_writes_the_right_bytes(void **unused)
 	expect_no_children();
 }
 
+static void several_gpus_write_the_right_bytes(void **unused)
+{
+	struct sc_err err;
+
+	(void)unused;
+	for (unsigned seed = 0; seed < 9; seed++) {
+		struct rs_gpu_options o;
+		char args[30];
+
+		devices = 2 + seed / 3;
+		o = options();
+		(void)snprintf(args, sizeof(args), "%u %u", seed % 3, seed);
+		begin(&o, args);
+		for (unsigned i = 0; i < 3; i++)
+			assert_int_equal(0, call(&err));
+		assert_string_equal("", state().why);
+		assert_int_equal(3, state().by_gpu);
+		assert_true(rs_gpu_stop());
+		if (devices == 2)
+			assert_string_equal("GPU 0 at 0000:00:1e.0, sm_90, GPU 1 at 0000:00:1f.0, sm_90, NCCL 2.22.3", state().device);
+	}
+	devices = 1;
+	expect_no_children();
+}
+
 static void a_helper_takes_no_more_memory_than_it_may(void **unused)
 {
 	struct sc_err err;
 
 	(void)unused;
-	for (unsigned mib = 13; mib <= 45; mib += 16) { /* with less there is no room for windows */
+	for (unsigned mib = 13; mib <= 105; mib += 16) { /* with less there is no room for windows */
 		struct rs_gpu_options o = rs_gpu_options_default();
 		char args[40];
 
+		if (mib > 60) {
+			o.nr_devices = 2;
+			o.devices[1] = 1;
+			o.device_bytes = o.pinned_bytes = (uint64_t)mib << 20;
+		}
 		(void)snprintf(o.program, sizeof(o.program), "%s", script);
 		*(mib % 32 == 13 ? &o.device_bytes : &o.pinned_bytes) = (uint64_t)mib << 20;
 		(void)snprintf(args, sizeof(args), "1 1 at-most %u", mib);
@@ -264,6 +155,27 @@ static void cuda_fails(void **unused)
 	}
 }
 
+/* Whatever becomes of the last of several, and of NCCL. */
+static void exchanges_fail(void **unused)
+{
+	(void)unused;
+	for (unsigned i = 0; i < 12; i++) {
+		devices = 2 + i % 2; /* of three files: each has one */
+		assert_false(expect_right(i % 4 == 0 ? "peer-never" : i % 4 == 1 ? "peer-is-heard" : "peer-dies", 1 + i / 4, TIMEOUT_MS));
+		assert_true(expect_right("peer-late", 1 + i, 20000));
+	}
+	devices = 3;
+	for (unsigned n = 1; n < 260; n += 37)
+		(void)expect_right("call", n, 20000);
+	for (unsigned n = 1; n <= 40; n += 6) {
+		assert_false(expect_right("run", n, 20000));
+		assert_false(expect_right("hang", n, TIMEOUT_MS));
+	}
+	for (unsigned n = 1; n <= messages; n += 4)
+		assert_false(expect_right(n % 8 == 1 ? "kill" : "silent", n, TIMEOUT_MS));
+	devices = 1;
+}
+
 static void machines_that_cannot_are_named(void **unused)
 {
 	static const struct {
@@ -274,14 +186,18 @@ static void machines_that_cannot_are_named(void **unused)
 		{"no-device", "there is no GPU 0: CUDA finds 0"},
 		{"old-device", "GPU 0 (0000:00:1e.0) has compute capability 7.0; 8.0 (A100) or later is needed"},
 		{"prohibited", "GPU 0 (0000:00:1e.0) is set to take no work (compute mode prohibited)"},
+		{"no-nccl", "several GPUs need NCCL 2.22 or later: libnccl.so.2: it is not here"},
+		{"old-nccl", "several GPUs need NCCL 2.22 or later: libnccl.so.2 is of version 21805"},
 	};
-	const struct rs_gpu_options o = options();
+	struct rs_gpu_options o = options();
 	struct sc_err err;
 	const char *why;
 	char args[40];
 
 	(void)unused;
 	for (size_t i = 0; i < sizeof(machines) / sizeof(*machines); i++) {
+		o.nr_devices = strstr(machines[i].what, "nccl") ? 2 : 1;
+		o.devices[1] = 3;
 		(void)snprintf(args, sizeof(args), "0 0 %s 1", machines[i].what);
 		begin(&o, args);
 		for (unsigned k = 1; k <= RS_GPU_FAILURES_MAX; k++) {
@@ -561,11 +477,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_helper_writes_the_right_bytes),
+		cmocka_unit_test(several_gpus_write_the_right_bytes),
 		cmocka_unit_test(a_helper_takes_no_more_memory_than_it_may),
 		cmocka_unit_test(a_helper_is_killed_at_each_message),
 		cmocka_unit_test(a_helper_is_stopped_at_each_message),
 		cmocka_unit_test(a_helper_says_nonsense_at_each_message),
 		cmocka_unit_test(cuda_fails),
+		cmocka_unit_test(exchanges_fail),
 		cmocka_unit_test(machines_that_cannot_are_named),
 		cmocka_unit_test(programs_that_are_none_are_named),
 		cmocka_unit_test(an_idle_helper_goes_and_another_comes),

@@ -27,7 +27,7 @@
 #define BOXES 6u
 #define WAIT_MS 20000
 
-static const struct rs_pool pool = {WINDOW, BOXES};
+static struct rs_pool pool = {WINDOW, BOXES, 1};	/* of a conversation */
 static unsigned refused, finished, planned;
 
 struct talk {
@@ -61,7 +61,7 @@ static void change(struct rs_wire_message *m)
 {
 	unsigned char *bytes = (unsigned char *)m;
 
-	switch (pick(6)) {
+	switch (pick(4)) {
 	case 0:
 		for (size_t i = 0; i < sizeof(*m); i++)
 			bytes[i] = (unsigned char)pick(256);
@@ -71,12 +71,6 @@ static void change(struct rs_wire_message *m)
 		break;
 	case 2:
 		m->nr = pick(2) ? m->nr + pick(4) : odd_number();
-		break;
-	case 3:
-		*(pick(2) ? &m->in_bytes : &m->out_bytes) = odd_number();
-		break;
-	case 4:
-		*(pick(3) == 0 ? &m->nr_in : pick(2) ? &m->nr_out : &m->nr_copies) = (uint32_t)odd_number();
 		break;
 	default:
 		bytes[pick(64)] ^= (unsigned char)(1 << pick(8));
@@ -129,28 +123,76 @@ static struct rs_copy random_copy(bool odd)
 	return c;
 }
 
-/* One range is read and one written, whole windows; some copies between them. */
+struct plan {
+	struct rs_extent in, out;
+	struct rs_copy copies[BOXES], packs[2], unpacks[2];
+	struct rs_part sends[RS_POOL_PEERS_MAX], recvs[RS_POOL_PEERS_MAX];
+};
+
+/* One range is read and one written, whole windows; some copies between them; and 40 bytes for each other peer. */
+static void plan_share(struct talk *t, uint32_t p, struct plan *plan, struct rs_share *share)
+{
+	*plan = (struct plan){.in = {.bytes = WINDOW}, .out = {.bytes = WINDOW, .zero = true}};
+	*share = (struct rs_share){.in = &plan->in, .out = &plan->out, .copies = plan->copies, .packs = plan->packs,
+				   .unpacks = plan->unpacks, .sends = plan->sends, .recvs = plan->recvs, .nr_in = 1, .nr_out = 1,
+				   .nr_copies = 1 + (uint32_t)pick(BOXES), .in_bytes = WINDOW, .out_bytes = WINDOW};
+	for (unsigned i = 0; i < share->nr_copies; i++) {
+		plan->copies[i] = random_copy(pick(100) < t->odd);
+		plan->copies[i].to = plan->copies[i].to % 200 + 600 * i; /* apart, if they are none of the odd ones */
+	}
+	for (uint32_t q = 0; q < pool.peers; q++) {
+		if (q == p)
+			continue;
+		plan->packs[share->nr_packs++] = (struct rs_copy){.from = 7 * q, .to = 48 * q, .run = 40};
+		plan->unpacks[share->nr_unpacks++] = (struct rs_copy){.from = 48 * q, .to = 3700 + 48 * q, .run = 40};
+		plan->sends[q] = plan->recvs[q] = (struct rs_part){48 * q, 40};
+		share->send_bytes = share->recv_bytes = 48 * 3;
+	}
+}
+
+static void make_odd(struct plan *plan, struct rs_share *share)
+{
+	struct rs_part *part = pick(2) ? &plan->sends[pick(pool.peers)] : &plan->recvs[pick(pool.peers)];
+
+	switch (pick(6)) {
+	case 0:
+		*(pick(2) ? &plan->out.window : &plan->out.bytes) = odd_number();
+		break;
+	case 1:
+		memset(&plan->out.zero, 2 + (int)pick(254), sizeof(plan->out.zero));
+		break;
+	case 2:
+		*(pick(2) ? &share->in_bytes : &share->out_bytes) = odd_number();
+		break;
+	case 3:
+		*(pick(2) ? &share->send_bytes : &share->recv_bytes) = odd_number();
+		break;
+	case 4:
+		*(pick(2) ? &part->at : &part->bytes) = odd_number();
+		break;
+	default:
+		(pick(2) ? plan->packs : plan->unpacks)[0] = random_copy(true);
+	}
+}
+
 static bool say_round(struct talk *t)
 {
-	struct rs_wire_message m = rs_wire_message(RS_WIRE_ROUND, t->wire.put);
-	struct rs_extent in = {.bytes = WINDOW}, out = {.bytes = WINDOW, .zero = true};
-	struct rs_copy copies[BOXES];
-	struct rs_share share = {.in = &in, .out = &out, .copies = copies, .nr_in = 1, .nr_out = 1,
-				 .nr_copies = 1 + (uint32_t)pick(BOXES), .in_bytes = WINDOW, .out_bytes = WINDOW};
+	struct plan plans[RS_POOL_PEERS_MAX];
+	struct rs_share shares[RS_POOL_PEERS_MAX];
+	const struct rs_round round = {pool.peers, shares};
 
 	planned++;
-	for (unsigned i = 0; i < share.nr_copies; i++) {
-		copies[i] = random_copy(pick(100) < t->odd);
-		copies[i].to = copies[i].to % 200 + 600 * i; /* apart, if they are none of the odd ones */
+	for (uint32_t p = 0; p < pool.peers; p++) {
+		plan_share(t, p, &plans[p], &shares[p]);
+		if (pick(100) < t->odd)
+			make_odd(&plans[p], &shares[p]);
 	}
-	if (pick(100) < t->odd)
-		*(pick(2) ? &out.window : &out.bytes) = odd_number();
+	rs_wire_put_plan(&pool, t->memory, &round);
 	if (pick(100) < t->odd / 2)
-		memset(&out.zero, 2 + (int)pick(254), sizeof(out.zero));
-	rs_wire_put_plan(&pool, t->memory, &share, &m);
-	if (pick(100) < t->odd / 4)
 		memset(t->memory + rs_pool_bytes(&pool) + pick(rs_wire_bytes(&pool) - rs_pool_bytes(&pool) - 8), (int)pick(256), 8);
-	return say(t, m, -1);
+	if (pick(100) < t->odd / 2) /* the numbers of a table */
+		memset(t->memory + rs_pool_bytes(&pool) + 4 * pick(5), 255, 1 + pick(4));
+	return say(t, rs_wire_message(RS_WIRE_ROUND, t->wire.put), -1);
 }
 
 /* --- the conversation --- */
@@ -161,6 +203,10 @@ static bool set_up(struct talk *t)
 
 	m.window_bytes = WINDOW;
 	m.boxes_max = BOXES;
+	m.peers = pool.peers;
+	for (uint32_t p = 0; p < pool.peers; p++)
+		m.devices[p] = (uint8_t)p;
+	m.exchange_ms = WAIT_MS;
 	m.idle_ms = WAIT_MS;
 	return say(t, m, t->memory_fd);
 }
@@ -226,6 +272,7 @@ static void talk(unsigned odd)
 	pthread_t thread;
 	int pair[2];
 
+	pool.peers = pick(2) ? 1 : 2 + (uint32_t)pick(2);
 	fake_begin((enum fake_order)pick(FAKE_ORDERS), pick(1u << 30));
 	assert_int_equal(0, sc_sys.socket_pair(pair));
 	t.fd = pair[0];

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "meta/base/mem.h"
 #include "tests/support/kinds/rounds.h"
 
 #define JOBS_A_HELPER 25
@@ -52,6 +53,8 @@ void gpu_begin(const struct rs_gpu_options *options, const char *helper_args)
 /* Options of a test change from job to job, a helper's do not: those of one job are those of some. */
 static void begin_helper(void)
 {
+	const char *devices = getenv("SCALAI_TEST_DEVICES"); /* that a real machine has */
+	const uint32_t most = devices ? (uint32_t)atoi(devices) : getenv("SCALAI_TEST_HELPER") ? 1 : 4;
 	struct rs_gpu_options o = rs_gpu_options_default();
 	char args[40];
 
@@ -59,14 +62,25 @@ static void begin_helper(void)
 	o.window_bytes = rounds_options.window_bytes;
 	o.boxes_max = rounds_options.boxes_max;
 	o.run_bytes = rounds_options.run_bytes;
+	o.nr_devices = sc_min_u64(rounds_options.peers, most);
+	for (uint32_t k = 0; k < o.nr_devices; k++)
+		o.devices[k] = (uint8_t)((k + helpers) % most);
 	(void)snprintf(args, sizeof(args), "%u %u", helpers % 3, helpers);
 	gpu_begin(&o, args);
 }
 
-/* The same rounds, for whoever looks at them. */
+static uint32_t read_in_turns(void *arg, const struct rs_place *place)
+{
+	(void)arg;
+	return (uint32_t)place->id % rounds_options.peers;
+}
+
+/* Rounds like those of the engine, for whoever looks at them. */
 static void look(const struct rs_target *targets, size_t nr)
 {
+	struct rs_rounds_options options = rounds_options;
 	const struct rs_image *images[256];
+	uint32_t writers[256];
 	const struct rs_round *round;
 	const struct rs_extent *rest;
 	struct rs_rounds *r = NULL;
@@ -74,9 +88,13 @@ static void look(const struct rs_target *targets, size_t nr)
 	uint32_t nr_rest;
 	int rc;
 
-	for (size_t i = 0; i < nr; i++)
+	for (size_t i = 0; i < nr; i++) {
 		images[i] = targets[i].image;
-	rc = rs_rounds_new(images, (uint32_t)nr, &rounds_options, &r, &err);
+		writers[i] = (uint32_t)i % options.peers;
+	}
+	options.writers = writers;
+	options.reader = read_in_turns;
+	rc = rs_rounds_new(images, (uint32_t)nr, &options, &r, &err);
 	while (rc == 0 && (rc = rs_rounds_next(r, &round, &err)) == 0 && round)
 		rounds_look(r, round, NULL, 0);
 	if (rc == 0)

@@ -190,7 +190,7 @@ static int run_rounds(struct call *c)
 		if (rounds_look)
 			rounds_look(c->rounds, round, NULL, 0);
 		(void)__atomic_fetch_add(&rounds, 1, __ATOMIC_RELAXED);
-		rc = rounds_device ? rounds_device->put(round->shares, c->err) : execute_in_memory(c, round);
+		rc = rounds_device ? rounds_device->put(round, c->err) : execute_in_memory(c, round);
 		if (rc < 0)
 			return rc;
 	}

@@ -17,10 +17,10 @@ typedef void rounds_copy_fn(const struct rs_copy *boxes, uint32_t nr, unsigned c
 			    uint64_t to_bytes);
 extern rounds_copy_fn *rounds_copy;
 
-/** What executes rounds of one peer, in place of copies between windows of this engine; NULL: nothing does. */
+/** What executes rounds, in place of copies between windows of this engine; NULL: nothing does. */
 struct rounds_device {
 	int (*begin)(void *call, struct sc_err *err);
-	int (*put)(const struct rs_share *share, struct sc_err *err);
+	int (*put)(const struct rs_round *round, struct sc_err *err);
 	int (*end)(int rc, struct sc_err *err);	/* after all rounds, or an error */
 };
 extern const struct rounds_device *rounds_device;

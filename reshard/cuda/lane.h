@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One GPU of a pipeline: its memory, its streams, and what of a share is enqueued on them.  A slot has an event for
+ * each step that another one waits for:
+ *
+ *     stream   does                                     waits for                 in the slot's last round    records
+ *     IN       copies input, tables                                               LAST                        IN_DONE
+ *     RUN      zeros, then boxes in -> out, in -> send  IN_DONE                   OUT_DONE                    RAN
+ *     NET      the exchange                             RAN                                                   EXCHANGED
+ *     UNPACK   boxes recv -> out                        EXCHANGED                                             UNPACKED
+ *     OUT      copies output                            LAST                      (drained, by the host)      OUT_DONE
+ *
+ * LAST is UNPACKED; where there is one GPU, there is neither NET nor UNPACK, and it is RAN.  Windows of what is sent
+ * and received are free again when their slot is: IN has waited for UNPACKED, which is behind the exchange.
+ *
+ * A wait for the last round comes before its event is recorded again.
+ */
+#ifndef RS_LANE_H
+#define RS_LANE_H
+
+#include <cuda_runtime_api.h>
+
+#include "reshard/gpu/boxes.h"
+#include "reshard/gpu/pool.h"
+#include "reshard/rounds/rounds.h"
+
+enum rs_lane_stream { RS_LANE_IN, RS_LANE_RUN, RS_LANE_OUT, RS_LANE_NET, RS_LANE_UNPACK, RS_LANE_STREAMS };
+enum rs_lane_event {
+	RS_LANE_IN_DONE, RS_LANE_RAN, RS_LANE_OUT_DONE, RS_LANE_EXCHANGED, RS_LANE_UNPACKED, RS_LANE_EVENTS
+};
+
+struct rs_lane {
+	int device;		/* as CUDA numbers it */
+	const struct rs_pool *pool;
+	cudaKernel_t kernel;
+	unsigned blocks_max;
+	cudaStream_t streams[RS_LANE_STREAMS];
+	enum rs_lane_event last;
+	struct rs_lane_slot {
+		unsigned char *pinned[RS_POOL_PINNED], *device[RS_POOL_PARTS];
+		cudaEvent_t events[RS_LANE_EVENTS];
+		struct rs_tables tables;	/* pinned */
+		uint32_t zeros, boxes;		/* tiles of zeros; of these and what RUN copies; the rest is unpacked */
+	} slots[RS_POOL_SLOTS];
+};
+
+/** Fails with the name of a call of CUDA. */
+int rs_lane_failed(const struct rs_lane *l, cudaError_t rc, const char *call, struct sc_err *err);
+
+/** Leaves a function of `l` and `err` if a call fails; its name is what is said. */
+#define RS_LANE_TRY(function, ...)                                                                 \
+	do {                                                                                       \
+		cudaError_t tried = function(__VA_ARGS__);                                         \
+                                                                                                   \
+		if (tried != cudaSuccess)                                                          \
+			return rs_lane_failed(l, tried, #function "()", err);                      \
+	} while (0)
+
+/* All of these: errors SC_E_SYSTEM (a call of CUDA failed), SC_E_NO_MEMORY. */
+
+/** Takes a GPU's memory, streams and events.  *l is zeroed but for device, pool and kernel; rs_lane_end() after errors,
+ *  too.  `memory`: the pool, pinned; `peer`: whose part of it this is. */
+int rs_lane_begin(struct rs_lane *l, unsigned char *memory, uint32_t peer, struct sc_err *err);
+/** Gives all of it back; nothing runs any more. */
+void rs_lane_end(struct rs_lane *l);
+
+/** Makes a slot's tables of a share, when IN_DONE is.  Errors: SC_E_STATE (a box is outside), too. */
+int rs_lane_plan(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err);
+/** Enqueues IN and RUN, and what NET waits for. */
+int rs_lane_run(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err);
+/** Enqueues what is behind the exchange, which has been handed over to NET: UNPACK. */
+int rs_lane_unpack(struct rs_lane *l, unsigned slot, struct sc_err *err);
+/** Enqueues OUT. */
+int rs_lane_out(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err);
+
+#endif
