@@ -13,7 +13,7 @@
 
 #include "fs/cli.h"
 #include "reshard/format/format.h"
-#include "reshard/format/shards.h"
+#include "reshard/form/shards.h"
 
 #define SUFFIX ".index.json"
 #define COPY_BYTES (1 << 20)

@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "meta/base/text.h"
-#include "reshard/format/shards.h"
+#include "reshard/form/shards.h"
 
 #define ONE "model.safetensors"
 #define INDEX "model.safetensors.index.json"

@@ -19,7 +19,7 @@
 #include "reshard/data/index.h"
 #include "reshard/folder/folder_i.h"
 #include "reshard/format/format.h"
-#include "reshard/format/shards.h"
+#include "reshard/form/shards.h"
 #include "reshard/net/frame.h"
 #include "tests/support/torch_text.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/format/shards.h"
+#include "reshard/form/shards.h"
 
 #include <jansson.h>
 #include <stdlib.h>
