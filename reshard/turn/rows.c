@@ -221,14 +221,15 @@ static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	struct walk *x = arg;
 	struct rs_turn *t = x->t;
+	const bool has = rs_overlay_has(t->job->overlay, ino);
 	struct meta_inode_row row;
 	int rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
 
-	/* files of tensors and datasets follow from what they are made of */
-	if (rc <= 0 || rs_is_special(row.mode) || (S_ISREG(row.mode) && row.data != META_OWN_DATA && !row.blob))
+	/* files of tensors and datasets follow from what they are made of, but for those that were moved or linked */
+	if (rc <= 0 || rs_is_special(row.mode) || (S_ISREG(row.mode) && !has && row.data != META_OWN_DATA && !row.blob))
 		return rc < 0 ? rc : 0;
 	rc = rs_turn_put_name(t, x->folder, name, ino);
-	if (rc == 0 && !rs_overlay_has(t->job->overlay, ino))
+	if (rc == 0 && !has)
 		rc = put_row(t, &row);
 	if (rc == 0 && S_ISDIR(row.mode) && sc_vec_push(&x->folders, ino) < 0)
 		rc = sc_nomem(t->err);
