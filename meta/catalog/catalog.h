@@ -305,6 +305,8 @@ int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes,
 int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err);
 /** Keeps numbers up to `last` from being given to new blobs. */
 int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
+/** Keeps numbers up to `last` from being given to new sets. */
+int meta_set_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
 /** Adds a row for a blob whose file exists. */
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 /** Replaces `blob` by `other`, which has the same bytes, in all sets, trees and upper layers, and removes the row of

@@ -387,3 +387,11 @@ int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err)
 
 	return rc < 0 || !last ? rc : db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", last);
 }
+
+int meta_set_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err)
+{
+	int rc = last ? db_run(c, err, "INSERT INTO blob_set (id, file, format, layout, topology, tensors, verified, "
+			       "report) VALUES (?, '', '', 0, '', '', 0, '')", "i", last) : 0;
+
+	return rc < 0 || !last ? rc : db_run(c, err, "DELETE FROM blob_set WHERE id = ?", "i", last);
+}

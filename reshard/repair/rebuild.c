@@ -23,6 +23,8 @@ static int on_record(void *arg, const struct rs_record *record)
 {
 	struct rs_rebuild *r = arg;
 
+	if (record->set > r->last_set)
+		r->last_set = record->set;
 	return sc_vec_push(&r->all, *record) < 0 ? sc_nomem(r->err) : 0;
 }
 
@@ -55,8 +57,13 @@ static int on_file(void *arg, uint64_t blob)
 		*r->err = why; /* it says nothing about the blob */
 		return rc;
 	}
-	if (rc == 0 && memcmp(hash, rec->hash, 16) == 0)
+	if (rc == 0 && memcmp(hash, rec->hash, 16) == 0) {
+		struct rs_rebuild_file *f = &r->files.at[r->files.nr - 1];
+
+		memcpy(f->hash, hash, sizeof(f->hash));
+		f->has_hash = true;
 		return 0;
+	}
 	r->bad++;
 	sc_buf_printf(r->report, "BAD\t");
 	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed, and is left "
@@ -426,13 +433,15 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 	/* numbers are never used again */
 	if (rc == 0)
 		rc = meta_blob_reserve(s->catalog, r.last_blob, err);
+	if (rc == 0)
+		rc = meta_set_reserve(s->catalog, r.last_set, err);
 	rs_rebuild_sort_files(&r);
 	if (r.all.nr)
 		qsort(r.all.at, r.all.nr, sizeof(*r.all.at), compare);
 	if (rc == 0)
 		rc = each_job(&r);
 	if (rc == 0)
-		rc = rs_rebuild_keep_trees(&r);
+		rc = rs_rebuild_keep(&r);
 	for (size_t i = 0; rc == 0 && i < r.files.nr; i++) {
 		nr_used += r.files.at[i].user != NULL;
 		if (!r.files.at[i].user)

@@ -13,7 +13,7 @@ struct rs_rebuild_file {
 	enum { RS_UNREAD, RS_INTACT, RS_DAMAGED } state;
 	uint64_t bytes;		/* of one that is intact */
 	uint8_t hash[16];	/* likewise */
-	bool has_hash;		/* it was known before */
+	bool has_hash;		/* it was known before: it has a record */
 };
 
 struct rs_rebuild {
@@ -21,7 +21,7 @@ struct rs_rebuild {
 	struct sc_buf *report;
 	struct sc_err *err;
 	struct sc_arena arena;
-	uint64_t bad, last_blob;
+	uint64_t bad, last_blob, last_set;	/* numbers that were used */
 	struct {
 		size_t nr, room;
 		struct rs_record *at;
@@ -56,7 +56,7 @@ int rs_rebuild_read_trees(struct rs_rebuild *r);
 int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, struct rs_joined *ret, bool *ret_newest);
 /** Gives a job what its tree tells: in its head, or in a version that it gets. */
 int rs_rebuild_tree(struct rs_rebuild *r, struct rs_job *job, struct rs_joined *tree, const char *layout_text);
-/** Writes the records of the new trees, and moves the old ones to lost+found. */
-int rs_rebuild_keep_trees(struct rs_rebuild *r);
+/** Writes the records of blobs and of the new trees, and moves the old trees to lost+found. */
+int rs_rebuild_keep(struct rs_rebuild *r);
 
 #endif

@@ -51,6 +51,8 @@ static int on_tree(void *arg, uint64_t tree)
 		t.uid = record.uid;
 		t.gid = record.gid;
 		t.job_mode = record.job_mode;
+		if (record.last_set > r->last_set)
+			r->last_set = record.last_set;
 		rs_tree_record_done(&record);
 		if (!t.job)
 			return sc_nomem(r->err);
@@ -413,10 +415,33 @@ int rs_rebuild_tree(struct rs_rebuild *r, struct rs_job *job, struct rs_joined *
 	return rc;
 }
 
-int rs_rebuild_keep_trees(struct rs_rebuild *r)
+/* A blob says of which sets it is now, none if it is a plain file's: the sets of before are not those of the new trees,
+ * by which the next rebuild tells what was removed. */
+static int keep_record(struct rs_rebuild *r, const struct rs_rebuild_file *f)
 {
-	int rc = rs_trees_keep(r->s, r->err);
+	struct sc_err why;
+	int rc = rs_record_write(r->s, f->blob, f->hash, &why);
 
+	if (rc < 0 && rc != SC_E_UNSUPPORTED) {
+		*r->err = why;
+		return rc;
+	}
+	if (rc < 0) {
+		sc_buf_printf(r->report, "note\t");
+		sc_buf_line(r->report, "%s", why.msg);
+	}
+	return 0;
+}
+
+int rs_rebuild_keep(struct rs_rebuild *r)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < r->files.nr; i++)
+		if (r->files.at[i].user && r->files.at[i].has_hash)
+			rc = keep_record(r, &r->files.at[i]);
+	if (rc == 0)
+		rc = rs_trees_keep(r->s, r->err);
 	for (size_t i = 0; rc == 0 && i < r->trees.nr; i++)
 		rc = meta_store_set_tree_aside(&r->s->store, r->trees.at[i].id, r->err);
 	return rc;

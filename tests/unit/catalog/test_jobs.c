@@ -237,8 +237,11 @@ static void blobs_in_use_stay(void **unused)
 	put_entry(100, "9", FILE_NR(9));
 	apply();
 	v = commit(0);
+	OK(meta_set_reserve(catalog, 40, &err));
+	OK(meta_set_reserve(catalog, 0, &err));
 	OK(meta_set_add(catalog, &(struct meta_set_row){.file = "f", .format = "plain", .topology = "", .tensors = "",
 							.report = ""}, &set, &err));
+	assert_int_equal(41, set);
 	OK(meta_set_add_blob(catalog, set, &(struct meta_set_blob_row){.rank = 0, .path = 1, .blob = 1}, &err));
 	OK(meta_version_add_set(catalog, v.id, set, &err));
 	OK(meta_dataset_add(catalog, &(struct meta_dataset_row){.name = "d", .spec = "", .form = ""}, &data, &err));
