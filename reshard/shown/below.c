@@ -11,6 +11,7 @@
  *  B2  A rank shows the rows of its source, the rank that had its coordinates when they were made (below_source.c):
  *      under their own numbers if that is the rank itself, else under virtual ones.  A rank without a source shows what
  *      is the same in all ranks of the tree.  The job's own folder is its own source.
+ *      Of files of tensors only attributes are shown so.
  *  B3  What no row of a rank's own tells of has a virtual number: of the job, the rank and the path.  Names of one file
  *      have that of the first of them.
  *  B4  Names of one file of tensors are one file only where it was written: at another topology each is made of other

@@ -156,6 +156,13 @@ static int on_xattr(void *arg, const struct meta_xattr_row *row)
 	return x->fn(x->arg, row->name, row->value);
 }
 
+static bool is_shard(const struct rs_rank_files *t, const char *path)
+{
+	const struct rs_below_file *file = rs_rank_file(t, path);
+
+	return file && !file->data;
+}
+
 static int each_xattr(void *arg, uint64_t ino, rs_xattr_fn *fn, void *fn_arg, struct sc_err *err)
 {
 	struct rs_below *b = arg;
@@ -167,9 +174,12 @@ static int each_xattr(void *arg, uint64_t ino, rs_xattr_fn *fn, void *fn_arg, st
 
 	if (rc > 0)
 		rc = rs_rank_files(b, at.rank, &t, err) < 0 ? err->code : rs_tree_row(b, &at, t, &row, NULL, err);
-	if (rc <= 0)
+	if (rc < 0 || !t || t->rows == RS_ROWS_NONE)
 		return rc;
-	if (t->rows != RS_ROWS_OWN)
+	/* a shard without a row has the attributes of what was at its path */
+	if (rc == 0 && !is_shard(t, at.path))
+		return 0;
+	if (rc == 0 || t->rows != RS_ROWS_OWN)
 		return rs_source_xattrs(b, t, at.path, fn, fn_arg, err);
 	rc = meta_tree_xattrs(b->catalog, &b->tree, ino, on_xattr, &x, err);
 	return rc > 0 ? rc : rs_below_unless_dropped(b, rc);

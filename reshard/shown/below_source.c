@@ -12,17 +12,30 @@
 
 /* --- rows of other ranks --- */
 
-/* Finds what a rank of the tree had at a path: 1, 0 (nothing, or a file of tensors), or an error. */
-static int row_at(struct rs_below *b, uint32_t rank, const char *path, struct meta_inode_row *ret,
-		  struct sc_buf *target, struct sc_err *err)
+/* Finds what a rank of the tree had at a path, files of tensors too: 1, 0 or an error. */
+static int any_row_at(struct rs_below *b, uint32_t rank, const char *path, struct meta_inode_row *ret,
+		      struct sc_buf *target, struct sc_err *err)
 {
 	uint64_t ino;
 	int rc = rs_below_tree_path(b, b->root + 1 + rank, path, &ino, err);
 
 	if (rc == 0 && ino)
 		rc = meta_tree_inode(b->catalog, &b->tree, ino, ret, target, err);
-	rc = rs_below_unless_dropped(b, rc);
-	return rc > 0 && S_ISREG(ret->mode) && !ret->blob ? 0 : rc;
+	return rs_below_unless_dropped(b, rc);
+}
+
+static bool is_of_tensors(const struct meta_inode_row *row)
+{
+	return S_ISREG(row->mode) && !row->blob;
+}
+
+/* The same, but for files of tensors. */
+static int row_at(struct rs_below *b, uint32_t rank, const char *path, struct meta_inode_row *ret,
+		  struct sc_buf *target, struct sc_err *err)
+{
+	int rc = any_row_at(b, rank, path, ret, target, err);
+
+	return rc > 0 && is_of_tensors(ret) ? 0 : rc;
 }
 
 static bool is_same(const struct meta_inode_row *a, const struct meta_inode_row *b)
@@ -370,7 +383,7 @@ static int on_xattr(void *arg, const struct meta_xattr_row *row)
 int rs_source_xattrs(struct rs_below *b, const struct rs_rank_files *t, const char *path, rs_xattr_fn *fn, void *arg,
 		     struct sc_err *err)
 {
-	const bool common = t->rows == RS_ROWS_COMMON;
+	const bool common = t->rows == RS_ROWS_COMMON, of_tensors = rs_rank_file(t, path);
 	struct attributes a = {.err = err};
 	int rc = 0;
 
@@ -378,7 +391,9 @@ int rs_source_xattrs(struct rs_below *b, const struct rs_rank_files *t, const ch
 		struct meta_inode_row row;
 
 		a.first = r == 0;
-		rc = row_at(b, common ? r : t->source, path, &row, NULL, err);
+		rc = any_row_at(b, common ? r : t->source, path, &row, NULL, err);
+		if (rc > 0 && is_of_tensors(&row) != of_tensors)
+			rc = 0;
 		if (rc > 0)
 			rc = meta_tree_xattrs(b->catalog, &b->tree, row.ino, on_xattr, &a, err);
 		rc = rs_below_unless_dropped(b, rc);

@@ -216,20 +216,42 @@ static int hide_folder(struct rs_turn *t, struct meta_tree *tree, uint64_t folde
 	return rc;
 }
 
+static int on_any_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
+{
+	(void)name;
+	(void)value;
+	*(bool *)arg = true;
+	return 0;
+}
+
+/* Does it follow from what it is made of?  So do files of datasets, and of tensors, but for those that were moved or
+ * linked, or have attributes: 1, 0 or an error. */
+static int follows(struct rs_turn *t, const struct meta_inode_row *row)
+{
+	bool any = false;
+	int rc;
+
+	if (!S_ISREG(row->mode) || row->data == META_OWN_DATA || row->blob || rs_overlay_has(t->job->overlay, row->ino))
+		return 0;
+	rc = rs_overlay_xattrs(t->job->overlay, row->ino, on_any_xattr, &any, t->err);
+	return rc < 0 ? rc : !any;
+}
+
 /* An object of a rank whose rows were another rank's: with its name, it is put among the rows of the new tree. */
 static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	struct walk *x = arg;
 	struct rs_turn *t = x->t;
-	const bool has = rs_overlay_has(t->job->overlay, ino);
 	struct meta_inode_row row;
 	int rc = rs_overlay_inode(t->job->overlay, ino, &t->texts, &row, t->err);
 
-	/* files of tensors and datasets follow from what they are made of, but for those that were moved or linked */
-	if (rc <= 0 || rs_is_special(row.mode) || (S_ISREG(row.mode) && !has && row.data != META_OWN_DATA && !row.blob))
+	if (rc <= 0 || rs_is_special(row.mode))
+		return rc < 0 ? rc : 0;
+	rc = follows(t, &row);
+	if (rc)
 		return rc < 0 ? rc : 0;
 	rc = rs_turn_put_name(t, x->folder, name, ino);
-	if (rc == 0 && !has)
+	if (rc == 0 && !rs_overlay_has(t->job->overlay, ino))
 		rc = put_row(t, &row);
 	if (rc == 0 && S_ISDIR(row.mode) && sc_vec_push(&x->folders, ino) < 0)
 		rc = sc_nomem(t->err);

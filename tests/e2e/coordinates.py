@@ -18,6 +18,7 @@ AXES = ("tp", "dp", "pp")  # the first one changes fastest
 TOPOLOGIES = [dict(zip(AXES, d)) for d in itertools.product((1, 2, 3), (1, 2, 3), (1, 2)) if d[0] * d[1] * d[2] <= 6]
 WHOLE = np.arange(12 * 2, dtype="float32").reshape(12, 2)
 PATHS = ["a", "b.bin", "sub/c", "sub/d", "sub/deep/e", "other/f", "ckpt/g", "ckpt/h"]
+SHARD = "ckpt/model.safetensors"
 FOLDERS = ["sub", "sub/deep", "other", "empty", "ckpt"]
 rng = random.Random(SEED)
 blobs = itertools.count()
@@ -54,10 +55,12 @@ def source(topology, rank, rows):
 
 
 class Model:
-    """trees: rank -> path -> entry; an entry is ("d",), ("l", target) or ("f", blob, bytes, mode, {attribute: value}, inode)."""
+    """trees: rank -> path -> entry; an entry is ("d",), ("l", target) or ("f", blob, bytes, mode, {attribute: value}, inode).
+    shards: rank -> attributes of its file of tensors."""
 
     def __init__(self, topology):
         self.rows, self.trees = topology, {r: {"ckpt": ("d",)} for r in range(size(topology))}
+        self.shards = {r: {} for r in self.trees}
 
     def common(self):
         trees = list(self.trees.values())
@@ -79,6 +82,12 @@ class Model:
     def show(self, topology, rank):
         s = source(topology, rank, self.rows)
         return dict(self.trees[s]) if s is not None else self.common()
+
+    def show_shard(self, topology, rank):
+        s = source(topology, rank, self.rows)
+        if s is not None:
+            return dict(self.shards[s])
+        return {k: v for k, v in self.shards[0].items() if all(a.get(k) == v for a in self.shards.values())}
 
     def lost(self, before, after):
         """Files and links that ranks show now and none would then."""
@@ -119,7 +128,7 @@ def look(folder):
         for name in folders + files:
             full = os.path.join(top, name)
             path, st = os.path.relpath(full, folder), os.lstat(full)
-            if path == "ckpt/model.safetensors":
+            if path == SHARD:
                 continue
             if stat.S_ISLNK(st.st_mode):
                 found[path] = ("l", os.readlink(full))
@@ -163,7 +172,10 @@ def compare(model, folder, topology, what):
             sys.exit(f"{what}, rank {r} of {text(topology)} (rows of {text(model.rows)}): links {names}, want {linked}; seed {SEED}")
         if source(topology, r, model.rows) != r:
             counts["linked names elsewhere"] += sum(len(n) for n in names if len(n) > 1)
-        part = load_file(f"{folder}/{r}/ckpt/model.safetensors")["w"]
+        part = load_file(f"{folder}/{r}/{SHARD}")["w"]
+        attributes = {a: os.getxattr(f"{folder}/{r}/{SHARD}", a) for a in os.listxattr(f"{folder}/{r}/{SHARD}")}
+        if attributes != model.show_shard(topology, r):
+            sys.exit(f"{what}, rank {r} of {text(topology)} (rows of {text(model.rows)}): {SHARD} has {attributes}, want {model.show_shard(topology, r)}; seed {SEED}")
         cut = WHOLE.shape[0] // topology["tp"]
         at = coordinates(topology, r)["tp"]
         assert np.array_equal(part, WHOLE[cut * at : cut * (at + 1)]), (what, r)
@@ -221,11 +233,21 @@ def set_all(tree, path, *to):
             tree[p] = (*e[:3], *to, inode)
 
 
-def change(trees):
+def set_shard(attributes, path):
+    name = f"user.{rng.choice('st')}"
+    if name in attributes and rng.random() < 0.3:
+        os.removexattr(path, name)
+        del attributes[name]
+    else:
+        attributes[name] = rng.choice((b"one", b"two"))
+        os.setxattr(path, name, attributes[name])
+
+
+def change(trees, shards):
     """One change, of one rank or of all."""
     everybody = rng.random() < 0.4
     ranks = sorted(trees) if everybody else [rng.choice(sorted(trees))]
-    what = rng.choice(("write", "write", "write", "link", "folder", "remove", "rename", "rename", "turn", "rmtree", "mode", "attribute", "hard", "hard"))
+    what = rng.choice(("write", "write", "write", "link", "folder", "remove", "rename", "rename", "turn", "rmtree", "mode", "attribute", "hard", "hard", "shard"))
     path = rng.choice(PATHS)
     if what == "write":
         write(trees, ranks, path, rng.randbytes(rng.choice((0, 8, 100, 9000) if everybody else (8, 100, 9000))), rng.choice((0o644, 0o600, 0o755)))
@@ -235,7 +257,9 @@ def change(trees):
     value = rng.randbytes(8)
     for r in ranks:
         tree, root = trees[r], f"{JOB}/{r}"
-        if what == "link" and tree.get(path, ("",))[0] != "d":
+        if what == "shard":
+            set_shard(shards[r], f"{root}/{SHARD}")
+        elif what == "link" and tree.get(path, ("",))[0] != "d":
             parents(tree, path, root)
             remove(tree, path, root)
             os.symlink(target, f"{root}/{path}")
@@ -291,20 +315,21 @@ def main():
         os.makedirs(f"{JOB}/{r}/ckpt")
         cut = WHOLE.shape[0] // now["tp"]
         at = coordinates(now, r)["tp"]
-        save_file({"w": WHOLE[cut * at : cut * (at + 1)].copy()}, f"{JOB}/{r}/ckpt/model.safetensors")
+        save_file({"w": WHOLE[cut * at : cut * (at + 1)].copy()}, f"{JOB}/{r}/{SHARD}")
     model = Model(now)
     put("commit", "step=0") or sys.exit(error())
     for step in range(1, STEPS + 1):
         trees = {r: model.show(now, r) for r in range(size(now))}
+        shards = {r: model.show_shard(now, r) for r in range(size(now))}
         for t in trees.values():
             t.setdefault("ckpt", ("d",))
         first = next(blobs)
         if rng.random() < 0.6:
             for _ in range(rng.randrange(1, 12)):
-                change(trees)
+                change(trees, shards)
             if put("commit", f"step={step}"):
                 share(trees, first)
-                model.rows, model.trees = now, trees
+                model.rows, model.trees, model.shards = now, trees, shards
                 counts["commits"] += 1
             elif "nothing was written" not in error():
                 sys.exit(f"commit: {error()}; seed {SEED}")
