@@ -21,6 +21,8 @@ static struct {
 		uint64_t serial;	/* of the view; 0: none */
 		struct meta_inode_row row;
 		bool is_nameless;	/* the tree has no name of this number; of the row only that is set */
+		bool is_counted;	/* the folders in it were */
+		uint32_t folders;
 		uint64_t bytes;		/* of its blob */
 	} rows[KEPT_ROWS];
 	struct kept_name {
@@ -57,7 +59,7 @@ static int tree_row(struct rs_below *b, uint64_t ino, struct meta_inode_row *ret
 	if (rc <= 0 || S_ISLNK(ret->mode))
 		return rc;
 	(void)pthread_mutex_lock(&kept.lock);
-	*k = (struct kept_row){b->serial, *ret, false, BYTES_UNKNOWN};
+	*k = (struct kept_row){.serial = b->serial, .row = *ret, .bytes = BYTES_UNKNOWN};
 	k->row.target = (struct meta_bytes){0};
 	(void)pthread_mutex_unlock(&kept.lock);
 	return rc;
@@ -79,7 +81,7 @@ void rs_below_keep_nameless(const struct rs_below *b, uint64_t ino)
 	struct kept_row *k = kept_row(b, ino);
 
 	(void)pthread_mutex_lock(&kept.lock);
-	*k = (struct kept_row){b->serial, {.ino = ino}, true, BYTES_UNKNOWN};
+	*k = (struct kept_row){.serial = b->serial, .row.ino = ino, .is_nameless = true, .bytes = BYTES_UNKNOWN};
 	(void)pthread_mutex_unlock(&kept.lock);
 }
 
@@ -275,6 +277,63 @@ static int limit(struct rs_below *b, const struct rs_where *at, const struct rs_
 	return rc;
 }
 
+static bool known_folders(const struct rs_below *b, uint64_t ino, uint32_t *ret)
+{
+	const struct kept_row *k = kept_row(b, ino);
+	bool known;
+
+	(void)pthread_mutex_lock(&kept.lock);
+	known = k->serial == b->serial && k->row.ino == ino && k->is_counted;
+	*ret = k->folders;
+	(void)pthread_mutex_unlock(&kept.lock);
+	return known;
+}
+
+static void keep_folders(const struct rs_below *b, uint64_t ino, uint32_t folders)
+{
+	struct kept_row *k = kept_row(b, ino);
+
+	(void)pthread_mutex_lock(&kept.lock);
+	if (k->serial == b->serial && k->row.ino == ino) {
+		k->is_counted = true;
+		k->folders = folders;
+	}
+	(void)pthread_mutex_unlock(&kept.lock);
+}
+
+/* Counts the folders in a folder of a rank's own rows: the one that the row counts may be of a time when other folders
+ * were on the way to files of tensors.  1 or an error. */
+static int count_own_folders(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
+			     struct meta_inode_row *row, struct sc_err *err)
+{
+	const struct rs_below_folder *f = rs_rank_folder(t, at->path);
+	struct rs_named_list names = {.err = err};
+	uint32_t folders;
+	int rc = 0;
+
+	if (at->rank == RS_SHARED || (row->nlink <= 2 && (!f || !f->folders)))
+		return 1;
+	if (!known_folders(b, at->ino, &folders)) {
+		folders = f ? f->folders : 0;
+		rc = meta_tree_children(b->catalog, &b->tree, at->ino, rs_on_named, &names, err);
+		rc = rs_below_unless_dropped(b, rc);
+		for (size_t i = 0; rc >= 0 && i < names.nr; i++) {
+			const char *full = meta_path_in(&names.arena, at->path, names.at[i].name);
+			struct meta_inode_row child;
+
+			if (full && (rs_rank_folder(t, full) || rs_rank_file(t, full)))
+				continue;
+			rc = full ? tree_row(b, names.at[i].ino, &child, NULL, err) : sc_nomem(err);
+			folders += rc > 0 && S_ISDIR(child.mode);
+		}
+		rs_named_done(&names);
+		if (rc >= 0)
+			keep_folders(b, at->ino, folders);
+	}
+	row->nlink = 2 + folders;
+	return rc < 0 ? rc : 1;
+}
+
 /* A row that the tree has: 1, 0 or an error. */
 int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
 		struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
@@ -285,6 +344,8 @@ int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_r
 		rc = rs_own_row(b, t, at->path, at->ino, ret, target, err);
 		if (rc > 0 && rs_below_is_split(b, ret))
 			ret->nlink = 1;
+		if (rc > 0 && S_ISDIR(ret->mode))
+			rc = count_own_folders(b, at, t, ret, err);
 	} else if ((t->rows == RS_ROWS_OTHER || (t->rows == RS_ROWS_COMMON && *at->path)) &&
 		 !rs_rank_file(t, at->path))
 		rc = source_row(b, at, t, ret, target, err);
