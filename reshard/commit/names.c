@@ -78,19 +78,47 @@ static int file_of(struct leaving *l, const struct item *it, struct meta_inode_r
 	return rc <= 0 ? rc : S_ISREG(ret->mode) && (ret->nlink > 1 || ret->blob);
 }
 
+/* The row of a file that names leave, or that gets other times, unless it has one as what was written or moved. */
+static int add_row(struct leaving *l, const struct meta_inode_row *row)
+{
+	struct commit *c = l->c;
+	struct named *n = sc_map_get(l->by_ino, KEY(row->ino)) ? NULL : sc_arena_alloc(&c->arena, sizeof(*n));
+
+	if (!n)
+		return sc_map_get(l->by_ino, KEY(row->ino)) ? 0 : sc_nomem(c->err);
+	n->ino = row->ino;
+	n->row = c->rows.nr;
+	return sc_map_put(l->by_ino, KEY(n->ino), n) < 0 ||
+			       sc_vec_push(&c->rows, ((struct meta_change){META_PUT_INODE, .inode = *row})) < 0
+		       ? sc_nomem(c->err)
+		       : 0;
+}
+
 static uint64_t group_of(const struct item *it)
 {
 	return it->gone ? RS_LEAVE_GONE : it->ino;
 }
 
+/* A file that gets a replica's bytes gets their time, too, if the rank has a row of its own for it. */
+static int note_time(struct leaving *l, const struct item *it, struct meta_inode_row *row)
+{
+	uint32_t had;
+
+	if (it->gone || !S_ISREG(row->mode) || !rs_below_has_own_rows(l->below, it->rank, &had))
+		return 0;
+	row->mtime_ns = it->mtime_ns;
+	row->ctime_ns = it->ctime_ns;
+	return add_row(l, row);
+}
+
 static int note_like(struct leaving *l, const struct item *it)
 {
-	struct meta_inode_row row;
+	struct meta_inode_row row = {0};
 	struct like *like;
 	int rc = file_of(l, it, &row);
 
 	if (rc <= 0)
-		return rc;
+		return rc == 0 && row.ino ? note_time(l, it, &row) : rc;
 	like = sc_map_get(&l->like, KEY(row.ino));
 	if (!like) {
 		like = sc_arena_alloc(&l->c->arena, sizeof(*like));
@@ -111,22 +139,6 @@ static int note_like(struct leaving *l, const struct item *it)
 static bool stays_one(const struct like *like)
 {
 	return like->names == like->row.nlink && !like->differ && !like->gone && !like->row.blob;
-}
-
-/* The row of a file that names leave, unless it has one as what was written or moved. */
-static int add_row(struct leaving *l, const struct meta_inode_row *row)
-{
-	struct commit *c = l->c;
-	struct named *n = sc_map_get(l->by_ino, KEY(row->ino)) ? NULL : sc_arena_alloc(&c->arena, sizeof(*n));
-
-	if (!n)
-		return sc_map_get(l->by_ino, KEY(row->ino)) ? 0 : sc_nomem(c->err);
-	n->ino = row->ino;
-	n->row = c->rows.nr;
-	return sc_map_put(l->by_ino, KEY(n->ino), n) < 0 ||
-			       sc_vec_push(&c->rows, ((struct meta_change){META_PUT_INODE, .inode = *row})) < 0
-		       ? sc_nomem(c->err)
-		       : 0;
 }
 
 static int leave_like(struct leaving *l, const struct item *it)
