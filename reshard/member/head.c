@@ -259,13 +259,14 @@ static void publishing_done(struct publishing *p)
 	sc_sys.release(p->named);
 }
 
-/* Hands the version to the core, or (rc) that there is none; waits for the outcome. */
+/* Hands the version to the core, or (rc) that there is none; waits for the outcome.  The core asks once more if a node
+ * has registered anew meanwhile, and has to prepare again: the version is the same, over the same head. */
 static int compose(struct rs_member *m, struct rs_shared *j, const struct publishing *p, int rc, struct sc_err *err)
 {
 	struct rs_move *move = j->move;
 	const struct rs_version *v = move->a->next ? move->a->next->version : NULL;
 	struct rs_event e = {.kind = RS_EV_COMPOSED, .job = j->id, .token = move->token, .code = rc};
-	bool lives;
+	bool lives, again;
 
 	if (rc == 0) {
 		memcpy(e.record.at, p->version, RS_OBJECT_NAME_BYTES);
@@ -275,11 +276,17 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 		e.nr_sets = (uint32_t)p->sets.nr;
 		e.sets = p->named;
 	}
-	rs_member_post(m, &e);
-	(void)pthread_mutex_lock(&m->lock);
-	move->composed = rc == 0;
-	lives = wait_for(m, move, false);
-	(void)pthread_mutex_unlock(&m->lock);
+	do {
+		(void)pthread_mutex_lock(&m->lock);
+		move->composes = false;
+		move->composed = rc == 0;
+		(void)pthread_mutex_unlock(&m->lock);
+		rs_member_post(m, &e);
+		(void)pthread_mutex_lock(&m->lock);
+		lives = wait_for(m, move, true);
+		again = lives && move->composes && !move->done;
+		(void)pthread_mutex_unlock(&m->lock);
+	} while (again);
 	if (!lives)
 		return ends(err);
 	return rc < 0 ? rc : move->code ? failed(move, err) : 0;

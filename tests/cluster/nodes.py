@@ -130,7 +130,7 @@ class Node:
 
 
 class Cluster:
-	def __init__(self, work, binary, nodes=3, ttl_ms=2000, fresh_ms=600):
+	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200):
 		self.work, self.binary = pathlib.Path(work), binary
 		self.prefix = f"sc{os.getpid()}"
 		self.hub = f"{self.prefix}-hub"
