@@ -132,7 +132,7 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 	if (rc < 0)
 		return rc;
 	m->s->head = &rs_head_etcd;
-	rc = rs_worker_begin(m, err);
+	rc = rs_follow_start(m, err);
 	if (rc == 0)
 		rc = rs_node_start(m, err);
 	if (rc == 0)
@@ -181,7 +181,7 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 		return NULL;
 	rs_member_leave(s);
 	rs_worker_stop(s); /* of the service: it may read what is elsewhere */
-	rs_worker_end(m);
+	rs_follow_stop(m);
 	rs_net_free(m->net); /* ends pulls that are on their way */
 	landings = m->landings;
 	if (landings)

@@ -215,8 +215,8 @@ int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struc
 void rs_job_row_text(const struct meta_job_row *row, struct sc_buf *to);
 
 /* --- worker.c --- */
-int rs_worker_begin(struct rs_member *m, struct sc_err *err);
-void rs_worker_end(struct rs_member *m);
+int rs_follow_start(struct rs_member *m, struct sc_err *err);
+void rs_follow_stop(struct rs_member *m);
 
 /* --- head.c --- */
 extern const struct rs_head_ops rs_head_etcd;

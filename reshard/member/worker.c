@@ -338,7 +338,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-int rs_worker_begin(struct rs_member *m, struct sc_err *err)
+int rs_follow_start(struct rs_member *m, struct sc_err *err)
 {
 	int rc = pthread_create(&m->worker, NULL, run, m);
 
@@ -349,7 +349,7 @@ int rs_worker_begin(struct rs_member *m, struct sc_err *err)
 	return 0;
 }
 
-void rs_worker_end(struct rs_member *m)
+void rs_follow_stop(struct rs_member *m)
 {
 	if (m->has_worker)
 		(void)pthread_join(m->worker, NULL);
