@@ -18,16 +18,22 @@ static int on_away(void *arg, sqlite3_stmt *row)
 	return 1;
 }
 
+int meta_blob_is_away(struct meta_catalog *c, uint64_t blob, uint32_t node, uint64_t number, uint64_t bytes,
+		      struct sc_err *err)
+{
+	int rc = meta_blob_seal(c, blob, bytes, err);
+
+	return rc < 0 ? rc
+		      : db_run(c, err, "INSERT INTO away (blob, node, number) VALUES (?, ?, ?)", "iii", blob,
+			       (uint64_t)node, number);
+}
+
 static int add_away(struct meta_catalog *c, uint32_t node, uint64_t number, uint64_t bytes, uint64_t *ret_blob,
 		    struct sc_err *err)
 {
 	int rc = meta_blob_add(c, ret_blob, err);
 
-	if (rc == 0)
-		rc = meta_blob_seal(c, *ret_blob, bytes, err);
-	return rc < 0 ? rc
-		      : db_run(c, err, "INSERT INTO away (blob, node, number) VALUES (?, ?, ?)", "iii", *ret_blob,
-			       (uint64_t)node, number);
+	return rc < 0 ? rc : meta_blob_is_away(c, *ret_blob, node, number, bytes, err);
 }
 
 int meta_blob_put_away(struct meta_catalog *c, uint32_t node, uint64_t number, uint64_t bytes, uint64_t *ret_blob,

@@ -33,6 +33,10 @@ int meta_numbers_put(struct meta_catalog *c, uint64_t first, uint64_t nr, uint64
  */
 int meta_blob_put_away(struct meta_catalog *c, uint32_t node, uint64_t number, uint64_t bytes, uint64_t *ret_blob,
 		       struct sc_err *err);
+/** Notes that a blob of this number, which has a row that was not sealed, has its bytes on another node.  Inside a
+ *  transaction. */
+int meta_blob_is_away(struct meta_catalog *c, uint64_t blob, uint32_t node, uint64_t number, uint64_t bytes,
+		      struct sc_err *err);
 /** Tells which blob of which node has the bytes: 1, 0 (they are here), or an error. */
 int meta_blob_away(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
 		   struct sc_err *err);

@@ -207,6 +207,13 @@ uint64_t rs_core_epoch(const struct rs_core *c)
 	return c->epoch;
 }
 
+size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room)
+{
+	for (size_t i = 0; i < c->members.nr && i < room; i++)
+		ret[i] = c->members.at[i].node;
+	return c->members.nr;
+}
+
 bool rs_core_has_member(const struct rs_core *c, uint32_t node, uint64_t epoch)
 {
 	return rs_nodes_have(&c->members, node, epoch);

@@ -171,6 +171,8 @@ uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int
 
 /** Returns the epoch of this node's registration; 0: it is not registered. */
 uint64_t rs_core_epoch(const struct rs_core *c);
+/** Gives the numbers of the members, as far as this node knows: at most `room`.  Returns how many there are. */
+size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room);
 /** Tells whether a node is a member, by this epoch, as far as this one knows. */
 bool rs_core_has_member(const struct rs_core *c, uint32_t node, uint64_t epoch);
 

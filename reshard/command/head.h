@@ -47,7 +47,13 @@ struct rs_advance {
 	size_t nr_seals;
 	const struct meta_changes *rows; /* of files, for its tree: rs_turn_plan(); NULL: none */
 	const struct rs_leaves *leaves;	/* likewise */
+
+	/* set by rs_head_begin() for RS_BY_COMMIT: what other nodes wrote (reshard/join/part.h); NULL: nothing */
+	const struct rs_joined *joined;
 };
+
+/** Returns the job whose working tree a command is about: its own, or the second one of `joined`. */
+struct rs_job *rs_advance_tree(const struct rs_advance *a);
 
 /* One change of a job's row. */
 struct rs_amend {

@@ -9,6 +9,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "meta/catalog/nodes.h"
+#include "reshard/join/part.h"
+
 struct old_versions {
 	struct {
 		uint64_t *at;
@@ -182,6 +185,11 @@ static int local_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 	return rc;
 }
 
+struct rs_job *rs_advance_tree(const struct rs_advance *a)
+{
+	return a->joined ? a->joined->tree : a->job;
+}
+
 int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err)
 {
 	static const enum rs_turn_by by[] = {
@@ -189,13 +197,26 @@ int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err
 		[RS_BY_ROLLBACK] = RS_TURN_BACK, [RS_BY_DATA] = RS_TURN_STAY,
 	};
 
-	return rs_turn_plan(a->job, a->next, by[a->change], a->rows, a->leaves, ret, err);
+	return rs_turn_plan(rs_advance_tree(a), a->next, by[a->change], a->rows, a->leaves, ret, err);
+}
+
+/* What other nodes wrote is uncommitted here, too, for as long as it takes to commit it. */
+static int save_joined(struct meta_catalog *c, const struct rs_joined *joined, struct sc_err *err)
+{
+	int rc = meta_upper_apply(c, &joined->rows, err);
+
+	for (size_t i = 0; rc == 0 && i < joined->aways.nr; i++) {
+		const struct rs_away_file *f = &joined->aways.at[i];
+
+		rc = meta_blob_is_away(c, f->blob, f->node, f->number, f->bytes, err);
+	}
+	return rc;
 }
 
 static int save_next(struct rs_advance *a, struct rs_turn *turn, struct sc_err *err)
 {
 	struct rs_service *s = a->job->service;
-	int rc = 0;
+	int rc = a->joined ? save_joined(s->catalog, a->joined, err) : 0;
 
 	for (size_t i = 0; rc == 0 && i < a->nr_seals; i++)
 		rc = meta_blob_seal(s->catalog, a->seals[i].blob, a->seals[i].bytes, err);
@@ -263,7 +284,7 @@ void rs_local_show(struct rs_advance *a, struct rs_turn *turn)
 		for (size_t k = 0; k < v->sets[i]->nr_blobs; k++)
 			v->sets[i]->blobs[k].found = NULL; /* it is the command's */
 	a->next->own = true;
-	rs_turn_show(turn, a->next);
+	rs_turn_show(turn, a->job, a->next);
 	a->next = NULL;
 }
 

@@ -305,7 +305,7 @@ int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	if (rc == 0)
 		rc = meta_catalog_end(s->catalog, save_discard(s, turn, head, err), err);
 	if (rc == 0) {
-		rs_turn_show(turn, head);
+		rs_turn_show(turn, job, head);
 		head = NULL;
 		rs_kick(s, true);
 	}

@@ -186,7 +186,7 @@ static int add_like(struct completion *m, struct path *p, size_t nr)
 		it.gone = it.lost;
 		it.like = it.rank;
 		it.rank = rank;
-		if (rs_owner_limit(c->job, rank, p->name, &it.owner, c->err) < 0)
+		if (rs_owner_limit(c->tree, rank, p->name, &it.owner, c->err) < 0)
 			return c->err->code;
 		if (sc_vec_push(&c->items, it) < 0)
 			return sc_nomem(c->err);

@@ -167,9 +167,9 @@ static int refuse_strange_folder(struct commit *c)
 {
 	struct strange_folder x = {.c = c};
 
-	(void)pthread_rwlock_rdlock(&c->job->names);
-	(void)rs_overlay_each(c->job->overlay, on_row, &x);
-	(void)pthread_rwlock_unlock(&c->job->names);
+	(void)pthread_rwlock_rdlock(&c->tree->names);
+	(void)rs_overlay_each(c->tree->overlay, on_row, &x);
+	(void)pthread_rwlock_unlock(&c->tree->names);
 	return !x.found ? 0
 			: sc_fail(c->err, SC_E_STATE, "'%u' is the folder of no rank of topology '%s', which has the "
 				  "ranks 0 to %u: remove it", x.rank, c->topo.text, c->topo.ranks - 1);
@@ -194,15 +194,14 @@ static int on_change(void *arg, const struct rs_change_row *row)
 
 static int collect(struct commit *c)
 {
-	struct rs_job *job = c->job;
 	struct rs_dirt dirt;
-	int rc = rs_tree_dirt(job, &dirt, NULL, c->err);
+	int rc = rs_tree_dirt(c->tree, &dirt, NULL, c->err);
 
 	if (rc == 0 && !dirt.nr && !moves_position(c))
 		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since %s",
 			       c->head ? "the last version" : "the job was made");
 	if (rc == 0)
-		rc = rs_tree_changes(job, on_change, c, c->err);
+		rc = rs_tree_changes(c->tree, on_change, c, c->err);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
 		const struct item *it = &c->items.at[i];
 
@@ -295,7 +294,7 @@ static int verify(struct commit *c)
 /* Is its blob to be sealed, and flushed? */
 static bool takes_bytes(const struct item *it)
 {
-	return !it->gone && (it->made || (it->how == ITEM_WROTE && !it->moved));
+	return !it->gone && !it->away && (it->made || (it->how == ITEM_WROTE && !it->moved));
 }
 
 static int sync_blobs(struct commit *c)
@@ -408,6 +407,7 @@ static int commit_tree(struct commit *c)
 {
 	int rc = presentation(c);
 
+	c->tree = rs_advance_tree(&c->a);
 	if (rc == 0)
 		rc = collect(c);
 	if (rc == 0)
@@ -427,6 +427,8 @@ static void release_items(struct commit *c, int rc)
 
 		if (it->how != ITEM_LIKE) {
 			rs_blob_put(c->s->blobs, it->parsed);
+			if (it->remote)
+				rs_place_close(&it->place, it->remote);
 			if (it->own_found)
 				rs_found_done(it->own_found);
 			sc_sys.release(it->own_found);

@@ -5,6 +5,7 @@
 #define RS_COMMIT_I_H
 
 #include "reshard/command/command_i.h"
+#include "reshard/join/part.h"
 
 struct item {			/* a change of the working tree, or what completes it (classes.c) */
 	enum { ITEM_WROTE, ITEM_LIKE, ITEM_KEPT } how;
@@ -22,6 +23,9 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 	struct rs_owner own;
 	int64_t atime_ns, mtime_ns, ctime_ns;	/* ctime: of the bytes; 0: no later than the row's */
 	const struct rs_format_ops *format;
+	bool away;		/* its bytes are on another node: */
+	struct rs_place place;
+	struct rs_bytes *remote;
 	struct rs_blob *parsed;	/* of a file of tensors; of one like another: borrowed, as the next two */
 	const struct rs_found *found; /* its tensors: those of `parsed`, or, without objects, of `own_found` */
 	struct rs_found *own_found;
@@ -37,7 +41,7 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 struct commit {
 	struct rs_advance a;
 	struct rs_service *s;
-	struct rs_job *job;
+	struct rs_job *job, *tree;	/* tree: whose working tree it is: with what other nodes wrote, a second one */
 	struct sc_err *err;
 	int64_t step;
 	const char *note;
@@ -101,6 +105,10 @@ int rs_commit_keep(struct commit *c, struct item *it);
 int rs_commit_find_moved(struct commit *c, struct item *it);
 /** Finds the format of an item's file; opaque: it has no tensors, whatever is in it.  Errors: of reading. */
 int rs_commit_find_format(struct commit *c, struct item *it, bool *ret_opaque);
+/** Opens the bytes of an item that are on another node.  Errors: of the source. */
+int rs_commit_reach(struct commit *c, struct item *it);
+/** Reads bytes of an item's file, wherever they are, once it was parsed. */
+int rs_commit_bytes(const struct item *it, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
 /** Parses an item's blob: it->parsed, it->found.  Errors: as rs_blob_get(). */
 int rs_commit_parse(struct commit *c, struct item *it);
 /** Does step 2: reads the headers of written files, and infers the logical tensors of the new version (c->state). */

@@ -31,12 +31,12 @@ static int walk(struct commit *c, uint64_t from, const char *path, uint64_t *ret
 	int rc = 0;
 
 	*ret = from;
-	(void)pthread_rwlock_rdlock(&c->job->names);
+	(void)pthread_rwlock_rdlock(&c->tree->names);
 	for (const char *at = path, *end; rc == 0 && *at && *ret; at = end + (*end == '/')) {
 		end = strchrnul(at, '/');
-		rc = rs_overlay_child(c->job->overlay, *ret, (struct meta_bytes){at, (size_t)(end - at)}, ret, err);
+		rc = rs_overlay_child(c->tree->overlay, *ret, (struct meta_bytes){at, (size_t)(end - at)}, ret, err);
 	}
-	(void)pthread_rwlock_unlock(&c->job->names);
+	(void)pthread_rwlock_unlock(&c->tree->names);
 	return rc;
 }
 
@@ -51,9 +51,9 @@ static int find(void *arg, const char *path, struct rs_folder_file *ret, struct 
 
 	if (rc < 0 || !ino)
 		return rc;
-	(void)pthread_rwlock_rdlock(&c->job->names);
-	rc = rs_overlay_inode(c->job->overlay, ino, &texts, &row, err);
-	(void)pthread_rwlock_unlock(&c->job->names);
+	(void)pthread_rwlock_rdlock(&c->tree->names);
+	rc = rs_overlay_inode(c->tree->overlay, ino, &texts, &row, err);
+	(void)pthread_rwlock_unlock(&c->tree->names);
 	sc_arena_done(&texts);
 	if (rc <= 0 || !S_ISREG(row.mode))
 		return rc < 0 ? rc : 0;
@@ -261,9 +261,9 @@ static int check_changed(struct checking *checking)
 	struct changed x = {.checking = checking, .c = c, .tree.id = c->head ? c->head->version->tree : 0, .at.c = c};
 	int rc;
 
-	(void)pthread_rwlock_rdlock(&c->job->names);
-	rc = x.tree.id ? rs_overlay_each_folder(c->job->overlay, on_changed, &x) : 0;
-	(void)pthread_rwlock_unlock(&c->job->names);
+	(void)pthread_rwlock_rdlock(&c->tree->names);
+	rc = x.tree.id ? rs_overlay_each_folder(c->tree->overlay, on_changed, &x) : 0;
+	(void)pthread_rwlock_unlock(&c->tree->names);
 	for (size_t i = 0; rc == 0 && i < x.inos.nr; i++) {
 		uint64_t marker = 0;
 

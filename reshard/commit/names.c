@@ -53,7 +53,7 @@ static int leave_item(struct leaving *l, const struct item *it, uint64_t group)
 	const char *slash = strrchr(it->path, '/'), *name = slash ? slash + 1 : it->path;
 	char *above = sc_arena_copy(&l->c->arena, it->path, slash ? (size_t)(slash - it->path) : 0);
 	uint64_t folder;
-	int rc = above ? rs_find_path(l->c->job, it->rank, above, &folder, l->c->err) : sc_nomem(l->c->err);
+	int rc = above ? rs_find_path(l->c->tree, it->rank, above, &folder, l->c->err) : sc_nomem(l->c->err);
 
 	return rc < 0 ? rc : leave(l, folder, (struct meta_bytes){name, strlen(name)}, group);
 }
@@ -72,9 +72,9 @@ static int file_of(struct leaving *l, const struct item *it, struct meta_inode_r
 	if (it->how == ITEM_LIKE && l->below)
 		rc = rs_below_tree_path(l->below, c->job->root + 1 + it->rank, it->path, &ino, c->err);
 	if (rc == 0 && ino)
-		rc = rs_find_path(c->job, it->rank, it->path, &ino, c->err);
+		rc = rs_find_path(c->tree, it->rank, it->path, &ino, c->err);
 	if (rc == 0 && ino)
-		rc = rs_overlay_inode(c->job->overlay, ino, &c->arena, ret, c->err);
+		rc = rs_overlay_inode(c->tree->overlay, ino, &c->arena, ret, c->err);
 	return rc <= 0 ? rc : S_ISREG(ret->mode) && (ret->nlink > 1 || ret->blob);
 }
 
@@ -164,7 +164,7 @@ static bool was_shard(const struct named *n)
 static int on_old_name(void *arg, const struct meta_entry_row *row)
 {
 	struct leaving *l = arg;
-	int rc = rs_overlay_still_names(l->c->job->overlay, row, l->c->err);
+	int rc = rs_overlay_still_names(l->c->tree->overlay, row, l->c->err);
 
 	return rc <= 0 ? rc : leave(l, row->parent, row->name, TENSORS);
 }
@@ -202,14 +202,14 @@ int rs_commit_names(struct commit *c, struct sc_map *by_ino)
 	struct leaving l = {.c = c, .by_ino = by_ino};
 	int rc = c->a.base ? rs_view_below(c->a.base, &l.below, c->err) : 0;
 
-	(void)pthread_rwlock_rdlock(&c->job->names);
+	(void)pthread_rwlock_rdlock(&c->tree->names);
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
 		rc = note_like(&l, &c->items.at[i]);
 	for (size_t i = 0; rc == 0 && l.like.nr && i < c->items.nr; i++)
 		rc = leave_like(&l, &c->items.at[i]);
 	if (rc == 0)
 		rc = leave_plain(&l);
-	(void)pthread_rwlock_unlock(&c->job->names);
+	(void)pthread_rwlock_unlock(&c->tree->names);
 	sc_map_done(&l.names);
 	sc_map_done(&l.like);
 	return rc;

@@ -14,10 +14,29 @@ struct work_file {
 	bool any_object;	/* the layout has called one of its tensors so */
 };
 
+int rs_commit_reach(struct commit *c, struct item *it)
+{
+	int rc = it->remote ? 0 : rs_blob_place(c->s->blobs, it->blob, it->bytes, 0, &it->place, c->err);
+
+	if (rc > 0)
+		rc = rs_place_open(&it->place, &it->remote, c->err);
+	it->away = it->remote;
+	return rc;
+}
+
+int rs_commit_bytes(const struct item *it, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	return rs_bytes_read(it->away ? it->remote : &it->parsed->bytes, at, bytes, to, err);
+}
+
 static int read_work(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
 {
 	struct work_file *f = arg;
-	int rc = f->fd < 0 ? meta_store_open_work(&f->c->s->store, f->blob, O_RDONLY, &f->fd, err) : 0;
+	int rc;
+
+	if (f->item->away)
+		return rs_bytes_read(f->item->remote, at, bytes, to, err);
+	rc = f->fd < 0 ? meta_store_open_work(&f->c->s->store, f->blob, O_RDONLY, &f->fd, err) : 0;
 
 	return rc < 0 ? rc : rs_fd_read(f->fd, f->blob, at, bytes, to, err);
 }
@@ -38,7 +57,7 @@ static int parse_own(struct commit *c, struct item *it)
 	sc_cleanup(sc_closep) int fd = -1;
 	struct work_file work = {it->blob, -1, c, it, false};
 	struct rs_file file = {it->path, it->bytes, &work, read_work, is_object, false};
-	int rc = meta_store_open_blob(&c->s->store, it->blob, it->bytes, &fd, c->err);
+	int rc = it->away ? 0 : meta_store_open_blob(&c->s->store, it->blob, it->bytes, &fd, c->err);
 
 	it->own_found = rc == 0 ? sc_zalloc(sizeof(*it->own_found)) : NULL;
 	if (rc == 0 && !it->own_found)
@@ -82,8 +101,10 @@ static int advise(struct commit *c, const struct item *it, int rc)
 
 int rs_commit_parse(struct commit *c, struct item *it)
 {
-	int rc;
+	int rc = rs_commit_reach(c, it);
 
+	if (rc < 0)
+		return rc;
 	if (it->format->agree || it->format == &rs_format_plain) {
 		rc = rs_blob_get(c->s->blobs, it->blob, it->format, it->bytes, &it->parsed, c->err);
 		if (rc == 0)

@@ -12,13 +12,36 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Those of one that another node wrote are in its row. */
+static int stat_away(struct commit *c, struct item *it, const struct rs_away_file *file)
+{
+	struct sc_arena texts = {0};
+	struct meta_inode_row row = {0};
+	int rc;
+
+	(void)pthread_rwlock_rdlock(&c->tree->names);
+	rc = rs_overlay_inode(c->tree->overlay, it->ino, &texts, &row, c->err);
+	(void)pthread_rwlock_unlock(&c->tree->names);
+	sc_arena_done(&texts);
+	it->own = (struct rs_owner){row.uid, row.gid, row.mode & 07777};
+	it->atime_ns = row.atime_ns;
+	it->mtime_ns = row.mtime_ns;
+	it->ctime_ns = row.ctime_ns;
+	it->bytes = file->bytes;
+	return rc < 0 ? rc : rs_commit_reach(c, it);
+}
+
 /* Owner, mode and times of a file that was written are its blob's. */
 static int stat_written(struct commit *c, struct item *it)
 {
+	const struct rs_away_file *file = c->a.joined ? rs_away_find(&c->a.joined->aways, it->blob) : NULL;
 	sc_cleanup(sc_closep) int fd = -1;
 	struct stat st;
-	int rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
+	int rc;
 
+	if (file)
+		return stat_away(c, it, file);
+	rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
@@ -37,16 +60,18 @@ static int stat_moved(struct commit *c, struct item *it)
 	struct meta_inode_row row;
 	int rc;
 
-	(void)pthread_rwlock_rdlock(&c->job->names);
-	rc = rs_overlay_inode(c->job->overlay, it->ino, &c->arena, &row, c->err);
-	(void)pthread_rwlock_unlock(&c->job->names);
+	(void)pthread_rwlock_rdlock(&c->tree->names);
+	rc = rs_overlay_inode(c->tree->overlay, it->ino, &c->arena, &row, c->err);
+	(void)pthread_rwlock_unlock(&c->tree->names);
 	if (rc == 0)
 		return sc_fail(c->err, SC_E_NOT_FOUND, "rank %u: '%s' is gone", it->rank, it->path);
 	it->own = (struct rs_owner){row.uid, row.gid, row.mode & 07777};
 	it->atime_ns = row.atime_ns;
 	it->mtime_ns = row.mtime_ns;
 	it->nlink = row.nlink;
-	return rc < 0 ? rc : rs_commit_find_moved(c, it);
+	if (rc > 0)
+		rc = rs_commit_find_moved(c, it);
+	return rc < 0 ? rc : rs_commit_reach(c, it);
 }
 
 static int read_item(struct commit *c, struct item *it)
@@ -62,7 +87,7 @@ static int read_item(struct commit *c, struct item *it)
 	if (rc < 0 || it->stays)
 		return rc;
 	it->owner = it->own;
-	rc = rs_owner_limit(c->job, it->rank, it->path, &it->owner, c->err);
+	rc = rs_owner_limit(c->tree, it->rank, it->path, &it->owner, c->err);
 	if (rc < 0)
 		return rc;
 	if (!opaque && strchr(it->path, ':'))
@@ -76,7 +101,8 @@ static int read_item(struct commit *c, struct item *it)
 		it->nr_rows = it->found->nr;
 	}
 	/* a file of a format that has no tensors is in no logical file: it is kept as it is */
-	return it->nr_rows ? 0 : rs_hash_blob(&c->s->store, it->blob, NULL, NULL, it->hash, &it->bytes, c->err);
+	return it->nr_rows || it->away ? 0 : rs_hash_blob(&c->s->store, it->blob, NULL, NULL, it->hash, &it->bytes,
+							  c->err);
 }
 
 static int add_written(struct commit *c, struct item *it)

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "reshard/engine/hash.h"
+
 #define KEY(number) (const char *)&(number), sizeof(number)
 
 struct paths {
@@ -35,9 +37,28 @@ static int note_path(struct paths *p, struct item *it)
 	e->ranks++;
 	if (!e->first)
 		e->first = it;
-	else if (it->bytes != e->first->bytes || memcmp(it->hash, e->first->hash, 16) != 0)
-		e->differ = true;
+	e->differ |= it->bytes != e->first->bytes;
 	return 0;
+}
+
+/* NULL: it is no file that all ranks wrote, or they differ. */
+static struct equal *equal_of(const struct paths *p, const struct item *it)
+{
+	struct equal *e = is_plain(it) && it->rank != RS_SHARED ? sc_map_get(&p->by_path, it->path, strlen(it->path))
+								: NULL;
+
+	return e && !e->differ && e->ranks == p->c->topo.ranks ? e : NULL;
+}
+
+/* What is on another node is read only here, where its hash tells something. */
+static int compare(struct paths *p, struct item *it)
+{
+	struct equal *e = equal_of(p, it);
+	int rc = e && it->away ? rs_hash_bytes(it->remote, it->hash, p->c->err) : 0;
+
+	if (rc == 0 && e)
+		e->differ = memcmp(it->hash, e->first->hash, sizeof(it->hash)) != 0;
+	return rc;
 }
 
 /* A file that all ranks wrote equal has one blob: so it is seen to be the same in all ranks (docs/tree.md, B2). */
@@ -53,14 +74,13 @@ static int share_equal(struct commit *c)
 		if (is_plain(it) && it->rank != RS_SHARED)
 			rc = note_path(&p, it);
 	}
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
+		rc = compare(&p, &c->items.at[i]);
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
-		struct item *it = &c->items.at[i];
-		const struct equal *e = is_plain(it) && it->rank != RS_SHARED
-					    ? sc_map_get(&p.by_path, it->path, strlen(it->path))
-					    : NULL;
+		const struct equal *e = equal_of(&p, &c->items.at[i]);
 
-		if (e && !e->differ && e->ranks == c->topo.ranks)
-			it->stored = e->first->blob;
+		if (e)
+			c->items.at[i].stored = e->first->blob;
 	}
 	sc_map_done(&p.by_path);
 	return rc;

@@ -31,11 +31,6 @@ static int find_part(struct suspicion *s, const uint32_t coords[SC_AXES_MAX], st
 	return rs_commit_part(s->c, s->set->view, s->entry, coords, &s->arena, ret);
 }
 
-static struct rs_bytes *bytes_of(const struct part *p)
-{
-	return &p->item->parsed->bytes;
-}
-
 /* 1: the same bytes, 0: not, or an error.  *constant: the bytes that were read are one element, repeated. */
 static int is_equal(struct suspicion *s, const struct part *a, const struct part *b, bool *constant)
 {
@@ -48,9 +43,9 @@ static int is_equal(struct suspicion *s, const struct part *a, const struct part
 		int rc;
 
 		n = sc_min_u64(bytes - at, at ? CHUNK : FIRST);
-		rc = rs_bytes_read(bytes_of(a), a->at->at + at, n, s->mine, s->c->err);
+		rc = rs_commit_bytes(a->item, a->at->at + at, n, s->mine, s->c->err);
 		if (rc == 0)
-			rc = rs_bytes_read(bytes_of(b), b->at->at + at, n, s->theirs, s->c->err);
+			rc = rs_commit_bytes(b->item, b->at->at + at, n, s->theirs, s->c->err);
 		if (rc < 0)
 			return rc;
 		if (memcmp(s->mine, s->theirs, n) != 0)

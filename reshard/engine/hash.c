@@ -63,6 +63,30 @@ int rs_hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t ret[1
 	return rc;
 }
 
+int rs_hash_bytes(struct rs_bytes *bytes, uint8_t ret[16], struct sc_err *err)
+{
+	void *buffer = sc_sys.alloc(CHUNK);
+	XXH3_state_t *state = XXH3_createState();
+	XXH128_canonical_t hash;
+	int rc = buffer && state ? 0 : sc_nomem(err);
+
+	if (rc == 0)
+		(void)XXH3_128bits_reset(state);
+	for (uint64_t at = 0, n; rc == 0 && at < bytes->bytes; at += n) {
+		n = bytes->bytes - at < CHUNK ? bytes->bytes - at : CHUNK;
+		rc = rs_bytes_read(bytes, at, n, buffer, err);
+		if (rc == 0)
+			(void)XXH3_128bits_update(state, buffer, (size_t)n);
+	}
+	if (rc == 0) {
+		XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(state));
+		memcpy(ret, hash.digest, 16);
+	}
+	(void)XXH3_freeState(state);
+	sc_sys.release(buffer);
+	return rc;
+}
+
 int rs_hash_blob(const struct meta_store *store, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t hash[16],
 		 uint64_t *ret_bytes, struct sc_err *err)
 {

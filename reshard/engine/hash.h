@@ -14,4 +14,8 @@ int rs_hash_blob(const struct meta_store *store, uint64_t blob, rs_tick_fn *tick
 int rs_hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t ret[16], uint64_t *ret_bytes,
 	       struct sc_err *err);
 
+struct rs_bytes;
+/** Hashes a source, which is elsewhere maybe: its bytes are waited for. */
+int rs_hash_bytes(struct rs_bytes *bytes, uint8_t ret[16], struct sc_err *err);
+
 #endif

@@ -126,7 +126,7 @@ static int read_metadata(struct rs_folder_reading *r, struct rs_dcp *ret)
 	text = sc_zalloc(f->info.bytes + 1);
 	if (!text)
 		return sc_nomem(r->err);
-	rc = rs_bytes_read(&f->blob->bytes, 0, f->info.bytes, text, r->err);
+	rc = rs_bytes_read(f->bytes, 0, f->info.bytes, text, r->err);
 	if (rc == 0)
 		rc = rs_dcp_read(text, f->info.bytes, ret, r->err);
 	sc_sys.release(text);

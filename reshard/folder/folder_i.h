@@ -21,7 +21,8 @@ struct rs_folder_reading {
 /** A file of the folder; it is closed when the reading ends. */
 struct rs_folder_open {
 	struct rs_folder_file info;
-	struct rs_blob *blob;
+	struct rs_place place;
+	struct rs_bytes *bytes;
 };
 
 /** Opens a file: 1, 0 (there is none; *ret is NULL) or an error. */

@@ -25,11 +25,13 @@ int rs_folder_open(struct rs_folder_reading *r, const char *path, struct rs_fold
 	if (!f)
 		return sc_nomem(r->err);
 	f->info = info;
-	rc = rs_blob_get(r->blobs, info.blob, NULL, info.bytes, &f->blob, r->err);
+	rc = rs_blob_place(r->blobs, info.blob, info.bytes, 0, &f->place, r->err);
+	if (rc >= 0)
+		rc = rs_place_open(&f->place, &f->bytes, r->err);
 	if (rc < 0)
 		return sc_wrap(r->err, rc, "'%s'", path);
 	if (sc_map_put(&r->files, info.path, strlen(path), f) < 0) {
-		rs_blob_put(r->blobs, f->blob);
+		rs_place_close(&f->place, f->bytes);
 		return sc_nomem(r->err);
 	}
 	*ret = f;
@@ -40,7 +42,7 @@ static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
 {
 	const struct rs_folder_open *f = arg;
 
-	return rs_bytes_read(&f->blob->bytes, at, bytes, to, err);
+	return rs_bytes_read(f->bytes, at, bytes, to, err);
 }
 
 struct rs_window rs_folder_window(struct rs_folder_open *file, uint64_t at, uint64_t bytes)
@@ -54,7 +56,7 @@ void rs_folder_close(struct rs_folder_reading *r)
 		const struct rs_folder_open *f = r->files.slots[i].value;
 
 		if (f)
-			rs_blob_put(r->blobs, f->blob);
+			rs_place_close(&f->place, f->bytes);
 	}
 	sc_map_done(&r->files);
 }

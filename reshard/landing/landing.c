@@ -191,3 +191,17 @@ int rs_landing_place(struct rs_landings *set, const struct rs_away *what, uint64
 				 at};
 	return 0;
 }
+
+void rs_landing_forget(struct rs_landings *set, uint32_t node, uint64_t blob)
+{
+	struct landing *l, *useless = NULL;
+
+	(void)pthread_mutex_lock(&set->lock);
+	l = landing_find(set, node, blob);
+	if (l) {
+		landing_forget(l);
+		useless = landing_put(l);
+	}
+	(void)pthread_mutex_unlock(&set->lock);
+	landing_free(useless);
+}

@@ -79,4 +79,7 @@ struct rs_landings *rs_landings_free(struct rs_landings *landings);
 int rs_landing_place(struct rs_landings *landings, const struct rs_away *what, uint64_t at, struct rs_place *ret,
 		     struct sc_err *err);
 
+/** Forgets what is here of such a blob, whose bytes have changed, or may: who opens it from now on gets them anew. */
+void rs_landing_forget(struct rs_landings *landings, uint32_t node, uint64_t blob);
+
 #endif

@@ -31,6 +31,7 @@ struct landing {
 	uint32_t *slots;		/* of each; 0: it is lacked */
 	uint32_t nr_slots;
 	uint32_t refs;			/* opens and pulls */
+	bool forgotten;			/* it is in no bucket */
 	struct waiter *waiters;
 	struct landing *next;		/* in its bucket */
 	struct landing *idle_before, *idle_after;
@@ -99,6 +100,8 @@ struct landing *landing_find(struct rs_landings *set, uint32_t node, uint64_t bl
 void landing_ref(struct landing *l);
 /** Gives up a reference.  Returns a landing to free, or NULL. */
 struct landing *landing_put(struct landing *l);
+/** Takes one out of its bucket: it is not found any more. */
+void landing_forget(struct landing *l);
 /** Takes an idle one out of the set; the caller frees it. */
 struct landing *landing_drop(struct landing *l);
 /** Not under the lock: the kernel frees its bytes.  NULL: nothing. */

@@ -91,14 +91,21 @@ struct landing **landing_bucket(struct rs_landings *set, uint32_t node, uint64_t
 	return &set->buckets[(blob ^ (uint64_t)node << 5) % LANDING_BUCKETS];
 }
 
-struct landing *landing_drop(struct landing *l)
+void landing_forget(struct landing *l)
 {
 	struct landing **at = landing_bucket(l->set, l->what.node, l->what.blob);
 
-	leave_idle(l);
 	while (*at != l)
 		at = &(*at)->next;
 	*at = l->next;
+	l->forgotten = true;
+}
+
+struct landing *landing_drop(struct landing *l)
+{
+	leave_idle(l);
+	if (!l->forgotten)
+		landing_forget(l);
 	for (uint32_t i = 0; l->nr_slots; i++)
 		if (l->slots[i])
 			landing_slot_free(l, i);
@@ -117,7 +124,7 @@ struct landing *landing_put(struct landing *l)
 	set->idle.idle_before->idle_after = l;
 	set->idle.idle_before = l;
 	set->nr_idle++;
-	if (!l->nr_slots)
+	if (!l->nr_slots || l->forgotten)
 		return landing_drop(l);
 	return set->nr_idle > IDLE_MAX ? landing_drop(set->idle.idle_after) : NULL;
 }

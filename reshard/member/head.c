@@ -94,6 +94,8 @@ static int ends(struct sc_err *err)
 /* Takes the command off its job. */
 static void drop(struct rs_member *m, struct rs_shared *j)
 {
+	j->move->a->joined = NULL;
+	rs_member_join_done(m, j->move);
 	(void)pthread_mutex_lock(&m->lock);
 	sc_sys.release(j->move);
 	j->move = NULL;
@@ -205,7 +207,9 @@ static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 		return rc;
 	}
 	a->base = rs_job_head(a->job);
-	rc = a->change == RS_BY_COMMIT ? 0 : a->present(a, err);
+	rc = a->change == RS_BY_COMMIT ? rs_member_join(m, j, j->move, err) : a->present(a, err);
+	if (rc == 0 && j->move->joins)
+		a->joined = &j->move->joined;
 	if (rc != 0)
 		etcd_abort(s, a);
 	return rc;
@@ -215,6 +219,7 @@ static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 
 struct publishing {
 	struct rs_member *m;
+	const struct rs_move *move;
 	struct rs_bag bag;
 	struct rs_object_names sets;
 	struct meta_set_name *named;	/* likewise, with their files */
@@ -225,7 +230,8 @@ struct publishing {
 static int collect(void *arg, uint64_t version, struct sc_err *err)
 {
 	struct publishing *p = arg;
-	int rc = rs_objects_put(p->m->s, version, p->m->node, &rs_bag_ops, &p->bag, p->version, &p->sets, err);
+	int rc = rs_objects_put(p->m->s, version, p->m->node, &p->move->parts, &rs_bag_ops, &p->bag, p->version,
+				&p->sets, err);
 
 	return rc < 0 ? rc : 1;
 }
@@ -286,6 +292,8 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 		lives = wait_for(m, move, true);
 		again = lives && move->composes && !move->done;
 		(void)pthread_mutex_unlock(&m->lock);
+		if (again && rc == 0 && move->a->change == RS_BY_COMMIT)
+			rc = e.code = rs_member_join_check(m, j, move, err);
 	} while (again);
 	if (!lives)
 		return ends(err);
@@ -303,6 +311,7 @@ static int etcd_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 	(void)pthread_mutex_lock(&m->lock);
 	j = rs_shared_find(m, a->job);
 	(void)pthread_mutex_unlock(&m->lock);
+	p.move = j->move;
 	rc = rs_local_plan(a, &j->move->turn, err);
 	if (rc == 0)
 		rc = rs_local_save(a, j->move->turn, collect, &p, err);
@@ -337,7 +346,7 @@ static int keep_names(void *arg, uint64_t version, struct sc_err *err)
 	const struct rs_member *m = arg;
 	uint8_t named[RS_OBJECT_NAME_BYTES];
 	struct rs_bag bag = {.lacking = false};
-	int rc = rs_objects_put(m->s, version, m->node, &rs_bag_ops, &bag, named, NULL, err);
+	int rc = rs_objects_put(m->s, version, m->node, NULL, &rs_bag_ops, &bag, named, NULL, err);
 
 	rs_bag_done(&bag);
 	return rc;

@@ -189,8 +189,10 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	rs_blobs_elsewhere(s->blobs, &(struct rs_elsewhere){0});
 	meta_etcd_free(m->etcd);
 	rs_core_free(m->core);
-	for (size_t i = 0; i < m->jobs.nr; i++)
+	for (size_t i = 0; i < m->jobs.nr; i++) {
+		sc_buf_done(&m->jobs.at[i]->part.text);
 		sc_sys.release(m->jobs.at[i]);
+	}
 	sc_vec_done(&m->jobs);
 	sc_vec_done(&m->events);
 	sc_vec_done(&m->peers);

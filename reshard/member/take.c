@@ -152,8 +152,8 @@ static int on_row(void *arg, const struct meta_version_row *row)
 }
 
 /* The rows of a version, unless they are there. */
-static int take_rows(struct rs_member *m, struct rs_job *job, const uint8_t name[32], uint64_t nr, uint64_t *ret_id,
-		     struct sc_err *err)
+static int take_rows(struct rs_member *m, struct rs_job *job, const uint8_t name[32], uint64_t nr, bool seals,
+		     uint64_t *ret_id, struct sc_err *err)
 {
 	struct meta_catalog *c = m->s->catalog;
 	struct rs_bag bag = {.lacking = false};
@@ -163,8 +163,8 @@ static int take_rows(struct rs_member *m, struct rs_job *job, const uint8_t name
 	while (rc == 0 && !n.id) {
 		rc = meta_catalog_begin(c, true, err);
 		if (rc == 0)
-			rc = meta_catalog_end(c, rs_objects_take(m->s, job, name, m->node, &rs_bag_ops, &bag, &n.id,
-								 err), err);
+			rc = meta_catalog_end(c, rs_objects_take(m->s, job, name, m->node, seals, &rs_bag_ops,
+								 &bag, &n.id, err), err);
 		if (rc < 0)
 			n.id = 0;
 		if (rc < 0 && bag.lacking) /* nothing waits for etcd inside a transaction */
@@ -208,12 +208,12 @@ static int show_rows(struct rs_member *m, struct rs_job *job, uint64_t id, bool 
 	else
 		rs_version_unref(v);
 	if (rc == 0)
-		rc = rs_turn_plan(job, view, is_mine ? RS_TURN_BACK : RS_TURN_STAY, NULL, NULL, &turn, err);
+		rc = rs_turn_plan(job, view, is_mine ? RS_TURN_TAKEN : RS_TURN_STAY, NULL, NULL, &turn, err);
 	if (rc == 0)
 		rc = save_head(m, view, turn, err);
 	if (rc == 0) {
 		view->own = true;
-		rs_turn_show(turn, view);
+		rs_turn_show(turn, job, view);
 		view = NULL;
 		rs_kick(m->s, true);
 	}
@@ -225,6 +225,7 @@ static int show_rows(struct rs_member *m, struct rs_job *job, uint64_t id, bool 
 int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struct sc_err *err)
 {
 	const bool closes = !j->gate;
+	bool is_mine = false;
 	uint8_t name[32];
 	uint64_t id;
 	int rc;
@@ -232,8 +233,12 @@ int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struc
 	if (!j->job)
 		return sc_fail(err, SC_E_STATE, "this node has not made the job yet");
 	rc = find_object(m, j->id, nr, name, err);
-	if (rc == 0)
-		rc = take_rows(m, j->job, name, nr, &id, err);
+	if (rc == 0 && j->row && j->row == j->token) {
+		rc = rs_part_is_in(m, j, name, err);
+		is_mine = rc > 0;
+	}
+	if (rc >= 0)
+		rc = take_rows(m, j->job, name, nr, is_mine, &id, err);
 	if (rc < 0)
 		return rc;
 	if (closes) {
@@ -241,7 +246,7 @@ int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struc
 		rc = rs_tree_close(j->job, false, err);
 	}
 	if (rc == 0) {
-		rc = show_rows(m, j->job, id, j->row && j->row == j->token, err);
+		rc = show_rows(m, j->job, id, is_mine, err);
 		if (closes)
 			rs_tree_open(j->job);
 	}

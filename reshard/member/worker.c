@@ -38,17 +38,16 @@ static void open_gate(struct rs_shared *j)
 }
 
 /* Closes the gate for a command, if this job may have it. */
-static int check(struct rs_member *m, struct rs_shared *j, const struct rs_act *a, bool is_mine, struct sc_err *err)
+static int check(struct rs_shared *j, const struct rs_act *a, struct sc_err *err)
 {
 	static const char *const what[] = {
-		[META_BY_COMMIT] = "commit on another node", [META_BY_TOPOLOGY] = "topology",
+		[META_BY_TOPOLOGY] = "topology",
 		[META_BY_LAYOUT] = "layout", [META_BY_ROLLBACK] = "head", [META_BY_DATA] = "dataset",
 	};
 	struct rs_view *head;
 	uint64_t nr;
 	int rc;
 
-	(void)m;
 	if (!j->job)
 		return sc_fail(err, SC_E_BUSY, "this node has not made the job yet; try again");
 	(void)pthread_mutex_lock(&j->job->command);
@@ -57,15 +56,21 @@ static int check(struct rs_member *m, struct rs_shared *j, const struct rs_act *
 	rs_view_unref(j->job->service, head);
 	rc = nr == a->base ? 0 : sc_fail(err, SC_E_BUSY, "this node has version %" PRIu64 " only; try again", nr);
 	if (rc == 0)
-		rc = rs_tree_close(j->job, is_mine && a->change == META_BY_COMMIT, err);
+		rc = rs_tree_close(j->job, a->change == META_BY_COMMIT, err);
 	if (rc < 0) {
 		(void)pthread_mutex_unlock(&j->job->command);
 		return rc;
 	}
 	j->gate = a->token;
-	if (!is_mine || a->change != META_BY_COMMIT)
-		rc = rs_local_refuse_dirty(j->job, what[a->change], err);
-	return rc;
+	return a->change == META_BY_COMMIT ? 0 : rs_local_refuse_dirty(j->job, what[a->change], err);
+}
+
+/* What a commit takes from this node: made with the gate closed, and on stable storage. */
+static int offer(struct rs_member *m, struct rs_shared *j, const struct rs_act *a, bool is_mine, struct sc_err *err)
+{
+	int rc = rs_part_prepare(m, j, a->token, err);
+
+	return rc < 0 || is_mine || !j->part.text.bytes ? rc : rs_part_flush(j->job, err);
 }
 
 static void on_check(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
@@ -78,10 +83,12 @@ static void on_check(struct rs_member *m, struct rs_shared *j, const struct rs_a
 	(void)pthread_mutex_lock(&m->lock);
 	is_mine = rs_move_of(m, j->id, a->token) != NULL;
 	(void)pthread_mutex_unlock(&m->lock);
-	if (j->gate) /* of a command whose outcome is on its way: opened by it, and this one is checked again */
+	if (!j->gate)
+		e.code = check(j, a, &err);
+	else if (j->gate != a->token) /* its outcome is on its way, and opens it; this one is checked again */
 		e.code = sc_fail(&err, SC_E_BUSY, "another command has just ended; try again");
-	else
-		e.code = check(m, j, a, is_mine, &err);
+	if (!e.code && a->change == META_BY_COMMIT)
+		e.code = offer(m, j, a, is_mine, &err);
 	(void)pthread_mutex_lock(&m->lock);
 	move = rs_move_of(m, j->id, a->token);
 	if (e.code && move) {
@@ -132,19 +139,29 @@ static void on_prepare(struct rs_member *m, struct rs_shared *j, const struct rs
 	struct rs_event e = {.kind = RS_EV_PREPARED, .job = j->id, .token = a->token};
 	struct sc_err err;
 
-	if (note(m, j, a->token, a->base, &err) == 0)
+	if (note(m, j, a->token, a->base, &err) == 0) {
+		j->row = a->token;
 		rs_member_post(m, &e);
-	else /* it is not prepared: the command ends by its deadline */
+	} else { /* it is not prepared: the command ends by its deadline */
 		sc_log(SC_LOG_ERROR, "commit: %s", err.msg);
+	}
 }
 
-static void on_outcome(struct rs_member *m, struct rs_shared *j)
+static void forget(struct rs_member *m, struct rs_shared *j)
 {
 	struct sc_err err;
 
 	j->row = 0;
+	rs_part_drop(m, j);
 	if (j->job && note(m, j, 0, 0, &err) < 0) /* the next start asks etcd again */
 		sc_log(SC_LOG_WARN, "commit: %s, continuing", err.msg);
+}
+
+/* The row of what has become a version stays until that is here. */
+static void on_outcome(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+{
+	if (a->kind == RS_ACT_FORGET || !j->wants)
+		forget(m, j);
 }
 
 /* --- heads --- */
@@ -193,6 +210,8 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 	}
 	(void)pthread_cond_broadcast(&m->changed);
 	(void)pthread_mutex_unlock(&m->lock);
+	if (rc == 0 && j->row && j->row == j->token)
+		forget(m, j);
 	if (rc == 0 && j->opens)
 		open_gate(j);
 	if (rc == 0 && j->job)
@@ -252,7 +271,7 @@ static void act(struct rs_member *m, struct rs_shared *j, const struct rs_act *a
 		break;
 	case RS_ACT_SEAL:
 	case RS_ACT_FORGET:
-		on_outcome(m, j);
+		on_outcome(m, j, a);
 		break;
 	case RS_ACT_UNGATE:
 		on_ungate(j, a);

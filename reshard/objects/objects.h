@@ -41,23 +41,39 @@ struct rs_object_names {
 	} *at;
 };
 
+/** What nodes had uncommitted that is in a version (reshard/join/part.h), by node: SHA-256 of their parts. */
+struct rs_object_parts {
+	size_t nr, room;
+	struct rs_object_from {
+		uint32_t node;
+		struct rs_object_name part;
+	} *at;
+};
+
 /**
  * Puts a version of the catalog: its own object, and those that it names and that have no name here yet, which they
  * get.  `node` is this node's number.  Appends the names of its sets, by their files, to ret_sets (NULL: not wanted).
+ * `parts` of which it was made (NULL: none).
  * A tree of many objects is made flat first (meta_tree_flatten()).
  * Errors: those of `ops`, of the catalog; SC_E_LIMIT (a set or tree of more than 256 MiB).
  */
-int rs_objects_put(struct rs_service *s, uint64_t version, uint32_t node, const struct rs_object_ops *ops, void *arg,
+int rs_objects_put(struct rs_service *s, uint64_t version, uint32_t node, const struct rs_object_parts *parts,
+		   const struct rs_object_ops *ops, void *arg,
 		   uint8_t ret_name[RS_OBJECT_NAME_BYTES], struct rs_object_names *ret_sets, struct sc_err *err);
 
 /**
  * Adds a version of a job by its object, with those that it names and that are not here: rows, and numbers of inodes
  * that are the job's from now on.  Neither the job's head nor its tags change.  *ret_version has its own view.
+ * `seals`: blobs of this node are sealed that are not yet, and have the bytes that it says; else they are not here.
  * Errors: SC_E_FORMAT (no such object: another kind, other bytes than its name says, or something that no catalog can
  * have), SC_E_NOT_FOUND (it names a blob of this node that is not here), SC_E_EXISTS (the job has a version of this
  * number), SC_E_UNSUPPORTED (a format that this program has not), those of `ops`.
  */
 int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
-		    const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err);
+		    bool seals, const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err);
+/** Tells whether the part of a node is in a version, by its object: 1, 0 or an error, as above. */
+int rs_objects_has_part(const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
+			const uint8_t part[RS_OBJECT_NAME_BYTES], const struct rs_object_ops *ops, void *arg,
+			struct sc_err *err);
 
 #endif

@@ -23,6 +23,7 @@ struct rs_object_version {
 	const char *made_by, *note, *topology;
 	struct rs_object_name layout, tree;
 	uint8_t has_tree;
+	struct rs_object_parts parts;
 	struct rs_object_names sets;	/* by their files */
 	struct {
 		size_t nr, room;
@@ -66,19 +67,29 @@ struct rs_object_tree {
 	struct rs_object_name base, layout;
 	uint64_t root;
 	const char *topology;
-	struct {
+	struct rs_object_blocks {
 		size_t nr, room;
 		struct rs_object_numbers {
 			uint64_t first, nr;
 		} *at;			/* blocks of the job, by their first numbers */
 	} numbers;
-	struct {
+	struct rs_object_paths {
 		size_t nr, room;
 		struct rs_object_path {
 			uint64_t id;	/* in virtual numbers of the rows */
 			const char *text;
 		} *at;			/* by id */
 	} paths;
+	struct meta_bytes rows;
+};
+
+/* What nodes hand over before it is committed (reshard/join/part.h); rows as a tree's, of files that were written with
+ * META_OWN_DATA. */
+struct rs_object_part {
+	uint32_t node;
+	uint64_t root, base;		/* of the job; number of the version below, 0: none */
+	struct rs_object_blocks numbers;
+	struct rs_object_paths paths;
 	struct meta_bytes rows;
 };
 
@@ -103,11 +114,13 @@ void rs_object_walk_version(struct rs_text *t, struct rs_object_version *v);
 void rs_object_walk_layout(struct rs_text *t, struct rs_object_layout *l);
 void rs_object_walk_set(struct rs_text *t, struct rs_object_set *s);
 void rs_object_walk_tree(struct rs_text *t, struct rs_object_tree *x);
+void rs_object_walk_part(struct rs_text *t, struct rs_object_part *x);
 void rs_object_walk_payload(struct rs_text *t, struct meta_bytes *payload);
 void rs_object_walk_dataset(struct rs_text *t, struct rs_object_dataset *d);
 void rs_object_version_done(struct rs_object_version *v);
 void rs_object_set_done(struct rs_object_set *s);
 void rs_object_tree_done(struct rs_object_tree *x);
+void rs_object_part_done(struct rs_object_part *x);
 void rs_object_dataset_done(struct rs_object_dataset *d);
 
 /* --- whole.c: objects of any size --- */
@@ -131,12 +144,32 @@ int rs_object_parsed(const struct rs_object_io *io, const struct rs_object_name 
 /** Says that an object is no good. */
 int rs_object_bad(const struct rs_object_io *io, const struct rs_object_name *name, const char *what);
 
+/* --- numbers.c: numbers of inodes in rows --- */
+
+/** Returns, of what follows from a topology, the number without this catalog's job. */
+uint64_t rs_object_number(uint64_t ino);
+
+struct rs_object_take;
+struct rs_object_renumbering {
+	struct rs_object_take *t;
+	const struct rs_object_paths *paths;
+	uint64_t *path_ids;		/* here, of each of them */
+	struct rs_object_blocks blocks;	/* the job's, by their first numbers */
+};
+/** Takes the blocks as the job's, and the paths; inside a transaction. */
+int rs_object_renumber_begin(struct rs_object_take *t, const struct rs_object_blocks *blocks,
+			     const struct rs_object_paths *paths, struct rs_object_renumbering *ret);
+/** Makes a number the one that it is here; false: it is none of the job's. */
+bool rs_object_renumber(const struct rs_object_renumbering *r, uint64_t *ino);
+void rs_object_renumber_done(struct rs_object_renumbering *r);
+
 /* --- take_tree.c --- */
 
 struct rs_object_take {
 	struct rs_service *s;
 	struct rs_job *job;
 	uint32_t node;
+	bool seals;			/* blobs of this node that are no version's yet */
 	struct rs_object_io io;
 	struct sc_arena arena;		/* texts of what is being taken */
 	struct {

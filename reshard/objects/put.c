@@ -242,12 +242,6 @@ static int on_path_text(void *arg, uint64_t id, const char *text, const char *mo
 	return !path.text || sc_vec_push(&r->tree->paths, path) < 0 ? sc_nomem(r->p->io.err) : 0;
 }
 
-/* Of what follows from a topology, the number without this catalog's job. */
-static uint64_t of_no_job(uint64_t ino)
-{
-	return ino < META_VIRTUAL ? ino : meta_virtual(0, meta_virtual_rank(ino), meta_virtual_path(ino));
-}
-
 static int on_row(void *arg, const struct meta_change *row)
 {
 	struct rows *r = arg;
@@ -257,16 +251,16 @@ static int on_row(void *arg, const struct meta_change *row)
 
 	if (x.kind == META_PUT_INODE) {
 		rc = name_blob(r->p, x.inode.blob, x.inode.rdev, &blob);
-		x.inode.ino = of_no_job(x.inode.ino);
-		x.inode.parent = of_no_job(x.inode.parent);
+		x.inode.ino = rs_object_number(x.inode.ino);
+		x.inode.parent = rs_object_number(x.inode.parent);
 		x.inode.job = blob.node;
 		x.inode.blob = blob.number;
 		x.inode.rdev = blob.bytes;
 	} else if (x.kind == META_PUT_XATTR) {
-		x.xattr.ino = of_no_job(x.xattr.ino);
+		x.xattr.ino = rs_object_number(x.xattr.ino);
 	} else {
-		x.entry.parent = of_no_job(x.entry.parent);
-		x.entry.ino = of_no_job(x.entry.ino);
+		x.entry.parent = rs_object_number(x.entry.parent);
+		x.entry.ino = rs_object_number(x.entry.ino);
 	}
 	meta_changes_encode(&(struct meta_changes){&x, 1, 1}, &r->text);
 	return rc < 0 ? rc : r->text.failed ? sc_nomem(r->p->io.err) : 0;
@@ -406,6 +400,7 @@ static int on_dataset(void *arg, const struct meta_dataset_row *row)
 
 struct version {
 	struct put *p;
+	const struct rs_object_parts *parts;
 	struct rs_object_name name;
 	struct rs_object_names sets;
 };
@@ -439,6 +434,8 @@ static int on_version(void *arg, const struct meta_version_row *row)
 		rc = put_chain(p, row->tree, &v.tree);
 	if (rc == 0)
 		rc = meta_version_data(p->c, row->id, on_dataset, &uses, p->io.err);
+	for (size_t i = 0; rc == 0 && x->parts && i < x->parts->nr; i++)
+		rc = sc_vec_push(&v.parts, x->parts->at[i]) < 0 ? sc_nomem(p->io.err) : 0;
 	if (rc == 0)
 		rs_object_walk_version(&(struct rs_text){.to = &text}, &v);
 	if (rc == 0)
@@ -450,11 +447,12 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	return rc;
 }
 
-int rs_objects_put(struct rs_service *s, uint64_t version, uint32_t node, const struct rs_object_ops *ops, void *arg,
+int rs_objects_put(struct rs_service *s, uint64_t version, uint32_t node, const struct rs_object_parts *parts,
+		   const struct rs_object_ops *ops, void *arg,
 		   uint8_t ret_name[RS_OBJECT_NAME_BYTES], struct rs_object_names *ret_sets, struct sc_err *err)
 {
 	struct put p = {.c = s->catalog, .node = node, .io = {ops, arg, err}};
-	struct version x = {.p = &p};
+	struct version x = {.p = &p, .parts = parts};
 	int rc = meta_version_get(s->catalog, version, on_version, &x, err);
 
 	for (size_t i = 0; rc == 0 && ret_sets && i < x.sets.nr; i++)

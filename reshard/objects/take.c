@@ -2,8 +2,11 @@
 /* Objects as rows of the catalog: versions, layouts, sets, payloads, datasets. */
 #include "reshard/objects/objects_i.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "reshard/data/spec.h"
 #include "reshard/state/state_i.h"
@@ -37,6 +40,21 @@ int rs_object_name_it(struct rs_object_take *t, enum meta_object_kind kind, uint
 
 /* --- blobs, layouts --- */
 
+/* A file of this node that was written for the version; the gate is closed since then. */
+static int seal(struct rs_object_take *t, const struct rs_object_blob *blob, uint64_t *ret_bytes)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct stat st;
+	int rc = meta_store_open_work(&t->s->store, blob->number, O_RDONLY, &fd, t->io.err);
+
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fstat(fd, &st) < 0)
+		return sc_fail_sys(t->io.err, errno, "cannot stat blob %" PRIu64, blob->number);
+	*ret_bytes = (uint64_t)st.st_size;
+	return *ret_bytes == blob->bytes ? meta_blob_seal(t->s->catalog, blob->number, blob->bytes, t->io.err) : 0;
+}
+
 int rs_object_take_blob(struct rs_object_take *t, const struct rs_object_blob *blob, uint64_t *ret_id)
 {
 	struct sc_err why;
@@ -55,6 +73,11 @@ int rs_object_take_blob(struct rs_object_take *t, const struct rs_object_blob *b
 	if (rc < 0 && rc != SC_E_NOT_FOUND) {
 		*t->io.err = why;
 		return rc;
+	}
+	if (rc == 0 && t->seals && bytes != blob->bytes) {
+		rc = seal(t, blob, &bytes);
+		if (rc < 0)
+			return rc;
 	}
 	if (rc || bytes != blob->bytes)
 		return sc_fail(t->io.err, SC_E_NOT_FOUND, "it has blob %" PRIu64 " of this node, of %" PRIu64 " bytes, "

@@ -15,81 +15,8 @@ struct rows {
 	struct rs_object_take *t;
 	struct rs_object_tree *x;
 	struct meta_changes changes;
-	uint64_t *path_ids;		/* here, of each of x->paths */
-	struct {
-		size_t nr, room;
-		struct rs_object_numbers *at;	/* the job's blocks, by their first numbers */
-	} blocks;
+	struct rs_object_renumbering numbers;
 };
-
-/* --- numbers --- */
-
-static int on_block(void *arg, uint64_t first, uint64_t nr, uint64_t job)
-{
-	struct rows *r = arg;
-
-	if (job != r->t->job->id)
-		return 0;
-	return sc_vec_push(&r->blocks, (struct rs_object_numbers){first, nr}) < 0 ? sc_nomem(r->t->io.err) : 0;
-}
-
-static int take_numbers(struct rows *r)
-{
-	struct rs_object_take *t = r->t;
-	int rc = 0;
-
-	for (size_t i = 0; rc >= 0 && i < r->x->numbers.nr; i++) {
-		const struct rs_object_numbers *n = &r->x->numbers.at[i];
-
-		rc = meta_numbers_put(t->s->catalog, n->first, n->nr, t->job->id, t->io.err);
-		if (rc > 0)
-			rc = rs_numbers_note(t->s, n->first, n->nr, t->job->id, t->io.err);
-	}
-	return rc < 0 ? rc : meta_numbers_each(t->s->catalog, on_block, r, t->io.err);
-}
-
-static int take_paths(struct rows *r)
-{
-	int rc = 0;
-
-	r->path_ids = sc_zalloc_array(r->x->paths.nr + 1, sizeof(*r->path_ids));
-	if (!r->path_ids)
-		return sc_nomem(r->t->io.err);
-	for (size_t i = 0; rc == 0 && i < r->x->paths.nr; i++)
-		rc = meta_path_put(r->t->s->catalog, r->x->paths.at[i].text, &r->path_ids[i], r->t->io.err);
-	return rc;
-}
-
-static int by_id(const void *key, const void *path)
-{
-	const uint64_t id = *(const uint64_t *)key, its = ((const struct rs_object_path *)path)->id;
-
-	return (id > its) - (id < its);
-}
-
-/* The last block that begins at `x` or before. */
-static int in_block(const void *key, const void *block)
-{
-	const uint64_t x = *(const uint64_t *)key;
-	const struct rs_object_numbers *b = block;
-
-	return x < b->first ? -1 : x - b->first >= b->nr;
-}
-
-/* The number here; false: it is none of the job's. */
-static bool renumber(const struct rows *r, uint64_t *x)
-{
-	const struct rs_object_path *path;
-	uint64_t id = meta_virtual_path(*x);
-
-	if (*x < META_VIRTUAL)
-		return bsearch(x, r->blocks.at, r->blocks.nr, sizeof(*r->blocks.at), in_block);
-	path = r->x->paths.nr ? bsearch(&id, r->x->paths.at, r->x->paths.nr, sizeof(*path), by_id) : NULL;
-	if (!path || *x != meta_virtual(0, meta_virtual_rank(*x), id))
-		return false;
-	*x = meta_virtual(r->t->job->id, meta_virtual_rank(*x), r->path_ids[path - r->x->paths.at]);
-	return true;
-}
 
 /* --- rows --- */
 
@@ -151,12 +78,12 @@ static int take_row(const struct rows *r, struct meta_change *x)
 
 	if (x->kind == META_PUT_XATTR)
 		return !x->xattr.name.nr || memchr(x->xattr.name.at, 0, x->xattr.name.nr) ||
-		       !renumber(r, &x->xattr.ino);
+		       !rs_object_renumber(&r->numbers, &x->xattr.ino);
 	if (x->kind == META_PUT_ENTRY)
-		return !is_name(&x->entry.name) || !renumber(r, &x->entry.parent) ||
-		       (x->entry.ino && !renumber(r, &x->entry.ino));
-	if (x->kind != META_PUT_INODE || !is_inode(i) || !renumber(r, &i->ino) ||
-	    (i->parent && !renumber(r, &i->parent)))
+		return !is_name(&x->entry.name) || !rs_object_renumber(&r->numbers, &x->entry.parent) ||
+		       (x->entry.ino && !rs_object_renumber(&r->numbers, &x->entry.ino));
+	if (x->kind != META_PUT_INODE || !is_inode(i) || !rs_object_renumber(&r->numbers, &i->ino) ||
+	    (i->parent && !rs_object_renumber(&r->numbers, &i->parent)))
 		return 1;
 	blob = (struct rs_object_blob){(uint32_t)i->job, i->blob, i->rdev};
 	i->job = i->rdev = 0;
@@ -192,9 +119,7 @@ static int add_tree(struct rs_object_take *t, const struct rs_object_name *name,
 	if (rc == 0)
 		rc = rs_object_topology(t, spec.layout, x->topology, &topo, &layout);
 	if (rc == 0)
-		rc = take_numbers(&r);
-	if (rc == 0)
-		rc = take_paths(&r);
+		rc = rs_object_renumber_begin(t, &x->numbers, &x->paths, &r.numbers);
 	if (rc == 0)
 		rc = meta_changes_decode(x->rows.at, x->rows.nr, &r.changes, t->io.err);
 	if (rc == SC_E_CORRUPT || (rc == 0 && (rc = take_rows(&r)) > 0))
@@ -206,8 +131,7 @@ static int add_tree(struct rs_object_take *t, const struct rs_object_name *name,
 		rc = rs_object_name_it(t, META_OBJECT_TREE, id, name, base->depth + 1);
 	meta_topology_done(&topo);
 	meta_changes_done(&r.changes);
-	sc_vec_done(&r.blocks);
-	sc_sys.release(r.path_ids);
+	rs_object_renumber_done(&r.numbers);
 	return rc;
 }
 

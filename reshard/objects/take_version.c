@@ -127,23 +127,50 @@ static int add_version(struct rs_object_take *t, const struct rs_object_version 
 	return rc;
 }
 
-int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
-		    const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err)
+static int read_version(const struct rs_object_io *io, const uint8_t name[RS_OBJECT_NAME_BYTES],
+			struct sc_arena *arena, struct rs_object_version *ret)
 {
-	struct rs_object_take t = {.s = s, .job = job, .node = node, .io = {ops, arg, err}};
-	struct rs_object_version v = {0};
 	struct rs_object_name its;
-	struct sc_arena arena = {0};
 	struct sc_buf buf = {0};
 	struct rs_text text;
 	int rc;
 
 	memcpy(its.at, name, sizeof(its.at));
-	rc = rs_object_read(&t.io, &its, &buf, &arena, &text);
+	rc = rs_object_read(io, &its, &buf, arena, &text);
 	if (rc == 0) {
-		rs_object_walk_version(&text, &v);
-		rc = rs_object_parsed(&t.io, &its, &text, "version");
+		rs_object_walk_version(&text, ret);
+		rc = rs_object_parsed(io, &its, &text, "version");
 	}
+	sc_buf_done(&buf);
+	return rc;
+}
+
+int rs_objects_has_part(const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
+			const uint8_t part[RS_OBJECT_NAME_BYTES], const struct rs_object_ops *ops, void *arg,
+			struct sc_err *err)
+{
+	const struct rs_object_io io = {ops, arg, err};
+	struct rs_object_version v = {0};
+	struct sc_arena arena = {0};
+	int rc = read_version(&io, name, &arena, &v);
+	bool has = false;
+
+	for (size_t i = 0; rc == 0 && i < v.parts.nr; i++)
+		has |= v.parts.at[i].node == node &&
+		       memcmp(v.parts.at[i].part.at, part, RS_OBJECT_NAME_BYTES) == 0;
+	rs_object_version_done(&v);
+	sc_arena_done(&arena);
+	return rc < 0 ? rc : has;
+}
+
+int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
+		    bool seals, const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err)
+{
+	struct rs_object_take t = {.s = s, .job = job, .node = node, .seals = seals, .io = {ops, arg, err}};
+	struct rs_object_version v = {0};
+	struct sc_arena arena = {0};
+	int rc = read_version(&t.io, name, &arena, &v);
+
 	if (rc == 0) {
 		rc = add_version(&t, &v, ret_version);
 		if (rc < 0)
@@ -153,6 +180,5 @@ int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name
 	meta_layout_free(t.last.layout);
 	sc_arena_done(&t.arena);
 	sc_arena_done(&arena);
-	sc_buf_done(&buf);
 	return rc;
 }

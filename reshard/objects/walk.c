@@ -58,9 +58,17 @@ static void one_use(struct rs_text *t, struct rs_object_use *u)
 	rs_text_end(t);
 }
 
+static void one_part(struct rs_text *t, struct rs_object_from *p)
+{
+	rs_text_key(t, "from");
+	RS_TEXT_NUMBER(t, p->node);
+	name(t, &p->part);
+	rs_text_end(t);
+}
+
 void rs_object_walk_version(struct rs_text *t, struct rs_object_version *v)
 {
-	rs_text_key(t, "scalai version 1\nnumbers");
+	rs_text_key(t, "scalai version 2\nnumbers");
 	RS_TEXT_NUMBER(t, v->nr);
 	RS_TEXT_NUMBER(t, v->parent);
 	rs_text_signed(t, &v->step);
@@ -80,6 +88,7 @@ void rs_object_walk_version(struct rs_text *t, struct rs_object_version *v)
 	rs_text_key(t, "tree");
 	maybe(t, &v->has_tree, &v->tree);
 	rs_text_end(t);
+	RS_TEXT_LIST(t, "parts", &v->parts, one_part);
 	RS_TEXT_LIST(t, "sets", &v->sets, one_set);
 	RS_TEXT_LIST(t, "datasets", &v->data, one_use);
 	t->bad |= !v->nr || v->nr > INT64_MAX || v->parent >= v->nr || v->step < -1 || v->samples > INT64_MAX;
@@ -87,6 +96,7 @@ void rs_object_walk_version(struct rs_text *t, struct rs_object_version *v)
 
 void rs_object_version_done(struct rs_object_version *v)
 {
+	sc_vec_done(&v->parts);
 	sc_vec_done(&v->sets);
 	sc_vec_done(&v->data);
 }
@@ -187,6 +197,14 @@ static void one_path(struct rs_text *t, struct rs_object_path *p)
 	t->bad |= p->id >= SC_PATHS_MAX || strlen(p->text) > SC_PATH_BYTES_MAX;
 }
 
+static void blocks_and_paths(struct rs_text *t, struct rs_object_blocks *blocks, struct rs_object_paths *paths)
+{
+	RS_TEXT_LIST(t, "blocks", blocks, one_block);
+	RS_TEXT_LIST(t, "paths", paths, one_path);
+	for (size_t i = 1; i < paths->nr; i++)
+		t->bad |= paths->at[i - 1].id >= paths->at[i].id;
+}
+
 void rs_object_walk_tree(struct rs_text *t, struct rs_object_tree *x)
 {
 	rs_text_key(t, "scalai tree 1\nbase");
@@ -199,14 +217,30 @@ void rs_object_walk_tree(struct rs_text *t, struct rs_object_tree *x)
 	name(t, &x->layout);
 	rs_text_rest(t, &x->topology);
 	rs_text_end(t);
-	RS_TEXT_LIST(t, "blocks", &x->numbers, one_block);
-	RS_TEXT_LIST(t, "paths", &x->paths, one_path);
-	for (size_t i = 1; i < x->paths.nr; i++)
-		t->bad |= x->paths.at[i - 1].id >= x->paths.at[i].id;
+	blocks_and_paths(t, &x->numbers, &x->paths);
+	rs_text_bytes(t, "rows", &x->rows);
+}
+
+void rs_object_walk_part(struct rs_text *t, struct rs_object_part *x)
+{
+	rs_text_key(t, "scalai part 1\nnode");
+	RS_TEXT_NUMBER(t, x->node);
+	rs_text_end(t);
+	rs_text_key(t, "root");
+	RS_TEXT_NUMBER(t, x->root);
+	RS_TEXT_NUMBER(t, x->base);
+	rs_text_end(t);
+	blocks_and_paths(t, &x->numbers, &x->paths);
 	rs_text_bytes(t, "rows", &x->rows);
 }
 
 void rs_object_tree_done(struct rs_object_tree *x)
+{
+	sc_vec_done(&x->numbers);
+	sc_vec_done(&x->paths);
+}
+
+void rs_object_part_done(struct rs_object_part *x)
 {
 	sc_vec_done(&x->numbers);
 	sc_vec_done(&x->paths);

@@ -278,10 +278,10 @@ int rs_turn_renumber(struct rs_turn *t)
 	return rc < 0 ? rc : each_other(&p, leave_out);
 }
 
-void rs_turn_renumber_own(const struct rs_turn *t)
+void rs_turn_renumber_own(const struct rs_turn *t, struct rs_job *job)
 {
-	for (size_t i = 0; t->others.nr && i < t->job->by_blob.room; i++) {
-		struct rs_own *own = t->job->by_blob.slots[i].value;
+	for (size_t i = 0; t->others.nr && i < job->by_blob.room; i++) {
+		struct rs_own *own = job->by_blob.slots[i].value;
 
 		if (own)
 			own->ino = now_of(t, own->ino);

@@ -9,7 +9,7 @@
 #include "reshard/turn/turn_i.h"
 
 struct rs_turn {
-	struct rs_job *job;
+	struct rs_job *job;		/* whose working tree it is: of a commit maybe a second one */
 	struct rs_view *next;		/* borrowed */
 	enum rs_turn_by by;
 	bool moves;			/* a commit has rows for a tree */
@@ -60,7 +60,7 @@ int rs_turn_put_others(struct rs_turn *t);
 /** Gives them their numbers, in all rows that there are. */
 int rs_turn_renumber(struct rs_turn *t);
 /** Does so in memory, for who has such a file open; cannot fail. */
-void rs_turn_renumber_own(const struct rs_turn *t);
+void rs_turn_renumber_own(const struct rs_turn *t, struct rs_job *job);
 bool rs_turn_has_other_number(const struct rs_turn *t, uint64_t ino);
 
 #endif

@@ -245,7 +245,7 @@ int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, c
 		rc = plan_back(t);
 	else if (rc == 0)
 		rc = keep_upper(t);
-	if (rc == 0 && by == RS_TURN_STAY)
+	if (rc == 0 && (by == RS_TURN_STAY || by == RS_TURN_TAKEN))
 		rc = drop_lost(t);
 	if (rc == 0)
 		rc = rs_overlay_layer(&t->upper, &t->layer, err);
@@ -317,16 +317,16 @@ static void show(struct rs_job *job, const struct rs_lower *lower, struct rs_lay
 	rs_job_head_was_set(job, head, old);
 }
 
-void rs_turn_show(struct rs_turn *t, struct rs_view *head)
+void rs_turn_show(struct rs_turn *t, struct rs_job *job, struct rs_view *head)
 {
-	struct rs_job *job = t->job;
+	const bool commits = t->by == RS_TURN_COMMIT || t->by == RS_TURN_TAKEN;
 	struct sc_map old;
 
 	(void)pthread_rwlock_wrlock(&job->names);
-	if (t->by == RS_TURN_COMMIT) {
-		rs_turn_renumber_own(t);
+	if (t->by == RS_TURN_COMMIT)
+		rs_turn_renumber_own(t, job);
+	if (commits)
 		rs_own_sealed(job);
-	}
 	old = job->by_blob;
 	job->by_blob = t->own;
 	t->own = (struct sc_map){0};
@@ -334,7 +334,7 @@ void rs_turn_show(struct rs_turn *t, struct rs_view *head)
 	t->layer = NULL;
 	if (t->by == RS_TURN_BACK && t->next)
 		rs_below_note_floor(t->next);
-	if (t->by != RS_TURN_COMMIT)
+	if (!commits)
 		remove_files(job->service, &old, &job->by_blob);
 	rs_own_done(&old);
 }

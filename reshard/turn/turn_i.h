@@ -49,6 +49,7 @@ struct rs_turn;
 enum rs_turn_by {
 	RS_TURN_COMMIT,		/* the upper layer goes into the tree of `next` */
 	RS_TURN_STAY,		/* nothing is uncommitted; special files stay: topology, layout, datasets */
+	RS_TURN_TAKEN,		/* likewise, and another node has made `next` of what was there */
 	RS_TURN_BACK,		/* the upper layer is dropped: rollback, discard */
 };
 /**
@@ -61,8 +62,9 @@ int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, c
 /** Does so in the catalog, inside the transaction that adds the version, before the version's row is added: sets
  *  next->version->tree and floor_ns. */
 int rs_turn_save(struct rs_turn *turn, struct sc_err *err);
-/** Does so in memory, and makes the view (taken) the job's head in the same instant; cannot fail. */
-void rs_turn_show(struct rs_turn *turn, struct rs_view *head);
+/** Does so in memory, and makes the view (taken) the head of `job` in the same instant; cannot fail.  `job` is the one
+ *  of rs_turn_plan(), or the one of which that was a second working tree (reshard/join/part.h). */
+void rs_turn_show(struct rs_turn *turn, struct rs_job *job, struct rs_view *head);
 void rs_turn_done(struct rs_turn *turn);
 /** Makes a view (NULL: none; taken) the head, with the working tree as it is: another storage of the same version, the
  *  head of a new job, or the end of one.  rs_view_below() was called for it, so that this cannot fail. */

@@ -163,7 +163,7 @@ void put_head(struct node *n, struct rs_object_name *ret)
 
 	good(meta_version_each(catalog(n), rs_job_id(n->job), on_nr, &id, &err), err);
 	good(meta_catalog_begin(catalog(n), false, &err), err);
-	rc = rs_objects_put(n->s, id, n->number, &in_memory, NULL, ret->at, &sets, &err);
+	rc = rs_objects_put(n->s, id, n->number, NULL, &in_memory, NULL, ret->at, &sets, &err);
 	good(meta_catalog_end(catalog(n), rc, &err), err);
 	for (size_t i = 0; i < sets.nr; i++) {
 		struct meta_object o;
@@ -178,7 +178,7 @@ static int take_id(struct node *n, const struct rs_object_name *name, uint64_t *
 	int rc = meta_catalog_begin(catalog(n), false, err);
 
 	assert_int_equal(0, rc);
-	rc = rs_objects_take(n->s, n->job, name->at, n->number, &in_memory, NULL, ret_id, err);
+	rc = rs_objects_take(n->s, n->job, name->at, n->number, false, &in_memory, NULL, ret_id, err);
 	if (rc == 0)
 		rc = meta_job_set_head(catalog(n), rs_job_id(n->job), *ret_id, err);
 	return meta_catalog_end(catalog(n), rc, err);

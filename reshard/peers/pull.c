@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of other nodes' blobs: asked for on any thread, pulled by the node's. */
-#include "reshard/member/member_i.h"
+#include "reshard/peers/peers_i.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -44,7 +44,11 @@ static void again(struct rs_member *m, struct rs_pulling *p, const char *why)
 		m->pulls_again = p;
 		return;
 	}
-	(void)sc_fail_sys(&p->err, EIO, "blob %" PRIu64 " of node %u cannot be read: %s", p->blob, p->node, why);
+	if (p->part)
+		(void)sc_fail_sys(&p->err, EIO, "what node %u has uncommitted cannot be read: %s", p->node, why);
+	else
+		(void)sc_fail_sys(&p->err, EIO, "blob %" PRIu64 " of node %u cannot be read: %s", p->blob, p->node,
+				  why);
 	p->done(p);
 }
 
@@ -80,7 +84,8 @@ void rs_pull_begin(struct rs_member *m, struct rs_pulling *p)
 		sc_sys.release(f);
 		return;
 	}
-	(void)snprintf(f->file, sizeof(f->file), "%" PRIu64, p->blob);
+	(void)snprintf(f->file, sizeof(f->file), "%" PRIu64, p->part ? p->part : p->blob);
+	(void)snprintf(f->tensor, sizeof(f->tensor), "%s", p->part ? "part" : "");
 	f->from = p->at;
 	f->run = p->bytes;
 	f->bytes = p->bytes;
@@ -147,11 +152,30 @@ static void cancel(void *arg, struct rs_done *done)
 	(void)done;
 }
 
+/* Of a commit that has not ended? */
+static bool is_joined(struct rs_member *m, uint64_t blob, struct rs_away *ret)
+{
+	const struct rs_away_file *f = NULL;
+
+	(void)pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < m->jobs.nr && !f; i++) {
+		const struct rs_move *move = m->jobs.at[i]->move;
+
+		f = move && move->joins ? rs_away_find(&move->joined.aways, blob) : NULL;
+	}
+	if (f) {
+		ret->node = f->node;
+		ret->blob = f->number;
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+	return f;
+}
+
 static int place(void *arg, uint64_t blob, uint64_t bytes, uint64_t at, struct rs_place *ret, struct sc_err *err)
 {
 	struct rs_member *m = arg;
 	struct rs_away what = {.bytes = bytes};
-	int rc = meta_blob_away(m->s->catalog, blob, &what.node, &what.blob, err);
+	int rc = is_joined(m, blob, &what) ? 1 : meta_blob_away(m->s->catalog, blob, &what.node, &what.blob, err);
 
 	if (rc > 0 && rs_landing_place(m->landings, &what, at, ret, err) < 0)
 		return err->code;

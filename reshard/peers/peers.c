@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Other nodes: where they are, messages to and from them, and the bytes of this store that they ask for. */
-#include "reshard/member/member_i.h"
+#include "reshard/peers/peers_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -77,6 +77,8 @@ static int serve(void *arg, const struct rs_node_id *peer, const struct rs_pull 
 	struct sc_err err;
 
 	(void)peer;
+	if (strcmp(p->tensor, "part") == 0)
+		return rs_part_serve(m, p, to);
 	if (*p->tensor || p->file == end || *end || !blob || !rs_pull_is_run(p, &(uint64_t){0}))
 		return RS_CODE_BAD;
 	if (meta_store_open_blob(&m->s->store, blob, UINT64_MAX, &fd, &err) < 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that all nodes have, as this node sees them; and until when what it shows may be told. */
-#include "reshard/member/member_i.h"
+#include "reshard/peers/peers_i.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What versions are made of, to etcd and from there. */
-#include "reshard/member/member_i.h"
+#include "reshard/peers/peers_i.h"
 
 #include <string.h>
 
