@@ -219,6 +219,8 @@ void rs_command_composed(struct rs_core *c, struct job *j, const struct rs_event
 	m->phase = PHASE_PREPARING;
 	if (e->code)
 		fail(j, e->code);
+	else if (e->members && e->members != c->members_cell.mod)
+		return; /* a member that has come since then may have files of its own: it is made again */
 	else if (c->epoch && all_prepared(c, j) && rs_core_may_ask(c, j, SLOT_COMMAND))
 		commit(c, j, e);
 }

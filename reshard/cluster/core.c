@@ -214,6 +214,19 @@ size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room)
 	return c->members.nr;
 }
 
+uint64_t rs_core_members_mod(const struct rs_core *c)
+{
+	return c->members_cell.present ? c->members_cell.mod : 0;
+}
+
+bool rs_core_lists(const struct rs_core *c, uint32_t node)
+{
+	for (size_t i = 0; i < c->members.nr; i++)
+		if (c->members.at[i].node == node)
+			return true;
+	return false;
+}
+
 bool rs_core_has_member(const struct rs_core *c, uint32_t node, uint64_t epoch)
 {
 	return rs_nodes_have(&c->members, node, epoch);

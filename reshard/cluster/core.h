@@ -94,6 +94,7 @@ struct rs_event {
 	uint32_t nr_nodes;
 	const uint32_t *nodes;		/* COMMAND: homes that must have prepared; PLACED: destinations */
 	struct meta_version_value version;	/* COMPOSED */
+	uint64_t members;		/* COMPOSED: rs_core_members_mod() of those whose files are in it, 0: of any */
 	uint32_t nr_sets;
 	const struct meta_set_name *sets;	/* storage of the version, without tokens; PLACED: once it is settled */
 	int code;			/* CHECKED, COMPOSED: 0 or SC_E_* */
@@ -129,7 +130,8 @@ enum rs_act_kind {
 	RS_ACT_UNGATE,
 	RS_ACT_HIDE,		/* `nr`, of command `token`, is the head: show no older one, then HIDDEN */
 	RS_ACT_SHOW,		/* plain paths show `nr` */
-	RS_ACT_COMPOSE,		/* all have prepared: make the version's record, answered by COMPOSED */
+	RS_ACT_COMPOSE,		/* all have prepared: make the version's record, answered by COMPOSED; again, if it
+				   was made of other members than there are now */
 	RS_ACT_DONE,		/* command `token`: 0, or SC_E_* and it never will be; SC_E_STALE: see the versions */
 	RS_ACT_STORED,		/* the storage of `nr` is `sets`: flip */
 	RS_ACT_PULL,		/* version `nr` is not settled: get this node's part */
@@ -173,6 +175,10 @@ uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int
 uint64_t rs_core_epoch(const struct rs_core *c);
 /** Gives the numbers of the members, as far as this node knows: at most `room`.  Returns how many there are. */
 size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room);
+/** Returns the revision at which that list was put; 0: there is none. */
+uint64_t rs_core_members_mod(const struct rs_core *c);
+/** Tells whether a node is among them. */
+bool rs_core_lists(const struct rs_core *c, uint32_t node);
 /** Tells whether a node is a member, by this epoch, as far as this one knows. */
 bool rs_core_has_member(const struct rs_core *c, uint32_t node, uint64_t epoch);
 

@@ -75,6 +75,17 @@ int rs_commit_find_moved(struct commit *c, struct item *it)
 	return rc;
 }
 
+/* What a node wrote that is no member now: it may have a newer one, which no commit would know of. */
+static int refuse_absent(struct commit *c, const struct item *it)
+{
+	uint32_t node;
+	int rc = rs_blob_is_there(c->s->blobs, it->blob, &node, c->err);
+
+	return rc ? (rc < 0 ? rc : 0)
+		  : sc_fail(c->err, SC_E_BUSY, "node %u, which wrote it, is no member of the cluster now, and may "
+			    "have a newer one: wait for it, or write the file on another node", node);
+}
+
 int rs_commit_keep(struct commit *c, struct item *it)
 {
 	const struct item *twin = twin_of(c, it);
@@ -85,6 +96,8 @@ int rs_commit_keep(struct commit *c, struct item *it)
 		it->bytes = twin->bytes;
 	} else {
 		rc = find_blob(c, it, it->rank, it->path);
+		if (rc == 0)
+			rc = refuse_absent(c, it);
 	}
 	if (rc == 0)
 		rc = rs_view_owner(c->head, it->rank, it->path, &it->owner, c->err);

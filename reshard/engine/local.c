@@ -51,6 +51,11 @@ int rs_blob_place(struct rs_blobs *b, uint64_t id, uint64_t bytes, uint64_t at, 
 	return rc;
 }
 
+int rs_blob_is_there(struct rs_blobs *b, uint64_t id, uint32_t *ret_node, struct sc_err *err)
+{
+	return b->elsewhere.is_there ? b->elsewhere.is_there(b->elsewhere.arg, id, ret_node, err) : 1;
+}
+
 static void blob_free(struct rs_blob *blob)
 {
 	if (blob->bytes.map)

@@ -77,11 +77,11 @@ static int put(struct making *m, const struct meta_change *x)
 	return m->rows.failed ? sc_nomem(m->err) : 0;
 }
 
-/* A written file is as its bytes say; but the time of the last access changes while it is read. */
+/* A written file is as its bytes say; but its times of access and change become others while it is read and sealed:
+ * requests have changed it when its row says so, and its bytes when they were written last. */
 static int stat_file(struct making *m, struct meta_inode_row *row)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	int64_t changed_ns;
 	struct stat st;
 	int rc = meta_store_open_work(&m->job->service->store, row->blob, O_RDONLY, &fd, m->err);
 
@@ -93,8 +93,7 @@ static int stat_file(struct making *m, struct meta_inode_row *row)
 	row->uid = st.st_uid;
 	row->gid = st.st_gid;
 	row->mtime_ns = row->atime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-	changed_ns = (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
-	row->ctime_ns = changed_ns > row->ctime_ns ? changed_ns : row->ctime_ns;
+	row->ctime_ns = row->mtime_ns > row->ctime_ns ? row->mtime_ns : row->ctime_ns;
 	row->job = m->part.node;
 	row->rdev = (uint64_t)st.st_size;
 	return 0;

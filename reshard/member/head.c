@@ -287,6 +287,7 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 		move->composes = false;
 		move->composed = rc == 0;
 		(void)pthread_mutex_unlock(&m->lock);
+		e.members = move->members;
 		rs_member_post(m, &e);
 		(void)pthread_mutex_lock(&m->lock);
 		lives = wait_for(m, move, true);

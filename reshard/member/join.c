@@ -5,8 +5,8 @@
  *
  * 1. A node whose part is not in the version keeps what it has uncommitted, and shows nothing of the job until somebody
  *    discards that: nothing is thrown away by a commit that did not have it.
- * 2. The list of members may change while a version is made.  Their parts are asked for again, and are the same, or the
- *    commit is refused.
+ * 2. The list of members may change while a version is made: it counts for the list that it was made of alone.  Their
+ *    parts are asked for again, and are the same, or the commit is refused.
  */
 #include "reshard/member/member_i.h"
 
@@ -59,7 +59,8 @@ struct parts {
 };
 
 /* Which nodes have a part, this one, too. */
-static int list(struct rs_member *m, const struct rs_shared *j, uint64_t token, struct parts *ret, struct sc_err *err)
+static int list(struct rs_member *m, const struct rs_shared *j, struct rs_move *move, struct parts *ret,
+		struct sc_err *err)
 {
 	uint8_t header[HEADER];
 	uint32_t *nodes;
@@ -67,6 +68,7 @@ static int list(struct rs_member *m, const struct rs_shared *j, uint64_t token, 
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&m->lock);
+	move->members = rs_core_members_mod(m->core);
 	nr = rs_core_members(m->core, NULL, 0);
 	nodes = sc_zalloc_array(nr + 1, sizeof(*nodes));
 	if (nodes)
@@ -79,7 +81,7 @@ static int list(struct rs_member *m, const struct rs_shared *j, uint64_t token, 
 		if (p.node == m->node)
 			rs_part_copy(j, 0, HEADER, header);
 		else
-			rc = fetch(m, p.node, token, 0, HEADER, header, err);
+			rc = fetch(m, p.node, move->token, 0, HEADER, header, err);
 		memcpy(&p.bytes, header, sizeof(p.bytes));
 		memcpy(p.name.at, header + sizeof(p.bytes), sizeof(p.name.at));
 		if (rc == 0 && p.bytes > RS_PART_BYTES_MAX)
@@ -162,7 +164,7 @@ int rs_member_join(struct rs_member *m, struct rs_shared *j, struct rs_move *mov
 {
 	struct parts parts = {0};
 	struct rs_lower lower;
-	int rc = list(m, j, move->token, &parts, err);
+	int rc = list(m, j, move, &parts, err);
 
 	for (size_t i = 0; rc == 0 && i < parts.nr; i++) {
 		const struct part *p = &parts.at[i];
@@ -186,7 +188,7 @@ int rs_member_join(struct rs_member *m, struct rs_shared *j, struct rs_move *mov
 int rs_member_join_check(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err)
 {
 	struct parts parts = {0};
-	int rc = list(m, j, move->token, &parts, err);
+	int rc = list(m, j, move, &parts, err);
 	bool same = rc == 0 && parts.nr == move->parts.nr;
 
 	for (size_t i = 0; same && i < parts.nr; i++)

@@ -41,6 +41,7 @@ struct rs_move {
 	int code;
 	struct sc_err err;		/* why it was refused; code 0: nobody has said so */
 	struct rs_object_parts parts;	/* of a commit: what nodes had uncommitted */
+	uint64_t members;		/* rs_core_members_mod() of these nodes */
 	bool joins;			/* others than this node */
 	struct rs_joined joined;
 	struct rs_joining joining;

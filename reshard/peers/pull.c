@@ -182,6 +182,21 @@ static int place(void *arg, uint64_t blob, uint64_t bytes, uint64_t at, struct r
 	return rc;
 }
 
+static int is_there(void *arg, uint64_t blob, uint32_t *ret_node, struct sc_err *err)
+{
+	struct rs_member *m = arg;
+	uint64_t number;
+	int rc = meta_blob_away(m->s->catalog, blob, ret_node, &number, err);
+	bool is;
+
+	if (rc <= 0)
+		return rc < 0 ? rc : 1;
+	(void)pthread_mutex_lock(&m->lock);
+	is = rs_core_lists(m->core, *ret_node);
+	(void)pthread_mutex_unlock(&m->lock);
+	return is;
+}
+
 int rs_pulls_start(struct rs_member *m, struct sc_err *err)
 {
 	struct rs_landing_config c = {.store = &m->s->store, .puller = {m, begin, cancel}, .bytes_max = LANDED_BYTES,
@@ -189,6 +204,6 @@ int rs_pulls_start(struct rs_member *m, struct sc_err *err)
 	int rc = rs_landings_new(&c, &m->landings, err);
 
 	if (rc == 0)
-		rs_blobs_elsewhere(m->s->blobs, &(struct rs_elsewhere){m, place});
+		rs_blobs_elsewhere(m->s->blobs, &(struct rs_elsewhere){m, place, is_there});
 	return rc;
 }

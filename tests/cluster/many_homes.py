@@ -188,8 +188,10 @@ def request(top, what, a, b, value):
 
 
 def plain(node, to):
-	shutil.rmtree(to, ignore_errors=True)
-	shutil.copytree(node.mount / "gpt", to, symlinks=True, ignore=shutil.ignore_patterns(".ctl"))
+	shutil.rmtree(to)
+	to.mkdir()
+	if os.system(f"tar -C {node.mount}/gpt --exclude ./.ctl -cf - . | tar -C {to} -xpf -"):
+		sys.exit("tar fails")
 
 
 refused = 0
@@ -226,6 +228,38 @@ for turn in range(int(sys.argv[4]) if len(sys.argv) > 4 else 25):
 		if x in dirty and len(dirty) == 1 and trees[0] != was:
 			sys.exit(f"turn {turn}: a commit shows something else than {x.name}, which alone has written")
 counts["commits refused"] += refused
+
+# any node is killed while one commits: all of it is a version, or nothing, and nothing that was written is lost
+plain(one, reference)
+for turn in range(int(sys.argv[5]) if len(sys.argv) > 5 else 8):
+	value = 1000 + turn
+	for rank, n in enumerate(cluster.nodes):
+		both(n, reference, lambda top: shard(top / str(rank) / "model.safetensors", rank, value))
+		both(n, reference, lambda top: (top / f"notes/killed-{turn}-{rank}.txt").write_text(f"{turn}\n"))
+	committer, victim = rng.choice(cluster.nodes), rng.choice(cluster.nodes)
+	pid = os.fork()
+	if pid == 0:
+		committer.ctl("gpt", "commit", f"step={value}")
+		os._exit(0)
+	time.sleep(rng.random() * 0.08)
+	victim.kill()
+	if victim is not committer and rng.random() < 0.5:
+		time.sleep(rng.random() * 6)  # its registration may end
+	victim.up()
+	os.waitpid(pid, 0)
+	counts["nodes killed"] = counts.get("nodes killed", 0) + 1
+	end = time.monotonic() + 30
+	while True:  # a version has it all by now, or this commit makes one
+		why = one.ctl("gpt", "commit", f"step={value}")
+		said = one.read("gpt", "error") if why else ""
+		if not why or "nothing was written" in said:
+			break
+		if "is no member of the cluster" in said or "come or gone" in said:
+			counts["commits refused"] += 1
+		if time.monotonic() > end:
+			sys.exit(f"turn {turn}, {victim.name} killed, {committer.name} commits: {why}: {said}")
+		time.sleep(0.2)
+	compare_all(reference, f"turn {turn}, {victim.name} killed while {committer.name} commits")
 
 for n in cluster.nodes:
 	n.down()
