@@ -26,6 +26,7 @@
 #define SC_TENSORS_MAX (1u << 22)     /* logical tensors of a job */
 #define SC_BOXES_MAX (1u << 16)	      /* boxes of one piece: sections and flat ranges multiply */
 #define SC_HEADER_BYTES_MAX 100000000 /* of a safetensors file, the format's own limit */
+#define SC_CONFIG_JSON_BYTES_MAX (1u << 20) /* a longer one is not read */
 #define SC_ZIP_RECORDS_MAX 1000000u   /* of an archive that torch.save() wrote: one a tensor, and a few */
 #define SC_ZIP_DIRECTORY_MAX (256u << 20)
 #define SC_PICKLE_BYTES_MAX (128u << 20) /* some 200 bytes a tensor */

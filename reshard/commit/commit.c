@@ -385,6 +385,8 @@ static int make_next(struct commit *c)
 		rc = take_over_data(c);
 	if (rc == 0)
 		rc = rs_commit_sets(c);
+	if (rc == 0 && !rs_config_of(c->job).accept_suspicious)
+		rc = rs_commit_facts(c);
 	if (rc == 0)
 		rc = rs_commit_rows(c);
 	if (rc == 0)

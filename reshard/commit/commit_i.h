@@ -118,12 +118,18 @@ int rs_commit_sets(struct commit *c);
 /** Refuses a checkpoint folder of the job that is not whole.  Errors: SC_E_FORMAT, SC_E_STATE (no .metadata yet),
  *  SC_E_NO_MEMORY, of reading. */
 int rs_commit_folders(struct commit *c);
+/** Finds a file by its number as the new version will have it: 1, 0 (it is no plain or tensors' file) or an error.
+ *  ret->path is left alone. */
+int rs_commit_file(struct commit *c, uint64_t ino, struct rs_folder_file *ret, struct sc_err *err);
 /** Refuses a folder whose chunks say that its writers, ranks of this topology, had other parts of a tensor than the
  *  layout gives them.  Errors: SC_E_STATE, SC_E_NO_MEMORY. */
 int rs_commit_chunks(struct commit *c, const struct rs_folder *folder);
 /** Refuses tensors of a new set that the layout cuts and that ranks wrote whole, all the same.  Reads little unless
  *  there are such.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
 int rs_commit_suspect(struct commit *c, const struct rs_set *set);
+/** Refuses tensors whose shape is not what the config.json beside them says.  Errors: SC_E_STATE, of reading,
+ *  SC_E_NO_MEMORY. */
+int rs_commit_facts(struct commit *c);
 /** Makes the tree's rows of files (c->rows); plain files that all ranks wrote equal get one blob.  Then finds the names
  *  of one file that are several from then on (c->leaves). */
 int rs_commit_rows(struct commit *c);

@@ -40,17 +40,12 @@ static int walk(struct commit *c, uint64_t from, const char *path, uint64_t *ret
 	return rc;
 }
 
-static int find(void *arg, const char *path, struct rs_folder_file *ret, struct sc_err *err)
+int rs_commit_file(struct commit *c, uint64_t ino, struct rs_folder_file *ret, struct sc_err *err)
 {
-	const struct looking *l = arg;
-	struct commit *c = l->c;
 	struct sc_arena texts = {0};
 	struct meta_inode_row row;
-	uint64_t ino;
-	int rc = walk(c, l->ino, path, &ino, err);
+	int rc;
 
-	if (rc < 0 || !ino)
-		return rc;
 	(void)pthread_rwlock_rdlock(&c->tree->names);
 	rc = rs_overlay_inode(c->tree->overlay, ino, &texts, &row, err);
 	(void)pthread_rwlock_unlock(&c->tree->names);
@@ -66,6 +61,15 @@ static int find(void *arg, const char *path, struct rs_folder_file *ret, struct 
 		}
 	rc = meta_blob_bytes(c->s->catalog, row.blob, &ret->bytes, err);
 	return rc < 0 ? rc : 1;
+}
+
+static int find(void *arg, const char *path, struct rs_folder_file *ret, struct sc_err *err)
+{
+	const struct looking *l = arg;
+	uint64_t ino;
+	int rc = walk(l->c, l->ino, path, &ino, err);
+
+	return rc < 0 || !ino ? rc : rs_commit_file(l->c, ino, ret, err);
 }
 
 /* --- folders in which something was written --- */

@@ -17,7 +17,7 @@ struct rs_config {
 	enum { RS_ENGINE_AUTO, RS_ENGINE_HOST, RS_ENGINE_GPU } engine;
 	bool sync, show, remove;
 	bool drop_plain;		/* a topology may leave plain files without a place */
-	bool accept_suspicious;		/* a commit takes tensors whose parts are all the same */
+	bool accept_suspicious;		/* a commit takes equal parts, shapes that are not the model's */
 	uint32_t ranks_per_node;	/* 0: one node */
 	uint64_t buffer_bytes;		/* of the engine */
 	uint64_t hf_shard_bytes;	/* a file of .hf has no more, unless it has one tensor */

@@ -5,6 +5,7 @@ A tiny random model of each family is saved by transformers, imported at several
 compared with the parts that the model's plan says (colwise: rows, rowwise: columns), cut here by numpy.  The unsharded
 model is the same again.  Models without a plan of their own are cut and made whole again.
 """
+import json
 import os
 import pathlib
 import subprocess
@@ -82,6 +83,11 @@ SECTIONS = {"qkv_proj": (32, 16, 16), "gate_up_proj": (48, 48)}
 OF_PLAN = {"colwise": 0, "colwise_gather_output": 0, "rowwise": 1, "embedding_rowwise": 0}
 
 
+# what a config.json says of shapes; of some models nothing, or the size of experts alone
+WRONG = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+UNKNOWN = {"gpt2": WRONG} | dict.fromkeys(("mixtral", "olmoe", "qwen2-moe"), ("intermediate_size",))
+
+
 def module_of(name):
     return name.split(".")[-2]
 
@@ -133,9 +139,33 @@ def family(name):
                     assert got[tensor].shape == want.shape and np.array_equal(got[tensor], want), (name, tp, rank, tensor)
             again = load_file(mount / job / ".full/model.safetensors")
             assert again.keys() == whole.keys() and all(np.array_equal(again[k], whole[k]) for k in whole), (name, tp)
+        facts(name, f"{name}-2", folder + "/config.json")
         if layout == "hf-moe":
             experts(name, folder + "/model.safetensors", whole)
     print(f"figure: {name}: {len(whole)} tensors, {len(model._tp_plan or {})} rules in its own plan")
+
+
+def facts(name, job, config):
+    """The config.json of the model is taken beside its tensors; one that says otherwise is refused, and the tensor named."""
+    text = pathlib.Path(config).read_text()
+    at = mount / job / "config.json"
+    at.write_text(text)
+    (mount / job / ".ctl/commit").write_text("\n")
+    for key in WRONG:
+        own = json.loads(text)
+        if key in own and key not in UNKNOWN.get(name, ()):
+            more = {key: own[key] - 1, "num_nextn_predict_layers": 0} if key == "num_hidden_layers" else {key: own[key] + 1}
+            at.write_text(json.dumps(own | more))
+            try:
+                (mount / job / ".ctl/commit").write_text("\n")
+                raise AssertionError((name, key, "was taken"))
+            except OSError:
+                why = (mount / job / ".ctl/error").read_text()
+            assert f"{key} in 'config.json' of the job" in why and "suspicious=accept" in why, (name, why)
+        else:
+            assert name in UNKNOWN, (name, key)
+    (mount / job / ".ctl/discard").write_text("\n")
+    assert at.read_text() == text
 
 
 def experts(name, file, whole):

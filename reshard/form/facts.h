@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the config.json of a Hugging Face model says of the shapes of its tensors.  Only of models whose names are known
+ * (tests/e2e/names.py holds each against transformers), and only what is sure: a model of parts (`vision_config`), a
+ * quantized one (`quantization_config`), a draft of another model has no facts.
+ */
+#ifndef RS_FACTS_H
+#define RS_FACTS_H
+
+#include "meta/model/state.h"
+
+struct rs_facts {		/* 0: unknown */
+	uint64_t vocab, hidden, intermediate, layers;
+};
+
+/** Reads the text of a config.json; one that is no JSON, or of another model, has no facts.  Errors: SC_E_NO_MEMORY. */
+int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct sc_err *err);
+/** Tells whether facts speak of a tensor of this name.  Cheap. */
+bool rs_facts_know(const char *name);
+/**
+ * Tells whether a tensor is as the facts say, or they say nothing of it.  If it is not: *key is the line of config.json
+ * that it disagrees with, *want the shape by it, or of no dimensions: the model has no such layer.
+ */
+bool rs_facts_agree(const struct rs_facts *facts, const struct meta_tensor *tensor, const char **key,
+		    struct meta_shape *want);
+
+#endif
