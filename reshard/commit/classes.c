@@ -13,7 +13,7 @@
  * none of a file's tensors any more.  Replicas that both wrote are compared later.  A logical file of which no rank
  * wrote any stays as it is in the head.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 #include "meta/model/classes.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * commit: the working tree becomes a version.  Steps 1 to 6 of steps.h.  Everything before the
  * transaction only reads; a refusal leaves the tree as it was.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * file, and those that were moved.  Their blobs are shared.  One that is a view still is made real: a set has the
  * files of all ranks, under one topology.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include "reshard/engine/engine.h"
 

@@ -6,7 +6,7 @@
  *    The plain names keep the number.
  *  - of a file of tensors, in a rank that has a replica's new file under some of them, or none any more.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <string.h>
 #include <sys/stat.h>

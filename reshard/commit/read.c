@@ -2,7 +2,7 @@
 /*
  * Step 2 of commit: what ranks wrote -> logical tensors, or a refusal.  Only reads.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  * What the tree of a new version says of the files that were written: their attributes, and of plain files the blob.
  * Files of tensors have blob 0: their bytes are in sets, by rank and path.  All names of a file are one row.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <string.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The blob sets of a new version: one for each logical file of tensors that was written, and the others as they are. */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which format a file of a commit has, and what is in it. */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <fcntl.h>
 #include <string.h>

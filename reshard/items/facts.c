@@ -5,7 +5,7 @@
  * the first rank that has it, and the one at the same place of the job's folder; each if it or the file of tensors was
  * written.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One commit, shared by the files that do it: commit.c (the protocol), read.c, parse.c, folders.c, chunks.c, classes.c,
- * keep.c, items.c, sets.c, rows.c. */
-#ifndef RS_COMMIT_I_H
-#define RS_COMMIT_I_H
+/*
+ * One commit, shared by the files that do it, in two rooms.  Here: what ranks wrote, as items, what is in their files
+ * (parse.c), and what is refused in them (suspect.c, facts.c; folders.c and chunks.c for folders of the job).  Above,
+ * reshard/commit: the protocol (commit.c), and what a version is made of (read.c, classes.c, keep.c, sets.c, rows.c,
+ * names.c).
+ */
+#ifndef RS_ITEMS_I_H
+#define RS_ITEMS_I_H
 
 #include "reshard/command/command_i.h"
 #include "reshard/join/part.h"

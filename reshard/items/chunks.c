@@ -10,7 +10,7 @@
  * part.  Then a tensor is refused of which a writer had neither a piece of its part nor a whole that it is in.  Of
  * tensors that one axis cuts; all others are not judged.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <inttypes.h>
 #include <stdio.h>

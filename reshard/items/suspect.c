@@ -8,7 +8,7 @@
  *     not judged                one element repeated (zeros, ones); less than 64 bytes; parts of different shapes, or
  *                               that lie in different orders of their dimensions
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <inttypes.h>
 #include <string.h>

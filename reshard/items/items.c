@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The items of a commit, by rank and path; and the tensors of their files, by rank. */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <stdlib.h>
 #include <string.h>

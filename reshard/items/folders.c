@@ -4,7 +4,7 @@
  * (F1 of reshard/folder/folder.h).  One that is of a kind which is not read in place is kept as its files; `status`
  * says so.  Reads, and keeps nothing.
  */
-#include "reshard/commit/commit_i.h"
+#include "reshard/items/items_i.h"
 
 #include <string.h>
 #include <sys/stat.h>
