@@ -66,8 +66,9 @@ int rs_objects_put(struct rs_service *s, uint64_t version, uint32_t node, const 
  * that are the job's from now on.  Neither the job's head nor its tags change.  *ret_version has its own view.
  * `seals`: blobs of this node are sealed that are not yet, and have the bytes that it says; else they are not here.
  * Errors: SC_E_FORMAT (no such object: another kind, other bytes than its name says, or something that no catalog can
- * have), SC_E_NOT_FOUND (it names a blob of this node that is not here), SC_E_EXISTS (the job has a version of this
- * number), SC_E_UNSUPPORTED (a format that this program has not), those of `ops`.
+ * have), SC_E_CORRUPT (numbers of inodes, or sizes of blobs, that this catalog has otherwise), SC_E_NOT_FOUND (a blob
+ * of this node that is not here), SC_E_EXISTS (the job has a version of this number), SC_E_UNSUPPORTED (a format that
+ * this program has not), those of `ops`, and of a layout, topology or dataset's options that are none.
  */
 int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
 		    bool seals, const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err);

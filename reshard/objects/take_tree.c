@@ -90,6 +90,59 @@ static int take_row(const struct rows *r, struct meta_change *x)
 	return rs_object_take_blob(r->t, &blob, &i->blob);
 }
 
+/* --- names --- */
+
+static int by_ino(const void *key, const void *row)
+{
+	const struct meta_change *x = row;
+	const uint64_t ino = *(const uint64_t *)key;
+
+	return x->kind != META_PUT_INODE || ino < x->inode.ino ? -1 : ino > x->inode.ino;
+}
+
+/* Its row in this tree or below: 1, 0 (there is none), or an error.  Those of this tree are sorted, as far as they are
+ * not virtual. */
+static int find_row(const struct rows *r, struct meta_tree *below, uint64_t ino, struct meta_inode_row *ret)
+{
+	const struct meta_change *x = bsearch(&ino, r->changes.at, r->changes.nr, sizeof(*x), by_ino);
+
+	if (x)
+		*ret = x->inode;
+	return x ? 1 : meta_tree_inode(r->t->s->catalog, below, ino, ret, NULL, r->t->io.err);
+}
+
+/* The folders of the job and of its ranks, and what follows from a topology, need no row. */
+static bool needs_row(const struct rows *r, uint64_t ino)
+{
+	return ino < META_VIRTUAL && !(ino >= r->x->root && ino - r->x->root <= SC_RANKS_MAX);
+}
+
+/* 1: a name is of nothing, or in what is no folder. */
+static int check_names(const struct rows *r, uint64_t base)
+{
+	struct meta_tree below = {.id = base};
+	struct meta_inode_row row;
+	uint64_t last = 0;
+	int rc = 1;
+
+	for (size_t i = 0; rc > 0 && i < r->changes.nr; i++) {
+		const struct meta_entry_row *e = &r->changes.at[i].entry;
+
+		if (r->changes.at[i].kind != META_PUT_ENTRY || !e->ino)
+			continue;
+		if (e->parent < META_VIRTUAL && e->parent != last) {
+			rc = find_row(r, &below, e->parent, &row);
+			if (rc > 0 ? !S_ISDIR(row.mode) : rc == 0 && needs_row(r, e->parent))
+				return 1;
+			rc = rc < 0 ? rc : 1;
+			last = e->parent;
+		}
+		if (rc > 0 && needs_row(r, e->ino))
+			rc = find_row(r, &below, e->ino, &row);
+	}
+	return rc < 0 ? rc : !rc;
+}
+
 static int take_rows(struct rows *r)
 {
 	struct meta_change before;
@@ -122,7 +175,13 @@ static int add_tree(struct rs_object_take *t, const struct rs_object_name *name,
 		rc = rs_object_renumber_begin(t, &x->numbers, &x->paths, &r.numbers);
 	if (rc == 0)
 		rc = meta_changes_decode(x->rows.at, x->rows.nr, &r.changes, t->io.err);
-	if (rc == SC_E_CORRUPT || (rc == 0 && (rc = take_rows(&r)) > 0))
+	if (rc == SC_E_CORRUPT)
+		rc = 1;
+	if (rc == 0)
+		rc = take_rows(&r);
+	if (rc == 0)
+		rc = check_names(&r, base->id);
+	if (rc > 0)
 		rc = rs_object_bad(&t->io, name, "has rows that no tree of this job has");
 	spec.rows = r.changes;
 	if (rc == 0)

@@ -23,12 +23,13 @@
 #include "reshard/upkeep/upkeep.h"
 #include "tests/prop/files.h"
 #include "tests/prop/pick.h"
+#include "tests/prop/requests.h"
 #include "tests/prop/two_stores.h"
 #include "tests/support/paths.h"
 #include "tests/support/rank_files.h"
-#include "tests/support/torch_archive.h"
 
 #define STEPS 10
+#define SPOILT 60u
 
 static const char *const layout_text = "mesh tp dp pp\n"
 				       "plain notes*\n"
@@ -68,89 +69,6 @@ static void make_world(struct world *w)
 static void random_topology(char text[200])
 {
 	(void)snprintf(text, 200, "tp=%u dp=%u pp=%u", 1u << pick(2), 1 + pick(2), 1u << pick(2));
-}
-
-/* A file of torch.save() with a tensor that all ranks have, and a number of the rank's own. */
-static void write_torch(struct node *n, uint32_t rank, unsigned own)
-{
-	static struct archive a;
-	static const char begin[] = "\x80\2}(X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" ARCHIVE_GOOD "K\0K\4\x85K\1\x85\x89}tRX\3\0\0\0ownK";
-	char pickle[sizeof(begin) + 3];
-	size_t nr = sizeof(begin) - 1;
-	struct rs_owner owner = {geteuid(), getegid(), 0600};
-	struct sc_err err;
-	uint64_t blob;
-	int fd;
-
-	memcpy(pickle, begin, nr);
-	pickle[nr++] = (char)(own % 100);
-	pickle[nr++] = 'u';
-	pickle[nr++] = '.';
-	archive_make_of(&a, pickle, nr);
-	good(work_create(n->s, n->job, rank, "o.pt", &owner, &blob, &fd, &err), err);
-	assert_int_equal(a.nr, write(fd, a.bytes, a.nr));
-	(void)close(fd);
-}
-
-/* --- plain files, folders, links: any request, also one that fails --- */
-
-static const char *some_path(void)
-{
-	static const char *const paths[] = {"notes", "notes.txt", "d/one", "d/two", "d/e/three", "e/four", "e/notes", "log"};
-
-	return paths[pick(8)];
-}
-
-static void write_plain(struct node *n, uint32_t rank, const char *path)
-{
-	struct rs_owner owner = {geteuid(), getegid(), pick(2) ? 0644 : 0600};
-	size_t bytes = pick(3) ? pick(9000) : 0;
-	char *text = calloc(1, bytes + 1);
-	struct sc_err err;
-	uint64_t blob;
-	int fd;
-
-	for (size_t i = 0; i < bytes; i++)
-		text[i] = (char)pick(256);
-	if (work_create_new(n->s, n->job, rank, path, &owner, &blob, &fd, &err) == 0) {
-		assert_int_equal(bytes, write(fd, text, bytes));
-		(void)close(fd);
-	}
-	free(text);
-}
-
-static void change_tree(struct node *n, const struct shown *x)
-{
-	struct rs_owner owner = {geteuid(), getegid(), pick(2) ? 0755 : 0700};
-	uint32_t rank = pick(3) ? pick(x->topo.ranks) : RS_SHARED;
-	const char *path = some_path(), *other = some_path();
-	struct sc_err err;
-
-	switch (pick(10)) {
-	case 0: case 1: case 2:
-		write_plain(n, rank, path);
-		return;
-	case 3:
-		(void)work_mkdir(n->s, n->job, rank, pick(2) ? "d" : "e", &owner, &err);
-		return;
-	case 4:
-		(void)work_symlink(n->s, n->job, "../target\n of it", rank, path, &err);
-		return;
-	case 5:
-		(void)work_link(n->s, n->job, rank, path, rank, other, &err);
-		return;
-	case 6:
-		(void)work_rename(n->s, n->job, rank, path, rank, other, false, &err);
-		return;
-	case 7:
-		(void)work_unlink(n->s, n->job, rank, path, &err);
-		return;
-	case 8:
-		(void)work_set_xattr(n->s, n->job, rank, path, "user.x", pick(2) ? "1" : "another\n value", &err);
-		return;
-	default:
-		(void)work_chattr(n->s, n->job, rank, path, &owner, 1000000000 + pick(1000), &err);
-	}
 }
 
 /* --- commands --- */
@@ -242,7 +160,7 @@ static void write_model(struct node *n, const struct version *v, const struct sh
 	(void)write_ranks(w, v, x, &files, ALL_RANKS, false);
 }
 
-static bool commit(struct node *n, struct node *other)
+static void commit(struct node *n, struct node *other)
 {
 	struct sc_err err;
 	uint64_t before = nr_versions;
@@ -257,10 +175,9 @@ static bool commit(struct node *n, struct node *other)
 	nr_versions = view->version->nr;
 	rs_view_unref(n->s, view);
 	if (nr_versions == before)
-		return false;
+		return;
 	note("version %" PRIu64 " by a commit on node %u\n", nr_versions, n->number);
 	hand_over(n, other);
-	return true;
 }
 
 static void first_version(struct node *n, struct node *other)
@@ -281,12 +198,13 @@ static void first_version(struct node *n, struct node *other)
 		write_torch(n, rank, rank + 1);
 	for (int i = 0; i < 30; i++)
 		change_tree(n, &x);
-	(void)commit(n, other);
+	commit(n, other);
 	shown_done(&x);
 }
 
 static void more(struct node *n, struct node *other)
 {
+	struct sc_err err;
 	struct shown x;
 	unsigned what = pick(4);
 
@@ -302,7 +220,10 @@ static void more(struct node *n, struct node *other)
 			write_torch(n, rank, pick(50));
 	for (int i = pick(12); i >= 0; i--)
 		change_tree(n, &x);
-	(void)commit(n, other);
+	/* not only times of folders, which are no commit, and would stay this node's own */
+	(void)work_unlink(n->s, n->job, RS_SHARED, "each", &err);
+	write_plain(n, RS_SHARED, "each");
+	commit(n, other);
 	shown_done(&x);
 }
 
@@ -405,27 +326,34 @@ static unsigned versions_of(struct node *n)
 	return nr;
 }
 
-/* A node that has nothing takes the last version, which needs `ret` objects. */
+/* A node that has nothing takes the last version, which needs so many objects. */
 static void expect_refused(struct node *n, unsigned objects)
 {
+	unsigned refused = 0;
 	struct sc_err err;
 
 	for (int i = 0; i < 6; i++) {
 		spoil = flip;
 		bit = (unsigned)draw();
 		spoil_in = pick(objects);
-		if (take_rows(n, &last, &err) != SC_E_FORMAT || !strstr(err.msg, "other bytes than its name says"))
+		if (try_take(n, &last, &err) != SC_E_FORMAT || !strstr(err.msg, "other bytes than its name says"))
 			broken("a flipped bit: %s", err.msg);
 	}
 	any_name = true;
-	for (int i = 0; i < 60; i++) {
+	for (int i = 0; i < SPOILT; i++) {
 		spoil = damage;
 		spoil_in = pick(objects);
-		if (versions_of(n) == 0)
-			(void)take_rows(n, &last, &err);
+		refused += try_take(n, &last, &err) < 0;
 	}
 	any_name = false;
 	spoil = NULL;
+	/* others say something else that could be */
+	if (refused < SPOILT / 4)
+		broken("%u of %u objects were refused", refused, SPOILT);
+	if (versions_of(n))
+		broken("a version stayed");
+	check_store(n);
+	good(try_take(n, &last, &err), err);
 }
 
 static void third_node(struct node *from, struct node *n)
@@ -462,10 +390,9 @@ static void drop_old(struct node *n, struct node *other)
 	expect_same(n, NULL, other, NULL, "with keep=1");
 }
 
-static void one_world(unsigned long number)
+static void begin_world(unsigned long number)
 {
 	struct node *a = &nodes[0], *b = &nodes[1];
-	unsigned steps = STEPS;
 
 	random_state = number * 1000003u;
 	*history = 0;
@@ -477,6 +404,25 @@ static void one_world(unsigned long number)
 	configure(a, "sync=off keep=0 materialize=never");
 	configure(b, "sync=off keep=0 materialize=never");
 	first_version(a, b);
+}
+
+static void end_world(void)
+{
+	close_node(&nodes[0]);
+	close_node(&nodes[1]);
+	forget_objects();
+	meta_layout_free(w->layout);
+	for (size_t t = 0; t < w->nr; t++)
+		free((char *)w->of[t].file);
+	free(w);
+}
+
+static void one_world(unsigned long number)
+{
+	struct node *a = &nodes[0], *b = &nodes[1];
+	unsigned steps = STEPS;
+
+	begin_world(number);
 	while (steps--) {
 		struct node *n = pick(2) ? a : b, *other = n == a ? b : a;
 
@@ -493,13 +439,7 @@ static void one_world(unsigned long number)
 	check_store(b);
 	third_node(a, &nodes[2]);
 	drop_old(b, a);
-	close_node(a);
-	close_node(b);
-	forget_objects();
-	meta_layout_free(w->layout);
-	for (size_t t = 0; t < w->nr; t++)
-		free((char *)w->of[t].file);
-	free(w);
+	end_world();
 }
 
 static void other_nodes_show_the_same(void **unused)
@@ -514,9 +454,135 @@ static void other_nodes_show_the_same(void **unused)
 	printf("# seeds %lu to %lu: %u objects put, %u files read from blobs elsewhere\n", first, seed - 1, objects_put, files_read);
 }
 
+/* --- what random worlds do not have --- */
+
+static int on_blob(void *arg, const struct meta_blob_row *row)
+{
+	*(unsigned *)arg += row->away;
+	return 0;
+}
+
+static unsigned nr_away(struct node *n)
+{
+	unsigned nr = 0;
+	struct sc_err err;
+
+	good(meta_blob_each(n->s->catalog, on_blob, &nr, &err), err);
+	return nr;
+}
+
+/* A tree of more than RS_OBJECT_BYTES_MAX. */
+static void what_is_large_goes_in_parts(void **unused)
+{
+	struct node *a = &nodes[0];
+	char value[60001], name[20];
+	struct sc_err err;
+	unsigned before;
+
+	(void)unused;
+	begin_world(1);
+	write_plain(a, 0, "large");
+	for (int i = 0; i < 16; i++) {
+		memset(value, 'a' + i, sizeof(value) - 1);
+		value[sizeof(value) - 1] = 0;
+		(void)snprintf(name, sizeof(name), "user.%d", i);
+		good(work_set_xattr(a->s, a->job, 0, "large", name, value, &err), err);
+	}
+	before = objects_put;
+	commit(a, &nodes[1]);
+	/* two parts, their list, and the version three times */
+	assert_true(objects_put - before >= 3 + 3);
+	third_node(a, &nodes[2]);
+	end_world();
+}
+
+/* Who takes the last of many versions takes a bounded number of objects. */
+static void a_long_history_is_made_flat(void **unused)
+{
+	struct node *a = &nodes[0], *b = &nodes[1];
+	struct rs_object_name name;
+	struct sc_err err;
+	char path[20];
+	unsigned most = 0;
+
+	(void)unused;
+	begin_world(2);
+	for (int i = 0; i < 45; i++) {
+		(void)snprintf(path, sizeof(path), "e%d", i % 20);
+		(void)work_unlink(a->s, a->job, 1, path, &err);
+		write_plain(a, 1, path);
+		good(rs_job_commit(RS_CALLER(a->s), a->job, "", &err), err);
+		put_head(a, &name);
+		good(take(b, &name, &err), err);
+		if (pick(5) == 0)
+			work(pick(2) ? a : b);
+		objects_got = 0;
+		open_node(&nodes[2], a->job->root);
+		good(try_take(&nodes[2], &name, &err), err);
+		close_node(&nodes[2]);
+		most = objects_got > most ? objects_got : most;
+	}
+	/* trees, most of them twice; a version, a layout, sets of three files, objects of ranks */
+	assert_in_range(most, 16, 2 * 16 + 2 + 3 + 8);
+	last = name;
+	nr_versions += 45;
+	expect_all(a, b);
+	check_store(b);
+	third_node(a, &nodes[2]);
+	end_world();
+}
+
+static void datasets_are_taken_with_their_blobs(void **unused)
+{
+	struct node *a = &nodes[0], *b = &nodes[1];
+	struct sc_buf x = {0}, y = {0};
+	char source[120], command[400];
+	struct sc_err err;
+	unsigned before;
+	FILE *f;
+
+	(void)unused;
+	begin_world(3);
+	(void)snprintf(source, sizeof(source), "%s.jsonl", a->dir);
+	f = fopen(source, "w");
+	for (int i = 0; i < 3000; i++)
+		assert_true(fprintf(f, "{\"sample\": %d}\n", i * i) > 0);
+	assert_int_equal(0, fclose(f));
+	(void)snprintf(command, sizeof(command), "add name=l path=%s global_batch=12\nadd name=c path=%s global_batch=24 copy=yes\n",
+		       source, source);
+	good(rs_job_data(RS_CALLER(a->s), a->job, command, &err), err);
+	nr_versions++;
+	put_head(a, &last);
+	before = nr_away(b);
+	good(take(b, &last, &err), err);
+	good(rs_render_data(a->s, a->job, &x, &err), err);
+	good(rs_render_data(b->s, b->job, &y, &err), err);
+	assert_string_equal(x.text, y.text);
+	assert_int_equal(before + 3, nr_away(b)); /* borders of both, a copy */
+	check_store(b);
+	/* and back: what comes from there has the same */
+	good(rs_job_topology(RS_CALLER(b->s), b->job, "tp=1 dp=1 pp=1 plain=drop", &err), err);
+	put_head(b, &last);
+	good(take(a, &last, &err), err);
+	assert_int_equal(0, nr_away(a));
+	work(b);
+	open_node(&nodes[2], a->job->root);
+	objects_got = 0;
+	good(try_take(&nodes[2], &last, &err), err);
+	expect_refused(&nodes[2], objects_got);
+	close_node(&nodes[2]);
+	sc_buf_done(&x);
+	sc_buf_done(&y);
+	assert_int_equal(0, unlink(source));
+	end_world();
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(other_nodes_show_the_same)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_large_goes_in_parts), cmocka_unit_test(a_long_history_is_made_flat),
+		cmocka_unit_test(datasets_are_taken_with_their_blobs), cmocka_unit_test(other_nodes_show_the_same),
+	};
 
 	if (getenv("SEED"))
 		seed = strtoul(getenv("SEED"), NULL, 10);

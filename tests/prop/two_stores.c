@@ -184,11 +184,28 @@ static int take_id(struct node *n, const struct rs_object_name *name, uint64_t *
 	return meta_catalog_end(catalog(n), rc, err);
 }
 
-int take_rows(struct node *n, const struct rs_object_name *name, struct sc_err *err)
+static int on_complaint(void *arg, uint64_t id, const char *text, const char *extra)
 {
-	uint64_t id;
+	(void)arg;
+	(void)id;
+	(void)extra;
+	broken("an object was taken, and now: %s", text);
+	return 0;
+}
 
-	return take_id(n, name, &id, err);
+int try_take(struct node *n, const struct rs_object_name *name, struct sc_err *err)
+{
+	struct sc_err undone;
+	uint64_t id;
+	int rc;
+
+	good(meta_catalog_begin(catalog(n), false, err), *err);
+	rc = rs_objects_take(n->s, n->job, name->at, n->number, false, &in_memory, NULL, &id, err);
+	assert_true(rc == 0 || rc == err->code);
+	if (rc == 0)
+		good(meta_catalog_check(catalog(n), on_complaint, NULL, &undone), undone);
+	assert_int_equal(SC_E_CANCELLED, meta_catalog_end(catalog(n), SC_E_CANCELLED, &undone));
+	return rc;
 }
 
 int take(struct node *n, const struct rs_object_name *name, struct sc_err *err)

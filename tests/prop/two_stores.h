@@ -35,8 +35,8 @@ void forget_objects(void);
 void put_head(struct node *n, struct rs_object_name *ret);
 /** Takes a version as the head of a node, and shows it. */
 int take(struct node *n, const struct rs_object_name *name, struct sc_err *err);
-/** The same without showing it; nothing stays when it fails. */
-int take_rows(struct node *n, const struct rs_object_name *name, struct sc_err *err);
+/** Takes it, and takes it back: 0 if it could be taken.  What the catalog has meanwhile passes its check. */
+int try_take(struct node *n, const struct rs_object_name *name, struct sc_err *err);
 
 /* --- what a view shows --- */
 
