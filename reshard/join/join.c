@@ -345,6 +345,14 @@ static int put_row(struct work *w, const struct meta_inode_row *row)
 	return rc < 0 ? rc : put(w, &w->rows, (struct meta_change){META_PUT_INODE, .inode = *row});
 }
 
+static int note_gone(struct work *w, uint64_t ino)
+{
+	char *key = sc_arena_copy(&w->j->texts, KEY(ino));
+	int rc = note(w, key, sizeof(ino));
+
+	return rc < 0 ? rc : sc_map_put(&w->j->gone, key, sizeof(ino), key) < 0 ? sc_nomem(w->err) : 0;
+}
+
 static int64_t newer(int64_t a, int64_t b)
 {
 	return a > b ? a : b;
@@ -428,9 +436,10 @@ static int join_row(struct work *w, const struct meta_inode_row *theirs)
 
 	if (same)
 		return join_same(w, theirs, same->to);
+	if (sc_map_get(&w->j->gone, KEY(theirs->ino)) || (!theirs->nlink && rs_overlay_has(w->j->o, theirs->ino)))
+		return refuse_object(w, theirs->ino, "was removed or changed");
 	if (!theirs->nlink)
-		return rs_overlay_has(w->j->o, theirs->ino)
-			       ? refuse_object(w, theirs->ino, "was removed or changed") : 0;
+		return note_gone(w, theirs->ino);
 	if (rs_overlay_has(w->j->o, theirs->ino)) {
 		rc = below(w, theirs->ino, &was);
 		return rc > 0 ? join_rows(w, &was, theirs)
@@ -534,5 +543,6 @@ int rs_join(struct rs_joining *j, uint32_t node, const struct meta_changes *part
 void rs_joining_done(struct rs_joining *j)
 {
 	sc_map_done(&j->by);
+	sc_map_done(&j->gone);
 	sc_arena_done(&j->texts);
 }

@@ -33,8 +33,10 @@ struct rs_joining {
 	/** Appends how users call an object, or (more: not "") a name in a folder. */
 	int (*name)(void *arg, uint64_t ino, const char *more, struct sc_buf *to, struct sc_err *err);
 	void *arg;
-	struct sc_map by;		/* names and objects of joined parts -> their nodes; zeroed at first */
-	struct sc_arena texts;		/* likewise */
+	/* zeroed at first */
+	struct sc_map by;		/* names and objects of joined parts -> their nodes */
+	struct sc_map gone;		/* what they have removed: they leave no row of it */
+	struct sc_arena texts;
 };
 
 /**
