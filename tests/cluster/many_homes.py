@@ -76,6 +76,13 @@ def both(node, reference, do):
 	counts["requests"] += 1
 
 
+def plain(node, to):
+	shutil.rmtree(to)
+	to.mkdir()
+	if os.system(f"tar -C {node.mount}/gpt --exclude ./.ctl -cf - . | tar -C {to} -xpf -"):
+		sys.exit("tar fails")
+
+
 cluster = Cluster(work, binary)
 one, two, three = cluster.nodes
 for n in cluster.nodes:
@@ -159,6 +166,28 @@ one.ctl("gpt", "commit", "step=5")
 compare_all(reference, "after a file was opened only")
 
 
+# torch.distributed.checkpoint saves into one folder of the job, from a process on each node
+try:
+	import torch.distributed.checkpoint
+except ImportError as why:
+	print(f"skipped: a checkpoint of torch.distributed: {why}")
+else:
+	program = pathlib.Path(__file__).with_name("dcp_save.py")
+	def python(*words):
+		words = [sys.executable, str(program), *map(str, words)]
+		if os.spawnv(os.P_WAIT, sys.executable, words):
+			sys.exit(f"{' '.join(words)} fails")
+	python(*(n.mount / "gpt/ckpt" for n in cluster.nodes))
+	three.must("gpt", "commit", "step=6")
+	counts["commits"] += 1
+	for n in cluster.nodes:
+		python("load", n.mount / "gpt/ckpt")
+		parts = [(x.mount / "gpt/.as/tp=2/1/ckpt.safetensors").read_bytes() for x in (one, n)]
+		assert len(parts[0]) > 24 * 8 * 4 and parts[0] == parts[1]
+	one.must("gpt", "topology", "tp=1 plain=drop")
+	one.must("gpt", "topology", "tp=3")
+	plain(one, reference)
+
 # random requests, on names of which some are other nodes', too
 names = ["a", "b", "d", "d/x", "d/y", "e", "e/x", "f", "f/x"]
 
@@ -185,13 +214,6 @@ def request(top, what, a, b, value):
 				a.chmod(0o700 if a.is_dir() else 0o640)
 	except OSError:
 		pass
-
-
-def plain(node, to):
-	shutil.rmtree(to)
-	to.mkdir()
-	if os.system(f"tar -C {node.mount}/gpt --exclude ./.ctl -cf - . | tar -C {to} -xpf -"):
-		sys.exit("tar fails")
 
 
 refused = 0
