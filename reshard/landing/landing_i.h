@@ -33,6 +33,11 @@ struct landing {
 	uint32_t refs;			/* opens and pulls */
 	bool forgotten;			/* it is in no bucket */
 	struct waiter *waiters;
+	struct {
+		uint32_t first, end;	/* chunks of the last need */
+		uint32_t window;	/* asked for ahead of it; 0: it did not go on where one had ended */
+		uint32_t until;		/* chunks below are asked for */
+	} ahead;
 	struct landing *next;		/* in its bucket */
 	struct landing *idle_before, *idle_after;
 };
@@ -90,8 +95,9 @@ static inline int punch(int fd, uint64_t at, uint64_t bytes)
 int landing_slot_new(struct landing *l, uint32_t chunk);
 /** The chunk is lacked from now on. */
 void landing_slot_free(struct landing *l, uint32_t chunk);
-/** Adds a slot to the end of the queue, or takes it out. */
+/** Adds a slot to the end of the queue, or to its front, or takes it out. */
 void landing_enqueue(struct rs_landings *set, uint32_t slot);
+void landing_enqueue_first(struct rs_landings *set, uint32_t slot);
 void landing_dequeue(struct rs_landings *set, uint32_t slot);
 struct landing **landing_bucket(struct rs_landings *set, uint32_t node, uint64_t blob);
 /** A reference to one that is known; NULL: it is not. */

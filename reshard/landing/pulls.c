@@ -12,6 +12,8 @@
 #define PULL_CHUNKS (RS_PULL_BYTES / RS_CHUNK_BYTES)
 #define TOLD_NS INT64_C(1000000000)	/* L2 */
 #define USED_MAX 2			/* how often the hand passes what was needed */
+#define AHEAD_FIRST ((4u << 20) / RS_CHUNK_BYTES)
+#define AHEAD_MAX ((32u << 20) / RS_CHUNK_BYTES)
 
 SC_METRIC(bytes_pulled, SC_COUNTER, "scalai_pulled_bytes_total", "Bytes that came from other nodes.");
 SC_METRIC(chunks_evicted, SC_COUNTER, "scalai_evicted_chunks_total",
@@ -262,6 +264,43 @@ static int64_t pin(struct landing *l, uint32_t first, uint32_t end)
 	return missing;
 }
 
+/* What somebody waits for comes before what is asked for ahead. */
+static void hurry(struct landing *l, uint32_t first, uint32_t end)
+{
+	for (uint32_t c = end; c-- > first;)
+		if (slot_of(l, c)->state == QUEUED) {
+			landing_dequeue(l->set, l->slots[c]);
+			landing_enqueue_first(l->set, l->slots[c]);
+		}
+}
+
+/* Asks for what comes behind a range, if that goes on where the last one has ended. */
+static void read_ahead(struct landing *l, uint32_t first, uint32_t end)
+{
+	const uint32_t most = l->set->most / 16 < AHEAD_MAX ? l->set->most / 16 : AHEAD_MAX;
+	typeof(l->ahead) *a = &l->ahead;
+	uint32_t until;
+
+	if (first == a->first && end == a->end)
+		return; /* it is needed again, by who has waited for it */
+	if (first > a->end || first + 1 < a->end || !a->end)
+		a->window = a->until = 0;
+	else if (!a->window)
+		a->window = AHEAD_FIRST;
+	else if (a->until < end + a->window / 2)
+		a->window *= 2;
+	a->first = first;
+	a->end = end;
+	a->window = a->window < most ? a->window : most;
+	if (a->until >= end + a->window / 2 || !a->window)
+		return;
+	until = end + a->window < l->nr ? end + a->window : l->nr;
+	for (uint32_t c = a->until > end ? a->until : end; c < until; c++)
+		if (!l->slots[c] && landing_slot_new(l, c) < 0)
+			return; /* out of memory: it is asked for when it is needed */
+	a->until = until;
+}
+
 static int need(struct landing *l, uint32_t first, uint32_t end, struct rs_done *done, struct sc_err *err)
 {
 	struct waiter *w = sc_zalloc(sizeof(*w));
@@ -277,6 +316,10 @@ static int need(struct landing *l, uint32_t first, uint32_t end, struct rs_done 
 		missing = pin(l, first, end);
 	if (rc == RS_HERE && missing < 0)
 		rc = sc_nomem(err);
+	if (missing > 0)
+		hurry(l, first, end);
+	if (missing >= 0)
+		read_ahead(l, first, end);
 	if (missing > 0) {
 		*w = (struct waiter){.done = done, .first = first, .end = end, .missing = (uint32_t)missing,
 				     .next = l->waiters};

@@ -6,15 +6,25 @@
 
 #define IDLE_MAX 1024 /* landings that nobody has open: each has a descriptor */
 
-void landing_enqueue(struct rs_landings *set, uint32_t i)
+static void put_behind(struct rs_landings *set, uint32_t i, uint32_t before)
 {
 	struct slot *at = set->slots.at;
 
 	at[i].state = QUEUED;
-	at[i].before = at[0].before;
-	at[i].next = 0;
-	at[at[0].before].next = i;
-	at[0].before = i;
+	at[i].before = before;
+	at[i].next = at[before].next;
+	at[at[before].next].before = i;
+	at[before].next = i;
+}
+
+void landing_enqueue(struct rs_landings *set, uint32_t i)
+{
+	put_behind(set, i, set->slots.at[0].before);
+}
+
+void landing_enqueue_first(struct rs_landings *set, uint32_t i)
+{
+	put_behind(set, i, 0);
 }
 
 void landing_dequeue(struct rs_landings *set, uint32_t i)

@@ -123,12 +123,12 @@ struct out *rs_out_make(struct conn *c, const struct rs_net_frame *f, struct sc_
 	n = rs_frame_format(&net->frame, net->bytes, err);
 	if (n < 0)
 		return NULL;
-	o = sc_zalloc(sizeof(*o) + (size_t)n + f->payload_bytes);
+	o = sc_sys.alloc(sizeof(*o) + (size_t)n + f->payload_bytes);
 	if (!o) {
 		(void)sc_nomem(err);
 		return NULL;
 	}
-	o->bytes = (size_t)n + f->payload_bytes;
+	*o = (struct out){.bytes = (size_t)n + f->payload_bytes};
 	memcpy(o->at, net->bytes, (size_t)n);
 	net->out_bytes += o->bytes;
 	return o;
@@ -375,5 +375,7 @@ void rs_conn_take(struct conn *c)
 			c->got += (size_t)n;
 		if (c->in_payload ? c->payload_got == c->frame.payload_bytes : c->got == c->want)
 			step(c);
+		if (c->first && !c->dead) /* one answer is on its way while the next one is made */
+			rs_conn_flush(c);
 	}
 }

@@ -290,6 +290,54 @@ static void who_waits_at_the_end_is_told(void **unused)
 	(void)fake_puller_free(p);
 }
 
+static uint64_t brought;
+
+static int count_bytes(const struct rs_away *what, uint64_t at, uint64_t bytes, void *to, struct sc_err *err)
+{
+	brought += bytes;
+	return true_bytes(what, at, bytes, to, err);
+}
+
+/* Reads that go on bring what comes next, so far ahead; others bring what they need. */
+static void who_reads_on_is_read_ahead_of(void **unused)
+{
+	static const uint64_t MIB = 1 << 20;
+	const struct rs_away what = {4, 4, 64 * MIB};
+	struct fake_puller *puller = fake_puller_new(count_bytes, 0, 0, 0); /* it answers at once */
+	struct rs_landing_config config = {&store, fake_puller_of(puller), 1024 * MIB, PULLS_MAX};
+	struct rs_landings *set;
+	struct rs_place place;
+	struct rs_bytes *b;
+	struct sc_err err;
+	unsigned char byte;
+
+	(void)unused;
+	brought = 0;
+	assert_int_equal(0, rs_landings_new(&config, &set, &err));
+	assert_int_equal(0, rs_landing_place(set, &what, 0, &place, &err));
+	assert_int_equal(0, rs_place_open(&place, &b, &err));
+	for (unsigned i = 0; i < 16; i++) /* backwards, and with gaps: nothing more */
+		assert_int_equal(0, rs_bytes_read(b, (60 - 3 * i) * MIB, 1, &byte, &err));
+	assert_int_equal(16 * RS_CHUNK_BYTES, brought);
+	assert_int_equal(0, rs_bytes_read(b, 0, 1, &byte, &err));
+	assert_int_equal(17 * RS_CHUNK_BYTES, brought);
+	for (uint64_t at = RS_CHUNK_BYTES; at < what.bytes; at += RS_CHUNK_BYTES) {
+		unsigned char got[RS_CHUNK_BYTES];
+
+		assert_int_equal(0, rs_bytes_read(b, at, RS_CHUNK_BYTES, got, &err));
+		assert_int_equal(true_byte(&what, at), got[0]);
+		/* of what is behind, and of what is ahead 32 MiB at most; at first 4 */
+		assert_true(brought <= at + 33 * MIB + 17 * RS_CHUNK_BYTES);
+		assert_true(at > RS_CHUNK_BYTES || (brought >= 4 * MIB && brought < 6 * MIB));
+		assert_true(at < 20 * MIB || brought >= at + 14 * MIB || brought >= what.bytes);
+	}
+	assert_int_equal(what.bytes, brought);
+	rs_place_close(&place, b);
+	rs_landings_stop(set);
+	(void)rs_landings_free(set);
+	(void)fake_puller_free(puller);
+}
+
 static void what_no_store_has_is_refused(void **unused)
 {
 	static const struct rs_away bad[] = {{65536, 1, 1}, {1, UINT64_C(1) << 40, 1}, {1, 1, UINT64_C(1) << 48}};
@@ -344,6 +392,7 @@ int main(void)
 		cmocka_unit_test(with_room_for_three_chunks),
 		cmocka_unit_test(without_room),
 		cmocka_unit_test(who_waits_at_the_end_is_told),
+		cmocka_unit_test(who_reads_on_is_read_ahead_of),
 		cmocka_unit_test(what_no_store_has_is_refused),
 	};
 
