@@ -174,6 +174,12 @@ struct rs_landings *rs_landings_free(struct rs_landings *set)
 		landing_free(landing_drop(set->idle.idle_after));
 	for (size_t i = 0; i < LANDING_BUCKETS; i++)
 		assert(!set->buckets[i]);
+	while (set->spare) {
+		struct pull *p = set->spare;
+
+		set->spare = p->after;
+		sc_sys.release(p);
+	}
 	sc_vec_done(&set->slots);
 	(void)pthread_cond_destroy(&set->quiet);
 	(void)pthread_mutex_destroy(&set->lock);

@@ -18,8 +18,8 @@
  *      lacked, and is pulled anew for who asks next.
  *  L5  A hole is punched before the chunk is asked for again.
  *
- * Who reads on where the last read has ended gets bytes before he asks: from 4 MiB ahead on, twice as far each time that
- * he has come half the way, at most 32 MiB and a sixteenth of bytes_max.  What somebody waits for comes first.
+ * Who reads on where the last read has ended gets bytes before he asks: from 4 MiB ahead on, twice as far each time
+ * that he has come half the way, at most 32 MiB and a sixteenth of bytes_max.  What somebody waits for comes first.
  *
  * A restart begins with nothing: the file has no name, and nothing on disk says what is in it.  A bitmap there might
  * say so only of chunks that were flushed before it, which would cost a flush for each and save, after a crash, to pull

@@ -69,6 +69,8 @@ struct rs_landings {
 	uint32_t nr_here, most;
 	uint32_t nr_pulls;
 	struct pull *pulls;
+	struct pull *spare;		/* by `after`, at most pulls_max: their memory is not given back each time */
+	uint32_t nr_spare;
 	bool starts, stop;
 	struct landing *buckets[LANDING_BUCKETS];
 	struct landing idle;		/* ring: after = longest idle */

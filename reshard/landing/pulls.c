@@ -144,6 +144,34 @@ static void land(struct landing *l, uint32_t first, uint32_t nr, bool came, stru
 	}
 }
 
+/* Pulls of many bytes have room for RS_PULL_BYTES, and are kept for others. */
+static bool is_large(uint64_t bytes)
+{
+	return bytes > RS_PULL_BYTES / 4;
+}
+
+static struct pull *make_pull(struct rs_landings *set, uint64_t bytes)
+{
+	struct pull *p = is_large(bytes) ? set->spare : NULL;
+
+	if (!p)
+		return sc_sys.alloc(sizeof(*p) + (is_large(bytes) ? RS_PULL_BYTES : bytes));
+	set->spare = p->after;
+	set->nr_spare--;
+	return p;
+}
+
+static void keep_pull(struct rs_landings *set, struct pull *p)
+{
+	if (!is_large(chunk_bytes(p->of, p->first, p->nr)) || set->nr_spare >= set->config.pulls_max) {
+		sc_sys.release(p);
+		return;
+	}
+	p->after = set->spare;
+	set->spare = p;
+	set->nr_spare++;
+}
+
 static void on_pulled(struct rs_done *done, const struct sc_err *why)
 {
 	struct pull *p = (struct pull *)done;
@@ -170,7 +198,7 @@ static void on_pulled(struct rs_done *done, const struct sc_err *why)
 		set->pulls = p->after;
 	if (p->after)
 		p->after->before = p->before;
-	sc_sys.release(p);
+	keep_pull(set, p);
 	useless = landing_put(l);
 	(void)pthread_mutex_unlock(&set->lock);
 	landing_free(useless);
@@ -202,7 +230,7 @@ static struct pull *next_pull(struct rs_landings *set, struct waiter **told)
 		landing_dequeue(set, l->slots[c]);
 		slot_of(l, c)->state = COMING;
 	}
-	p = sc_sys.alloc(sizeof(*p) + chunk_bytes(l, first, nr));
+	p = make_pull(set, chunk_bytes(l, first, nr));
 	if (!p) {
 		land(l, first, nr, false, told);
 		return NULL;

@@ -27,13 +27,38 @@ static void end_asked(struct asked *a, int code, const struct sc_err *err)
 	sc_sys.release(a);
 }
 
+static struct out *make_out(struct rs_net *net, size_t bytes)
+{
+	const bool large = bytes >= SPARE_MIN && bytes <= SPARE_ROOM;
+	const size_t room = large ? SPARE_ROOM : bytes;
+	struct out *o = large ? net->spare : NULL;
+
+	if (o) {
+		net->spare = o->next;
+		net->nr_spare--;
+	} else {
+		o = sc_sys.alloc(sizeof(*o) + room);
+	}
+	if (o)
+		*o = (struct out){.bytes = bytes, .room = room};
+	return o;
+}
+
 static void drop_outs(struct conn *c, struct out *o)
 {
+	struct rs_net *net = c->net;
+
 	while (o) {
 		struct out *next = o->next;
 
-		c->net->out_bytes -= o->bytes;
-		sc_sys.release(o);
+		net->out_bytes -= o->bytes;
+		if (o->room == SPARE_ROOM && net->nr_spare < SPARE_MAX) {
+			o->next = net->spare;
+			net->spare = o;
+			net->nr_spare++;
+		} else {
+			sc_sys.release(o);
+		}
 		o = next;
 	}
 }
@@ -123,12 +148,11 @@ struct out *rs_out_make(struct conn *c, const struct rs_net_frame *f, struct sc_
 	n = rs_frame_format(&net->frame, net->bytes, err);
 	if (n < 0)
 		return NULL;
-	o = sc_sys.alloc(sizeof(*o) + (size_t)n + f->payload_bytes);
+	o = make_out(net, (size_t)n + f->payload_bytes);
 	if (!o) {
 		(void)sc_nomem(err);
 		return NULL;
 	}
-	*o = (struct out){.bytes = (size_t)n + f->payload_bytes};
 	memcpy(o->at, net->bytes, (size_t)n);
 	net->out_bytes += o->bytes;
 	return o;

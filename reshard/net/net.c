@@ -272,6 +272,12 @@ void rs_net_free(struct rs_net *net)
 	for (struct conn *c = net->conns; c; c = c->next)
 		rs_conn_fail(c, "this node goes");
 	rs_conns_sweep(net);
+	while (net->spare) {
+		struct out *o = net->spare;
+
+		net->spare = o->next;
+		sc_sys.release(o);
+	}
 	if (net->listener >= 0)
 		(void)close(net->listener);
 	if (net->epoll >= 0)

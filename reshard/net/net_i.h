@@ -7,9 +7,15 @@
 
 #define OUT_BYTES_MAX (64u << 20) /* answers that wait to be sent, of all connections */
 
+/* Large ones are kept for others: memory of that size is new pages each time, which cost more than what is done with
+ * them. */
+#define SPARE_MAX 16
+#define SPARE_ROOM (RS_FRAME_HEADER + RS_FRAME_BODY_MAX + (1u << 20))
+#define SPARE_MIN (256u << 10)	/* smaller ones are not kept */
+
 struct out {
 	struct out *next;
-	size_t bytes, sent;
+	size_t bytes, sent, room;	/* room SPARE_ROOM: it may be kept */
 	uint8_t at[];
 };
 
@@ -51,6 +57,8 @@ struct rs_net {
 	struct conn *conns;
 	uint32_t nr;
 	size_t out_bytes;
+	struct out *spare;
+	unsigned nr_spare;
 	struct rs_net_frame frame;	/* what is made to be sent, and its bytes */
 	uint8_t bytes[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
 };
