@@ -86,13 +86,11 @@ static int set_size(struct fs *fs, struct rs_job *job, uint64_t blob, off_t byte
 /* Of the job's folder: mode and owner are the job's. */
 static int set_job(struct fs *fs, struct rs_job *job, struct rs_attrs attrs, struct sc_err *err)
 {
-	struct rs_job_attr a;
 	int rc = 0;
 
-	rs_job_attr(job, &a);
 	if (attrs.has_mode || attrs.has_uid || attrs.has_gid)
-		rc = rs_job_chattr(fs->service, job, attrs.has_mode ? attrs.mode : a.mode,
-				   attrs.has_uid ? attrs.uid : a.uid, attrs.has_gid ? attrs.gid : a.gid, err);
+		rc = rs_job_chattr(fs->service, job, attrs.has_mode ? attrs.mode : RS_SAME_MODE,
+				   attrs.has_uid ? attrs.uid : RS_SAME_ID, attrs.has_gid ? attrs.gid : RS_SAME_ID, err);
 	attrs.has_mode = attrs.has_uid = attrs.has_gid = false;
 	if (rc < 0 || !is_any(&attrs))
 		return rc;

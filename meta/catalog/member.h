@@ -23,13 +23,16 @@ int meta_member_set_lease(struct meta_catalog *c, uint64_t lease, struct sc_err 
 
 /** A job that all nodes have. */
 struct meta_shared_job {
-	uint64_t job, id;	/* here, and in the cluster */
+	uint64_t job, id;	/* here, and in the cluster; META_LOST and more: it is not there any more */
 	uint64_t token, base;	/* of a commit that was prepared and has no outcome yet, and what it is over; 0: none */
 };
 typedef int meta_shared_job_fn(void *arg, const struct meta_shared_job *row);
 int meta_shared_job_each(struct meta_catalog *c, meta_shared_job_fn *fn, void *arg, struct sc_err *err);
 /** Adds one, unless it is there. */
 int meta_shared_job_add(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err);
+/** Notes that a job is not in the cluster any more, inside a transaction. */
+#define META_LOST (UINT64_C(1) << 63)
+int meta_shared_job_lose(struct meta_catalog *c, uint64_t job, struct sc_err *err);
 /** Notes a commit that was prepared; token 0: its outcome is known.  Inside a transaction, which the caller makes
  *  durable before it answers. */
 int meta_shared_job_prepare(struct meta_catalog *c, uint64_t job, uint64_t token, uint64_t base, struct sc_err *err);

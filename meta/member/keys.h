@@ -71,7 +71,10 @@ struct meta_key {
 	const char *text;	/* NULL where the path has none */
 };
 
-enum meta_command_kind { META_BY_COMMIT, META_BY_TOPOLOGY, META_BY_LAYOUT, META_BY_ROLLBACK, META_BY_DATA };
+/* META_BY_REMOVAL makes no version: the job's names are removed while all gates are closed. */
+enum meta_command_kind {
+	META_BY_COMMIT, META_BY_TOPOLOGY, META_BY_LAYOUT, META_BY_ROLLBACK, META_BY_DATA, META_BY_REMOVAL
+};
 
 struct meta_member {
 	uint32_t node;		/* its number */

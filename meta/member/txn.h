@@ -18,7 +18,7 @@ struct meta_compare {
 	uint64_t revision;		/* 0: the key is absent */
 };
 
-enum meta_range { META_RANGE_ALL, META_RANGE_NODES, META_RANGE_READY, META_RANGE_LOW };
+enum meta_range { META_RANGE_ALL, META_RANGE_NODES, META_RANGE_READY, META_RANGE_LOW, META_RANGE_TAGS };
 
 struct meta_op {
 	enum { META_PUT, META_DELETE, META_GET, META_LIST } what;

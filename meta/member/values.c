@@ -86,7 +86,7 @@ static const struct field *const fields[META_KEY_KINDS_NR] = {
     [META_KEY_STORE] = of_store,     [META_KEY_VERSION] = of_version, [META_KEY_READY] = of_ready,
     [META_KEY_LOW] = of_low,
 };
-static const char *const changes[] = {"commit", "topology", "layout", "rollback", "data"};
+static const char *const changes[] = {"commit", "topology", "layout", "rollback", "data", "removal"};
 #define CHANGES_NR (sizeof(changes) / sizeof(*changes))
 
 /* Lists begin with how many: those of MEMBERS, STORED, USES and TEXTS have one shape. */

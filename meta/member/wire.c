@@ -112,6 +112,8 @@ static void range_prefix(const char *cluster, const struct meta_op *o, char *to,
 	if (o->range == META_RANGE_READY)
 		(void)snprintf(to, room, "/scalai/%s/ready/%016llx/%llu/", cluster, (unsigned long long)o->key.job,
 			       (unsigned long long)o->key.nr);
+	else if (o->range == META_RANGE_TAGS)
+		(void)snprintf(to, room, "/scalai/%s/all/jobs/%016llx/tag/", cluster, (unsigned long long)o->key.job);
 	else
 		(void)snprintf(to, room, "/scalai/%s/%s/", cluster, names[o->range]);
 }

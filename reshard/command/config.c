@@ -42,10 +42,24 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 	return 0;
 }
 
+/* job->command is held. */
+static int apply(struct rs_job *job, struct settings *all, bool is_followed, struct sc_err *err)
+{
+	struct rs_amend amend = {.kind = RS_AMEND_CONFIG, .settings = all->at, .nr_settings = all->nr,
+				 .is_followed = is_followed};
+	int rc = rs_head_amend(job->service, job, &amend, err);
+
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&job->state);
+	job->config = all->config;
+	(void)pthread_mutex_unlock(&job->state);
+	return 0;
+}
+
 int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct rs_service *s = who->service;
-	struct rs_amend amend = {.kind = RS_AMEND_CONFIG};
 	struct settings all = {0};
 	char *copy = sc_strdup(text);
 	int rc;
@@ -55,16 +69,8 @@ int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *t
 	(void)pthread_mutex_lock(&job->command);
 	all.config = rs_config_of(job);
 	rc = parse(&all, sc_trim(copy), err);
-	if (rc == 0) {
-		amend.settings = all.at;
-		amend.nr_settings = all.nr;
-		rc = rs_head_amend(s, job, &amend, err);
-	}
-	if (rc == 0) {
-		(void)pthread_mutex_lock(&job->state);
-		job->config = all.config;
-		(void)pthread_mutex_unlock(&job->state);
-	}
+	if (rc == 0)
+		rc = apply(job, &all, false, err);
 	(void)pthread_mutex_unlock(&job->command);
 	sc_vec_done(&all);
 	sc_vec_done(&all.keys);
@@ -75,5 +81,28 @@ int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *t
 		rs_job_tell(job);
 		rs_kick(s, false);
 	}
+	return rc;
+}
+
+int rs_job_config_follow(struct rs_job *job, char *words, struct sc_err *err)
+{
+	struct settings all = {.config = rs_config_of(job)};
+	char *save = NULL;
+	int rc = 0;
+
+	for (char *word = strtok_r(words, "\n", &save); rc == 0 && word; word = strtok_r(NULL, "\n", &save)) {
+		char *eq = strchr(word, '=');
+
+		if (!eq)
+			continue;
+		*eq = 0;
+		if (rs_config_apply(&all.config, word, eq + 1) < 0)
+			sc_log(SC_LOG_WARN, "config '%s=%s' of another node is unknown, continuing", word, eq + 1);
+		else
+			rc = sc_vec_push(&all, ((struct rs_setting){word, eq + 1})) < 0 ? sc_nomem(err) : 0;
+	}
+	if (rc == 0)
+		rc = apply(job, &all, true, err);
+	sc_vec_done(&all);
 	return rc;
 }

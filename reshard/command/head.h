@@ -20,7 +20,8 @@
 #include "meta/tree/change.h"
 #include "reshard/state/state.h"
 
-enum rs_change { RS_BY_COMMIT, RS_BY_TOPOLOGY, RS_BY_LAYOUT, RS_BY_ROLLBACK, RS_BY_DATA };
+/* the last is no version: all nodes close the gate while the job is removed */
+enum rs_change { RS_BY_COMMIT, RS_BY_TOPOLOGY, RS_BY_LAYOUT, RS_BY_ROLLBACK, RS_BY_DATA, RS_BY_REMOVAL };
 
 struct rs_seal {
 	uint64_t blob, bytes;
@@ -59,6 +60,7 @@ struct rs_job *rs_advance_tree(const struct rs_advance *a);
 struct rs_amend {
 	enum { RS_AMEND_MAKE, RS_AMEND_REMOVE, RS_AMEND_RENAME, RS_AMEND_ATTR, RS_AMEND_FIRST, RS_AMEND_CONFIG,
 	       RS_AMEND_TAG, RS_AMEND_CLONE } kind;
+	bool is_followed;		/* REMOVE, RENAME, ATTR, CONFIG: all nodes have it already, but for this one */
 	struct meta_job_row *row;	/* MAKE: all but `id` and `root`, which are set; ATTR: mode, uid, gid */
 	const char *name;		/* RENAME */
 	uint64_t layout;		/* FIRST: of the first version; 0: none yet */
@@ -67,7 +69,7 @@ struct rs_amend {
 		const char *key, *value;
 	} *settings;			/* CONFIG: all of them or none */
 	size_t nr_settings;
-	uint64_t version;		/* TAG: which one, by its row */
+	uint64_t version, nr;		/* TAG: which one, by its row, and its number */
 	const char *tag;		/* TAG, NULL: it loses its tag */
 	struct rs_job *clone;		/* CLONE: a second job of all its versions, in memory; its `id` and `root` are
 					 * set */
@@ -78,7 +80,7 @@ struct rs_amend {
 /* Called without the lock of a service, of a cache or job.state.  `arg` is the service. */
 struct rs_head_ops {
 	const char *name;
-	bool waits;			/* for others: no thread that serves FUSE calls begin, publish or amend */
+	bool waits;			/* for others: no thread that serves FUSE calls begin or publish */
 	/** Has this token made its version?  1, 0 or an error. */
 	int (*requested)(void *arg, uint64_t token, struct sc_err *err);
 	/**
@@ -129,7 +131,8 @@ int64_t rs_head_until(struct rs_service *s);
 
 /* What "local" does to publish, for kinds that do more before or after it. */
 struct rs_turn;
-/** Refuses a new `what` if anything is uncommitted: SC_E_BUSY, naming some of it.  The gate is closed. */
+/** Refuses a new `what` (NULL: to end the job) if anything is uncommitted: SC_E_BUSY, naming some of it.  The gate is
+ *  closed. */
 int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err);
 /** Prepares a->next as the version below the working tree.  Drains the log. */
 int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err);

@@ -134,8 +134,8 @@ int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *e
 		rc = sc_nomem(err);
 	else if (rc == 0 && dirt.nr)
 		rc = sc_fail(err, SC_E_BUSY, "%zu folders, links and files were written or removed since the last "
-			     "version (%s); commit or discard them before a new %s", dirt.nr,
-			     names.text ? names.text : "", what);
+			     "version (%s); commit or discard them %s%s", dirt.nr, names.text ? names.text : "",
+			     what ? "before a new " : "first", what ? what : "");
 	sc_buf_done(&names);
 	return rc;
 }

@@ -43,6 +43,7 @@ int rs_job_tag(const struct rs_caller *who, struct rs_job *job, const char *text
 		rc = rs_version_find(s, job, version, &f, err);
 	if (rc == 0) {
 		amend.version = f.id;
+		amend.nr = f.nr;
 		amend.tag = tag;
 		rc = rs_head_amend(s, job, &amend, err);
 	}

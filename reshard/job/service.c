@@ -268,24 +268,26 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 
 /* --- the end of a job, other names --- */
 
-int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+/* Data that may be nowhere else goes only if that was asked for.  The gate is closed. */
+static int refuse_data(struct rs_job *job, struct sc_err *err)
 {
-	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
 	struct rs_dirt dirt;
-	int rc;
+	int rc = rs_tree_dirt(job, &dirt, NULL, err);
 
-	(void)pthread_mutex_lock(&job->command);
-	(void)rs_tree_close(job, false, err);
-	rc = rs_tree_dirt(job, &dirt, NULL, err);
 	(void)pthread_mutex_lock(&job->state);
 	if (rc == 0 && (job->head || dirt.nr) && !job->config.remove)
 		rc = sc_fail(err, SC_E_NOT_EMPTY, "job '%s' has data that may be nowhere else; 'scalai delete' "
 			     "removes a job with all its versions (so does rmdir, once 'remove=yes' was written to its "
 			     ".ctl/config)", job->name);
 	(void)pthread_mutex_unlock(&job->state);
-	/* what waits there would be rows of a job that is gone */
-	if (rc == 0)
-		rc = rs_log_drain(s, err);
+	return rc;
+}
+
+int rs_job_drop(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+{
+	struct rs_amend remove = {.kind = RS_AMEND_REMOVE, .is_followed = true};
+	int rc = rs_log_drain(s, err); /* what waits there would be rows of a job that is gone */
+
 	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0)
 		rc = rs_head_amend(s, job, &remove, err);
@@ -303,59 +305,108 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 		rs_parts_purge(&s->parts);
 		rs_kick(s, true);
 	}
+	return rc;
+}
+
+int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
+{
+	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
+	int rc;
+
+	(void)pthread_mutex_lock(&job->command);
+	(void)rs_tree_close(job, false, err);
+	rc = refuse_data(job, err);
+	if (rc == 0 && !rs_head_waits(s))
+		rc = rs_job_drop(s, job, err);
 	rs_tree_open(job);
 	(void)pthread_mutex_unlock(&job->command);
+	if (rc == 0 && rs_head_waits(s)) /* all nodes close their gates for it, this one, too */
+		rc = rs_head_amend(s, job, &remove, err);
 	return rc;
+}
+
+/* Under s->naming. */
+static int give_name(struct rs_service *s, struct rs_job *job, const char *name, bool is_followed, struct sc_err *err)
+{
+	struct rs_amend rename = {.kind = RS_AMEND_RENAME, .name = name, .is_followed = is_followed};
+	char *copy = sc_strdup(name), *old = job->name;
+	int rc = copy ? reserve_job(s, err) : sc_nomem(err);
+
+	if (rc == 0)
+		rc = rs_head_amend(s, job, &rename, err);
+	if (rc < 0) {
+		sc_sys.release(copy);
+		return rc;
+	}
+	(void)pthread_mutex_lock(&job->state);
+	(void)pthread_mutex_lock(&s->lock);
+	sc_map_drop(&s->jobs_by_name, old, strlen(old));
+	(void)sc_map_put(&s->jobs_by_name, copy, strlen(copy), job);
+	job->name = copy;
+	(void)pthread_mutex_unlock(&s->lock);
+	(void)pthread_mutex_unlock(&job->state);
+	sc_sys.release(old);
+	return 0;
 }
 
 int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err)
 {
-	struct rs_amend rename = {.kind = RS_AMEND_RENAME, .name = name};
-	char *copy = sc_strdup(name);
-	int rc = copy ? 0 : sc_nomem(err);
+	int rc = rs_job_check_name(name, err);
 
-	if (rc == 0)
-		rc = rs_job_check_name(name, err);
 	(void)pthread_mutex_lock(&s->naming);
 	if (rc == 0 && job->removed)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is gone");
 	if (rc == 0)
-		rc = reserve_job(s, err);
-	if (rc == 0)
-		rc = rs_head_amend(s, job, &rename, err);
-	if (rc == 0) {
-		char *old = job->name;
-
-		(void)pthread_mutex_lock(&job->state);
-		(void)pthread_mutex_lock(&s->lock);
-		sc_map_drop(&s->jobs_by_name, old, strlen(old));
-		(void)sc_map_put(&s->jobs_by_name, copy, strlen(copy), job);
-		job->name = copy;
-		(void)pthread_mutex_unlock(&s->lock);
-		(void)pthread_mutex_unlock(&job->state);
-		copy = old;
-	}
+		rc = give_name(s, job, name, false, err);
 	(void)pthread_mutex_unlock(&s->naming);
-	sc_sys.release(copy);
 	return rc;
 }
 
-int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t uid, gid_t gid,
-		  struct sc_err *err)
+/* Under s->naming. */
+static int give_attr(struct rs_service *s, struct rs_job *job, const struct meta_job_row *to, bool is_followed,
+		     struct sc_err *err)
 {
-	struct meta_job_row row = {.mode = mode & 07777, .uid = uid, .gid = gid};
-	struct rs_amend attr = {.kind = RS_AMEND_ATTR, .row = &row};
+	struct meta_job_row row = {.mode = to->mode & 07777, .uid = to->uid, .gid = to->gid};
+	struct rs_amend attr = {.kind = RS_AMEND_ATTR, .row = &row, .is_followed = is_followed};
 	int rc = rs_head_amend(s, job, &attr, err);
 
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&job->state);
-	job->mode = mode & 07777;
-	job->uid = uid;
-	job->gid = gid;
+	job->mode = row.mode;
+	job->uid = row.uid;
+	job->gid = row.gid;
 	(void)pthread_mutex_unlock(&job->state);
 	s->events.names_changed(s->events.arg);
 	return 0;
+}
+
+int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t uid, gid_t gid,
+		  struct sc_err *err)
+{
+	struct meta_job_row row = {0};
+	int rc;
+
+	(void)pthread_mutex_lock(&s->naming);
+	row.mode = mode == RS_SAME_MODE ? job->mode : mode; /* under this lock they change */
+	row.uid = uid == RS_SAME_ID ? job->uid : uid;
+	row.gid = gid == RS_SAME_ID ? job->gid : gid;
+	rc = give_attr(s, job, &row, false, err);
+	(void)pthread_mutex_unlock(&s->naming);
+	return rc;
+}
+
+int rs_job_follow(struct rs_service *s, struct rs_job *job, const struct meta_job_row *row, struct sc_err *err)
+{
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&s->naming);
+	if (!job->removed && (job->mode != (row->mode & 07777) || job->uid != row->uid || job->gid != row->gid))
+		rc = give_attr(s, job, row, true, err);
+	if (rc == 0 && !job->removed && strcmp(job->name, row->name) != 0)
+		rc = give_name(s, job, row->name, true, err);
+	(void)pthread_mutex_unlock(&s->naming);
+	return rc;
 }
 
 /* --- start and end --- */

@@ -52,12 +52,21 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
  *  name). */
 int rs_job_make_shared(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err);
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err);
+/** Removes a job from this store, with all that it has: other nodes know of it, or there are none.  The caller has
+ *  closed its gate. */
+int rs_job_drop(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 /** Makes a second job, with this name, of the versions of a job, which share their bytes; files that are not committed
  *  are not in it.  Errors: SC_E_PERMISSION, neither the owner nor root asks; SC_E_EXISTS. */
 int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char *text, struct sc_err *err);
 int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err);
+/** Changes a job's mode and owner, but for what is the same. */
+#define RS_SAME_MODE ((mode_t)-1)
+#define RS_SAME_ID ((uid_t)-1)
 int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t uid, gid_t gid,
 		  struct sc_err *err);
+/** Gives a job name, mode and owner of `row`, as another node has changed them.  SC_E_EXISTS (another one has the
+ *  name). */
+int rs_job_follow(struct rs_service *s, struct rs_job *job, const struct meta_job_row *row, struct sc_err *err);
 
 /* --- wait --- */
 

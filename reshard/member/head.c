@@ -11,7 +11,6 @@
  */
 #include "reshard/member/member_i.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,25 +18,17 @@
 #define COMMIT_NS (600000 * MEMBER_MS)	/* from the proposal to the commit: files are read in between */
 #define CHANGE_NS (30000 * MEMBER_MS)
 #define AGAIN_NS (10000 * MEMBER_MS)	/* another command of the job is waited for so long */
+#define GONE_NS (10000 * MEMBER_MS)
 
 static enum meta_command_kind kind_of(enum rs_change change)
 {
 	static const enum meta_command_kind kinds[] = {
 		[RS_BY_COMMIT] = META_BY_COMMIT, [RS_BY_TOPOLOGY] = META_BY_TOPOLOGY, [RS_BY_LAYOUT] = META_BY_LAYOUT,
 		[RS_BY_ROLLBACK] = META_BY_ROLLBACK, [RS_BY_DATA] = META_BY_DATA,
+		[RS_BY_REMOVAL] = META_BY_REMOVAL,
 	};
 
 	return kinds[change];
-}
-
-static int random_token(uint64_t *ret, struct sc_err *err)
-{
-	do {
-		if (sc_sys.random(ret, sizeof(*ret), 0) != (ssize_t)sizeof(*ret))
-			return sc_fail_sys(err, errno, "cannot get a random number");
-		*ret >>= 4;
-	} while (!*ret);
-	return 0;
 }
 
 /* --- the outcome --- */
@@ -111,7 +102,7 @@ static int propose(struct rs_member *m, struct rs_shared *j, struct rs_move *mov
 	struct rs_event e = {.kind = RS_EV_COMMAND, .job = j->id, .change = kind_of(move->a->change),
 			     .deadline = move->a->change == RS_BY_COMMIT ? COMMIT_NS : CHANGE_NS};
 	bool lives;
-	int rc = random_token(&e.token, err);
+	int rc = rs_member_token(&e.token, err);
 
 	if (rc < 0)
 		return rc;
@@ -159,8 +150,8 @@ static int enter(struct rs_member *m, struct rs_advance *a, struct rs_shared **r
 		(void)pthread_cond_wait(&m->changed, &m->lock);
 	if (m->stop)
 		rc = ends(err);
-	else if (!j)
-		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is not in the cluster");
+	else if (!j || j->gone)
+		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is not in the cluster%s", j ? ": it was removed" : "");
 	else
 		j->move = move;
 	(void)pthread_mutex_unlock(&m->lock);
@@ -380,107 +371,59 @@ static int etcd_settle(void *arg, struct rs_view *of, struct rs_view *next, stru
 	return sc_fail(err, SC_E_CANCELLED, "a node of a cluster does not store versions anew");
 }
 
-/* Gives a new job to all nodes, unless one has this name. */
-static int share_job(struct rs_member *m, const struct meta_job_row *row, struct sc_err *err)
+/* --- the end of a job --- */
+
+/* The worker removes it here, as on all nodes. */
+static int wait_until_gone(struct rs_member *m, const struct rs_shared *j, struct sc_err *err)
 {
-	struct sc_buf text = {0};
-	uint64_t id;
-	int rc = random_token(&id, err);
-	struct meta_key name = {.kind = META_KEY_NAME, .text = row->name};
-	struct meta_compare none = {.what = META_CREATE_IS, .key = name};
-	struct meta_op then[] = {
-		{.what = META_PUT, .key = name, .value = {.kind = META_KEY_NAME, .number = {id}}},
-		{.what = META_PUT, .key = {.kind = META_KEY_JOB, .job = id}, .value = {.kind = META_KEY_JOB}},
-		{.what = META_PUT, .key = {.kind = META_KEY_TICK}, .value = {.kind = META_KEY_TICK, .rest = ""}},
-	};
-	struct meta_txn txn = {.nr_compares = 1, .compares = &none, .nr_then = 3, .then = then};
-	enum meta_outcome outcome;
-
-	if (rc < 0)
-		return rc;
-	rs_job_row_text(row, &text);
-	if (text.failed)
-		return sc_nomem(err);
-	then[1].value.rest = text.text;
-	/* before others can know of it: what comes of them belongs to this one */
-	rc = meta_shared_job_add(m->s->catalog, row->id, id, err);
-	outcome = rc == 0 ? rs_member_ask(m, &txn, NULL, NULL) : META_UNKNOWN;
-	sc_buf_done(&text);
-	if (rc == 0 && outcome == META_REFUSED)
-		rc = sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", row->name);
-	else if (rc == 0 && outcome == META_UNKNOWN)
-		rc = sc_fail(err, SC_E_SYSTEM, "etcd does not answer: the job may come into being later, or not");
-	return rc;
-}
-
-static int make_job(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
-{
-	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
-	bool is_theirs = change->row->root != 0;
-	struct sc_err ignored;
-	int rc = meta_job_add(s->catalog, change->row, err);
-
-	(void)job;
-	if (rc < 0 || is_theirs)
-		return rc;
-	rc = share_job(s->member, change->row, err);
-	if (rc < 0) {
-		struct rs_job gone = {.service = s, .id = change->row->id};
-
-		(void)rs_head_local.amend(s, &gone, &remove, &ignored);
-	}
-	return rc;
-}
-
-/* The first layout and topology of a job: all nodes have them. */
-static int share_first(struct rs_member *m, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
-{
-	const struct rs_kept_layout *kept;
-	struct meta_op then[] = {
-		{.what = META_PUT, .key = {.kind = META_KEY_FIRST}, .value = {.kind = META_KEY_FIRST}},
-		{.what = META_PUT, .key = {.kind = META_KEY_TICK}, .value = {.kind = META_KEY_TICK, .rest = ""}},
-	};
-	struct meta_txn txn = {.nr_then = 2, .then = then};
-	struct rs_bag bag = {.lacking = false};
-	struct rs_shared *j;
-	int rc = rs_layout_by_id(m->s, change->layout, &kept, err);
+	const int64_t give_up = sc_now_ns() + GONE_NS;
+	bool is_gone;
 
 	(void)pthread_mutex_lock(&m->lock);
-	j = rs_shared_wait(m, job);
+	while (!j->gone && !m->stop && sc_now_ns() < give_up)
+		(void)sc_sys.wait_until(&m->changed, &m->lock, give_up);
+	is_gone = j->gone;
 	(void)pthread_mutex_unlock(&m->lock);
-	if (rc == 0 && !j)
-		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is not in the cluster");
+	return is_gone ? 0 : sc_fail(err, SC_E_SYSTEM, "the job is removed from the cluster, and not from this node "
+				     "yet: see its log");
+}
+
+/* All nodes close their gates, and refuse it if they have what is not committed; then its names go. */
+static int remove_job(struct rs_member *m, struct rs_job *job, struct sc_err *err)
+{
+	struct rs_advance a = {.job = job, .change = RS_BY_REMOVAL};
+	struct rs_shared *j;
+	struct sc_err ignored;
+	int rc = enter(m, &a, &j, err);
+
 	if (rc < 0)
 		return rc;
-	then[0].key.job = j->id;
-	then[0].value.first.topology = change->topology ? change->topology : "";
-	rs_sha256(kept->layout->flat, strlen(kept->layout->flat), then[0].value.first.layout.at);
-	rc = rs_bag_ops.put(&bag, then[0].value.first.layout.at, kept->layout->flat, strlen(kept->layout->flat), err);
+	rc = propose_until(m, j, j->move, err);
+	if (rc < 0) {
+		drop(m, j);
+		return rc;
+	}
+	rc = rs_member_unname(m, j->id, j->move->token, err);
 	if (rc == 0)
-		rc = rs_bag_put(m, &bag, err);
-	rs_bag_done(&bag);
-	if (rc == 0 && rs_member_ask(m, &txn, NULL, NULL) != META_APPLIED)
-		rc = sc_fail(err, SC_E_SYSTEM, "etcd does not answer; try again");
-	return rc;
+		rc = wait_until_gone(m, j, err);
+	(void)compose(m, j, NULL, SC_E_CANCELLED, &ignored);
+	drop(m, j);
+	if (rc <= 0)
+		return rc;
+	/* no answer came: without its proposal it can't be done any more, so it was, or never will be */
+	rc = rs_member_is_named(m, j->id, err);
+	if (rc > 0)
+		rc = sc_fail(err, SC_E_SYSTEM, "etcd has not answered, and has the job still; try again");
+	return rc < 0 ? rc : wait_until_gone(m, j, err);
 }
 
 static int etcd_amend(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
 {
 	struct rs_service *s = arg;
-	int rc;
 
-	switch (change->kind) {
-	case RS_AMEND_MAKE:
-		return make_job(s, job, change, err);
-	case RS_AMEND_FIRST:
-		rc = share_first(s->member, job, change, err);
-		return rc < 0 ? rc : rs_head_local.amend(arg, job, change, err);
-	case RS_AMEND_CONFIG: /* each node has its own */
-		return rs_head_local.amend(arg, job, change, err);
-	default:
-		return sc_fail(err, SC_E_UNSUPPORTED, "a node of a cluster cannot remove, rename, clone or tag, nor "
-			       "change a job's mode and owner, yet");
-	}
+	if (change->kind == RS_AMEND_REMOVE && !change->is_followed && !rs_member_keeps(s->member, job))
+		return remove_job(s->member, job, err);
+	return rs_member_amend(s->member, job, change, err);
 }
 
 static int etcd_current(void *arg, struct rs_job *job, struct sc_err *err)

@@ -56,8 +56,9 @@ static int on_job(void *arg, const struct meta_shared_job *row)
 	rs_view_unref(x->m->s, head);
 	if (!job)
 		return 0;
-	if (!j || sc_vec_push(&x->jobs, core) < 0)
+	if (!j || (row->id < META_LOST && sc_vec_push(&x->jobs, core) < 0))
 		return sc_nomem(x->err);
+	j->gone = j->kept = row->id >= META_LOST;
 	j->job = job;
 	j->row = row->token;
 	return 0;
@@ -191,6 +192,7 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	rs_core_free(m->core);
 	for (size_t i = 0; i < m->jobs.nr; i++) {
 		sc_buf_done(&m->jobs.at[i]->part.text);
+		sc_sys.release(m->jobs.at[i]->again.row);
 		sc_sys.release(m->jobs.at[i]);
 	}
 	sc_vec_done(&m->jobs);
@@ -223,6 +225,11 @@ void rs_member_describe(struct rs_service *s, struct sc_buf *buf)
 		if (j->stuck.code)
 			sc_buf_line(buf, "cluster: job '%s' cannot show version %" PRIu64 ": %s",
 				    j->job ? rs_job_name(j->job, name, sizeof(name)) : "?", j->wants, j->stuck.msg);
+		if (j->kept && !rs_job_is_removed(j->job))
+			sc_buf_line(buf, "cluster: job '%s' is here only: another node removed it from the cluster, "
+				    "and files of it were not committed here; copy what is needed, then 'scalai "
+				    "delete' it",
+				    rs_job_name(j->job, name, sizeof(name)));
 	}
 	(void)pthread_mutex_unlock(&m->lock);
 }

@@ -7,15 +7,16 @@
  *	head.c		the kind "etcd" of head.h: commands of this node
  *	join.c		what other nodes have uncommitted, for a commit of this one
  *	worker.c	the worker: what the core wants of jobs, one after the other
- *	take.c		jobs and versions that other nodes made
+ *	take.c		jobs and versions that other nodes made, changed or removed
  *	node.c		the node's thread: etcd, the net and the core
- * Each calls only those below it, and the room below (reshard/peers/peers_i.h).
+ * Each calls only those below it, and the rooms below (reshard/rows/rows_i.h, reshard/peers/peers_i.h).
  */
 #ifndef RS_MEMBER_I_H
 #define RS_MEMBER_I_H
 
 #include "reshard/member/member.h"
 #include "reshard/peers/peers_i.h"
+#include "reshard/rows/rows_i.h"
 
 /* --- node.c --- */
 int rs_node_start(struct rs_member *m, struct sc_err *err);
@@ -26,11 +27,13 @@ void rs_node_give(struct rs_member *m, const struct rs_event *e);
 void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_net_frame *f);
 
 /* --- take.c: the worker --- */
-int rs_take_job(struct rs_member *m, uint64_t id, char *text, struct sc_err *err);
+int rs_take_job(struct rs_member *m, struct rs_shared *j, const char *text, uint64_t mod, struct sc_err *err);
+/** The job is not in etcd any more. */
+int rs_take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
+int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_t mod, struct sc_err *err);
+int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err);
 int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struct sc_err *err);
-/** Text of a job's row. */
-void rs_job_row_text(const struct meta_job_row *row, struct sc_buf *to);
 
 /* --- worker.c --- */
 int rs_follow_start(struct rs_member *m, struct sc_err *err);

@@ -148,26 +148,85 @@ void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_n
 	rs_node_give(m, &e);
 }
 
-/* Rows of jobs and their first layouts are no business of the core. */
-static void take_rows(struct rs_member *m, const struct meta_answer *answer)
-{
-	for (uint32_t i = 0; i < answer->nr; i++) {
-		const struct meta_record *r = &answer->records[i];
-		struct rs_todo todo = {.act = {.job = r->key.job}, .what = TODO_JOB};
-		const char *text = r->present ? r->value.rest : NULL;
+/* --- rows of jobs: no business of the core --- */
 
-		if (r->key.kind == META_KEY_FIRST && r->present) {
-			todo.what = TODO_FIRST;
-			todo.layout = r->value.first.layout;
-			text = r->value.first.topology;
-		} else if (r->key.kind != META_KEY_JOB || !r->present) {
-			continue;
-		}
-		todo.text = sc_strdup(text ? text : "");
+static void to_worker(struct rs_member *m, struct rs_todo todo, const char *text)
+{
+	todo.text = text ? sc_strdup(text) : NULL;
+	(void)pthread_mutex_lock(&m->lock);
+	if ((text && !todo.text) || !rs_member_todo(m, &todo))
+		sc_sys.release(todo.text);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+static void take_row(struct rs_member *m, const struct meta_record *r)
+{
+	struct rs_todo todo = {.act = {.job = r->key.job}, .mod = r->mod};
+	const char *rest = r->present && r->value.rest ? r->value.rest : "";
+
+	switch (r->key.kind) {
+	case META_KEY_JOB:
+		todo.what = r->present ? TODO_JOB : TODO_END;
+		break;
+	case META_KEY_FIRST:
+		todo.what = TODO_FIRST;
+		todo.layout = r->value.first.layout;
+		rest = r->value.first.topology;
+		break;
+	case META_KEY_CONFIG:
+		todo.what = TODO_CONFIG;
+		break;
+	default:
+		todo.what = TODO_TAGS;
+	}
+	if (r->present || todo.what == TODO_END || todo.what == TODO_TAGS)
+		to_worker(m, todo, rest);
+}
+
+static bool has_job(const struct meta_answer *answer, uint64_t id)
+{
+	for (uint32_t i = 0; i < answer->nr; i++)
+		if (answer->records[i].key.kind == META_KEY_JOB && answer->records[i].key.job == id)
+			return true;
+	return false;
+}
+
+/* All that there is: what this node has and etcd has not was removed while the node was away.  Tags that are gone can't
+ * be seen: all are looked at. */
+static void take_absent(struct rs_member *m, const struct meta_answer *answer)
+{
+	for (size_t i = 0;; i++) {
+		struct rs_todo todo = {.what = TODO_END};
+		const struct rs_shared *j;
+
 		(void)pthread_mutex_lock(&m->lock);
-		if (!todo.text || !rs_member_todo(m, &todo))
-			sc_sys.release(todo.text);
+		j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
 		(void)pthread_mutex_unlock(&m->lock);
+		if (!j)
+			return;
+		todo.act.job = j->id;
+		if (has_job(answer, j->id))
+			todo.what = TODO_TAGS;
+		to_worker(m, todo, NULL);
+	}
+}
+
+/* A job comes before what it has, and after one that had its name. */
+static void take_rows(struct rs_member *m, const struct meta_answer *answer, bool is_all)
+{
+	if (answer->revision < m->position) /* of a server that lags: it is asked again */
+		return;
+	m->position = answer->revision;
+	if (is_all)
+		take_absent(m, answer);
+	for (uint32_t i = 0; i < answer->nr; i++)
+		if (answer->records[i].key.kind == META_KEY_JOB)
+			take_row(m, &answer->records[i]);
+	for (uint32_t i = 0; i < answer->nr; i++) {
+		enum meta_key_kind kind = answer->records[i].key.kind;
+
+		if (kind == META_KEY_FIRST || kind == META_KEY_CONFIG || kind == META_KEY_TAG)
+			take_row(m, &answer->records[i]);
 	}
 }
 
@@ -215,7 +274,7 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 		return;
 	}
 	if (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH) {
-		take_rows(m, &v->answer);
+		take_rows(m, &v->answer, v->kind == META_ETCD_SNAPSHOT);
 		for (uint32_t i = 0; i < v->answer.nr; i++) /* another list of members: others may have moved */
 			if (v->answer.records[i].key.kind == META_KEY_MEMBERS)
 				m->peers.nr = 0;

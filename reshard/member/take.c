@@ -4,68 +4,183 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "meta/base/text.h"
 #include "reshard/job/service.h"
 
 /* --- jobs --- */
 
-void rs_job_row_text(const struct meta_job_row *row, struct sc_buf *to)
+/* Gives a job a name that no job of the cluster has. */
+static int put_aside(struct rs_member *m, struct rs_job *job, struct sc_err *err)
 {
-	sc_buf_printf(to, "owner %u %u %o\nmade %" PRId64 "\nroot %" PRIu64 "\nname ", row->uid, row->gid, row->mode,
-		      row->made_ns, row->root);
-	sc_buf_quoted(to, row->name);
-	sc_buf_printf(to, "\n");
+	struct rs_job_attr a;
+	char was[SC_NAME_BYTES_MAX + 1], name[SC_NAME_BYTES_MAX + 1];
+	struct meta_job_row row = {.name = name};
+
+	(void)rs_job_name(job, was, sizeof(was));
+	for (unsigned i = 1; i == 1 || rs_job_by_name(m->s, name); i++)
+		(void)snprintf(name, sizeof(name), "%.200s.removed-%u", was, i);
+	rs_job_attr(job, &a);
+	row.mode = a.mode;
+	row.uid = a.uid;
+	row.gid = a.gid;
+	return rs_job_follow(m->s, job, &row, err);
 }
 
-static int read_row(char *text, struct meta_job_row *ret, struct sc_err *err)
+/* The name is this job's: another one is only kept here, or its own row, with its new name, is still to come. */
+static int make_room(struct rs_member *m, const struct meta_job_row *row, const struct rs_job *job, struct sc_err *err)
 {
-	char *name = strstr(text, "\nname ");
-	unsigned uid, gid, mode;
+	struct rs_job *other = rs_job_by_name(m->s, row->name);
 
-	if (!name || sscanf(text, "owner %u %u %o\nmade %" SCNd64 "\nroot %" SCNu64 "\n", &uid, &gid, &mode,
-			    &ret->made_ns, &ret->root) != 5 || !ret->root)
-		return sc_fail(err, SC_E_FORMAT, "the row of a job in etcd cannot be read");
-	ret->uid = uid;
-	ret->gid = gid;
-	ret->mode = mode;
-	name += 6;
-	name[strcspn(name, "\n")] = 0;
-	sc_unquote(name);
-	ret->name = name;
-	return 0;
+	return other && other != job && other->root != row->root ? put_aside(m, other, err) : 0;
 }
 
-int rs_take_job(struct rs_member *m, uint64_t id, char *text, struct sc_err *err)
+static int make_or_follow(struct rs_member *m, struct rs_shared *j, struct meta_job_row *row, struct sc_err *err)
 {
-	struct meta_job_row row = {0};
-	struct rs_job *job = NULL;
-	struct rs_shared *j;
-	int rc;
+	struct rs_job *job = j->job;
+	int rc = make_room(m, row, job, err);
 
-	(void)pthread_mutex_lock(&m->lock);
-	j = rs_shared_of(m, id);
-	job = j ? j->job : NULL;
-	(void)pthread_mutex_unlock(&m->lock);
-	if (!j)
-		return sc_nomem(err);
-	if (job)
-		return 0;
-	rc = read_row(text, &row, err);
+	if (rc == 0 && job && !rs_job_is_removed(job))
+		return rs_job_follow(m->s, job, row, err);
 	if (rc == 0)
-		rc = rs_job_make_shared(m->s, &row, &job, err);
+		rc = rs_job_make_shared(m->s, row, &job, err);
 	if (rc == 0)
-		rc = meta_shared_job_add(m->s->catalog, job->id, id, err);
+		rc = meta_shared_job_add(m->s->catalog, job->id, j->id, err);
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&m->lock);
 	j->job = job;
+	j->gone = false;
 	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+int rs_take_job(struct rs_member *m, struct rs_shared *j, const char *text, uint64_t mod, struct sc_err *err)
+{
+	struct meta_job_row row = {0};
+	char *copy = sc_strdup(text);
+	bool is_old;
+	int rc = copy ? rs_job_row_read(copy, &row, err) : sc_nomem(err);
+
+	(void)pthread_mutex_lock(&m->lock);
+	is_old = mod < j->row_mod;
+	(void)pthread_mutex_unlock(&m->lock);
+	if (rc == 0 && !is_old)
+		rc = make_or_follow(m, j, &row, err);
+	sc_sys.release(copy);
+	if (rc < 0 || is_old)
+		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	j->row_mod = mod > j->row_mod ? mod : j->row_mod;
 	(void)pthread_mutex_unlock(&m->lock);
 	m->s->events.names_changed(m->s->events.arg);
 	return 0;
+}
+
+/* Files that are not committed are in no other place: the job stays here for them, and is no other node's. */
+static int keep(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(m->s->catalog, true, err);
+	char name[SC_NAME_BYTES_MAX + 1];
+
+	if (rc == 0)
+		rc = meta_catalog_end(m->s->catalog, meta_shared_job_lose(m->s->catalog, j->job->id, err), err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	j->gone = j->kept = true;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	rc = put_aside(m, j->job, err);
+	sc_log(SC_LOG_WARN, "job '%s' was removed by another node, and has files that are not committed: it is kept",
+	       rs_job_name(j->job, name, sizeof(name)));
+	return rc;
+}
+
+/* The gate is closed. */
+static int end_job(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	struct rs_dirt dirt = {0};
+	bool is_mine;
+	int rc = rs_tree_dirt(j->job, &dirt, NULL, err);
+
+	(void)pthread_mutex_lock(&m->lock);
+	is_mine = j->gate && j->move && j->move->token == j->gate; /* who removes it here wants all of it removed */
+	(void)pthread_mutex_unlock(&m->lock);
+	if (rc == 0 && dirt.nr && !is_mine)
+		return keep(m, j, err);
+	if (rc == 0)
+		rc = rs_job_drop(m->s, j->job, err);
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	j->gone = true;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+int rs_take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	const bool closes = !j->gate;
+	int rc;
+
+	if (!j->job || j->gone)
+		return 0;
+	if (closes) {
+		(void)pthread_mutex_lock(&j->job->command);
+		(void)rs_tree_close(j->job, false, err);
+	}
+	rc = end_job(m, j, err);
+	if (closes) {
+		rs_tree_open(j->job);
+		(void)pthread_mutex_unlock(&j->job->command);
+	}
+	m->s->events.names_changed(m->s->events.arg);
+	return rc;
+}
+
+int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_t mod, struct sc_err *err)
+{
+	bool is_old;
+	int rc;
+
+	if (!j->job || j->gone)
+		return 0;
+	if (!j->gate)
+		(void)pthread_mutex_lock(&j->job->command);
+	(void)pthread_mutex_lock(&m->lock);
+	is_old = mod <= j->config_mod;
+	(void)pthread_mutex_unlock(&m->lock);
+	rc = is_old ? 0 : rs_job_config_follow(j->job, text, err);
+	if (!j->gate)
+		(void)pthread_mutex_unlock(&j->job->command);
+	if (rc < 0 || is_old)
+		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	j->config_mod = mod;
+	(void)pthread_mutex_unlock(&m->lock);
+	m->s->events.names_changed(m->s->events.arg); /* show= */
+	rs_job_tell(j->job);
+	rs_kick(m->s, false);
+	return 0;
+}
+
+int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	int rc;
+
+	if (!j->job || j->gone)
+		return 0;
+	if (!j->gate)
+		(void)pthread_mutex_lock(&j->job->command);
+	rc = rs_member_follow_tags(m, j, err);
+	if (!j->gate)
+		(void)pthread_mutex_unlock(&j->job->command);
+	if (rc == 0)
+		rs_job_tell(j->job);
+	return rc;
 }
 
 int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err)

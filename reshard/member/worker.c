@@ -38,12 +38,14 @@ static void open_gate(struct rs_shared *j)
 }
 
 /* Closes the gate for a command, if this job may have it. */
-static int check(struct rs_shared *j, const struct rs_act *a, struct sc_err *err)
+static int check(struct rs_shared *j, const struct rs_act *a, bool is_mine, struct sc_err *err)
 {
 	static const char *const what[] = {
 		[META_BY_TOPOLOGY] = "topology",
 		[META_BY_LAYOUT] = "layout", [META_BY_ROLLBACK] = "head", [META_BY_DATA] = "dataset",
+		[META_BY_REMOVAL] = NULL,
 	};
+	const bool takes_dirty = a->change == META_BY_COMMIT || (a->change == META_BY_REMOVAL && is_mine);
 	struct rs_view *head;
 	uint64_t nr;
 	int rc;
@@ -62,7 +64,7 @@ static int check(struct rs_shared *j, const struct rs_act *a, struct sc_err *err
 		return rc;
 	}
 	j->gate = a->token;
-	return a->change == META_BY_COMMIT ? 0 : rs_local_refuse_dirty(j->job, what[a->change], err);
+	return takes_dirty ? 0 : rs_local_refuse_dirty(j->job, what[a->change], err);
 }
 
 /* What a commit takes from this node: made with the gate closed, and on stable storage. */
@@ -84,7 +86,7 @@ static void on_check(struct rs_member *m, struct rs_shared *j, const struct rs_a
 	is_mine = rs_move_of(m, j->id, a->token) != NULL;
 	(void)pthread_mutex_unlock(&m->lock);
 	if (!j->gate)
-		e.code = check(j, a, &err);
+		e.code = check(j, a, is_mine, &err);
 	else if (j->gate != a->token) /* its outcome is on its way, and opens it; this one is checked again */
 		e.code = sc_fail(&err, SC_E_BUSY, "another command has just ended; try again");
 	if (!e.code && a->change == META_BY_COMMIT)
@@ -212,16 +214,27 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 	(void)pthread_mutex_unlock(&m->lock);
 	if (rc == 0 && j->row && j->row == j->token)
 		forget(m, j);
+	j->again.tags |= rc == 0 && j->lacks_tagged; /* maybe of this one */
 	if (rc == 0 && j->opens)
 		open_gate(j);
 	if (rc == 0 && j->job)
 		rs_job_tell(j->job);
 }
 
+/* What etcd has still of a job whose row it has not. */
+static bool is_over(const struct rs_shared *j)
+{
+	return j->gone || j->again.end || (!j->job && !j->again.row);
+}
+
 static void on_hide(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
 {
 	struct rs_event e = {.kind = RS_EV_HIDDEN, .job = j->id, .nr = a->nr};
 
+	if (is_over(j)) {
+		rs_member_post(m, &e);
+		return;
+	}
 	(void)pthread_mutex_lock(&m->lock);
 	j->shown = 0;
 	j->show = 0;
@@ -287,6 +300,46 @@ static void act(struct rs_member *m, struct rs_shared *j, const struct rs_act *a
 	}
 }
 
+/* --- rows of jobs --- */
+
+static int take_row(struct rs_member *m, struct rs_shared *j, struct rs_todo *todo, struct sc_err *err)
+{
+	int rc = rs_take_job(m, j, todo->text, todo->mod, err);
+
+	if (rc == 0)
+		return 0;
+	sc_sys.release(j->again.row);
+	j->again.row = sc_steal(&todo->text);
+	j->again.row_mod = todo->mod;
+	return rc;
+}
+
+static int take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	int rc = rs_take_end(m, j, err);
+
+	sc_sys.release(j->again.row);
+	j->again.row = NULL;
+	j->again.end = rc < 0;
+	if (rc < 0)
+		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	j->wants = 0;
+	j->stuck = (struct sc_err){0};
+	(void)pthread_mutex_unlock(&m->lock);
+	if (j->opens)
+		open_gate(j);
+	return 0;
+}
+
+static int take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	int rc = rs_take_tags(m, j, err);
+
+	j->again.tags = rc < 0;
+	return rc;
+}
+
 static void do_one(struct rs_member *m, struct rs_todo *todo)
 {
 	struct rs_shared *j = shared(m, todo->act.job);
@@ -296,17 +349,40 @@ static void do_one(struct rs_member *m, struct rs_todo *todo)
 	if (!j)
 		rc = sc_nomem(&err);
 	else if (todo->what == TODO_JOB)
-		rc = rs_take_job(m, j->id, todo->text, &err);
+		rc = take_row(m, j, todo, &err);
 	else if (todo->what == TODO_FIRST)
 		rc = rs_take_first(m, todo, &err);
+	else if (todo->what == TODO_END)
+		rc = take_end(m, j, &err);
+	else if (todo->what == TODO_CONFIG)
+		rc = rs_take_config(m, j, todo->text, todo->mod, &err);
+	else if (todo->what == TODO_TAGS)
+		rc = take_tags(m, j, &err);
 	else
 		act(m, j, &todo->act);
 	if (rc < 0)
-		sc_log(SC_LOG_ERROR, "a job of the cluster cannot be taken: %s", err.msg);
+		sc_log(SC_LOG_ERROR, "a job of the cluster cannot be followed: %s", err.msg);
 	sc_sys.release(todo->text);
 }
 
-/* Versions that could not be taken.  Returns whether there are any. */
+/* What could not be done of a job.  Returns whether there is more. */
+static bool try_job_again(struct rs_member *m, struct rs_shared *j)
+{
+	struct sc_err ignored;
+
+	if (j->again.row && rs_take_job(m, j, j->again.row, j->again.row_mod, &ignored) == 0) {
+		sc_sys.release(j->again.row);
+		j->again.row = NULL;
+	}
+	if (j->again.end)
+		(void)take_end(m, j, &ignored);
+	if (j->again.tags)
+		(void)take_tags(m, j, &ignored);
+	if (j->wants)
+		try_to_take(m, j);
+	return j->again.row || j->again.end || j->again.tags || j->wants;
+}
+
 static bool try_again(struct rs_member *m)
 {
 	bool any = false;
@@ -319,9 +395,7 @@ static bool try_again(struct rs_member *m)
 		(void)pthread_mutex_unlock(&m->lock);
 		if (!j)
 			return any;
-		if (j->wants)
-			try_to_take(m, j);
-		any |= j->wants != 0;
+		any |= try_job_again(m, j);
 	}
 }
 

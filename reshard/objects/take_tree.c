@@ -145,7 +145,7 @@ static int check_names(const struct rows *r, uint64_t base)
 
 static int take_rows(struct rows *r)
 {
-	struct meta_change before;
+	struct meta_change before = {0};
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < r->changes.nr; i++) {

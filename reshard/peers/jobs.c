@@ -77,8 +77,11 @@ bool rs_member_todo(struct rs_member *m, const struct rs_todo *todo)
 /* Whether lookups may be answered with the head that is in memory; *ret_until of rs_member_now(). */
 static bool is_current(struct rs_member *m, const struct rs_shared *j, int64_t *ret_until)
 {
-	uint64_t nr = rs_core_current(m->core, rs_member_now(), j->id, ret_until);
+	uint64_t nr;
 
+	if (j->kept) /* no other node has it */
+		return true;
+	nr = rs_core_current(m->core, rs_member_now(), j->id, ret_until);
 	return *ret_until && j->shown == nr && !j->wants;
 }
 

@@ -71,14 +71,24 @@ struct rs_shared {
 	char why[512];
 	struct rs_move *move;		/* a command of this node, or NULL */
 	struct sc_err stuck;		/* why a version cannot be taken; code 0: nothing */
+	bool gone;			/* it was removed from the cluster, and is not here any more, or */
+	bool kept;			/* only as files of it are not committed here */
+	uint64_t row_mod, config_mod;	/* revisions of name and owner, and of settings, that are here */
+	struct {			/* what could not be done, and is tried again; the worker's own */
+		char *row;		/* text of the row, NULL: none */
+		uint64_t row_mod;
+		bool end, tags;
+	} again;
+	bool lacks_tagged;		/* etcd has tags of versions that are not here */
 };
 
 /* Of the core to the worker, in order. */
 struct rs_todo {
 	struct rs_act act;		/* without what it points to */
-	char *text;			/* of a job's row, NULL: none */
+	char *text;			/* of a job's row or settings, NULL: none */
 	struct meta_hash layout;	/* TODO_FIRST; text: the topology */
-	enum { TODO_ACT, TODO_JOB, TODO_FIRST } what;
+	uint64_t mod;			/* revision of the key */
+	enum { TODO_ACT, TODO_JOB, TODO_FIRST, TODO_END, TODO_CONFIG, TODO_TAGS } what;
 };
 
 struct rs_peer {
@@ -127,6 +137,7 @@ struct rs_member {
 		struct rs_peer *at;
 	} peers;
 	bool asks_peers;
+	uint64_t position;		/* revision of etcd that is known of jobs' rows */
 	struct rs_pulling *pulls_again;	/* that have failed, and are tried again */
 };
 

@@ -121,10 +121,10 @@ static struct meta_value random_value(struct sc_arena *a)
 		break;
 	case META_KEY_PROPOSAL:
 		v.proposal =
-		    (struct meta_proposal_value){n[0], n[1], n[2], n[3], n[4], (enum meta_command_kind)pick(5), hash()};
+		    (struct meta_proposal_value){n[0], n[1], n[2], n[3], n[4], (enum meta_command_kind)pick(6), hash()};
 		break;
 	case META_KEY_VERSION:
-		v.version = (struct meta_version_value){n[0],   n[1],   (enum meta_command_kind)pick(5), text(a, false),
+		v.version = (struct meta_version_value){n[0],   n[1],   (enum meta_command_kind)pick(6), text(a, false),
 							hash(), hash(), pick(2) ? text(a, false) : NULL};
 		break;
 	case META_KEY_READY:

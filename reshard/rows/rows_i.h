@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What commands of a node change in etcd about jobs, but for their heads.
+ *
+ *	amend.c		rows of jobs, their first layouts and settings
+ *	tags.c		tags of versions
+ *	edit.c		keys that are changed if they are as they were read
+ * Each calls only those below it.
+ */
+#ifndef RS_ROWS_I_H
+#define RS_ROWS_I_H
+
+#include "reshard/peers/peers_i.h"
+
+/* --- edit.c --- */
+/** Makes a random number that is none of another job or command. */
+int rs_member_token(uint64_t *ret, struct sc_err *err);
+/** What a key has: `text` of kinds without fields, which the caller releases. */
+struct rs_got {
+	bool is, failed;
+	uint64_t mod, token;		/* token: of PROPOSAL */
+	char *text;
+};
+struct meta_key rs_key_of(enum meta_key_kind kind, uint64_t job);
+int rs_member_get(struct rs_member *m, struct meta_key key, struct rs_got *ret, struct sc_err *err);
+/** A transaction as it grows: a key is as it was read (MOD, 0: absent); META_PUT, META_DELETE; `revision` at which it
+ *  was done. */
+struct rs_edit {
+	struct meta_compare compares[META_TXN_OPS_MAX];
+	struct meta_op then[META_TXN_OPS_MAX];
+	uint32_t nr_compares, nr_then;
+	uint64_t revision;
+};
+#define RS_EDIT_TRIES 10
+void rs_edit_expect(struct rs_edit *c, struct meta_key key, uint64_t mod);
+struct meta_op *rs_edit_op(struct rs_edit *c, int what, struct meta_key key);
+enum meta_outcome rs_edit_make(struct rs_member *m, struct rs_edit *c);
+/** Errors of commands: no answer; others were there first, RS_EDIT_TRIES times. */
+int rs_edit_unknown(struct sc_err *err);
+int rs_edit_again(struct sc_err *err);
+
+/* --- tags.c: job->command is held --- */
+int rs_member_tag(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err);
+/** Makes the tags of versions here those that etcd has. */
+int rs_member_follow_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
+
+/* --- amend.c --- */
+/** As `amend` of head.h, but for the removal of a job of the cluster. */
+int rs_member_amend(struct rs_member *m, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
+/** Removes a job's name and row, while its proposal `token` stands: 0; 1, no answer came; or an error, and nothing has
+ *  changed. */
+int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc_err *err);
+/** Has etcd the row of a job?  1, 0 or an error. */
+int rs_member_is_named(struct rs_member *m, uint64_t id, struct sc_err *err);
+/** Tells whether a job was removed from the cluster, and is kept here as its files are not committed. */
+bool rs_member_keeps(struct rs_member *m, const struct rs_job *job);
+/** Text of a job's row; and back: ret->name is in the text, which is changed. */
+void rs_job_row_text(const struct meta_job_row *row, struct sc_buf *to);
+int rs_job_row_read(char *text, struct meta_job_row *ret, struct sc_err *err);
+
+#endif
