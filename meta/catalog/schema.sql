@@ -223,7 +223,7 @@ CREATE TABLE tree (
 	base INTEGER NOT NULL,			-- 0: none
 	root INTEGER NOT NULL,			-- number of the job's folder; those of its ranks follow it
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which its rows of ranks were made
-	kept INTEGER NOT NULL DEFAULT 0		-- 1: its recovery record tells its rows (reshard/upkeep/trees.c)
+	kept INTEGER NOT NULL DEFAULT 0		-- 1: its recovery record tells its rows (reshard/records/trees.c)
 ) STRICT;
 CREATE INDEX tree_without_record ON tree (id) WHERE NOT kept;
 CREATE INDEX tree_by_base ON tree (base);

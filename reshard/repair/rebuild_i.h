@@ -4,8 +4,9 @@
 #define RS_REBUILD_I_H
 
 #include "reshard/repair/repair.h"
-#include "reshard/upkeep/record.h"
-#include "reshard/upkeep/tree_join.h"
+#include "reshard/records/record.h"
+#include "reshard/records/tree_join.h"
+#include "reshard/upkeep/upkeep_i.h"
 
 struct rs_rebuild_file {
 	uint64_t blob;

@@ -17,7 +17,7 @@
 
 #include "reshard/engine/engine.h"
 #include "reshard/engine/flush.h"
-#include "reshard/upkeep/record.h"
+#include "reshard/records/record.h"
 
 /* Of one set: what its writers share. */
 struct writing {

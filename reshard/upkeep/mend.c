@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "reshard/engine/copy.h"
-#include "reshard/upkeep/record.h"
+#include "reshard/records/record.h"
 
 SC_METRIC(blobs_mended, SC_COUNTER, "scalai_mended_blobs_total", "Damaged blobs that were repaired from replicas.");
 

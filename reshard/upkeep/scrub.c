@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 
-#include "reshard/upkeep/record.h"
+#include "reshard/records/record.h"
 
 SC_METRIC(bytes_scrubbed, SC_COUNTER, "scalai_scrubbed_bytes_total", "Bytes read again by scrubbing.");
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "reshard/upkeep/record.h"
+#include "reshard/records/record.h"
 
 SC_METRIC(bytes_shared, SC_COUNTER, "scalai_shared_bytes_total",
 	  "Bytes of rank files that were written again unchanged and take no space.");

@@ -11,14 +11,14 @@
  * a damaged blob, unless what is known to be damaged changes.
  */
 #include "reshard/upkeep/pass.h"
-#include "reshard/upkeep/record.h"
+#include "reshard/records/record.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
-#include "reshard/upkeep/trees.h"
+#include "reshard/records/trees.h"
 
 #define RETRY_NS 2000000000
 #define FULL_NS INT64_C(60000000000)

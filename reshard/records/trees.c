@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/upkeep/trees.h"
+#include "reshard/records/trees.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "reshard/upkeep/record.h"
+#include "reshard/records/record.h"
 
 #define BEGIN "scalai tree 2\n"
 #define HASH_BYTES 16

@@ -21,7 +21,7 @@
 #ifndef RS_RECORD_H
 #define RS_RECORD_H
 
-#include "reshard/upkeep/upkeep_i.h"
+#include "reshard/command/command_i.h"
 
 struct rs_record {
 	uint64_t blob;

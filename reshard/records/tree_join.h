@@ -4,7 +4,7 @@
 #define RS_TREE_JOIN_H
 
 #include "meta/catalog/trees.h"
-#include "reshard/upkeep/trees.h"
+#include "reshard/records/trees.h"
 
 struct rs_joined {
 	struct rs_tree_record chain[META_CHAIN_MAX];	/* newest first */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/upkeep/tree_join.h"
+#include "reshard/records/tree_join.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -23,7 +23,7 @@
 #ifndef RS_TREES_H
 #define RS_TREES_H
 
-#include "reshard/upkeep/upkeep_i.h"
+#include "reshard/command/command_i.h"
 
 struct rs_tree_record {
 	uint64_t id, base, root, version, last_set;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/upkeep/record.h"
+#include "reshard/records/record.h"
 
 #include <inttypes.h>
 #include <stdio.h>
