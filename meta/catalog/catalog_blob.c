@@ -12,8 +12,9 @@
 #define IS_UNUSED                                                                                                      \
 	"id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) "   \
 	"AND id NOT IN (SELECT borders FROM data_source WHERE borders IS NOT NULL) AND id NOT IN (SELECT blob FROM "   \
-	"tree_inode WHERE blob <> 0) AND id NOT IN (SELECT blob FROM inode WHERE blob <> 0)"
-#define IS_AWAY "id IN (SELECT blob FROM away)"
+	"tree_inode WHERE blob <> 0) AND id NOT IN (SELECT blob FROM inode WHERE blob <> 0) AND id NOT IN (SELECT "    \
+	"blob FROM home)"
+#define IS_AWAY "id IN (SELECT blob FROM away WHERE here = 0)"
 
 struct blob_walk {
 	union {
@@ -96,6 +97,9 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 			"");
 
 	if (rc == 0)
+		rc = db_run(c, err, "DELETE FROM home WHERE version NOT IN (SELECT head FROM job WHERE head IS NOT "
+				    "NULL)", "");
+	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM given WHERE blob_set NOT IN (SELECT blob_set FROM version_set)", "");
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM payload WHERE NOT EXISTS (SELECT 1 FROM set_blob WHERE "
@@ -118,10 +122,14 @@ int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct 
 		rc = sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < unused.nr; i++) {
 		rc = on_blob(arg, unused.at[i]);
+		if (rc > 0) {
+			rc = 0;
+			continue;
+		}
+		if (rc == 0) /* it may be a copy of another node's */
+			rc = db_run(c, err, "DELETE FROM away WHERE blob = ?", "i", unused.at[i]);
 		if (rc == 0)
 			rc = db_run(c, err, "DELETE FROM blob WHERE id = ?", "i", unused.at[i]);
-		else if (rc > 0)
-			rc = 0;
 	}
 	sc_vec_done(&unused);
 	return rc;

@@ -61,6 +61,8 @@ static const char *const checks[] = {
 	"(SELECT 1 FROM number_block WHERE first = root AND job = job.id)",
 	"SELECT 'blob ' || blob || ', which is blob ' || number || ' of node ' || node || ', is missing' FROM away "
 	"WHERE blob NOT IN (SELECT id FROM blob)",
+	"SELECT 'version row ' || version || ': blob ' || blob || ', made of rank ' || rank || ', is missing' FROM "
+	"home WHERE blob NOT IN (SELECT id FROM blob)",
 	"SELECT 'object ' || lower(hex(name)) || ': what it names, row ' || id || ' of kind ' || kind || ', is "
 	"missing' FROM object WHERE NOT CASE kind WHEN 1 THEN id IN (SELECT id FROM layout) WHEN 2 THEN id IN (SELECT "
 	"id FROM blob_set) WHEN 3 THEN id IN (SELECT id FROM tree) WHEN 4 THEN id IN (SELECT id FROM payload) WHEN 5 "

@@ -27,7 +27,7 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 24	/* of schema.sql */
+#define VERSION_NOW 25	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;

@@ -57,17 +57,67 @@ int meta_blob_put_away(struct meta_catalog *c, uint32_t node, uint64_t number, u
 	return rc < 0 ? rc : 0;
 }
 
-int meta_blob_away(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
-		   struct sc_err *err)
+static int find_away(struct meta_catalog *c, const char *sql, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
+		     struct sc_err *err)
 {
 	uint64_t is[2];
-	int rc = db_each(c, err, on_away, is, "SELECT node, number FROM away WHERE blob = ?", "i", blob);
+	int rc = db_each(c, err, on_away, is, sql, "i", blob);
 
 	if (rc > 0) {
 		*ret_node = (uint32_t)is[0];
 		*ret_number = is[1];
 	}
 	return rc;
+}
+
+int meta_blob_away(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
+		   struct sc_err *err)
+{
+	return find_away(c, "SELECT node, number FROM away WHERE blob = ? AND here = 0", blob, ret_node, ret_number,
+			 err);
+}
+
+int meta_blob_origin(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
+		     struct sc_err *err)
+{
+	return find_away(c, "SELECT node, number FROM away WHERE blob = ?", blob, ret_node, ret_number, err);
+}
+
+int meta_blob_came(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE away SET here = 1 WHERE blob = ?", "i", blob);
+}
+
+/* --- files that this node made of a version --- */
+
+int meta_home_put(struct meta_catalog *c, const struct meta_home_row *row, struct sc_err *err)
+{
+	int rc = meta_blob_seal(c, row->blob, row->bytes, err);
+
+	return rc < 0 ? rc
+		      : db_run(c, err, "INSERT OR REPLACE INTO home VALUES (?, ?, ?, ?)", "iiii", row->version,
+			       row->rank, row->path, row->blob);
+}
+
+struct home_walk {
+	meta_home_fn *fn;
+	void *arg;
+};
+
+static int on_home(void *arg, sqlite3_stmt *row)
+{
+	const struct home_walk *w = arg;
+
+	return w->fn(w->arg, &(struct meta_home_row){U64(row, 0), U64(row, 1), U64(row, 2), U64(row, 3), U64(row, 4)});
+}
+
+int meta_home_each(struct meta_catalog *c, uint64_t version, meta_home_fn *fn, void *arg, struct sc_err *err)
+{
+	struct home_walk w = {fn, arg};
+
+	return db_each(c, err, on_home, &w,
+		       "SELECT version, rank, path, blob, bytes FROM home JOIN blob ON id = blob WHERE version = ? "
+		       "ORDER BY rank, path", "i", version);
 }
 
 /* --- objects --- */

@@ -4,8 +4,8 @@
  *
  *     numbers of inodes   are the same on all nodes: node N gives those from N << 42 on.  A job has the same folders
  *                         everywhere
- *     blobs               have a number here; of one that is away, another node has the bytes, as a blob of its own
- *                         number.  Its row here is as any other, but there is no file
+ *     blobs               have a number here; another node's is there a blob of another number.  Its row here is as any
+ *                         other, but there is no file, or a copy
  *     objects             are layouts, sets, trees, payloads and datasets, named by the SHA-256 of what they say
  *                         (reshard/objects).  Ids are each catalog's own
  *
@@ -40,6 +40,20 @@ int meta_blob_is_away(struct meta_catalog *c, uint64_t blob, uint32_t node, uint
 /** Tells which blob of which node has the bytes: 1, 0 (they are here), or an error. */
 int meta_blob_away(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
 		   struct sc_err *err);
+/** Tells which blob of which node it is, wherever its bytes are: 1, 0 (this node's own), or an error. */
+int meta_blob_origin(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
+		     struct sc_err *err);
+/** Notes that the bytes of such a blob are here, too: its file is on stable storage. */
+int meta_blob_came(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
+
+/** A file of a version that this node made for itself; `rank`: the first one whose file has these bytes. */
+struct meta_home_row {
+	uint64_t version, rank, path, blob, bytes;
+};
+typedef int meta_home_fn(void *arg, const struct meta_home_row *row);
+/** Adds one, in place of what it is for, and seals its blob, which is on stable storage. */
+int meta_home_put(struct meta_catalog *c, const struct meta_home_row *row, struct sc_err *err);
+int meta_home_each(struct meta_catalog *c, uint64_t version, meta_home_fn *fn, void *arg, struct sc_err *err);
 
 enum meta_object_kind {
 	META_OBJECT_LAYOUT = 1,

@@ -80,7 +80,7 @@ CREATE TABLE version_set (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX version_set_by_set ON version_set (blob_set);
 
-CREATE TABLE blob (				-- with a file here, but for those that are away
+CREATE TABLE blob (				-- with a file here, but for those that are away and not here
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	bytes INTEGER NOT NULL, hash BLOB,
 	checked_s INTEGER NOT NULL DEFAULT 0,	-- when its bytes last had that hash
@@ -91,12 +91,20 @@ CREATE TABLE blob (				-- with a file here, but for those that are away
 -- record with the hash.
 CREATE TABLE stale (id INTEGER PRIMARY KEY AUTOINCREMENT, blob INTEGER NOT NULL UNIQUE) STRICT;
 
--- Blobs of which another node has the bytes, as its blob `number`: there is no file of them here.
+-- Blobs of other nodes, each its node's blob `number`: there is no file of them here, or a copy.
 CREATE TABLE away (
 	blob INTEGER PRIMARY KEY,
 	node INTEGER NOT NULL, number INTEGER NOT NULL,
+	here INTEGER NOT NULL DEFAULT 0,	-- 1: a copy, on stable storage
 	UNIQUE (node, number)
 ) STRICT;
+
+-- Files of a version that this node of a cluster has made for itself, in place of images: its storage is all nodes'.
+CREATE TABLE home (
+	version INTEGER NOT NULL, rank INTEGER NOT NULL, path INTEGER NOT NULL, blob INTEGER NOT NULL,
+	PRIMARY KEY (version, rank, path)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX home_by_blob ON home (blob);
 
 -- What other nodes know by the name of an object (reshard/objects): a layout, set, tree, payload or dataset.
 CREATE TABLE object (

@@ -34,7 +34,8 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 				       "materialize=eager|lazy|never, verify=commit|background, sync=on|off, keep=N, "
 				       "buffer_mib=N (2 or more), ranks_per_node=N (1 or more), show=on|off, "
 				       "remove=yes|no, plain=refuse|drop, suspicious=refuse|accept, hf=FILE, "
-				       "hf_shard=N[K|M|G] (1M or more), engine=auto|host|gpu",
+				       "hf_shard=N[K|M|G] (1M or more), engine=auto|host|gpu, home=RANKS (0-3,7) or "
+				       "none",
 				       one.key, one.value);
 		if (sc_vec_push(all, one) < 0)
 			return sc_nomem(err);
@@ -53,6 +54,7 @@ static int apply(struct rs_job *job, struct settings *all, bool is_followed, str
 		return rc;
 	(void)pthread_mutex_lock(&job->state);
 	job->config = all->config;
+	job->homes.view = 0; /* home= */
 	(void)pthread_mutex_unlock(&job->state);
 	return 0;
 }

@@ -34,6 +34,51 @@ static int glob(const char *value, char ret[RS_CONFIG_GLOB_BYTES])
 	return 0;
 }
 
+/* Ranks: "0-3,7". */
+struct range {
+	uint32_t first, last;
+};
+
+/* Takes the next range of a list; false: there is none. */
+static bool next_range(const char **at, struct range *ret)
+{
+	const size_t n = strspn(*at, "0123456789"), m = (*at)[n] == '-' ? strspn(*at + n + 1, "0123456789") : 0;
+	const char *end = *at + n + ((*at)[n] == '-' ? m + 1 : 0);
+
+	if (!sc_number_parse(*at, n, &ret->first) || (*end && (*end != ',' || !end[1])))
+		return false;
+	ret->last = ret->first;
+	if ((*at)[n] == '-' && !sc_number_parse(*at + n + 1, m, &ret->last))
+		return false;
+	*at = end + (*end == ',');
+	return ret->first <= ret->last && ret->last < SC_RANKS_MAX;
+}
+
+static int home(const char *value, char ret[RS_CONFIG_HOME_BYTES])
+{
+	const char *at = strcmp(value, "none") == 0 ? "" : value;
+	struct range r;
+
+	while (*at)
+		if (!next_range(&at, &r))
+			return -1;
+	if (strlen(value) >= RS_CONFIG_HOME_BYTES)
+		return -1;
+	memcpy(ret, value, strlen(value) + 1);
+	return 0;
+}
+
+bool rs_config_has_home(const struct rs_config *c, uint32_t rank)
+{
+	const char *at = c->home;
+	struct range r;
+
+	while (next_range(&at, &r))
+		if (rank >= r.first && rank <= r.last)
+			return true;
+	return false;
+}
+
 struct rs_config rs_config_default(void)
 {
 	return (struct rs_config){.materialize = RS_EAGER, .verify = RS_VERIFY_BACKGROUND, .keep = 4, .sync = true,
@@ -74,6 +119,8 @@ int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 		c->ranks_per_node = ranks;
 	else if (strcmp(key, "buffer_mib") == 0 && number(value, 65536, &mib) == 0 && mib >= 2)
 		c->buffer_bytes = (uint64_t)mib << 20;
+	else if (strcmp(key, "home") == 0)
+		return home(value, c->home);
 	else if (strcmp(key, "hf") == 0)
 		return glob(value, c->hf);
 	else if (strcmp(key, "hf_shard") == 0)
@@ -93,12 +140,12 @@ void rs_config_hf(const struct rs_config *c, char *ret, size_t bytes)
 void rs_config_text(const struct rs_config *c, struct sc_buf *buf)
 {
 	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
-			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\nhf=%s\nhf_shard=%uM\nengine=%s\n",
+			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\nhf=%s\nhf_shard=%uM\nengine=%s\nhome=%s\n",
 		      materialize_words[c->materialize], verify_words[c->verify],
 		      switch_words[c->sync], c->keep, (unsigned)(c->buffer_bytes >> 20), c->ranks_per_node,
 		      switch_words[c->show], yes_words[c->remove], plain_words[c->drop_plain],
 		      suspicious_words[c->accept_suspicious], c->hf, (unsigned)(c->hf_shard_bytes >> 20),
-		      engine_words[c->engine]);
+		      engine_words[c->engine], c->home);
 }
 
 const char *rs_config_engine(const struct rs_config *c)

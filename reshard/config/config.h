@@ -9,6 +9,7 @@
 #include "meta/base/mem.h"
 
 #define RS_CONFIG_GLOB_BYTES 256
+#define RS_CONFIG_HOME_BYTES 256
 
 struct rs_config {
 	enum { RS_EAGER, RS_LAZY, RS_NEVER } materialize;
@@ -21,6 +22,7 @@ struct rs_config {
 	uint32_t ranks_per_node;	/* 0: one node */
 	uint64_t buffer_bytes;		/* of the engine */
 	uint64_t hf_shard_bytes;	/* a file of .hf has no more, unless it has one tensor */
+	char home[RS_CONFIG_HOME_BYTES]; /* ranks that a node of a cluster keeps: "0-3,7", "none", or empty */
 	char hf[RS_CONFIG_GLOB_BYTES];	/* which files of tensors are the model of .hf; empty: found by their names */
 };
 
@@ -28,6 +30,8 @@ struct rs_config {
 struct rs_config rs_config_default(void);
 /** Sets one key; -1: the key or value is unknown. */
 int rs_config_apply(struct rs_config *config, const char *key, const char *value);
+/** Tells whether `home` has a rank; it is not empty. */
+bool rs_config_has_home(const struct rs_config *config, uint32_t rank);
 /** Writes what .hf is made of, as options of its form. */
 void rs_config_hf(const struct rs_config *config, char *ret, size_t bytes);
 /** Returns the kind of engine that is asked for by name (reshard/engine/engine.h); NULL: none is. */

@@ -162,12 +162,18 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 	return rc;
 }
 
+/* Is it what is asked for?  `format` NULL: its bytes; without a mapping they were elsewhere when it was loaded. */
+static bool is_it(const struct rs_blob *blob, uint64_t id, const struct rs_format_ops *format)
+{
+	return blob->bytes.blob == id && (format ? blob->format == format : blob->bytes.map || !blob->bytes.bytes);
+}
+
 /* A reference; `format` NULL: whether it was parsed or not. */
 static struct rs_blob *find(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format)
 {
 	struct rs_blob *blob = b->buckets[id % BUCKETS];
 
-	while (blob && (blob->bytes.blob != id || (format && blob->format != format)))
+	while (blob && !is_it(blob, id, format))
 		blob = blob->next;
 	if (blob && blob->refs++ == 0)
 		leave_idle(b, blob);

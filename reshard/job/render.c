@@ -250,18 +250,29 @@ static int status_files(struct rs_job *job, struct sc_buf *buf, struct sc_err *e
 	return rc;
 }
 
+/* Of a node of a cluster: with what it keeps. */
+static bool is_done(const struct rs_job *job, const struct rs_view *head)
+{
+	return head && (job->service->shared ? rs_homes_are_here(head) : rs_view_is_materialized(head));
+}
+
 static void status_progress(struct rs_job *job, const struct rs_view *head, struct sc_buf *buf)
 {
 	struct rs_progress p;
 	double seconds, rate;
+	uint64_t bytes, ranks;
 
 	(void)pthread_mutex_lock(&job->state);
 	p = job->progress;
+	ranks = job->homes.ranks;
+	bytes = job->homes.bytes;
 	if (job->stopped)
 		sc_buf_line(buf, "stopped: %s; trying again", job->stopped);
 	(void)pthread_mutex_unlock(&job->state);
+	if (head && job->service->shared && rs_homes_are_here(head))
+		sc_buf_printf(buf, "home: %" PRIu64 " ranks, %" PRIu64 " bytes are here\n", ranks, bytes);
 	if (!p.version) {
-		sc_buf_printf(buf, "progress: %s\n", head && rs_view_is_materialized(head) ? "done" : "idle");
+		sc_buf_printf(buf, "progress: %s\n", is_done(job, head) ? "done" : "idle");
 		return;
 	}
 	seconds = (double)(sc_now_ns() - p.began_ns) / 1e9;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "meta/base/guard.h"
+#include "meta/catalog/member.h"
 #include "reshard/upkeep/upkeep_i.h"
 
 /* --- jobs --- */
@@ -120,6 +121,8 @@ static int load_jobs(struct rs_service *s, struct sc_err *err)
 		rc = meta_config_each(s->catalog, job->id, on_config, job, err);
 		if (rc == 0 && r.heads.at[i])
 			rc = rs_view_load(s, job, r.heads.at[i], &job->head, err);
+		if (rc == 0)
+			rc = rs_homes_load(job, err);
 		if (rc == 0)
 			rc = rs_tree_begin(job, RS_TREE_LOADED, err);
 		if (rc < 0)
@@ -432,6 +435,13 @@ static int forget_nameless(struct rs_service *s, struct sc_err *err)
 	return rc == SC_E_NO_MEMORY ? sc_nomem(err) : rc;
 }
 
+static int on_member(void *arg, const struct meta_member_row *row)
+{
+	(void)row;
+	*(bool *)arg = true;
+	return 0;
+}
+
 static int service_new(const struct rs_options *o, struct rs_service *s, struct sc_err *err)
 {
 	struct sc_buf path = {0};
@@ -453,6 +463,8 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 		rc = rs_log_open(s, err);
 	if (rc == 0)
 		rc = o->keep_garbage || o->takes_over ? 0 : meta_mount_begins(s->catalog, err);
+	if (rc == 0)
+		rc = meta_member_get(s->catalog, on_member, &s->shared, err);
 	if (rc == 0)
 		rc = load_jobs(s, err);
 	if (rc == 0 && !o->keep_garbage && !o->takes_over)

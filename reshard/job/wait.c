@@ -6,6 +6,13 @@
 #include <stdlib.h>
 
 #include "reshard/command/command_i.h"
+#include "reshard/upkeep/upkeep.h"
+
+/* Of a cluster's version: what this node keeps of it. */
+static bool is_done(const struct rs_view *view)
+{
+	return view->job->service->shared ? rs_homes_are_here(view) : rs_view_is_materialized(view);
+}
 
 int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
 		      uint64_t *ret_version, struct sc_err *err)
@@ -13,6 +20,7 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 	struct rs_view *view = NULL;
 	char *copy = sc_strdup(text), *word, *end;
 	uint64_t nr = 0;
+	bool done = false;
 	int rc = copy ? 0 : sc_nomem(err);
 
 	if (rc < 0)
@@ -27,8 +35,10 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 	} else {
 		rc = rs_view_head(s, job, &view, err);
 	}
+	if (rc == 0)
+		done = is_done(view);
 	(void)pthread_mutex_lock(&job->state);
-	if (rc == 0 && job->config.materialize == RS_NEVER && !rs_view_is_materialized(view))
+	if (rc == 0 && job->config.materialize == RS_NEVER && !done)
 		rc = sc_fail(err, SC_E_COMMAND, "materialize=never: version %" PRIu64 " will not be materialized",
 			     view->version->nr);
 	if (rc == 0) {
@@ -52,7 +62,7 @@ int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version,
 	if (rc < 0)
 		return rc;
 	head = rs_job_head(job);
-	if (rs_view_is_materialized(view))
+	if (is_done(view))
 		rc = 1;
 	else if (!head || head->version->nr != version)
 		rc = sc_fail(err, SC_E_COMMAND, "version %" PRIu64 " is not the head any more and will not be "

@@ -107,7 +107,7 @@ static int name_blob(struct making *m, struct meta_inode_row *row)
 	int rc = row->blob ? meta_blob_bytes(c, row->blob, &row->rdev, m->err) : 0;
 
 	if (rc == 0 && row->blob)
-		rc = meta_blob_away(c, row->blob, &node, &row->blob, m->err);
+		rc = meta_blob_origin(c, row->blob, &node, &row->blob, m->err);
 	row->job = row->blob ? node : 0;
 	return rc < 0 ? rc : 0;
 }

@@ -149,12 +149,17 @@ int rs_member_start(struct rs_service *s, const struct rs_member_options *o, str
 	if (!m)
 		return sc_nomem(err);
 	m->s = s;
+	s->shared = true;
 	(void)pthread_mutex_init(&m->lock, NULL);
 	(void)pthread_cond_init(&m->changed, NULL);
 	s->member = m;
 	rc = start(m, o, err);
 	if (rc < 0)
 		(void)rs_landings_free(rs_member_stop(s));
+	else
+		__atomic_store_n(&s->follows, true, __ATOMIC_RELEASE);
+	if (rc == 0)
+		rs_kick(s, false);
 	return rc < 0 ? sc_wrap(err, rc, "cluster '%s', node '%s'", o->cluster, o->node) : 0;
 }
 

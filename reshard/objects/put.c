@@ -51,7 +51,7 @@ static int name_blob(struct put *p, uint64_t blob, uint64_t bytes, struct rs_obj
 
 	*ret = (struct rs_object_blob){.node = blob ? p->node : 0, .number = blob, .bytes = bytes};
 	if (blob)
-		rc = meta_blob_away(p->c, blob, &ret->node, &ret->number, p->io.err);
+		rc = meta_blob_origin(p->c, blob, &ret->node, &ret->number, p->io.err);
 	return rc < 0 ? rc : 0;
 }
 

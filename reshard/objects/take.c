@@ -69,7 +69,7 @@ int rs_object_take_blob(struct rs_object_take *t, const struct rs_object_blob *b
 		return meta_blob_put_away(t->s->catalog, blob->node, blob->number, blob->bytes, ret_id, t->io.err);
 	rc = meta_blob_bytes(t->s->catalog, blob->number, &bytes, &why);
 	if (rc == 0)
-		rc = meta_blob_away(t->s->catalog, blob->number, &node, &number, &why);
+		rc = meta_blob_origin(t->s->catalog, blob->number, &node, &number, &why);
 	if (rc < 0 && rc != SC_E_NOT_FOUND) {
 		*t->io.err = why;
 		return rc;

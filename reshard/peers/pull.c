@@ -186,7 +186,7 @@ static int is_there(void *arg, uint64_t blob, uint32_t *ret_node, struct sc_err 
 {
 	struct rs_member *m = arg;
 	uint64_t number;
-	int rc = meta_blob_away(m->s->catalog, blob, ret_node, &number, err);
+	int rc = meta_blob_origin(m->s->catalog, blob, ret_node, &number, err);
 	bool is;
 
 	if (rc <= 0)

@@ -87,9 +87,8 @@ static int on_file(void *arg, uint64_t id)
 	struct fsck *f = arg;
 	struct found *b = find(f, id);
 
-	if (b && b->away)
-		complain(f, b, "has a file here, though its bytes are another node's");
-	return b ? 0 : sc_vec_push(&f->orphans, id) < 0 ? sc_nomem(f->err) : 0;
+	/* of one that is away: a copy that was not all here when the daemon ended, and goes with its next start */
+	return b && !b->away ? 0 : sc_vec_push(&f->orphans, id) < 0 ? sc_nomem(f->err) : 0;
 }
 
 /* Ends the check with an error that says nothing about the blob. */

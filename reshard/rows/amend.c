@@ -242,7 +242,7 @@ static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs
 /* What a machine has, not the job. */
 static bool is_own(const char *key)
 {
-	return strcmp(key, "engine") == 0 || strcmp(key, "buffer_mib") == 0;
+	return strcmp(key, "engine") == 0 || strcmp(key, "buffer_mib") == 0 || strcmp(key, "home") == 0;
 }
 
 /* Appends the lines of what was set before and is not set now, then what is. */

@@ -161,11 +161,12 @@ struct rs_job {
 		size_t nr, room;
 		struct rs_made {
 			uint64_t view, blob, bytes;
-			uint32_t rank;
+			uint32_t rank, kept;	/* kept: it has a row, on a node of a cluster (upkeep/homes.c) */
 			const char *path;
 			int64_t left_ns;	/* when another head came; 0: it is the head's */
 		} *at;
 	} made;				/* files of the head that an open made real, and of heads before for a moment */
+	struct { uint64_t view, bytes, ranks; } homes; /* what this node of a cluster keeps of a head, if it is here */
 	char *verify_report;
 	struct rs_whole {
 		uint32_t layers, experts;
@@ -208,6 +209,7 @@ struct rs_service {
 	struct rs_events events;
 	const struct rs_head_ops *head;	/* how heads move (reshard/command/head.h); NULL: as on one node */
 	struct rs_member *member;	/* that `head` is of (reshard/member); NULL: none */
+	bool shared, follows;		/* it is a node's of a cluster; and can read what is elsewhere (atomic) */
 	char *preset_dir;
 	pthread_mutex_t naming;		/* a job is made, removed or renamed */
 	pthread_mutex_t lock;
@@ -283,7 +285,6 @@ struct rs_service {
 	} opened;
 	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
 	bool no_reflink;		/* the store's file system has none; atomic */
-	/* worker */
 	pthread_t worker;
 	bool has_worker, stop, kick, garbage;
 	pthread_mutex_t worker_lock;

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "meta/catalog/nodes.h"
+
 struct garbage {
 	struct rs_service *s;
 	struct sc_err *err;
@@ -28,9 +30,15 @@ static int on_unused(void *arg, uint64_t blob)
 static int on_file(void *arg, uint64_t blob)
 {
 	struct garbage *g = arg;
-	int known = meta_blob_known(g->s->catalog, blob, g->err);
+	int known = meta_blob_known(g->s->catalog, blob, g->err), away = 0;
+	uint64_t number;
+	uint32_t node;
 
-	return known < 0 ? known : known == 0 ? on_garbage(g, blob) : 0;
+	if (known > 0) /* a copy of another node's blob, which was not all here */
+		away = meta_blob_away(g->s->catalog, blob, &node, &number, g->err);
+	if (known < 0 || away < 0)
+		return g->err->code;
+	return !known || away ? on_garbage(g, blob) : 0;
 }
 
 /* Trees over others that no version has any more, or over many: what was removed since then becomes garbage. */

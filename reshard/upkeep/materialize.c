@@ -207,7 +207,7 @@ static void *write_files(void *arg)
 
 /* --- one set --- */
 
-static int write_all(struct rs_pass *p, struct rs_set *set)
+int rs_materialize_files(struct rs_pass *p, struct rs_set *set)
 {
 	const struct rs_config config = rs_config_of(p->job);
 	const char *why_not;
@@ -330,7 +330,7 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 	if (rc == 0)
 		rc = rs_set_finish(set, p->err);
 	if (rc == 0)
-		rc = write_all(p, set);
+		rc = rs_materialize_files(p, set);
 	if (rc == 0)
 		rc = share_blobs(p, set);
 	if (rc < 0)

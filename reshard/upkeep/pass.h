@@ -26,5 +26,13 @@ int rs_verify_head(struct rs_pass *p);
 /** Does steps 21 to 25: writes the rank files of the head and switches the version over to them.  Errors:
 *  SC_E_CANCELLED, those of engines and of the catalog. */
 int rs_materialize(struct rs_pass *p);
+/** Does steps 22 and 23: writes the files that a set lists, or finds blobs that have these bytes; they are on stable
+ *  storage if sync=on.  Errors: as above. */
+int rs_materialize_files(struct rs_pass *p, struct rs_set *set);
+
+/* homes.c */
+/** Makes the files of the head real that this node of a cluster keeps, for itself: those that are views, and those that
+ *  are other nodes' blobs.  Errors: as above, and of other nodes. */
+int rs_homes_keep(struct rs_pass *p);
 
 #endif

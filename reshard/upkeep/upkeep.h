@@ -18,4 +18,11 @@ int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
 bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  struct rs_image *image);
 
+/** Tells whether this node of a cluster keeps the files of a rank of a job's head. */
+bool rs_home(const struct rs_view *head, uint32_t rank);
+/** Takes over the files that an earlier daemon made of a job's head; before there is a worker. */
+int rs_homes_load(struct rs_job *job, struct sc_err *err);
+/** Tells whether all files that this node keeps of a view, which is a head, are here; as of its last pass. */
+bool rs_homes_are_here(const struct rs_view *head);
+
 #endif

@@ -63,15 +63,24 @@ static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *
 
 static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 {
+	const struct rs_service *s = job->service;
 	bool wants;
 
-	if (job->service->member) /* what nodes of a cluster store is decided by all of them */
+	if (s->shared && !__atomic_load_n(&s->follows, __ATOMIC_ACQUIRE))
 		return false;
 	(void)pthread_mutex_lock(&job->state);
 	wants = job->config.materialize == RS_EAGER ||
 		(job->config.materialize == RS_LAZY && job->wanted == head->version->nr);
 	(void)pthread_mutex_unlock(&job->state);
-	return wants && !rs_view_is_materialized(head);
+	return wants && !(s->shared ? rs_homes_are_here(head) : rs_view_is_materialized(head));
+}
+
+/* Of a cluster's version each node verifies what it has. */
+static bool may_materialize(const struct rs_service *s, const struct rs_version *v)
+{
+	enum meta_verified verified = rs_version_verified(v);
+
+	return verified == META_EQUAL || (s->shared && verified == META_UNVERIFIED);
 }
 
 /* *garbage: set when blobs were written, or replaced. */
@@ -84,8 +93,8 @@ static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, stru
 	if (!p.head)
 		return 0;
 	rc = rs_verify_head(&p);
-	if (rc == 0 && rs_version_verified(p.head->version) == META_EQUAL && wants_materialize(job, p.head)) {
-		rc = rs_materialize(&p);
+	if (rc == 0 && may_materialize(s, p.head->version) && wants_materialize(job, p.head)) {
+		rc = s->shared ? rs_homes_keep(&p) : rs_materialize(&p);
 		if (rc == 0)
 			sc_log(SC_LOG_INFO, "job '%s' version %" PRIu64 ": materialized",
 			       rs_job_name(job, name, sizeof(name)), p.head->version->nr);

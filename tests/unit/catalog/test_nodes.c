@@ -200,6 +200,54 @@ static void a_blob_of_another_node_has_no_file(void **unused)
 	assert_int_equal(4, seen[0]);
 }
 
+static int on_home(void *arg, const struct meta_home_row *row)
+{
+	*(struct meta_home_row *)arg = *row;
+	return 0;
+}
+
+static void what_a_node_keeps_of_others_is_here(void **unused)
+{
+	struct meta_home_row home = {0};
+	struct meta_version_row v;
+	uint64_t its, copy, made, number, seen[3] = {0}, layout;
+	unsigned files = 0;
+	uint32_t node;
+
+	(void)unused;
+	(void)add_job("one", 0);
+	OK(meta_layout_put(catalog, "", "", &layout, &err));
+	its = away(7, 1, 20);
+	copy = away(7, 2, 30);
+	OK(meta_blob_came(catalog, copy, &err));
+	assert_int_equal(1, meta_blob_away(catalog, its, &node, &number, &err));
+	assert_int_equal(0, meta_blob_away(catalog, copy, &node, &number, &err));
+	assert_int_equal(1, meta_blob_origin(catalog, copy, &node, &number, &err));
+	assert_true(node == 7 && number == 2);
+	assert_int_equal(copy, away(7, 2, 30));
+	OK(meta_blob_unhashed(catalog, on_blob, seen, &err));
+	assert_true(seen[0] == 1 && seen[1] == copy);
+	begin();
+	v = version(0);
+	OK(meta_blob_add(catalog, &made, &err));
+	OK(meta_home_put(catalog, &(struct meta_home_row){v.id, 3, 1, made, 40}, &err));
+	OK(meta_job_set_head(catalog, v.job, v.id, &err));
+	end();
+	OK(meta_home_each(catalog, v.id, on_home, &home, &err));
+	assert_true(home.rank == 3 && home.blob == made && home.bytes == 40);
+	collect(count, &files); /* the copy, which nothing uses; of the other one there is no file */
+	assert_int_equal(1, files);
+	assert_int_equal(1, meta_blob_known(catalog, made, &err));
+	assert_int_equal(0, ask("SELECT count(*) FROM away"));
+	begin();
+	v = version(0);
+	OK(meta_job_set_head(catalog, v.job, v.id, &err));
+	end();
+	collect(count, &files);
+	assert_int_equal(2, files);
+	assert_int_equal(0, meta_blob_known(catalog, made, &err));
+}
+
 static void garbage_of_other_nodes_is_rows_alone(void **unused)
 {
 	const struct meta_object named[] = {{META_OBJECT_SET, 1, "set", 1}, {META_OBJECT_PAYLOAD, 1, "payload", 1},
@@ -287,7 +335,7 @@ static void a_version_has_the_number_that_it_is_given(void **unused)
 static void a_check_names_what_is_missing(void **unused)
 {
 	(void)unused;
-	force("INSERT INTO away VALUES (4, 7, 9)");
+	force("INSERT INTO away (blob, node, number) VALUES (4, 7, 9)");
 	expect_said("blob 4, which is blob 9 of node 7, is missing");
 	force("DELETE FROM away");
 	for (int kind = 1; kind < 7; kind++) {
@@ -308,6 +356,7 @@ int main(void)
 		cmocka_unit_test_setup(a_store_of_its_own_is_no_nodes, fresh),
 		cmocka_unit_test_setup(blocks_of_other_nodes_are_noted, fresh),
 		cmocka_unit_test_setup(a_blob_of_another_node_has_no_file, fresh),
+		cmocka_unit_test_setup(what_a_node_keeps_of_others_is_here, fresh),
 		cmocka_unit_test_setup(garbage_of_other_nodes_is_rows_alone, fresh),
 		cmocka_unit_test_setup(objects_are_found_by_name_and_by_what_they_name, fresh),
 		cmocka_unit_test_setup(a_version_has_the_number_that_it_is_given, fresh),

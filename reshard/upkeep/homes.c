@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a node of a cluster keeps of a head, for itself.  All nodes show the version as it is stored, wherever that is;
+ * the files of ranks that have their home here are read here, whatever becomes of the other nodes:
+ *
+ *     a view                is written as a file, which has a row (table `home`), and is in job.made from then on, as
+ *                           if an open had made it
+ *     another node's blob   is copied: it has the same number here, and its row says that its bytes are here
+ *
+ * 1. Rows say so after the bytes are on stable storage.  A copy that has no such row is garbage at the next start.
+ * 2. Nothing of it is known to other nodes, and the version is what it was.
+ */
+#include "reshard/upkeep/pass.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "meta/catalog/nodes.h"
+#include "reshard/engine/flush.h"
+
+#define PIECE (1u << 20)
+#define AHEAD (8 * PIECE)	/* is asked for at a time */
+#define SMALL PIECE		/* every node keeps the job's own files up to this */
+
+/* --- which ranks --- */
+
+/* The first file of a rank in a set, or where it would be. */
+static size_t first_of(const struct rs_set *set, uint32_t rank)
+{
+	size_t lo = 0, hi = set->nr_blobs;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (set->blobs[mid].rank < rank)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Those of `home=`; else those whose files are this node's, as the head is stored. */
+bool rs_home(const struct rs_view *head, uint32_t rank)
+{
+	const struct rs_config config = rs_config_of(head->job);
+	const struct rs_version *v = head->version;
+	struct sc_err ignored;
+	uint64_t number;
+	uint32_t node;
+
+	if (*config.home)
+		return rs_config_has_home(&config, rank);
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		const struct rs_set *set = v->sets[i];
+
+		for (size_t k = first_of(set, rank); k < set->nr_blobs && set->blobs[k].rank == rank; k++)
+			if (meta_blob_origin(head->origins.catalog, set->blobs[k].blob, &node, &number, &ignored) == 0)
+				return true;
+	}
+	return false;
+}
+
+bool rs_homes_are_here(const struct rs_view *head)
+{
+	struct rs_job *job = head->job;
+	bool are;
+
+	(void)pthread_mutex_lock(&job->state);
+	are = job->homes.view == head->id;
+	(void)pthread_mutex_unlock(&job->state);
+	return are;
+}
+
+/* --- copies of other nodes' blobs --- */
+
+struct keeping {
+	struct rs_pass *p;
+	uint64_t bytes;			/* of all that is kept */
+	uint32_t ranks;
+	struct rs_flush flush;		/* copies that have no row yet */
+	struct meta_store_dirs dirs;
+	struct rs_numbers copies;
+};
+
+/* Copies that were begun are on stable storage, and have rows; or (rc) they go. */
+static int end_copies(struct keeping *k, int rc)
+{
+	struct rs_service *s = k->p->s;
+	struct meta_catalog *c = s->catalog;
+	struct sc_err ignored;
+
+	if (rc == 0)
+		rc = rs_flush_add_dirs(&k->flush, &s->store, &k->dirs, k->p->err);
+	rc = rs_flush_end(&k->flush, rc, k->p->err);
+	if (rc == 0)
+		rc = meta_catalog_begin(c, rs_job_syncs(k->p->job), k->p->err);
+	if (rc == 0) {
+		for (size_t i = 0; rc == 0 && i < k->copies.nr; i++)
+			rc = meta_blob_came(c, k->copies.at[i], k->p->err);
+		rc = meta_catalog_end(c, rc, k->p->err);
+	}
+	for (size_t i = 0; i < k->copies.nr; i++) {
+		if (rc < 0)
+			(void)meta_store_remove(&s->store, k->copies.at[i], &ignored);
+		rs_blob_forget(s->blobs, k->copies.at[i]);
+	}
+	k->copies.nr = 0;
+	k->dirs = (struct meta_store_dirs){{0}};
+	return rc;
+}
+
+static int copy_bytes(struct rs_pass *p, struct rs_bytes *b, int fd)
+{
+	unsigned char *buffer = sc_sys.alloc(PIECE);
+	int rc = buffer ? 0 : sc_nomem(p->err);
+
+	for (uint64_t at = 0; rc == 0 && at < b->bytes; at += AHEAD) {
+		const uint64_t ahead = sc_min_u64(AHEAD, b->bytes - at);
+
+		rc = rs_bytes_need(b, at, ahead, NULL, p->err);
+		if (rc < 0)
+			break;
+		for (uint64_t i = 0; rc == 0 && i < ahead; i += PIECE) {
+			const uint64_t n = sc_min_u64(PIECE, ahead - i);
+
+			rc = rs_bytes_read(b, at + i, n, buffer, p->err);
+			if (rc == 0 && sc_pwrite_all(fd, buffer, n, at + i) < 0)
+				rc = sc_fail_sys(p->err, errno, "cannot write a copy of another node's file");
+			if (rc == 0 && rs_pass_bytes(p, n))
+				rc = sc_fail(p->err, SC_E_CANCELLED, "stopped");
+		}
+		rs_bytes_release(b, at, ahead);
+	}
+	sc_sys.release(buffer);
+	return rc;
+}
+
+/* Copies a blob that is away; `rank` negative: of the job itself. */
+static int copy_blob(struct keeping *k, uint64_t blob, uint64_t bytes, int rank, const char *path)
+{
+	struct rs_service *s = k->p->s;
+	sc_cleanup(sc_closep) int fd = -1;
+	struct rs_bytes *b = NULL;
+	struct rs_place place;
+	int rc = rs_blob_place(s->blobs, blob, bytes, 0, &place, k->p->err);
+
+	k->bytes += bytes;
+	if (rc <= 0)
+		return rc;
+	if (sc_vec_push(&k->copies, blob) < 0)
+		return sc_nomem(k->p->err);
+	rc = meta_store_remove(&s->store, blob, k->p->err); /* of an attempt before */
+	if (rc == 0)
+		rc = meta_store_create(&s->store, blob, &fd, k->p->err);
+	if (rc == 0)
+		rc = rs_place_open(&place, &b, k->p->err);
+	if (rc == 0) {
+		rc = copy_bytes(k->p, b, fd);
+		rs_place_close(&place, b);
+	}
+	if (rc == 0 && rs_job_syncs(k->p->job)) {
+		meta_store_note_dir(&k->dirs, blob);
+		rc = rs_flush_add(&k->flush, sc_steal_fd(&fd), rank, "a copy of another node's file", k->p->err);
+	}
+	if (rc == 0 && k->copies.nr == RS_FLUSH_MAX)
+		rc = end_copies(k, 0);
+	return rc < 0 ? sc_wrap(k->p->err, rc, "keeping '%s' here", path) : 0;
+}
+
+/* --- views --- */
+
+/* The list's entry of a file that was made, NULL: there is none.  Under job.state. */
+static struct rs_made *made_of(struct rs_job *job, uint64_t view, uint32_t rank, const char *path)
+{
+	for (size_t i = 0; i < job->made.nr; i++) {
+		struct rs_made *m = &job->made.at[i];
+
+		if (m->view == view && m->rank == rank && strcmp(m->path, path) == 0)
+			return m;
+	}
+	return NULL;
+}
+
+static bool is_kept(const struct rs_view *head, uint32_t rank, const char *path)
+{
+	struct rs_job *job = head->job;
+	const struct rs_made *made;
+	bool is;
+
+	(void)pthread_mutex_lock(&job->state);
+	made = made_of(job, head->id, rank, path);
+	is = made && made->kept;
+	(void)pthread_mutex_unlock(&job->state);
+	return is;
+}
+
+struct listing {
+	struct keeping *k;
+	const char *logical;
+	struct rs_set *set;		/* files that are to be written */
+	uint32_t rank;
+};
+
+static int on_file(void *arg, const char *file, const char *logical)
+{
+	const struct listing *l = arg;
+	struct rs_pass *p = l->k->p;
+	struct rs_set_blob b = {.rank = rs_view_alike(p->head, l->rank, file)};
+	struct rs_image *im = NULL;
+	uint64_t same, bytes;
+	int rc;
+
+	if (strcmp(logical, l->logical) != 0)
+		return 0;
+	rc = rs_path_id(p->job, file, &b.path_id, p->err);
+	if (rc == 0)
+		rc = rs_path_text(p->s, b.path_id, &b.path, p->err);
+	if (rc == 0)
+		rc = rs_view_image(p->s, p->head, l->rank, file, false, false, &im, p->err);
+	if (rc < 0)
+		return rc;
+	same = im->same_as;
+	bytes = im->bytes;
+	rs_image_unref(p->s, im);
+	if (same && !rs_made_holds(p->s, same))
+		return copy_blob(l->k, same, bytes, (int)l->rank, b.path);
+	l->k->bytes += bytes;
+	return is_kept(p->head, b.rank, b.path) ? 0 : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(p->err) : 0;
+}
+
+/* Files that were written: rows, then the list, where opens find them. */
+static int keep_files(struct rs_pass *p, const struct rs_set *set)
+{
+	struct rs_job *job = p->job;
+	int rc = meta_catalog_begin(p->s->catalog, rs_job_syncs(job), p->err);
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < set->nr_blobs; i++) {
+		const struct rs_set_blob *b = &set->blobs[i];
+		const struct meta_home_row row = {p->head->version->id, b->rank, b->path_id, b->blob, b->bytes};
+
+		rc = meta_home_put(p->s->catalog, &row, p->err);
+	}
+	rc = meta_catalog_end(p->s->catalog, rc, p->err);
+	(void)pthread_mutex_lock(&job->state);
+	for (size_t i = 0; rc == 0 && job->head == p->head && i < set->nr_blobs; i++) {
+		const struct rs_set_blob *b = &set->blobs[i];
+		struct rs_made *is = made_of(job, p->head->id, b->rank, b->path);
+		const struct rs_made made = {.view = p->head->id, .blob = b->blob, .bytes = b->bytes, .rank = b->rank,
+					     .path = b->path, .kept = true};
+
+		if (is)
+			*is = made;
+		else if (sc_vec_push(&job->made, made) < 0)
+			rc = sc_nomem(p->err);
+	}
+	(void)pthread_mutex_unlock(&job->state);
+	return rc;
+}
+
+/* Who looks one of them up from now on finds the file. */
+static void supersede(struct rs_pass *p, const struct rs_set *set)
+{
+	struct rs_image *im;
+	struct sc_err ignored;
+
+	for (size_t i = 0; i < set->nr_blobs; i++) {
+		const struct rs_set_blob *b = &set->blobs[i];
+
+		if (rs_view_image(p->s, p->head, b->rank, b->path, false, false, &im, &ignored) < 0)
+			continue;
+		if (im->same_as != b->blob)
+			rs_image_supersede(p->s, im);
+		rs_image_unref(p->s, im);
+	}
+}
+
+/* The files of a rank that the head presents otherwise than they are stored. */
+static int keep_views(struct keeping *k, const struct rs_set *of, uint32_t rank)
+{
+	struct rs_pass *p = k->p;
+	struct listing l = {k, of->file, rs_set_new(of->file, of->format), rank};
+	int rc = l.set ? meta_view_files(p->head->model, rank, on_file, &l) : sc_nomem(p->err);
+
+	if (rc == 0 && l.set->nr_blobs) {
+		rc = rs_materialize_files(p, l.set);
+		if (rc == 0)
+			rc = keep_files(p, l.set);
+		if (rc == 0)
+			supersede(p, l.set);
+	}
+	rs_set_unref(l.set);
+	return rc;
+}
+
+/* --- a rank --- */
+
+static int on_shown(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row)
+{
+	struct keeping *k = arg;
+	uint64_t bytes;
+	int rc;
+
+	if (!S_ISREG(row->mode) || !row->blob)
+		return 0;
+	rc = meta_blob_bytes(k->p->s->catalog, row->blob, &bytes, k->p->err);
+	if (rc < 0 || (rank == RS_SHARED && bytes > SMALL))
+		return rc;
+	return copy_blob(k, row->blob, bytes, rank == RS_SHARED ? -1 : (int)rank, path);
+}
+
+static int keep_rank(struct keeping *k, uint32_t rank)
+{
+	struct rs_view *head = k->p->head;
+	const struct rs_version *v = head->version;
+	int rc = 0;
+
+	k->ranks++;
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
+		rc = keep_views(k, v->sets[i], rank);
+	return rc < 0 ? rc : rs_view_each(head, rank, on_shown, k, k->p->err);
+}
+
+int rs_homes_keep(struct rs_pass *p)
+{
+	struct keeping k = {.p = p};
+	struct rs_job *job = p->job;
+	int rc = 0;
+
+	rs_step(RS_STEP_MATERIALIZE_CHECK);
+	rs_pass_begin(p, "materializing", 0);
+	rs_step(RS_STEP_MATERIALIZE_WRITE);
+	for (uint32_t rank = 0; rc == 0 && rank < p->head->topo.ranks; rank++)
+		if (rs_home(p->head, rank))
+			rc = keep_rank(&k, rank);
+	if (rc == 0)
+		rc = rs_view_each(p->head, RS_SHARED, on_shown, &k, p->err);
+	rc = end_copies(&k, rc);
+	sc_vec_done(&k.copies);
+	(void)pthread_mutex_lock(&job->state);
+	if (rc == 0 && job->head == p->head) {
+		job->homes.view = p->head->id;
+		job->homes.bytes = k.bytes;
+		job->homes.ranks = k.ranks;
+	}
+	(void)pthread_mutex_unlock(&job->state);
+	rs_pass_end(p);
+	return rc;
+}
+
+/* --- of an earlier daemon --- */
+
+struct loading {
+	struct rs_job *job;
+	struct sc_err *err;
+};
+
+static int on_row(void *arg, const struct meta_home_row *row)
+{
+	const struct loading *l = arg;
+	struct rs_made made = {.view = l->job->head->id, .blob = row->blob, .bytes = row->bytes,
+			       .rank = (uint32_t)row->rank, .kept = true};
+	int rc = rs_path_text(l->job->service, row->path, &made.path, l->err);
+
+	return rc < 0 ? rc : sc_vec_push(&l->job->made, made) < 0 ? sc_nomem(l->err) : 0;
+}
+
+int rs_homes_load(struct rs_job *job, struct sc_err *err)
+{
+	struct loading l = {job, err};
+
+	return job->head ? meta_home_each(job->service->catalog, job->head->version->id, on_row, &l, err) : 0;
+}
