@@ -51,6 +51,21 @@ int rs_blob_place(struct rs_blobs *b, uint64_t id, uint64_t bytes, uint64_t at, 
 	return rc;
 }
 
+int rs_blob_read(struct rs_blobs *b, uint64_t id, uint64_t bytes, void *to, struct sc_err *err)
+{
+	struct rs_place place;
+	struct rs_bytes *from;
+	int rc = rs_blob_place(b, id, bytes, 0, &place, err);
+
+	if (rc >= 0)
+		rc = rs_place_open(&place, &from, err);
+	if (rc < 0)
+		return rc;
+	rc = rs_bytes_read(from, 0, bytes, to, err);
+	rs_place_close(&place, from);
+	return rc;
+}
+
 int rs_blob_is_there(struct rs_blobs *b, uint64_t id, uint32_t *ret_node, struct sc_err *err)
 {
 	return b->elsewhere.is_there ? b->elsewhere.is_there(b->elsewhere.arg, id, ret_node, err) : 1;

@@ -54,6 +54,8 @@ void rs_blobs_elsewhere(struct rs_blobs *blobs, const struct rs_elsewhere *elsew
 /** Gives the place of byte `at` of a blob, wherever it is: 1 (elsewhere), 0 (here), or an error. */
 int rs_blob_place(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, uint64_t at, struct rs_place *ret,
 		  struct sc_err *err);
+/** Reads all `bytes` of a blob, wherever it is.  Errors: of its source. */
+int rs_blob_read(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, void *to, struct sc_err *err);
 /** Tells whether a blob is here, or what has it can be asked now: 1, 0 with the number of the node, or an error. */
 int rs_blob_is_there(struct rs_blobs *blobs, uint64_t id, uint32_t *ret_node, struct sc_err *err);
 /** Drops an idle mapping of a blob that is being removed. */

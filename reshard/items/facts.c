@@ -25,15 +25,11 @@ static bool is_known(const struct rs_set *set)
 
 static int read_facts(struct commit *c, const struct rs_folder_file *file, struct rs_facts *ret)
 {
-	struct rs_blob *blob = NULL;
 	char *text = sc_sys.alloc(file->bytes + 1);
-	int rc = text ? rs_blob_get(c->s->blobs, file->blob, NULL, file->bytes, &blob, c->err) : sc_nomem(c->err);
+	int rc = text ? rs_blob_read(c->s->blobs, file->blob, file->bytes, text, c->err) : sc_nomem(c->err);
 
 	if (rc == 0)
-		rc = rs_bytes_read(&blob->bytes, 0, file->bytes, text, c->err);
-	if (rc == 0)
 		rc = rs_facts_read(text, file->bytes, ret, c->err);
-	rs_blob_put(c->s->blobs, blob);
 	sc_sys.release(text);
 	return rc;
 }

@@ -132,6 +132,14 @@ both(two, reference, lambda top: (top / "notes/deep/1.txt").chmod(0o600))
 both(one, reference, lambda top: os.link(top / "notes/deep/2.txt", top / "notes/third"))
 commit(three, reference, "step=2")
 
+# a committed file of another node is appended to, and copied up whole; a config.json of another node is read
+def append(top):
+	with open(top / "notes/deep/0.txt", "a") as f:
+		f.write("and more\n")
+both(three, reference, append)
+both(one, reference, lambda top: (top / "0/config.json").write_text('{"model_type": "llama", "hidden_size": 8}'))
+commit(two, reference, "step=2")
+
 # what two nodes did to one name is refused, naming both, and stays
 both(one, reference, lambda top: (top / "notes/same.txt").write_text("one\n"))
 (two.mount / "gpt/notes/same.txt").write_text("two\n")
