@@ -162,6 +162,9 @@ static int parse_line(struct change *c, char *line)
 		return sc_fail(c->as.err, SC_E_COMMAND, "%s: name= is missing", verbs[e->kind]);
 	if (rc == 0 && e->kind == EDIT_ADD && !e->paths.nr)
 		return sc_fail(c->as.err, SC_E_COMMAND, "add: path= is missing");
+	if (rc == 0 && e->spec.copy && rs_head_waits(c->as.s))
+		return sc_fail(c->as.err, SC_E_UNSUPPORTED, "copy=yes: in a cluster each node reads its own sources; "
+			       "have them under this path on all nodes");
 	if (rc == 0 && e->kind == EDIT_ADD && e->spec.format == RS_DATA_UNKNOWN && has_index(c, e->paths.at[0]))
 		e->spec.format = RS_DATA_MEGATRON;
 	if (rc == 0 && e->kind == EDIT_ADD)

@@ -221,7 +221,7 @@ int rs_take_sources(const struct rs_taking *as, const struct rs_data_spec *spec,
 	struct taking c = {.as = as};
 	int rc;
 
-	c.corpus = *ret = rs_corpus_new(&as->s->store);
+	c.corpus = *ret = rs_corpus_new(&as->s->store, as->s->blobs);
 	if (!c.corpus)
 		return sc_nomem(as->err);
 	c.corpus->spec = *spec;

@@ -23,13 +23,14 @@ uint32_t rs_megatron_token(uint64_t code)
 	return code < sizeof(tokens) / sizeof(*tokens) ? tokens[code] : 0;
 }
 
-struct rs_corpus *rs_corpus_new(const struct meta_store *store)
+struct rs_corpus *rs_corpus_new(const struct meta_store *store, struct rs_blobs *blobs)
 {
 	struct rs_corpus *c = sc_zalloc(sizeof(*c));
 
 	if (c) {
 		c->refs = 1;
 		c->store = store;
+		c->blobs = blobs;
 		(void)pthread_mutex_init(&c->lock, NULL);
 	}
 	return c;
@@ -51,8 +52,12 @@ static void source_close(struct rs_data_source *s)
 		older = b->older;
 		bytes_close(b, s->info.bytes);
 	}
-	if (table)
+	if (s->table) {
+		rs_bytes_release(s->table, 0, s->table_bytes);
+		rs_place_close(&s->table_at, s->table);
+	} else if (table) {
 		(void)sc_sys.munmap((void *)table, s->table_bytes);
+	}
 }
 
 void rs_corpus_free(struct rs_corpus *c)
@@ -85,7 +90,7 @@ int rs_corpus_add(struct rs_corpus *c, struct rs_data_source_info *info, struct 
 {
 	struct rs_data_source s = {.info = *info, .at_sample = c->samples, .at_sequence = c->sequences};
 
-	if (sc_vec_push(c, s) < 0)
+	if (!info->path || sc_vec_push(c, s) < 0)
 		return sc_nomem(err);
 	info->path = NULL;
 	c->samples += s.info.samples;
@@ -168,22 +173,28 @@ static int changed(const struct rs_data_source *s, const char *what, struct sc_e
 		       "remove the dataset and add it again", s->info.path, what);
 }
 
-/* Checks text that has grown: its old part must be unchanged. */
-static int check_grown(struct rs_data_source *s, struct rs_data_bytes *b, const struct stat *st, int64_t mtime_ns,
-		       struct sc_err *err)
+/* Checks text that has grown, whose old part must be unchanged, and what another node added. */
+static int check_ends(struct rs_data_source *s, struct rs_data_bytes *b, const struct stat *st, int64_t mtime_ns,
+		      struct sc_err *err)
 {
+	const int64_t seen = __atomic_load_n(&b->seen_mtime_ns, __ATOMIC_ACQUIRE);
+	const bool has_grown = (uint64_t)st->st_size > s->info.bytes;
 	uint8_t ends[16];
 	int rc;
 
-	if (__atomic_load_n(&b->grown_mtime_ns, __ATOMIC_ACQUIRE) == mtime_ns &&
-	    __atomic_load_n(&b->grown_bytes, __ATOMIC_ACQUIRE) == (uint64_t)st->st_size)
+	if (seen == mtime_ns && __atomic_load_n(&b->seen_bytes, __ATOMIC_ACQUIRE) == (uint64_t)st->st_size)
 		return 0;
+	if (seen && !has_grown)
+		return changed(s, "was written to", err);
 	rc = rs_data_source_ends(b->fd, s->info.bytes, ends, err);
 	if (rc == 0 && memcmp(ends, s->info.ends, sizeof(ends)) != 0)
-		rc = changed(s, "was rewritten", err);
+		rc = s->info.mtime_ns ? changed(s, "was rewritten", err)
+				      : sc_fail(err, SC_E_SOURCE, "source '%s' is not, on this node, the file that "
+						"was added on another one: its first or last 64 KiB differ; copy it "
+						"from there", s->info.path);
 	if (rc == 0) {
-		__atomic_store_n(&b->grown_mtime_ns, mtime_ns, __ATOMIC_RELEASE);
-		__atomic_store_n(&b->grown_bytes, (uint64_t)st->st_size, __ATOMIC_RELEASE);
+		__atomic_store_n(&b->seen_bytes, (uint64_t)st->st_size, __ATOMIC_RELEASE);
+		__atomic_store_n(&b->seen_mtime_ns, mtime_ns, __ATOMIC_RELEASE);
 	}
 	return rc;
 }
@@ -209,44 +220,94 @@ int rs_data_source_check(const struct rs_corpus *c, struct rs_data_source *s, st
 		return changed(s, "became shorter", err);
 	if ((uint64_t)st.st_size == s->info.bytes && mtime_ns == s->info.mtime_ns)
 		return 0;
-	if ((uint64_t)st.st_size > s->info.bytes && c->spec.format == RS_DATA_LINES)
-		return check_grown(s, b, &st, mtime_ns, err);
+	if ((uint64_t)st.st_size > s->info.bytes ? c->spec.format == RS_DATA_LINES : !s->info.mtime_ns)
+		return check_ends(s, b, &st, mtime_ns, err);
 	return changed(s, (uint64_t)st.st_size == s->info.bytes ? "was written to" : "grew", err);
 }
 
-static int map_table(struct rs_corpus *c, struct rs_data_source *s, struct sc_err *err)
+/* --- tables --- */
+
+static uint64_t plain_bytes(const struct rs_data_source *s)
+{
+	return (s->info.sequences + 1) * sizeof(uint64_t);
+}
+
+static uint64_t whole_bytes(const struct rs_data_source *s)
+{
+	return plain_bytes(s) + (s->info.samples + 1) * sizeof(uint64_t);
+}
+
+static int check_size(const struct rs_data_source *s, uint64_t bytes, struct sc_err *err)
+{
+	if (bytes == whole_bytes(s) || (bytes == plain_bytes(s) && s->info.sequences == s->info.samples))
+		return 0;
+	return sc_fail(err, SC_E_DAMAGED, "the table of '%s', blob %" PRIu64 ", is damaged: its size is not the "
+		       "%" PRIu64 " or %" PRIu64 " bytes that it had; restore it", s->info.path, s->info.borders,
+		       plain_bytes(s), whole_bytes(s));
+}
+
+/* A table that another node has comes as a whole, and stays: 1.  0: it is here. */
+static int table_from_elsewhere(struct rs_corpus *c, struct rs_data_source *s, const void **ret, struct sc_err *err)
+{
+	int rc = rs_blob_place(c->blobs, s->info.borders, s->info.table_bytes, 0, &s->table_at, err);
+
+	if (rc > 0 && check_size(s, s->info.table_bytes, err) < 0)
+		rc = err->code;
+	if (rc <= 0)
+		return rc;
+	rc = rs_place_open(&s->table_at, &s->table, err);
+	if (rc < 0)
+		return sc_wrap(err, rc, "the table of '%s'", s->info.path);
+	rc = rs_bytes_need(s->table, 0, s->info.table_bytes, NULL, err);
+	*ret = s->table->map;
+	if (rc == RS_HERE)
+		return 1;
+	rs_place_close(&s->table_at, s->table);
+	s->table = NULL;
+	return sc_wrap(err, rc, "the table of '%s'", s->info.path);
+}
+
+static int table_from_here(struct rs_corpus *c, struct rs_data_source *s, const void **ret, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
-	uint64_t plain = (s->info.sequences + 1) * sizeof(uint64_t);
-	uint64_t whole = plain + (s->info.samples + 1) * sizeof(uint64_t);
 	struct stat st;
 	void *map;
-	int rc;
+	int rc = meta_store_open_blob(c->store, s->info.borders, UINT64_MAX, &fd, err);
 
-	if (!s->info.borders)
-		return 0;
-	rc = meta_store_open_blob(c->store, s->info.borders, UINT64_MAX, &fd, err);
 	if (rc < 0)
 		return rc;
 	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(err, errno, "store: cannot stat the table of '%s', blob %" PRIu64, s->info.path,
 			s->info.borders);
-	if ((uint64_t)st.st_size != whole && ((uint64_t)st.st_size != plain || s->info.sequences != s->info.samples))
-		return sc_fail(err, SC_E_DAMAGED, "the table of '%s', blob %" PRIu64 ", is damaged: its size is not "
-			"the %" PRIu64
-			       " or %" PRIu64 " bytes that it had; restore it", s->info.path, s->info.borders, plain,
-			       whole);
-	s->table_bytes = (uint64_t)st.st_size;
-	map = sc_sys.mmap(NULL, s->table_bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (check_size(s, (uint64_t)st.st_size, err) < 0)
+		return err->code;
+	s->info.table_bytes = (uint64_t)st.st_size;
+	map = sc_sys.mmap(NULL, s->info.table_bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return sc_fail_sys(err, errno, "store: cannot map the table of '%s'", s->info.path);
+	*ret = map;
+	return 0;
+}
+
+static int map_table(struct rs_corpus *c, struct rs_data_source *s, struct sc_err *err)
+{
+	const void *map = NULL;
+	int rc = s->info.borders ? table_from_elsewhere(c, s, &map, err) : 1;
+
+	if (rc == 0)
+		rc = table_from_here(c, s, &map, err);
+	if (rc < 0 || !map)
+		return rc < 0 ? rc : 0;
+	s->table_bytes = s->info.table_bytes;
 	s->borders = map;
-	if (s->table_bytes == whole) {
+	if (s->table_bytes == whole_bytes(s)) {
 		s->documents = map;
 		s->borders = s->documents + s->info.samples + 1;
 	}
 	return 0;
 }
+
+/* --- bytes --- */
 
 static int open_bytes(struct rs_corpus *c, struct rs_data_source *s, struct rs_data_bytes *b, struct sc_err *err)
 {

@@ -6,7 +6,9 @@
  *
  * Sources stay where they are, and others may change them.  A source that has changed since it was
  * added (size, time of modification; gone) is never read from: SC_E_SOURCE.  Only text may have grown:
- * then the hash of 64 KiB at either end of its old part is compared.
+ * then the hash of 64 KiB at either end of its old part is compared.  On another node than the one that
+ * added it, it is a file of its own: there this hash and the size are compared when it is first read, and
+ * its time of modification from then on.
  *
  * A source is opened, at its first use, with the file-system identity of the user who added it.
  */
@@ -17,13 +19,14 @@
 
 #include "meta/store/store.h"
 #include "reshard/data/spec.h"
+#include "reshard/engine/local.h"
 
 /** A source as it was when it was added (a row of data_source). */
 struct rs_data_source_info {
 	char *path;
 	uint64_t blob;			/* its copy in the store, 0: none */
 	uint64_t bytes;
-	int64_t mtime_ns;
+	int64_t mtime_ns;		/* 0: another node added it */
 	uint8_t ends[16];
 	uint64_t samples, sequences;	/* sequences: of RS_DATA_MEGATRON, else samples */
 	uint64_t first;			/* byte at which its samples begin */
@@ -31,15 +34,15 @@ struct rs_data_source_info {
 	uint64_t borders;		/* blob with the table: u64[sequences + 1], where sequences begin and the
 					 * last one ends; before that u64[samples + 1], the first sequence
 					 * of each document, unless each document has one */
-	uint64_t table_bytes;		/* of that blob, while the table is made */
+	uint64_t table_bytes;		/* of that blob */
 };
 
 /** An open source; kept until the corpus ends, because a reader may be using it. */
 struct rs_data_bytes {
 	int fd;
 	const unsigned char *map;
-	int64_t grown_mtime_ns;		/* text that has grown: checked at this time and size */
-	uint64_t grown_bytes;
+	int64_t seen_mtime_ns;		/* text that has grown, or of another node: checked at this time and size */
+	uint64_t seen_bytes;
 	bool gone;			/* removed or replaced: atomic */
 	struct rs_data_bytes *older;
 };
@@ -53,6 +56,8 @@ struct rs_data_source {
 	const uint64_t *documents;	/* first sequence of each, NULL: a sample is one sequence */
 	const uint64_t *borders;	/* NULL: samples of one size */
 	uint64_t table_bytes;
+	struct rs_place table_at;	/* of one that another node has */
+	struct rs_bytes *table;		/* NULL: it is here */
 };
 
 struct rs_corpus {
@@ -66,6 +71,7 @@ struct rs_corpus {
 	uid_t uid;
 	gid_t gid;
 	const struct meta_store *store;
+	struct rs_blobs *blobs;
 	uint64_t samples, sequences;
 	size_t nr, room;
 	struct rs_data_source *at;
@@ -76,12 +82,12 @@ struct rs_corpus {
 #define RS_MEGATRON_HEAD 34
 uint32_t rs_megatron_token(uint64_t code);
 
-struct rs_corpus *rs_corpus_new(const struct meta_store *store);
+struct rs_corpus *rs_corpus_new(const struct meta_store *store, struct rs_blobs *blobs);
 void rs_corpus_free(struct rs_corpus *corpus);
 /** Take and drop a reference; the last rs_corpus_unref() frees the corpus.  rs_corpus_unref() accepts NULL. */
 struct rs_corpus *rs_corpus_ref(struct rs_corpus *corpus);
 void rs_corpus_unref(struct rs_corpus *corpus);
-/** Adds a source.  Takes info->path. */
+/** Adds a source.  Takes info->path; NULL: there was no memory for it. */
 int rs_corpus_add(struct rs_corpus *corpus, struct rs_data_source_info *info, struct sc_err *err);
 /** Completes a corpus; call after all sources are added and `form` is set.  Errors: SC_E_CATALOG. */
 int rs_corpus_finish(struct rs_corpus *corpus, struct sc_err *err);

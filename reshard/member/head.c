@@ -182,11 +182,9 @@ static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 	struct rs_shared *j;
 	int rc;
 
-	if (!head && a->change != RS_BY_COMMIT)
+	if (!head && a->change != RS_BY_COMMIT && a->change != RS_BY_DATA)
 		return begin_first(a, err);
 	rs_view_unref(s, head);
-	if (a->change == RS_BY_DATA)
-		return sc_fail(err, SC_E_UNSUPPORTED, "a node of a cluster has no datasets yet");
 	rc = rs_member_current(m, a->job, err);
 	if (rc == 0)
 		rc = enter(m, a, &j, err);

@@ -312,8 +312,8 @@ static int add_dataset(struct rs_object_take *t, const struct rs_object_dataset 
 	for (size_t i = 0; rc == 0 && i < d->sources.nr; i++) {
 		const struct rs_object_source *s = &d->sources.at[i];
 		struct meta_data_source_row source = {
-			.path = s->path, .bytes = s->bytes, .mtime_ns = s->mtime_ns, .samples = s->samples,
-			.sequences = s->sequences, .first = s->first, .bare = s->bare != 0};
+			.path = s->path, .bytes = s->bytes, .samples = s->samples, .sequences = s->sequences,
+			.first = s->first, .bare = s->bare != 0}; /* its time here is not known yet */
 
 		memcpy(source.ends, s->ends, sizeof(source.ends));
 		rc = rs_object_take_blob(t, &s->copy, &source.blob);

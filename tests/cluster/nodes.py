@@ -44,16 +44,18 @@ class Node:
 		self.store = cluster.work / f"store{number}"
 		self.mount = cluster.work / f"mnt{number}"
 		self.log = cluster.work / f"log{number}"
+		self.own = cluster.work / f"own{number}"  # where its daemon is: /proc/self/cwd of this node alone
 		self.daemon = None
 
 	def up(self, binary=None):
 		self.mount.mkdir(exist_ok=True)
+		self.own.mkdir(exist_ok=True)
 		etcd = ",".join(f"etcd={url}" for url in self.cluster.urls)
 		options = f"cluster=test,node={self.name},listen={self.address}:7077,{etcd}"
 		with open(self.log, "ab") as log:
 			self.daemon = subprocess.Popen(
 				[*inside(self.namespace), binary or self.cluster.binary, "mount", "-f", "-o", options,
-				 self.store, self.mount], stdout=log, stderr=log)
+				 self.store, self.mount], stdout=log, stderr=log, cwd=self.own)
 		self.wait(lambda: "is a member" in self.health(), 30, "it is a member")
 		return self
 
