@@ -118,9 +118,53 @@ static int fetch_text(struct rs_member *m, const struct part *p, uint64_t token,
 
 /* --- joining --- */
 
+struct was {			/* a name of an object in the version below */
+	struct sc_arena *texts;
+	uint64_t parent;
+	char *name;
+};
+
+static int on_name(void *arg, const struct meta_entry_row *row)
+{
+	struct was *w = arg;
+
+	w->parent = row->parent;
+	w->name = sc_arena_copy(w->texts, row->name.at, row->name.nr);
+	return 1;
+}
+
+/* What was removed has its name in the version below. */
+static int name_below(struct rs_job *job, uint64_t ino, struct sc_buf *to, struct sc_err *err)
+{
+	struct sc_arena texts = {0};
+	struct was w = {.texts = &texts};
+	const char *path = "";
+	struct rs_below *b;
+	int rc = rs_view_below(job->head, &b, err);
+
+	while (rc == 0 && !(ino >= job->root && ino - job->root <= SC_RANKS_MAX)) {
+		rc = rs_below_names(b, ino, on_name, &w, err);
+		if (rc <= 0)
+			break;
+		path = w.name ? sc_arena_printf(&texts, "%s%s%s", w.name, *path ? "/" : "", path) : NULL;
+		rc = path ? 0 : sc_nomem(err);
+		ino = w.parent;
+	}
+	if (rc == 0 && *path && ino > job->root)
+		sc_buf_printf(to, "rank %u: ", (uint32_t)(ino - job->root - 1));
+	if (rc == 0 && *path)
+		sc_buf_printf(to, "'%s'", path);
+	sc_arena_done(&texts);
+	return rc;
+}
+
 static int name(void *arg, uint64_t ino, const char *more, struct sc_buf *to, struct sc_err *err)
 {
-	return rs_tree_name(arg, ino, more, to, err);
+	const size_t before = to->bytes;
+	struct rs_job *job = arg;
+	int rc = rs_tree_name(job, ino, more, to, err);
+
+	return rc < 0 || to->bytes > before || *more || !job->head ? rc : name_below(job, ino, to, err);
 }
 
 static int begin(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct rs_lower *lower,

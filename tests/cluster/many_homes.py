@@ -151,6 +151,16 @@ assert (one.mount / "gpt/notes/same.txt").read_text() == "one\n" and (two.mount 
 (two.mount / "gpt/notes/same.txt").unlink()
 commit(three, reference, "step=3")
 
+# a file that one node writes and another removes with its folder is named
+(one.mount / "gpt/0/logs/step.txt").write_text("one\n")
+shutil.rmtree(two.mount / "gpt/0/logs")
+why, said = three.ctl("gpt", "commit", "step=3"), three.read("gpt", "error")
+assert why == "Device or resource busy" and "rank 0: 'logs" in said and "node 1" in said and "node 2" in said, (why, said)
+counts["commits refused"] += 1
+for n in (one, two):
+	n.must("gpt", "discard", "yes")
+compare_all(reference, "after both were discarded")
+
 # a file that was read by the commit which was refused is written in place, and committed with its new bytes
 both(one, reference, lambda top: shard(top / "0/model.safetensors", 0, 4))
 both(two, reference, lambda top: shard(top / "1/model.safetensors", 1, 4))

@@ -133,7 +133,7 @@ class Node:
 
 class Cluster:
 	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200):
-		self.work, self.binary = pathlib.Path(work), binary
+		self.work, self.binary = pathlib.Path(work).resolve(), str(pathlib.Path(binary).resolve())
 		self.prefix = f"sc{os.getpid()}"
 		self.hub = f"{self.prefix}-hub"
 		self.urls = [f"http://{NET}.254:2379"]
