@@ -235,7 +235,7 @@ def request(top, what, a, b, value):
 
 
 refused = 0
-for turn in range(int(sys.argv[4]) if len(sys.argv) > 4 else 25):
+for turn in range(int(sys.argv[4]) if len(sys.argv) > 4 else 12):
 	dirty = rng.sample(cluster.nodes, rng.choice([1, 2, 2, 3]))
 	for n in dirty:
 		for _ in range(rng.randrange(1, 5)):
@@ -271,7 +271,7 @@ counts["commits refused"] += refused
 
 # any node is killed while one commits: all of it is a version, or nothing, and nothing that was written is lost
 plain(one, reference)
-for turn in range(int(sys.argv[5]) if len(sys.argv) > 5 else 8):
+for turn in range(int(sys.argv[5]) if len(sys.argv) > 5 else 4):
 	value = 1000 + turn
 	for rank, n in enumerate(cluster.nodes):
 		both(n, reference, lambda top: shard(top / str(rank) / "model.safetensors", rank, value))
