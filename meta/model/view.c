@@ -197,17 +197,45 @@ static uint32_t stage_of(const struct meta_view *view, const uint32_t coords[SC_
 	return view->layout->pp >= 0 ? coords[view->layout->pp] : 0;
 }
 
-static int add_stored(const struct meta_view *view, const uint32_t coords[SC_AXES_MAX], struct meta_stored s,
-		      struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
-{
-	int rc = meta_entry_piece(view, s.entry, coords, arena, &s.piece, err);
+#define PIECES 64
 
+/* Tensors of one rule and one shape are cut alike: their pieces on a rank, by hash, which share the boxes. */
+struct pieces {
+	struct piece_of {
+		const struct meta_rule *rule;	/* NULL: none yet */
+		const struct meta_shape *shape;
+		struct meta_piece piece;
+	} at[PIECES];
+};
+
+static struct piece_of *piece_of(struct pieces *pieces, const struct meta_rule *rule, const struct meta_shape *shape)
+{
+	uint64_t h = rule->index;
+
+	for (int k = 0; k < shape->nr; k++)
+		h = (h ^ shape->dim[k]) * 0x9e3779b97f4a7c15u;
+	return &pieces->at[(h ^ h >> 32) % PIECES];
+}
+
+static int add_stored(const struct meta_view *view, const uint32_t coords[SC_AXES_MAX], struct meta_stored s,
+		      struct pieces *pieces, struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
+{
+	const struct meta_shape *shape = &view->state->tensors[s.entry->tensor].shape;
+	struct piece_of *like = s.entry->group ? NULL : piece_of(pieces, s.entry->rule, shape);
+	int rc = 0;
+
+	if (like && like->rule == s.entry->rule && meta_shape_equal(like->shape, shape))
+		s.piece = like->piece;
+	else
+		rc = meta_entry_piece(view, s.entry, coords, arena, &s.piece, err);
+	if (rc == 0 && like)
+		*like = (struct piece_of){s.entry->rule, shape, s.piece};
 	return rc < 0 ? rc : sc_vec_push(ret, s) < 0 ? sc_nomem(err) : 0;
 }
 
 /* All parts of a stored tensor, once: where its first one is met. */
 static int add_parts(const struct meta_view *view, const uint32_t coords[SC_AXES_MAX], struct meta_stored s,
-		     struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
+		     struct pieces *pieces, struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
 {
 	const struct meta_group *g = s.entry->group;
 	const struct meta_variant *v = &g->variants[meta_topology_index(view->topo, g->vary, coords)];
@@ -219,7 +247,7 @@ static int add_parts(const struct meta_view *view, const uint32_t coords[SC_AXES
 	for (const struct meta_place *p = first; rc == 0 && p < v->at + v->nr && p->bucket == first->bucket; p++) {
 		s.entry = &view->entries[g->members[p->member]];
 		s.part = (uint32_t)(p - first);
-		rc = add_stored(view, coords, s, arena, ret, err);
+		rc = add_stored(view, coords, s, pieces, arena, ret, err);
 	}
 	return rc;
 }
@@ -228,6 +256,7 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 		   struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
 {
 	uint32_t coords[SC_AXES_MAX], at = 0;
+	struct pieces pieces = {0};
 	const struct meta_entry *e;
 
 	meta_topology_coords(view->topo, rank, coords);
@@ -241,8 +270,8 @@ int meta_view_rank(const struct meta_view *view, uint32_t rank, const char *file
 			return sc_nomem(err);
 		if (file && strcmp(s.file, file) != 0)
 			continue;
-		rc = e->group ? add_parts(view, coords, s, arena, ret, err)
-			      : add_stored(view, coords, s, arena, ret, err);
+		rc = e->group ? add_parts(view, coords, s, &pieces, arena, ret, err)
+			      : add_stored(view, coords, s, &pieces, arena, ret, err);
 		if (rc < 0)
 			return rc;
 	}

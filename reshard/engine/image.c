@@ -165,6 +165,7 @@ int rs_image_describe(struct rs_image *im, const struct rs_format_ops *format, c
 	for (uint32_t i = 0, at = 0; i < nr && rc == 0; i++)
 		if (parts[i].part == 0)
 			rc = plan_stored(im, &parts[i], parts + nr, &im->gathers[at++], o, err);
+	rs_plan_done(&im->sources);
 	return rc;
 }
 

@@ -49,7 +49,8 @@ int rs_image_text(struct rs_image *image, const char *text, size_t bytes, struct
 /** Describes, in a zeroed image or one with `same_as`, a file of `bytes` bytes that lies at a place as it is.  Errors:
  *  SC_E_NO_MEMORY. */
 int rs_image_whole(struct rs_image *image, uint64_t bytes, const struct rs_place *place, struct sc_err *err);
-/** Adds the copies of a box of a tensor to a gather of the image.  Errors: those of planning. */
+/** Adds the copies of a box of a tensor to a gather of the image; rs_plan_done() of its sources after the last one.
+ *  Errors: those of planning. */
 int rs_image_plan(struct rs_image *image, const struct meta_tensor *tensor, const struct meta_box *box,
 		  struct rs_gather *gather, const struct rs_origins *origins, struct sc_err *err);
 /** Finds the rank of a stored view at the same coordinates, by name.  On an axis that had fewer: modulo its degree if

@@ -37,38 +37,54 @@ static int order_of(const struct rs_found_tensor *t, struct sc_arena *arena, con
 	return 0;
 }
 
+/* A file that was looked up for a source, and may have the next ones, too. */
+struct near {
+	const struct meta_view *view;
+	uint32_t rank, next;	/* next: as rs_found_next() has it */
+	const char *file;
+	struct rs_blob *blob;	/* a reference; NULL: none yet */
+};
+
+static int find_near(struct near *n, const struct rs_source *s, const struct rs_origins *o, struct sc_err *err)
+{
+	uint64_t id, bytes;
+	int rc;
+
+	if (n->blob && n->view == s->view && n->rank == s->rank && strcmp(n->file, s->file) == 0)
+		return 0;
+	rs_blob_put(o->blobs, n->blob);
+	*n = (struct near){s->view, s->rank, 0, s->file, NULL};
+	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
+		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
+	rc = rs_blob_get(o->blobs, id, o->format_of(o->arg, s->view), bytes, &n->blob, err);
+	return rc < 0 ? of_source(s, rc, err) : 0;
+}
+
 /* A blob of this store. */
-static int place_here(struct rs_source *s, const struct rs_origins *o, struct sc_arena *arena,
+static int place_here(struct rs_source *s, const struct rs_origins *o, struct near *n, struct sc_arena *arena,
 		      const struct rs_order **ret_order, struct sc_err *err)
 {
 	const struct rs_found_tensor *t;
-	struct rs_blob *blob;
-	uint64_t id, bytes;
 	int rc;
 
 	if (s->rank == RS_NO_RANK) { /* a placed one: only the kind is missing */
 		rc = rs_blob_place(o->blobs, s->place.id, s->place.bytes, s->place.at, &s->place, err);
 		return rc < 0 ? rc : 0;
 	}
-	if (!o->blob_of(o->arg, s->view, s->rank, s->file, &id, &bytes))
-		return sc_fail(err, SC_E_NOT_FOUND, "rank %u: no blob of '%s'", s->rank, s->file);
-	rc = rs_blob_get(o->blobs, id, o->format_of(o->arg, s->view), bytes, &blob, err);
+	rc = find_near(n, s, o, err);
 	if (rc < 0)
-		return of_source(s, rc, err);
-	t = rs_found_tensor(&blob->found, s->name);
-	if (t) {
-		rc = rs_blob_place(o->blobs, id, bytes, t->at, &s->place, err);
-		rc = rc < 0 ? rc : order_of(t, arena, ret_order, err);
-	} else {
-		rc = sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
-	}
-	rs_blob_put(o->blobs, blob);
-	return rc;
+		return rc;
+	t = rs_found_next(&n->blob->found, s->name, &n->next);
+	if (!t)
+		return sc_fail(err, SC_E_FORMAT, "rank %u: '%s' lacks tensor '%s'", s->rank, s->file, s->name);
+	rc = rs_blob_place(o->blobs, n->blob->bytes.blob, n->blob->bytes.bytes, t->at, &s->place, err);
+	return rc < 0 ? rc : order_of(t, arena, ret_order, err);
 }
 
 static int place_all(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr, const struct rs_origins *o,
 		     struct sc_arena *arena, struct rs_mapped *m, struct sc_err *err)
 {
+	struct near near[RECENT] = {0};
 	int rc = o->place ? o->place(o->arg, gathers, nr, sources, err) : 0;
 
 	if (rc < 0)
@@ -81,7 +97,10 @@ static int place_all(struct rs_sources *sources, struct rs_gather *gathers, uint
 		return sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < sources->nr; i++)
 		if (!sources->at[i].place.ops)
-			rc = place_here(&sources->at[i], o, arena, &m->orders[i], err);
+			rc = place_here(&sources->at[i], o, &near[sources->at[i].rank % RECENT], arena,
+					&m->orders[i], err);
+	for (size_t i = 0; i < RECENT; i++)
+		rs_blob_put(o->blobs, near[i].blob);
 	return rc;
 }
 

@@ -222,6 +222,7 @@ static int describe_rank(struct rs_image *im, const struct meta_view *view, cons
 		rc = rs_image_plan(im, t, &chunks->at[i].box, g, o, err);
 		rs_gather_finish(g);
 	}
+	rs_plan_done(&im->sources);
 	return rc;
 }
 

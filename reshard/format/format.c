@@ -174,6 +174,17 @@ const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, cons
 	return i ? &found->tensors[i - 1] : NULL;
 }
 
+const struct rs_found_tensor *rs_found_next(const struct rs_found *found, const char *name, uint32_t *at)
+{
+	const struct rs_found_tensor *t = *at < found->nr ? &found->tensors[*at] : NULL;
+
+	if (!t || strcmp(t->name, name) != 0)
+		t = rs_found_tensor(found, name);
+	if (t)
+		*at = (uint32_t)(t - found->tensors) + 1;
+	return t;
+}
+
 uint64_t rs_found_bytes(const struct rs_found_tensor *tensor)
 {
 	return bytes_of(tensor->dtype, &tensor->shape);

@@ -169,6 +169,8 @@ int rs_format_objects(const struct rs_format_ops *format, const char *payload, s
 int rs_found_row_major(const struct rs_found *found, struct sc_err *err);
 /** Finds a tensor by its name; NULL: there is none. */
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);
+/** The same, faster for tensors that follow each other in the file; *at is 0 at first. */
+const struct rs_found_tensor *rs_found_next(const struct rs_found *found, const char *name, uint32_t *at);
 uint64_t rs_found_bytes(const struct rs_found_tensor *tensor);
 /** Copies what a file's tensors are, without its payload. */
 int rs_found_copy(const struct rs_found *from, struct rs_found *ret, struct sc_err *err);

@@ -59,6 +59,21 @@ int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *t
 	return 0;
 }
 
+int rs_gather_append(struct rs_gather *g, const struct rs_copy *copies, uint32_t nr)
+{
+	struct rs_copy *more = g->copies;
+
+	if (g->room - g->nr < nr) /* most gathers get no others */
+		more = sc_sys.resize(g->copies, ((size_t)g->nr + nr) * sizeof(*more));
+	if (!more)
+		return -1;
+	g->room = sc_max_u64(g->room, (uint64_t)g->nr + nr);
+	g->copies = more;
+	memcpy(g->copies + g->nr, copies, nr * sizeof(*copies));
+	g->nr += nr;
+	return 0;
+}
+
 void rs_gather_rows(struct rs_gather *g, const struct meta_shape *shape, const struct meta_box *region)
 {
 	struct rs_copy *c = &g->copies[g->nr - 1];

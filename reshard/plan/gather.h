@@ -36,6 +36,9 @@ struct rs_gather {
 int rs_gather_add(struct rs_gather *g, uint32_t source, const struct meta_box *target_box,
 		  const struct meta_box *source_box, unsigned element_bytes);
 
+/** Adds copies as they are, from before rs_gather_finish(), with sources to be set.  -1: out of memory. */
+int rs_gather_append(struct rs_gather *g, const struct rs_copy *copies, uint32_t nr);
+
 /**
  * Says which rows of its logical tensor the copy that was added last has: indexes of the first dimension longer than
  * 1.  `region` is a box of it.  A range of rows lies together in every shard that is not cut by rows.

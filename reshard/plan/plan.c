@@ -19,6 +19,7 @@ struct box_plan {
 
 void rs_sources_done(struct rs_sources *sources)
 {
+	rs_plan_done(sources);
 	sc_arena_done(&sources->arena);
 	sc_sys.release(sources->at);
 	*sources = (struct rs_sources){0};
@@ -61,11 +62,10 @@ static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e
 	return meta_topology_rank(v->topo, full);
 }
 
-static int on_source(void *arg, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX],
-		     const struct meta_box *box)
+/* Makes what a rank stores of an entry the last source. */
+static int add_source(struct box_plan *p, const struct meta_entry *e, uint32_t rank)
 {
-	struct box_plan *p = arg;
-	struct rs_source s = {.view = p->view, .rank = choose_rank(p, e, coords)};
+	struct rs_source s = {.view = p->view, .rank = rank};
 	const struct rs_source *last = p->sources->nr ? &p->sources->at[p->sources->nr - 1] : NULL;
 	uint32_t full[SC_AXES_MAX];
 
@@ -76,11 +76,108 @@ static int on_source(void *arg, const struct meta_entry *e, const uint32_t coord
 	    strcmp(last->file, s.file) != 0)
 		if (sc_vec_push(p->sources, s) < 0)
 			return sc_nomem(p->err);
+	return 0;
+}
+
+static int on_source(void *arg, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX],
+		     const struct meta_box *box)
+{
+	struct box_plan *p = arg;
+	int rc = add_source(p, e, choose_rank(p, e, coords));
+
+	if (rc < 0)
+		return rc;
 	p->found += meta_box_elements(box);
 	if (rs_gather_add(p->g, (uint32_t)p->sources->nr - 1, p->target, box, p->element_bytes) < 0)
 		return sc_nomem(p->err);
 	rs_gather_rows(p->g, &p->shape, box);
 	return 0;
+}
+
+/* --- boxes that are planned alike --- */
+
+#define LIKES 64
+#define LIKE_COPIES_MAX 64
+
+/* What decides the copies of a box, and the copies, whose source is a rank here. */
+struct rs_like {
+	const struct meta_view *view;
+	const struct meta_rule *rule;
+	const uint32_t *fixed;
+	const struct meta_shape *shape;
+	unsigned element_bytes;
+	struct meta_box target;
+	uint32_t nr;		/* 0: there is none yet */
+	struct rs_copy *copies;
+};
+
+struct rs_likes {
+	struct sc_arena arena;
+	struct rs_like at[LIKES];	/* by hash */
+};
+
+/* Returns where what is alike is, or would be; NULL: more than the entry decides the copies. */
+static struct rs_like *find_like(struct box_plan *p, const struct meta_entry *e)
+{
+	struct rs_likes **likes = &p->sources->likes;
+	uint64_t h = e->rule->index;
+
+	if (e->group || p->nodes->ranks_per_node || p->turn)
+		return NULL;
+	if (!*likes)
+		*likes = sc_zalloc(sizeof(**likes));
+	for (int k = 0; k < p->target->nr; k++)
+		h = (h ^ p->shape.dim[k] ^ p->target->off[k] << 32) * 0x9e3779b97f4a7c15u;
+	return *likes ? &(*likes)->at[(h ^ h >> 32) % LIKES] : NULL;
+}
+
+static bool is_like(const struct box_plan *p, const struct meta_entry *e, const struct rs_like *l)
+{
+	return l->nr && l->view == p->view && l->rule == e->rule && l->element_bytes == p->element_bytes &&
+	       meta_shape_equal(l->shape, &p->shape) && meta_box_equal(&l->target, p->target) &&
+	       memcmp(l->fixed, e->fixed, sizeof(e->fixed)) == 0;
+}
+
+static int plan_like(struct box_plan *p, const struct meta_entry *e, const struct rs_like *l)
+{
+	const uint32_t nr = p->g->nr;
+
+	if (rs_gather_append(p->g, l->copies, l->nr) < 0)
+		return sc_nomem(p->err);
+	for (uint32_t i = 0; i < l->nr; i++) {
+		int rc = add_source(p, e, l->copies[i].source);
+
+		if (rc < 0)
+			return rc;
+		p->g->copies[nr + i].source = (uint32_t)p->sources->nr - 1;
+	}
+	return 0;
+}
+
+/* Keeps the copies from number `first` on, unless others are there. */
+static void keep_like(struct box_plan *p, const struct meta_entry *e, const struct meta_tensor *t, uint32_t first,
+		      struct rs_like *l)
+{
+	const uint32_t nr = p->g->nr - first;
+	struct rs_copy *copies;
+
+	if (l->nr || !nr || nr > LIKE_COPIES_MAX)
+		return;
+	copies = sc_arena_array(&p->sources->likes->arena, nr, sizeof(*copies));
+	if (!copies)
+		return;
+	memcpy(copies, &p->g->copies[first], nr * sizeof(*copies));
+	for (uint32_t i = 0; i < nr; i++)
+		copies[i].source = p->sources->at[copies[i].source].rank;
+	*l = (struct rs_like){p->view, e->rule, e->fixed, &t->shape, p->element_bytes, *p->target, nr, copies};
+}
+
+void rs_plan_done(struct rs_sources *sources)
+{
+	if (sources->likes)
+		sc_arena_done(&sources->likes->arena);
+	sc_sys.release(sources->likes);
+	sources->likes = NULL;
 }
 
 /* A type smaller than a byte is whole on every rank: its bytes are one run. */
@@ -107,7 +204,9 @@ int rs_plan_box(const struct meta_view *view, const char *key, const struct meta
 	const struct meta_tensor *t = meta_state_find(view->state, key);
 	struct box_plan p = {.view = view, .target = target, .nodes = nodes, .node = node, .turn = turn,
 			     .g = g, .sources = sources, .err = err};
+	const uint32_t first = g->nr;
 	const struct meta_entry *e;
+	struct rs_like *like;
 	int rc;
 
 	if (!t)
@@ -117,10 +216,15 @@ int rs_plan_box(const struct meta_view *view, const char *key, const struct meta
 		return plan_sub_byte(&p, e, t);
 	p.element_bytes = meta_dtype_bits(t->dtype) / 8;
 	p.shape = t->shape;
+	like = find_like(&p, e);
+	if (like && is_like(&p, e, like))
+		return plan_like(&p, e, like);
 	rc = meta_view_sources(view, e, target->off, target->ext, on_source, &p, err);
 	if (rc == 0 && p.found != meta_box_elements(target))
 		return sc_fail(err, SC_E_STATE, "'%s': no rank holds %llu of the %llu elements of a piece", key,
 			       (unsigned long long)(meta_box_elements(target) - p.found),
 			       (unsigned long long)meta_box_elements(target));
+	if (rc == 0 && like)
+		keep_like(&p, e, t, first, like);
 	return rc;
 }

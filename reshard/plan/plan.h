@@ -37,6 +37,7 @@ struct rs_sources {
 	struct sc_arena arena;
 	size_t nr, room;
 	struct rs_source *at;
+	struct rs_likes *likes;	/* of rs_plan_box(): boxes that others are planned like */
 };
 
 void rs_sources_done(struct rs_sources *sources);
@@ -45,11 +46,16 @@ void rs_sources_done(struct rs_sources *sources);
  * Adds to `g` the copies of one target box of tensor `key`, whose bytes are held as `view` says.
  * The source of each copy is a rank of `node` where one holds the bytes; otherwise replica `turn`,
  * so that callers who count turns load replicas evenly.
+ * Geometry is computed once for tensors of one rule and shape: `sources` keep it, until rs_plan_done(), and the view
+ * must live as long.
  * Errors: SC_E_STATE (a part is on no rank), SC_E_NO_MEMORY.
  */
 int rs_plan_box(const struct meta_view *view, const char *key, const struct meta_box *target,
 		const struct rs_nodes *nodes, uint32_t node, uint32_t turn, struct rs_gather *g,
 		struct rs_sources *sources, struct sc_err *err);
+
+/** Forgets what is only needed to plan more. */
+void rs_plan_done(struct rs_sources *sources);
 
 /** What a reshard moves. */
 struct rs_cost {

@@ -246,6 +246,53 @@ static void reshard(const struct job *from, const struct job *to)
 	}
 }
 
+static void plan(const struct job *from, const struct job *to, const struct held *h, struct rs_gather *g,
+		 struct rs_sources *sources)
+{
+	const struct rs_nodes one = {0};
+	struct sc_err err;
+
+	*g = (struct rs_gather){.bytes = h->elements * 4};
+	for (uint32_t p = 0; p < h->nr; p++)
+		for (uint32_t k = 0; k < h->parts[p].piece.nr_boxes; k++)
+			assert_int_equal(0, rs_plan_box(from->view, to->view->state->tensors[h->parts[p].entry->tensor].key,
+							&h->parts[p].piece.boxes[k], &one, 0, 0, g, sources, &err));
+	rs_gather_finish(g);
+}
+
+/* What is planned as others were is what is planned alone. */
+static void expect_plans(const struct job *from, const struct job *to)
+{
+	struct rs_sources all = {0};
+
+	for (size_t i = 0; i < to->held.nr; i++) {
+		struct rs_sources alone = {0};
+		struct rs_gather a, b;
+
+		plan(from, to, &to->held.at[i], &a, &all);
+		plan(from, to, &to->held.at[i], &b, &alone);
+		assert_int_equal(a.nr, b.nr);
+		assert_int_equal(a.has_padding, b.has_padding);
+		for (uint32_t k = 0; k < a.nr; k++) {
+			const struct rs_copy *x = &a.copies[k], *y = &b.copies[k];
+			const struct rs_source *s = &all.at[x->source], *t = &alone.at[y->source];
+
+			assert_true(x->nr == y->nr && x->turns == y->turns && x->to == y->to && x->from == y->from && x->run == y->run);
+			assert_true(x->row == y->row && x->rows == y->rows);
+			assert_memory_equal(x->ext, y->ext, x->nr * sizeof(*x->ext));
+			assert_memory_equal(x->to_stride, y->to_stride, x->nr * sizeof(*x->ext));
+			assert_memory_equal(x->from_stride, y->from_stride, x->nr * sizeof(*x->ext));
+			assert_int_equal(s->rank, t->rank);
+			assert_string_equal(s->file, t->file);
+			assert_string_equal(s->name, t->name);
+		}
+		rs_gather_done(&a);
+		rs_gather_done(&b);
+		rs_sources_done(&alone);
+	}
+	rs_sources_done(&all);
+}
+
 static void expect_cut(const struct job *j)
 {
 	for (size_t i = 0; i < j->held.nr; i++) {
@@ -483,6 +530,7 @@ static void reshards_of_random_jobs(void **unused)
 		if (both) {
 			fill(&a);
 			reshard(&a, &b);
+			expect_plans(&a, &b);
 			expect_cut(&b);
 			for (size_t i = 0; i < a.held.nr; i++)
 				memset(a.held.at[i].data, 0, a.held.at[i].elements * 4);
