@@ -14,7 +14,8 @@
 
 struct match {
 	const struct meta_rule *rule;
-	struct meta_caps caps;
+	uint16_t nr_caps;
+	const struct meta_cap *caps;	/* in the builder's arena */
 	const uint32_t *experts;	/* experts of the tensor's family; NULL: the tensor is no expert */
 };
 
@@ -28,6 +29,7 @@ struct builder {
 	struct sc_arena arena;	/* ends with the build */
 	struct meta_counts counts;
 	struct sc_map eachs, keys;
+	struct sc_buf file, name;	/* as an entry is stored */
 	uint32_t *starts;
 	struct {
 		struct match *at;
@@ -39,7 +41,23 @@ struct builder {
 	} entries;
 };
 
-static int count_each(struct builder *b, const struct match *m, const struct meta_tensor *t,
+static int add_match(struct builder *b, const struct meta_rule *rule, const struct meta_caps *caps,
+		     const uint32_t *experts)
+{
+	struct match m = {.rule = rule, .nr_caps = caps->nr, .experts = experts};
+
+	m.caps = (const struct meta_cap *)sc_arena_copy(&b->arena, (const char *)caps->at,
+							caps->nr * sizeof(*caps->at));
+	return m.caps && sc_vec_push(&b->matches, m) == 0 ? 0 : -1;
+}
+
+static void caps_of(const struct match *m, struct meta_caps *ret)
+{
+	ret->nr = m->nr_caps;
+	memcpy(ret->at, m->caps, m->nr_caps * sizeof(*m->caps));
+}
+
+static int count_each(struct builder *b, const struct meta_rule *rule, const struct meta_tensor *t,
 		      const char *plain)
 {
 	const char *p = meta_tensor_each(t->name);
@@ -48,14 +66,14 @@ static int count_each(struct builder *b, const struct match *m, const struct met
 
 	if (!f)
 		return sc_nomem(b->err);
-	for (int i = 0; i < m->rule->nr_each; i++) {
+	for (int i = 0; i < rule->nr_each; i++) {
 		uint32_t at;
 
 		p = p ? strchr(p, '=') : NULL;
 		if (!p)
 			return sc_fail(b->err, SC_E_STATE, "'%s': a coordinate that the rule '%s' asks for is missing",
 				t->key,
-				       m->rule->text);
+				       rule->text);
 		at = (uint32_t)strtoul(++p, NULL, 10);
 		if (f->had[i] < at + 1)
 			f->had[i] = at + 1;
@@ -70,24 +88,24 @@ static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 	const struct meta_tensor *tensor = &v->state->tensors[t];
 	const char *plain = meta_tensor_plain(tensor, &b->arena);
 	bool is_each = plain != tensor->name, told = false;
-	struct match m;
+	const struct meta_rule *r;
+	const uint32_t *experts;
+	struct meta_caps caps;
 	uint32_t at = 0;
 	int rc = 0;
 
 	if (!plain)
 		return sc_nomem(b->err);
 	first[t] = (uint32_t)b->matches.nr;
-	while (rc == 0 && (m.rule = meta_layout_next(v->layout, true, tensor->file, plain, &at, &m.caps))) {
-		const struct meta_rule *r = m.rule;
-
+	while (rc == 0 && (r = meta_layout_next(v->layout, true, tensor->file, plain, &at, &caps))) {
 		if ((r->tied && v->topo->pp == 1) || (r->nr_each > 0) != is_each)
 			continue;
-		if (meta_counts_add(&b->counts, r, &m.caps, !r->tied && !told, &m.experts) < 0 ||
-		    sc_vec_push(&b->matches, m) < 0)
+		if (meta_counts_add(&b->counts, r, &caps, !r->tied && !told, &experts) < 0 ||
+		    add_match(b, r, &caps, experts) < 0)
 			return sc_nomem(b->err);
 		told |= !r->tied;
 		if (is_each)
-			rc = count_each(b, &m, tensor, plain);
+			rc = count_each(b, r, tensor, plain);
 	}
 	return rc;
 }
@@ -98,9 +116,9 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 {
 	const struct meta_view *v = b->v;
 	struct meta_entry e = {.tensor = t, .experts = m->experts ? *m->experts : 0, .rule = m->rule};
-	struct sc_buf file = {0}, name = {0};
+	struct sc_buf *file = &b->file, *name = &b->name;
 	struct meta_caps all = *caps, found;
-	bool varies = false, failed;
+	bool varies = false;
 
 	memcpy(e.fixed, fixed, sizeof(e.fixed));
 	for (int part = 0; part < 2; part++) {
@@ -115,14 +133,13 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 						     at == META_FREE ? 0 : at);
 			}
 	}
-	meta_pattern_render(&m->rule->file, &all, &file);
-	meta_pattern_render(&m->rule->name, &all, &name);
-	e.file = sc_arena_copy(&b->v->arena, file.text ? file.text : "", file.bytes);
-	e.name = sc_arena_copy(&b->v->arena, name.text ? name.text : "", name.bytes);
-	failed = file.failed || name.failed || !e.file || !e.name;
-	sc_buf_done(&file);
-	sc_buf_done(&name);
-	if (failed)
+	sc_buf_reset(file);
+	sc_buf_reset(name);
+	meta_pattern_render(&m->rule->file, &all, file);
+	meta_pattern_render(&m->rule->name, &all, name);
+	e.file = sc_arena_copy(&b->v->arena, file->text ? file->text : "", file->bytes);
+	e.name = sc_arena_copy(&b->v->arena, name->text ? name->text : "", name->bytes);
+	if (file->failed || name->failed || !e.file || !e.name)
 		return sc_nomem(b->err);
 	if (meta_layout_first(v->layout, v->topo->pp > 1, e.file, e.name, &found) != m->rule)
 		return 0;
@@ -144,7 +161,8 @@ static int place_chunks(struct builder *b, const struct match *m, uint32_t t,
 {
 	const struct meta_topology *topo = b->v->topo;
 	const struct meta_rule *r = m->rule;
-	const struct meta_cap *layer = meta_layer_of(&m->caps);
+	const struct meta_cap *layer = meta_layer_of(&caps);
+	const uint32_t number = layer ? layer->number : 0;
 	bool all = r->has_virtual && !layer && !r->nr_stage;
 	uint32_t stages[SC_STAGE_LIST_MAX], nr = 0;
 	int rc = 0;
@@ -152,11 +170,11 @@ static int place_chunks(struct builder *b, const struct match *m, uint32_t t,
 	if (layer) {
 		uint32_t c = topo->chunks;
 
-		while (b->starts[--c] > layer->number)
+		while (b->starts[--c] > number)
 			;
-		meta_caps_set_number(&caps, META_CAP_L, -1, layer->number - b->starts[c]);
-		if (meta_caps_find(&m->caps, META_CAP_G) && r->has_local == false)
-			meta_caps_set_number(&caps, META_CAP_G, -1, layer->number);
+		meta_caps_set_number(&caps, META_CAP_L, -1, number - b->starts[c]);
+		if (meta_caps_find(&caps, META_CAP_G) && r->has_local == false)
+			meta_caps_set_number(&caps, META_CAP_G, -1, number);
 		stages[nr++] = c;
 	}
 	for (int i = 0; i < r->nr_stage; i++) {
@@ -237,10 +255,12 @@ static int place_each(struct builder *b, const struct match *m, uint32_t t,
 
 static int place(struct builder *b, const struct match *m, uint32_t t, bool *mine)
 {
-	const struct meta_cap *x = meta_expert_of(&m->caps);
 	uint32_t fixed[SC_AXES_MAX], ep = b->v->topo->ep;
-	struct meta_caps caps = m->caps;
+	const struct meta_cap *x;
+	struct meta_caps caps;
 
+	caps_of(m, &caps);
+	x = meta_expert_of(&caps);
 	for (int i = 0; i < SC_AXES_MAX; i++)
 		fixed[i] = META_FREE;
 	if (x) {
@@ -303,6 +323,8 @@ static int check_names(struct builder *b)
 {
 	const struct meta_view *v = b->v;
 
+	if (sc_map_reserve(&b->keys, v->nr_entries) < 0)
+		return sc_nomem(b->err);
 	for (uint32_t i = 0; i < v->nr_entries; i++) {
 		const struct meta_entry *e = &v->entries[i];
 		const char *key = sc_arena_join(&b->arena, e->file, ':', e->name);
@@ -461,6 +483,8 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 	meta_counts_done(&b.counts);
 	sc_map_done(&b.eachs);
 	sc_map_done(&b.keys);
+	sc_buf_done(&b.file);
+	sc_buf_done(&b.name);
 	sc_arena_done(&b.arena);
 	if (rc < 0)
 		meta_view_free(b.v);
