@@ -31,8 +31,17 @@ bool sc_is_utf8(const void *text, size_t bytes, bool surrogates)
 	uint32_t c = 0;
 
 	while (bytes) {
-		size_t n = sc_utf8(at, bytes, &c);
+		uint64_t eight;
+		size_t n;
 
+		for (; bytes >= sizeof(eight); at += sizeof(eight), bytes -= sizeof(eight)) {
+			memcpy(&eight, at, sizeof(eight));
+			if (eight & 0x8080808080808080u)
+				break;
+		}
+		if (!bytes)
+			break;
+		n = sc_utf8(at, bytes, &c);
 		if (!n || (c >= 0xd800 && c < 0xe000 && !surrogates))
 			return false;
 		at += n;

@@ -434,7 +434,8 @@ const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool 
 	size_t file_bytes = strlen(file), name_bytes = strlen(name);
 	struct meta_pairs pairs = {0};
 
-	meta_pairs_add(&pairs, name, name_bytes);
+	if (*at < layout->nr_rules)
+		meta_pairs_add(&pairs, name, name_bytes);
 	while (*at < layout->nr_rules) {
 		const struct meta_rule *r = &layout->rules[(*at)++];
 
