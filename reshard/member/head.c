@@ -178,16 +178,17 @@ static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 {
 	struct rs_service *s = arg;
 	struct rs_member *m = s->member;
-	struct rs_view *head = rs_job_head(a->job);
+	struct rs_view *head;
 	struct rs_shared *j;
-	int rc;
+	int rc = rs_member_current(m, a->job, err); /* another node's first version may be on its way */
 
+	if (rc < 0)
+		return rc;
+	head = rs_job_head(a->job);
 	if (!head && a->change != RS_BY_COMMIT && a->change != RS_BY_DATA)
 		return begin_first(a, err);
 	rs_view_unref(s, head);
-	rc = rs_member_current(m, a->job, err);
-	if (rc == 0)
-		rc = enter(m, a, &j, err);
+	rc = enter(m, a, &j, err);
 	if (rc < 0)
 		return rc;
 	rc = propose_until(m, j, j->move, err);
