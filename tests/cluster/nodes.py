@@ -2,7 +2,7 @@
 """
 Nodes of a cluster on one machine: each daemon and an etcd in a network namespace of its own, joined by a bridge in a
 namespace of the hub; nothing goes outside.  Mounts are where everybody sees them.  Needs root; exits 77 where namespaces
-can't be made or there is no etcd.
+can't be made or there is no etcd.  MOUNT_OPTIONS: of each mount, beside its own.
 """
 import atexit
 import base64
@@ -52,6 +52,8 @@ class Node:
 		self.own.mkdir(exist_ok=True)
 		etcd = ",".join(f"etcd={url}" for url in self.cluster.urls)
 		options = f"cluster=test,node={self.name},listen={self.address}:7077,{etcd}"
+		if os.environ.get("MOUNT_OPTIONS"):
+			options += "," + os.environ["MOUNT_OPTIONS"]
 		with open(self.log, "ab") as log:
 			self.daemon = subprocess.Popen(
 				[*inside(self.namespace), binary or self.cluster.binary, "mount", "-f", "-o", options,
