@@ -151,7 +151,7 @@ int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_
 	if (!j->gate)
 		(void)pthread_mutex_lock(&j->job->command);
 	(void)pthread_mutex_lock(&m->lock);
-	is_old = mod <= j->config_mod;
+	is_old = mod < j->config_mod; /* the same: all of it, also what other nodes set before */
 	(void)pthread_mutex_unlock(&m->lock);
 	rc = is_old ? 0 : rs_job_config_follow(j->job, text, err);
 	if (!j->gate)

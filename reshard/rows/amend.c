@@ -214,27 +214,53 @@ int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc
 
 /* --- the first layout and topology: all nodes have them --- */
 
+/* One attempt: 1, another node has changed the job's row. */
+static int put_first(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, const uint8_t layout[32],
+		     struct sc_err *err)
+{
+	const struct meta_key job = rs_key_of(META_KEY_JOB, j->id);
+	struct rs_edit c = {.nr_then = 0};
+	struct meta_op *put;
+	enum meta_outcome outcome;
+	struct rs_got row;
+	int rc = rs_member_get(m, job, &row, err);
+
+	sc_sys.release(row.text);
+	if (rc == 0 && !row.is)
+		rc = sc_fail(err, SC_E_STALE, "another node has removed the job");
+	if (rc < 0)
+		return rc;
+	rs_edit_expect(&c, job, row.mod);
+	put = rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_FIRST, j->id));
+	put->value.first.topology = change->topology ? change->topology : "";
+	memcpy(put->value.first.layout.at, layout, 32);
+	outcome = rs_edit_make(m, &c);
+	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
+}
+
 static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
 {
 	const struct rs_kept_layout *kept;
-	struct rs_edit c = {.nr_then = 0};
-	struct meta_op *put = rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_FIRST, j->id));
 	struct rs_bag bag = {.lacking = false};
-	int rc = rs_layout_by_id(m->s, change->layout, &kept, err);
+	uint8_t layout[32];
 	size_t bytes;
+	int rc = rs_layout_by_id(m->s, change->layout, &kept, err);
 
 	if (rc < 0)
 		return rc;
-	put->value.first.topology = change->topology ? change->topology : "";
 	bytes = strlen(kept->layout->flat);
-	rs_sha256(kept->layout->flat, bytes, put->value.first.layout.at);
-	rc = rs_bag_ops.put(&bag, put->value.first.layout.at, kept->layout->flat, bytes, err);
+	rs_sha256(kept->layout->flat, bytes, layout);
+	rc = rs_bag_ops.put(&bag, layout, kept->layout->flat, bytes, err);
 	if (rc == 0)
 		rc = rs_bag_put(m, &bag, err);
 	rs_bag_done(&bag);
-	if (rc == 0 && rs_edit_make(m, &c) != META_APPLIED)
-		rc = sc_fail(err, SC_E_SYSTEM, "etcd does not answer; try again");
-	return rc;
+	for (int i = 0; rc == 0 && i < RS_EDIT_TRIES; i++) {
+		rc = put_first(m, j, change, layout, err);
+		if (rc <= 0)
+			return rc;
+		rc = 0;
+	}
+	return rc < 0 ? rc : rs_edit_again(err);
 }
 
 /* --- settings --- */

@@ -21,10 +21,11 @@
 
 #include "meta/base/text.h"
 
+/* Of a job that was removed meanwhile, on another node, nothing has a number: it would have rows, and no job. */
 static uint64_t begin(struct rs_job *job, uint64_t ino)
 {
 	(void)pthread_rwlock_wrlock(&job->names);
-	return rs_overlay_of_shown(job->overlay, ino);
+	return rs_job_is_removed(job) ? 0 : rs_overlay_of_shown(job->overlay, ino);
 }
 
 static void end(struct rs_job *job, int rc)

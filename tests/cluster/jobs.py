@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WORK BINARY: what is done to whole jobs on a node of three, and seen on the others: names, owners, ends, settings, tags."""
+"""WORK BINARY [SEED]: what is done to whole jobs on a node of three, and seen on the others: names, owners, ends, settings, tags."""
+import errno
 import json
 import os
 import random
-import shutil
 import struct
 import sys
+import threading
+import time
 
 from nodes import Cluster
 
@@ -190,14 +192,114 @@ def tags():
 	three.up()
 	soon(lambda n: tagged(n) == ["four", "last"], "who was away has the tags")
 	assert all((n.mount / "tag/.v/last/0/notes").read_text() == "tag 1\n" for n in cluster.nodes)
+	assert one.ctl("tag", "clone", "copy") and "cannot clone" in one.read("tag", "error"), one.read("tag", "error")
 
 
-for part in (names_and_owners, ends, away, settings, tags):
+def at_random(rounds=4, requests=40):
+	"""Requests of all kinds on all nodes at once, nodes that are killed; afterwards all nodes show the same jobs."""
+	rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 3)
+	names = ["r0", "r1", "r2", "r3"]
+	done, tags = {}, {}
+
+	def request(n, r):
+		job = r.choice(names)
+		what = r.choice(["make", "make", "rename", "chmod", "chown", "end", "config", "tag", "untag", "commit", "write", "discard"])
+		top = n.mount / job
+		try:
+			if what == "make":
+				top.mkdir()
+				n.ctl(job, "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
+				n.ctl(job, "topology", "tp=1")
+				(top / "0").mkdir()
+			elif what == "rename":
+				os.rename(top, n.mount / r.choice(names))
+			elif what == "chmod":
+				top.chmod(r.choice([0o700, 0o755, 0o775]))
+			elif what == "chown":
+				os.chown(top, r.randrange(3), r.randrange(3))
+			elif what == "end":
+				n.ctl(job, "config", "remove=yes")
+				os.rmdir(top)
+			elif what == "write":
+				(top / f"0/f{n.number}").write_text(str(r.random()))
+			else:
+				file, text = {"config": ("config", f"keep={r.randrange(5, 50)}"), "tag": ("versions", f"tag {r.randrange(1, 4)} {r.choice('xyz')}"),
+					      "untag": ("versions", f"untag {r.randrange(1, 4)}"), "commit": ("commit", "step=1"), "discard": ("discard", "yes")}[what]
+				if n.ctl(job, file, text):
+					return
+			done[what] = done.get(what, 0) + 1
+		except OSError as e:
+			if e.errno in (errno.EIO, errno.ENOTCONN, errno.EINVAL):
+				raise
+
+	def shown(n):
+		found = {}
+		for job in [job for job in jobs(n) if job.startswith("r")]:
+			try:
+				st = (n.mount / job).stat()
+				rows = [line.split("\t") for line in n.read(job, "versions").splitlines()[1:]]
+				found[job] = {"mode": st.st_mode, "owner": (st.st_uid, st.st_gid), "config": n.read(job, "config"),
+					      "topology": n.read(job, "topology"), "tree": n.tree(job)}
+				tags.setdefault(job, {}).update({(n.name, row[0].strip("*")): row[7] for row in rows})
+			except (OSError, SystemExit) as e:
+				return f"{job}: {e}"
+		return found
+
+	def same():
+		"""Of versions that were made while a node was away, it has the last one only."""
+		tags.clear()
+		all_ = [shown(n) for n in cluster.nodes]
+		if any(isinstance(x, str) for x in all_):
+			return str(all_)[:2000]
+		for job in set().union(*all_):
+			each = [x.get(job) for x in all_]
+			for what in each[0] or ["there"]:
+				if len({str(x and x[what]) for x in each}) > 1:
+					return f"{job}: {what}: {[x and x[what] for x in each]}"[:2000]
+			for (_, nr), tag in tags[job].items():
+				for n in cluster.nodes:
+					if tags[job].get((n.name, nr), tag) != tag:
+						return f"{job}: tags {tags[job]}"
+		return ""
+
+	for _ in range(rounds):
+		children = []
+		for n in cluster.nodes:
+			own = random.Random(rng.random())
+			def work(n=n, own=own):
+				for _ in range(requests):
+					request(n, own)
+			children.append(threading.Thread(target=work))
+		for c in children:
+			c.start()
+		for c in children:
+			c.join()
+		victim = rng.choice(cluster.nodes)
+		victim.kill()
+		for i in range(10):
+			request(rng.choice([n for n in cluster.nodes if n is not victim]), rng)
+		victim.up()
+		end = time.monotonic() + 15
+		while True:
+			for n in cluster.nodes:  # what one wrote and did not commit is seen there only
+				for job in jobs(n):
+					n.ctl(job, "discard", "yes")
+					if ".removed-" in job:
+						os.system(f"{binary} delete {n.mount / job}")
+			if not (why := same()):
+				break
+			if time.monotonic() > end:
+				sys.exit(f"nodes show different jobs: {why}")
+			time.sleep(0.1)
+	print(", ".join(f"{v} {k}" for k, v in sorted(done.items())))
+
+
+for part in (names_and_owners, ends, away, settings, tags, at_random):
 	part()
 	print(part.__name__, "passed", flush=True)
-assert one.ctl("tag", "clone", "copy") and "cannot clone" in one.read("tag", "error"), one.read("tag", "error")
 for n in cluster.nodes:
 	n.down()
-	report = os.popen(f"{binary} fsck {n.store} 2>&1 | tail -1").read().strip()
-	assert " 0 problems" in report, report
-	print(n.name, report)
+	report = os.popen(f"{binary} fsck {n.store} 2>&1").read().strip()
+	if " 0 problems" not in report:
+		sys.exit(f"{n.name}: {report}\n{n.log.read_text()[-3000:]}")
+	print(n.name, report.splitlines()[-1])
