@@ -175,7 +175,9 @@ void rs_member_leave(struct rs_service *s)
 	(void)pthread_mutex_unlock(&m->lock);
 	if (m->etcd)
 		meta_etcd_wake(m->etcd);
-	rs_node_stop(m); /* no request is left without an answer */
+	rs_node_stop(m); /* E1 of member.h: what waits for etcd, and then */
+	rs_net_free(m->net); /* what waits for other nodes' bytes, ends here */
+	m->net = NULL;
 }
 
 struct rs_landings *rs_member_stop(struct rs_service *s)
@@ -188,7 +190,6 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	rs_member_leave(s);
 	rs_worker_stop(s); /* of the service: it may read what is elsewhere */
 	rs_follow_stop(m);
-	rs_net_free(m->net); /* ends pulls that are on their way */
 	landings = m->landings;
 	if (landings)
 		rs_landings_stop(landings);

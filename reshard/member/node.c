@@ -382,7 +382,7 @@ void rs_node_stop(struct rs_member *m)
 
 	if (m->has_thread)
 		(void)pthread_join(m->thread, NULL);
-	else if (!m->core)
+	else if (!m->core || !m->net) /* it has ended */
 		return;
 	m->has_thread = false;
 	(void)take_posts(m);

@@ -122,7 +122,7 @@ for n in cluster.nodes:
 (one.mount / "gpt").mkdir()
 one.must("gpt", "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
 one.must("gpt", "topology", "tp=1")
-two.wait(lambda: two.read("gpt", "topology") == "tp=1\n", 5, "the topology is there")
+two.wait(lambda: two.read("gpt", "topology") == "tp=1\n", 30, "the topology is there")
 (one.mount / "gpt/0").mkdir()
 
 cold, again, local, plain, random_cold, random_raw = [], [], [], [], [], []

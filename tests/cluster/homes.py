@@ -68,7 +68,7 @@ for n in cluster.nodes:
 one.must("gpt", "layout", "mesh tp\nplain *.txt\nw.weight tp=0\n*:* copy\n")
 one.must("gpt", "topology", "tp=2")
 for n in (two, three):
-	n.wait(lambda: n.read("gpt", "topology") == "tp=2\n", 5, "the topology is there")
+	n.wait(lambda: n.read("gpt", "topology") == "tp=2\n", 30, "the topology is there")
 save(one, 2, 0, 1)
 save(two, 2, 1, 1)
 two.must("gpt", "commit", "step=1")

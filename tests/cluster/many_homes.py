@@ -95,7 +95,7 @@ os.umask(0o022)
 one.must("gpt", "layout", "mesh tp dp\nplain *.txt\nw.weight tp=0\n*:* copy\n")
 one.must("gpt", "topology", "tp=3")
 for n in (two, three):
-	n.wait(lambda: n.read("gpt", "topology") == "tp=3\n", 5, "the topology is there")
+	n.wait(lambda: n.read("gpt", "topology") == "tp=3\n", 30, "the topology is there")
 
 # each rank is written on its own node; a folder of the job, and one of each rank, on several
 for rank, n in enumerate(cluster.nodes):

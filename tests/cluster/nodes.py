@@ -6,6 +6,7 @@ can't be made or there is no etcd.  MOUNT_OPTIONS: of each mount, beside its own
 """
 import atexit
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -70,10 +71,18 @@ class Node:
 			return ""
 
 	def wait(self, what, seconds, name):
-		end = time.monotonic() + seconds
-		while not what():
+		"""Until it is true.  A job that another node has just made is not there for a moment, or not known (docs/cluster.md)."""
+		end, why = time.monotonic() + seconds, ""
+		while True:
+			try:
+				if what():
+					return
+			except OSError as e:
+				if e.errno not in (errno.ENOENT, errno.EHOSTDOWN):
+					raise
+				why = f" ({e})"
 			if time.monotonic() > end:
-				raise SystemExit(f"{self.name}: not within {seconds} s: {name}\n{self.log.read_text()[-2000:]}")
+				raise SystemExit(f"{self.name}: not within {seconds} s: {name}{why}\n{self.log.read_text()[-2000:]}")
 			time.sleep(0.02)
 
 	def down(self):

@@ -74,11 +74,11 @@ for n in cluster.nodes:
 
 # made on one, laid out on another, presented on the third
 (one.mount / "gpt").mkdir()
-two.wait(lambda: (two.mount / "gpt").is_dir(), 5, "the job is there")
+two.wait(lambda: (two.mount / "gpt").is_dir(), 30, "the job is there")
 two.must("gpt", "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
-three.wait(lambda: "w.weight" in three.read("gpt", "layout"), 5, "the layout is there")
+three.wait(lambda: "w.weight" in three.read("gpt", "layout"), 30, "the layout is there")
 three.must("gpt", "topology", "tp=2")
-one.wait(lambda: one.read("gpt", "topology") == "tp=2\n", 5, "the topology is there")
+one.wait(lambda: one.read("gpt", "topology") == "tp=2\n", 30, "the topology is there")
 
 write_ranks(one, "gpt", 2, seed=1)
 one.must("gpt", "commit", "step=10")
