@@ -77,10 +77,16 @@ int cli_check_mount(const char *mount)
 static int no_file(const char *mount, const char *job, const char *file)
 {
 	int errnum = errno;
+	struct stat st;
+	char path[4096];
 
 	if (cli_check_mount(mount))
 		return 1;
-	if (errnum == ENOENT)
+	(void)snprintf(path, sizeof(path), "%s/%s", mount, job);
+	if (errnum == ENOENT && stat(path, &st) == 0)
+		(void)fprintf(stderr, "scalai: job '%s' has no '%s'; a job that nobody has committed has no version\n",
+			      job, file);
+	else if (errnum == ENOENT)
 		(void)fprintf(stderr, "scalai: there is no job '%s' in '%s'; 'scalai status' lists the jobs\n", job,
 			      mount);
 	else if (errnum == EACCES || errnum == EPERM)

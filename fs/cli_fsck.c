@@ -7,6 +7,7 @@
 
 #include "fs/cli.h"
 #include "meta/base/log.h"
+#include "meta/base/text.h"
 #include "reshard/repair/repair.h"
 
 #define PATH_BYTES 4096
@@ -84,6 +85,14 @@ static int check_store(const char *store, struct sc_err *err)
 	return access(blobs, F_OK) < 0 ? sc_fail_sys(err, errno, "store '%s'", store) : 0;
 }
 
+/* Names in it may be of a damaged catalog, and hold anything. */
+static void complain(const struct sc_err *err)
+{
+	char text[SC_ERR_BYTES_MAX * 4];
+
+	(void)fprintf(stderr, "scalai: %s\n", sc_shown(text, sizeof(text), err->msg));
+}
+
 int cli_fsck(const struct cli_args *args)
 {
 	struct rs_options options = {.quiet_worker = true, .keep_garbage = true};
@@ -97,6 +106,7 @@ int cli_fsck(const struct cli_args *args)
 
 	if (repair && rebuild)
 		return cli_complain(args, "--repair and --rebuild do not go together");
+	options.sets_newer_aside = repair;
 	options.store = args->operands[0];
 	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
 	sc_log_level(SC_LOG_ERROR);
@@ -113,11 +123,11 @@ int cli_fsck(const struct cli_args *args)
 	if (report.text)
 		(void)fputs(report.text, stdout);
 	if (rc < 0)
-		(void)fprintf(stderr, "scalai: %s\n", err.msg);
+		complain(&err);
 	sc_buf_done(&report);
 	rs_service_free(s);
 	if (rc == 0 && rebuild && end_rebuild(database, &err) < 0) {
-		(void)fprintf(stderr, "scalai: %s\n", err.msg);
+		complain(&err);
 		rc = -1;
 	}
 	return rc < 0 || bad;

@@ -315,6 +315,131 @@ static void checkpoint_path(const struct import *i, char *path)
 	(void)snprintf(path + n, PATH_BYTES - n, "/%s", fits ? name : "checkpoint");
 }
 
+/* --- Megatron's legacy folders: of each model-parallel rank, written by its first replica --- */
+
+/* Reads mp_rank_TT or mp_rank_TT_PPP. */
+static bool is_legacy_name(const char *name, unsigned long ret[2])
+{
+	static const char front[] = "mp_rank_";
+	char *end;
+
+	ret[1] = 0;
+	if (strncmp(name, front, sizeof(front) - 1) != 0 || strspn(name += sizeof(front) - 1, "0123456789") != 2)
+		return false;
+	ret[0] = strtoul(name, &end, 10);
+	if (!*end)
+		return true;
+	if (*end++ != '_' || strspn(end, "0123456789") != 3)
+		return false;
+	ret[1] = strtoul(end, &end, 10);
+	return !*end;
+}
+
+static bool is_legacy(const char *path)
+{
+	DIR *d = opendir(path);
+	const struct dirent *e;
+	unsigned long at[2];
+	bool is = false;
+
+	while (d && !is && (e = readdir(d)))
+		is = is_legacy_name(e->d_name, at);
+	if (d)
+		(void)closedir(d);
+	return is;
+}
+
+/* The rank at coordinates of tp and pp, and 0 of others, in a topology as `topology` shows it: its first axis is the
+ * fastest.  -1: it has none. */
+static long rank_at(const char *topology, const unsigned long at[2])
+{
+	static const char *const axes[] = {"tp=", "pp="};
+	unsigned long stride = 1, rank = 0, degree;
+	bool seen[2] = {at[0] == 0, at[1] == 0};
+
+	for (const char *word = topology, *is; *word; word += strcspn(word, " "), word += strspn(word, " ")) {
+		is = strchr(word, '=');
+		degree = is ? strtoul(is + 1, NULL, 10) : 0;
+		for (int i = 0; i < 2; i++)
+			if (strncmp(word, axes[i], 3) == 0) {
+				if (at[i] >= degree)
+					return -1;
+				rank += at[i] * stride;
+				seen[i] = true;
+			}
+		stride *= degree;
+	}
+	return seen[0] && seen[1] ? (long)rank : -1;
+}
+
+static int copy_legacy_name(const struct copying *c, const char *topology, const char *name)
+{
+	const size_t from = strlen(c->from), to = strlen(c->to);
+	unsigned long at[2];
+	struct stat st;
+	long rank;
+	int rc;
+
+	if (!is_legacy_name(name, at))
+		return copy_name(c, NULL, name);
+	rank = strstr(topology, "order=") ? -1 : rank_at(topology, at);
+	if (rank < 0) {
+		(void)fprintf(stderr, "scalai: '%s/%s' is of tp=%lu pp=%lu, which no rank of the topology '%s' is; "
+				      "import it at the topology at which it was saved, without order=\n", c->from,
+			      name, at[0], at[1], topology);
+		return 1;
+	}
+	errno = ENAMETOOLONG;
+	if (from + strlen(name) + 2 > PATH_BYTES || to + 32 > PATH_BYTES)
+		return cli_fail("read", c->from);
+	(void)snprintf(c->from + from, PATH_BYTES - from, "/%s", name);
+	(void)snprintf(c->to + to, PATH_BYTES - to, "/%ld", rank);
+	errno = EEXIST; /* mp_rank_00 and mp_rank_00_000 */
+	rc = stat(c->to, &st) == 0 ? cli_fail("make", c->to) : copy_tree(c, NULL);
+	c->from[from] = 0;
+	c->to[to] = 0;
+	return rc;
+}
+
+/* The job's topology, as the mount shows it. */
+static int read_topology(const char *job, char ret[PATH_BYTES])
+{
+	char path[2 * PATH_BYTES];
+	ssize_t n = -1;
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/.ctl/topology", job);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		n = read(fd, ret, PATH_BYTES - 1);
+	if (fd >= 0)
+		(void)close(fd);
+	ret[n > 0 ? n : 0] = 0;
+	ret[strcspn(ret, "\n")] = 0;
+	return n < 0 ? cli_fail("read", path) : 0;
+}
+
+static int copy_legacy(const struct import *i, char *path)
+{
+	char from[PATH_BYTES], topology[PATH_BYTES];
+	const struct copying c = {from, path, i->follow};
+	DIR *d = opendir(i->from);
+	const struct dirent *e;
+	int rc = 0;
+
+	errno = d ? ENAMETOOLONG : errno;
+	if (!d || snprintf(from, sizeof(from), "%s", i->from) >= (int)sizeof(from))
+		rc = cli_fail("read", i->from);
+	if (rc == 0)
+		rc = read_topology(path, topology);
+	while (rc == 0 && (e = readdir(d)))
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+			rc = copy_legacy_name(&c, topology, e->d_name);
+	if (d)
+		(void)closedir(d);
+	return rc;
+}
+
 /* Copies what is unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for. */
 static int copy_whole(const struct import *i, bool is_folder)
 {
@@ -360,7 +485,8 @@ static int import(const struct import *i)
 	if (rc == 0 && is_folder)
 		checkpoint_path(i, path);
 	if (rc == 0 && !is_whole)
-		rc = copy_folder(i, path, i->follow || is_folder);
+		rc = !is_folder && is_legacy(i->from) ? copy_legacy(i, path)
+						      : copy_folder(i, path, i->follow || is_folder);
 	(void)snprintf(words, sizeof(words), "%s%s%s%s", i->step ? "step=" : "", i->step ? i->step : "",
 		       i->note ? " note=" : "", i->note ? i->note : "");
 	if (rc == 0)

@@ -67,12 +67,28 @@ int cli_clone(const struct cli_args *args)
 	return rc ? rc : cli_command(mount, source, "clone", name);
 }
 
+/* Who may not change how a job is kept may not delete it. */
+static int check_may_delete(const char *mount, const char *job)
+{
+	char path[2 * FS_PATH_BYTES];
+
+	(void)snprintf(path, sizeof(path), "%s/%s/.ctl/config", mount, job);
+	if (access(path, W_OK) == 0 || errno == ENOENT || errno == ENOTCONN)
+		return 0;
+	if (errno != EACCES && errno != EPERM)
+		return cli_fail("look at", path);
+	(void)fprintf(stderr, "scalai: job '%s': you may not delete it; its owner and root may\n", job);
+	return 1;
+}
+
 int cli_delete(const struct cli_args *args)
 {
 	char mount[FS_PATH_BYTES], path[2 * FS_PATH_BYTES];
 	const char *job;
 	int rc = find_job(args, args->operands[0], mount, &job);
 
+	if (rc == 0)
+		rc = check_may_delete(mount, job);
 	if (rc == 0)
 		rc = cli_command(mount, job, "config", "remove=yes");
 	if (rc)

@@ -87,6 +87,8 @@ int fs_control_open(fuse_req_t req, struct fs *fs, struct rs_job *job, const str
 	c->job = c->poll.job = job;
 	c->row = row;
 	(void)pthread_mutex_init(&c->lock, NULL);
+	if (job)
+		rs_head_soon(job); /* what is read, or waited for, is of the newest version */
 	if ((flags & O_ACCMODE) != O_WRONLY)
 		rc = render(req, fs, c, err);
 	if (rc < 0) {
@@ -424,6 +426,10 @@ void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 {
 	struct sc_err err = {0};
 
+	if (!(c->row->flags & RS_CTL_DOCUMENT)) { /* a process that is forked closes it, too: a command goes on */
+		(void)fuse_reply_err(req, 0);
+		return;
+	}
 	(void)pthread_mutex_lock(&c->lock);
 	if (fs_document_is_lost(fs, fh)) {
 		fs_document(fs, fh, false);

@@ -11,6 +11,16 @@
 
 #include "reshard/command/head.h"
 
+/* A version that another node has made is here, too, when it is asked for; without etcd nothing is waited for. */
+static int wait_for_newer(struct fs *fs, const struct fs_node *n)
+{
+	struct rs_job *job = fs_job(fs, n);
+
+	if (job)
+		rs_head_soon(job);
+	return 0;
+}
+
 int fs_current(struct fs *fs, uint64_t folder, const char *name, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(folder);
@@ -19,11 +29,11 @@ int fs_current(struct fs *fs, uint64_t folder, const char *name, struct sc_err *
 
 	for (uint32_t i = 0, what; n.kind == FS_JOB && name && (special = fs_special_name(i, &what)); i++)
 		if (strcmp(name, special) == 0)
-			return 0;
+			return wait_for_newer(fs, &n);
 	switch (n.kind) {
-	case FS_SPECIAL: /* presentations of the head; commands go on without it */
+	case FS_SPECIAL: /* presentations of the head; commands and older versions go on without it */
 		if (n.what == FS_CTL_DIR || n.what == FS_V_DIR || fs_is_control(n.what))
-			return 0;
+			return wait_for_newer(fs, &n);
 		break;
 	case FS_JOB:
 	case FS_INODE:

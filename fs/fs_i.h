@@ -37,7 +37,7 @@ struct fs_name {
 
 /** An open file.  A file handle is its number in the table, and the generation of the daemon. */
 struct fs_handle {
-	enum { FS_H_DIR = 1, FS_H_CONTROL, FS_H_VIEW, FS_H_FD, FS_H_PASS } kind;
+	enum { FS_H_DIR = 1, FS_H_CONTROL, FS_H_VIEW, FS_H_FD, FS_H_PASS, FS_H_GPU } kind;
 	uint64_t ino;
 	uint64_t number;		/* what the kernel calls it */
 	uint64_t object;		/* its number in a working tree; 0: nobody has asked for it yet */
@@ -67,6 +67,8 @@ struct fs_handle {
 	struct rs_data_file *data;
 	/* FD: reads and writes go through the daemon */
 	int fd;
+	/* GPU: of the image, or of what fd is open for */
+	struct rs_load *load;
 };
 
 struct fs {
@@ -162,6 +164,13 @@ struct fs {
 		struct fs_read *parked;
 		struct fs_read *told, **told_end; /* of these, whose bytes have come: first come, first answered */
 	} reads;			/* reads.c */
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t news;
+		bool stop;
+		int nr;
+		struct fs_gpu_open *opens; /* that are not answered */
+	} gpu;				/* gpu.c */
 	int long_threads, waiting_threads; /* that answer verify and data, and commit; atomic */
 	dev_t device;			/* the mount's */
 };
@@ -300,6 +309,8 @@ int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const str
 uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view);
 /** Returns the job of a node; NULL: it was removed. */
 struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
+/** Refuses a change of what is only shown: SC_E_SEALED. */
+int fs_fail_sealed(struct sc_err *err);
 /** Returns the row of a control file's node; NULL: the node is no control file. */
 const struct rs_control *fs_control_of(const struct fs_node *n);
 /** Returns the node of a folder, link or special file of a working tree. */
@@ -494,16 +505,30 @@ void fs_read_late(const struct fs_seen *seen);
 /** At the end: answers what is parked, and waits until no source will call. */
 void fs_reads_stop(struct fs *fs);
 
-/* op_open.c */
-/** Opens a file of the working tree through passthrough or, if that is impossible, by a descriptor.
- *  Under rs_tree_enter(). */
-int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
-		 struct fuse_file_info *fi, struct sc_err *err);
+/* gpu.c */
+/** Loads a file of a view for GPUs, of h->image or h->fd, and parks the open: 1: another thread will answer it.  0: it
+ *  is loaded.  Errors: as rs_load_start() and its done(), SC_E_BUSY. */
+int fs_gpu_open(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint32_t rank, struct fuse_file_info *fi,
+		struct sc_err *err);
+/** Answers a read of such a file: where the bytes are. */
+void fs_gpu_read(fuse_req_t req, const struct fs_handle *h, size_t bytes, uint64_t at);
+/** At the end: gives up what is being loaded, and waits until all opens are answered. */
+void fs_gpu_stop(struct fs *fs);
+/** Ends all helpers, when nothing is open any more. */
+void fs_gpu_end(void);
+
+/* opened.c */
 /** Makes a handle with a number, for an open that fs_open_end() ends; NULL: out of memory. */
 struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err);
 /** Answers an open or a create (`e`), or undoes it if it failed or the kernel does not take the reply. */
 void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
 		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err);
+
+/* op_open.c */
+/** Opens a file of the working tree through passthrough or, if that is impossible, by a descriptor.
+ *  Under rs_tree_enter(). */
+int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
+		 struct fuse_file_info *fi, struct sc_err *err);
 /** Opens a node of a view: h->view at `path`; `again`: the caller will not retry. */
 /** Opens the file of h->blob, of h->bytes, at a node of h->view, whose bytes another node has. */
 int fs_open_elsewhere(struct fs *fs, const struct fs_node *n, struct fs_handle *h, struct fuse_file_info *fi,
@@ -530,8 +555,6 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino);
 void op_statfs(fuse_req_t req, fuse_ino_t ino);
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi);
-void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
-		    struct fuse_file_info *fi);
 void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev);
 void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);

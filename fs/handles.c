@@ -2,6 +2,8 @@
 /* Open files by number. */
 #include "fs/fs_i.h"
 
+#include "reshard/loads/loads.h"
+
 #define NO_OBJECT UINT64_MAX /* of an open node of a version, or of what is nothing any more */
 
 static size_t index_of(uint64_t number)
@@ -236,7 +238,8 @@ void fs_handle_free(struct fs *fs, struct fs_handle *h)
 	if (h->is_committed)
 		rs_view_closed(fs->service, h->view);
 	rs_view_unref(fs->service, h->view);
-	if (h->kind == FS_H_FD)
+	rs_load_end(h->load);
+	if (h->kind == FS_H_FD || h->kind == FS_H_GPU)
 		sc_closep(&h->fd);
 	if (h->held)
 		rs_work_release(fs->service, h->held);

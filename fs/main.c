@@ -9,11 +9,14 @@
 #include "fs/cli.h"
 #include "fs/mount.h"
 #include "fs/mounts.h"
+#include "meta/base/text.h"
 
 static int report(int rc, const struct sc_err *err)
 {
+	char text[SC_ERR_BYTES_MAX * 4]; /* of a damaged store, say, there may be anything in it */
+
 	if (rc < 0)
-		(void)fprintf(stderr, "scalai: %s\n", err->msg);
+		(void)fprintf(stderr, "scalai: %s\n", sc_shown(text, sizeof(text), err->msg));
 	return rc < 0;
 }
 
@@ -133,7 +136,7 @@ static const struct cli_command commands[] = {
 		  "[-m MOUNTPOINT] remove|refresh JOB NAME\n"
 		  "[-m MOUNTPOINT] show JOB",
 	 .example = "scalai data add gpt corpus /data/corpus.jsonl --global-batch 512 --seed 7"},
-	{.name = "verify", .summary = "Compare all copies of a job's state, and its bytes with what was committed",
+	{.name = "verify", .summary = "Compare all copies of a job's state, and its tensors with what was committed",
 	 .run = cli_verify, .options = verify_options, .usage = "[-m MOUNTPOINT] JOB [--reference FILE]",
 	 .operands = {"JOB"}, .required = 1, .example = "scalai verify gpt --reference model.safetensors"},
 	{.name = "clone", .summary = "Make a second job of a job's versions, without a copy of their bytes",

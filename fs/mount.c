@@ -55,8 +55,6 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
-	(void)fuse_set_feature_flag(conn, FUSE_CAP_READDIRPLUS);
-	(void)fuse_set_feature_flag(conn, FUSE_CAP_READDIRPLUS_AUTO);
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
 	/* open_by_handle_at of what the kernel has forgotten: op_lookup answers "." and ".." */
 	(void)fuse_set_feature_flag(conn, FUSE_CAP_EXPORT_SUPPORT);
@@ -112,7 +110,6 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.removexattr = op_removexattr,
 	.opendir = op_opendir,
 	.readdir = op_readdir,
-	.readdirplus = op_readdirplus,
 	.releasedir = op_release,
 	.statfs = op_statfs,
 	.create = op_create,
@@ -399,7 +396,7 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 }
 
 /* Frees what serve() has made, as far as it came. */
-static void end(struct fs *fs)
+static void end(struct fs *fs, bool has_handlers)
 {
 	fs_service_leave(fs);
 	fs_reads_stop(fs);
@@ -413,12 +410,12 @@ static void end(struct fs *fs)
 	for (size_t i = 0; i < fs->handles.nr; i++)
 		fs_handle_free(fs, fs->handles.at[i]);
 	fs_service_end(fs);
-	(void)rs_gpu_stop();
+	fs_gpu_end();
 	fs_buffers_done();
-	if (fs->se) {
+	if (has_handlers)
 		fuse_remove_signal_handlers(fs->se);
+	if (fs->se)
 		fuse_session_destroy(fs->se);
-	}
 	sc_vec_done(&fs->handles);
 	sc_vec_done(&fs->free_handles);
 	sc_vec_done(&fs->free_writers);
@@ -430,8 +427,8 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	const struct serve *x = arg;
 	const struct fs_mount_options *o = x->o;
 	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .is_held = o->hold,
-			.rings = o->io_uring, .kept = kept, .began_ns = sc_now_wall_ns(),
-			.took_over_ns = fuse_fd >= 0 ? sc_now_ns() : INT64_MIN / 2};
+			.rings = o->io_uring, .kept = kept, .gpu.news = PTHREAD_COND_INITIALIZER,
+			.began_ns = sc_now_wall_ns(), .took_over_ns = fuse_fd >= 0 ? sc_now_ns() : INT64_MIN / 2};
 	struct rs_events events = {&fs, on_names, on_news, fs_describe, fs_handle_each, fs_is_known};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];
@@ -439,9 +436,10 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 				     .is_held = o->hold, .takes_over = fuse_fd >= 0, .scrub_every_s = o->scrub_s,
 				     .scrub_bytes_per_s = (uint64_t)o->scrub_mib_s << 20};
 	pthread_mutex_t *const locks[] = {&fs.lock, &fs.adopt_lock, &fs.write_back.lock, &fs.forget.lock,
-					  &fs.notify_lock, &fs.reads.lock};
+					  &fs.notify_lock, &fs.reads.lock, &fs.gpu.lock};
 	pthread_cond_t *const wakes[] = {&fs.write_back.wake, &fs.forget.wake, &fs.notify_wake, &fs.reads.wake};
 	struct fuse_loop_config *config = NULL;
+	bool has_handlers = false;
 	int rc;
 
 	if (!kept)
@@ -475,7 +473,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		rc = fs_write_back_start(&fs, err);
 	if (rc == 0)
 		rc = fs_forget_start(&fs, err);
-	if (rc == 0 && fuse_set_signal_handlers(fs.se) != 0)
+	if (rc == 0 && !(has_handlers = fuse_set_signal_handlers(fs.se) == 0))
 		rc = sc_fail(err, SC_E_SYSTEM, "cannot set signal handlers");
 	if (rc == 0)
 		rc = begin(&fs, o, fuse_fd, tell_fd, err);
@@ -490,7 +488,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 			(void)fs_umount_dead(o->mountpoint, fs.device, &ignored); /* libfuse did not mount it */
 	}
 	fuse_loop_cfg_destroy(config);
-	end(&fs);
+	end(&fs, has_handlers);
 	return rc;
 }
 

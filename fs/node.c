@@ -6,7 +6,7 @@
 
 #include "meta/base/text.h"
 
-/* Names in a job's folder that are ours: those that there are, and those to come. */
+/* Names in a job's folder that are ours. */
 static const char *const ours[] = {".ctl", ".v", ".as", ".full", ".pt", ".dcp", ".hf", ".vllm", ".gpu"};
 
 bool fs_rank_number(const char *name, uint32_t *ret)
@@ -92,6 +92,12 @@ int fs_view(struct fs *fs, const struct fs_node *n, struct rs_view **ret, const 
 	return rc;
 }
 
+int fs_fail_sealed(struct sc_err *err)
+{
+	return sc_fail(err, SC_E_SEALED, "what is shown in .v, .as, .full and the like is read-only; write into the "
+		       "folders of ranks, and commit");
+}
+
 static int number_of_file(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, uint64_t *ret,
 			  struct sc_err *err)
 {
@@ -103,7 +109,7 @@ static int number_of_file(struct fs *fs, const struct fs_node *n, struct rs_job 
 		return rc;
 	*ret_job = rs_view_job(view);
 	if (!fs_node_is_file(n) || !rs_view_is_own(view))
-		rc = sc_fail(err, SC_E_SEALED, "versions (.v) and other topologies (.as) are read-only");
+		rc = fs_fail_sealed(err);
 	else if (rs_job_is_removed(*ret_job))
 		rc = sc_fail(err, SC_E_STALE, "the job is gone");
 	else

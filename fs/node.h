@@ -68,12 +68,14 @@ enum {
 	FS_PT_DIR,
 	FS_HF_DIR,
 	FS_VLLM_DIR,
+	FS_GPU_DIR,
 };
 
 /** Gives the i-th of the names in a job's folder that are the mount's, and its `what`; NULL: there are no more. */
 static inline const char *fs_special_name(uint32_t i, uint32_t *ret_what)
 {
-	static const char *const names[] = {".ctl", ".v", ".as", ".full", ".dcp", ".pt", ".hf", ".vllm"};
+	static const char *const names[] = {".ctl", ".v", ".as", ".full", ".dcp", ".pt", ".hf", ".vllm",
+					    ".gpu"};
 
 	*ret_what = i >= 4 ? FS_DCP_DIR + i - 4 : i;
 	return i < sizeof(names) / sizeof(*names) ? names[i] : (const char *)0;

@@ -87,6 +87,8 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = lookup_dots(fs, parent, name, &found, &err);
 	else if (rc == 0)
 		rc = lookup_again(req, fs, parent, name, &found, &err);
+	if (rc == 0) /* it may be of a newer version, which nobody shows yet */
+		rc = fs_current(fs, parent, name, &err);
 	if (rc < 0) {
 		tell_why(fs, &n, name, &err);
 		fs_fail(req, "lookup", &err);
@@ -188,7 +190,6 @@ struct filling {
 	fuse_req_t req;
 	struct fs *fs;
 	fuse_ino_t folder;
-	bool plus;
 	char *to;
 	size_t used, bytes;
 };
@@ -196,25 +197,17 @@ struct filling {
 /* Adds a name, with its number (0: look it up) and type; false: there is no room. */
 static bool add(struct filling *r, const char *name, uint64_t ino, mode_t type, uint64_t next)
 {
-	struct fuse_entry_param e = {.attr = {.st_ino = ino, .st_mode = type}};
-	bool is_dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+	struct stat st = {.st_ino = ino, .st_mode = type};
 	struct fs_found found;
 	struct sc_err ignored;
 	size_t more;
 
-	/* "." and ".." have no entry; a name that was removed meanwhile has no attributes */
-	if (!is_dots && (r->plus || !ino) && fs_lookup(r->fs, r->folder, name, &found, &ignored) == 0) {
-		if (r->plus) {
-			fs_folder_told(r->req, r->fs, &found);
-			fs_entry(r->fs, &found, &e);
-		} else {
-			e.attr.st_ino = found.st.st_ino;
-		}
-	}
-	if (!e.attr.st_ino)
-		e.attr.st_ino = XXH3_64bits(name, strlen(name)) >> 4 | 1;
-	more = r->plus ? fuse_add_direntry_plus(r->req, r->to + r->used, r->bytes - r->used, name, &e, (off_t)next)
-		       : fuse_add_direntry(r->req, r->to + r->used, r->bytes - r->used, name, &e.attr, (off_t)next);
+	if (!ino && strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
+	    fs_lookup(r->fs, r->folder, name, &found, &ignored) == 0)
+		st.st_ino = found.st.st_ino;
+	if (!st.st_ino)
+		st.st_ino = XXH3_64bits(name, strlen(name)) >> 4 | 1;
+	more = fuse_add_direntry(r->req, r->to + r->used, r->bytes - r->used, name, &st, (off_t)next);
 	if (more > r->bytes - r->used)
 		return false;
 	r->used += more;
@@ -271,11 +264,10 @@ static int fill_by_number(struct filling *r, struct fs_handle *h, uint64_t at, s
 	for (size_t i = rs_listing_after(&h->listing, at < 2 ? 2 : at); i < h->listing.nr; i++) {
 		const struct rs_listed *x = &h->listing.at[i];
 		char name[SC_NAME_BYTES_MAX + 1];
-		mode_t type = 0;
+		mode_t type;
 
 		(void)snprintf(name, sizeof(name), "%.*s", (int)x->name.nr, x->name.at);
-		if (!r->plus)
-			rc = rs_tree_type(s, job, x->ino, &type, err);
+		rc = rs_tree_type(s, job, x->ino, &type, err);
 		if (rc < 0)
 			return r->used ? 0 : rc;
 		if (!add(r, name, x->ino, type, x->offset))
@@ -302,12 +294,15 @@ static int fill_by_name(struct filling *r, struct fs_handle *h, uint64_t at, str
 	return 0;
 }
 
-static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
-			struct fuse_file_info *fi, bool plus)
+/*
+ * No READDIRPLUS: the kernel takes the names of its answer for current when it reads them, not when it asked, so an
+ * answer from before a command that is read after it would show the older version from then on.
+ */
+void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
-	struct filling r = {.req = req, .fs = fs, .folder = ino, .plus = plus, .bytes = bytes};
+	struct filling r = {.req = req, .fs = fs, .folder = ino, .bytes = bytes};
 	struct fs_node n = fs_node_of(ino);
 	struct sc_err err = {0};
 	int rc;
@@ -328,17 +323,6 @@ static void readdir_any(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
 		(void)fuse_reply_buf(req, r.to, r.used);
 	}
 	sc_sys.release(r.to);
-}
-
-void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
-{
-	readdir_any(req, ino, bytes, at, fi, false);
-}
-
-void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at,
-		    struct fuse_file_info *fi)
-{
-	readdir_any(req, ino, bytes, at, fi, true);
 }
 
 void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)

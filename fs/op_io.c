@@ -45,6 +45,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 		fs_control_read(req, fs, h->control, fi->fh, bytes, at);
 	else if (h->kind == FS_H_FD)
 		read_fd(req, h, bytes, at);
+	else if (h->kind == FS_H_GPU)
+		fs_gpu_read(req, h, bytes, (uint64_t)at);
 	else
 		(void)fuse_reply_err(req, EBADF);
 }

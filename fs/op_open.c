@@ -85,7 +85,7 @@ static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct 
 	if (!fs_passthrough(req, fs, h->ino, &fd, fi)) {
 		h->kind = FS_H_FD;
 		h->fd = fd;
-		fi->keep_cache = 1; /* sealed: what is cached stays right */
+		fi->keep_cache = !rs_service_gave_wrong(fs->service); /* sealed: what is cached stays right */
 	}
 	return 0;
 }
@@ -144,8 +144,9 @@ int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool
 	}
 	h->kind = FS_H_VIEW;
 	/* no other storage comes in their place */
-	fi->keep_cache = rs_view_has_small_reads(h->view);
-	fi->direct_io = !fi->keep_cache;
+	fi->direct_io = !rs_view_has_small_reads(h->view);
+	/* once bytes were wrong, the kernel may have such of any file */
+	fi->keep_cache = !fi->direct_io && !rs_service_gave_wrong(fs->service);
 	fi->noflush = 1;
 	return rc;
 }
@@ -171,6 +172,27 @@ static int committed_blob(struct fs *fs, const struct fs_node *n, const char *pa
 	return rc;
 }
 
+/* Opens what a GPU is to have, and loads it: as fs_gpu_open(). */
+static int open_for_gpu(fuse_req_t req, struct fs *fs, const struct fs_node *n, const char *path, bool again,
+			struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
+{
+	int rc;
+
+	if (n->kind == FS_VIEW && rs_view_has_data(h->view, path))
+		return sc_fail(err, SC_E_UNSUPPORTED, "'%s' is a part of a dataset, which .gpu does not load: read it "
+			       "from the rank's folder", path);
+	if (n->kind == FS_VIEW) {
+		rc = fs_open_image(fs, n, path, again, h, fi, err);
+	} else {
+		rc = committed_blob(fs, n, path, h, err);
+		if (rc == 0 && rs_blob_here(fs->service, h->blob))
+			rc = meta_store_open_blob(rs_service_store(fs->service), h->blob, h->bytes, &h->fd, err);
+		else if (rc == 0)
+			rc = fs_open_elsewhere(fs, n, h, fi, err);
+	}
+	return rc < 0 ? rc : fs_gpu_open(req, fs, h, fs_rank(n, h->view), fi, err);
+}
+
 /*
  * Opens a node as the version that its lookup found a moment ago.  The epoch makes names stale before a command that
  * changes them returns, so an open of an older version's node began before the command returned.
@@ -192,11 +214,13 @@ static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n
 		rc = sc_fail(err, SC_E_STALE, "the job is gone");
 	if (rc < 0)
 		return rc;
-	if (n->kind == FS_VIEW)
+	if (rs_view_is_for_gpus(h->view))
+		rc = open_for_gpu(req, fs, n, path, again, h, fi, err);
+	else if (n->kind == FS_VIEW)
 		rc = fs_open_image(fs, n, path, again, h, fi, err);
 	else
 		rc = committed_blob(fs, n, path, h, err);
-	if (rc == 0 && n->kind != FS_VIEW)
+	if (rc == 0 && n->kind != FS_VIEW && h->kind != FS_H_GPU)
 		rc = rs_blob_here(fs->service, h->blob) ? open_blob(req, fs, h, fi, err)
 							: fs_open_elsewhere(fs, n, h, fi, err);
 	/* a blob is missing: its version was dropped meanwhile, or the blob was lost */
@@ -226,62 +250,6 @@ int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, stru
 	return fs_control_open(req, fs, job, row, fi->flags, &h->control, err);
 }
 
-/* Frees a handle that the kernel has not got. */
-static void undo(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_file_info *fi)
-{
-	if (!h)
-		return;
-	if (h->kind == FS_H_PASS && fi->backing_id)
-		fs_passthrough_end(req, fs, h->ino);
-	fs_writer_end(fs, h, h->number);
-	(void)fs_handle_take(fs, h->number);
-	fs_handle_free(fs, h);
-}
-
-struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
-{
-	struct fs_handle *h = sc_zalloc(sizeof(*h));
-
-	fs_opens_check(fs);
-	if (h) {
-		h->ino = ino;
-		h->fd = -1;
-	}
-	if (!h || !fs_handle_add(fs, h)) {
-		sc_sys.release(h);
-		h = NULL;
-		(void)sc_nomem(err);
-	}
-	return h;
-}
-
-void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
-		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err)
-{
-	uint32_t writer, kept;
-
-	if (rc < 0) {
-		undo(req, fs, h, fi);
-		fs_fail(req, op, err);
-		return;
-	}
-	if (h->view)
-		fs_handle_committed(fs, h);
-	if (h->kind != FS_H_CONTROL)
-		fs_open_keep(fs, h);
-	fi->fh = h->number;
-	writer = h->writer;
-	kept = h->kept;
-	rc = e ? fuse_reply_create(req, e, fi) : fuse_reply_open(req, fi);
-	/* the client was killed: there will be no RELEASE */
-	if (rc == -ENOENT) {
-		undo(NULL, fs, h, fi);
-		return;
-	}
-	fs_writer_answered(fs, writer, fi->fh);
-	fs_open_answered(fs, kept, fi->fh);
-}
-
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
@@ -301,6 +269,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		rc = fs_open_control(req, fs, &n, h, fi, &err);
 	else if (h)
 		rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
-	fs_open_end(req, fs, h, NULL, fi, "open", rc, &err);
+	if (rc <= 0) /* it is not parked */
+		fs_open_end(req, fs, h, NULL, fi, "open", rc, &err);
 	fs_looked_again(fs, thread, again);
 }

@@ -139,7 +139,7 @@ static int find_to_change(struct fs *fs, fuse_ino_t ino, const char *name, struc
 	if (rc == 0)
 		rc = find(fs, ino, ret_job, ret, err);
 	if (rc == 0)
-		return sc_fail(err, SC_E_SEALED, "versions (.v) and other topologies (.as) are read-only");
+		return fs_fail_sealed(err);
 	return rc < 0 ? rc : 0;
 }
 

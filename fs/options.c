@@ -7,6 +7,9 @@
 #include "meta/base/mem.h"
 #include "meta/base/sys.h"
 #include "meta/base/text.h"
+#include "meta/member/keys.h"
+
+#define DOMAIN_MAX 63u
 
 /* "off", or a number and s, m, h or d. */
 static int scrub_option(const char *text, int64_t *ret_s, struct sc_err *err)
@@ -80,6 +83,15 @@ static int gpu_devices(struct rs_gpu_options *gpu, const char *value, struct sc_
 		       RS_POOL_PEERS_MAX);
 }
 
+/* As NCCL_SOCKET_IFNAME has it, but for lists: a comma ends an option. */
+static bool is_net(const char *value)
+{
+	const char *name = value + strspn(value, "=");
+
+	return name - value <= 1 && *name && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+						    "0123456789_.-@") == strlen(name);
+}
+
 static int gpu_option(struct rs_gpu_options *gpu, const char *word, struct sc_err *err)
 {
 	uint32_t n;
@@ -96,9 +108,13 @@ static int gpu_option(struct rs_gpu_options *gpu, const char *word, struct sc_er
 		gpu->timeout_ms = n * 1000;
 		return 0;
 	}
+	if (has(word, "gpu_net=", &value) && *value && strlen(value) < sizeof(gpu->net) && is_net(value)) {
+		(void)snprintf(gpu->net, sizeof(gpu->net), "%s", value);
+		return 0;
+	}
 	return sc_fail(err, SC_E_COMMAND, "'%s' is no setting; there are gpu=auto|off|PATH, gpu_devices=N[:N...], "
-		       "gpu_memory=N[K|M|G] and gpu_pinned=N[K|M|G] (1M or more), gpu_timeout=N (seconds, 1 or more)",
-		       word);
+		       "gpu_memory=N[K|M|G] and gpu_pinned=N[K|M|G] (1M or more), gpu_timeout=N (seconds, 1 or more), "
+		       "gpu_net=NAME (of network interfaces)", word);
 }
 
 /* Keeps a copy of an option's value.  NULL: there is no room. */
@@ -129,13 +145,38 @@ static int cluster_option(struct fs_mount_options *o, const char *word, struct s
 		to = &m->node;
 	else if (has(word, "listen=", &value))
 		to = &m->listen;
+	else if (has(word, "domain=", &value) && meta_plain_name(value, DOMAIN_MAX))
+		to = &m->domain;
 	else if (has(word, "etcd=", &value) && m->nr_etcd < RS_MEMBER_ETCD_MAX)
 		to = &m->etcd[m->nr_etcd++];
+	else if (has(word, "tls=", &value))
+		to = &m->tls;
+	else if (has(word, "etcd_tls=", &value))
+		to = &m->etcd_tls;
+	else if (has(word, "fabric=", &value) && (strcmp(value, "tcp") == 0 || strcmp(value, "ucx") == 0))
+		to = &m->fabric;
 	if (!to || !*value)
-		return sc_fail(err, SC_E_COMMAND, "'%s': there are cluster=NAME, node=NAME, listen=ADDRESS:PORT and up "
-			       "to %d times etcd=URL", word, RS_MEMBER_ETCD_MAX);
+		return sc_fail(err, SC_E_COMMAND, "'%.80s': there are cluster=NAME, node=NAME, listen=ADDRESS:PORT, up "
+			       "to %d times etcd=URL, tls=FOLDER, etcd_tls=FOLDER, fabric=tcp|ucx, and domain=NAME, of "
+			       "%u letters, digits, '-', '_' and '.' at most", word, RS_MEMBER_ETCD_MAX, DOMAIN_MAX);
+	if ((to == &m->tls || to == &m->etcd_tls) && *value != '/')
+		return sc_fail(err, SC_E_COMMAND, "'%s': write the folder's whole path, from / on", word);
+	if ((to == &m->cluster || to == &m->node) && !meta_plain_name(value, NAME_MAX))
+		return sc_fail(err, SC_E_COMMAND, "'%.80s': a name has letters, digits, '-', '_' and '.'", word);
 	*to = keep(o, value);
 	return *to ? 0 : sc_fail(err, SC_E_COMMAND, "'%.64s': the options of the cluster are too long", word);
+}
+
+static bool is_of_cluster(const char *word)
+{
+	static const char *const names[] = {"cluster=", "node=", "listen=", "etcd=", "tls=", "etcd_tls=", "fabric=",
+					    "domain="};
+	const char *ignored;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (has(word, names[i], &ignored))
+			return true;
+	return false;
 }
 
 /* All of them, or none. */
@@ -143,11 +184,14 @@ static int check_cluster(const struct fs_mount_options *o, struct sc_err *err)
 {
 	const struct rs_member_options *m = &o->member;
 
-	if (!m->cluster && !m->node && !m->listen && !m->nr_etcd)
+	if (!m->cluster && !m->node && !m->listen && !m->nr_etcd && !m->tls && !m->etcd_tls && !m->fabric &&
+	    !m->domain)
 		return 0;
 	if (!m->cluster || !m->node || !m->listen || !m->nr_etcd)
 		return sc_fail(err, SC_E_COMMAND, "a node of a cluster needs all of cluster=NAME, node=NAME, "
 			       "listen=ADDRESS:PORT and etcd=URL");
+	if (m->tls && m->fabric && strcmp(m->fabric, "ucx") == 0)
+		return sc_fail(err, SC_E_COMMAND, "fabric=ucx and tls= do not go together: UCX has no TLS");
 	return 0;
 }
 
@@ -178,8 +222,7 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 			o->debug = true;
 		else if (strncmp(word, "log=", 4) == 0)
 			rc = log_option(o, word + 4, err);
-		else if (strncmp(word, "cluster=", 8) == 0 || strncmp(word, "node=", 5) == 0 ||
-			 strncmp(word, "listen=", 7) == 0 || strncmp(word, "etcd=", 5) == 0)
+		else if (is_of_cluster(word))
 			rc = cluster_option(o, word, err);
 		else if (strncmp(word, "gpu", 3) == 0)
 			rc = gpu_option(&o->gpu, word, err);
@@ -193,8 +236,8 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 		else if (!known)
 			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
 				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, log=, debug, "
-				     "gpu=, gpu_devices=, gpu_memory=, gpu_pinned=, gpu_timeout=, cluster=, node=, "
-				     "listen=, etcd=", word);
+				     "gpu=, gpu_devices=, gpu_memory=, gpu_pinned=, gpu_timeout=, gpu_net=, cluster=, "
+				     "node=, listen=, etcd=, tls=, etcd_tls=, fabric=, domain=", word);
 	}
 	if (rc == 0)
 		rc = check_cluster(o, err);

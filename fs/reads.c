@@ -314,7 +314,10 @@ void fs_read_late(const struct fs_seen *seen)
 	struct rs_image *im = seen->image;
 	struct fs_read *r = read_new(seen);
 	struct sc_err err = {0};
-	int rc = rs_image_need(im, seen->at, seen->bytes, r ? &r->later : NULL, &err);
+	int rc;
+
+	rs_image_reads(im, seen->at, seen->bytes);
+	rc = rs_image_need(im, seen->at, seen->bytes, r ? &r->later : NULL, &err);
 
 	if (rc == RS_LATER) {
 		park(fs, r);
@@ -335,6 +338,7 @@ void fs_read_late(const struct fs_seen *seen)
 
 void fs_reads_stop(struct fs *fs)
 {
+	fs_gpu_stop(fs); /* opens that are parked */
 	(void)pthread_mutex_lock(&fs->reads.lock);
 	fs->reads.stop = true;
 	(void)pthread_cond_signal(&fs->reads.wake);

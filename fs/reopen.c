@@ -16,6 +16,10 @@ static int reopen_committed(struct fs *fs, struct fs_handle *h, const struct fs_
 	const char *path;
 	int rc = h->view ? 0 : rs_view_at(fs->service, n->place, &h->view, err);
 
+	if (rc == 0 && rs_view_is_for_gpus(h->view)) { /* its bytes went with that daemon */
+		h->kind = FS_H_GPU;
+		return 0;
+	}
 	if (rc == 0)
 		rc = rs_path_text(fs->service, n->path, &path, err);
 	if (rc == 0 && n->kind == FS_VIEW)

@@ -5,13 +5,15 @@
  *     /                    jobs
  *     /.ctl/               metrics, health, version
  *     /JOB/                ranks, files and folders of the job, and (not listed) .ctl .v .as .full .pt .dcp .hf .vllm
+ *                          .gpu
  *     /JOB/RANK/...        the working tree on top of the head
- *     /JOB/.v/N/...        a version, with (not listed) .as .pt .dcp .hf .vllm of its own; so has .as/TOPOLOGY
+ *     /JOB/.v/N/...        a version, with (not listed) .as .pt .dcp .hf .vllm .gpu of its own; so has .as/TOPOLOGY
  *     /JOB/.as/TOPOLOGY/...
  *     /JOB/.pt/TOPOLOGY/RANK/...   its files of tensors, as torch.save() writes them
  *     /JOB/.hf/            the model, as Hugging Face's libraries read it
  *     /JOB/.dcp/TOPOLOGY/  one folder, as torch.distributed's
  *     /JOB/.vllm/TOPOLOGY/ the model, as vLLM's ranks load it
+ *     /JOB/.gpu/RANK/...   files in the memory of a GPU, while they are open
  */
 #include "fs/fs_i.h"
 
@@ -48,6 +50,7 @@ static const struct rs_form *form_of(uint32_t what)
 	       : what == FS_PT_DIR ? &rs_form_pt
 	       : what == FS_HF_DIR ? &rs_form_hf
 	       : what == FS_VLLM_DIR ? &rs_form_vllm
+	       : what == FS_GPU_DIR ? &rs_form_gpu
 				   : &rs_form_ranks;
 }
 
@@ -55,7 +58,7 @@ static const struct rs_form *form_of(uint32_t what)
 static int lookup_model(struct fs *fs, struct rs_view *model, const char *name, struct fs_found *f, struct sc_err *err)
 {
 	struct rs_view *view = NULL;
-	int rc = rs_view_of_name(fs->service, model, name, &view, err);
+	int rc = rs_view_of_path(fs->service, model, name, &view, err);
 
 	if (rc == 0)
 		rc = fs_stat_path(fs, view, 0, name, f, err);
@@ -63,9 +66,22 @@ static int lookup_model(struct fs *fs, struct rs_view *model, const char *name, 
 	return rc;
 }
 
-/* What a view is, for who looks it up as a whole. */
-static int stat_view(struct fs *fs, struct rs_view *view, struct fs_found *f, struct sc_err *err)
+/* Those that are of one topology have no folder for it. */
+static bool has_topologies(uint32_t what)
 {
+	return what != FS_HF_DIR && what != FS_GPU_DIR;
+}
+
+/* What is found under a name in the folder of a view, or as the view as a whole. */
+static int stat_view(struct fs *fs, struct rs_view *view, uint32_t what, const char *name, struct fs_found *f,
+		     struct sc_err *err)
+{
+	uint32_t rank;
+
+	if (what == FS_HF_DIR)
+		return lookup_model(fs, view, name, f, err);
+	if (what == FS_GPU_DIR)
+		return fs_rank_number(name, &rank) ? fs_stat_path(fs, view, rank, "", f, err) : fs_no_entry(err);
 	if (rs_view_is_folder(view))
 		return fs_stat_path(fs, view, 0, "", f, err);
 	return fs_stat(fs, fs_node_id((struct fs_node){.kind = FS_VROOT, .place = rs_view_place(view, 0)}), f, err);
@@ -75,7 +91,6 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 			  const char *name, struct fs_found *f, struct sc_err *err)
 {
 	struct fs_node found = {.kind = FS_SPECIAL, .job = n->job};
-	const bool is_model = n->what == FS_HF_DIR;
 	const struct rs_control *row;
 	struct rs_view *view = NULL;
 	int rc;
@@ -90,9 +105,9 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 	if (n->what == FS_V_DIR)
 		rc = rs_view_archived(fs->service, job, name, &view, err);
 	else
-		rc = rs_view_as(fs->service, job, is_model ? NULL : name, form_of(n->what), &view, err);
+		rc = rs_view_as(fs->service, job, has_topologies(n->what) ? name : NULL, form_of(n->what), &view, err);
 	if (rc == 0)
-		rc = is_model ? lookup_model(fs, view, name, f, err) : stat_view(fs, view, f, err);
+		rc = stat_view(fs, view, n->what, name, f, err);
 	rs_view_unref(fs->service, view);
 	return rc == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
 }
@@ -101,15 +116,14 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 static int lookup_version(struct fs *fs, const struct fs_node *n, const char *name, struct fs_found *f,
 			  struct sc_err *err)
 {
-	const bool is_model = n->what == FS_HF_DIR;
 	struct rs_view *of = NULL, *view = NULL;
 	const char *path;
 	int rc = fs_view(fs, n, &of, &path, err);
 
 	if (rc == 0)
-		rc = rs_view_in(fs->service, of, is_model ? NULL : name, form_of(n->what), &view, err);
+		rc = rs_view_in(fs->service, of, has_topologies(n->what) ? name : NULL, form_of(n->what), &view, err);
 	if (rc == 0)
-		rc = is_model ? lookup_model(fs, view, name, f, err) : stat_view(fs, view, f, err);
+		rc = stat_view(fs, view, n->what, name, f, err);
 	rs_view_unref(fs->service, view);
 	rs_view_unref(fs->service, of);
 	return rc == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
@@ -129,7 +143,7 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 		       struct sc_err *err)
 {
 	char path[SC_PATH_BYTES_MAX + 1];
-	struct rs_view *view = NULL, *of_name = NULL;
+	struct rs_view *view = NULL, *of_path = NULL;
 	const char *folder, *special;
 	uint32_t rank;
 	int rc = fs_view(fs, n, &view, &folder, err);
@@ -144,17 +158,17 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 									       .what = what}), f, err);
 			}
 	rank = fs_rank(n, view);
-	if (!*folder && rs_view_is_folder(view)) {
-		rc = rs_view_of_name(fs->service, view, name, &of_name, err);
-		rs_view_unref(fs->service, view);
-		if (rc < 0)
-			return err->code == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
-		view = of_name;
-	}
 	if (n->kind == FS_VROOT && fs_rank_number(name, &rank))
 		path[0] = 0;
 	else
 		rc = join(folder, name, path, err);
+	if (rc == 0 && rs_view_is_folder(view)) {
+		rc = rs_view_of_path(fs->service, view, path, &of_path, err);
+		rs_view_unref(fs->service, view);
+		if (rc < 0)
+			return err->code == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
+		view = of_path;
+	}
 	if (rc == 0)
 		rc = fs_stat_path(fs, view, rank, path, f, err);
 	rs_view_unref(fs->service, view);

@@ -8,29 +8,32 @@
  */
 #include "fs/fs_i.h"
 
+#include "meta/base/turns.h"
+
 #define FORGOTTEN_NS INT64_C(100000000)
 #define HELD_NS INT64_C(50000000)
+#define TURN_NS INT64_C(10000000)
 #define LOW_BYTES (UINT64_C(256) << 20)	/* takes longer to be written */
 
 /* Returns whether there was anything to wait for. */
 static bool wait_for(struct fs *fs, int64_t held_ns)
 {
-	const int64_t began = sc_now_ns();
+	struct sc_turns turns = {.turn_ns = TURN_NS};
 	bool any = false;
 
 	if (!fs->forget.started)
 		return false;
 	(void)pthread_mutex_lock(&fs->forget.lock);
-	for (;;) {
-		bool is_forgotten = fs->forget.nodes.nr || fs->forget.is_busy;
-		int64_t until = began + (is_forgotten ? FORGOTTEN_NS : held_ns);
+	while (!fs->forget.stop) {
+		const bool is_forgotten = fs->forget.nodes.nr || fs->forget.is_busy;
 
-		if (fs->forget.stop || (!is_forgotten && !rs_tree_any_nameless(fs->service)))
+		if (!is_forgotten && !rs_tree_any_nameless(fs->service))
 			break;
 		any = true;
-		if (sc_now_ns() >= until)
+		if (turns.waited_ns >= (is_forgotten ? FORGOTTEN_NS : held_ns))
 			break;
-		(void)sc_sys.wait_until(&fs->forget.settled, &fs->forget.lock, until);
+		(void)sc_sys.wait_until(&fs->forget.settled, &fs->forget.lock, sc_turn_begin(&turns));
+		sc_turn_end(&turns);
 	}
 	(void)pthread_mutex_unlock(&fs->forget.lock);
 	return any;

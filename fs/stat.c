@@ -237,6 +237,8 @@ int fs_stat_path(struct fs *fs, struct rs_view *view, uint32_t rank, const char 
 	f->st.st_atim = timespec_of(look.atime_ns);
 	f->st.st_ctim = timespec_of(look.ctime_ns);
 	set_block_size(view, f);
+	if (rs_view_is_for_gpus(view) && S_ISREG(look.type))
+		set_size(f, 0); /* its text is made when it is open */
 	return 0;
 }
 
@@ -338,6 +340,8 @@ static int stat_in_view(struct fs *fs, struct fs_found *f, struct sc_err *err)
 			set_size(f, bytes);
 			set_block_size(view, f);
 		}
+		if (rs_view_is_for_gpus(view))
+			set_size(f, 0);
 		rc = rc < 0 ? rc : 0;
 	}
 	if (rc == SC_E_STALE && is_open && blob)

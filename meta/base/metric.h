@@ -34,6 +34,11 @@ static inline void sc_metric_add(struct sc_metric *metric, uint64_t nr)
 	(void)__atomic_add_fetch(&metric->value, nr, __ATOMIC_RELAXED);
 }
 
+static inline void sc_metric_set(struct sc_metric *metric, uint64_t value)
+{
+	__atomic_store_n(&metric->value, value, __ATOMIC_RELAXED);
+}
+
 /** Adds a metric to the list, in the order of names.  For constructors: before there are threads. */
 void sc_metric_link(struct sc_metric *metric);
 /** All metrics in Prometheus' text format. */

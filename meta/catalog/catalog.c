@@ -83,6 +83,7 @@ int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 		"DELETE FROM view WHERE version IN (SELECT id FROM version WHERE job IN (?1, -?1))",
 		"DELETE FROM version WHERE job IN (?1, -?1)",
 		"DELETE FROM config WHERE job = ?",
+		"DELETE FROM held_set WHERE job = ?",
 		/* virtual numbers have the job's id in 18 bits, and another job gets this id */
 		"DELETE FROM again WHERE ino >> 42 = (1 << 18) + ?1 OR EXISTS (SELECT 1 FROM number_block WHERE job = "
 		"?1 AND ino & ~(1 << 61) >= first AND ino & ~(1 << 61) < first + nr)", /* RS_WAS */
@@ -133,7 +134,23 @@ int meta_config_each(struct meta_catalog *c, uint64_t job, meta_config_fn *fn, v
 {
 	struct walk_arg w = {.fn.config = fn, .arg = arg};
 
-	return db_each(c, err, on_config, &w, "SELECT key, value FROM config WHERE job = ?", "i", job);
+	return db_each(c, err, on_config, &w, "SELECT key, value FROM config WHERE job = ? AND key <> 'spared'", "i",
+		       job);
+}
+
+int meta_job_spared(struct meta_catalog *c, uint64_t job, uint64_t *ret_before, struct sc_err *err)
+{
+	*ret_before = 0;
+	return db_each(c, err, db_id, ret_before, "SELECT CAST(value AS INTEGER) FROM config WHERE job = ? AND key = "
+		       "'spared'", "i", job);
+}
+
+int meta_job_set_spared(struct meta_catalog *c, uint64_t job, uint64_t before, struct sc_err *err)
+{
+	if (!before)
+		return db_run(c, err, "DELETE FROM config WHERE job = ? AND key = 'spared'", "i", job);
+	return db_run(c, err, "INSERT INTO config (job, key, value) VALUES (?1, 'spared', CAST(?2 AS TEXT)) "
+		      "ON CONFLICT DO UPDATE SET value = excluded.value", "ii", job, before);
 }
 
 int meta_config_set(struct meta_catalog *c, uint64_t job, const char *key, const char *value,
@@ -334,6 +351,40 @@ int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn,
 
 	return db_each(c, err, on_version, &w, "SELECT " VERSION_COLUMNS " FROM version WHERE job = ? ORDER BY nr",
 		       "i", job);
+}
+
+int meta_version_find(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_t *ret, struct sc_err *err)
+{
+	*ret = 0;
+	return db_each(c, err, db_id, ret, "SELECT id FROM version WHERE job = ? AND nr = ?", "ii", job, nr);
+}
+
+static int on_any(void *arg, sqlite3_stmt *row)
+{
+	(void)arg, (void)row;
+	return 1;
+}
+
+int meta_version_differs(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	return db_each(c, err, on_any, NULL, "SELECT 1 FROM version_set JOIN blob_set ON blob_set.id = blob_set "
+		       "WHERE version = ? AND verified = ?", "ii", id, (uint64_t)META_DIFFER);
+}
+
+int meta_version_is_right(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	return db_each(c, err, on_any, NULL, "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM version_set JOIN blob_set ON "
+		       "blob_set.id = blob_set WHERE version = ? AND verified <> ?)", "ii", id, (uint64_t)META_EQUAL);
+}
+
+int meta_version_is_damaged(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	return db_each(c, err, on_any, NULL,
+		       "WITH RECURSIVE chain (tree) AS (SELECT tree FROM version WHERE id = ?1 AND tree IS NOT NULL "
+		       "UNION SELECT base FROM tree JOIN chain ON id = chain.tree WHERE base > 0) "
+		       "SELECT 1 FROM blob WHERE damaged AND id IN (SELECT s.blob FROM version_set JOIN set_blob s "
+		       "USING (blob_set) WHERE version = ?1 UNION SELECT i.blob FROM chain JOIN tree_inode i USING "
+		       "(tree) WHERE i.blob > 0)", "i", id);
 }
 
 int meta_version_set_tree(struct meta_catalog *c, uint64_t id, uint64_t tree, struct sc_err *err)

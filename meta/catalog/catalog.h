@@ -35,6 +35,9 @@ void meta_catalog_release(struct meta_catalog *c);
 
 /** Flushes transactions that were committed without `durable`. */
 int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err);
+/** Reserves room in the write-ahead log, once, so that transactions pass on a full disk: what frees space is one.  A
+ *  file system without fallocate has no such room.  Thread: one.  Errors: SC_E_NO_SPACE, SC_E_SYSTEM; call it again. */
+int meta_catalog_reserve(struct meta_catalog *c, struct sc_err *err);
 
 /* --- rows --- */
 
@@ -153,6 +156,7 @@ int meta_job_set_name(struct meta_catalog *c, uint64_t job, const char *name, st
 
 /* --- stale.c: blobs whose recovery records, which their files have, are to be written anew --- */
 
+#define META_STALE_MAX 1000	/* in one walk */
 struct meta_stale {
 	uint64_t id, blob;	/* id: of the note; a blob that is noted again gets another one */
 };
@@ -162,10 +166,13 @@ typedef int meta_stale_fn(void *arg, const struct meta_stale *stale);
 int meta_stale_note_job(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err);
 /** Notes the blobs of a new set that have a hash, and so a record, already.  Inside the transaction that adds it. */
 int meta_stale_note_set(struct meta_catalog *c, uint64_t set, struct sc_err *err);
-/** Notes the blobs of a version that other sets have, too: it is the head again.  Looks each of them up.  Inside the
- *  transaction that adds it. */
+/** Notes the blobs of a version: it is the head again, and their files may say so of other sets first, or only.  Looks
+ *  each of them up.  Inside the transaction that adds it. */
 int meta_stale_note_version(struct meta_catalog *c, uint64_t version, struct sc_err *err);
-/** Walks over some thousand of them, the oldest notes first. */
+/** Notes the blobs and the trees of all versions of a job: its name, owner or mode, which their records say, has
+ *  changed.  Inside the transaction that changes it. */
+int meta_stale_note_named(struct meta_catalog *c, uint64_t job, struct sc_err *err);
+/** Walks over META_STALE_MAX of them at most, the oldest notes first. */
 int meta_stale_each(struct meta_catalog *c, meta_stale_fn *fn, void *arg, struct sc_err *err);
 /** Drops a note, unless the blob was noted again. */
 int meta_stale_drop(struct meta_catalog *c, const struct meta_stale *stale, struct sc_err *err);
@@ -174,6 +181,10 @@ int meta_config_each(struct meta_catalog *c, uint64_t job, meta_config_fn *fn, v
 		     struct sc_err *err);
 int meta_config_set(struct meta_catalog *c, uint64_t job, const char *key, const char *value,
 		    struct sc_err *err);
+/** Keeps, and gives, the number of a job's version: older ones are there though keep= did not keep them, until the head
+ *  is verified.  0: none is. */
+int meta_job_set_spared(struct meta_catalog *c, uint64_t job, uint64_t before, struct sc_err *err);
+int meta_job_spared(struct meta_catalog *c, uint64_t job, uint64_t *ret_before, struct sc_err *err);
 
 /** Finds the layout, or adds it. */
 int meta_layout_put(struct meta_catalog *c, const char *source, const char *flat, uint64_t *ret_id,
@@ -189,9 +200,17 @@ int meta_version_add(struct meta_catalog *c, struct meta_version_row *row, struc
 int meta_version_requested(struct meta_catalog *c, uint64_t request, struct sc_err *err);
 int meta_version_get(struct meta_catalog *c, uint64_t id, meta_version_fn *fn, void *arg,
 		     struct sc_err *err);
+/** Tells whether copies of a version are known to differ: 1, 0 or an error. */
+int meta_version_differs(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+/** Tells whether all of a version was verified, and is right: 1, 0 or an error. */
+int meta_version_is_right(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+/** Tells whether a file of a version, or of one that its tree is made over, is marked as damaged: 1, 0 or an error. */
+int meta_version_is_damaged(struct meta_catalog *c, uint64_t id, struct sc_err *err);
 /** Walks over the versions of a job, oldest first. */
 int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn, void *arg,
 		      struct sc_err *err);
+/** Finds the row of a job's version by its number; *ret 0: the job has none of it. */
+int meta_version_find(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_t *ret, struct sc_err *err);
 /** Sets the tag of a version, or removes it (NULL).  Errors: SC_E_EXISTS (another version of the job has the tag). */
 int meta_version_set_tag(struct meta_catalog *c, uint64_t id, const char *tag, struct sc_err *err);
 /** Gives a version another tree. */
@@ -301,8 +320,20 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
  *  name in the trees before); 0: none. */
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err);
-/** Walks over the ranks of the newest set of each file and job that uses a blob; newest set first, ranks in order. */
-int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err);
+/**
+ * Walks over the ranks of the newest set (or the head's) of each file and job that uses a blob: sets of heads first,
+ * then from new to old, ranks in order.  Likewise of each other blob with these bytes (their hash is given) in the
+ * same place of other sets of its jobs, and of clones: a rank that wrote them again shares the file
+ * (meta_blob_same_before()), so what the file says of itself is said of all of them.
+ */
+int meta_blob_record(struct meta_catalog *c, uint64_t blob, const void *hash16, meta_blob_record_fn *fn, void *arg,
+		     struct sc_err *err);
+enum meta_numbered { META_NUMBERED_BLOB, META_NUMBERED_TREE };
+/** Gives the last number that blobs, or trees, of this catalog ever had; 0: there was none. */
+int meta_last_number(struct meta_catalog *c, enum meta_numbered of, uint64_t *ret, struct sc_err *err);
+/** Makes durable that there was a blob, or tree, of this number, which has a row: no catalog that a power cut leaves
+ *  has a smaller last number.  Flushes the catalog once for all that there are. */
+int meta_number_flush(struct meta_catalog *c, enum meta_numbered of, uint64_t number, struct sc_err *err);
 /** Keeps numbers up to `last` from being given to new blobs. */
 int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
 /** Keeps numbers up to `last` from being given to new sets. */

@@ -8,6 +8,7 @@
 #include "meta/base/limits.h"
 #include "meta/base/mem.h"
 
+#define LIVE_SETS "SELECT blob_set FROM version_set UNION ALL SELECT blob_set FROM held_set"
 /* conditions on a blob: nothing uses it; another node has its bytes */
 #define IS_UNUSED                                                                                                      \
 	"id NOT IN (SELECT blob FROM set_blob) AND id NOT IN (SELECT blob FROM data_source WHERE blob IS NOT NULL) "   \
@@ -93,20 +94,19 @@ static int drop_away(struct meta_catalog *c, struct sc_err *err)
 int meta_garbage(struct meta_catalog *c, meta_id_fn *on_blob, void *arg, struct sc_err *err)
 {
 	struct unused_blobs unused = {0};
-	int rc = db_run(c, err, "DELETE FROM set_blob WHERE blob_set NOT IN (SELECT blob_set FROM version_set)",
-			"");
+	int rc = db_run(c, err, "DELETE FROM set_blob WHERE blob_set NOT IN (" LIVE_SETS ")", "");
 
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM home WHERE version NOT IN (SELECT head FROM job WHERE head IS NOT "
 				    "NULL)", "");
 	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM given WHERE blob_set NOT IN (SELECT blob_set FROM version_set)", "");
+		rc = db_run(c, err, "DELETE FROM given WHERE blob_set NOT IN (" LIVE_SETS ")", "");
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM payload WHERE NOT EXISTS (SELECT 1 FROM set_blob WHERE "
 				    "set_blob.payload = payload.id AND set_blob.payload > 0) AND NOT EXISTS (SELECT 1 "
 				    "FROM given WHERE given.payload = payload.id AND given.payload > 0)", "");
 	if (rc == 0)
-		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (SELECT blob_set FROM version_set)", "");
+		rc = db_run(c, err, "DELETE FROM blob_set WHERE id NOT IN (" LIVE_SETS ")", "");
 	if (rc == 0)
 		rc = db_run(c, err, "DELETE FROM data_source WHERE dataset NOT IN (SELECT dataset FROM version_data)",
 			    "");
@@ -234,6 +234,17 @@ int meta_blob_twins(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const
 	"mine.tree CROSS JOIN tree_entry old ON old.tree IN (SELECT id FROM below) AND old.parent = e.parent AND "     \
 	"old.name = e.name WHERE mine.blob = ?1 AND mine.blob <> 0) "
 
+/* Of `mine`: what has the same place `o` in a set `t` of the same file; the same bytes as ?1, by the hash ?2; whose set
+ * is of one of the jobs that have `mine`. */
+#define SAME_PLACE                                                                                 \
+	"JOIN blob_set s ON s.id = mine.blob_set JOIN blob_set t ON t.file = s.file JOIN set_blob o ON " \
+	"o.blob_set = t.id AND o.rank = mine.rank AND o.path = mine.path JOIN blob b ON b.id = o.blob "
+#define SAME_BYTES                                                                                 \
+	"WHERE mine.blob = ?1 AND b.hash = ?2 AND b.bytes = (SELECT bytes FROM blob WHERE id = ?1) "
+#define OF_ITS_JOBS                                                                                \
+	"t.id IN (SELECT blob_set FROM version_set JOIN version ON id = version WHERE job IN (SELECT job FROM " \
+	"version_set JOIN version ON id = version WHERE blob_set = s.id)) "
+
 int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes, const void *hash16, uint64_t *ret,
 			  struct sc_err *err)
 {
@@ -241,12 +252,8 @@ int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes,
 
 	*ret = 0;
 	rc = db_each(c, err, db_id, ret,
-		     "SELECT b.id FROM set_blob mine JOIN blob_set s ON s.id = mine.blob_set JOIN blob_set t ON "
-		     "t.file = s.file JOIN set_blob o ON o.blob_set = t.id AND o.rank = mine.rank AND o.path = "
-		     "mine.path JOIN blob b ON b.id = o.blob WHERE mine.blob = ? AND b.id < mine.blob AND b.hash = "
-		     "? AND b.bytes = ? AND t.id IN (SELECT blob_set FROM version_set JOIN version ON id = version "
-		     "WHERE job IN (SELECT job FROM version_set JOIN version ON id = version WHERE blob_set = "
-		     "s.id)) ORDER BY b.id LIMIT 1",
+		     "SELECT b.id FROM set_blob mine " SAME_PLACE "WHERE mine.blob = ? AND b.id < mine.blob AND "
+		     "b.hash = ? AND b.bytes = ? AND " OF_ITS_JOBS "ORDER BY b.id LIMIT 1",
 		     "ibi", blob, hash16, bytes);
 	if (rc == 0 && !*ret)
 		rc = db_each(c, err, db_id, ret,
@@ -348,23 +355,35 @@ static int on_record(void *arg, sqlite3_stmt *row)
 	return w->fn.record(w->arg, &r);
 }
 
-int meta_blob_record(struct meta_catalog *c, uint64_t blob, meta_blob_record_fn *fn, void *arg, struct sc_err *err)
+/*
+ * Of all that share the file: `one` are those of its jobs, `of` the jobs that have one of these (clones), `same` those
+ * of all these jobs.  What heads have comes first: there may be room for some only.
+ */
+int meta_blob_record(struct meta_catalog *c, uint64_t blob, const void *hash16, meta_blob_record_fn *fn, void *arg,
+		     struct sc_err *err)
 {
 	struct blob_walk w = {.fn.record = fn, .arg = arg};
 
 	return db_each(c, err, on_record, &w,
+		       "WITH one (id) AS (SELECT ?1 UNION SELECT b.id FROM set_blob mine " SAME_PLACE SAME_BYTES "AND "
+		       OF_ITS_JOBS "), of (job) AS (SELECT DISTINCT v.job FROM one CROSS JOIN set_blob x ON x.blob = "
+		       "one.id JOIN version_set u ON u.blob_set = x.blob_set JOIN version v ON v.id = u.version), "
+		       "same (id) AS (SELECT ?1 UNION SELECT b.id FROM set_blob mine " SAME_PLACE SAME_BYTES "AND t.id "
+		       "IN (SELECT u.blob_set FROM of CROSS JOIN version v ON v.job = of.job JOIN version_set u ON "
+		       "u.version = v.id)) "
 		       "SELECT job.name, job.uid, job.gid, job.mode, s.id, s.file, s.layout, s.topology, "
 		       "set_blob.rank, set_blob.mode, path.text, coalesce((SELECT max(step) FROM version JOIN "
 		       "version_set ON version.id = version WHERE blob_set = s.id AND version.job = job.id), -1), "
 		       "s.layers, s.experts, set_blob.uid, set_blob.gid FROM "
-		       "(SELECT v.job, coalesce(max(CASE WHEN v.id = j.head THEN b.id END), max(b.id)) AS set_id "
-		       "FROM set_blob JOIN blob_set b ON b.id = set_blob.blob_set JOIN version_set ON "
-		       "version_set.blob_set = b.id JOIN version v ON v.id = version JOIN job j ON j.id = v.job "
-		       "WHERE blob = ? GROUP BY v.job, b.file) newest "
+		       "(SELECT v.job, blob, coalesce(max(CASE WHEN v.id = j.head THEN b.id END), max(b.id)) AS "
+		       "set_id FROM same CROSS JOIN set_blob ON blob = same.id JOIN blob_set b ON b.id = "
+		       "set_blob.blob_set JOIN version_set ON version_set.blob_set = b.id JOIN version v ON v.id = "
+		       "version JOIN job j ON j.id = v.job GROUP BY v.job, b.file, blob) newest "
 		       "JOIN blob_set s ON s.id = newest.set_id JOIN job ON job.id = newest.job JOIN set_blob ON "
-		       "set_blob.blob_set = s.id JOIN path ON path.id = set_blob.path WHERE set_blob.blob = ? "
-		       "ORDER BY s.id DESC, job.id, set_blob.rank",
-		       "ii", blob, blob);
+		       "set_blob.blob_set = s.id JOIN path ON path.id = set_blob.path WHERE set_blob.blob = "
+		       "newest.blob ORDER BY EXISTS (SELECT 1 FROM version_set WHERE version = job.head AND blob_set = "
+		       "s.id) DESC, s.id DESC, job.id, set_blob.rank",
+		       "ib", blob, hash16);
 }
 
 int meta_blob_adopt(struct meta_catalog *c, uint64_t blob, struct sc_err *err)

@@ -30,6 +30,8 @@ static const char *const checks[] = {
 	"head NOT IN (SELECT id FROM version)",
 	"SELECT 'version row ' || version || ': blob set ' || blob_set || ' is missing' FROM version_set WHERE "
 	"blob_set NOT IN (SELECT id FROM blob_set)",
+	"SELECT 'blob set ' || blob_set || ', which is held, is missing' FROM held_set WHERE blob_set NOT IN (SELECT "
+	"id FROM blob_set)",
 	"SELECT 'version row ' || version || ': dataset ' || dataset || ' is missing' FROM version_data WHERE dataset "
 	"NOT IN (SELECT id FROM dataset)",
 	"SELECT 'blob set ' || blob_set || ': blob ' || blob || ' is missing' FROM set_blob WHERE blob NOT IN (SELECT "

@@ -27,11 +27,11 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 25	/* of schema.sql */
+#define VERSION_NOW 26	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;
-	char *wal;		/* path of the write-ahead log */
+	char *wal, *shm, *reserve, *index;	/* paths of the log and its index; what reserve.c and index.c keep */
 	pthread_mutex_t lock;	/* recursive: a transaction holds it */
 	int holds;		/* meta_catalog_hold() in itself */
 	bool hold_began;	/* the first of these has begun a transaction */
@@ -39,6 +39,8 @@ struct meta_catalog {
 	uint64_t chains;	/* counts the changes of trees' chains, so that readers load theirs anew */
 	uint64_t path_searched;	/* numbers of paths up to it are given: numbers.c */
 	uint64_t blob_given;	/* the last number of a blob that was given; its row may come later, or never */
+	uint64_t durable[2];	/* the last numbers that have been flushed, of blobs and of trees: numbers.c */
+	bool has_reserve;	/* meta_catalog_reserve() has nothing left to do */
 	uint64_t (*renumber)(void *arg, uint64_t x); /* of db_set_renumber() */
 	void *renumber_arg;
 	struct {
@@ -52,8 +54,10 @@ static int fail(struct meta_catalog *c, struct sc_err *err, const char *what)
 {
 	int code = sqlite3_errcode(c->db);
 
-	if (code == SQLITE_FULL)
-		return sc_fail(err, SC_E_NO_SPACE, "catalog: %s: No space left on device", what);
+	/* the index of the log is a file that is mapped: its room is not written, but made */
+	if (code == SQLITE_FULL || (code == SQLITE_IOERR && sqlite3_system_errno(c->db) == ENOSPC))
+		return sc_fail(err, SC_E_NO_SPACE, "the catalog could not be written: No space left on device; free "
+			       "some megabytes where the store is");
 	if (code == SQLITE_NOMEM)
 		return sc_nomem(err);
 	if (code == SQLITE_CONSTRAINT)
@@ -136,6 +140,23 @@ static int prepare(struct meta_catalog *c, const char *sql, sqlite3_stmt **ret, 
 	return 0;
 }
 
+static char *beside(const char *path, const char *end)
+{
+	char *text = sc_zalloc(strlen(path) + strlen(end) + 1);
+
+	if (text)
+		(void)stpcpy(stpcpy(text, path), end);
+	return text;
+}
+
+static void release_paths(struct meta_catalog *c)
+{
+	sc_sys.release(c->wal);
+	sc_sys.release(c->reserve);
+	sc_sys.release(c->shm);
+	sc_sys.release(c->index);
+}
+
 int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **ret, struct sc_err *err)
 {
 	struct meta_catalog *c = sc_zalloc(sizeof(*c));
@@ -145,19 +166,24 @@ int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **r
 
 	if (!c)
 		return sc_nomem(err);
-	c->wal = sc_zalloc(strlen(path) + 5);
-	if (!c->wal) {
+	c->wal = beside(path, "-wal");
+	c->reserve = beside(path, "-reserve");
+	c->shm = beside(path, "-shm");
+	c->index = beside(path, "-index");
+	if (!c->wal || !c->reserve || !c->shm || !c->index) {
+		release_paths(c);
 		sc_sys.release(c);
 		return sc_nomem(err);
 	}
-	(void)stpcpy(stpcpy(c->wal, path), "-wal");
 	c->chains = 1;
 	(void)pthread_mutexattr_init(&recursive);
 	(void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
 	(void)pthread_mutex_init(&c->lock, &recursive);
 	(void)pthread_mutexattr_destroy(&recursive);
-	if (sqlite3_open_v2(path, &c->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-			    NULL) != SQLITE_OK)
+	db_index_give(c->shm, c->index);
+	rc = db_reserve_give(c->wal, c->reserve, err);
+	if (rc == 0 && sqlite3_open_v2(path, &c->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+				       NULL) != SQLITE_OK)
 		rc = fail(c, err, path);
 	if (rc == 0)
 		/* the time first, for a backup may read meanwhile */
@@ -184,7 +210,8 @@ struct meta_catalog *meta_catalog_close(struct meta_catalog *c)
 		for (int i = 0; i < c->nr_kept; i++)
 			(void)sqlite3_finalize(c->kept[i].stmt);
 		(void)sqlite3_close(c->db);
-		sc_sys.release(c->wal);
+		db_reserve_clear(c->wal, c->reserve);
+		release_paths(c);
 		(void)pthread_mutex_destroy(&c->lock);
 		sc_sys.release(c);
 	}
@@ -202,6 +229,16 @@ int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err)
 	return sc_sys.fsync(fd) < 0 ? sc_fail_sys(err, errno, "catalog: cannot flush '%s'", c->wal) : 0;
 }
 
+int meta_catalog_reserve(struct meta_catalog *c, struct sc_err *err)
+{
+	int rc = c->has_reserve ? 0 : db_reserve_take(c->wal, c->reserve, err);
+
+	if (!c->has_reserve)
+		db_index_take(c->shm, c->index);
+	c->has_reserve = rc == 0;
+	return rc;
+}
+
 uint64_t *db_path_searched(struct meta_catalog *c)
 {
 	return &c->path_searched;
@@ -210,6 +247,11 @@ uint64_t *db_path_searched(struct meta_catalog *c)
 uint64_t *db_blob_given(struct meta_catalog *c)
 {
 	return &c->blob_given;
+}
+
+uint64_t *db_durable(struct meta_catalog *c)
+{
+	return c->durable;
 }
 
 void db_lock(struct meta_catalog *c)
@@ -363,8 +405,8 @@ static int walk(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void 
 				rc = fail(c, err, sql);
 			else if (fn)
 				rc = fn(arg, stmt);
-			/* a column that could not be made text was NULL */
-			if (rc >= 0 && sqlite3_errcode(c->db) == SQLITE_NOMEM)
+			/* a column that could not be made text was NULL, whatever that led to */
+			if (sqlite3_errcode(c->db) == SQLITE_NOMEM)
 				rc = sc_nomem(err);
 		}
 		finish(c, stmt);

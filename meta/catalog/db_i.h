@@ -20,10 +20,21 @@ int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg
 /** Row function that stores column 0 in a uint64_t. */
 int db_id(void *arg, sqlite3_stmt *row);
 uint64_t db_last_id(struct meta_catalog *c);
+/** (reserve.c) Before the catalog is opened, and after it is closed: the log's blocks stay.  Errors: SC_E_SYSTEM. */
+int db_reserve_give(const char *wal, const char *reserve, struct sc_err *err);
+void db_reserve_clear(const char *wal, const char *reserve);
+/** Of an open catalog: meta_catalog_reserve(). */
+int db_reserve_take(const char *wal, const char *reserve, struct sc_err *err);
+/** (index.c) Before the catalog is opened, and when it is open: the blocks of the log's index stay.  A failure matters
+ *  on a full disk only, where the next start is refused. */
+void db_index_give(const char *shm, const char *kept);
+void db_index_take(const char *shm, const char *kept);
 /** Where numbers.c remembers up to which number of a path it has searched; under the lock. */
 uint64_t *db_path_searched(struct meta_catalog *c);
 /** Where numbers.c remembers the last number of a blob that it gave; under the lock. */
 uint64_t *db_blob_given(struct meta_catalog *c);
+/** Where numbers.c remembers which numbers are on stable storage; under the lock. */
+uint64_t *db_durable(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);
 void db_unlock(struct meta_catalog *c);
 

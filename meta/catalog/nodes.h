@@ -43,6 +43,19 @@ int meta_blob_away(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, ui
 /** Tells which blob of which node it is, wherever its bytes are: 1, 0 (this node's own), or an error. */
 int meta_blob_origin(struct meta_catalog *c, uint64_t blob, uint32_t *ret_node, uint64_t *ret_number,
 		     struct sc_err *err);
+/** Finds a blob of another node whose bytes are here, too: 1, 0 (there is none), or an error. */
+int meta_blob_here(struct meta_catalog *c, uint32_t node, uint64_t number, uint64_t *ret_blob, struct sc_err *err);
+struct meta_away_row {
+	uint64_t blob, bytes, number;
+	uint32_t node;
+	bool here;
+};
+typedef int meta_away_fn(void *arg, const struct meta_away_row *row);
+/** Walks over other nodes' blobs that versions of a job have, or one version (its row; 0: all), the newest first. */
+int meta_away_each(struct meta_catalog *c, uint64_t job, uint64_t version, meta_away_fn *fn, void *arg,
+		   struct sc_err *err);
+/** Walks over the nodes that such blobs are of. */
+int meta_away_nodes(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
 /** Notes that the bytes of such a blob are here, too: its file is on stable storage. */
 int meta_blob_came(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 
@@ -54,6 +67,32 @@ typedef int meta_home_fn(void *arg, const struct meta_home_row *row);
 /** Adds one, in place of what it is for, and seals its blob, which is on stable storage. */
 int meta_home_put(struct meta_catalog *c, const struct meta_home_row *row, struct sc_err *err);
 int meta_home_each(struct meta_catalog *c, uint64_t version, meta_home_fn *fn, void *arg, struct sc_err *err);
+
+/**
+ * Makes a set the storage of a version in place of the one of the same file, whose verdict and digests it gets, and
+ * which is held: 1, 0 (it is that), or an error.  Inside a transaction.  Errors: SC_E_CORRUPT (there is no such set).
+ */
+int meta_version_settle(struct meta_catalog *c, uint64_t version, uint64_t set, struct sc_err *err);
+/** Lets a held set go: unless a version has it, it is garbage. */
+int meta_set_let_go(struct meta_catalog *c, uint64_t set, struct sc_err *err);
+/** Whether a version that is not retired has a set: 1, 0, or an error. */
+int meta_set_is_shown(struct meta_catalog *c, uint64_t set, struct sc_err *err);
+typedef int meta_held_fn(void *arg, const uint8_t name[32]);
+/** Walks over the names of the sets of a job that are held. */
+int meta_held_each(struct meta_catalog *c, uint64_t job, meta_held_fn *fn, void *arg, struct sc_err *err);
+/** Hides a version that no node shows any more, and drops its views: nothing of it can be opened. */
+int meta_version_retire(struct meta_catalog *c, uint64_t version, struct sc_err *err);
+/** Removes a version's rows; its sets are held.  Inside a transaction. */
+int meta_version_let_go(struct meta_catalog *c, uint64_t version, struct sc_err *err);
+struct meta_same_row {
+	uint64_t home, away, bytes;
+};
+typedef int meta_same_fn(void *arg, const struct meta_same_row *row);
+/** Walks over files that this node made of a version, for which the version's storage has a file of another node that
+ *  is not here. */
+int meta_home_same(struct meta_catalog *c, uint64_t version, meta_same_fn *fn, void *arg, struct sc_err *err);
+/** Files that this node made of a version are in its storage now, or nobody wants them. */
+int meta_home_drop(struct meta_catalog *c, uint64_t version, struct sc_err *err);
 
 enum meta_object_kind {
 	META_OBJECT_LAYOUT = 1,

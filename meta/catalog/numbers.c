@@ -11,6 +11,7 @@
  *                  are given again
  *     inode        each number once in the life of a store: counter `number`, taken in blocks, each of one job.  Nodes
  *                  of a cluster give different ones (nodes.h)
+ *     tree         likewise
  *
  * sqlite_sequence holds the last number of each table.  A blob may get its row later than its number: memory holds the
  * last one that was given.  A number whose row has not come when the daemon ends is given again; no kernel knows it.
@@ -146,6 +147,41 @@ int meta_mount_begins(struct meta_catalog *c, struct sc_err *err)
 
 	return rc < 0 ? rc
 		      : db_run(c, err, "UPDATE job_number SET before_mount = given WHERE before_mount <> given", "");
+}
+
+/* --- of blobs and trees, as their files tell them --- */
+
+int meta_last_number(struct meta_catalog *c, enum meta_numbered of, uint64_t *ret, struct sc_err *err)
+{
+	*ret = 0;
+	/* SQLite's own count may be lost where rows were saved from a damaged catalog */
+	return db_each(c, err, db_id, ret,
+		       of == META_NUMBERED_BLOB
+			       ? "SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'blob'), 0), "
+				 "coalesce((SELECT max(id) FROM blob), 0))"
+			       : "SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'tree'), 0), "
+				 "coalesce((SELECT max(id) FROM tree), 0))", "");
+}
+
+int meta_number_flush(struct meta_catalog *c, enum meta_numbered of, uint64_t number, struct sc_err *err)
+{
+	uint64_t last = 0;
+	bool is_durable;
+	int rc = 0;
+
+	db_lock(c);
+	is_durable = number <= db_durable(c)[of];
+	if (!is_durable)
+		rc = meta_last_number(c, of, &last, err);
+	db_unlock(c);
+	if (rc < 0 || is_durable)
+		return rc;
+	rc = meta_catalog_flush(c, err);
+	db_lock(c);
+	if (rc == 0 && last > db_durable(c)[of])
+		db_durable(c)[of] = last;
+	db_unlock(c);
+	return rc;
 }
 
 /* --- numbers of inodes --- */

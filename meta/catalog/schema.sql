@@ -33,6 +33,8 @@ CREATE TABLE job_number (
 ) STRICT;
 INSERT INTO job_number VALUES (0, 0);
 
+-- Settings; and 'spared', a version's number: older ones are there though keep=N did not keep them, until the head is
+-- verified (reshard/command/retention.c).
 CREATE TABLE config (
 	job INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
 	PRIMARY KEY (job, key)
@@ -79,6 +81,8 @@ CREATE TABLE version_set (
 	PRIMARY KEY (version, blob_set)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX version_set_by_set ON version_set (blob_set);
+-- Sets that are stored on a node of a cluster until all nodes let them go, whether a version here has them or not.
+CREATE TABLE held_set (blob_set INTEGER PRIMARY KEY, job INTEGER NOT NULL) STRICT;
 
 CREATE TABLE blob (				-- with a file here, but for those that are away and not here
 	id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -341,7 +341,10 @@ int meta_version_files(struct meta_catalog *c, uint64_t version, meta_text_fn *f
 
 int meta_tree_set_kept(struct meta_catalog *c, const struct meta_tree_record *record, struct sc_err *err)
 {
-	return db_run(c, err, "UPDATE tree SET kept = 1 WHERE id = ? AND base = ?", "ii", record->id, record->base);
+	return db_run(c, err,
+		      "UPDATE tree SET kept = 1 WHERE id = ? AND base = ? AND EXISTS (SELECT 1 FROM job WHERE "
+		      "job.root = tree.root AND name = ? AND uid = ? AND gid = ? AND mode = ?)",
+		      "iisiii", record->id, record->base, record->job, record->uid, record->gid, record->job_mode);
 }
 
 int meta_tree_set_unkept(struct meta_catalog *c, uint64_t tree, struct sc_err *err)

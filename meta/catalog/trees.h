@@ -204,7 +204,8 @@ int meta_tree_numbers(struct meta_catalog *c, uint64_t tree, meta_numbers_fn *fn
 int meta_tree_path_texts(struct meta_catalog *c, uint64_t tree, meta_text_fn *fn, void *arg, struct sc_err *err);
 /** Walks over a version's sets: number and logical file. */
 int meta_version_files(struct meta_catalog *c, uint64_t version, meta_text_fn *fn, void *arg, struct sc_err *err);
-/** Notes that a record tells the rows of its tree, unless the tree was made flat meanwhile. */
+/** Notes that a record tells the rows of its tree, unless the tree was made flat meanwhile, or its job is called
+ *  otherwise, or another's. */
 int meta_tree_set_kept(struct meta_catalog *c, const struct meta_tree_record *record, struct sc_err *err);
 /** Notes that a record does not tell which version has its tree now.  Inside a transaction. */
 int meta_tree_set_unkept(struct meta_catalog *c, uint64_t tree, struct sc_err *err);

@@ -198,6 +198,7 @@ int meta_call_begin(struct call *take_call, int rc, struct sc_err *err)
 		call_free(take_call);
 		return rc;
 	}
+	take_call->began_ns = sc_now_ns();
 	take_call->next = e->calls;
 	e->calls = take_call;
 	return 0;

@@ -11,6 +11,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "meta/base/metric.h"
+
+SC_METRIC(requests, SC_COUNTER, "scalai_etcd_requests_total", "Requests to etcd that have ended.");
+SC_METRIC(requests_us, SC_COUNTER, "scalai_etcd_microseconds_total", "Time that they took.");
+SC_METRIC(unknown, SC_COUNTER, "scalai_etcd_unknown_total", "Requests to etcd that were not answered.");
+
 #define BACKOFF_MS_MAX 1000
 #define CONNECTIONS_KEPT 8L
 #define NOT_FOUND 5 /* code of gRPC */
@@ -38,7 +44,7 @@ static int keep_ops(struct call *c, const struct meta_op *from, uint32_t nr, str
 		    .what = from[i].what, .key = from[i].key, .range = from[i].range, .keys_only = from[i].keys_only};
 		if (o->key.text && !(o->key.text = sc_arena_copy(&c->arena, o->key.text, strlen(o->key.text))))
 			return sc_nomem(err);
-		c->writes |= o->what == META_PUT || o->what == META_DELETE;
+		c->writes |= o->what == META_PUT || o->what == META_DELETE || o->what == META_CLEAR;
 	}
 	return 0;
 }
@@ -290,6 +296,7 @@ static void finish(struct call *c, CURLcode result, long status)
 	}
 	if (rc < 0) {
 		v->answer = (struct meta_answer){.outcome = META_UNKNOWN};
+		sc_metric_add(&unknown, 1);
 	} else {
 		v->err = (struct sc_err){0};
 		if (c->kind == CALL_PAGE) {
@@ -298,6 +305,8 @@ static void finish(struct call *c, CURLcode result, long status)
 			e->watch_at = 0;
 		}
 	}
+	sc_metric_add(&requests, 1);
+	sc_metric_add(&requests_us, (uint64_t)(sc_now_ns() - c->began_ns) / 1000);
 	push(e, sc_steal(&c->event));
 	meta_call_drop(c);
 }

@@ -19,6 +19,7 @@ struct call {
 	bool over;          /* what it ends with does not matter any more */
 	void (*came)(struct call *c); /* after each part of an answer; NULL: it is looked at when it is whole */
 	uint32_t endpoint, tries;
+	int64_t began_ns;
 	size_t sent; /* of the body */
 	struct sc_buf body, answer;
 	struct sc_arena arena;

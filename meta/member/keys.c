@@ -81,12 +81,17 @@ void meta_add_token(struct sc_buf *buf, uint64_t token)
 
 /* --- keys --- */
 
+bool meta_plain_name(const char *name, size_t bytes_max)
+{
+	const size_t bytes = strlen(name);
+
+	return bytes > 0 && bytes <= bytes_max &&
+	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == bytes;
+}
+
 bool meta_cluster_name_ok(const char *name)
 {
-	size_t bytes = strlen(name);
-
-	return bytes > 0 && bytes <= META_CLUSTER_NAME_MAX && name[0] != '.' &&
-	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == bytes;
+	return name[0] != '.' && meta_plain_name(name, META_CLUSTER_NAME_MAX);
 }
 
 static bool text_ok(const char *p, size_t bytes)

@@ -40,6 +40,9 @@ struct meta_hash {
 	X(KEEPER, "keeper", 96)                                                                                        \
 	X(MEMBERS, "all/members", 128u << 10)                                                                          \
 	X(TICK, "all/tick", 1)                                                                                         \
+	X(DRAIN, "all/drain", 64u << 10)      /* numbers of nodes that are emptied, a line each */                     \
+	X(DOMAINS, "all/domains", 256u << 10) /* number of a node and name of its domain, a line each */               \
+	X(PROTOCOL, "all/protocol", 64)	      /* the number that nodes speak, if it is not `meta`'s */                 \
 	X(FIRST, "all/jobs/%j/first", 384)                                                                             \
 	X(HEAD, "all/jobs/%j/head", 320)                                                                               \
 	X(SHOWN, "all/jobs/%j/shown", 64)                                                                              \
@@ -51,10 +54,13 @@ struct meta_hash {
 	X(NAME, "names/%t", 64)		      /* of a job */                                                           \
 	X(VERSION, "v/%j/%v", 16u << 10)                                                                               \
 	X(OBJECT, "obj/%h", 1u << 20)	      /* bytes, as they are */                                                 \
-	X(READY, "ready/%j/%v/%n", 128)                                                                                \
+	X(READY, "ready/%j/%v/%n", 256)                                                                                \
+	X(KEPT, "kept/%j/%v/%n/%h", 1u << 20) /* lists that READY names by hash, as OBJECT */                          \
+	X(COPIED, "copied/%j/%n", 256)                                                                                 \
 	X(LOW, "low/%n", 8192)                                                                                         \
 	X(WHERE, "where/%j/%h", 64u << 10)    /* text, as it is */                                                     \
-	X(DIGEST, "digest/%j/%h", 1u << 20)   /* bytes, as they are */
+	X(DIGEST, "digest/%j/%h", 1u << 20)   /* bytes, as they are */                                                 \
+	X(NCCL, "nccl/%j/%v/%t", 256u << 10)  /* what nodes say before they exchange bytes by NCCL (reshard/joint) */
 
 enum meta_key_kind {
 #define X(name, path, bytes) META_KEY_##name,
@@ -139,6 +145,13 @@ struct meta_version_value {
 };
 struct meta_ready_value {
 	uint64_t epoch, pulled, planned;	/* bytes */
+	struct meta_hash files;			/* object that names what the node keeps of the version */
+};
+struct meta_copied_value {
+	uint64_t version, basis, gone;		/* newest version; revision of MEMBERS, DRAIN or DOMAINS; nodes
+						 * that are gone, but may be back */
+	uint64_t wants, has, lost, files;	/* bytes that the node keeps copies of, and has; that it cannot get */
+	uint64_t newest;			/* files of these that the newest version has */
 };
 struct meta_low_value {
 	uint64_t revision;
@@ -161,10 +174,13 @@ struct meta_value {
 		struct meta_version_value version;
 		struct meta_ready_value ready;
 		struct meta_low_value low;
+		struct meta_copied_value copied;
 	};
 	const char *rest;	/* whole lines that are not known here, or NULL; kinds without fields: the whole text */
 };
 
+/** Tells whether a name has 1 to `bytes_max` letters, digits, '-', '_', '.' and nothing else. */
+bool meta_plain_name(const char *name, size_t bytes_max);
 /** Tells whether a cluster's name can be part of a key: 1 to META_CLUSTER_NAME_MAX letters, digits, '-', '_', '.'. */
 bool meta_cluster_name_ok(const char *name);
 
@@ -180,7 +196,8 @@ int meta_key_parse(const char *cluster, const void *text, size_t bytes, struct s
 		   struct sc_err *err);
 
 /**
- * Appends the value.  Kinds without fields (objects, digests, where, config, secrets, a job's row) are `rest`.
+ * Appends the value.  Kinds without fields (objects, lists of what is kept, digests, where, config, secrets, lists of
+ * nodes, protocol, a job's row) are `rest`.
  * SC_E_LIMIT (longer than its kind may be), SC_E_NO_MEMORY.
  */
 int meta_value_print(const struct meta_value *value, struct sc_buf *buf, struct sc_err *err);

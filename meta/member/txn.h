@@ -18,14 +18,16 @@ struct meta_compare {
 	uint64_t revision;		/* 0: the key is absent */
 };
 
-enum meta_range { META_RANGE_ALL, META_RANGE_NODES, META_RANGE_READY, META_RANGE_LOW, META_RANGE_TAGS };
+enum meta_range { META_RANGE_ALL, META_RANGE_NODES, META_RANGE_READY, META_RANGE_KEPT, META_RANGE_LOW,
+		  META_RANGE_TAGS, META_RANGE_COPIED, META_RANGE_NUMBERS, META_RANGE_STORES, META_RANGE_VERSIONS,
+		  META_RANGE_NCCL };
 
 struct meta_op {
-	enum { META_PUT, META_DELETE, META_GET, META_LIST } what;
-	struct meta_key key;		/* LIST: job and nr of a range that has them */
+	enum { META_PUT, META_DELETE, META_CLEAR, META_GET, META_LIST } what;	/* CLEAR: deletes a range */
+	struct meta_key key;		/* LIST, CLEAR: job and nr of a range that has them */
 	struct meta_value value;	/* PUT */
 	uint64_t lease;			/* PUT: the key goes with it; 0: it stays */
-	enum meta_range range;		/* LIST */
+	enum meta_range range;		/* LIST, CLEAR */
 	bool keys_only;			/* LIST */
 };
 

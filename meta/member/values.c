@@ -73,7 +73,17 @@ static const struct field of_version[] = {
 static const struct field of_ready[] = {{"epoch", NUMBER, AT(ready.epoch)},
 					{"pulled", NUMBER, AT(ready.pulled)},
 					{"planned", NUMBER, AT(ready.planned)},
+					{"files", HASH, AT(ready.files)},
 					{}};
+static const struct field of_copied[] = {{"version", NUMBER, AT(copied.version)},
+					 {"basis", NUMBER, AT(copied.basis)},
+					 {"gone", NUMBER, AT(copied.gone)},
+					 {"wants", NUMBER, AT(copied.wants)},
+					 {"has", NUMBER, AT(copied.has)},
+					 {"lost", NUMBER, AT(copied.lost)},
+					 {"files", NUMBER, AT(copied.files)},
+					 {"newest", NUMBER, AT(copied.newest)},
+					 {}};
 static const struct field of_low[] = {
     {"revision", NUMBER, AT(low.revision)}, {"uses", USES, AT(low), META_USES_MAX, true}, {}};
 
@@ -84,7 +94,7 @@ static const struct field *const fields[META_KEY_KINDS_NR] = {
     [META_KEY_SHOWN] = of_number,    [META_KEY_NUMBERS] = of_number,  [META_KEY_NUMBER] = of_number,
     [META_KEY_TAG] = of_number,      [META_KEY_NAME] = of_number,     [META_KEY_PROPOSAL] = of_proposal,
     [META_KEY_STORE] = of_store,     [META_KEY_VERSION] = of_version, [META_KEY_READY] = of_ready,
-    [META_KEY_LOW] = of_low,
+    [META_KEY_LOW] = of_low,         [META_KEY_COPIED] = of_copied,
 };
 static const char *const changes[] = {"commit", "topology", "layout", "rollback", "data", "removal"};
 #define CHANGES_NR (sizeof(changes) / sizeof(*changes))

@@ -107,13 +107,24 @@ static void add_range(const char *prefix, struct sc_buf *buf)
 static void range_prefix(const char *cluster, const struct meta_op *o, char *to, size_t room)
 {
 	static const char *const names[] = {
-	    [META_RANGE_ALL] = "all", [META_RANGE_NODES] = "nodes", [META_RANGE_LOW] = "low"};
+	    [META_RANGE_ALL] = "all", [META_RANGE_NODES] = "nodes", [META_RANGE_LOW] = "low",
+	    [META_RANGE_NUMBERS] = "number"};
 
-	if (o->range == META_RANGE_READY)
-		(void)snprintf(to, room, "/scalai/%s/ready/%016llx/%llu/", cluster, (unsigned long long)o->key.job,
+	if (o->range == META_RANGE_READY || o->range == META_RANGE_KEPT)
+		(void)snprintf(to, room, "/scalai/%s/%s/%016llx/%llu/", cluster,
+			       o->range == META_RANGE_READY ? "ready" : "kept", (unsigned long long)o->key.job,
+			       (unsigned long long)o->key.nr);
+	else if (o->range == META_RANGE_NCCL)
+		(void)snprintf(to, room, "/scalai/%s/nccl/%016llx/%llu/", cluster, (unsigned long long)o->key.job,
 			       (unsigned long long)o->key.nr);
 	else if (o->range == META_RANGE_TAGS)
 		(void)snprintf(to, room, "/scalai/%s/all/jobs/%016llx/tag/", cluster, (unsigned long long)o->key.job);
+	else if (o->range == META_RANGE_COPIED)
+		(void)snprintf(to, room, "/scalai/%s/copied/%016llx/", cluster, (unsigned long long)o->key.job);
+	else if (o->range == META_RANGE_VERSIONS)
+		(void)snprintf(to, room, "/scalai/%s/v/%016llx/", cluster, (unsigned long long)o->key.job);
+	else if (o->range == META_RANGE_STORES)
+		(void)snprintf(to, room, "/scalai/%s/all/jobs/%016llx/store/", cluster, (unsigned long long)o->key.job);
 	else
 		(void)snprintf(to, room, "/scalai/%s/%s/", cluster, names[o->range]);
 }
@@ -151,6 +162,12 @@ static int add_op(const char *cluster, const struct meta_op *o, bool any_server,
 		rc = add_key(cluster, &o->key, buf, err);
 		sc_buf_printf(buf, "}}");
 		return rc;
+	case META_CLEAR:
+		range_prefix(cluster, o, prefix, sizeof(prefix));
+		sc_buf_printf(buf, "{\"request_delete_range\":{");
+		add_range(prefix, buf);
+		sc_buf_printf(buf, "}}");
+		return 0;
 	case META_GET:
 		sc_buf_printf(buf, "{\"request_range\":{");
 		rc = add_key(cluster, &o->key, buf, err);

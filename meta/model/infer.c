@@ -23,9 +23,10 @@ static int refuse_unknown(struct infer *n, const struct meta_written *w, const c
 			     nearest.text);
 	else
 		rc = sc_fail(n->err, SC_E_STATE,
-			     "rank %u: no rule matches '%s'; add a rule for it to the layout%s%s%s, or the line "
-			     "'plain %s', which keeps the file as it is", w->rank, key, *w->name ? "" : ", such as '",
-			     *w->name ? "" : key, *w->name ? "" : " copy'", w->file);
+			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "
+			     "rank has all of it%s), or the line 'plain %s', which keeps the file as it is", w->rank,
+			     key, pattern.bytes && !pattern.failed ? pattern.text : key,
+			     *w->name ? "; or tp=0: each has some rows" : "", w->file);
 	sc_buf_done(&pattern);
 	sc_buf_done(&nearest);
 	return rc;

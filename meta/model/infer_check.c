@@ -25,8 +25,10 @@ static int check_stored(struct check *n, const struct meta_written *w, const str
 			       w->rank, w->file, w->name, state->tensors[w->tensor].key, t->key);
 	if (w->dtype == t->dtype && meta_shape_equal(&w->shape, &s->piece.shape))
 		return 0;
-	return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is %s %s, but the rules make it %s %s", w->rank,
-		       w->file, w->name, meta_dtype_name(w->dtype), meta_shape_text(&w->shape, a, sizeof(a)),
+	return sc_fail(n->err, SC_E_STATE, "rank %u: '%s:%s' is %s %s, but the rules make it %s %s by what other "
+		       "ranks, or the version before, have (is it to have another shape from now on? Remove the file "
+		       "on all ranks, commit, and write it again)", w->rank, w->file, w->name,
+		       meta_dtype_name(w->dtype), meta_shape_text(&w->shape, a, sizeof(a)),
 		       meta_dtype_name(t->dtype), meta_shape_text(&s->piece.shape, b, sizeof(b)));
 }
 

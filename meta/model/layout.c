@@ -25,7 +25,7 @@ struct reader {
 	meta_preset_fn *preset;
 	void *preset_arg;
 	struct {
-		const char **at;
+		char **at;
 		size_t nr, room;
 	} lines;
 	struct {
@@ -261,7 +261,7 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 		     int depth)
 {
 	char *words = sc_arena_copy(&r->layout->arena, line, strlen(line)), *word;
-	const char *rule = line;
+	char *rule = line;
 
 	if (!words)
 		return sc_nomem(r->err);
@@ -343,6 +343,20 @@ static int make_flat(struct reader *r)
 	return l->flat ? 0 : sc_nomem(r->err);
 }
 
+/* Leaves one blank between words: for messages, and for who looks for " like=". */
+static void squeeze(char *line)
+{
+	char *to = line;
+
+	for (const char *from = line; *from; from++) {
+		const bool blank = *from == ' ' || *from == '\t';
+
+		if (!blank || (to > line && to[-1] != ' '))
+			*to++ = blank ? ' ' : *from;
+	}
+	*to = 0;
+}
+
 int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg,
 		      struct meta_layout **ret, struct sc_err *err)
 {
@@ -375,7 +389,10 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 	l->pp = meta_axis_find(&l->axes, "pp", 2);
 	l->ep = meta_axis_find(&l->axes, "ep", 2);
 	if (rc == 0)
-		rc = meta_rules_make(l, r.lines.at, r.lines.nr, err);
+		for (size_t i = 0; i < r.lines.nr; i++)
+			squeeze(r.lines.at[i]);
+	if (rc == 0)
+		rc = meta_rules_make(l, (const char **)r.lines.at, r.lines.nr, err);
 	for (uint32_t i = 0; i < l->nr_rules; i++) {
 		l->has_objects |= l->rules[i].is_object;
 		l->has_joins |= l->rules[i].join || l->rules[i].is_stack;

@@ -122,7 +122,7 @@ bool meta_layout_is_object(const struct meta_layout *layout, bool pipelined, con
 
 /**
  * Finds the rule that is most like a stored name that none matches: its text, and the pattern that a line for the name
- * might have.  False: none is like it, or there is no memory.  The caller frees both.
+ * might have.  False: none is like it, so there is a pattern alone, or there is no memory.  The caller frees both.
  */
 bool meta_layout_nearest(const struct meta_layout *layout, const char *name, struct sc_buf *ret_pattern,
 			 struct sc_buf *ret_rule);

@@ -48,7 +48,7 @@ static bool is_like(struct word name, struct word pattern)
 /* The words of the name's pattern, without that of a file. */
 static struct words words_of(const struct meta_rule *rule)
 {
-	size_t bytes = strcspn(rule->text, " \t");
+	size_t bytes = strcspn(rule->text, " ");
 	const char *colon = memchr(rule->text, ':', bytes);
 
 	return colon ? split(colon + 1, bytes - (size_t)(colon + 1 - rule->text)) : split(rule->text, bytes);
@@ -67,29 +67,20 @@ static size_t likeness(const struct words *name, const struct words *rule, size_
 	return first + last;
 }
 
-/* The name with captures in the place of numbers, as the rule has them at the beginning. */
+/* The name with captures in the place of numbers as the rule has them at the beginning, then with any text. */
 static void make_pattern(const struct words *name, const struct words *rule, size_t first, struct sc_buf *ret)
 {
 	for (size_t i = 0; i < name->nr; i++) {
 		const struct word *w = i < first ? &rule->at[i] : &name->at[i];
 
+		uint32_t ignored;
+
 		if (i)
 			sc_buf_add(ret, ".", 1);
-		sc_buf_add(ret, w->at, w->bytes);
-	}
-}
-
-/* Its text, with one blank between words. */
-static void add_text(const struct meta_rule *rule, struct sc_buf *ret)
-{
-	for (const char *p = rule->text; *p;) {
-		size_t n = strcspn(p, " \t");
-
-		sc_buf_add(ret, p, n);
-		p += n;
-		p += strspn(p, " \t");
-		if (*p)
-			sc_buf_add(ret, " ", 1);
+		if (i >= first && sc_number_parse(w->at, w->bytes, &ignored))
+			sc_buf_add(ret, "*", 1);
+		else
+			sc_buf_add(ret, w->at, w->bytes);
 	}
 }
 
@@ -112,9 +103,8 @@ bool meta_layout_nearest(const struct meta_layout *layout, const char *name, str
 			of_nearest = rule;
 		}
 	}
-	if (!nearest)
-		return false;
 	make_pattern(&words, &of_nearest, first_of_nearest, ret_pattern);
-	add_text(nearest, ret_rule);
+	if (nearest)
+		sc_buf_add(ret_rule, nearest->text, strlen(nearest->text));
 	return !ret_pattern->failed && !ret_rule->failed && ret_pattern->bytes && ret_rule->bytes;
 }

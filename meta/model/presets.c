@@ -7,6 +7,9 @@
 #define PRESETS(X)                                                                                 \
 	X(replicated, "replicated")                                                                \
 	X(megatron_gpt, "megatron-gpt")                                                            \
+	X(megatron_layer, "megatron-layer")                                                        \
+	X(megatron_mamba, "megatron-mamba")                                                        \
+	X(megatron_encoder, "megatron-encoder")                                                    \
 	X(hf_llama, "hf-llama")                                                                    \
 	X(hf_gpt_neox, "hf-gpt-neox")                                                              \
 	X(hf_moe, "hf-moe")                                                                        \

@@ -21,6 +21,7 @@
 /* Files that are about to take a blob's name; the next start removes those that are left. */
 #define REPLACEMENT "replacement"
 #define SHARED "shared"
+#define ASIDE "lost+found"
 #define ASIDE_MAX 10000	/* files of one name in lost+found */
 
 struct meta_damaged {
@@ -180,11 +181,40 @@ static int cannot(const char *what, uint64_t blob, struct sc_err *err)
 	return sc_about(err, blob);
 }
 
+const char *store_not_a_file(const struct stat *st)
+{
+	return S_ISREG(st->st_mode)    ? NULL
+	       : S_ISLNK(st->st_mode)  ? "is a symbolic link, not a file"
+	       : S_ISDIR(st->st_mode)  ? "is a folder, not a file"
+	       : S_ISFIFO(st->st_mode) ? "is a FIFO, not a file"
+	       : S_ISSOCK(st->st_mode) ? "is a socket, not a file"
+				       : "is a device, not a file";
+}
+
+/* Looks at what has a blob's name, without opening it: an open would wait at a FIFO, and act on a device. */
+static int look(int dir, uint64_t blob, const char *what, struct stat *ret, struct sc_err *err)
+{
+	const char *other;
+	char path[40];
+
+	blob_path(blob, path, sizeof(path));
+	if (sc_sys.fstatat(dir, path, ret, AT_SYMLINK_NOFOLLOW) < 0)
+		return cannot(what, blob, err);
+	other = store_not_a_file(ret);
+	if (!other)
+		return 0;
+	(void)sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " %s", blob, other);
+	return sc_about(err, blob);
+}
+
 static int open_in(int dir, uint64_t blob, int flags, int *ret_fd, struct sc_err *err)
 {
+	struct stat st;
 	char path[40];
-	int fd;
+	int fd, rc = look(dir, blob, "open", &st, err);
 
+	if (rc < 0)
+		return rc;
 	blob_path(blob, path, sizeof(path));
 	fd = sc_sys.openat(dir, path, flags | O_NOFOLLOW, 0);
 	if (fd < 0)
@@ -195,10 +225,21 @@ static int open_in(int dir, uint64_t blob, int flags, int *ret_fd, struct sc_err
 
 int meta_store_stat_work(const struct meta_store *store, uint64_t blob, struct stat *ret, struct sc_err *err)
 {
+	struct stat st;
+	int rc = look(store->blobs, blob, "stat", &st, err);
+
+	if (rc == 0)
+		*ret = st;
+	return rc;
+}
+
+const char *meta_store_not_a_file(const struct meta_store *store, uint64_t blob)
+{
+	struct stat st;
 	char path[40];
 
 	blob_path(blob, path, sizeof(path));
-	return sc_sys.fstatat(store->blobs, path, ret, AT_SYMLINK_NOFOLLOW) < 0 ? cannot("stat", blob, err) : 0;
+	return sc_sys.fstatat(store->blobs, path, &st, AT_SYMLINK_NOFOLLOW) < 0 ? NULL : store_not_a_file(&st);
 }
 
 int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
@@ -216,6 +257,20 @@ int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flag
 bool meta_store_has_damage(const struct meta_store *store)
 {
 	return __atomic_load_n(&store->damaged->any, __ATOMIC_ACQUIRE);
+}
+
+bool meta_store_is_damaged(const struct meta_store *store, uint64_t blob)
+{
+	struct meta_damaged *d = store->damaged;
+	bool is = false;
+
+	if (!meta_store_has_damage(store))
+		return false;
+	(void)pthread_mutex_lock(&d->lock);
+	for (size_t i = 0; i < d->nr; i++)
+		is |= d->at[i] == blob;
+	(void)pthread_mutex_unlock(&d->lock);
+	return is;
 }
 
 /* A rank that reads a file which is too short would see an early end of file, and no error. */
@@ -236,21 +291,12 @@ static int check_size(int fd, uint64_t blob, uint64_t bytes, struct sc_err *err)
 
 int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t bytes, int *ret_fd, struct sc_err *err)
 {
-	struct meta_damaged *d = store->damaged;
 	sc_cleanup(sc_closep) int fd = -1;
-	bool damaged = false;
 	int rc;
 
-	if (meta_store_has_damage(store)) {
-		(void)pthread_mutex_lock(&d->lock);
-		for (size_t i = 0; i < d->nr; i++)
-			damaged |= d->at[i] == blob;
-		(void)pthread_mutex_unlock(&d->lock);
-	}
-	if (damaged)
+	if (meta_store_is_damaged(store, blob))
 		return sc_fail(err, SC_E_DAMAGED, "blob %" PRIu64 " is damaged, and no replica has the same bytes; "
-			"restore it, or "
-			       "roll back", blob);
+			       "restore its file, and write to 'verify', or roll back", blob);
 	rc = meta_store_open_damaged(store, blob, O_RDONLY, &fd, err);
 	if (rc == 0)
 		rc = check_size(fd, blob, bytes, err);
@@ -309,19 +355,38 @@ int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct
 	return *ret_fd < 0 ? sc_fail_sys(err, errno, "store: cannot make a replacement for a damaged blob") : 0;
 }
 
+static bool is_folder(const struct meta_store *store, const char *path)
+{
+	struct stat st;
+
+	return sc_sys.fstatat(store->blobs, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+}
+
 static int take_name(const struct meta_store *store, const char *from, uint64_t blob, struct sc_err *err)
 {
 	char path[40];
+	int rc;
 
 	blob_path(blob, path, sizeof(path));
-	if (sc_sys.renameat(store->blobs, from, store->blobs, path, 0) < 0)
-		return sc_fail_sys(err, errno, "store: cannot replace the file of blob %" PRIu64, blob);
-	return 0;
+	if (sc_sys.renameat(store->blobs, from, store->blobs, path, 0) == 0)
+		return 0;
+	rc = sc_fail_sys(err, errno, "store: cannot replace the file of blob %" PRIu64, blob);
+	if (!is_folder(store, path))
+		return rc;
+	/* it is none of ours, so all that is in it is kept */
+	rc = meta_store_set_aside(store, blob, err);
+	if (rc == 0 && sc_sys.renameat(store->blobs, from, store->blobs, path, 0) < 0)
+		rc = sc_fail_sys(err, errno, "store: cannot replace the file of blob %" PRIu64, blob);
+	return rc;
 }
 
 int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err)
 {
-	return take_name(store, REPLACEMENT, blob, err);
+	int rc = take_name(store, REPLACEMENT, blob, err);
+
+	if (rc == 0)
+		(void)__atomic_add_fetch(&store->damaged->news, 1, __ATOMIC_RELEASE);
+	return rc;
 }
 
 int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err)
@@ -335,90 +400,14 @@ int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same
 	return 0;
 }
 
-#define RECORD "user.scalai"
-
-int meta_store_set_record(const struct meta_store *store, uint64_t blob, const char *text, size_t bytes,
-			  struct sc_err *err)
+int meta_store_adopt(const struct meta_store *store, uint64_t blob, int fd, struct sc_err *err)
 {
-	sc_cleanup(sc_closep) int fd = -1;
-	int rc = meta_store_open_work(store, blob, O_RDONLY, &fd, err);
+	char from[40], to[40];
 
-	if (rc == 0 && sc_sys.fsetxattr(fd, RECORD, text, bytes, 0) < 0)
-		rc = errno == ENOTSUP || errno == ENOSPC || errno == E2BIG
-			     ? sc_fail(err, SC_E_UNSUPPORTED, "store: blob %" PRIu64 " cannot have a recovery record "
-			     	"(extended "
-				       "attribute): %s", blob, strerror(errno))
-			     : sc_fail_sys(err, errno, "store: cannot write the recovery record of blob %" PRIu64,
-			     	blob);
-	return rc;
-}
-
-int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *text, size_t room, size_t *ret_bytes,
-			  struct sc_err *err)
-{
-	sc_cleanup(sc_closep) int fd = -1;
-	int rc = meta_store_open_damaged(store, blob, O_RDONLY, &fd, err);
-	ssize_t n = rc < 0 ? -1 : sc_sys.fgetxattr(fd, RECORD, text, room);
-
-	if (rc == 0 && n < 0)
-		rc = errno == ENODATA || errno == ENOTSUP || errno == ERANGE
-			     ? sc_fail(err, SC_E_NOT_FOUND, "blob %" PRIu64 " has no recovery record", blob)
-			     : sc_fail_sys(err, errno, "store: cannot read the recovery record of blob %" PRIu64, blob);
-	*ret_bytes = n < 0 ? 0 : (size_t)n;
-	return rc;
-}
-
-bool meta_store_has_record(const struct meta_store *store, uint64_t blob)
-{
-	struct sc_err ignored;
-	size_t bytes;
-	char byte;
-
-	/* without room for it, the attribute's size is returned */
-	return meta_store_get_record(store, blob, &byte, 0, &bytes, &ignored) == 0;
-}
-
-#define TEXTS "layouts"
-#define TEXT_BYTES_MAX (1u << 20)
-
-int meta_store_keep_text(const struct meta_store *store, const char *name, const char *text, struct sc_err *err)
-{
-	sc_cleanup(sc_closep) int dir = -1;
-	sc_cleanup(sc_closep) int fd = -1;
-	struct stat st;
-	int rc = store_make_dir(store->dir, TEXTS, &dir, err);
-
-	if (rc < 0 || sc_sys.fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-		return rc;
-	(void)sc_sys.unlinkat(dir, "new", 0);
-	fd = sc_sys.openat(dir, "new", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-	if (fd < 0 || sc_pwrite_all(fd, text, strlen(text), 0) < 0 || sc_sys.fsync(fd) < 0 ||
-	    sc_sys.renameat(dir, "new", dir, name, 0) < 0 || sc_sys.fsync(dir) < 0)
-		return sc_fail_sys(err, errno, "store: cannot write '" TEXTS "/%s'", name);
-	return 0;
-}
-
-int meta_store_kept_text(const struct meta_store *store, const char *name, char **ret, struct sc_err *err)
-{
-	sc_cleanup(sc_closep) int dir = -1;
-	sc_cleanup(sc_closep) int fd = -1;
-	struct stat st;
-	int rc = store_make_dir(store->dir, TEXTS, &dir, err);
-
-	if (rc < 0)
-		return rc;
-	fd = strchr(name, '/') ? -1 : sc_sys.openat(dir, name, O_RDONLY | O_NOFOLLOW, 0);
-	if (fd < 0 || sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(err, errno, "store: cannot read '" TEXTS "/%s'", name);
-	if (st.st_size > TEXT_BYTES_MAX)
-		return sc_fail(err, SC_E_FORMAT, "store: '" TEXTS "/%s' is too large for a layout", name);
-	*ret = sc_zalloc((size_t)st.st_size + 1);
-	if (!*ret)
-		return sc_nomem(err);
-	if (sc_pread_all(fd, *ret, (size_t)st.st_size, 0) < 0) {
-		sc_sys.release(*ret);
-		return sc_fail_sys(err, errno, "store: cannot read '" TEXTS "/%s'", name);
-	}
+	(void)snprintf(from, sizeof(from), "/proc/self/fd/%d", fd);
+	blob_path(blob, to, sizeof(to));
+	if (sc_sys.linkat(AT_FDCWD, from, store->blobs, to, AT_SYMLINK_FOLLOW) < 0)
+		return sc_fail_sys(err, errno, "store: cannot give the file of blob %" PRIu64 " its name", blob);
 	return 0;
 }
 
@@ -439,29 +428,70 @@ int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t sam
 int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err)
 {
 	char path[40];
+	int rc;
 
 	blob_path(blob, path, sizeof(path));
-	if (sc_sys.unlinkat(store->blobs, path, 0) < 0 && errno != ENOENT)
-		return sc_fail_sys(err, errno, "store: cannot remove the file of blob %" PRIu64, blob);
+	if (sc_sys.unlinkat(store->blobs, path, 0) == 0 || errno == ENOENT)
+		return 0;
+	rc = sc_fail_sys(err, errno, "store: cannot remove the file of blob %" PRIu64, blob);
+	/* a folder is none of ours, so all that is in it is kept */
+	return is_folder(store, path) ? meta_store_set_aside(store, blob, err) : rc;
+}
+
+/* The name that a file has in lost+found, if others of that name were there before; `nr`: from 1 on. */
+static void aside_name(const char *name, unsigned nr, char ret[META_ASIDE_BYTES])
+{
+	if (nr < 2)
+		(void)snprintf(ret, META_ASIDE_BYTES, "%s", name);
+	else
+		(void)snprintf(ret, META_ASIDE_BYTES, "%s.%u", name, nr);
+}
+
+static int set_aside(const struct meta_store *store, int from, const char *path, const char *name,
+		     char ret[META_ASIDE_BYTES], struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int to = -1;
+	int rc = store_make_dir(store->dir, ASIDE, &to, err);
+
+	if (rc < 0)
+		return rc;
+	aside_name(name, 1, ret);
+	/* a catalog that was made anew may have given a number again */
+	for (unsigned i = 2; sc_sys.renameat(from, path, to, ret, RENAME_NOREPLACE) < 0; i++) {
+		if (errno != EEXIST || i == ASIDE_MAX)
+			return sc_fail_sys(err, errno, "store: cannot move '%s' to " ASIDE, path);
+		aside_name(name, i, ret);
+	}
 	return 0;
 }
 
 int store_set_aside(const struct meta_store *store, int from, const char *path, const char *name, struct sc_err *err)
 {
-	sc_cleanup(sc_closep) int to = -1;
-	char other[48];
-	int rc = store_make_dir(store->dir, "lost+found", &to, err);
+	char ignored[META_ASIDE_BYTES];
 
-	if (rc < 0)
-		return rc;
-	(void)snprintf(other, sizeof(other), "%s", name);
-	/* a catalog that was made anew may have given a number again */
-	for (unsigned i = 2; sc_sys.renameat(from, path, to, other, RENAME_NOREPLACE) < 0; i++) {
-		if (errno != EEXIST || i == ASIDE_MAX)
-			return sc_fail_sys(err, errno, "store: cannot move '%s' to lost+found", path);
-		(void)snprintf(other, sizeof(other), "%s.%u", name, i);
-	}
-	return 0;
+	return set_aside(store, from, path, name, ignored, err);
+}
+
+int meta_store_set_file_aside(const struct meta_store *store, const char *name, char ret[META_ASIDE_BYTES],
+			      struct sc_err *err)
+{
+	sc_cleanup(sc_closep) int to = -1;
+	int rc = set_aside(store, store->dir, name, name, ret, err);
+
+	if (rc == 0)
+		rc = store_make_dir(store->dir, ASIDE, &to, err);
+	if (rc == 0 && (sc_sys.fsync(to) < 0 || sc_sys.fsync(store->dir) < 0))
+		rc = sc_fail_sys(err, errno, "store: cannot flush the folder '" ASIDE "'");
+	return rc;
+}
+
+bool meta_store_next_aside(const struct meta_store *store, const char *name, unsigned *nr, char ret[META_ASIDE_BYTES])
+{
+	sc_cleanup(sc_closep) int dir = sc_sys.openat(store->dir, ASIDE, O_RDONLY | O_DIRECTORY, 0);
+	struct stat st;
+
+	aside_name(name, ++*nr, ret);
+	return dir >= 0 && sc_sys.fstatat(dir, ret, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err)

@@ -38,6 +38,11 @@ bool meta_store_has_leases(const struct meta_store *store);
 /** Tells whether an errno means a failing disk or a damaged file system; all other errors may be transient. */
 bool meta_disk_fails(int errnum);
 
+/**
+ * Tells what has the name of a blob, if it is no regular file: "is a symbolic link, not a file", say; else NULL.  Such
+ * a blob is damaged for all functions below: none of them follows a link, waits at a FIFO or opens a device.
+ */
+const char *meta_store_not_a_file(const struct meta_store *store, uint64_t blob);
 /** Makes the file of a new blob, open O_RDWR. */
 int meta_store_create(const struct meta_store *store, uint64_t blob, int *ret_fd,
 		      struct sc_err *err);
@@ -48,7 +53,7 @@ int meta_store_open_blob(const struct meta_store *store, uint64_t blob, uint64_t
 /** Opens a sealed blob even if it is marked as damaged; `flags`: O_RDONLY, optionally with O_DIRECT. */
 int meta_store_open_damaged(const struct meta_store *store, uint64_t blob, int flags, int *ret_fd,
 			    struct sc_err *err);
-/** Stats the file of a blob that is not sealed.  Errors: SC_E_DAMAGED (the disk fails), SC_E_SYSTEM. */
+/** Stats the file of a blob that is not sealed.  Errors: SC_E_DAMAGED (the disk fails, it is no file), SC_E_SYSTEM. */
 int meta_store_stat_work(const struct meta_store *store, uint64_t blob, struct stat *ret, struct sc_err *err);
 /** Opens a blob that is not sealed, by `flags` O_RDONLY or O_RDWR; its path in /proc can then be opened for
  *  writing, too. */
@@ -57,8 +62,9 @@ int meta_store_open_work(const struct meta_store *store, uint64_t blob, int flag
 /** Marks a blob as damaged, so that it is not read any more, or takes the mark away.  Returns 1 if that is a
  *  change, 0 if not, or SC_E_NO_MEMORY.  Thread: any. */
 int meta_store_set_damaged(const struct meta_store *store, uint64_t blob, bool damaged, struct sc_err *err);
+bool meta_store_is_damaged(const struct meta_store *store, uint64_t blob);
 bool meta_store_has_damage(const struct meta_store *store);
-/** Returns how many times marks have changed. */
+/** Returns how many times marks have changed, or a blob's file was replaced. */
 uint64_t meta_store_damage_news(const struct meta_store *store);
 /** Copies the list of marked blobs; the caller releases *ret. */
 int meta_store_damaged(const struct meta_store *store, uint64_t **ret, size_t *ret_nr, struct sc_err *err);
@@ -95,13 +101,22 @@ int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct
 int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err);
 /** Hard-links a new blob `blob` to the file of `same`. */
 int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
+/** Gives a file of the store's file system that has no name (O_TMPFILE) that of blob `blob`. */
+int meta_store_adopt(const struct meta_store *store, uint64_t blob, int fd, struct sc_err *err);
 /** Replaces the file of `blob` by a hard link to that of `same`, whose bytes are equal.  Errors: SC_E_UNSUPPORTED (no
  *  links, or no more of them). */
 int meta_store_share(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
-/** Removes a blob's file; a missing file is not an error. */
+/** Removes a blob's file; a missing file is not an error.  A folder in its place goes to STORE/lost+found. */
 int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_err *err);
 /** Moves the file of a blob that the catalog does not have to STORE/lost+found: NUMBER, or NUMBER.2 and so on. */
 int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err);
+#define META_ASIDE_BYTES 48
+/** Moves a file of STORE itself there, likewise, and flushes the folders; gives the name that it has there. */
+int meta_store_set_file_aside(const struct meta_store *store, const char *name, char ret[META_ASIDE_BYTES],
+			      struct sc_err *err);
+/** Gives the next of the names by which files `name` were moved there, from *nr (0 at first) on.  False: no more. */
+bool meta_store_next_aside(const struct meta_store *store, const char *name, unsigned *nr,
+			   char ret[META_ASIDE_BYTES]);
 /** Folders with names of new blobs, which are to be flushed: bit `blob % 256` for each. */
 struct meta_store_dirs {
 	uint64_t bits[4];

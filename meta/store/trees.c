@@ -55,8 +55,10 @@ int meta_store_kept_tree(const struct meta_store *store, uint64_t tree, char **r
 
 	if (rc < 0)
 		return rc;
-	fd = sc_sys.openat(dir, name_of(tree).at, O_RDONLY | O_NOFOLLOW, 0);
-	if (fd < 0 || sc_sys.fstat(fd, &st) < 0)
+	rc = store_open_text(dir, TREES, name_of(tree).at, &fd, err);
+	if (rc < 0)
+		return rc;
+	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(err, errno, "store: cannot read '" TREES "/%" PRIu64 "'", tree);
 	*ret = sc_zalloc((size_t)st.st_size + 1);
 	if (!*ret)

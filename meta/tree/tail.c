@@ -25,7 +25,11 @@
  *     there, up to the last append that returned.  (The stores of a process that is killed are those of a beginning
  *     of its program: it is stopped between two instructions, and the pages are the kernel's.)
  *  6. The header has the boot id under which records were stored.  If it is not that of now, the ring is made anew
- *     before the header says otherwise.
+ *     before the header says otherwise.  One with a few wrong bytes is that of now: other boot ids differ in most.
+ *  7. What a kill leaves at `end` has no hash: that is stored last, over zeros.  Nor is there a whole record behind it,
+ *     but for one at the ring's beginning: where an append goes over the ring's end, its filler is stored last.  A
+ *     start that finds anything else finds damage.  It applies nothing from there on, and says so: what is behind a
+ *     damaged record may build on it.
  *
  * The position in a head also tells apart a log and a catalog that do not belong together: a catalog that was restored
  * from a copy, or made anew, finds no record at its sequence.
@@ -40,8 +44,9 @@
 #include <xxhash.h>
 
 #define HEADER_BYTES 4096u
-#define MAGIC "scalai-tail-1"
+#define MAGIC "scalai-tail-1"	/* another format has one that differs in more than WRONG_BYTES_MAX bytes */
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
+#define WRONG_BYTES_MAX 2u	/* of a header that is taken for what it was */
 
 struct header {
 	char magic[16];
@@ -70,6 +75,8 @@ struct meta_tail {
 	pthread_mutex_t draining;	/* one drain at a time; before `lock` */
 	pthread_mutex_t lock;
 	uint64_t applied, end;	/* lock */
+	bool damaged;		/* this and the next: since it was opened */
+	struct meta_tail_damage damage;
 };
 
 /* --- heads --- */
@@ -144,11 +151,24 @@ static int read_boot_id(char ret[40], struct sc_err *err)
 	return 0;
 }
 
+static struct header header_of(const char boot[40], uint64_t bytes)
+{
+	struct header h = {.magic = MAGIC, .bytes = bytes};
+
+	memcpy(h.boot, boot, sizeof(h.boot));
+	return h;
+}
+
 static bool is_of_boot(const struct header *h, const char boot[40], uint64_t file_bytes)
 {
-	return strncmp(h->magic, MAGIC, sizeof(h->magic)) == 0 && memcmp(h->boot, boot, sizeof(h->boot)) == 0 &&
-	       h->bytes >= META_TAIL_BYTES_MIN && h->bytes <= META_TAIL_BYTES_MAX &&
-	       HEADER_BYTES + h->bytes == file_bytes;
+	const struct header want = header_of(boot, file_bytes - HEADER_BYTES);
+	unsigned wrong = 0;
+
+	if (want.bytes < META_TAIL_BYTES_MIN || want.bytes > META_TAIL_BYTES_MAX || (want.bytes & (want.bytes - 1)))
+		return false;
+	for (size_t i = 0; i < sizeof(*h); i++)
+		wrong += ((const char *)h)[i] != ((const char *)&want)[i];
+	return wrong <= WRONG_BYTES_MAX;
 }
 
 /* Reads the header: *ret_bytes of a ring that is to be used, 0 if there is none. */
@@ -165,7 +185,7 @@ static int inspect(int fd, const char *name, const char boot[40], uint64_t *ret_
 	if (sc_pread_all(fd, &h, sizeof(h), 0) < 0)
 		return sc_fail_sys(err, errno, "log of working trees: cannot read '%s'", name);
 	if (is_of_boot(&h, boot, (uint64_t)st.st_size))
-		*ret_bytes = h.bytes;
+		*ret_bytes = (uint64_t)st.st_size - HEADER_BYTES;
 	return 0;
 }
 
@@ -184,7 +204,6 @@ static int map(struct meta_tail *t, int fd, const char *name, struct sc_err *err
 static int make_anew(struct meta_tail *t, int fd, const char *name, const char boot[40], struct sc_err *err)
 {
 	static const struct header none;
-	struct header h = {.magic = MAGIC, .bytes = t->bytes};
 	int rc;
 
 	if (sc_pwrite_all(fd, &none, sizeof(none), 0) < 0)
@@ -197,16 +216,53 @@ static int make_anew(struct meta_tail *t, int fd, const char *name, const char b
 	if (rc < 0)
 		return rc;
 	memset(t->ring, 0, t->bytes);
-	memcpy(h.boot, boot, sizeof(h.boot));
 	__atomic_thread_fence(__ATOMIC_RELEASE);
-	*t->header = h;
+	*t->header = header_of(boot, t->bytes);
 	return 0;
+}
+
+static int use(struct meta_tail *t, int fd, const char *name, const char boot[40], struct sc_err *err)
+{
+	int rc = map(t, fd, name, err);
+
+	if (rc == 0)
+		*t->header = header_of(boot, t->bytes); /* it is that, but for damage */
+	return rc;
+}
+
+/* Invariant 7. */
+static void find_damage(struct meta_tail *t)
+{
+	const struct head *h = head_at(t, t->end);
+	uint64_t nr = 0, first = 0;
+
+	for (uint64_t at = t->end + UNIT; at < t->applied + t->bytes;) {
+		bool is = is_whole(t, at);
+
+		if (is && head_at(t, at)->kind == RECORD && nr++ == 0)
+			first = at;
+		at += is ? size_of(head_at(t, at)) : UNIT;
+	}
+	/* at the catalog's own sequence there may be anything if the two do not belong together */
+	if (h->hash)
+		t->damaged = nr || t->end > t->applied || h->position == t->end;
+	else
+		t->damaged = nr > 1 || (nr == 1 && first % t->bytes != 0);
+	t->damage = (struct meta_tail_damage){t->end, nr};
 }
 
 static void find_end(struct meta_tail *t)
 {
 	while (t->end - t->applied < t->bytes && is_whole(t, t->end))
 		t->end += size_of(head_at(t, t->end));
+	if (t->end - t->applied < t->bytes)
+		find_damage(t);
+}
+
+bool meta_tail_is_damaged(const struct meta_tail *t, struct meta_tail_damage *ret)
+{
+	*ret = t->damage;
+	return t->damaged;
 }
 
 int meta_tail_open(int dir, const char *name, uint64_t bytes, uint64_t applied, meta_tail_apply_fn *apply, void *arg,
@@ -232,7 +288,7 @@ int meta_tail_open(int dir, const char *name, uint64_t bytes, uint64_t applied, 
 		rc = inspect(fd, name, boot, &old, err);
 	if (rc == 0) {
 		t->bytes = old ? old : bytes;
-		rc = old ? map(t, fd, name, err) : make_anew(t, fd, name, boot, err);
+		rc = old ? use(t, fd, name, boot, err) : make_anew(t, fd, name, boot, err);
 	}
 	if (rc < 0) {
 		meta_tail_close(t);
@@ -312,7 +368,7 @@ int meta_tail_next(struct meta_tail_batch *batch, struct meta_tail_record *ret, 
 		    size_of(head_at(batch->tail, batch->at)) > batch->sequence - batch->at)
 			return sc_fail(err, SC_E_CORRUPT, "log of working trees: the record at %" PRIu64 " was changed "
 				       "by somebody else: unmount the store; a start takes the records before "
-				       "it", batch->at);
+				       "it, and keeps the log in lost+found", batch->at);
 		h = head_at(batch->tail, batch->at);
 		batch->at += size_of(h);
 	} while (h->kind == FILLER);

@@ -63,6 +63,14 @@ typedef int meta_tail_apply_fn(void *arg, struct meta_tail_batch *batch, struct 
  */
 int meta_tail_open(int dir, const char *name, uint64_t bytes, uint64_t applied, meta_tail_apply_fn *apply, void *arg,
 		   struct meta_tail **ret, struct sc_err *err);
+/** What a start found behind the records that it can apply, if it is no append that a kill has cut short. */
+struct meta_tail_damage {
+	uint64_t at;		/* where the first record begins that is not whole */
+	uint64_t behind;	/* whole records behind it, which are not applied: they may build on it */
+};
+/** Tells whether a record of the log was damaged when it was opened.  The next append overwrites that record, so
+ *  whoever keeps the file moves it away before, and opens another one. */
+bool meta_tail_is_damaged(const struct meta_tail *tail, struct meta_tail_damage *ret);
 /** Closes the log; what was not drained is there at the next start. */
 struct meta_tail *meta_tail_close(struct meta_tail *tail);
 

@@ -126,6 +126,11 @@ void rs_txn_delete(struct meta_txn *t, struct meta_key key)
 	op(t->then, &t->nr_then, META_DELETE, key);
 }
 
+void rs_txn_clear(struct meta_txn *t, enum meta_range range, struct meta_key key)
+{
+	op(t->then, &t->nr_then, META_CLEAR, key)->range = range;
+}
+
 void rs_txn_get(struct meta_txn *t, struct meta_key key)
 {
 	op(t->then, &t->nr_then, META_GET, key);
@@ -155,6 +160,27 @@ const struct meta_record *rs_record(const struct rs_event *e, enum meta_key_kind
 		if (e->records[i].key.kind == kind)
 			return e->records[i].present ? &e->records[i] : NULL;
 	return NULL;
+}
+
+/* --- versions as sets --- */
+
+struct meta_hash rs_version_life(uint64_t job, uint64_t nr)
+{
+	struct meta_hash h = {"version"};
+
+	memcpy(h.at + 8, &job, sizeof(job));
+	memcpy(h.at + 16, &nr, sizeof(nr));
+	return h;
+}
+
+uint64_t rs_version_of(const struct meta_hash *set, uint64_t job)
+{
+	struct meta_hash its;
+	uint64_t nr;
+
+	memcpy(&nr, set->at + 16, sizeof(nr));
+	its = rs_version_life(job, nr);
+	return memcmp(&its, set, sizeof(its)) == 0 ? nr : 0;
 }
 
 /* --- lists --- */
@@ -236,7 +262,8 @@ struct job *rs_core_job(struct rs_core *c, uint64_t id)
 		c->failed = true;
 		return NULL;
 	}
-	*j = (struct job){.id = id, .index = c->jobs.nr - 1, .hidden = true, .learned = c->now};
+	*j = (struct job){.id = id, .index = c->jobs.nr - 1, .hidden = true, .learned = c->now,
+			  .keep = c->config.keep_versions};
 	(void)sc_map_put(&c->by_id, (const char *)&j->id, sizeof(j->id), j);
 	return j;
 }

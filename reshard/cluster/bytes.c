@@ -22,6 +22,20 @@ static void take_place(struct rs_core *c, struct job *j, const struct rs_event *
 	for (uint32_t i = 0; i < e->nr_nodes; i++)
 		rs_nodes_add(c, &j->destinations, e->nodes[i], 0);
 	rs_sets_copy(c, &j->future, e->nr_sets, e->sets);
+	j->kept.nr = 0;
+	for (uint32_t i = 0; e->files && i < e->nr_nodes; i++)
+		c->failed |= sc_vec_push(&j->kept, e->files[i]) < 0;
+}
+
+static void take_bytes(struct job *j, const struct rs_event *e)
+{
+	if (e->nr != j->known)
+		return;
+	j->landed = e->landed;
+	j->on_disk = e->on_disk;
+	if (memcmp(&j->files, &e->set, sizeof(j->files)) != 0)
+		j->ready_epoch = 0; /* it keeps other files than it has said */
+	j->files = e->set;
 }
 
 void rs_bytes_event(struct rs_core *c, struct job *j, const struct rs_event *e)
@@ -33,18 +47,22 @@ void rs_bytes_event(struct rs_core *c, struct job *j, const struct rs_event *e)
 		take_place(c, j, e);
 		break;
 	case RS_EV_BYTES:
-		if (e->nr == j->known) {
-			j->landed = e->landed;
-			j->on_disk = e->on_disk;
-		}
+		take_bytes(j, e);
 		break;
 	case RS_EV_HAVE:
 		rs_facts_set(c, &j->have, &e->set, e->on);
+		rs_sets_sweep(c, j);
 		break;
 	case RS_EV_USING:
 		rs_facts_set(c, &j->using, &e->set, e->on);
 		f = rs_facts_find(&j->using, &e->set);
 		c->low_again |= !f && !rs_set_named(j, &e->set);
+		break;
+	case RS_EV_KEEP:
+		j->keep = (uint32_t)e->nr;
+		break;
+	case RS_EV_SEEN:
+		j->seen = sc_max_u64(j->seen, e->revision);
 		break;
 	default:
 		break;
@@ -66,13 +84,18 @@ static void ready_step(struct rs_core *c, struct job *j, const struct store_cell
 {
 	struct meta_key key = rs_key(META_KEY_READY, j, j->known);
 	struct meta_op *put;
+	struct meta_txn *t;
 
 	if (!c->epoch || s->settled || j->ready_epoch == c->epoch ||
 	    !(j->on_disk || (!RULE(ready_durable) && j->landed)) || !rs_core_may_ask(c, j, SLOT_READY))
 		return;
 	key.node = c->config.node;
-	put = rs_txn_put(rs_txn(c, j, SLOT_READY), key);
+	t = rs_txn(c, j, SLOT_READY);
+	/* the next commit clears these keys */
+	rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_HEAD, j, 0), j->head_cell.mod);
+	put = rs_txn_put(t, key);
 	put->value.ready.epoch = c->epoch;
+	put->value.ready.files = j->files;
 	put->lease = RULE(ready_epoch) ? c->lease : 0;
 	j->ready_epoch = c->epoch;
 }
@@ -94,8 +117,7 @@ static void settle_step(struct rs_core *c, struct job *j, const struct store_cel
 	struct meta_op *list;
 	struct meta_txn *t;
 
-	if (!c->epoch || s->settled || j->placed != j->known || !is_caretaker(c, j) ||
-	    !rs_core_may_ask(c, j, SLOT_SETTLE))
+	if (!c->epoch || s->settled || !is_caretaker(c, j) || !rs_core_may_ask(c, j, SLOT_SETTLE))
 		return;
 	t = rs_txn_bare(c, j, SLOT_SETTLE);
 	list = rs_txn_list(t, META_RANGE_READY);
@@ -105,8 +127,8 @@ static void settle_step(struct rs_core *c, struct job *j, const struct store_cel
 	rs_txn_get(t, rs_key(META_KEY_STORE, j, j->known));
 }
 
-/* The registration in whose life a destination is ready; 0: it is not. */
-static uint64_t ready_in(const struct rs_event *e, uint32_t node)
+/* The registration in whose life a node is ready; 0: it is not.  *ret_files: what it keeps. */
+static uint64_t ready_in(const struct rs_event *e, uint32_t node, struct meta_hash *ret_files)
 {
 	uint64_t ready = 0, registered = 0;
 
@@ -115,27 +137,78 @@ static uint64_t ready_in(const struct rs_event *e, uint32_t node)
 
 		if (r->key.node != node || !r->present)
 			continue;
-		if (r->key.kind == META_KEY_READY)
+		if (r->key.kind == META_KEY_READY) {
 			ready = r->value.ready.epoch;
-		else if (r->key.kind == META_KEY_NODE)
+			*ret_files = r->value.ready.files;
+		} else if (r->key.kind == META_KEY_NODE) {
 			registered = r->create;
+		}
 	}
 	return ready == registered || !RULE(ready_epoch) ? ready : 0;
+}
+
+/* When all members are ready, what they keep can be made the storage. */
+static void ask_place(struct rs_core *c, struct job *j, const struct rs_event *e)
+{
+	struct rs_keep *keep = sc_arena_array(&c->arena, c->members.nr + 1, sizeof(*keep));
+	struct request *r = rs_core_request(c, j, SLOT_SETTLE);
+	struct rs_act *a;
+
+	if (c->now >= j->learned + 4 * c->config.times.care) /* a node may have nothing for long */
+		r->again = c->now + c->config.times.care;
+	c->failed |= !keep;
+	for (size_t i = 0; keep && i < c->members.nr; i++) {
+		keep[i].node = c->members.at[i].node;
+		if (ready_in(e, keep[i].node, &keep[i].files) != c->members.at[i].epoch)
+			return;
+	}
+	r->again = c->now + c->config.times.care;
+	a = rs_core_act(c, RS_ACT_PLACE, j);
+	a->nr = j->known;
+	a->nr_keep = (uint32_t)c->members.nr;
+	a->keep = keep;
+}
+
+/* How many destinations are ready; those that keep other files than the storage is made of are not. */
+static size_t count_ready(const struct job *j, const struct rs_event *e)
+{
+	struct meta_hash files;
+	size_t ready = 0;
+
+	for (size_t i = 0; i < j->destinations.nr; i++)
+		ready += ready_in(e, j->destinations.at[i].node, &files) != 0 &&
+			 (!j->kept.nr || memcmp(&files, &j->kept.at[i], sizeof(files)) == 0);
+	return ready;
+}
+
+/* A set that stays has the token of the command that made it. */
+static uint64_t token_of(const struct job *j, const struct meta_value *store, const struct meta_hash *set)
+{
+	for (uint32_t i = 0; i < store->store.nr; i++)
+		if (memcmp(&store->store.at[i].set, set, sizeof(*set)) == 0)
+			return store->store.at[i].token;
+	return j->head.token;
 }
 
 static void settle_answer(struct rs_core *c, struct job *j, const struct rs_event *e)
 {
 	const struct meta_record *store = rs_record(e, META_KEY_STORE);
 	struct request *r = rs_core_request(c, j, SLOT_SETTLE);
-	size_t ready = 0;
+	struct meta_hash ignored;
 	struct meta_op *put;
 	struct meta_txn *t;
+	size_t ready = 0;
 
 	r->again = c->now + c->config.times.resend;
-	if (e->outcome != META_APPLIED || !store || store->key.nr != j->known || j->placed != j->known || !c->epoch)
+	if (e->outcome != META_APPLIED || !store || store->key.nr != j->known || !c->epoch)
 		return;
-	for (size_t i = 0; i < j->destinations.nr; i++)
-		ready += ready_in(e, j->destinations.at[i].node) != 0;
+	if (j->placed == j->known)
+		ready = count_ready(j, e);
+	if (j->placed != j->known || (j->kept.nr && ready < j->destinations.nr)) {
+		j->placed = 0;
+		ask_place(c, j, e);
+		return;
+	}
 	if (ready < j->destinations.nr && (RULE(settle_all) || ready == 0))
 		return;
 	t = rs_txn(c, j, SLOT_SETTLE);
@@ -145,33 +218,48 @@ static void settle_answer(struct rs_core *c, struct job *j, const struct rs_even
 	for (size_t i = 0; RULE(ready_epoch) && RULE(settle_all) && i < j->destinations.nr && i < META_TXN_NODES_MAX;
 	     i++)
 		rs_txn_if(t, META_CREATE_IS, rs_key_node(META_KEY_NODE, j->destinations.at[i].node),
-			  ready_in(e, j->destinations.at[i].node));
+			  ready_in(e, j->destinations.at[i].node, &ignored));
 	put = rs_txn_put(t, rs_key(META_KEY_STORE, j, j->known));
 	for (uint32_t i = 0; i < j->future.nr; i++)
-		j->future.at[i].token = j->head.token;
+		j->future.at[i].token = token_of(j, &store->value, &j->future.at[i].set);
 	put->value.store = (struct meta_store_value){j->future.nr, j->future.at, true};
 	rs_txn_tick(t);
 }
 
 /* --- retire --- */
 
+static bool is_tagged(const struct job *j, uint64_t nr)
+{
+	for (size_t i = 0; i < j->tags.nr; i++)
+		if (j->tags.at[i].cell.present && j->tags.at[i].nr == nr)
+			return true;
+	return false;
+}
+
+/* The oldest version without a tag goes, unless something has changed below all/ that is not known here: a tag.  Its
+ * record stays: a node that was away learns by it what became of what it had prepared. */
 static void retire_step(struct rs_core *c, struct job *j)
 {
 	const struct store_cell *first = NULL;
 	struct meta_txn *t;
+	uint32_t nr = 0;
 
-	if (!c->config.keep_versions || j->stores.nr <= c->config.keep_versions || !c->epoch || !is_caretaker(c, j) ||
+	if (!j->keep || j->stores.nr <= j->keep || !c->epoch || !c->tick_mod || !is_caretaker(c, j) ||
 	    !rs_core_may_ask(c, j, SLOT_RETIRE))
 		return;
-	for (size_t i = 0; i < j->stores.nr; i++)
+	for (size_t i = 0; i < j->stores.nr; i++) {
+		if (is_tagged(j, j->stores.at[i].nr))
+			continue;
+		nr++;
 		if (!first || j->stores.at[i].nr < first->nr)
 			first = &j->stores.at[i];
-	if (first->nr >= j->known)
+	}
+	if (nr <= j->keep || first->nr >= j->known)
 		return;
 	t = rs_txn(c, j, SLOT_RETIRE);
+	rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_TICK, NULL, 0), c->tick_mod);
 	rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_STORE, j, first->nr), first->cell.mod);
 	rs_txn_delete(t, rs_key(META_KEY_STORE, j, first->nr));
-	rs_txn_delete(t, rs_key(META_KEY_VERSION, j, first->nr));
 	rs_txn_tick(t);
 }
 
@@ -216,6 +304,9 @@ static void low_step(struct rs_core *c)
 	struct meta_op *put;
 	uint32_t nr = 0;
 
+	for (size_t i = 0; i < c->jobs.nr; i++)
+		if (c->jobs.at[i]->seen < c->jobs.at[i]->died)
+			return;
 	if (!c->epoch || !c->active || !c->watching || (c->low_put >= c->last_death && !c->low_again) ||
 	    c->position < c->last_death || !rs_core_may_ask(c, NULL, SLOT_LOW))
 		return;

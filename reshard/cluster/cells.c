@@ -46,10 +46,30 @@ static bool names(const struct sets *v, const struct meta_hash *set)
 
 bool rs_set_named(const struct job *j, const struct meta_hash *set)
 {
+	const uint64_t nr = rs_version_of(set, j->id);
+
+	if (nr)
+		return rs_store_of(j, nr) != NULL;
 	for (size_t i = 0; i < j->stores.nr; i++)
 		if (j->stores.at[i].cell.present && names(&j->stores.at[i].sets, set))
 			return true;
 	return false;
+}
+
+const struct store_cell *rs_store_in(const struct job *j, uint32_t nr, const struct meta_set_name *sets)
+{
+	const struct store_cell *found = NULL;
+
+	for (size_t i = 0; i < j->stores.nr; i++) {
+		const struct store_cell *s = &j->stores.at[i];
+		bool all = s->cell.present && s->sets.nr == nr;
+
+		for (uint32_t k = 0; all && k < nr; k++)
+			all = names(&s->sets, &sets[k].set);
+		if (all && (!found || s->nr > found->nr))
+			found = s;
+	}
+	return found;
 }
 
 bool rs_set_made(const struct job *j, uint64_t token)
@@ -61,18 +81,34 @@ bool rs_set_made(const struct job *j, uint64_t token)
 	return false;
 }
 
-/* Of `was`, what has no name any more has died at this revision. */
-static void bury(struct rs_core *c, struct job *j, const struct sets *was, uint64_t revision)
+static void die(struct rs_core *c, struct job *j, const struct meta_hash *set, uint64_t revision)
 {
-	for (uint32_t i = 0; i < was->nr; i++) {
-		struct set_fact *f = rs_facts_find(&j->have, &was->at[i].set);
+	struct rs_act *a = rs_core_act(c, RS_ACT_DIED, j);
 
-		if (RULE(drop_counts_versions) && rs_set_named(j, &was->at[i].set))
-			continue;
-		c->last_death = sc_max_u64(c->last_death, revision);
-		if (f && !f->died)
-			f->died = revision;
-	}
+	a->nr = rs_version_of(set, j->id);
+	a->revision = revision;
+	j->died = sc_max_u64(j->died, revision);
+	c->last_death = sc_max_u64(c->last_death, revision);
+}
+
+/* What has no name any more has died at this revision. */
+static void bury(struct rs_core *c, struct job *j, const struct meta_hash *set, uint64_t revision)
+{
+	struct set_fact *f = rs_facts_find(&j->have, set);
+
+	if (RULE(drop_counts_versions) && rs_set_named(j, set))
+		return;
+	die(c, j, set, revision);
+	if (f && !f->died)
+		f->died = revision;
+}
+
+/* Of a version only an older one than the head can be dead: else etcd has lost it. */
+static bool may_be_dead(const struct job *j, const struct meta_hash *set)
+{
+	const uint64_t nr = rs_version_of(set, j->id);
+
+	return !nr || (j->head_cell.present && nr < j->head.nr);
 }
 
 void rs_sets_sweep(struct rs_core *c, struct job *j)
@@ -83,10 +119,10 @@ void rs_sets_sweep(struct rs_core *c, struct job *j)
 		struct set_fact *f = &j->have.at[i];
 		bool in_the_making = j->placed == j->known && head && !head->settled && names(&j->future, &f->set);
 
-		if (f->died || in_the_making || rs_set_named(j, &f->set))
+		if (f->died || in_the_making || rs_set_named(j, &f->set) || !may_be_dead(j, &f->set))
 			continue;
 		f->died = c->position;
-		c->last_death = sc_max_u64(c->last_death, f->died);
+		die(c, j, &f->set, f->died);
 	}
 }
 
@@ -130,27 +166,56 @@ static void take_store(struct rs_core *c, struct job *j, const struct meta_recor
 	s->settled = r->present && r->value.store.settled;
 	if (r->present)
 		rs_sets_copy(c, &s->sets, r->value.store.nr, r->value.store.at);
-	bury(c, j, &was, r->mod);
+	for (uint32_t i = 0; i < was.nr; i++)
+		bury(c, j, &was.at[i].set, r->mod);
 	sc_sys.release(was.at);
 	if (r->key.nr == j->known && r->present)
 		rs_store_tell(c, j);
 	if (!r->present) { /* numbers of versions are never used again */
+		struct meta_hash version = rs_version_life(j->id, r->key.nr);
+
+		bury(c, j, &version, r->mod);
 		for (size_t i = (size_t)(s - j->stores.at); i + 1 < j->stores.nr; i++)
 			j->stores.at[i] = j->stores.at[i + 1];
 		j->stores.nr--;
 	}
 }
 
+static void take_tag(struct rs_core *c, struct job *j, const struct meta_record *r)
+{
+	struct tag_cell *tag = NULL;
+
+	for (size_t i = 0; i < j->tags.nr && !tag; i++)
+		if (strcmp(j->tags.at[i].name, r->key.text) == 0)
+			tag = &j->tags.at[i];
+	if (!tag && !r->present)
+		return;
+	if (!tag) {
+		struct tag_cell made = {.name = sc_strdup(r->key.text)};
+
+		if (!made.name || sc_vec_push(&j->tags, made) < 0) {
+			sc_sys.release(made.name);
+			c->failed = true;
+			return;
+		}
+		tag = &j->tags.at[j->tags.nr - 1];
+	}
+	if (take_cell(&tag->cell, r))
+		tag->nr = r->present ? r->value.number.nr : 0;
+}
+
 void rs_cells_take(struct rs_core *c, const struct meta_record *r)
 {
 	struct job *j;
 
+	if (r->key.kind == META_KEY_TICK)
+		c->tick_mod = sc_max_u64(c->tick_mod, r->mod);
 	if (r->key.kind == META_KEY_MEMBERS) {
 		take_members(c, r);
 		return;
 	}
 	if (r->key.kind != META_KEY_HEAD && r->key.kind != META_KEY_SHOWN && r->key.kind != META_KEY_PROPOSAL &&
-	    r->key.kind != META_KEY_STORE)
+	    r->key.kind != META_KEY_STORE && r->key.kind != META_KEY_TAG)
 		return;
 	j = rs_core_job(c, r->key.job);
 	if (!j)
@@ -168,6 +233,9 @@ void rs_cells_take(struct rs_core *c, const struct meta_record *r)
 		if (take_cell(&j->proposal_cell, r))
 			j->proposal = r->present ? r->value.proposal : (struct meta_proposal_value){0};
 		break;
+	case META_KEY_TAG:
+		take_tag(c, j, r);
+		break;
 	default:
 		take_store(c, j, r);
 	}
@@ -179,6 +247,17 @@ static bool has(const struct rs_event *e, enum meta_key_kind kind, uint64_t job,
 		if (e->records[i].key.kind == kind && e->records[i].key.job == job && e->records[i].key.nr == nr)
 			return true;
 	return false;
+}
+
+static void take_absent_tag(struct rs_core *c, const struct rs_event *e, const struct job *j, const char *name)
+{
+	struct meta_record r = {.key = {.kind = META_KEY_TAG, .job = j->id, .text = name}, .mod = e->revision};
+
+	for (uint32_t i = 0; i < e->nr_records; i++)
+		if (e->records[i].key.kind == META_KEY_TAG && e->records[i].key.job == j->id &&
+		    strcmp(e->records[i].key.text, name) == 0)
+			return;
+	rs_cells_take(c, &r);
 }
 
 static void take_absent(struct rs_core *c, const struct rs_event *e, enum meta_key_kind kind, uint64_t job, uint64_t nr)
@@ -204,6 +283,8 @@ void rs_cells_snapshot(struct rs_core *c, const struct rs_event *e)
 		take_absent(c, e, META_KEY_HEAD, j->id, 0);
 		take_absent(c, e, META_KEY_SHOWN, j->id, 0);
 		take_absent(c, e, META_KEY_PROPOSAL, j->id, 0);
+		for (size_t k = 0; k < j->tags.nr; k++)
+			take_absent_tag(c, e, j, j->tags.at[k].name);
 		for (size_t k = j->stores.nr; k-- > 0;)
 			take_absent(c, e, META_KEY_STORE, j->id, j->stores.at[k].nr);
 	}

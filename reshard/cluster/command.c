@@ -159,22 +159,49 @@ static bool all_prepared(const struct rs_core *c, const struct job *j)
 	return true;
 }
 
-/* The storage of a version: its own sets, or those of its base. */
+/* The version whose storage one of this command takes over; NULL: it has its own, or there is none. */
+static const struct store_cell *taken_over(const struct job *j, const struct rs_event *e)
+{
+	switch (j->command.change) {
+	case META_BY_COMMIT:
+		return NULL;
+	case META_BY_ROLLBACK:
+		return rs_store_in(j, e->nr_sets, e->sets);
+	default:
+		return rs_store_of(j, j->command.base);
+	}
+}
+
+/* The storage of a version: its own sets, those of its base, or of the version that it goes back to. */
 static void put_store(struct rs_core *c, struct job *j, struct meta_txn *t, const struct rs_event *e)
 {
-	const struct store_cell *base = rs_store_of(j, j->command.base);
+	const struct store_cell *base = rs_store_of(j, j->command.base), *from = taken_over(j, e);
 	struct meta_op *put = rs_txn_put(t, rs_key(META_KEY_STORE, j, j->command.base + 1));
-	struct sets *sets = &j->command.sets;
+	struct command *m = &j->command;
+	struct sets *sets = &m->sets;
 
-	if (j->command.change == META_BY_COMMIT)
+	if (m->change == META_BY_COMMIT)
 		rs_sets_copy(c, sets, e->nr_sets, e->sets);
 	else
-		rs_sets_copy(c, sets, base ? base->sets.nr : 0, base ? base->sets.at : NULL);
-	for (uint32_t i = 0; j->command.change == META_BY_COMMIT && i < sets->nr; i++)
-		sets->at[i].token = j->command.token;
-	put->value.store = (struct meta_store_value){sets->nr, sets->at, j->command.change == META_BY_COMMIT};
+		rs_sets_copy(c, sets, from ? from->sets.nr : 0, from ? from->sets.at : NULL);
+	for (uint32_t i = 0; m->change == META_BY_COMMIT && i < sets->nr; i++)
+		sets->at[i].token = m->token;
+	m->settled = m->change == META_BY_COMMIT || (m->change == META_BY_ROLLBACK && from && from->settled);
+	put->value.store = (struct meta_store_value){sets->nr, sets->at, m->settled};
 	if (RULE(store_compared) && base)
 		rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_STORE, j, base->nr), base->cell.mod);
+	if (from && from != base)
+		rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_STORE, j, from->nr), from->cell.mod);
+}
+
+/* Nobody asks any more who was ready with the base, and what he keeps of it: each node has said so.  A list that came
+ * after the commit of the base goes with the next one. */
+static void clear_reports(struct meta_txn *t, const struct job *j, uint64_t base)
+{
+	rs_txn_clear(t, META_RANGE_READY, rs_key(META_KEY_READY, j, base));
+	rs_txn_clear(t, META_RANGE_KEPT, rs_key(META_KEY_KEPT, j, base));
+	if (base > 1)
+		rs_txn_clear(t, META_RANGE_KEPT, rs_key(META_KEY_KEPT, j, base - 1));
 }
 
 static void commit(struct rs_core *c, struct job *j, const struct rs_event *e)
@@ -203,6 +230,7 @@ static void commit(struct rs_core *c, struct job *j, const struct rs_event *e)
 	put_store(c, j, t, e);
 	rs_txn_delete(t, rs_key(META_KEY_PROPOSAL, j, 0));
 	rs_txn_tick(t);
+	clear_reports(t, j, m->base);
 	rs_txn_else_get(t, rs_key(META_KEY_PROPOSAL, j, 0));
 	rs_txn_else_get(t, rs_key_node(META_KEY_NODE, c->config.node));
 	m->phase = PHASE_COMMITTING;
@@ -241,7 +269,7 @@ static void applied(struct rs_core *c, struct job *j, uint64_t revision)
 	struct meta_record head = {rs_key(META_KEY_HEAD, j, 0), true, revision, revision, {.kind = META_KEY_HEAD}};
 	struct meta_record gone = {rs_key(META_KEY_PROPOSAL, j, 0), false, 0, revision, {.kind = META_KEY_PROPOSAL}};
 
-	store.value.store = (struct meta_store_value){m->sets.nr, m->sets.at, m->change == META_BY_COMMIT};
+	store.value.store = (struct meta_store_value){m->sets.nr, m->sets.at, m->settled};
 	head.value.head =
 	    (struct meta_head_value){m->base + 1, m->token, c->members_cell.mod, m->record, c->config.node, c->epoch};
 	if (revision > c->position || !RULE(reads_ordered)) {

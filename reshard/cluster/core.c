@@ -18,8 +18,12 @@ static void job_done(struct job *j)
 	for (size_t i = 0; i < j->stores.nr; i++)
 		sc_sys.release(j->stores.at[i].sets.at);
 	sc_vec_done(&j->stores);
+	for (size_t i = 0; i < j->tags.nr; i++)
+		sc_sys.release(j->tags.at[i].name);
+	sc_vec_done(&j->tags);
 	rs_command_done(j);
 	sc_vec_done(&j->destinations);
+	sc_vec_done(&j->kept);
 	sc_sys.release(j->future.at);
 	sc_vec_done(&j->have);
 	sc_vec_done(&j->using);
@@ -190,9 +194,14 @@ int64_t rs_core_wake(const struct rs_core *c)
 	return c->wake;
 }
 
+static const struct job *job_of(const struct rs_core *c, uint64_t job)
+{
+	return sc_map_get(&c->by_id, (const char *)&job, sizeof(job));
+}
+
 uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int64_t *ret_until)
 {
-	const struct job *j = sc_map_get(&c->by_id, (const char *)&job, sizeof(job));
+	const struct job *j = job_of(c, job);
 	int64_t until;
 
 	*ret_until = 0;
@@ -207,6 +216,46 @@ uint64_t rs_core_epoch(const struct rs_core *c)
 	return c->epoch;
 }
 
+bool rs_core_is_quiet(const struct rs_core *c, uint64_t *ret_tick)
+{
+	bool is = c->epoch && c->active && c->watching && c->tick_mod;
+
+	for (size_t i = 0; is && i < c->jobs.nr; i++)
+		is = !c->jobs.at[i]->proposal_cell.present;
+	*ret_tick = c->tick_mod;
+	return is;
+}
+
+uint64_t rs_core_head(const struct rs_core *c, uint64_t job)
+{
+	const struct job *j = job_of(c, job);
+
+	return j && j->head_cell.present ? j->head.nr : 0;
+}
+
+bool rs_core_stores(const struct rs_core *c, uint64_t job, uint64_t nr)
+{
+	const struct job *j = job_of(c, job);
+
+	return j && rs_store_of(j, nr);
+}
+
+int rs_core_each_set(const struct rs_core *c, int (*fn)(void *arg, const struct meta_hash *set), void *arg)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < c->jobs.nr; i++)
+		for (size_t k = 0; rc == 0 && k < c->jobs.at[i]->stores.nr; k++)
+			for (uint32_t n = 0; rc == 0 && n < c->jobs.at[i]->stores.at[k].sets.nr; n++)
+				rc = fn(arg, &c->jobs.at[i]->stores.at[k].sets.at[n].set);
+	return rc;
+}
+
+uint64_t rs_core_job_at(const struct rs_core *c, size_t at)
+{
+	return at < c->jobs.nr ? c->jobs.at[at]->id : 0;
+}
+
 size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room)
 {
 	for (size_t i = 0; i < c->members.nr && i < room; i++)
@@ -217,6 +266,22 @@ size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room)
 uint64_t rs_core_members_mod(const struct rs_core *c)
 {
 	return c->members_cell.present ? c->members_cell.mod : 0;
+}
+
+size_t rs_core_waits_for(const struct rs_core *c, uint64_t job, uint64_t token, struct meta_member *ret, size_t room)
+{
+	const struct job *j = job_of(c, job);
+	size_t nr = 0;
+
+	if (!j || j->command.phase != PHASE_PREPARING || j->command.token != token)
+		return 0;
+	for (size_t i = 0; i < c->members.nr && nr < room; i++) {
+		const struct meta_member *at = &c->members.at[i];
+
+		if (!rs_nodes_have(&j->command.acks, at->node, at->epoch))
+			ret[nr++] = *at;
+	}
+	return nr;
 }
 
 bool rs_core_lists(const struct rs_core *c, uint32_t node)

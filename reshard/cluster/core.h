@@ -67,12 +67,14 @@ enum rs_event_kind {
 	RS_EV_COMMAND,	/* ends in ACT_DONE */
 	RS_EV_COMPOSED, /* answers ACT_COMPOSE */
 	RS_EV_CHECKED,	/* answers ACT_CHECK */
-	RS_EV_PREPARED, /* the row of ACT_PREPARE is on stable storage */
+	RS_EV_PREPARED, /* the row of ACT_PREPARE is on stable storage, or cannot be (`code`) */
 	RS_EV_HIDDEN,	/* ACT_HIDE is done: no plain path of the job is answered with an older version any more */
-	RS_EV_PLACED,	/* where version `nr` is to be: follows from its record */
+	RS_EV_PLACED,	/* where version `nr` is to be: follows from its record, or answers ACT_PLACE */
 	RS_EV_BYTES,	/* how far this node's files of version `nr` are */
 	RS_EV_HAVE,	/* files of `set` are here, or no more */
 	RS_EV_USING,	/* open files read from `set`, or none does */
+	RS_EV_KEEP,	/* so many versions without a tag are kept: `nr`, 0: all */
+	RS_EV_SEEN,	/* nothing that died up to `revision`, as ACT_DIED said, is read here any more, but for USING */
 };
 
 struct rs_event {
@@ -97,11 +99,12 @@ struct rs_event {
 	uint64_t members;		/* COMPOSED: rs_core_members_mod() of those whose files are in it, 0: of any */
 	uint32_t nr_sets;
 	const struct meta_set_name *sets;	/* storage of the version, without tokens; PLACED: once it is settled */
+	const struct meta_hash *files;	/* PLACED: what `nodes` keep, of which it is made; NULL: whatever they keep */
 	int code;			/* CHECKED, COMPOSED: 0 or SC_E_* */
 	bool dirty;			/* CHECKED: files are written and not committed */
 	uint64_t nr;			/* HIDDEN, PLACED, BYTES */
 	bool landed, on_disk;		/* BYTES: all of them */
-	struct meta_hash set;		/* HAVE, USING */
+	struct meta_hash set;		/* HAVE, USING; BYTES: names what this node keeps */
 	bool on;
 };
 
@@ -135,12 +138,21 @@ enum rs_act_kind {
 	RS_ACT_DONE,		/* command `token`: 0, or SC_E_* and it never will be; SC_E_STALE: see the versions */
 	RS_ACT_STORED,		/* the storage of `nr` is `sets`: flip */
 	RS_ACT_PULL,		/* version `nr` is not settled: get this node's part */
-	RS_ACT_DELETE,		/* the files of `set` */
+	RS_ACT_PLACE,		/* all members keep their part of `nr`: of `keep`, make its storage; answered by PLACED,
+				   or not at all */
+	RS_ACT_DIED,		/* at `revision`: version `nr`, or a set (nr 0), may be read here; answered by SEEN */
+	RS_ACT_DELETE,		/* the files of `set`, or the version that it stands for: rs_version_of() */
+};
+
+/* What a node keeps of a version. */
+struct rs_keep {
+	uint32_t node;
+	struct meta_hash files;
 };
 
 struct rs_act {
 	enum rs_act_kind kind;
-	uint64_t id, job, nr, token, base, lease;
+	uint64_t id, job, nr, token, base, lease, revision;
 	int64_t ttl;
 	uint32_t node;
 	uint64_t epoch;			/* SEND: of this node */
@@ -150,8 +162,15 @@ struct rs_act {
 	struct meta_txn txn;
 	uint32_t nr_sets;
 	const struct meta_set_name *sets;
+	uint32_t nr_keep;
+	const struct rs_keep *keep;
 	struct meta_hash set;
 };
+
+/** Returns what stands for a version, for HAVE, USING and DELETE: it lives as long as it has a storage. */
+struct meta_hash rs_version_life(uint64_t job, uint64_t nr);
+/** Returns the version that this stands for, of this job; 0: it is a set. */
+uint64_t rs_version_of(const struct meta_hash *set, uint64_t job);
 
 /** Makes a core that begins to register.  SC_E_LIMIT (times that do not hold together), SC_E_NO_MEMORY. */
 int rs_core_new(const struct rs_core_config *config, int64_t now, struct rs_core **ret, struct sc_err *err);
@@ -171,13 +190,30 @@ int64_t rs_core_wake(const struct rs_core *c);
  *  which that may be cached; both 0: it waits, as the node may not know the head, or must not show it yet. */
 uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int64_t *ret_until);
 
+/**
+ * Tells whether nothing is on its way in the cluster, as far as this node knows: no command, of any job.  *ret_tick:
+ * the revision of `all/tick` as of which it knows that.  A transaction that compares it is done only if it is so still.
+ */
+bool rs_core_is_quiet(const struct rs_core *c, uint64_t *ret_tick);
+/** Returns the newest version of a job; 0: there is none. */
+uint64_t rs_core_head(const struct rs_core *c, uint64_t job);
+/** Tells whether a version has a storage: it was not dropped. */
+bool rs_core_stores(const struct rs_core *c, uint64_t job, uint64_t nr);
+/** Walks over the sets that versions are stored in, of all jobs, until `fn` is not 0, which it returns. */
+int rs_core_each_set(const struct rs_core *c, int (*fn)(void *arg, const struct meta_hash *set), void *arg);
+/** Gives the number of job `at` that this node knows of; 0: that is the end. */
+uint64_t rs_core_job_at(const struct rs_core *c, size_t at);
 /** Returns the epoch of this node's registration; 0: it is not registered. */
 uint64_t rs_core_epoch(const struct rs_core *c);
-/** Gives the numbers of the members, as far as this node knows: at most `room`.  Returns how many there are. */
+/** Gives the numbers of the members, in order, as far as this node knows: at most `room`.  Returns how many there
+ *  are. */
 size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room);
 /** Returns the revision at which that list was put; 0: there is none. */
 uint64_t rs_core_members_mod(const struct rs_core *c);
-/** Tells whether a node is among them. */
+/** Lists members that this node's command waits for: up to `room` of those that have not prepared it yet.  Returns how
+ *  many it has listed; 0, too, for a command that waits for nobody. */
+size_t rs_core_waits_for(const struct rs_core *c, uint64_t job, uint64_t token, struct meta_member *ret, size_t room);
+/** Tells whether a node is a member. */
 bool rs_core_lists(const struct rs_core *c, uint32_t node);
 /** Tells whether a node is a member, by this epoch, as far as this one knows. */
 bool rs_core_has_member(const struct rs_core *c, uint32_t node, uint64_t epoch);

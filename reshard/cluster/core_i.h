@@ -97,6 +97,7 @@ struct command {
 	uint32_t nr_homes;
 	struct nodes acks, hidden, members;	/* members: those of its commit */
 	struct sets sets;			/* storage of its version */
+	bool settled;				/* likewise */
 };
 
 struct job {
@@ -110,6 +111,16 @@ struct job {
 		struct store_cell *at;
 		size_t nr, room;
 	} stores;			/* by number */
+	struct {
+		struct tag_cell {
+			struct cell cell;
+			uint64_t nr;
+			char *name;
+		} *at;
+		size_t nr, room;
+	} tags;
+	uint32_t keep;			/* versions without a tag; 0: all */
+	uint64_t died, seen;		/* revisions: of the last death; up to which nothing dead is read here */
 
 	uint64_t known;			/* the head that this node goes by; 0: none */
 	int64_t learned;		/* when, in this life */
@@ -124,8 +135,13 @@ struct job {
 
 	uint64_t placed;		/* version that the next three are about */
 	struct nodes destinations;	/* their epochs are 0 */
+	struct {
+		struct meta_hash *at;
+		size_t nr, room;
+	} kept;				/* what they keep, of which the next is made; nr 0: whatever that is */
 	struct sets future;		/* its storage, once it is settled */
 	bool landed, on_disk;
+	struct meta_hash files;		/* what this node keeps */
 	uint64_t ready_epoch;		/* that ready was put by; 0: not yet */
 	bool told_early;		/* (rule delete_after_settle) */
 	struct set_facts have, using;
@@ -168,7 +184,7 @@ struct rs_core {
 	bool is_keeper;
 	uint64_t keeper_create;
 
-	uint64_t low_put, last_death;
+	uint64_t low_put, last_death, tick_mod;
 	bool low_again;			/* what is read has changed */
 	struct {
 		struct job **at;
@@ -200,6 +216,7 @@ struct meta_txn *rs_txn_bare(struct rs_core *c, struct job *j, enum slot slot);	
 void rs_txn_if(struct meta_txn *t, int what, struct meta_key key, uint64_t revision);
 struct meta_op *rs_txn_put(struct meta_txn *t, struct meta_key key);	/* its value is to be filled */
 void rs_txn_delete(struct meta_txn *t, struct meta_key key);
+void rs_txn_clear(struct meta_txn *t, enum meta_range range, struct meta_key key);
 void rs_txn_get(struct meta_txn *t, struct meta_key key);
 void rs_txn_else_get(struct meta_txn *t, struct meta_key key);
 struct meta_op *rs_txn_list(struct meta_txn *t, enum meta_range range);
@@ -220,6 +237,8 @@ const struct meta_record *rs_record(const struct rs_event *e, enum meta_key_kind
 void rs_cells_take(struct rs_core *c, const struct meta_record *r);
 void rs_cells_snapshot(struct rs_core *c, const struct rs_event *e);
 struct store_cell *rs_store_of(const struct job *j, uint64_t nr);	/* NULL: the version has none */
+/** Finds the newest version that is stored in these sets; NULL: none is. */
+const struct store_cell *rs_store_in(const struct job *j, uint32_t nr, const struct meta_set_name *sets);
 void rs_store_tell(struct rs_core *c, struct job *j);		/* STORED, of the head */
 /** Tells whether a version is stored in what the command with this token made. */
 bool rs_set_made(const struct job *j, uint64_t token);

@@ -214,7 +214,8 @@ void rs_member_event(struct rs_core *c, struct job *j, const struct rs_event *e)
 		break;
 	case RS_EV_PREPARED:
 		if (j->gate.state == GATE_WRITING && j->gate.token == e->token && j->prepared == e->token)
-			j->gate.state = GATE_PREPARED;
+			j->gate = (struct gate){e->code ? GATE_REFUSED : GATE_PREPARED, e->token, j->gate.base,
+						j->gate.since, 0, e->code};
 		break;
 	default:
 		if (e->nr == j->known)

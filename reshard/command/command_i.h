@@ -8,6 +8,11 @@
 #include "reshard/command/steps.h"
 #include "reshard/engine/hash.h"
 #include "reshard/turn/turn_i.h"
+#include "reshard/verify/verify.h"
+
+/* lock.c */
+/** Takes job->command.  SC_E_BUSY: in a cluster, it is not to be had for long. */
+int rs_command_lock(struct rs_job *job, struct sc_err *err);
 
 /* drafts.c */
 /** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
@@ -17,7 +22,8 @@ struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set 
 int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
 
 /* formless.c */
-/** Refuses a draft at whose topology a rank's tensors have no place among the objects of its file. */
+/** Refuses a draft at whose topology a rank's tensors have no place among the objects of its file, or whose layout ties
+ *  the last stage's copy to a tensor that there is not. */
 int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err);
 
 /* save.c, inside a transaction */
@@ -26,20 +32,27 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
 /** Adds the datasets that have no number yet, and which of them the version uses. */
 int rs_save_data(struct rs_service *s, struct rs_version *v, struct sc_err *err);
 
+/* retention.c */
+/** Drops the versions that keep= does not keep, but for one that may be the only right one.  Inside the transaction
+ *  that makes `head`. */
+int rs_versions_drop_old(struct rs_service *s, struct rs_job *job, const struct rs_version *head, struct sc_err *err);
+/** Drops what that has spared, if the head was verified since and is right.  *ret_dropped: set if there was any.
+ *  While a command of the job is under way: nothing. */
+int rs_versions_drop_spared(struct rs_service *s, struct rs_job *job, bool *ret_dropped, struct sc_err *err);
+
 /* data.c */
 /** Computes the samples consumed, for a commit that names `step` and not `samples`. */
 int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, struct sc_err *err);
 /** Drops a version's uses of datasets whose epochs are over. */
 void rs_data_prune(struct rs_version *v);
 
-/* compare.c */
-/** Compares all copies of a tensor set and digests its logical tensors; *ret_report is
- *  lines; SC_E_COPIES when copies differ (the report says which), or an error of reading. */
-int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg,
-		  uint8_t (**ret_digests)[16], char **ret_report, struct sc_err *err);
-int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report,
-		      struct sc_err *err);
-int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_report,
-		      struct sc_err *err);
+/* verify.c */
+/** Compares the tensors of a view with their digests as they were first verified, and adds a line for each to `report`;
+ *  then its other files with their hashes, and adds a line for one that is different.  SC_E_COPIES, SC_E_DAMAGED: one
+ *  is different, or copies are. */
+int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report, struct sc_err *err);
+
+/** Has files of a version that nobody may read, as they are damaged, looked at: they may have been restored. */
+void rs_damaged_again(struct rs_service *s, const struct rs_version *v);
 
 #endif

@@ -13,6 +13,26 @@ struct settings {
 	struct rs_config config;	/* as they change it */
 };
 
+/* Says what there is: of the key, if there is one. */
+static int refuse(const struct rs_setting *one, struct sc_err *err)
+{
+	const size_t bytes = strlen(one->key);
+	const char *const *form = rs_config_forms;
+	struct sc_buf all = {0};
+	int rc;
+
+	while (*form && (strncmp(*form, one->key, bytes) != 0 || (*form)[bytes] != '='))
+		form++;
+	if (*form)
+		return sc_fail(err, SC_E_COMMAND, "'%s=%s' cannot be set; write %s", one->key, one->value, *form);
+	for (form = rs_config_forms; *form; form++)
+		sc_buf_printf(&all, "%s%s", all.bytes ? ", " : "", *form);
+	rc = all.failed ? sc_nomem(err) : sc_fail(err, SC_E_COMMAND, "'%s=%s' is no setting; there are %s", one->key,
+						  one->value, all.text);
+	sc_buf_done(&all);
+	return rc;
+}
+
 static int parse(struct settings *all, char *words, struct sc_err *err)
 {
 	char *save = NULL, *word;
@@ -30,13 +50,7 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 		if (sc_keys_add(&all->keys, one.key, err) < 0)
 			return err->code;
 		if (rs_config_apply(&all->config, one.key, one.value) < 0)
-			return sc_fail(err, SC_E_COMMAND, "'%s=%s' is no setting; there are "
-				       "materialize=eager|lazy|never, verify=commit|background, sync=on|off, keep=N, "
-				       "buffer_mib=N (2 or more), ranks_per_node=N (1 or more), show=on|off, "
-				       "remove=yes|no, plain=refuse|drop, suspicious=refuse|accept, hf=FILE, "
-				       "hf_shard=N[K|M|G] (1M or more), engine=auto|host|gpu, home=RANKS (0-3,7) or "
-				       "none",
-				       one.key, one.value);
+			return refuse(&one, err);
 		if (sc_vec_push(all, one) < 0)
 			return sc_nomem(err);
 	}
@@ -68,7 +82,11 @@ int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *t
 
 	if (!copy)
 		return sc_nomem(err);
-	(void)pthread_mutex_lock(&job->command);
+	rc = rs_command_lock(job, err);
+	if (rc < 0) {
+		sc_sys.release(copy);
+		return rc;
+	}
 	all.config = rs_config_of(job);
 	rc = parse(&all, sc_trim(copy), err);
 	if (rc == 0)

@@ -44,9 +44,9 @@ int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err)
 		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
 			continue;
 		(void)pthread_mutex_lock(&set->report_lock);
-		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " cannot be used, because copies differ: %.*s; "
-			     "write '%s' again with equal copies, or remove it on all ranks, and commit", v->nr,
-			     (int)strcspn(set->report, "\n"), set->report, set->file);
+		rc = sc_fail(err, SC_E_COPIES, "version %" PRIu64 " cannot be used, because copies differ or have "
+			     "changed: %.*s; write '%s' again with equal copies, or remove it on all ranks, and commit",
+			     v->nr, (int)strcspn(set->report, "\n"), set->report, set->file);
 		(void)pthread_mutex_unlock(&set->report_lock);
 		return rc;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which files a new presentation could not lay out.  Where each rank has given its file objects of its own, tensors
- * have a place among them; other tensors than those that were there may find none.
+ * What a new presentation could not lay out.  Where each rank has given its file objects of its own, tensors have a
+ * place among them; other tensors than those that were there may find none.  And the last stage of a pipeline has a
+ * tied copy only of a tensor that there is.
  */
 #include "reshard/command/command_i.h"
 
@@ -41,8 +42,31 @@ static int on_file(void *arg, const char *file, const char *logical)
 	return rc < 0 ? sc_wrap(f->err, rc, "rank %u", f->rank) : 0;
 }
 
+/* The first rule that says tied= with a plain name; NULL: there is none, or there are no stages. */
+static const struct meta_rule *tied_rule(const struct rs_version *draft)
+{
+	const struct meta_layout *l = draft->layout;
+
+	for (uint32_t i = 0; draft->topo.pp > 1 && draft->nr_sets && i < l->nr_rules; i++)
+		if (l->rules[i].tied && l->rules[i].goal.nr == 1 && l->rules[i].goal.tokens->kind == META_TOKEN_LIT)
+			return &l->rules[i];
+	return NULL;
+}
+
+/* One that places nothing is no mistake where another does: a version needs no optimizer. */
+static int refuse_lost_tie(const struct meta_view *view, const struct meta_rule *tied, struct sc_err *err)
+{
+	for (uint32_t i = 0; i < view->nr_entries; i++)
+		if (view->entries[i].rule->tied)
+			return 0;
+	return sc_fail(err, SC_E_STATE, "the layout's rule '%s' ties to a tensor that there is not, so the last stage "
+		       "of pp=%u would lack its copy; correct the name behind tied=, leave it out, or write "
+		       "suspicious=accept to config", tied->text, view->topo->pp);
+}
+
 int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err)
 {
+	const struct meta_rule *tied = rs_config_of(a->job).accept_suspicious ? NULL : tied_rule(a->draft);
 	struct rs_version *draft = a->draft;
 	struct formless f = {.draft = draft, .origins = rs_origins_of(a->job->service, draft), .err = err};
 	struct meta_view *view = NULL;
@@ -54,11 +78,13 @@ int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err)
 
 		any |= given->has_payloads && !has_same_names(given, draft);
 	}
-	if (!any)
+	if (!any && !tied)
 		return 0;
 	rc = meta_view_new(draft->layout, &draft->topo, &a->base->version->state, &view, err);
 	f.view = view;
-	for (f.rank = 0; rc == 0 && f.rank < draft->topo.ranks; f.rank++)
+	if (rc == 0 && tied)
+		rc = refuse_lost_tie(view, tied, err);
+	for (f.rank = 0; any && rc == 0 && f.rank < draft->topo.ranks; f.rank++)
 		rc = meta_view_files(view, f.rank, on_file, &f);
 	meta_view_free(view);
 	return rc;

@@ -115,6 +115,14 @@ int rs_head_current(struct rs_job *job, struct sc_err *err)
 	return rc;
 }
 
+void rs_head_soon(struct rs_job *job)
+{
+	const struct rs_head_ops *ops = kind(job->service);
+
+	if (ops->soon)
+		ops->soon(job->service, job);
+}
+
 bool rs_head_waits(const struct rs_service *s)
 {
 	return kind(s)->waits;

@@ -77,6 +77,8 @@ struct rs_amend {
 	uint64_t token;			/* CLONE: of the request */
 };
 
+struct rs_pass;
+
 /* Called without the lock of a service, of a cache or job.state.  `arg` is the service. */
 struct rs_head_ops {
 	const char *name;
@@ -98,12 +100,19 @@ struct rs_head_ops {
 	 */
 	int (*settle)(void *arg, struct rs_view *of, struct rs_view *next, struct rs_set *const *sets,
 		      struct sc_err *err);
+	/** Makes views real that this node keeps of a head, together with other nodes (reshard/joint), as far as that
+	 *  goes: what it has not made is made without it.  NULL: it never goes.  Errors: SC_E_CANCELLED. */
+	int (*joint)(void *arg, struct rs_pass *p);
+	/** All that this node keeps of the head `of` is here (upkeep/homes.c, which calls it).  NULL: nobody asks. */
+	int (*kept)(void *arg, struct rs_view *of, struct sc_err *err);
 	/** `job` is NULL for RS_AMEND_MAKE, and has a head for RS_AMEND_CLONE.  The caller keeps others from the row,
 	 *  and changes the job in memory. */
 	int (*amend)(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
 	/** Waits until the head in memory is the one that plain paths show.  NULL: it is.  Errors: SC_E_SYSTEM with
 	 *  EHOSTDOWN (this node does not know the head, and has waited for it). */
 	int (*current)(void *arg, struct rs_job *job, struct sc_err *err);
+	/** Waits, 5 s at most, while a newer head is on its way here.  NULL: none ever is. */
+	void (*soon)(void *arg, struct rs_job *job);
 	/** Returns a time of sc_now_ns(): until then, what was looked up stays so, or rs_events.names_changed is
 	 *  called.  NULL: for ever. */
 	int64_t (*until)(void *arg);
@@ -123,8 +132,9 @@ void rs_head_abort(struct rs_advance *a);
 int rs_head_move(struct rs_advance *a, struct sc_err *err);
 int rs_head_settle(struct rs_view *of, struct rs_view *next, struct rs_set *const *sets, struct sc_err *err);
 int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
-/** As `current` and `until`; INT64_MAX: for ever. */
+/** As `current`, `soon` and `until`; INT64_MAX: for ever. */
 int rs_head_current(struct rs_job *job, struct sc_err *err);
+void rs_head_soon(struct rs_job *job);
 /** As `waits`. */
 bool rs_head_waits(const struct rs_service *s);
 int64_t rs_head_until(struct rs_service *s);
@@ -134,6 +144,8 @@ struct rs_turn;
 /** Refuses a new `what` (NULL: to end the job) if anything is uncommitted: SC_E_BUSY, naming some of it.  The gate is
  *  closed. */
 int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err);
+/** The same, with another advice than to commit or discard it. */
+int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err *err);
 /** Prepares a->next as the version below the working tree.  Drains the log. */
 int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err);
 /**

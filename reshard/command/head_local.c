@@ -2,68 +2,16 @@
 /*
  * The kind "local" of head.h: one catalog, one node.  The gate is job.command, and job.tree taken for writing.  The
  * rows of a version, with its sets and datasets, are saved in one transaction with the head itself, and the versions
- * that keep= does not keep are dropped in the same.
+ * that keep= does not keep are dropped in the same (retention.c).
  */
 #include "reshard/command/command_i.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "meta/catalog/nodes.h"
 #include "reshard/join/part.h"
-
-struct old_versions {
-	struct {
-		uint64_t *at;
-		size_t nr, room;
-	} ids;
-	struct sc_err *err;
-};
-
-static int on_version(void *arg, const struct meta_version_row *row)
-{
-	struct old_versions *o = arg;
-
-	return row->tag ? 0 : sc_vec_push(&o->ids, row->id) < 0 ? sc_nomem(o->err) : 0;
-}
-
-/* What they have may be nowhere else, if the head lacks anything that it lists. */
-static bool may_drop(struct rs_service *s, struct rs_job *job, const struct rs_version *head)
-{
-	char name[SC_NAME_BYTES_MAX + 1];
-	struct sc_err lacks;
-
-	if (rs_version_look_up(s, head, &lacks) == 0)
-		return true;
-	sc_log(SC_LOG_ERROR, "job '%s': version %" PRIu64 ": %s; older versions are kept, continuing",
-	       rs_job_name(job, name, sizeof(name)), head->nr, lacks.msg);
-	rs_job_complain(job, "keep: older versions are kept", &lacks);
-	return false;
-}
-
-static int drop_old_versions(struct rs_service *s, struct rs_job *job, const struct rs_version *head,
-			     struct sc_err *err)
-{
-	struct old_versions o = {.err = err};
-	uint32_t keep = rs_config_of(job).keep;
-	int rc;
-
-	if (!keep || s->member) /* a cluster decides together */
-		return 0;
-	rc = meta_version_each(s->catalog, job->id, on_version, &o, err);
-	if (rc == 0 && o.ids.nr > keep && !may_drop(s, job, head))
-		o.ids.nr = 0;
-	for (size_t i = 0; rc == 0 && i + keep < o.ids.nr; i++)
-		if (o.ids.at[i] != head->id) {
-			rc = meta_stale_note_job(s->catalog, job->id, o.ids.at[i], err);
-			if (rc == 0)
-				rc = rs_version_drop(s, o.ids.at[i], err);
-			if (rc == 0)
-				rs_views_leave(s, o.ids.at[i]);
-		}
-	sc_vec_done(&o.ids);
-	return rc;
-}
 
 /* Sets that have no number yet, the version, the head. */
 static int save_version(struct rs_service *s, const struct rs_advance *a, struct rs_turn *turn, struct rs_version *v,
@@ -100,7 +48,7 @@ static int save_version(struct rs_service *s, const struct rs_advance *a, struct
 	if (rc == 0 && a->change == RS_BY_ROLLBACK)
 		rc = meta_stale_note_version(s->catalog, row.id, err);
 	if (rc == 0)
-		rc = drop_old_versions(s, a->job, v, err);
+		rc = rs_versions_drop_old(s, a->job, v, err);
 	if (rc < 0)
 		return rc;
 	v->job = a->job->id;
@@ -124,7 +72,7 @@ static void open_gate(struct rs_job *job)
 	(void)pthread_mutex_unlock(&job->command);
 }
 
-int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
+int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err *err)
 {
 	struct sc_buf names = {0};
 	struct rs_dirt dirt;
@@ -134,10 +82,18 @@ int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *e
 		rc = sc_nomem(err);
 	else if (rc == 0 && dirt.nr)
 		rc = sc_fail(err, SC_E_BUSY, "%zu folders, links and files were written or removed since the last "
-			     "version (%s); commit or discard them %s%s", dirt.nr, names.text ? names.text : "",
-			     what ? "before a new " : "first", what ? what : "");
+			     "version (%s); %s", dirt.nr, names.text ? names.text : "", advice);
 	sc_buf_done(&names);
 	return rc;
+}
+
+int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
+{
+	char advice[80];
+
+	(void)snprintf(advice, sizeof(advice), "commit or discard them %s%s", what ? "before a new " : "first",
+		       what ? what : "");
+	return rs_local_advise_dirty(job, advice, err);
 }
 
 static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
@@ -460,9 +416,11 @@ static int amend(struct rs_service *s, uint64_t job, const struct rs_amend *chan
 		rc = meta_stale_note_job(c, job, 0, err);
 		return rc < 0 ? rc : meta_job_remove(c, job, err);
 	case RS_AMEND_RENAME:
-		return meta_job_set_name(c, job, change->name, err);
+		rc = meta_job_set_name(c, job, change->name, err);
+		return rc < 0 ? rc : meta_stale_note_named(c, job, err);
 	case RS_AMEND_ATTR:
-		return meta_job_set_attr(c, job, change->row->mode, change->row->uid, change->row->gid, err);
+		rc = meta_job_set_attr(c, job, change->row->mode, change->row->uid, change->row->gid, err);
+		return rc < 0 ? rc : meta_stale_note_named(c, job, err);
 	case RS_AMEND_FIRST:
 		return meta_job_set_first(c, job, change->layout, change->topology, err);
 	case RS_AMEND_CONFIG:
@@ -488,7 +446,11 @@ static int local_amend(void *arg, struct rs_job *job, const struct rs_amend *cha
 	if (change->kind == RS_AMEND_FIRST || change->kind == RS_AMEND_TAG)
 		durable = rs_job_syncs(job);
 	rc = meta_catalog_begin(s->catalog, durable, err);
-	return rc < 0 ? rc : meta_catalog_end(s->catalog, amend(s, job->id, change, err), err);
+	if (rc == 0)
+		rc = meta_catalog_end(s->catalog, amend(s, job->id, change, err), err);
+	if (rc == 0 && (change->kind == RS_AMEND_RENAME || change->kind == RS_AMEND_ATTR))
+		rs_kick(s, false); /* records are written anew */
+	return rc;
 }
 
 const struct rs_head_ops rs_head_local = {

@@ -294,9 +294,10 @@ int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
 	struct rs_turn *turn = NULL;
 	struct rs_view *head;
-	int rc;
+	int rc = rs_command_lock(job, err);
 
-	(void)pthread_mutex_lock(&job->command);
+	if (rc < 0)
+		return rc;
 	(void)rs_tree_close(job, false, err);
 	head = rs_job_head(job);
 	rc = rs_turn_plan(job, head, RS_TURN_BACK, NULL, NULL, &turn, err);

@@ -38,9 +38,13 @@ int rs_job_tag(const struct rs_caller *who, struct rs_job *job, const char *text
 		rc = sc_fail(err, SC_E_COMMAND, "write 'tag VERSION NAME' or 'untag VERSION'");
 	if (rc == 0 && tag)
 		rc = check_tag(tag, err);
-	(void)pthread_mutex_lock(&job->command);
 	if (rc == 0)
-		rc = rs_version_find(s, job, version, &f, err);
+		rc = rs_command_lock(job, err);
+	if (rc < 0) {
+		sc_sys.release(copy);
+		return rc;
+	}
+	rc = rs_version_find(s, job, version, &f, err);
 	if (rc == 0) {
 		amend.version = f.id;
 		amend.nr = f.nr;

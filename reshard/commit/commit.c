@@ -232,8 +232,8 @@ static int append_report(struct rs_set *set, char *more, struct sc_err *err)
 
 #define STAND_INS_SHOWN 4
 
-/* Copies differ: says which of them no rank wrote itself. */
-static int name_stand_ins(struct commit *c, const struct rs_set *set, int rc)
+/* Copies differ: says which of them no rank wrote itself, and what to do. */
+static int advise_copies(struct commit *c, const struct rs_set *set, int rc)
 {
 	struct sc_buf text = {0};
 	uint32_t nr = 0;
@@ -251,10 +251,12 @@ static int name_stand_ins(struct commit *c, const struct rs_set *set, int rc)
 		else
 			sc_buf_printf(&text, "%s rank %u keeps its file", text.bytes ? "," : "", it->rank);
 	}
-	if (nr && !text.failed) {
+	if (!text.failed) {
 		const struct sc_err why = *c->err;
 
-		rc = sc_fail(c->err, rc, "%s; of '%s',%s", why.msg, set->file, text.text);
+		rc = sc_fail(c->err, rc, "%s%s%s%s%s; write it with equal copies, or a rule by which each rank has a "
+			     "part of its own", why.msg, nr ? "; of '" : "", nr ? set->file : "", nr ? "'," : "",
+			     nr ? text.text : "");
 	}
 	sc_buf_done(&text);
 	return rc;
@@ -283,7 +285,7 @@ static int verify(struct commit *c)
 		if (rc == 0 && now)
 			rc = rs_verify_set(c->s, set, NULL, NULL, &set->digests, &report, c->err);
 		if (rc == SC_E_COPIES)
-			rc = name_stand_ins(c, set, rc);
+			rc = advise_copies(c, set, rc);
 		sc_sys.release(report);
 		if (rc == 0 && now)
 			set->verified = META_EQUAL;

@@ -6,7 +6,28 @@
  */
 #include "reshard/items/items_i.h"
 
+#include <string.h>
+
 #include "reshard/engine/engine.h"
+#include "reshard/verify/verify.h"
+
+/* A file that is made of changed bytes would have a hash of its own.  `logical`: of the set that it is of, or NULL. */
+static int compare_sources(struct commit *c, const char *logical)
+{
+	const struct rs_version *v = c->a.base->version;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++) {
+		const uint64_t bit = i < 64 ? UINT64_C(1) << i : 0;
+
+		if ((logical && strcmp(logical, v->sets[i]->file) != 0) || (c->compared & bit))
+			continue;
+		rc = rs_verify_files(c->s, v->sets[i], NULL, NULL, c->err);
+		if (rc == 0)
+			c->compared |= bit;
+	}
+	return rc;
+}
 
 static int write_image(struct commit *c, struct item *it, const struct rs_image *im, struct sc_err *err)
 {
@@ -47,8 +68,10 @@ static int find_blob(struct commit *c, struct item *it, uint32_t rank, const cha
 	it->bytes = im->bytes;
 	it->blob = im->same_as;
 	if (!im->same_as)
+		rc = compare_sources(c, it->how == ITEM_KEPT ? it->logical : NULL);
+	if (rc == 0 && !im->same_as)
 		rc = write_image(c, it, im, c->err);
-	else if (rs_made_holds(c->s, im->same_as))
+	if (im->same_as && rs_made_holds(c->s, im->same_as))
 		it->made = true; /* by an open: nobody has flushed it */
 	it->made |= it->pinned;
 	rs_image_unref(c->s, im);
@@ -75,15 +98,15 @@ int rs_commit_find_moved(struct commit *c, struct item *it)
 	return rc;
 }
 
-/* What a node wrote that is no member now: it may have a newer one, which no commit would know of. */
+/* A node that is no member now may have a newer one, which no commit would know of. */
 static int refuse_absent(struct commit *c, const struct item *it)
 {
 	uint32_t node;
 	int rc = rs_blob_is_there(c->s->blobs, it->blob, &node, c->err);
 
 	return rc ? (rc < 0 ? rc : 0)
-		  : sc_fail(c->err, SC_E_BUSY, "node %u, which wrote it, is no member of the cluster now, and may "
-			    "have a newer one: wait for it, or write the file on another node", node);
+		  : sc_fail(c->err, SC_E_BUSY, "node %u is no member of the cluster now, and may have a newer one: "
+			    "wait for it, write the file on another node, or give the node up by drain", node);
 }
 
 int rs_commit_keep(struct commit *c, struct item *it)

@@ -98,6 +98,10 @@ static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 		if (it->how == ITEM_KEPT) {
 			const struct rs_set *old = sc_map_get(&c->head_sets, set->file, strlen(set->file));
 
+			if (rs_verify_is_other(old)) /* nobody knows which of its files; it would get new digests */
+				return sc_fail(c->err, SC_E_COPIES, "rank %u: '%s' would be kept, and a tensor of "
+					       "'%s' is not what was committed: write it on all ranks, or remove it",
+					       it->rank, it->path, set->file);
 			it->format = old->format;
 			rc = rs_commit_keep(c, it);
 			if (rc < 0)

@@ -34,13 +34,7 @@ static int glob(const char *value, char ret[RS_CONFIG_GLOB_BYTES])
 	return 0;
 }
 
-/* Ranks: "0-3,7". */
-struct range {
-	uint32_t first, last;
-};
-
-/* Takes the next range of a list; false: there is none. */
-static bool next_range(const char **at, struct range *ret)
+bool rs_ranks_next(const char **at, struct rs_ranks *ret)
 {
 	const size_t n = strspn(*at, "0123456789"), m = (*at)[n] == '-' ? strspn(*at + n + 1, "0123456789") : 0;
 	const char *end = *at + n + ((*at)[n] == '-' ? m + 1 : 0);
@@ -54,13 +48,24 @@ static bool next_range(const char **at, struct range *ret)
 	return ret->first <= ret->last && ret->last < SC_RANKS_MAX;
 }
 
+/* Nodes that have a file's bytes; empty: as the cluster says. */
+static int replicas(const char *value, uint32_t *ret)
+{
+	uint32_t n = 0;
+
+	if (*value && (number(value, 16, &n) < 0 || !n))
+		return -1;
+	*ret = n;
+	return 0;
+}
+
 static int home(const char *value, char ret[RS_CONFIG_HOME_BYTES])
 {
 	const char *at = strcmp(value, "none") == 0 ? "" : value;
-	struct range r;
+	struct rs_ranks r;
 
 	while (*at)
-		if (!next_range(&at, &r))
+		if (!rs_ranks_next(&at, &r))
 			return -1;
 	if (strlen(value) >= RS_CONFIG_HOME_BYTES)
 		return -1;
@@ -68,12 +73,11 @@ static int home(const char *value, char ret[RS_CONFIG_HOME_BYTES])
 	return 0;
 }
 
-bool rs_config_has_home(const struct rs_config *c, uint32_t rank)
+bool rs_ranks_have(const char *list, uint32_t rank)
 {
-	const char *at = c->home;
-	struct range r;
+	struct rs_ranks r;
 
-	while (next_range(&at, &r))
+	while (rs_ranks_next(&list, &r))
 		if (rank >= r.first && rank <= r.last)
 			return true;
 	return false;
@@ -93,6 +97,12 @@ static const char *const yes_words[] = {"no", "yes", NULL};
 static const char *const plain_words[] = {"refuse", "drop", NULL};
 static const char *const suspicious_words[] = {"refuse", "accept", NULL};
 static const char *const engine_words[] = {"auto", "host", "gpu", NULL};
+
+const char *const rs_config_forms[] = {
+	"materialize=eager|lazy|never", "verify=commit|background", "sync=on|off", "keep=N (0: all)",
+	"buffer_mib=N (2 or more)", "ranks_per_node=N (1 or more)", "show=on|off", "remove=yes|no", "plain=refuse|drop",
+	"suspicious=refuse|accept", "hf=FILE", "hf_shard=N[K|M|G] (1M or more)", "engine=auto|host|gpu",
+	"home=RANKS (0-3,7) or none", "replicas=N (1 to 16)", NULL};
 
 int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 {
@@ -115,6 +125,8 @@ int rs_config_apply(struct rs_config *c, const char *key, const char *value)
 		c->accept_suspicious = word;
 	else if (strcmp(key, "keep") == 0)
 		return number(value, 1000000, &c->keep);
+	else if (strcmp(key, "replicas") == 0)
+		return replicas(value, &c->replicas);
 	else if (strcmp(key, "ranks_per_node") == 0 && number(value, SC_RANKS_MAX, &ranks) == 0 && ranks >= 1)
 		c->ranks_per_node = ranks;
 	else if (strcmp(key, "buffer_mib") == 0 && number(value, 65536, &mib) == 0 && mib >= 2)
@@ -139,13 +151,18 @@ void rs_config_hf(const struct rs_config *c, char *ret, size_t bytes)
 
 void rs_config_text(const struct rs_config *c, struct sc_buf *buf)
 {
+	char copies[16] = "";
+
+	if (c->replicas)
+		(void)snprintf(copies, sizeof(copies), "%u", c->replicas);
 	sc_buf_printf(buf, "materialize=%s\nverify=%s\nsync=%s\nkeep=%u\nbuffer_mib=%u\nranks_per_node=%u\n"
-			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\nhf=%s\nhf_shard=%uM\nengine=%s\nhome=%s\n",
+			   "show=%s\nremove=%s\nplain=%s\nsuspicious=%s\nhf=%s\nhf_shard=%uM\nengine=%s\n"
+			   "home=%s\nreplicas=%s\n",
 		      materialize_words[c->materialize], verify_words[c->verify],
 		      switch_words[c->sync], c->keep, (unsigned)(c->buffer_bytes >> 20), c->ranks_per_node,
 		      switch_words[c->show], yes_words[c->remove], plain_words[c->drop_plain],
 		      suspicious_words[c->accept_suspicious], c->hf, (unsigned)(c->hf_shard_bytes >> 20),
-		      engine_words[c->engine], c->home);
+		      engine_words[c->engine], c->home, copies);
 }
 
 const char *rs_config_engine(const struct rs_config *c)

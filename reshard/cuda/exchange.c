@@ -12,7 +12,7 @@ static_assert(sizeof(ncclUniqueId) == RS_EXCHANGE_ID_BYTES, "an id is NCCL's");
 struct rs_exchange {
 	struct rs_exchange_options o;
 	const struct rs_nccl *nccl;
-	ncclComm_t comms[];	/* of each peer; NULL: it has none */
+	ncclComm_t comms[];	/* of each peer of this process; NULL: it has none */
 };
 
 static int nccl_failed(const struct rs_exchange *e, uint32_t peer, ncclResult_t rc, const char *call,
@@ -94,7 +94,7 @@ static int init(struct rs_exchange *e, uint32_t p, struct sc_err *err)
 			       cudaGetErrorName(set), cudaGetErrorString(set));
 	config.blocking = 0;
 	memcpy(&id, e->o.id, sizeof(id));
-	rc = e->nccl->init(&e->comms[p], (int)e->o.peers, id, (int)p, &config);
+	rc = e->nccl->init(&e->comms[p], (int)e->o.world, id, (int)(e->o.first + p), &config);
 	return is_good(rc) ? 0 : nccl_failed(e, p, rc, "ncclCommInitRankConfig()", err);
 }
 
@@ -135,7 +135,7 @@ static int put_peer(struct rs_exchange *e, uint32_t p, const struct rs_exchange_
 {
 	const struct rs_share *s = peer->share;
 
-	for (uint32_t q = 0; q < e->o.peers; q++) {
+	for (uint32_t q = 0; q < e->o.world; q++) {
 		ncclResult_t rc = ncclSuccess;
 
 		if (s->sends[q].bytes)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes between GPUs, by NCCL.  Ranks are the GPUs of this process, one thread drives all of them, and each has a
- * communicator, from rs_exchange_new() to rs_exchange_finish(): a pass.
+ * Bytes between GPUs, by NCCL.  Ranks are the GPUs of this process and those of others, on other nodes; one thread
+ * drives all of this one, and each has a communicator, from rs_exchange_new() to rs_exchange_finish(): a pass.
  *
  * Communicators do not block: a call hands its work over to a thread of NCCL, and until that has put it on the streams,
  * nothing may be enqueued behind it.  So each function here asks again and again, with idle() in between, and returns
@@ -20,8 +20,9 @@
 #define RS_EXCHANGE_ID_BYTES 128
 
 struct rs_exchange_options {
-	uint32_t peers;
-	const int *devices;	/* of each peer, as CUDA numbers it */
+	uint32_t world;		/* ranks in all */
+	uint32_t peers, first;	/* of this process: [first, first + peers) */
+	const int *devices;	/* of each of these, as CUDA numbers it */
 	unsigned char id[RS_EXCHANGE_ID_BYTES];	/* of this pass; rs_exchange_id().  Whoever has it can join */
 	uint32_t timeout_ms;
 	int (*idle)(void *arg, struct sc_err *err);
@@ -37,7 +38,7 @@ int rs_exchange_id(unsigned char *ret, struct sc_err *err);
  *  Errors: SC_E_SYSTEM (it fails, or a peer does not come in time), SC_E_UNSUPPORTED, SC_E_NO_MEMORY, idle()'s. */
 int rs_exchange_new(const struct rs_exchange_options *options, struct rs_exchange **ret, struct sc_err *err);
 
-/** What a peer sends and receives, and on which stream of its GPU. */
+/** What a peer of this process sends and receives, and on which stream of its GPU. */
 struct rs_exchange_peer {
 	cudaStream_t stream;
 	unsigned char *send, *recv;	/* windows */

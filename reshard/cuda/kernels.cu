@@ -10,9 +10,9 @@
 
 #ifdef __CUDACC__
 #define UNROLL _Pragma("unroll")
-/* of global memory; read once, so the first to leave the cache */
+/* of global memory; read once and written once, so the first to leave the cache */
 #define LOAD(p) __ldcs(p)
-#define STORE(p, v) __stcg(p, v)
+#define STORE(p, v) __stcs(p, v)
 #endif
 
 /* --- where a row is --- */

@@ -2,10 +2,11 @@
 #include "reshard/cuda/lane.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "meta/base/err.h"
 
-#define BLOCKS_PER_SM 4u	/* as the kernel's launch bounds say */
+#define BLOCKS_PER_SM 16u	/* four times what run at once: those that end early make room for others */
 
 #define TRY RS_LANE_TRY
 
@@ -50,10 +51,11 @@ static int make_slot(struct rs_lane *l, unsigned nr, unsigned char *memory, uint
 
 int rs_lane_begin(struct rs_lane *l, unsigned char *memory, uint32_t peer, struct sc_err *err)
 {
-	const unsigned streams = l->pool->peers > 1 ? RS_LANE_STREAMS : RS_LANE_NET;
+	const bool exchanges = rs_pool_world(l->pool) > 1;
+	const unsigned streams = exchanges ? RS_LANE_STREAMS : RS_LANE_NET;
 	int multiprocessors = 0, rc = 0;
 
-	l->last = l->pool->peers > 1 ? RS_LANE_UNPACKED : RS_LANE_RAN;
+	l->last = exchanges ? RS_LANE_UNPACKED : RS_LANE_RAN;
 	TRY(cudaSetDevice, l->device);
 	TRY(cudaDeviceGetAttribute, &multiprocessors, cudaDevAttrMultiProcessorCount, l->device);
 	l->blocks_max = BLOCKS_PER_SM * (unsigned)multiprocessors;
@@ -165,6 +167,14 @@ static int copy_in(struct rs_lane *l, struct rs_lane_slot *s, const struct rs_sh
 	return rc;
 }
 
+static int clear(struct rs_lane *l, struct rs_lane_slot *s, struct sc_err *err)
+{
+	if (!s->cleared)
+		TRY(cudaMemsetAsync, s->device[RS_POOL_OUT], 0, l->pool->window_bytes, l->streams[RS_LANE_RUN]);
+	s->cleared = true;
+	return 0;
+}
+
 int rs_lane_run(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err)
 {
 	struct rs_lane_slot *s = &l->slots[slot];
@@ -176,7 +186,9 @@ int rs_lane_run(struct rs_lane *l, unsigned slot, const struct rs_share *share, 
 		return rc;
 	TRY(cudaStreamWaitEvent, l->streams[RS_LANE_RUN], s->events[RS_LANE_IN_DONE], 0);
 	TRY(cudaStreamWaitEvent, l->streams[RS_LANE_RUN], s->events[RS_LANE_OUT_DONE], 0);
-	rc = launch(l, RS_LANE_RUN, s, 0, s->zeros, err);
+	rc = clear(l, s, err);
+	if (rc == 0)
+		rc = launch(l, RS_LANE_RUN, s, 0, s->zeros, err);
 	if (rc == 0)
 		rc = launch(l, RS_LANE_RUN, s, s->zeros, s->boxes, err);
 	if (rc == 0)
@@ -210,4 +222,92 @@ int rs_lane_out(struct rs_lane *l, unsigned slot, const struct rs_share *share, 
 	if (rc == 0)
 		TRY(cudaEventRecord, s->events[RS_LANE_OUT_DONE], l->streams[RS_LANE_OUT]);
 	return rc;
+}
+
+/* --- buffers --- */
+
+#define PCI_BYTES 32
+
+/* Who opens a handle opens the whole block that CUDA has cut memory from; so many bytes are a block of their own. */
+#define BLOCK_BYTES (2u << 20)
+
+static void describe(const char *pci, const cudaIpcMemHandle_t *handle, char *ret)
+{
+	size_t at = (size_t)snprintf(ret, RS_POOL_HANDLE_BYTES, "%.*s ", PCI_BYTES, pci);
+
+	for (size_t i = 0; i < sizeof(*handle); i++)
+		at += (size_t)snprintf(ret + at, RS_POOL_HANDLE_BYTES - at, "%02x",
+				       ((const unsigned char *)handle->reserved)[i]);
+}
+
+static int take(struct rs_lane *l, struct rs_lane_buffer *b, cudaIpcMemHandle_t *ret_handle, struct sc_err *err)
+{
+	cudaError_t rc;
+
+	TRY(cudaSetDevice, l->device);
+	rc = cudaMalloc((void **)&b->at, b->room);
+	if (rc == cudaErrorMemoryAllocation)
+		return sc_fail(err, SC_E_NO_MEMORY, "GPU %d has no %" PRIu64 " bytes left", l->device, b->room);
+	if (rc != cudaSuccess)
+		return rs_lane_failed(l, rc, "cudaMalloc()", err);
+	TRY(cudaIpcGetMemHandle, ret_handle, b->at);
+	return 0;
+}
+
+int rs_lane_take(struct rs_lane *l, uint64_t bytes, struct rs_lane_buffer *ret, char ret_text[RS_POOL_HANDLE_BYTES],
+		 struct sc_err *err)
+{
+	struct rs_lane_buffer b = {.bytes = bytes, .room = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES};
+	cudaIpcMemHandle_t handle;
+	char pci[PCI_BYTES];
+	int rc;
+
+	TRY(cudaDeviceGetPCIBusId, pci, PCI_BYTES, l->device);
+	rc = b.room < bytes ? sc_fail(err, SC_E_NO_MEMORY, "no GPU has %" PRIu64 " bytes", bytes)
+			    : take(l, &b, &handle, err);
+	if (rc < 0) {
+		if (b.at)
+			(void)cudaFree(b.at);
+		return rc;
+	}
+	describe(pci, &handle, ret_text);
+	*ret = b;
+	return 0;
+}
+
+int rs_lane_give(struct rs_lane *l, struct rs_lane_buffer *buffer, struct sc_err *err)
+{
+	unsigned char *at = buffer->at;
+
+	*buffer = (struct rs_lane_buffer){0};
+	TRY(cudaFree, at);
+	return 0;
+}
+
+int rs_lane_clear(struct rs_lane *l, unsigned slot, const struct rs_lane_buffer *buffer, struct sc_err *err)
+{
+	TRY(cudaSetDevice, l->device);
+	TRY(cudaMemsetAsync, buffer->at, 0, buffer->room, l->streams[RS_LANE_OUT]);
+	TRY(cudaEventRecord, l->slots[slot].events[RS_LANE_OUT_DONE], l->streams[RS_LANE_OUT]);
+	return 0;
+}
+
+int rs_lane_keep(struct rs_lane *l, unsigned slot, const struct rs_share *share, const struct rs_lane_buffer *buffer,
+		 struct sc_err *err)
+{
+	struct rs_lane_slot *s = &l->slots[slot];
+
+	TRY(cudaStreamWaitEvent, l->streams[RS_LANE_OUT], s->events[l->last], 0);
+	for (uint32_t i = 0; i < share->nr_out; i++) {
+		const struct rs_extent *e = &share->out[i];
+
+		if (e->at > buffer->bytes || e->bytes > buffer->bytes - e->at)
+			return sc_fail(err, SC_E_STATE, "GPU %d: bytes %" PRIu64 " to %" PRIu64 " are no part of a "
+				       "file of %" PRIu64, l->device, e->at, e->at + e->bytes, buffer->bytes);
+		if (e->bytes)
+			TRY(cudaMemcpyAsync, buffer->at + e->at, s->device[RS_POOL_OUT] + e->window, e->bytes,
+			    cudaMemcpyDeviceToDevice, l->streams[RS_LANE_OUT]);
+	}
+	TRY(cudaEventRecord, s->events[RS_LANE_OUT_DONE], l->streams[RS_LANE_OUT]);
+	return 0;
 }

@@ -41,7 +41,14 @@ struct rs_lane {
 		cudaEvent_t events[RS_LANE_EVENTS];
 		struct rs_tables tables;	/* pinned */
 		uint32_t zeros, boxes;		/* tiles of zeros; of these and what RUN copies; the rest is unpacked */
+		bool cleared;			/* the window of output: what no box writes is copied out, too */
 	} slots[RS_POOL_SLOTS];
+};
+
+/** Memory of a GPU that has a file, for other processes, too. */
+struct rs_lane_buffer {
+	unsigned char *at;	/* NULL: there is none */
+	uint64_t bytes, room;	/* of the file; taken */
 };
 
 /** Fails with the name of a call of CUDA. */
@@ -72,5 +79,16 @@ int rs_lane_run(struct rs_lane *l, unsigned slot, const struct rs_share *share, 
 int rs_lane_unpack(struct rs_lane *l, unsigned slot, struct sc_err *err);
 /** Enqueues OUT. */
 int rs_lane_out(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err);
+
+/** Takes a buffer, and says how other processes open it.  Nothing is enqueued. */
+int rs_lane_take(struct rs_lane *l, uint64_t bytes, struct rs_lane_buffer *ret, char ret_text[RS_POOL_HANDLE_BYTES],
+		 struct sc_err *err);
+/** Gives it back; nothing of it is enqueued. */
+int rs_lane_give(struct rs_lane *l, struct rs_lane_buffer *buffer, struct sc_err *err);
+/** Enqueues zeros for all of a buffer, and OUT_DONE of a slot that has no round. */
+int rs_lane_clear(struct rs_lane *l, unsigned slot, const struct rs_lane_buffer *buffer, struct sc_err *err);
+/** Enqueues OUT of a pass that ends in a buffer: ranges go to their places in the file.  Errors: SC_E_STATE, too. */
+int rs_lane_keep(struct rs_lane *l, unsigned slot, const struct rs_share *share, const struct rs_lane_buffer *buffer,
+		 struct sc_err *err);
 
 #endif

@@ -2,6 +2,7 @@
 #include "reshard/cuda/pipeline.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "meta/base/err.h"
 #include "meta/base/mem.h"
@@ -14,9 +15,13 @@ struct rs_pipeline {
 	cudaLibrary_t library;
 	bool pinned;
 	struct rs_exchange *exchange;	/* of the pass; NULL: none has begun, or there is one GPU */
+	bool has_id;			/* `id` is of the pass */
+	unsigned char id[RS_EXCHANGE_ID_BYTES];
 	unsigned next;			/* the slot of the next round */
 	bool full[RS_POOL_SLOTS];	/* it has a round that is not drained */
 	struct rs_lane lanes[RS_POOL_PEERS_MAX];
+	struct rs_lane_buffer buffers[RS_POOL_LOADS_MAX];	/* of the first one */
+	const struct rs_lane_buffer *to;	/* of the pass; NULL: it is drained */
 };
 
 /* Keeps the first error.  A caller's may be about anything; what it said is kept as it is. */
@@ -77,13 +82,17 @@ int rs_pipeline_new(const struct rs_pipeline_options *options, struct rs_pipelin
 /* Joins the pass: nothing runs yet that NCCL would wait for. */
 static int begin_pass(struct rs_pipeline *p, struct sc_err *err)
 {
-	struct rs_exchange_options o = {.peers = p->o.pool.peers, .devices = p->o.devices,
+	struct rs_exchange_options o = {.world = rs_pool_world(&p->o.pool), .peers = p->o.pool.peers,
+					.first = p->o.pool.first, .devices = p->o.devices,
 					.timeout_ms = p->o.exchange_ms, .idle = p->o.idle, .arg = p->o.arg};
-	int rc;
+	int rc = 0;
 
-	if (p->exchange || o.peers == 1)
+	if (p->exchange || o.world == 1)
 		return 0;
-	rc = rs_exchange_id(o.id, err);
+	if (p->has_id)
+		memcpy(o.id, p->id, sizeof(o.id));
+	else
+		rc = rs_exchange_id(o.id, err);
 	return rc < 0 ? rc : rs_exchange_new(&o, &p->exchange, err);
 }
 
@@ -127,7 +136,7 @@ static int wait_for_all(struct rs_pipeline *p, unsigned slot, enum rs_lane_event
 
 static int check(const struct rs_pipeline *p, uint32_t k, const struct rs_share *s, struct sc_err *err)
 {
-	const uint64_t bytes = p->o.pool.window_bytes, exchanged = p->o.pool.peers > 1 ? bytes : 0;
+	const uint64_t bytes = p->o.pool.window_bytes, exchanged = rs_pool_world(&p->o.pool) > 1 ? bytes : 0;
 	const uint32_t boxes = p->o.pool.boxes_max, extents = rs_pool_extents(&p->o.pool);
 
 	if (s->in_bytes > bytes || s->out_bytes > bytes || s->send_bytes > exchanged || s->recv_bytes > exchanged)
@@ -151,7 +160,7 @@ static int exchange(struct rs_pipeline *p, unsigned slot, const struct rs_round 
 
 		peers[k] = (struct rs_exchange_peer){l->streams[RS_LANE_NET], l->slots[slot].device[RS_POOL_SEND],
 						     l->slots[slot].device[RS_POOL_RECV], &round->shares[k]};
-		some |= round->shares[k].send_bytes != 0;
+		some |= round->shares[k].send_bytes || round->shares[k].recv_bytes;
 	}
 	return some ? rs_exchange_put(p->exchange, peers, err) : 0;
 }
@@ -163,7 +172,7 @@ static int drain(struct rs_pipeline *p, unsigned slot, struct sc_err *err)
 	if (!p->full[slot])
 		return 0;
 	rc = wait_for_all(p, slot, RS_LANE_OUT_DONE, err);
-	if (rc == 0)
+	if (rc == 0 && !p->to)
 		rc = p->o.drain(p->o.arg, slot, err);
 	p->full[slot] = false;
 	return rc;
@@ -192,12 +201,13 @@ static int put(struct rs_pipeline *p, unsigned slot, const struct rs_round *roun
 		rc = rs_lane_run(&p->lanes[k], slot, &round->shares[k], err);
 	if (rc == 0)
 		rc = exchange(p, slot, round, err);
-	for (uint32_t k = 0; rc == 0 && round->nr > 1 && k < round->nr; k++)
+	for (uint32_t k = 0; rc == 0 && p->exchange && k < round->nr; k++)
 		rc = rs_lane_unpack(&p->lanes[k], slot, err);
-	if (rc == 0)
+	if (rc == 0 && !p->to)
 		rc = drain(p, slot, err);
 	for (uint32_t k = 0; rc == 0 && k < round->nr; k++)
-		rc = rs_lane_out(&p->lanes[k], slot, &round->shares[k], err);
+		rc = p->to ? rs_lane_keep(&p->lanes[k], slot, &round->shares[k], p->to, err)
+			   : rs_lane_out(&p->lanes[k], slot, &round->shares[k], err);
 	p->full[slot] = rc == 0;
 	return rc;
 }
@@ -225,6 +235,35 @@ int rs_pipeline_finish(struct rs_pipeline *p, struct sc_err *err)
 	if (rc == 0 && p->exchange)
 		rc = keep(p, rs_exchange_finish(sc_steal(&p->exchange), err), err);
 	return rc;
+}
+
+/* --- buffers --- */
+
+int rs_pipeline_load(struct rs_pipeline *p, uint32_t nr, uint64_t bytes, char *ret_text, struct sc_err *err)
+{
+	int rc = p->first.code;
+
+	if (rc < 0) {
+		*err = p->first;
+		return rc;
+	}
+	rc = rs_lane_take(&p->lanes[0], bytes, &p->buffers[nr - 1], ret_text, err);
+	return rc == SC_E_NO_MEMORY ? rc : keep(p, rc, err);
+}
+
+int rs_pipeline_unload(struct rs_pipeline *p, uint32_t nr, struct sc_err *err)
+{
+	return keep(p, rs_lane_give(&p->lanes[0], &p->buffers[nr - 1], err), err);
+}
+
+int rs_pipeline_begin(struct rs_pipeline *p, uint32_t nr, const unsigned char *id, struct sc_err *err)
+{
+	p->has_id = id != NULL;
+	if (id)
+		memcpy(p->id, id, sizeof(p->id));
+	p->to = nr ? &p->buffers[nr - 1] : NULL;
+	p->full[p->next] = p->to != NULL; /* rs_pipeline_finish() waits */
+	return p->to ? keep(p, rs_lane_clear(&p->lanes[0], p->next, p->to, err), err) : 0;
 }
 
 /* --- end --- */
@@ -261,6 +300,9 @@ int rs_pipeline_close(struct rs_pipeline *p, struct sc_err *err)
 			rc = wait_for_stream(p, p->lanes[k].streams[i], err);
 	if (rc < 0)
 		return rc;
+	for (unsigned i = 0; i < RS_POOL_LOADS_MAX; i++)
+		if (p->buffers[i].at)
+			(void)rs_lane_give(&p->lanes[0], &p->buffers[i], err);
 	for (uint32_t k = 0; k < p->o.pool.peers; k++)
 		rs_lane_end(&p->lanes[k]);
 	if (p->pinned)

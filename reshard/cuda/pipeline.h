@@ -11,8 +11,8 @@
  * OUT_DONE before it calls drain(), and until an exchange has been handed over before it enqueues what is behind it.
  *
  * Whatever synchronizes a device (memory, events) is made by rs_pipeline_new() and ended by rs_pipeline_close(), and
- * nothing of it in between.  With several GPUs, communicators are those of a pass: from the first round to
- * rs_pipeline_finish().
+ * nothing of it in between.  With several GPUs, here or on other nodes, communicators are those of a pass: from the
+ * first round to rs_pipeline_finish().
  *
  * The first error is kept: every later call gives it.  One thread.
  */
@@ -23,7 +23,7 @@
 #include "reshard/rounds/rounds.h"
 
 struct rs_pipeline_options {
-	int devices[RS_POOL_PEERS_MAX];	/* of each peer, as CUDA numbers it */
+	int devices[RS_POOL_PEERS_MAX];	/* of each peer of this node, as CUDA numbers it */
 	struct rs_pool pool;
 	const char *kernel;	/* PTX that has scalai_copy() */
 	void *memory;		/* of the caller, as large as the pool: it is pinned until the end */
@@ -44,14 +44,26 @@ struct rs_pipeline;
 int rs_pipeline_new(const struct rs_pipeline_options *options, struct rs_pipeline **ret, struct sc_err *err);
 
 /**
- * Copies a round: calls fill(), and drain() for the earlier one whose slot it takes.  The round is not needed any more
- * when it returns.
+ * Copies a round, of shares of this node's peers: calls fill(), and drain() for the earlier one whose slot it takes.
+ * The round is not needed any more when it returns.
  * Errors: SC_E_LIMIT (it does not fit), SC_E_STATE (a box is outside), SC_E_SYSTEM (a call of CUDA or NCCL failed, or a
  * peer is late), SC_E_UNSUPPORTED (several GPUs, and no NCCL), those of fill(), drain(), idle().
  */
 int rs_pipeline_put(struct rs_pipeline *p, const struct rs_round *round, struct sc_err *err);
 
-/** Drains all rounds that have been put.  Errors: as rs_pipeline_put(). */
+/**
+ * Of a pipeline of one GPU, when no round is on its way: takes buffer `nr`, from 1 to RS_POOL_LOADS_MAX, and says in
+ * RS_POOL_HANDLE_BYTES how other processes open it.
+ * Errors: SC_E_NO_MEMORY (the GPU has no room: the pipeline goes on), SC_E_SYSTEM.
+ */
+int rs_pipeline_load(struct rs_pipeline *p, uint32_t nr, uint64_t bytes, char *ret_text, struct sc_err *err);
+/** Gives it back.  Errors: SC_E_SYSTEM. */
+int rs_pipeline_unload(struct rs_pipeline *p, uint32_t nr, struct sc_err *err);
+/** Begins a pass: what its rounds write goes to a buffer, which is zeroed; 0: it is drained.  `id`: of a pass of
+ *  several nodes, all of which have it by rs_exchange_id() of one of them; NULL: of one.  Errors: SC_E_SYSTEM. */
+int rs_pipeline_begin(struct rs_pipeline *p, uint32_t nr, const unsigned char *id, struct sc_err *err);
+
+/** Drains all rounds that have been put, or waits for those that a buffer gets.  Errors: as rs_pipeline_put(). */
 int rs_pipeline_finish(struct rs_pipeline *p, struct sc_err *err);
 
 /**

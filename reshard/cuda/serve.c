@@ -17,6 +17,7 @@
 #include "meta/base/mem.h"
 #include "reshard/gpu/channel.h"
 #include "reshard/cuda/device.h"
+#include "reshard/cuda/exchange.h"
 #include "reshard/cuda/nccl.h"
 #include "reshard/cuda/pipeline.h"
 
@@ -31,6 +32,7 @@ struct serving {
 	void *memory;		/* pool and plan */
 	uint64_t bytes;
 	int idle_ms;
+	bool has_named;		/* a pass, which may never begin */
 	struct rs_share *shares;	/* of the round that is being put */
 	struct rs_pipeline *pipeline;
 };
@@ -157,10 +159,10 @@ static int describe(const struct rs_wire_message *setup, char *ret, size_t bytes
 	for (uint32_t k = 0; rc == 0 && k < setup->peers; k++) {
 		rc = rs_device_check(setup->devices[k], ret + at, bytes - at, err);
 		at = rc == 0 ? strlen(ret) : 0;
-		if (rc == 0 && setup->peers > 1)
+		if (rc == 0 && (setup->peers > 1 || setup->world > 1))
 			at += (size_t)snprintf(ret + at, bytes - at, ", ");
 	}
-	if (rc == 0 && setup->peers > 1)
+	if (rc == 0 && (setup->peers > 1 || setup->world > 1))
 		rc = rs_nccl_load(&ignored, ret + at, bytes - at, err);
 	return rc;
 }
@@ -198,7 +200,52 @@ static int put(struct serving *s, const struct rs_wire_message *m, struct sc_err
 /* Who has started it asks for something. */
 static bool is_idle(const struct serving *s)
 {
-	return s->wire.phase == RS_WIRE_IDLE && s->wire.put;
+	return s->wire.phase == RS_WIRE_IDLE && (s->wire.put || s->has_named) && !s->wire.buffers;
+}
+
+static int load(struct serving *s, const struct rs_wire_message *m, struct sc_err *err)
+{
+	struct rs_wire_message answer = rs_wire_message(RS_WIRE_LOADED, 0);
+	int rc;
+
+	rc = rs_pipeline_load(s->pipeline, (uint32_t)m->nr, m->window_bytes, answer.text, err);
+	if (rc == SC_E_NO_MEMORY) {
+		answer.kind = RS_WIRE_REFUSED;
+		(void)snprintf(answer.text, sizeof(answer.text), "%s", err->msg);
+		rc = 0;
+	}
+	return rc < 0 ? rc : say_message(s, &answer, err);
+}
+
+/* Makes an id: the other nodes find this process by it. */
+static int name_pass(struct serving *s, struct sc_err *err)
+{
+	struct rs_wire_message m = rs_wire_message(RS_WIRE_NAMED, 0);
+	unsigned char id[RS_EXCHANGE_ID_BYTES];
+	int rc = rs_exchange_id(id, err);
+
+	for (size_t i = 0; rc == 0 && i < sizeof(id); i++)
+		(void)snprintf(m.text + 2 * i, 3, "%02x", id[i]);
+	s->has_named = true;
+	return rc < 0 ? rc : say_message(s, &m, err);
+}
+
+static unsigned digit(char c)
+{
+	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
+}
+
+/* The text of a pass of several nodes is an id. */
+static int begin(struct serving *s, const struct rs_wire_message *m, struct sc_err *err)
+{
+	const bool has_id = rs_pool_world(&s->wire.pool) > s->wire.pool.peers;
+	unsigned char id[RS_EXCHANGE_ID_BYTES];
+	int rc;
+
+	for (size_t i = 0; has_id && i < sizeof(id); i++)
+		id[i] = (unsigned char)(digit(m->text[2 * i]) << 4 | digit(m->text[2 * i + 1]));
+	rc = rs_pipeline_begin(s->pipeline, (uint32_t)m->nr, has_id ? id : NULL, err);
+	return rc < 0 ? rc : say(s, RS_WIRE_BEGUN, 0, err);
 }
 
 static int serve_one(struct serving *s, struct sc_err *err)
@@ -213,7 +260,14 @@ static int serve_one(struct serving *s, struct sc_err *err)
 		return rc;
 	switch ((enum rs_wire_kind)m.kind) {
 	case RS_WIRE_BEGIN:
-		return say(s, RS_WIRE_BEGUN, 0, err);
+		return begin(s, &m, err);
+	case RS_WIRE_ID:
+		return name_pass(s, err);
+	case RS_WIRE_LOAD:
+		return load(s, &m, err);
+	case RS_WIRE_FREE:
+		rc = rs_pipeline_unload(s->pipeline, (uint32_t)m.nr, err);
+		return rc < 0 ? rc : say(s, RS_WIRE_FREED, 0, err);
 	case RS_WIRE_ROUND:
 		return put(s, &m, err);
 	default: /* FINISH: all others are answers, or come before */

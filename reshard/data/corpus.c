@@ -401,7 +401,7 @@ static struct rs_data_source *source_of(const struct rs_corpus *c, uint64_t samp
 	return &c->at[lo];
 }
 
-int rs_corpus_extent(struct rs_corpus *c, uint64_t sample, uint64_t *nr, struct rs_extent *ret,
+int rs_corpus_extent(struct rs_corpus *c, uint64_t sample, uint64_t *nr, struct rs_data_extent *ret,
 		     struct sc_err *err)
 {
 	struct rs_data_source *s = source_of(c, sample);

@@ -94,7 +94,7 @@ int rs_corpus_finish(struct rs_corpus *corpus, struct sc_err *err);
 
 /** The bytes of *nr samples from `sample` on, as far as they are neighbours in one source.  Finding them needs only the
  *  table, so sizes are known even while a source is gone. */
-struct rs_extent {
+struct rs_data_extent {
 	struct rs_data_source *source;
 	uint64_t begin, end;		/* bytes of the source */
 	bool bare;			/* followed by a newline that the source does not have */
@@ -102,7 +102,7 @@ struct rs_extent {
 /** Opens a source, before its bytes are read.  Errors: SC_E_SOURCE. */
 int rs_data_source_ready(struct rs_corpus *corpus, struct rs_data_source *source,
 			 struct rs_data_bytes **ret, struct sc_err *err);
-int rs_corpus_extent(struct rs_corpus *corpus, uint64_t sample, uint64_t *nr, struct rs_extent *ret,
+int rs_corpus_extent(struct rs_corpus *corpus, uint64_t sample, uint64_t *nr, struct rs_data_extent *ret,
 		     struct sc_err *err);
 /** Maps all tables; *ret_documents: some source has samples of several sequences. */
 int rs_corpus_tables(struct rs_corpus *corpus, bool *ret_documents, struct sc_err *err);

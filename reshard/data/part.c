@@ -46,7 +46,7 @@ static int run_guarded(struct rs_part *p, int (*fn)(struct rs_part *part, void *
 }
 
 /* Finds the extent of sample i and of up to *nr that follow it. */
-static int extent_at(struct rs_part *p, uint64_t i, uint64_t *nr, struct rs_extent *ret, struct sc_err *err)
+static int extent_at(struct rs_part *p, uint64_t i, uint64_t *nr, struct rs_data_extent *ret, struct sc_err *err)
 {
 	uint64_t run, sample = sample_at(p, i, &run);
 
@@ -54,7 +54,7 @@ static int extent_at(struct rs_part *p, uint64_t i, uint64_t *nr, struct rs_exte
 	return rs_corpus_extent(p->corpus, sample, nr, ret, err);
 }
 
-static uint64_t extent_bytes(const struct rs_extent *e)
+static uint64_t extent_bytes(const struct rs_data_extent *e)
 {
 	return e->end - e->begin + e->bare;
 }
@@ -74,7 +74,7 @@ static int measure_stride(struct rs_part *p, uint64_t i, uint64_t nr, struct sc_
 	for (uint64_t k = 0; rc == 0 && k < nr; k++) {
 		uint64_t one = 1, first, sequences = 1;
 		struct rs_data_source *source;
-		struct rs_extent e;
+		struct rs_data_extent e;
 
 		rc = rs_corpus_extent(p->corpus, samples[k], &one, &e, err);
 		if (rc == 0 && p->firsts)
@@ -88,7 +88,7 @@ static int measure_stride(struct rs_part *p, uint64_t i, uint64_t nr, struct sc_
 /* Adds up the sizes of neighbouring samples, all at once. */
 static int measure_runs(struct rs_part *p, uint64_t i, uint64_t left, struct sc_err *err)
 {
-	struct rs_extent e;
+	struct rs_data_extent e;
 	int rc = 0;
 
 	p->sequences += left;
@@ -227,7 +227,7 @@ static uint64_t mark_before(const uint64_t *marks, uint64_t nr, uint64_t value)
 static int locate(struct rs_part *p, uint64_t at, uint64_t *ret_offset, uint64_t *ret_i, struct sc_err *err)
 {
 	uint64_t i, offset, nr = 1;
-	struct rs_extent e;
+	struct rs_data_extent e;
 	int rc = 0;
 
 	if (!p->offsets) {
@@ -300,7 +300,7 @@ static int walk(struct rs_part *p, void *arg, struct sc_err *err)
 	while (r->rc == 0 && r->bytes) {
 		uint64_t nr = p->nr - i, skip = r->at - offset, n;
 		const unsigned char *map;
-		struct rs_extent e;
+		struct rs_data_extent e;
 
 		if (p->corpus->record)
 			nr = sc_min_u64(nr, (skip + r->bytes) / p->corpus->record + 1);

@@ -72,11 +72,14 @@ static bool stays(const char *path)
 
 /* --- storage_data: (name, offsets) -> file, byte, length --- */
 
-/* Writes a key of the map of items to r->key; of an object, dims is 0 and off NULL. */
+/*
+ * Writes a key of the map of items to r->key: where the name is, since text_of() has each once, and the offsets.
+ * Of an object, dims is 0 and off NULL.
+ */
 static int item_key(struct reading *r, const char *name, const uint64_t *off, uint32_t dims)
 {
 	sc_buf_reset(&r->key);
-	sc_buf_add(&r->key, name, strlen(name) + 1);
+	sc_buf_add(&r->key, &name, sizeof(name));
 	sc_buf_byte(&r->key, off ? 't' : 'o');
 	if (dims)
 		sc_buf_add(&r->key, off, dims * sizeof(*off));

@@ -6,13 +6,15 @@
 
 #include "meta/base/sys.h"
 #include "meta/store/store.h"
-#include "reshard/engine/source.h"
+
+#define PIECE (1u << 20)
+#define AHEAD (8 * PIECE)	/* of another node's bytes is asked for at a time */
 
 /* Where the kernel can't copy, between two file systems say. */
 static int copy_by_hand(int to, int from, uint64_t blob, uint64_t at, uint64_t bytes, const char *path,
 			struct sc_err *err)
 {
-	size_t room = 1u << 20;
+	size_t room = PIECE;
 	unsigned char *buffer = sc_sys.alloc(room);
 	int rc = buffer ? 0 : sc_nomem(err);
 
@@ -47,4 +49,23 @@ int rs_copy_file(int to, int from, uint64_t blob, uint64_t bytes, const char *pa
 		at += (uint64_t)n;
 	}
 	return 0;
+}
+
+int rs_copy_place(int to, const struct rs_place *from, uint64_t bytes, struct sc_err *err)
+{
+	unsigned char *buffer = sc_sys.alloc(PIECE);
+	struct rs_bytes *b = NULL;
+	int rc = buffer ? rs_place_open(from, &b, err) : sc_nomem(err);
+
+	for (uint64_t at = 0, n; rc == 0 && at < bytes; at += n) {
+		n = sc_min_u64(PIECE, bytes - at);
+		rs_bytes_ahead(b, at, sc_min_u64(AHEAD, bytes - at));
+		rc = rs_bytes_read(b, at, n, buffer, err);
+		if (rc == 0 && sc_pwrite_all(to, buffer, n, at) < 0)
+			rc = sc_fail_sys(err, errno, "cannot write what another node has of a blob");
+	}
+	if (b)
+		rs_place_close(from, b);
+	sc_sys.release(buffer);
+	return rc;
 }

@@ -81,15 +81,18 @@ int rs_engine_write(struct rs_engine *e, const struct rs_target *targets, size_t
 
 	assert(nr >= 1 && nr <= e->ops->targets);
 	for (size_t i = 0; i < nr; i++) {
-		assert(targets[i].fd >= 0 && !targets[i].image->same_as && targets[i].image->mapped.data);
-		bytes += targets[i].image->bytes;
+		assert((targets[i].fd >= 0 || how->joint) && !targets[i].image->same_as);
+		assert(targets[i].image->mapped.data);
+		bytes += targets[i].fd < 0 ? 0 : targets[i].image->bytes;
 	}
 	*ret = (struct rs_written){.failed = nr};
 	err->code = 0;
+	if (how->joint && !e->ops->joins)
+		return sc_fail(err, SC_E_UNSUPPORTED, "engine %s makes no calls with other nodes", e->ops->name);
 	rc = e->ops->write(e, targets, nr, how, ret, err);
 	assert(rc == 0 || (rc < 0 && err->code == rc && ret->failed <= nr));
 	assert(rc < 0 || ret->cloned + ret->copied == bytes);
 	assert(rc != SC_E_CANCELLED || how->tick);
-	assert(rc != SC_E_UNSUPPORTED || how->clones_only);
+	assert(rc != SC_E_UNSUPPORTED || how->clones_only || how->joint);
 	return rc;
 }

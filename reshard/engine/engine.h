@@ -15,6 +15,7 @@
 #include "reshard/engine/image.h"
 
 struct rs_engine_ops;
+struct rs_joint;
 
 /** Every kind's own struct begins with this one. */
 struct rs_engine {
@@ -35,6 +36,7 @@ struct rs_write_options {
 	bool clones_only;	/* clones and small pieces; SC_E_UNSUPPORTED where the file system refuses to clone */
 	rs_tick_fn *tick;	/* NULL: nobody is told */
 	void *arg;
+	const struct rs_joint *joint;	/* of several nodes (reshard/gpu/remote.h); NULL: of this one */
 };
 
 struct rs_written {
@@ -46,6 +48,7 @@ struct rs_engine_ops {
 	const char *name;	/* as in `config`, `status` and metrics */
 	unsigned threads;	/* how many engines may write at once */
 	unsigned targets;	/* how many files one call takes */
+	bool joins;		/* it makes joint calls */
 	/** Checks that the kind can run here (NULL: always); SC_E_UNSUPPORTED has the sentence for `status`.  May
 	 *  block; any thread. */
 	int (*probe)(struct sc_err *err);
@@ -55,7 +58,7 @@ struct rs_engine_ops {
 	/**
 	 * Writes all bytes of all targets.  Blocks.  When it returns, also after an error, nobody touches the
 	 * descriptors; after an error the caller drops all nr files, which have some of the bytes.
-	 * Not flushed.  A kind that falls back to "host" does so inside and answers 0.
+	 * Not flushed.  A kind that falls back to "host" does so inside and answers 0; not of a joint call.
 	 * Errors: SC_E_NO_SPACE, SC_E_SYSTEM, SC_E_NO_MEMORY, SC_E_CANCELLED, SC_E_DAMAGED, SC_E_UNSUPPORTED.
 	 */
 	int (*write)(struct rs_engine *e, const struct rs_target *targets, size_t nr,
@@ -81,7 +84,7 @@ const struct rs_engine_ops *rs_engine_choose(const char *wanted, const char **re
 int rs_engine_open(const struct rs_engine_ops *ops, const struct meta_store *store, uint64_t budget,
 		   struct rs_engine **ret, struct sc_err *err);
 struct rs_engine *rs_engine_close(struct rs_engine *e);
-/** As `write` above.  1 <= nr <= e->ops->targets.  `ret` is filled in any case. */
+/** As `write` above.  1 <= nr <= e->ops->targets.  `ret` is filled in any case; of joint calls see remote.h. */
 int rs_engine_write(struct rs_engine *e, const struct rs_target *targets, size_t nr,
 		    const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err);
 

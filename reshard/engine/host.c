@@ -12,6 +12,7 @@
 
 #define BUFFER_BYTES (1u << 20)
 #define SLOTS_MAX 16
+#define AHEAD_BYTES (16u << 20)	/* of bytes that are not here yet, behind what is written */
 #define WAIT_SECONDS 10		/* without a completion: it is said */
 #define NUDGE UINT64_MAX	/* no slot's, and no flush's */
 /* Write-back begins in pieces of this size, that far behind: buffers in flight are not dirty yet. */
@@ -395,6 +396,7 @@ static int gather(struct host *h, uint64_t at, uint64_t bytes)
 static int write_part(struct host *h, const struct rs_range *part)
 {
 	const uint64_t end = part->at + part->bytes;
+	uint64_t asked = part->at;
 	int rc = 0;
 
 	for (uint64_t at = part->at, n; rc == 0 && at < end; at += n) {
@@ -402,6 +404,10 @@ static int write_part(struct host *h, const struct rs_range *part)
 		uint32_t source = UINT32_MAX;
 		uint64_t run = rs_image_run(h->image, at, end - at, &data, &source);
 
+		for (; h->image->mapped.waits && asked < end && asked < at + AHEAD_BYTES; asked += n) {
+			n = sc_min_u64(AHEAD_BYTES / 2, end - asked);
+			rs_image_ahead(h->image, asked, n);
+		}
 		n = 0;
 		if (run && source != UINT32_MAX)
 			rc = clone_run(h, at, run, source, data, &n);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +14,16 @@
 /* What an open may take to make a file of clones: about 5 ms. */
 #define CLONES_MAX 256u
 #define REST_BYTES_MAX (1u << 20)
+#define AHEAD_FIRST (4u << 20)
+#define AHEAD_MAX (32u << 20)
+#define AHEAD_GAP (1u << 20)	/* reads of one reader may come in another order */
 
-static const struct rs_nodes one_node = {0};
+struct rs_ahead {
+	pthread_mutex_t lock;
+	uint64_t at, end;		/* of the last read */
+	uint64_t window;		/* asked for behind it; 0: it did not go on where one had ended */
+	uint64_t until;			/* bytes below are asked for */
+};
 
 /* --- is there a blob with these contents? --- */
 
@@ -113,12 +122,25 @@ static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t
 
 /* --- the description --- */
 
+static bool is_here(void *arg, const struct meta_view *stored, uint32_t rank, const char *file)
+{
+	const struct rs_origins *o = arg;
+	uint64_t blob, bytes;
+	struct rs_place place;
+	struct sc_err ignored; /* what cannot be told is told when the image is opened */
+
+	return o->blob_of(o->arg, stored, rank, file, &blob, &bytes) &&
+	       rs_blob_place(o->blobs, blob, bytes, 0, &place, &ignored) == 0;
+}
+
 int rs_image_plan(struct rs_image *im, const struct meta_tensor *t, const struct meta_box *box, struct rs_gather *g,
 		  const struct rs_origins *o, struct sc_err *err)
 {
 	const struct meta_view *stored = o->view_of(o->arg, t);
+	const bool any = o->anywhere || !rs_blobs_may_be_away(o->blobs);
+	const struct rs_nodes nodes = {.has = any ? NULL : is_here, .arg = (void *)o};
 
-	return stored ? rs_plan_box(stored, t->key, box, &one_node, 0, 0, g, &im->sources, err)
+	return stored ? rs_plan_box(stored, t->key, box, &nodes, 0, 0, g, &im->sources, err)
 		      : rs_plan_placed(o->placed_of(o->arg, t), t, box, g, &im->sources, err);
 }
 
@@ -332,6 +354,9 @@ struct rs_image *rs_image_free(struct rs_image *im)
 		rs_gather_done(&im->gathers[i]);
 	rs_sources_done(&im->sources);
 	rs_frame_done(&im->frame);
+	if (im->ahead)
+		(void)pthread_mutex_destroy(&im->ahead->lock);
+	sc_sys.release(im->ahead);
 	sc_sys.release(im);
 	return NULL;
 }
@@ -340,8 +365,16 @@ struct rs_image *rs_image_free(struct rs_image *im)
 
 int rs_image_open(struct rs_image *im, const struct rs_origins *origins, struct sc_err *err)
 {
+	int rc;
+
 	assert(!im->mapped.data && (!im->same_as || im->sources.nr || !im->bytes));
-	return rs_sources_open(&im->sources, im->gathers, im->nr, origins, &im->frame.arena, &im->mapped, err);
+	rc = rs_sources_open(&im->sources, im->gathers, im->nr, origins, &im->frame.arena, &im->mapped, err);
+	if (rc < 0 || !im->mapped.waits)
+		return rc;
+	im->ahead = sc_zalloc(sizeof(*im->ahead)); /* without memory for it nothing is read ahead */
+	if (im->ahead)
+		(void)pthread_mutex_init(&im->ahead->lock, NULL);
+	return 0;
 }
 
 /* The tensor's bytes of a piece that has byte `at`; NULL: it has none.  -> where the piece or the range ends */
@@ -407,6 +440,59 @@ void rs_image_release(const struct rs_image *im, uint64_t at, uint64_t bytes)
 	assert(at + bytes <= im->bytes && im->mapped.data);
 	if (im->mapped.waits)
 		release(im, at, at + bytes);
+}
+
+void rs_image_ahead(const struct rs_image *im, uint64_t at, uint64_t bytes)
+{
+	const uint64_t end = at + bytes;
+
+	assert(end <= im->bytes && im->mapped.data);
+	for (uint64_t next; im->mapped.waits && at < end; at = next) {
+		const struct rs_gather *g;
+		uint64_t in;
+
+		next = part(im, at, end, &g, &in);
+		if (g)
+			rs_sources_ahead(&im->mapped, g, in, next - at);
+	}
+}
+
+/* Moves on to a read.  Returns the end of what is to be asked for, from *ret on. */
+static uint64_t move_on(struct rs_ahead *a, uint64_t at, uint64_t end, uint64_t most, uint64_t *ret)
+{
+	*ret = end;
+	if (at == a->at && end == a->end)
+		return end;
+	if (!a->end || at > a->end + AHEAD_GAP || at + AHEAD_GAP < a->end)
+		a->window = a->until = 0;
+	else if (!a->window)
+		a->window = AHEAD_FIRST;
+	else if (a->until < end + a->window / 2)
+		a->window = sc_min_u64(2 * a->window, AHEAD_MAX);
+	a->at = at;
+	a->end = end;
+	if (!a->window) {
+		*ret = at; /* the sources learn that they need not guess */
+		return end;
+	}
+	if (a->until >= end + a->window / 2 || a->until == most)
+		return end;
+	*ret = sc_max_u64(a->until, end);
+	a->until = sc_min_u64(end + a->window, most);
+	return a->until;
+}
+
+void rs_image_reads(const struct rs_image *im, uint64_t at, uint64_t bytes)
+{
+	uint64_t from, until;
+
+	if (!im->ahead)
+		return;
+	(void)pthread_mutex_lock(&im->ahead->lock);
+	until = move_on(im->ahead, at, at + bytes, im->bytes, &from);
+	(void)pthread_mutex_unlock(&im->ahead->lock);
+	if (until > from)
+		rs_image_ahead(im, from, until - from);
 }
 
 uint64_t rs_image_border(const struct rs_image *im, uint64_t at)

@@ -24,6 +24,7 @@ struct rs_image {
 	struct rs_gather *gathers;	/* of each tensor, as pieces of the frame number them */
 	struct rs_sources sources;
 	struct rs_mapped mapped;	/* after rs_image_open() */
+	struct rs_ahead *ahead;		/* how far its readers are; NULL: all bytes are always there */
 };
 
 /**
@@ -75,6 +76,11 @@ int rs_image_need(const struct rs_image *image, uint64_t at, uint64_t bytes, str
 		  struct sc_err *err);
 void rs_image_give_up(const struct rs_image *image, uint64_t at, uint64_t bytes, struct rs_later *later);
 void rs_image_release(const struct rs_image *image, uint64_t at, uint64_t bytes);
+/** Begins to bring bytes that will be needed soon; nothing is to be released. */
+void rs_image_ahead(const struct rs_image *image, uint64_t at, uint64_t bytes);
+/** Tells that a reader needs bytes next: who reads on where the last read has ended is read ahead of, from 4 MiB on,
+ *  twice as far each time that he has come half the way, at most 32 MiB. */
+void rs_image_reads(const struct rs_image *image, uint64_t at, uint64_t bytes);
 /** Fills `to`.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);
 /** The three at once: waits, reads, releases. */

@@ -21,6 +21,7 @@ struct rs_blobs {
 	struct rs_elsewhere elsewhere;
 	struct rs_blob idle; /* ring: after = longest idle */
 	uint32_t nr_idle;
+	uint64_t forgets; /* calls of rs_blob_forget() */
 };
 
 int rs_blobs_new(const struct meta_store *store, struct rs_blobs **ret, struct sc_err *err)
@@ -51,6 +52,11 @@ int rs_blob_place(struct rs_blobs *b, uint64_t id, uint64_t bytes, uint64_t at, 
 	return rc;
 }
 
+int rs_blob_copies(struct rs_blobs *b, uint64_t id, uint64_t bytes, struct rs_place *ret, struct sc_err *err)
+{
+	return b->elsewhere.copies ? b->elsewhere.copies(b->elsewhere.arg, id, bytes, ret, err) : 0;
+}
+
 int rs_blob_read(struct rs_blobs *b, uint64_t id, uint64_t bytes, void *to, struct sc_err *err)
 {
 	struct rs_place place;
@@ -64,6 +70,11 @@ int rs_blob_read(struct rs_blobs *b, uint64_t id, uint64_t bytes, void *to, stru
 	rc = rs_bytes_read(from, 0, bytes, to, err);
 	rs_place_close(&place, from);
 	return rc;
+}
+
+bool rs_blobs_may_be_away(const struct rs_blobs *b)
+{
+	return b && b->elsewhere.place;
 }
 
 int rs_blob_is_there(struct rs_blobs *b, uint64_t id, uint32_t *ret_node, struct sc_err *err)
@@ -180,7 +191,8 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 /* Is it what is asked for?  `format` NULL: its bytes; without a mapping they were elsewhere when it was loaded. */
 static bool is_it(const struct rs_blob *blob, uint64_t id, const struct rs_format_ops *format)
 {
-	return blob->bytes.blob == id && (format ? blob->format == format : blob->bytes.map || !blob->bytes.bytes);
+	return blob->bytes.blob == id && !blob->forgotten &&
+	       (format ? blob->format == format : blob->bytes.map || !blob->bytes.bytes);
 }
 
 /* A reference; `format` NULL: whether it was parsed or not. */
@@ -205,10 +217,12 @@ int rs_blob_get_found(struct rs_blobs *b, uint64_t id, const struct rs_format_op
 		      const struct rs_found *found, struct rs_blob **ret, struct sc_err *err)
 {
 	struct rs_blob *blob, *mine = NULL;
+	uint64_t forgets;
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&b->lock);
 	blob = find(b, id, format);
+	forgets = b->forgets;
 	(void)pthread_mutex_unlock(&b->lock);
 	if (!blob) {
 		/* parsed without the lock; a second thread may do the same, and one result stays */
@@ -219,6 +233,7 @@ int rs_blob_get_found(struct rs_blobs *b, uint64_t id, const struct rs_format_op
 		blob = find(b, id, format);
 		if (!blob) {
 			blob = sc_steal(&mine);
+			blob->forgotten = b->forgets != forgets; /* it may have been loaded before */
 			blob->next = b->buckets[id % BUCKETS];
 			b->buckets[id % BUCKETS] = blob;
 		}
@@ -247,7 +262,10 @@ void rs_blob_put(struct rs_blobs *b, struct rs_blob *blob)
 		blob->idle_after = &b->idle;
 		b->idle.idle_before->idle_after = blob;
 		b->idle.idle_before = blob;
-		if (++b->nr_idle > BLOBS_IDLE_MAX)
+		b->nr_idle++;
+		if (blob->forgotten)
+			drop(b, blob);
+		else if (b->nr_idle > BLOBS_IDLE_MAX)
 			drop(b, b->idle.idle_after);
 	}
 	(void)pthread_mutex_unlock(&b->lock);
@@ -256,11 +274,16 @@ void rs_blob_put(struct rs_blobs *b, struct rs_blob *blob)
 void rs_blob_forget(struct rs_blobs *b, uint64_t id)
 {
 	(void)pthread_mutex_lock(&b->lock);
-	for (struct rs_blob *blob = b->buckets[id % BUCKETS], *next; blob; blob = next) {
-		next = blob->next;
-		if (blob->bytes.blob == id && blob->refs == 0)
-			drop(b, blob);
-	}
+	for (size_t i = id % BUCKETS, end = id ? i + 1 : BUCKETS; i < end; i++)
+		for (struct rs_blob *blob = b->buckets[i], *next; blob; blob = next) {
+			next = blob->next;
+			if (id ? blob->bytes.blob != id : blob->bytes.map != NULL)
+				continue;
+			blob->forgotten = true;
+			if (blob->refs == 0)
+				drop(b, blob);
+		}
+	b->forgets++;
 	(void)pthread_mutex_unlock(&b->lock);
 }
 

@@ -25,6 +25,7 @@ struct rs_blob {
 	/* owner: local.c, under its lock */
 	struct rs_blobs *blobs;
 	uint32_t refs;
+	bool forgotten;			/* who asks again gets another, or an error */
 	struct rs_blob *next, *idle_before, *idle_after;
 };
 
@@ -49,16 +50,23 @@ struct rs_elsewhere {
 	int (*place)(void *arg, uint64_t blob, uint64_t bytes, uint64_t at, struct rs_place *ret, struct sc_err *err);
 	/** Tells whether what has the bytes can be asked now: 1, 0 with *ret_node, or an error. */
 	int (*is_there)(void *arg, uint64_t blob, uint32_t *ret_node, struct sc_err *err);
+	/** Gives the place of what others have of a blob that is, or is to be, here: 1 or an error.  NULL: of none. */
+	int (*copies)(void *arg, uint64_t blob, uint64_t bytes, struct rs_place *ret, struct sc_err *err);
 };
 void rs_blobs_elsewhere(struct rs_blobs *blobs, const struct rs_elsewhere *elsewhere);
+/** Tells whether blobs may be elsewhere at all; NULL: they are not. */
+bool rs_blobs_may_be_away(const struct rs_blobs *blobs);
 /** Gives the place of byte `at` of a blob, wherever it is: 1 (elsewhere), 0 (here), or an error. */
 int rs_blob_place(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, uint64_t at, struct rs_place *ret,
 		  struct sc_err *err);
+/** Gives the place of a blob's copies elsewhere, if there may be any: 1, 0 or an error. */
+int rs_blob_copies(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, struct rs_place *ret, struct sc_err *err);
 /** Reads all `bytes` of a blob, wherever it is.  Errors: of its source. */
 int rs_blob_read(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, void *to, struct sc_err *err);
 /** Tells whether a blob is here, or what has it can be asked now: 1, 0 with the number of the node, or an error. */
 int rs_blob_is_there(struct rs_blobs *blobs, uint64_t id, uint32_t *ret_node, struct sc_err *err);
-/** Drops an idle mapping of a blob that is being removed. */
+/** Drops mappings of a blob that is being removed, is damaged, or is another file now: those in use when they are put,
+ *  and nobody else gets them.  0: what is known of all that were elsewhere. */
 void rs_blob_forget(struct rs_blobs *blobs, uint64_t id);
 
 #endif

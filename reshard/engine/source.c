@@ -66,6 +66,13 @@ void rs_bytes_release(struct rs_bytes *b, uint64_t at, uint64_t bytes)
 		b->ops->release(b, at, bytes);
 }
 
+void rs_bytes_ahead(struct rs_bytes *b, uint64_t at, uint64_t bytes)
+{
+	assert(at <= b->bytes && bytes <= b->bytes - at);
+	if (b->ops->ahead && bytes)
+		b->ops->ahead(b, at, bytes);
+}
+
 /* --- reading --- */
 
 int rs_cannot_read(uint64_t blob, uint64_t at, int errnum, struct sc_err *err)

@@ -61,6 +61,9 @@ struct rs_source_ops {
 	 */
 	int (*need)(struct rs_bytes *b, uint64_t at, uint64_t bytes, struct rs_done *done, struct sc_err *err);
 	void (*release)(struct rs_bytes *b, uint64_t at, uint64_t bytes);
+	/** Begins to bring bytes that will be needed soon, as far as there is room; nothing is to be released.  NULL
+	 *  where `need` is. */
+	void (*ahead)(struct rs_bytes *b, uint64_t at, uint64_t bytes);
 };
 
 /** As the members of struct rs_source_ops. */
@@ -70,6 +73,7 @@ int rs_bytes_fd(struct rs_bytes *b, int *ret_fd, struct sc_err *err);
 /** at + bytes is within the file. */
 int rs_bytes_need(struct rs_bytes *b, uint64_t at, uint64_t bytes, struct rs_done *done, struct sc_err *err);
 void rs_bytes_release(struct rs_bytes *b, uint64_t at, uint64_t bytes);
+void rs_bytes_ahead(struct rs_bytes *b, uint64_t at, uint64_t bytes);
 
 /** Waits for the bytes and fills `to`; at + bytes is within the file.  Errors: SC_E_DAMAGED, those of need(). */
 int rs_bytes_read(struct rs_bytes *b, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);

@@ -212,6 +212,17 @@ void rs_sources_release(const struct rs_mapped *m, const struct rs_gather *g, ui
 		release_copies(m, g, g->nr, at, bytes);
 }
 
+void rs_sources_ahead(const struct rs_mapped *m, const struct rs_gather *g, uint64_t at, uint64_t bytes)
+{
+	for (uint32_t i = 0; m->waits && i < g->nr; i++) {
+		const struct rs_copy *c = &g->copies[i];
+		uint64_t from, n = rs_copy_span(c, at, bytes, &from);
+
+		if (n)
+			rs_bytes_ahead(m->bytes[c->source], m->sources->at[c->source].place.at + from, n);
+	}
+}
+
 /* --- reading --- */
 
 int rs_sources_guard(const struct rs_mapped *m, void (*fn)(void *arg), void *arg, struct sc_err *err)

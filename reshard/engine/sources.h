@@ -18,6 +18,8 @@ struct rs_origins {
 	rs_origin_fn *view_of;
 	/** Where the boxes of a tensor without such a view are. */
 	const struct rs_placed_tensor *(*placed_of)(void *arg, const struct meta_tensor *tensor);
+	/** What else is in the folder of such a logical file. */
+	const struct rs_placed_objects *(*objects_of)(void *arg, const char *logical);
 	/** The format of the files of such a view. */
 	const struct rs_format_ops *(*format_of)(void *arg, const struct meta_view *stored);
 	/** The blob here of a rank's stored file of such a view; false: there is none.  No I/O. */
@@ -45,6 +47,7 @@ struct rs_origins {
 	struct rs_blobs *blobs;
 	/** In which format files are laid out; NULL: in their own.  What is no tensor of another one is left out. */
 	const struct rs_format_ops *as;
+	bool anywhere;	/* of replicas none is read because it is here: all nodes of a cluster read the same */
 };
 
 /** The kinds of this room, NULL at the end; the first is that of a store's own files.  Others come with their places
@@ -80,6 +83,8 @@ int rs_sources_need(const struct rs_mapped *mapped, const struct rs_gather *gath
 void rs_sources_give_up(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
 			struct rs_later *later);
 void rs_sources_release(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes);
+/** As `ahead` in source.h. */
+void rs_sources_ahead(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes);
 /** Fills `to` with bytes of a gather; they were needed before.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_sources_read(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
 		    unsigned char *to, struct sc_err *err);

@@ -84,6 +84,7 @@ void rs_folder_unref(struct rs_folder *folder)
 	meta_state_done(&folder->state);
 	sc_vec_done(&folder->tensors);
 	sc_vec_done(&folder->files);
+	sc_vec_done(&folder->objects);
 	sc_arena_done(&folder->arena);
 	sc_sys.release(folder);
 }

@@ -8,8 +8,8 @@
  *     ckpt-200.safetensors:NAME                    its tensors, as layouts see them
  *     JOB/.as/TOPOLOGY/RANK/ckpt-200.safetensors   how ranks see them
  *
- * F1  A folder is complete, or it is refused: each chunk that it tells of is inside of its file and is a tensor of the
- *     type and shape that it says, and the chunks cover each tensor, each element once.
+ * F1  A folder is complete, or it is refused: each chunk and object that it tells of is inside of its file, each chunk
+ *     is a tensor of the type and shape that it says, and the chunks cover each tensor, each element once.
  * F2  A folder is a source only: no file of a rank's own folder is ever made of it.
  */
 #ifndef RS_FOLDER_H
@@ -50,7 +50,8 @@ struct rs_folder {
 		struct rs_folder_file *at;
 		size_t nr, room;
 	} files;			/* that are used */
-	uint64_t chunks, objects;	/* objects: names of what is no tensor */
+	struct rs_placed_objects objects;
+	uint64_t chunks;
 	const char *why;		/* it cannot be read in place, and so has no tensors; NULL: it can */
 };
 

@@ -23,22 +23,33 @@ static int is_as_said(struct rs_folder_reading *r, const struct rs_dcp_tensor *t
 			      "type and shape that .metadata says", t->name, c->at, c->file);
 }
 
+/* Opens the file of an item that is inside of it. */
+static int open_item(struct rs_folder_reading *r, const char *name, const char *file, uint64_t at, uint64_t bytes,
+		     struct rs_folder_open **ret)
+{
+	uint64_t end;
+	int rc = rs_folder_open(r, file, ret);
+
+	if (rc == 0)
+		return sc_fail(r->err, SC_E_FORMAT, "its .metadata names the file '%s', which is not there", file);
+	if (rc < 0)
+		return rc;
+	if (!sc_add_u64(at, bytes, &end) || end > (*ret)->info.bytes)
+		return sc_fail(r->err, SC_E_FORMAT, "'%s': its item ends at byte %" PRIu64 " of '%s', which has %"
+			       PRIu64 ": the file is cut, or of another save", name, end, file, (*ret)->info.bytes);
+	return 0;
+}
+
 static int place_chunk(struct rs_folder_reading *r, const struct rs_dcp_tensor *t, const struct rs_dcp_chunk *c,
 		       struct rs_placed_box *ret)
 {
 	struct rs_window window;
 	struct rs_torch item;
 	struct rs_folder_open *f;
-	uint64_t end;
-	int rc = rs_folder_open(r, c->file, &f);
+	int rc = open_item(r, t->name, c->file, c->at, c->bytes, &f);
 
-	if (rc == 0)
-		return sc_fail(r->err, SC_E_FORMAT, "its .metadata names the file '%s', which is not there", c->file);
 	if (rc < 0)
 		return rc;
-	if (!sc_add_u64(c->at, c->bytes, &end) || end > f->info.bytes)
-		return sc_fail(r->err, SC_E_FORMAT, "'%s': its item ends at byte %" PRIu64 " of '%s', which has %"
-			       PRIu64 ": the file is cut, or of another save", t->name, end, c->file, f->info.bytes);
 	window = rs_folder_window(f, c->at, c->bytes);
 	rc = rs_torch_read(&window, &item, r->err);
 	if (rc < 0)
@@ -112,6 +123,27 @@ static int add_tensors(struct rs_folder_reading *r, const struct rs_dcp *dcp)
 	return rc < 0 ? rc : 0;
 }
 
+static int add_objects(struct rs_folder_reading *r, const struct rs_dcp *dcp)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < dcp->objects.nr; i++) {
+		const struct rs_dcp_object *o = &dcp->objects.at[i];
+		struct rs_placed_object object = {.bytes.box = {.nr = 1, .ext = {o->bytes}, .stride = {1}}};
+		struct rs_folder_open *f;
+
+		rc = open_item(r, o->name, o->file, o->at, o->bytes, &f);
+		if (rc < 0)
+			return rc;
+		object.name = sc_arena_copy(&r->to->arena, o->name, strlen(o->name));
+		object.bytes.file = f->info.path;
+		object.bytes.place = (struct rs_place){.id = f->info.blob, .bytes = f->info.bytes, .at = o->at};
+		if (!object.name || sc_vec_push(&r->to->objects, object) < 0)
+			rc = sc_nomem(r->err);
+	}
+	return rc;
+}
+
 static int read_metadata(struct rs_folder_reading *r, struct rs_dcp *ret)
 {
 	struct rs_folder_open *f;
@@ -140,8 +172,9 @@ int rs_folder_read_dcp(struct rs_folder_reading *r)
 
 	if (rc <= 0)
 		return rc;
-	r->to->objects = dcp.objects.nr;
 	rc = add_tensors(r, &dcp);
+	if (rc == 0)
+		rc = add_objects(r, &dcp);
 	rs_dcp_done(&dcp);
 	return rc < 0 ? rc : 1;
 }

@@ -40,9 +40,12 @@ static const struct name {
 	{"mlp.fc1.weight", {INTERMEDIATE, HIDDEN}},
 	{"mlp.fc2.weight", {HIDDEN, INTERMEDIATE}},
 	{"mlp.gate_proj.weight", {INTERMEDIATE, HIDDEN}},
+	{"mlp.gate_up_proj.weight", {ANY, HIDDEN}},
 	{"mlp.up_proj.weight", {INTERMEDIATE, HIDDEN}},
 	{"output.dense.weight", {HIDDEN, INTERMEDIATE}},
 	{"post_attention_layernorm.weight", {HIDDEN}},
+	{"self_attn.qkv_proj.bias", {ANY}},
+	{"self_attn.qkv_proj.weight", {ANY, HIDDEN}},
 };
 static const char *const layers[] = {"bert.encoder.layer.", "gpt_neox.layers.", "model.layers."};
 
@@ -80,6 +83,20 @@ static uint64_t number(const json_t *config, const char *key)
 	return n > 0 ? (uint64_t)n : 0;
 }
 
+/* Rows of q, and of k or v: heads of head_dim, or of the model's width by heads.  A number above 2^30: unknown. */
+static void read_heads(const json_t *config, struct rs_facts *ret)
+{
+	const uint64_t heads = number(config, "num_attention_heads"), own = number(config, "num_key_value_heads");
+	const uint64_t size = number(config, "head_dim"), kv = own ? own : heads, most = 1u << 30;
+	const uint64_t of_width = heads && ret->hidden % heads == 0 ? ret->hidden / heads : 0;
+	const uint64_t rows = size ? size : of_width;
+
+	if (heads > most || kv > most || rows > most)
+		return;
+	ret->q = heads * rows;
+	ret->kv = kv * rows;
+}
+
 int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct sc_err *err)
 {
 	json_error_t why;
@@ -95,6 +112,7 @@ int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct s
 		ret->layers = number(config, "num_hidden_layers");
 		if (ret->layers) /* those that predict further words are behind the last one */
 			ret->layers += number(config, "num_nextn_predict_layers");
+		read_heads(config, ret);
 	}
 	json_decref(config);
 	return 0;
@@ -173,4 +191,27 @@ bool rs_facts_agree(const struct rs_facts *facts, const struct meta_tensor *tens
 		*key = *key ? *key : keys[d];
 	}
 	return !*key;
+}
+
+int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tensor, uint64_t rows[RS_FUSED_MAX],
+		   const char **what)
+{
+	const uint64_t all = tensor->shape.nr ? tensor->shape.dim[0] : 0;
+	const struct name *name;
+	int64_t layer;
+
+	if (!look(tensor->name, &name, &layer) || layer < 0 || !name || !is_plain(tensor->dtype) || !all)
+		return 0;
+	if (strncmp(name->text, "mlp.gate_up_proj.", 17) == 0 && all % 2 == 0 && all / 2 == facts->intermediate) {
+		*what = "gate and up";
+		rows[0] = rows[1] = facts->intermediate;
+		return 2;
+	}
+	if (strncmp(name->text, "self_attn.qkv_proj.", 19) == 0 && facts->q && all == facts->q + 2 * facts->kv) {
+		*what = "q, k and v";
+		rows[0] = facts->q;
+		rows[1] = rows[2] = facts->kv;
+		return 3;
+	}
+	return 0;
 }

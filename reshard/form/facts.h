@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the config.json of a Hugging Face model says of the shapes of its tensors.  Only of models whose names are known
- * (tests/e2e/names.py holds each against transformers), and only what is sure: a model of parts (`vision_config`), a
- * quantized one (`quantization_config`), a draft of another model has no facts.
+ * (tests/names/by_transformers.py holds each against transformers), and only what is sure: a model of parts
+ * (`vision_config`), a quantized one (`quantization_config`), a draft of another model has no facts.
  */
 #ifndef RS_FACTS_H
 #define RS_FACTS_H
@@ -11,7 +11,10 @@
 
 struct rs_facts {		/* 0: unknown */
 	uint64_t vocab, hidden, intermediate, layers;
+	uint64_t q, kv;			/* rows of a layer's query, and of its key or value */
 };
+
+#define RS_FUSED_MAX 3
 
 /** Reads the text of a config.json; one that is no JSON, or of another model, has no facts.  Errors: SC_E_NO_MEMORY. */
 int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct sc_err *err);
@@ -23,5 +26,11 @@ bool rs_facts_know(const char *name);
  */
 bool rs_facts_agree(const struct rs_facts *facts, const struct meta_tensor *tensor, const char **key,
 		    struct meta_shape *want);
+/**
+ * Gives the rows of the matrices that a tensor is made of, one behind the other (q, k and v; gate and up), by the facts
+ * and its shape.  Returns how many they are, 0: it is one, or nothing is known of it; *what: their names, for messages.
+ */
+int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tensor, uint64_t rows[RS_FUSED_MAX],
+		   const char **what);
 
 #endif

@@ -3,7 +3,8 @@
 
 #include <assert.h>
 
-static const struct rs_form *const forms[] = {&rs_form_ranks, &rs_form_pt, &rs_form_dcp, &rs_form_hf, &rs_form_vllm};
+static const struct rs_form *const forms[] = {&rs_form_ranks, &rs_form_pt, &rs_form_dcp, &rs_form_hf, &rs_form_vllm,
+					      &rs_form_gpu};
 
 const struct rs_form *rs_form_of(char mark)
 {
@@ -40,9 +41,14 @@ int rs_form_image(const struct rs_form *form, const struct rs_formed *x, uint32_
 	return rc;
 }
 
-bool rs_form_version(const struct rs_form *form, const char *name, uint32_t *ret)
+bool rs_form_version(const struct rs_form *form, const struct rs_formed *x, const char *path, uint32_t *ret)
 {
-	return form->version_of && form->version_of(name, ret);
+	return form->version_of && form->version_of(x, path, ret);
+}
+
+bool rs_form_is_of(const struct rs_form *form, const struct rs_formed *x, const char *file, const char *logical)
+{
+	return !form->is_of || form->is_of(x, file, logical);
 }
 
 /* --- ranks' files as they are --- */
@@ -76,3 +82,4 @@ static int image(const struct rs_formed *x, uint32_t rank, const char *file, boo
 }
 
 const struct rs_form rs_form_ranks = {.folders = true, .files = files, .image = image};
+const struct rs_form rs_form_gpu = {.mark = '$', .folders = true, .files = files, .image = image};

@@ -4,8 +4,10 @@
  *
  *     rs_form_ranks    RANK/NAME               each rank's files in the formats in which ranks wrote them
  *     rs_form_pt       RANK/NAME.pt            each rank's files as torch.save() writes them
- *     rs_form_dcp      .metadata, N/__R_0.distcp    one folder of torch.distributed.checkpoint
+ *     rs_form_dcp      .metadata, N/__R_0.distcp    a folder of torch.distributed.checkpoint; one in it for each
+ *                                              checkpoint folder
  *     rs_form_hf       model.safetensors, config.json, ...    one folder of Hugging Face's, of the model alone
+ *     rs_form_gpu      RANK/NAME               the same, for who wants them in the memory of a GPU
  *     rs_form_vllm     model-rank-0-part-0.safetensors, ...   one folder of vLLM's, of the model alone
  *
  * Callers know no form but by these names, and use the functions below.  Everything follows from names, types, shapes,
@@ -60,11 +62,13 @@ struct rs_form {
 	/* NULL: files have the names that ranks gave them, or (one_folder) are made of all */
 	int (*stored)(const struct rs_formed *x, uint32_t rank, const char *file, struct sc_arena *arena,
 		      const char **ret, struct sc_err *err);
-	/* NULL: no name says whose version it is */
-	bool (*version_of)(const char *name, uint32_t *ret);
+	/* NULL: no path says whose version it is */
+	bool (*version_of)(const struct rs_formed *x, const char *path, uint32_t *ret);
+	/* of one_folder; NULL: each of its files is made of all files of tensors */
+	bool (*is_of)(const struct rs_formed *x, const char *file, const char *logical);
 };
 
-extern const struct rs_form rs_form_ranks, rs_form_pt, rs_form_dcp, rs_form_hf, rs_form_vllm;
+extern const struct rs_form rs_form_ranks, rs_form_pt, rs_form_dcp, rs_form_hf, rs_form_vllm, rs_form_gpu;
 
 /** Finds the form that a mark says; NULL: there is none. */
 const struct rs_form *rs_form_of(char mark);
@@ -79,8 +83,10 @@ int rs_form_stored(const struct rs_form *form, const struct rs_formed *x, uint32
  *  Errors: SC_E_NOT_FOUND, SC_E_UNSUPPORTED (the form cannot have such tensors), those of rs_image_new(). */
 int rs_form_image(const struct rs_form *form, const struct rs_formed *x, uint32_t rank, const char *file, bool as_view,
 		  struct rs_image **ret, struct sc_err *err);
-/** Tells of which version a name in the folder is, whichever version the folder shows; false: of that one. */
-bool rs_form_version(const struct rs_form *form, const char *name, uint32_t *ret);
+/** Tells of which version a path in the folder is, whichever version the folder shows; false: of that one. */
+bool rs_form_version(const struct rs_form *form, const struct rs_formed *x, const char *path, uint32_t *ret);
+/** Tells whether a file of a form that is one folder is made of a logical file. */
+bool rs_form_is_of(const struct rs_form *form, const struct rs_formed *x, const char *file, const char *logical);
 /* names.c */
 /** Returns a path of keys in a torch file with dots between them.  NULL: out of memory. */
 const char *rs_form_flat_path(struct sc_arena *arena, const char *path);

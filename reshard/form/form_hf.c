@@ -107,11 +107,12 @@ static void name_of(const struct model *m, uint32_t shard, char ret[NAME_BYTES])
 }
 
 /* A shard's name says it, if it is the head's. */
-static bool version_of(const char *name, uint32_t *ret)
+static bool version_of(const struct rs_formed *x, const char *name, uint32_t *ret)
 {
 	static const char front[] = "model-v";
 	const size_t n = sizeof(front) - 1;
 
+	(void)x;
 	return strncmp(name, front, n) == 0 && sc_number_parse(name + n, strcspn(name + n, "-"), ret);
 }
 

@@ -8,7 +8,7 @@
  *     config.json, ...                       files of the job's folder, and of rank 0's (form_plain.c)
  *
  * Names and cuts are those of the layout: the preset vllm-llama has what vLLM's ranks hold.  vLLM's ranks differ by tp
- * alone.  Options: as of form_hf.c.
+ * alone, and have no tensor of one expert.  Options: as of form_hf.c.
  */
 #include "reshard/form/form.h"
 
@@ -21,6 +21,8 @@
 
 #define AXIS "tp"
 #define FORMAT "safetensors"
+#define EXPERT ".experts."
+#define LOCAL "local_experts."	/* Megatron's */
 #define NAME "model-rank-%u-part-%u.safetensors"
 #define NAME_BYTES 64
 
@@ -63,13 +65,34 @@ static int check(const struct rs_formed *x, struct sc_err *err)
 	return 0;
 }
 
+static bool is_of_one_expert(const char *name)
+{
+	const char *at = strstr(name, EXPERT);
+
+	at = at ? at + strlen(EXPERT) : "";
+	at += strncmp(at, LOCAL, strlen(LOCAL)) == 0 ? strlen(LOCAL) : 0;
+	return *at >= '0' && *at <= '9';
+}
+
+/* Finds the files of the model, and whether ranks of vLLM can have it. */
+static int find_model(const struct rs_formed *x, const char **ret_glob, struct sc_err *err)
+{
+	const struct meta_state *state = x->view->state;
+	int rc = rs_form_model_files(x, ret_glob, err);
+
+	for (uint32_t i = 0; rc == 0 && i < state->nr; i++)
+		if (is_of_one_expert(state->tensors[i].name) && fnmatch(*ret_glob, state->tensors[i].file, 0) == 0)
+			rc = sc_fail(err, SC_E_UNSUPPORTED, "vLLM and SGLang hold all experts of a layer in one "
+				     "tensor, which no layout makes of '%s' and the like: let them load this model "
+				     "from .hf", state->tensors[i].name);
+	return rc < 0 ? rc : check(x, err);
+}
+
 static int files(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each, void *arg, struct sc_err *err)
 {
 	const char *glob;
-	int rc = check(x, err);
+	int rc = find_model(x, &glob, err);
 
-	if (rc == 0)
-		rc = rs_form_model_files(x, &glob, err);
 	for (rank = 0; rc == 0 && rank < x->view->topo->ranks; rank++) {
 		struct parts p;
 
@@ -92,10 +115,8 @@ static int find(const struct rs_formed *x, const char *name, uint32_t *ret_rank,
 	char again[NAME_BYTES] = "";
 	uint32_t part = 0;
 	const char *glob;
-	int rc = check(x, err);
+	int rc = find_model(x, &glob, err);
 
-	if (rc == 0)
-		rc = rs_form_model_files(x, &glob, err);
 	if (rc < 0)
 		return rc;
 	if (sscanf(name, "model-rank-%" SCNu32 "-part-%" SCNu32, ret_rank, &part) == 2)

@@ -51,10 +51,15 @@ static int begin_item(struct pieces *pieces, uint64_t *at)
 	return gap ? sc_vec_push(pieces, (struct rs_piece){.at = *at - gap, .kind = RS_PIECE_FILL}) : 0;
 }
 
-static int add_object(const struct rs_object *o, struct sc_arena *arena, uint64_t at, struct pieces *pieces)
+static int add_object(const struct rs_object *o, uint32_t piece, struct sc_arena *arena, uint64_t at,
+		      struct pieces *pieces)
 {
-	const char *text = sc_arena_copy(arena, o->text, o->bytes);
+	const char *text = o->text ? sc_arena_copy(arena, o->text, o->bytes) : NULL;
 
+	if (!o->bytes)
+		return 0;
+	if (!o->text)
+		return sc_vec_push(pieces, (struct rs_piece){.at = at, .kind = RS_PIECE_TENSOR, .tensor = piece});
 	return text ? sc_vec_push(pieces, (struct rs_piece){.at = at, .kind = RS_PIECE_TEXT, .text = text}) : -1;
 }
 
@@ -76,7 +81,8 @@ int rs_dcp_describe(const struct rs_wanted *wanted, uint32_t nr, const struct rs
 		rs_frame_done(&item);
 	}
 	for (size_t i = 0; rc == 0 && i < nr_objects; i++) {
-		if (begin_item(&pieces, &at) < 0 || add_object(&objects[i], &ret->arena, at, &pieces) < 0)
+		if (begin_item(&pieces, &at) < 0 || add_object(&objects[i], nr + (uint32_t)i, &ret->arena, at,
+								   &pieces) < 0)
 			rc = sc_nomem(err);
 		at += objects[i].bytes;
 	}

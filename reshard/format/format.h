@@ -87,7 +87,7 @@ struct rs_frame {
 /** An object of a payload, by itself. */
 struct rs_object {
 	const char *name;	/* the path that leads to it, as a tensor's */
-	const char *text;	/* a file of its format that holds it alone */
+	const char *text;	/* a file of its format that holds it alone; NULL: it lies elsewhere */
 	uint64_t bytes;
 };
 

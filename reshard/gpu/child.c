@@ -59,13 +59,6 @@ static void *run(void *child)
 	return NULL;
 }
 
-/* CUDA has no cache in $HOME, which may be in the mount, refuses kernels when it loads them, and numbers devices by
- * their places.  NCCL listens where only this machine reaches it. */
-static char *const environment[] = {
-	(char *)"PATH=/usr/bin:/bin", (char *)"CUDA_CACHE_DISABLE=1", (char *)"CUDA_MODULE_LOADING=EAGER",
-	(char *)"CUDA_DEVICE_ORDER=PCI_BUS_ID", (char *)"NCCL_SOCKET_IFNAME=lo", NULL,
-};
-
 static int describe(posix_spawn_file_actions_t *files, posix_spawnattr_t *attr, int fd, int as)
 {
 	sigset_t none, all;
@@ -85,8 +78,14 @@ static int describe(posix_spawn_file_actions_t *files, posix_spawnattr_t *attr, 
 	return rc ? rc : posix_spawn_file_actions_addchdir_np(files, "/");
 }
 
-static int spawn(const char *program, int fd, int as, pid_t *ret)
+static int spawn(const char *program, const char *variable, int fd, int as, pid_t *ret)
 {
+	/* CUDA has no cache in $HOME, which may be in the mount, refuses kernels when it loads them, and numbers
+	 * devices by their places */
+	char *const environment[] = {
+		(char *)"PATH=/usr/bin:/bin", (char *)"CUDA_CACHE_DISABLE=1", (char *)"CUDA_MODULE_LOADING=EAGER",
+		(char *)"CUDA_DEVICE_ORDER=PCI_BUS_ID", (char *)variable, NULL,
+	};
 	char *const argv[] = {(char *)program, NULL};
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
@@ -119,7 +118,8 @@ static int start_thread(struct rs_child *c)
 	return rc;
 }
 
-int rs_child_start(const char *program, int fd, int as, struct rs_child **ret, struct sc_err *err)
+int rs_child_start(const char *program, const char *variable, int fd, int as, struct rs_child **ret,
+		   struct sc_err *err)
 {
 	struct rs_child *c = sc_zalloc(sizeof(*c));
 	pthread_condattr_t clock;
@@ -127,7 +127,7 @@ int rs_child_start(const char *program, int fd, int as, struct rs_child **ret, s
 
 	if (!c)
 		return sc_nomem(err);
-	rc = spawn(program, fd, as, &c->pid);
+	rc = spawn(program, variable, fd, as, &c->pid);
 	if (rc) {
 		sc_sys.release(c);
 		return sc_fail_sys(err, rc, "cannot run '%s'", program);

@@ -11,11 +11,13 @@
 struct rs_child;
 
 /**
- * Starts a program without arguments, in /, in a process group of its own, with an environment of our making.  It has
- * /dev/null, stderr, and `fd` as descriptor `as`, and no other.  *ret is the caller's, rs_child_leave().
+ * Starts a program without arguments, in /, in a process group of its own, with an environment of our making, of which
+ * `variable` is one.  It has /dev/null, stderr, and `fd` as descriptor `as`, and no other.  *ret is the caller's,
+ * rs_child_leave().
  * Errors: SC_E_SYSTEM, SC_E_NO_MEMORY.
  */
-int rs_child_start(const char *program, int fd, int as, struct rs_child **ret, struct sc_err *err);
+int rs_child_start(const char *program, const char *variable, int fd, int as, struct rs_child **ret,
+		   struct sc_err *err);
 /** Waits for its end; false: it has not ended in time. */
 bool rs_child_wait(struct rs_child *child, unsigned ms);
 /** After its end: false: by a signal, or with a status that is not 0.  Says so in words. */

@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "meta/base/mem.h"
+#include "meta/base/turns.h"
 #include "reshard/gpu/channel.h"
 #include "reshard/gpu/child.h"
 
@@ -42,13 +44,18 @@ int rs_helper_say(struct rs_helper *h, const struct rs_wire_message *m, struct s
 int rs_helper_hear(struct rs_helper *h, rs_helper_tick_fn *tick, void *arg, struct rs_wire_message *ret,
 		   struct sc_err *err)
 {
-	const int64_t until = sc_now_ns() + (int64_t)h->timeout_ms * 1000000;
+	struct sc_turns turns = {.turn_ns = TICK_MS * INT64_C(1000000)};
 	int rc;
 
-	while ((rc = rs_channel_receive(h->fd, TICK_MS, ret, NULL, err)) == RS_CHANNEL_LATE) {
+	for (;;) {
+		(void)sc_turn_begin(&turns);
+		rc = rs_channel_receive(h->fd, TICK_MS, ret, NULL, err);
+		sc_turn_end(&turns);
+		if (rc != RS_CHANNEL_LATE)
+			break;
 		if (tick && tick(arg))
 			return sc_fail(err, SC_E_CANCELLED, "stopped");
-		if (sc_now_ns() >= until)
+		if (turns.waited_ns >= h->timeout_ms * INT64_C(1000000))
 			return late(h, err);
 	}
 	if (rc == RS_CHANNEL_ENDED)
@@ -80,14 +87,17 @@ static int make_memory(struct rs_helper *h, const struct rs_pool *pool, int *ret
 	return 0;
 }
 
-static int make_process(struct rs_helper *h, const char *program, struct sc_err *err)
+/* Without others NCCL listens where only this machine reaches it. */
+static int make_process(struct rs_helper *h, const struct rs_helper_options *o, struct sc_err *err)
 {
+	char variable[sizeof("NCCL_SOCKET_IFNAME=") + RS_POOL_NET_BYTES];
 	int pair[2], rc;
 
+	(void)snprintf(variable, sizeof(variable), "NCCL_SOCKET_IFNAME=%s", o->net ? o->net : "lo");
 	if (sc_sys.socket_pair(pair) < 0)
 		return sc_fail_sys(err, errno, "cannot make a socket pair");
 	h->fd = pair[0];
-	rc = rs_child_start(program, pair[1], RS_HELPER_SOCKET, &h->child, err);
+	rc = rs_child_start(o->program, variable, pair[1], RS_HELPER_SOCKET, &h->child, err);
 	sc_closep(&pair[1]);
 	return rc;
 }
@@ -100,6 +110,8 @@ static int set_up(struct rs_helper *h, const struct rs_helper_options *o, int me
 	m.window_bytes = o->pool.window_bytes;
 	m.boxes_max = o->pool.boxes_max;
 	m.peers = o->pool.peers;
+	m.world = o->pool.world;
+	m.first = o->pool.first;
 	m.exchange_ms = o->timeout_ms / 2; /* so that it is the helper that says what is late */
 	memcpy(m.devices, o->devices, sizeof(m.devices));
 	m.idle_ms = o->idle_ms;
@@ -125,7 +137,7 @@ int rs_helper_start(const struct rs_helper_options *o, rs_helper_tick_fn *tick, 
 	h->timeout_ms = o->timeout_ms;
 	rc = make_memory(h, &o->pool, &memory_fd, err);
 	if (rc == 0)
-		rc = make_process(h, o->program, err);
+		rc = make_process(h, o, err);
 	if (rc == 0)
 		rc = set_up(h, o, memory_fd, err);
 	if (rc == 0)

@@ -15,6 +15,7 @@
 
 struct rs_helper_options {
 	const char *program;	/* an absolute path */
+	const char *net;	/* by which NCCL reaches other nodes, as NCCL_SOCKET_IFNAME has it; NULL: none */
 	struct rs_pool pool;
 	uint8_t devices[RS_POOL_PEERS_MAX];	/* of each peer of the pool */
 	uint32_t idle_ms;	/* without work for so long, it ends by itself */

@@ -6,23 +6,28 @@
 
 #define ALIGN 4096u
 
+static bool exchanges(const struct rs_pool *pool)
+{
+	return rs_pool_world(pool) > 1;
+}
+
 /* Each has a copy, or something for a peer or of one. */
 uint32_t rs_pool_extents(const struct rs_pool *pool)
 {
-	return (pool->peers > 1 ? 2 : 1) * pool->boxes_max;
+	return (exchanges(pool) ? 2 : 1) * pool->boxes_max;
 }
 
 /* Each extent that has zeros is a box, too; with peers, what is packed and unpacked are. */
 uint32_t rs_pool_boxes(const struct rs_pool *pool)
 {
-	return rs_pool_extents(pool) + (pool->peers > 1 ? 3 : 1) * pool->boxes_max;
+	return rs_pool_extents(pool) + (exchanges(pool) ? 3 : 1) * pool->boxes_max;
 }
 
 /* A box touches at most half as much again as it has, in words; zeros, copies, packs and unpacks may each have a whole
  * window. */
 uint32_t rs_pool_tiles(const struct rs_pool *pool)
 {
-	const uint64_t windows = pool->peers > 1 ? 4 : 2;
+	const uint64_t windows = exchanges(pool) ? 4 : 2;
 
 	return rs_pool_boxes(pool) + (uint32_t)(3 * windows * pool->window_bytes / 2 / RS_TILE_BYTES) + 1;
 }
@@ -37,7 +42,7 @@ uint64_t rs_pool_part_bytes(const struct rs_pool *pool, enum rs_pool_part part)
 	if (part == RS_POOL_TABLES)
 		return round_up(rs_pool_boxes(pool) * sizeof(struct rs_box) +
 				rs_pool_tiles(pool) * sizeof(struct rs_tile));
-	return part < RS_POOL_PINNED || pool->peers > 1 ? round_up(pool->window_bytes) : 0;
+	return part < RS_POOL_PINNED || exchanges(pool) ? round_up(pool->window_bytes) : 0;
 }
 
 /* Of its first parts. */
@@ -60,12 +65,16 @@ uint64_t rs_pool_bytes(const struct rs_pool *pool)
 	return pool->peers * RS_POOL_SLOTS * slot_bytes(pool, RS_POOL_PINNED);
 }
 
-uint64_t rs_pool_window(uint64_t device_bytes, uint64_t pinned_bytes, uint32_t boxes_max, uint32_t peers)
+uint64_t rs_pool_device_bytes(const struct rs_pool *pool)
 {
-	struct rs_pool pool = {RS_POOL_WINDOW_MAX, boxes_max, peers};
+	return RS_POOL_SLOTS * slot_bytes(pool, RS_POOL_PARTS);
+}
 
-	while (pool.window_bytes && (rs_pool_bytes(&pool) > pinned_bytes ||
-				     RS_POOL_SLOTS * slot_bytes(&pool, RS_POOL_PARTS) > device_bytes))
-		pool.window_bytes -= RS_POOL_WINDOW_MIN;
-	return pool.window_bytes;
+uint64_t rs_pool_window(uint64_t device_bytes, uint64_t pinned_bytes, struct rs_pool like)
+{
+	like.window_bytes = RS_POOL_WINDOW_MAX;
+	while (like.window_bytes && (rs_pool_bytes(&like) > pinned_bytes ||
+				     rs_pool_device_bytes(&like) > device_bytes))
+		like.window_bytes -= RS_POOL_WINDOW_MIN;
+	return like.window_bytes;
 }

@@ -13,42 +13,35 @@
 #define RS_REMOTE_H
 
 #include "reshard/engine/engine.h"
-#include "reshard/gpu/pool.h"
-
-#define RS_GPU_FAILURES_MAX 2
-#define RS_GPU_PAUSE_S 3600
-#define RS_GPU_DEVICE_MAX 255
-
-struct rs_gpu_options {
-	bool off;
-	char program[4096];	/* of the helper; empty: `scalai-gpu` beside this program */
-	uint32_t nr_devices;	/* 1 to RS_POOL_PEERS_MAX: each writes some of the files */
-	uint8_t devices[RS_POOL_PEERS_MAX];	/* as CUDA numbers them by PCI place; no two are one */
-	uint64_t device_bytes, pinned_bytes;	/* at most: of each, and for all */
-	uint32_t timeout_ms;	/* the helper answers by then */
-	uint32_t idle_ms;	/* without work for so long, it ends */
-	uint64_t window_bytes;	/* 0: the largest for which there is memory */
-	uint32_t boxes_max;	/* of a round */
-	uint64_t run_bytes;	/* what is copied in runs of so many bytes is left to the host */
-};
+#include "reshard/gpu/settings.h"
 
 extern const struct rs_engine_ops rs_engine_gpu;
 
-/** Returns what is used if nobody says anything. */
-struct rs_gpu_options rs_gpu_options_default(void);
+/**
+ * A call that several nodes of a cluster make at the same time, with the same images in the same order.  Its peers are
+ * the GPUs of all of them: each node reads files that it has, and writes targets that are its own; others have fd -1,
+ * and are not counted.  If a GPU or a node fails, it is SC_E_UNSUPPORTED, and each makes its files in another way.
+ */
+struct rs_joint {
+	uint32_t world, first;		/* peers of all nodes; the first of this one */
+	const uint32_t *writers;	/* the peer that writes each target */
+	/** Tells which peer reads a file. */
+	uint32_t (*reader)(void *arg, const struct rs_place *place);
+	void *arg;
+	uint64_t window_bytes;		/* the same on all nodes */
+	uint32_t boxes_max;
+	const char *id;			/* that the nodes' processes find each other by */
+};
+
 /** Takes options, for all calls that begin from now on.  Ends a helper; a failure is forgotten. */
 void rs_gpu_configure(const struct rs_gpu_options *options);
+/**
+ * Starts a helper for joint calls like this one, whose `id` has no meaning, and gives the id of the next, which each
+ * node of it has as `id`; the helper that gave it makes the call.
+ * Errors: SC_E_UNSUPPORTED, SC_E_SYSTEM, SC_E_NO_MEMORY, SC_E_STATE, SC_E_CANCELLED (how->tick).
+ */
+int rs_gpu_joint_id(const struct rs_write_options *how, char ret[RS_POOL_ID_DIGITS + 1], struct sc_err *err);
 /** Ends the helper, if there is one; false: it did not end as it should. */
 bool rs_gpu_stop(void);
-/** Forgets failures: the next call tries again. */
-void rs_gpu_forgive(void);
-
-/** For `status` and tests. */
-struct rs_gpu_state {
-	uint64_t by_gpu, by_host;	/* calls that a GPU helped with; that the host did again */
-	unsigned failures;		/* in a row */
-	char device[512], why[SC_ERR_BYTES_MAX];	/* used last; of the last failure; empty: none */
-};
-void rs_gpu_state(struct rs_gpu_state *ret);
 
 #endif

@@ -25,12 +25,19 @@ static const struct {
 	[RS_WIRE_FILLED] = {"FILLED", BIT(RS_WIRE_FILLING), RS_WIRE_PUTTING},
 	[RS_WIRE_DRAINED] = {"DRAINED", BIT(RS_WIRE_DRAINING), RS_WIRE_FINISHING},
 	[RS_WIRE_FINISH] = {"FINISH", BIT(RS_WIRE_BATCH), RS_WIRE_FINISHING},
+	[RS_WIRE_LOAD] = {"LOAD", BIT(RS_WIRE_IDLE), RS_WIRE_LOADING},
+	[RS_WIRE_FREE] = {"FREE", BIT(RS_WIRE_IDLE), RS_WIRE_FREEING},
+	[RS_WIRE_ID] = {"ID", BIT(RS_WIRE_IDLE), RS_WIRE_NAMING},
 	[RS_WIRE_READY] = {"READY", BIT(RS_WIRE_SETTING), RS_WIRE_IDLE},
 	[RS_WIRE_BEGUN] = {"BEGUN", BIT(RS_WIRE_BEGINNING), RS_WIRE_BATCH},
 	[RS_WIRE_FILL] = {"FILL", BIT(RS_WIRE_PUTTING), RS_WIRE_FILLING},
 	[RS_WIRE_DRAIN] = {"DRAIN", BIT(RS_WIRE_PUTTING) | BIT(RS_WIRE_FINISHING), RS_WIRE_DRAINING},
 	[RS_WIRE_TAKEN] = {"TAKEN", BIT(RS_WIRE_PUTTING), RS_WIRE_BATCH},
 	[RS_WIRE_FINISHED] = {"FINISHED", BIT(RS_WIRE_FINISHING), RS_WIRE_IDLE},
+	[RS_WIRE_LOADED] = {"LOADED", BIT(RS_WIRE_LOADING), RS_WIRE_IDLE},
+	[RS_WIRE_REFUSED] = {"REFUSED", BIT(RS_WIRE_LOADING), RS_WIRE_IDLE},
+	[RS_WIRE_FREED] = {"FREED", BIT(RS_WIRE_FREEING), RS_WIRE_IDLE},
+	[RS_WIRE_NAMED] = {"NAMED", BIT(RS_WIRE_NAMING), RS_WIRE_IDLE},
 	[RS_WIRE_FAILED] = {"FAILED", ALL, RS_WIRE_ENDED},
 	[RS_WIRE_BYE] = {"BYE", BIT(RS_WIRE_IDLE) | BIT(RS_WIRE_BEGINNING), RS_WIRE_ENDED},
 };
@@ -45,13 +52,56 @@ const char *rs_wire_name(const struct rs_wire_message *m)
 	return m->kind >= RS_WIRE_SETUP && m->kind < RS_WIRE_KINDS ? kinds[m->kind].name : "?";
 }
 
+static uint64_t bit_of(uint64_t buffer)
+{
+	return buffer && buffer <= RS_POOL_LOADS_MAX ? UINT64_C(1) << (buffer - 1) : 0;
+}
+
+/* NCCL has no two ranks of one device. */
+static bool are_apart(const uint8_t *devices, uint32_t nr)
+{
+	for (uint32_t i = 1; i < nr; i++)
+		if (memchr(devices, devices[i], i))
+			return false;
+	return true;
+}
+
+static bool is_id(const char *text)
+{
+	return memchr(text, 0, RS_WIRE_TEXT_BYTES) && strspn(text, "0123456789abcdef") == RS_POOL_ID_DIGITS;
+}
+
+static bool has_others(const struct rs_pool *pool)
+{
+	return rs_pool_world(pool) > pool->peers;
+}
+
+static bool is_pool(const struct rs_wire_message *m)
+{
+	return m->window_bytes && m->window_bytes <= RS_POOL_WINDOW_MAX && m->boxes_max &&
+	       m->boxes_max <= RS_POOL_BOXES_MAX && m->peers && m->peers <= RS_POOL_PEERS_MAX &&
+	       m->world <= RS_POOL_WORLD_MAX && (m->world ? m->peers <= m->world && m->first <= m->world - m->peers
+							  : !m->first);
+}
+
 /* What a message says is possible in this state. */
 static bool is_possible(const struct rs_wire *w, const struct rs_wire_message *m)
 {
 	switch ((enum rs_wire_kind)m->kind) {
 	case RS_WIRE_SETUP:
-		return m->window_bytes && m->window_bytes <= RS_POOL_WINDOW_MAX && m->boxes_max &&
-		       m->boxes_max <= RS_POOL_BOXES_MAX && m->peers && m->peers <= RS_POOL_PEERS_MAX && m->idle_ms;
+		return is_pool(m) && m->idle_ms && are_apart(m->devices, m->peers);
+	case RS_WIRE_BEGIN:
+		return has_others(&w->pool) ? !m->nr && is_id(m->text)
+					    : !m->nr || w->buffers & bit_of(m->nr);
+	case RS_WIRE_NAMED:
+		return is_id(m->text);
+	case RS_WIRE_LOAD:
+		return rs_pool_world(&w->pool) == 1 && bit_of(m->nr) && !(w->buffers & bit_of(m->nr)) &&
+		       m->window_bytes;
+	case RS_WIRE_FREE:
+		return w->buffers & bit_of(m->nr);
+	case RS_WIRE_BYE:
+		return !w->buffers;
 	case RS_WIRE_ROUND:
 		return m->nr == w->put;
 	case RS_WIRE_FILL:
@@ -69,6 +119,8 @@ static bool is_possible(const struct rs_wire *w, const struct rs_wire_message *m
 		return w->drained == w->put;
 	case RS_WIRE_READY:
 	case RS_WIRE_FAILED:
+	case RS_WIRE_LOADED:
+	case RS_WIRE_REFUSED:
 		return *m->text && memchr(m->text, 0, sizeof(m->text));
 	default:
 		return true;
@@ -82,7 +134,18 @@ static void advance(struct rs_wire *w, const struct rs_wire_message *m)
 	w->phase = kinds[m->kind].to;
 	switch ((enum rs_wire_kind)m->kind) {
 	case RS_WIRE_SETUP:
-		w->pool = (struct rs_pool){m->window_bytes, m->boxes_max, m->peers};
+		w->pool = (struct rs_pool){m->window_bytes, m->boxes_max, m->peers, m->world, m->first};
+		break;
+	case RS_WIRE_BEGIN:
+	case RS_WIRE_LOAD:
+	case RS_WIRE_FREE:
+		w->buffer = m->nr;
+		break;
+	case RS_WIRE_LOADED:
+		w->buffers |= bit_of(w->buffer);
+		break;
+	case RS_WIRE_FREED:
+		w->buffers &= ~bit_of(w->buffer);
 		break;
 	case RS_WIRE_FILLED:
 		w->filled = true;
@@ -97,6 +160,8 @@ static void advance(struct rs_wire *w, const struct rs_wire_message *m)
 	case RS_WIRE_TAKEN:
 		w->put++;
 		w->filled = false;
+		if (w->buffer)
+			w->drained = w->put;
 		break;
 	default:
 		break;
@@ -125,14 +190,14 @@ struct head {
 	uint32_t nr[5];		/* as `tables` has them */
 	uint32_t unused;
 	uint64_t in_bytes, out_bytes, send_bytes, recv_bytes;
-	struct rs_part sends[RS_POOL_PEERS_MAX], recvs[RS_POOL_PEERS_MAX];
+	struct rs_part sends[RS_POOL_WORLD_MAX], recvs[RS_POOL_WORLD_MAX];
 };
 
 /* What a share has tables of; packs and unpacks with peers alone. */
 static const size_t tables[] = {sizeof(struct rs_extent), sizeof(struct rs_extent), sizeof(struct rs_copy),
 				sizeof(struct rs_copy), sizeof(struct rs_copy)};
 
-#define NR_TABLES(pool) ((pool)->peers > 1 ? 5u : 3u)
+#define NR_TABLES(pool) (rs_pool_world(pool) > 1 ? 5u : 3u)
 
 /* Rows of a table. */
 static uint32_t rows_max(const struct rs_pool *pool, unsigned k)
@@ -169,9 +234,9 @@ void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_
 {
 	unsigned char *at = (unsigned char *)memory + rs_pool_bytes(pool);
 
-	assert(round->nr == pool->peers);
-	for (uint32_t p = 0; p < round->nr; p++) {
-		const struct rs_share *s = &round->shares[p];
+	assert(round->nr == rs_pool_world(pool));
+	for (uint32_t p = 0; p < pool->peers; p++) {
+		const struct rs_share *s = &round->shares[pool->first + p];
 		const void *from[] = {s->in, s->out, s->copies, s->packs, s->unpacks};
 		struct head h = {{s->nr_in, s->nr_out, s->nr_copies, s->nr_packs, s->nr_unpacks}, 0, s->in_bytes,
 				 s->out_bytes, s->send_bytes, s->recv_bytes, {{0}}, {{0}}};
@@ -189,7 +254,7 @@ void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_
 
 int rs_wire_make_shares(const struct rs_pool *pool, struct rs_share **ret, struct sc_err *err)
 {
-	const uint64_t parts = 2 * pool->peers * sizeof(struct rs_part);
+	const uint64_t parts = 2 * rs_pool_world(pool) * sizeof(struct rs_part);
 	unsigned char *at = sc_zalloc_array(pool->peers, sizeof(**ret) + share_bytes(pool) + parts);
 
 	*ret = (struct rs_share *)at;
@@ -204,7 +269,7 @@ int rs_wire_make_shares(const struct rs_pool *pool, struct rs_share **ret, struc
 			to[k] = at;
 		*s = (struct rs_share){.in = to[0], .out = to[1], .copies = to[2], .packs = to[3], .unpacks = to[4]};
 		s->sends = (struct rs_part *)at;
-		s->recvs = s->sends + pool->peers;
+		s->recvs = s->sends + rs_pool_world(pool);
 		at += parts;
 	}
 	return 0;
@@ -235,7 +300,7 @@ static bool are_boxes(const struct rs_copy *copies, uint32_t nr)
 static int take_share(const struct rs_pool *pool, const unsigned char *at, struct rs_share *s, struct sc_err *err)
 {
 	void *to[] = {s->in, s->out, s->copies, s->packs, s->unpacks};
-	const uint64_t most = pool->window_bytes, exchanged = pool->peers > 1 ? most : 0;
+	const uint64_t most = pool->window_bytes, exchanged = rs_pool_world(pool) > 1 ? most : 0;
 	struct head h;
 
 	memcpy(&h, at, sizeof(h));
@@ -254,8 +319,8 @@ static int take_share(const struct rs_pool *pool, const unsigned char *at, struc
 	s->out_bytes = h.out_bytes;
 	s->send_bytes = h.send_bytes;
 	s->recv_bytes = h.recv_bytes;
-	copy(s->sends, h.sends, pool->peers * sizeof(*s->sends));
-	copy(s->recvs, h.recvs, pool->peers * sizeof(*s->recvs));
+	copy(s->sends, h.sends, rs_pool_world(pool) * sizeof(*s->sends));
+	copy(s->recvs, h.recvs, rs_pool_world(pool) * sizeof(*s->recvs));
 	for (unsigned k = 0; k < NR_TABLES(pool); at += table_bytes(pool, k++))
 		copy(to[k], at, h.nr[k] * tables[k]);
 	if (!are_inside(s->in, s->nr_in, s->in_bytes) || !are_inside(s->out, s->nr_out, s->out_bytes))
@@ -271,15 +336,18 @@ static bool is_part(const struct rs_part *p, uint64_t bytes)
 	return p->at <= bytes && p->bytes <= bytes - p->at;
 }
 
-/* What one sends the other receives; nobody sends to itself. */
-static bool agree(const struct rs_share *shares, uint32_t peers)
+/* What one sends the other receives, if it is of this node; nobody sends to itself. */
+static bool agree(const struct rs_share *shares, const struct rs_pool *pool)
 {
-	for (uint32_t p = 0; p < peers; p++)
-		for (uint32_t q = 0; q < peers; q++) {
-			const struct rs_part *send = &shares[p].sends[q], *recv = &shares[q].recvs[p];
+	for (uint32_t k = 0; k < pool->peers; k++)
+		for (uint32_t q = 0; q < rs_pool_world(pool); q++) {
+			const struct rs_share *s = &shares[k];
+			const uint32_t p = pool->first + k;
 
-			if (send->bytes != recv->bytes || (p == q && send->bytes) ||
-			    !is_part(send, shares[p].send_bytes) || !is_part(recv, shares[q].recv_bytes))
+			if (!is_part(&s->sends[q], s->send_bytes) || !is_part(&s->recvs[q], s->recv_bytes) ||
+			    (p == q && (s->sends[q].bytes || s->recvs[q].bytes)) ||
+			    (q >= pool->first && q - pool->first < pool->peers &&
+			     s->sends[q].bytes != shares[q - pool->first].recvs[p].bytes))
 				return false;
 		}
 	return true;
@@ -294,7 +362,7 @@ int rs_wire_take_plan(const struct rs_pool *pool, const void *memory, uint64_t n
 	for (uint32_t p = 0; p < pool->peers; p++)
 		if (take_share(pool, at + p * share_bytes(pool), &shares[p], &why) < 0)
 			return sc_fail(err, SC_E_STATE, "round %" PRIu64 ", peer %u: %s", nr, p, why.msg);
-	if (!agree(shares, pool->peers))
+	if (!agree(shares, pool))
 		return sc_fail(err, SC_E_STATE, "round %" PRIu64 ": what peers send is not what they receive", nr);
 	return 0;
 }

@@ -3,10 +3,12 @@
  * Tensors against the config.json of their model (reshard/form/facts.h): a model that no library could load is
  * refused when it is committed, not months later.  Read are the config.json beside a file of tensors, in the folder of
  * the first rank that has it, and the one at the same place of the job's folder; each if it or the file of tensors was
- * written.
+ * written.  So is a layout that cuts a tensor of several matrices (q, k and v; gate and up) as if it were one: cut, or
+ * joined, its parts have the right shapes and wrong rows.  FSDP cuts so (`chunk`), and joins them before they are used.
  */
 #include "reshard/items/items_i.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,6 +53,70 @@ static int refuse(struct commit *c, const struct meta_tensor *t, uint32_t rank, 
 		       where, meta_shape_text(want, other, sizeof(other)));
 }
 
+/* Does a cut of rows end each matrix where a section ends? */
+static bool is_sectioned(const struct meta_cut *cut, uint64_t all, const uint64_t *rows, int nr)
+{
+	const uint64_t sum = cut->section_sum;
+	uint64_t border = 0, end = 0;
+	uint32_t at = 0;
+
+	for (int i = 0; i + 1 < nr; i++) {
+		border += rows[i];
+		while (end < border && at < cut->nr_sections)
+			end += all % sum ? all : all / sum * cut->sections[at++];
+		if (end != border)
+			return false;
+	}
+	return true;
+}
+
+/* Writes the ratio of numbers, as sections= has it. */
+static const char *ratio(const uint64_t *rows, int nr, char *text, size_t bytes)
+{
+	uint64_t by = rows[0];
+	int n = 0;
+
+	for (int i = 1; i < nr; i++)
+		for (uint64_t b = rows[i], rest; b; b = rest) {
+			rest = by % b;
+			by = b;
+		}
+	for (int i = 0; i < nr; i++)
+		n += snprintf(text + n, bytes - (size_t)n, "%s%" PRIu64, i ? ":" : "", rows[i] / by);
+	return text;
+}
+
+/* Judges how the layout cuts the rows of an entry's tensor. */
+static int judge_cuts(struct commit *c, const struct rs_set *set, const struct meta_entry *e, uint32_t rank,
+		      const char *path, const struct rs_facts *facts)
+{
+	const struct meta_tensor *t = &set->state.tensors[e->tensor];
+	char has[128], part[128], sections[80], where[32] = "the job";
+	uint64_t rows[RS_FUSED_MAX];
+	const char *what;
+	const int nr = rs_facts_fused(facts, t, rows, &what);
+
+	if (rank != RS_SHARED)
+		(void)snprintf(where, sizeof(where), "rank %u", rank);
+	for (int i = 0; nr && i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
+		const struct meta_cut *cut = &e->rule->cuts[i];
+		struct meta_shape of_rank = t->shape;
+		const uint32_t d = meta_topology_degree(set->view->topo, cut->axes);
+
+		if ((cut->dim < 0 ? cut->dim + t->shape.nr : cut->dim) != 0 || cut->chunk ||
+		    is_sectioned(cut, t->shape.dim[0], rows, nr))
+			continue;
+		of_rank.dim[0] /= d;
+		return sc_fail(c->err, SC_E_STATE, "'%s' %s is %s by '%s' of %s, but the layout cuts it by %s as if it "
+			       "were one, so that a rank of %s=%u has %s of all together: write sections=%s behind the "
+			       "cut; if its parts are so, write suspicious=accept to config", t->key,
+			       meta_shape_text(&t->shape, has, sizeof(has)), what, path, where, cut->axes_text,
+			       cut->axes_text, d, meta_shape_text(&of_rank, part, sizeof(part)),
+			       ratio(rows, nr, sections, sizeof(sections)));
+	}
+	return 0;
+}
+
 /* Judges a set by a file, if there is one, and one of the two was written. */
 static int judge(struct commit *c, const struct rs_set *set, uint32_t rank, const char *path)
 {
@@ -74,6 +140,8 @@ static int judge(struct commit *c, const struct rs_set *set, uint32_t rank, cons
 	for (uint32_t i = 0; rc == 0 && i < set->state.nr; i++)
 		if (!rs_facts_agree(&facts, &set->state.tensors[i], &key, &want))
 			rc = refuse(c, &set->state.tensors[i], rank, path, key, &want);
+	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
+		rc = judge_cuts(c, set, &set->view->entries[i], rank, path, &facts);
 	return rc;
 }
 

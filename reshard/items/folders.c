@@ -16,6 +16,7 @@ struct checking {
 		size_t nr, room;
 		uint64_t *at;
 	} read;				/* numbers of the head's folders that were */
+	const char *whole;		/* path of a file whose folder has a newer .metadata, too */
 };
 
 /* --- files, as the new version will have them --- */
@@ -284,14 +285,64 @@ static int check_changed(struct checking *checking)
 	return rc;
 }
 
+static bool is_item(const struct commit *c, uint64_t ino)
+{
+	for (size_t i = 0; i < c->items.nr; i++)
+		if (c->items.at[i].ino == ino && !c->items.at[i].gone)
+			return true;
+	return false;
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+	const size_t n = (size_t)(strrchr(a, '/') - a);
+
+	return strncmp(a, b, n + 1) == 0 && !strchr(b + n + 1, '/');
+}
+
+/* A save writes .metadata last: with other files of it and the .metadata of the save before, it has not ended, and what
+ * is there would be a whole of two. */
+static int refuse_half_saved(struct checking *x, const struct item *it)
+{
+	struct commit *c = x->c;
+	char *path = sc_arena_copy(&c->arena, it->path, strlen(it->path)), *slash;
+	uint64_t ino = 0;
+	int rc = path ? 0 : sc_nomem(c->err);
+
+	while (rc == 0 && !ino && (slash = strrchr(path, '/'))) {
+		const char *marker;
+
+		*slash = 0;
+		marker = sc_arena_printf(&c->arena, "%s/" RS_FOLDER_METADATA, path);
+		if (marker && meta_layout_is_plain(c->layout, marker))
+			return 0;
+		rc = marker ? walk(c, c->job->root, marker, &ino, c->err) : sc_nomem(c->err);
+	}
+	if (rc < 0 || !ino || is_item(c, ino)) {
+		x->whole = ino ? it->path : NULL;
+		return rc;
+	}
+	return sc_fail(c->err, SC_E_STATE, "checkpoint folder '%s': '%s' was written, and its .metadata, which a save "
+		       "writes last, was not: the save has not ended, or was stopped; wait for it, save again, or "
+		       "discard (if the folder is whole all the same, put a copy of its .metadata in the place of it)",
+		       path, it->path);
+}
+
 int rs_commit_folders(struct commit *c)
 {
 	struct checking x = {.c = c};
 	int rc = check_changed(&x);
 
-	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
-		if (c->items.at[i].rank == RS_SHARED)
-			rc = check_above(&x, &c->items.at[i]);
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (it->rank != RS_SHARED)
+			continue;
+		rc = check_above(&x, it);
+		if (rc == 0 && it->how == ITEM_WROTE && !it->gone && !it->moved && is_item_file(it->path) &&
+		    !(x.whole && same_folder(x.whole, it->path)))
+			rc = refuse_half_saved(&x, it);
+	}
 	sc_map_done(&x.seen);
 	sc_vec_done(&x.read);
 	return rc;

@@ -53,6 +53,7 @@ struct commit {
 	uint64_t samples;
 	const struct rs_view *head;	/* of which this is the next; NULL: none */
 	struct sc_map head_sets;	/* the head's sets by file, while sets are made */
+	uint64_t compared;		/* a bit for each of the head's first 64 sets: its files have their hashes */
 	uint64_t layout_id;
 	const struct meta_layout *layout;
 	struct meta_topology topo;

@@ -88,13 +88,16 @@ static int refuse_left(struct commit *c, const struct item *it)
 	return 0;
 }
 
-/* Adds to a parser's refusal what keeps the file. */
+/* Adds to a parser's refusal what to do. */
 static int advise(struct commit *c, const struct item *it, int rc)
 {
 	struct sc_err why = *c->err;
 
-	if (it->format->agree || (rc != SC_E_FORMAT && rc != SC_E_UNSUPPORTED && rc != SC_E_LIMIT))
+	if (rc != SC_E_FORMAT && rc != SC_E_UNSUPPORTED && rc != SC_E_LIMIT)
 		return rc;
+	if (it->format->agree)
+		return sc_fail(c->err, rc, "%s; write the file again, or remove it; the line 'plain %s' in the layout "
+			       "keeps it as it is", why.msg, it->path);
 	return sc_fail(c->err, rc, "%s; or the line 'plain %s' in the layout keeps the file as it is", why.msg,
 		       it->path);
 }

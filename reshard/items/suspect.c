@@ -5,6 +5,7 @@
  * the size, and nothing else would tell.  Real parts differ, nearly always in their first bytes, so few bytes are read.
  *
  *     parts along the axis      0 = 1 = ... = d-1, in every byte, for all other cuts of the tensor:      refused
+ *     bytes of a layer          `_extra_state`: pickles, of which two in a row are none:                 refused
  *     not judged                one element repeated (zeros, ones); less than 64 bytes; parts of different shapes, or
  *                               that lie in different orders of their dimensions
  */
@@ -100,10 +101,23 @@ static bool step(const struct meta_topology *topo, uint32_t axes, uint32_t coord
 	return false;
 }
 
+/* What torch calls the state of a layer that is no parameter, with a number if there are several. */
+static bool is_opaque(const struct meta_tensor *t)
+{
+	static const char end[] = "_extra_state";
+	size_t n = strlen(t->name);
+
+	while (n && t->name[n - 1] >= '0' && t->name[n - 1] <= '9')
+		n--;
+	return t->dtype == META_DTYPE_U8 && n >= sizeof(end) - 1 &&
+	       memcmp(t->name + n - (sizeof(end) - 1), end, sizeof(end) - 1) == 0;
+}
+
 static int refuse(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis)
 {
 	const struct meta_topology *topo = s->set->view->topo;
 	const struct meta_tensor *t = &s->set->state.tensors[s->entry->tensor];
+	const char *name = s->set->layout->axes.name[axis];
 	char part[128], whole[128];
 	struct part first, last;
 	int rc = find_part(s, coords, &first);
@@ -112,14 +126,20 @@ static int refuse(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis)
 	if (rc == 0)
 		rc = find_part(s, coords, &last);
 	coords[axis] = 0;
-	return rc < 0 ? rc
-		      : sc_fail(s->c->err, SC_E_STATE, "'%s:%s' is cut by %s in the layout, but ranks %u to %u wrote "
-				"equal parts %s, which would make one tensor %s: if each rank has the whole tensor, "
-				"write a rule with 'copy' for it; if these are parts, write suspicious=accept to "
-				"config",
-				first.file, first.name, s->set->layout->axes.name[axis], first.rank, last.rank,
-				meta_shape_text(&first.at->shape, part, sizeof(part)),
-				meta_shape_text(&t->shape, whole, sizeof(whole)));
+	if (rc < 0)
+		return rc;
+	(void)meta_shape_text(&t->shape, whole, sizeof(whole));
+	(void)meta_shape_text(&first.at->shape, part, sizeof(part));
+	if (is_opaque(t))
+		return sc_fail(s->c->err, SC_E_STATE, "'%s:%s' is bytes that only a layer can read, but the layout "
+			       "cuts it by %s, so that ranks %u to %u wrote parts %s of one tensor %s: write a rule "
+			       "with 'copy' for it, or with each=%s if it is not the same on each rank; if these are "
+			       "parts, write suspicious=accept to config", first.file, first.name, name, first.rank,
+			       last.rank, part, whole, name);
+	return sc_fail(s->c->err, SC_E_STATE, "'%s:%s' is cut by %s in the layout, but ranks %u to %u wrote equal "
+		       "parts %s, which would make one tensor %s: if each rank has the whole tensor, write a rule with "
+		       "'copy' for it; if these are parts, write suspicious=accept to config", first.file, first.name,
+		       name, first.rank, last.rank, part, whole);
 }
 
 /* By `upto` all ranks of an axis may hold the same. */
@@ -140,9 +160,14 @@ static int judge(struct suspicion *s, int axis, uint32_t others)
 	const struct meta_topology *topo = s->set->view->topo;
 	uint32_t coords[SC_AXES_MAX];
 	bool constant = true;
+	struct part first;
 	int rc;
 
 	rs_commit_coords(s->set->view, s->entry, coords);
+	if (is_opaque(&s->set->state.tensors[s->entry->tensor])) {
+		rc = find_part(s, coords, &first);
+		return rc == 0 && first.at ? refuse(s, coords, axis) : rc;
+	}
 	do
 		rc = are_equal(s, coords, axis, &constant);
 	while (rc > 0 && step(topo, others, coords));

@@ -3,6 +3,7 @@
 #include "reshard/job/control.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "reshard/command/command_i.h"
@@ -183,9 +184,76 @@ static const struct rs_control version = {
 	.read = read_version,
 };
 
+/* --- and of the cluster that it is of --- */
+
+static int refuse_alone(struct sc_err *err)
+{
+	return sc_fail(err, SC_E_UNSUPPORTED, "this mount is no node of a cluster");
+}
+
+static int read_nodes(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	const struct rs_service *s = who->service;
+
+	(void)job;
+	return s->copies ? s->copies->nodes(s->member, buf, err) : refuse_alone(err);
+}
+
+static const struct rs_control nodes = {
+	.name = "nodes", .nr = 3, .mode = 0444, .flags = RS_CTL_MOUNT,
+	.read = read_nodes,
+};
+
+/* Gives a word, without blanks around it, to `to` of the member. */
+static int write_word(const struct rs_service *s, const char *text,
+		      int (*to)(void *member, const char *word, struct sc_err *err), struct sc_err *err)
+{
+	char word[SC_NAME_BYTES_MAX + 2];
+
+	(void)snprintf(word, sizeof(word), "%s", text);
+	return to(s->member, sc_trim(word), err);
+}
+
+static int write_drain(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_buf *answer,
+		       uint64_t *ret_held, struct sc_err *err)
+{
+	const struct rs_service *s = who->service;
+
+	(void)job, (void)answer, (void)ret_held;
+	return s->copies ? write_word(s, text, s->copies->drain, err) : refuse_alone(err);
+}
+
+static const struct rs_control drain = {
+	.name = "drain", .nr = 4, .mode = 0200, .flags = RS_CTL_MOUNT | RS_CTL_LONG,
+	.write = write_drain,
+};
+
+static int read_cluster(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
+{
+	const struct rs_service *s = who->service;
+
+	(void)job;
+	return s->copies ? s->copies->cluster(s->member, buf, err) : refuse_alone(err);
+}
+
+static int write_cluster(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_buf *answer,
+			 uint64_t *ret_held, struct sc_err *err)
+{
+	const struct rs_service *s = who->service;
+
+	(void)job, (void)answer, (void)ret_held;
+	return s->copies ? write_word(s, text, s->copies->set_cluster, err) : refuse_alone(err);
+}
+
+static const struct rs_control cluster = {
+	.name = "cluster", .nr = 5, .mode = 0644, .flags = RS_CTL_MOUNT | RS_CTL_LONG,
+	.read = read_cluster, .write = write_cluster,
+};
+
 const struct rs_control *const rs_controls[] = {
 	&topology, &layout, &commit, &discard, &rollback, &versions, &status, &wait_row, &plan, &error, &config,
-	&verify, &data, &diff, &clone_row, &metrics, &health, &version, NULL};
+	&verify, &data, &diff, &clone_row, &metrics, &health, &version,
+	&nodes, &drain, &cluster, NULL};
 const struct rs_control *const *rs_controls_extra;
 
 /* --- what others call --- */

@@ -271,6 +271,8 @@ static void status_progress(struct rs_job *job, const struct rs_view *head, stru
 	(void)pthread_mutex_unlock(&job->state);
 	if (head && job->service->shared && rs_homes_are_here(head))
 		sc_buf_printf(buf, "home: %" PRIu64 " ranks, %" PRIu64 " bytes are here\n", ranks, bytes);
+	if (head && job->service->copies)
+		job->service->copies->describe(job->service->member, job, buf);
 	if (!p.version) {
 		sc_buf_printf(buf, "progress: %s\n", is_done(job, head) ? "done" : "idle");
 		return;

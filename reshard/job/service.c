@@ -6,6 +6,7 @@
 
 #include "meta/base/guard.h"
 #include "meta/catalog/member.h"
+#include "reshard/records/record.h"
 #include "reshard/upkeep/upkeep_i.h"
 
 /* --- jobs --- */
@@ -120,7 +121,7 @@ static int load_jobs(struct rs_service *s, struct sc_err *err)
 
 		rc = meta_config_each(s->catalog, job->id, on_config, job, err);
 		if (rc == 0 && r.heads.at[i])
-			rc = rs_view_load(s, job, r.heads.at[i], &job->head, err);
+			rc = rs_view_load(s, r.heads.at[i], &job->head, err);
 		if (rc == 0)
 			rc = rs_homes_load(job, err);
 		if (rc == 0)
@@ -314,9 +315,10 @@ int rs_job_drop(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
 	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
-	int rc;
+	int rc = rs_command_lock(job, err);
 
-	(void)pthread_mutex_lock(&job->command);
+	if (rc < 0)
+		return rc;
 	(void)rs_tree_close(job, false, err);
 	rc = refuse_data(job, err);
 	if (rc == 0 && !rs_head_waits(s))
@@ -445,6 +447,7 @@ static int on_member(void *arg, const struct meta_member_row *row)
 static int service_new(const struct rs_options *o, struct rs_service *s, struct sc_err *err)
 {
 	struct sc_buf path = {0};
+	struct sc_err ignored;
 	int rc = meta_store_open(o->store, o->lock, &s->store, err), blobs = 0;
 
 	if (rc == 0)
@@ -454,13 +457,20 @@ static int service_new(const struct rs_options *o, struct rs_service *s, struct 
 	/* until all is in the new one, there is none: a start would take the rest for garbage */
 	sc_buf_printf(&path, "%s/%s", o->store, o->rebuild ? "scalai.db.new" : "scalai.db");
 	rc = path.failed ? sc_nomem(err) : meta_catalog_open(path.text, !blobs || o->rebuild, &s->catalog, err);
+	if (rc == 0 && !o->rebuild)
+		rc = rs_records_refuse_newer(s, path.text, err);
+	if (rc == SC_E_CORRUPT && s->catalog && o->sets_newer_aside)
+		rc = rs_records_set_newer_aside(s, err);
 	sc_buf_done(&path);
+	if (rc == 0 && !o->rebuild)
+		(void)meta_catalog_reserve(s->catalog, &ignored); /* the worker says why not */
 	if (rc == 0)
 		rc = rs_blobs_new(&s->store, &s->blobs, err);
+	s->gave_wrong = o->takes_over; /* the daemon before may have: the kernel keeps what it had */
 	if (rc == 0 && !(s->folders = rs_folders_new(s->catalog, s->blobs)))
 		rc = sc_nomem(err);
 	if (rc == 0)
-		rc = rs_log_open(s, err);
+		rc = rs_log_open(s, o->keep_garbage, err);
 	if (rc == 0)
 		rc = o->keep_garbage || o->takes_over ? 0 : meta_mount_begins(s->catalog, err);
 	if (rc == 0)
@@ -541,11 +551,11 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	sc_vec_done(&s->jobs);
 	sc_map_done(&s->jobs_by_id);
 	sc_map_done(&s->jobs_by_name);
-	rs_images_done(s);
+	rs_images_forget(s, NULL);
 	rs_parts_done(&s->parts);
 	sc_vec_done(&s->held);
 	rs_opened_done(s);
-	rs_views_left(s);
+	rs_views_left(s, true);
 	sc_vec_done(&s->hidden);
 	while (s->views) {
 		struct rs_view *v = s->views;

@@ -27,6 +27,7 @@ struct rs_options {
 	const struct rs_events *events;	/* NULL: nobody listens */
 	bool quiet_worker;		/* no background work: rs_service_work() does it */
 	bool keep_garbage;		/* fsck looks at it first */
+	bool sets_newer_aside;		/* fsck --repair: rs_records_set_newer_aside() */
 	int lock;			/* of the store, which an earlier daemon has taken (fs/hold.h); 0: take it */
 	bool is_held;			/* another daemon may take over when this one dies */
 	bool takes_over;		/* of a daemon that died: the kernel remembers its numbers */

@@ -8,10 +8,16 @@
 #include "reshard/command/command_i.h"
 #include "reshard/upkeep/upkeep.h"
 
-/* Of a cluster's version: what this node keeps of it. */
-static bool is_done(const struct rs_view *view)
+/* Of a cluster's version: what this node keeps of it is here, and all copies are where they are to be. */
+static int is_done(const struct rs_view *view, struct sc_err *err)
 {
-	return view->job->service->shared ? rs_homes_are_here(view) : rs_view_is_materialized(view);
+	const struct rs_service *s = view->job->service;
+
+	if (!s->shared)
+		return rs_view_is_materialized(view);
+	return !rs_homes_are_here(view) ? 0
+	       : s->copies		? s->copies->are_done(s->member, view->job, view->version->nr, err)
+					: 1;
 }
 
 int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text,
@@ -36,7 +42,8 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 		rc = rs_view_head(s, job, &view, err);
 	}
 	if (rc == 0)
-		done = is_done(view);
+		done = (rc = is_done(view, err)) > 0;
+	rc = rc > 0 ? 0 : rc;
 	(void)pthread_mutex_lock(&job->state);
 	if (rc == 0 && job->config.materialize == RS_NEVER && !done)
 		rc = sc_fail(err, SC_E_COMMAND, "materialize=never: version %" PRIu64 " will not be materialized",
@@ -47,6 +54,8 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 		job->stopped_head = 0; /* it is tried now */
 	}
 	(void)pthread_mutex_unlock(&job->state);
+	if (rc == 0)
+		rs_damaged_again(s, view->version);
 	rs_view_unref(s, view);
 	sc_sys.release(copy);
 	if (rc == 0)
@@ -62,12 +71,11 @@ int rs_job_wait_poll(struct rs_service *s, struct rs_job *job, uint64_t version,
 	if (rc < 0)
 		return rc;
 	head = rs_job_head(job);
-	if (is_done(view))
-		rc = 1;
-	else if (!head || head->version->nr != version)
+	rc = is_done(view, err);
+	if (rc == 0 && (!head || head->version->nr != version))
 		rc = sc_fail(err, SC_E_COMMAND, "version %" PRIu64 " is not the head any more and will not be "
 			     "materialized", version);
-	else
+	else if (rc == 0)
 		rc = rs_version_refuse_bad(view->version, err);
 	(void)pthread_mutex_lock(&job->state);
 	if (rc == 0 && job->stopped && job->stopped_head == head->id) {

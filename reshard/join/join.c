@@ -384,8 +384,8 @@ static int join_same(struct work *w, const struct meta_inode_row *theirs, uint64
 		return refuse_object(w, to, "is a new folder with another mode or owner");
 	join_times(&is, theirs);
 	is.nlink += theirs->nlink - 2 - counted_twice(w, to);
-	rc = put_row(w, &is);
-	return rc < 0 ? rc : join_attributes(w, theirs->ino, to, true);
+	rc = join_attributes(w, theirs->ino, to, true); /* first: the row is this node's from then on */
+	return rc < 0 ? rc : put_row(w, &is);
 }
 
 static bool has_other_owner(const struct meta_inode_row *a, const struct meta_inode_row *b)
@@ -424,8 +424,8 @@ static int join_rows(struct work *w, const struct meta_inode_row *was, const str
 		is.parent = joined(w, theirs->parent);
 	join_times(&is, theirs);
 	is.nlink += theirs->nlink - was->nlink - counted_twice(w, is.ino);
-	rc = put_row(w, &is);
-	return rc < 0 ? rc : join_attributes(w, is.ino, is.ino, true);
+	rc = join_attributes(w, is.ino, is.ino, true);
+	return rc < 0 ? rc : put_row(w, &is);
 }
 
 static int join_row(struct work *w, const struct meta_inode_row *theirs)

@@ -124,6 +124,7 @@ const struct rs_source_ops rs_source_landing = {
 	.fd = landing_fd,
 	.need = landing_need,
 	.release = landing_release,
+	.ahead = landing_ahead,
 };
 
 /* --- the set --- */
@@ -198,13 +199,21 @@ int rs_landing_place(struct rs_landings *set, const struct rs_away *what, uint64
 	return 0;
 }
 
-void rs_landing_forget(struct rs_landings *set, uint32_t node, uint64_t blob)
+bool rs_landing_is(const struct rs_place *place, uint32_t *ret_node, uint64_t *ret_blob)
+{
+	*ret_node = (uint32_t)(place->id >> BLOB_BITS);
+	*ret_blob = place->id & (SC_BLOBS_MAX - 1);
+	return place->ops == &rs_source_landing;
+}
+
+void rs_landing_forget(struct rs_landings *set, uint32_t node, uint64_t blob, bool wrong)
 {
 	struct landing *l, *useless = NULL;
 
 	(void)pthread_mutex_lock(&set->lock);
 	l = landing_find(set, node, blob);
 	if (l) {
+		l->wrong |= wrong;
 		landing_forget(l);
 		useless = landing_put(l);
 	}

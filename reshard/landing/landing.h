@@ -17,9 +17,16 @@
  *  L4  Each waiter is told once: when all of his range is here, or why a part of it cannot come.  What has failed is
  *      lacked, and is pulled anew for who asks next.
  *  L5  A hole is punched before the chunk is asked for again.
+ *  L6  What is here of a landing whose file is to be one of the store's (rs_landing_keep()), and what comes, stays, and
+ *      does not count; it takes no slot.  If it comes to nothing, it may go again, or goes with the last who has it
+ *      open.
+ *  L7  If a node that has the bytes knows their hash, what becomes a file of the store has that one.  If it has another
+ *      one, it becomes none, and nobody gets its bytes any more.
  *
- * Who reads on where the last read has ended gets bytes before he asks: from 4 MiB ahead on, twice as far each time
- * that he has come half the way, at most 32 MiB and a sixteenth of bytes_max.  What somebody waits for comes first.
+ * Who says what he reads next (`ahead`), as images do, gets that, at most a sixteenth of bytes_max at once, and
+ * nothing else.  Of others it is guessed: who reads on where the last read has ended gets bytes before he asks, from
+ * 4 MiB ahead on, twice as far each time that he has come half the way, at most 32 MiB and a sixteenth of bytes_max.
+ * What somebody waits for comes first.
  *
  * A restart begins with nothing: the file has no name, and nothing on disk says what is in it.  A bitmap there might
  * say so only of chunks that were flushed before it, which would cost a flush for each and save, after a crash, to pull
@@ -32,10 +39,12 @@
 #define RS_LANDING_H
 
 #include "meta/store/store.h"
+#include "reshard/engine/engine.h"
 #include "reshard/engine/source.h"
 
 #define RS_CHUNK_BYTES 65536u
 #define RS_PULL_BYTES (16 * RS_CHUNK_BYTES)
+#define RS_AWAY_HASH_BYTES 16
 
 /** Bytes that another node has: its blob number `blob`, of so many bytes. */
 struct rs_away {
@@ -56,6 +65,11 @@ struct rs_puller {
 		      struct rs_done *done);
 	/** Ends it soon: done is called all the same.  Of one that has ended it does nothing. */
 	void (*cancel)(void *arg, struct rs_done *done);
+	/** Gives the hash (XXH3-128) that such a blob has by those who have it, and waits for it: 1, or 0: nobody who
+	 *  is here knows it.  NULL: nobody knows any. */
+	int (*hash)(void *arg, const struct rs_away *what, uint8_t ret[RS_AWAY_HASH_BYTES]);
+	/** Tells those who have it that bytes of it came which have another hash: they look at theirs. */
+	void (*differs)(void *arg, const struct rs_away *what);
 };
 
 struct rs_landing_config {
@@ -82,7 +96,25 @@ struct rs_landings *rs_landings_free(struct rs_landings *landings);
 int rs_landing_place(struct rs_landings *landings, const struct rs_away *what, uint64_t at, struct rs_place *ret,
 		     struct sc_err *err);
 
-/** Forgets what is here of such a blob, whose bytes have changed, or may: who opens it from now on gets them anew. */
-void rs_landing_forget(struct rs_landings *landings, uint32_t node, uint64_t blob);
+/** Tells whether a place is one of these, and which blob of which node it is in. */
+bool rs_landing_is(const struct rs_place *place, uint32_t *ret_node, uint64_t *ret_blob);
+
+struct rs_landing_kept {
+	int fd;			/* of the file, to be flushed; the caller closes it */
+	bool has_hash;		/* its bytes were compared with it */
+	uint8_t hash[RS_AWAY_HASH_BYTES];
+};
+/**
+ * Makes a place that rs_landing_place() gave, of a whole blob, a file of the store, blob `number`: brings what is
+ * lacked and gives the landing's own file a name, so nothing is copied.  `tick` may be NULL.  One thread at a time.
+ * Errors: those of need(), SC_E_SYSTEM (also: there is such a file; EIO: the bytes have another hash than they had when
+ * they were sealed), SC_E_CANCELLED by `tick`.
+ */
+int rs_landing_keep(const struct rs_place *place, const struct meta_store *store, uint64_t number, rs_tick_fn *tick,
+		    void *arg, struct rs_landing_kept *ret, struct sc_err *err);
+
+/** Forgets what is here of such a blob, whose bytes have changed, or may: who opens it from now on gets them anew.
+ *  `wrong`: they never were the blob's, and whoever has it open gets none of them any more, but SC_E_SYSTEM (EIO). */
+void rs_landing_forget(struct rs_landings *landings, uint32_t node, uint64_t blob, bool wrong);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files of this room: landing.c calls pulls.c, which calls table.c. */
+/* Shared by the files of this room: keep.c and landing.c call pulls.c, which calls table.c. */
 #ifndef RS_LANDING_I_H
 #define RS_LANDING_I_H
 
@@ -10,6 +10,7 @@
 #include "reshard/landing/landing.h"
 
 #define LANDING_BUCKETS 1024
+#define LANDING_STAYS UINT32_MAX	/* in the place of a slot's number: the chunk is here, and needs none (L6) */
 
 /* A chunk that is not lacked.  All is under the set's lock, as of landings. */
 struct slot {
@@ -29,14 +30,18 @@ struct landing {
 	int fd;
 	uint32_t nr;			/* chunks */
 	uint32_t *slots;		/* of each; 0: it is lacked */
-	uint32_t nr_slots;
+	uint32_t nr_slots, nr_stay;
 	uint32_t refs;			/* opens and pulls */
 	bool forgotten;			/* it is in no bucket */
+	bool wrong;			/* nobody gets its bytes any more */
+	bool stays;			/* L6 */
+	bool named;			/* its file is one of the store's, or was: it cannot be another one */
 	struct waiter *waiters;
 	struct {
 		uint32_t first, end;	/* chunks of the last need */
 		uint32_t window;	/* asked for ahead of it; 0: it did not go on where one had ended */
 		uint32_t until;		/* chunks below are asked for */
+		bool told;		/* who reads says what comes next */
 	} ahead;
 	struct landing *next;		/* in its bucket */
 	struct landing *idle_before, *idle_after;
@@ -46,6 +51,12 @@ struct waiter {
 	struct rs_done *done;
 	uint32_t first, end, missing;
 	struct waiter *next;
+};
+
+/* Chunks that go together. */
+struct hole {
+	struct landing *of;
+	uint32_t first, nr;
 };
 
 struct pull {
@@ -71,7 +82,7 @@ struct rs_landings {
 	struct pull *pulls;
 	struct pull *spare;		/* by `after`, at most pulls_max: their memory is not given back each time */
 	uint32_t nr_spare;
-	bool starts, stop;
+	bool starts, trims, stop;
 	struct landing *buckets[LANDING_BUCKETS];
 	struct landing idle;		/* ring: after = longest idle */
 	uint32_t nr_idle;
@@ -84,7 +95,7 @@ static inline uint64_t chunk_bytes(const struct landing *l, uint32_t first, uint
 
 static inline struct slot *slot_of(struct landing *l, uint32_t chunk)
 {
-	return l->slots[chunk] ? &l->set->slots.at[l->slots[chunk]] : NULL;
+	return l->slots[chunk] && l->slots[chunk] != LANDING_STAYS ? &l->set->slots.at[l->slots[chunk]] : NULL;
 }
 
 static inline int punch(int fd, uint64_t at, uint64_t bytes)
@@ -97,6 +108,8 @@ static inline int punch(int fd, uint64_t at, uint64_t bytes)
 int landing_slot_new(struct landing *l, uint32_t chunk);
 /** The chunk is lacked from now on. */
 void landing_slot_free(struct landing *l, uint32_t chunk);
+/** Takes its slot from a chunk that is here and that nobody needs, if what is here of the landing stays. */
+void landing_settle(struct landing *l, uint32_t chunk);
 /** Adds a slot to the end of the queue, or to its front, or takes it out. */
 void landing_enqueue(struct rs_landings *set, uint32_t slot);
 void landing_enqueue_first(struct rs_landings *set, uint32_t slot);
@@ -118,5 +131,8 @@ void landing_free(struct landing *l);
 /* pulls.c */
 int landing_need(struct rs_bytes *bytes, uint64_t at, uint64_t nr, struct rs_done *done, struct sc_err *err);
 void landing_release(struct rs_bytes *bytes, uint64_t at, uint64_t nr);
+void landing_ahead(struct rs_bytes *bytes, uint64_t at, uint64_t nr);
+/** Punches out chunks until no more are here than may be, or the rest is needed.  Under the lock, which it drops. */
+void landing_trim(struct rs_landings *set);
 
 #endif

@@ -12,6 +12,7 @@
 #define PULL_CHUNKS (RS_PULL_BYTES / RS_CHUNK_BYTES)
 #define TOLD_NS INT64_C(1000000000)	/* L2 */
 #define USED_MAX 2			/* how often the hand passes what was needed */
+#define HOLE_CHUNKS ((4u << 20) / RS_CHUNK_BYTES)
 #define AHEAD_FIRST ((4u << 20) / RS_CHUNK_BYTES)
 #define AHEAD_MAX ((32u << 20) / RS_CHUNK_BYTES)
 
@@ -21,17 +22,20 @@ SC_METRIC(chunks_evicted, SC_COUNTER, "scalai_evicted_chunks_total",
 
 /* --- chunks that go --- */
 
-/* Finds a chunk that may go; 0: none. */
-static uint32_t find_victim(struct rs_landings *set)
+static bool may_go(const struct slot *s, int64_t now)
 {
-	const int64_t now = sc_now_ns();
+	return s->of && s->state == HERE && !s->needs && !(s->told_ns && now - s->told_ns < TOLD_NS);
+}
 
+/* Finds a chunk that may go; 0: none. */
+static uint32_t find_victim(struct rs_landings *set, int64_t now)
+{
 	for (size_t i = 0; i < (USED_MAX + 1) * set->slots.nr; i++) {
 		struct slot *s = &set->slots.at[set->hand];
 		const uint32_t at = set->hand;
 
 		set->hand = (uint32_t)((set->hand + 1) % set->slots.nr);
-		if (!s->of || s->state != HERE || s->needs || (s->told_ns && now - s->told_ns < TOLD_NS))
+		if (!may_go(s, now))
 			continue;
 		if (!s->used)
 			return at;
@@ -40,42 +44,75 @@ static uint32_t find_victim(struct rs_landings *set)
 	return 0;
 }
 
+static bool may_go_too(struct landing *l, uint32_t chunk, int64_t now)
+{
+	const struct slot *s = slot_of(l, chunk);
+
+	return s && may_go(s, now) && !s->used;
+}
+
+/* Finds one, with its neighbours: a hole of many chunks costs little more than a hole of one. */
+static bool find_hole(struct rs_landings *set, struct hole *ret)
+{
+	const uint32_t goal = set->most - (set->most / 16 < HOLE_CHUNKS ? set->most / 16 : HOLE_CHUNKS);
+	const int64_t now = sc_now_ns();
+	const uint32_t i = find_victim(set, now), most = set->nr_here - goal;
+	struct landing *l = set->slots.at[i].of;
+
+	if (!i)
+		return false;
+	*ret = (struct hole){l, set->slots.at[i].chunk, 1};
+	while (ret->nr < most && ret->first + ret->nr < l->nr && may_go_too(l, ret->first + ret->nr, now))
+		ret->nr++;
+	while (ret->nr < most && ret->first && may_go_too(l, ret->first - 1, now)) {
+		ret->first--;
+		ret->nr++;
+	}
+	return true;
+}
+
 static void start_pulls(struct rs_landings *set);
 
-/* Punches out chunks until no more are here than may be, or the rest is needed.  Under the lock, which it drops. */
-static void trim(struct rs_landings *set)
+/* Frees the chunks of a hole.  Under the lock, which it drops. */
+static void make_hole(struct rs_landings *set, const struct hole *h)
 {
-	uint32_t i;
+	struct landing *l = h->of, *useless;
 
-	while (set->nr_here > set->most && (i = find_victim(set)) != 0) {
-		struct landing *l = set->slots.at[i].of, *useless;
-		const uint32_t chunk = set->slots.at[i].chunk;
-		struct slot *s;
-		bool gone;
-
-		set->slots.at[i].state = GOING;
-		set->nr_here--;
-		landing_ref(l);
-		(void)pthread_mutex_unlock(&set->lock);
-		/* all of the last one, too: of a part of a block nothing would be freed */
-		gone = punch(l->fd, (uint64_t)chunk * RS_CHUNK_BYTES, RS_CHUNK_BYTES) == 0;
-		if (!gone)
-			sc_log(SC_LOG_ERROR, "store: cannot free bytes of blob %" PRIu64 " of node %u (%m), "
-			       "continuing with more of them than there may be", l->what.blob, l->what.node);
-		(void)pthread_mutex_lock(&set->lock);
-		s = &set->slots.at[i];
-		if (s->needs)
-			landing_enqueue(set, i);
+	for (uint32_t c = h->first; c < h->first + h->nr; c++)
+		slot_of(l, c)->state = GOING;
+	set->nr_here -= h->nr;
+	landing_ref(l);
+	(void)pthread_mutex_unlock(&set->lock);
+	/* all of the last one, too: of a part of a block nothing would be freed */
+	if (punch(l->fd, (uint64_t)h->first * RS_CHUNK_BYTES, (uint64_t)h->nr * RS_CHUNK_BYTES) < 0)
+		sc_log(SC_LOG_ERROR, "store: cannot free bytes of blob %" PRIu64 " of node %u (%m), continuing with "
+		       "more of them than there may be", l->what.blob, l->what.node);
+	(void)pthread_mutex_lock(&set->lock);
+	for (uint32_t c = h->first; c < h->first + h->nr; c++)
+		if (slot_of(l, c)->needs)
+			landing_enqueue(set, l->slots[c]);
 		else
-			landing_slot_free(l, chunk);
-		useless = landing_put(l);
-		sc_metric_add(&chunks_evicted, 1);
-		if (useless) {
-			(void)pthread_mutex_unlock(&set->lock);
-			landing_free(useless);
-			(void)pthread_mutex_lock(&set->lock);
-		}
+			landing_slot_free(l, c);
+	sc_metric_add(&chunks_evicted, h->nr);
+	useless = landing_put(l);
+	if (useless) {
+		(void)pthread_mutex_unlock(&set->lock);
+		landing_free(useless);
+		(void)pthread_mutex_lock(&set->lock);
 	}
+}
+
+/* One thread at a time, for all. */
+void landing_trim(struct rs_landings *set)
+{
+	struct hole h;
+
+	if (set->trims)
+		return;
+	set->trims = true;
+	while (set->nr_here > set->most && find_hole(set, &h))
+		make_hole(set, &h);
+	set->trims = false;
 	start_pulls(set); /* of what was asked for while it went */
 }
 
@@ -87,12 +124,15 @@ static void unpin(struct landing *l, uint32_t first, uint32_t end, int64_t told_
 	for (uint32_t c = first; c < end; c++) {
 		struct slot *s = slot_of(l, c);
 
+		if (!s)
+			continue; /* it stays */
 		assert(s->needs);
 		s->needs--;
 		if (told_ns)
 			s->told_ns = told_ns;
 		else
 			s->used = USED_MAX;
+		landing_settle(l, c);
 	}
 }
 
@@ -141,6 +181,8 @@ static void land(struct landing *l, uint32_t first, uint32_t nr, bool came, stru
 		take_waiters(l, c, came, told);
 		if (!came)
 			landing_slot_free(l, c);
+		else
+			landing_settle(l, c);
 	}
 }
 
@@ -204,7 +246,7 @@ static void on_pulled(struct rs_done *done, const struct sc_err *why)
 	landing_free(useless);
 	tell(told, err.code ? &err : NULL);
 	(void)pthread_mutex_lock(&set->lock);
-	trim(set);
+	landing_trim(set);
 	set->nr_pulls--;
 	(void)pthread_cond_broadcast(&set->quiet);
 	start_pulls(set);
@@ -285,6 +327,8 @@ static int64_t pin(struct landing *l, uint32_t first, uint32_t end)
 			return -1;
 		}
 		s = slot_of(l, c);
+		if (!s)
+			continue; /* it stays */
 		s->needs++;
 		s->told_ns = 0;
 		missing += s->state != HERE;
@@ -296,7 +340,7 @@ static int64_t pin(struct landing *l, uint32_t first, uint32_t end)
 static void hurry(struct landing *l, uint32_t first, uint32_t end)
 {
 	for (uint32_t c = end; c-- > first;)
-		if (slot_of(l, c)->state == QUEUED) {
+		if (slot_of(l, c) && slot_of(l, c)->state == QUEUED) {
 			landing_dequeue(l->set, l->slots[c]);
 			landing_enqueue_first(l->set, l->slots[c]);
 		}
@@ -309,7 +353,7 @@ static void read_ahead(struct landing *l, uint32_t first, uint32_t end)
 	typeof(l->ahead) *a = &l->ahead;
 	uint32_t until;
 
-	if (first == a->first && end == a->end)
+	if (a->told || (first == a->first && end == a->end))
 		return; /* it is needed again, by who has waited for it */
 	if (first > a->end || first + 1 < a->end || !a->end)
 		a->window = a->until = 0;
@@ -340,6 +384,9 @@ static int need(struct landing *l, uint32_t first, uint32_t end, struct rs_done 
 	if (set->stop)
 		rc = sc_fail(err, SC_E_CANCELLED, "blob %" PRIu64 " of node %u is not read any more: the mount ends",
 			     l->what.blob, l->what.node);
+	else if (l->wrong)
+		rc = sc_fail_sys(err, EIO, "what came of blob %" PRIu64 " of node %u was found to be wrong: open the "
+				 "file again", l->what.blob, l->what.node);
 	else if (w)
 		missing = pin(l, first, end);
 	if (rc == RS_HERE && missing < 0)
@@ -409,7 +456,24 @@ void landing_release(struct rs_bytes *bytes, uint64_t at, uint64_t nr)
 
 	(void)pthread_mutex_lock(&set->lock);
 	unpin(l, (uint32_t)(at / RS_CHUNK_BYTES), (uint32_t)((at + nr - 1) / RS_CHUNK_BYTES + 1), 0);
-	trim(set);
+	landing_trim(set);
+	(void)pthread_mutex_unlock(&set->lock);
+}
+
+void landing_ahead(struct rs_bytes *bytes, uint64_t at, uint64_t nr)
+{
+	struct landing *l = (struct landing *)bytes;
+	struct rs_landings *set = l->set;
+	const uint32_t first = (uint32_t)(at / RS_CHUNK_BYTES), most = set->most / 16;
+	uint32_t end = (uint32_t)((at + nr - 1) / RS_CHUNK_BYTES + 1);
+
+	(void)pthread_mutex_lock(&set->lock);
+	l->ahead.told = true;
+	end = end - first < most ? end : first + most;
+	for (uint32_t c = first; c < end && !set->stop; c++)
+		if (!l->slots[c] && landing_slot_new(l, c) < 0)
+			break; /* out of memory: it is asked for when it is needed */
+	start_pulls(set);
 	(void)pthread_mutex_unlock(&set->lock);
 }
 

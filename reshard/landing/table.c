@@ -69,6 +69,17 @@ void landing_slot_free(struct landing *l, uint32_t chunk)
 	l->nr_slots--;
 }
 
+void landing_settle(struct landing *l, uint32_t chunk)
+{
+	const struct slot *s = slot_of(l, chunk);
+
+	if (!l->stays || !s || s->state != HERE || s->needs)
+		return;
+	landing_slot_free(l, chunk);
+	l->slots[chunk] = LANDING_STAYS;
+	l->nr_stay++;
+}
+
 /* --- landings --- */
 
 void landing_free(struct landing *l)
@@ -117,7 +128,7 @@ struct landing *landing_drop(struct landing *l)
 	if (!l->forgotten)
 		landing_forget(l);
 	for (uint32_t i = 0; l->nr_slots; i++)
-		if (l->slots[i])
+		if (slot_of(l, i))
 			landing_slot_free(l, i);
 	return l;
 }
@@ -134,7 +145,7 @@ struct landing *landing_put(struct landing *l)
 	set->idle.idle_before->idle_after = l;
 	set->idle.idle_before = l;
 	set->nr_idle++;
-	if (!l->nr_slots || l->forgotten)
+	if (!l->nr_slots || l->forgotten || l->stays)
 		return landing_drop(l);
 	return set->nr_idle > IDLE_MAX ? landing_drop(set->idle.idle_after) : NULL;
 }

@@ -20,6 +20,21 @@
 #define AGAIN_NS (10000 * MEMBER_MS)	/* another command of the job is waited for so long */
 #define GONE_NS (10000 * MEMBER_MS)
 
+SC_METRIC(prepared, SC_COUNTER, "scalai_cluster_prepared_total",
+	  "Commands of this node that all nodes have prepared.");
+SC_METRIC(prepared_us, SC_COUNTER, "scalai_cluster_prepare_microseconds_total",
+	  "Time from when such a command was proposed to when it was prepared.");
+SC_METRIC(committed, SC_COUNTER, "scalai_cluster_committed_total",
+	  "Versions of this node's commands that all nodes show.");
+SC_METRIC(committed_us, SC_COUNTER, "scalai_cluster_commit_microseconds_total",
+	  "Time from when such a version was made to when it is shown.");
+
+static void count(struct sc_metric *times, struct sc_metric *us, int64_t since_ns)
+{
+	sc_metric_add(times, 1);
+	sc_metric_add(us, (uint64_t)(sc_now_ns() - since_ns) / 1000);
+}
+
 static enum meta_command_kind kind_of(enum rs_change change)
 {
 	static const enum meta_command_kind kinds[] = {
@@ -55,8 +70,10 @@ static int failed(const struct rs_move *move, struct sc_err *err)
 	}
 	switch (move->code) {
 	case SC_E_BUSY:
-		return sc_fail(err, SC_E_BUSY, "another command changes this job, or a node has not answered in time; "
-			       "see 'nodes' in /.ctl/health and try again");
+		return *move->late
+			       ? sc_fail(err, SC_E_BUSY, "%s has not answered in time; try again", move->late)
+			       : sc_fail(err, SC_E_BUSY, "another command changes this job, or this node is no member "
+					 "of the cluster now; see /.ctl/health and try again");
 	case SC_E_STALE:
 		return sc_fail(err, SC_E_STALE, "etcd's answer was lost, and later versions hide what became of the "
 			       "command: see .ctl/versions");
@@ -99,6 +116,7 @@ static void drop(struct rs_member *m, struct rs_shared *j)
 /* One attempt: 0, all have prepared; 1, another command was there before; or an error. */
 static int propose(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err)
 {
+	const int64_t began = sc_now_ns();
 	struct rs_event e = {.kind = RS_EV_COMMAND, .job = j->id, .change = kind_of(move->a->change),
 			     .deadline = move->a->change == RS_BY_COMMIT ? COMMIT_NS : CHANGE_NS};
 	bool lives;
@@ -110,15 +128,19 @@ static int propose(struct rs_member *m, struct rs_shared *j, struct rs_move *mov
 	move->token = e.token;
 	move->done = false;
 	move->err.code = 0;
+	*move->late = 0;
 	(void)pthread_mutex_unlock(&m->lock);
+	rs_cluster_step(RS_PROPOSE);
 	rs_member_post(m, &e);
 	(void)pthread_mutex_lock(&m->lock);
 	lives = wait_for(m, move, true);
 	(void)pthread_mutex_unlock(&m->lock);
 	if (!lives)
 		return ends(err);
-	if (!move->done)
+	if (!move->done) {
+		count(&prepared, &prepared_us, began);
 		return 0;
+	}
 	return move->code == SC_E_BUSY && !move->err.code ? 1 : failed(move, err);
 }
 
@@ -187,8 +209,11 @@ static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 	head = rs_job_head(a->job);
 	if (!head && a->change != RS_BY_COMMIT && a->change != RS_BY_DATA)
 		return begin_first(a, err);
+	if (head && a->change == RS_BY_TOPOLOGY)
+		rc = rs_copies_refuse_lost(m, a->job, head->version->nr, err);
 	rs_view_unref(s, head);
-	rc = enter(m, a, &j, err);
+	if (rc == 0)
+		rc = enter(m, a, &j, err);
 	if (rc < 0)
 		return rc;
 	rc = propose_until(m, j, j->move, err);
@@ -255,6 +280,20 @@ static void publishing_done(struct publishing *p)
 	sc_sys.release(p->named);
 }
 
+/* A commit that nodes have to prepare once more: it has the files of its parts, and of the storage below. */
+static int check_again(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err)
+{
+	bool moved;
+
+	(void)pthread_mutex_lock(&m->lock);
+	moved = !j->storage.done && move->a->base && j->storage.nr == move->a->base->version->nr;
+	(void)pthread_mutex_unlock(&m->lock);
+	if (moved)
+		return sc_fail(err, SC_E_BUSY, "the version below has just been stored anew: nothing was committed; "
+			       "try again");
+	return rs_member_join_check(m, j, move, err);
+}
+
 /* Hands the version to the core, or (rc) that there is none; waits for the outcome.  The core asks once more if a node
  * has registered anew meanwhile, and has to prepare again: the version is the same, over the same head. */
 static int compose(struct rs_member *m, struct rs_shared *j, const struct publishing *p, int rc, struct sc_err *err)
@@ -262,6 +301,7 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 	struct rs_move *move = j->move;
 	const struct rs_version *v = move->a->next ? move->a->next->version : NULL;
 	struct rs_event e = {.kind = RS_EV_COMPOSED, .job = j->id, .token = move->token, .code = rc};
+	const int64_t began = sc_now_ns();
 	bool lives, again;
 
 	if (rc == 0) {
@@ -278,16 +318,20 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 		move->composed = rc == 0;
 		(void)pthread_mutex_unlock(&m->lock);
 		e.members = move->members;
+		if (rc == 0)
+			rs_cluster_step(RS_COMMIT);
 		rs_member_post(m, &e);
 		(void)pthread_mutex_lock(&m->lock);
 		lives = wait_for(m, move, true);
 		again = lives && move->composes && !move->done;
 		(void)pthread_mutex_unlock(&m->lock);
 		if (again && rc == 0 && move->a->change == RS_BY_COMMIT)
-			rc = e.code = rs_member_join_check(m, j, move, err);
+			rc = e.code = check_again(m, j, move, err);
 	} while (again);
 	if (!lives)
 		return ends(err);
+	if (rc == 0 && !move->code)
+		count(&committed, &committed_us, began);
 	return rc < 0 ? rc : move->code ? failed(move, err) : 0;
 }
 
@@ -308,6 +352,8 @@ static int etcd_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 		rc = rs_local_save(a, j->move->turn, collect, &p, err);
 	if (rc == 0)
 		rc = name_sets(&p, a->next->version, err);
+	if (rc == 0)
+		rc = rs_bag_refer(m, &p.bag, err);
 	if (rc == 0)
 		rc = rs_bag_put(m, &p.bag, err);
 	rc = compose(m, j, &p, rc, err);
@@ -359,7 +405,7 @@ static int etcd_requested(void *arg, uint64_t token, struct sc_err *err)
 	return rs_head_local.requested(arg, token, err);
 }
 
-/* What is stored anew is what each node has of it: not yet. */
+/* What is stored anew is what nodes keep of it: stored.c. */
 static int etcd_settle(void *arg, struct rs_view *of, struct rs_view *next, struct rs_set *const *sets,
 		       struct sc_err *err)
 {
@@ -432,6 +478,13 @@ static int etcd_current(void *arg, struct rs_job *job, struct sc_err *err)
 	return rs_member_current(s->member, job, err);
 }
 
+static void etcd_soon(void *arg, struct rs_job *job)
+{
+	const struct rs_service *s = arg;
+
+	rs_member_soon(s->member, job);
+}
+
 static int64_t etcd_until(void *arg)
 {
 	const struct rs_service *s = arg;
@@ -447,7 +500,10 @@ const struct rs_head_ops rs_head_etcd = {
 	.publish = etcd_publish,
 	.abort = etcd_abort,
 	.settle = etcd_settle,
+	.joint = rs_joint_make,
+	.kept = rs_storage_kept,
 	.amend = etcd_amend,
 	.current = etcd_current,
+	.soon = etcd_soon,
 	.until = etcd_until,
 };

@@ -17,36 +17,11 @@
 
 /* --- those of others --- */
 
-struct fetch {
-	struct rs_pulling p;	/* first */
-	bool done;
-};
-
-static void on_fetched(struct rs_pulling *p)
-{
-	struct fetch *f = (struct fetch *)p;
-	struct rs_member *m = p->m;
-
-	(void)pthread_mutex_lock(&m->lock);
-	f->done = true;
-	(void)pthread_cond_broadcast(&m->changed);
-	(void)pthread_mutex_unlock(&m->lock);
-}
-
 static int fetch(struct rs_member *m, uint32_t node, uint64_t token, uint64_t at, uint32_t bytes, void *to,
 		 struct sc_err *err)
 {
-	struct fetch f = {.p = {.m = m, .node = node, .part = token, .at = at, .bytes = bytes, .to = to,
-				.done = on_fetched}};
-
-	rs_member_pull(m, &f.p);
-	(void)pthread_mutex_lock(&m->lock);
-	while (!f.done)
-		(void)pthread_cond_wait(&m->changed, &m->lock);
-	(void)pthread_mutex_unlock(&m->lock);
-	if (f.p.err.code)
-		*err = f.p.err;
-	return f.p.err.code;
+	return rs_member_fetch(m, &(struct rs_pulling){.node = node, .part = token, .at = at, .bytes = bytes, .to = to},
+			       err);
 }
 
 struct parts {
@@ -255,7 +230,7 @@ void rs_member_join_done(struct rs_member *m, struct rs_move *move)
 
 		if (!move->saved) {
 			rs_blob_forget(m->s->blobs, f->blob);
-			rs_landing_forget(m->landings, f->node, f->number);
+			rs_landing_forget(m->landings, f->node, f->number, false);
 		}
 	}
 	rs_second_free(move->joined.tree);

@@ -2,9 +2,13 @@
 /* Start and end of a member, and what it says of itself. */
 #include "reshard/member/member_i.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#define MEMBER_NS (3000 * MEMBER_MS)
 
 /* --- what the catalog tells --- */
 
@@ -38,6 +42,9 @@ static int join(struct joined *j, struct sc_err *err)
 	if (j->is)
 		return sc_fail(err, SC_E_STATE, "this store is another node's: a store belongs to one node of one "
 			       "cluster for ever; mount it with the cluster= and node= that it was first mounted with");
+	if (m->was_there)
+		return sc_fail(err, SC_E_STATE, "node '%s' has, or had, another store; with this one, begin under "
+			       "another name", m->name);
 	if (rs_job_at(m->s, 0))
 		return sc_fail(err, SC_E_STATE, "this store has jobs of its own, and cannot join a cluster: start "
 			       "with a new store, and import them there");
@@ -61,7 +68,10 @@ static int on_job(void *arg, const struct meta_shared_job *row)
 	j->gone = j->kept = row->id >= META_LOST;
 	j->job = job;
 	j->row = row->token;
-	return 0;
+	j->row_base = row->base;
+	j->again.missed = core.head > 1; /* it may have ended while it took them */
+	j->copies.waits = j->again.missed;
+	return rs_gone_start(x->m, j, x->err);
 }
 
 /* --- start and end --- */
@@ -76,8 +86,9 @@ static int new_core(struct rs_member *m, struct joined *x, struct sc_err *err)
 	struct rs_core_config c = {.times = m->times, .node = m->node, .lease = m->lease, .jobs = x->jobs.at,
 				   .nr_jobs = (uint32_t)x->jobs.nr};
 
-	c.self = (struct meta_node_value){.name = m->name, .store = "", .domain = "", .protocol_min = RS_PROTOCOL,
-					  .protocol_max = RS_PROTOCOL, .addresses = {1, (const char **)&m->listen}};
+	c.self = (struct meta_node_value){.name = m->name, .store = "", .domain = m->domain,
+					  .protocol_min = rs_protocols.min, .protocol_max = rs_protocols.max,
+					  .addresses = {1, (const char **)&m->listen}};
 	return rs_core_new(&c, rs_member_now(), &m->core, err);
 }
 
@@ -104,16 +115,52 @@ static void wait_for_gates(struct rs_member *m)
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
-static int start(struct rs_member *m, const struct rs_member_options *o, struct sc_err *err)
+/* Who mounts and then commands need not try again.  A node that is no member by then says so in `health`, as one that
+ * is none any more. */
+static void wait_for_membership(struct rs_member *m)
+{
+	const int64_t until = sc_now_ns() + MEMBER_NS;
+
+	(void)pthread_mutex_lock(&m->lock);
+	while (!m->serves && !m->outdated && sc_now_ns() < until)
+		(void)sc_sys.wait_until(&m->changed, &m->lock, until);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+/* etcd's certificates: a folder without cert.pem says whom to trust only. */
+static int connect_etcd(struct rs_member *m, const struct rs_member_options *o, struct sc_err *err)
 {
 	struct meta_etcd_config to = {.cluster = o->cluster, .endpoints = o->etcd, .nr_endpoints = o->nr_etcd,
 				      .request_ms = 3000, .connect_ms = 1000};
+	char ca[4096], cert[4096], key[4096];
+
+	if (o->etcd_tls) {
+		(void)snprintf(ca, sizeof(ca), "%s/ca.pem", o->etcd_tls);
+		(void)snprintf(cert, sizeof(cert), "%s/cert.pem", o->etcd_tls);
+		(void)snprintf(key, sizeof(key), "%s/key.pem", o->etcd_tls);
+		if (access(ca, R_OK) < 0)
+			return sc_fail_sys(err, errno, "etcd_tls=: cannot read '%s': %s", ca, strerror(errno));
+		to.ca = ca;
+		if (access(cert, F_OK) == 0) {
+			to.cert = cert;
+			to.key = key;
+		}
+	}
+	return meta_etcd_new(&to, &m->etcd, err);
+}
+
+static int start(struct rs_member *m, const struct rs_member_options *o, struct sc_err *err)
+{
 	struct joined x = {.m = m, .err = err};
-	bool ok = copy(&m->cluster, o->cluster) && copy(&m->name, o->node) && copy(&m->listen, o->listen);
+	const bool ucx = o->fabric && strcmp(o->fabric, "ucx") == 0;
+	bool ok = copy(&m->cluster, o->cluster) && copy(&m->name, o->node) && copy(&m->listen, o->listen) &&
+		  copy(&m->domain, o->domain ? o->domain : "");
 	int rc = ok ? 0 : sc_nomem(err);
 
+	if (rc == 0 && ucx)
+		rc = rs_net_load_ucx(err); /* refused before anything is begun */
 	if (rc == 0)
-		rc = meta_etcd_new(&to, &m->etcd, err);
+		rc = connect_etcd(m, o, err);
 	if (rc == 0)
 		rc = rs_member_boot(m, err);
 	if (rc == 0)
@@ -121,7 +168,7 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 	if (rc == 0)
 		rc = meta_shared_job_each(m->s->catalog, on_job, &x, err);
 	if (rc == 0)
-		rc = rs_peers_start(m, rs_node_message, err);
+		rc = rs_peers_start(m, rs_node_message, o->tls, ucx, err);
 	if (rc == 0)
 		rc = note_port(m, err);
 	if (rc == 0)
@@ -133,11 +180,17 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 	if (rc < 0)
 		return rc;
 	m->s->head = &rs_head_etcd;
+	rc = rs_near_start(m, err);
+	if (rc < 0)
+		return rc;
+	rs_copies_start(m);
 	rc = rs_follow_start(m, err);
 	if (rc == 0)
 		rc = rs_node_start(m, err);
 	if (rc == 0)
 		wait_for_gates(m);
+	if (rc == 0)
+		wait_for_membership(m);
 	return rc;
 }
 
@@ -149,6 +202,7 @@ int rs_member_start(struct rs_service *s, const struct rs_member_options *o, str
 	if (!m)
 		return sc_nomem(err);
 	m->s = s;
+	m->fenced_ns = sc_now_ns();
 	s->shared = true;
 	(void)pthread_mutex_init(&m->lock, NULL);
 	(void)pthread_cond_init(&m->changed, NULL);
@@ -178,6 +232,7 @@ void rs_member_leave(struct rs_service *s)
 	rs_node_stop(m); /* E1 of member.h: what waits for etcd, and then */
 	rs_net_free(m->net); /* what waits for other nodes' bytes, ends here */
 	m->net = NULL;
+	rs_probes_end(m);
 }
 
 struct rs_landings *rs_member_stop(struct rs_service *s)
@@ -199,19 +254,31 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	for (size_t i = 0; i < m->jobs.nr; i++) {
 		sc_buf_done(&m->jobs.at[i]->part.text);
 		sc_sys.release(m->jobs.at[i]->again.row);
+		sc_vec_done(&m->jobs.at[i]->storage.sets);
+		rs_gone_done(m->jobs.at[i]);
+		rs_sweep_done(m->jobs.at[i]);
 		sc_sys.release(m->jobs.at[i]);
 	}
 	sc_vec_done(&m->jobs);
+	for (size_t i = 0; i < m->events.nr; i++)
+		rs_storage_placed(&m->events.at[i]);
 	sc_vec_done(&m->events);
 	sc_vec_done(&m->peers);
+	sc_vec_done(&m->members);
+	sc_vec_done(&m->drained);
+	sc_vec_done(&m->domains);
+	sc_vec_done(&m->keepers);
+	sc_vec_done(&m->gone);
 	(void)pthread_cond_destroy(&m->changed);
 	(void)pthread_mutex_destroy(&m->lock);
 	sc_sys.release(m->cluster);
 	sc_sys.release(m->name);
 	sc_sys.release(m->listen);
+	sc_sys.release(m->domain);
 	sc_sys.release(m);
 	s->member = NULL;
 	s->head = NULL;
+	rs_copies_by(s, NULL);
 	return landings;
 }
 
@@ -223,7 +290,9 @@ void rs_member_describe(struct rs_service *s, struct sc_buf *buf)
 		return;
 	(void)pthread_mutex_lock(&m->lock);
 	sc_buf_line(buf, "cluster: '%s', node '%s' (number %u, at %s) %s", m->cluster, m->name, m->node, m->listen,
-		    m->serves ? "is a member" : "is no member now: it waits for etcd");
+		    m->outdated ? "is no member: its program does not speak the cluster's protocol; use a newer one"
+		    : m->serves ? "is a member"
+				: "is no member now: it waits for etcd");
 	for (size_t i = 0; i < m->jobs.nr; i++) {
 		const struct rs_shared *j = m->jobs.at[i];
 		char name[SC_NAME_BYTES_MAX + 1];

@@ -23,9 +23,13 @@
 
 struct rs_member_options {
 	const char *cluster, *node;	/* names; cluster NULL: none */
+	const char *domain;		/* what fails together, NULL: itself alone */
 	const char *listen;		/* ADDRESS:PORT, where other nodes reach this one; port 0: any */
 	const char *etcd[RS_MEMBER_ETCD_MAX]; /* http(s)://HOST:PORT */
 	uint32_t nr_etcd;
+	const char *tls;		/* a folder of certificates, between nodes; NULL: not secret */
+	const char *fabric;		/* tcp or ucx, between nodes; NULL: tcp */
+	const char *etcd_tls;		/* the same to etcd; NULL: the system's CAs, no certificate of this node's */
 };
 
 /**

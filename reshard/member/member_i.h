@@ -3,7 +3,6 @@
  * What the files of a member share.
  *
  *	member.c	start, end, what control files say
- *	boot.c		the node's number, the cluster's secret
  *	head.c		the kind "etcd" of head.h: commands of this node
  *	join.c		what other nodes have uncommitted, for a commit of this one
  *	worker.c	the worker: what the core wants of jobs, one after the other
@@ -14,8 +13,11 @@
 #ifndef RS_MEMBER_I_H
 #define RS_MEMBER_I_H
 
+#include "reshard/copies/copies_i.h"
+#include "reshard/joint/joint.h"
 #include "reshard/member/member.h"
 #include "reshard/peers/peers_i.h"
+#include "reshard/stored/stored_i.h"
 #include "reshard/rows/rows_i.h"
 
 /* --- node.c --- */
@@ -33,7 +35,13 @@ int rs_take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_t mod, struct sc_err *err);
 int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err);
-int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struct sc_err *err);
+/** Makes version `nr`, of the command `token`, the head here. */
+int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t token, struct sc_err *err);
+/** Takes the rows of versions before the newest one that this node lacks, the newest first, until the core wants
+ *  something; *ret_more: it was stopped so. */
+int rs_take_missed(struct rs_member *m, struct rs_shared *j, bool *ret_more, struct sc_err *err);
+/** Asks etcd for the token of a version's command; 0: there is no such version any more. */
+int rs_version_token(struct rs_member *m, uint64_t id, uint64_t nr, uint64_t *ret, struct sc_err *err);
 
 /* --- worker.c --- */
 int rs_follow_start(struct rs_member *m, struct sc_err *err);
@@ -53,9 +61,5 @@ int rs_member_join(struct rs_member *m, struct rs_shared *j, struct rs_move *mov
 /** Refuses a commit (SC_E_BUSY) if nodes have other parts now, as one has come or gone. */
 int rs_member_join_check(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err);
 void rs_member_join_done(struct rs_member *m, struct rs_move *move);
-
-/* --- boot.c --- */
-/** Finds or makes the cluster's and this node's keys, by m->etcd, before there is a thread. */
-int rs_member_boot(struct rs_member *m, struct sc_err *err);
 
 #endif

@@ -7,9 +7,14 @@
 
 #include <string.h>
 
+SC_METRIC(is_member, SC_GAUGE, "scalai_cluster_member", "1: this node is a member of the cluster, 0: it is not now.");
+SC_METRIC(fences, SC_COUNTER, "scalai_cluster_fences_total", "Times that this node was no member any more.");
+
 #define ASKS_FROM (UINT64_C(1) << 63)	/* ids of requests that are not the core's */
 #define PEERS_ASKED 1			/* likewise; the core's are larger */
+#define GOODBYE 2			/* likewise */
 #define POLL_MS 200
+#define GOODBYE_NS (1000 * MEMBER_MS)
 
 /* --- what the core wants --- */
 
@@ -43,13 +48,36 @@ static void ask_etcd(struct rs_member *m, const struct rs_act *a)
 
 static void set_serves(struct rs_member *m, bool serves)
 {
+	sc_metric_set(&is_member, serves);
+	sc_metric_add(&fences, !serves);
 	(void)pthread_mutex_lock(&m->lock);
 	m->serves = serves;
+	m->gave_up = false;
+	m->fenced_ns = sc_now_ns();
 	(void)pthread_cond_broadcast(&m->changed);
 	(void)pthread_mutex_unlock(&m->lock);
 	sc_log(SC_LOG_INFO, serves ? "node '%s' is a member of cluster '%s'"
 				   : "node '%s' is no member of cluster '%s' now: it shows no newest version",
 	       m->name, m->cluster);
+}
+
+/* What an action points to, for the worker.  False: out of memory. */
+static bool keep_more(const struct rs_act *a, void **ret)
+{
+	struct rs_object_name *names;
+
+	if (a->kind == RS_ACT_PLACE) {
+		*ret = sc_zalloc_array(a->nr_keep + 1, sizeof(*a->keep));
+		if (*ret)
+			memcpy(*ret, a->keep, a->nr_keep * sizeof(*a->keep));
+	} else if (a->kind == RS_ACT_STORED) {
+		*ret = names = sc_zalloc_array(a->nr_sets + 1, sizeof(*names));
+		for (uint32_t i = 0; names && i < a->nr_sets; i++)
+			memcpy(names[i].at, a->sets[i].set.at, sizeof(names[i].at));
+	} else {
+		return true;
+	}
+	return *ret != NULL;
 }
 
 static void act(struct rs_member *m, const struct rs_act *a)
@@ -63,6 +91,8 @@ static void act(struct rs_member *m, const struct rs_act *a)
 	}
 	switch (a->kind) {
 	case RS_ACT_KEEP_LEASE:
+		rs_copies_registered(m, a->lease);
+		rs_storage_registered(m);
 		if (meta_member_set_lease(m->s->catalog, a->lease, &err) < 0)
 			sc_log(SC_LOG_ERROR, "%s; after a crash this node waits until its registration has ended",
 			       err.msg);
@@ -86,15 +116,59 @@ static void act(struct rs_member *m, const struct rs_act *a)
 	case RS_ACT_HIDE:
 	case RS_ACT_SHOW:
 	case RS_ACT_COMPOSE:
+	case RS_ACT_STORED:
+	case RS_ACT_PLACE:
+	case RS_ACT_DIED:
+	case RS_ACT_DELETE:
 		todo.act.txn = (struct meta_txn){0};
 		todo.act.sets = NULL;
+		todo.act.keep = NULL;
 		(void)pthread_mutex_lock(&m->lock);
-		(void)rs_member_todo(m, &todo);
+		if (!keep_more(a, &todo.more) || !rs_member_todo(m, &todo))
+			sc_sys.release(todo.more);
 		(void)pthread_mutex_unlock(&m->lock);
 		return;
-	default: /* nothing is stored anew, pulled or removed yet, nor set aside */
+	default: /* nothing is removed yet, nor set aside; what is pulled follows from the version */
 		return;
 	}
+}
+
+/* The cluster speaks another protocol than this program: it was away when that was changed.  It does nothing more, so
+ * its registration ends, no sooner than what kernels keep of its names; what its commands have come to, etcd knows. */
+static void leave(struct rs_member *m, const struct sc_err *why)
+{
+	sc_log(SC_LOG_ERROR, "%s", why->msg);
+	(void)pthread_mutex_lock(&m->lock);
+	m->outdated = true;
+	for (size_t i = 0; i < m->jobs.nr; i++) {
+		struct rs_move *move = m->jobs.at[i]->move;
+
+		if (move && !move->done) {
+			move->done = true;
+			move->code = SC_E_STALE;
+		}
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+	set_serves(m, false);
+}
+
+static void take_protocol(struct rs_member *m, const struct meta_answer *answer)
+{
+	const struct meta_record *r = NULL;
+	struct sc_err err;
+
+	for (uint32_t i = 0; i < answer->nr; i++)
+		if (answer->records[i].key.kind == META_KEY_PROTOCOL && rs_protocol_in(&answer->records[i]))
+			r = &answer->records[i];
+	if (!r || rs_protocol_in(r) == m->protocol || m->outdated)
+		return;
+	m->protocol = rs_protocol_in(r);
+	if (rs_protocol_check(m, m->protocol, &err) < 0) {
+		leave(m, &err);
+		return;
+	}
+	rs_net_set_protocol(m->net, m->protocol);
+	sc_log(SC_LOG_INFO, "cluster '%s' speaks protocol %u now", m->cluster, m->protocol);
 }
 
 void rs_node_give(struct rs_member *m, const struct rs_event *e)
@@ -104,6 +178,8 @@ void rs_node_give(struct rs_member *m, const struct rs_event *e)
 	uint64_t epoch;
 	int rc;
 
+	if (m->outdated)
+		return;
 	(void)pthread_mutex_lock(&m->lock);
 	rc = rs_core_event(m->core, rs_member_now(), e, &err);
 	(void)pthread_mutex_unlock(&m->lock);
@@ -123,11 +199,12 @@ void rs_node_give(struct rs_member *m, const struct rs_event *e)
 static void note_why(struct rs_member *m, const struct rs_node_id *peer, const struct rs_frame_message *x)
 {
 	struct rs_move *move;
+	char node[RS_PEER_TEXT];
 
 	(void)pthread_mutex_lock(&m->lock);
 	move = rs_move_of(m, x->job, x->token);
 	if (move && !move->err.code)
-		(void)sc_fail(&move->err, -(int)x->code, "node %u: %s", peer->node, x->text);
+		(void)sc_fail(&move->err, -(int)x->code, "%s: %s", rs_peers_text(m, peer->node, node), x->text);
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
@@ -145,6 +222,15 @@ void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_n
 		e.message.code = x->code && x->code <= (uint32_t)-SC_E_CORRUPT ? -(int)x->code : SC_E_STATE;
 		note_why(m, peer, x);
 	}
+	rs_node_give(m, &e);
+}
+
+/* On behalf of a member that cannot be reached. */
+static void refuse(struct rs_member *m, const struct meta_member *at, uint64_t job, uint64_t token)
+{
+	struct rs_event e = {.kind = RS_EV_MESSAGE, .from = at->node, .epoch = at->epoch};
+
+	e.message = (struct rs_message){.kind = RS_MSG_REFUSED, .job = job, .token = token, .code = SC_E_BUSY};
 	rs_node_give(m, &e);
 }
 
@@ -274,10 +360,13 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 		return;
 	}
 	if (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH) {
+		take_protocol(m, &v->answer); /* before this node finds that it is a member */
 		take_rows(m, &v->answer, v->kind == META_ETCD_SNAPSHOT);
 		for (uint32_t i = 0; i < v->answer.nr; i++) /* another list of members: others may have moved */
 			if (v->answer.records[i].key.kind == META_KEY_MEMBERS)
 				m->peers.nr = 0;
+		for (uint32_t i = 0; i < v->answer.nr; i++)
+			rs_near_take(m, &v->answer.records[i]);
 	}
 	rs_node_give(m, &e);
 }
@@ -324,8 +413,10 @@ static bool take_posts(struct rs_member *m)
 		rs_pull_begin(m, p);
 	}
 	rs_pulls_again(m, stop);
-	for (size_t i = 0; i < events.nr; i++)
+	for (size_t i = 0; i < events.nr; i++) {
 		rs_node_give(m, &events.at[i]);
+		rs_storage_placed(&events.at[i]);
+	}
 	sc_vec_done(&events);
 	return stop;
 }
@@ -333,10 +424,10 @@ static bool take_posts(struct rs_member *m)
 /* Until the core wants to be asked again, in ms. */
 static int pause_of(const struct rs_member *m)
 {
-	int64_t ns = rs_core_wake(m->core) - rs_member_now();
+	int64_t ns = m->outdated ? POLL_MS * MEMBER_MS : rs_core_wake(m->core) - rs_member_now();
 
-	if (m->pulls_again && ns > 10 * MEMBER_MS)
-		ns = 10 * MEMBER_MS;
+	for (const struct rs_pulling *p = m->pulls_again; p; p = p->next)
+		ns = ns < p->again - sc_now_ns() ? ns : p->again - sc_now_ns();
 	return ns <= 0 ? 0 : ns / MEMBER_MS >= POLL_MS ? POLL_MS : (int)(ns / MEMBER_MS) + 1;
 }
 
@@ -356,6 +447,8 @@ static void *run(void *arg)
 		rs_net_run(m->net, 0);
 		if (rs_member_now() >= rs_core_wake(m->core))
 			rs_node_give(m, &time);
+		rs_copies_tick(m);
+		rs_probes_tick(m, refuse);
 	}
 	return NULL;
 }
@@ -376,14 +469,29 @@ int rs_node_start(struct rs_member *m, struct sc_err *err)
 	return 0;
 }
 
+/* Ends this node's registration, so that others need not wait for that: nothing is read or written here any more. */
+static void say_goodbye(struct rs_member *m)
+{
+	const int64_t until = sc_now_ns() + GOODBYE_NS;
+	const struct meta_etcd_event *v;
+	struct sc_err err;
+	bool done = m->outdated || !m->registration || meta_etcd_revoke(m->etcd, GOODBYE, m->registration, &err) < 0;
+
+	while (!done && sc_now_ns() < until)
+		while (!done && meta_etcd_next(m->etcd, 20, &v))
+			done = v->kind == META_ETCD_ANSWER && v->id == GOODBYE;
+}
+
 void rs_node_stop(struct rs_member *m)
 {
 	struct meta_answer none = {.outcome = META_UNKNOWN};
 
-	if (m->has_thread)
+	if (m->has_thread) {
 		(void)pthread_join(m->thread, NULL);
-	else if (!m->core || !m->net) /* it has ended */
+		say_goodbye(m);
+	} else if (!m->core || !m->net) { /* it has ended */
 		return;
+	}
 	m->has_thread = false;
 	(void)take_posts(m);
 	while (m->sent)

@@ -227,6 +227,7 @@ int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err
 
 struct record {
 	uint8_t object[32];
+	uint64_t token;
 	bool found;
 };
 
@@ -235,58 +236,60 @@ static void on_version(void *arg, const struct meta_answer *answer)
 	struct record *r = arg;
 
 	r->found = answer->nr && answer->records[0].present;
-	if (r->found)
-		memcpy(r->object, answer->records[0].value.version.placement.at, 32);
+	if (!r->found)
+		return;
+	memcpy(r->object, answer->records[0].value.version.placement.at, 32);
+	r->token = answer->records[0].value.version.token;
 }
 
-static int find_object(struct rs_member *m, uint64_t id, uint64_t nr, uint8_t ret[32], struct sc_err *err)
+static int find_record(struct rs_member *m, uint64_t id, uint64_t nr, struct record *ret, struct sc_err *err)
 {
 	struct meta_op get = {.what = META_GET, .key = {.kind = META_KEY_VERSION, .job = id, .nr = nr}};
 	struct meta_txn txn = {.nr_then = 1, .then = &get};
-	struct record r = {.found = false};
 
-	if (rs_member_ask(m, &txn, on_version, &r) != META_APPLIED)
+	*ret = (struct record){.found = false};
+	if (rs_member_ask(m, &txn, on_version, ret) != META_APPLIED)
 		return sc_fail(err, SC_E_SYSTEM, "etcd has not answered when it was asked for version %" PRIu64, nr);
-	if (!r.found)
-		return sc_fail(err, SC_E_NOT_FOUND, "etcd has no record of version %" PRIu64, nr);
-	memcpy(ret, r.object, 32);
 	return 0;
 }
 
-struct numbered {
-	uint64_t nr, id;
-};
-
-static int on_row(void *arg, const struct meta_version_row *row)
+int rs_version_token(struct rs_member *m, uint64_t id, uint64_t nr, uint64_t *ret, struct sc_err *err)
 {
-	struct numbered *n = arg;
+	struct record r;
+	int rc = find_record(m, id, nr, &r, err);
 
-	if (row->nr == n->nr)
-		n->id = row->id;
-	return 0;
+	*ret = r.token;
+	return rc;
 }
 
-/* The rows of a version, unless they are there. */
-static int take_rows(struct rs_member *m, struct rs_job *job, const uint8_t name[32], uint64_t nr, bool seals,
+/* The rows of a version, as it is stored now, unless they are there. */
+static int take_rows(struct rs_member *m, struct rs_shared *j, const uint8_t name[32], uint64_t nr, bool seals,
 		     uint64_t *ret_id, struct sc_err *err)
 {
 	struct meta_catalog *c = m->s->catalog;
+	struct rs_object_names sets = {0};
 	struct rs_bag bag = {.lacking = false};
-	struct numbered n = {.nr = nr};
-	int rc = meta_version_each(c, job->id, on_row, &n, err);
+	bool anew = false;
+	int rc = meta_version_find(c, j->job->id, nr, ret_id, err);
 
-	while (rc == 0 && !n.id) {
+	if (rc == 0 && !*ret_id) {
+		rc = rs_storage_ask(m, j->id, nr, &sets, err);
+		anew = rc > 0;
+		rc = rc < 0 ? rc : 0;
+	}
+	while (rc == 0 && !*ret_id) {
 		rc = meta_catalog_begin(c, true, err);
 		if (rc == 0)
-			rc = meta_catalog_end(c, rs_objects_take(m->s, job, name, m->node, seals, &rs_bag_ops,
-								 &bag, &n.id, err), err);
+			rc = meta_catalog_end(c, rs_objects_take(m->s, j->job, name, m->node, seals,
+								 anew ? &sets : NULL, &rs_bag_ops, &bag,
+								 ret_id, err), err);
 		if (rc < 0)
-			n.id = 0;
+			*ret_id = 0;
 		if (rc < 0 && bag.lacking) /* nothing waits for etcd inside a transaction */
 			rc = rs_bag_get(m, &bag, err);
 	}
 	rs_bag_done(&bag);
-	*ret_id = n.id;
+	sc_vec_done(&sets);
 	return rc;
 }
 
@@ -312,7 +315,9 @@ static int show_rows(struct rs_member *m, struct rs_job *job, uint64_t id, bool 
 	struct rs_view *view = NULL;
 	struct rs_turn *turn = NULL;
 	uint64_t place = 0;
-	int rc = is_mine ? 0 : rs_local_refuse_dirty(job, "version that another node made", err);
+	/* others went on without it: it cannot be committed any more */
+	int rc = is_mine ? 0 : rs_local_advise_dirty(job, "other nodes have made a version without them: discard them "
+						     "here (echo yes > .ctl/discard)", err);
 
 	if (rc == 0)
 		rc = rs_version_load(m->s, id, &v, err);
@@ -337,23 +342,25 @@ static int show_rows(struct rs_member *m, struct rs_job *job, uint64_t id, bool 
 	return rc;
 }
 
-int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struct sc_err *err)
+int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t token, struct sc_err *err)
 {
 	const bool closes = !j->gate;
 	bool is_mine = false;
-	uint8_t name[32];
+	struct record record;
 	uint64_t id;
 	int rc;
 
 	if (!j->job)
 		return sc_fail(err, SC_E_STATE, "this node has not made the job yet");
-	rc = find_object(m, j->id, nr, name, err);
-	if (rc == 0 && j->row && j->row == j->token) {
-		rc = rs_part_is_in(m, j, name, err);
+	rc = find_record(m, j->id, nr, &record, err);
+	if (rc == 0 && !record.found)
+		return sc_fail(err, SC_E_NOT_FOUND, "etcd has no record of version %" PRIu64, nr);
+	if (rc == 0 && j->row && j->row == token) {
+		rc = rs_part_is_in(m, j, record.object, err);
 		is_mine = rc > 0;
 	}
 	if (rc >= 0)
-		rc = take_rows(m, j->job, name, nr, is_mine, &id, err);
+		rc = take_rows(m, j, record.object, nr, is_mine, &id, err);
 	if (rc < 0)
 		return rc;
 	if (closes) {
@@ -367,5 +374,102 @@ int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, struc
 	}
 	if (closes)
 		(void)pthread_mutex_unlock(&j->job->command);
+	return rc;
+}
+
+/* --- versions that others made while this node was away, or before it came --- */
+
+struct missed {
+	size_t nr, room;
+	uint64_t *at;		/* numbers, 0: it is here */
+	bool failed;
+};
+
+static void on_listed(void *arg, const struct meta_answer *answer)
+{
+	struct missed *x = arg;
+
+	for (uint32_t i = 0; i < answer->nr; i++)
+		if (answer->records[i].present && answer->records[i].key.kind == META_KEY_STORE)
+			x->failed |= sc_vec_push(x, answer->records[i].key.nr) < 0;
+}
+
+static int on_here(void *arg, const struct meta_version_row *row)
+{
+	struct missed *x = arg;
+
+	for (size_t i = 0; i < x->nr; i++)
+		if (x->at[i] == row->nr)
+			x->at[i] = 0;
+	return 0;
+}
+
+static int list_missed(struct rs_member *m, struct rs_shared *j, struct missed *ret, struct sc_err *err)
+{
+	struct meta_op list = {.what = META_LIST, .key = {.job = j->id}, .range = META_RANGE_STORES,
+			       .keys_only = true};
+	struct meta_txn txn = {.nr_then = 1, .then = &list};
+
+	if (rs_member_ask(m, &txn, on_listed, ret) != META_APPLIED)
+		return sc_fail(err, SC_E_SYSTEM, "etcd has not answered when it was asked for versions");
+	return ret->failed ? sc_nomem(err) : meta_version_each(m->s->catalog, j->job->id, on_here, ret, err);
+}
+
+/* Of those before the head; 0: there is none any more. */
+static uint64_t next_missed(struct missed *x, uint64_t head)
+{
+	uint64_t *newest = NULL, nr;
+
+	for (size_t i = 0; i < x->nr; i++)
+		if (x->at[i] < head && x->at[i] && (!newest || x->at[i] > *newest))
+			newest = &x->at[i];
+	nr = newest ? *newest : 0;
+	if (newest)
+		*newest = 0;
+	return nr;
+}
+
+/* One that dies meanwhile was in etcd when it was listed: the core says so to this thread afterwards. */
+static int take_missed(struct rs_member *m, struct rs_shared *j, uint64_t nr, struct sc_err *err)
+{
+	struct record record;
+	uint64_t id;
+	int rc = find_record(m, j->id, nr, &record, err);
+
+	if (rc < 0 || !record.found)
+		return rc;
+	rc = take_rows(m, j, record.object, nr, false, &id, err);
+	if (rc == 0)
+		rs_gone_taken(m, j, nr);
+	return rc;
+}
+
+int rs_take_missed(struct rs_member *m, struct rs_shared *j, bool *ret_more, struct sc_err *err)
+{
+	struct rs_view *head = j->job && !j->gone ? rs_job_head(j->job) : NULL;
+	struct missed x = {.failed = false};
+	uint64_t nr, before = head ? head->version->nr : 0;
+	size_t taken = 0;
+	int rc = head ? list_missed(m, j, &x, err) : 0;
+
+	rs_view_unref(m->s, head);
+	*ret_more = false;
+	while (rc == 0 && !*ret_more && (nr = next_missed(&x, before)) != 0) {
+		rc = take_missed(m, j, nr, err);
+		taken += rc == 0;
+		if (rc < 0 && rc != SC_E_SYSTEM && rc != SC_E_NO_MEMORY) {
+			sc_log(SC_LOG_WARN, "an older version is not shown here: %s, continuing", err->msg);
+			rc = 0; /* it would be so the next time, too: the next one, whoever calls */
+			continue;
+		}
+		*ret_more = rs_member_is_called(m);
+	}
+	sc_vec_done(&x);
+	rs_copies_wait(m, j, rc < 0 || *ret_more);
+	if (taken) {
+		m->s->events.names_changed(m->s->events.arg); /* .v */
+		rs_job_tell(j->job);
+		rs_kick(m->s, true); /* their trees may be over those of versions that were dropped: files of nobody */
+	}
 	return rc;
 }

@@ -78,28 +78,26 @@ static int offer(struct rs_member *m, struct rs_shared *j, const struct rs_act *
 static void on_check(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
 {
 	struct rs_event e = {.kind = RS_EV_CHECKED, .job = j->id, .token = a->token};
-	struct rs_move *move;
 	struct sc_err err;
 	bool is_mine;
 
+	rs_cluster_step(RS_PREPARE);
 	(void)pthread_mutex_lock(&m->lock);
 	is_mine = rs_move_of(m, j->id, a->token) != NULL;
 	(void)pthread_mutex_unlock(&m->lock);
-	if (!j->gate)
+	if (j->stuck.code)
+		e.code = sc_fail(&err, SC_E_BUSY, "this node cannot show version %" PRIu64 ": %s", j->wants,
+				 j->stuck.msg);
+	else if (!j->gate)
 		e.code = check(j, a, is_mine, &err);
 	else if (j->gate != a->token) /* its outcome is on its way, and opens it; this one is checked again */
 		e.code = sc_fail(&err, SC_E_BUSY, "another command has just ended; try again");
 	if (!e.code && a->change == META_BY_COMMIT)
 		e.code = offer(m, j, a, is_mine, &err);
-	(void)pthread_mutex_lock(&m->lock);
-	move = rs_move_of(m, j->id, a->token);
-	if (e.code && move) {
-		move->err = err;
-	} else if (e.code) {
-		j->refused = a->token;
-		(void)snprintf(j->why, sizeof(j->why), "%s", err.msg);
-	}
-	(void)pthread_mutex_unlock(&m->lock);
+	if (e.code)
+		rs_move_refuse(m, j, a->token, &err);
+	if (!e.code && a->change != META_BY_COMMIT)
+		rs_cluster_step(RS_PREPARED);
 	rs_member_post(m, &e);
 }
 
@@ -141,12 +139,16 @@ static void on_prepare(struct rs_member *m, struct rs_shared *j, const struct rs
 	struct rs_event e = {.kind = RS_EV_PREPARED, .job = j->id, .token = a->token};
 	struct sc_err err;
 
-	if (note(m, j, a->token, a->base, &err) == 0) {
-		j->row = a->token;
-		rs_member_post(m, &e);
-	} else { /* it is not prepared: the command ends by its deadline */
+	e.code = note(m, j, a->token, a->base, &err);
+	if (e.code) {
 		sc_log(SC_LOG_ERROR, "commit: %s", err.msg);
+		rs_move_refuse(m, j, a->token, &err);
+	} else {
+		j->row = a->token;
+		j->row_base = a->base;
+		rs_cluster_step(RS_PREPARED);
 	}
+	rs_member_post(m, &e);
 }
 
 static void forget(struct rs_member *m, struct rs_shared *j)
@@ -168,24 +170,59 @@ static void on_outcome(struct rs_member *m, struct rs_shared *j, const struct rs
 
 /* --- heads --- */
 
-/* Makes a version the head here: one of this node's command, or another's. */
-static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+/*
+ * What this node had prepared may be in an older version than the newest one: it was cut off meanwhile.  That one
+ * comes first, as it seals the files, which newer versions may have, too; also if it was dropped since, when it goes
+ * again afterwards.
+ */
+static int take_prepared(struct rs_member *m, struct rs_shared *j, uint64_t head, struct sc_err *err)
+{
+	const uint64_t nr = j->row_base + 1;
+	uint64_t token = 0;
+	int rc;
+
+	if (!j->row || !j->job || j->row == j->token || nr >= j->wants)
+		return 0;
+	rc = rs_version_token(m, j->id, nr, &token, err);
+	if (rc == 0 && token == j->row && nr > head)
+		rc = rs_take_version(m, j, nr, token, err);
+	if (rc == 0 && token == j->row)
+		j->older = nr;
+	if (rc == 0)
+		forget(m, j);
+	return rc;
+}
+
+static uint64_t head_of(struct rs_member *m, struct rs_shared *j)
 {
 	struct rs_view *head = j->job ? rs_job_head(j->job) : NULL;
 	uint64_t nr = head ? head->version->nr : 0;
+
+	rs_view_unref(m->s, head);
+	return nr;
+}
+
+/* Makes a version the head here: one of this node's command, or another's. */
+static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	const uint64_t nr = head_of(m, j);
 	struct rs_move *move;
 	int rc;
 
-	rs_view_unref(m->s, head);
 	if (nr >= j->wants)
 		return 0;
+	rc = rs_storage_finish(m, j, err);
+	if (rc == 0)
+		rc = take_prepared(m, j, nr, err);
+	if (rc < 0)
+		return rc;
 	(void)pthread_mutex_lock(&m->lock);
 	move = j->move && j->move->composed && j->move->token == j->token && !m->stop ? j->move : NULL;
 	if (move)
 		move->saves = true;
 	(void)pthread_mutex_unlock(&m->lock);
 	if (!move)
-		return rs_take_version(m, j, j->wants, err);
+		return rs_take_version(m, j, j->wants, j->token, err);
 	rc = rs_move_save(m, move, err);
 	(void)pthread_mutex_lock(&m->lock);
 	move->saved = rc == 0;
@@ -195,11 +232,24 @@ static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 	return rc;
 }
 
+/* What is uncommitted here, and in no version, keeps that away until somebody discards it, which the gate must not
+ * prevent.  What has a row may be in one. */
+static bool is_kept_away(const struct rs_shared *j)
+{
+	struct rs_dirt dirt = {0};
+	struct sc_err ignored;
+
+	return j->job && !j->row && rs_tree_dirt(j->job, &dirt, NULL, &ignored) == 0 && dirt.nr;
+}
+
 static void try_to_take(struct rs_member *m, struct rs_shared *j)
 {
+	const uint64_t nr = j->wants, was = head_of(m, j);
 	struct sc_err err = {0};
-	int rc = take(m, j, &err);
+	int rc;
 
+	rs_copies_wait(m, j, j->again.missed || nr > was + 1);
+	rc = take(m, j, &err);
 	if (rc < 0 && (!j->stuck.code || strcmp(j->stuck.msg, err.msg) != 0))
 		sc_log(SC_LOG_ERROR, "version %" PRIu64 " of a job that other nodes show: %s; trying again", j->wants,
 		       err.msg);
@@ -215,7 +265,14 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 	if (rc == 0 && j->row && j->row == j->token)
 		forget(m, j);
 	j->again.tags |= rc == 0 && j->lacks_tagged; /* maybe of this one */
-	if (rc == 0 && j->opens)
+	j->again.missed |= rc == 0 && nr > was + 1;
+	if (rc == 0 && nr && j->job) {
+		rs_gone_taken(m, j, nr);
+		if (j->older) /* not while it was the head */
+			rs_gone_taken(m, j, j->older);
+		j->older = 0;
+	}
+	if (j->opens && (rc == 0 || is_kept_away(j)))
 		open_gate(j);
 	if (rc == 0 && j->job)
 		rs_job_tell(j->job);
@@ -235,6 +292,7 @@ static void on_hide(struct rs_member *m, struct rs_shared *j, const struct rs_ac
 		rs_member_post(m, &e);
 		return;
 	}
+	rs_cluster_step(RS_HIDE);
 	(void)pthread_mutex_lock(&m->lock);
 	j->shown = 0;
 	j->show = 0;
@@ -243,6 +301,7 @@ static void on_hide(struct rs_member *m, struct rs_shared *j, const struct rs_ac
 	(void)pthread_mutex_unlock(&m->lock);
 	m->s->events.names_changed(m->s->events.arg);
 	rs_member_post(m, &e);
+	rs_cluster_step(RS_HIDDEN);
 	try_to_take(m, j);
 }
 
@@ -270,8 +329,73 @@ static void on_compose(struct rs_member *m, const struct rs_act *a)
 
 /* --- the thread --- */
 
-static void act(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+static void on_place(struct rs_member *m, struct rs_shared *j, const struct rs_todo *todo)
 {
+	struct sc_err err = {0};
+
+	if (rs_storage_place(m, j, todo->act.nr, todo->more, todo->act.nr_keep, &err) < 0)
+		sc_log(SC_LOG_WARN, "version %" PRIu64 " is not stored anew: %s; trying again", todo->act.nr, err.msg);
+}
+
+static void on_stored(struct rs_member *m, struct rs_shared *j, const struct rs_todo *todo)
+{
+	struct sc_err err;
+
+	if (rs_storage_note(m, j, todo, &err) < 0)
+		sc_log(SC_LOG_ERROR, "version %" PRIu64 " keeps its storage here: %s", todo->act.nr, err.msg);
+}
+
+/* They are only in .v/: who waits for anything else does not wait for them. */
+static void take_missed(struct rs_member *m, struct rs_shared *j)
+{
+	struct sc_err err;
+	bool more;
+	int rc = rs_take_missed(m, j, &more, &err);
+
+	if (rc < 0 && !j->said_missed)
+		sc_log(SC_LOG_WARN, "older versions of a job that other nodes have: %s; trying again", err.msg);
+	j->said_missed = rc < 0;
+	j->again.missed = rc < 0 || more;
+	j->again.tags |= j->lacks_tagged;
+}
+
+static void delete_dead(struct rs_member *m, struct rs_shared *j)
+{
+	struct sc_err err;
+	size_t kept = 0;
+
+	/* files of what goes may be in versions that are still to be taken */
+	if (j->again.missed || (j->wants && j->job && !j->gone))
+		return;
+	for (size_t i = 0; i < j->dead.later.nr; i++) {
+		if (rs_gone_delete(m, j, &j->dead.later.at[i], &err) == 0)
+			continue;
+		if (!kept && !j->dead.said)
+			sc_log(SC_LOG_ERROR, "what keep= has dropped stays here: %s; trying again", err.msg);
+		j->dead.later.at[kept++] = j->dead.later.at[i];
+	}
+	j->dead.said = kept > 0;
+	j->dead.later.nr = kept;
+}
+
+static void on_end(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
+{
+	struct sc_err err;
+	int rc = 0;
+
+	if (a->kind == RS_ACT_DIED)
+		rc = rs_gone_died(m, j, a->nr, a->revision, &err);
+	else if (sc_vec_push(&j->dead.later, a->set) < 0)
+		rc = sc_nomem(&err);
+	if (rc < 0) /* the next start does it */
+		sc_log(SC_LOG_ERROR, "what keep= has dropped stays here until this daemon starts again: %s", err.msg);
+	delete_dead(m, j);
+}
+
+static void act(struct rs_member *m, struct rs_shared *j, const struct rs_todo *todo)
+{
+	const struct rs_act *a = &todo->act;
+
 	switch (a->kind) {
 	case RS_ACT_GATE:
 		on_gate(j, a);
@@ -294,6 +418,16 @@ static void act(struct rs_member *m, struct rs_shared *j, const struct rs_act *a
 		break;
 	case RS_ACT_SHOW:
 		on_show(m, j, a);
+		break;
+	case RS_ACT_STORED:
+		on_stored(m, j, todo);
+		break;
+	case RS_ACT_PLACE:
+		on_place(m, j, todo);
+		break;
+	case RS_ACT_DIED:
+	case RS_ACT_DELETE:
+		on_end(m, j, a);
 		break;
 	default:
 		on_compose(m, a);
@@ -358,17 +492,21 @@ static void do_one(struct rs_member *m, struct rs_todo *todo)
 		rc = rs_take_config(m, j, todo->text, todo->mod, &err);
 	else if (todo->what == TODO_TAGS)
 		rc = take_tags(m, j, &err);
+	else if (todo->what == TODO_COPIES)
+		rs_copies_say(m, j);
 	else
-		act(m, j, &todo->act);
+		act(m, j, todo);
 	if (rc < 0)
 		sc_log(SC_LOG_ERROR, "a job of the cluster cannot be followed: %s", err.msg);
 	sc_sys.release(todo->text);
+	sc_sys.release(todo->more);
 }
 
 /* What could not be done of a job.  Returns whether there is more. */
 static bool try_job_again(struct rs_member *m, struct rs_shared *j)
 {
 	struct sc_err ignored;
+	bool more;
 
 	if (j->again.row && rs_take_job(m, j, j->again.row, j->again.row_mod, &ignored) == 0) {
 		sc_sys.release(j->again.row);
@@ -380,7 +518,12 @@ static bool try_job_again(struct rs_member *m, struct rs_shared *j)
 		(void)take_tags(m, j, &ignored);
 	if (j->wants)
 		try_to_take(m, j);
-	return j->again.row || j->again.end || j->again.tags || j->wants;
+	if (j->again.missed && !j->wants)
+		take_missed(m, j);
+	delete_dead(m, j);
+	more = rs_storage_step(m, j);
+	more |= rs_gone_step(m, j);
+	return more || j->again.row || j->again.end || j->again.tags || j->again.missed || j->wants || j->dead.later.nr;
 }
 
 static bool try_again(struct rs_member *m)
@@ -423,6 +566,7 @@ static void *run(void *arg)
 			do_one(m, &todo.at[i]);
 		sc_vec_done(&todo);
 		again = try_again(m);
+		again |= rs_sweep_step(m);
 		(void)pthread_mutex_lock(&m->lock);
 	}
 	(void)pthread_mutex_unlock(&m->lock);
@@ -433,8 +577,10 @@ static void *run(void *arg)
 
 int rs_follow_start(struct rs_member *m, struct sc_err *err)
 {
-	int rc = pthread_create(&m->worker, NULL, run, m);
+	int rc;
 
+	m->sweeps = true; /* of the lives before, too */
+	rc = pthread_create(&m->worker, NULL, run, m);
 	if (rc)
 		return sc_fail_sys(err, rc, "cannot start the thread that follows other nodes");
 	(void)pthread_setname_np(m->worker, "scalai-member");
@@ -446,7 +592,9 @@ void rs_follow_stop(struct rs_member *m)
 {
 	if (m->has_worker)
 		(void)pthread_join(m->worker, NULL);
-	for (size_t i = 0; i < m->todo.nr; i++)
+	for (size_t i = 0; i < m->todo.nr; i++) {
 		sc_sys.release(m->todo.at[i].text);
+		sc_sys.release(m->todo.at[i].more);
+	}
 	sc_vec_done(&m->todo);
 }

@@ -10,12 +10,9 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 #include "meta/base/mem.h"
+#include "meta/base/xxh.h"
 
 #define BUSY_MS 20
 
@@ -65,21 +62,23 @@ static void drop_outs(struct conn *c, struct out *o)
 
 void rs_conn_fail(struct conn *c, const char *why)
 {
-	struct sc_err err;
-
 	if (c->dead)
 		return;
+	if (!why)
+		why = c->session.open ? "the connection was closed"
+				      : "it closed the connection and did not say who it is: it has another secret, or "
+					"only one of the two nodes is mounted with tls= or with fabric=ucx";
 	c->dead = true;
-	(void)sc_fail(&err, SC_E_SYSTEM, "node at %s: %s", c->address, why);
-	(void)close(c->fd);
-	c->fd = -1;
+	if (c->wire)
+		c->net->kind->close(sc_steal(&c->wire));
+	(void)sc_fail(&c->why, SC_E_SYSTEM, "node at %s: %s", c->address, why);
 	if (c->answered)
-		end_asked(sc_steal(&c->answered), RS_CODE_IO, &err);
+		end_asked(sc_steal(&c->answered), RS_CODE_IO, &c->why);
 	while (c->asked) {
 		struct asked *a = c->asked;
 
 		c->asked = a->next;
-		end_asked(a, RS_CODE_IO, &err);
+		end_asked(a, RS_CODE_IO, &c->why);
 	}
 }
 
@@ -100,27 +99,19 @@ void rs_conns_sweep(struct rs_net *net)
 
 /* --- sending --- */
 
-static void listen_for(struct conn *c, uint32_t events)
-{
-	struct epoll_event e = {.events = events, .data.ptr = c};
-
-	if (c->dead || c->events == events)
-		return;
-	c->events = events;
-	if (epoll_ctl(c->net->epoll, EPOLL_CTL_MOD, c->fd, &e) < 0)
-		rs_conn_fail(c, strerror(errno));
-}
-
 void rs_conn_flush(struct conn *c)
 {
+	int bad;
+
 	while (!c->dead && c->first) {
 		struct out *o = c->first;
-		ssize_t n = send(c->fd, o->at + o->sent, o->bytes - o->sent, MSG_NOSIGNAL);
+		const char *why;
+		ssize_t n = c->net->kind->send(c->wire, o->at + o->sent, o->bytes - o->sent, &why);
 
-		if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN))
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			break;
 		if (n < 0) {
-			rs_conn_fail(c, strerror(errno));
+			rs_conn_fail(c, why);
 			return;
 		}
 		o->sent += (size_t)n;
@@ -132,7 +123,9 @@ void rs_conn_flush(struct conn *c)
 		o->next = NULL;
 		drop_outs(c, o);
 	}
-	listen_for(c, c->first ? EPOLLIN | EPOLLOUT : EPOLLIN);
+	bad = c->dead ? 0 : c->net->kind->wants(c->wire, c->first != NULL);
+	if (bad)
+		rs_conn_fail(c, strerror(bad));
 }
 
 struct out *rs_out_make(struct conn *c, const struct rs_net_frame *f, struct sc_err *err)
@@ -143,7 +136,6 @@ struct out *rs_out_make(struct conn *c, const struct rs_net_frame *f, struct sc_
 
 	if (f != &net->frame)
 		net->frame = *f;
-	net->frame.protocol = RS_PROTOCOL;
 	net->frame.epoch = c->session.me.epoch;
 	n = rs_frame_format(&net->frame, net->bytes, err);
 	if (n < 0)
@@ -370,27 +362,30 @@ static void step(struct conn *c)
 	c->has_header = c->in_payload = false;
 }
 
-static ssize_t take_some(struct conn *c)
+static ssize_t take_some(struct conn *c, const char **why)
 {
 	static uint8_t nowhere[1 << 16];
+	const struct rs_wire_kind *k = c->net->kind;
 	size_t left;
 
 	if (!c->in_payload)
-		return recv(c->fd, c->in + c->got, c->want - c->got, 0);
+		return k->recv(c->wire, c->in + c->got, c->want - c->got, why);
 	left = c->frame.payload_bytes - c->payload_got;
-	return c->payload ? recv(c->fd, c->payload + c->payload_got, left, 0)
-			  : recv(c->fd, nowhere, sc_min_u64(left, sizeof(nowhere)), 0);
+	return c->payload ? k->recv(c->wire, c->payload + c->payload_got, left, why)
+			  : k->recv(c->wire, nowhere, sc_min_u64(left, sizeof(nowhere)), why);
 }
 
 void rs_conn_take(struct conn *c)
 {
-	for (int turns = 0; turns < 64 && !c->dead; turns++) { /* others wait, too */
-		ssize_t n = take_some(c);
+	/* others wait, too */
+	for (int turns = 0; !c->dead && (turns < 64 || c->net->kind->has_more(c->wire)); turns++) {
+		const char *why = NULL;
+		ssize_t n = take_some(c, &why);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		if (n <= 0) {
-			rs_conn_fail(c, n < 0 ? strerror(errno) : "the connection was closed");
+			rs_conn_fail(c, why);
 			return;
 		}
 		if (c->in_payload)

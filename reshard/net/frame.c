@@ -6,6 +6,8 @@
 
 #include "meta/base/mem.h"
 
+struct rs_protocols rs_protocols = {1, 1};
+
 #define MAGIC 0x6353u /* 'S', 'c' */
 
 struct walk {

@@ -18,7 +18,12 @@
 
 #include "meta/base/err.h"
 
-#define RS_PROTOCOL 1
+/* Numbers of the protocol that this program speaks.  Tests change them, before there is a node. */
+struct rs_protocols {
+	uint8_t min, max;
+};
+extern struct rs_protocols rs_protocols;
+
 #define RS_FRAME_HEADER 32u
 #define RS_FRAME_BODY_MAX 8192u
 #define RS_FRAME_PAYLOAD_MAX (4u << 20)

@@ -4,14 +4,9 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "meta/base/mem.h"
 
@@ -33,42 +28,38 @@ static int parse_address(const char *text, struct sockaddr_in *ret)
 	return *end || port > 65535 || inet_pton(AF_INET, host, &ret->sin_addr) != 1 ? -1 : 0;
 }
 
-static struct conn *conn_new(struct rs_net *net, int take_fd, bool asks, const char *address)
+static struct conn *conn_new(struct rs_net *net, bool asks, const char *address)
 {
 	struct conn *c = net->nr < CONNECTIONS_MAX ? sc_zalloc(sizeof(*c)) : NULL;
-	struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.ptr = c};
 	uint8_t nonce[32];
-	int one = 1;
 
-	if (!c || sc_sys.random(nonce, sizeof(nonce), 0) != (ssize_t)sizeof(nonce) ||
-	    epoll_ctl(net->epoll, EPOLL_CTL_ADD, take_fd, &e) < 0) {
+	if (!c || sc_sys.random(nonce, sizeof(nonce), 0) != (ssize_t)sizeof(nonce)) {
 		sc_sys.release(c);
-		(void)close(take_fd);
 		return NULL;
 	}
-	(void)setsockopt(take_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	c->net = net;
-	c->fd = take_fd;
 	c->asks = asks;
-	c->events = EPOLLIN | EPOLLOUT;
 	c->last = &c->first;
 	c->wait_last = &c->wait;
 	c->want = RS_FRAME_HEADER;
 	c->deadline = sc_now_ns() + net->config.hello_ms * 1000000;
 	(void)snprintf(c->address, sizeof(c->address), "%s", address);
 	rs_session_begin(&c->session, asks, &net->config.id, net->config.secrets, net->config.nr_secrets, nonce);
-	c->next = net->conns;
-	net->conns = c;
-	net->nr++;
-	rs_conn_hello(c);
 	return c;
+}
+
+static void conn_begin(struct conn *c)
+{
+	c->next = c->net->conns;
+	c->net->conns = c;
+	c->net->nr++;
+	rs_conn_hello(c);
 }
 
 static struct conn *connect_to(struct rs_net *net, const char *address, struct sc_err *err)
 {
 	struct sockaddr_in to;
 	struct conn *c;
-	int fd;
 
 	for (c = net->conns; c; c = c->next)
 		if (c->asks && !c->dead && strcmp(c->address, address) == 0)
@@ -77,34 +68,47 @@ static struct conn *connect_to(struct rs_net *net, const char *address, struct s
 		(void)sc_fail(err, SC_E_LIMIT, "'%.70s' is no ADDRESS:PORT", address);
 		return NULL;
 	}
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0 || (connect(fd, (void *)&to, sizeof(to)) < 0 && errno != EINPROGRESS)) {
-		(void)sc_fail_sys(err, errno, "node at %s: cannot connect: %s", address, strerror(errno));
-		if (fd >= 0)
-			(void)close(fd);
-		return NULL;
-	}
-	c = conn_new(net, fd, true, address);
-	if (!c)
+	c = conn_new(net, true, address);
+	if (!c) {
 		(void)sc_fail(err, SC_E_BUSY, "node at %s: %u connections are open, the limit is %u", address, net->nr,
 			      CONNECTIONS_MAX);
+		return NULL;
+	}
+	if (net->kind->connect(net->fabric, &to, c, &c->wire, err) < 0) {
+		(void)sc_wrap(err, err->code, "node at %s", address);
+		sc_sys.release(c);
+		return NULL;
+	}
+	conn_begin(c);
 	return c;
 }
 
-static void accept_some(struct rs_net *net)
+static void on_accepted(void *arg, struct rs_wire *take_wire, const struct sockaddr_in *from)
 {
-	for (int i = 0; i < 64; i++) {
-		struct sockaddr_in from;
-		socklen_t n = sizeof(from);
-		char text[64], host[INET_ADDRSTRLEN] = "?";
-		int fd = accept4(net->listener, (void *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	char text[64], host[INET_ADDRSTRLEN] = "?";
+	struct rs_net *net = arg;
+	struct conn *c;
 
-		if (fd < 0)
-			return;
-		(void)inet_ntop(AF_INET, &from.sin_addr, host, sizeof(host));
-		(void)snprintf(text, sizeof(text), "%s:%u", host, ntohs(from.sin_port));
-		(void)conn_new(net, fd, false, text);
+	(void)inet_ntop(AF_INET, &from->sin_addr, host, sizeof(host));
+	(void)snprintf(text, sizeof(text), "%s:%u", host, ntohs(from->sin_port));
+	c = conn_new(net, false, text);
+	if (!c) {
+		net->kind->close(take_wire);
+		return;
 	}
+	c->wire = take_wire;
+	take_wire->user = c;
+	conn_begin(c);
+}
+
+static void on_ready(void *user, bool may_take)
+{
+	struct conn *c = user;
+
+	if (!c->dead && may_take)
+		rs_conn_take(c);
+	if (!c->dead)
+		rs_conn_flush(c);
 }
 
 /* --- the interface --- */
@@ -153,8 +157,10 @@ int rs_net_pull(struct rs_net *net, const char *address, const struct rs_pull *p
 	f->id = a->id;
 	f->pull = *p;
 	rc = send_frame(c, f, err);
-	if (rc == 0 && c->dead)
-		rc = sc_fail(err, SC_E_SYSTEM, "node at %s: the connection has failed", address);
+	if (rc == 0 && c->dead) {
+		*err = c->why;
+		rc = err->code;
+	}
 	if (rc < 0) {
 		sc_sys.release(a);
 		return rc;
@@ -163,6 +169,13 @@ int rs_net_pull(struct rs_net *net, const char *address, const struct rs_pull *p
 	c->asked = a;
 	c->nr_asked++;
 	return 0;
+}
+
+/* A listener of another fabric says nothing to what it does not understand. */
+static const char *late(const struct conn *c)
+{
+	return !c->asks || c->session.open ? "it has not answered in time"
+		: "it has not said in time who it is; is only one of the two nodes mounted with fabric=ucx?";
 }
 
 static int64_t look_at_deadlines(struct rs_net *net, int64_t now, int64_t until)
@@ -175,7 +188,7 @@ static int64_t look_at_deadlines(struct rs_net *net, int64_t now, int64_t until)
 		if (c->answered && c->answered->deadline < first)
 			first = c->answered->deadline;
 		if (!c->dead && now >= first && first < until)
-			rs_conn_fail(c, "it has not answered in time");
+			rs_conn_fail(c, late(c));
 		else if (!c->dead && first < until)
 			until = first;
 	}
@@ -185,23 +198,9 @@ static int64_t look_at_deadlines(struct rs_net *net, int64_t now, int64_t until)
 void rs_net_run(struct rs_net *net, int ms)
 {
 	int64_t now = sc_now_ns(), until = look_at_deadlines(net, now, now + ms * INT64_C(1000000));
-	struct epoll_event events[64];
-	int nr;
 
 	rs_conns_sweep(net);
-	nr = epoll_wait(net->epoll, events, 64, (int)((until - now + 999999) / 1000000));
-	for (int i = 0; i < nr; i++) {
-		struct conn *c = events[i].data.ptr;
-
-		if (!c) {
-			accept_some(net);
-			continue;
-		}
-		if (!c->dead && events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
-			rs_conn_take(c);
-		if (!c->dead)
-			rs_conn_flush(c);
-	}
+	net->kind->wait(net->fabric, (int)((until - now + 999999) / 1000000));
 	(void)look_at_deadlines(net, sc_now_ns(), INT64_MAX);
 	rs_conns_sweep(net);
 }
@@ -214,49 +213,56 @@ void rs_net_set_epoch(struct rs_net *net, uint64_t epoch)
 			rs_conn_fail(c, "this node is registered anew");
 }
 
+void rs_net_set_protocol(struct rs_net *net, uint8_t max)
+{
+	net->config.id.protocol_max = max;
+}
+
 int rs_net_fd(const struct rs_net *net)
 {
-	return net->epoll;
+	return net->kind->fd(net->fabric);
 }
 
 int rs_net_port(const struct rs_net *net)
 {
-	struct sockaddr_in at;
-	socklen_t n = sizeof(at);
-
-	return net->listener >= 0 && getsockname(net->listener, (void *)&at, &n) == 0 ? ntohs(at.sin_port) : -1;
+	return net->kind->port(net->fabric);
 }
 
-static int listen_at(struct rs_net *net, const char *address, struct sc_err *err)
+int rs_net_load_ucx(struct sc_err *err)
 {
-	struct epoll_event e = {.events = EPOLLIN};
-	struct sockaddr_in at;
-	int one = 1;
+#ifdef RS_HAS_UCX
+	return rs_wire_ucx_load(err);
+#else
+	return sc_fail(err, SC_E_UNSUPPORTED, "this scalai was built without UCX's headers and has no fabric=ucx");
+#endif
+}
 
-	if (parse_address(address, &at) < 0)
-		return sc_fail(err, SC_E_LIMIT, "'%.70s' is no ADDRESS:PORT", address);
-	net->listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (net->listener < 0 || setsockopt(net->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
-	    bind(net->listener, (void *)&at, sizeof(at)) < 0 || listen(net->listener, 1024) < 0 ||
-	    epoll_ctl(net->epoll, EPOLL_CTL_ADD, net->listener, &e) < 0)
-		return sc_fail_sys(err, errno, "cannot listen at %s: %s", address, strerror(errno));
-	return 0;
+static const struct rs_wire_kind *kind_of(const struct rs_net_config *config)
+{
+#ifdef RS_HAS_UCX
+	if (config->ucx)
+		return &rs_wire_ucx;
+#endif
+	(void)config;
+	return &rs_wire_tcp;
 }
 
 int rs_net_new(const struct rs_net_config *config, struct rs_net **ret, struct sc_err *err)
 {
 	struct rs_net *net = sc_zalloc(sizeof(*net));
+	struct rs_fabric_config g = {.listen = config->listen, .tls = config->tls, .on = {net, on_accepted, on_ready}};
 	int rc = 0;
 
 	if (!net)
 		return sc_nomem(err);
 	net->config = *config;
-	net->listener = -1;
-	net->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (net->epoll < 0)
-		rc = sc_fail_sys(err, errno, "cannot make an epoll: %s", strerror(errno));
-	if (rc == 0 && config->listen)
-		rc = listen_at(net, config->listen, err);
+	net->kind = kind_of(config);
+	if (config->ucx)
+		rc = rs_net_load_ucx(err);
+	if (rc == 0 && g.listen && parse_address(g.listen, &g.at) < 0)
+		rc = sc_fail(err, SC_E_LIMIT, "'%.70s' is no ADDRESS:PORT", g.listen);
+	if (rc == 0)
+		rc = net->kind->begin(&g, &net->fabric, err);
 	if (rc < 0) {
 		rs_net_free(net);
 		return rc;
@@ -278,9 +284,7 @@ void rs_net_free(struct rs_net *net)
 		net->spare = o->next;
 		sc_sys.release(o);
 	}
-	if (net->listener >= 0)
-		(void)close(net->listener);
-	if (net->epoll >= 0)
-		(void)close(net->epoll);
+	if (net->fabric)
+		net->kind->end(net->fabric);
 	sc_sys.release(net);
 }

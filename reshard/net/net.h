@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames over TCP: one thread, epoll, connections that are opened at first use.  A connection carries the requests of
- * the side that opened it, and their answers; each side opens its own.
+ * Frames over TCP or UCX: one thread, epoll, connections that are opened at first use.  A connection carries the
+ * requests of the side that opened it, and their answers; each side opens its own.
  *
  *	rs_net_send()	a message to a node; lost if the connection is
  *	rs_net_pull()	a region of a tensor from a holder, to the caller's memory; `done` tells how it ended
@@ -22,6 +22,8 @@ struct rs_net_config {
 	uint8_t secrets[2][RS_SECRET_BYTES];
 	unsigned nr_secrets;
 	const char *listen; /* ADDRESS:PORT, numeric; port 0: any; NULL: none */
+	const char *tls;    /* a folder as tls.h wants it; NULL: connections are not secret */
+	bool ucx;           /* over UCX, without TLS; else over TCP */
 	int64_t hello_ms;   /* for connecting and both proofs */
 	void *arg;
 	/** Packs p->bytes bytes to `to`.  Returns an enum rs_frame_code.  Called by rs_net_run(). */
@@ -36,8 +38,12 @@ struct rs_net_config {
  *  err: the connection has failed, or its deadline has passed.  After it nobody touches `to`. */
 typedef void rs_pulled_fn(void *arg, int code, const struct sc_err *err);
 
-/** SC_E_SYSTEM, SC_E_NO_MEMORY, SC_E_LIMIT (an address). */
+/** SC_E_SYSTEM, SC_E_NO_MEMORY, SC_E_LIMIT (an address), SC_E_FORMAT (a file of tls), SC_E_UNSUPPORTED (UCX: its
+ *  library is missing, or this program was built without it). */
 int rs_net_new(const struct rs_net_config *config, struct rs_net **ret, struct sc_err *err);
+/** Loads UCX's library, as rs_net_new() does, too.  SC_E_UNSUPPORTED: it is missing, or this program was built
+ *  without its headers. */
+int rs_net_load_ucx(struct sc_err *err);
 /** Ends what is on its way: each pull by RS_CODE_IO. */
 void rs_net_free(struct rs_net *net);
 int rs_net_port(const struct rs_net *net);
@@ -49,6 +55,8 @@ int rs_net_pull(struct rs_net *net, const char *address, const struct rs_pull *p
 		void *arg, struct sc_err *err);
 /** Says by which epoch this node asks from now on; connections that it opened before end. */
 void rs_net_set_epoch(struct rs_net *net, uint64_t epoch);
+/** Says up to which protocol this node speaks on connections that are made from now on. */
+void rs_net_set_protocol(struct rs_net *net, uint8_t max);
 /** A descriptor that can be read when there is something to do. */
 int rs_net_fd(const struct rs_net *net);
 /** Does what there is to do, and waits up to `ms` for more. */

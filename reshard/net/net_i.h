@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two files of the net share: conn.c has what goes over a connection, net.c the connections. */
+/* What conn.c and net.c share: conn.c has what goes over a connection, net.c the connections. */
 #ifndef RS_NET_I_H
 #define RS_NET_I_H
 
 #include "reshard/net/net.h"
+#include "reshard/net/wire.h"
 
 #define OUT_BYTES_MAX (64u << 20) /* answers that wait to be sent, of all connections */
 
@@ -31,8 +32,9 @@ struct asked {
 struct conn {
 	struct conn *next;
 	struct rs_net *net;
-	int fd;
+	struct rs_wire *wire; /* NULL: closed */
 	bool asks, dead;
+	struct sc_err why; /* dead: why */
 	char address[64];
 	int64_t deadline; /* of the hello */
 	struct rs_session session;
@@ -40,7 +42,6 @@ struct conn {
 	struct out *wait, **wait_last; /* until the session is open */
 	struct asked *asked;
 	uint32_t nr_asked, next_id;
-	uint32_t events;
 
 	uint8_t in[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
 	size_t got, want;
@@ -53,7 +54,8 @@ struct conn {
 
 struct rs_net {
 	struct rs_net_config config;
-	int epoll, listener;
+	const struct rs_wire_kind *kind;
+	struct rs_fabric *fabric;
 	struct conn *conns;
 	uint32_t nr;
 	size_t out_bytes;
@@ -63,7 +65,8 @@ struct rs_net {
 	uint8_t bytes[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
 };
 
-/** The connection is of no use any more: its requests end.  It goes at the next sweep, when nobody walks over it. */
+/** The connection is of no use any more: its requests end.  why: NULL: the other side has closed it.  It goes at the
+ *  next sweep, when nobody walks over it. */
 void rs_conn_fail(struct conn *c, const char *why);
 void rs_conns_sweep(struct rs_net *net);
 /** Makes a frame that is to be sent, with room for its payload behind it.  NULL: *err. */

@@ -9,7 +9,8 @@
 
 #include "meta/base/mem.h"
 
-#define MAC_AT 24u /* in a header */
+#define PROTOCOL_AT 2u /* in a header */
+#define MAC_AT 24u
 #define MAC_BYTES 8u
 
 static void mac_of(const uint8_t *key, const void *text, size_t bytes, uint8_t ret[32])
@@ -69,6 +70,11 @@ static void begin_keys(struct rs_session *s)
 	s->open = true;
 }
 
+uint8_t rs_session_protocol(const struct rs_session *s)
+{
+	return s->me.protocol_max < s->peer.protocol_max ? s->me.protocol_max : s->peer.protocol_max;
+}
+
 int rs_session_hello(struct rs_session *s, struct rs_net_frame *ret)
 {
 	struct rs_hello *h = &ret->hello;
@@ -77,7 +83,7 @@ int rs_session_hello(struct rs_session *s, struct rs_net_frame *ret)
 		return 0;
 	memset(ret, 0, offsetof(struct rs_net_frame, hello) + sizeof(*h));
 	ret->kind = RS_FRAME_HELLO;
-	ret->protocol = RS_PROTOCOL;
+	ret->protocol = s->me.protocol_min;
 	ret->epoch = s->me.epoch;
 	*h = (struct rs_hello){.step = ++s->step,
 			       .node = s->me.node,
@@ -160,6 +166,7 @@ void rs_session_seal(struct rs_session *s, uint8_t *frame, size_t bytes)
 {
 	uint8_t mac[32];
 
+	frame[PROTOCOL_AT] = rs_session_protocol(s);
 	sign(s, 0, frame, bytes, mac);
 	memcpy(frame + MAC_AT, mac, MAC_BYTES);
 }
@@ -172,5 +179,8 @@ int rs_session_check(struct rs_session *s, const uint8_t *frame, size_t bytes, s
 	if (CRYPTO_memcmp(mac, frame + MAC_AT, MAC_BYTES) != 0)
 		return sc_fail(err, SC_E_PERMISSION, "node %u: a frame is not by that node, or not the next one",
 			       s->peer.node);
+	if (frame[PROTOCOL_AT] != rs_session_protocol(s))
+		return sc_fail(err, SC_E_PERMISSION, "node %u goes on in protocol %u, but both speak %u", s->peer.node,
+			       frame[PROTOCOL_AT], rs_session_protocol(s));
 	return 0;
 }

@@ -54,9 +54,12 @@ int rs_session_hello(struct rs_session *s, struct rs_net_frame *ret);
  *  connection is to be closed, after a while that tells nothing. */
 int rs_session_take_hello(struct rs_session *s, const struct rs_net_frame *f, struct sc_err *err);
 
-/** Signs a formatted frame, of `bytes` bytes with its header. */
+/** Returns the number of the protocol that both speak, the highest: each frame but HELLO has it. */
+uint8_t rs_session_protocol(const struct rs_session *s);
+/** Signs a formatted frame, of `bytes` bytes with its header, which gets the protocol's number. */
 void rs_session_seal(struct rs_session *s, uint8_t *frame, size_t bytes);
-/** Checks header and body of the next frame.  SC_E_PERMISSION: it is not by the peer, or not the next. */
+/** Checks header and body of the next frame.  SC_E_PERMISSION: it is not by the peer, not the next, or
+ *  of another protocol. */
 int rs_session_check(struct rs_session *s, const uint8_t *frame, size_t bytes, struct sc_err *err);
 
 #endif

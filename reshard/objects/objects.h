@@ -30,6 +30,8 @@ struct rs_object_ops {
 	/** Puts an object, before those that name it; it may be there already. */
 	int (*put)(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], const void *at, size_t bytes,
 		   struct sc_err *err);
+	/** Notes an object that is named, and was put before; NULL: nobody wants to know.  0 or an error. */
+	int (*refer)(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], struct sc_err *err);
 	/** Appends an object to `to`; what it appends is checked.  Errors: SC_E_NOT_FOUND. */
 	int (*get)(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], struct sc_buf *to, struct sc_err *err);
 };
@@ -65,16 +67,69 @@ int rs_objects_put(struct rs_service *s, uint64_t version, uint32_t node, const 
  * Adds a version of a job by its object, with those that it names and that are not here: rows, and numbers of inodes
  * that are the job's from now on.  Neither the job's head nor its tags change.  *ret_version has its own view.
  * `seals`: blobs of this node are sealed that are not yet, and have the bytes that it says; else they are not here.
+ * `sets`: what it is stored in by now, NULL: in what the object says.
  * Errors: SC_E_FORMAT (no such object: another kind, other bytes than its name says, or something that no catalog can
  * have), SC_E_CORRUPT (numbers of inodes, or sizes of blobs, that this catalog has otherwise), SC_E_NOT_FOUND (a blob
  * of this node that is not here), SC_E_EXISTS (the job has a version of this number), SC_E_UNSUPPORTED (a format that
  * this program has not), those of `ops`, and of a layout, topology or dataset's options that are none.
  */
 int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
-		    bool seals, const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err);
+		    bool seals, const struct rs_object_names *sets, const struct rs_object_ops *ops, void *arg,
+		    uint64_t *ret_version, struct sc_err *err);
 /** Tells whether the part of a node is in a version, by its object: 1, 0 or an error, as above. */
 int rs_objects_has_part(const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
 			const uint8_t part[RS_OBJECT_NAME_BYTES], const struct rs_object_ops *ops, void *arg,
 			struct sc_err *err);
+
+/** Adds a set of a version of the job by its object, unless it is here.  Inside a transaction; errors as above. */
+int rs_objects_take_set(struct rs_service *s, struct rs_job *job, const struct rs_object_name *name, uint32_t node,
+			const struct rs_object_ops *ops, void *arg, uint64_t *ret_set, struct sc_err *err);
+
+/** Puts a payload of this catalog once more, by its name: versions that had it were dropped, and it went with them.
+ *  Errors: SC_E_NOT_FOUND (it is none: sets and trees go when nothing can name them any more). */
+int rs_objects_put_again(struct rs_service *s, const struct rs_object_name *name, const struct rs_object_ops *ops,
+			 void *arg, struct sc_err *err);
+
+/** What is not removed with a version: objects that the catalog of `s` (NULL: none) names, and others. */
+struct rs_object_stays {
+	struct rs_service *s;
+	const struct rs_object_names *names;	/* sorted by rs_object_name_order() */
+};
+/** Orders names, for qsort(). */
+int rs_object_name_order(const void *a, const void *b);
+
+/**
+ * Reads a version's object, and sets and trees that it names and that do not stay: `ops->get` is asked for each, and
+ * for parts of large ones, after what names it.  *ret_leaves: payloads of these sets, likewise, which are not read.
+ * *ret_parts: as rs_objects_put() had them.  Both are vectors of the caller's; what is in them goes.
+ * `ops->get` may say SC_E_STALE of one that was removed already; of the version that is an error.  Errors: those of
+ * `ops`, SC_E_FORMAT.
+ */
+int rs_objects_of(const struct rs_object_stays *stay, const uint8_t version[RS_OBJECT_NAME_BYTES],
+		  const struct rs_object_ops *ops, void *arg, struct rs_object_parts *ret_parts,
+		  struct rs_object_names *ret_leaves, struct sc_err *err);
+/** Does so with one set. */
+int rs_objects_of_set(const struct rs_object_stays *stay, const struct rs_object_name *set,
+		      const struct rs_object_ops *ops, void *arg, struct rs_object_names *ret_leaves,
+		      struct sc_err *err);
+/** Reads such a leaf, and parts of it. */
+int rs_objects_of_leaf(const struct rs_object_name *leaf, const struct rs_object_ops *ops, void *arg,
+		       struct sc_err *err);
+
+/** A file that a node keeps of a version which is stored otherwise: blob `number` of node `node`. */
+struct rs_object_keep {
+	size_t nr, room;
+	struct rs_object_kept {
+		uint32_t rank, node;	/* rank: the first one whose file has these bytes */
+		uint64_t number, bytes;
+		const char *path;
+	} *at;
+};
+/** Puts the list of what a node keeps of version `nr`. */
+int rs_objects_put_keep(uint64_t nr, struct rs_object_keep *keep, const struct rs_object_ops *ops, void *arg,
+			struct rs_object_name *ret, struct sc_err *err);
+/** Appends to `ret` what such a list says; paths are in the arena.  Errors: as above. */
+int rs_objects_take_keep(uint64_t nr, const struct rs_object_name *name, const struct rs_object_ops *ops, void *arg,
+			 struct sc_arena *arena, struct rs_object_keep *ret, struct sc_err *err);
 
 #endif

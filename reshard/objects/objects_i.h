@@ -187,6 +187,9 @@ int rs_object_take_tree(struct rs_object_take *t, const struct rs_object_name *n
 /** Parses a topology of a layout, which lives until the next call.  Errors: SC_E_FORMAT. */
 int rs_object_topology(struct rs_object_take *t, uint64_t layout, const char *text, struct meta_topology *ret,
 		       const struct meta_layout **ret_layout);
+/** Reads a version's object; rs_object_version_done() ends it.  Texts are the arena's. */
+int rs_object_read_version(const struct rs_object_io *io, const uint8_t name[RS_OBJECT_NAME_BYTES],
+			   struct sc_arena *arena, struct rs_object_version *ret);
 /** Gives something that was taken its name. */
 int rs_object_name_it(struct rs_object_take *t, enum meta_object_kind kind, uint64_t id,
 		      const struct rs_object_name *name, uint32_t depth);

@@ -31,6 +31,8 @@ static int known(struct put *p, enum meta_object_kind kind, uint64_t id, struct 
 		memcpy(ret->at, o.name, sizeof(ret->at));
 	if (rc > 0 && ret_depth)
 		*ret_depth = o.depth;
+	if (rc > 0 && p->io.ops->refer && p->io.ops->refer(p->io.arg, o.name, p->io.err) < 0)
+		return p->io.err->code;
 	return rc;
 }
 
@@ -105,6 +107,26 @@ static int put_payload(struct put *p, uint64_t id, struct rs_object_name *ret)
 	rc = meta_payload_get(p->c, id, on_payload, &x, p->io.err);
 	if (rc == 0)
 		rc = finish(p, META_OBJECT_PAYLOAD, id, &x.text, 1, ret);
+	sc_buf_done(&x.text);
+	return rc;
+}
+
+int rs_objects_put_again(struct rs_service *s, const struct rs_object_name *name, const struct rs_object_ops *ops,
+			 void *arg, struct sc_err *err)
+{
+	struct put p = {.c = s->catalog, .io = {ops, arg, err}};
+	struct printing x = {.p = &p};
+	struct rs_object_name is;
+	struct meta_object o;
+	int rc = meta_object_named(s->catalog, META_OBJECT_PAYLOAD, name->at, &o, err);
+
+	if (rc == 0)
+		return sc_fail(err, SC_E_NOT_FOUND, "etcd lacks the object %02x%02x%02x%02x... of the version below",
+			       name->at[0], name->at[1], name->at[2], name->at[3]);
+	if (rc > 0)
+		rc = meta_payload_get(s->catalog, o.id, on_payload, &x, err);
+	if (rc == 0)
+		rc = rs_object_put(&p.io, &x.text, &is);
 	sc_buf_done(&x.text);
 	return rc;
 }

@@ -299,6 +299,17 @@ int rs_object_take_set(struct rs_object_take *t, const struct rs_object_name *na
 	return rc;
 }
 
+int rs_objects_take_set(struct rs_service *s, struct rs_job *job, const struct rs_object_name *name, uint32_t node,
+			const struct rs_object_ops *ops, void *arg, uint64_t *ret_set, struct sc_err *err)
+{
+	struct rs_object_take t = {.s = s, .job = job, .node = node, .io = {ops, arg, err}};
+	int rc = rs_object_take_set(&t, name, ret_set);
+
+	meta_layout_free(t.last.layout);
+	sc_arena_done(&t.arena);
+	return rc;
+}
+
 /* --- datasets --- */
 
 static int add_dataset(struct rs_object_take *t, const struct rs_object_dataset *d, uint64_t *ret_id)

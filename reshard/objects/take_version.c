@@ -9,19 +9,6 @@
 #include "meta/catalog/tensor_line.h"
 #include "reshard/state/state_i.h"
 
-struct parent {
-	uint64_t nr, id;
-};
-
-static int on_version(void *arg, const struct meta_version_row *row)
-{
-	struct parent *p = arg;
-
-	if (row->nr == p->nr)
-		p->id = row->id;
-	return 0;
-}
-
 /* --- can it be shown? --- */
 
 struct whole {
@@ -73,14 +60,15 @@ static int check_version(struct rs_object_take *t, uint64_t version, const struc
 
 /* --- rows --- */
 
-static int add_parts(struct rs_object_take *t, uint64_t version, const struct rs_object_version *v)
+static int add_parts(struct rs_object_take *t, uint64_t version, const struct rs_object_version *v,
+		     const struct rs_object_names *sets)
 {
 	struct meta_catalog *c = t->s->catalog;
 	uint64_t id;
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && i < v->sets.nr; i++) {
-		rc = rs_object_take_set(t, &v->sets.at[i], &id);
+	for (size_t i = 0; rc == 0 && i < sets->nr; i++) {
+		rc = rs_object_take_set(t, &sets->at[i], &id);
 		if (rc == 0)
 			rc = meta_version_add_set(c, version, id, t->io.err);
 	}
@@ -93,20 +81,19 @@ static int add_parts(struct rs_object_take *t, uint64_t version, const struct rs
 	return rc;
 }
 
-static int add_version(struct rs_object_take *t, const struct rs_object_version *v, uint64_t *ret_version)
+static int add_version(struct rs_object_take *t, const struct rs_object_version *v, const struct rs_object_names *sets,
+		       uint64_t *ret_version)
 {
 	struct meta_catalog *c = t->s->catalog;
 	struct meta_version_row row = {
 		.job = t->job->id, .nr = v->nr, .step = v->step, .samples = v->samples, .note = v->note,
 		.made_ns = v->made_ns, .made_by = v->made_by, .topology = v->topology, .request = v->request,
 		.floor_ns = v->floor_ns};
-	struct parent parent = {.nr = v->parent};
 	const struct meta_layout *layout;
 	struct meta_topology topo = {0};
 	uint64_t view;
-	int rc = meta_version_each(c, t->job->id, on_version, &parent, t->io.err);
+	int rc = meta_version_find(c, t->job->id, v->parent, &row.parent, t->io.err);
 
-	row.parent = parent.id;
 	if (rc == 0)
 		rc = rs_object_take_layout(t, &v->layout, &row.layout);
 	if (rc == 0 && v->has_tree)
@@ -114,7 +101,7 @@ static int add_version(struct rs_object_take *t, const struct rs_object_version 
 	if (rc == 0)
 		rc = meta_version_add(c, &row, t->io.err);
 	if (rc == 0)
-		rc = add_parts(t, row.id, v);
+		rc = add_parts(t, row.id, v, sets);
 	/* last: it is the layout that was asked for last, then */
 	if (rc == 0)
 		rc = rs_object_topology(t, row.layout, v->topology, &topo, &layout);
@@ -127,8 +114,8 @@ static int add_version(struct rs_object_take *t, const struct rs_object_version 
 	return rc;
 }
 
-static int read_version(const struct rs_object_io *io, const uint8_t name[RS_OBJECT_NAME_BYTES],
-			struct sc_arena *arena, struct rs_object_version *ret)
+int rs_object_read_version(const struct rs_object_io *io, const uint8_t name[RS_OBJECT_NAME_BYTES],
+			   struct sc_arena *arena, struct rs_object_version *ret)
 {
 	struct rs_object_name its;
 	struct sc_buf buf = {0};
@@ -152,7 +139,7 @@ int rs_objects_has_part(const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
 	const struct rs_object_io io = {ops, arg, err};
 	struct rs_object_version v = {0};
 	struct sc_arena arena = {0};
-	int rc = read_version(&io, name, &arena, &v);
+	int rc = rs_object_read_version(&io, name, &arena, &v);
 	bool has = false;
 
 	for (size_t i = 0; rc == 0 && i < v.parts.nr; i++)
@@ -164,15 +151,16 @@ int rs_objects_has_part(const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
 }
 
 int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
-		    bool seals, const struct rs_object_ops *ops, void *arg, uint64_t *ret_version, struct sc_err *err)
+		    bool seals, const struct rs_object_names *sets, const struct rs_object_ops *ops, void *arg,
+		    uint64_t *ret_version, struct sc_err *err)
 {
 	struct rs_object_take t = {.s = s, .job = job, .node = node, .seals = seals, .io = {ops, arg, err}};
 	struct rs_object_version v = {0};
 	struct sc_arena arena = {0};
-	int rc = read_version(&t.io, name, &arena, &v);
+	int rc = rs_object_read_version(&t.io, name, &arena, &v);
 
 	if (rc == 0) {
-		rc = add_version(&t, &v, ret_version);
+		rc = add_version(&t, &v, sets ? sets : &v.sets, ret_version);
 		if (rc < 0)
 			(void)sc_wrap(err, rc, "version %" PRIu64, v.nr);
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Objects of any size.  One that is too large for where they are kept is cut: its name is that of a list of parts,
- * which are its bytes in order, each but the last of RS_OBJECT_BYTES_MAX.
+ * which are its bytes in order.  A part begins with the SHA-256 of the whole, so it is a part of nothing else, and may
+ * go with it.
  */
 #include "reshard/objects/objects_i.h"
 
@@ -9,10 +10,12 @@
 #include <string.h>
 
 #define BYTES_MAX (UINT64_C(256) << 20)
-#define PARTS "scalai parts 1\n"
+#define PARTS "scalai parts 2\n"
+#define SLICE (RS_OBJECT_BYTES_MAX - RS_OBJECT_NAME_BYTES)	/* of the whole, in each part but the last */
 
 struct parts {
 	uint64_t bytes;
+	uint8_t of[RS_OBJECT_NAME_BYTES];	/* SHA-256 of the whole */
 	struct rs_object_names names;
 };
 
@@ -27,10 +30,11 @@ static void walk_parts(struct rs_text *t, struct parts *p)
 {
 	rs_text_key(t, PARTS "bytes");
 	rs_text_number(t, &p->bytes);
+	rs_text_hex(t, p->of, sizeof(p->of));
 	rs_text_end(t);
 	RS_TEXT_LIST(t, "parts", &p->names, one_part);
 	t->bad |= p->bytes <= RS_OBJECT_BYTES_MAX || p->bytes > BYTES_MAX ||
-		  p->names.nr != (p->bytes + RS_OBJECT_BYTES_MAX - 1) / RS_OBJECT_BYTES_MAX;
+		  p->names.nr != (p->bytes + SLICE - 1) / SLICE;
 }
 
 /* --- putting --- */
@@ -42,6 +46,19 @@ static int put_one(const struct rs_object_io *io, const char *at, size_t bytes, 
 	return rc < 0 ? rc : io->ops->put(io->arg, ret->at, at, bytes, io->err);
 }
 
+static int put_slice(const struct rs_object_io *io, const struct parts *p, const char *at, size_t bytes,
+		     struct rs_object_name *ret)
+{
+	struct sc_buf part = {0};
+	int rc;
+
+	sc_buf_add(&part, p->of, sizeof(p->of));
+	sc_buf_add(&part, at, bytes);
+	rc = part.failed ? sc_nomem(io->err) : put_one(io, part.text, part.bytes, ret);
+	sc_buf_done(&part);
+	return rc;
+}
+
 static int put_parts(const struct rs_object_io *io, const struct sc_buf *text, struct rs_object_name *ret)
 {
 	struct parts p = {.bytes = text->bytes};
@@ -50,10 +67,12 @@ static int put_parts(const struct rs_object_io *io, const struct sc_buf *text, s
 	int rc = text->bytes <= BYTES_MAX ? 0 : sc_fail(io->err, SC_E_LIMIT, "a set or tree of %zu bytes is more than "
 							"other nodes take", text->bytes);
 
-	for (size_t at = 0; rc == 0 && at < text->bytes; at += RS_OBJECT_BYTES_MAX) {
+	if (rc == 0)
+		rc = io->ops->name(io->arg, text->text, text->bytes, p.of, io->err);
+	for (size_t at = 0; rc == 0 && at < text->bytes; at += SLICE) {
 		struct rs_object_name part;
 
-		rc = put_one(io, text->text + at, sc_min_u64(text->bytes - at, RS_OBJECT_BYTES_MAX), &part);
+		rc = put_slice(io, &p, text->text + at, sc_min_u64(text->bytes - at, SLICE), &part);
 		if (rc == 0 && sc_vec_push(&p.names, part) < 0)
 			rc = sc_nomem(io->err);
 	}
@@ -108,18 +127,24 @@ static int get_parts(const struct rs_object_io *io, const struct rs_object_name 
 		     struct sc_buf *ret)
 {
 	struct rs_text t = {.at = list->text, .end = list->text + list->bytes};
+	struct sc_buf part = {0};
 	struct parts p = {0};
 	int rc;
 
 	walk_parts(&t, &p);
 	rc = rs_object_parsed(io, name, &t, "list of parts");
 	for (size_t i = 0; rc == 0 && i < p.names.nr; i++) {
-		rc = get_one(io, &p.names.at[i], ret);
-		if (rc == 0 && ret->bytes != sc_min_u64(p.bytes, (i + 1) * (uint64_t)RS_OBJECT_BYTES_MAX))
-			rc = rs_object_bad(io, name, "has a part of another size");
+		sc_buf_reset(&part);
+		rc = get_one(io, &p.names.at[i], &part);
+		if (rc == 0 && (part.bytes != sizeof(p.of) + sc_min_u64(p.bytes - i * (uint64_t)SLICE, SLICE) ||
+				memcmp(part.text, p.of, sizeof(p.of)) != 0))
+			rc = rs_object_bad(io, name, "has a part of another size, or of another one");
+		if (rc == 0)
+			sc_buf_add(ret, part.text + sizeof(p.of), part.bytes - sizeof(p.of));
 	}
+	sc_buf_done(&part);
 	sc_vec_done(&p.names);
-	return rc;
+	return rc == 0 && ret->failed ? sc_nomem(io->err) : rc;
 }
 
 int rs_object_get(const struct rs_object_io *io, const struct rs_object_name *name, struct sc_buf *ret)

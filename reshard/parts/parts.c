@@ -280,3 +280,8 @@ int rs_data_read(struct rs_data_file *file, uint64_t at, uint64_t bytes, unsigne
 {
 	return rs_part_read(file->part->part, file->nr, at, bytes, to, err);
 }
+
+bool rs_view_is_for_gpus(const struct rs_view *view)
+{
+	return view->form == &rs_form_gpu;
+}

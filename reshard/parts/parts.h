@@ -11,6 +11,8 @@ struct rs_data_file;
 bool rs_view_has_data(const struct rs_view *view, const char *path);
 /** Tells whether a folder of ranks ("": any) holds such files, itself or in folders. */
 bool rs_view_has_data_in(const struct rs_view *view, const char *folder);
+/** Tells whether files of a view are loaded into the memory of a GPU when they are opened. */
+bool rs_view_is_for_gpus(const struct rs_view *view);
 /** Opens a file of a dataset; rs_data_close() closes it.  Errors: SC_E_NOT_FOUND, SC_E_SOURCE. */
 int rs_data_open(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path,
 		 struct rs_data_file **ret, struct sc_err *err);

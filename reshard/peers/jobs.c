@@ -4,8 +4,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+SC_METRIC(lookups_waited, SC_COUNTER, "scalai_cluster_waits_total",
+	  "Lookups that waited until this node knew which version is the newest.");
 
 #define WAITING_MAX 8		/* lookups; the others of the FUSE threads go on */
 #define WAIT_NS (5000 * MEMBER_MS)
@@ -32,6 +36,31 @@ struct rs_shared *rs_shared_of(struct rs_member *m, uint64_t id)
 	}
 	j->id = id;
 	return j;
+}
+
+void rs_move_refuse(struct rs_member *m, struct rs_shared *j, uint64_t token, const struct sc_err *err)
+{
+	struct rs_move *move;
+
+	(void)pthread_mutex_lock(&m->lock);
+	move = rs_move_of(m, j->id, token);
+	if (move) {
+		move->err = *err;
+	} else {
+		j->refused = token;
+		(void)snprintf(j->why, sizeof(j->why), "%s", err->msg);
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+bool rs_member_is_called(struct rs_member *m)
+{
+	bool called;
+
+	(void)pthread_mutex_lock(&m->lock);
+	called = m->stop || m->todo.nr;
+	(void)pthread_mutex_unlock(&m->lock);
+	return called;
 }
 
 struct rs_shared *rs_shared_find(struct rs_member *m, const struct rs_job *job)
@@ -81,6 +110,8 @@ static bool is_current(struct rs_member *m, const struct rs_shared *j, int64_t *
 
 	if (j->kept) /* no other node has it */
 		return true;
+	if (m->outdated)
+		return false;
 	nr = rs_core_current(m->core, rs_member_now(), j->id, ret_until);
 	return *ret_until && j->shown == nr && !j->wants;
 }
@@ -98,13 +129,19 @@ int rs_member_current(struct rs_member *m, struct rs_job *job, struct sc_err *er
 		if (j->stuck.code)
 			rc = sc_fail_sys(err, EHOSTDOWN, "this node cannot show version %" PRIu64 ": %s", j->wants,
 					 j->stuck.msg);
-		else if (m->stop || sc_now_ns() >= give_up || (!waits && m->waiting >= WAITING_MAX))
+		else if (m->stop || m->outdated || (m->gave_up && !m->serves) || sc_now_ns() >= give_up ||
+			 (!waits && m->waiting >= WAITING_MAX))
 			rc = sc_fail_sys(err, EHOSTDOWN, "this node does not know which version is the newest: %s",
-					 m->serves ? "another node's command is on its way; try again"
-						   : "it does not hear from etcd");
-		if (rc < 0)
+					 m->outdated ? "its program does not speak the cluster's protocol"
+					 : m->serves ? "another node's command is on its way; try again"
+						     : "it does not hear from etcd");
+		if (rc < 0) {
+			/* one lookup waits for it, not each folder of a path */
+			m->gave_up |= !m->serves && sc_now_ns() - m->fenced_ns >= WAIT_NS;
 			break;
+		}
 		m->waiting += !waits;
+		sc_metric_add(&lookups_waited, !waits);
 		waits = true;
 		(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + 20 * MEMBER_MS);
 	}
@@ -113,6 +150,24 @@ int rs_member_current(struct rs_member *m, struct rs_job *job, struct sc_err *er
 	if (rc == 0 && !j)
 		rc = sc_fail_sys(err, EHOSTDOWN, "etcd has not told this node of the job yet");
 	return rc;
+}
+
+void rs_member_soon(struct rs_member *m, struct rs_job *job)
+{
+	const int64_t give_up = sc_now_ns() + WAIT_NS;
+	const struct rs_shared *j;
+	bool waits = false;
+	int64_t until;
+
+	(void)pthread_mutex_lock(&m->lock);
+	while ((j = rs_shared_find(m, job)) && m->serves && !m->stop && !j->stuck.code && !is_current(m, j, &until) &&
+	       sc_now_ns() < give_up && (waits || m->waiting < WAITING_MAX)) {
+		m->waiting += !waits;
+		waits = true;
+		(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + 20 * MEMBER_MS);
+	}
+	m->waiting -= waits;
+	(void)pthread_mutex_unlock(&m->lock);
 }
 
 int64_t rs_member_until(struct rs_member *m)

@@ -1,16 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of other nodes' blobs: asked for on any thread, pulled by the node's. */
+/*
+ * Bytes of other nodes' blobs: asked for on any thread, pulled by the node's.  The node that a blob is of is asked
+ * first, then those that keep copies of it; and again, until one of them gives the bytes, or it is too late.
+ */
 #include "reshard/peers/peers_i.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "meta/catalog/nodes.h"
+#include "reshard/peers/holders.h"
+
+SC_METRIC(pulls, SC_COUNTER, "scalai_pulls_total", "Requests for bytes that were sent to other nodes.");
+SC_METRIC(pulls_again, SC_COUNTER, "scalai_pulls_repeated_total",
+	  "Requests for bytes that a node has not given, and that were sent again.");
+SC_METRIC(pulls_failed, SC_COUNTER, "scalai_pulls_failed_total", "Requests for bytes that no node has given.");
 
 #define AGAIN_NS (20 * MEMBER_MS)
 #define PATIENCE_NS (10000 * MEMBER_MS)
-#define ATTEMPT_MS 5000
+#define ABOUT_NS (2000 * MEMBER_MS)	/* what can be done without is not waited for longer */
+#define ATTEMPT_MS 3000
+#define HOLDERS 8		/* that are asked */
 #define LANDED_BYTES (UINT64_C(1) << 30)	/* on disk */
 #define PULLS_MAX 16			/* 1 MiB of memory each */
 
@@ -18,7 +30,7 @@ void rs_member_pull(struct rs_member *m, struct rs_pulling *p)
 {
 	bool ends;
 
-	p->give_up = sc_now_ns() + PATIENCE_NS;
+	p->give_up = sc_now_ns() + (p->about ? ABOUT_NS : PATIENCE_NS);
 	p->next = NULL;
 	(void)pthread_mutex_lock(&m->lock);
 	ends = m->stop;
@@ -35,21 +47,75 @@ void rs_member_pull(struct rs_member *m, struct rs_pulling *p)
 		meta_etcd_wake(m->etcd);
 }
 
-/* It is tried again, unless its time is over: a node that has just moved or died is back soon, or never. */
-static void again(struct rs_member *m, struct rs_pulling *p, const char *why)
+static void fail(struct rs_pulling *p, const char *why)
 {
-	p->again = sc_now_ns() + AGAIN_NS;
-	if (p->again < p->give_up && !m->stop) {
-		p->next = m->pulls_again;
-		m->pulls_again = p;
-		return;
-	}
-	if (p->part)
-		(void)sc_fail_sys(&p->err, EIO, "what node %u has uncommitted cannot be read: %s", p->node, why);
+	char node[RS_PEER_TEXT];
+
+	if (p->m->stop)
+		(void)sc_fail(&p->err, SC_E_CANCELLED, "this mount ends");
+	else if (p->part)
+		(void)sc_fail_sys(&p->err, EIO, "what %s has uncommitted cannot be read (%s); commit again when it is "
+				  "back, or, without that, when the cluster goes on without it",
+				  rs_peers_text(p->m, p->node, node), why);
 	else
 		(void)sc_fail_sys(&p->err, EIO, "blob %" PRIu64 " of node %u cannot be read: %s", p->blob, p->node,
 				  why);
+	sc_metric_add(&pulls_failed, !p->m->stop);
 	p->done(p);
+}
+
+/* It is tried again, unless its time is over: a node that has just moved or died is back soon, or never. */
+static void again(struct rs_member *m, struct rs_pulling *p, int64_t pause, const char *why)
+{
+	p->again = sc_now_ns() + pause;
+	if (p->again >= p->give_up || m->stop) {
+		fail(p, why);
+		return;
+	}
+	p->next = m->pulls_again;
+	m->pulls_again = p;
+	sc_metric_add(&pulls_again, 1);
+}
+
+/* The next one that may have it; 0: nobody may. */
+static uint32_t holder(struct rs_member *m, struct rs_pulling *p)
+{
+	uint32_t first[HOLDERS], n;
+
+	(void)pthread_mutex_lock(&m->lock);
+	n = (uint32_t)rs_holders_first(m->members.at, m->members.nr, p->node, p->blob, first, HOLDERS);
+	(void)pthread_mutex_unlock(&m->lock);
+	p->holders = n;
+	if (p->tries >= n)
+		p->tries = p->lacking = 0;
+	if (!p->tries)
+		p->is_away = !n || first[0] != p->node;
+	return n ? first[p->tries] : 0;
+}
+
+/* One of them has not given it.  `lacks`: and never will. */
+static void next_holder(struct rs_pulling *p, bool lacks, const char *why)
+{
+	struct rs_member *m = p->m;
+	bool near;
+
+	p->tries++;
+	p->lacking += lacks;
+	if (!lacks)
+		(void)snprintf(p->said, sizeof(p->said), "%s", why);
+	else if (*p->said)
+		why = p->said; /* says more than who never had it */
+	if (p->tries < p->holders) {
+		again(m, p, 0, why);
+		return;
+	}
+	(void)pthread_mutex_lock(&m->lock);
+	near = p->is_away && rs_near_is(m, p->node);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (p->lacking == p->holders && !near)
+		fail(p, p->is_away ? "that node is not here, and no other one has a copy" : why);
+	else
+		again(m, p, AGAIN_NS, p->is_away ? "that node is not here, and no other one has given a copy" : why);
 }
 
 static void on_pulled(void *arg, int code, const struct sc_err *err)
@@ -61,37 +127,56 @@ static void on_pulled(void *arg, int code, const struct sc_err *err)
 		[RS_CODE_VERSION] = "the node does not know the request",
 	};
 	struct rs_pulling *p = arg;
+	const bool lacks = code != RS_CODE_BUSY && code != RS_CODE_FENCED && code != RS_CODE_IO &&
+			   code != RS_CODE_DAMAGED;
 
 	if (code == RS_CODE_OK)
 		p->done(p);
-	else if (code == RS_CODE_BUSY || code == RS_CODE_FENCED || code == RS_CODE_IO || code == RS_CODE_DAMAGED)
-		again(p->m, p, code == RS_CODE_IO ? err->msg : why[code]);
-	else {
-		p->give_up = 0;
-		again(p->m, p, why[code]);
-	}
+	else if (p->only)
+		fail(p, code == RS_CODE_IO ? err->msg : why[code]);
+	else if (!p->part)
+		next_holder(p, lacks, code == RS_CODE_IO ? err->msg : why[code]);
+	else if (lacks)
+		fail(p, why[code]);
+	else
+		again(p->m, p, AGAIN_NS, code == RS_CODE_IO ? err->msg : why[code]);
 }
 
 void rs_pull_begin(struct rs_member *m, struct rs_pulling *p)
 {
-	const char *address = rs_peers_address(m, p->node);
+	const uint32_t node = p->part ? p->node : p->only ? p->only : holder(m, p);
+	const char *address = node == m->node ? "" : node ? rs_peers_address(m, node) : NULL;
 	struct rs_pull *f = sc_zalloc(sizeof(*f));
 	struct sc_err err;
 
 	p->m = m;
+	if (m->stop) {
+		sc_sys.release(f);
+		fail(p, NULL);
+		return;
+	}
 	if (!address || !f) {
-		again(m, p, f ? "it is not registered" : "out of memory");
+		again(m, p, AGAIN_NS, !f ? "out of memory" : "it is not registered");
 		sc_sys.release(f);
 		return;
 	}
 	(void)snprintf(f->file, sizeof(f->file), "%" PRIu64, p->part ? p->part : p->blob);
-	(void)snprintf(f->tensor, sizeof(f->tensor), "%s", p->part ? "part" : "");
+	if (p->part)
+		(void)snprintf(f->tensor, sizeof(f->tensor), "part");
+	else if (node != p->node)
+		(void)snprintf(f->tensor, sizeof(f->tensor), "%s%sof %u", p->about ? p->about : "", p->about ? " " : "",
+			       p->node);
+	else if (p->about)
+		(void)snprintf(f->tensor, sizeof(f->tensor), "%s", p->about);
 	f->from = p->at;
 	f->run = p->bytes;
 	f->bytes = p->bytes;
 	f->deadline_ms = ATTEMPT_MS;
-	if (rs_net_pull(m->net, address, f, p->to, on_pulled, p, &err) < 0)
-		again(m, p, err.msg);
+	sc_metric_add(&pulls, node != m->node);
+	if (node == m->node) /* a copy that came after this blob was opened; a damaged one is none */
+		on_pulled(p, rs_peers_serve(m, f, p->to) == RS_CODE_OK ? RS_CODE_OK : RS_CODE_NOT_HERE, NULL);
+	else if (rs_net_pull(m->net, address, f, p->to, on_pulled, p, &err) < 0)
+		on_pulled(p, RS_CODE_IO, &err);
 	sc_sys.release(f);
 }
 
@@ -110,6 +195,40 @@ void rs_pulls_again(struct rs_member *m, bool all)
 		p->next = m->pulls_again;
 		m->pulls_again = p;
 	}
+}
+
+/* --- one that is waited for --- */
+
+struct fetch {
+	struct rs_pulling p;	/* first */
+	bool done;
+};
+
+static void on_fetched(struct rs_pulling *p)
+{
+	struct fetch *f = (struct fetch *)p;
+	struct rs_member *m = p->m;
+
+	(void)pthread_mutex_lock(&m->lock);
+	f->done = true;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
+int rs_member_fetch(struct rs_member *m, const struct rs_pulling *what, struct sc_err *err)
+{
+	struct fetch f = {.p = *what};
+
+	f.p.m = m;
+	f.p.done = on_fetched;
+	rs_member_pull(m, &f.p);
+	(void)pthread_mutex_lock(&m->lock);
+	while (!f.done)
+		(void)pthread_cond_wait(&m->changed, &m->lock);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (f.p.err.code)
+		*err = f.p.err;
+	return f.p.err.code;
 }
 
 /* --- for landings --- */
@@ -139,6 +258,7 @@ static void begin(void *arg, const struct rs_away *what, uint64_t at, uint64_t b
 		done->call(done, &err);
 		return;
 	}
+	rs_cluster_step(RS_PULL);
 	*l = (struct landing_pull){.done = done};
 	l->p = (struct rs_pulling){.node = what->node, .blob = what->blob, .at = at, .bytes = (uint32_t)bytes, .to = to,
 				   .done = on_landed};
@@ -150,6 +270,43 @@ static void cancel(void *arg, struct rs_done *done)
 {
 	(void)arg;
 	(void)done;
+}
+
+/* All that may have given bytes look at theirs, this node's own aside; who does not answer looks when it scrubs. */
+static void differs(void *arg, const struct rs_away *what)
+{
+	struct rs_member *m = arg;
+	uint32_t nodes[HOLDERS];
+	uint8_t ignored[RS_ABOUT_BYTES];
+	size_t nr;
+
+	(void)pthread_mutex_lock(&m->lock);
+	nr = rs_holders_first(m->members.at, m->members.nr, what->node, what->blob, nodes, HOLDERS);
+	(void)pthread_mutex_unlock(&m->lock);
+	for (size_t i = 0; i < nr; i++) {
+		struct rs_pulling p = {.node = what->node, .blob = what->blob, .bytes = sizeof(ignored), .to = ignored,
+				       .about = RS_ABOUT_LOOK, .only = nodes[i]};
+		struct sc_err err;
+
+		if (nodes[i] != m->node)
+			(void)rs_member_fetch(m, &p, &err);
+	}
+}
+
+/* Who is asked may have lost it: then another one is. */
+static int hash(void *arg, const struct rs_away *what, uint8_t ret[RS_AWAY_HASH_BYTES])
+{
+	uint8_t answer[RS_ABOUT_BYTES];
+	struct sc_err err;
+	struct rs_pulling p = {.node = what->node, .blob = what->blob, .bytes = sizeof(answer), .to = answer,
+			       .about = RS_ABOUT_HASH};
+
+	if (rs_member_fetch(arg, &p, &err) < 0) {
+		sc_log(SC_LOG_DEBUG, "nobody has told a hash: %s", err.msg);
+		return 0;
+	}
+	memcpy(ret, answer + 1, RS_AWAY_HASH_BYTES);
+	return answer[0] == 1;
 }
 
 /* Of a commit that has not ended? */
@@ -182,28 +339,82 @@ static int place(void *arg, uint64_t blob, uint64_t bytes, uint64_t at, struct r
 	return rc;
 }
 
+/* Any node may write any rank's file. */
 static int is_there(void *arg, uint64_t blob, uint32_t *ret_node, struct sc_err *err)
 {
 	struct rs_member *m = arg;
 	uint64_t number;
-	int rc = meta_blob_origin(m->s->catalog, blob, ret_node, &number, err);
-	bool is;
+	uint32_t node = 0;
+	int rc = meta_blob_origin(m->s->catalog, blob, &node, &number, err);
 
-	if (rc <= 0)
-		return rc < 0 ? rc : 1;
+	if (rc < 0)
+		return rc;
 	(void)pthread_mutex_lock(&m->lock);
-	is = rs_core_lists(m->core, *ret_node);
+	*ret_node = rs_near_absent(m, node);
 	(void)pthread_mutex_unlock(&m->lock);
-	return is;
+	return !*ret_node;
+}
+
+/* Of this node's own blob, or of one of another node that has, or had, a copy here. */
+static int copies(void *arg, uint64_t blob, uint64_t bytes, struct rs_place *ret, struct sc_err *err)
+{
+	struct rs_member *m = arg;
+	struct rs_away what = {.node = m->node, .blob = blob, .bytes = bytes};
+	int rc = meta_blob_origin(m->s->catalog, blob, &what.node, &what.blob, err);
+
+	if (rc >= 0)
+		rc = rs_landing_place(m->landings, &what, 0, ret, err);
+	return rc < 0 ? rc : 1;
+}
+
+struct telling {
+	struct rs_pulling p;	/* first */
+	uint8_t ignored[RS_ABOUT_BYTES];
+};
+
+static void on_told(struct rs_pulling *p)
+{
+	if (p->err.code)
+		sc_log(SC_LOG_WARN, "node %u may keep wrong bytes of blob %" PRIu64 " of node %u until it ends: %s, "
+		       "continuing", p->only, p->blob, p->node, p->err.msg);
+	sc_sys.release(p);
+}
+
+void rs_member_tell_wrong(struct rs_member *m, uint64_t blob)
+{
+	uint64_t number = blob;
+	uint32_t node = m->node;
+	struct sc_err ignored;
+	struct {
+		uint32_t *at;
+		size_t nr, room;
+	} nodes = {0};
+
+	(void)meta_blob_origin(m->s->catalog, blob, &node, &number, &ignored); /* else: this node's own */
+	rs_landing_forget(m->landings, node, number, true);
+	(void)pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < m->members.nr; i++)
+		(void)sc_vec_push(&nodes, m->members.at[i].node);
+	(void)pthread_mutex_unlock(&m->lock);
+	for (size_t i = 0; i < nodes.nr; i++) {
+		struct telling *t = nodes.at[i] == m->node ? NULL : sc_zalloc(sizeof(*t));
+
+		if (!t)
+			continue;
+		t->p = (struct rs_pulling){.node = node, .blob = number, .bytes = sizeof(t->ignored), .to = t->ignored,
+					   .about = RS_ABOUT_WRONG, .only = nodes.at[i], .done = on_told};
+		rs_member_pull(m, &t->p);
+	}
+	sc_vec_done(&nodes);
 }
 
 int rs_pulls_start(struct rs_member *m, struct sc_err *err)
 {
-	struct rs_landing_config c = {.store = &m->s->store, .puller = {m, begin, cancel}, .bytes_max = LANDED_BYTES,
-				      .pulls_max = PULLS_MAX};
+	struct rs_landing_config c = {.store = &m->s->store, .puller = {m, begin, cancel, hash, differs},
+				      .bytes_max = LANDED_BYTES, .pulls_max = PULLS_MAX};
 	int rc = rs_landings_new(&c, &m->landings, err);
 
 	if (rc == 0)
-		rs_blobs_elsewhere(m->s->blobs, &(struct rs_elsewhere){m, place, is_there});
+		rs_blobs_elsewhere(m->s->blobs, &(struct rs_elsewhere){m, place, is_there, copies});
 	return rc;
 }

@@ -23,6 +23,17 @@ struct rs_placed_tensor {
 	struct rs_placed_box *boxes;	/* by their first elements */
 };
 
+/** What is no tensor: its bytes are one box. */
+struct rs_placed_object {
+	const char *name;
+	struct rs_placed_box bytes;
+};
+
+struct rs_placed_objects {
+	struct rs_placed_object *at;
+	size_t nr, room;
+};
+
 /**
  * Sorts the boxes of a tensor, and checks that they cover it.  What is there twice, and boxes without elements, goes.
  * `budget` is counted down by what was compared; it bounds the work for many tensors together.

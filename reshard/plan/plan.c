@@ -45,6 +45,29 @@ static int64_t replica_on_node(const struct meta_view *v,
 	return -1;
 }
 
+/* Finds a rank whose file is here and has the same bytes as that of rank `first`; -1: there is none. */
+static int64_t replica_here(const struct box_plan *p, const struct meta_entry *e, uint32_t first)
+{
+	const uint32_t axes = meta_entry_replica_axes(p->view, e), nr = meta_topology_degree(p->view->topo, axes);
+	struct sc_arena arena = {0};
+	int64_t found = -1;
+
+	for (uint32_t i = 0; nr > 1 && found < 0 && i < nr; i++) {
+		uint32_t full[SC_AXES_MAX], rank;
+		const char *file, *name;
+
+		meta_topology_coords(p->view->topo, first, full);
+		meta_topology_split(p->view->topo, axes, (p->turn + i) % nr, full);
+		rank = meta_topology_rank(p->view->topo, full);
+		if (meta_entry_stored(p->view, e, full, &arena, &file, &name) < 0)
+			break; /* out of memory: any replica will do */
+		if (p->nodes->has(p->nodes->arg, p->view, rank, file))
+			found = rank;
+	}
+	sc_arena_done(&arena);
+	return found;
+}
+
 static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e,
 			    const uint32_t coords[SC_AXES_MAX])
 {
@@ -59,7 +82,8 @@ static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e
 	}
 	memcpy(full, coords, sizeof(full));
 	meta_topology_split(v->topo, axes, p->turn % meta_topology_degree(v->topo, axes), full);
-	return meta_topology_rank(v->topo, full);
+	local = p->nodes->has ? replica_here(p, e, meta_topology_rank(v->topo, full)) : -1;
+	return local >= 0 ? (uint32_t)local : meta_topology_rank(v->topo, full);
 }
 
 /* Makes what a rank stores of an entry the last source. */

@@ -13,6 +13,9 @@
 /** Ranks with the same rank / ranks_per_node share a node.  0: there is one node. */
 struct rs_nodes {
 	uint32_t ranks_per_node;
+	/** Of a cluster: tells whether what a rank's file stores is on this node; NULL: ranks_per_node says where. */
+	bool (*has)(void *arg, const struct meta_view *view, uint32_t rank, const char *file);
+	void *arg;
 };
 
 /** Where a source's bytes are (reshard/engine/source.h).  Of `ops`: the file `id`, which has `bytes`; the source's

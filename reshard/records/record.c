@@ -70,7 +70,7 @@ static void add_ranks(struct writing *w)
 	sc_buf_printf(&w->use, "\n");
 }
 
-/* The use that was collected is whole: newest first, as many as there is room for. */
+/* The use that was collected is whole: in the order of meta_blob_record(), as many as there is room for. */
 static void end_use(struct writing *w)
 {
 	if (!w->set)
@@ -126,7 +126,7 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 
 	hex(hash, text);
 	sc_buf_printf(&w.text, BEGIN "%s\n", text);
-	rc = meta_blob_record(s->catalog, blob, on_use, &w, err);
+	rc = meta_blob_record(s->catalog, blob, hash, on_use, &w, err);
 	if (rc == 0)
 		end_use(&w);
 	if (rc == 0 && w.text.failed)
@@ -134,6 +134,8 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 	else if (rc == 0 && w.full && !strstr(w.text.text, "\njob "))
 		rc = sc_fail(err, SC_E_UNSUPPORTED, "blob %" PRIu64 ": the recovery record would be too long", blob);
 	else if (rc == 0)
+		rc = meta_number_flush(s->catalog, META_NUMBERED_BLOB, blob, err); /* newer.c */
+	if (rc == 0)
 		rc = meta_store_set_record(&s->store, blob, w.text.text, w.text.bytes, err);
 	sc_buf_done(&w.text);
 	sc_buf_done(&w.use);
@@ -162,7 +164,8 @@ static int drop_all(struct rs_service *s, const struct stale *stale, struct sc_e
 	return meta_catalog_end(s->catalog, rc, err);
 }
 
-int rs_records_renew(struct rs_service *s, struct sc_err *err)
+/* The oldest notes; *ret_more: there are others. */
+static int renew_some(struct rs_service *s, bool *ret_more, struct sc_err *err)
 {
 	struct stale stale = {0};
 	uint8_t hash[16];
@@ -176,8 +179,22 @@ int rs_records_renew(struct rs_service *s, struct sc_err *err)
 	}
 	if (rc >= 0 && stale.nr)
 		rc = drop_all(s, &stale, err);
+	*ret_more = stale.nr == META_STALE_MAX;
 	sc_vec_done(&stale);
 	return rc < 0 ? rc : 0;
+}
+
+int rs_records_renew(struct rs_service *s, bool yields, struct sc_err *err)
+{
+	bool more = true;
+	int rc = 0;
+
+	while (rc == 0 && more) {
+		rc = renew_some(s, &more, err);
+		if (yields && rs_worker_is_called(s))
+			break;
+	}
+	return rc;
 }
 
 static bool read_hash(const char *text, uint8_t hash[16])

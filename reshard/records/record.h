@@ -43,12 +43,20 @@ int rs_record_layout(struct rs_service *s, uint64_t id, char name[RS_LAYOUT_NAME
 int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16], struct sc_err *err);
 /** Does the same, but logs errors and goes on: only fsck --rebuild needs the record. */
 void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16]);
-/** Writes the records of blobs that other sets or jobs have than their files say. */
-int rs_records_renew(struct rs_service *s, struct sc_err *err);
+/** Writes the records of blobs that other sets or jobs have than their files say.  `yields`: some of them, if the
+ *  worker is called meanwhile. */
+int rs_records_renew(struct rs_service *s, bool yields, struct sc_err *err);
 /** Gives the hash, and calls `each` for each job that the file names; texts are the arena's.  Errors: SC_E_NOT_FOUND,
  *  the file says nothing; SC_E_FORMAT. */
 int rs_record_read(struct rs_service *s, uint64_t blob, struct sc_arena *arena, uint8_t hash[16], rs_record_fn *each,
 		   void *arg, struct sc_err *err);
+/**
+ * (newer.c) Refuses a catalog that is older than its store: a blob or tree has a recovery record, and a number that the
+ * catalog has never given.  `path`: of the catalog.  Changes nothing.  Errors: SC_E_CORRUPT, those of reading.
+ */
+int rs_records_refuse_newer(struct rs_service *s, const char *path, struct sc_err *err);
+/** (newer.c) Moves what is newer than the catalog to lost+found; changes of working trees that are in the log go. */
+int rs_records_set_newer_aside(struct rs_service *s, struct sc_err *err);
 /** Calls `each` with each rank of a record (RS_SHARED: of the job itself) and the owner of its file. */
 int rs_record_ranks(const struct rs_record *record, rs_record_rank_fn *each, void *arg, struct sc_err *err);
 

@@ -115,6 +115,8 @@ static int keep(struct rs_service *s, const struct meta_tree_record *r, struct s
 	int rc = print(s, r, &buf, err);
 
 	if (rc == 0)
+		rc = meta_number_flush(s->catalog, META_NUMBERED_TREE, r->id, err); /* newer.c */
+	if (rc == 0)
 		rc = meta_store_keep_tree(&s->store, r->id, buf.text, buf.bytes, job && rs_job_syncs(job), err);
 	if (rc == 0)
 		rc = meta_tree_set_kept(s->catalog, r, err);
@@ -167,6 +169,17 @@ static int read_path(struct rs_tree_record *r, char *value)
 	return sc_vec_push(&r->paths, p) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
+static int read_set(struct rs_tree_record *r, char *value)
+{
+	struct rs_tree_set set = {0};
+	int at = 0;
+
+	if (sscanf(value, "%" SCNu64 " %n", &set.id, &at) != 1 || !at)
+		return SC_E_FORMAT;
+	set.file = value + at;
+	return sc_vec_push(&r->sets, set) < 0 ? SC_E_NO_MEMORY : 0;
+}
+
 /* A line of a record: 0, SC_E_FORMAT or SC_E_NO_MEMORY. */
 static int read_line(struct rs_tree_record *r, const char *key, char *value)
 {
@@ -174,7 +187,6 @@ static int read_line(struct rs_tree_record *r, const char *key, char *value)
 		const char *key, **to;
 	} texts[] = {{"job", &r->job}, {"layout", &r->layout}, {"topology", &r->topology},
 		     {"head-layout", &r->head_layout}, {"head-topology", &r->head_topology}};
-	uint64_t set;
 
 	sc_unquote(value);
 	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
@@ -185,9 +197,7 @@ static int read_line(struct rs_tree_record *r, const char *key, char *value)
 	if (strcmp(key, "path") == 0)
 		return read_path(r, value);
 	if (strcmp(key, "set") == 0)
-		return sscanf(value, "%" SCNu64, &set) != 1 ? SC_E_FORMAT
-		       : sc_vec_push(&r->sets, set) < 0     ? SC_E_NO_MEMORY
-							    : 0;
+		return read_set(r, value);
 	if (strcmp(key, "owner") == 0)
 		return sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNo64, &r->uid, &r->gid, &r->job_mode) == 3
 			       ? 0 : SC_E_FORMAT;

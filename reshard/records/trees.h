@@ -39,7 +39,10 @@ struct rs_tree_record {
 	} paths;
 	struct {
 		size_t nr, room;
-		uint64_t *at;
+		struct rs_tree_set {
+			uint64_t id;
+			const char *file;
+		} *at;
 	} sets;
 	struct meta_changes rows;
 	char *text;		/* texts and rows are here */

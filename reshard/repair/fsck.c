@@ -36,6 +36,13 @@ struct fsck {
 	uint64_t bytes;
 };
 
+/* A line of the report: a word, a tab, and text whose names are escaped. */
+#define SAY(f, word, ...)                                                                          \
+	do {                                                                                       \
+		sc_buf_printf((f)->report, "%s\t", word);                                          \
+		sc_buf_line((f)->report, __VA_ARGS__);                                             \
+	} while (0)
+
 static int on_complaint(void *arg, uint64_t id, const char *text, const char *more)
 {
 	struct fsck *f = arg;
@@ -43,7 +50,7 @@ static int on_complaint(void *arg, uint64_t id, const char *text, const char *mo
 	(void)id;
 	(void)more;
 	f->bad++;
-	sc_buf_printf(f->report, "BAD\tcatalog: %s\n", text);
+	SAY(f, "BAD", "catalog: %s", text);
 	return 0;
 }
 
@@ -113,10 +120,12 @@ static int check_blob(struct fsck *f, struct found *b)
 	if (b->garbage || b->away)
 		return 0; /* the next start removes it; another node checks it */
 	if (meta_store_open_damaged(&f->s->store, b->id, O_RDONLY, &fd, &err) < 0) {
+		const char *other = meta_store_not_a_file(&f->s->store, b->id);
+
 		/* of a working tree: made and not yet written, when the daemon ended */
 		if (err.errnum == ENOENT && !b->sealed)
 			return 0;
-		return lost(f, b, &err, err.errnum == ENOENT ? "is missing" : "cannot be opened");
+		return lost(f, b, &err, err.errnum == ENOENT ? "is missing" : other ? other : "cannot be opened");
 	}
 	if (!b->sealed)
 		return 0;
@@ -143,14 +152,12 @@ static int unmark(struct fsck *f, const struct found *b)
 
 static int mend(struct fsck *f, struct found *b)
 {
-	uint64_t from = 0;
-	int rc = b->has_hash ? rs_blob_mend(f->s, b->id, b->bytes, b->hash, &from, f->err) : 0;
+	char from[RS_MENDED_TEXT] = "";
+	int rc = b->has_hash ? rs_blob_mend(f->s, b->id, b->bytes, b->hash, from, f->err) : 0;
 
-	if (rc < 0 || !from)
+	if (rc < 0 || !*from)
 		return rc;
-	sc_buf_printf(f->report, "repaired\tblob %" PRIu64 " from blob %" PRIu64 ", which has the same contents\n",
-		b->id,
-		      from);
+	sc_buf_printf(f->report, "repaired\tblob %" PRIu64 " from %s, which has the same contents\n", b->id, from);
 	b->bad = false;
 	b->mended = true;
 	f->bad--;
@@ -166,10 +173,13 @@ static int on_use(void *arg, const struct meta_blob_use *use)
 {
 	const struct named *n = arg;
 
-	sc_buf_printf(n->f->report, "%s\tjob '%s' version %" PRIu64 " topology '%s' ", n->b->mended ? "was" : "BAD",
-		      use->job, use->version, use->topology);
-	rs_use_text(use, n->f->report);
-	sc_buf_printf(n->f->report, " is blob %" PRIu64 "\n", n->b->id);
+	struct sc_buf file = {0};
+
+	rs_use_text(use, &file);
+	SAY(n->f, n->b->mended ? "was" : "BAD", "job '%s' version %" PRIu64 " topology '%s' %s is blob %" PRIu64,
+	    use->job, use->version, use->topology, file.text ? file.text : "", n->b->id);
+	n->f->report->failed |= file.failed;
+	sc_buf_done(&file);
 	return 0;
 }
 
@@ -222,17 +232,16 @@ static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_v
 	rc = rs_verify_set(f->s, set, NULL, NULL, &digests, &text, &err);
 	if (rc == SC_E_NO_MEMORY)
 		return sc_nomem(f->err);
-	if (rc < 0 && !(rc == SC_E_COPIES && set->verified == META_DIFFER)) { /* known since its commit: no news */
+	/* that copies differ is known since its commit: no news */
+	if (rc < 0 && !(rc == SC_E_COPIES && set->verified == META_DIFFER && !set->digests)) {
 		f->bad++;
-		sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 " '%s': %s\n", job->name, v->nr, set->file,
-			      err.msg);
+		SAY(f, "BAD", "job '%s' version %" PRIu64 " '%s': %s", job->name, v->nr, set->file, err.msg);
 	}
 	for (uint32_t t = 0; rc == 0 && set->digests && t < set->state.nr; t++)
 		if (memcmp(set->digests[t], digests[t], 16) != 0) {
 			f->bad++;
-			sc_buf_printf(f->report,
-				      "BAD\tjob '%s' version %" PRIu64 ": tensor '%s' is not what was committed\n",
-				      job->name, v->nr, set->state.tensors[t].key);
+			SAY(f, "BAD", "job '%s' version %" PRIu64 ": tensor '%s' is not what was committed", job->name,
+			    v->nr, set->state.tensors[t].key);
 		}
 	sc_sys.release(digests);
 	sc_sys.release(text);
@@ -281,9 +290,8 @@ static int check_file(struct tree_walk *w, const struct meta_inode_row *row, str
 		has = meta_blob_known(w->f->s->catalog, row->blob, w->f->err);
 	if (has == 0) {
 		w->f->bad++;
-		sc_buf_printf(w->f->report, "BAD\tjob '%s': file '", w->job->name);
-		sc_buf_add(w->f->report, name.at, name.nr);
-		sc_buf_printf(w->f->report, "' (number %" PRIu64 ") is in no set and has no blob\n", row->ino);
+		SAY(w->f, "BAD", "job '%s': file '%.*s' (number %" PRIu64 ") is in no set and has no blob",
+		    w->job->name, (int)name.nr, name.at, row->ino);
 	}
 	return has < 0 ? has : 0;
 }
@@ -303,9 +311,8 @@ static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
 	rc = w->lower.inode(w->lower.arg, ino, &w->arena, &row, w->f->err);
 	if (rc == 0) {
 		w->f->bad++;
-		sc_buf_printf(w->f->report, "BAD\tjob '%s': name '", w->job->name);
-		sc_buf_add(w->f->report, name.at, name.nr);
-		sc_buf_printf(w->f->report, "' has number %" PRIu64 ", which is nothing\n", ino);
+		SAY(w->f, "BAD", "job '%s': name '%.*s' has number %" PRIu64 ", which is nothing", w->job->name,
+		    (int)name.nr, name.at, ino);
 	}
 	if (rc <= 0)
 		return rc;
@@ -344,8 +351,7 @@ static int check_job(struct fsck *f, struct rs_job *job)
 
 		if (rs_view_version(f->s, job, v.nrs.at[i], &view, &err) < 0) {
 			f->bad++;
-			sc_buf_printf(f->report, "BAD\tjob '%s' version %" PRIu64 ": %s\n", job->name, v.nrs.at[i],
-				      err.msg);
+			SAY(f, "BAD", "job '%s' version %" PRIu64 ": %s", job->name, v.nrs.at[i], err.msg);
 			continue;
 		}
 		for (size_t k = 0; rc == 0 && k < view->version->nr_sets; k++)
@@ -354,9 +360,25 @@ static int check_job(struct fsck *f, struct rs_job *job)
 	}
 	if (rc == 0)
 		rc = check_tree(f, job);
-	sc_buf_printf(f->report, "job\t'%s': %zu versions\n", job->name, v.nrs.nr);
+	SAY(f, "job", "'%s': %zu versions", job->name, v.nrs.nr);
 	sc_vec_done(&v.nrs);
 	return rc;
+}
+
+/* Of changes that were lost: no problem that can be mended, and no harm to what is there. */
+static void tell_of_log(struct fsck *f)
+{
+	struct meta_tail_damage damage;
+	char name[META_ASIDE_BYTES];
+
+	if (rs_log_is_damaged(f->s, &damage))
+		sc_buf_printf(f->report, "note\tlog of working trees: the record at %" PRIu64 " is damaged; the next "
+			      "mount drops it and %" PRIu64 " whole records behind it, and keeps the log in "
+			      "lost+found\n",
+			      damage.at, damage.behind);
+	for (unsigned nr = 0; rs_log_next_kept(f->s, &nr, name);)
+		sc_buf_printf(f->report, "note\tlost+found/%s is a damaged log, or was newer than the catalog: changes "
+			      "of names and attributes in it were dropped, and their files are there, too\n", name);
 }
 
 int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err)
@@ -370,6 +392,7 @@ int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		if (!rs_job_is_removed(job))
 			rc = check_job(&f, job);
+	tell_of_log(&f);
 	sc_buf_printf(report, "%s\t%zu blobs, %" PRIu64 " sealed bytes, %" PRIu64 " problems\n",
 		      f.bad ? "BAD" : "clean", f.blobs.nr, f.bytes, f.bad);
 	*ret_bad = f.bad;

@@ -17,61 +17,6 @@
 
 #include "reshard/engine/copy.h"
 
-/* --- what there is --- */
-
-static int on_record(void *arg, const struct rs_record *record)
-{
-	struct rs_rebuild *r = arg;
-
-	if (record->set > r->last_set)
-		r->last_set = record->set;
-	return sc_vec_push(&r->all, *record) < 0 ? sc_nomem(r->err) : 0;
-}
-
-static int on_file(void *arg, uint64_t blob)
-{
-	struct rs_rebuild *r = arg;
-	const size_t before = r->all.nr;
-	const struct rs_record none = {.job = "?", .path = "?"}, *rec = &none;
-	struct sc_err why = {0};
-	uint8_t hash[16], was[16];
-	uint64_t bytes;
-	int rc;
-
-	if (blob > r->last_blob)
-		r->last_blob = blob;
-	if (sc_vec_push(&r->files, (struct rs_rebuild_file){.blob = blob}) < 0)
-		return sc_nomem(r->err);
-	rc = rs_record_read(r->s, blob, &r->arena, was, on_record, r, &why);
-	if (rc == SC_E_NO_MEMORY)
-		return sc_nomem(r->err);
-	if (rc == SC_E_NOT_FOUND || rc == SC_E_FORMAT || (rc == 0 && r->all.nr == before)) {
-		r->all.nr = before;
-		return 0;
-	}
-	if (rc == 0) {
-		rec = &r->all.at[before];
-		rc = rs_hash_blob(&r->s->store, blob, NULL, NULL, hash, &bytes, &why);
-	}
-	if (rc < 0 && !rs_is_damage(&why)) {
-		*r->err = why; /* it says nothing about the blob */
-		return rc;
-	}
-	if (rc == 0 && memcmp(hash, rec->hash, 16) == 0) {
-		struct rs_rebuild_file *f = &r->files.at[r->files.nr - 1];
-
-		memcpy(f->hash, hash, sizeof(f->hash));
-		f->has_hash = true;
-		return 0;
-	}
-	r->bad++;
-	sc_buf_printf(r->report, "BAD\t");
-	sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed, and is left "
-		    "out", blob, rec->job, rec->path);
-	r->all.nr = before;
-	return 0;
-}
-
 /* By job, then from old to new. */
 static int compare(const void *a, const void *b)
 {
@@ -215,6 +160,20 @@ static struct rs_whole whole_of(const struct rs_rebuild *r, size_t i, size_t end
 	return whole;
 }
 
+/* The names that this rebuild gave to blobs once more, or to copies of them. */
+static int drop_twins(struct rs_rebuild *r, int rc)
+{
+	struct sc_err ignored;
+
+	for (size_t i = 0; i < r->twins.nr; i++)
+		if (rc < 0) /* with an error that is to be told; the next start removes what is left */
+			(void)meta_store_remove(&r->s->store, r->twins.at[i].blob, &ignored);
+		else
+			rc = meta_store_remove(&r->s->store, r->twins.at[i].blob, r->err);
+	r->twins.nr = 0;
+	return rc;
+}
+
 /* Once they are sealed, ranks share a blob again: what the blob says of itself is said of all of them. */
 static int join_twins(struct rs_rebuild *r)
 {
@@ -224,10 +183,7 @@ static int join_twins(struct rs_rebuild *r)
 		return rc;
 	for (size_t i = 0; rc == 0 && i < r->twins.nr; i++)
 		rc = meta_blob_become(r->s->catalog, r->twins.at[i].blob, r->twins.at[i].of, r->err);
-	rc = meta_catalog_end(r->s->catalog, rc, r->err);
-	for (size_t i = 0; rc == 0 && i < r->twins.nr; i++)
-		rc = meta_store_remove(&r->s->store, r->twins.at[i].blob, r->err);
-	return rc;
+	return drop_twins(r, meta_catalog_end(r->s->catalog, rc, r->err));
 }
 
 /* Its row goes. */
@@ -280,9 +236,7 @@ static int tensors_of(struct rs_rebuild *r, struct rs_job *job, size_t first, si
 	}
 	if (rc == 0 && now)
 		rc = commit(r, job, step);
-	if (rc == 0)
-		rc = join_twins(r);
-	r->twins.nr = 0;
+	rc = rc < 0 ? drop_twins(r, rc) : join_twins(r);
 	job->whole = (struct rs_whole){0};
 	return rc;
 }
@@ -310,29 +264,6 @@ static int tree_of(struct rs_rebuild *r, struct rs_job *job, const struct rs_rec
 	return rc;
 }
 
-/* Does the tree's version lack this set: of a file that was removed, or of other versions?  One that was made since is
- * not known to it. */
-static bool is_another(const struct rs_record *rec, const struct rs_tree_record *tree)
-{
-	if (rec->set > tree->last_set)
-		return false;
-	for (size_t i = 0; i < tree->sets.nr; i++)
-		if (tree->sets.at[i] == rec->set)
-			return false;
-	return true;
-}
-
-/* Leaves out records of sets that the tree's version lacks; returns where those that stay end. */
-static size_t drop_others(struct rs_rebuild *r, size_t first, size_t end, const struct rs_tree_record *tree)
-{
-	size_t to = first;
-
-	for (size_t i = first; i < end; i++)
-		if (!is_another(&r->all.at[i], tree))
-			r->all.at[to++] = r->all.at[i];
-	return to;
-}
-
 static struct rs_job *make_job(struct rs_rebuild *r, const char *name, const struct rs_record *last)
 {
 	const struct rs_rebuild_tree *t = r->trees.at;
@@ -346,45 +277,252 @@ static struct rs_job *make_job(struct rs_rebuild *r, const char *name, const str
 	job->config.drop_plain = true;
 	job->config.accept_suspicious = true; /* it was committed */
 	job->config.keep = 1; /* of the versions that are made on the way only the last one is whole */
+	job->config.drop_at_once = true;
 	return job;
+}
+
+/* The records of a job, first to end, maybe none; and its tree, if there is one. */
+static int make_of(struct rs_rebuild *r, const char *name, size_t first, size_t end, struct rs_joined *tree)
+{
+	const struct rs_record *last = first < end ? &r->all.at[end - 1] : NULL;
+	struct rs_job *job = make_job(r, name, last);
+	int rc = job ? tensors_of(r, job, first, end, tree ? tree->chain[0].step : -1) : r->err->code;
+
+	if (rc == 0 && tree)
+		rc = tree_of(r, job, last, tree);
+	return rc < 0 && job && (job->head || tree) ? forget(r, job, rc) : rc;
+}
+
+/* --- which version: the newest one that is whole --- */
+
+/* Of which sets a job is made. */
+enum sets {
+	ALL,	/* that there are: its tree may not be the newest one */
+	SINCE,	/* of its newest tree's version, and those that were written since */
+	OWN,	/* of the tree's version alone */
+};
+
+struct pick {
+	const char *name;
+	size_t first, end;
+	struct rs_record *records;	/* first to end, as they were read */
+	size_t nr;			/* of them, that were picked */
+	enum sets sets;
+	bool has_tree;
+	struct rs_joined tree;
+};
+
+static bool is_of(const struct pick *p, const struct rs_record *rec)
+{
+	const struct rs_tree_record *tree = &p->tree.chain[0];
+
+	if (p->sets == ALL || rec->set > tree->last_set)
+		return p->sets != OWN;
+	for (size_t i = 0; i < tree->sets.nr; i++)
+		if (tree->sets.at[i].id == rec->set)
+			return true;
+	return false;
+}
+
+static void pick(struct rs_rebuild *r, struct pick *p)
+{
+	p->nr = 0;
+	for (size_t i = 0; i < p->end - p->first; i++)
+		if (is_of(p, &p->records[i]))
+			r->all.at[p->first + p->nr++] = p->records[i];
+}
+
+/* The newest and the oldest set that was picked of a logical file; 0: none. */
+static uint64_t newest_set(const struct rs_rebuild *r, const struct pick *p, const char *file, uint64_t *ret_oldest)
+{
+	uint64_t newest = 0;
+
+	*ret_oldest = 0;
+	for (size_t i = p->first; i < p->first + p->nr; i++) {
+		const struct rs_record *rec = &r->all.at[i];
+
+		if (strcmp(rec->file, file) != 0)
+			continue;
+		newest = rec->set > newest ? rec->set : newest;
+		*ret_oldest = !*ret_oldest || rec->set < *ret_oldest ? rec->set : *ret_oldest;
+	}
+	return newest;
+}
+
+/* Refuses to make a file without the ranks of a damaged blob, or with those of an older set; what replicas and the
+ * topology leave of a set by itself, the commit judges. */
+static int refuse_lost(struct rs_rebuild *r, const struct pick *p)
+{
+	for (size_t i = 0; i < r->lost.nr; i++) {
+		const struct rs_record *lost = &r->lost.at[i];
+		uint64_t newest, oldest;
+
+		if (strcmp(lost->job, p->name) != 0 || !is_of(p, lost))
+			continue;
+		newest = newest_set(r, p, lost->file, &oldest);
+		if (lost->set > newest || (lost->set == newest && oldest != newest))
+			return sc_fail(r->err, SC_E_DAMAGED, "'%s' is not whole: blob %" PRIu64 " is damaged",
+				       lost->path, lost->blob);
+	}
+	return 0;
+}
+
+/* Sets that the tree's version had, and of which no blob tells.  An older version is refused then; the newest one only
+ * if blobs that say nothing can't be the reason. */
+static int refuse_missing(struct rs_rebuild *r, const struct pick *p)
+{
+	const struct rs_tree_record *tree = &p->tree.chain[0];
+
+	for (size_t i = 0; p->has_tree && i < tree->sets.nr; i++) {
+		const struct rs_tree_set *set = &tree->sets.at[i];
+		uint64_t ignored;
+
+		if (newest_set(r, p, set->file, &ignored) >= set->id)
+			continue;
+		if (p->sets == OWN || !r->silent)
+			return sc_fail(r->err, SC_E_DAMAGED, "'%s' is missing: no blob says that it is of set %" PRIu64,
+				       set->file, set->id);
+		sc_buf_printf(r->report, "note\t");
+		sc_buf_line(r->report, "job '%s' lacks '%s': no blob says that it is of set %" PRIu64, p->name,
+			    set->file, set->id);
+	}
+	return 0;
+}
+
+static int make_picked(struct rs_rebuild *r, struct pick *p)
+{
+	int rc;
+
+	pick(r, p);
+	rc = refuse_lost(r, p);
+	if (rc == 0)
+		rc = refuse_missing(r, p);
+	return rc < 0 ? rc : make_of(r, p->name, p->first, p->first + p->nr, p->has_tree ? &p->tree : NULL);
+}
+
+static void add_when(struct sc_buf *buf, const struct pick *p)
+{
+	if (p->tree.chain[0].step >= 0)
+		sc_buf_printf(buf, "step %" PRId64 ", ", p->tree.chain[0].step);
+	sc_buf_printf(buf, "tree %" PRIu64, p->tree.chain[0].id);
+}
+
+/* Goes on to what else a job can be made of: 1, 0 (there is nothing) or an error. */
+static int next_older(struct rs_rebuild *r, struct pick *p, size_t *at)
+{
+	const size_t before = p->nr;
+	const enum sets sets = p->sets;
+	bool ignored;
+	int rc;
+
+	p->sets = OWN;
+	pick(r, p);
+	if (sets != OWN && p->nr != before)
+		return 1;
+	do {
+		rs_joined_done(&p->tree);
+		rc = rs_rebuild_find_tree(r, p->name, at, &p->tree, &ignored);
+	} while (rc > 0 && !p->tree.chain[0].version); /* no version's own: it is below others */
+	p->has_tree = rc > 0;
+	return rc;
+}
+
+/* Does an error say that the version is not whole?  Others may not come again. */
+static bool is_of_version(int rc)
+{
+	return rc < 0 && rc != SC_E_NO_MEMORY && rc != SC_E_CATALOG && rc != SC_E_CORRUPT && rc != SC_E_SYSTEM &&
+	       rc != SC_E_NO_SPACE && rc != SC_E_BUSY;
+}
+
+/* `rc`: that of the newest version.  Older ones are tried in turn. */
+static int make_older(struct rs_rebuild *r, struct pick *p, size_t *at, int rc)
+{
+	const struct sc_err why = *r->err;
+	struct sc_buf left = {0}, when = {0};
+	uint64_t nr = 0;
+
+	while (is_of_version(rc) && p->has_tree) {
+		sc_buf_reset(&when);
+		add_when(&when, p);
+		sc_buf_printf(&left, "BAD\t");
+		sc_buf_line(&left, "job '%s': its %sstate (%s) is left out: %s", p->name,
+			    p->sets == OWN ? "" : "newest ", when.text ? when.text : "", r->err->msg);
+		nr++;
+		rc = next_older(r, p, at);
+		if (rc > 0)
+			rc = make_picked(r, p);
+		else if (rc == 0)
+			break;
+	}
+	if (rc == 0 && p->has_tree) {
+		sc_buf_add(r->report, left.text, left.bytes);
+		r->bad += nr;
+		sc_buf_reset(&when);
+		add_when(&when, p);
+		sc_buf_printf(r->report, "note\t");
+		sc_buf_line(r->report, "job '%s' is made as it was before (%s)", p->name, when.text ? when.text : "");
+	} else if (rc == 0 || is_of_version(rc)) { /* the newest one's reason is the one to know */
+		*r->err = why;
+		rc = why.code;
+	}
+	r->report->failed |= left.failed || when.failed;
+	sc_buf_done(&left);
+	sc_buf_done(&when);
+	return rc;
 }
 
 /* The records of a job, first to end, maybe none; and its tree, if there is one. */
 static int job_of(struct rs_rebuild *r, const char *name, size_t first, size_t end)
 {
-	struct rs_joined tree = {0};
-	struct rs_job *job;
+	struct pick p = {.name = name, .first = first, .end = end};
+	size_t at = 0, bytes = (end - first) * sizeof(*p.records);
 	bool newest;
-	int has = rs_rebuild_find_tree(r, name, &tree, &newest), rc = has < 0 ? has : 0;
+	int rc = rs_rebuild_find_tree(r, name, &at, &p.tree, &newest);
 
-	if (has < 0 || (!has && first == end))
+	if (rc < 0 || (rc == 0 && first == end))
 		return rc;
-	if (has && newest)
-		end = drop_others(r, first, end, &tree.chain[0]);
-	job = make_job(r, name, first < end ? &r->all.at[end - 1] : NULL);
-	if (!job)
-		rc = r->err->code;
-	if (rc == 0)
-		rc = tensors_of(r, job, first, end, has ? tree.chain[0].step : -1);
-	if (rc == 0 && has)
-		rc = tree_of(r, job, first < end ? &r->all.at[end - 1] : NULL, &tree);
-	if (has)
-		rs_joined_done(&tree);
-	return rc < 0 && job && (job->head || has) ? forget(r, job, rc) : rc;
+	p.has_tree = rc > 0;
+	p.sets = p.has_tree && newest ? SINCE : ALL;
+	p.records = sc_sys.alloc(bytes + 1);
+	if (p.records && bytes)
+		memcpy(p.records, &r->all.at[first], bytes);
+	rc = p.records ? make_picked(r, &p) : sc_nomem(r->err);
+	if (is_of_version(rc) && p.has_tree)
+		rc = make_older(r, &p, &at, rc);
+	if (p.has_tree)
+		rs_joined_done(&p.tree);
+	sc_sys.release(p.records);
+	return rc;
+}
+
+/* A blob has several records, and blobs that share a file have each other's. */
+static size_t count_used(struct rs_rebuild *r, const char *name, size_t first, size_t end)
+{
+	size_t nr = 0;
+
+	for (size_t i = first; i < end; i++) {
+		struct rs_rebuild_file *f = rs_rebuild_file(r, r->all.at[i].blob);
+
+		if (f->counted || !f->user || strcmp(f->user->name, name) != 0)
+			continue;
+		f->counted = true;
+		nr++;
+	}
+	return nr;
 }
 
 static int one_job(struct rs_rebuild *r, const char *name, size_t first, size_t end)
 {
 	int rc = job_of(r, name, first, end);
 
-	if (rc == SC_E_NO_MEMORY || rc == SC_E_CATALOG || rc == SC_E_CORRUPT)
+	if (rs_rebuild_ends(rc, r->err))
 		return rc;
 	r->bad += rc < 0;
 	sc_buf_printf(r->report, "%s\t", rc < 0 ? "BAD" : "rebuilt");
 	if (rc < 0)
 		sc_buf_line(r->report, "job '%s': %s", name, r->err->msg);
 	else
-		sc_buf_line(r->report, "job '%s' from %zu blobs of tensors", name, end - first);
+		sc_buf_line(r->report, "job '%s' from %zu blobs of tensors", name, count_used(r, name, first, end));
 	return 0;
 }
 
@@ -426,7 +564,7 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 {
 	struct rs_rebuild r = {.s = s, .report = report, .err = err};
 	size_t nr_used = 0;
-	int rc = meta_store_each(&s->store, on_file, &r, err);
+	int rc = rs_rebuild_read_blobs(&r);
 
 	if (rc == 0)
 		rc = rs_rebuild_read_trees(&r);
@@ -452,6 +590,7 @@ int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, s
 			      r.bad ? "BAD" : "clean", nr_used, r.files.nr - nr_used, r.bad);
 	*ret_bad = r.bad;
 	sc_vec_done(&r.all);
+	sc_vec_done(&r.lost);
 	sc_vec_done(&r.files);
 	sc_vec_done(&r.twins);
 	sc_vec_done(&r.trees);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rebuild of the catalog: rebuild.c has jobs and their files of tensors, rebuild_trees.c what trees tell. */
+/* A rebuild of the catalog: rebuild.c has jobs and their files of tensors, rebuild_blobs.c what
+ * there is for them, rebuild_trees.c what trees tell. */
 #ifndef RS_REBUILD_I_H
 #define RS_REBUILD_I_H
 
@@ -8,6 +9,9 @@
 #include "reshard/records/tree_join.h"
 #include "reshard/upkeep/upkeep_i.h"
 
+/** Does an error say nothing of the job that it came with?  Then the rebuild ends, and nothing was moved. */
+bool rs_rebuild_ends(int rc, const struct sc_err *err);
+
 struct rs_rebuild_file {
 	uint64_t blob;
 	struct rs_job *user;	/* that has it now, NULL: none */
@@ -15,6 +19,7 @@ struct rs_rebuild_file {
 	uint64_t bytes;		/* of one that is intact */
 	uint8_t hash[16];	/* likewise */
 	bool has_hash;		/* it was known before: it has a record */
+	bool counted;		/* as one that a job is made of */
 };
 
 struct rs_rebuild {
@@ -23,10 +28,11 @@ struct rs_rebuild {
 	struct sc_err *err;
 	struct sc_arena arena;
 	uint64_t bad, last_blob, last_set;	/* numbers that were used */
+	bool silent;		/* there are files that say nothing, not even their hash */
 	struct {
 		size_t nr, room;
 		struct rs_record *at;
-	} all;
+	} all, lost;		/* of whole files; of damaged ones */
 	struct {
 		size_t nr, room;
 		struct rs_rebuild_file *at;
@@ -47,14 +53,19 @@ struct rs_rebuild {
 	} trees;		/* the newest version's first, damaged ones last, once they are read */
 };
 
+/* rebuild_blobs.c */
+/** Looks at all blobs: what those say that are whole, and what damaged ones say, which are named. */
+int rs_rebuild_read_blobs(struct rs_rebuild *r);
+
 /* rebuild_trees.c */
 /** Finds the file of a blob among those that are sorted; NULL: there is none. */
 struct rs_rebuild_file *rs_rebuild_file(const struct rs_rebuild *r, uint64_t blob);
 void rs_rebuild_sort_files(struct rs_rebuild *r);
 /** Looks at all recovery records of trees. */
 int rs_rebuild_read_trees(struct rs_rebuild *r);
-/** Reads the newest whole tree of a job: 1, 0 (there is none) or an error.  *ret_newest: it is not an older one. */
-int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, struct rs_joined *ret, bool *ret_newest);
+/** Reads the newest whole tree of a job from *at (0 at first) on, and moves *at behind it: 1, 0 (there is none) or an
+ *  error.  *ret_newest: it is not an older one. */
+int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, size_t *at, struct rs_joined *ret, bool *ret_newest);
 /** Gives a job what its tree tells: in its head, or in a version that it gets. */
 int rs_rebuild_tree(struct rs_rebuild *r, struct rs_job *job, struct rs_joined *tree, const char *layout_text);
 /** Writes the records of blobs and of the new trees, and moves the old trees to lost+found. */

@@ -97,11 +97,13 @@ static bool may_be_older(const struct rs_rebuild *r, uint64_t tree)
 	return false;
 }
 
-int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, struct rs_joined *ret, bool *ret_newest)
+int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, size_t *at, struct rs_joined *ret, bool *ret_newest)
 {
+	const bool is_first = *at == 0;
+
 	*ret_newest = true;
-	for (size_t i = 0; i < r->trees.nr; i++) {
-		const struct rs_rebuild_tree *t = &r->trees.at[i];
+	while (*at < r->trees.nr) {
+		const struct rs_rebuild_tree *t = &r->trees.at[(*at)++];
 		struct sc_err why;
 		int rc;
 
@@ -110,7 +112,7 @@ int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, struct rs_joined
 		*ret_newest &= !may_be_older(r, t->id);
 		rc = rs_tree_join(r->s, t->id, ret, &why);
 		if (rc == 0) {
-			if (!*ret_newest) {
+			if (!*ret_newest && is_first) {
 				sc_buf_printf(r->report, "note\t");
 				sc_buf_line(r->report, "job '%s' gets the files of tree %" PRIu64 ", which may not be "
 					    "its newest one", job, t->id);

@@ -2,6 +2,7 @@
 /* Tags of versions: a key of etcd for each.  A node reads all of a job's when one has changed. */
 #include "reshard/rows/rows_i.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,6 +109,22 @@ int rs_member_follow_tags(struct rs_member *m, struct rs_shared *j, struct sc_er
 
 /* --- a command --- */
 
+/* A version that is being dropped gets no tag. */
+static int expect_version(struct rs_member *m, uint64_t id, uint64_t nr, struct rs_edit *c, struct sc_err *err)
+{
+	const struct meta_key key = {.kind = META_KEY_STORE, .job = id, .nr = nr};
+	struct rs_got got;
+	int rc = rs_member_get(m, key, &got, err);
+
+	sc_sys.release(got.text);
+	if (rc == 0 && !got.is)
+		return sc_fail(err, SC_E_NOT_FOUND, "version %" PRIu64 " was dropped just now: keep= keeps newer ones",
+			       nr);
+	if (rc == 0)
+		rs_edit_expect(c, key, got.mod);
+	return rc;
+}
+
 /* One attempt.  A version has one tag, and a tag one version. */
 static int put_tag(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
 {
@@ -118,7 +135,7 @@ static int put_tag(struct rs_member *m, struct rs_shared *j, const struct rs_ame
 	bool is_there = false;
 	int rc = read_tags(m, j->id, &tags, err);
 
-	for (size_t i = 0; rc == 0 && i < tags.nr && c.nr_then < META_TXN_OPS_MAX - 2; i++) {
+	for (size_t i = 0; rc == 0 && i < tags.nr && c.nr_then < META_TXN_OPS_MAX - 3; i++) {
 		const struct tag *t = &tags.at[i];
 		bool same = change->tag && strcmp(t->name, change->tag) == 0;
 
@@ -132,6 +149,8 @@ static int put_tag(struct rs_member *m, struct rs_shared *j, const struct rs_ame
 		rs_edit_op(&c, META_DELETE, key);
 	}
 	key.text = change->tag;
+	if (rc == 0 && change->tag && !is_there)
+		rc = expect_version(m, j->id, change->nr, &c, err);
 	if (rc == 0 && change->tag && !is_there) {
 		rs_edit_expect(&c, key, 0);
 		rs_edit_op(&c, META_PUT, key)->value.number.nr = change->nr;

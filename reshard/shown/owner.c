@@ -183,7 +183,8 @@ int rs_view_owner(const struct rs_view *view, uint32_t rank, const char *file, s
 		return 0;
 	}
 	for (size_t i = 0; view->form->one_folder && i < v->nr_sets; i++)
-		first = join_set(view->job, rs_set_given(v->sets[i]), first, ret); /* one file speaks of all */
+		if (rs_form_is_of(view->form, &x, file, v->sets[i]->file)) /* one file speaks of all */
+			first = join_set(view->job, rs_set_given(v->sets[i]), first, ret);
 	if (!first)
 		return 0;
 	rc = rs_view_stored(view, rank, file, &arena, &file, err);

@@ -124,7 +124,8 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	return 0;
 }
 
-/* An image holds its view, with all that a version is: only those of views that are kept anyway idle. */
+/* An image holds its view, with all that a version is: only those of views that are kept anyway idle.  Under
+ * images_lock, which who forgets a view takes after that. */
 static bool may_idle(struct rs_view *view)
 {
 	return __atomic_load_n(&view->kept, __ATOMIC_ACQUIRE) || rs_view_is_head(view);
@@ -132,8 +133,6 @@ static bool may_idle(struct rs_view *view)
 
 static void image_put(struct rs_service *s, struct rs_kept_image *k)
 {
-	bool idle = may_idle(k->view);
-
 	(void)pthread_mutex_lock(&s->images_lock);
 	assert(k->refs > 0);
 	if (--k->refs == 0) {
@@ -142,7 +141,7 @@ static void image_put(struct rs_service *s, struct rs_kept_image *k)
 		s->idle_images.idle_before->idle_after = k;
 		s->idle_images.idle_before = k;
 		s->idle_cost += k->cost;
-		if (!idle)
+		if (k->superseded || !may_idle(k->view))
 			image_drop(s, k);
 		while (s->idle_cost > IDLE_IMAGES_BYTES_MAX)
 			image_drop(s, s->idle_images.idle_after);
@@ -280,11 +279,8 @@ void rs_images_forget(struct rs_service *s, const struct rs_view *view)
 		if (!view || k->view == view)
 			image_drop(s, k);
 	}
+	for (size_t i = 0; !view && i < IMAGE_BUCKETS; i++)
+		for (struct rs_kept_image *k = s->images[i]; k; k = k->next)
+			k->superseded = true;
 	(void)pthread_mutex_unlock(&s->images_lock);
-}
-
-void rs_images_done(struct rs_service *s)
-{
-	while (s->idle_images.idle_after != &s->idle_images)
-		image_drop(s, s->idle_images.idle_after);
 }

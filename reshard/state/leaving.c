@@ -104,9 +104,7 @@ static void end_leaving(struct rs_service *s, bool all, struct rs_view **gone)
 
 static void unref_all(struct rs_service *s, struct rs_view *gone)
 {
-	while (gone) {
-		struct rs_view *v = gone;
-
+	for (struct rs_view *v = gone; v; v = gone) {
 		gone = v->next;
 		rs_view_unref(s, v);
 	}
@@ -128,15 +126,16 @@ void rs_views_leave(struct rs_service *s, uint64_t version)
 	rs_view_forget(s, version);
 }
 
-void rs_views_left(struct rs_service *s)
+void rs_views_left(struct rs_service *s, bool all)
 {
 	struct rs_view *gone = NULL;
 
 	(void)pthread_mutex_lock(&s->lock);
-	end_leaving(s, true, &gone);
+	end_leaving(s, all, &gone);
 	(void)pthread_mutex_unlock(&s->lock);
 	unref_all(s, gone);
-	sc_vec_done(&s->leaving);
+	if (all)
+		sc_vec_done(&s->leaving);
 }
 
 static int by_number(const void *a, const void *b)

@@ -132,10 +132,11 @@ void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf)
 
 int rs_set_parse_tensor(struct rs_set *set, char *text, struct sc_err *err)
 {
+	const size_t n = strlen(set->file); /* KEY is FILE:NAME */
 	struct meta_tensor_line t;
 	uint16_t *skews;
 
-	if (!meta_tensor_line_parse(text, &t))
+	if (!meta_tensor_line_parse(text, &t) || strncmp(t.key, set->file, n) != 0 || t.key[n] != ':')
 		return sc_fail(err, SC_E_CORRUPT, "catalog: set %" PRIu64 ": bad line of tensor '%s'", set->id,
 			       t.key ? t.key : text);
 	skews = sc_sys.resize(set->skews, (set->state.nr + 1) * sizeof(*skews));

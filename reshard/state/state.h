@@ -92,9 +92,9 @@ bool rs_view_has_others(const struct rs_view *view);
 bool rs_view_is_folder(const struct rs_view *view);
 /** Tells whether programs read its files in small pieces, back and forth, as dcp.load does. */
 bool rs_view_has_small_reads(const struct rs_view *view);
-/** Gives the view of such a folder that has a name in it: where the name says a version, that version's in the same
+/** Gives the view of such a folder that has a path in it: where the path says a version, that version's in the same
  *  form at the same topology, else a reference to the view itself.  Errors: SC_E_NOT_FOUND. */
-int rs_view_of_name(struct rs_service *s, struct rs_view *view, const char *name, struct rs_view **ret,
+int rs_view_of_path(struct rs_service *s, struct rs_view *view, const char *path, struct rs_view **ret,
 		    struct sc_err *err);
 /** Gives a version as .v/N shows it, read-only; its nodeids are others than the head's. */
 int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,

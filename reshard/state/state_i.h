@@ -17,7 +17,8 @@
 
 /** All ranks' blobs of one logical file, and the view under which they were written: a part of that of the whole
  *  version.
- *  Immutable but for `found`, `verified` and what verification found (owner: the worker, under report_lock). */
+ *  Immutable but for `found`, `verified` and what verification found (verify/verdict.c; the report under
+ *  report_lock). */
 struct rs_set {
 	uint32_t refs;
 	uint64_t id, layout_id;
@@ -160,13 +161,16 @@ struct rs_job {
 	struct {
 		size_t nr, room;
 		struct rs_made {
-			uint64_t view, blob, bytes;
+			uint64_t view, blob, bytes; /* view 0: nobody finds it any more */
 			uint32_t rank, kept;	/* kept: it has a row, on a node of a cluster (upkeep/homes.c) */
 			const char *path;
-			int64_t left_ns;	/* when another head came; 0: it is the head's */
+			int64_t left_ns;	/* when another head came, or it was found to be wrong; 0: neither */
 		} *at;
 	} made;				/* files of the head that an open made real, and of heads before for a moment */
-	struct { uint64_t view, bytes, ranks; } homes; /* what this node of a cluster keeps of a head, if it is here */
+	struct {
+		uint64_t view, bytes, ranks;
+		uint64_t again, joint;	/* times that it has to be said anew; view that reshard/joint has tried */
+	} homes;			/* what this node of a cluster keeps of a head, if it is here */
 	char *verify_report;
 	struct rs_whole {
 		uint32_t layers, experts;
@@ -209,7 +213,9 @@ struct rs_service {
 	struct rs_events events;
 	const struct rs_head_ops *head;	/* how heads move (reshard/command/head.h); NULL: as on one node */
 	struct rs_member *member;	/* that `head` is of (reshard/member); NULL: none */
+	const struct rs_copies_ops *copies; /* what it keeps of other nodes' files (reshard/upkeep); NULL: nothing */
 	bool shared, follows;		/* it is a node's of a cluster; and can read what is elsewhere (atomic) */
+	bool gave_wrong;		/* rs_bytes_were_wrong(); atomic */
 	char *preset_dir;
 	pthread_mutex_t naming;		/* a job is made, removed or renamed */
 	pthread_mutex_t lock;
@@ -294,10 +300,9 @@ struct rs_service {
 		uint64_t *at;
 	} nameless;			/* blobs without a row, whose files are to go; the worker's */
 	bool trees_gone;		/* trees may have records and no rows; the worker's */
-	unsigned put_off;		/* times that they were left for later: RS_PUT_OFF_MAX at most */
-	unsigned hash_put_off;		/* the same of the blob that is to be hashed */
+	unsigned put_off, hash_put_off;	/* times that they, or the next hash, were left for later: RS_PUT_OFF_MAX */
 	struct {
-		struct sc_err rows, files, hashes, met, trees;
+		struct sc_err rows, files, hashes, met, trees, reserve;
 	} said;				/* what the worker logged last of what fails still */
 	struct sc_err scrub_said;	/* the scrubber's */
 	struct {			/* damage that reads have met and nobody has judged (state/met.c) */
@@ -429,8 +434,7 @@ void rs_job_tell(struct rs_job *job);
 void rs_job_complain(struct rs_job *job, const char *command, const struct sc_err *err);
 
 /* views.c */
-int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
-		 struct sc_err *err);
+int rs_view_load(struct rs_service *s, uint64_t version, struct rs_view **ret, struct sc_err *err);
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
 /** Makes `head` (NULL: none; taken) what plain paths show; names in the kernel become stale. */
 void rs_job_show(struct rs_job *job, struct rs_view *head);
@@ -459,8 +463,8 @@ bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t lo
 /** Keeps the views of a version that is dropped, or gets another storage, for RS_LEAVING_NS: earlier lookups can
  *  still be opened. */
 void rs_views_leave(struct rs_service *s, uint64_t version);
-/** Drops all views that were kept so; at the end, and when space is needed. */
-void rs_views_left(struct rs_service *s);
+/** Drops the views that were kept so long, or all of them: at the end, and when space is needed. */
+void rs_views_left(struct rs_service *s, bool all);
 /** Gives a reference to such a view, by its number; NULL: there is none. */
 struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place);
 /** Lists the blobs that such opens may need, in order. */
@@ -469,9 +473,8 @@ int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct 
 /* images.c */
 /** Marks an image as superseded: later lookups of its file get another one. */
 void rs_image_supersede(struct rs_service *s, struct rs_image *image);
-/** Drops unused images of a view that is not cached any more (NULL: of all views). */
+/** Drops unused images of a view that is not cached any more.  NULL: of all views, and supersedes those in use. */
 void rs_images_forget(struct rs_service *s, const struct rs_view *view);
-void rs_images_done(struct rs_service *s);
 
 /* made.c */
 /** Finds the blob that an open made of a file of the job's head; 0: none. */

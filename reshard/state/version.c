@@ -77,6 +77,11 @@ static const struct rs_placed_tensor *origin_placed(void *arg, const struct meta
 	return &folder->tensors.at[meta_state_find(&folder->state, tensor->key) - folder->state.tensors];
 }
 
+static const struct rs_placed_objects *origin_objects(void *arg, const char *logical)
+{
+	return &rs_version_set(arg, logical)->folder->objects;
+}
+
 static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank, const char *file,
 			uint64_t *ret_blob, uint64_t *ret_bytes)
 {
@@ -92,9 +97,8 @@ static bool origin_blob(void *arg, const struct meta_view *stored, uint32_t rank
 
 static const struct rs_format_ops *origin_format(void *arg, const struct meta_view *stored)
 {
-	const struct rs_set *set = set_of_view(arg, stored);
-
-	return set->format; /* every view of the version's is of one of its sets; folders have one format */
+	/* every view of the version's is of one of its sets; folders have one format */
+	return set_of_view(arg, stored)->format;
 }
 
 static uint64_t origin_payload_of(void *arg, const struct meta_view *view, uint32_t rank, const char *file,
@@ -113,7 +117,7 @@ static uint32_t origin_skew(void *arg, const struct meta_tensor *tensor)
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v)
 {
 	return (struct rs_origins){.arg = v, .view_of = origin_view, .placed_of = origin_placed,
-				   .format_of = origin_format, .blob_of = origin_blob,
+				   .objects_of = origin_objects, .format_of = origin_format, .blob_of = origin_blob,
 				   .payload_of = origin_payload_of, .payload = rs_payload_read, .catalog = s->catalog,
 				   .skew_of = origin_skew, .blobs = s->blobs};
 }
@@ -205,7 +209,7 @@ bool rs_view_is_head(const struct rs_view *view)
 	bool is;
 
 	(void)pthread_mutex_lock(&job->state);
-	is = job->head && job->head->id == view->id;
+	is = job->head == view;
 	(void)pthread_mutex_unlock(&job->state);
 	return is;
 }

@@ -167,13 +167,11 @@ bool rs_view_is_current(struct rs_service *s, const struct rs_view *view)
 	return is;
 }
 
-int rs_view_load(struct rs_service *s, struct rs_job *job, uint64_t version, struct rs_view **ret,
-		 struct sc_err *err)
+int rs_view_load(struct rs_service *s, uint64_t version, struct rs_view **ret, struct sc_err *err)
 {
 	uint64_t id;
 	int rc = meta_view_own(s->catalog, version, &id, err);
 
-	(void)job;
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
 
@@ -274,15 +272,16 @@ int rs_view_in(struct rs_service *s, struct rs_view *of, const char *topology, c
 	return show_as(s, of, topology, form, true, ret, err);
 }
 
-int rs_view_of_name(struct rs_service *s, struct rs_view *view, const char *name, struct rs_view **ret,
+int rs_view_of_path(struct rs_service *s, struct rs_view *view, const char *path, struct rs_view **ret,
 		    struct sc_err *err)
 {
+	const struct rs_formed x = rs_view_formed(view);
 	struct rs_view *own = NULL;
 	uint32_t nr;
 	uint64_t id;
 	int rc;
 
-	if (!rs_form_version(view->form, name, &nr) || nr == view->version->nr) {
+	if (!rs_form_version(view->form, &x, path, &nr) || nr == view->version->nr) {
 		*ret = rs_view_ref(view);
 		return 0;
 	}
@@ -338,7 +337,7 @@ int rs_view_version(struct rs_service *s, struct rs_job *job, uint64_t nr, struc
 	struct rs_version_found f = {.nr = nr};
 	int rc = find(s, job, &f, err);
 
-	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
+	return rc < 0 ? rc : rs_view_load(s, f.id, ret, err);
 }
 
 int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret, struct sc_err *err)
@@ -346,7 +345,7 @@ int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, st
 	struct rs_version_found f;
 	int rc = rs_version_find(s, job, word, &f, err);
 
-	return rc < 0 ? rc : rs_view_load(s, job, f.id, ret, err);
+	return rc < 0 ? rc : rs_view_load(s, f.id, ret, err);
 }
 
 int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,

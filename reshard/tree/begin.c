@@ -39,8 +39,9 @@ static int on_row(void *arg, const struct meta_change *row)
 }
 
 /* A power cut between a new file's row and its bytes: the file exists and is empty, as if it had come after. */
-static int make_missing(struct rs_service *s, const struct meta_changes *rows, struct sc_err *err)
+static int make_missing(struct rs_job *job, const struct meta_changes *rows, struct sc_err *err)
 {
+	struct rs_service *s = job->service;
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < rows->nr; i++) {
@@ -51,6 +52,12 @@ static int make_missing(struct rs_service *s, const struct meta_changes *rows, s
 		if (rows->at[i].kind != META_PUT_INODE || row->data != META_OWN_DATA || !row->nlink)
 			continue;
 		rc = meta_store_open_work(&s->store, row->blob, O_RDONLY, &fd, err);
+		if (rc == SC_E_DAMAGED) { /* one file less is no reason to give none */
+			sc_log(SC_LOG_ERROR, "job '%s', a file that is not committed: %s; it can't be read, continuing",
+			       job->name, err->msg);
+			rc = 0;
+			continue;
+		}
 		if (rc == 0 || err->errnum != ENOENT)
 			continue;
 		rc = meta_store_create(&s->store, row->blob, &fd, err);
@@ -70,7 +77,7 @@ static int load_rows(struct rs_job *job, struct sc_err *err)
 	if (rc == 0)
 		rc = rs_overlay_load(job->overlay, &l.changes, err);
 	if (rc == 0)
-		rc = make_missing(job->service, &l.changes, err);
+		rc = make_missing(job, &l.changes, err);
 	if (rc == 0)
 		rc = rs_own_of_rows(&l.changes, &job->by_blob, err);
 	if (rc == 0)

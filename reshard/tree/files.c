@@ -8,6 +8,7 @@
 #include <fcntl.h>
 
 #include "reshard/engine/copy.h"
+#include "reshard/verify/verify.h"
 
 int rs_file_make(struct rs_service *s, const char *path, const struct rs_owner *owner, uint64_t *ret_blob,
 		 int *ret_fd, struct sc_err *err)
@@ -79,6 +80,11 @@ int rs_file_copy(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 		rc = meta_store_open_blob(&s->store, look->blob, look->bytes, &from, err);
 		if (rc == 0)
 			rc = rs_copy_file(to, from, look->blob, look->bytes, path, err);
+		if (rc == 0) /* or a commit of the copy would give a hash to changed bytes */
+			rc = rs_verify_suspect(s, look->blob, NULL, NULL, err);
+		if (rc > 0)
+			rc = sc_fail(err, SC_E_DAMAGED, "'%s' has other bytes than when it was written: it is mended "
+				     "from a replica, if there is one", path);
 	} else if (!truncate) {
 		rc = copy_image(s, view, rank, path, look, to, err);
 	}

@@ -28,7 +28,7 @@ void rs_view_opened(struct rs_service *s, const struct rs_view *view)
 {
 	struct rs_hidden *h;
 
-	if (!s->is_held)
+	if (!s->is_held && !s->shared)
 		return;
 	(void)pthread_mutex_lock(&s->lock);
 	h = hidden(s, view->version->id);
@@ -42,7 +42,7 @@ void rs_view_closed(struct rs_service *s, const struct rs_view *view)
 	bool is_last = false;
 	struct rs_hidden *h;
 
-	if (!s->is_held)
+	if (!s->is_held && !s->shared)
 		return;
 	(void)pthread_mutex_lock(&s->lock);
 	h = hidden(s, view->version->id);
@@ -58,6 +58,17 @@ void rs_view_closed(struct rs_service *s, const struct rs_view *view)
 	(void)pthread_mutex_unlock(&s->lock);
 	if (is_last)
 		rs_kick(s, true);
+}
+
+bool rs_version_is_open(struct rs_service *s, uint64_t version)
+{
+	bool is = false;
+
+	(void)pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < s->hidden.nr; i++)
+		is |= s->hidden.at[i].version == version && s->hidden.at[i].opens;
+	(void)pthread_mutex_unlock(&s->lock);
+	return is;
 }
 
 int rs_version_drop(struct rs_service *s, uint64_t version, struct sc_err *err)
@@ -99,6 +110,8 @@ int rs_hidden_remove(struct rs_service *s, bool all, bool *ret_more, struct sc_e
 	int64_t now = sc_now_ns();
 	int rc;
 
+	if (s->shared) /* other nodes may read them (reshard/stored/gone.c) */
+		return 0;
 	(void)pthread_mutex_lock(&s->lock);
 	*ret_more = !all && now < s->hidden.due_ns;
 	if (!*ret_more)

@@ -13,12 +13,18 @@
 #include "meta/catalog/trees.h"
 #include "meta/tree/tail.h"
 
+#define LOG_NAME "scalai.log"
 #define LOG_BYTES (4u << 20)
 #define DRAIN_NS INT64_C(50000000)
 #define RETRY_NS INT64_C(1000000000)
 #define NUMBERS 4096	/* that a job takes at once */
 
 static _Thread_local uint64_t *note;
+
+struct keeping {
+	struct rs_service *s;
+	struct sc_err *err;
+};
 
 static int apply_all(struct meta_catalog *c, struct meta_tail_batch *batch, struct sc_err *err)
 {
@@ -90,15 +96,75 @@ static int on_block(void *arg, uint64_t first, uint64_t nr, uint64_t job)
 	return sc_vec_push(&s->numbers, (struct rs_number_block){first, nr, job}) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
-int rs_log_open(struct rs_service *s, struct sc_err *err)
+static int open_tail(struct rs_service *s, struct sc_err *err)
 {
 	uint64_t applied = 0;
 	int rc = meta_tail_applied(s->catalog, &applied, err);
 
+	return rc < 0 ? rc : meta_tail_open(s->store.dir, LOG_NAME, LOG_BYTES, applied, apply, s, &s->log.tail, err);
+}
+
+/* A blob without a row may be of a file that a dropped record has made: else the start would remove it.  One with a
+ * recovery record had a row: its version was dropped. */
+static int keep_blob(void *arg, uint64_t blob)
+{
+	const struct keeping *k = arg;
+	int known = meta_blob_known(k->s->catalog, blob, k->err);
+
+	if (known || meta_store_has_record(&k->s->store, blob))
+		return known < 0 ? known : 0;
+	return meta_store_set_aside(&k->s->store, blob, k->err);
+}
+
+int rs_log_set_aside(struct rs_service *s, struct sc_err *err)
+{
+	char name[META_ASIDE_BYTES];
+	int rc = meta_store_set_file_aside(&s->store, LOG_NAME, name, err);
+
+	return rc == SC_E_SYSTEM && err->errnum == ENOENT ? 0 : rc;
+}
+
+/*
+ * Records before the damaged one are in the catalog.  Blobs first, the log last: a start that is killed here finds the
+ * same once more, until the log is in lost+found as a whole.
+ */
+static int keep_damaged(struct rs_service *s, const struct meta_tail_damage *damage, struct sc_err *err)
+{
+	struct keeping k = {s, err};
+	char name[META_ASIDE_BYTES];
+	int rc = meta_store_each(&s->store, keep_blob, &k, err);
+
 	if (rc == 0)
-		rc = meta_tail_open(s->store.dir, "scalai.log", LOG_BYTES, applied, apply, s, &s->log.tail, err);
+		rc = meta_store_set_file_aside(&s->store, LOG_NAME, name, err);
+	if (rc < 0)
+		return sc_wrap(err, rc, "the log of working trees is damaged, and could not be kept");
+	sc_log(SC_LOG_ERROR, "log of working trees: the record at %" PRIu64 " is damaged, so it is dropped, and %"
+	       PRIu64 " whole records behind it: the last changes of names and attributes before the daemon ended; the "
+	       "log is kept as lost+found/%s, and files that no row names are there, too, continuing", damage->at,
+	       damage->behind, name);
+	s->log.tail = meta_tail_close(s->log.tail);
+	return open_tail(s, err);
+}
+
+bool rs_log_is_damaged(const struct rs_service *s, struct meta_tail_damage *ret)
+{
+	return meta_tail_is_damaged(s->log.tail, ret);
+}
+
+bool rs_log_next_kept(const struct rs_service *s, unsigned *nr, char ret[META_ASIDE_BYTES])
+{
+	return meta_store_next_aside(&s->store, LOG_NAME, nr, ret);
+}
+
+int rs_log_open(struct rs_service *s, bool looks_only, struct sc_err *err)
+{
+	struct meta_tail_damage damage;
+	int rc = open_tail(s, err);
+
 	if (rc == 0)
 		rc = meta_tail_drain(s->log.tail, err);
+	if (rc == 0 && !looks_only && meta_tail_is_damaged(s->log.tail, &damage))
+		rc = keep_damaged(s, &damage, err);
 	if (rc == 0)
 		rc = meta_tail_applied(s->catalog, &s->log.began, err);
 	if (rc == 0)

@@ -11,7 +11,9 @@
 #ifndef RS_TREE_H
 #define RS_TREE_H
 
+#include "meta/store/store.h"
 #include "meta/tree/change.h"
+#include "meta/tree/tail.h"
 #include "reshard/overlay/listing.h"
 #include "reshard/shown/shown.h"
 
@@ -75,6 +77,13 @@ void rs_tree_leave(struct rs_job *job);
 void rs_log_note(uint64_t *note);
 /** Tells whether a record that an earlier process noted so was there when this service began. */
 bool rs_log_had(const struct rs_service *s, uint64_t note);
+
+/** For fsck: tells whether the next start will find a damaged record, and drop it and those behind it. */
+bool rs_log_is_damaged(const struct rs_service *s, struct meta_tail_damage *ret);
+/** Moves the log to lost+found, if there is one: before it is opened. */
+int rs_log_set_aside(struct rs_service *s, struct sc_err *err);
+/** Gives the next of the names that such logs got in lost+found, from *nr (0 at first) on.  False: no more. */
+bool rs_log_next_kept(const struct rs_service *s, unsigned *nr, char ret[META_ASIDE_BYTES]);
 
 /** What is to be made: mode with the type; SGID of the folder is seen to. */
 struct rs_make {
@@ -148,5 +157,7 @@ void rs_writer_redeem(struct rs_service *s, uint64_t blob);
 /** Count an open file of a view: in a daemon that is held, the rows of its version stay until the last is closed. */
 void rs_view_opened(struct rs_service *s, const struct rs_view *view);
 void rs_view_closed(struct rs_service *s, const struct rs_view *view);
+/** Tells whether files of a version are open; counted in a store that is held, or a node's of a cluster. */
+bool rs_version_is_open(struct rs_service *s, uint64_t version);
 
 #endif

@@ -77,8 +77,9 @@ int rs_tree_begin(struct rs_job *job, enum rs_tree_from from, struct sc_err *err
 void rs_tree_end(struct rs_job *job);
 /** Gives what is below a working tree over a view (NULL: no version). */
 int rs_tree_lower(struct rs_job *job, struct rs_view *view, struct rs_lower *ret, struct sc_err *err);
-/** Opens the log, and applies what a killed process has left there; before the first rs_tree_begin(). */
-int rs_log_open(struct rs_service *s, struct sc_err *err);
+/** Opens the log, and applies what a killed process has left there; before the first rs_tree_begin().  A damaged log
+ *  goes to lost+found, with all blobs that no row names; `looks_only`: it stays. */
+int rs_log_open(struct rs_service *s, bool looks_only, struct sc_err *err);
 /** Starts the thread that drains the log; without it, it is drained when it is full and at the end. */
 int rs_log_start(struct rs_service *s, struct sc_err *err);
 void rs_log_close(struct rs_service *s);

@@ -5,6 +5,7 @@
  * again.
  */
 #include "reshard/upkeep/upkeep_i.h"
+#include "reshard/verify/verify.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -52,6 +53,32 @@ int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_er
 	return rc;
 }
 
+void rs_blob_anew(struct rs_service *s, uint64_t blob)
+{
+	rs_blob_forget(s->blobs, blob);
+	rs_images_forget(s, NULL);
+}
+
+void rs_bytes_were_wrong(struct rs_service *s, uint64_t blob)
+{
+	__atomic_store_n(&s->gave_wrong, true, __ATOMIC_RELEASE);
+	rs_blob_anew(s, blob);
+}
+
+bool rs_service_gave_wrong(const struct rs_service *s)
+{
+	return __atomic_load_n(&s->gave_wrong, __ATOMIC_ACQUIRE);
+}
+
+void rs_damage_tell(struct rs_service *s, uint64_t blob)
+{
+	const struct rs_copies_ops *ops = __atomic_load_n(&s->copies, __ATOMIC_ACQUIRE);
+
+	rs_bytes_were_wrong(s, blob);
+	if (ops)
+		ops->wrong(s->member, blob);
+}
+
 void rs_use_text(const struct meta_blob_use *use, struct sc_buf *buf)
 {
 	if (use->rank >= 0)
@@ -70,22 +97,41 @@ int rs_use_add(void *arg, const struct meta_blob_use *use)
 
 static int on_any_use(void *arg, const struct meta_blob_use *use)
 {
-	(void)use;
-	*(bool *)arg = true;
+	(void)arg, (void)use;
 	return 1;
+}
+
+int rs_blob_is_used(struct rs_service *s, uint64_t blob, struct sc_err *err)
+{
+	return meta_blob_uses(s->catalog, blob, on_any_use, NULL, err);
+}
+
+/* Does a head have tensors that are not what was committed? */
+static bool any_other(struct rs_service *s)
+{
+	struct rs_job *job;
+	bool is = false;
+
+	for (size_t i = 0; !is && (job = rs_job_at(s, i)); i++) {
+		struct rs_view *head = rs_job_is_removed(job) ? NULL : rs_job_head(job);
+
+		for (size_t k = 0; head && !is && k < head->version->nr_sets; k++)
+			is = rs_verify_is_other(head->version->sets[k]);
+		rs_view_unref(s, head);
+	}
+	return is;
 }
 
 bool rs_service_is_damaged(struct rs_service *s)
 {
-	bool is = meta_store_has_damage(&s->store);
+	bool is = meta_store_has_damage(&s->store) || any_other(s);
 	uint64_t met[RS_MET_MAX];
 	size_t nr = is ? 0 : rs_met_copy(s, met);
 	struct sc_err ignored;
 
 	/* what no version has any more was only dropped while somebody opened it */
 	for (size_t i = 0; !is && i < nr; i++)
-		if (meta_blob_uses(s->catalog, met[i], on_any_use, &is, &ignored) < 0)
-			is = true;
+		is = rs_blob_is_used(s, met[i], &ignored) != 0;
 	return is;
 }
 

@@ -113,7 +113,7 @@ int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 	int rc = may_wait ? rs_views_leaving_blobs(s, &needed, err) : 0;
 
 	if (!may_wait)
-		rs_views_left(s);
+		rs_views_left(s, true);
 	while (rc == 0 && i < s->nameless.nr && !(may_put_off && rs_worker_is_called(s))) {
 		uint64_t blob = s->nameless.at[i++];
 

@@ -5,10 +5,11 @@
  *
  *     a view                is written as a file, which has a row (table `home`), and is in job.made from then on, as
  *                           if an open had made it
- *     another node's blob   is copied: it has the same number here, and its row says that its bytes are here
+ *     another node's blob   is copied (copies.c)
  *
- * 1. Rows say so after the bytes are on stable storage.  A copy that has no such row is garbage at the next start.
- * 2. Nothing of it is known to other nodes, and the version is what it was.
+ * 1. Rows say so after the bytes are on stable storage.
+ * 2. The version is what it was, until all nodes have said what they keep, and it is the version's storage
+ *    (reshard/stored/stored.c).
  */
 #include "reshard/upkeep/pass.h"
 
@@ -17,11 +18,8 @@
 #include <sys/stat.h>
 
 #include "meta/catalog/nodes.h"
-#include "reshard/engine/flush.h"
 
-#define PIECE (1u << 20)
-#define AHEAD (8 * PIECE)	/* is asked for at a time */
-#define SMALL PIECE		/* every node keeps the job's own files up to this */
+#define SMALL (1u << 20)	/* every node keeps the job's own files up to this */
 
 /* --- which ranks --- */
 
@@ -51,7 +49,7 @@ bool rs_home(const struct rs_view *head, uint32_t rank)
 	uint32_t node;
 
 	if (*config.home)
-		return rs_config_has_home(&config, rank);
+		return rs_ranks_have(config.home, rank);
 	for (size_t i = 0; i < v->nr_sets; i++) {
 		const struct rs_set *set = v->sets[i];
 
@@ -73,99 +71,20 @@ bool rs_homes_are_here(const struct rs_view *head)
 	return are;
 }
 
-/* --- copies of other nodes' blobs --- */
-
 struct keeping {
 	struct rs_pass *p;
 	uint64_t bytes;			/* of all that is kept */
 	uint32_t ranks;
-	struct rs_flush flush;		/* copies that have no row yet */
-	struct meta_store_dirs dirs;
-	struct rs_numbers copies;
+	struct rs_copying copying;
 };
 
-/* Copies that were begun are on stable storage, and have rows; or (rc) they go. */
-static int end_copies(struct keeping *k, int rc)
-{
-	struct rs_service *s = k->p->s;
-	struct meta_catalog *c = s->catalog;
-	struct sc_err ignored;
-
-	if (rc == 0)
-		rc = rs_flush_add_dirs(&k->flush, &s->store, &k->dirs, k->p->err);
-	rc = rs_flush_end(&k->flush, rc, k->p->err);
-	if (rc == 0)
-		rc = meta_catalog_begin(c, rs_job_syncs(k->p->job), k->p->err);
-	if (rc == 0) {
-		for (size_t i = 0; rc == 0 && i < k->copies.nr; i++)
-			rc = meta_blob_came(c, k->copies.at[i], k->p->err);
-		rc = meta_catalog_end(c, rc, k->p->err);
-	}
-	for (size_t i = 0; i < k->copies.nr; i++) {
-		if (rc < 0)
-			(void)meta_store_remove(&s->store, k->copies.at[i], &ignored);
-		rs_blob_forget(s->blobs, k->copies.at[i]);
-	}
-	k->copies.nr = 0;
-	k->dirs = (struct meta_store_dirs){{0}};
-	return rc;
-}
-
-static int copy_bytes(struct rs_pass *p, struct rs_bytes *b, int fd)
-{
-	unsigned char *buffer = sc_sys.alloc(PIECE);
-	int rc = buffer ? 0 : sc_nomem(p->err);
-
-	for (uint64_t at = 0; rc == 0 && at < b->bytes; at += AHEAD) {
-		const uint64_t ahead = sc_min_u64(AHEAD, b->bytes - at);
-
-		rc = rs_bytes_need(b, at, ahead, NULL, p->err);
-		if (rc < 0)
-			break;
-		for (uint64_t i = 0; rc == 0 && i < ahead; i += PIECE) {
-			const uint64_t n = sc_min_u64(PIECE, ahead - i);
-
-			rc = rs_bytes_read(b, at + i, n, buffer, p->err);
-			if (rc == 0 && sc_pwrite_all(fd, buffer, n, at + i) < 0)
-				rc = sc_fail_sys(p->err, errno, "cannot write a copy of another node's file");
-			if (rc == 0 && rs_pass_bytes(p, n))
-				rc = sc_fail(p->err, SC_E_CANCELLED, "stopped");
-		}
-		rs_bytes_release(b, at, ahead);
-	}
-	sc_sys.release(buffer);
-	return rc;
-}
-
-/* Copies a blob that is away; `rank` negative: of the job itself. */
 static int copy_blob(struct keeping *k, uint64_t blob, uint64_t bytes, int rank, const char *path)
 {
-	struct rs_service *s = k->p->s;
-	sc_cleanup(sc_closep) int fd = -1;
-	struct rs_bytes *b = NULL;
-	struct rs_place place;
-	int rc = rs_blob_place(s->blobs, blob, bytes, 0, &place, k->p->err);
+	int rc = rs_copies_next(&k->copying);
 
+	if (rc == 0)
+		rc = rs_copy_blob(&k->copying, blob, bytes, rank);
 	k->bytes += bytes;
-	if (rc <= 0)
-		return rc;
-	if (sc_vec_push(&k->copies, blob) < 0)
-		return sc_nomem(k->p->err);
-	rc = meta_store_remove(&s->store, blob, k->p->err); /* of an attempt before */
-	if (rc == 0)
-		rc = meta_store_create(&s->store, blob, &fd, k->p->err);
-	if (rc == 0)
-		rc = rs_place_open(&place, &b, k->p->err);
-	if (rc == 0) {
-		rc = copy_bytes(k->p, b, fd);
-		rs_place_close(&place, b);
-	}
-	if (rc == 0 && rs_job_syncs(k->p->job)) {
-		meta_store_note_dir(&k->dirs, blob);
-		rc = rs_flush_add(&k->flush, sc_steal_fd(&fd), rank, "a copy of another node's file", k->p->err);
-	}
-	if (rc == 0 && k->copies.nr == RS_FLUSH_MAX)
-		rc = end_copies(k, 0);
 	return rc < 0 ? sc_wrap(k->p->err, rc, "keeping '%s' here", path) : 0;
 }
 
@@ -231,10 +150,10 @@ static int on_file(void *arg, const char *file, const char *logical)
 }
 
 /* Files that were written: rows, then the list, where opens find them. */
-static int keep_files(struct rs_pass *p, const struct rs_set *set)
+static int keep_files(struct rs_pass *p, const struct rs_set *set, struct sc_err *err)
 {
 	struct rs_job *job = p->job;
-	int rc = meta_catalog_begin(p->s->catalog, rs_job_syncs(job), p->err);
+	int rc = meta_catalog_begin(p->s->catalog, rs_job_syncs(job), err);
 
 	if (rc < 0)
 		return rc;
@@ -242,9 +161,9 @@ static int keep_files(struct rs_pass *p, const struct rs_set *set)
 		const struct rs_set_blob *b = &set->blobs[i];
 		const struct meta_home_row row = {p->head->version->id, b->rank, b->path_id, b->blob, b->bytes};
 
-		rc = meta_home_put(p->s->catalog, &row, p->err);
+		rc = meta_home_put(p->s->catalog, &row, err);
 	}
-	rc = meta_catalog_end(p->s->catalog, rc, p->err);
+	rc = meta_catalog_end(p->s->catalog, rc, err);
 	(void)pthread_mutex_lock(&job->state);
 	for (size_t i = 0; rc == 0 && job->head == p->head && i < set->nr_blobs; i++) {
 		const struct rs_set_blob *b = &set->blobs[i];
@@ -255,7 +174,7 @@ static int keep_files(struct rs_pass *p, const struct rs_set *set)
 		if (is)
 			*is = made;
 		else if (sc_vec_push(&job->made, made) < 0)
-			rc = sc_nomem(p->err);
+			rc = sc_nomem(err);
 	}
 	(void)pthread_mutex_unlock(&job->state);
 	return rc;
@@ -278,6 +197,15 @@ static void supersede(struct rs_pass *p, const struct rs_set *set)
 	}
 }
 
+int rs_homes_take(struct rs_pass *p, const struct rs_set *set, struct sc_err *err)
+{
+	int rc = keep_files(p, set, err);
+
+	if (rc == 0)
+		supersede(p, set);
+	return rc;
+}
+
 /* The files of a rank that the head presents otherwise than they are stored. */
 static int keep_views(struct keeping *k, const struct rs_set *of, uint32_t rank)
 {
@@ -286,11 +214,9 @@ static int keep_views(struct keeping *k, const struct rs_set *of, uint32_t rank)
 	int rc = l.set ? meta_view_files(p->head->model, rank, on_file, &l) : sc_nomem(p->err);
 
 	if (rc == 0 && l.set->nr_blobs) {
-		rc = rs_materialize_files(p, l.set);
+		rc = rs_materialize_files(p, l.set, NULL, NULL);
 		if (rc == 0)
-			rc = keep_files(p, l.set);
-		if (rc == 0)
-			supersede(p, l.set);
+			rc = rs_homes_take(p, l.set, p->err);
 	}
 	rs_set_unref(l.set);
 	return rc;
@@ -326,22 +252,29 @@ static int keep_rank(struct keeping *k, uint32_t rank)
 
 int rs_homes_keep(struct rs_pass *p)
 {
-	struct keeping k = {.p = p};
+	struct keeping k = {.p = p, .copying = {.p = p}};
 	struct rs_job *job = p->job;
+	uint64_t again;
 	int rc = 0;
 
+	(void)pthread_mutex_lock(&job->state);
+	again = job->homes.again;
+	(void)pthread_mutex_unlock(&job->state);
 	rs_step(RS_STEP_MATERIALIZE_CHECK);
 	rs_pass_begin(p, "materializing", 0);
 	rs_step(RS_STEP_MATERIALIZE_WRITE);
+	if (p->s->head && p->s->head->joint)
+		rc = p->s->head->joint(p->s, p);
 	for (uint32_t rank = 0; rc == 0 && rank < p->head->topo.ranks; rank++)
 		if (rs_home(p->head, rank))
 			rc = keep_rank(&k, rank);
 	if (rc == 0)
 		rc = rs_view_each(p->head, RS_SHARED, on_shown, &k, p->err);
-	rc = end_copies(&k, rc);
-	sc_vec_done(&k.copies);
+	rc = rs_copies_end(&k.copying, rc);
+	if (rc == 0 && p->s->head && p->s->head->kept)
+		rc = p->s->head->kept(p->s, p->head, p->err);
 	(void)pthread_mutex_lock(&job->state);
-	if (rc == 0 && job->head == p->head) {
+	if (rc == 0 && job->head == p->head && job->homes.again == again) {
 		job->homes.view = p->head->id;
 		job->homes.bytes = k.bytes;
 		job->homes.ranks = k.ranks;

@@ -114,3 +114,24 @@ bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone)
 	}
 	return left;
 }
+
+bool rs_made_wrong(struct rs_job *job, uint64_t view)
+{
+	const int64_t now = sc_now_ns();
+	bool any = false;
+
+	(void)pthread_mutex_lock(&job->state);
+	for (size_t i = 0; i < job->made.nr; i++) {
+		struct rs_made *m = &job->made.at[i];
+
+		if (m->view != view || m->kept)
+			continue;
+		m->view = 0;
+		any = true;
+		m->left_ns = now;
+	}
+	(void)pthread_mutex_unlock(&job->state);
+	if (any)
+		rs_images_forget(job->service, NULL);
+	return any;
+}

@@ -5,6 +5,7 @@
  *     list      every rank file of a set; replicas are listed, and written once
  *     write     some threads, each with an engine of its own, take the next files
  *     flush     files and the folders of their names, many at once
+ *     compare   meanwhile: digests of the tensors in the new files with those of the commit
  *     flip      one transaction
  *
  * The blobs belong to nothing until the flip; what a pass leaves behind is garbage.
@@ -26,7 +27,8 @@ struct writing {
 	const struct rs_engine_ops *kind;
 	size_t next;		/* atomic */
 	pthread_mutex_t lock;	/* of what follows */
-	int rc;			/* the first error, and its message in p->err */
+	int rc;			/* the first error */
+	struct sc_err err;
 };
 
 struct writer {
@@ -39,6 +41,7 @@ struct writer {
 	} *begun;
 	struct rs_target *targets;
 	size_t nr;
+	int rc;
 	struct sc_err err;
 	struct rs_flush flush;
 	struct meta_store_dirs dirs;
@@ -46,15 +49,9 @@ struct writer {
 
 /* --- one writer --- */
 
-/* What is in the file is there to stay, when the writer's flush has ended.  Takes the descriptor. */
 static int keep_fd(struct writer *me, const struct rs_set_blob *b, int fd)
 {
-	if (!rs_job_syncs(me->w->p->job)) {
-		sc_closep(&fd);
-		return 0;
-	}
-	meta_store_note_dir(&me->dirs, b->blob);
-	return rs_flush_add(&me->flush, fd, (int)b->rank, b->path, &me->err);
+	return rs_pass_keep(me->w->p, &me->flush, &me->dirs, fd, b->blob, (int)b->rank, b->path, &me->err);
 }
 
 /* A blob that an open made, and nobody flushed. */
@@ -152,6 +149,19 @@ static bool is_replica(const struct rs_pass *p, const struct rs_set_blob *b)
 	return rs_view_alike(p->head, b->rank, b->path) != b->rank;
 }
 
+static void end_step(struct writer *me, int rc)
+{
+	struct writing *w = me->w;
+
+	me->rc = rc;
+	(void)pthread_mutex_lock(&w->lock);
+	if (rc < 0 && w->rc == 0) {
+		w->err = me->err;
+		__atomic_store_n(&w->rc, rc, __ATOMIC_RELAXED);
+	}
+	(void)pthread_mutex_unlock(&w->lock);
+}
+
 static int writer_init(struct writer *me)
 {
 	const struct rs_engine_ops *kind = me->w->kind;
@@ -190,55 +200,91 @@ static void *write_files(void *arg)
 	if (rc == 0 && me->nr && __atomic_load_n(&w->rc, __ATOMIC_RELAXED) == 0)
 		rc = write_begun(me);
 	drop_begun(me);
+	writer_done(me);
+	end_step(me, rc);
+	return NULL;
+}
+
+/* What it has written. */
+static void *flush_files(void *arg)
+{
+	struct writer *me = arg;
+	int rc = me->rc;
+
 	if (rc == 0 && me->flush.nr)
 		rs_step(RS_STEP_MATERIALIZE_SYNC);
 	if (rc == 0)
-		rc = rs_flush_add_dirs(&me->flush, &w->p->s->store, &me->dirs, &me->err);
-	rc = rs_flush_end(&me->flush, rc, &me->err);
-	writer_done(me);
-	(void)pthread_mutex_lock(&w->lock);
-	if (rc < 0 && w->rc == 0) {
-		__atomic_store_n(&w->rc, rc, __ATOMIC_RELAXED);
-		*w->p->err = me->err;
-	}
-	(void)pthread_mutex_unlock(&w->lock);
+		rc = rs_flush_add_dirs(&me->flush, &me->w->p->s->store, &me->dirs, &me->err);
+	end_step(me, rs_flush_end(&me->flush, rc, &me->err));
 	return NULL;
 }
 
 /* --- one set --- */
 
-int rs_materialize_files(struct rs_pass *p, struct rs_set *set)
+struct writers {
+	struct writer *at;
+	pthread_t *threads;
+	bool *started;
+	unsigned nr;
+};
+
+/* All but those before `from`; one for which there is no thread is done at once. */
+static void start(struct writers *all, unsigned from, void *(*step)(void *))
+{
+	for (unsigned i = from; i < all->nr; i++) {
+		all->started[i] = pthread_create(&all->threads[i], NULL, step, &all->at[i]) == 0;
+		if (!all->started[i])
+			(void)step(&all->at[i]);
+	}
+}
+
+static void join(struct writers *all, unsigned from)
+{
+	for (unsigned i = from; i < all->nr; i++)
+		if (all->started[i])
+			(void)pthread_join(all->threads[i], NULL);
+}
+
+/* `meanwhile`, if any, is done while the disk is waited for; this thread writes, too. */
+static int run(struct writing *w, struct writers *all, rs_meanwhile_fn *meanwhile, void *arg)
+{
+	int rc = 0;
+
+	start(all, 1, write_files);
+	(void)write_files(&all->at[0]);
+	join(all, 1);
+	start(all, 0, flush_files);
+	if (__atomic_load_n(&w->rc, __ATOMIC_RELAXED) == 0 && meanwhile)
+		rc = meanwhile(arg);
+	join(all, 0);
+	if (w->rc < 0)
+		*w->p->err = w->err;
+	return w->rc < 0 ? w->rc : rc;
+}
+
+int rs_materialize_files(struct rs_pass *p, struct rs_set *set, rs_meanwhile_fn *meanwhile, void *arg)
 {
 	const struct rs_config config = rs_config_of(p->job);
 	const char *why_not;
 	struct writing w = {.p = p, .set = set, .kind = rs_engine_choose(rs_config_engine(&config), &why_not),
 			    .lock = PTHREAD_MUTEX_INITIALIZER};
-	struct writer *writers = sc_zalloc_array(w.kind->threads, sizeof(*writers));
-	pthread_t *threads = sc_zalloc_array(w.kind->threads, sizeof(*threads));
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned nr = 0;
+	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	const unsigned nr = cores > 0 && cores < w.kind->threads ? (unsigned)cores : w.kind->threads;
+	struct writers all = {sc_zalloc_array(nr, sizeof(*all.at)), sc_zalloc_array(nr, sizeof(*all.threads)),
+			      sc_zalloc_array(nr, sizeof(*all.started)), nr};
+	int rc;
 
 	if (why_not)
 		sc_log(SC_LOG_WARN, "'%s': engine=%s: %s, continuing: the host writes these files", set->file,
 		       rs_config_engine(&config), why_not);
-	if (!writers || !threads) {
-		sc_sys.release(writers);
-		sc_sys.release(threads);
-		return sc_nomem(p->err);
-	}
-	for (unsigned i = 0; i < w.kind->threads; i++)
-		writers[i].w = &w;
-	/* the first is this thread: there is always one */
-	for (unsigned i = 1; i < w.kind->threads && i < cores; i++)
-		if (pthread_create(&threads[nr], NULL, write_files, &writers[i]) == 0)
-			nr++;
-	(void)write_files(&writers[0]);
-	for (unsigned i = 0; i < nr; i++)
-		(void)pthread_join(threads[i], NULL);
+	for (unsigned i = 0; all.at && i < nr; i++)
+		all.at[i].w = &w;
+	rc = all.at && all.threads && all.started ? run(&w, &all, meanwhile, arg) : sc_nomem(p->err);
 	(void)pthread_mutex_destroy(&w.lock);
-	sc_sys.release(writers);
-	sc_sys.release(threads);
-	return w.rc;
+	sc_sys.release(all.at);
+	sc_sys.release(all.threads);
+	sc_sys.release(all.started);
+	return rc;
 }
 
 struct listing {
@@ -263,8 +309,7 @@ static int on_rank_file(void *arg, const char *file, const char *logical)
 	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->p->err) : 0;
 }
 
-/* Replicas take the blob of the rank that they are like; it is listed before them. */
-static int share_blobs(struct rs_pass *p, struct rs_set *set)
+int rs_set_share(struct rs_pass *p, struct rs_set *set)
 {
 	for (size_t i = 0; i < set->nr_blobs; i++) {
 		struct rs_set_blob *b = &set->blobs[i];
@@ -295,8 +340,7 @@ static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struc
 				  p->head->version->nr);
 }
 
-/* The set as the head presents it: same tensors, same digests, new blobs. */
-static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
+int rs_set_presented(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 {
 	const struct rs_version *v = p->head->version;
 	struct rs_set *set = rs_set_new(old->file, old->format);
@@ -329,14 +373,105 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 	}
 	if (rc == 0)
 		rc = rs_set_finish(set, p->err);
-	if (rc == 0)
-		rc = rs_materialize_files(p, set);
-	if (rc == 0)
-		rc = share_blobs(p, set);
 	if (rc < 0)
 		rs_set_unref(set);
 	else
 		*ret = set;
+	return rc;
+}
+
+static int keeps_old(struct rs_pass *p, int rc)
+{
+	return rc < 0 ? sc_wrap(p->err, rc, "version %" PRIu64 " keeps its old storage", p->head->version->nr) : 0;
+}
+
+static uint64_t head_bytes(const struct rs_view *head)
+{
+	uint64_t n = 0;
+
+	/* an estimate for the progress: replicas of the new topology come on top of the state */
+	for (uint32_t rank = 0; rank < head->topo.ranks; rank++) {
+		uint32_t coords[SC_AXES_MAX], at = 0;
+		const struct meta_entry *e;
+
+		meta_topology_coords(&head->topo, rank, coords);
+		while ((e = meta_view_next(head->model, head->model->layout->pp >= 0
+							? coords[head->model->layout->pp] : 0, &at))) {
+			const struct meta_tensor *t = &head->model->state->tensors[e->tensor];
+			uint64_t bytes;
+
+			if (!meta_entry_is_on(head->model, e, coords) ||
+			    !meta_tensor_bytes(t->dtype, &t->shape, &bytes))
+				continue;
+			n += bytes / meta_topology_degree(&head->topo, meta_entry_cut_axes(e));
+		}
+	}
+	return n;
+}
+
+struct made {
+	struct rs_pass *p;
+	struct rs_set *old, *set;
+	bool again;		/* what was wrong has been mended, or is refused by its name from now on */
+};
+
+static int on_chunk(void *arg, uint64_t bytes)
+{
+	(void)bytes;
+	return rs_pass_is_stale(arg);
+}
+
+/* Checks that the new files have the tensors that were committed: bytes that changed on the disk unnoticed would get
+ * new hashes with them, and the old files, which may have a copy, go with their version. */
+static int compare(void *arg)
+{
+	struct made *m = arg;
+	struct rs_service *s = m->p->s;
+	const uint64_t news = meta_store_damage_news(&s->store);
+	int rc = rs_set_share(m->p, m->set);
+
+	if (rc == 0)
+		rc = keeps_old(m->p, rs_verify_made(s, m->old, m->set, on_chunk, m->p, m->p->err));
+	if (rc == SC_E_DAMAGED) {
+		rs_met_check(s);
+		m->again = meta_store_damage_news(&s->store) != news;
+		/* one that an open has made of changed bytes is no better now that those are mended */
+		m->again |= rs_made_wrong(m->p->job, m->p->head->id);
+	}
+	return rc;
+}
+
+void rs_set_remove_new(struct rs_service *s, const struct rs_set *set)
+{
+	struct sc_err ignored;
+
+	for (size_t i = 0; i < set->nr_blobs; i++) {
+		const uint64_t blob = set->blobs[i].blob;
+
+		if (!blob || rs_made_holds(s, blob) || rs_blob_is_used(s, blob, &ignored) != 0)
+			continue;
+		rs_blob_forget(s->blobs, blob);
+		(void)meta_store_remove(&s->store, blob, &ignored);
+	}
+}
+
+static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
+{
+	struct made m = {.p = p, .old = old};
+	int rc = rs_set_presented(p, old, &m.set);
+
+	if (rc == 0)
+		rc = rs_materialize_files(p, m.set, compare, &m);
+	if (m.again) {
+		m.again = false;
+		rs_set_remove_new(p->s, m.set);
+		rs_pass_begin(p, "materializing", head_bytes(p->head));
+		rc = rs_materialize_files(p, m.set, compare, &m);
+	}
+	if (rc < 0)
+		rs_set_unref(m.set);
+	else
+		*ret = m.set;
 	return rc;
 }
 
@@ -352,7 +487,7 @@ static int check_new(struct rs_pass *p, const struct rs_view *view, struct rs_se
 	for (size_t i = 0; rc == 0 && i < view->version->nr_sets; i++)
 		if (sets[i])
 			rc = rs_set_look_up(p->s, sets[i], p->err);
-	return rc < 0 ? sc_wrap(p->err, rc, "version %" PRIu64 " keeps its old storage", view->version->nr) : 0;
+	return keeps_old(p, rc);
 }
 
 /* All new sets become the storage of the version. */
@@ -387,30 +522,6 @@ static int switch_over(struct rs_pass *p, struct rs_set **sets)
 	rc = rs_head_settle(p->head, view, sets, p->err);
 	rs_view_unref(p->s, view);
 	return rc;
-}
-
-static uint64_t head_bytes(const struct rs_view *head)
-{
-	uint64_t n = 0;
-
-	/* an estimate for the progress: replicas of the new topology come on top of the state */
-	for (uint32_t rank = 0; rank < head->topo.ranks; rank++) {
-		uint32_t coords[SC_AXES_MAX], at = 0;
-		const struct meta_entry *e;
-
-		meta_topology_coords(&head->topo, rank, coords);
-		while ((e = meta_view_next(head->model, head->model->layout->pp >= 0
-							? coords[head->model->layout->pp] : 0, &at))) {
-			const struct meta_tensor *t = &head->model->state->tensors[e->tensor];
-			uint64_t bytes;
-
-			if (!meta_entry_is_on(head->model, e, coords) ||
-			    !meta_tensor_bytes(t->dtype, &t->shape, &bytes))
-				continue;
-			n += bytes / meta_topology_degree(&head->topo, meta_entry_cut_axes(e));
-		}
-	}
-	return n;
 }
 
 int rs_materialize(struct rs_pass *p)

@@ -2,10 +2,13 @@
 /* Looks at blobs whose damage somebody has met (state/met.c): repairs them, marks them, or finds them intact. */
 #include "reshard/upkeep/upkeep_i.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define WAIT_NS_MIN INT64_C(2000000000)
+#define FRESH_S 2
 #define WAIT_NS_MAX INT64_C(3600000000000)
 
 static int on_stop(void *arg, uint64_t bytes)
@@ -32,22 +35,33 @@ static void tell_all(struct rs_service *s)
 static int repair(struct rs_service *s, const struct rs_sealed *x, const struct sc_err *why, bool is_new,
 		  struct sc_err *err)
 {
-	uint64_t from = 0;
-	int rc = x->has_hash ? rs_blob_mend(s, x->id, x->bytes, x->hash, &from, err) : 0;
+	char from[RS_MENDED_TEXT] = "";
+	int rc = x->has_hash ? rs_blob_mend(s, x->id, x->bytes, x->hash, from, err) : 0;
 
-	rs_blob_forget(s->blobs, x->id);
-	rs_images_forget(s, NULL);
-	if (from)
-		sc_log(SC_LOG_WARN, "blob %" PRIu64 " was damaged (%s); repaired from blob %" PRIu64 ", which had the "
-		       "same bytes, continuing", x->id, why->msg, from);
+	rs_blob_anew(s, x->id);
+	if (*from)
+		sc_log(SC_LOG_WARN, "blob %" PRIu64 " was damaged (%s); repaired from %s, which had the same bytes, "
+		       "continuing", x->id, why->msg, from);
 	else if (is_new)
 		sc_log(SC_LOG_ERROR, "blob %" PRIu64 " is damaged (%s), and no replica has the same bytes; it is "
 		       "looked at again, continuing", x->id, why->msg);
 	return rc;
 }
 
+/* Has somebody written it since, or just before?  He may be restoring it, and not be ready. */
+static bool is_fresh(struct rs_service *s, uint64_t blob, int64_t since_s)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct sc_err ignored;
+	struct stat st;
+
+	return meta_store_open_damaged(&s->store, blob, O_RDONLY, &fd, &ignored) == 0 && sc_sys.fstat(fd, &st) == 0 &&
+	       st.st_mtim.tv_sec >= since_s - FRESH_S;
+}
+
 static int look(struct rs_service *s, uint64_t blob, bool is_new, struct sc_err *err)
 {
+	const int64_t began_s = rs_now_s();
 	struct rs_sealed_list found = {.err = err};
 	struct sc_err why = {0};
 	uint8_t hash[16];
@@ -63,11 +77,15 @@ static int look(struct rs_service *s, uint64_t blob, bool is_new, struct sc_err 
 	if (rc == 0 && bytes != x->bytes)
 		rc = sc_fail(&why, SC_E_DAMAGED, "it has %" PRIu64 " bytes instead of %" PRIu64, bytes, x->bytes);
 	if (rc == 0 && x->has_hash && memcmp(hash, x->hash, sizeof(hash)) != 0) {
-		rc = rs_blob_judge(s, x, hash, bytes, &why, err); /* wrong without an error: nobody may read it */
+		/* wrong without an error: nobody may read it */
+		rc = is_fresh(s, blob, began_s) ? 0 : rs_blob_judge(s, x, hash, bytes, &why, err);
 		rc = rc < 0 ? rc : 0;
-	} else if (rc == 0) {
-		rs_met_forget(s, blob);
-		sc_log(SC_LOG_WARN, "blob %" PRIu64 " is intact again, continuing", blob);
+	} else if (rc == 0) { /* also one that nobody may read: it was restored */
+		rc = rs_blob_mark(s, blob, false, err);
+		if (rc >= 0)
+			rc = meta_blob_checked(s->catalog, blob, x->has_hash ? hash : NULL, rs_now_s(), false, err);
+		if (rc == 0)
+			sc_log(SC_LOG_WARN, "blob %" PRIu64 " is intact again, continuing", blob);
 	} else if (rs_is_damage(&why)) {
 		rc = repair(s, x, &why, is_new, err);
 	} else {

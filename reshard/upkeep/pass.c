@@ -46,3 +46,14 @@ int rs_pass_bytes(void *pass, uint64_t bytes)
 	}
 	return rs_pass_is_stale(p);
 }
+
+int rs_pass_keep(struct rs_pass *p, struct rs_flush *flush, struct meta_store_dirs *dirs, int fd, uint64_t blob,
+		 int rank, const char *path, struct sc_err *err)
+{
+	if (!rs_job_syncs(p->job)) {
+		sc_closep(&fd);
+		return 0;
+	}
+	meta_store_note_dir(dirs, blob);
+	return rs_flush_add(flush, fd, rank, path, err);
+}

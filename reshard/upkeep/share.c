@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * First hashes, and sharing.  A blob is hashed once after it was sealed; one that is damaged by then is named.  A
- * file that a rank wrote again unchanged becomes one file with the older one, by a hard link.  Replicas of other
- * ranks stay files of their own: damage is mended from them.
+ * First hashes, and sharing.  A blob is hashed once after it was sealed; one that is cut, or cannot be read by then is
+ * noted.  A file that a rank wrote again unchanged becomes one file with the older one, by a hard link.  Replicas of
+ * other ranks stay files of their own: damage is mended from them.
  */
 #include "reshard/upkeep/upkeep_i.h"
 
@@ -107,6 +107,18 @@ static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], 
 	return rc;
 }
 
+int rs_hash_note(struct rs_service *s, const struct rs_sealed *x, struct sc_err *err)
+{
+	int rc = try_share(s, x, err);
+
+	if (rc < 0)
+		return rc;
+	rs_record_keep(s, x->id, x->hash);
+	return meta_blob_checked(s->catalog, x->id, x->hash, rs_now_s(), false, err);
+}
+
+/* What is cut or cannot be read is noted, as if a read had met it (met.c): it is looked at again soon, and somebody may
+ * be restoring it. */
 static int hash_first(struct rs_service *s, struct rs_sealed *x, struct rs_left *left, struct sc_err *err)
 {
 	struct sc_err why = {0};
@@ -115,14 +127,14 @@ static int hash_first(struct rs_service *s, struct rs_sealed *x, struct rs_left 
 
 	if (rc == SC_E_CANCELLED || rs_left_by(left, &why))
 		return 0;
-	rc = rs_blob_judge(s, x, x->hash, bytes, &why, err);
-	if (rc)
-		return rc < 0 ? rc : 0;
-	rc = try_share(s, x, err);
-	if (rc < 0)
-		return rc;
-	rs_record_keep(s, x->id, x->hash);
-	return meta_blob_checked(s->catalog, x->id, x->hash, rs_now_s(), false, err);
+	if (rc == 0 && bytes != x->bytes)
+		rc = sc_fail(&why, SC_E_DAMAGED, "it has %" PRIu64 " bytes instead of %" PRIu64, bytes, x->bytes);
+	if (rc < 0) {
+		(void)sc_about(&why, x->id);
+		rs_damage_met(s, &why);
+		return 0;
+	}
+	return rs_hash_note(s, x, err);
 }
 
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err)

@@ -83,7 +83,7 @@ static bool may_materialize(const struct rs_service *s, const struct rs_version 
 	return verified == META_EQUAL || (s->shared && verified == META_UNVERIFIED);
 }
 
-/* *garbage: set when blobs were written, or replaced. */
+/* *garbage: set when blobs were written, or replaced, or a version was dropped. */
 static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, struct sc_err *err)
 {
 	struct rs_pass p = {.s = s, .job = job, .err = err, .head = rs_job_head(job)};
@@ -93,6 +93,8 @@ static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, stru
 	if (!p.head)
 		return 0;
 	rc = rs_verify_head(&p);
+	if (rc == 0) /* first, for its bytes are room for what follows */
+		rc = rs_versions_drop_spared(s, job, garbage, err);
 	if (rc == 0 && may_materialize(s, p.head->version) && wants_materialize(job, p.head)) {
 		rc = s->shared ? rs_homes_keep(&p) : rs_materialize(&p);
 		if (rc == 0)
@@ -100,6 +102,10 @@ static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, stru
 			       rs_job_name(job, name, sizeof(name)), p.head->version->nr);
 		*garbage = true;
 	}
+	if (rc == 0 && __atomic_load_n(&s->follows, __ATOMIC_ACQUIRE))
+		rc = rs_copies_keep(&p);
+	if (rc == 0 && s->shared) /* what has come meanwhile */
+		rc = rs_verify_head(&p);
 	rs_view_unref(s, p.head);
 	return rc;
 }
@@ -113,7 +119,7 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)
 		rc = rs_job_is_removed(job) ? 0 : work_on(s, job, &garbage, err);
-	hashed = rs_records_renew(s, &why);
+	hashed = rs_records_renew(s, false, &why);
 	if (hashed == 0)
 		hashed = rs_hash_blobs(s, &why);
 	if (rc == 0 && hashed < 0) {
@@ -199,8 +205,8 @@ static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage, boo
 	}
 	job->full.head = 0;
 	rc = work_on(s, job, garbage, &err);
-	if (rc == SC_E_CANCELLED)
-		return false; /* whoever made the newer head has kicked */
+	if (rc == SC_E_CANCELLED) /* whoever made a newer head has kicked */
+		return head_id(s, job) == head;
 	if (rc < 0)
 		tidy(s, garbage, false); /* before it says so: what it had taken is there for others again */
 	if (rc == SC_E_NO_SPACE) {
@@ -232,6 +238,8 @@ static bool work(struct rs_service *s, bool *garbage)
 	int rc, kept;
 
 	s->retry_ns = 0;
+	rs_met_check(s); /* what was restored is there for what follows */
+	rs_say_once(&s->said.reserve, meta_catalog_reserve(s->catalog, &err), &err);
 	again = try_jobs(s, garbage, !had_garbage);
 	more = tidy(s, garbage, !again);
 	if (again && had_garbage) { /* there may be space now */
@@ -240,7 +248,7 @@ static bool work(struct rs_service *s, bool *garbage)
 	}
 	/* a job that fails keeps no blob from its hash, nor hashes it for long from its next turn */
 	s->retry_ns = again ? sc_now_ns() + RETRY_NS : 0;
-	rc = rs_records_renew(s, &err);
+	rc = rs_records_renew(s, true, &err);
 	if (rc == 0)
 		rc = rs_hash_blobs(s, &err);
 	rs_say_once(&s->said.hashes, rc, &err);
@@ -248,6 +256,18 @@ static bool work(struct rs_service *s, bool *garbage)
 	rs_say_once(&s->said.trees, kept, &err);
 	rs_met_check(s);
 	return again || rc < 0 || kept < 0 || *garbage || more;
+}
+
+/* An orderly end leaves nothing that somebody would miss. */
+static void finish(struct rs_service *s)
+{
+	bool garbage = s->is_held; /* nobody can ask for dropped versions any more */
+	struct sc_err err;
+
+	tidy(s, &garbage, false); /* fsck takes files without rows for what a crash has left */
+	/* what 'fsck --rebuild' would not know; blobs that have no hash yet get theirs after the next start */
+	rs_say_once(&s->said.hashes, rs_records_renew(s, false, &err), &err);
+	rs_say_once(&s->said.trees, rs_trees_keep(s, &err), &err);
 }
 
 /* When to go on without a call; 0: never. */
@@ -275,8 +295,7 @@ static void *worker(void *arg)
 		}
 		if (s->stop) {
 			(void)pthread_mutex_unlock(&s->worker_lock);
-			garbage = s->is_held; /* nobody can ask for dropped versions any more */
-			tidy(s, &garbage, false); /* fsck takes files without rows for what a crash has left */
+			finish(s);
 			return NULL;
 		}
 		s->kick = false;

@@ -29,7 +29,7 @@ from harness import Mount, Report, host_leaves_memory
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "engines": files.engines, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
          "many": meta.many, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save,
-         "names": names.names, "commits": names.commits, "torch_files": formats.torch_files, "dcp_folders": formats.dcp_folders, "data_read": data.reading, "data_start": data.start, "memory": moves.memory, **moves.ON_DEMAND}
+         "names": names.names, "commits": names.commits, "torch_files": formats.torch_files, "dcp_folders": formats.dcp_folders, "parses": formats.parses, "data_read": data.reading, "data_start": data.start, "memory": moves.memory, **moves.ON_DEMAND}
 
 
 def machine():

@@ -1,4 +1,5 @@
 """Files of torch.save(), folders of torch.distributed (DCP): beside safetensors, and beside the libraries' own ways."""
+import gc
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import tempfile
 import time
 import warnings
 
-from harness import HERE, SCALAI, Disk, Mount, Sample, put, run, supply
+from harness import HERE, SCALAI, TOOL, Disk, Mount, Sample, put, run, supply
 
 RANKS, TENSORS = 16, 300
 
@@ -122,17 +123,18 @@ def dcp_folders(report, a):
     from safetensors.torch import save_file
 
     warnings.filterwarnings("ignore")
-    size = int(1e8 if a.quick else 5e8)
+    size = int(1e8 if a.quick else 1e9)
     with Disk("xfs") as d, Mount(d, "dcp") as m:
         folder = os.path.join(d.path, "parts")
         os.mkdir(folder)
         files = parts(folder, ".safetensors", size, RANKS, TENSORS)
         job_of(m, "st", files, ".safetensors")
+        real, copy = os.path.join(d.path, "real"), os.path.join(d.path, "copy")
+        run(sys.executable, os.path.join(HERE, "save_dcp.py"), real, *files) # as RANKS ranks save it
         shutil.rmtree(folder)
         names, columns = state(size, RANKS, TENSORS)
-        real = os.path.join(d.path, "real")
-        shutil.copytree(os.path.join(m.at, f"st/.dcp/tp={RANKS}"), real)
-        times, took = [], {"first": [], "again": [], "real": []}
+        shutil.copytree(os.path.join(m.at, f"st/.dcp/tp={RANKS}"), copy)
+        times, took = [], {"first": [], "again": [], "real": [], "copy": []}
         whole = {n: torch.zeros(rows * RANKS, columns) for n, rows in names.items()}
         for step in range(a.reps):
             with open(os.path.join(m.at, "st/0/note"), "w") as f:
@@ -140,13 +142,16 @@ def dcp_folders(report, a):
             m.commit("st", step + 2)
             ours = os.path.join(m.at, f"st/.dcp/tp={RANKS}")
             times.append(seconds(lambda: first_byte(os.path.join(ours, ".metadata"))))
-            for way, at in (("first", ours), ("real", real), ("again", ours)):
+            for way, at in (("first", ours), ("real", real), ("copy", copy), ("again", ours)):
+                gc.collect() # else one of them always collects what the others left
                 took[way].append(seconds(lambda: dcp.load(whole, checkpoint_id=at, no_dist=True)))
         sample = Sample(times, 1, d.fs, "warm")
         report.add(f".dcp/tp={RANKS}/.metadata of {TENSORS} tensors, after a commit", "", round(sample.median * 1e3, 2), "ms", 50, "low", (sample,))
         theirs = Sample(took["real"], size, d.fs, "cached")
-        report.ratio("dcp.load from .dcp, the first time", "dcp.load from a real folder, cached", Sample(took["first"], size, d.fs, "cached"), theirs, 0.9)
-        report.ratio("dcp.load from .dcp, again", "dcp.load from a real folder, cached", Sample(took["again"], size, d.fs, "cached"), theirs, 0.9)
+        for what, way in (("the first time", "first"), ("again", "again")):
+            ours = Sample(took[way], size, d.fs, "cached")
+            report.ratio(f"dcp.load from .dcp, {what}", "dcp.load from the folder that dcp.save wrote, cached", ours, theirs, 0.9)
+            report.ratio(f"dcp.load from .dcp, {what}", "dcp.load from a copy of .dcp, cached", ours, Sample(took["copy"], size, d.fs, "cached"))
         imports(report, a, m, d, size, real, whole, dcp, save_file)
 
 
@@ -170,7 +175,46 @@ def imports(report, a, m, d, size, real, whole, dcp, save_file):
     with open(os.path.join(d.path, "cut.layout"), "w") as f:
         f.write("mesh tp\n* tp=0\n")
     for i in range(a.reps):
+        gc.collect()
         took["ours"].append(seconds(lambda: ours(f"import{i}")))
         with tempfile.TemporaryDirectory(dir=d.path) as to:
             took["theirs"].append(seconds(lambda: theirs(to)))
     report.ratio("import of a DCP folder (reflink), all of 8 ranks read", "dcp.load, cut, save_file", *(Sample(took[w], size, d.fs, "cached") for w in ("ours", "theirs")), 4)
+
+
+def metadata_of(path, tensors, writers):
+    """A .metadata of so many tensors with a chunk of each writer, as a save of many ranks makes it: no two items share a text."""
+    import pickle
+    import torch
+    from torch.distributed.checkpoint import metadata as md
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    rows, columns, of_one = 8, 1024, 34000
+    state, storage = {}, {}
+    for i in range(tensors):
+        name = f"optimizer.state.exp_avg_sq.decoder.layers.{i}.mlp.experts.".ljust(200, "x") + ".linear_fc1.weight"
+        chunks = [md.ChunkStorageMetadata(torch.Size([w * rows, 0]), torch.Size([rows, columns])) for w in range(writers)]
+        state[name] = md.TensorStorageMetadata(md.TensorProperties(dtype=torch.float32), torch.Size([writers * rows, columns]), chunks)
+        for w, c in enumerate(chunks):
+            index = md.MetadataIndex("".join(list(name)), torch.Size(list(c.offsets)), w)
+            storage[index] = _StorageInfo("".join(["__", f"{w}_0.distcp"]), i * of_one, of_one)
+    with open(path, "wb") as f:
+        pickle.dump(md.Metadata(state, None, storage), f)
+
+
+def parses(report, a):
+    """A .pt of 3,036 tensors, a .metadata of 100,000 chunks: parsed by themselves, in memory."""
+    import torch
+    with tempfile.TemporaryDirectory() as folder:
+        pt, metadata = f"{folder}/many.pt", f"{folder}/.metadata"
+        torch.save({f"model.decoder.layers.{i // 24}.part.{i % 24}.weight": torch.full((4, 8), float(i)) for i in range(3036)}, pt)
+        tensors = 100 if a.quick else 1000
+        metadata_of(metadata, tensors, 100)
+        for path, nr, what, most in ((pt, 3036, "parse of a .pt of 3,036 tensors", 0.01),
+                                     (metadata, 100 * tensors, f"parse of a .metadata of {100 * tensors:,} chunks", 1)):
+            got = json.loads(run(TOOL["parse"], 3 * a.reps, path))
+            assert got["found"] == nr, got
+            sample, cpu = (Sample(got[k], 0, "", "") for k in ("seconds", "cpu"))
+            size = f"{os.path.getsize(path) / 1e6:.1f} MB; {cpu.median * 1e3:.1f} ms of the processor"
+            report.add(what, "", round(sample.median * 1e3, 2), "ms", most * 1e3, "low", (sample,), size)
+        report.add(what + ": memory beside the file, at most", "", got["most"], "MiB", 256, "low")
+        report.add(what + ": memory that is kept", "", got["after"], "MiB", 8, "low")

@@ -14,7 +14,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SCALAI = os.path.join(ROOT, "build/fs/scalai")
-TOOL = {n: os.path.join(ROOT, f"build/tests/bench/bench_{n}") for n in ("io", "names", "null", "plan", "engine")}
+TOOL = {n: os.path.join(ROOT, f"build/tests/bench/bench_{n}") for n in ("io", "names", "null", "plan", "engine", "parse")}
 NOISY = 0.20
 
 

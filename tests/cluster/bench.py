@@ -104,6 +104,18 @@ def raw(one, two, path, port):
 	return os.path.getsize(path) / float(out[0]) / 1e6, statistics.median(map(float, out[1:])) * 1e6
 
 
+def copy_and_flush(path, to):
+	"""What writing so many bytes takes here, without the network."""
+	begin = time.perf_counter()
+	subprocess.run(["cp", "--reflink=never", "--sparse=never", path, to], check=True)
+	fd = os.open(to, os.O_RDONLY)
+	os.fsync(fd)
+	os.close(fd)
+	took = time.perf_counter() - begin
+	os.unlink(to)
+	return mib * 1.048576 / took
+
+
 def anon(node):
 	for line in pathlib.Path(f"/proc/{node.daemon.pid}/status").read_text().splitlines():
 		if line.startswith("RssAnon"):
@@ -140,6 +152,21 @@ for i in range(ROUNDS):
 	one.must("gpt", "topology", "tp=2")  # a view again: no passthrough
 	one.must("gpt", "topology", "tp=1")
 	local.append(read_all(one.mount / path))
+# node 2 keeps the rank's file, too: from the commit's return until its bytes are in its store, flushed
+one.must("gpt", "config", "replicas=1 keep=0")  # nor is anything removed meanwhile
+two.must("gpt", "config", "home=0")
+kept, kept_raw, copied = [], [], []
+for i in range(ROUNDS):
+	save(one.mount / "gpt/0/model.safetensors", mib, ROUNDS + i)
+	one.must("gpt", "commit", f"step={ROUNDS + i}")
+	begin = time.perf_counter()
+	two.must("gpt", "wait", "\n")
+	kept.append(mib * 1.048576 / (time.perf_counter() - begin))
+	assert "home: 1 ranks" in two.read("gpt", "status"), two.read("gpt", "status")
+	blob = max(one.store.glob("blobs/*/*"), key=lambda p: p.stat().st_mtime_ns)
+	kept_raw.append(raw(one, two, blob, 9100 + i)[0])
+	copied.append(copy_and_flush(blob, two.store / "copy"))
+two.must("gpt", "config", "home=none")
 print(f"{mib} MiB, one file, {ROUNDS} rounds, medians (lowest to highest)")
 print(f"MB/s  over TCP, without us               {spread(plain)}")
 print(f"MB/s  a file of another node, cold       {spread(cold)}   {statistics.median(cold) / statistics.median(plain):.2f} of it")
@@ -147,6 +174,10 @@ print(f"MB/s  again                              {spread(again)}")
 print(f"MB/s  the same on the node that wrote it {spread(local)}")
 print(f"us    64 KiB asked over TCP, without us  {spread(random_raw)}")
 print(f"us    4 KiB of a file of another node    {spread(random_cold)}   {statistics.median(random_cold) / statistics.median(random_raw):.1f} times it")
+bound = min(statistics.median(kept_raw), statistics.median(copied))
+print(f"MB/s  a node keeps another node's commit {spread(kept)}   {statistics.median(kept) / bound:.2f} of the lower of the next two")
+print(f"MB/s    over TCP, without us             {spread(kept_raw)}")
+print(f"MB/s    cp and flush on the node         {spread(copied)}")
 print("MiB   anonymous memory of the daemons    " + ", ".join(f"{anon(n):.0f}" for n in cluster.nodes))
 
 
@@ -165,5 +196,35 @@ for i in range(5):
 	three.daemon.send_signal(signal.SIGCONT)
 	three.wait(lambda: "is a member\n" in three.health() + "\n", 20, "it is a member again")
 print(f"ms    a topology, one node stopped       {spread(stopped)}   (a registration lasts 4,000)")
+
+
+def mount_over(fabric):
+	for n in cluster.nodes:
+		if n.daemon.poll() is None:
+			n.down()
+		n.fabric = fabric
+	for n in cluster.nodes:
+		n.up()
+
+
+# cold reads over TCP and over UCX in turn, where there is UCX
+one.must("gpt", "topology", "tp=1")
+over, beside, number = {"tcp": [], "ucx": []}, {"tcp": [], "ucx": []}, 1000
+for i in range(ROUNDS):
+	for fabric in over:
+		number += 1
+		try:
+			mount_over(fabric)
+		except SystemExit as e:
+			print(f"      a file of another node over UCX    {str(e).strip().splitlines()[-1]}")
+			sys.exit()
+		save(one.mount / "gpt/0/model.safetensors", mib, number)
+		one.must("gpt", "commit", f"step={number}")
+		blob = max(one.store.glob("blobs/*/*"), key=lambda p: p.stat().st_mtime_ns)
+		beside[fabric].append(raw(one, two, blob, 8000 + number)[0])
+		over[fabric].append(read_all(two.mount / "gpt/0/model.safetensors"))
+for fabric, found in over.items():
+	part = statistics.median(found) / statistics.median(beside[fabric])
+	print(f"MB/s  the same cold read, fabric={fabric}     {spread(found)}   {part:.2f} of TCP without us, both kinds in turn")
 for n in cluster.nodes:
 	n.down()

@@ -200,6 +200,7 @@ else:
 	counts["commits"] += 1
 	for n in cluster.nodes:
 		python("load", n.mount / "gpt/ckpt")
+		python("load", n.mount / "gpt/.dcp/tp=2/ckpt")
 		parts = [(x.mount / "gpt/.as/tp=2/1/ckpt.safetensors").read_bytes() for x in (one, n)]
 		assert len(parts[0]) > 24 * 8 * 4 and parts[0] == parts[1]
 	one.must("gpt", "topology", "tp=1 plain=drop")

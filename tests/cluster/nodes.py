@@ -2,11 +2,13 @@
 """
 Nodes of a cluster on one machine: each daemon and an etcd in a network namespace of its own, joined by a bridge in a
 namespace of the hub; nothing goes outside.  Mounts are where everybody sees them.  Needs root; exits 77 where namespaces
-can't be made or there is no etcd.  MOUNT_OPTIONS: of each mount, beside its own.
+can't be made or there is no etcd.  MOUNT_OPTIONS: of each mount, beside its own.  TLS=1: all speak TLS, etcd too.
+FABRIC=ucx: nodes speak over UCX, by the libraries of .deps/ucx or the system's.
 """
 import atexit
 import base64
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +21,9 @@ import sys
 import time
 
 NET = "10.213.7"
+UCX = pathlib.Path(__file__).resolve().parents[2] / ".deps/ucx/lib"
 OURS = pathlib.Path(__file__).resolve().parents[2] / ".deps/etcd/usr/bin/etcd"
+CERTIFICATES = pathlib.Path(__file__).resolve().parents[1] / "certificates"
 ETCD = shutil.which("etcd") or (str(OURS) if OURS.exists() else None)
 
 
@@ -36,29 +40,82 @@ def inside(namespace):
 	return ["nsenter", f"--net=/run/netns/{namespace}"]
 
 
-class Node:
+class Host:
+	"""A process in a network namespace of its own."""
+	def __init__(self, cluster, name, address):
+		self.cluster, self.name, self.address = cluster, name, address
+		self.namespace = f"{cluster.prefix}-{name}"
+		self.daemon = None
+
+	def stop(self, on=True):
+		self.daemon.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+	def cut(self, on=True):
+		"""Takes the carrier away, at the hub's side."""
+		run(*inside(self.cluster.hub), "ip", "link", "set", self.name, "down" if on else "up")
+
+	def deaf(self, on=True):
+		"""Nothing arrives any more, and what is sent does."""
+		hub = inside(self.cluster.hub)
+		if on:  # no packet is as small
+			run(*hub, "tc", "qdisc", "add", "dev", self.name, "root", "tbf", "rate", "8bit", "burst", "1b", "limit", "1b")
+		else:
+			run(*hub, "tc", "qdisc", "del", "dev", self.name, "root")
+
+
+class Etcd(Host):
+	"""One of several, all of which vote."""
 	def __init__(self, cluster, number):
-		self.cluster, self.number = cluster, number
-		self.name = f"n{number}"
-		self.namespace = f"{cluster.prefix}-{self.name}"
-		self.address = f"{NET}.{number}"
+		super().__init__(cluster, f"e{number}", f"{NET}.{200 + number}")
+		self.url = f"http://{self.address}:2379"
+
+	def up(self):
+		peers = ",".join(f"{e.name}=http://{e.address}:2380" for e in self.cluster.etcds)
+		self.daemon = subprocess.Popen(
+			[*inside(self.namespace), ETCD, "--name", self.name, "--data-dir", self.cluster.work / self.name,
+			 "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+			 "--listen-peer-urls", f"http://{self.address}:2380",
+			 "--initial-advertise-peer-urls", f"http://{self.address}:2380", "--initial-cluster", peers,
+			 "--pre-vote", "--unsafe-no-fsync"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+	def kill(self):
+		self.daemon.kill()
+		self.daemon.wait()
+
+
+class Node(Host):
+	def __init__(self, cluster, number):
+		super().__init__(cluster, f"n{number}", f"{NET}.{number}")
+		self.number = number
 		self.store = cluster.work / f"store{number}"
 		self.mount = cluster.work / f"mnt{number}"
 		self.log = cluster.work / f"log{number}"
+		self.certificates = cluster.work / "certificates" / self.name
+		self.domain = self.protocols = None
+		self.fabric = os.environ.get("FABRIC")  # tcp, ucx
 		self.own = cluster.work / f"own{number}"  # where its daemon is: /proc/self/cwd of this node alone
-		self.daemon = None
 
 	def up(self, binary=None):
 		self.mount.mkdir(exist_ok=True)
 		self.own.mkdir(exist_ok=True)
 		etcd = ",".join(f"etcd={url}" for url in self.cluster.urls)
 		options = f"cluster=test,node={self.name},listen={self.address}:7077,{etcd}"
+		if self.cluster.tls:
+			options += f",tls={self.certificates},etcd_tls={self.certificates}"
+		if self.fabric:
+			options += f",fabric={self.fabric}"
+		if self.domain:
+			options += f",domain={self.domain}"
 		if os.environ.get("MOUNT_OPTIONS"):
 			options += "," + os.environ["MOUNT_OPTIONS"]
 		with open(self.log, "ab") as log:
 			self.daemon = subprocess.Popen(
 				[*inside(self.namespace), binary or self.cluster.binary, "mount", "-f", "-o", options,
-				 self.store, self.mount], stdout=log, stderr=log, cwd=self.own)
+				 self.store, self.mount], stdout=log, stderr=log, cwd=self.own,
+				env=dict(os.environ, SCALAI_STEPS=str(self.own), SCALAI_PROTOCOLS=self.protocols or "1",
+					 LD_LIBRARY_PATH=os.environ.get("LIBUCX", str(UCX))))
+		self.wait(self.health, 30, "it is mounted")
+		self.was_member = "is a member" in self.health()  # from the first on
 		self.wait(lambda: "is a member" in self.health(), 30, "it is a member")
 		return self
 
@@ -94,10 +151,6 @@ class Node:
 		self.daemon.send_signal(signal.SIGKILL)
 		self.daemon.wait()
 		run("umount", "-l", str(self.mount), check=False)
-
-	def cut(self, on=True):
-		"""Takes the carrier away, at the hub's side."""
-		run(*inside(self.cluster.hub), "ip", "link", "set", self.name, "down" if on else "up")
 
 	def ctl(self, job, file, text):
 		"""Writes a command; its errno's name, or ''."""
@@ -143,20 +196,28 @@ class Node:
 
 
 class Cluster:
-	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200):
+	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200, etcds=1, tls=os.environ.get("TLS") == "1"):
 		self.work, self.binary = pathlib.Path(work).resolve(), str(pathlib.Path(binary).resolve())
 		self.prefix = f"sc{os.getpid()}"
 		self.hub = f"{self.prefix}-hub"
-		self.urls = [f"http://{NET}.254:2379"]
-		self.etcd = None
+		self.etcd = None  # one in the hub, if there are not several
+		self.etcds = [Etcd(self, i + 1) for i in range(etcds)] if etcds > 1 else []
+		self.tls = tls  # not with several etcds
+		self.urls = [e.url for e in self.etcds] or [f"http{'s' if tls else ''}://{NET}.254:2379"]
 		if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"):
 			skip("no network namespaces: run as root, with iproute2 and util-linux")
 		if not ETCD:
 			skip("there is no etcd: install Debian's etcd-server (tools/setup --test does)")
-		if run("ip", "netns", "add", self.hub, check=False).returncode:
+		with open(__file__, encoding="utf-8") as lock:  # the machine's first makes a mount for them all: not twice at a time
+			fcntl.flock(lock, fcntl.LOCK_EX)
+			made = run("ip", "netns", "add", self.hub, check=False)
+		if made.returncode:
 			skip("network namespaces can't be made here")
 		atexit.register(self.end)
 		self.nodes = [Node(self, i + 1) for i in range(nodes)]
+		if tls:
+			names = [n.name for n in self.nodes]
+			run(CERTIFICATES, self.work / "certificates", "2", f"etcd={NET}.254", *names)
 		self.connect()
 		self.start_etcd(ttl_ms, fresh_ms)
 
@@ -166,22 +227,26 @@ class Cluster:
 		run(*hub, "ip", "link", "add", "name", "hub0", "type", "bridge")
 		run(*hub, "ip", "address", "add", f"{NET}.254/24", "dev", "hub0")
 		run(*hub, "ip", "link", "set", "hub0", "up")
-		for n in self.nodes:
+		# UCX takes names of interfaces from /sys, which is the outer namespace's: one of the same name, and it is this one
+		link = next((name for name in sorted(os.listdir("/sys/class/net")) if name != "lo"), "eth")
+		for n in self.nodes + self.etcds:
 			run("ip", "netns", "add", n.namespace)
 			here = inside(n.namespace)
-			run(*hub, "ip", "link", "add", "name", n.name, "type", "veth", "peer", "name", "eth", "netns", n.namespace)
+			run(*hub, "ip", "link", "add", "name", n.name, "type", "veth", "peer", "name", link, "netns", n.namespace)
 			run(*hub, "ip", "link", "set", n.name, "master", "hub0", "up")
 			run(*here, "ip", "link", "set", "lo", "up")
-			run(*here, "ip", "address", "add", f"{n.address}/24", "dev", "eth")
-			run(*here, "ip", "link", "set", "eth", "up")
+			run(*here, "ip", "address", "add", f"{n.address}/24", "dev", link)
+			run(*here, "ip", "link", "set", link, "up")
 
 	def start_etcd(self, ttl_ms, fresh_ms):
 		url = self.urls[0]
-		self.etcd = subprocess.Popen(
+		for e in self.etcds:
+			e.up()
+		self.etcd = None if self.etcds else subprocess.Popen(
 			[*inside(self.hub), ETCD, "--data-dir", self.work / "etcd", "--listen-client-urls", url,
 			 "--advertise-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380",
 			 "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
-			 "--initial-cluster", "default=http://127.0.0.1:2380", "--unsafe-no-fsync"],
+			 "--initial-cluster", "default=http://127.0.0.1:2380", "--unsafe-no-fsync", *self.etcd_certificates()],
 			stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 		value = (f"id {os.urandom(16).hex()}\nprotocol_min 1\nprotocol_max 1\nfresh_ms {fresh_ms}\nttl_ms {ttl_ms}\n"
 			 "copies 1\ndomains \n")
@@ -191,16 +256,56 @@ class Cluster:
 			time.sleep(0.1)
 		raise SystemExit("etcd does not start")
 
-	def post(self, path, body):
-		code = "import sys,urllib.request as u;print(u.urlopen(sys.argv[1],sys.argv[2].encode(),5).read().decode())"
-		r = run(*inside(self.hub), sys.executable, "-c", code, self.urls[0] + path, json.dumps(body), check=False)
+	def etcd_certificates(self):
+		at = self.work / "certificates/etcd"
+		return ["--cert-file", at / "cert.pem", "--key-file", at / "key.pem", "--trusted-ca-file", at / "ca.pem",
+			"--client-cert-auth"] if self.tls else []
+
+	def post(self, path, body, url=None):
+		"""The answer, or None: asked from the hub, of one server, or of the first that answers."""
+		for u in [url] if url else self.urls:
+			answer = self.post_to(u, path, body)
+			if answer is not None:
+				return answer
+		return None
+
+	def post_to(self, url, path, body):
+		code = "import sys,urllib.request as u;print(u.urlopen(sys.argv[1],sys.argv[2].encode(),2,context=None).read().decode())"
+		if self.tls:
+			at = self.work / "certificates/etcd"
+			code = (f"import ssl;c=ssl.create_default_context(cafile='{at}/ca.pem');"
+				f"c.load_cert_chain('{at}/cert.pem','{at}/key.pem');" + code.replace("context=None", "context=c"))
+		r = run(*inside(self.hub), sys.executable, "-c", code, url + path, json.dumps(body), check=False)
 		return json.loads(r.stdout) if r.returncode == 0 else None
 
 	def put(self, key, value):
 		encode = lambda text: base64.b64encode(text.encode()).decode()
 		return self.post("/v3/kv/put", {"key": encode(key), "value": encode(value)}) is not None
 
+	def leader(self):
+		for e in self.etcds:
+			status = self.post_to(e.url, "/v3/maintenance/status", {})
+			if status and status["header"]["member_id"] == status.get("leader"):
+				return e
+		return None
+
+	def keys(self, part):
+		"""Those below all/ that have this in their name."""
+		first, last = (base64.b64encode(k).decode() for k in (b"/scalai/test/all/", b"/scalai/test/all0"))
+		answer = self.post("/v3/kv/range", {"key": first, "range_end": last, "keys_only": True})
+		names = [base64.b64decode(kv["key"]).decode() for kv in answer.get("kvs", [])]
+		return [name for name in names if part in name]
+
+	def values(self, prefix):
+		first, last = (base64.b64encode(f"/scalai/test/{p}".encode()).decode() for p in (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)))
+		answer = self.post("/v3/kv/range", {"key": first, "range_end": last})
+		return [" ".join(base64.b64decode(kv[k]).decode() for k in ("key", "value")) for kv in answer.get("kvs", [])]
+
 	def end(self):
+		for n in self.etcds:
+			if n.daemon and n.daemon.poll() is None:
+				n.kill()
+			run("ip", "netns", "del", n.namespace, check=False)
 		for n in self.nodes:
 			if n.daemon and n.daemon.poll() is None:
 				n.daemon.kill()

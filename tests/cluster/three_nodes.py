@@ -3,27 +3,15 @@
 import json
 import os
 import random
-import struct
 import sys
 import time
 
+from kept import metric, save_tensors
 from nodes import Cluster
 
 work, binary = sys.argv[1:3]
 rng = random.Random(7)
 counts = {"trees compared": 0, "topologies": 0, "commits": 0}
-
-
-def save(path, tensors):
-	"""A safetensors file of F32, by hand: no library is needed."""
-	header, at, data = {}, 0, b""
-	for name, (shape, values) in tensors.items():
-		header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(values)]}
-		at += len(values)
-		data += values
-	text = json.dumps(header).encode()
-	text += b" " * (-len(text) % 8)
-	path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def whole(seed):
@@ -38,7 +26,7 @@ def write_ranks(node, job, tp, seed):
 		(folder / "logs").mkdir(parents=True, exist_ok=True)
 		rows = 16 // tp
 		cut = tensors["w.weight"][1][rank * rows * 48:(rank + 1) * rows * 48]
-		save(folder / "model.safetensors", {"w.weight": ([rows, 12], cut), "n.weight": tensors["n.weight"]})
+		save_tensors(folder / "model.safetensors", {"w.weight": ([rows, 12], cut), "n.weight": tensors["n.weight"]})
 		(folder / "logs/step.txt").write_text(f"rank {rank} seed {seed}\n")
 		if not (folder / "latest").is_symlink():
 			os.symlink("logs/step.txt", folder / "latest")
@@ -75,6 +63,7 @@ for n in cluster.nodes:
 # made on one, laid out on another, presented on the third
 (one.mount / "gpt").mkdir()
 two.wait(lambda: (two.mount / "gpt").is_dir(), 30, "the job is there")
+one.must("gpt", "config", "keep=0")
 two.must("gpt", "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
 three.wait(lambda: "w.weight" in three.read("gpt", "layout"), 30, "the layout is there")
 three.must("gpt", "topology", "tp=2")
@@ -106,14 +95,23 @@ one.must("gpt", "rollback", "1")
 third = all_equal(cluster, "gpt")
 assert third["0/model.safetensors"][3:6] == first["0/model.safetensors"][3:6], (third, first)
 
+# what they count
+for n, made in ((one, 6), (two, 6), (three, 5)):
+	assert metric(n, "scalai_cluster_committed_total") == made <= metric(n, "scalai_cluster_prepared_total"), n.name
+	assert 100 * made < metric(n, "scalai_cluster_commit_microseconds_total") < 1e7
+	assert 0 < metric(n, "scalai_cluster_prepare_microseconds_total") < 1e7
+	assert 100 < metric(n, "scalai_etcd_microseconds_total") / metric(n, "scalai_etcd_requests_total") < 1e6
+
 # a node dies: the others go on without it, and it shows the newest version when it is back
 three.kill()
 began = time.monotonic()
 topology(one, "gpt", "tp=4", but=(three,))
 print(f"a member has died: the next topology took {time.monotonic() - began:.1f} s, a registration lasts 4 s")
 all_equal(cluster, "gpt", but=(three,))
+assert metric(one, "scalai_cluster_members") == 2
 three.up()
 all_equal(cluster, "gpt")
+one.wait(lambda: metric(one, "scalai_cluster_members") == 3, 30, "it counts the members")
 topology(three, "gpt", "tp=1")
 all_equal(cluster, "gpt")
 
@@ -127,8 +125,19 @@ try:
 	assert old == new, "the node that is cut off shows what is not the newest version"
 except OSError as e:
 	print(f"a node that is cut off says {os.strerror(e.errno)}")
+	began = time.monotonic()
+	for name in ("0", "1", "0/model.safetensors", "2"):
+		try:
+			os.stat(two.mount / "gpt" / name)
+		except OSError as e:
+			pass
+	assert time.monotonic() - began < 2, "each lookup waits for what one has waited for in vain"
 two.cut(False)
+assert metric(two, "scalai_cluster_member") == 0 and metric(two, "scalai_etcd_unknown_total") > 0
 two.wait(lambda: "is a member\n" in two.health() + "\n", 20, "it is a member again")
+two.wait(lambda: metric(two, "scalai_cluster_member") == 1, 30, "its metric says that it is a member")
+assert metric(two, "scalai_cluster_fences_total") >= 1  # more where the machine stood still for longer than a registration
+assert metric(two, "scalai_cluster_waits_total") > 0
 all_equal(cluster, "gpt")
 topology(two, "gpt", "tp=4")
 all_equal(cluster, "gpt")

@@ -80,8 +80,9 @@ def rank_main(rank, how, folder, world, tp, meet):
                  checkpoint_id=folder)
     else:
         if how == "dcp":
-            # a view of tensors alone has no learning rate and the like
-            dcp.load(state, checkpoint_id=folder, planner=dcp.DefaultLoadPlanner(allow_partial_load="/.dcp/" in folder))
+            # files of tensors alone have no learning rate and the like
+            partial = "/.dcp/" in folder and not folder.endswith("/" + NAME)
+            dcp.load(state, checkpoint_id=folder, planner=dcp.DefaultLoadPlanner(allow_partial_load=partial))
         else:
             mine = load_file(f"{folder}/{rank}/{NAME}.safetensors")
             for name, tensor in flat(state):
@@ -206,6 +207,8 @@ def spoil_one(how, source, to):
         info.relative_path = "../../../etc/passwd"
     elif how == "huge":
         info.length = 1 << 60
+    elif how == "object":
+        m.storage_data[next(k for k in m.storage_data if k.fqn == "more.step")].length += 100000
     elif how == "elsewhere":
         m.storage_data[first] = next(v for k, v in m.storage_data.items() if k.fqn == "model.0.bias")
     elif how == "compressed":

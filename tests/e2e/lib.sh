@@ -61,3 +61,46 @@ need_large() { # MODULE…: of the libraries that the short test goes without
 	"$PYTHON" -c 'import importlib.util as i, sys; sys.exit(not all(i.find_spec(m) for m in sys.argv[1:]))' "$@" ||
 		fail "not all of $* are installed, and tools/python --test said that they are"
 }
+ready_python() { # MODULE…: from now on $PYTHON has read them, and starts at once
+	export READY_AT=$WORK/ready READY_FOR=$$ READY_PYTHON=$PYTHON
+	("$PYTHON" "$E2E/ready_python" serve "$@" </dev/null >"$WORK/ready.log" 2>&1 &)
+	for _ in $(seq 1200); do [ -S "$READY_AT" ] && break; sleep 0.05; done
+	PYTHON=$E2E/ready_python
+}
+blob_of() { # RANK: the file in the store that has its model, of the head of job gpt
+	"$PYTHON" - "$WORK/store" "$1" <<'P'
+import glob, os, sqlite3, sys
+store, rank = sys.argv[1:]
+db = sqlite3.connect(f"file:{store}/scalai.db?mode=ro", uri=True)
+blob, = db.execute("SELECT f.blob FROM job JOIN version v ON v.id = job.head JOIN version_set x ON x.version = v.id JOIN set_blob f ON "
+                   "f.blob_set = x.blob_set JOIN path ON path.id = f.path WHERE job.name = 'gpt' AND path.text = 'model.safetensors' "
+                   "AND f.rank = ? ORDER BY f.blob DESC", (rank,)).fetchone()
+print(next(p for p in glob.glob(store + "/blobs/*/*") if os.path.basename(p) == str(blob)))
+P
+}
+hashed() { # all that is sealed was looked at: what is damaged by now is not known to be
+	timeout 60 "$PYTHON" - "$WORK/store" <<'P'
+import sqlite3, sys, time
+while sqlite3.connect(f"file:{sys.argv[1]}/scalai.db?mode=ro", uri=True).execute("SELECT 1 FROM blob WHERE hash IS NULL AND bytes").fetchone():
+    time.sleep(0.05)
+P
+}
+# eio WHAT COMMAND...: it fails with EIO
+eio() {
+	local what=$1
+	shift
+	if "$@" >"$WORK/out" 2>"$WORK/stderr"; then fail "$what passed"; fi
+	grep -q "Input/output error" "$WORK/stderr" || fail "$what says: $(cat "$WORK/stderr"), want: Input/output error"
+}
+spoil() { # BLOB [NAME]: a tensor in it, whose name has NAME, has other bytes, and nobody has written it just now
+	"$PYTHON" - "$1" "${2:-mlp.linear_fc1.weight}" <<'P'
+import json, os, sys
+with open(sys.argv[1], "r+b") as f:
+    header = int.from_bytes(f.read(8), "little")
+    tensors = json.loads(f.read(header))
+    begin, end = next(t["data_offsets"] for name, t in tensors.items() if sys.argv[2] in name)
+    f.seek(8 + header + (begin + end) // 2)
+    f.write(b"other bytes")
+os.utime(sys.argv[1], (1, 1))
+P
+}

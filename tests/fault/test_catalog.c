@@ -10,6 +10,7 @@
 #include "meta/base/log.h"
 #include "tests/fault/sqlite_memory.h"
 #include "tests/fault/watchdog.h"
+#include "tests/support/every.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -40,7 +41,7 @@ static void fail_in_turn(struct rs_job *job, const struct command *c)
 	struct sc_err err = {0};
 	int rc = -1;
 
-	for (long n = 0; rc != 0 || (is_work && sqlite_memory.failures); n++) {
+	for (long n = 0; rc != 0 || (is_work && sqlite_memory.failures); n = next_point(n)) {
 		arm(n);
 		rc = c->run(job, c->text, &err);
 		sqlite_memory.armed = false;
@@ -139,7 +140,7 @@ static void starts(void **unused)
 	service = rs_service_free(service);
 	start_service();
 	want = status_of(rs_job_at(service, 0));
-	for (long n = 0;; n++) {
+	for (long n = 0;; n = next_point(n)) {
 		service = rs_service_free(service);
 		arm(n);
 		rc = rs_service_new(&options, &service, &err);

@@ -10,6 +10,7 @@
 #include "meta/base/log.h"
 #include "tests/fault/faults.h"
 #include "tests/fault/watchdog.h"
+#include "tests/support/every.h"
 #include "tests/support/sample.h"
 
 #include <fcntl.h>
@@ -47,7 +48,7 @@ static void fail_in_turn(struct rs_service *s, struct rs_job *job, enum kind kin
 {
 	char *before = status_of(s, job);
 
-	for (long n = first;; n++) {
+	for (long n = first;; n = kind == MEMORY ? next_point(n) : n + every()) {
 		struct sc_err err = {0};
 		int rc;
 
@@ -106,7 +107,7 @@ static int scrub(struct rs_service *s, struct sc_err *err)
 static void fail_work(struct rs_service *s, enum kind kind, int work(struct rs_service *s, struct sc_err *err))
 {
 	/* without a ring all is done otherwise: other calls of it fail only when the first does not */
-	for (long n = kind == RING || kind == RING_FULL ? first : 0;; n++) {
+	for (long n = kind == RING || kind == RING_FULL ? first : 0;; n = next_point(n)) {
 		struct sc_err err = {0};
 		int rc;
 

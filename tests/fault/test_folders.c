@@ -161,7 +161,7 @@ static void fail_reads(const char *topology, const struct rs_form *form, uint32_
 		if (got && left >= 0)
 			break;
 		rs_images_forget(s, NULL);
-		rs_views_left(s);
+		rs_views_left(s, true);
 	}
 	assert_true(failed > 0);
 }
@@ -171,6 +171,8 @@ static void a_read_is_right_or_an_error(void **unused)
 	(void)unused;
 	fail_reads("dp=2", &rs_form_ranks, 1, FILE_NAME);
 	fail_reads("dp=1", &rs_form_ranks, 0, FILE_NAME);
+	fail_reads("dp=2", &rs_form_dcp, 0, "ckpt/.metadata");
+	fail_reads("dp=2", &rs_form_dcp, 0, "ckpt/1/__0_0.distcp"); /* its objects, too */
 }
 
 /* The tensors of the folder become rank files, which .dcp shows as a folder. */

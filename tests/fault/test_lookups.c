@@ -15,9 +15,10 @@
 /* cmocka wants some of the above first */
 #include <cmocka.h>
 
+#include "tests/support/every.h"
 #include "tests/support/paths.h"
 
-#define COMMITS 1000
+#define COMMITS some_of(1000)
 
 static struct rs_service *s;
 static struct rs_job *job;

@@ -349,6 +349,30 @@ static void the_newest_whole_tree_is_taken(void **unused)
 	close_house(&h);
 }
 
+/* Records say what the job is called, and whose it is, when that changed after the last commit. */
+static void a_job_has_its_last_name_and_mode(void **unused)
+{
+	struct rs_job_attr attr;
+	struct house h;
+
+	(void)unused;
+	open_plain(&h);
+	put(&h, "one", "1");
+	commit(&h);
+	OK(rs_service_work(h.s, &err));
+	OK(rs_job_rename(h.s, h.job, "was", &err));
+	OK(rs_job_chattr(h.s, h.job, 0705, RS_SAME_ID, RS_SAME_ID, &err));
+	OK(rs_service_work(h.s, &err));
+	OK(rs_job_rename(h.s, h.job, "plain", &err));
+	OK(rs_service_work(h.s, &err));
+	assert_int_equal(0, lose_catalog(&h, "rebuilt\tjob 'plain'"));
+	assert_true(has(&h, "one", "1"));
+	assert_null(rs_job_by_name(h.s, "was"));
+	rs_job_attr(h.job, &attr);
+	assert_int_equal(0705, attr.mode & 07777);
+	close_house(&h);
+}
+
 /* Each call of a rebuild fails in turn; after that another one has all that there was. */
 static void rebuilds_fail_cleanly(void **unused)
 {
@@ -393,6 +417,7 @@ int main(void)
 		cmocka_unit_test(records_are_written_again),
 		cmocka_unit_test(flat_trees_have_one_record),
 		cmocka_unit_test(the_newest_whole_tree_is_taken),
+		cmocka_unit_test(a_job_has_its_last_name_and_mode),
 		cmocka_unit_test(rebuilds_fail_cleanly),
 	};
 

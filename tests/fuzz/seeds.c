@@ -32,7 +32,7 @@ void seed_frame(struct bytes *b, unsigned which)
 {
 	static const uint8_t kinds[] = {RS_FRAME_HELLO, RS_FRAME_REFUSED, RS_FRAME_HIDDEN, RS_FRAME_PULL, RS_FRAME_DATA, RS_FRAME_CANCEL};
 	static uint8_t bytes[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
-	struct rs_net_frame f = {.protocol = RS_PROTOCOL, .kind = kinds[which % sizeof(kinds)], .id = which};
+	struct rs_net_frame f = {.protocol = 1, .kind = kinds[which % sizeof(kinds)], .id = which};
 	struct sc_err err;
 	int n;
 

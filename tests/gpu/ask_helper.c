@@ -14,7 +14,7 @@
 int main(int argc, char **argv)
 {
 	const struct rs_gpu_options d = rs_gpu_options_default();
-	const struct rs_pool pool = {rs_pool_window(d.device_bytes, d.pinned_bytes, d.boxes_max, 1), d.boxes_max, 1};
+	const struct rs_pool pool = rs_gpu_pool(&d);
 	const struct rs_helper_options o = {.program = argv[1], .pool = pool, .idle_ms = d.idle_ms, .timeout_ms = d.timeout_ms};
 	const int64_t began = sc_now_ns();
 	struct rs_helper *h = NULL;

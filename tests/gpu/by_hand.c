@@ -12,7 +12,7 @@
 #define COLUMNS BY_HAND_COLUMNS
 #define THIRD (COLUMNS / IMAGES)
 #define TEXT BY_HAND_TEXT
-#define IMAGE_BYTES BY_HAND_BYTES
+#define ALL (IMAGES + 1)	/* and the wide one */
 
 static struct source {
 	struct rs_bytes bytes;
@@ -27,7 +27,7 @@ static struct image {
 	struct rs_source sources[SOURCES];
 	const unsigned char *data[SOURCES];
 	struct rs_bytes *bytes[SOURCES];
-} images[IMAGES];
+} images[ALL];
 
 static char text[TEXT];
 bool by_hand_no_descriptors;
@@ -39,6 +39,21 @@ static int source_fd(struct rs_bytes *b, int *ret_fd, struct sc_err *err)
 }
 
 static const struct rs_source_ops ops = {.name = "memory", .fd = source_fd};
+
+static uint32_t width(unsigned i)
+{
+	return i == BY_HAND_WIDE ? 2 * THIRD : THIRD;
+}
+
+static uint32_t first_column(unsigned i)
+{
+	return i == BY_HAND_WIDE ? THIRD / 2 : i * THIRD;
+}
+
+uint32_t by_hand_bytes(unsigned i)
+{
+	return TEXT + SOURCES * ROWS * width(i);
+}
 
 void by_hand_make(void)
 {
@@ -54,19 +69,20 @@ void by_hand_make(void)
 			map[i] = (unsigned char)((i * 2654435761u >> 9) + k);
 		sources[k].bytes = (struct rs_bytes){.ops = &ops, .map = map, .bytes = ROWS * COLUMNS, .blob = k + 1};
 	}
-	for (unsigned i = 0; i < IMAGES; i++) {
+	for (unsigned i = 0; i < ALL; i++) {
 		struct image *m = &images[i];
+		const uint32_t wide = width(i), bytes = by_hand_bytes(i);
 
 		m->pieces[0] = (struct rs_piece){.kind = RS_PIECE_TEXT, .text = text};
 		m->pieces[1] = (struct rs_piece){.at = TEXT, .kind = RS_PIECE_TENSOR};
-		m->gather = (struct rs_gather){.bytes = IMAGE_BYTES - TEXT, .nr = SOURCES, .copies = m->copies};
-		m->image = (struct rs_image){.bytes = IMAGE_BYTES, .nr = 1, .gathers = &m->gather};
-		m->image.frame = (struct rs_frame){.bytes = IMAGE_BYTES, .nr = 2, .pieces = m->pieces};
+		m->gather = (struct rs_gather){.bytes = bytes - TEXT, .nr = SOURCES, .copies = m->copies};
+		m->image = (struct rs_image){.bytes = bytes, .nr = 1, .gathers = &m->gather};
+		m->image.frame = (struct rs_frame){.bytes = bytes, .nr = 2, .pieces = m->pieces};
 		m->image.sources = (struct rs_sources){.nr = SOURCES, .at = m->sources};
 		m->image.mapped = (struct rs_mapped){.data = m->data, .bytes = m->bytes};
 		for (unsigned k = 0; k < SOURCES; k++) {
-			m->copies[k] = (struct rs_copy){.source = k, .nr = 1, .turns = 1, .to = k * ROWS * THIRD, .from = i * THIRD,
-							.run = THIRD, .ext = {ROWS}, .to_stride = {THIRD}, .from_stride = {COLUMNS},
+			m->copies[k] = (struct rs_copy){.source = k, .nr = 1, .turns = 1, .to = k * ROWS * wide, .from = first_column(i),
+							.run = wide, .ext = {ROWS}, .to_stride = {wide}, .from_stride = {COLUMNS},
 							.row = k * ROWS, .rows = ROWS};
 			m->sources[k] = (struct rs_source){.file = "f", .name = "t",
 							   .place = {.ops = &ops, .id = k, .bytes = ROWS * COLUMNS}};
@@ -83,12 +99,13 @@ const struct rs_image *by_hand_image(unsigned i)
 
 bool by_hand_is_right(unsigned i, int fd)
 {
-	unsigned char *got = malloc(BY_HAND_BYTES + 1);
-	bool right = pread(fd, got, BY_HAND_BYTES + 1, 0) == BY_HAND_BYTES && memcmp(got, text, TEXT) == 0;
+	const uint32_t wide = width(i), bytes = by_hand_bytes(i);
+	unsigned char *got = malloc(bytes + 1);
+	bool right = pread(fd, got, bytes + 1, 0) == bytes && memcmp(got, text, TEXT) == 0;
 
 	for (unsigned k = 0; k < SOURCES; k++)
 		for (unsigned r = 0; r < ROWS; r++)
-			right &= memcmp(got + TEXT + (k * ROWS + r) * THIRD, sources[k].bytes.map + r * COLUMNS + i * THIRD, THIRD) == 0;
+			right &= memcmp(got + TEXT + (k * ROWS + r) * wide, sources[k].bytes.map + r * COLUMNS + first_column(i), wide) == 0;
 	free(got);
 	return right;
 }

@@ -33,7 +33,7 @@ def main(ptxas, ptx):
 	for c in code:
 		if re.match(r"(ld|st)\.(?!global|param)", c):
 			failed.append(f"not of global memory: {c}")
-	for wide in ("ld.global.cs.v4.u32", "st.global.cg.v4.u32"):
+	for wide in ("ld.global.cs.v4.u32", "st.global.cs.v4.u32"):
 		if wide not in code:
 			failed.append(f"no {wide}")
 	for arch in ARCHITECTURES:

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/gpu/fake_cuda_i.h"
 
@@ -119,7 +120,28 @@ cudaError_t cudaMalloc(void **ret, size_t bytes)
 	expect_rest("cudaMalloc()");
 	if (fake.device < 0)
 		return wrong("memory of no device");
+	if (bytes > FAKE_DEVICE_BYTES - fake.bytes[fake.device + 1])
+		return cudaErrorMemoryAllocation;
 	*ret = fake_area_new(NULL, bytes, fake.device)->at;
+	return cudaSuccess;
+}
+
+/* "... will share the entire underlying memory block which may cause other sub-allocations to be shared ... it is recommended
+ * to only share allocations with a 2MiB aligned size" (CUDA C++ Programming Guide, interprocess communication).  What is in a
+ * handle is the stand-in's own: another process reads the memory of this one by it (tests/gpu/read_handle.py). */
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
+{
+	struct fake_handle h = {FAKE_HANDLE_MAGIC, (uint64_t)getpid(), (uint64_t)(uintptr_t)p, 0};
+	struct fake_area *a = fake_area_of(p);
+
+	ENTER(cudaErrorMapBufferObjectFailed);
+	if (!a || a->at != p || a->device < 0)
+		return wrong("a handle of memory that is not there, or not a device's");
+	if (a->bytes % (2u << 20))
+		return wrong("a handle of memory that is not all of its blocks");
+	h.bytes = a->bytes;
+	memset(handle, 0, sizeof(*handle));
+	memcpy(handle, &h, sizeof(h));
 	return cudaSuccess;
 }
 
@@ -256,11 +278,26 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 	ENTER(cudaErrorUnknown);
 	if (!s)
 		return wrong("a copy of the default stream");
-	op = fake_enqueue(s, FAKE_COPY, kind == cudaMemcpyHostToDevice ? "copy in" : "copy out");
+	op = fake_enqueue(s, FAKE_COPY, kind == cudaMemcpyHostToDevice ? "copy in" :
+					kind == cudaMemcpyDeviceToHost ? "copy out" : "copy to a buffer");
 	op->to = to;
 	op->from = from;
 	op->bytes = bytes;
 	op->copy = kind;
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t s)
+{
+	struct fake_op *op;
+
+	ENTER(cudaErrorUnknown);
+	if (!s)
+		return wrong("a set of the default stream");
+	op = fake_enqueue(s, FAKE_SET, "zeros for a buffer");
+	op->to = to;
+	op->value = value;
+	op->bytes = bytes;
 	return cudaSuccess;
 }
 

@@ -173,6 +173,22 @@ struct fake_op *fake_enqueue(struct CUstream_st *s, enum fake_kind kind, const c
 	return op;
 }
 
+static void run_set(struct fake_op *op)
+{
+	struct fake_area *to = fake_uses(op, op->to, op->bytes, true);
+
+	if (!to)
+		return;
+	memset(op->to, op->value, op->bytes);
+	memset(to->written + ((unsigned char *)op->to - to->at), 1, op->bytes);
+}
+
+static bool goes_as_it_says(const struct fake_area *from, const struct fake_area *to, enum cudaMemcpyKind kind)
+{
+	return kind == (from->device < 0 ? cudaMemcpyHostToDevice : to->device < 0 ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice) &&
+	       (from->device >= 0 || to->device >= 0);
+}
+
 /* Bytes that nobody has written stay so where they are copied to. */
 static void run_copy(struct fake_op *op)
 {
@@ -180,8 +196,10 @@ static void run_copy(struct fake_op *op)
 
 	if (!from || !to)
 		return;
-	if ((from->device < 0) == (to->device < 0) || (from->device < 0) != (op->copy == cudaMemcpyHostToDevice))
+	if (!goes_as_it_says(from, to, op->copy))
 		fake_misuse(op, "it copies in another direction than it says");
+	if (op->copy == cudaMemcpyDeviceToHost && memchr(from->written + ((const unsigned char *)op->from - from->at), 0, op->bytes))
+		fake_misuse(op, "it copies out bytes that nobody has written"); /* so does initcheck */
 	memcpy(op->to, op->from, op->bytes);
 	memcpy(to->written + ((unsigned char *)op->to - to->at), from->written + ((const unsigned char *)op->from - from->at),
 	       op->bytes);
@@ -212,6 +230,8 @@ bool fake_step(struct CUstream_st *s)
 			fake.sticky = cudaErrorIllegalAddress;
 		else if (op->kind == FAKE_COPY)
 			run_copy(op);
+		else if (op->kind == FAKE_SET)
+			run_set(op);
 		else if (op->kind == FAKE_GROUP) {
 			if (!fake_step_group(op))
 				return false;
@@ -265,7 +285,7 @@ cudaError_t fake_ask(struct fake_op *op)
 		fake.asked = 0;
 		return cudaSuccess;
 	}
-	if (fake.asked < FAKE_ASKS_MAX)
+	if (fake.asked < FAKE_ASKS_MAX || fake.nets)
 		return cudaErrorNotReady;
 	if (!force(op)) {
 		fake_find(&fake.found.deadlocks, "deadlock: the host asks for '%s', and '%s' does not end", op->name,

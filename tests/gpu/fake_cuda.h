@@ -20,6 +20,7 @@
 enum fake_order { FAKE_LATE, FAKE_EAGER, FAKE_RANDOM, FAKE_ORDERS };
 
 #define FAKE_DEVICES 4
+#define FAKE_DEVICE_BYTES ((size_t)1 << 30)	/* of each */
 
 /** Begins with devices that nobody has used, and no finding. */
 void fake_begin(enum fake_order order, uint64_t seed);
@@ -66,6 +67,12 @@ bool fake_hangs_exchange(void);
 /** So many calls could have failed, so many copies, kernels and exchanges began. */
 unsigned fake_calls(void);
 unsigned fake_ran(void);
+
+/** What a handle of memory has in it. */
+struct fake_handle {
+	uint64_t magic, pid, at, bytes;
+};
+#define FAKE_HANDLE_MAGIC 0x656c646e6168u
 
 /* --- for kernels --- */
 

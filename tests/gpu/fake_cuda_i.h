@@ -14,7 +14,7 @@ struct fake_clock {
 	uint32_t at[FAKE_CLOCKS];
 };
 
-enum fake_kind { FAKE_COPY, FAKE_KERNEL, FAKE_GROUP, FAKE_WAIT, FAKE_MARK };
+enum fake_kind { FAKE_COPY, FAKE_SET, FAKE_KERNEL, FAKE_GROUP, FAKE_WAIT, FAKE_MARK };
 
 struct fake_op {
 	enum fake_kind kind;
@@ -29,6 +29,7 @@ struct fake_op {
 	const void *from;
 	size_t bytes;
 	enum cudaMemcpyKind copy;
+	int value;		/* of a set */
 	void *args[4];		/* of a kernel */
 	unsigned blocks, threads;
 	struct ncclComm *comm;	/* of a group; NULL: it was aborted */
@@ -65,6 +66,7 @@ struct fake_device {
 	struct ncclComm *comms;
 	enum fake_peer peer;
 	unsigned peer_nth, groups;
+	unsigned nets;		/* communicators with ranks of other processes: these take time */
 	unsigned calls, ran, fail_call, fail_run, hang_run;
 	struct fake_findings found;
 };

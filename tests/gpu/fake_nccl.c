@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL of the stand-in.  All ranks are of this process, as the helper's are.  A communicator does not block: what a group has
- * reaches its streams when ncclCommGetAsyncError() has been asked often enough, and a transfer runs when both sides have
- * begun.
+ * NCCL of the stand-in.  Ranks are of this process, and of others where the environment names an interface (fake_net.h).  A
+ * communicator does not block: what a group has reaches its streams when ncclCommGetAsyncError() has been asked often enough,
+ * and a transfer runs when both sides have begun; to another process, when the sender has.
  */
 #include <dlfcn.h>
 #include <nccl.h>
@@ -11,8 +11,9 @@
 #include <string.h>
 
 #include "tests/gpu/fake_cuda_i.h"
+#include "tests/gpu/fake_net.h"
 
-#define RANKS_MAX FAKE_DEVICES
+#define RANKS_MAX 64
 #define TRANSFERS_MAX (2 * RANKS_MAX)
 #define LATE_ASKS 40
 
@@ -28,6 +29,7 @@ struct ncclComm {
 	int rank, nr, device;
 	bool joined, finalized, ends, gone;
 	unsigned asks;			/* until it is not in progress any more */
+	struct fake_net *net;		/* NULL: all ranks are here */
 	struct ncclComm *next;
 	/* of a group that is on no stream yet */
 	cudaStream_t stream;
@@ -44,8 +46,17 @@ static ncclResult_t misuse(const char *what)
 	return ncclInvalidUsage;
 }
 
+/* The library has threads that do this. */
+static void move_bytes(void)
+{
+	for (struct ncclComm *c = fake.comms; c && fake.nets; c = c->next)
+		if (c->net)
+			(void)fake_net_all(c->net);
+}
+
 static ncclResult_t enter_nccl(void)
 {
+	move_bytes();
 	if (++fake.calls == fake.fail_call)
 		return ncclSystemError;
 	if (fake.sticky)
@@ -76,6 +87,8 @@ static int joined(const struct ncclComm *c)
 {
 	int nr = 0;
 
+	if (c->net)
+		return fake_net_all(c->net) ? c->nr : 0;
 	for (struct ncclComm *o = fake.comms; o; o = o->next)
 		nr += o->joined && !o->gone && memcmp(&o->id, &c->id, sizeof(c->id)) == 0;
 	return nr;
@@ -97,9 +110,13 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
+	const char *net = getenv("NCCL_SOCKET_IFNAME");
+
 	ENTER_NCCL();
 	memset(id, 0, sizeof(*id));
 	(void)snprintf(id->internal, sizeof(id->internal), "id %u", ++ids);
+	if (net && strcmp(net, "lo") != 0 && !fake_net_name(net, id->internal, sizeof(id->internal)))
+		return ncclSystemError;
 	return ncclSuccess;
 }
 
@@ -110,7 +127,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int nr, ncclUniqueId id, in
 	ENTER_NCCL();
 	if (config->size != sizeof(*config) || config->magic != 0xcafebeef || config->blocking != 0)
 		return misuse("a communicator that blocks, or without its configuration");
-	if (!depth || nr < 2 || nr > RANKS_MAX || rank < 0 || rank >= nr || fake.device < 0)
+	if (!depth || nr < 1 || nr > RANKS_MAX || rank < 0 || rank >= nr || fake.device < 0)
 		return misuse("several ranks of a thread join outside of a group, or a rank is none");
 	for (unsigned i = 0; i < fake.nr_streams; i++)
 		if (fake.streams[i]->head)
@@ -124,6 +141,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int nr, ncclUniqueId id, in
 		if (!o->gone && memcmp(&o->id, &id, sizeof(id)) == 0 && (o->rank == rank || o->device == c->device))
 			(void)misuse("a rank joins twice, or two are of one device");
 	c->joined = fake.peer != FAKE_PEER_NEVER || !is_last(c);
+	if (fake_net_is(id.internal) && c->joined) {
+		c->net = fake_net_join(id.internal, rank, nr);
+		if (!c->net)
+			return misuse("an id is none");
+		fake.nets++;
+	}
 	c->asks = asks(c);
 	c->next = fake.comms;
 	fake.comms = c;
@@ -215,7 +238,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 	if (c->gone)
 		return misuse("a communicator is asked that has ended");
 	*state = ncclInProgress;
-	if (joined(c) < c->nr && !c->ends)
+	if (c->net && fake_net_gone(c->net)) {
+		*state = ncclRemoteError;
+		return ncclSuccess;
+	}
+	if ((fake_net_is(c->id.internal) ? !c->net || joined(c) < c->nr : joined(c) < c->nr) && !c->ends)
 		return ncclSuccess;
 	if (fake.peer == FAKE_PEER_IS_HEARD && !is_last(c) && fake.groups >= fake.peer_nth) {
 		*state = ncclRemoteError;
@@ -246,11 +273,21 @@ ncclResult_t ncclCommFinalize(ncclComm_t c)
 	return ncclInProgress;
 }
 
+static void leave(struct ncclComm *c, bool well)
+{
+	c->gone = true;
+	if (!c->net)
+		return;
+	fake_net_leave(c->net, well);
+	c->net = NULL;
+	fake.nets--;
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
 	if (c->gone || !c->finalized)
 		return misuse("a communicator is destroyed that is not finalized: it would block");
-	c->gone = true;
+	leave(c, true);
 	return enter_nccl();
 }
 
@@ -262,7 +299,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 	for (struct fake_op *op = fake.ops; op; op = op->all)
 		if (op->comm == c)
 			op->comm = NULL;
-	c->gone = true;
+	leave(c, false);
 	return enter_nccl();
 }
 
@@ -272,6 +309,7 @@ void fake_nccl_end(void)
 		next = c->next;
 		if (!c->gone)
 			fake_find(&fake.found.leaks, "leak: a communicator");
+		leave(c, false);
 		free(c);
 	}
 	if (depth)
@@ -311,6 +349,35 @@ static void transfer(struct fake_op *from, struct fake_transfer *send, struct fa
 	}
 }
 
+/* Is a rank one of this process? */
+static bool is_here(const struct ncclComm *c, int rank)
+{
+	for (struct ncclComm *o = fake.comms; o; o = o->next)
+		if (!o->gone && o->rank == rank && memcmp(&o->id, &c->id, sizeof(c->id)) == 0)
+			return true;
+	return false;
+}
+
+/* Sends to another process, or takes what has come from it; false: nothing has. */
+static bool transfer_far(struct fake_op *op, struct fake_transfer *t)
+{
+	const size_t bytes = t->send ? t->bytes : fake_net_next(op->comm->net, t->peer);
+	struct fake_area *a = bytes ? fake_uses(op, t->at, t->bytes, !t->send) : NULL;
+
+	if (!bytes)
+		return false;
+	t->done = true;
+	if (bytes != t->bytes)
+		fake_misuse(op, "it receives more or less than its peer sends");
+	else if (t->send)
+		fake_net_send(op->comm->net, t->peer, t->at, bytes);
+	else
+		fake_net_take(op->comm->net, t->peer, t->at);
+	if (a && !t->send)
+		memset(a->written + (t->at - a->at), 1, bytes);
+	return true;
+}
+
 /* What is behind an exchange that was aborted runs, with any bytes. */
 static void give_anything(struct fake_op *op)
 {
@@ -329,6 +396,7 @@ bool fake_step_group(struct fake_op *op)
 	const bool dies = (fake.peer == FAKE_PEER_DIES || fake.peer == FAKE_PEER_IS_HEARD) && op->group >= fake.peer_nth;
 	bool moved = !op->began, all = true;
 
+	move_bytes();
 	if (!op->comm) {
 		give_anything(op);
 		return true;
@@ -340,6 +408,11 @@ bool fake_step_group(struct fake_op *op)
 		struct fake_transfer *t = &op->transfers[i], *o;
 		struct fake_op *other = NULL;
 
+		if (!t->done && op->comm->net && !is_here(op->comm, t->peer)) {
+			moved |= transfer_far(op, t);
+			all &= t->done;
+			continue;
+		}
 		o = t->done ? NULL : other_side(op, t, &other);
 		if (o) {
 			transfer(t->send ? op : other, t->send ? t : o, t->send ? other : op, t->send ? o : t);

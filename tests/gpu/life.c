@@ -5,6 +5,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,7 +14,10 @@
 /* cmocka wants some of the above first */
 #include <cmocka.h>
 
-#define WINDOW (400u << 10)	/* some rounds, whose reads are long enough for a descriptor */
+#include "meta/base/log.h"
+
+#define PROCESSES 4
+#define WINDOW (270u << 10)	/* some rounds, whose reads are long enough for a descriptor */
 
 /* --- a call --- */
 
@@ -82,13 +87,14 @@ struct rs_gpu_options options(void)
 	return o;
 }
 
-/* The helper's pid is in a file beside the script. */
+/* The helper's pid is in a file beside the script.  SCALAI_TEST_HELPER is another helper, on a GPU, say. */
 void write_script(const char *args)
 {
+	const char *other = getenv("SCALAI_TEST_HELPER");
 	FILE *f = fopen(script, "w");
 
 	assert_non_null(f);
-	(void)fprintf(f, "#!/bin/sh\necho $$ > %s.pid\nexec %s %s\n", script, HELPER, args);
+	(void)fprintf(f, "#!/bin/sh\necho $$ > %s.pid\nexec %s %s\n", script, other ? other : HELPER, args);
 	(void)fclose(f);
 	(void)chmod(script, 0700);
 }
@@ -154,4 +160,121 @@ bool expect_right(const char *misdeed, unsigned n, unsigned timeout_ms)
 	expect_no_children();
 	assert_int_equal(before, open_files());
 	return by_gpu;
+}
+
+/* --- many at a time --- */
+
+pid_t helper_pid(void)
+{
+	char path[sizeof(script) + 4];
+	int pid = 0;
+
+	(void)snprintf(path, sizeof(path), "%s.pid", script);
+	for (unsigned i = 0; i < 5000 && !pid; i++) {
+		FILE *f = fopen(path, "r");
+
+		if (f && fscanf(f, "%d", &pid) != 1)
+			pid = 0;
+		if (f)
+			(void)fclose(f);
+		(void)usleep(1000);
+	}
+	forget_pid();
+	return pid;
+}
+
+void forget_pid(void)
+{
+	char path[sizeof(script) + 4];
+
+	(void)snprintf(path, sizeof(path), "%s.pid", script);
+	(void)unlink(path);
+}
+
+int life_begin(void)
+{
+	const int fd = mkstemp(script);
+
+	if (fd < 0)
+		return -1;
+	(void)close(fd);
+	sc_log_level(SC_LOG_ERROR);
+	by_hand_make();
+	return 0;
+}
+
+int life_set_up(void **unused)
+{
+	struct sc_err err;
+
+	(void)unused;
+	return life_begin() < 0 ? -1 : rs_engine_open(&rs_engine_gpu, NULL, 0, &engine, &err);
+}
+
+int life_tear_down(void **unused)
+{
+	(void)unused;
+	(void)rs_gpu_stop();
+	rs_engine_close(engine);
+	forget_pid();
+	return unlink(script);
+}
+
+struct trials {
+	unsigned next, nr;
+	struct trial all[];
+};
+
+/* Takes trials until there are none, by an engine and a script of its own; what is not as expected aborts. */
+static _Noreturn void take_trials(struct trials *t)
+{
+	static struct rs_engine *of_parent; /* it is not given back here */
+	struct sc_err err;
+	unsigned i;
+	int fd;
+
+	(void)setenv("CMOCKA_TEST_ABORT", "1", 1);
+	of_parent = engine;
+	memcpy(strrchr(script, '.'), ".XXXXXX", sizeof(".XXXXXX"));
+	fd = mkstemp(script);
+	assert_true(fd >= 0);
+	(void)close(fd);
+	assert_int_equal(0, rs_engine_open(of_parent->ops, NULL, 0, &engine, &err));
+	while ((i = __atomic_fetch_add(&t->next, 1, __ATOMIC_RELAXED)) < t->nr)
+		t->all[i].by_gpu = expect_right(t->all[i].misdeed, t->all[i].n, t->all[i].timeout_ms);
+	rs_engine_close(engine);
+	engine = of_parent;
+	forget_pid();
+	(void)unlink(script);
+	exit(0); /* its leaks are looked for */
+}
+
+void expect_all_right(struct trial *trials, unsigned nr)
+{
+	const size_t bytes = sizeof(struct trials) + nr * sizeof(*trials);
+	struct trials *t = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pids[PROCESSES];
+	unsigned failed = 0;
+
+	assert_true(t != MAP_FAILED);
+	(void)rs_gpu_stop();
+	expect_no_children();
+	t->nr = nr;
+	memcpy(t->all, trials, nr * sizeof(*trials));
+	(void)fflush(NULL);
+	for (unsigned i = 0; i < PROCESSES; i++) {
+		pids[i] = fork();
+		assert_true(pids[i] >= 0);
+		if (pids[i] == 0)
+			take_trials(t);
+	}
+	for (unsigned i = 0; i < PROCESSES; i++) {
+		int status;
+
+		assert_int_equal(pids[i], waitpid(pids[i], &status, 0));
+		failed += status != 0;
+	}
+	memcpy(trials, t->all, nr * sizeof(*trials));
+	(void)munmap(t, bytes);
+	assert_int_equal(0, failed);
 }

@@ -3,6 +3,8 @@
 #ifndef TEST_LIFE_H
 #define TEST_LIFE_H
 
+#include <sys/types.h>
+
 #include "reshard/gpu/remote.h"
 #include "tests/gpu/by_hand.h"
 
@@ -24,5 +26,23 @@ unsigned open_files(void);
 void expect_no_children(void);
 /** Whatever the helper does: a call that is right in time, by the GPU (true) or the host, and another one after it. */
 bool expect_right(const char *misdeed, unsigned n, unsigned timeout_ms);
+
+struct trial {
+	const char *misdeed;
+	unsigned n, timeout_ms;
+	bool by_gpu;		/* what expect_right() returned */
+};
+
+/** Expects all to be right, some at a time: each is done by one of a few processes, which wait for helpers of their own. */
+void expect_all_right(struct trial *trials, unsigned nr);
+/** Makes the script's file, and the files by hand.  Returns -1: it could not. */
+int life_begin(void);
+/** For cmocka: the same, with the engine; and the end of all of it. */
+int life_set_up(void **unused);
+int life_tear_down(void **unused);
+/** The pid of the helper that the script has started last, once; it is waited for. */
+pid_t helper_pid(void);
+/** Forgets it: the helper has ended. */
+void forget_pid(void);
 
 #endif

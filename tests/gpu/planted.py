@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Would the tests see it?  planted.py BUILD-DIRECTORY [WORD]
+Would the tests see it?  planted.py BUILD-DIRECTORY [WORD] | --check
 
 Each mistake below is made in a copy of a source, which is linked to a test in place of the right one: the test must fail, and
-with the copy unchanged it must pass.  WORD: only mistakes whose source or sentence has it.
+with the copy unchanged it must pass.  WORD: only mistakes whose source or sentence has it.  --check: only that each has its place.
 """
 import concurrent.futures
 import json
@@ -20,29 +20,34 @@ KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/cuda/kernels.cu", "reshard/gp
 					  "reshard/rounds/rounds.c", "reshard/plan/gather.c")
 PIPELINE, LANE, EXCHANGE = (f"reshard/cuda/{name}.c" for name in ("pipeline", "lane", "exchange"))
 SERVE = "reshard/cuda/serve.c"
-WIRE, CHANNEL, HELPER, REMOTE = (f"reshard/gpu/{name}.c" for name in ("wire", "channel", "helper", "remote"))
-NEED_CUDA = (PIPELINE, LANE, EXCHANGE, WIRE, SERVE, CHANNEL, HELPER, REMOTE)	# its headers, to be built or to be tested
+WIRE, CHANNEL, HELPER, REMOTE, CREW = (f"reshard/gpu/{name}.c" for name in ("wire", "channel", "helper", "remote", "crew"))
+LOADS = "reshard/loads/loads.c"
+NEED_CUDA = (PIPELINE, LANE, EXCHANGE, WIRE, SERVE, CHANNEL, HELPER, REMOTE, LOADS)	# its headers, to be built or to be tested
 PTX = "reshard/kernels.ptx"	# of the build, if nvcc made one
 # what is compiled for a source, the test that is to fail
 USES = {KERNEL: ("tests/gpu/host_run.cc", "test_gpu_boxes"), PTX: ("tests/kernels_ptx.c", "test_gpu_boxes-ptx"),
 	BOXES: (BOXES, "test_gpu_boxes"), BUNDLES: (BUNDLES, "test_prop_rounds"),
 	WIRE: (WIRE, "test_gpu_serve"), SERVE: (SERVE, "test_gpu_serve"), CHANNEL: (CHANNEL, "test_gpu_helper"), HELPER: (HELPER, "test_gpu_helper"),
-	REMOTE: (REMOTE, "test_gpu_helper"), PIPELINE: (PIPELINE, "test_gpu_pipeline"), LANE: (LANE, "test_gpu_pipeline"),
+	REMOTE: (REMOTE, "test_gpu_helper"), LOADS: (LOADS, "test_gpu_loads"), CREW: (CREW, "test_gpu_crew"), PIPELINE: (PIPELINE, "test_gpu_pipeline"), LANE: (LANE, "test_gpu_pipeline"),
 	EXCHANGE: (EXCHANGE, "test_gpu_pipeline"), ROUNDS: (ROUNDS, "test_prop_rounds"), GATHER: (GATHER, "test_prop_rounds")}
 FIT = "test_reshard_rounds"
+FAR = ("test_gpu_joint",)
 # lines of the pipeline
 IF = "\n\tif (rc == 0)\n\t\t"
 IN_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_IN], s->events[l->last], 0);"
 IN_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_IN_DONE], l->streams[RS_LANE_IN]);"
 RUN_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_RUN], s->events[RS_LANE_IN_DONE], 0);"
 RUN_WAITS_LAST = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_RUN], s->events[RS_LANE_OUT_DONE], 0);"
+CLEAR = "rc = clear(l, s, err);"
+CLEARS = "l->pool->window_bytes, l->streams[RS_LANE_RUN]);"
 RUN_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_RAN], l->streams[RS_LANE_RUN]);"
 NET_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_NET], s->events[RS_LANE_RAN], 0);"
 NET_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_EXCHANGED], l->streams[RS_LANE_NET]);"
 UNPACK_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_UNPACK], s->events[RS_LANE_EXCHANGED], 0);"
 UNPACK = "rc = launch(l, RS_LANE_UNPACK, s, s->boxes, s->tables.nr_tiles, err);"
 UNPACK_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_UNPACKED], l->streams[RS_LANE_UNPACK]);"
-OUT_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_OUT], s->events[l->last], 0);"
+OUT_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_OUT], s->events[l->last], 0);\n\trc = "
+KEEP_WAITS = "TRY(cudaStreamWaitEvent, l->streams[RS_LANE_OUT], s->events[l->last], 0);\n\tfor "
 OUT_RECORDS = "TRY(cudaEventRecord, s->events[RS_LANE_OUT_DONE], l->streams[RS_LANE_OUT]);"
 ZEROS, LAUNCH = "rc = launch(l, RS_LANE_RUN, s, 0, s->zeros, err);", "rc = launch(l, RS_LANE_RUN, s, s->zeros, s->boxes, err);"
 COPY_TILES = "rc = copy(l, RS_LANE_IN, device.tiles, pinned->tiles, pinned->nr_tiles * sizeof(struct rs_tile), err);"
@@ -50,7 +55,7 @@ COPY_OUT = "rc = copy(l, RS_LANE_OUT, s->pinned[RS_POOL_OUT], s->device[RS_POOL_
 FILLS = "rc = wait_for_all(p, slot, RS_LANE_IN_DONE, err);"
 PLANS = "for (uint32_t k = 0; rc == 0 && k < round->nr; k++)\n\t\trc = rs_lane_plan(&p->lanes[k], slot, &round->shares[k], err);"
 EXCHANGES = "if (rc == 0)\n\t\trc = exchange(p, slot, round, err);\n\t"
-UNPACKS = "for (uint32_t k = 0; rc == 0 && round->nr > 1 && k < round->nr; k++)\n\t\trc = rs_lane_unpack(&p->lanes[k], slot, err);\n\t"
+UNPACKS = "for (uint32_t k = 0; rc == 0 && p->exchange && k < round->nr; k++)\n\t\trc = rs_lane_unpack(&p->lanes[k], slot, err);\n\t"
 # source, text, what takes its place, in words, and the test if it is another one
 MISTAKES = [
 	(KERNEL, "rest * e[k].d;", "rest * e[0].d;", "a dimension is divided by the length of another"),
@@ -103,15 +108,17 @@ MISTAKES = [
 	(LANE, RUN_WAITS, "", "a kernel does not wait for its input"),
 	(LANE, RUN_WAITS, RUN_WAITS.replace("s->events", "l->slots[(slot + 1) % RS_POOL_SLOTS].events"), "a kernel waits for the input of another slot"),
 	(LANE, RUN_WAITS_LAST, "", "a kernel writes over what is still copied out"),
-	(LANE, OUT_WAITS, "", "output is copied before the kernel has written it"),
+	(LANE, OUT_WAITS, "rc = ", "output is copied before the kernel has written it"),
 	(LANE, OUT_WAITS, OUT_WAITS.replace("l->last", "RS_LANE_IN_DONE"), "output waits for the input's event"),
 	(LANE, OUT_WAITS, OUT_WAITS.replace("l->last", "RS_LANE_RAN"), "output does not wait for what comes from other GPUs"),
 	(LANE, COPY_TILES + IF + IN_RECORDS, IN_RECORDS + IF + COPY_TILES, "IN_DONE is recorded before the last copy in"),
 	(LANE, LAUNCH + IF + RUN_RECORDS, RUN_RECORDS + IF + LAUNCH, "RAN is recorded before the kernel"),
 	(LANE, COPY_OUT + OUT_RECORDS, OUT_RECORDS + "\n\t" + COPY_OUT + ";", "OUT_DONE is recorded before the copy out"),
 	(LANE, IN_RECORDS, IN_RECORDS.replace("l->streams[RS_LANE_IN]", "l->streams[RS_LANE_RUN]"), "IN_DONE is recorded on another stream"),
-	(LANE, RUN_WAITS + "\n\t" + RUN_WAITS_LAST + "\n\t" + ZEROS + IF + LAUNCH,
-	 ZEROS + IF + LAUNCH + "\n\t" + RUN_WAITS + "\n\t" + RUN_WAITS_LAST, "a kernel's waits come after it"),
+	(LANE, RUN_WAITS + "\n\t" + RUN_WAITS_LAST + "\n\t" + CLEAR + IF + ZEROS + IF + LAUNCH,
+	 CLEAR + IF + ZEROS + IF + LAUNCH + "\n\t" + RUN_WAITS + "\n\t" + RUN_WAITS_LAST, "a kernel's waits come after it"),
+	(LANE, CLEARS, CLEARS.replace("RS_LANE_RUN", "RS_LANE_OUT"), "a window is cleared on the stream that copies it out"),
+	(LANE, "if (!s->cleared)\n\t\tTRY(cudaMemsetAsync, s->device[RS_POOL_OUT], 0, " + CLEARS, "", "a window of output begins with any bytes"),
 	(LANE, ZEROS + IF + LAUNCH, LAUNCH + IF + ZEROS, "zeros come after copies"),
 	(LANE, ZEROS + IF + LAUNCH, "rc = launch(l, RS_LANE_RUN, s, 0, s->boxes, err);", "zeros and copies are not in order"),
 	(LANE, "args, 0, l->streams[stream]);", "args, 0, l->streams[RS_LANE_IN]);", "a kernel is on the stream of copies in"),
@@ -163,19 +170,52 @@ MISTAKES = [
 	(WIRE, "zero > 1 || ", "", "a byte that is no bool is taken for one"),
 	(WIRE, "copies[i].nr > SC_DIMS_MAX", "copies[i].nr > 250", "a copy may have 200 dimensions"),
 	(WIRE, "k < NR_TABLES(pool) ? rows_max(pool, k) : 0", "UINT32_MAX", "more copies than a plan has room for"),
-	(WIRE, "send->bytes != recv->bytes || ", "", "what is sent is not what is received"),
+	(WIRE, "s->sends[q].bytes != shares[q - pool->first].recvs[p].bytes", "0", "what is sent is not what is received"),
 	(WIRE, "w->drained++;", "", "what was drained is not counted"),
 	(WIRE, "w->filled = false;", "", "a round is taken for filled because the one before was"),
 	(SERVE, "rc = rs_wire_step(&s->wire, ret, false, err);", "rc = 0;", "what the daemon says is not checked"),
 	(CHANNEL, "n == sizeof(*ret) && ", "", "a part of a message is taken for all of it"),
 	(HELPER, "rs_child_kill(h->child);", "", "a helper that does not end is not killed"),
 	(HELPER, "rc = rs_wire_step(&h->wire, ret, true, err);", "rc = 0;", "what the helper says is not checked"),
-	(REMOTE, "window(b, p, nr, RS_POOL_OUT)", "window(b, p, nr + 1, RS_POOL_OUT)", "output is taken from another slot"),
-	(REMOTE, "window(b, p, nr, RS_POOL_OUT)", "window(b, 0, nr, RS_POOL_OUT)", "output is taken from the first GPU"),
+	(EXCHANGE, "(int)(e->o.first + p), &config", "(int)p, &config", "GPUs of each node are ranks from 0 on", "test_gpu_joint"),
+	(EXCHANGE, "q < e->o.world", "q < e->o.peers", "GPUs of other nodes are sent nothing", "test_gpu_joint"),
+	(PIPELINE, "round->shares[k].send_bytes || round->shares[k].recv_bytes", "round->shares[k].send_bytes != 0", "who only receives makes no exchange", "test_gpu_joint"),
+	(PIPELINE, "if (p->has_id)", "if (0)", "each node has an id of its own", "test_gpu_joint"),
+	(WIRE, "&round->shares[pool->first + p]", "&round->shares[p]", "a node is given the shares of another one", "test_gpu_joint"),
+	(REMOTE, "&round->shares[b->call.pool.first + p]", "&round->shares[p]", "what a node wrote is taken for another one's", "test_gpu_joint"),
+	(REMOTE, "j->window_bytes > pool->window_bytes || ", "", "a node takes windows that it has no memory for", "test_gpu_joint"),
+	(REMOTE, "if (b->targets[i].fd < 0)\n\t\t\tcontinue;", "", "the host writes other nodes' files", "test_gpu_joint"),
+	(REMOTE, "window(&b->call, p, nr, RS_POOL_OUT)", "window(&b->call, p, nr + 1, RS_POOL_OUT)", "output is taken from another slot"),
+	(REMOTE, "window(&b->call, p, nr, RS_POOL_OUT)", "window(&b->call, 0, nr, RS_POOL_OUT)", "output is taken from the first GPU"),
 	(REMOTE, "outs->nr = share->nr_out;", "", "ranges of a round that is not drained are forgotten"),
 	(REMOTE, "if (b.of_files)\n\t\t\treturn rc;", "", "a call that was stopped is done again by the host"),
 	(REMOTE, "b->ticked -= again;", "", "what the host does again is counted wrongly"),
-	(REMOTE, "rc == 0 && b->h", "0", "a failure is never forgotten"),
+	(REMOTE, "rc == 0 && b->call.h", "0", "a failure is never forgotten"),
+	# files in memory of a GPU
+	(LANE, "TRY(cudaMemsetAsync, buffer->at, 0, buffer->room, l->streams[RS_LANE_OUT]);", "", "a buffer is not zeroed", "test_gpu_buffers"),
+	(LANE, KEEP_WAITS, "for ", "a buffer gets output before the kernel has written it", "test_gpu_buffers"),
+	(LANE, "TRY(cudaEventRecord, s->events[RS_LANE_OUT_DONE], l->streams[RS_LANE_OUT]);\n\treturn 0;", "return 0;",
+	 "output is overwritten while a buffer gets it", "test_gpu_buffers"),
+	(LANE, "e->at > buffer->bytes || e->bytes > buffer->bytes - e->at", "0", "bytes behind a buffer are written", "test_gpu_buffers"),
+	(LANE, "if (b.at)\n\t\t\t(void)cudaFree(b.at);", "", "a buffer of which there is no handle is not given back", "test_gpu_buffers"),
+	(PIPELINE, "rc == SC_E_NO_MEMORY ? rc : keep(p, rc, err);", "keep(p, rc, err);", "a GPU without room for a buffer is given up", "test_gpu_buffers"),
+	(PIPELINE, "if (p->buffers[i].at)\n\t\t\t(void)rs_lane_give(&p->lanes[0], &p->buffers[i], err);", ";", "buffers are not given back in the end",
+	 "test_gpu_buffers"),
+	(WIRE, "w->buffers &= ~bit_of(w->buffer);", "", "a buffer can be given back twice"),
+	(WIRE, ": !m->nr || w->buffers & bit_of(m->nr);", ": true;", "a pass ends in a buffer that is not there"),
+	(LOADS, "l->h && l->life == load->life && ", "l->h && ", "a file is there that a helper had which has ended"),
+	(LOADS, "!l->h || load->life != l->life)", "!l->h)", "what a helper had that has ended is given back to the next one"),
+	(LOADS, "l->taken += room_of(load->file.bytes);", "", "what open files take is not counted"),
+	(LOADS, "l->taken -= room_of(load->file.bytes);", "", "what a close gives back is not counted"),
+	(LOADS, "rc = put_pieces(p, err);\n\tif (rc == 0)\n\t\trc = rs_call_say", "rc = rs_call_say", "what no round writes is not put"),
+	(LOADS, "if (!p->by_host)", "if (0)", "rounds of a file are not filled in"),
+	(LOADS, "if (l->h && rs_channel_is_closed(l->h->fd, 0))\n\t\tend_helper(l, 0);", "", "a helper that has ended is asked"),
+	(CREW, "while (c->busy)", "while (0)", "a range is there before other threads have read their parts"),
+	(CREW, "c->next += n;", "c->next += n + (n == RS_CREW_PART_BYTES);", "a byte between two parts is not read"),
+	(CREW, "c->to + (at - c->from)", "c->to + (c->next - c->from - n)", "a part is read to where the next one belongs"),
+	(CREW, "c->next = c->end;\n", "", "parts are read behind an error"),
+	(CREW, "if (!c->first.code)\n\t\t\t\tc->first = err;", ";", "an error is forgotten"),
+	(CREW, "if (!c->first.code)", "", "the last error is told in the place of the first"),
 ]
 
 
@@ -214,23 +254,35 @@ def compiled(build, source, text, folder):
 
 
 def passes(build, source, test, text):
+	far = test in FAR and source in (EXCHANGE, PIPELINE)	# it is the helper that has the mistake
 	with tempfile.TemporaryDirectory(prefix="scalai-planted.") as folder:
 		made, name = compiled(build, source, text, folder)
-		link = subprocess.run(["ninja", "-t", "commands", "-s", f"tests/{test}"], cwd=build, check=True, capture_output=True, text=True).stdout
+		link = subprocess.run(["ninja", "-t", "commands", "-s", "tests/fake_helper" if far else f"tests/{test}"], cwd=build, check=True, capture_output=True, text=True).stdout
 		words = [w for w in shlex.split(link) if w != name]	# what an archive has gives way to ours
 		words[words.index("-o") + 1] = f"{folder}/test"
 		words.insert(words.index("-o"), made)
 		subprocess.run(words, cwd=build, check=True)
 		env = {**os.environ, "ROUNDS": os.environ.get("ROUNDS", "600"), "UBSAN_OPTIONS": "halt_on_error=1", "CMOCKA_TEST_ABORT": "1",
 		       "ASAN_OPTIONS": "detect_leaks=0"}
+		if far:
+			env["FAR_HELPER"] = f"{folder}/test"
 		try:
-			return subprocess.run([f"{folder}/test"], env=env, capture_output=True, timeout=400).returncode == 0
+			return subprocess.run([f"{build}/tests/{test}" if far else f"{folder}/test"], env=env, capture_output=True, timeout=400).returncode == 0
 		except subprocess.TimeoutExpired:
 			return False	# it never ends: seen
 
 
 def test_of(mistake):
 	return mistake[4] if len(mistake) > 4 else USES[mistake[0]][1]
+
+
+def check():
+	"""Whether each mistake has its place in the sources, and one only."""
+	wrong = [(m, text_of("", m[0]).count(m[1])) for m in MISTAKES if m[0] != PTX]
+	wrong = [(m, n) for m, n in wrong if n != 1]
+	for m, n in wrong:
+		print(f"planted: {m[0]} has {m[1]!r} {n} times: {m[3]}")
+	return 1 if wrong else 0
 
 
 def tries(build, mistake):
@@ -242,6 +294,8 @@ def tries(build, mistake):
 
 
 def main(build, word=""):
+	if build == "--check":
+		return check()
 	build = os.path.abspath(build)
 	mistakes = [m for m in MISTAKES if word in m[0] + m[3]]
 	if not os.path.exists(os.path.join(build, PTX)):

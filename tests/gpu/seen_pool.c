@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the daemon reads and writes of the pool is seen by the stand-in of another process, or thread: linked with
- * --wrap=rs_pipeline_new.
+ * --wrap=rs_pipeline_new, rs_pipeline_begin.
  */
 #include "reshard/cuda/pipeline.h"
 
@@ -32,6 +32,8 @@ static void forget(struct outs *of)
 	*of = (struct outs){0};
 }
 
+static bool keeps;	/* the pass ends in a buffer: nothing is drained */
+
 static int fill(void *arg, const struct rs_round *round, unsigned slot, struct sc_err *err)
 {
 	for (uint32_t k = 0; k < round->nr; k++) {
@@ -40,6 +42,8 @@ static int fill(void *arg, const struct rs_round *round, unsigned slot, struct s
 
 		for (uint32_t i = 0; i < s->nr_in; i++)
 			fake_host_uses(window(k, slot, RS_POOL_IN) + s->in[i].window, s->in[i].bytes, true, "a read of a file");
+		if (keeps)
+			continue;
 		*to = (struct outs){s->nr_out, malloc((s->nr_out + 1) * sizeof(*s->out))};
 		memcpy(to->at, s->out, s->nr_out * sizeof(*s->out));
 	}
@@ -71,4 +75,13 @@ int __wrap_rs_pipeline_new(const struct rs_pipeline_options *o, struct rs_pipeli
 	seen.fill = fill;
 	seen.drain = drain;
 	return __real_rs_pipeline_new(&seen, ret, err);
+}
+
+int __real_rs_pipeline_begin(struct rs_pipeline *p, uint32_t nr, const unsigned char *id, struct sc_err *err);
+int __wrap_rs_pipeline_begin(struct rs_pipeline *p, uint32_t nr, const unsigned char *id, struct sc_err *err);
+
+int __wrap_rs_pipeline_begin(struct rs_pipeline *p, uint32_t nr, const unsigned char *id, struct sc_err *err)
+{
+	keeps = nr != 0;
+	return __real_rs_pipeline_begin(p, nr, id, err);
 }

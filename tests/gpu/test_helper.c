@@ -22,11 +22,11 @@
 /* cmocka wants four of the above first */
 #include <cmocka.h>
 
-#include "meta/base/log.h"
 #include "reshard/gpu/helper.h"
 #include "tests/gpu/life.h"
 
 #define TIMEOUT_MS 700
+#define MESSAGES_MIN 15
 #define MESSAGES_MAX 40
 
 /* --- tests --- */
@@ -103,76 +103,127 @@ static void a_helper_takes_no_more_memory_than_it_may(void **unused)
 	}
 }
 
+static struct trial trials[400];
+static unsigned nr_trials;
+
+static void plan(const char *misdeed, unsigned n, unsigned timeout_ms)
+{
+	assert_true(nr_trials < sizeof(trials) / sizeof(*trials));
+	trials[nr_trials++] = (struct trial){misdeed, n, timeout_ms, false};
+}
+
+/* Does what was planned, and plans nothing more. */
+static unsigned try_all(void)
+{
+	const unsigned nr = nr_trials;
+
+	nr_trials = 0;
+	expect_all_right(trials, nr);
+	return nr;
+}
+
+/* Of those of a misdeed, or of all (NULL), how many the host has done. */
+static unsigned by_host(const char *misdeed, unsigned nr)
+{
+	unsigned host = 0;
+
+	for (unsigned i = 0; i < nr; i++)
+		host += !trials[i].by_gpu && (!misdeed || strcmp(trials[i].misdeed, misdeed) == 0);
+	return host;
+}
+
 static void a_helper_is_killed_at_each_message(void **unused)
 {
+	unsigned nr;
+
 	(void)unused;
-	for (unsigned n = 1; !messages; n++) {
-		if (expect_right("kill", n, 20000))
-			messages = n - 1;
-		assert_true(n < MESSAGES_MAX);
-	}
-	assert_true(messages > 15);
+	for (messages = MESSAGES_MIN; !expect_right("kill", messages + 1, 20000); messages++)
+		assert_true(messages < MESSAGES_MAX);
 	for (unsigned n = 1; n <= messages; n++) {
-		assert_false(expect_right("exit", n, 20000));
-		/* of the last one the daemon hears, and finds out later */
-		assert_int_equal(n == messages, expect_right("after-kill", n, 20000));
+		plan("kill", n, 20000);
+		plan("exit", n, 20000);
+		if (n < messages)
+			plan("after-kill", n, 20000);
 	}
+	nr = try_all();
+	assert_int_equal(nr, by_host(NULL, nr));
+	/* of the last one the daemon hears, and finds out later */
+	assert_true(expect_right("after-kill", messages, 20000));
 }
 
 static void a_helper_is_stopped_at_each_message(void **unused)
 {
+	unsigned nr;
+
 	(void)unused;
 	for (unsigned n = 1; n <= messages; n++)
-		assert_false(expect_right(n % 2 ? "stop" : "silent", n, TIMEOUT_MS));
+		plan(n % 2 ? "stop" : "silent", n, TIMEOUT_MS);
+	nr = try_all();
+	assert_int_equal(nr, by_host(NULL, nr));
 }
 
 static void a_helper_says_nonsense_at_each_message(void **unused)
 {
 	static const char *const always[] = {"noise", "short", "text"}, *const others[] = {"kind", "number", "twice"};
-	unsigned seen = 0;
+	unsigned nr;
 
 	(void)unused;
 	for (unsigned n = 1; n <= messages; n++)
 		for (unsigned k = 0; k < 3; k++) {
-			assert_false(expect_right(always[k], n, 20000));
-			seen += !expect_right(others[k], n, 20000);
+			plan(always[k], n, 20000);
+			plan(others[k], n, 20000);
 		}
+	nr = try_all();
+	for (unsigned k = 0; k < 3; k++)
+		assert_int_equal(messages, by_host(always[k], nr));
 	/* BEGUN, FINISHED and READY have no number; what is said after FINISHED is heard by the next call */
-	assert_true(seen >= 3 * messages - 6);
+	assert_true(by_host(NULL, nr) >= 6 * messages - 6);
 }
 
 static void cuda_fails(void **unused)
 {
-	unsigned failed = 0;
+	unsigned nr;
 
 	(void)unused;
 	for (unsigned n = 1; n < 60; n += n < 12 ? 1 : 7)
-		failed += !expect_right("call", n, 20000);
-	assert_true(failed > 15);
+		plan("call", n, 20000);
 	for (unsigned n = 1; n <= 20; n += 3) {
-		assert_false(expect_right("run", n, 20000));
-		assert_false(expect_right("hang", n, TIMEOUT_MS));
+		plan("run", n, 20000);
+		plan("hang", n, TIMEOUT_MS);
 	}
+	nr = try_all();
+	assert_true(by_host("call", nr) > 15);
+	assert_int_equal(7, by_host("run", nr));
+	assert_int_equal(7, by_host("hang", nr));
 }
 
 /* Whatever becomes of the last of several, and of NCCL. */
 static void exchanges_fail(void **unused)
 {
+	unsigned nr, planned = 0;
+
 	(void)unused;
-	for (unsigned i = 0; i < 12; i++) {
-		devices = 2 + i % 2; /* of three files: each has one */
-		assert_false(expect_right(i % 4 == 0 ? "peer-never" : i % 4 == 1 ? "peer-is-heard" : "peer-dies", 1 + i / 4, TIMEOUT_MS));
-		assert_true(expect_right("peer-late", 1 + i, 20000));
+	for (devices = 2; devices <= 3; devices++) { /* of three files: each has one */
+		for (unsigned i = devices % 2; i < 12; i += 2) {
+			plan(i % 4 == 0 ? "peer-never" : i % 4 == 1 ? "peer-is-heard" : "peer-dies", 1 + i / 4, TIMEOUT_MS);
+			plan("peer-late", 1 + i, 20000);
+		}
+		nr = try_all();
+		assert_int_equal(nr / 2, by_host(NULL, nr));
+		assert_int_equal(0, by_host("peer-late", nr));
 	}
 	devices = 3;
-	for (unsigned n = 1; n < 260; n += 37)
-		(void)expect_right("call", n, 20000);
 	for (unsigned n = 1; n <= 40; n += 6) {
-		assert_false(expect_right("run", n, 20000));
-		assert_false(expect_right("hang", n, TIMEOUT_MS));
+		plan("run", n, 20000);
+		plan("hang", n, TIMEOUT_MS);
+		planned += 2;
 	}
-	for (unsigned n = 1; n <= messages; n += 4)
-		assert_false(expect_right(n % 8 == 1 ? "kill" : "silent", n, TIMEOUT_MS));
+	for (unsigned n = 1; n <= messages; n += 4, planned++)
+		plan(n % 8 == 1 ? "kill" : "silent", n, TIMEOUT_MS);
+	for (unsigned n = 1; n < 260; n += 37)
+		plan("call", n, 20000);
+	nr = try_all();
+	assert_int_equal(planned, by_host(NULL, nr) - by_host("call", nr));
 	devices = 1;
 }
 
@@ -398,25 +449,6 @@ static bool is_alive(pid_t pid)
 	return strstr(line, ") Z ") == NULL;
 }
 
-static pid_t helper_pid(void)
-{
-	char path[sizeof(script) + 4];
-	int pid = 0;
-
-	(void)snprintf(path, sizeof(path), "%s.pid", script);
-	for (unsigned i = 0; i < 5000 && !pid; i++) {
-		FILE *f = fopen(path, "r");
-
-		if (f && fscanf(f, "%d", &pid) != 1)
-			pid = 0;
-		if (f)
-			(void)fclose(f);
-		(void)usleep(1000);
-	}
-	(void)unlink(path);
-	return pid;
-}
-
 static void a_helper_ends_with_its_daemon(void **unused)
 {
 	static const char *const misdeeds[] = {"0 0 hang 3", "1 1 hang 9", "0 0"};
@@ -427,7 +459,7 @@ static void a_helper_ends_with_its_daemon(void **unused)
 		pid_t daemon, helper;
 		int status;
 
-		(void)helper_pid(); /* of before */
+		forget_pid(); /* of before */
 		write_script(misdeeds[i]);
 		daemon = fork();
 		if (daemon == 0) {
@@ -450,29 +482,6 @@ static void a_helper_ends_with_its_daemon(void **unused)
 	}
 }
 
-static int set_up(void **unused)
-{
-	struct sc_err err;
-	int fd = mkstemp(script);
-
-	(void)unused;
-	if (fd < 0)
-		return -1;
-	(void)close(fd);
-	sc_log_level(SC_LOG_ERROR);
-	by_hand_make();
-	return rs_engine_open(&rs_engine_gpu, NULL, 0, &engine, &err);
-}
-
-static int tear_down(void **unused)
-{
-	(void)unused;
-	(void)rs_gpu_stop();
-	rs_engine_close(engine);
-	(void)helper_pid();
-	return unlink(script);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -493,5 +502,5 @@ int main(void)
 		cmocka_unit_test(a_helper_ends_with_its_daemon),
 	};
 
-	return cmocka_run_group_tests_name("helper", tests, set_up, tear_down);
+	return cmocka_run_group_tests_name("helper", tests, life_set_up, life_tear_down);
 }

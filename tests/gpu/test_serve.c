@@ -21,14 +21,15 @@
 #include "reshard/gpu/channel.h"
 #include "tests/gpu/fake_cuda.h"
 #include "tests/prop/pick.h"
+#include "tests/support/every.h"
 
-#define CONVERSATIONS 3000
+#define CONVERSATIONS some_of(3000)
 #define WINDOW 4096u
 #define BOXES 6u
 #define WAIT_MS 20000
 
 static struct rs_pool pool = {WINDOW, BOXES, 1};	/* of a conversation */
-static unsigned refused, finished, planned;
+static unsigned refused, finished, planned, loaded, freed, kept;
 
 struct talk {
 	int fd, helper_fd, memory_fd;
@@ -67,7 +68,7 @@ static void change(struct rs_wire_message *m)
 			bytes[i] = (unsigned char)pick(256);
 		break;
 	case 1:
-		m->kind = pick(17);
+		m->kind = pick(22);
 		break;
 	case 2:
 		m->nr = pick(2) ? m->nr + pick(4) : odd_number();
@@ -126,7 +127,7 @@ static struct rs_copy random_copy(bool odd)
 struct plan {
 	struct rs_extent in, out;
 	struct rs_copy copies[BOXES], packs[2], unpacks[2];
-	struct rs_part sends[RS_POOL_PEERS_MAX], recvs[RS_POOL_PEERS_MAX];
+	struct rs_part sends[RS_POOL_WORLD_MAX], recvs[RS_POOL_WORLD_MAX];
 };
 
 /* One range is read and one written, whole windows; some copies between them; and 40 bytes for each other peer. */
@@ -211,6 +212,20 @@ static bool set_up(struct talk *t)
 	return say(t, m, t->memory_fd);
 }
 
+/* Takes a buffer, gives one back, or begins a pass that ends in one or in files. */
+static bool say_when_idle(struct talk *t)
+{
+	struct rs_wire_message m = rs_wire_message(RS_WIRE_BEGIN, 0);
+	const uint64_t nr = 1 + pick(3), bit = UINT64_C(1) << (nr - 1);
+
+	if (pool.peers == 1 && pick(3)) {
+		m.kind = t->wire.buffers & bit ? (pick(2) ? RS_WIRE_FREE : RS_WIRE_BEGIN) : RS_WIRE_LOAD;
+		m.nr = nr;
+		m.window_bytes = WINDOW + pick(5 << 20);
+	}
+	return say(t, m, -1);
+}
+
 /* What the daemon says next; false: the helper is gone, or is left alone. */
 static bool go_on(struct talk *t)
 {
@@ -218,7 +233,7 @@ static bool go_on(struct talk *t)
 	case RS_WIRE_NEW:
 		return set_up(t);
 	case RS_WIRE_IDLE:
-		return pick(4) && say(t, rs_wire_message(RS_WIRE_BEGIN, 0), -1);
+		return pick(8) && say_when_idle(t);
 	case RS_WIRE_BATCH:
 		return pick(8) ? say_round(t) : say(t, rs_wire_message(RS_WIRE_FINISH, 0), -1);
 	case RS_WIRE_FILLING:
@@ -255,6 +270,9 @@ static bool listen_to(struct talk *t, bool was_right)
 	if (was_right)
 		assert_int_equal(0, rc);
 	finished += m.kind == RS_WIRE_FINISHED;
+	kept += m.kind == RS_WIRE_FINISHED && t->wire.buffer;
+	loaded += m.kind == RS_WIRE_LOADED;
+	freed += m.kind == RS_WIRE_FREED;
 	return rc == 0;
 }
 
@@ -303,7 +321,9 @@ static void nonsense_is_refused(void **unused)
 	random_state = 1;
 	for (unsigned i = 0; i < CONVERSATIONS; i++)
 		talk(i % 3 == 0 ? 0 : i % 3 == 1 ? 3 : 12);
-	print_message("# %u rounds were planned, %u passes finished, %u conversations refused\n", planned, finished, refused);
+	print_message("# %u rounds were planned, %u passes finished, %u of them in %u buffers, of which %u were freed; %u conversations refused\n",
+		      planned, finished, kept, loaded, freed, refused);
+	assert_true(loaded > CONVERSATIONS / 10 && freed > CONVERSATIONS / 30 && kept > CONVERSATIONS / 30);
 	assert_true(planned > CONVERSATIONS && finished > CONVERSATIONS / 5 && refused > CONVERSATIONS / 5);
 }
 

@@ -230,7 +230,9 @@ static bool is_in(const struct meta_op *o, const struct meta_key *key)
 	case META_RANGE_LOW:
 		return key->kind == META_KEY_LOW;
 	case META_RANGE_READY:
-		return key->kind == META_KEY_READY && key->job == o->key.job && key->nr == o->key.nr;
+	case META_RANGE_KEPT:
+		return key->kind == (o->range == META_RANGE_READY ? META_KEY_READY : META_KEY_KEPT) &&
+		       key->job == o->key.job && key->nr == o->key.nr;
 	default:
 		return is_watched(key->kind);
 	}
@@ -274,6 +276,11 @@ static void do_op(struct world *w, const struct meta_op *o, bool late, struct it
 	case META_DELETE:
 		erase(w, &o->key);
 		break;
+	case META_CLEAR:
+		for (size_t i = w->kv.nr; i-- > 0;)
+			if (is_in(o, &w->kv.at[i].key))
+				erase(w, &w->kv.at[i].key);
+		break;
 	case META_GET:
 		kv = kv_find(w, &o->key);
 		answer_record(answer, (struct meta_record){o->key, kv != NULL, kv ? kv->create : 0, kv ? kv->mod : 0,
@@ -304,7 +311,7 @@ static void apply_txn(struct world *w, const struct meta_txn *t, struct item *an
 	for (uint32_t i = 0; i < nr; i++) {
 		struct lease *l = NULL;
 
-		changes |= ops[i].what == META_PUT || ops[i].what == META_DELETE;
+		changes |= ops[i].what == META_PUT || ops[i].what == META_DELETE || ops[i].what == META_CLEAR;
 		for (size_t k = 0; ops[i].what == META_PUT && ops[i].lease && k < w->leases.nr; k++)
 			if (w->leases.at[k].id == ops[i].lease && w->leases.at[k].alive)
 				l = &w->leases.at[k];
@@ -321,7 +328,7 @@ static void apply_txn(struct world *w, const struct meta_txn *t, struct item *an
 	for (uint32_t i = 0; i < nr; i++)
 		if (ops[i].what != META_GET)
 			trace(w, "etcd at %lu: %s of %s by a request of node %u", w->revision,
-			      (const char *[]){"put", "delete", "", "list"}[ops[i].what], kind_names[ops[i].key.kind],
+			      (const char *[]){"put", "delete", "clear", "", "list"}[ops[i].what], kind_names[ops[i].key.kind],
 			      answer->node);
 	for (uint32_t i = 0; i < nr; i++)
 		do_op(w, &ops[i], t->any_server, answer);

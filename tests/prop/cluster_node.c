@@ -113,7 +113,8 @@ static void send_request(struct world *w, unsigned i, const struct rs_act *a)
 static void tell_bytes(struct world *w, unsigned i, unsigned job)
 {
 	struct node *n = &w->node[i];
-	struct rs_event e = {.kind = RS_EV_BYTES, .job = job, .nr = n->disk[job].head, .landed = true, .on_disk = true};
+	struct rs_event e = {.kind = RS_EV_BYTES, .job = job, .nr = n->disk[job].head, .landed = true, .on_disk = true,
+			     .set = set_hash(job, n->disk[job].head * NODES_MAX + i)};
 	bool here = true, any = false;
 
 	for (unsigned r = 0; r < RANGES; r++)
@@ -129,22 +130,32 @@ static void tell_bytes(struct world *w, unsigned i, unsigned job)
 		node_event(w, i, &e);
 }
 
-static void tell_place(struct world *w, unsigned i, unsigned job)
+/* `keep`: what nodes keep, of which the storage is made; NULL: it follows from the version. */
+static void tell_place(struct world *w, unsigned i, unsigned job, const struct rs_act *keep)
 {
 	struct meta_set_name set = {set_hash(job, w->node[i].disk[job].head), 0, "model.safetensors"};
+	struct meta_hash files[NODES_MAX];
 	uint32_t nodes[NODES_MAX], nr = 0;
 	struct rs_event e = {.kind = RS_EV_PLACED,
 			     .job = job,
 			     .nr = w->node[i].disk[job].head,
 			     .nr_sets = 1,
 			     .sets = &set,
+			     .files = keep ? files : NULL,
 			     .nodes = nodes};
 
 	for (unsigned k = 0; k < w->nodes; k++) {
-		bool any = false;
+		bool any = false, says = !keep;
 
 		for (unsigned r = 0; r < RANGES; r++)
 			any |= needs(w, k, r, e.nr);
+		for (uint32_t n = 0; keep && n < keep->nr_keep; n++)
+			if (keep->keep[n].node == k) {
+				files[nr] = keep->keep[n].files;
+				says = true;
+			}
+		if (any && !says) /* it is away: its part is nobody's */
+			return;
 		if (any)
 			nodes[nr++] = k;
 	}
@@ -279,6 +290,9 @@ void node_local(struct world *w, const struct item *it)
 		break;
 	case RS_ACT_PREPARE:
 		e.kind = RS_EV_PREPARED;
+		e.code = !w->quiet && pick(w, 20) == 0 ? SC_E_NO_SPACE : 0;
+		if (e.code)
+			break;
 		n->disk[job].prepared = a->token;
 		n->disk[job].base = a->base;
 		break;
@@ -339,8 +353,15 @@ static void do_job_act(struct world *w, unsigned i, const struct rs_act *a)
 	case RS_ACT_STORED:
 		n->disk[job].storage = n->now[job].storage = a->nr_sets ? set_nr(&a->sets[0].set) : 0;
 		break;
+	case RS_ACT_DIED:
+		node_event(w, i, &(struct rs_event){.kind = RS_EV_SEEN, .job = job, .revision = a->revision});
+		break;
+	case RS_ACT_PLACE:
+		tell_place(w, i, job, a);
+		break;
 	case RS_ACT_PULL:
-		tell_place(w, i, job);
+		if (a->nr % 2)
+			tell_place(w, i, job, NULL);
 		tell_bytes(w, i, job);
 		break;
 	case RS_ACT_DELETE:
@@ -518,7 +539,8 @@ void node_start(struct world *w, unsigned i)
 	node_event(w, i, &time);
 	for (unsigned job = 0; job < w->jobs; job++)
 		if (n->disk[job].head) {
-			tell_place(w, i, job);
+			if (n->disk[job].head % 2)
+				tell_place(w, i, job, NULL);
 			tell_bytes(w, i, job);
 		}
 }

@@ -7,6 +7,8 @@
  *     test_cluster --rule NAME [SCHEDULES]	the last steps of the schedule that breaks a promise without it
  */
 #include "tests/prop/cluster.h"
+#include "tests/support/every.h"
+#include "tests/support/rule_names.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +20,7 @@
 
 #define STEPS 4000
 
-static unsigned long schedules = 300, seed = 1;
+static unsigned long schedules, seed = 1;
 static struct world world;
 static struct {
 	unsigned long commits, done, refused, opens, settles, deletes, writes, seals, crashes, asides, starved;
@@ -71,16 +73,6 @@ static void promises_hold(void **unused)
 					sum.deletes > schedules / 10 && sum.seals && sum.crashes && sum.starved));
 }
 
-static const struct {
-	const char *name;
-	bool *off;
-} rules[] = {
-#define X(name) {#name, &rs_rules_off.name},
-    RS_RULES(X)
-#undef X
-};
-#define RULES_NR (sizeof(rules) / sizeof(*rules))
-
 /*
  * Rules that others imply are taken out together with those; the promise that only they keep must then be broken.
  */
@@ -100,16 +92,33 @@ static void set_off(const char *name, bool off, const char **ret_promise)
 	}
 }
 
-static bool caught(const char *name, unsigned long most, unsigned long *ret_schedule)
+/* Schedules `first` to `most` run without the rule, then those before; until one breaks a promise. */
+static bool caught(const char *name, unsigned long first, unsigned long most, unsigned long *ret_schedule)
 {
 	bool is_caught = false;
 	const char *promise;
 
 	set_off(name, true, &promise);
-	for (*ret_schedule = 0; *ret_schedule < most && !is_caught;)
-		is_caught = run(++*ret_schedule) < 0 && strncmp(world.broken, promise, strlen(promise)) == 0;
+	for (unsigned long i = 0; i < most && !is_caught; i++) {
+		*ret_schedule = (first - 1 + i) % most + 1;
+		is_caught = run(*ret_schedule) < 0 && strncmp(world.broken, promise, strlen(promise)) == 0;
+	}
 	set_off(name, false, &promise);
 	return is_caught;
+}
+
+/* Rules that few schedules miss, and one shortly before the first that does: a short run begins there. */
+static unsigned long first_for(const char *name)
+{
+	static const struct {
+		const char *name;
+		unsigned long first;
+	} rare[] = {{"store_compared", 780}, {"fresh_from_start", 2440}, {"reads_ordered", 10440}};
+
+	for (size_t i = 0; every() > 1 && i < sizeof(rare) / sizeof(*rare); i++)
+		if (strcmp(rare[i].name, name) == 0)
+			return rare[i].first;
+	return 1;
 }
 
 static void each_rule_is_missed(void **unused)
@@ -119,7 +128,7 @@ static void each_rule_is_missed(void **unused)
 	(void)unused;
 	for (size_t i = 0; i < RULES_NR; i++) {
 		unsigned long at;
-		bool ok = caught(rules[i].name, 4000, &at);
+		bool ok = caught(rules[i].name, first_for(rules[i].name), 12000, &at);
 
 		missed += !ok;
 		fprintf(stderr, "%-22s %s (schedule %lu)\n", rules[i].name, ok ? world.broken : "NOTHING IS BROKEN",
@@ -136,15 +145,14 @@ int main(int argc, char **argv)
 
 	memory_may_fail();
 	if (argc > 2 && strcmp(argv[1], "--rule") == 0) {
-		bool ok = caught(argv[2], argc > 3 ? strtoul(argv[3], NULL, 0) : 3000, &at);
+		bool ok = caught(argv[2], 1, argc > 3 ? strtoul(argv[3], NULL, 0) : 3000, &at);
 
 		if (ok)
 			print_trace();
 		fprintf(stderr, "%s: %s (schedule %lu)\n", argv[2], ok ? world.broken : "nothing is broken", at);
 		return !ok;
 	}
-	if (argc > 1)
-		schedules = strtoul(argv[1], NULL, 0);
+	schedules = argc > 1 ? strtoul(argv[1], NULL, 0) : some_of(300);
 	if (argc > 2) {
 		seed = strtoul(argv[2], NULL, 0);
 		return cmocka_run_group_tests_name("promises", promises, NULL, NULL);

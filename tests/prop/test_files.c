@@ -24,6 +24,7 @@
 #include "reshard/repair/repair.h"
 #include "tests/prop/files.h"
 #include "tests/prop/pick.h"
+#include "tests/support/every.h"
 #include "tests/support/rank_files.h"
 
 #define LAYERS_MAX 12
@@ -503,7 +504,7 @@ static void one_world(unsigned long number)
 
 static void files_are_what_they_should_be(void **unused)
 {
-	unsigned long rounds = getenv("ROUNDS") ? strtoul(getenv("ROUNDS"), NULL, 10) : 24;
+	unsigned long rounds = getenv("ROUNDS") ? strtoul(getenv("ROUNDS"), NULL, 10) : some_of(24);
 	unsigned long first = seed;
 
 	(void)unused;

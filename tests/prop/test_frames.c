@@ -323,6 +323,36 @@ static void only_who_knows_the_secret_gets_in(void **unused)
 	assert_int_equal(SC_E_UNSUPPORTED, shake(0));
 }
 
+static void both_speak_the_newest_that_both_know(void **unused)
+{
+	static uint8_t secret[1][RS_SECRET_BYTES], bytes[FRAME_MAX];
+	struct sc_err err;
+
+	(void)unused;
+	for (unsigned i = 0; i < 3000; i++) {
+		const unsigned low[2] = {1 + pick(4), 1 + pick(4)}, high[2] = {low[0] + pick(4), low[1] + pick(4)};
+		const unsigned newest = high[0] < high[1] ? high[0] : high[1];
+		const bool can = low[0] <= newest && low[1] <= newest;
+
+		begin(secret, 1, secret, 1);
+		a.me.protocol_min = (uint8_t)low[0];
+		a.me.protocol_max = (uint8_t)high[0];
+		b.me.protocol_min = (uint8_t)low[1];
+		b.me.protocol_max = (uint8_t)high[1];
+		assert_int_equal(can ? 0 : SC_E_UNSUPPORTED, shake(0));
+		if (!can)
+			continue;
+		assert_int_equal(newest, rs_session_protocol(&a));
+		assert_int_equal(newest, rs_session_protocol(&b));
+		rs_session_seal(&a, bytes, RS_FRAME_HEADER);
+		assert_int_equal(newest, bytes[2]);
+		assert_int_equal(0, rs_session_check(&b, bytes, RS_FRAME_HEADER, &err));
+		b.me.protocol_max = b.peer.protocol_max = (uint8_t)(newest + 1); /* and no other */
+		rs_session_seal(&a, bytes, RS_FRAME_HEADER);
+		assert_int_equal(SC_E_PERMISSION, rs_session_check(&b, bytes, RS_FRAME_HEADER, &err));
+	}
+}
+
 static void a_hello_sent_back_opens_nothing(void **unused)
 {
 	static uint8_t secret[1][RS_SECRET_BYTES];
@@ -379,6 +409,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(what_is_too_long_is_refused_before_it_is_taken),
 	    cmocka_unit_test(pulls_pack_what_a_slow_loop_packs),
 	    cmocka_unit_test(sums_that_overflow_do_not_fit),
+	    cmocka_unit_test(both_speak_the_newest_that_both_know),
 	    cmocka_unit_test(only_who_knows_the_secret_gets_in),
 	    cmocka_unit_test(a_hello_sent_back_opens_nothing),
 	    cmocka_unit_test(each_frame_is_taken_once_in_order_unchanged),

@@ -128,7 +128,10 @@ static struct meta_value random_value(struct sc_arena *a)
 							hash(), hash(), pick(2) ? text(a, false) : NULL};
 		break;
 	case META_KEY_READY:
-		v.ready = (struct meta_ready_value){n[0], n[1], n[2]};
+		v.ready = (struct meta_ready_value){n[0], n[1], n[2], hash()};
+		break;
+	case META_KEY_COPIED:
+		v.copied = (struct meta_copied_value){n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[0]};
 		break;
 	case META_KEY_SHOWN:
 	case META_KEY_TAG:

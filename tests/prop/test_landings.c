@@ -19,6 +19,7 @@
 
 #include "meta/base/log.h"
 #include "meta/base/mem.h"
+#include "meta/base/xxh.h"
 #include "tests/support/puller.h"
 
 #define READERS 8
@@ -100,7 +101,7 @@ struct reader {
 	pthread_t thread;
 	struct rs_landings *set;
 	unsigned seed;
-	int rounds, failures, later;
+	int rounds, failures, later, kept, wrong;
 };
 
 static void look(struct rs_bytes *b, const struct rs_away *what, uint64_t at, uint64_t bytes, unsigned *seed)
@@ -126,6 +127,77 @@ static void look(struct rs_bytes *b, const struct rs_away *what, uint64_t at, ui
 	(void)close(fd);
 }
 
+static int stop_sometimes(void *arg, uint64_t bytes)
+{
+	struct reader *r = arg;
+
+	(void)bytes;
+	return rand_r(&r->seed) % 3 == 0;
+}
+
+/* What is known of a blob's hash; one is kept at a time. */
+static enum { NOBODY, RIGHT, WRONG } known;
+static unsigned complaints;
+
+static int tell_hash(void *arg, const struct rs_away *what, uint8_t ret[RS_AWAY_HASH_BYTES])
+{
+	unsigned char *all = malloc(what->bytes + 1);
+	XXH128_canonical_t hash;
+
+	(void)arg;
+	(void)true_bytes(what, 0, what->bytes, all, NULL);
+	XXH128_canonicalFromHash(&hash, XXH3_128bits(all, what->bytes));
+	memcpy(ret, hash.digest, RS_AWAY_HASH_BYTES);
+	ret[3] ^= known == WRONG;
+	free(all);
+	return known != NOBODY;
+}
+
+static void complain(void *arg, const struct rs_away *what)
+{
+	(void)arg;
+	(void)what;
+	complaints++;
+}
+
+/* A whole blob becomes a file of the store, while others read it, and then has all bytes, which have its hash; or not. */
+static void keep_one(struct reader *r, const struct rs_away *what)
+{
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+	unsigned char *got = malloc(what->bytes + 1);
+	struct rs_landing_kept kept = {.fd = -1};
+	struct rs_place place;
+	struct sc_err err;
+	unsigned was;
+	bool wrong;
+	int rc;
+
+	check(rs_landing_place(r->set, what, 0, &place, &err) == 0, err.msg, what, 0);
+	(void)pthread_mutex_lock(&one);
+	known = (unsigned)rand_r(&r->seed) % 3;
+	was = complaints;
+	rc = rs_landing_keep(&place, &store, 1, stop_sometimes, r, &kept, &err);
+	wrong = rc == SC_E_SYSTEM && strstr(err.msg, "other bytes");
+	check(rc < 0 ? !wrong || known == WRONG : known != WRONG, "a hash was not compared", what, 0);
+	check(rc < 0 || kept.has_hash == (known == RIGHT), "a hash that nobody knows", what, 0);
+	check(complaints == was + wrong, "nobody was told of other bytes", what, 0);
+	check(rc < 0 || meta_store_remove(&store, 1, &err) == 0, err.msg, what, 0);
+	(void)pthread_mutex_unlock(&one);
+	if (rc == 0) {
+		check(pread(kept.fd, got, what->bytes + 1, 0) == (ssize_t)what->bytes, "another size", what, 0);
+		for (uint64_t i = 0; i < what->bytes; i += 97)
+			check(got[i] == true_byte(what, i), "a wrong byte of a file that is kept", what, i);
+		(void)close(kept.fd);
+		r->kept++;
+	} else if (wrong) {
+		r->wrong++;
+	} else {
+		check(rc == SC_E_CANCELLED || strstr(err.msg, "the wire is cut"), err.msg, what, 0);
+		r->failures += rc != SC_E_CANCELLED;
+	}
+	free(got);
+}
+
 static void read_one(struct reader *r)
 {
 	const struct rs_away *what = &blobs[(unsigned)rand_r(&r->seed) % BLOBS];
@@ -135,15 +207,23 @@ static void read_one(struct reader *r)
 	struct sc_err err;
 	int rc;
 
+	if (rand_r(&r->seed) % 40 == 0) {
+		keep_one(r, what);
+		return;
+	}
 	if (what->bytes)
 		bytes = 1 + (unsigned)rand_r(&r->seed) % sc_min_u64(what->bytes - at, (rand_r(&r->seed) % 4 ? 1 : 20) * 65536u);
 	check(rs_landing_place(r->set, what, 0, &place, &err) == 0, err.msg, what, 0);
 	check(rs_place_open(&place, &b, &err) == 0, err.msg, what, 0);
+	if (rand_r(&r->seed) % 8 == 0)
+		rs_bytes_ahead(b, at, what->bytes - at);
 	rc = rand_r(&r->seed) % 3 ? need_later(b, at, bytes, rand_r(&r->seed) % 9 == 0, &err)
 				  : rs_bytes_need(b, at, bytes, NULL, &err);
 	if (rc == RS_HERE && bytes) {
 		look(b, what, at, bytes, &r->seed);
 		rs_bytes_release(b, at, bytes);
+	} else if (rc < 0 && strstr(err.msg, "was found to be wrong")) {
+		check(complaints > 0, "nobody has found it", what, at); /* L7 */
 	} else if (rc < 0) {
 		char name[64];
 
@@ -210,13 +290,15 @@ static uint64_t bytes_on_disk(struct rs_landings *set)
 static void run(uint64_t chunks, unsigned fails, unsigned delay_us, int rounds)
 {
 	struct fake_puller *p = fake_puller_new(true_bytes, 3, fails, delay_us);
-	const struct rs_landing_config config = {&store, fake_puller_of(p), chunks * RS_CHUNK_BYTES, PULLS_MAX};
+	struct rs_landing_config config = {&store, fake_puller_of(p), chunks * RS_CHUNK_BYTES, PULLS_MAX};
 	struct reader readers[READERS];
 	struct rs_landings *set;
-	int failures = 0, later = 0;
+	int failures = 0, later = 0, kept = 0, wrong = 0;
 	uint64_t disk;
 	struct sc_err err;
 
+	config.puller.hash = tell_hash;
+	config.puller.differs = complain;
 	assert_int_equal(0, rs_landings_new(&config, &set, &err));
 	for (unsigned i = 0; i < READERS; i++) {
 		readers[i] = (struct reader){.set = set, .seed = i + (unsigned)chunks * 100, .rounds = rounds};
@@ -226,8 +308,10 @@ static void run(uint64_t chunks, unsigned fails, unsigned delay_us, int rounds)
 		(void)pthread_join(readers[i].thread, NULL);
 		failures += readers[i].failures;
 		later += readers[i].later;
+		kept += readers[i].kept;
+		wrong += readers[i].wrong;
 	}
-	assert_true(later > 0 && (failures > 0) == (fails > 0));
+	assert_true(later > 0 && kept > 0 && wrong > 0 && (failures > 0) == (fails > 0));
 	disk = bytes_on_disk(set);
 	print_message("%" PRIu64 " KiB of %" PRIu64 "\n", disk >> 10, chunks * RS_CHUNK_BYTES >> 10);
 	assert_true(disk <= chunks * RS_CHUNK_BYTES && (!chunks || disk > 0));
@@ -338,6 +422,41 @@ static void who_reads_on_is_read_ahead_of(void **unused)
 	(void)fake_puller_free(puller);
 }
 
+/* Who says what he reads next gets that, as far as there is room, and nothing is guessed. */
+static void what_is_said_to_be_read_next_comes(void **unused)
+{
+	static const uint64_t MIB = 1 << 20;
+	const struct rs_away what = {4, 5, 64 * MIB};
+	struct fake_puller *puller = fake_puller_new(count_bytes, 0, 0, 0);
+	struct rs_landing_config config = {&store, fake_puller_of(puller), 128 * MIB, PULLS_MAX};
+	struct rs_landings *set;
+	struct rs_place place;
+	struct rs_bytes *b;
+	struct sc_err err;
+	unsigned char byte;
+
+	(void)unused;
+	brought = 0;
+	assert_int_equal(0, rs_landings_new(&config, &set, &err));
+	assert_int_equal(0, rs_landing_place(set, &what, 0, &place, &err));
+	assert_int_equal(0, rs_place_open(&place, &b, &err));
+	rs_bytes_ahead(b, 2 * MIB + 5, 3 * MIB); /* 49 chunks */
+	assert_int_equal(49 * RS_CHUNK_BYTES, brought);
+	for (uint64_t at = 2 * MIB; at < 5 * MIB; at += RS_CHUNK_BYTES) {
+		assert_int_equal(0, rs_bytes_read(b, at, 1, &byte, &err));
+		assert_int_equal(true_byte(&what, at), byte);
+	}
+	assert_int_equal(49 * RS_CHUNK_BYTES, brought);
+	rs_bytes_ahead(b, 20 * MIB, 40 * MIB); /* a sixteenth of what may be here */
+	assert_int_equal(49 * RS_CHUNK_BYTES + 8 * MIB, brought);
+	rs_bytes_ahead(b, what.bytes - 1, 1);
+	assert_int_equal(50 * RS_CHUNK_BYTES + 8 * MIB, brought);
+	rs_place_close(&place, b);
+	rs_landings_stop(set);
+	(void)rs_landings_free(set);
+	(void)fake_puller_free(puller);
+}
+
 static void what_no_store_has_is_refused(void **unused)
 {
 	static const struct rs_away bad[] = {{65536, 1, 1}, {1, UINT64_C(1) << 40, 1}, {1, 1, UINT64_C(1) << 48}};
@@ -393,6 +512,7 @@ int main(void)
 		cmocka_unit_test(without_room),
 		cmocka_unit_test(who_waits_at_the_end_is_told),
 		cmocka_unit_test(who_reads_on_is_read_ahead_of),
+		cmocka_unit_test(what_is_said_to_be_read_next_comes),
 		cmocka_unit_test(what_no_store_has_is_refused),
 	};
 

@@ -25,6 +25,7 @@
 #include "tests/prop/pick.h"
 #include "tests/prop/requests.h"
 #include "tests/prop/two_stores.h"
+#include "tests/support/every.h"
 #include "tests/support/paths.h"
 #include "tests/support/rank_files.h"
 
@@ -75,6 +76,7 @@ static void random_topology(char text[200])
 
 static struct world *w;
 static struct rs_object_name last;	/* the newest version */
+static struct rs_object_names versions;	/* all of them */
 static uint64_t nr_versions;
 
 static void command_on(struct node *n)
@@ -139,6 +141,7 @@ static void hand_over(struct node *from, struct node *to)
 	assert_memory_equal(&last, &again, sizeof(last));
 	if (objects_put - before != 1)
 		broken("%u objects were put again", objects_put - before);
+	assert_int_equal(0, sc_vec_push(&versions, last));
 	good(take(to, &last, &err), err);
 	put_head(to, &again);
 	if (memcmp(&last, &again, sizeof(last)) != 0 || objects_put - before != 2)
@@ -411,6 +414,7 @@ static void end_world(void)
 	close_node(&nodes[0]);
 	close_node(&nodes[1]);
 	forget_objects();
+	sc_vec_done(&versions);
 	meta_layout_free(w->layout);
 	for (size_t t = 0; t < w->nr; t++)
 		free((char *)w->of[t].file);
@@ -437,6 +441,7 @@ static void one_world(unsigned long number)
 	}
 	check_store(a);
 	check_store(b);
+	remove_versions(&versions, a, &nodes[2]);
 	third_node(a, &nodes[2]);
 	drop_old(b, a);
 	end_world();
@@ -444,7 +449,7 @@ static void one_world(unsigned long number)
 
 static void other_nodes_show_the_same(void **unused)
 {
-	unsigned long rounds = getenv("ROUNDS") ? strtoul(getenv("ROUNDS"), NULL, 10) : 12;
+	unsigned long rounds = getenv("ROUNDS") ? strtoul(getenv("ROUNDS"), NULL, 10) : some_of(12);
 	unsigned long first = seed;
 
 	(void)unused;

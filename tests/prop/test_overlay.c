@@ -7,6 +7,7 @@
  *     test_overlay [OPERATIONS [SEED]]
  */
 #include "tests/prop/overlay.h"
+#include "tests/support/every.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,7 @@
 #define HELD_MAX 8
 #define NOBODY 65534
 
-static unsigned long operations = 40000, seed = 1;
+static unsigned long operations, seed = 1;
 
 struct held {
 	int fd;			/* O_PATH; of folders O_RDONLY */
@@ -571,8 +572,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {cmocka_unit_test(random_requests)};
 
 	(void)umask(0);
-	if (argc > 1)
-		operations = strtoul(argv[1], NULL, 10);
+	operations = argc > 1 ? strtoul(argv[1], NULL, 10) : some_of(40000);
 	if (argc > 2)
 		seed = strtoul(argv[2], NULL, 10);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,8 +22,9 @@
 #include <cmocka.h>
 
 #include "tests/prop/jobs.h"
+#include "tests/support/every.h"
 
-#define ROUNDS 400
+#define ROUNDS some_of(400)
 
 static unsigned long seed = 1;
 

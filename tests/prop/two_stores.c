@@ -17,6 +17,7 @@
 #include "reshard/engine/image.h"
 #include "reshard/turn/turn_i.h"
 #include "tests/prop/files.h"
+#include "tests/prop/pick.h"
 
 struct node nodes[NODES];
 
@@ -106,7 +107,7 @@ static int put(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], const void *
 	(void)err;
 	assert_in_range(bytes, 1, RS_OBJECT_BYTES_MAX);
 	objects_put++;
-	if (is) {
+	if (is && is->nr) {
 		assert_int_equal(is->nr, bytes);
 		assert_memory_equal(is->at, at, bytes);
 		return 0;
@@ -124,7 +125,7 @@ static int get(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], struct sc_bu
 
 	(void)arg;
 	objects_got++;
-	if (!is)
+	if (!is || !is->nr)
 		return sc_fail(err, SC_E_NOT_FOUND, "there is no such object");
 	memcpy(asked, name, sizeof(asked));
 	sc_buf_add(&object, is->at, is->nr);
@@ -135,7 +136,15 @@ static int get(void *arg, const uint8_t name[RS_OBJECT_NAME_BYTES], struct sc_bu
 	return 0;
 }
 
-const struct rs_object_ops in_memory = {name_of, put, get};
+const struct rs_object_ops in_memory = {.name = name_of, .put = put, .get = get};
+
+static void remove_object(const struct rs_object_name *name)
+{
+	struct meta_bytes *is = sc_map_get(&store.by_name, (const char *)name->at, RS_OBJECT_NAME_BYTES);
+
+	assert_non_null(is);
+	is->nr = 0;
+}
 
 void forget_objects(void)
 {
@@ -178,7 +187,7 @@ static int take_id(struct node *n, const struct rs_object_name *name, uint64_t *
 	int rc = meta_catalog_begin(catalog(n), false, err);
 
 	assert_int_equal(0, rc);
-	rc = rs_objects_take(n->s, n->job, name->at, n->number, false, &in_memory, NULL, ret_id, err);
+	rc = rs_objects_take(n->s, n->job, name->at, n->number, false, NULL, &in_memory, NULL, ret_id, err);
 	if (rc == 0)
 		rc = meta_job_set_head(catalog(n), rs_job_id(n->job), *ret_id, err);
 	return meta_catalog_end(catalog(n), rc, err);
@@ -200,7 +209,7 @@ int try_take(struct node *n, const struct rs_object_name *name, struct sc_err *e
 	int rc;
 
 	good(meta_catalog_begin(catalog(n), false, err), *err);
-	rc = rs_objects_take(n->s, n->job, name->at, n->number, false, &in_memory, NULL, &id, err);
+	rc = rs_objects_take(n->s, n->job, name->at, n->number, false, NULL, &in_memory, NULL, &id, err);
 	assert_true(rc == 0 || rc == err->code);
 	if (rc == 0)
 		good(meta_catalog_check(catalog(n), on_complaint, NULL, &undone), undone);
@@ -423,4 +432,58 @@ char *text_of(struct node *n, struct rs_view *view)
 	/* they read blobs of other nodes */
 	rs_images_forget(n->s, NULL);
 	return text;
+}
+
+/* --- versions that are dropped --- */
+
+static int get_noting(void *names, const uint8_t name[RS_OBJECT_NAME_BYTES], struct sc_buf *to, struct sc_err *err)
+{
+	struct rs_object_name x;
+
+	memcpy(x.at, name, sizeof(x.at));
+	assert_int_equal(0, sc_vec_push((struct rs_object_names *)names, x));
+	return in_memory.get(NULL, name, to, err);
+}
+
+/* Appends the names of all that a version is made of, but for what stays. */
+static void names_of(const struct rs_object_name *version, const struct rs_object_names *stay, struct rs_object_names *ret)
+{
+	const struct rs_object_ops ops = {.name = in_memory.name, .put = in_memory.put, .get = get_noting};
+	struct rs_object_parts parts = {0};
+	struct rs_object_names leaves = {0};
+	struct sc_err err;
+
+	good(rs_objects_of(&(struct rs_object_stays){NULL, stay}, version->at, &ops, ret, &parts, &leaves, &err), err);
+	for (size_t i = 0; i < leaves.nr; i++)
+		good(rs_objects_of_leaf(&leaves.at[i], &ops, ret, &err), err);
+	sc_vec_done(&parts);
+	sc_vec_done(&leaves);
+}
+
+void remove_versions(const struct rs_object_names *versions, struct node *from, struct node *n)
+{
+	const struct rs_object_names none = {0};
+	struct rs_object_names stay = {0}, go = {0}, stays = {0};
+	struct sc_err err;
+
+	for (size_t i = 0; i < versions->nr; i++)
+		if (pick(2) || i + 1 == versions->nr) {
+			assert_int_equal(0, sc_vec_push(&stays, versions->at[i]));
+			names_of(&versions->at[i], &none, &stay);
+		}
+	qsort(stay.at, stay.nr, sizeof(*stay.at), rs_object_name_order);
+	for (size_t i = 0; i < versions->nr; i++)
+		if (!bsearch(&versions->at[i], stay.at, stay.nr, sizeof(*stay.at), rs_object_name_order))
+			names_of(&versions->at[i], &stay, &go);
+	for (size_t i = 0; i < go.nr; i++)
+		remove_object(&go.at[i]);
+	note("%zu of %zu versions are left, %zu objects are removed\n", stays.nr, versions->nr, go.nr);
+	for (size_t i = 0; i < stays.nr; i += 1 + pick(4)) {
+		open_node(n, from->job->root);
+		good(try_take(n, &stays.at[i], &err), err);
+		close_node(n);
+	}
+	sc_vec_done(&stay);
+	sc_vec_done(&stays);
+	sc_vec_done(&go);
 }

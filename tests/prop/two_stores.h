@@ -38,6 +38,10 @@ int take(struct node *n, const struct rs_object_name *name, struct sc_err *err);
 /** Takes it, and takes it back: 0 if it could be taken.  What the catalog has meanwhile passes its check. */
 int try_take(struct node *n, const struct rs_object_name *name, struct sc_err *err);
 
+/** Removes some of the versions `all`, with what no other one is made of: `n`, which has nothing, takes others of them
+ *  all the same; the last stays. */
+void remove_versions(const struct rs_object_names *all, struct node *from, struct node *n);
+
 /* --- what a view shows --- */
 
 /** All that a view (NULL: the working tree over the head) shows, as text. */

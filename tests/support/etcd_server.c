@@ -72,6 +72,7 @@ void servers_again(struct servers *s, unsigned i)
 			"--initial-cluster",
 			s->peers,
 			"--pre-vote",
+			"--unsafe-no-fsync", /* they are killed, the machine is not */
 			"--logger",
 			"zap",
 			"--log-outputs",
@@ -136,17 +137,13 @@ static bool is_there(void)
 	return access(ETCD, X_OK) == 0 || system("command -v etcd >/dev/null 2>&1") == 0;
 }
 
-bool servers_start(struct servers *s, unsigned nr)
+/* Takes ports that are free now; another process may have them before etcd binds them. */
+static void choose_ports(struct servers *s)
 {
 	int hold[2 * SERVERS_MAX];
 
-	*s = (struct servers){.nr = nr};
-	if (!is_there())
-		return false;
-	(void)snprintf(s->dir, sizeof(s->dir), "/tmp/etcd-test-XXXXXX");
-	if (!mkdtemp(s->dir))
-		abort();
-	for (unsigned i = 0; i < nr; i++) {
+	s->peers[0] = 0;
+	for (unsigned i = 0; i < s->nr; i++) {
 		int port;
 
 		hold[2 * i] = listener(&port);
@@ -155,16 +152,54 @@ bool servers_start(struct servers *s, unsigned nr)
 		(void)snprintf(s->peers + strlen(s->peers), sizeof(s->peers) - strlen(s->peers),
 			       "%sm%u=http://127.0.0.1:%d", i ? "," : "", i, s->port[i]);
 	}
-	for (unsigned i = 0; i < 2 * nr; i++)
+	for (unsigned i = 0; i < 2 * s->nr; i++)
 		(void)close(hold[i]);
-	for (unsigned i = 0; i < nr; i++)
-		servers_again(s, i);
-	for (int tries = 0; tries < 300; tries++) {
+}
+
+static bool has_ended(struct servers *s)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < s->nr; i++)
+		if (s->pid[i] && waitpid(s->pid[i], NULL, WNOHANG) == s->pid[i]) {
+			s->pid[i] = 0;
+			any = true;
+		}
+	return any;
+}
+
+/* False: one of them has ended. */
+static bool wait_for_leader(struct servers *s)
+{
+	for (int tries = 0; tries < 1200; tries++) {
 		if (servers_leader(s) >= 0)
 			return true;
+		if (has_ended(s))
+			return false;
 		nap(100);
 	}
-	fprintf(stderr, "etcd does not serve within 30 s: see %s\n", s->dir);
+	fprintf(stderr, "etcd runs, and does not serve within 120 s: see %s\n", s->dir);
+	abort();
+}
+
+bool servers_start(struct servers *s, unsigned nr)
+{
+	*s = (struct servers){.nr = nr};
+	if (!is_there())
+		return false;
+	for (int attempts = 0; attempts < 5; attempts++) {
+		(void)snprintf(s->dir, sizeof(s->dir), "/tmp/etcd-test-XXXXXX");
+		if (!mkdtemp(s->dir))
+			abort();
+		choose_ports(s);
+		for (unsigned i = 0; i < nr; i++)
+			servers_again(s, i);
+		if (wait_for_leader(s))
+			return true;
+		fprintf(stderr, "an etcd has ended at its start: once more, with other ports\n");
+		servers_stop(s);
+	}
+	fprintf(stderr, "etcd ends at its start, five times\n");
 	abort();
 }
 
@@ -200,6 +235,7 @@ struct proxy {
 	char lose[64];
 	unsigned nr_seen;
 	char seen[1000][40]; /* paths of requests */
+	char buffer[1 << 16]; /* of this thread: there are several proxies */
 	struct {
 		int client, server; /* -1: free */
 		bool lost;
@@ -242,8 +278,8 @@ static void look(struct proxy *p, unsigned i, const char *text)
 
 static void move(struct proxy *p, unsigned i, bool from_client)
 {
-	static char buffer[1 << 16];
-	ssize_t n = recv(from_client ? p->pair[i].client : p->pair[i].server, buffer, sizeof(buffer) - 1, 0);
+	char *buffer = p->buffer;
+	ssize_t n = recv(from_client ? p->pair[i].client : p->pair[i].server, buffer, sizeof(p->buffer) - 1, 0);
 
 	if (n <= 0 || (!from_client && p->pair[i].lost)) {
 		close_pair(p, i);

@@ -5,8 +5,16 @@
     make_samples.py pt FOLDER            torch.save() of all kinds of states, one file each
     make_samples.py dcp FOLDER           dcp.save(): five ranks of which two hold nothing
     make_samples.py fsdp1 FOLDER         dcp.save() of FSDP1's sharded state and optimizer, of two ranks
+    make_samples.py mesh FOLDER          dcp.save() of FSDP2 over tensor parallelism, two by two, with AdamW
+    make_samples.py hfdcp FOLDER         dcp.save() by HuggingFaceStorageWriter, of two ranks; FOLDER_whole: consolidated
+    make_samples.py megatron FOLDER      Megatron-core's GPT, tp=2 pp=2: torch_dist; FOLDER/legacy: a file each model-parallel rank
+    make_samples.py hf FOLDER            save_pretrained() of GPT-2 in shards and in a .bin, and of a Llama in BF16
     make_samples.py same A B...          folders of files of torch.save() hold the same as the first one
     make_samples.py whole DCP FILE...    safetensors files have the tensors of a DCP folder, as dcp.load() gives them
+    make_samples.py models A B...        from_pretrained() makes the same models of folders
+    make_samples.py shards A B...        and DCP's HuggingFaceStorageReader reads the same tensors from them
+    make_samples.py reshard JOB/DCP OTHER TP PP  what Megatron-core loads of a torch_dist folder at that topology, is in the job's .as, and in that of a
+                                         job of legacy files
     make_samples.py digests FOLDER       DIGEST NAME of each tensor, as torch.load() gives it, by the definition in docs/formats.md
 """
 import argparse
@@ -101,6 +109,117 @@ def fsdp1_rank(world, folder):
         dcp.save({"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}, checkpoint_id=folder)
 
 
+def mesh_rank(world, folder):
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), torch.nn.Linear(8, 9, bias=False), torch.nn.LayerNorm(9))
+    mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.randn(4, 10)).square().mean().backward()
+    optimizer.step()
+    m, o = get_state_dict(model, optimizer)
+    dcp.save({"model": m, "optim": o, "step": 1, "more": {"note": "text", "rng": torch.get_rng_state()}}, checkpoint_id=folder)
+    dist.barrier()
+
+
+def hfdcp_rank(world, folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (world,))
+    torch.manual_seed(0)
+    state = {"a.weight": distribute_tensor(torch.randn(7, 4), mesh, [Shard(0)]),
+             "b.weight": distribute_tensor(torch.randn(6, 8).bfloat16(), mesh, [Shard(1)]), "c.bias": torch.randn(5)}
+    dcp.save(state, storage_writer=HuggingFaceStorageWriter(folder, save_distributed=True))
+    dcp.save(state, storage_writer=HuggingFaceStorageWriter(folder + "_whole", save_distributed=True, enable_consolidation=True))
+
+
+def megatron_model(tp, pp, seed):
+    from make_megatron_sample import without_gpu
+    without_gpu()
+    from megatron.core import parallel_state as ps
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.transformer_config import TransformerConfig
+    ps.initialize_model_parallel(tp, pp)
+    config = TransformerConfig(
+        num_layers=4, hidden_size=16, num_attention_heads=4, num_query_groups=4, ffn_hidden_size=24, tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp, pipeline_dtype=torch.float32, use_cpu_initialization=True, bias_activation_fusion=False)
+    torch.manual_seed(seed + ps.get_tensor_model_parallel_rank() + 8 * ps.get_pipeline_model_parallel_rank())
+    return GPTModel(config, get_gpt_layer_local_spec(), 128, 32, pre_process=ps.is_pipeline_first_stage(),
+                    post_process=ps.is_pipeline_last_stage(), share_embeddings_and_output_weights=False)
+
+
+def megatron_rank(world, folder):
+    import torch.distributed as dist
+    model = megatron_model(2, 2, 100)
+    from megatron.core import dist_checkpointing, parallel_state as ps
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    tp, pp, dp = ps.get_tensor_model_parallel_rank(), ps.get_pipeline_model_parallel_rank(), ps.get_data_parallel_rank()
+    for p in model.parameters():
+        if not getattr(p, "tensor_model_parallel", False):  # the same on all ranks of tensor parallelism
+            dist.broadcast(p.data, ps.get_tensor_model_parallel_src_rank(), group=ps.get_tensor_model_parallel_group())
+    if dist.get_rank() == 0:
+        os.makedirs(folder)
+    dist.barrier()
+    rng = {"torch_rng_state": torch.get_rng_state()}
+    args = argparse.Namespace(tensor_model_parallel_size=2)
+    dist_checkpointing.save({"model": model.sharded_state_dict(), "checkpoint_version": 3.0, "iteration": 5, "args": args,
+                             "rng_state": ShardedObject("rng_state", rng, (2, 2), (pp, tp), replica_id=dp)}, folder, ("torch_dist", 1))
+    old = f"{folder}_legacy/mp_rank_{tp:02d}_{pp:03d}"
+    os.makedirs(old)
+    torch.save({"args": args, "checkpoint_version": 3.0, "iteration": 5, "model": model.state_dict(), "rng_state": [rng]},
+               f"{old}/model_optim_rng.pt")
+
+
+def reshard_rank(world, at):
+    folder, other, tp, pp = at
+    import torch.distributed as dist
+    from safetensors.torch import load_file
+    model = megatron_model(tp, pp, 7)
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+    sharded = model.sharded_state_dict()
+    pieces = {k: (t.key, t.global_offset[0] * t.prepend_axis_num) for k, t in sharded.items() if isinstance(t, ShardedTensor)}
+    model.load_state_dict(dist_checkpointing.load({"model": sharded}, folder)["model"], strict=False)
+    want = {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
+    at = f".as/tp={tp} pp={pp}/{dist.get_rank()}"
+    legacy = torch.load(f"{other}/{at}/model_optim_rng.pt", mmap=True, weights_only=False)["model"]
+    legacy = {k: v for k, v in legacy.items() if isinstance(v, torch.Tensor)}
+    assert set(want) == set(legacy), set(want) ^ set(legacy)
+    found = load_file(f"{os.path.dirname(folder)}/{at}/{os.path.basename(folder)}.safetensors")
+    first = min(layer for key, layer in pieces.values() if key.startswith("decoder.layers."))
+    for k, v in want.items():
+        assert equal(v, legacy[k]), (k, "legacy")
+        key, layer = pieces[k]
+        assert equal(v, found[key][layer - first] if key.startswith("decoder.layers.") else found[key]), (k, key)
+    if dist.get_rank() == 0:
+        print(len(want), "tensors of a rank are equal")
+
+
+def reshard(folder, other, tp, pp):
+    ranks(int(tp) * int(pp), reshard_rank, (folder, other, int(tp), int(pp)))
+
+
+def hf(folder):
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(0)
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=200, n_embd=32, n_layer=2, n_head=4, n_positions=64))
+    gpt2.save_pretrained(f"{folder}/gpt2", max_shard_size="60KB")
+    gpt2.config.save_pretrained(f"{folder}/gpt2_bin")
+    torch.save(gpt2.state_dict(), f"{folder}/gpt2_bin/pytorch_model.bin")
+    LlamaForCausalLM(LlamaConfig(vocab_size=200, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                                 num_key_value_heads=2)).bfloat16().save_pretrained(f"{folder}/llama")
+
+
 def equal(a, b):
     if isinstance(a, torch.Tensor):
         a, b = a.detach().contiguous(), b.detach().contiguous()
@@ -140,6 +259,30 @@ def whole(folder, *paths):
     print(len(state), "tensors are equal")
 
 
+def models(one, *others):
+    from transformers import AutoModelForCausalLM
+    a = AutoModelForCausalLM.from_pretrained(one)
+    for other in others:
+        b = AutoModelForCausalLM.from_pretrained(other)
+        assert a.config.to_diff_dict() == b.config.to_diff_dict(), other
+        assert equal(dict(a.state_dict()), dict(b.state_dict())), other
+    print(len(a.state_dict()), "tensors of models are equal")
+
+
+def read_shards(folder):
+    import torch.distributed.checkpoint as dcp
+    reader = dcp.HuggingFaceStorageReader(folder)
+    state = {k: torch.zeros(list(t.size), dtype=t.properties.dtype) for k, t in reader.read_metadata().state_dict_metadata.items()}
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    return {k: state[k] for k in sorted(state)}
+
+
+def shards(one, *others):
+    a = read_shards(one)
+    assert a and all(equal(a, read_shards(other)) for other in others)
+    print(len(a), "tensors of shards are equal")
+
+
 def key(k):
     if isinstance(k, str):
         k = k.replace("~", "~0").replace("/", "~1")
@@ -164,7 +307,9 @@ def digests(folder):
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
-    if what in ("dcp", "fsdp1"):
-        ranks(*{"dcp": (5, dcp_rank), "fsdp1": (2, fsdp1_rank)}[what], *rest)
+    of_ranks = {"dcp": (5, dcp_rank), "fsdp1": (2, fsdp1_rank), "mesh": (4, mesh_rank), "hfdcp": (2, hfdcp_rank),
+                "megatron": (4, megatron_rank)}
+    if what in of_ranks:
+        ranks(*of_ranks[what], *rest)
     else:
-        {"pt": pt, "same": same, "whole": whole, "digests": digests}[what](*rest)
+        {"pt": pt, "hf": hf, "models": models, "shards": shards, "reshard": reshard, "same": same, "whole": whole, "digests": digests}[what](*rest)

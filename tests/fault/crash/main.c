@@ -6,7 +6,7 @@
  *   - fsck has no complaint: every blob's size and hash, every tensor's, no file too many;
  *   - the interrupted command, given again, leads to the new state.
  *
- *     crash [--every N] [--seed S] [SCENARIO...]     a line a scenario; --every N: each N-th point
+ *     crash [--every N] [--seed S] [SCENARIO...]     a line a scenario; --every N: each N-th point, and three of each kind at least
  *     crash prepare|perform|check SCENARIO STORE FILE   one part, for power.py: the states are kept in FILE;
  *                                                       FILE.acknowledged is made when the command has returned
  *
@@ -225,6 +225,8 @@ static long run(const struct scenario *x, long every, unsigned *seed)
 	shared->acknowledged = true;
 	IN_CHILD(check_copy(x, points, AFTER));
 	shared->acknowledged = false;
+	if (every > points / 3) /* nine kills at least, so that one is killed again */
+		every = points > 3 ? points / 3 : 1;
 	for (int mode = BEFORE; mode <= TORN; mode++)
 		for (long n = every > 1 ? (long)(rand_r(seed) % (unsigned)every) : 0; n < points; n += every) {
 			fresh_copy();

@@ -178,6 +178,14 @@ static void old_versions(struct rs_service *s)
 	COMMAND(s, rs_job_topology, "tp=2 pp=1");
 }
 
+/* A version that nobody has verified yet, and the one before it, which keep= drops after that. */
+static void unverified(struct rs_service *s)
+{
+	dirty(s);
+	COMMAND(s, rs_job_config, "keep=1");
+	COMMAND(s, rs_job_commit, "step=2");
+}
+
 static void with_temporary(struct rs_service *s)
 {
 	committed(s);
@@ -371,6 +379,7 @@ const struct scenario scenarios[] = {
 	{"share", again, do_work, false, false},
 	{"mend", damaged, do_scrub, false, false, true},
 	{"collect", old_versions, do_collect, false, true},
+	{"outgrown", unverified, do_work, false, false},
 	{"rollback", materialized, do_rollback, false, false},
 	{"clone", materialized, do_clone, false, false},
 	{"delete", cloned, do_delete, false, true},

@@ -303,7 +303,11 @@ static int on_text(void *arg, uint64_t id, const char *at, const char *more)
 
 static void records_of_trees(void **unused)
 {
-	struct meta_tree_record record_of = {0};
+	struct meta_tree_record record_of = {.job = "one", .uid = 7, .gid = 8, .job_mode = 0750};
+	struct meta_tree_record old[] = {{.job = "two", .uid = 7, .gid = 8, .job_mode = 0750},
+					 {.job = "one", .uid = 6, .gid = 8, .job_mode = 0750},
+					 {.job = "one", .uid = 7, .gid = 9, .job_mode = 0750},
+					 {.job = "one", .uid = 7, .gid = 8, .job_mode = 0755}};
 	struct sc_buf got = {0};
 	uint64_t a, b, number;
 
@@ -332,12 +336,18 @@ static void records_of_trees(void **unused)
 	assert_string_equal("2 config.json;", got.text);
 	sc_buf_done(&got);
 	record_of.id = a;
+	for (size_t i = 0; i < sizeof(old) / sizeof(*old); i++) { /* the job is called otherwise, or another's, by now */
+		old[i].id = a;
+		OK(meta_tree_set_kept(catalog, &old[i], &err));
+	}
+	expect_records("1 over 0, one 7 8 750, version 1 step -1 dp=2;2 over 1, one 7 8 750, version 2 step -1 dp=2;");
 	OK(meta_tree_set_kept(catalog, &record_of, &err));
 	expect_records("2 over 1, one 7 8 750, version 2 step -1 dp=2;");
 	OK(meta_catalog_begin(catalog, false, &err));
 	OK(meta_tree_flatten(catalog, b, &err));
 	OK(meta_catalog_end(catalog, 0, &err));
-	record_of = (struct meta_tree_record){.id = b, .base = a};
+	record_of.id = b;
+	record_of.base = a;
 	OK(meta_tree_set_kept(catalog, &record_of, &err)); /* it tells what the tree was before */
 	expect_records("2 over 0, one 7 8 750, version 2 step -1 dp=2;");
 	record_of.base = 0;

@@ -248,6 +248,82 @@ static void what_a_node_keeps_of_others_is_here(void **unused)
 	assert_int_equal(0, meta_blob_known(catalog, made, &err));
 }
 
+static int on_same(void *arg, const struct meta_same_row *row)
+{
+	struct meta_same_row *same = arg;
+
+	assert_int_equal(0, same->home);
+	*same = *row;
+	return 0;
+}
+
+static struct meta_same_row same_of(uint64_t version)
+{
+	struct meta_same_row same = {0};
+
+	OK(meta_home_same(catalog, version, on_same, &same, &err));
+	return same;
+}
+
+static void what_a_node_made_may_be_anothers_file(void **unused)
+{
+	struct meta_version_row v;
+	uint64_t its, made, shorter, layout;
+
+	(void)unused;
+	(void)add_job("one", 0);
+	OK(meta_layout_put(catalog, "", "", &layout, &err));
+	its = away(7, 1, 20);
+	OK(meta_blob_add(catalog, &made, &err));
+	OK(meta_blob_add(catalog, &shorter, &err));
+	begin();
+	v = version(0);
+	OK(meta_version_add_set(catalog, v.id, one_set(its), &err));
+	end();
+	assert_int_equal(0, same_of(v.id).home);
+	OK(meta_home_put(catalog, &(struct meta_home_row){v.id, 1, 1, made, 20}, &err)); /* another rank's */
+	assert_int_equal(0, same_of(v.id).home);
+	OK(meta_home_put(catalog, &(struct meta_home_row){v.id, 0, 1, shorter, 19}, &err));
+	assert_int_equal(0, same_of(v.id).home);
+	OK(meta_home_put(catalog, &(struct meta_home_row){v.id, 0, 1, made, 20}, &err));
+	assert_true(same_of(v.id).home == made && same_of(v.id).away == its && same_of(v.id).bytes == 20);
+	OK(meta_blob_came(catalog, its, &err));
+	assert_int_equal(0, same_of(v.id).home);
+}
+
+static void what_was_the_storage_is_held(void **unused)
+{
+	struct meta_version_row v;
+	uint64_t blob, made, old, set, layout;
+	unsigned files = 0;
+
+	(void)unused;
+	(void)add_job("one", 0);
+	OK(meta_layout_put(catalog, "", "", &layout, &err));
+	OK(meta_blob_add(catalog, &blob, &err));
+	OK(meta_blob_add(catalog, &made, &err));
+	begin();
+	v = version(0);
+	old = one_set(blob);
+	set = one_set(made);
+	OK(meta_version_add_set(catalog, v.id, old, &err));
+	end();
+	force("UPDATE blob_set SET verified = 1, tensors = 'of the first' WHERE id = 1");
+	begin();
+	assert_int_equal(1, meta_version_settle(catalog, v.id, set, &err));
+	assert_int_equal(0, meta_version_settle(catalog, v.id, set, &err));
+	REFUSED(SC_E_CORRUPT, "no set of version row", meta_version_settle(catalog, v.id + 1, set, &err));
+	end();
+	assert_int_equal(2, ask("SELECT count(*) FROM blob_set WHERE verified = 1 AND tensors = 'of the first'"));
+	collect(count, &files);
+	assert_int_equal(0, files);
+	OK(meta_set_let_go(catalog, old, &err));
+	collect(count, &files);
+	assert_int_equal(1, files);
+	assert_int_equal(0, meta_blob_known(catalog, blob, &err));
+	assert_int_equal(1, meta_blob_known(catalog, made, &err));
+}
+
 static void garbage_of_other_nodes_is_rows_alone(void **unused)
 {
 	const struct meta_object named[] = {{META_OBJECT_SET, 1, "set", 1}, {META_OBJECT_PAYLOAD, 1, "payload", 1},
@@ -357,6 +433,8 @@ int main(void)
 		cmocka_unit_test_setup(blocks_of_other_nodes_are_noted, fresh),
 		cmocka_unit_test_setup(a_blob_of_another_node_has_no_file, fresh),
 		cmocka_unit_test_setup(what_a_node_keeps_of_others_is_here, fresh),
+		cmocka_unit_test_setup(what_a_node_made_may_be_anothers_file, fresh),
+		cmocka_unit_test_setup(what_was_the_storage_is_held, fresh),
 		cmocka_unit_test_setup(garbage_of_other_nodes_is_rows_alone, fresh),
 		cmocka_unit_test_setup(objects_are_found_by_name_and_by_what_they_name, fresh),
 		cmocka_unit_test_setup(a_version_has_the_number_that_it_is_given, fresh),

@@ -135,6 +135,9 @@ static void do_job_act(unsigned i, const struct rs_act *a)
 	case RS_ACT_PULL:
 		pulled(i, a->nr);
 		break;
+	case RS_ACT_DIED:
+		later(i, (struct rs_event){.kind = RS_EV_SEEN, .revision = a->revision});
+		break;
 	case RS_ACT_DELETE:
 		keep_have(i, a->set, false);
 		deleted++;

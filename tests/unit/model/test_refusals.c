@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka wants the four above first */
@@ -181,9 +182,60 @@ static void plain_files(void **unused)
 	}
 }
 
+#define LAYER "model.layers.{G}."
+
+/*
+ * A name that no rule matches is refused with the rule that is most like it, and a line that matches it: with the line
+ * added to the layout, the name is taken.
+ */
+static void nearest_rules(void **unused)
+{
+	static const char layout[] = M LAYER "self_attn.q_proj.weight tp=0\n" LAYER "mlp.down_proj.weight tp=1\n"
+				     "emb.weight   stage=first  tp=0\n";
+	static const struct {
+		const char *name, *line, *nearest; /* NULL: none is like it */
+	} names[] = {
+		{"model.layers.7.self_attn.qkv_proj.weight", LAYER "self_attn.qkv_proj.weight copy",
+		 LAYER "self_attn.q_proj.weight tp=0"},
+		{"model.layers.0.mlp.experts.3.down_proj.weight", LAYER "mlp.experts.*.down_proj.weight copy",
+		 LAYER "mlp.down_proj.weight tp=1"},
+		{"emb.bias", "emb.bias copy", "emb.weight stage=first tp=0"},
+		{"class_token", "class_token copy", NULL},
+		{"blocks.3.norm", "blocks.*.norm copy", NULL},
+		{"", "m.safetensors: copy", NULL},
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		struct meta_written w = {0, "m.safetensors", names[i].name, META_DTYPE_F32, {1, {4}}};
+		char text[512], want[256];
+		struct meta_topology topo = {0};
+		struct meta_layout *l = NULL;
+		struct meta_state state = {0};
+		struct sc_err err = {0};
+		struct meta_caps caps;
+
+		assert_int_equal(0, meta_layout_parse(layout, NULL, NULL, &l, &err));
+		assert_int_equal(0, meta_topology_parse(l, "tp=1", &topo, &err));
+		assert_true(meta_infer(l, &topo, &w, 1, NULL, &state, &err) < 0);
+		(void)snprintf(want, sizeof(want), "such as '%s'", names[i].line);
+		if (!strstr(err.msg, want))
+			fail_msg("says '%s', want '%s'", err.msg, want);
+		(void)snprintf(want, sizeof(want), "the nearest rule is '*:%s'", names[i].nearest ? names[i].nearest : "");
+		assert_int_equal(!!names[i].nearest, !!strstr(err.msg, want));
+		meta_state_done(&state);
+		meta_topology_done(&topo);
+		meta_layout_free(l);
+		(void)snprintf(text, sizeof(text), "%s%s\n", layout, names[i].line);
+		assert_int_equal(0, meta_layout_parse(text, NULL, NULL, &l, &err));
+		assert_non_null(meta_layout_first(l, false, "m.safetensors", names[i].name, &caps));
+		meta_layout_free(l);
+	}
+}
+
 int main(void)
 {
-	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 2];
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 3];
 	size_t nr = 0;
 
 	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
@@ -191,5 +243,6 @@ int main(void)
 						(void *)&rows[nr]};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(canonical_text);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(plain_files);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(nearest_rules);
 	return _cmocka_run_group_tests("refusals", tests, nr, NULL, NULL);
 }

@@ -124,6 +124,7 @@ static void numbers_and_modes_are_as_ever(void **unused)
 		{"plan", 8, 0666}, {"error", 9, 0444}, {"config", 10, 0644}, {"verify", 11, 0644},
 		{"data", 12, 0644}, {"diff", 13, 0666}, {"clone", 14, 0200},
 		{"metrics", 0, 0444, true}, {"health", 1, 0444, true}, {"version", 2, 0444, true},
+		{"nodes", 3, 0444, true}, {"drain", 4, 0200, true}, {"cluster", 5, 0644, true},
 	};
 	const size_t nr = sizeof(all) / sizeof(*all);
 	const struct rs_control *c;
@@ -144,7 +145,7 @@ static void numbers_and_modes_are_as_ever(void **unused)
 	assert_null(rs_control_at(nr + 2));
 	assert_null(rs_control_find(true, "mirror"));
 	assert_null(rs_control_find(false, "metrics"));
-	assert_null(rs_control_by_nr(true, 3));
+	assert_null(rs_control_by_nr(true, 6));
 	for (size_t i = 0; (c = rs_control_at(i)); i++)
 		for (size_t k = 0; k < i; k++) {
 			const struct rs_control *other = rs_control_at(k);

@@ -136,7 +136,7 @@ static void expect_bytes(const struct rs_image *im, int fd)
 
 struct ticks {
 	uint64_t bytes;		/* atomic */
-	unsigned left;		/* calls until it says stop */
+	unsigned left;		/* calls with bytes until it says stop; those without may come while a helper starts */
 };
 
 static int on_bytes(void *arg, uint64_t bytes)
@@ -144,7 +144,7 @@ static int on_bytes(void *arg, uint64_t bytes)
 	struct ticks *t = arg;
 
 	(void)__atomic_add_fetch(&t->bytes, bytes, __ATOMIC_RELAXED);
-	return t->left && --t->left == 0;
+	return t->left && bytes && --t->left == 0;
 }
 
 /* All files of a topology, as many a call as the kind takes. */

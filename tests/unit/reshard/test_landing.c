@@ -148,7 +148,7 @@ static void ranks_have_the_bytes_of_the_other_store(void **unused)
 				bytes += compare(view, rank, files[f]);
 		rs_view_unref(s, view);
 	}
-	print_message("%lu bytes of files, %lu pulled\n", bytes, pulled);
+	print_message("# %lu bytes of files, %lu pulled\n", bytes, pulled);
 	assert_true(pulled > 0);
 	rs_landings_stop(set);
 	(void)rs_landings_free(set);

@@ -2,11 +2,14 @@
 /*
  * Frames over TCP between two processes of the loopback: pulls of regions against a slow copy, many on their way at
  * once; messages; a holder that is killed or stopped, one that sends wrong bytes; who does not know the secret, or is
- * no member.
+ * no member.  All of it again over TLS; who has no certificate of the same CA, or an old one.
+ *
+ * With the argument `ucx`, over UCX, but for TLS.
  */
-#include "reshard/net/net.h"
+#include "tests/support/net_sides.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,155 +25,7 @@
 
 #include "meta/base/sys.h"
 
-#define TENSOR_BYTES (8u << 20)
-#define EPOCH 7
-
-static uint8_t *tensor; /* the same bytes on both sides */
-static struct rs_net *net;
-static pid_t holder;
-static char address[64];
-static int pipe_of_messages[2];
-
-/* --- the holder, a process of its own --- */
-
-static int serve(void *arg, const struct rs_node_id *peer, const struct rs_pull *p, uint8_t *to)
-{
-	(void)arg;
-	(void)peer;
-	if (strcmp(p->tensor, "gone") == 0)
-		return RS_CODE_GONE;
-	if (!rs_pull_fits(p, TENSOR_BYTES))
-		return RS_CODE_BAD;
-	rs_pull_gather(p, tensor, to);
-	return RS_CODE_OK;
-}
-
-static void message(void *arg, const struct rs_node_id *peer, const struct rs_net_frame *f)
-{
-	uint64_t told[3] = {f->kind, f->message.token, peer->node};
-
-	(void)arg;
-	if (write(pipe_of_messages[1], told, sizeof(told)) != sizeof(told))
-		abort();
-}
-
-static bool is_member(void *arg, uint32_t node, uint64_t epoch)
-{
-	(void)arg;
-	(void)node;
-	return epoch == EPOCH;
-}
-
-static struct rs_net_config config(uint32_t node, uint64_t epoch, uint8_t secret)
-{
-	struct rs_net_config g = {.id = {.node = node, .epoch = epoch, .boot = 1, .protocol_min = 1, .protocol_max = 1},
-				  .nr_secrets = 1,
-				  .hello_ms = 1000,
-				  .serve = serve,
-				  .message = message,
-				  .is_member = is_member};
-
-	memset(g.secrets, secret, sizeof(g.secrets));
-	return g;
-}
-
-static void start_holder(void)
-{
-	struct rs_net_config g = config(2, EPOCH, 9);
-	struct rs_net *n;
-	struct sc_err err;
-	int port, ready[2];
-
-	assert_int_equal(0, pipe(ready));
-	holder = fork();
-	if (holder == 0) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		g.listen = "127.0.0.1:0";
-		if (rs_net_new(&g, &n, &err) < 0)
-			_exit(1);
-		port = rs_net_port(n);
-		if (write(ready[1], &port, sizeof(port)) != sizeof(port))
-			_exit(1);
-		for (;;)
-			rs_net_run(n, 1000);
-	}
-	assert_int_equal(sizeof(port), read(ready[0], &port, sizeof(port)));
-	(void)close(ready[0]);
-	(void)close(ready[1]);
-	(void)snprintf(address, sizeof(address), "127.0.0.1:%d", port);
-}
-
-static void kill_holder(void)
-{
-	(void)kill(holder, SIGKILL);
-	(void)waitpid(holder, NULL, 0);
-}
-
-/* --- the asker --- */
-
-struct end {
-	bool ended;
-	int code;
-	char why[200];
-};
-
-static void pulled(void *arg, int code, const struct sc_err *err)
-{
-	struct end *e = arg;
-
-	assert_false(e->ended); /* once */
-	*e = (struct end){true, code, ""};
-	if (err->code)
-		(void)snprintf(e->why, sizeof(e->why), "%s", err->msg);
-}
-
-static struct rs_pull pull_of(uint64_t at, uint32_t bytes, uint32_t ms)
-{
-	return (struct rs_pull){.file = "model.safetensors",
-				.tensor = "w",
-				.from = 64,
-				.run = 1000,
-				.nr = 2,
-				.extent = {40, 50},
-				.stride = {120000, 1100},
-				.at = at,
-				.bytes = bytes,
-				.deadline_ms = ms};
-}
-
-static void begin(const struct rs_pull *p, uint8_t *to, struct end *e)
-{
-	struct sc_err err;
-
-	*e = (struct end){0};
-	if (rs_net_pull(net, address, p, to, pulled, e, &err) < 0)
-		fail_msg("%s", err.msg);
-}
-
-static void wait_for(const struct end *e, int ms)
-{
-	for (int64_t until = sc_now_ns() + ms * INT64_C(1000000); !e->ended && sc_now_ns() < until;)
-		rs_net_run(net, 20);
-	assert_true(e->ended);
-}
-
-static int set_up(void **unused)
-{
-	struct rs_net_config g = config(1, EPOCH, 9);
-	struct sc_err err;
-
-	(void)unused;
-	start_holder();
-	return rs_net_new(&g, &net, &err);
-}
-
-static int tear_down(void **unused)
-{
-	(void)unused;
-	rs_net_free(net);
-	kill_holder();
-	return 0;
-}
+static char folder[] = "/tmp/scalai-net.XXXXXX";
 
 static void pulls_bring_what_a_copy_would(void **unused)
 {
@@ -382,7 +237,7 @@ static void bent_bytes_are_noticed_wherever_they_are(void **unused)
 		(void)waitpid(pid, NULL, 0);
 	}
 	(void)snprintf(address, sizeof(address), "%s", real);
-	assert_true(damaged > 5 && closed > 10);
+	assert_true(tls ? closed == 40 : damaged > 5 && closed > 10); /* TLS notices before there is a frame */
 }
 
 static void noise_closes_the_connection_only(void **unused)
@@ -415,26 +270,126 @@ static void noise_closes_the_connection_only(void **unused)
 	assert_int_equal(RS_CODE_OK, e.code);
 }
 
-int main(void)
+static const char *certificates(const char *ca, int days, const char *name, char ret[100])
+{
+	char command[400];
+
+	(void)snprintf(ret, 100, "%s/%s/%s", folder, ca, name);
+	(void)snprintf(command, sizeof(command), CERTIFICATES " %s/%s %d %s", folder, ca, days, name);
+	assert_int_equal(0, system(command));
+	return ret;
+}
+
+static void who_has_no_certificate_of_the_ca_gets_nothing(void **unused)
+{
+	char path[100], why[200];
+
+	(void)unused;
+	assert_int_equal(RS_CODE_OK, pull_with(certificates("ca", 2, "third", path), why));
+	assert_int_equal(RS_CODE_IO, pull_with(certificates("other", 2, "a", path), why));
+	assert_non_null(strstr(why, "its certificate is refused"));
+	assert_int_equal(RS_CODE_IO, pull_with(certificates("ca", -1, "old", path), why));
+	assert_non_null(strstr(why, "expired"));
+	assert_int_equal(RS_CODE_IO, pull_with(NULL, why));
+	assert_non_null(strstr(why, "only one of the two nodes is mounted with tls="));
+	assert_int_equal(RS_CODE_OK, pull_with(tls, why));
+}
+
+static void a_node_without_tls_is_told_so(void **unused)
+{
+	char path[100], why[200];
+
+	(void)unused;
+	assert_int_equal(RS_CODE_IO, pull_with(certificates("ca", 2, "a", path), why));
+	assert_non_null(strstr(why, "only one of the two nodes is mounted with tls="));
+}
+
+/* A node's certificate is replaced while it runs: by one that is too old, by half a one, and by a good one. */
+static void certificates_are_renewed(void **unused)
+{
+	char path[100], why[200], command[300];
+
+	(void)unused;
+	(void)certificates("ca", -1, "holder", path);
+	assert_int_equal(RS_CODE_IO, pull_with(tls, why));
+	assert_non_null(strstr(why, "expired"));
+	(void)snprintf(command, sizeof(command), "echo half > %s/cert.pem", path);
+	(void)certificates("ca", 2, "holder", path);
+	assert_int_equal(RS_CODE_OK, pull_with(tls, why));
+	assert_int_equal(0, system(command));
+	assert_int_equal(RS_CODE_OK, pull_with(tls, why)); /* by the one from before */
+	(void)certificates("ca", 2, "holder", path);
+	assert_int_equal(RS_CODE_OK, pull_with(tls, why));
+}
+
+static void what_is_no_certificate_is_refused(void **unused)
+{
+	char path[100], other[100], command[400];
+	struct rs_net_config g = config(1, EPOCH, 9);
+	struct rs_net *n = NULL;
+	struct sc_err err;
+
+	(void)unused;
+	g.tls = certificates("ca", 2, "mixed", path);
+	(void)certificates("ca", 2, "b", other);
+	(void)snprintf(command, sizeof(command), "cp %s/key.pem %s/key.pem", other, path);
+	assert_int_equal(0, system(command));
+	assert_int_equal(SC_E_FORMAT, rs_net_new(&g, &n, &err));
+	(void)snprintf(command, sizeof(command), "rm %s/ca.pem", path);
+	assert_int_equal(0, system(command));
+	assert_int_equal(SC_E_SYSTEM, rs_net_new(&g, &n, &err));
+	assert_int_equal(ENOENT, err.errnum);
+	assert_non_null(strstr(err.msg, "ca.pem"));
+	(void)snprintf(command, sizeof(command), "cd %s && openssl ec -in key.pem -out k -aes256 -passout pass:x 2>&1 && "
+		       "mv k key.pem", other);
+	assert_int_equal(0, system(command));
+	g.tls = other; /* nobody is asked for the pass phrase */
+	assert_int_equal(SC_E_FORMAT, rs_net_new(&g, &n, &err));
+	assert_non_null(strstr(err.msg, "pass phrase"));
+}
+
+/* What comes after this is over TLS. */
+static void begins_tls(void **unused)
+{
+	static char ours[100], theirs[100];
+
+	(void)tear_down(unused);
+	holders_tls = certificates("ca", 2, "holder", theirs);
+	tls = certificates("ca", 2, "asker", ours);
+	assert_int_equal(0, set_up(unused));
+}
+
+#define OF_ALL                                                                                                         \
+	cmocka_unit_test(pulls_bring_what_a_copy_would), cmocka_unit_test(a_large_payload_goes_whole),                  \
+	    cmocka_unit_test(refusals_have_their_code), cmocka_unit_test(messages_arrive_with_who_sent_them),           \
+	    cmocka_unit_test(a_holder_that_dies_or_stops_ends_its_pulls),                                               \
+	    cmocka_unit_test(strangers_and_the_fenced_get_nothing),                                                     \
+	    cmocka_unit_test(noise_closes_the_connection_only)
+
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(pulls_bring_what_a_copy_would),
-	    cmocka_unit_test(a_large_payload_goes_whole),
-	    cmocka_unit_test(refusals_have_their_code),
-	    cmocka_unit_test(messages_arrive_with_who_sent_them),
-	    cmocka_unit_test(a_holder_that_dies_or_stops_ends_its_pulls),
-	    cmocka_unit_test(strangers_and_the_fenced_get_nothing),
+	    OF_ALL,
+	    cmocka_unit_test(bent_bytes_are_noticed_wherever_they_are), /* UCX has the bytes in another connection */
+	    cmocka_unit_test(a_node_without_tls_is_told_so),
+	    cmocka_unit_test(begins_tls),
+	    OF_ALL,
 	    cmocka_unit_test(bent_bytes_are_noticed_wherever_they_are),
-	    cmocka_unit_test(noise_closes_the_connection_only),
+	    cmocka_unit_test(who_has_no_certificate_of_the_ca_gets_nothing),
+	    cmocka_unit_test(what_is_no_certificate_is_refused),
+	    cmocka_unit_test(certificates_are_renewed),
 	};
+	const struct CMUnitTest ucx_tests[] = {OF_ALL};
+	char command[100];
 	int failed;
 
-	tensor = malloc(TENSOR_BYTES);
-	for (unsigned i = 0; i < TENSOR_BYTES; i++)
-		tensor[i] = (uint8_t)(i * 2654435761u >> 13);
-	if (pipe(pipe_of_messages) < 0)
+	if (sides_begin(argc, argv, &failed))
+		return failed;
+	if (!mkdtemp(folder))
 		return 1;
-	failed = cmocka_run_group_tests(tests, set_up, tear_down);
+	failed = ucx ? cmocka_run_group_tests(ucx_tests, set_up, tear_down)
+		     : cmocka_run_group_tests(tests, set_up, tear_down);
 	free(tensor);
-	return failed;
+	(void)snprintf(command, sizeof(command), "rm -r %s", folder);
+	return failed + system(command);
 }

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "meta/base/log.h"
+#include "reshard/shown/shown_i.h"
 #include "tests/support/paths.h"
 
 static char dir[64];
@@ -138,22 +139,15 @@ static int versions(void)
 
 /* --- the flip --- */
 
-/* Each file is flushed by fsync then. */
-static int no_ring(struct io_uring *ring, unsigned entries)
-{
-	(void)ring;
-	(void)entries;
-	return -ENOSYS;
-}
-
-static int on_fsync(int fd)
+/* A file was written. */
+static int on_written(int fd)
 {
 	char header[64] = "";
 	ssize_t n = pread(fd, header, sizeof(header), 8);
 
 	if (spoilt && n > 6 && memcmp(header, "{\"w\":", 5) == 0)
 		assert_int_equal(1, pwrite(fd, "v", 1, 10));
-	return fsync(fd);
+	return 0;
 }
 
 static void a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor(void **unused)
@@ -167,8 +161,7 @@ static void a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor(void **unu
 	begin("sync=on");
 	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=1", &err));
 	spoilt = true;
-	sc_sys.ring_init = no_ring;
-	sc_sys.fsync = on_fsync;
+	sc_sys.begin_write_back = on_written;
 	assert_true(rs_service_work(s, &err) < 0);
 	assert_non_null(strstr(err.msg, "keeps its old storage"));
 	assert_int_equal(EINVAL, err.errnum);
@@ -206,8 +199,7 @@ static void who_waits_is_told_what_will_not_work_by_itself(void **unused)
 	begin("sync=on");
 	rs_service_free(s);
 	spoilt = true;
-	sc_sys.ring_init = no_ring;
-	sc_sys.fsync = on_fsync;
+	sc_sys.begin_write_back = on_written;
 	open_service(true);
 	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=1", &err));
 	for (int times = 0; times < 2; times++) {
@@ -253,7 +245,95 @@ static void older_versions_are_kept_while_the_head_lacks_a_file(void **unused)
 	for (uint32_t rank = 0; rank < 2; rank++)
 		put_file(rank, "b.safetensors", 'd');
 	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
+	assert_int_equal(0, rs_service_work(s, &err));
 	assert_int_equal(1, versions());
+	end();
+}
+
+static void commit_copies(char of_0, char of_1)
+{
+	struct sc_err err;
+
+	put_file(0, "b.safetensors", of_0);
+	put_file(1, "b.safetensors", of_1);
+	if (rs_job_commit(RS_CALLER(s), job, "", &err) < 0)
+		fail_msg("%s", err.msg);
+}
+
+static void expect_versions(int nr, bool after_restart)
+{
+	struct sc_err err;
+
+	if (after_restart) {
+		rs_service_free(s);
+		open_service(false);
+		job = rs_job_by_name(s, "copies");
+	}
+	if (rs_service_work(s, &err) < 0)
+		fail_msg("%s", err.msg);
+	assert_int_equal(nr, versions());
+}
+
+/* Whatever is committed after it, and whenever the daemon ends. */
+static void a_right_version_stays_until_a_newer_one_is_verified(void **unused)
+{
+	struct sc_err err;
+
+	(void)unused;
+	begin("keep=4");
+	assert_int_equal(0, rs_job_make(s, "copies", 0755, geteuid(), getegid(), &job, &err));
+	assert_int_equal(0, rs_job_config(RS_CALLER(s), job, "sync=off keep=1", &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "mesh tp\n* copy", &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=2", &err));
+	commit_copies('b', 'b');
+	commit_copies('c', 'c'); /* nobody has looked at the one before */
+	assert_int_equal(2, versions());
+	expect_versions(1, false);
+	commit_copies('d', 'd');
+	assert_int_equal(2, versions());
+	expect_versions(1, true); /* what the daemon before has left */
+	for (char value = 'e'; value < 'i'; value++) { /* version 3 is right, and none after it */
+		commit_copies(value, 'x');
+		assert_int_equal(2, versions());
+		if (value == 'g') /* nobody has looked at it when the next one comes */
+			continue;
+		expect_versions(2, value == 'f');
+		expect_status("hold different bytes");
+	}
+	assert_int_equal(0, rs_job_rollback(RS_CALLER(s), job, "3", &err)); /* it is known to be right */
+	assert_int_equal(1, versions());
+	/* what a larger number keeps stays; a smaller one drops nothing by itself */
+	commit_copies('i', 'i');
+	assert_int_equal(0, rs_job_config(RS_CALLER(s), job, "keep=2", &err));
+	expect_versions(2, false);
+	assert_int_equal(0, rs_job_config(RS_CALLER(s), job, "keep=1", &err));
+	expect_versions(2, true);
+	end();
+}
+
+static void a_version_with_a_damaged_file_is_not_right(void **unused)
+{
+	struct rs_view *first = NULL, *head;
+	struct rs_look look;
+	struct sc_err err;
+
+	(void)unused;
+	begin("sync=off");
+	for (uint32_t rank = 0; rank < 2; rank++)
+		put_file(rank, "b.safetensors", 'c');
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
+	expect_versions(2, false);
+	assert_int_equal(0, rs_job_config(RS_CALLER(s), job, "keep=1", &err));
+	head = rs_job_head(job);
+	assert_int_equal(0, rs_version_look_up(s, head->version, &err)); /* it lacks nothing */
+	rs_view_unref(s, head);
+	assert_int_equal(0, rs_look(s, job, NULL, 1, "b.safetensors", &look, &err));
+	assert_int_equal(1, meta_store_set_damaged(rs_service_store(s), look.blob, true, &err));
+	assert_int_equal(0, meta_blob_checked(s->catalog, look.blob, NULL, 0, true, &err));
+	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=1", &err));
+	assert_int_equal(2, versions());
+	assert_int_equal(0, rs_view_version(s, job, 1, &first, &err));
+	rs_view_unref(s, first);
 	end();
 }
 
@@ -400,6 +480,8 @@ int main(void)
 		cmocka_unit_test(a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor),
 		cmocka_unit_test(who_waits_is_told_what_will_not_work_by_itself),
 		cmocka_unit_test(older_versions_are_kept_while_the_head_lacks_a_file),
+		cmocka_unit_test(a_right_version_stays_until_a_newer_one_is_verified),
+		cmocka_unit_test(a_version_with_a_damaged_file_is_not_right),
 		cmocka_unit_test(files_without_tensors_are_kept),
 		cmocka_unit_test(padding_of_many_rows_is_counted),
 	};

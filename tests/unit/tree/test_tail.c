@@ -132,6 +132,14 @@ static void end(void)
 	later.tail = meta_tail_close(later.tail);
 }
 
+static void expect_no_damage(void)
+{
+	struct meta_tail_damage damage;
+
+	if (meta_tail_is_damaged(later.tail, &damage))
+		fail_msg("damage at %" PRIu64 ", %" PRIu64 " records behind it", damage.at, damage.behind);
+}
+
 static void check_kill(void)
 {
 	char file[FILE_BYTES];
@@ -139,6 +147,7 @@ static void check_kill(void)
 	read_log("log", file);
 	start(file, now.applied);
 	expect(&later, waiting.nr);
+	expect_no_damage();
 	end();
 }
 
@@ -220,6 +229,7 @@ static void kills(void **unused)
 				read_log("log", file);
 				start(file, waiting.at[waiting.nr - 1].sequence);
 				assert_int_equal(0, later.nr);
+				expect_no_damage();
 				end();
 			}
 			check_kill();
@@ -253,6 +263,31 @@ static void check_torn(const char before[FILE_BYTES], const char after[FILE_BYTE
 	end();
 }
 
+static size_t place_of(uint64_t position)
+{
+	return 4096 + position % RING;
+}
+
+/* Stores before the last one, which makes the record whole, or the filler before it. */
+static void check_killed(const char before[FILE_BYTES], const char after[FILE_BYTES], unsigned old)
+{
+	const struct record *r = &waiting.at[waiting.nr - 1];
+	uint64_t was = old ? waiting.at[old - 1].sequence : now.applied, begin = r->sequence - 32 - (r->nr + 31) / 32 * 32;
+	char file[FILE_BYTES];
+
+	for (unsigned n = 0; n < 12; n++) {
+		for (unsigned w = 0; w < FILE_BYTES / 8; w++)
+			memcpy(file + w * 8, (n == 0 || pick(4) ? after : before) + w * 8, 8);
+		memcpy(file + place_of(was), before + place_of(was), 8);
+		if (n)
+			memcpy(file + place_of(begin), before + place_of(begin), 8);
+		start(file, now.applied);
+		expect(&later, old);
+		expect_no_damage();
+		end();
+	}
+}
+
 static void torn_appends(void **unused)
 {
 	static struct record kept[RECORDS_MAX];
@@ -274,6 +309,7 @@ static void torn_appends(void **unused)
 			if (waiting.nr != old + 1)
 				continue; /* it drained before */
 			read_log("log", after);
+			check_killed(before, after, old);
 			for (unsigned w = 0; w < FILE_BYTES / 8; w++)
 				if (memcmp(before + w * 8, after + w * 8, 8) != 0)
 					words[nr++] = w;
@@ -307,6 +343,73 @@ static void damaged_bytes(void **unused)
 			start(file, now.applied);
 			assert_true(later.nr <= waiting.nr);
 			expect(&later, later.nr);
+			end();
+		}
+		close_log();
+	}
+}
+
+/* One bit, or a sector of zeros: all records are found, or where and how many are not is told. */
+static void told_damage(void **unused)
+{
+	unsigned told = 0, most;
+
+	(void)unused;
+	for (uint64_t seed = 0; seed < 3600; seed++) {
+		struct meta_tail_damage damage;
+		char file[FILE_BYTES];
+		uint64_t at, end_of;
+		bool is;
+
+		if (seed % 60 == 0)
+			close_log(), new_log(seed + 1);
+		append(now.tail, &now);
+		read_log("log", file);
+		end_of = waiting.at[waiting.nr - 1].sequence;
+		at = now.applied + pick((unsigned)(end_of - now.applied));
+		most = pick(3) ? 2 : 18; /* a sector may have been the last records, and a filler's */
+		if (most == 2)
+			file[4096 + at % RING] ^= (char)(1 << pick(8));
+		else
+			memset(file + 4096 + at % RING / 512 * 512, 0, 512);
+		start(file, now.applied);
+		expect(&later, later.nr); /* those before it */
+		is = meta_tail_is_damaged(later.tail, &damage);
+		assert_true(is || later.nr + most >= waiting.nr);
+		assert_true(!is || (later.nr + damage.behind <= waiting.nr && damage.at >= later.applied && damage.at < end_of));
+		told += is;
+		end();
+	}
+	close_log();
+	assert_true(told > 1000);
+}
+
+/* A record that was appended and has one wrong bit is never taken for one that was not, not even the last one. */
+static void told_of_the_last(void **unused)
+{
+	(void)unused;
+	for (uint64_t seed = 1; seed <= 200; seed++) {
+		struct meta_tail_damage damage;
+		const struct record *r = &waiting.at[1];
+		char file[FILE_BYTES];
+
+		new_log(seed);
+		append(now.tail, &now);
+		append(now.tail, &now);
+		if (waiting.nr == 2) {
+			read_log("log", file);
+			file[4096 + (r->sequence - 32 - (r->nr + 31) / 32 * 32 + pick(32 + (unsigned)r->nr)) % RING] ^=
+				(char)(1 << pick(8));
+			start(file, now.applied);
+			expect(&later, 1);
+			assert_true(meta_tail_is_damaged(later.tail, &damage));
+			assert_int_equal(0, damage.behind);
+			end();
+			read_log("log", file);
+			file[pick(64)] ^= (char)(1 << pick(8)); /* of the header */
+			start(file, now.applied);
+			expect(&later, 2);
+			expect_no_damage();
 			end();
 		}
 		close_log();
@@ -478,6 +581,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(kills), cmocka_unit_test(torn_appends), cmocka_unit_test(damaged_bytes),
+		cmocka_unit_test(told_damage), cmocka_unit_test(told_of_the_last),
 		cmocka_unit_test(damage_under_an_open_log), cmocka_unit_test(other_boots),
 		cmocka_unit_test(other_catalogs), cmocka_unit_test(limits), cmocka_unit_test(failing_calls),
 	};

@@ -10,7 +10,7 @@
  *
  * Each stored byte is read once, but for those of (3), which are read once more.
  */
-#include "reshard/command/command_i.h"
+#include "reshard/verify/verify_i.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -20,61 +20,33 @@
 #include "reshard/engine/digest.h"
 #include "reshard/engine/engine.h"
 
-#define CHUNK (256u << 10)		/* of padding */
 #define DIGEST_CHUNK (1u << 20)		/* of a target: stays in a core's cache for the second CRC */
 #define SHORT_RUN_BYTES 64		/* shorter ones are put together first */
 #define REPORT_LINES_MAX 20
 
 static const struct rs_nodes one_node = {0};
 
-/* A piece of a logical tensor that ranks hold. */
-struct part {
-	const struct meta_entry *entry;
-	uint32_t rank;			/* that was read first, and whose digest this is */
-	bool is_read;			/* by plans */
-	struct rs_digest digest;
-	struct part *next;
-	uint64_t key[];			/* tensor, offsets, extents */
-};
-
-struct verify {
-	struct rs_service *s;
-	struct rs_set *set;
-	struct rs_version whole;	/* a version of this set alone: origins for plans */
-	struct rs_set *sets[1];
-	rs_tick_fn *tick;
-	void *arg;
-	unsigned char *mine, *theirs;	/* padding */
-	struct rs_digester *digester;
-	unsigned char *chunk;		/* of a target */
-	struct sc_map by_key;
-	struct sc_arena arena;		/* of parts */
-	struct part *first, **last;	/* in the order in which they were read */
-	struct sc_buf report;
-	unsigned lines, differ;
-	struct sc_err *err;
-};
-
-static void begin(struct verify *v)
+void rs_verify_begin(struct verify *v)
 {
 	v->sets[0] = v->set;
 	v->whole = (struct rs_version){.refs = 1, .nr_sets = 1, .sets = v->sets};
 	v->last = &v->first;
 }
 
-static void end(struct verify *v)
+void rs_verify_end(struct verify *v)
 {
 	sc_sys.release(v->mine);
 	sc_sys.release(v->theirs);
 	sc_sys.release(v->digester);
 	sc_sys.release(v->chunk);
+	sc_sys.release(v->suspects);
+	sc_sys.release(v->blobs);
 	sc_map_done(&v->by_key);
 	sc_arena_done(&v->arena);
 	sc_buf_done(&v->report);
 }
 
-static void line(struct verify *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void line(struct verify *v, const char *fmt, ...)
+void rs_verify_line(struct verify *v, const char *fmt, ...)
 {
 	char text[2048];
 	va_list ap;
@@ -212,7 +184,8 @@ static void say_differ(struct verify *v, const struct part *p, uint32_t rank, co
 		       const char *other_name)
 {
 	v->differ++;
-	line(v, "'%s': rank %u ('%s') and rank %u ('%s') hold different bytes",
+	v->suspects[p->key[0]] = true;
+	rs_verify_line(v, "'%s': rank %u ('%s') and rank %u ('%s') hold different bytes",
 	     v->set->state.tensors[p->key[0]].key, rank, name, other_rank, other_name);
 }
 
@@ -281,15 +254,7 @@ static int read_box(struct verify *v, uint32_t rank, const struct meta_stored *s
 	return rc < 0 ? rc : meet_part(v, rank, s, box, &digest);
 }
 
-/* A rank's stored tensor as a source. */
-struct own {
-	struct rs_source source;
-	struct rs_sources sources;
-	struct sc_arena arena;
-	struct rs_mapped mapped;
-};
-
-static int open_own(struct verify *v, uint32_t rank, const struct meta_stored *s, struct own *own)
+int rs_verify_open_own(struct verify *v, uint32_t rank, const struct meta_stored *s, struct own *own)
 {
 	struct rs_origins o = rs_origins_of(v->s, &v->whole);
 
@@ -298,7 +263,7 @@ static int open_own(struct verify *v, uint32_t rank, const struct meta_stored *s
 	return rs_sources_open(&own->sources, NULL, 0, &o, &own->arena, &own->mapped, v->err);
 }
 
-static void close_own(struct own *own)
+void rs_verify_close_own(struct own *own)
 {
 	rs_sources_close(&own->mapped);
 	sc_arena_done(&own->arena);
@@ -307,130 +272,18 @@ static void close_own(struct own *own)
 static int read_stored(struct verify *v, uint32_t rank, const struct meta_stored *s)
 {
 	struct own own = {0};
-	int rc = open_own(v, rank, s, &own);
+	int rc = rs_verify_open_own(v, rank, s, &own);
 
 	for (uint32_t i = 0; rc == 0 && i < s->piece.nr_boxes; i++)
 		if (meta_box_elements(&s->piece.boxes[i]))
 			rc = read_box(v, rank, s, &s->piece.boxes[i], &own.mapped);
-	close_own(&own);
-	return rc;
-}
-
-/* --- padding --- */
-
-static int read_gather(struct verify *v, const struct rs_mapped *m, const struct rs_gather *g, uint64_t at,
-		       uint64_t bytes, unsigned char *to)
-{
-	int rc = rs_sources_need(m, g, at, bytes, NULL, v->err);
-
-	if (rc < 0)
-		return rc;
-	rc = rs_sources_read(m, g, at, bytes, to, v->err);
-	rs_sources_release(m, g, at, bytes);
-	return rc;
-}
-
-/* Rows of a stored piece with bytes in no box that are not zero: a gather of the boxes has zeros there. */
-static int count_padding(struct verify *v, const struct meta_stored *s, const struct rs_mapped *own, uint64_t *ret)
-{
-	const struct meta_tensor *t = &v->set->state.tensors[s->entry->tensor];
-	unsigned bytes = meta_dtype_bits(t->dtype) / 8;
-	struct meta_box all = {.nr = 1, .stride = {1}};
-	struct rs_gather boxes = {0}, whole = {0};
-	uint64_t row = bytes, last_row = UINT64_MAX, n;
-	int rc = 0;
-
-	*ret = 0;
-	if (!bytes || !meta_tensor_bytes(t->dtype, &s->piece.shape, &all.ext[0]))
-		return 0;
-	boxes.bytes = whole.bytes = all.ext[0];
-	for (int k = 1; k < s->piece.shape.nr; k++)
-		row *= s->piece.shape.dim[k];
-	if (rs_gather_add(&whole, 0, &all, &all, 1) < 0)
-		rc = sc_nomem(v->err);
-	for (uint32_t i = 0; i < s->piece.nr_boxes && rc == 0; i++)
-		if (rs_gather_add(&boxes, 0, &s->piece.boxes[i], &s->piece.boxes[i], bytes) < 0)
-			rc = sc_nomem(v->err);
-	rs_gather_finish(&boxes);
-	rs_sources_reorder(own, &boxes);
-	rs_sources_reorder(own, &whole);
-	for (uint64_t at = 0; rc == 0 && at < boxes.bytes; at += n) {
-		uint32_t source;
-		uint64_t from;
-
-		n = rs_gather_run(&boxes, at, boxes.bytes - at, &source, &from);
-		if (n >= CHUNK)
-			continue; /* no padding for long */
-		n = sc_min_u64(boxes.bytes - at, CHUNK);
-		rc = read_gather(v, own, &whole, at, n, v->mine);
-		if (rc == 0)
-			rc = read_gather(v, own, &boxes, at, n, v->theirs);
-		for (uint64_t i = 0; rc == 0 && i < n; i++)
-			if (v->mine[i] != v->theirs[i] && (at + i) / row != last_row) {
-				last_row = (at + i) / row;
-				(*ret)++;
-			}
-	}
-	rs_gather_done(&boxes);
-	rs_gather_done(&whole);
-	return rc;
-}
-
-static bool is_first_replica(const struct verify *v, const struct meta_entry *e, uint32_t rank)
-{
-	uint32_t coords[SC_AXES_MAX];
-
-	meta_topology_coords(v->set->view->topo, rank, coords);
-	return meta_entry_is_first(v->set->view, e, coords);
-}
-
-static bool has_padding(const struct meta_stored *s)
-{
-	uint64_t n = 0, all;
-
-	if (s->entry->group) /* what is between joined tensors is of no interest: frameworks leave anything there */
-		return false;
-	for (uint32_t i = 0; i < s->piece.nr_boxes; i++)
-		n += meta_box_elements(&s->piece.boxes[i]);
-	return meta_shape_elements(&s->piece.shape, &all) && n < all;
-}
-
-/* --- a rank --- */
-
-static int look_at_padding(struct verify *v, uint32_t rank, const struct meta_stored *s)
-{
-	struct own own = {0};
-	uint64_t rows = 0;
-	int rc;
-
-	if (!has_padding(s) || !is_first_replica(v, s->entry, rank))
-		return 0;
-	rc = open_own(v, rank, s, &own);
-	if (rc == 0)
-		rc = count_padding(v, s, &own.mapped, &rows);
-	if (rc == 0 && rows)
-		line(v, "padding: rank %u '%s:%s': %" PRIu64 " rows of padding are not zero; they are in no "
-		     "logical tensor and will be lost in a reshard", rank, s->file, s->name, rows);
-	close_own(&own);
+	rs_verify_close_own(&own);
 	return rc;
 }
 
 /* --- a set --- */
 
-/* A replica whose file is the blob of the rank that it is like: that rank's is read. */
-static bool is_shared(const struct verify *v, uint32_t rank, const char *file)
-{
-	uint32_t like = meta_view_alike(v->set->view, rank, file);
-	const struct rs_set_blob *mine = like == rank ? NULL : rs_set_find(v->set, rank, file);
-	const struct rs_set_blob *other = mine ? rs_set_find(v->set, like, file) : NULL;
-
-	return other && mine->blob == other->blob;
-}
-
-typedef int stored_fn(struct verify *v, uint32_t rank, const struct meta_stored *s);
-
-/* Calls `each` for what ranks store, equal blobs of replicas once. */
-static int each_stored(struct verify *v, stored_fn *each)
+int rs_verify_each(struct verify *v, rs_verify_fn *each)
 {
 	int rc = 0;
 
@@ -440,7 +293,7 @@ static int each_stored(struct verify *v, stored_fn *each)
 
 		rc = meta_view_rank(v->set->view, rank, NULL, &arena, &list, v->err);
 		for (size_t i = 0; rc == 0 && i < list.nr; i++)
-			if (!is_shared(v, rank, list.at[i].file))
+			if (!rs_verify_is_shared(v->set, rank, list.at[i].file))
 				rc = each(v, rank, &list.at[i]);
 		sc_vec_done(&list);
 		sc_arena_done(&arena);
@@ -514,37 +367,63 @@ static int compare_part(struct verify *v, const struct part *p)
 	return rc;
 }
 
+static int note_blob(struct verify *v, uint32_t rank, const struct meta_stored *s)
+{
+	const struct rs_set_blob *blob = v->suspects[s->entry->tensor] ? rs_set_find(v->set, rank, s->file) : NULL;
+
+	if (blob)
+		v->blobs[blob - v->set->blobs] = true;
+	return 0;
+}
+
+/* Looks at the blobs of tensors that are not as they were. */
+static int look_at_suspects(struct verify *v)
+{
+	int rc;
+
+	v->blobs = sc_zalloc_array(v->set->nr_blobs + 1, sizeof(*v->blobs));
+	rc = v->blobs ? rs_verify_each(v, note_blob) : sc_nomem(v->err);
+	for (size_t i = 0; rc >= 0 && i < v->set->nr_blobs; i++)
+		if (v->blobs[i])
+			rc = rs_verify_suspect(v->s, v->set->blobs[i].blob, v->tick, v->arg, v->err);
+	return rc < 0 ? rc : 0;
+}
+
+/* Counts nothing: the bytes are read once more for their digests. */
+static int on_hashed(void *arg, uint64_t bytes)
+{
+	const struct verify *v = arg;
+
+	(void)bytes;
+	return v->tick ? v->tick(v->arg, 0) : 0;
+}
+
 static int verify_set(struct verify *v, uint8_t (*digests)[16])
 {
+	const uint8_t (*kept)[16] = rs_set_digests(v->set);
+	bool any = false;
 	int rc;
 
 	v->digester = sc_sys.alloc(sizeof(*v->digester));
 	v->chunk = sc_sys.alloc(DIGEST_CHUNK);
-	if (!v->digester || !v->chunk)
+	v->suspects = sc_zalloc_array(v->set->state.nr + 1, sizeof(*v->suspects));
+	if (!v->digester || !v->chunk || !v->suspects)
 		return sc_nomem(v->err);
 	rs_digester_init(v->digester);
-	rc = each_stored(v, read_stored);
-	for (uint32_t t = 0; rc == 0 && t < v->set->state.nr; t++)
+	/* files of an earlier set, which ranks did not write again, may have changed: then they get no digests */
+	rc = kept ? 0 : rs_verify_files(v->s, v->set, on_hashed, v, v->err);
+	if (rc == 0)
+		rc = rs_verify_each(v, read_stored);
+	for (uint32_t t = 0; rc == 0 && t < v->set->state.nr; t++) {
 		rc = add_up(v, &v->set->state.tensors[t], digests[t]);
+		if (rc == 0 && kept && memcmp(kept[t], digests[t], sizeof(kept[t])) != 0)
+			any = v->suspects[t] = true;
+	}
 	for (struct part *p = v->first; rc == 0 && p; p = p->next)
 		if (!p->is_read)
 			rc = compare_part(v, p);
-	return rc;
-}
-
-int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_report,
-		      struct sc_err *err)
-{
-	struct verify v = {.s = s, .set = set, .err = err};
-	int rc;
-
-	begin(&v);
-	v.mine = sc_sys.alloc(CHUNK);
-	v.theirs = sc_sys.alloc(CHUNK);
-	rc = v.mine && v.theirs ? each_stored(&v, look_at_padding) : sc_nomem(err);
-	*ret_report = rc == 0 ? sc_strdup(v.report.text ? v.report.text : "") : NULL;
-	end(&v);
-	return rc == 0 && !*ret_report ? sc_nomem(err) : rc;
+	/* not yet verified: copies that differ are what ranks wrote */
+	return rc == 0 && kept && (any || v->differ) ? look_at_suspects(v) : rc;
 }
 
 int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg,
@@ -555,7 +434,7 @@ int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, vo
 	char *report = NULL;
 	int rc;
 
-	begin(&v);
+	rs_verify_begin(&v);
 	rc = digests ? verify_set(&v, digests) : sc_nomem(err);
 	if (rc == 0) {
 		report = sc_strdup(v.report.text ? v.report.text : "");
@@ -563,7 +442,7 @@ int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, vo
 	}
 	if (rc == 0 && v.differ)
 		rc = sc_fail(err, SC_E_COPIES, "%.*s", (int)strcspn(report, "\n"), report);
-	end(&v);
+	rs_verify_end(&v);
 	if (rc == 0)
 		*ret_digests = sc_steal(&digests);
 	if (rc == 0 || rc == SC_E_COPIES)

@@ -3,7 +3,7 @@
  * Before there is a thread: the cluster's own key and secret, which the first node makes, and this node's number, which
  * it has for ever.  Each is made by a transaction that finds it absent, and then read: whoever made it.
  */
-#include "reshard/member/member_i.h"
+#include "reshard/peers/peers_i.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 #define TRIES 20
 #define ANSWER_MS 3000
-#define FRESH_MS 3000
+#define FRESH_MS 1000
 #define TTL_MS 10000
 
 struct booting {
@@ -71,8 +71,8 @@ static int random_bytes(void *to, size_t bytes, struct sc_err *err)
 static int boot_cluster(struct booting *b, struct sc_err *err)
 {
 	struct meta_value v = {.kind = META_KEY_CLUSTER,
-			       .cluster = {.protocol_min = RS_PROTOCOL, .protocol_max = RS_PROTOCOL, .copies = 1,
-					   .fresh_ms = FRESH_MS, .ttl_ms = TTL_MS, .domains = ""}};
+			       .cluster = {.protocol_min = rs_protocols.max, .protocol_max = rs_protocols.max,
+					   .copies = 2, .fresh_ms = FRESH_MS, .ttl_ms = TTL_MS, .domains = ""}};
 	const struct meta_record *r;
 	const struct meta_cluster_value *c;
 	struct rs_core_times *t = &b->m->times;
@@ -83,14 +83,13 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 	if (rc < 0)
 		return rc;
 	c = &r->value.cluster;
-	if (c->protocol_min > RS_PROTOCOL || c->protocol_max < RS_PROTOCOL)
-		return sc_fail(err, SC_E_UNSUPPORTED, "cluster '%s' speaks protocols %" PRIu64 " to %" PRIu64
-			       ", this program %u", b->m->cluster, c->protocol_min, c->protocol_max, RS_PROTOCOL);
+	b->m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
 	if (c->ttl_ms < 1000 || c->ttl_ms > 600000 || !c->fresh_ms || c->fresh_ms > c->ttl_ms)
 		return sc_fail(err, SC_E_LIMIT, "cluster '%s' has a TTL of %" PRIu64 " ms and tells what it knows for "
 			       "%" PRIu64 " ms; a TTL is 1 to 600 s, and longer", b->m->cluster, c->ttl_ms,
 			       c->fresh_ms);
 	memcpy(b->m->id, c->id, sizeof(b->m->id));
+	b->m->copies = (uint32_t)sc_min_u64(c->copies ? c->copies : 1, 16);
 	*t = (struct rs_core_times){.fresh = (int64_t)c->fresh_ms * MEMBER_MS, .drift_ppm = 10000,
 				    .slack = 50 * MEMBER_MS, .ttl = (int64_t)c->ttl_ms * MEMBER_MS};
 	t->renew = t->ttl / 5;
@@ -99,6 +98,21 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 	t->resend = 200 * MEMBER_MS;
 	t->low = t->care = t->ttl / 4;
 	return 0;
+}
+
+/* That of `meta`, unless it was changed. */
+static int boot_protocol(struct booting *b, struct sc_err *err)
+{
+	struct meta_op get = {.what = META_GET, .key = {.kind = META_KEY_PROTOCOL}};
+	struct meta_txn read = {.nr_then = 1, .then = &get};
+	const struct meta_answer *a;
+	int rc = ask(b, &read, &a, err);
+
+	if (rc < 0)
+		return rc;
+	if (a->nr && a->records[0].present)
+		b->m->protocol = rs_protocol_in(&a->records[0]);
+	return rs_protocol_check(b->m, b->m->protocol, err);
 }
 
 static int hex(char c)
@@ -146,7 +160,10 @@ static int boot_number(struct booting *b, struct sc_err *err)
 
 		if (rc < 0)
 			return rc;
+		if (a->nr == 2 && a->records[1].present)
+			b->m->last = (uint32_t)a->records[1].value.number.nr;
 		if (a->nr == 2 && a->records[0].present) {
+			b->m->was_there = i == 0;
 			b->m->node = (uint32_t)a->records[0].value.number.nr;
 			return 0;
 		}
@@ -171,12 +188,72 @@ static int boot_number(struct booting *b, struct sc_err *err)
 	return sc_fail(err, SC_E_BUSY, "other nodes join at the same time; try again");
 }
 
+/* The list, as it is to be: without this node's line, or with another.  1: it is. */
+static int with_domain(const struct rs_member *m, const char *is, struct sc_buf *to)
+{
+	const size_t bytes = strlen(m->domain);
+	const char *p = is, *name;
+	unsigned long node;
+	bool has = !bytes;
+
+	for (const char *from = p; rs_domain_line(&p, &node, &name); from = p) {
+		const bool same = bytes && (size_t)(p - name) == bytes + 1 && memcmp(name, m->domain, bytes) == 0;
+
+		if (node != m->node || same)
+			sc_buf_add(to, from, (size_t)(p - from));
+		has |= node == m->node && same;
+	}
+	if (!has)
+		sc_buf_printf(to, "%u %s\n", m->node, m->domain);
+	return !to->failed && strcmp(to->text ? to->text : "", is) == 0;
+}
+
+/* All nodes have to agree about who is in which domain, of nodes that are away, too: it is said before it matters. */
+static int boot_domain(struct booting *b, struct sc_err *err)
+{
+	struct meta_key key = {.kind = META_KEY_DOMAINS};
+	struct meta_op get = {.what = META_GET, .key = key};
+	struct meta_txn read = {.nr_then = 1, .then = &get};
+
+	for (int i = 0; i < TRIES; i++) {
+		const struct meta_answer *a;
+		struct sc_buf text = {0};
+		int rc = ask(b, &read, &a, err), is = 0;
+
+		if (rc < 0)
+			return rc;
+		is = with_domain(b->m, a->nr && a->records[0].present && a->records[0].value.rest
+					       ? a->records[0].value.rest : "", &text);
+		if (!is && text.failed)
+			rc = sc_nomem(err);
+		if (rc == 0 && !is) {
+			struct meta_compare same = {.what = META_MOD_IS, .key = key};
+			struct meta_op put[] = {{.what = META_PUT, .key = key, .value = {.kind = META_KEY_DOMAINS}},
+						{.what = META_PUT, .key = {.kind = META_KEY_TICK},
+						 .value = {.kind = META_KEY_TICK, .rest = ""}}};
+			struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 2, .then = put};
+
+			same.revision = a->nr && a->records[0].present ? a->records[0].mod : 0;
+			put[0].value.rest = text.text ? text.text : "";
+			rc = ask(b, &txn, &a, err);
+		}
+		sc_buf_done(&text);
+		if (rc < 0 || is)
+			return rc;
+	}
+	return sc_fail(err, SC_E_BUSY, "other nodes change their domains at the same time; try again");
+}
+
 int rs_member_boot(struct rs_member *m, struct sc_err *err)
 {
 	struct booting b = {.m = m};
 	int rc = boot_cluster(&b, err);
 
 	if (rc == 0)
+		rc = boot_protocol(&b, err);
+	if (rc == 0)
 		rc = boot_secret(&b, err);
-	return rc < 0 ? rc : boot_number(&b, err);
+	if (rc == 0)
+		rc = boot_number(&b, err);
+	return rc < 0 ? rc : boot_domain(&b, err);
 }

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which blobs there are for a new catalog, and what they say of themselves; damaged ones are named and left out. */
+#include "reshard/repair/rebuild_i.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+static int on_record(void *arg, const struct rs_record *record)
+{
+	struct rs_rebuild *r = arg;
+
+	if (record->set > r->last_set)
+		r->last_set = record->set;
+	return sc_vec_push(&r->all, *record) < 0 ? sc_nomem(r->err) : 0;
+}
+
+/* What a damaged blob says is known as lost, from record `first` on.  `why`: without a code, it has other bytes. */
+static int leave_out(struct rs_rebuild *r, uint64_t blob, const struct rs_record *rec, size_t first,
+		     const struct sc_err *why)
+{
+	r->bad++;
+	sc_buf_printf(r->report, "BAD\t");
+	if (rec && why->code)
+		sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', is left out: %s", blob, rec->job, rec->path,
+			    why->msg);
+	else if (rec)
+		sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed, and "
+			    "is left out", blob, rec->job, rec->path);
+	else
+		sc_buf_line(r->report, "blob %" PRIu64 " is left out: %s", blob, why->msg);
+	for (size_t i = first; i < r->all.nr; i++)
+		if (sc_vec_push(&r->lost, r->all.at[i]) < 0)
+			return sc_nomem(r->err);
+	r->all.nr = first;
+	return 0;
+}
+
+static int on_file(void *arg, uint64_t blob)
+{
+	struct rs_rebuild *r = arg;
+	const size_t before = r->all.nr;
+	const struct rs_record *rec = NULL;
+	struct sc_err why = {0};
+	uint8_t hash[16], was[16];
+	uint64_t bytes;
+	int rc;
+
+	if (blob > r->last_blob)
+		r->last_blob = blob;
+	if (sc_vec_push(&r->files, (struct rs_rebuild_file){.blob = blob}) < 0)
+		return sc_nomem(r->err);
+	rc = rs_record_read(r->s, blob, &r->arena, was, on_record, r, &why);
+	if (rc == SC_E_NO_MEMORY)
+		return sc_nomem(r->err);
+	r->silent |= rc == SC_E_NOT_FOUND || rc == SC_E_FORMAT;
+	if (rc == SC_E_NOT_FOUND || rc == SC_E_FORMAT || (rc == 0 && r->all.nr == before)) {
+		r->all.nr = before;
+		return 0;
+	}
+	if (rc == 0) {
+		rec = &r->all.at[before];
+		rc = rs_hash_blob(&r->s->store, blob, NULL, NULL, hash, &bytes, &why);
+	}
+	if (rc < 0 && !rs_is_damage(&why)) {
+		*r->err = why; /* it says nothing about the blob */
+		return rc;
+	}
+	if (rc == 0 && memcmp(hash, rec->hash, 16) == 0) {
+		struct rs_rebuild_file *f = &r->files.at[r->files.nr - 1];
+
+		memcpy(f->hash, hash, sizeof(f->hash));
+		f->has_hash = true;
+		return 0;
+	}
+	return leave_out(r, blob, rec, before, &why);
+}
+
+int rs_rebuild_read_blobs(struct rs_rebuild *r)
+{
+	return meta_store_each(&r->s->store, on_file, r, r->err);
+}
+
+bool rs_rebuild_ends(int rc, const struct sc_err *err)
+{
+	const bool scarce = err->errnum == EMFILE || err->errnum == ENFILE || err->errnum == ENOMEM ||
+			    err->errnum == EDQUOT;
+
+	return rc == SC_E_NO_MEMORY || rc == SC_E_CATALOG || rc == SC_E_CORRUPT || rc == SC_E_NO_SPACE ||
+	       (rc == SC_E_SYSTEM && scarce);
+}

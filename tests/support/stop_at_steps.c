@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Makes a daemon stop at named steps (reshard/peers/steps.h): linked to the program, with nothing else changed.  A
+ * thread that comes to step NAME waits for as long as $SCALAI_STEPS/NAME is there, and says so by $SCALAI_STEPS/NAME.at.
+ * Lets the program speak other protocols, too: $SCALAI_PROTOCOLS.
+ */
+#include "meta/base/sys.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "reshard/net/frame.h"
+
+static void stop(int nr, const char *name)
+{
+	const char *folder = getenv("SCALAI_STEPS");
+	char path[4096], at[sizeof(path) + 3];
+	int fd;
+
+	(void)nr;
+	if (!folder || snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path) || access(path, F_OK) < 0)
+		return;
+	(void)snprintf(at, sizeof(at), "%s.at", path);
+	fd = open(at, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		(void)close(fd);
+	while (access(path, F_OK) == 0)
+		(void)usleep(500);
+}
+
+/* A number or two of $SCALAI_PROTOCOLS, "1-2". */
+static void speak(const char *protocols)
+{
+	const char *to = strchr(protocols, '-');
+
+	rs_protocols.min = (uint8_t)atoi(protocols);
+	rs_protocols.max = to ? (uint8_t)atoi(to + 1) : rs_protocols.min;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	if (getenv("SCALAI_PROTOCOLS"))
+		speak(getenv("SCALAI_PROTOCOLS"));
+	sc_sys.step = stop;
+}
