@@ -74,6 +74,10 @@ struct fs_handle {
 struct fs {
 	struct rs_service *service;
 	struct fuse_session *se;
+	struct {
+		pthread_t thread;
+		bool is_needed, is_there, stop; /* this is a node of a cluster; the thread runs; atomic */
+	} looker;			/* service.c */
 	uid_t uid;
 	gid_t gid;
 	bool passthrough;	/* the kernel and our privileges allow it */
@@ -338,6 +342,9 @@ int fs_parent(struct fs *fs, const struct fs_node *n, struct fs_node *ret, struc
 struct rs_member_options;
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
 		     struct sc_err *err);
+/** Looks, beside the session's loop, whether it ends, and then lets no request wait for other nodes any more. */
+void fs_service_look(struct fs *fs);
+void fs_service_looked(struct fs *fs);	/* the loop has ended */
 /** Lets no command wait for other nodes any more: before those that run are waited for. */
 void fs_service_leave(struct fs *fs);
 void fs_service_end(struct fs *fs);

@@ -354,9 +354,11 @@ static void loop(struct fs *fs, const struct fs_mount_options *o, struct fuse_lo
 	if (!o->hold)
 		notify_ready();
 	tell_parent(pipe_fd, "");
+	fs_service_look(fs); /* before signals are admitted: they are for this thread alone */
 	fs_signals_admit();
 	rc = fuse_session_loop_mt(fs->se, config);
 	fs_signals_defer(); /* a second one changes nothing */
+	fs_service_looked(fs);
 	if (rc < 0)
 		sc_log(SC_LOG_ERROR, "the mount ends: %s", strerror(-rc));
 	sc_log(SC_LOG_INFO, "'%s' is unmounted%s%s", o->mountpoint, rc > 0 ? ": ended by SIG" : "",

@@ -2,15 +2,56 @@
 /* The service of a mount, and, where this program can be one, the node of a cluster that it is. */
 #include "fs/fs_i.h"
 
+#include <poll.h>
+#include <string.h>
+
 #include "reshard/member/member.h"
 
 #ifdef FS_HAS_CLUSTER
+
+#define LOOK_MS 100
+
+/*
+ * libfuse joins its workers at the end of a session, and one of them may wait for etcd or for another node: for the
+ * newest version, or for bytes while a file is opened.  So this thread looks whether the session ends, and then ends
+ * what they wait for (E1 of member.h).
+ */
+static void *look(void *arg)
+{
+	struct fs *fs = arg;
+	struct pollfd device = {.fd = fuse_session_fd(fs->se)};
+
+	while (!__atomic_load_n(&fs->looker.stop, __ATOMIC_ACQUIRE) && !fuse_session_exited(fs->se))
+		if (poll(&device, 1, LOOK_MS) > 0) /* POLLERR: it is unmounted */
+			break;
+	fs_service_leave(fs);
+	return NULL;
+}
+
+void fs_service_look(struct fs *fs)
+{
+	int rc = fs->looker.is_needed ? pthread_create(&fs->looker.thread, NULL, look, fs) : 0;
+
+	if (rc)
+		sc_log(SC_LOG_WARN, "cannot start the thread that looks for the end of the mount (%s), continuing "
+		       "without it: an unmount may wait for other nodes", strerror(rc));
+	fs->looker.is_there = fs->looker.is_needed && !rc;
+}
+
+void fs_service_looked(struct fs *fs)
+{
+	__atomic_store_n(&fs->looker.stop, true, __ATOMIC_RELEASE);
+	if (fs->looker.is_there)
+		(void)pthread_join(fs->looker.thread, NULL);
+	fs->looker.is_there = false;
+}
 
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
 		     struct sc_err *err)
 {
 	int rc = rs_service_new(options, &fs->service, err);
 
+	fs->looker.is_needed = member->cluster;
 	return rc == 0 && member->cluster ? rs_member_start(fs->service, member, err) : rc;
 }
 
@@ -35,6 +76,16 @@ void fs_service_describe(struct fs *fs, struct sc_buf *buf)
 }
 
 #else
+
+void fs_service_look(struct fs *fs)
+{
+	(void)fs;
+}
+
+void fs_service_looked(struct fs *fs)
+{
+	(void)fs;
+}
 
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
 		     struct sc_err *err)

@@ -232,6 +232,8 @@ void rs_member_leave(struct rs_service *s)
 	rs_node_stop(m); /* E1 of member.h: what waits for etcd, and then */
 	rs_net_free(m->net); /* what waits for other nodes' bytes, ends here */
 	m->net = NULL;
+	if (m->etcd)
+		meta_etcd_also(m->etcd, -1); /* of the net */
 	rs_probes_end(m);
 }
 
@@ -243,6 +245,8 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	if (!m)
 		return NULL;
 	rs_member_leave(s);
+	if (m->etcd)
+		rs_node_goodbye(m);
 	rs_worker_stop(s); /* of the service: it may read what is elsewhere */
 	rs_follow_stop(m);
 	landings = m->landings;

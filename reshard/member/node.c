@@ -469,8 +469,7 @@ int rs_node_start(struct rs_member *m, struct sc_err *err)
 	return 0;
 }
 
-/* Ends this node's registration, so that others need not wait for that: nothing is read or written here any more. */
-static void say_goodbye(struct rs_member *m)
+void rs_node_goodbye(struct rs_member *m)
 {
 	const int64_t until = sc_now_ns() + GOODBYE_NS;
 	const struct meta_etcd_event *v;
@@ -486,12 +485,10 @@ void rs_node_stop(struct rs_member *m)
 {
 	struct meta_answer none = {.outcome = META_UNKNOWN};
 
-	if (m->has_thread) {
+	if (m->has_thread)
 		(void)pthread_join(m->thread, NULL);
-		say_goodbye(m);
-	} else if (!m->core || !m->net) { /* it has ended */
+	else if (!m->core || !m->net) /* it has ended */
 		return;
-	}
 	m->has_thread = false;
 	(void)take_posts(m);
 	while (m->sent)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """
 WORK BINARY [UNMOUNTS]: a node that takes requests and never answers (it is stopped, and stays a member) does not keep
-another one from ending: not while its worker, a commit or reads wait for bytes of the silent one (E1 of
-reshard/member/member.h).  Then UNMOUNTS (5) of a node at random moments, while it pulls from one that answers.
+another one from ending: not while its worker, a commit or reads wait for bytes of the silent one, nor while lookups
+wait for etcd (E1 of reshard/member/member.h).  Then UNMOUNTS (5) of a node at random moments, while it pulls from one
+that answers.
 """
 import json
 import os
+import pathlib
 import random
 import signal
 import struct
@@ -130,6 +132,25 @@ for seed, how in enumerate(("umount", "sigterm")):
 	silence(False)
 	one.up()
 
+# FUSE's own workers wait for etcd: which version is the newest?
+def requests(node):
+	device = os.minor(os.stat(node.mount).st_dev)
+	return int(pathlib.Path(f"/sys/fs/fuse/connections/{device}/waiting").read_text())
+
+
+for how in ("umount", "sigterm"):
+	idle, lookers = requests(one), []
+	one.cut()
+	def waits():
+		lookers.append(subprocess.Popen(["stat", one.mount / f"gpt/1/none{len(lookers)}"], stdout=subprocess.DEVNULL,
+						stderr=subprocess.DEVNULL))
+		time.sleep(0.1)
+		return requests(one) > idle
+	one.wait(waits, 30, "a lookup waits")
+	figures.append(("lookups", how, ends(how, "lookups", lookers)))
+	one.cut(False)
+	one.up()
+
 rng = random.Random(7)
 for i in range(unmounts):
 	readers = [subprocess.Popen(["cat", *(str(one.mount / f"gpt/1/{i}.txt") for i in range(FILES))],
@@ -137,7 +158,7 @@ for i in range(unmounts):
 	time.sleep(rng.uniform(0, 0.2))
 	figures.append(("random", "umount", ends(rng.choice(("umount", "sigterm")), "a random moment", readers)))
 	one.up()
-for what in ("reads", "worker", "commit", "random"):
+for what in ("reads", "worker", "commit", "lookups", "random"):
 	took = [f[2] for f in figures if f[0] == what]
 	if took:
 		print(f"figure: {what}: {len(took)} ends, the slowest {max(took):.2f} s")
