@@ -38,40 +38,56 @@ static int make_table(struct meta_view *v, struct meta_file_axes *f, struct sc_e
 	return rc;
 }
 
-static int add_file(struct meta_view *v, struct sc_map *by_name, const char *file,
-		    struct meta_file_axes **ret)
+struct files {
+	struct meta_file_axes *at;
+	size_t nr, room;
+	struct sc_map by_name;		/* -> number + 1 */
+};
+
+static int add_file(struct files *files, const char *file, struct meta_file_axes **ret)
 {
-	*ret = sc_map_get(by_name, file, strlen(file));
-	if (*ret)
-		return 0;
-	*ret = &v->files[v->nr_files++];
-	(*ret)->file = file;
-	return sc_map_put(by_name, file, strlen(file), *ret);
+	uintptr_t at = (uintptr_t)sc_map_get(&files->by_name, file, strlen(file));
+
+	if (!at) {
+		at = files->nr + 1;
+		if (sc_vec_push(files, (struct meta_file_axes){.file = file}) < 0 ||
+		    sc_map_put(&files->by_name, file, strlen(file), (void *)at) < 0)
+			return -1;
+	}
+	*ret = &files->at[at - 1];
+	return 0;
 }
 
 int meta_alike_index(struct meta_view *v, struct sc_err *err)
 {
 	struct meta_file_axes *f = NULL;
-	struct sc_map by_name = {0};
+	struct files files = {0};
 	int rc = 0;
 
-	v->files = sc_arena_array(&v->arena, v->nr_entries + 1u, sizeof(*v->files));
-	if (!v->files)
-		return sc_nomem(err);
 	for (uint32_t i = 0; i < v->nr_entries && rc == 0; i++) {
 		const struct meta_entry *e = &v->entries[i];
 
-		if ((!f || strcmp(f->file, e->file) != 0) && add_file(v, &by_name, e->file, &f) < 0)
+		if ((!f || strcmp(f->file, e->file) != 0) && add_file(&files, e->file, &f) < 0) {
 			rc = sc_nomem(err);
+			break;
+		}
 		f->axes |= meta_entry_axes(v, e);
 		for (uint16_t k = 0; e->varies && k < e->varies->nr; k++)
 			if (e->varies->at[k].axis >= 0)
 				f->axes |= 1u << e->varies->at[k].axis;
 	}
+	if (rc == 0)
+		v->files = sc_arena_array(&v->arena, files.nr + 1, sizeof(*v->files));
+	if (rc == 0 && !v->files)
+		rc = sc_nomem(err);
+	if (rc == 0 && files.nr)
+		memcpy(v->files, files.at, files.nr * sizeof(*v->files));
+	v->nr_files = rc == 0 ? (uint32_t)files.nr : 0;
 	for (uint32_t i = 0; i < v->nr_files && rc == 0; i++)
 		if (!meta_layout_mesh_axes(v->layout, v->files[i].axes))
 			rc = make_table(v, &v->files[i], err);
-	sc_map_done(&by_name);
+	sc_map_done(&files.by_name);
+	sc_vec_done(&files);
 	return rc;
 }
 

@@ -29,6 +29,7 @@ struct builder {
 	struct sc_arena arena;	/* ends with the build */
 	struct meta_counts counts;
 	struct sc_map eachs, keys;
+	struct sc_map texts, places;	/* files and names of entries, and their fixed coordinates: each once */
 	struct sc_buf file, name;	/* as an entry is stored */
 	uint32_t *starts;
 	struct {
@@ -110,6 +111,34 @@ static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 	return rc;
 }
 
+/* Keeps the text of a stored file or name once: stages have the same names, and many tensors are stored under their own
+ * (`own`, which is the state's).  NULL: out of memory. */
+static const char *keep_text(struct builder *b, const struct sc_buf *text, const char *own)
+{
+	const char *given = text->text ? text->text : "", *kept;
+
+	if (text->failed || strcmp(given, own) == 0)
+		return text->failed ? NULL : own;
+	kept = sc_map_get(&b->texts, given, text->bytes);
+	if (kept)
+		return kept;
+	kept = sc_arena_copy(&b->v->arena, given, text->bytes);
+	return kept && sc_map_put(&b->texts, kept, text->bytes, (void *)kept) == 0 ? kept : NULL;
+}
+
+static const uint32_t *keep_fixed(struct builder *b, const uint32_t fixed[SC_AXES_MAX])
+{
+	const uint32_t *kept = sc_map_get(&b->places, (const char *)fixed, META_FIXED_BYTES);
+	char *copy;
+
+	if (kept)
+		return kept;
+	copy = sc_arena_copy(&b->v->arena, (const char *)fixed, META_FIXED_BYTES);
+	if (!copy || sc_map_put(&b->places, copy, META_FIXED_BYTES, copy) < 0)
+		return NULL;
+	return (const uint32_t *)(void *)copy;
+}
+
 /* Adds an entry if the stored name leads back to the rule; sets *mine. */
 static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 		     const uint32_t fixed[SC_AXES_MAX], const struct meta_caps *caps, bool *mine)
@@ -120,7 +149,6 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 	struct meta_caps all = *caps, found;
 	bool varies = false;
 
-	memcpy(e.fixed, fixed, sizeof(e.fixed));
 	for (int part = 0; part < 2; part++) {
 		const struct meta_pattern *p = part ? &m->rule->name : &m->rule->file;
 
@@ -137,9 +165,10 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 	sc_buf_reset(name);
 	meta_pattern_render(&m->rule->file, &all, file);
 	meta_pattern_render(&m->rule->name, &all, name);
-	e.file = sc_arena_copy(&b->v->arena, file->text ? file->text : "", file->bytes);
-	e.name = sc_arena_copy(&b->v->arena, name->text ? name->text : "", name->bytes);
-	if (file->failed || name->failed || !e.file || !e.name)
+	e.file = keep_text(b, file, v->state->tensors[t].file);
+	e.name = keep_text(b, name, v->state->tensors[t].name);
+	e.fixed = keep_fixed(b, fixed);
+	if (!e.file || !e.name || !e.fixed)
 		return sc_nomem(b->err);
 	if (meta_layout_first(v->layout, v->topo->pp > 1, e.file, e.name, &found) != m->rule)
 		return 0;
@@ -483,6 +512,8 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 	meta_counts_done(&b.counts);
 	sc_map_done(&b.eachs);
 	sc_map_done(&b.keys);
+	sc_map_done(&b.texts);
+	sc_map_done(&b.places);
 	sc_buf_done(&b.file);
 	sc_buf_done(&b.name);
 	sc_arena_done(&b.arena);

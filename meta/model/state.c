@@ -8,7 +8,7 @@ int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
 {
 	uintptr_t at = (uintptr_t)sc_map_get(&state->by_key, key, key_bytes);
 	struct meta_tensor t = {.dtype = dtype, .shape = *shape};
-	char *copy, *file;
+	const char *copy, *file = state->nr ? state->tensors[state->nr - 1].file : NULL;
 	const char *colon = memchr(key, ':', key_bytes);
 	size_t nr = state->nr;
 
@@ -18,7 +18,8 @@ int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
 		return 0;
 	}
 	copy = sc_arena_copy(&state->arena, key, key_bytes);
-	file = sc_arena_copy(&state->arena, key, (size_t)(colon - key));
+	if (!file || strlen(file) != (size_t)(colon - key) || memcmp(file, key, (size_t)(colon - key)) != 0)
+		file = sc_arena_copy(&state->arena, key, (size_t)(colon - key)); /* most follow one of the same file */
 	if (!copy || !file)
 		return -1;
 	t.key = copy;

@@ -10,6 +10,7 @@
 #include "meta/model/state.h"
 
 #define META_FREE UINT32_MAX	/* a coordinate that is not fixed */
+#define META_FIXED_BYTES (SC_AXES_MAX * sizeof(uint32_t))
 
 /** A stored tensor that is made of several logical ones, as `join` and `stack` say. */
 struct meta_group {
@@ -34,7 +35,7 @@ struct meta_group {
 struct meta_entry {
 	uint32_t tensor, experts;	/* experts: number in the tensor's family, 0: the tensor is no expert */
 	const struct meta_rule *rule;
-	uint32_t fixed[SC_AXES_MAX];
+	const uint32_t *fixed;		/* SC_AXES_MAX of them, which entries of a view share */
 	struct meta_group *group;	/* NULL: it is stored on its own */
 	uint32_t member;		/* its number in the group */
 	const char *file, *name;	/* as stored, of a group its own; if `varies`, for coordinate 0 */

@@ -19,6 +19,7 @@ struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set 
 		v->samples = from->samples;
 		v->tree = from->tree;
 		v->floor_ns = from->floor_ns;
+		v->tensors = sets ? NULL : rs_tensors_ref(from->tensors);
 		v->note = sc_strdup(from->note);
 		good = v->note != NULL;
 	}

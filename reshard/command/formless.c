@@ -80,7 +80,7 @@ int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err)
 	}
 	if (!any && !tied)
 		return 0;
-	rc = meta_view_new(draft->layout, &draft->topo, &a->base->version->state, &view, err);
+	rc = meta_view_new(draft->layout, &draft->topo, &a->base->version->tensors->all, &view, err);
 	f.view = view;
 	if (rc == 0 && tied)
 		rc = refuse_lost_tie(view, tied, err);

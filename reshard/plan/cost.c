@@ -173,7 +173,7 @@ static void add_entries(struct sc_buf *key, const struct meta_view *v, uint32_t 
 	sc_buf_add(key, &v, sizeof(v));
 	for (uint32_t i = v->first[t]; i < v->first[t + 1]; i++) {
 		sc_buf_add(key, &v->entries[i].rule, sizeof(v->entries[i].rule));
-		sc_buf_add(key, v->entries[i].fixed, sizeof(v->entries[i].fixed));
+		sc_buf_add(key, v->entries[i].fixed, META_FIXED_BYTES);
 		sc_buf_add(key, &v->entries[i].group, sizeof(v->entries[i].group));
 		if (v->entries[i].group) /* it lies elsewhere than the others */
 			sc_buf_add(key, &i, sizeof(i));

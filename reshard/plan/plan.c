@@ -159,7 +159,7 @@ static bool is_like(const struct box_plan *p, const struct meta_entry *e, const 
 {
 	return l->nr && l->view == p->view && l->rule == e->rule && l->element_bytes == p->element_bytes &&
 	       meta_shape_equal(l->shape, &p->shape) && meta_box_equal(&l->target, p->target) &&
-	       memcmp(l->fixed, e->fixed, sizeof(e->fixed)) == 0;
+	       memcmp(l->fixed, e->fixed, META_FIXED_BYTES) == 0;
 }
 
 static int plan_like(struct box_plan *p, const struct meta_entry *e, const struct rs_like *l)

@@ -23,7 +23,7 @@ int rs_view_check_written(const struct rs_view *view, const struct meta_state *i
 		__atomic_store_n(&v->sets[i]->found, true, __ATOMIC_RELAXED);
 	}
 	for (uint32_t t = 0; t < inferred->nr; t++)
-		if (!meta_state_find(&v->state, inferred->tensors[t].key))
+		if (!meta_state_find(&v->tensors->all, inferred->tensors[t].key))
 			return sc_fail(err, SC_E_STATE, "tensor '%s' would not be in any file of the version",
 				inferred->tensors[t].key);
 	return 0;

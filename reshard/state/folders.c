@@ -63,7 +63,7 @@ static int on_folder(void *arg, struct rs_folder *folder)
 		return why.code == SC_E_NO_MEMORY ? sc_nomem(a->err) : 0;
 	set = rs_set_new(folder->file, rs_format_find("safetensors")); /* in which .as presents them */
 	rc = set ? to_set(folder, set, a->err) : sc_nomem(a->err);
-	if (rc == 0 && (meta_state_add_all(&a->v->state, &set->state) < 0 || rs_version_add_set(a->v, set) < 0))
+	if (rc == 0 && (meta_state_add_all(&a->v->tensors->all, &set->state) < 0 || rs_version_add_set(a->v, set) < 0))
 		rc = sc_nomem(a->err);
 	rs_set_unref(set);
 	return rc;

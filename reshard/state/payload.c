@@ -66,7 +66,7 @@ uint32_t rs_view_alike(const struct rs_view *view, uint32_t rank, const char *fi
 	if (!differ)
 		return like;
 	if (meta_view_rank(view->model, rank, file, &arena, &list, &ignored) == 0 && list.nr) {
-		const struct meta_tensor *t = &v->state.tensors[list.at[0].entry->tensor];
+		const struct meta_tensor *t = &v->tensors->all.tensors[list.at[0].entry->tensor];
 
 		differ = rs_payload_of(v, view->model, rank, file, t) != rs_payload_of(v, view->model, like, file, t);
 	}

@@ -56,6 +56,22 @@ struct rs_use {
 	uint64_t from_epoch, from_samples;
 };
 
+/** The tensors of all sets of a version, as one state.  Versions that have the same sets share it.  Immutable once a
+ *  view of one of them exists. */
+struct rs_tensors {
+	uint32_t refs;
+	struct meta_state all;
+};
+
+/** Tensors on the ranks of a topology.  Immutable.  Views of the same tensors, layout and topology share it, since it
+ *  follows from these three. */
+struct rs_model {
+	uint32_t refs;
+	struct rs_tensors *tensors;
+	struct meta_topology topo;
+	struct meta_view *view;			/* borrows both */
+};
+
 struct rs_version {
 	uint32_t refs;
 	uint64_t id, job, nr, parent, layout_id;
@@ -65,7 +81,7 @@ struct rs_version {
 	struct meta_topology topo;
 	uint64_t tree;				/* folders, links, numbers (meta/catalog/trees.h); 0: nothing */
 	int64_t floor_ns;			/* no ctime is older */
-	struct meta_state state;		/* of all its tensor sets */
+	struct rs_tensors *tensors;		/* NULL until rs_version_finish() */
 	const struct rs_owner *one_owner;	/* of all files of tensors, NULL: they differ, or there are none */
 	size_t nr_sets, room_sets;
 	struct rs_set **sets;
@@ -94,8 +110,8 @@ struct rs_view {
 	struct rs_job *job;
 	struct rs_version *version;
 	struct meta_topology topo;
-	struct meta_view *model;
-	struct rs_view *like;			/* whose model it is, NULL: its own */
+	struct rs_model *shared;		/* other views may have it, too */
+	const struct meta_view *model;		/* shared->view */
 	struct rs_origins origins;
 	struct {
 		size_t nr, room;
@@ -292,7 +308,7 @@ struct rs_service {
 	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
 	bool no_reflink;		/* the store's file system has none; atomic */
 	pthread_t worker;
-	bool has_worker, stop, kick, garbage;
+	bool has_worker, stop, kick, works, garbage;
 	pthread_mutex_t worker_lock;
 	pthread_cond_t worker_wake;
 	struct rs_numbers {
@@ -374,13 +390,25 @@ bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology 
 int rs_version_add_folders(struct rs_service *s, struct rs_version *v, const struct meta_topology *topo,
 			   struct sc_err *err);
 
+/* models.c */
+struct rs_tensors *rs_tensors_new(void);
+struct rs_tensors *rs_tensors_ref(struct rs_tensors *tensors);
+void rs_tensors_unref(struct rs_tensors *tensors);
+/** Gives the model of a version's tensors at a topology: that of another view if there is one, else a new one.
+ *  Errors: those of meta_view_new(). */
+int rs_model_of(struct rs_job *job, const struct rs_version *v, const struct meta_topology *topo,
+		struct rs_model **ret, struct sc_err *err);
+struct rs_model *rs_model_ref(struct rs_model *model);
+void rs_model_unref(struct rs_model *model);
+
 /* version.c */
 int rs_version_use(struct rs_version *v, struct rs_corpus *corpus, uint64_t from_epoch,
 		   uint64_t from_samples, struct sc_err *err);
 struct rs_version *rs_version_new(void);
 void rs_version_unref(struct rs_version *v);
 int rs_version_add_set(struct rs_version *v, struct rs_set *set);
-/** Collects the state of all sets; `whole`: the state of which it is a part, or NULL. */
+/** Collects the tensors of all sets, unless the version shares those of another one with the same sets; `whole`: the
+ *  state of which it is a part, or NULL. */
 int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err);
 /** Takes the reference of `v` in any case. */
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,

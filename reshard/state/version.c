@@ -26,7 +26,7 @@ void rs_version_unref(struct rs_version *v)
 	for (size_t i = 0; i < v->data.nr; i++)
 		rs_corpus_unref(v->data.at[i].corpus);
 	sc_vec_done(&v->data);
-	meta_state_done(&v->state);
+	rs_tensors_unref(v->tensors);
 	meta_topology_done(&v->topo);
 	sc_sys.release(v->note);
 	sc_sys.release(v->made_by);
@@ -43,16 +43,22 @@ int rs_version_add_set(struct rs_version *v, struct rs_set *set)
 
 int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err)
 {
-	int rc = 0;
+	const struct rs_whole counts = whole ? *whole : (struct rs_whole){0};
+	struct rs_tensors *shared = v->tensors;
 
-	if (whole) {
-		v->state.layers = whole->layers;
-		v->state.experts = whole->experts;
-	}
-	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
-		rc = meta_state_add_all(&v->state, &v->sets[i]->state) < 0 ? sc_nomem(err) : 0;
 	rs_version_note_owner(v);
-	return rc;
+	if (shared && shared->all.layers == counts.layers && shared->all.experts == counts.experts)
+		return 0;
+	v->tensors = rs_tensors_new();
+	rs_tensors_unref(shared);
+	if (!v->tensors)
+		return sc_nomem(err);
+	v->tensors->all.layers = counts.layers;
+	v->tensors->all.experts = counts.experts;
+	for (size_t i = 0; i < v->nr_sets; i++)
+		if (meta_state_add_all(&v->tensors->all, &v->sets[i]->state) < 0)
+			return sc_nomem(err);
+	return 0;
 }
 
 /* --- views --- */
@@ -126,10 +132,7 @@ static void view_free(struct rs_view *view)
 {
 	if (view->below)
 		view->below_done(view->below);
-	if (view->like)
-		rs_view_unref(NULL, view->like);
-	else
-		meta_view_free(view->model);
+	rs_model_unref(view->shared);
 	sc_sys.release(view->as_stored);
 	sc_sys.release(view->options);
 	rs_form_plain_done(&view->plain);
@@ -139,9 +142,8 @@ static void view_free(struct rs_view *view)
 	sc_sys.release(view);
 }
 
-/* `like`: whose model it gets, NULL: its own. */
-static int new_view(struct rs_job *job, struct rs_version *v, uint64_t id, const struct meta_topology *topo,
-		    struct rs_view *like, struct rs_view **ret, struct sc_err *err)
+int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id, const struct meta_topology *topo,
+		struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_view *view = sc_zalloc(sizeof(*view));
 	int rc = 0;
@@ -158,12 +160,12 @@ static int new_view(struct rs_job *job, struct rs_version *v, uint64_t id, const
 	view->origins = rs_origins_of(job->service, v);
 	if (meta_topology_copy(topo, &view->topo) < 0)
 		rc = sc_nomem(err);
-	if (rc == 0 && like)
-		view->model = (view->like = rs_view_ref(like))->model;
-	else if (rc == 0)
-		rc = meta_view_new(v->layout, &view->topo, &v->state, &view->model, err);
 	if (rc == 0)
+		rc = rs_model_of(job, v, &view->topo, &view->shared, err);
+	if (rc == 0) {
+		view->model = view->shared->view;
 		rc = rs_view_note_stored(view, err);
+	}
 	if (rc == 0)
 		rc = rs_data_deal(view, err);
 	if (rc < 0)
@@ -173,16 +175,10 @@ static int new_view(struct rs_job *job, struct rs_version *v, uint64_t id, const
 	return rc;
 }
 
-int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
-		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err)
-{
-	return new_view(job, v, id, topo, NULL, ret, err);
-}
-
 int rs_view_like(struct rs_view *of, uint64_t id, struct rs_view **ret, struct sc_err *err)
 {
 	(void)__atomic_add_fetch(&of->version->refs, 1, __ATOMIC_RELAXED);
-	return new_view(of->job, of->version, id, &of->topo, of->like ? of->like : of, ret, err);
+	return rs_view_new(of->job, of->version, id, &of->topo, ret, err);
 }
 
 struct rs_view *rs_view_ref(struct rs_view *view)

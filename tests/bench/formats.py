@@ -9,7 +9,7 @@ import tempfile
 import time
 import warnings
 
-from harness import HERE, SCALAI, TOOL, Disk, Mount, Sample, put, run, supply
+from harness import HERE, SCALAI, TOOL, Disk, Mount, Sample, pick, put, run, supply
 
 RANKS, TENSORS = 16, 300
 
@@ -60,7 +60,7 @@ def first_byte(path):
 
 def torch_files(report, a):
     """Commits, first bytes and loads of .pt files, beside the same tensors in safetensors."""
-    size = int(1e8 if a.quick else 1e9)
+    size = int(pick(a, 1e9, 1e8, 2e7))
     with Disk("tmpfs") as d, Mount(d, "torch files") as m:
         made = {}
         for job, suffix in (("pt", ".pt"), ("st", ".safetensors")):
@@ -123,7 +123,7 @@ def dcp_folders(report, a):
     from safetensors.torch import save_file
 
     warnings.filterwarnings("ignore")
-    size = int(1e8 if a.quick else 1e9)
+    size = int(pick(a, 1e9, 1e8, 2e7))
     with Disk("xfs") as d, Mount(d, "dcp") as m:
         folder = os.path.join(d.path, "parts")
         os.mkdir(folder)
@@ -207,7 +207,7 @@ def parses(report, a):
     with tempfile.TemporaryDirectory() as folder:
         pt, metadata = f"{folder}/many.pt", f"{folder}/.metadata"
         torch.save({f"model.decoder.layers.{i // 24}.part.{i % 24}.weight": torch.full((4, 8), float(i)) for i in range(3036)}, pt)
-        tensors = 100 if a.quick else 1000
+        tensors = pick(a, 1000, 100, 20)
         metadata_of(metadata, tensors, 100)
         for path, nr, what, most in ((pt, 3036, "parse of a .pt of 3,036 tensors", 0.01),
                                      (metadata, 100 * tensors, f"parse of a .metadata of {100 * tensors:,} chunks", 1)):
@@ -216,5 +216,5 @@ def parses(report, a):
             sample, cpu = (Sample(got[k], 0, "", "") for k in ("seconds", "cpu"))
             size = f"{os.path.getsize(path) / 1e6:.1f} MB; {cpu.median * 1e3:.1f} ms of the processor"
             report.add(what, "", round(sample.median * 1e3, 2), "ms", most * 1e3, "low", (sample,), size)
-        report.add(what + ": memory beside the file, at most", "", got["most"], "MiB", 256, "low")
-        report.add(what + ": memory that is kept", "", got["after"], "MiB", 8, "low")
+        report.add(what + ": memory beside the file, at most", "", got["most"], "MiB", 256, "low", must=True)
+        report.add(what + ": memory that is kept", "", got["after"], "MiB", 8, "low", must=True)

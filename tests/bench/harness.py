@@ -55,22 +55,39 @@ def times_faster(ours, theirs):
     return theirs.median / ours.median
 
 
+LOW = ("s", "ms", "MiB", "%")
+
+
+def pick(a, full, quick, check):
+    """A size, as bench.py was told: to measure, to see whether it works, to see in the gate whether it works."""
+    return check if a.check else quick if a.quick else full
+
+
 class Report:
     """Rows of the table, as they are measured."""
 
     def __init__(self):
-        self.rows = []
+        self.rows, self.skips = [], []
+        self.same_sizes = True # as in the committed figures; a case that has others says so
 
-    def add(self, case, against, value, unit, target=None, best="high", samples=(), detail=""):
+    def add(self, case, against, value, unit, target=None, best=None, samples=(), detail="", must=False):
+        """must: the value does not depend on the machine, and --check fails where it misses its target."""
+        best = best or ("low" if unit in LOW else "high")
         noisy = [round(s.spread, 2) for s in samples if s.spread > NOISY]
         met = None if target is None else (value >= target if best == "high" else value <= target)
         row = {"case": case, "against": against, "value": value, "unit": unit, "target": target, "best": best,
-               "met": met, "noisy": noisy, "detail": detail}
+               "met": met, "noisy": noisy, "detail": detail,
+               "spread": round(max((s.spread for s in samples), default=0), 3), "must": must, "same_sizes": self.same_sizes}
         self.rows.append(row)
         goal = "" if target is None else f"  target {'>=' if best == 'high' else '<='} {target:g}: {'yes' if met else 'NO'}"
         print(f"{case:58s} {against:34s} {value:9.3g} {unit:4s}{goal}"
               f"{'  TOO NOISY: spread ' + '/'.join(map(str, noisy)) if noisy else ''}{'  ' + detail if detail else ''}", flush=True)
         return row
+
+    def skip(self, case, why):
+        """A part of a case that can't run where --check does."""
+        self.skips.append(f"bench {case}, a part: {why}")
+        print(f"skipped: {self.skips[-1]}", flush=True)
 
     def ratio(self, case, against, ours, theirs, target=None, detail=""):
         try:
@@ -210,8 +227,13 @@ class Mount:
         self.disk = disk
         os.makedirs(self.at, exist_ok=True)
         words = [w for o in options for w in ("-o", o)]
-        self.daemon = subprocess.Popen([SCALAI, "mount", "-f", *words, self.store, self.at], stderr=subprocess.DEVNULL)
-        until(lambda: os.path.exists(os.path.join(self.at, ".ctl/health")))
+        log = os.path.join(disk.folder, "log")
+        with open(log, "w") as f:
+            self.daemon = subprocess.Popen([SCALAI, "mount", "-f", *words, self.store, self.at], stderr=f)
+        until(lambda: os.path.exists(os.path.join(self.at, ".ctl/health")) or self.daemon.poll() is not None, 60)
+        if self.daemon.poll() is not None:
+            raise RuntimeError(f"{SCALAI} did not mount: {get(log)}")
+        self.peak = 0 # MiB, since somebody set it
         self.stop = threading.Event()
         self.watcher = threading.Thread(target=self.watch)
         self.watcher.start()
@@ -222,9 +244,15 @@ class Mount:
     def watch(self):
         while not self.stop.wait(0.02):
             try:
-                Mount.most_rss[self.name] = max(Mount.most_rss.get(self.name, 0), self.rss())
+                now = self.rss()
+                self.peak = max(self.peak, now)
+                Mount.most_rss[self.name] = max(Mount.most_rss.get(self.name, 0), now)
             except (OSError, TypeError):
                 return
+
+    def most(self):
+        """The highest of what rss() was since `peak` was set, at times 20 ms apart."""
+        return max(self.peak, self.rss())
 
     def ctl(self, job, file):
         return os.path.join(self.at, job, ".ctl", file)

@@ -14,10 +14,17 @@ if len(sys.argv) > 1:
 from safetensors.torch import load_file  # noqa: E402
 import torch  # noqa: E402
 
+
+def load(path):
+    """What a file is, it says itself: not every name does (those of the servers in null.c are all `f`)."""
+    with open(path, "rb") as f:
+        is_zip = f.read(4) == b"PK\3\4"
+    return torch.load(path, mmap=True, weights_only=True) if is_zip else load_file(path)
+
+
 print("ready", flush=True)
 for line in sys.stdin:
     for path in json.loads(line):
-        load = load_file if path.endswith(".safetensors") else lambda p: torch.load(p, mmap=True, weights_only=True)
         for tensor in load(path).values():
             flat = tensor.reshape(-1).view(torch.uint8)
             flat[::4096].sum()

@@ -7,7 +7,7 @@ import threading
 import time
 
 import llama
-from harness import TOOL, Disk, Mount, Sample, io, put, run
+from harness import TOOL, Disk, Mount, Sample, io, pick, put, run
 from files import cut_job
 
 
@@ -32,18 +32,19 @@ def llama_job(m, job, hidden):
 
 
 def topology(report, a):
+    big, label = pick(a, (1 << 30, "1 GiB"), (64 << 20, "64 MiB"), (8 << 20, "8 MiB"))
     with Disk("disk") as d, Mount(d, "topology") as m:
-        for job, size in (("small", 1 << 20), ("large", 64 << 20 if a.quick else 1 << 30)):
+        for job, size in (("small", 1 << 20), ("large", big)):
             cut_job(m, f"gpt-{job}", size // 4)
-            llama_job(m, f"llama-{job}", 16 if job == "small" else 48 if a.quick else 224)
+            llama_job(m, f"llama-{job}", 16 if job == "small" else pick(a, 224, 48, 24))
         for ranks, kind, two, target in ((16, "gpt", ("tp=8 dp=2", "tp=4 dp=4"), 5),
                                          (1024, "llama", (llama.topology(8, 16, 8), llama.topology(16, 16, 4)), 20),
                                          (16384, "llama", (llama.topology(8, 16, 128), llama.topology(16, 16, 64)), 150)):
-            small, large = write_topologies(m, [f"{kind}-{j}" for j in ("small", "large")], two, 4 * a.reps)
+            small, large = write_topologies(m, [f"{kind}-{j}" for j in ("small", "large")], two, pick(a, 4 * a.reps, 4 * a.reps, 4))
             what = f"topology write, {ranks} ranks" + (", Llama-405B's 3,036 tensors" if kind == "llama" else "")
-            report.add(what + ", 1 GiB", "", round(large.median * 1e3, 2), "ms", target, "low", (large,),
+            report.add(f"{what}, {label}", "", round(large.median * 1e3, 2), "ms", target, "low", (large,),
                        f"1 MiB of state: {small.median * 1e3:.2f} ms")
-            report.add(what + ": 1 GiB of state", "1 MiB of state: more by", round(abs(large.median / small.median - 1) * 100, 1), "%", 10, "low",
+            report.add(f"{what}: {label} of state", "1 MiB of state: more by", round(abs(large.median / small.median - 1) * 100, 1), "%", 10, "low",
                        (small, large))
 
 
@@ -54,7 +55,7 @@ def opens(report, a):
             job = f"t{tensors}"
             thin_job(m, job, tensors)
             first, later = [], []
-            for i in range(3 * a.reps):
+            for i in range(pick(a, 3 * a.reps, 3 * a.reps, 4)):
                 put(m.ctl(job, "topology"), f"tp={2 if i % 2 == 0 else 8}") # both are views
                 file = os.path.join(m.at, job, "{}", "model.safetensors")
                 first += io("first", 1, [file.format(0)], d.fs, "warm")[0].seconds
@@ -90,8 +91,8 @@ def plan(report, a):
     report.curves["plan"] = {str(r["from"]): r for r in curve}
     last, what = curve[-1], "plan of Llama-405B + Adam, 16,384 -> 12,288 ranks"
     report.add(what, "", round(last["plan_s"], 3), "s", 1, "low", detail=f"{last['pieces']} pieces, {last['moved'] / 1e12:.0f} TB between nodes")
-    report.add(what + ": bytes between nodes", "proven lower bound", last["moved"] / last["bound"], "x", 1, "low")
-    report.add(what + ": memory of the process", "", last["rss_mib"], "MiB", 1024, "low")
+    report.add(what + ": bytes between nodes", "proven lower bound", last["moved"] / last["bound"], "x", 1, "low", must=True)
+    report.add(what + ": memory of the process", "", last["rss_mib"], "MiB", 1024, "low", must=True)
     per = [r["plan_s"] / r["pieces"] * 1e9 for r in curve]
     report.add("plan: time for a piece, 16,384 ranks", "64 ranks: times as much", round(per[-1] / per[0], 2), "x", 1.5, "low",
                detail=", ".join(f"{r['from']}: {p:.0f} ns" for r, p in zip(curve, per)))
@@ -105,7 +106,7 @@ def many(report, a):
         llama_job(m, "v", 16)
         put(m.ctl("v", "topology"), llama.topology(8, 16, 128))
         before, began = m.rss(), time.perf_counter()
-        nr = 1000 if a.quick else 10000
+        nr = pick(a, 10000, 1000, 1000)
         fds = [os.open(os.path.join(m.at, f"v/{r}/model.safetensors"), os.O_RDONLY) for r in range(nr)]
         opened = time.perf_counter() - began
         errors, at = [], iter(range(len(fds)))
@@ -131,5 +132,31 @@ def many(report, a):
         grown = m.rss() - before
         for fd in fds:
             os.close(fd)
-        report.add(f"{nr} files open through views, 64 readers: errors", "", len(errors), "", 0, "low", detail=f"opened in {opened:.1f} s")
-        report.add(f"{nr} files open through views: anonymous memory grows by", "", round(grown, 1), "MiB", 64, "low")
+        report.add(f"{nr} files open through views, 64 readers: errors", "", len(errors), "", 0, "low", detail=f"opened in {opened:.1f} s", must=True)
+        report.add(f"{nr} files open through views: anonymous memory grows by", "", round(grown, 1), "MiB", 64, "low", must=True)
+
+
+WRITES = 100
+
+
+def heads(report, a):
+    """
+    Memory, while one topology after another of 16,384 ranks is written as fast as it goes: views of each version that leaves stay for two
+    seconds.  To and fro between two topologies, and each another one, as an elastic run has them.
+    """
+    two = (llama.topology(8, 16, 128), llama.topology(16, 16, 64))
+    others = [llama.topology(8, 16, dp) for dp in range(128 - WRITES, 128)]
+    with Disk("disk") as d, Mount(d, "topologies") as m:
+        llama_job(m, "v", 16)
+        for what, topologies, most in (("to and fro", [two[i % 2] for i in range(WRITES)], 32), ("each another one", others, 64)):
+            put(m.ctl("v", "topology"), two[1])
+            before, times = m.rss(), []
+            m.peak = 0
+            for text in topologies:
+                began = time.perf_counter()
+                put(m.ctl("v", "topology"), text)
+                times.append(time.perf_counter() - began)
+            sample = Sample(times, 0, "", "")
+            report.add(f"{WRITES} topologies of up to 16,384 ranks, {what}: anonymous memory grows by, at most", "", round(m.most() - before, 1), "MiB", most,
+                       "low", detail=f"from {before:.0f} MiB", must=True)
+            report.add(f"{WRITES} topologies of up to 16,384 ranks, {what}: a write", "", round(sample.median * 1e3, 2), "ms", None, "low", (sample,))

@@ -13,13 +13,12 @@ import torch  # noqa: F401 (safe_open loads it at its first tensor: not on the c
 from safetensors import safe_open
 
 from files import cp_flushed, cut_job
-from harness import HERE, ROOT, Disk, Mount, Null, Sample, drop_caches, io, may_ring, put, python, ring_switch, run, supply
+from harness import HERE, ROOT, Disk, Mount, Null, Sample, drop_caches, io, may_ring, pick, put, python, ring_switch, run, supply
 
 TENPLEX = {"DP": ((4, 2, 1), (4, 2, 2)), "TP": ((4, 2, 1), (8, 2, 1)), "PP": ((4, 2, 1), (4, 4, 1)),
            "8to16": ((2, 4, 1), (4, 2, 2)), "16to8": ((4, 2, 2), (2, 4, 1))}
 SERVED = "FUSE servers of one mapping each (the limit)"
-VOCAB = 51200             # divides by 1024: DCP can't take part with one that is padded
-LAYOUT = f"use megatron-gpt vocab={VOCAB} tied=embedding.word_embeddings.weight"
+MODELS = {"1 GB": ("xl", "1.1e9"), "4 GB": ("xl", "4.3e9"), "0.7 GB": ("xl", "7e8"), "4 MB": ("tiny", "4e6")}
 
 
 def text(t, between=" "):
@@ -30,13 +29,23 @@ def world(t):
     return t[0] * t[1] * t[2]
 
 
-def make(folder, t, size):
-    return python(os.path.join(ROOT, "tests/support/gpt/make_job.py"), folder, "--size", "xl", "--bytes", size, "--vocab", VOCAB,
+def vocab(label):
+    """Divides by 1024: DCP can't take part with one that is padded."""
+    return 1024 if MODELS[label][0] == "tiny" else 51200
+
+
+def layout(label):
+    return f"use megatron-gpt vocab={vocab(label)} tied=embedding.word_embeddings.weight"
+
+
+def make(folder, t, label):
+    model, size = MODELS[label]
+    return python(os.path.join(ROOT, "tests/support/gpt/make_job.py"), folder, "--size", model, "--bytes", size, "--vocab", vocab(label),
                   "--topology", text(t, ","))["state_bytes"]
 
 
-def import_job(m, job, source, t, config="materialize=never keep=2"):
-    m.job(job, LAYOUT, text(t), config)
+def import_job(m, job, source, t, label, config="materialize=never keep=2"):
+    m.job(job, layout(label), text(t), config)
     for rank in range(world(t)):
         shutil.copytree(os.path.join(source, str(rank)), os.path.join(m.at, job, str(rank)), dirs_exist_ok=True)
     m.commit(job)
@@ -106,10 +115,11 @@ def ours(m, old, new, a, state, loaders=None, cold=False):
 def first_tensor(report, a):
     """Until the first tensor of the first rank, with and without much mapped under the old names."""
     old, new = TENPLEX["TP"]
+    label = pick(a, "1 GB", "0.7 GB", "4 MB")
     with Disk("tmpfs") as d, Mount(d, "first tensor") as m:
         source = os.path.join(d.path, "source")
-        make(source, old, "7e8" if a.quick else "1.1e9")
-        import_job(m, "gpt", source, old)
+        make(source, old, label)
+        import_job(m, "gpt", source, old, label)
         for mapped in (False, True):
             times = []
             for i in range(a.reps):
@@ -206,18 +216,18 @@ def naive(source, work, new, a, state, flush, cold=False):
     return total
 
 
-def one_case(report, a, kind, case, size, label):
+def one_case(report, a, kind, case, label):
     old, new = TENPLEX[case]
     with Disk(kind) as d:
         source = os.path.join(d.path, "source")
-        state = make(source, old, size)
+        state = make(source, old, label)
         sample = lambda seconds, cache="warm": Sample(seconds, state, d.fs, cache)
         dcp = python("peers/dcp.py", source, "--to", text(new, ","), "--work", os.path.join(d.path, "dcp"), "--reps", a.peer_reps,
                      *([] if kind != "tmpfs" else ["--no-fsync"]))
         script = sample(naive(source, os.path.join(d.path, "out"), new, a, state, flush=kind != "tmpfs"))
         load = sample(dcp["load"]["all_s"])
         with Mount(d, f"reshard {label}") as m:
-            import_job(m, "gpt", source, old)
+            import_job(m, "gpt", source, old, label)
             if kind == "tmpfs": # 4 GB and the memory of those who load them: not twice
                 shutil.rmtree(source)
             loaders = Loaders()
@@ -299,27 +309,25 @@ def cold_limit(d):
 
 
 def peers(report, a):
-    size, label = ("7e8", "0.7 GB") if a.quick else ("1.1e9", "1 GB")
-    for kind, cases in (("tmpfs", TENPLEX), ("disk", ("TP",)), ("xfs", ("PP",))):
+    label = pick(a, "1 GB", "0.7 GB", "4 MB")
+    for kind, cases in (("tmpfs", TENPLEX), ("disk", ("TP",)), ("xfs", ("PP",)))[:pick(a, 3, 3, 1)]:
         for case in ("TP",) if a.quick else cases:
-            one_case(report, a, kind, case, size, label)
+            one_case(report, a, kind, case, label)
 
 
 def peers_large(report, a):
     if not a.quick:
-        one_case(report, a, "tmpfs", "TP", "4.3e9", "4 GB")
+        one_case(report, a, "tmpfs", "TP", "4 GB")
 
 
-def apart(report, a, kind, case, size, label):
-    if a.quick:
-        size, label = "7e8", "0.7 GB"
-    one_case(report, a, kind, case, size, label)
+def apart(report, a, kind, case, label):
+    one_case(report, a, kind, case, pick(a, label, "0.7 GB", "4 MB"))
 
 
 # what `peers` and `peers_large` leave out: an hour and a half more, so only where they are named
-ON_DEMAND = {f"peers_{name}_{case}": functools.partial(apart, kind=kind, case=case, size="1.1e9", label="1 GB")
+ON_DEMAND = {f"peers_{name}_{case}": functools.partial(apart, kind=kind, case=case, label="1 GB")
              for name, kind, done in (("ext4", "disk", "TP"), ("xfs", "xfs", "PP")) for case in TENPLEX if case != done}
-ON_DEMAND["peers_ext4_4GB"] = functools.partial(apart, kind="disk", case="TP", size="4.3e9", label="4 GB")
+ON_DEMAND["peers_ext4_4GB"] = functools.partial(apart, kind="disk", case="TP", label="4 GB")
 
 
 def save(report, a):
@@ -328,15 +336,15 @@ def save(report, a):
     A second is a short time on a shared machine, so there are three times as many repetitions as elsewhere.
     """
     reps = 3 * a.peer_reps
-    size, (old, _) = "7e8" if a.quick else "1.1e9", TENPLEX["TP"]
+    label, (old, _) = pick(a, "1 GB", "0.7 GB", "4 MB"), TENPLEX["TP"]
     with Disk("disk") as d:
         source, copy = os.path.join(d.path, "source"), os.path.join(d.path, "copy")
-        state = make(source, old, size)
+        state = make(source, old, label)
         names = sorted(os.listdir(source))
         dcp = python("peers/dcp.py", source, "--to", text(old, ","), "--work", os.path.join(d.path, "dcp"), "--reps", reps)
         theirs = Sample(dcp["save"]["all_s"], state, d.fs, "warm")
         with Mount(d, "save") as m:
-            m.job("gpt", LAYOUT, text(old), "materialize=never keep=1 verify=background")
+            m.job("gpt", layout(label), text(old), "materialize=never keep=1 verify=background")
             mine, plain = [], []
             ranks = [n for n in names if n.isdigit()]
             sources = [os.path.join(p, f) for n in ranks for p, _, fs in os.walk(os.path.join(source, n)) for f in fs]
@@ -371,10 +379,11 @@ def save(report, a):
 
 def memory(report, a):
     """Anonymous memory while 1 and 8 GiB are committed, read through views and materialized."""
-    for gib in ((1,) if a.quick else (1, 8)):
-        with Disk("disk") as d, Mount(d, f"{gib} GiB") as m:
-            cut_job(m, "v", gib << 28)
+    for mib in pick(a, (1024, 8192), (1024,), (64,)):
+        size = f"{mib >> 10} GiB" if mib >= 1024 else f"{mib} MiB"
+        with Disk("disk") as d, Mount(d, size) as m:
+            cut_job(m, "v", mib << 18)
             put(m.ctl("v", "topology"), "tp=2")
             io("all", 1, m.files("v", 2), d.fs, "warm")
             m.materialize("v")
-            report.add(f"daemon's anonymous memory, {gib} GiB committed, read, materialized", "", round(Mount.most_rss[m.name]), "MiB", 256, "low")
+            report.add(f"daemon's anonymous memory, {size} committed, read, materialized", "", round(Mount.most_rss[m.name]), "MiB", 256, "low", must=True)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 
-from harness import ROOT, TOOL, Disk, Mount, Sample, run, until
+from harness import ROOT, TOOL, Disk, Mount, Sample, pick, run, until
 
 PASSTHROUGH = os.path.join(ROOT, ".deps/bench/passthrough_hp")
 HP = "libfuse's passthrough_hp"
@@ -82,7 +82,10 @@ def add(report, what, ours, theirs, d, want=WANT, detail=""):
 
 
 def names(report, a):
-    files = 1000 if a.quick else 10000
+    if a.check and not os.access(PASSTHROUGH, os.X_OK):
+        report.skip("names", "without libfuse's passthrough_hp, which tools/bench --long builds")
+        return
+    files = pick(a, 10000, 1000, 100)
     with Disk("disk") as d, Mount(d, "names") as m, passthrough(d) as hp:
         m.job("job", "use replicated", "dp=1")
         rank = os.path.join(m.at, "job/0")
@@ -109,7 +112,7 @@ def names(report, a):
 
 def commits(report, a):
     """What a commit and a topology cost beside many plain files."""
-    files = 1000 if a.quick else 10000
+    files = pick(a, 10000, 1000, 100)
     with Disk("disk") as d, Mount(d, "commits") as m:
         m.job("job", "use replicated", "dp=1", "keep=2 materialize=never")
         rank = os.path.join(m.at, "job/0")

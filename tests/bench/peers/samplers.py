@@ -2,12 +2,12 @@
 """Samplers of training frameworks beside partitions, on one corpus of Megatron's.
 
     samplers.py make PREFIX N                    N documents of 64 tokens
-    samplers.py scalai TOPOLOGY-FILE TOPOLOGY PARTITION
+    samplers.py scalai TOPOLOGY-FILE TOPOLOGY PARTITION READS
                                                  a topology is written, rank 0's partition opened
-    samplers.py megatron PREFIX N                GPTDataset builds its indices, finds them again, and is read
+    samplers.py megatron PREFIX N READS          GPTDataset builds its indices, finds them again, and is read
     samplers.py streaming PREFIX N               MosaicML streaming's partition and shuffle of one epoch, without data
 
-Each prints one JSON line: `first` is the seconds until the first sample is there, `rest` those of `read`
+Each prints one JSON line: `first` is the seconds until the first sample is there, `rest` those of READS
 more, one by one, by Megatron's own IndexedDataset.  Imports are not counted.
 """
 import importlib.util
@@ -20,7 +20,7 @@ import types
 
 import numpy as np
 
-TOKENS, READ = 64, 100_000
+TOKENS = 64
 
 
 def make(prefix, n):
@@ -43,7 +43,7 @@ def read(dataset, ids):
     return {"rest": time.perf_counter() - began, "read": len(ids)}
 
 
-def scalai(control, topology, partition):
+def scalai(control, topology, partition, reads):
     from megatron.core.datasets.indexed_dataset import IndexedDataset
     began = time.perf_counter()
     fd = os.open(control, os.O_WRONLY)
@@ -52,14 +52,14 @@ def scalai(control, topology, partition):
     d = IndexedDataset(partition)
     d[0]
     first = time.perf_counter() - began
-    return {"first": first, **read(d, range(1, min(READ, len(d) - 1) + 1))}
+    return {"first": first, **read(d, range(1, reads + 1))}
 
 
 class Tokenizer:
     eod, pad, vocab_size, unique_identifiers = 0, 0, 50000, {"class": "none"}
 
 
-def megatron(prefix, n):
+def megatron(prefix, n, reads):
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset
     from megatron.core.datasets.utils import Split
@@ -74,7 +74,7 @@ def megatron(prefix, n):
             d = GPTDataset(corpus, prefix, np.arange(n, dtype=np.int32), n - 1, Split.train, config)
             d[0]
             seconds.append(time.perf_counter() - began)
-        ids = np.random.default_rng(1).permutation(n)[:min(READ, n)].tolist()
+        ids = np.random.default_rng(1).permutation(n)[:reads].tolist()
         return {"first": seconds[0], "again": seconds[1], **read(corpus, ids)}
 
 
@@ -96,7 +96,8 @@ def streaming(_prefix, n):
 
 def main():
     what, *words = sys.argv[1:]
-    print(json.dumps({"make": lambda p, n: make(p, int(n)), "scalai": scalai, "megatron": lambda p, n: megatron(p, int(n)),
+    print(json.dumps({"make": lambda p, n: make(p, int(n)), "scalai": lambda c, t, p, r: scalai(c, t, p, int(r)),
+                      "megatron": lambda p, n, r: megatron(p, int(n), int(r)),
                       "streaming": lambda p, n: streaming(p, int(n))}[what](*words)))
 
 
