@@ -146,9 +146,13 @@ static void describe(const struct rs_caller *who, const char *name, struct sc_bu
 		events->describe(events->arg, name, buf);
 }
 
+SC_METRIC(busy, SC_GAUGE, "scalai_background_busy",
+	  "1: the background worker has been called, or works; 0: it waits for a call, or to try again what failed.");
+
 static int read_metrics(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
 {
-	(void)who, (void)job, (void)err;
+	(void)job, (void)err;
+	sc_metric_set(&busy, !rs_worker_rests(who->service)); /* before what it owes by then */
 	sc_metrics_text(buf);
 	return 0;
 }

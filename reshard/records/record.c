@@ -6,6 +6,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+SC_METRIC(records_owed, SC_GAUGE, "scalai_records_owed",
+	  "Files whose recovery records are to be written anew, counted up to a thousand.");
+
 #define BEGIN "scalai 3\nhash "
 #define RECORD_BYTES_MAX 3500	/* ext4 has a block for all attributes of a file */
 
@@ -171,6 +174,8 @@ static int renew_some(struct rs_service *s, bool *ret_more, struct sc_err *err)
 	uint8_t hash[16];
 	int rc = meta_stale_each(s->catalog, on_stale, &stale, err);
 
+	if (rc >= 0)
+		sc_metric_set(&records_owed, stale.nr);
 	for (size_t i = 0; rc >= 0 && i < stale.nr; i++) {
 		/* one that has no hash yet gets its record with the hash; one that is gone says nothing */
 		rc = meta_blob_hash(s->catalog, stale.at[i].blob, hash, err);
@@ -180,6 +185,8 @@ static int renew_some(struct rs_service *s, bool *ret_more, struct sc_err *err)
 	if (rc >= 0 && stale.nr)
 		rc = drop_all(s, &stale, err);
 	*ret_more = stale.nr == META_STALE_MAX;
+	if (rc >= 0 && !*ret_more)
+		sc_metric_set(&records_owed, 0);
 	sc_vec_done(&stale);
 	return rc < 0 ? rc : 0;
 }

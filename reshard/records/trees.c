@@ -9,6 +9,8 @@
 
 #include "reshard/records/record.h"
 
+SC_METRIC(trees_owed, SC_GAUGE, "scalai_trees_owed", "Trees whose recovery records are still to be written.");
+
 #define BEGIN "scalai tree 2\n"
 #define HASH_BYTES 16
 
@@ -144,8 +146,12 @@ int rs_trees_keep(struct rs_service *s, struct sc_err *err)
 	int rc = meta_tree_unkept(s->catalog, on_unkept, &u, err);
 	bool tidy = s->trees_gone;
 
-	for (size_t i = 0; rc == 0 && i < u.nr; i++)
+	for (size_t i = 0; rc == 0 && i < u.nr; i++) {
+		sc_metric_set(&trees_owed, u.nr - i);
 		rc = keep(s, &u.at[i], err);
+	}
+	if (rc == 0)
+		sc_metric_set(&trees_owed, 0);
 	sc_vec_done(&u);
 	sc_arena_done(&u.arena);
 	/* a tree that was made flat does not need those below it, once its record says so */

@@ -16,6 +16,8 @@
 SC_METRIC(bytes_shared, SC_COUNTER, "scalai_shared_bytes_total",
 	  "Bytes of rank files that were written again unchanged and take no space.");
 
+SC_METRIC(hashes_owed, SC_GAUGE, "scalai_hashes_owed", "Sealed files whose bytes the worker has still to hash.");
+
 #define CHUNK (1u << 20)
 
 #define PAGE 4096		/* what a file takes at least */
@@ -118,7 +120,7 @@ int rs_hash_note(struct rs_service *s, const struct rs_sealed *x, struct sc_err 
 }
 
 /* What is cut or cannot be read is noted, as if a read had met it (met.c): it is looked at again soon, and somebody may
- * be restoring it. */
+ * be restoring it.  1: it is hashed or noted, 0: it is left for later. */
 static int hash_first(struct rs_service *s, struct rs_sealed *x, struct rs_left *left, struct sc_err *err)
 {
 	struct sc_err why = {0};
@@ -132,19 +134,26 @@ static int hash_first(struct rs_service *s, struct rs_sealed *x, struct rs_left 
 	if (rc < 0) {
 		(void)sc_about(&why, x->id);
 		rs_damage_met(s, &why);
-		return 0;
+		return 1;
 	}
-	return rs_hash_note(s, x, err);
+	rc = rs_hash_note(s, x, err);
+	return rc < 0 ? rc : 1;
 }
 
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err)
 {
 	struct rs_sealed_list u = {.err = err};
 	struct rs_left left = {0};
+	size_t owed = 0;
 	int rc = meta_blob_unhashed(s->catalog, rs_sealed_add, &u, err);
 
-	for (size_t i = 0; rc == 0 && i < u.nr && !rs_worker_is_called(s); i++)
+	if (rc == 0)
+		sc_metric_set(&hashes_owed, owed = u.nr);
+	for (size_t i = 0; rc >= 0 && i < u.nr && !rs_worker_is_called(s); i++) {
 		rc = hash_first(s, &u.at[i], &left, err);
+		owed -= rc > 0;
+		sc_metric_set(&hashes_owed, owed);
+	}
 	sc_vec_done(&u);
 	return rc < 0 ? rc : rs_left_say(&left, err);
 }

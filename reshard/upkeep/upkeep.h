@@ -8,6 +8,8 @@
 /** Does the worker's work once, in this thread: verifies, materializes, hashes, removes garbage.  Only with
  *  quiet_worker.  Returns the first error. */
 int rs_service_work(struct rs_service *s, struct sc_err *err);
+/** Tells whether the worker has done what it was called for, and waits for a call or to try again what failed. */
+bool rs_worker_rests(struct rs_service *s);
 /** Tells whether there are damaged blobs, marked or only met by a read; `status` of their jobs names them. */
 bool rs_service_is_damaged(struct rs_service *s);
 /** Bytes of a blob (0: of any that is elsewhere) that were given are wrong, or may be: what has them is forgotten, so

@@ -285,6 +285,7 @@ static void *worker(void *arg)
 
 	for (;;) {
 		(void)pthread_mutex_lock(&s->worker_lock);
+		s->works = false;
 		while (!s->stop && !s->kick) {
 			int64_t at = wake_ns(s, again);
 
@@ -299,6 +300,7 @@ static void *worker(void *arg)
 			return NULL;
 		}
 		s->kick = false;
+		s->works = true;
 		garbage |= s->garbage;
 		s->garbage = false;
 		(void)pthread_mutex_unlock(&s->worker_lock);
@@ -317,6 +319,16 @@ int rs_worker_start(struct rs_service *s, struct sc_err *err)
 	(void)pthread_setname_np(s->worker, "scalai-worker");
 	s->has_worker = true;
 	return 0;
+}
+
+bool rs_worker_rests(struct rs_service *s)
+{
+	bool rests;
+
+	(void)pthread_mutex_lock(&s->worker_lock);
+	rests = !s->kick && !s->works;
+	(void)pthread_mutex_unlock(&s->worker_lock);
+	return rests;
 }
 
 void rs_worker_stop(struct rs_service *s)
