@@ -206,13 +206,14 @@ def cut(base, ops, point, rng):
     return disk
 
 
-def cuts(a, scenario, rng):
+def cuts(a, scenario):
     """-> how many power cuts were checked, or what was seen to be lost."""
     bench = Bench(a, scenario)
     try:
         base, ops, ack = bench.record()
         late = 0
         for nr in range(a.points):
+            rng = random.Random(f"{a.seed} {scenario} {nr}")  # whatever was cut before
             # most before the command returned, many just after it
             low, high = rng.choice([(1, ack), (1, ack), (ack, min(ack + 4, len(ops))), (1, len(ops))])
             point = rng.randrange(low, high + 1)
@@ -274,14 +275,14 @@ def main():
     ap.add_argument("--control", action="store_true", help="with sync=off: passes if something is lost, which shows that a loss is seen")
     ap.add_argument("scenarios", nargs="*", default=SCENARIOS)
     a = ap.parse_intermixed_args()
-    rng, total = random.Random(a.seed), 0
+    total = 0
     os.environ["CRASH_CONFIG"] = "sync=off" if a.control else "sync=on"
     signal.signal(signal.SIGTERM, signal.default_int_handler) # cleans up
     mounts_of_our_own()
     if a.again:
         return again(a)
     for scenario in a.scenarios or SCENARIOS:
-        done = cuts(a, scenario, rng)
+        done = cuts(a, scenario)
         if isinstance(done, str):
             print(f"ok      {scenario}: seen to fail, as it must with sync=off: {done.strip()}")
             return 0

@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import sys
+import time
 
 SIZE = 65536
 NO_ERRORS = 200  # of a process, before it gives up
@@ -382,6 +383,28 @@ def is_now(e):
         return f" (now: {now.strerror})"
 
 
+def scene(e):
+    """What is around the file that an error names, just after it: so that one that is seen once can be explained."""
+    def told(what, *args):
+        try:
+            return what(*args)
+        except OSError as now:
+            return now.strerror
+
+    path = getattr(e, "filename", None)
+    if not isinstance(path, str):
+        return ""
+    rank = os.path.dirname(path)
+    job = rank[:rank.index("/mnt/job") + 8] if "/mnt/job" in rank else os.path.dirname(rank)
+    names = told(os.listdir, rank)
+    here = names if isinstance(names, str) else {name: getattr(told(os.lstat, f"{rank}/{name}"), "st_ino", "gone") for name in sorted(names)}
+    folder = told(os.stat, rank)
+    versions = told(lambda: open(job + "/.ctl/versions", encoding="utf-8").read().splitlines()[-1:])
+    error = told(lambda: open(job + "/.ctl/error", encoding="utf-8").read().strip())
+    return (f" [at {time.monotonic():.4f} s in process {os.getpid()}: '{rank}' is number "
+            f"{getattr(folder, 'st_ino', folder)} and has {here}; the job has {told(os.listdir, job)}; newest: {versions!r}; error: {error!r}]")
+
+
 def repeat(body, stop, errors, did, kills):
     """Calls body(n) until it is time; what it raises is kept, but for what a killed daemon may cost."""
     global was_cut
@@ -400,7 +423,7 @@ def repeat(body, stop, errors, did, kills):
                 was_cut = True
                 continue
             bad += 1
-            errors.put(f"{errno.errorcode.get(number, type(e).__name__)}: {e}{is_now(e)}")
+            errors.put(f"{errno.errorcode.get(number, type(e).__name__)}: {e}{is_now(e)}{scene(e) if bad in (1, 2, 20) else ''}")
 
 
 def write(kind, job, rank, load, cores, *rest):

@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writers and readers that meet commits and topology writes, on mounts of their own.
 
-    races.py SCALAI FOLDER [--seconds S] [--cases N | --commits N] [--load] [--seed SEED] [--only REGEX] [--hours H] [--list]
+    races.py SCALAI FOLDER [--steps N | --seconds S] [--cases N | --commits N] [--load] [--seed SEED] [--only REGEX] [--hours H] [--list]
 
 A case is KIND/LOAD/MODE: a kind of program, how starved of CPU it is, and how Scalai is mounted.  Each case mounts an
-empty store in FOLDER, runs for S seconds, unmounts and checks:
+empty store in FOLDER, runs for N steps or S seconds, unmounts and checks:
 
   - a version has, twenty commits later and at the end, the bytes, folders, links and modes that it had when its commit
     returned;
   - no program sees an error (a commit is EBUSY while files are open, and refused while nothing was written);
   - one open committed file has one size and one content;
   - the daemon lives, but where the case kills it; `scalai fsck` finds the store clean.
+
+Steps are commits, topologies and what goes with them, drawn by SEED: with --steps a slower machine does the same ones.  The programs
+beside them do what they come to.
 
 Without --cases all cases run; with it, each kind once and so many of the others, drawn by SEED.  Writers of four ranks
 rewrite one file each while one process commits in a loop; readers read while one process changes the topology.
@@ -41,6 +44,7 @@ from power import mounts_of_our_own
 from racers import READERS, WRITERS, foreign, hog, open_wb, read, whole, write
 
 RANKS = 4
+KILL_STEPS = 30  # between two kills, at most, where steps are counted
 LATER = 20  # commits; `keep` is twice that at least
 FAILED_MAX = 20  # cases of a mode, before it is given up
 BAD = ("changed", "deaths", "ESTALE", "EXDEV", "ENOENT", "other", "fsck", "hangs")
@@ -216,7 +220,24 @@ class Case:
             elif p.exitcode not in (0, -signal.SIGKILL):
                 self.bad("other", f"a program's status: {p.exitcode}")
 
-    def run(self, seconds):
+    def steps(self, nr, seconds, did):
+        """So many steps, and on until the programs have done something; or for so long."""
+        now = time.monotonic
+        began, done = now(), 0
+        kill_at = 0
+        while not self.problems:
+            if nr and done >= nr and (did.value or now() > began + 60):
+                break
+            if not nr and now() > began + seconds:
+                break
+            self.step()
+            done += 1
+            if self.kills and (done if nr else now()) >= kill_at:
+                kill_at = done + self.rng.randrange(KILL_STEPS) if nr else now() + self.rng.uniform(0.1, 0.5)
+                os.kill(pid_of(self.mount), signal.SIGKILL)
+                self.killed += 1
+
+    def run(self, steps, seconds):
         cores = sorted(os.sched_getaffinity(0))
         stop, errors, did = mp.Event(), mp.Queue(), mp.Value("Q")
         os.makedirs(self.mount)
@@ -229,13 +250,7 @@ class Case:
             hogs = [mp.Process(target=hog, args=(cores,), daemon=True)] if self.load == "idle" else []
             for p in all_ + hogs:
                 p.start()
-            end, kill_at = time.monotonic() + seconds, time.monotonic()
-            while time.monotonic() < end and not self.problems:
-                self.step()
-                if self.kills and time.monotonic() > kill_at:
-                    kill_at = time.monotonic() + self.rng.uniform(0.1, 0.5)
-                    os.kill(pid_of(self.mount), signal.SIGKILL)
-                    self.killed += 1
+            self.steps(steps, seconds, did)
             stop.set()
             for p in hogs:
                 p.kill()
@@ -286,7 +301,7 @@ def run_case(a, name, seed, modes):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     case = Case(a.scalai, folder, name, seed)
-    ok = case.run(a.seconds)
+    ok = case.run(a.steps, a.seconds)
     counts = modes[case.mode]
     counts.update(case.counts)
     counts["cases"] += 1
@@ -294,6 +309,10 @@ def run_case(a, name, seed, modes):
         counts["failed"] += 1
         nr = sum(c["failed"] for c in modes.values())
         print(f"FAILED {name} seed {seed}: {len(case.problems)} problems: " + "; ".join(case.problems[:3]), flush=True)
+        scenes = [p for p in case.problems[3:] if p.endswith("]")][:6]
+        alike = collections.Counter(re.sub(r"\d+", "N", p.partition(" [at ")[0]) for p in case.problems)
+        print("\n".join([f"  {n} times: {p}" for p, n in alike.most_common(8)] + [f"  also: {p}" for p in scenes]
+                        + [f"  the daemon: {line}" for line in get(folder + "/log").splitlines()[-12:]]), flush=True)
         shutil.copy(folder + "/log", os.path.join(a.folder, f"failed-{nr}.log"))
     elif a.cases is None and not a.commits:
         print(f"ok     {name}: {dict(case.counts)}", flush=True)
@@ -335,7 +354,7 @@ def run_commits(a, all_, modes):
         print(f"{sum(c['commits'] for c in modes.values())} of {a.commits} commits", file=sys.stderr, flush=True)
 
 
-def table(modes):
+def table(modes, seed):
     columns = ("cases", "commits", "refused", "topologies", "operations", "compared", *BAD)
     total = collections.Counter()
     for counts in modes.values():
@@ -343,7 +362,7 @@ def table(modes):
     print("  ".join([f"{'mode':26s}", *(f"{c:>10s}" for c in columns)]))
     for mode, counts in [*modes.items(), ("all", total)]:
         print("  ".join([f"{mode:26s}", *(f"{counts[c]:10d}" for c in columns)]))
-    print(f"figure: {total['commits']} commits and {total['topologies']} changes of topology under {total['operations']} operations "
+    print(f"figure: seed {seed}: {total['commits']} commits and {total['topologies']} changes of topology under {total['operations']} operations "
           f"of programs in {total['cases']} cases, {total['failed']} failed")
     return total
 
@@ -353,6 +372,7 @@ def main():
     p.add_argument("scalai")
     p.add_argument("folder")
     p.add_argument("--seconds", type=float, default=3)
+    p.add_argument("--steps", type=int, default=0, help="of a case, instead of seconds")
     p.add_argument("--cases", type=int)
     p.add_argument("--commits", type=int, default=0)
     p.add_argument("--load", action="store_true", help="beside programs that take CPU, memory and disk")
@@ -379,7 +399,7 @@ def main():
         except KeyboardInterrupt:
             print("interrupted: this is what was done until then")
         finally:
-            total = table(modes)
+            total = table(modes, a.seed)
             for o in others:
                 o.kill()
     return 1 if not done or total["failed"] or total["commits"] < a.commits else 0

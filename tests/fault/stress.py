@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Eight processes that write, commit, reshard, roll back, read and verify at random, on two jobs.
 
-    stress.py MOUNT SECONDS [SEED]
+    stress.py MOUNT OPERATIONS|SECONDSs [SEED]      12000: so many operations, drawn by SEED; 60s: for so long
 
 Every tensor element is a function of the commit that wrote it (its note) and of its place, so each byte
 that is read is checked, whatever versions and topologies come and go.  Prints what was done.
@@ -22,6 +22,7 @@ from safetensors.numpy import load, save
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../bench"))
 from harness import get, put # noqa: E402
 
+WORKERS = 8
 JOBS, ROWS, COLUMNS = ("left", "right"), 64, 96
 DEGREES = (1, 2, 4, 8)
 LAYOUT = "mesh tp dp\nrows tp=0\ncolumns tp=1\nboth copy\n"
@@ -116,10 +117,10 @@ class Worker:
             for f in files:
                 os.stat(os.path.join(path, f))
 
-    def run(self, until):
+    def run(self, until, operations):
         ways = [self.write_and_commit] * 3 + [self.reshard] * 3 + [self.roll_back, self.verify, self.listing] + \
             [self.read_version] * 5 + [self.read_as] * 4 + [self.read_head] * 4
-        while time.monotonic() < until:
+        while time.monotonic() < until if not operations else self.did.total() < operations:
             what = self.rng.choice(ways)
             try:
                 what(self.rng.choice(JOBS))
@@ -131,9 +132,9 @@ class Worker:
         return self.did
 
 
-def worker(mount, seed, counter, until, results):
+def worker(mount, seed, counter, until, operations, results):
     try:
-        results.put(Worker(mount, seed, counter).run(until))
+        results.put(Worker(mount, seed, counter).run(until, operations))
     except BaseException as e: # noqa: BLE001 (told to the parent, whatever it is)
         results.put(f"{type(e).__name__}: {e}")
 
@@ -149,7 +150,8 @@ def anonymous(mount):
 
 
 def main():
-    mount, seconds, seed = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    mount, much, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    seconds, operations = (float(much[:-1]), 0) if much.endswith("s") else (0, int(much) // WORKERS)
     counter = multiprocessing.Value("L", 0)
     first = Worker(mount, seed, counter)
     for job in JOBS:
@@ -158,14 +160,16 @@ def main():
             f.write(LAYOUT)
         put(first.at(job, ".ctl", "topology"), "tp=2")
         first.write_and_commit(job)
-    until, results = time.monotonic() + seconds, multiprocessing.Queue()
-    workers = [multiprocessing.Process(target=worker, args=(mount, seed * 100 + i, counter, until, results)) for i in range(8)]
+    began, results = time.monotonic(), multiprocessing.Queue()
+    workers = [multiprocessing.Process(target=worker, args=(mount, seed * 100 + i, counter, began + seconds, operations, results))
+               for i in range(WORKERS)]
     for w in workers:
         w.start()
     memory = []
-    while time.monotonic() < until:
-        time.sleep(min(1, seconds / 20))
+    while any(w.is_alive() for w in workers) and results.qsize() < WORKERS:
         memory.append(anonymous(mount))
+        time.sleep(min(1, seconds / 20) or 0.2)
+    seconds = time.monotonic() - began
     total = collections.Counter()
     for _ in workers:
         did = results.get(timeout=120)
@@ -179,7 +183,7 @@ def main():
         first.verify(job)
     early, late = max(memory[len(memory) // 4:len(memory) // 2]), max(memory[-len(memory) // 4:])
     print(" ".join(f"{n}={c}" for n, c in sorted(total.items())))
-    print(f"figure: {sum(total.values())} operations by 8 processes in {seconds:.0f} s, 0 wrong bytes; anonymous memory {early} MiB early, {late} MiB late")
+    print(f"figure: seed {seed}: {sum(total.values())} operations by {WORKERS} processes in {seconds:.0f} s, 0 wrong bytes; anonymous memory {early} MiB early, {late} MiB late")
     if min(total["write_and_commit"], total["reshard"], total["roll_back"], total["read_version"]) < 3:
         raise SystemExit("too little was done to say anything")
     # in less time there are more and more versions in memory, up to those that are kept

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The figures of docs/durability.md, from what tests print.
 
-    tools/test 2>&1 | tee log; tests/fault/table.py log build-asan/meson-logs/testlog.txt
+    tools/test 2>&1 | tee log; tests/fault/table.py log build-asan/meson-logs/unit-*.txt
 
 Rewrites what is between the marks; a figure that no log has is left out, and said.
 """

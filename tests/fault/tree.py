@@ -84,8 +84,9 @@ class Mount:
     def kill_often(self):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.alarm(0)
+        rng = random.Random(self.a.seed)
         while True:
-            time.sleep(random.uniform(0.5, 1.5) * self.a.kill)
+            time.sleep(rng.uniform(0.5, 1.5) * self.a.kill)
             with contextlib.suppress(OSError, TypeError):
                 os.kill(int(re.search(r"^pid: (\d+)", get(self.at + "/.ctl/health"), re.M)[1]), signal.SIGKILL)
 

@@ -3,10 +3,13 @@
  * Hostile input for every parser: seeds that are right are changed at random, and the parser must
  * answer without a crash, a sanitizer's complaint, a leak, or more than a second.
  *
- *     fuzz [--seconds N] [--seed S] [TARGET...]    a line a target: executions, how many were accepted
- *     fuzz --replay TARGET FILE                    one input
+ *     fuzz [--shares N|--seconds N] [--seed S] [TARGET...]    a line a target: executions, how many were accepted
+ *     fuzz --replay TARGET FILE                               one input
+ *     fuzz --list                                             the targets' names
  *
- * An input that took a crash is in ./crash-TARGET.
+ * --shares: each target gets N times its share of executions (fuzz.h): the same inputs on each machine.  --seconds: as many as fit.
+ * A target's inputs depend on S and its name alone, not on what ran before it.  An input that took a crash, or that does not
+ * end, is in ./crash-TARGET.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -16,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,16 +27,31 @@ static const struct target {
 	const char *name;
 	int (*run)(const uint8_t *p, size_t n);
 	void (*seed)(struct bytes *b, unsigned which);
+	long share;
 } targets[] = {
-#define TARGET_ROW(name) {#name, fuzz_##name, seed_##name},
+#define TARGET_ROW(name, share) {#name, fuzz_##name, seed_##name, share},
 	FUZZ_PARSERS(TARGET_ROW)
 #undef TARGET_ROW
 };
 #define TARGETS (sizeof(targets) / sizeof(*targets))
 
+/* an execution that takes longer is an attack: the first is measured when it has ended, the second ends it */
+#define SECONDS_MAX 2
+#define SECONDS_HUNG 10
+
 /* --- changing them --- */
 
 static uint64_t state;
+
+/* The first state of a target's random numbers: FNV-1a of its name, from the seed on. */
+static uint64_t state_of(const char *name, uint64_t seed)
+{
+	uint64_t h = 14695981039346656037u ^ seed * 0x9e3779b97f4a7c15u;
+
+	for (; *name; name++)
+		h = (h ^ (uint8_t)*name) * 1099511628211u;
+	return h;
+}
 
 unsigned pick(size_t n)
 {
@@ -124,6 +143,8 @@ static void on_death(int nr)
 	int fd;
 
 	(void)snprintf(name, sizeof(name), "crash-%s", running ? running->name : "?");
+	(void)fprintf(stderr, "fuzz: %s: %s, input kept in ./%s\n", running ? running->name : "?",
+		      nr == SIGPROF ? "an execution does not end" : "aborted", name);
 	fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 	if (fd < 0 || write(fd, input.at, input.n) != (ssize_t)input.n)
 		_exit(1);
@@ -139,15 +160,26 @@ static double now(clockid_t clock)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void run(const struct target *t, double seconds)
+/* Ends the process, and keeps the input, when an execution does not end. */
+static void set_alarm(time_t seconds)
+{
+	const struct itimerval t = {.it_value = {.tv_sec = seconds}};
+
+	(void)setitimer(ITIMER_PROF, &t, NULL); /* of the processor's time, as below */
+}
+
+/* `shares` of its executions, or if that is 0 as many as fit into `seconds`. */
+static void run(const struct target *t, uint64_t seed, long shares, double seconds)
 {
 	double began = now(CLOCK_MONOTONIC), slowest = 0;
 	long executions = 0, accepted = 0;
 
 	running = t;
-	while (now(CLOCK_MONOTONIC) - began < seconds) {
+	state = state_of(t->name, seed);
+	while (shares ? executions < shares * t->share : now(CLOCK_MONOTONIC) - began < seconds) {
 		double one = now(CLOCK_PROCESS_CPUTIME_ID); /* others may want the processor, too */
 
+		set_alarm(SECONDS_HUNG);
 		input.n = 0;
 		t->seed(&input, pick(8));
 		for (unsigned k = pick(executions ? 6 : 1); k; k--)
@@ -159,45 +191,69 @@ static void run(const struct target *t, double seconds)
 		one = now(CLOCK_PROCESS_CPUTIME_ID) - one;
 		if (one > slowest)
 			slowest = one;
-		if (one > 2)
-			abort(); /* an input that takes that long is an attack */
+		if (one > SECONDS_MAX)
+			abort();
 	}
-	(void)printf("ok      %-12s %9ld executions, %8ld accepted, the slowest %.1f ms\n", t->name, executions, accepted, slowest * 1e3);
+	set_alarm(0);
+	(void)printf("ok      %-12s %9ld executions, %8ld accepted, the slowest %.1f ms, %.1f s\n", t->name, executions, accepted, slowest * 1e3,
+		     now(CLOCK_MONOTONIC) - began);
 	(void)fflush(stdout);
 	if (!accepted || (accepted == executions && t->run != fuzz_lines)) /* any text is lines */
 		abort(); /* it says nothing about the parser */
 }
 
+static const struct target *target_of(const char *name)
+{
+	for (size_t i = 0; i < TARGETS; i++)
+		if (strcmp(targets[i].name, name) == 0)
+			return &targets[i];
+	(void)fprintf(stderr, "fuzz: there is no target '%s': see fuzz --list\n", name);
+	exit(2);
+}
+
+static int replay(const char *name, const char *path)
+{
+	FILE *f = fopen(path, "r");
+
+	running = target_of(name);
+	if (!f) {
+		perror(path);
+		return 2;
+	}
+	input.n = fread(input.at, 1, INPUT_MAX, f);
+	(void)fclose(f);
+	(void)printf("%d\n", running->run(input.at, input.n));
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	uint64_t seed = 1;
 	double seconds = 5;
+	long shares = 0;
 	int first = 1;
 
-	state = 1;
 	(void)signal(SIGABRT, on_death);
-	if (argc == 4 && strcmp(argv[1], "--replay") == 0) {
-		FILE *f = fopen(argv[3], "r");
-
-		input.n = f ? fread(input.at, 1, INPUT_MAX, f) : 0;
+	(void)signal(SIGPROF, on_death);
+	if (argc == 4 && strcmp(argv[1], "--replay") == 0)
+		return replay(argv[2], argv[3]);
+	if (argc == 2 && strcmp(argv[1], "--list") == 0) {
 		for (size_t i = 0; i < TARGETS; i++)
-			if (strcmp(targets[i].name, argv[2]) == 0)
-				(void)printf("%d\n", targets[i].run(input.at, input.n));
+			(void)printf("%s\n", targets[i].name);
 		return 0;
 	}
-	while (first + 1 < argc && argv[first][0] == '-') {
+	for (; first + 1 < argc && argv[first][0] == '-'; first += 2) {
 		if (strcmp(argv[first], "--seconds") == 0)
 			seconds = atof(argv[first + 1]);
+		else if (strcmp(argv[first], "--shares") == 0)
+			shares = atol(argv[first + 1]);
 		else if (strcmp(argv[first], "--seed") == 0)
-			state = strtoull(argv[first + 1], NULL, 10);
-		first += 2;
+			seed = strtoull(argv[first + 1], NULL, 10);
 	}
-	for (size_t i = 0; i < TARGETS; i++) {
-		bool wanted = first >= argc;
-
-		for (int k = first; k < argc; k++)
-			wanted |= strcmp(argv[k], targets[i].name) == 0;
-		if (wanted)
-			run(&targets[i], seconds);
-	}
+	(void)printf("seed %llu\n", (unsigned long long)seed);
+	for (int k = first; k < argc; k++)
+		run(target_of(argv[k]), seed, shares, seconds);
+	for (size_t i = 0; first >= argc && i < TARGETS; i++)
+		run(&targets[i], seed, shares, seconds);
 	return 0;
 }
