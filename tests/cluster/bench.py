@@ -194,7 +194,7 @@ for i in range(5):
 	three.daemon.send_signal(signal.SIGSTOP)
 	stopped.append(change([one, two][i % 2], ["tp=2", "tp=1"][i % 2]))
 	three.daemon.send_signal(signal.SIGCONT)
-	three.wait(lambda: "is a member\n" in three.health() + "\n", 20, "it is a member again")
+	three.wait(lambda: "is a member\n" in three.health() + "\n", 30, "it is a member again")
 print(f"ms    a topology, one node stopped       {spread(stopped)}   (a registration lasts 4,000)")
 
 

@@ -6,12 +6,12 @@ changes that a watch has not seen.  What was seen is a history that holds.
 import pathlib
 import random
 import sys
-import threading
 
 import history
 import watchers
 from kept import clean
 from nodes import Cluster
+from waits import Thread
 from watchers import DEGREES, Watchers, look
 
 work, binary = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -57,7 +57,7 @@ fresh_bytes()
 for _ in range(races):
 	if len(left) < 2:
 		fresh_bytes()
-	both = [threading.Thread(target=propose, args=(n, left.pop())) for n in rng.sample(nodes, 2)]
+	both = [Thread(target=propose, args=(n, left.pop())) for n in rng.sample(nodes, 2)]
 	for t in both:
 		t.start()
 	for t in both:
@@ -73,7 +73,7 @@ for n in nodes:
 	n.daemon.kill()
 for n in nodes:
 	n.kill()
-starts = [threading.Thread(target=n.up) for n in nodes]
+starts = [Thread(target=n.up) for n in nodes]
 for t in starts:
 	t.start()
 for t in starts:

@@ -88,19 +88,19 @@ def is_hashed(store):
 
 
 for n in (one, two, three):
-	n.wait(lambda: is_hashed(n.store), 20, "all is hashed")
+	n.wait(lambda: is_hashed(n.store), 30, "all is hashed")
 	blobs = [p for p in n.store.glob("blobs/*/*") if p.stat().st_size > 1 << 20]
 	if len(blobs) == 2:  # it has all, and looks at it once
-		n.wait(lambda: says(n, "copies") == ["equal"], 20, f"all is verified: {says(n, 'copies')}")
+		n.wait(lambda: says(n, "copies") == ["equal"], 30, f"all is verified: {says(n, 'copies')}")
 	before = [p.read_bytes() for p in blobs]
 	for p in blobs:
 		with open(p, "r+b") as f:
 			f.seek(p.stat().st_size // 2)
 			f.write(b"other bytes")
 		os.utime(p, (1, 1))
-	n.wait(lambda: n.log.read_text().count("another node's copy") == len(blobs), 20, "all are mended")
+	n.wait(lambda: n.log.read_text().count("another node's copy") == len(blobs), 30, "all are mended")
 	assert [p.read_bytes() for p in blobs] == before, "they are mended, and have other bytes than before"
-	n.wait(lambda: n.health().startswith("ok"), 10, n.health())
+	n.wait(lambda: n.health().startswith("ok"), 30, "its health is ok")
 	n.must("gpt", "verify", "\n")
 	all_bytes([n], 2, 1)
 note("what changed on a disk was mended")
@@ -141,7 +141,7 @@ two.kill()
 shutil.rmtree(two.store)
 all_bytes([one, three], 2, 1)
 for n in (one, three):
-	n.wait(lambda: "back soon" in says(n, "protected")[0], 20, "it knows that a node is gone")
+	n.wait(lambda: "back soon" in says(n, "protected")[0], 30, "it knows that a node is gone")
 safe(one)
 safe(three)
 if one.ctl("gpt", "topology", "tp=4"):
@@ -155,7 +155,7 @@ note("a node's disk was lost")
 # one more
 three.kill()
 shutil.rmtree(three.store)
-one.wait(lambda: nodes_table(one) == {"n1": "member"}, 20, f"one node is left: {nodes_table(one)}")
+one.wait(lambda: nodes_table(one) == {"n1": "member"}, 30, f"one node is left: {nodes_table(one)}")
 for rank in range(4):
 	check(one, 4, rank, 1)
 one.must("gpt", "topology", "tp=2")
@@ -166,7 +166,7 @@ note("another one, too")
 
 # a node comes, and has copies; the first one is emptied, and lost
 four.up()
-four.wait(lambda: (four.mount / "gpt").is_dir(), 10, "the job is there")
+four.wait(lambda: (four.mount / "gpt").is_dir(), 30, "the job is there")
 commit(2, four, 2, [one, four])
 safe(four)
 drain(four, "n1")

@@ -111,7 +111,7 @@ except OSError as e:
 	assert e.errno == errno.EIO and "the table of '/proc/self/cwd/text.jsonl': blob" in one.log.read_text(), one.log.read_text()
 assert read(three, "text.jsonl") == before
 two.up()
-one.wait(lambda: (one.mount / "j/0/data/text.jsonl").is_file() and read(one, "text.jsonl") == before, 20, "the table is there")
+one.wait(lambda: (one.mount / "j/0/data/text.jsonl").is_file() and read(one, "text.jsonl") == before, 30, "the table is there")
 
 # text that has grown on all nodes, taken in on one that did not add it
 for n in cluster.nodes:

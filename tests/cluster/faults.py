@@ -15,13 +15,13 @@ import pathlib
 import random
 import subprocess
 import sys
-import threading
 import time
 
 import history
 import watchers
 from kept import clean
 from nodes import Cluster
+from waits import Thread
 from watchers import DEGREES, Watchers, content, look, save
 
 ROLES = ["committer", "holder", "destination", "bystander", "etcd leader", "etcd majority"]
@@ -57,7 +57,7 @@ class Reference:
 		self.daemon = subprocess.Popen([binary, "mount", "-f", folder / "store", self.mount],
 					       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 		atexit.register(self.gone)
-		end = time.monotonic() + 20
+		end = time.monotonic() + 60
 		while not (self.mount / ".ctl/health").exists():
 			if time.monotonic() > end:
 				sys.exit("the reference does not start")
@@ -303,7 +303,7 @@ def meet(role, fault, step):
 		result.append(give(nodes[0], d))
 		ended.append(time.monotonic())
 
-	command = threading.Thread(target=run)
+	command = Thread(target=run)
 	command.start()
 	until(lambda: at(step) or (result and result[0][0] != "ok"), 30, f"the change comes to '{step}'")
 	if result and result[0][0] != "ok":
@@ -319,11 +319,12 @@ def meet(role, fault, step):
 		time.sleep(delay)
 		heal(who, fault)
 		healed.append(time.monotonic())
-	mender = threading.Thread(target=mend)
+	mender = Thread(target=mend)
 	mender.start()
-	command.join(90)
-	if command.is_alive():
-		sys.exit(f"{cell}: {d}: the command does not end\n{report()}")
+	try:
+		command.join(90)
+	except SystemExit as e:
+		sys.exit(f"{cell}: {d}: the command: {e}\n{report()}")
 	well = [n for n in nodes if n not in who]
 	went_on = after(well, lambda: [n for n in who if healed and n in nodes])
 	mender.join()

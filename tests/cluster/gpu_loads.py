@@ -8,12 +8,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
-import time
 
 os.environ["MOUNT_OPTIONS"] = f"gpu={pathlib.Path(sys.argv[3]).resolve()},gpu_timeout=20"
 from kept import pulled, save_tensors  # noqa: E402: nodes reads that
 from nodes import Cluster  # noqa: E402
+from waits import Thread, parked  # noqa: E402
 
 ROWS, COLUMNS = 2048, 512  # of F32: 4 MiB, of which ranks have pieces that are read through descriptors
 work, binary = sys.argv[1:3]
@@ -44,7 +43,7 @@ for rank in range(2):
 	save_tensors(one.mount / f"gpt/{rank}/model.safetensors",
 		     {"w.weight": ([ROWS // 2, COLUMNS], data[rank * len(data) // 2:(rank + 1) * len(data) // 2])})
 one.must("gpt", "commit", "step=1")
-two.wait(lambda: "\nversion: 1\n" in two.read("gpt", "status"), 10, "the version is there")
+two.wait(lambda: "\nversion: 1\n" in two.read("gpt", "status"), 30, "the version is there")
 
 before = pulled(two)
 for rank in range(2):
@@ -58,7 +57,7 @@ assert here > 0, "no byte came from the other node"
 # who has the bytes is stopped while they are asked for: the load waits, reads of what is here do not, and it ends right
 one.must("gpt", "topology", "tp=4")
 expected = (one.mount / "gpt/2/model.safetensors").read_bytes()
-two.wait(lambda: two.read("gpt", "topology") == "tp=4\n", 10, "the topology is there")
+two.wait(lambda: two.read("gpt", "topology") == "tp=4\n", 30, "the topology is there")
 result = []
 
 
@@ -68,9 +67,9 @@ def load():
 
 
 one.stop()
-thread = threading.Thread(target=load)
+thread = Thread(target=load)
 thread.start()
-time.sleep(1)
+parked(thread.native_id)
 one.stop(False)
 thread.join(60)
 assert result and result[0]["bytes"] == len(expected), (result, two.read("gpt", "error"))

@@ -64,7 +64,7 @@ def change(topology, tp, home, what, by_gpu, dp=1):
 	before = [pulled(n) for n in cluster.nodes]
 	one.must("gpt", "topology", topology)
 	for n in cluster.nodes:
-		n.wait(lambda: n.read("gpt", "topology") == one.read("gpt", "topology"), 10, "the topology is there")
+		n.wait(lambda: n.read("gpt", "topology") == one.read("gpt", "topology"), 30, "the topology is there")
 	for n in cluster.nodes:
 		n.must("gpt", "wait", "\n")
 	made = [metric(n, "scalai_joint_passes_total") - was for n, was in zip(cluster.nodes, passes)]
@@ -87,8 +87,8 @@ for n in cluster.nodes:
 (one.mount / "gpt").mkdir()
 one.must("gpt", "layout", "mesh dp tp\nw.weight tp=0\nv.weight tp=1\nnorm copy\n*:* copy\n")
 one.must("gpt", "topology", "dp=1 tp=2")
-two.wait(lambda: (two.mount / "gpt").exists() and two.read("gpt", "topology") == one.read("gpt", "topology"), 10, "the job is there")
-three.wait(lambda: (three.mount / "gpt").exists(), 10, "the job is there")
+two.wait(lambda: (two.mount / "gpt").exists() and two.read("gpt", "topology") == one.read("gpt", "topology"), 30, "the job is there")
+three.wait(lambda: (three.mount / "gpt").exists(), 30, "the job is there")
 for n in cluster.nodes:
 	n.must("gpt", "config", "engine=gpu")
 for rank, n in enumerate((one, two)):
@@ -99,7 +99,7 @@ for rank, n in enumerate((one, two)):
 							   for r in range(ROWS)))})
 one.must("gpt", "commit", "step=1")
 for n in cluster.nodes:
-	n.wait(lambda: "\nversion: 1\n" in n.read("gpt", "status"), 10, "the version is there")
+	n.wait(lambda: "\nversion: 1\n" in n.read("gpt", "status"), 30, "the version is there")
 
 # all exchange bytes by NCCL: what crosses the network otherwise is headers
 first = change("dp=1 tp=4", 4, ("0", "1-2", "3"), "all take part", 1)

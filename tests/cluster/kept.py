@@ -69,7 +69,7 @@ def pulled(node):
 
 def keep(node, version):
 	"""Asks for what a node keeps of a version, which is the newest, and waits for it."""
-	node.wait(lambda: f"\nversion: {version}\n" in node.read("gpt", "status"), 10, f"version {version} is the newest")
+	node.wait(lambda: f"\nversion: {version}\n" in node.read("gpt", "status"), 30, f"version {version} is the newest")
 	node.must("gpt", "wait", str(version))
 
 

@@ -132,7 +132,7 @@ one.must("gpt", "layout", "mesh tp dp pp\nlayers.{L}.w tp=0\n*:* copy\n")
 one.must("gpt", "config", "ranks_per_node=4")
 one.must("gpt", "topology", "tp=4 pp=2")
 for i, n in enumerate(nodes):
-	n.wait(lambda: (n.mount / "gpt").is_dir() and "pp=2" in n.read("gpt", "topology"), 10, "the topology is there")
+	n.wait(lambda: (n.mount / "gpt").is_dir() and "pp=2" in n.read("gpt", "topology"), 30, "the topology is there")
 	n.must("gpt", "config", f"home={4 * i}-{4 * i + 3}")
 for rank in range(8):
 	save(nodes[rank // 4], 4, 2, rank, 1)

@@ -2,12 +2,14 @@
 """
 Nodes of a cluster on one machine: each daemon and an etcd in a network namespace of its own, joined by a bridge in a
 namespace of the hub; nothing goes outside.  Mounts are where everybody sees them.  Needs root; exits 77 where namespaces
-can't be made or there is no etcd.  MOUNT_OPTIONS: of each mount, beside its own.  TLS=1: all speak TLS, etcd too.
+can't be made or there is no etcd.  It is taken down at the end of the program, and by SIGTERM; SIGUSR2 prints the stacks of all
+threads of the program.  MOUNT_OPTIONS: of each mount, beside its own.  TLS=1: all speak TLS, etcd too.
 FABRIC=ucx: nodes speak over UCX, by the libraries of .deps/ucx or the system's.
 """
 import atexit
 import base64
 import errno
+import faulthandler
 import fcntl
 import hashlib
 import json
@@ -18,9 +20,17 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import leftovers  # noqa: E402
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from waits import owed # noqa: E402
+
 NET = "10.213.7"
+NOT_YET = (errno.ENOENT, errno.EHOSTDOWN)
+STOOD_STILL = ("is no member of the cluster now", "registration with etcd ended", "has not answered in time")
 UCX = pathlib.Path(__file__).resolve().parents[2] / ".deps/ucx/lib"
 OURS = pathlib.Path(__file__).resolve().parents[2] / ".deps/etcd/usr/bin/etcd"
 CERTIFICATES = pathlib.Path(__file__).resolve().parents[1] / "certificates"
@@ -32,12 +42,45 @@ def skip(why):
 	sys.exit(77)
 
 
+class Failed(subprocess.CalledProcessError):
+	"""Of a program: with what it said."""
+	def __str__(self):
+		return f"{super().__str__()}\n{self.stdout}{self.stderr}".rstrip()
+
+
 def run(*words, check=True):
-	return subprocess.run(words, check=check, capture_output=True, text=True)
+	r = subprocess.run(words, capture_output=True, text=True)
+	if check and r.returncode:
+		raise Failed(r.returncode, [str(w) for w in words], r.stdout, r.stderr)
+	return r
+
+
+def tail(path, size):
+	"""The end of a log, or that there is none."""
+	try:
+		return pathlib.Path(path).read_text(errors="backslashreplace")[-size:]
+	except OSError as e:
+		return f"({e})"
+
+
+def stacks(daemon):
+	"""Where the threads of a daemon are that does not do what it should."""
+	return "\n".join(leftovers.stacks([daemon.pid])) if daemon and daemon.poll() is None else "it has ended"
 
 
 def inside(namespace):
 	return ["nsenter", f"--net=/run/netns/{namespace}"]
+
+
+clusters, maker = [], os.getpid()
+
+
+def terminated(*_):
+	"""SIGTERM: threads of the test may wait for daemons, so that none of the threads is waited for."""
+	if os.getpid() == maker:  # and no child that was forked
+		for cluster in clusters:
+			cluster.end()
+	os._exit(128 + signal.SIGTERM)
 
 
 class Host:
@@ -71,16 +114,15 @@ class Etcd(Host):
 
 	def up(self):
 		peers = ",".join(f"{e.name}=http://{e.address}:2380" for e in self.cluster.etcds)
-		self.daemon = subprocess.Popen(
-			[*inside(self.namespace), ETCD, "--name", self.name, "--data-dir", self.cluster.work / self.name,
-			 "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
-			 "--listen-peer-urls", f"http://{self.address}:2380",
-			 "--initial-advertise-peer-urls", f"http://{self.address}:2380", "--initial-cluster", peers,
-			 "--pre-vote", "--unsafe-no-fsync"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+		self.daemon = self.cluster.run_etcd(
+			self.namespace, self.name, "--name", self.name,
+			"--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+			"--listen-peer-urls", f"http://{self.address}:2380",
+			"--initial-advertise-peer-urls", f"http://{self.address}:2380", "--initial-cluster", peers, "--pre-vote")
 
 	def kill(self):
 		self.daemon.kill()
-		self.daemon.wait()
+		self.daemon.wait(60)
 
 
 class Node(Host):
@@ -124,32 +166,46 @@ class Node(Host):
 			return (self.mount / ".ctl/health").read_text()
 		except OSError:
 			if self.daemon.poll() is not None:
-				raise SystemExit(f"{self.name} has ended: {self.log.read_text()[-2000:]}")
+				raise SystemExit(f"{self.name} has ended with {self.daemon.returncode}: {tail(self.log, 2000)}")
 			return ""
 
 	def wait(self, what, seconds, name):
-		"""Until it is true.  A job that another node has just made is not there for a moment, or not known (docs/cluster.md)."""
-		end, why = time.monotonic() + seconds, ""
+		"""Waits until it is true, and ends at once then.  What a node may say for a moment is "not yet" (docs/cluster.md): ENOENT
+		of a job that another node has just made, EHOSTDOWN of one that does not know what is newest."""
+		end = time.monotonic() + seconds
 		while True:
+			last = ""
 			try:
 				if what():
 					return
 			except OSError as e:
-				if e.errno not in (errno.ENOENT, errno.EHOSTDOWN):
+				if e.errno not in NOT_YET:
 					raise
-				why = f" ({e})"
+				last = f" ({e})"
 			if time.monotonic() > end:
-				raise SystemExit(f"{self.name}: not within {seconds} s: {name}{why}\n{self.log.read_text()[-2000:]}")
+				raise SystemExit(f"{self.name}: not within {seconds} s: {name}{last}\n{tail(self.log, 2000)}\n{stacks(self.daemon)}")
 			time.sleep(0.02)
 
+	def settled(self, seconds=30):
+		"""Waits until its daemon owes nothing of what was asked before: files are hashed, records are written."""
+		self.wait(lambda: not owed(self.mount), seconds, "it owes nothing")
+
 	def down(self):
-		run(self.cluster.binary, "umount", str(self.mount))
-		if self.daemon.wait(60):
-			raise SystemExit(f"{self.name} has ended with {self.daemon.returncode}: {self.log.read_text()[-3000:]}")
+		"""It is unmounted, and ends with status 0; else what was said, its log and its stacks."""
+		try:
+			r = subprocess.run([self.cluster.binary, "umount", str(self.mount)], capture_output=True, text=True, timeout=120)
+			said = f"umount: status {r.returncode}: {r.stdout}{r.stderr}" if r.returncode else ""
+			code = None if said else self.daemon.wait(60)
+		except subprocess.TimeoutExpired as e:
+			said, code = str(e), None
+		if said or code is None:
+			raise SystemExit(f"{self.name} does not end: {said}\n{tail(self.log, 3000)}\n{stacks(self.daemon)}")
+		if code:
+			raise SystemExit(f"{self.name} has ended with {code}: {tail(self.log, 3000)}")
 
 	def kill(self):
 		self.daemon.send_signal(signal.SIGKILL)
-		self.daemon.wait()
+		self.daemon.wait(60)
 		run("umount", "-l", str(self.mount), check=False)
 
 	def ctl(self, job, file, text):
@@ -165,7 +221,15 @@ class Node(Host):
 		return ""
 
 	def must(self, job, file, text):
-		why = self.ctl(job, file, text)
+		"""What is refused since a machine stood still for as long as a registration lasts is asked again, as `error` says; it is
+		printed, so that it is seen where nothing stood still."""
+		end = time.monotonic() + 30
+		while why := self.ctl(job, file, text):
+			said = self.read(job, "error").strip()
+			if time.monotonic() > end or not (why == os.strerror(errno.EHOSTDOWN) or any(part in said for part in STOOD_STILL)):
+				break
+			print(f"figure: {self.name} is asked again for '{text.strip()}' > {file}: {why}: {said}", flush=True)
+			time.sleep(0.5)
 		if why:
 			raise SystemExit(f"{self.name}: '{text}' > {file}: {why}: {self.read(job, 'error')}")
 
@@ -198,7 +262,8 @@ class Node(Host):
 class Cluster:
 	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200, etcds=1, tls=os.environ.get("TLS") == "1"):
 		self.work, self.binary = pathlib.Path(work).resolve(), str(pathlib.Path(binary).resolve())
-		self.prefix = f"sc{os.getpid()}"
+		# whose they are is seen by the name: of the case that is run (tests/support/leftovers.py), and the process
+		self.prefix = f"sc{os.getpid()}-{leftovers.namespace_part(os.environ.get('WORK') or self.work)}"
 		self.hub = f"{self.prefix}-hub"
 		self.etcd = None  # one in the hub, if there are not several
 		self.etcds = [Etcd(self, i + 1) for i in range(etcds)] if etcds > 1 else []
@@ -214,6 +279,11 @@ class Cluster:
 		if made.returncode:
 			skip("network namespaces can't be made here")
 		atexit.register(self.end)
+		clusters.append(self)
+		if threading.current_thread() is threading.main_thread():
+			signal.signal(signal.SIGTERM, terminated)
+		faulthandler.register(signal.SIGUSR2, all_threads=True)
+		self.work.mkdir(parents=True, exist_ok=True)
 		self.nodes = [Node(self, i + 1) for i in range(nodes)]
 		if tls:
 			names = [n.name for n in self.nodes]
@@ -242,19 +312,23 @@ class Cluster:
 		url = self.urls[0]
 		for e in self.etcds:
 			e.up()
-		self.etcd = None if self.etcds else subprocess.Popen(
-			[*inside(self.hub), ETCD, "--data-dir", self.work / "etcd", "--listen-client-urls", url,
-			 "--advertise-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380",
-			 "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
-			 "--initial-cluster", "default=http://127.0.0.1:2380", "--unsafe-no-fsync", *self.etcd_certificates()],
-			stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+		self.etcd = None if self.etcds else self.run_etcd(
+			self.hub, "etcd", "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380",
+			"--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380",
+			*self.etcd_certificates())
 		value = (f"id {os.urandom(16).hex()}\nprotocol_min 1\nprotocol_max 1\nfresh_ms {fresh_ms}\nttl_ms {ttl_ms}\n"
 			 "copies 1\ndomains \n")
 		for _ in range(100):
 			if self.put("/scalai/test/meta", value):
 				return
 			time.sleep(0.1)
-		raise SystemExit("etcd does not start")
+		logs = [self.work / f"{e.name}.log" for e in self.etcds] or [self.work / "etcd.log"]
+		raise SystemExit("etcd does not start\n" + "\n".join(f"{log.name}: {tail(log, 1000)}" for log in logs))
+
+	def run_etcd(self, namespace, name, *options):
+		with open(self.work / f"{name}.log", "ab") as log:
+			return subprocess.Popen([*inside(namespace), ETCD, "--data-dir", self.work / name, "--unsafe-no-fsync",
+						 "--log-level", "warn", *options], stdout=subprocess.DEVNULL, stderr=log)
 
 	def etcd_certificates(self):
 		at = self.work / "certificates/etcd"
@@ -302,17 +376,23 @@ class Cluster:
 		return [" ".join(base64.b64decode(kv[k]).decode() for k in ("key", "value")) for kv in answer.get("kvs", [])]
 
 	def end(self):
-		for n in self.etcds:
-			if n.daemon and n.daemon.poll() is None:
-				n.kill()
-			run("ip", "netns", "del", n.namespace, check=False)
+		"""Nothing of it stays.  What can't be taken away is said, and all else is, in spite of it."""
+		daemons = [d for d in [h.daemon for h in self.etcds + self.nodes] + [self.etcd] if d]
+		for daemon in daemons:
+			if daemon.poll() is None:
+				daemon.kill()
 		for n in self.nodes:
-			if n.daemon and n.daemon.poll() is None:
-				n.daemon.kill()
-				n.daemon.wait()
-			run("umount", "-l", str(n.mount), check=False)
-			run("ip", "netns", "del", n.namespace, check=False)
-		if self.etcd:
-			self.etcd.kill()
-			self.etcd.wait()
-		run("ip", "netns", "del", self.hub, check=False)
+			for path in leftovers.mounts_below(n.mount):
+				leftovers.unmount(path)
+		end = time.monotonic() + 30
+		for daemon in daemons:  # by no means of Popen's: in a signal's handler it may be at this very thing
+			while daemon.poll() is None and (leftovers.stat_of(daemon.pid) or "Z")[0] not in "ZX":
+				if time.monotonic() > end:
+					print(f"the cluster's end: a daemon does not go\n{stacks(daemon)}", flush=True)
+					break
+				time.sleep(0.01)
+		for name in [h.namespace for h in self.etcds + self.nodes] + [self.hub]:
+			if os.path.exists(f"/run/netns/{name}"):
+				r = run("ip", "netns", "del", name, check=False)
+				if r.returncode:
+					print(f"the cluster's end: {r.stderr}", flush=True)

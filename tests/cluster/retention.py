@@ -27,7 +27,7 @@ def bytes_of(node):
 
 
 def shows(node, versions):
-	node.wait(lambda: sorted(os.listdir(node.mount / "gpt/.v"), key=int) == versions, 20, f"it shows versions {versions}")
+	node.wait(lambda: sorted(os.listdir(node.mount / "gpt/.v"), key=int) == versions, 30, f"it shows versions {versions}")
 
 
 make(cluster)
@@ -74,10 +74,10 @@ for n, home in zip(cluster.nodes, ("0,3,6", "1,4,7", "2,5")):
 for tp in (4, 8, 2, 4, 8, 2, 4):
 	one.must("gpt", "topology", f"tp={tp} plain=drop")
 	for n in cluster.nodes:
-		n.wait(lambda: "\nstate: materialized\n" in n.read("gpt", "status"), 20, "it is stored as it is shown")
+		n.wait(lambda: "\nstate: materialized\n" in n.read("gpt", "status"), 30, "it is stored as it is shown")
 		assert os.listdir(n.mount / "gpt/.v")
 for n in cluster.nodes:
-	n.wait(lambda: bytes_of(n) < 4.5 * version, 20, "what topologies have left behind is gone from its store")
+	n.wait(lambda: bytes_of(n) < 4.5 * version, 30, "what topologies have left behind is gone from its store")
 
 # a file that was opened before its version got the storage that it has now, and is closed after that
 one.must("gpt", "config", "materialize=lazy")
@@ -88,13 +88,13 @@ with open(three.mount / "gpt/0/model.safetensors", "rb") as before:
 	assert before.read(100)
 	one.must("gpt", "config", "materialize=eager")
 	for n in cluster.nodes:
-		n.wait(lambda: "\nstate: materialized\n" in n.read("gpt", "status"), 20, "it is stored as it is shown")
+		n.wait(lambda: "\nstate: materialized\n" in n.read("gpt", "status"), 30, "it is stored as it is shown")
 for tp in (2, 4, 8):
 	one.must("gpt", "topology", f"tp={tp} plain=drop")
 	for n in cluster.nodes:
-		n.wait(lambda: "\nstate: materialized\n" in n.read("gpt", "status"), 20, "it is stored as it is shown")
+		n.wait(lambda: "\nstate: materialized\n" in n.read("gpt", "status"), 30, "it is stored as it is shown")
 for n in cluster.nodes:
-	n.wait(lambda: bytes_of(n) < 4.5 * version, 20, "what a file was opened in, and is closed, is gone from its store")
+	n.wait(lambda: bytes_of(n) < 4.5 * version, 30, "what a file was opened in, and is closed, is gone from its store")
 
 # a node is killed as soon as its files are committed, maybe before it knows, and away until that version is dropped: newer ones have them still
 one.must("gpt", "topology", "tp=2 plain=drop")
@@ -110,7 +110,7 @@ for i in range(21, 26):
 		save(two, 2, rank, i)
 	two.must("gpt", "commit", f"step={i}")
 one.up()
-one.wait(lambda: "\nstep: 25\n" in one.read("gpt", "status"), 20, "it shows the newest version")
+one.wait(lambda: "\nstep: 25\n" in one.read("gpt", "status"), 30, "it shows the newest version")
 for n in (two, three):
 	n.down()  # their landings go
 	n.up()

@@ -6,11 +6,11 @@ shows the bytes of the version that counts, whatever it is stored in, and no sto
 import os
 import random
 import sys
-import threading
 import time
 
 from kept import check, clean, make, save
 from nodes import Cluster
+from waits import Thread
 
 work, binary = sys.argv[1:3]
 seed = int(sys.argv[3]) if len(sys.argv) > 3 else 5
@@ -83,7 +83,7 @@ for turn in range(turns):
 		def kill(delay=rng.random() * 0.5):
 			time.sleep(delay)
 			victim.kill()
-		killer = threading.Thread(target=kill)
+		killer = Thread(target=kill)
 		killer.start()
 		counts["kills"] += 1
 	try:
@@ -95,14 +95,14 @@ for turn in range(turns):
 		victim.up()
 	for n in nodes:
 		if why and what == "commits" and n.ctl("gpt", "discard", "yes"):
-			n.wait(lambda: not n.ctl("gpt", "discard", "yes"), 20, "discard")
+			n.wait(lambda: not n.ctl("gpt", "discard", "yes"), 30, "discard")
 	if not why and not victim:
 		newest += 1
 		shown[newest] = then
 	else: # a version or none
 		time.sleep(0.2)
 		for n in nodes:
-			n.wait(lambda: n.health() and os.path.exists(n.mount / "gpt/0"), 20, "the job is shown")
+			n.wait(lambda: n.health() and os.path.exists(n.mount / "gpt/0"), 30, "the job is shown")
 		last = max(status(n)[0] for n in nodes)
 		if last > newest:
 			newest += 1

@@ -108,7 +108,7 @@ four.wait(lambda: sorted(os.listdir(four.mount / "gpt/.v"), key=int) == ["22", "
 right(four, 23, 3)
 assert (four.mount / "gpt/.v/22/0/model.safetensors").read_bytes().endswith((one.mount / "gpt/.v/22/0/model.safetensors").read_bytes())
 one.must("gpt", "rollback", "22")
-four.wait(lambda: "\nversion: 24\n" in four.read("gpt", "status"), 10, "it shows the newest version")
+four.wait(lambda: "\nversion: 24\n" in four.read("gpt", "status"), 30, "it shows the newest version")
 right(four, 22)
 
 # a node is killed as its files are committed, and away until that version is dropped: its record stays
@@ -122,7 +122,8 @@ was = metric(one, "scalai_swept_objects_total")
 two.up()
 two.wait(lambda: "\nstep: 29\n" in two.read("gpt", "status"), 30, "it shows the newest version")
 swept(members, [28, 29])
-assert metric(one, "scalai_swept_objects_total") > was > 0, "another node removes objects"
+assert was > 0
+one.wait(lambda: metric(one, "scalai_swept_objects_total") > was, 30, "it has removed objects, and no other node")
 for n in cluster.nodes:
 	right(n, 29)
 for n in cluster.nodes:

@@ -108,7 +108,7 @@ began = time.monotonic()
 topology(one, "gpt", "tp=4", but=(three,))
 print(f"a member has died: the next topology took {time.monotonic() - began:.1f} s, a registration lasts 4 s")
 all_equal(cluster, "gpt", but=(three,))
-assert metric(one, "scalai_cluster_members") == 2
+one.wait(lambda: metric(one, "scalai_cluster_members") == 2, 30, "it counts the members that are left")
 three.up()
 all_equal(cluster, "gpt")
 one.wait(lambda: metric(one, "scalai_cluster_members") == 3, 30, "it counts the members")
@@ -131,10 +131,10 @@ except OSError as e:
 			os.stat(two.mount / "gpt" / name)
 		except OSError as e:
 			pass
-	assert time.monotonic() - began < 2, "each lookup waits for what one has waited for in vain"
+	assert time.monotonic() - began < 10, "each lookup waits for what one has waited for in vain"  # that would be 5 s for each
+two.wait(lambda: metric(two, "scalai_cluster_member") == 0 and metric(two, "scalai_etcd_unknown_total") > 0, 30, "its metrics say that it is cut off")
 two.cut(False)
-assert metric(two, "scalai_cluster_member") == 0 and metric(two, "scalai_etcd_unknown_total") > 0
-two.wait(lambda: "is a member\n" in two.health() + "\n", 20, "it is a member again")
+two.wait(lambda: "is a member\n" in two.health() + "\n", 30, "it is a member again")
 two.wait(lambda: metric(two, "scalai_cluster_member") == 1, 30, "its metric says that it is a member")
 assert metric(two, "scalai_cluster_fences_total") >= 1  # more where the machine stood still for longer than a registration
 assert metric(two, "scalai_cluster_waits_total") > 0

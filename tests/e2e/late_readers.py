@@ -3,12 +3,14 @@
 Readers of views whose bytes don't come until a file is gone (LATE_HOLDS of tests/support/kinds/late.c).
 
     late_readers.py MOUNT GATE apart    others are served meanwhile; kills, signals, errors
-    late_readers.py MOUNT GATE races SECONDS [DAEMON-KILLED-EVERY-S]    readers come, read, close and are killed at random
+    late_readers.py MOUNT GATE races READERS|SECONDSs [DAEMON-KILLED-EVERY-S]    readers come, read, close and are killed at random
     late_readers.py MOUNT GATE end      leaves readers behind that wait for ever, and prints their errno's name when it came
 
 Jobs: `late` is a view, `near` is real files.  `-o hold` where the daemon is to be killed.
 """
 import errno, mmap, os, pathlib, random, signal, subprocess, sys, threading, time
+
+from waits import Amount, Thread
 
 mount, gate = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 READERS = 40
@@ -76,9 +78,9 @@ def maps(path, at, want):
 		assert m[at:at + len(want)] == want, (path, at)
 
 
-def part(data, rng):
-	"""Bytes of tensors, so that there is something to wait for."""
-	path = rng.choice(late)
+def part(data, rng, path=None):
+	"""Bytes of tensors, so that there is something to wait for; of any file, or of this one."""
+	path = path or rng.choice(late)
 	at = rng.randrange(8 + int.from_bytes(data[path][:8], "little"), len(data[path]) - 5000)
 	return path, at, data[path][at:at + rng.randrange(5000, 200000)]
 
@@ -93,7 +95,7 @@ cat .ctl/health near/.ctl/status late/.ctl/status >/dev/null
 echo some text > near/0/notes
 cat near/0/notes
 ls -lR near >/dev/null
-timeout 20 sh -c 'echo > near/.ctl/wait'
+timeout 60 sh -c 'echo > near/.ctl/wait'
 """
 	subprocess.run(["bash", "-c", script], check=True, timeout=30, stdout=subprocess.DEVNULL)
 
@@ -126,7 +128,8 @@ def apart():
 		signal.signal(signal.SIGUSR2, lambda *_: None)
 		use(path, at, want)
 
-	signalled = [child(interrupted, *part(data, rng), how) for how in (reads, maps) for _ in range(6)]
+	paths = rng.sample(late, 12)  # two that map one file may wait for one read: which of them comes first decides
+	signalled = [child(interrupted, *part(data, rng, path), reads if i < 6 else maps) for i, path in enumerate(paths)]
 	parked(12)
 	for _ in range(3):
 		for pid in signalled:
@@ -153,10 +156,10 @@ def apart():
 		ends(pid, 0)
 
 
-def races(seconds, every):
+def races(much, every):
 	rng = random.Random(2)
 	data = {p: p.read_bytes() for p in late}
-	end = time.monotonic() + seconds
+	amount, ended = Amount(much), time.monotonic()
 	over, nr = threading.Event(), [0]
 
 	def gatekeeper():
@@ -177,12 +180,12 @@ def races(seconds, every):
 				if pid != holder and f"{holder}" == open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1]:
 					os.kill(pid, signal.SIGKILL)
 
-	helpers = [threading.Thread(target=f) for f in [gatekeeper] + [killer] * (every > 0)]
+	helpers = [Thread(target=f) for f in [gatekeeper] + [killer] * (every > 0)]
 	for t in helpers:
 		t.start()
 	alive = {}
-	while time.monotonic() < end or alive:
-		if time.monotonic() < end and len(alive) < READERS:
+	while amount.more(nr[0]) or alive:
+		if amount.more(nr[0]) and len(alive) < READERS:
 			use = rng.choice((reads, reads, maps))
 			alive[child(lambda: [use(*part(data, random.Random(nr[0] * 9 + i))) for i in range(8)])] = False
 			nr[0] += 1
@@ -195,9 +198,10 @@ def races(seconds, every):
 			if got:
 				assert status == 0 or alive[pid] and status == signal.SIGKILL, (pid, status)
 				del alive[pid]
+				ended = time.monotonic()
 				children.discard(pid)
 		time.sleep(0.001)
-		assert time.monotonic() < end + 100, alive
+		assert time.monotonic() < ended + 100, alive
 	over.set()
 	for t in helpers:
 		t.join()
@@ -220,7 +224,7 @@ try:
 	if sys.argv[3] == "apart":
 		apart()
 	elif sys.argv[3] == "races":
-		races(float(sys.argv[4]), float(sys.argv[5]) if len(sys.argv) > 5 else 0)
+		races(sys.argv[4], float(sys.argv[5]) if len(sys.argv) > 5 else 0)
 	else:
 		left_behind()
 except BaseException:

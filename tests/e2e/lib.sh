@@ -3,18 +3,23 @@
 set -euo pipefail
 M=$WORK/mnt
 export SCALAI_MOUNT=$M
+export CASE=$0 # late.py looks at its mark
+cpu_times() { awk '$1 == "cpu" {print $9, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9}' /proc/stat; } # stolen, all; in ticks since boot
+CASE_CPU_TIMES=$(cpu_times)
+export CASE_CPU_TIMES
 
 mount_up() { # [binary] [options]
 	local bin=${1:-$SCALAI}
 	shift || true
 	"$bin" mount -f "$@" "$WORK/store" "$M" >>"$WORK/daemon.log" 2>&1 &
 	daemon=$!
-	for _ in $(seq 1200); do # a start drops unused paths: of 4 million in some seconds of a quiet machine
+	local end=$((SECONDS + ${MOUNT_SECONDS:-60}))
+	while [ $SECONDS -lt $end ]; do
 		cat "$M/.ctl/health" >/dev/null 2>&1 && return 0 # a dead mount keeps its attributes for a while
 		kill -0 "$daemon" 2>/dev/null || { echo "the daemon ended"; return 1; }
 		sleep 0.05
 	done
-	echo "no mount after a minute"
+	echo "no mount after ${MOUNT_SECONDS:-60} s"
 	return 1
 }
 
@@ -41,6 +46,60 @@ refused() {
 
 wait_head() { timeout 60 sh -c "echo > '$M/$1/.ctl/wait'"; }
 
+# await WHAT COMMAND...: waits until the command passes, half a minute at most.  It ends at once then: the bound is against a hang.
+await() {
+	local what=$1 end=$((SECONDS + 30))
+	shift
+	until "$@" >"$WORK/await.out" 2>&1; do
+		[ $SECONDS -lt $end ] || fail "not within 30 s: $what: $(tail -n 3 "$WORK/await.out")"
+		sleep 0.05
+	done
+}
+# What the background has still to do: lines of its metrics, empty if nothing.
+owed() {
+	awk '/^scalai_(background_busy|hashes_owed|records_owed|trees_owed) / {found++; if ($2 != 0) print $1 "=" $2}
+	     END {if (found != 4) print "metrics: " found + 0 " of 4"}' "$M/.ctl/metrics"
+}
+answered() { # waits until each request to the mount has its answer: the kernel sends closes behind close(2)
+	"$PYTHON" -c 'import sys; sys.path.append(sys.argv[2])
+from waits import Waiting, until
+waiting = Waiting(sys.argv[1])
+until("each request has its answer", lambda: not waiting())' "$M" "$E2E"
+}
+# settled [SECONDS]: waits until the daemon owes nothing of what was asked before: heads are verified and materialized (or the
+# status says why not), files are hashed, records of files and trees are written.
+settled() {
+	local end=$((SECONDS + ${1:-30})) left
+	while :; do
+		left=$(owed 2>&1) || left="its metrics cannot be read: $left"
+		[ -n "$left" ] || return 0
+		[ $SECONDS -lt $end ] || fail "after ${1:-30} s the daemon still owes: $left; $(grep -hs '^stopped: ' "$M"/*/.ctl/status)"
+		sleep 0.05
+	done
+}
+# late WHAT VALUE BOUND: a figure, and a bound on a time (both with their unit behind them: "12 ms" "200 ms").  The bound is asserted on a
+# quiet machine only, where BOUNDS=assert says so; else it is reported.  Missed, it ends the case with status 75: late is not wrong.
+late() {
+	"$PYTHON" "$E2E/late.py" "$@" || exit $?
+}
+# Waits until each of these processes waits in the kernel for an answer of the daemon, in one and the same request.
+parked() { # PID...
+	await "processes $* wait for an answer of the daemon" in_request "$@"
+}
+in_request() { # PID...
+	local at
+	at=$(calls "$@") && sleep 0.1 && [ "$at" = "$(calls "$@")" ]
+}
+calls() { # PID...: the system calls that they are in; it fails if one does not wait there for a daemon of FUSE
+	local pid
+	for pid in "$@"; do
+		grep -qs 'fuse\|request_wait' "/proc/$pid/stack" "/proc/$pid/wchan" && cat "/proc/$pid/syscall" || return 1
+	done
+}
+ended() { # PID: it is no process any more, or one that nobody has waited for yet
+	! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$1/status"
+}
+
 sample() { # the shipped sample job, as a job named $1
 	"$SCALAI_FAST" import "$1" "$E2E/../../tests/sample/job" --topology "tp=2 pp=2" \
 		--layout megatron-gpt vocab=300 tied=embedding.word_embeddings.weight --step 20
@@ -65,6 +124,7 @@ ready_python() { # MODULE…: from now on $PYTHON has read them, and starts at o
 	export READY_AT=$WORK/ready READY_FOR=$$ READY_PYTHON=$PYTHON
 	("$PYTHON" "$E2E/ready_python" serve "$@" </dev/null >"$WORK/ready.log" 2>&1 &)
 	for _ in $(seq 1200); do [ -S "$READY_AT" ] && break; sleep 0.05; done
+	[ -S "$READY_AT" ] || fail "no ready python after a minute: $(cat "$WORK/ready.log")"
 	PYTHON=$E2E/ready_python
 }
 blob_of() { # RANK: the file in the store that has its model, of the head of job gpt

@@ -1,5 +1,5 @@
 """
-FOLDER SECONDS: a file that gets and loses a second name while other programs open it and ask for its attributes.
+FOLDER ROUNDS|SECONDSs: a file that gets and loses a second name while other programs open it and ask for its attributes.
 
 link(2) is answered by the kernel from the link count that it keeps: if a reader's answer, from after a name went, overtakes
 the answer to unlink(2), the kernel counts the name down twice, and says ENOENT about a file that is there.
@@ -7,9 +7,10 @@ the answer to unlink(2), the kernel counts the name down twice, and says ENOENT 
 import os
 import pathlib
 import sys
-import time
 
-folder, ends = pathlib.Path(sys.argv[1]), time.time() + float(sys.argv[2])
+from waits import Amount
+
+folder, amount = pathlib.Path(sys.argv[1]), Amount(sys.argv[2])
 file, other = folder / "file", folder / "other"
 
 
@@ -28,7 +29,7 @@ def child(f):
     pid = os.fork()
     if not pid:
         try:
-            while time.time() < ends:
+            while amount.goes_on():
                 f()
         except OSError as e:
             print(f.__name__, e, file=sys.stderr)
@@ -42,7 +43,7 @@ file.write_text("something")
 os.link(file, other)
 readers = [child(opens), child(asks)]
 rounds = 0
-while time.time() < ends:
+while amount.more(rounds):
     rounds += 1
     if rounds % 2:
         os.chmod(file, 0o640 + rounds % 4)

@@ -1,5 +1,5 @@
 """
-FOLDER SECONDS: names that come and go while other programs list their folder.  FOLDER is JOB/RANK/NAME, to be made.
+FOLDER ROUNDS|SECONDSs: names that come and go while other programs list their folder.  FOLDER is JOB/RANK/NAME, to be made.
 
 Two programs list the folder without a pause, which makes the kernel keep what it reads.  A third one makes, renames and
 removes a file, commits, and rolls back; whatever it has done, its next listing shows that and nothing older: of the
@@ -9,9 +9,10 @@ import os
 import pathlib
 import random
 import sys
-import time
 
-folder, seconds = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+from waits import Amount
+
+folder = pathlib.Path(sys.argv[1])
 ctl = folder.parent.parent / ".ctl"
 always = {f"always{i}" for i in range(300)}
 
@@ -21,8 +22,8 @@ def command(name, text="\n"):
         f.write(text)
 
 
-def lister(ends):
-    while time.time() < ends:
+def lister(amount):
+    while amount.goes_on():
         missing = always - set(os.listdir(folder))
         assert not missing, missing
 
@@ -53,11 +54,11 @@ for _ in range(2):
 command("discard")
 assert set(os.listdir(folder)) == always
 
-ends = time.time() + seconds
-listers = [child(lister, ends) for _ in range(2)]
+amount = Amount(sys.argv[2])
+listers = [child(lister, amount) for _ in range(2)]
 held = os.open(folder, os.O_RDONLY)
 expected, committed, rounds, commands, rng = set(always), set(always), 0, 0, random.Random(1)
-while time.time() < ends:
+while amount.more(rounds):
     rounds += 1
     mine = sorted(expected - always)
     do = rng.random()

@@ -16,6 +16,7 @@ import time
 
 import torch
 from safetensors.torch import load_file, save_file
+from waits import Thread
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
          torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -95,7 +96,7 @@ def once(job):
             seen.update(values)
 
     commit(0)
-    reader = threading.Thread(target=read)
+    reader = Thread(target=read)
     reader.start()
     for k in range(1, 30):
         commit(k)

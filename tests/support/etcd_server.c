@@ -25,26 +25,60 @@ static void nap(int ms)
 	(void)nanosleep(&t, NULL);
 }
 
-static int listener(int *ret_port)
+/* -1: something has this port; 0: any one. */
+static int listener_at(int port, int *ret_port)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in a = {
+	    .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
 	socklen_t n = sizeof(a);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	if (fd < 0 || bind(fd, (void *)&a, sizeof(a)) < 0 || listen(fd, 64) < 0 || getsockname(fd, (void *)&a, &n) < 0)
+	if (fd < 0)
+		abort();
+	if (bind(fd, (void *)&a, sizeof(a)) < 0 || listen(fd, 64) < 0) {
+		(void)close(fd);
+		return -1;
+	}
+	if (getsockname(fd, (void *)&a, &n) < 0)
 		abort();
 	*ret_port = ntohs(a.sin_port);
 	return fd;
+}
+
+static int listener(int *ret_port)
+{
+	int fd = listener_at(0, ret_port);
+
+	if (fd < 0)
+		abort();
+	return fd;
+}
+
+/* A port for a server that binds it later, below those that the kernel gives to connections (it begins with 32768): only
+ * another server can take it meanwhile. */
+static int listener_of_server(int *ret_port)
+{
+	static unsigned seed;
+
+	if (!seed)
+		seed = (unsigned)getpid() * 2654435761u ^ (unsigned)time(NULL);
+	for (int tries = 0; tries < 1000; tries++) {
+		int fd = listener_at(20000 + rand_r(&seed) % 12000, ret_port);
+
+		if (fd >= 0)
+			return fd;
+	}
+	abort();
 }
 
 static int connect_to(int port)
 {
 	struct sockaddr_in a = {
 	    .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
-	struct timeval second = {1, 0};
+	struct timeval patience = {10, 0};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	if (connect(fd, (void *)&a, sizeof(a)) == 0)
 		return fd;
 	(void)close(fd);
@@ -137,7 +171,7 @@ static bool is_there(void)
 	return access(ETCD, X_OK) == 0 || system("command -v etcd >/dev/null 2>&1") == 0;
 }
 
-/* Takes ports that are free now; another process may have them before etcd binds them. */
+/* Takes ports that are free now; another server may have them before etcd binds them: then it ends at its start. */
 static void choose_ports(struct servers *s)
 {
 	int hold[2 * SERVERS_MAX];
@@ -146,9 +180,9 @@ static void choose_ports(struct servers *s)
 	for (unsigned i = 0; i < s->nr; i++) {
 		int port;
 
-		hold[2 * i] = listener(&port);
+		hold[2 * i] = listener_of_server(&port);
 		(void)snprintf(s->url[i], sizeof(s->url[i]), "http://127.0.0.1:%d", port);
-		hold[2 * i + 1] = listener(&s->port[i]);
+		hold[2 * i + 1] = listener_of_server(&s->port[i]);
 		(void)snprintf(s->peers + strlen(s->peers), sizeof(s->peers) - strlen(s->peers),
 			       "%sm%u=http://127.0.0.1:%d", i ? "," : "", i, s->port[i]);
 	}
@@ -168,6 +202,15 @@ static bool has_ended(struct servers *s)
 	return any;
 }
 
+static void show_logs(const struct servers *s)
+{
+	char command[100];
+
+	(void)snprintf(command, sizeof(command), "tail -n 20 %s/*.log >&2", s->dir);
+	if (system(command) != 0)
+		fprintf(stderr, "there are no logs of etcd in %s\n", s->dir);
+}
+
 /* False: one of them has ended. */
 static bool wait_for_leader(struct servers *s)
 {
@@ -178,7 +221,8 @@ static bool wait_for_leader(struct servers *s)
 			return false;
 		nap(100);
 	}
-	fprintf(stderr, "etcd runs, and does not serve within 120 s: see %s\n", s->dir);
+	fprintf(stderr, "etcd runs, and does not serve within 120 s\n");
+	show_logs(s);
 	abort();
 }
 
@@ -197,6 +241,7 @@ bool servers_start(struct servers *s, unsigned nr)
 		if (wait_for_leader(s))
 			return true;
 		fprintf(stderr, "an etcd has ended at its start: once more, with other ports\n");
+		show_logs(s);
 		servers_stop(s);
 	}
 	fprintf(stderr, "etcd ends at its start, five times\n");
@@ -363,8 +408,12 @@ void proxy_cut(struct proxy *p)
 {
 	(void)pthread_mutex_lock(&p->lock);
 	p->cut = true;
+	while (p->cut) { /* its thread looks every few milliseconds */
+		(void)pthread_mutex_unlock(&p->lock);
+		nap(1);
+		(void)pthread_mutex_lock(&p->lock);
+	}
 	(void)pthread_mutex_unlock(&p->lock);
-	nap(50);
 }
 
 unsigned proxy_count(struct proxy *p, const char *path)

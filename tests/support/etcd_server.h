@@ -22,7 +22,7 @@ bool servers_start(struct servers *s, unsigned nr);
 void servers_again(struct servers *s, unsigned i);
 void servers_kill(struct servers *s, unsigned i);
 void servers_stop(struct servers *s);	/* all of them, and removes the files */
-/** Posts JSON to one of them; the answer's text, or "" if there is none within a second.  A static buffer. */
+/** Posts JSON to one of them; the answer's text, or "" if there is none within 10 s.  A static buffer. */
 const char *servers_post(const struct servers *s, unsigned i, const char *path, const char *body);
 /** Index of the leader; -1: there is none. */
 int servers_leader(const struct servers *s);
@@ -34,7 +34,7 @@ void proxy_stop(struct proxy *p);
 /** From now on, requests whose path has this text are handed on, but their connection is closed before the answer;
  *  NULL: none. */
 void proxy_lose_answers(struct proxy *p, const char *path);
-/** Closes all connections now. */
+/** Closes all connections; returns when they are closed. */
 void proxy_cut(struct proxy *p);
 /** How many requests of this path the server got since the last call. */
 unsigned proxy_count(struct proxy *p, const char *path);

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "tests/support/etcd_server.h"
+#include "tests/support/late.h"
 
 #define NODES 3
 #define JOB 7
@@ -287,12 +288,44 @@ static uint64_t current(unsigned i)
 	return rs_core_current(node[i].core, sc_now_ns(), JOB, &until);
 }
 
+static bool all_show(void)
+{
+	for (unsigned i = 0; i < NODES; i++)
+		if (current(i) != seen)
+			return false;
+	return true;
+}
+
+/* All are members, know what is the newest, and have it stored. */
+static bool all_settled(void)
+{
+	for (unsigned i = 0; i < NODES; i++)
+		if (node[i].storage != (uint8_t)seen)
+			return false;
+	return all_show();
+}
+
+static bool some_were_deleted(void)
+{
+	return deleted > 10;
+}
+
+/* Takes turns until it is so: at once then, and a minute is against a hang. */
+static void turns_until(bool (*is_so)(void), const char *what)
+{
+	for (int64_t until = sc_now_ns() + 60000 * MS; !is_so(); turn())
+		if (sc_now_ns() >= until)
+			fail_msg("not within 60 s: %s: %lu is the newest, nodes show %lu, %lu, %lu and have %lu, %lu, %lu stored",
+				 what, seen, current(0), current(1), current(2), node[0].storage, node[1].storage,
+				 node[2].storage);
+}
+
 static uint64_t tokens;
 
 /* Writes a topology on a node until it is taken; how long the last attempt took, in ms. */
 static int64_t change(unsigned i)
 {
-	for (int64_t until = sc_now_ns() + 20000 * MS; sc_now_ns() < until; turns(20)) {
+	for (int64_t until = sc_now_ns() + 60000 * MS; sc_now_ns() < until; turns(20)) {
 		struct rs_event e = {.kind = RS_EV_COMMAND,
 				     .job = JOB,
 				     .token = ++tokens,
@@ -306,7 +339,7 @@ static int64_t change(unsigned i)
 		if (done_token == e.token && done_code == 0)
 			return (sc_now_ns() - began) / MS;
 	}
-	fail_msg("no topology was taken on node %u within 20 s", i);
+	fail_msg("no topology was taken on node %u within 60 s", i);
 	return 0;
 }
 
@@ -324,16 +357,12 @@ static void each_writes_topologies_and_all_show_them(void **unused)
 		ms[i] = change(i % NODES);
 		turns(5);
 	}
-	turns(1000);
-	for (unsigned i = 0; i < NODES; i++)
-		assert_int_equal(seen, current(i));
+	turns_until(all_settled, "all nodes show the newest version and have it stored");
+	turns_until(some_were_deleted, "sets of old versions are deleted");
 	qsort(ms, 60, sizeof(*ms), by_size);
 	fprintf(stderr, "60 topologies: propose to shown p50 %ld ms, longest %ld ms; %u sets deleted\n", (long)ms[30],
 		(long)ms[59], deleted);
-	assert_true(ms[30] <= 200);
-	assert_true(deleted > 10);
-	for (unsigned i = 0; i < NODES; i++)
-		assert_int_equal((uint8_t)seen, node[i].storage); /* settled */
+	assert_true(in_time("a topology of 60, from propose to shown, in the median", ms[30], 200));
 }
 
 static void lost_answers_and_cut_watches_change_nothing(void **unused)
@@ -355,16 +384,14 @@ static void lost_answers_and_cut_watches_change_nothing(void **unused)
 		proxy_cut(node[(i + 1) % NODES].proxy);
 		turns(300);
 		proxy_lose_answers(node[i % NODES].proxy, NULL);
-		for (int64_t until = sc_now_ns() + 15000 * MS; done_token != e.token && sc_now_ns() < until;)
+		for (int64_t until = sc_now_ns() + 60000 * MS; done_token != e.token && sc_now_ns() < until;)
 			turn();
 		assert_int_equal(e.token, done_token);
-		turns(1500);
+		turns_until(all_show, "all nodes show the newest version");
 	}
 	assert_true(unknown > 0);
 	(void)change(0);
-	turns(1500);
-	for (unsigned i = 0; i < NODES; i++)
-		assert_int_equal(seen, current(i));
+	turns_until(all_show, "all nodes show the newest version");
 	assert_true(seen > before && seen - before <= tokens - tokens_before);
 }
 
@@ -377,16 +404,12 @@ static void a_node_dies_and_comes_back(void **unused)
 	stop(2);
 	ms = change(0); /* waits until its registration has ended */
 	fprintf(stderr, "a member has died: the next topology takes %ld ms, its registration lasts 4000\n", (long)ms);
-	assert_true(ms < 8000);
+	assert_true(in_time("the next topology when a member has died", ms, 8000));
 	(void)change(1);
 	start(2);
-	for (int64_t until = sc_now_ns() + 10000 * MS; current(2) != seen && sc_now_ns() < until;)
-		turn();
-	assert_int_equal(seen, current(2));
+	turns_until(all_show, "who is back shows the newest version");
 	(void)change(2);
-	turns(1000);
-	for (unsigned i = 0; i < NODES; i++)
-		assert_int_equal(seen, current(i));
+	turns_until(all_show, "all nodes show the newest version");
 }
 
 /* A job with a version 1. */
@@ -400,7 +423,7 @@ static void make_job(void)
 	struct meta_txn txn = {0, 4, 0, NULL, then, NULL, false};
 	const char *url = one.url[0];
 	struct meta_etcd_config to = {
-	    .cluster = "nodes", .endpoints = &url, .nr_endpoints = 1, .request_ms = 1000, .connect_ms = 500};
+	    .cluster = "nodes", .endpoints = &url, .nr_endpoints = 1, .request_ms = 30000, .connect_ms = 10000};
 	const struct meta_etcd_event *v;
 	struct meta_etcd *e;
 	struct sc_err err;
@@ -411,7 +434,7 @@ static void make_job(void)
 	then[3].value = (struct meta_value){.kind = META_KEY_TICK, .rest = ""};
 	assert_int_equal(0, meta_etcd_new(&to, &e, &err));
 	assert_int_equal(0, meta_etcd_txn(e, 1, &txn, &err));
-	assert_int_equal(1, meta_etcd_next(e, 5000, &v));
+	assert_int_equal(1, meta_etcd_next(e, 60000, &v));
 	assert_int_equal(META_APPLIED, v->answer.outcome);
 	meta_etcd_free(e);
 }
@@ -425,7 +448,7 @@ static int set_up(void **unused)
 		keep_have(i, set_hash(1), true);
 		start(i);
 	}
-	for (int64_t until = sc_now_ns() + 20000 * MS;
+	for (int64_t until = sc_now_ns() + 60000 * MS;
 	     sc_now_ns() < until && !(current(0) && current(1) && current(2));)
 		turn();
 	return current(0) && current(1) && current(2) ? 0 : -1;

@@ -344,6 +344,10 @@ static void metrics_are_listed_by_name(void **unused)
 		"scalai_reflinked_bytes_total", "scalai_refusals_total", "scalai_reshards_total",
 		"scalai_scrubbed_bytes_total", "scalai_shared_bytes_total", "scalai_verified_bytes_total",
 	};
+	/* what tests wait for: settled in tests/e2e/lib.sh */
+	static const char *const owed[] = {
+		"scalai_background_busy", "scalai_hashes_owed", "scalai_records_owed", "scalai_trees_owed",
+	};
 	char *text, *at, line[200];
 
 	(void)unused;
@@ -359,6 +363,11 @@ static void metrics_are_listed_by_name(void **unused)
 			fail_msg("%s is not in its place of:\n%s", names[i], text);
 	}
 	assert_null(strstr(text, "scalai_commits_total 0\n"));
+	for (size_t i = 0; i < sizeof(owed) / sizeof(*owed); i++) {
+		(void)snprintf(line, sizeof(line), "\n# TYPE %s gauge\n%s ", owed[i], owed[i]);
+		if (!strstr(text, line))
+			fail_msg("%s is not in:\n%s", owed[i], text);
+	}
 	sc_sys.release(text);
 }
 

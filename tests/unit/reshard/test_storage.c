@@ -474,9 +474,65 @@ static void padding_of_many_rows_is_counted(void **unused)
 	end();
 }
 
+/* --- what views have in common --- */
+
+static struct rs_view *head_at(const char *topology)
+{
+	struct sc_err err;
+
+	if (rs_job_topology(RS_CALLER(s), job, topology, &err) < 0)
+		fail_msg("%s: %s", topology, err.msg);
+	return rs_job_head(job);
+}
+
+static void versions_of_the_same_sets_share_tensors_and_models(void **state)
+{
+	struct rs_view *was, *one, *two, *again, *as, *next;
+	struct sc_err err;
+
+	(void)state;
+	begin("materialize=never keep=2");
+	was = rs_job_head(job);
+	one = head_at("tp=1");
+	two = head_at("tp=2");
+	again = head_at("tp=1");
+	assert_true(was->version != one->version && one->version != again->version);
+	assert_ptr_equal(was->version->tensors, one->version->tensors);
+	assert_ptr_equal(was->version->tensors, again->version->tensors);
+	assert_int_equal(2, again->version->tensors->all.nr);
+	assert_ptr_equal(was->model, two->model); /* of a version that was dropped a moment ago */
+	assert_ptr_equal(one->model, again->model);
+	assert_ptr_not_equal(one->model, two->model);
+	assert_string_equal("tp=1", again->model->topo->text);
+	assert_int_equal(0, rs_view_as(s, job, "tp=2", &rs_form_ranks, &as, &err));
+	assert_ptr_equal(two->model, as->model);
+	rs_view_unref(s, as);
+
+	/* other sets, though with the same names */
+	rs_view_unref(s, head_at("tp=2"));
+	put_file(0, "a.safetensors", 'c');
+	put_file(1, "a.safetensors", 'c');
+	assert_int_equal(0, rs_job_commit(RS_CALLER(s), job, "", &err));
+	next = rs_job_head(job);
+	assert_ptr_not_equal(next->version->tensors, two->version->tensors);
+	assert_ptr_not_equal(next->model, two->model);
+
+	/* a model outlives the view that it was made for */
+	rs_view_unref(s, was);
+	rs_view_unref(s, one);
+	rs_views_left(s, true);
+	assert_string_equal("tp=2", two->model->topo->text);
+	assert_non_null(meta_state_find(two->model->state, "b.safetensors:w"));
+	rs_view_unref(s, two);
+	rs_view_unref(s, again);
+	rs_view_unref(s, next);
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(versions_of_the_same_sets_share_tensors_and_models),
 		cmocka_unit_test(a_version_is_not_flipped_to_a_storage_that_lacks_a_tensor),
 		cmocka_unit_test(who_waits_is_told_what_will_not_work_by_itself),
 		cmocka_unit_test(older_versions_are_kept_while_the_head_lacks_a_file),
