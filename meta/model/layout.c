@@ -11,10 +11,12 @@
 #include <string.h>
 
 #define BLANKS " \t\r"
+#define NEAR_MAX 31		/* letters of a name that may be meant */
 
 struct variables {
 	struct variable {
 		const char *name, *value;
+		bool *is_used;		/* by a line, or by a `let` of the preset that it was set for */
 	} *at;
 	size_t nr;
 };
@@ -32,26 +34,40 @@ struct reader {
 		struct meta_plain *at;
 		size_t nr, room;
 	} plain;
+	struct {
+		const char **at;
+		size_t nr, room;
+	} known;		/* variables of the preset that is read, and of those that it uses */
 };
 
 static const char *variable_get(const struct variables *vars, const char *name, size_t bytes)
 {
 	for (size_t i = 0; i < vars->nr; i++)
-		if (strlen(vars->at[i].name) == bytes && memcmp(vars->at[i].name, name, bytes) == 0)
+		if (strlen(vars->at[i].name) == bytes && memcmp(vars->at[i].name, name, bytes) == 0) {
+			*vars->at[i].is_used = true;
 			return vars->at[i].value;
+		}
 	return NULL;
 }
 
-/* Sets a variable; with `keep`, does not change one that is already set. */
-static int variable_set(struct reader *r, struct variables *vars, const char *name,
-			const char *value, bool keep)
+/* How variables are set: by a `let` of the user's own text or of a preset, which changes none that is set already; or by
+ * a `use` line, for the preset alone. */
+enum by { BY_LET, BY_PRESET, BY_USE };
+
+static int variable_set(struct reader *r, struct variables *vars, const char *name, const char *value, enum by by)
 {
+	bool *is_used = sc_arena_array(&r->layout->arena, 1, sizeof(*is_used));
 	struct variable *at;
 
+	if (!is_used || (by == BY_PRESET && sc_vec_push(&r->known, name) < 0))
+		return sc_nomem(r->err);
+	*is_used = by == BY_PRESET;
 	for (size_t i = 0; i < vars->nr; i++)
 		if (strcmp(vars->at[i].name, name) == 0) {
-			if (!keep)
-				vars->at[i].value = value;
+			if (by == BY_USE)
+				vars->at[i] = (struct variable){name, value, is_used};
+			else if (by == BY_PRESET)
+				*vars->at[i].is_used = true;
 			return 0;
 		}
 	at = sc_arena_array(&r->layout->arena, vars->nr + 1, sizeof(*at));
@@ -59,13 +75,77 @@ static int variable_set(struct reader *r, struct variables *vars, const char *na
 		return sc_nomem(r->err);
 	if (vars->nr)
 		memcpy(at, vars->at, vars->nr * sizeof(*at));
-	at[vars->nr++] = (struct variable){name, value};
+	at[vars->nr++] = (struct variable){name, value, is_used};
 	vars->at = at;
 	return 0;
 }
 
-static int read_settings(struct reader *r, const char *line, char *words, struct variables *vars,
-			 bool keep)
+/* Gives what is read inside the variables of what is outside. */
+static int variables_copy(struct reader *r, struct variables *to, const struct variables *from)
+{
+	*to = (struct variables){sc_arena_array(&r->layout->arena, from->nr + 1, sizeof(*to->at)), from->nr};
+	if (!to->at)
+		return sc_nomem(r->err);
+	if (from->nr)
+		memcpy(to->at, from->at, from->nr * sizeof(*to->at));
+	return 0;
+}
+
+/* How many letters have to be added, taken away or changed to make one name of another. */
+static size_t distance(const char *a, const char *b)
+{
+	size_t row[NEAR_MAX + 1], nr = strlen(b);
+
+	if (nr > NEAR_MAX)
+		return SIZE_MAX;
+	for (size_t i = 0; i <= nr; i++)
+		row[i] = i;
+	for (size_t k = 1; *a; a++, k++) {
+		size_t before = row[0];
+
+		row[0] = k;
+		for (size_t i = 1; i <= nr; i++) {
+			size_t above = row[i], least = above < row[i - 1] ? above + 1 : row[i - 1] + 1;
+
+			row[i] = before + (*a != b[i - 1]) < least ? before + (*a != b[i - 1]) : least;
+			before = above;
+		}
+	}
+	return row[nr];
+}
+
+/* Refuses a variable that nothing uses: the nearest of those that are known, and all of them. */
+static int unknown(struct reader *r, const char *line, const char *name, const char *preset)
+{
+	sc_cleanup(sc_buf_done) struct sc_buf names = {0};
+	const char *nearest = NULL;
+
+	for (size_t i = 0; i < r->known.nr; i++) {
+		bool is_again = false;
+
+		for (size_t k = 0; k < i && !is_again; k++)
+			is_again = strcmp(r->known.at[k], r->known.at[i]) == 0;
+		if (is_again)
+			continue;
+		sc_buf_printf(&names, "%s%s=", names.bytes ? ", " : "", r->known.at[i]);
+		if (!nearest || distance(name, r->known.at[i]) < distance(name, nearest))
+			nearest = r->known.at[i];
+	}
+	if (names.failed)
+		return sc_nomem(r->err);
+	if (!preset)
+		return sc_fail(r->err, SC_E_LAYOUT, "layout: nothing uses the variable %s; take 'let %s=' away, or "
+			       "write $%s where it is meant", name, name, name);
+	if (!nearest)
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variables", line, preset);
+	if (2 * distance(name, nearest) > strlen(nearest) + 1)
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; it has %s", line, preset,
+			       name, names.text);
+	return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; did you mean %s=? It has %s",
+		       line, preset, name, nearest, names.text);
+}
+
+static int read_settings(struct reader *r, const char *line, char *words, struct variables *vars, enum by by)
 {
 	struct sc_keys names = {0};
 	char *word;
@@ -83,7 +163,7 @@ static int read_settings(struct reader *r, const char *line, char *words, struct
 		if (rc < 0)
 			rc = sc_wrap(r->err, rc, "layout '%s'", line);
 		else
-			rc = variable_set(r, vars, word, eq + 1, keep);
+			rc = variable_set(r, vars, word, eq + 1, by);
 	}
 	sc_vec_done(&names);
 	return rc;
@@ -219,21 +299,25 @@ static int read_text(struct reader *r, const char *text, const struct variables 
 static int read_use(struct reader *r, const char *line, char *words, const struct variables *vars,
 		    int depth)
 {
-	struct variables inner = {0};
+	struct variables inner;
 	const char *preset, *name = sc_next_word(&words);
-	int rc = 0;
+	int rc = variables_copy(r, &inner, vars);
 
-	for (size_t i = 0; i < vars->nr && rc == 0; i++)
-		rc = variable_set(r, &inner, vars->at[i].name, vars->at[i].value, false);
 	if (rc == 0)
-		rc = read_settings(r, line, words, &inner, false);
+		rc = read_settings(r, line, words, &inner, BY_USE);
 	if (rc < 0)
 		return rc;
 	preset = name ? r->preset(r->preset_arg, name) : NULL;
 	if (!preset)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': no preset '%s'; the presets are %s", line,
 			       name ? name : "", meta_preset_names);
-	return read_text(r, preset, &inner, depth + 1);
+	if (depth == 0)
+		r->known.nr = 0;
+	rc = read_text(r, preset, &inner, depth + 1);
+	for (size_t i = 0; rc == 0 && i < inner.nr; i++)
+		if (!*inner.at[i].is_used && (i >= vars->nr || inner.at[i].is_used != vars->at[i].is_used))
+			rc = unknown(r, line, inner.at[i].name, name);
+	return rc;
 }
 
 /* One glob, without captures: it matches whole paths, and `*` also a slash. */
@@ -269,7 +353,7 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 	if (!word)
 		return 0;
 	if (strcmp(word, "let") == 0)
-		return read_settings(r, line, words, vars, true);
+		return read_settings(r, line, words, vars, depth ? BY_PRESET : BY_LET);
 	if (strcmp(word, "use") == 0)
 		return read_use(r, line, words, vars, depth);
 	if (strcmp(word, "mesh") == 0)
@@ -296,12 +380,10 @@ static int read_text(struct reader *r, const char *text, const struct variables 
 {
 	struct variables vars = {0};
 	const char *file = "*";
-	int rc = 0;
+	int rc = outer ? variables_copy(r, &vars, outer) : 0;
 
 	if (depth >= SC_USE_DEPTH_MAX)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout: presets use each other too deeply");
-	for (size_t i = 0; outer && i < outer->nr && rc == 0; i++)
-		rc = variable_set(r, &vars, outer->at[i].name, outer->at[i].value, false);
 	while (rc == 0 && *text) {
 		size_t bytes = strcspn(text, "\n");
 		char *line = NULL;
@@ -311,6 +393,9 @@ static int read_text(struct reader *r, const char *text, const struct variables 
 			rc = read_line(r, line, &vars, &file, depth);
 		text += bytes + (text[bytes] == '\n');
 	}
+	for (size_t i = 0; rc == 0 && !outer && i < vars.nr; i++)
+		if (!*vars.at[i].is_used && *vars.at[i].value) /* an empty one changes nothing */
+			rc = unknown(r, NULL, vars.at[i].name, NULL);
 	return rc;
 }
 
@@ -399,6 +484,7 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 	}
 	sc_vec_done(&r.lines);
 	sc_vec_done(&r.plain);
+	sc_vec_done(&r.known);
 	if (rc == 0)
 		*ret = sc_steal(&l);
 	return rc;
