@@ -93,9 +93,12 @@ int rs_render_layout(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 {
 	struct rs_view *head = rs_job_head(job);
 	const struct rs_kept_layout *kept;
-	uint64_t id = head ? head->version->layout_id : job->first_layout;
+	uint64_t id;
 	int rc = 0;
 
+	(void)pthread_mutex_lock(&job->state);
+	id = head ? head->version->layout_id : job->first_layout;
+	(void)pthread_mutex_unlock(&job->state);
 	rs_view_unref(s, head);
 	if (id) {
 		rc = rs_layout_by_id(s, id, &kept, err);

@@ -51,7 +51,7 @@ int rs_job_row_read(char *text, struct meta_job_row *ret, struct sc_err *err)
 /* Gives a new job to all nodes, unless one has this name. */
 static int share_job(struct rs_member *m, const struct meta_job_row *row, struct sc_err *err)
 {
-	struct sc_buf text = {0};
+	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
 	struct rs_edit c = {.nr_then = 0};
 	enum meta_outcome outcome;
 	uint64_t id;
@@ -68,7 +68,6 @@ static int share_job(struct rs_member *m, const struct meta_job_row *row, struct
 	/* before others can know of it: what comes of them belongs to this one */
 	rc = meta_shared_job_add(m->s->catalog, row->id, id, err);
 	outcome = rc == 0 ? rs_edit_make(m, &c) : META_UNKNOWN;
-	sc_buf_done(&text);
 	if (rc == 0 && outcome == META_REFUSED)
 		rc = sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", row->name);
 	else if (rc == 0 && outcome == META_UNKNOWN)
@@ -124,7 +123,7 @@ static int put_row(struct rs_member *m, struct rs_shared *j, const struct rs_got
 	const struct meta_key key = rs_key_of(META_KEY_JOB, j->id);
 	struct rs_edit c = {.nr_then = 0};
 	struct meta_job_row row = {0};
-	struct sc_buf text = {0};
+	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
 	const char *old;
 	enum meta_outcome outcome;
 	int rc = rs_job_row_read(was->text, &row, err);
@@ -146,7 +145,6 @@ static int put_row(struct rs_member *m, struct rs_shared *j, const struct rs_got
 		rs_edit_op(&c, META_PUT, key_name(name))->value.number.nr = j->id;
 	}
 	outcome = rs_edit_make(m, &c);
-	sc_buf_done(&text);
 	if (outcome == META_APPLIED)
 		note_revision(m, &j->row_mod, c.revision);
 	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
