@@ -142,8 +142,9 @@ static void view_free(struct rs_view *view)
 	sc_sys.release(view);
 }
 
-int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id, const struct meta_topology *topo,
-		struct rs_view **ret, struct sc_err *err)
+/* `shared`: its model, NULL: as rs_model_of() finds or makes it. */
+static int new_view(struct rs_job *job, struct rs_version *v, uint64_t id, const struct meta_topology *topo,
+		    struct rs_model *shared, struct rs_view **ret, struct sc_err *err)
 {
 	struct rs_view *view = sc_zalloc(sizeof(*view));
 	int rc = 0;
@@ -160,7 +161,9 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id, const str
 	view->origins = rs_origins_of(job->service, v);
 	if (meta_topology_copy(topo, &view->topo) < 0)
 		rc = sc_nomem(err);
-	if (rc == 0)
+	if (rc == 0 && shared)
+		view->shared = rs_model_ref(shared);
+	else if (rc == 0)
 		rc = rs_model_of(job, v, &view->topo, &view->shared, err);
 	if (rc == 0) {
 		view->model = view->shared->view;
@@ -175,10 +178,16 @@ int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id, const str
 	return rc;
 }
 
+int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id, const struct meta_topology *topo,
+		struct rs_view **ret, struct sc_err *err)
+{
+	return new_view(job, v, id, topo, NULL, ret, err);
+}
+
 int rs_view_like(struct rs_view *of, uint64_t id, struct rs_view **ret, struct sc_err *err)
 {
 	(void)__atomic_add_fetch(&of->version->refs, 1, __ATOMIC_RELAXED);
-	return rs_view_new(of->job, of->version, id, &of->topo, ret, err);
+	return new_view(of->job, of->version, id, &of->topo, of->shared, ret, err);
 }
 
 struct rs_view *rs_view_ref(struct rs_view *view)
