@@ -99,7 +99,7 @@ def chosen(pattern, clusters):
 def gate_rows(quick, pattern):
 	"""Rows of lanes of stages: rows one after another, the lanes of one side by side."""
 	env = {"SCALAI_TEST_NO_TORCH": "1"} if quick else {}
-	env = {**env, "BESIDE_SECONDS": "1", "AGAIN_SECONDS": "4", "AGAIN_KILLS": "12", **{k: v for k, v in os.environ.items() if k in SIZES}}
+	env = {**env, "AGAIN_SECONDS": "4", "AGAIN_KILLS": "12", **{k: v for k, v in os.environ.items() if k in SIZES}}
 	e2e = [Stage(name, about, [cases(chosen(pattern, clusters), env)], 60 * MINUTE, no_mounts)
 	       for name, about, clusters in (("e2e", "scripts over real mounts", False), ("cluster", "scripts over several daemons, with nothing beside them", True))
 	       if chosen(pattern, clusters)]
