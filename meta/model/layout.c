@@ -50,11 +50,12 @@ static const char *variable_get(const struct variables *vars, const char *name, 
 	return NULL;
 }
 
-/* How variables are set: by a `let` of the user's own text or of a preset, which changes none that is set already; or by
- * a `use` line, for the preset alone. */
+/* How variables are set: by a `let` of the user's own text or of a preset, which changes none that is set already; or
+ * by a `use` line, for the preset alone. */
 enum by { BY_LET, BY_PRESET, BY_USE };
 
-static int variable_set(struct reader *r, struct variables *vars, const char *name, const char *value, enum by by)
+static int variable_set(struct reader *r, struct variables *vars, const char *name, const char *value,
+			enum by by)
 {
 	bool *is_used = sc_arena_array(&r->layout->arena, 1, sizeof(*is_used));
 	struct variable *at;
@@ -139,13 +140,14 @@ static int unknown(struct reader *r, const char *line, const char *name, const c
 	if (!nearest)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variables", line, preset);
 	if (2 * distance(name, nearest) > strlen(nearest) + 1)
-		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; it has %s", line, preset,
-			       name, names.text);
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; it has %s", line,
+			       preset, name, names.text);
 	return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; did you mean %s=? It has %s",
 		       line, preset, name, nearest, names.text);
 }
 
-static int read_settings(struct reader *r, const char *line, char *words, struct variables *vars, enum by by)
+static int read_settings(struct reader *r, const char *line, char *words, struct variables *vars,
+			 enum by by)
 {
 	struct sc_keys names = {0};
 	char *word;

@@ -117,10 +117,9 @@ def gate_rows(quick, pattern):
 		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 60, "commit", "topology", "data"),
 						    power("--seed", SEED, "--points", 45)], cannot=no_power),
 	]]
-	bench = Stage("bench", "every case of the benchmark, small", [Step("program", ["tools/bench", "--check"])], 10 * MINUTE, no_mounts)
 	if quick:
 		return [[[unit]], [[e2e[0]]], [[nodes, e2e[1]]]]
-	return [[[unit]], crashes, [[runner, e2e[0]]], [[nodes, e2e[1]]], [[bench]]]
+	return [[[unit]], crashes, [[runner, e2e[0]]], [[nodes, e2e[1]]]]
 
 
 # --- the long suite ---
@@ -211,6 +210,7 @@ def long_rows():
 		stage("e2e-2", "cases 40 to 86 at full size", cases([c for c in rest if c >= "4" and not CLUSTER.match(c)], long_env)),
 		stage("cluster", "cases over several daemons at full size", cases([c for c in rest if CLUSTER.match(c)], long_env)),
 	]
+	found += [stage("bench-small", "every case of the benchmark, small", Step("program", ["tools/bench", "--check"]), cannot=no_mounts)]
 	found += [stage("bench", "the benchmark's figures against the committed ones", Step("program", ["tools/bench", "--long"]), cannot=no_mounts)]
 	found += [stage(f"fuzz-{name}", f"an hour of hostile input for {name}",
 			Step("program", [BUILD / "tests/fuzz", "--seconds", "3600", "--seed", fresh_seed(), name], FUZZED)) for name in fuzz_targets()]
