@@ -107,15 +107,15 @@ def gate_rows(quick, pattern):
 	about = "unit, property and fault tests (address and undefined-behaviour sanitizers)"
 	if pattern:
 		names = unit_names(lambda n: re.search(pattern, n), lints=True)
-		return ([[[Stage("unit", about, [tests(9, *names)])]]] if names else []) + [[[s]] for s in e2e]
-	unit = Stage("unit", about, [tests(9, "suite:unit", "suite:lint")])
-	nodes = Stage("nodes", "unit tests over an etcd, with nothing beside them", [tests(9, "suite:cluster", at_once=1)])
+		return ([[[Stage("unit", about, [tests(27, *names)])]]] if names else []) + [[[s]] for s in e2e]
+	unit = Stage("unit", about, [tests(27, "suite:unit", "suite:lint")])
+	nodes = Stage("nodes", "unit tests over an etcd, with nothing beside them", [tests(27, "suite:cluster", at_once=1)])
 	crashes = [[
-		Stage("kills", "the daemon is killed at points where its files change", [kills(16, SEED)]),
-		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "50", "--seed", SEED], FUZZED)]),
+		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)]),
+		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)]),
 	], [
-		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 60, "commit", "topology", "data"),
-						    power("--seed", SEED, "--points", 45)], cannot=no_power),
+		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 30, "commit", "topology", "data"),
+						    power("--seed", SEED, "--points", 24)], cannot=no_power),
 	]]
 	if quick:
 		return [[[unit]], [[e2e[0]]], [[nodes, e2e[1]]]]

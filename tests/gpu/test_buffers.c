@@ -16,6 +16,7 @@
 #include "meta/base/err.h"
 #include "tests/gpu/fake_cuda.h"
 #include "tests/gpu/hand_rounds.h"
+#include "tests/support/every.h"
 
 #define ROUNDS 8u
 #define APART 4096u	/* bytes of the buffer for each round */
@@ -167,10 +168,10 @@ static void every_order_gives_the_right_bytes(void **unused)
 
 static void fail_calls(enum fake_order order)
 {
-	unsigned refused = 0, no_room = 0;
+	unsigned tried = 0, refused = 0, no_room = 0;
 	struct sc_err err;
 
-	for (unsigned n = 1;; n++) {
+	for (unsigned n = 1;; n = (unsigned)next_point(n), tried++) {
 		int rc;
 
 		reset(order, 1);
@@ -182,8 +183,10 @@ static void fail_calls(enum fake_order order)
 		if (fake_calls() < n)
 			break;
 	}
-	assert_true(refused > 100);
-	assert_int_equal(3, no_room);
+	assert_true(refused > 100 / every_third());
+	assert_true(refused + 20 > tried); /* but the last calls, which free what there is */
+	if (every() == 1)
+		assert_int_equal(3, no_room);
 }
 
 static void each_call_fails_once(void **unused)

@@ -14,6 +14,7 @@
 #include "meta/base/limits.h"
 #include "reshard/format/format.h"
 #include "tests/prop/pick.h"
+#include "tests/support/every.h"
 #include "tests/support/frames.h"
 
 #define TENSORS_MAX 40
@@ -153,7 +154,7 @@ static void shuffle(struct made *m)
 static void what_is_described_is_found(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < 300; i++) {
+	for (unsigned i = 0; i < some_of(300); i++) {
 		struct made *m = make(pick(TENSORS_MAX));
 		struct rs_found found, again;
 		unsigned char *first;
@@ -186,7 +187,7 @@ static void what_is_described_is_found(void **state)
 static void other_tensors_have_a_place(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < 300; i++) {
+	for (unsigned i = 0; i < some_of(300); i++) {
 		struct made *m = make(1 + pick(TENSORS_MAX - 1)), *rank = make(1 + pick(TENSORS_MAX - 1));
 		struct rs_found found, of_rank;
 
