@@ -19,6 +19,12 @@ static inline long every_third(void)
 	return every() < 3 ? every() : 3;
 }
 
+/* The same, but for no fewer than a ninth: of what has few points. */
+static inline long every_ninth(void)
+{
+	return every() < 9 ? every() : 9;
+}
+
 /* The point after `n`: one in three of the first thirty, which is all that many commands have, then one in EVERY. */
 static inline long next_point(long n)
 {
