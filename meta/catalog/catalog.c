@@ -496,9 +496,11 @@ int meta_set_set_verified(struct meta_catalog *c, uint64_t set, enum meta_verifi
 int meta_set_add_blob(struct meta_catalog *c, uint64_t set, const struct meta_set_blob_row *row,
 		      struct sc_err *err)
 {
-	return db_run(c, err, "INSERT INTO set_blob (blob_set, rank, path, blob, mode, uid, gid, payload) VALUES "
-			      "(?, ?, ?, ?, ?, ?, ?, ?)", "iIiiiiii", set, row->rank, row->path, row->blob,
-		      (uint64_t)row->mode, (uint64_t)row->uid, (uint64_t)row->gid, row->payload);
+	return db_run(c, err, "INSERT INTO set_blob (blob_set, rank, path, blob, mode, uid, gid, payload, step) VALUES "
+			      "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, coalesce((SELECT max(step) FROM set_blob WHERE blob = "
+			      "?4 AND ?10), ?9))", "iIiiiiiiIi", set, row->rank, row->path, row->blob,
+		      (uint64_t)row->mode, (uint64_t)row->uid, (uint64_t)row->gid, row->payload, row->step,
+		      (uint64_t)row->taken);
 }
 
 int meta_set_add_given(struct meta_catalog *c, uint64_t set, const struct meta_set_blob_row *row, struct sc_err *err)
@@ -514,7 +516,8 @@ static int on_set_blob(void *arg, sqlite3_stmt *row)
 	const struct walk_arg *w = arg;
 	struct meta_set_blob_row b = {.rank = sqlite3_column_int64(row, 0), .path = U64(row, 1),
 				      .blob = U64(row, 2), .bytes = U64(row, 3), .mode = (mode_t)U64(row, 4),
-				      .uid = (uid_t)U64(row, 5), .gid = (gid_t)U64(row, 6), .payload = U64(row, 7)};
+				      .uid = (uid_t)U64(row, 5), .gid = (gid_t)U64(row, 6), .payload = U64(row, 7),
+				      .step = sqlite3_column_int64(row, 8)};
 
 	return w->fn.set_blob(w->arg, &b);
 }
@@ -524,15 +527,15 @@ int meta_set_blobs(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, v
 {
 	struct walk_arg w = {.fn.set_blob = fn, .arg = arg};
 
-	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, blob, bytes, mode, uid, gid, payload FROM set_blob "
-						"JOIN blob ON blob.id = set_blob.blob WHERE blob_set = ? ORDER "
-						"BY rank, path", "i", set);
+	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, blob, bytes, mode, uid, gid, payload, step FROM "
+						"set_blob JOIN blob ON blob.id = set_blob.blob WHERE blob_set = ? "
+						"ORDER BY rank, path", "i", set);
 }
 
 int meta_set_given(struct meta_catalog *c, uint64_t set, meta_set_blob_fn *fn, void *arg, struct sc_err *err)
 {
 	struct walk_arg w = {.fn.set_blob = fn, .arg = arg};
 
-	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, 0, 0, mode, uid, gid, payload FROM given WHERE "
+	return db_each(c, err, on_set_blob, &w, "SELECT rank, path, 0, 0, mode, uid, gid, payload, 0 FROM given WHERE "
 						"blob_set = ? ORDER BY rank, path", "i", set);
 }

@@ -93,7 +93,10 @@ struct meta_set_blob_row {
 	uid_t uid;
 	gid_t gid;
 	uint64_t payload;		/* 0: none */
+	int64_t step;			/* as in the table; of no `given` row */
+	bool taken;			/* from another node: `step` is meant unless a set here has the blob already */
 };
+#define META_STEP_UNKNOWN (-2)
 
 struct meta_view_row {
 	uint64_t id, version;

@@ -27,7 +27,7 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 26	/* of schema.sql */
+#define VERSION_NOW 27	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;

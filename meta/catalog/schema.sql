@@ -125,6 +125,7 @@ CREATE TABLE set_blob (
 	mode INTEGER NOT NULL,
 	uid INTEGER NOT NULL DEFAULT 0, gid INTEGER NOT NULL DEFAULT 0,
 	payload INTEGER NOT NULL DEFAULT 0,	-- 0: none of its own
+	step INTEGER NOT NULL,			-- of the commit that took what is in it, the oldest; -1: none was given, -2: not known
 	PRIMARY KEY (blob_set, rank, path)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX set_blob_by_blob ON set_blob (blob);

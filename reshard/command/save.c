@@ -40,7 +40,7 @@ int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err)
 		struct rs_set_blob *b = &set->blobs[i];
 		struct meta_set_blob_row br = {
 			.rank = b->rank, .path = b->path_id, .blob = b->blob, .mode = b->owner.mode,
-			.uid = b->owner.uid, .gid = b->owner.gid};
+			.uid = b->owner.uid, .gid = b->owner.gid, .step = b->step};
 
 		rc = set->has_payloads ? save_payload(s, b, err) : 0;
 		br.payload = b->payload;

@@ -14,19 +14,24 @@
 
 SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
 
-/* step=NUMBER or samples=NUMBER. */
+/* step=NUMBER, samples=NUMBER or kept=yes. */
 static int parse_word(struct commit *c, struct sc_keys *keys, char *word)
 {
-	bool is_step = strncmp(word, "step=", 5) == 0;
+	bool is_step = strncmp(word, "step=", 5) == 0, is_kept = strncmp(word, "kept=", 5) == 0;
 	char *value = strchr(word, '='), *end;
 	long long number;
 
-	if (!is_step && strncmp(word, "samples=", 8) != 0)
+	if (!is_step && !is_kept && strncmp(word, "samples=", 8) != 0)
 		return sc_fail(c->err, SC_E_COMMAND,
-			       "'%s' is unknown; write step=NUMBER [samples=NUMBER] [note=TEXT]", word);
+			       "'%s' is unknown; write step=NUMBER [samples=NUMBER] [kept=yes] [note=TEXT]", word);
 	*value++ = 0;
 	if (sc_keys_add(keys, word, c->err) < 0)
 		return c->err->code;
+	if (is_kept) {
+		c->takes_kept = strcmp(value, "yes") == 0;
+		return c->takes_kept || strcmp(value, "no") == 0
+			       ? 0 : sc_fail(c->err, SC_E_COMMAND, "kept: '%s' is neither yes nor no", value);
+	}
 	errno = 0;
 	number = strtoll(value, &end, 10);
 	if (errno || *end || end == value || number < 0)

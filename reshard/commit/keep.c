@@ -109,6 +109,23 @@ static int refuse_absent(struct commit *c, const struct item *it)
 			    "wait for it, write the file on another node, or give the node up by drain", node);
 }
 
+int64_t rs_commit_step_below(const struct commit *c, uint32_t rank, const char *path)
+{
+	const struct rs_version *v = c->head->version;
+
+	for (size_t i = 0; i < v->nr_sets; i++) {
+		const struct rs_set *set = v->sets[i];
+		const bool is_own = strcmp(set->topo.text, c->head->topo.text) == 0;
+		const struct rs_set_blob *b = is_own && set->view ? rs_set_find(set, rank, path) : NULL;
+
+		if (b)
+			return b->step;
+		if (!is_own && strcmp(set->file, path) == 0) /* a view of several files */
+			return rs_set_oldest(set);
+	}
+	return META_STEP_UNKNOWN;
+}
+
 int rs_commit_keep(struct commit *c, struct item *it)
 {
 	const struct item *twin = twin_of(c, it);
@@ -122,6 +139,7 @@ int rs_commit_keep(struct commit *c, struct item *it)
 		if (rc == 0)
 			rc = refuse_absent(c, it);
 	}
+	it->step = rs_commit_step_below(c, it->rank, it->path);
 	if (rc == 0)
 		rc = rs_view_owner(c->head, it->rank, it->path, &it->owner, c->err);
 	if (rc == 0)

@@ -241,6 +241,31 @@ static int note_lost(struct commit *c, struct committed *k, struct item *it)
 	return it->lost && !it->logical ? sc_nomem(c->err) : 0;
 }
 
+/* Tells whether a committed file of tensors was only opened to be written: then it still has its time.  What is so, or
+ * was moved, is of the step of which it was. */
+static int note_step(struct commit *c, struct item *it)
+{
+	struct rs_look look = {0};
+	struct rs_below *below;
+	uint64_t path_id;
+	const char *path;
+	uint32_t rank;
+	int rc;
+
+	it->step = META_STEP_UNKNOWN;
+	if (!c->a.base || !it->nr_rows)
+		return 0;
+	rc = rs_view_below(c->a.base, &below, c->err);
+	if (rc == 0)
+		rc = rs_below_file(below, it->ino, &rank, &path_id, &path, c->err);
+	if (rc <= 0)
+		return rc;
+	it->step = rs_commit_step_below(c, rank, path);
+	rc = it->moved ? 0 : rs_view_look(c->a.base, rank, path, &look, c->err);
+	it->opened = look.kind != RS_NONE && look.mtime_ns == it->mtime_ns && look.bytes == it->bytes;
+	return rc < 0 ? rc : 0;
+}
+
 static bool is_written(const struct commit *c, const char *logical)
 {
 	for (size_t i = 0; i < c->items.nr; i++)
@@ -425,6 +450,8 @@ static int read_items(struct commit *c)
 		rc = read_written(c);
 	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
 		rc = note_lost(c, &k, &c->items.at[i]);
+	for (size_t i = 0; rc == 0 && i < c->items.nr; i++)
+		rc = note_step(c, &c->items.at[i]);
 	sc_map_done(&k.files);
 	sc_arena_done(&k.arena);
 	return rc < 0 ? rc : rs_commit_complete(c);

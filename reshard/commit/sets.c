@@ -2,6 +2,8 @@
 /* The blob sets of a new version: one for each logical file of tensors that was written, and the others as they are. */
 #include "reshard/items/items_i.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static int set_presentation(struct commit *c, struct rs_set *set)
@@ -11,12 +13,22 @@ static int set_presentation(struct commit *c, struct rs_set *set)
 	return meta_topology_copy(&c->topo, &set->topo) < 0 ? sc_nomem(c->err) : 0;
 }
 
+/* Are its bytes those of the version below?  A rank that only opened the file, or gave it another name, mode or owner,
+ * has not written them. */
+static bool is_older(const struct item *it)
+{
+	return it->how == ITEM_KEPT || it->moved || it->opened;
+}
+
 static int item_to_blob(struct commit *c, struct rs_set *set, const struct item *it, uint64_t blob)
 {
 	struct rs_set_blob b = {.rank = it->rank, .path_id = it->path_id, .path = it->path, .blob = blob,
 				.bytes = it->bytes, .owner = it->owner,
-				.found = it->format->agree ? NULL : it->found};
+				.found = it->format->agree ? NULL : it->found,
+				.step = is_older(it) ? it->step : c->step};
 
+	if (rs_config_of(c->job).steps_unknown)
+		b.step = META_STEP_UNKNOWN;
 	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
 }
 
@@ -84,6 +96,51 @@ static int note_head_sets(struct commit *c)
 	return rc < 0 ? rc : 0;
 }
 
+/* --- parts of two steps --- */
+
+static bool is_part(const struct item *it, const char *file)
+{
+	return it->logical && !it->lost && !it->gone && strcmp(it->logical, file) == 0;
+}
+
+#define OLDER_SHOWN 4
+
+/* Refuses a logical file of which some ranks wrote their part, and others' is still that of the version below: each
+ * tensor would be of two steps.  kept=yes says that this is meant. */
+static int refuse_older(struct commit *c, const char *file)
+{
+	const struct rs_version *head = c->head ? c->head->version : NULL;
+	const struct item *wrote = NULL;
+	struct sc_buf ranks = {0};
+	char step[32] = "";
+	size_t nr = 0;
+	int rc = 0;
+
+	for (size_t i = 0; head && !c->takes_kept && i < c->items.nr; i++) {
+		const struct item *it = &c->items.at[i];
+
+		if (!is_part(it, file))
+			continue;
+		if (!is_older(it))
+			wrote = !wrote || wrote->how == ITEM_LIKE ? it : wrote;
+		else if (nr++ < OLDER_SHOWN)
+			sc_buf_printf(&ranks, "%srank %u: '%s'", ranks.bytes ? ", " : "", it->rank, it->path);
+	}
+	if (wrote && nr) {
+		if (head->step >= 0)
+			(void)snprintf(step, sizeof(step), ", step %" PRId64, head->step);
+		rc = ranks.failed ? sc_nomem(c->err)
+				  : sc_fail(c->err, SC_E_STATE, "'%s' would hold parts of two steps: rank %u wrote "
+					    "'%s', but %zu file%s still that of version %" PRIu64 "%s (%s%s); write "
+					    "%s, discard what was written, or commit with kept=yes if this is meant",
+					    file, wrote->rank, wrote->path, nr, nr == 1 ? " is" : "s are", head->nr,
+					    step, ranks.text, nr > OLDER_SHOWN ? ", ..." : "",
+					    nr == 1 ? "it" : "them");
+	}
+	sc_buf_done(&ranks);
+	return rc;
+}
+
 /* All ranks' files of one logical file. */
 static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 {
@@ -128,6 +185,8 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 	bool differ = false;
 	int rc = set ? set_presentation(c, set) : sc_nomem(c->err);
 
+	if (rc == 0)
+		rc = refuse_older(c, logical);
 	if (rc == 0)
 		rc = add_items(c, set, &differ);
 	if (rc == 0)

@@ -23,6 +23,7 @@ struct rs_config {
 	uint32_t ranks_per_node;	/* 0: one node */
 	uint64_t buffer_bytes;		/* of the engine */
 	uint64_t hf_shard_bytes;	/* a file of .hf has no more, unless it has one tensor */
+	bool steps_unknown;		/* no setting: nobody knows of which step what is committed is */
 	bool drop_at_once;		/* no setting: versions go though nothing is known of the head yet */
 	char home[RS_CONFIG_HOME_BYTES]; /* ranks that a node of a cluster keeps: "0-3,7", "none", or empty */
 	char hf[RS_CONFIG_GLOB_BYTES];	/* which files of tensors are the model of .hf; empty: found by their names */

@@ -16,6 +16,7 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 	bool gone;		/* the file was removed */
 	bool lost;		/* it had tensors in the head, and has none: it is gone, or plain now */
 	bool moved;		/* of ITEM_WROTE: the bytes are the head's, under another name, mode or owner */
+	bool opened;		/* of ITEM_WROTE: opened to be written, and not written: the bytes are the head's */
 	bool was_plain, stays;	/* of a moved one: it had no tensors; that is so still */
 	uint32_t nlink;		/* of a moved one: its names, those that are no items among them */
 	bool made, pinned;	/* of the head's: its blob is sealed and flushed with this commit; it is held */
@@ -39,6 +40,7 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 	uint64_t bytes;
 	uint8_t hash[16];	/* of a plain file */
 	struct rs_owner owner;	/* with which it is committed */
+	int64_t step;		/* of what is moved, opened or kept: as the head has it */
 	uint64_t stored;	/* of a file without tensors: the blob that the tree has for it */
 };
 
@@ -50,6 +52,7 @@ struct commit {
 	int64_t step;
 	const char *note;
 	bool has_samples;		/* `samples` was given */
+	bool takes_kept;		/* kept=yes: files that were not written may stay beside those that were */
 	uint64_t samples;
 	const struct rs_view *head;	/* of which this is the next; NULL: none */
 	struct sc_map head_sets;	/* the head's sets by file, while sets are made */
@@ -108,6 +111,8 @@ int rs_commit_refuse_missing(struct commit *c, int rc);
 int rs_commit_keep(struct commit *c, struct item *it);
 /** Does so for a file of the head that was moved: blob, bytes. */
 int rs_commit_find_moved(struct commit *c, struct item *it);
+/** Returns the step of a file of the head, or META_STEP_UNKNOWN. */
+int64_t rs_commit_step_below(const struct commit *c, uint32_t rank, const char *path);
 /** Finds the format of an item's file; opaque: it has no tensors, whatever is in it.  Errors: of reading. */
 int rs_commit_find_format(struct commit *c, struct item *it, bool *ret_opaque);
 /** Opens the bytes of an item that are on another node.  Errors: of the source. */

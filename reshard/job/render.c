@@ -393,8 +393,11 @@ static int status_version(struct rs_view *head, struct sc_buf *buf, struct sc_er
 		}
 		(void)pthread_mutex_unlock(&set->report_lock);
 	}
+	rs_render_older(head, buf);
 	rs_render_replicas(head->model, buf);
 	rc = status_folders(head, buf, err);
+	if (rc == 0)
+		rc = rs_render_uncut(head, buf, err);
 	if (rc == 0)
 		rc = status_unplaced(head, buf, err);
 	status_data(head, buf);

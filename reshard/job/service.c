@@ -25,6 +25,7 @@ static void job_free(struct rs_job *job)
 	sc_sys.release(job->error);
 	sc_sys.release(job->stopped);
 	sc_sys.release(job->verify_report);
+	sc_sys.release(job->uncut.text);
 	sc_sys.release(job);
 }
 

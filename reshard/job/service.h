@@ -89,6 +89,10 @@ int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *
 		       struct sc_err *err);
 /** Adds lines on which ranks of a view count as whom. */
 void rs_render_replicas(const struct meta_view *view, struct sc_buf *buf);
+/** Adds which files of tensors are of another step than the version, and how many. */
+void rs_render_older(const struct rs_view *view, struct sc_buf *buf);
+/** Adds which files of tensors lie in the job's folder itself, and how many. */
+int rs_render_uncut(struct rs_view *view, struct sc_buf *buf, struct sc_err *err);
 int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,

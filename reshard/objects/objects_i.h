@@ -170,6 +170,7 @@ struct rs_object_take {
 	struct rs_job *job;
 	uint32_t node;
 	bool seals;			/* blobs of this node that are no version's yet */
+	int64_t step;			/* of the version */
 	struct rs_object_io io;
 	struct sc_arena arena;		/* texts of what is being taken */
 	struct {

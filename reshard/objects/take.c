@@ -231,7 +231,8 @@ static int add_files(struct rs_object_take *t, uint64_t set, const struct rs_obj
 
 	for (size_t i = 0; rc == 0 && i < files->nr; i++) {
 		const struct rs_object_file *f = &files->at[i];
-		struct meta_set_blob_row row = {.rank = f->rank, .mode = f->mode, .uid = f->uid, .gid = f->gid};
+		struct meta_set_blob_row row = {.rank = f->rank, .mode = f->mode, .uid = f->uid, .gid = f->gid,
+						.step = t->step, .taken = true};
 
 		if (given && f->blob.node)
 			rc = sc_fail(t->io.err, SC_E_FORMAT, "a blob of attributes that have none");

@@ -159,6 +159,7 @@ int rs_objects_take(struct rs_service *s, struct rs_job *job, const uint8_t name
 	struct sc_arena arena = {0};
 	int rc = rs_object_read_version(&t.io, name, &arena, &v);
 
+	t.step = v.step;
 	if (rc == 0) {
 		rc = add_version(&t, &v, sets ? sets : &v.sets, ret_version);
 		if (rc < 0)

@@ -119,10 +119,10 @@ static bool is_newest(const struct rs_rebuild *r, size_t i, size_t end)
 
 static int commit(struct rs_rebuild *r, struct rs_job *job, int64_t step)
 {
-	char text[64] = "note=rebuilt";
+	char text[80] = "kept=yes note=rebuilt"; /* it was committed */
 
 	if (step >= 0)
-		(void)snprintf(text, sizeof(text), "step=%" PRId64 " note=rebuilt", step);
+		(void)snprintf(text, sizeof(text), "step=%" PRId64 " kept=yes note=rebuilt", step);
 	return rs_job_commit(RS_CALLER(r->s), job, text, r->err);
 }
 
@@ -278,6 +278,7 @@ static struct rs_job *make_job(struct rs_rebuild *r, const char *name, const str
 	job->config.accept_suspicious = true; /* it was committed */
 	job->config.keep = 1; /* of the versions that are made on the way only the last one is whole */
 	job->config.drop_at_once = true;
+	job->config.steps_unknown = true;
 	return job;
 }
 

@@ -43,7 +43,7 @@ static int to_set(struct rs_folder *folder, struct rs_set *set, struct sc_err *e
 	for (size_t i = 0; i < folder->files.nr; i++) {
 		const struct rs_folder_file *f = &folder->files.at[i];
 		struct rs_set_blob b = {.path = f->path, .blob = f->blob, .bytes = f->bytes,
-					.owner = {f->uid, f->gid, f->mode}};
+					.owner = {f->uid, f->gid, f->mode}, .step = META_STEP_UNKNOWN};
 
 		if (rs_set_add_blob(set, b) < 0)
 			return sc_nomem(err);

@@ -3,6 +3,7 @@
 #include "reshard/state/state_i.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
 
 #define IDLE_IMAGES_BYTES_MAX (48u << 20) /* descriptions kept after their last use */
@@ -225,6 +226,49 @@ bool rs_blob_here(struct rs_service *s, uint64_t blob)
 	return rs_blob_place(s->blobs, blob, 0, 0, &(struct rs_place){0}, &(struct sc_err){0}) == 0;
 }
 
+/* Tells whether a file that is made for a view has tensors of a set: 1, 0 or an error. */
+static int is_made_of(const struct rs_view *view, uint32_t rank, const char *file, const struct rs_set *set,
+		      struct sc_err *err)
+{
+	const struct rs_formed x = rs_view_formed(view);
+	struct meta_stored_list list = {0};
+	struct sc_arena arena = {0};
+	int rc;
+
+	if (view->form->one_folder)
+		return rs_form_is_of(view->form, &x, file, set->file);
+	rc = meta_view_rank(view->model, rank, file, &arena, &list, err);
+	for (size_t i = 0; rc == 0 && i < list.nr; i++)
+		rc = strcmp(view->model->state->tensors[list.at[i].entry->tensor].file, set->file) == 0;
+	sc_vec_done(&list);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+/* Refuses a file that would have one of several copies of a tensor, which differ, or bytes that were not committed. */
+static int refuse_differing(const struct rs_view *view, uint32_t rank, const char *file, struct sc_err *err)
+{
+	const struct rs_version *v = view->version;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++) {
+		struct rs_set *set = v->sets[i];
+
+		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
+			continue;
+		rc = is_made_of(view, rank, file, set, err);
+		if (rc <= 0)
+			continue;
+		(void)pthread_mutex_lock(&set->report_lock);
+		rc = sc_fail(err, SC_E_COPIES, "'%s' would have one copy of several, and copies differ or have "
+			     "changed: %.*s; read ranks' own files in .v/%" PRIu64 ", or write '%s' again with equal "
+			     "copies and commit",
+			     file, (int)strcspn(set->report, "\n"), set->report, v->nr, set->file);
+		(void)pthread_mutex_unlock(&set->report_lock);
+	}
+	return rc;
+}
+
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err)
 {
@@ -234,11 +278,14 @@ int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 
 	if (rc == 0)
 		rc = image_get(s, view, rank, file, as_view, &k, err);
+	if (rc == 0 && open && !k->image->same_as) {
+		rc = refuse_differing(view, rank, file, err);
+		if (rc == 0)
+			rc = open_image(k, view, err);
+	}
 	sc_arena_done(&arena);
-	if (rc < 0)
+	if (!k)
 		return rc;
-	if (open && !k->image->same_as)
-		rc = open_image(k, view, err);
 	if (rc < 0)
 		image_put(s, k);
 	else

@@ -15,7 +15,8 @@ static int on_set_blob(void *arg, const struct meta_set_blob_row *row)
 {
 	struct set_load *l = arg;
 	struct rs_set_blob b = {.rank = (uint32_t)row->rank, .path_id = row->path, .blob = row->blob,
-				.bytes = row->bytes, .owner = {row->uid, row->gid, row->mode}, .payload = row->payload};
+				.bytes = row->bytes, .owner = {row->uid, row->gid, row->mode}, .payload = row->payload,
+				.step = row->step};
 	int rc = rs_path_text(l->s, row->path, &b.path, l->err);
 
 	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->err) : 0;

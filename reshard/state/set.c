@@ -155,6 +155,15 @@ int rs_set_parse_tensor(struct rs_set *set, char *text, struct sc_err *err)
 	return meta_state_add(&set->state, t.key, strlen(t.key), t.dtype, &t.shape) < 0 ? sc_nomem(err) : 0;
 }
 
+int64_t rs_set_oldest(const struct rs_set *set)
+{
+	int64_t oldest = set->nr_blobs ? INT64_MAX : META_STEP_UNKNOWN;
+
+	for (size_t i = 0; i < set->nr_blobs; i++)
+		oldest = set->blobs[i].step < oldest ? set->blobs[i].step : oldest;
+	return oldest;
+}
+
 uint64_t rs_set_bytes(const struct rs_set *set)
 {
 	uint64_t n = 0;

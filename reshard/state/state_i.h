@@ -40,6 +40,8 @@ struct rs_set {
 		const char *path;
 		struct rs_owner owner;
 		uint64_t payload;		/* number of the file's own one; 0: none */
+		int64_t step;			/* of the commit that took it, or the oldest of what it is made of; or
+						 * -1: it gave none, META_STEP_UNKNOWN */
 		const struct rs_found *found;	/* it, until the set is shown; else NULL */
 	} *blobs;				/* by rank, then path */
 	bool one_owner;				/* all of them have the same mode and owner */
@@ -188,6 +190,10 @@ struct rs_job {
 		uint64_t again, joint;	/* times that it has to be said anew; view that reshard/joint has tried */
 	} homes;			/* what this node of a cluster keeps of a head, if it is here */
 	char *verify_report;
+	struct {
+		uint64_t tree, layout;	/* of a version; they do not change */
+		char *text;		/* NULL: not looked for yet */
+	} uncut; /* what `status` says of files of tensors in the job's folder */
 	struct rs_whole {
 		uint32_t layers, experts;
 	} whole; /* while a catalog is rebuilt: its versions are parts of one that has so many; else 0 */
@@ -363,6 +369,8 @@ const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, c
 int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 uint64_t rs_set_bytes(const struct rs_set *set);
+/** Returns the least step of its files. */
+int64_t rs_set_oldest(const struct rs_set *set);
 /** Returns the set that has a logical file, which the version has. */
 const struct rs_set *rs_version_set(const struct rs_version *v, const char *logical_file);
 /** Returns the files of a set as ranks wrote them: for a materialized set those of another set, else its own. */

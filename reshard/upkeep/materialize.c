@@ -343,6 +343,7 @@ static int same_tensors(struct rs_pass *p, const struct rs_set *old, const struc
 int rs_set_presented(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 {
 	const struct rs_version *v = p->head->version;
+	const int64_t oldest = rs_set_oldest(old);
 	struct rs_set *set = rs_set_new(old->file, old->format);
 	int rc = set && meta_topology_copy(&p->head->topo, &set->topo) == 0 ? 0 : sc_nomem(p->err);
 
@@ -371,6 +372,8 @@ int rs_set_presented(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 
 		rc = meta_view_files(p->head->model, rank, on_rank_file, &l);
 	}
+	for (size_t i = 0; rc == 0 && i < set->nr_blobs; i++)
+		set->blobs[i].step = oldest;
 	if (rc == 0)
 		rc = rs_set_finish(set, p->err);
 	if (rc < 0)

@@ -159,7 +159,7 @@ static void keep_version(struct world *w)
 	w->old[w->nr_old++] = w->now;
 }
 
-static void commit(struct world *w, const char *what, const struct version *next, const struct names *touched)
+static void commit(struct world *w, const char *what, const char *words, const struct version *next, const struct names *touched)
 {
 	struct sc_err err;
 
@@ -167,7 +167,7 @@ static void commit(struct world *w, const char *what, const struct version *next
 	for (size_t i = 0; i < touched->nr; i++)
 		note(" %s", touched->at[i]);
 	note("\n");
-	good(rs_job_commit(RS_CALLER(w->s), w->job, "", &err), err);
+	good(rs_job_commit(RS_CALLER(w->s), w->job, words, &err), err);
 	w->now = *next;
 	keep_version(w);
 }
@@ -193,7 +193,7 @@ static void write_all(struct world *w)
 	good(rs_job_topology(RS_CALLER(w->s), w->job, w->now.topology, &err), err);
 	(void)write_ranks(w, &w->now, &x, &all, pick(2) ? ALL_RANKS : ONE_OF_EACH, false);
 	shown_done(&x);
-	commit(w, "all", &w->now, &all);
+	commit(w, "all", "", &w->now, &all);
 }
 
 static void write_some(struct world *w)
@@ -214,13 +214,49 @@ static void write_some(struct world *w)
 	assert_true(show(w, &next, next.topology, &x));
 	(void)write_ranks(w, &next, &x, &some, pick(2) ? ALL_RANKS : ONE_OF_EACH, false);
 	shown_done(&x);
-	commit(w, "some", &next, &some);
+	commit(w, "some", "", &next, &some);
 }
 
-/* Any ranks save again what they have; of their logical files, the other ranks keep theirs. */
+/* Is there a rank of which neither it nor a replica wrote a file of a logical file that others wrote? */
+static bool keeps_parts(struct world *w, const struct shown *x)
+{
+	struct {
+		struct names wrote, not;	/* logical files */
+	} ranks = {0};
+	struct sc_err err;
+
+	for (uint32_t rank = 0; rank < x->topo.ranks; rank++) {
+		struct meta_stored_list list = {0};
+		struct sc_arena arena = {0};
+
+		good(meta_view_rank(x->view, rank, NULL, &arena, &list, &err), err);
+		for (size_t i = 0; i < list.nr; i++) {
+			const char *file = list.at[i].file;
+			struct rs_look look;
+			bool any = false;
+
+			for (uint32_t r = 0; !any && r < x->topo.ranks; r++) {
+				if (meta_view_alike(x->view, r, file) != meta_view_alike(x->view, rank, file))
+					continue;
+				good(rs_look(w->s, w->job, NULL, r, file, &look, &err), err);
+				any = look.kind == RS_WORK;
+			}
+			put_name(any ? &ranks.wrote : &ranks.not, x->state.tensors[list.at[i].entry->tensor].file);
+		}
+		sc_vec_done(&list);
+		sc_arena_done(&arena);
+	}
+	for (size_t i = 0; i < ranks.wrote.nr; i++)
+		if (has_name(&ranks.not, ranks.wrote.at[i]))
+			return true;
+	return false;
+}
+
+/* Any ranks save again what they have; of their logical files, the other ranks keep theirs, which the commit must say. */
 static void write_again(struct world *w)
 {
 	struct names some = {0};
+	struct sc_err err;
 	struct shown x;
 
 	for (size_t t = 0; t < w->nr; t++)
@@ -229,8 +265,14 @@ static void write_again(struct world *w)
 	if (!some.nr)
 		return;
 	assert_true(show(w, &w->now, w->now.topology, &x));
-	if (write_ranks(w, &w->now, &x, &some, SOME_RANKS, false))
-		commit(w, "some again", &w->now, &some);
+	if (write_ranks(w, &w->now, &x, &some, SOME_RANKS, false)) {
+		bool parts = keeps_parts(w, &x);
+
+		if (parts && (rs_job_commit(RS_CALLER(w->s), w->job, "", &err) != SC_E_STATE ||
+			      !strstr(err.msg, "parts of two steps")))
+			broken("a commit without parts of some ranks was taken, or refused otherwise: %s", err.msg);
+		commit(w, parts ? "some again, and the others'" : "some again", parts ? "kept=yes" : "", &w->now, &some);
+	}
 	shown_done(&x);
 }
 
@@ -265,7 +307,7 @@ static void write_more(struct world *w)
 		good(rs_job_discard(w->s, w->job, &err), err);
 	} else {
 		w->layers += more;
-		commit(w, "more layers", &next, &some);
+		commit(w, "more layers", "", &next, &some);
 	}
 	shown_done(&x);
 }
@@ -286,7 +328,7 @@ static void remove_file(struct world *w)
 		assert_true(show(w, &w->now, w->now.topology, &x));
 		(void)write_ranks(w, &w->now, &x, &gone, pick(2) ? ALL_RANKS : ONE_OF_EACH, true);
 		shown_done(&x);
-		commit(w, "removal", &next, &gone);
+		commit(w, "removal", "", &next, &gone);
 	}
 	shown_done(&then);
 }
