@@ -8,7 +8,7 @@
  *
  * What a file says and does is its row's (reshard/job/control.h): of a job's files none is known by its name here.
  */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -196,92 +196,129 @@ static int command(struct fs *fs, struct fs_control *c, const struct rs_caller *
 	return rc;
 }
 
+/* A command in a thread of its own. */
 struct long_request {
+	struct fs_order order; /* first: order.run() gets it */
+	enum { COMMAND, USE_LINE, DOCUMENT } what;
 	struct fs *fs;
 	struct fs_control *c;
+	uint64_t fh;
 	struct fs_waiter *waiter;
 	struct rs_caller who;
 	struct fs_command *command;
 	struct written write;
+	struct sc_err err; /* why it was refused */
 	char text[];
 };
 
-/* Does a command wait for others: for writers, or to move a head that other nodes show, too? */
+/* Does a command wait for others: for those of its job, for writers, or to move a head that other nodes show, too? */
 static bool waits(const struct fs *fs, const struct rs_control *row)
 {
-	return row->flags & RS_CTL_WAITS || (row->flags & RS_CTL_MOVES && rs_head_waits(fs->service));
+	return row->flags & (RS_CTL_WAITS | RS_CTL_DOCUMENT) ||
+	       (row->flags & RS_CTL_MOVES && rs_head_waits(fs->service));
 }
 
-/* The threads that carry out commands such as this one. */
-static int *running(struct fs *fs, const struct rs_control *row)
+/* Notes for the descriptor that its command is over; `errnum`: it was refused, or (not `tried`) given up. */
+static void is_over(const struct long_request *l, bool tried, int errnum)
 {
-	return waits(fs, row) ? &fs->waiting_threads : &fs->long_threads;
+	struct fs_control *c = l->c;
+
+	(void)pthread_mutex_lock(&c->lock);
+	/* no other thread has written since */
+	if (tried && errnum && l->what != DOCUMENT && is_same(&l->write, &c->last))
+		c->refused = errnum;
+	if (errnum && l->what == USE_LINE) {
+		sc_buf_done(&c->document);
+		c->spoilt = errnum;
+	}
+	(void)pthread_mutex_unlock(&c->lock);
+	if (l->what != COMMAND)
+		fs_document(l->fs, l->fh, false);
 }
 
-/*
- * What waits for others or reads everything there is runs in a thread of its own.  A commit waits for closes, which
- * come as requests: over io_uring, to the only thread of a core.
- */
-static void *long_thread(void *arg)
+/* The descriptor stays open until its command is answered. */
+static void carry_out(struct fs_order *order)
 {
-	struct long_request *l = arg;
+	struct long_request *l = (struct long_request *)order;
 	struct fs *fs = l->fs;
-	int *nr = running(fs, l->c->row);
-	struct sc_err err = {0};
+	struct sc_err *err = &l->err;
 
 	/* it waits for writers: not for those of which there is nothing left */
 	if (waits(fs, l->c->row))
 		fs_writers_check(fs);
-	/* the descriptor stays open until it is answered */
-	if (execute(fs, l->c, &l->who, l->text, NULL, NULL, &err) < 0) {
-		err.errnum = err.errnum ? err.errnum : EIO;
-		(void)pthread_mutex_lock(&l->c->lock);
-		if (is_same(&l->write, &l->c->last)) /* no other thread has written since */
-			l->c->refused = err.errnum;
-		(void)pthread_mutex_unlock(&l->c->lock);
-	} else {
-		err = (struct sc_err){0};
-	}
-	fs_notify_done(l->waiter, l->command, &err);
+	if (execute(fs, l->c, &l->who, l->text, NULL, NULL, err) < 0)
+		err->errnum = err->errnum ? err->errnum : EIO;
+	else
+		*err = (struct sc_err){0};
+}
+
+static void answer(struct fs_order *order)
+{
+	struct long_request *l = (struct long_request *)order;
+
+	is_over(l, true, l->err.errnum);
+	fs_notify_done(l->waiter, l->command, &l->err);
 	sc_sys.release(l);
-	(void)__atomic_sub_fetch(nr, 1, __ATOMIC_RELEASE);
+}
+
+static void give_up(struct fs_order *order)
+{
+	struct long_request *l = (struct long_request *)order;
+
+	is_over(l, false, EINTR);
+	fs_command_end(l->command);
+	sc_sys.release(l->waiter);
+	sc_sys.release(l);
+}
+
+static void *long_thread(void *arg)
+{
+	struct long_request *l = arg;
+	struct fs *fs = l->fs;
+
+	carry_out(&l->order);
+	answer(&l->order);
+	(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
 
-static void start_long(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes,
-		       struct fs_command *command)
+/* What reads everything there is: few at once. */
+static int start_long(struct long_request *l, struct sc_err *err)
 {
-	struct fs_waiter *waiter = fs_notify_new(req, fs, c->job, c->row, bytes);
-	struct long_request *l = sc_zalloc(sizeof(*l) + bytes + 1);
-	const bool is_waiting = waits(fs, c->row);
-	int *nr = running(fs, c->row);
-	int most = !is_waiting		      ? FS_LONG_THREADS
-		   : fuse_req_is_uring(req) ? FS_RING_WAITING_THREADS
-					    : FS_WAITING_THREADS;
-	struct sc_err err = {0};
+	struct fs *fs = l->fs;
 	pthread_t thread;
 
-	if (!l || !waiter) {
-		sc_sys.release(waiter);
-		sc_sys.release(l);
-		(void)sc_nomem(&err);
-		refuse(req, c, &err);
-		fs_command_end(command);
-		return;
-	}
-	*l = (struct long_request){fs, c, waiter, caller(req, fs, command), command, c->last};
-	memcpy(l->text, text, bytes);
-	if (__atomic_add_fetch(nr, 1, __ATOMIC_ACQUIRE) > most || pthread_create(&thread, NULL, long_thread, l) != 0) {
-		(void)__atomic_sub_fetch(nr, 1, __ATOMIC_RELEASE);
-		sc_sys.release(waiter);
-		sc_sys.release(l);
-		(void)sc_fail(&err, SC_E_BUSY, "too many commands that %s are running (limit %d); try again later",
-			      is_waiting ? "wait for writers, such as commit," : "take long, such as verify,", most);
-		refuse(req, c, &err);
-		fs_command_end(command);
-		return;
+	if (__atomic_add_fetch(&fs->long_threads, 1, __ATOMIC_ACQUIRE) > FS_LONG_THREADS ||
+	    pthread_create(&thread, NULL, long_thread, l) != 0) {
+		(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
+		return sc_fail(err, SC_E_BUSY, "too many commands that take long, such as verify, are running (limit "
+			       "%d); try again later", FS_LONG_THREADS);
 	}
 	(void)pthread_detach(thread);
+	return 0;
+}
+
+/* Starts a command that has a thread of its own, and answers it when it is done (`bytes` were written; 0: it is a
+ * close(2) that waits).  Takes `command`, or NULL.  Fails if it could not be started. */
+static int start(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, int what, const char *text,
+		 size_t length, size_t bytes, struct fs_command *command, struct sc_err *err)
+{
+	struct fs_waiter *waiter = fs_notify_new(req, fs, c->job, c->row, bytes);
+	struct long_request *l = sc_zalloc(sizeof(*l) + length + 1);
+	int rc = l && waiter ? 0 : sc_nomem(err);
+
+	if (rc == 0) {
+		*l = (struct long_request){{carry_out, answer, give_up}, what, fs, c, fh, waiter,
+					   caller(req, fs, command), command, c->last};
+		memcpy(l->text, text, length);
+		rc = waits(fs, c->row) ? fs_order(req, c->job, &l->order, err) : start_long(l, err);
+	}
+	if (rc == 0)
+		return 0;
+	sc_sys.release(waiter);
+	sc_sys.release(l);
+	fs_command_end(command);
+	return rc;
 }
 
 static void start_held(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes)
@@ -310,25 +347,26 @@ static bool is_use_line(const char *text, size_t bytes)
 	return bytes > 4 && memcmp(text, "use ", 4) == 0 && (!end || (size_t)(end - text) == bytes - 1);
 }
 
-/* The whole document is there. */
-static int judge(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, struct sc_err *err)
+/* The whole document is there: it is judged, and answered then.  Fails if it is refused at once. */
+static int judge(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, int what, size_t bytes,
+		 struct sc_err *err)
 {
-	const struct rs_caller who = caller(req, fs, NULL);
 	int rc;
 
 	c->judged = true;
 	if (memchr(c->document.text, 0, c->document.bytes))
 		rc = sc_fail(err, SC_E_COMMAND, "%s: the document has a zero byte; write text", c->row->name);
 	else
-		rc = command(fs, c, &who, c->document.text, NULL, err);
-	fs_document(fs, fh, false);
+		rc = start(req, fs, c, fh, what, c->document.text, c->document.bytes, bytes, NULL, err);
+	if (rc < 0)
+		fs_document(fs, fh, false);
 	return rc;
 }
 
 static void write_document(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
 			   size_t bytes)
 {
-	const bool first = c->document.bytes == 0;
+	const bool is_use = c->document.bytes == 0 && is_use_line(text, bytes);
 	struct sc_err err = {0};
 	int rc = 0;
 
@@ -341,30 +379,31 @@ static void write_document(fuse_req_t req, struct fs *fs, struct fs_control *c, 
 		fs_document(fs, fh, true);
 		if (c->document.failed)
 			rc = sc_nomem(&err);
-		else if (first && is_use_line(text, bytes))
-			rc = judge(req, fs, c, fh, &err);
 	}
+	c->spoilt = 0;
+	if (rc == 0 && is_use)
+		rc = judge(req, fs, c, fh, USE_LINE, bytes, &err);
+	else if (rc == 0)
+		(void)fuse_reply_write(req, bytes);
 	if (rc < 0) {
 		fs_document(fs, fh, false);
 		sc_buf_done(&c->document);
 		refuse(req, c, &err);
 		c->spoilt = c->refused;
-	} else {
-		c->spoilt = 0;
-		(void)fuse_reply_write(req, bytes);
 	}
 }
 
 /* Decided here and answered, but for what is long.  *ret_command is taken by what ends it later. */
-static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, const char *text, size_t bytes,
-			  struct fs_command **ret_command)
+static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
+			  size_t bytes, struct fs_command **ret_command)
 {
 	const struct rs_caller who = caller(req, fs, *ret_command);
 	struct sc_err err = {0};
 	char *copy;
 
 	if (c->row->flags & RS_CTL_LONG || waits(fs, c->row)) {
-		start_long(req, fs, c, text, bytes, sc_steal(ret_command));
+		if (start(req, fs, c, fh, COMMAND, text, bytes, bytes, sc_steal(ret_command), &err) < 0)
+			refuse(req, c, &err);
 		return;
 	}
 	copy = sc_zalloc(bytes + 1);
@@ -416,7 +455,7 @@ void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 		(void)sc_fail(&err, SC_E_COMMAND, "%s: the command has a zero byte; write text", c->row->name);
 		refuse(req, c, &err);
 	} else {
-		write_command(req, fs, c, text, bytes, &begun);
+		write_command(req, fs, c, fh, text, bytes, &begun);
 	}
 	fs_command_end(begun);
 	(void)pthread_mutex_unlock(&c->lock);
@@ -425,6 +464,7 @@ void fs_control_write(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh)
 {
 	struct sc_err err = {0};
+	bool is_answered = false; /* or will be */
 
 	if (!(c->row->flags & RS_CTL_DOCUMENT)) { /* a process that is forked closes it, too: a command goes on */
 		(void)fuse_reply_err(req, 0);
@@ -437,11 +477,11 @@ void fs_control_flush(fuse_req_t req, struct fs *fs, struct fs_control *c, uint6
 			"again",
 				  c->row->name);
 	} else if (c->document.bytes && !c->judged) {
-		(void)judge(req, fs, c, fh, &err);
+		is_answered = judge(req, fs, c, fh, DOCUMENT, 0, &err) == 0;
 	}
 	if (err.code)
 		(void)fs_refuse(req, c->job, c->row->name, &err);
-	else
+	else if (!is_answered)
 		(void)fuse_reply_err(req, 0);
 	(void)pthread_mutex_unlock(&c->lock);
 }

@@ -3,7 +3,7 @@
  * Objects without a name keep their row while somebody holds them.  Only the kernel knows who does, and a FORGET need
  * not mean that it does not know the node any more: the name may have been looked up again meanwhile.  So a thread
  * asks it, by invalidating the attributes of a node: ENOENT if and only if the kernel does not know the node.  Requests
- * never wait for that.
+ * never wait for that, and it never waits for a job: what is of one whose gate is closed is kept for later.
  */
 #include "fs/fs_i.h"
 
@@ -24,10 +24,34 @@ bool fs_is_known(void *arg, struct rs_job *job, uint64_t number)
 	return fs->se && is_known(fs, &n);
 }
 
-/* Likewise, of a node other than `asked`, which the kernel does not know (NULL: none was asked for). */
+/* Likewise, of a node other than `asked`, which the kernel does not know. */
 static bool is_another_known(struct fs *fs, const struct fs_node *asked, const struct fs_node *n)
 {
-	return !(asked && fs_node_id(*asked) == fs_node_id(*n)) && is_known(fs, n);
+	return fs_node_id(*asked) != fs_node_id(*n) && is_known(fs, n);
+}
+
+/* Enters the gate of a job, or keeps the node for when it opens (without memory, for the next mount). */
+static bool enter_or_keep(struct fs *fs, struct rs_job *job, const struct fs_node *n)
+{
+	bool is_in;
+
+	(void)pthread_mutex_lock(&fs->forget.lock); /* who opens the gate takes it afterwards */
+	is_in = rs_tree_try_enter(job);
+	if (!is_in)
+		(void)sc_vec_push(&fs->forget.later, fs_node_id(*n));
+	(void)pthread_mutex_unlock(&fs->forget.lock);
+	return is_in;
+}
+
+void fs_forget_again(struct fs *fs)
+{
+	(void)pthread_mutex_lock(&fs->forget.lock);
+	for (size_t i = 0; i < fs->forget.later.nr; i++)
+		(void)sc_vec_push(&fs->forget.nodes, fs->forget.later.at[i]);
+	if (fs->forget.later.nr)
+		(void)pthread_cond_signal(&fs->forget.wake);
+	fs->forget.later.nr = 0;
+	(void)pthread_mutex_unlock(&fs->forget.lock);
 }
 
 /* Drops what has no name and no node. */
@@ -40,7 +64,7 @@ static void ask(struct fs *fs, struct rs_job *job, uint64_t number, const struct
 
 	if (!rs_tree_is_nameless(fs->service, job, number))
 		return;
-	if (n && is_known(fs, n))
+	if (is_known(fs, n))
 		return;
 	if (rs_tree_get(fs->service, job, number, &look, &err) == 0 && look.kind != RS_NONE) {
 		now = other = fs_node_of_look(job, &look);
@@ -51,7 +75,8 @@ static void ask(struct fs *fs, struct rs_job *job, uint64_t number, const struct
 		if (look.type == S_IFREG && fs_handle_has(fs, number))
 			return;
 	}
-	rs_tree_enter(job);
+	if (!enter_or_keep(fs, job, n))
+		return;
 	rc = rs_tree_forget(fs->service, job, number, &err);
 	rs_tree_leave(job);
 	if (rc < 0 && rc != SC_E_BUSY)
@@ -200,6 +225,7 @@ void fs_forget_stop(struct fs *fs)
 	(void)pthread_join(fs->forget.thread, NULL);
 	fs->forget.started = false;
 	sc_vec_done(&fs->forget.nodes);
+	sc_vec_done(&fs->forget.later);
 }
 
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t times)

@@ -15,13 +15,12 @@
 
 /*
  * Over io_uring a parked request keeps an entry of its core's ring, and a ring without entries stops
- * that core: waiters and long commands together must be fewer than the entries of one ring.
+ * that core: waiters, long commands and what is parked together must be fewer than the entries of one ring.
  */
-#define FS_RING_ENTRIES 16
+#define FS_RING_ENTRIES 256	/* memory that no request has used is none */
 #define FS_RING_WAITERS 8
 #define FS_LONG_THREADS 4	/* that answer verify and data */
-#define FS_WAITING_THREADS 64	/* that answer commit */
-#define FS_RING_WAITING_THREADS 3 /* the same over io_uring: with the two above still less than a ring's entries */
+#define FS_RING_PARKED 224	/* that wait for a job, or are commands of one: parked.c */
 
 #define FS_GENERATION_SHIFT 40	/* of file handles */
 #define FS_COMMITTED_BUCKETS 4096
@@ -148,7 +147,7 @@ struct fs {
 		struct fs_nodes {
 			fuse_ino_t *at;
 			size_t nr, room;
-		} nodes;
+		} nodes, later;		/* `later`: of a job whose gate was closed */
 	} forget;			/* forget.c */
 	/* waiters and polls: notify.c */
 	pthread_mutex_t notify_lock;
@@ -175,7 +174,7 @@ struct fs {
 		int nr;
 		struct fs_gpu_open *opens; /* that are not answered */
 	} gpu;				/* gpu.c */
-	int long_threads, waiting_threads; /* that answer verify and data, and commit; atomic */
+	int long_threads, waiting_threads; /* that answer verify and data, and other commands; atomic */
 	dev_t device;			/* the mount's */
 };
 
@@ -259,8 +258,12 @@ void fs_requests_load(struct fs *fs);
 bool fs_request_comes_again(void);
 /** Tells whether it does, and an earlier daemon has made its record. */
 bool fs_was_done(void);
-/** What this thread has read is answered; for those that come again. */
+/** What this thread has read is answered; for those that come again, and those that were parked. */
 void fs_request_answered(void);
+/** Returns the kernel's number of what this thread has read, or serves; 0: it is not known, without -o hold. */
+uint64_t fs_request_number(void);
+/** Enters a request that another thread has read, and this one serves now. */
+void fs_request_runs(struct fs *fs, uint64_t number);
 /** All requests that came again are answered. */
 void fs_requests_settle(struct fs *fs);
 
@@ -414,6 +417,8 @@ int fs_forget_start(struct fs *fs, struct sc_err *err);
 void fs_forget_stop(struct fs *fs);
 /** Looks, soon, whether a node's object, if it has no name, is known to the kernel; drops it if it is not. */
 void fs_forget(struct fs *fs, fuse_ino_t ino);
+/** Looks again at those that were of a job whose gate was closed: one has opened. */
+void fs_forget_again(struct fs *fs);
 /** Tells whether the kernel knows an object that is no regular file; for struct rs_events. */
 bool fs_is_known(void *arg, struct rs_job *job, uint64_t number);
 /** Does so with all objects that have no name: after a take-over, and after a command that may have taken names. */
@@ -438,14 +443,6 @@ void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c, struct
 /** Opens the bytes of a node for one call.  `flags` may ask for writing only where a handle that may write is open
  *  (W1).  Errors: SC_E_UNSUPPORTED (not a file of a working tree), SC_E_STALE (not one any more). */
 int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err);
-/** Finds the file of the working tree that a node is of; if it is committed, copies it up (`truncate`: makes it empty).
- *  On success the caller holds rs_tree_enter() of *ret_job.  Errors: SC_E_STALE (the file is gone), SC_E_SEALED (.v and
- *  .as are read-only). */
-int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct rs_job **ret_job, uint64_t *ret_blob,
-		  struct sc_err *err);
-/** Fails an open for writing of a committed file with SC_E_STALE, after copying it up: the retry of the thread
- *  finds the copy, which no commit seals before. */
-int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t thread, struct sc_err *err);
 /** Makes the kernel ask again for the attributes of the other nodes that an object may have, after a change that came
  *  by node `n`; if the change has copied the file up (`was_committed`), also for names. */
 void fs_changed(struct fs *fs, const struct fs_node *n, struct rs_job *job, uint64_t number, bool was_committed);
@@ -465,7 +462,7 @@ void fs_write_back_stop(struct fs *fs);
 int fs_notify_start(struct fs *fs, struct sc_err *err);
 void fs_notify_stop(struct fs *fs);
 void fs_notify_news(struct fs *fs);
-/** Parks a write of `bytes` to a control file; one of the next two functions takes it over. */
+/** Parks a write of `bytes` to a control file (0: its close); one of the next two functions takes it over. */
 struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row,
 				size_t bytes);
 /** Answers the write when rs_control_held() of its row says that `held` is over. */
@@ -527,6 +524,8 @@ void fs_gpu_end(void);
 /* opened.c */
 /** Makes a handle with a number, for an open that fs_open_end() ends; NULL: out of memory. */
 struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err);
+/** Ends an open that begins anew later (parked.h), before the kernel has got anything of it. */
+void fs_open_put_off(struct fs *fs, struct fs_handle *h);
 /** Answers an open or a create (`e`), or undoes it if it failed or the kernel does not take the reply. */
 void fs_open_end(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_entry_param *e,
 		 struct fuse_file_info *fi, const char *op, int rc, const struct sc_err *err);

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 #include "fs/mounts.h"
 #include "fs/signals.h"
 
@@ -400,6 +400,7 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 /* Frees what serve() has made, as far as it came. */
 static void end(struct fs *fs, bool has_handlers)
 {
+	fs_parked_stop();
 	fs_service_leave(fs);
 	fs_reads_stop(fs);
 	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) ||
@@ -431,7 +432,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .is_held = o->hold,
 			.rings = o->io_uring, .kept = kept, .gpu.news = PTHREAD_COND_INITIALIZER,
 			.began_ns = sc_now_wall_ns(), .took_over_ns = fuse_fd >= 0 ? sc_now_ns() : INT64_MIN / 2};
-	struct rs_events events = {&fs, on_names, on_news, fs_describe, fs_handle_each, fs_is_known};
+	struct rs_events events = {&fs, on_names, on_news, fs_describe, fs_handle_each, fs_is_known, fs_opened};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];
 	struct rs_options service = {.store = o->store, .preset_dir = presets, .events = &events,
@@ -461,9 +462,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 		(void)pthread_cond_init(wakes[i], NULL);
 	rc = fuse_fd < 0 ? prepare_mountpoint(o->mountpoint, err) : 0;
 	fs_signals_defer(); /* until loop(), and in all other threads for ever */
-	if (rc == 0)
-		config = loop_config();
-	if (rc == 0 && !config)
+	if (rc == 0 && !(config = loop_config()))
 		rc = sc_nomem(err);
 	if (rc == 0)
 		rc = session_new(&fs, o, err);

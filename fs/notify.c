@@ -117,8 +117,10 @@ static bool answer(struct fs_waiter *w, bool interrupted)
 		(void)fuse_reply_err(w->req, EINTR);
 	else if (rc < 0)
 		(void)fs_refuse(w->req, w->job, w->row->name, &w->err);
-	else
+	else if (w->bytes)
 		(void)fuse_reply_write(w->req, w->bytes);
+	else
+		(void)fuse_reply_err(w->req, 0);
 	return true;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attributes: asked for, and changed. */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -84,17 +84,20 @@ static int set_size(struct fs *fs, struct rs_job *job, uint64_t blob, off_t byte
 }
 
 /* Of the job's folder: mode and owner are the job's. */
-static int set_job(struct fs *fs, struct rs_job *job, struct rs_attrs attrs, struct sc_err *err)
+static int set_job(fuse_req_t req, struct rs_job *job, const struct fs_asked *a, struct sc_err *err)
 {
+	struct rs_attrs attrs = attrs_of(&a->attr, a->flags);
+	struct fs *fs = fs_of(req);
 	int rc = 0;
 
 	if (attrs.has_mode || attrs.has_uid || attrs.has_gid)
 		rc = rs_job_chattr(fs->service, job, attrs.has_mode ? attrs.mode : RS_SAME_MODE,
 				   attrs.has_uid ? attrs.uid : RS_SAME_ID, attrs.has_gid ? attrs.gid : RS_SAME_ID, err);
 	attrs.has_mode = attrs.has_uid = attrs.has_gid = false;
-	if (rc < 0 || !is_any(&attrs))
+	if (rc == 0 && is_any(&attrs))
+		rc = fs_enter(req, job, a, err);
+	if (rc != RS_HERE || !is_any(&attrs))
 		return rc;
-	rs_tree_enter(job);
 	rc = rs_tree_set_attrs(fs->service, job, rs_job_root(job), &attrs, err);
 	rs_tree_leave(job);
 	return rc;
@@ -104,10 +107,10 @@ static int set_job(struct fs *fs, struct rs_job *job, struct rs_attrs attrs, str
  * Changes the attributes of what has a number, by its name or by a descriptor.  Another size copies a committed file
  * up: the next lookup finds the copy, and who has the committed file open goes on reading that.
  */
-static int set_object(fuse_req_t req, struct fs *fs, const struct fs_node *n, const struct stat *attr, int set,
-		      struct sc_err *err)
+static int set_object(fuse_req_t req, const struct fs_node *n, const struct fs_asked *a, struct sc_err *err)
 {
-	struct rs_attrs attrs = attrs_of(attr, set);
+	struct rs_attrs attrs = attrs_of(&a->attr, a->flags);
+	struct fs *fs = fs_of(req);
 	bool was_committed = false;
 	struct rs_job *job = fs_job(fs, n);
 	uint64_t number = 0, blob;
@@ -115,18 +118,16 @@ static int set_object(fuse_req_t req, struct fs *fs, const struct fs_node *n, co
 
 	if (!job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
-	if (set & FUSE_SET_ATTR_SIZE) {
-		rc = fs_work_begin(fs, n, attr->st_size == 0, &job, &blob, err);
-		if (rc < 0)
-			return rc;
-		rc = set_size(fs, job, blob, attr->st_size, err);
-	} else {
-		rs_tree_enter(job);
-	}
+	rc = a->flags & FUSE_SET_ATTR_SIZE ? fs_work_begin(req, a, n, a->attr.st_size == 0, &job, &blob, err)
+					   : fs_enter(req, job, a, err);
+	if (rc != RS_HERE)
+		return rc;
+	if (a->flags & FUSE_SET_ATTR_SIZE)
+		rc = set_size(fs, job, blob, a->attr.st_size, err);
 	if (rc == 0)
 		rc = fs_number(fs, n, &job, &number, err);
 	if (rc == 0)
-		rc = kill_set_id(req, fs, job, number, set, &attrs, err);
+		rc = kill_set_id(req, fs, job, number, a->flags, &attrs, err);
 	if (rc == 0 && is_any(&attrs)) {
 		was_committed = fs_is_committed(fs, job, number);
 		rc = rs_tree_set_attrs(fs->service, job, number, &attrs, err);
@@ -137,34 +138,43 @@ static int set_object(fuse_req_t req, struct fs *fs, const struct fs_node *n, co
 	return rc;
 }
 
-void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
-		struct fuse_file_info *fi)
+static void set_attrs(fuse_req_t req, const struct fs_asked *a)
 {
 	const int owner_or_mode = FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID;
 	struct fs *fs = fs_of(req);
-	struct fs_node n = fs_node_of(ino);
+	struct fs_node n = fs_node_of(a->ino);
 	struct rs_job *job = fs_job(fs, &n);
 	struct sc_err err = {0};
 	struct fs_found now;
 	int rc = 0;
 
-	(void)fi;
 	if (n.kind == FS_ROOT || n.kind == FS_TOP)
 		rc = sc_fail(&err, SC_E_PERMISSION, "attributes of control files and of the mount cannot be changed");
 	else if (!job)
 		rc = sc_fail(&err, SC_E_STALE, "the job is gone");
 	else if (n.kind == FS_JOB)
-		rc = set_job(fs, job, attrs_of(attr, set), &err);
+		rc = set_job(req, job, a, &err);
 	else if (n.kind == FS_INODE || n.kind == FS_IMPLIED || fs_node_is_file(&n))
-		rc = set_object(req, fs, &n, attr, set, &err);
-	else if (n.kind != FS_SPECIAL || set & owner_or_mode) /* `echo x > topology` truncates first */
+		rc = set_object(req, &n, a, &err);
+	else if (n.kind != FS_SPECIAL || a->flags & owner_or_mode) /* `echo x > topology` truncates first */
 		rc = sc_fail(&err, SC_E_SEALED, "read-only");
+	if (rc == RS_LATER)
+		return;
 	if (rc == 0)
-		rc = fs_stat(fs, ino, &now, &err);
+		rc = fs_stat(fs, a->ino, &now, &err);
 	if (rc < 0)
 		fs_fail(req, "setattr", &err);
 	else
 		(void)fuse_reply_attr(req, &now.st, S_ISDIR(now.st.st_mode) ? 0 : fs_keep(fs, now.timeout));
+}
+
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
+		struct fuse_file_info *fi)
+{
+	const struct fs_asked a = {.serve = set_attrs, .ino = ino, .attr = *attr, .flags = set};
+
+	(void)fi;
+	set_attrs(req, &a);
 }
 
 void op_statfs(fuse_req_t req, fuse_ino_t ino)

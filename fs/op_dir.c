@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looks names up, reads links, lists folders. */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,30 +13,38 @@
 /* --- looking up --- */
 
 /* Reserves what a retrying thread finds, so that no commit seals it before it is opened. */
-static int lookup_again(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, struct fs_found *found,
-			struct sc_err *err)
+static int lookup_again(fuse_req_t req, const struct fs_asked *a, struct fs_found *found, struct sc_err *err)
 {
 	const pid_t thread = fuse_req_ctx(req)->pid;
-	struct fs_node n = fs_node_of(parent);
+	struct fs *fs = fs_of(req);
+	struct fs_node n = fs_node_of(a->ino);
 	struct rs_job *job = NULL, *same;
 	struct sc_err ignored;
-	bool copies = false;
 	uint64_t blob;
-	int rc;
+	bool copies;
+	int rc = fs_lookup(fs, a->ino, a->name, found, err);
 
-	if (thread && fs_is_listed_by_number(&n) && fs_looks_again(fs, thread, &copies))
+	if (thread && a->told && fs_is_listed_by_number(&n))
 		job = fs_job(fs, &n);
 	/* threads of another process namespace share the number 0: what an open has reserved must do for them */
-	if (!job)
-		return fs_lookup(fs, parent, name, found, err);
+	if (rc < 0 || !job)
+		return rc;
+	/* nothing is reserved of a folder, or of what is committed: that does not wait for the job */
+	copies = a->copies && fs_node_has_place(&found->node);
+	if (!copies && found->node.kind != FS_WORK)
+		return 0;
 	/* with its bytes, whatever the open does; where this fails, the open fails, too, and says why */
-	if (copies && fs_lookup(fs, parent, name, found, &ignored) == 0 && fs_node_has_place(&found->node) &&
-	    fs_work_begin(fs, &found->node, false, &same, &blob, &ignored) == 0) {
+	if (copies)
+		rc = fs_work_begin(req, a, &found->node, false, &same, &blob, &ignored);
+	if (copies && rc == RS_HERE) {
 		fs_reserve(fs, blob, thread);
 		rs_tree_leave(same);
 	}
-	rs_tree_enter(job);
-	rc = fs_lookup(fs, parent, name, found, err);
+	if (rc != RS_LATER)
+		rc = fs_enter(req, job, a, err);
+	if (rc != RS_HERE)
+		return rc;
+	rc = fs_lookup(fs, a->ino, a->name, found, err);
 	if (rc == 0 && found->node.kind == FS_WORK) {
 		fs_redeem(fs, found->node.blob, thread);
 		fs_reserve(fs, found->node.blob, thread);
@@ -73,8 +81,10 @@ static void tell_why(struct fs *fs, const struct fs_node *folder, const char *na
 		rs_job_refused(job, name, err);
 }
 
-void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+static void lookup(fuse_req_t req, const struct fs_asked *a)
 {
+	const fuse_ino_t parent = a->ino;
+	const char *name = a->name;
 	struct fs *fs = fs_of(req);
 	struct fs_node n = fs_node_of(parent);
 	struct fuse_entry_param e;
@@ -86,7 +96,9 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (rc == 0 && (strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
 		rc = lookup_dots(fs, parent, name, &found, &err);
 	else if (rc == 0)
-		rc = lookup_again(req, fs, parent, name, &found, &err);
+		rc = lookup_again(req, a, &found, &err);
+	if (rc == RS_LATER)
+		return;
 	if (rc == 0) /* it may be of a newer version, which nobody shows yet */
 		rc = fs_current(fs, parent, name, &err);
 	if (rc < 0) {
@@ -97,6 +109,14 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	fs_folder_told(req, fs, &found);
 	fs_entry(fs, &found, &e);
 	(void)fuse_reply_entry(req, &e);
+}
+
+void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fs_asked a = {.serve = lookup, .ino = parent, .name = name};
+
+	a.told = fs_looks_again(fs_of(req), fuse_req_ctx(req)->pid, &a.copies);
+	lookup(req, &a);
 }
 
 /* --- links --- */

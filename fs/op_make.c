@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes files, folders, links and special files. */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,17 +45,20 @@ static void reply_found(fuse_req_t req, struct fs *fs, const char *op, int rc, c
 }
 
 /* Makes what has no bytes, and answers. */
-static void make(fuse_req_t req, fuse_ino_t parent, const char *name, const struct rs_make *what, const char *op)
+static void make(fuse_req_t req, const struct fs_asked *a, const struct rs_make *what, const char *op)
 {
 	struct fs *fs = fs_of(req);
 	struct fs_folder folder = {0};
 	struct fs_found found;
 	struct sc_err err = {0};
 	struct rs_look look;
-	int rc = fs_folder(fs, parent, name, &folder, &err);
+	int rc = fs_folder(fs, a->ino, a->name, &folder, &err);
 
-	if (rc == 0) {
-		rs_tree_enter(folder.job);
+	if (rc == 0)
+		rc = fs_enter(req, folder.job, a, &err);
+	if (rc == RS_LATER)
+		return;
+	if (rc == RS_HERE) {
 		rc = make_once(fs, &folder, what, &look, &err);
 		if (rc == 0)
 			rc = fs_stat_look(fs, folder.job, &look, &found, &err);
@@ -63,8 +66,31 @@ static void make(fuse_req_t req, fuse_ino_t parent, const char *name, const stru
 	}
 	if (rc < 0 && folder.job && rc != SC_E_EXISTS && rc != SC_E_STALE)
 		rs_job_refused(folder.job, op, &err);
-	fs_folder_changed(req, fs, parent);
+	fs_folder_changed(req, fs, a->ino);
 	reply_found(req, fs, op, rc, &found, &err);
+}
+
+static void make_folder(fuse_req_t req, const struct fs_asked *a)
+{
+	const struct rs_make what = make_of(req, a->mode);
+
+	make(req, a, &what, "mkdir");
+}
+
+static void make_link(fuse_req_t req, const struct fs_asked *a)
+{
+	struct rs_make what = make_of(req, a->mode);
+
+	what.target = (struct meta_bytes){a->text, a->bytes};
+	make(req, a, &what, "symlink");
+}
+
+static void make_special(fuse_req_t req, const struct fs_asked *a)
+{
+	struct rs_make what = make_of(req, a->mode);
+
+	what.rdev = S_ISCHR(a->mode) || S_ISBLK(a->mode) ? a->dev : 0;
+	make(req, a, &what, "mknod");
 }
 
 /* In the mount's own folder: a job. */
@@ -88,20 +114,20 @@ static void make_job(fuse_req_t req, const char *name, mode_t mode)
 
 void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
-	struct rs_make what = make_of(req, S_IFDIR | (mode & 07777));
+	const struct fs_asked a = {.serve = make_folder, .ino = parent, .name = name, .mode = S_IFDIR | (mode & 07777)};
 
 	if (fs_node_of(parent).kind == FS_ROOT)
 		make_job(req, name, mode & 07777);
 	else
-		make(req, parent, name, &what, "mkdir");
+		make_folder(req, &a);
 }
 
 void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name)
 {
-	struct rs_make what = make_of(req, S_IFLNK | 0777);
+	const struct fs_asked a = {.serve = make_link, .ino = parent, .name = name, .text = link, .bytes = strlen(link),
+				   .mode = S_IFLNK | 0777};
 
-	what.target = (struct meta_bytes){link, strlen(link)};
-	make(req, parent, name, &what, "symlink");
+	make_link(req, &a);
 }
 
 /* --- regular files --- */
@@ -117,19 +143,20 @@ static int refuse_existing(const char *name, const struct fuse_file_info *fi, st
 }
 
 /* Makes a file of the working tree and opens it (h and fi; both NULL: mknod) before the lock is released. */
-static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const char *name, mode_t mode,
-		       struct fs_handle *h, struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
+static int create_file(fuse_req_t req, struct fs *fs, const struct fs_asked *a, struct fs_handle *h,
+		       struct fuse_file_info *fi, struct fs_found *found, struct sc_err *err)
 {
-	struct rs_make what = make_of(req, S_IFREG | (mode & 07777));
+	struct rs_make what = make_of(req, S_IFREG | (a->mode & 07777));
 	struct fs_folder folder = {0};
 	struct rs_look look;
-	int rc = fs_folder(fs, parent, name, &folder, err);
+	int rc = fs_folder(fs, a->ino, a->name, &folder, err);
 
-	if (rc == 0) {
-		rs_tree_enter(folder.job);
+	if (rc == 0)
+		rc = fs_enter(req, folder.job, a, err);
+	if (rc == RS_HERE) {
 		rc = make_once(fs, &folder, &what, &look, err);
 		if (rc == SC_E_EXISTS || (rc == 0 && look.kind != RS_WORK)) /* was made, and committed meanwhile */
-			rc = refuse_existing(name, fi, err);
+			rc = refuse_existing(a->name, fi, err);
 		/* it is empty: a truncation would take SUID and SGID from it */
 		if (rc == 0 && fi)
 			fi->flags &= ~O_TRUNC;
@@ -146,9 +173,9 @@ static int create_file(fuse_req_t req, struct fs *fs, fuse_ino_t parent, const c
 	return rc;
 }
 
-void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
-	       struct fuse_file_info *fi)
+static void create(fuse_req_t req, const struct fs_asked *a)
 {
+	struct fuse_file_info fi = a->fi;
 	struct fs *fs = fs_of(req);
 	struct fuse_entry_param e;
 	struct fs_found found;
@@ -158,35 +185,50 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 
 	fs_room_for_file(fs);
 	if (h)
-		rc = create_file(req, fs, parent, name, mode, h, fi, &found, &err);
-	fs_folder_changed(req, fs, parent);
+		rc = create_file(req, fs, a, h, &fi, &found, &err);
+	if (rc == RS_LATER) {
+		fs_open_put_off(fs, h);
+		return;
+	}
+	fs_folder_changed(req, fs, a->ino);
 	if (rc == 0)
 		fs_entry(fs, &found, &e);
-	fs_open_end(req, fs, h, &e, fi, "create", rc, &err);
+	fs_open_end(req, fs, h, &e, &fi, "create", rc, &err);
+}
+
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+	       struct fuse_file_info *fi)
+{
+	const struct fs_asked a = {.serve = create, .ino = parent, .name = name, .mode = mode, .fi = *fi};
+
+	create(req, &a);
+}
+
+static void make_file(fuse_req_t req, const struct fs_asked *a)
+{
+	struct fs *fs = fs_of(req);
+	struct fs_found found;
+	struct sc_err err = {0};
+	int rc = create_file(req, fs, a, NULL, NULL, &found, &err);
+
+	if (rc != RS_LATER)
+		reply_found(req, fs, "mknod", rc, &found, &err);
 }
 
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev)
 {
-	struct fs *fs = fs_of(req);
-	struct rs_make what = make_of(req, mode);
-	struct fs_found found;
-	struct sc_err err = {0};
-	int rc;
+	const struct fs_asked a = {.serve = S_ISREG(mode) ? make_file : make_special, .ino = parent, .name = name,
+				   .mode = mode, .dev = dev};
 
-	if (!S_ISREG(mode)) {
-		what.rdev = S_ISCHR(mode) || S_ISBLK(mode) ? dev : 0;
-		make(req, parent, name, &what, "mknod");
-		return;
-	}
-	rc = create_file(req, fs, parent, name, mode, NULL, NULL, &found, &err);
-	reply_found(req, fs, "mknod", rc, &found, &err);
+	a.serve(req, &a);
 }
 
 /* --- another name --- */
 
-static int link_file(struct fs *fs, const struct fs_node *n, const struct fs_folder *to, struct fs_found *found,
-		     struct sc_err *err)
+static int link_file(fuse_req_t req, const struct fs_asked *a, const struct fs_node *n, const struct fs_folder *to,
+		     struct fs_found *found, struct sc_err *err)
 {
+	struct fs *fs = fs_of(req);
 	struct rs_service *s = fs->service;
 	bool was_committed;
 	struct rs_job *job;
@@ -199,9 +241,10 @@ static int link_file(struct fs *fs, const struct fs_node *n, const struct fs_fol
 			       "elsewhere; copy them");
 	if (rc == 0 && job != to->job)
 		rc = sc_fail(err, SC_E_CROSS, "files cannot be linked across jobs; copy them");
-	if (rc < 0)
+	if (rc == 0)
+		rc = fs_enter(req, job, a, err);
+	if (rc != RS_HERE)
 		return rc;
-	rs_tree_enter(job);
 	was_committed = fs_is_committed(fs, job, number);
 	rc = fs_was_done() ? 0 : rs_tree_link(s, job, number, to->number, to->name, err);
 	if (rc == 0)
@@ -215,19 +258,28 @@ static int link_file(struct fs *fs, const struct fs_node *n, const struct fs_fol
 	return rc;
 }
 
-void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+static void make_name(fuse_req_t req, const struct fs_asked *a)
 {
 	struct fs *fs = fs_of(req);
-	struct fs_node n = fs_node_of(ino);
+	struct fs_node n = fs_node_of(a->ino);
 	struct fs_folder to = {0};
 	struct fs_found found;
 	struct sc_err err = {0};
-	int rc = fs_folder(fs, parent, name, &to, &err);
+	int rc = fs_folder(fs, a->other, a->name, &to, &err);
 
 	if (rc == 0)
-		rc = link_file(fs, &n, &to, &found, &err);
+		rc = link_file(req, a, &n, &to, &found, &err);
+	if (rc == RS_LATER)
+		return;
 	if (to.job && (rc == SC_E_PERMISSION || rc == SC_E_CROSS || rc == SC_E_COMMAND))
 		rs_job_refused(to.job, "link", &err);
-	fs_folder_changed(req, fs, parent);
+	fs_folder_changed(req, fs, a->other);
 	reply_found(req, fs, "link", rc, &found, &err);
+}
+
+void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+{
+	const struct fs_asked a = {.serve = make_name, .ino = ino, .other = parent, .name = name};
+
+	make_name(req, &a);
 }

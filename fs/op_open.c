@@ -8,7 +8,7 @@
  *
  * Where the kernel or privileges do not allow passthrough, reads and writes come to op_io.c.
  */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,6 +90,11 @@ static int open_blob(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct 
 	return 0;
 }
 
+static bool changes(const struct fuse_file_info *fi)
+{
+	return (fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC;
+}
+
 /* Opens a file that a commit has sealed since it was looked up: its bytes never change. */
 static int open_sealed(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
 		       struct fuse_file_info *fi, struct sc_err *err)
@@ -103,16 +108,16 @@ static int open_sealed(fuse_req_t req, struct fs *fs, const struct fs_node *n, s
 	return rc < 0 && err->errnum == ENOENT ? sc_fail(err, SC_E_STALE, "the file is gone") : rc;
 }
 
-static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, struct fs_handle *h,
+static int open_work(fuse_req_t req, const struct fs_asked *a, const struct fs_node *n, struct fs_handle *h,
 		     struct fuse_file_info *fi, struct sc_err *err)
 {
+	struct fs *fs = fs_of(req);
 	struct rs_job *job = fs_job(fs, n);
 	bool is_uncommitted;
-	int rc = 0;
+	int rc = job ? fs_enter(req, job, a, err) : sc_fail(err, SC_E_STALE, "the job is gone");
 
-	if (!job)
-		return sc_fail(err, SC_E_STALE, "the job is gone");
-	rs_tree_enter(job);
+	if (rc != RS_HERE)
+		return rc;
 	is_uncommitted = rs_work_is(fs->service, job, n->blob);
 	if (is_uncommitted)
 		rc = fs_open_work(req, fs, job, n->blob, h, fi, err);
@@ -122,9 +127,9 @@ static int open_work(fuse_req_t req, struct fs *fs, const struct fs_node *n, str
 		(void)fuse_lowlevel_notify_inval_inode(fs->se, h->ino, -1, 0);
 	if (is_uncommitted)
 		return rc;
-	if ((fi->flags & O_ACCMODE) == O_RDONLY && !(fi->flags & O_TRUNC))
+	if (!changes(fi))
 		return open_sealed(req, fs, n, h, fi, err);
-	return fs_work_instead(fs, n, fi->flags & O_TRUNC, fuse_req_ctx(req)->pid, err);
+	return fs_work_instead(req, a, n, fi->flags & O_TRUNC, err);
 }
 
 int fs_open_image(struct fs *fs, const struct fs_node *n, const char *path, bool again, struct fs_handle *h,
@@ -197,14 +202,16 @@ static int open_for_gpu(fuse_req_t req, struct fs *fs, const struct fs_node *n, 
  * Opens a node as the version that its lookup found a moment ago.  The epoch makes names stale before a command that
  * changes them returns, so an open of an older version's node began before the command returned.
  */
-static int open_committed(fuse_req_t req, struct fs *fs, const struct fs_node *n, bool again, struct fs_handle *h,
+static int open_committed(fuse_req_t req, const struct fs_asked *a, const struct fs_node *n, struct fs_handle *h,
 			  struct fuse_file_info *fi, struct sc_err *err)
 {
+	struct fs *fs = fs_of(req);
+	bool again = a->told != 0;
 	const char *path = NULL;
 	int rc;
 
-	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC)
-		return fs_work_instead(fs, n, fi->flags & O_TRUNC, fuse_req_ctx(req)->pid, err);
+	if (changes(fi))
+		return fs_work_instead(req, a, n, fi->flags & O_TRUNC, err);
 	rc = rs_path_text(fs->service, n->path, &path, err);
 	if (rc == 0)
 		rc = rs_view_at(fs->service, n->place, &h->view, err);
@@ -250,26 +257,37 @@ int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, stru
 	return fs_control_open(req, fs, job, row, fi->flags, &h->control, err);
 }
 
-void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static void open_node(fuse_req_t req, const struct fs_asked *a)
 {
+	struct fuse_file_info fi = a->fi;
 	struct fs *fs = fs_of(req);
-	struct fs_node n = fs_node_of(ino);
+	struct fs_node n = fs_node_of(a->ino);
 	struct sc_err err = {0};
-	struct fs_handle *h = fs_open_begin(fs, ino, &err);
+	struct fs_handle *h = fs_open_begin(fs, a->ino, &err);
 	const pid_t thread = fuse_req_ctx(req)->pid;
-	bool copies;
-	int64_t again = fs_looks_again(fs, thread, &copies);
 	int rc = SC_E_NO_MEMORY;
 
 	if (h && n.kind == FS_WORK)
-		rc = open_work(req, fs, &n, h, fi, &err);
+		rc = open_work(req, a, &n, h, &fi, &err);
 	else if (h && (n.kind == FS_VIEW || n.kind == FS_BLOB || n.kind == FS_SHARED))
-		rc = open_committed(req, fs, &n, again != 0, h, fi, &err);
+		rc = open_committed(req, a, &n, h, &fi, &err);
 	else if (h && (n.kind == FS_TOP || n.kind == FS_SPECIAL))
-		rc = fs_open_control(req, fs, &n, h, fi, &err);
+		rc = fs_open_control(req, fs, &n, h, &fi, &err);
 	else if (h)
 		rc = sc_fail(&err, SC_E_IS_DIR, "a directory");
-	if (rc <= 0) /* it is not parked */
-		fs_open_end(req, fs, h, NULL, fi, "open", rc, &err);
-	fs_looked_again(fs, thread, again);
+	if (rc == RS_LATER && (n.kind == FS_WORK || changes(&fi))) {
+		fs_open_put_off(fs, h);
+		return;
+	}
+	if (rc <= 0) /* else fs_gpu_open() has parked it */
+		fs_open_end(req, fs, h, NULL, &fi, "open", rc, &err);
+	fs_looked_again(fs, thread, a->told);
+}
+
+void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs_asked a = {.serve = open_node, .ino = ino, .fi = *fi};
+
+	a.told = fs_looks_again(fs_of(req), fuse_req_ctx(req)->pid, &a.copies);
+	open_node(req, &a);
 }

@@ -3,7 +3,7 @@
  * Extended attributes.  user., trusted. and security. are kept; POSIX ACLs are not supported.  Without
  * FUSE_HANDLE_KILLPRIV_V2 the kernel asks for security.capability at each write(2), and is answered at once.
  */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 #include <string.h>
@@ -157,37 +157,61 @@ static void reply_change(fuse_req_t req, struct fs *fs, fuse_ino_t ino, struct r
 	(void)fuse_reply_err(req, 0);
 }
 
-void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t bytes, int flags)
+static void set_xattr(fuse_req_t req, const struct fs_asked *a)
 {
-	enum rs_xattr_set how = flags & XATTR_CREATE  ? RS_XATTR_NEW :
-				flags & XATTR_REPLACE ? RS_XATTR_OLD : RS_XATTR_ANY;
-	struct meta_bytes is = {name, strlen(name)}, new_value = {value, bytes};
+	enum rs_xattr_set how = a->flags & XATTR_CREATE  ? RS_XATTR_NEW :
+				a->flags & XATTR_REPLACE ? RS_XATTR_OLD : RS_XATTR_ANY;
+	struct meta_bytes is = {a->name, strlen(a->name)}, new_value = {a->text, a->bytes};
 	struct fs *fs = fs_of(req);
 	struct rs_job *job = NULL;
 	struct sc_err err = {0};
 	uint64_t number = 0;
-	int rc = find_to_change(fs, ino, name, &job, &number, &err);
+	int rc = find_to_change(fs, a->ino, a->name, &job, &number, &err);
 
 	if (rc == 0 && !fs_was_done()) {
-		rs_tree_enter(job);
-		rc = rs_tree_set_xattr(fs->service, job, number, is, new_value, how, &err);
-		rs_tree_leave(job);
+		rc = fs_enter(req, job, a, &err);
+		if (rc == RS_LATER)
+			return;
+		if (rc == RS_HERE) {
+			rc = rs_tree_set_xattr(fs->service, job, number, is, new_value, how, &err);
+			rs_tree_leave(job);
+		}
 	}
-	reply_change(req, fs, ino, job, number, "setxattr", rc, &err);
+	reply_change(req, fs, a->ino, job, number, "setxattr", rc, &err);
+}
+
+void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t bytes, int flags)
+{
+	const struct fs_asked a = {.serve = set_xattr, .ino = ino, .name = name, .text = value, .bytes = bytes,
+				   .flags = flags};
+
+	set_xattr(req, &a);
+}
+
+static void drop_xattr(fuse_req_t req, const struct fs_asked *a)
+{
+	struct fs *fs = fs_of(req);
+	struct rs_job *job = NULL;
+	struct sc_err err = {0};
+	uint64_t number = 0;
+	int rc = find_to_change(fs, a->ino, a->name, &job, &number, &err);
+
+	if (rc == 0 && !fs_was_done()) {
+		rc = fs_enter(req, job, a, &err);
+		if (rc == RS_LATER)
+			return;
+		if (rc == RS_HERE) {
+			rc = rs_tree_drop_xattr(fs->service, job, number,
+						(struct meta_bytes){a->name, strlen(a->name)}, &err);
+			rs_tree_leave(job);
+		}
+	}
+	reply_change(req, fs, a->ino, job, number, "removexattr", rc, &err);
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	struct fs *fs = fs_of(req);
-	struct rs_job *job = NULL;
-	struct sc_err err = {0};
-	uint64_t number = 0;
-	int rc = find_to_change(fs, ino, name, &job, &number, &err);
+	const struct fs_asked a = {.serve = drop_xattr, .ino = ino, .name = name};
 
-	if (rc == 0 && !fs_was_done()) {
-		rs_tree_enter(job);
-		rc = rs_tree_drop_xattr(fs->service, job, number, (struct meta_bytes){name, strlen(name)}, &err);
-		rs_tree_leave(job);
-	}
-	reply_change(req, fs, ino, job, number, "removexattr", rc, &err);
+	drop_xattr(req, &a);
 }

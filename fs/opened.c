@@ -33,6 +33,12 @@ struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
 	return h;
 }
 
+void fs_open_put_off(struct fs *fs, struct fs_handle *h)
+{
+	(void)fs_handle_take(fs, h->number);
+	fs_handle_free(fs, h);
+}
+
 /* Why a file of a job cannot be opened is in the job's `error`, unless the errno says all. */
 static void tell_why(struct fs *fs, const struct fs_handle *h, const char *op, const struct sc_err *err)
 {

@@ -27,11 +27,9 @@
  * The thread starts with the first read of an image that may wait (rs_mapped.waits), and lives until the mount ends, as
  * a ring's entry wants it of who replies (notify.c).
  */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <stdio.h>
 
 #include "meta/base/metric.h"
 
@@ -187,23 +185,6 @@ static void answer_told(struct fs *fs)
 	(void)pthread_mutex_lock(&fs->reads.lock);
 }
 
-/* As the kernel tells it (fatal_signal_pending); a thread that can't be looked at, of another PID namespace, is. */
-static bool is_killed(pid_t thread)
-{
-	unsigned long long pending = UINT64_C(1) << (SIGKILL - 1);
-	char path[40], line[256];
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/status", thread);
-	f = thread ? fopen(path, "re") : NULL;
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "SigPnd: %llx", &pending) == 1)
-			break;
-	if (f)
-		(void)fclose(f);
-	return pending >> (SIGKILL - 1) & 1;
-}
-
 /* P4, P6.  Under the lock, which it drops meanwhile: others only add to the list, in front. */
 static void answer_some_early(struct fs *fs)
 {
@@ -213,7 +194,7 @@ static void answer_some_early(struct fs *fs)
 		if (!r->seen.req || !(stop || r->is_interrupted))
 			continue;
 		(void)pthread_mutex_unlock(&fs->reads.lock);
-		if (stop || is_killed(r->thread))
+		if (stop || fs_is_killed(r->thread))
 			answer_early(r, stop ? ECONNABORTED : EINTR);
 		(void)pthread_mutex_lock(&fs->reads.lock);
 	}

@@ -38,6 +38,7 @@
 
 static _Thread_local struct fs_request *mine;
 static _Thread_local bool comes_again, is_done;
+static _Thread_local uint64_t number;
 static pthread_key_t at_end;
 
 static void drop(void *entry)
@@ -81,24 +82,32 @@ static void take(struct fs_request *r)
 	(void)pthread_setspecific(at_end, r);
 }
 
+/* Enters a request that this thread is to serve. */
+static void came_to(struct fs *fs, uint64_t unique)
+{
+	if (mine)
+		enter(mine, unique);
+	else
+		take(claim(fs->kept, unique));
+	if (!mine)
+		sc_log(SC_LOG_ERROR, "more than %d threads serve at once: if this daemon is killed now, a program may "
+		       "get a wrong errno", FS_REQUESTS_MAX);
+}
+
 /* A request has come: enters it. */
 static void came(struct fs *fs, uint64_t unique)
 {
 	comes_again = unique & FUSE_UNIQUE_RESEND;
 	unique &= ~FUSE_UNIQUE_RESEND;
+	number = unique;
 	if (!unique)
 		return;
 	if (comes_again) {
 		take(find(fs->kept, unique));
 		is_done = mine && mine->sequence;
 	}
-	if (mine && !is_done)
-		enter(mine, unique);
-	if (!mine)
-		take(claim(fs->kept, unique));
-	if (!mine)
-		sc_log(SC_LOG_ERROR, "more than %d threads serve at once: if this daemon is killed now, a program may "
-		       "get a wrong errno", FS_REQUESTS_MAX);
+	if (!is_done)
+		came_to(fs, unique);
 }
 
 static ssize_t read_request(int fd, void *buf, size_t bytes, void *fs)
@@ -157,10 +166,24 @@ bool fs_was_done(void)
 
 void fs_request_answered(void)
 {
-	if (mine)
+	if (mine) {
 		drop(mine);
-	take(NULL);
+		take(NULL);
+	}
 	is_done = false;
+}
+
+uint64_t fs_request_number(void)
+{
+	return number;
+}
+
+void fs_request_runs(struct fs *fs, uint64_t of)
+{
+	comes_again = is_done = false;
+	number = of;
+	if (of)
+		came_to(fs, of);
 }
 
 void fs_requests_settle(struct fs *fs)

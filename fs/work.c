@@ -5,7 +5,7 @@
  * A change by a node holds the tree's read lock from the look that found the file uncommitted until the change is made,
  * so no commit seals the file in between.  A change by an open handle is covered by the count of writers (writers.c).
  */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,16 +23,19 @@ int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct 
 	return rs_work_open(fs->service, job, n.blob, flags, ret_fd, err);
 }
 
-int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct rs_job **ret_job, uint64_t *ret_blob,
-		  struct sc_err *err)
+int fs_work_begin(fuse_req_t req, const struct fs_asked *a, const struct fs_node *n, bool truncate,
+		  struct rs_job **ret_job, uint64_t *ret_blob, struct sc_err *err)
 {
+	struct fs *fs = fs_of(req);
 	struct rs_job *job = fs_job(fs, n);
 	uint64_t number;
 	int rc;
 
 	if (!job)
 		return sc_fail(err, SC_E_STALE, "the job is gone");
-	rs_tree_enter(job);
+	rc = fs_enter(req, job, a, err);
+	if (rc != RS_HERE)
+		return rc;
 	*ret_job = job;
 	*ret_blob = n->blob;
 	if (n->kind == FS_WORK && rs_work_is(fs->service, job, n->blob))
@@ -47,16 +50,19 @@ int fs_work_begin(struct fs *fs, const struct fs_node *n, bool truncate, struct 
 	return rc;
 }
 
-int fs_work_instead(struct fs *fs, const struct fs_node *n, bool truncate, pid_t thread, struct sc_err *err)
+int fs_work_instead(fuse_req_t req, const struct fs_asked *a, const struct fs_node *n, bool truncate,
+		    struct sc_err *err)
 {
+	struct fs *fs = fs_of(req);
+	const pid_t thread = fuse_req_ctx(req)->pid;
 	struct rs_job *job;
 	uint64_t blob;
-	int rc = fs_work_begin(fs, n, truncate, &job, &blob, err);
+	int rc = fs_work_begin(req, a, n, truncate, &job, &blob, err);
 
 	/* a blob that an earlier daemon has sealed tells no number: the lookup of the retry makes the copy */
 	if (rc == SC_E_STALE && n->kind == FS_WORK)
 		fs_told_stale(fs, thread, true);
-	if (rc < 0)
+	if (rc != RS_HERE)
 		return rc;
 	fs_reserve(fs, blob, thread);
 	rs_tree_leave(job);

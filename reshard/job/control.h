@@ -22,7 +22,8 @@ enum rs_control_flags {
 	RS_CTL_ANSWER = 8,	/* write() makes the text that is read next on the same descriptor */
 	RS_CTL_DOCUMENT = 16,	/* what is written is collected, and judged at close(2); one line `use ...` at once */
 	RS_CTL_HELD = 32,	/* after write() the request waits until `held` says so */
-	RS_CTL_WAITS = 64,	/* write() waits for other requests: it has a thread of its own, whatever else runs */
+	RS_CTL_WAITS = 64,	/* write() waits for other requests, or for the job's other commands: it has a thread of
+				 * its own, when the job's commands before it are done.  So has RS_CTL_DOCUMENT */
 };
 
 struct rs_control {

@@ -29,7 +29,7 @@
 READ(topology);
 WRITE(write_topology, rs_job_topology(who, job, text, err));
 static const struct rs_control topology = {
-	.name = "topology", .nr = 0, .mode = 0644, .flags = RS_CTL_MOVES,
+	.name = "topology", .nr = 0, .mode = 0644, .flags = RS_CTL_MOVES | RS_CTL_WAITS,
 	.read = read_topology, .write = write_topology,
 };
 
@@ -49,20 +49,20 @@ static const struct rs_control commit = {
 
 WRITE(write_discard, rs_job_discard(who->service, job, err));
 static const struct rs_control discard = {
-	.name = "discard", .nr = 3, .mode = 0200,
+	.name = "discard", .nr = 3, .mode = 0200, .flags = RS_CTL_WAITS,
 	.write = write_discard,
 };
 
 WRITE(write_rollback, rs_job_rollback(who, job, text, err));
 static const struct rs_control rollback = {
-	.name = "rollback", .nr = 4, .mode = 0200, .flags = RS_CTL_MOVES,
+	.name = "rollback", .nr = 4, .mode = 0200, .flags = RS_CTL_MOVES | RS_CTL_WAITS,
 	.write = write_rollback,
 };
 
 READ(versions);
 WRITE(write_versions, rs_job_tag(who, job, text, err));
 static const struct rs_control versions = {
-	.name = "versions", .nr = 5, .mode = 0644,
+	.name = "versions", .nr = 5, .mode = 0644, .flags = RS_CTL_WAITS,
 	.read = read_versions, .write = write_versions,
 };
 
@@ -105,7 +105,7 @@ static const struct rs_control error = {
 READ(config);
 WRITE(write_config, rs_job_config(who, job, text, err));
 static const struct rs_control config = {
-	.name = "config", .nr = 10, .mode = 0644,
+	.name = "config", .nr = 10, .mode = 0644, .flags = RS_CTL_WAITS,
 	.read = read_config, .write = write_config,
 };
 
@@ -131,7 +131,7 @@ static const struct rs_control diff = {
 
 WRITE(write_clone, rs_job_clone(who, job, text, err));
 static const struct rs_control clone_row = {
-	.name = "clone", .nr = 14, .mode = 0200, .flags = RS_CTL_MOVES,
+	.name = "clone", .nr = 14, .mode = 0200, .flags = RS_CTL_MOVES | RS_CTL_WAITS,
 	.write = write_clone,
 };
 

@@ -32,6 +32,9 @@ struct rs_events {
 	int (*each_open)(void *arg, struct rs_job *job, int (*fn)(void *arg, uint64_t ino), void *fn_arg);
 	/** Tells whether somebody may hold a folder or link, since the kernel knows it.  May be NULL: nobody does. */
 	bool (*is_known)(void *arg, struct rs_job *job, uint64_t ino);
+	/** Called when the gate of a job's working tree has opened (rs_tree_try_enter()): locks of the job may be held,
+	 *  but not that one.  May be NULL. */
+	void (*opened)(void *arg, struct rs_job *job);
 };
 
 /* --- jobs --- */

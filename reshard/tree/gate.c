@@ -16,6 +16,11 @@ void rs_tree_enter(struct rs_job *job)
 	(void)pthread_rwlock_rdlock(&job->tree);
 }
 
+bool rs_tree_try_enter(struct rs_job *job)
+{
+	return pthread_rwlock_tryrdlock(&job->tree) == 0;
+}
+
 void rs_tree_leave(struct rs_job *job)
 {
 	(void)pthread_rwlock_unlock(&job->tree);
@@ -124,6 +129,15 @@ static int find_busy(struct rs_job *job, const struct all_written *all, const st
 	return 0;
 }
 
+void rs_tree_open(struct rs_job *job)
+{
+	const struct rs_events *events = &job->service->events;
+
+	(void)pthread_rwlock_unlock(&job->tree);
+	if (events->opened)
+		events->opened(events->arg, job);
+}
+
 /* Closes the gate when all files are quiet.  A reservation ends by itself, and is waited for. */
 static int close_quiet(struct rs_job *job, struct all_written *all, struct sc_err *err)
 {
@@ -143,7 +157,7 @@ static int close_quiet(struct rs_job *job, struct all_written *all, struct sc_er
 		if (rc == 0 && sc_now_ns() > (why == RS_OPEN ? give_up : give_up + RS_RESERVED_NS))
 			rc = fail_at(job, busy, SC_E_BUSY, 0,
 				     "is open or mapped for writing; close it, then commit", err);
-		(void)pthread_rwlock_unlock(&job->tree);
+		rs_tree_open(job);
 		if (rc < 0)
 			return rc;
 		rs_work_wait(job->service, QUIET_POLL_NS);
@@ -161,9 +175,4 @@ int rs_tree_close(struct rs_job *job, bool quiet, struct sc_err *err)
 		(void)pthread_rwlock_wrlock(&job->tree);
 	sc_vec_done(&all);
 	return rc;
-}
-
-void rs_tree_open(struct rs_job *job)
-{
-	(void)pthread_rwlock_unlock(&job->tree);
 }

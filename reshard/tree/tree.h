@@ -70,6 +70,8 @@ int rs_tree_xattrs(struct rs_service *s, struct rs_job *job, uint64_t ino, struc
 
 /** Between these a file of the working tree is opened for writing, or something is changed: the head does not move. */
 void rs_tree_enter(struct rs_job *job);
+/** Enters, but for a gate that is closed, or about to be: false.  Afterwards it opens, which rs_events.opened tells. */
+bool rs_tree_try_enter(struct rs_job *job);
 void rs_tree_leave(struct rs_job *job);
 
 /** Has the log store in *note, if it is 0, where the first record of this thread ends, before the record is there

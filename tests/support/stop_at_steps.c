@@ -2,6 +2,7 @@
 /*
  * Makes a daemon stop at named steps (reshard/peers/steps.h): linked to the program, with nothing else changed.  A
  * thread that comes to step NAME waits for as long as $SCALAI_STEPS/NAME is there, and says so by $SCALAI_STEPS/NAME.at.
+ * Where $SCALAI_STEPS/NAME.first is there, too, only the first one does, until somebody removes NAME.at.
  * Lets the program speak other protocols, too: $SCALAI_PROTOCOLS.
  */
 #include "meta/base/sys.h"
@@ -17,16 +18,18 @@
 static void stop(int nr, const char *name)
 {
 	const char *folder = getenv("SCALAI_STEPS");
-	char path[4096], at[sizeof(path) + 3];
+	char path[4096], at[sizeof(path) + 3], first[sizeof(path) + 6];
 	int fd;
 
 	(void)nr;
 	if (!folder || snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path) || access(path, F_OK) < 0)
 		return;
 	(void)snprintf(at, sizeof(at), "%s.at", path);
-	fd = open(at, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	if (fd >= 0)
-		(void)close(fd);
+	(void)snprintf(first, sizeof(first), "%s.first", path);
+	fd = open(at, O_WRONLY | O_CREAT | O_CLOEXEC | (access(first, F_OK) == 0 ? O_EXCL : 0), 0600);
+	if (fd < 0)
+		return;
+	(void)close(fd);
 	while (access(path, F_OK) == 0)
 		(void)usleep(500);
 }
