@@ -6,6 +6,8 @@
  * 2. A set dies with the last storage that names it.  Its files go when every member has said, by its low-water mark,
  * that it knows of the death and reads nothing of the set.
  * 3. Nothing is removed by what the catalog remembers: etcd is asked first.
+ * 4. A storage that is made of what nodes keep has no name before etcd has it, and is not told of before (RS_EV_HAVE):
+ * so nothing that a node has said it keeps (ready) can be dead while the head may still be stored in it.
  */
 #include "reshard/cluster/core_i.h"
 

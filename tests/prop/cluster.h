@@ -95,6 +95,7 @@ struct queued {
 	struct rs_event event;
 	struct meta_set_name set;
 	uint32_t nodes[NODES_MAX];
+	struct meta_hash files[NODES_MAX];
 };
 
 struct weights {

@@ -110,6 +110,25 @@ static void send_request(struct world *w, unsigned i, const struct rs_act *a)
 
 /* --- bytes --- */
 
+/*
+ * Odd versions: where they are to be follows from them, so each node knows the name of what it makes.  Even ones: the
+ * storage is made of what nodes keep, which has no name before etcd has it as the storage, and is not told of: a set
+ * that nothing names is dead.
+ */
+static bool is_named(const struct world *w, unsigned i, unsigned job)
+{
+	const uint64_t head = w->node[i].disk[job].head;
+
+	return head % 2 || w->node[i].disk[job].storage == head;
+}
+
+static void tell_have(struct world *w, unsigned i, unsigned job, uint64_t nr)
+{
+	struct rs_event e = {.kind = RS_EV_HAVE, .job = job, .set = set_hash(job, nr), .on = true};
+
+	node_event(w, i, &e);
+}
+
 static void tell_bytes(struct world *w, unsigned i, unsigned job)
 {
 	struct node *n = &w->node[i];
@@ -125,9 +144,8 @@ static void tell_bytes(struct world *w, unsigned i, unsigned job)
 			any = true;
 		}
 	node_event(w, i, &e);
-	e = (struct rs_event){.kind = RS_EV_HAVE, .job = job, .set = set_hash(job, n->disk[job].head), .on = true};
-	if (here && any)
-		node_event(w, i, &e);
+	if (here && any && is_named(w, i, job))
+		tell_have(w, i, job, e.nr);
 }
 
 /* `keep`: what nodes keep, of which the storage is made; NULL: it follows from the version. */
@@ -234,18 +252,19 @@ static void set_aside(struct world *w, unsigned i, unsigned job, uint64_t nr)
 
 static void seal(struct world *w, unsigned i, unsigned job, uint64_t nr)
 {
-	struct rs_event have = {.kind = RS_EV_HAVE, .job = job, .set = set_hash(job, nr), .on = true};
-
 	w->seals++;
 	w->node[i].disk[job].dirty = false;
 	w->node[i].disk[job].prepared = w->node[i].now[job].frozen = 0;
-	node_event(w, i, &have);
+	tell_have(w, i, job, nr);
 }
 
 static void learned(struct world *w, unsigned i, unsigned job, uint64_t nr)
 {
 	struct node *n = &w->node[i];
+	const bool *made = n->disk[job].have[n->disk[job].head];
 
+	if (n->disk[job].head < nr && !is_named(w, i, job) && (made[0] || made[1])) /* nothing will name it */
+		tell_have(w, i, job, n->disk[job].head);
 	n->now[job].prev = n->disk[job].head;
 	n->disk[job].head = nr;
 	memset(n->now[job].landed, 0, sizeof(n->now[job].landed));
@@ -352,6 +371,7 @@ static void do_job_act(struct world *w, unsigned i, const struct rs_act *a)
 		break;
 	case RS_ACT_STORED:
 		n->disk[job].storage = n->now[job].storage = a->nr_sets ? set_nr(&a->sets[0].set) : 0;
+		tell_bytes(w, i, job);
 		break;
 	case RS_ACT_DIED:
 		node_event(w, i, &(struct rs_event){.kind = RS_EV_SEEN, .job = job, .revision = a->revision});
@@ -474,6 +494,10 @@ void node_event(struct world *w, unsigned i, const struct rs_event *e)
 			memcpy(q->nodes, e->nodes, e->nr_nodes * sizeof(*e->nodes));
 			q->event.nodes = q->nodes;
 		}
+		if (e->nr_nodes && e->files) {
+			memcpy(q->files, e->files, e->nr_nodes * sizeof(*e->files));
+			q->event.files = q->files;
+		}
 		return;
 	}
 	w->busy = true;
@@ -527,7 +551,8 @@ void node_start(struct world *w, unsigned i)
 		if (n->disk[job].storage)
 			known[job] = set_hash(job, n->disk[job].storage), row->nr_known = 1;
 		for (unsigned v = 1; v <= VERSIONS_MAX; v++)
-			if (n->disk[job].have[v][0] || n->disk[job].have[v][1])
+			if ((n->disk[job].have[v][0] || n->disk[job].have[v][1]) &&
+			    (v != n->disk[job].head || is_named(w, i, job)))
 				have[job][row->nr_have++] = set_hash(job, v);
 	}
 	if (rs_core_new(&config, node_clock(w, i), &n->core, &err) < 0)
