@@ -31,6 +31,9 @@ bool cli_is_index(const char *path);
 int cli_check_index(const char *index);
 /** Join these files into one, of the index's name without .index.json, in a folder; returns 1 after a message. */
 int cli_join(const char *index, const char *folder);
+/** Join the files NAME-00001-of-00003.safetensors of a folder into NAME.safetensors in another; NULL: only check that
+ *  all are there, and no tensor in two of them; returns 1 after a message. */
+int cli_join_shards(const char *from, const char *to);
 /** Say why a job refused something, by its `error` and errno; returns 1. */
 int cli_refused(const char *mount, const char *job);
 

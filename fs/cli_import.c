@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "fs/cli.h"
+#include "fs/cli_import_i.h"
 #include "fs/clone.h"
 #include "meta/base/limits.h"
-#include "reshard/folder/folder.h"
 #include "reshard/job/service.h"
 
 #define PATH_BYTES 4096
@@ -250,26 +250,6 @@ static const char *name_of(const char *path)
 	return dot && strcmp(dot, ".safetensors") != 0 ? name : "model.safetensors";
 }
 
-/* Is it a folder of an unsharded model, as Hugging Face's save_pretrained() leaves it: files of whole tensors, one or
- * several with an index, and no folders of ranks? */
-static bool is_model(const char *path)
-{
-	static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-					    "pytorch_model.bin.index.json"};
-	char name[PATH_BYTES];
-	struct stat st;
-
-	(void)snprintf(name, sizeof(name), "%s/0", path);
-	if (stat(name, &st) == 0)
-		return false;
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-		(void)snprintf(name, sizeof(name), "%s/%s", path, names[i]);
-		if (stat(name, &st) == 0 && S_ISREG(st.st_mode))
-			return true;
-	}
-	return false;
-}
-
 /* Where the model is in several files, all that their index names must be there. */
 static int check_model(const char *path)
 {
@@ -288,22 +268,7 @@ static int check_model(const char *path)
 	return 0;
 }
 
-/* Is it a checkpoint of torch.distributed or DeepSpeed, whose files all ranks have written together? */
-static bool is_checkpoint(const char *path)
-{
-	bool is = false;
-
-	for (size_t i = 0; !is && rs_folder_marker(i); i++) {
-		char name[PATH_BYTES];
-		struct stat st;
-
-		(void)snprintf(name, sizeof(name), "%s/%s", path, rs_folder_marker(i));
-		is = stat(name, &st) == 0 && S_ISREG(st.st_mode);
-	}
-	return is;
-}
-
-/* The folder of the job that such a checkpoint becomes: of its own name, unless that is a number, as of ranks, or one
+/* The folder of the job that a checkpoint becomes: of its own name, unless that is a number, as of ranks, or one
  * that the mount may use. */
 static void checkpoint_path(const struct import *i, char *path)
 {
@@ -315,43 +280,11 @@ static void checkpoint_path(const struct import *i, char *path)
 	(void)snprintf(path + n, PATH_BYTES - n, "/%s", fits ? name : "checkpoint");
 }
 
-/* --- Megatron's legacy folders: of each model-parallel rank, written by its first replica --- */
-
-/* Reads mp_rank_TT or mp_rank_TT_PPP. */
-static bool is_legacy_name(const char *name, unsigned long ret[2])
-{
-	static const char front[] = "mp_rank_";
-	char *end;
-
-	ret[1] = 0;
-	if (strncmp(name, front, sizeof(front) - 1) != 0 || strspn(name += sizeof(front) - 1, "0123456789") != 2)
-		return false;
-	ret[0] = strtoul(name, &end, 10);
-	if (!*end)
-		return true;
-	if (*end++ != '_' || strspn(end, "0123456789") != 3)
-		return false;
-	ret[1] = strtoul(end, &end, 10);
-	return !*end;
-}
-
-static bool is_legacy(const char *path)
-{
-	DIR *d = opendir(path);
-	const struct dirent *e;
-	unsigned long at[2];
-	bool is = false;
-
-	while (d && !is && (e = readdir(d)))
-		is = is_legacy_name(e->d_name, at);
-	if (d)
-		(void)closedir(d);
-	return is;
-}
+/* --- ranks by other names than 0, 1, ... --- */
 
 /* The rank at coordinates of tp and pp, and 0 of others, in a topology as `topology` shows it: its first axis is the
  * fastest.  -1: it has none. */
-static long rank_at(const char *topology, const unsigned long at[2])
+static long rank_at(const char *topology, const uint32_t at[2])
 {
 	static const char *const axes[] = {"tp=", "pp="};
 	unsigned long stride = 1, rank = 0, degree;
@@ -372,30 +305,68 @@ static long rank_at(const char *topology, const unsigned long at[2])
 	return seen[0] && seen[1] ? (long)rank : -1;
 }
 
-static int copy_legacy_name(const struct copying *c, const char *topology, const char *name)
+/* Finds the rank of which a folder or a file is, and what it is called there.  1: of one; 0: of none; -1, after a
+ * message. */
+static int find_rank(const char *from, const char *name, const char *topology, long *ret, char plain[NAME_MAX + 1])
 {
-	const size_t from = strlen(c->from), to = strlen(c->to);
-	unsigned long at[2];
-	struct stat st;
-	long rank;
-	int rc;
+	uint32_t at[2], rank;
 
-	if (!is_legacy_name(name, at))
-		return copy_name(c, NULL, name);
-	rank = strstr(topology, "order=") ? -1 : rank_at(topology, at);
-	if (rank < 0) {
-		(void)fprintf(stderr, "scalai: '%s/%s' is of tp=%lu pp=%lu, which no rank of the topology '%s' is; "
-				      "import it at the topology at which it was saved, without order=\n", c->from,
-			      name, at[0], at[1], topology);
+	*plain = 0;
+	if (cli_rank_folder(name, &rank) || cli_rank_file(name, &rank, plain)) {
+		*ret = rank;
 		return 1;
 	}
+	if (!cli_legacy_folder(name, at))
+		return 0;
+	*ret = strstr(topology, "order=") ? -1 : rank_at(topology, at);
+	if (*ret >= 0)
+		return 1;
+	(void)fprintf(stderr, "scalai: '%s/%s' is of tp=%u pp=%u, which no rank of the topology '%s' is; import it at "
+			      "the topology at which it was saved, without order=\n", from, name, at[0], at[1],
+		      topology);
+	return -1;
+}
+
+/* Makes the folder of a rank: of one that has a folder a new one, with its permissions. */
+static int make_rank(const struct copying *c, long rank, const char *topology, bool is_folder)
+{
+	struct stat st;
+
+	if (stat(c->from, &st) < 0)
+		return cli_fail("read", c->from);
+	if (mkdir(c->to, is_folder ? (st.st_mode & 0777) | 0700 : 0755) == 0 || (errno == EEXIST && !is_folder))
+		return 0;
+	if (errno != EINVAL)
+		return cli_fail("make", c->to);
+	(void)fprintf(stderr, "scalai: '%s' is of rank %ld, which the topology '%s' has not; import it at the topology "
+			      "at which it was saved, then write another\n", c->from, rank, topology);
+	return 1;
+}
+
+/* Copies what has this name to its rank's folder, or to the job's. */
+static int copy_ranked(const struct copying *c, const char *topology, const char *name)
+{
+	const size_t from = strlen(c->from), to = strlen(c->to);
+	char plain[NAME_MAX + 1];
+	struct stat st;
+	long rank;
+	int rc = find_rank(c->from, name, topology, &rank, plain);
+
+	if (rc <= 0)
+		return rc < 0 ? 1 : copy_name(c, NULL, name);
 	errno = ENAMETOOLONG;
-	if (from + strlen(name) + 2 > PATH_BYTES || to + 32 > PATH_BYTES)
+	if (from + strlen(name) + 2 > PATH_BYTES || to + strlen(plain) + 32 > PATH_BYTES)
 		return cli_fail("read", c->from);
 	(void)snprintf(c->from + from, PATH_BYTES - from, "/%s", name);
 	(void)snprintf(c->to + to, PATH_BYTES - to, "/%ld", rank);
-	errno = EEXIST; /* mp_rank_00 and mp_rank_00_000 */
-	rc = stat(c->to, &st) == 0 ? cli_fail("make", c->to) : copy_tree(c, NULL);
+	rc = make_rank(c, rank, topology, !*plain); /* mp_rank_00 and mp_rank_00_000: it is there */
+	if (rc == 0 && *plain) {
+		(void)snprintf(c->to + strlen(c->to), PATH_BYTES - strlen(c->to), "/%s", plain);
+		errno = EEXIST;
+		rc = stat(c->to, &st) == 0 ? cli_fail("make", c->to) : copy_file(c->from, c->to, c->follow);
+	} else if (rc == 0) {
+		rc = copy_tree(c, NULL);
+	}
 	c->from[from] = 0;
 	c->to[to] = 0;
 	return rc;
@@ -419,7 +390,7 @@ static int read_topology(const char *job, char ret[PATH_BYTES])
 	return n < 0 ? cli_fail("read", path) : 0;
 }
 
-static int copy_legacy(const struct import *i, char *path)
+static int copy_ranks(const struct import *i, char *path)
 {
 	char from[PATH_BYTES], topology[PATH_BYTES];
 	const struct copying c = {from, path, i->follow};
@@ -434,14 +405,62 @@ static int copy_legacy(const struct import *i, char *path)
 		rc = read_topology(path, topology);
 	while (rc == 0 && (e = readdir(d)))
 		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-			rc = copy_legacy_name(&c, topology, e->d_name);
+			rc = copy_ranked(&c, topology, e->d_name);
 	if (d)
 		(void)closedir(d);
 	return rc;
 }
 
+/* Is it one of the files that libraries read beside the tensors of a model: config.json, tokenizers?  `.hf` has the
+ * same. */
+static bool is_beside(const char *name)
+{
+	static const char *const ends[] = {".json", ".txt", ".model", ".jinja", ".py", ".tiktoken"};
+	const char *dot = strrchr(name, '.');
+	bool is = false;
+
+	for (size_t k = 0; dot && k < sizeof(ends) / sizeof(*ends); k++)
+		is |= strcmp(dot, ends[k]) == 0;
+	return is && !cli_is_index(name);
+}
+
+/* Is it one of the other files of a folder whose shards become one? */
+static bool is_no_shard(const char *name)
+{
+	char plain[NAME_MAX + 1];
+	uint32_t at, of;
+
+	return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !cli_is_index(name) &&
+	       !cli_shard(name, &at, &of, plain);
+}
+
+/* Copies what is beside the files that become one: all of a folder that is imported; of an index's folder what
+ * libraries read. */
+static int copy_beside(const struct import *i, char *path, bool is_folder)
+{
+	char from[PATH_BYTES];
+	const struct copying c = {from, path, true};
+	const char *slash = strrchr(i->from, '/');
+	const struct dirent *e;
+	int rc = 0;
+	DIR *d;
+
+	if (is_folder || slash)
+		(void)snprintf(from, sizeof(from), "%.*s", is_folder ? PATH_BYTES : (int)(slash - i->from), i->from);
+	else
+		(void)snprintf(from, sizeof(from), ".");
+	d = opendir(*from ? from : "/");
+	if (!d)
+		return cli_fail("list", from);
+	while (rc == 0 && (e = readdir(d)))
+		if (is_folder ? is_no_shard(e->d_name) : is_beside(e->d_name))
+			rc = copy_name(&c, NULL, e->d_name);
+	(void)closedir(d);
+	return rc;
+}
+
 /* Copies what is unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for. */
-static int copy_whole(const struct import *i, bool is_folder)
+static int copy_whole(const struct import *i, enum cli_folder kind, bool is_folder)
 {
 	char one[256], path[PATH_BYTES], to[PATH_BYTES + NAME_MAX + 1];
 	int rc;
@@ -451,48 +470,98 @@ static int copy_whole(const struct import *i, bool is_folder)
 	(void)snprintf(path, sizeof(path), "%s/%s/0", i->mount, i->job);
 	if (rc)
 		return rc;
-	if (is_folder)
+	if (is_folder && kind == CLI_MODEL)
 		return copy_folder(i, path, true);
 	if (mkdir(path, 0755) < 0)
 		return cli_fail("make", path);
-	if (cli_is_index(i->from))
-		return cli_join(i->from, path);
+	if (kind == CLI_SHARDS || cli_is_index(i->from)) {
+		rc = is_folder ? cli_join_shards(i->from, path) : cli_join(i->from, path);
+		return rc ? rc : copy_beside(i, path, is_folder);
+	}
 	(void)snprintf(to, sizeof(to), "%s/%s", path, name_of(i->from));
 	return copy_file(i->from, to, true);
+}
+
+static int copy_all(const struct import *i, enum cli_folder kind, bool is_folder)
+{
+	char path[PATH_BYTES];
+	int rc;
+
+	if (kind == CLI_MODEL || kind == CLI_SHARDS)
+		return copy_whole(i, kind, is_folder);
+	rc = cli_command(i->mount, i->job, "topology", i->topology);
+	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
+	if (kind == CLI_CHECKPOINT)
+		checkpoint_path(i, path);
+	if (rc)
+		return rc;
+	if (kind == CLI_NAMED_RANKS || kind == CLI_LEGACY)
+		return copy_ranks(i, path);
+	return copy_folder(i, path, i->follow || kind == CLI_CHECKPOINT);
+}
+
+/* Can it be imported?  Of ranks and checkpoints the commit says so. */
+static int check_source(const struct import *i, enum cli_folder kind, bool is_folder)
+{
+	if (!is_folder)
+		return cli_is_index(i->from) || cli_is_tensors(i->from) ? 0 : cli_no_tensors(i->from);
+	return kind == CLI_NOTHING  ? cli_not_importable(i->from)
+	       : kind == CLI_MODEL  ? check_model(i->from)
+	       : kind == CLI_SHARDS ? cli_join_shards(i->from, NULL) : 0;
+}
+
+/* An import is of tensors: a version without any was not what was meant. */
+static int check_imported(const struct import *i)
+{
+	char path[PATH_BYTES], line[256];
+	bool none = false, shared = false;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "%s/%s/.ctl/status", i->mount, i->job);
+	f = fopen(path, "re");
+	if (!f)
+		return cli_fail("read", path);
+	while (fgets(line, sizeof(line), f)) {
+		none |= strcmp(line, "tensors: 0\n") == 0;
+		shared |= strncmp(line, "checkpoint: ", 12) == 0;
+	}
+	(void)fclose(f);
+	if (!none || shared)
+		return 0;
+	(void)fprintf(stderr, "scalai: the files of '%s' were taken, but none of them has a tensor: they are of no "
+			      "format that Scalai reads, or the layout calls them plain\n", i->from);
+	return 1;
 }
 
 static int import(const struct import *i)
 {
 	char path[PATH_BYTES], words[PATH_BYTES];
-	bool is_whole, is_folder;
+	enum cli_folder kind = CLI_MODEL;
+	bool is_folder;
 	struct stat st;
 	int rc;
 
 	if (stat(i->from, &st) < 0)
 		return cli_fail("read", i->from);
-	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+	is_folder = S_ISDIR(st.st_mode);
+	if (!is_folder && !S_ISREG(st.st_mode))
 		return no_file(i->from);
-	is_folder = S_ISDIR(st.st_mode) && is_checkpoint(i->from);
-	is_whole = !S_ISDIR(st.st_mode) || is_model(i->from);
+	if (is_folder)
+		kind = cli_folder_kind(i->from);
 	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
-	if ((is_whole && S_ISDIR(st.st_mode) && check_model(i->from)) || make_job(i, path))
+	if (check_source(i, kind, is_folder) || make_job(i, path))
 		return 1;
 	rc = write_layout(i);
-	if (rc == 0 && is_whole)
-		rc = copy_whole(i, S_ISDIR(st.st_mode));
-	else if (rc == 0)
-		rc = cli_command(i->mount, i->job, "topology", i->topology);
-	if (rc == 0 && is_folder)
-		checkpoint_path(i, path);
-	if (rc == 0 && !is_whole)
-		rc = !is_folder && is_legacy(i->from) ? copy_legacy(i, path)
-						      : copy_folder(i, path, i->follow || is_folder);
+	if (rc == 0)
+		rc = copy_all(i, kind, is_folder);
 	(void)snprintf(words, sizeof(words), "%s%s%s%s", i->step ? "step=" : "", i->step ? i->step : "",
 		       i->note ? " note=" : "", i->note ? i->note : "");
 	if (rc == 0)
 		rc = cli_command(i->mount, i->job, "commit", *words ? words : "note=import");
-	if (rc == 0 && is_whole)
+	if (rc == 0 && (kind == CLI_MODEL || kind == CLI_SHARDS))
 		rc = cli_command(i->mount, i->job, "topology", i->topology);
+	if (rc == 0)
+		rc = check_imported(i);
 	if (rc)
 		(void)fprintf(stderr, "scalai: the job '%s' is left as it is, to look at; "
 				      "'scalai delete %s/%s' removes it\n", i->job, i->mount, i->job);

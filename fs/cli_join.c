@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `scalai import JOB INDEX`: joins the files of a model that an index names into one, as if it had been saved so.
- * Which tensor was in which file is in no name of the job then.
+ * `scalai import JOB INDEX`, or a folder of shards without one: joins the files of a model into one, as if it had been
+ * saved so.  Which tensor was in which file is in no name of the job then.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "fs/cli.h"
+#include "fs/cli_import_i.h"
 #include "reshard/format/format.h"
 #include "reshard/form/shards.h"
 
@@ -26,7 +28,7 @@ struct shard {
 };
 
 struct join {
-	const char *index;
+	const char *index;		/* or what it would be called */
 	struct {
 		size_t nr, room;
 		struct shard *at;
@@ -125,11 +127,19 @@ static int find_shard(struct join *j, const char *name, size_t *ret)
 	return rc;
 }
 
+static int want(struct join *j, size_t shard, const struct rs_found_tensor *t)
+{
+	const struct rs_wanted w = {.name = t->name, .dtype = t->dtype, .shape = t->shape,
+				    .skew = (uint32_t)(t->at % SC_DATA_ALIGN)};
+
+	return sc_vec_push(&j->wanted, w) < 0 || sc_vec_push(&j->from, (struct from){shard, t->at}) < 0
+		       ? sc_nomem(&j->err) : 0;
+}
+
 static int on_tensor(void *arg, const struct rs_sharded *x)
 {
 	struct join *j = arg;
 	const struct rs_found_tensor *t;
-	struct rs_wanted w;
 	const char *name;
 	size_t shard;
 
@@ -139,12 +149,7 @@ static int on_tensor(void *arg, const struct rs_sharded *x)
 	t = name ? rs_found_tensor(&j->shards.at[shard].found, name) : NULL;
 	if (name && !t)
 		return sc_fail(&j->err, SC_E_FORMAT, "'%s' has no tensor '%s', as the index says", x->file, x->name);
-	if (!name)
-		return sc_nomem(&j->err);
-	w = (struct rs_wanted){.name = t->name, .dtype = t->dtype, .shape = t->shape,
-			       .skew = (uint32_t)(t->at % SC_DATA_ALIGN)};
-	return sc_vec_push(&j->wanted, w) < 0 || sc_vec_push(&j->from, (struct from){shard, t->at}) < 0
-		       ? sc_nomem(&j->err) : 0;
+	return name ? want(j, shard, t) : sc_nomem(&j->err);
 }
 
 static int read_index(struct join *j)
@@ -255,29 +260,121 @@ int cli_check_index(const char *index)
 	return rc != 0;
 }
 
+/* Writes what was read of the files into one in a folder; `name` has `bytes`. */
+static int write_joined(struct join *j, const char *folder, const char *name, size_t bytes)
+{
+	const struct rs_found *first = &j->shards.at[0].found;
+	const bool agrees = j->format->agree && first->payload;
+	struct rs_frame frame = {0};
+	const char *to;
+	int rc = rs_format_describe(j->format, j->wanted.at, (uint32_t)j->wanted.nr, agrees ? first->payload : NULL,
+				    agrees ? first->payload_bytes : 0, &frame, &j->err);
+
+	if (rc == 0) {
+		to = sc_arena_printf(&j->arena, "%s/%.*s", folder, (int)bytes, name);
+		rc = to ? write_file(j, &frame, to) : cli_fail("make", folder);
+	}
+	rs_frame_done(&frame);
+	return rc;
+}
+
 int cli_join(const char *index, const char *folder)
 {
 	const char *slash = strrchr(index, '/'), *name = slash ? slash + 1 : index;
 	struct join j = {.index = index};
-	struct rs_frame frame = {0};
 	int rc = read_index(&j);
 
-	if (rc == 0) {
-		const struct rs_found *first = &j.shards.at[0].found;
-		const bool agrees = j.format->agree && first->payload;
-
-		rc = rs_format_describe(j.format, j.wanted.at, (uint32_t)j.wanted.nr, agrees ? first->payload : NULL,
-					agrees ? first->payload_bytes : 0, &frame, &j.err);
-	}
-	if (rc < 0) {
+	if (rc == 0)
+		rc = write_joined(&j, folder, name, strlen(name) - (sizeof(SUFFIX) - 1));
+	if (rc < 0)
 		(void)fprintf(stderr, "scalai: '%s': %s\n", index, j.err.msg);
-	} else {
-		const char *to = sc_arena_printf(&j.arena, "%s/%.*s", folder,
-						 (int)(strlen(name) - (sizeof(SUFFIX) - 1)), name);
-
-		rc = to ? write_file(&j, &frame, to) : cli_fail("make", folder);
-	}
-	rs_frame_done(&frame);
 	join_done(&j);
 	return rc != 0;
+}
+
+/* --- without an index --- */
+
+/* Reads one of the shards; a tensor is in one of them only. */
+static int read_shard(struct join *j, const char *name)
+{
+	size_t shard;
+	int rc = find_shard(j, name, &shard);
+
+	for (uint32_t i = 0; rc == 0 && i < j->shards.at[shard].found.nr; i++) {
+		const struct rs_found_tensor *t = &j->shards.at[shard].found.tensors[i];
+
+		for (size_t k = 0; rc == 0 && k < shard; k++)
+			if (rs_found_tensor(&j->shards.at[k].found, t->name))
+				rc = sc_fail(&j->err, SC_E_FORMAT, "tensor '%s' is in '%s', too", t->name,
+					     j->shards.at[k].name);
+		if (rc == 0)
+			rc = want(j, shard, t);
+	}
+	return rc < 0 ? sc_wrap(&j->err, j->err.code, "'%s'", name) : 0;
+}
+
+struct names {
+	struct dirent **at;
+	int nr;
+};
+
+/* Finds a shard by what all are called and how many they are; any one, if `at` is 0. */
+static const char *find_name(const struct names *names, const char *plain, uint32_t of, uint32_t at)
+{
+	for (int i = 0; i < names->nr; i++) {
+		const char *name = names->at[i]->d_name;
+		char its[NAME_MAX + 1];
+		uint32_t its_at, its_of;
+
+		if (cli_shard(name, &its_at, &its_of, its) && its_of == of && (!at || its_at == at) &&
+		    strcmp(its, plain) == 0)
+			return name;
+	}
+	return NULL;
+}
+
+/* Joins the shards of which `first` is the first by name. */
+static int join_set(const char *from, const struct names *names, const char *first, const char *to)
+{
+	char plain[NAME_MAX + 1];
+	struct join j = {0};
+	uint32_t at, of;
+	int rc = 0;
+
+	if (!cli_shard(first, &at, &of, plain) || find_name(names, plain, of, 0) != first)
+		return 0;
+	j.index = sc_arena_printf(&j.arena, "%s/%s", from, plain);
+	if (!j.index)
+		rc = sc_nomem(&j.err);
+	for (at = 1; rc == 0 && at <= of; at++) {
+		const char *name = find_name(names, plain, of, at);
+
+		rc = name ? read_shard(&j, name)
+			  : sc_fail(&j.err, SC_E_FORMAT, "of %u files number %u is not there, beside '%s'", of, at,
+				    first);
+	}
+	if (rc == 0 && !j.wanted.nr)
+		rc = sc_fail(&j.err, SC_E_FORMAT, "'%s' and those after it hold no tensors", first);
+	if (rc == 0 && to)
+		rc = write_joined(&j, to, plain, strlen(plain));
+	if (rc < 0)
+		(void)fprintf(stderr, "scalai: '%s': %s\n", from, j.err.msg);
+	join_done(&j);
+	return rc != 0;
+}
+
+int cli_join_shards(const char *from, const char *to)
+{
+	struct names names = {0};
+	int rc = 0;
+
+	names.nr = scandir(from, &names.at, NULL, alphasort);
+	if (names.nr < 0)
+		return cli_fail("list", from);
+	for (int i = 0; rc == 0 && i < names.nr; i++)
+		rc = join_set(from, &names, names.at[i]->d_name, to);
+	for (int i = 0; i < names.nr; i++)
+		free(names.at[i]);
+	free(names.at);
+	return rc;
 }

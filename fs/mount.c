@@ -284,7 +284,10 @@ static void become_daemon(const struct fs_mount_options *o)
 {
 	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-	if (!*o->log)
+	if (!*o->log && access("/dev/log", W_OK) < 0)
+		sc_log(SC_LOG_WARN, "there is no syslog here (/dev/log), continuing: the log of this mount is lost; "
+		       "-o log=FILE keeps it");
+	else if (!*o->log)
 		sc_log_to_syslog();
 	for (int i = 0; fd >= 0 && i < 3; i++)
 		(void)dup2(fd, i);
@@ -529,9 +532,6 @@ static int open_log(const struct fs_mount_options *o, struct sc_err *err)
 		return 0;
 	if (fs_is_held())
 		sc_log_to_syslog();
-	else if (access("/dev/log", W_OK) < 0)
-		sc_log(SC_LOG_WARN, "there is no syslog here (/dev/log), continuing: the log of this mount is lost; "
-		       "-o log=FILE keeps it");
 	return 0;
 }
 
@@ -559,9 +559,9 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 		return sc_fail_sys(err, errno, "cannot make the store '%s'", o->store);
 	if (!realpath(o->store, store))
 		return sc_fail_sys(err, errno, "store '%s'", o->store);
-	rc = fs_mount_path(o->mountpoint, mountpoint, err);
-	if (rc == 0)
-		rc = fs_mount_apart(store, mountpoint, err);
+	rc = made ? 0 : fs_mount_strange(store, err);
+	rc = rc < 0 ? rc : fs_mount_path(o->mountpoint, mountpoint, err);
+	rc = rc < 0 ? rc : fs_mount_apart(store, mountpoint, err);
 	if (rc < 0 && made)
 		(void)rmdir(store);
 	if (rc < 0)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/mounts.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,6 +147,32 @@ int fs_mount_apart(const char *store, const char *mountpoint, struct sc_err *err
 		return sc_fail(err, SC_E_COMMAND, "the store '%s' lies below the mount point '%s', which would hide "
 			       "it; choose another mount point", store, mountpoint);
 	return 0;
+}
+
+int fs_mount_strange(const char *store, struct sc_err *err)
+{
+	static const char *const ours[] = {"blobs", "lock", "scalai.db"}, *const before[] = {".", "..", "lost+found",
+											  "presets"};
+	DIR *d = opendir(store);
+	const struct dirent *e;
+	char strange[NAME_MAX + 1] = "";
+	bool is_store = !d; /* who opens it says why it cannot be read */
+
+	while (!is_store && (e = readdir(d))) {
+		bool known = false;
+
+		for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
+			is_store |= strcmp(e->d_name, ours[i]) == 0;
+		for (size_t i = 0; i < sizeof(before) / sizeof(*before); i++)
+			known |= strcmp(e->d_name, before[i]) == 0;
+		if (!known && !*strange)
+			(void)snprintf(strange, sizeof(strange), "%s", e->d_name);
+	}
+	if (d)
+		(void)closedir(d);
+	return is_store || !*strange ? 0
+	       : sc_fail(err, SC_E_COMMAND, "'%s' is no store, and not empty (it has '%s'): a new store is a folder "
+			 "that is not there yet, or an empty one", store, strange);
 }
 
 /* --- the end of a mount --- */

@@ -32,6 +32,9 @@ int fs_mount_path(const char *path, char ret[FS_PATH_BYTES], struct sc_err *err)
 /** Refuses a store and a mount point (both real paths) of which one lies in the other.  Errors: SC_E_COMMAND. */
 int fs_mount_apart(const char *store, const char *mountpoint, struct sc_err *err);
 
+/** Refuses a folder that has other files, and no store's, as a new store.  Errors: SC_E_COMMAND. */
+int fs_mount_strange(const char *store, struct sc_err *err);
+
 /**
  * Unmount one of scalai's mounts; `lazy`: also while it is in use.
  * `ret_store`: the store whose daemon ends now; "": the same mount is at another place, too.

@@ -141,11 +141,32 @@ int fs_number(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, u
 	return rc < 0 || *ret ? rc : sc_fail(err, SC_E_STALE, "the file is gone");
 }
 
+/* No control file is made: most probably its name was misspelt. */
+static int refuse_control(struct fs *fs, const struct fs_node *n, const char *name, struct fs_folder *ret,
+			  struct sc_err *err)
+{
+	struct sc_buf names = {0};
+	int rc;
+
+	ret->job = n->kind == FS_SPECIAL ? fs_job(fs, n) : NULL;
+	for (size_t i = 0; rs_control_at(i); i++)
+		if (!(rs_control_at(i)->flags & RS_CTL_MOUNT) == (n->kind == FS_SPECIAL))
+			sc_buf_printf(&names, " %s", rs_control_at(i)->name);
+	rc = names.failed ? sc_nomem(err)
+			  : sc_fail(err, SC_E_NOT_FOUND, "there is no control file '%s'; there are%s", name,
+				    names.text ? names.text : " none");
+	sc_buf_done(&names);
+	return rc;
+}
+
 int fs_folder(struct fs *fs, uint64_t parent, const char *name, struct fs_folder *ret, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(parent);
 	int rc;
 
+	if ((n.kind == FS_TOP || n.kind == FS_SPECIAL) && n.what == FS_CTL_DIR &&
+	    !rs_control_find(n.kind == FS_TOP, name))
+		return refuse_control(fs, &n, name, ret, err);
 	if (n.kind != FS_JOB && n.kind != FS_INODE && n.kind != FS_IMPLIED)
 		return sc_fail(err, SC_E_SEALED, "'%s': .v, .as, .full and .ctl are read-only, and the mount's own "
 			       "folder holds jobs only; write into JOB/ or JOB/RANK/", name);

@@ -168,7 +168,7 @@ static int create_file(fuse_req_t req, struct fs *fs, const struct fs_asked *a, 
 		}
 		rs_tree_leave(folder.job);
 	}
-	if (folder.job && (rc == SC_E_COMMAND || rc == SC_E_PERMISSION))
+	if (folder.job && (rc == SC_E_COMMAND || rc == SC_E_PERMISSION || rc == SC_E_NOT_FOUND))
 		rs_job_refused(folder.job, "create", err);
 	return rc;
 }

@@ -169,6 +169,11 @@ static int mesh_degrees(struct parser *p, const struct meta_mesh *mesh, uint32_t
 				if (mesh->at[i].axis != rest)
 					sc_buf_printf(&buf, "%s%s", buf.bytes ? " " : "",
 						      p->layout->axes.name[mesh->at[i].axis]);
+			for (int i = 0; i < mesh->nr; i++)
+				if (mesh->at[i].kind == META_DEGREE_AXIS && !p->given[mesh->at[i].axis])
+					sc_buf_printf(&buf, " (%s is %s, unless it is given)",
+						      p->layout->axes.name[mesh->at[i].axis],
+						      p->layout->axes.name[mesh->at[i].number]);
 			rc = refuse(p, "%u ranks do not divide by %u, the product of %s", t->ranks,
 				    (unsigned)product, buf.text ? buf.text : "");
 			sc_buf_done(&buf);

@@ -42,7 +42,8 @@ int rs_versions_drop_spared(struct rs_service *s, struct rs_job *job, bool *ret_
 
 /* data.c */
 /** Computes the samples consumed, for a commit that names `step` and not `samples`. */
-int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, struct sc_err *err);
+int rs_data_samples(const struct rs_version *next, const struct rs_version *head, int64_t step, uint64_t *ret,
+		    struct sc_err *err);
 /** Drops a version's uses of datasets whose epochs are over. */
 void rs_data_prune(struct rs_version *v);
 

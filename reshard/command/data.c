@@ -421,16 +421,25 @@ int rs_job_data(const struct rs_caller *who, struct rs_job *job, const char *tex
 	return rc;
 }
 
-int rs_data_samples(const struct rs_version *head, int64_t step, uint64_t *ret, struct sc_err *err)
+int rs_data_samples(const struct rs_version *next, const struct rs_version *head, int64_t step, uint64_t *ret,
+		    struct sc_err *err)
 {
-	uint64_t batch = head->data.at[0].corpus->spec.deal.batch;
+	const uint64_t batch = next->data.at[0].corpus->spec.deal.batch;
+	uint64_t before;
 
-	for (size_t i = 1; i < head->data.nr; i++)
-		if (head->data.at[i].corpus->spec.deal.batch != batch)
+	for (size_t i = 1; i < next->data.nr; i++)
+		if (next->data.at[i].corpus->spec.deal.batch != batch)
 			return sc_fail(err, SC_E_COMMAND,
 				       "the datasets have different global batches, so step=%" PRId64 " does not say "
 				       "how many samples were consumed; write samples=N, too",
 				       step);
+	/* the steps before had another batch, or somebody has counted otherwise */
+	if (head && head->samples && head->step > 0 && step > 0 &&
+	    (!sc_mul_u64((uint64_t)head->step, batch, &before) || before != head->samples))
+		return sc_fail(err, SC_E_COMMAND,
+			       "step=%" PRId64 " does not say how many samples were consumed: at step %" PRId64
+			       " it was %" PRIu64 ", which is not %" PRId64 " times global_batch=%" PRIu64
+			       "; write samples=N, too", step, head->step, head->samples, head->step, batch);
 	if (!sc_mul_u64((uint64_t)step, batch, ret))
 		return sc_fail(err, SC_E_COMMAND, "step=%" PRId64 " times global_batch=%" PRIu64 " is too large", step,
 			       batch);

@@ -195,6 +195,45 @@ static bool is_other_of_pair(char *const *paths, size_t i)
 	return false;
 }
 
+/* Two samples of WebDataset with one key are refused, and named: the sources are read again. */
+static int check_keys(struct taking *c, char *const *paths, size_t nr)
+{
+	const struct rs_data_spec *spec = &c->corpus->spec;
+	struct rs_table *table;
+	struct sc_buf named = {0};
+	int rc = 0;
+
+	if (!rs_keys_meet(&c->keys))
+		return 0;
+	table = sc_zalloc(sizeof(*table));
+	if (!table)
+		return sc_nomem(c->as->err);
+	c->keys.named = &named;
+	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		sc_cleanup(sc_closep) int fd = -1;
+		struct rs_data_source_info info = {0};
+		struct rs_index x = {.spec = spec, .path = paths[i], .info = &info, .keys = &c->keys, .table = table};
+		struct stat st;
+
+		rc = open_checked(c, paths[i], &fd, &st);
+		x.fd = fd;
+		x.bytes = rc == 0 ? (uint64_t)st.st_size : 0;
+		table->nr = 0;
+		table->fd = -1; /* nothing is kept of it */
+		if (rc == 0)
+			rc = rs_index_tar(&x, c->as->err);
+	}
+	if (rc == 0)
+		rc = named.failed ? sc_nomem(c->as->err)
+		     : sc_fail(c->as->err, SC_E_FORMAT,
+			       "dataset '%s': two of its %zu samples have the same key (path up to the first dot), and "
+			       "side by side they would be read as one: %.600s; give each a key of its own",
+			       spec->name, c->keys.nr, named.text ? named.text : "");
+	sc_buf_done(&named);
+	sc_sys.release(table);
+	return rc;
+}
+
 static int take_all(struct taking *c, char *const *paths, size_t nr)
 {
 	const struct rs_data_spec *spec = &c->corpus->spec;
@@ -204,7 +243,7 @@ static int take_all(struct taking *c, char *const *paths, size_t nr)
 		if (spec->format != RS_DATA_MEGATRON || !is_other_of_pair(paths, i))
 			rc = take_in(c, paths[i]);
 	if (rc == 0)
-		rc = rs_keys_check(&c->keys, spec->name, c->as->err);
+		rc = check_keys(c, paths, nr);
 	if (rc == 0)
 		rc = rs_corpus_finish(c->corpus, c->as->err);
 	if (rc == 0 && c->corpus->samples && !meta_deal_length(&spec->deal, c->corpus->samples))

@@ -81,8 +81,9 @@ int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err 
 	if (rc == 0 && dirt.nr && names.failed)
 		rc = sc_nomem(err);
 	else if (rc == 0 && dirt.nr)
-		rc = sc_fail(err, SC_E_BUSY, "%zu folders, links and files were written or removed since the last "
-			     "version (%s); %s", dirt.nr, names.text ? names.text : "", advice);
+		rc = sc_fail(err, SC_E_BUSY, "%zu of the folders, links and files %s written or removed since the "
+			     "last version (%s); %s", dirt.nr, dirt.nr == 1 ? "was" : "were",
+			     names.text ? names.text : "", advice);
 	sc_buf_done(&names);
 	return rc;
 }

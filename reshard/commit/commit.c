@@ -363,7 +363,7 @@ static int take_over_data(struct commit *c)
 	}
 	v->samples = c->has_samples ? c->samples : head ? head->samples : 0;
 	if (rc == 0 && !c->has_samples && c->step >= 0 && v->data.nr)
-		rc = rs_data_samples(v, c->step, &v->samples, c->err);
+		rc = rs_data_samples(v, head, c->step, &v->samples, c->err);
 	if (rc == 0)
 		rs_data_prune(v);
 	return rc;

@@ -48,16 +48,14 @@ static int by_hash(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-int rs_keys_check(struct rs_keys *keys, const char *name, struct sc_err *err)
+bool rs_keys_meet(struct rs_keys *keys)
 {
 	if (keys->nr)
 		qsort(keys->at, keys->nr, sizeof(*keys->at), by_hash);
 	for (size_t i = 1; i < keys->nr; i++)
-		if (keys->at[i] == keys->at[i - 1])
-			return sc_fail(err, SC_E_FORMAT,
-				       "dataset '%s': two of its %zu samples have the same key (path up to the "
-				       "first dot), and side by side they would be read as one; give each a key of "
-				       "its own",
-				       name, keys->nr);
-	return 0;
+		if (keys->at[i] == keys->at[i - 1]) {
+			keys->twice = keys->at[i];
+			return true;
+		}
+	return false;
 }

@@ -35,6 +35,9 @@ struct rs_index {
 	struct rs_keys {		/* tar: hashes of all keys, over all sources */
 		uint64_t *at;
 		size_t nr, room;
+		struct sc_buf *named;	/* not NULL: nothing is added, but the members that begin samples whose
+					 * key has the hash `twice` are named here */
+		uint64_t twice;
 	} *keys;
 	/* megatron: the .idx */
 	const unsigned char *idx;
@@ -50,8 +53,8 @@ int rs_index_source(struct rs_index *index, struct sc_err *err);
 void rs_index_push(struct rs_index *index, uint64_t value);
 /** Writes the table's buffer to its file. */
 void rs_index_flush(struct rs_index *index);
-/** Refuses two samples with one key: readers would join them to one sample where they meet. */
-int rs_keys_check(struct rs_keys *keys, const char *name, struct sc_err *err);
+/** Tells whether two samples have one key, and sets `twice`: readers would join them to one sample where they meet. */
+bool rs_keys_meet(struct rs_keys *keys);
 
 /* Scanners, one for each format; all but rs_index_tar() run under sc_guard_run(). */
 int rs_index_lines(struct rs_index *index, struct sc_err *err);

@@ -2,7 +2,8 @@
 /*
  * WebDataset: consecutive members whose paths are equal up to the first dot of the last component are
  * one sample.  libarchive finds the members; a sample is the bytes from its first member's header
- * (with the pax or GNU headers before it) to the next sample's.
+ * (with the pax or GNU headers before it) to the next sample's.  What readers skip stays with the sample before it:
+ * folders, and files whose name begins with a dot, as macOS puts '._x' before x.
  */
 #include "reshard/data/index.h"
 
@@ -24,6 +25,7 @@ struct tar {
 	char key[SC_TENSOR_NAME_BYTES_MAX];	/* of the sample that is open; "" before the first */
 	struct sc_arena arena;
 	struct sc_map suffixes;			/* of its members */
+	char skipped[256];			/* the first member that readers skip */
 	struct sc_err *err;
 };
 
@@ -60,7 +62,22 @@ static int begin_sample(struct tar *t, const char *key, size_t bytes, uint64_t a
 	sc_arena_done(&t->arena);
 	rs_index_push(t->x, at);
 	t->x->info->samples++;
-	return sc_vec_push(t->x->keys, XXH3_64bits(key, bytes)) < 0 ? sc_nomem(t->err) : 0;
+	if (!t->x->keys->named)
+		return sc_vec_push(t->x->keys, XXH3_64bits(key, bytes)) < 0 ? sc_nomem(t->err) : 0;
+	if (XXH3_64bits(key, bytes) == t->x->keys->twice) /* `key` is the front of the member's path */
+		sc_buf_printf(t->x->keys->named, "%s'%s' of '%s'", t->x->keys->named->bytes ? " and " : "", key,
+			      t->x->path);
+	return 0;
+}
+
+/* Does webdataset skip a file whose name begins with a dot?  Of d/._x it makes a sample 'd/', unless d has a dot. */
+static bool is_skipped(const char *path, const char *name)
+{
+	const char *folder = name - (name > path);
+
+	while (folder > path && folder[-1] != '/')
+		folder--;
+	return name == path || memchr(folder, '.', (size_t)(name - folder));
 }
 
 static int member(struct tar *t, struct archive_entry *e)
@@ -83,6 +100,11 @@ static int member(struct tar *t, struct archive_entry *e)
 	name = strrchr(path, '/');
 	name = name ? name + 1 : path;
 	dot = strchr(name, '.');
+	if (dot == name && is_skipped(path, name)) {
+		if (!*t->skipped)
+			(void)snprintf(t->skipped, sizeof(t->skipped), "%s", path);
+		return 0;
+	}
 	if (!dot)
 		return sc_fail(t->err, SC_E_FORMAT, "'%s': member '%s' has no suffix, so it belongs to no sample",
 			       t->x->path, path);
@@ -119,6 +141,9 @@ static int walk(struct tar *t)
 	}
 	if (rc < 0)
 		return rc;
+	if (got == ARCHIVE_EOF && *t->skipped && !t->x->info->samples)
+		return sc_fail(t->err, SC_E_FORMAT, "'%s' has no samples: the names of its files begin with a dot, "
+			       "such as '%s', and readers skip those", t->x->path, t->skipped);
 	if (got != ARCHIVE_EOF)
 		return sc_fail(t->err, SC_E_FORMAT, "'%s' is not a whole tar archive after byte %" PRIu64 ": %s",
 			       t->x->path, last, archive_error_string(t->a) ? archive_error_string(t->a) : "?");

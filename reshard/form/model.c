@@ -6,7 +6,6 @@
 #include <string.h>
 
 #define ONE "model.safetensors"
-#define SHARDS "model-[0-9]*-of-[0-9]*.safetensors"
 
 /* Is there a file that a glob matches?  How many files are there? */
 static bool any_file(const struct meta_state *state, const char *glob, uint32_t *ret_files)
@@ -27,18 +26,22 @@ static bool any_file(const struct meta_state *state, const char *glob, uint32_t 
 
 int rs_form_model_files(const struct rs_formed *x, const char **ret, struct sc_err *err)
 {
+	static const char *const usual[] = {ONE, "model-[0-9]*-of-[0-9]*.safetensors", "pytorch_model.bin",
+					    "pytorch_model-[0-9]*-of-[0-9]*.bin"};
 	const char *said = strchr(x->options, ',') + 1;
-	uint32_t nr;
+	uint32_t nr = 0;
 
-	*ret = *said ? said : ONE;
-	if (any_file(x->view->state, *ret, &nr))
-		return 0;
-	if (*said)
+	*ret = said;
+	if (*said && !any_file(x->view->state, said, &nr))
 		return sc_fail(err, SC_E_UNSUPPORTED, "the version has no file of tensors '%s', as config says by hf=",
-			       *ret);
-	*ret = SHARDS;
-	if (any_file(x->view->state, *ret, &nr))
+			       said);
+	if (*said)
 		return 0;
+	for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
+		*ret = usual[i];
+		if (any_file(x->view->state, *ret, &nr))
+			return 0;
+	}
 	*ret = "*";
 	if (nr != 1)
 		return sc_fail(err, SC_E_UNSUPPORTED, "the version has %u files of tensors, and none is '%s'; say in "

@@ -156,7 +156,8 @@ static int close_quiet(struct rs_job *job, struct all_written *all, struct sc_er
 			return 0;
 		if (rc == 0 && sc_now_ns() > (why == RS_OPEN ? give_up : give_up + RS_RESERVED_NS))
 			rc = fail_at(job, busy, SC_E_BUSY, 0,
-				     "is open or mapped for writing; close it, then commit", err);
+				     "is open or mapped for writing; close it, then commit (a log that stays open "
+				     "belongs outside of the job; a link to it may be here)", err);
 		rs_tree_open(job);
 		if (rc < 0)
 			return rc;

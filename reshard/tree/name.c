@@ -89,7 +89,12 @@ int rs_tree_name(struct rs_job *job, uint64_t ino, const char *more, struct sc_b
 		x.found = ""; /* a rank's folder */
 	else if (rc == 0 && home)
 		rc = search(&x, home);
-	if (rc == 0 && x.found) {
+	if (rc == 0 && x.found && !*x.found && !*more) {
+		if (home == job->root)
+			sc_buf_printf(ret, "the job's folder");
+		else
+			sc_buf_printf(ret, "the folder '%u'", (uint32_t)(home - job->root - 1));
+	} else if (rc == 0 && x.found) {
 		if (home != job->root)
 			sc_buf_printf(ret, "rank %u: ", (uint32_t)(home - job->root - 1));
 		sc_buf_printf(ret, "'%s%s%s'", x.found, *x.found && *more ? "/" : "", more);

@@ -60,6 +60,36 @@ static int check_rank(struct rs_job *job, struct meta_bytes name, const struct r
 	return 0;
 }
 
+/* Before the first version the topology that was written says which ranks there are; before there is one, all are. */
+static int check_first_rank(struct rs_job *job, uint64_t folder, struct meta_bytes name, struct sc_err *err)
+{
+	const struct rs_kept_layout *kept;
+	struct meta_topology topo = {0};
+	char *text = NULL;
+	uint64_t layout;
+	uint32_t rank;
+	int rc;
+
+	if (folder != job->root || job->head || !sc_number_parse(name.at, name.nr, &rank) || rank >= SC_RANKS_MAX)
+		return 0;
+	(void)pthread_mutex_lock(&job->state);
+	layout = job->first_topology ? job->first_layout : 0;
+	if (layout)
+		text = sc_strdup(job->first_topology);
+	(void)pthread_mutex_unlock(&job->state);
+	if (!text)
+		return layout ? sc_nomem(err) : 0;
+	rc = rs_layout_by_id(job->service, layout, &kept, err);
+	if (rc == 0)
+		rc = meta_topology_parse(kept->layout, text, &topo, err);
+	if (rc == 0 && rank >= topo.ranks)
+		rc = sc_fail(err, SC_E_COMMAND, "'%u' is no rank of topology '%s', which has the ranks 0 to %u", rank,
+			     topo.text, topo.ranks - 1);
+	meta_topology_done(&topo);
+	sc_sys.release(text);
+	return rc;
+}
+
 /* The job says what mode its folder has, not the folder's row. */
 static void inherit_from_job(struct rs_job *job, struct meta_inode_row *row)
 {
@@ -85,6 +115,25 @@ static int make_row(struct rs_job *job, uint64_t folder, struct meta_bytes name,
 	return rc;
 }
 
+/* Gives an empty file the group that its row will have, where its folder says so by SGID, before there is a row. */
+static int inherit_group(struct rs_job *job, uint64_t folder, int fd, struct rs_owner *owner, const char *shown,
+			 struct sc_err *err)
+{
+	struct meta_inode_row made = {.gid = owner->gid, .mode = S_IFREG}, in = {0};
+	struct sc_arena texts = {0};
+	int rc = rs_overlay_inode(job->overlay, folder, &texts, &in, err);
+
+	sc_arena_done(&texts);
+	if (folder == job->root)
+		inherit_from_job(job, &made);
+	if (in.mode & S_ISGID)
+		made.gid = in.gid;
+	if (rc < 0 || made.gid == owner->gid)
+		return rc < 0 ? rc : 0;
+	owner->gid = made.gid;
+	return rs_work_own(fd, owner, shown, err);
+}
+
 static int make_file(struct rs_service *s, struct rs_job *job, uint64_t folder, struct meta_bytes name,
 		     const struct rs_make *what, struct rs_look *ret, int *ret_fd, struct sc_err *err)
 {
@@ -101,17 +150,17 @@ static int make_file(struct rs_service *s, struct rs_job *job, uint64_t folder, 
 	if (rc < 0)
 		return rc;
 	folder = begin(job, folder);
-	own = rs_own_new(&job->by_blob, row.blob, 0);
-	rc = own ? make_row(job, folder, name, what, &row, ret, err) : sc_nomem(err);
+	rc = inherit_group(job, folder, fd, &owner, shown, err);
+	if (rc == 0)
+		own = rs_own_new(&job->by_blob, row.blob, 0);
+	if (rc == 0)
+		rc = own ? make_row(job, folder, name, what, &row, ret, err) : sc_nomem(err);
 	if (rc == 0) {
 		own->ino = row.ino;
 		rs_own_put(&job->by_blob, own);
 	}
 	end(job, rc);
-	if (rc == 0 && row.gid != what->gid) { /* the folder has SGID */
-		owner.gid = row.gid;
-		rc = rs_work_own(fd, &owner, shown, err);
-	} else if (rc < 0) {
+	if (rc < 0) {
 		sc_sys.release(own);
 		(void)meta_store_remove(&s->store, row.blob, &ignored);
 	}
@@ -129,6 +178,9 @@ int rs_tree_make(struct rs_service *s, struct rs_job *job, uint64_t folder, stru
 
 	if (S_ISREG(what->mode))
 		return make_file(s, job, folder, name, what, ret, ret_fd, err);
+	rc = check_first_rank(job, folder, name, err);
+	if (rc < 0)
+		return rc;
 	folder = begin(job, folder);
 	rc = make_row(job, folder, name, what, &row, ret, err);
 	end(job, rc);

@@ -101,6 +101,7 @@ static const struct row rows[] = {
 	{M "a copy", "tp=0", "tp is 0"},
 	{M "a copy", "tp=01", "'01' is not a number"},
 	{M "a copy", "tp=4 ep=3 etp=1", "4 ranks do not divide by 3, the product of etp ep pp"},
+	{M "a copy", "tp=2 ep=2", "2 ranks do not divide by 4, the product of etp ep pp (etp is tp, unless it is given)"},
 	{M "a copy", "tp=1048577", "more than 1048576 ranks"},
 	{M "a copy", "pp=2 stages=1+1+1", "stages= lists 3 chunks, but pp*vp is 2"},
 	{M "a copy", "tp=2 order=pp-dp", "order lacks axis tp"},

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 /* cmocka wants four of the above first */
 #include <cmocka.h>
@@ -257,6 +258,45 @@ static int when_any(enum interpose_call call, long flags)
 	return 0;
 }
 
+static int nr_owned;
+
+static int when_owned(enum interpose_call call, long flags)
+{
+	(void)call;
+	(void)flags;
+	return ++nr_owned == 2 ? -EIO : 0;
+}
+
+/* A file in a folder with SGID gets its group before it has a name: if that fails, there is no file. */
+static void a_create_without_its_group_leaves_no_name(void **unused)
+{
+	const struct rs_make folder = {.mode = S_IFDIR | S_ISGID | 0755, .gid = 12345}, file = {.mode = S_IFREG | 0644};
+	const struct meta_bytes d = {"d", 1}, x = {"x", 1};
+	struct rs_look in, look;
+	struct sc_err err;
+	struct stat st;
+	int fd = -1, rc;
+
+	(void)unused;
+	begin();
+	rs_tree_enter(job);
+	must(rs_tree_make(s, job, rs_job_root(job) + 1, d, &folder, &in, NULL, &err), &err);
+	nr_owned = 0;
+	interpose_begin(INTERPOSE(fchown), when_owned);
+	rc = rs_tree_make(s, job, in.ino, x, &file, &look, &fd, &err);
+	interpose_end();
+	assert_int_equal(2, nr_owned);
+	assert_true(rc < 0);
+	must(work_find(s, job, 0, "d/x", &look, &err), &err);
+	assert_int_equal(RS_NONE, look.kind);
+	must(rs_tree_make(s, job, in.ino, x, &file, &look, &fd, &err), &err);
+	assert_int_equal(0, fstat(fd, &st));
+	assert_int_equal(12345, st.st_gid);
+	rs_tree_leave(job);
+	(void)close(fd);
+	end();
+}
+
 /* A rename of a committed file, or of the folder that it is in, copies no byte; it is still the same file. */
 static void a_rename_copies_nothing(void **unused)
 {
@@ -367,6 +407,7 @@ int main(void)
 		cmocka_unit_test(an_open_meets_the_end_of_its_file),
 		cmocka_unit_test(a_rename_copies_nothing),
 		cmocka_unit_test(a_create_meets_another),
+		cmocka_unit_test(a_create_without_its_group_leaves_no_name),
 		cmocka_unit_test(nobody_finds_half_a_copy),
 		cmocka_unit_test(a_removed_file_goes_with_the_mount),
 	};

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `scalai import` knows of files and folders by their names and formats.  Links are followed. */
+#ifndef FS_CLI_IMPORT_I_H
+#define FS_CLI_IMPORT_I_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum cli_folder {
+	CLI_NOTHING,		/* that could be imported */
+	CLI_RANKS,		/* 0, 1, ...: all of it is copied as it is */
+	CLI_NAMED_RANKS,	/* rank_0, ...; or files of ranks side by side */
+	CLI_LEGACY,		/* Megatron's mp_rank_... */
+	CLI_CHECKPOINT,		/* of torch.distributed or DeepSpeed */
+	CLI_MODEL,		/* files of whole tensors, which become rank 0 of one rank */
+	CLI_SHARDS,		/* likewise, in several files without an index, which become one */
+};
+
+enum cli_folder cli_folder_kind(const char *path);
+/** Tells whether it is a file of tensors: its name or its first bytes say so. */
+bool cli_is_tensors(const char *path);
+
+/** Say what a file, or a folder of CLI_NOTHING, looks like and what to do instead; return 1. */
+int cli_no_tensors(const char *path);
+int cli_not_importable(const char *path);
+
+/** Read which rank a folder or a file is of; `plain` is what the file is called without that. */
+bool cli_rank_folder(const char *name, uint32_t *ret);
+bool cli_rank_file(const char *name, uint32_t *ret, char plain[NAME_MAX + 1]);
+/** Reads which of how many files of a model it is; `plain` is what all of them are called in one. */
+bool cli_shard(const char *name, uint32_t *ret, uint32_t *ret_of, char plain[NAME_MAX + 1]);
+/** Reads the coordinates of tp and pp out of mp_rank_TT or mp_rank_TT_PPP. */
+bool cli_legacy_folder(const char *name, uint32_t ret[2]);
+
+#endif
