@@ -71,8 +71,8 @@ enum rs_event_kind {
 	RS_EV_HIDDEN,	/* ACT_HIDE is done: no plain path of the job is answered with an older version any more */
 	RS_EV_PLACED,	/* where version `nr` is to be: follows from its record, or answers ACT_PLACE */
 	RS_EV_BYTES,	/* how far this node's files of version `nr` are */
-	RS_EV_HAVE,	/* files of `set` are here, or no more.  What is made for the head is told of when a storage names
-			   it, or PLACED without `files`: a set that nothing names is dead, its files are to go */
+	RS_EV_HAVE,	/* files of `set` are here, or no more.  What is made for the head is told of when a storage
+			   names it, or PLACED without `files`: a set that nothing names is dead, its files go */
 	RS_EV_USING,	/* open files read from `set`, or none does */
 	RS_EV_KEEP,	/* so many versions without a tag are kept: `nr`, 0: all */
 	RS_EV_SEEN,	/* nothing that died up to `revision`, as ACT_DIED said, is read here any more, but for USING */
