@@ -5,7 +5,7 @@
  * asks it, by invalidating the attributes of a node: ENOENT if and only if the kernel does not know the node.  Requests
  * never wait for that, and it never waits for a job: what is of one whose gate is closed is kept for later.
  */
-#include "fs/fs_i.h"
+#include "fs/parked.h"
 
 #include <errno.h>
 
@@ -43,8 +43,10 @@ static bool enter_or_keep(struct fs *fs, struct rs_job *job, const struct fs_nod
 	return is_in;
 }
 
-void fs_forget_again(struct fs *fs)
+void fs_opened(void *arg, struct rs_job *job)
 {
+	struct fs *fs = arg;
+
 	(void)pthread_mutex_lock(&fs->forget.lock);
 	for (size_t i = 0; i < fs->forget.later.nr; i++)
 		(void)sc_vec_push(&fs->forget.nodes, fs->forget.later.at[i]);
@@ -52,6 +54,7 @@ void fs_forget_again(struct fs *fs)
 		(void)pthread_cond_signal(&fs->forget.wake);
 	fs->forget.later.nr = 0;
 	(void)pthread_mutex_unlock(&fs->forget.lock);
+	fs_parked_opened(job);
 }
 
 /* Drops what has no name and no node. */

@@ -82,6 +82,7 @@ struct fs {
 	bool passthrough;	/* the kernel and our privileges allow it */
 	bool epoch;		/* names can be made stale at once */
 	bool no_passthrough;	/* by option */
+	void (*on_ring)(void);	/* what a thread of a ring calls first: fs_parked_ring() */
 	bool is_held;		/* likewise: another daemon may take over */
 	bool rings;		/* by option: FUSE over io_uring */
 	bool io_uring;		/* requests do come by rings, atomic */
@@ -417,8 +418,8 @@ int fs_forget_start(struct fs *fs, struct sc_err *err);
 void fs_forget_stop(struct fs *fs);
 /** Looks, soon, whether a node's object, if it has no name, is known to the kernel; drops it if it is not. */
 void fs_forget(struct fs *fs, fuse_ino_t ino);
-/** Looks again at those that were of a job whose gate was closed: one has opened. */
-void fs_forget_again(struct fs *fs);
+/** Looks again at those that a job's gate kept, and serves what waits for it: it has opened; for struct rs_events. */
+void fs_opened(void *arg, struct rs_job *job);
 /** Tells whether the kernel knows an object that is no regular file; for struct rs_events. */
 bool fs_is_known(void *arg, struct rs_job *job, uint64_t number);
 /** Does so with all objects that have no name: after a take-over, and after a command that may have taken names. */

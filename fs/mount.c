@@ -433,8 +433,9 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	const struct serve *x = arg;
 	const struct fs_mount_options *o = x->o;
 	struct fs fs = {.uid = geteuid(), .gid = getegid(), .no_passthrough = o->no_passthrough, .is_held = o->hold,
-			.rings = o->io_uring, .kept = kept, .gpu.news = PTHREAD_COND_INITIALIZER,
-			.began_ns = sc_now_wall_ns(), .took_over_ns = fuse_fd >= 0 ? sc_now_ns() : INT64_MIN / 2};
+			.on_ring = fs_parked_ring, .rings = o->io_uring, .kept = kept,
+			.gpu.news = PTHREAD_COND_INITIALIZER, .began_ns = sc_now_wall_ns(),
+			.took_over_ns = fuse_fd >= 0 ? sc_now_ns() : INT64_MIN / 2};
 	struct rs_events events = {&fs, on_names, on_news, fs_describe, fs_handle_each, fs_is_known, fs_opened};
 	struct rlimit files = {FILES_MAX, FILES_MAX};
 	char presets[4096];

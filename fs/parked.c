@@ -296,12 +296,11 @@ static void *run(void *arg)
 	return NULL;
 }
 
-void fs_opened(void *arg, struct rs_job *job)
+void fs_parked_opened(struct rs_job *job)
 {
 	struct fs_parking *k = &parking;
 	bool any = false;
 
-	fs_forget_again(arg);
 	(void)pthread_mutex_lock(&k->lock);
 	for (struct parked *p = k->first; p; p = p->next)
 		if (p->job == job && !p->order)

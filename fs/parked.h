@@ -71,8 +71,8 @@ int fs_order(fuse_req_t req, struct rs_job *job, struct fs_order *order, struct 
 int fs_order_here(struct rs_job *job, struct sc_err *err);
 void fs_order_ends(struct rs_job *job);
 
-/** Serves what waits for the gate of this job, which has opened; for struct rs_events. */
-void fs_opened(void *arg, struct rs_job *job);
+/** Serves what waits for the gate of this job, which has opened. */
+void fs_parked_opened(struct rs_job *job);
 /** At the end: answers all that is parked, and waits for what runs, but not for commands. */
 void fs_parked_stop(void);
 /** Tells that this is a ring's thread: at its end it waits for the runners that have a request of a ring (G6). */

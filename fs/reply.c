@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fs/parked.h"
+#include "fs/fs_i.h"
 
 #include <errno.h>
 
@@ -11,7 +11,7 @@ struct fs *fs_of(fuse_req_t req)
 		/* at its end libfuse cancels the rings' threads, also in the middle of a commit: ours end
 		 * by themselves, between two requests */
 		(void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-		fs_parked_ring();
+		fs->on_ring();
 		if (!__atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED))
 			__atomic_store_n(&fs->io_uring, true, __ATOMIC_RELAXED);
 	}
