@@ -114,8 +114,8 @@ def gate_rows(quick, pattern):
 		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)]),
 		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)]),
 	], [
-		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 30, "commit", "topology", "data"),
-						    power("--seed", SEED, "--points", 24)], cannot=no_power),
+		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 20, "commit", "topology", "data"),
+						    power("--seed", SEED, "--points", 16)], cannot=no_power),
 	]]
 	if quick:
 		return [[[unit]], [[e2e[0]]], [[nodes, e2e[1]]]]

@@ -62,7 +62,7 @@ static void paths_run_out(void **unused)
 static void a_mount_drops_paths(void **unused)
 {
 	static const char *const used =
-		"INSERT INTO set_blob VALUES (1, 0, 11, 1, 0, 0, 0, 0); INSERT INTO given VALUES (1, 0, 12, 0, 0, 0, 0);"
+		"INSERT INTO set_blob VALUES (1, 0, 11, 1, 0, 0, 0, 0, 0); INSERT INTO given VALUES (1, 0, 12, 0, 0, 0, 0);"
 		"INSERT INTO inode VALUES ((1 << 60) + (7 << 42) + 13, 7, 0, 0, 0, 0, 1, 0, 0, 0, (1 << 60) + 14, 0, 0, x'');"
 		"INSERT INTO entry VALUES ((1 << 60) + 15, x'61', (1 << 60) + 16);"
 		"INSERT INTO xattr VALUES ((1 << 60) + 17, x'61', x'');"
