@@ -18,6 +18,7 @@ CASES = sorted(p.name for p in (ROOT / "tests/e2e/cases").iterdir())
 CORES = os.cpu_count() or 2
 MINUTE = 60
 SEED = os.environ.get("SEED", "1")
+GATE_EVERY = 27	# of calls that fail, one in so many: tests/support/every.h
 
 # why meson's tests were skipped, where they do not say it themselves
 WHY_SKIPPED = {
@@ -107,9 +108,9 @@ def gate_rows(quick, pattern):
 	about = "unit, property and fault tests (address and undefined-behaviour sanitizers)"
 	if pattern:
 		names = unit_names(lambda n: re.search(pattern, n), lints=True)
-		return ([[[Stage("unit", about, [tests(27, *names)])]]] if names else []) + [[[s]] for s in e2e]
-	unit = Stage("unit", about, [tests(27, "suite:unit", "suite:lint")])
-	nodes = Stage("nodes", "unit tests over an etcd, with nothing beside them", [tests(27, "suite:cluster", at_once=1)])
+		return ([[[Stage("unit", about, [tests(GATE_EVERY, *names)])]]] if names else []) + [[[s]] for s in e2e]
+	unit = Stage("unit", about, [tests(GATE_EVERY, "suite:unit", "suite:lint")])
+	nodes = Stage("nodes", "unit tests over an etcd, with nothing beside them", [tests(GATE_EVERY, "suite:cluster", at_once=1)])
 	crashes = [[
 		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)]),
 		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)]),
