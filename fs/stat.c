@@ -114,6 +114,9 @@ static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found 
 	/* stores through mappings change it unseen; an empty file has no page to store to */
 	if ((is_written && st.st_size > 0) || has_lost_name(look))
 		f->timeout = 0;
+	/* for a moment, while it allocates what waited to be written, a disk counts no blocks */
+	if (st.st_size > 0 && st.st_blocks == 0)
+		f->timeout = 0;
 	return 0;
 }
 
