@@ -20,7 +20,8 @@
 	X(vllm_llama, "vllm-llama")                                                                \
 	X(deepspeed_zero1, "deepspeed-zero1")                                                      \
 	X(deepspeed_zero3, "deepspeed-zero3")                                                      \
-	X(optimizer, "optimizer")
+	X(optimizer, "optimizer")                                                                  \
+	X(parameters, "parameters")
 
 #define X(id, name)                                                                                \
 	__asm__(".section .rodata\n"                                                               \
