@@ -12,10 +12,21 @@
 
 static int refuse_unknown(struct infer *n, const struct meta_written *w, const char *key)
 {
-	struct sc_buf pattern = {0}, nearest = {0};
+	struct sc_buf pattern = {0}, nearest = {0}, lacks = {0};
+	const int more = (int)meta_layout_prefix(n->layout, n->topo->pp > 1, w->file, w->name, &lacks);
 	int rc;
 
-	if (meta_layout_nearest(n->layout, w->name, &pattern, &nearest))
+	if (more)
+		rc = sc_fail(n->err, SC_E_STATE,
+			     "rank %u: no rule matches '%s', but there is one for it without '%.*s' in front: write "
+			     "root=%.*s behind the name of the preset, or the line 'file *:%.*s' above your own rules",
+			     w->rank, key, more, w->name, more, w->name, more, w->name);
+	else if (lacks.bytes && !lacks.failed)
+		rc = sc_fail(n->err, SC_E_STATE,
+			     "rank %u: no rule matches '%s', but there is one for it with '%s' in front: save the "
+			     "whole model, of which this is a part, or copy the preset, without '%s' in its names",
+			     w->rank, key, lacks.text, lacks.text);
+	else if (meta_layout_nearest(n->layout, w->name, &pattern, &nearest))
 		rc = sc_fail(n->err, SC_E_STATE,
 			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "
 			     "rank has all of it; or tp=0: each has some rows), or the line 'plain %s', which keeps "
@@ -29,6 +40,7 @@ static int refuse_unknown(struct infer *n, const struct meta_written *w, const c
 			     *w->name ? "; or tp=0: each has some rows" : "", w->file);
 	sc_buf_done(&pattern);
 	sc_buf_done(&nearest);
+	sc_buf_done(&lacks);
 	return rc;
 }
 
@@ -380,6 +392,8 @@ static int infer(struct infer *n)
 		rc = meta_infer_joins(n);
 	if (rc == 0)
 		rc = take_over(n);
+	if (rc == 0)
+		rc = meta_infer_likes(n);
 	for (size_t i = 0; i < n->nr && rc == 0; i++)
 		n->written[i].tensor = (uint32_t)(meta_state_find(n->state, n->rows[i].key) - n->state->tensors);
 	return rc < 0 ? rc : meta_infer_check(n->layout, n->topo, n->written, n->nr, n->state, n->err);

@@ -57,6 +57,8 @@ void meta_infer_caps(const struct infer *n, size_t i, const uint32_t coords[SC_A
 /* infer_shape.c: add a group's tensor to the state, or say `flat_later`; a flat one's, when all others are there. */
 int meta_infer_shape(struct infer *n, struct group *g);
 int meta_infer_flat_shape(struct infer *n, const struct group *g);
+/* Refuses tensors that a line with `like=` takes, and that are of another shape than the tensor which they are like. */
+int meta_infer_likes(struct infer *n);
 /* infer_join.c: adds the members of joined tensors to the state, when all others are there. */
 int meta_infer_joins(struct infer *n);
 

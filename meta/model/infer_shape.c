@@ -184,3 +184,66 @@ int meta_infer_flat_shape(struct infer *n, const struct group *g)
 	sc_buf_done(&buf);
 	return rc;
 }
+
+/* Tells whether a tensor of this name and shape is there; *other: one that has the name, and another shape. */
+static bool has_shape(const struct meta_state *s, const char *name, const struct meta_shape *shape,
+		      const struct meta_tensor **other)
+{
+	for (uint32_t i = 0; i < s->nr; i++)
+		if (strcmp(s->tensors[i].name, name) == 0) {
+			if (meta_shape_equal(&s->tensors[i].shape, shape))
+				return true;
+			*other = &s->tensors[i];
+		}
+	return false;
+}
+
+/* Checks one tensor against the one that it is like; `by_name` has a tensor of each name.  `buf` is for its name. */
+static int check_like(struct infer *n, const struct group *g, const struct sc_map *by_name, struct sc_buf *buf)
+{
+	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
+	const struct meta_tensor *t = meta_state_find(n->state, g->key), *base;
+	struct meta_caps caps = {0};
+	uint64_t elements = 0;
+	char a[200], b[200];
+
+	if (!t || r->nr_each || r->is_stack || !meta_rule_match(r, true, t->file, t->name, &caps))
+		return 0;
+	if (meta_shape_elements(&t->shape, &elements) && elements <= 1) /* a number of steps */
+		return 0;
+	sc_buf_reset(buf);
+	meta_pattern_render(&r->base, &caps, buf);
+	if (buf->failed)
+		return sc_nomem(n->err);
+	base = buf->text && strcmp(buf->text, t->name) != 0 ? sc_map_get(by_name, buf->text, buf->bytes) : NULL;
+	if (!base || meta_shape_equal(&base->shape, &t->shape) || has_shape(n->state, base->name, &t->shape, &base))
+		return 0;
+	return sc_fail(n->err, SC_E_STATE, "'%s' is %s, but '%s', which it is like by '%s', is %s; what has another "
+		       "shape (a row, a column, scales of blocks) is cut in another way: write a rule for it above "
+		       "this one, such as '%s copy' (each rank has all of it)", t->key,
+		       meta_shape_text(&t->shape, a, sizeof(a)), base->key, r->text,
+		       meta_shape_text(&base->shape, b, sizeof(b)), t->name);
+}
+
+int meta_infer_likes(struct infer *n)
+{
+	struct sc_map by_name = {0};
+	struct sc_buf buf = {0};
+	bool any = false;
+	int rc = 0;
+
+	for (size_t i = 0; i < n->order.nr; i++)
+		any |= n->rows[n->order.at[i]->rows[0]].name->rule->is_like;
+	for (uint32_t i = 0; any && rc == 0 && i < n->state->nr; i++) {
+		struct meta_tensor *t = &n->state->tensors[i];
+
+		if (sc_map_put(&by_name, t->name, strlen(t->name), t) < 0)
+			rc = sc_nomem(n->err);
+	}
+	for (size_t i = 0; any && rc == 0 && i < n->order.nr; i++)
+		if (n->rows[n->order.at[i]->rows[0]].name->rule->is_like)
+			rc = check_like(n, n->order.at[i], &by_name, &buf);
+	sc_buf_done(&buf);
+	sc_map_done(&by_name);
+	return rc;
+}

@@ -38,6 +38,7 @@ struct reader {
 		const char **at;
 		size_t nr, room;
 	} known;		/* variables of the preset that is read, and of those that it uses */
+	const char *within;	/* text of the preset that is read; NULL: none is */
 };
 
 static const char *variable_get(const struct variables *vars, const char *name, size_t bytes)
@@ -171,6 +172,18 @@ static int read_settings(struct reader *r, const char *line, char *words, struct
 	return rc;
 }
 
+/* Refuses a line whose variable has no value; of a preset, which has no default for it, as its first line says. */
+static int no_variable(struct reader *r, const char *line, size_t bytes, const char *name, size_t name_bytes)
+{
+	const char *usage = r->within ? r->within + strcspn(r->within, "#\n") : "";
+
+	if (*usage++ == '#')
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%.*s': no variable %.*s, which the preset has no default "
+			       "for:%.*s", (int)bytes, line, (int)name_bytes, name, (int)strcspn(usage, "\n"), usage);
+	return sc_fail(r->err, SC_E_LAYOUT, "layout '%.*s': no variable %.*s; write 'let %.*s='", (int)bytes, line,
+		       (int)name_bytes, name, (int)name_bytes, name);
+}
+
 /* Copies one line to the arena, without its comment and with its variables replaced. */
 static int clean_line(struct reader *r, const struct variables *vars, const char *text,
 		      size_t bytes, char **ret)
@@ -198,10 +211,7 @@ static int clean_line(struct reader *r, const struct variables *vars, const char
 		value = variable_get(vars, p + 1, (size_t)(q - p - 1));
 		if (!value) {
 			sc_buf_done(&buf);
-			return sc_fail(r->err, SC_E_LAYOUT,
-				       "layout '%.*s': no variable %.*s; write 'let %.*s='",
-				       (int)(end - text), text, (int)(q - p - 1), p + 1,
-				       (int)(q - p - 1), p + 1);
+			return no_variable(r, text, (size_t)(end - text), p + 1, (size_t)(q - p - 1));
 		}
 		sc_buf_add(&buf, value, strlen(value));
 		p = q;
@@ -302,7 +312,7 @@ static int read_use(struct reader *r, const char *line, char *words, const struc
 		    int depth)
 {
 	struct variables inner;
-	const char *preset, *name = sc_next_word(&words);
+	const char *preset, *outer, *name = sc_next_word(&words);
 	int rc = variables_copy(r, &inner, vars);
 
 	if (rc == 0)
@@ -315,7 +325,10 @@ static int read_use(struct reader *r, const char *line, char *words, const struc
 			       name ? name : "", meta_preset_names);
 	if (depth == 0)
 		r->known.nr = 0;
+	outer = r->within;
+	r->within = preset;
 	rc = read_text(r, preset, &inner, depth + 1);
+	r->within = outer;
 	for (size_t i = 0; rc == 0 && i < inner.nr; i++)
 		if (!*inner.at[i].is_used && (i >= vars->nr || inner.at[i].is_used != vars->at[i].is_used))
 			rc = unknown(r, line, inner.at[i].name, name);

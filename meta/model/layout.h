@@ -127,6 +127,13 @@ bool meta_layout_is_object(const struct meta_layout *layout, bool pipelined, con
 bool meta_layout_nearest(const struct meta_layout *layout, const char *name, struct sc_buf *ret_pattern,
 			 struct sc_buf *ret_rule);
 
+/**
+ * Finds what is wrong in front of a stored name that no rule matches: returns how many bytes are too many there, so
+ * that a rule matches the rest; or 0, and writes what a rule has in front of it, if there is one, to *ret_lacks.
+ */
+size_t meta_layout_prefix(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+			  struct sc_buf *ret_lacks);
+
 /** Returns the next rule, from index *at on, that matches a stored (or, `logical`, a logical) name. */
 const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool logical,
 					 const char *file, const char *name, uint32_t *at,

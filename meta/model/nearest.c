@@ -37,10 +37,13 @@ static bool is_capture(struct word w)
 	return w.bytes > 2 && w.at[0] == '{' && w.at[w.bytes - 1] == '}';
 }
 
+/* `*h` is like h, and no more: what `*` stands for may be several words. */
 static bool is_like(struct word name, struct word pattern)
 {
 	uint32_t ignored;
 
+	if (pattern.bytes > 1 && *pattern.at == '*')
+		pattern = (struct word){pattern.at + 1, pattern.bytes - 1};
 	return is_capture(pattern) ? sc_number_parse(name.at, name.bytes, &ignored)
 				   : name.bytes == pattern.bytes && memcmp(name.at, pattern.at, name.bytes) == 0;
 }
@@ -65,6 +68,38 @@ static size_t likeness(const struct words *name, const struct words *rule, size_
 		last++;
 	*ret_first = first;
 	return first + last;
+}
+
+static bool begins_with_text(const struct meta_rule *rule)
+{
+	return rule->name.nr && rule->name.tokens[0].kind == META_TOKEN_TEXT;
+}
+
+size_t meta_layout_prefix(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+			  struct sc_buf *ret_lacks)
+{
+	const struct words words = split(name, strlen(name));
+
+	for (const char *at = name; (at = strpbrk(at, "./")); ) {
+		struct meta_caps caps;
+		const struct meta_rule *rule = meta_layout_first(layout, pipelined, file, ++at, &caps);
+
+		if (rule && !begins_with_text(rule))
+			return (size_t)(at - name);
+	}
+	for (uint32_t i = 0; i < layout->nr_rules; i++) {
+		const struct words rule = words_of(&layout->rules[i]);
+		size_t more = rule.nr > words.nr ? rule.nr - words.nr : 0, alike = 0;
+
+		while (more && alike < words.nr && is_like(words.at[alike], rule.at[more + alike]))
+			alike++;
+		if (!more || alike < words.nr || words.nr < 2 || layout->rules[i].is_like ||
+		    memchr(rule.at[0].at, '*', (size_t)(rule.at[more].at - rule.at[0].at)))
+			continue;
+		sc_buf_add(ret_lacks, rule.at[0].at, (size_t)(rule.at[more].at - rule.at[0].at));
+		return 0;
+	}
+	return 0;
 }
 
 /* The name with captures in the place of numbers as the rule has them at the beginning, then with any text. */

@@ -196,6 +196,8 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 	if (rc == 0)
 		rc = note_skews(c, set);
 	if (rc == 0 && !rs_config_of(c->job).accept_suspicious)
+		rc = rs_commit_pairs(c, set);
+	if (rc == 0 && !rs_config_of(c->job).accept_suspicious)
 		rc = rs_commit_suspect(c, set);
 	if (rc == 0 && differ) {
 		sc_sys.release(set->report);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One commit, shared by the files that do it, in two rooms.  Here: what ranks wrote, as items, what is in their files
- * (parse.c), and what is refused in them (suspect.c, facts.c; folders.c and chunks.c for folders of the job).  Above,
- * reshard/commit: the protocol (commit.c), and what a version is made of (read.c, classes.c, keep.c, sets.c, rows.c,
- * names.c).
+ * (parse.c), and what is refused in them (suspect.c, pairs.c, facts.c; folders.c and chunks.c for folders of the job).
+ * Above, reshard/commit: the protocol (commit.c), and what a version is made of (read.c, classes.c, keep.c, sets.c,
+ * rows.c, names.c).
  */
 #ifndef RS_ITEMS_I_H
 #define RS_ITEMS_I_H
@@ -137,6 +137,9 @@ int rs_commit_chunks(struct commit *c, const struct rs_folder *folder);
 /** Refuses tensors of a new set that the layout cuts and that ranks wrote whole, all the same.  Reads little unless
  *  there are such.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
 int rs_commit_suspect(struct commit *c, const struct rs_set *set);
+/** Refuses a weight whose cut dimension is not as long as its bias, which the layout cuts by the same axis.  Errors:
+ *  SC_E_STATE, SC_E_NO_MEMORY. */
+int rs_commit_pairs(struct commit *c, const struct rs_set *set);
 /** Refuses tensors whose shape is not what the config.json beside them says.  Errors: SC_E_STATE, of reading,
  *  SC_E_NO_MEMORY. */
 int rs_commit_facts(struct commit *c);

@@ -83,6 +83,8 @@ static const struct row rows[] = {
 	{"use megatron-gpt gul=1:1", NULL, "preset megatron-gpt has no variable gul; did you mean glu=? It has vocab=, glu=, "},
 	{"use megatron-gpt Vocab=300", NULL, "has no variable Vocab; did you mean vocab=?"},
 	{"use megatron-gpt parameters=300", NULL, "has no variable parameters; it has vocab="},
+	{"use hf-phi3", NULL, "no variable qkv, which the preset has no default for: use hf-phi3 qkv=4:1:1: rows of q, k and v"},
+	{"use vllm-llama", NULL, "no variable kv, which the preset has no default for: use vllm-llama kv=8: what vLLM's"},
 	{"use replicated vocab=300", NULL, "preset replicated has no variables"},
 	{"let gul=1:1\nuse megatron-gpt", NULL, "nothing uses the variable gul"},
 	{"use megatron-gpt\nlet glu=1:1", NULL, "nothing uses the variable glu"},
@@ -242,9 +244,136 @@ static void nearest_rules(void **unused)
 	}
 }
 
+#undef LAYER
+#define LAYER "model.layers.3."
+#define MEGATRON "decoder.layers.0."
+
+/* Presets take what they know, and nothing that is stored beside it: adapters, scales, maps, factors, other models. */
+static void names_of_presets(void **unused)
+{
+	static const struct {
+		const char *use, *names;	/* separated by blanks; after a '|' those that are refused */
+	} presets[] = {
+		{"use hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.q_proj.bias model.norm.weight score.weight "
+		 LAYER "self_attn.rotary_emb.inv_freq state." LAYER "mlp.up_proj.weight.exp_avg lm_head.bias | "
+		 LAYER "self_attn.q_proj.lora_A.default.weight " LAYER "self_attn.q_proj.lora_A.weight "
+		 LAYER "self_attn.q_proj.weight_scale_inv " LAYER "self_attn.q_proj.qweight " LAYER "mlp.up_proj.g_idx "
+		 LAYER "mlp.up_proj.weight.quant_map " LAYER "mlp.up_proj.weight.absmax " LAYER "mlp.up_proj.input_scale "
+		 "lm_head.qzeros " LAYER "iput_layernorm.weight " "state." LAYER "mlp.up_proj.weight.exp_avg_sq_col"},
+		{"use hf-moe", LAYER "mlp.gate.weight " LAYER "mlp.gate.e_score_correction_bias " LAYER
+		 "self_attn.kv_b_proj.weight | " LAYER "self_attn.kv_b_proj.weight_scale_inv " LAYER
+		 "mlp.experts.0.up_proj.weight_scale"},
+		{"use hf-gpt2", "transformer.h.0.attn.c_attn.weight h.1.mlp.c_fc.bias h.0.attn.bias wte.weight ln_f.bias | "
+		 "h.0.attn.c_attn.lora_A.weight h.0.attn.c_attn.qweight h.0.attn.q_attn.weight"},
+		{"use hf-gpt-neox", "gpt_neox.layers.0.attention.masked_bias gpt_neox.layers.0.attention.query_key_value.bias | "
+		 "gpt_neox.layers.0.attention.query_key_value.qweight"},
+		{"use hf-bert", "bert.encoder.layer.0.attention.self.key.bias encoder.layer.1.output.LayerNorm.gamma "
+		 "cls.predictions.bias | bert.encoder.layer.0.attention.self.key.lora_B.weight"},
+		{"use megatron-gpt vocab=300", MEGATRON "self_attention.linear_qkv.weight " MEGATRON
+		 "self_attention.linear_q_up_proj.weight " MEGATRON "mlp.router.expert_bias " MEGATRON
+		 "input_layernorm.weight | " MEGATRON "self_attention.linear_qkv.adapter.linear_in.weight " MEGATRON
+		 "self_attention.linear_qkv.weight_scale"},
+		{"use fsdp2", "net.0.weight net.0.bias cls_token attn.in_proj_weight bn.running_mean step state.net.0.bias.step "
+		 "state.net.0.bias.exp_avg optimizer.state.exp_avg.net.0.bias | layer_scalar net.0.weight_scale "
+		 "state.net.0.weight.exp_avg_sq_col net.0.qweight"},
+		{"use fsdp2 model=hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.rotary_emb.inv_freq | "
+		 LAYER "self_attn.q_proj.lora_A.weight " LAYER "mlp.up_proj.g_idx"},
+		{"use vllm-llama kv=2", LAYER "self_attn.qkv_proj.bias " LAYER "mlp.gate_up_proj.weight | " LAYER
+		 "self_attn.qkv_proj.weight_scale " LAYER "mlp.gate_up_proj.input_scale"},
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++) {
+		char *names = strdup(presets[i].names), *rest = names, *name;
+		struct meta_layout *l = NULL;
+		bool taken = true;
+		struct sc_err err = {0};
+		struct meta_caps caps;
+
+		assert_non_null(names);
+		assert_int_equal(0, meta_layout_parse(presets[i].use, NULL, NULL, &l, &err));
+		while ((name = strsep(&rest, " "))) {
+			if (strcmp(name, "|") == 0)
+				taken = false;
+			else if (!!meta_layout_first(l, false, "model.safetensors", name, &caps) != taken)
+				fail_msg("%s: '%s' is %s", presets[i].use, name, taken ? "unknown" : "taken");
+		}
+		assert_false(taken);
+		meta_layout_free(l);
+		free(names);
+	}
+}
+
+/* Names that have something in front that the rules do not know, or lack what these have. */
+static void prefixes_of_names(void **unused)
+{
+	static const struct {
+		const char *use, *name, *why;
+	} names[] = {
+		{"use hf-llama", "module." LAYER "mlp.up_proj.weight", "without 'module.' in front: write root=module. behind"},
+		{"use hf-llama", "_orig_mod.model.norm.weight", "write root=_orig_mod. behind"},
+		{"use hf-llama", "state_dict/lm_head.weight", "or the line 'file *:state_dict/' above your own rules"},
+		{"use hf-llama", "layers.0.mlp.up_proj.weight", "with 'model.' in front: save the whole model"},
+		{"use hf-llama root=module.", LAYER "mlp.up_proj.weight", "with 'module.' in front"},
+		{"use hf-gpt2", "h.0.attn.q_attn.weight", "such as 'h.{G}.attn.q_attn.weight copy'"},
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		struct meta_written w = {0, "m.safetensors", names[i].name, META_DTYPE_F32, {1, {4}}, 0};
+		struct meta_topology topo = {0};
+		struct meta_layout *l = NULL;
+		struct meta_state state = {0};
+		struct sc_err err = {0};
+
+		assert_int_equal(0, meta_layout_parse(names[i].use, NULL, NULL, &l, &err));
+		assert_int_equal(0, meta_topology_parse(l, "tp=1", &topo, &err));
+		assert_true(meta_infer(l, &topo, &w, 1, NULL, &state, &err) < 0);
+		if (!strstr(err.msg, names[i].why))
+			fail_msg("says '%s', want '%s'", err.msg, names[i].why);
+		meta_state_done(&state);
+		meta_topology_done(&topo);
+		meta_layout_free(l);
+	}
+}
+
+/* What a `like` line takes has the shape of the tensor that it is like, or is a number. */
+static void shapes_of_likes(void **unused)
+{
+	static const struct {
+		const char *name;
+		struct meta_shape shape;
+		bool taken;
+	} states[] = {
+		{"optimizer.state.exp_avg.w", {2, {4, 3}}, true}, {"optimizer.state.exp_avg_sq_col.w", {1, {3}}, false},
+		{"optimizer.state.exp_avg_sq_row.w", {1, {4}}, false}, {"optimizer.state.absmax.w", {2, {4, 1}}, false},
+		{"optimizer.state.count.w", {0, {0}}, true}, {"optimizer.state.exp_avg.v", {2, {4, 1}}, true},
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(states) / sizeof(*states); i++) {
+		struct meta_written w[] = {{0, "m.safetensors", "w", META_DTYPE_F32, {2, {4, 3}}, 0},
+					   {0, "m.safetensors", states[i].name, META_DTYPE_F32, states[i].shape, 0}};
+		struct meta_topology topo = {0};
+		struct meta_layout *l = NULL;
+		struct meta_state state = {0};
+		struct sc_err err = {0};
+
+		assert_int_equal(0, meta_layout_parse("mesh tp\noptimizer.state.{K}.{P} like={P}\n* copy\n", NULL, NULL,
+						      &l, &err));
+		assert_int_equal(0, meta_topology_parse(l, "tp=1", &topo, &err));
+		if ((meta_infer(l, &topo, w, 2, NULL, &state, &err) == 0) != states[i].taken)
+			fail_msg("%s: %s", states[i].name, err.msg);
+		assert_true(states[i].taken || strstr(err.msg, "but 'm.safetensors:w', which it is like by "));
+		meta_state_done(&state);
+		meta_topology_done(&topo);
+		meta_layout_free(l);
+	}
+}
+
 int main(void)
 {
-	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 3];
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 6];
 	size_t nr = 0;
 
 	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
@@ -253,5 +382,8 @@ int main(void)
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(canonical_text);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(plain_files);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(nearest_rules);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(names_of_presets);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(prefixes_of_names);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(shapes_of_likes);
 	return _cmocka_run_group_tests("refusals", tests, nr, NULL, NULL);
 }

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A weight and its bias.  What cuts the outputs of a layer cuts both, so the dimension of the weight that a rule cuts
+ * is as long as the bias.  Where it is not, the weight lies in another order of its dimensions than the rule means (a
+ * model with the same names, as gpt_bigcode has those of gpt2): its parts would have a right shape and wrong numbers.
+ * FSDP cuts rows whatever they are (`chunk`), so that is not judged.
+ */
+#include "reshard/items/items_i.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define WEIGHT ".weight"
+
+/* Finds the only cut of an entry, if it is by these axes, or any (0); NULL: none, several, or one not judged. */
+static const struct meta_cut *only_cut(const struct meta_entry *e, uint32_t axes)
+{
+	const struct meta_cut *cut = e->rule->nr_cuts == 1 ? &e->rule->cuts[0] : NULL;
+
+	return cut && !e->group && !cut->flat && !cut->chunk && (!axes || cut->axes == axes) ? cut : NULL;
+}
+
+static int dim_of(const struct meta_cut *cut, const struct meta_shape *shape)
+{
+	return cut->dim < 0 ? cut->dim + shape->nr : cut->dim;
+}
+
+static int judge(struct commit *c, const struct rs_set *set, const struct meta_entry *e)
+{
+	const struct meta_tensor *weight = &set->state.tensors[e->tensor], *bias;
+	const size_t n = strlen(weight->key), end = sizeof(WEIGHT) - 1;
+	const struct meta_cut *cut = only_cut(e, 0), *other;
+	const struct meta_entry *of_bias;
+	char a[128], b[128];
+	const char *key;
+	int at;
+
+	if (!cut || n < end || strcmp(weight->key + n - end, WEIGHT) != 0)
+		return 0;
+	key = sc_arena_printf(&c->arena, "%.*s.bias", (int)(n - end), weight->key);
+	if (!key)
+		return sc_nomem(c->err);
+	bias = meta_state_find(&set->state, key);
+	of_bias = bias ? &set->view->entries[set->view->first[bias - set->state.tensors]] : NULL;
+	other = of_bias ? only_cut(of_bias, cut->axes) : NULL;
+	at = dim_of(cut, &weight->shape);
+	if (!other || at < 0 || at >= weight->shape.nr || bias->shape.nr != 1 ||
+	    weight->shape.dim[at] == bias->shape.dim[0])
+		return 0;
+	return sc_fail(c->err, SC_E_STATE, "'%s' is %s, and the layout cuts its dimension %d by %s, as it cuts '%s' "
+		       "%s; the two must be of one size, for they are the outputs of a layer: is it a model of another "
+		       "kind with the same names, or is the weight transposed? Write a rule that cuts it as it lies; "
+		       "if it is right, write suspicious=accept to config", weight->key,
+		       meta_shape_text(&weight->shape, a, sizeof(a)), at, cut->axes_text, bias->key,
+		       meta_shape_text(&bias->shape, b, sizeof(b)));
+}
+
+int rs_commit_pairs(struct commit *c, const struct rs_set *set)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
+		rc = judge(c, set, &set->view->entries[i]);
+	return rc;
+}
