@@ -77,6 +77,8 @@ int rs_head_move(struct rs_advance *a, struct sc_err *err)
 		a->draft = NULL;
 		rc = rs_view_new(a->job, v, 0, &v->topo, &a->next, err);
 	}
+	if (rc == 0 && (a->change == RS_BY_TOPOLOGY || a->change == RS_BY_LAYOUT))
+		rc = rs_view_judge(a->next, err);
 	if (rc == 0)
 		return rs_head_publish(a, err);
 	rs_head_abort(a);

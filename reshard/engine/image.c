@@ -227,23 +227,36 @@ int rs_image_text(struct rs_image *im, const char *text, size_t bytes, struct sc
 	return 0;
 }
 
+/* Gives the name that a tensor has in files; NULL: it is in none. */
+static const char *renamed(const struct rs_origins *o, const char *name)
+{
+	for (const struct rs_renamed *r = o->renamed; r && r->from; r++)
+		if (strcmp(r->from, name) == 0)
+			return r->to;
+	return name;
+}
+
 /* What the rank's file is to hold, by names of its format; the list gives its order.  Everything is in `arena`, which
  * need not live long. */
 static int list_parts(const struct meta_view *view, const struct meta_stored_list *list,
-		      const struct rs_format_ops *other, struct sc_arena *arena, struct rs_planned **ret,
-		      struct sc_err *err)
+		      const struct rs_format_ops *other, const struct rs_origins *o, struct sc_arena *arena,
+		      struct rs_planned **ret, uint32_t *ret_nr, struct sc_err *err)
 {
 	struct rs_planned *parts = sc_arena_array(arena, list->nr, sizeof(*parts));
 
 	if (!parts)
 		return sc_nomem(err);
+	*ret_nr = 0;
 	for (size_t i = 0; i < list->nr; i++) {
 		const struct meta_stored *s = &list->at[i];
 		const char *name = other ? rs_format_name(other, s->name, arena) : s->name;
 
 		if (!name)
 			return sc_nomem(err);
-		parts[i] = (struct rs_planned){name, &view->state->tensors[s->entry->tensor], s->piece, s->part};
+		name = renamed(o, name);
+		if (name)
+			parts[(*ret_nr)++] = (struct rs_planned){name, &view->state->tensors[s->entry->tensor],
+								 s->piece, s->part};
 	}
 	*ret = parts;
 	return 0;
@@ -260,12 +273,13 @@ static int describe(struct rs_image *im, const struct meta_view *view, uint32_t 
 	size_t payload_bytes = 0;
 	struct sc_arena arena = {0};
 	struct rs_planned *parts = NULL;
-	int rc = list_parts(view, list, format == own ? NULL : format, &arena, &parts, err);
+	uint32_t nr = 0;
+	int rc = list_parts(view, list, format == own ? NULL : format, o, &arena, &parts, &nr, err);
 
 	if (rc == 0 && format == own)
 		rc = o->payload(o, number, first, &arena, &payload, &payload_bytes, err);
 	if (rc == 0)
-		rc = rs_image_describe(im, format, parts, (uint32_t)list->nr, payload, payload_bytes, o, err);
+		rc = rs_image_describe(im, format, parts, nr, payload, payload_bytes, o, err);
 	sc_arena_done(&arena);
 	return rc < 0 ? sc_wrap(err, rc, "'%s'", file) : 0;
 }

@@ -47,6 +47,10 @@ struct rs_origins {
 	struct rs_blobs *blobs;
 	/** In which format files are laid out; NULL: in their own.  What is no tensor of another one is left out. */
 	const struct rs_format_ops *as;
+	/** Names that tensors have in files instead of their own, until `from` is NULL; `to` NULL: it is left out. */
+	const struct rs_renamed {
+		const char *from, *to;
+	} *renamed;
 	bool anywhere;	/* of replicas none is read because it is here: all nodes of a cluster read the same */
 };
 

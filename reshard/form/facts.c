@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/form/facts.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <string.h>
 
@@ -15,10 +16,11 @@ static const char *const models[] = {
 };
 
 /* Dimensions: the vocabulary (at least: it is padded), the model's width, that inside of a layer's MLP, any. */
-enum dimension { NONE, VOCAB, HIDDEN, INTERMEDIATE, ANY };
+enum dimension { NONE, VOCAB, HIDDEN, INTERMEDIATE, Q, KV, ANY };
 
 static const char *const keys[] = {[VOCAB] = "vocab_size", [HIDDEN] = "hidden_size",
-				   [INTERMEDIATE] = "intermediate_size"};
+				   [INTERMEDIATE] = "intermediate_size",
+				   [Q] = "num_attention_heads", [KV] = "num_key_value_heads"};
 
 static const struct name {
 	const char *text;		/* of a tensor of a layer: behind its number */
@@ -44,8 +46,12 @@ static const struct name {
 	{"mlp.up_proj.weight", {INTERMEDIATE, HIDDEN}},
 	{"output.dense.weight", {HIDDEN, INTERMEDIATE}},
 	{"post_attention_layernorm.weight", {HIDDEN}},
+	{"self_attn.k_proj.weight", {KV, HIDDEN}},
+	{"self_attn.o_proj.weight", {HIDDEN, ANY}},
+	{"self_attn.q_proj.weight", {Q, HIDDEN}},
 	{"self_attn.qkv_proj.bias", {ANY}},
 	{"self_attn.qkv_proj.weight", {ANY, HIDDEN}},
+	{"self_attn.v_proj.weight", {KV, HIDDEN}},
 };
 static const char *const layers[] = {"bert.encoder.layer.", "gpt_neox.layers.", "model.layers."};
 
@@ -91,8 +97,9 @@ static void read_heads(const json_t *config, struct rs_facts *ret)
 	const uint64_t of_width = heads && ret->hidden % heads == 0 ? ret->hidden / heads : 0;
 	const uint64_t rows = size ? size : of_width;
 
-	if (heads > most || kv > most || rows > most)
+	if (heads > most || kv > most || rows > most || json_object_get(config, "kv_lora_rank")) /* MLA's differ */
 		return;
+	ret->head = rows;
 	ret->q = heads * rows;
 	ret->kv = kv * rows;
 }
@@ -105,6 +112,7 @@ int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct s
 	*ret = (struct rs_facts){0};
 	if (!config)
 		return json_error_code(&why) == json_error_out_of_memory ? sc_nomem(err) : 0;
+	ret->tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
 	if (is_known(config) && !is_special(config)) {
 		ret->vocab = number(config, keys[VOCAB]);
 		ret->hidden = number(config, keys[HIDDEN]);
@@ -166,7 +174,8 @@ bool rs_facts_agree(const struct rs_facts *facts, const struct meta_tensor *tens
 		    struct meta_shape *want)
 {
 	const uint64_t sizes[] = {[VOCAB] = facts->vocab, [HIDDEN] = facts->hidden,
-				  [INTERMEDIATE] = facts->intermediate, [ANY] = 0};
+				  [INTERMEDIATE] = facts->intermediate, [Q] = facts->q, [KV] = facts->kv,
+				  [ANY] = 0};
 	const struct meta_shape *shape = &tensor->shape;
 	const struct name *what;
 	int64_t layer;
@@ -212,6 +221,77 @@ int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tenso
 		rows[0] = facts->q;
 		rows[1] = rows[2] = facts->kv;
 		return 3;
+	}
+	return 0;
+}
+
+/* Which of q, k and v a tensor of a layer is; 0: none. */
+static char projection(const char *name)
+{
+	static const char attention[] = ".self_attn.", ends[][15] = {"_proj.weight", "_proj.bias"};
+	const char *at = strstr(name, attention);
+	const struct name *ignored;
+	int64_t layer;
+
+	if (!at || !look(name, &ignored, &layer) || layer < 0)
+		return 0;
+	at += sizeof(attention) - 1;
+	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
+		if (*at && strchr("qkv", *at) && strcmp(at + 1, ends[i]) == 0)
+			return *at;
+	return 0;
+}
+
+/* The cut of the rows of an entry, in one section, by more than one rank; FSDP's cuts (`chunk`) are no cuts of heads.
+ * NULL: there is none. */
+static const struct meta_cut *cut_of_rows(const struct meta_view *view, const struct meta_entry *e)
+{
+	const struct meta_shape *shape = &view->state->tensors[e->tensor].shape;
+
+	for (int i = 0; i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
+		const struct meta_cut *cut = &e->rule->cuts[i];
+
+		if ((cut->dim < 0 ? cut->dim + shape->nr : cut->dim) == 0 && !cut->chunk && cut->nr_sections == 1)
+			return meta_topology_degree(view->topo, cut->axes) > 1 ? cut : NULL;
+	}
+	return NULL;
+}
+
+bool rs_facts_has_heads(const struct meta_view *view)
+{
+	for (uint32_t i = 0; i < view->nr_entries; i++)
+		if (projection(view->state->tensors[view->entries[i].tensor].name) &&
+		    cut_of_rows(view, &view->entries[i]))
+			return true;
+	return false;
+}
+
+int rs_facts_heads(const struct rs_facts *facts, const struct meta_view *view, bool shared, struct sc_err *err)
+{
+	for (uint32_t i = 0; facts->head && i < view->nr_entries; i++) {
+		const struct meta_tensor *t = &view->state->tensors[view->entries[i].tensor];
+		const char which = projection(t->name);
+		const struct meta_cut *cut = which ? cut_of_rows(view, &view->entries[i]) : NULL;
+		const uint64_t rows = which == 'q' ? facts->q : facts->kv, heads = rows / facts->head;
+		uint64_t d, parts, want;
+
+		if (!cut || t->shape.dim[0] != rows)
+			continue;
+		d = meta_topology_degree(view->topo, cut->axes);
+		parts = meta_cut_parts(cut, 0, d);
+		want = shared && which != 'q' ? sc_min_u64(heads, d) : parts;
+		if (heads % parts == 0 && parts == want)
+			continue;
+		if (which == 'q')
+			return sc_fail(err, SC_E_STATE, "'%s' has %" PRIu64 " heads by config.json, which %s=%" PRIu64
+				       " does not divide: a rank would have parts of heads; choose another topology, "
+				       "or write suspicious=accept to config", t->key, heads, cut->axes_text, d);
+		return sc_fail(err, SC_E_STATE, "'%s' has %" PRIu64 " heads by config.json, and the layout makes %"
+			       PRIu64 " parts of them for %s=%" PRIu64 ", so that ranks would not have whole heads as "
+			       "frameworks share them: write kv=%" PRIu64 " behind the preset (upto=%" PRIu64
+			       " behind the cut), by which neighbours share what there is too little of; or choose "
+			       "another topology, or write suspicious=accept to config", t->key, heads, parts,
+			       cut->axes_text, d, heads, heads);
 	}
 	return 0;
 }

@@ -7,11 +7,13 @@
 #ifndef RS_FACTS_H
 #define RS_FACTS_H
 
-#include "meta/model/state.h"
+#include "meta/model/view.h"
 
 struct rs_facts {		/* 0: unknown */
 	uint64_t vocab, hidden, intermediate, layers;
 	uint64_t q, kv;			/* rows of a layer's query, and of its key or value */
+	uint64_t head;			/* rows of one head */
+	bool tied;			/* the head for words has the memory of their embeddings; of any model */
 };
 
 #define RS_FUSED_MAX 3
@@ -32,5 +34,13 @@ bool rs_facts_agree(const struct rs_facts *facts, const struct meta_tensor *tens
  */
 int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tensor, uint64_t rows[RS_FUSED_MAX],
 		   const char **what);
+/**
+ * Refuses a view that cuts heads of q, k or v (tensors of their own) apart.  `shared`: as vLLM has them: key heads that
+ * there are fewer of than ranks are whole, and shared by neighbours, else each rank has its part of them.  Errors:
+ * SC_E_STATE with what to write.
+ */
+int rs_facts_heads(const struct rs_facts *facts, const struct meta_view *view, bool shared, struct sc_err *err);
+/** Tells whether a view cuts such a tensor, so that facts may say something of it. */
+bool rs_facts_has_heads(const struct meta_view *view);
 
 #endif

@@ -8,9 +8,12 @@
  *     config.json, ...                       files of the job's folder, and of rank 0's (form_plain.c)
  *
  * Names and cuts are those of the layout: the preset vllm-llama has what vLLM's ranks hold.  vLLM's ranks differ by tp
- * alone, and have no tensor of one expert.  Options: as of form_hf.c.
+ * alone, and have no tensor of one expert.  Of names with one memory the loader asks for the first by alphabet: a model
+ * whose embeddings are tied to its head has lm_head.weight alone.  It is tied if there is no head, or config.json says
+ * so.  Options: as of form_hf.c.
  */
 #include "reshard/form/form.h"
+#include "reshard/form/facts.h"
 
 #include <fnmatch.h>
 #include <inttypes.h>
@@ -23,6 +26,9 @@
 #define FORMAT "safetensors"
 #define EXPERT ".experts."
 #define LOCAL "local_experts."	/* Megatron's */
+#define CONFIG "config.json"
+#define EMBEDDINGS "model.embed_tokens.weight"
+#define HEAD "lm_head.weight"
 #define NAME "model-rank-%u-part-%u.safetensors"
 #define NAME_BYTES 64
 
@@ -74,10 +80,39 @@ static bool is_of_one_expert(const char *name)
 	return *at >= '0' && *at <= '9';
 }
 
+/* Reads what config.json says, if it is there; one whose bytes are on another node says nothing. */
+static int read_facts(const struct rs_formed *x, struct rs_facts *ret, struct sc_err *err)
+{
+	const struct rs_plain *config = rs_form_plain(x, CONFIG);
+	struct sc_err away;
+	char *text;
+	int rc = 0;
+
+	*ret = (struct rs_facts){0};
+	if (!config || !config->bytes || config->bytes > SC_CONFIG_JSON_BYTES_MAX)
+		return 0;
+	text = sc_sys.alloc(config->bytes + 1);
+	if (!text)
+		return sc_nomem(err);
+	if (rs_blob_read(x->origins->blobs, config->blob, config->bytes, text, &away) == 0)
+		rc = rs_facts_read(text, config->bytes, ret, err);
+	sc_sys.release(text);
+	return rc;
+}
+
+static bool has(const struct meta_state *state, const char *glob, const char *name)
+{
+	for (uint32_t i = 0; i < state->nr; i++)
+		if (strcmp(state->tensors[i].name, name) == 0 && fnmatch(glob, state->tensors[i].file, 0) == 0)
+			return true;
+	return false;
+}
+
 /* Finds the files of the model, and whether ranks of vLLM can have it. */
 static int find_model(const struct rs_formed *x, const char **ret_glob, struct sc_err *err)
 {
 	const struct meta_state *state = x->view->state;
+	struct rs_facts facts = {0};
 	int rc = rs_form_model_files(x, ret_glob, err);
 
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++)
@@ -85,7 +120,11 @@ static int find_model(const struct rs_formed *x, const char **ret_glob, struct s
 			rc = sc_fail(err, SC_E_UNSUPPORTED, "vLLM and SGLang hold all experts of a layer in one "
 				     "tensor, which no layout makes of '%s' and the like: let them load this model "
 				     "from .hf", state->tensors[i].name);
-	return rc < 0 ? rc : check(x, err);
+	if (rc == 0)
+		rc = check(x, err);
+	if (rc == 0)
+		rc = read_facts(x, &facts, err);
+	return rc < 0 ? rc : rs_facts_heads(&facts, x->view, true, err);
 }
 
 static int files(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each, void *arg, struct sc_err *err)
@@ -128,6 +167,22 @@ static int find(const struct rs_formed *x, const char *name, uint32_t *ret_rank,
 	return rc < 0 || *ret->file ? rc : sc_fail(err, SC_E_NOT_FOUND, "there is no file '%s'", name);
 }
 
+/* Gives the names that files have of a tied model. */
+static int tied_names(const struct rs_formed *x, const struct rs_renamed **ret, struct sc_err *err)
+{
+	static const struct rs_renamed alone[] = {{EMBEDDINGS, HEAD}, {NULL, NULL}};
+	static const struct rs_renamed both[] = {{EMBEDDINGS, NULL}, {NULL, NULL}};
+	const char *glob;
+	struct rs_facts facts;
+	int rc = rs_form_model_files(x, &glob, err);
+
+	if (rc == 0)
+		rc = read_facts(x, &facts, err);
+	if (rc == 0 && has(x->view->state, glob, EMBEDDINGS))
+		*ret = !has(x->view->state, glob, HEAD) ? alone : facts.tied ? both : NULL;
+	return rc;
+}
+
 static int image(const struct rs_formed *x, uint32_t rank, const char *file, bool as_view, struct rs_image **ret,
 		 struct sc_err *err)
 {
@@ -141,6 +196,8 @@ static int image(const struct rs_formed *x, uint32_t rank, const char *file, boo
 		return rs_image_same(plain->blob, plain->bytes, ret, err);
 	o.as = rs_format_find(FORMAT);
 	rc = find(x, file, &rank, &p, err);
+	if (rc == 0)
+		rc = tied_names(x, &o.renamed, err);
 	return rc < 0 ? rc : rs_image_new(x->view, rank, p.file, true, &o, ret, err);
 }
 

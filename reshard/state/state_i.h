@@ -427,6 +427,9 @@ struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
 struct rs_formed rs_view_formed(const struct rs_view *view);
 /** Sets the form of a new view.  Errors: those of rs_form_plain_files(). */
 int rs_view_show_as(struct rs_view *view, const struct rs_form_said *said, struct sc_err *err);
+/** Refuses a view by which ranks would have parts of heads, as the config.json in its version says.  Reads it, if there
+ *  are heads.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
+int rs_view_judge(const struct rs_view *view, struct sc_err *err);
 /** Gives the file of a rank that a view shows under a name; see rs_form_stored(). */
 int rs_view_stored(const struct rs_view *view, uint32_t rank, const char *file, struct sc_arena *arena,
 		   const char **ret, struct sc_err *err);

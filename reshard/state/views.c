@@ -194,6 +194,13 @@ static int present(struct rs_view *of, const char *topology, struct rs_view **re
 	} else if (rc == 0) {
 		(void)__atomic_add_fetch(&of->version->refs, 1, __ATOMIC_RELAXED);
 		rc = rs_view_new(of->job, of->version, 0, &topo, ret, err);
+		if (rc == 0) {
+			rc = rs_view_judge(*ret, err);
+			if (rc < 0) {
+				rs_view_unref(of->job->service, *ret);
+				*ret = NULL;
+			}
+		}
 	}
 	meta_topology_done(&topo);
 	return rc;
