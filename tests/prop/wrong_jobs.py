@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+MOUNT SEED WRONG HONEST: random models, layouts and topologies.  In each of WRONG jobs one thing is wrong (a name, a variable, a
+cut, a rank that holds another's part, a tensor that is quantized, a buffer that is whole): none may be taken.  HONEST ones, cut
+here by numpy, must be taken, and whole again be what they were.
+"""
+import json
+import pathlib
+import random
+import shutil
+import struct
+import sys
+
+import numpy as np
+
+mount, seed, nr_wrong, nr_honest = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+DTYPES = {np.dtype("f4"): "F32", np.dtype("f2"): "F16", np.dtype("i4"): "I32", np.dtype("u1"): "U8", np.dtype("i8"): "I64"}
+
+
+class Refused(Exception):
+    pass
+
+
+def write(job, control, text):
+    try:
+        (job / ".ctl" / control).write_text(text + "\n")
+    except OSError:
+        raise Refused(f"{control}: {(job / '.ctl/error').read_text().strip()}") from None
+
+
+def save(path, tensors):
+    head, data = {}, []
+    at = 0
+    for name, a in tensors.items():
+        head[name] = {"dtype": DTYPES[a.dtype], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+        data.append(np.ascontiguousarray(a).tobytes())
+        at += a.nbytes
+    text = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def load(path):
+    raw = path.read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    kinds = {v: k for k, v in DTYPES.items()}
+    return {k: np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], kinds[t["dtype"]]).reshape(t["shape"])
+            for k, t in json.loads(raw[8:8 + n]).items() if k != "__metadata__"}
+
+
+# --- how frameworks cut, by tensor: (dimension, sections) or None ---
+
+def part(a, cut, nr, at):
+    if cut is None or nr == 1:
+        return a
+    dim, sections = cut
+    borders = np.cumsum(sections)[:-1] * (a.shape[dim] // sum(sections))
+    return np.concatenate([np.split(s, nr, axis=dim)[at] for s in np.split(a, borders, axis=dim)], axis=dim)
+
+
+def chunk(a, nr, at):
+    """As torch.chunk: the last ones are shorter, or empty."""
+    size = -(-a.shape[0] // nr)
+    return a[min(at * size, a.shape[0]):min(at * size + size, a.shape[0])]
+
+
+class Model:
+    """A model: whole tensors, how each is cut by tp, which layer it is of."""
+
+    def __init__(self, r):
+        self.r, self.whole, self.cuts, self.config, self.variables = r, {}, {}, None, ""
+        self.tp, self.dp, self.pp, self.shard = r.choice([1, 2, 4]), r.choice([1, 2, 3]), 1, None
+        self.layers = r.choice([1, 2, 3])
+        self.dtype = r.choice(["f4", "f2"])
+        self.numbers = np.random.default_rng(r.randrange(1 << 30))
+
+    def add(self, name, shape, cut=None):
+        self.whole[name] = self.numbers.standard_normal(shape).astype(self.dtype)
+        self.cuts[name] = cut
+
+    def llama(self):
+        r, head = self.r, self.r.choice([8, 16])
+        kv, group = r.choice([4, 8]), r.choice([1, 2])
+        q, hidden, inner = kv * group * head, r.choice([32, 64, 96]), r.choice([48, 128])
+        self.add("model.embed_tokens.weight", [160, hidden], (0, [1]))
+        for i in range(self.layers):
+            p = f"model.layers.{i}."
+            for n, rows in ("q", q), ("k", kv * head), ("v", kv * head):
+                self.add(f"{p}self_attn.{n}_proj.weight", [rows, hidden], (0, [1]))
+            self.add(p + "self_attn.o_proj.weight", [hidden, q], (1, [1]))
+            for n in "gate", "up":
+                self.add(f"{p}mlp.{n}_proj.weight", [inner, hidden], (0, [1]))
+            self.add(p + "mlp.down_proj.weight", [hidden, inner], (1, [1]))
+            for n in "input_layernorm", "post_attention_layernorm":
+                self.add(f"{p}{n}.weight", [hidden])
+        self.add("model.norm.weight", [hidden])
+        self.add("lm_head.weight", [160, hidden], (0, [1]))
+        self.config = {"model_type": "llama", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": self.layers,
+                       "num_attention_heads": kv * group, "num_key_value_heads": kv, "head_dim": head, "vocab_size": 160}
+        self.preset = "hf-llama"
+
+    def gpt2(self):
+        e = self.r.choice([24, 48])
+        self.add("transformer.wte.weight", [57, e])
+        for i in range(self.layers):
+            p = f"transformer.h.{i}."
+            for n, shape, cut in (("attn.c_attn.weight", [e, 3 * e], (1, [1, 1, 1])), ("attn.c_attn.bias", [3 * e], (0, [1, 1, 1])),
+                                  ("attn.c_proj.weight", [e, e], (0, [1])), ("attn.c_proj.bias", [e], None),
+                                  ("mlp.c_fc.weight", [e, 4 * e], (1, [1])), ("mlp.c_fc.bias", [4 * e], (0, [1])),
+                                  ("mlp.c_proj.weight", [4 * e, e], (0, [1])), ("ln_1.weight", [e], None)):
+                self.add(p + n, shape, cut)
+        self.add("transformer.ln_f.weight", [e])
+        self.preset = "hf-gpt2"
+
+    def megatron(self):
+        e, f = 32, 48
+        self.add("embedding.word_embeddings.weight", [1024, e], (0, [1]))
+        for i in range(self.layers):
+            p = f"decoder.layers.{i}."
+            for n, shape, cut in (("self_attention.linear_qkv.weight", [3 * e, e], (0, [1])), ("self_attention.linear_proj.weight", [e, e], (1, [1])),
+                                  ("mlp.linear_fc1.weight", [2 * f, e], (0, [1, 1])), ("mlp.linear_fc2.weight", [e, f], (1, [1])),
+                                  ("input_layernorm.weight", [e], None)):
+                self.add(p + n, shape, cut)
+        self.add("decoder.final_layernorm.weight", [e])
+        self.preset, self.variables = "megatron-gpt", " vocab=1024 glu=1:1"
+
+    def fsdp(self):
+        """Any model by FSDP2: parameters in uneven parts, buffers whole."""
+        self.tp, self.shard = 1, "dp"
+        self.dp = self.r.choice([2, 3, 4])
+        for i in range(self.layers + 1):
+            rows = self.r.choice([5, 8, 12, 30])
+            self.add(f"net.{i}.weight", [rows, 6], (0, [1]))
+            self.add(f"net.{i}.bias", [rows], (0, [1]))
+        if self.r.random() < .5:
+            self.whole["net.0.bias"][:] = 0  # as it begins
+        if self.r.random() < .5:
+            self.whole |= {"bn.running_mean": np.zeros(8, "f4"), "bn.num_batches_tracked": np.array(7)}
+        self.preset = "fsdp2"
+
+    def stated(self):
+        """With moments of an optimizer."""
+        for k in "exp_avg", "exp_avg_sq":
+            for n in [n for n in self.cuts if self.cuts[n] is not None or self.shard]:
+                if not n.startswith("optimizer."):
+                    self.add(f"optimizer.state.{k}.{n}", self.whole[n].shape, self.cuts[n])
+                    if self.r.random() < .1:
+                        self.whole[f"optimizer.state.{k}.{n}"][:] = 0
+
+    @property
+    def layout(self):
+        return f"use {self.preset}{self.variables}"
+
+    @property
+    def topology(self):
+        return f"tp={self.tp} dp={self.dp}"
+
+    def ranks(self):
+        out = []
+        for rank in range(self.tp * self.dp):
+            t, d = rank % self.tp, rank // self.tp
+            mine = {}
+            for n, a in self.whole.items():
+                cut = self.cuts.get(n)
+                mine[n] = chunk(a, self.dp, d) if self.shard and cut else part(a, cut, self.tp, t)
+            out.append(mine)
+        return out
+
+
+def make(r):
+    m = Model(r)
+    r.choice([m.llama, m.llama, m.gpt2, m.megatron, m.fsdp, m.fsdp])()
+    if r.random() < .4:
+        m.stated()
+    return m
+
+
+# --- one thing is wrong: each changes the model's job, or says that it can't be so with this one ---
+
+def typo(m, ranks):
+    old = m.r.choice(list(m.cuts))
+    words = old.split(".")
+    at = m.r.choice([i for i, w in enumerate(words) if not w.isdigit() and len(w) > 3 and w not in ("optimizer", "state", "exp_avg", "exp_avg_sq")] or [0])
+    words[at] = words[at][:1] + words[at][2:] if len(words[at]) > 3 else words[at] + "x"
+    new = ".".join(words)
+    if m.preset == "fsdp2" and words[-1] in ("weight", "bias"):
+        return None                          # any parameter may have this name
+    for mine in ranks:
+        mine[new] = mine.pop(old)
+    return f"{old} is called {new}"
+
+
+def variable(m, ranks):
+    if not m.variables:
+        return None
+    old = m.variables.split()[-1]
+    m.variables = m.variables.replace(" glu=", m.r.choice([" gul=", " gl=", " glu_=", " GLU="]))
+    return f"{old} is misspelled"
+
+
+def axis(m, ranks):
+    m.bad_topology = m.r.choice(["pt=2", "tp=2 ddp=2", "fsdp=2", f"tp={m.tp} dp={m.dp} tp={m.tp}"])
+    return f"the topology is {m.bad_topology}"
+
+
+def swapped(m, ranks):
+    """A tensor is cut along another dimension than the layout says."""
+    if m.tp == 1 or not m.config:
+        return None
+    names = [n for n, c in m.cuts.items() if c and n.startswith("model.layers") and m.whole[n].shape[1 - c[0]] % m.tp == 0]
+    what = m.r.choice(sorted({n.split(".", 3)[3] for n in names}))
+    for n in [n for n in names if n.endswith("." + what)]:
+        dim = 1 - m.cuts[n][0]
+        for rank, mine in enumerate(ranks):
+            mine[n] = part(m.whole[n], (dim, [1]), m.tp, rank % m.tp)
+    return f"{what} is cut along dimension {dim}"
+
+
+def whole_tensor(m, ranks):
+    """A tensor that the layout cuts is whole on each rank."""
+    if m.tp * (m.dp if m.shard else 1) == 1:
+        return None
+    name = m.r.choice([n for n, c in m.cuts.items() if c and len(np.unique(m.whole[n])) > 8])
+    for mine in ranks:
+        mine[name] = m.whole[name]
+    return f"{name} is whole on each rank"
+
+
+def replica(m, ranks):
+    """The topology says more parts than there are: as HSDP has them, or as neighbours share them; or a file is another's."""
+    nr = m.dp if m.shard else m.tp
+    if nr == 1:
+        return None
+    how = m.r.choice(["ring", "pairs", "copy"] if nr == 4 else ["copy"])
+    a, b = m.r.sample(range(nr), 2)
+    as_was = [dict(mine) for mine in ranks]
+    for rank, mine in enumerate(ranks):
+        at = rank // m.tp if m.shard else rank % m.tp
+        like = {"ring": at % 2, "pairs": at - at % 2, "copy": a if at == b else at}[how]
+        other = like * m.tp if m.shard else rank - at + like
+        for n in m.cuts:
+            if m.cuts[n] and as_was[other][n].shape == mine[n].shape:
+                mine[n] = as_was[other][n]
+    if all(np.array_equal(x[n], y[n]) for x, y in zip(ranks, as_was) for n in x):
+        return None
+    return f"{how} {a} {b}"
+
+
+def quantized(m, ranks):
+    name = m.r.choice([n for n, c in m.cuts.items() if c and n.endswith(".weight") and not n.startswith("optimizer.")])
+    stem = name.removesuffix("weight")
+    rows, columns = (m.whole[name].shape + (1,))[:2]
+    more = m.r.choice([
+        {stem + "weight_scale_inv": np.ones((1, 1), "f4")}, {stem + "weight_scale": np.ones(rows, "f4")},
+        {stem + "qweight": np.zeros((rows, columns), "i4"), stem + "g_idx": np.arange(columns, dtype="i4")},
+        {name + ".absmax": np.ones(rows, "f4"), name + ".quant_map": np.linspace(-1, 1, 16, dtype="f4")},
+        {stem + "lora_A.default": np.ones((4, columns), "f4")},
+        {f"state.{name}.exp_avg_sq_col": np.arange(columns, dtype="f4"), f"state.{name}.exp_avg_sq_row": np.arange(rows, dtype="f4")},
+        {f"optimizer.state.exp_avg_sq_col.{name}": np.arange(columns * m.tp * m.dp, dtype="f4")},
+    ])
+    for mine in ranks:
+        mine |= more
+    return "there is " + ", ".join(more)
+
+
+def buffer(m, ranks):
+    if not m.shard:
+        return None
+    name, value = m.r.choice([("layer_scalar", np.array([.3], "f4")), ("std_scale", np.arange(64, dtype="f4")), ("router.expert_bias", np.zeros(16, "f4"))])
+    for mine in ranks:
+        mine[name] = value
+    return f"a buffer {name}"
+
+
+def lacking(m, ranks):
+    """One rank's file has a tensor less."""
+    if len(ranks) == 1:
+        return None
+    del ranks[-1][m.r.choice([n for n, c in m.cuts.items() if c])]
+    return "the last rank lacks a tensor"
+
+
+WRONG = [typo, variable, axis, swapped, whole_tensor, replica, quantized, buffer, lacking]
+
+
+def commit(name, m, ranks):
+    job = mount / name
+    job.mkdir()
+    write(job, "layout", m.layout)
+    write(job, "topology", getattr(m, "bad_topology", m.topology))
+    for rank, mine in enumerate(ranks):
+        (job / str(rank)).mkdir(exist_ok=True)
+        save(job / str(rank) / "model.safetensors", mine)
+    if m.config:
+        (job / "config.json").write_text(json.dumps(m.config))
+    write(job, "config", "remove=yes")
+    write(job, "commit", "step=1")
+    return job
+
+
+kinds = dict.fromkeys((w.__name__ for w in WRONG), 0)
+nr = tries = 0
+while nr < nr_wrong:
+    tries += 1
+    r = random.Random(f"{seed} wrong {tries}")
+    m = make(r)
+    ranks, kind = m.ranks(), WRONG[tries % len(WRONG)]
+    said = kind(m, ranks)
+    if not said:
+        continue
+    nr += 1
+    kinds[kind.__name__] += 1
+    try:
+        commit(f"wrong{nr}", m, ranks)
+    except Refused as why:
+        assert len(str(why)) > 40, why
+    else:
+        sys.exit(f"wrong {tries} was taken: {m.layout}, {m.topology}: {said}")
+    shutil.rmtree(mount / f"wrong{nr}", ignore_errors=True)
+for nr in range(nr_honest):
+    m = make(random.Random(f"{seed} honest {nr}"))
+    try:
+        job = commit(f"honest{nr}", m, m.ranks())
+        found = load(job / ".full/model.safetensors")
+    except Refused as why:
+        sys.exit(f"honest {nr} was refused: {m.layout}, {m.topology}: {why}")
+    assert found.keys() == m.whole.keys(), (nr, found.keys() ^ m.whole.keys())
+    for n, a in m.whole.items():
+        assert found[n].shape == a.shape and found[n].tobytes() == a.tobytes(), (nr, m.layout, m.topology, n)
+    job.rmdir()
+print(f"figure: {sum(kinds.values())} wrong jobs refused ({', '.join(f'{k} {v}' for k, v in kinds.items())}), {nr_honest} honest ones taken")
