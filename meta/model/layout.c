@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define BLANKS " \t\r"
-#define NEAR_MAX 31		/* letters of a name that may be meant */
 
 struct variables {
 	struct variable {
@@ -93,29 +92,6 @@ static int variables_copy(struct reader *r, struct variables *to, const struct v
 	return 0;
 }
 
-/* How many letters have to be added, taken away or changed to make one name of another. */
-static size_t distance(const char *a, const char *b)
-{
-	size_t row[NEAR_MAX + 1], nr = strlen(b);
-
-	if (nr > NEAR_MAX)
-		return SIZE_MAX;
-	for (size_t i = 0; i <= nr; i++)
-		row[i] = i;
-	for (size_t k = 1; *a; a++, k++) {
-		size_t before = row[0];
-
-		row[0] = k;
-		for (size_t i = 1; i <= nr; i++) {
-			size_t above = row[i], least = above < row[i - 1] ? above + 1 : row[i - 1] + 1;
-
-			row[i] = before + (*a != b[i - 1]) < least ? before + (*a != b[i - 1]) : least;
-			before = above;
-		}
-	}
-	return row[nr];
-}
-
 /* Refuses a variable that nothing uses: the nearest of those that are known, and all of them. */
 static int unknown(struct reader *r, const char *line, const char *name, const char *preset)
 {
@@ -130,7 +106,7 @@ static int unknown(struct reader *r, const char *line, const char *name, const c
 		if (is_again)
 			continue;
 		sc_buf_printf(&names, "%s%s=", names.bytes ? ", " : "", r->known.at[i]);
-		if (!nearest || distance(name, r->known.at[i]) < distance(name, nearest))
+		if (!nearest || meta_name_distance(name, r->known.at[i]) < meta_name_distance(name, nearest))
 			nearest = r->known.at[i];
 	}
 	if (names.failed)
@@ -140,7 +116,7 @@ static int unknown(struct reader *r, const char *line, const char *name, const c
 			       "write $%s where it is meant", name, name, name);
 	if (!nearest)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variables", line, preset);
-	if (2 * distance(name, nearest) > strlen(nearest) + 1)
+	if (2 * meta_name_distance(name, nearest) > strlen(nearest) + 1)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; it has %s", line,
 			       preset, name, names.text);
 	return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; did you mean %s=? It has %s",
@@ -549,16 +525,18 @@ const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool 
 					 const char *file, const char *name, uint32_t *at,
 					 struct meta_caps *ret_caps)
 {
+	const struct meta_pairs *of_rules = logical ? layout->goal_pairs : layout->name_pairs;
 	size_t file_bytes = strlen(file), name_bytes = strlen(name);
 	struct meta_pairs pairs = {0};
 
 	if (*at < layout->nr_rules)
 		meta_pairs_add(&pairs, name, name_bytes);
 	while (*at < layout->nr_rules) {
+		const struct meta_pairs *of_rule = &of_rules[*at];
 		const struct meta_rule *r = &layout->rules[(*at)++];
 
 		ret_caps->nr = 0;
-		if (meta_pairs_within(logical ? &r->goal_pairs : &r->name_pairs, &pairs) &&
+		if (meta_pairs_within(of_rule, &pairs) &&
 		    match(r, logical, file, file_bytes, name, name_bytes, ret_caps))
 			return r;
 	}

@@ -43,7 +43,6 @@ struct meta_rule {
 	uint32_t index;
 	struct meta_pattern file, name;	    /* of the stored tensor */
 	struct meta_pattern file_goal, goal; /* of the logical one */
-	struct meta_pairs name_pairs, goal_pairs;
 	struct meta_pattern base;	    /* of the tensor a `like` rule copies, if is_like */
 	const char *base_text;		    /* the text of that tensor's rule */
 	bool is_like, tied, wrap;
@@ -76,6 +75,7 @@ struct meta_layout {
 	struct meta_mesh meshes[SC_MESHES_MAX];
 	uint32_t nr_rules;
 	struct meta_rule *rules;    /* `like` lines expanded, in order of matching */
+	struct meta_pairs *name_pairs, *goal_pairs; /* of each rule: side by side, since every look-up reads them */
 	uint32_t nr_plain;
 	struct meta_plain {	    /* `plain` lines */
 		const char *text;

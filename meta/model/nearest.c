@@ -1,12 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rule that is most like a name that none matches, for the refusal: words between dots, from both ends. */
-#include "meta/model/layout.h"
+/*
+ * The rule that is most like a name that none matches, for the refusal: words between dots, from both ends; and how
+ * far two names are from each other.
+ */
+#include "meta/model/layout_i.h"
 
 #include <string.h>
 
 #include "meta/base/text.h"
 
 #define WORDS_MAX 64
+#define NEAR_MAX 31		/* letters of a name that may be meant */
+
+size_t meta_name_distance(const char *a, const char *b)
+{
+	size_t row[NEAR_MAX + 1], nr = strlen(b);
+
+	if (nr > NEAR_MAX)
+		return SIZE_MAX;
+	for (size_t i = 0; i <= nr; i++)
+		row[i] = i;
+	for (size_t k = 1; *a; a++, k++) {
+		size_t before = row[0];
+
+		row[0] = k;
+		for (size_t i = 1; i <= nr; i++) {
+			size_t above = row[i], least = above < row[i - 1] ? above + 1 : row[i - 1] + 1;
+
+			row[i] = before + (*a != b[i - 1]) < least ? before + (*a != b[i - 1]) : least;
+			before = above;
+		}
+	}
+	return row[nr];
+}
 
 struct words {
 	size_t nr;
@@ -37,6 +63,32 @@ static bool is_capture(struct word w)
 	return w.bytes > 2 && w.at[0] == '{' && w.at[w.bytes - 1] == '}';
 }
 
+static bool is_same(struct word a, struct word b)
+{
+	return a.bytes == b.bytes && memcmp(a.at, b.at, a.bytes) == 0;
+}
+
+static bool is_choice(struct word w)
+{
+	return is_capture(w) && memchr(w.at, '|', w.bytes);
+}
+
+/* Is the name one of the words of a choice? */
+static bool is_chosen(struct word name, struct word choice)
+{
+	const char *at = choice.at + 1, *end = choice.at + choice.bytes - 1;
+
+	while (at < end) {
+		const char *bar = memchr(at, '|', (size_t)(end - at));
+		struct word one = {at, (size_t)((bar ? bar : end) - at)};
+
+		if (is_same(name, one))
+			return true;
+		at += one.bytes + 1;
+	}
+	return false;
+}
+
 /* `*h` is like h, and no more: what `*` stands for may be several words. */
 static bool is_like(struct word name, struct word pattern)
 {
@@ -44,8 +96,9 @@ static bool is_like(struct word name, struct word pattern)
 
 	if (pattern.bytes > 1 && *pattern.at == '*')
 		pattern = (struct word){pattern.at + 1, pattern.bytes - 1};
-	return is_capture(pattern) ? sc_number_parse(name.at, name.bytes, &ignored)
-				   : name.bytes == pattern.bytes && memcmp(name.at, pattern.at, name.bytes) == 0;
+	if (!is_capture(pattern))
+		return is_same(name, pattern);
+	return is_choice(pattern) ? is_chosen(name, pattern) : sc_number_parse(name.at, name.bytes, &ignored);
 }
 
 /* The words of the name's pattern, without that of a file. */
@@ -106,8 +159,8 @@ size_t meta_layout_prefix(const struct meta_layout *layout, bool pipelined, cons
 static void make_pattern(const struct words *name, const struct words *rule, size_t first, struct sc_buf *ret)
 {
 	for (size_t i = 0; i < name->nr; i++) {
-		const struct word *w = i < first ? &rule->at[i] : &name->at[i];
-
+		const bool is_of_rule = i < first && !is_choice(rule->at[i]);
+		const struct word *w = is_of_rule ? &rule->at[i] : &name->at[i];
 		uint32_t ignored;
 
 		if (i)

@@ -62,6 +62,27 @@ static size_t read_capture(const char *p, const char *end, struct meta_token *re
 	return q < end && *q == '}' ? (size_t)(q + 1 - p) : 0;
 }
 
+/* Reads "{word|word}" at `p`; returns the bytes read, 0 if there is no choice of words. */
+static size_t read_choice(const char *p, const char *end, struct meta_token *ret)
+{
+	const char *q = p + 1;
+	size_t nr = 0;
+
+	for (;; q++, nr++) {
+		const char *word = q;
+
+		while (q < end && is_word(*q))
+			q++;
+		if (q == word || q == end || (*q != '|' && *q != '}'))
+			return 0;
+		if (*q == '}')
+			break;
+	}
+	*ret = (struct meta_token){.kind = META_TOKEN_CHOICE, .text = p + 1, .bytes = (uint32_t)(q - p - 1),
+				   .axis = -1};
+	return nr ? (size_t)(q + 1 - p) : 0;
+}
+
 static int set_capture(struct meta_cap_names *names, const struct meta_axis_names *axes,
 		       struct meta_token *t, const char *text, struct sc_err *err)
 {
@@ -119,6 +140,8 @@ int meta_pattern_parse(struct meta_cap_names *names, const struct meta_axis_name
 						 .axis = -1, .star = true};
 			t->cap = (uint16_t)(0x8000u + names->stars++);
 			n = 1;
+		} else if (*p == '{' && (n = read_choice(p, copy + bytes, t))) {
+			t->cap = (uint16_t)(0x8000u + names->stars++);
 		} else {
 			n = *p == '{' ? read_capture(p, copy + bytes, t) : 0;
 			if (!n)
@@ -152,6 +175,23 @@ static size_t read_number(const struct meta_token *t, const char *p, size_t left
 		return 0;
 	*ret = v;
 	return n;
+}
+
+/* Finds the longest word of a choice that the text begins with; returns its bytes, 0 if there is none. */
+static size_t read_word(const struct meta_token *t, const char *p, size_t left)
+{
+	const char *word = t->text, *end = t->text + t->bytes;
+	size_t most = 0;
+
+	while (word < end) {
+		const char *bar = memchr(word, '|', (size_t)(end - word));
+		size_t n = (size_t)((bar ? bar : end) - word);
+
+		if (n > most && n <= left && memcmp(p, word, n) == 0)
+			most = n;
+		word += n + 1;
+	}
+	return most;
 }
 
 void meta_pairs_add(struct meta_pairs *pairs, const char *text, size_t bytes)
@@ -224,6 +264,17 @@ bool meta_pattern_match(const struct meta_pattern *pattern, const char *name, si
 				continue;
 			}
 		}
+		if (t && t->kind == META_TOKEN_CHOICE) {
+			size_t n = read_word(t, name + i, bytes - i);
+
+			if (n) {
+				caps->at[caps->nr++] = (struct meta_cap){
+					.id = t->cap, .axis = -1, .text = name + i, .bytes = (uint32_t)n};
+				i += n;
+				p++;
+				continue;
+			}
+		}
 		if (!back || back_end == bytes) {
 			caps->nr = had;
 			return false;
@@ -268,7 +319,7 @@ void meta_pattern_render(const struct meta_pattern *pattern, const struct meta_c
 		}
 		c = meta_caps_find(caps, t->cap);
 		assert(c);
-		if (t->kind == META_TOKEN_TEXT)
+		if (!c->is_number)
 			sc_buf_add(buf, c->text, c->bytes);
 		else if (!c->is_empty)
 			sc_buf_printf(buf, "%0*u", t->width, c->number);

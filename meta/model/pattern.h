@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Name patterns of the layout language (docs/layout.md, section 3): literal text, numbers ({L},
- * {E}, ... and coordinates of the rank such as {tp}) and text ({K}, *).
+ * {E}, ... and coordinates of the rank such as {tp}), text ({K}, *) and one of some words
+ * ({weight|bias}).
  *
- * Matching is deterministic: a number takes its whole run of digits (at most 9), a text as little
- * as lets the rest match, and only the last text is ever lengthened.  Cost at most
- * |pattern| * |name| steps, no recursion, no allocation.
+ * Matching is deterministic: a number takes its whole run of digits (at most 9), a choice the longest
+ * of its words that is there, a text as little as lets the rest match, and only the last text is ever
+ * lengthened.  Cost at most |pattern| * |name| steps, no recursion, no allocation.
  */
 #ifndef META_PATTERN_H
 #define META_PATTERN_H
@@ -30,13 +31,13 @@ enum meta_cap_id {
 };
 
 struct meta_token {
-	enum meta_token_kind { META_TOKEN_LIT, META_TOKEN_NUM, META_TOKEN_TEXT } kind;
+	enum meta_token_kind { META_TOKEN_LIT, META_TOKEN_NUM, META_TOKEN_TEXT, META_TOKEN_CHOICE } kind;
 	uint8_t width;	    /* of a number: {tp:02} is 2 */
 	bool star;	    /* `*`: has no name */
 	int8_t axis;	    /* of a coordinate: index of the layout's axis, else -1 */
 	uint16_t cap;	    /* capture id */
 	uint32_t bytes;
-	const char *text;   /* literal text, or the capture's name */
+	const char *text;   /* literal text, the capture's name, or the words of a choice between bars */
 };
 
 struct meta_pattern {
@@ -75,7 +76,7 @@ int meta_axis_find(const struct meta_axis_names *axes, const char *name, size_t 
 
 /**
  * Parses a pattern.  Owner: the tokens live in names->arena, literals point into a copy there.
- * Errors: SC_E_LAYOUT for a stray brace, a capture used twice or two of a kind that touch,
+ * Errors: SC_E_LAYOUT for a stray brace, an empty word, a capture used twice or two of a kind that touch,
  * SC_E_NO_MEMORY.
  */
 int meta_pattern_parse(struct meta_cap_names *names, const struct meta_axis_names *axes,

@@ -546,10 +546,14 @@ int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, s
 			rc = sc_fail(err, SC_E_LIMIT, "layout: more than %d rules", SC_RULES_MAX);
 	}
 	sc_sys.release(plain);
+	layout->name_pairs = sc_arena_array(&layout->arena, nr_out + 1, sizeof(*layout->name_pairs));
+	layout->goal_pairs = sc_arena_array(&layout->arena, nr_out + 1, sizeof(*layout->goal_pairs));
+	if (!layout->name_pairs || !layout->goal_pairs)
+		return rc < 0 ? rc : sc_nomem(err);
 	for (size_t i = 0; i < nr_out; i++) {
 		out[i].index = (uint32_t)i;
-		meta_pattern_pairs(&out[i].name, &out[i].name_pairs);
-		meta_pattern_pairs(&out[i].goal, &out[i].goal_pairs);
+		meta_pattern_pairs(&out[i].name, &layout->name_pairs[i]);
+		meta_pattern_pairs(&out[i].goal, &layout->goal_pairs[i]);
 	}
 	layout->rules = out;
 	layout->nr_rules = (uint32_t)nr_out;

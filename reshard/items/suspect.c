@@ -97,7 +97,7 @@ static bool lie_alike(const struct rs_found_tensor *a, const struct rs_found_ten
 	       (!a->stride || memcmp(a->stride, b->stride, a->shape.nr * sizeof(*a->stride)) == 0);
 }
 
-/* Tells whether a rule has a literal character in the last word of its names. */
+/* Tells whether a rule has a literal character, or a choice of words, in the last word of its names. */
 static bool is_named(const struct meta_rule *rule)
 {
 	bool named = false;
@@ -105,6 +105,7 @@ static bool is_named(const struct meta_rule *rule)
 	for (uint16_t i = 0; i < rule->name.nr; i++) {
 		const struct meta_token *t = &rule->name.tokens[i];
 
+		named |= t->kind == META_TOKEN_CHOICE;
 		for (uint32_t k = 0; t->kind == META_TOKEN_LIT && k < t->bytes; k++)
 			named = t->text[k] != '.' && t->text[k] != '/';
 	}

@@ -116,14 +116,15 @@ fresh = itertools.count()
 
 
 def parse(text):
-    """Pattern -> ((kind, value, width), ...), kind one of lit, num, text."""
+    """Pattern -> ((kind, value, width), ...), kind one of lit, num, text, choice (its value: a number, then the words)."""
     out = []
-    for m in re.finditer(r"\{(\w+)(?::0(\d))?\}|(\*)|([^{}*]+)|(.)", text):
-        name, width, star, lit, bad = m.groups()
+    for m in re.finditer(r"\{(\w+)(?::0(\d))?\}|(\*)|([^{}*]+)|\{(\w+(?:\|\w+)+)\}|(.)", text):
+        name, width, star, lit, words, bad = m.groups()
         need(not bad, f"pattern '{text}': stray {bad}")
-        kind = "lit" if lit else "num" if name and (name in NUMBERS or name[0].islower()) else "text"
+        kind = "lit" if lit else "choice" if words else "num" if name and (name in NUMBERS or name[0].islower()) else "text"
         need(not out or kind == "lit" or out[-1][0] != kind, f"pattern '{text}': two captures of a kind touch")
-        out.append((kind, lit or name or f"*{next(fresh)}", int(width or 0)))
+        value = f"{next(fresh)}|{words}" if words else lit or name or f"*{next(fresh)}"
+        out.append((kind, value, int(width or 0)))
     names = [v for k, v, _ in out if k != "lit"]
     need(len(names) == len(set(names)), f"pattern '{text}': a capture is used twice")
     return tuple(out)
@@ -144,6 +145,12 @@ def match(pattern, s):
             if kind == "lit" and s.startswith(value, i):
                 i, p = i + len(value), p + 1
                 continue
+            if kind == "choice":
+                fits = [w for w in value.split("|")[1:] if s.startswith(w, i)]
+                if fits:
+                    caps[value] = max(fits, key=len)
+                    i, p = i + len(caps[value]), p + 1
+                    continue
             if kind == "num":
                 run = re.compile(r"[0-9]{0,9}").match(s, i).group()
                 if (value == "V" and not run) or (run and f"{int(run):0{width}}" == run):
@@ -158,7 +165,7 @@ def match(pattern, s):
 
 
 def render(pattern, caps):
-    return "".join(v if k == "lit" else caps[v] if k == "text" else "" if caps[v] is None else f"{caps[v]:0{w}}"
+    return "".join(v if k == "lit" else caps[v] if k in ("text", "choice") else "" if caps[v] is None else f"{caps[v]:0{w}}"
                    for k, v, w in pattern)
 
 
