@@ -67,6 +67,8 @@ int meta_alike_index(struct meta_view *v, struct sc_err *err)
 	for (uint32_t i = 0; i < v->nr_entries && rc == 0; i++) {
 		const struct meta_entry *e = &v->entries[i];
 
+		if (e->behind && (!e->hidden || !e->rows))
+			continue;
 		if ((!f || strcmp(f->file, e->file) != 0) && add_file(&files, e->file, &f) < 0) {
 			rc = sc_nomem(err);
 			break;

@@ -99,6 +99,8 @@ int meta_counts_state(struct meta_counts *counts, const struct meta_layout *layo
 
 		if (!plain)
 			return sc_nomem(err);
+		if (meta_tensor_padding(tensor->name, NULL))
+			continue; /* it has no number of its own */
 		while ((r = meta_layout_next(layout, true, tensor->file, plain, &at, &caps))) {
 			if ((r->tied && !pipelined) || (r->nr_each > 0) != (plain != tensor->name))
 				continue;

@@ -41,11 +41,11 @@ static int flat_span(struct walk *w, const struct local *l, uint64_t *lo, uint64
 
 /* Marks in `hit` the parts of a cut that meet [lo, hi) of the dimension. */
 static int meet_parts(struct walk *w, const struct runs *runs, const struct meta_cut *cut,
-		      uint64_t lo, uint64_t hi, uint8_t *hit, uint64_t d)
+		      const struct meta_padding *rows, uint64_t lo, uint64_t hi, uint8_t *hit, uint64_t d)
 {
 	struct runs padded, piece;
 	uint64_t n, at = 0;
-	int rc = meta_runs_pad(&w->arena, runs, cut, d, &padded, w->err);
+	int rc = meta_runs_pad(&w->arena, runs, cut, d, rows, &padded, w->err);
 
 	if (rc < 0)
 		return sc_wrap(w->err, rc, "'%s'", w->what);
@@ -125,8 +125,8 @@ static int walk_cuts(struct walk *w, int i, struct local l, uint64_t lo, uint64_
 			return rc;
 		runs = &l.dims[k];
 	}
-	rc = meet_parts(w, runs, cut, l.is_flat ? lo : w->off[k], l.is_flat ? hi : w->off[k] + w->ext[k],
-			hit, d);
+	rc = meet_parts(w, runs, cut, meta_local_padding(&l, k), l.is_flat ? lo : w->off[k],
+			l.is_flat ? hi : w->off[k] + w->ext[k], hit, d);
 	for (uint64_t x = 0; rc == 0 && x < d; x++) {
 		struct local next = l;
 
@@ -149,7 +149,7 @@ int meta_holders(const struct meta_topology *topo, const struct meta_cutting *cu
 			 .ext = ext, .what = what, .each = each, .arg = arg, .err = err};
 	uint32_t coords[SC_AXES_MAX] = {0};
 	struct local l;
-	int rc = meta_local_whole(&w.arena, shape, &l, err);
+	int rc = meta_local_whole(&w.arena, shape, cutting->padding, &l, err);
 
 	if (rc == 0)
 		rc = walk_cuts(&w, 0, l, 0, 0, coords);

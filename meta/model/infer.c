@@ -66,6 +66,9 @@ static int match_name(struct infer *n, const struct meta_written *w, struct name
 		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names that end in @axis=number are reserved; "
 			"rename the tensor",
 			       w->rank, key);
+	if (meta_tensor_padding(w->name, NULL) || meta_file_is_hidden(w->file))
+		return sc_fail(n->err, SC_E_STATE, "rank %u: '%s': names of files that end in " META_HIDDEN ", and "
+			       "of tensors that end in it and a digit, are reserved; rename it", w->rank, key);
 	*ret = name;
 	return 0;
 }
@@ -360,7 +363,9 @@ static int take_over(struct infer *n)
 
 		if (meta_state_find(n->state, t->key))
 			continue;
-		if (sc_map_get(&written, t->file, strlen(t->file)))
+		if (meta_tensor_padding(t->name, NULL))
+			; /* it goes with the tensor that it is behind */
+		else if (sc_map_get(&written, t->file, strlen(t->file)))
 			rc = sc_fail(n->err, SC_E_STATE, "'%s' is in the previous version, but no rank wrote it; if "
 				     "it is to go, remove the file on all ranks, commit, and write the file again",
 				t->key);

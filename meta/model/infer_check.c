@@ -58,7 +58,7 @@ static int check_rank(struct check *n, const struct meta_view *view, uint32_t ra
 
 		if (!key)
 			rc = sc_nomem(n->err);
-		else if (s->part)
+		else if (s->part || s->entry->hidden)
 			continue;
 		else if (w)
 			rc = check_stored(n, w, s, view->state);

@@ -155,13 +155,16 @@ static int find_members(struct joined *j)
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && known && i < known->nr; i++)
-		rc = try_known(j, &known->tensors[i]);
+		if (!meta_tensor_padding(known->tensors[i].name, NULL))
+			rc = try_known(j, &known->tensors[i]);
 	for (uint32_t i = 0; rc == 0 && known && i < known->nr; i++)
-		rc = try_rules(j, &known->tensors[i]);
+		if (!meta_tensor_padding(known->tensors[i].name, NULL))
+			rc = try_rules(j, &known->tensors[i]);
 	for (uint32_t i = 0; rc == 0 && i < j->nr_state; i++) { /* the state grows, and its array may move */
 		const struct meta_tensor t = j->n->state->tensors[i];
 
-		rc = try_rules(j, &t);
+		if (!meta_tensor_padding(t.name, NULL))
+			rc = try_rules(j, &t);
 	}
 	if (rc == 0 && !*j->key)
 		rc = sc_fail(j->n->err, SC_E_STATE, "rank %u: '%s:%s' is joined of tensors of which nothing tells the "

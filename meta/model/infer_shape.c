@@ -114,6 +114,32 @@ static bool is_flat(const struct meta_rule *r)
 	return false;
 }
 
+/* Adds a tensor, and the rows of padding that ranks have behind it or that are known. */
+static int add_tensor(struct infer *n, const struct group *g, const struct meta_shape *shape)
+{
+	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
+	const enum meta_dtype dtype = n->written[g->rows[0]].dtype;
+	const struct meta_tensor *t;
+	int padded = -1, rc = 0;
+	uint64_t rows = 0;
+
+	if (meta_state_add(n->state, g->key, strlen(g->key), dtype, shape) < 0)
+		return sc_nomem(n->err);
+	t = meta_state_find(n->state, g->key);
+	if (meta_dtype_bits(dtype) % 8 == 0 && !r->is_stack)
+		rows = meta_cuts_padding(n->topo, r->cuts, r->nr_cuts, shape, &padded);
+	for (int k = 0; k < shape->nr && rc == 0; k++) {
+		const struct meta_tensor *known = n->known ? meta_state_padding(n->known, g->key, k) : NULL;
+		uint64_t nr = sc_max_u64(k == padded ? rows : 0, known ? known->shape.dim[k] : 0);
+		struct meta_tensor of = *t; /* the state's array may move */
+
+		if (nr && meta_state_add_padding(n->state, &of, k, nr) < 0)
+			rc = sc_nomem(n->err);
+		t = meta_state_find(n->state, g->key);
+	}
+	return rc;
+}
+
 int meta_infer_shape(struct infer *n, struct group *g)
 {
 	size_t nr = primary_rows(n, g);
@@ -141,11 +167,7 @@ int meta_infer_shape(struct infer *n, struct group *g)
 		for (int k = 0; rc == 0 && k < shape.nr; k++)
 			rc = whole_dim(n, g, nr, k, &shape.dim[k]);
 	}
-	if (rc < 0)
-		return rc;
-	if (meta_state_add(n->state, g->key, strlen(g->key), first->dtype, &shape) < 0)
-		return sc_nomem(n->err);
-	return 0;
+	return rc < 0 ? rc : add_tensor(n, g, &shape);
 }
 
 static const struct meta_tensor *find_by_name(const struct meta_state *s, const char *name)
@@ -159,7 +181,6 @@ static const struct meta_tensor *find_by_name(const struct meta_state *s, const 
 /* Finds the shape of a flat tensor: that of the tensor which its `like` line copies. */
 int meta_infer_flat_shape(struct infer *n, const struct group *g)
 {
-	const struct meta_written *first = &n->written[g->rows[0]];
 	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
 	const struct meta_tensor *base = NULL;
 	struct sc_buf buf = {0};
@@ -179,8 +200,11 @@ int meta_infer_flat_shape(struct infer *n, const struct group *g)
 		rc = sc_fail(n->err, SC_E_STATE, "'%s' is stored flat, so its shape is not known; also store '%s', "
 			"whole",
 			     g->key, buf.text ? buf.text : g->key);
-	else if (meta_state_add(n->state, g->key, strlen(g->key), first->dtype, &base->shape) < 0)
-		rc = sc_nomem(n->err);
+	else {
+		const struct meta_shape shape = base->shape; /* the state's array may move */
+
+		rc = add_tensor(n, g, &shape);
+	}
 	sc_buf_done(&buf);
 	return rc;
 }

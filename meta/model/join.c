@@ -159,7 +159,7 @@ static int add_member(struct joining *n, uint32_t i)
 	struct making *m;
 	uint32_t globs;
 
-	if (!r)
+	if (!r || e->behind)
 		return 0;
 	me.name = e->rule->is_stack ? n->view->state->tensors[e->tensor].name : e->name;
 	(void)meta_rule_match(e->rule, e->rule->is_stack,

@@ -4,42 +4,15 @@
  * tied and that is the first match of the stored name it gives; and every tied rule (pp > 1).  A layout
  * is thus its own inverse, checked.
  */
-#include "meta/model/count.h"
-#include "meta/model/view.h"
+#include "meta/model/present_i.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct match {
-	const struct meta_rule *rule;
-	uint16_t nr_caps;
-	const struct meta_cap *caps;	/* in the builder's arena */
-	const uint32_t *experts;	/* experts of the tensor's family; NULL: the tensor is no expert */
-};
-
 struct each_family {	/* tensors of one `each` name: how many there are along each axis */
 	uint32_t had[SC_AXES_MAX];
-};
-
-struct builder {
-	struct meta_view *v;
-	struct sc_err *err;
-	struct sc_arena arena;	/* ends with the build */
-	struct meta_counts counts;
-	struct sc_map eachs, keys;
-	struct sc_map texts, places;	/* files and names of entries, and their fixed coordinates: each once */
-	struct sc_buf file, name;	/* as an entry is stored */
-	uint32_t *starts;
-	struct {
-		struct match *at;
-		size_t nr, room;
-	} matches;
-	struct {
-		struct meta_entry *at;
-		size_t nr, room;
-	} entries;
 };
 
 static int add_match(struct builder *b, const struct meta_rule *rule, const struct meta_caps *caps,
@@ -98,6 +71,8 @@ static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 	if (!plain)
 		return sc_nomem(b->err);
 	first[t] = (uint32_t)b->matches.nr;
+	if (meta_tensor_padding(tensor->name, NULL))
+		return 0; /* it is where the tensor is that it is behind */
 	while (rc == 0 && (r = meta_layout_next(v->layout, true, tensor->file, plain, &at, &caps))) {
 		if ((r->tied && v->topo->pp == 1) || (r->nr_each > 0) != is_each)
 			continue;
@@ -113,7 +88,7 @@ static int find_matches(struct builder *b, uint32_t t, uint32_t *first)
 
 /* Keeps the text of a stored file or name once: stages have the same names, and many tensors are stored under their own
  * (`own`, which is the state's).  NULL: out of memory. */
-static const char *keep_text(struct builder *b, const struct sc_buf *text, const char *own)
+const char *meta_keep_text(struct builder *b, const struct sc_buf *text, const char *own)
 {
 	const char *given = text->text ? text->text : "", *kept;
 
@@ -126,7 +101,7 @@ static const char *keep_text(struct builder *b, const struct sc_buf *text, const
 	return kept && sc_map_put(&b->texts, kept, text->bytes, (void *)kept) == 0 ? kept : NULL;
 }
 
-static const uint32_t *keep_fixed(struct builder *b, const uint32_t fixed[SC_AXES_MAX])
+const uint32_t *meta_keep_fixed(struct builder *b, const uint32_t fixed[SC_AXES_MAX])
 {
 	const uint32_t *kept = sc_map_get(&b->places, (const char *)fixed, META_FIXED_BYTES);
 	char *copy;
@@ -165,9 +140,9 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 	sc_buf_reset(name);
 	meta_pattern_render(&m->rule->file, &all, file);
 	meta_pattern_render(&m->rule->name, &all, name);
-	e.file = keep_text(b, file, v->state->tensors[t].file);
-	e.name = keep_text(b, name, v->state->tensors[t].name);
-	e.fixed = keep_fixed(b, fixed);
+	e.file = meta_keep_text(b, file, v->state->tensors[t].file);
+	e.name = meta_keep_text(b, name, v->state->tensors[t].name);
+	e.fixed = meta_keep_fixed(b, fixed);
 	if (!e.file || !e.name || !e.fixed)
 		return sc_nomem(b->err);
 	if (meta_layout_first(v->layout, v->topo->pp > 1, e.file, e.name, &found) != m->rule)
@@ -313,6 +288,8 @@ static int place_tensor(struct builder *b, uint32_t t, const uint32_t *first)
 	int rc = 0;
 
 	b->v->first[t] = (uint32_t)before;
+	if (meta_tensor_padding(b->v->state->tensors[t].name, NULL))
+		return meta_place_padding(b, t);
 	for (uint32_t i = first[t]; i < first[t + 1] && rc == 0; i++) {
 		const struct match *m = &b->matches.at[i];
 		bool mine = false;
@@ -362,6 +339,8 @@ static int check_names(struct builder *b)
 
 		if (!key || !mine)
 			return sc_nomem(b->err);
+		if (e->behind && (!e->hidden || !e->rows))
+			continue; /* it is stored with the other tensor */
 		for (struct same_key *s = head; s; s = s->next)
 			if (compatible(s->e, e) && !(e->group && s->e->group == e->group))
 				return sc_fail(b->err, SC_E_STATE,
@@ -387,7 +366,7 @@ static uint32_t uneven_axes(const struct meta_rule *r)
 	return axes;
 }
 
-static int check_piece(struct builder *b, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX])
+int meta_check_piece(struct builder *b, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX])
 {
 	const struct meta_tensor *t = &b->v->state->tensors[e->tensor];
 	char scratch[1024] SC_SCRATCH;
@@ -421,13 +400,15 @@ static int check_sizes(struct builder *b)
 		const struct meta_tensor *t = &v->state->tensors[e->tensor], *like = last[e->rule->index];
 		uint32_t axes = uneven_axes(e->rule), n = meta_topology_degree(v->topo, axes);
 
+		if (e->behind)
+			continue; /* as the other tensor */
 		if (like && like->dtype == t->dtype && meta_shape_equal(&like->shape, &t->shape))
 			continue;
 		for (uint32_t x = 0; x < n && rc == 0; x++) {
 			uint32_t coords[SC_AXES_MAX] = {0};
 
 			meta_topology_split(v->topo, axes, x, coords);
-			rc = check_piece(b, e, coords);
+			rc = meta_check_piece(b, e, coords);
 		}
 		last[e->rule->index] = t;
 	}
@@ -446,14 +427,18 @@ static int index_stages(struct builder *b)
 		return sc_nomem(b->err);
 #define STAGE(e) (v->layout->pp >= 0 && (e)->fixed[v->layout->pp] != META_FREE                     \
 			  ? (e)->fixed[v->layout->pp] : v->topo->pp)
+	/* padding that is shown is met with the tensor that it is behind */
+#define HAS(e) (!(e)->behind || ((e)->hidden && (e)->rows))
 	for (uint32_t i = 0; i < v->nr_entries; i++)
-		v->stage_first[STAGE(&v->entries[i]) + 1]++;
+		v->stage_first[STAGE(&v->entries[i]) + 1] += HAS(&v->entries[i]);
 	for (uint32_t s = 0; s < nr; s++) {
 		v->stage_first[s + 1] += v->stage_first[s];
 		fill[s] = v->stage_first[s];
 	}
 	for (uint32_t i = 0; i < v->nr_entries; i++)
-		v->by_stage[fill[STAGE(&v->entries[i])]++] = i;
+		if (HAS(&v->entries[i]))
+			v->by_stage[fill[STAGE(&v->entries[i])]++] = i;
+#undef HAS
 #undef STAGE
 	return 0;
 }
@@ -485,6 +470,8 @@ static int build(struct builder *b)
 	if (v->nr_entries)
 		memcpy(v->entries, b->entries.at, v->nr_entries * sizeof(*v->entries));
 	rc = meta_join_entries(v, b->err);
+	if (rc == 0)
+		rc = meta_share_padding(b);
 	if (rc == 0)
 		rc = check_names(b);
 	if (rc == 0)

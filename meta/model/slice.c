@@ -72,22 +72,60 @@ static bool padded_length(const struct meta_cut *cut, uint64_t n, uint64_t d, ui
 }
 
 /* Errors of cuts say what is wrong; their callers say where. */
-int meta_runs_pad(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut,
-		       uint64_t d, struct runs *ret, struct sc_err *err)
+int meta_runs_pad(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut, uint64_t d,
+		  const struct meta_padding *rows, struct runs *ret, struct sc_err *err)
 {
-	uint64_t n = meta_runs_length(runs), want;
+	uint64_t n = meta_runs_length(runs), want, kept = 0, more = 0;
 
 	if (!padded_length(cut, n, d, &want))
 		return sc_fail(err, SC_E_LIMIT, "the padded size overflows 64 bits");
-	ret->at = sc_arena_array(arena, runs->nr + 1u, sizeof(*ret->at));
+	if (rows) {
+		kept = sc_min_u64(want - n, rows->rows);
+		more = rows->once ? 0 : want - n - kept;
+	}
+	if (more > SC_BOXES_MAX)
+		return sc_fail(err, SC_E_LIMIT, "the last row of padding would be repeated %llu times, at most %u",
+			       (unsigned long long)more, SC_BOXES_MAX);
+	ret->at = sc_arena_array(arena, runs->nr + 2u + more, sizeof(*ret->at));
 	if (!ret->at)
 		return sc_nomem(err);
 	if (runs->nr)
 		memcpy(ret->at, runs->at, runs->nr * sizeof(*ret->at));
 	ret->nr = runs->nr;
-	if (want > n)
-		ret->at[ret->nr++] = (struct run){PADDING, want - n, false};
+	if (kept)
+		ret->at[ret->nr++] = (struct run){0, kept, false};
+	for (uint64_t i = 0; i < more; i++)
+		ret->at[ret->nr++] = (struct run){rows->rows - 1, 1, true};
+	if (want - n > kept + more)
+		ret->at[ret->nr++] = (struct run){PADDING, want - n - kept - more, false};
 	return 0;
+}
+
+const struct meta_padding *meta_local_padding(const struct local *l, int dim)
+{
+	return l->padding && !l->is_flat && l->padding->dim == dim ? l->padding : NULL;
+}
+
+uint64_t meta_cuts_padding(const struct meta_topology *topo, const struct meta_cut *cuts, uint8_t nr_cuts,
+			   const struct meta_shape *shape, int *ret_dim)
+{
+	uint64_t rows = 0;
+
+	for (int i = 0; i < nr_cuts && !cuts[i].flat; i++) {
+		const int dim = cuts[i].dim < 0 ? cuts[i].dim + shape->nr : cuts[i].dim;
+		uint64_t want;
+
+		if (dim < 0 || dim >= shape->nr || /* refused where it is cut */
+		    !padded_length(&cuts[i], shape->dim[dim], meta_topology_degree(topo, cuts[i].axes), &want))
+			return 0;
+		if (!cuts[i].pad || want == shape->dim[dim])
+			continue;
+		if (rows)
+			return 0;
+		rows = want - shape->dim[dim];
+		*ret_dim = dim;
+	}
+	return rows;
 }
 
 uint64_t meta_cut_parts(const struct meta_cut *cut, uint32_t section, uint64_t d)
@@ -112,12 +150,12 @@ static int refuse_sections(const struct meta_cut *cut, uint64_t n, struct sc_err
 
 /* Does one cut of one dimension, as the framework does it to the tensor that the cuts before have left. */
 static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
-		    const struct runs *runs, const struct meta_cut *cut, uint64_t i, struct runs *ret,
-		    struct sc_err *err)
+		    const struct runs *runs, const struct meta_cut *cut, const struct meta_padding *rows, uint64_t i,
+		    struct runs *ret, struct sc_err *err)
 {
 	uint64_t d = meta_topology_degree(topo, cut->axes), n, at = 0;
 	struct runs padded;
-	int rc = meta_runs_pad(arena, runs, cut, d, &padded, err);
+	int rc = meta_runs_pad(arena, runs, cut, d, rows, &padded, err);
 
 	if (rc < 0)
 		return rc;
@@ -158,15 +196,15 @@ int meta_local_dim(const struct meta_cut *cut, const struct meta_shape *shape, c
 	return 0;
 }
 
-int meta_local_whole(struct sc_arena *arena, const struct meta_shape *shape, struct local *ret,
-		 struct sc_err *err)
+int meta_local_whole(struct sc_arena *arena, const struct meta_shape *shape, const struct meta_padding *padding,
+		     struct local *ret, struct sc_err *err)
 {
-	*ret = (struct local){.nr = shape->nr};
+	*ret = (struct local){.nr = shape->nr, .padding = padding};
 	for (int k = 0; k < shape->nr; k++) {
 		ret->dims[k].at = sc_arena_alloc(arena, sizeof(struct run));
 		if (!ret->dims[k].at)
 			return sc_nomem(err);
-		ret->dims[k].at[0] = (struct run){0, shape->dim[k], false};
+		ret->dims[k].at[0] = (struct run){meta_local_padding(ret, k) ? ELSEWHERE : 0, shape->dim[k], false};
 		ret->dims[k].nr = shape->dim[k] > 0;
 	}
 	return 0;
@@ -204,7 +242,7 @@ int meta_local_cut(struct sc_arena *arena, const struct meta_topology *topo,
 			return rc;
 		runs = &l->dims[k];
 	}
-	rc = cut_runs(arena, topo, runs, cut, index, &out, err);
+	rc = cut_runs(arena, topo, runs, cut, meta_local_padding(l, k), index, &out, err);
 	if (rc == 0)
 		*runs = out;
 	else if (l->is_flat)
@@ -443,7 +481,7 @@ int meta_slice(struct sc_arena *arena, const struct meta_topology *topo, const s
 	char scratch[1024] SC_SCRATCH;
 	struct sc_arena temporary = SC_ARENA_IN(scratch);
 	struct local l;
-	int rc = meta_local_whole(&temporary, shape, &l, err);
+	int rc = meta_local_whole(&temporary, shape, c->padding, &l, err);
 
 	for (int i = 0; rc == 0 && i < c->nr_cuts; i++)
 		rc = meta_local_cut(&temporary, topo, &c->cuts[i], shape,
@@ -463,7 +501,7 @@ int meta_run(struct sc_arena *arena, const struct meta_shape *shape, uint64_t fi
 	char scratch[1024] SC_SCRATCH;
 	struct sc_arena temporary = SC_ARENA_IN(scratch);
 	struct local l;
-	int rc = meta_local_whole(&temporary, shape, &l, err);
+	int rc = meta_local_whole(&temporary, shape, NULL, &l, err);
 
 	if (rc == 0)
 		rc = meta_local_flatten(&temporary, &l, what, err);

@@ -53,6 +53,16 @@ struct meta_lie {
 };
 
 /**
+ * Rows of padding that are kept, of one dimension.  Where a cut pads that dimension by as many or fewer, the first of
+ * them lie there; where it pads by more, the last one is repeated.  Boxes are of these rows then: they begin at 0.
+ */
+struct meta_padding {
+	uint64_t rows;			/* 1 or more */
+	int8_t dim;
+	bool once;			/* those that are repeated are in no box */
+};
+
+/**
  * How a tensor is cut, and what is made of its pieces.  Those of several may be stored as one: a joined tensor lies
  * before and behind its member, which is the only thing that the member sees of it.
  */
@@ -67,7 +77,13 @@ struct meta_cutting {
 	/* Finds it on the rank with these coordinates; NULL: the rank has none of the tensor. */
 	const struct meta_lie *(*lie)(void *arg, const uint32_t coords[SC_AXES_MAX]);
 	void *arg;
+	const struct meta_padding *padding;	/* slice this, behind the tensor, not joined; NULL: the tensor */
 };
+
+/** Returns how many rows of padding the cuts add, and in which dimension.  0: none, or in several dimensions: that
+ *  is filled with zeros, and no padding of it is known. */
+uint64_t meta_cuts_padding(const struct meta_topology *topo, const struct meta_cut *cuts, uint8_t nr_cuts,
+			   const struct meta_shape *shape, int *ret_dim);
 
 /**
  * Computes the piece that the rank with these coordinates stores.  Looks at no other rank.

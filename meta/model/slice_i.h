@@ -23,6 +23,7 @@ struct local {
 	struct runs dims[SC_DIMS_MAX];
 	bool is_flat;
 	struct runs flat;
+	const struct meta_padding *padding;	/* the runs are of it; NULL: of the tensor */
 };
 
 struct boxes {
@@ -42,12 +43,17 @@ struct boxes {
 uint64_t meta_runs_length(const struct runs *runs);
 /** Appends to `out` the part [lo, hi) of a concatenation of runs. */
 void meta_runs_take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs *out);
-/** Adds the padding that a cut in `d` parts needs.  Its errors say what is wrong; its callers say where. */
+/** Adds the padding that a cut in `d` parts needs; `rows`: those that are known of it, NULL: none.  Its errors say what
+ *  is wrong; its callers say where. */
 int meta_runs_pad(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut, uint64_t d,
-		  struct runs *ret, struct sc_err *err);
+		  const struct meta_padding *rows, struct runs *ret, struct sc_err *err);
+/** Returns the padding that is known of a dimension of a local tensor, NULL: none. */
+const struct meta_padding *meta_local_padding(const struct local *l, int dim);
 int meta_local_dim(const struct meta_cut *cut, const struct meta_shape *shape, const char *what, int *ret,
 		   struct sc_err *err);
-int meta_local_whole(struct sc_arena *arena, const struct meta_shape *shape, struct local *ret, struct sc_err *err);
+/** Begins with all of a tensor, or (`padding` not NULL) with the padding that is to come behind it. */
+int meta_local_whole(struct sc_arena *arena, const struct meta_shape *shape, const struct meta_padding *padding,
+		     struct local *ret, struct sc_err *err);
 int meta_local_flatten(struct sc_arena *arena, struct local *l, const char *what, struct sc_err *err);
 /** Applies one cut to what the cuts before have left to the rank; the rank gets part `index`. */
 int meta_local_cut(struct sc_arena *arena, const struct meta_topology *topo, const struct meta_cut *cut,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meta/model/state.h"
 
+#include <stdio.h>
 #include <string.h>
 
 int meta_state_add(struct meta_state *state, const char *key, size_t key_bytes,
@@ -91,4 +92,58 @@ const char *meta_tensor_each(const char *name)
 		if (*p != ',')
 			return NULL;
 	}
+}
+
+/* --- padding --- */
+
+#define PADDING "@padding"
+
+const char *meta_tensor_padding(const char *name, int *ret_dim)
+{
+	const char *at = strrchr(name, '@');
+	const size_t n = sizeof(PADDING) - 1;
+
+	if (!at || strncmp(at, PADDING, n) != 0 || at[n] < '0' || at[n] >= '0' + SC_DIMS_MAX || at[n + 1])
+		return NULL;
+	if (ret_dim)
+		*ret_dim = at[n] - '0';
+	return at;
+}
+
+const struct meta_tensor *meta_state_before_padding(const struct meta_state *state, const struct meta_tensor *padding)
+{
+	const char *end = meta_tensor_padding(padding->name, NULL);
+	uintptr_t at = end ? (uintptr_t)sc_map_get(&state->by_key, padding->key, (size_t)(end - padding->key)) : 0;
+
+	return at ? &state->tensors[at - 1] : NULL;
+}
+
+/* The key of a tensor's padding; the caller ends it. */
+static struct sc_buf padding_key(const char *key, int dim)
+{
+	struct sc_buf buf = {0};
+
+	sc_buf_printf(&buf, "%s" PADDING "%d", key, dim);
+	return buf;
+}
+
+const struct meta_tensor *meta_state_padding(const struct meta_state *state, const char *key, int dim)
+{
+	struct sc_buf buf = padding_key(key, dim);
+	const struct meta_tensor *t = buf.failed ? NULL : meta_state_find(state, buf.text);
+
+	sc_buf_done(&buf);
+	return t;
+}
+
+int meta_state_add_padding(struct meta_state *state, const struct meta_tensor *of, int dim, uint64_t rows)
+{
+	struct sc_buf buf = padding_key(of->key, dim);
+	struct meta_shape shape = of->shape;
+	int rc;
+
+	shape.dim[dim] = rows;
+	rc = buf.failed ? -1 : meta_state_add(state, buf.text, buf.bytes, of->dtype, &shape);
+	sc_buf_done(&buf);
+	return rc;
 }

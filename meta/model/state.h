@@ -39,4 +39,18 @@ bool meta_tensor_bytes(enum meta_dtype dtype, const struct meta_shape *shape, ui
 /** Returns the "@axis=index,..." of an `each` tensor, NULL if there is none. */
 const char *meta_tensor_each(const char *name);
 
+/*
+ * Rows of padding behind a tensor are a tensor of their own: `file:name@padding0`, where 0 is the dimension that is
+ * padded.  It has the shape of the other one, but for that dimension: the rows that are known.
+ */
+
+/** Returns the "@padding0" of a name, NULL if it is of no padding; *ret_dim (or NULL) is the dimension. */
+const char *meta_tensor_padding(const char *name, int *ret_dim);
+/** Finds the tensor that the padding is behind; NULL: the state has none. */
+const struct meta_tensor *meta_state_before_padding(const struct meta_state *state, const struct meta_tensor *padding);
+/** Finds the padding of a tensor in a dimension; NULL: none is known. */
+const struct meta_tensor *meta_state_padding(const struct meta_state *state, const char *key, int dim);
+/** Adds rows of padding to a tensor of the state.  -1: out of memory. */
+int meta_state_add_padding(struct meta_state *state, const struct meta_tensor *of, int dim, uint64_t rows);
+
 #endif

@@ -163,16 +163,50 @@ static struct meta_cutting cutting(const struct meta_entry *e, struct lying *arg
 	return c;
 }
 
+/* The rows of padding that no rank shows are one box. */
+static int hidden_piece(const struct meta_entry *e, const struct meta_shape *shape, struct sc_arena *arena,
+			struct meta_piece *ret, struct sc_err *err)
+{
+	uint64_t stride = 1;
+
+	*ret = (struct meta_piece){.shape = *shape, .nr_boxes = 1, .boxes = sc_arena_alloc(arena, sizeof(*ret->boxes))};
+	if (!ret->boxes)
+		return sc_nomem(err);
+	ret->shape.dim[e->dim] = e->rows;
+	*ret->boxes = (struct meta_box){.nr = shape->nr};
+	ret->boxes->off[e->dim] = e->row;
+	for (int k = shape->nr - 1; k >= 0; k--) {
+		ret->boxes->ext[k] = ret->shape.dim[k];
+		ret->boxes->stride[k] = stride;
+		stride *= ret->shape.dim[k];
+	}
+	if (!stride)
+		ret->nr_boxes = 0;
+	return 0;
+}
+
+/* `once`: without what repeats a row of padding. */
+static int piece_of(const struct meta_view *view, const struct meta_entry *e, bool once,
+		    const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena, struct meta_piece *ret,
+		    struct sc_err *err)
+{
+	const struct meta_tensor *t = &view->state->tensors[e->tensor];
+	const struct meta_padding padding = {t->shape.dim[e->dim], e->dim, once};
+	struct lying arg = {view, e};
+	struct meta_cutting c = cutting(e, &arg);
+
+	if (e->hidden)
+		return hidden_piece(e, &t->shape, arena, ret, err);
+	if (e->behind)
+		c.padding = &padding;
+	return meta_slice(arena, view->topo, &c, e->behind ? &e->behind->shape : &t->shape, coords, t->key, ret, err);
+}
+
 int meta_entry_piece(const struct meta_view *view, const struct meta_entry *e,
 		     const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
 		     struct meta_piece *ret, struct sc_err *err)
 {
-	const struct meta_tensor *t = &view->state->tensors[e->tensor];
-
-	struct lying arg = {view, e};
-	struct meta_cutting c = cutting(e, &arg);
-
-	return meta_slice(arena, view->topo, &c, &t->shape, coords, t->key, ret, err);
+	return piece_of(view, e, false, coords, arena, ret, err);
 }
 
 const struct meta_entry *meta_view_next(const struct meta_view *view, uint32_t stage, uint32_t *at)
@@ -186,7 +220,7 @@ const struct meta_entry *meta_view_next(const struct meta_view *view, uint32_t s
 		return &view->entries[view->by_stage[first + i]];
 	}
 	i -= end - first;
-	if (i >= view->nr_entries - rest)
+	if (i >= view->stage_first[view->topo->pp + 1] - rest)
 		return NULL;
 	(*at)++;
 	return &view->entries[view->by_stage[rest + i]];
@@ -208,7 +242,7 @@ struct pieces {
 	} at[PIECES];
 };
 
-static struct piece_of *piece_of(struct pieces *pieces, const struct meta_rule *rule, const struct meta_shape *shape)
+static struct piece_of *like_piece(struct pieces *pieces, const struct meta_rule *rule, const struct meta_shape *shape)
 {
 	uint64_t h = rule->index;
 
@@ -221,7 +255,8 @@ static int add_stored(const struct meta_view *view, const uint32_t coords[SC_AXE
 		      struct pieces *pieces, struct sc_arena *arena, struct meta_stored_list *ret, struct sc_err *err)
 {
 	const struct meta_shape *shape = &view->state->tensors[s.entry->tensor].shape;
-	struct piece_of *like = s.entry->group ? NULL : piece_of(pieces, s.entry->rule, shape);
+	const bool alone = s.entry->group || s.entry->behind;
+	struct piece_of *like = alone ? NULL : like_piece(pieces, s.entry->rule, shape);
 	int rc = 0;
 
 	if (like && like->rule == s.entry->rule && meta_shape_equal(like->shape, shape))
@@ -230,6 +265,13 @@ static int add_stored(const struct meta_view *view, const uint32_t coords[SC_AXE
 		rc = meta_entry_piece(view, s.entry, coords, arena, &s.piece, err);
 	if (rc == 0 && like)
 		*like = (struct piece_of){s.entry->rule, shape, s.piece};
+	if (rc == 0 && sc_vec_push(ret, s) < 0)
+		rc = sc_nomem(err);
+	if (rc < 0 || !s.entry->padding)
+		return rc;
+	s.entry = s.entry->padding;
+	s.part++;
+	rc = meta_entry_piece(view, s.entry, coords, arena, &s.piece, err);
 	return rc < 0 ? rc : sc_vec_push(ret, s) < 0 ? sc_nomem(err) : 0;
 }
 
@@ -331,7 +373,7 @@ static int on_holder(void *arg, const uint32_t coords[SC_AXES_MAX])
 
 	for (int i = 0; i < SC_AXES_MAX; i++)
 		full[i] = w->e->fixed[i] != META_FREE ? w->e->fixed[i] : coords[i];
-	rc = meta_entry_piece(w->view, w->e, full, &arena, &piece, w->err);
+	rc = piece_of(w->view, w->e, true, full, &arena, &piece, w->err);
 	for (uint32_t i = 0; rc == 0 && i < piece.nr_boxes; i++) {
 		struct meta_box met;
 
@@ -349,14 +391,37 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 	const struct meta_tensor *t = &view->state->tensors[e->tensor];
 	struct source_walk w = {.view = view, .e = e, .off = off, .ext = ext, .each = each, .arg = arg,
 				.err = err};
+	const struct meta_padding padding = {t->shape.dim[e->dim], e->dim, true};
+	const uint32_t none[SC_AXES_MAX] = {0};
 	struct lying arg_of_lie = {view, e};
 	struct meta_cutting c = cutting(e, &arg_of_lie);
+	int rc = 0;
 
-	return meta_holders(view->topo, &c, &t->shape, off, ext, t->key, on_holder, &w, err);
+	if (!e->behind)
+		return meta_holders(view->topo, &c, &t->shape, off, ext, t->key, on_holder, &w, err);
+	c.padding = &padding;
+	if (e->rows)
+		rc = meta_holders(view->topo, &c, &e->behind->shape, off, ext, t->key, on_holder, &w, err);
+	w.e = &e[1]; /* the hidden rows */
+	return rc == 0 && w.e->rows ? on_holder(&w, none) : rc;
+}
+
+bool meta_entry_is_read(const struct meta_view *view, const struct meta_entry *e)
+{
+	return e == &view->entries[view->first[e->tensor]] || e->hidden;
+}
+
+bool meta_file_is_hidden(const char *file)
+{
+	const size_t n = strlen(file), m = sizeof(META_HIDDEN) - 1;
+
+	return n >= m && strcmp(file + n - m, META_HIDDEN) == 0;
 }
 
 uint32_t meta_entry_cut_axes(const struct meta_entry *e)
 {
+	if (e->hidden)
+		return 0;
 	return e->rule->cut_axes | (e->group ? e->group->cut_axes : 0);
 }
 

@@ -9,6 +9,7 @@
 
 #include "meta/model/state.h"
 
+#define META_HIDDEN "@padding"	/* a file whose name ends so has what no rank is shown */
 #define META_FREE UINT32_MAX	/* a coordinate that is not fixed */
 #define META_FIXED_BYTES (SC_AXES_MAX * sizeof(uint32_t))
 
@@ -40,7 +41,17 @@ struct meta_entry {
 	uint32_t member;		/* its number in the group */
 	const char *file, *name;	/* as stored, of a group its own; if `varies`, for coordinate 0 */
 	const struct meta_caps *varies;	/* the stored name has coordinates: render per rank */
+	const struct meta_entry *padding; /* of the padding behind it in the same stored tensor, NULL: none */
+	/* Of a tensor of padding.  Its first entry is of the rows that ranks show, its second one of those that they
+	 * do not: these lie on one rank, in a file that nobody is shown.  Other entries are of tied copies. */
+	const struct meta_tensor *behind; /* the tensor that it is behind; NULL: this is no padding */
+	uint64_t row, rows;		/* which rows the entry has; rows 0: it is on no rank */
+	int8_t dim;
+	bool hidden;
 };
+
+/** Tells whether a stored file has rows of padding that its topology does not show: it is no file of the rank's. */
+bool meta_file_is_hidden(const char *file);
 
 struct meta_view {
 	struct sc_arena arena;
@@ -48,6 +59,7 @@ struct meta_view {
 	const struct meta_topology *topo;
 	const struct meta_state *state;
 	uint32_t nr_entries, layers;
+	bool has_hidden;		    /* some rows of padding are on no rank */
 	struct meta_entry *entries;	    /* by tensor */
 	uint32_t *first;		    /* of tensor t: entries first[t] .. first[t + 1] */
 	uint32_t *by_stage, *stage_first;   /* entries by fixed pp; the last bucket: pp is free */
@@ -158,5 +170,8 @@ uint32_t meta_entry_axes(const struct meta_view *view, const struct meta_entry *
 uint32_t meta_entry_replica_axes(const struct meta_view *view, const struct meta_entry *e);
 /** Tells whether a rank is the first one of those that hold the same elements of an entry. */
 bool meta_entry_is_first(const struct meta_view *view, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX]);
+/** Tells whether plans read an entry, and not only its copies: of each tensor the first one, of padding also the hidden
+ *  one. */
+bool meta_entry_is_read(const struct meta_view *view, const struct meta_entry *e);
 
 #endif

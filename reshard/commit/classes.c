@@ -198,6 +198,7 @@ struct keeping {
 	struct completion *m;
 	size_t nr;
 	uint32_t rank;
+	bool hidden;		/* only files that are hidden */
 };
 
 static int on_file(void *arg, const char *file, const char *logical)
@@ -207,17 +208,22 @@ static int on_file(void *arg, const char *file, const char *logical)
 	struct item it = {.how = ITEM_KEPT, .rank = k->rank};
 	int rc;
 
-	if (!sc_map_get(&k->m->touched, logical, strlen(logical)) || rs_commit_find(c, k->nr, k->rank, file))
+	if ((k->hidden && !meta_file_is_hidden(file)) || !sc_map_get(&k->m->touched, logical, strlen(logical)) ||
+	    rs_commit_find(c, k->nr, k->rank, file))
 		return 0;
+	if (k->hidden) /* it tells no tensors, so it is named here */
+		it.logical = sc_arena_copy(&c->arena, logical, strlen(logical));
+	if (k->hidden && !it.logical)
+		return sc_nomem(c->err);
 	rc = rs_path_id(c->job, file, &it.path_id, c->err);
 	if (rc == 0)
 		rc = rs_path_text(c->s, it.path_id, &it.path, c->err);
 	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
 }
 
-static int add_kept(struct completion *m)
+static int add_kept(struct completion *m, bool hidden)
 {
-	struct keeping k = {.m = m, .nr = m->c->items.nr};
+	struct keeping k = {.m = m, .nr = m->c->items.nr, .hidden = hidden};
 	int rc = 0;
 
 	for (; rc == 0 && m->head && m->touched.nr && k.rank < m->c->topo.ranks; k.rank++)
@@ -259,17 +265,29 @@ int rs_commit_complete(struct commit *c)
 	return rc;
 }
 
-int rs_commit_add_kept(struct commit *c)
+static int keep_files(struct commit *c, bool hidden)
 {
 	struct completion m;
 	size_t nr = c->items.nr;
 	int rc = begin(&m, c);
 
 	if (rc == 0)
-		rc = add_kept(&m);
+		rc = add_kept(&m, hidden);
 	rs_commit_sort(c);
 	end(&m);
 	return rc < 0 ? rc : c->items.nr > nr;
+}
+
+int rs_commit_add_kept(struct commit *c)
+{
+	return keep_files(c, false);
+}
+
+int rs_commit_add_hidden(struct commit *c)
+{
+	int rc = c->head && c->head->model->has_hidden ? keep_files(c, true) : 0;
+
+	return rc < 0 ? rc : 0;
 }
 
 /* --- who is missing --- */

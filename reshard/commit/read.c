@@ -165,6 +165,8 @@ static int add_rank(struct commit *c, size_t *at)
 	for (kept = 0; *at < c->items.nr && c->items.at[*at].rank == rank; (*at)++) {
 		struct item *it = &c->items.at[*at];
 
+		if (it->how == ITEM_KEPT && meta_file_is_hidden(it->path))
+			continue; /* what the head has of its rows is known */
 		if (rc == 0 && !it->gone)
 			rc = it->how == ITEM_KEPT ? add_kept(c, it, &list, &kept) : add_written(c, it);
 	}
@@ -454,7 +456,9 @@ static int read_items(struct commit *c)
 		rc = note_step(c, &c->items.at[i]);
 	sc_map_done(&k.files);
 	sc_arena_done(&k.arena);
-	return rc < 0 ? rc : rs_commit_complete(c);
+	if (rc == 0)
+		rc = rs_commit_complete(c);
+	return rc < 0 ? rc : rs_commit_add_hidden(c);
 }
 
 static int infer(struct commit *c, const struct meta_state *known)

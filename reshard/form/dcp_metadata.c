@@ -128,7 +128,8 @@ static int name_all(struct saying *s)
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
-		s->of[i].is = rs_form_folder_has(s->folder, &state->tensors[i]);
+		s->of[i].is = rs_form_folder_has(s->folder, &state->tensors[i]) &&
+			      !meta_tensor_padding(state->tensors[i].name, NULL);
 		if (!s->of[i].is)
 			continue;
 		s->of[i].tensor.name = rs_form_flat_name(&s->arena, s->folder->x->origins, &state->tensors[i]);

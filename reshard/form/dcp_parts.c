@@ -82,7 +82,8 @@ int rs_form_chunks_of(const struct rs_form_folder *f, uint32_t rank, struct rs_f
 	for (size_t i = 0; rc == 0 && i < list.nr; i++) {
 		const struct meta_stored *s = &list.at[i];
 		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
-		const bool has = is_first(view, s->entry, rank) && rs_form_folder_has(f, t);
+		/* a folder has whole tensors, without padding */
+		const bool has = !s->entry->behind && is_first(view, s->entry, rank) && rs_form_folder_has(f, t);
 
 		for (uint32_t b = 0; rc == 0 && has && b < s->piece.nr_boxes; b++) {
 			struct rs_form_chunk c = {s->entry->tensor, s->piece.boxes[b]};
@@ -119,6 +120,7 @@ static int add_objects(void *arg, const char *file, const char *logical)
 {
 	struct rs_form_objects *to = arg;
 	const struct meta_view *view = to->x->view;
+	const bool hidden = meta_file_is_hidden(file);
 	const struct rs_origins *o = to->x->origins;
 	struct meta_stored_list list = {0};
 	struct rs_object *found = NULL;
@@ -126,7 +128,7 @@ static int add_objects(void *arg, const char *file, const char *logical)
 	const struct rs_format_ops *format;
 	const char *payload = NULL;
 	size_t bytes = 0, nr = 0;
-	int rc = meta_view_rank(view, 0, file, &to->arena, &list, to->err);
+	int rc = hidden ? 0 : meta_view_rank(view, 0, file, &to->arena, &list, to->err);
 
 	first = rc == 0 && list.nr ? &view->state->tensors[list.at[0].entry->tensor] : NULL;
 	sc_vec_done(&list);

@@ -64,7 +64,7 @@ static int on_file(void *arg, const char *file, const char *logical)
 	const struct each_file *e = arg;
 
 	(void)logical;
-	return e->each(e->arg, file);
+	return meta_file_is_hidden(file) ? 0 : e->each(e->arg, file);
 }
 
 static int files(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each, void *arg, struct sc_err *err)

@@ -88,7 +88,8 @@ static int deal(const struct rs_formed *x, struct model *m, struct sc_err *err)
 
 	*m = (struct model){.x = x, .err = err};
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++)
-		if (fnmatch(glob, state->tensors[i].file, 0) == 0)
+		if (!meta_tensor_padding(state->tensors[i].name, NULL) &&
+		    fnmatch(glob, state->tensors[i].file, 0) == 0)
 			rc = add_tensor(m, &state->tensors[i], most, &filled);
 	m->shards++;
 	return rc;

@@ -45,6 +45,8 @@ static int on_file(void *arg, const char *file, const char *logical)
 	struct stored_files *all = arg;
 	struct stored s = {sc_arena_copy(&all->arena, file, strlen(file)), stays(all->x, logical)};
 
+	if (meta_file_is_hidden(file))
+		return 0;
 	return !s.file || sc_vec_push(all, s) < 0 ? sc_nomem(all->err) : 0;
 }
 

@@ -43,7 +43,7 @@ static int on_file(void *arg, const char *file, const char *logical)
 {
 	struct parts *p = arg;
 
-	if (fnmatch(p->glob, logical, 0) != 0)
+	if (fnmatch(p->glob, logical, 0) != 0 || meta_file_is_hidden(file))
 		return 0;
 	if (p->nr++ != p->sought)
 		return 0;

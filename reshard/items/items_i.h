@@ -104,6 +104,8 @@ bool rs_commit_has_rows(const struct commit *c, uint32_t rank);
 int rs_commit_complete(struct commit *c);
 /** Adds the head's other files of the logical files that were written.  1: there are some, 0: there are none. */
 int rs_commit_add_kept(struct commit *c);
+/** Adds, of the logical files that were written, the head's files of rows of padding that ranks are not shown. */
+int rs_commit_add_hidden(struct commit *c);
 /** Says, if it is so, of which ranks one must write a file that none of them has ever written; else the error stays.
  *  Returns its code. */
 int rs_commit_refuse_missing(struct commit *c, int rc);

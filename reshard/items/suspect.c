@@ -466,8 +466,8 @@ int rs_commit_suspect(struct commit *c, const struct rs_set *set)
 	for (uint32_t i = 0; i < set->view->nr_entries && rc == 0; i++) {
 		s.entry = &set->view->entries[i];
 		s.element = meta_dtype_bits(set->state.tensors[s.entry->tensor].dtype) / 8;
-		/* of what is joined: once */
-		if (s.element && (!s.entry->group || s.entry->member == 0))
+		/* of what is joined: once; padding may be equal */
+		if (s.element && !s.entry->behind && (!s.entry->group || s.entry->member == 0))
 			rc = judge_entry(&s);
 	}
 	sc_sys.release(s.mine);

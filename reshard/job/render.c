@@ -366,16 +366,20 @@ static int status_version(struct rs_view *head, struct sc_buf *buf, struct sc_er
 	const struct rs_version *v = head->version;
 	const struct meta_state *all = &v->tensors->all;
 	uint64_t logical = 0, bytes;
+	uint32_t nr = 0;
 	int rc;
 
 	for (uint32_t i = 0; i < all->nr; i++)
-		if (meta_tensor_bytes(all->tensors[i].dtype, &all->tensors[i].shape, &bytes))
+		nr += !meta_tensor_padding(all->tensors[i].name, NULL);
+	for (uint32_t i = 0; i < all->nr; i++)
+		if (!meta_tensor_padding(all->tensors[i].name, NULL) &&
+		    meta_tensor_bytes(all->tensors[i].dtype, &all->tensors[i].shape, &bytes))
 			logical += bytes;
 	sc_buf_printf(buf, "version: %" PRIu64 "\n", v->nr);
 	if (v->step >= 0)
 		sc_buf_printf(buf, "step: %" PRId64 "\n", v->step);
 	sc_buf_printf(buf, "topology: %s\nranks: %u\ntensors: %u\nlogical_bytes: %" PRIu64 "\nstored_bytes: %" PRIu64
-			   "\nstate: %s\ncopies: %s\n", head->topo.text, head->topo.ranks, all->nr, logical,
+			   "\nstate: %s\ncopies: %s\n", head->topo.text, head->topo.ranks, nr, logical,
 		      version_bytes(v), state_text(head), verified[rs_version_verified(v)]);
 	for (size_t i = 0; i < v->nr_sets; i++) {
 		struct rs_set *set = v->sets[i];

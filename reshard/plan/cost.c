@@ -26,6 +26,7 @@ struct piece {
 	uint32_t *nodes;	/* that have it, sorted */
 	uint32_t nr_nodes;
 	uint32_t turn;
+	bool repeats;		/* rows of padding: several boxes may be of the same one */
 	bool primary;		/* of the tensor's first entry: together these cover it */
 };
 
@@ -122,6 +123,8 @@ static int collect(struct costing *c, const struct meta_view *v, uint32_t t, str
 		const struct meta_entry *e = &v->entries[i];
 		uint32_t free_axes = meta_entry_replica_axes(v, e), axes = meta_entry_axes(v, e);
 
+		if (e->behind && !e->rows)
+			continue;
 		for (int k = 0; k < SC_AXES_MAX; k++)
 			axes &= e->fixed[k] != META_FREE ? ~(1u << k) : UINT32_MAX;
 		for (uint32_t x = 0; x < meta_topology_degree(v->topo, axes); x++) {
@@ -132,8 +135,9 @@ static int collect(struct costing *c, const struct meta_view *v, uint32_t t, str
 			for (int k = 0; k < SC_AXES_MAX; k++)
 				coords[k] = e->fixed[k] != META_FREE ? e->fixed[k] : 0;
 			meta_topology_split(v->topo, axes, x, coords);
-			p.primary = i == v->first[t] && meta_entry_is_first(v, e, coords);
+			p.primary = meta_entry_is_read(v, e) && meta_entry_is_first(v, e, coords);
 			rc = meta_entry_piece(v, e, coords, &c->arena, &p.p, c->err);
+			p.repeats = e->behind;
 			if (rc == 0)
 				rc = piece_nodes(c, v, free_axes, coords, &p);
 			if (rc < 0)
@@ -175,7 +179,7 @@ static void add_entries(struct sc_buf *key, const struct meta_view *v, uint32_t 
 		sc_buf_add(key, &v->entries[i].rule, sizeof(v->entries[i].rule));
 		sc_buf_add(key, v->entries[i].fixed, META_FIXED_BYTES);
 		sc_buf_add(key, &v->entries[i].group, sizeof(v->entries[i].group));
-		if (v->entries[i].group) /* it lies elsewhere than the others */
+		if (v->entries[i].group || v->entries[i].behind) /* it lies elsewhere than the others */
 			sc_buf_add(key, &i, sizeof(i));
 	}
 }
@@ -297,15 +301,31 @@ static int fetch(const struct boxes *left, const struct side *have, struct node_
 	return 0;
 }
 
+/* Adds what none of the boxes before has. */
+static int add_new(struct boxes *left, const struct meta_piece *p, uint32_t b)
+{
+	const struct meta_piece before = {.nr_boxes = b, .boxes = p->boxes};
+	struct boxes mine = {0};
+	int rc = sc_vec_push(&mine, p->boxes[b]);
+
+	if (rc == 0)
+		rc = subtract(&mine, &before);
+	for (size_t i = 0; rc == 0 && i < mine.nr; i++)
+		rc = sc_vec_push(left, mine.at[i]);
+	sc_vec_done(&mine);
+	return rc;
+}
+
 static int solve(const struct class *k, struct node_case *ret)
 {
 	for (size_t i = 0; i < ret->nr_need; i++) {
-		const struct meta_piece *p = &k->need.at[ret->need[i].piece].p;
+		const struct piece *piece = &k->need.at[ret->need[i].piece];
+		const struct meta_piece *p = &piece->p;
 		struct boxes left = {0};
 		int rc = 0;
 
 		for (uint32_t b = 0; b < p->nr_boxes && rc == 0; b++)
-			rc = sc_vec_push(&left, p->boxes[b]);
+			rc = piece->repeats ? add_new(&left, p, b) : sc_vec_push(&left, p->boxes[b]);
 		/* an earlier piece of this node already brings this part */
 		for (size_t j = 0; j < i && rc == 0; j++)
 			rc = subtract(&left, &k->need.at[ret->need[j].piece].p);

@@ -146,7 +146,7 @@ static struct rs_like *find_like(struct box_plan *p, const struct meta_entry *e)
 	struct rs_likes **likes = &p->sources->likes;
 	uint64_t h = e->rule->index;
 
-	if (e->group || p->nodes->ranks_per_node || p->turn)
+	if (e->group || e->behind || p->nodes->ranks_per_node || p->turn)
 		return NULL;
 	if (!*likes)
 		*likes = sc_zalloc(sizeof(**likes));

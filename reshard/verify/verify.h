@@ -43,7 +43,8 @@ int rs_verify_same(struct rs_service *s, struct rs_set *set, uint8_t (*digests)[
  *  `of` have changed, errors are those of rs_verify_other(); SC_E_DAMAGED: they have not; or errors of reading. */
 int rs_verify_made(struct rs_service *s, struct rs_set *of, struct rs_set *made, rs_tick_fn *tick, void *arg,
 		   struct sc_err *err);
-/** Reports rows of padding that are not zero. */
+/** Reports rows of padding that differ, so that they may be real ones, and bytes that are not zero and that no reshard
+ *  keeps. */
 int rs_verify_padding(struct rs_service *s, struct rs_set *set, char **ret_report,
 		      struct sc_err *err);
 

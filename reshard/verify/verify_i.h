@@ -3,7 +3,7 @@
  * What the files of this room share.
  *
  *	verdict.c	what is kept of what was found
- *	padding.c	rows of padding that are not zero
+ *	padding.c	rows of padding that are no padding, or that nothing keeps
  *	compare.c	copies, and digests of logical tensors
  *	suspect.c	blobs that hold what is not as it was
  * Each calls only those below it.

@@ -9,9 +9,7 @@
  *   - what a plan moves between nodes is the lower bound, counted here element by element.
  * Prints the seed and the case when one fails; SEED=n repeats it.
  */
-#include "meta/model/infer.h"
 #include "reshard/engine/digest.h"
-#include "reshard/plan/plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,58 +19,12 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
-#include "tests/prop/jobs.h"
+#include "tests/prop/held.h"
 #include "tests/support/every.h"
 
 #define ROUNDS some_of(400)
 
 static unsigned long seed = 1;
-
-/* --- jobs in memory: every stored tensor of every rank --- */
-
-static unsigned shared; /* tensors in files that another rank has, too */
-static unsigned joins;	/* stored tensors of several logical ones */
-
-struct held {
-	uint32_t rank;
-	const char *file, *name;
-	uint32_t *data;
-	uint64_t elements;
-	const struct meta_stored *parts; /* of each logical tensor in it */
-	uint32_t nr;
-};
-
-struct job {
-	struct meta_topology topo;
-	struct meta_view *view;
-	struct sc_arena arena;
-	struct {
-		struct held *at;
-		size_t nr, room;
-	} held;
-};
-
-/* Element x of tensor t of the whole: never 0, different everywhere. */
-static uint32_t element(uint32_t t, uint64_t x)
-{
-	return (t + 1) * 1000u + (uint32_t)x;
-}
-
-static uint64_t flat_index(const struct meta_shape *s, const struct meta_box *b, uint64_t i,
-			   uint64_t *ret_at)
-{
-	uint64_t x = 0, at = b->at, c[SC_DIMS_MAX];
-
-	for (int k = b->nr - 1; k >= 0; k--) {
-		c[k] = i % b->ext[k];
-		i /= b->ext[k];
-		at += c[k] * b->stride[k];
-	}
-	for (int k = 0; k < b->nr; k++)
-		x = x * s->dim[k] + b->off[k] + c[k];
-	*ret_at = at;
-	return x;
-}
 
 /* The slow, obvious way: element by element from the whole. */
 static void cut_part(const struct meta_view *v, const struct meta_stored *s, uint32_t *to)
@@ -110,141 +62,8 @@ static bool job_new(struct job *j, const struct meta_layout *l, const struct met
 		if (meta_view_new(l, &j->topo, s, &j->view, &err) < 0)
 			meta_topology_done(&j->topo);
 	}
-	for (uint32_t r = 0; r < j->topo.ranks; r++) {
-		struct meta_stored_list list = {0};
-
-		assert_int_equal(0, meta_view_rank(j->view, r, NULL, &j->arena, &list, &err));
-		for (size_t i = 0, n; i < list.nr; i += n) {
-			struct held h = {r, list.at[i].file, list.at[i].name, NULL, 0, NULL, 0};
-			struct meta_stored *copy;
-
-			for (n = 1; i + n < list.nr && list.at[i + n].part; n++) {
-				assert_int_equal(n, list.at[i + n].part);
-				assert_string_equal(h.name, list.at[i + n].name);
-				assert_true(meta_shape_equal(&list.at[i].piece.shape, &list.at[i + n].piece.shape));
-			}
-			joins += n > 1;
-			copy = sc_arena_array(&j->arena, n, sizeof(*copy));
-			memcpy(copy, &list.at[i], n * sizeof(*copy));
-			h.parts = copy;
-			h.nr = (uint32_t)n;
-			assert_true(meta_shape_elements(&copy->piece.shape, &h.elements));
-			h.data = sc_arena_array(&j->arena, h.elements + 1, sizeof(*h.data));
-			assert_int_equal(0, sc_vec_push(&j->held, h));
-		}
-		sc_vec_done(&list);
-	}
+	hold(j);
 	return true;
-}
-
-static void job_done(struct job *j)
-{
-	sc_vec_done(&j->held);
-	meta_view_free(j->view);
-	meta_topology_done(&j->topo);
-	sc_arena_done(&j->arena);
-}
-
-/* Copies what a rank stores in another order of the dimensions, element by element. */
-static uint32_t *in_order(const struct held *h, struct rs_order *ret)
-{
-	const struct meta_shape *shape = &h->parts->piece.shape;
-	uint32_t *to = calloc(h->elements + 1, sizeof(*to));
-	uint64_t stride = 1;
-	bool done[SC_DIMS_MAX] = {0};
-
-	*ret = (struct rs_order){.shape = *shape, .element_bytes = 4};
-	for (int i = 0; i < shape->nr; i++) {
-		unsigned k = pick(shape->nr);
-
-		while (done[k])
-			k = (k + 1) % shape->nr;
-		done[k] = true;
-		ret->stride[k] = shape->dim[k] == 1 ? pick(1000) : stride;
-		stride *= shape->dim[k];
-	}
-	for (uint64_t i = 0; i < h->elements; i++) {
-		uint64_t left = i, at = 0;
-
-		for (int k = shape->nr - 1; k >= 0; k--) {
-			at += left % shape->dim[k] * ret->stride[k];
-			left /= shape->dim[k];
-		}
-		to[at] = h->data[i];
-	}
-	return to;
-}
-
-static unsigned ordered; /* sources of two dimensions or more, in an order of their own */
-
-/* A source's data, to be freed; of some in another order. */
-static unsigned char *data_of(const struct job *j, const struct rs_source *s, struct rs_order *order, const struct rs_order **ret)
-{
-	for (size_t i = 0; i < j->held.nr; i++) {
-		const struct held *h = &j->held.at[i];
-
-		if (h->rank != s->rank || strcmp(h->name, s->name) != 0 || strcmp(h->file, s->file) != 0)
-			continue;
-		if (pick(2) && h->parts->piece.shape.nr > 1) {
-			ordered++;
-			*ret = order;
-			return (unsigned char *)in_order(h, order);
-		}
-		*ret = NULL;
-		return memcpy(malloc(h->elements * 4 + 1), h->data, h->elements * 4);
-	}
-	fail_msg("a source that is on no rank");
-	return NULL;
-}
-
-/* Every stored tensor of `to` gathered from `from`, read in odd pieces. */
-static void reshard(const struct job *from, const struct job *to)
-{
-	struct rs_nodes nodes = {pick(4)};
-
-	for (size_t i = 0; i < to->held.nr; i++) {
-		const struct held *h = &to->held.at[i];
-		struct rs_gather g = {.bytes = h->elements * 4};
-		struct rs_sources sources = {0};
-		struct rs_order *orders;
-		const struct rs_order **order;
-		unsigned char **data;
-		struct sc_err err;
-
-		for (uint32_t p = 0; p < h->nr; p++)
-			for (uint32_t k = 0; k < h->parts[p].piece.nr_boxes; k++)
-				assert_int_equal(0, rs_plan_box(from->view,
-								to->view->state->tensors[h->parts[p].entry->tensor].key,
-								&h->parts[p].piece.boxes[k], &nodes,
-								nodes.ranks_per_node ? h->rank / nodes.ranks_per_node : 0,
-								pick(100), &g, &sources, &err));
-		rs_gather_finish(&g);
-		data = calloc(sources.nr + 1, sizeof(*data));
-		orders = calloc(sources.nr + 1, sizeof(*orders));
-		order = calloc(sources.nr + 1, sizeof(*order));
-		for (size_t k = 0; k < sources.nr; k++)
-			data[k] = data_of(from, &sources.at[k], &orders[k], &order[k]);
-		rs_gather_reorder(&g, order);
-		memset(h->data, 0xee, h->elements * 4);
-		for (uint64_t at = 0, n; at < g.bytes; at += n) {
-			uint32_t source;
-			uint64_t where;
-
-			n = 1 + pick(97);
-			n = n < g.bytes - at ? n : g.bytes - at;
-			rs_gather_read(&g, (const unsigned char *const *)data, at, n, (unsigned char *)h->data + at);
-			/* the contiguous run at this place has the same bytes */
-			if (rs_gather_run(&g, at, n, &source, &where))
-				assert_memory_equal(data[source] + where, (unsigned char *)h->data + at, 1);
-		}
-		for (size_t k = 0; k < sources.nr; k++)
-			free(data[k]);
-		free(data);
-		free(orders);
-		free(order);
-		rs_gather_done(&g);
-		rs_sources_done(&sources);
-	}
 }
 
 static void plan(const struct job *from, const struct job *to, const struct held *h, struct rs_gather *g,
@@ -388,7 +207,7 @@ static void expect_digests(const struct job *j)
 				struct rs_digest d;
 				size_t k = 0;
 
-				if (x->entry != &j->view->entries[j->view->first[x->entry->tensor]] || box->copy || !meta_box_elements(box))
+				if (!meta_entry_is_read(j->view, x->entry) || box->copy || !meta_box_elements(box))
 					continue;
 				d = digest_of(&j->held.at[i], &s->tensors[x->entry->tensor], box);
 				while (k < sum->nr && (memcmp(box->off, sum->at[k]->off, box->nr * sizeof(*box->off)) != 0 ||
@@ -423,31 +242,53 @@ static void expect_digests(const struct job *j)
 
 /* --- the other way --- */
 
+/* Returns how many rows of padding ranks store behind a tensor. */
+static uint64_t stored_padding(const struct job *j, const struct meta_tensor *t, int dim)
+{
+	const struct meta_entry *e = &j->view->entries[j->view->first[t - j->view->state->tensors]];
+	int padded = -1;
+	uint64_t rows = e->group ? 0 : meta_cuts_padding(&j->topo, e->rule->cuts, e->rule->nr_cuts, &t->shape, &padded);
+
+	return padded == dim ? rows : 0;
+}
+
 static void expect_inferred(const struct job *j, const struct meta_layout *l, const struct meta_state *state, const char *text)
 {
-	const struct meta_state *known = strstr(text, "fused") ? state : NULL;
-	struct meta_written *w = calloc(j->held.nr, sizeof(*w));
-	struct meta_state back = {0};
+	const bool fused = strstr(text, "fused");
+	struct meta_state back = {0}, padding = {0};
+	const struct meta_state *known = fused ? state : &padding;
 	struct sc_err err;
+	uint32_t nr = 0;
 
-	for (size_t i = 0; i < j->held.nr; i++)
-		w[i] = (struct meta_written){j->held.at[i].rank, j->held.at[i].file, j->held.at[i].name, META_DTYPE_U32,
-					     j->held.at[i].parts->piece.shape, 0};
-	if (known && meta_infer(l, &j->topo, w, j->held.nr, NULL, &back, &err) == 0)
+	for (uint32_t i = 0; i < state->nr; i++)
+		if (meta_tensor_padding(state->tensors[i].name, NULL))
+			assert_int_equal(0, meta_state_add(&padding, state->tensors[i].key, strlen(state->tensors[i].key), META_DTYPE_U32,
+							   &state->tensors[i].shape));
+	if (fused && infer(j, l, NULL, &back, &err) == 0)
 		fail_msg("seed %lu: the shapes of what is fused were guessed", seed);
-	if (known)
+	if (fused)
 		assert_true(strstr(err.msg, "of which nothing tells the shapes") || strstr(err.msg, "its shape is not known"));
-	if (meta_infer(l, &j->topo, w, j->held.nr, known, &back, &err) < 0)
+	if (infer(j, l, known, &back, &err) < 0)
 		fail_msg("seed %lu: %s\n%s\n%s", seed, err.msg, j->topo.text, text);
-	assert_int_equal(state->nr, back.nr);
 	for (uint32_t i = 0; i < state->nr; i++) {
-		const struct meta_tensor *t = meta_state_find(&back, state->tensors[i].key);
+		const struct meta_tensor *was = &state->tensors[i], *t = meta_state_find(&back, was->key);
 
+		if (meta_tensor_padding(was->name, NULL))
+			continue;
 		assert_non_null(t);
-		assert_true(meta_shape_equal(&t->shape, &state->tensors[i].shape));
+		assert_true(meta_shape_equal(&t->shape, &was->shape));
+		nr++;
+		for (int k = 0; k < was->shape.nr; k++) {
+			const struct meta_tensor *before = meta_state_padding(state, was->key, k), *now = meta_state_padding(&back, was->key, k);
+			const uint64_t a = before ? before->shape.dim[k] : 0, b = stored_padding(j, was, k);
+
+			nr += now != NULL;
+			assert_int_equal(a > b ? a : b, now ? now->shape.dim[k] : 0);
+		}
 	}
+	assert_int_equal(nr, back.nr);
 	meta_state_done(&back);
-	free(w);
+	meta_state_done(&padding);
 }
 
 /* --- cost --- */

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by present.c and padding.c: a view while it is made. */
+#ifndef META_PRESENT_I_H
+#define META_PRESENT_I_H
+
+#include "meta/model/count.h"
+#include "meta/model/view.h"
+
+struct match {
+	const struct meta_rule *rule;
+	uint16_t nr_caps;
+	const struct meta_cap *caps;	/* in the builder's arena */
+	const uint32_t *experts;	/* experts of the tensor's family; NULL: the tensor is no expert */
+};
+
+struct builder {
+	struct meta_view *v;
+	struct sc_err *err;
+	struct sc_arena arena;	/* ends with the build */
+	struct meta_counts counts;
+	struct sc_map eachs, keys;
+	struct sc_map texts, places;	/* files and names of entries, and their fixed coordinates: each once */
+	struct sc_buf file, name;	/* as an entry is stored */
+	uint32_t *starts;
+	struct {
+		struct match *at;
+		size_t nr, room;
+	} matches;
+	struct {
+		struct meta_entry *at;
+		size_t nr, room;
+	} entries;
+};
+
+/** Keeps the text of a stored file or name once: stages have the same names, and many tensors are stored under their
+ *  own (`own`, which is the state's).  NULL: out of memory. */
+const char *meta_keep_text(struct builder *b, const struct sc_buf *text, const char *own);
+/** Keeps the coordinates that an entry fixes, once.  NULL: out of memory. */
+const uint32_t *meta_keep_fixed(struct builder *b, const uint32_t fixed[SC_AXES_MAX]);
+/** Cuts the piece of an entry at some coordinates, to see whether it can be. */
+int meta_check_piece(struct builder *b, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX]);
+/** Places tensor t, which is padding: where the tensor is that it is behind, entry by entry, and behind the first one
+ *  the hidden rows. */
+int meta_place_padding(struct builder *b, uint32_t t);
+/** Finds which rows of padding each entry has, when all are placed and joined. */
+int meta_share_padding(struct builder *b);
+
+#endif
