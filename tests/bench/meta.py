@@ -36,7 +36,7 @@ def topology(report, a):
     with Disk("disk") as d, Mount(d, "topology") as m:
         for job, size in (("small", 1 << 20), ("large", big)):
             cut_job(m, f"gpt-{job}", size // 4)
-            llama_job(m, f"llama-{job}", 16 if job == "small" else pick(a, 224, 48, 24))
+            llama_job(m, f"llama-{job}", 16 if job == "small" else pick(a, 224, 48, 32))
         for ranks, kind, two, target in ((16, "gpt", ("tp=8 dp=2", "tp=4 dp=4"), 5),
                                          (1024, "llama", (llama.topology(8, 16, 8), llama.topology(16, 16, 4)), 20),
                                          (16384, "llama", (llama.topology(8, 16, 128), llama.topology(16, 16, 64)), 150)):

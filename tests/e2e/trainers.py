@@ -13,7 +13,6 @@ import sys
 import tempfile
 import warnings
 
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
 warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 

@@ -381,7 +381,7 @@ static void in_turn(bool cold)
 		char *before = rows(), *after;
 		int rc = -1;
 
-		for (long n = cold && sqlite_memory.lasts; rc != 0; n += every_third() * (cold ? 3 : 1)) {
+		for (long n = cold && sqlite_memory.lasts; rc != 0; n += every_at_most(3) * (cold ? 3 : 1)) {
 			if (cold)
 				reopen();
 			sc_buf_reset(&said);

@@ -135,17 +135,17 @@ static unsigned misbehave(const char *misdeed, unsigned from, unsigned end, unsi
 static void a_helper_that_ends_at_a_message_harms_nobody(void **unused)
 {
 	(void)unused;
-	assert_true(misbehave("kill", 1, MESSAGES, (unsigned)every_ninth()) >= 4);
-	assert_true(misbehave("silent", 1, MESSAGES, 2 * (unsigned)every_ninth()) >= 2);
-	assert_true(misbehave("noise", 1, MESSAGES, 2 * (unsigned)every_ninth()) >= 2);
+	assert_true(misbehave("kill", 1, MESSAGES, (unsigned)every_at_most(9)) >= 4);
+	assert_true(misbehave("silent", 1, MESSAGES, 2 * (unsigned)every_at_most(9)) >= 2);
+	assert_true(misbehave("noise", 1, MESSAGES, 2 * (unsigned)every_at_most(9)) >= 2);
 }
 
 static void calls_and_exchanges_that_fail_harm_nobody(void **unused)
 {
 	(void)unused;
-	assert_true(misbehave("call", 30, 330, 10 * (unsigned)every_ninth()) >= 4);
-	assert_true(misbehave("run", 1, 60, 3 * (unsigned)every_ninth()) >= 4);
-	assert_true(misbehave("hang", 1, 60, 6 * (unsigned)every_ninth()) >= 2);
+	assert_true(misbehave("call", 30, 330, 10 * (unsigned)every_at_most(9)) >= 4);
+	assert_true(misbehave("run", 1, 60, 3 * (unsigned)every_at_most(9)) >= 4);
+	assert_true(misbehave("hang", 1, 60, 6 * (unsigned)every_at_most(9)) >= 2);
 	assert_true(misbehave("peer-dies", 1, 4, 1) >= 1);
 }
 

@@ -13,28 +13,22 @@ static inline long every(void)
 	return n > 0 ? n : 1;
 }
 
-/* The same, but for no fewer than a third: of what is quickly done. */
-static inline long every_third(void)
+/* The same, but no fewer than one in `most`: 3 of what is quickly done, 9 of what has few points. */
+static inline long every_at_most(long most)
 {
-	return every() < 3 ? every() : 3;
-}
-
-/* The same, but for no fewer than a ninth: of what has few points. */
-static inline long every_ninth(void)
-{
-	return every() < 9 ? every() : 9;
+	return every() < most ? every() : most;
 }
 
 /* The point after `n`: one in three of the first thirty, which is all that many commands have, then one in EVERY. */
 static inline long next_point(long n)
 {
-	return n + (n < 30 ? every_third() : every());
+	return n + (n < 30 ? every_at_most(3) : every());
 }
 
 /* How many of `all` random cases are made, in which each kind of thing happens more than once. */
 static inline unsigned some_of(unsigned all)
 {
-	return (all + (unsigned)every_third() - 1) / (unsigned)every_third();
+	return (all + (unsigned)every_at_most(3) - 1) / (unsigned)every_at_most(3);
 }
 
 #endif
