@@ -30,6 +30,11 @@ struct reader {
 		size_t nr, room;
 	} lines;
 	struct {
+		unsigned *at;
+		size_t nr, room;
+	} numbers;		/* of each of these lines: that of the user's own line that it comes from */
+	unsigned number;	/* of the user's line that is read */
+	struct {
 		struct meta_plain *at;
 		size_t nr, room;
 	} plain;
@@ -360,11 +365,19 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 	}
 	if (!meta_find_colon(word)) /* the file line may say how names of tensors begin */
 		rule = sc_arena_printf(&r->layout->arena, "%s%s%s", *file, meta_find_colon(*file) ? "" : ":", line);
-	if (!rule || sc_vec_push(&r->lines, rule) < 0)
+	if (!rule || sc_vec_push(&r->lines, rule) < 0 || sc_vec_push(&r->numbers, r->number) < 0)
 		return sc_nomem(r->err);
 	if (r->lines.nr > SC_RULES_MAX)
 		return sc_fail(r->err, SC_E_LIMIT, "layout: more than %d rules", SC_RULES_MAX);
 	return 0;
+}
+
+/* Says in which line of several an error is; a text of one line needs no number. */
+static int number_error(struct reader *r, unsigned number, int rc)
+{
+	const char *end = strchr(r->layout->source, '\n');
+
+	return end && end[1] ? sc_wrap(r->err, rc, "line %u", number) : rc;
 }
 
 static int read_text(struct reader *r, const char *text, const struct variables *outer, int depth)
@@ -379,10 +392,13 @@ static int read_text(struct reader *r, const char *text, const struct variables 
 		size_t bytes = strcspn(text, "\n");
 		char *line = NULL;
 
+		r->number += !depth;
 		rc = clean_line(r, &vars, text, bytes, &line);
 		if (rc == 0)
 			rc = read_line(r, line, &vars, &file, depth);
 		text += bytes + (text[bytes] == '\n');
+		if (rc < 0 && !depth)
+			(void)number_error(r, r->number, rc);
 	}
 	for (size_t i = 0; rc == 0 && !outer && i < vars.nr; i++)
 		if (!*vars.at[i].is_used && *vars.at[i].value) /* an empty one changes nothing */
@@ -467,13 +483,19 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 	if (rc == 0)
 		for (size_t i = 0; i < r.lines.nr; i++)
 			squeeze(r.lines.at[i]);
-	if (rc == 0)
-		rc = meta_rules_make(l, (const char **)r.lines.at, r.lines.nr, err);
+	if (rc == 0) {
+		size_t at = 0;
+
+		rc = meta_rules_make(l, (const char **)r.lines.at, r.lines.nr, &at, err);
+		if (rc == SC_E_LAYOUT)
+			rc = number_error(&r, r.numbers.at[at], rc);
+	}
 	for (uint32_t i = 0; i < l->nr_rules; i++) {
 		l->has_objects |= l->rules[i].is_object;
 		l->has_joins |= l->rules[i].join || l->rules[i].is_stack;
 	}
 	sc_vec_done(&r.lines);
+	sc_vec_done(&r.numbers);
 	sc_vec_done(&r.plain);
 	sc_vec_done(&r.known);
 	if (rc == 0)

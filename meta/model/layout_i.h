@@ -25,6 +25,7 @@ int meta_join_attribute(struct maker *m, struct meta_rule *r, const char *key, c
 int meta_join_check(struct maker *m, const struct meta_rule *r);
 /** Counts the letters to add, take away or change that make name `a` of name `b`; SIZE_MAX: `b` is too long. */
 size_t meta_name_distance(const char *a, const char *b);
-int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, struct sc_err *err);
+/** Makes the rules of lines; *ret_at is the one that an error is of. */
+int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, size_t *ret_at, struct sc_err *err);
 
 #endif

@@ -515,7 +515,7 @@ static bool is_like(const char *line)
 	return strstr(line, " like=") != NULL;
 }
 
-int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, struct sc_err *err)
+int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, size_t *ret_at, struct sc_err *err)
 {
 	struct maker m = {.layout = layout, .names.arena = &layout->arena, .err = err};
 	struct meta_rule *plain = sc_zalloc_array(nr, sizeof(*plain)), *out = NULL;
@@ -523,6 +523,7 @@ int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, s
 	int rc = plain ? 0 : sc_nomem(err);
 
 	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		*ret_at = i;
 		m.line = lines[i];
 		room += !is_like(lines[i]);
 		if (!is_like(lines[i]))
@@ -537,6 +538,7 @@ int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, s
 	if (rc == 0 && !out)
 		rc = sc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < nr; i++) {
+		*ret_at = i;
 		m.line = lines[i];
 		if (is_like(lines[i]))
 			rc = like_rules(&m, plain, nr_plain, out, &nr_out, room);
