@@ -23,7 +23,30 @@
 #define EARLY_DEATHS_MAX 3
 
 #define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse, struct fs_kept, the lock */
-#define LAYOUT (UINT64_C(0x5ca1a300000000) | sizeof(struct fs_kept))
+
+/* The version of struct fs_kept: a program that finds another one forgets what was kept. */
+#define KEPT_VERSION 3
+#define LAYOUT ((UINT64_C(0x5ca1a0) + KEPT_VERSION) << 32 | sizeof(struct fs_kept))
+/* A change of where its fields lie does not compile until these numbers, and with them the version, are written anew; a
+ * change of what a field means needs a new version, too. */
+#define LIES(field, at) \
+	_Static_assert(offsetof(struct fs_kept, field) == (at), #field " lies elsewhere: raise KEPT_VERSION")
+LIES(live, 12);
+LIES(message, 1044);
+LIES(backings, 2072);
+LIES(commands, 526360);
+LIES(texts, 536600);
+LIES(documents, 540704);
+LIES(told_stale, 541216);
+LIES(writer_order, 542240);
+LIES(writers, 542256);
+LIES(reserved, 3163696);
+LIES(opens, 3188280);
+LIES(numbers, 5285432);
+LIES(requests, 6334008);
+LIES(lock_fd, 6335032);
+LIES(open_blobs, 6335040);
+_Static_assert(sizeof(struct fs_kept) == 6859328, "struct fs_kept has another size: raise KEPT_VERSION");
 
 static struct fs_kept *map_kept(int fd)
 {

@@ -32,7 +32,7 @@
 #define FS_TOLD_STALE 64	/* threads that retry a lookup at the same time */
 
 struct fs_kept {
-	uint64_t layout;		/* size of this structure: another program may have another one */
+	uint64_t layout;		/* version and size of this structure: another program may have another one */
 	uint32_t generation;		/* of daemons, from 1 */
 	uint32_t live;			/* the last generation that began to serve */
 	uint32_t init_bytes;
