@@ -33,6 +33,7 @@ struct along {			/* the part at an index of the axis */
 	struct part part;
 	XXH128_hash_t first;	/* of its first bytes */
 	uint32_t like;		/* the first index that has the same bytes */
+	struct along *before;	/* the last one that begins with the same bytes, NULL: none */
 	bool judged;
 };
 
@@ -176,30 +177,49 @@ static int read_along(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axi
 	return rc;
 }
 
+/* Finds the first part that is equal to another one, among those that begin with the same bytes. */
+static int find_like(struct suspicion *s, int axis, struct along *x, unsigned *most)
+{
+	for (struct along *y = x->before; y; y = y->before) {
+		const uint32_t i = (uint32_t)(x - s->along), k = (uint32_t)(y - s->along);
+		unsigned changes;
+		int rc;
+
+		if (y->like != k || y->part.at == x->part.at || is_shared(s, axis, k, i) ||
+		    !lie_alike(x->part.at, y->part.at))
+			continue;
+		rc = is_equal(s, &y->part, &x->part, &changes);
+		if (rc < 0)
+			return rc;
+		if (rc == 0)
+			continue;
+		x->like = k;
+		if (changes > *most)
+			*most = changes;
+		return 0;
+	}
+	return 0;
+}
+
 /* Finds for each part the first one that is equal, and how much the most telling of the equal parts tells. */
 static int compare_along(struct suspicion *s, int axis, unsigned *ret_most)
 {
+	struct sc_map by_first = {0};
 	int rc = 0;
 
 	*ret_most = 0;
-	for (uint32_t i = 0; rc >= 0 && i < s->set->view->topo->degree[axis]; i++) {
+	for (uint32_t i = 0; rc == 0 && i < s->set->view->topo->degree[axis]; i++) {
 		struct along *x = &s->along[i];
 
-		for (uint32_t k = 0; rc >= 0 && x->judged && k < i && x->like == i; k++) {
-			const struct along *y = &s->along[k];
-			unsigned changes;
-
-			if (!y->judged || y->like != k || y->part.at == x->part.at || is_shared(s, axis, k, i) ||
-			    !XXH128_isEqual(x->first, y->first) || !lie_alike(x->part.at, y->part.at))
-				continue;
-			rc = is_equal(s, &y->part, &x->part, &changes);
-			if (rc > 0)
-				x->like = k;
-			if (rc > 0 && changes > *ret_most)
-				*ret_most = changes;
-		}
+		if (!x->judged)
+			continue;
+		x->before = sc_map_get(&by_first, (const char *)&x->first, sizeof(x->first));
+		rc = find_like(s, axis, x, ret_most);
+		if (rc == 0 && sc_map_put(&by_first, (const char *)&x->first, sizeof(x->first), x) < 0)
+			rc = sc_nomem(s->c->err);
 	}
-	return rc < 0 ? rc : 0;
+	sc_map_done(&by_first);
+	return rc;
 }
 
 static bool all_are_equal(const struct suspicion *s, int axis)
