@@ -98,9 +98,11 @@ static int note_head_sets(struct commit *c)
 
 /* --- parts of two steps --- */
 
+/* Rows of padding that no rank is shown are no part: nobody can write them. */
 static bool is_part(const struct item *it, const char *file)
 {
-	return it->logical && !it->lost && !it->gone && strcmp(it->logical, file) == 0;
+	return it->logical && !it->lost && !it->gone && strcmp(it->logical, file) == 0 &&
+	       !meta_file_is_hidden(it->path);
 }
 
 #define OLDER_SHOWN 4

@@ -12,11 +12,21 @@
 
 #define SHOWN 8			/* lines of a kind; a count says how many there are */
 
+/* Tells whether all files are of one step. Rows of padding that no rank is shown are not asked: nobody can
+ * write them. */
 static bool is_of_one_step(const struct rs_set *set)
 {
-	for (size_t i = 1; i < set->nr_blobs; i++)
-		if (set->blobs[i].step != set->blobs[0].step)
+	const struct rs_set_blob *first = NULL;
+
+	for (size_t i = 0; i < set->nr_blobs; i++) {
+		const struct rs_set_blob *b = &set->blobs[i];
+
+		if (meta_file_is_hidden(b->path))
+			continue;
+		if (first && b->step != first->step)
 			return false;
+		first = b;
+	}
 	return true;
 }
 
@@ -52,8 +62,13 @@ void rs_render_older(const struct rs_view *view, struct sc_buf *buf)
 		const struct rs_set *set = view->version->sets[i];
 		const bool all = is_of_one_step(set);
 
-		for (size_t k = 0; k < set->nr_blobs && !(all && k); k++)
+		for (size_t k = 0; k < set->nr_blobs; k++) {
+			if (meta_file_is_hidden(set->blobs[k].path))
+				continue;
 			add_older(&o, set, &set->blobs[k], all);
+			if (all)
+				break;
+		}
 	}
 	if (o.nr)
 		sc_buf_printf(buf, "older_files: %zu\n", o.nr);

@@ -34,13 +34,15 @@ same() { [ "$1" = "$2" ] || fail "expected '$2', found '$1'"; }
 skip() { echo "$*"; exit 77; }
 skip_part() { echo "skipped: $*"; }
 
+# What commands have made of a job: without bytes and state of its versions, which change when a view becomes files.
+as_commanded() { cut -f 1-3,6- "$M/$1/.ctl/versions"; cat "$M/$1/.ctl/topology"; }
 # refused ERRNO-TEXT COMMAND...: the command fails, says so, and `error` has a sentence with $WHY
 refused() {
 	local job=$1 file=$2 text=$3 why=$4 before after
-	before=$(cat "$M/$job/.ctl/versions" "$M/$job/.ctl/topology")
+	before=$(as_commanded "$job")
 	if printf '%s\n' "$text" >"$M/$job/.ctl/$file" 2>"$WORK/stderr"; then fail "'$text' > $file was taken"; fi
 	grep -q "$why" "$M/$job/.ctl/error" || fail "error says: $(cat "$M/$job/.ctl/error"), want: $why"
-	after=$(cat "$M/$job/.ctl/versions" "$M/$job/.ctl/topology")
+	after=$(as_commanded "$job")
 	same "$after" "$before"
 }
 

@@ -36,8 +36,8 @@ KINDS = {  # layout, model of a plain one
     "plain": ("use replicated", lambda: Model(False)),
     "tied": ("use replicated", lambda: Model(True)),
     "wrapped": ("use replicated", lambda: torch.compile(DistributedDataParallel(Model(False)))),
-    "fsdp2": ("use fsdp2 model=replicated", lambda: fully_shard(Model(False), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))),
-    "fsdp2_tied": ("use fsdp2 model=replicated", lambda: fully_shard(Model(True), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))),
+    "fsdp2": ("use fsdp2", lambda: fully_shard(Model(False), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))),
+    "fsdp2_tied": ("use fsdp2", lambda: fully_shard(Model(True), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))),
 }
 
 

@@ -22,7 +22,7 @@ static const struct row rows[] = {
 	{M "a", NULL, "no attribute; a tensor that is whole"},
 	{M "a foo", NULL, "'foo' is no attribute"},
 	{M "a tq=0", NULL, "'tq=0' is no attribute"},
-	{M "a copy\n# a line\nb tq=0", NULL, "line 5: layout 'b tq=0': 'tq=0' is no attribute"},
+	{M "a copy\n# a line\nb tq=0", NULL, "line 5: layout '*:b tq=0': 'tq=0' is no attribute"},
 	{M "a copy\nlet x=1 x=2", NULL, "line 4: layout 'let x=1 x=2': x= is given twice"},
 	{"\nuse hf-llama kw=2\n", NULL, "line 2: layout 'use hf-llama kw=2': preset hf-llama has no variable kw"},
 	{M "a pad=4", NULL, "pad follows no cut"},

@@ -66,7 +66,7 @@ static void begin(const char *config)
 	open_service(false);
 	assert_int_equal(0, rs_job_make(s, "j", 0755, geteuid(), getegid(), &job, &err));
 	assert_int_equal(0, rs_job_config(RS_CALLER(s), job, config, &err));
-	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "mesh tp\n* tp=0", &err));
+	assert_int_equal(0, rs_job_layout(RS_CALLER(s), job, "mesh tp\nw tp=0", &err));
 	assert_int_equal(0, rs_job_topology(RS_CALLER(s), job, "tp=2", &err));
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		put_file(rank, "a.safetensors", 'a');
