@@ -240,3 +240,27 @@ bool sc_bytes_parse(const char *text, uint64_t *ret)
 	*ret = n;
 	return true;
 }
+
+#define DISTANCE_MAX 31		/* letters of `b` */
+
+size_t sc_distance(const char *a, const char *b)
+{
+	size_t row[DISTANCE_MAX + 1], nr = strlen(b);
+
+	if (nr > DISTANCE_MAX)
+		return SIZE_MAX;
+	for (size_t i = 0; i <= nr; i++)
+		row[i] = i;
+	for (size_t k = 1; *a; a++, k++) {
+		size_t before = row[0];
+
+		row[0] = k;
+		for (size_t i = 1; i <= nr; i++) {
+			size_t above = row[i], least = above < row[i - 1] ? above + 1 : row[i - 1] + 1;
+
+			row[i] = before + (*a != b[i - 1]) < least ? before + (*a != b[i - 1]) : least;
+			before = above;
+		}
+	}
+	return row[nr];
+}

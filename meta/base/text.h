@@ -31,6 +31,9 @@ void sc_buf_quoted(struct sc_buf *buf, const char *text);
 /** Undoes sc_buf_quoted(), in place. */
 void sc_unquote(char *text);
 
+/** Counts the letters to add, take away or change that make `a` of `b`; SIZE_MAX: `b` has more than 31. */
+size_t sc_distance(const char *a, const char *b);
+
 /** Removes blanks and line feeds at both ends, in place; returns where the rest begins. */
 char *sc_trim(char *text);
 /** Returns the next word of *p, 0-terminated in place, and moves *p behind it; NULL at the end. */

@@ -111,7 +111,7 @@ static int unknown(struct reader *r, const char *line, const char *name, const c
 		if (is_again)
 			continue;
 		sc_buf_printf(&names, "%s%s=", names.bytes ? ", " : "", r->known.at[i]);
-		if (!nearest || meta_name_distance(name, r->known.at[i]) < meta_name_distance(name, nearest))
+		if (!nearest || sc_distance(name, r->known.at[i]) < sc_distance(name, nearest))
 			nearest = r->known.at[i];
 	}
 	if (names.failed)
@@ -121,7 +121,7 @@ static int unknown(struct reader *r, const char *line, const char *name, const c
 			       "write $%s where it is meant", name, name, name);
 	if (!nearest)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variables", line, preset);
-	if (2 * meta_name_distance(name, nearest) > strlen(nearest) + 1)
+	if (2 * sc_distance(name, nearest) > strlen(nearest) + 1)
 		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; it has %s", line,
 			       preset, name, names.text);
 	return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': preset %s has no variable %s; did you mean %s=? It has %s",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by layout.c, rule.c, join_rule.c and nearest.c only. */
+/* Shared by layout.c, rule.c and join_rule.c only. */
 #ifndef META_LAYOUT_I_H
 #define META_LAYOUT_I_H
 
@@ -23,8 +23,6 @@ const char *meta_find_colon(const char *word);
 int meta_join_attribute(struct maker *m, struct meta_rule *r, const char *key, const char *value);
 /** Checks a rule whose attributes are all read. */
 int meta_join_check(struct maker *m, const struct meta_rule *r);
-/** Counts the letters to add, take away or change that make name `a` of name `b`; SIZE_MAX: `b` is too long. */
-size_t meta_name_distance(const char *a, const char *b);
 /** Makes the rules of lines; *ret_at is the one that an error is of. */
 int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, size_t *ret_at, struct sc_err *err);
 

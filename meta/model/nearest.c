@@ -1,38 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The rule that is most like a name that none matches, for the refusal: words between dots, from both ends; and how
- * far two names are from each other.
- */
-#include "meta/model/layout_i.h"
+/* The rule that is most like a name that none matches, for the refusal: words between dots, from both ends. */
+#include "meta/model/layout.h"
 
 #include <string.h>
 
 #include "meta/base/text.h"
 
 #define WORDS_MAX 64
-#define NEAR_MAX 31		/* letters of a name that may be meant */
-
-size_t meta_name_distance(const char *a, const char *b)
-{
-	size_t row[NEAR_MAX + 1], nr = strlen(b);
-
-	if (nr > NEAR_MAX)
-		return SIZE_MAX;
-	for (size_t i = 0; i <= nr; i++)
-		row[i] = i;
-	for (size_t k = 1; *a; a++, k++) {
-		size_t before = row[0];
-
-		row[0] = k;
-		for (size_t i = 1; i <= nr; i++) {
-			size_t above = row[i], least = above < row[i - 1] ? above + 1 : row[i - 1] + 1;
-
-			row[i] = before + (*a != b[i - 1]) < least ? before + (*a != b[i - 1]) : least;
-			before = above;
-		}
-	}
-	return row[nr];
-}
 
 struct words {
 	size_t nr;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by present.c and padding.c: a view while it is made. */
+/* Shared by present.c, padding.c and entry.c: a view while it is made. */
 #ifndef META_PRESENT_I_H
 #define META_PRESENT_I_H
 

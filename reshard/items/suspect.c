@@ -9,7 +9,9 @@
  *     all are, and tell nothing: a few bytes, or one element repeated (zeros, ones)   refused, unless something says
  *                                                                                     that the tensor is a parameter
  *     bytes of a layer: `_extra_state`, pickles, of which two in a row are none       refused
- *     not judged: empty parts, parts that are padding, parts of different shapes or orders of dimensions
+ *     not judged: empty parts, parts that are padding, parts of different shapes or orders of dimensions; parts of
+ *     what an optimizer has of a tensor that is there, too, unless the files are the same: its shape is that of the
+ *     tensor, which is judged, and a loss that is a sum makes rows of it equal
  *
  * That a tensor is a parameter, which the layout may cut, says a rule that has its last word (`*.weight`, not `*`), or
  * the state that an optimizer has of it.
@@ -45,8 +47,12 @@ struct suspicion {
 	unsigned char *mine, *theirs;
 	unsigned element;		/* bytes */
 	struct along *along;
+	struct sc_map names;		/* of the version's tensors */
 	struct sc_map params;		/* tensors of which an optimizer has a state, and such states: names */
+	struct sc_map based;		/* such states whose tensors are there */
 	bool has_params;
+	const struct item *same[2];	/* two files that were compared last, and whether they are the same */
+	bool are_same;
 };
 
 /* They differ; all are equal, and tell nothing; two are equal, and tell something. */
@@ -177,6 +183,77 @@ static int read_along(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axi
 	return rc;
 }
 
+/* Notes the names of tensors of which the version has an optimizer's state, by the lines with `like`. */
+static int note_params(struct suspicion *s)
+{
+	const struct meta_state *state = &s->c->state;
+	struct sc_buf base = {0};
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < state->nr; i++)
+		rc = sc_map_put(&s->names, state->tensors[i].name, strlen(state->tensors[i].name), s);
+	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
+		const struct meta_tensor *t = &state->tensors[i];
+		struct meta_caps caps = {0};
+		uint32_t at = 0;
+		const struct meta_rule *r = meta_layout_next(s->c->layout, true, t->file, t->name, &at, &caps);
+		const char *name;
+
+		if (!r || !r->is_like)
+			continue;
+		sc_buf_reset(&base);
+		meta_pattern_render(&r->base, &caps, &base);
+		name = base.failed ? NULL : sc_arena_copy(&s->c->arena, base.text, base.bytes);
+		if (name && strcmp(name, t->name) == 0)
+			continue;
+		if (!name || sc_map_put(&s->params, name, strlen(name), s) < 0 ||
+		    sc_map_put(&s->params, t->name, strlen(t->name), s) < 0 ||
+		    (sc_map_get(&s->names, name, strlen(name)) &&
+		     sc_map_put(&s->based, t->name, strlen(t->name), s) < 0))
+			rc = -1;
+	}
+	sc_buf_done(&base);
+	s->has_params = true;
+	return rc < 0 ? sc_nomem(s->c->err) : 0;
+}
+
+/* 1: the tensor is what an optimizer has of another one that is there; 0, or an error. */
+static int is_based(struct suspicion *s)
+{
+	const char *name = s->set->state.tensors[s->entry->tensor].name;
+	int rc = s->has_params ? 0 : note_params(s);
+
+	return rc < 0 ? rc : sc_map_get(&s->based, name, strlen(name)) != NULL;
+}
+
+/* 1: two ranks' files are the same bytes; 0, or an error. */
+static int is_copied(struct suspicion *s, const struct item *a, const struct item *b)
+{
+	int rc = 0;
+
+	if (a == s->same[0] && b == s->same[1])
+		return s->are_same;
+	s->are_same = a->bytes == b->bytes;
+	for (uint64_t at = 0, n; rc == 0 && s->are_same && at < a->bytes; at += n) {
+		n = sc_min_u64(a->bytes - at, CHUNK);
+		rc = rs_commit_bytes(a, at, n, s->mine, s->c->err);
+		if (rc == 0)
+			rc = rs_commit_bytes(b, at, n, s->theirs, s->c->err);
+		s->are_same = rc == 0 && memcmp(s->mine, s->theirs, n) == 0;
+	}
+	s->same[0] = rc < 0 ? NULL : a;
+	s->same[1] = b;
+	return rc < 0 ? rc : s->are_same;
+}
+
+/* 1: that parts are equal says something; 0, or an error. */
+static int is_judged(struct suspicion *s, const struct item *a, const struct item *b, unsigned changes)
+{
+	int rc = changes ? is_based(s) : 0;
+
+	return rc > 0 ? is_copied(s, a, b) : rc < 0 ? rc : 1;
+}
+
 /* Finds the first part that is equal to another one, among those that begin with the same bytes. */
 static int find_like(struct suspicion *s, int axis, struct along *x, unsigned *most)
 {
@@ -189,6 +266,8 @@ static int find_like(struct suspicion *s, int axis, struct along *x, unsigned *m
 		    !lie_alike(x->part.at, y->part.at))
 			continue;
 		rc = is_equal(s, &y->part, &x->part, &changes);
+		if (rc > 0)
+			rc = is_judged(s, y->part.item, x->part.item, changes);
 		if (rc < 0)
 			return rc;
 		if (rc == 0)
@@ -228,35 +307,6 @@ static bool all_are_equal(const struct suspicion *s, int axis)
 		if (!s->along[i].judged || s->along[i].like)
 			return false;
 	return true;
-}
-
-/* Notes the names of tensors of which the version has an optimizer's state, by the lines with `like`. */
-static int note_params(struct suspicion *s)
-{
-	const struct meta_state *state = &s->c->state;
-	struct sc_buf base = {0};
-	int rc = 0;
-
-	for (uint32_t i = 0; rc == 0 && i < state->nr; i++) {
-		const struct meta_tensor *t = &state->tensors[i];
-		struct meta_caps caps = {0};
-		uint32_t at = 0;
-		const struct meta_rule *r = meta_layout_next(s->c->layout, true, t->file, t->name, &at, &caps);
-		const char *name;
-
-		if (!r || !r->is_like)
-			continue;
-		sc_buf_reset(&base);
-		meta_pattern_render(&r->base, &caps, &base);
-		name = base.failed ? NULL : sc_arena_copy(&s->c->arena, base.text, base.bytes);
-		if (!name || (strcmp(name, t->name) != 0 &&
-			      (sc_map_put(&s->params, name, strlen(name), s) < 0 ||
-			       sc_map_put(&s->params, t->name, strlen(t->name), s) < 0)))
-			rc = sc_nomem(s->c->err);
-	}
-	sc_buf_done(&base);
-	s->has_params = true;
-	return rc;
 }
 
 /* 1: something but the bytes says that the tensor is one that the layout may cut; 0, or an error. */
@@ -493,7 +543,9 @@ int rs_commit_suspect(struct commit *c, const struct rs_set *set)
 	sc_sys.release(s.mine);
 	sc_sys.release(s.theirs);
 	sc_sys.release(s.along);
+	sc_map_done(&s.names);
 	sc_map_done(&s.params);
+	sc_map_done(&s.based);
 	sc_arena_done(&s.arena);
 	return rc;
 }
