@@ -83,6 +83,7 @@ static void command_on(struct node *n)
 {
 	w->s = n->s;
 	w->job = n->job;
+	read_on(n);
 }
 
 /* Both nodes show the same. */

@@ -238,7 +238,7 @@ int take(struct node *n, const struct rs_object_name *name, struct sc_err *err)
 
 /* --- bytes --- */
 
-static struct node *reading;	/* the node of which a view is read */
+static struct node *reading;	/* the node of which a view is read, or that carries out a command */
 
 /* The node that has a blob, and its number there. */
 static struct node *where(struct node *n, uint64_t blob, uint64_t *ret_number)
@@ -298,6 +298,11 @@ static uint64_t hash_blob(struct node *n, uint64_t blob, uint64_t bytes)
 	return hash;
 }
 
+void read_on(struct node *n)
+{
+	reading = n;
+}
+
 static uint64_t hash_image(struct node *n, struct rs_view *view, const struct rs_look *look, const char *path)
 {
 	unsigned char *to = calloc(1, look->bytes + 1);
@@ -305,7 +310,7 @@ static uint64_t hash_image(struct node *n, struct rs_view *view, const struct rs
 	uint64_t hash;
 	struct sc_err err;
 
-	reading = n;
+	read_on(n);
 	view->origins.place = place;
 	good(rs_view_image(n->s, view, look->rank, path, false, true, &im, &err), err);
 	assert_int_equal(look->bytes, im->bytes);

@@ -47,4 +47,7 @@ void remove_versions(const struct rs_object_names *all, struct node *from, struc
 /** All that a view (NULL: the working tree over the head) shows, as text. */
 char *text_of(struct node *n, struct rs_view *view);
 
+/** What is read from now on, also by commands, is read on this node: from the blobs of those that have them. */
+void read_on(struct node *n);
+
 #endif
