@@ -317,22 +317,22 @@ static int read_use(struct reader *r, const char *line, char *words, const struc
 }
 
 /* One glob, without captures: it matches whole paths, and `*` also a slash. */
-static int read_plain(struct reader *r, const char *line, char *words)
+static int read_plain(struct reader *r, const char *line, const char *kind, char *words)
 {
 	struct meta_cap_names names = {.arena = &r->layout->arena};
-	struct meta_plain one = {.text = sc_next_word(&words)};
+	struct meta_plain one = {.text = sc_next_word(&words), .is_log = strcmp(kind, "log") == 0};
 	int rc;
 
 	if (!one.text || sc_next_word(&words))
-		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a plain line has one pattern of a file", line);
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a %s line has one pattern of a file", line, kind);
 	if (strpbrk(one.text, "{}"))
-		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a plain file has no captures; write * for any text",
-			       line);
+		return sc_fail(r->err, SC_E_LAYOUT, "layout '%s': a %s file has no captures; write * for any text",
+			       line, kind);
 	for (size_t i = 0; i < r->plain.nr; i++)
-		if (strcmp(r->plain.at[i].text, one.text) == 0)
+		if (strcmp(r->plain.at[i].text, one.text) == 0 && r->plain.at[i].is_log == one.is_log)
 			return 0;
 	if (r->plain.nr == SC_RULES_MAX)
-		return sc_fail(r->err, SC_E_LIMIT, "layout: more than %d plain lines", SC_RULES_MAX);
+		return sc_fail(r->err, SC_E_LIMIT, "layout: more than %d plain and log lines", SC_RULES_MAX);
 	rc = meta_pattern_parse(&names, &r->layout->axes, one.text, strlen(one.text), &one.pattern, r->err);
 	return rc < 0 ? rc : sc_vec_push(&r->plain, one) < 0 ? sc_nomem(r->err) : 0;
 }
@@ -354,8 +354,8 @@ static int read_line(struct reader *r, char *line, struct variables *vars, const
 		return read_use(r, line, words, vars, depth);
 	if (strcmp(word, "mesh") == 0)
 		return read_mesh(r, line, words);
-	if (strcmp(word, "plain") == 0)
-		return read_plain(r, line, words);
+	if (strcmp(word, "plain") == 0 || strcmp(word, "log") == 0)
+		return read_plain(r, line, word, words);
 	if (strcmp(word, "file") == 0) {
 		word = sc_next_word(&words);
 		if (!word || sc_next_word(&words))
@@ -427,7 +427,7 @@ static int make_flat(struct reader *r)
 		sc_buf_printf(&buf, "\n");
 	}
 	for (size_t i = 0; i < r->plain.nr; i++)
-		sc_buf_printf(&buf, "plain %s\n", r->plain.at[i].text);
+		sc_buf_printf(&buf, "%s %s\n", r->plain.at[i].is_log ? "log" : "plain", r->plain.at[i].text);
 	for (size_t i = 0; i < r->lines.nr; i++)
 		sc_buf_printf(&buf, "%s\n", r->lines.at[i]);
 	l->flat = buf.failed ? NULL : sc_arena_copy(&l->arena, buf.text ? buf.text : "", buf.bytes);
@@ -478,6 +478,8 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 		else
 			rc = sc_nomem(err);
 	}
+	for (uint32_t i = 0; i < l->nr_plain; i++)
+		l->has_logs |= l->plain[i].is_log;
 	l->pp = meta_axis_find(&l->axes, "pp", 2);
 	l->ep = meta_axis_find(&l->axes, "ep", 2);
 	if (rc == 0)
@@ -563,16 +565,6 @@ const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool 
 			return r;
 	}
 	return NULL;
-}
-
-bool meta_layout_is_plain(const struct meta_layout *layout, const char *file)
-{
-	struct meta_caps caps = {0};
-
-	for (uint32_t i = 0; i < layout->nr_plain; i++, caps.nr = 0)
-		if (meta_pattern_match(&layout->plain[i].pattern, file, strlen(file), &caps))
-			return true;
-	return false;
 }
 
 const struct meta_rule *meta_layout_first(const struct meta_layout *layout, bool pipelined,

@@ -77,10 +77,12 @@ struct meta_layout {
 	struct meta_rule *rules;    /* `like` lines expanded, in order of matching */
 	struct meta_pairs *name_pairs, *goal_pairs; /* of each rule: side by side, since every look-up reads them */
 	uint32_t nr_plain;
-	struct meta_plain {	    /* `plain` lines */
+	struct meta_plain {	    /* `plain` and `log` lines */
 		const char *text;
 		struct meta_pattern pattern;
+		bool is_log;
 	} *plain;
+	bool has_logs;
 	bool has_objects;	    /* a rule says `object` */
 	bool has_joins;		    /* a rule says `join` or `stack` */
 	int pp, ep;		    /* index of these axes, -1: no mesh has them */
@@ -105,8 +107,15 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 struct meta_layout *meta_layout_free(struct meta_layout *layout);
 void meta_layout_freep(struct meta_layout **layout);
 
-/** Tells whether a `plain` line names a file, by its path: it is kept as it is, whatever it holds. */
+/** Tells whether a `plain` or `log` line names a file, by its path: it is kept as it is, whatever it holds. */
 bool meta_layout_is_plain(const struct meta_layout *layout, const char *file);
+/** Tells whether a `log` line does: a commit takes it also while programs write to it. */
+bool meta_layout_is_log(const struct meta_layout *layout, const char *file);
+/** Appends the glob of a `log` line that names a file and, by its suffix or folder, others like it.  False: none does,
+ *  or the file is named as files of tensors are. */
+bool meta_layout_propose_log(const char *path, struct sc_buf *ret);
+/** Tells whether two layouts say the same, but for their `log` lines. */
+bool meta_layout_same_but_logs(const struct meta_layout *a, const struct meta_layout *b);
 
 /**
  * Returns the rule of a stored name: the first that matches, NULL if there is none, as of every name in a

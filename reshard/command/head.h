@@ -32,6 +32,7 @@ struct rs_advance {
 	struct rs_job *job;
 	enum rs_change change;
 	uint64_t token;			/* of the request that asks for it, 0: none; see rs_requested() */
+	bool keeps;			/* set by present(): all that is uncommitted stays as it is over `draft` */
 	/**
 	 * Makes `draft`, with its topology, from `base`.  Called with the gate closed, again if the head has moved.
 	 * 1: there is nothing to change, and rs_head_begin() answers 1.  NULL: the command makes `next` by itself.
@@ -141,8 +142,8 @@ int64_t rs_head_until(struct rs_service *s);
 
 /* What "local" does to publish, for kinds that do more before or after it. */
 struct rs_turn;
-/** Refuses a new `what` (NULL: to end the job) if anything is uncommitted: SC_E_BUSY, naming some of it.  The gate is
- *  closed. */
+/** Refuses a new `what` (NULL: to end the job) if anything is uncommitted, but for logs that stay (turn/logs.c):
+ *  SC_E_BUSY, naming some of it.  The gate is closed. */
 int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err);
 /** The same, with another advice than to commit or discard it. */
 int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err *err);

@@ -72,11 +72,11 @@ static void open_gate(struct rs_job *job)
 	(void)pthread_mutex_unlock(&job->command);
 }
 
-int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err *err)
+static int advise_dirty(struct rs_job *job, bool logs, const char *advice, struct sc_err *err)
 {
 	struct sc_buf names = {0};
 	struct rs_dirt dirt;
-	int rc = rs_tree_dirt(job, &dirt, &names, err);
+	int rc = logs ? rs_tree_dirt(job, &dirt, &names, err) : rs_tree_dirt_but_logs(job, &dirt, &names, err);
 
 	if (rc == 0 && dirt.nr && names.failed)
 		rc = sc_nomem(err);
@@ -88,13 +88,18 @@ int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err 
 	return rc;
 }
 
+int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err *err)
+{
+	return advise_dirty(job, true, advice, err);
+}
+
 int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err)
 {
 	char advice[80];
 
 	(void)snprintf(advice, sizeof(advice), "commit or discard them %s%s", what ? "before a new " : "first",
 		       what ? what : "");
-	return rs_local_advise_dirty(job, advice, err);
+	return advise_dirty(job, !what, advice, err);
 }
 
 static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
@@ -113,7 +118,7 @@ static int present(struct rs_advance *a, struct sc_err *err)
 	int rc = a->present(a, err), dirty;
 	struct sc_err busy;
 
-	if (rc > 0 || (rc < 0 && (!a->base || a->change != RS_BY_TOPOLOGY)))
+	if (rc > 0 || (rc == 0 && a->keeps) || (rc < 0 && (!a->base || a->change != RS_BY_TOPOLOGY)))
 		return rc;
 	dirty = refuse_dirty(a, &busy);
 	if (dirty < 0)
@@ -154,7 +159,8 @@ int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err
 		[RS_BY_ROLLBACK] = RS_TURN_BACK, [RS_BY_DATA] = RS_TURN_STAY,
 	};
 
-	return rs_turn_plan(rs_advance_tree(a), a->next, by[a->change], a->rows, a->leaves, ret, err);
+	return rs_turn_plan(rs_advance_tree(a), a->next, a->keeps ? RS_TURN_KEEP : by[a->change], a->rows, a->leaves,
+			    ret, err);
 }
 
 /* What other nodes wrote is uncommitted here, too, for as long as it takes to commit it. */

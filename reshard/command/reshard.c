@@ -242,6 +242,7 @@ static int present_layout(struct rs_advance *a, struct sc_err *err)
 	if (rc == 0) {
 		a->draft->layout = layout;
 		a->draft->layout_id = id;
+		a->keeps = !a->job->service->shared && meta_layout_same_but_logs(a->base->version->layout, layout);
 		rc = refuse_unplaced(a, err);
 		if (rc == 0)
 			rc = rs_refuse_formless(a, err);

@@ -4,7 +4,7 @@
  * that a test can stop, fail or kill the daemon at any step.  Between two steps the state on disk is
  * valid: before the TRANSACT step the old version, after it the new one, never a mixture.
  *
- *   commit    1 quiet      every file written is closed and unmapped
+ *   commit    1 quiet      every file written is closed and unmapped, or a log
  *             2 read       headers are parsed; logical tensors inferred, checked
  *             3 verify     copies compared (verify=commit)
  *             4 sync       blobs on stable storage (sync=on)

@@ -217,7 +217,9 @@ static int collect(struct commit *c)
 	}
 	if (rc == 0)
 		rc = refuse_strangers(c);
-	return rc == 0 ? refuse_strange_folder(c) : rc;
+	if (rc == 0)
+		rc = refuse_strange_folder(c);
+	return rc < 0 ? rc : rs_commit_logs(c);
 }
 
 /* --- 3 verify, 4 sync --- */

@@ -41,6 +41,8 @@ static int stat_written(struct commit *c, struct item *it)
 
 	if (file)
 		return stat_away(c, it, file);
+	if (it->copied)
+		return 0;
 	rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;

@@ -20,6 +20,7 @@ struct item {			/* a change of the working tree, or what completes it (classes.c
 	bool was_plain, stays;	/* of a moved one: it had no tensors; that is so still */
 	uint32_t nlink;		/* of a moved one: its names, those that are no items among them */
 	bool made, pinned;	/* of the head's: its blob is sealed and flushed with this commit; it is held */
+	bool copied;		/* of ITEM_WROTE: an open log, of which `blob` is a copy, as for its other names */
 	uint32_t rank, like;	/* like: whose file it is, of ITEM_LIKE */
 	const char *path;	/* lives as long as the service */
 	uint64_t path_id;
@@ -123,6 +124,9 @@ int rs_commit_reach(struct commit *c, struct item *it);
 int rs_commit_bytes(const struct item *it, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
 /** Parses an item's blob: it->parsed, it->found.  Errors: as rs_blob_get(). */
 int rs_commit_parse(struct commit *c, struct item *it);
+/** Copies the logs that were open when the gate was closed: their items get the copies.  Errors: SC_E_BUSY (one shrinks
+ *  all the time), of the catalog and the system. */
+int rs_commit_logs(struct commit *c);
 /** Does step 2: reads the headers of written files, and infers the logical tensors of the new version (c->state). */
 int rs_commit_read(struct commit *c);
 /** Makes the sets of the new version (c->version), of files that were written and of those that are taken over. */

@@ -160,6 +160,10 @@ struct rs_job {
 	struct rs_committed nothing;	/* below it, while there is no version */
 	struct sc_map by_blob;		/* files of the working tree: blob -> struct rs_own; under names */
 	struct sc_map sealed[2];	/* the same of files that were committed, the last ones */
+	struct {
+		size_t nr, room;
+		uint64_t *at;
+	} logs;				/* blobs of logs that were open when a commit closed the gate; under command */
 	size_t nameless;		/* objects without a name that service.nameless counts; under names */
 	struct {
 		uint64_t next, end;

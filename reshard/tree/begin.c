@@ -150,6 +150,7 @@ void rs_tree_end(struct rs_job *job)
 	rs_own_done(&job->by_blob);
 	rs_own_done(&job->sealed[0]);
 	rs_own_done(&job->sealed[1]);
+	sc_vec_done(&job->logs);
 	job->overlay = rs_overlay_close(job->overlay);
 }
 

@@ -20,7 +20,8 @@ struct searching {
 	uint64_t ino;
 	struct sc_arena *texts;
 	const char *above, *found;
-	uint32_t rank;
+	rs_path_fn *each;		/* is called for each name; NULL: the first one is `found` */
+	void *arg;
 	struct folders folders;
 	struct sc_err *err;
 };
@@ -37,6 +38,8 @@ static int on_searched(void *arg, struct meta_bytes name, uint64_t ino)
 	here.path = meta_path_in(x->texts, x->above, name);
 	if (!here.path)
 		return sc_nomem(x->err);
+	if (ino == x->ino && x->each)
+		return x->each(x->arg, here.path);
 	if (ino == x->ino) {
 		x->found = here.path;
 		return 1;
@@ -57,7 +60,7 @@ static int search(struct searching *x, uint64_t home)
 		rc = rs_overlay_children(x->job->overlay, folder.ino, on_searched, x, x->err);
 	}
 	sc_vec_done(&x->folders);
-	return rc < 0 ? rc : 0;
+	return rc;
 }
 
 int rs_tree_home(struct rs_job *job, const struct meta_inode_row *row, struct sc_arena *texts, uint64_t *ret,
@@ -75,6 +78,22 @@ int rs_tree_home(struct rs_job *job, const struct meta_inode_row *row, struct sc
 	return rc < 0 ? rc : 0;
 }
 
+int rs_tree_each_path(struct rs_job *job, uint64_t ino, rs_path_fn *each, void *arg, struct sc_err *err)
+{
+	struct sc_arena texts = {0};
+	struct searching x = {.job = job, .ino = ino, .texts = &texts, .each = each, .arg = arg, .err = err};
+	struct meta_inode_row row;
+	uint64_t home = 0;
+	int rc = rs_overlay_inode(job->overlay, ino, &texts, &row, err);
+
+	if (rc > 0)
+		rc = rs_tree_home(job, &row, &texts, &home, err);
+	if (rc == 0 && home)
+		rc = search(&x, home);
+	sc_arena_done(&texts);
+	return rc;
+}
+
 int rs_tree_name(struct rs_job *job, uint64_t ino, const char *more, struct sc_buf *ret, struct sc_err *err)
 {
 	struct sc_arena texts = {0};
@@ -89,6 +108,7 @@ int rs_tree_name(struct rs_job *job, uint64_t ino, const char *more, struct sc_b
 		x.found = ""; /* a rank's folder */
 	else if (rc == 0 && home)
 		rc = search(&x, home);
+	rc = rc < 0 ? rc : 0;
 	if (rc == 0 && x.found && !*x.found && !*more) {
 		if (home == job->root)
 			sc_buf_printf(ret, "the job's folder");

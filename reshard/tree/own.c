@@ -69,7 +69,7 @@ int rs_own_of_rows(const struct meta_changes *rows, struct sc_map *ret, struct s
 
 #define SEALED_MAX 65536
 
-void rs_own_sealed(struct rs_job *job)
+void rs_own_sealed(struct rs_job *job, const struct sc_map *stay)
 {
 	struct sc_map *now = &job->sealed[0];
 
@@ -80,7 +80,8 @@ void rs_own_sealed(struct rs_job *job)
 	}
 	for (size_t i = 0; i < job->by_blob.room; i++) {
 		const struct rs_own *own = job->by_blob.slots[i].value;
-		struct rs_own *copy = own && !rs_own_find(now, own->blob) ? rs_own_new(now, own->blob, own->ino) : NULL;
+		const bool is_new = own && !rs_own_find(now, own->blob) && !rs_own_find(stay, own->blob);
+		struct rs_own *copy = is_new ? rs_own_new(now, own->blob, own->ino) : NULL;
 
 		if (copy) /* else: who has it open by this blob is told to look again */
 			rs_own_put(now, copy);

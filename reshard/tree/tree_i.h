@@ -34,15 +34,27 @@ int rs_version_drop(struct rs_service *s, uint64_t version, struct sc_err *err);
 int rs_hidden_remove(struct rs_service *s, bool all, bool *ret_more, struct sc_err *err);
 
 /* --- gate.c --- */
-/** Closes the gate: nobody is inside until rs_tree_open().  `quiet`: and no program can write to a written file; waits
- *  a moment for files that were just closed.  Errors: SC_E_BUSY names one that can be written; of the system. */
+/** Closes the gate: nobody is inside until rs_tree_open().  `quiet`: and no program can write to a written file, but
+ *  for logs, whose blobs are in job->logs then; waits a moment for files that were just closed.  Errors: SC_E_BUSY
+ *  names one that can be written; of the system. */
 int rs_tree_close(struct rs_job *job, bool quiet, struct sc_err *err);
 void rs_tree_open(struct rs_job *job);
+/** Tells whether a file of the working tree was an open log when a commit closed the gate. */
+bool rs_tree_is_open_log(const struct rs_job *job, uint64_t blob);
+/** Gives the layout whose `log` lines count; NULL: it has none, or this is a node of a cluster, where none counts.
+ *  The gate is closed. */
+int rs_tree_log_layout(struct rs_job *job, const struct meta_layout **ret, struct sc_err *err);
+/** Tells whether a program can write to a file of the working tree: 1, 0 or an error.  The gate is closed. */
+int rs_tree_is_written(struct rs_job *job, uint64_t blob, struct sc_err *err);
 
 /* --- name.c: under job.names --- */
 /** Finds the folder of the rank that an object is in, or the job's; 0: it is in none any more. */
 int rs_tree_home(struct rs_job *job, const struct meta_inode_row *row, struct sc_arena *texts, uint64_t *ret,
 		 struct sc_err *err);
+/** Calls `each` with each path that an object has in its home, under job.names; a callback that returns non-zero ends
+ *  the walk, and that value is returned. */
+typedef int rs_path_fn(void *arg, const char *path);
+int rs_tree_each_path(struct rs_job *job, uint64_t ino, rs_path_fn *each, void *arg, struct sc_err *err);
 /** Appends "rank 3: 'a/b'" or "'a/b'", of an object of the working tree; under job.names. */
 int rs_tree_name(struct rs_job *job, uint64_t ino, const char *more, struct sc_buf *ret, struct sc_err *err);
 
@@ -66,8 +78,9 @@ uint64_t rs_own_find(const struct sc_map *map, uint64_t blob);
 int rs_own_of_rows(const struct meta_changes *rows, struct sc_map *ret, struct sc_err *err);
 /** Counts again what has no name; under job.names, for writing. */
 void rs_count_nameless(struct rs_job *job);
-/** A commit took job.by_blob: remembers the numbers of their blobs, for kernels that know the files by these. */
-void rs_own_sealed(struct rs_job *job);
+/** A commit took job.by_blob, but for `stay`: remembers the numbers of their blobs, for kernels that know the files by
+ *  these. */
+void rs_own_sealed(struct rs_job *job, const struct sc_map *stay);
 
 /* --- begin.c, log.c --- */
 enum rs_tree_from { RS_TREE_NEW, RS_TREE_CLONED, RS_TREE_LOADED };

@@ -412,6 +412,7 @@ struct dirt {
 	struct sc_buf *names;
 	size_t named;
 	bool specials;			/* these are to be named, not the rest */
+	const struct sc_map *but;	/* these numbers do not count */
 	struct sc_arena texts;
 	uint64_t folder;
 	struct sc_err *err;
@@ -472,7 +473,7 @@ static int on_dirt(void *arg, const struct meta_inode_row *row)
 	struct meta_inode_row below;
 	int rc = 0;
 
-	if (!row->nlink)
+	if (!row->nlink || (d->but && sc_map_get(d->but, KEY(row->ino))))
 		return 0;
 	if (S_ISDIR(row->mode)) {
 		/* times of folders change by themselves */
@@ -494,9 +495,10 @@ static int on_dirt(void *arg, const struct meta_inode_row *row)
 	return rc < 0 ? rc : 0;
 }
 
-static int find_dirt(struct rs_job *job, bool specials, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err)
+static int find_dirt(struct rs_job *job, bool specials, const struct sc_map *but, struct rs_dirt *ret,
+		     struct sc_buf *names, struct sc_err *err)
 {
-	struct dirt d = {.job = job, .ret = ret, .names = names, .specials = specials, .err = err};
+	struct dirt d = {.job = job, .ret = ret, .names = names, .specials = specials, .but = but, .err = err};
 	int rc;
 
 	*ret = (struct rs_dirt){0};
@@ -511,12 +513,25 @@ static int find_dirt(struct rs_job *job, bool specials, struct rs_dirt *ret, str
 
 int rs_tree_dirt(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err)
 {
-	return find_dirt(job, false, ret, names, err);
+	return find_dirt(job, false, NULL, ret, names, err);
+}
+
+int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err)
+{
+	struct sc_arena texts = {0};
+	struct sc_map logs = {0};
+	int rc = rs_tree_logs(job, &logs, &texts, err);
+
+	if (rc == 0)
+		rc = find_dirt(job, false, &logs, ret, names, err);
+	sc_map_done(&logs);
+	sc_arena_done(&texts);
+	return rc;
 }
 
 int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *err)
 {
 	struct rs_dirt dirt;
 
-	return find_dirt(job, true, &dirt, names, err);
+	return find_dirt(job, true, NULL, &dirt, names, err);
 }

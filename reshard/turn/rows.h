@@ -18,6 +18,7 @@ struct rs_turn {
 	struct meta_changes upper;	/* rows that the upper layer will have */
 	struct meta_changes apart;	/* and the changes of those that get another number: keep_apart() */
 	struct sc_map own;		/* the files of these */
+	struct sc_map logs;		/* that stay in the upper layer: number -> anything (logs.c) */
 	struct sc_map others;		/* of a commit: virtual number -> struct other (renumber.c) */
 	struct rs_layer *layer;
 	struct rs_lower lower;
@@ -47,6 +48,18 @@ int rs_turn_put_name(struct rs_turn *t, uint64_t folder, struct meta_bytes name,
 int rs_turn_put_object(struct rs_turn *t, const struct meta_inode_row *row, uint64_t xattrs_of);
 /** Says that nothing is known of a virtual number, whatever older trees of the chain say. */
 int rs_turn_put_nothing(struct rs_turn *t, uint64_t ino);
+
+/* logs.c */
+/** Finds the logs that stay in the upper layer (t->logs).  Not under job.names. */
+int rs_turn_find_logs(struct rs_turn *t);
+/** Says in t->upper that a log stays, over what the next version has of it.  Errors: SC_E_BUSY, it has nothing. */
+int rs_turn_keep_log(struct rs_turn *t, const struct meta_inode_row *row);
+/** Of a commit: puts them into t->apart, too, which comes after the upper layer went into the tree. */
+int rs_turn_put_logs(struct rs_turn *t);
+static inline bool rs_turn_is_log(const struct rs_turn *t, uint64_t ino)
+{
+	return t->logs.nr && sc_map_get(&t->logs, (const char *)&ino, sizeof(ino));
+}
 
 /* rows.c */
 /** Adds to t->spec.rows what the commit says of files; both may be NULL. */

@@ -64,9 +64,11 @@ static int keep_row(void *arg, const struct meta_inode_row *row)
 		return 0;
 	if (row->nlink == 0 && row->ino & META_VIRTUAL)
 		return keep_apart(t, row);
+	if (rs_turn_is_log(t, row->ino))
+		rc = rs_turn_keep_log(t, row);
 	t->moves |= row->nlink && !rs_is_special(row->mode);
 	/* what a topology hides and shows again was never removed: that it was held does not count any more */
-	if (row->nlink == 0 && t->by == RS_TURN_STAY)
+	if (rc == 0 && row->nlink == 0 && t->by == RS_TURN_STAY)
 		rc = t->lower.inode(t->lower.arg, row->ino, &t->texts, &below, t->err);
 	if (rc)
 		return rc < 0 ? rc : 0;
@@ -151,7 +153,9 @@ static int plan_commit(struct rs_turn *t, const struct meta_changes *rows, const
 		rc = rs_turn_put_others(t);
 	if (rc == 0)
 		rc = rs_turn_rows(t, rows, leaves);
-	return rc < 0 ? rc : rs_turn_renumber(t);
+	if (rc == 0)
+		rc = rs_turn_renumber(t);
+	return rc < 0 ? rc : rs_turn_put_logs(t);
 }
 
 /* --- without a commit --- */
@@ -196,6 +200,13 @@ static int find_held(struct rs_turn *t)
 	return rc;
 }
 
+static int keep_log(void *arg, const struct meta_inode_row *row)
+{
+	struct rs_turn *t = arg;
+
+	return rs_turn_is_log(t, row->ino) ? rs_turn_keep_log(t, row) : 0;
+}
+
 /* Under job.names. */
 static int plan_back(struct rs_turn *t)
 {
@@ -209,18 +220,18 @@ static int plan_back(struct rs_turn *t)
 	for (size_t i = 0; rc == 0 && i < t->job->by_blob.room; i++) {
 		const struct rs_own *own = t->job->by_blob.slots[i].value;
 
-		if (own && rs_work_is_open(t->job->service, own->blob))
+		if (own && rs_work_is_open(t->job->service, own->blob) && !rs_turn_is_log(t, own->ino))
 			rc = add_held(t, own->ino);
 	}
 	if (t->held.nr)
 		qsort(t->held.at, t->held.nr, sizeof(*t->held.at), by_number);
 	for (size_t i = 0; i < t->held.nr; i++)
-		if (!nr || t->held.at[i] != t->held.at[nr - 1])
+		if ((!nr || t->held.at[i] != t->held.at[nr - 1]) && !rs_turn_is_log(t, t->held.at[i]))
 			t->held.at[nr++] = t->held.at[i];
 	what = (struct rs_held){t->held.at, nr};
 	if (rc == 0)
 		rc = rs_overlay_plan_back(o, t->now_ns, &t->lower, &what, &t->texts, &t->upper, t->err);
-	return rc;
+	return rc < 0 ? rc : rs_overlay_each(o, keep_log, t);
 }
 
 /* --- the turn --- */
@@ -234,6 +245,8 @@ int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, c
 	if (!t)
 		return rc;
 	*t = (struct rs_turn){.job = job, .next = next, .by = by, .now_ns = sc_now_wall_ns(), .err = err};
+	if (rc == 0)
+		rc = rs_turn_find_logs(t);
 	if (rc == 0 && by == RS_TURN_BACK)
 		rc = find_held(t);
 	(void)pthread_rwlock_rdlock(&job->names);
@@ -243,11 +256,11 @@ int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, c
 		rc = plan_commit(t, rows, leaves);
 	else if (rc == 0 && by == RS_TURN_BACK)
 		rc = plan_back(t);
-	else if (rc == 0)
+	else if (rc == 0 && by != RS_TURN_KEEP)
 		rc = keep_upper(t);
 	if (rc == 0 && (by == RS_TURN_STAY || by == RS_TURN_TAKEN))
 		rc = drop_lost(t);
-	if (rc == 0)
+	if (rc == 0 && by != RS_TURN_KEEP)
 		rc = rs_overlay_layer(&t->upper, &t->layer, err);
 	if (rc == 0)
 		rc = rs_own_of_rows(&t->upper, &t->own, err);
@@ -283,6 +296,8 @@ int rs_turn_save(struct rs_turn *t, struct sc_err *err)
 	struct meta_catalog *c = t->job->service->catalog;
 	int rc;
 
+	if (t->by == RS_TURN_KEEP)
+		return 0;
 	if (t->by == RS_TURN_COMMIT)
 		return save_commit(t, err);
 	if (t->by == RS_TURN_BACK && t->next)
@@ -323,10 +338,14 @@ void rs_turn_show(struct rs_turn *t, struct rs_job *job, struct rs_view *head)
 	struct sc_map old;
 
 	(void)pthread_rwlock_wrlock(&job->names);
+	if (t->by == RS_TURN_KEEP) {
+		show(job, &t->lower, NULL, head);
+		return;
+	}
 	if (t->by == RS_TURN_COMMIT)
 		rs_turn_renumber_own(t, job);
 	if (commits)
-		rs_own_sealed(job);
+		rs_own_sealed(job, &t->own);
 	old = job->by_blob;
 	job->by_blob = t->own;
 	t->own = (struct sc_map){0};
@@ -348,6 +367,7 @@ void rs_turn_done(struct rs_turn *t)
 	meta_changes_done(&t->apart);
 	sc_vec_done(&t->held);
 	rs_own_done(&t->own);
+	sc_map_done(&t->logs);
 	sc_map_done(&t->others);
 	rs_overlay_layer_done(t->layer);
 	sc_arena_done(&t->texts);

@@ -28,6 +28,10 @@ struct rs_dirt {
 	size_t nr, others, special;	/* others: of nr, but for written files and removed names */
 };
 int rs_tree_dirt(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
+/** Does so without the logs that rs_turn_plan() lets stay (logs.c). */
+int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
+/** Finds these logs, by their numbers: those that the version has under the same names.  Texts live in `arena`. */
+int rs_tree_logs(struct rs_job *job, struct sc_map *ret, struct sc_arena *arena, struct sc_err *err);
 /** Names the FIFOs, sockets and devices, which no version has, as above. */
 int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *err);
 
@@ -48,7 +52,9 @@ struct rs_leaves {
 struct rs_turn;
 enum rs_turn_by {
 	RS_TURN_COMMIT,		/* the upper layer goes into the tree of `next` */
-	RS_TURN_STAY,		/* nothing is uncommitted; special files stay: topology, layout, datasets */
+	RS_TURN_STAY,		/* nothing is uncommitted but logs; these and special files stay: topology, layout,
+				 * datasets */
+	RS_TURN_KEEP,		/* all stays, since `next` shows what the head does: a layout of other `log` lines */
 	RS_TURN_TAKEN,		/* likewise, and another node has made `next` of what was there */
 	RS_TURN_BACK,		/* the upper layer is dropped: rollback, discard */
 };

@@ -246,9 +246,9 @@ class Layout:
                     self.axes += [a for a, _ in mesh if a not in self.axes]
             elif word == "file":
                 file = rest.strip()
-            elif word == "plain":
-                need(len(rest.split()) == 1, f"layout '{line}': a plain line has one pattern of a file")
-                need(not re.search(r"[{}]", rest), f"layout '{line}': a plain file has no captures; write * for any text")
+            elif word in ("plain", "log"):                  # a log is plain: what more it is says a commit
+                need(len(rest.split()) == 1, f"layout '{line}': a {word} line has one pattern of a file")
+                need(not re.search(r"[{}]", rest), f"layout '{line}': a {word} file has no captures; write * for any text")
                 self.plain.append(parse(rest))
             elif line:
                 named = ":" in re.sub(r"\{[^}]*\}", "", word)

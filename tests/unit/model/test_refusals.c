@@ -89,6 +89,10 @@ static const struct row rows[] = {
 	{M "a copy\nplain a.{K}", NULL, "a plain file has no captures"},
 	{M "a copy\nplain a**b", NULL, "text between two captures"},
 	{M "plain a", NULL, "there is no rule"},
+	{M "a copy\nlog", NULL, "a log line has one pattern"},
+	{M "a copy\nlog a b", NULL, "a log line has one pattern"},
+	{M "a copy\nlog a.{K}", NULL, "a log file has no captures"},
+	{M "log a", NULL, "there is no rule"},
 	{"mesh tp plain\na copy", NULL, "'plain' is no axis"},
 	{"use nosuch", NULL, "no preset 'nosuch'"},
 	{"use megatron-gpt gul=1:1", NULL, "preset megatron-gpt has no variable gul; did you mean glu=? It has vocab=, glu=, "},
@@ -201,6 +205,91 @@ static void plain_files(void **unused)
 			assert_int_equal(files[i].plain, !meta_layout_first(l, false, files[i].file, "t", &caps));
 		}
 		meta_layout_free(l);
+	}
+}
+
+/* A `log` line makes plain, too; and two layouts may differ by such lines alone. */
+static void log_files(void **unused)
+{
+	static const struct {
+		const char *file;
+		bool plain, log;
+	} files[] = {
+		{"train.log", true, true},   {"a/b/c.log", true, true},	  {"runs/events.1", true, true},
+		{"adapter/a", true, false},  {"runs", false, false},	  {"adapter/a.log", true, true},
+		{"my/runs/x", false, false}, {"log", false, false},
+	};
+	static const struct {
+		const char *text;
+		bool same;
+	} others[] = {
+		{M "plain adapter/*\n* copy\n", true},
+		{M "* copy\nplain adapter/*\nlog other\nlog *.log", true},
+		{M "plain adapter/*\nplain runs/*\n* copy\n", false},
+		{M "* copy\nlog *.log\nlog runs/*", false},
+		{M "plain adapter/*\n* copy\nx copy\n", false},
+		{M "plain adapter/*\n* tp=0\n", false},
+	};
+	const char *text = M "log *.log\nlog runs/* # TensorBoard\nplain adapter/*\nlog *.log\n* copy\n";
+	struct meta_layout *l = NULL, *flat = NULL;
+	struct meta_caps caps;
+	struct sc_err err;
+
+	(void)unused;
+	assert_int_equal(0, meta_layout_parse(text, NULL, NULL, &l, &err));
+	assert_int_equal(0, meta_layout_parse(l->flat, NULL, NULL, &flat, &err));
+	for (const struct meta_layout *x = l; x; x = x == l ? flat : NULL) {
+		assert_int_equal(3, x->nr_plain);
+		for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+			assert_int_equal(files[i].plain, meta_layout_is_plain(x, files[i].file));
+			assert_int_equal(files[i].log, meta_layout_is_log(x, files[i].file));
+			assert_int_equal(files[i].plain, !meta_layout_first(x, false, files[i].file, "t", &caps));
+		}
+	}
+	assert_true(meta_layout_same_but_logs(l, flat));
+	for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
+		struct meta_layout *other = NULL;
+
+		assert_int_equal(0, meta_layout_parse(others[i].text, NULL, NULL, &other, &err));
+		assert_int_equal(others[i].same, meta_layout_same_but_logs(l, other));
+		assert_int_equal(others[i].same, meta_layout_same_but_logs(other, l));
+		meta_layout_free(other);
+	}
+	meta_layout_free(flat);
+	meta_layout_free(l);
+}
+
+/* What is proposed names the file that it is proposed for, and is no longer than needed. */
+static void proposed_logs(void **unused)
+{
+	static const struct {
+		const char *file, *glob;
+	} cases[] = {
+		{"train.log", "*.log"}, {"runs/a/x1", "runs/*"}, {"wandb/run-1/logs/debug.log", "*.log"},
+		{"events.out.tfevents.1.host", "events.out.tfevents.1.host"}, {"runs/events.out.tfevents.1.host", "runs/*"},
+		{".log", "*.log"},
+	};
+
+	static const char *const none[] = {"model.safetensors", "a/optim.pt", "runs/__0_0.distcp", "my log", "a{b}.log"};
+	struct sc_buf nothing = {0};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++)
+		assert_false(meta_layout_propose_log(none[i], &nothing));
+	assert_int_equal(0, nothing.bytes);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct sc_buf glob = {0}, text = {0};
+		struct meta_layout *l = NULL;
+		struct sc_err err;
+
+		assert_true(meta_layout_propose_log(cases[i].file, &glob));
+		assert_string_equal(cases[i].glob, glob.text);
+		sc_buf_printf(&text, M "a copy\nlog %s\n", glob.text);
+		assert_int_equal(0, meta_layout_parse(text.text, NULL, NULL, &l, &err));
+		assert_true(meta_layout_is_log(l, cases[i].file));
+		meta_layout_free(l);
+		sc_buf_done(&glob);
+		sc_buf_done(&text);
 	}
 }
 
@@ -384,7 +473,7 @@ static void shapes_of_likes(void **unused)
 
 int main(void)
 {
-	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 6];
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 8];
 	size_t nr = 0;
 
 	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
@@ -392,6 +481,8 @@ int main(void)
 						(void *)&rows[nr]};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(canonical_text);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(plain_files);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(log_files);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(proposed_logs);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(nearest_rules);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(names_of_presets);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(prefixes_of_names);
