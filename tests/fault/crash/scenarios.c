@@ -402,6 +402,11 @@ const struct scenario scenarios[] = {
 	{"commit-kinds", with_both_kinds, do_commit, false, false},
 	{"rollback-tree", with_other_tree, do_rollback_tree, false, false},
 	{"discard-held", with_tree, do_discard_held, true, false},
+	{"commit-log", with_log, do_commit_log, false, false},
+	{"again-log", with_kept_log, do_commit_log, false, false},
+	{"topology-log", with_kept_log, do_topology, false, false},
+	{"rollback-log", with_kept_log, do_rollback_log, false, false},
+	{"discard-log", with_kept_log, do_discard_log, true, false},
 };
 
 const size_t scenarios_nr = sizeof(scenarios) / sizeof(*scenarios);

@@ -2,6 +2,9 @@
 /* Folders, links and attributes. */
 #include "tests/fault/crash/crash.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/support/paths.h"
@@ -105,6 +108,79 @@ void with_other_tree(struct rs_service *s)
 	with_dirty_tree(s);
 	do_commit(s);
 	work(s);
+}
+
+static uint64_t blob_of_log(struct rs_service *s)
+{
+	struct sc_err err = {0};
+	struct rs_look look;
+
+	must(rs_look(s, job_of(s), NULL, 1, "logs/run.log", &look, &err), &err);
+	if (look.kind != RS_WORK)
+		die("the log is no file of the working tree");
+	return look.blob;
+}
+
+static void append_to_log(struct rs_service *s, const char *text)
+{
+	struct sc_err err = {0};
+	int fd;
+
+	must(meta_store_open_work(rs_service_store(s), blob_of_log(s), O_WRONLY | O_APPEND, &fd, &err), &err);
+	if (write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+		die("write: %s", strerror(errno));
+	(void)close(fd);
+}
+
+/* A log under two names, and what else is uncommitted. */
+void with_log(struct rs_service *s)
+{
+	with_tree(s);
+	COMMAND(s, rs_job_layout, "log logs/*.log\nuse megatron-gpt vocab=300 tied=embedding.word_embeddings.weight");
+	put(s, 1, "logs/run.log", "first\n", 6);
+	IN_TREE(s, work_link(s, job_of(s), 1, "logs/run.log", 1, "logs/same.log", &err));
+	IN_TREE(s, work_set_xattr(s, job_of(s), 1, "logs/run.log", "user.of", "a log", &err));
+	put(s, 1, "logs/b", "other bytes", 11);
+}
+
+/* A program has it open all the time. */
+void do_commit_log(struct rs_service *s)
+{
+	const uint64_t blob = blob_of_log(s);
+	struct sc_err err = {0};
+
+	must(rs_writer_begin(s, blob, &err), &err);
+	do_commit(s);
+	if (blob_of_log(s) != blob)
+		die("the log is another file after the commit");
+	rs_writer_end(s, blob);
+}
+
+/* It was committed while it was open, and more was written to it. */
+void with_kept_log(struct rs_service *s)
+{
+	with_log(s);
+	do_commit_log(s);
+	append_to_log(s, "second\n");
+	work(s);
+}
+
+void do_rollback_log(struct rs_service *s)
+{
+	COMMAND(s, rs_job_rollback, "4");
+}
+
+void do_discard_log(struct rs_service *s)
+{
+	const uint64_t blob = blob_of_log(s);
+	struct sc_err err = {0};
+
+	put(s, 1, "logs/b", "more", 4);
+	must(rs_writer_begin(s, blob, &err), &err);
+	do_discard(s);
+	if (blob_of_log(s) != blob)
+		die("the log is another file after a discard");
+	rs_writer_end(s, blob);
 }
 
 void do_exchange(struct rs_service *s)
