@@ -516,17 +516,10 @@ int rs_tree_dirt(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, 
 	return find_dirt(job, false, NULL, ret, names, err);
 }
 
-int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err)
+int rs_tree_dirt_but(struct rs_job *job, const struct sc_map *but, struct rs_dirt *ret, struct sc_buf *names,
+		     struct sc_err *err)
 {
-	struct sc_arena texts = {0};
-	struct sc_map logs = {0};
-	int rc = rs_tree_logs(job, &logs, &texts, err);
-
-	if (rc == 0)
-		rc = find_dirt(job, false, &logs, ret, names, err);
-	sc_map_done(&logs);
-	sc_arena_done(&texts);
-	return rc;
+	return find_dirt(job, false, but, ret, names, err);
 }
 
 int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *err)

@@ -89,6 +89,19 @@ int rs_tree_logs(struct rs_job *job, struct sc_map *ret, struct sc_arena *arena,
 	return rc;
 }
 
+int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err)
+{
+	struct sc_arena texts = {0};
+	struct sc_map logs = {0};
+	int rc = rs_tree_logs(job, &logs, &texts, err);
+
+	if (rc == 0)
+		rc = rs_tree_dirt_but(job, &logs, ret, names, err);
+	sc_map_done(&logs);
+	sc_arena_done(&texts);
+	return rc;
+}
+
 /* --- that they stay --- */
 
 /* Of a commit: those that were open. */

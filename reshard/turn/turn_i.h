@@ -28,6 +28,9 @@ struct rs_dirt {
 	size_t nr, others, special;	/* others: of nr, but for written files and removed names */
 };
 int rs_tree_dirt(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
+/** Does so without what has these numbers (keys of the map). */
+int rs_tree_dirt_but(struct rs_job *job, const struct sc_map *but, struct rs_dirt *ret, struct sc_buf *names,
+		     struct sc_err *err);
 /** Does so without the logs that rs_turn_plan() lets stay (logs.c). */
 int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
 /** Finds these logs, by their numbers: those that the version has under the same names.  Texts live in `arena`. */
