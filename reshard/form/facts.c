@@ -137,10 +137,14 @@ static const struct name *find(const struct name *names, size_t nr, const char *
 /* What is known of a name; *layer: its number, or -1: it is of none.  False: nothing is. */
 static bool look(const char *name, const struct name **ret, int64_t *layer)
 {
-	static const char root[] = "model/"; /* a key of torch.save() */
+	/* a key of torch.save(), DDP, torch.compile, PEFT: each may stand in front of another */
+	static const char *const roots[] = {"model/", "module.", "_orig_mod.", "base_model.model."};
 
-	if (strncmp(name, root, sizeof(root) - 1) == 0)
-		name += sizeof(root) - 1;
+	for (size_t i = 0; i < sizeof(roots) / sizeof(*roots); i++)
+		if (strncmp(name, roots[i], strlen(roots[i])) == 0) {
+			name += strlen(roots[i]);
+			i = SIZE_MAX; /* from the first one */
+		}
 	*layer = -1;
 	for (size_t i = 0; i < sizeof(layers) / sizeof(*layers); i++) {
 		const size_t n = strlen(layers[i]), digits = strncmp(name, layers[i], n) ? 0 : strcspn(name + n, ".");
@@ -228,7 +232,8 @@ int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tenso
 /* Which of q, k and v a tensor of a layer is; 0: none. */
 static char projection(const char *name)
 {
-	static const char attention[] = ".self_attn.", ends[][15] = {"_proj.weight", "_proj.bias"};
+	static const char attention[] = ".self_attn.";
+	static const char *const ends[] = {"_proj.weight", "_proj.bias", "_proj.base_layer.weight"};
 	const char *at = strstr(name, attention);
 	const struct name *ignored;
 	int64_t layer;

@@ -80,6 +80,20 @@ static bool is_of_one_expert(const char *name)
 	return *at >= '0' && *at <= '9';
 }
 
+/* Finds a tensor that a layer has beside its weight or in its place, which vLLM joins as it joins weights, or loads in
+ * another way; NULL: there is none. */
+static const char *beside_weights(const struct meta_state *state, const char *glob)
+{
+	static const char *const words[] = {".lora_", ".base_layer.", ".weight_scale", ".input_scale", ".qweight",
+					    ".qzeros", ".g_idx"};
+
+	for (uint32_t i = 0; i < state->nr; i++)
+		for (size_t k = 0; k < sizeof(words) / sizeof(*words); k++)
+			if (strstr(state->tensors[i].name, words[k]) && fnmatch(glob, state->tensors[i].file, 0) == 0)
+				return state->tensors[i].name;
+	return NULL;
+}
+
 /* Reads what config.json says, if it is there; one whose bytes are on another node says nothing. */
 static int read_facts(const struct rs_formed *x, struct rs_facts *ret, struct sc_err *err)
 {
@@ -113,6 +127,7 @@ static int find_model(const struct rs_formed *x, const char **ret_glob, struct s
 {
 	const struct meta_state *state = x->view->state;
 	struct rs_facts facts = {0};
+	const char *beside;
 	int rc = rs_form_model_files(x, ret_glob, err);
 
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++)
@@ -120,6 +135,10 @@ static int find_model(const struct rs_formed *x, const char **ret_glob, struct s
 			rc = sc_fail(err, SC_E_UNSUPPORTED, "vLLM and SGLang hold all experts of a layer in one "
 				     "tensor, which no layout makes of '%s' and the like: let them load this model "
 				     "from .hf", state->tensors[i].name);
+	beside = rc == 0 ? beside_weights(state, *ret_glob) : NULL;
+	if (beside)
+		rc = sc_fail(err, SC_E_UNSUPPORTED, "vLLM takes adapters and quantized layers, as '%s' and the "
+			     "like, from a Hugging Face folder alone: let it load this model from .hf", beside);
 	if (rc == 0)
 		rc = check(x, err);
 	if (rc == 0)

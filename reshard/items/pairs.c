@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A weight and its bias.  What cuts the outputs of a layer cuts both, so the dimension of the weight that a rule cuts
+ * A weight and its bias, and the two factors of LoRA.
+ * What cuts the outputs of a layer cuts weight and bias, so the dimension of the weight that a rule cuts
  * is as long as the bias.  Where it is not, the weight lies in another order of its dimensions than the rule means (a
  * model with the same names, as gpt_bigcode has those of gpt2): its parts would have a right shape and wrong numbers.
  * FSDP cuts rows whatever they are (`chunk`), so that is not judged.
+ * Of LoRA B [rows, rank] times A [rank, columns] has the weight's shape.  Where it has not, one of them was cut in
+ * another dimension than the rule means.
  */
 #include "reshard/items/items_i.h"
 
@@ -11,6 +14,8 @@
 #include <string.h>
 
 #define WEIGHT ".weight"
+#define LORA_A ".lora_A"
+#define LORA_B ".lora_B"
 
 /* Finds the only cut of an entry, if it is by these axes, or any (0); NULL: none, several, or one not judged. */
 static const struct meta_cut *only_cut(const struct meta_entry *e, uint32_t axes)
@@ -55,11 +60,63 @@ static int judge(struct commit *c, const struct rs_set *set, const struct meta_e
 		       meta_shape_text(&bias->shape, b, sizeof(b)));
 }
 
+/* Finds the tensor of a layer, whose name is the first `n` letters of a tensor's key, by the rest of its name. */
+static int find(struct commit *c, const struct rs_set *set, const char *key, size_t n, const char *first,
+		const char *rest, const struct meta_tensor **ret)
+{
+	const char *name = sc_arena_printf(&c->arena, "%.*s%s%s", (int)n, key, first, rest);
+
+	*ret = name ? meta_state_find(&set->state, name) : NULL;
+	if (*ret && (*ret)->shape.nr != 2)
+		*ret = NULL;
+	return name ? 0 : sc_nomem(c->err);
+}
+
+/* Tells whether a weight can have rows and columns of this number; it may be packed, or lie transposed. */
+static bool has_sides(const struct meta_tensor *weight, uint64_t rows, uint64_t columns)
+{
+	const uint64_t *dim = weight->shape.dim;
+
+	return dim[0] == 1 || dim[1] == 1 || (dim[0] == rows && dim[1] == columns) ||
+	       (dim[0] == columns && dim[1] == rows);
+}
+
+static int judge_lora(struct commit *c, const struct rs_set *set, const struct meta_tensor *a)
+{
+	const char *at = a->shape.nr == 2 ? strstr(a->key, LORA_A) : NULL;
+	const size_t n = at ? (size_t)(at - a->key) : 0;
+	const struct meta_tensor *b, *base, *wrong;
+	char of_a[128], of_b[128], of_base[128];
+	int rc;
+
+	if (!at)
+		return 0;
+	rc = find(c, set, a->key, n, LORA_B, at + strlen(LORA_A), &b);
+	if (rc == 0)
+		rc = find(c, set, a->key, n, ".base_layer", WEIGHT, &base);
+	if (rc == 0 && !base)
+		rc = find(c, set, a->key, n, "", WEIGHT, &base);
+	if (rc < 0 || !b)
+		return rc;
+	wrong = base && !has_sides(base, b->shape.dim[0], a->shape.dim[1]) ? base : NULL;
+	if (!wrong && a->shape.dim[0] == b->shape.dim[1])
+		return 0;
+	return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s, which are no factors of %s%s: LoRA has [rank, "
+		       "columns] and [rows, rank]; is one of them cut in another dimension than the layout says, or "
+		       "whole on each rank? Write a rule that cuts it as it lies; if it is right, write "
+		       "suspicious=accept to config",
+		       a->key, meta_shape_text(&a->shape, of_a, sizeof(of_a)), b->key,
+		       meta_shape_text(&b->shape, of_b, sizeof(of_b)), wrong ? "their weight " : "one weight",
+		       wrong ? meta_shape_text(&wrong->shape, of_base, sizeof(of_base)) : "");
+}
+
 int rs_commit_pairs(struct commit *c, const struct rs_set *set)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
 		rc = judge(c, set, &set->view->entries[i]);
+	for (uint32_t i = 0; rc == 0 && i < set->state.nr; i++)
+		rc = judge_lora(c, set, &set->state.tensors[i]);
 	return rc;
 }

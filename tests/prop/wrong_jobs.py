@@ -78,7 +78,7 @@ class Model:
         self.cuts[name] = cut
 
     def llama(self):
-        r, head = self.r, self.r.choice([8, 16])
+        r, head, lora = self.r, self.r.choice([8, 16]), self.r.random() < .3
         kv, group = r.choice([4, 8]), r.choice([1, 2])
         q, hidden, inner = kv * group * head, r.choice([32, 64, 96]), r.choice([48, 128])
         self.add("model.embed_tokens.weight", [160, hidden], (0, [1]))
@@ -90,6 +90,11 @@ class Model:
             for n in "gate", "up":
                 self.add(f"{p}mlp.{n}_proj.weight", [inner, hidden], (0, [1]))
             self.add(p + "mlp.down_proj.weight", [hidden, inner], (1, [1]))
+            if lora:
+                self.add(p + "self_attn.q_proj.lora_A.weight", [8, hidden])
+                self.add(p + "self_attn.q_proj.lora_B.weight", [q, 8], (0, [1]))
+                self.add(p + "mlp.down_proj.lora_A.weight", [8, inner], (1, [1]))
+                self.add(p + "mlp.down_proj.lora_B.weight", [hidden, 8])
             for n in "input_layernorm", "post_attention_layernorm":
                 self.add(f"{p}{n}.weight", [hidden])
         self.add("model.norm.weight", [hidden])

@@ -355,17 +355,25 @@ static void names_of_presets(void **unused)
 		const char *use, *names;	/* separated by blanks; after a '|' those that are refused */
 	} presets[] = {
 		{"use hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.q_proj.bias model.norm.weight score.weight "
-		 LAYER "self_attn.rotary_emb.inv_freq state." LAYER "mlp.up_proj.weight.exp_avg lm_head.bias | "
+		 LAYER "self_attn.rotary_emb.inv_freq state." LAYER "mlp.up_proj.weight.exp_avg lm_head.bias "
 		 LAYER "self_attn.q_proj.lora_A.default.weight " LAYER "self_attn.q_proj.lora_A.weight "
+		 LAYER "mlp.down_proj.lora_B.weight " LAYER "self_attn.v_proj.base_layer.bias "
+		 LAYER "mlp.up_proj.lora_magnitude_vector " LAYER "mlp.up_proj.lora_magnitude_vector.default.weight "
+		 "model.embed_tokens.lora_embedding_A.default state." LAYER "mlp.fc1.lora_B.default.weight.exp_avg | "
+		 LAYER "self_attn.q_proj.lora_A.default " LAYER "self_attn.q_proj.lora_C.weight " LAYER "mlp.lora_A.weight "
+		 LAYER "input_layernorm.base_layer.weight "
 		 LAYER "self_attn.q_proj.weight_scale_inv " LAYER "self_attn.q_proj.qweight " LAYER "mlp.up_proj.g_idx "
 		 LAYER "mlp.up_proj.weight.quant_map " LAYER "mlp.up_proj.weight.absmax " LAYER "mlp.up_proj.input_scale "
 		 "lm_head.qzeros " LAYER "iput_layernorm.weight " "state." LAYER "mlp.up_proj.weight.exp_avg_sq_col"},
 		{"use hf-moe", LAYER "mlp.gate.weight " LAYER "mlp.gate.e_score_correction_bias " LAYER
-		 "self_attn.kv_b_proj.weight | " LAYER "self_attn.kv_b_proj.weight_scale_inv " LAYER
+		 "self_attn.kv_b_proj.weight " LAYER "mlp.experts.0.down_proj.lora_A.default.weight " LAYER
+		 "self_attn.kv_a_proj_with_mqa.lora_B.weight | " LAYER "self_attn.kv_b_proj.weight_scale_inv " LAYER
 		 "mlp.experts.0.up_proj.weight_scale"},
-		{"use hf-gpt2", "transformer.h.0.attn.c_attn.weight h.1.mlp.c_fc.bias h.0.attn.bias wte.weight ln_f.bias | "
-		 "h.0.attn.c_attn.lora_A.weight h.0.attn.c_attn.qweight h.0.attn.q_attn.weight"},
-		{"use hf-gpt-neox", "gpt_neox.layers.0.attention.masked_bias gpt_neox.layers.0.attention.query_key_value.bias | "
+		{"use hf-gpt2", "transformer.h.0.attn.c_attn.weight h.1.mlp.c_fc.bias h.0.attn.bias wte.weight ln_f.bias "
+		 "h.0.attn.c_attn.lora_A.weight transformer.h.2.mlp.c_proj.lora_B.default.weight | "
+		 "h.0.attn.c_attn.qweight h.0.attn.q_attn.weight"},
+		{"use hf-gpt-neox", "gpt_neox.layers.0.attention.masked_bias gpt_neox.layers.0.attention.query_key_value.bias "
+		 "gpt_neox.layers.0.mlp.dense_4h_to_h.lora_A.weight | "
 		 "gpt_neox.layers.0.attention.query_key_value.qweight"},
 		{"use hf-bert", "bert.encoder.layer.0.attention.self.key.bias encoder.layer.1.output.LayerNorm.gamma "
 		 "cls.predictions.bias | bert.encoder.layer.0.attention.self.key.lora_B.weight"},
@@ -376,8 +384,8 @@ static void names_of_presets(void **unused)
 		{"use fsdp2", "net.0.weight net.0.bias cls_token attn.in_proj_weight bn.running_mean step state.net.0.bias.step "
 		 "state.net.0.bias.exp_avg optimizer.state.exp_avg.net.0.bias | layer_scalar net.0.weight_scale "
 		 "state.net.0.weight.exp_avg_sq_col net.0.qweight"},
-		{"use fsdp2 model=hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.rotary_emb.inv_freq | "
-		 LAYER "self_attn.q_proj.lora_A.weight " LAYER "mlp.up_proj.g_idx"},
+		{"use fsdp2 model=hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.rotary_emb.inv_freq "
+		 LAYER "self_attn.q_proj.lora_A.weight | " LAYER "mlp.up_proj.g_idx"},
 		{"use vllm-llama kv=2", LAYER "self_attn.qkv_proj.bias " LAYER "mlp.gate_up_proj.weight | " LAYER
 		 "self_attn.qkv_proj.weight_scale " LAYER "mlp.gate_up_proj.input_scale"},
 	};
@@ -401,6 +409,34 @@ static void names_of_presets(void **unused)
 		assert_false(taken);
 		meta_layout_free(l);
 		free(names);
+	}
+}
+
+/* A layout may have several uses of a preset, for dicts with names of their own in front. */
+static void uses_of_presets(void **unused)
+{
+	static const struct {
+		const char *use;
+		int times;
+	} uses[] = {
+		{"use hf-llama", 4}, {"use hf-moe", 4}, {"use hf-gpt2", 4}, {"use megatron-gpt vocab=300", 4},
+		{"use fsdp2 model=hf-llama", 2}, {"use fsdp2 model=hf-moe", 1}, {"use vllm-llama kv=2", 2},
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(uses) / sizeof(*uses); i++) {
+		struct meta_layout *l = NULL;
+		struct sc_buf text = {0};
+		struct sc_err err = {0};
+
+		for (int k = 0; k < uses[i].times; k++)
+			sc_buf_printf(&text, "%s root=%d/\n", uses[i].use, k);
+		if (meta_layout_parse(text.text, NULL, NULL, &l, &err) < 0)
+			fail_msg("%d times %s: %s", uses[i].times, uses[i].use, err.msg);
+		print_message("%d times %s: %u rules\n", uses[i].times, uses[i].use, l->nr_rules);
+		assert_in_range(l->nr_rules, 1, SC_RULES_MAX);
+		meta_layout_free(l);
+		sc_buf_done(&text);
 	}
 }
 
@@ -473,7 +509,7 @@ static void shapes_of_likes(void **unused)
 
 int main(void)
 {
-	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 8];
+	struct CMUnitTest tests[sizeof(rows) / sizeof(*rows) + 9];
 	size_t nr = 0;
 
 	for (; nr < sizeof(rows) / sizeof(*rows); nr++)
@@ -485,6 +521,7 @@ int main(void)
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(proposed_logs);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(nearest_rules);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(names_of_presets);
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(uses_of_presets);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(prefixes_of_names);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(shapes_of_likes);
 	return _cmocka_run_group_tests("refusals", tests, nr, NULL, NULL);

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+MOUNT [KIND...]: what stands beside a model's weights, and that presets know: cut here by numpy as frameworks cut it, committed at
+each topology, compared at each other one, and whole again.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+import numpy as np
+
+mount = pathlib.Path(sys.argv[1])
+numbers = np.random.default_rng(40)
+KINDS = {"F32": "f4", "F16": "f2", "I32": "i4", "U8": "u1", "F8_E4M3": "u1"}
+DTYPES = {"f4": "F32", "f2": "F16", "i4": "I32", "u1": "U8"}
+jobs = 0
+
+
+class Refused(Exception):
+    pass
+
+
+class Model:
+    """Whole tensors, and of each how tp cuts it: (dimension, sections, parts at most) or None."""
+
+    def __init__(self):
+        self.whole, self.cuts, self.types = {}, {}, {}
+
+    def add(self, name, shape, dim=None, sections=(1,), upto=None, dtype="F16"):
+        kind = np.dtype(KINDS[dtype])
+        self.whole[name] = numbers.standard_normal(shape).astype(kind) if kind.kind == "f" else numbers.integers(0, 200, shape).astype(kind)
+        self.cuts[name] = None if dim is None else (dim, sections, upto)
+        self.types[name] = dtype
+
+    def rank(self, tp, at):
+        out = {}
+        for name, a in self.whole.items():
+            if self.cuts[name] and tp > 1:
+                dim, sections, upto = self.cuts[name]
+                parts = min(upto or tp, tp)
+                borders = np.cumsum(sections)[:-1] * (a.shape[dim] // sum(sections))
+                a = np.concatenate([np.split(s, parts, axis=dim)[at * parts // tp] for s in np.split(a, borders, axis=dim)], axis=dim)
+            out[name] = a
+        return out
+
+
+def save(path, tensors, types):
+    head, data, at = {}, [], 0
+    for name, a in tensors.items():
+        head[name] = {"dtype": types[name], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+        data.append(np.ascontiguousarray(a).tobytes())
+        at += a.nbytes
+    text = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def load(path):
+    raw = path.read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    return {k: np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], KINDS[t["dtype"]]).reshape(t["shape"])
+            for k, t in json.loads(raw[8:8 + n]).items() if k != "__metadata__"}
+
+
+def write(job, control, text):
+    try:
+        (job / ".ctl" / control).write_text(text + "\n")
+    except OSError:
+        raise Refused((job / ".ctl/error").read_text().strip()) from None
+
+
+def commit(model, layout, tp, config=None, ranks=None):
+    global jobs
+    jobs += 1
+    job = mount / f"beside{jobs}"
+    job.mkdir()
+    write(job, "layout", layout)
+    write(job, "topology", f"tp={tp}")
+    for at in range(tp):
+        (job / str(at)).mkdir(exist_ok=True)
+        save(job / str(at) / "model.safetensors", ranks[at] if ranks else model.rank(tp, at), model.types)
+    if config:
+        (job / "config.json").write_text(json.dumps(config))
+    write(job, "commit", "step=1")
+    return job
+
+
+def same(found, want, what):
+    assert found.keys() == want.keys(), (what, found.keys() ^ want.keys())
+    for k, a in want.items():
+        assert found[k].shape == a.shape and found[k].tobytes() == a.tobytes(), (what, k, found[k].shape, a.shape)
+
+
+def held(model, layout, topologies=(1, 2, 4), config=None):
+    """From each topology to each other one every rank has what the framework's rule gives it, and all is whole again."""
+    for tp in topologies:
+        job = commit(model, layout, tp, config)
+        for t in topologies:
+            for at in range(t):
+                same(load(job / f".as/tp={t}" / str(at) / "model.safetensors"), model.rank(t, at), f"{layout}: tp={tp} to tp={t}, rank {at}")
+        same(load(job / ".full/model.safetensors"), model.whole, f"{layout}: whole from tp={tp}")
+    print(f"figure: {layout}: {len(model.whole)} tensors at tp = {', '.join(map(str, topologies))}")
+
+
+def refused(job, control, text, *words):
+    try:
+        write(job, control, text)
+    except Refused as why:
+        assert all(w in str(why) for w in words), (words, str(why))
+    else:
+        raise AssertionError(f"{text} was taken, want: {words}")
+
+
+# what a layer's linear maps are: rows, columns, how rows are cut (None: its columns are)
+HEAD, HIDDEN, INNER = 16, 64, 96
+LLAMA = {"self_attn.q_proj": (8 * HEAD, HIDDEN, {}), "self_attn.k_proj": (2 * HEAD, HIDDEN, {"upto": 2}), "self_attn.v_proj": (2 * HEAD, HIDDEN, {"upto": 2}),
+         "self_attn.o_proj": (HIDDEN, 8 * HEAD, None), "mlp.gate_proj": (INNER, HIDDEN, {}), "mlp.up_proj": (INNER, HIDDEN, {}),
+         "mlp.down_proj": (HIDDEN, INNER, None)}
+CONFIG = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": 2, "num_attention_heads": 8,
+          "num_key_value_heads": 2, "head_dim": HEAD, "vocab_size": 128}
+
+
+def lora_of(m, name, rows, columns, cut, base, adapter, rank=8, magnitude=None):
+    """As vLLM's layers with LoRA: by rows A is whole and B cut as the base, by columns A is cut as the base and B whole."""
+    if base:
+        m.add(f"{name}.base_layer.weight", [rows, columns], *([1] if cut is None else [0]), **(cut or {}))
+    m.add(f"{name}.lora_A{adapter}.weight", [rank, columns], 1 if cut is None else None)
+    m.add(f"{name}.lora_B{adapter}.weight", [rows, rank], None if cut is None else 0, **(cut or {}))
+    if magnitude:
+        m.add(name + magnitude, [rows], None if cut is None else 0, **(cut or {}))
+
+
+def lora():
+    for prefix, base, adapter, magnitude in (("", False, "", ".lora_magnitude_vector"), ("", True, ".default", ".lora_magnitude_vector.default.weight"),
+                                             ("base_model.model.", True, ".my.first", None)):
+        m = Model()
+        for i in range(2):
+            for name, (rows, columns, cut) in LLAMA.items():
+                lora_of(m, f"{prefix}model.layers.{i}.{name}", rows, columns, cut, base, adapter, magnitude=magnitude)
+        m.add(f"{prefix}model.embed_tokens.lora_embedding_A{adapter}", [8, 128])
+        m.add(f"{prefix}model.embed_tokens.lora_embedding_B{adapter}", [HIDDEN, 8])
+        if base:
+            m.add(f"{prefix}model.embed_tokens.base_layer.weight", [128, HIDDEN], 0)
+        m.whole[f"{prefix}model.layers.1.mlp.up_proj.lora_B{adapter}.weight"][:] = 0  # as it begins
+        root = f" root={prefix}" if prefix else ""
+        held(m, f"use hf-llama kv=2{root}", config=CONFIG if base else None)
+    job = commit(m, f"use hf-llama kv=2{root}", 1)
+    try:
+        list((job / ".vllm/tp=1").iterdir())
+        raise AssertionError("vLLM cannot have this")
+    except OSError:
+        pass
+    # heads are judged by the base's name, too
+    job = commit(m, f"use hf-llama{root}", 2, CONFIG)
+    refused(job, "topology", "tp=4", "k_proj.base_layer.weight' has 2 heads by config.json", "kv=2")
+    # factors that are cut in another dimension, or are no factors of the weight
+    for cuts, why in ({"o_proj.lora_A": 0}, "no factors of their weight"), ({"q_proj.lora_B": 1}, "no factors of"), \
+                     ({"down_proj.lora_A": 0, "down_proj.lora_B": 1}, "no factors of"):
+        m = Model()
+        for name, (rows, columns, cut) in LLAMA.items():
+            lora_of(m, f"model.layers.0.{name}", rows, columns, cut, True, "")
+        as_is = [m.rank(2, at) for at in range(2)]
+        for words, dim in cuts.items():
+            for at, mine in enumerate(as_is):
+                name = next(n for n in mine if words in n)
+                mine[name] = np.split(m.whole[name], 2, axis=dim)[at]
+        try:
+            commit(m, "use hf-llama kv=2", 2, ranks=as_is)
+            raise AssertionError(cuts)
+        except Refused as said:
+            assert why in str(said) or "copy of" in str(said), said
+    m = Model()
+    for i in range(2):
+        h = f"model.layers.{i}."
+        lora_of(m, h + "self_attn.q_a_proj", 24, HIDDEN, None, False, "")
+        m.cuts[h + "self_attn.q_a_proj.lora_A.weight"] = None  # whole, as its weight is
+        m.add(h + "self_attn.q_a_proj.base_layer.weight", [24, HIDDEN])
+        lora_of(m, h + "self_attn.kv_b_proj", 128, 32, {}, True, "")
+        lora_of(m, h + "mlp.shared_experts.up_proj", INNER, HIDDEN, {}, True, ".default")
+        lora_of(m, h + "mlp.shared_experts.down_proj", HIDDEN, INNER, None, True, ".default")
+        for e in range(2):
+            lora_of(m, f"{h}mlp.experts.{e}.gate_proj", INNER, HIDDEN, {}, True, ".default")
+            lora_of(m, f"{h}mlp.experts.{e}.down_proj", HIDDEN, INNER, None, True, ".default")
+    held(m, "use hf-moe")
+    for prefix in "", "transformer.":
+        m = Model()
+        for i in range(2):
+            h = f"{prefix}h.{i}."
+            for name, n, k, rows, sections in (("attn.c_attn", HIDDEN, 3 * HIDDEN, True, (1, 1, 1)), ("mlp.c_fc", HIDDEN, 4 * HIDDEN, True, (1,)), ("mlp.c_proj", 4 * HIDDEN, HIDDEN, False, (1,))):
+                m.add(f"{h}{name}.base_layer.weight", [n, k], int(rows), sections)  # Conv1D: [columns, rows]
+                m.add(f"{h}{name}.base_layer.bias", [k], 0 if rows else None, sections)
+                m.add(f"{h}{name}.lora_A.default.weight", [8, n], None if rows else 1)
+                m.add(f"{h}{name}.lora_B.default.weight", [k, 8], 0 if rows else None, sections)
+        held(m, "use hf-gpt2")
+    m = Model()
+    for i in range(2):
+        for name, (rows, columns, cut) in {"attention.query_key_value": (3 * HIDDEN, HIDDEN, {}), "mlp.dense_4h_to_h": (HIDDEN, 4 * HIDDEN, None)}.items():
+            lora_of(m, f"gpt_neox.layers.{i}.{name}", rows, columns, cut, True, ".default")
+    held(m, "use hf-gpt-neox")
+    m = Model()
+    m.add("model.layers.0.self_attn.qkv_proj.base_layer.weight", [4 * HIDDEN, HIDDEN], 0, (2, 1, 1))
+    m.add("model.layers.0.self_attn.qkv_proj.lora_A.weight", [8, HIDDEN])
+    m.add("model.layers.0.self_attn.qkv_proj.lora_B.weight", [4 * HIDDEN, 8], 0, (2, 1, 1))
+    m.add("model.layers.0.mlp.gate_up_proj.lora_B.weight", [2 * INNER, 8], 0, (1, 1))
+    held(m, "use hf-phi3 qkv=2:1:1")
+
+
+ALL = {"lora": lora}
+for each in sys.argv[2:] or ALL:
+    ALL[each]()
