@@ -399,6 +399,8 @@ static int infer(struct infer *n)
 		rc = take_over(n);
 	if (rc == 0)
 		rc = meta_infer_likes(n);
+	if (rc == 0)
+		rc = meta_infer_scales(n);
 	for (size_t i = 0; i < n->nr && rc == 0; i++)
 		n->written[i].tensor = (uint32_t)(meta_state_find(n->state, n->rows[i].key) - n->state->tensors);
 	return rc < 0 ? rc : meta_infer_check(n->layout, n->topo, n->written, n->nr, n->state, n->err);

@@ -59,6 +59,8 @@ int meta_infer_shape(struct infer *n, struct group *g);
 int meta_infer_flat_shape(struct infer *n, const struct group *g);
 /* Refuses tensors that a line with `like=` takes, and that are of another shape than the tensor which they are like. */
 int meta_infer_likes(struct infer *n);
+/* scales.c: refuses a tensor of which the other one is not there. */
+int meta_infer_scales(struct infer *n);
 /* infer_join.c: adds the members of joined tensors to the state, when all others are there. */
 int meta_infer_joins(struct infer *n);
 

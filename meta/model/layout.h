@@ -49,6 +49,7 @@ struct meta_rule {
 	bool is_object;			    /* `object`: no tensor of the state */
 	bool is_stack;			    /* `stack={G}`: all layers of a rank in a dimension in front */
 	const struct meta_join *join;	    /* NULL: of one tensor */
+	const char *of;			    /* end of the name of the tensor that it is about; NULL: none */
 	bool has_local, has_layer, has_expert, has_virtual; /* {L}; {L} or {G}; {E} or {X}; {V} */
 	uint8_t nr_cuts, nr_stage, nr_each;
 	struct meta_cut cuts[SC_CUTS_MAX];

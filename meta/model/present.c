@@ -427,6 +427,8 @@ static int build(struct builder *b)
 	if (rc == 0)
 		rc = check_sizes(b);
 	if (rc == 0)
+		rc = meta_check_scales(b);
+	if (rc == 0)
 		rc = meta_alike_index(v, b->err);
 	return rc < 0 ? rc : index_stages(b);
 }

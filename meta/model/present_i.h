@@ -42,6 +42,8 @@ int meta_check_piece(struct builder *b, const struct meta_entry *e, const uint32
 /** Places tensor t, which is padding: where the tensor is that it is behind, entry by entry, and behind the first one
  *  the hidden rows. */
 int meta_place_padding(struct builder *b, uint32_t t);
+/** Checks that ranks have whole blocks, and the scales of all of them (scales.c). */
+int meta_check_scales(struct builder *b);
 /** Finds which rows of padding each entry has, when all are placed and joined. */
 int meta_share_padding(struct builder *b);
 

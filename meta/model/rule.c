@@ -238,6 +238,10 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 	}
 	if (value && (strcmp(key, "name") == 0 || strcmp(key, "tied") == 0))
 		return set_goal(m, r, key, value);
+	if (value && strcmp(key, "of") == 0) {
+		r->of = value;
+		return 0;
+	}
 	rc = meta_join_attribute(m, r, key, value);
 	if (rc)
 		return rc < 0 ? rc : 0;
@@ -474,7 +478,7 @@ static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_
 		struct meta_rule r = plain[i];
 
 		/* rules for plain files have no tensor's name to copy; what is joined is copied by its members */
-		if (r.name.nr == 0 || r.join)
+		if (r.name.nr == 0 || r.join || (r.of && outer.name.nr > 1)) /* nobody trains scales */
 			continue;
 		rc = rename_clashes(m, &outer, &r);
 		if (rc < 0)

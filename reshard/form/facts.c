@@ -65,7 +65,7 @@ static bool is_known(const json_t *config)
 	return false;
 }
 
-/* Says the config that its model is of parts, quantized, or a draft? */
+/* Says the config that its model is of parts, or a draft? */
 static bool is_special(json_t *config)
 {
 	static const char end[] = "_config";
@@ -75,6 +75,8 @@ static bool is_special(json_t *config)
 	json_object_foreach(config, key, value) {
 		const size_t n = strlen(key), m = sizeof(end) - 1;
 
+		if (strcmp(key, "quantization_config") == 0) /* that changes types, not heads */
+			continue;
 		if ((n > m && strcmp(key + n - m, end) == 0 && !json_is_null(value)) ||
 		    strncmp(key, "draft_", 6) == 0 || (strcmp(key, "is_encoder_decoder") == 0 && json_is_true(value)))
 			return true;
@@ -113,6 +115,7 @@ int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct s
 	if (!config)
 		return json_error_code(&why) == json_error_out_of_memory ? sc_nomem(err) : 0;
 	ret->tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
+	ret->act_order = json_is_true(json_object_get(json_object_get(config, "quantization_config"), "desc_act"));
 	if (is_known(config) && !is_special(config)) {
 		ret->vocab = number(config, keys[VOCAB]);
 		ret->hidden = number(config, keys[HIDDEN]);
@@ -229,11 +232,14 @@ int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tenso
 	return 0;
 }
 
-/* Which of q, k and v a tensor of a layer is; 0: none. */
-static char projection(const char *name)
+/* Which of q, k and v a tensor of a layer is; 0: none.  *dim: in which dimension it has their rows. */
+static char projection(const char *name, int *dim)
 {
 	static const char attention[] = ".self_attn.";
-	static const char *const ends[] = {"_proj.weight", "_proj.bias", "_proj.base_layer.weight"};
+	static const struct {
+		const char *text;
+		int dim;
+	} ends[] = {{"_proj.weight", 0}, {"_proj.bias", 0}, {"_proj.base_layer.weight", 0}, {"_proj.scales", 1}};
 	const char *at = strstr(name, attention);
 	const struct name *ignored;
 	int64_t layer;
@@ -241,22 +247,33 @@ static char projection(const char *name)
 	if (!at || !look(name, &ignored, &layer) || layer < 0)
 		return 0;
 	at += sizeof(attention) - 1;
-	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
-		if (*at && strchr("qkv", *at) && strcmp(at + 1, ends[i]) == 0)
+	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
+		*dim = ends[i].dim;
+		if (*at && strchr("qkv", *at) && strcmp(at + 1, ends[i].text) == 0)
 			return *at;
+	}
 	return 0;
 }
 
-/* The cut of the rows of an entry, in one section, by more than one rank; FSDP's cuts (`chunk`) are no cuts of heads.
- * NULL: there is none. */
-static const struct meta_cut *cut_of_rows(const struct meta_view *view, const struct meta_entry *e)
+/* Tells whether a tensor says which scales each column of a weight has (GPTQ's act-order). */
+static bool is_order(const char *name)
+{
+	static const char end[] = ".g_idx";
+	const size_t n = strlen(name), m = sizeof(end) - 1;
+
+	return n > m && strcmp(name + n - m, end) == 0;
+}
+
+/* The cut of a dimension of an entry, in one section, by more than one rank; FSDP's cuts (`chunk`) are no cuts of
+ * heads.  NULL: there is none. */
+static const struct meta_cut *cut_of(const struct meta_view *view, const struct meta_entry *e, int dim)
 {
 	const struct meta_shape *shape = &view->state->tensors[e->tensor].shape;
 
 	for (int i = 0; i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
 		const struct meta_cut *cut = &e->rule->cuts[i];
 
-		if ((cut->dim < 0 ? cut->dim + shape->nr : cut->dim) == 0 && !cut->chunk && cut->nr_sections == 1)
+		if ((cut->dim < 0 ? cut->dim + shape->nr : cut->dim) == dim && !cut->chunk && cut->nr_sections == 1)
 			return meta_topology_degree(view->topo, cut->axes) > 1 ? cut : NULL;
 	}
 	return NULL;
@@ -264,23 +281,37 @@ static const struct meta_cut *cut_of_rows(const struct meta_view *view, const st
 
 bool rs_facts_has_heads(const struct meta_view *view)
 {
-	for (uint32_t i = 0; i < view->nr_entries; i++)
-		if (projection(view->state->tensors[view->entries[i].tensor].name) &&
-		    cut_of_rows(view, &view->entries[i]))
+	for (uint32_t i = 0; i < view->nr_entries; i++) {
+		const char *name = view->state->tensors[view->entries[i].tensor].name;
+		int dim = 0;
+
+		if ((projection(name, &dim) || is_order(name)) && cut_of(view, &view->entries[i], dim))
 			return true;
+	}
 	return false;
+}
+
+static int refuse_order(const struct meta_tensor *t, const struct meta_cut *cut, struct sc_err *err)
+{
+	return sc_fail(err, SC_E_STATE, "'%s' gives columns to groups in the order of their activations (desc_act in "
+		       "config.json), so that columns of a rank by %s are of groups on other ranks: choose a topology "
+		       "of %s=1, or write suspicious=accept to config", t->key, cut->axes_text, cut->axes_text);
 }
 
 int rs_facts_heads(const struct rs_facts *facts, const struct meta_view *view, bool shared, struct sc_err *err)
 {
-	for (uint32_t i = 0; facts->head && i < view->nr_entries; i++) {
+	for (uint32_t i = 0; (facts->head || facts->act_order) && i < view->nr_entries; i++) {
 		const struct meta_tensor *t = &view->state->tensors[view->entries[i].tensor];
-		const char which = projection(t->name);
-		const struct meta_cut *cut = which ? cut_of_rows(view, &view->entries[i]) : NULL;
-		const uint64_t rows = which == 'q' ? facts->q : facts->kv, heads = rows / facts->head;
+		int dim = 0;
+		const bool order = facts->act_order && is_order(t->name);
+		const char which = facts->head ? projection(t->name, &dim) : 0;
+		const struct meta_cut *cut = which || order ? cut_of(view, &view->entries[i], order ? 0 : dim) : NULL;
+		const uint64_t rows = which == 'q' ? facts->q : facts->kv, heads = which ? rows / facts->head : 0;
 		uint64_t d, parts, want;
 
-		if (!cut || t->shape.dim[0] != rows)
+		if (cut && order)
+			return refuse_order(t, cut, err);
+		if (!cut || dim >= t->shape.nr || t->shape.dim[dim] != rows)
 			continue;
 		d = meta_topology_degree(view->topo, cut->axes);
 		parts = meta_cut_parts(cut, 0, d);

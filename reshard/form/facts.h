@@ -2,7 +2,8 @@
 /*
  * What the config.json of a Hugging Face model says of the shapes of its tensors.  Only of models whose names are known
  * (tests/names/by_transformers.py holds each against transformers), and only what is sure: a model of parts
- * (`vision_config`), a quantized one (`quantization_config`), a draft of another model has no facts.
+ * (`vision_config`), a draft of another model has no facts.  What is quantized has its shapes in packed types, of which
+ * nothing is said.
  */
 #ifndef RS_FACTS_H
 #define RS_FACTS_H
@@ -13,6 +14,7 @@ struct rs_facts {		/* 0: unknown */
 	uint64_t vocab, hidden, intermediate, layers;
 	uint64_t q, kv;			/* rows of a layer's query, and of its key or value */
 	uint64_t head;			/* rows of one head */
+	bool act_order;			/* GPTQ: columns are of groups by activations (`desc_act`); of any model */
 	bool tied;			/* the head for words has the memory of their embeddings; of any model */
 };
 
@@ -35,9 +37,9 @@ bool rs_facts_agree(const struct rs_facts *facts, const struct meta_tensor *tens
 int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tensor, uint64_t rows[RS_FUSED_MAX],
 		   const char **what);
 /**
- * Refuses a view that cuts heads of q, k or v (tensors of their own) apart.  `shared`: as vLLM has them: key heads that
- * there are fewer of than ranks are whole, and shared by neighbours, else each rank has its part of them.  Errors:
- * SC_E_STATE with what to write.
+ * Refuses a view that cuts heads of q, k or v (tensors of their own), or groups of GPTQ's act-order, apart.
+ * `shared`: as vLLM has them: key heads that there are fewer of than ranks are whole, and shared by neighbours, else
+ * each rank has its part of them.  Errors: SC_E_STATE with what to write.
  */
 int rs_facts_heads(const struct rs_facts *facts, const struct meta_view *view, bool shared, struct sc_err *err);
 /** Tells whether a view cuts such a tensor, so that facts may say something of it. */

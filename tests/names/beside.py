@@ -205,6 +205,106 @@ def lora():
     held(m, "use hf-phi3 qkv=2:1:1")
 
 
-ALL = {"lora": lora}
+def fp8():
+    """Scales of blocks of 128 by 128 go with their rows and columns; those of a whole tensor are whole; those of rows by channel=0."""
+    shapes = {"self_attn.q_proj": (1024, 512, {}), "self_attn.k_proj": (256, 512, {"upto": 2}), "self_attn.v_proj": (256, 512, {"upto": 2}),
+              "self_attn.o_proj": (512, 1024, None), "mlp.gate_proj": (1536, 512, {}), "mlp.up_proj": (1536, 512, {}), "mlp.down_proj": (512, 1536, None)}
+    m, scalar, rows = Model(), Model(), Model()
+    for name, (n, k, cut) in shapes.items():
+        name = "model.layers.0." + name
+        for each in m, scalar, rows:
+            each.add(name + ".weight", [n, k], 1 if cut is None else 0, **(cut or {}), dtype="F8_E4M3")
+        m.add(name + ".weight_scale_inv", [n // 128, k // 128], 1 if cut is None else 0, **(cut or {}), dtype="F32")
+        scalar.add(name + ".weight_scale", [], dtype="F32")
+        scalar.add(name + ".input_scale", [1], dtype="F32")
+        if not (cut or {}).get("upto"):
+            rows.add(name + ".weight_scale", [n, 1], None if cut is None else 0, dtype="F32")
+    scalar.add("model.layers.0.self_attn.k_scale", [], dtype="F32")
+    m.add("model.layers.0.input_layernorm.weight", [512])
+    config = CONFIG | {"hidden_size": 512, "intermediate_size": 1536, "head_dim": 128, "num_hidden_layers": 1, "quantization_config": {"quant_method": "fp8"}}
+    held(m, "use hf-llama kv=2", config=config)
+    held(scalar, "use hf-llama kv=2")
+    held(rows, "use hf-llama kv=2 channel=0")
+    job = commit(rows, "use hf-llama kv=2", 1)
+    refused(job, "topology", "tp=2", "weight_scale' is [", "leaves all of it to each rank")
+    job = commit(scalar, "use hf-llama", 2, config)
+    refused(job, "topology", "tp=4", "k_proj.weight' has 2 heads by config.json")
+    # blocks that two ranks would share
+    for n, k, tp, name in (192, 256, 2, "up_proj"), (1536, 384, 3, "up_proj"), (256, 320, 2, "down_proj"), (128, 128, 2, "up_proj"):
+        m = Model()
+        m.add(f"model.layers.0.mlp.{name}.weight", [n, k], dtype="F8_E4M3")
+        m.add(f"model.layers.0.mlp.{name}.weight_scale_inv", [-(-n // 128), -(-k // 128)], dtype="F32")
+        job = commit(m, "use hf-llama", 1)
+        if tp == 3:
+            write(job, "topology", "tp=3")  # 1536 rows are 12 blocks
+        else:
+            refused(job, "topology", f"tp={tp}", "weight_scale_inv'")
+    # as it is made at tp=2, each rank's rows on their own
+    m = Model()
+    m.add("model.layers.0.mlp.up_proj.weight", [384, 256], 0, dtype="F8_E4M3")
+    m.add("model.layers.0.mlp.up_proj.weight_scale_inv", [4, 2], 0, dtype="F32")
+    try:
+        commit(m, "use hf-llama", 2)
+        raise AssertionError("blocks of 96 rows")
+    except Refused as why:
+        assert "inside of a block" in str(why), why
+    m = Model()
+    m.add("model.layers.0.mlp.up_proj.weight_scale_inv", [4, 2], dtype="F32")
+    try:
+        commit(m, "use hf-llama", 1)
+        raise AssertionError("scales of nothing")
+    except Refused as why:
+        assert "is in no file" in str(why), why
+    m = Model()
+    h = "model.layers.0."
+    for name, n, k, dim in (("self_attn.q_a_proj", 192, 512, None), ("self_attn.kv_b_proj", 512, 256, 0), ("mlp.shared_experts.gate_proj", 512, 256, 0),
+                            ("mlp.shared_experts.down_proj", 256, 512, 1), ("mlp.experts.0.up_proj", 512, 256, 0), ("mlp.experts.0.down_proj", 256, 512, 1)):
+        m.add(f"{h}{name}.weight", [n, k], dim, dtype="F8_E4M3")
+        m.add(f"{h}{name}.weight_scale_inv", [-(-n // 128), -(-k // 128)], dim, dtype="F32")
+    held(m, "use hf-moe")
+    # the weights in one file, the scales in another one
+    a, both = Model(), Model()
+    a.add("model.layers.0.mlp.up_proj.weight", [192, 256], dtype="F8_E4M3")
+    job = commit(a, "use hf-llama", 1)
+    both.add("model.layers.0.mlp.up_proj.weight_scale_inv", [2, 2], dtype="F32")
+    save(job / "0/second.safetensors", both.whole, both.types)
+    write(job, "commit", "step=2")
+    refused(job, "topology", "tp=2", "inside of a block")
+
+
+def gptq():
+    """Groups of 64 columns: by rows all is cut in its last dimension, by columns in its first one, as vLLM's parameters are."""
+    shapes = {"self_attn.q_proj": (256, 128, {}), "self_attn.k_proj": (64, 128, {"upto": 2}), "self_attn.v_proj": (64, 128, {"upto": 2}),
+              "self_attn.o_proj": (128, 256, None), "mlp.gate_proj": (256, 128, {}), "mlp.up_proj": (256, 128, {}), "mlp.down_proj": (128, 256, None)}
+    experts = {"mlp.experts.0.gate_proj": (256, 128, {}), "mlp.experts.0.down_proj": (128, 256, None), "mlp.shared_experts.up_proj": (256, 128, {})}
+    config = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 8,
+              "num_key_value_heads": 2, "head_dim": 32, "quantization_config": {"quant_method": "gptq", "desc_act": False}}
+
+    def quantized(layers, kind, group=64):
+        m = Model()
+        for name, (n, k, cut) in layers.items():
+            name, dim, more = "model.layers.0." + name, 0 if cut is None else 1, cut or {}
+            m.add(name + ".qweight", [k // 8, n] if kind == "gptq" else [k, n // 8], dim, dtype="I32", **more)
+            m.add(name + ".qzeros", [-(-k // group), n // 8], dim, dtype="I32", **more)
+            m.add(name + ".scales", [-(-k // group), n], dim, **more)
+            if kind == "gptq":
+                m.add(name + ".g_idx", [k], 0 if cut is None else None, dtype="I32")
+                m.whole[name + ".g_idx"] = (np.arange(k) // group).astype("i4")
+        return m
+    for kind in "gptq", "awq":
+        held(quantized(shapes, kind), "use hf-llama kv=2", config=config)
+        held(quantized(shapes | experts, kind), "use hf-moe kv=2")
+    m = quantized(shapes, "gptq")
+    job = commit(m, "use hf-llama", 2, config)
+    refused(job, "topology", "tp=4", "k_proj.scales' has 2 heads by config.json", "kv=2")
+    job = commit(m, "use hf-llama kv=2", 1, config | {"quantization_config": {"desc_act": True}})
+    refused(job, "topology", "tp=2", "g_idx' gives columns to groups", "desc_act")
+    # groups that two ranks would share: one of all columns, and 3 of which the last one is not full
+    for columns, group, why in (256, 256, "1 does not divide by tp=2"), (256, 86, "does not divide by tp=2"), (192, 128, "inside of a block"), (256, 43, "inside of a block"):
+        job = commit(quantized({"mlp.down_proj": (128, columns, None)}, "gptq", group), "use hf-llama", 1)
+        refused(job, "topology", "tp=2", why)
+
+
+ALL = {"lora": lora, "fp8": fp8, "gptq": gptq}
 for each in sys.argv[2:] or ALL:
     ALL[each]()

@@ -254,9 +254,12 @@ def quantized(m, ranks):
     name = m.r.choice([n for n, c in m.cuts.items() if c and n.endswith(".weight") and not n.startswith("optimizer.")])
     stem = name.removesuffix("weight")
     rows, columns = (m.whole[name].shape + (1,))[:2]
-    more = m.r.choice([
-        {stem + "weight_scale_inv": np.ones((1, 1), "f4")}, {stem + "weight_scale": np.ones(rows, "f4")},
-        {stem + "qweight": np.zeros((rows, columns), "i4"), stem + "g_idx": np.arange(columns, dtype="i4")},
+    known = [] if m.preset == "hf-llama" and m.tp == 1 else [  # where nothing is cut it is right to have them
+        {stem + "weight_scale_inv": np.ones((1, 1), "f4")},
+        {stem + "qweight": m.numbers.integers(0, 99, (rows, columns)).astype("i4"), stem + "g_idx": np.arange(columns, dtype="i4")}]
+    if known and m.cuts[name][0] == 0:
+        known.append({stem + "weight_scale": np.ones(rows, "f4")})
+    more = m.r.choice(known + [
         {name + ".absmax": np.ones(rows, "f4"), name + ".quant_map": np.linspace(-1, 1, 16, dtype="f4")},
         {stem + "lora_A.default": np.ones((4, columns), "f4")},
         {f"state.{name}.exp_avg_sq_col": np.arange(columns, dtype="f4"), f"state.{name}.exp_avg_sq_row": np.arange(rows, dtype="f4")},

@@ -74,6 +74,7 @@ static const struct row rows[] = {
 	{M "z join=a flat dp=0", NULL, "can't be made flat"},
 	{M "z join=a stage=first", NULL, "a join has cuts and nothing else"},
 	{M "z join=a name=b", NULL, NULL},
+	{M "a.scale tp=0 of=weight", NULL, NULL},
 	{M "a tp=0 upto=0", NULL, "neither a number from 1 nor -"},
 	{M "a tp=0 upto=x", NULL, "neither a number from 1 nor -"},
 	{M "a upto=2 tp=0", NULL, "upto follows no cut"},
@@ -359,16 +360,18 @@ static void names_of_presets(void **unused)
 		 LAYER "self_attn.q_proj.lora_A.default.weight " LAYER "self_attn.q_proj.lora_A.weight "
 		 LAYER "mlp.down_proj.lora_B.weight " LAYER "self_attn.v_proj.base_layer.bias "
 		 LAYER "mlp.up_proj.lora_magnitude_vector " LAYER "mlp.up_proj.lora_magnitude_vector.default.weight "
-		 "model.embed_tokens.lora_embedding_A.default state." LAYER "mlp.fc1.lora_B.default.weight.exp_avg | "
+		 "model.embed_tokens.lora_embedding_A.default state." LAYER "mlp.fc1.lora_B.default.weight.exp_avg "
+		 LAYER "self_attn.q_proj.weight_scale_inv " LAYER "mlp.up_proj.input_scale " LAYER "self_attn.k_scale " LAYER "mlp.up_proj.g_idx "
+		 LAYER "self_attn.q_proj.qweight " LAYER "mlp.down_proj.qzeros | "
 		 LAYER "self_attn.q_proj.lora_A.default " LAYER "self_attn.q_proj.lora_C.weight " LAYER "mlp.lora_A.weight "
-		 LAYER "input_layernorm.base_layer.weight "
-		 LAYER "self_attn.q_proj.weight_scale_inv " LAYER "self_attn.q_proj.qweight " LAYER "mlp.up_proj.g_idx "
-		 LAYER "mlp.up_proj.weight.quant_map " LAYER "mlp.up_proj.weight.absmax " LAYER "mlp.up_proj.input_scale "
+		 LAYER "input_layernorm.base_layer.weight " LAYER "self_attn.q_proj.weight_packed " LAYER "input_layernorm.g_idx "
+		 LAYER "mlp.up_proj.weight.quant_map " LAYER "mlp.up_proj.weight.absmax " LAYER "mlp.up_proj.output_scale "
+		 "state." LAYER "mlp.up_proj.weight_scale_inv.exp_avg "
 		 "lm_head.qzeros " LAYER "iput_layernorm.weight " "state." LAYER "mlp.up_proj.weight.exp_avg_sq_col"},
 		{"use hf-moe", LAYER "mlp.gate.weight " LAYER "mlp.gate.e_score_correction_bias " LAYER
 		 "self_attn.kv_b_proj.weight " LAYER "mlp.experts.0.down_proj.lora_A.default.weight " LAYER
-		 "self_attn.kv_a_proj_with_mqa.lora_B.weight | " LAYER "self_attn.kv_b_proj.weight_scale_inv " LAYER
-		 "mlp.experts.0.up_proj.weight_scale"},
+		 "self_attn.kv_a_proj_with_mqa.lora_B.weight " LAYER "self_attn.kv_b_proj.weight_scale_inv " LAYER
+		 "mlp.experts.0.up_proj.weight_scale | " LAYER "mlp.gate.weight_scale " LAYER "mlp.experts.0.weight_scale"},
 		{"use hf-gpt2", "transformer.h.0.attn.c_attn.weight h.1.mlp.c_fc.bias h.0.attn.bias wte.weight ln_f.bias "
 		 "h.0.attn.c_attn.lora_A.weight transformer.h.2.mlp.c_proj.lora_B.default.weight | "
 		 "h.0.attn.c_attn.qweight h.0.attn.q_attn.weight"},
@@ -385,7 +388,7 @@ static void names_of_presets(void **unused)
 		 "state.net.0.bias.exp_avg optimizer.state.exp_avg.net.0.bias | layer_scalar net.0.weight_scale "
 		 "state.net.0.weight.exp_avg_sq_col net.0.qweight"},
 		{"use fsdp2 model=hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.rotary_emb.inv_freq "
-		 LAYER "self_attn.q_proj.lora_A.weight | " LAYER "mlp.up_proj.g_idx"},
+		 LAYER "self_attn.q_proj.lora_A.weight | " LAYER "mlp.up_proj.weight_packed"},
 		{"use vllm-llama kv=2", LAYER "self_attn.qkv_proj.bias " LAYER "mlp.gate_up_proj.weight | " LAYER
 		 "self_attn.qkv_proj.weight_scale " LAYER "mlp.gate_up_proj.input_scale"},
 	};
