@@ -4,7 +4,7 @@
 How fast a GPU is: bench.py [--build BUILD-ASAN] [--helper PROGRAM] [--json FILE] [--mib N] [--stand-in]
 
 The kernel beside cudaMemcpyAsync() inside of the GPU and cudaMemcpy2DAsync(), pinned copies each way and both ways at once, the pipeline
-beside the slower one of them.  Medians of 5, of one run; FILE has the raw values, device, driver and commit.  Every byte is compared once.
+beside the slower one of them.  Medians of 20, of the pipeline 5, of one run; FILE has the raw values, device, driver and commit.  Every byte is compared once.
 Without a GPU it says why and succeeds.  --stand-in: shows that this script works; nothing is timed, and no figure is printed.
 """
 import argparse
@@ -86,7 +86,7 @@ def main():
 			sys.exit(f"FAILED  what is measured: {list(kernel)} {list(links)}")
 		print(f"ok      {len(kernel)} copies by the kernel and beside it, {len(links)} links, the pipeline: on the stand-in, so there are no figures")
 		return 0
-	print(f"{result['device']}, driver: {result['driver']}, commit {result['commit']}, {mib} MiB, medians of 5")
+	print(f"{result['device']}, driver: {result['driver']}, commit {result['commit']}, {mib} MiB, medians of 20")
 	inside = rate(kernel["cudaMemcpyAsync inside"])
 	print(f"cudaMemcpyAsync() inside of the GPU: {inside:.1f} GB/s")
 	for name, sample in kernel.items():

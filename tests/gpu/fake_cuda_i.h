@@ -49,6 +49,7 @@ struct CUstream_st {
 struct CUevent_st {
 	struct fake_op *op;	/* NULL: it was never recorded */
 	int device;
+	bool timed;
 };
 
 struct fake_device {

@@ -2,9 +2,9 @@
 /*
  * The links of a GPU alone, and NCCL alone, on CUDA itself or on the stand-in:
  *     links copies [MIB]     pins shared memory; copies so many MiB of it to GPU 0, inside of it, and back, and in and out at once,
- *                            5 times each
+ *                            20 times each
  *     links exchange GPUS    a communicator of these GPUs, from GPU 0 on, of which each sends to all, itself included
- * Bytes that are not what they should be are an error.  Prints `NAME: BYTES in N N N N N ns`; of an exchange a sentence; 77: there is no NCCL.
+ * Bytes that are not what they should be are an error.  Prints `NAME: BYTES in N N ... ns`; of an exchange a sentence; 77: there is no NCCL.
  */
 #include <cuda_runtime_api.h>
 #include <inttypes.h>
@@ -21,7 +21,9 @@
 #include "tests/gpu/fake_cuda.h"
 #include "tests/gpu/must.h"
 
-#define TIMES 5
+#ifndef TIMES
+#define TIMES 20
+#endif
 #define PART 40000u	/* that a GPU sends to each; the first has some bytes more */
 /* --- copies --- */
 

@@ -23,7 +23,7 @@
 	} while (0)
 
 /* For a pipeline or an exchange: there is nothing to do while it waits. */
-static int idle(void *arg, struct sc_err *err)
+__attribute__((unused)) static int idle(void *arg, struct sc_err *err)
 {
 	(void)arg, (void)err;
 	return 0;

@@ -89,6 +89,7 @@ def steps(a, tests):
 	rounds = tests / ("test_prop_rounds-pipeline" if a.stand_in else "test_prop_rounds-gpu")
 	through = tests / "test_prop_rounds-helper"
 	devices = 2 if a.stand_in else gpus()
+	yield "kernel: 300 random plans, as loops copy them", [tests / ("fake_plans" if a.stand_in else "plans")], 300, {"ROUNDS": "300", **beside}
 	yield "kernel: rounds of random jobs, as the host writes them", [rounds], 1200, {"ROUNDS": "100" if a.stand_in else "1000", **beside}
 	for tool in ("memcheck", "initcheck") if not a.stand_in else ():
 		words = sanitizer()
@@ -108,7 +109,8 @@ def steps(a, tests):
 	if devices > 1 and not a.stand_in: # prop/rounds-helper has them there
 		yield f"NCCL: files of random jobs on up to {devices} GPUs", [through], 3600, \
 			{"ROUNDS": str(a.jobs), "SCALAI_TEST_DEVICES": str(devices), **helped}
-	yield "helper: it is killed while it starts and in the midst of calls", [tests / "test_gpu_killed"], 1200, helped
+	yield "helper: it is killed while it starts, killed and stopped in the midst of calls, and faults", [tests / "test_gpu_killed"], 1200, \
+		{**helped, "SCALAI_TEST_ILLEGAL": str(a.helper if a.stand_in else tests / "scalai-gpu-illegal")} # the stand-in is told to
 	if not a.stand_in:
 		yield "mount: engine=gpu", [ROOT / "tests/e2e/run", "engine_gpu"], 900, {"GPU_HELPER": str(a.helper)}
 		yield "mount: .gpu into PyTorch", [python(), ROOT / "tests/gpu/mounted.py", "check", "--scalai", a.scalai, "--helper", a.helper], 600, {}

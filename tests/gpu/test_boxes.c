@@ -3,7 +3,8 @@
  * Tables and kernel, on the CPU: the bytes of a target are those of plain loops, and of the host's gather, over random
  * boxes of all kinds and widths, strides beyond 4 GiB included.  Each access is aligned, no byte outside of a row is
  * loaded, each byte of a target is stored once.  Boxes outside of their windows are refused.
- * Prints the seed and the plan when one fails; SEED=n repeats it, ROUNDS=n makes as many plans.
+ * Prints the seed and the plan when one fails; SEED=n repeats it, ROUNDS=n makes as many plans.  ON_A_DEVICE: by the kernel of one
+ * (device_run.c), which has memory between addresses.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -336,6 +337,7 @@ static void the_kernel_copies_what_the_host_gathers(void **unused)
 
 /* --- addresses without memory between them --- */
 
+#ifndef ON_A_DEVICE
 static void one_far_plan(void)
 {
 	static const uint64_t sizes[] = {1, 2, 16, 48, 64, 100, 333};
@@ -390,6 +392,8 @@ static void strides_are_of_64_bits(void **unused)
 		one_far_plan();
 	}
 }
+
+#endif
 
 /* --- large boxes, and wrong ones --- */
 
@@ -541,7 +545,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_kernel_copies_what_loops_copy),
 		cmocka_unit_test(the_kernel_copies_what_the_host_gathers),
+#ifndef ON_A_DEVICE
 		cmocka_unit_test(strides_are_of_64_bits),
+#endif
 		cmocka_unit_test(large_boxes_are_cut),
 		cmocka_unit_test(boxes_outside_of_windows_are_refused),
 	};

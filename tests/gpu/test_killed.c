@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A helper, on CUDA itself (SCALAI_TEST_HELPER=PROGRAM) or on the stand-in, is killed after so long: while it starts, in the
- * midst of a call, when it is idle.  The files are right, the next call is, too, and no process and no descriptor is left.
+ * midst of a call, when it is idle.  It is stopped in the midst of a call.  Its kernel takes an address that is none: on CUDA that
+ * is another helper (SCALAI_TEST_ILLEGAL=PROGRAM, tests/gpu/illegal.py), on the stand-in the nth thing that runs.  The files are
+ * right, the next call is, too, and no process and no descriptor is left.
  */
 #include "reshard/gpu/remote.h"
 
@@ -11,18 +13,21 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 /* cmocka wants some of the above first */
 #include <cmocka.h>
 
 #include "tests/gpu/life.h"
 
+#define STOPS 3
 #define KILLS 16	/* of each kind, over the time that one takes which is not killed, and a quarter more */
 
 static struct {
 	pid_t pid;	/* 0: the helper is about to start */
 	int64_t after_ns;
-} victim;
+	int by;		/* a signal */
+} victim = {.by = SIGKILL};
 
 static void *kill_it(void *unused)
 {
@@ -32,7 +37,7 @@ static void *kill_it(void *unused)
 	if (pid <= 0)
 		return NULL;
 	(void)usleep((useconds_t)(victim.after_ns / 1000));
-	(void)kill(pid, SIGKILL);
+	(void)kill(pid, victim.by);
 	return NULL;
 }
 
@@ -106,11 +111,78 @@ static void killed_in_a_call(void **unused)
 	a_helper_is_killed(true);
 }
 
+/* Stopped, it is given up after as long as is enough for one to start. */
+static void stopped_in_a_call(void **unused)
+{
+	const unsigned before = open_files();
+	struct rs_gpu_options o = options();
+	unsigned in_time = 0;
+	int64_t takes;
+
+	(void)unused;
+	o.timeout_ms = 120000;
+	begin(&o, "2 1");
+	takes = time_of_call();
+	o.timeout_ms = (unsigned)(1000 + 3 * takes / 1000000);
+	takes = time_of_call();
+	victim.by = SIGSTOP;
+	for (unsigned i = 0; i < STOPS; i++) {
+		begin(&o, "2 1");
+		expect_no_children();
+		forget_pid();
+		(void)time_of_call();
+		in_time += is_right(helper_pid(), takes * i / STOPS);
+		(void)time_of_call();
+		(void)rs_gpu_stop();
+		expect_no_children();
+		assert_int_equal(before, open_files());
+	}
+	victim.by = SIGKILL;
+	assert_true(in_time > 0);
+	(void)printf("# %u of %u stopped in the midst of what took %ld ms\n", in_time, STOPS, (long)(takes / 1000000));
+}
+
+static void takes_an_address_that_is_none(void **unused)
+{
+	const char *illegal = getenv("SCALAI_TEST_ILLEGAL"), *set = getenv("SCALAI_TEST_HELPER");
+	char *right = set ? strdup(set) : NULL;
+	const unsigned before = open_files();
+	const struct rs_gpu_options o = options();
+	struct rs_gpu_state s;
+
+	(void)unused;
+	if (right && !illegal) {
+		free(right);
+		(void)printf("# there is no SCALAI_TEST_ILLEGAL\n");
+		skip();
+	}
+	if (right)
+		(void)setenv("SCALAI_TEST_HELPER", illegal, 1);
+	begin(&o, "2 1 run 4");
+	(void)time_of_call();
+	s = state();
+	assert_int_equal(0, s.by_gpu);
+	assert_int_equal(1, s.by_host);
+	assert_true(strstr(s.why, "llegal") != NULL);
+	if (right)
+		(void)setenv("SCALAI_TEST_HELPER", right, 1);
+	begin(&o, "2 1");
+	(void)time_of_call();
+	assert_string_equal("", state().why);
+	(void)rs_gpu_stop();
+	expect_no_children();
+	assert_int_equal(before, open_files());
+	free(right);
+	(void)printf("# it said: %s\n", s.why);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(killed_from_its_start),
 		cmocka_unit_test(killed_in_a_call),
+		cmocka_unit_test(stopped_in_a_call),
+		cmocka_unit_test(takes_an_address_that_is_none),
 	};
 
 	return cmocka_run_group_tests_name("killed", tests, life_set_up, life_tear_down);
