@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+from mount import Mount
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 SKIPPED = 77
@@ -37,41 +39,6 @@ try:
 	from load_into_gpu import load, opened, tensors
 except (ImportError, OSError) as e:
 	skip(f"{e}: PyTorch and safetensors are needed")
-
-
-class Mount:
-	def __init__(self, a, work, options):
-		self.at, self.scalai = work / "mnt", a.scalai
-		self.at.mkdir(exist_ok=True)
-		self.log = open(work / "log", "w+")
-		self.daemon = subprocess.Popen([a.scalai, "mount", "-f", "-o", f"gpu={a.helper},{options}", work / "store", self.at],
-					       stdout=self.log, stderr=self.log)
-		until = time.monotonic() + 30
-		while not (self.at / ".ctl/health").exists():
-			if self.daemon.poll() is not None or time.monotonic() > until:
-				sys.exit(f"no mount: {(work / 'log').read_text()}")
-			time.sleep(0.05)
-
-	def run(self, *words):
-		env = {**os.environ, "SCALAI_MOUNT": str(self.at)}
-		subprocess.run([self.scalai, *map(str, words)], env=env, check=True, stdout=subprocess.DEVNULL)
-
-	def helpers(self):
-		return [int(p) for p in subprocess.run(["pgrep", "-P", str(self.daemon.pid), "-x", "scalai-gpu"], stdout=subprocess.PIPE,
-						      text=True).stdout.split()]
-
-	def __enter__(self):
-		return self
-
-	def __exit__(self, kind, *unused):
-		try:
-			self.run("umount", self.at)
-		finally:
-			if self.daemon.poll() is None and kind:
-				self.daemon.terminate()
-			status = self.daemon.wait(60)
-		if status:
-			sys.exit(f"the daemon's status: {status}")
 
 
 def said(f):
