@@ -194,6 +194,10 @@ def long_rows():
 		stage("units-rounds", "5,000 random jobs through each kind of rounds", tests(1, *unit_names(lambda n: n.startswith("prop/rounds")), factor=10, at_once=2)),
 		stage("nodes", "unit tests over an etcd, with their bounds on time", tests(1, "suite:cluster", factor=10, at_once=1, env=QUIET)),
 		stage("planted", "mistakes planted in rounds, tables, kernel and pipeline", Step("program", ["tests/gpu/planted.py", "build-asan"])),
+		stage("gpu-kit", "the kit for a machine with a GPU, whole on the stand-in, and cut off; mistakes that it must see",
+		      Step("program", ["bash", "-c", "tools/gpu-kit --no-wheels && tests/gpu/kit_test.py build-kit --whole"]),
+		      Step("program", ["tests/gpu/planted.py", "build-asan", "of a shifted load", "fake_plans"], {"ROUNDS": "300"}),
+		      Step("program", ["tests/gpu/planted.py", "build-asan", "wait for its input", "test_prop_rounds-pipeline"], {"ROUNDS": "20"}), cannot=no_mounts),
 		stage("mistakes", "mistakes planted in product, tests and runner: the gate names each", Step("program", ["tests/gate/mistakes.py"]), cannot=no_mounts),
 	]
 	found += [stage(f"kills-{seed}", f"the daemon is killed at each point, seed {seed}", kills(1, seed)) for seed in (1, 2, 3)]

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Would the tests see it?  planted.py BUILD-DIRECTORY [WORD] | --check
+Would the tests see it?  planted.py BUILD-DIRECTORY [WORD [TEST]] | --check
 
 Each mistake below is made in a copy of a source, which is linked to a test in place of the right one: the test must fail, and
-with the copy unchanged it must pass.  WORD: only mistakes whose source or sentence has it.  --check: only that each has its place.
+with the copy unchanged it must pass.  WORD: only mistakes whose source or sentence has it.
+TEST: another test than theirs, fake_plans or test_prop_rounds-pipeline say, which the kit runs (kit.py).  --check: only that each has its place.
 """
 import concurrent.futures
 import json
@@ -293,11 +294,11 @@ def tries(build, mistake):
 	return passes(build, source, test_of(mistake), text.replace(old, new, 1))
 
 
-def main(build, word=""):
+def main(build, word="", test=None):
 	if build == "--check":
 		return check()
 	build = os.path.abspath(build)
-	mistakes = [m for m in MISTAKES if word in m[0] + m[3]]
+	mistakes = [(*m[:4], test) if test else m for m in MISTAKES if word in m[0] + m[3]]
 	if not os.path.exists(os.path.join(build, PTX)):
 		print("planted: nvcc has made no PTX, so no mistake is planted in it")
 		mistakes = [m for m in mistakes if m[0] != PTX]
