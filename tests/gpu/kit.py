@@ -432,6 +432,7 @@ def main():
 		print(f"FAILED  {tempfile.gettempdir()} has {there >> 20} MiB free, and the kit needs {ROOM >> 20}: set TMPDIR to a folder that has")
 		return 1
 	with tempfile.TemporaryDirectory(prefix="scalai-kit.") as folder:
+		pathlib.Path(folder).chmod(0o755) # for another user, too
 		unpack(pathlib.Path(folder))
 		a.helper = (a.helper or (TESTS / "fake_helper" if a.stand_in else KIT / "fs/scalai-gpu")).absolute()
 		run = Run(a, end, pathlib.Path(folder))
