@@ -412,6 +412,7 @@ def rate(sample):
 def unpack(folder):
 	global KIT, TESTS, GPU
 	with tarfile.open(HERE / "kit.tar.gz") as tar:
+		tar.extraction_filter = getattr(tarfile, "fully_trusted_filter", None) # it is ours; older Pythons have none
 		tar.extractall(folder)
 	KIT, TESTS, GPU = folder, folder / "tests", folder / "tests/gpu"
 
