@@ -160,6 +160,6 @@ int fs_take_over(struct fs *fs, struct sc_err *err)
 		return sc_fail_sys(err, errno, "the kernel does not resend requests that were not answered");
 	(void)fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 	answer_replays(fs);
-	(void)fcntl(fd, F_SETFL, flags);
+	(void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK); /* a daemon that was killed here has left it */
 	return 0;
 }
