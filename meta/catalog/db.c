@@ -27,7 +27,7 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 27	/* of schema.sql */
+#define VERSION_NOW 28	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;
@@ -39,6 +39,7 @@ struct meta_catalog {
 	uint64_t chains;	/* counts the changes of trees' chains, so that readers load theirs anew */
 	uint64_t path_searched;	/* numbers of paths up to it are given: numbers.c */
 	uint64_t blob_given;	/* the last number of a blob that was given; its row may come later, or never */
+	struct db_ends ends;	/* of the numbers that a node of a cluster may give: numbers.c */
 	uint64_t durable[2];	/* the last numbers that have been flushed, of blobs and of trees: numbers.c */
 	bool has_reserve;	/* meta_catalog_reserve() has nothing left to do */
 	uint64_t (*renumber)(void *arg, uint64_t x); /* of db_set_renumber() */
@@ -242,6 +243,11 @@ int meta_catalog_reserve(struct meta_catalog *c, struct sc_err *err)
 uint64_t *db_path_searched(struct meta_catalog *c)
 {
 	return &c->path_searched;
+}
+
+struct db_ends *db_ends(struct meta_catalog *c)
+{
+	return &c->ends;
 }
 
 uint64_t *db_blob_given(struct meta_catalog *c)

@@ -33,6 +33,13 @@ void db_index_take(const char *shm, const char *kept);
 uint64_t *db_path_searched(struct meta_catalog *c);
 /** Where numbers.c remembers the last number of a blob that it gave; under the lock. */
 uint64_t *db_blob_given(struct meta_catalog *c);
+/** Where numbers.c remembers the numbers that it may give; under the lock, but for `low`, which is atomic. */
+struct db_ends {
+	uint64_t blobs, inodes;	/* smaller ones may be given; 0: all */
+	uint64_t half[2];	/* from these on there are few left, of blobs and of inodes */
+	bool low;
+};
+struct db_ends *db_ends(struct meta_catalog *c);
 /** Where numbers.c remembers which numbers are on stable storage; under the lock. */
 uint64_t *db_durable(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meta/catalog/member.h"
 
+#include <string.h>
+
 #include "meta/catalog/db_i.h"
 #include "meta/catalog/nodes.h"
 
@@ -15,27 +17,47 @@ struct walk {
 static int on_member(void *arg, sqlite3_stmt *row)
 {
 	const struct walk *w = arg;
+	struct meta_member_row r = {db_text(row, 0), (uint32_t)U64(row, 1), U64(row, 2), {0}};
 
-	return w->fn.member(w->arg, &(struct meta_member_row){db_text(row, 0), (uint32_t)U64(row, 1), U64(row, 2)});
+	if (sqlite3_column_bytes(row, 3) == META_ID_BYTES)
+		memcpy(r.id, sqlite3_column_blob(row, 3), META_ID_BYTES);
+	return w->fn.member(w->arg, &r);
 }
 
 int meta_member_get(struct meta_catalog *c, meta_member_fn *fn, void *arg, struct sc_err *err)
 {
 	struct walk w = {.fn.member = fn, .arg = arg};
 
-	return db_each(c, err, on_member, &w, "SELECT cluster, node, lease FROM member", "");
+	return db_each(c, err, on_member, &w, "SELECT cluster, node, lease, id FROM member", "");
 }
 
-int meta_member_join(struct meta_catalog *c, const char *cluster, uint32_t node, struct sc_err *err)
+int meta_member_join(struct meta_catalog *c, const char *cluster, const uint8_t id[META_ID_BYTES], uint32_t node,
+		     struct sc_err *err)
 {
 	int rc = meta_catalog_begin(c, true, err);
 
 	if (rc < 0)
 		return rc;
-	rc = db_run(c, err, "INSERT INTO member (cluster, node) VALUES (?, ?)", "si", cluster, (uint64_t)node);
+	rc = db_run(c, err, "INSERT INTO member (cluster, node, id) VALUES (?, ?, ?)", "sib", cluster, (uint64_t)node,
+		    id);
 	if (rc == 0)
 		rc = meta_numbers_of_node(c, node, err);
 	return meta_catalog_end(c, rc, err);
+}
+
+static int on_identity(void *arg, sqlite3_stmt *row)
+{
+	if (sqlite3_column_bytes(row, 0) != META_ID_BYTES)
+		return 0;
+	memcpy(arg, sqlite3_column_blob(row, 0), META_ID_BYTES);
+	return 1;
+}
+
+int meta_store_identity(struct meta_catalog *c, uint8_t ret[META_ID_BYTES], struct sc_err *err)
+{
+	int rc = db_each(c, err, on_identity, ret, "SELECT store FROM identity", "");
+
+	return rc > 0 ? 0 : rc < 0 ? rc : sc_fail(err, SC_E_CORRUPT, "the catalog does not say which store it is of");
 }
 
 int meta_member_set_lease(struct meta_catalog *c, uint64_t lease, struct sc_err *err)

@@ -9,16 +9,22 @@
 
 #include "meta/catalog/catalog.h"
 
+#define META_ID_BYTES 16
+
 struct meta_member_row {
 	const char *cluster;
 	uint32_t node;		/* its number there, for ever */
 	uint64_t lease;		/* of the last life, 0: none */
+	uint8_t id[META_ID_BYTES];	/* of the cluster */
 };
 typedef int meta_member_fn(void *arg, const struct meta_member_row *row);
 /** Calls `fn` if the store is in a cluster. */
 int meta_member_get(struct meta_catalog *c, meta_member_fn *fn, void *arg, struct sc_err *err);
 /** Joins one, once, and gives that node's inode numbers from now on; on stable storage. */
-int meta_member_join(struct meta_catalog *c, const char *cluster, uint32_t node, struct sc_err *err);
+int meta_member_join(struct meta_catalog *c, const char *cluster, const uint8_t id[META_ID_BYTES], uint32_t node,
+		     struct sc_err *err);
+/** Tells what this store is: no other one is the same, but for its copies.  Errors: SC_E_CORRUPT, too. */
+int meta_store_identity(struct meta_catalog *c, uint8_t ret[META_ID_BYTES], struct sc_err *err);
 int meta_member_set_lease(struct meta_catalog *c, uint64_t lease, struct sc_err *err);
 
 /** A job that all nodes have. */

@@ -21,6 +21,16 @@
 
 /** Lets numbers of inodes be those of a node (1 to 2^16 - 1) from now on.  Errors: SC_E_STATE (others were given). */
 int meta_numbers_of_node(struct meta_catalog *c, uint32_t node, struct sc_err *err);
+/** The next numbers of a blob and of an inode. */
+struct meta_numbers {
+	uint64_t blob, inode;
+};
+int meta_numbers_next(struct meta_catalog *c, struct meta_numbers *ret, struct sc_err *err);
+/** Gives numbers from `first` on, none before it, and only smaller ones than `end` (SC_E_BUSY), until it is called again. */
+int meta_numbers_from(struct meta_catalog *c, const struct meta_numbers *first, const struct meta_numbers *end,
+		      struct sc_err *err);
+/** Tells whether more than half of them were given. */
+bool meta_numbers_are_few(struct meta_catalog *c);
 /**
  * Notes a block of numbers that some node has taken for a job: 1, 0 (it is noted), or an error.
  * Errors: SC_E_CORRUPT (this catalog has these numbers otherwise, or would give them itself).

@@ -5,7 +5,8 @@
  *
  *     path         each number once in a mount: a mount that begins drops paths that no row names any more, if many
  *                  numbers are given; when the last one is given, the numbers without a row are given
- *     blob         each number once in the life of a store
+ *     blob         each number once in the life of a store, and of a cluster's node: whatever copy of its store was put
+ *                  back (meta_numbers_from())
  *     view         likewise: a view takes one number for each of its ranks, and its id is the last of them
  *     job          each number once in a mount: the kernel of the next mount remembers none, so numbers of removed jobs
  *                  are given again
@@ -97,11 +98,23 @@ static int drop_paths(struct meta_catalog *c, struct sc_err *err)
 		      "ii", META_VIRTUAL, (uint64_t)SC_PATHS_MAX - 1);
 }
 
+/* Numbers of a node of a cluster are given behind those that etcd has given to it (reshard/peers/bound.c). */
+static int check_end(struct meta_catalog *c, uint64_t next, uint64_t end, uint64_t half, struct sc_err *err)
+{
+	if (end && next > half)
+		__atomic_store_n(&db_ends(c)->low, true, __ATOMIC_RELAXED);
+	return !end || next <= end ? 0
+				   : sc_fail(err, SC_E_BUSY, "this node may give no more numbers to files before etcd has given "
+					     "it others: does etcd answer? (/.ctl/health); try again");
+}
+
 int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 {
 	uint64_t *given = db_blob_given(c);
 	int rc = take(c, "blob", *given, 1, SC_BLOBS_MAX, ret, err);
 
+	if (rc == 0)
+		rc = check_end(c, *ret + 1, db_ends(c)->blobs, db_ends(c)->half[0], err);
 	if (rc == 0)
 		*given = *ret;
 	return rc;
@@ -199,6 +212,8 @@ static int take_block(struct meta_catalog *c, uint64_t job, uint64_t nr, uint64_
 			first >= SC_NUMBERS_MAX))
 		return sc_fail(err, SC_E_LIMIT, "this store has used up its numbers for files: start a new store");
 	if (rc == 0)
+		rc = check_end(c, first + nr, db_ends(c)->inodes, db_ends(c)->half[1], err);
+	if (rc == 0)
 		rc = db_run(c, err, "INSERT INTO number_block (first, nr, job) VALUES (?, ?, ?)", "iii", first, nr,
 			    job);
 	if (rc == 0)
@@ -272,6 +287,41 @@ int meta_numbers_of_node(struct meta_catalog *c, uint32_t node, struct sc_err *e
 			     PRIu32 ": start a new store for this node", node);
 	db_unlock(c);
 	return rc;
+}
+
+int meta_numbers_next(struct meta_catalog *c, struct meta_numbers *ret, struct sc_err *err)
+{
+	int rc;
+
+	db_lock(c);
+	rc = meta_last_number(c, META_NUMBERED_BLOB, &ret->blob, err);
+	ret->blob = sc_max_u64(ret->blob, *db_blob_given(c)) + 1;
+	if (rc == 0)
+		rc = db_each(c, err, db_id, &ret->inode, "SELECT next FROM counter WHERE name = 'number'", "");
+	db_unlock(c);
+	return rc;
+}
+
+int meta_numbers_from(struct meta_catalog *c, const struct meta_numbers *first, const struct meta_numbers *end,
+		      struct sc_err *err)
+{
+	struct db_ends *e = db_ends(c);
+	int rc;
+
+	db_lock(c);
+	rc = db_run(c, err, "UPDATE counter SET next = max(next, ?) WHERE name = 'number'", "i", first->inode);
+	if (rc == 0) {
+		*db_blob_given(c) = sc_max_u64(*db_blob_given(c), first->blob - 1);
+		*e = (struct db_ends){end->blob, end->inode, {first->blob + (end->blob - first->blob) / 2,
+				      first->inode + (end->inode - first->inode) / 2}, false};
+	}
+	db_unlock(c);
+	return rc < 0 ? rc : 0;
+}
+
+bool meta_numbers_are_few(struct meta_catalog *c)
+{
+	return __atomic_load_n(&db_ends(c)->low, __ATOMIC_RELAXED);
 }
 
 struct block {

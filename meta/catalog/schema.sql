@@ -266,9 +266,15 @@ CREATE TABLE tree_xattr (
 	PRIMARY KEY (tree, ino, name)
 ) STRICT, WITHOUT ROWID;
 
+-- What this store is, among all that there are: a node's number belongs to one store (reshard/peers/boot.c).  A copy
+-- is the same one, a catalog that was made anew is another.
+CREATE TABLE identity (store BLOB NOT NULL) STRICT;
+INSERT INTO identity VALUES (randomblob(16));
+
 -- A store that is a node of a cluster (reshard/member), and the jobs that it shares with the others.
 CREATE TABLE member (
 	cluster TEXT NOT NULL, node INTEGER NOT NULL,
+	id BLOB NOT NULL,			-- of the cluster, which it has from its first node
 	lease INTEGER NOT NULL DEFAULT 0	-- of etcd, of the daemon that ran last
 ) STRICT;
 CREATE TABLE shared_job (

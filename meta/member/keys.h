@@ -36,6 +36,7 @@ struct meta_hash {
 	X(SECRET, "secret/%v", 64)                                                                                     \
 	X(NUMBERS, "number", 64)	      /* the last number that was given */                                     \
 	X(NUMBER, "number/%t", 64)	      /* of a node, by name */                                                 \
+	X(BOUND, "bound/%n", 256)	      /* a number's store, for ever; the numbers of files it was given */     \
 	X(NODE, "nodes/%n", 512)                                                                                       \
 	X(KEEPER, "keeper", 96)                                                                                        \
 	X(MEMBERS, "all/members", 128u << 10)                                                                          \
@@ -101,6 +102,10 @@ struct meta_cluster_value {
 	uint64_t id[2], protocol_min, protocol_max, fresh_ms, ttl_ms, copies;
 	const char *domains;
 };
+struct meta_bound_value {
+	uint64_t store[2];
+	uint64_t blob, inode;	/* the first numbers that this node was not given yet */
+};
 struct meta_node_value {
 	const char *name, *store, *domain;
 	uint64_t boot, protocol_min, protocol_max, capacity, space;	/* bytes */
@@ -163,6 +168,7 @@ struct meta_value {
 	enum meta_key_kind kind;
 	union {
 		struct meta_cluster_value cluster;
+		struct meta_bound_value bound;
 		struct meta_node_value node;
 		struct meta_keeper_value keeper;
 		struct meta_members_value members;

@@ -31,6 +31,10 @@ static const struct field of_cluster[] = {{"id", HEX2, AT(cluster.id)},
 					  {"copies", NUMBER, AT(cluster.copies)},
 					  {"domains", TEXT, AT(cluster.domains), 0, true},
 					  {}};
+static const struct field of_bound[] = {{"store", HEX2, AT(bound.store)},
+					{"blob", NUMBER, AT(bound.blob)},
+					{"inode", NUMBER, AT(bound.inode)},
+					{}};
 static const struct field of_node[] = {{"name", TEXT, AT(node.name)},
 				       {"store", TEXT, AT(node.store)},
 				       {"domain", TEXT, AT(node.domain), 0, true},
@@ -94,7 +98,7 @@ static const struct field *const fields[META_KEY_KINDS_NR] = {
     [META_KEY_SHOWN] = of_number,    [META_KEY_NUMBERS] = of_number,  [META_KEY_NUMBER] = of_number,
     [META_KEY_TAG] = of_number,      [META_KEY_NAME] = of_number,     [META_KEY_PROPOSAL] = of_proposal,
     [META_KEY_STORE] = of_store,     [META_KEY_VERSION] = of_version, [META_KEY_READY] = of_ready,
-    [META_KEY_LOW] = of_low,         [META_KEY_COPIED] = of_copied,
+    [META_KEY_LOW] = of_low,         [META_KEY_COPIED] = of_copied,   [META_KEY_BOUND] = of_bound,
 };
 static const char *const changes[] = {"commit", "topology", "layout", "rollback", "data", "removal"};
 #define CHANGES_NR (sizeof(changes) / sizeof(*changes))

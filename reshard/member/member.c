@@ -14,7 +14,7 @@
 
 struct joined {
 	struct rs_member *m;
-	bool is, is_ours;
+	bool is_other;
 	struct {
 		size_t nr, room;
 		struct rs_core_job *at;
@@ -26,29 +26,36 @@ static int on_member(void *arg, const struct meta_member_row *row)
 {
 	struct joined *j = arg;
 
-	j->is = true;
-	j->is_ours = strcmp(row->cluster, j->m->cluster) == 0 && row->node == j->m->node;
+	j->is_other = strcmp(row->cluster, j->m->cluster) != 0;
+	j->m->joined.is = true;
+	j->m->joined.node = row->node;
+	memcpy(j->m->joined.id, row->id, sizeof(row->id));
 	j->m->lease = row->lease;
+	return 0;
+}
+
+/* What the store is, before etcd is told anything. */
+static int look(struct joined *j, struct sc_err *err)
+{
+	struct rs_member *m = j->m;
+	int rc = meta_member_get(m->s->catalog, on_member, j, err);
+
+	if (rc < 0)
+		return rc;
+	if (j->is_other)
+		return sc_fail(err, SC_E_STATE, "this store is another cluster's: a store belongs to one node of one "
+			       "cluster for ever; mount it with the cluster= and node= that it was first mounted with");
+	if (!m->joined.is && rs_job_at(m->s, 0))
+		return sc_fail(err, SC_E_STATE, "this store has jobs of its own, and cannot join a cluster: start "
+			       "with a new store, and import them there");
 	return 0;
 }
 
 static int join(struct joined *j, struct sc_err *err)
 {
 	struct rs_member *m = j->m;
-	int rc = meta_member_get(m->s->catalog, on_member, j, err);
 
-	if (rc < 0 || j->is_ours)
-		return rc;
-	if (j->is)
-		return sc_fail(err, SC_E_STATE, "this store is another node's: a store belongs to one node of one "
-			       "cluster for ever; mount it with the cluster= and node= that it was first mounted with");
-	if (m->was_there)
-		return sc_fail(err, SC_E_STATE, "node '%s' has, or had, another store; with this one, begin under "
-			       "another name", m->name);
-	if (rs_job_at(m->s, 0))
-		return sc_fail(err, SC_E_STATE, "this store has jobs of its own, and cannot join a cluster: start "
-			       "with a new store, and import them there");
-	return meta_member_join(m->s->catalog, m->cluster, m->node, err);
+	return m->joined.is ? 0 : meta_member_join(m->s->catalog, m->cluster, m->id, m->node, err);
 }
 
 static int on_job(void *arg, const struct meta_shared_job *row)
@@ -160,11 +167,15 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 	if (rc == 0 && ucx)
 		rc = rs_net_load_ucx(err); /* refused before anything is begun */
 	if (rc == 0)
+		rc = look(&x, err);
+	if (rc == 0)
 		rc = connect_etcd(m, o, err);
 	if (rc == 0)
 		rc = rs_member_boot(m, err);
 	if (rc == 0)
 		rc = join(&x, err);
+	if (rc == 0)
+		rc = rs_member_boot_numbers(m, err);
 	if (rc == 0)
 		rc = meta_shared_job_each(m->s->catalog, on_job, &x, err);
 	if (rc == 0)
@@ -241,14 +252,16 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 {
 	struct rs_member *m = s->member;
 	struct rs_landings *landings;
+	bool answers;
 
 	if (!m)
 		return NULL;
 	rs_member_leave(s);
-	if (m->etcd)
-		rs_node_goodbye(m);
+	answers = m->etcd && rs_node_goodbye(m);
 	rs_worker_stop(s); /* of the service: it may read what is elsewhere */
 	rs_follow_stop(m);
+	if (answers) /* no thread gives numbers any more */
+		rs_member_end_numbers(m);
 	landings = m->landings;
 	if (landings)
 		rs_landings_stop(landings);

@@ -24,8 +24,8 @@
 int rs_node_start(struct rs_member *m, struct sc_err *err);
 void rs_node_stop(struct rs_member *m);
 /** Ends this node's registration, so that others need not wait for that: after rs_node_stop(), when it is unmounted and
- *  nothing is read or written here any more. */
-void rs_node_goodbye(struct rs_member *m);
+ *  nothing is read or written here any more.  False: etcd has not said so. */
+bool rs_node_goodbye(struct rs_member *m);
 /** Gives an event to the core and does what it answers; the node's thread. */
 void rs_node_give(struct rs_member *m, const struct rs_event *e);
 /** Takes a message of another node: for struct rs_net_config; `arg` is the member. */

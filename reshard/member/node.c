@@ -448,6 +448,7 @@ static void *run(void *arg)
 		if (rs_member_now() >= rs_core_wake(m->core))
 			rs_node_give(m, &time);
 		rs_copies_tick(m);
+		rs_bound_tick(m);
 		rs_probes_tick(m, refuse);
 	}
 	return NULL;
@@ -469,7 +470,7 @@ int rs_node_start(struct rs_member *m, struct sc_err *err)
 	return 0;
 }
 
-void rs_node_goodbye(struct rs_member *m)
+bool rs_node_goodbye(struct rs_member *m)
 {
 	const int64_t until = sc_now_ns() + GOODBYE_NS;
 	const struct meta_etcd_event *v;
@@ -478,7 +479,8 @@ void rs_node_goodbye(struct rs_member *m)
 
 	while (!done && sc_now_ns() < until)
 		while (!done && meta_etcd_next(m->etcd, 20, &v))
-			done = v->kind == META_ETCD_ANSWER && v->id == GOODBYE;
+			done = v->kind == META_ETCD_ANSWER && v->id == GOODBYE && v->answer.outcome != META_UNKNOWN;
+	return done;
 }
 
 void rs_node_stop(struct rs_member *m)

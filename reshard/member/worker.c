@@ -476,11 +476,13 @@ static int take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *er
 
 static void do_one(struct rs_member *m, struct rs_todo *todo)
 {
-	struct rs_shared *j = shared(m, todo->act.job);
+	struct rs_shared *j = todo->what == TODO_BOUND ? NULL : shared(m, todo->act.job);
 	struct sc_err err;
 	int rc = 0;
 
-	if (!j)
+	if (todo->what == TODO_BOUND)
+		rs_bound_move(m);
+	else if (!j)
 		rc = sc_nomem(&err);
 	else if (todo->what == TODO_JOB)
 		rc = take_row(m, j, todo, &err);

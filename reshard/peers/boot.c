@@ -2,6 +2,10 @@
 /*
  * Before there is a thread: the cluster's own key and secret, which the first node makes, and this node's number, which
  * it has for ever.  Each is made by a transaction that finds it absent, and then read: whoever made it.
+ *
+ * 1. A number belongs to one store, for ever: etcd's `bound` names it.  A store that is in a cluster makes none of these
+ *    keys: what etcd lacks of them, it has lost.
+ * 2. One daemon at a time has a number, with whatever copy of its store.
  */
 #include "reshard/peers/peers_i.h"
 
@@ -14,6 +18,7 @@
 #define ANSWER_MS 3000
 #define FRESH_MS 1000
 #define TTL_MS 10000
+#define ALONE_MS 100
 
 struct booting {
 	struct rs_member *m;
@@ -63,6 +68,18 @@ static int make(struct booting *b, struct meta_key key, const struct meta_value 
 	return rc;
 }
 
+static int read_key(struct booting *b, struct meta_key key, const struct meta_record **ret, struct sc_err *err)
+{
+	struct meta_op get = {.what = META_GET, .key = key};
+	struct meta_txn read = {.nr_then = 1, .then = &get};
+	const struct meta_answer *answer;
+	int rc = ask(b, &read, &answer, err);
+
+	if (rc == 0)
+		*ret = answer->nr && answer->records[0].present ? &answer->records[0] : NULL;
+	return rc;
+}
+
 static int random_bytes(void *to, size_t bytes, struct sc_err *err)
 {
 	return sc_sys.random(to, bytes, 0) == (ssize_t)bytes ? 0 : sc_fail_sys(err, errno, "cannot get random bytes");
@@ -76,13 +93,22 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 	const struct meta_record *r;
 	const struct meta_cluster_value *c;
 	struct rs_core_times *t = &b->m->times;
+	const struct meta_key key = {.kind = META_KEY_CLUSTER};
 	int rc = random_bytes(v.cluster.id, sizeof(v.cluster.id), err);
 
 	if (rc == 0)
-		rc = make(b, (struct meta_key){.kind = META_KEY_CLUSTER}, &v, &r, err);
+		rc = b->m->joined.is ? read_key(b, key, &r, err) : make(b, key, &v, &r, err);
+	if (rc == 0 && b->m->joined.is && !r)
+		rc = sc_fail(err, SC_E_STATE, "etcd has no cluster '%s', of which this store is node %u: it has lost its "
+			     "data, or is another one; look at etcd=, or give etcd the newest copy of its data; nothing "
+			     "was changed", b->m->cluster, b->m->joined.node);
 	if (rc < 0)
 		return rc;
 	c = &r->value.cluster;
+	if (b->m->joined.is && memcmp(c->id, b->m->joined.id, sizeof(c->id)) != 0)
+		return sc_fail(err, SC_E_STATE, "this store is node %u of another cluster '%s', which had another id: look "
+			       "at etcd=, or give etcd the newest copy of its data; nothing was changed",
+			       b->m->joined.node, b->m->cluster);
 	b->m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
 	if (c->ttl_ms < 1000 || c->ttl_ms > 600000 || !c->fresh_ms || c->fresh_ms > c->ttl_ms)
 		return sc_fail(err, SC_E_LIMIT, "cluster '%s' has a TTL of %" PRIu64 " ms and tells what it knows for "
@@ -146,11 +172,91 @@ static int boot_secret(struct booting *b, struct sc_err *err)
 	return rc;
 }
 
-/* The number of this node's name: the next one, if it has none. */
-static int boot_number(struct booting *b, struct sc_err *err)
+static int refuse_store(const struct rs_member *m, uint32_t node, struct sc_err *err)
 {
-	struct meta_key mine = {.kind = META_KEY_NUMBER, .text = b->m->name}, last = {.kind = META_KEY_NUMBERS};
-	struct meta_op get[] = {{.what = META_GET, .key = mine}, {.what = META_GET, .key = last}};
+	if (m->joined.is)
+		return sc_fail(err, SC_E_STATE, "this store is another node's, number %u: a store belongs to one node of one "
+			       "cluster for ever; mount it with the cluster= and node= that it was first mounted with",
+			       m->joined.node);
+	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has, or had, another store, and its files may be in that one "
+		       "only: mount that; if it is lost, write '%s' to .ctl/drain on another node, and mount this one under "
+		       "a name that no node had", m->name, node, m->name);
+}
+
+/* Puts a number's store where an older program has given the number. */
+static int bind(struct booting *b, struct meta_key key, const struct meta_bound_value *mine, struct sc_err *err)
+{
+	struct meta_value v = {.kind = META_KEY_BOUND, .bound = *mine};
+	const struct meta_record *r;
+
+	return make(b, key, &v, &r, err);
+}
+
+/* Does the number belong to this store? */
+static int boot_store(struct booting *b, const struct meta_bound_value *mine, struct sc_err *err)
+{
+	const struct meta_key key = {.kind = META_KEY_BOUND, .node = b->m->node};
+	const struct meta_record *r;
+	int rc;
+
+	if (b->m->joined.is && b->m->joined.node != b->m->node)
+		return refuse_store(b->m, b->m->node, err);
+	rc = read_key(b, key, &r, err);
+	if (rc < 0)
+		return rc;
+	if (r ? memcmp(r->value.bound.store, mine->store, sizeof(mine->store)) == 0 : b->m->joined.is)
+		return r ? 0 : bind(b, key, mine, err);
+	if (!b->m->joined.is)
+		return refuse_store(b->m, b->m->node, err);
+	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has another store than this one: mount that", b->m->name,
+		       b->m->node);
+}
+
+/* Takes away the registration of the daemon that had this store before, if it was killed: an answer of any kind will do,
+ * as the core does the same. */
+static void end_last_life(struct booting *b)
+{
+	const struct meta_etcd_event *v = NULL;
+	struct sc_err ignored;
+
+	if (!b->m->lease || meta_etcd_revoke(b->m->etcd, ++b->id, b->m->lease, &ignored) < 0)
+		return;
+	while (meta_etcd_next(b->m->etcd, ANSWER_MS, &v))
+		if (v->kind == META_ETCD_ANSWER && v->id == b->id)
+			return;
+}
+
+/* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it could say
+ * so in its catalog: then it ends. */
+static int boot_alone(struct booting *b, struct sc_err *err)
+{
+	const int64_t until = sc_now_ns() + b->m->times.ttl + MEMBER_MS * ALONE_MS;
+	const struct meta_key key = {.kind = META_KEY_NODE, .node = b->m->node};
+	const struct meta_etcd_event *ignored;
+	const struct meta_record *r;
+	const char *at;
+	int rc;
+
+	end_last_life(b);
+	for (;;) {
+		rc = read_key(b, key, &r, err);
+		if (rc < 0 || !r)
+			return rc;
+		if (sc_now_ns() >= until)
+			break;
+		(void)meta_etcd_next(b->m->etcd, ALONE_MS, &ignored);
+	}
+	at = r->value.node.addresses.nr ? r->value.node.addresses.at[0] : "an unknown address";
+	return sc_fail(err, SC_E_BUSY, "node '%s' (number %u) is mounted already, at %s: a node has one store, of which one copy "
+		       "is mounted at a time; unmount it there, or give this node another name and a store of its own",
+		       b->m->name, b->m->node, at);
+}
+
+/* The number of this node's name: the next one, if it has none. */
+static int boot_number(struct booting *b, const struct meta_bound_value *mine, struct sc_err *err)
+{
+	struct meta_key name = {.kind = META_KEY_NUMBER, .text = b->m->name}, last = {.kind = META_KEY_NUMBERS};
+	struct meta_op get[] = {{.what = META_GET, .key = name}, {.what = META_GET, .key = last}};
 	struct meta_txn read = {.nr_then = 2, .then = get};
 
 	for (int i = 0; i < TRIES; i++) {
@@ -163,22 +269,25 @@ static int boot_number(struct booting *b, struct sc_err *err)
 		if (a->nr == 2 && a->records[1].present)
 			b->m->last = (uint32_t)a->records[1].value.number.nr;
 		if (a->nr == 2 && a->records[0].present) {
-			b->m->was_there = i == 0;
 			b->m->node = (uint32_t)a->records[0].value.number.nr;
-			return 0;
+			return boot_store(b, mine, err);
 		}
+		if (b->m->joined.is)
+			return refuse_store(b->m, 0, err);
 		n = a->nr == 2 && a->records[1].present ? a->records[1].value.number.nr + 1 : 1;
 		if (n >= META_NODES_MAX)
 			return sc_fail(err, SC_E_LIMIT, "cluster '%s' has had %u nodes, which is the limit",
 				       b->m->cluster, META_NODES_MAX - 1);
 		{
+			const struct meta_key bound = {.kind = META_KEY_BOUND, .node = (uint32_t)n};
 			struct meta_compare compares[] = {
-				{.what = META_CREATE_IS, .key = mine},
+				{.what = META_CREATE_IS, .key = name},
 				{.what = META_MOD_IS, .key = last, .revision = n > 1 ? a->records[1].mod : 0}};
 			struct meta_op put[] = {
-				{.what = META_PUT, .key = mine, .value = {.kind = META_KEY_NUMBER, .number = {n}}},
-				{.what = META_PUT, .key = last, .value = {.kind = META_KEY_NUMBERS, .number = {n}}}};
-			struct meta_txn txn = {.nr_compares = 2, .compares = compares, .nr_then = 2, .then = put};
+				{.what = META_PUT, .key = name, .value = {.kind = META_KEY_NUMBER, .number = {n}}},
+				{.what = META_PUT, .key = last, .value = {.kind = META_KEY_NUMBERS, .number = {n}}},
+				{.what = META_PUT, .key = bound, .value = {.kind = META_KEY_BOUND, .bound = *mine}}};
+			struct meta_txn txn = {.nr_compares = 2, .compares = compares, .nr_then = 3, .then = put};
 
 			rc = ask(b, &txn, &a, err); /* whatever came of it, the next reading tells */
 		}
@@ -247,13 +356,76 @@ static int boot_domain(struct booting *b, struct sc_err *err)
 int rs_member_boot(struct rs_member *m, struct sc_err *err)
 {
 	struct booting b = {.m = m};
-	int rc = boot_cluster(&b, err);
+	struct meta_bound_value mine = {.blob = 1};
+	int rc = meta_store_identity(m->s->catalog, (uint8_t *)mine.store, err);
 
+	if (rc == 0)
+		rc = boot_cluster(&b, err);
 	if (rc == 0)
 		rc = boot_protocol(&b, err);
 	if (rc == 0)
 		rc = boot_secret(&b, err);
 	if (rc == 0)
-		rc = boot_number(&b, err);
+		rc = boot_number(&b, &mine, err);
+	if (rc == 0)
+		rc = boot_alone(&b, err);
 	return rc < 0 ? rc : boot_domain(&b, err);
+}
+
+int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
+{
+	struct booting b = {.m = m, .id = UINT64_C(1) << 32};
+	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
+	struct meta_compare same = {.what = META_MOD_IS, .key = key};
+	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND}};
+	struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 1, .then = &put};
+	const struct meta_answer *answer;
+	const struct meta_record *r;
+	struct meta_numbers first, end;
+	int rc = 0;
+
+	for (int i = 0; rc == 0 && i < TRIES; i++) {
+		rc = meta_numbers_next(m->s->catalog, &first, err);
+		if (rc == 0)
+			rc = read_key(&b, key, &r, err);
+		if (rc == 0 && !r)
+			rc = sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just read: does somebody remove keys?");
+		if (rc < 0)
+			return rc;
+		same.revision = r->mod;
+		put.value.bound = r->value.bound;
+		rs_bound_after(m, &r->value.bound, &first, &end);
+		put.value.bound.blob = end.blob;
+		put.value.bound.inode = end.inode;
+		rc = ask(&b, &txn, &answer, err);
+		if (rc < 0 || answer->outcome != META_APPLIED)
+			continue;
+		m->bound.is = put.value.bound;
+		m->bound.mod = answer->revision;
+		return meta_numbers_from(m->s->catalog, &first, &end, err);
+	}
+	return rc < 0 ? rc : sc_fail(err, SC_E_BUSY, "node '%s' is being mounted elsewhere, too; try again", m->name);
+}
+
+void rs_member_end_numbers(struct rs_member *m)
+{
+	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
+	struct meta_compare same = {.what = META_MOD_IS, .key = key, .revision = m->bound.mod};
+	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND}};
+	struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 1, .then = &put};
+	const int64_t until = sc_now_ns() + ANSWER_MS / 3 * MEMBER_MS;
+	const struct meta_etcd_event *v;
+	struct meta_numbers next;
+	struct sc_err ignored;
+	bool done = !m->bound.mod || meta_numbers_next(m->s->catalog, &next, &ignored) < 0;
+
+	if (done)
+		return;
+	put.value.bound = m->bound.is;
+	put.value.bound.blob = next.blob;
+	put.value.bound.inode = next.inode;
+	done = meta_etcd_txn(m->etcd, UINT64_C(1) << 33, &txn, &ignored) < 0;
+	while (!done && sc_now_ns() < until)
+		while (!done && meta_etcd_next(m->etcd, 20, &v))
+			done = v->kind == META_ETCD_ANSWER && v->id == UINT64_C(1) << 33;
 }

@@ -11,7 +11,8 @@
  *	objects.c	what versions are made of, to etcd and from there
  *	pack.c		objects as texts, which values of etcd are
  *	ask.c		requests of other threads to the node's
- *	boot.c		the node's number, the cluster's secret
+ *	bound.c		numbers that this node may give to files
+ *	boot.c		the cluster's secret, the node's number, and the store that it belongs to
  * Each calls only those below it.
  *
  * Threads: `thread` has etcd, net and core to itself, but for rs_core_current() and rs_core_members(), which are called
@@ -22,6 +23,7 @@
 #define RS_PEERS_I_H
 
 #include "meta/catalog/member.h"
+#include "meta/catalog/nodes.h"
 #include "meta/member/etcd.h"
 #include "reshard/cluster/core.h"
 #include "reshard/peers/holders.h"
@@ -147,7 +149,7 @@ struct rs_todo {
 	void *more;			/* STORED: names of act.nr_sets sets; PLACE: act.nr_keep of struct rs_keep */
 	struct meta_hash layout;	/* TODO_FIRST; text: the topology */
 	uint64_t mod;			/* revision of the key */
-	enum { TODO_ACT, TODO_JOB, TODO_FIRST, TODO_END, TODO_CONFIG, TODO_TAGS, TODO_COPIES } what;
+	enum { TODO_ACT, TODO_JOB, TODO_FIRST, TODO_END, TODO_CONFIG, TODO_TAGS, TODO_COPIES, TODO_BOUND } what;
 };
 
 struct rs_peer {
@@ -159,7 +161,17 @@ struct rs_member {
 	struct rs_service *s;
 	char *cluster, *name, *listen, *domain;
 	uint32_t node;
-	bool was_there;			/* the number had been given before this mount */
+	struct {			/* as the catalog had it when it was mounted */
+		bool is;		/* it is in a cluster: this one */
+		uint32_t node;
+		uint8_t id[16];		/* of the cluster */
+	} joined;
+	struct {			/* numbers of files that this life may give: the worker's, once it runs */
+		struct meta_bound_value is;	/* of etcd, as of revision `mod` */
+		uint64_t mod;
+		bool lost;		/* another one has changed it */
+		int64_t again_ns;	/* the node's thread: not asked for before */
+	} bound;
 	uint64_t lease;
 	struct rs_core_times times;
 	uint8_t id[16], secret[RS_SECRET_BYTES];
@@ -253,8 +265,22 @@ enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn,
 void rs_member_post(struct rs_member *m, const struct rs_event *e);
 
 /* --- boot.c --- */
-/** Finds or makes the cluster's and this node's keys, by m->etcd, before there is a thread. */
+/** Finds or makes the cluster's and this node's keys, by m->etcd, before there is a thread.  Errors: SC_E_STATE (the store
+ *  is not the one that this node has), SC_E_BUSY (this node is mounted already), SC_E_LIMIT, SC_E_SYSTEM. */
 int rs_member_boot(struct rs_member *m, struct sc_err *err);
+/** Takes the numbers of files that this life gives; the store has joined the cluster.  Errors: SC_E_BUSY, SC_E_SYSTEM. */
+int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err);
+/** Gives this node's next numbers back, when it ends: the next life begins with them. */
+void rs_member_end_numbers(struct rs_member *m);
+
+/* --- bound.c --- */
+/** Gives the first numbers of this life, behind those that were given (`first`: by the catalog), and where they end. */
+void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *was, struct meta_numbers *first,
+		    struct meta_numbers *ret_end);
+/** The node's thread: asks the worker for more when there are few left. */
+void rs_bound_tick(struct rs_member *m);
+/** The worker: gets more of etcd. */
+void rs_bound_move(struct rs_member *m);
 
 /* --- objects.c --- */
 /** Objects in memory, between the catalog's transaction and etcd. */

@@ -373,7 +373,7 @@ class Cluster:
 	def values(self, prefix):
 		first, last = (base64.b64encode(f"/scalai/test/{p}".encode()).decode() for p in (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)))
 		answer = self.post("/v3/kv/range", {"key": first, "range_end": last})
-		return [" ".join(base64.b64decode(kv[k]).decode() for k in ("key", "value")) for kv in answer.get("kvs", [])]
+		return [" ".join(base64.b64decode(kv.get(k, "")).decode() for k in ("key", "value")) for kv in answer.get("kvs", [])]
 
 	def end(self):
 		"""Nothing of it stays.  What can't be taken away is said, and all else is, in spite of it."""

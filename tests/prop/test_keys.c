@@ -98,6 +98,9 @@ static struct meta_value random_value(struct sc_arena *a)
 		v.cluster = (struct meta_cluster_value){
 		    {n[0], n[1]}, n[2], n[3], n[4], n[5], n[6], pick(2) ? text(a, false) : NULL};
 		break;
+	case META_KEY_BOUND:
+		v.bound = (struct meta_bound_value){{n[0], n[1]}, n[2], n[3]};
+		break;
 	case META_KEY_NODE:
 		v.node = (struct meta_node_value){text(a, false), text(a, false), pick(2) ? text(a, false) : NULL,
 						  n[0],           n[1],           n[2],
