@@ -152,6 +152,30 @@ static void forget_wrong(struct rs_member *m, uint32_t node, uint64_t number)
 	rs_bytes_were_wrong(m->s, 0);
 }
 
+/*
+ * Is it what the blob's number says for ever?  A sealed blob is: it has its size in the catalog.  What is not sealed is
+ * what a commit takes, while this node has something prepared.  Else it is no version's: a file that was written to, in
+ * an older copy of this store maybe, under the number of one that was committed later.
+ */
+static bool may_serve(struct rs_member *m, uint64_t blob)
+{
+	uint64_t *known = &m->sealed[blob % (sizeof(m->sealed) / sizeof(*m->sealed))], bytes = 0;
+	struct sc_err ignored;
+	bool prepared = false;
+
+	if (*known == blob)
+		return true;
+	if (meta_blob_bytes(m->s->catalog, blob, &bytes, &ignored) == 0 && bytes) {
+		*known = blob;
+		return true;
+	}
+	(void)pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < m->jobs.nr && !prepared; i++)
+		prepared = m->jobs.at[i]->part.token || m->jobs.at[i]->row;
+	(void)pthread_mutex_unlock(&m->lock);
+	return prepared;
+}
+
 int rs_peers_serve(struct rs_member *m, const struct rs_pull *p, uint8_t *to)
 {
 	char *end;
@@ -175,6 +199,8 @@ int rs_peers_serve(struct rs_member *m, const struct rs_pull *p, uint8_t *to)
 	}
 	if (is_copy)
 		blob = copy_of(m, node, blob);
+	else if (!may_serve(m, blob))
+		return RS_CODE_NOT_HERE;
 	if (!blob)
 		return RS_CODE_NOT_HERE;
 	if (what)

@@ -246,6 +246,7 @@ struct rs_member {
 		uint32_t node;
 		uint64_t number, blob;
 	} served[256];			/* copies that were asked for */
+	uint64_t sealed[256];		/* blobs of this node that were, and are sealed */
 };
 
 /* --- ask.c --- */
