@@ -26,7 +26,8 @@ struct meta_numbers {
 	uint64_t blob, inode;
 };
 int meta_numbers_next(struct meta_catalog *c, struct meta_numbers *ret, struct sc_err *err);
-/** Gives numbers from `first` on, none before it, and only smaller ones than `end` (SC_E_BUSY), until it is called again. */
+/** Gives numbers from `first` on, none before it, and only smaller ones than `end` (SC_E_BUSY), until it is called
+ *  again. */
 int meta_numbers_from(struct meta_catalog *c, const struct meta_numbers *first, const struct meta_numbers *end,
 		      struct sc_err *err);
 /** Tells whether more than half of them were given. */

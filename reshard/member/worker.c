@@ -193,19 +193,10 @@ static int take_prepared(struct rs_member *m, struct rs_shared *j, uint64_t head
 	return rc;
 }
 
-static uint64_t head_of(struct rs_member *m, struct rs_shared *j)
-{
-	struct rs_view *head = j->job ? rs_job_head(j->job) : NULL;
-	uint64_t nr = head ? head->version->nr : 0;
-
-	rs_view_unref(m->s, head);
-	return nr;
-}
-
 /* Makes a version the head here: one of this node's command, or another's. */
 static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 {
-	const uint64_t nr = head_of(m, j);
+	const uint64_t nr = rs_shared_head(m, j);
 	struct rs_move *move;
 	int rc;
 
@@ -244,7 +235,7 @@ static bool is_kept_away(const struct rs_shared *j)
 
 static void try_to_take(struct rs_member *m, struct rs_shared *j)
 {
-	const uint64_t nr = j->wants, was = head_of(m, j);
+	const uint64_t nr = j->wants, was = rs_shared_head(m, j);
 	struct sc_err err = {0};
 	int rc;
 

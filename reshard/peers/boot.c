@@ -3,7 +3,8 @@
  * Before there is a thread: the cluster's own key and secret, which the first node makes, and this node's number, which
  * it has for ever.  Each is made by a transaction that finds it absent, and then read: whoever made it.
  *
- * 1. A number belongs to one store, for ever: etcd's `bound` names it.  A store that is in a cluster makes none of these
+ * 1. A number belongs to one store, for ever: etcd's `bound` names it.  A store that is in a cluster makes none of
+ * these
  *    keys: what etcd lacks of them, it has lost.
  * 2. One daemon at a time has a number, with whatever copy of its store.
  */
@@ -99,14 +100,17 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 	if (rc == 0)
 		rc = b->m->joined.is ? read_key(b, key, &r, err) : make(b, key, &v, &r, err);
 	if (rc == 0 && b->m->joined.is && !r)
-		rc = sc_fail(err, SC_E_STATE, "etcd has no cluster '%s', of which this store is node %u: it has lost its "
-			     "data, or is another one; look at etcd=, or give etcd the newest copy of its data; nothing "
+		rc = sc_fail(err, SC_E_STATE, "etcd has no cluster '%s', of which this store is node %u: it has "
+			     "lost its "
+			     "data, or is another one; look at etcd=, or give etcd the newest copy of its data; "
+			     "nothing "
 			     "was changed", b->m->cluster, b->m->joined.node);
 	if (rc < 0)
 		return rc;
 	c = &r->value.cluster;
 	if (b->m->joined.is && memcmp(c->id, b->m->joined.id, sizeof(c->id)) != 0)
-		return sc_fail(err, SC_E_STATE, "this store is node %u of another cluster '%s', which had another id: look "
+		return sc_fail(err, SC_E_STATE, "this store is node %u of another cluster '%s', which had another "
+			       "id: look "
 			       "at etcd=, or give etcd the newest copy of its data; nothing was changed",
 			       b->m->joined.node, b->m->cluster);
 	b->m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
@@ -175,11 +179,14 @@ static int boot_secret(struct booting *b, struct sc_err *err)
 static int refuse_store(const struct rs_member *m, uint32_t node, struct sc_err *err)
 {
 	if (m->joined.is)
-		return sc_fail(err, SC_E_STATE, "this store is another node's, number %u: a store belongs to one node of one "
+		return sc_fail(err, SC_E_STATE, "this store is another node's, number %u: a store belongs to one "
+			       "node of one "
 			       "cluster for ever; mount it with the cluster= and node= that it was first mounted with",
 			       m->joined.node);
-	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has, or had, another store, and its files may be in that one "
-		       "only: mount that; if it is lost, write '%s' to .ctl/drain on another node, and mount this one under "
+	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has, or had, another store, and its files may be in "
+		       "that one "
+		       "only: mount that; if it is lost, write '%s' to .ctl/drain on another node, and mount this "
+		       "one under "
 		       "a name that no node had", m->name, node, m->name);
 }
 
@@ -212,7 +219,8 @@ static int boot_store(struct booting *b, const struct meta_bound_value *mine, st
 		       b->m->node);
 }
 
-/* Takes away the registration of the daemon that had this store before, if it was killed: an answer of any kind will do,
+/* Takes away the registration of the daemon that had this store before, if it was killed: an answer of any kind will
+ * do,
  * as the core does the same. */
 static void end_last_life(struct booting *b)
 {
@@ -226,7 +234,8 @@ static void end_last_life(struct booting *b)
 			return;
 }
 
-/* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it could say
+/* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it
+ * could say
  * so in its catalog: then it ends. */
 static int boot_alone(struct booting *b, struct sc_err *err)
 {
@@ -247,7 +256,8 @@ static int boot_alone(struct booting *b, struct sc_err *err)
 		(void)meta_etcd_next(b->m->etcd, ALONE_MS, &ignored);
 	}
 	at = r->value.node.addresses.nr ? r->value.node.addresses.at[0] : "an unknown address";
-	return sc_fail(err, SC_E_BUSY, "node '%s' (number %u) is mounted already, at %s: a node has one store, of which one copy "
+	return sc_fail(err, SC_E_BUSY, "node '%s' (number %u) is mounted already, at %s: a node has one store, of "
+		       "which one copy "
 		       "is mounted at a time; unmount it there, or give this node another name and a store of its own",
 		       b->m->name, b->m->node, at);
 }
@@ -389,7 +399,8 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 		if (rc == 0)
 			rc = read_key(&b, key, &r, err);
 		if (rc == 0 && !r)
-			rc = sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just read: does somebody remove keys?");
+			rc = sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just read: does somebody remove "
+				     "keys?");
 		if (rc < 0)
 			return rc;
 		same.revision = r->mod;

@@ -103,6 +103,15 @@ bool rs_member_todo(struct rs_member *m, const struct rs_todo *todo)
 	return ok;
 }
 
+uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j)
+{
+	struct rs_view *head = j->job ? rs_job_head(j->job) : NULL;
+	uint64_t nr = head ? head->version->nr : 0;
+
+	rs_view_unref(m->s, head);
+	return nr;
+}
+
 /* Whether lookups may be answered with the head that is in memory; *ret_until of rs_member_now(). */
 static bool is_current(struct rs_member *m, const struct rs_shared *j, int64_t *ret_until)
 {

@@ -266,10 +266,12 @@ enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn,
 void rs_member_post(struct rs_member *m, const struct rs_event *e);
 
 /* --- boot.c --- */
-/** Finds or makes the cluster's and this node's keys, by m->etcd, before there is a thread.  Errors: SC_E_STATE (the store
+/** Finds or makes the cluster's and this node's keys, by m->etcd, before there is a thread.  Errors: SC_E_STATE (the
+ *  store
  *  is not the one that this node has), SC_E_BUSY (this node is mounted already), SC_E_LIMIT, SC_E_SYSTEM. */
 int rs_member_boot(struct rs_member *m, struct sc_err *err);
-/** Takes the numbers of files that this life gives; the store has joined the cluster.  Errors: SC_E_BUSY, SC_E_SYSTEM. */
+/** Takes the numbers of files that this life gives; the store has joined the cluster.  Errors: SC_E_BUSY,
+ *  SC_E_SYSTEM. */
 int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err);
 /** Gives this node's next numbers back, when it ends: the next life begins with them. */
 void rs_member_end_numbers(struct rs_member *m);
@@ -318,6 +320,9 @@ int rs_bag_refer(struct rs_member *m, struct rs_bag *bag, struct sc_err *err);
 void rs_move_refuse(struct rs_member *m, struct rs_shared *j, uint64_t token, const struct sc_err *err);
 /** Tells whether there is something to do for the worker, which is busy with something that can wait. */
 bool rs_member_is_called(struct rs_member *m);
+
+/** Returns the newest version of a job here, 0: it has none.  Not under m->lock. */
+uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j);
 
 /* under m->lock */
 /** Finds a job by its number in the cluster; makes an entry.  NULL: out of memory. */
