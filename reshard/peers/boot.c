@@ -239,7 +239,8 @@ static void end_last_life(struct booting *b)
  * so in its catalog: then it ends. */
 static int boot_alone(struct booting *b, struct sc_err *err)
 {
-	const int64_t until = sc_now_ns() + b->m->times.ttl + MEMBER_MS * ALONE_MS;
+	/* an etcd that was started lets it begin anew */
+	const int64_t until = sc_now_ns() + 2 * b->m->times.ttl + 10 * ALONE_MS * MEMBER_MS;
 	const struct meta_key key = {.kind = META_KEY_NODE, .node = b->m->node};
 	const struct meta_etcd_event *ignored;
 	const struct meta_record *r;
