@@ -105,8 +105,7 @@ static int check_end(struct meta_catalog *c, uint64_t next, uint64_t end, uint64
 		__atomic_store_n(&db_ends(c)->low, true, __ATOMIC_RELAXED);
 	return !end || next <= end ? 0
 				   : sc_fail(err, SC_E_BUSY, "this node may give no more numbers to files before "
-					     "etcd has given "
-					     "it others: does etcd answer? (/.ctl/health); try again");
+					     "etcd has given it others: does etcd answer? (/.ctl/health); try again");
 }
 
 int db_take_blob(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)

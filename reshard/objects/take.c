@@ -80,8 +80,7 @@ int rs_object_take_blob(struct rs_object_take *t, const struct rs_object_blob *b
 			return rc;
 	}
 	/* lost: this store is an older copy of the one that it was.  Numbers are given once (reshard/peers/bound.c),
-	 * so it
-	 * is no other one; who has a copy gives its bytes */
+	 * so it is no other one; who has a copy gives its bytes */
 	if (rc || bytes != blob->bytes)
 		return meta_blob_put_away(t->s->catalog, t->node, blob->number, blob->bytes, ret_id, t->io.err);
 	*ret_id = blob->number;

@@ -4,8 +4,7 @@
  * it has for ever.  Each is made by a transaction that finds it absent, and then read: whoever made it.
  *
  * 1. A number belongs to one store, for ever: etcd's `bound` names it.  A store that is in a cluster makes none of
- * these
- *    keys: what etcd lacks of them, it has lost.
+ *    these keys: what etcd lacks of them, it has lost.
  * 2. One daemon at a time has a number, with whatever copy of its store.
  */
 #include "reshard/peers/peers_i.h"
@@ -101,17 +100,14 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 		rc = b->m->joined.is ? read_key(b, key, &r, err) : make(b, key, &v, &r, err);
 	if (rc == 0 && b->m->joined.is && !r)
 		rc = sc_fail(err, SC_E_STATE, "etcd has no cluster '%s', of which this store is node %u: it has "
-			     "lost its "
-			     "data, or is another one; look at etcd=, or give etcd the newest copy of its data; "
-			     "nothing "
-			     "was changed", b->m->cluster, b->m->joined.node);
+			     "lost its data, or is another one; look at etcd=, or give etcd the newest copy of its "
+			     "data; nothing was changed", b->m->cluster, b->m->joined.node);
 	if (rc < 0)
 		return rc;
 	c = &r->value.cluster;
 	if (b->m->joined.is && memcmp(c->id, b->m->joined.id, sizeof(c->id)) != 0)
 		return sc_fail(err, SC_E_STATE, "this store is node %u of another cluster '%s', which had another "
-			       "id: look "
-			       "at etcd=, or give etcd the newest copy of its data; nothing was changed",
+			       "id: look at etcd=, or give etcd the newest copy of its data; nothing was changed",
 			       b->m->joined.node, b->m->cluster);
 	b->m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
 	if (c->ttl_ms < 1000 || c->ttl_ms > 600000 || !c->fresh_ms || c->fresh_ms > c->ttl_ms)
@@ -180,14 +176,11 @@ static int refuse_store(const struct rs_member *m, uint32_t node, struct sc_err 
 {
 	if (m->joined.is)
 		return sc_fail(err, SC_E_STATE, "this store is another node's, number %u: a store belongs to one "
-			       "node of one "
-			       "cluster for ever; mount it with the cluster= and node= that it was first mounted with",
-			       m->joined.node);
+			       "node of one cluster for ever; mount it with the cluster= and node= that it was first "
+			       "mounted with", m->joined.node);
 	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has, or had, another store, and its files may be in "
-		       "that one "
-		       "only: mount that; if it is lost, write '%s' to .ctl/drain on another node, and mount this "
-		       "one under "
-		       "a name that no node had", m->name, node, m->name);
+		       "that one only: mount that; if it is lost, write '%s' to .ctl/drain on another node, and mount "
+		       "this one under a name that no node had", m->name, node, m->name);
 }
 
 /* Puts a number's store where an older program has given the number. */
@@ -219,9 +212,8 @@ static int boot_store(struct booting *b, const struct meta_bound_value *mine, st
 		       b->m->node);
 }
 
-/* Takes away the registration of the daemon that had this store before, if it was killed: an answer of any kind will
- * do,
- * as the core does the same. */
+/* Takes away the registration of the daemon that had this store before, if it was killed.  An answer of any kind will
+ * do, as the core does the same. */
 static void end_last_life(struct booting *b)
 {
 	const struct meta_etcd_event *v = NULL;
@@ -234,9 +226,8 @@ static void end_last_life(struct booting *b)
 			return;
 }
 
-/* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it
- * could say
- * so in its catalog: then it ends. */
+/* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it could
+ * say so in its catalog: then it ends. */
 static int boot_alone(struct booting *b, struct sc_err *err)
 {
 	/* an etcd that was started lets it begin anew */
@@ -258,9 +249,8 @@ static int boot_alone(struct booting *b, struct sc_err *err)
 	}
 	at = r->value.node.addresses.nr ? r->value.node.addresses.at[0] : "an unknown address";
 	return sc_fail(err, SC_E_BUSY, "node '%s' (number %u) is mounted already, at %s: a node has one store, of "
-		       "which one copy "
-		       "is mounted at a time; unmount it there, or give this node another name and a store of its own",
-		       b->m->name, b->m->node, at);
+		       "which one copy is mounted at a time; unmount it there, or give this node another name and a "
+		       "store of its own", b->m->name, b->m->node, at);
 }
 
 /* The number of this node's name: the next one, if it has none. */

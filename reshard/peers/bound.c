@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The numbers of blobs and inodes that this node may give.  Others know its files by these, for ever; and the store
- * that
- * is mounted may be an older copy of the one that was.  So etcd has the first numbers that were not given to the node
- * yet: key `bound`, which each life of the daemon moves on before it uses any of them.
+ * that is mounted may be an older copy of the one that was.  So etcd has the first numbers that were not given to the
+ * node yet: key `bound`, which each life of the daemon moves on before it uses any of them.
  *
  * 1. A life gives the numbers between what it found there and what it put there, and no others.
  * 2. Whoever finds that key changed by another one gives none from then on.
@@ -57,8 +56,7 @@ static void on_moved(void *arg, const struct meta_answer *answer)
 	x->mod = answer->records[0].mod;
 }
 
-/* Puts the end of this node's numbers: 1, another daemon has done so, or an error; an answer that is lost is asked
- * for. */
+/* Puts the end of this node's numbers: 0, 1 (another daemon has done so), or an error. */
 static int put_end(struct rs_member *m, const struct meta_numbers *end, struct sc_err *err)
 {
 	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
@@ -105,8 +103,7 @@ void rs_bound_move(struct rs_member *m)
 	if (rc > 0) {
 		m->bound.lost = true;
 		sc_log(SC_LOG_ERROR, "node '%s' has been mounted elsewhere, or etcd has lost its data: this one "
-		       "gives no new "
-		       "numbers to files; unmount one of both", m->name);
+		       "gives no new numbers to files; unmount one of both", m->name);
 	} else if (rc < 0) {
 		sc_log(SC_LOG_WARN, "numbers for files: %s; trying again", err.msg);
 	}

@@ -267,8 +267,7 @@ void rs_member_post(struct rs_member *m, const struct rs_event *e);
 
 /* --- boot.c --- */
 /** Finds or makes the cluster's and this node's keys, by m->etcd, before there is a thread.  Errors: SC_E_STATE (the
- *  store
- *  is not the one that this node has), SC_E_BUSY (this node is mounted already), SC_E_LIMIT, SC_E_SYSTEM. */
+ *  store is not the one that this node has), SC_E_BUSY (this node is mounted already), SC_E_LIMIT, SC_E_SYSTEM. */
 int rs_member_boot(struct rs_member *m, struct sc_err *err);
 /** Takes the numbers of files that this life gives; the store has joined the cluster.  Errors: SC_E_BUSY,
  *  SC_E_SYSTEM. */
