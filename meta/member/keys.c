@@ -96,12 +96,7 @@ bool meta_cluster_name_ok(const char *name)
 
 static bool text_ok(const char *p, size_t bytes)
 {
-	if (bytes == 0 || bytes > 255)
-		return false;
-	for (size_t i = 0; i < bytes; i++)
-		if ((unsigned char)p[i] < 0x21 || p[i] == '/' || p[i] == 0x7f)
-			return false;
-	return true;
+	return bytes && bytes <= 255 && !memchr(p, '/', bytes) && !memchr(p, 0, bytes);
 }
 
 int meta_key_print(const char *cluster, const struct meta_key *key, struct sc_buf *buf, struct sc_err *err)
@@ -133,7 +128,7 @@ int meta_key_print(const char *cluster, const struct meta_key *key, struct sc_bu
 			if (!key->text || !text_ok(key->text, strlen(key->text)))
 				return sc_fail(
 				    err, SC_E_LIMIT,
-				    "key '%s' of etcd: a name has 1 to 255 bytes, no '/', blank or control character",
+				    "key '%s' of etcd: a name has 1 to 255 bytes, and no '/'",
 				    meta_kinds[key->kind].path);
 			sc_buf_add(buf, key->text, strlen(key->text));
 		}
@@ -172,7 +167,7 @@ static int match(const char *path, const char *p, const char *end, struct sc_are
 			ok = meta_read_hex(p, to, k->hash.at, sizeof(k->hash.at));
 			break;
 		default:
-			ok = text_ok(p, (size_t)(to - p)) && !memchr(p, 0, (size_t)(to - p));
+			ok = text_ok(p, (size_t)(to - p));
 			if (ok && !(k->text = sc_arena_copy(arena, p, (size_t)(to - p))))
 				return sc_nomem(err);
 		}

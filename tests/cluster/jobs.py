@@ -65,8 +65,8 @@ def names_and_owners():
 	soon(lambda n: jobs(n) == ["llama"], "it has its new name")
 	for n in cluster.nodes:
 		assert (n.mount / "llama/0/notes").read_text() == "gpt 0\n"
-	make("other", three)
-	why = refused(lambda: os.rename(one.mount / "llama", one.mount / "other"))
+	other = make("my run:\t'2' \\n", three)  # a name is any that a folder may have
+	why = refused(lambda: os.rename(one.mount / "llama", one.mount / other))
 	assert why in ("File exists", "Directory not empty"), why
 	os.chmod(three.mount / "llama", 0o2750)
 	os.chown(one.mount / "llama", 12, 34)
@@ -78,7 +78,7 @@ def names_and_owners():
 	# names go round, at once on two nodes
 	os.rename(one.mount / "llama", one.mount / "a")
 	soon(lambda n: "a" in jobs(n), "a")
-	os.rename(two.mount / "other", two.mount / "llama")
+	os.rename(two.mount / other, two.mount / "llama")
 	soon(lambda n: jobs(n) == ["a", "llama"], "names have gone round")
 	three.down()
 	os.rename(one.mount / "a", one.mount / "x")
@@ -86,7 +86,7 @@ def names_and_owners():
 	os.rename(one.mount / "x", one.mount / "llama")
 	three.up()
 	soon(lambda n: jobs(n) == ["a", "llama"], "the node that was away has the names")
-	for job, notes in ("llama", "gpt 0\n"), ("a", "other 0\n"):
+	for job, notes in ("llama", "gpt 0\n"), ("a", f"{other} 0\n"):
 		soon(lambda n: (n.mount / job / "0/notes").read_text() == notes, f"and {job} is what it is for others")
 	two.must("a", "topology", "tp=2 plain=drop")  # and commands go on
 	soon(lambda n: "1" in os.listdir(n.mount / "a"), "all have the folders of the topology")

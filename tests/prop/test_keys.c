@@ -38,7 +38,7 @@ static const char *text(struct sc_arena *a, bool of_key)
 	char *t = sc_arena_alloc(a, n + 1);
 
 	for (size_t i = 0; i < n; i++) {
-		t[i] = of_key ? "abc-.0\x80\xff"[pick(8)] : "ab \\\n\t\x01\xff"[pick(8)];
+		t[i] = of_key ? "ab \n.0\x80\xff"[pick(8)] : "ab \\\n\t\x01\xff"[pick(8)];
 		if (t[i] == 0)
 			t[i] = 'x';
 	}
