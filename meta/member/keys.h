@@ -191,8 +191,8 @@ bool meta_plain_name(const char *name, size_t bytes_max);
 bool meta_cluster_name_ok(const char *name);
 
 /**
- * Appends the key below "/scalai/<cluster>/".  A text of a path (name of a node, job or tag) is that of a file: 1 to 255
- * bytes, without '/' and zero.  SC_E_LIMIT, SC_E_NO_MEMORY.
+ * Appends the key below "/scalai/<cluster>/".  A text of a path (name of a node, job or tag) is as that of a file: 1 to
+ * 255 bytes, without '/' and zero.  SC_E_LIMIT, SC_E_NO_MEMORY.
  */
 int meta_key_print(const char *cluster, const struct meta_key *key, struct sc_buf *buf, struct sc_err *err);
 

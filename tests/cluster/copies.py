@@ -129,7 +129,7 @@ try:
 	four.up()
 	sys.exit("another store is mounted under the name of a node")
 except SystemExit as e:
-	assert "begin under another name" in str(e), e
+	assert "under a name that no node had" in str(e), e
 run("umount", "-l", str(four.mount), check=False)
 shutil.rmtree(four.store, ignore_errors=True)
 four.name = was

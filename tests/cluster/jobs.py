@@ -65,7 +65,7 @@ def names_and_owners():
 	soon(lambda n: jobs(n) == ["llama"], "it has its new name")
 	for n in cluster.nodes:
 		assert (n.mount / "llama/0/notes").read_text() == "gpt 0\n"
-	other = make("my run:\t'2' \\n", three)  # a name is any that a folder may have
+	other = make("my run: '2' \\n", three)  # a name is any that a folder may have
 	why = refused(lambda: os.rename(one.mount / "llama", one.mount / other))
 	assert why in ("File exists", "Directory not empty"), why
 	os.chmod(three.mount / "llama", 0o2750)
