@@ -56,8 +56,13 @@ assert here > 0, "no byte came from the other node"
 
 # who has the bytes is stopped while they are asked for: the load waits, reads of what is here do not, and it ends right
 one.must("gpt", "topology", "tp=4")
+data = os.urandom(ROWS * COLUMNS * 4)  # of which the other node has nothing yet
+for rank in range(4):
+	save_tensors(one.mount / f"gpt/{rank}/model.safetensors",
+		     {"w.weight": ([ROWS // 4, COLUMNS], data[rank * len(data) // 4:(rank + 1) * len(data) // 4])})
+one.must("gpt", "commit", "step=2")
 expected = (one.mount / "gpt/2/model.safetensors").read_bytes()
-two.wait(lambda: two.read("gpt", "topology") == "tp=4\n", 30, "the topology is there")
+two.wait(lambda: "\nversion: 3\n" in two.read("gpt", "status"), 30, "the version is there")
 result = []
 
 

@@ -284,9 +284,11 @@ def at_random(rounds=4, requests=40):
 			return str(all_)[:2000]
 		for job in set().union(*all_):
 			each = [x.get(job) for x in all_]
-			for what in each[0] or ["there"]:
-				if len({str(x and x[what]) for x in each}) > 1:
-					return f"{job}: {what}: {[x and x[what] for x in each]}"[:2000]
+			if None in each:
+				return f"{job}: who has it: {[x is not None for x in each]}"
+			for what in each[0]:
+				if len({str(x[what]) for x in each}) > 1:
+					return f"{job}: {what}: {[x[what] for x in each]}"[:2000]
 		return ""
 
 	for _ in range(rounds):
