@@ -368,6 +368,10 @@ static void names_of_presets(void **unused)
 		 LAYER "mlp.up_proj.weight.quant_map " LAYER "mlp.up_proj.weight.absmax " LAYER "mlp.up_proj.output_scale "
 		 "state." LAYER "mlp.up_proj.weight_scale_inv.exp_avg "
 		 "lm_head.qzeros " LAYER "iput_layernorm.weight " "state." LAYER "mlp.up_proj.weight.exp_avg_sq_col"},
+		{"use hf-llama", "state." LAYER "mlp.up_proj.weight.sum state." LAYER "mlp.up_proj.weight.square_avg "
+		 "state." LAYER "mlp.up_proj.weight.mu_product optimizer.state.exp_inf." LAYER "mlp.up_proj.weight | "
+		 "state." LAYER "mlp.up_proj.weight.row_var state." LAYER "mlp.up_proj.weight.exp_avg_sq_row "
+		 "state." LAYER "mlp.uq_proj.weight.sum"},
 		{"use hf-moe", LAYER "mlp.gate.weight " LAYER "mlp.gate.e_score_correction_bias " LAYER
 		 "self_attn.kv_b_proj.weight " LAYER "mlp.experts.0.down_proj.lora_A.default.weight " LAYER
 		 "self_attn.kv_a_proj_with_mqa.lora_B.weight " LAYER "self_attn.kv_b_proj.weight_scale_inv " LAYER
@@ -385,7 +389,8 @@ static void names_of_presets(void **unused)
 		 "input_layernorm.weight | " MEGATRON "self_attention.linear_qkv.adapter.linear_in.weight " MEGATRON
 		 "self_attention.linear_qkv.weight_scale"},
 		{"use fsdp2", "net.0.weight net.0.bias cls_token attn.in_proj_weight bn.running_mean step state.net.0.bias.step "
-		 "state.net.0.bias.exp_avg optimizer.state.exp_avg.net.0.bias | layer_scalar net.0.weight_scale "
+		 "state.net.0.bias.exp_avg optimizer.state.exp_avg.net.0.bias state.net.0.weight.acc_delta "
+		 "state.net.0.weight.eta state.net.0.weight.grad_avg | layer_scalar net.0.weight_scale "
 		 "state.net.0.weight.exp_avg_sq_col net.0.qweight"},
 		{"use fsdp2 model=hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.rotary_emb.inv_freq "
 		 LAYER "self_attn.q_proj.lora_A.weight | " LAYER "mlp.up_proj.weight_packed"},
