@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,14 +199,27 @@ static int on_change(void *arg, const struct rs_change_row *row)
 	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
 }
 
+/* Somebody else's commit may have taken it a moment ago: so it says which version that is. */
+static int refuse_nothing(struct commit *c)
+{
+	const struct rs_version *head = c->head ? c->head->version : NULL;
+	char step[40] = "";
+
+	if (!head)
+		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since the job was made");
+	if (head->step >= 0)
+		(void)snprintf(step, sizeof(step), ", step %" PRId64 ",", head->step);
+	return sc_fail(c->err, SC_E_COMMAND, "nothing was written since version %" PRIu64 "%s was made, %" PRId64
+		       " s ago", head->nr, step, (sc_now_wall_ns() - head->made_ns) / 1000000000);
+}
+
 static int collect(struct commit *c)
 {
 	struct rs_dirt dirt;
 	int rc = rs_tree_dirt(c->tree, &dirt, NULL, c->err);
 
 	if (rc == 0 && !dirt.nr && !moves_position(c))
-		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since %s",
-			       c->head ? "the last version" : "the job was made");
+		return refuse_nothing(c);
 	if (rc == 0)
 		rc = rs_tree_changes(c->tree, on_change, c, c->err);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
