@@ -129,14 +129,14 @@ def gate_rows(quick, pattern):
 SIZES = {
 	"STRESS_SECONDS": "1800", "RACES_HOURS": "1", "CLUSTER_LONG": "1", "HOLDER_ROUNDS": "100", "TREE_OPERATIONS": "1000000", "NAMES": "all",
 	"BESIDE_SECONDS": "60", "AGAIN_SECONDS": "240", "AGAIN_KILLS": "800", "LINKS_SECONDS": "600", "COORDINATES_STEPS": "400",
-	"HOSTILE_FILES": "40000", "HOSTILE_FOLDERS": "3000", "UNMOUNTS": "200", "HELD_SECONDS": "60", "ENDS_SECONDS": "2",
+	"HOSTILE_FILES": "40000", "HOSTILE_FOLDERS": "3000", "UNMOUNTS": "200", "SEQUENCES": "200", "HELD_SECONDS": "60", "ENDS_SECONDS": "2",
 }
 # bounds on time hold on a machine that does nothing else (tests/e2e/late.py): the gate only reports them
 QUIET = {"BOUNDS": "assert"}
 # cases that are long there, each a stage of its own
 ALONE = {"races": ["30_races"], "tree": ["47_tree"], "stress": ["16_stress"], "stress-rings": ["23_stress"], "cluster-faults": ["99_faults"],
 	 "cluster-history": ["98_history"], "beside": ["49_beside_readers", "51_again", "63_mixed_links"], "hostile": ["77_hostile"], "names": ["50_names"],
-	 "coordinates": ["48_coordinates"], "signals": ["28_signals"]}
+	 "coordinates": ["48_coordinates"], "signals": ["28_signals"], "sequences": ["90_sequences"]}
 
 
 def fuzz_targets():
