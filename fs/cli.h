@@ -7,6 +7,7 @@
 #define FS_CLI_H
 
 #include "fs/args.h"
+#include "meta/base/err.h"
 
 int cli_status(const struct cli_args *args);
 int cli_import(const struct cli_args *args);
@@ -16,6 +17,10 @@ int cli_clone(const struct cli_args *args);
 int cli_delete(const struct cli_args *args);
 /** Check, mend or rebuild a store that nobody has mounted. */
 int cli_fsck(const struct cli_args *args);
+/** Check that a folder is a store with a catalog that can be read. */
+int cli_check_store(const char *store, struct sc_err *err);
+/** Print a store's backup of a cluster's keys, or make etcd's keys anew from such. */
+int cli_cluster(const struct cli_args *args);
 
 /** Find the mount that was named, by option or environment, or the only one there is; NULL after a message. */
 const char *cli_mount(const struct cli_args *args);

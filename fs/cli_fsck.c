@@ -85,6 +85,18 @@ static int check_store(const char *store, struct sc_err *err)
 	return access(blobs, F_OK) < 0 ? sc_fail_sys(err, errno, "store '%s'", store) : 0;
 }
 
+int cli_check_store(const char *store, struct sc_err *err)
+{
+	char database[PATH_BYTES];
+	int rc = check_store(store, err);
+
+	(void)snprintf(database, sizeof(database), "%s/scalai.db", store);
+	if (rc == 0 && access(database, R_OK) < 0) /* a service would make it */
+		rc = sc_fail_sys(err, errno, "catalog '%s' (if it is lost, 'scalai fsck --rebuild' makes a new one)",
+				 database);
+	return rc;
+}
+
 /* Names in it may be of a damaged catalog, and hold anything. */
 static void complain(const struct sc_err *err)
 {
@@ -110,10 +122,7 @@ int cli_fsck(const struct cli_args *args)
 	options.store = args->operands[0];
 	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
 	sc_log_level(SC_LOG_ERROR);
-	rc = check_store(options.store, &err);
-	if (rc == 0 && !rebuild && access(database, R_OK) < 0) /* a service would make it */
-		rc = sc_fail_sys(&err, errno, "catalog '%s' (if it is lost, 'scalai fsck --rebuild' makes a new one)",
-				 database);
+	rc = rebuild ? check_store(options.store, &err) : cli_check_store(options.store, &err);
 	if (rc == 0 && rebuild)
 		rc = begin_rebuild(&options, database, &err);
 	if (rc == 0)

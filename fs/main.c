@@ -113,6 +113,10 @@ static const struct cli_option fsck_options[] = {
 	{"repair", 0, NULL, "repair damaged files from replicas; move unknown files to STORE/lost+found"},
 	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, END};
 
+static const struct cli_option cluster_options[] = {
+	{NULL, 'o', "OPTIONS", "of rebuild, as of mount: cluster=NAME,etcd=URL[,etcd=URL...][,etcd_tls=FOLDER]"},
+	{"replace", 0, NULL, "of rebuild: remove first what etcd has of the cluster"}, END};
+
 static const struct cli_command commands[] = {
 	{.name = "mount", .summary = "Mount a store", .run = run_mount, .options = mount_options,
 	 .usage = "[-f] [-d] [-o OPTIONS] STORE MOUNTPOINT", .operands = {"STORE", "MOUNTPOINT"}, .required = 2,
@@ -148,6 +152,10 @@ static const struct cli_command commands[] = {
 	{.name = "fsck", .summary = "Check a store that is not mounted", .run = cli_fsck, .options = fsck_options,
 	 .usage = "[--repair|--rebuild] STORE", .operands = {"STORE"}, .required = 1,
 	 .example = "scalai fsck --repair /data/store"},
+	{.name = "cluster", .summary = "Make etcd's keys of a cluster anew, if it has lost them", .run = cli_cluster,
+	 .options = cluster_options, .operands = {"backup or rebuild", "STORE|FILE"}, .required = 2, .repeats = true,
+	 .usage = "backup STORE\nrebuild -o cluster=NAME,etcd=URL [--replace] FILE...",
+	 .example = "scalai cluster backup /data/store >node7.keys"},
 };
 
 #define NR_COMMANDS (sizeof(commands) / sizeof(*commands))

@@ -29,6 +29,8 @@ struct fs_mount_options {
 
 /** Parses the value of -o; unknown words are refused, those of mount(8) and fstab are taken. */
 int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err);
+/** Reads where a cluster's etcd is, cluster=, etcd= and etcd_tls=, into o->member.  Errors: as above. */
+int fs_etcd_option(struct fs_mount_options *o, const char *text, struct sc_err *err);
 
 /**
  * Serves until a signal or umount.  As a daemon (not foreground) the calling process returns once

@@ -195,6 +195,23 @@ static int check_cluster(const struct fs_mount_options *o, struct sc_err *err)
 	return 0;
 }
 
+int fs_etcd_option(struct fs_mount_options *o, const char *text, struct sc_err *err)
+{
+	char *copy = sc_strdup(text), *save = NULL, *word;
+	const char *ignored;
+	int rc = copy ? 0 : sc_nomem(err);
+
+	for (word = copy ? strtok_r(copy, ",", &save) : NULL; rc == 0 && word; word = strtok_r(NULL, ",", &save))
+		rc = has(word, "cluster=", &ignored) || has(word, "etcd=", &ignored) || has(word, "etcd_tls=", &ignored)
+			     ? cluster_option(o, word, err)
+			     : sc_fail(err, SC_E_COMMAND, "'%.80s': there are cluster=NAME, etcd=URL and "
+				       "etcd_tls=FOLDER here", word);
+	if (rc == 0 && (!o->member.cluster || !o->member.nr_etcd))
+		rc = sc_fail(err, SC_E_COMMAND, "cluster=NAME and etcd=URL are needed");
+	sc_sys.release(copy);
+	return rc;
+}
+
 int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err *err)
 {
 	static const char *const taken[] = {"rw", "auto", "noauto", "user", "nouser", "users", "defaults", "async",

@@ -27,7 +27,7 @@
 		".previous\n")
 
 EMBED(meta_schema_sql, "schema.sql");
-#define VERSION_NOW 28	/* of schema.sql */
+#define VERSION_NOW 29	/* of schema.sql */
 
 struct meta_catalog {
 	sqlite3 *db;

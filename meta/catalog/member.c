@@ -17,7 +17,8 @@ struct walk {
 static int on_member(void *arg, sqlite3_stmt *row)
 {
 	const struct walk *w = arg;
-	struct meta_member_row r = {db_text(row, 0), (uint32_t)U64(row, 1), U64(row, 2), {0}};
+	struct meta_member_row r = {db_text(row, 0), (uint32_t)U64(row, 1), U64(row, 2), {0}, U64(row, 4),
+				    U64(row, 5), U64(row, 6), U64(row, 7)};
 
 	if (sqlite3_column_bytes(row, 3) == META_ID_BYTES)
 		memcpy(r.id, sqlite3_column_blob(row, 3), META_ID_BYTES);
@@ -28,7 +29,8 @@ int meta_member_get(struct meta_catalog *c, meta_member_fn *fn, void *arg, struc
 {
 	struct walk w = {.fn.member = fn, .arg = arg};
 
-	return db_each(c, err, on_member, &w, "SELECT cluster, node, lease, id FROM member", "");
+	return db_each(c, err, on_member, &w,
+		       "SELECT cluster, node, lease, id, era, revision, backup_era, backup FROM member", "");
 }
 
 int meta_member_join(struct meta_catalog *c, const char *cluster, const uint8_t id[META_ID_BYTES], uint32_t node,
@@ -67,6 +69,11 @@ int meta_member_set_lease(struct meta_catalog *c, uint64_t lease, struct sc_err 
 	if (rc < 0)
 		return rc;
 	return meta_catalog_end(c, db_run(c, err, "UPDATE member SET lease = ?", "i", lease), err);
+}
+
+int meta_member_set_revision(struct meta_catalog *c, uint64_t revision, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE member SET revision = max(revision, ?)", "i", revision);
 }
 
 static int on_job(void *arg, sqlite3_stmt *row)

@@ -16,6 +16,9 @@ struct meta_member_row {
 	uint32_t node;		/* its number there, for ever */
 	uint64_t lease;		/* of the last life, 0: none */
 	uint8_t id[META_ID_BYTES];	/* of the cluster */
+	uint64_t era;		/* of its keys: how often they were made anew */
+	uint64_t revision;	/* of etcd, the highest that was noted in this era */
+	uint64_t backup_era, backup;	/* era and revision of the backup; revision 0: there is none */
 };
 typedef int meta_member_fn(void *arg, const struct meta_member_row *row);
 /** Calls `fn` if the store is in a cluster. */
@@ -26,6 +29,24 @@ int meta_member_join(struct meta_catalog *c, const char *cluster, const uint8_t 
 /** Tells what this store is: no other one is the same, but for its copies.  Errors: SC_E_CORRUPT, too. */
 int meta_store_identity(struct meta_catalog *c, uint8_t ret[META_ID_BYTES], struct sc_err *err);
 int meta_member_set_lease(struct meta_catalog *c, uint64_t lease, struct sc_err *err);
+/** Notes how far etcd was.  A crash of the machine may lose the last ones. */
+int meta_member_set_revision(struct meta_catalog *c, uint64_t revision, struct sc_err *err);
+
+/** Notes that etcd's keys were made anew: no revision is known; the backup is of the era before.  On stable storage. */
+int meta_member_set_era(struct meta_catalog *c, uint64_t era, struct sc_err *err);
+
+/**
+ * The backup of the cluster's keys (backup.c): what etcd has, all at one revision.  Each call below, but for the walk,
+ * is made inside a transaction.  A new one is read beside the one that there is: begin, put with `fresh`, and done,
+ * which replaces that.
+ */
+int meta_backup_begin(struct meta_catalog *c, struct sc_err *err);
+int meta_backup_put(struct meta_catalog *c, bool fresh, const char *key, const char *value, struct sc_err *err);
+int meta_backup_drop(struct meta_catalog *c, const char *key, struct sc_err *err);
+int meta_backup_done(struct meta_catalog *c, bool fresh, uint64_t revision, struct sc_err *err);
+typedef int meta_backup_fn(void *arg, const char *key, const char *value);
+/** Walks over it by key; `only`: over this one, NULL: all. */
+int meta_backup_each(struct meta_catalog *c, const char *only, meta_backup_fn *fn, void *arg, struct sc_err *err);
 
 /** A job that all nodes have. */
 struct meta_shared_job {

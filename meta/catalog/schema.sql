@@ -275,7 +275,16 @@ INSERT INTO identity VALUES (randomblob(16));
 CREATE TABLE member (
 	cluster TEXT NOT NULL, node INTEGER NOT NULL,
 	id BLOB NOT NULL,			-- of the cluster, which it has from its first node
+	era INTEGER NOT NULL DEFAULT 0,		-- of etcd's keys: they were made anew from a backup so often
+	revision INTEGER NOT NULL DEFAULT 0,	-- the highest of etcd, in this era, of which something was taken
+	backup_era INTEGER NOT NULL DEFAULT 0,	-- era and revision of the backup; 0: there is none
+	backup INTEGER NOT NULL DEFAULT 0,
 	lease INTEGER NOT NULL DEFAULT 0	-- of etcd, of the daemon that ran last
+) STRICT;
+-- A backup of the cluster's keys of etcd, all at one revision: part 0.  Part 1 is one that is being read.
+CREATE TABLE backup_key (
+	part INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
+	UNIQUE (part, key)
 ) STRICT;
 CREATE TABLE shared_job (
 	job INTEGER PRIMARY KEY, id INTEGER NOT NULL UNIQUE,	-- id: in the cluster

@@ -56,6 +56,7 @@ int meta_etcd_txn(struct meta_etcd *e, uint64_t id, const struct meta_txn *txn, 
 
 	if (!c)
 		return sc_nomem(err);
+	c->since = txn->any_server ? 0 : e->seen; /* one that lags behind may be asked */
 	c->txn.nr_then = txn->nr_then;
 	c->txn.nr_else = txn->nr_else;
 	rc = keep_ops(c, txn->then, txn->nr_then, &c->txn.then, err);
@@ -106,9 +107,18 @@ int meta_etcd_snapshot(struct meta_etcd *e, uint64_t id, struct sc_err *err)
 
 	if (!c)
 		return sc_nomem(err);
+	c->since = e->seen;
 	e->watching = false;
 	end_watch(e);
-	return meta_call_begin(c, meta_wire_page(e->cluster, NULL, 0, &c->body, err), err);
+	return meta_call_begin(c, meta_wire_page(e->cluster, e->whole, NULL, 0, &c->body, err), err);
+}
+
+void meta_etcd_watch(struct meta_etcd *e, uint64_t revision)
+{
+	end_watch(e);
+	e->position = revision;
+	e->watching = true;
+	e->watch_at = 0;
 }
 
 /* --- the watch --- */
@@ -148,6 +158,7 @@ static void take_watched(struct call *c, const char *line, size_t bytes)
 		return;
 	}
 	e->position = w.revision;
+	meta_etcd_saw(e, w.revision);
 	v->event =
 	    (struct meta_etcd_event){.kind = META_ETCD_WATCH, .answer = {META_APPLIED, w.revision, w.nr, w.records}};
 	push(e, v);
@@ -174,7 +185,8 @@ static void begin_watch(struct meta_etcd *e)
 
 	if (c)
 		c->came = take_lines;
-	if (!c || meta_call_begin(c, meta_wire_watch(e->cluster, e->position + 1, &c->body, &err), &err) < 0) {
+	if (!c || meta_call_begin(c, meta_wire_watch(e->cluster, e->whole, e->position + 1, &c->body, &err),
+				  &err) < 0) {
 		e->watch_at = sc_now_ns() + BACKOFF_MS_MAX * 1000000ll; /* once more, later */
 		return;
 	}
@@ -206,42 +218,85 @@ static int read_lease(struct call *c, struct meta_etcd_event *v, struct sc_err *
 	return rc;
 }
 
-/* 1: there are more pages. */
-static int read_page(struct call *c, struct sc_err *err)
+/* Does etcd know less than it did when it was asked?  Answers that say how far it is go through its majority. */
+static int check_revision(struct call *c, uint64_t revision, struct sc_err *err)
 {
-	struct meta_answer page, *all = &c->event->event.answer;
-	struct sc_arena *arena = &c->event->arena;
-	struct meta_record *records;
-	const char *next;
-	int rc = meta_wire_page_answer(c->client->cluster, c->answer.text, c->answer.bytes, arena, &page, &next, err);
+	if (revision < c->since && c->since && revision) {
+		c->event->event.lost = true;
+		return sc_fail(err, SC_E_STALE, "etcd at %s is at revision %llu, and was at %llu: it has lost its "
+			       "data, or is an older copy, or another one; give it the newest copy of its data, and "
+			       "mount again",
+			       c->client->endpoints[c->endpoint], (unsigned long long)revision,
+			       (unsigned long long)c->since);
+	}
+	meta_etcd_saw(c->client, revision);
+	return 0;
+}
 
-	if (rc < 0)
-		return rc;
-	records = sc_arena_array(arena, all->nr + page.nr + 1, sizeof(*records));
+/* One part of a snapshot, which has more. */
+static int push_part(struct call *c, const struct meta_answer *page, struct sc_err *err)
+{
+	struct event *v = c->event, *next = sc_zalloc(sizeof(*next));
+
+	if (!next)
+		return sc_nomem(err);
+	next->event.kind = v->event.kind;
+	next->event.id = v->event.id;
+	v->event.answer = (struct meta_answer){META_APPLIED, c->revision, page->nr, page->records};
+	v->event.more = true;
+	push(c->client, v);
+	c->event = next;
+	return 0;
+}
+
+static int add_page(struct call *c, const struct meta_answer *page, struct sc_err *err)
+{
+	struct meta_answer *all = &c->event->event.answer;
+	struct meta_record *records = sc_arena_array(&c->event->arena, all->nr + page->nr + 1, sizeof(*records));
+
 	if (!records)
 		return sc_nomem(err);
 	if (all->nr)
 		memcpy(records, all->records, all->nr * sizeof(*records));
-	if (page.nr)
-		memcpy(records + all->nr, page.records, page.nr * sizeof(*records));
+	if (page->nr)
+		memcpy(records + all->nr, page->records, page->nr * sizeof(*records));
+	*all = (struct meta_answer){META_APPLIED, c->revision, all->nr + page->nr, records};
+	return 0;
+}
+
+/* 1: there are more pages. */
+static int read_page(struct call *c, struct sc_err *err)
+{
+	struct meta_etcd *e = c->client;
+	struct meta_answer page;
+	const char *next;
+	int rc = meta_wire_page_answer(e->cluster, c->answer.text, c->answer.bytes, &c->event->arena, &page, &next,
+				       err);
+
+	if (rc == 0)
+		rc = check_revision(c, page.revision, err);
+	if (rc < 0)
+		return rc;
 	c->revision = c->revision ? c->revision : page.revision;
-	*all = (struct meta_answer){META_APPLIED, c->revision, all->nr + page.nr, records};
-	if (!next)
-		return 0;
+	rc = e->whole && next ? push_part(c, &page, err) : add_page(c, &page, err);
+	if (rc < 0 || !next)
+		return rc;
 	c->body.bytes = 0;
 	c->tries = 0;
-	rc = meta_wire_page(c->client->cluster, next, c->revision, &c->body, err);
+	rc = meta_wire_page(e->cluster, e->whole, next, c->revision, &c->body, err);
 	return rc < 0 ? rc : 1;
 }
 
 static int read_answer(struct call *c, struct sc_err *err)
 {
 	struct meta_etcd_event *v = &c->event->event;
+	int rc;
 
 	switch (c->kind) {
 	case CALL_TXN:
-		return meta_wire_txn_answer(c->client->cluster, &c->txn, c->answer.text, c->answer.bytes,
-					    &c->event->arena, &v->answer, err);
+		rc = meta_wire_txn_answer(c->client->cluster, &c->txn, c->answer.text, c->answer.bytes,
+					  &c->event->arena, &v->answer, err);
+		return rc < 0 ? rc : check_revision(c, v->answer.revision, err);
 	case CALL_GRANT:
 	case CALL_KEEPALIVE:
 		return read_lease(c, v, err);
@@ -283,6 +338,7 @@ static void finish(struct call *c, CURLcode result, long status)
 		rc = read_answer(c, &v->err);
 	else
 		rc = read_refusal(c, status, &v->err);
+	v = &c->event->event; /* of a snapshot in parts it is the next one */
 	if (rc == 1) {
 		rc = meta_call_start(c, &v->err);
 		if (rc == 0)
@@ -387,6 +443,16 @@ int meta_etcd_next(struct meta_etcd *e, int ms, const struct meta_etcd_event **r
 	return 1;
 }
 
+void meta_etcd_saw(struct meta_etcd *e, uint64_t revision)
+{
+	e->seen = sc_max_u64(e->seen, revision);
+}
+
+uint64_t meta_etcd_seen(const struct meta_etcd *e)
+{
+	return e->seen;
+}
+
 void meta_etcd_wake(struct meta_etcd *e)
 {
 	__atomic_store_n(&e->woken, true, __ATOMIC_RELEASE);
@@ -447,6 +513,7 @@ int meta_etcd_new(const struct meta_etcd_config *config, struct meta_etcd **ret,
 	e->also = -1;
 	e->request_ms = config->request_ms;
 	e->connect_ms = config->connect_ms;
+	e->whole = config->whole;
 	e->nr_endpoints = config->nr_endpoints;
 	e->endpoints = sc_zalloc_array(config->nr_endpoints, sizeof(*e->endpoints));
 	e->multi = curl_multi_init();

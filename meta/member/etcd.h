@@ -24,6 +24,7 @@ struct meta_etcd_config {
 	const char *const *endpoints; /* http(s)://HOST:PORT; asked in turn, from the one that last answered */
 	uint32_t nr_endpoints;
 	int64_t request_ms, connect_ms; /* deadlines of one attempt */
+	bool whole;			/* snapshot and watch: of all keys of the cluster, not of all/ only */
 	const char *ca, *cert, *key;	/* files in PEM; NULL: the system's, none */
 };
 
@@ -35,10 +36,17 @@ struct meta_etcd_event {
 	struct meta_answer answer; /* SNAPSHOT: all keys of all/, at `revision`; WATCH: what changed up to `revision` */
 	uint64_t lease, ttl_s;	  /* ANSWER of grant and keepalive */
 	struct sc_err err;	  /* UNKNOWN, UNWATCHED: why; code 0 else */
+	bool more;		  /* SNAPSHOT of a whole cluster: it comes in parts, at one revision, and has more */
+	bool lost;		  /* UNKNOWN, as etcd has lost changes: it has fewer than were seen when this was
+				   * asked */
 };
 
 /** SC_E_LIMIT (a name or no endpoints), SC_E_UNSUPPORTED (libcurl without what this needs), SC_E_NO_MEMORY. */
 int meta_etcd_new(const struct meta_etcd_config *config, struct meta_etcd **ret, struct sc_err *err);
+/** Tells that etcd was seen at a revision, before; and which is the highest that was seen.  An etcd that has fewer
+ *  has lost its data, or is another one: nothing of what it says is taken (`lost`). */
+void meta_etcd_saw(struct meta_etcd *e, uint64_t revision);
+uint64_t meta_etcd_seen(const struct meta_etcd *e);
 /** Ends requests that are on their way without an answer. */
 void meta_etcd_free(struct meta_etcd *e);
 
@@ -50,6 +58,8 @@ int meta_etcd_keepalive(struct meta_etcd *e, uint64_t id, uint64_t lease, struct
 int meta_etcd_revoke(struct meta_etcd *e, uint64_t id, uint64_t lease, struct sc_err *err);
 /** Reads all/ at one revision; when it is answered, a watch has begun from there.  A former watch ends. */
 int meta_etcd_snapshot(struct meta_etcd *e, uint64_t id, struct sc_err *err);
+/** Watches from behind a revision on, of which the caller has all keys. */
+void meta_etcd_watch(struct meta_etcd *e, uint64_t revision);
 /** Goes on watching from where it is, by another connection, and another server if there is one. */
 void meta_etcd_rewatch(struct meta_etcd *e);
 

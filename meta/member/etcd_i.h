@@ -26,6 +26,7 @@ struct call {
 	struct meta_txn txn; /* what was asked for, without values */
 	struct event *event; /* that it ends with, so that this needs no memory; of a snapshot: what was read so far */
 	uint64_t revision;   /* of a snapshot's first page; 0: not read yet */
+	uint64_t since;	     /* that etcd had when this was begun, if its answer says how far etcd is; 0: it does not */
 };
 
 struct event {
@@ -42,12 +43,13 @@ struct meta_etcd {
 	struct curl_slist *headers;
 	struct call *calls;
 	struct event *first, **last, *taken;
-	bool watching;
+	bool watching, whole;
 	uint64_t position;
 	struct call *watch;
 	int64_t watch_at, backoff_ms; /* when to begin again, while there is none */
 	bool woken;
 	int also;
+	uint64_t seen; /* the highest revision that was seen */
 };
 
 /** NULL: out of memory. */

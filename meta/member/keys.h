@@ -50,6 +50,7 @@ struct meta_hash {
 	X(PROPOSAL, "all/jobs/%j/proposal", 384)                                                                       \
 	X(STORE, "all/jobs/%j/store/%v", 16u << 10)                                                                    \
 	X(JOB, "all/jobs/%j/name", 384)                                                                                \
+	X(REMOVED, "all/jobs/%j/removed", 64) /* of a job: somebody has removed it */                                  \
 	X(CONFIG, "all/jobs/%j/config", 1024)                                                                          \
 	X(TAG, "all/jobs/%j/tag/%t", 64)                                                                               \
 	X(NAME, "names/%t", 64)		      /* of a job */                                                           \
@@ -101,6 +102,7 @@ struct meta_text_list {
 struct meta_cluster_value {
 	uint64_t id[2], protocol_min, protocol_max, fresh_ms, ttl_ms, copies;
 	const char *domains;
+	uint64_t era;		/* how often its keys were made anew from a store's backup */
 };
 struct meta_bound_value {
 	uint64_t store[2];

@@ -30,6 +30,7 @@ static const struct field of_cluster[] = {{"id", HEX2, AT(cluster.id)},
 					  {"ttl_ms", NUMBER, AT(cluster.ttl_ms)},
 					  {"copies", NUMBER, AT(cluster.copies)},
 					  {"domains", TEXT, AT(cluster.domains), 0, true},
+					  {"era", NUMBER, AT(cluster.era), 0, true},
 					  {}};
 static const struct field of_bound[] = {{"store", HEX2, AT(bound.store)},
 					{"blob", NUMBER, AT(bound.blob)},
@@ -98,6 +99,7 @@ static const struct field *const fields[META_KEY_KINDS_NR] = {
     [META_KEY_SHOWN] = of_number,    [META_KEY_NUMBERS] = of_number,  [META_KEY_NUMBER] = of_number,
     [META_KEY_TAG] = of_number,      [META_KEY_NAME] = of_number,     [META_KEY_PROPOSAL] = of_proposal,
     [META_KEY_STORE] = of_store,     [META_KEY_VERSION] = of_version, [META_KEY_READY] = of_ready,
+    [META_KEY_REMOVED] = of_number,
     [META_KEY_LOW] = of_low,         [META_KEY_COPIED] = of_copied,   [META_KEY_BOUND] = of_bound,
 };
 static const char *const changes[] = {"commit", "topology", "layout", "rollback", "data", "removal"};
@@ -136,6 +138,8 @@ static void add_line(const char *base, const struct field *f, struct sc_buf *buf
 
 	switch (f->form) {
 	case NUMBER:
+		if (f->may_miss && !*(const uint64_t *)at)
+			return;
 		sc_buf_printf(buf, "%s ", f->name);
 		sc_buf_number(buf, *(const uint64_t *)at);
 		break;

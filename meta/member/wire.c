@@ -16,6 +16,7 @@
 #include "meta/member/member_i.h"
 
 #define PAGE_KEYS 500
+#define PAGE_KEYS_WHOLE 32 /* a value may have 1 MiB there */
 
 /* --- base64 --- */
 
@@ -104,13 +105,20 @@ static void add_range(const char *prefix, struct sc_buf *buf)
 	sc_buf_byte(buf, '"');
 }
 
+static void watched_prefix(const char *cluster, bool whole, char *to, size_t room)
+{
+	(void)snprintf(to, room, "/scalai/%s/%s", cluster, whole ? "" : "all/");
+}
+
 static void range_prefix(const char *cluster, const struct meta_op *o, char *to, size_t room)
 {
 	static const char *const names[] = {
 	    [META_RANGE_ALL] = "all", [META_RANGE_NODES] = "nodes", [META_RANGE_LOW] = "low",
 	    [META_RANGE_NUMBERS] = "number"};
 
-	if (o->range == META_RANGE_READY || o->range == META_RANGE_KEPT)
+	if (o->range == META_RANGE_CLUSTER)
+		watched_prefix(cluster, true, to, room);
+	else if (o->range == META_RANGE_READY || o->range == META_RANGE_KEPT)
 		(void)snprintf(to, room, "/scalai/%s/%s/%016llx/%llu/", cluster,
 			       o->range == META_RANGE_READY ? "ready" : "kept", (unsigned long long)o->key.job,
 			       (unsigned long long)o->key.nr);
@@ -219,12 +227,14 @@ int meta_wire_txn(const char *cluster, const struct meta_txn *txn, struct sc_buf
 	return rc < 0 ? rc : buf->failed ? sc_nomem(err) : 0;
 }
 
-int meta_wire_page(const char *cluster, const char *from, uint64_t revision, struct sc_buf *buf, struct sc_err *err)
+int meta_wire_page(const char *cluster, bool whole, const char *from, uint64_t revision, struct sc_buf *buf,
+		   struct sc_err *err)
 {
 	char prefix[META_KEY_BYTES_MAX], end[META_KEY_BYTES_MAX];
 
-	(void)snprintf(prefix, sizeof(prefix), "/scalai/%s/all/", cluster);
-	(void)snprintf(end, sizeof(end), "/scalai/%s/all0", cluster);
+	watched_prefix(cluster, whole, prefix, sizeof(prefix));
+	watched_prefix(cluster, whole, end, sizeof(end));
+	end[strlen(end) - 1]++;
 	sc_buf_printf(buf, "{\"key\":\"");
 	if (from) /* the key after it */
 		meta_add_base64(buf, from, strlen(from) + 1);
@@ -232,15 +242,16 @@ int meta_wire_page(const char *cluster, const char *from, uint64_t revision, str
 		meta_add_base64(buf, prefix, strlen(prefix));
 	sc_buf_printf(buf, "\",\"range_end\":\"");
 	meta_add_base64(buf, end, strlen(end));
-	sc_buf_printf(buf, "\",\"limit\":\"%d\",\"revision\":\"%llu\"}", PAGE_KEYS, (unsigned long long)revision);
+	sc_buf_printf(buf, "\",\"limit\":\"%d\",\"revision\":\"%llu\"}",
+		      whole ? PAGE_KEYS_WHOLE : PAGE_KEYS, (unsigned long long)revision);
 	return buf->failed ? sc_nomem(err) : 0;
 }
 
-int meta_wire_watch(const char *cluster, uint64_t from, struct sc_buf *buf, struct sc_err *err)
+int meta_wire_watch(const char *cluster, bool whole, uint64_t from, struct sc_buf *buf, struct sc_err *err)
 {
 	char prefix[META_KEY_BYTES_MAX];
 
-	(void)snprintf(prefix, sizeof(prefix), "/scalai/%s/all/", cluster);
+	watched_prefix(cluster, whole, prefix, sizeof(prefix));
 	sc_buf_printf(buf, "{\"create_request\":{");
 	add_range(prefix, buf);
 	sc_buf_printf(buf, ",\"start_revision\":\"%llu\"}}", (unsigned long long)from);

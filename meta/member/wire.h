@@ -26,11 +26,12 @@ struct meta_watched {
 	struct meta_record *records;
 };
 
-/** Appends the body of a transaction, of a page of all/ (from a key on; revision 0: now) and of a watch.  SC_E_LIMIT,
- *  SC_E_NO_MEMORY. */
+/** Appends the body of a transaction, of a page of all/ (from a key on; revision 0: now) and of a watch; `whole`: of
+ *  all keys of the cluster.  SC_E_LIMIT, SC_E_NO_MEMORY. */
 int meta_wire_txn(const char *cluster, const struct meta_txn *txn, struct sc_buf *buf, struct sc_err *err);
-int meta_wire_page(const char *cluster, const char *from, uint64_t revision, struct sc_buf *buf, struct sc_err *err);
-int meta_wire_watch(const char *cluster, uint64_t from, struct sc_buf *buf, struct sc_err *err);
+int meta_wire_page(const char *cluster, bool whole, const char *from, uint64_t revision, struct sc_buf *buf,
+		   struct sc_err *err);
+int meta_wire_watch(const char *cluster, bool whole, uint64_t from, struct sc_buf *buf, struct sc_err *err);
 
 /** Read answers, to the arena.  Keys that this program does not know are left out.  SC_E_FORMAT, SC_E_LIMIT,
  *  SC_E_NO_MEMORY: then nothing of it may be taken. */

@@ -30,6 +30,9 @@ static int on_member(void *arg, const struct meta_member_row *row)
 	j->m->joined.is = true;
 	j->m->joined.node = row->node;
 	memcpy(j->m->joined.id, row->id, sizeof(row->id));
+	j->m->joined.era = row->era;
+	j->m->joined.revision = row->revision;
+	j->m->joined.backup = row->backup_era == row->era ? row->backup : 0;
 	j->m->lease = row->lease;
 	return 0;
 }
@@ -55,7 +58,13 @@ static int join(struct joined *j, struct sc_err *err)
 {
 	struct rs_member *m = j->m;
 
-	return m->joined.is ? 0 : meta_member_join(m->s->catalog, m->cluster, m->id, m->node, err);
+	int rc = m->joined.is ? 0 : meta_member_join(m->s->catalog, m->cluster, m->id, m->node, err);
+
+	if (rc == 0 && m->era != m->joined.era)
+		rc = meta_member_set_era(m->s->catalog, m->era, err);
+	if (rc == 0 && m->era != m->joined.era)
+		m->joined.backup = 0; /* it is of the era before */
+	return rc;
 }
 
 static int on_job(void *arg, const struct meta_shared_job *row)
@@ -135,10 +144,10 @@ static void wait_for_membership(struct rs_member *m)
 }
 
 /* etcd's certificates: a folder without cert.pem says whom to trust only. */
-static int connect_etcd(struct rs_member *m, const struct rs_member_options *o, struct sc_err *err)
+int rs_member_connect(const struct rs_member_options *o, bool whole, struct meta_etcd **ret, struct sc_err *err)
 {
 	struct meta_etcd_config to = {.cluster = o->cluster, .endpoints = o->etcd, .nr_endpoints = o->nr_etcd,
-				      .request_ms = 3000, .connect_ms = 1000};
+				      .request_ms = 3000, .connect_ms = 1000, .whole = whole};
 	char ca[4096], cert[4096], key[4096];
 
 	if (o->etcd_tls) {
@@ -153,7 +162,7 @@ static int connect_etcd(struct rs_member *m, const struct rs_member_options *o, 
 			to.key = key;
 		}
 	}
-	return meta_etcd_new(&to, &m->etcd, err);
+	return meta_etcd_new(&to, ret, err);
 }
 
 static int start(struct rs_member *m, const struct rs_member_options *o, struct sc_err *err)
@@ -169,7 +178,9 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 	if (rc == 0)
 		rc = look(&x, err);
 	if (rc == 0)
-		rc = connect_etcd(m, o, err);
+		rc = rs_member_connect(o, false, &m->etcd, err);
+	if (rc == 0)
+		rc = rs_member_connect(o, true, &m->backup.etcd, err);
 	if (rc == 0)
 		rc = rs_member_boot(m, err);
 	if (rc == 0)
@@ -196,6 +207,8 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 		return rc;
 	rs_copies_start(m);
 	rc = rs_follow_start(m, err);
+	if (rc == 0)
+		rc = rs_backup_start(m, err);
 	if (rc == 0)
 		rc = rs_node_start(m, err);
 	if (rc == 0)
@@ -260,6 +273,8 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	answers = m->etcd && rs_node_goodbye(m);
 	rs_worker_stop(s); /* of the service: it may read what is elsewhere */
 	rs_follow_stop(m);
+	rs_backup_stop(m);
+	rs_revision_note(m);
 	if (answers) /* no thread gives numbers any more */
 		rs_member_end_numbers(m);
 	landings = m->landings;
@@ -307,9 +322,12 @@ void rs_member_describe(struct rs_service *s, struct sc_buf *buf)
 		return;
 	(void)pthread_mutex_lock(&m->lock);
 	sc_buf_line(buf, "cluster: '%s', node '%s' (number %u, at %s) %s", m->cluster, m->name, m->node, m->listen,
-		    m->outdated ? "is no member: its program does not speak the cluster's protocol; use a newer one"
+		    *m->left	  ? "is no member:"
+		    : m->outdated ? "is no member: its program does not speak the cluster's protocol; use a newer one"
 		    : m->serves ? "is a member"
 				: "is no member now: it waits for etcd");
+	if (*m->left)
+		sc_buf_line(buf, "cluster: %s", m->left);
 	for (size_t i = 0; i < m->jobs.nr; i++) {
 		const struct rs_shared *j = m->jobs.at[i];
 		char name[SC_NAME_BYTES_MAX + 1];

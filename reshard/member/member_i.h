@@ -8,6 +8,7 @@
  *	worker.c	the worker: what the core wants of jobs, one after the other
  *	take.c		jobs and versions that other nodes made, changed or removed
  *	node.c		the node's thread: etcd, the net and the core
+ *	restore.c	etcd's keys, made anew from the backup of a store that nobody has mounted
  * Each calls only those below it, and the rooms below (reshard/rows/rows_i.h, reshard/peers/peers_i.h).
  */
 #ifndef RS_MEMBER_I_H
@@ -19,6 +20,10 @@
 #include "reshard/peers/peers_i.h"
 #include "reshard/stored/stored_i.h"
 #include "reshard/rows/rows_i.h"
+
+/* --- member.c --- */
+/** Makes a client of etcd; `whole`: it follows all keys of the cluster. */
+int rs_member_connect(const struct rs_member_options *o, bool whole, struct meta_etcd **ret, struct sc_err *err);
 
 /* --- node.c --- */
 int rs_node_start(struct rs_member *m, struct sc_err *err);

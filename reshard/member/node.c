@@ -5,6 +5,8 @@
  */
 #include "reshard/member/member_i.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 SC_METRIC(is_member, SC_GAUGE, "scalai_cluster_member", "1: this node is a member of the cluster, 0: it is not now.");
@@ -133,13 +135,16 @@ static void act(struct rs_member *m, const struct rs_act *a)
 	}
 }
 
-/* The cluster speaks another protocol than this program: it was away when that was changed.  It does nothing more, so
- * its registration ends, no sooner than what kernels keep of its names; what its commands have come to, etcd knows. */
+/* The cluster speaks another protocol than this program: it was away when that was changed.  Or etcd has lost its data.
+ * It does nothing more, so its registration ends, no sooner than what kernels keep of its names; what its commands have
+ * come to, etcd knows. */
 static void leave(struct rs_member *m, const struct sc_err *why)
 {
 	sc_log(SC_LOG_ERROR, "%s", why->msg);
 	(void)pthread_mutex_lock(&m->lock);
 	m->outdated = true;
+	if (why->code == SC_E_STALE)
+		(void)snprintf(m->left, sizeof(m->left), "%s", why->msg);
 	for (size_t i = 0; i < m->jobs.nr; i++) {
 		struct rs_move *move = m->jobs.at[i]->move;
 
@@ -269,16 +274,73 @@ static void take_row(struct rs_member *m, const struct meta_record *r)
 		to_worker(m, todo, rest);
 }
 
-static bool has_job(const struct meta_answer *answer, uint64_t id)
+/* What etcd says of a job by a key that is there, NULL: nothing. */
+static const struct meta_record *of_job(const struct meta_answer *answer, enum meta_key_kind kind, uint64_t id)
 {
 	for (uint32_t i = 0; i < answer->nr; i++)
-		if (answer->records[i].key.kind == META_KEY_JOB && answer->records[i].key.job == id)
+		if (answer->records[i].key.kind == kind && answer->records[i].key.job == id &&
+		    answer->records[i].present)
+			return &answer->records[i];
+	return NULL;
+}
+
+/*
+ * Has etcd lost a job that has a version here, or versions of it?  Whoever removes a job leaves a key that says so, for
+ * ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster.md.
+ */
+static bool has_lost(struct rs_member *m, const struct meta_answer *answer, const struct rs_shared *j,
+		     struct sc_err *err)
+{
+	const struct meta_record *head = of_job(answer, META_KEY_HEAD, j->id);
+	const uint64_t nr = rs_shared_head(m, j), is = head ? head->value.head.nr : 0;
+	char name[SC_NAME_BYTES_MAX + 1];
+
+	if (is >= nr || of_job(answer, META_KEY_REMOVED, j->id))
+		return false;
+	(void)sc_fail(err, SC_E_STALE, "etcd has version %" PRIu64 " of job '%s' as the newest, and this store has "
+		      "%" PRIu64 ": etcd has lost its data, or is an older copy; nothing is taken from it, and "
+		      "nothing is removed: give it the newest copy of its data, and mount again", is,
+		      rs_job_name(j->job, name, sizeof(name)), nr);
+	return true;
+}
+
+/* One that is older than what is known already is asked for again. */
+static bool has_lost_any(struct rs_member *m, const struct meta_answer *answer, struct sc_err *err)
+{
+	for (size_t i = 0; answer->revision >= meta_etcd_seen(m->etcd); i++) {
+		struct rs_shared *j;
+		struct rs_job *job;
+
+		(void)pthread_mutex_lock(&m->lock);
+		j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
+		job = j && !j->gone && !j->kept ? j->job : NULL;
+		(void)pthread_mutex_unlock(&m->lock);
+		if (!j)
+			return false;
+		if (job && !rs_job_is_removed(job) && has_lost(m, answer, j, err))
 			return true;
+	}
 	return false;
 }
 
-/* All that there is: what this node has and etcd has not was removed while the node was away.  Tags that are gone can't
- * be seen: all are looked at. */
+/* Somebody has removed the key of a job, but not the job. */
+static bool is_removed_by_hand(struct rs_member *m, const struct meta_answer *answer, struct sc_err *err)
+{
+	for (uint32_t i = 0; i < answer->nr; i++) {
+		const struct meta_record *r = &answer->records[i];
+
+		if (r->key.kind == META_KEY_JOB && !r->present && !of_job(answer, META_KEY_REMOVED, r->key.job)) {
+			(void)sc_fail(err, SC_E_STALE, "keys of cluster '%s' were removed from etcd by hand: "
+				      "nothing is taken from it, and nothing is removed: give it the newest copy of "
+				      "its data that has them, and mount again", m->cluster);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* All that there is: of what this node has, and somebody has removed while the node was away, there is a key; what
+ * never had a version may not have come into being.  Tags that are gone can't be seen: all are looked at. */
 static void take_absent(struct rs_member *m, const struct meta_answer *answer)
 {
 	for (size_t i = 0;; i++) {
@@ -291,7 +353,7 @@ static void take_absent(struct rs_member *m, const struct meta_answer *answer)
 		if (!j)
 			return;
 		todo.act.job = j->id;
-		if (has_job(answer, j->id))
+		if (of_job(answer, META_KEY_JOB, j->id))
 			todo.what = TODO_TAGS;
 		to_worker(m, todo, NULL);
 	}
@@ -348,9 +410,23 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 			     .lease = v->lease,
 			     .nr_records = v->answer.nr,
 			     .records = v->answer.records};
+	struct sc_err why;
 
 	if (v->err.code)
 		sc_log(SC_LOG_DEBUG, "etcd: %s", v->err.msg);
+	if (!m->outdated && (v->lost || (v->kind == META_ETCD_SNAPSHOT && v->answer.outcome == META_APPLIED &&
+					 has_lost_any(m, &v->answer, &why)) ||
+			     (v->kind == META_ETCD_WATCH && is_removed_by_hand(m, &v->answer, &why))))
+		leave(m, v->lost ? &v->err : &why);
+	/* not that of an etcd which is refused: the right one may be behind it */
+	(void)pthread_mutex_lock(&m->lock);
+	if (!m->checked && v->kind == META_ETCD_SNAPSHOT && v->answer.outcome == META_APPLIED) {
+		m->checked = true;
+		(void)pthread_cond_broadcast(&m->changed);
+	}
+	if (m->checked && !m->outdated)
+		m->seen = meta_etcd_seen(m->etcd);
+	(void)pthread_mutex_unlock(&m->lock);
 	if (v->kind == META_ETCD_ANSWER && v->id == PEERS_ASKED) {
 		rs_peers_take(m, &v->answer);
 		return;
@@ -359,7 +435,7 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 		answer_ask(m, v->id, &v->answer);
 		return;
 	}
-	if (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH) {
+	if (!m->outdated && (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH)) {
 		take_protocol(m, &v->answer); /* before this node finds that it is a member */
 		take_rows(m, &v->answer, v->kind == META_ETCD_SNAPSHOT);
 		for (uint32_t i = 0; i < v->answer.nr; i++) /* another list of members: others may have moved */

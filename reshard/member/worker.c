@@ -202,7 +202,9 @@ static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 
 	if (nr >= j->wants)
 		return 0;
-	rc = rs_storage_finish(m, j, err);
+	rc = rs_backup_wait(m, j->id, j->wants, err);
+	if (rc == 0)
+		rc = rs_storage_finish(m, j, err);
 	if (rc == 0)
 		rc = take_prepared(m, j, nr, err);
 	if (rc < 0)
@@ -558,6 +560,7 @@ static void *run(void *arg)
 		for (size_t i = 0; i < todo.nr; i++)
 			do_one(m, &todo.at[i]);
 		sc_vec_done(&todo);
+		rs_revision_note(m);
 		again = try_again(m);
 		again |= rs_sweep_step(m);
 		(void)pthread_mutex_lock(&m->lock);

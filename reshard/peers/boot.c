@@ -39,6 +39,10 @@ static int ask(struct booting *b, const struct meta_txn *txn, const struct meta_
 		while (meta_etcd_next(b->m->etcd, ANSWER_MS, &v))
 			if (v->kind == META_ETCD_ANSWER && v->id == b->id)
 				break;
+		if (v && v->id == b->id && v->lost) {
+			*err = v->err;
+			return err->code;
+		}
 		if (v && v->id == b->id && v->answer.outcome != META_UNKNOWN) {
 			*ret = &v->answer;
 			return 0;
@@ -85,6 +89,22 @@ static int random_bytes(void *to, size_t bytes, struct sc_err *err)
 	return sc_sys.random(to, bytes, 0) == (ssize_t)bytes ? 0 : sc_fail_sys(err, errno, "cannot get random bytes");
 }
 
+/* Keys that were made anew from a backup begin with another era, in which etcd's revisions are others.  The catalog
+ * learns of it when all else is right. */
+static int boot_era(struct booting *b, uint64_t era, struct sc_err *err)
+{
+	struct rs_member *m = b->m;
+
+	m->era = era;
+	if (m->joined.is && era < m->joined.era)
+		return sc_fail(err, SC_E_STALE, "etcd has the keys of cluster '%s' in era %" PRIu64 ", and this store "
+			       "knows those of era %" PRIu64 ": it is an older copy; give it the newest copy of its "
+			       "data; nothing was changed", m->cluster, era, m->joined.era);
+	if (era == m->joined.era)
+		meta_etcd_saw(m->etcd, m->joined.revision);
+	return 0;
+}
+
 static int boot_cluster(struct booting *b, struct sc_err *err)
 {
 	struct meta_value v = {.kind = META_KEY_CLUSTER,
@@ -100,15 +120,16 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 		rc = b->m->joined.is ? read_key(b, key, &r, err) : make(b, key, &v, &r, err);
 	if (rc == 0 && b->m->joined.is && !r)
 		rc = sc_fail(err, SC_E_STATE, "etcd has no cluster '%s', of which this store is node %u: it has "
-			     "lost its data, or is another one; look at etcd=, or give etcd the newest copy of its "
-			     "data; nothing was changed", b->m->cluster, b->m->joined.node);
+			     "lost its data, or is another one; look at etcd=, give etcd the newest copy of its "
+			     "data, or make its keys anew: 'scalai cluster rebuild'; nothing was changed",
+			     b->m->cluster, b->m->joined.node);
 	if (rc < 0)
 		return rc;
 	c = &r->value.cluster;
 	if (b->m->joined.is && memcmp(c->id, b->m->joined.id, sizeof(c->id)) != 0)
 		return sc_fail(err, SC_E_STATE, "this store is node %u of another cluster '%s', which had another "
-			       "id: look at etcd=, or give etcd the newest copy of its data; nothing was changed",
-			       b->m->joined.node, b->m->cluster);
+			       "id: look at etcd=, give etcd the newest copy of its data, or make its keys anew: "
+			       "'scalai cluster rebuild'; nothing was changed", b->m->joined.node, b->m->cluster);
 	b->m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
 	if (c->ttl_ms < 1000 || c->ttl_ms > 600000 || !c->fresh_ms || c->fresh_ms > c->ttl_ms)
 		return sc_fail(err, SC_E_LIMIT, "cluster '%s' has a TTL of %" PRIu64 " ms and tells what it knows for "
@@ -123,7 +144,7 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 	t->keep = t->ttl / 20;
 	t->resend = 200 * MEMBER_MS;
 	t->low = t->care = t->ttl / 4;
-	return 0;
+	return boot_era(b, c->era, err);
 }
 
 /* That of `meta`, unless it was changed. */

@@ -141,7 +141,8 @@ int rs_member_current(struct rs_member *m, struct rs_job *job, struct sc_err *er
 		else if (m->stop || m->outdated || (m->gave_up && !m->serves) || sc_now_ns() >= give_up ||
 			 (!waits && m->waiting >= WAITING_MAX))
 			rc = sc_fail_sys(err, EHOSTDOWN, "this node does not know which version is the newest: %s",
-					 m->outdated ? "its program does not speak the cluster's protocol"
+					 *m->left      ? m->left
+					 : m->outdated ? "its program does not speak the cluster's protocol"
 					 : m->serves ? "another node's command is on its way; try again"
 						     : "it does not hear from etcd");
 		if (rc < 0) {

@@ -11,6 +11,7 @@
  *	objects.c	what versions are made of, to etcd and from there
  *	pack.c		objects as texts, which values of etcd are
  *	ask.c		requests of other threads to the node's
+ *	backup.c	the cluster's keys, in the catalog
  *	bound.c		numbers that this node may give to files
  *	boot.c		the cluster's secret, the node's number, and the store that it belongs to
  * Each calls only those below it.
@@ -165,7 +166,13 @@ struct rs_member {
 		bool is;		/* it is in a cluster: this one */
 		uint32_t node;
 		uint8_t id[16];		/* of the cluster */
+		uint64_t era, revision, backup; /* of etcd: the highest that it had seen; of the backup, 0: none */
 	} joined;
+	struct {			/* the thread that follows all keys of the cluster, with a client of its own */
+		struct meta_etcd *etcd;
+		pthread_t thread;
+		bool has_thread;
+	} backup;
 	struct {			/* numbers of files that this life may give: the worker's, once it runs */
 		struct meta_bound_value is;	/* of etcd, as of revision `mod` */
 		uint64_t mod;
@@ -174,6 +181,7 @@ struct rs_member {
 	} bound;
 	uint64_t lease;
 	struct rs_core_times times;
+	uint64_t era;			/* of etcd's keys: how often they were made anew */
 	uint8_t id[16], secret[RS_SECRET_BYTES];
 	struct rs_core *core;
 	struct meta_etcd *etcd;
@@ -187,7 +195,10 @@ struct rs_member {
 	bool gave_up;			/* a lookup has waited in vain since it serves no more, since: */
 	int64_t fenced_ns;
 	bool stop, serves;
-	bool outdated;			/* the cluster speaks a protocol that this program does not: it takes no part */
+	bool outdated;			/* it takes no part any more: the cluster speaks a protocol that this program
+					 * does not, or etcd has lost its data */
+	char left[512];			/* why; "": it is the protocol */
+	uint64_t seen, noted;		/* of etcd, the highest revision; that the catalog has it (the worker's) */
 	uint8_t protocol;		/* that the cluster speaks */
 	struct {
 		size_t nr, room;
@@ -238,6 +249,7 @@ struct rs_member {
 		struct rs_peer *at;
 	} peers;
 	bool asks_peers;
+	bool checked;			/* etcd has all that this store has */
 	uint64_t position;		/* revision of etcd that is known of jobs' rows */
 	struct rs_pulling *pulls_again;	/* that have failed, and are tried again */
 	struct rs_probe *probes;	/* members that a command waits for (probe.c) */
@@ -275,6 +287,14 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err);
 /** Gives this node's next numbers back, when it ends: the next life begins with them. */
 void rs_member_end_numbers(struct rs_member *m);
 
+/* --- backup.c --- */
+/** Begins to keep it, by m->backup.etcd, when it is known that etcd has lost nothing. */
+int rs_backup_start(struct rs_member *m, struct sc_err *err);
+/** Ends it, after m->stop, and its client. */
+void rs_backup_stop(struct rs_member *m);
+/** Waits until the backup has this version of a job.  SC_E_BUSY: it is behind.  Not under m->lock. */
+int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err *err);
+
 /* --- bound.c --- */
 /** Gives the first numbers of this life, behind those that were given (`first`: by the catalog), and where they end. */
 void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *was, struct meta_numbers *first,
@@ -283,6 +303,8 @@ void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *wa
 void rs_bound_tick(struct rs_member *m);
 /** The worker: gets more of etcd. */
 void rs_bound_move(struct rs_member *m);
+/** Notes in the catalog how far etcd was, for the next mount: the worker, or when it has ended. */
+void rs_revision_note(struct rs_member *m);
 
 /* --- objects.c --- */
 /** Objects in memory, between the catalog's transaction and etcd. */

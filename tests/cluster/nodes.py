@@ -137,7 +137,7 @@ class Node(Host):
 		self.fabric = os.environ.get("FABRIC")  # tcp, ucx
 		self.own = cluster.work / f"own{number}"  # where its daemon is: /proc/self/cwd of this node alone
 
-	def up(self, binary=None):
+	def start(self, binary=None):
 		self.mount.mkdir(exist_ok=True)
 		self.own.mkdir(exist_ok=True)
 		etcd = ",".join(f"etcd={url}" for url in self.cluster.urls)
@@ -157,6 +157,9 @@ class Node(Host):
 				env=dict(os.environ, SCALAI_STEPS=str(self.own), SCALAI_PROTOCOLS=self.protocols or "1",
 					 LD_LIBRARY_PATH=os.environ.get("LIBUCX", str(UCX))))
 		self.wait(self.health, 30, "it is mounted")
+
+	def up(self, binary=None):
+		self.start(binary)
 		self.was_member = "is a member" in self.health()  # from the first on
 		self.wait(lambda: "is a member" in self.health(), 30, "it is a member")
 		return self
@@ -308,14 +311,19 @@ class Cluster:
 			run(*here, "ip", "address", "add", f"{n.address}/24", "dev", link)
 			run(*here, "ip", "link", "set", link, "up")
 
-	def start_etcd(self, ttl_ms, fresh_ms):
+	def etcd_up(self):
+		"""The one in the hub, with what is in its folder."""
 		url = self.urls[0]
-		for e in self.etcds:
-			e.up()
-		self.etcd = None if self.etcds else self.run_etcd(
+		self.etcd = self.run_etcd(
 			self.hub, "etcd", "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380",
 			"--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380",
 			*self.etcd_certificates())
+
+	def start_etcd(self, ttl_ms, fresh_ms):
+		for e in self.etcds:
+			e.up()
+		if not self.etcds:
+			self.etcd_up()
 		value = (f"id {os.urandom(16).hex()}\nprotocol_min 1\nprotocol_max 1\nfresh_ms {fresh_ms}\nttl_ms {ttl_ms}\n"
 			 "copies 1\ndomains \n")
 		for _ in range(100):

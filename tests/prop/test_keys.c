@@ -96,7 +96,7 @@ static struct meta_value random_value(struct sc_arena *a)
 	switch (v.kind) {
 	case META_KEY_CLUSTER:
 		v.cluster = (struct meta_cluster_value){
-		    {n[0], n[1]}, n[2], n[3], n[4], n[5], n[6], pick(2) ? text(a, false) : NULL};
+		    {n[0], n[1]}, n[2], n[3], n[4], n[5], n[6], pick(2) ? text(a, false) : NULL, pick(3)};
 		break;
 	case META_KEY_BOUND:
 		v.bound = (struct meta_bound_value){{n[0], n[1]}, n[2], n[3]};
@@ -137,6 +137,7 @@ static struct meta_value random_value(struct sc_arena *a)
 		v.copied = (struct meta_copied_value){n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[0]};
 		break;
 	case META_KEY_SHOWN:
+	case META_KEY_REMOVED:
 	case META_KEY_TAG:
 	case META_KEY_NAME:
 	case META_KEY_NUMBER:

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The backup of the cluster's keys, which each node has in its catalog: the way out where etcd has lost its data
+ * (reshard/member/restore.c).  A thread watches all keys of the cluster, and writes down what changes, revision by
+ * revision.
+ *
+ * 1. A backup is etcd's keys as they were at one revision.  Those that go with a lease are not in it, nor those that
+ *    say who has registered, nor the secret.
+ * 2. A version is in a store's catalog only after the backup has it: a backup lacks no version of its own store.
+ * 3. It is made of an etcd that this node takes part in: one that has lost its data is not written over it.
+ */
+#include "reshard/peers/peers_i.h"
+
+#include <string.h>
+
+#define SNAPSHOT 1u
+#define AGAIN_MS 1000
+#define WAIT_NS (3000 * MEMBER_MS)
+
+static bool is_kept(enum meta_key_kind kind)
+{
+	switch (kind) {
+	case META_KEY_CLUSTER: case META_KEY_NUMBERS: case META_KEY_NUMBER: case META_KEY_BOUND: case META_KEY_DRAIN:
+	case META_KEY_DOMAINS: case META_KEY_PROTOCOL: case META_KEY_FIRST: case META_KEY_HEAD: case META_KEY_SHOWN:
+	case META_KEY_STORE: case META_KEY_JOB: case META_KEY_REMOVED: case META_KEY_CONFIG: case META_KEY_TAG:
+	case META_KEY_NAME: case META_KEY_VERSION: case META_KEY_OBJECT: case META_KEY_WHERE: case META_KEY_DIGEST:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static int put(struct rs_member *m, bool fresh, const struct meta_record *r, struct sc_err *err)
+{
+	sc_cleanup(sc_buf_done) struct sc_buf key = {0}, value = {0};
+	int rc;
+
+	if (!is_kept(r->key.kind))
+		return 0;
+	rc = meta_key_print(m->cluster, &r->key, &key, err);
+	if (rc == 0 && r->present)
+		rc = meta_value_print(&r->value, &value, err);
+	if (rc == 0 && (key.failed || value.failed))
+		rc = sc_nomem(err);
+	if (rc < 0)
+		return rc;
+	return r->present ? meta_backup_put(m->s->catalog, fresh, key.text, value.text ? value.text : "", err)
+			  : meta_backup_drop(m->s->catalog, key.text, err);
+}
+
+/* `fresh`: of a snapshot, of which this is the first part or a later one. */
+static int take(struct rs_member *m, const struct meta_etcd_event *v, bool first, struct sc_err *err)
+{
+	const bool fresh = v->kind == META_ETCD_SNAPSHOT;
+	int rc = meta_catalog_begin(m->s->catalog, false, err);
+
+	if (rc < 0)
+		return rc;
+	if (fresh && first)
+		rc = meta_backup_begin(m->s->catalog, err);
+	for (uint32_t i = 0; rc == 0 && i < v->answer.nr; i++)
+		rc = put(m, fresh, &v->answer.records[i], err);
+	if (rc == 0 && !v->more)
+		rc = meta_backup_done(m->s->catalog, fresh, v->answer.revision, err);
+	return meta_catalog_end(m->s->catalog, rc, err);
+}
+
+/* Waits until this node knows that etcd has all that it has.  False: it never will. */
+static bool may_begin(struct rs_member *m)
+{
+	bool may;
+
+	(void)pthread_mutex_lock(&m->lock);
+	while (!m->stop && !m->outdated && !m->checked)
+		(void)pthread_cond_wait(&m->changed, &m->lock);
+	may = !m->stop && !m->outdated;
+	(void)pthread_mutex_unlock(&m->lock);
+	return may;
+}
+
+static bool goes_on(struct rs_member *m, int64_t until)
+{
+	bool goes;
+
+	(void)pthread_mutex_lock(&m->lock);
+	while (!m->stop && !m->outdated && sc_now_ns() < until)
+		(void)sc_sys.wait_until(&m->changed, &m->lock, until);
+	goes = !m->stop && !m->outdated;
+	(void)pthread_mutex_unlock(&m->lock);
+	return goes;
+}
+
+static void *run(void *arg)
+{
+	struct rs_member *m = arg;
+	struct meta_etcd *e = m->backup.etcd;
+	bool follows = m->joined.backup != 0, reads = false, first = false, said = false;
+
+	if (!may_begin(m))
+		return NULL;
+	if (follows)
+		meta_etcd_watch(e, m->joined.backup);
+	while (goes_on(m, 0)) {
+		const struct meta_etcd_event *v;
+		struct sc_err err = {0};
+		int rc = 0;
+
+		if (!follows && !reads) {
+			rc = meta_etcd_snapshot(e, SNAPSHOT, &err);
+			reads = first = rc == 0;
+		}
+		if (rc == 0 && !meta_etcd_next(e, AGAIN_MS, &v))
+			continue;
+		if (rc == 0 && (v->kind == META_ETCD_UNWATCHED || v->answer.outcome != META_APPLIED))
+			rc = sc_fail(&err, v->err.code ? v->err.code : SC_E_SYSTEM, "%s", v->err.msg);
+		if (rc == 0 && goes_on(m, 0))
+			rc = take(m, v, first, &err);
+		if (rc == 0) {
+			first = false;
+			reads = v->kind == META_ETCD_SNAPSHOT && v->more;
+			follows = !reads;
+			said = false;
+			(void)pthread_mutex_lock(&m->lock);
+			(void)pthread_cond_broadcast(&m->changed);
+			(void)pthread_mutex_unlock(&m->lock);
+			continue;
+		}
+		if (!said && err.code != SC_E_STALE)
+			sc_log(SC_LOG_WARN, "the backup of etcd's keys: %s; trying again", err.msg);
+		said = true;
+		follows = reads = false;
+		if (!goes_on(m, sc_now_ns() + AGAIN_MS * MEMBER_MS))
+			break;
+	}
+	return NULL;
+}
+
+int rs_backup_start(struct rs_member *m, struct sc_err *err)
+{
+	int rc;
+
+	meta_etcd_saw(m->backup.etcd, meta_etcd_seen(m->etcd));
+	rc = pthread_create(&m->backup.thread, NULL, run, m);
+	if (rc)
+		return sc_fail_sys(err, rc, "cannot start the thread that keeps a backup of etcd's keys");
+	(void)pthread_setname_np(m->backup.thread, "scalai-backup");
+	m->backup.has_thread = true;
+	return 0;
+}
+
+void rs_backup_stop(struct rs_member *m)
+{
+	if (m->backup.has_thread) {
+		meta_etcd_wake(m->backup.etcd);
+		(void)pthread_join(m->backup.thread, NULL);
+	}
+	m->backup.has_thread = false;
+	meta_etcd_free(m->backup.etcd);
+	m->backup.etcd = NULL;
+}
+
+struct head {
+	const char *cluster;
+	uint64_t nr;
+};
+
+static int on_head(void *arg, const char *key, const char *value)
+{
+	struct sc_arena arena = {0};
+	struct meta_value v;
+	struct head *h = arg;
+	struct sc_err ignored;
+
+	(void)key;
+	if (meta_value_parse(META_KEY_HEAD, value, strlen(value), &arena, &v, &ignored) == 0)
+		h->nr = v.head.nr;
+	sc_arena_done(&arena);
+	return 0;
+}
+
+static bool has_version(struct rs_member *m, const char *key, uint64_t nr)
+{
+	struct head h = {.nr = 0};
+	struct sc_err ignored;
+
+	return meta_backup_each(m->s->catalog, key, on_head, &h, &ignored) == 0 && h.nr >= nr;
+}
+
+int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err *err)
+{
+	const struct meta_key key = {.kind = META_KEY_HEAD, .job = job};
+	const int64_t until = sc_now_ns() + WAIT_NS;
+	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
+	int rc = meta_key_print(m->cluster, &key, &text, err);
+	bool has;
+
+	if (rc < 0)
+		return rc;
+	for (;;) {
+		has = has_version(m, text.text, nr);
+		(void)pthread_mutex_lock(&m->lock);
+		if (has || m->stop || m->outdated || sc_now_ns() >= until)
+			break;
+		(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + 20 * MEMBER_MS);
+		(void)pthread_mutex_unlock(&m->lock);
+	}
+	(void)pthread_mutex_unlock(&m->lock);
+	return has ? 0 : sc_fail(err, SC_E_BUSY, "etcd does not answer: the backup of its keys is behind");
+}
