@@ -13,7 +13,7 @@ import sys
 import time
 
 from kept import clean, save_tensors
-from nodes import Cluster, inside
+from nodes import STOOD_STILL, Cluster, inside
 
 work, binary, seed, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 STEPS, ROWS, COLUMNS, PARTS = 12, 12, 64, 3
@@ -99,9 +99,19 @@ def refused(node, store, *words):
 		sys.exit(f"{node.name} with {store}: status {r.returncode}: {r.stdout}{r.stderr}: none of {words}: {log}")
 
 
-def commit(job, node):
-	if node.ctl(job.name, "commit", f"step={len(job.versions) + 1} kept=yes"):
+def command(job, node, file, text):
+	"""What it was refused with, or ''.  Nodes that were just mounted are members for the others a moment later."""
+	end = time.monotonic() + 30
+	while node.ctl(job.name, file, text):
 		said = node.read(job.name, "error")
+		if time.monotonic() > end or not ("try again" in said or any(part in said for part in STOOD_STILL)):
+			return said or "it says nothing"
+		time.sleep(0.1)
+	return ""
+
+
+def commit(job, node):
+	if said := command(job, node, "commit", f"step={len(job.versions) + 1} kept=yes"):
 		done["refused"] = done.get("refused", 0) + 1
 		if not job.pending and "nothing was written" in said:
 			return
@@ -120,8 +130,7 @@ def topology(job, node):
 	for n in cluster.nodes:
 		discard(job, n)
 	tp = 1 if job.tp == PARTS else PARTS
-	if node.ctl(job.name, "topology", f"tp={tp}"):
-		said = node.read(job.name, "error")
+	if said := command(job, node, "topology", f"tp={tp}"):
 		if not job.lossy:
 			sys.exit(f"{node.name}: topology: {said}: {log}")
 		done["refused"] = done.get("refused", 0) + 1
