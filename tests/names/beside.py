@@ -305,6 +305,30 @@ def gptq():
         refused(job, "topology", "tp=2", why)
 
 
-ALL = {"lora": lora, "fp8": fp8, "gptq": gptq}
+def stacked():
+    """Experts in one tensor, as transformers 5 has them in memory: [experts, gate and up, hidden] and [experts, hidden, inner]."""
+    m = Model()
+    for i in range(2):
+        h = f"model.layers.{i}.mlp."
+        m.add(h + "gate.weight", [4, HIDDEN])
+        m.add(h + "experts.gate_up_proj", [4, 2 * INNER, HIDDEN], 1, (1, 1))
+        m.add(h + "experts.down_proj", [4, HIDDEN, INNER], 2)
+    held(m, "use hf-moe")
+    job = commit(m, "use hf-moe", 2)
+    write(job, "topology", "dp=2 ep=2")
+    for at in range(2):
+        found = load(job / str(at) / "model.safetensors")
+        want = {k: np.split(a, 2)[at] if ".experts." in k else a for k, a in m.whole.items()}
+        same(found, want, f"ep=2, rank {at}")
+    # gpt-oss has the same name for [experts, hidden, gate and up in turns]
+    m.add("model.layers.0.mlp.experts.gate_up_proj_bias", [4, 2 * INNER])
+    try:
+        commit(m, "use hf-moe", 1)
+        raise AssertionError("it was taken")
+    except Refused as said:
+        assert "gate_up_proj_bias" in str(said), said
+
+
+ALL = {"lora": lora, "fp8": fp8, "gptq": gptq, "stacked": stacked}
 for each in sys.argv[2:] or ALL:
     ALL[each]()
