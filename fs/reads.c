@@ -307,11 +307,8 @@ void fs_read_late(const struct fs_seen *seen)
 	if (rc < 0) {
 		fs_fail_seen(seen, &err);
 	} else {
-		/* once the reader has its answer, it may close the handle */
-		rs_image_ref(fs->service, im);
 		fs_send_seen(seen);
 		rs_image_release(im, seen->at, seen->bytes);
-		rs_image_unref(fs->service, im);
 	}
 	if (r)
 		read_free(r);
