@@ -57,11 +57,10 @@ static int look(struct joined *j, struct sc_err *err)
 static int join(struct joined *j, struct sc_err *err)
 {
 	struct rs_member *m = j->m;
-
 	int rc = m->joined.is ? 0 : meta_member_join(m->s->catalog, m->cluster, m->id, m->node, err);
 
 	if (rc == 0 && m->era != m->joined.era)
-		rc = meta_member_set_era(m->s->catalog, m->era, err);
+		rc = rs_member_boot_era(m, err);
 	if (rc == 0 && m->era != m->joined.era)
 		m->joined.backup = 0; /* it is of the era before */
 	return rc;

@@ -353,21 +353,43 @@ static bool is_newer(const struct source *a, const struct source *b)
 	return a->era > b->era || (a->era == b->era && a->revision > b->revision);
 }
 
+static void add_name(const struct job *j, struct sc_buf *report)
+{
+	sc_buf_printf(report, "job '");
+	sc_buf_quoted(report, j->name);
+	sc_buf_printf(report, "': ");
+}
+
+/* One that is of an era before is not taken, whatever it has. */
+static void report_newer(const struct source *of, const struct job *j, struct sc_buf *report)
+{
+	for (size_t i = 0; i < of->jobs.nr; i++) {
+		if (of->jobs.at[i].id != j->id || of->jobs.at[i].nr <= j->nr)
+			continue;
+		add_name(j, report);
+		sc_buf_printf(report, "the backup of node %u, of era %" PRIu64 ", has version %" PRIu64 "; to go on "
+			      "from that, begin again without those of later eras\n", of->node, of->era,
+			      of->jobs.at[i].nr);
+	}
+}
+
 /* Of each job: who knew its newest version. */
-static void report_jobs(struct source *all, size_t nr, struct source *from, struct sc_buf *report)
+static void report_jobs(const struct source *all, size_t nr, const struct source *from, struct sc_buf *report)
 {
 	for (size_t i = 0; i < from->jobs.nr; i++) {
 		const struct job *j = &from->jobs.at[i];
 		size_t knew = 0;
 
+		if (!*j->name) /* it was removed */
+			continue;
 		for (size_t k = 0; k < nr; k++)
 			for (size_t l = 0; l < all[k].jobs.nr; l++)
 				knew += all[k].jobs.at[l].id == j->id && all[k].jobs.at[l].nr >= j->nr;
-		sc_buf_printf(report, "job ");
-		sc_buf_byte(report, '\'');
-		sc_buf_quoted(report, j->name);
-		sc_buf_printf(report, "': version %" PRIu64, j->nr);
+		add_name(j, report);
+		sc_buf_printf(report, "version %" PRIu64, j->nr);
 		sc_buf_printf(report, 2 * knew > nr ? "\n" : ", which only %zu of %zu backups had\n", knew, nr);
+		for (size_t k = 0; k < nr; k++)
+			report_newer(&all[k], j, report);
 	}
 }
 

@@ -204,15 +204,6 @@ static int refuse_store(const struct rs_member *m, uint32_t node, struct sc_err 
 		       "this one under a name that no node had", m->name, node, m->name);
 }
 
-/* Puts a number's store where an older program has given the number. */
-static int bind(struct booting *b, struct meta_key key, const struct meta_bound_value *mine, struct sc_err *err)
-{
-	struct meta_value v = {.kind = META_KEY_BOUND, .bound = *mine};
-	const struct meta_record *r;
-
-	return make(b, key, &v, &r, err);
-}
-
 /* Does the number belong to this store? */
 static int boot_store(struct booting *b, const struct meta_bound_value *mine, struct sc_err *err)
 {
@@ -225,10 +216,14 @@ static int boot_store(struct booting *b, const struct meta_bound_value *mine, st
 	rc = read_key(b, key, &r, err);
 	if (rc < 0)
 		return rc;
-	if (r ? memcmp(r->value.bound.store, mine->store, sizeof(mine->store)) == 0 : b->m->joined.is)
-		return r ? 0 : bind(b, key, mine, err);
+	if (r && memcmp(r->value.bound.store, mine->store, sizeof(mine->store)) == 0)
+		return 0;
 	if (!b->m->joined.is)
 		return refuse_store(b->m, b->m->node, err);
+	if (!r)
+		return sc_fail(err, SC_E_STALE, "etcd has lost the key that says which store node '%s' (number %u) "
+			       "has: give it the newest copy of its data, or make its keys anew: 'scalai cluster "
+			       "rebuild'; nothing was changed", b->m->name, b->m->node);
 	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has another store than this one: mount that", b->m->name,
 		       b->m->node);
 }
@@ -428,6 +423,77 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 		return meta_numbers_from(m->s->catalog, &first, &end, err);
 	}
 	return rc < 0 ? rc : sc_fail(err, SC_E_BUSY, "node '%s' is being mounted elsewhere, too; try again", m->name);
+}
+
+/* --- another era --- */
+
+struct newest {
+	struct booting b;
+	struct sc_arena arena;
+	struct {
+		size_t nr, room;
+		struct meta_key *at;	/* of the newest version of each job, as the store knew etcd */
+	} keys;
+	struct sc_err *err;
+};
+
+static int on_newest(void *arg, const char *text, const char *value)
+{
+	struct newest *n = arg;
+	struct meta_value v;
+	struct meta_key key;
+	int rc = meta_key_parse(n->b.m->cluster, text, strlen(text), &n->arena, &key, n->err);
+
+	if (rc < 0 || key.kind != META_KEY_HEAD)
+		return rc;
+	rc = meta_value_parse(META_KEY_HEAD, value, strlen(value), &n->arena, &v, n->err);
+	if (rc < 0)
+		return rc;
+	key = (struct meta_key){.kind = META_KEY_VERSION, .job = key.job, .nr = v.head.nr};
+	return sc_vec_push(&n->keys, key) < 0 ? sc_nomem(n->err) : 0;
+}
+
+static int on_record(void *arg, const char *text, const char *value)
+{
+	(void)text;
+	sc_buf_add(arg, value, strlen(value));
+	return 0;
+}
+
+/* Has etcd another version of that number? */
+static int check_version(struct newest *n, const struct meta_key *key, struct sc_err *err)
+{
+	sc_cleanup(sc_buf_done) struct sc_buf name = {0}, mine = {0}, its = {0};
+	const struct meta_record *r;
+	int rc = meta_key_print(n->b.m->cluster, key, &name, err);
+
+	if (rc == 0)
+		rc = meta_backup_each(n->b.m->s->catalog, name.text, on_record, &mine, err);
+	if (rc == 0)
+		rc = read_key(&n->b, *key, &r, err);
+	if (rc < 0 || !r || !mine.text) /* it was dropped; where etcd has fewer versions, they are looked at later */
+		return rc;
+	rc = meta_value_print(&r->value, &its, err);
+	if (rc == 0 && (mine.failed || its.failed))
+		rc = sc_nomem(err);
+	if (rc == 0 && strcmp(mine.text, its.text) != 0)
+		rc = sc_fail(err, SC_E_STALE, "etcd has another version %" PRIu64 " of a job than this store: its keys "
+			     "were made anew from backups without this store's, and others went on from there; make "
+			     "them anew from this store's to see what it has, or mount this node under another name "
+			     "with a new store; nothing was changed", key->nr);
+	return rc;
+}
+
+int rs_member_boot_era(struct rs_member *m, struct sc_err *err)
+{
+	struct newest n = {.b = {.m = m, .id = UINT64_C(1) << 34}, .err = err};
+	int rc = meta_backup_each(m->s->catalog, NULL, on_newest, &n, err);
+
+	for (size_t i = 0; rc == 0 && i < n.keys.nr; i++)
+		rc = check_version(&n, &n.keys.at[i], err);
+	sc_vec_done(&n.keys);
+	sc_arena_done(&n.arena);
+	return rc < 0 ? rc : meta_member_set_era(m->s->catalog, m->era, err);
 }
 
 void rs_member_end_numbers(struct rs_member *m)

@@ -284,6 +284,9 @@ int rs_member_boot(struct rs_member *m, struct sc_err *err);
 /** Takes the numbers of files that this life gives; the store has joined the cluster.  Errors: SC_E_BUSY,
  *  SC_E_SYSTEM. */
 int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err);
+/** Begins another era of etcd's keys, if the newest versions that the store's backup has are those that etcd has, or
+ *  has dropped.  Errors: SC_E_STALE (they are of another history), SC_E_SYSTEM. */
+int rs_member_boot_era(struct rs_member *m, struct sc_err *err);
 /** Gives this node's next numbers back, when it ends: the next life begins with them. */
 void rs_member_end_numbers(struct rs_member *m);
 

@@ -221,3 +221,49 @@ two.wait(lambda: not (two.mount / "gpt").exists(), 30, "the job was removed")
 for n in cluster.nodes:
 	n.wait(lambda: not blobs()[n.name], 30, "its files have gone")
 	n.down()
+
+# a rebuild without the store that has the newest version, and others go on: that store is of another history
+for n in cluster.nodes:
+	n.up()
+make(cluster)
+commit(1)
+
+
+def both(node, seed):
+	for rank in range(2):
+		save(node, 2, rank, seed)
+	node.must("gpt", "commit", f"step={seed}")
+
+
+for n in cluster.nodes:
+	n.wait(lambda: "\nversion: 1\n" in n.read("gpt", "status"), 30, "it shows version 1")
+two.down()
+both(one, 2)
+one.down()
+etcd(None)
+rebuild([backup(two)], "1 backups were given", "job 'gpt': version 1\n")
+two.up()
+both(two, 3)
+two.settled()
+was = blobs()
+refused(one, "another version 2 of a job", "nothing was changed")
+both(two, 4)
+two.settled()
+two.down()
+was = blobs()
+files = [backup(n) for n in cluster.nodes]
+key = cluster.values("bound/2")[0].partition(" ")[0]
+cluster.post("/v3/kv/deleterange", {"key": base64.b64encode(key.encode()).decode()})
+refused(two, "has lost the key", "cluster rebuild")
+rebuild(files, "of node 2 (era 3", options=["--replace"])
+refused(one, "another version 2 of a job")
+two.up()
+for rank in range(2):
+	check(two, 2, rank, 4, f"rank {rank} seed 4\n")
+two.down()
+rebuild([files[0]], "of node 1 (era 2", options=["--replace"])
+one.up()
+for rank in range(2):
+	check(one, 2, rank, 2, f"rank {rank} seed 2\n")
+one.down()
+rebuild([backup(n) for n in cluster.nodes], "of node 1 (era 5", "the backup of node 2, of era 4, has version 3", options=["--replace"])
