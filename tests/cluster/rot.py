@@ -136,11 +136,10 @@ for n in cluster.nodes:
 		check(n, 2, rank, 4)
 
 # the disk of a node is full: it refuses what it cannot prepare, and says why
-with open(three.store / "filler", "wb") as f:
+with open(three.store / "filler", "wb", buffering=0) as f:  # what does not fit is not kept for the end
 	try:
 		while True:
 			f.write(bytes(1 << 16))
-			f.flush()
 	except OSError:
 		pass
 save(one, 2, 0, 5)
