@@ -209,8 +209,13 @@ static void who_waits_is_told_what_will_not_work_by_itself(void **unused)
 	}
 	expect_status("\nstopped: version 2 keeps its old storage");
 	spoilt = false;
-	assert_int_equal(0, rs_job_wait_parse(s, job, "", &nr, &err));
-	assert_int_equal(1, wait_for(nr, &err));
+	/* an attempt that has begun before that fails still */
+	for (int rc = 0, times = 0; rc != 1; times++) {
+		assert_true(times < 3);
+		assert_int_equal(0, rs_job_wait_parse(s, job, "", &nr, &err));
+		rc = wait_for(nr, &err);
+		assert_true(rc == 1 || err.errnum == EINVAL);
+	}
 	rs_service_free(s);
 	sc_sys = real;
 	open_service(false);
