@@ -323,20 +323,14 @@ static bool has_lost_any(struct rs_member *m, const struct meta_answer *answer, 
 	return false;
 }
 
-/* Somebody has removed the key of a job, but not the job. */
 static bool is_removed_by_hand(struct rs_member *m, const struct meta_answer *answer, struct sc_err *err)
 {
-	for (uint32_t i = 0; i < answer->nr; i++) {
-		const struct meta_record *r = &answer->records[i];
-
-		if (r->key.kind == META_KEY_JOB && !r->present && !of_job(answer, META_KEY_REMOVED, r->key.job)) {
-			(void)sc_fail(err, SC_E_STALE, "keys of cluster '%s' were removed from etcd by hand: "
-				      "nothing is taken from it, and nothing is removed: give it the newest copy of "
-				      "its data that has them, and mount again", m->cluster);
-			return true;
-		}
-	}
-	return false;
+	if (!rs_removed_by_hand(answer))
+		return false;
+	(void)sc_fail(err, SC_E_STALE, "keys of cluster '%s' were removed from etcd by hand: nothing is taken from it, "
+		      "and nothing is removed: give it the newest copy of its data that has them, or make them anew: "
+		      "'scalai cluster rebuild --replace', and mount again", m->cluster);
+	return true;
 }
 
 /* All that there is: of what this node has, and somebody has removed while the node was away, there is a key; what

@@ -7,7 +7,8 @@
  * 1. A backup is etcd's keys as they were at one revision.  Those that go with a lease are not in it, nor those that
  *    say who has registered, nor the secret.
  * 2. A version is in a store's catalog only after the backup has it: a backup lacks no version of its own store.
- * 3. It is made of an etcd that this node takes part in: one that has lost its data is not written over it.
+ * 3. It is made of an etcd that this node takes part in: one that has lost its data is not written over it.  Keys that
+ *    somebody has removed by hand stay in it, as far as that can be seen: the cluster's own, and those of jobs.
  */
 #include "reshard/peers/peers_i.h"
 
@@ -16,6 +17,7 @@
 #define SNAPSHOT 1u
 #define AGAIN_MS 1000
 #define WAIT_NS (3000 * MEMBER_MS)
+#define BACK_NS (5000 * MEMBER_MS)
 
 static bool is_kept(enum meta_key_kind kind)
 {
@@ -30,12 +32,19 @@ static bool is_kept(enum meta_key_kind kind)
 	}
 }
 
+/* Keys that no program removes: somebody has, by hand. */
+static bool is_for_ever(enum meta_key_kind kind)
+{
+	return kind == META_KEY_CLUSTER || kind == META_KEY_NUMBERS || kind == META_KEY_NUMBER ||
+	       kind == META_KEY_BOUND || kind == META_KEY_REMOVED;
+}
+
 static int put(struct rs_member *m, bool fresh, const struct meta_record *r, struct sc_err *err)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf key = {0}, value = {0};
 	int rc;
 
-	if (!is_kept(r->key.kind))
+	if (!is_kept(r->key.kind) || (!r->present && is_for_ever(r->key.kind)))
 		return 0;
 	rc = meta_key_print(m->cluster, &r->key, &key, err);
 	if (rc == 0 && r->present)
@@ -90,6 +99,23 @@ static bool goes_on(struct rs_member *m, int64_t until)
 	return goes;
 }
 
+bool rs_removed_by_hand(const struct meta_answer *changes)
+{
+	for (uint32_t i = 0; i < changes->nr; i++) {
+		const struct meta_key *key = &changes->records[i].key;
+		bool said = false;
+
+		if (key->kind != META_KEY_JOB || changes->records[i].present)
+			continue;
+		for (uint32_t k = 0; k < changes->nr; k++)
+			said |= changes->records[k].key.kind == META_KEY_REMOVED && changes->records[k].present &&
+				changes->records[k].key.job == key->job;
+		if (!said)
+			return true;
+	}
+	return false;
+}
+
 static void *run(void *arg)
 {
 	struct rs_member *m = arg;
@@ -113,6 +139,9 @@ static void *run(void *arg)
 			continue;
 		if (rc == 0 && (v->kind == META_ETCD_UNWATCHED || v->answer.outcome != META_APPLIED))
 			rc = sc_fail(&err, v->err.code ? v->err.code : SC_E_SYSTEM, "%s", v->err.msg);
+		/* the node's thread sees it, too, and takes no part any more; or they are back since */
+		if (rc == 0 && rs_removed_by_hand(&v->answer) && goes_on(m, sc_now_ns() + BACK_NS))
+			rc = sc_fail(&err, SC_E_STALE, "keys were removed by hand, and put back");
 		if (rc == 0 && goes_on(m, 0))
 			rc = take(m, v, first, &err);
 		if (rc == 0) {

@@ -295,6 +295,8 @@ void rs_member_end_numbers(struct rs_member *m);
 int rs_backup_start(struct rs_member *m, struct sc_err *err);
 /** Ends it, after m->stop, and its client. */
 void rs_backup_stop(struct rs_member *m);
+/** Tells whether somebody has removed the key of a job, but not the job: who does so leaves a key that says so. */
+bool rs_removed_by_hand(const struct meta_answer *changes);
 /** Waits until the backup has this version of a job.  SC_E_BUSY: it is behind.  Not under m->lock. */
 int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err *err);
 

@@ -77,6 +77,12 @@ def right():
 		sys.exit(f"stores have other files: {was} {blobs()}")
 
 
+def backup(node):
+	file = cluster.work / f"{node.name}.keys"
+	file.write_text(run(binary, "cluster", "backup", str(node.store)).stdout)
+	return file
+
+
 def commit(step):
 	for rank, node in enumerate((one, two)):  # etcd may have been away for a moment
 		node.wait(lambda: save(node, 2, rank, step) is None, 30, "it takes a file")
@@ -143,17 +149,15 @@ first, last = (base64.b64encode(k).decode() for k in (b"/scalai/test/all/jobs/",
 saved = [line.partition(" ")[::2] for line in cluster.values("all/jobs/")]
 cluster.post("/v3/kv/deleterange", {"key": first, "range_end": last})
 left("by hand")
+for n in cluster.nodes:
+	for key, _ in saved:
+		if key.endswith(("/head", "/name")) and base64.b64encode(key.encode()).decode() not in backup(n).read_text():
+			sys.exit(f"{n.name}: the backup has followed who removed {key} by hand")
 for key, value in saved:
 	cluster.put(key, value)
 right()
 
 # no copy of etcd's data is left: its keys are made anew from the backups that stores have
-def backup(node):
-	file = cluster.work / f"{node.name}.keys"
-	file.write_text(run(binary, "cluster", "backup", str(node.store)).stdout)
-	return file
-
-
 def rebuild(files, *words, options=(), cluster_name="test", fails=False):
 	r = run(*inside(cluster.hub), binary, "cluster", "rebuild", "-o", f"cluster={cluster_name},etcd={cluster.urls[0]}", *options, *map(str, files),
 		check=False)
