@@ -4,7 +4,7 @@
  * it has for ever.  Each is made by a transaction that finds it absent, and then read: whoever made it.
  *
  * 1. A number belongs to one store, for ever: etcd's `bound` names it.  A store that is in a cluster makes none of
- *    these keys: what etcd lacks of them, it has lost.
+ *    these keys but the secret: what etcd lacks of the others, it has lost.
  * 2. One daemon at a time has a number, with whatever copy of its store.
  */
 #include "reshard/peers/peers_i.h"
@@ -52,26 +52,7 @@ static int ask(struct booting *b, const struct meta_txn *txn, const struct meta_
 		       v && v->err.code ? ": " : "", v && v->err.code ? v->err.msg : "");
 }
 
-/* Reads a key; if it is absent, puts `value` there.  *ret lives until the next answer. */
-static int make(struct booting *b, struct meta_key key, const struct meta_value *value, const struct meta_record **ret,
-		struct sc_err *err)
-{
-	struct meta_compare none = {.what = META_CREATE_IS, .key = key};
-	struct meta_op put = {.what = META_PUT, .key = key, .value = *value}, get = {.what = META_GET, .key = key};
-	struct meta_txn txn = {.nr_compares = 1, .compares = &none, .nr_then = 1, .then = &put};
-	struct meta_txn read = {.nr_then = 1, .then = &get};
-	const struct meta_answer *answer;
-	int rc = ask(b, &txn, &answer, err);
-
-	if (rc == 0)
-		rc = ask(b, &read, &answer, err);
-	if (rc == 0 && (!answer->nr || !answer->records[0].present))
-		rc = sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just made: does somebody remove keys?");
-	if (rc == 0)
-		*ret = &answer->records[0];
-	return rc;
-}
-
+/* Reads a key: *ret lives until the next answer; NULL: it is absent. */
 static int read_key(struct booting *b, struct meta_key key, const struct meta_record **ret, struct sc_err *err)
 {
 	struct meta_op get = {.what = META_GET, .key = key};
@@ -82,6 +63,22 @@ static int read_key(struct booting *b, struct meta_key key, const struct meta_re
 	if (rc == 0)
 		*ret = answer->nr && answer->records[0].present ? &answer->records[0] : NULL;
 	return rc;
+}
+
+/* Reads a key; if it is absent, puts `value` there.  *ret lives until the next answer. */
+static int make(struct booting *b, struct meta_key key, const struct meta_value *value, const struct meta_record **ret,
+		struct sc_err *err)
+{
+	struct meta_compare none = {.what = META_CREATE_IS, .key = key};
+	struct meta_op put = {.what = META_PUT, .key = key, .value = *value};
+	struct meta_txn txn = {.nr_compares = 1, .compares = &none, .nr_then = 1, .then = &put};
+	const struct meta_answer *ignored;
+	int rc = ask(b, &txn, &ignored, err);
+
+	if (rc == 0)
+		rc = read_key(b, key, ret, err);
+	return rc == 0 && !*ret ? sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just made: does somebody "
+					  "remove keys?") : rc;
 }
 
 static int random_bytes(void *to, size_t bytes, struct sc_err *err)
@@ -150,15 +147,13 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 /* That of `meta`, unless it was changed. */
 static int boot_protocol(struct booting *b, struct sc_err *err)
 {
-	struct meta_op get = {.what = META_GET, .key = {.kind = META_KEY_PROTOCOL}};
-	struct meta_txn read = {.nr_then = 1, .then = &get};
-	const struct meta_answer *a;
-	int rc = ask(b, &read, &a, err);
+	const struct meta_record *r;
+	int rc = read_key(b, (struct meta_key){.kind = META_KEY_PROTOCOL}, &r, err);
 
 	if (rc < 0)
 		return rc;
-	if (a->nr && a->records[0].present)
-		b->m->protocol = rs_protocol_in(&a->records[0]);
+	if (r)
+		b->m->protocol = rs_protocol_in(r);
 	return rs_protocol_check(b->m, b->m->protocol, err);
 }
 
@@ -338,18 +333,16 @@ static int with_domain(const struct rs_member *m, const char *is, struct sc_buf 
 static int boot_domain(struct booting *b, struct sc_err *err)
 {
 	struct meta_key key = {.kind = META_KEY_DOMAINS};
-	struct meta_op get = {.what = META_GET, .key = key};
-	struct meta_txn read = {.nr_then = 1, .then = &get};
 
 	for (int i = 0; i < TRIES; i++) {
-		const struct meta_answer *a;
+		const struct meta_answer *ignored;
+		const struct meta_record *r;
 		struct sc_buf text = {0};
-		int rc = ask(b, &read, &a, err), is = 0;
+		int rc = read_key(b, key, &r, err), is = 0;
 
 		if (rc < 0)
 			return rc;
-		is = with_domain(b->m, a->nr && a->records[0].present && a->records[0].value.rest
-					       ? a->records[0].value.rest : "", &text);
+		is = with_domain(b->m, r && r->value.rest ? r->value.rest : "", &text);
 		if (!is && text.failed)
 			rc = sc_nomem(err);
 		if (rc == 0 && !is) {
@@ -359,9 +352,9 @@ static int boot_domain(struct booting *b, struct sc_err *err)
 						 .value = {.kind = META_KEY_TICK, .rest = ""}}};
 			struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 2, .then = put};
 
-			same.revision = a->nr && a->records[0].present ? a->records[0].mod : 0;
+			same.revision = r ? r->mod : 0;
 			put[0].value.rest = text.text ? text.text : "";
-			rc = ask(b, &txn, &a, err);
+			rc = ask(b, &txn, &ignored, err);
 		}
 		sc_buf_done(&text);
 		if (rc < 0 || is)
