@@ -19,31 +19,27 @@
 #define FRESH_MS 1000
 #define TTL_MS 10000
 #define ALONE_MS 100
-
-struct booting {
-	struct rs_member *m;
-	struct sc_arena arena;
-	uint64_t id;
-};
+#define ASKED (UINT64_C(1) << 32)	/* numbers of requests here are larger, those of the node's thread smaller */
 
 /* Carries out a transaction and waits.  The answer lives until the next. */
-static int ask(struct booting *b, const struct meta_txn *txn, const struct meta_answer **ret, struct sc_err *err)
+static int ask(struct rs_member *m, const struct meta_txn *txn, const struct meta_answer **ret, struct sc_err *err)
 {
 	const struct meta_etcd_event *v = NULL;
 
 	for (int i = 0; i < TRIES; i++) {
-		int rc = meta_etcd_txn(b->m->etcd, ++b->id, txn, err);
+		const uint64_t id = ASKED + ++m->asked;
+		int rc = meta_etcd_txn(m->etcd, id, txn, err);
 
 		if (rc < 0)
 			return rc;
-		while (meta_etcd_next(b->m->etcd, ANSWER_MS, &v))
-			if (v->kind == META_ETCD_ANSWER && v->id == b->id)
+		while (meta_etcd_next(m->etcd, ANSWER_MS, &v))
+			if (v->kind == META_ETCD_ANSWER && v->id == id)
 				break;
-		if (v && v->id == b->id && v->lost) {
+		if (v && v->id == id && v->lost) {
 			*err = v->err;
 			return err->code;
 		}
-		if (v && v->id == b->id && v->answer.outcome != META_UNKNOWN) {
+		if (v && v->id == id && v->answer.outcome != META_UNKNOWN) {
 			*ret = &v->answer;
 			return 0;
 		}
@@ -53,12 +49,12 @@ static int ask(struct booting *b, const struct meta_txn *txn, const struct meta_
 }
 
 /* Reads a key: *ret lives until the next answer; NULL: it is absent. */
-static int read_key(struct booting *b, struct meta_key key, const struct meta_record **ret, struct sc_err *err)
+static int read_key(struct rs_member *m, struct meta_key key, const struct meta_record **ret, struct sc_err *err)
 {
 	struct meta_op get = {.what = META_GET, .key = key};
 	struct meta_txn read = {.nr_then = 1, .then = &get};
 	const struct meta_answer *answer;
-	int rc = ask(b, &read, &answer, err);
+	int rc = ask(m, &read, &answer, err);
 
 	if (rc == 0)
 		*ret = answer->nr && answer->records[0].present ? &answer->records[0] : NULL;
@@ -66,17 +62,17 @@ static int read_key(struct booting *b, struct meta_key key, const struct meta_re
 }
 
 /* Reads a key; if it is absent, puts `value` there.  *ret lives until the next answer. */
-static int make(struct booting *b, struct meta_key key, const struct meta_value *value, const struct meta_record **ret,
-		struct sc_err *err)
+static int make(struct rs_member *m, struct meta_key key, const struct meta_value *value,
+		const struct meta_record **ret, struct sc_err *err)
 {
 	struct meta_compare none = {.what = META_CREATE_IS, .key = key};
 	struct meta_op put = {.what = META_PUT, .key = key, .value = *value};
 	struct meta_txn txn = {.nr_compares = 1, .compares = &none, .nr_then = 1, .then = &put};
 	const struct meta_answer *ignored;
-	int rc = ask(b, &txn, &ignored, err);
+	int rc = ask(m, &txn, &ignored, err);
 
 	if (rc == 0)
-		rc = read_key(b, key, ret, err);
+		rc = read_key(m, key, ret, err);
 	return rc == 0 && !*ret ? sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just made: does somebody "
 					  "remove keys?") : rc;
 }
@@ -88,10 +84,8 @@ static int random_bytes(void *to, size_t bytes, struct sc_err *err)
 
 /* Keys that were made anew from a backup begin with another era, in which etcd's revisions are others.  The catalog
  * learns of it when all else is right. */
-static int boot_era(struct booting *b, uint64_t era, struct sc_err *err)
+static int boot_era(struct rs_member *m, uint64_t era, struct sc_err *err)
 {
-	struct rs_member *m = b->m;
-
 	m->era = era;
 	if (m->joined.is && era < m->joined.era)
 		return sc_fail(err, SC_E_STALE, "etcd has the keys of cluster '%s' in era %" PRIu64 ", and this store "
@@ -102,38 +96,38 @@ static int boot_era(struct booting *b, uint64_t era, struct sc_err *err)
 	return 0;
 }
 
-static int boot_cluster(struct booting *b, struct sc_err *err)
+static int boot_cluster(struct rs_member *m, struct sc_err *err)
 {
 	struct meta_value v = {.kind = META_KEY_CLUSTER,
 			       .cluster = {.protocol_min = rs_protocols.max, .protocol_max = rs_protocols.max,
 					   .copies = 2, .fresh_ms = FRESH_MS, .ttl_ms = TTL_MS, .domains = ""}};
 	const struct meta_record *r;
 	const struct meta_cluster_value *c;
-	struct rs_core_times *t = &b->m->times;
+	struct rs_core_times *t = &m->times;
 	const struct meta_key key = {.kind = META_KEY_CLUSTER};
 	int rc = random_bytes(v.cluster.id, sizeof(v.cluster.id), err);
 
 	if (rc == 0)
-		rc = b->m->joined.is ? read_key(b, key, &r, err) : make(b, key, &v, &r, err);
-	if (rc == 0 && b->m->joined.is && !r)
+		rc = m->joined.is ? read_key(m, key, &r, err) : make(m, key, &v, &r, err);
+	if (rc == 0 && m->joined.is && !r)
 		rc = sc_fail(err, SC_E_STATE, "etcd has no cluster '%s', of which this store is node %u: it has "
 			     "lost its data, or is another one; look at etcd=, give etcd the newest copy of its "
 			     "data, or make its keys anew: 'scalai cluster rebuild'; nothing was changed",
-			     b->m->cluster, b->m->joined.node);
+			     m->cluster, m->joined.node);
 	if (rc < 0)
 		return rc;
 	c = &r->value.cluster;
-	if (b->m->joined.is && memcmp(c->id, b->m->joined.id, sizeof(c->id)) != 0)
+	if (m->joined.is && memcmp(c->id, m->joined.id, sizeof(c->id)) != 0)
 		return sc_fail(err, SC_E_STATE, "this store is node %u of another cluster '%s', which had another "
 			       "id: look at etcd=, give etcd the newest copy of its data, or make its keys anew: "
-			       "'scalai cluster rebuild'; nothing was changed", b->m->joined.node, b->m->cluster);
-	b->m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
+			       "'scalai cluster rebuild'; nothing was changed", m->joined.node, m->cluster);
+	m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
 	if (c->ttl_ms < 1000 || c->ttl_ms > 600000 || !c->fresh_ms || c->fresh_ms > c->ttl_ms)
 		return sc_fail(err, SC_E_LIMIT, "cluster '%s' has a TTL of %" PRIu64 " ms and tells what it knows for "
-			       "%" PRIu64 " ms; a TTL is 1 to 600 s, and longer", b->m->cluster, c->ttl_ms,
+			       "%" PRIu64 " ms; a TTL is 1 to 600 s, and longer", m->cluster, c->ttl_ms,
 			       c->fresh_ms);
-	memcpy(b->m->id, c->id, sizeof(b->m->id));
-	b->m->copies = (uint32_t)sc_min_u64(c->copies ? c->copies : 1, 16);
+	memcpy(m->id, c->id, sizeof(m->id));
+	m->copies = (uint32_t)sc_min_u64(c->copies ? c->copies : 1, 16);
 	*t = (struct rs_core_times){.fresh = (int64_t)c->fresh_ms * MEMBER_MS, .drift_ppm = 10000,
 				    .slack = 50 * MEMBER_MS, .ttl = (int64_t)c->ttl_ms * MEMBER_MS};
 	t->renew = t->ttl / 5;
@@ -141,20 +135,20 @@ static int boot_cluster(struct booting *b, struct sc_err *err)
 	t->keep = t->ttl / 20;
 	t->resend = 200 * MEMBER_MS;
 	t->low = t->care = t->ttl / 4;
-	return boot_era(b, c->era, err);
+	return boot_era(m, c->era, err);
 }
 
 /* That of `meta`, unless it was changed. */
-static int boot_protocol(struct booting *b, struct sc_err *err)
+static int boot_protocol(struct rs_member *m, struct sc_err *err)
 {
 	const struct meta_record *r;
-	int rc = read_key(b, (struct meta_key){.kind = META_KEY_PROTOCOL}, &r, err);
+	int rc = read_key(m, (struct meta_key){.kind = META_KEY_PROTOCOL}, &r, err);
 
 	if (rc < 0)
 		return rc;
 	if (r)
-		b->m->protocol = rs_protocol_in(r);
-	return rs_protocol_check(b->m, b->m->protocol, err);
+		m->protocol = rs_protocol_in(r);
+	return rs_protocol_check(m, m->protocol, err);
 }
 
 static int hex(char c)
@@ -162,7 +156,7 @@ static int hex(char c)
 	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static int boot_secret(struct booting *b, struct sc_err *err)
+static int boot_secret(struct rs_member *m, struct sc_err *err)
 {
 	uint8_t made[RS_SECRET_BYTES];
 	char text[2 * RS_SECRET_BYTES + 1];
@@ -173,17 +167,17 @@ static int boot_secret(struct booting *b, struct sc_err *err)
 	for (size_t i = 0; rc == 0 && i < sizeof(made); i++)
 		(void)snprintf(text + 2 * i, 3, "%02x", made[i]);
 	if (rc == 0)
-		rc = make(b, (struct meta_key){.kind = META_KEY_SECRET, .nr = 1}, &v, &r, err);
+		rc = make(m, (struct meta_key){.kind = META_KEY_SECRET, .nr = 1}, &v, &r, err);
 	if (rc == 0 && (!r->value.rest || strlen(r->value.rest) != 2 * RS_SECRET_BYTES))
 		rc = sc_fail(err, SC_E_FORMAT, "the secret of cluster '%s' is not 64 hexadecimal digits",
-			     b->m->cluster);
+			     m->cluster);
 	for (size_t i = 0; rc == 0 && i < RS_SECRET_BYTES; i++) {
 		int high = hex(r->value.rest[2 * i]), low = hex(r->value.rest[2 * i + 1]);
 
 		if (high < 0 || low < 0)
 			return sc_fail(err, SC_E_FORMAT, "the secret of cluster '%s' is not 64 hexadecimal digits",
-				       b->m->cluster);
-		b->m->secret[i] = (uint8_t)(high << 4 | low);
+				       m->cluster);
+		m->secret[i] = (uint8_t)(high << 4 | low);
 	}
 	return rc;
 }
@@ -200,96 +194,97 @@ static int refuse_store(const struct rs_member *m, uint32_t node, struct sc_err 
 }
 
 /* Does the number belong to this store? */
-static int boot_store(struct booting *b, const struct meta_bound_value *mine, struct sc_err *err)
+static int boot_store(struct rs_member *m, const struct meta_bound_value *mine, struct sc_err *err)
 {
-	const struct meta_key key = {.kind = META_KEY_BOUND, .node = b->m->node};
+	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
 	const struct meta_record *r;
 	int rc;
 
-	if (b->m->joined.is && b->m->joined.node != b->m->node)
-		return refuse_store(b->m, b->m->node, err);
-	rc = read_key(b, key, &r, err);
+	if (m->joined.is && m->joined.node != m->node)
+		return refuse_store(m, m->node, err);
+	rc = read_key(m, key, &r, err);
 	if (rc < 0)
 		return rc;
 	if (r && memcmp(r->value.bound.store, mine->store, sizeof(mine->store)) == 0)
 		return 0;
-	if (!b->m->joined.is)
-		return refuse_store(b->m, b->m->node, err);
+	if (!m->joined.is)
+		return refuse_store(m, m->node, err);
 	if (!r)
 		return sc_fail(err, SC_E_STALE, "etcd has lost the key that says which store node '%s' (number %u) "
 			       "has: give it the newest copy of its data, or make its keys anew: 'scalai cluster "
-			       "rebuild'; nothing was changed", b->m->name, b->m->node);
-	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has another store than this one: mount that", b->m->name,
-		       b->m->node);
+			       "rebuild'; nothing was changed", m->name, m->node);
+	return sc_fail(err, SC_E_STATE, "node '%s' (number %u) has another store than this one: mount that", m->name,
+		       m->node);
 }
 
 /* Takes away the registration of the daemon that had this store before, if it was killed.  An answer of any kind will
  * do, as the core does the same. */
-static void end_last_life(struct booting *b)
+static void end_last_life(struct rs_member *m)
 {
+	const uint64_t id = ASKED + ++m->asked;
 	const struct meta_etcd_event *v = NULL;
 	struct sc_err ignored;
 
-	if (!b->m->lease || meta_etcd_revoke(b->m->etcd, ++b->id, b->m->lease, &ignored) < 0)
+	if (!m->lease || meta_etcd_revoke(m->etcd, id, m->lease, &ignored) < 0)
 		return;
-	while (meta_etcd_next(b->m->etcd, ANSWER_MS, &v))
-		if (v->kind == META_ETCD_ANSWER && v->id == b->id)
+	while (meta_etcd_next(m->etcd, ANSWER_MS, &v))
+		if (v->kind == META_ETCD_ANSWER && v->id == id)
 			return;
 }
 
 /* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it could
  * say so in its catalog: then it ends. */
-static int boot_alone(struct booting *b, struct sc_err *err)
+static int boot_alone(struct rs_member *m, struct sc_err *err)
 {
 	/* an etcd that was started lets it begin anew */
-	const int64_t until = sc_now_ns() + 2 * b->m->times.ttl + 10 * ALONE_MS * MEMBER_MS;
-	const struct meta_key key = {.kind = META_KEY_NODE, .node = b->m->node};
+	const int64_t until = sc_now_ns() + 2 * m->times.ttl + 10 * ALONE_MS * MEMBER_MS;
+	const struct meta_key key = {.kind = META_KEY_NODE, .node = m->node};
 	const struct meta_etcd_event *ignored;
 	const struct meta_record *r;
 	const char *at;
 	int rc;
 
-	end_last_life(b);
+	end_last_life(m);
 	for (;;) {
-		rc = read_key(b, key, &r, err);
+		rc = read_key(m, key, &r, err);
 		if (rc < 0 || !r)
 			return rc;
 		if (sc_now_ns() >= until)
 			break;
-		(void)meta_etcd_next(b->m->etcd, ALONE_MS, &ignored);
+		(void)meta_etcd_next(m->etcd, ALONE_MS, &ignored);
 	}
 	at = r->value.node.addresses.nr ? r->value.node.addresses.at[0] : "an unknown address";
 	return sc_fail(err, SC_E_BUSY, "node '%s' (number %u) is mounted already, at %s: a node has one store, of "
 		       "which one copy is mounted at a time; unmount it there, or give this node another name and a "
-		       "store of its own", b->m->name, b->m->node, at);
+		       "store of its own", m->name, m->node, at);
 }
 
 /* The number of this node's name: the next one, if it has none. */
-static int boot_number(struct booting *b, const struct meta_bound_value *mine, struct sc_err *err)
+static int boot_number(struct rs_member *m, const struct meta_bound_value *mine, struct sc_err *err)
 {
-	struct meta_key name = {.kind = META_KEY_NUMBER, .text = b->m->name}, last = {.kind = META_KEY_NUMBERS};
+	struct meta_key name = {.kind = META_KEY_NUMBER, .text = m->name}, last = {.kind = META_KEY_NUMBERS};
 	struct meta_op get[] = {{.what = META_GET, .key = name}, {.what = META_GET, .key = last}};
 	struct meta_txn read = {.nr_then = 2, .then = get};
 
 	for (int i = 0; i < TRIES; i++) {
 		const struct meta_answer *a;
 		uint64_t n;
-		int rc = ask(b, &read, &a, err);
+		int rc = ask(m, &read, &a, err);
 
 		if (rc < 0)
 			return rc;
 		if (a->nr == 2 && a->records[1].present)
-			b->m->last = (uint32_t)a->records[1].value.number.nr;
+			m->last = (uint32_t)a->records[1].value.number.nr;
 		if (a->nr == 2 && a->records[0].present) {
-			b->m->node = (uint32_t)a->records[0].value.number.nr;
-			return boot_store(b, mine, err);
+			m->node = (uint32_t)a->records[0].value.number.nr;
+			return boot_store(m, mine, err);
 		}
-		if (b->m->joined.is)
-			return refuse_store(b->m, 0, err);
+		if (m->joined.is)
+			return refuse_store(m, 0, err);
 		n = a->nr == 2 && a->records[1].present ? a->records[1].value.number.nr + 1 : 1;
 		if (n >= META_NODES_MAX)
 			return sc_fail(err, SC_E_LIMIT, "cluster '%s' has had %u nodes, which is the limit",
-				       b->m->cluster, META_NODES_MAX - 1);
+				       m->cluster, META_NODES_MAX - 1);
 		{
 			const struct meta_key bound = {.kind = META_KEY_BOUND, .node = (uint32_t)n};
 			struct meta_compare compares[] = {
@@ -301,7 +296,7 @@ static int boot_number(struct booting *b, const struct meta_bound_value *mine, s
 				{.what = META_PUT, .key = bound, .value = {.kind = META_KEY_BOUND, .bound = *mine}}};
 			struct meta_txn txn = {.nr_compares = 2, .compares = compares, .nr_then = 3, .then = put};
 
-			rc = ask(b, &txn, &a, err); /* whatever came of it, the next reading tells */
+			rc = ask(m, &txn, &a, err); /* whatever came of it, the next reading tells */
 		}
 		if (rc < 0)
 			return rc;
@@ -330,7 +325,7 @@ static int with_domain(const struct rs_member *m, const char *is, struct sc_buf 
 }
 
 /* All nodes have to agree about who is in which domain, of nodes that are away, too: it is said before it matters. */
-static int boot_domain(struct booting *b, struct sc_err *err)
+static int boot_domain(struct rs_member *m, struct sc_err *err)
 {
 	struct meta_key key = {.kind = META_KEY_DOMAINS};
 
@@ -338,11 +333,11 @@ static int boot_domain(struct booting *b, struct sc_err *err)
 		const struct meta_answer *ignored;
 		const struct meta_record *r;
 		struct sc_buf text = {0};
-		int rc = read_key(b, key, &r, err), is = 0;
+		int rc = read_key(m, key, &r, err), is = 0;
 
 		if (rc < 0)
 			return rc;
-		is = with_domain(b->m, r && r->value.rest ? r->value.rest : "", &text);
+		is = with_domain(m, r && r->value.rest ? r->value.rest : "", &text);
 		if (!is && text.failed)
 			rc = sc_nomem(err);
 		if (rc == 0 && !is) {
@@ -354,7 +349,7 @@ static int boot_domain(struct booting *b, struct sc_err *err)
 
 			same.revision = r ? r->mod : 0;
 			put[0].value.rest = text.text ? text.text : "";
-			rc = ask(b, &txn, &ignored, err);
+			rc = ask(m, &txn, &ignored, err);
 		}
 		sc_buf_done(&text);
 		if (rc < 0 || is)
@@ -365,26 +360,24 @@ static int boot_domain(struct booting *b, struct sc_err *err)
 
 int rs_member_boot(struct rs_member *m, struct sc_err *err)
 {
-	struct booting b = {.m = m};
 	struct meta_bound_value mine = {.blob = 1};
 	int rc = meta_store_identity(m->s->catalog, (uint8_t *)mine.store, err);
 
 	if (rc == 0)
-		rc = boot_cluster(&b, err);
+		rc = boot_cluster(m, err);
 	if (rc == 0)
-		rc = boot_protocol(&b, err);
+		rc = boot_protocol(m, err);
 	if (rc == 0)
-		rc = boot_secret(&b, err);
+		rc = boot_secret(m, err);
 	if (rc == 0)
-		rc = boot_number(&b, &mine, err);
+		rc = boot_number(m, &mine, err);
 	if (rc == 0)
-		rc = boot_alone(&b, err);
-	return rc < 0 ? rc : boot_domain(&b, err);
+		rc = boot_alone(m, err);
+	return rc < 0 ? rc : boot_domain(m, err);
 }
 
 int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 {
-	struct booting b = {.m = m, .id = UINT64_C(1) << 32};
 	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
 	struct meta_compare same = {.what = META_MOD_IS, .key = key};
 	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND}};
@@ -397,7 +390,7 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 	for (int i = 0; rc == 0 && i < TRIES; i++) {
 		rc = meta_numbers_next(m->s->catalog, &first, err);
 		if (rc == 0)
-			rc = read_key(&b, key, &r, err);
+			rc = read_key(m, key, &r, err);
 		if (rc == 0 && !r)
 			rc = sc_fail(err, SC_E_SYSTEM, "etcd lacks a key that was just read: does somebody remove "
 				     "keys?");
@@ -408,7 +401,7 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 		rs_bound_after(m, &r->value.bound, &first, &end);
 		put.value.bound.blob = end.blob;
 		put.value.bound.inode = end.inode;
-		rc = ask(&b, &txn, &answer, err);
+		rc = ask(m, &txn, &answer, err);
 		if (rc < 0 || answer->outcome != META_APPLIED)
 			continue;
 		m->bound.is = put.value.bound;
@@ -421,7 +414,7 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 /* --- another era --- */
 
 struct newest {
-	struct booting b;
+	struct rs_member *m;
 	struct sc_arena arena;
 	struct {
 		size_t nr, room;
@@ -435,7 +428,7 @@ static int on_newest(void *arg, const char *text, const char *value)
 	struct newest *n = arg;
 	struct meta_value v;
 	struct meta_key key;
-	int rc = meta_key_parse(n->b.m->cluster, text, strlen(text), &n->arena, &key, n->err);
+	int rc = meta_key_parse(n->m->cluster, text, strlen(text), &n->arena, &key, n->err);
 
 	if (rc < 0 || key.kind != META_KEY_HEAD)
 		return rc;
@@ -458,12 +451,12 @@ static int check_version(struct newest *n, const struct meta_key *key, struct sc
 {
 	sc_cleanup(sc_buf_done) struct sc_buf name = {0}, mine = {0}, its = {0};
 	const struct meta_record *r;
-	int rc = meta_key_print(n->b.m->cluster, key, &name, err);
+	int rc = meta_key_print(n->m->cluster, key, &name, err);
 
 	if (rc == 0)
-		rc = meta_backup_each(n->b.m->s->catalog, name.text, on_record, &mine, err);
+		rc = meta_backup_each(n->m->s->catalog, name.text, on_record, &mine, err);
 	if (rc == 0)
-		rc = read_key(&n->b, *key, &r, err);
+		rc = read_key(n->m, *key, &r, err);
 	if (rc < 0 || !r || !mine.text) /* it was dropped; where etcd has fewer versions, they are looked at later */
 		return rc;
 	rc = meta_value_print(&r->value, &its, err);
@@ -479,7 +472,7 @@ static int check_version(struct newest *n, const struct meta_key *key, struct sc
 
 int rs_member_boot_era(struct rs_member *m, struct sc_err *err)
 {
-	struct newest n = {.b = {.m = m, .id = UINT64_C(1) << 34}, .err = err};
+	struct newest n = {.m = m, .err = err};
 	int rc = meta_backup_each(m->s->catalog, NULL, on_newest, &n, err);
 
 	for (size_t i = 0; rc == 0 && i < n.keys.nr; i++)
@@ -495,6 +488,7 @@ void rs_member_end_numbers(struct rs_member *m)
 	struct meta_compare same = {.what = META_MOD_IS, .key = key, .revision = m->bound.mod};
 	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND}};
 	struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 1, .then = &put};
+	const uint64_t id = ASKED + ++m->asked;
 	const int64_t until = sc_now_ns() + ANSWER_MS / 3 * MEMBER_MS;
 	const struct meta_etcd_event *v;
 	struct meta_numbers next;
@@ -506,8 +500,8 @@ void rs_member_end_numbers(struct rs_member *m)
 	put.value.bound = m->bound.is;
 	put.value.bound.blob = next.blob;
 	put.value.bound.inode = next.inode;
-	done = meta_etcd_txn(m->etcd, UINT64_C(1) << 33, &txn, &ignored) < 0;
+	done = meta_etcd_txn(m->etcd, id, &txn, &ignored) < 0;
 	while (!done && sc_now_ns() < until)
 		while (!done && meta_etcd_next(m->etcd, 20, &v))
-			done = v->kind == META_ETCD_ANSWER && v->id == UINT64_C(1) << 33;
+			done = v->kind == META_ETCD_ANSWER && v->id == id;
 }

@@ -180,6 +180,7 @@ struct rs_member {
 		int64_t again_ns;	/* the node's thread: not asked for before */
 	} bound;
 	uint64_t lease;
+	uint64_t asked;			/* requests of boot.c */
 	struct rs_core_times times;
 	uint64_t era;			/* of etcd's keys: how often they were made anew */
 	uint8_t id[16], secret[RS_SECRET_BYTES];
