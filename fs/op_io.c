@@ -11,15 +11,15 @@
 static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
 {
 	struct rs_image *im = h->image;
-	const struct fs_seen seen = {fs, req, im, h->view, h->ino, sc_min_u64(bytes, im->bytes - at), at};
 
 	if (at >= im->bytes) {
 		(void)fuse_reply_buf(req, NULL, 0);
 		return;
 	}
+	bytes = sc_min_u64(bytes, im->bytes - at);
 	/* once the reader has its answer, it may close the handle: the reply's bytes stay until it has been sent */
 	rs_image_ref(fs->service, im);
-	(im->mapped.waits ? fs_read_late : fs_send_seen)(&seen);
+	(im->mapped.waits ? fs_read_late : fs_send_seen)(&(struct fs_seen){fs, req, im, h->view, h->ino, bytes, at});
 	rs_image_unref(fs->service, im);
 }
 

@@ -274,16 +274,6 @@ static void take_row(struct rs_member *m, const struct meta_record *r)
 		to_worker(m, todo, rest);
 }
 
-/* What etcd says of a job by a key that is there, NULL: nothing. */
-static const struct meta_record *of_job(const struct meta_answer *answer, enum meta_key_kind kind, uint64_t id)
-{
-	for (uint32_t i = 0; i < answer->nr; i++)
-		if (answer->records[i].key.kind == kind && answer->records[i].key.job == id &&
-		    answer->records[i].present)
-			return &answer->records[i];
-	return NULL;
-}
-
 /*
  * Has etcd lost a job that has a version here, or versions of it?  Whoever removes a job leaves a key that says so, for
  * ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster.md.
@@ -291,11 +281,11 @@ static const struct meta_record *of_job(const struct meta_answer *answer, enum m
 static bool has_lost(struct rs_member *m, const struct meta_answer *answer, const struct rs_shared *j,
 		     struct sc_err *err)
 {
-	const struct meta_record *head = of_job(answer, META_KEY_HEAD, j->id);
+	const struct meta_record *head = rs_record_of_job(answer, META_KEY_HEAD, j->id);
 	const uint64_t nr = rs_shared_head(m, j), is = head ? head->value.head.nr : 0;
 	char name[SC_NAME_BYTES_MAX + 1];
 
-	if (is >= nr || of_job(answer, META_KEY_REMOVED, j->id))
+	if (is >= nr || rs_record_of_job(answer, META_KEY_REMOVED, j->id))
 		return false;
 	(void)sc_fail(err, SC_E_STALE, "etcd has version %" PRIu64 " of job '%s' as the newest, and this store has "
 		      "%" PRIu64 ": etcd has lost its data, or is an older copy; nothing is taken from it, and "
@@ -347,7 +337,7 @@ static void take_absent(struct rs_member *m, const struct meta_answer *answer)
 		if (!j)
 			return;
 		todo.act.job = j->id;
-		if (of_job(answer, META_KEY_JOB, j->id))
+		if (rs_record_of_job(answer, META_KEY_JOB, j->id))
 			todo.what = TODO_TAGS;
 		to_worker(m, todo, NULL);
 	}

@@ -16,8 +16,6 @@
 #include "meta/catalog/member.h"
 #include "reshard/member/member_i.h"
 
-#define FIRST_LINE "scalai-backup 1\n"
-#define OPS_MAX META_TXN_OPS_MAX
 #define BATCH_BYTES (META_VALUE_BYTES_MAX / 2)
 #define ANSWER_MS 10000
 #define AGAIN_MS 200
@@ -75,8 +73,9 @@ int rs_backup_print(struct rs_service *s, FILE *to, struct sc_err *err)
 		return sc_fail(err, SC_E_NOT_FOUND, "this store has no backup of etcd's keys yet: its node was not "
 			       "mounted for long enough");
 	memcpy(id, of.row.id, sizeof(id));
-	(void)fprintf(to, FIRST_LINE "cluster %s\nid %016" PRIx64 "%016" PRIx64 "\nera %" PRIu64 "\nrevision %" PRIu64
-		      "\nnode %u\n", of.cluster, id[0], id[1], of.row.backup_era, of.row.backup, of.row.node);
+	(void)fprintf(to, "scalai-backup 1\ncluster %s\nid %016" PRIx64 "%016" PRIx64 "\nera %" PRIu64 "\n",
+		      of.cluster, id[0], id[1], of.row.backup_era);
+	(void)fprintf(to, "revision %" PRIu64 "\nnode %u\n", of.row.backup, of.row.node);
 	rc = meta_backup_each(s->catalog, NULL, print_key, &p, err);
 	if (rc > 0)
 		rc = p.line.failed ? sc_nomem(err) : sc_fail_sys(err, errno, "cannot write the backup");
@@ -294,7 +293,7 @@ static int put(struct restoring *r, struct meta_op *ops, uint32_t nr, struct sc_
 static int put_all(struct restoring *r, struct source *s, struct sc_err *err)
 {
 	struct sc_arena arena = {0}, of_meta = {0};
-	struct meta_op ops[OPS_MAX], meta = {.what = META_PUT}, o;
+	struct meta_op ops[META_TXN_OPS_MAX], meta = {.what = META_PUT}, o;
 	const char *domains, *rest;
 	uint32_t nr = 0;
 	size_t bytes = 0;
@@ -313,7 +312,7 @@ static int put_all(struct restoring *r, struct source *s, struct sc_err *err)
 		}
 		ops[nr++] = o;
 		bytes += (size_t)strlen(s->line);
-		if (nr < OPS_MAX && bytes < BATCH_BYTES)
+		if (nr < META_TXN_OPS_MAX && bytes < BATCH_BYTES)
 			continue;
 		rc = put(r, ops, nr, err);
 		nr = 0;

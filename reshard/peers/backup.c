@@ -99,18 +99,22 @@ static bool goes_on(struct rs_member *m, int64_t until)
 	return goes;
 }
 
+const struct meta_record *rs_record_of_job(const struct meta_answer *answer, enum meta_key_kind kind, uint64_t job)
+{
+	for (uint32_t i = 0; i < answer->nr; i++)
+		if (answer->records[i].key.kind == kind && answer->records[i].key.job == job &&
+		    answer->records[i].present)
+			return &answer->records[i];
+	return NULL;
+}
+
 bool rs_removed_by_hand(const struct meta_answer *changes)
 {
 	for (uint32_t i = 0; i < changes->nr; i++) {
-		const struct meta_key *key = &changes->records[i].key;
-		bool said = false;
+		const struct meta_record *r = &changes->records[i];
 
-		if (key->kind != META_KEY_JOB || changes->records[i].present)
-			continue;
-		for (uint32_t k = 0; k < changes->nr; k++)
-			said |= changes->records[k].key.kind == META_KEY_REMOVED && changes->records[k].present &&
-				changes->records[k].key.job == key->job;
-		if (!said)
+		if (r->key.kind == META_KEY_JOB && !r->present &&
+		    !rs_record_of_job(changes, META_KEY_REMOVED, r->key.job))
 			return true;
 	}
 	return false;
@@ -188,31 +192,25 @@ void rs_backup_stop(struct rs_member *m)
 	m->backup.etcd = NULL;
 }
 
-struct head {
-	const char *cluster;
-	uint64_t nr;
-};
-
 static int on_head(void *arg, const char *key, const char *value)
 {
 	struct sc_arena arena = {0};
 	struct meta_value v;
-	struct head *h = arg;
 	struct sc_err ignored;
 
 	(void)key;
 	if (meta_value_parse(META_KEY_HEAD, value, strlen(value), &arena, &v, &ignored) == 0)
-		h->nr = v.head.nr;
+		*(uint64_t *)arg = v.head.nr;
 	sc_arena_done(&arena);
 	return 0;
 }
 
 static bool has_version(struct rs_member *m, const char *key, uint64_t nr)
 {
-	struct head h = {.nr = 0};
 	struct sc_err ignored;
+	uint64_t has = 0;
 
-	return meta_backup_each(m->s->catalog, key, on_head, &h, &ignored) == 0 && h.nr >= nr;
+	return meta_backup_each(m->s->catalog, key, on_head, &has, &ignored) == 0 && has >= nr;
 }
 
 int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err *err)
@@ -235,4 +233,20 @@ int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err
 	}
 	(void)pthread_mutex_unlock(&m->lock);
 	return has ? 0 : sc_fail(err, SC_E_BUSY, "etcd does not answer: the backup of its keys is behind");
+}
+
+void rs_revision_note(struct rs_member *m)
+{
+	struct sc_err err;
+	uint64_t seen;
+
+	(void)pthread_mutex_lock(&m->lock);
+	seen = m->seen;
+	(void)pthread_mutex_unlock(&m->lock);
+	if (seen <= m->noted)
+		return;
+	if (meta_member_set_revision(m->s->catalog, seen, &err) < 0)
+		sc_log(SC_LOG_WARN, "%s: how far etcd was is not noted, continuing", err.msg);
+	else
+		m->noted = seen;
 }

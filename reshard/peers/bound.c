@@ -108,19 +108,3 @@ void rs_bound_move(struct rs_member *m)
 		sc_log(SC_LOG_WARN, "numbers for files: %s; trying again", err.msg);
 	}
 }
-
-void rs_revision_note(struct rs_member *m)
-{
-	struct sc_err err;
-	uint64_t seen;
-
-	(void)pthread_mutex_lock(&m->lock);
-	seen = m->seen;
-	(void)pthread_mutex_unlock(&m->lock);
-	if (seen <= m->noted)
-		return;
-	if (meta_member_set_revision(m->s->catalog, seen, &err) < 0)
-		sc_log(SC_LOG_WARN, "%s: how far etcd was is not noted, continuing", err.msg);
-	else
-		m->noted = seen;
-}

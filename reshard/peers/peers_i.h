@@ -296,10 +296,14 @@ void rs_member_end_numbers(struct rs_member *m);
 int rs_backup_start(struct rs_member *m, struct sc_err *err);
 /** Ends it, after m->stop, and its client. */
 void rs_backup_stop(struct rs_member *m);
+/** Finds what etcd says of a job by a key of this kind that is there; NULL: nothing. */
+const struct meta_record *rs_record_of_job(const struct meta_answer *answer, enum meta_key_kind kind, uint64_t job);
 /** Tells whether somebody has removed the key of a job, but not the job: who does so leaves a key that says so. */
 bool rs_removed_by_hand(const struct meta_answer *changes);
 /** Waits until the backup has this version of a job.  SC_E_BUSY: it is behind.  Not under m->lock. */
 int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err *err);
+/** Notes in the catalog how far etcd was, for the next mount: the worker, or when it has ended. */
+void rs_revision_note(struct rs_member *m);
 
 /* --- bound.c --- */
 /** Gives the first numbers of this life, behind those that were given (`first`: by the catalog), and where they end. */
@@ -309,8 +313,6 @@ void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *wa
 void rs_bound_tick(struct rs_member *m);
 /** The worker: gets more of etcd. */
 void rs_bound_move(struct rs_member *m);
-/** Notes in the catalog how far etcd was, for the next mount: the worker, or when it has ended. */
-void rs_revision_note(struct rs_member *m);
 
 /* --- objects.c --- */
 /** Objects in memory, between the catalog's transaction and etcd. */
