@@ -379,12 +379,10 @@ int rs_member_boot(struct rs_member *m, struct sc_err *err)
 int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 {
 	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
-	struct meta_compare same = {.what = META_MOD_IS, .key = key};
-	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND}};
-	struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 1, .then = &put};
 	const struct meta_answer *answer;
 	const struct meta_record *r;
 	struct meta_numbers first, end;
+	struct rs_bound_edit e;
 	int rc = 0;
 
 	for (int i = 0; rc == 0 && i < TRIES; i++) {
@@ -396,15 +394,12 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 				     "keys?");
 		if (rc < 0)
 			return rc;
-		same.revision = r->mod;
-		put.value.bound = r->value.bound;
 		rs_bound_after(m, &r->value.bound, &first, &end);
-		put.value.bound.blob = end.blob;
-		put.value.bound.inode = end.inode;
-		rc = ask(m, &txn, &answer, err);
+		rs_bound_edit(m, &r->value.bound, r->mod, &end, &e);
+		rc = ask(m, &e.txn, &answer, err);
 		if (rc < 0 || answer->outcome != META_APPLIED)
 			continue;
-		m->bound.is = put.value.bound;
+		m->bound.is = e.put.value.bound;
 		m->bound.mod = answer->revision;
 		return meta_numbers_from(m->s->catalog, &first, &end, err);
 	}
@@ -484,23 +479,18 @@ int rs_member_boot_era(struct rs_member *m, struct sc_err *err)
 
 void rs_member_end_numbers(struct rs_member *m)
 {
-	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
-	struct meta_compare same = {.what = META_MOD_IS, .key = key, .revision = m->bound.mod};
-	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND}};
-	struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 1, .then = &put};
 	const uint64_t id = ASKED + ++m->asked;
 	const int64_t until = sc_now_ns() + ANSWER_MS / 3 * MEMBER_MS;
 	const struct meta_etcd_event *v;
 	struct meta_numbers next;
+	struct rs_bound_edit e;
 	struct sc_err ignored;
 	bool done = !m->bound.mod || meta_numbers_next(m->s->catalog, &next, &ignored) < 0;
 
 	if (done)
 		return;
-	put.value.bound = m->bound.is;
-	put.value.bound.blob = next.blob;
-	put.value.bound.inode = next.inode;
-	done = meta_etcd_txn(m->etcd, id, &txn, &ignored) < 0;
+	rs_bound_edit(m, &m->bound.is, m->bound.mod, &next, &e);
+	done = meta_etcd_txn(m->etcd, id, &e.txn, &ignored) < 0;
 	while (!done && sc_now_ns() < until)
 		while (!done && meta_etcd_next(m->etcd, 20, &v))
 			done = v->kind == META_ETCD_ANSWER && v->id == id;

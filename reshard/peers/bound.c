@@ -26,6 +26,18 @@ void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *wa
 	ret_end->inode = sc_min_u64(first->inode + INODES, last);
 }
 
+void rs_bound_edit(const struct rs_member *m, const struct meta_bound_value *was, uint64_t mod,
+		   const struct meta_numbers *next, struct rs_bound_edit *ret)
+{
+	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
+
+	ret->same = (struct meta_compare){.what = META_MOD_IS, .key = key, .revision = mod};
+	ret->put = (struct meta_op){.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND, .bound = *was}};
+	ret->put.value.bound.blob = next->blob;
+	ret->put.value.bound.inode = next->inode;
+	ret->txn = (struct meta_txn){.nr_compares = 1, .compares = &ret->same, .nr_then = 1, .then = &ret->put};
+}
+
 void rs_bound_tick(struct rs_member *m)
 {
 	struct rs_todo todo = {.what = TODO_BOUND};
@@ -59,22 +71,15 @@ static void on_moved(void *arg, const struct meta_answer *answer)
 /* Puts the end of this node's numbers: 0, 1 (another daemon has done so), or an error. */
 static int put_end(struct rs_member *m, const struct meta_numbers *end, struct sc_err *err)
 {
-	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
-	struct meta_compare same = {.what = META_MOD_IS, .key = key, .revision = m->bound.mod};
-	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND}};
-	struct meta_op get = {.what = META_GET, .key = key};
-	struct meta_txn txn = {.nr_compares = 1, .compares = &same, .nr_then = 1, .then = &put, .nr_else = 1,
-			       .otherwise = &get}, read = {.nr_then = 1, .then = &get};
+	struct meta_op get = {.what = META_GET, .key = {.kind = META_KEY_BOUND, .node = m->node}};
+	struct meta_txn read = {.nr_then = 1, .then = &get};
 	struct moved x = {.found = false};
-	enum meta_outcome outcome;
+	struct rs_bound_edit e;
 
-	put.value.bound = m->bound.is;
-	put.value.bound.blob = end->blob;
-	put.value.bound.inode = end->inode;
-	outcome = rs_member_ask(m, &txn, on_moved, &x);
-	if (outcome == META_APPLIED) {
+	rs_bound_edit(m, &m->bound.is, m->bound.mod, end, &e);
+	if (rs_member_ask(m, &e.txn, on_moved, &x) == META_APPLIED) {
 		m->bound.mod = x.revision;
-		m->bound.is = put.value.bound;
+		m->bound.is = e.put.value.bound;
 		return 0;
 	}
 	if (rs_member_ask(m, &read, on_moved, &x) != META_APPLIED)

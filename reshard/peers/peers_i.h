@@ -306,6 +306,14 @@ int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err
 void rs_revision_note(struct rs_member *m);
 
 /* --- bound.c --- */
+/** Puts this node's next numbers into its key `bound`, if that is as it was at revision `mod`. */
+struct rs_bound_edit {
+	struct meta_compare same;
+	struct meta_op put;
+	struct meta_txn txn;		/* of these two */
+};
+void rs_bound_edit(const struct rs_member *m, const struct meta_bound_value *was, uint64_t mod,
+		   const struct meta_numbers *next, struct rs_bound_edit *ret);
 /** Gives the first numbers of this life, behind those that were given (`first`: by the catalog), and where they end. */
 void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *was, struct meta_numbers *first,
 		    struct meta_numbers *ret_end);
