@@ -347,9 +347,13 @@ class Run:
 		return 1 if counts["fail"] else 0
 
 	def stop(self, number, _):
-		"""Ends what runs; what came before is in the file."""
+		"""Ends what runs; what came before is in the file.  A signal may come while Popen.wait() has its lock: it is not called here."""
 		for p in list(self.running):
-			end_group(p)
+			kill_group(p)
+			try:
+				os.waitid(os.P_PID, p.pid, os.WEXITED | os.WNOWAIT)
+			except ChildProcessError:
+				pass
 		raise SystemExit(128 + number)
 
 
@@ -361,12 +365,16 @@ def dies_with_us():
 	ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
-def end_group(p):
+def kill_group(p):
 	"""The process, and what it has started."""
 	try:
 		os.killpg(p.pid, signal.SIGKILL)
 	except ProcessLookupError:
 		pass
+
+
+def end_group(p):
+	kill_group(p)
 	p.wait()
 
 

@@ -19,6 +19,10 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import kit as kit_program  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
@@ -71,6 +75,7 @@ def check(kit, work, build):
 	result = json.loads(out.read_text())
 	expect("after 4 s it has what came before, and says that the rest was cut off",
 	       parts(result, "pass") == ["a_machine", "a_helper"] and parts(result, "cut off") == ["b_helper", "b_models", "c_helper"])
+	stops_while_it_waits()
 	# killed
 	out.unlink()
 	p = subprocess.Popen([kit / "run", "--stand-in", "--only", "b_helper", "--json", out], stdout=subprocess.DEVNULL)
@@ -91,6 +96,23 @@ def check(kit, work, build):
 	expect("without /dev/fuse: " + " ".join(whys(json.loads(out.read_text()), "f")), whys(json.loads(out.read_text()), "f") == {"we are not root, or there is no /dev/fuse"})
 	said = run(hidden(f"mkdir {work}/small; mount -t tmpfs -o size=100m none {work}/small; TMPDIR={work}/small exec {kit}/run --stand-in"), 1)
 	expect("without room: " + said.strip(), "has 100 MiB free, and the kit needs" in said and len(said.splitlines()) == 1)
+
+
+def stops_while_it_waits():
+	"""The signal comes while Popen.wait() has its lock, which no second wait() may ask for."""
+	run_ = object.__new__(kit_program.Run)
+	p = subprocess.Popen(["sleep", "600"], start_new_session=True)
+	run_.running = {p}
+	signal.signal(signal.SIGALRM, lambda *_: fail("a signal that comes while a program is waited for does not end the kit"))
+	signal.alarm(20)
+	with p._waitpid_lock:
+		try:
+			run_.stop(signal.SIGTERM, None)
+			status = None
+		except SystemExit as e:
+			status = e.code
+	signal.alarm(0)
+	expect("a signal that comes while a program is waited for ends both", status == 128 + signal.SIGTERM and p.wait(20) == -signal.SIGKILL)
 
 
 # --- a fresh root ---
