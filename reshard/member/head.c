@@ -8,6 +8,8 @@
  *
  * 1. What etcd has committed is saved here sooner or later: until then nothing of the job is shown by plain path.
  * 2. A command that failed did not happen: the catalog's transaction before the commit was a trial.
+ * 3. A command whose version etcd has ends as soon as the worker has that version or a later one: a node that was cut
+ *    off after its commit may learn of the next node's version first, and takes its own as it takes others'.
  */
 #include "reshard/member/member_i.h"
 
@@ -86,7 +88,8 @@ static int failed(const struct rs_move *move, struct sc_err *err)
 /* Under m->lock: waits until the version is to be made, or the outcome is known.  False: the member ends. */
 static bool wait_for(struct rs_member *m, struct rs_move *move, bool composes)
 {
-	while (!m->stop && !(composes && move->composes) && !(move->done && (move->code || move->saved)))
+	while (!m->stop && !(composes && move->composes) &&
+	       !(move->done && (move->code || move->saved || move->overtaken)))
 		(void)pthread_cond_wait(&m->changed, &m->lock);
 	while (move->saves)
 		(void)pthread_cond_wait(&m->changed, &m->lock);
@@ -357,6 +360,10 @@ static int etcd_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 	if (rc == 0)
 		rc = rs_bag_put(m, &p.bag, err);
 	rc = compose(m, j, &p, rc, err);
+	if (rc == 0 && !j->move->saved) { /* 3 */
+		rs_view_unref(s, a->next);
+		a->next = NULL;
+	}
 	publishing_done(&p);
 	rs_turn_done(j->move->turn);
 	drop(m, j);

@@ -86,8 +86,7 @@ static void on_check(struct rs_member *m, struct rs_shared *j, const struct rs_a
 	is_mine = rs_move_of(m, j->id, a->token) != NULL;
 	(void)pthread_mutex_unlock(&m->lock);
 	if (j->stuck.code)
-		e.code = sc_fail(&err, SC_E_BUSY, "this node cannot show version %" PRIu64 ": %s", j->wants,
-				 j->stuck.msg);
+		e.code = sc_fail(&err, SC_E_BUSY, "this node has no version %" PRIu64 ": %s", j->wants, j->stuck.msg);
 	else if (!j->gate)
 		e.code = check(j, a, is_mine, &err);
 	else if (j->gate != a->token) /* its outcome is on its way, and opens it; this one is checked again */
@@ -252,6 +251,8 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 		if (j->show == j->wants)
 			j->shown = j->show;
 		j->wants = 0;
+		if (j->move && j->move->composed)
+			j->move->overtaken = true;
 	}
 	(void)pthread_cond_broadcast(&m->changed);
 	(void)pthread_mutex_unlock(&m->lock);
@@ -453,6 +454,9 @@ static int take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err
 	(void)pthread_mutex_lock(&m->lock);
 	j->wants = 0;
 	j->stuck = (struct sc_err){0};
+	if (j->move && j->move->composed)
+		j->move->overtaken = true;
+	(void)pthread_cond_broadcast(&m->changed);
 	(void)pthread_mutex_unlock(&m->lock);
 	if (j->opens)
 		open_gate(j);

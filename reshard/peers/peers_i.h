@@ -47,6 +47,7 @@ struct rs_move {
 	bool composes;			/* all nodes have prepared, and wait for the version */
 	bool composed;			/* it has been handed to the core */
 	bool saves, saved;		/* the worker is at it; the version is in the catalog, and the head in memory */
+	bool overtaken;			/* the worker has it, a later one, or the job's end, and saves no more */
 	bool done;			/* the core knows the outcome: */
 	int code;
 	struct sc_err err;		/* why it was refused; code 0: nobody has said so */

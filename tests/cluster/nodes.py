@@ -97,11 +97,18 @@ class Host:
 		"""Takes the carrier away, at the hub's side."""
 		run(*inside(self.cluster.hub), "ip", "link", "set", self.name, "down" if on else "up")
 
+	def slow(self):
+		"""What arrives comes at 600 bytes a second, from now on and until deaf(False)."""
+		hub = inside(self.cluster.hub)
+		run(*hub, "tc", "qdisc", "replace", "dev", self.name, "root", "tbf", "rate", "4800bit", "burst", "1600b", "limit", "100kb")
+		send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(bytes(1472), ('{self.address}', 9))"
+		run(*hub, sys.executable, "-c", send)  # the first 1600 bytes would come at once
+
 	def deaf(self, on=True):
 		"""Nothing arrives any more, and what is sent does."""
 		hub = inside(self.cluster.hub)
 		if on:  # no packet is as small
-			run(*hub, "tc", "qdisc", "add", "dev", self.name, "root", "tbf", "rate", "8bit", "burst", "1b", "limit", "1b")
+			run(*hub, "tc", "qdisc", "replace", "dev", self.name, "root", "tbf", "rate", "8bit", "burst", "1b", "limit", "1b")
 		else:
 			run(*hub, "tc", "qdisc", "del", "dev", self.name, "root")
 
