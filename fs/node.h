@@ -18,9 +18,9 @@
  *
  * A number of a working tree is one object for ever, and its st_ino.  Its node is the number, too, but for regular
  * files: a node of these stands for one backing, because once an inode has a passthrough open, mmap of a descriptor
- * that was opened on it before fails (docs/design.md, "flip").  So copying a file up, committing it, and storing its
- * version in another way change its node.  open(2) at an older node is answered ESTALE where it would matter; all other
- * requests at it act on the object.
+ * that was opened on it before fails (docs/decisions.md, "Nodeids are numbers").  So copying a file up, committing it,
+ * and storing its version in another way change its node.  open(2) at an older node is answered ESTALE where it would
+ * matter; all other requests at it act on the object.
  */
 #ifndef FS_NODE_H
 #define FS_NODE_H

@@ -3,7 +3,7 @@
  * The blob store: files under STORE/blobs, named by number.  The store never looks into them.  Where
  * the kernel and privileges allow, sealed blobs are opened through a private read-only mount of the
  * store: FUSE passthrough ignores the mode of the daemon's descriptor, so only the mount keeps a
- * client from writing into a sealed blob (docs/design.md).
+ * client from writing into a sealed blob (docs/decisions.md).
  */
 #ifndef META_STORE_H
 #define META_STORE_H

@@ -3,7 +3,7 @@
  * Plans copies: finds the ranks that each piece of a target comes from.  Pure: no I/O, no clock, no thread.
  *
  * Source: the reconfiguration plan of Tenplex (SOSP '24): split, move, merge; here every target
- * box is intersected with the boxes of its holders (docs/design.md, "plan").
+ * box is intersected with the boxes of its holders (docs/decisions.md, "Plans are made by classes").
  */
 #ifndef RS_PLAN_H
 #define RS_PLAN_H
