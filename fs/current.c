@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Several nodes show one namespace: what a name is found as may be answered only while this node knows the newest
- * version, and remembered by the kernel only as long (docs/cluster.md).  On one node both are always so.
+ * version, and remembered by the kernel only as long (docs/cluster-protocol.md).  On one node both are always so.
  *
  * Nothing waits here under a job's gate: what it waits for closes the gate.
  */

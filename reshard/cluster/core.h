@@ -8,7 +8,7 @@
  *	rs_core_current()	which version plain paths of a job get now
  *
  * Times are of one clock that does not stop while the machine sleeps (CLOCK_BOOTTIME), in nanoseconds.  One thread, or
- * one lock around all calls.  docs/cluster.md has the protocol and its rules, rules.h their names.
+ * one lock around all calls.  docs/cluster-protocol.md has the protocol and its rules, rules.h their names.
  */
 #ifndef RS_CORE_H
 #define RS_CORE_H

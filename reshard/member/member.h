@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The service as a node of a cluster: jobs, versions and topologies that all nodes have (docs/cluster.md).
+ * The service as a node of a cluster: jobs, versions and topologies that all nodes have (docs/cluster-protocol.md).
  *
  *	rs_member_start()	registers this store's node with etcd, and gives the service a kind of head.h, "etcd"
  *	rs_member_stop()	before the service ends

@@ -276,7 +276,7 @@ static void take_row(struct rs_member *m, const struct meta_record *r)
 
 /*
  * Has etcd lost a job that has a version here, or versions of it?  Whoever removes a job leaves a key that says so, for
- * ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster.md.
+ * ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster-protocol.md.
  */
 static bool has_lost(struct rs_member *m, const struct meta_answer *answer, const struct rs_shared *j,
 		     struct sc_err *err)

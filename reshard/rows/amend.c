@@ -201,7 +201,7 @@ int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc
 		rs_edit_op(&c, META_DELETE, rs_key_of(META_KEY_CONFIG, id));
 		if (rc == 0) {
 			rs_edit_op(&c, META_DELETE, key_name(named.name));
-			/* what is only absent, etcd has lost (E3 of docs/cluster.md) */
+			/* what is only absent, etcd has lost (E3 of docs/cluster-protocol.md) */
 			rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_REMOVED, id))->value.number.nr = m->node;
 			outcome = rs_edit_make(m, &c);
 		}

@@ -14,7 +14,7 @@ A line is an event that somebody outside of the daemons saw, fields with tabs be
     version  NODE NR CONTENT                at the end: this node has that as version NR (.v/NR)
     kept     NODE NR FILE NUMBER            the file in that version
 
-A content names the command that was to make it: no two commands are for the same.  (docs/cluster.md has the promises.)
+A content names the command that was to make it: no two commands are for the same.  (docs/cluster-protocol.md has the promises.)
 """
 import collections
 import sys

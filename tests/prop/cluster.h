@@ -3,7 +3,7 @@
  * A cluster in memory: N cores of reshard/cluster, an etcd, the net between them, clocks that are slow, and faults.
  * Everything that is on its way lies in one pool, of which a schedule takes any: delays have no order and no bound.
  *
- * The promises, by the names of docs/cluster.md, are checked where they would be broken; world.broken then says which.
+ * The promises, by the names of docs/cluster-protocol.md, are checked where they would be broken; world.broken then says which.
  */
 #ifndef TESTS_CLUSTER_H
 #define TESTS_CLUSTER_H
