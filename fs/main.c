@@ -21,7 +21,7 @@ static int report(int rc, const struct sc_err *err)
 }
 
 /* Keeps some freed memory on top of each heap.  By default 128 KiB stay, and the rest is given back to the kernel and
- * faulted in again for each file that is parsed: a third of the time that this takes (docs/benchmarks.md). */
+ * faulted in again for each file that is parsed: a third of the time that this takes (docs/benchmarks/changes.md). */
 static void keep_heaps(void)
 {
 	(void)mallopt(M_TRIM_THRESHOLD, 2 << 20);

@@ -336,7 +336,7 @@ static struct fuse_loop_config *loop_config(void)
 		return NULL;
 	fuse_loop_cfg_set_clone_fd(config, 0);
 	/* the kernel hands requests to the one that has waited longest: few that wait keep them in the
-	 * processor's caches (docs/benchmarks.md), and libfuse adds threads while all are busy */
+	 * processor's caches (docs/benchmarks/changes.md), and libfuse adds threads while all are busy */
 	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
 	fuse_loop_cfg_set_idle_threads(config,
 				       (unsigned)sc_min_u64((uint64_t)(cores < 2 ? 2 : cores) + 1, THREADS_MAX));

@@ -4,7 +4,7 @@
     tools/bench [--reps N] [--quick | --check | --long] [--json FILE] [--page] [CASE…]
 
 Prints a table of ratios; --json writes all figures, --page rewrites the figures and plots of
-docs/benchmarks.md.  Without CASE all are run but those that take long; --list names all, and CASE may be a
+docs/benchmarks/figures.md.  Without CASE all are run but those that take long; --list names all, and CASE may be a
 pattern ('peers_xfs_*').  Needs root (mounts, loop devices,
 page cache) and about 25 GB of disk.  Ratios are of medians, both sides taken in turns in this run;
 one is refused when its two sides did not read or write the same bytes on the same file system with

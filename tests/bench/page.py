@@ -1,4 +1,4 @@
-"""The figures and plots of docs/benchmarks.md, from what bench.py measured.
+"""The figures and plots of docs/benchmarks/figures.md, from what bench.py measured.
     page.py FILE.json        (bench.py --page does the same)
 """
 import json
@@ -12,7 +12,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 from harness import ROOT  # noqa: E402
 
-PAGE, FOLDER = os.path.join(ROOT, "docs/benchmarks.md"), os.path.join(ROOT, "docs/benchmarks")
+FOLDER = os.path.join(ROOT, "docs/benchmarks")
+PAGE = os.path.join(FOLDER, "figures.md")
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "scalai", "font.size": 9, "axes.spines.top": False,
                      "axes.spines.right": False})
@@ -79,13 +80,13 @@ def write(out):
         text.append(f"Measured in later runs, by themselves: {', '.join(out['later'])}. Nothing is compared across runs.")
     if out["curves"].get("peers"):
         plot_peers(out["curves"]["peers"])
-        text.append("![seconds of a reshard: Scalai, DCP, a script](benchmarks/peers.svg)")
+        text.append("![seconds of a reshard: Scalai, DCP, a script](peers.svg)")
     if out["curves"].get("plan"):
         plot_plan(out["curves"]["plan"].values())
-        text.append("![time of a plan over its pieces](benchmarks/plan.svg)")
+        text.append("![time of a plan over its pieces](plan.svg)")
     if any(r["against"] == "null FUSE server" for r in rows):
         plot_views(rows)
-        text.append("![views against a null FUSE server](benchmarks/views.svg)")
+        text.append("![views against a null FUSE server](views.svg)")
     text.append(table(rows))
     with open(PAGE) as f:
         page = f.read()
