@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * scalai-gpu, which the daemon starts: rs_serve() with CUDA itself, and the kernel as nvcc made it.  Without a GPU it
- * can be tried only as far as to the sentence that there is none (docs/gpu.md).
+ * can be tried only as far as to the sentence that there is none (docs/gpu-internals.md).
  */
 #include <stdio.h>
 #include <sys/socket.h>
