@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the training script of README.md as printed, for models of several kinds: readme_script.py README MOUNT
+"""Runs the training script of docs/guide.md as printed, for models of several kinds: readme_script.py GUIDE MOUNT
 
 For each a new job: a first start whose save dies before the first commit, a second one that commits a step and dies in the
 middle of the next save, a restart that has the committed step, and a start at another topology.
@@ -17,8 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-README, MOUNT = sys.argv[1:]
-SCRIPT = re.search(r"```python\n(# on every rank.*?)```", open(README).read(), re.S).group(1)
+GUIDE, MOUNT = sys.argv[1:]
+SCRIPT = re.search(r"```python\n(# on every rank.*?)```", open(GUIDE).read(), re.S).group(1)
 assert "/mnt/scalai" in SCRIPT and re.findall(r"(?<!/mnt)/scalai", SCRIPT) == []
 
 
