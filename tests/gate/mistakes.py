@@ -57,6 +57,9 @@ MISTAKES = {
 	"a case only prints": (
 		[(f"{CASES}/01_shell_life", ALL, '. "$E2E/lib.sh"\nmount_up\necho "all is well"\nmount_down\n')],
 		["--stage", "unit", "^lint/asserts$"], {}, r"01_shell_life: checks nothing"),
+	"a document links to a page that is not there": (
+		[("docs/architecture.md", "[decisions.md](decisions.md)", "[decisions.md](decision.md)")],
+		["--stage", "unit", "^lint/links$"], {}, r"docs/architecture\.md:\d+: there is no decision\.md"),
 	"there is no etcd, and this is CI": (
 		[], ["--stage", "nodes"], {"CI": "true", "PATH": "/nonexistent"}, r"etcd"),
 	"a case is skipped in CI for a reason that is not listed": (
