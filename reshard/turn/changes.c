@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was changed since the head, in terms of files by rank and path: written files, and files of tensors, which sets
- * have by their paths.  All else is the tree's.
+ * Lists what was changed since the head, as files by rank and path: written files, and files of tensors, which sets
+ * know by their paths.  All other changes are the tree's (turn.c).
  *
- * It costs what was changed: the upper layer tells written files and new names; below it are looked up the names that
- * written files had before, what is in folders that were moved, and the files of tensors of ranks in which anything
- * changed.
+ * The time grows with the changes, not with the tree.  The upper layer tells which files were written and which names
+ * are new.  The lower layer is asked for the names that written files had before, for the contents of folders that were
+ * moved, and for the files of tensors of ranks in which anything changed.
  */
 #include "reshard/turn/turn_i.h"
 
@@ -74,7 +74,7 @@ struct finding_name {
 	struct meta_bytes name;		/* at NULL: none yet */
 };
 
-/* A name that a folder had below: has it that still? */
+/* Takes a name that a folder has in the lower layer, if the working tree has not taken that name from the folder. */
 static int on_lower_name(void *arg, const struct meta_entry_row *row)
 {
 	struct finding_name *f = arg;
@@ -153,7 +153,7 @@ static int add(struct changes *x, const struct rs_change_row *row)
 	return sc_vec_push(&x->all, *row) < 0 ? sc_nomem(x->err) : 0;
 }
 
-/* A regular file has a name: it was written, or the name is another one than below. */
+/* Lists a regular file under one of its names: the file was written, or the lower layer does not have this name. */
 static int add_file(struct changes *x, uint64_t folder, struct meta_bytes name, const struct meta_inode_row *is)
 {
 	struct rs_change_row row = {.ino = is->ino, .blob = is->blob};
@@ -168,7 +168,7 @@ static int add_file(struct changes *x, uint64_t folder, struct meta_bytes name, 
 	return row.path ? add(x, &row) : sc_nomem(x->err);
 }
 
-/* What is in a folder that was moved, with the folder. */
+/* Lists a child of a moved folder, which moved with it. */
 static int on_moved_child(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	struct changes *x = arg;
@@ -212,7 +212,7 @@ struct old_names {
 	const struct meta_inode_row *row;
 };
 
-/* A name that a written file had before. */
+/* Lists a written file under a name that it had in the lower layer and still has. */
 static int on_old_name(void *arg, const struct meta_entry_row *row)
 {
 	const struct old_names *o = arg;
@@ -265,7 +265,8 @@ static int on_folder(void *arg, const struct meta_inode_row *row)
 
 /* --- files of tensors, by their paths below --- */
 
-/* A file of tensors that is where it was, with the bytes that it had: is who may read it another?  1, 0 or an error. */
+/* Tells whether a file of tensors that was neither moved nor written has another mode or owner than in the head, or
+ * folders above it shut out more users: 1, 0 or an error. */
 static int is_other(struct changes *x, const char *path, uint64_t ino, bool closed)
 {
 	struct meta_inode_row now, below;
@@ -334,7 +335,8 @@ static int add_shards(struct changes *x)
 	return rc;
 }
 
-/* A name may be found in two ways: it is new, and in a folder that was moved. */
+/* Sorts the files by rank and path, and drops the second entry of a name that was found twice: as a new name, and in a
+ * folder that was moved. */
 static void sort(struct changes *x)
 {
 	size_t kept = 0;
@@ -355,7 +357,7 @@ static void sort(struct changes *x)
 	x->all.nr = kept;
 }
 
-/* Under job.names. */
+/* Fills in all changes.  The caller holds job.names. */
 static int find(struct changes *x)
 {
 	struct rs_job *job = x->job;
@@ -427,7 +429,7 @@ static int name_one(struct dirt *d, uint64_t ino, const char *more)
 	return rs_tree_name(d->job, ino, more, d->names, d->err);
 }
 
-/* A name that was removed, whatever is there now. */
+/* Counts a removed name, whether or not something has the name again. */
 static int on_entry(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	struct dirt *d = arg;
@@ -449,7 +451,7 @@ static bool differs(const struct meta_inode_row *a, const struct meta_inode_row 
 	return a->mode != b->mode || a->uid != b->uid || a->gid != b->gid || a->parent != b->parent;
 }
 
-/* The same in any order. */
+/* Adds an attribute to a sum that does not depend on the order of the attributes. */
 static int add_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
 {
 	*(uint64_t *)arg += XXH3_64bits_withSeed(value.at, value.nr, XXH3_64bits(name.at, name.nr));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Logs, which the layout's `log` lines name: files of the working tree that stay there while another version comes
- * below them, as a program may write to them at any time.  After a commit the upper layer has the rows of those that
- * were open: number, blob, attributes.  Their names, which the new version has, are not in it.  So a later turn lets a
- * row stay wherever the next version has its number, whoever has the file open: nothing that is appended is lost.
+ * Logs, which the layout's `log` lines name, stay in the working tree while another version comes below it, as a
+ * program may write to a log at any time.  After a commit the upper layer has the row of each log that was open: its
+ * number, blob and attributes.  It does not have the names of the log, which the new version has.  So a later turn lets
+ * the row stay wherever the next version has the log's number, whoever has the file open: nothing that a program
+ * appends is lost.
  */
 #include "reshard/turn/rows.h"
 
@@ -104,7 +105,7 @@ int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf
 
 /* --- that they stay --- */
 
-/* Of a commit: those that were open. */
+/* Finds the logs that stay in the upper layer after a commit: those that programs had open. */
 static int find_open(struct rs_turn *t)
 {
 	struct rs_job *job = t->job;
@@ -121,7 +122,7 @@ static int find_open(struct rs_turn *t)
 	return rc;
 }
 
-/* Discard brings back what nobody writes to. */
+/* Takes the logs that nobody writes to out of t->logs: a discard brings back their committed bytes. */
 static int leave_closed(struct rs_turn *t)
 {
 	struct rs_job *job = t->job;

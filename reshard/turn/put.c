@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of the tree that a commit makes. */
+/* Puts rows into the tree that a commit makes: names, objects with their attributes. */
 #include "reshard/turn/rows.h"
 
 #include <sys/stat.h>
@@ -42,7 +42,7 @@ int rs_turn_put_object(struct rs_turn *t, const struct meta_inode_row *row, uint
 	return rc < 0 || !xattrs_of ? rc : rs_overlay_xattrs(t->job->overlay, xattrs_of, copy_xattr, &k, t->err);
 }
 
-/* A row without a link. */
+/* A row without a link hides the rows that older trees have for the number. */
 int rs_turn_put_nothing(struct rs_turn *t, uint64_t ino)
 {
 	return put(t, (struct meta_change){META_PUT_INODE,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Objects with virtual numbers that were renamed or linked, or are in a folder that was.  Their numbers are made of the
- * paths that they had, so in the version that a commit makes they have others, which are given once like any other.
+ * Gives new numbers to objects with virtual numbers that were renamed or linked, or that lie in a renamed folder.  A
+ * virtual number is made of a path.  The object has another path now, so the version that a commit makes has it under a
+ * number that is given once, as that of any file that a program made.
  */
 #include "reshard/turn/rows.h"
 
@@ -53,7 +54,8 @@ static int add(struct finding *f, uint64_t ino)
 	return rc < 0 ? rc : sc_map_put(&t->others, KEY(x->was), x) < 0 ? sc_nomem(t->err) : 0;
 }
 
-/* What is, or is in, something that has got another name. */
+/* Takes a new number for an object that was renamed, or that lies in a renamed folder; remembers a folder, whose
+ * children come next. */
 static int on_moved(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	struct finding *f = arg;
@@ -119,7 +121,7 @@ struct putting {
 	uint64_t ino, folder;
 };
 
-/* A name that it had below, and has still. */
+/* Puts a name that the object has in the lower layer and still has. */
 static int on_old_name(void *arg, const struct meta_entry_row *row)
 {
 	const struct putting *p = arg;
@@ -143,8 +145,8 @@ static int on_upper_folder(void *arg, const struct meta_inode_row *folder)
 	return rs_overlay_entries(p->t->job->overlay, folder->ino, on_upper_name, p);
 }
 
-/* What is in such a folder, but for special files, whose names stay in the upper layer.  A folder there says what it is
- * in. */
+/* Puts the name of a child of such a folder, and the row of a child that is a folder, since its row names the folder
+ * above it.  The names of special files stay in the upper layer. */
 static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	const struct putting *p = arg;
@@ -167,7 +169,7 @@ static int put_row(struct putting *p)
 	return rc <= 0 ? rc : rs_turn_put_object(t, &row, p->ino);
 }
 
-/* The names that it has, and, of a folder, those that are in it. */
+/* Puts the names of an object, and the names in it if it is a folder. */
 static int put_names(struct putting *p)
 {
 	struct rs_turn *t = p->t;
@@ -210,7 +212,8 @@ int rs_turn_put_others(struct rs_turn *t)
 
 /* --- the numbers that they get --- */
 
-/* Names that are hidden stay where they are: what they hide may be there again. */
+/* Replaces virtual numbers by the new ones in rows.  A row that hides a name keeps the number of its folder: another
+ * topology may show the hidden file again. */
 static void renumber(const struct rs_turn *t, struct meta_changes *rows)
 {
 	for (size_t i = 0; i < rows->nr; i++) {
@@ -236,7 +239,7 @@ static int hide_name(void *arg, struct meta_bytes name, uint64_t ino)
 	return rs_turn_put_name(p->t, p->ino, name, 0);
 }
 
-/* The rows of the upper layer that move into the tree as they are: not these. */
+/* Keeps the rows of an object under its virtual number out of the tree, into which the upper layer moves as it is. */
 static int leave_out(struct putting *p)
 {
 	struct rs_turn *t = p->t;
@@ -247,7 +250,7 @@ static int leave_out(struct putting *p)
 	return rc < 0 ? rc : rs_overlay_entries(t->job->overlay, p->ino, hide_name, p);
 }
 
-/* Names of special files, which stay in the upper layer. */
+/* Replaces virtual numbers in what stays in the upper layer: the names of special files in renumbered folders. */
 static int renumber_upper(struct rs_turn *t)
 {
 	int rc = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows that a commit puts into the new tree beside those that move there from the upper layer, or in their place:
- * attributes of written files; rows of ranks that had other coordinates; names of what had no rows.
+ * Makes the rows that a commit puts into the new tree beside the rows of the upper layer, or in their place: attributes
+ * of written files, rows of ranks that had other coordinates, and names of objects that had no rows.
  */
 #include "reshard/turn/rows.h"
 
@@ -12,7 +12,8 @@
 
 #define KEY(number) (const char *)&(number), sizeof(number)
 
-/* The newest tree that has a row tells all of an object: its attributes, too, unless they come from the upper layer. */
+/* Puts the row of an object.  The newest tree that has a row of an object tells all of it, so its extended attributes
+ * go along, unless the upper layer brings them. */
 static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
 {
 	return rs_turn_put_object(t, row, rs_overlay_has(t->job->overlay, row->ino) ? 0 : row->ino);
@@ -20,7 +21,7 @@ static int put_row(struct rs_turn *t, const struct meta_inode_row *row)
 
 /* --- files that were written, linked or renamed --- */
 
-struct leaving {		/* names that leave an inode together */
+struct leaving {		/* names that leave an inode together, to be a file of their own */
 	uint64_t key[2];	/* its number, and their group */
 	uint64_t to;		/* the number that they get; that of the inode: they stay */
 	uint32_t names;
@@ -67,7 +68,7 @@ static int find_left(struct rs_turn *t, const struct rs_leaves *names, struct le
 	return 0;
 }
 
-/* Makes the row of the names that leave an inode: a file of its own, with the same attributes. */
+/* Makes the row of the file that names become which leave an inode; it has the attributes of that inode. */
 static int put_left(struct rs_turn *t, const struct meta_inode_row *row, struct leaving *l)
 {
 	struct meta_inode_row own = *row;
@@ -79,7 +80,8 @@ static int put_left(struct rs_turn *t, const struct meta_inode_row *row, struct 
 	return rc < 0 ? rc : rs_turn_put_object(t, &own, row->ino);
 }
 
-/* Gives the names that leave a file their rows, and takes them from its own. */
+/* Gives a row to each group of names that leave a file, and subtracts these names from the file's own link count.  If
+ * all names leave, one group keeps the number. */
 static int part(struct rs_turn *t, const struct left *left, struct meta_inode_row *row)
 {
 	struct leaving *stays = NULL;
@@ -120,7 +122,8 @@ static int complete_row(struct rs_turn *t, const struct meta_inode_row *given, c
 	return rc < 0 ? rc : put_row(t, &x.inode);
 }
 
-/* Gives names that leave an inode to the file of their own: at last, in place of what else was said of them. */
+/* Puts the names that leave an inode, as names of their own file.  This comes last, and takes the place of what other
+ * rows say of these names. */
 static int put_left_names(struct rs_turn *t, const struct rs_leaves *names, const struct lefts *lefts)
 {
 	int rc = 0;
@@ -162,7 +165,8 @@ static int on_child(void *arg, struct meta_bytes name, uint64_t ino)
 	return rc < 0 ? rc : 0;
 }
 
-/* The job's folder has a link for each rank of the topology, which nobody made. */
+/* Puts the row of the job's folder, whose link count has a link for each rank of the topology, though nobody made these
+ * folders. */
 static int count_root(struct rs_turn *t)
 {
 	struct rs_job *job = t->job;
@@ -187,7 +191,8 @@ struct walk {
 	} folders;			/* still to be gone through */
 };
 
-/* What has a virtual number may be there again, and nothing is to be known of it. */
+/* Hides a name in a folder.  Another topology may show the object again if its number is virtual, so nothing that older
+ * trees know of it may count. */
 static int hide(void *arg, const struct meta_entry_row *row)
 {
 	struct walk *h = arg;
@@ -202,7 +207,7 @@ static int hide(void *arg, const struct meta_entry_row *row)
 	return rc < 0 ? rc : rs_turn_put_name(h->t, h->folder, row->name, 0);
 }
 
-/* Hides what the rows of a folder say is in it, and what they say of virtual folders there. */
+/* Hides all names that rows tell of in a folder, and in the virtual folders in it. */
 static int hide_folder(struct rs_turn *t, struct meta_tree *tree, uint64_t folder)
 {
 	struct walk h = {.t = t};
@@ -224,8 +229,8 @@ static int on_any_xattr(void *arg, struct meta_bytes name, struct meta_bytes val
 	return 0;
 }
 
-/* Does it follow from what it is made of?  So do files of datasets, and of tensors, but for those that were moved or
- * linked, or have attributes: 1, 0 or an error. */
+/* Tells whether a file needs no row because sets and datasets tell all of it: files of datasets and of tensors that
+ * nobody changed, and that have no extended attributes.  1, 0 or an error. */
 static int follows(struct rs_turn *t, const struct meta_inode_row *row)
 {
 	bool any = false;
@@ -237,7 +242,7 @@ static int follows(struct rs_turn *t, const struct meta_inode_row *row)
 	return rc < 0 ? rc : !any;
 }
 
-/* An object of a rank whose rows were another rank's: with its name, it is put among the rows of the new tree. */
+/* Puts an object, with its name, into the new tree for a rank that showed it by the rows of another rank. */
 static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	struct walk *x = arg;
@@ -258,7 +263,7 @@ static int restate(void *arg, struct meta_bytes name, uint64_t ino)
 	return rc;
 }
 
-/* The folder of a rank, and all that is in it. */
+/* Puts the folder of such a rank, and all that is in it. */
 static int restate_rank(struct rs_turn *t, uint64_t folder)
 {
 	struct walk x = {.t = t};
@@ -276,7 +281,8 @@ static int restate_rank(struct rs_turn *t, uint64_t folder)
 	return rc;
 }
 
-/* A name of what was one file, and is several: a file of its own from now on. */
+/* Puts a name of a file of tensors that was one file with other names where it was written, and has its own bytes at
+ * this topology: from now on it is a file of its own. */
 static int restate_split(void *arg, const struct meta_entry_row *row)
 {
 	struct rs_turn *t = arg;
@@ -292,7 +298,8 @@ static int restate_split(void *arg, const struct meta_entry_row *row)
 	return rc > 0 ? put_row(t, &own) : rc;
 }
 
-/* All rows of a tree are made under one topology: ranks that show rows of others get rows of their own. */
+/* Gives rows of their own to the ranks that show rows of other ranks: all rows of a tree are made under one
+ * topology. */
 static int restate_ranks(struct rs_turn *t, struct rs_view *base)
 {
 	struct meta_tree tree = {.id = base->version->tree};
@@ -339,7 +346,8 @@ static int pin_name(void *arg, const struct meta_entry_row *row)
 	return rs_turn_put_name(t, row->parent, row->name, row->ino);
 }
 
-/* What has a row gets its names, too, and so have the folders above them: else it would vanish with those files. */
+/* Puts the names of an object with a virtual number that has a row in the upper layer, and the rows and names of the
+ * virtual folders above it.  Otherwise the object would vanish from a topology that has no files of tensors there. */
 static int pin(void *arg, const struct meta_inode_row *upper)
 {
 	struct pinning p = {.t = arg};
@@ -393,7 +401,7 @@ static int hide_removed_in(void *arg, const struct meta_inode_row *folder)
 	return rs_overlay_entries(r->t->job->overlay, folder->ino, hide_removed, r);
 }
 
-/* All but the names that leave their inodes. */
+/* Puts all of these rows, but for the names that leave their inodes. */
 static int put_others(struct rs_turn *t)
 {
 	struct rs_view *base = t->job->head;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A turn in the making, shared by turn.c and rows.c. */
+/* What the files of this room share: a turn between its plan and its end. */
 #ifndef RS_TURN_ROWS_H
 #define RS_TURN_ROWS_H
 
@@ -54,7 +54,7 @@ int rs_turn_put_nothing(struct rs_turn *t, uint64_t ino);
 int rs_turn_find_logs(struct rs_turn *t);
 /** Says in t->upper that a log stays, over what the next version has of it.  Errors: SC_E_BUSY, it has nothing. */
 int rs_turn_keep_log(struct rs_turn *t, const struct meta_inode_row *row);
-/** Of a commit: puts them into t->apart, too, which comes after the upper layer went into the tree. */
+/** Puts the logs into t->apart, too: a commit applies that after the upper layer went into the tree. */
 int rs_turn_put_logs(struct rs_turn *t);
 static inline bool rs_turn_is_log(const struct rs_turn *t, uint64_t ino)
 {
@@ -62,17 +62,18 @@ static inline bool rs_turn_is_log(const struct rs_turn *t, uint64_t ino)
 }
 
 /* rows.c */
-/** Adds to t->spec.rows what the commit says of files; both may be NULL. */
+/** Adds to t->spec.rows what the commit says of files; `rows` and `leaves` may be NULL. */
 int rs_turn_rows(struct rs_turn *t, const struct meta_changes *rows, const struct rs_leaves *leaves);
 
 /* renumber.c: a commit, in this order */
 /** Finds the objects with virtual numbers that were moved, and takes numbers for them. */
 int rs_turn_find_others(struct rs_turn *t);
-/** Adds their rows to t->spec.rows, under the numbers that they had.  What is added later stands in their place. */
+/** Adds the rows of these objects to t->spec.rows, under their virtual numbers.  A row that is added later takes the
+ *  place of an earlier one. */
 int rs_turn_put_others(struct rs_turn *t);
-/** Gives them their numbers, in all rows that there are. */
+/** Replaces the virtual numbers of these objects by the new ones, in all rows of the turn. */
 int rs_turn_renumber(struct rs_turn *t);
-/** Does so in memory, for who has such a file open; cannot fail. */
+/** Replaces the virtual numbers in memory, too, for programs that have such a file open; cannot fail. */
 void rs_turn_renumber_own(const struct rs_turn *t, struct rs_job *job);
 bool rs_turn_has_other_number(const struct rs_turn *t, uint64_t ino);
 

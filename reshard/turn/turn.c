@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another version below a working tree: in the catalog in the transaction that makes the version, in memory in one
- * instant after it, which cannot fail.  The gate is closed meanwhile: nobody changes the working tree.
+ * Puts another version below a working tree: in the catalog, in the transaction that makes the version; then in memory,
+ * in one instant, which cannot fail.  The gate is closed meanwhile: nobody changes the working tree.
  */
 #include "reshard/turn/rows.h"
 
@@ -38,7 +38,8 @@ static int keep_entry(void *arg, struct meta_bytes name, uint64_t ino)
 	return rs_turn_put(k->t, &k->t->upper, (struct meta_change){META_PUT_ENTRY, .entry = {k->row->ino, name, ino}});
 }
 
-/* The next version may show something under a number that is made of a path, while what had it is held. */
+/* Gives an object that somebody holds another number in the upper layer: its number is made of a path, and the next
+ * version may show another object there. */
 static int keep_apart(struct rs_turn *t, const struct meta_inode_row *row)
 {
 	size_t from = t->apart.nr;
@@ -52,7 +53,7 @@ static int keep_apart(struct rs_turn *t, const struct meta_inode_row *row)
 	return rc < 0 ? rc : rs_turn_put(t, &t->apart, (struct meta_change){META_DROP_INODE, .inode.ino = row->ino});
 }
 
-/* FIFOs, sockets and devices whose folder is still there, and what has no name. */
+/* Keeps the row of a FIFO, socket or device whose folder is still there, and of an object that has no name. */
 static int keep_row(void *arg, const struct meta_inode_row *row)
 {
 	struct rs_turn *t = arg;
@@ -90,7 +91,8 @@ static int keep_names(void *arg, const struct meta_inode_row *row)
 	return S_ISDIR(row->mode) ? rs_overlay_entries(t->job->overlay, row->ino, keep_entry, &k) : 0;
 }
 
-/* Folders above special files need no row of their own to have upper entries: all folders with such are asked. */
+/* Collects the rows that stay in the upper layer.  A folder may have entries there without a row of its own, so all
+ * folders that have entries are asked. */
 static int keep_upper(struct rs_turn *t)
 {
 	const struct rs_overlay *o = t->job->overlay;
@@ -174,7 +176,8 @@ static int add_held(void *arg, uint64_t ino)
 	return sc_vec_push(&t->held, ino) < 0 ? sc_nomem(t->err) : 0;
 }
 
-/* What programs have open, as they see its number; and folders and links that they may be in. */
+/* Finds the numbers that programs hold: of open files, as programs see them, and of folders and links that the kernel
+ * knows, in which programs may be. */
 static int find_held(struct rs_turn *t)
 {
 	const struct rs_events *events = &t->job->service->events;
@@ -207,7 +210,7 @@ static int keep_log(void *arg, const struct meta_inode_row *row)
 	return rs_turn_is_log(t, row->ino) ? rs_turn_keep_log(t, row) : 0;
 }
 
-/* Under job.names. */
+/* Plans a rollback or discard.  The caller holds job.names. */
 static int plan_back(struct rs_turn *t)
 {
 	struct rs_overlay *o = t->job->overlay;
@@ -306,7 +309,7 @@ int rs_turn_save(struct rs_turn *t, struct sc_err *err)
 	return rc < 0 ? rc : meta_upper_apply(c, &t->upper, err);
 }
 
-/* The files of rows that are gone. */
+/* Removes the files whose rows the turn has dropped. */
 static void remove_files(struct rs_service *s, const struct sc_map *old, const struct sc_map *now)
 {
 	struct sc_err ignored;

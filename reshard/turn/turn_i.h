@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a commit takes of a working tree, and another version below it. */
+/* A turn: another version comes below a working tree; a commit also takes what the working tree has. */
 #ifndef RS_TURN_I_H
 #define RS_TURN_I_H
 
@@ -20,27 +20,28 @@ struct rs_change_row {
 	uint64_t ino, blob;		/* blob of a moved one: 0 if it has tensors */
 };
 typedef int rs_change_row_fn(void *arg, const struct rs_change_row *row);
-/** Walks over all of them, by rank, then path; each name of a file is one. */
+/** Walks over all changed files, by rank, then path; a file with several names comes once for each name. */
 int rs_tree_changes(struct rs_job *job, rs_change_row_fn *fn, void *arg, struct sc_err *err);
-/** Counts what a commit would keep, and what it would leave out; `names` (may be NULL) gets the first few of the
- *  former, as "rank 3: 'a', 'b'". */
+/** Counts the uncommitted changes that a commit would keep, and those that it would leave out; `names` (may be NULL)
+ *  gets the first few that it would keep, as "rank 3: 'a', 'b'". */
 struct rs_dirt {
 	size_t nr, others, special;	/* others: of nr, but for written files and removed names */
 };
 int rs_tree_dirt(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
-/** Does so without what has these numbers (keys of the map). */
+/** Counts in the same way, but for objects whose numbers are keys of the map `but`. */
 int rs_tree_dirt_but(struct rs_job *job, const struct sc_map *but, struct rs_dirt *ret, struct sc_buf *names,
 		     struct sc_err *err);
-/** Does so without the logs that rs_turn_plan() lets stay (logs.c). */
+/** Counts in the same way, but for the logs that rs_turn_plan() lets stay (logs.c). */
 int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
-/** Finds these logs, by their numbers: those that the version has under the same names.  Texts live in `arena`. */
+/** Finds the logs that the version has under the same names: their numbers are the keys of *ret.  Texts live in
+ *  `arena`. */
 int rs_tree_logs(struct rs_job *job, struct sc_map *ret, struct sc_arena *arena, struct sc_err *err);
-/** Names the FIFOs, sockets and devices, which no version has, as above. */
+/** Names the FIFOs, sockets and devices, which no version has, in the form that rs_tree_dirt_but() has. */
 int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *err);
 
 /* --- turn.c: another version below a working tree.  The gate is closed, from plan to done --- */
 
-/** A name of a file of several names, which has other bytes than the rest of them from the new version on, or none. */
+/** One of several names of a file.  From the new version on it has other bytes than the rest of them, or is gone. */
 struct rs_leave {
 	uint64_t ino, folder;
 	struct meta_bytes name;
@@ -62,17 +63,17 @@ enum rs_turn_by {
 	RS_TURN_BACK,		/* the upper layer is dropped: rollback, discard */
 };
 /**
- * Prepares `next` (NULL: no version) as the version below.  Of a commit (NULL: none): `rows` of written and moved
- * files, and of those that names leave, without link counts; `leaves`, which are files of tensors, each once.  Drains
- * the log.
+ * Prepares `next` (NULL: no version) as the version below.  A commit gives `rows`, without link counts, of written and
+ * moved files and of the files that names leave, and `leaves`, names of files of tensors, each once; both are NULL
+ * without a commit.  Drains the log.
  */
 int rs_turn_plan(struct rs_job *job, struct rs_view *next, enum rs_turn_by by, const struct meta_changes *rows,
 		 const struct rs_leaves *leaves, struct rs_turn **ret, struct sc_err *err);
-/** Does so in the catalog, inside the transaction that adds the version, before the version's row is added: sets
- *  next->version->tree and floor_ns. */
+/** Carries the turn out in the catalog: inside the transaction that adds the version, before the version's row is
+ *  added.  Sets next->version->tree and floor_ns. */
 int rs_turn_save(struct rs_turn *turn, struct sc_err *err);
-/** Does so in memory, and makes the view (taken) the head of `job` in the same instant; cannot fail.  `job` is the one
- *  of rs_turn_plan(), or the one of which that was a second working tree (reshard/join/part.h). */
+/** Carries the turn out in memory, and makes the view (taken) the head of `job` in the same instant; cannot fail.
+ *  `job` is the job of rs_turn_plan(), or the job whose second working tree that was (reshard/join/part.h). */
 void rs_turn_show(struct rs_turn *turn, struct rs_job *job, struct rs_view *head);
 void rs_turn_done(struct rs_turn *turn);
 /** Makes a view (NULL: none; taken) the head, with the working tree as it is: another storage of the same version, the
