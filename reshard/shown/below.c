@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a view shows, by number: the lower layer of a working tree, and what .v and .as show.
+ * Finds by number what a view shows: in the lower layer of a working tree, and below .v and .as.
  *
  * Files of tensors follow from the view's sets, partitions from its datasets.  All else is in the version's tree: rows
  * of folders, plain files and links, and the numbers, times and attributes of files of tensors.  Invariants:
@@ -12,8 +12,8 @@
  *      under their own numbers if that is the rank itself, else under virtual ones.  A rank without a source shows what
  *      is the same in all ranks of the tree.  The job's own folder is its own source.
  *      Of files of tensors only attributes are shown so.
- *  B3  What no row of a rank's own tells of has a virtual number: of the job, the rank and the path.  Names of one file
- *      have that of the first of them.
+ *  B3  An object of which no row of the rank's own tells has a virtual number: of the job, the rank and the path.
+ *      Names of one file have the number of the first of them.
  *  B4  Names of one file of tensors are one file only where it was written: at another topology each is made of other
  *      bytes.  There the first name keeps the number and the row.
  */
@@ -85,8 +85,8 @@ static int find_named(struct rs_below *b, struct rs_where *at, struct sc_err *er
 static int find_number(struct rs_below *b, const struct rs_where *at, uint64_t folder, struct meta_bytes name,
 		       bool remembers, uint64_t *ret, struct sc_err *err);
 
-/* Finds a number by the names that it has: when it comes from a daemon before this one, or has several.  Of these it is
- * the first that there is, for each daemon. */
+/* Finds where a number is by its names in the tree: a daemon before this one has given the number out, or the file has
+ * several names.  Each daemon takes the first name that still leads to the number. */
 static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err)
 {
 	struct rs_named_list names = {.err = err};
@@ -118,7 +118,7 @@ static int climb(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct 
 	return rc < 0 ? rc : found ? rs_below_where(b, ino, ret, err) : 0;
 }
 
-/* 1: found, 0: it is nothing here, or an error. */
+/* Returns 1 (found), 0 (the view shows nothing under this number), or an error. */
 int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err)
 {
 	const struct rs_where *known;
@@ -148,8 +148,9 @@ int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struc
 }
 
 /*
- * A virtual number is at the path that it is made of, but for one of a rank's own rows: names of one file have one
- * number, and it may have lost the name that it was made of.  1 or an error.
+ * Finds where a virtual number is.  That is the path of which the number is made, unless a row of the rank's own has
+ * the number: then the file may have several names, and may have lost the name of which the number is made.  Returns 1
+ * or an error.
  */
 static int find_named(struct rs_below *b, struct rs_where *at, struct sc_err *err)
 {
@@ -175,7 +176,7 @@ static int find_named(struct rs_below *b, struct rs_where *at, struct sc_err *er
 	return rc < 0 ? rc : 1;
 }
 
-/* Remembers where a row is that was found at a path: where it is always, if it has several names. */
+/* Remembers at which path a row was found; of a file with several names, at which of them it is always found. */
 static int remember_row(struct rs_below *b, const struct meta_inode_row *row, uint32_t rank, const char *path,
 			struct sc_err *err)
 {
@@ -187,7 +188,7 @@ static int remember_row(struct rs_below *b, const struct meta_inode_row *row, ui
 
 /* --- numbers of names --- */
 
-/* Gives the number of what is at a path of a rank, and has none of its own; 0: there is nothing. */
+/* Gives the virtual number of an object at a path of a rank that has no number of its own; 0: nothing is there. */
 static int implied_number(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t *ret,
 			  struct sc_err *err)
 {
@@ -198,7 +199,8 @@ static int implied_number(struct rs_below *b, const struct rs_rank_files *t, con
 	return rc > 0 ? virtual_number(b, t->rank, path, ret, err) : rc;
 }
 
-/* Gives the number of what is at a path, where the rank's own rows have `ino` (0: nothing); 0: there is nothing. */
+/* Gives the number of the object at a path; `ino` is what the rank's own rows have there (0: nothing).  0: nothing is
+ * there. */
 int rs_below_number_at(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
 		       bool remembers, uint64_t *ret, struct sc_err *err)
 {
@@ -304,7 +306,7 @@ int rs_below_link(struct rs_below *b, uint64_t ino, uint64_t *ret_path_id, struc
 	return rc <= 0 ? rc : rs_path_id(b->view->job, at.path, ret_path_id, err);
 }
 
-/* A name of a number that follows from its path. */
+/* Hands over the name of an object whose number follows from its path. */
 static int virtual_name(struct rs_below *b, const struct rs_where *at, meta_entry_fn *fn, void *arg, struct sc_err *err)
 {
 	const char *slash = strrchr(at->path, '/'), *name = slash ? slash + 1 : at->path;

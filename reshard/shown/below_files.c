@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a view shows, by path: the files of its sets and datasets, one table for each rank that somebody looks at. */
+/* Finds by path what a view shows: the files of its sets and datasets, in a table for each rank that somebody looks
+ * at. */
 #include "reshard/shown/below_i.h"
 
 #include <inttypes.h>
@@ -51,7 +52,8 @@ static int add_name(struct rs_rank_files *t, const char *path, size_t bytes, boo
 	}
 }
 
-/* Files of tensors and of datasets may need one name for a file and for a folder: the former are shown. */
+/* Tells whether no file can be at a path: it is a folder on the way to another file, or lies below a file.  Files of
+ * tensors come before those of datasets, so they are the ones that are shown. */
 static bool is_in_the_way(const struct rs_rank_files *t, const char *path, size_t bytes)
 {
 	if (sc_map_get(&t->folders, path, bytes))
@@ -245,7 +247,8 @@ static int on_made(void *arg, const struct meta_entry_row *row)
 	return sc_vec_push(&m->inos, row->ino) < 0 ? sc_nomem(m->err) : 0;
 }
 
-/* The folder of a rank that came with a topology is like those that ranks have made. */
+/* Notes mode and owner for the folders of ranks that came with a topology: those of the folders that ranks have
+ * made. */
 static int note_rank_folders(struct rs_below *b, struct sc_err *err)
 {
 	struct made_ranks m = {.b = b, .err = err};
@@ -277,7 +280,7 @@ static int note_rank_folders(struct rs_below *b, struct sc_err *err)
 	return rc < 0 ? rc : 0;
 }
 
-/* Under which layout and topology the rows of the tree were made. */
+/* Notes the layout and the topology under which the rows of the tree were made. */
 static int note_tree(struct rs_below *b, struct sc_err *err)
 {
 	const struct rs_kept_layout *kept;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a view shows, shared by below.c (by number) and below_files.c (by path). */
+/* What the files below*.c share: they find what a view shows, by number and by path. */
 #ifndef RS_BELOW_I_H
 #define RS_BELOW_I_H
 
@@ -63,14 +63,15 @@ struct rs_below {
 };
 
 /* below.c: numbers */
-/** Tells where a number is: 1, 0 (it is nothing here), or an error. */
+/** Tells at which rank and path a number is: 1, 0 (the view shows nothing under it), or an error. */
 int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err);
-/** Gives the number of what is at a path, where the rank's own rows have `ino` (0: nothing); 0: there is nothing. */
+/** Gives the number of the object at a path; `ino` is what the rank's own rows have there (0: nothing).  0: nothing is
+ *  there. */
 int rs_below_number_at(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
 		       bool remembers, uint64_t *ret, struct sc_err *err);
 /** Finds the number of a name in a folder; 0: there is none.  `below` is a struct rs_below. */
 int rs_below_child(void *below, uint64_t folder, struct meta_bytes name, uint64_t *ret, struct sc_err *err);
-/** Finds the folder in which something is. */
+/** Finds the number of the folder in which an object is. */
 int rs_below_parent(struct rs_below *b, const struct rs_where *at, uint64_t *ret, struct sc_err *err);
 
 /* below_rows.c */
@@ -80,7 +81,8 @@ int rs_below_tree_child(struct rs_below *b, uint64_t folder, struct meta_bytes n
 /** Keeps a name that the tree was seen to have, if it is not too long. */
 void rs_below_keep_name(struct rs_below *b, uint64_t folder, struct meta_bytes name, uint64_t ino);
 
-/** Keeps that the tree has no name of a number: what was made since the version asks for it with each request. */
+/** Remembers that the tree has no name of a number: an object that was made since the version is asked for with each
+ *  request. */
 void rs_below_keep_nameless(const struct rs_below *b, uint64_t ino);
 bool rs_below_is_nameless(const struct rs_below *b, uint64_t ino);
 /** Keeps the rows of numbers, and the sizes of their bytes, that the caller is about to ask for. */
@@ -91,7 +93,7 @@ int rs_rank_files(struct rs_below *b, uint32_t rank, const struct rs_rank_files 
 const struct rs_below_file *rs_rank_file(const struct rs_rank_files *t, const char *path);
 const struct rs_below_folder *rs_rank_folder(const struct rs_rank_files *t, const char *path);
 
-/** Looks the bytes of a file of tensors or of a dataset up: kind, bytes, blob. */
+/** Looks up the bytes of a file of tensors or of a dataset: kind, bytes, blob. */
 int rs_below_described(struct rs_below *b, uint32_t rank, const char *path, const struct rs_below_file *file,
 		       struct rs_look *ret, struct sc_err *err);
 
@@ -110,11 +112,11 @@ struct rs_named_list {		/* names that the tree has */
 	struct sc_arena arena;
 	struct sc_err *err;
 };
-/** Takes a row of the catalog into the list `arg`; by their bytes the names are sorted. */
+/** Takes a row of the catalog into the list `arg`, whose names are sorted by their bytes. */
 int rs_on_named(void *arg, const struct meta_entry_row *row);
 int rs_by_name(const void *a, const void *b);
 void rs_named_done(struct rs_named_list *n);
-/** Returns rc, or 0 for an error that comes from rows of a version that was dropped meanwhile. */
+/** Returns rc, or 0 if it is the error of a version that was dropped meanwhile, and whose rows are gone. */
 int rs_below_unless_dropped(struct rs_below *b, int rc);
 
 /** Tells which rows a rank of a presentation shows, and of which rank they are. */
@@ -123,7 +125,7 @@ enum rs_rows rs_below_source(const struct rs_below *b, const struct meta_layout 
 
 /* below_source.c: rows of other ranks, by path.  1: there is one, 0: none, or an error */
 
-/** Finds the row that a rank with ROWS_OTHER or ROWS_COMMON shows at a path; `target` may be NULL. */
+/** Finds the row that a rank with RS_ROWS_OTHER or RS_ROWS_COMMON shows at a path; `target` may be NULL. */
 int rs_source_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
 		  struct sc_buf *target, struct sc_err *err);
 struct rs_source_links {
@@ -131,11 +133,12 @@ struct rs_source_links {
 	const char **at;		/* paths inside the rank, sorted */
 	struct sc_arena arena;
 };
-/** Gives the names that the file at a path has in such a rank, if it has several: 1, 0 (nothing is there), or an
- *  error.  None are given for what has one name, and for folders. */
+/** Gives all names of the file at a path in a rank with RS_ROWS_OTHER or RS_ROWS_COMMON: 1, 0 (nothing is there), or an
+ *  error.  The list is empty for a file with one name, and for a folder. */
 int rs_source_links(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_source_links *ret,
 		    struct sc_err *err);
-/** Gives the first of them, or the path itself; it lives as long as the view.  1, 0 (nothing is there), or an error. */
+/** Gives the first of these names, or the path itself if there is one name only; it lives as long as the view.  1, 0
+ *  (nothing is there), or an error. */
 int rs_source_first(struct rs_below *b, const struct rs_rank_files *t, const char *path, const char **ret,
 		    struct sc_err *err);
 void rs_source_links_done(struct rs_source_links *links);
@@ -144,17 +147,18 @@ struct rs_source_names {
 	struct meta_bytes *at;		/* sorted by their bytes; a 0 follows each */
 	struct sc_arena arena;
 };
-/** Gives the names in such a folder; files of tensors may be among them. */
+/** Gives the names in a folder of a rank with RS_ROWS_OTHER or RS_ROWS_COMMON; files of tensors may be among them. */
 int rs_source_children(struct rs_below *b, const struct rs_rank_files *t, const char *path,
 		       struct rs_source_names *ret, struct sc_err *err);
 void rs_source_names_done(struct rs_source_names *names);
 int rs_source_xattrs(struct rs_below *b, const struct rs_rank_files *t, const char *path, rs_xattr_fn *fn, void *arg,
 		     struct sc_err *err);
-/** Clears the bits of those who could not reach a file, by the folders above it where its rows are. */
+/** Clears the mode bits of users who could not reach a file through the folders above it, in the rank of its rows. */
 int rs_source_limit(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct rs_owner *owner,
 		    struct sc_err *err);
 
-/* Is a row of files of tensors that were one file where they were written, and are not here (B4)? */
+/* Tells whether a row is of several files of tensors that were one file where they were written, and are not here
+ * (B4). */
 static inline bool rs_below_is_split(const struct rs_below *b, const struct meta_inode_row *row)
 {
 	return !b->same && S_ISREG(row->mode) && !row->blob && row->nlink > 1;
@@ -167,7 +171,7 @@ static inline uint64_t rs_number_of_rank(const struct rs_below *b, uint32_t rank
 
 /* below_rows.c: 1: there is one, 0: none, or an error */
 
-/** Finds the row of a rank's own at a path, if it counts there (B1). */
+/** Finds the row that a rank itself has at a path, if it counts there (B1). */
 int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
 	       struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err);
 /** Finds the row that the tree has for an object. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a view shows, as the lower layer of a working tree: inodes, names, attributes, by number. */
+/* Gives what a view shows to a working tree, as its lower layer: inodes, names, attributes, by number. */
 #include "reshard/shown/below_i.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ struct children {
 	struct sc_err *err;
 };
 
-/* A name of the folder, which `ino` has in the tree (0: none has). */
+/* Hands over a name of the folder with its number; `ino` is what the tree has under the name (0: nothing). */
 static int hand_over(struct children *c, struct meta_bytes name, uint64_t ino)
 {
 	char scratch[512] SC_SCRATCH;
@@ -60,7 +60,8 @@ static int hand_over(struct children *c, struct meta_bytes name, uint64_t ino)
 	return rc < 0 ? rc : ino ? c->fn(c->arg, name, ino) : 0;
 }
 
-/* The names that the tree tells of; those of other ranks without numbers. */
+/* Collects the names in a folder of which the tree tells.  Names that are shown from another rank's rows have number 0
+ * here. */
 static int tree_names(struct children *c, uint64_t folder, struct rs_named_list *names)
 {
 	struct rs_source_names other = {0};
@@ -82,7 +83,7 @@ static int tree_names(struct children *c, uint64_t folder, struct rs_named_list 
 	return rc;
 }
 
-/* Keeps the rows of the next names, from time to time: of many at once they cost a third. */
+/* Reads the rows of the next names into memory, many at a time: that costs a third of one by one. */
 static void keep_next(struct rs_below *b, const struct rs_named_list *names, size_t from)
 {
 	uint64_t inos[ROWS_AT_ONCE];

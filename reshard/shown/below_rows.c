@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of what a view shows: those of the tree, which count or do not (B1, B2 of below.c), and those that follow. */
+/* Gives the rows of what a view shows: rows of the tree, which count or do not (B1, B2 of below.c), and rows that
+ * follow from sets and datasets. */
 #include "reshard/shown/below_i.h"
 
 #include <string.h>
@@ -12,8 +13,8 @@
 #define BYTES_UNKNOWN UINT64_MAX
 
 /*
- * Rows and names of all views that were asked for last: a version's never change, and a request asks several times.
- * They are of the views and not of their trees, whose ids may be given again.
+ * Keeps the rows and names that were asked for last, of all views: the rows of a version never change, and a request
+ * asks for them several times.  They are kept by view and not by tree, as the id of a tree may be given again.
  */
 static struct {
 	pthread_mutex_t lock;
@@ -161,7 +162,7 @@ void rs_below_keep_rows(struct rs_below *b, const uint64_t *inos, size_t nr)
 	meta_catalog_release(b->catalog);
 }
 
-/* Does a row of the rank's own count at this path (B1)?  1, 0 or an error. */
+/* Tells whether a row that the rank itself has counts at this path (B1): 1, 0 or an error. */
 int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
 	       struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
 {
@@ -176,15 +177,16 @@ int rs_own_row(struct rs_below *b, const struct rs_rank_files *t, const char *pa
 }
 
 /*
- * Another topology of .as: files that join others are the job owner's there, who has to reach them.  So its folders
- * are like the job's, and files have the modes that the folders which are not shown as they are leave them (limit()).
+ * Tells whether a place is at another topology, below .as.  A file that joins several files is the job owner's there,
+ * who has to reach it.  So folders are like the job's folder, and a file has only the mode bits that its own folders,
+ * which are not shown as they are, leave it (limit()).
  */
 static bool is_foreign(const struct rs_below *b, const struct rs_where *at)
 {
 	return !b->same && at->rank != RS_SHARED && strcmp(b->view->topo.text, b->view->version->topo.text) != 0;
 }
 
-/* A folder that no row tells of. */
+/* Makes the row of a folder that has none. */
 static void implied_folder(struct rs_below *b, const struct rs_rank_files *t, const char *path,
 			   struct meta_inode_row *ret)
 {
@@ -201,7 +203,7 @@ static void implied_folder(struct rs_below *b, const struct rs_rank_files *t, co
 	ret->nlink = 2 + (f ? f->folders : 0) + (!*path && t->rank == RS_SHARED ? b->ranks : 0);
 }
 
-/* A file of tensors or of a dataset, as the view has it. */
+/* Makes the row of a file of tensors or of a dataset as the view has it. */
 static int file_row(struct rs_below *b, const struct rs_where *at, const struct rs_below_file *file,
 		    struct meta_inode_row *ret, struct sc_err *err)
 {
@@ -218,7 +220,8 @@ static int file_row(struct rs_below *b, const struct rs_where *at, const struct 
 	return rc;
 }
 
-/* Counts the folders in a folder of another rank's rows: those, and folders on the way to files of tensors. */
+/* Counts the folders in a folder that is shown from another rank's rows: folders of these rows, and folders on the way
+ * to files of tensors. */
 static int count_folders(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint32_t *ret,
 			 struct sc_err *err)
 {
@@ -240,7 +243,7 @@ static int count_folders(struct rs_below *b, const struct rs_rank_files *t, cons
 	return rc < 0 ? rc : 0;
 }
 
-/* What another rank's rows show here. */
+/* Gives the row that another rank's rows show here: 1, 0 or an error. */
 static int source_row(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
 		      struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
 {
@@ -258,7 +261,8 @@ static int source_row(struct rs_below *b, const struct rs_where *at, const struc
 	return rc < 0 ? rc : 1;
 }
 
-/* Where folders are not shown as they are, they do not keep people out. */
+/* Gives a folder the mode of the job's folder, and takes from a file the bits that its own folders would have kept: at
+ * another topology folders keep nobody out. */
 static int limit(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
 		 struct meta_inode_row *row, struct sc_err *err)
 {
@@ -301,8 +305,8 @@ static void keep_folders(const struct rs_below *b, uint64_t ino, uint32_t folder
 	(void)pthread_mutex_unlock(&kept.lock);
 }
 
-/* Counts the folders in a folder of a rank's own rows: the one that the row counts may be of a time when other folders
- * were on the way to files of tensors.  1 or an error. */
+/* Counts the folders in a folder of the rank's own rows.  The link count of the row may be from a time when other
+ * folders were on the way to files of tensors.  1 or an error. */
 static int count_own_folders(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
 			     struct meta_inode_row *row, struct sc_err *err)
 {
@@ -334,7 +338,7 @@ static int count_own_folders(struct rs_below *b, const struct rs_where *at, cons
 	return rc < 0 ? rc : 1;
 }
 
-/* A row that the tree has: 1, 0 or an error. */
+/* Finds the row that the tree has for an object: 1, 0 or an error. */
 int rs_tree_row(struct rs_below *b, const struct rs_where *at, const struct rs_rank_files *t,
 		struct meta_inode_row *ret, struct sc_buf *target, struct sc_err *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows that a rank shows though they are another rank's (B2): of its source, which had its coordinates when they were
- * made; or, if it has none, what is the same in all ranks that there were.  They are found by path.
+ * Finds, by path, the rows that a rank shows though another rank has made them (B2): those of its source, the rank that
+ * had its coordinates then; or, if it has no source, those that are equal in all ranks of that time.
  */
 #include "reshard/shown/below_i.h"
 
@@ -29,7 +29,7 @@ static bool is_of_tensors(const struct meta_inode_row *row)
 	return S_ISREG(row->mode) && !row->blob;
 }
 
-/* The same, but for files of tensors. */
+/* Finds what a rank of the tree had at a path, unless it is a file of tensors: 1, 0 or an error. */
 static int row_at(struct rs_below *b, uint32_t rank, const char *path, struct meta_inode_row *ret,
 		  struct sc_buf *target, struct sc_err *err)
 {
@@ -46,7 +46,7 @@ static bool is_same(const struct meta_inode_row *a, const struct meta_inode_row 
 	       (!a->target.nr || memcmp(a->target.at, b->target.at, a->target.nr) == 0);
 }
 
-/* What is made of several has the bits that all have, and the newest times. */
+/* Joins one more row into a row that stands for several: it has the mode bits that all have, and the newest times. */
 static void join(const struct rs_below *b, struct meta_inode_row *all, const struct meta_inode_row *more)
 {
 	struct rs_owner owner = {all->uid, all->gid, all->mode & 07777};
@@ -64,7 +64,7 @@ static void join(const struct rs_below *b, struct meta_inode_row *all, const str
 		all->ctime_ns = more->ctime_ns;
 }
 
-/* What all ranks of the tree have at a path. */
+/* Finds what all ranks of the tree have at a path, if it is equal: 1, 0 or an error. */
 static int common_row(struct rs_below *b, const char *path, struct meta_inode_row *ret, struct sc_buf *target,
 		      struct sc_err *err)
 {
@@ -88,7 +88,7 @@ static int common_row(struct rs_below *b, const char *path, struct meta_inode_ro
 
 /* --- names of one file --- */
 
-/* Puts the path of a folder before `*path`; *path NULL: it is not in this rank's folder. */
+/* Puts the path of a folder in front of `*path`; *path becomes NULL if the folder is not in this rank's folder. */
 static int add_above(struct rs_below *b, uint64_t home, uint64_t folder, struct sc_arena *arena, const char **path,
 		     struct sc_err *err)
 {
@@ -111,7 +111,7 @@ static int add_above(struct rs_below *b, uint64_t home, uint64_t folder, struct 
 	return rc;
 }
 
-/* Is a name hidden by files of tensors or of datasets (B1)? */
+/* Tells whether files of tensors or of datasets hide a name (B1). */
 static bool is_hidden(const struct rs_rank_files *t, const char *path, struct sc_arena *arena)
 {
 	bool hidden = rs_rank_file(t, path) || rs_rank_folder(t, path);
@@ -124,7 +124,7 @@ static bool is_hidden(const struct rs_rank_files *t, const char *path, struct sc
 	return hidden;
 }
 
-/* Have all ranks of the tree one file under both paths?  1, 0 or an error. */
+/* Tells whether both paths are names of one file, in all ranks of the tree: 1, 0 or an error. */
 static int are_linked(struct rs_below *b, const struct rs_rank_files *t, const char *path, const char *other,
 		      struct sc_err *err)
 {
@@ -172,8 +172,9 @@ static int links_of(struct rs_below *b, const struct rs_rank_files *t, const cha
 }
 
 /*
- * A file has the same names whichever of them was asked for: they are searched for once.  It is known by its number in
- * the source, or, in a rank without one, by a hash of its numbers in all ranks.
+ * Keeps how many names a file has, and the first of them: these do not depend on the name that was asked for, so one
+ * search is enough.  The key is the file's number in the source, or, in a rank without a source, a hash of its numbers
+ * in all ranks.
  */
 struct known_links {
 	struct {
@@ -245,7 +246,7 @@ void rs_source_links_done(struct rs_source_links *links)
 	sc_arena_done(&links->arena);
 }
 
-/* What the rank shows at a path, with the link count that it has where its rows are. */
+/* Finds what the rank shows at a path; the link count is that of the rank that has made the row. */
 static int shown_row(struct rs_below *b, const struct rs_rank_files *t, const char *path, struct meta_inode_row *ret,
 		     struct sc_buf *target, struct sc_err *err)
 {
@@ -304,7 +305,7 @@ static int on_name(void *arg, const struct meta_entry_row *row)
 	return !name.at || sc_vec_push(n->names, name) < 0 ? sc_nomem(n->err) : 0;
 }
 
-/* Takes out the names that not all ranks have. */
+/* Takes names out of the list that not all ranks have. */
 static int keep_common(struct rs_below *b, const char *path, struct rs_source_names *names, struct sc_err *err)
 {
 	size_t kept = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of a version's tree, which of its rows a rank shows (B2), and whether they are there still. */
+/* Reads the names of a version's tree, and tells which of its rows a rank shows (B2) and whether they are still
+ * there. */
 #include "reshard/shown/below_i.h"
 
 #include <string.h>
@@ -14,8 +15,9 @@ static int on_version(void *arg, const struct meta_version_row *row)
 }
 
 /*
- * The rows of a version that was dropped a moment ago may be gone, while somebody who had looked its files up opens
- * them (leaving.c): then there is only what follows from its sets.  Returns rc, or 0 for such an error.
+ * Turns the error of missing rows into "nothing is there".  The rows of a version that was dropped a moment ago may be
+ * gone while somebody opens a file of it that was looked up before (state/leaving.c): then only its sets show anything.
+ * Returns rc, or 0 for such an error.
  */
 int rs_below_unless_dropped(struct rs_below *b, int rc)
 {

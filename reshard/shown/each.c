@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks over what a version's tree tells of: as a view shows it, and what no rank of a view shows. */
+/* Walks over the objects of a version's tree: those that a view shows, and those that no rank of a view shows. */
 #include "reshard/shown/below_i.h"
 
 #include <string.h>
@@ -101,7 +101,7 @@ static int on_hidden(struct hidden_walk *w, const char *above, struct meta_bytes
 	return rc;
 }
 
-/* Walks over what a rank of the tree has, and not all others have. */
+/* Walks over the plain files and links that a rank of the tree has, and that not all ranks of the tree have. */
 static int each_hidden(struct rs_below *b, uint32_t rank, rs_shown_fn *fn, void *arg, struct sc_err *err)
 {
 	struct hidden_walk w = {.b = b, .tree = {.rank = rank, .source = rank, .rows = RS_ROWS_OTHER},

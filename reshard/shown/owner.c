@@ -61,7 +61,7 @@ static const struct rs_set_blob *given_file(const struct rs_version *v, const st
 	return NULL;
 }
 
-/* The "blob" is the row itself. */
+/* Gives the row of a file in place of its blob: the image that is made so tells from which rows a file is made. */
 static bool given_row(void *arg, const struct meta_view *stored, uint32_t rank, const char *file, uint64_t *ret_blob,
 		      uint64_t *ret_bytes)
 {
@@ -85,7 +85,8 @@ static const struct rs_set_blob *as_written(const struct rs_view *view, uint32_t
 	return b;
 }
 
-/* Of all files of a set; `first`: none was joined yet. */
+/* Joins mode and owner of all files of a set into *all; `first`: nothing is in *all yet.  Returns whether that still
+ * holds. */
 static bool join_set(struct rs_job *job, const struct rs_set *set, bool first, struct rs_owner *all)
 {
 	for (size_t i = 0; i < set->nr_blobs; i++) {
@@ -98,7 +99,8 @@ static bool join_set(struct rs_job *job, const struct rs_set *set, bool first, s
 	return first;
 }
 
-/* Of a file of checkpoint folders: all of theirs, for .metadata says what the bytes are. */
+/* Joins mode and owner of all files of the checkpoint folders that have a blob: bytes in it mean nothing without their
+ * .metadata. */
 static bool join_folders(const struct rs_view *view, uint64_t blob, bool first, struct rs_owner *all)
 {
 	const struct rs_version *v = view->version;
@@ -135,7 +137,7 @@ static void join_sources(const struct rs_view *view, const struct rs_sources *so
 		first = join_set(view->job, rs_set_given(v->sets[i]), first, ret);
 }
 
-/* Of a file by its stored name. */
+/* Finds mode and owner of a file by its stored name. */
 static int owner_of_file(const struct rs_view *view, uint32_t rank, const char *file, struct rs_owner *ret,
 			 struct sc_err *err)
 {

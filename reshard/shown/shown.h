@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a view (a version at a topology) shows: files of its sets and datasets, and what the version's tree says of
- * folders, links, numbers and attributes.  Nothing here changes anything.
+ * Tells what a view (a version at a topology) shows: files of its sets and datasets, and what the version's tree says
+ * of folders, links, numbers and attributes.  Nothing here changes anything.
  *
- * Numbers are as programs see them (st_ino): real ones are below META_VIRTUAL; what nobody made, the files and folders
- * that follow from a topology, have numbers made of job, rank and path.
+ * Numbers are those that programs see (st_ino).  An object that a program made has a number below META_VIRTUAL.  Files
+ * and folders that nobody made, as they follow from a topology, have numbers made of job, rank and path.
  */
 #ifndef RS_SHOWN_H
 #define RS_SHOWN_H
@@ -42,10 +42,10 @@ struct rs_look {
 	uint64_t path_id;	/* and the path there, by number; of a RS_LINK of a view: if it has several names */
 };
 
-/** Reads an extended attribute of what is at a path of a view: 1, 0 (there is none), or an error. */
+/** Reads an extended attribute of the object at a path of a view: 1, 0 (it has none of this name), or an error. */
 int rs_view_xattr(struct rs_view *view, uint32_t rank, const char *path, struct meta_bytes name, struct sc_buf *ret,
 		  struct sc_err *err);
-/** Appends the names of all of them, each with a 0 behind it. */
+/** Appends the names of all extended attributes of the object at a path, each with a 0 behind it. */
 int rs_view_xattrs(struct rs_view *view, uint32_t rank, const char *path, struct sc_buf *ret, struct sc_err *err);
 /** Reads a symbolic link of a view. */
 int rs_view_link(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path, struct sc_buf *ret,

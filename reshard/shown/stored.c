@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a version lists and what its storage has.  A set's view, made when it was written, says where its tensors are;
- * a presentation with the same places needs no other storage.
+ * Compares what a version lists with what its storage has.  The view of a set, made when the set was written, says
+ * where its tensors are; a presentation with the same places needs no other storage.
  *
- * Before a storage is dropped because another one has taken its place, all that the other one lists is looked up: the
- * rank's blob, and in its header the tensor.  No bytes are read.
+ * Before a storage is dropped because a new one has taken its place, all that the new one lists is looked up: each
+ * rank's blob, and in its header each tensor.  No bytes are read.
  */
 #include "meta/catalog/nodes.h"
 #include "reshard/shown/shown_i.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What there is in a view, by path. */
+/* Looks up paths in a view, lists its folders, reads links and extended attributes. */
 #include "reshard/shown/shown_i.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ void rs_look_of_row(const struct meta_inode_row *row, struct rs_look *ret)
 	ret->blob = row->data == META_OWN_DATA ? row->blob : 0;
 }
 
-/* Where the bytes of a committed file are; its attributes are those of its row. */
+/* Says in a look where the bytes of a committed file are; the attributes are those of its row. */
 static int look_file(struct rs_view *view, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err)
 {
 	struct rs_below *b;
@@ -188,7 +188,7 @@ int rs_on_xattr_name(void *arg, struct meta_bytes name, struct meta_bytes value)
 	return 0;
 }
 
-/* Walks over the attributes of what is at a path. */
+/* Walks over the extended attributes of the object at a path. */
 static int each_xattr(struct rs_view *view, uint32_t rank, const char *path, rs_xattr_fn *fn, void *arg,
 		      struct sc_err *err)
 {
