@@ -27,8 +27,8 @@ int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *t
 int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 int rs_job_rollback(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err);
 int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err);
-/** Takes settings of another node, lines KEY=VALUE, which it cuts to pieces; those that are not known are passed over.
- *  job->command is held. */
+/** Takes settings of another node: lines KEY=VALUE, which it cuts to pieces.  Passes over settings that it does not
+ *  know.  The caller holds job->command. */
 int rs_job_config_follow(struct rs_job *job, char *lines, struct sc_err *err);
 /** Carries out lines of `add name=... path=...`, `remove name=...`, `refresh name=...`: all of them or none.  Opens
  *  sources as the caller.  May take long. */

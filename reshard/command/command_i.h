@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by commands, and by background work. */
+/* What the files of this room share with each other and with background work. */
 #ifndef RS_COMMAND_I_H
 #define RS_COMMAND_I_H
 
@@ -11,33 +11,33 @@
 #include "reshard/verify/verify.h"
 
 /* lock.c */
-/** Takes job->command.  SC_E_BUSY: in a cluster, it is not to be had for long. */
+/** Takes job->command.  Errors: SC_E_BUSY, in a cluster, if another node's change holds it for too long. */
 int rs_command_lock(struct rs_job *job, struct sc_err *err);
 
 /* drafts.c */
-/** Layout, step, note, time and sets of another version, where `sets` has none for one (or is NULL);
- *  no number yet, no topology.  NULL: memory. */
+/** Makes a version with layout, step, note, time and sets of another one, but for the sets that `sets` (may be NULL)
+ *  has; it has no number yet, and no topology.  NULL: out of memory. */
 struct rs_version *rs_version_like(const struct rs_version *from, struct rs_set *const *sets);
 /** Refuses a version whose copies differ: EBADMSG with the first report. */
 int rs_version_refuse_bad(const struct rs_version *v, struct sc_err *err);
 
 /* formless.c */
-/** Refuses a draft at whose topology a rank's tensors have no place among the objects of its file, or whose layout ties
- *  the last stage's copy to a tensor that there is not. */
+/** Refuses a draft at whose topology the tensors of a rank have no place among the objects of its file, or whose layout
+ *  ties the copy of the last stage to a tensor that does not exist. */
 int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err);
 
 /* save.c, inside a transaction */
 /** Adds the rows of a set that has no number yet, and numbers it.  Errors: of the catalog, SC_E_NO_MEMORY. */
 int rs_save_set(struct rs_service *s, struct rs_set *set, struct sc_err *err);
-/** Adds the datasets that have no number yet, and which of them the version uses. */
+/** Adds the rows of the datasets that have no number yet, and the rows that say which datasets the version uses. */
 int rs_save_data(struct rs_service *s, struct rs_version *v, struct sc_err *err);
 
 /* retention.c */
 /** Drops the versions that keep= does not keep, but for one that may be the only right one.  Inside the transaction
  *  that makes `head`. */
 int rs_versions_drop_old(struct rs_service *s, struct rs_job *job, const struct rs_version *head, struct sc_err *err);
-/** Drops what that has spared, if the head was verified since and is right.  *ret_dropped: set if there was any.
- *  While a command of the job is under way: nothing. */
+/** Drops the version that rs_versions_drop_old() has spared, if the head was verified since and is right; *ret_dropped
+ *  is set if there was one.  Does nothing while a command of the job is under way. */
 int rs_versions_drop_spared(struct rs_service *s, struct rs_job *job, bool *ret_dropped, struct sc_err *err);
 
 /* data.c */
@@ -49,11 +49,12 @@ void rs_data_prune(struct rs_version *v);
 
 /* verify.c */
 /** Compares the tensors of a view with their digests as they were first verified, and adds a line for each to `report`;
- *  then its other files with their hashes, and adds a line for one that is different.  SC_E_COPIES, SC_E_DAMAGED: one
- *  is different, or copies are. */
+ *  then compares its other files with their hashes, and adds a line for each that differs.  Errors: SC_E_COPIES (copies
+ *  of a tensor differ), SC_E_DAMAGED (a tensor or file has other bytes). */
 int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report, struct sc_err *err);
 
-/** Has files of a version that nobody may read, as they are damaged, looked at: they may have been restored. */
+/** Makes the worker look again at the files of a version that nobody may read, as they are damaged: somebody may have
+ *  restored them. */
 void rs_damaged_again(struct rs_service *s, const struct rs_version *v);
 
 #endif

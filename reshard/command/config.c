@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command `config`: settings are changed, all of a line or none. */
+/* The command `config` changes settings: all settings of a line or none. */
 #include "reshard/command/command_i.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ struct settings {
 	struct rs_config config;	/* as they change it */
 };
 
-/* Says what there is: of the key, if there is one. */
+/* Refuses a setting, and names the values that its key takes, or all keys if there is no such key. */
 static int refuse(const struct rs_setting *one, struct sc_err *err)
 {
 	const size_t bytes = strlen(one->key);
@@ -57,7 +57,7 @@ static int parse(struct settings *all, char *words, struct sc_err *err)
 	return 0;
 }
 
-/* job->command is held. */
+/* Applies settings to a job.  The caller holds job->command. */
 static int apply(struct rs_job *job, struct settings *all, bool is_followed, struct sc_err *err)
 {
 	struct rs_amend amend = {.kind = RS_AMEND_CONFIG, .settings = all->at, .nr_settings = all->nr,

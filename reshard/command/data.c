@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control file `data`: datasets are added, removed and refreshed.  Sources are read without any
- * lock of the job; then a new version of the job uses them, or nothing has changed.
+ * The control file `data` adds, removes and refreshes datasets.  Sources are read without any lock of the job; then a
+ * new version of the job uses them, or nothing has changed.
  */
 #include "reshard/command/data_i.h"
 
@@ -47,7 +47,7 @@ static int add_path(struct change *c, struct edit *e, const char *path)
 	return 0;
 }
 
-/* A file, or a pattern of the shell's: its files in order of name. */
+/* Adds the files of a path: one file, or those that a pattern of the shell's names, in order of name. */
 static int add_paths(struct change *c, struct edit *e, const char *path)
 {
 	glob_t found = {0};
@@ -68,7 +68,7 @@ static int add_paths(struct change *c, struct edit *e, const char *path)
 	return rc;
 }
 
-/* The next word of a line, `KEY=VALUE` or `KEY="VALUE"`; NULL: there is none. */
+/* Cuts the next word off a line, `KEY=VALUE` or `KEY="VALUE"`; NULL: the line has none. */
 static char *next_word(char **line)
 {
 	char *at = *line + strspn(*line, " \t\r"), *word = at, *to = at;
@@ -87,7 +87,7 @@ static char *next_word(char **line)
 	return word;
 }
 
-/* Tells whether it is Megatron's: NAME.bin with NAME.idx beside it. */
+/* Tells whether a source is Megatron's: NAME.bin with NAME.idx beside it. */
 static bool has_index(const struct change *c, const char *path)
 {
 	char bin[SC_COMMAND_BYTES_MAX], idx[SC_COMMAND_BYTES_MAX];
@@ -105,7 +105,7 @@ static bool has_index(const struct change *c, const char *path)
 
 static const char *const verbs[] = {"add", "remove", "refresh"};
 
-/* One KEY=VALUE of an edit; `path` may come several times. */
+/* Takes one KEY=VALUE into an edit; `path` may come several times. */
 static int parse_word(struct change *c, struct edit *e, struct sc_keys *keys, char *word)
 {
 	char *eq = strchr(word, '=');
@@ -172,7 +172,7 @@ static int parse_line(struct change *c, char *line)
 	return rc;
 }
 
-/* The last use of a name; NULL: none. */
+/* Finds the last use that a version has of a dataset, by name; NULL: none. */
 static const struct rs_use *use_of(const struct rs_version *v, const char *name)
 {
 	const struct rs_use *use = NULL;
@@ -188,7 +188,7 @@ static int no_such(struct change *c, const char *name)
 	return sc_fail(c->as.err, SC_E_NOT_FOUND, "the job has no dataset '%s'", name);
 }
 
-/* What refresh reads anew is what the head uses last. */
+/* Takes options and sources of a refresh from the dataset that the head uses last under this name. */
 static int prepare_refresh(struct change *c, struct edit *e)
 {
 	struct rs_view *head = rs_job_head(c->as.job);
@@ -231,7 +231,7 @@ static void drop_use(struct rs_version *v, size_t i)
 	memmove(&v->data.at[i], &v->data.at[i + 1], (--v->data.nr - i) * sizeof(*v->data.at));
 }
 
-/* No file of the version lies where the dataset's will. */
+/* Refuses a dataset if the version has a file at the path of one of the dataset's. */
 static int check_free(struct change *c, const struct rs_version *v, const struct rs_data_spec *spec)
 {
 	char name[2 * RS_DATA_NAME_MAX], path[sizeof(name) + 8], next[RS_DATA_NAME_MAX + 16];
@@ -286,7 +286,7 @@ static int do_refresh(struct change *c, struct rs_version *v, struct edit *e)
 			      at.epoch_begin + meta_deal_length(&at.corpus->spec.deal, at.corpus->samples), c->as.err);
 }
 
-/* A dataset may come when a job has consumed many samples of others. */
+/* Adds a dataset at the position of the job, which may have consumed many samples of other datasets by then. */
 static int do_add(struct change *c, struct rs_version *v, struct edit *e)
 {
 	struct meta_at at;
@@ -331,7 +331,7 @@ static int apply(struct change *c, struct rs_version *v, struct edit *e)
 	return rc;
 }
 
-/* A job that has no version yet gets its first one, of no tensors. */
+/* Makes the first version, without tensors, of a job that has none yet. */
 static int first_version(struct change *c, struct rs_version **ret, struct meta_topology *topo)
 {
 	const struct rs_kept_layout *kept;

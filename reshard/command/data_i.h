@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command `data`, shared by the files that do it: data.c (lines, the new version), data_take.c. */
+/* What the files of the command `data` share: data.c (its lines, the new version) and data_take.c (sources). */
 #ifndef RS_DATA_I_H
 #define RS_DATA_I_H
 
@@ -15,9 +15,10 @@ struct rs_taking {
 	struct sc_err *err;
 };
 
-/** Gives both names of a dataset of Megatron's, which "x.bin", "x.idx" and "x" mean; each has room for `bytes`. */
+/** Gives the names of both files of a dataset of Megatron's, which "x.bin", "x.idx" and "x" mean; `bin` and `idx` have
+ *  room for `bytes`. */
 void rs_megatron_paths(const char *path, char *bin, char *idx, size_t bytes);
-/** Scans sources and makes a corpus that has no number yet; *ret is set even on failure, and rs_taken_done() ends
+/** Scans sources and makes a corpus that has no number yet; *ret is set even on failure, and rs_taken_done() frees
  *  it. */
 int rs_take_sources(const struct rs_taking *as, const struct rs_data_spec *spec, char *const *paths, size_t nr,
 		    struct rs_corpus **ret);

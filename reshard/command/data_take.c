@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking sources in: each is read once, checked, and gets a table of borders (and a copy, copy=yes),
- * without any lock of the job.  The blobs made for it are no garbage until rs_taken_done().
+ * Takes in the sources of a dataset: reads each once, checks it, makes its table of borders (and its copy, copy=yes),
+ * without any lock of the job.  The blobs that are made for it are no garbage until rs_taken_done().
  */
 #include "reshard/command/data_i.h"
 
@@ -180,8 +180,8 @@ static int take_in(struct taking *c, const char *given)
 	return rc;
 }
 
-/* Tells whether a path is the other file of a pair that is named before it, as by a shell's NAME.*: of NAME.bin and
- * NAME.idx.  One path twice is meant so. */
+/* Tells whether a path names the second file of NAME.bin and NAME.idx after the first one, as a shell's NAME.* does.
+ * The same path twice is no such pair: somebody wants the file twice. */
 static bool is_other_of_pair(char *const *paths, size_t i)
 {
 	char bin[SC_COMMAND_BYTES_MAX], before[SC_COMMAND_BYTES_MAX], idx[SC_COMMAND_BYTES_MAX];
@@ -195,7 +195,7 @@ static bool is_other_of_pair(char *const *paths, size_t i)
 	return false;
 }
 
-/* Two samples of WebDataset with one key are refused, and named: the sources are read again. */
+/* Refuses two samples of WebDataset with one key, and names them; it reads the sources again. */
 static int check_keys(struct taking *c, char *const *paths, size_t nr)
 {
 	const struct rs_data_spec *spec = &c->corpus->spec;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Versions that are made of other ones. */
+/* Makes versions out of other versions. */
 #include "reshard/command/command_i.h"
 
 #include <inttypes.h>

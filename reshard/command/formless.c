@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a new presentation could not lay out.  Where each rank has given its file objects of its own, tensors have a
- * place among them; other tensors than those that were there may find none.  And the last stage of a pipeline has a
- * tied copy only of a tensor that there is.
+ * Refuses a new presentation that no file could lay out.  If each rank has given its file objects of its own, tensors
+ * have places among these objects, and tensors that were not in the file may find no place.  And the last stage of a
+ * pipeline has a tied copy only of a tensor that exists.
  */
 #include "reshard/command/command_i.h"
 
@@ -18,7 +18,8 @@ struct formless {
 	struct sc_err *err;
 };
 
-/* Which tensors a rank has follows from its stage and its experts, and from the names in the layout. */
+/* Tells whether ranks of a draft have tensors of the same names as when the set was written: these follow from the
+ * stage and the experts of a rank, and from the layout. */
 static bool has_same_names(const struct rs_set *given, const struct rs_version *draft)
 {
 	const struct meta_topology *a = &given->topo, *b = &draft->topo;
@@ -42,7 +43,7 @@ static int on_file(void *arg, const char *file, const char *logical)
 	return rc < 0 ? sc_wrap(f->err, rc, "rank %u", f->rank) : 0;
 }
 
-/* The first rule that says tied= with a plain name; NULL: there is none, or there are no stages. */
+/* Finds the first rule that says tied= with a plain name; NULL: no rule does, or the pipeline has one stage. */
 static const struct meta_rule *tied_rule(const struct rs_version *draft)
 {
 	const struct meta_layout *l = draft->layout;
@@ -53,7 +54,8 @@ static const struct meta_rule *tied_rule(const struct rs_version *draft)
 	return NULL;
 }
 
-/* One that places nothing is no mistake where another does: a version needs no optimizer. */
+/* Refuses tied= rules of which none places a copy.  One that places nothing beside one that does is no mistake: a
+ * version may have no optimizer. */
 static int refuse_lost_tie(const struct meta_view *view, const struct meta_rule *tied, struct sc_err *err)
 {
 	for (uint32_t i = 0; i < view->nr_entries; i++)

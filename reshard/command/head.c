@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of head.h: each checks what a kind is given and what it answers, and drops what an advance still has. */
+/* The calls of head.h.  Each checks what a kind is given and what it answers; when an advance ends, what is left in it
+ * is freed. */
 #include "reshard/command/command_i.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The only place that moves a job's head or writes the row of a job.
+ * Moves a job's head and writes the row of a job; nothing else does.
  *
  *	rs_head_begin()		closes the gate and calls present(), which makes the new version from the head
  *	    ...			nobody else moves the head; no file of the job is opened for writing, created,
@@ -20,7 +20,7 @@
 #include "meta/tree/change.h"
 #include "reshard/state/state.h"
 
-/* the last is no version: all nodes close the gate while the job is removed */
+/* RS_BY_REMOVAL makes no version: all nodes close the gate while the job is removed */
 enum rs_change { RS_BY_COMMIT, RS_BY_TOPOLOGY, RS_BY_LAYOUT, RS_BY_ROLLBACK, RS_BY_DATA, RS_BY_REMOVAL };
 
 struct rs_seal {
@@ -120,42 +120,43 @@ struct rs_head_ops {
 };
 
 extern const struct rs_head_ops rs_head_local;
-/** Another kind, in place of "local"; NULL: none.  A test sets it before it opens a store. */
+/** Takes the place of the kind "local" if it is not NULL.  A test sets it before it opens a store. */
 extern const struct rs_head_ops *rs_head_extra;
 
-/** 0: the gate is closed until publish or abort; 1: there is nothing to change; else an error.  Not 0: `a` is empty. */
+/** Begins a move.  Returns 0 (the gate is closed until publish or abort), 1 (nothing is to be changed), or an error; if
+ *  not 0, nothing is left in `a`. */
 int rs_head_begin(struct rs_advance *a, struct sc_err *err);
-/** Takes `next` (also when it fails) and opens the gate. */
+/** Makes a->next the head, and opens the gate; takes `next`, also on failure. */
 int rs_head_publish(struct rs_advance *a, struct sc_err *err);
 void rs_head_abort(struct rs_advance *a);
-/** Begins, presents the draft at its topology, and publishes that or aborts: all of a command that writes no bytes.
- *  1: there is nothing to change. */
+/** Carries out a whole command that writes no bytes: begins, presents the draft at its topology, and publishes that or
+ *  aborts.  1: nothing is to be changed. */
 int rs_head_move(struct rs_advance *a, struct sc_err *err);
 int rs_head_settle(struct rs_view *of, struct rs_view *next, struct rs_set *const *sets, struct sc_err *err);
 int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
-/** As `current`, `soon` and `until`; INT64_MAX: for ever. */
+/** These ask the kind for `current`, `soon` and `until` (struct rs_head_ops); INT64_MAX: for ever. */
 int rs_head_current(struct rs_job *job, struct sc_err *err);
 void rs_head_soon(struct rs_job *job);
-/** As `waits`. */
+/** Asks the kind for `waits` (struct rs_head_ops). */
 bool rs_head_waits(const struct rs_service *s);
 int64_t rs_head_until(struct rs_service *s);
 
 /* What "local" does to publish, for kinds that do more before or after it. */
 struct rs_turn;
-/** Refuses a new `what` (NULL: to end the job) if anything is uncommitted, but for logs that stay (turn/logs.c):
- *  SC_E_BUSY, naming some of it.  The gate is closed. */
+/** Refuses a new `what` (NULL: the end of the job) while anything is uncommitted, but for logs that stay (turn/logs.c):
+ *  SC_E_BUSY names some of it.  The gate is closed. */
 int rs_local_refuse_dirty(struct rs_job *job, const char *what, struct sc_err *err);
-/** The same, with another advice than to commit or discard it. */
+/** Refuses in the same case, and advises something else than to commit or discard. */
 int rs_local_advise_dirty(struct rs_job *job, const char *advice, struct sc_err *err);
 /** Prepares a->next as the version below the working tree.  Drains the log. */
 int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err);
 /**
- * Saves it, and makes it the head, in one transaction.  `in` (NULL: none) is called inside it with the number of the
- * version's row; 1: all of this was a trial, and is undone.
+ * Saves a->next with the turn, and makes it the head, in one transaction.  Calls `in` (NULL: nothing) inside of it with
+ * the number of the version's row; if `in` returns 1, all of this was a trial, and is undone.
  */
 int rs_local_save(struct rs_advance *a, struct rs_turn *turn,
 		  int (*in)(void *arg, uint64_t version, struct sc_err *err), void *arg, struct sc_err *err);
-/** Makes it the head in memory, and takes a->next; cannot fail. */
+/** Makes a->next the head in memory, and takes it; cannot fail. */
 void rs_local_show(struct rs_advance *a, struct rs_turn *turn);
 
 #endif

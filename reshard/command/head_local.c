@@ -13,7 +13,7 @@
 #include "meta/catalog/nodes.h"
 #include "reshard/join/part.h"
 
-/* Sets that have no number yet, the version, the head. */
+/* Saves the rows of sets that have no number yet, of the version, and of the head. */
 static int save_version(struct rs_service *s, const struct rs_advance *a, struct rs_turn *turn, struct rs_version *v,
 			struct sc_err *err)
 {
@@ -112,7 +112,8 @@ static int refuse_dirty(const struct rs_advance *a, struct sc_err *err)
 	return rs_local_refuse_dirty(a->job, what[a->change], err);
 }
 
-/* What is uncommitted is the first reason to refuse a topology: others may be gone when it is committed. */
+/* Makes the new version, or refuses it.  Uncommitted files are the first reason that a refused topology gives: other
+ * reasons may be gone once they are committed. */
 static int present(struct rs_advance *a, struct sc_err *err)
 {
 	int rc = a->present(a, err), dirty;
@@ -163,7 +164,7 @@ int rs_local_plan(struct rs_advance *a, struct rs_turn **ret, struct sc_err *err
 			    ret, err);
 }
 
-/* What other nodes wrote is uncommitted here, too, for as long as it takes to commit it. */
+/* Saves what other nodes wrote as rows of the working tree of this node, too, until the commit takes them. */
 static int save_joined(struct meta_catalog *c, const struct rs_joined *joined, struct sc_err *err)
 {
 	int rc = meta_upper_apply(c, &joined->rows, err);
@@ -190,7 +191,7 @@ static int save_next(struct rs_advance *a, struct rs_turn *turn, struct sc_err *
 	return rc;
 }
 
-/* What is new has no number again. */
+/* Takes the numbers of a trial back: new sets, datasets and the version have none again. */
 static void undo(struct rs_advance *a, uint64_t last_set, uint64_t last_data)
 {
 	struct rs_version *v = a->next->version;
@@ -251,7 +252,7 @@ void rs_local_show(struct rs_advance *a, struct rs_turn *turn)
 	a->next = NULL;
 }
 
-/* After the transaction nothing can fail. */
+/* Publishes: plans the turn, saves all in one transaction, shows it.  After the transaction nothing can fail. */
 static int local_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 {
 	bool commit = a->change == RS_BY_COMMIT;
@@ -278,7 +279,7 @@ static void local_abort(void *arg, struct rs_advance *a)
 	open_gate(a->job);
 }
 
-/* New sets in place of old ones, with their files: one transaction. */
+/* Puts new sets, with their files, in the place of old ones, in one transaction. */
 static int replace_sets(struct rs_service *s, const struct rs_version *old, struct rs_set *const *sets, bool sync,
 			struct sc_err *err)
 {
@@ -356,7 +357,7 @@ static int on_clone(void *arg, const struct meta_version_row *row)
 	return rc;
 }
 
-/* Rows, and the head of the new job: what cannot be loaded is not made. */
+/* Saves the rows of a clone and loads its head, so that a clone which cannot be loaded is not made. */
 static int save_clone(struct clone *c, struct rs_job *source, const struct rs_amend *change)
 {
 	struct meta_catalog *catalog = c->s->catalog;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands of a job are done one after the other.  In a cluster another node's change holds the job here until etcd has
- * told of it, which it may not do for long: nobody waits for that without end.
+ * Commands of a job are carried out one after the other.  In a cluster the change of another node holds the job's lock
+ * here until etcd has told how the change ended.  That may take long, so nobody waits for the lock without end.
  */
 #include "reshard/command/command_i.h"
 

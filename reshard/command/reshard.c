@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands that make a new head out of what is there: topology, layout, rollback; and discard.
- * A reshard is a new version with a new presentation and the same storage: steps 11 to 13.
+ * The commands topology, layout and rollback, which make a new head without new bytes; and discard.
+ * A reshard is a new version with a new presentation and the same storage: steps 11 to 13 of steps.h.
  */
 #include "reshard/command/command_i.h"
 
@@ -29,7 +29,7 @@ static int move(struct reshard *r, struct sc_err *err)
 	return 0;
 }
 
-/* Layout and topology of a job that has no version yet. */
+/* Saves layout and topology of a job that has no version yet. */
 static int save_first(struct rs_job *job, uint64_t layout, const char *topology, struct sc_err *err)
 {
 	struct rs_amend first = {.kind = RS_AMEND_FIRST, .layout = layout, .topology = topology};
@@ -37,7 +37,7 @@ static int save_first(struct rs_job *job, uint64_t layout, const char *topology,
 	return rs_head_amend(job->service, job, &first, err);
 }
 
-/* The topology of a job that has no version yet. */
+/* Takes the topology of a job that has no version yet. */
 static int first_topology(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	const struct rs_kept_layout *kept;
@@ -68,7 +68,7 @@ static int first_topology(struct rs_job *job, const char *text, struct sc_err *e
 	return 1;
 }
 
-/* A version that is yet to be: the storage of another one, made now. */
+/* Makes the draft of a version with the storage of another version; it is as old as this call. */
 static int draft_like(struct rs_advance *a, const struct rs_version *from, const struct meta_topology *topo,
 		      struct sc_err *err)
 {
@@ -168,7 +168,7 @@ static int present_topology(struct rs_advance *a, struct sc_err *err)
 	return rc;
 }
 
-/* A command of words: a topology or a version. */
+/* Carries out a command whose text is a topology or a version. */
 static int move_to(struct reshard *r, const char *text, struct sc_err *err)
 {
 	char *copy = sc_strdup(text);
@@ -192,7 +192,8 @@ int rs_job_topology(const struct rs_caller *who, struct rs_job *job, const char 
 	return move_to(&r, text, err);
 }
 
-/* A first layout, or another before the first commit; a topology that it cannot express goes. */
+/* Takes the layout of a job that has no version yet; refuses it if the topology that was written before does not
+ * fit. */
 static int first_layout(struct rs_job *job, const char *text, struct sc_err *err)
 {
 	const struct meta_layout *layout;
@@ -282,7 +283,8 @@ int rs_job_rollback(const struct rs_caller *who, struct rs_job *job, const char 
 	return move_to(&r, text, err);
 }
 
-/* The version stays; what is seen of it again has changed by now. */
+/* Saves a discard.  The version stays, but its files have change times from now on of this moment at least, since
+ * programs saw other files in their places. */
 static int save_discard(struct rs_service *s, struct rs_turn *turn, const struct rs_view *head, struct sc_err *err)
 {
 	int rc = rs_turn_save(turn, err);

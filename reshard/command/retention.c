@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which versions keep= drops, and when.  All but the newest N that have no tag go in the transaction that makes another
- * one, and the version then says what copies it has before anybody has compared them (verify=background).  So:
+ * Decides which versions keep= drops, and when.  The transaction that makes a version drops all versions without a tag
+ * but the newest N.  At that moment nobody has compared the copies of the new version yet (verify=background).  So:
  *
- * 1. If none of the newest N is known to be right, the newest older one that is stays, in addition; if there is none,
- *    the newest that is not known to be wrong.
- * 2. What stays for that reason is dropped by the worker, once it has verified the head, and the head is right; or by
- *    the command that makes the next version, unless it is the newest right one still.
- * 3. That something stays is in the catalog (meta_job_set_spared()), in the transaction in which it stayed: after a
- *    crash the next daemon's worker drops it.  A smaller keep= drops nothing by itself.
+ * 1. If none of the newest N is known to be right, one older version stays, too: the newest that is known to be right,
+ *    or, if there is none, the newest that is not known to be wrong.
+ * 2. The worker drops the version that stayed for that reason once it has verified the head and found it right.  The
+ *    command that makes the next version drops it, too, unless it is still the newest version that is right.
+ * 3. The catalog says that a version stays (meta_job_set_spared()), by the transaction that spared it: after a crash
+ *    the next daemon's worker drops it.  A smaller keep= drops nothing by itself.
  *
  * A version is right if all its sets are verified as equal, and none of its files is marked as damaged.  In a cluster
  * the nodes decide together (reshard/cluster/bytes.c).
@@ -38,7 +38,8 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	return row->tag ? 0 : sc_vec_push(&o->all, one) < 0 ? sc_nomem(o->err) : 0;
 }
 
-/* What older versions have may be nowhere else, if the head lacks anything that it lists. */
+/* Tells whether versions may be dropped.  If the head lacks anything that it lists, older versions may be the only ones
+ * that have it. */
 static bool may_drop(struct rs_service *s, struct rs_job *job, const struct rs_version *head)
 {
 	char name[SC_NAME_BYTES_MAX + 1];
@@ -61,7 +62,7 @@ static int is_right(struct rs_service *s, uint64_t version, struct sc_err *err)
 	return damaged < 0 ? damaged : rc > 0 ? !damaged : rc;
 }
 
-/* Rule 1: *ret is the place of the version, of those before `end`, that stays; their number: none does. */
+/* Applies rule 1: *ret is the place of the version before `end` that stays; the number of all versions: none does. */
 static int find_spared(struct rs_service *s, const struct old_versions *o, size_t end, size_t *ret, struct sc_err *err)
 {
 	int rc = 0;
@@ -88,7 +89,7 @@ static int find_spared(struct rs_service *s, const struct old_versions *o, size_
 	return 0;
 }
 
-/* Inside a transaction. */
+/* Drops a version, inside a transaction. */
 static int drop(struct rs_service *s, struct rs_job *job, uint64_t version, struct sc_err *err)
 {
 	int rc = meta_stale_note_job(s->catalog, job->id, version, err);
@@ -124,8 +125,8 @@ int rs_versions_drop_old(struct rs_service *s, struct rs_job *job, const struct 
 	return rc;
 }
 
-/* Those before number `before` that keep= does not keep, as it is now: it may be larger than it was.  Returns how many,
- * or an error. */
+/* Drops the versions before number `before` that keep= does not keep; it may be larger now than when they were spared.
+ * Returns how many were dropped, or an error. */
 static int drop_before(struct rs_service *s, struct rs_job *job, const struct rs_version *head, uint64_t before,
 		       struct sc_err *err)
 {
@@ -149,7 +150,8 @@ static int drop_before(struct rs_service *s, struct rs_job *job, const struct rs
 	return rc < 0 ? rc : nr;
 }
 
-/* A command that makes a version may take minutes, and kicks the worker when it ends; others are short. */
+/* Takes job->command if it is free within LOCK_MS.  A command that makes a version may take minutes, and wakes the
+ * worker when it ends; other commands are short. */
 static bool lock_soon(struct rs_job *job)
 {
 	const struct timespec ms = {.tv_nsec = 1000000};

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The payload that a file was committed with. */
+/* Saves the payload with which a file was committed. */
 static int save_payload(struct rs_service *s, struct rs_set_blob *b, struct sc_err *err)
 {
 	int rc = 0;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* A name that is no number, and may be a folder's (.v/TAG). */
+/* Refuses a tag that is a number, or that cannot be the name of a folder (.v/TAG). */
 static int check_tag(const char *tag, struct sc_err *err)
 {
 	bool good = *tag && *tag != '.' && !rs_is_version_number(tag) && strlen(tag) <= 100;

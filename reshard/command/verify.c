@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `verify`: the digests of the head's logical tensors, as they are now, beside those of its commit; and other files. */
+/* The command `verify` compares the digests of the head's logical tensors with those of its commit, and other files
+ * with their hashes. */
 #include "reshard/command/command_i.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ static void note_first(struct verify *v, const struct sc_err *why)
 		v->first = *why;
 }
 
-/* A file that is here: against the hash that it had when it was written.  1: it is different. */
+/* Compares a file that is on this node with the hash that it had when it was written.  1: it differs. */
 static int compare_file(struct verify *v, uint64_t blob, uint32_t rank, const char *path)
 {
 	struct sc_buf of = {0};
@@ -47,7 +48,8 @@ static int compare_file(struct verify *v, uint64_t blob, uint32_t rank, const ch
 	return 1;
 }
 
-/* 1: one of them is different, and what is to be digested is not there. */
+/* Compares the files of a set that has no digests yet with their hashes.  1: one differs, so the set gets no digests
+ * now. */
 static int compare_files(struct verify *v, const struct rs_set *set)
 {
 	bool any = false;
@@ -75,7 +77,7 @@ static int on_plain(void *arg, uint32_t rank, const char *path, const struct met
 	return rc < 0 ? rc : 0; /* 1 would end the walk */
 }
 
-/* Files without tensors have no digests. */
+/* Compares the files without tensors, which have no digests, with their hashes. */
 static int compare_plain(struct verify *v, struct rs_view *view)
 {
 	int rc = rs_view_each(view, RS_SHARED, on_plain, v, v->err);
@@ -132,7 +134,7 @@ static int compare_set(struct verify *v, struct rs_set *set)
 	return rc;
 }
 
-/* One line a tensor, as the present storage has it, beside what was recorded when it was committed. */
+/* Writes a line for each tensor: its digest in the present storage, compared with the digest of the commit. */
 int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report, struct sc_err *err)
 {
 	struct verify v = {.s = s, .report = report, .err = err};
