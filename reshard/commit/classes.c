@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who counts as whom: completes what ranks wrote by what they did not write.
+ * Completes the files that ranks wrote: finds for each rank of a logical file which file it has.
  *
- *	wrote	a rank's own file
- *	like	a rank wrote nothing, but one that it is a replica of did: it has that file.  If a replica removed its
- *		file, it is removed here, too
- *	kept	no replica of the rank wrote or removed anything, but others wrote a file of the same logical file: the
- *		head's file, which the rank still sees
+ *	wrote	the file that the rank wrote
+ *	like	the rank wrote nothing, but a replica of it did: the rank has the replica's file.  If the replica
+ *		removed its file, the rank has none, too
+ *	kept	no replica of the rank wrote or removed anything, but other ranks wrote their files of the logical file:
+ *		the rank has the head's file, which it still sees
  *
- * So the files of a logical file, of which some rank wrote one, are complete again, as all ranks see them.  Files are
- * kept only if those that were written are not complete without them: where there are more layers now, a rank may have
- * none of a file's tensors any more.  Replicas that both wrote are compared later.  A logical file of which no rank
- * wrote any stays as it is in the head.
+ * So a logical file of which some rank wrote a part is complete again, as all ranks see it.  Files are kept only if the
+ * written ones are not complete without them: a model may have more layers now, and a rank none of a file's tensors any
+ * more.  If two replicas wrote, their files are compared later.  A logical file of which no rank wrote anything stays
+ * as it is in the head.
  */
 #include "reshard/items/items_i.h"
 #include "meta/model/classes.h"
@@ -51,7 +51,7 @@ static struct path *make_path(struct completion *m, const char *name)
 	return p;
 }
 
-/* What a written file depends on, by the names of its tensors; each name is looked up once. */
+/* Adds the axes on which a written file depends, by the names of its tensors; each name is looked up once. */
 static int add_names(struct completion *m, struct path *p, const struct item *it)
 {
 	struct sc_buf key = {0};
@@ -73,7 +73,7 @@ static int add_names(struct completion *m, struct path *p, const struct item *it
 	return rc;
 }
 
-/* Is it a file of tensors, or was it one? */
+/* Tells whether an item is a file of tensors, or was one in the head. */
 static bool is_shard(const struct item *it)
 {
 	return it->lost || it->nr_rows > 0;
@@ -107,7 +107,7 @@ static int touch(struct completion *m, struct path *p, const struct meta_entry *
 	return p->written && sc_map_put(&m->touched, logical, strlen(logical), p) < 0 ? sc_nomem(m->c->err) : 0;
 }
 
-/* What the head's files of these names depend on, and which logical files they are of, on any rank. */
+/* Adds the axes on which the head's files of these names depend, and notes their logical files, on any rank. */
 static int add_head(struct completion *m)
 {
 	int rc = 0;
@@ -166,7 +166,7 @@ static int add_classes(struct completion *m)
 	return 0;
 }
 
-/* Ranks that did nothing with a path do what a replica of theirs did. */
+/* Adds items for ranks that did nothing with a path: they do what a replica of theirs did. */
 static int add_like(struct completion *m, struct path *p, size_t nr)
 {
 	struct commit *c = m->c;
@@ -294,7 +294,8 @@ int rs_commit_add_hidden(struct commit *c)
 
 #define MISSING_SHOWN 4
 
-/* The first class without any file of this path: its ranks, as "2 or 3".  False: there is none. */
+/* Finds the first class of ranks that has no file of this path, and names its ranks, as "2 or 3".  False: each class
+ * has one. */
 static bool missing_class(struct completion *m, struct path *p, struct sc_buf *ranks, bool *ret_nothing)
 {
 	const struct commit *c = m->c;
@@ -318,7 +319,7 @@ static bool missing_class(struct completion *m, struct path *p, struct sc_buf *r
 	return nr;
 }
 
-/* All that there is of a path, also what is kept. */
+/* Notes for each class the file that it has of a path, be it written or kept. */
 static int note_files(struct completion *m)
 {
 	for (size_t i = 0; i < m->c->items.nr; i++) {

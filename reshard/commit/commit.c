@@ -16,7 +16,7 @@
 
 SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
 
-/* step=NUMBER, samples=NUMBER or kept=yes. */
+/* Parses one word: step=NUMBER, samples=NUMBER or kept=yes. */
 static int parse_word(struct commit *c, struct sc_keys *keys, char *word)
 {
 	bool is_step = strncmp(word, "step=", 5) == 0, is_kept = strncmp(word, "kept=", 5) == 0;
@@ -119,7 +119,7 @@ static int busy(struct commit *c, const struct item *it, const char *why)
 	return sc_fail(c->err, SC_E_BUSY, "rank %u: '%s' %s", it->rank, it->path, why);
 }
 
-/* A commit may also only move the position in the datasets. */
+/* Tells whether the commit moves the position in the datasets: that alone is enough for a version. */
 static bool moves_position(const struct commit *c)
 {
 	return c->head && (c->has_samples || (c->step >= 0 && c->head->version->data.nr));
@@ -169,7 +169,7 @@ static int on_row(void *arg, const struct meta_inode_row *row)
 	return 1;
 }
 
-/* Refuses the folder of such a rank, which no version would show. */
+/* Refuses the folder of a rank that the topology does not have: no version would show it. */
 static int refuse_strange_folder(struct commit *c)
 {
 	struct strange_folder x = {.c = c};
@@ -199,7 +199,8 @@ static int on_change(void *arg, const struct rs_change_row *row)
 	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
 }
 
-/* Somebody else's commit may have taken it a moment ago: so it says which version that is. */
+/* Refuses a commit of nothing.  The sentence names the head and its age: somebody else may have committed the files a
+ * moment ago. */
 static int refuse_nothing(struct commit *c)
 {
 	const struct rs_version *head = c->head ? c->head->version : NULL;
@@ -254,7 +255,7 @@ static int append_report(struct rs_set *set, char *more, struct sc_err *err)
 
 #define STAND_INS_SHOWN 4
 
-/* Copies differ: says which of them no rank wrote itself, and what to do. */
+/* Adds to the error that copies differ which of the copies no rank wrote itself, and what to do. */
 static int advise_copies(struct commit *c, const struct rs_set *set, int rc)
 {
 	struct sc_buf text = {0};
@@ -315,7 +316,7 @@ static int verify(struct commit *c)
 	return rc;
 }
 
-/* Is its blob to be sealed, and flushed? */
+/* Tells whether the blob of an item is to be sealed and flushed. */
 static bool takes_bytes(const struct item *it)
 {
 	return !it->gone && !it->away && (it->made || (it->how == ITEM_WROTE && !it->moved));
@@ -366,7 +367,7 @@ static int seal_items(struct commit *c)
 	return rc;
 }
 
-/* Datasets stay; their position is what the commit says. */
+/* Takes over the head's datasets, at the position that the commit says. */
 static int take_over_data(struct commit *c)
 {
 	const struct rs_version *head = c->head ? c->head->version : NULL;
@@ -386,7 +387,7 @@ static int take_over_data(struct commit *c)
 	return rc;
 }
 
-/* The new version of what was written and of what stays, as a view: c->a.next. */
+/* Makes the new version, of the files that were written and of those that stay, as a view: c->a.next. */
 static int make_next(struct commit *c)
 {
 	struct rs_version *v;
@@ -428,7 +429,7 @@ static int make_next(struct commit *c)
 	return rc < 0 ? rc : seal_items(c);
 }
 
-/* With the gate closed; opens it. */
+/* Commits the working tree while the gate is closed, and opens the gate. */
 static int commit_tree(struct commit *c)
 {
 	int rc = presentation(c);

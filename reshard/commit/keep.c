@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of the head that a new set has: those that it keeps, because ranks wrote only others of the same logical
- * file, and those that were moved.  Their blobs are shared.  One that is a view still is made real: a set has the
- * files of all ranks, under one topology.
+ * Finds the blobs of the head's files that a new set has: files that it keeps, because ranks wrote only others of the
+ * same logical file, and files that were moved.  Both versions share these blobs.  A file that is still a view is made
+ * real, as a set has the files of all ranks under one topology.
  */
 #include "reshard/items/items_i.h"
 
@@ -11,7 +11,8 @@
 #include "reshard/engine/engine.h"
 #include "reshard/verify/verify.h"
 
-/* A file that is made of changed bytes would have a hash of its own.  `logical`: of the set that it is of, or NULL. */
+/* Compares the files of which a view is made with their hashes: a real file that is made of changed bytes would get a
+ * hash of its own.  `logical`: the logical file of the set, or NULL for all sets. */
 static int compare_sources(struct commit *c, const char *logical)
 {
 	const struct rs_version *v = c->a.base->version;
@@ -48,7 +49,8 @@ static int write_image(struct commit *c, struct item *it, const struct rs_image 
 	return rc;
 }
 
-/* A replica of lower rank, which is kept, too, has the same file. */
+/* Finds the item of a replica of lower rank that is kept, too, and whose file was just made: both have one file.  NULL:
+ * there is none. */
 static const struct item *twin_of(const struct commit *c, const struct item *it)
 {
 	uint32_t like = rs_view_alike(c->head, it->rank, it->path);
@@ -57,7 +59,7 @@ static const struct item *twin_of(const struct commit *c, const struct item *it)
 	return twin && twin->how == ITEM_KEPT && twin->pinned ? twin : NULL;
 }
 
-/* What the head has of a rank under a path. */
+/* Finds the blob that the head has for a rank and a path, or makes the file. */
 static int find_blob(struct commit *c, struct item *it, uint32_t rank, const char *path)
 {
 	struct rs_image *im = NULL;
@@ -98,7 +100,8 @@ int rs_commit_find_moved(struct commit *c, struct item *it)
 	return rc;
 }
 
-/* A node that is no member now may have a newer one, which no commit would know of. */
+/* Refuses to keep a file of a node that is no member now: the node may have a newer file, of which this commit does not
+ * know. */
 static int refuse_absent(struct commit *c, const struct item *it)
 {
 	uint32_t node;

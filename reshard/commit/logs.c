@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Logs that programs have open while a commit takes them (`log` lines of the layout, reshard/tree/gate.c).  The version
- * gets a copy of the bytes that the file has at one moment, in a blob of its own.  Invariants:
+ * Copies the logs that programs have open while a commit takes them (`log` lines of the layout, reshard/tree/gate.c).
+ * The version gets a copy of the bytes that the file has at one moment, in a blob of its own.  Invariants:
  *
  *  O1  The size is taken once, with the gate closed: what is appended while the bytes are copied is not in the version.
  *  O2  The copy has no other name, and nobody has it open for writing: what a program writes later changes no version.
@@ -34,7 +34,7 @@ static int note_stat(struct commit *c, struct item *it, int from)
 	return 0;
 }
 
-/* Copies what the file has now: 1, 0 (it has become shorter meanwhile), or an error. */
+/* Copies the bytes that the file has now: 1, 0 (the file has become shorter meanwhile), or an error. */
 static int copy_once(struct commit *c, struct item *it, int from, int to)
 {
 	int rc = note_stat(c, it, from), copied;
@@ -76,7 +76,7 @@ static int copy_log(struct commit *c, struct item *it)
 	return rc < 0 ? rc : 0;
 }
 
-/* Gives another name of a file the copy that one before it has. */
+/* Gives an item the copy that was made for another name of the same file, among the first `before` items. */
 static bool find_copy(const struct commit *c, struct item *it, size_t before)
 {
 	for (size_t i = 0; i < before; i++) {

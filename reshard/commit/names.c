@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names that were one file, and are several in the new version, because they have bytes of their own:
+ * Finds the names that were one file and are several in the new version, because they get bytes of their own:
  *
- *  - of a file that has names of both kinds: bytes of tensors are those of a rank and a path, others those of a number.
- *    The plain names keep the number.
- *  - of a file of tensors, in a rank that has a replica's new file under some of them, or none any more.
+ *  - The file has names of tensors and plain names.  A set has the bytes of tensors by rank and path, and the tree has
+ *    other bytes by number.  The plain names keep the number.
+ *  - The file is one of tensors, and the rank gets a replica's new file under some of its names, or loses the file
+ *    there.
  */
 #include "reshard/items/items_i.h"
 
@@ -30,7 +31,7 @@ struct like {			/* an inode whose rank has replicas' files under some of its nam
 	bool differ, gone;
 };
 
-/* A name leaves its inode, unless it was found before. */
+/* Notes that a name leaves its inode, unless it was noted before. */
 static int leave(struct leaving *l, uint64_t folder, struct meta_bytes name, uint64_t group)
 {
 	struct commit *c = l->c;
@@ -60,8 +61,8 @@ static int leave_item(struct leaving *l, const struct item *it, uint64_t group)
 
 /* --- replicas --- */
 
-/* Which file the rank has under the name of such an item, if it is one of several names, or a plain file: 1, 0 or an
- * error. */
+/* Finds the file that the rank itself has under the name of an item that stands for a replica's: 1 (a file of several
+ * names, or a plain one), 0 or an error. */
 static int file_of(struct leaving *l, const struct item *it, struct meta_inode_row *ret)
 {
 	struct commit *c = l->c;
@@ -78,7 +79,8 @@ static int file_of(struct leaving *l, const struct item *it, struct meta_inode_r
 	return rc <= 0 ? rc : S_ISREG(ret->mode) && (ret->nlink > 1 || ret->blob);
 }
 
-/* The row of a file that names leave, or that gets other times, unless it has one as what was written or moved. */
+/* Adds the row of a file that names leave, or that gets other times, unless the file has a row as one that was written
+ * or moved. */
 static int add_row(struct leaving *l, const struct meta_inode_row *row)
 {
 	struct commit *c = l->c;
@@ -99,7 +101,7 @@ static uint64_t group_of(const struct item *it)
 	return it->gone ? RS_LEAVE_GONE : it->ino;
 }
 
-/* A file that gets a replica's bytes gets their time, too, if the rank has a row of its own for it. */
+/* Gives a file that gets a replica's bytes their times, too, if the rank has a row of its own for the file. */
 static int note_time(struct leaving *l, const struct item *it, struct meta_inode_row *row)
 {
 	uint32_t had;
@@ -135,7 +137,7 @@ static int note_like(struct leaving *l, const struct item *it)
 	return 0;
 }
 
-/* Have all names of a file the same one of a replica, so that it stays one? */
+/* Tells whether all names of a file get one and the same file of a replica, so that they stay one file. */
 static bool stays_one(const struct like *like)
 {
 	return like->names == like->row.nlink && !like->differ && !like->gone && !like->row.blob;
@@ -160,7 +162,7 @@ static bool was_shard(const struct named *n)
 	return n->first && n->first->moved && !n->first->was_plain;
 }
 
-/* A name that a committed file of tensors had, and has still. */
+/* Notes that a name leaves which a committed file of tensors had and still has. */
 static int on_old_name(void *arg, const struct meta_entry_row *row)
 {
 	struct leaving *l = arg;
@@ -169,8 +171,8 @@ static int on_old_name(void *arg, const struct meta_entry_row *row)
 	return rc <= 0 ? rc : leave(l, row->parent, row->name, TENSORS);
 }
 
-/* Names of tensors leave a file that has plain ones, too: those that were written or moved, and the old ones of a
- * committed file of tensors. */
+/* Notes that names of tensors leave a file that has plain names, too: the names that were written or moved, and the old
+ * names of a committed file of tensors. */
 static int leave_plain(struct leaving *l)
 {
 	struct commit *c = l->c;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Step 2 of commit: what ranks wrote -> logical tensors, or a refusal.  Only reads.
+ * Step 2 of commit: makes logical tensors of the files that ranks wrote, or refuses them.  Only reads.
  */
 #include "reshard/items/items_i.h"
 
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Those of one that another node wrote are in its row. */
+/* Takes owner, mode and times of a file that another node wrote from its row. */
 static int stat_away(struct commit *c, struct item *it, const struct rs_away_file *file)
 {
 	struct sc_arena texts = {0};
@@ -31,7 +31,7 @@ static int stat_away(struct commit *c, struct item *it, const struct rs_away_fil
 	return rc < 0 ? rc : rs_commit_reach(c, it);
 }
 
-/* Owner, mode and times of a file that was written are its blob's. */
+/* Takes owner, mode and times of a written file from its blob. */
 static int stat_written(struct commit *c, struct item *it)
 {
 	const struct rs_away_file *file = c->a.joined ? rs_away_find(&c->a.joined->aways, it->blob) : NULL;
@@ -56,7 +56,7 @@ static int stat_written(struct commit *c, struct item *it)
 	return 0;
 }
 
-/* Those of one that was moved are in its row. */
+/* Takes owner, mode and times of a moved file from its row. */
 static int stat_moved(struct commit *c, struct item *it)
 {
 	struct meta_inode_row row;
@@ -126,7 +126,8 @@ static int by_file(const void *a, const void *b)
 	return strcmp(((const struct meta_stored *)a)->file, ((const struct meta_stored *)b)->file);
 }
 
-/* A kept file: what the head has in it.  `list` is what the rank has in all its files, by file; *at is before it. */
+/* Adds the tensors that the head has in a kept file.  `list` has the tensors of all files of the rank, by file; *at is
+ * in front of those of this file. */
 static int add_kept(struct commit *c, struct item *it, const struct meta_stored_list *list, size_t *at)
 {
 	const struct meta_state *state = c->head->model->state;
@@ -150,7 +151,7 @@ static int add_kept(struct commit *c, struct item *it, const struct meta_stored_
 	return 0;
 }
 
-/* The tensors of one rank's files, those of items from *at on. */
+/* Adds the tensors of one rank's files: of the items from *at on. */
 static int add_rank(struct commit *c, size_t *at)
 {
 	const uint32_t rank = c->items.at[*at].rank;
@@ -186,7 +187,8 @@ static int add_rows(struct commit *c)
 	return rc;
 }
 
-/* Which logical file each is of, now that its tensors are known: a number in its name may be of its stage alone. */
+/* Notes the logical file of each item.  Only its tensors tell: a number in the name of a file may be one of its
+ * pipeline stage. */
 static int name_items(struct commit *c)
 {
 	for (size_t i = 0; i < c->items.nr; i++) {
@@ -207,7 +209,7 @@ static int name_items(struct commit *c)
 	return 0;
 }
 
-/* Which logical files a rank's files of tensors are of, in the head. */
+/* Maps a rank's files of tensors to their logical files, in the head. */
 struct committed {
 	uint32_t rank;
 	bool known;		/* those of `rank` are in the map */
@@ -224,7 +226,7 @@ static int on_committed(void *arg, const char *file, const char *logical)
 	return !copy || !of || sc_map_put(&k->files, copy, strlen(copy), of) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
-/* Tells whether a file without tensors had some in the head, and of which logical file they were. */
+/* Notes in an item without tensors whether the head's file had tensors, and of which logical file they were. */
 static int note_lost(struct commit *c, struct committed *k, struct item *it)
 {
 	const char *logical;
@@ -245,8 +247,8 @@ static int note_lost(struct commit *c, struct committed *k, struct item *it)
 	return it->lost && !it->logical ? sc_nomem(c->err) : 0;
 }
 
-/* Tells whether a committed file of tensors was only opened to be written: then it still has its time.  What is so, or
- * was moved, is of the step of which it was. */
+/* Notes the step of a committed file of tensors that was only opened to be written, or moved: it is still of the step
+ * of its commit.  A file that was only opened still has its time. */
 static int note_step(struct commit *c, struct item *it)
 {
 	struct rs_look look = {0};
@@ -280,7 +282,8 @@ static bool is_written(const struct commit *c, const char *logical)
 	return false;
 }
 
-/* A removed tensor file: of each class of replicas one must have removed it; *ret_removed is then set. */
+/* Checks the removal of a logical file of tensors: of each class of replicas one must have removed it; *ret_removed is
+ * set then. */
 static int check_removed(struct commit *c, const char *logical, bool *ret_removed, struct sc_err *err)
 {
 	uint32_t removed = 0;
@@ -320,7 +323,7 @@ static int check_removed(struct commit *c, const char *logical, bool *ret_remove
 	return 0;
 }
 
-/* Once it is known what was written: a file that some ranks removed is written by others, or is refused. */
+/* Refuses a file that some ranks removed, and that no others wrote.  It is known by now what was written. */
 static int refuse_partly_removed(struct commit *c)
 {
 	int rc = 0;
@@ -383,13 +386,13 @@ struct reading {
 	struct sc_err err;
 };
 
-/* Items of moved files use the commit's arena: they are read before. */
+/* Tells whether threads may read an item: those of moved files use the commit's arena, and are read before. */
 static bool is_read(const struct item *it)
 {
 	return !it->gone && !it->moved;
 }
 
-/* Takes items in their order; those before one that failed are all read. */
+/* Reads items: each thread takes the next one that nobody has.  So all items before one that failed are read, too. */
 static void *read_some(void *arg)
 {
 	struct reading *r = arg;
@@ -470,7 +473,8 @@ static int infer(struct commit *c, const struct meta_state *known)
 	return rc < 0 ? rc : meta_infer(c->layout, &c->topo, c->written.at, c->written.nr, known, &c->state, c->err);
 }
 
-/* Of what was written; if that is not complete, also of what the head has beside it. */
+/* Infers the state from the files that were written; if they are not complete, from the head's files beside them,
+ * too. */
 static int infer_all(struct commit *c, const struct meta_state *known)
 {
 	int rc = infer(c, known), more;

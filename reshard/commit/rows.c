@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tree of a new version says of the files that were written: their attributes, and of plain files the blob.
- * Files of tensors have blob 0: their bytes are in sets, by rank and path.  All names of a file are one row.
+ * Makes the rows that the tree of a new version has for written files: attributes, and the blob of a plain file.  Files
+ * of tensors have blob 0: their bytes are in sets, by rank and path.  All names of a file share one row.
  */
 #include "reshard/items/items_i.h"
 
@@ -41,7 +41,8 @@ static int note_path(struct paths *p, struct item *it)
 	return 0;
 }
 
-/* NULL: it is no file that all ranks wrote, or they differ. */
+/* Finds the entry of a path at which all ranks wrote equal files; NULL: not all ranks wrote it, or their files
+ * differ. */
 static struct equal *equal_of(const struct paths *p, const struct item *it)
 {
 	struct equal *e = is_plain(it) && it->rank != RS_SHARED ? sc_map_get(&p->by_path, it->path, strlen(it->path))
@@ -50,7 +51,8 @@ static struct equal *equal_of(const struct paths *p, const struct item *it)
 	return e && !e->differ && e->ranks == p->c->topo.ranks ? e : NULL;
 }
 
-/* What is on another node is read only here, where its hash tells something. */
+/* Compares an item with the equal files before it.  Bytes on another node are read only here, where their hash tells
+ * something. */
 static int compare(struct paths *p, struct item *it)
 {
 	struct equal *e = equal_of(p, it);
@@ -61,7 +63,7 @@ static int compare(struct paths *p, struct item *it)
 	return rc;
 }
 
-/* A file that all ranks wrote equal has one blob: so it is seen to be the same in all ranks (docs/tree.md, B2). */
+/* Gives one blob to a file that all ranks wrote equal: by that, B2 of docs/tree.md knows that it is the same in all. */
 static int share_equal(struct commit *c)
 {
 	struct paths p = {.c = c};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The blob sets of a new version: one for each logical file of tensors that was written, and the others as they are. */
+/* Makes the blob sets of a new version: a new one for each logical file of tensors that was written; the others stay as
+ * they are. */
 #include "reshard/items/items_i.h"
 
 #include <inttypes.h>
@@ -13,8 +14,8 @@ static int set_presentation(struct commit *c, struct rs_set *set)
 	return meta_topology_copy(&c->topo, &set->topo) < 0 ? sc_nomem(c->err) : 0;
 }
 
-/* Are its bytes those of the version below?  A rank that only opened the file, or gave it another name, mode or owner,
- * has not written them. */
+/* Tells whether the bytes of an item are those of the version below.  A rank that only opened the file, or gave it
+ * another name, mode or owner, has not written them. */
 static bool is_older(const struct item *it)
 {
 	return it->how == ITEM_KEPT || it->moved || it->opened;
@@ -32,7 +33,7 @@ static int item_to_blob(struct commit *c, struct rs_set *set, const struct item 
 	return rs_set_add_blob(set, b) < 0 ? sc_nomem(c->err) : 0;
 }
 
-/* One file more of the set. */
+/* Merges the payload of one more file into that of the set. */
 static int merge_payload(struct commit *c, struct rs_set *set, const char *payload, bool first, bool *differ)
 {
 	char *both = NULL;
@@ -52,7 +53,7 @@ static int merge_payload(struct commit *c, struct rs_set *set, const char *paylo
 	return 0;
 }
 
-/* Where in a block each tensor begins on one of the ranks that wrote it: on most it is the same byte. */
+/* Notes the block offset of each tensor, from one of the ranks that wrote it: on most ranks it is the same. */
 static int note_skews(struct commit *c, struct rs_set *set)
 {
 	const struct meta_view *v = set->view;
@@ -98,7 +99,8 @@ static int note_head_sets(struct commit *c)
 
 /* --- parts of two steps --- */
 
-/* Rows of padding that no rank is shown are no part: nobody can write them. */
+/* Tells whether an item is a part of the logical file that a rank can write: rows of padding that no rank is shown are
+ * none. */
 static bool is_part(const struct item *it, const char *file)
 {
 	return it->logical && !it->lost && !it->gone && strcmp(it->logical, file) == 0 &&
@@ -107,8 +109,8 @@ static bool is_part(const struct item *it, const char *file)
 
 #define OLDER_SHOWN 4
 
-/* Refuses a logical file of which some ranks wrote their part, and others' is still that of the version below: each
- * tensor would be of two steps.  kept=yes says that this is meant. */
+/* Refuses a logical file if some ranks wrote their part of it, and the parts of other ranks are still those of the
+ * version below: each tensor would be of two steps.  kept=yes says that this is meant. */
 static int refuse_older(struct commit *c, const char *file)
 {
 	const struct rs_version *head = c->head ? c->head->version : NULL;
@@ -143,7 +145,7 @@ static int refuse_older(struct commit *c, const char *file)
 	return rc;
 }
 
-/* All ranks' files of one logical file. */
+/* Adds the files of all ranks of one logical file to its set. */
 static int add_items(struct commit *c, struct rs_set *set, bool *ret_differ)
 {
 	const struct item *first = NULL;
@@ -213,7 +215,7 @@ static int tensor_set(struct commit *c, const struct meta_view *whole, const cha
 	return rc;
 }
 
-/* Takes over, as they are, the head's sets of which nothing was written (`touched`: of which something was). */
+/* Takes over the head's sets of which nothing was written; `touched` has the logical files of which something was. */
 static int take_over(struct commit *c, struct sc_map *touched)
 {
 	int rc = 0;

@@ -31,7 +31,7 @@ struct judging {
 	bool others;			/* the writers are no ranks of this topology */
 };
 
-/* The rank that wrote a file: __R_N.distcp; false: it is another kind of file. */
+/* Reads the rank that wrote a file from its name, __R_N.distcp; false: the file is of another kind. */
 static bool writer_of(const char *file, uint32_t *ret)
 {
 	const char *name = strrchr(file, '/');
@@ -40,7 +40,7 @@ static bool writer_of(const char *file, uint32_t *ret)
 	return sscanf(name ? name + 1 : file, "__%" SCNu32 "_%*u.distcp%n", ret, &end) == 1 && end;
 }
 
-/* The axis by which alone an entry is cut, -1: none, or it is not judged. */
+/* Finds the only axis by which an entry is cut; -1: there is none, several cut it, or it is not judged. */
 static int axis_of(const struct meta_view *view, const struct meta_entry *e)
 {
 	int axis = -1;
@@ -85,7 +85,7 @@ static bool holds(const struct meta_box *b, const struct meta_piece *piece)
 	return true;
 }
 
-/* Is the part cut along a dimension that is not the first? */
+/* Tells whether a part is cut along a dimension that is not the first. */
 static bool is_proof(const struct meta_piece *piece, const struct meta_tensor *t)
 {
 	for (int k = 1; k < t->shape.nr; k++)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors against the config.json of their model (reshard/form/facts.h): a model that no library could load is
- * refused when it is committed, not months later.  Read are the config.json beside a file of tensors, in the folder of
- * the first rank that has it, and the one at the same place of the job's folder; each if it or the file of tensors was
- * written.  So is a layout that cuts a tensor of several matrices (q, k and v; gate and up) as if it were one: cut, or
- * joined, its parts have the right shapes and wrong rows.  FSDP cuts so (`chunk`), and joins them before they are used.
+ * Compares tensors with the config.json of their model (reshard/form/facts.h): a model that no library could load is
+ * refused when it is committed, not months later.  A commit reads the config.json beside a file of tensors, in the
+ * folder of the first rank that has one, and that at the same place of the job's folder, if the config.json or the file
+ * of tensors was written.  A layout is refused, too, that cuts a tensor of several matrices (q, k and v; gate and up)
+ * as if it were one: its parts, cut or joined, have the right shapes and wrong rows.  FSDP cuts like that (`chunk`),
+ * and joins the parts before they are used.
  */
 #include "reshard/items/items_i.h"
 
@@ -53,7 +54,7 @@ static int refuse(struct commit *c, const struct meta_tensor *t, uint32_t rank, 
 		       where, meta_shape_text(want, other, sizeof(other)));
 }
 
-/* Does a cut of rows end each matrix where a section ends? */
+/* Tells whether a cut of rows ends each matrix where a section ends. */
 static bool is_sectioned(const struct meta_cut *cut, uint64_t all, const uint64_t *rows, int nr)
 {
 	const uint64_t sum = cut->section_sum;

@@ -82,7 +82,7 @@ static bool ends_with(const char *path, const char *end)
 	return n >= m && strcmp(path + n - m, end) == 0;
 }
 
-/* Is this a file that a save writes before its .metadata? */
+/* Tells whether a path is of a file that a save writes before its .metadata. */
 static bool is_item_file(const char *path)
 {
 	const char *name = strrchr(path, '/');
@@ -90,7 +90,7 @@ static bool is_item_file(const char *path)
 	return name && strncmp(name + 1, "__", 2) == 0 && ends_with(path, ".distcp");
 }
 
-/* What is known of a folder: whether it has a marker. */
+/* values for what is known of a folder: it has no marker, it has one */
 static char without, with;
 
 static int refuse_unfinished(struct commit *c, const char *folder, const struct item *it)
@@ -102,7 +102,7 @@ static int refuse_unfinished(struct commit *c, const char *folder, const struct 
 		       "'plain %s/*' in the layout)", folder, it->path, folder);
 }
 
-/* Has the folder a marker, and the layout does not call it plain?  1, 0 or an error. */
+/* Tells whether a folder has a marker, and the layout does not call it plain: 1, 0 or an error. */
 static int has_marker(struct looking *l, const char *folder, char **ret)
 {
 	int rc = 0;
@@ -123,7 +123,7 @@ static int has_marker(struct looking *l, const char *folder, char **ret)
 	return rc;
 }
 
-/* What a reading's error means for the commit. */
+/* Tells what an error of reading a folder means for the commit. */
 static int judge(struct commit *c, const char *path, int rc, const struct sc_err *why)
 {
 	if (rc == SC_E_FORMAT)
@@ -136,7 +136,7 @@ static int judge(struct commit *c, const char *path, int rc, const struct sc_err
 	return rc;
 }
 
-/* Refuses a .metadata that is none beside files of a save: it was cut, or never written. */
+/* Refuses a file .metadata that cannot be parsed, beside files of a save: it was cut short, or never written. */
 static int refuse_strange(struct looking *l, const char *folder, struct sc_err *err)
 {
 	struct rs_folder_file file;
@@ -178,7 +178,8 @@ static int check_folder(struct checking *x, const char *path, char **ret)
 	return rc;
 }
 
-/* The folders above a file, from its own on, until one that was seen; one of a save's has its marker in one of them. */
+/* Checks the folders above a file, beginning with its own, up to one that was seen: a file of a save has its marker in
+ * one of them. */
 static int check_above(struct checking *x, const struct item *it)
 {
 	struct commit *c = x->c;
@@ -227,7 +228,7 @@ static int on_changed(void *arg, const struct meta_inode_row *row)
 	return row->nlink && sc_vec_push(&x->inos, row->ino) < 0 ? sc_nomem(x->c->err) : 0;
 }
 
-/* The folder was a checkpoint: it is a whole one still, or its marker and files went together. */
+/* Checks a folder that was a checkpoint in the head: it is still whole, or its marker and its files went together. */
 static int on_path(void *arg, int64_t rank, const char *path)
 {
 	struct changed *x = arg;
@@ -300,8 +301,8 @@ static bool same_folder(const char *a, const char *b)
 	return strncmp(a, b, n + 1) == 0 && !strchr(b + n + 1, '/');
 }
 
-/* A save writes .metadata last: with other files of it and the .metadata of the save before, it has not ended, and what
- * is there would be a whole of two. */
+/* Refuses a save that has not ended.  A save writes .metadata last: new files beside the .metadata of the save before
+ * would be taken for one checkpoint, of two saves. */
 static int refuse_half_saved(struct checking *x, const struct item *it)
 {
 	struct commit *c = x->c;

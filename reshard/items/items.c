@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The items of a commit, by rank and path; and the tensors of their files, by rank. */
+/* Finds the items of a commit by rank and path, and the tensors of their files by rank. */
 #include "reshard/items/items_i.h"
 
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One commit, shared by the files that do it, in two rooms.  Here: what ranks wrote, as items, what is in their files
- * (parse.c), and what is refused in them (suspect.c, pairs.c, facts.c; folders.c and chunks.c for folders of the job).
- * Above, reshard/commit: the protocol (commit.c), and what a version is made of (read.c, classes.c, keep.c, sets.c,
- * rows.c, names.c).
+ * One commit, as the files of two rooms share it.  This room has the items, which are what ranks wrote: it parses their
+ * files (parse.c), and refuses what is suspicious in them (suspect.c, pairs.c, facts.c; folders.c and chunks.c for
+ * folders of the job).  The room above, reshard/commit, has the protocol (commit.c), and makes the version (read.c,
+ * classes.c, keep.c, sets.c, rows.c, names.c).
  */
 #ifndef RS_ITEMS_I_H
 #define RS_ITEMS_I_H
@@ -82,37 +82,39 @@ struct commit {
 
 /** Sorts the items by rank and path. */
 void rs_commit_sort(struct commit *c);
-/** Finds what a rank wrote or removed under a path, or what stands for it; NULL: nothing.  The items are sorted. */
+/** Finds the item of a rank and a path: what the rank wrote or removed there, or what stands for that; NULL: there is
+ *  none.  The items are sorted. */
 const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path);
-/** The same among the first `nr` items alone, which are sorted. */
+/** Finds the item of a rank and a path among the first `nr` items, which are sorted. */
 const struct item *rs_commit_find(const struct commit *c, size_t nr, uint32_t rank, const char *path);
-/** What a rank stores of an entry of a new set. */
+/** The part of an entry of a new set that a rank stores. */
 struct part {
 	uint32_t rank;
 	const char *file, *name;
 	const struct item *item;	/* NULL: its file is not of this commit, or was not parsed */
 	const struct rs_found_tensor *at;	/* NULL: likewise */
 };
-/** Gives coordinates of an entry: those that it fixes, 0 for the others. */
+/** Gives the coordinates that an entry fixes, and 0 for the other axes. */
 void rs_commit_coords(const struct meta_view *view, const struct meta_entry *e, uint32_t ret[SC_AXES_MAX]);
-/** Finds what the rank at these coordinates has of an entry; names are in `arena`.  The items are sorted. */
+/** Finds the part of an entry that the rank at these coordinates has; names are in `arena`.  The items are sorted. */
 int rs_commit_part(struct commit *c, const struct meta_view *view, const struct meta_entry *e,
 		   const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena, struct part *ret);
 /** Tells whether a rank has any tensor: in a file that it wrote, or that stands for one. */
 bool rs_commit_has_rows(const struct commit *c, uint32_t rank);
-/** Adds, to what ranks wrote or removed, the same for replicas of theirs that did not.  Errors: SC_E_STATE (a rank
+/** Adds items for ranks that wrote and removed nothing, of what replicas of theirs did.  Errors: SC_E_STATE (a rank
  *  removed what a replica of it wrote), SC_E_NO_MEMORY. */
 int rs_commit_complete(struct commit *c);
-/** Adds the head's other files of the logical files that were written.  1: there are some, 0: there are none. */
+/** Adds items for the head's other files of the logical files that were written.  1: there are some, 0: there are
+ *  none. */
 int rs_commit_add_kept(struct commit *c);
-/** Adds, of the logical files that were written, the head's files of rows of padding that ranks are not shown. */
+/** Adds items for the head's files of rows of padding that no rank is shown, of the logical files that were written. */
 int rs_commit_add_hidden(struct commit *c);
-/** Says, if it is so, of which ranks one must write a file that none of them has ever written; else the error stays.
- *  Returns its code. */
+/** Replaces the error by one that names the ranks of which one must write a file, if none of them has ever written it.
+ *  Returns the code of the error. */
 int rs_commit_refuse_missing(struct commit *c, int rc);
 /** Finds or makes the blob of a kept file.  Errors: of images, of the engine, of the catalog. */
 int rs_commit_keep(struct commit *c, struct item *it);
-/** Does so for a file of the head that was moved: blob, bytes. */
+/** Finds or makes the blob of a file of the head that was moved. */
 int rs_commit_find_moved(struct commit *c, struct item *it);
 /** Returns the step of a file of the head, or META_STEP_UNKNOWN. */
 int64_t rs_commit_step_below(const struct commit *c, uint32_t rank, const char *path);
@@ -120,7 +122,7 @@ int64_t rs_commit_step_below(const struct commit *c, uint32_t rank, const char *
 int rs_commit_find_format(struct commit *c, struct item *it, bool *ret_opaque);
 /** Opens the bytes of an item that are on another node.  Errors: of the source. */
 int rs_commit_reach(struct commit *c, struct item *it);
-/** Reads bytes of an item's file, wherever they are, once it was parsed. */
+/** Reads bytes of the file of an item that was parsed, on whichever node they are. */
 int rs_commit_bytes(const struct item *it, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
 /** Parses an item's blob: it->parsed, it->found.  Errors: as rs_blob_get(). */
 int rs_commit_parse(struct commit *c, struct item *it);
@@ -140,8 +142,8 @@ int rs_commit_file(struct commit *c, uint64_t ino, struct rs_folder_file *ret, s
 /** Refuses a folder whose chunks say that its writers, ranks of this topology, had other parts of a tensor than the
  *  layout gives them.  Errors: SC_E_STATE, SC_E_NO_MEMORY. */
 int rs_commit_chunks(struct commit *c, const struct rs_folder *folder);
-/** Refuses tensors of a new set that the layout cuts and that ranks wrote whole, all the same.  Reads little unless
- *  there are such.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
+/** Refuses tensors of a new set that the layout cuts though ranks wrote them whole.  Reads little unless there are
+ *  some.  Errors: SC_E_STATE, SC_E_NO_MEMORY, errors of reading. */
 int rs_commit_suspect(struct commit *c, const struct rs_set *set);
 /** Refuses a weight whose cut dimension is not as long as its bias, which the layout cuts by the same axis.  Errors:
  *  SC_E_STATE, SC_E_NO_MEMORY. */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A weight and its bias, and the two factors of LoRA.
- * What cuts the outputs of a layer cuts weight and bias, so the dimension of the weight that a rule cuts
- * is as long as the bias.  Where it is not, the weight lies in another order of its dimensions than the rule means (a
- * model with the same names, as gpt_bigcode has those of gpt2): its parts would have a right shape and wrong numbers.
- * FSDP cuts rows whatever they are (`chunk`), so that is not judged.
- * Of LoRA B [rows, rank] times A [rank, columns] has the weight's shape.  Where it has not, one of them was cut in
- * another dimension than the rule means.
+ * Compares a weight with its bias, and the two factors of LoRA with the weight.  A rule that cuts the outputs of a
+ * layer cuts its weight and its bias, so the dimension of the weight that is cut is as long as the bias.  If it is not,
+ * the weight has another order of dimensions than the rule means (a model may have the names of another one, as
+ * gpt_bigcode has those of gpt2): its parts would have a right shape and wrong numbers.  FSDP cuts rows whatever they
+ * are (`chunk`), so that is not judged.  In LoRA, B [rows, rank] times A [rank, columns] has the weight's shape.  If it
+ * has not, one of them was cut in another dimension than the rule means.
  */
 #include "reshard/items/items_i.h"
 
@@ -72,7 +71,7 @@ static int find(struct commit *c, const struct rs_set *set, const char *key, siz
 	return name ? 0 : sc_nomem(c->err);
 }
 
-/* Tells whether a weight can have rows and columns of this number; it may be packed, or lie transposed. */
+/* Tells whether a weight can have so many rows and columns; it may be packed, or transposed. */
 static bool has_sides(const struct meta_tensor *weight, uint64_t rows, uint64_t columns)
 {
 	const uint64_t *dim = weight->shape.dim;

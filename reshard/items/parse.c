@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which format a file of a commit has, and what is in it. */
+/* Finds the format of a file of a commit, and parses the file. */
 #include "reshard/items/items_i.h"
 
 #include <fcntl.h>
 #include <string.h>
 
-/* A file as a format sees it, which opens it if it reads. */
+/* A file as a format sees it: the first read opens it. */
 struct work_file {
 	uint64_t blob;
 	int fd;			/* -1: not open yet */
@@ -50,8 +50,8 @@ static bool is_object(void *arg, const char *name)
 	return is;
 }
 
-/* Parses a file with its payload, in which are the tensors that the layout calls objects.  The cache has neither: the
- * one is large, the other may change. */
+/* Parses a file with its payload, which has the tensors that the layout calls objects.  Neither goes through the cache:
+ * payloads are large, and the layout may change. */
 static int parse_own(struct commit *c, struct item *it)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -72,7 +72,7 @@ static int parse_own(struct commit *c, struct item *it)
 				 &it->parsed, c->err);
 }
 
-/* A rule that cuts a tensor which its file keeps as an object would not be followed. */
+/* Refuses a tensor that a rule cuts though its file keeps it as an object: nobody would follow the rule. */
 static int refuse_left(struct commit *c, const struct item *it)
 {
 	for (size_t i = 0; it->found->left && it->found->left[i]; i++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cuts that are none.  A layout says that a tensor is cut by an axis, but a framework left it whole on each rank (a
- * vocabulary that is not parallelized, a buffer), or two ranks hold one part (key heads that neighbours share, replicas
- * of HSDP, a file that was copied): joined, the copies would be a tensor of more rows, and nothing else would tell.
- * Real parts differ, nearly always in their first bytes, so of each part few bytes are read.
+ * Refuses tensors that the layout cuts though nobody cut them.  A framework may have left a tensor whole on each rank
+ * (a vocabulary that is not parallelized, a buffer), or two ranks may hold one part (key heads that neighbours share,
+ * replicas of HSDP, a file that was copied): joined, the copies would be a tensor of more rows, and nothing else would
+ * tell.  Real parts differ, nearly always in their first bytes, so few bytes of each part are read.
  *
  *     two parts of an axis are the same bytes, and tell something                     refused
  *     all are, and tell nothing: a few bytes, or one element repeated (zeros, ones)   refused, unless something says
@@ -55,7 +55,8 @@ struct suspicion {
 	bool are_same;
 };
 
-/* They differ; all are equal, and tell nothing; two are equal, and tell something. */
+/* What a look at the parts has found: they differ; all are equal, and tell nothing; two are equal, and tell
+ * something. */
 enum look { LOOK_CUT, LOOK_WEAK, LOOK_EQUAL };
 
 static int find_part(struct suspicion *s, const uint32_t coords[SC_AXES_MAX], struct part *ret)
@@ -355,7 +356,8 @@ static bool step(const struct meta_topology *topo, uint32_t axes, uint32_t coord
 	return false;
 }
 
-/* What torch calls the state of a layer that is no parameter, with a number if there are several. */
+/* Tells whether a tensor is the state of a layer that is no parameter, by the name that torch gives it: with a number
+ * if there are several. */
 static bool is_opaque(const struct meta_tensor *t)
 {
 	static const char end[] = "_extra_state";
@@ -367,7 +369,7 @@ static bool is_opaque(const struct meta_tensor *t)
 	       memcmp(t->name + n - (sizeof(end) - 1), end, sizeof(end) - 1) == 0;
 }
 
-/* Says what it may mean that parts are equal: by which of them are. */
+/* Explains what it may mean that parts are equal; that depends on which of them are. */
 static const char *explain(struct suspicion *s, int axis, uint32_t i)
 {
 	const uint32_t d = s->set->view->topo->degree[axis];
