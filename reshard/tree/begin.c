@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Begin and end of a working tree, what is below it, and who may read what nobody made. */
+/* Makes a working tree and its lower layer, and limits who may read a committed file at another topology. */
 #include "reshard/tree/tree_i.h"
 
 #include <errno.h>
@@ -38,7 +38,8 @@ static int on_row(void *arg, const struct meta_change *row)
 	return rc < 0 || sc_vec_push(&l->changes, x) < 0 ? sc_nomem(l->err) : 0;
 }
 
-/* A power cut between a new file's row and its bytes: the file exists and is empty, as if it had come after. */
+/* Makes the missing files of rows, empty: the power was cut between the row of a new file and its bytes, and the file
+ * is as if the power had been cut after it was made. */
 static int make_missing(struct rs_job *job, const struct meta_changes *rows, struct sc_err *err)
 {
 	struct rs_service *s = job->service;

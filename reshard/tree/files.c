@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of the working tree, apart from their rows (work.c): made before the row comes (N3), opened, flushed.
+ * Makes the files of the working tree, before their rows come (N3 of work.c), opens and flushes them.
  */
 #include "reshard/tree/tree_i.h"
 
@@ -55,7 +55,8 @@ static int copy_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	return rc;
 }
 
-/* A program that only opens the file to write to it has not changed it yet. */
+/* Gives a copy the times of the committed file: a program that only opens the file to write to it has not changed it
+ * yet. */
 static int keep_times(int fd, const struct rs_look *look, const char *path, struct sc_err *err)
 {
 	const struct timespec ts[2] = {{look->atime_ns / 1000000000, look->atime_ns % 1000000000},

@@ -81,7 +81,8 @@ static int fail_at(struct rs_job *job, uint64_t ino, int code, int errnum, const
 	return code;
 }
 
-/* 1: a mapping, or a program that does not use the mount, can write to the file; 0: a lease says that nobody can. */
+/* Returns 1 if a mapping, or a program that does not use the mount, can write to the file, and 0 if a lease says that
+ * nobody can. */
 static int check_lease(struct rs_job *job, uint64_t blob, uint64_t ino, struct sc_err *err)
 {
 	struct rs_service *s = job->service;
@@ -161,7 +162,7 @@ static int find_names(struct rs_job *job, const struct written *w, struct naming
 	return rc;
 }
 
-/* Notes a file that can be written, if all its names are logs': 1, 0 or an error. */
+/* Notes a file that somebody can write in job->logs, if all its names are those of logs: 1, 0 or an error. */
 static int note_log(struct rs_job *job, const struct meta_layout *layout, const struct written *w, struct sc_err *err)
 {
 	struct naming n = {.layout = layout};
@@ -176,8 +177,9 @@ static int note_log(struct rs_job *job, const struct meta_layout *layout, const 
 /* --- files that can be written --- */
 
 /*
- * Looks for a file that somebody can write, and that is no log: *ret, or NULL.  All counts come before the first lease:
- * a lease that is had while a client's open is on its way would be broken, and fails opens that do not wait.
+ * Looks for a file that somebody can write, and that is no log: *ret, or NULL.  All counts are looked at before the
+ * first lease is taken: a client's open that is on its way would break the lease, and an open that does not wait would
+ * fail.
  */
 static int find_busy(struct rs_job *job, const struct meta_layout *layout, const struct all_written *all,
 		     const struct written **ret, enum rs_writers *ret_why, struct sc_err *err)
@@ -246,7 +248,7 @@ void rs_tree_open(struct rs_job *job)
 		events->opened(events->arg, job);
 }
 
-/* Closes the gate when all files are quiet.  A reservation ends by itself, and is waited for. */
+/* Closes the gate when all files are quiet.  Waits for a reservation, which ends by itself. */
 static int close_quiet(struct rs_job *job, struct all_written *all, struct sc_err *err)
 {
 	int64_t give_up = sc_now_ns() + QUIET_NS_MAX;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Versions whose rows outlive them.  What programs have of a dropped version is in memory: views that are open, or were
- * looked up a moment ago (state/leaving.c).  Where another daemon may take over (mount -o hold), it is in the catalog,
- * too: a dropped version is hidden there.  Its rows go when nobody has a file of it open and RS_LEAVING_NS have passed
- * since this daemon first saw it hidden.
+ * Keeps the rows of dropped versions for a while.  Programs may have files of a dropped version open, or have looked
+ * them up a moment ago; memory has these views (state/leaving.c).  If another daemon may take over (mount -o hold), the
+ * catalog has to have them, too: it hides a dropped version and keeps its rows.  The rows go when nobody has a file of
+ * the version open and RS_LEAVING_NS have passed since this daemon first saw it hidden.
  * Owner of the list: service.lock.
  */
 #include "reshard/tree/tree_i.h"
 
-/* Under s->lock: the entry of a version; NULL: out of memory. */
+/* Finds or makes the entry of a version; NULL: out of memory.  The caller holds s->lock. */
 static struct rs_hidden *hidden(struct rs_service *s, uint64_t version)
 {
 	for (size_t i = 0; i < s->hidden.nr; i++)
@@ -18,7 +18,7 @@ static struct rs_hidden *hidden(struct rs_service *s, uint64_t version)
 										   : &s->hidden.at[s->hidden.nr - 1];
 }
 
-/* Under s->lock. */
+/* Removes an entry.  The caller holds s->lock. */
 static void drop_hidden(struct rs_service *s, struct rs_hidden *h)
 {
 	*h = s->hidden.at[--s->hidden.nr];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log of working trees (meta/tree/tail.h) and their numbers.  A record that was appended outlives the process; a
- * thread applies records to the catalog, many in a transaction.
+ * Writes the log of working trees (meta/tree/tail.h), and gives numbers to new objects.  A record in the log outlives
+ * the process; a thread applies records to the catalog, many in a transaction.
  */
 #include "reshard/tree/tree_i.h"
 
@@ -104,8 +104,8 @@ static int open_tail(struct rs_service *s, struct sc_err *err)
 	return rc < 0 ? rc : meta_tail_open(s->store.dir, LOG_NAME, LOG_BYTES, applied, apply, s, &s->log.tail, err);
 }
 
-/* A blob without a row may be of a file that a dropped record has made: else the start would remove it.  One with a
- * recovery record had a row: its version was dropped. */
+/* Moves the file of a blob without a row to lost+found, as a dropped record may have made it and the start would remove
+ * it.  A blob with a recovery record had a row, and its version was dropped: it stays. */
 static int keep_blob(void *arg, uint64_t blob)
 {
 	const struct keeping *k = arg;
@@ -125,8 +125,9 @@ int rs_log_set_aside(struct rs_service *s, struct sc_err *err)
 }
 
 /*
- * Records before the damaged one are in the catalog.  Blobs first, the log last: a start that is killed here finds the
- * same once more, until the log is in lost+found as a whole.
+ * Moves what a damaged log leaves to lost+found.  Records before the damaged one are in the catalog.  Blobs go first,
+ * the log goes last: a start that is killed in between finds the damage once more, until the whole log is in
+ * lost+found.
  */
 static int keep_damaged(struct rs_service *s, const struct meta_tail_damage *damage, struct sc_err *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What there is in a working tree: by number, and by path. */
+/* Looks up objects of a working tree, by number and by path, and lists folders. */
 #include "reshard/tree/tree_i.h"
 
 #include <string.h>
@@ -147,7 +147,7 @@ int rs_tree_type(struct rs_service *s, struct rs_job *job, uint64_t ino, mode_t 
 	return rc < 0 ? rc : 0;
 }
 
-/* A folder that is gone is something else than one without the name. */
+/* Fails if a folder is gone: that is another error than a folder without the name. */
 static int check_folder(struct rs_job *job, uint64_t folder, struct meta_inode_row *ret, struct sc_err *err)
 {
 	struct sc_arena texts = {0};

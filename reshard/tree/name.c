@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names an object of a working tree, for sentences: by a search, since rows of files do not tell their folders. */
+/* Names an object of a working tree in sentences; it searches, since the row of a file does not tell its folder. */
 #include "reshard/tree/tree_i.h"
 
 #include <stdlib.h>

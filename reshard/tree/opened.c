@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of working trees that are open.
+ * Counts the open files of working trees.
  *
  * A removed file keeps its bytes until its last close, as POSIX wants, or until the mount ends: the kernel sends no
- * RELEASE of what was closed in a mount's last moment.  After a crash the next start finds a file without a row.
+ * RELEASE of a file that was closed in a mount's last moment.  After a crash the next start finds the file without a
+ * row.
  *
  * A commit seals a file only while nobody can write it.  Invariants (job.tree is the lock of both sides):
  *
@@ -39,7 +40,7 @@ static struct rs_opened *make(struct rs_service *s, uint64_t blob, struct sc_err
 	return *at;
 }
 
-/* Frees an entry that counts nothing any more; true: its file was removed and goes now. */
+/* Frees an entry that counts nothing any more; true: its file was removed, and the bytes are to go now. */
 static bool drop(struct rs_service *s, uint64_t blob)
 {
 	struct rs_opened **at = find(s, blob), *o = *at;
@@ -53,7 +54,7 @@ static bool drop(struct rs_service *s, uint64_t blob)
 	return removed;
 }
 
-/* Adds to one of the three counts. */
+/* Adds to one of the three counts of a blob: opens, writers, reservations. */
 static int count(struct rs_service *s, uint64_t blob, int times, int writers, int reserved, int64_t until_ns,
 		 struct sc_err *err)
 {

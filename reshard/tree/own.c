@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Begin and end of a working tree; its files with bytes of their own, by blob; and what has no name any more, but is
- * held (work.c has the invariants).
+ * Begins and ends a working tree; knows its files with bytes of their own, by blob, and its objects that have no name
+ * any more but are held (work.c has the invariants).
  */
 #include "reshard/tree/tree_i.h"
 

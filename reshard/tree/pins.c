@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blobs that no row needs yet, and that are no garbage all the same: those that are being made, and files of a head
- * that an open made real (state/made.c). */
+/* Pins blobs, which are no garbage though no row has them yet: blobs that are being made, and files of a head that an
+ * open made real (state/made.c). */
 #include "reshard/tree/tree_i.h"
 
 static bool is_pinned(struct rs_service *s, uint64_t blob)

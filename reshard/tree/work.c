@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing the working tree: each request is one record of the overlay.  Callers hold rs_tree_enter, so that no commit
- * seals meanwhile.  Programs change a tree at the same time: the kernel keeps two changes of one folder apart, but not
- * the copy that an open for writing makes, nor the names of one file in two folders.  Invariants:
+ * Changes the working tree: each request is one record of the overlay.  Callers are inside of the gate
+ * (rs_tree_enter()), so that no commit seals meanwhile.  Programs change a tree at the same time.  The kernel keeps two
+ * changes of one folder apart, but not the copy that an open for writing makes, nor the names of one file in two
+ * folders.  Invariants:
  *
  *  N1  A working tree changes under job.names, held from the look that the change follows from to the overlay.
- *  N2  The file of a blob goes when the row that has it goes: who puts another blob in its place, or forgets what has
- *      no name, removes it (when it is closed: opened.c).  So a blob that no row has, has no file.
+ *  N2  The file of a blob goes when the row that has it goes: who puts another blob in its place, or forgets an object
+ *      without a name, removes the file (when it is closed: opened.c).  So a blob that no row has, has no file.
  *  N3  A file is whole before its row comes: nobody opens half a copy, also after a crash.  Only a start meets files
  *      without rows, those that a crash has left, and removes them.
  *  N4  job.by_blob has the files with bytes of their own, also those without a name, and no others.
@@ -21,7 +22,8 @@
 
 #include "meta/base/text.h"
 
-/* Of a job that was removed meanwhile, on another node, nothing has a number: it would have rows, and no job. */
+/* Begins a change: takes job.names, and returns the overlay's number of the object that programs see as `ino`.  0 if
+ * another node has removed the job meanwhile: the change would make rows without a job. */
 static uint64_t begin(struct rs_job *job, uint64_t ino)
 {
 	(void)pthread_rwlock_wrlock(&job->names);
@@ -43,7 +45,8 @@ static void end(struct rs_job *job, int rc)
 
 /* --- making --- */
 
-/* In the job's folder: the name of a rank is that of its folder. */
+/* Gives the folder of a rank, in the job's folder, its number.  Refuses other objects with the name of a rank, and a
+ * rank that the topology does not have. */
 static int check_rank(struct rs_job *job, struct meta_bytes name, const struct rs_make *what,
 		      struct meta_inode_row *row, struct sc_err *err)
 {
@@ -60,7 +63,8 @@ static int check_rank(struct rs_job *job, struct meta_bytes name, const struct r
 	return 0;
 }
 
-/* Before the first version the topology that was written says which ranks there are; before there is one, all are. */
+/* Refuses the folder of a rank that the first topology does not have.  Before the first version that is the topology
+ * that was written; if none was written yet, all ranks may have folders. */
 static int check_first_rank(struct rs_job *job, uint64_t folder, struct meta_bytes name, struct sc_err *err)
 {
 	const struct rs_kept_layout *kept;
@@ -90,7 +94,8 @@ static int check_first_rank(struct rs_job *job, uint64_t folder, struct meta_byt
 	return rc;
 }
 
-/* The job says what mode its folder has, not the folder's row. */
+/* Gives a new object in the job's folder the group of the folder if that has SGID.  The job says so; the row of its
+ * folder does not. */
 static void inherit_from_job(struct rs_job *job, struct meta_inode_row *row)
 {
 	(void)pthread_mutex_lock(&job->state);
@@ -115,7 +120,7 @@ static int make_row(struct rs_job *job, uint64_t folder, struct meta_bytes name,
 	return rc;
 }
 
-/* Gives an empty file the group that its row will have, where its folder says so by SGID, before there is a row. */
+/* Gives an empty file, before it has a row, the group that its folder says by SGID. */
 static int inherit_group(struct rs_job *job, uint64_t folder, int fd, struct rs_owner *owner, const char *shown,
 			 struct sc_err *err)
 {
@@ -189,7 +194,7 @@ int rs_tree_make(struct rs_service *s, struct rs_job *job, uint64_t folder, stru
 
 /* --- names --- */
 
-/* What a dataset shows is no rank's to change. */
+/* Refuses to change a file that a dataset shows. */
 static int refuse_data(struct rs_job *job, uint64_t folder, struct meta_bytes name, struct rs_look *ret,
 		       struct sc_err *err)
 {
@@ -244,7 +249,8 @@ static bool is_rank_name(const struct rs_job *job, uint64_t folder, struct meta_
 	return folder == job->root && sc_number_parse(name.at, name.nr, &rank) && rank < SC_RANKS_MAX;
 }
 
-/* Partitions of datasets are where they are, whatever the folder above is called. */
+/* Refuses a change that would take the place of a dataset's partition: its path stays, whatever the folder above it is
+ * called now. */
 static int refuse_data_in(struct rs_job *job, const struct rs_look *folder, struct meta_bytes name, struct sc_err *err)
 {
 	struct rs_below *below;
@@ -310,7 +316,7 @@ int rs_tree_link(struct rs_service *s, struct rs_job *job, uint64_t ino, uint64_
 
 /* --- bytes and attributes --- */
 
-/* Puts a copy in the place of the committed bytes, if these are there still.  *copy is 0 then. */
+/* Puts a copy in the place of the committed bytes, if the file still has these; *copy is 0 then. */
 static int take_copy(struct rs_job *job, uint64_t ino, uint64_t *copy, uint64_t *ret_blob, struct sc_err *err)
 {
 	struct rs_own *own;
@@ -337,7 +343,7 @@ static int take_copy(struct rs_job *job, uint64_t ino, uint64_t *copy, uint64_t 
 	return 0;
 }
 
-/* What a copy is to be made of: 1, or 0: there is one already, *ret_blob. */
+/* Finds the committed file of which a copy is to be made: 1; 0: the file is in the working tree already, *ret_blob. */
 static int find_source(struct rs_job *job, uint64_t ino, struct rs_look *ret, struct rs_view **ret_view,
 		       uint32_t *ret_rank, const char **ret_path, struct sc_err *err)
 {
@@ -467,7 +473,7 @@ int rs_tree_drop_xattr(struct rs_service *s, struct rs_job *job, uint64_t ino, s
 
 /* --- for fsck --rebuild --- */
 
-/* The folder of a name, which is made if it is missing. */
+/* Finds the folder of a name, and makes it if it is missing. */
 static int open_folder(struct rs_job *job, uint64_t folder, struct meta_bytes name, uint64_t number, uint64_t *ret,
 		       struct sc_err *err)
 {
