@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's bell: whoever has work for it rings, and what takes long looks whether it has rung. */
+/* The worker's bell: whoever has work for the worker rings it, and work that takes long looks whether it has rung. */
 #include "reshard/state/state_i.h"
 
 void rs_kick(struct rs_service *s, bool garbage)

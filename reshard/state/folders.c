@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoint folders as sets of a version that is presented. */
+/* Makes sets of the checkpoint folders of a version, to present them at a topology. */
 #include "reshard/state/state_i.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new presentation of a model against the config.json that is in its version: no rank may have parts of heads. */
+/* Judges a new presentation of a model by the config.json in its version: no rank may have a part of a head. */
 #include "reshard/state/state_i.h"
 
 #include "meta/base/limits.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images, shared by all who read a file and kept for a while after. */
+/* Keeps images: all who read a file share one, and it stays for a while after. */
 #include "reshard/state/state_i.h"
 
 #include <assert.h>
@@ -125,8 +125,9 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	return 0;
 }
 
-/* An image holds its view, with all that a version is: only those of views that are kept anyway idle.  Under
- * images_lock, which who forgets a view takes after that. */
+/* Tells whether an image may stay without a reader.  It holds its view, and with that all of a version, so only images
+ * of views that are kept anyway may.  The caller holds images_lock, which a thread that forgets a view takes after
+ * that. */
 static bool may_idle(struct rs_view *view)
 {
 	return __atomic_load_n(&view->kept, __ATOMIC_ACQUIRE) || rs_view_is_head(view);
@@ -151,17 +152,17 @@ static void image_put(struct rs_service *s, struct rs_kept_image *k)
 }
 
 /*
- * Only the version's own presentation shows files as they are stored: its storage comes to be as it presents them, and
- * stays so.  Another topology may be that of a storage which the version has from the one before, and soon has no more:
- * its files would first have the form that a framework gave them, then ours, and a program that opens a path twice
- * would read the bytes of one by the header of the other.
+ * Tells whether a view is a version's own presentation, the only one that shows files as they are stored: the storage
+ * of a version becomes as it presents its files, and stays so.  Another topology may be that of the storage which the
+ * version has from the version before, and soon loses.  Its files would first have the form that a framework gave them,
+ * then ours, and a program that opens a path twice would read the bytes of one by the header of the other.
  */
 static bool is_own_presentation(const struct rs_view *view)
 {
 	return strcmp(view->topo.text, view->version->topo.text) == 0;
 }
 
-/* A rank that wrote this very file gets its own bytes back, though copies of it exist. */
+/* Tells whether a rank wrote this very file: it gets its own bytes back, though copies of the file exist. */
 static bool is_as_written(const struct rs_view *view, uint32_t rank, const char *file)
 {
 	const struct rs_version *v = view->version;

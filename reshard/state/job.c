@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job as an object: found by number or name, its attributes, its last error, and who is told of news. */
+/* Finds jobs by number or name; has a job's attributes and last error, and tells listeners of its news. */
 #include "reshard/state/state_i.h"
 
 #include <stdio.h>

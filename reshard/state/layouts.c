@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts that versions use: few and small, parsed once and kept for the life of the service. */
+/* Keeps the layouts that versions use, which are few and small: each is parsed once, and lives as long as the
+ * service. */
 #include "reshard/state/state_i.h"
 
 #include <errno.h>
@@ -41,7 +42,8 @@ static const char *read_preset(struct presets *p, int fd, const char *path)
 	return text;
 }
 
-/* The user's own presets come before those that ship, also where one cannot be read: it might say something else. */
+/* Finds a preset.  The user's own presets come before those that ship with Scalai.  If one of the user's cannot be
+ * read, that is an error: it might say something else than ours of the same name. */
 static const char *find_preset(void *arg, const char *name)
 {
 	struct presets *p = arg;

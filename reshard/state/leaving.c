@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Views that are kept between uses, and what becomes of them with their versions.
+ * Keeps views between uses, and for a moment after their versions were dropped or got another storage.
  *
- * Versions that were dropped, or got another storage, a moment ago.  The kernel looks a name up and opens what it found
- * in two requests, and that may happen in between: the views can be found, and their blobs are not removed, for
- * RS_LEAVING_NS.
+ * The kernel looks up a name in one request and opens the file in another, and a version may be dropped in between.  So
+ * for RS_LEAVING_NS its views can be found, and their blobs are not removed.
  * Owner of the list: service.lock.
  */
 #include "reshard/state/state_i.h"
@@ -15,7 +14,8 @@
 
 /* --- views that are kept, by their numbers --- */
 
-/* After it left the cache, outside of the lock: the images that only wait for their next use go, too. */
+/* Drops the images of a view that has left the cache, if they only wait for their next use.  Called without the
+ * lock. */
 static void view_left(struct rs_service *s, struct rs_view *view)
 {
 	if (!view)
@@ -85,7 +85,7 @@ void rs_view_forget(struct rs_service *s, uint64_t version)
 
 /* --- and those that leave --- */
 
-/* Under s->lock: moves what has been here for RS_LEAVING_NS (or all) to *gone. */
+/* Moves the views that have been here for RS_LEAVING_NS (or all) to *gone.  The caller holds s->lock. */
 static void end_leaving(struct rs_service *s, bool all, struct rs_view **gone)
 {
 	int64_t now = sc_now_ns();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Versions from the rows of the catalog: sets, the files as ranks wrote them, datasets. */
+/* Loads versions from the rows of the catalog: sets, the files as ranks wrote them, datasets. */
 #include "reshard/state/state_i.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ static int on_set_blob(void *arg, const struct meta_set_blob_row *row)
 	return rc < 0 ? rc : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(l->err) : 0;
 }
 
-/* The files as ranks wrote them. */
+/* Loads the files of a set as ranks wrote them. */
 static int load_given(struct set_load *l, const struct meta_set_row *row)
 {
 	struct set_load given = {.s = l->s, .err = l->err};
@@ -66,7 +66,7 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 	return rc < 0 ? rc : rs_set_finish(set, l->err);
 }
 
-/* A set that a view in the cache has already, or NULL. */
+/* Finds a set that a view in the cache has already; NULL: none has it. */
 static struct rs_set *known_set(struct rs_service *s, uint64_t id)
 {
 	for (struct rs_view *v = s->views; v; v = v->next)
@@ -163,7 +163,7 @@ static int load_corpus(struct data_load *l, const struct meta_dataset_row *row)
 	return rc < 0 ? rc : rs_corpus_finish(c, l->err);
 }
 
-/* A corpus that a view in the cache has already, or NULL. */
+/* Finds a corpus that a view in the cache has already; NULL: none has it. */
 static struct rs_corpus *known_corpus(struct rs_service *s, uint64_t id)
 {
 	for (struct rs_view *v = s->views; v; v = v->next)

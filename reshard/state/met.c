@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Damage that a read, a verification or a command has met.  From then on `health` and `status` show the blob, and the
- * worker looks at it (upkeep/met.c): at once, then after 2 s, 4 s and so on, at last each hour, until it is intact or
- * judged.  Reads of it go on: they fail by themselves while it is cut or its disk fails, and pass when it is not.
+ * Notes the blobs whose damage a read, a verification or a command has met.  From then on `health` and `status` show
+ * such a blob, and the worker looks at it (upkeep/met.c): at once, then after 2 s, 4 s and so on, at last each hour,
+ * until it is intact or judged.  Reads of the blob go on: they fail by themselves while it is cut short or its disk
+ * fails.
  */
 #include "reshard/state/state_i.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What versions and views have in common: tensors, and tensors on the ranks of a topology.  Of a model with thousands
- * of tensors each takes some 500 KiB, and a job whose topology is written again and again leaves a version with each
- * write, whose views stay for RS_LEAVING_NS (leaving.c).
+ * Shares between versions and views what they have in common: tensors, and models, which are tensors on the ranks of a
+ * topology.  With thousands of tensors each of these takes some 500 KiB, and each topology write of a job makes a
+ * version, whose views stay for RS_LEAVING_NS (leaving.c).
  */
 #include "reshard/state/state_i.h"
 
@@ -53,7 +53,7 @@ static bool is_of(const struct rs_model *model, const struct rs_version *v, cons
 	       strcmp(model->topo.text, topo->text) == 0;
 }
 
-/* Finds the model among views that are kept, and those that leave.  -> a reference, or NULL */
+/* Finds the model among the views that are kept, and those that leave.  Returns a reference, or NULL. */
 static struct rs_model *find(struct rs_service *s, const struct rs_version *v, const struct meta_topology *topo)
 {
 	struct rs_model *found = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of paths, which nodeids and rows of the catalog are made of.  They live as long as the store. */
+/* Gives numbers to paths, of which nodeids and rows of the catalog are made.  They live as long as the store. */
 #include "reshard/state/state_i.h"
 
 #include <inttypes.h>

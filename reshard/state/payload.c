@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which payload a rank's file has in a view, where each rank has given its file one of its own. */
+/* Finds the payload that a rank's file has in a view, if each rank has given its file a payload of its own. */
 #include "reshard/engine/image.h"
 #include "reshard/state/state_i.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a version is in each of its datasets, and how ranks share what comes next. */
+/* Computes the position of a version in each of its datasets, and how ranks share the samples that come next. */
 #include "reshard/state/state_i.h"
 
 #include <string.h>

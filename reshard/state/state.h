@@ -85,21 +85,23 @@ int rs_view_named(struct rs_service *s, struct rs_job *job, const char *word, st
 /** Gives the head at a topology (NULL: its own), in a form. */
 int rs_view_as(struct rs_service *s, struct rs_job *job, const char *topology, const struct rs_form *form,
 	       struct rs_view **ret, struct sc_err *err);
-/** Gives the version of a view at a topology (NULL: that of the view), in a form, as a folder in
- *  the folder of that version: it has another number than the folder above it, though it may show the same. */
+/** Gives the version of a view at a topology (NULL: that of the view), in a form, as a folder in the folder of that
+ *  version: it has another number than the folder above it, though both may show the same files. */
 int rs_view_in(struct rs_service *s, struct rs_view *of, const char *topology, const struct rs_form *form,
 	       struct rs_view **ret, struct sc_err *err);
-/** Tells whether a view is the folder of a version, .v/N or .as/TOPOLOGY, in which rs_view_in() may show others. */
+/** Tells whether a view is the folder of a version, .v/N or .as/TOPOLOGY, in which rs_view_in() may show other
+ *  views. */
 bool rs_view_has_others(const struct rs_view *view);
 /** Tells whether a view is one folder, whose files are rank 0's. */
 bool rs_view_is_folder(const struct rs_view *view);
-/** Tells whether programs read its files in small pieces, back and forth, as dcp.load does. */
+/** Tells whether programs read the files of a view in small pieces, back and forth, as dcp.load does. */
 bool rs_view_has_small_reads(const struct rs_view *view);
-/** Gives the view of such a folder that has a path in it: where the path says a version, that version's in the same
- *  form at the same topology, else a reference to the view itself.  Errors: SC_E_NOT_FOUND. */
+/** Gives the view that has a path of a folder (rs_view_is_folder()).  If the path says a version, that is a view of
+ *  this version, in the same form and at the same topology; else it is a reference to the view itself.  Errors:
+ *  SC_E_NOT_FOUND. */
 int rs_view_of_path(struct rs_service *s, struct rs_view *view, const char *path, struct rs_view **ret,
 		    struct sc_err *err);
-/** Gives a version as .v/N shows it, read-only; its nodeids are others than the head's. */
+/** Gives a version as .v/N shows it, read-only; it has other nodeids than the head. */
 int rs_view_archived(struct rs_service *s, struct rs_job *job, const char *word, struct rs_view **ret,
 		     struct sc_err *err);
 /** Tell whether a view is the head that the job's ranks see, and whether it is a version's own presentation (not
@@ -111,7 +113,7 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 		    struct sc_err *err);
 /** Replaces a reference to a view by one with the storage that its version had a moment ago; false: there is none. */
 bool rs_view_before(struct rs_service *s, struct rs_view **view);
-/** Tells whether the version of a view that was just found is there still, with the storage that the view has. */
+/** Tells whether the version of a view that was just found still exists, with the storage that the view has. */
 bool rs_view_is_current(struct rs_service *s, const struct rs_view *view);
 /** Finds the view that has a number (place): nodeids are made of these, and a view has one for each of its ranks. */
 int rs_view_at(struct rs_service *s, uint64_t place, struct rs_view **ret, struct sc_err *err);
@@ -137,7 +139,7 @@ int rs_view_elsewhere(struct rs_service *s, struct rs_view *view, uint32_t rank,
 		      uint64_t bytes, struct rs_image **ret, struct sc_err *err);
 /** Tells whether the bytes of a blob are in this store. */
 bool rs_blob_here(struct rs_service *s, uint64_t blob);
-/** One reference more to an image that the caller has one to. */
+/** Takes one more reference to an image of which the caller has one. */
 void rs_image_ref(struct rs_service *s, struct rs_image *image);
 void rs_image_unref(struct rs_service *s, struct rs_image *image);
 

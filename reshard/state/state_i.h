@@ -15,10 +15,9 @@
 #include "reshard/overlay/committed.h"
 #include "reshard/state/state.h"
 
-/** All ranks' blobs of one logical file, and the view under which they were written: a part of that of the whole
- *  version.
- *  Immutable but for `found`, `verified` and what verification found (verify/verdict.c; the report under
- *  report_lock). */
+/** The blobs of all ranks of one logical file, and the view under which they were written, which is a part of the view
+ *  of the whole version.  Immutable but for `found`, `verified` and the findings of verification (verify/verdict.c; the
+ *  report under report_lock). */
 struct rs_set {
 	uint32_t refs;
 	uint64_t id, layout_id;
@@ -52,7 +51,7 @@ struct rs_set {
 	uint8_t (*digests)[16];			/* of each logical tensor, NULL until verified; atomic */
 };
 
-/** A version's use of a corpus, from an epoch on that begins after so many consumed samples. */
+/** A version uses a corpus from an epoch on, which begins after so many consumed samples. */
 struct rs_use {
 	struct rs_corpus *corpus;
 	uint64_t from_epoch, from_samples;
@@ -353,14 +352,14 @@ struct rs_service {
 /* set.c */
 struct rs_set *rs_set_new(const char *file, const struct rs_format_ops *format);
 struct rs_set *rs_set_ref(struct rs_set *set);
-/** Returns the digest of each logical tensor, NULL if the set is not verified yet.  They do not change any more. */
+/** Returns the digest of each logical tensor; NULL if the set is not verified yet.  Digests do not change any more. */
 static inline const uint8_t (*rs_set_digests(const struct rs_set *set))[16]
 {
 	return (const uint8_t (*)[16])__atomic_load_n(&set->digests, __ATOMIC_ACQUIRE);
 }
 void rs_set_unref(struct rs_set *set);
 int rs_set_add_blob(struct rs_set *set, struct rs_set_blob blob);
-/** set->given, but for its rows and rs_set_finish(). */
+/** Makes set->given, but for its rows; rs_set_finish() completes it. */
 int rs_set_begin_given(struct rs_service *s, struct rs_set *set, const struct meta_set_row *row, struct sc_err *err);
 static inline bool rs_owner_equal(const struct rs_owner *a, const struct rs_owner *b)
 {
@@ -373,7 +372,7 @@ const struct rs_set_blob *rs_set_find(const struct rs_set *set, uint32_t rank, c
 int rs_set_parse_tensor(struct rs_set *set, char *line, struct sc_err *err);
 void rs_set_tensors_text(const struct rs_set *set, struct sc_buf *buf);
 uint64_t rs_set_bytes(const struct rs_set *set);
-/** Returns the least step of its files. */
+/** Returns the least step of a set's files. */
 int64_t rs_set_oldest(const struct rs_set *set);
 /** Returns the set that has a logical file, which the version has. */
 const struct rs_set *rs_version_set(const struct rs_version *v, const char *logical_file);
@@ -382,23 +381,24 @@ const struct rs_set *rs_set_given(const struct rs_set *set);
 
 /* payload.c */
 /**
- * Finds the payload that a rank's file of tensors has in a view: what the rank at the same coordinates gave its file,
- * with coordinate 0 on an axis that had fewer.  `like`: a tensor of the file.  0: none, or that of the whole set.
+ * Finds the payload that a rank's file of tensors has in a view: the one that the rank at the same coordinates gave its
+ * file, with coordinate 0 on an axis that had fewer ranks.  `like`: a tensor of the file.  0: the file has none, or
+ * that of the whole set.
  */
 uint64_t rs_payload_of(const struct rs_version *v, const struct meta_view *view, uint32_t rank, const char *file,
 		       const struct meta_tensor *like);
-/** Reads one, or that of the whole set: as `payload` of struct rs_origins, of rs_origins_of(). */
+/** Reads a payload by its number, or (0) that of the whole set; it is `payload` of struct rs_origins. */
 int rs_payload_read(const struct rs_origins *o, uint64_t number, const struct meta_tensor *like, struct sc_arena *arena,
 		    const char **ret, size_t *ret_bytes, struct sc_err *err);
-/** Returns the first rank whose file has the same bytes: as meta_view_alike(), and with the same payload. */
+/** Returns the first rank whose file has the same bytes: it is alike (meta_view_alike()), and has the same payload. */
 uint32_t rs_view_alike(const struct rs_view *view, uint32_t rank, const char *file);
 
 /* folders.c */
-/** Tells whether a folder can be presented at a topology; `why` not. */
+/** Tells whether a checkpoint folder can be presented at a topology; if not, `why` says why. */
 bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology *topo, const struct rs_folder *folder,
 			 struct sc_err *why);
-/** Adds the checkpoint folders of a version's tree as sets, to present it at a topology other than by its ranks' own
- *  folders.  Left out is a folder whose tensors the layout does not place at the topology. */
+/** Adds the checkpoint folders of a version's tree as sets, to present the version at a topology elsewhere than in its
+ *  ranks' own folders.  Leaves out a folder whose tensors the layout does not place at the topology. */
 int rs_version_add_folders(struct rs_service *s, struct rs_version *v, const struct meta_topology *topo,
 			   struct sc_err *err);
 
@@ -419,22 +419,22 @@ int rs_version_use(struct rs_version *v, struct rs_corpus *corpus, uint64_t from
 struct rs_version *rs_version_new(void);
 void rs_version_unref(struct rs_version *v);
 int rs_version_add_set(struct rs_version *v, struct rs_set *set);
-/** Collects the tensors of all sets, unless the version shares those of another one with the same sets; `whole`: the
- *  state of which it is a part, or NULL. */
+/** Collects the tensors of all sets, unless the version shares those of another version with the same sets; `whole`:
+ *  the state of which this version is a part, or NULL. */
 int rs_version_finish(struct rs_version *v, const struct rs_whole *whole, struct sc_err *err);
-/** Takes the reference of `v` in any case. */
+/** Makes a view of a version; takes the reference to `v`, also on failure. */
 int rs_view_new(struct rs_job *job, struct rs_version *v, uint64_t id,
 		const struct meta_topology *topo, struct rs_view **ret, struct sc_err *err);
-/** Makes another view of the version of one, at the same topology; what that places is described once. */
+/** Makes another view of the version of a view, at the same topology; both share the model. */
 int rs_view_like(struct rs_view *of, uint64_t id, struct rs_view **ret, struct sc_err *err);
 struct rs_origins rs_origins_of(struct rs_service *s, struct rs_version *v);
 struct rs_formed rs_view_formed(const struct rs_view *view);
 /** Sets the form of a new view.  Errors: those of rs_form_plain_files(). */
 int rs_view_show_as(struct rs_view *view, const struct rs_form_said *said, struct sc_err *err);
-/** Refuses a view by which ranks would have parts of heads, as the config.json in its version says.  Reads it, if there
- *  are heads.  Errors: SC_E_STATE, of reading, SC_E_NO_MEMORY. */
+/** Refuses a view that would give ranks parts of heads, by the config.json in its version, which is read if the model
+ *  has heads.  Errors: SC_E_STATE, SC_E_NO_MEMORY, errors of reading. */
 int rs_view_judge(const struct rs_view *view, struct sc_err *err);
-/** Gives the file of a rank that a view shows under a name; see rs_form_stored(). */
+/** Gives the stored name of the file of a rank that a view shows under a name; see rs_form_stored(). */
 int rs_view_stored(const struct rs_view *view, uint32_t rank, const char *file, struct sc_arena *arena,
 		   const char **ret, struct sc_err *err);
 enum meta_verified rs_version_verified(const struct rs_version *v);
@@ -443,7 +443,7 @@ int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
 bool rs_view_is_materialized(const struct rs_view *view);
 /** Completes a version that has all its sets. */
 void rs_version_note_owner(struct rs_version *v);
-/** Tells whether a number is one of those of a view with so many ranks, the last of which is `id`. */
+/** Tells whether a place is one of a view that has so many ranks, and whose last place is `id`. */
 static inline bool rs_has_place(uint64_t id, uint32_t ranks, uint64_t place)
 {
 	return place <= id && id - place < ranks;
@@ -479,9 +479,10 @@ void rs_job_complain(struct rs_job *job, const char *command, const struct sc_er
 /* views.c */
 int rs_view_load(struct rs_service *s, uint64_t version, struct rs_view **ret, struct sc_err *err);
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
-/** Makes `head` (NULL: none; taken) what plain paths show; names in the kernel become stale. */
+/** Makes `head` (NULL: none; taken) the view that plain paths show; names in the kernel become stale. */
 void rs_job_show(struct rs_job *job, struct rs_view *head);
-/** Do the same in two steps: the first one under job.state; the second one after it, with what the first returned. */
+/** Do what rs_job_show() does in two steps: the first one under job.state; the second one without it, with the view
+ *  that the first one returned. */
 struct rs_view *rs_job_set_head(struct rs_job *job, struct rs_view *head);
 void rs_job_head_was_set(struct rs_job *job, struct rs_view *head, struct rs_view *old);
 struct rs_version_found {
@@ -506,11 +507,11 @@ bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t lo
 /** Keeps the views of a version that is dropped, or gets another storage, for RS_LEAVING_NS: earlier lookups can
  *  still be opened. */
 void rs_views_leave(struct rs_service *s, uint64_t version);
-/** Drops the views that were kept so long, or all of them: at the end, and when space is needed. */
+/** Drops the leaving views whose time is over, or (`all`) all of them: at the end, and when space is needed. */
 void rs_views_left(struct rs_service *s, bool all);
-/** Gives a reference to such a view, by its number; NULL: there is none. */
+/** Gives a reference to a leaving view, by its number; NULL: there is none. */
 struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place);
-/** Lists the blobs that such opens may need, in order. */
+/** Lists the blobs that opens of leaving views may need, in order. */
 int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct sc_err *err);
 
 /* images.c */
@@ -522,8 +523,8 @@ void rs_images_forget(struct rs_service *s, const struct rs_view *view);
 /* made.c */
 /** Finds the blob that an open made of a file of the job's head; 0: none. */
 uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uint64_t *ret_bytes);
-/** Another head comes: `view` is its number (0: none), and what was made of it before is in its storage now.  Under
- *  job.state. */
+/** Notes that another head comes; `view` is its number (0: none).  Files that opens made of this view before are in its
+ *  storage now, and forgotten here; files of other views are left from now on.  The caller holds job.state. */
 void rs_made_leave(struct rs_job *job, uint64_t view);
 
 /* bell.c */
@@ -534,7 +535,7 @@ bool rs_worker_is_called(struct rs_service *s);
 /* met.c; rs_damage_met() of state.h notes blobs */
 /** Copies the noted blobs; returns how many. */
 size_t rs_met_copy(struct rs_service *s, uint64_t ret[RS_MET_MAX]);
-/** It is intact, or a mark says that it is damaged, or nothing has it any more. */
+/** Takes a blob out of the notes: it is intact, or a mark says that it is damaged, or nothing has it any more. */
 void rs_met_forget(struct rs_service *s, uint64_t blob);
 
 #endif

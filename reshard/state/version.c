@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Versions, and views of them, as objects: made, counted and freed here, and what they say of themselves. */
+/* Makes, counts and frees versions and views of them, and answers what they say of themselves. */
 #include "reshard/state/state_i.h"
 
 #include <inttypes.h>
@@ -142,7 +142,7 @@ static void view_free(struct rs_view *view)
 	sc_sys.release(view);
 }
 
-/* `shared`: its model, NULL: as rs_model_of() finds or makes it. */
+/* Makes a view; `shared` is its model (NULL: rs_model_of() finds or makes it). */
 static int new_view(struct rs_job *job, struct rs_version *v, uint64_t id, const struct meta_topology *topo,
 		    struct rs_model *shared, struct rs_view **ret, struct sc_err *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Views, found by their place, as a job's head, by number or tag, or at another topology; and a new head, made known
- * to all who look.
+ * Finds views: by their place, as a job's head, by number or tag, or at another topology.  Makes a new head known to
+ * all who look.
  */
 #include "reshard/state/state_i.h"
 
@@ -32,8 +32,8 @@ static bool has_folders(const struct rs_version *v)
 	return false;
 }
 
-/* Finds a view of a version at a topology, without checkpoint folders: one that is kept, or `good`, if one is kept that
- * has its version, which is as it is stored now then.  -> a reference, or NULL */
+/* Finds a view of a version at a topology, without checkpoint folders: a view that is kept; or `good`, if a kept view
+ * has the same version object, which then has the storage of now.  Returns a reference, or NULL. */
 static struct rs_view *find_like(struct rs_service *s, uint64_t version, const char *topology, struct rs_view *good)
 {
 	struct rs_view *found = NULL;
@@ -55,7 +55,7 @@ static struct rs_view *find_like(struct rs_service *s, uint64_t version, const c
 	return found;
 }
 
-/* A view of a version as its row says, without its form. */
+/* Loads a view of a version as its row says, without its form. */
 static int load_view(struct rs_service *s, uint64_t version, const struct rs_form_said *said, uint64_t id,
 		     uint64_t place, struct rs_view **ret, struct sc_err *err)
 {
@@ -83,7 +83,8 @@ static int load_view(struct rs_service *s, uint64_t version, const struct rs_for
 	return rc;
 }
 
-/* A view of a version, as a text says, which must have this place.  `good`: one at its topology, or NULL. */
+/* Makes the view of a version that a text describes, and that must have this place.  `good`: a view at its topology, or
+ * NULL. */
 static int make_view(struct rs_service *s, uint64_t version, char *text, uint64_t id, uint64_t place,
 		     struct rs_view *good, struct rs_view **ret, struct sc_err *err)
 {
@@ -123,7 +124,7 @@ static int on_view(void *arg, const struct meta_view_row *found)
 	return 0;
 }
 
-/* Finds or makes the view that has a place.  `good`: as of make_view(). */
+/* Finds or makes the view that has a place.  `good` is that of make_view(). */
 static int view_at(struct rs_service *s, uint64_t place, struct rs_view *good, struct rs_view **ret,
 		   struct sc_err *err)
 {
@@ -218,7 +219,8 @@ int rs_view_present(struct rs_service *s, struct rs_job *job, const char *topolo
 	return rc;
 }
 
-/* Numbers a view of a version in a form; with the checkpoint folders of its tree, if there may be some. */
+/* Gives a number to the view of a version in a form; the view has the checkpoint folders of the version's tree, if the
+ * form shows such. */
 static int put_view(struct rs_service *s, const struct rs_view *own, struct rs_form_said said,
 		    const struct meta_topology *topo, uint64_t *ret_id, struct sc_err *err)
 {
