@@ -230,6 +230,7 @@ static int check_revision(struct call *c, uint64_t revision, struct sc_err *err)
 			       (unsigned long long)c->since);
 	}
 	meta_etcd_saw(c->client, revision);
+	c->event->event.lost = false; /* one that was asked before this one only lagged behind */
 	return 0;
 }
 
@@ -329,16 +330,19 @@ static void finish(struct call *c, CURLcode result, long status)
 	struct meta_etcd *e = c->client;
 	bool sent = c->begun && result != CURLE_COULDNT_CONNECT;
 	struct meta_etcd_event *v = &c->event->event;
+	struct sc_err why;
 	int rc;
 
 	if (result != CURLE_OK)
-		rc = sc_fail(&v->err, SC_E_SYSTEM, "etcd at %s: %s", e->endpoints[c->endpoint],
+		rc = sc_fail(&why, SC_E_SYSTEM, "etcd at %s: %s", e->endpoints[c->endpoint],
 			     curl_easy_strerror(result));
 	else if (status == 200)
-		rc = read_answer(c, &v->err);
+		rc = read_answer(c, &why);
 	else
-		rc = read_refusal(c, status, &v->err);
+		rc = read_refusal(c, status, &why);
 	v = &c->event->event; /* of a snapshot in parts it is the next one */
+	if (rc < 0 && (!v->lost || why.code == SC_E_STALE)) /* what says that etcd has lost its data stays */
+		v->err = why;
 	if (rc == 1) {
 		rc = meta_call_start(c, &v->err);
 		if (rc == 0)

@@ -38,7 +38,7 @@ struct meta_etcd_event {
 	struct sc_err err;	  /* UNKNOWN, UNWATCHED: why; code 0 else */
 	bool more;		  /* SNAPSHOT of a whole cluster: it comes in parts, at one revision, and has more */
 	bool lost;		  /* UNKNOWN, as etcd has lost changes: it has fewer than were seen when this was
-				   * asked */
+				   * asked, as a server says, and none has answered that has them */
 };
 
 /** SC_E_LIMIT (a name or no endpoints), SC_E_UNSUPPORTED (libcurl without what this needs), SC_E_NO_MEMORY. */

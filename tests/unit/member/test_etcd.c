@@ -367,7 +367,51 @@ static void what_can_not_be_read_is_not_taken(void **unused)
 	meta_etcd_free(e);
 }
 
-/* --- three servers --- */
+/* --- several servers --- */
+
+/* Of a client whose etcd was seen at a revision, the server that is asked first has fewer: the next one's answer counts. */
+static void a_server_that_is_behind_is_forgotten_when_another_one_answers(void **unused)
+{
+	const char *urls[2];
+	const struct meta_etcd_event *v;
+	struct meta_etcd *e = client("behind");
+	struct servers behind;
+	struct sc_err err;
+	uint64_t now;
+
+	(void)unused;
+	assert_true(servers_start(&behind, 1));
+	put_tags(e, 0, 30);
+	now = snapshot(e, NULL);
+	meta_etcd_free(e);
+	urls[0] = behind.url[0];
+	urls[1] = one.url[0];
+	for (int whole = 0; whole < 2; whole++) {
+		struct meta_etcd_config config = {.cluster = "behind", .endpoints = urls, .nr_endpoints = 2,
+						  .request_ms = PATIENT_MS, .connect_ms = PATIENT_MS, .whole = whole};
+
+		assert_int_equal(0, meta_etcd_new(&config, &e, &err));
+		meta_etcd_saw(e, now);
+		if (whole)
+			assert_int_equal(0, meta_etcd_snapshot(e, 1, &err));
+		else
+			get(e, 1, head);
+		v = answer(e, 1);
+		assert_int_equal(META_APPLIED, v->answer.outcome);
+		assert_true(v->answer.revision >= now && !v->lost && v->err.code == 0);
+		meta_etcd_free(e);
+	}
+	/* where no other one answers, it is what counts, and its sentence */
+	urls[1] = "http://127.0.0.1:1";
+	e = client_of(urls, 2, "behind", PATIENT_MS);
+	meta_etcd_saw(e, now);
+	get(e, 1, head);
+	v = answer(e, 1);
+	assert_int_equal(META_UNKNOWN, v->answer.outcome);
+	assert_true(v->lost && v->err.code == SC_E_STALE && strstr(v->err.msg, "it has lost its data"));
+	meta_etcd_free(e);
+	servers_stop(&behind);
+}
 
 static int wait_for_leader(const struct servers *s)
 {
@@ -455,6 +499,7 @@ int main(void)
 	    cmocka_unit_test(a_stopped_server_is_unknown_by_the_deadline),
 	    cmocka_unit_test(requests_do_not_wait_for_each_other),
 	    cmocka_unit_test(what_can_not_be_read_is_not_taken),
+	    cmocka_unit_test(a_server_that_is_behind_is_forgotten_when_another_one_answers),
 	    cmocka_unit_test(while_a_leader_dies_each_version_is_made_once),
 	};
 	int failed;
