@@ -90,6 +90,18 @@ int meta_shared_job_each(struct meta_catalog *c, meta_shared_job_fn *fn, void *a
 	return db_each(c, err, on_job, &w, "SELECT job, id, token, base FROM shared_job", "");
 }
 
+static int on_found(void *arg, sqlite3_stmt *row)
+{
+	*(uint64_t *)arg = U64(row, 0);
+	return 0;
+}
+
+int meta_shared_job_find(struct meta_catalog *c, uint64_t id, uint64_t *ret_job, struct sc_err *err)
+{
+	*ret_job = 0;
+	return db_each(c, err, on_found, ret_job, "SELECT job FROM shared_job WHERE id = ?", "i", id);
+}
+
 int meta_shared_job_add(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err)
 {
 	return db_run(c, err, "INSERT OR IGNORE INTO shared_job (job, id) VALUES (?, ?)", "ii", job, id);

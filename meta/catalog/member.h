@@ -55,6 +55,8 @@ struct meta_shared_job {
 };
 typedef int meta_shared_job_fn(void *arg, const struct meta_shared_job *row);
 int meta_shared_job_each(struct meta_catalog *c, meta_shared_job_fn *fn, void *arg, struct sc_err *err);
+/** Finds the one with this id in the cluster: its id here, 0: there is none. */
+int meta_shared_job_find(struct meta_catalog *c, uint64_t id, uint64_t *ret_job, struct sc_err *err);
 /** Adds one, unless it is there. */
 int meta_shared_job_add(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err);
 /** Notes that a job is not in the cluster any more, inside a transaction. */

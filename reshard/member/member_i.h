@@ -38,8 +38,8 @@ void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_n
 
 /* --- take.c: the worker --- */
 int rs_take_job(struct rs_member *m, struct rs_shared *j, const char *text, uint64_t mod, struct sc_err *err);
-/** The job is not in etcd any more. */
-int rs_take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
+/** The job is not in etcd any more, as of a revision. */
+int rs_take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct sc_err *err);
 int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_t mod, struct sc_err *err);
 int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err);

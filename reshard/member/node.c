@@ -250,7 +250,7 @@ static void to_worker(struct rs_member *m, struct rs_todo todo, const char *text
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
-static void take_row(struct rs_member *m, const struct meta_record *r)
+static void take_row(struct rs_member *m, const struct meta_record *r, uint64_t revision)
 {
 	struct rs_todo todo = {.act = {.job = r->key.job}, .mod = r->mod};
 	const char *rest = r->present && r->value.rest ? r->value.rest : "";
@@ -258,6 +258,7 @@ static void take_row(struct rs_member *m, const struct meta_record *r)
 	switch (r->key.kind) {
 	case META_KEY_JOB:
 		todo.what = r->present ? TODO_JOB : TODO_END;
+		todo.mod = r->present ? r->mod : revision;
 		break;
 	case META_KEY_FIRST:
 		todo.what = TODO_FIRST;
@@ -328,7 +329,7 @@ static bool is_removed_by_hand(struct rs_member *m, const struct meta_answer *an
 static void take_absent(struct rs_member *m, const struct meta_answer *answer)
 {
 	for (size_t i = 0;; i++) {
-		struct rs_todo todo = {.what = TODO_END};
+		struct rs_todo todo = {.what = TODO_END, .mod = answer->revision};
 		const struct rs_shared *j;
 
 		(void)pthread_mutex_lock(&m->lock);
@@ -353,12 +354,12 @@ static void take_rows(struct rs_member *m, const struct meta_answer *answer, boo
 		take_absent(m, answer);
 	for (uint32_t i = 0; i < answer->nr; i++)
 		if (answer->records[i].key.kind == META_KEY_JOB)
-			take_row(m, &answer->records[i]);
+			take_row(m, &answer->records[i], answer->revision);
 	for (uint32_t i = 0; i < answer->nr; i++) {
 		enum meta_key_kind kind = answer->records[i].key.kind;
 
 		if (kind == META_KEY_FIRST || kind == META_KEY_CONFIG || kind == META_KEY_TAG)
-			take_row(m, &answer->records[i]);
+			take_row(m, &answer->records[i], answer->revision);
 	}
 }
 

@@ -35,11 +35,35 @@ static int make_room(struct rs_member *m, const struct meta_job_row *row, const 
 	return other && other != job && other->root != row->root ? put_aside(m, other, err) : 0;
 }
 
+/* One that this node makes is in etcd before it is in memory, which is waited for; by then others may have given it
+ * another name: it is known by its number in the cluster. */
+static int find_made(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	struct rs_job *job = NULL;
+	uint64_t id = 0;
+	int rc = 0;
+
+	if (j->job)
+		return 0;
+	(void)pthread_mutex_lock(&m->s->naming);
+	rc = meta_shared_job_find(m->s->catalog, j->id, &id, err);
+	if (rc == 0 && id)
+		job = rs_job_by_id(m->s, id);
+	(void)pthread_mutex_unlock(&m->s->naming);
+	(void)pthread_mutex_lock(&m->lock);
+	j->job = job;
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+	return rc;
+}
+
 static int make_or_follow(struct rs_member *m, struct rs_shared *j, struct meta_job_row *row, struct sc_err *err)
 {
+	int rc = find_made(m, j, err);
 	struct rs_job *job = j->job;
-	int rc = make_room(m, row, job, err);
 
+	if (rc == 0)
+		rc = make_room(m, row, job, err);
 	if (rc == 0 && job && !rs_job_is_removed(job))
 		return rs_job_follow(m->s, job, row, err);
 	if (rc == 0)
@@ -121,13 +145,17 @@ static int end_job(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 	return 0;
 }
 
-int rs_take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+int rs_take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct sc_err *err)
 {
 	const bool closes = !j->gate;
-	int rc;
+	bool is_old;
+	int rc = find_made(m, j, err);
 
-	if (!j->job || j->gone)
-		return 0;
+	(void)pthread_mutex_lock(&m->lock);
+	is_old = mod < j->row_mod; /* it was made, or changed, since */
+	(void)pthread_mutex_unlock(&m->lock);
+	if (rc < 0 || is_old || !j->job || j->gone)
+		return rc;
 	if (closes) {
 		(void)pthread_mutex_lock(&j->job->command);
 		(void)rs_tree_close(j->job, false, err);

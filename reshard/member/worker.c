@@ -442,13 +442,13 @@ static int take_row(struct rs_member *m, struct rs_shared *j, struct rs_todo *to
 	return rc;
 }
 
-static int take_end(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+static int take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct sc_err *err)
 {
-	int rc = rs_take_end(m, j, err);
+	int rc = rs_take_end(m, j, mod, err);
 
 	sc_sys.release(j->again.row);
 	j->again.row = NULL;
-	j->again.end = rc < 0;
+	j->again.end = rc < 0 ? mod : 0;
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&m->lock);
@@ -486,7 +486,7 @@ static void do_one(struct rs_member *m, struct rs_todo *todo)
 	else if (todo->what == TODO_FIRST)
 		rc = rs_take_first(m, todo, &err);
 	else if (todo->what == TODO_END)
-		rc = take_end(m, j, &err);
+		rc = take_end(m, j, todo->mod, &err);
 	else if (todo->what == TODO_CONFIG)
 		rc = rs_take_config(m, j, todo->text, todo->mod, &err);
 	else if (todo->what == TODO_TAGS)
@@ -512,7 +512,7 @@ static bool try_job_again(struct rs_member *m, struct rs_shared *j)
 		j->again.row = NULL;
 	}
 	if (j->again.end)
-		(void)take_end(m, j, &ignored);
+		(void)take_end(m, j, j->again.end, &ignored);
 	if (j->again.tags)
 		(void)take_tags(m, j, &ignored);
 	if (j->wants)

@@ -110,8 +110,8 @@ struct rs_shared {
 	uint64_t row_mod, config_mod;	/* revisions of name and owner, and of settings, that are here */
 	struct {			/* what could not be done, and is tried again; the worker's own */
 		char *row;		/* text of the row, NULL: none */
-		uint64_t row_mod;
-		bool end, tags, missed;	/* missed: versions that others made while this node was away */
+		uint64_t row_mod, end;	/* revisions; end: that it is not in etcd as of, 0: not so */
+		bool tags, missed;	/* missed: versions that others made while this node was away */
 	} again;
 	struct {			/* that nodes keep of each other's files (reshard/copies), under m->lock */
 		struct rs_copied mine, all;	/* as of this node's last pass; as all nodes have said */
@@ -150,7 +150,7 @@ struct rs_todo {
 	char *text;			/* of a job's row or settings, NULL: none */
 	void *more;			/* STORED: names of act.nr_sets sets; PLACE: act.nr_keep of struct rs_keep */
 	struct meta_hash layout;	/* TODO_FIRST; text: the topology */
-	uint64_t mod;			/* revision of the key */
+	uint64_t mod;			/* revision of the key; END: as of which it is absent */
 	enum { TODO_ACT, TODO_JOB, TODO_FIRST, TODO_END, TODO_CONFIG, TODO_TAGS, TODO_COPIES, TODO_BOUND } what;
 };
 

@@ -48,17 +48,32 @@ int rs_job_row_read(char *text, struct meta_job_row *ret, struct sc_err *err)
 	return 0;
 }
 
+/* What others say of the job before this revision is older than what this node has. */
+static void note_revision(struct rs_member *m, uint64_t *of, uint64_t revision)
+{
+	(void)pthread_mutex_lock(&m->lock);
+	if (revision > *of)
+		*of = revision;
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
 /* Gives a new job to all nodes, unless one has this name. */
 static int share_job(struct rs_member *m, const struct meta_job_row *row, struct sc_err *err)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
 	struct rs_edit c = {.nr_then = 0};
+	struct rs_shared *j = NULL;
 	enum meta_outcome outcome;
 	uint64_t id;
 	int rc = rs_member_token(&id, err);
 
 	if (rc < 0)
 		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	j = rs_shared_of(m, id);
+	(void)pthread_mutex_unlock(&m->lock);
+	if (!j)
+		return sc_nomem(err);
 	rs_job_row_text(row, &text);
 	if (text.failed)
 		return sc_nomem(err);
@@ -68,6 +83,8 @@ static int share_job(struct rs_member *m, const struct meta_job_row *row, struct
 	/* before others can know of it: what comes of them belongs to this one */
 	rc = meta_shared_job_add(m->s->catalog, row->id, id, err);
 	outcome = rc == 0 ? rs_edit_make(m, &c) : META_UNKNOWN;
+	if (outcome == META_APPLIED)
+		note_revision(m, &j->row_mod, c.revision);
 	if (rc == 0 && outcome == META_REFUSED)
 		rc = sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", row->name);
 	else if (rc == 0 && outcome == META_UNKNOWN)
@@ -91,15 +108,6 @@ static int make_job(struct rs_member *m, const struct rs_amend *change, struct s
 		(void)rs_head_local.amend(m->s, &gone, &remove, &ignored);
 	}
 	return rc;
-}
-
-/* What others say of the job before this revision is older than what this node has. */
-static void note_revision(struct rs_member *m, uint64_t *of, uint64_t revision)
-{
-	(void)pthread_mutex_lock(&m->lock);
-	if (revision > *of)
-		*of = revision;
-	(void)pthread_mutex_unlock(&m->lock);
 }
 
 /* Mode and owner, as far as they are others than this node's: what another node has just changed stays. */
