@@ -261,6 +261,8 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 	j->again.tags |= rc == 0 && j->lacks_tagged; /* maybe of this one */
 	j->again.missed |= rc == 0 && nr > was + 1;
 	if (rc == 0 && nr && j->job) {
+		if (rs_gone_followed(m, j, &err) < 0) /* the next start does it */
+			sc_log(SC_LOG_ERROR, "what keep= has dropped stays here: %s", err.msg);
 		rs_gone_taken(m, j, nr);
 		if (j->older) /* not while it was the head */
 			rs_gone_taken(m, j, j->older);

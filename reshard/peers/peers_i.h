@@ -99,6 +99,7 @@ struct rs_shared {
 			size_t nr, room;
 			struct meta_hash *at;
 		} later;		/* to be deleted when all versions are here */
+		uint64_t head;		/* version that has died, and was the newest one here; 0: none */
 		bool said;		/* why it cannot be */
 	} dead;				/* the worker's (reshard/stored/gone.c) */
 	uint64_t refused;		/* token of a command that this node has refused: */

@@ -9,6 +9,8 @@
  *
  * 1. Nobody opens a file of a version after it has died here: it has no view any more.
  * 2. While anything dead is read here, the mark stays where it is, for all that died since then.
+ * 3. The newest version here keeps its rows, without which the job cannot be loaded, until there is a newer one, which
+ *    may wait for what is uncommitted here.  It is not shown then, and no other node waits for it.
  */
 #include "reshard/stored/stored_i.h"
 
@@ -101,10 +103,13 @@ int rs_gone_replaced(struct rs_member *m, struct rs_shared *j, const struct rs_v
 int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t revision, struct sc_err *err)
 {
 	struct meta_catalog *c = m->s->catalog;
+	const bool is_head = nr && nr == rs_shared_head(m, j);
 	uint64_t id = 0;
 	int rc = nr && j->job ? meta_version_find(c, j->job->id, nr, &id, err) : 0;
 
-	if (rc == 0 && id) {
+	if (is_head)
+		j->dead.head = nr;
+	if (rc == 0 && id && !is_head) {
 		rc = meta_catalog_begin(c, true, err);
 		if (rc == 0)
 			rc = meta_catalog_end(c, meta_version_retire(c, id, err), err);
@@ -119,6 +124,20 @@ int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t
 		return sc_nomem(err);
 	m->s->events.names_changed(m->s->events.arg);
 	return 0;
+}
+
+int rs_gone_followed(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
+{
+	const uint64_t nr = j->dead.head;
+	const struct meta_hash set = rs_version_life(j->id, nr);
+	int rc;
+
+	if (!nr || nr == rs_shared_head(m, j))
+		return 0;
+	j->dead.head = 0;
+	rc = rs_gone_died(m, j, nr, 0, err);
+	tell(m, j, &set); /* if it was to go already, it is again */
+	return rc;
 }
 
 static bool is_over(struct rs_member *m, const struct rs_gone *g)

@@ -33,6 +33,8 @@ int rs_gone_replaced(struct rs_member *m, struct rs_shared *j, const struct rs_v
 /** Hides a version that has died (0: a set has).  rs_gone_step() says when nothing dead is read here any more; true: it
  *  is to be called again. */
 int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t revision, struct sc_err *err);
+/** There is a newer version here: what has died while it was the newest goes. */
+int rs_gone_followed(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 bool rs_gone_step(struct rs_member *m, struct rs_shared *j);
 /** Removes what all nodes have done with. */
 int rs_gone_delete(struct rs_member *m, struct rs_shared *j, const struct meta_hash *set, struct sc_err *err);

@@ -2,13 +2,14 @@
 """
 WORK BINARY: an older copy of a node's store, made while it was not mounted, is put back under its name.  No file's number is given twice:
 what the copy lacks is read from copies on other nodes, or is an error, on all nodes, and never the bytes of something else; what is
-uncommitted in the copy is nobody's; and the node goes on.
+uncommitted in the copy is nobody's, also over a version that has died since; and the node goes on.
 """
 import errno
+import os
 import shutil
 import sys
 
-from kept import cut, make, protected, save
+from kept import clean, cut, make, protected, save
 from nodes import Cluster
 
 work, binary = sys.argv[1:3]
@@ -107,4 +108,23 @@ again(one)
 for n in cluster.nodes:
 	for rank in range(2):
 		reads(n, rank, 7)
+
+# with a file that is uncommitted over a version that has died meanwhile: that is all this node has of the job
+save(two, 2, 1, 8)
+backup(two)
+commit(8, (0, 8), (1, 8))
+commit(9, (0, 9), (1, 9))
+one.wait(lambda: protected(one), 30, "all is on both nodes")
+again(two, older)
+(one.mount / "later").mkdir()
+two.wait(lambda: (two.mount / "later").is_dir(), 30, "it has done what came before: it knows what has died")
+again(two)
+two.must("gpt", "discard", "yes\n")
+two.wait(lambda: "\nversion: 9\n" in two.read("gpt", "status"), 20, "it shows version 9")
+for n in cluster.nodes:
+	for rank in range(2):
+		reads(n, rank, 9)
+two.wait(lambda: sorted(os.listdir(two.mount / "gpt/.v")) == ["9"], 30, "what has died is not shown any more")
+for n in cluster.nodes:
 	n.down()
+	clean(n)
