@@ -52,10 +52,10 @@ class CutOff(Exception):
 
 class Run:
 	def __init__(self, a, end, folder):
-		self.a, self.end, self.packages = a, end, folder / "packages"
+		self.a, self.end, self.folder, self.packages = a, end, folder, folder / "packages"
 		self.running, self.lock = set(), threading.Lock()
 		self.no_gpu = None	# why
-		self.result = {"kit": json.loads((KIT / "kit.json").read_text()), "stand_in": a.stand_in, "seconds": a.seconds, "when": now(),
+		self.result = {"kit": json.loads((HERE / "kit.json").read_text()), "stand_in": a.stand_in, "seconds": a.seconds, "when": now(),
 			       "machine": {}, "running": None, "steps": [], "ended": False}
 
 	def left(self):
@@ -215,7 +215,7 @@ class Run:
 	def c_mount(self):
 		"""the same over a mount: the daemon goes on"""
 		illegal = self.illegal()
-		with tempfile.TemporaryDirectory() as folder:
+		with tempfile.TemporaryDirectory(dir=self.folder) as folder:
 			if self.a.stand_in:
 				illegal = pathlib.Path(folder, "helper")
 				illegal.write_text(f"#!/bin/sh\nexec {self.a.helper} 0 0 run 4\n")
@@ -251,7 +251,7 @@ class Run:
 
 	def e_copies(self):
 		"""kernel, cudaMemcpy2DAsync() and PyTorch beside copies inside of the GPU; the pipeline beside its links"""
-		with tempfile.TemporaryDirectory() as folder:
+		with tempfile.TemporaryDirectory(dir=self.folder) as folder:
 			raw = pathlib.Path(folder, "bench.json")
 			lines = self.passes([sys.executable, GPU / "bench.py", "--build", KIT, "--helper", self.a.helper, "--json", raw,
 					     *(["--stand-in"] if self.a.stand_in else [])], 180)
@@ -347,14 +347,18 @@ class Run:
 		return 1 if counts["fail"] else 0
 
 	def stop(self, number, _):
-		"""Ends what runs; what came before is in the file.  A signal may come while Popen.wait() has its lock: it is not called here."""
+		"""
+		Ends what runs, and this; what came before is in the file.  A signal may come while a lock is held, and also where no `with` gives it
+		back yet, for which a thread then waits, and we for the thread: nothing is raised here, and no lock is asked for.
+		"""
 		for p in list(self.running):
 			kill_group(p)
 			try:
 				os.waitid(os.P_PID, p.pid, os.WEXITED | os.WNOWAIT)
 			except ChildProcessError:
 				pass
-		raise SystemExit(128 + number)
+		shutil.rmtree(self.folder, ignore_errors=True)
+		os._exit(128 + number)
 
 
 def now():
@@ -442,11 +446,11 @@ def main():
 		return 1
 	with tempfile.TemporaryDirectory(prefix="scalai-kit.") as folder:
 		pathlib.Path(folder).chmod(0o755) # for another user, too
-		unpack(pathlib.Path(folder))
-		a.helper = (a.helper or (TESTS / "fake_helper" if a.stand_in else KIT / "fs/scalai-gpu")).absolute()
 		run = Run(a, end, pathlib.Path(folder))
 		for number in (signal.SIGTERM, signal.SIGINT):
 			signal.signal(number, run.stop)
+		unpack(pathlib.Path(folder))
+		a.helper = (a.helper or (TESTS / "fake_helper" if a.stand_in else KIT / "fs/scalai-gpu")).absolute()
 		return run.all()
 
 

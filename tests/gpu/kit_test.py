@@ -9,9 +9,11 @@ room on its disk says so in a sentence; a run that is cut off, or killed, leaves
 `mmdebstrap --variant=minbase --include=python3 trixie FOLDER`; or the system's own folders, read-only), and cut off after some seconds.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import subprocess
@@ -75,7 +77,7 @@ def check(kit, work, build):
 	result = json.loads(out.read_text())
 	expect("after 4 s it has what came before, and says that the rest was cut off",
 	       parts(result, "pass") == ["a_machine", "a_helper"] and parts(result, "cut off") == ["b_helper", "b_models", "c_helper"])
-	stops_while_it_waits()
+	ends_with_locks_held(work)
 	# killed
 	out.unlink()
 	p = subprocess.Popen([kit / "run", "--stand-in", "--only", "b_helper", "--json", out], stdout=subprocess.DEVNULL)
@@ -98,21 +100,35 @@ def check(kit, work, build):
 	expect("without room: " + said.strip(), "has 100 MiB free, and the kit needs" in said and len(said.splitlines()) == 1)
 
 
-def stops_while_it_waits():
-	"""The signal comes while Popen.wait() has its lock, which no second wait() may ask for."""
-	run_ = object.__new__(kit_program.Run)
-	p = subprocess.Popen(["sleep", "600"], start_new_session=True)
-	run_.running = {p}
-	signal.signal(signal.SIGALRM, lambda *_: fail("a signal that comes while a program is waited for does not end the kit"))
-	signal.alarm(20)
-	with p._waitpid_lock:
+def ends_with_locks_held(work):
+	"""The signal comes while waits for a program and for a thread have their locks, which nobody gives back any more."""
+	folder = work / "held"
+	folder.mkdir()
+	ended, open_while_it_runs = os.pipe()
+	pid = os.fork()
+	if not pid:
 		try:
-			run_.stop(signal.SIGTERM, None)
-			status = None
-		except SystemExit as e:
-			status = e.code
-	signal.alarm(0)
-	expect("a signal that comes while a program is waited for ends both", status == 128 + signal.SIGTERM and p.wait(20) == -signal.SIGKILL)
+			signal.alarm(30) # without the mend it hangs
+			run_ = object.__new__(kit_program.Run)
+			run_.folder = folder
+			asleep = [subprocess.Popen(["sleep", "600"], pass_fds=[open_while_it_runs], start_new_session=True,
+						   preexec_fn=kit_program.dies_with_us) for _ in range(2)]
+			run_.running = set(asleep)
+			signal.signal(signal.SIGTERM, run_.stop)
+			with concurrent.futures.ThreadPoolExecutor(1) as pool:
+				waits = pool.submit(asleep[0].wait)
+				waits._condition.acquire()
+				asleep[1]._waitpid_lock.acquire()
+				os.kill(os.getpid(), signal.SIGTERM)
+				waits.result()
+		finally:
+			os._exit(1)
+	os.close(open_while_it_runs)
+	_, status = os.waitpid(pid, 0)
+	nobody, _, _ = select.select([ended], [], [], 20)
+	expect("a signal that comes while locks are held ends the kit, what it runs, and its folder",
+	       os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM and nobody and not os.read(ended, 1) and not folder.exists())
+	os.close(ended)
 
 
 # --- a fresh root ---
