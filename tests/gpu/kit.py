@@ -5,7 +5,7 @@ All that a GPU teaches, on a machine that has one and nothing else: gpu-kit/run 
 
 Steps a to f, in the order in which a machine that nobody has tried is to be trusted; tools/gpu-kit has put it where it is.  Each part
 of a step says ok, FAILED, skipped or cut off, with a sentence, and is an entry of FILE, which is written anew, whole, when a part begins
-and ends.  After --seconds nothing runs any more.  Status 1: a part failed.  Without a GPU it says why, and succeeds.
+and ends.  After --seconds, or SIGALRM, nothing runs any more.  Status 1: a part failed.  Without a GPU it says why, and succeeds.
     --stand-in    the same on the stand-in for CUDA, where times say nothing
     --only c,f    these steps alone, beside a; or parts of them: b_plans
     --helper P    another helper
@@ -55,6 +55,7 @@ class Run:
 		self.a, self.end, self.folder, self.packages = a, end, folder, folder / "packages"
 		self.running, self.lock = set(), threading.Lock()
 		self.no_gpu = None	# why
+		self.why_over = f"the {a.seconds:.0f} s of this run are over"
 		self.result = {"kit": json.loads((HERE / "kit.json").read_text()), "stand_in": a.stand_in, "seconds": a.seconds, "when": now(),
 			       "machine": {}, "running": None, "steps": [], "ended": False}
 
@@ -92,6 +93,8 @@ class Run:
 					     start_new_session=True, preexec_fn=dies_with_us)
 			with self.lock:
 				self.running.add(p)
+			if self.left() <= 0: # over() may have come before
+				kill_group(p)
 			try:
 				status = p.wait(limit)
 			except subprocess.TimeoutExpired:
@@ -101,7 +104,7 @@ class Run:
 				self.running.discard(p)
 			out.seek(0)
 			lines = out.read().strip().splitlines()
-		if status is None and self.left() <= 0:
+		if status in (None, -signal.SIGKILL) and self.left() <= 0:
 			raise CutOff
 		return (124, lines + [f"it did not end in {most:.0f} s"]) if status is None else (status, lines)
 
@@ -326,7 +329,7 @@ class Run:
 		except Skip as e:
 			entry.update(status="skipped", why=str(e))
 		except CutOff:
-			entry.update(status="cut off", why=f"the {self.a.seconds:.0f} s of this run are over")
+			entry.update(status="cut off", why=self.why_over)
 		except (Failed, OSError, ValueError, KeyError, IndexError) as e:
 			entry.update(status="fail", why=str(e) if isinstance(e, Failed) else f"{type(e).__name__}: {e}")
 		entry["seconds"] = round(time.monotonic() - began, 1)
@@ -345,6 +348,12 @@ class Run:
 		counts = {s: sum(e["status"] == s for e in self.result["steps"]) for s in ("pass", "fail", "skipped", "cut off")}
 		print(f"{counts['pass']} passed, {counts['fail']} failed, {counts['skipped']} skipped, {counts['cut off']} cut off: {self.a.seconds - self.left():.0f} s")
 		return 1 if counts["fail"] else 0
+
+	def over(self, *_):
+		"""The time of all is over now: what runs is cut off, and what is left, too."""
+		self.end, self.why_over = time.monotonic(), "SIGALRM ended the time of this run"
+		for p in list(self.running):
+			kill_group(p)
 
 	def stop(self, number, _):
 		"""
@@ -449,6 +458,7 @@ def main():
 		run = Run(a, end, pathlib.Path(folder))
 		for number in (signal.SIGTERM, signal.SIGINT):
 			signal.signal(number, run.stop)
+		signal.signal(signal.SIGALRM, run.over)
 		unpack(pathlib.Path(folder))
 		a.helper = (a.helper or (TESTS / "fake_helper" if a.stand_in else KIT / "fs/scalai-gpu")).absolute()
 		return run.all()

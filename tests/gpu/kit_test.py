@@ -3,10 +3,12 @@
 """
 The kit for a machine with a GPU, on the stand-in: kit_test.py BUILD [--whole [--root FOLDER]]
 
-It is made of a build and run: what is there passes; a machine without a driver, with one that is too old, without /dev/fuse, without
-room on its disk says so in a sentence; a run that is cut off, or killed, leaves a file that has all that came before.
---whole: all its steps in a fresh root, which has the C library and Python and no network (FOLDER, made before by
-`mmdebstrap --variant=minbase --include=python3 trixie FOLDER`; or the system's own folders, read-only), and cut off after some seconds.
+It is made of a build and run: what is there passes; a machine without a driver, or without room on its disk, says so
+in a sentence; a run that is cut off leaves a file that has all that came before.  None of that depends on how fast the
+machine is: a run is cut off when its file says that a part has begun.
+--whole: also an old driver, no /dev/fuse, a run that is ended by a signal; all steps in a fresh root, which has the C
+library and Python and no network (FOLDER, made before by `mmdebstrap --variant=minbase --include=python3 trixie FOLDER`;
+or the system's own folders, read-only); and the same cut off after a share of its time, and in each long part's middle.
 """
 import argparse
 import concurrent.futures
@@ -58,46 +60,73 @@ def hidden(script):
 	return ["unshare", "-m", "sh", "-c", f"set -e; mount --make-rprivate /; {script}"]
 
 
+def begins(p, out, part):
+	"""Waits until the file of a run says that this part runs; False: the run is over."""
+	until = time.monotonic() + 600
+	while p.poll() is None:
+		if out.exists() and json.loads(out.read_text())["running"] == part:
+			return True
+		if time.monotonic() > until:
+			p.kill()
+			fail(f"after 600 s {part} has not begun")
+		time.sleep(0.02)
+	return False
+
+
+def signalled(kit, out, number, *parts_):
+	"""(status, result) of a run that gets a signal when the first of these parts has begun, which goes on for minutes then."""
+	out.unlink(missing_ok=True)
+	p = subprocess.Popen([kit / "run", "--stand-in", "--only", ",".join(parts_), "--json", out], stdout=subprocess.DEVNULL)
+	if not begins(p, out, parts_[0]):
+		fail(f"{parts_[0]} is over before it is seen to run")
+	p.send_signal(number)
+	return p.wait(120), json.loads(out.read_text())
+
+
+def without_gpu(kit, work, build, misdeed, sentence):
+	"""A machine that has no GPU that can be used: each part that needs one says why, in the words of the helper."""
+	helper, out = work / misdeed, work / "out.json"
+	helper.write_text(f"#!/bin/sh\nexec {build}/tests/fake_helper 0 0 {misdeed} 1\n")
+	helper.chmod(0o755)
+	run([kit / "run", "--stand-in", "--helper", helper, "--json", out])
+	result = json.loads(out.read_text())
+	said = whys(result, "bcdef")
+	expect(f"{misdeed}: {' '.join(said)}", len(said) == 1 and sentence in next(iter(said)) and not parts(result, "fail"))
+
+
 def check(kit, work, build):
 	out = work / "out.json"
 	run([kit / "run", "--stand-in", "--only", "b_plans,d_memcheck", "--json", out])
 	result = json.loads(out.read_text())
-	expect("the kit runs on the stand-in", parts(result, "pass") == ["a_machine", "a_helper", "b_plans", "d_memcheck"] and result["ended"])
-	# machines that have no GPU that can be used: each part that needs one says why, in the words of the helper
-	for misdeed, sentence in (("no-driver", "there is no NVIDIA driver"), ("old-driver", "which is too old")):
-		helper = work / misdeed
-		helper.write_text(f"#!/bin/sh\nexec {build}/tests/fake_helper 0 0 {misdeed} 1\n")
-		helper.chmod(0o755)
-		run([kit / "run", "--stand-in", "--helper", helper, "--json", out])
-		result = json.loads(out.read_text())
-		said = whys(result, "bcdef")
-		expect(f"{misdeed}: {' '.join(said)}", len(said) == 1 and sentence in next(iter(said)) and not parts(result, "fail"))
-	# cut off
-	run([kit / "run", "--stand-in", "--only", "b_helper,b_models,c_helper", "--seconds", "4", "--jobs", "1000", "--json", out])
-	result = json.loads(out.read_text())
-	expect("after 4 s it has what came before, and says that the rest was cut off",
-	       parts(result, "pass") == ["a_machine", "a_helper"] and parts(result, "cut off") == ["b_helper", "b_models", "c_helper"])
+	expect("the kit runs on the stand-in",
+	       parts(result, "pass") == ["a_machine", "a_helper", "b_plans", "d_memcheck"] and result["ended"])
+	without_gpu(kit, work, build, "no-driver", "there is no NVIDIA driver")
+	status, result = signalled(kit, out, signal.SIGALRM, "b_helper", "b_models", "c_helper")
+	expect("cut off it has what came before, and says that the rest was cut off",
+	       status == 0 and result["ended"] and parts(result, "pass") == ["a_machine", "a_helper"]
+	       and parts(result, "cut off") == ["b_helper", "b_models", "c_helper"])
 	ends_with_locks_held(work)
-	# killed
-	out.unlink()
-	p = subprocess.Popen([kit / "run", "--stand-in", "--only", "b_helper", "--json", out], stdout=subprocess.DEVNULL)
-	until = time.monotonic() + 60
-	while time.monotonic() < until and not (out.exists() and json.loads(out.read_text())["running"] == "b_helper"):
-		time.sleep(0.02)
-	p.send_signal(signal.SIGTERM)
-	status = p.wait(60)
-	result = json.loads(out.read_text())
-	expect("ended by a signal it leaves what came before, and what was running",
-	       status == 128 + signal.SIGTERM and parts(result, "pass") == ["a_machine", "a_helper"] and result["running"] == "b_helper")
 	if os.geteuid():
-		print("skipped: no root: a machine without /dev/fuse, and one without room")
+		print("skipped: no root: a machine without room")
 		return
-	plain = work / "no-device"
+	small = work / "small"
+	small.mkdir()
+	said = run(hidden(f"mount -t tmpfs -o size=100m none {small}; TMPDIR={small} exec {kit}/run --stand-in"), 1)
+	expect("without room: " + said.strip(),
+	       "has 100 MiB free, and the kit needs" in said and len(said.splitlines()) == 1)
+
+
+def check_more(kit, work, build):
+	out, plain = work / "out.json", work / "no-device"
+	without_gpu(kit, work, build, "old-driver", "which is too old")
+	status, result = signalled(kit, out, signal.SIGTERM, "b_helper")
+	expect("ended by a signal it leaves what came before, and what was running", status == 128 + signal.SIGTERM
+	       and parts(result, "pass") == ["a_machine", "a_helper"] and result["running"] == "b_helper")
 	plain.touch()
-	run(hidden(f"[ ! -e /dev/fuse ] || mount --bind {plain} /dev/fuse; exec {kit}/run --stand-in --only f_reshard --json {out}"))
-	expect("without /dev/fuse: " + " ".join(whys(json.loads(out.read_text()), "f")), whys(json.loads(out.read_text()), "f") == {"we are not root, or there is no /dev/fuse"})
-	said = run(hidden(f"mkdir {work}/small; mount -t tmpfs -o size=100m none {work}/small; TMPDIR={work}/small exec {kit}/run --stand-in"), 1)
-	expect("without room: " + said.strip(), "has 100 MiB free, and the kit needs" in said and len(said.splitlines()) == 1)
+	run(hidden(f"[ ! -e /dev/fuse ] || mount --bind {plain} /dev/fuse; "
+		   f"exec {kit}/run --stand-in --only f_reshard --json {out}"))
+	said = whys(json.loads(out.read_text()), "f")
+	expect("without /dev/fuse: " + " ".join(said), said == {"we are not root, or there is no /dev/fuse"})
 
 
 def ends_with_locks_held(work):
@@ -145,29 +174,66 @@ def fresh(work, root):
 	return root, "this system, read-only", "".join(f"mount --bind -o ro /{f} {root}/{f}; " for f in folders)
 
 
-def whole(kit, work, root, seconds):
-	root, name, mounts = fresh(work, root)
-	shutil.copytree(kit, root / "gpu-kit", dirs_exist_ok=True)
-	devices = "".join(f"[ ! -e /dev/{d} ] || {{ touch {root}/dev/{d}; mount --bind /dev/{d} {root}/dev/{d}; }}; "
-			  for d in ("null", "zero", "full", "random", "urandom", "fuse"))
-	inside = (f"{mounts}mount -t proc proc {root}/proc; mount -t tmpfs none {root}/tmp; mount -t tmpfs -o mode=755 none {root}/dev; "
-		  f"mkdir {root}/dev/shm; mount -t tmpfs none {root}/dev/shm; {devices}")
+class Root:
+	"""The kit in a fresh root."""
+	def __init__(self, kit, work, root):
+		root, self.name, mounts = fresh(work, root)
+		shutil.copytree(kit, root / "gpu-kit", dirs_exist_ok=True)
+		self.root, self.out = root, root / "gpu-kit/out.json"
+		devices = "".join(f"[ ! -e /dev/{d} ] || {{ touch {root}/dev/{d}; mount --bind /dev/{d} {root}/dev/{d}; }}; "
+				  for d in ("null", "zero", "full", "random", "urandom", "fuse"))
+		self.inside = (f"{mounts}mount -t proc proc {root}/proc; mount -t tmpfs none {root}/tmp; mount -t tmpfs -o mode=755 none {root}/dev; "
+			       f"mkdir {root}/dev/shm; mount -t tmpfs none {root}/dev/shm; {devices}")
 
-	def in_root(words, status=0):
-		script = f"{inside}exec chroot {root} /usr/bin/env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=/tmp /usr/bin/python3 /gpu-kit/run --json /gpu-kit/out.json {words}"
-		said = run(["unshare", "-n", "-p", "-f", *hidden(script)], status)
-		return said, json.loads((root / "gpu-kit/out.json").read_text())
+	def words(self, options):
+		script = (f"{self.inside}exec chroot {self.root} /usr/bin/env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=/tmp "
+			  f"/usr/bin/python3 /gpu-kit/run --json /gpu-kit/out.json {options}")
+		self.out.unlink(missing_ok=True)
+		return ["unshare", "-n", "-p", "-f", "--kill-child", *hidden(script)]
 
+	def run(self, options):
+		said = run(self.words(options))
+		return said, json.loads(self.out.read_text())
+
+	def cut_off(self, options, part, seconds):
+		"""The result of a run whose time is over these seconds after a part has begun."""
+		p = subprocess.Popen(self.words(f"{options} --only {part}"), stdout=subprocess.DEVNULL)
+		if begins(p, self.out, part):
+			time.sleep(seconds)
+			for kit in pathlib.Path(f"/proc/{p.pid}/task/{p.pid}/children").read_text().split():
+				os.kill(int(kit), signal.SIGALRM)
+		if p.wait(120):
+			fail(f"{part}, cut off after {seconds:.1f} s: status {p.returncode}")
+		return json.loads(self.out.read_text())
+
+
+def whole(kit, work, folder):
+	root, options = Root(kit, work, folder), "--stand-in --jobs 1000 --seconds"
 	began = time.monotonic()
-	said, result = in_root("--stand-in --jobs 1000 --seconds 600")
+	said, result = root.run(f"{options} 600")
 	print(said, end="")
-	expect(f"whole in a fresh root ({name}): {len(parts(result, 'pass'))} parts in {time.monotonic() - began:.0f} s", result["ended"] and not parts(result, "cut off"))
+	took = time.monotonic() - began
+	expect(f"whole in a fresh root ({root.name}): {len(parts(result, 'pass'))} parts in {took:.0f} s",
+	       result["ended"] and not parts(result, "cut off"))
 	order = [f"{e['step']}_{e['part']}" for e in result["steps"]]
-	for s in seconds:
-		_, result = in_root(f"--stand-in --jobs 1000 --seconds {s}")
-		cut = parts(result, "cut off")
-		expect(f"cut off after {s} s: {len(order) - len(cut)} parts, and no more", cut == order[len(order) - len(cut):] and not parts(result, "fail") and cut)
-	_, result = in_root("")
+	long = {name: e["seconds"] for name, e in zip(order, result["steps"]) if name in parts(result, "pass")
+		and e["seconds"] >= 1 and name != "a_machine"}
+	# how long a run or a part takes is of another run: it may be over before
+	for share in (2, 4, 8):
+		_, result = root.run(f"{options} {took / share:.1f}")
+		if cut := parts(result, "cut off"):
+			break
+	expect(f"cut off after {took / share:.0f} s: {len(order) - len(cut)} parts, and no more",
+	       cut and cut == order[len(order) - len(cut):] and not parts(result, "fail"))
+	for part, seconds in long.items():
+		for share in (2, 4, 8):
+			result = root.cut_off(f"{options} 600", part, seconds / share)
+			if parts(result, "cut off"):
+				break
+		before = [name for name in ("a_machine", "a_helper") if name != part]
+		expect(f"{part} cut off after {seconds / share:.1f} s of {seconds:.1f}",
+		       parts(result, "cut off") == [part] and parts(result, "pass") == before and result["ended"])
+	_, result = root.run("")
 	expect("without --stand-in: " + " ".join(whys(result, "b")), not parts(result, "fail") and len(whys(result, "bcdef")) == 1)
 
 
@@ -180,10 +246,10 @@ def main():
 	work = pathlib.Path(tempfile.mkdtemp(prefix="scalai-kit-test."))
 	try:
 		print(run([ROOT / "tools/gpu-kit", "--build", a.build, "--to", work / "kit", "--no-wheels", "--partly"]), end="")
+		check(work / "kit", work, a.build.resolve())
 		if a.whole:
-			whole(work / "kit", work, a.root, (5, 20, 40, 70))
-		else:
-			check(work / "kit", work, a.build.resolve())
+			check_more(work / "kit", work, a.build.resolve())
+			whole(work / "kit", work, a.root)
 	finally:
 		shutil.rmtree(work, ignore_errors=True)
 	return 0
