@@ -43,6 +43,9 @@ int rs_take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct s
 int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_t mod, struct sc_err *err);
 int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err);
+/** Writes into the catalog that a commit, of the command `token`, is prepared here over version `base`; 0: none is. */
+int rs_take_note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base,
+		 struct sc_err *err);
 /** Makes version `nr`, of the command `token`, the head here. */
 int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t token, struct sc_err *err);
 /** Takes the rows of versions before the newest one that this node lacks, the newest first, until the core wants

@@ -501,3 +501,13 @@ int rs_take_missed(struct rs_member *m, struct rs_shared *j, bool *ret_more, str
 	}
 	return rc;
 }
+
+int rs_take_note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(m->s->catalog, true, err);
+
+	if (rc < 0)
+		return rc;
+	rc = meta_shared_job_prepare(m->s->catalog, j->job->id, token, base, err);
+	return meta_catalog_end(m->s->catalog, rc, err);
+}

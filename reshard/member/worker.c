@@ -123,22 +123,12 @@ static void on_ungate(struct rs_shared *j, const struct rs_act *a)
 
 /* --- rows of commits --- */
 
-static int note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base, struct sc_err *err)
-{
-	int rc = meta_catalog_begin(m->s->catalog, true, err);
-
-	if (rc < 0)
-		return rc;
-	rc = meta_shared_job_prepare(m->s->catalog, j->job->id, token, base, err);
-	return meta_catalog_end(m->s->catalog, rc, err);
-}
-
 static void on_prepare(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
 {
 	struct rs_event e = {.kind = RS_EV_PREPARED, .job = j->id, .token = a->token};
 	struct sc_err err;
 
-	e.code = note(m, j, a->token, a->base, &err);
+	e.code = rs_take_note(m, j, a->token, a->base, &err);
 	if (e.code) {
 		sc_log(SC_LOG_ERROR, "commit: %s", err.msg);
 		rs_move_refuse(m, j, a->token, &err);
@@ -156,7 +146,7 @@ static void forget(struct rs_member *m, struct rs_shared *j)
 
 	j->row = 0;
 	rs_part_drop(m, j);
-	if (j->job && note(m, j, 0, 0, &err) < 0) /* the next start asks etcd again */
+	if (j->job && rs_take_note(m, j, 0, 0, &err) < 0) /* the next start asks etcd again */
 		sc_log(SC_LOG_WARN, "commit: %s, continuing", err.msg);
 }
 
