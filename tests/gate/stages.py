@@ -88,11 +88,13 @@ def no_mounts():
 
 
 CLUSTER = re.compile(r"8[78]_|9")	# cases of several daemons: they wait for leases, and come last, with nothing beside them
-STRESS = ("16_stress", "23_stress")	# random and bounded by time: in the long suite alone
+LONG = re.compile(r"^# long: ", re.M)	# a mark of tests/e2e/run
 
 
 def chosen(pattern, clusters):
-	return [c for c in CASES if re.search(pattern, c) and bool(CLUSTER.match(c)) == clusters and (c not in STRESS or pattern)]
+	"""The gate's cases, or those that a pattern names."""
+	return [c for c in CASES if re.search(pattern, c) and bool(CLUSTER.match(c)) == clusters
+		and (pattern or not LONG.search((ROOT / "tests/e2e/cases" / c).read_text()))]
 
 
 # --- the gate ---
