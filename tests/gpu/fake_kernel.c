@@ -95,15 +95,20 @@ static bool run(struct fake_op *op, void **args, unsigned blocks, unsigned threa
 		return false;
 	for (unsigned i = 0; i < l.nr; i++) {
 		struct fake_area *a = l.at[i].area;
+		const uint64_t lo = l.at[i].lo, bytes = l.at[i].hi - lo;
 
-		regions[device.nr++] = (struct host_region){(uint64_t)(uintptr_t)a->at, a->bytes, a->at,
-							    l.at[i].write ? NULL : a->written,
-							    l.at[i].write ? calloc(a->bytes, 1) : NULL};
+		/* it may load beside its rows, since words are aligned, and stores nothing but them */
+		if (l.at[i].write)
+			regions[device.nr++] = (struct host_region){lo, bytes, (unsigned char *)(uintptr_t)lo, NULL, calloc(bytes + 1, 1)};
+		else
+			regions[device.nr++] = (struct host_region){(uint64_t)(uintptr_t)a->at, a->bytes, a->at, a->written, NULL};
 	}
 	host_run(&device, boxes, tiles, nr, blocks, threads, seed);
 	for (unsigned i = 0; i < l.nr; i++) {
+		uint8_t *written = l.at[i].area->written + (l.at[i].lo - (uint64_t)(uintptr_t)l.at[i].area->at);
+
 		for (uint64_t k = 0; regions[i].stored && k < regions[i].bytes; k++)
-			l.at[i].area->written[k] |= regions[i].stored[k];
+			written[k] |= regions[i].stored[k];
 		free(regions[i].stored);
 	}
 	if (device.wrong)
