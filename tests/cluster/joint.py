@@ -56,8 +56,15 @@ def expect(node, tp, ranks, what, dp):
 			raise SystemExit(f"{node.name}: {what}: rank {rank} has other bytes")
 
 
+def materialize(how):
+	one.must("gpt", "config", f"materialize={how}")
+	for n in cluster.nodes:
+		n.wait(lambda: f"materialize={how}\n" in n.read("gpt", "config"), 30, f"it knows of {how}")
+
+
 def change(topology, tp, home, what, by_gpu, dp=1):
 	"""A topology, whose ranks have their homes on these nodes; returns what each node has pulled for it."""
+	materialize("never")  # a node that is told its home would pull these ranks of the version before
 	for n in cluster.nodes:
 		n.must("gpt", "config", f"home={home[n.number - 1]}")
 	passes = [metric(n, "scalai_joint_passes_total") for n in cluster.nodes]
@@ -65,6 +72,7 @@ def change(topology, tp, home, what, by_gpu, dp=1):
 	one.must("gpt", "topology", topology)
 	for n in cluster.nodes:
 		n.wait(lambda: n.read("gpt", "topology") == one.read("gpt", "topology"), 30, "the topology is there")
+	materialize("eager")
 	for n in cluster.nodes:
 		n.must("gpt", "wait", "\n")
 	made = [metric(n, "scalai_joint_passes_total") - was for n, was in zip(cluster.nodes, passes)]
