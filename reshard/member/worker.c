@@ -441,7 +441,7 @@ static int take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, stru
 	sc_sys.release(j->again.row);
 	j->again.row = NULL;
 	j->again.end = rc < 0 ? mod : 0;
-	if (rc < 0)
+	if (rc < 0 || (j->job && !j->gone)) /* or it was made, or changed, since */
 		return rc;
 	(void)pthread_mutex_lock(&m->lock);
 	j->wants = 0;
