@@ -246,6 +246,20 @@ void rs_pull_gather(const struct rs_pull *p, const uint8_t *tensor, uint8_t *to)
 	}
 }
 
+void rs_pull_of_file(struct rs_pull *p, uint64_t from, uint32_t bytes, uint64_t whole)
+{
+	p->from = from;
+	p->run = p->bytes = bytes;
+	p->nr = 1;
+	p->extent[0] = 1;
+	p->stride[0] = whole;
+}
+
+uint64_t rs_pull_whole(const struct rs_pull *p)
+{
+	return p->nr == 1 && p->extent[0] == 1 ? p->stride[0] : 0;
+}
+
 bool rs_pull_is_run(const struct rs_pull *p, uint64_t *ret_at)
 {
 	if (p->at / p->run != (p->at + p->bytes - 1) / p->run)

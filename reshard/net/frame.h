@@ -126,5 +126,10 @@ bool rs_pull_fits(const struct rs_pull *p, uint64_t bytes);
 void rs_pull_gather(const struct rs_pull *p, const uint8_t *tensor, uint8_t *to);
 /** Where it is in the tensor if that is one run; false: it is several. */
 bool rs_pull_is_run(const struct rs_pull *p, uint64_t *ret_at);
+/** Makes it one run of a file, and says how many bytes the whole file has.  A program that does not look for that reads
+ *  the same run: it is a dimension of extent 1, with that stride. */
+void rs_pull_of_file(struct rs_pull *p, uint64_t from, uint32_t bytes, uint64_t whole);
+/** Returns what it says that the whole file has; 0: it does not say so. */
+uint64_t rs_pull_whole(const struct rs_pull *p);
 
 #endif

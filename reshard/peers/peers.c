@@ -152,6 +152,22 @@ static void forget_wrong(struct rs_member *m, uint32_t node, uint64_t number)
 	rs_bytes_were_wrong(m->s, 0);
 }
 
+/* The bytes that a sealed blob here has, by the catalog; 0: it is not sealed. */
+static uint64_t sealed_bytes(struct rs_member *m, uint64_t blob)
+{
+	typeof(*m->sealed) *known = &m->sealed[blob % (sizeof(m->sealed) / sizeof(*m->sealed))];
+	struct sc_err ignored;
+	uint64_t bytes = 0;
+
+	if (known->blob == blob)
+		return known->bytes;
+	if (meta_blob_bytes(m->s->catalog, blob, &bytes, &ignored) < 0)
+		return 0;
+	if (bytes)
+		*known = (typeof(*known)){blob, bytes};
+	return bytes;
+}
+
 /*
  * Is it what the blob's number says for ever?  A sealed blob is: it has its size in the catalog.  What is not sealed is
  * what a commit takes, while this node has something prepared.  Else it is no version's: a file that was written to, in
@@ -159,16 +175,10 @@ static void forget_wrong(struct rs_member *m, uint32_t node, uint64_t number)
  */
 static bool may_serve(struct rs_member *m, uint64_t blob)
 {
-	uint64_t *known = &m->sealed[blob % (sizeof(m->sealed) / sizeof(*m->sealed))], bytes = 0;
-	struct sc_err ignored;
 	bool prepared = false;
 
-	if (*known == blob)
+	if (sealed_bytes(m, blob))
 		return true;
-	if (meta_blob_bytes(m->s->catalog, blob, &bytes, &ignored) == 0 && bytes) {
-		*known = blob;
-		return true;
-	}
 	(void)pthread_mutex_lock(&m->lock);
 	for (size_t i = 0; i < m->jobs.nr && !prepared; i++)
 		prepared = m->jobs.at[i]->part.token || m->jobs.at[i]->row;
@@ -205,6 +215,8 @@ int rs_peers_serve(struct rs_member *m, const struct rs_pull *p, uint8_t *to)
 		return RS_CODE_NOT_HERE;
 	if (what)
 		return serve_about(m, blob, what, to);
+	if (rs_pull_whole(p) && sealed_bytes(m, blob) && sealed_bytes(m, blob) != rs_pull_whole(p))
+		return RS_CODE_BAD; /* of a store with another history */
 	if (meta_store_open_blob(&m->s->store, blob, UINT64_MAX, &fd, &err) < 0)
 		return err.code == SC_E_DAMAGED ? RS_CODE_DAMAGED : RS_CODE_NOT_HERE;
 	return sc_pread_all(fd, to, p->bytes, p->from + p->at) < 0 ? RS_CODE_DAMAGED : RS_CODE_OK;

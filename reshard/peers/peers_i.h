@@ -261,7 +261,9 @@ struct rs_member {
 		uint32_t node;
 		uint64_t number, blob;
 	} served[256];			/* copies that were asked for */
-	uint64_t sealed[256];		/* blobs of this node that were, and are sealed */
+	struct {
+		uint64_t blob, bytes;
+	} sealed[256];			/* blobs that were, and are sealed */
 };
 
 /* --- ask.c --- */
@@ -406,6 +408,7 @@ struct rs_pulling {
 	struct rs_member *m;
 	uint32_t node, bytes;		/* 4 MiB at most */
 	uint64_t blob, at;		/* of that node */
+	uint64_t whole;			/* bytes that the blob has, 0: it is not known */
 	uint32_t holders, tries, lacking; /* nodes that may have it; of those, asked in this round, and had it not */
 	bool is_away;			/* its own node is none of them */
 	uint64_t part;			/* not 0: in place of a blob what the node has uncommitted, for this command */

@@ -97,11 +97,12 @@ static uint32_t holder(struct rs_member *m, struct rs_pulling *p)
 static void next_holder(struct rs_pulling *p, bool lacks, const char *why)
 {
 	struct rs_member *m = p->m;
+	const bool is_its_own = !p->tries && !p->is_away; /* which should have it: it says most */
 	bool near;
 
 	p->tries++;
 	p->lacking += lacks;
-	if (!lacks)
+	if (!lacks || is_its_own)
 		(void)snprintf(p->said, sizeof(p->said), "%s", why);
 	else if (*p->said)
 		why = p->said; /* says more than who never had it */
@@ -123,7 +124,7 @@ static void on_pulled(void *arg, int code, const struct sc_err *err)
 	static const char *const why[RS_CODES_NR] = {
 		[RS_CODE_BUSY] = "the node is busy", [RS_CODE_NOT_HERE] = "the node has it no more",
 		[RS_CODE_GONE] = "the node has it no more", [RS_CODE_DAMAGED] = "it is damaged there",
-		[RS_CODE_FENCED] = "one of both is no member", [RS_CODE_BAD] = "it is shorter there",
+		[RS_CODE_FENCED] = "one of both is no member", [RS_CODE_BAD] = "it has another size there",
 		[RS_CODE_VERSION] = "the node does not know the request",
 	};
 	struct rs_pulling *p = arg;
@@ -168,9 +169,7 @@ void rs_pull_begin(struct rs_member *m, struct rs_pulling *p)
 			       p->node);
 	else if (p->about)
 		(void)snprintf(f->tensor, sizeof(f->tensor), "%s", p->about);
-	f->from = p->at;
-	f->run = p->bytes;
-	f->bytes = p->bytes;
+	rs_pull_of_file(f, p->at, p->bytes, p->whole);
 	f->deadline_ms = ATTEMPT_MS;
 	sc_metric_add(&pulls, node != m->node);
 	if (node == m->node) /* a copy that came after this blob was opened; a damaged one is none */
@@ -260,8 +259,8 @@ static void begin(void *arg, const struct rs_away *what, uint64_t at, uint64_t b
 	}
 	rs_cluster_step(RS_PULL);
 	*l = (struct landing_pull){.done = done};
-	l->p = (struct rs_pulling){.node = what->node, .blob = what->blob, .at = at, .bytes = (uint32_t)bytes, .to = to,
-				   .done = on_landed};
+	l->p = (struct rs_pulling){.node = what->node, .blob = what->blob, .at = at, .whole = what->bytes,
+				   .bytes = (uint32_t)bytes, .to = to, .done = on_landed};
 	rs_member_pull(arg, &l->p);
 }
 

@@ -7,6 +7,7 @@ uncommitted in the copy is nobody's, also over a version that has died since; an
 import errno
 import os
 import shutil
+import sqlite3
 import sys
 
 from kept import clean, cut, make, protected, save
@@ -62,6 +63,23 @@ for n in cluster.nodes:
 make(cluster)
 one.must("gpt", "config", "replicas=1")
 commit(1, (0, 1), (1, 1))
+
+# one whose file of that number has another size is of another history: it gives no byte of it
+backup(two)
+two.down()
+db = sqlite3.connect(two.store / "scalai.db")
+with db:
+	number = db.execute("SELECT max(id) FROM blob WHERE bytes > 1 << 20 AND id NOT IN (SELECT blob FROM away)").fetchone()[0]
+	db.execute("UPDATE blob SET bytes = bytes + 4096 WHERE id = ?", (number,))
+db.close()
+path = next(two.store.glob(f"blobs/*/{number}"))
+path.write_bytes(bytes(4096) + path.read_bytes())
+two.up()
+again(one)
+reads(one, 1, None)
+assert "it has another size there" in one.read("gpt", "error"), one.read("gpt", "error")
+again(two, older)
+reads(one, 1, 1)
 
 # clean: what it wrote since is lost, and the next file that it writes has another number
 backup(two)

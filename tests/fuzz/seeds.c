@@ -43,6 +43,10 @@ void seed_frame(struct bytes *b, unsigned which)
 	else if (f.kind == RS_FRAME_PULL)
 		f.pull = (struct rs_pull){.job = 7, .file = "model.safetensors", .tensor = "h.0.w", .run = 64, .nr = 2, .extent = {3, 4},
 					  .stride = {4096, 128}, .bytes = 768, .deadline_ms = 1000};
+	if (f.kind == RS_FRAME_PULL && which / sizeof(kinds) % 2) {
+		f.pull = (struct rs_pull){.file = "4711", .tensor = "of 3", .deadline_ms = 3000};
+		rs_pull_of_file(&f.pull, 65536, 65536, 1 << 20);
+	}
 	n = rs_frame_format(&f, bytes, &err);
 	add(b, bytes, n > 0 ? (size_t)n : 0);
 }

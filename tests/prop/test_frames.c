@@ -230,6 +230,36 @@ static void pulls_pack_what_a_slow_loop_packs(void **unused)
 	assert_true(fits > rounds / 10);
 }
 
+/* The bytes of a file are the same for a program that does not look for the size of the whole. */
+static void the_size_of_the_whole_changes_no_bytes(void **unused)
+{
+	static uint8_t file[TENSOR], with[TENSOR], without[TENSOR], bytes[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
+
+	(void)unused;
+	fill(file, sizeof(file));
+	for (unsigned long i = 0; i < rounds; i++) {
+		struct rs_net_frame f = {.protocol = 1, .kind = RS_FRAME_PULL, .pull.file = "7"}, got = {0};
+		const uint64_t from = pick(TENSOR);
+		struct rs_pull old = {.file = "7", .from = from, .run = 1 + pick((unsigned)(TENSOR - from))};
+		uint64_t at = 0, old_at = 1;
+		struct sc_err err;
+
+		old.bytes = (uint32_t)old.run;
+		rs_pull_of_file(&f.pull, old.from, old.bytes, TENSOR);
+		assert_true(rs_frame_format(&f, bytes, &err) > 0);
+		assert_int_equal(0, rs_frame_header(bytes, &got, &err));
+		assert_int_equal(0, rs_frame_body(&got, bytes + RS_FRAME_HEADER, &err));
+		assert_int_equal(TENSOR, rs_pull_whole(&got.pull));
+		assert_int_equal(0, rs_pull_whole(&old));
+		assert_true(rs_pull_fits(&got.pull, TENSOR) && rs_pull_fits(&old, TENSOR));
+		assert_true(rs_pull_is_run(&got.pull, &at) && rs_pull_is_run(&old, &old_at) && at == old_at);
+		assert_true(got.pull.from + got.pull.at == old.from && got.pull.bytes == old.bytes);
+		rs_pull_gather(&got.pull, file, with);
+		rs_pull_gather(&old, file, without);
+		assert_memory_equal(without, with, old.bytes);
+	}
+}
+
 static void sums_that_overflow_do_not_fit(void **unused)
 {
 	struct rs_pull p = {.run = 1, .nr = 2, .extent = {1ull << 32, 1ull << 32}, .bytes = 1};
@@ -408,6 +438,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(frames_format_and_parse),
 	    cmocka_unit_test(what_is_too_long_is_refused_before_it_is_taken),
 	    cmocka_unit_test(pulls_pack_what_a_slow_loop_packs),
+	    cmocka_unit_test(the_size_of_the_whole_changes_no_bytes),
 	    cmocka_unit_test(sums_that_overflow_do_not_fit),
 	    cmocka_unit_test(both_speak_the_newest_that_both_know),
 	    cmocka_unit_test(only_who_knows_the_secret_gets_in),
