@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "meta/base/xxh.h"
 #include "meta/catalog/member.h"
 #include "reshard/member/member_i.h"
 
@@ -20,6 +21,7 @@
 #define ANSWER_MS 10000
 #define AGAIN_MS 200
 #define TTL_NS (10000 * MEMBER_MS)
+#define HEAD_BYTES_MAX 512
 
 /* --- a backup as text --- */
 
@@ -27,19 +29,38 @@ struct printing {
 	FILE *to;
 	struct sc_buf line;
 	uint64_t nr;
+	XXH3_state_t *sum;	/* of what was written */
 };
+
+static void print_sum(const XXH3_state_t *sum, char to[40])
+{
+	const XXH128_hash_t h = XXH3_128bits_digest(sum);
+
+	(void)snprintf(to, 40, "%016" PRIx64 "%016" PRIx64 "\n", (uint64_t)h.high64, (uint64_t)h.low64);
+}
+
+/* Writes the line, and begins the next one.  Not 0: it can't be. */
+static int print_line(struct printing *p)
+{
+	const size_t bytes = p->line.bytes;
+
+	p->line.bytes = 0;
+	if (p->line.failed)
+		return 1;
+	(void)XXH3_128bits_update(p->sum, p->line.text, bytes);
+	return fwrite(p->line.text, 1, bytes, p->to) != bytes;
+}
 
 static int print_key(void *arg, const char *key, const char *value)
 {
 	struct printing *p = arg;
 
-	p->line.bytes = 0;
 	meta_add_base64(&p->line, key, strlen(key));
 	sc_buf_byte(&p->line, ' ');
 	meta_add_base64(&p->line, value, strlen(value));
 	sc_buf_byte(&p->line, '\n');
 	p->nr++;
-	return p->line.failed || fwrite(p->line.text, 1, p->line.bytes, p->to) != p->line.bytes;
+	return print_line(p);
 }
 
 struct stored {
@@ -58,11 +79,33 @@ static int on_member(void *arg, const struct meta_member_row *row)
 	return 0;
 }
 
+static int print(struct rs_service *s, struct printing *p, const struct stored *of, struct sc_err *err)
+{
+	uint64_t id[2];
+	char sum[40];
+	int rc;
+
+	memcpy(id, of->row.id, sizeof(id));
+	sc_buf_printf(&p->line, "scalai-backup 2\ncluster %s\nid %016" PRIx64 "%016" PRIx64 "\nera %" PRIu64 "\n",
+		      of->cluster, id[0], id[1], of->row.backup_era);
+	sc_buf_printf(&p->line, "revision %" PRIu64 "\nnode %u\n", of->row.backup, of->row.node);
+	rc = print_line(p);
+	if (rc == 0)
+		rc = meta_backup_each(s->catalog, NULL, print_key, p, err);
+	sc_buf_printf(&p->line, "end %" PRIu64 " ", p->nr);
+	if (rc == 0)
+		rc = print_line(p);
+	print_sum(p->sum, sum);
+	if (rc == 0)
+		rc = fputs(sum, p->to) < 0 || fflush(p->to) != 0;
+	return rc <= 0 ? rc
+		       : p->line.failed ? sc_nomem(err) : sc_fail_sys(err, errno, "cannot write the backup");
+}
+
 int rs_backup_print(struct rs_service *s, FILE *to, struct sc_err *err)
 {
 	struct stored of = {.is = false};
 	struct printing p = {.to = to};
-	uint64_t id[2];
 	int rc = meta_member_get(s->catalog, on_member, &of, err);
 
 	if (rc < 0)
@@ -72,16 +115,13 @@ int rs_backup_print(struct rs_service *s, FILE *to, struct sc_err *err)
 	if (!of.row.backup)
 		return sc_fail(err, SC_E_NOT_FOUND, "this store has no backup of etcd's keys yet: its node was not "
 			       "mounted for long enough");
-	memcpy(id, of.row.id, sizeof(id));
-	(void)fprintf(to, "scalai-backup 1\ncluster %s\nid %016" PRIx64 "%016" PRIx64 "\nera %" PRIu64 "\n",
-		      of.cluster, id[0], id[1], of.row.backup_era);
-	(void)fprintf(to, "revision %" PRIu64 "\nnode %u\n", of.row.backup, of.row.node);
-	rc = meta_backup_each(s->catalog, NULL, print_key, &p, err);
-	if (rc > 0)
-		rc = p.line.failed ? sc_nomem(err) : sc_fail_sys(err, errno, "cannot write the backup");
-	if (rc == 0 && (fprintf(to, "end %" PRIu64 "\n", p.nr) < 0 || fflush(to) != 0))
-		rc = sc_fail_sys(err, errno, "cannot write the backup");
+	p.sum = XXH3_createState();
+	if (!p.sum)
+		return sc_nomem(err);
+	(void)XXH3_128bits_reset(p.sum);
+	rc = print(s, &p, &of, err);
 	sc_buf_done(&p.line);
+	(void)XXH3_freeState(p.sum);
 	return rc;
 }
 
@@ -97,7 +137,8 @@ struct source {
 	char cluster[META_CLUSTER_NAME_MAX + 1], *line;
 	size_t room;
 	uint64_t id[2], era, revision, keys, nodes;
-	uint32_t node;
+	uint32_t node, format;
+	XXH3_state_t *sum;	/* of what was read; of format 2 */
 	struct {
 		size_t nr, room;
 		struct job *at;
@@ -118,20 +159,37 @@ static struct job *job_of(struct source *s, uint64_t id)
 	return sc_vec_push(&s->jobs, ((struct job){.id = id})) < 0 ? NULL : &s->jobs.at[s->jobs.nr - 1];
 }
 
+/* The last line: it says how many keys there are, and what all had as sum. */
+static int read_end(struct source *s, struct sc_err *err)
+{
+	char end[40], sum[40] = "\n";
+	int bytes = snprintf(end, sizeof(end), s->format > 1 ? "end %" PRIu64 " " : "end %" PRIu64, s->keys);
+
+	if (strncmp(s->line, end, (size_t)bytes) != 0)
+		return is_none(s, "it lacks keys", err);
+	if (s->format > 1) {
+		(void)XXH3_128bits_update(s->sum, end, (size_t)bytes);
+		print_sum(s->sum, sum);
+	}
+	if (strcmp(s->line + bytes, sum) != 0)
+		return is_none(s, s->format > 1 ? "it has changed: its checksum is another" : "it lacks keys", err);
+	return fgetc(s->f) == EOF ? 0 : is_none(s, "it goes on behind its end", err);
+}
+
 /* A line "KEY VALUE": 1 and *ret; 0: it was the last one; or an error.  What it has lives in the arena. */
 static int read_key(struct source *s, struct sc_arena *arena, struct meta_op *ret, struct sc_err *err)
 {
 	ssize_t n = getline(&s->line, &s->room, s->f);
-	char *blank, end[40];
+	char *blank;
 	uint8_t *key, *value;
 	size_t key_bytes, value_bytes;
 	int rc;
 
 	if (n < 0 || s->line[n - 1] != '\n')
 		return is_none(s, "it ends too early", err);
-	(void)snprintf(end, sizeof(end), "end %" PRIu64 "\n", s->keys);
 	if (strncmp(s->line, "end ", 4) == 0)
-		return strcmp(s->line, end) == 0 ? 0 : is_none(s, "it lacks keys", err);
+		return read_end(s, err);
+	(void)XXH3_128bits_update(s->sum, s->line, (size_t)n);
 	blank = strchr(s->line, ' ');
 	key = sc_arena_array(arena, (size_t)n + 1, 1);
 	value = sc_arena_array(arena, (size_t)n + 1, 1);
@@ -169,18 +227,28 @@ static int note_key(struct source *s, const struct meta_op *o, struct sc_err *er
 /* Opens it, or goes back to its first key. */
 static int begin(struct source *s, struct sc_err *err)
 {
+	char head[HEAD_BYTES_MAX];
 	int end = 0;
+	size_t n;
 
 	if (!s->f)
 		s->f = fopen(s->path, "re");
 	if (!s->f)
 		return sc_fail_sys(err, errno, "backup '%s'", s->path);
+	if (!s->sum && !(s->sum = XXH3_createState()))
+		return sc_nomem(err);
+	(void)XXH3_128bits_reset(s->sum);
 	rewind(s->f);
 	s->keys = 0;
-	if (fscanf(s->f, "scalai-backup 1 cluster %63s id %16" SCNx64 "%16" SCNx64 " era %" SCNu64 " revision %" SCNu64
-		   " node %" SCNu32 "%n", s->cluster, &s->id[0], &s->id[1], &s->era, &s->revision, &s->node,
-		   &end) != 6 || !end || fgetc(s->f) != '\n' || !meta_cluster_name_ok(s->cluster))
+	if (fscanf(s->f, "scalai-backup %" SCNu32 " cluster %63s id %16" SCNx64 "%16" SCNx64 " era %" SCNu64
+			 " revision %" SCNu64 " node %" SCNu32 "%n",
+		   &s->format, s->cluster, &s->id[0], &s->id[1], &s->era, &s->revision, &s->node, &end) != 7 || !end ||
+	    (size_t)end >= sizeof(head) || s->format < 1 || s->format > 2 ||
+	    fgetc(s->f) != '\n' || !meta_cluster_name_ok(s->cluster))
 		return is_none(s, "its first lines are others", err);
+	rewind(s->f);
+	n = fread(head, 1, (size_t)end + 1, s->f);
+	(void)XXH3_128bits_update(s->sum, head, n);
 	return 0;
 }
 
@@ -419,6 +487,10 @@ static int restore(struct restoring *r, struct source *all, size_t nr, bool repl
 	sc_buf_printf(report, "cluster '%s': %" PRIu64 " keys from the backup of node %u (era %" PRIu64 ", revision "
 		      "%" PRIu64 "); it is era %" PRIu64 " now\n", newest->cluster, newest->keys, newest->node,
 		      newest->era, newest->revision, r->era);
+	for (size_t i = 0; i < nr; i++)
+		if (all[i].format < 2)
+			sc_buf_printf(report, "the backup of node %u was written by an older program, and has no "
+				      "checksum: whether it has changed is not known\n", all[i].node);
 	report_jobs(all, nr, newest, report);
 	if (newest->nodes > nr)
 		sc_buf_printf(report, "%" PRIu64 " nodes had a store, and %zu backups were given: a store that has "
@@ -441,6 +513,7 @@ int rs_backup_restore(const struct rs_member_options *o, const char *const *path
 		if (all[i].f)
 			(void)fclose(all[i].f);
 		free(all[i].line);
+		(void)XXH3_freeState(all[i].sum);
 		sc_vec_done(&all[i].jobs);
 	}
 	sc_sys.release(all);

@@ -3,8 +3,9 @@
  * etcd's keys of a cluster, made anew from the backups that stores have of them (reshard/peers/backup.c): when etcd
  * has lost its data, and no copy of that is as new.
  *
- * A backup travels as text: "scalai-backup 1", the lines cluster, id, era, revision and node, a line "KEY VALUE" in
- * base64 for each key, and "end NR".
+ * A backup travels as text: "scalai-backup 2", the lines cluster, id, era, revision and node, a line "KEY VALUE" in
+ * base64 for each key, and "end NR SUM", the last one: the XXH3-128 of all bytes before it.  Programs from before wrote
+ * "scalai-backup 1", without a sum, which is read, too.
  */
 #ifndef RS_RESTORE_H
 #define RS_RESTORE_H
