@@ -542,7 +542,7 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	struct fs_mount_options abs = *o;
 	int pipes[2] = {-1, -1};
 	bool made;
-	ssize_t n;
+	size_t n;
 	pid_t pid;
 	int rc;
 
@@ -592,7 +592,7 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 		_exit(rc < 0);
 	}
 	sc_closep(&pipes[1]);
-	n = read(pipes[0], message, sizeof(message) - 1);
+	n = fs_signals_wait(pid, pipes[0], message, sizeof(message) - 1);
 	sc_closep(&pipes[0]);
 	if (n < 1)
 		return sc_fail(err, SC_E_SYSTEM, "the daemon ended before the mount was live");

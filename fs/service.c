@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The service of a mount, and, where this program can be one, the node of a cluster that it is. */
 #include "fs/fs_i.h"
+#include "fs/signals.h"
 
 #include <poll.h>
 #include <string.h>
@@ -49,10 +50,12 @@ void fs_service_looked(struct fs *fs)
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
 		     struct sc_err *err)
 {
+	struct rs_member_options with = *member;
 	int rc = rs_service_new(options, &fs->service, err);
 
+	with.ends = fs_signals_came;
 	fs->looker.is_needed = member->cluster;
-	return rc == 0 && member->cluster ? rs_member_start(fs->service, member, err) : rc;
+	return rc == 0 && member->cluster ? rs_member_start(fs->service, &with, err) : rc;
 }
 
 void fs_service_leave(struct fs *fs)

@@ -5,8 +5,10 @@
  */
 #include "fs/signals.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <unistd.h>
 
 #include "meta/base/log.h"
 
@@ -83,10 +85,48 @@ void fs_signals_defer(void)
 	(void)pthread_sigmask(SIG_BLOCK, &ends, NULL);
 }
 
+/* One that is ignored is kept, too, while it is held back. */
+static bool came(const sigset_t *pending, int nr)
+{
+	struct sigaction found;
+
+	return sigismember(pending, nr) == 1 && sigaction(nr, NULL, &found) == 0 && found.sa_handler != SIG_IGN;
+}
+
+bool fs_signals_came(void)
+{
+	sigset_t pending;
+
+	return sigpending(&pending) == 0 && (came(&pending, SIGTERM) || came(&pending, SIGINT));
+}
+
 void fs_signals_admit(void)
 {
 	sigset_t none;
 
 	(void)sigemptyset(&none);
 	(void)pthread_sigmask(SIG_SETMASK, &none, NULL);
+}
+
+static pid_t waits_for;
+
+static void pass_on(int nr)
+{
+	(void)kill(waits_for, nr);
+}
+
+size_t fs_signals_wait(pid_t daemon, int fd, char *to, size_t room)
+{
+	const struct sigaction action = {.sa_handler = pass_on};
+	struct sigaction found;
+	ssize_t n;
+
+	waits_for = daemon;
+	(void)sigaction(SIGTERM, &action, NULL);
+	if (sigaction(SIGINT, NULL, &found) == 0 && found.sa_handler != SIG_IGN)
+		(void)sigaction(SIGINT, &action, NULL);
+	do
+		n = read(fd, to, room);
+	while (n < 0 && errno == EINTR);
+	return n > 0 ? (size_t)n : 0;
 }

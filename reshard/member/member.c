@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #define MEMBER_NS (3000 * MEMBER_MS)
+#define LOOK_NS (100 * MEMBER_MS)	/* for a signal */
 
 /* --- what the catalog tells --- */
 
@@ -137,8 +138,8 @@ static void wait_for_membership(struct rs_member *m)
 	const int64_t until = sc_now_ns() + MEMBER_NS;
 
 	(void)pthread_mutex_lock(&m->lock);
-	while (!m->serves && !m->outdated && sc_now_ns() < until)
-		(void)sc_sys.wait_until(&m->changed, &m->lock, until);
+	while (!m->serves && !m->outdated && sc_now_ns() < until && !(m->ends && m->ends()))
+		(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + LOOK_NS);
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
@@ -225,6 +226,10 @@ int rs_member_start(struct rs_service *s, const struct rs_member_options *o, str
 	if (!m)
 		return sc_nomem(err);
 	m->s = s;
+	m->ends = o->ends;
+	for (uint32_t i = 0; i < o->nr_etcd; i++)
+		(void)snprintf(m->servers + strlen(m->servers), sizeof(m->servers) - strlen(m->servers), "%s%s",
+			       i ? ", " : "", o->etcd[i]);
 	m->fenced_ns = sc_now_ns();
 	s->shared = true;
 	(void)pthread_mutex_init(&m->lock, NULL);

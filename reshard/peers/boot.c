@@ -19,33 +19,64 @@
 #define FRESH_MS 1000
 #define TTL_MS 10000
 #define ALONE_MS 100
+#define LOOK_MS 50			/* for a signal, while etcd is waited for */
+#define SILENT_NS (1000 * MEMBER_MS)	/* of etcd, until it is said */
 #define ASKED (UINT64_C(1) << 32)	/* numbers of requests here are larger, those of the node's thread smaller */
+
+static int check_signal(const struct rs_member *m, struct sc_err *err)
+{
+	return m->ends && m->ends() ? sc_fail(err, SC_E_CANCELLED, "a signal has ended the mount while it waited") : 0;
+}
+
+/* Waits for the answer to a request: 1 and *ret, which lives until the next; 0: none has come; or a signal has. */
+static int wait_for(struct rs_member *m, uint64_t id, const struct meta_etcd_event **ret, struct sc_err *err)
+{
+	const int64_t until = sc_now_ns() + ANSWER_MS * MEMBER_MS;
+	int rc = 0;
+
+	m->silent_ns = m->silent_ns ? m->silent_ns : sc_now_ns();
+	while ((rc = check_signal(m, err)) == 0 && sc_now_ns() < until) {
+		if (meta_etcd_next(m->etcd, LOOK_MS, ret) && (*ret)->kind == META_ETCD_ANSWER && (*ret)->id == id) {
+			if ((*ret)->answer.outcome != META_UNKNOWN)
+				m->silent_ns = 0;
+			return 1;
+		}
+		if (m->silent_ns != INT64_MAX && sc_now_ns() - m->silent_ns >= SILENT_NS) {
+			sc_log(SC_LOG_WARN, "etcd at %s does not answer: the mount of node '%s' waits for it",
+			       m->servers, m->name);
+			m->silent_ns = INT64_MAX;
+		}
+	}
+	return rc;
+}
 
 /* Carries out a transaction and waits.  The answer lives until the next. */
 static int ask(struct rs_member *m, const struct meta_txn *txn, const struct meta_answer **ret, struct sc_err *err)
 {
-	const struct meta_etcd_event *v = NULL;
+	struct sc_err why = {0};
 
 	for (int i = 0; i < TRIES; i++) {
 		const uint64_t id = ASKED + ++m->asked;
+		const struct meta_etcd_event *v;
 		int rc = meta_etcd_txn(m->etcd, id, txn, err);
 
+		if (rc == 0)
+			rc = wait_for(m, id, &v, err);
 		if (rc < 0)
 			return rc;
-		while (meta_etcd_next(m->etcd, ANSWER_MS, &v))
-			if (v->kind == META_ETCD_ANSWER && v->id == id)
-				break;
-		if (v && v->id == id && v->lost) {
+		if (rc && v->lost) {
 			*err = v->err;
 			return err->code;
 		}
-		if (v && v->id == id && v->answer.outcome != META_UNKNOWN) {
+		if (rc && v->answer.outcome != META_UNKNOWN) {
 			*ret = &v->answer;
 			return 0;
 		}
+		if (rc)
+			why = v->err;
 	}
 	return sc_fail(err, SC_E_SYSTEM, "etcd does not answer%s%s: look at etcd=, and whether it has a majority",
-		       v && v->err.code ? ": " : "", v && v->err.code ? v->err.msg : "");
+		       why.code ? ": " : "", why.code ? why.msg : "");
 }
 
 /* Reads a key: *ret lives until the next answer; NULL: it is absent. */
@@ -222,14 +253,11 @@ static int boot_store(struct rs_member *m, const struct meta_bound_value *mine, 
 static void end_last_life(struct rs_member *m)
 {
 	const uint64_t id = ASKED + ++m->asked;
-	const struct meta_etcd_event *v = NULL;
-	struct sc_err ignored;
+	const struct meta_etcd_event *ignored;
+	struct sc_err err;
 
-	if (!m->lease || meta_etcd_revoke(m->etcd, id, m->lease, &ignored) < 0)
-		return;
-	while (meta_etcd_next(m->etcd, ANSWER_MS, &v))
-		if (v->kind == META_ETCD_ANSWER && v->id == id)
-			return;
+	if (m->lease && meta_etcd_revoke(m->etcd, id, m->lease, &err) == 0)
+		(void)wait_for(m, id, &ignored, &err);
 }
 
 /* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it could

@@ -197,6 +197,9 @@ struct rs_member {
 	pthread_cond_t changed;
 	bool gave_up;			/* a lookup has waited in vain since it serves no more, since: */
 	int64_t fenced_ns;
+	bool (*ends)(void);		/* while it starts, or NULL: a signal has come that ends it */
+	char servers[512];		/* of etcd, for people */
+	int64_t silent_ns;		/* since when etcd has not answered, while it starts; INT64_MAX: it was said */
 	bool stop, serves;
 	bool outdated;			/* it takes no part any more: the cluster speaks a protocol that this program
 					 * does not, or etcd has lost its data */
