@@ -8,7 +8,8 @@
  *    say who has registered, nor the secret.
  * 2. A version is in a store's catalog only after the backup has it: a backup lacks no version of its own store.
  * 3. It is made of an etcd that this node takes part in: one that has lost its data is not written over it.  Keys that
- *    somebody has removed by hand stay in it, as far as that can be seen: the cluster's own, and those of jobs.
+ *    somebody has removed by hand stay in it, as far as that can be seen: the cluster's own, those of jobs, and
+ *    objects, as whoever sweeps puts the tick in the same transaction.
  */
 #include "reshard/peers/peers_i.h"
 
@@ -39,12 +40,27 @@ static bool is_for_ever(enum meta_key_kind kind)
 	       kind == META_KEY_BOUND || kind == META_KEY_REMOVED;
 }
 
+static bool has_tick(const struct meta_answer *changes, uint64_t revision)
+{
+	for (uint32_t i = 0; i < changes->nr; i++)
+		if (changes->records[i].key.kind == META_KEY_TICK && changes->records[i].mod == revision)
+			return true;
+	return false;
+}
+
+/* Was it removed by no node? */
+static bool is_by_hand(const struct meta_answer *changes, const struct meta_record *r)
+{
+	return !r->present && (is_for_ever(r->key.kind) ||
+			       (r->key.kind == META_KEY_OBJECT && !has_tick(changes, r->mod)));
+}
+
 static int put(struct rs_member *m, bool fresh, const struct meta_record *r, struct sc_err *err)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf key = {0}, value = {0};
 	int rc;
 
-	if (!is_kept(r->key.kind) || (!r->present && is_for_ever(r->key.kind)))
+	if (!is_kept(r->key.kind))
 		return 0;
 	rc = meta_key_print(m->cluster, &r->key, &key, err);
 	if (rc == 0 && r->present)
@@ -61,6 +77,7 @@ static int put(struct rs_member *m, bool fresh, const struct meta_record *r, str
 static int take(struct rs_member *m, const struct meta_etcd_event *v, bool first, struct sc_err *err)
 {
 	const bool fresh = v->kind == META_ETCD_SNAPSHOT;
+	size_t by_hand = 0;
 	int rc = meta_catalog_begin(m->s->catalog, false, err);
 
 	if (rc < 0)
@@ -68,7 +85,14 @@ static int take(struct rs_member *m, const struct meta_etcd_event *v, bool first
 	if (fresh && first)
 		rc = meta_backup_begin(m->s->catalog, err);
 	for (uint32_t i = 0; rc == 0 && i < v->answer.nr; i++)
-		rc = put(m, fresh, &v->answer.records[i], err);
+		if (is_by_hand(&v->answer, &v->answer.records[i]))
+			by_hand++;
+		else
+			rc = put(m, fresh, &v->answer.records[i], err);
+	if (by_hand)
+		sc_log(SC_LOG_ERROR, "%zu keys were removed from etcd, and by no node: commits may be refused, as "
+		       "etcd lacks them; the backup keeps them: 'scalai cluster rebuild --replace' makes them anew",
+		       by_hand);
 	if (rc == 0 && !v->more)
 		rc = meta_backup_done(m->s->catalog, fresh, v->answer.revision, err);
 	return meta_catalog_end(m->s->catalog, rc, err);

@@ -22,6 +22,7 @@
 
 #include "meta/catalog/nodes.h"
 
+#define KEYS_MAX (META_TXN_OPS_MAX - 1)	/* that one transaction removes */
 #define SWEEP_TTLS 3	/* between two rounds */
 
 SC_METRIC(swept, SC_COUNTER, "scalai_swept_objects_total", "Objects of dropped versions that were removed from etcd.");
@@ -264,18 +265,27 @@ static int look(struct sweep *w)
 
 /* --- removing --- */
 
-/* 0; 1: something has changed meanwhile (w->changed); or an error. */
+static void on_removed(void *arg, const struct meta_answer *answer)
+{
+	*(uint64_t *)arg = answer->revision;
+}
+
+/* 0; 1: something has changed meanwhile (w->changed); or an error.  That it puts the tick, too, tells it from a removal
+ * by hand (reshard/peers/backup.c). */
 static int remove_keys(struct sweep *w, const struct meta_key *keys, uint32_t nr)
 {
 	struct meta_compare is = {.what = META_MOD_IS, .key.kind = META_KEY_TICK, .revision = w->tick};
-	struct meta_op ops[META_TXN_OPS_MAX];
-	struct meta_txn txn = {.nr_compares = 1, .compares = &is, .nr_then = nr, .then = ops};
+	struct meta_op ops[KEYS_MAX + 1] = {{.what = META_PUT, .key.kind = META_KEY_TICK}};
+	struct meta_txn txn = {.nr_compares = 1, .compares = &is, .nr_then = nr + 1, .then = ops};
+	uint64_t removed = 0;
 
+	ops[0].value = (struct meta_value){.kind = META_KEY_TICK, .rest = ""};
 	for (uint32_t i = 0; i < nr; i++)
-		ops[i] = (struct meta_op){.what = META_DELETE, .key = keys[i]};
+		ops[i + 1] = (struct meta_op){.what = META_DELETE, .key = keys[i]};
 	rs_cluster_step(RS_SWEEP);
-	switch (rs_member_ask(w->m, &txn, NULL, NULL)) {
+	switch (rs_member_ask(w->m, &txn, on_removed, &removed)) {
 	case META_APPLIED:
+		w->tick = removed;
 		return 0;
 	case META_REFUSED:
 		w->changed = true;
@@ -289,7 +299,7 @@ static int remove_keys(struct sweep *w, const struct meta_key *keys, uint32_t nr
  * something comes after it. */
 static int remove_all(struct sweep *w, const struct rs_bag *bag, bool is_leaf)
 {
-	struct meta_key keys[META_TXN_OPS_MAX];
+	struct meta_key keys[KEYS_MAX];
 	uint32_t nr = 0;
 	int rc = 0;
 
@@ -298,7 +308,7 @@ static int remove_all(struct sweep *w, const struct rs_bag *bag, bool is_leaf)
 
 		keys[nr] = (struct meta_key){.kind = META_KEY_OBJECT};
 		memcpy(keys[nr++].hash.at, bag->all.at[at].name, RS_OBJECT_NAME_BYTES);
-		if (nr < META_TXN_OPS_MAX && i + 1 < bag->all.nr)
+		if (nr < KEYS_MAX && i + 1 < bag->all.nr)
 			continue;
 		rc = remove_keys(w, keys, nr);
 		sc_metric_add(&swept, rc == 0 ? nr : 0);
