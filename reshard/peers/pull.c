@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "meta/catalog/nodes.h"
 #include "reshard/peers/holders.h"
@@ -327,12 +328,35 @@ static bool is_joined(struct rs_member *m, uint64_t blob, struct rs_away *ret)
 	return f;
 }
 
+/* Has the store lost the file of a sealed blob, or a part of it?  It is mended, and others are asked until then. */
+static bool is_missing(struct rs_member *m, uint64_t blob, uint64_t bytes)
+{
+	struct sc_err why = {0};
+	uint64_t sealed = 0;
+	struct stat st;
+	int rc = meta_store_stat_work(&m->s->store, blob, &st, &why);
+
+	if (rc == 0 ? (uint64_t)st.st_size >= bytes : why.code != SC_E_DAMAGED && why.errnum != ENOENT)
+		return false;
+	if (meta_blob_bytes(m->s->catalog, blob, &sealed, &why) < 0 || !sealed) /* it went with its version */
+		return false;
+	why = (struct sc_err){.code = SC_E_DAMAGED, .blob = blob};
+	rs_damage_met(m->s, &why);
+	return true;
+}
+
 static int place(void *arg, uint64_t blob, uint64_t bytes, uint64_t at, struct rs_place *ret, struct sc_err *err)
 {
 	struct rs_member *m = arg;
 	struct rs_away what = {.bytes = bytes};
 	int rc = is_joined(m, blob, &what) ? 1 : meta_blob_away(m->s->catalog, blob, &what.node, &what.blob, err);
 
+	if (rc == 0 && is_missing(m, blob, bytes)) {
+		what.node = m->node;
+		what.blob = blob;
+		rc = meta_blob_origin(m->s->catalog, blob, &what.node, &what.blob, err);
+		rc = rc < 0 ? rc : 1;
+	}
 	if (rc > 0 && rs_landing_place(m->landings, &what, at, ret, err) < 0)
 		return err->code;
 	return rc;

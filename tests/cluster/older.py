@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import sys
 
-from kept import clean, cut, make, protected, save
+from kept import check, clean, cut, make, protected, save
 from nodes import Cluster
 
 work, binary = sys.argv[1:3]
@@ -143,6 +143,19 @@ for n in cluster.nodes:
 	for rank in range(2):
 		reads(n, rank, 9)
 two.wait(lambda: sorted(os.listdir(two.mount / "gpt/.v")) == ["9"], 30, "what has died is not shown any more")
+
+# files that are older than the catalog: what is missing is read from the other node, at once, and is there again
+one.wait(lambda: protected(one), 30, "all is on both nodes")
+for n in cluster.nodes:
+	n.settled()
+two.down()
+files = list(two.store.glob("blobs/*/*"))
+for path in files:
+	path.unlink()
+two.up()
+for rank in range(2):
+	check(two, 2, rank, 9, f"rank {rank} seed 9\n")
+two.wait(lambda: any(path.exists() for path in files) and two.health().startswith("ok"), 30, "its files are mended")
 for n in cluster.nodes:
 	n.down()
 	clean(n)
