@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verification of a head in the background: the verdict on each set is kept in its row. */
+/* Verifies a head in the background, and keeps the verdict on each set in its row. */
 #include "reshard/upkeep/pass.h"
 
 #include <inttypes.h>

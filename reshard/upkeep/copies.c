@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of other nodes' blobs: files of the same number as the blob has here.  A node of a cluster makes them of ranks
- * whose home it is (homes.c), and of what would be lost with another node.
+ * Copies blobs of other nodes into files of this store, under the number that the blob has here.  A node of a cluster
+ * copies the files of ranks whose home it is (homes.c), and files that would be lost with another node.
  *
  * 1. A row says that a copy is here after its bytes are on stable storage.  A copy without such a row is garbage at the
  *    next start.
  * 2. A copy lives as long as the blob's row: it goes with the last version that has the blob.
- * 3. A copy has the hash that the blob had when it was sealed, if a node that is here knows it; then it is the copy's.
+ * 3. If a member knows the hash that the blob had when it was sealed, the copy is compared with it, and gets it as its
+ *    own.
  */
 #include "reshard/upkeep/pass.h"
 
@@ -54,8 +55,8 @@ static int end(struct rs_copying *c, int rc)
 	return rc;
 }
 
-/* Who is stopped, as there is a newer version, keeps what is whole: else nobody would come to an end where versions
- * come faster than copies. */
+/* Ends the copies that were begun.  A pass that is stopped by a newer version keeps the copies that are whole: else no
+ * copy would ever be done if versions come faster than copies. */
 int rs_copies_end(struct rs_copying *c, int rc)
 {
 	struct sc_err why;
@@ -160,8 +161,8 @@ static int on_away(void *arg, const struct meta_away_row *row)
 	return 0;
 }
 
-/* What another node does not give is no error of this one: it is tried again when nodes come or go, and now and then:
- * a version that is dropped may have had it alone. */
+/* Copies one blob.  If other nodes do not give it, that is no error of this node: it tries again when nodes come or go,
+ * and now and then, as a version that is dropped meanwhile may have been the only one that had the blob. */
 static int copy_one(struct rs_copying *copying, const struct listing *l, const struct meta_away_row *row)
 {
 	struct sc_err *err = copying->p->err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What says that a blob is damaged, and what only keeps from looking at it.  Damage is another hash or size, or a
- * file that is gone or that the disk does not give.  All other errors say nothing about a blob: it is looked at
- * again.
+ * Tells errors which say that a blob is damaged from errors that only prevent a look at it.  Damage is another hash or
+ * size, or a file that is gone or that the disk does not give.  All other errors say nothing about a blob: the worker
+ * looks at it again.
  */
 #include "reshard/upkeep/upkeep_i.h"
 #include "reshard/verify/verify.h"
@@ -106,7 +106,7 @@ int rs_blob_is_used(struct rs_service *s, uint64_t blob, struct sc_err *err)
 	return meta_blob_uses(s->catalog, blob, on_any_use, NULL, err);
 }
 
-/* Does a head have tensors that are not what was committed? */
+/* Tells whether a head has tensors that are not as they were committed. */
 static bool any_other(struct rs_service *s)
 {
 	struct rs_job *job;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Garbage: its rows go first, then its files; a crash between leaves files without rows, which the next start finds.
+ * Removes garbage: first rows, then files.  A crash in between leaves files without rows, which the next start finds.
  */
 #include "reshard/upkeep/upkeep_i.h"
 
@@ -41,7 +41,8 @@ static int on_file(void *arg, uint64_t blob)
 	return !known || away ? on_garbage(g, blob) : 0;
 }
 
-/* Trees over others that no version has any more, or over many: what was removed since then becomes garbage. */
+/* Makes flat a tree whose base no version has any more, or that lies over many trees: rows of removed files in its
+ * bases become garbage. */
 static int flatten_trees(struct rs_service *s, struct sc_err *err)
 {
 	uint64_t tree;
@@ -101,9 +102,9 @@ static bool has(const struct rs_numbers *sorted, uint64_t number)
 }
 
 /*
- * With `may_wait` files are left that an open of a dropped version may still need.  Removing gigabytes takes seconds,
- * and what the worker is called for is waited for: then the rest is left for later, too, some times.  A file that can't
- * be removed is left to the next start.
+ * Removes the files of orphan blobs.  With `may_wait` it leaves files that an open of a dropped version may still need,
+ * and, some times, the rest: it takes seconds to remove gigabytes, and somebody may wait for what the worker is called
+ * for.  A file that can't be removed is left to the next start.
  */
 int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 {

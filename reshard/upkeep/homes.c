@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a node of a cluster keeps of a head, for itself.  All nodes show the version as it is stored, wherever that is;
- * the files of ranks that have their home here are read here, whatever becomes of the other nodes:
+ * Keeps files of a head on a node of a cluster, for that node.  All nodes show the version as it is stored, wherever
+ * that is.  The files of ranks that have their home on this node are kept here, and read here, whatever becomes of the
+ * others:
  *
  *     a view                is written as a file, which has a row (table `home`), and is in job.made from then on, as
  *                           if an open had made it
  *     another node's blob   is copied (copies.c)
  *
- * 1. Rows say so after the bytes are on stable storage.
- * 2. The version is what it was, until all nodes have said what they keep, and it is the version's storage
+ * 1. The row of a kept file comes after its bytes are on stable storage.
+ * 2. The version's storage stays, until all nodes have said which files they keep, and these become the storage
  *    (reshard/stored/stored.c).
  */
 #include "reshard/upkeep/pass.h"
@@ -23,7 +24,7 @@
 
 /* --- which ranks --- */
 
-/* The first file of a rank in a set, or where it would be. */
+/* Finds the first file of a rank in a set, or the place where it would be. */
 static size_t first_of(const struct rs_set *set, uint32_t rank)
 {
 	size_t lo = 0, hi = set->nr_blobs;
@@ -39,7 +40,8 @@ static size_t first_of(const struct rs_set *set, uint32_t rank)
 	return lo;
 }
 
-/* Those of `home=`; else those whose files are this node's, as the head is stored. */
+/* Tells whether this node is the home of a rank: `home=` says so, or, without it, the head is stored in files of this
+ * node for the rank. */
 bool rs_home(const struct rs_view *head, uint32_t rank)
 {
 	const struct rs_config config = rs_config_of(head->job);
@@ -90,7 +92,7 @@ static int copy_blob(struct keeping *k, uint64_t blob, uint64_t bytes, int rank,
 
 /* --- views --- */
 
-/* The list's entry of a file that was made, NULL: there is none.  Under job.state. */
+/* Finds the entry of a file that an open or a pass made; NULL: there is none.  The caller holds job.state. */
 static struct rs_made *made_of(struct rs_job *job, uint64_t view, uint32_t rank, const char *path)
 {
 	for (size_t i = 0; i < job->made.nr; i++) {
@@ -149,7 +151,7 @@ static int on_file(void *arg, const char *file, const char *logical)
 	return is_kept(p->head, b.rank, b.path) ? 0 : rs_set_add_blob(l->set, b) < 0 ? sc_nomem(p->err) : 0;
 }
 
-/* Files that were written: rows, then the list, where opens find them. */
+/* Keeps files that were written: adds their rows, then puts them into the list, where opens find them. */
 static int keep_files(struct rs_pass *p, const struct rs_set *set, struct sc_err *err)
 {
 	struct rs_job *job = p->job;
@@ -180,7 +182,7 @@ static int keep_files(struct rs_pass *p, const struct rs_set *set, struct sc_err
 	return rc;
 }
 
-/* Who looks one of them up from now on finds the file. */
+/* Marks the images of these files as superseded: a lookup from now on finds the file. */
 static void supersede(struct rs_pass *p, const struct rs_set *set)
 {
 	struct rs_image *im;
@@ -206,7 +208,7 @@ int rs_homes_take(struct rs_pass *p, const struct rs_set *set, struct sc_err *er
 	return rc;
 }
 
-/* The files of a rank that the head presents otherwise than they are stored. */
+/* Makes files of the views of a rank: of the files that the head presents otherwise than they are stored. */
 static int keep_views(struct keeping *k, const struct rs_set *of, uint32_t rank)
 {
 	struct rs_pass *p = k->p;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files made real at their first open.  Where reflink makes a rank file in a few milliseconds, a view of it is not
- * worth its price: the open makes the file, says "look again", and the kernel finds a blob.  It belongs to the head
- * in memory until the worker takes it over (state/made.c).
+ * Makes files real at their first open.  If reflink makes a rank file in a few milliseconds, a view of it is not worth
+ * its price: the open makes the file, says "look again", and the kernel finds a blob.  That belongs to the head in
+ * memory until the worker takes it over (state/made.c).
  */
 #include "reshard/upkeep/upkeep_i.h"
 
@@ -37,7 +37,7 @@ void rs_made_count(uint64_t bytes, uint64_t cloned)
 	sc_metric_add(&bytes_reflinked, cloned);
 }
 
-/* True when the head is still this view; the list may then name the blob. */
+/* Puts a file into the list of its head, if the head is still this view; else returns false. */
 static bool keep_made(struct rs_view *view, const struct rs_made *made)
 {
 	struct rs_job *job = view->job;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Materialization: the rank files of a head, written as real files, become its storage.
+ * Materializes a head: writes its rank files as real files, which become its storage.
  *
  *     list      every rank file of a set; replicas are listed, and written once
  *     write     some threads, each with an engine of its own, take the next files
@@ -20,7 +20,7 @@
 #include "reshard/engine/flush.h"
 #include "reshard/records/record.h"
 
-/* Of one set: what its writers share. */
+/* What the threads share that write the files of one set. */
 struct writing {
 	struct rs_pass *p;
 	struct rs_set *set;	/* its blobs, listed before, get their numbers */
@@ -54,7 +54,7 @@ static int keep_fd(struct writer *me, const struct rs_set_blob *b, int fd)
 	return rs_pass_keep(me->w->p, &me->flush, &me->dirs, fd, b->blob, (int)b->rank, b->path, &me->err);
 }
 
-/* A blob that an open made, and nobody flushed. */
+/* Flushes a blob that an open made and nobody has flushed yet. */
 static int keep_blob(struct writer *me, const struct rs_set_blob *b)
 {
 	int fd, rc = meta_store_open_blob(&me->w->p->s->store, b->blob, b->bytes, &fd, &me->err);
@@ -67,7 +67,7 @@ static int wrap_file(struct writer *me, int rc, const struct rs_set_blob *b)
 	return sc_wrap(&me->err, rc, "materializing rank %u '%s'", b->rank, b->path);
 }
 
-/* After an error: all files that were begun go. */
+/* Removes the files that were begun, after an error. */
 static void drop_begun(struct writer *me)
 {
 	struct rs_service *s = me->w->p->s;
@@ -106,7 +106,7 @@ static int write_begun(struct writer *me)
 	return 0;
 }
 
-/* Takes the image, also when it fails. */
+/* Begins the file of an image, which it takes, also on failure. */
 static int begin_file(struct writer *me, struct rs_set_blob *b, struct rs_image *im)
 {
 	struct rs_service *s = me->w->p->s;
@@ -121,7 +121,7 @@ static int begin_file(struct writer *me, struct rs_set_blob *b, struct rs_image 
 	return rc;
 }
 
-/* One rank file: an existing blob when one has these bytes, else a new one. */
+/* Takes one rank file: uses an existing blob if it has these bytes, else begins a new one. */
 static int take_file(struct writer *me, struct rs_set_blob *b)
 {
 	struct rs_pass *p = me->w->p;
@@ -205,7 +205,7 @@ static void *write_files(void *arg)
 	return NULL;
 }
 
-/* What it has written. */
+/* Flushes the files that a writer has written. */
 static void *flush_files(void *arg)
 {
 	struct writer *me = arg;
@@ -228,7 +228,7 @@ struct writers {
 	unsigned nr;
 };
 
-/* All but those before `from`; one for which there is no thread is done at once. */
+/* Starts the writers from `from` on, each in a thread; runs a writer here if there is no thread for it. */
 static void start(struct writers *all, unsigned from, void *(*step)(void *))
 {
 	for (unsigned i = from; i < all->nr; i++) {
@@ -245,7 +245,8 @@ static void join(struct writers *all, unsigned from)
 			(void)pthread_join(all->threads[i], NULL);
 }
 
-/* `meanwhile`, if any, is done while the disk is waited for; this thread writes, too. */
+/* Writes and flushes the files of a set; this thread writes, too, and calls `meanwhile` (may be NULL) while the disk is
+ * busy. */
 static int run(struct writing *w, struct writers *all, rs_meanwhile_fn *meanwhile, void *arg)
 {
 	int rc = 0;
@@ -424,8 +425,8 @@ static int on_chunk(void *arg, uint64_t bytes)
 	return rs_pass_is_stale(arg);
 }
 
-/* Checks that the new files have the tensors that were committed: bytes that changed on the disk unnoticed would get
- * new hashes with them, and the old files, which may have a copy, go with their version. */
+/* Checks that the new files have the tensors that were committed.  Bytes that changed on the disk unnoticed would get
+ * new hashes in the new files, and the old files, of which there may be a good copy, would go. */
 static int compare(void *arg)
 {
 	struct made *m = arg;
@@ -493,7 +494,7 @@ static int check_new(struct rs_pass *p, const struct rs_view *view, struct rs_se
 	return keeps_old(p, rc);
 }
 
-/* All new sets become the storage of the version. */
+/* Makes all new sets the storage of the version. */
 static int switch_over(struct rs_pass *p, struct rs_set **sets)
 {
 	const struct rs_version *old = p->head->version;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A damaged blob is mended from a blob with equal bytes, or from another node's copy; if there is none, nobody reads it
- * any more. */
+/* Mends a damaged blob from a blob with equal bytes, or from another node's copy; if there is neither, nobody reads the
+ * blob any more. */
 #include "reshard/upkeep/upkeep_i.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static int on_id(void *arg, uint64_t id)
 	return sc_vec_push(ids, id) < 0 ? sc_nomem(ids->err) : 0;
 }
 
-/* `to` has its bytes. */
+/* Puts a file that has the right bytes, `to`, in the place of the damaged one. */
 static int replace(struct rs_service *s, const struct rs_sealed *x, int to, struct sc_err *err)
 {
 	struct meta_store_dirs dirs = {{0}};
@@ -63,7 +63,7 @@ static int copy_over(struct rs_service *s, const struct rs_sealed *x, uint64_t f
 	return rc < 0 ? rc : replace(s, x, to, err);
 }
 
-/* Mends it from what other nodes have: 1, 0 (nobody has given the right bytes), or an error. */
+/* Fetches the bytes of a blob from other nodes: 1, 0 (no node has given the right bytes), or an error. */
 static int fetch_over(struct rs_service *s, const struct rs_sealed *x, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int to = -1;
@@ -89,7 +89,8 @@ static int fetch_over(struct rs_service *s, const struct rs_sealed *x, struct sc
 	return rc < 0 ? rc : 1;
 }
 
-/* Meanwhile nobody reads it: this node would be the first one to give its bytes. */
+/* Mends a blob from other nodes.  Meanwhile nobody reads the blob here: this node would be the first one that is asked
+ * for its bytes. */
 static int copy_from_nodes(struct rs_service *s, const struct rs_sealed *x, struct sc_err *err)
 {
 	struct sc_err ignored;
@@ -106,7 +107,7 @@ static int copy_from_nodes(struct rs_service *s, const struct rs_sealed *x, stru
 	return rc;
 }
 
-/* Mends it from a blob of this store: 1, 0 (there is none with its bytes), or an error. */
+/* Mends a blob from another blob of this store: 1, 0 (none has its bytes), or an error. */
 static int copy_from_twin(struct rs_service *s, const struct rs_sealed *x, uint64_t *ret_from, struct sc_err *err)
 {
 	struct ids twins = {.err = err};

@@ -31,7 +31,8 @@ static void tell_all(struct rs_service *s)
 		rs_job_tell(job);
 }
 
-/* What cannot be read, or is cut, is repaired from a replica or stays noted: reads of it fail by themselves. */
+/* Repairs a blob that cannot be read, or is cut short, from a replica.  If there is none the blob stays noted: reads of
+ * it fail by themselves. */
 static int repair(struct rs_service *s, const struct rs_sealed *x, const struct sc_err *why, bool is_new,
 		  struct sc_err *err)
 {
@@ -48,7 +49,8 @@ static int repair(struct rs_service *s, const struct rs_sealed *x, const struct 
 	return rc;
 }
 
-/* Has somebody written it since, or just before?  He may be restoring it, and not be ready. */
+/* Tells whether somebody has written the blob's file since that time, or just before: he may be restoring it, and not
+ * be ready. */
 static bool is_fresh(struct rs_service *s, uint64_t blob, int64_t since_s)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -107,7 +109,7 @@ int64_t rs_met_due(struct rs_service *s)
 	return due;
 }
 
-/* Gives a blob that is to be looked at now (0: none), which is put off for the next time.  *ret_new: nobody has looked
+/* Gives a blob that is to be looked at now (0: none), and sets the time of the next look.  *ret_new: nobody has looked
  * at it yet. */
 static uint64_t take(struct rs_service *s, bool *ret_new)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * First hashes, and sharing.  A blob is hashed once after it was sealed; one that is cut, or cannot be read by then is
- * noted.  A file that a rank wrote again unchanged becomes one file with the older one, by a hard link.  Replicas of
- * other ranks stay files of their own: damage is mended from them.
+ * Hashes blobs for the first time, and shares files.  A blob is hashed once after it was sealed; a blob that is cut
+ * short or cannot be read by then is noted.  A file that a rank wrote again unchanged becomes one file with the older
+ * one, by a hard link.  Replicas of other ranks stay files of their own: damage is mended from them.
  */
 #include "reshard/upkeep/upkeep_i.h"
 
@@ -32,7 +32,7 @@ int rs_sealed_add(void *arg, const struct meta_blob_row *row)
 	return sc_vec_push(b, x) < 0 ? sc_nomem(b->err) : 0;
 }
 
-/* 1: the same bytes, 0: not, or an error. */
+/* Compares two files byte by byte: 1 (equal), 0, or an error. */
 static int same_bytes(const struct rs_sealed *x, int a, uint64_t same, int b, struct sc_err *err)
 {
 	unsigned char *buffer = sc_sys.alloc(2 * (size_t)CHUNK);
@@ -97,8 +97,8 @@ static int on_hashed(void *arg, uint64_t bytes)
 	return rs_worker_is_called(arg);
 }
 
-/* A blob can have many gigabytes, and what the worker is called for is waited for: it is left for later,
- * some times. */
+/* Hashes a blob, or, some times, leaves it for later: it can have many gigabytes, and somebody may wait for what the
+ * worker is called for. */
 static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
 			 struct sc_err *err)
 {
@@ -119,8 +119,9 @@ int rs_hash_note(struct rs_service *s, const struct rs_sealed *x, struct sc_err 
 	return meta_blob_checked(s->catalog, x->id, x->hash, rs_now_s(), false, err);
 }
 
-/* What is cut or cannot be read is noted, as if a read had met it (met.c): it is looked at again soon, and somebody may
- * be restoring it.  1: it is hashed or noted, 0: it is left for later. */
+/* Hashes a blob for the first time.  Notes one that is cut short or cannot be read, as if a read had met it (met.c):
+ * the worker looks at it again soon, and somebody may be restoring it.  1: it is hashed or noted, 0: it is left for
+ * later. */
 static int hash_first(struct rs_service *s, struct rs_sealed *x, struct rs_left *left, struct sc_err *err)
 {
 	struct sc_err why = {0};

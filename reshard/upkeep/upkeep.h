@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Background work, as far as other rooms start it or wait for it. */
+/* How other rooms start background work, and wait for it. */
 #ifndef RS_UPKEEP_H
 #define RS_UPKEEP_H
 
@@ -12,10 +12,10 @@ int rs_service_work(struct rs_service *s, struct sc_err *err);
 bool rs_worker_rests(struct rs_service *s);
 /** Tells whether there are damaged blobs, marked or only met by a read; `status` of their jobs names them. */
 bool rs_service_is_damaged(struct rs_service *s);
-/** Bytes of a blob (0: of any that is elsewhere) that were given are wrong, or may be: what has them is forgotten, so
- *  who opens a file from now on gets others.  Thread: any. */
+/** Forgets what has bytes of a blob that were given and are wrong, or may be (0: of any blob of another node): who
+ *  opens a file from now on gets other bytes.  Thread: any. */
 void rs_bytes_were_wrong(struct rs_service *s, uint64_t blob);
-/** Tells whether there were such ever: then the kernel may keep some of any file. */
+/** Tells whether wrong bytes were ever given: then the kernel may have some in its cache of any file. */
 bool rs_service_gave_wrong(const struct rs_service *s);
 /** Reads blobs again that were last checked before that time (seconds since 1970), and damaged ones after an hour, a
  *  thousand at most. */
@@ -32,7 +32,7 @@ int rs_homes_load(struct rs_job *job, struct sc_err *err);
 /** Tells whether all files that this node keeps of a view, which is a head, are here; as of its last pass. */
 bool rs_homes_are_here(const struct rs_view *head);
 
-/* What a node has of the copies that it keeps of other nodes' files, of all versions of a job. */
+/* How much a node has of the copies that it is to keep of other nodes' files, of all versions of a job. */
 struct rs_copied {
 	uint64_t version;		/* the newest one */
 	uint64_t basis;			/* of struct rs_copies_ops */
@@ -44,7 +44,7 @@ struct rs_copied {
 	bool again;			/* only what was lost is tried again: nothing is new */
 };
 
-/* Which copies those are (reshard/copies). */
+/* Tells which copies a node is to keep (reshard/copies). */
 struct rs_copies_ops {
 	/** Begins a pass: sets c->basis, c->others, and c->replicas if it is 0.  False: it has been done, for this
 	 *  version, basis and number of copies. */
@@ -68,7 +68,7 @@ struct rs_copies_ops {
 	int (*cluster)(void *arg, struct sc_buf *buf, struct sc_err *err);
 	int (*set_cluster)(void *arg, const char *text, struct sc_err *err);
 };
-/** They are NULL on a machine of its own; `arg` is the service's member. */
+/** Sets these functions; they are NULL on a machine of its own.  `arg` is the service's member. */
 void rs_copies_by(struct rs_service *s, const struct rs_copies_ops *ops);
 
 #endif

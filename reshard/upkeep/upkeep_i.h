@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the parts of background work: the worker, garbage, and the care of sealed blobs. */
+/* What the files of this room share: the worker, garbage, and the care of sealed blobs. */
 #ifndef RS_UPKEEP_I_H
 #define RS_UPKEEP_I_H
 
@@ -28,7 +28,7 @@ struct rs_sealed_list {
 void rs_use_text(const struct meta_blob_use *use, struct sc_buf *buf);
 /** Tells whether an error of reading a blob means that the blob is damaged; other errors are transient. */
 bool rs_is_damage(const struct sc_err *why);
-/** Does any version use a blob?  1, 0, or errors of the catalog. */
+/** Tells whether any version uses a blob: 1, 0, or an error of the catalog. */
 int rs_blob_is_used(struct rs_service *s, uint64_t blob, struct sc_err *err);
 /** Loads the marks of damaged blobs from the catalog. */
 int rs_damaged_load(struct rs_service *s, struct sc_err *err);
@@ -42,11 +42,13 @@ void rs_left_add(struct rs_left *left, const struct sc_err *why);
 bool rs_left_by(struct rs_left *left, const struct sc_err *why);
 /** Returns 0 if all blobs could be checked, else the first error. */
 int rs_left_say(const struct rs_left *left, struct sc_err *err);
-/** Notes that a blob is damaged, or not any more: what needs it is tried again then.  1: this was news; 0; an error. */
+/** Notes that a blob is damaged, or not any more; then heads that need it are tried again.  Returns 1 (this was news),
+ *  0, or an error. */
 int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_err *err);
-/** Makes whoever opens a file from now on read a blob (0: any that is elsewhere) from where its bytes are now. */
+/** Makes each open from now on read a blob (0: any blob of another node) from where its bytes are now. */
 void rs_blob_anew(struct rs_service *s, uint64_t blob);
-/** A blob's bytes here were found to be wrong, and it is marked, or mended: rs_bytes_were_wrong() on all nodes. */
+/** Tells all nodes, by rs_bytes_were_wrong(), that the bytes of a blob on this node were wrong; it is marked or
+ *  mended. */
 void rs_damage_tell(struct rs_service *s, uint64_t blob);
 /** Collects blobs; `list` is a struct rs_sealed_list. */
 int rs_sealed_add(void *list, const struct meta_blob_row *row);
@@ -57,14 +59,13 @@ static inline int64_t rs_now_s(void)
 
 /* mend.c */
 #define RS_MENDED_TEXT 40
-/** Repairs a damaged blob from one with the same size and hash, or from what another node has of it; ret_from says from
- *  what, "": there is none. */
+/** Repairs a damaged blob from one with the same size and hash, or from another node; ret_from says from which ("":
+ *  there is none). */
 int rs_blob_mend(struct rs_service *s, uint64_t blob, uint64_t bytes, const uint8_t hash[16],
 		 char ret_from[RS_MENDED_TEXT], struct sc_err *err);
 /**
  * Judges a blob by the hash and size that were read, or by the error `why` of reading it.  Returns 0 if the blob is
- * intact,
- * 1 if it is damaged (it is then repaired or marked) or was removed, or an error.
+ * intact, 1 if it is damaged (it is then repaired or marked) or was removed, or an error.
  */
 int rs_blob_judge(struct rs_service *s, const struct rs_sealed *blob, const uint8_t hash[16], uint64_t bytes,
 		  const struct sc_err *why, struct sc_err *err);
@@ -72,13 +73,13 @@ int rs_blob_judge(struct rs_service *s, const struct rs_sealed *blob, const uint
 /* share.c */
 /** Hashes all blobs that have no hash yet, until the worker is called for something else. */
 int rs_hash_blobs(struct rs_service *s, struct sc_err *err);
-/** Notes the hash of a sealed blob, whose bytes have it: its file is shared with an equal one, and its record kept. */
+/** Notes the hash of a sealed blob, shares its file with an equal one, and writes its record. */
 int rs_hash_note(struct rs_service *s, const struct rs_sealed *blob, struct sc_err *err);
 
 /* met.c */
 /** Looks at the blobs whose damage somebody has met, as far as they are due. */
 void rs_met_check(struct rs_service *s);
-/** Returns when the next of these is to be looked at; 0: there is none. */
+/** Returns when the next of these blobs is to be looked at; 0: there is none. */
 int64_t rs_met_due(struct rs_service *s);
 
 /* scrub.c */
@@ -101,8 +102,8 @@ void rs_made_count(uint64_t bytes, uint64_t cloned);
 /** Releases blobs that opens made of earlier heads, RS_LEAVING_NS after these were left, or at once (`all`).
  *  *ret_gone: there is garbage now.  Returns true if some are still held. */
 bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
-/** What opens have made of a view may have bytes that were damaged then: nobody finds it from now on.  Returns whether
- *  there was any. */
+/** Hides the files that opens have made of a view, as they may have bytes that were damaged then.  Returns whether
+ *  there were any. */
 bool rs_made_wrong(struct rs_job *job, uint64_t view);
 
 /* worker.c */

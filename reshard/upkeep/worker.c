@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The worker: one thread that, job after job, verifies sets that are not verified yet,
- * materializes heads (materialize.c) and removes garbage.  It is the only one that removes
- * blobs of sets, so a blob that it is writing can't be taken for garbage.
+ * The worker: one thread that, job after job, verifies sets that are not verified yet, materializes heads
+ * (materialize.c) and removes garbage.  It is the only one that removes blobs of sets, so a blob that it is writing
+ * can't be taken for garbage.
  *
- * When something stops it, the job's status says so, the head stays readable, and it tries again after
- * RETRY_NS or when anything changes.  A head for which there was no space waits for more of it, or for
- * FULL_NS: a pass fills the disk before it fails, and whoever else writes then fails with it.  One whose
- * rows or headers are wrong waits as long: nothing that comes by itself mends them.  So does one that needs
- * a damaged blob, unless what is known to be damaged changes.
+ * When something stops it, the job's status says so, the head stays readable, and it tries again after RETRY_NS or when
+ * anything changes.  A head for which there was no space waits until there is more space, or for FULL_NS: a pass fills
+ * the disk before it fails, and other writers then fail with it.  A head whose rows or headers are wrong waits as long:
+ * nothing mends them by itself.  A head that needs a damaged blob waits as long, too, unless other blobs become known
+ * as damaged or intact.
  */
 #include "reshard/upkeep/pass.h"
 #include "reshard/records/record.h"
@@ -23,20 +23,20 @@
 #define RETRY_NS 2000000000
 #define FULL_NS INT64_C(60000000000)
 
-/* What is wrong with rows and headers stays so; space, memory and descriptors come back. */
+/* Tells whether an error stays: rows and headers stay wrong, but space, memory and descriptors come back. */
 static bool is_lasting(int rc)
 {
 	return rc == SC_E_STATE || rc == SC_E_TOPOLOGY || rc == SC_E_LAYOUT || rc == SC_E_UNSUPPORTED ||
 	       rc == SC_E_LIMIT;
 }
 
-/* Does whoever waits learn of it?  Not of what another try, which follows, may pass. */
+/* Tells whether an error ends the waits for a head: not if another try follows that may succeed. */
 static bool ends_waits(int code, bool is_last)
 {
 	return is_last || is_lasting(code) || code == SC_E_FORMAT || code == SC_E_DAMAGED;
 }
 
-/* `head`: what was worked on; `is_last`: it is not tried again at once. */
+/* Notes the error that stopped the work on a head; `is_last`: the worker does not try again at once. */
 static void set_stopped(struct rs_job *job, uint64_t head, const struct sc_err *err, bool is_last)
 {
 	const char *why = err ? err->msg : NULL;
@@ -75,7 +75,8 @@ static bool wants_materialize(struct rs_job *job, const struct rs_view *head)
 	return wants && !(s->shared ? rs_homes_are_here(head) : rs_view_is_materialized(head));
 }
 
-/* Of a cluster's version each node verifies what it has. */
+/* Tells whether a version may be materialized by what its verification has found.  In a cluster each node verifies the
+ * files that it has. */
 static bool may_materialize(const struct rs_service *s, const struct rs_version *v)
 {
 	enum meta_verified verified = rs_version_verified(v);
@@ -83,7 +84,7 @@ static bool may_materialize(const struct rs_service *s, const struct rs_version 
 	return verified == META_EQUAL || (s->shared && verified == META_UNVERIFIED);
 }
 
-/* *garbage: set when blobs were written, or replaced, or a version was dropped. */
+/* Works on the head of a job.  Sets *garbage if blobs were written or replaced, or a version was dropped. */
 static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, struct sc_err *err)
 {
 	struct rs_pass p = {.s = s, .job = job, .err = err, .head = rs_job_head(job)};
@@ -131,7 +132,8 @@ int rs_service_work(struct rs_service *s, struct sc_err *err)
 	return rc < 0 ? rc : rs_trees_keep(s, err);
 }
 
-/* *garbage: there may be rows of it; afterwards, whether some could not be removed.  True: more of it comes soon. */
+/* Removes garbage.  *garbage says that there may be some, and afterwards whether some could not be removed.  Returns
+ * true if more of it comes soon. */
 static bool tidy(struct rs_service *s, bool *garbage, bool may_wait)
 {
 	bool more = rs_made_expire(s, !may_wait, garbage);
@@ -149,7 +151,7 @@ static bool tidy(struct rs_service *s, bool *garbage, bool may_wait)
 	return more || s->nameless.nr;
 }
 
-/* Bytes that are free in the store, also for root alone: they are only compared. */
+/* Returns the free bytes of the store, with those for root alone: they are only compared. */
 static uint64_t free_space(struct rs_service *s)
 {
 	struct statvfs fs;
@@ -166,7 +168,8 @@ static uint64_t head_id(struct rs_service *s, struct rs_job *job)
 	return id;
 }
 
-/* A head that had no space, or whose rows, headers or bytes are wrong; who waits for one of the latter has it tried. */
+/* Tells whether a head is put off: it had no space, or its rows, headers or bytes are wrong.  If somebody waits for a
+ * head that is wrong, it is tried all the same. */
 static bool is_put_off(struct rs_service *s, struct rs_job *job, uint64_t head, uint64_t space)
 {
 	bool news = meta_store_damage_news(&s->store) != job->full.news, lasts;
@@ -178,7 +181,7 @@ static bool is_put_off(struct rs_service *s, struct rs_job *job, uint64_t head, 
 	return sc_now_ns() < job->full.until_ns && (lasts || (job->full.head == head && space <= job->full.space));
 }
 
-/* Who waits for a head that is put off learns why. */
+/* Tells those who wait for a head that is put off why it is. */
 static void set_put_off(struct rs_job *job, uint64_t head)
 {
 	bool asked;
@@ -191,7 +194,7 @@ static void set_put_off(struct rs_job *job, uint64_t head)
 		rs_job_tell(job);
 }
 
-/* One job; true when it has to be tried again. */
+/* Works on one job; true: it has to be tried again. */
 static bool try_job(struct rs_service *s, struct rs_job *job, bool *garbage, bool is_last)
 {
 	uint64_t head = head_id(s, job), space = free_space(s), news = meta_store_damage_news(&s->store);
@@ -229,7 +232,7 @@ static bool try_jobs(struct rs_service *s, bool *garbage, bool is_last)
 	return again;
 }
 
-/* What somebody may wait for comes first; true when it has to be tried again. */
+/* Does all work, first that for which somebody may wait; true: some of it has to be tried again. */
 static bool work(struct rs_service *s, bool *garbage)
 {
 	bool had_garbage = *garbage || s->nameless.nr;
@@ -258,7 +261,7 @@ static bool work(struct rs_service *s, bool *garbage)
 	return again || rc < 0 || kept < 0 || *garbage || more;
 }
 
-/* An orderly end leaves nothing that somebody would miss. */
+/* Does what an orderly end must not leave undone: removes garbage, and writes the records that fsck --rebuild reads. */
 static void finish(struct rs_service *s)
 {
 	bool garbage = s->is_held; /* nobody can ask for dropped versions any more */
@@ -270,7 +273,7 @@ static void finish(struct rs_service *s)
 	rs_say_once(&s->said.trees, rs_trees_keep(s, &err), &err);
 }
 
-/* When to go on without a call; 0: never. */
+/* Returns when the worker goes on without a call; 0: never. */
 static int64_t wake_ns(struct rs_service *s, bool again)
 {
 	int64_t met = rs_met_due(s), retry = again ? sc_now_ns() + RETRY_NS : 0;
