@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A catalog that is older than its store: a backup was put back, and the blobs were not.  A start would take what was
- * committed since for garbage.  What tells is recovery records:
+ * Refuses a catalog that is older than its store: a backup of the catalog was put back, and the blobs were not.  A
+ * start would take what was committed since for garbage.  Recovery records tell:
  *
- * 1. A record is written for what has a row.  Before it is written, it is on stable storage that the number was given
- *    (meta_number_flush()).  So neither a kill nor a power cut leaves a record with a number beyond the last one.
- * 2. What was made for a commit that never was, or for a working tree, has no record, whatever its number.  A second
- *    name of a file has the record of the first, which the catalog may know, so files of several names tell nothing.
- *    (A commit that shares all its files with older ones has a tree of its own, too.)
+ * 1. Only a blob or tree that has a row gets a record.  Before the record is written, stable storage says that its
+ *    number was given (meta_number_flush()).  So neither a kill nor a power cut leaves a record with a number that the
+ *    catalog has not given.
+ * 2. A blob of a commit that never was, or of a working tree, has no record, whatever its number.  A second name of a
+ *    file has the record of the first, which the catalog may know, so files of several names tell nothing.  (A commit
+ *    that shares all its files with older ones has a tree of its own, too.)
  */
 #include "reshard/records/record.h"
 
@@ -22,7 +23,8 @@ struct newer {
 	struct sc_err *err;
 };
 
-/* It has no record, or what has its name is no file, cannot be read, or is in a wrong folder: nobody committed that. */
+/* Tells whether a blob says nothing of the catalog: it has no record, or is no file, cannot be read, or is in a wrong
+ * folder, so nobody has committed it. */
 static bool says_nothing(int rc, const struct sc_err *err)
 {
 	return rc == SC_E_NOT_FOUND || rc == SC_E_DAMAGED || (rc == SC_E_SYSTEM && (err->errnum == ENOENT ||

@@ -53,7 +53,8 @@ static bool is_next(const struct ranked *a, const struct ranked *b, int64_t step
 	return b->rank - a->rank == step && a->mode == b->mode && a->uid == b->uid && a->gid == b->gid;
 }
 
-/* Ranks that have it, as FIRST-LAST/STEP MODE UID GID: replicas are at equal distances, and mostly of one owner. */
+/* Writes the ranks that have a blob, as FIRST-LAST/STEP MODE UID GID: replicas are at equal distances, and mostly of
+ * one owner. */
 static void add_ranks(struct writing *w)
 {
 	const struct ranked *r = w->ranks.at;
@@ -73,7 +74,8 @@ static void add_ranks(struct writing *w)
 	sc_buf_printf(&w->use, "\n");
 }
 
-/* The use that was collected is whole: in the order of meta_blob_record(), as many as there is room for. */
+/* Ends a use whose ranks are collected, and writes it if there is room; uses come in the order of
+ * meta_blob_record(). */
 static void end_use(struct writing *w)
 {
 	if (!w->set)
@@ -167,7 +169,7 @@ static int drop_all(struct rs_service *s, const struct stale *stale, struct sc_e
 	return meta_catalog_end(s->catalog, rc, err);
 }
 
-/* The oldest notes; *ret_more: there are others. */
+/* Renews the records of the oldest notes; *ret_more: there are more notes. */
 static int renew_some(struct rs_service *s, bool *ret_more, struct sc_err *err)
 {
 	struct stale stale = {0};
@@ -218,7 +220,7 @@ static bool read_hash(const char *text, uint8_t hash[16])
 	return true;
 }
 
-/* A line of a record; false: it can't be understood. */
+/* Reads a line of a record; false: it can't be understood. */
 static bool read_line(struct rs_record *r, const char *key, char *value)
 {
 	int at = 0;
@@ -247,7 +249,7 @@ static bool read_line(struct rs_record *r, const char *key, char *value)
 	return true;
 }
 
-/* One job's lines, from *text on; false: they can't be understood, or the job that they name lacks something. */
+/* Reads the lines of one job, from *text on; false: they can't be understood, or lack something. */
 static bool read_use(char **text, struct rs_record *r)
 {
 	while (*text && **text) {

@@ -41,10 +41,10 @@ int rs_record_layout(struct rs_service *s, uint64_t id, char name[RS_LAYOUT_NAME
 /** Writes the record of a sealed and hashed blob.  Errors: SC_E_UNSUPPORTED (the file system has no such
  *  attributes). */
 int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16], struct sc_err *err);
-/** Does the same, but logs errors and goes on: only fsck --rebuild needs the record. */
+/** Writes the record, but logs errors and goes on: only fsck --rebuild needs the record. */
 void rs_record_keep(struct rs_service *s, uint64_t blob, const uint8_t hash[16]);
-/** Writes the records of blobs that other sets or jobs have than their files say.  `yields`: some of them, if the
- *  worker is called meanwhile. */
+/** Writes the records of blobs whose sets or jobs are not those that their files say.  `yields`: stops if the worker is
+ *  called meanwhile. */
 int rs_records_renew(struct rs_service *s, bool yields, struct sc_err *err);
 /** Gives the hash, and calls `each` for each job that the file names; texts are the arena's.  Errors: SC_E_NOT_FOUND,
  *  the file says nothing; SC_E_FORMAT. */

@@ -71,7 +71,8 @@ static int add_entry(struct rs_joined *j, const struct meta_entry_row *row)
 	return row->ino ? sc_vec_push(&j->entries, (struct rs_joined_entry){.row = row}) : 0;
 }
 
-/* A row of an inode tells all of it, its attributes too: those of the same tree. */
+/* Adds an attribute, unless a newer tree has the row of its inode: a row tells all of an inode, with the attributes of
+ * the same tree. */
 static int add_xattr(struct rs_joined *j, const struct meta_xattr_row *row, size_t from)
 {
 	const struct rs_joined_inode *x = rs_joined_inode(j, row->ino);
@@ -122,7 +123,7 @@ const char *rs_joined_path(const struct rs_joined *j, uint64_t path_id)
 	return NULL;
 }
 
-/* The folders of the job and of ranks, and what follows from a topology, need no name. */
+/* Tells whether an inode needs no name: the folder of the job or of a rank, or what follows from a topology. */
 static bool is_top(const struct rs_joined *j, uint64_t ino)
 {
 	const uint64_t root = j->chain[0].root;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the recovery records of a chain of trees tell together, as one tree without a base. */
+/* Joins the recovery records of a chain of trees into one tree without a base. */
 #ifndef RS_TREE_JOIN_H
 #define RS_TREE_JOIN_H
 

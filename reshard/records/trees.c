@@ -186,7 +186,7 @@ static int read_set(struct rs_tree_record *r, char *value)
 	return sc_vec_push(&r->sets, set) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
-/* A line of a record: 0, SC_E_FORMAT or SC_E_NO_MEMORY. */
+/* Reads a line of a record: 0, SC_E_FORMAT or SC_E_NO_MEMORY. */
 static int read_line(struct rs_tree_record *r, const char *key, char *value)
 {
 	const struct {
@@ -219,7 +219,7 @@ static int read_line(struct rs_tree_record *r, const char *key, char *value)
 	return SC_E_FORMAT;
 }
 
-/* Lines, up to the one that tells the bytes of the rows behind it. */
+/* Reads lines, up to the one that tells the bytes of the rows behind it. */
 static int read_lines(struct rs_tree_record *r, char **text, const char *end, size_t *ret_rows)
 {
 	while (*text < end) {

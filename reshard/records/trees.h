@@ -8,17 +8,18 @@
  *     owner UID GID MODE           of the job
  *     tree NUMBER BASE ROOT
  *     layout NAME                  of its text in STORE/layouts: under which the rows of ranks were made
- *     topology TEXT                likewise
+ *     topology TEXT                under which the rows of ranks were made
  *     head-layout NAME             of the newest version that had the tree when the record was written
- *     head-topology TEXT           likewise
- *     version NUMBER               likewise, 0: none
- *     step NUMBER                  likewise, -1: none
+ *     head-topology TEXT           of that version
+ *     version NUMBER               its number, 0: none
+ *     step NUMBER                  its step, -1: none
  *     last-set NUMBER              the newest set that there was then
  *     path NUMBER PATH             that virtual numbers in the rows are made of; a line each
  *     set NUMBER FILE              a set of that version, and its logical file of tensors; a line each
  *     rows BYTES
  *
- * The worker writes it after the commit, and again when the tree was made flat, or is of another version, too.
+ * The worker writes the record after the commit, and again when the tree was made flat, or when one more version has
+ * it.
  */
 #ifndef RS_TREES_H
 #define RS_TREES_H
@@ -48,7 +49,7 @@ struct rs_tree_record {
 	char *text;		/* texts and rows are here */
 };
 
-/** Writes the records of trees that have none, or not their own any more; then removes those of trees that are gone. */
+/** Writes the records of trees that have none, or an old one; then removes the records of trees that are gone. */
 int rs_trees_keep(struct rs_service *s, struct sc_err *err);
 /** Reads a record.  Errors: SC_E_FORMAT (it is damaged), of reading. */
 int rs_tree_record_read(struct rs_service *s, uint64_t tree, struct rs_tree_record *ret, struct sc_err *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fsck: everything that a store promises, looked at again.  Reads every byte.  A damaged blob is
- * mended where another blob had the same contents (replicas that ranks wrote one by one).
+ * fsck checks everything that a store promises, and reads every byte.  It mends a damaged blob if another blob had the
+ * same contents (replicas that ranks wrote one by one).
  */
 #include "reshard/repair/repair.h"
 
@@ -143,7 +143,7 @@ static int check_blob(struct fsck *f, struct found *b)
 	return 0;
 }
 
-/* One that was marked and is intact: it was restored, or its disk failed for a while. */
+/* Takes the mark off a blob that is intact: somebody has restored it, or its disk failed only for a while. */
 static int unmark(struct fsck *f, const struct found *b)
 {
 	sc_buf_printf(f->report, "intact\tblob %" PRIu64 ", which was marked as damaged; the mark is removed\n", b->id);
@@ -183,7 +183,7 @@ static int on_use(void *arg, const struct meta_blob_use *use)
 	return 0;
 }
 
-/* Which files of which ranks a damaged blob is. */
+/* Names the files, with their ranks, that a damaged blob is. */
 static int name_damage(struct fsck *f, const struct found *b)
 {
 	struct named n = {f, b};
@@ -278,7 +278,7 @@ struct tree_walk {
 	struct sc_arena arena;
 };
 
-/* A regular file is in a set, or has a blob of its own. */
+/* Checks that a regular file is in a set, or has a blob of its own. */
 static int check_file(struct tree_walk *w, const struct meta_inode_row *row, struct meta_bytes name)
 {
 	const char *path;
@@ -365,7 +365,7 @@ static int check_job(struct fsck *f, struct rs_job *job)
 	return rc;
 }
 
-/* Of changes that were lost: no problem that can be mended, and no harm to what is there. */
+/* Reports a damaged log.  Its changes are lost: nothing can mend that, and it harms nothing else. */
 static void tell_of_log(struct fsck *f)
 {
 	struct meta_tail_damage damage;

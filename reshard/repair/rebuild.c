@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A new catalog from what the blobs say of themselves: of each job the newest state of each file of tensors, as one
- * version.  It is made by the ordinary commands: blobs become files of the working tree, which are then
- * committed, with all that commit checks; one commit for each topology under which files were written.
- * All else is what the job's newest tree tells (rebuild_trees.c).  What is not used goes to lost+found.  Older
- * versions, tags, settings and datasets are not made again.
+ * Makes a new catalog from what the blobs say of themselves: for each job one version, with the newest state of each
+ * file of tensors.  Ordinary commands make it: blobs become files of the working tree, which are then committed, with
+ * all checks of a commit; one commit for each topology under which files were written.  The job's newest tree tells all
+ * else (rebuild_trees.c).  Blobs that are not used go to lost+found.  Older versions, tags, settings and datasets are
+ * not made again.
  */
 #include "reshard/repair/rebuild_i.h"
 
@@ -17,7 +17,7 @@
 
 #include "reshard/engine/copy.h"
 
-/* By job, then from old to new. */
+/* Orders records by job, then from old to new. */
 static int compare(const void *a, const void *b)
 {
 	const struct rs_record *x = a, *y = b;
@@ -30,7 +30,7 @@ static int compare(const void *a, const void *b)
 
 /* --- one file of one set --- */
 
-/* Written under one presentation, so that they are committed together. */
+/* Tells whether two records were written under one presentation, so that they are committed together. */
 static bool go_together(const struct rs_record *a, const struct rs_record *b)
 {
 	return strcmp(a->layout, b->layout) == 0 && strcmp(a->topology, b->topology) == 0 &&
@@ -44,7 +44,7 @@ struct adopting {
 	struct rs_rebuild_file *file;
 };
 
-/* A file for `mine` with the bytes of `blob`.  One file has one owner, and is of one job. */
+/* Makes a file for the blob `mine` with the bytes of `blob`: one file has one owner, and belongs to one job. */
 static int copy_blob(struct adopting *a, uint64_t mine, uint64_t blob, const struct rs_owner *owner)
 {
 	const struct meta_store *store = &a->r->s->store;
@@ -88,7 +88,7 @@ static int on_rank(void *arg, uint32_t rank, const struct rs_owner *owner)
 	return rc;
 }
 
-/* Newer sets first. */
+/* Makes a file of the working tree from a record; newer sets come first. */
 static int adopt_file(struct rs_rebuild *r, struct rs_job *job, size_t first, size_t end,
 		      const struct rs_record *newest)
 {
@@ -137,8 +137,8 @@ static int present(struct rs_rebuild *r, struct rs_job *job, const char *layout,
 	return rc < 0 ? rc : rs_job_topology(RS_CALLER(r->s), job, topology, r->err);
 }
 
-/* What is committed first may be a part of what there was, which no topology need divide: of the records from i on that
- * are committed together. */
+/* Tells of which whole state the records from i on that are committed together are a part, as no topology need divide
+ * a part. */
 static struct rs_whole whole_of(const struct rs_rebuild *r, size_t i, size_t end, struct rs_whole before)
 {
 	const struct rs_record *now = &r->all.at[i];
@@ -160,7 +160,7 @@ static struct rs_whole whole_of(const struct rs_rebuild *r, size_t i, size_t end
 	return whole;
 }
 
-/* The names that this rebuild gave to blobs once more, or to copies of them. */
+/* Removes the second names that this rebuild gave to blobs, and the copies of blobs. */
 static int drop_twins(struct rs_rebuild *r, int rc)
 {
 	struct sc_err ignored;
@@ -174,7 +174,7 @@ static int drop_twins(struct rs_rebuild *r, int rc)
 	return rc;
 }
 
-/* Once they are sealed, ranks share a blob again: what the blob says of itself is said of all of them. */
+/* Makes ranks share a blob again once their files are sealed, so that the record of the blob has all of them. */
 static int join_twins(struct rs_rebuild *r)
 {
 	int rc = meta_catalog_begin(r->s->catalog, false, r->err);
@@ -186,7 +186,7 @@ static int join_twins(struct rs_rebuild *r)
 	return drop_twins(r, meta_catalog_end(r->s->catalog, rc, r->err));
 }
 
-/* Its row goes. */
+/* Leaves the file of a blob whose row meta_garbage() removes: it goes to lost+found. */
 static int on_garbage(void *arg, uint64_t blob)
 {
 	(void)arg;
@@ -194,7 +194,7 @@ static int on_garbage(void *arg, uint64_t blob)
 	return 0;
 }
 
-/* A part of a job is none: all that it was made of goes to lost+found. */
+/* Removes a job that could be made in part only; all blobs of which it was made go to lost+found. */
 static int forget(struct rs_rebuild *r, struct rs_job *job, int rc)
 {
 	struct sc_err why = *r->err;
@@ -209,7 +209,7 @@ static int forget(struct rs_rebuild *r, struct rs_job *job, int rc)
 	return rc;
 }
 
-/* Files of tensors: records first to end. */
+/* Makes and commits the files of tensors of a job, of the records first to end. */
 static int tensors_of(struct rs_rebuild *r, struct rs_job *job, size_t first, size_t end, int64_t step)
 {
 	const struct rs_record *now = NULL;
@@ -241,7 +241,7 @@ static int tensors_of(struct rs_rebuild *r, struct rs_job *job, size_t first, si
 	return rc;
 }
 
-/* The rest.  A job that was presented anew since its tensors were written is presented so again. */
+/* Gives a job what its tree tells, and presents it anew if it was since its tensors were written. */
 static int tree_of(struct rs_rebuild *r, struct rs_job *job, const struct rs_record *last, struct rs_joined *tree)
 {
 	const struct rs_tree_record *t = &tree->chain[0];
@@ -282,7 +282,7 @@ static struct rs_job *make_job(struct rs_rebuild *r, const char *name, const str
 	return job;
 }
 
-/* The records of a job, first to end, maybe none; and its tree, if there is one. */
+/* Makes a job of its records, first to end, maybe none, and of its tree, if there is one. */
 static int make_of(struct rs_rebuild *r, const char *name, size_t first, size_t end, struct rs_joined *tree)
 {
 	const struct rs_record *last = first < end ? &r->all.at[end - 1] : NULL;
@@ -296,7 +296,7 @@ static int make_of(struct rs_rebuild *r, const char *name, size_t first, size_t 
 
 /* --- which version: the newest one that is whole --- */
 
-/* Of which sets a job is made. */
+/* The sets of which a job may be made. */
 enum sets {
 	ALL,	/* that there are: its tree may not be the newest one */
 	SINCE,	/* of its newest tree's version, and those that were written since */
@@ -333,7 +333,7 @@ static void pick(struct rs_rebuild *r, struct pick *p)
 			r->all.at[p->first + p->nr++] = p->records[i];
 }
 
-/* The newest and the oldest set that was picked of a logical file; 0: none. */
+/* Finds the newest and the oldest set that was picked of a logical file; 0: none. */
 static uint64_t newest_set(const struct rs_rebuild *r, const struct pick *p, const char *file, uint64_t *ret_oldest)
 {
 	uint64_t newest = 0;
@@ -350,8 +350,8 @@ static uint64_t newest_set(const struct rs_rebuild *r, const struct pick *p, con
 	return newest;
 }
 
-/* Refuses to make a file without the ranks of a damaged blob, or with those of an older set; what replicas and the
- * topology leave of a set by itself, the commit judges. */
+/* Refuses to make a file without the ranks of a damaged blob, or with ranks of an older set.  The commit judges what
+ * replicas and the topology leave of one set. */
 static int refuse_lost(struct rs_rebuild *r, const struct pick *p)
 {
 	for (size_t i = 0; i < r->lost.nr; i++) {
@@ -368,8 +368,8 @@ static int refuse_lost(struct rs_rebuild *r, const struct pick *p)
 	return 0;
 }
 
-/* Sets that the tree's version had, and of which no blob tells.  An older version is refused then; the newest one only
- * if blobs that say nothing can't be the reason. */
+/* Refuses a version if its tree names a set of which no blob tells.  The newest version is refused only if blobs that
+ * say nothing can't be the reason. */
 static int refuse_missing(struct rs_rebuild *r, const struct pick *p)
 {
 	const struct rs_tree_record *tree = &p->tree.chain[0];
@@ -408,7 +408,7 @@ static void add_when(struct sc_buf *buf, const struct pick *p)
 	sc_buf_printf(buf, "tree %" PRIu64, p->tree.chain[0].id);
 }
 
-/* Goes on to what else a job can be made of: 1, 0 (there is nothing) or an error. */
+/* Goes on to the next older tree and sets of which a job can be made: 1, 0 (there are none) or an error. */
 static int next_older(struct rs_rebuild *r, struct pick *p, size_t *at)
 {
 	const size_t before = p->nr;
@@ -428,14 +428,14 @@ static int next_older(struct rs_rebuild *r, struct pick *p, size_t *at)
 	return rc;
 }
 
-/* Does an error say that the version is not whole?  Others may not come again. */
+/* Tells whether an error says that a version is not whole; other errors may not come again. */
 static bool is_of_version(int rc)
 {
 	return rc < 0 && rc != SC_E_NO_MEMORY && rc != SC_E_CATALOG && rc != SC_E_CORRUPT && rc != SC_E_SYSTEM &&
 	       rc != SC_E_NO_SPACE && rc != SC_E_BUSY;
 }
 
-/* `rc`: that of the newest version.  Older ones are tried in turn. */
+/* Tries older versions in turn after the newest one has failed with `rc`. */
 static int make_older(struct rs_rebuild *r, struct pick *p, size_t *at, int rc)
 {
 	const struct sc_err why = *r->err;
@@ -472,7 +472,7 @@ static int make_older(struct rs_rebuild *r, struct pick *p, size_t *at, int rc)
 	return rc;
 }
 
-/* The records of a job, first to end, maybe none; and its tree, if there is one. */
+/* Makes the newest version of a job that its records, first to end, maybe none, and its trees can make. */
 static int job_of(struct rs_rebuild *r, const char *name, size_t first, size_t end)
 {
 	struct pick p = {.name = name, .first = first, .end = end};
@@ -496,7 +496,7 @@ static int job_of(struct rs_rebuild *r, const char *name, size_t first, size_t e
 	return rc;
 }
 
-/* A blob has several records, and blobs that share a file have each other's. */
+/* Counts the used blobs of a job.  A blob has several records, and blobs that share a file have each other's. */
 static size_t count_used(struct rs_rebuild *r, const char *name, size_t first, size_t end)
 {
 	size_t nr = 0;
@@ -527,7 +527,7 @@ static int one_job(struct rs_rebuild *r, const char *name, size_t first, size_t 
 	return 0;
 }
 
-/* Those that no blob of tensors names. */
+/* Makes the jobs that no blob of tensors names, from their trees alone. */
 static int each_other_job(struct rs_rebuild *r)
 {
 	for (size_t i = 0; i < r->trees.nr; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which blobs there are for a new catalog, and what they say of themselves; damaged ones are named and left out. */
+/* Reads the blobs for a new catalog, and what they say of themselves; names damaged ones and leaves them out. */
 #include "reshard/repair/rebuild_i.h"
 
 #include <errno.h>
@@ -15,7 +15,8 @@ static int on_record(void *arg, const struct rs_record *record)
 	return sc_vec_push(&r->all, *record) < 0 ? sc_nomem(r->err) : 0;
 }
 
-/* What a damaged blob says is known as lost, from record `first` on.  `why`: without a code, it has other bytes. */
+/* Notes that what a damaged blob says, from record `first` on, is lost.  `why` without a code: the blob has other
+ * bytes. */
 static int leave_out(struct rs_rebuild *r, uint64_t blob, const struct rs_record *rec, size_t first,
 		     const struct sc_err *why)
 {

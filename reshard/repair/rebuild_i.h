@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rebuild of the catalog: rebuild.c has jobs and their files of tensors, rebuild_blobs.c what
- * there is for them, rebuild_trees.c what trees tell. */
+/* What the files of a rebuild share: rebuild.c makes jobs and their files of tensors, rebuild_blobs.c reads the blobs,
+ * rebuild_trees.c the trees. */
 #ifndef RS_REBUILD_I_H
 #define RS_REBUILD_I_H
 
@@ -9,7 +9,7 @@
 #include "reshard/records/tree_join.h"
 #include "reshard/upkeep/upkeep_i.h"
 
-/** Does an error say nothing of the job that it came with?  Then the rebuild ends, and nothing was moved. */
+/** Tells whether an error says nothing of the job with which it came: then the rebuild ends, and nothing was moved. */
 bool rs_rebuild_ends(int rc, const struct sc_err *err);
 
 struct rs_rebuild_file {
@@ -54,7 +54,7 @@ struct rs_rebuild {
 };
 
 /* rebuild_blobs.c */
-/** Looks at all blobs: what those say that are whole, and what damaged ones say, which are named. */
+/** Reads the records of all blobs, of whole and of damaged ones; names the damaged ones. */
 int rs_rebuild_read_blobs(struct rs_rebuild *r);
 
 /* rebuild_trees.c */
@@ -64,7 +64,7 @@ void rs_rebuild_sort_files(struct rs_rebuild *r);
 /** Looks at all recovery records of trees. */
 int rs_rebuild_read_trees(struct rs_rebuild *r);
 /** Reads the newest whole tree of a job from *at (0 at first) on, and moves *at behind it: 1, 0 (there is none) or an
- *  error.  *ret_newest: it is not an older one. */
+ *  error.  *ret_newest: no newer tree of the job was passed over. */
 int rs_rebuild_find_tree(struct rs_rebuild *r, const char *job, size_t *at, struct rs_joined *ret, bool *ret_newest);
 /** Gives a job what its tree tells: in its head, or in a version that it gets. */
 int rs_rebuild_tree(struct rs_rebuild *r, struct rs_job *job, struct rs_joined *tree, const char *layout_text);

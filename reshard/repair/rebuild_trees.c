@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain files, folders, links and attributes of a job, from the recovery records of its trees: rows of one new tree,
- * with new numbers.  A file whose bytes are lost or damaged is named, and left out.
+ * Makes plain files, folders, links and attributes of a job from the recovery records of its trees: rows of one new
+ * tree, with new numbers.  A file whose bytes are lost or damaged is named, and left out.
  */
 #include "reshard/repair/rebuild_i.h"
 
@@ -88,7 +88,8 @@ int rs_rebuild_read_trees(struct rs_rebuild *r)
 	return rc < 0 || !last ? rc : meta_tree_reserve(r->s->catalog, last, r->err);
 }
 
-/* A damaged record may be of any job. */
+/* Tells whether a tree may be an older one of its job, as a damaged record, which may be of any job, has a larger
+ * number. */
 static bool may_be_older(const struct rs_rebuild *r, uint64_t tree)
 {
 	for (size_t i = 0; i < r->trees.nr; i++)
@@ -140,7 +141,7 @@ static int on_record(void *arg, const struct rs_record *record)
 	return 0;
 }
 
-/* Reads a blob: does it have the bytes that it had when it was sealed? */
+/* Reads a blob, and checks that it has the bytes that it had when it was sealed. */
 static int read_file(struct rs_rebuild *r, struct rs_rebuild_file *f, struct sc_err *why)
 {
 	struct sc_arena arena = {0};
@@ -157,7 +158,7 @@ static int read_file(struct rs_rebuild *r, struct rs_rebuild_file *f, struct sc_
 	return rc;
 }
 
-/* 1: the file has its bytes; 0: not, `why` says why not; or an error. */
+/* Tells whether a file has its bytes: 1, 0 (`why` says why not), or an error. */
 static int is_intact(struct rs_rebuild *r, const struct meta_inode_row *row, struct sc_err *why)
 {
 	struct rs_rebuild_file *f = rs_rebuild_file(r, row->blob);
@@ -304,7 +305,7 @@ static int other_rows(struct numbering *n)
 	return 0;
 }
 
-/* Numbers of the rows: in the transaction, from a block of the job. */
+/* Gives the rows new numbers, from a block of the job, inside the transaction. */
 static int take_numbers(struct numbering *n)
 {
 	uint64_t nr = 0, first;
@@ -417,8 +418,8 @@ int rs_rebuild_tree(struct rs_rebuild *r, struct rs_job *job, struct rs_joined *
 	return rc;
 }
 
-/* A blob says of which sets it is now, none if it is a plain file's: the sets of before are not those of the new trees,
- * by which the next rebuild tells what was removed. */
+/* Writes the record of a blob anew: it names the sets that have the blob now, or none if it is a plain file.  The next
+ * rebuild tells by the sets of the new trees what was removed. */
 static int keep_record(struct rs_rebuild *r, const struct rs_rebuild_file *f)
 {
 	struct sc_err why;

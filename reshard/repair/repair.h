@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is done about a store that nobody has mounted: it is checked, and a lost catalog is made again.
+ * Checks a store that nobody has mounted, and makes a lost catalog again.
  *
  * Thread: one, on a service without background work.
  */

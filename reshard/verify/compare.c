@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Verification.  A rank's box of a logical tensor has a digest (engine/digest.h) that depends on nothing but the box
+ * Verifies sets.  A rank's box of a logical tensor has a digest (engine/digest.h) that depends on nothing but the box
  * and its bytes, so:
  *
  *  1. Boxes of one region have equal digests, or copies differ.
@@ -61,7 +61,8 @@ void rs_verify_line(struct verify *v, const char *fmt, ...)
 
 /* --- digests of boxes --- */
 
-/* Type and shape of a logical tensor as they are cut.  One smaller than a byte is whole on every rank, as its bytes. */
+/* Gives type and shape of a logical tensor as they are cut.  If its elements are smaller than a byte, each rank has it
+ * whole, and it counts as its bytes. */
 static unsigned cut_as(const struct meta_tensor *t, struct meta_shape *ret)
 {
 	unsigned bits = meta_dtype_bits(t->dtype);
@@ -74,7 +75,7 @@ static unsigned cut_as(const struct meta_tensor *t, struct meta_shape *ret)
 	return 1;
 }
 
-/* The region of a box as a box of the whole tensor, and where that begins in it, in elements. */
+/* Makes the region of a box a box of the whole tensor; *ret_base: where that begins in the tensor, in elements. */
 static struct meta_box in_whole(const struct meta_shape *shape, const struct meta_box *box, uint64_t *ret_base)
 {
 	struct meta_box w = *box;
@@ -89,7 +90,7 @@ static struct meta_box in_whole(const struct meta_shape *shape, const struct met
 	return w;
 }
 
-/* Adds what one copy puts into bytes [at, at + bytes) of its target, which begins at byte `base` of the tensor. */
+/* Digests the bytes [at, at + bytes) that one copy puts into its target, which begins at byte `base` of the tensor. */
 static int digest_chunk(struct verify *v, const struct rs_mapped *m, const struct rs_gather *one, uint64_t at,
 			uint64_t bytes, uint64_t base)
 {
@@ -108,7 +109,7 @@ static int digest_chunk(struct verify *v, const struct rs_mapped *m, const struc
 	return 0;
 }
 
-/* Adds what a gather of a region collects, which begins at byte `base` of the tensor. */
+/* Digests the bytes that a gather of a region collects; the region begins at byte `base` of the tensor. */
 static int digest_gather(struct verify *v, const struct rs_mapped *m, const struct rs_gather *g, uint64_t base,
 			 uint64_t tensor_bytes, struct rs_digest *ret)
 {
@@ -140,7 +141,7 @@ static int digest_gather(struct verify *v, const struct rs_mapped *m, const stru
 	return rc;
 }
 
-/* Digests a region as a plan reads it; *ret_sources says of which ranks: the caller ends them. */
+/* Digests a region as a plan reads it; *ret_sources, which the caller frees, says from which ranks. */
 static int digest_planned(struct verify *v, const struct meta_tensor *t, const struct meta_box *box,
 			  struct rs_digest *ret, struct rs_sources *ret_sources)
 {
@@ -170,7 +171,7 @@ static int digest_planned(struct verify *v, const struct meta_tensor *t, const s
 
 /* --- copies --- */
 
-/* What tells a piece from others; returns its bytes. */
+/* Writes the key that tells a piece from other pieces; returns its bytes. */
 static size_t key_of(const struct verify *v, const struct meta_tensor *t, const struct meta_box *box,
 		     uint64_t ret[1 + 2 * SC_DIMS_MAX])
 {
@@ -189,7 +190,7 @@ static void say_differ(struct verify *v, const struct part *p, uint32_t rank, co
 	     v->set->state.tensors[p->key[0]].key, rank, name, other_rank, other_name);
 }
 
-/* The name under which the part's rank stores it, in the arena or where it lives. */
+/* Gives the name under which the rank of a part stores it. */
 static int name_of(struct verify *v, const struct part *p, const char **ret)
 {
 	uint32_t coords[SC_AXES_MAX];
@@ -199,7 +200,7 @@ static int name_of(struct verify *v, const struct part *p, const char **ret)
 	return meta_entry_stored(v->set->view, p->entry, coords, &v->arena, &file, ret) < 0 ? sc_nomem(v->err) : 0;
 }
 
-/* A rank has a box with this digest: the first one makes a part, others are compared with it. */
+/* Takes the digest of a box of a rank: the first rank makes a part, the digests of other ranks are compared with it. */
 static int meet_part(struct verify *v, uint32_t rank, const struct meta_stored *s, const struct meta_box *box,
 		     const struct rs_digest *digest)
 {
@@ -230,7 +231,7 @@ static int meet_part(struct verify *v, uint32_t rank, const struct meta_stored *
 	return 0;
 }
 
-/* Digests what a rank stores of one box. */
+/* Digests the bytes that a rank stores of one box. */
 static int read_box(struct verify *v, uint32_t rank, const struct meta_stored *s, const struct meta_box *box,
 		    const struct rs_mapped *own)
 {
@@ -345,7 +346,7 @@ static int add_up(struct verify *v, const struct meta_tensor *t, uint8_t ret[16]
 	return rc;
 }
 
-/* Compares a part that no plan reads with the bytes that one reads of its region. */
+/* Compares a part that no plan reads with the bytes that a plan reads of its region. */
 static int compare_part(struct verify *v, const struct part *p)
 {
 	const struct meta_tensor *t = &v->set->state.tensors[p->key[0]];
@@ -376,7 +377,7 @@ static int note_blob(struct verify *v, uint32_t rank, const struct meta_stored *
 	return 0;
 }
 
-/* Looks at the blobs of tensors that are not as they were. */
+/* Looks at the blobs of tensors whose digests are not those of the first verification. */
 static int look_at_suspects(struct verify *v)
 {
 	int rc;
@@ -389,7 +390,7 @@ static int look_at_suspects(struct verify *v)
 	return rc < 0 ? rc : 0;
 }
 
-/* Counts nothing: the bytes are read once more for their digests. */
+/* Counts no progress: these bytes are read once more for their digests, and counted then. */
 static int on_hashed(void *arg, uint64_t bytes)
 {
 	const struct verify *v = arg;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Padding: rows that are state (struct meta_padding), of which a commit says whether they look like padding; and bytes
- * of stored tensors that are in no logical one, and that a reshard does not keep.
+ * Looks at padding.  Rows of padding that are state (struct meta_padding) should look like padding; bytes of stored
+ * tensors that are in no logical tensor should be zero, as a reshard does not keep them.
  */
 #include "reshard/verify/verify_i.h"
 
@@ -76,8 +76,8 @@ static int compare_all(struct verify *v, struct padded *p)
 	return rc;
 }
 
-/* Padding is all zero, or was filled with one value; rows that differ may be real ones.  Or a framework has given them
- * random values, as Megatron does: that is no error. */
+/* Reports rows of padding that differ, as they may be real rows: padding is all zero, or was filled with one value.
+ * That is no error, since frameworks may give padding random values, as Megatron does. */
 static int look_at_rows(struct verify *v, const struct meta_tensor *t)
 {
 	struct rs_origins o = rs_origins_of(v->s, &v->whole);
@@ -125,7 +125,8 @@ static int look_at_rows(struct verify *v, const struct meta_tensor *t)
 
 /* --- bytes that are none --- */
 
-/* Rows of a stored piece with bytes in no box that are not zero: a gather of the boxes has zeros there. */
+/* Counts the rows of a stored piece that have bytes in no box which are not zero; a gather of the boxes has zeros
+ * there. */
 static int count_padding(struct verify *v, const struct meta_stored *s, const struct rs_mapped *own, uint64_t *ret)
 {
 	const struct meta_tensor *t = &v->set->state.tensors[s->entry->tensor];

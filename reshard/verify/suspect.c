@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blobs that hold what is not as it was: which of them have other bytes than when they were hashed first? */
+/* Finds, among the blobs of a tensor whose digest has changed, those with other bytes than when they were first
+ * hashed. */
 #include "reshard/verify/verify_i.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What verification has found of a set is kept in its row.  A set that has digests, and whose bytes have others now,
- * holds what was not committed.  If a file of it is known to be damaged, that is mended or read no more, and the
- * verdict stays as it was.  If none is, nobody can say which file it is, as with one that changed before it was hashed,
- * or that was made of changed bytes: then the set is wrong as one whose copies differ is, until it is verified as it
- * was.
+ * Keeps the verdict of a verification in the row of its set.  If the bytes of a set have other digests now than it has,
+ * they are not what was committed.  If a file of the set is known to be damaged, the file is mended or read no more,
+ * and the verdict stays.  If no file is, nobody can say which one is wrong: it changed before it was hashed, or was
+ * made of changed bytes.  Then the set is as wrong as one whose copies differ, until a verification finds the old
+ * digests again.
  */
 #include "reshard/verify/verify.h"
 
@@ -17,7 +17,7 @@
 
 static pthread_mutex_t verdicts = PTHREAD_MUTEX_INITIALIZER; /* held while a row is written; before report_lock */
 
-/* The row, then the set.  Takes the report. */
+/* Saves a verdict: in the row, then in the set.  Takes the report. */
 static int save(struct rs_service *s, struct rs_set *set, enum meta_verified verified, char *report, struct sc_err *err)
 {
 	struct sc_buf tensors = {0};
@@ -43,7 +43,7 @@ static int save(struct rs_service *s, struct rs_set *set, enum meta_verified ver
 	return 0;
 }
 
-/* Takes digests and lines, NULL: none.  Under `verdicts`. */
+/* Keeps a verdict; takes digests and lines (NULL: none).  The caller holds `verdicts`. */
 static int keep(struct rs_service *s, struct rs_set *set, int verdict, uint8_t (*digests)[16], char *lines,
 		struct sc_err *err)
 {
@@ -124,7 +124,7 @@ int rs_verify_other(struct rs_service *s, struct rs_set *set, const char *tensor
 	return rc < 0 ? rc : sc_fail(err, SC_E_COPIES, "'%s' " IS_OTHER, tensor);
 }
 
-/* The report without the lines that say what is wrong; NULL: no memory. */
+/* Copies the report without the lines that say what is wrong; NULL: out of memory. */
 static char *other_lines(const struct rs_set *set)
 {
 	char *copy = sc_strdup(set->report), *to = copy;
@@ -144,7 +144,7 @@ static char *other_lines(const struct rs_set *set)
 	return copy;
 }
 
-/* Their hashes may be those of the wrong bytes that they had: they are taken anew. */
+/* Forgets the hashes of a set's files, which may be of the wrong bytes that they had: they are hashed anew. */
 static int forget_hashes(struct rs_service *s, const struct rs_set *set, struct sc_err *err)
 {
 	int rc = 0;
@@ -175,7 +175,8 @@ int rs_verify_same(struct rs_service *s, struct rs_set *set, uint8_t (*digests)[
 	return rc;
 }
 
-/* 1: the set has a tensor with another digest, *ret_tensor, or (NULL) copies differ, as err says. */
+/* Compares the digests of a set with those that it has.  1: a tensor has another digest, *ret_tensor, or (NULL) copies
+ * differ, as err says. */
 static int compare(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg, const char **ret_tensor,
 		   struct sc_err *err)
 {

@@ -2,10 +2,10 @@
 /*
  * What the files of this room share.
  *
- *	verdict.c	what is kept of what was found
- *	padding.c	rows of padding that are no padding, or that nothing keeps
- *	compare.c	copies, and digests of logical tensors
- *	suspect.c	blobs that hold what is not as it was
+ *	verdict.c	keeps verdicts
+ *	padding.c	looks at padding
+ *	compare.c	compares copies, and digests logical tensors
+ *	suspect.c	finds the blobs that have changed
  * Each calls only those below it.
  */
 #ifndef RS_VERIFY_I_H
@@ -51,16 +51,16 @@ struct own {
 	struct rs_mapped mapped;
 };
 
-/** Is it a replica whose file is the blob of the rank that it is like?  That rank's is read. */
+/** Tells whether a rank has its file as the blob of the replica before it, so that only that one's is read. */
 bool rs_verify_is_shared(const struct rs_set *set, uint32_t rank, const char *file);
 void rs_verify_begin(struct verify *v);
 void rs_verify_end(struct verify *v);
-/** Adds a line to the report, which has room for some. */
+/** Adds a line to the report; lines beyond its room are dropped. */
 void rs_verify_line(struct verify *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int rs_verify_open_own(struct verify *v, uint32_t rank, const struct meta_stored *s, struct own *own);
 void rs_verify_close_own(struct own *own);
 typedef int rs_verify_fn(struct verify *v, uint32_t rank, const struct meta_stored *s);
-/** Calls `each` for what ranks store, equal blobs of replicas once. */
+/** Calls `each` for all that ranks store; for one blob of several replicas once. */
 int rs_verify_each(struct verify *v, rs_verify_fn *each);
 
 #endif
