@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service of a mount, and, where this program can be one, the node of a cluster that it is. */
+/* Starts and ends the service of a mount, and the node of a cluster that the mount may be. */
 #include "fs/fs_i.h"
 #include "fs/signals.h"
 
@@ -13,9 +13,9 @@
 #define LOOK_MS 100
 
 /*
- * libfuse joins its workers at the end of a session, and one of them may wait for etcd or for another node: for the
- * newest version, or for bytes while a file is opened.  So this thread looks whether the session ends, and then ends
- * what they wait for (E1 of member.h).
+ * Looks, in a thread of its own, whether the session ends, and then ends all waits for etcd and for other nodes (E1 of
+ * member.h).  libfuse joins its workers at the end of a session, and one of them may wait for the newest version, or
+ * for bytes while a file is opened.
  */
 static void *look(void *arg)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attributes.  Those of a head's objects are asked by number, whichever node the kernel names: a node that a file had
- * before shows the object as it is now, but for its size, which is that of what the node reads.  The kernel may keep
- * attributes under the node of now only, and not those of a file that somebody has open for writing: stores through
- * mappings are unseen.
+ * Answers attributes.  Objects of a head are asked by number, whichever node the kernel names: a node that a file had
+ * before shows the object as it is now, but for the size, which is that of the bytes that the node reads.  The kernel
+ * may keep attributes under the node of now only, and not those of a file that somebody has open for writing: nobody
+ * sees stores through mappings.
  */
 #include "fs/fs_i.h"
 
@@ -33,7 +33,8 @@ int fs_no_entry(struct sc_err *err)
 	return SC_E_NOT_FOUND;
 }
 
-/* Programs read in pieces of this size, and some allocate it for each file: a commit does not change it. */
+/* Returns the block size that a file shows.  Programs read in pieces of it, and some allocate it for each file: a
+ * commit does not change it. */
 static blksize_t block_size(uint64_t bytes)
 {
 	return bytes >= 1 << 20 ? 1 << 20 : 4096;
@@ -59,7 +60,8 @@ static void set_stat(struct fs_found *f, mode_t mode, uid_t uid, gid_t gid, int6
 	f->timeout = FS_FOREVER;
 }
 
-/* Python reads through a buffer of this size, which it fills anew whenever it has sought. */
+/* Sets a small block size for files that are read in small pieces: Python reads through a buffer of this size, which it
+ * fills anew whenever it has sought. */
 static void set_block_size(const struct rs_view *view, struct fs_found *f)
 {
 	if (rs_view_has_small_reads(view))
@@ -83,17 +85,18 @@ static bool is_later(struct timespec a, struct timespec b)
 }
 
 /*
- * Is it a file that has lost one of its names a moment ago?  The kernel counts a name down when it gets the answer to
- * UNLINK.  Where an answer to GETATTR that knows of it has come before, it counts once too often, takes a file with
- * one name for one without, and would refuse link(2) of it with ENOENT, but that it asks again for attributes that it
- * may not keep.
+ * Tells whether a file has lost one of its names a moment ago.  The kernel counts a name down when it gets the answer
+ * to UNLINK.  If an answer to GETATTR that knows of it has come before, the kernel counts once too often, takes a file
+ * with one name for one without, and would refuse link(2) of it with ENOENT; it asks again for attributes that it may
+ * not keep.
  */
 static bool has_lost_name(const struct rs_look *look)
 {
 	return look->lost_ns && !S_ISDIR(look->type) && sc_now_wall_ns() - look->lost_ns < NAMES_SETTLE_NS;
 }
 
-/* Attributes of a file that programs may write to: its file's, but for the link count and changes of names. */
+/* Stats a file that programs may write to: the attributes are those of its blob's file, but for the link count and the
+ * changes of names. */
 static int stat_work(struct fs *fs, const struct rs_look *look, struct fs_found *f, struct sc_err *err)
 {
 	struct timespec changed = timespec_of(look->ctime_ns);
@@ -174,7 +177,7 @@ static void set_size_of_blob(struct fs *fs, uint64_t blob, struct fs_found *f)
 		set_size(f, (uint64_t)st.st_size);
 }
 
-/* A file that no version has any more, for who has it open. */
+/* Stats a file that no version has any more, for programs that have it open. */
 static int stat_vanished(struct fs *fs, const struct fs_node *n, uint64_t blob, struct fs_found *f, struct sc_err *err)
 {
 	struct stat st;
@@ -188,7 +191,7 @@ static int stat_vanished(struct fs *fs, const struct fs_node *n, uint64_t blob, 
 	return 0;
 }
 
-/* A file that was written, under the node of its bytes: these may have been committed, and copied up again. */
+/* Stats a written file under the node of its bytes: these may have been committed, and copied up again. */
 static int stat_written(struct fs *fs, struct rs_job *job, const struct fs_node *n, struct fs_found *f,
 			struct sc_err *err)
 {
@@ -275,8 +278,8 @@ static int stat_file(struct fs *fs, struct rs_view **view, const char *path, str
 	return rc;
 }
 
-/* A committed file of a head, of now or before: it is what its number is now.  Returns 1, 0 (nothing has the number any
- * more; 0: nor is it known), or an error. */
+/* Stats a committed file of a head, of now or before, as the object that has its number now.  Returns 1, 0 (nothing has
+ * the number any more, or it is not known), or an error. */
 static int stat_as_object(struct fs *fs, struct rs_view **view, const char *path, struct fs_found *f,
 			  uint64_t *ret_number, struct sc_err *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of working trees: the only place that hands out descriptors of uncommitted files.
+ * Opens files of working trees: nothing else hands out descriptors of uncommitted files.
  *
  * A change by a node holds the tree's read lock from the look that found the file uncommitted until the change is made,
  * so no commit seals the file in between.  A change by an open handle is covered by the count of writers (writers.c).

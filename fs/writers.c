@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles that may write, as the next daemon has to know them: W1 and W2 of reshard/tree/opened.c hold across a daemon
- * that is killed, because each count has an entry in memory that the holder keeps.
+ * Keeps the handles that may write as the next daemon has to know them: W1 and W2 of reshard/tree/opened.c hold also
+ * when the daemon is killed, because each count has an entry in memory that the holder keeps.
  *
  * An entry is made before its count and removed after it; the kernel is answered in between.  The next daemon counts
  * all entries before it serves.  Requests that were not answered are resent, one at a time: a resent OPEN finds the
@@ -28,7 +28,7 @@ static int number(struct fs *fs, uint32_t *ret)
 	return 0;
 }
 
-/* Under fs->lock. */
+/* Drops an entry.  The caller holds fs->lock. */
 static void drop(struct fs *fs, uint32_t at)
 {
 	struct fs_writer *w = &fs->kept->writers[at];
@@ -39,7 +39,7 @@ static void drop(struct fs *fs, uint32_t at)
 	(void)sc_vec_push(&fs->free_writers, at); /* else: the entry is lost until the next daemon */
 }
 
-/* The entry that the same request had made in a daemon that died; FS_WRITERS_MAX: there is none. */
+/* Finds the entry that the same request had made in a daemon that died; FS_WRITERS_MAX: there is none. */
 static uint32_t find_again(struct fs *fs, uint64_t blob, pid_t thread)
 {
 	uint32_t found = FS_WRITERS_MAX;
@@ -108,7 +108,7 @@ void fs_writer_end(struct fs *fs, const struct fs_handle *h, uint64_t fh)
 
 /* --- reservations --- */
 
-/* Ends those of a blob and thread (the first only), or (blob 0) those that are over.  Under fs->lock. */
+/* Ends the first reservation of a blob and thread, or (blob 0) all that are over.  The caller holds fs->lock. */
 static void redeem(struct fs *fs, uint64_t blob, pid_t thread)
 {
 	int64_t now = sc_now_ns();

@@ -25,7 +25,7 @@ static int number(const char *value, uint32_t most, uint32_t *ret)
 	return 0;
 }
 
-/* A name of a file of tensors, or a pattern of some; empty: none. */
+/* Takes the name of a file of tensors, or a pattern of several; empty: none. */
 static int glob(const char *value, char ret[RS_CONFIG_GLOB_BYTES])
 {
 	if (strlen(value) >= RS_CONFIG_GLOB_BYTES)
@@ -48,7 +48,7 @@ bool rs_ranks_next(const char **at, struct rs_ranks *ret)
 	return ret->first <= ret->last && ret->last < SC_RANKS_MAX;
 }
 
-/* Nodes that have a file's bytes; empty: as the cluster says. */
+/* Takes the number of nodes that have a file's bytes; empty: as the cluster says. */
 static int replicas(const char *value, uint32_t *ret)
 {
 	uint32_t n = 0;

@@ -29,9 +29,9 @@ struct rs_config {
 	char hf[RS_CONFIG_GLOB_BYTES];	/* which files of tensors are the model of .hf; empty: found by their names */
 };
 
-/** Returns the settings of a job that has not said anything. */
+/** Returns the settings of a job whose config was never written. */
 struct rs_config rs_config_default(void);
-/** How settings are written, KEY=VALUES for messages; NULL ends the list. */
+/** The forms of settings, KEY=VALUES, for messages; NULL ends the list. */
 extern const char *const rs_config_forms[];
 /** Sets one key; -1: the key or value is unknown. */
 int rs_config_apply(struct rs_config *config, const char *key, const char *value);
@@ -44,7 +44,7 @@ struct rs_ranks {
 bool rs_ranks_next(const char **at, struct rs_ranks *ret);
 bool rs_ranks_have(const char *list, uint32_t rank);
 
-/** Writes what .hf is made of, as options of its form. */
+/** Writes the settings of .hf as options of its form. */
 void rs_config_hf(const struct rs_config *config, char *ret, size_t bytes);
 /** Returns the kind of engine that is asked for by name (reshard/engine/engine.h); NULL: none is. */
 const char *rs_config_engine(const struct rs_config *config);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `status` says of a version that its reader may not expect: files that are older than the version, and
- * files of tensors that no topology cuts. */
+/* Prints what a reader of `status` may not expect of a version: files that are older than the version, and files of
+ * tensors that no topology cuts. */
 #include "reshard/job/service.h"
 
 #include <inttypes.h>
@@ -36,7 +36,7 @@ struct older {
 	size_t nr;
 };
 
-/* A file of a rank, or of all ranks. */
+/* Adds a file that is older than the version: of one rank, or of all. */
 static void add_older(struct older *o, const struct rs_set *set, const struct rs_set_blob *b, bool all)
 {
 	char step[40] = "a commit without step=";
@@ -104,7 +104,7 @@ static bool is_in_checkpoint(const struct uncut *u, const char *path)
 	return false;
 }
 
-/* A name that files of tensors have; what is in it is not read. */
+/* Tells whether a path has a name as files of tensors have; the file is not read. */
 static bool has_tensors_name(const char *path)
 {
 	static const char *const ends[] = {".safetensors", ".pt", ".pth", ".ckpt", ".bin"};
@@ -146,7 +146,7 @@ static int find_uncut(struct rs_view *view, struct sc_buf *ret, struct sc_err *e
 	return rc < 0 ? rc : 0;
 }
 
-/* Looked for once for a version's tree, which may have many files. */
+/* Looks for such files once for a version's tree, which may have many files. */
 int rs_render_uncut(struct rs_view *view, struct sc_buf *buf, struct sc_err *err)
 {
 	const struct rs_version *v = view->version;

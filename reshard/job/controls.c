@@ -137,7 +137,7 @@ static const struct rs_control clone_row = {
 
 /* --- rows of the mount --- */
 
-/* Facts that only the mount knows. */
+/* Adds facts that only the mount knows. */
 static void describe(const struct rs_caller *who, const char *name, struct sc_buf *buf)
 {
 	const struct rs_events *events = &who->service->events;
@@ -208,7 +208,7 @@ static const struct rs_control nodes = {
 	.read = read_nodes,
 };
 
-/* Gives a word, without blanks around it, to `to` of the member. */
+/* Gives a written word, without blanks around it, to the function `to` of the cluster's node. */
 static int write_word(const struct rs_service *s, const char *text,
 		      int (*to)(void *member, const char *word, struct sc_err *err), struct sc_err *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which tensors and files of two versions differ: by the digests of logical tensors, which do not
- * depend on topology and layout, and by the blobs that plain files are.  Nothing is read but rows.
+ * Tells which tensors and files of two versions differ: by the digests of logical tensors, which do not depend on
+ * topology and layout, and by the blobs of plain files.  Only rows are read.
  */
 #include "reshard/job/service.h"
 
@@ -208,7 +208,7 @@ static int compare_paths(struct rs_service *s, const struct files *a, const stru
 	return rc;
 }
 
-/* Plain files are taken over from version to version as they are, so their blobs tell. */
+/* Compares plain files by their blobs: a version takes an unchanged file over with its blob. */
 static int compare_files(struct rs_service *s, const struct side *a, const struct side *b, struct sc_arena *arena,
 			 struct sc_buf *buf, struct sums *sums, struct sc_err *err)
 {

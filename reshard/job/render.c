@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What control files read: line-oriented, `key: value` or a plain table, for grep and awk. */
+/* Prints what programs read in control files: lines `key: value` or a plain table, for grep and awk. */
 #include "reshard/job/service.h"
 
 #include <inttypes.h>
@@ -223,7 +223,7 @@ static int on_dirty(void *arg, const struct rs_change_row *row)
 	return 0;
 }
 
-/* Files one by one; folders, links and attributes are only counted. */
+/* Prints uncommitted files one by one, and counts folders, links and attributes. */
 static int status_files(struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
 {
 	struct dirty_lines d = {.nr = 0};
@@ -253,7 +253,7 @@ static int status_files(struct rs_job *job, struct sc_buf *buf, struct sc_err *e
 	return rc;
 }
 
-/* Of a node of a cluster: with what it keeps. */
+/* Tells whether the head is materialized; on a node of a cluster, whether the node has what it keeps of it. */
 static bool is_done(const struct rs_job *job, const struct rs_view *head)
 {
 	return head && (job->service->shared ? rs_homes_are_here(head) : rs_view_is_materialized(head));
@@ -291,7 +291,7 @@ static void status_progress(struct rs_job *job, const struct rs_view *head, stru
 		sc_buf_printf(buf, "eta_seconds: %.1f\n", (double)(p.total - p.done) / rate);
 }
 
-/* Which engine writes the files of topologies, and why not another. */
+/* Prints which engine writes the files of topologies, and why it is not the one that was asked for. */
 static void status_engine(struct rs_job *job, struct sc_buf *buf)
 {
 	const struct rs_config config = rs_config_of(job);
@@ -325,7 +325,7 @@ static int on_unplaced(void *arg, uint32_t rank, const char *path, const struct 
 	return 0;
 }
 
-/* Files and links of ranks that have no place in this topology. */
+/* Prints the files and links of ranks that have no place in this topology. */
 static int status_unplaced(struct rs_view *view, struct sc_buf *buf, struct sc_err *err)
 {
 	struct unplaced u = {rs_view_rows_topology(view), buf};
@@ -351,7 +351,7 @@ static int on_folder(void *arg, struct rs_folder *folder)
 	return 0;
 }
 
-/* Checkpoints that are folders of the job. */
+/* Prints the checkpoints that are folders of the job. */
 static int status_folders(const struct rs_view *head, struct sc_buf *buf, struct sc_err *err)
 {
 	struct folder_lines l = {head, buf};
@@ -426,7 +426,7 @@ static int on_use(void *arg, const struct meta_blob_use *use)
 	return 0;
 }
 
-/* Files of any version that scrubbing found damaged and could not mend, or whose damage a read has met. */
+/* Prints the files of any version that scrubbing found damaged and could not mend, or whose damage a read has met. */
 static int status_damaged(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
 {
 	char name[SC_NAME_BYTES_MAX + 1];

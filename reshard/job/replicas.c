@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks count as whom: the classes of replicas of each file, in a few lines however many ranks there are. */
+/* Prints the classes of replicas of each file, in a few lines however many ranks there are. */
 #include "reshard/job/service.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static struct steps steps_of(const struct meta_topology *topo, uint32_t axes)
 	return s;
 }
 
-/* FIRST-LAST/STEP, as often as it takes. */
+/* Prints the ranks of a class as FIRST-LAST/STEP, as often as it takes. */
 static void class_text(const struct steps *s, uint32_t rank, struct sc_buf *buf)
 {
 	uint32_t runs = 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start and end of the service, and the jobs that it has: made, removed, renamed. */
+/* Starts and ends the service; makes, removes and renames jobs. */
 #include "reshard/job/service.h"
 
 #include <string.h>
@@ -61,7 +61,8 @@ static struct rs_job *job_new(struct rs_service *s, const struct meta_job_row *r
 	return job;
 }
 
-/* Memory for one more name or job, so that nothing can fail once the catalog has it.  Under s->naming. */
+/* Reserves memory for one more name or job, so that nothing can fail once the catalog has it.  The caller holds
+ * s->naming. */
 static int reserve_job(struct rs_service *s, struct sc_err *err)
 {
 	int rc;
@@ -146,7 +147,7 @@ int rs_job_check_name(const char *name, struct sc_err *err)
 	return 0;
 }
 
-/* Of a job that has been made: if there is no memory for its tree, it is removed again. */
+/* Makes the working tree of a job that has been made; removes the job again if there is no memory for it. */
 static int begin_tree(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 {
 	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
@@ -159,7 +160,7 @@ static int begin_tree(struct rs_service *s, struct rs_job *job, struct sc_err *e
 	return rc;
 }
 
-/* Under s->naming. */
+/* Makes a job.  The caller holds s->naming. */
 static int make(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err)
 {
 	struct rs_amend change = {.kind = RS_AMEND_MAKE, .row = row};
@@ -215,7 +216,7 @@ int rs_job_make_shared(struct rs_service *s, struct meta_job_row *row, struct rs
 
 /* --- clones --- */
 
-/* Under s->naming and the source's command lock. */
+/* Makes a clone of a job.  The caller holds s->naming and the command lock of the source. */
 static int make_clone(struct rs_service *s, struct rs_job *source, const char *name, uint64_t token, struct sc_err *err)
 {
 	struct meta_job_row row = {.name = name, .uid = source->uid, .gid = source->gid, .mode = source->mode,
@@ -273,7 +274,7 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 
 /* --- the end of a job, other names --- */
 
-/* Data that may be nowhere else goes only if that was asked for.  The gate is closed. */
+/* Refuses to remove a job whose data may be nowhere else, unless its config allows that.  The gate is closed. */
 static int refuse_data(struct rs_job *job, struct sc_err *err)
 {
 	struct rs_dirt dirt;
@@ -331,7 +332,7 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	return rc;
 }
 
-/* Under s->naming. */
+/* Renames a job.  The caller holds s->naming. */
 static int give_name(struct rs_service *s, struct rs_job *job, const char *name, bool is_followed, struct sc_err *err)
 {
 	struct rs_amend rename = {.kind = RS_AMEND_RENAME, .name = name, .is_followed = is_followed};
@@ -368,7 +369,7 @@ int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, st
 	return rc;
 }
 
-/* Under s->naming. */
+/* Changes mode and owner of a job.  The caller holds s->naming. */
 static int give_attr(struct rs_service *s, struct rs_job *job, const struct meta_job_row *to, bool is_followed,
 		     struct sc_err *err)
 {
@@ -430,7 +431,7 @@ static int forget(void *arg, struct rs_job *job, uint64_t ino, uint64_t blob)
 	return rs_tree_forget(job->service, job, ino, arg);
 }
 
-/* A start that takes nothing over: nobody holds what has no name. */
+/* Forgets the objects without a name at a start that takes nothing over: nobody holds them. */
 static int forget_nameless(struct rs_service *s, struct sc_err *err)
 {
 	int rc = rs_tree_each_nameless(s, forget, err);

@@ -45,7 +45,7 @@ const struct meta_store *rs_service_store(struct rs_service *s);
 
 /* --- jobs --- */
 
-/** Refuses what cannot be a job's name.  Errors: SC_E_COMMAND, SC_E_NAME (too long). */
+/** Refuses a name that no job can have.  Errors: SC_E_COMMAND, SC_E_NAME (too long). */
 int rs_job_check_name(const char *name, struct sc_err *err);
 int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, gid_t gid,
 		struct rs_job **ret, struct sc_err *err);
@@ -53,14 +53,14 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
  *  name). */
 int rs_job_make_shared(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err);
 int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err);
-/** Removes a job from this store, with all that it has: other nodes know of it, or there are none.  The caller has
- *  closed its gate. */
+/** Removes a job from this store, with all that it has: other nodes know that it is removed, or there are none.  The
+ *  caller has closed its gate. */
 int rs_job_drop(struct rs_service *s, struct rs_job *job, struct sc_err *err);
 /** Makes a second job, with this name, of the versions of a job, which share their bytes; files that are not committed
  *  are not in it.  Errors: SC_E_PERMISSION, neither the owner nor root asks; SC_E_EXISTS. */
 int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char *text, struct sc_err *err);
 int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, struct sc_err *err);
-/** Changes a job's mode and owner, but for what is the same. */
+/** Changes a job's mode and owner; RS_SAME_MODE and RS_SAME_ID leave them. */
 #define RS_SAME_MODE ((mode_t)-1)
 #define RS_SAME_ID ((uid_t)-1)
 int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t uid, gid_t gid,
@@ -87,18 +87,18 @@ int rs_render_layout(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 		     struct sc_err *err);
 int rs_render_versions(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		       struct sc_err *err);
-/** Adds lines on which ranks of a view count as whom. */
+/** Adds lines about the classes of replicas of a view's files. */
 void rs_render_replicas(const struct meta_view *view, struct sc_buf *buf);
-/** Adds which files of tensors are of another step than the version, and how many. */
+/** Adds lines about files of tensors that are of another step than the version. */
 void rs_render_older(const struct rs_view *view, struct sc_buf *buf);
-/** Adds which files of tensors lie in the job's folder itself, and how many. */
+/** Adds lines about files of tensors that lie in the job's folder itself. */
 int rs_render_uncut(struct rs_view *view, struct sc_buf *buf, struct sc_err *err);
 int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,
 		   struct sc_buf *buf, struct sc_err *err);
 int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err);
-/** `text`: two versions. */
+/** Adds a table of the tensors and files that differ between two versions, which `text` names. */
 int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, struct sc_buf *buf,
 		   struct sc_err *err);
 int rs_render_verify(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,

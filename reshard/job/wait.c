@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control file `wait`: whether a version's storage is as the version presents it. */
+/* The control file `wait`: tells whether a version is materialized. */
 #include "reshard/job/service.h"
 
 #include <inttypes.h>
@@ -8,7 +8,8 @@
 #include "reshard/command/command_i.h"
 #include "reshard/upkeep/upkeep.h"
 
-/* Of a cluster's version: what this node keeps of it is here, and all copies are where they are to be. */
+/* Tells whether a version of a cluster is done: this node has what it keeps of it, and all copies are where they are to
+ * be. */
 static int is_done(const struct rs_view *view, struct sc_err *err)
 {
 	const struct rs_service *s = view->job->service;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another version below: what the upper layer keeps of what was there, and numbers that programs see.
+ * Plans which objects the upper layer keeps when another version comes below it, and under which numbers programs see
+ * them.
  *
- * A rollback may bring back what somebody holds, as something else: a removed folder, which the kernel has marked
- * dead, so that whatever is found under its number is dead as long as it is held; or a file with the bytes that it
- * had, while a descriptor goes on with those that were written since.  What is back is then shown under a new number,
- * for ever (table `again`).  What is held has no name any more, and is shown under the number that it had: its row has
- * the new number and RS_WAS, so that what comes back several times parts several times.
+ * A rollback may bring back an object that somebody holds, as something else.  A removed folder was marked dead by the
+ * kernel, and whatever is found under its number is dead as long as it is held.  A file may be back with its old bytes,
+ * while a descriptor goes on with the bytes that were written since.  So the object that is back is shown under a new
+ * number, for ever (table `again`).  The object that is held has no name any more, and is shown under the number that
+ * it had: its row has the new number and RS_WAS, so that an object which comes back several times parts several times.
  */
 #include "reshard/overlay/overlay_i.h"
 
@@ -61,7 +62,7 @@ static int put_xattr(void *arg, struct meta_bytes name, struct meta_bytes value)
 	return put(b, (struct meta_change){META_PUT_XATTR, .xattr = row});
 }
 
-/* An object without a name, under the number `as`. */
+/* Puts the rows of an object without a name, under the number `as`. */
 static int put_nameless(struct back *b, const struct meta_inode_row *row, uint64_t as)
 {
 	struct meta_change x = {META_PUT_INODE, .inode = *row};
@@ -76,7 +77,8 @@ static int put_nameless(struct back *b, const struct meta_inode_row *row, uint64
 	return rc < 0 ? rc : rs_overlay_xattrs(b->o, row->ino, put_xattr, b, b->err);
 }
 
-/* Something else under this number is in the next version: a new number parts the two. */
+/* Parts two objects of one number: the one that is back with the next version is shown under a new number, the one that
+ * is held under the number that it had. */
 static int part(struct back *b, const struct meta_inode_row *row)
 {
 	struct meta_again_row back = {.ino = row->ino}, was = {.number = rs_overlay_shown(b->o, row->ino)};
@@ -90,7 +92,7 @@ static int part(struct back *b, const struct meta_inode_row *row)
 	return rc < 0 ? rc : put_nameless(b, row, was.ino);
 }
 
-/* What becomes of an object that is held. */
+/* Keeps an object that somebody holds, in the way that the next version leaves. */
 static int keep(struct back *b, const struct meta_inode_row *row)
 {
 	struct meta_inode_row other;

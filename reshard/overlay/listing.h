@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The names in a folder, in an order that does not move.
+ * Lists the names in a folder, in an order that does not move.
  *
- *  T8  A name's offset follows from the name.  So a listing that is read in parts, while names come and go, gives
- *      what is there all the time exactly once; also across a commit or a restart, and for a reader that kept only an
- *      offset.
+ *  T8  A name's offset follows from the name.  So a listing that is read in parts, while names come and go, gives each
+ *      name that is there all the time exactly once; also across a commit or a restart, and for a reader that kept only
+ *      an offset.
  */
 #ifndef RS_LISTING_H
 #define RS_LISTING_H

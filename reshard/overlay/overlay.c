@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two layers as one (T2, T3). */
+/* Shows the two layers as one (T2, T3). */
 #include "reshard/overlay/overlay_i.h"
 
 #include <sys/stat.h>
@@ -63,7 +63,7 @@ int rs_overlay_inode(const struct rs_overlay *o, uint64_t ino, struct sc_arena *
 	return 1;
 }
 
-/* What hid the lower children of a folder may be gone with its name. */
+/* Tells whether a folder is removed: the whiteouts of its lower children may be gone with its name. */
 static bool is_removed(const struct rs_overlay *o, uint64_t folder)
 {
 	const struct rs_node *n = rs_upper_node(&o->up, folder);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The working tree of a job, by inode number: what programs made and changed lies in an upper layer over a lower one,
- * the job's version.  This room knows neither paths nor FUSE nor SQL; docs/tree.md has the design.
+ * The working tree of a job, by inode number.  Objects that programs made or changed lie in an upper layer; the lower
+ * layer is the job's version.  This room knows neither paths nor FUSE nor SQL; docs/tree.md has the design.
  *
  *  T1  A number is given once, to one object.  Copying an object up, renaming it and committing it keep its number.
  *  T2  An object is the upper row of its number if there is one, else the lower one.
@@ -27,7 +27,7 @@ struct rs_overlay;
 typedef int rs_child_fn(void *arg, struct meta_bytes name, uint64_t ino);
 typedef int rs_xattr_fn(void *arg, struct meta_bytes name, struct meta_bytes value);
 
-/** The lower layer.  Absence is no error. */
+/** The functions of a lower layer.  It is no error if something is not there. */
 struct rs_lower {
 	/** Gives a row: 1, 0 (there is none), or an error.  Its texts live in `texts`. */
 	int (*inode)(void *arg, uint64_t ino, struct sc_arena *texts, struct meta_inode_row *ret, struct sc_err *err);
@@ -39,7 +39,7 @@ struct rs_lower {
 	void *arg;
 };
 
-/** What a change needs from outside. */
+/** What a change needs from outside of this room: numbers and a log. */
 struct rs_overlay_log {
 	/** Gives a number that was never given before. */
 	int (*number)(void *arg, uint64_t *ret, struct sc_err *err);
@@ -63,7 +63,7 @@ int rs_overlay_inode(const struct rs_overlay *o, uint64_t ino, struct sc_arena *
 /** Gives the number of a name in a folder, 0: there is none.  Errors: SC_E_NAME. */
 int rs_overlay_child(const struct rs_overlay *o, uint64_t folder, struct meta_bytes name, uint64_t *ret,
 		     struct sc_err *err);
-/** Tells whether a name that something has below is its name still: 1, 0 or an error. */
+/** Tells whether an object still has a name that it has in the lower layer: 1, 0 or an error. */
 int rs_overlay_still_names(const struct rs_overlay *o, const struct meta_entry_row *below, struct sc_err *err);
 /** Walks over the names in a folder, in no order. */
 int rs_overlay_children(const struct rs_overlay *o, uint64_t folder, rs_child_fn *fn, void *arg, struct sc_err *err);
@@ -77,15 +77,16 @@ int rs_overlay_each(const struct rs_overlay *o, rs_row_fn *fn, void *arg);
 int rs_overlay_entries(const struct rs_overlay *o, uint64_t folder, rs_child_fn *fn, void *arg);
 /** Walks over the folders that have upper entries; of a row only `ino` and whether it has a name are sure. */
 int rs_overlay_each_folder(const struct rs_overlay *o, rs_row_fn *fn, void *arg);
-/** Appends the rows of what is shown under another number. */
+/** Appends the rows of objects that are shown under another number. */
 int rs_overlay_each_again(const struct rs_overlay *o, struct meta_changes *ret, struct sc_err *err);
 /** Counts the upper rows of objects without a name that are not forgotten. */
 size_t rs_overlay_nameless(const struct rs_overlay *o);
-/** Counts the changes of a folder's names since the upper layer was loaded; another value: they may have changed. */
+/** Counts the changes of a folder's names since the upper layer was loaded.  If the count is another one than before,
+ *  names may have come or gone. */
 uint64_t rs_overlay_changes(const struct rs_overlay *o, uint64_t folder);
-/** Gives a number that is another one when anything has changed since; no lock is needed. */
+/** Gives a count that differs from an earlier one if anything has changed since; no lock is needed. */
 uint64_t rs_overlay_applied(const struct rs_overlay *o);
-/** Tells when an object has lost a name (and perhaps something else happened to it); 0: it has kept all of late. */
+/** Tells when an object has lost a name, or changed otherwise; 0: it has lost none of late. */
 int64_t rs_overlay_lost_ns(const struct rs_overlay *o, uint64_t ino);
 
 /* --- requests; `now_ns` is their time --- */
@@ -96,14 +97,14 @@ int64_t rs_overlay_lost_ns(const struct rs_overlay *o, uint64_t ino);
 
 /**
  * Makes an object.  `what` gives mode with type, owner, device, target, the blob of a file, and 0 or the number of a
- * rank's folder; in a folder with SGID
- * the group, and for a folder that bit, are the folder's.  Stores its whole row in `what`.
+ * rank's folder.  In a folder with SGID the object gets the folder's group, and a folder gets the bit.  Stores the
+ * whole row in `what`.
  * Errors: SC_E_NOT_FOUND (the folder was removed), SC_E_EXISTS, SC_E_NOT_DIR, SC_E_NAME, SC_E_STALE.
  */
 int rs_overlay_make(struct rs_overlay *o, int64_t now_ns, uint64_t folder, struct meta_bytes name,
 		    struct meta_inode_row *what, struct sc_err *err);
-/** Gives a file another name.  Errors: as above, SC_E_NOT_FOUND (it has no name any more), SC_E_PERMISSION (a folder),
- *  SC_E_CROSS (of another rank), EMLINK. */
+/** Gives a file another name.  Errors: those of rs_overlay_make(), SC_E_NOT_FOUND (it has no name any more),
+ *  SC_E_PERMISSION (it is a folder), SC_E_CROSS (it is another rank's), EMLINK. */
 int rs_overlay_link(struct rs_overlay *o, int64_t now_ns, uint64_t ino, uint64_t folder, struct meta_bytes name,
 		    struct sc_err *err);
 /** Removes a name.  Errors: SC_E_NOT_FOUND, SC_E_IS_DIR, SC_E_STALE. */
@@ -121,7 +122,7 @@ enum rs_rename { RS_RENAME_OVER, RS_RENAME_NOREPLACE, RS_RENAME_EXCHANGE };
 int rs_overlay_rename(struct rs_overlay *o, int64_t now_ns, uint64_t folder, struct meta_bytes name,
 		      uint64_t new_folder, struct meta_bytes new_name, enum rs_rename how, struct sc_err *err);
 
-/** What a setattr sets.  The type in `mode` is ignored. */
+/** The attributes that a setattr sets.  The type in `mode` is ignored. */
 struct rs_attrs {
 	bool has_mode, has_uid, has_gid, has_atime, has_mtime;
 	mode_t mode;
@@ -141,30 +142,31 @@ int rs_overlay_set_xattr(struct rs_overlay *o, int64_t now_ns, uint64_t ino, str
 /** Removes an attribute.  Errors: ENODATA. */
 int rs_overlay_drop_xattr(struct rs_overlay *o, int64_t now_ns, uint64_t ino, struct meta_bytes name,
 			  struct sc_err *err);
-/** Forgets an object without a name, which nobody holds any more.  Of one that is below a row stays, which hides that
- *  it had a name there (META_FORGOTTEN).  Errors: SC_E_BUSY (it has a name). */
+/** Forgets an object without a name, which nobody holds any more.  If the lower layer has the object, a row stays that
+ *  hides its name there (META_FORGOTTEN).  Errors: SC_E_BUSY (it has a name). */
 int rs_overlay_forget(struct rs_overlay *o, uint64_t ino, struct sc_err *err);
 
 /* --- numbers that programs see --- */
 
 #define RS_WAS (UINT64_C(1) << 61) /* in a number: what is held without a name, while something else came back */
-/** Gives the number that an object is shown under, and the object of such a number. */
+/** Give the number under which an object is shown, and the object that is shown under a number. */
 uint64_t rs_overlay_shown(const struct rs_overlay *o, uint64_t ino);
 uint64_t rs_overlay_of_shown(const struct rs_overlay *o, uint64_t number);
 
 /* --- a new version below --- */
 
-/** What somebody holds when the version below is replaced, in ascending order. */
+/** The numbers that somebody holds when the version below is replaced, in ascending order. */
 struct rs_held {
 	const uint64_t *at;
 	size_t nr;
 };
 /**
  * Prepares for another version below without a commit (rollback, discard): appends the rows that the upper layer will
- * then have.  These are objects that somebody holds: `held` names those of the lower layer of now and of files of the
- * upper one; of the upper layer all that is no regular file is taken for held.  What is not in `after` loses its name;
- * so does a removed folder that is in `after` again, and a file with bytes of its own that `after` has with others:
- * these get rows beside what is back (RS_WAS).  Changes nothing.  Texts live in `texts` or are the overlay's.
+ * then have.  These are of objects that somebody holds: `held` names those of the lower layer of now and of files of
+ * the upper one; objects of the upper layer that are no regular files are taken for held.  An object that is not in
+ * `after` loses its name.  So does a removed folder that is in `after` again, and a file whose own bytes are not those
+ * that it has in `after`: these get rows beside the object that is back (RS_WAS).  Changes nothing.  Texts live in
+ * `texts` or are the overlay's.
  */
 int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struct rs_lower *after,
 			 const struct rs_held *held, struct sc_arena *texts, struct meta_changes *ret,
@@ -181,7 +183,7 @@ int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const st
 /** Makes an upper layer of rows, so that putting it in place cannot fail; rs_overlay_layer_done() frees it. */
 struct rs_layer;
 int rs_overlay_layer(const struct meta_changes *rows, struct rs_layer **ret, struct sc_err *err);
-/** Puts it in place (NULL: the upper rows stay), over another lower layer. */
+/** Puts a layer in place (NULL: the upper rows stay), over another lower layer. */
 void rs_overlay_put(struct rs_overlay *o, const struct rs_lower *lower, struct rs_layer *layer);
 void rs_overlay_layer_done(struct rs_layer *layer);
 

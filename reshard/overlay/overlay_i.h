@@ -83,7 +83,7 @@ struct rs_record {
 struct rs_record rs_record_begin(struct rs_overlay *o, int64_t now_ns);
 /** Gives the row of an object as it will be, to be changed; copies a lower one up.  Errors: SC_E_STALE (no object). */
 int rs_record_row(struct rs_record *r, uint64_t ino, struct meta_inode_row **ret, struct sc_err *err);
-/** Sets the ctime of an object that changes.  Errors: as above. */
+/** Sets the ctime of an object that changes.  Errors: SC_E_STALE (no object). */
 int rs_record_touch(struct rs_record *r, uint64_t ino, struct sc_err *err);
 /** Gives the row of a folder whose names change, as rs_record_row() does, and sets its times. */
 int rs_record_folder(struct rs_record *r, uint64_t ino, struct meta_inode_row **ret, struct sc_err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records: what a request changes is collected, logged and applied as a whole (T7).  The rows of objects are collected
- * as they will be, so that a request that meets an object twice (the old and the new folder of a rename) changes one
- * row.
+ * Makes records: collects the changes of a request, logs them and applies them as a whole (T7).  The row of an object
+ * is collected as it will be, so that a request that meets an object twice (the old and the new folder of a rename)
+ * changes one row.
  */
 #include "reshard/overlay/overlay_i.h"
 
@@ -112,7 +112,7 @@ int rs_record_drop_name(struct rs_record *r, uint64_t folder, struct meta_bytes 
 	return rs_record_add(r, (struct meta_change){META_DROP_ENTRY, .entry = {folder, name, 0}}, err);
 }
 
-/* The changes in order: rows first, for attributes are put to a row. */
+/* Puts the changes in order: rows first, since attributes are put to a row. */
 static int put_together(const struct rs_record *r, struct meta_changes *ret, struct sc_err *err)
 {
 	for (size_t i = 0; i < r->rows.nr; i++)

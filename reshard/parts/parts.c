@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Partitions of datasets, as files of a rank: their names, and their bytes.  They are shared by all ranks with the
- * same data-parallel coordinate, and kept for a while after their last use.
+ * Shows partitions of datasets as files of ranks: their names and their bytes.  All ranks with one data-parallel
+ * coordinate share a partition, and it is kept for a while after its last use.
  */
 #include "reshard/parts/parts_i.h"
 
@@ -167,7 +167,7 @@ static void part_put(struct rs_parts *p, struct rs_kept_part *k)
 	(void)pthread_mutex_unlock(&p->lock);
 }
 
-/* Made without the lock; a second thread may do the same, and one result stays. */
+/* Makes a partition, without the lock; a second thread may make it, too, and one of both stays. */
 static int part_make(struct rs_parts *p, const struct rs_kept_part *like, struct rs_kept_part **ret,
 		     struct sc_err *err)
 {

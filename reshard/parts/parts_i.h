@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partitions of datasets, for the rooms above. */
+/* What this room tells the rooms above of partitions of datasets. */
 #ifndef RS_PARTS_I_H
 #define RS_PARTS_I_H
 
