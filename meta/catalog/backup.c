@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backup of a cluster's keys of etcd, in each store: member.h. */
+/* Keeps the backup of a cluster's keys of etcd in the catalog: member.h. */
 #include "meta/catalog/db_i.h"
 #include "meta/catalog/member.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and writing rows: one function for each query, in the order of schema.sql. */
+/* Reads and writes rows: one function for each query, in the order of schema.sql. */
 #include "meta/catalog/db_i.h"
 #include "meta/catalog/nodes.h"
 #include "meta/catalog/trees.h"

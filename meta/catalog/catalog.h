@@ -28,15 +28,16 @@ int meta_catalog_begin(struct meta_catalog *c, bool durable, struct sc_err *err)
 /** Commits when rc is 0, else rolls back; returns rc or the commit's error. */
 int meta_catalog_end(struct meta_catalog *c, int rc, struct sc_err *err);
 
-/** Between these two, no other thread reads or writes, so several calls read one state of the catalog; a call costs a
- *  third of what it costs alone.  Outside of a transaction none may be begun in between. */
+/** Hold and release the catalog.  In between no other thread reads or writes, so several calls read one state of it,
+ *  and a call costs a third of what it costs alone.  A transaction may not be begun in between. */
 void meta_catalog_hold(struct meta_catalog *c);
 void meta_catalog_release(struct meta_catalog *c);
 
 /** Flushes transactions that were committed without `durable`. */
 int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err);
-/** Reserves room in the write-ahead log, once, so that transactions pass on a full disk: what frees space is one.  A
- *  file system without fallocate has no such room.  Thread: one.  Errors: SC_E_NO_SPACE, SC_E_SYSTEM; call it again. */
+/** Reserves room in the write-ahead log, once, so that transactions pass on a full disk: to free space takes one,
+ *  too.  A file system without fallocate has no such room.  Thread: one.  Errors: SC_E_NO_SPACE, SC_E_SYSTEM; call
+ *  it again. */
 int meta_catalog_reserve(struct meta_catalog *c, struct sc_err *err);
 
 /* --- rows --- */
@@ -136,17 +137,17 @@ typedef int meta_text_fn(void *arg, uint64_t id, const char *text, const char *m
 typedef int meta_id_fn(void *arg, uint64_t id);
 
 int meta_job_each(struct meta_catalog *c, meta_job_fn *fn, void *arg, struct sc_err *err);
-/** Adds a job, which is on stable storage then; sets row->id.  row->root is the number of its folder on all nodes, 0:
- *  it is set, and numbers for the folder and those of its ranks are taken. */
+/** Adds a job, which is on stable storage then; sets row->id.  row->root is the number of its folder on all nodes; if
+ *  it is 0, it is set, and numbers for the folder and for those of its ranks are taken. */
 int meta_job_add(struct meta_catalog *c, struct meta_job_row *row, struct sc_err *err);
 /** Removes the job and all rows that belong to it, its upper layer too; its trees and blobs become garbage.  Inside a
  *  transaction. */
 int meta_job_remove(struct meta_catalog *c, uint64_t job, struct sc_err *err);
 /**
- * Inside a transaction, which should be durable (meta_numbers_take()): adds a job with all versions of another one,
- * which share its sets and datasets; config, layout, owner and tags are the other's.  Their trees are copies with
- * numbers of the new job: no object of it is one of the source's.  `request`: of the command, kept with the head (0:
- * none).  The new versions have no views yet, and the new job has no upper layer.
+ * Adds a job with all versions of the job `source`, which share sets and datasets with it; config, layout, owner and
+ * tags are those of the source.  Trees are copied, with numbers of the new job: no object belongs to both jobs.
+ * `request` is that of the command, kept with the head (0: none).  The new versions have no views yet, and the new job
+ * has no upper layer.  Call it inside a transaction, which should be durable (meta_numbers_take()).
  */
 int meta_job_clone(struct meta_catalog *c, uint64_t source, const char *name, int64_t made_ns, uint64_t request,
 		   uint64_t *ret_id, uint64_t *ret_root, struct sc_err *err);
@@ -169,13 +170,13 @@ typedef int meta_stale_fn(void *arg, const struct meta_stale *stale);
 int meta_stale_note_job(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err);
 /** Notes the blobs of a new set that have a hash, and so a record, already.  Inside the transaction that adds it. */
 int meta_stale_note_set(struct meta_catalog *c, uint64_t set, struct sc_err *err);
-/** Notes the blobs of a version: it is the head again, and their files may say so of other sets first, or only.  Looks
- *  each of them up.  Inside the transaction that adds it. */
+/** Notes the blobs of a version that is the head again: the records in their files may name other sets first, or alone.
+ *  Looks up each of them.  Inside the transaction that adds the version. */
 int meta_stale_note_version(struct meta_catalog *c, uint64_t version, struct sc_err *err);
-/** Notes the blobs and the trees of all versions of a job: its name, owner or mode, which their records say, has
- *  changed.  Inside the transaction that changes it. */
+/** Notes the blobs and the trees of all versions of a job whose name, owner or mode changes, as their records say
+ *  these.  Inside the transaction that changes them. */
 int meta_stale_note_named(struct meta_catalog *c, uint64_t job, struct sc_err *err);
-/** Walks over META_STALE_MAX of them at most, the oldest notes first. */
+/** Walks over META_STALE_MAX notes at most, the oldest first. */
 int meta_stale_each(struct meta_catalog *c, meta_stale_fn *fn, void *arg, struct sc_err *err);
 /** Drops a note, unless the blob was noted again. */
 int meta_stale_drop(struct meta_catalog *c, const struct meta_stale *stale, struct sc_err *err);
@@ -184,8 +185,8 @@ int meta_config_each(struct meta_catalog *c, uint64_t job, meta_config_fn *fn, v
 		     struct sc_err *err);
 int meta_config_set(struct meta_catalog *c, uint64_t job, const char *key, const char *value,
 		    struct sc_err *err);
-/** Keeps, and gives, the number of a job's version: older ones are there though keep= did not keep them, until the head
- *  is verified.  0: none is. */
+/** Keep, and give, the number of the oldest version that keep= keeps, if an older one stays until the head is verified;
+ *  0: none does. */
 int meta_job_set_spared(struct meta_catalog *c, uint64_t job, uint64_t before, struct sc_err *err);
 int meta_job_spared(struct meta_catalog *c, uint64_t job, uint64_t *ret_before, struct sc_err *err);
 
@@ -205,9 +206,9 @@ int meta_version_get(struct meta_catalog *c, uint64_t id, meta_version_fn *fn, v
 		     struct sc_err *err);
 /** Tells whether copies of a version are known to differ: 1, 0 or an error. */
 int meta_version_differs(struct meta_catalog *c, uint64_t id, struct sc_err *err);
-/** Tells whether all of a version was verified, and is right: 1, 0 or an error. */
+/** Tells whether all sets of a version were verified, and are right: 1, 0 or an error. */
 int meta_version_is_right(struct meta_catalog *c, uint64_t id, struct sc_err *err);
-/** Tells whether a file of a version, or of one that its tree is made over, is marked as damaged: 1, 0 or an error. */
+/** Tells whether a file of a version, or of a version below its tree, is marked as damaged: 1, 0 or an error. */
 int meta_version_is_damaged(struct meta_catalog *c, uint64_t id, struct sc_err *err);
 /** Walks over the versions of a job, oldest first. */
 int meta_version_each(struct meta_catalog *c, uint64_t job, meta_version_fn *fn, void *arg,
@@ -296,7 +297,7 @@ struct meta_blob_use {
 };
 
 typedef int meta_blob_fn(void *arg, const struct meta_blob_row *row);
-/** What the recovery record of a blob says, for the newest set of each file and job that uses the blob. */
+/** The contents of the recovery record of a blob, for the newest set of each file and job that uses the blob. */
 struct meta_blob_record {
 	const char *job, *file, *topology, *path;
 	uint64_t uid, gid, job_mode, set, layout;
@@ -325,17 +326,17 @@ int meta_blob_same_before(struct meta_catalog *c, uint64_t blob, uint64_t bytes,
 			  struct sc_err *err);
 /**
  * Walks over the ranks of the newest set (or the head's) of each file and job that uses a blob: sets of heads first,
- * then from new to old, ranks in order.  Likewise of each other blob with these bytes (their hash is given) in the
- * same place of other sets of its jobs, and of clones: a rank that wrote them again shares the file
- * (meta_blob_same_before()), so what the file says of itself is said of all of them.
+ * then from new to old, ranks in order.  Walks in the same way over those of each other blob with these bytes (their
+ * hash is given) in the same place of other sets of its jobs, and of clones: a rank that wrote the bytes again shares
+ * the file (meta_blob_same_before()), so the record in the file is about all of them.
  */
 int meta_blob_record(struct meta_catalog *c, uint64_t blob, const void *hash16, meta_blob_record_fn *fn, void *arg,
 		     struct sc_err *err);
 enum meta_numbered { META_NUMBERED_BLOB, META_NUMBERED_TREE };
 /** Gives the last number that blobs, or trees, of this catalog ever had; 0: there was none. */
 int meta_last_number(struct meta_catalog *c, enum meta_numbered of, uint64_t *ret, struct sc_err *err);
-/** Makes durable that there was a blob, or tree, of this number, which has a row: no catalog that a power cut leaves
- *  has a smaller last number.  Flushes the catalog once for all that there are. */
+/** Makes it durable that a blob or tree had this number; it has a row.  No catalog that a power cut leaves has a
+ *  smaller last number afterwards.  Flushes the catalog once for all numbers that there are. */
 int meta_number_flush(struct meta_catalog *c, enum meta_numbered of, uint64_t number, struct sc_err *err);
 /** Keeps numbers up to `last` from being given to new blobs. */
 int meta_blob_reserve(struct meta_catalog *c, uint64_t last, struct sc_err *err);
@@ -358,8 +359,8 @@ int meta_blob_known(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 /** Gives the size of a sealed blob (0 of one that is not).  Errors: SC_E_NOT_FOUND. */
 int meta_blob_bytes(struct meta_catalog *c, uint64_t blob, uint64_t *ret, struct sc_err *err);
 
-/** Finds a path, or adds it.  Ids are numbers of nodeids (numbers.c): functions that add fail with SC_E_LIMIT when
- *  all are used up. */
+/** Finds a path, or adds it.  Nodeids are made of ids (numbers.c): functions that add rows fail with SC_E_LIMIT when
+ *  all ids are used up. */
 int meta_path_put(struct meta_catalog *c, const char *text, uint64_t *ret_id, struct sc_err *err);
 int meta_path_get(struct meta_catalog *c, uint64_t id, meta_text_fn *fn, void *arg,
 		  struct sc_err *err);
@@ -370,8 +371,8 @@ int meta_view_put(struct meta_catalog *c, uint64_t version, const char *topology
 int meta_view_own(struct meta_catalog *c, uint64_t version, uint64_t *ret_id, struct sc_err *err);
 /** Finds the view that the number `place` belongs to: the one with the lowest id from `place` on. */
 int meta_view_at(struct meta_catalog *c, uint64_t place, meta_view_fn *fn, void *arg, struct sc_err *err);
-/** Tells the catalog, before anything of it is shown, that no kernel remembers a number: those of removed jobs, and of
- *  paths that nothing has any more, may be given again. */
+/** Tells the catalog, before anything of it is shown, that no kernel remembers a number: numbers of removed jobs, and
+ *  of paths that no row names any more, may be given again. */
 int meta_mount_begins(struct meta_catalog *c, struct sc_err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blobs: sealing, hashes, damage, the files that use them, and garbage. */
+/* Seals blobs, keeps their hashes and marks of damage, finds the files that use them, and collects garbage. */
 #include "meta/catalog/tree_i.h"
 
 #include <inttypes.h>
@@ -73,7 +73,7 @@ static int on_unused(void *arg, sqlite3_stmt *row)
 	return sc_vec_push(u, U64(row, 0)) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
-/* What is of other nodes has no file here; names of objects go with these. */
+/* Removes rows of unused blobs of other nodes, which have no file here, and the names of unused objects. */
 static int drop_away(struct meta_catalog *c, struct sc_err *err)
 {
 	static const char *const steps[] = {
@@ -170,7 +170,8 @@ static int on_sealed(void *arg, sqlite3_stmt *row)
 	return w->fn.blob(w->arg, &b);
 }
 
-/* Until a blob is sealed, its row says 0 bytes; a file of a tree may have 0 bytes.  Only what is here is read. */
+/* condition on a blob: it is sealed, and here.  Until a blob is sealed its row says 0 bytes, but a file of a tree may
+ * have 0 bytes. */
 #define IS_SEALED \
 	"(bytes > 0 OR EXISTS (SELECT 1 FROM tree_inode t WHERE t.blob = blob.id AND t.blob <> 0)) AND NOT " IS_AWAY
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fsck asks the catalog: SQLite's own check, and rows that refer to missing ones. */
+/* Checks the catalog for fsck: by SQLite's own check, and for rows that refer to missing ones. */
 #include "meta/catalog/db_i.h"
 #include "meta/catalog/trees.h"
 
@@ -20,7 +20,8 @@ static int on_complaint(void *arg, sqlite3_stmt *row)
 	return strcmp(text, "ok") == 0 ? 0 : w->fn(w->arg, 0, text, "");
 }
 
-/* The folders of a job (at `root`) and of its ranks, and virtual numbers need no rows. */
+/* condition on a number: it needs a row.  The folders of a job (at `root`) and of its ranks, and virtual numbers do
+ * not. */
 #define NEEDS_ROW(x) x " NOT BETWEEN root AND root + (1 << 20) AND " x " < 1 << 60"
 _Static_assert(SC_RANKS_MAX == 1u << 20 && META_VIRTUAL == UINT64_C(1) << 60, "");
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A second job of the same versions: rows that have the same sets and datasets, and trees with other numbers. */
+/* Makes a second job of the versions of a job: rows with the same sets and datasets, and trees with other numbers. */
 #include "meta/catalog/db_i.h"
 #include "meta/catalog/trees.h"
 
@@ -102,7 +102,7 @@ static int on_tree(void *arg, sqlite3_stmt *row)
 	return sc_vec_push(t, (struct tree){U64(row, 0), U64(row, 1), 0}) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
-/* Tree ?1 gets the rows of ?2. */
+/* statements that give tree ?1 the rows of ?2 */
 static const char *const tree_copies[] = {
 	"INSERT INTO tree_inode (tree, ino, mode, uid, gid, nlink, atime_ns, mtime_ns, ctime_ns, parent, blob, target) "
 	"SELECT ?1, renumber(ino), mode, uid, gid, nlink, atime_ns, mtime_ns, ctime_ns, iif(parent, renumber(parent), "

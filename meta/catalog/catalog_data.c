@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of datasets. */
+/* Reads and writes the rows of datasets. */
 #include "meta/catalog/db_i.h"
 
 #include "meta/base/mem.h"

@@ -3,7 +3,7 @@
  * Reads committed trees.  Rules of their rows, which the functions of tree_commit.c keep:
  *
  *  1. The trees of a chain have falling ids: a base is older than what lies over it.
- *  2. A row of an inode in a tree tells all of it, its extended attributes too: those of the same tree.
+ *  2. A row of an inode in a tree tells all of the inode, with the extended attributes of the same tree.
  *  3. An entry in a tree stands before entries of that name in the trees below it; with number 0 there is no such name.
  *  4. A folder that has an entry in a tree has a row in the tree or below it, unless the entry is a whiteout.  The
  *     folders of the job and of its ranks, and virtual ones, need none.
@@ -142,7 +142,7 @@ struct children_walk {
 	bool any;
 };
 
-/* Of equal names the newest tree's comes first. */
+/* Takes a name, unless a newer tree had it: of equal names the newest tree's comes first. */
 static int on_name(void *arg, sqlite3_stmt *row)
 {
 	struct children_walk *w = arg;
@@ -183,7 +183,8 @@ struct names_walk {
 	struct sc_err *err;
 };
 
-/* A newer tree may say something else about the name, or the same; or the row's tree is not of the chain. */
+/* Takes a name of the number if the newest tree of the chain that has the name says so; the row's tree may not even be
+ * of the chain. */
 static int on_named(void *arg, sqlite3_stmt *row)
 {
 	const struct names_walk *w = arg;
@@ -196,7 +197,8 @@ static int on_named(void *arg, sqlite3_stmt *row)
 	return rc < 0 || newest != U64(row, 0) ? rc : w->fn(w->arg, &e);
 }
 
-/* All trees that have the number are asked for: they are of one job.  (Two conditions on chains at once cost 30 us.) */
+/* Asks for the rows of all trees that have the number, which are of one job.  (Two conditions on chains at once cost
+ * 30 us.) */
 int meta_tree_names(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino, meta_entry_fn *fn, void *arg,
 		    struct sc_err *err)
 {
@@ -248,7 +250,8 @@ int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(
 			   fn, arg, err);
 }
 
-/* The newest tree that tells of a name has it.  The index has these names alone: tree_entry_marker. */
+/* Finds the names of markers by the index tree_entry_marker, which has these names alone; the newest tree that tells of
+ * a name counts. */
 int meta_tree_named(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t folder), void *arg,
 		    struct sc_err *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The upper layers of jobs: rows that records put and drop, and that a start reads. */
+/* Keeps the upper layers of jobs: puts and drops the rows that records say, and reads them at a start. */
 #include "meta/catalog/tree_i.h"
 
 #include <inttypes.h>
@@ -36,7 +36,7 @@ static int add_blob(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 	return db_run(c, err, "INSERT OR IGNORE INTO blob (id, bytes) VALUES (?, 0)", "i", blob);
 }
 
-/* A blob that a file had before, unless something else has it. */
+/* Drops the row of a blob that a file had before, unless something else has the blob. */
 static int drop_blob(struct meta_catalog *c, uint64_t blob, struct sc_err *err)
 {
 	return db_run(c, err,
@@ -158,7 +158,8 @@ static int on_again(void *arg, sqlite3_stmt *row)
 	return w->fn(w->arg, &x);
 }
 
-/* A commit leaves special files without the row of their folder: their entries are found by their own rows. */
+/* condition on an entry: the upper layer has a row of its folder.  A commit leaves special files without one; their
+ * entries are found by their own rows. */
 #define ENTRIES_IN_FOLDERS "parent IN (SELECT ino FROM inode WHERE job = ?1)"
 #define OTHER_ENTRIES SPECIAL_ENTRY " AND NOT " ENTRIES_IN_FOLDERS
 

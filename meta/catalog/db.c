@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connection: opening, transactions, prepared statements.
+ * Opens the connection to SQLite, runs transactions, keeps prepared statements.
  * WAL; synchronous=NORMAL for the working trees (a crash of the machine may lose the last ones, a
  * crash of the daemon none), FULL for what must be durable when it returns.
  */
@@ -17,7 +17,7 @@
 
 #define STATEMENTS_MAX 256
 
-/* Texts of files, linked in. */
+/* links the text of a file in */
 #define EMBED(name, file)                                                                          \
 	extern const char name[];                                                                  \
 	__asm__(".section .rodata\n"                                                               \
@@ -122,7 +122,7 @@ static void renumber(sqlite3_context *context, int nr, sqlite3_value **values)
 		sqlite3_result_error(context, "a row has an inode number that its job does not have", -1);
 }
 
-/* Prepared when the catalog is opened: it must pass where there is no memory. */
+/* the statement that rolls back is prepared when the catalog is opened: it must pass without memory */
 static const char roll_back[] = "ROLLBACK";
 
 static int prepare(struct meta_catalog *c, const char *sql, sqlite3_stmt **ret, struct sc_err *err)
@@ -219,8 +219,8 @@ struct meta_catalog *meta_catalog_close(struct meta_catalog *c)
 	return NULL;
 }
 
-/* A commit without a flush has written its frames to the log, and recovery reads the log: flushing the log is
- * enough. */
+/* Flushes the log.  That is enough: a commit without a flush has written its frames to the log, which recovery
+ * reads. */
 int meta_catalog_flush(struct meta_catalog *c, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = sc_sys.openat(AT_FDCWD, c->wal, O_RDONLY, 0);
@@ -270,7 +270,7 @@ void db_unlock(struct meta_catalog *c)
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
-/* Non-durable transactions are not fsynced; the next durable commit flushes them. */
+/* Ends a transaction: later ones are not flushed unless they are durable; the next durable commit flushes them. */
 static void leave(struct meta_catalog *c)
 {
 	struct sc_err ignored;
@@ -377,7 +377,7 @@ static int bind_one(sqlite3_stmt *stmt, int i, char type, va_list *ap)
 	}
 }
 
-/* A parameter that could not be bound would be NULL: another row, or none. */
+/* Binds parameters, or fails: one that could not be bound would be NULL, and mean another row, or none. */
 static int bind(struct meta_catalog *c, sqlite3_stmt *stmt, const char *types, va_list *ap, struct sc_err *err)
 {
 	for (int i = 1; *types; i++, types++)

@@ -20,13 +20,14 @@ int db_each(struct meta_catalog *c, struct sc_err *err, db_row_fn *fn, void *arg
 /** Row function that stores column 0 in a uint64_t. */
 int db_id(void *arg, sqlite3_stmt *row);
 uint64_t db_last_id(struct meta_catalog *c);
-/** (reserve.c) Before the catalog is opened, and after it is closed: the log's blocks stay.  Errors: SC_E_SYSTEM. */
+/** (reserve.c) Give the log its reserved blocks before the catalog is opened, and keep them after it is closed.
+ *  Errors: SC_E_SYSTEM. */
 int db_reserve_give(const char *wal, const char *reserve, struct sc_err *err);
 void db_reserve_clear(const char *wal, const char *reserve);
-/** Of an open catalog: meta_catalog_reserve(). */
+/** Reserves blocks of the log of an open catalog: meta_catalog_reserve(). */
 int db_reserve_take(const char *wal, const char *reserve, struct sc_err *err);
-/** (index.c) Before the catalog is opened, and when it is open: the blocks of the log's index stay.  A failure matters
- *  on a full disk only, where the next start is refused. */
+/** (index.c) Give the index of the log its kept blocks before the catalog is opened, and keep them when it is open.  A
+ *  failure matters on a full disk only, where the next start is refused. */
 void db_index_give(const char *shm, const char *kept);
 void db_index_take(const char *shm, const char *kept);
 /** Where numbers.c remembers up to which number of a path it has searched; under the lock. */
@@ -45,7 +46,7 @@ uint64_t *db_durable(struct meta_catalog *c);
 void db_lock(struct meta_catalog *c);
 void db_unlock(struct meta_catalog *c);
 
-/** Tells whether a transaction is open; under the lock, so it is the caller's. */
+/** Tells whether a transaction is open, which is the caller's, as the caller holds the lock. */
 bool db_in_transaction(struct meta_catalog *c);
 
 /**

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index of the write-ahead log, CATALOG-shm, on a full disk.  SQLite maps it, and removes it with the log.  There
- * is no room for it in the next start then, and a store to a part of it that has no block would end the process
- * (SIGBUS).  So it has a second name, too, CATALOG-index, and is mapped only when each of its blocks is allocated.  Who
- * opens the catalog first fills it with zeros, where SQLite cuts it to 3 bytes: it is not valid in either case.
+ * Keeps the index of the write-ahead log, CATALOG-shm, for a full disk.  SQLite maps the index, and removes it with the
+ * log.  On a full disk the next start would have no room for it, and a store to a part of it that has no block would
+ * end the process (SIGBUS).  So the index has a second name, CATALOG-index, and is mapped only when each of its blocks
+ * is allocated.  The first to open the catalog fills it with zeros, where SQLite would cut it to 3 bytes: in both cases
+ * it is not valid.
  */
 #include "meta/catalog/db_i.h"
 
@@ -48,15 +49,17 @@ static int cut_or_clear(int fd, off_t bytes)
 	return truncate_of_sqlite(fd, bytes);
 }
 
-/* A file system that cannot do what was asked for says nothing about room. */
+/* Tells whether an error says that there is no room; a file system that cannot do what was asked for does not say
+ * so. */
 static bool is_no_room(int rc)
 {
 	return rc < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO);
 }
 
 /*
- * SQLite writes a byte into each 4 KiB before it maps: where blocks are smaller, the others are holes; and of a block
- * whose allocation is delayed, ext4 on a full disk knows nothing any more when it is stored to.
+ * Tells whether each block of a file is allocated.  SQLite writes a byte into each 4 KiB before it maps: if blocks are
+ * smaller, the others are holes; and ext4 may have no block on a full disk when a block whose allocation is delayed is
+ * stored to.
  */
 static bool has_blocks(int fd)
 {
@@ -70,7 +73,8 @@ static bool has_blocks(int fd)
 	return !is_no_room(rc) && !is_no_room(sc_sys.fdatasync(fd));
 }
 
-/* A flush fails once: of an index that begins, what has failed is not tried again, as SQLite does when it closes. */
+/* Maps the index, if each of its blocks is allocated.  What has failed for an index that begins is not tried again, as
+ * SQLite does when it closes: a flush fails once. */
 static void *map_with_room(void *at, size_t bytes, int prot, int flags, int fd, off_t off)
 {
 	static __thread int failed; /* errno */
@@ -123,7 +127,8 @@ void db_index_give(const char *shm, const char *kept)
 		(void)sc_sys.unlinkat(AT_FDCWD, kept, 0);
 }
 
-/* By its name: SQLite's locks are on this file, and to open and close it would take them away. */
+/* Keeps the index by a second name, without opening it: SQLite's locks are on this file, and a close would take them
+ * away. */
 void db_index_take(const char *shm, const char *kept)
 {
 	struct stat st;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a store is to the cluster that it is in (reshard/member).
+ * Keeps what a store has to know of the cluster that it is in (reshard/member).
  *
  * Thread: any.  Errors: as in catalog.h.
  */
@@ -23,29 +23,29 @@ struct meta_member_row {
 typedef int meta_member_fn(void *arg, const struct meta_member_row *row);
 /** Calls `fn` if the store is in a cluster. */
 int meta_member_get(struct meta_catalog *c, meta_member_fn *fn, void *arg, struct sc_err *err);
-/** Joins one, once, and gives that node's inode numbers from now on; on stable storage. */
+/** Puts the store into a cluster, once, as a node, whose inode numbers it gives from now on; on stable storage. */
 int meta_member_join(struct meta_catalog *c, const char *cluster, const uint8_t id[META_ID_BYTES], uint32_t node,
 		     struct sc_err *err);
-/** Tells what this store is: no other one is the same, but for its copies.  Errors: SC_E_CORRUPT, too. */
+/** Gives the id of this store, which no other store has but its copies.  Errors: SC_E_CORRUPT, too. */
 int meta_store_identity(struct meta_catalog *c, uint8_t ret[META_ID_BYTES], struct sc_err *err);
 int meta_member_set_lease(struct meta_catalog *c, uint64_t lease, struct sc_err *err);
-/** Notes how far etcd was.  A crash of the machine may lose the last ones. */
+/** Notes the highest revision of etcd that was seen.  A crash of the machine may lose the last notes. */
 int meta_member_set_revision(struct meta_catalog *c, uint64_t revision, struct sc_err *err);
 
 /** Notes that etcd's keys were made anew: no revision is known; the backup is of the era before.  On stable storage. */
 int meta_member_set_era(struct meta_catalog *c, uint64_t era, struct sc_err *err);
 
 /**
- * The backup of the cluster's keys (backup.c): what etcd has, all at one revision.  Each call below, but for the walk,
- * is made inside a transaction.  A new one is read beside the one that there is: begin, put with `fresh`, and done,
- * which replaces that.
+ * The backup of the cluster's keys (backup.c): the keys of etcd, all at one revision.  Each call below, but for the
+ * walk, is made inside a transaction.  A new backup is read beside the old one: begin, put with `fresh`, and done,
+ * which replaces the old one.
  */
 int meta_backup_begin(struct meta_catalog *c, struct sc_err *err);
 int meta_backup_put(struct meta_catalog *c, bool fresh, const char *key, const char *value, struct sc_err *err);
 int meta_backup_drop(struct meta_catalog *c, const char *key, struct sc_err *err);
 int meta_backup_done(struct meta_catalog *c, bool fresh, uint64_t revision, struct sc_err *err);
 typedef int meta_backup_fn(void *arg, const char *key, const char *value);
-/** Walks over it by key; `only`: over this one, NULL: all. */
+/** Walks over the backup by key; `only`: over this key alone (NULL: over all). */
 int meta_backup_each(struct meta_catalog *c, const char *only, meta_backup_fn *fn, void *arg, struct sc_err *err);
 
 /** A job that all nodes have. */
@@ -55,9 +55,9 @@ struct meta_shared_job {
 };
 typedef int meta_shared_job_fn(void *arg, const struct meta_shared_job *row);
 int meta_shared_job_each(struct meta_catalog *c, meta_shared_job_fn *fn, void *arg, struct sc_err *err);
-/** Finds the one with this id in the cluster: its id here, 0: there is none. */
+/** Finds the job with this id in the cluster: its id here, 0: there is none. */
 int meta_shared_job_find(struct meta_catalog *c, uint64_t id, uint64_t *ret_job, struct sc_err *err);
-/** Adds one, unless it is there. */
+/** Adds a job that all nodes have, unless it is there. */
 int meta_shared_job_add(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err);
 /** Notes that a job is not in the cluster any more, inside a transaction. */
 #define META_LOST (UINT64_C(1) << 63)

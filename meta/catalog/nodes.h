@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What catalogs of several nodes have in common, and what a catalog knows of the others.
+ * Keeps what catalogs of several nodes have in common, and what a catalog knows of the others.
  *
  *     numbers of inodes   are the same on all nodes: node N gives those from N << 42 on.  A job has the same folders
  *                         everywhere
@@ -19,7 +19,7 @@
 #define META_NODE_BITS 16
 #define META_NODE_NUMBERS 42	/* the bit of an inode's number where that of its node begins */
 
-/** Lets numbers of inodes be those of a node (1 to 2^16 - 1) from now on.  Errors: SC_E_STATE (others were given). */
+/** Gives inode numbers of a node (1 to 2^16 - 1) from now on.  Errors: SC_E_STATE (other numbers were given). */
 int meta_numbers_of_node(struct meta_catalog *c, uint32_t node, struct sc_err *err);
 /** The next numbers of a blob and of an inode. */
 struct meta_numbers {
@@ -30,7 +30,7 @@ int meta_numbers_next(struct meta_catalog *c, struct meta_numbers *ret, struct s
  *  again. */
 int meta_numbers_from(struct meta_catalog *c, const struct meta_numbers *first, const struct meta_numbers *end,
 		      struct sc_err *err);
-/** Tells whether more than half of them were given. */
+/** Tells whether more than half of these numbers were given. */
 bool meta_numbers_are_few(struct meta_catalog *c);
 /**
  * Notes a block of numbers that some node has taken for a job: 1, 0 (it is noted), or an error.
@@ -65,9 +65,9 @@ typedef int meta_away_fn(void *arg, const struct meta_away_row *row);
 /** Walks over other nodes' blobs that versions of a job have, or one version (its row; 0: all), the newest first. */
 int meta_away_each(struct meta_catalog *c, uint64_t job, uint64_t version, meta_away_fn *fn, void *arg,
 		   struct sc_err *err);
-/** Walks over the nodes that such blobs are of. */
+/** Walks over the nodes to which blobs of versions belong. */
 int meta_away_nodes(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
-/** Notes that the bytes of such a blob are here, too: its file is on stable storage. */
+/** Notes that the bytes of another node's blob are here, too: its file is on stable storage. */
 int meta_blob_came(struct meta_catalog *c, uint64_t blob, struct sc_err *err);
 
 /** A file of a version that this node made for itself; `rank`: the first one whose file has these bytes. */
@@ -75,18 +75,19 @@ struct meta_home_row {
 	uint64_t version, rank, path, blob, bytes;
 };
 typedef int meta_home_fn(void *arg, const struct meta_home_row *row);
-/** Adds one, in place of what it is for, and seals its blob, which is on stable storage. */
+/** Adds a file of a version that this node made for itself, and seals its blob, which is on stable storage. */
 int meta_home_put(struct meta_catalog *c, const struct meta_home_row *row, struct sc_err *err);
 int meta_home_each(struct meta_catalog *c, uint64_t version, meta_home_fn *fn, void *arg, struct sc_err *err);
 
 /**
- * Makes a set the storage of a version in place of the one of the same file, whose verdict and digests it gets, and
- * which is held: 1, 0 (it is that), or an error.  Inside a transaction.  Errors: SC_E_CORRUPT (there is no such set).
+ * Makes a set the storage of a version, in place of the set of the same file.  It gets the verdict and digests of that
+ * set, which is held from then on.  1, 0 (the version has this set already), or an error.  Inside a transaction.
+ * Errors: SC_E_CORRUPT (there is no such set).
  */
 int meta_version_settle(struct meta_catalog *c, uint64_t version, uint64_t set, struct sc_err *err);
 /** Lets a held set go: unless a version has it, it is garbage. */
 int meta_set_let_go(struct meta_catalog *c, uint64_t set, struct sc_err *err);
-/** Whether a version that is not retired has a set: 1, 0, or an error. */
+/** Tells whether a version that is not retired has a set: 1, 0, or an error. */
 int meta_set_is_shown(struct meta_catalog *c, uint64_t set, struct sc_err *err);
 typedef int meta_held_fn(void *arg, const uint8_t name[32]);
 /** Walks over the names of the sets of a job that are held. */
@@ -102,7 +103,7 @@ typedef int meta_same_fn(void *arg, const struct meta_same_row *row);
 /** Walks over files that this node made of a version, for which the version's storage has a file of another node that
  *  is not here. */
 int meta_home_same(struct meta_catalog *c, uint64_t version, meta_same_fn *fn, void *arg, struct sc_err *err);
-/** Files that this node made of a version are in its storage now, or nobody wants them. */
+/** Drops the rows of files that this node made of a version: its storage has them now, or nobody wants them. */
 int meta_home_drop(struct meta_catalog *c, uint64_t version, struct sc_err *err);
 
 enum meta_object_kind {
@@ -120,9 +121,9 @@ struct meta_object {
 	uint32_t depth;		/* of a tree: objects that it is made of, itself included; else 1 */
 };
 
-/** Gives something its name, for ever.  Inside the transaction that adds it, or a later one. */
+/** Gives a row its name as an object, for ever.  Inside the transaction that adds the row, or a later one. */
 int meta_object_put(struct meta_catalog *c, const struct meta_object *object, struct sc_err *err);
-/** Find one by kind and id, and by kind and name (of equal ones the oldest): 1, 0 (none), or an error. */
+/** Find an object by kind and id, and by kind and name (of equal ones the oldest): 1, 0 (none), or an error. */
 int meta_object_of(struct meta_catalog *c, enum meta_object_kind kind, uint64_t id, struct meta_object *ret,
 		   struct sc_err *err);
 int meta_object_named(struct meta_catalog *c, enum meta_object_kind kind, const uint8_t name[32],

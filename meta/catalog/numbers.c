@@ -7,12 +7,13 @@
  *                  numbers are given; when the last one is given, the numbers without a row are given
  *     blob         each number once in the life of a store, and of a cluster's node: whatever copy of its store was put
  *                  back (meta_numbers_from())
- *     view         likewise: a view takes one number for each of its ranks, and its id is the last of them
+ *     view         each number once in the life of a store; a view takes one for each of its ranks, and its id is the
+ *                  last of them
  *     job          each number once in a mount: the kernel of the next mount remembers none, so numbers of removed jobs
  *                  are given again
  *     inode        each number once in the life of a store: counter `number`, taken in blocks, each of one job.  Nodes
  *                  of a cluster give different ones (nodes.h)
- *     tree         likewise
+ *     tree         each number once in the life of a store
  *
  * sqlite_sequence holds the last number of each table.  A blob may get its row later than its number: memory holds the
  * last one that was given.  A number whose row has not come when the daemon ends is given again; no kernel knows it.
@@ -47,7 +48,8 @@ static int take(struct meta_catalog *c, const char *table, uint64_t given, uint6
 	return rc;
 }
 
-/* Paths lose their rows only when a mount begins, so a number without one is not given in this mount. */
+/* Gives a number to a path.  Paths lose their rows only when a mount begins, so a number without a row was not given in
+ * this mount. */
 int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 {
 	uint64_t last = 0, *searched = db_path_searched(c), id = 0;
@@ -73,7 +75,7 @@ int db_take_path(struct meta_catalog *c, uint64_t *ret, struct sc_err *err)
 
 #define DROP_PATHS_FROM (SC_PATHS_MAX / 2)
 
-/* What is made of a path's number: rows of sets, and the virtual numbers in rows of trees. */
+/* Drops paths of whose numbers nothing is made any more: neither rows of sets nor virtual numbers in rows of trees. */
 static int drop_paths(struct meta_catalog *c, struct sc_err *err)
 {
 	uint64_t last = 0;
@@ -98,7 +100,7 @@ static int drop_paths(struct meta_catalog *c, struct sc_err *err)
 		      "ii", META_VIRTUAL, (uint64_t)SC_PATHS_MAX - 1);
 }
 
-/* Numbers of a node of a cluster are given behind those that etcd has given to it (reshard/peers/bound.c). */
+/* Refuses numbers beyond those that etcd has given to this node of a cluster (reshard/peers/bound.c). */
 static int check_end(struct meta_catalog *c, uint64_t next, uint64_t end, uint64_t half, struct sc_err *err)
 {
 	if (end && next > half)
@@ -335,7 +337,7 @@ static int on_part(void *arg, sqlite3_stmt *row)
 	return 0;
 }
 
-/* The block that has some of these numbers, and this catalog's next one. */
+/* Finds the block that has some of these numbers, and this catalog's next number. */
 static int look(struct meta_catalog *c, uint64_t first, uint64_t nr, struct block *ret, uint64_t *ret_next,
 		struct sc_err *err)
 {

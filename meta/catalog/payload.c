@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Payloads: what is no tensor in a file.  Rows of set_blob and of given name them. */
+/* Keeps payloads, the part of a file that is no tensor.  Rows of set_blob and of given name them. */
 #include "meta/catalog/db_i.h"
 
 #include <inttypes.h>
@@ -41,7 +41,7 @@ struct getting {
 	struct sc_err *err;
 };
 
-/* SQLite has no checksum of its own. */
+/* Hands over a payload after a comparison with its hash: SQLite has no checksum of its own. */
 static int on_payload(void *arg, sqlite3_stmt *row)
 {
 	struct getting *g = arg;

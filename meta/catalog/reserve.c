@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room for transactions on a full disk: blocks of the write-ahead log that lie beyond its end, so that nobody else
- * takes them.  SQLite removes the log when the catalog is closed.  A second name, CATALOG-reserve, keeps its blocks,
- * and the next log begins with them.
+ * Reserves room for transactions on a full disk: blocks of the write-ahead log beyond its end, which nobody else can
+ * take.  SQLite removes the log when the catalog is closed.  A second name, CATALOG-reserve, keeps its blocks, and the
+ * next log begins with them.
  *
  *     closed: CATALOG-reserve   ── db_reserve_give() ──>   open: CATALOG-wal   ── db_reserve_take() ──> both
  *                               <── SQLite removes the log, db_reserve_clear() ──
  *
- * A log that is not empty is part of the catalog.  What was left by one that was closed is no log: it begins with
- * zeros, or nothing of it is used.  A catalog that was put in its place would else be read with the pages of another.
+ * A log that is not empty is part of the catalog.  The file that a closed catalog leaves is no log: it begins with
+ * zeros, or is not used.  Otherwise a catalog that is put in the place of this one would be read with the pages of this
+ * one.
  */
 #include "meta/catalog/db_i.h"
 
@@ -25,7 +26,7 @@
 #define RESERVE_PART 64	/* of a small file system, at most */
 #define HEADER_BYTES 32	/* of a log, by SQLite's file format */
 
-/* Nobody but the caller has its name. */
+/* Fills the beginning of the reserve with zeros, so that it is no log.  It has no other name. */
 static bool clear(const char *reserve)
 {
 	static const char zeros[HEADER_BYTES];

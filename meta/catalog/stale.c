@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blobs, and trees, whose recovery records are to be written anew. */
+/* Notes the blobs and trees whose recovery records are to be written anew. */
 #include "meta/catalog/db_i.h"
 
 int meta_stale_note_job(struct meta_catalog *c, uint64_t job, uint64_t version, struct sc_err *err)

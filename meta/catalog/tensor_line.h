@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor as a line of text: what a set's row says of each (blob_set.tensors in schema.sql). */
+/* A tensor as a line of text, as the row of a set has it (blob_set.tensors in schema.sql). */
 #ifndef META_TENSOR_LINE_H
 #define META_TENSOR_LINE_H
 
@@ -16,7 +16,7 @@ struct meta_tensor_line {
 
 /** Appends the line, with its end. */
 void meta_tensor_line_add(struct sc_buf *buf, const struct meta_tensor_line *tensor);
-/** Parses, in place, a line without its end.  False: it is none. */
+/** Parses, in place, a line without its end.  False: it is no such line. */
 bool meta_tensor_line_parse(char *line, struct meta_tensor_line *ret);
 
 #endif

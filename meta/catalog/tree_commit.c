@@ -10,10 +10,11 @@
 
 #define COLUMNS "mode, uid, gid, nlink, atime_ns, mtime_ns, ctime_ns, parent, blob, target"
 
-/* Of job ?1. */
+/* condition on an upper inode of job ?1: a commit moves it into the tree */
 #define MOVES "job = ?1 AND nlink > 0 AND NOT (" IS_SPECIAL ")"
 #define XATTR_MOVES "ino IN (SELECT ino FROM inode WHERE " MOVES ")"
-/* What the version below was asked for no more: the new one has it not (META_FORGOTTEN is 3). */
+/* condition on an upper inode of job ?1: it hides an object of the version below that the new one does not have
+ * (META_FORGOTTEN is 3) */
 #define FORGOTTEN "job = ?1 AND nlink = 0 AND data = 3"
 #define ENTRY_MOVES                                                                                                    \
 	"parent IN (SELECT ino FROM inode WHERE job = ?1 AND nlink > 0) AND ino NOT IN (SELECT ino FROM inode WHERE "  \
@@ -27,7 +28,7 @@ struct commit {
 	struct sc_err *err;
 };
 
-/* The new tree has no such name: needs a whiteout only if there is one below. */
+/* Hides a name in the new tree; that takes a whiteout only if a tree below has the name. */
 static int hide(struct commit *m, uint64_t parent, struct meta_bytes name)
 {
 	uint64_t below = 0;
@@ -62,7 +63,7 @@ static int drop_inode(struct commit *m, uint64_t ino)
 		      : db_run(m->c, m->err, "DELETE FROM tree_inode WHERE tree = ? AND ino = ?", "ii", m->tree, ino);
 }
 
-/* Of the folders of job and ranks, and of virtual ones. */
+/* Tells whether a folder needs no row: those of the job and of ranks, and virtual ones. */
 static bool needs_no_row(uint64_t root, uint64_t folder)
 {
 	return (folder >= root && folder - root <= SC_RANKS_MAX) || folder >= META_VIRTUAL;
@@ -201,7 +202,8 @@ int meta_tree_add(struct meta_catalog *c, const struct meta_tree_spec *spec, uin
 
 /* --- flat trees --- */
 
-/* ?1 gets the rows of ?2 that it has not.  Attributes first: they go with the rows of inodes, which are copied next. */
+/* statements that give tree ?1 the rows of ?2 that it lacks.  Attributes come first: they belong to the rows of inodes,
+ * which are copied next. */
 static const char *const merges[] = {
 	"INSERT INTO tree_xattr (tree, ino, name, value) SELECT ?1, ino, name, value FROM tree_xattr WHERE tree = ?2 "
 	"AND ino NOT IN (SELECT ino FROM tree_inode WHERE tree = ?1) ORDER BY ino, name",
@@ -213,8 +215,8 @@ static const char *const merges[] = {
 
 #define NEEDS_NO_ROW(x) "(" x " BETWEEN ?2 AND ?3 OR " x " >= ?4)"
 
-/* Removes whiteouts, and what is not reached from the folders of the job and of its ranks, or from virtual numbers.
- * Rule 4 of catalog_tree.c: another folder that is reached has a row. */
+/* Removes whiteouts, and all rows that cannot be reached from the folders of the job and of its ranks, or from virtual
+ * numbers.  By rule 4 of catalog_tree.c any other folder that is reached has a row. */
 static int prune(struct meta_catalog *c, uint64_t tree, struct sc_err *err)
 {
 	uint64_t root = 0;

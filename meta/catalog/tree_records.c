@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paths of what a tree has, the files that use a blob, and what the recovery record of a tree is made of. */
+/* Finds the paths of objects of a tree, the files that use a blob, and the rows for the recovery record of a tree. */
 #include "meta/catalog/tree_i.h"
 
 #include <inttypes.h>
@@ -44,13 +44,13 @@ static int on_path_text(void *arg, uint64_t id, const char *text, const char *mo
 	return 0;
 }
 
-/* The folders of the job and of its ranks end a path. */
+/* Tells whether a folder ends a path: that of the job, or of a rank. */
 static bool is_top(const struct path_walk *w, uint64_t folder)
 {
 	return folder >= w->root && folder - w->root <= SC_RANKS_MAX;
 }
 
-/* What is in front of the names: nothing, or the path of a folder that nobody made.  1: there is such a folder. */
+/* Begins a path: with nothing, or with the path of a folder that nobody made.  1: there is such a folder. */
 static int begin_path(struct path_walk *w, uint64_t folder, int64_t *ret_rank, struct sc_buf *path)
 {
 	int rc;
@@ -66,7 +66,8 @@ static int begin_path(struct path_walk *w, uint64_t folder, int64_t *ret_rank, s
 	return rc == SC_E_NOT_FOUND ? 0 : rc < 0 ? rc : 1;
 }
 
-/* Adds the names of the folders above.  1: up to a folder that needs no name, or that has none; 0: they go round. */
+/* Adds the names of the folders above.  1: up to a folder that needs no name, or has none; 0: the folders form a
+ * circle. */
 static int climb_names(struct path_walk *w, struct up *names)
 {
 	uint64_t mark = 0;	/* where the number of names was a power of two last */
@@ -87,7 +88,7 @@ static int climb_names(struct path_walk *w, struct up *names)
 	}
 }
 
-/* A folder that was removed has no path. */
+/* Climbs to the folder that ends the path; an object in a removed folder has no path. */
 static int climb(struct path_walk *w, struct up *names)
 {
 	struct sc_buf path = {0};
@@ -168,7 +169,8 @@ static int on_use_path(void *arg, int64_t rank, const char *path)
 	return u->fn(u->arg, &use);
 }
 
-/* The newest row of a number in the chain of a version's tree tells the file's blob. */
+/* Finds the files of a version's tree that use a blob: the newest row of a number in the chain tells the file's
+ * blob. */
 static int use_in_version(struct meta_catalog *c, uint64_t blob, struct tree_uses *u, struct sc_err *err)
 {
 	struct meta_tree tree = {.id = u->now->tree};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trees: what is no shard in jobs and versions, as inodes and directory entries by number (meta/tree/change.h).
+ * Trees have all objects of jobs and versions but the bytes of files of tensors, as inodes and directory entries by
+ * number (meta/tree/change.h).
  *
  *     upper layer of a job     inode, entry, xattr      what was made or changed since the job's version; it changes
  *          |                                            by records, which the log (meta/tree/tail.h) hands over

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery records of blobs, attributes of their files; and texts of layouts, files of STORE/layouts. */
+/* Writes and reads recovery records of blobs, which are attributes of their files, and texts of layouts, which are
+ * files of STORE/layouts. */
 #include "meta/store/store_i.h"
 
 #include <errno.h>

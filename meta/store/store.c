@@ -18,7 +18,7 @@
 
 #define FAN_OUT 256 /* folders, so that none has millions of names */
 #define RUN 256	    /* blobs with adjacent numbers share a folder: a save needs few inode tables and flushes */
-/* Files that are about to take a blob's name; the next start removes those that are left. */
+/* name of files that are about to take a blob's name; the next start removes those that are left */
 #define REPLACEMENT "replacement"
 #define SHARED "shared"
 #define ASIDE "lost+found"
@@ -37,7 +37,7 @@ static void blob_path(uint64_t blob, char *path, size_t bytes)
 	(void)snprintf(path, bytes, "%02x/%" PRIu64, (unsigned)(blob / RUN % FAN_OUT), blob);
 }
 
-/* A detached read-only mount of STORE/blobs that only this process can reach; -1: not allowed. */
+/* Makes a detached read-only mount of STORE/blobs that only this process can reach; -1: not allowed. */
 static int private_read_only(int blobs)
 {
 	int fd = sc_sys.clone_mount(blobs);
@@ -191,7 +191,7 @@ const char *store_not_a_file(const struct stat *st)
 				       : "is a device, not a file";
 }
 
-/* Looks at what has a blob's name, without opening it: an open would wait at a FIFO, and act on a device. */
+/* Looks at the object that has a blob's name, without opening it: an open would wait at a FIFO, and act on a device. */
 static int look(int dir, uint64_t blob, const char *what, struct stat *ret, struct sc_err *err)
 {
 	const char *other;
@@ -273,7 +273,7 @@ bool meta_store_is_damaged(const struct meta_store *store, uint64_t blob)
 	return is;
 }
 
-/* A rank that reads a file which is too short would see an early end of file, and no error. */
+/* Refuses a file of another size: a rank that reads one that is too short would see an early end, and no error. */
 static int check_size(int fd, uint64_t blob, uint64_t bytes, struct sc_err *err)
 {
 	struct stat st;
@@ -438,7 +438,7 @@ int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_e
 	return is_folder(store, path) ? meta_store_set_aside(store, blob, err) : rc;
 }
 
-/* The name that a file has in lost+found, if others of that name were there before; `nr`: from 1 on. */
+/* Gives the name that a file gets in lost+found, as the `nr`th of its name there (from 1 on). */
 static void aside_name(const char *name, unsigned nr, char ret[META_ASIDE_BYTES])
 {
 	if (nr < 2)

@@ -28,8 +28,8 @@ struct meta_store {
 int meta_store_open(const char *path, int lock, struct meta_store *ret, struct sc_err *err);
 void meta_store_close(struct meta_store *store);
 /**
- * Wait until no daemon has the lock of a store; one that is not there has none.  Errors: SC_E_BUSY, a signal came
- * first, or it may not wait; SC_E_SYSTEM, the store can't be looked at.
+ * Waits until no daemon has the lock of a store; a store that does not exist has none.  Errors: SC_E_BUSY (a signal
+ * came first, or it may not wait), SC_E_SYSTEM (the store can't be looked at).
  */
 int meta_store_wait_unused(const char *path, bool may_wait, struct sc_err *err);
 /** Tells whether the store's file system has leases.  Without leases, writers through a mapping cannot be detected. */
@@ -39,7 +39,7 @@ bool meta_store_has_leases(const struct meta_store *store);
 bool meta_disk_fails(int errnum);
 
 /**
- * Tells what has the name of a blob, if it is no regular file: "is a symbolic link, not a file", say; else NULL.  Such
+ * Tells what a blob's name is of, if it is no regular file: "is a symbolic link, not a file", say; else NULL.  Such
  * a blob is damaged for all functions below: none of them follows a link, waits at a FIFO or opens a device.
  */
 const char *meta_store_not_a_file(const struct meta_store *store, uint64_t blob);
@@ -101,7 +101,7 @@ int meta_store_begin_replace(const struct meta_store *store, int *ret_fd, struct
 int meta_store_replace(const struct meta_store *store, uint64_t blob, struct sc_err *err);
 /** Hard-links a new blob `blob` to the file of `same`. */
 int meta_store_link(const struct meta_store *store, uint64_t blob, uint64_t same, struct sc_err *err);
-/** Gives a file of the store's file system that has no name (O_TMPFILE) that of blob `blob`. */
+/** Gives a file without a name (O_TMPFILE), of the store's file system, the name of blob `blob`. */
 int meta_store_adopt(const struct meta_store *store, uint64_t blob, int fd, struct sc_err *err);
 /** Replaces the file of `blob` by a hard link to that of `same`, whose bytes are equal.  Errors: SC_E_UNSUPPORTED (no
  *  links, or no more of them). */
@@ -111,10 +111,10 @@ int meta_store_remove(const struct meta_store *store, uint64_t blob, struct sc_e
 /** Moves the file of a blob that the catalog does not have to STORE/lost+found: NUMBER, or NUMBER.2 and so on. */
 int meta_store_set_aside(const struct meta_store *store, uint64_t blob, struct sc_err *err);
 #define META_ASIDE_BYTES 48
-/** Moves a file of STORE itself there, likewise, and flushes the folders; gives the name that it has there. */
+/** Moves a file of STORE itself to STORE/lost+found in the same way, and flushes the folders; gives its name there. */
 int meta_store_set_file_aside(const struct meta_store *store, const char *name, char ret[META_ASIDE_BYTES],
 			      struct sc_err *err);
-/** Gives the next of the names by which files `name` were moved there, from *nr (0 at first) on.  False: no more. */
+/** Gives the next name under which a file `name` was moved to lost+found, from *nr (0 at first) on.  False: no more. */
 bool meta_store_next_aside(const struct meta_store *store, const char *name, unsigned *nr,
 			   char ret[META_ASIDE_BYTES]);
 /** Folders with names of new blobs, which are to be flushed: bit `blob % 256` for each. */
