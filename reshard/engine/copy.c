@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file is copied by the cheapest way that the file systems offer: reflink, the kernel, a buffer. */
+/* Copies a file in the cheapest way that the file systems offer: reflink, the kernel, a buffer. */
 #include "reshard/engine/copy.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #define PIECE (1u << 20)
 #define AHEAD (8 * PIECE)	/* of another node's bytes is asked for at a time */
 
-/* Where the kernel can't copy, between two file systems say. */
+/* Copies through a buffer, if the kernel can't copy: between two file systems, say. */
 static int copy_by_hand(int to, int from, uint64_t blob, uint64_t at, uint64_t bytes, const char *path,
 			struct sc_err *err)
 {

@@ -9,9 +9,8 @@
 
 /**
  * Copies the first `bytes` of one file to another, which is empty: by reflink where the file system can, else in the
- * kernel.
- * `blob`: what `from` reads, 0: a file that is none of the store's.  `path` is for the error.
- * Errors: SC_E_SYSTEM, SC_E_NO_SPACE; SC_E_DAMAGED, the blob cannot be read.
+ * kernel.  `blob` is the blob that `from` reads (0: a file that is not the store's); `path` is for the error.
+ * Errors: SC_E_SYSTEM, SC_E_NO_SPACE, SC_E_DAMAGED (the blob cannot be read).
  */
 int rs_copy_file(int to, int from, uint64_t blob, uint64_t bytes, const char *path, struct sc_err *err);
 /** Copies the first `bytes` of a place, which is on another node, to a file.

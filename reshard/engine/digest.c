@@ -3,7 +3,7 @@
 
 #include <isa-l/crc64.h>
 
-/* Reflected: the highest power of x is the lowest bit. */
+/* the polynomials of the two CRCs, reflected: the highest power of x is the lowest bit */
 static const uint64_t polynomials[2] = {UINT64_C(0xC96C5795D7870F42), UINT64_C(0x95AC9329AC4BC9B5)};
 
 /* Goes on with a CRC over more bytes; the library's complements are undone. */
@@ -12,7 +12,7 @@ static uint64_t go_on(int k, uint64_t crc, const void *bytes, size_t nr)
 	return k ? ~crc64_jones_refl(~crc, bytes, nr) : ~crc64_ecma_refl(~crc, bytes, nr);
 }
 
-/* The product of two polynomials, modulo that of a CRC.  Without branches, which random bits would mispredict. */
+/* Multiplies two polynomials modulo that of a CRC, without branches, which random bits would mispredict. */
 static uint64_t multiply(int k, uint64_t a, uint64_t b)
 {
 	uint64_t product = 0;
@@ -24,7 +24,7 @@ static uint64_t multiply(int k, uint64_t a, uint64_t b)
 	return product;
 }
 
-/* x to the power of so many bytes. */
+/* Returns x to the power that so many bytes shift by. */
 static uint64_t power(const struct rs_digester *d, int k, uint64_t bytes)
 {
 	uint64_t result = UINT64_C(1) << 63;
@@ -35,7 +35,7 @@ static uint64_t power(const struct rs_digester *d, int k, uint64_t bytes)
 	return result;
 }
 
-/* A table costs as much as some 60 multiplications: it is made for a gap that comes twice in a row. */
+/* Makes a table for a gap that comes twice in a row; it costs as much as some 60 multiplications. */
 static void make_table(struct rs_digester *d, uint64_t gap)
 {
 	for (int k = 0; k < 2; k++) {
@@ -57,7 +57,7 @@ static void make_table(struct rs_digester *d, uint64_t gap)
 	d->known_gap = gap;
 }
 
-/* Bytes of zeros follow. */
+/* Goes on with so many bytes of zeros. */
 static void skip(struct rs_digester *d, uint64_t gap)
 {
 	if (gap == d->gap && gap != d->known_gap)

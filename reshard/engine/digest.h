@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A digest of a logical tensor that adds up over its pieces: who has a box of it digests the runs of bytes that he has,
- * at their places in the whole, and the digests of boxes that cover the whole once, XORed, are that of the whole,
+ * A digest of a logical tensor that adds up over its pieces.  Who has a box of the tensor digests its runs of bytes, at
+ * their places in the whole.  The digests of boxes that cover the whole once, XORed, are the digest of the whole,
  * however it was cut.  It finds accidents, not forgers.
  *
  * Two CRC-64 (ECMA-182 and Jones) without initial value and final complement are linear in the bytes: a run's CRC is
@@ -32,13 +32,13 @@ struct rs_digester {
 
 void rs_digester_init(struct rs_digester *d);
 void rs_digester_begin(struct rs_digester *d);
-/** Adds bytes that lie at byte `at` of the tensor, not before what was added last ends. */
+/** Adds bytes that lie at byte `at` of the tensor, behind the bytes that were added last. */
 void rs_digester_add(struct rs_digester *d, uint64_t at, const void *bytes, size_t nr);
-/** Adds what bytes [at, at + bytes) of a target get by a copy; `source` is the copy's, and the target's byte 0 is byte
- *  `base` of the tensor. */
+/** Adds the bytes that a copy puts into [at, at + bytes) of its target; `source` is the copy's, and byte 0 of the
+ *  target is byte `base` of the tensor. */
 void rs_digester_add_copy(struct rs_digester *d, uint64_t base, const struct rs_copy *copy, uint64_t at,
 			  uint64_t bytes, const unsigned char *source);
-/** Gives the digest of what was added, as a part of a tensor of `bytes` bytes. */
+/** Gives the digest of the added bytes, as a part of a tensor of `bytes` bytes. */
 struct rs_digest rs_digester_end(struct rs_digester *d, uint64_t bytes);
 
 static inline void rs_digest_add(struct rs_digest *sum, const struct rs_digest *part)
@@ -52,7 +52,7 @@ static inline bool rs_digest_equal(const struct rs_digest *a, const struct rs_di
 	return a->crc[0] == b->crc[0] && a->crc[1] == b->crc[1];
 }
 
-/** Writes it as it is stored and shown: ECMA's value, then Jones', each with its highest bits first. */
+/** Writes a digest as it is stored and shown: ECMA's value, then Jones', each with its highest bits first. */
 void rs_digest_bytes(const struct rs_digest *digest, uint8_t ret[16]);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engines: images become files.
+ * Engines write images as files.
  *
  *     materialize.c  \                        / host.c   reflink, read, gather; io_uring
  *     made.c          >  rs_engine_write()   <
@@ -70,7 +70,7 @@ struct rs_engine_ops {
 extern const struct rs_engine_ops *rs_engines[RS_ENGINES_MAX + 1];
 /** Adds a kind of a room above.  For constructors: before there are threads. */
 void rs_engine_add(const struct rs_engine_ops *ops);
-/** Another kind, which rs_engine_choose() asks first.  Tests set it before they open a store. */
+/** A kind that rs_engine_choose() asks before all others, or NULL.  Tests set it before they open a store. */
 extern const struct rs_engine_ops *rs_engine_extra;
 
 /**
@@ -84,7 +84,8 @@ const struct rs_engine_ops *rs_engine_choose(const char *wanted, const char **re
 int rs_engine_open(const struct rs_engine_ops *ops, const struct meta_store *store, uint64_t budget,
 		   struct rs_engine **ret, struct sc_err *err);
 struct rs_engine *rs_engine_close(struct rs_engine *e);
-/** As `write` above.  1 <= nr <= e->ops->targets.  `ret` is filled in any case; of joint calls see remote.h. */
+/** Calls `write` of the engine's kind, see there.  1 <= nr <= e->ops->targets.  `ret` is filled in any case; remote.h
+ *  tells of joint calls. */
 int rs_engine_write(struct rs_engine *e, const struct rs_target *targets, size_t nr,
 		    const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err);
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of sources, which an engine reads in long runs: opened once in a call, some at a time. */
+/* Keeps descriptors of sources, which an engine reads in long runs: each is opened once in a call, some at a time. */
 #ifndef RS_FDS_H
 #define RS_FDS_H
 
 #include "reshard/engine/source.h"
 
 #define RS_FDS_MAX 64
-/* Shorter runs are copied from the mapping.  read() has the file's readahead and no faults, a mapping has not. */
+/* Runs of so many bytes are read by read(), which has the file's readahead and no faults; shorter ones are copied from
+ * the mapping. */
 #define RS_FDS_READ_BYTES_MIN (256u << 10)
 
 struct rs_fds {

@@ -21,7 +21,7 @@ static int one_by_one(const struct rs_flush *f, struct sc_err *err)
 	return 0;
 }
 
-/* All that was submitted has ended when this returns, unless waiting fails itself. */
+/* Waits until all that was submitted has ended, unless the wait itself fails. */
 static int reap(const struct rs_flush *f, struct io_uring *ring, unsigned nr, int rc, struct sc_err *err)
 {
 	while (nr) {

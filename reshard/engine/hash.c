@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes of whole blobs: 1 MiB at a time, through the page cache or past it (O_DIRECT). */
+/* Hashes whole blobs, 1 MiB at a time, through the page cache or past it (O_DIRECT). */
 #include "reshard/engine/hash.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ void rs_hashing_end(struct rs_hashing *h, uint8_t ret[16])
 	sc_sys.release(h);
 }
 
-/* A piece; 0 at the end.  A read that ended inside of a page goes on without O_DIRECT. */
+/* Reads a piece; returns 0 at the end.  After a read that ended inside of a page it goes on without O_DIRECT. */
 static ssize_t read_piece(int fd, unsigned char *to, uint64_t at)
 {
 	ssize_t n;

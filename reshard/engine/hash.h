@@ -15,15 +15,15 @@ int rs_hash_blob(const struct meta_store *store, uint64_t blob, rs_tick_fn *tick
 int rs_hash_fd(int fd, uint64_t blob, rs_tick_fn *tick, void *arg, uint8_t ret[16], uint64_t *ret_bytes,
 	       struct sc_err *err);
 
-/** A hash of bytes that come one after the other. */
+/** A hash that is being made, of bytes that come one after the other. */
 struct rs_hashing;
-/** Begins one; rs_hashing_end() ends it.  SC_E_NO_MEMORY. */
+/** Begins a hash; rs_hashing_end() ends it.  Errors: SC_E_NO_MEMORY. */
 int rs_hashing_begin(struct rs_hashing **ret, struct sc_err *err);
-/** Adds bytes [at, at + nr) of a source, which are waited for.  Errors: of the source. */
+/** Waits for bytes [at, at + nr) of a source, and adds them.  Errors: those of the source. */
 int rs_hashing_add(struct rs_hashing *h, struct rs_bytes *bytes, uint64_t at, uint64_t nr, struct sc_err *err);
-/** Ends it, and gives the hash of all that was added (`ret` NULL: nobody wants it); `h` may be NULL. */
+/** Ends a hash, and gives it (`ret` NULL: nobody wants it); `h` may be NULL. */
 void rs_hashing_end(struct rs_hashing *h, uint8_t ret[16]);
-/** Hashes a source, which is elsewhere maybe: its bytes are waited for. */
+/** Hashes a source, and waits for its bytes, which may be on another node. */
 int rs_hash_bytes(struct rs_bytes *bytes, uint8_t ret[16], struct sc_err *err);
 
 #endif

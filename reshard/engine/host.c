@@ -15,7 +15,7 @@
 #define AHEAD_BYTES (16u << 20)	/* of bytes that are not here yet, behind what is written */
 #define WAIT_SECONDS 10		/* without a completion: it is said */
 #define NUDGE UINT64_MAX	/* no slot's, and no flush's */
-/* Write-back begins in pieces of this size, that far behind: buffers in flight are not dirty yet. */
+/* Write-back begins in pieces of this size, as far behind the writes: buffers in flight are not dirty yet. */
 #define WRITE_BACK_BYTES (32u << 20)
 #define WRITE_BACK_BEHIND (SLOTS_MAX * (uint64_t)BUFFER_BYTES)
 #define WRITE_BACKS_MAX SLOTS_MAX	/* in flight: the ring has room for as many beside the slots */
@@ -54,7 +54,7 @@ static int real_ring_init(struct io_uring *ring, unsigned entries)
 	return io_uring_queue_init(entries, ring, 0);
 }
 
-/* An entry that is none: the kernel's workers begin with what waited before it. */
+/* Submits an entry without effect: the kernel's workers begin with what waited before it. */
 static void nudge(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
@@ -68,8 +68,9 @@ static void nudge(struct io_uring *ring)
 }
 
 /*
- * On Linux 6.18 an entry was seen to stay without a completion for minutes, with no worker of io_uring in the
- * process (in the fault test, in a thread that made and ended many rings).  Why is not known.
+ * Waits for a completion, and nudges the ring after a second.  On Linux 6.18 an entry was seen to stay without a
+ * completion for minutes, with no worker of io_uring in the process (in the fault test, in a thread that made and ended
+ * many rings).  Why is not known.
  */
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret)
 {
@@ -155,8 +156,8 @@ static void prepare(struct host *h, struct slot *s)
 }
 
 /*
- * Of [write_back_at, to): in the kernel's workers, for it waits for the device's queue.  Advice: the
- * flush at the end has the errors, and finds what was left out here.
+ * Begins the write-back of [write_back_at, to), in the kernel's workers, since it waits for the device's queue.  This
+ * is only advice: the flush at the end has the errors, and finds what was left out here.
  */
 static void begin_write_back(struct host *h, uint64_t to)
 {
@@ -172,7 +173,7 @@ static void begin_write_back(struct host *h, uint64_t to)
 	h->write_backs++;
 }
 
-/* An entry that the ring does not take is not in flight: its slot must not be waited for. */
+/* Submits the write of a slot.  If the ring does not take the entry it is not in flight, and nobody may wait for it. */
 static int submit(struct host *h, struct slot *s)
 {
 	while (io_uring_sq_ready(&h->ring)) {
@@ -203,7 +204,7 @@ static int start(struct host *h, struct slot *s)
 	return submit(h, s);
 }
 
-/* One completion: short writes go on. */
+/* Takes one completion; a short write goes on. */
 static int complete(struct host *h, struct slot *s, int result)
 {
 	if (result == -EINTR || result == -EAGAIN)
@@ -255,7 +256,8 @@ static int get_slot(struct host *h, struct slot **ret)
 	}
 }
 
-/* What a ring did not take would go out with the next entries, so it ends; files after this one need none. */
+/* Ends a ring that did not take an entry, which would go out with the next ones.  Later files are written without a
+ * ring. */
 static void end_ring(struct host *h)
 {
 	sc_sys.ring_exit(&h->ring);
@@ -266,8 +268,8 @@ static void end_ring(struct host *h)
 }
 
 /*
- * Every buffer is ours again when this returns, also after an error.  (Not of a ring that gives no
- * completions; what it may still write goes into a file that is given up.)
+ * Waits until every buffer is ours again, also after an error.  (Buffers of a ring that gives no completions are not;
+ * what it may still write goes into a file that is given up.)
  */
 static int drain(struct host *h, int rc)
 {
@@ -321,7 +323,7 @@ static int clone_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t sourc
 	return tick(h, bytes);
 }
 
-/* Bytes up to the block where a clone of a run can begin; UINT64_MAX: none can. */
+/* Returns the bytes up to the block where a clone of a run can begin; UINT64_MAX: no clone can. */
 static uint64_t clone_head(const struct host *h, uint64_t at, uint64_t run, uint32_t source,
 			   const unsigned char *data)
 {
@@ -332,8 +334,8 @@ static uint64_t clone_head(const struct host *h, uint64_t at, uint64_t run, uint
 }
 
 /*
- * A long run is read by a descriptor.  Writes of whole buffers at their multiples get large folios, which
- * copy_file_range's small ones do not.  *ret is how many bytes it took.
+ * Reads a long run by a descriptor; *ret is how many bytes it took.  Writes of whole buffers at multiples of their size
+ * get large folios, which the small writes of copy_file_range do not.
  */
 static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source,
 		    const unsigned char *data, uint64_t *ret)
@@ -363,7 +365,8 @@ static int read_run(struct host *h, uint64_t at, uint64_t bytes, uint32_t source
 	return rc < 0 ? sc_wrap(h->err, rc, "rank %u '%s'", from->rank, from->file) : start(h, s);
 }
 
-/* How many bytes up to `end` to gather at once: not those of a block that can be cloned, of this run or the next. */
+/* Returns how many bytes up to `end` are gathered at once: not those of a block of this run or the next one that can be
+ * cloned. */
 static uint64_t piece_bytes(const struct host *h, uint64_t at, uint64_t end, uint64_t run, uint32_t source,
 			    const unsigned char *data)
 {

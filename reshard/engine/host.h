@@ -22,8 +22,8 @@ struct rs_range {
 };
 
 /**
- * Writes ranges of a file, by place and apart, which another kind of engine has left out.  The engine is of this kind.
- * Adds to *ret what was cloned and copied.  Errors: as `write` of engines.
+ * Writes the ranges of a file that another kind of engine has left out; they are in order and do not meet.  The engine
+ * is of this kind.  Adds the cloned and the copied bytes to *ret.  Errors: those of `write` of engines.
  */
 int rs_host_write_parts(struct rs_engine *e, const struct rs_target *target, const struct rs_range *parts, size_t nr,
 			const struct rs_write_options *how, struct rs_written *ret, struct sc_err *err);

@@ -11,7 +11,7 @@
 
 #include "meta/base/guard.h"
 
-/* What an open may take to make a file of clones: about 5 ms. */
+/* So many clones may an open make for a file: that takes about 5 ms. */
 #define CLONES_MAX 256u
 #define REST_BYTES_MAX (1u << 20)
 #define AHEAD_FIRST (4u << 20)
@@ -60,7 +60,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct meta_stored *)a)->name, ((const struct meta_stored *)b)->name);
 }
 
-/* Of names and shapes, in any order. */
+/* Sums up names and shapes, in a way that does not depend on their order. */
 static uint64_t digest(const struct meta_stored_list *list)
 {
 	uint64_t sum = 0;
@@ -74,8 +74,8 @@ static uint64_t digest(const struct meta_stored_list *list)
 	return sum;
 }
 
-/* Do two ranks store the same tensors, piece for piece, under the same names? Sorts both, unless they
- * obviously do not. */
+/* Tells whether two ranks store equal tensors, piece for piece, under equal names.  Sorts both lists, unless they
+ * obviously differ. */
 static bool same_file(const struct meta_view *va, struct meta_stored_list *a,
 		      const struct meta_view *vb, struct meta_stored_list *b)
 {
@@ -236,8 +236,8 @@ static const char *renamed(const struct rs_origins *o, const char *name)
 	return name;
 }
 
-/* What the rank's file is to hold, by names of its format; the list gives its order.  Everything is in `arena`, which
- * need not live long. */
+/* Lists the tensors that a rank's file is to hold, by names of its format, in the order of the list.  Everything is in
+ * `arena`, which need not live long. */
 static int list_parts(const struct meta_view *view, const struct meta_stored_list *list,
 		      const struct rs_format_ops *other, const struct rs_origins *o, struct sc_arena *arena,
 		      struct rs_planned **ret, uint32_t *ret_nr, struct sc_err *err)
@@ -322,7 +322,7 @@ int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct s
 	return 0;
 }
 
-/* One run of a tensor, or of its padding, is `n` bytes: can it be a clone? */
+/* Tells whether a run of a tensor, or of its padding, of `n` bytes, can be a clone. */
 static bool is_clone(const struct rs_image *im, uint64_t at, uint64_t n, uint32_t source, const unsigned char *data)
 {
 	return n >= SC_CLONE_BYTES_MIN &&
@@ -391,7 +391,8 @@ int rs_image_open(struct rs_image *im, const struct rs_origins *origins, struct 
 	return 0;
 }
 
-/* The tensor's bytes of a piece that has byte `at`; NULL: it has none.  -> where the piece or the range ends */
+/* Finds the gather of the tensor in the piece that has byte `at`; NULL: the piece has none.  Returns where the piece or
+ * the range ends. */
 static uint64_t part(const struct rs_image *im, uint64_t at, uint64_t end, const struct rs_gather **ret,
 		     uint64_t *ret_at)
 {
@@ -471,7 +472,7 @@ void rs_image_ahead(const struct rs_image *im, uint64_t at, uint64_t bytes)
 	}
 }
 
-/* Moves on to a read.  Returns the end of what is to be asked for, from *ret on. */
+/* Moves the read-ahead on to a read.  Returns the end of the bytes that are to be asked for, from *ret on. */
 static uint64_t move_on(struct rs_ahead *a, uint64_t at, uint64_t end, uint64_t most, uint64_t *ret)
 {
 	*ret = end;

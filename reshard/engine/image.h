@@ -33,7 +33,7 @@ struct rs_image {
  */
 int rs_image_new(const struct meta_view *view, uint32_t rank, const char *file, bool as_view,
 		 const struct rs_origins *origins, struct rs_image **ret, struct sc_err *err);
-/** A tensor of a file, or a part of one: as what name, and which piece of it. */
+/** A tensor of a file, or a part of one: its name there, and which piece of it. */
 struct rs_planned {
 	const char *name;
 	const struct meta_tensor *tensor;
@@ -45,7 +45,7 @@ struct rs_planned {
 int rs_image_describe(struct rs_image *image, const struct rs_format_ops *format, const struct rs_planned *parts,
 		      uint32_t nr, const char *payload, size_t payload_bytes, const struct rs_origins *origins,
 		      struct sc_err *err);
-/** Makes a zeroed image of a text, which is copied, of a byte or more.  Errors: SC_E_NO_MEMORY. */
+/** Makes a zeroed image that of a text, which has a byte or more and is copied.  Errors: SC_E_NO_MEMORY. */
 int rs_image_text(struct rs_image *image, const char *text, size_t bytes, struct sc_err *err);
 /** Describes, in a zeroed image or one with `same_as`, a file of `bytes` bytes that lies at a place as it is.  Errors:
  *  SC_E_NO_MEMORY. */
@@ -54,8 +54,8 @@ int rs_image_whole(struct rs_image *image, uint64_t bytes, const struct rs_place
  *  Errors: those of planning. */
 int rs_image_plan(struct rs_image *image, const struct meta_tensor *tensor, const struct meta_box *box,
 		  struct rs_gather *gather, const struct rs_origins *origins, struct sc_err *err);
-/** Finds the rank of a stored view at the same coordinates, by name.  On an axis that had fewer: modulo its degree if
- *  it `wraps`, else 0. */
+/** Finds the rank of a stored view at the same coordinates, by the names of axes.  On an axis that had fewer ranks the
+ *  coordinate is taken modulo its degree if it `wraps`, else it is 0. */
 uint32_t rs_same_coordinates(const struct meta_view *view, uint32_t rank, const struct meta_view *stored, bool wraps);
 /** Makes the image of a file that is a blob. */
 int rs_image_same(uint64_t blob, uint64_t bytes, struct rs_image **ret, struct sc_err *err);
@@ -71,19 +71,19 @@ int rs_image_open(struct rs_image *image, const struct rs_origins *origins, stru
  * RS_HERE until the release() with the same arguments, and are read in between: by rs_image_read(), at the address that
  * rs_image_run() tells, or by a descriptor of the source.
  */
-/** As rs_sources_need() and rs_sources_give_up(). */
+/** Do for an image what rs_sources_need() and rs_sources_give_up() do for a gather. */
 int rs_image_need(const struct rs_image *image, uint64_t at, uint64_t bytes, struct rs_later *later,
 		  struct sc_err *err);
 void rs_image_give_up(const struct rs_image *image, uint64_t at, uint64_t bytes, struct rs_later *later);
 void rs_image_release(const struct rs_image *image, uint64_t at, uint64_t bytes);
 /** Begins to bring bytes that will be needed soon; nothing is to be released. */
 void rs_image_ahead(const struct rs_image *image, uint64_t at, uint64_t bytes);
-/** Tells that a reader needs bytes next: who reads on where the last read has ended is read ahead of, from 4 MiB on,
- *  twice as far each time that he has come half the way, at most 32 MiB. */
+/** Tells that a reader needs bytes next.  If he reads on where the last read has ended, bytes are asked for ahead of
+ *  him: 4 MiB, and twice as far each time that he has come half the way, at most 32 MiB. */
 void rs_image_reads(const struct rs_image *image, uint64_t at, uint64_t bytes);
 /** Fills `to`.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_image_read(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);
-/** The three at once: waits, reads, releases. */
+/** Waits for bytes, reads and releases them. */
 int rs_image_fetch(const struct rs_image *image, uint64_t at, uint64_t bytes, unsigned char *to, struct sc_err *err);
 
 /**

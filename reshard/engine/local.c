@@ -148,7 +148,7 @@ static int parse(struct rs_blob *blob, struct rs_bytes *bytes, struct sc_err *er
 	return rs_format_parse(blob->format, &file, &blob->found, err);
 }
 
-/* Of one that is elsewhere there is no mapping here: its places have one. */
+/* Parses a blob of another node by its place: this store has no mapping of it. */
 static int parse_elsewhere(struct rs_blob *blob, const struct rs_place *place, struct sc_err *err)
 {
 	struct rs_bytes *bytes;
@@ -161,7 +161,7 @@ static int parse_elsewhere(struct rs_blob *blob, const struct rs_place *place, s
 	return rc;
 }
 
-/* `found`: what is in it; NULL: it is parsed. */
+/* Loads a blob; `found` is what is in it (NULL: the file is parsed). */
 static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format, uint64_t bytes,
 		const struct rs_found *found, struct rs_blob **ret, struct sc_err *err)
 {
@@ -188,14 +188,15 @@ static int load(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *for
 	return rc;
 }
 
-/* Is it what is asked for?  `format` NULL: its bytes; without a mapping they were elsewhere when it was loaded. */
+/* Tells whether a kept blob is the one that is asked for.  `format` NULL asks for its bytes; a blob without a mapping
+ * was on another node when it was loaded. */
 static bool is_it(const struct rs_blob *blob, uint64_t id, const struct rs_format_ops *format)
 {
 	return blob->bytes.blob == id && !blob->forgotten &&
 	       (format ? blob->format == format : blob->bytes.map || !blob->bytes.bytes);
 }
 
-/* A reference; `format` NULL: whether it was parsed or not. */
+/* Finds a blob, and takes a reference; `format` NULL: parsed or not. */
 static struct rs_blob *find(struct rs_blobs *b, uint64_t id, const struct rs_format_ops *format)
 {
 	struct rs_blob *blob = b->buckets[id % BUCKETS];

@@ -19,16 +19,16 @@
 
 enum { RS_HERE = 0, RS_LATER = 1 };
 
-/** Embedded in what waits; alive until it is called. */
+/** Is embedded in a struct that waits for bytes, and lives until it is called. */
 struct rs_done {
 	/** Once, on any thread, with no lock held.  `err` NULL: ask again. */
 	void (*call)(struct rs_done *done, const struct sc_err *err);
 };
 
 /**
- * A need of several ranges (sources.h, image.h) that is asked for more than once.  Embedded in what waits, zeroed but
- * for done.call.  What is there already stays while the rest is waited for: of ranges that came and went one by one,
- * all would never be there at once.
+ * A need of several ranges (sources.h, image.h) that is asked for more than once.  It is embedded in a struct that
+ * waits, zeroed but for done.call.  Ranges that are there stay while others are waited for: if ranges came and went one
+ * by one, all would never be there at once.
  */
 struct rs_later {
 	struct rs_done done;		/* is called after each RS_LATER */
@@ -66,7 +66,7 @@ struct rs_source_ops {
 	void (*ahead)(struct rs_bytes *b, uint64_t at, uint64_t bytes);
 };
 
-/** As the members of struct rs_source_ops. */
+/** These call the members of struct rs_source_ops, see there. */
 int rs_place_open(const struct rs_place *place, struct rs_bytes **ret, struct sc_err *err);
 void rs_place_close(const struct rs_place *place, struct rs_bytes *b);
 int rs_bytes_fd(struct rs_bytes *b, int *ret_fd, struct sc_err *err);
@@ -79,7 +79,7 @@ void rs_bytes_ahead(struct rs_bytes *b, uint64_t at, uint64_t bytes);
 int rs_bytes_read(struct rs_bytes *b, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
 /** Reads by a descriptor; blob 0: a file that is none of the store's.  Errors: SC_E_DAMAGED, SC_E_SYSTEM. */
 int rs_fd_read(int fd, uint64_t blob, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);
-/** What these answer when byte `at` can't be read. */
+/** Makes the error of a read if byte `at` can't be read. */
 int rs_cannot_read(uint64_t blob, uint64_t at, int errnum, struct sc_err *err);
 
 #endif

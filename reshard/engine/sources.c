@@ -11,7 +11,7 @@
 
 const struct rs_source_ops *const rs_source_kinds[] = {&rs_source_local, NULL};
 
-/* Says which source an error is of. */
+/* Adds to an error which source it comes from. */
 static int of_source(const struct rs_source *s, int rc, struct sc_err *err)
 {
 	if (s->rank == RS_NO_RANK)
@@ -21,7 +21,7 @@ static int of_source(const struct rs_source *s, int rc, struct sc_err *err)
 
 /* --- places --- */
 
-/* How a tensor lies, if that is not row by row. */
+/* Gives the order in which a tensor lies, if it is not row-major. */
 static int order_of(const struct rs_found_tensor *t, struct sc_arena *arena, const struct rs_order **ret,
 		    struct sc_err *err)
 {
@@ -60,7 +60,7 @@ static int find_near(struct near *n, const struct rs_source *s, const struct rs_
 	return rc < 0 ? of_source(s, rc, err) : 0;
 }
 
-/* A blob of this store. */
+/* Places a source in a blob of this store. */
 static int place_here(struct rs_source *s, const struct rs_origins *o, struct near *n, struct sc_arena *arena,
 		      const struct rs_order **ret_order, struct sc_err *err)
 {
@@ -161,7 +161,7 @@ void rs_sources_close(struct rs_mapped *m)
 
 /* --- is it there? --- */
 
-/* Releases what the first `nr` copies of a gather needed. */
+/* Releases the bytes that the first `nr` copies of a gather needed. */
 static void release_copies(const struct rs_mapped *m, const struct rs_gather *g, uint32_t nr, uint64_t at,
 			   uint64_t bytes)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sources of gathers: where they are, opened together, needed, read.
+ * Places the sources of gathers, opens them together, needs and reads their bytes.
  */
 #ifndef RS_SOURCES_H
 #define RS_SOURCES_H
@@ -68,9 +68,9 @@ struct rs_mapped {
 	bool waits;			/* not all bytes of all of them are always there */
 };
 
-/** Places and opens the sources of gathers, which read from then on what these have, in the order in which it lies;
+/** Places and opens the sources of gathers, and makes the gathers read them in the order in which their bytes lie;
  *  rs_sources_close() ends it.  Errors: those of `place`, of rs_blob_get() and rs_place_open(); SC_E_FORMAT (a file
- *  lacks a tensor).  The gathers are then as they were, but for what `place` did. */
+ *  lacks a tensor).  On failure the gathers are as they were, but for what `place` did. */
 int rs_sources_open(struct rs_sources *sources, struct rs_gather *gathers, uint32_t nr,
 		    const struct rs_origins *origins, struct sc_arena *arena, struct rs_mapped *ret,
 		    struct sc_err *err);
@@ -78,22 +78,23 @@ void rs_sources_close(struct rs_mapped *mapped);
 /** Makes a gather that was added to after the sources were opened read them as they lie. */
 void rs_sources_reorder(const struct rs_mapped *mapped, struct rs_gather *gather);
 
-/** What bytes [at, at + bytes) of a gather are made of is there from RS_HERE until rs_sources_release(), with the same
- *  arguments.  As `need` in source.h, with `later` for its `done`; but after RS_LATER some of it may be there: when
- *  done is called, the same is asked once more, or given up.  Errors name the source. */
+/** Needs the source bytes of which bytes [at, at + bytes) of a gather are made: they are there from RS_HERE until
+ *  rs_sources_release() with the same arguments.  It is like `need` in source.h, with `later` for its `done`; but after
+ *  RS_LATER some bytes may be there: when done is called, the caller asks once more, or gives up.  Errors name the
+ *  source. */
 int rs_sources_need(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
 		    struct rs_later *later, struct sc_err *err);
-/** Releases what a need has that has answered RS_LATER, once done was called. */
+/** Releases the bytes of a need that has answered RS_LATER, once done was called. */
 void rs_sources_give_up(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
 			struct rs_later *later);
 void rs_sources_release(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes);
-/** As `ahead` in source.h. */
+/** Asks for the bytes of a gather ahead: `ahead` in source.h. */
 void rs_sources_ahead(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes);
-/** Fills `to` with bytes of a gather; they were needed before.  Errors: SC_E_DAMAGED, which names the source. */
+/** Fills `to` with bytes of a gather, which were needed before.  Errors: SC_E_DAMAGED, which names the source. */
 int rs_sources_read(const struct rs_mapped *mapped, const struct rs_gather *gather, uint64_t at, uint64_t bytes,
 		    unsigned char *to, struct sc_err *err);
-/** Digests what one copy puts into bytes [at, at + bytes) of its target, whose byte 0 is byte `base` of the tensor.
- *  They were needed before.  Errors: as rs_sources_read(). */
+/** Digests the bytes that one copy puts into [at, at + bytes) of its target, whose byte 0 is byte `base` of the tensor.
+ *  They were needed before.  Errors: those of rs_sources_read(). */
 int rs_sources_digest(const struct rs_mapped *mapped, const struct rs_copy *copy, uint64_t at, uint64_t bytes,
 		      uint64_t base, struct rs_digester *digester, struct sc_err *err);
 /** Runs fn(arg), which reads needed bytes of the sources, under the guard.  Errors: as rs_sources_read(). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A landing becomes a file of the store. */
+/* Makes a landing a file of the store. */
 #include "reshard/landing/landing_i.h"
 
 #include <assert.h>
@@ -12,7 +12,8 @@
 #define STEP (8u << 20)		/* is waited for at a time */
 #define AHEAD (32u << 20)	/* is asked for before; write-back begins in such pieces */
 
-/* L6 begins.  False: its file had a name already, and it is not found any more; the next open makes another. */
+/* Begins L6: what is here stays.  False: the landing's file had a name already, and is not found any more; the next
+ * open makes another landing. */
 static bool stay(struct landing *l)
 {
 	bool named;
@@ -39,7 +40,7 @@ static int open_unnamed(const struct rs_place *place, struct landing **ret, stru
 	return rc;
 }
 
-/* What stayed is as if it had just come; false: out of memory, and it stays. */
+/* Makes a chunk that stayed one that has just come, and may go again; false: out of memory, and it stays. */
 static bool unsettle(struct landing *l, uint32_t chunk)
 {
 	struct slot *s;
@@ -58,7 +59,7 @@ static bool unsettle(struct landing *l, uint32_t chunk)
 	return true;
 }
 
-/* Does anybody else have it open?  Pulls have references, too. */
+/* Tells whether anybody else has the landing open; pulls have references, too. */
 static bool is_shared(const struct landing *l)
 {
 	uint32_t mine = 1;
@@ -68,8 +69,8 @@ static bool is_shared(const struct landing *l)
 	return l->refs > mine;
 }
 
-/* L6 ends: it came to nothing.  Others may read what stayed, of which no slot says so: then it goes with them; as does
- * what would only push out all else. */
+/* Ends L6 without a file.  Others may be reading chunks that stayed, of which no slot says so: then these go with the
+ * last reader.  So do chunks that would only push out all others. */
 static void let_go(struct landing *l)
 {
 	struct rs_landings *set = l->set;
@@ -85,7 +86,7 @@ static void let_go(struct landing *l)
 	(void)pthread_mutex_unlock(&set->lock);
 }
 
-/* `h` NULL: nothing is hashed.  What has come stays (L6), and is hashed while more comes. */
+/* Brings all bytes of a landing.  They stay (L6), and are hashed while more come (`h` NULL: they are not hashed). */
 static int bring(struct rs_bytes *b, int fd, struct rs_hashing *h, rs_tick_fn *tick, void *arg, struct sc_err *err)
 {
 	int rc = 0;
@@ -107,7 +108,7 @@ static int bring(struct rs_bytes *b, int fd, struct rs_hashing *h, rs_tick_fn *t
 	return rc;
 }
 
-/* It goes with the last who has it open. */
+/* Forgets a landing: it goes with the last who has it open. */
 static void forget(struct landing *l, bool wrong)
 {
 	(void)pthread_mutex_lock(&l->set->lock);
@@ -117,7 +118,7 @@ static void forget(struct landing *l, bool wrong)
 	(void)pthread_mutex_unlock(&l->set->lock);
 }
 
-/* L7.  Who gave the bytes is told. */
+/* Refuses bytes that have another hash (L7), and tells the node that gave them. */
 static int differ(struct landing *l, struct sc_err *err)
 {
 	const struct rs_puller *p = &l->set->config.puller;
@@ -128,7 +129,7 @@ static int differ(struct landing *l, struct sc_err *err)
 			   "was sealed", l->what.blob, l->what.node);
 }
 
-/* Brings all of it, and compares it with its hash, if anybody knows that. */
+/* Brings all bytes of a landing, and compares them with their hash, if anybody knows it. */
 static int bring_right(struct landing *l, int fd, rs_tick_fn *tick, void *arg, struct rs_landing_kept *ret,
 		       struct sc_err *err)
 {

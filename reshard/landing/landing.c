@@ -129,7 +129,7 @@ const struct rs_source_ops rs_source_landing = {
 
 /* --- the set --- */
 
-/* May the store's file system do what landings need? */
+/* Checks that the store's file system can do what landings need. */
 static int check_store(const struct rs_landings *set, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = open_unnamed(set, err);

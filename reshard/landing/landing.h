@@ -10,23 +10,23 @@
  * `bytes_max` are here, chunks that were not used for the longest time are punched out of their files (CLOCK).
  *
  *  L1  A chunk that need() has answered RS_HERE for stays until its release().
- *  L2  One that somebody waits for is not lacked again before he is told, nor in the second after it unless somebody
- *      has asked for it.  So whoever waits comes to an end, however small bytes_max is; for that it may be exceeded, by
- *      what is needed and waited for at that moment.
+ *  L2  A chunk that somebody waits for is not lacked again before he is told, nor in the second after that unless
+ *      somebody has asked for it.  So every wait ends, however small bytes_max is; for that it may be exceeded, by what
+ *      is needed and waited for at that moment.
  *  L3  Bytes are in the file before anybody is told that they are here.
  *  L4  Each waiter is told once: when all of his range is here, or why a part of it cannot come.  What has failed is
  *      lacked, and is pulled anew for who asks next.
  *  L5  A hole is punched before the chunk is asked for again.
- *  L6  What is here of a landing whose file is to be one of the store's (rs_landing_keep()), and what comes, stays, and
- *      does not count; it takes no slot.  If it comes to nothing, it may go again, or goes with the last who has it
- *      open.
- *  L7  If a node that has the bytes knows their hash, what becomes a file of the store has that one.  If it has another
- *      one, it becomes none, and nobody gets its bytes any more.
+ *  L6  If the file of a landing is to be one of the store's (rs_landing_keep()), its chunks that are here, and those
+ *      that come, stay, do not count, and take no slot.  If no file comes of it, they may go again, or go with the last
+ *      who has the landing open.
+ *  L7  If a node that has the bytes knows their hash, a file of the store that is made of them has this hash.  Bytes
+ *      with another hash become no file, and nobody gets them any more.
  *
- * Who says what he reads next (`ahead`), as images do, gets that, at most a sixteenth of bytes_max at once, and
- * nothing else.  Of others it is guessed: who reads on where the last read has ended gets bytes before he asks, from
- * 4 MiB ahead on, twice as far each time that he has come half the way, at most 32 MiB and a sixteenth of bytes_max.
- * What somebody waits for comes first.
+ * A reader that says what it reads next (`ahead`), as images do, gets that, at most a sixteenth of bytes_max at once,
+ * and nothing else.  For other readers it is guessed: one that reads on where the last read has ended gets bytes before
+ * it asks, from 4 MiB ahead on, twice as far each time that it has come half the way, at most 32 MiB and a sixteenth of
+ * bytes_max.  Bytes that somebody waits for come first.
  *
  * A restart begins with nothing: the file has no name, and nothing on disk says what is in it.  A bitmap there might
  * say so only of chunks that were flushed before it, which would cost a flush for each and save, after a crash, to pull
@@ -86,17 +86,17 @@ extern const struct rs_source_ops rs_source_landing;
 
 /** Errors: SC_E_UNSUPPORTED (files without a name, or holes), SC_E_SYSTEM, SC_E_NO_MEMORY. */
 int rs_landings_new(const struct rs_landing_config *config, struct rs_landings **ret, struct sc_err *err);
-/** Fails what waits and what is asked for from now on, and returns when no pull is on its way. */
+/** Fails all waits, and all needs from now on, and returns when no pull is on its way. */
 void rs_landings_stop(struct rs_landings *landings);
-/** After rs_landings_stop(), when all that was opened is closed. */
+/** Frees the set, after rs_landings_stop(), when all its places are closed. */
 struct rs_landings *rs_landings_free(struct rs_landings *landings);
 
-/** Gives the place of byte `at` of such a blob, for struct rs_origins.  Errors: SC_E_LIMIT (numbers or size are beyond
- *  what any store has). */
+/** Gives the place of byte `at` of another node's blob, for struct rs_origins.  Errors: SC_E_LIMIT (numbers or size are
+ *  beyond what any store has). */
 int rs_landing_place(struct rs_landings *landings, const struct rs_away *what, uint64_t at, struct rs_place *ret,
 		     struct sc_err *err);
 
-/** Tells whether a place is one of these, and which blob of which node it is in. */
+/** Tells whether a place is in a landing, and in which blob of which node. */
 bool rs_landing_is(const struct rs_place *place, uint32_t *ret_node, uint64_t *ret_blob);
 
 struct rs_landing_kept {
@@ -113,8 +113,8 @@ struct rs_landing_kept {
 int rs_landing_keep(const struct rs_place *place, const struct meta_store *store, uint64_t number, rs_tick_fn *tick,
 		    void *arg, struct rs_landing_kept *ret, struct sc_err *err);
 
-/** Forgets what is here of such a blob, whose bytes have changed, or may: who opens it from now on gets them anew.
- *  `wrong`: they never were the blob's, and whoever has it open gets none of them any more, but SC_E_SYSTEM (EIO). */
+/** Forgets the bytes that are here of another node's blob, as they have changed, or may have: who opens it from now on
+ *  gets them anew.  `wrong`: they never were the blob's, and who has it open gets SC_E_SYSTEM (EIO) instead. */
 void rs_landing_forget(struct rs_landings *landings, uint32_t node, uint64_t blob, bool wrong);
 
 #endif

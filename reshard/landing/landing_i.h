@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files of this room: keep.c and landing.c call pulls.c, which calls table.c. */
+/* What the files of this room share: keep.c and landing.c call pulls.c, which calls table.c. */
 #ifndef RS_LANDING_I_H
 #define RS_LANDING_I_H
 
@@ -106,7 +106,7 @@ static inline int punch(int fd, uint64_t at, uint64_t bytes)
 /* table.c: all under the lock, but landing_free() */
 /** Makes a slot for a chunk that is lacked, and asks for it.  -1: out of memory. */
 int landing_slot_new(struct landing *l, uint32_t chunk);
-/** The chunk is lacked from now on. */
+/** Frees the slot of a chunk, which is lacked from now on. */
 void landing_slot_free(struct landing *l, uint32_t chunk);
 /** Takes its slot from a chunk that is here and that nobody needs, if what is here of the landing stays. */
 void landing_settle(struct landing *l, uint32_t chunk);
@@ -115,24 +115,25 @@ void landing_enqueue(struct rs_landings *set, uint32_t slot);
 void landing_enqueue_first(struct rs_landings *set, uint32_t slot);
 void landing_dequeue(struct rs_landings *set, uint32_t slot);
 struct landing **landing_bucket(struct rs_landings *set, uint32_t node, uint64_t blob);
-/** A reference to one that is known; NULL: it is not. */
+/** Gives a reference to a known landing; NULL: it is not known. */
 struct landing *landing_find(struct rs_landings *set, uint32_t node, uint64_t blob);
-/** One more. */
+/** Takes one more reference. */
 void landing_ref(struct landing *l);
 /** Gives up a reference.  Returns a landing to free, or NULL. */
 struct landing *landing_put(struct landing *l);
-/** Takes one out of its bucket: it is not found any more. */
+/** Takes a landing out of its bucket: it is not found any more. */
 void landing_forget(struct landing *l);
-/** Takes an idle one out of the set; the caller frees it. */
+/** Takes an idle landing out of the set; the caller frees it. */
 struct landing *landing_drop(struct landing *l);
-/** Not under the lock: the kernel frees its bytes.  NULL: nothing. */
+/** Frees a landing (NULL: nothing), without the lock: the kernel frees its bytes. */
 void landing_free(struct landing *l);
 
 /* pulls.c */
 int landing_need(struct rs_bytes *bytes, uint64_t at, uint64_t nr, struct rs_done *done, struct sc_err *err);
 void landing_release(struct rs_bytes *bytes, uint64_t at, uint64_t nr);
 void landing_ahead(struct rs_bytes *bytes, uint64_t at, uint64_t nr);
-/** Punches out chunks until no more are here than may be, or the rest is needed.  Under the lock, which it drops. */
+/** Punches out chunks until no more are here than may be, or the rest is needed.  The caller holds the lock, which is
+ *  dropped meanwhile. */
 void landing_trim(struct rs_landings *set);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks come and go. */
+/* Pulls chunks that are needed, tells those who wait, and punches out chunks that may go. */
 #include "reshard/landing/landing_i.h"
 
 #include <assert.h>
@@ -51,7 +51,7 @@ static bool may_go_too(struct landing *l, uint32_t chunk, int64_t now)
 	return s && may_go(s, now) && !s->used;
 }
 
-/* Finds one, with its neighbours: a hole of many chunks costs little more than a hole of one. */
+/* Finds a chunk that may go, with its neighbours: a hole of many chunks costs little more than a hole of one. */
 static bool find_hole(struct rs_landings *set, struct hole *ret)
 {
 	const uint32_t goal = set->most - (set->most / 16 < HOLE_CHUNKS ? set->most / 16 : HOLE_CHUNKS);
@@ -73,7 +73,7 @@ static bool find_hole(struct rs_landings *set, struct hole *ret)
 
 static void start_pulls(struct rs_landings *set);
 
-/* Frees the chunks of a hole.  Under the lock, which it drops. */
+/* Frees the chunks of a hole.  The caller holds the lock, which is dropped meanwhile. */
 static void make_hole(struct rs_landings *set, const struct hole *h)
 {
 	struct landing *l = h->of, *useless;
@@ -102,7 +102,7 @@ static void make_hole(struct rs_landings *set, const struct hole *h)
 	}
 }
 
-/* One thread at a time, for all. */
+/* Punches out chunks, one thread at a time for all. */
 void landing_trim(struct rs_landings *set)
 {
 	struct hole h;
@@ -136,8 +136,8 @@ static void unpin(struct landing *l, uint32_t first, uint32_t end, int64_t told_
 	}
 }
 
-/* Takes waiters for chunk `c`, or (UINT32_MAX) for any: `came`, those that have all now; else all of them.  Adds them
- * to *told. */
+/* Takes waiters for chunk `c`, or (UINT32_MAX) for any chunk, and adds them to *told: if the chunk `came`, those that
+ * have all their chunks now; else all of them. */
 static void take_waiters(struct landing *l, uint32_t c, bool came, struct waiter **told)
 {
 	for (struct waiter **at = &l->waiters; *at;) {
@@ -169,7 +169,7 @@ static void tell(struct waiter *told, const struct sc_err *err)
 	}
 }
 
-/* What the chunks of a pull become, under the lock. */
+/* Ends the pull of chunks: they are here, or lacked.  The caller holds the lock. */
 static void land(struct landing *l, uint32_t first, uint32_t nr, bool came, struct waiter **told)
 {
 	for (uint32_t c = first; c < first + nr; c++) {
@@ -186,7 +186,7 @@ static void land(struct landing *l, uint32_t first, uint32_t nr, bool came, stru
 	}
 }
 
-/* Pulls of many bytes have room for RS_PULL_BYTES, and are kept for others. */
+/* Tells whether a pull is of many bytes: such pulls have room for RS_PULL_BYTES, and are used again. */
 static bool is_large(uint64_t bytes)
 {
 	return bytes > RS_PULL_BYTES / 4;
@@ -253,8 +253,8 @@ static void on_pulled(struct rs_done *done, const struct sc_err *why)
 	(void)pthread_mutex_unlock(&set->lock);
 }
 
-/* Takes the first of the queue, with its neighbours, as one pull; NULL: there is none, or no memory for it: then those
- * that wait for it are in *told. */
+/* Takes the first chunk of the queue, with its neighbours, as one pull.  NULL: there is none, or no memory for it; then
+ * its waiters are in *told. */
 static struct pull *next_pull(struct rs_landings *set, struct waiter **told)
 {
 	struct slot *s = &set->slots.at[set->slots.at[0].next];
@@ -285,8 +285,8 @@ static struct pull *next_pull(struct rs_landings *set, struct waiter **told)
 	return p;
 }
 
-/* Begins what may be on its way.  One thread does it at a time: `begin` may call back.  Under the lock, which it drops
- * meanwhile. */
+/* Begins as many pulls as may be on their way.  One thread does so at a time, as `begin` may call back.  The caller
+ * holds the lock, which is dropped meanwhile. */
 static void start_pulls(struct rs_landings *set)
 {
 	if (set->starts || set->stop) /* then the set may be gone as soon as the lock is */
@@ -313,8 +313,8 @@ static void start_pulls(struct rs_landings *set)
 	(void)pthread_cond_broadcast(&set->quiet);
 }
 
-/* Asks for what is lacked of a range, and needs all of it.  Returns how many are not here, or -1: out of memory, and
- * nothing is needed. */
+/* Asks for the lacked chunks of a range, and needs all its chunks.  Returns how many are not here, or -1: out of
+ * memory, and nothing is needed. */
 static int64_t pin(struct landing *l, uint32_t first, uint32_t end)
 {
 	uint32_t missing = 0;
@@ -336,7 +336,7 @@ static int64_t pin(struct landing *l, uint32_t first, uint32_t end)
 	return missing;
 }
 
-/* What somebody waits for comes before what is asked for ahead. */
+/* Moves the chunks of a range to the front of the queue: somebody waits for them, others are only asked for ahead. */
 static void hurry(struct landing *l, uint32_t first, uint32_t end)
 {
 	for (uint32_t c = end; c-- > first;)
@@ -346,7 +346,7 @@ static void hurry(struct landing *l, uint32_t first, uint32_t end)
 		}
 }
 
-/* Asks for what comes behind a range, if that goes on where the last one has ended. */
+/* Asks for the chunks behind a range, if the range begins where the last one has ended. */
 static void read_ahead(struct landing *l, uint32_t first, uint32_t end)
 {
 	const uint32_t most = l->set->most / 16 < AHEAD_MAX ? l->set->most / 16 : AHEAD_MAX;
@@ -477,7 +477,7 @@ void landing_ahead(struct rs_bytes *bytes, uint64_t at, uint64_t nr)
 	(void)pthread_mutex_unlock(&set->lock);
 }
 
-/* Cancels the pulls that are on their way.  Under the lock, which it drops: then any of them may end. */
+/* Cancels the pulls that are on their way.  The caller holds the lock, which is dropped: then any of them may end. */
 static void cancel_pulls(struct rs_landings *set)
 {
 	struct pull *p = set->pulls;

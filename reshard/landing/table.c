@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What there is: chunks in slots, which a queue links, and landings by node and blob. */
+/* Keeps chunks in slots, which a queue links, and landings by node and blob. */
 #include "reshard/landing/landing_i.h"
 
 #include <assert.h>

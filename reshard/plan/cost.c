@@ -34,7 +34,7 @@ struct place {
 	uint32_t node, piece;
 };
 
-/* The distinct pieces of a class under one view, and the nodes that have each. */
+/* The distinct pieces of a class under one view, with the nodes that have each of them. */
 struct side {
 	size_t nr, room;
 	struct piece *at;
@@ -301,7 +301,7 @@ static int fetch(const struct boxes *left, const struct side *have, struct node_
 	return 0;
 }
 
-/* Adds what none of the boxes before has. */
+/* Adds the part of a piece that none of the boxes before has. */
 static int add_new(struct boxes *left, const struct meta_piece *p, uint32_t b)
 {
 	const struct meta_piece before = {.nr_boxes = b, .boxes = p->boxes};
@@ -390,7 +390,7 @@ static int find_case(struct costing *c, struct class *k, uint32_t node, const st
 
 /* --- nodes --- */
 
-/* Replicas of a piece send in turn, tensor after tensor. */
+/* Chooses the replica of each piece that sends: they take turns, tensor after tensor. */
 static void send(struct costing *c, struct class *k, const struct node_case *x)
 {
 	for (size_t t = 0; t < k->bits.nr; t++) {

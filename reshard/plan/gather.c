@@ -6,8 +6,8 @@
 
 #define TURNS_MAX 16
 
-/* Adds a dimension outside of those that a copy has, the innermost first.  What is contiguous on both sides is merged
- * into the run, or into the dimension inside of it. */
+/* Adds a dimension outside of those that a copy has, the innermost first.  A dimension that is contiguous on both sides
+ * is merged into the run, or into the dimension inside of it. */
 static void add_loop(struct rs_copy *c, uint64_t ext, uint64_t to, uint64_t from)
 {
 	const int in = c->nr - 1;
@@ -26,7 +26,7 @@ static void add_loop(struct rs_copy *c, uint64_t ext, uint64_t to, uint64_t from
 	}
 }
 
-/* Dimensions were added innermost first, and are kept outermost first. */
+/* Reverses the dimensions, which were added innermost first, and are kept outermost first. */
 static void turn_around(struct rs_copy *c)
 {
 	for (int i = 0, j = c->nr - 1; i < j; i++, j--) {
@@ -108,7 +108,7 @@ uint64_t rs_copy_bytes(const struct rs_copy *c)
 	return n;
 }
 
-/* Rows are the slowest part of what a copy counts: of its first extent, or of its run. */
+/* Cuts a copy by rows, which are the slowest part of what it counts: of its first extent, or of its run. */
 bool rs_copy_rows(const struct rs_copy *c, uint64_t row, uint64_t rows, struct rs_copy *ret)
 {
 	uint64_t lo = sc_max_u64(c->row, row), hi = sc_min_u64(c->row + c->rows, row + rows), before = lo - c->row;
@@ -158,14 +158,14 @@ static void find_turns(struct rs_gather *g)
 	}
 }
 
-/* A source as it was thought to be: row-major. */
+/* A source as it was taken to be: row-major. */
 struct rows {
 	const struct rs_order *order;	/* as it lies */
 	uint64_t stride[SC_DIMS_MAX];	/* row-major, in elements */
 	uint64_t first[SC_DIMS_MAX];	/* index of the first element that the copy reads */
 };
 
-/* Adds `ext` elements that are `stride` elements apart: steps along the dimension which that stride is of.  Those that
+/* Adds `ext` elements that are `stride` elements apart, as steps along the dimension of that stride.  Dimensions that
  * were merged are told apart again: a copy that steps over the end of a dimension takes all of it. */
 static void add_steps(struct rs_copy *c, const struct rows *r, uint64_t ext, uint64_t stride, uint64_t to)
 {
@@ -330,14 +330,15 @@ static void copy_short(const struct rs_copy *c, int k, unsigned char *to, const 
 	}
 }
 
-/* Are k and the next one the last two dimensions, and are rows nearer to each other in the source than columns? */
+/* Tells whether dimension k and the next one are the last two, and rows are nearer to each other in the source than
+ * columns. */
 static bool is_transposed(const struct rs_copy *c, int k)
 {
 	return k + 2 == c->nr && c->turns == 1 && c->run <= SHORT_BYTES && c->from_stride[k] < c->from_stride[k + 1];
 }
 
-/* Copies rows `first` to `last` of a transposed matrix: some columns of all of them, then the next ones, since what is
- * together in the source comes with one line of the cache. */
+/* Copies rows `first` to `last` of a transposed matrix: some columns of all rows, then the next columns, since
+ * neighbours in the source come with one line of the cache. */
 static void copy_tiles(const struct rs_copy *c, const struct window *w, uint64_t first, uint64_t last, uint64_t to,
 		       uint64_t from)
 {

@@ -52,8 +52,8 @@ struct rs_order {
 	unsigned element_bytes;
 };
 
-/** Rewrites the copies from sources that have an order, orders[source] not NULL, which were added as if all were
- *  row-major: of what the source has been told to be, a copy reads a box. */
+/** Rewrites the copies from sources that have an order (orders[source] is not NULL).  They were added as if all sources
+ *  were row-major: each reads a box of a source of that order. */
 void rs_gather_reorder(struct rs_gather *g, const struct rs_order *const *orders);
 
 /** Sets has_padding and turns, and gives unused memory back: call once after all copies. */
@@ -72,16 +72,16 @@ uint64_t rs_gather_run(const struct rs_gather *g, uint64_t at, uint64_t bytes, u
 		       uint64_t *ret_from);
 
 /**
- * One range of its source that has all that a copy reads for bytes [at, at + bytes) of the target: how long it
- * is (0: the copy gives none of them), *ret_from is where it begins.  It lies inside of what the whole copy spans,
- * and is exact where the bytes come from one run.
+ * Finds the range of its source that has all bytes which a copy reads for [at, at + bytes) of the target.  Returns its
+ * length (0: the copy gives none of these bytes); *ret_from is where it begins.  The range lies inside of what the
+ * whole copy spans, and is exact if the bytes come from one run.
  */
 uint64_t rs_copy_span(const struct rs_copy *copy, uint64_t at, uint64_t bytes, uint64_t *ret_from);
 
 /** Cuts a copy whose rows are known: *ret is the part of rows [row, row + rows); false: it has none of them. */
 bool rs_copy_rows(const struct rs_copy *copy, uint64_t row, uint64_t rows, struct rs_copy *ret);
 
-/** Returns the copy of what a copy copies from the target to its own place, in the longest runs. */
+/** Returns a copy to the same places of the target, from a source that lies as the target does, in the longest runs. */
 struct rs_copy rs_copy_laid(const struct rs_copy *copy);
 
 /** Returns the byte of the target behind the last one that a copy copies. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By first elements, then extents. */
+/* Orders boxes by their first elements, then by their extents. */
 static int by_box(const void *a, const void *b)
 {
 	const struct rs_placed_box *x = a, *y = b;
@@ -34,7 +34,7 @@ static bool is_inside(const struct meta_box *b, const struct meta_shape *shape)
 	return b->nr == shape->nr;
 }
 
-/* A box of the sorted list can only meet those behind it that begin before it ends. */
+/* Refuses boxes that overlap.  A box of the sorted list can only meet boxes behind it that begin before it ends. */
 static int refuse_overlap(const struct rs_placed_tensor *p, const struct meta_tensor *t, uint64_t *budget,
 			  struct sc_err *err)
 {

@@ -23,7 +23,7 @@ struct rs_placed_tensor {
 	struct rs_placed_box *boxes;	/* by their first elements */
 };
 
-/** What is no tensor: its bytes are one box. */
+/** An object that is no tensor: its bytes are one box. */
 struct rs_placed_object {
 	const char *name;
 	struct rs_placed_box bytes;
@@ -35,14 +35,14 @@ struct rs_placed_objects {
 };
 
 /**
- * Sorts the boxes of a tensor, and checks that they cover it.  What is there twice, and boxes without elements, goes.
- * `budget` is counted down by what was compared; it bounds the work for many tensors together.
+ * Sorts the boxes of a tensor, and checks that they cover it.  Drops boxes that are there twice, or without elements.
+ * `budget` is counted down with each comparison; it bounds the work for many tensors together.
  * Errors: SC_E_FORMAT (a gap, an overlap, a box outside of the tensor), SC_E_LIMIT (budget).
  */
 int rs_placed_check(struct rs_placed_tensor *placed, const struct meta_tensor *tensor, uint64_t *budget,
 		    struct sc_err *err);
 
-/** Adds the copies of one target box to `g`, as rs_plan_box().  Sources have no view and no rank. */
+/** Adds the copies of one target box to `g`, as rs_plan_box() does.  The sources have no view and no rank. */
 int rs_plan_placed(const struct rs_placed_tensor *placed, const struct meta_tensor *tensor,
 		   const struct meta_box *target, struct rs_gather *g, struct rs_sources *sources, struct sc_err *err);
 

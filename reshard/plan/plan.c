@@ -86,7 +86,7 @@ static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e
 	return local >= 0 ? (uint32_t)local : meta_topology_rank(v->topo, full);
 }
 
-/* Makes what a rank stores of an entry the last source. */
+/* Adds a source: the tensor that a rank stores of an entry. */
 static int add_source(struct box_plan *p, const struct meta_entry *e, uint32_t rank)
 {
 	struct rs_source s = {.view = p->view, .rank = rank};
@@ -123,7 +123,7 @@ static int on_source(void *arg, const struct meta_entry *e, const uint32_t coord
 #define LIKES 64
 #define LIKE_COPIES_MAX 64
 
-/* What decides the copies of a box, and the copies, whose source is a rank here. */
+/* The key that decides the copies of a box, and the copies; their sources are ranks here. */
 struct rs_like {
 	const struct meta_view *view;
 	const struct meta_rule *rule;
@@ -140,7 +140,7 @@ struct rs_likes {
 	struct rs_like at[LIKES];	/* by hash */
 };
 
-/* Returns where what is alike is, or would be; NULL: more than the entry decides the copies. */
+/* Finds the place of copies that are alike, or where they would be; NULL: more than the entry decides the copies. */
 static struct rs_like *find_like(struct box_plan *p, const struct meta_entry *e)
 {
 	struct rs_likes **likes = &p->sources->likes;
@@ -178,7 +178,7 @@ static int plan_like(struct box_plan *p, const struct meta_entry *e, const struc
 	return 0;
 }
 
-/* Keeps the copies from number `first` on, unless others are there. */
+/* Keeps the copies from number `first` on for entries that are alike, unless some are kept already. */
 static void keep_like(struct box_plan *p, const struct meta_entry *e, const struct meta_tensor *t, uint32_t first,
 		      struct rs_like *l)
 {
@@ -204,7 +204,7 @@ void rs_plan_done(struct rs_sources *sources)
 	sources->likes = NULL;
 }
 
-/* A type smaller than a byte is whole on every rank: its bytes are one run. */
+/* Plans a tensor of a type smaller than a byte, which is whole on every rank: its bytes are one run. */
 static int plan_sub_byte(struct box_plan *p, const struct meta_entry *e, const struct meta_tensor *t)
 {
 	uint64_t bytes;

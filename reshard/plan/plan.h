@@ -18,8 +18,8 @@ struct rs_nodes {
 	void *arg;
 };
 
-/** Where a source's bytes are (reshard/engine/source.h).  Of `ops`: the file `id`, which has `bytes`; the source's
- *  first byte is at `at`. */
+/** Where the bytes of a source are (reshard/engine/source.h): in the file `id` of the kind `ops`, which has `bytes`
+ *  bytes; the first byte of the source is at `at`. */
 struct rs_place {
 	const struct rs_source_ops *ops;	/* NULL: not known yet; the plan leaves all of it zero */
 	void *arg;
@@ -57,10 +57,10 @@ int rs_plan_box(const struct meta_view *view, const char *key, const struct meta
 		const struct rs_nodes *nodes, uint32_t node, uint32_t turn, struct rs_gather *g,
 		struct rs_sources *sources, struct sc_err *err);
 
-/** Forgets what is only needed to plan more. */
+/** Frees what only further plans would need. */
 void rs_plan_done(struct rs_sources *sources);
 
-/** What a reshard moves. */
+/** How much a reshard moves. */
 struct rs_cost {
 	uint32_t source_nodes, target_nodes;
 	uint64_t bytes;		/* of all distinct pieces that target nodes need */
