@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The .metadata of a folder that .dcp shows. */
+/* Writes the .metadata of a folder that .dcp shows. */
 #include <string.h>
 
 #include "reshard/dcp/dcp.h"
 #include "reshard/format/dcp_frame.h"
 #include "reshard/form/form_dcp_i.h"
 
-/* What is needed of a tensor until all its chunks are known. */
+/* A tensor, as long as its chunks are being collected. */
 struct said {
 	bool is;			/* it is in this folder */
 	struct rs_dcp_tensor tensor;
@@ -91,7 +91,8 @@ static size_t names_of(const struct saying *s)
 	return s->view->state->nr + s->objects.nr;
 }
 
-/* The name of a tensor, or after these of an object; NULL: it is in another folder. */
+/* Gives the place of a name: of the i-th tensor, or, behind the tensors, of an object; NULL: it is in another
+ * folder. */
 static const char **name_at(struct saying *s, size_t i)
 {
 	const size_t nr = s->view->state->nr;
@@ -120,7 +121,7 @@ static int refuse_equal(struct saying *s)
 	return rc;
 }
 
-/* Names that two would have become those with their files. */
+/* Names all; a name that two would have gets the name of the file in front. */
 static int name_all(struct saying *s)
 {
 	const struct meta_state *state = s->view->state;

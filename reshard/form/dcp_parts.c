@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is in a folder that .dcp shows: which tensors, which rank has which boxes of them, which objects. */
+/* Lists the contents of a folder that .dcp shows: its tensors, the ranks that have boxes of them, its objects. */
 #include "reshard/form/form_dcp_i.h"
 
 #include <inttypes.h>
@@ -61,7 +61,7 @@ int rs_form_each_folder(const struct rs_formed *x, int (*each)(void *arg, const 
 
 /* --- which rank has which chunks --- */
 
-/* Of the entries and ranks that hold the same, the first ones have it. */
+/* Tells whether an entry and a rank are the first of those that hold a box: these write it. */
 static bool is_first(const struct meta_view *view, const struct meta_entry *e, uint32_t rank)
 {
 	uint32_t coords[SC_AXES_MAX];

@@ -7,7 +7,7 @@
 
 #include "meta/base/text.h"
 
-/* Models whose tensors have the names below, with shapes by the four numbers of their config.json. */
+/* types of models whose tensors have the names below, with shapes by the four numbers of their config.json */
 static const char *const models[] = {
 	"apertus", "arcee", "bert", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone4", "gemma",
 	"gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_neox", "granite", "helium", "hunyuan_v1_dense",
@@ -65,7 +65,7 @@ static bool is_known(const json_t *config)
 	return false;
 }
 
-/* Says the config that its model is of parts, or a draft? */
+/* Tells whether a config says that its model consists of parts, or is a draft. */
 static bool is_special(json_t *config)
 {
 	static const char end[] = "_config";
@@ -91,7 +91,8 @@ static uint64_t number(const json_t *config, const char *key)
 	return n > 0 ? (uint64_t)n : 0;
 }
 
-/* Rows of q, and of k or v: heads of head_dim, or of the model's width by heads.  A number above 2^30: unknown. */
+/* Reads the rows of q, and of k or v: heads of head_dim, or of the model's width by heads.  A number above 2^30 counts
+ * as unknown. */
 static void read_heads(const json_t *config, struct rs_facts *ret)
 {
 	const uint64_t heads = number(config, "num_attention_heads"), own = number(config, "num_key_value_heads");
@@ -137,7 +138,7 @@ static const struct name *find(const struct name *names, size_t nr, const char *
 	return NULL;
 }
 
-/* What is known of a name; *layer: its number, or -1: it is of none.  False: nothing is. */
+/* Looks up a name; *layer is the number of its layer, or -1: it is of no layer.  False: nothing is known of it. */
 static bool look(const char *name, const struct name **ret, int64_t *layer)
 {
 	/* a key of torch.save(), DDP, torch.compile, PEFT: each may stand in front of another */
@@ -232,7 +233,7 @@ int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tenso
 	return 0;
 }
 
-/* Which of q, k and v a tensor of a layer is; 0: none.  *dim: in which dimension it has their rows. */
+/* Tells which of q, k and v a tensor of a layer is (0: none); *dim: in which dimension it has its rows. */
 static char projection(const char *name, int *dim)
 {
 	static const char attention[] = ".self_attn.";
@@ -264,8 +265,8 @@ static bool is_order(const char *name)
 	return n > m && strcmp(name + n - m, end) == 0;
 }
 
-/* The cut of a dimension of an entry, in one section, by more than one rank; FSDP's cuts (`chunk`) are no cuts of
- * heads.  NULL: there is none. */
+/* Finds the cut of a dimension of an entry, in one section, by more than one rank; NULL: there is none.  FSDP's cuts
+ * (`chunk`) are no cuts of heads. */
 static const struct meta_cut *cut_of(const struct meta_view *view, const struct meta_entry *e, int dim)
 {
 	const struct meta_shape *shape = &view->state->tensors[e->tensor].shape;

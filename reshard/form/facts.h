@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the config.json of a Hugging Face model says of the shapes of its tensors.  Only of models whose names are known
- * (tests/names/by_transformers.py holds each against transformers), and only what is sure: a model of parts
- * (`vision_config`), a draft of another model has no facts.  What is quantized has its shapes in packed types, of which
- * nothing is said.
+ * Reads what the config.json of a Hugging Face model says of the shapes of its tensors.  Only models whose names are
+ * known have facts (tests/names/by_transformers.py compares each with transformers), and only facts that are sure: a
+ * model that consists of parts (`vision_config`), or a draft of another model, has none.  Quantized tensors have shapes
+ * of packed types, of which nothing is said.
  */
 #ifndef RS_FACTS_H
 #define RS_FACTS_H
@@ -42,7 +42,7 @@ int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tenso
  * each rank has its part of them.  Errors: SC_E_STATE with what to write.
  */
 int rs_facts_heads(const struct rs_facts *facts, const struct meta_view *view, bool shared, struct sc_err *err);
-/** Tells whether a view cuts such a tensor, so that facts may say something of it. */
+/** Tells whether a view cuts tensors that have heads, so that facts may say something of them. */
 bool rs_facts_has_heads(const struct meta_view *view);
 
 #endif

@@ -20,7 +20,7 @@
 
 #include "reshard/engine/image.h"
 
-/** What is shown; borrowed for the call. */
+/** The version that is shown, as forms need it; borrowed for the call. */
 struct rs_formed {
 	const struct meta_view *view;
 	uint64_t version;			/* its number */
@@ -83,7 +83,8 @@ int rs_form_stored(const struct rs_form *form, const struct rs_formed *x, uint32
  *  Errors: SC_E_NOT_FOUND, SC_E_UNSUPPORTED (the form cannot have such tensors), those of rs_image_new(). */
 int rs_form_image(const struct rs_form *form, const struct rs_formed *x, uint32_t rank, const char *file, bool as_view,
 		  struct rs_image **ret, struct sc_err *err);
-/** Tells of which version a path in the folder is, whichever version the folder shows; false: of that one. */
+/** Tells which version a path in the folder names; false: it names none, and is of the version that the folder
+ *  shows. */
 bool rs_form_version(const struct rs_form *form, const struct rs_formed *x, const char *path, uint32_t *ret);
 /** Tells whether a file of a form that is one folder is made of a logical file. */
 bool rs_form_is_of(const struct rs_form *form, const struct rs_formed *x, const char *file, const char *logical);
@@ -96,13 +97,13 @@ const char *rs_form_flat_name(struct sc_arena *arena, const struct rs_origins *o
 
 /* text.c */
 #define RS_FORM_TEXT_BYTES 4608
-/** What a view of a version shows. */
+/** What the catalog keeps of a view of a version. */
 struct rs_form_said {
 	const struct rs_form *form;
 	const char *options, *topology;	/* topology '': the version's own presentation */
 	bool archived, folders;		/* folders: the checkpoint folders of the job are in the version */
 };
-/** Writes it as the catalog keeps it. */
+/** Writes it as a text for the catalog. */
 void rs_form_text(const struct rs_form_said *said, char ret[RS_FORM_TEXT_BYTES]);
 /** Reads such a text, in place. */
 void rs_form_read(char *text, struct rs_form_said *ret);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole state as a folder that torch.distributed.checkpoint.load() takes: the images of its files.
+ * Shows a whole state as a folder that torch.distributed.checkpoint.load() takes: describes the images of its files.
  *
  *     .metadata           what is where
  *     12/__R_0.distcp     what rank R holds, each box of a tensor an item; of replicas the first one has it
@@ -25,7 +25,7 @@
 
 #define METADATA ".metadata"
 
-/* The rank of a file of this name in its folder, or -1. */
+/* Reads the rank from the name of a file in its folder; -1: it is no such name. */
 static int64_t rank_of(const struct meta_view *view, uint64_t version, const char *file)
 {
 	const char *slash = strrchr(file, '/'), *number = slash ? slash + 3 : "";
@@ -103,7 +103,7 @@ static bool parse(const struct rs_formed *x, const char *file, struct rs_form_fo
 	return rs_form_folder_at(x, file, name > file ? (size_t)(name - file) - 1 : 0, ret);
 }
 
-/* The name of the folder in which a folder's data is. */
+/* Reads the version that a path names: the name of the folder in which a folder's data is. */
 static bool version_of(const struct rs_formed *x, const char *path, uint32_t *ret)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -133,7 +133,7 @@ static bool is_of(const struct rs_formed *x, const char *file, const char *logic
 
 /* --- a rank's file --- */
 
-/* Its bytes, as they lie in the checkpoint folder. */
+/* Plans the bytes of an object, as they lie in the checkpoint folder. */
 static int plan_object(struct rs_image *im, const struct rs_placed_object *o, struct rs_gather *g, struct sc_err *err)
 {
 	struct rs_placed_box bytes = o->bytes;

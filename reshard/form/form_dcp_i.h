@@ -17,7 +17,7 @@ struct rs_form_folder {
 	const char *logical;		/* file of its tensors; NULL: it has all tensors of the ranks' own files */
 };
 
-/** Tells whether a tensor is a checkpoint folder's. */
+/** Tells whether a tensor is of a checkpoint folder. */
 bool rs_form_is_placed(const struct rs_formed *x, const struct meta_tensor *tensor);
 bool rs_form_folder_has(const struct rs_form_folder *folder, const struct meta_tensor *tensor);
 /** Finds the folder of a path of so many bytes, 0: that of the ranks' own files; false: there is none. */
@@ -37,7 +37,7 @@ struct rs_form_chunks {
 	struct rs_form_chunk *at;
 };
 
-/** Lists what a rank has of a folder's tensors; sc_vec_done() in any case.  Errors: of slicing. */
+/** Lists the boxes that a rank has of a folder's tensors; sc_vec_done() in any case.  Errors: those of slicing. */
 int rs_form_chunks_of(const struct rs_form_folder *folder, uint32_t rank, struct rs_form_chunks *ret,
 		      struct sc_err *err);
 /** Returns the item that a chunk is. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model of a version as a folder that Hugging Face's from_pretrained() takes: whole tensors, without padding, and
- * plain files that say what the model is.
+ * Shows the model of a version as a folder that Hugging Face's from_pretrained() takes: whole tensors, without padding,
+ * and plain files that say what the model is.
  *
  *     model.safetensors                       if it has no more bytes than a shard may have; else
  *     model-v12-00001-of-00003.safetensors    its shards; 12 is the version's number, which a version's own folder
@@ -77,7 +77,7 @@ static int add_tensor(struct model *m, const struct meta_tensor *t, uint64_t mos
 	return sc_map_put(&m->names, p.name, strlen(p.name), m) < 0 || sc_vec_push(m, p) < 0 ? sc_nomem(m->err) : 0;
 }
 
-/* Deals the tensors out, in their order; a shard has at least one. */
+/* Deals the tensors out to shards, in their order; a shard has at least one. */
 static int deal(const struct rs_formed *x, struct model *m, struct sc_err *err)
 {
 	const uint64_t most = strtoull(x->options, NULL, 10);
@@ -107,7 +107,7 @@ static void name_of(const struct model *m, uint32_t shard, char ret[NAME_BYTES])
 		(void)snprintf(ret, NAME_BYTES, "model-%s%05u-of-%05u.safetensors", version, shard + 1, m->shards);
 }
 
-/* A shard's name says it, if it is the head's. */
+/* Reads the version from the name of a shard, which says it in the head's folder. */
 static bool version_of(const struct rs_formed *x, const char *name, uint32_t *ret)
 {
 	static const char front[] = "model-v";
@@ -138,7 +138,7 @@ static int files(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each
 
 /* --- their images --- */
 
-/* The box that is all of a tensor.  -> how many boxes it has: none, if there is nothing in it */
+/* Makes the box that is all of a tensor.  Returns how many boxes the tensor has: none, if it has no elements. */
 static uint32_t whole(const struct meta_shape *shape, struct meta_box *ret)
 {
 	uint64_t stride = 1;
@@ -199,7 +199,7 @@ static int describe_index(struct rs_image *im, const struct model *m)
 	return rc;
 }
 
-/* The shard of a name, or -1. */
+/* Finds the shard of a name; -1: there is none. */
 static int64_t shard_of(const struct model *m, const char *file)
 {
 	char name[NAME_BYTES];

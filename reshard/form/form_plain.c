@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain files that a form shows beside a model: those in the job's own folder and in rank 0's, and in no folder below,
- * whose names say that they may be a part of it (configuration, tokenizer, templates, code).  Of two with one name it
- * is the job's own.  The index of a model in several files is left out: the form makes its own.
+ * Finds the plain files that a form shows beside a model: files in the job's own folder and in rank 0's, in no folder
+ * below, whose names say that they may be a part of the model (configuration, tokenizer, templates, code).  Of two
+ * files with one name the job's own is shown.  The index of a model in several files is left out: the form makes its
+ * own.
  */
 #include "reshard/form/form.h"
 
@@ -56,7 +57,7 @@ static const struct rs_plain *find(const struct rs_plain_files *files, const cha
 	return NULL;
 }
 
-/* A file of a folder; `above` NULL: whoever is in the job may reach it. */
+/* Adds a file of a folder; `above` NULL: everybody who may enter the job may reach it. */
 static int add_file(struct walk *w, const struct name *n, const struct meta_inode_row *above)
 {
 	struct meta_inode_row row;

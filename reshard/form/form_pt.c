@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each rank's files of tensors as torch.save() writes them.
+ * Shows each rank's files of tensors as torch.save() writes them.
  *
  *     model.safetensors -> model.pt      a dict of tensors by name
  *     model.pt          -> model.pt      the file itself
  *     rng.bin           -> rng.bin       bytes without a format: itself
  *
- * Where another file of the rank needs model.pt, as itself or as a folder, model.safetensors is model.safetensors.pt;
- * where that is another's name, too, it is not shown.
+ * If another file of the rank needs the name model.pt, for itself or for a folder, model.safetensors is shown as
+ * model.safetensors.pt; if a file needs that name, too, it is not shown.
  */
 #include "reshard/form/form.h"
 
@@ -56,7 +56,7 @@ static void files_done(struct stored_files *all)
 	sc_arena_done(&all->arena);
 }
 
-/* Is a name needed by a file that is shown as it is, or as a folder above any? */
+/* Tells whether a name is needed by a file that is shown as it is, or for a folder above a file. */
 static bool is_taken(const struct stored_files *all, const char *name)
 {
 	const size_t n = strlen(name);
@@ -70,7 +70,7 @@ static bool is_taken(const struct stored_files *all, const char *name)
 	return false;
 }
 
-/* *ret NULL: the file is not shown. */
+/* Gives the name under which a stored file is shown; *ret NULL: it is not shown. */
 static int shown_name(struct stored_files *all, const struct stored *s, const char **ret)
 {
 	const size_t n = strlen(s->file), m = sizeof(SAFETENSORS) - 1;
@@ -107,7 +107,7 @@ static int files(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each
 	return rc;
 }
 
-/* Can a file be shown as this?  Names begin alike but for what is put behind them. */
+/* Tells whether a file can be shown under a name: both begin alike, but for what is put behind. */
 static bool may_be(const char *file, const char *shown)
 {
 	size_t n = strlen(shown), m = sizeof(PT) - 1;

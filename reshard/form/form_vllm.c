@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model of a version as a folder that vLLM's ShardedStateLoader (load_format="sharded_state") takes: each rank's
- * file of its model in one folder, and plain files that say what the model is.  A model in several files has a part of
- * each.
+ * Shows the model of a version as a folder that vLLM's ShardedStateLoader (load_format="sharded_state") takes: each
+ * rank's file of its model in one folder, and plain files that say what the model is.  Of a model in several files each
+ * rank has a part of each.
  *
  *     model-rank-3-part-0.safetensors
  *     config.json, ...                       files of the job's folder, and of rank 0's (form_plain.c)
@@ -32,7 +32,7 @@
 #define NAME "model-rank-%u-part-%u.safetensors"
 #define NAME_BYTES 64
 
-/* What a rank has of the model, part by part. */
+/* The parts of the model that a rank has. */
 struct parts {
 	const char *glob;
 	uint32_t nr, sought;		/* sought: the part whose file is to be found */
@@ -167,7 +167,7 @@ static int files(const struct rs_formed *x, uint32_t rank, rs_form_file_fn *each
 	return rc;
 }
 
-/* Finds which file of which rank a name is. */
+/* Finds the file and the rank of a name. */
 static int find(const struct rs_formed *x, const char *name, uint32_t *ret_rank, struct parts *ret, struct sc_err *err)
 {
 	char again[NAME_BYTES] = "";

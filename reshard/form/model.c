@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of a version's files of tensors are its model. */
+/* Finds the files of tensors of a version that are its model. */
 #include "reshard/form/form.h"
 
 #include <fnmatch.h>
@@ -7,7 +7,7 @@
 
 #define ONE "model.safetensors"
 
-/* Is there a file that a glob matches?  How many files are there? */
+/* Tells whether a glob matches a file, and how many files there are. */
 static bool any_file(const struct meta_state *state, const char *glob, uint32_t *ret_files)
 {
 	const char *last = "";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of tensors for readers that know no paths. */
+/* Makes names of tensors for readers that know no paths of keys. */
 #include <string.h>
 
 #include "reshard/form/form.h"

@@ -35,7 +35,7 @@ static bool is_whole(const struct rs_tensor_at *t)
 	return bytes_of(t) % SC_DATA_ALIGN == 0;
 }
 
-/* Wide types before narrow ones, so that every element is aligned. */
+/* Orders wide types before narrow ones, so that every element is aligned. */
 static int canonical(const void *a, const void *b)
 {
 	const struct rs_tensor_at *x = a, *y = b;
@@ -45,7 +45,7 @@ static int canonical(const void *a, const void *b)
 	return x->dtype != y->dtype ? (int)y->dtype - (int)x->dtype : strcmp(x->name, y->name);
 }
 
-/* Where a tensor is on a shelf; SKEWS: on none. */
+/* Returns the list of a shelf to which a tensor belongs; SKEWS: to none. */
 static uint32_t key_of(const struct rs_tensor_at *t, bool whole)
 {
 	if (is_whole(t) != whole || (!whole && bytes_of(t) % RS_SKEW_UNIT))
@@ -132,7 +132,7 @@ static uint32_t bridge(struct arrangement *o, uint32_t from, bool in_front)
 	return SKEWS;
 }
 
-/* *skew: where what is first begins. */
+/* Places the tensors in groups; *skew is where the first one begins. */
 static int group(struct arrangement *o, struct rs_tensor_at *tensors, uint32_t *skew, struct sc_err *err)
 {
 	struct rs_tensor_at *sorted = sc_zalloc_array(o->nr, sizeof(*sorted));
@@ -169,8 +169,9 @@ static int group(struct arrangement *o, struct rs_tensor_at *tensors, uint32_t *
 }
 
 /*
- * The skew to begin with, in units.  Sums of the odd tensors' sizes are multiples of their greatest common divisor: of
- * the skews that differ by such, and can be had in one file, those with most bytes; of these the most common.
+ * Chooses the skew to begin with, in units.  Sums of the odd tensors' sizes are multiples of their greatest common
+ * divisor, and skews that differ by such a multiple can be had in one file.  Of these groups of skews the one with most
+ * bytes is taken, and in it the most common skew.
  */
 static uint32_t first_skew(const struct arrangement *o, const struct rs_tensor_at *tensors)
 {

@@ -46,7 +46,7 @@ int rs_format_is(const struct rs_format_ops *format, const struct rs_file *file,
 	return rc;
 }
 
-/* Of a tensor that was checked. */
+/* Returns the bytes of a tensor that was checked. */
 static uint64_t bytes_of(enum meta_dtype dtype, const struct meta_shape *shape)
 {
 	uint64_t bytes = 0;
@@ -67,7 +67,7 @@ static uint32_t *find_slot(const struct rs_found *found, const char *name)
 	return &found->slots[i];
 }
 
-/* Index + 1 of each tensor by the hash of its name; 0: a free slot. */
+/* Makes the table of names: index + 1 of each tensor by the hash of its name; 0: a free slot. */
 static int index_names(struct rs_found *found, struct sc_err *err)
 {
 	found->room = 4;
@@ -111,8 +111,8 @@ static void assert_found(const struct rs_file *file, const struct rs_found *foun
 	assert(found->payload || !found->payload_bytes);
 }
 
-/* Does each element lie once, and nothing between them?  Then one dimension's is 1, and that of each other one is the
- * product of those that lie inside of it. */
+/* Tells whether each element lies once, and nothing lies between elements: then the stride of one dimension is 1, and
+ * that of each other one is the product of the extents that lie inside of it. */
 static bool is_dense(const struct rs_found_tensor *t)
 {
 	uint64_t want = 1, left = bytes_of(t->dtype, &t->shape) * 8 / meta_dtype_bits(t->dtype);

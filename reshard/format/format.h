@@ -137,7 +137,7 @@ struct rs_format_ops {
 extern const struct rs_format_ops *const rs_formats[];
 /** Claims every file: one tensor of bytes, with the name "". */
 extern const struct rs_format_ops rs_format_plain;
-/** One more, asked before the others; NULL: none.  Tests set it before they open a store. */
+/** One more format, asked before the others; NULL: none.  Tests set it before they open a store. */
 extern const struct rs_format_ops *rs_format_extra;
 
 /* --- what callers use --- */
@@ -147,7 +147,7 @@ const struct rs_format_ops *rs_format_find(const char *name);
 /** Finds the first format that claims the file.  Errors: those of reading. */
 int rs_format_of(const struct rs_file *file, const struct rs_format_ops **ret, struct sc_err *err);
 
-/** As the members of struct rs_format_ops; *ret is written on success only. */
+/** These call the members of struct rs_format_ops; *ret is written on success only. */
 int rs_format_is(const struct rs_format_ops *format, const struct rs_file *file, struct sc_err *err);
 int rs_format_parse(const struct rs_format_ops *format, const struct rs_file *file, struct rs_found *ret,
 		    struct sc_err *err);
@@ -158,8 +158,8 @@ int rs_format_describe(const struct rs_format_ops *format, const struct rs_wante
 int rs_format_agree(const struct rs_format_ops *format, const char *a, const char *b, char **ret, bool *ret_differ,
 		    struct sc_err *err);
 
-/** Gives the name of a tensor of a format that is to be in a file of another one under the name that it has there;
- *  NULL: out of memory. */
+/** Gives the name under which a format has a tensor whose name in a file of another format is `text`; NULL: out of
+ *  memory. */
 const char *rs_format_name(const struct rs_format_ops *format, const char *text, struct sc_arena *arena);
 /** Lists the objects of a payload, in the arena; none if it is NULL.  Errors: as the member. */
 int rs_format_objects(const struct rs_format_ops *format, const char *payload, size_t bytes, struct sc_arena *arena,
@@ -169,10 +169,10 @@ int rs_format_objects(const struct rs_format_ops *format, const char *payload, s
 int rs_found_row_major(const struct rs_found *found, struct sc_err *err);
 /** Finds a tensor by its name; NULL: there is none. */
 const struct rs_found_tensor *rs_found_tensor(const struct rs_found *found, const char *name);
-/** The same, faster for tensors that follow each other in the file; *at is 0 at first. */
+/** Finds a tensor by its name, faster if tensors are asked for in the order of the file; *at is 0 at first. */
 const struct rs_found_tensor *rs_found_next(const struct rs_found *found, const char *name, uint32_t *at);
 uint64_t rs_found_bytes(const struct rs_found_tensor *tensor);
-/** Copies what a file's tensors are, without its payload. */
+/** Copies the tensors that were found in a file, without its payload. */
 int rs_found_copy(const struct rs_found *from, struct rs_found *ret, struct sc_err *err);
 void rs_found_done(struct rs_found *found);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file without a format: its bytes are one tensor, which has no name.  A layout may cut it all the same. */
+/* The format of files without one: the bytes are one tensor, which has no name.  A layout may cut it all the same. */
 #include "reshard/format/format.h"
 
 #include <inttypes.h>

@@ -15,7 +15,7 @@
 
 typedef unsigned long long ull;
 
-/* The name alone decides. */
+/* Tells whether a file is of this format: by its name alone. */
 static int is_ours(const struct rs_file *file, struct sc_err *err)
 {
 	static const char suffix[] = ".safetensors";
@@ -142,7 +142,7 @@ static int by_place(const void *a, const void *b)
 	return x->at != y->at ? (x->at < y->at ? -1 : 1) : strcmp(x->name, y->name);
 }
 
-/* Of those that begin at one byte the empty ones come first. */
+/* Orders tensors by where they begin; of tensors that begin at one byte the empty ones come first. */
 static int by_end(const void *a, const void *b)
 {
 	const struct rs_found_tensor *x = a, *y = b;
@@ -175,7 +175,7 @@ static int check_cover(struct parsing *p, struct sc_err *err)
 	return 0;
 }
 
-/* The header, which the caller releases; *ret_bytes without its length field. */
+/* Reads the header, which the caller releases; *ret_bytes without its length field. */
 static int read_header(const struct rs_file *file, char **ret, uint64_t *ret_bytes, struct sc_err *err)
 {
 	unsigned char length[8];
@@ -231,9 +231,9 @@ static int parse_header(struct parsing *p, const char *header, uint64_t bytes, s
 }
 
 /*
- * Every rule of the format: header length against file size and the limit of 100 MB, a JSON object without duplicate
- * keys in UTF-8, known types, offsets in range, without overlap or hole, type x shape = bytes without overflow, the
- * file's end at the last byte.
+ * Parses a file, and checks every rule of the format: header length against file size and the limit of 100 MB, a JSON
+ * object without duplicate keys in UTF-8, known types, offsets in range, without overlap or hole, type x shape = bytes
+ * without overflow, the file's end at the last byte.
  */
 static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err *err)
 {
@@ -250,8 +250,8 @@ static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err
 
 /* --- describe --- */
 
-/* A JSON string.  Names seldom need more than quotes, and there are thousands: the library's own
- * building and printing of them took half of the time of an open. */
+/* Adds a JSON string.  Names seldom need more than quotes, and there are thousands: the library's own way to build and
+ * print them took half of the time of an open. */
 static int add_string(struct sc_buf *buf, const char *text, struct sc_err *err)
 {
 	size_t plain = 0;
@@ -340,7 +340,7 @@ static int make_header(struct rs_tensor_at *tensors, uint32_t nr, const char *me
 	return 0;
 }
 
-/* The header, then each tensor. */
+/* Makes the pieces of the file: the header, then each tensor. */
 static int make_frame(const struct rs_tensor_at *tensors, uint32_t nr, const struct sc_buf *header,
 		      struct rs_frame *ret, struct sc_err *err)
 {
@@ -386,7 +386,7 @@ static int describe(const struct rs_wanted *wanted, uint32_t nr, const char *pay
 
 /* --- payloads --- */
 
-/* Keys that both have with equal values. */
+/* Keeps the keys of two payloads that both have with equal values. */
 static int agree(const char *a, const char *b, char **ret, bool *ret_differ)
 {
 	sc_cleanup(json_decrefp) json_t *x = json_loads(a ? a : "{}", 0, NULL);

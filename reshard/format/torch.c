@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What torch.save() writes: .pt, .pth, and those of .bin and .ckpt that are such.  Tensors are known by the keys that
- * lead to them; what is no tensor is the payload (torch_i.h).
+ * Parses files that torch.save() writes: .pt, .pth, and .bin and .ckpt files that are such.  Tensors are known by the
+ * keys that lead to them; all that is no tensor is the payload (torch_i.h).
  */
 #include "reshard/format/torch_i.h"
 
@@ -68,7 +68,7 @@ static int64_t grad_of(const struct rs_pickled *args)
 
 static struct rs_pickled *node_with_ref(struct sc_arena *arena, const struct rs_pickled *n, const char *name);
 
-/* A copy of a call's arguments with the reference in it. */
+/* Copies a call's arguments, with the reference in them. */
 static struct rs_pickled *args_with_ref(struct sc_arena *arena, const struct rs_pickled *what,
 					const struct rs_pickled *args, const char *name)
 {
@@ -86,7 +86,7 @@ static struct rs_pickled *args_with_ref(struct sc_arena *arena, const struct rs_
 	return copy->tuple.at[at] ? copy : NULL;
 }
 
-/* Is each call down to the one that makes the tensor known?  Of a DTensor it is not. */
+/* Tells whether each call down to the one that makes the tensor is known; those of a DTensor are not. */
 static bool is_known(const struct rs_pickled *n)
 {
 	const struct rs_pickled *what = n->object->what, *args = n->object->args;
@@ -153,7 +153,7 @@ static int add_found(struct taking *t, const struct rs_torch_tensor *made, const
 	return 0;
 }
 
-/* Does a call make a tensor of a kind that is not cut: a subclass, quantized, sparse, conjugated? */
+/* Tells whether a call makes a tensor of a kind that is not cut: a subclass, quantized, sparse, conjugated. */
 static bool makes_other(const struct rs_pickled *n)
 {
 	static const char begin[] = "_rebuild_";
@@ -282,7 +282,7 @@ static int carry(struct taking *t, const struct rs_pickled *id, uint64_t *ret)
 	return 0;
 }
 
-/* Storages that stay get their number in the payload as key. */
+/* Gives a storage that stays its number in the payload as key. */
 static struct rs_pickled *number_storage(void *arg, struct rs_pickled *n)
 {
 	struct taking *t = arg;
@@ -369,7 +369,7 @@ static int parse(const struct rs_file *file, struct rs_found *ret, struct sc_err
 	return rc;
 }
 
-/* The path of one key. */
+/* Makes the path of one key. */
 static const char *name_of(const char *text, struct sc_arena *arena)
 {
 	struct sc_buf path = {0};

@@ -103,7 +103,8 @@ static bool is_missing(const struct laying *l, const struct rs_pickled *node)
 
 enum { GONE = 1, STAYS };	/* marks of dicts */
 
-/* Is it a tensor that the rank has not, or a dict of nothing but such?  Of this depth at most, which is enough. */
+/* Tells whether a node is a tensor that the rank has not, or a dict of nothing but such tensors, up to this depth,
+ * which is enough. */
 static bool is_gone(const struct laying *l, struct rs_pickled *node, int depth)
 {
 	if (node->kind != RS_PICKLED_DICT)
@@ -147,7 +148,7 @@ static struct rs_pickled_items *pairs_of(struct rs_pickled *n)
 	return n->kind == RS_PICKLED_DICT ? &n->items : is_object(n) ? &n->object->pairs : NULL;
 }
 
-/* Does it take items by key?  An instance may, if its class is known, or if it had some. */
+/* Tells whether a node takes items by key.  An instance may, if its class is known, or if it had some. */
 static bool is_mapping(const struct rs_pickled *n)
 {
 	const struct rs_pickled *what = is_object(n) ? n->object->what : NULL;
@@ -156,7 +157,8 @@ static bool is_mapping(const struct rs_pickled *n)
 	       rs_pickled_is(what, "collections", "OrderedDict") || rs_pickled_is(what, "collections", "defaultdict");
 }
 
-/* Before what is in it: tensors that are not wanted go, the others' places are noted, and those of dicts and lists. */
+/* Takes a node before its children: drops tensors that are not wanted, and notes the places of others, of dicts and of
+ * lists. */
 static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 {
 	struct laying *l = arg;
@@ -189,7 +191,7 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 
 /* --- tensors that the payload has not --- */
 
-/* The key that a part of a path stands for (rs_pickle_path()).  After the part is a slash or the path's end. */
+/* Makes the key for which a part of a path stands (rs_pickle_path()).  Behind the part is a slash or the path's end. */
 static struct rs_pickled *key_of(struct laying *l, const char *text, size_t bytes)
 {
 	size_t sign = *text == '-';
@@ -271,7 +273,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp((*(const struct rs_wanted *const *)a)->name, (*(const struct rs_wanted *const *)b)->name);
 }
 
-/* Every place that something has. */
+/* Notes each place that a node has. */
 static int on_taken(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 {
 	struct laying *l = arg;
@@ -371,7 +373,7 @@ static struct rs_pickled *place_tensor(struct laying *l, struct place *p, int64_
 	return l->rc == 0 ? write_tensor(l, &l->wanted[i], p->record - 1, flags) : NULL;
 }
 
-/* A storage that is carried: its key is its number in the payload, and becomes its number in the file. */
+/* Places a storage of the payload: its key is its number there, and becomes its number in the file. */
 static struct rs_pickled *place_storage(struct laying *l, struct rs_pickled *n)
 {
 	struct rs_torch_carried *c;
@@ -504,7 +506,8 @@ static int note_wanted(struct laying *l, bool by_name)
 	return 0;
 }
 
-/* With what the file is without tensors: a payload, a dict, or (`bare`) nothing, for it is one tensor. */
+/* Lays out a file, of tensors and of what the file is without them: a payload, a dict, or (`bare`) nothing, as the file
+ * is one tensor. */
 static int lay_out(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes, bool bare,
 		   struct rs_frame *ret, struct sc_err *err)
 {

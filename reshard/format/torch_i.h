@@ -24,7 +24,7 @@ enum {
 
 /* --- torch_ref.c --- */
 
-/** Gives the name and flags of a reference; false: the node is none. */
+/** Gives the name and flags of a reference; false: the node is no reference. */
 bool rs_torch_ref(const struct rs_pickled *node, const struct rs_pickled_bytes **ret_name, int64_t *ret_flags);
 /** Makes a reference.  NULL: no memory. */
 struct rs_pickled *rs_torch_make_ref(struct sc_arena *arena, const char *name, int64_t flags);
@@ -73,7 +73,7 @@ void rs_torch_record(struct rs_zip_frame *z, uint64_t number, const char *data, 
 
 int rs_torch_describe(const struct rs_wanted *wanted, uint32_t nr, const char *payload, size_t payload_bytes,
 		      struct rs_frame *ret, struct sc_err *err);
-/** The same of a file that is one tensor, and nothing else. */
+/** Describes a file that is one tensor, and nothing else. */
 int rs_torch_describe_one(const struct rs_wanted *wanted, struct rs_frame *ret, struct sc_err *err);
 
 #endif

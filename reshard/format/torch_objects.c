@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The objects of a payload one by one, as torch.distributed.checkpoint flattens a state
- * (_traverse.py, pytorch 2.13): what is in dicts, and in lists that hold dicts or tensors, has a name of its own; all
- * else is one object.  A tuple that had a tensor is gone into, too: the tensor is one of the state.
+ * Lists the objects of a payload, as torch.distributed.checkpoint flattens a state (_traverse.py, pytorch 2.13): each
+ * item of a dict, and of a list that holds dicts or tensors, has a name of its own; all else is one object.  A tuple
+ * that had a tensor is taken apart, too: the tensor is one of the state.
  */
 #include "reshard/format/torch_i.h"
 
@@ -39,7 +39,7 @@ static const struct rs_pickled_items *pairs_of(const struct rs_pickled *n)
 	return &n->object->pairs;
 }
 
-/* Is anything in it, or it itself, the place of a tensor? */
+/* Tells whether a node, or anything in it, is the place of a tensor. */
 static int on_any(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 {
 	const struct rs_pickled_bytes *name;
@@ -58,7 +58,7 @@ static int has_tensor(struct listing *l, struct rs_pickled *n, bool *ret)
 	return rs_pickle_walk(&part, on_any, ret, l->err);
 }
 
-/* A list that holds a dict, at whatever depth of lists. */
+/* Tells whether a list holds a dict, at whatever depth of lists. */
 static bool holds_dict(const struct rs_pickled *n, int depth)
 {
 	const struct rs_pickled_cell *c = n->kind == RS_PICKLED_LIST && depth < SC_PICKLE_DEPTH_MAX ? n->items.first
@@ -70,7 +70,7 @@ static bool holds_dict(const struct rs_pickled *n, int depth)
 	return false;
 }
 
-/* Storages get the numbers of their records. */
+/* Gives a storage the number of its record as key. */
 static struct rs_pickled *number_storage(void *arg, struct rs_pickled *n)
 {
 	struct listing *l = arg;

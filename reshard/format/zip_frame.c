@@ -17,7 +17,7 @@
 
 /* --- numbers and pieces --- */
 
-/* Numbers that follow each other, appended at once. */
+/* numbers that follow each other, and are appended at once */
 struct fields {
 	unsigned nr;
 	char at[128];
@@ -39,7 +39,7 @@ static void add_piece(struct rs_zip_frame *z, enum rs_piece_kind kind, uint64_t 
 	z->at += bytes;
 }
 
-/* What was added to the text since it had `before` bytes. */
+/* Makes a piece of the text that was added since it had `before` bytes. */
 static void end_text(struct rs_zip_frame *z, size_t before)
 {
 	add_piece(z, RS_PIECE_TEXT, z->text.bytes - before, 0);
@@ -52,7 +52,7 @@ static size_t name_bytes_of(const char *name)
 	return strlen(FOLDER) + strlen(name);
 }
 
-/* What the directory and the header in front of the data both say. */
+/* Puts the fields that the directory and the header in front of the data both have. */
 static void put_fields(struct fields *f, const char *name, uint64_t bytes, uint32_t crc, uint64_t extra_bytes)
 {
 	put(f, VERSION, 2);
@@ -99,7 +99,7 @@ static void add_entry(struct rs_zip_frame *z, const char *name, uint64_t bytes, 
 	z->nr++;
 }
 
-/* Writes what is in front of a record's data, which begins at byte `skew` of each `align` bytes. */
+/* Writes the header in front of a record's data, so that the data begins at byte `skew` of `align` bytes. */
 static void add_header(struct rs_zip_frame *z, const char *name, uint64_t bytes, uint32_t crc, uint32_t align,
 		       uint32_t skew)
 {

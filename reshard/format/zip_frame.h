@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A zip archive as pieces of a file, as torch.save() lays it out: records stored one behind the other, each with its
+ * Lays out a zip archive as torch.save() does, as pieces of a file: records stored one behind the other, each with its
  * sizes in front of it, then the directory.  The data of tensors is not known: its checksum is 0, as torch leaves it
  * under torch.serialization.set_crc32_options(False); torch checks none.
  * Source: APPNOTE.TXT 6.3.10 (PKWARE); pytorch's caffe2/serialize/inline_container.cc, 2.13.
@@ -21,7 +21,7 @@ struct rs_zip_frame {
 	bool failed;
 };
 
-/** Adds a record that is here. */
+/** Adds a record whose data is in memory. */
 void rs_zip_frame_record(struct rs_zip_frame *z, const char *name, const void *data, uint64_t bytes);
 /** Adds a record that is a tensor.  A large one begins at byte `skew` of a block if its elements are aligned then. */
 void rs_zip_frame_tensor(struct rs_zip_frame *z, const char *name, uint32_t tensor, uint64_t bytes, uint32_t skew);

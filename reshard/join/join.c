@@ -49,7 +49,7 @@ static const struct meta_inode_row *row_of(const struct work *w, uint64_t ino)
 	return x ? &x->inode : NULL;
 }
 
-/* The first of some changes at or behind a number. */
+/* Finds the first change, from `from` to `end`, at or behind a number. */
 static size_t first_of(const struct work *w, size_t from, size_t end, uint64_t ino)
 {
 	while (from < end) {
@@ -83,7 +83,7 @@ static int now(struct work *w, uint64_t ino, struct meta_inode_row *ret)
 	return rs_overlay_inode(w->j->o, ino, &w->j->texts, ret, w->err);
 }
 
-/* 1: it is a folder that the version below has not; 0 or an error. */
+/* Tells whether a row is of a folder that the version below has not: 1, 0 or an error. */
 static int is_new_folder(struct work *w, uint64_t ino, const struct meta_inode_row *row)
 {
 	struct meta_inode_row was;
@@ -106,7 +106,7 @@ static const void *name_key(struct work *w, uint64_t folder, struct meta_bytes n
 	return key;
 }
 
-/* Notes whose it is. */
+/* Notes that the part's node has changed something, which the key names. */
 static int note(struct work *w, const void *key, size_t bytes)
 {
 	uint32_t *by = key ? sc_map_make(&w->j->by, key, bytes, &w->j->texts, sizeof(*by)) : NULL;
@@ -171,7 +171,7 @@ static int put_name(struct work *w, uint64_t folder, struct meta_bytes name, uin
 	return rc < 0 ? rc : put(w, &w->names, (struct meta_change){META_PUT_ENTRY, .entry = {folder, name, ino}});
 }
 
-/* Two folders of one name, which are new both: they are one. */
+/* Makes two new folders of one name one folder. */
 static int put_same(struct work *w, uint64_t folder, uint64_t from, uint64_t to)
 {
 	struct same *s = sc_arena_alloc(&w->j->texts, sizeof(*s));
@@ -220,7 +220,7 @@ static int join_name(struct work *w, uint64_t folder, const struct meta_entry_ro
 	return rc < 0 ? rc : refuse_name(w, folder, e->name);
 }
 
-/* From folders that are below, or are somewhere already, to those in them. */
+/* Joins names, from folders of the version below, and of those that have a place already, to the folders in them. */
 static int join_names(struct work *w)
 {
 	uint64_t last = 0;
@@ -287,7 +287,7 @@ static bool are_same(const struct attributes *a, const struct attributes *b)
 	return true;
 }
 
-/* In place of those that it has. */
+/* Puts extended attributes in place of those that an object has. */
 static int put_attributes(struct work *w, uint64_t ino, const struct attributes *had, const struct attributes *gets)
 {
 	int rc = 0;
@@ -314,7 +314,8 @@ static int of_part(struct work *w, uint64_t ino, struct attributes *ret)
 	return rc;
 }
 
-/* `has_row`: there are upper rows of both; `from`: its number in the part. */
+/* Joins the extended attributes of an object; `from` is its number in the part, `has_row`: both have upper rows of
+ * it. */
 static int join_attributes(struct work *w, uint64_t from, uint64_t ino, bool has_row)
 {
 	struct attributes was = {w, {0}}, is = {w, {0}}, theirs = {w, {0}};
@@ -372,7 +373,7 @@ static uint32_t counted_twice(const struct work *w, uint64_t folder)
 	return t ? t->nr : 0;
 }
 
-/* A folder of the part that is one with what is there. */
+/* Joins the row of a folder of the part that is one with a folder that is there. */
 static int join_same(struct work *w, const struct meta_inode_row *theirs, uint64_t to)
 {
 	struct meta_inode_row is;
@@ -393,7 +394,7 @@ static bool has_other_owner(const struct meta_inode_row *a, const struct meta_in
 	return a->mode != b->mode || a->uid != b->uid || a->gid != b->gid;
 }
 
-/* What both have rows of, and the version below, too. */
+/* Joins the rows of an object that both have, and the version below, too. */
 static int join_rows(struct work *w, const struct meta_inode_row *was, const struct meta_inode_row *theirs)
 {
 	struct meta_inode_row is;
@@ -457,7 +458,7 @@ static bool is_top(const struct work *w, uint64_t ino)
 	return ino >= w->j->root && ino - w->j->root <= SC_RANKS_MAX;
 }
 
-/* Two moves that are possible each may put two folders into one another. */
+/* Refuses two moves, each possible alone, that put two folders into one another. */
 static int refuse_circle(struct work *w, const struct meta_inode_row *folder)
 {
 	struct meta_inode_row row = *folder;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What several nodes wrote over one version, as one working tree.
+ * Joins what several nodes wrote over one version into one working tree.
  *
  *     node 1   upper rows ───────────────────────────┐
  *     node 2   upper rows ── part (part.h) ── join ──┤  upper rows of a second tree (part.h), of which a

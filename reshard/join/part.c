@@ -61,7 +61,7 @@ static int add(struct making *m, struct inos *to, uint64_t ino)
 	return sc_vec_push(to, ino) < 0 ? sc_nomem(m->err) : 0;
 }
 
-/* Makes a number the same on all nodes. */
+/* Gives an object a number that is the same on all nodes. */
 static int give(struct making *m, uint64_t *ino)
 {
 	const bool is_virtual = *ino >= META_VIRTUAL;
@@ -77,8 +77,9 @@ static int put(struct making *m, const struct meta_change *x)
 	return m->rows.failed ? sc_nomem(m->err) : 0;
 }
 
-/* A written file is as its bytes say; but its times of access and change become others while it is read and sealed:
- * requests have changed it when its row says so, and its bytes when they were written last. */
+/* Takes the attributes of a written file from its blob's file, but not its times of access and change, which become
+ * others while it is read and sealed: the row says when requests have changed the file, and the time of its bytes when
+ * these were written last. */
 static int stat_file(struct making *m, struct meta_inode_row *row)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -99,7 +100,7 @@ static int stat_file(struct making *m, struct meta_inode_row *row)
 	return 0;
 }
 
-/* Of a committed file, which was moved or has other attributes, the blob that the version below has. */
+/* Names the blob that the version below has for a committed file which was moved or has other attributes. */
 static int name_blob(struct making *m, struct meta_inode_row *row)
 {
 	struct meta_catalog *c = m->job->service->catalog;
@@ -347,7 +348,7 @@ static int take_inode(struct taking *x, struct meta_inode_row *row)
 	return rc;
 }
 
-/* 1: it is no row of a part. */
+/* Takes a row of a part.  1: a part cannot have such a row. */
 static int take_row(struct taking *x, struct meta_change *row)
 {
 	switch (row->kind) {
@@ -377,7 +378,7 @@ static uint64_t key_of(const struct meta_change *x, struct meta_bytes *ret_name)
 	return x->kind == META_PUT_XATTR ? x->xattr.ino : x->entry.parent;
 }
 
-/* Virtual numbers are others here than there. */
+/* Orders rows by key once more: virtual numbers are others here than on the other node. */
 static int by_key(const void *a, const void *b)
 {
 	const int steps = step_of(a) - step_of(b);

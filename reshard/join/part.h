@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a node has that is uncommitted, for another one that commits it: the upper rows of a job, as a text, and where
- * the bytes of its files are.  A second working tree, of a job's own rows, is what parts are joined to.
+ * A part is what a node has uncommitted, for another node that commits it: the upper rows of a job, as a text, and
+ * where the bytes of its files are.  Parts are joined to a second working tree, which begins with this node's own rows.
  *
  * Gates are closed on both nodes, and files are quiet: so a part that is made again, also by another daemon of its
  * node, is the same text.  FIFOs, sockets, devices and what has no name stay where they are.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nodes keep of a version, as lists. */
+/* Puts and takes the lists of the files that nodes keep of a version. */
 #include "reshard/objects/objects_i.h"
 
 #include "meta/base/limits.h"

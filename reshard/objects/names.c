@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a version or a set is made of, for whoever removes it. */
+/* Finds the objects of which a version or a set is made, for the sweep that removes them. */
 #include "reshard/objects/objects_i.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ int rs_object_name_order(const void *a, const void *b)
 	return memcmp(a, b, RS_OBJECT_NAME_BYTES);
 }
 
-/* Does it stay, with all that it names? */
+/* Tells whether an object stays, with all that it names. */
 static int stays(struct naming *n, enum meta_object_kind kind, const struct rs_object_name *name)
 {
 	struct meta_object o;
@@ -30,7 +30,7 @@ static int stays(struct naming *n, enum meta_object_kind kind, const struct rs_o
 	return n->c ? meta_object_named(n->c, kind, name->at, &o, n->io.err) : 0;
 }
 
-/* 0, or an error; what is gone already (SC_E_STALE) has been removed: 1. */
+/* Reads an object: 0, 1 (it was removed already, SC_E_STALE), or an error. */
 static int read_gone(struct naming *n, const struct rs_object_name *name, struct sc_buf *buf, struct rs_text *ret)
 {
 	int rc = rs_object_read(&n->io, name, buf, &n->arena, ret);
@@ -73,7 +73,7 @@ static int walk_set(struct naming *n, const struct rs_object_name *name)
 	return rc < 0 ? rc : 0;
 }
 
-/* Of a chain, down to what stays. */
+/* Walks over the trees of a chain, down to one that stays. */
 static int walk_trees(struct naming *n, struct rs_object_name name)
 {
 	int rc = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbers of inodes in rows of other nodes: they are taken as they are, and are the job's by the blocks that its nodes
- * took.  What follows from a topology has a number of this job and of its path here.
+ * Translates the inode numbers in rows of other nodes.  Most are taken as they are: blocks that the job's nodes took
+ * say that they are the job's.  An object that follows from a topology gets the virtual number of this job and of its
+ * path here.
  */
 #include "reshard/objects/objects_i.h"
 
@@ -67,7 +68,7 @@ static int by_id(const void *key, const void *path)
 	return (id > its) - (id < its);
 }
 
-/* The block that has the number. */
+/* Finds the block that has a number. */
 static int in_block(const void *key, const void *block)
 {
 	const uint64_t x = *(const uint64_t *)key;

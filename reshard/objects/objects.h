@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Versions as objects: what another node's catalog needs to show a version that this one has.
+ * Puts versions into objects, and takes them: all that another node's catalog needs to show a version of this one.
  *
  *     version ──> layout                        an object is bytes, named by their SHA-256; it names others
  *        ├──────> set ──> layouts, payloads     a set and a tree name blobs: node, number there, bytes
  *        ├──────> tree ──> layout, tree below   rows of a tree are taken as they are: numbers of inodes are the
  *        └──────> dataset                       same on all nodes (meta/catalog/nodes.h)
  *
- * Ids of a catalog are in no object.  A set and a tree have the name that they were put or taken with for ever, so
- * nothing is put twice, and what comes back from another node is known: its blobs are those that are here.
+ * Ids of a catalog are in no object.  A set and a tree keep for ever the name with which they were put or taken.  So no
+ * object is put twice, and one that comes back from another node is known: its blobs are those that are here.
  *
  * How an object looks is in objects_i.h.  One that is larger than RS_OBJECT_BYTES_MAX is a list of parts.
  *
@@ -43,7 +43,8 @@ struct rs_object_names {
 	} *at;
 };
 
-/** What nodes had uncommitted that is in a version (reshard/join/part.h), by node: SHA-256 of their parts. */
+/** The parts of which a version was made, each what a node had uncommitted (reshard/join/part.h): by node, the
+ *  SHA-256. */
 struct rs_object_parts {
 	size_t nr, room;
 	struct rs_object_from {
@@ -90,7 +91,7 @@ int rs_objects_take_set(struct rs_service *s, struct rs_job *job, const struct r
 int rs_objects_put_again(struct rs_service *s, const struct rs_object_name *name, const struct rs_object_ops *ops,
 			 void *arg, struct sc_err *err);
 
-/** What is not removed with a version: objects that the catalog of `s` (NULL: none) names, and others. */
+/** The objects that are not removed with a version: those that the catalog of `s` (NULL: none) names, and others. */
 struct rs_object_stays {
 	struct rs_service *s;
 	const struct rs_object_names *names;	/* sorted by rs_object_name_order() */
@@ -108,11 +109,11 @@ int rs_object_name_order(const void *a, const void *b);
 int rs_objects_of(const struct rs_object_stays *stay, const uint8_t version[RS_OBJECT_NAME_BYTES],
 		  const struct rs_object_ops *ops, void *arg, struct rs_object_parts *ret_parts,
 		  struct rs_object_names *ret_leaves, struct sc_err *err);
-/** Does so with one set. */
+/** Reads one set in the same way. */
 int rs_objects_of_set(const struct rs_object_stays *stay, const struct rs_object_name *set,
 		      const struct rs_object_ops *ops, void *arg, struct rs_object_names *ret_leaves,
 		      struct sc_err *err);
-/** Reads such a leaf, and parts of it. */
+/** Reads a leaf that rs_objects_of() has found, and its parts. */
 int rs_objects_of_leaf(const struct rs_object_name *leaf, const struct rs_object_ops *ops, void *arg,
 		       struct sc_err *err);
 
@@ -125,10 +126,10 @@ struct rs_object_keep {
 		const char *path;
 	} *at;
 };
-/** Puts the list of what a node keeps of version `nr`. */
+/** Puts the list of the files that a node keeps of version `nr`. */
 int rs_objects_put_keep(uint64_t nr, struct rs_object_keep *keep, const struct rs_object_ops *ops, void *arg,
 			struct rs_object_name *ret, struct sc_err *err);
-/** Appends to `ret` what such a list says; paths are in the arena.  Errors: as above. */
+/** Appends to `ret` the files of such a list; paths are in the arena.  Errors: those of rs_objects_of(). */
 int rs_objects_take_keep(uint64_t nr, const struct rs_object_name *name, const struct rs_object_ops *ops, void *arg,
 			 struct sc_arena *arena, struct rs_object_keep *ret, struct sc_err *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What objects say.  Texts of parsed ones are an arena's or the object's own. */
+/* The contents of objects.  Texts of parsed objects are an arena's or the object's own. */
 #ifndef RS_OBJECTS_I_H
 #define RS_OBJECTS_I_H
 
@@ -131,14 +131,14 @@ struct rs_object_io {
 	struct sc_err *err;
 };
 
-/** Puts what was printed, in parts if it is large; ends `text`. */
+/** Puts a printed object, in parts if it is large; ends `text`. */
 int rs_object_put(const struct rs_object_io *io, struct sc_buf *text, struct rs_object_name *ret);
-/** Gets it, and checks that it has this name. */
+/** Gets an object, and checks that it has this name. */
 int rs_object_get(const struct rs_object_io *io, const struct rs_object_name *name, struct sc_buf *ret);
-/** Gets it and begins to parse it. */
+/** Gets an object, and begins to parse it. */
 int rs_object_read(const struct rs_object_io *io, const struct rs_object_name *name, struct sc_buf *buf,
 		   struct sc_arena *arena, struct rs_text *ret);
-/** Ends it: 0 if all of it was such an object.  `what`, for the error. */
+/** Ends the parsing: 0 if all of the text was such an object; `what` it is, for the error. */
 int rs_object_parsed(const struct rs_object_io *io, const struct rs_object_name *name, const struct rs_text *t,
 		     const char *what);
 /** Says that an object is no good. */
@@ -146,7 +146,7 @@ int rs_object_bad(const struct rs_object_io *io, const struct rs_object_name *na
 
 /* --- numbers.c: numbers of inodes in rows --- */
 
-/** Returns, of what follows from a topology, the number without this catalog's job. */
+/** Returns a number as objects have it: a virtual one without this catalog's job. */
 uint64_t rs_object_number(uint64_t ino);
 
 struct rs_object_take;
@@ -159,7 +159,7 @@ struct rs_object_renumbering {
 /** Takes the blocks as the job's, and the paths; inside a transaction. */
 int rs_object_renumber_begin(struct rs_object_take *t, const struct rs_object_blocks *blocks,
 			     const struct rs_object_paths *paths, struct rs_object_renumbering *ret);
-/** Makes a number the one that it is here; false: it is none of the job's. */
+/** Makes a number of an object the number that it is here; false: it is none of the job's. */
 bool rs_object_renumber(const struct rs_object_renumbering *r, uint64_t *ino);
 void rs_object_renumber_done(struct rs_object_renumbering *r);
 
@@ -191,7 +191,7 @@ int rs_object_topology(struct rs_object_take *t, uint64_t layout, const char *te
 /** Reads a version's object; rs_object_version_done() ends it.  Texts are the arena's. */
 int rs_object_read_version(const struct rs_object_io *io, const uint8_t name[RS_OBJECT_NAME_BYTES],
 			   struct sc_arena *arena, struct rs_object_version *ret);
-/** Gives something that was taken its name. */
+/** Gives a row that was taken the name of its object. */
 int rs_object_name_it(struct rs_object_take *t, enum meta_object_kind kind, uint64_t id,
 		      const struct rs_object_name *name, uint32_t depth);
 

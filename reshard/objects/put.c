@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of the catalog as objects. */
+/* Puts rows of the catalog as objects. */
 #include "reshard/objects/objects_i.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ static const char *keep(struct put *p, const char *text)
 	return sc_arena_copy(&p->arena, text, strlen(text));
 }
 
-/* The name that it has: 1, 0 (none yet), or an error. */
+/* Finds the name that a row has as an object: 1, 0 (none yet), or an error. */
 static int known(struct put *p, enum meta_object_kind kind, uint64_t id, struct rs_object_name *ret,
 		 uint32_t *ret_depth)
 {
@@ -36,7 +36,7 @@ static int known(struct put *p, enum meta_object_kind kind, uint64_t id, struct 
 	return rc;
 }
 
-/* Puts what was printed, which has this name from now on. */
+/* Puts a printed object, and gives its row the name. */
 static int finish(struct put *p, enum meta_object_kind kind, uint64_t id, struct sc_buf *text, uint32_t depth,
 		  struct rs_object_name *ret)
 {
@@ -166,7 +166,7 @@ static int on_file(void *arg, const struct meta_set_blob_row *row)
 	return rc < 0 ? rc : sc_vec_push(f->to, file) < 0 ? sc_nomem(p->io.err) : 0;
 }
 
-/* Digests are found by and by, each node's own or by a key of their own: an object never changes. */
+/* Prints the tensors of a set, without their digests: these are found later, and an object never changes. */
 static int print_tensors(struct put *p, const char *lines, struct sc_buf *to)
 {
 	char *text = sc_strdup(lines), *save = NULL;
@@ -307,7 +307,7 @@ static int print_tree(struct put *p, uint64_t id, struct rs_object_tree *x, uint
 	return rc;
 }
 
-/* A tree of which all that it lies over has a name. */
+/* Puts a tree; all trees below it have names already. */
 static int put_tree(struct put *p, uint64_t id, struct rs_object_name *ret)
 {
 	struct rs_object_tree x = {0};
@@ -336,7 +336,7 @@ static int put_tree(struct put *p, uint64_t id, struct rs_object_name *ret)
 	return rc;
 }
 
-/* The chain, from the first tree that has a name. */
+/* Puts the trees of a chain, from above the newest one that has a name. */
 static int put_chain(struct put *p, uint64_t tree, struct rs_object_name *ret)
 {
 	uint64_t chain[META_CHAIN_MAX];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects as rows of the catalog: versions, layouts, sets, payloads, datasets. */
+/* Takes objects as rows of the catalog: layouts, sets, payloads, datasets. */
 #include "reshard/objects/objects_i.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 /* --- names --- */
 
-/* What has this name here: 1, 0 (nothing), or an error. */
+/* Finds the row that has the name of an object here: 1, 0 (none), or an error. */
 static int known(struct rs_object_take *t, enum meta_object_kind kind, const struct rs_object_name *name,
 		 uint64_t *ret_id)
 {
@@ -40,7 +40,7 @@ int rs_object_name_it(struct rs_object_take *t, enum meta_object_kind kind, uint
 
 /* --- blobs, layouts --- */
 
-/* A file of this node that was written for the version; the gate is closed since then. */
+/* Seals a file of this node that was written for the version; the gate is closed since then. */
 static int seal(struct rs_object_take *t, const struct rs_object_blob *blob, uint64_t *ret_bytes)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -166,7 +166,7 @@ static int take_payload(struct rs_object_take *t, const struct rs_object_name *n
 	return rc;
 }
 
-/* Its tensors in a state: 0, or an error. */
+/* Parses the tensors of a set into its state: 0, or an error. */
 static int parse_tensors(struct rs_object_take *t, struct rs_set *set, const struct meta_bytes *lines)
 {
 	char *copy = sc_arena_copy(&t->arena, lines->at, lines->nr), *save = NULL;
@@ -191,7 +191,7 @@ static int parse_tensors(struct rs_object_take *t, struct rs_set *set, const str
 	return rc;
 }
 
-/* Can the set be shown?  No cache of the service learns of it. */
+/* Checks that a set can be shown.  No cache of the service learns of it. */
 static int check_set(struct rs_object_take *t, const struct rs_object_set *x, const struct meta_set_row *row)
 {
 	const struct rs_format_ops *format = rs_format_find(x->format);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tree's object as rows.  Numbers of inodes are taken as they are; they are the job's, by the blocks that its node
- * took.  What follows from a topology has a number of this job and of its path here.
+ * Takes a tree's object as rows, with inode numbers as numbers.c translates them.
  */
 #include "reshard/objects/objects_i.h"
 
@@ -32,7 +31,7 @@ static int step_of(const struct meta_change *x)
 	return x->kind == META_PUT_INODE ? 0 : x->kind == META_PUT_XATTR ? 1 : x->kind == META_PUT_ENTRY ? 2 : 3;
 }
 
-/* Does `b` come behind `a` in meta_tree_rows()? */
+/* Tells whether `b` comes behind `a` in the order of meta_tree_rows(). */
 static bool follows(const struct meta_change *a, const struct meta_change *b)
 {
 	if (step_of(a) != step_of(b))
@@ -52,13 +51,13 @@ static bool is_name(const struct meta_bytes *n)
 	       !(n->at[0] == '.' && (n->nr == 1 || (n->nr == 2 && n->at[1] == '.')));
 }
 
-/* It says that nothing is known of a virtual number (reshard/turn/put.c). */
+/* Tells whether a row says that nothing is known of a virtual number (reshard/turn/put.c). */
 static bool is_nothing(const struct meta_inode_row *i)
 {
 	return i->ino & META_VIRTUAL && i->mode == S_IFREG && !i->nlink && !i->parent && !i->blob;
 }
 
-/* Is it a row that a commit makes? */
+/* Tells whether a commit can have made a row. */
 static bool is_inode(const struct meta_inode_row *i)
 {
 	const bool file = S_ISREG(i->mode);
@@ -70,7 +69,7 @@ static bool is_inode(const struct meta_inode_row *i)
 	       (S_ISLNK(i->mode) ? i->target.nr > 0 && !memchr(i->target.at, 0, i->target.nr) : !i->target.nr);
 }
 
-/* Makes a row one of this catalog.  1: it is none. */
+/* Makes a row one of this catalog.  1: it is no row of a tree. */
 static int take_row(const struct rows *r, struct meta_change *x)
 {
 	struct meta_inode_row *i = &x->inode;
@@ -111,13 +110,14 @@ static int find_row(const struct rows *r, struct meta_tree *below, uint64_t ino,
 	return x ? 1 : meta_tree_inode(r->t->s->catalog, below, ino, ret, NULL, r->t->io.err);
 }
 
-/* The folders of the job and of its ranks, and what follows from a topology, need no row. */
+/* Tells whether a folder needs a row: the folders of the job and of its ranks, and those that follow from a topology,
+ * do not. */
 static bool needs_row(const struct rows *r, uint64_t ino)
 {
 	return ino < META_VIRTUAL && !(ino >= r->x->root && ino - r->x->root <= SC_RANKS_MAX);
 }
 
-/* 1: a name is of nothing, or in what is no folder. */
+/* Checks all names.  1: a name is of no object, or in an object that is no folder. */
 static int check_names(const struct rows *r, uint64_t base)
 {
 	struct meta_tree below = {.id = base};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A version's object as rows, and whether they can be shown. */
+/* Takes a version's object as rows, and checks that the version can be shown. */
 #include "reshard/objects/objects_i.h"
 
 #include <inttypes.h>
@@ -43,7 +43,7 @@ static int on_set(void *arg, const struct meta_set_row *row)
 	return rc;
 }
 
-/* All sets together at the version's topology.  No cache of the service learns of them. */
+/* Checks all sets together at the version's topology.  No cache of the service learns of them. */
 static int check_version(struct rs_object_take *t, uint64_t version, const struct meta_layout *layout,
 			 const struct meta_topology *topo)
 {

@@ -6,7 +6,7 @@
 
 #include "meta/base/text.h"
 
-/* These bytes, and nothing else. */
+/* Prints these bytes, or takes them and nothing else. */
 static void literal(struct rs_text *t, const char *bytes, size_t nr)
 {
 	if (t->to) {
@@ -89,7 +89,7 @@ void rs_text_hex(struct rs_text *t, uint8_t *at, size_t bytes)
 	}
 }
 
-/* Quoted in one way only. */
+/* Tells whether a text is quoted in the one way that printing has. */
 static bool is_quoted(const char *at, size_t nr)
 {
 	for (size_t i = 0; i < nr; i++)

@@ -17,7 +17,7 @@ struct rs_text {
 	bool bad, failed;		/* it is no such object; out of memory */
 };
 
-/** Tells whether to go on. */
+/** Tells whether all went well so far. */
 static inline bool rs_text_good(const struct rs_text *t)
 {
 	return !t->bad && !t->failed;

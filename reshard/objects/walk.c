@@ -15,7 +15,7 @@ static void name(struct rs_text *t, struct rs_object_name *n)
 	rs_text_hex(t, n->at, sizeof(n->at));
 }
 
-/* A name that may be none. */
+/* Walks over a name that may be missing. */
 static void maybe(struct rs_text *t, uint8_t *has, struct rs_object_name *n)
 {
 	flag(t, has);

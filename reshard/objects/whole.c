@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Objects of any size.  One that is too large for where they are kept is cut: its name is that of a list of parts,
- * which are its bytes in order.  A part begins with the SHA-256 of the whole, so it is a part of nothing else, and may
- * go with it.
+ * Puts and gets objects of any size.  An object that is too large for where objects are kept is cut: its name is that
+ * of a list of parts, which are its bytes in order.  A part begins with the SHA-256 of the whole, so it is a part of
+ * nothing else, and may go with it.
  */
 #include "reshard/objects/objects_i.h"
 
