@@ -83,7 +83,7 @@ static int remember_node(struct emitter *e, const struct rs_pickled *n)
 	return n->is_single ? 0 : remember(e, &e->nodes, &n, sizeof(n));
 }
 
-/* Names what is in the memo; false: it is not there. */
+/* Writes the number that an object has in the memo; false: the object is not there. */
 static bool recall(struct emitter *e, const struct sc_map *map, const void *key, size_t bytes)
 {
 	uint64_t number = (uint64_t)(uintptr_t)sc_map_get(map, key, bytes);
@@ -97,7 +97,7 @@ static bool recall(struct emitter *e, const struct sc_map *map, const void *key,
 
 /* --- values --- */
 
-/* What makes a tuple of what is on the stack; of more than 3, of what is behind a mark. */
+/* Gives the opcode that makes a tuple of the top of the stack: of up to 3 objects, or of all above the last mark. */
 static char tuple_opcode(uint64_t nr)
 {
 	static const char opcodes[] = {')', '\x85', '\x86', '\x87'};
@@ -153,7 +153,7 @@ void rs_pickle_put_global(struct sc_buf *to, const char *module, const char *nam
 	sc_buf_byte(to, '\n');
 }
 
-/* Is it -2^(8n - 1)?  CPython gives that a byte more than it needs. */
+/* Tells whether an integer is -2^(8n - 1): CPython writes that one with a byte more than it needs. */
 static bool is_least(const struct rs_pickled_bytes *bytes)
 {
 	for (uint64_t i = 0; i + 1 < bytes->nr; i++)
@@ -162,7 +162,7 @@ static bool is_least(const struct rs_pickled_bytes *bytes)
 	return bytes->at[bytes->nr - 1] == '\x80';
 }
 
-/* Its bytes have one bit of sign at least, and no byte more than that needs. */
+/* Writes an integer whose bytes have at least one bit of sign, and no byte more than that takes. */
 static int put_big(struct emitter *e, const struct rs_pickled_bytes *bytes)
 {
 	bool least = is_least(bytes);
@@ -198,7 +198,7 @@ static int put_text(struct emitter *e, const char *text, uint64_t bytes, bool is
 	return is_single ? 0 : remember(e, &e->texts, text, bytes);
 }
 
-/* An object that only this file makes, which nothing refers to again. */
+/* Gives a number of the memo to an object that this file alone makes, and that nothing refers to again. */
 static void forget(struct emitter *e)
 {
 	put(e, e->memo < 256 ? 'q' : 'r');
@@ -206,7 +206,7 @@ static void forget(struct emitter *e)
 	e->memo++;
 }
 
-/* Protocol 2 has no bytes: _codecs.encode(text, "latin1") */
+/* Writes bytes as the call _codecs.encode(text, "latin1"), since protocol 2 has no bytes. */
 static int put_bytes(struct emitter *e, const struct rs_pickled_bytes *bytes)
 {
 	struct sc_buf text = {0};
@@ -245,7 +245,7 @@ static int put_global(struct emitter *e, const struct rs_pickled_bytes *module, 
 	return 0;
 }
 
-/* Writes what has nothing in it; 1: it has something. */
+/* Writes a node that has no others in it; 1: the node has others, and is not written yet. */
 static int put_atom(struct emitter *e, const struct rs_pickled *n)
 {
 	switch (n->kind) {
@@ -296,7 +296,7 @@ static int push_items(struct emitter *e, const struct rs_pickled_items *items, c
 	return t.cell ? push(e, t) : 0;
 }
 
-/* Writes items, of a pair first the key, up to one that has something in it. */
+/* Writes items, of a pair the key first, up to the first item that has others in it. */
 static int put_items(struct emitter *e, struct task t)
 {
 	const uint64_t batch = t.pairs ? 2 * BATCH : BATCH;
@@ -346,7 +346,7 @@ static int put_tuple_items(struct emitter *e, struct task t)
 	return remember_node(e, t.node);
 }
 
-/* frozenset([...]), set([...]): the list is the node's own, and shared as the node is */
+/* Writes frozenset([...]) or set([...]): the list stands in the memo for the node, and is shared as the node is. */
 static int put_set(struct emitter *e, struct rs_pickled *n)
 {
 	put_string(e, n->is_frozen ? "cbuiltins\nfrozenset\n" : "c__builtin__\nset\n");
@@ -357,7 +357,7 @@ static int put_set(struct emitter *e, struct rs_pickled *n)
 	return put_list(e, n, &n->items, ']', 'e', false);
 }
 
-/* What follows a call's function and arguments: tasks in the order in which they are done, pushed from the last. */
+/* Pushes the tasks that write an object, the last one first: function, arguments, call, items, pairs, state. */
 static int put_object(struct emitter *e, struct rs_pickled *n)
 {
 	const struct rs_pickled_object *o = n->object;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pickle machine's memory, input, stack and memo. */
+/* Keeps a pickle machine's memory, input, stack and memo. */
 #include "reshard/archive/machine_i.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ int pk_add(struct machine *m, struct rs_pickled_items *items, struct rs_pickled 
 
 /* --- what comes in --- */
 
-/* NULL: so many bytes are not there. */
+/* Takes the next bytes of the pickle; NULL: it has fewer. */
 const unsigned char *pk_take(struct machine *m, uint64_t bytes)
 {
 	const unsigned char *at = m->pickle + m->at;
@@ -84,7 +84,7 @@ int pk_number(struct machine *m, unsigned bytes, uint64_t *ret)
 	return 0;
 }
 
-/* A name that ends with a line feed. */
+/* Takes a name that ends with a line feed. */
 int pk_line(struct machine *m, struct rs_pickled_bytes *ret)
 {
 	uint64_t left = sc_min_u64(m->bytes - m->at, SC_PICKLE_NAME_MAX);
@@ -130,7 +130,7 @@ struct rs_pickled **pk_pop_mark(struct machine *m, size_t *ret_nr)
 	return m->stack.at + i;
 }
 
-/* --- the memo: programs number it from 0, so most is an array; a file may name any number of 32 bits --- */
+/* --- the memo: programs number its objects from 0, so that an array has most; a file may name any 32-bit number --- */
 
 static struct memo *memo_slot(struct memo *memo, size_t room, uint32_t index)
 {
@@ -160,7 +160,7 @@ static int memo_grow(struct machine *m)
 	return 0;
 }
 
-/* Makes the array long enough for an index, unless it would be mostly empty: 1, 0 or an error. */
+/* Makes the array long enough for an index: 1, 0 (the array would be mostly empty) or an error. */
 static int first_has_room(struct machine *m, uint64_t index)
 {
 	const uint64_t room = m->first_room ? 2 * m->first_room : 64;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pickle machine, shared by machine.c (memory, input, stack, memo) and pickle.c (opcodes). */
+/* The pickle machine that machine.c (memory, input, stack, memo) and pickle.c (opcodes) share. */
 #ifndef RS_MACHINE_I_H
 #define RS_MACHINE_I_H
 
@@ -31,7 +31,7 @@ struct machine {
 	struct sc_err *err;
 };
 
-/* All of these return NULL or an error, with m->err filled. */
+/* Each of these functions that fails returns NULL or an error, and has filled m->err. */
 
 int pk_check_memory(struct machine *m);
 /** Gives zeroed memory that lives as long as the pickle. */
@@ -39,16 +39,16 @@ void *pk_get(struct machine *m, size_t nr, size_t bytes);
 struct rs_pickled *pk_node(struct machine *m, enum rs_pickled_kind kind);
 int pk_add(struct machine *m, struct rs_pickled_items *items, struct rs_pickled *n);
 
-/** Takes the next bytes of the pickle, a little-endian number of so many, a name that ends with a line feed. */
+/** Take from the pickle: the next bytes, a little-endian number of so many bytes, a name that ends with a line feed. */
 const unsigned char *pk_take(struct machine *m, uint64_t bytes);
 int pk_number(struct machine *m, unsigned bytes, uint64_t *ret);
 int pk_line(struct machine *m, struct rs_pickled_bytes *ret);
 
-/** Pushes a node; NULL: it could not be made, and m->err says why. */
+/** Pushes a node; NULL: the node could not be made, and m->err says why. */
 int pk_put(struct machine *m, struct rs_pickled *n);
 struct rs_pickled *pk_top(struct machine *m);
 struct rs_pickled *pk_pop(struct machine *m);
-/** Takes off all that is above the last mark, and the mark; the nodes stay where they are until the next push. */
+/** Takes the last mark and all nodes above it off the stack; the nodes stay where they lie until the next push. */
 struct rs_pickled **pk_pop_mark(struct machine *m, size_t *ret_nr);
 
 int pk_memo_put(struct machine *m, uint64_t index);

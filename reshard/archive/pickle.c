@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the opcodes of a pickle build. */
+/* Runs the opcodes of a pickle: each builds nodes. */
 #include "reshard/archive/machine_i.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static int put_truth(struct machine *m, bool is)
 	return pk_put(m, n);
 }
 
-/* An integer of any length; bytes that only repeat its sign do not count. */
+/* Pushes an integer of any length; bytes that only repeat its sign do not count. */
 static int put_long(struct machine *m, uint64_t bytes)
 {
 	const unsigned char *at;
@@ -84,7 +84,7 @@ static int put_float(struct machine *m)
 	return pk_put(m, n);
 }
 
-/* Bytes whose length is a number of `width` bytes. */
+/* Pushes bytes or text, whose length is a number of `width` bytes in front. */
 static int put_bytes(struct machine *m, enum rs_pickled_kind kind, unsigned width)
 {
 	const unsigned char *at;
@@ -118,7 +118,7 @@ static int put_tuple(struct machine *m, struct rs_pickled **items, size_t nr)
 	return pk_put(m, n);
 }
 
-/* A tuple of the last `nr` objects. */
+/* Makes a tuple of the last `nr` objects on the stack. */
 static int put_short_tuple(struct machine *m, size_t nr)
 {
 	struct rs_pickled *items[3] = {0};
@@ -177,7 +177,7 @@ static int add_pairs(struct machine *m, struct rs_pickled *to, struct rs_pickled
 	return add_all(m, pairs_of(m, to), items, nr);
 }
 
-/* Makes a container of what is above the mark. */
+/* Makes a container of the objects above the last mark. */
 static int put_of_mark(struct machine *m, enum rs_pickled_kind kind, bool is_frozen)
 {
 	size_t nr = 0;
@@ -208,7 +208,7 @@ static int op_setitem(struct machine *m)
 	return to ? add_pairs(m, to, pair, 2) : m->err->code;
 }
 
-/* APPENDS, SETITEMS, ADDITEMS. */
+/* Does APPENDS, SETITEMS and ADDITEMS. */
 static int op_many(struct machine *m, enum op op)
 {
 	size_t nr = 0;
@@ -307,7 +307,7 @@ static int op_persid(struct machine *m)
 	return pk_put(m, n);
 }
 
-/* bytearray(b"...") */
+/* Pushes the call bytearray(b"..."). */
 static int op_bytearray(struct machine *m)
 {
 	static const struct rs_pickled_bytes module = {"builtins", 8}, name = {"bytearray", 9};

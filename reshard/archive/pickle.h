@@ -44,7 +44,7 @@ struct rs_pickled_cell {
 	struct rs_pickled *node;
 };
 
-/** In order.  Of pairs: key, value, key, value... */
+/** A list of nodes, in order; pairs are key, value, key, value... */
 struct rs_pickled_items {
 	struct rs_pickled_cell *first, *last;
 	uint64_t nr;
@@ -85,7 +85,7 @@ struct rs_pickled {
 	};
 };
 
-/** Owns all nodes; rs_pickle_done().  The pickle's bytes must outlive it. */
+/** Owns all nodes until rs_pickle_done(); nodes point into the pickle's bytes, which must live longer. */
 struct rs_pickle {
 	struct sc_arena arena;
 	struct rs_pickled *root;
@@ -97,16 +97,16 @@ struct rs_pickle {
 int rs_pickle_read(const void *pickle, uint64_t bytes, struct rs_pickle *ret, struct sc_err *err);
 void rs_pickle_done(struct rs_pickle *pickle);
 
-/** Tells whether a node is the name of such a class or function; Python 2's modules have today's names. */
+/** Tells whether a node is the name of this class or function; a module of Python 2 has the name that it has today. */
 bool rs_pickled_is(const struct rs_pickled *node, const char *module, const char *name);
 bool rs_pickled_is_text(const struct rs_pickled *node, const char *text);
-/** Gives the value of a text key in a dict, the last one; NULL: there is none, or it is no dict. */
+/** Gives the last value that a dict has for a text key; NULL: the dict has no such key, or the node is no dict. */
 struct rs_pickled *rs_pickled_get(const struct rs_pickled *node, const char *key);
-/** Gives an argument of a CALL or NEW; NULL: it has fewer. */
+/** Gives the i-th argument of a CALL or NEW; NULL: the node has fewer. */
 struct rs_pickled *rs_pickled_arg(const struct rs_pickled *node, uint64_t i);
 
-/* --- make.c: nodes that no pickle had.  NULL: no memory, or a part of it is NULL.  Bytes are borrowed.  Each is
- * single: who puts one at two places says that it is not. --- */
+/* --- make.c: makes nodes that no pickle had; NULL: no memory, or a part of the node is NULL.  Bytes are borrowed.
+ * Each node is marked single: a caller who puts it at two places takes the mark away. --- */
 
 struct rs_pickled *rs_pickled_none(struct sc_arena *arena);
 struct rs_pickled *rs_pickled_bool(struct sc_arena *arena, bool truth);
@@ -117,28 +117,28 @@ struct rs_pickled *rs_pickled_dict(struct sc_arena *arena);
 struct rs_pickled *rs_pickled_global(struct sc_arena *arena, const char *module, const char *name);
 struct rs_pickled *rs_pickled_call(struct sc_arena *arena, struct rs_pickled *what, struct rs_pickled *args);
 struct rs_pickled *rs_pickled_list(struct sc_arena *arena);
-/** What __new__ makes of a class without arguments, with a state. */
+/** Makes an object of a class as __new__ does, without arguments, with a state. */
 struct rs_pickled *rs_pickled_new(struct sc_arena *arena, struct rs_pickled *what, struct rs_pickled *state);
 struct rs_pickled *rs_pickled_persist(struct sc_arena *arena, struct rs_pickled *id);
-/** Appends a node by a cell of the caller's. */
+/** Appends a node, by a cell that the caller has. */
 void rs_pickled_link(struct rs_pickled_items *items, struct rs_pickled_cell *cell, struct rs_pickled *node);
-/** Appends; false: no memory, or the node is NULL. */
+/** Appends a node; false: no memory, or the node is NULL. */
 bool rs_pickled_add(struct sc_arena *arena, struct rs_pickled_items *items, struct rs_pickled *node);
 
 /* --- emit.c --- */
 
-/** Append opcodes for a number, a tuple of numbers, a text of less than 4 GiB, and the name of a class, none of which
- *  go into the memo. */
+/** Append opcodes for a number, a tuple of numbers, a text of less than 4 GiB, the name of a class; none of these goes
+ *  into the memo. */
 void rs_pickle_put_int(struct sc_buf *to, int64_t number);
 void rs_pickle_put_sizes(struct sc_buf *to, unsigned nr, const uint64_t *sizes);
 void rs_pickle_put_text(struct sc_buf *to, const char *text, uint64_t bytes);
 void rs_pickle_put_global(struct sc_buf *to, const char *module, const char *name);
 
-/** Gives the node that is written in the place of another one: itself, or one that lives as long. */
+/** Gives the node that is written in place of another one: that one itself, or one that lives as long. */
 typedef struct rs_pickled *rs_pickled_replace_fn(void *arg, struct rs_pickled *node);
 /**
  * Appends a pickle of protocol 2, in opcodes that CPython's pickler uses for it and torch's restricted reader takes.
- * The same nodes always have the same bytes.  `replace`: NULL: none.
+ * The same nodes always make the same bytes.  `replace` may be NULL: nothing is replaced.
  * Errors: SC_E_UNSUPPORTED (what protocol 2 cannot say), SC_E_LIMIT (too deep), SC_E_NO_MEMORY.
  */
 int rs_pickle_emit(struct rs_pickled *root, rs_pickled_replace_fn *replace, void *arg, struct sc_buf *ret,
@@ -148,7 +148,8 @@ int rs_pickle_emit(struct rs_pickled *root, rs_pickled_replace_fn *replace, void
 
 struct rs_pickle_walk;
 /**
- * Is called for each node, before what is in it.  Returns 1: do not go into it, 0, or an error, which ends the walk.
+ * Is called for each node, before the nodes in it.  Returns 0, 1 (the walk does not go into this node), or an error,
+ * which ends the walk.
  */
 typedef int rs_pickled_fn(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *node);
 /**
@@ -162,13 +163,15 @@ int rs_pickle_walk(const struct rs_pickle *pickle, rs_pickled_fn *fn, void *arg,
  * following gets a quote in front: #3 a key that is neither text nor number, by its place; @2 an argument; @state.
  */
 void rs_pickle_path(const struct rs_pickle_walk *walk, struct sc_buf *ret);
-/** Appends a text key as it is in a path. */
+/** Appends a text key as rs_pickle_path() writes it. */
 void rs_pickle_key(const struct rs_pickled_bytes *text, struct sc_buf *ret);
-/** Copies that path into an arena, with a 0 at its end; *ret_bytes may be NULL.  NULL: no memory. */
+/** Copies the path of rs_pickle_path() into an arena, with a 0 at its end; *ret_bytes may be NULL.  NULL: no memory. */
 char *rs_pickle_path_in(const struct rs_pickle_walk *walk, struct sc_arena *arena, size_t *ret_bytes);
-/** Gives the place of the node for which `fn` is called, in which `fn` may put another one; NULL: it is the root. */
+/** Gives the place of the node for which `fn` is called; `fn` may put another node there.  NULL: the node is the
+ *  root. */
 struct rs_pickled **rs_pickle_slot(const struct rs_pickle_walk *walk);
-/** Tells whether the node is in an object's arguments or state, or below a key that is neither text nor number. */
+/** Tells whether the node for which `fn` is called is in an object's arguments or state, or below a key that is neither
+ *  text nor number. */
 bool rs_pickle_is_inside(const struct rs_pickle_walk *walk);
 
 #endif

@@ -21,7 +21,7 @@ struct type {
 	unsigned element;
 };
 
-/* Classes of storages. */
+/* The classes of storages, and their types. */
 static const struct type storages[] = {
 	{"DoubleStorage", "F64", 8}, {"FloatStorage", "F32", 4}, {"HalfStorage", "F16", 2},
 	{"BFloat16Storage", "BF16", 2}, {"LongStorage", "I64", 8}, {"IntStorage", "I32", 4},
@@ -29,7 +29,7 @@ static const struct type storages[] = {
 	{"ComplexFloatStorage", "C64", 8}, {"ComplexDoubleStorage", NULL, 16}, {"UntypedStorage", "U8", 1},
 	{"QInt8Storage", "I8", 1}, {"QUInt8Storage", "U8", 1}, {"QInt32Storage", "I32", 4}, {NULL}};
 
-/* torch.float64, ... */
+/* The names of types in the module torch. */
 static const struct type dtypes[] = {
 	{"float64", "F64", 8}, {"double", "F64", 8}, {"float32", "F32", 4}, {"float", "F32", 4}, {"float16", "F16", 2},
 	{"half", "F16", 2}, {"bfloat16", "BF16", 2}, {"int64", "I64", 8}, {"long", "I64", 8}, {"int32", "I32", 4},
@@ -93,7 +93,7 @@ int rs_torch_sizes(const struct rs_pickled *n, const char *what, struct sc_arena
 	return rc;
 }
 
-/* torch.float32, ... */
+/* Gives the type that a node such as torch.float32 names. */
 static const struct type *type_of_dtype(const struct rs_pickled *n)
 {
 	static const char module[] = "torch";
@@ -122,7 +122,7 @@ int rs_torch_dtype(const struct rs_pickled *n)
 
 /* --- storages --- */
 
-/* The key of a storage: text, or bytes of Python 2. */
+/* Gives the key of a storage: text, or bytes of Python 2. */
 static const struct rs_pickled_bytes *key_of(const struct rs_pickled *n)
 {
 	return n->kind == RS_PICKLED_TEXT || n->kind == RS_PICKLED_BYTES ? &n->bytes : NULL;
@@ -150,7 +150,7 @@ static int add_storage(struct reading *r, const char *key, const struct type *ty
 	return sc_map_put(&r->storages, s->key, strlen(s->key), s) < 0 ? sc_nomem(r->err) : 0;
 }
 
-/* ("storage", class, key, location, elements) */
+/* Reads the persistent id of a storage: ("storage", class, key, location, elements). */
 static int storage_of(struct reading *r, const struct rs_pickled *persist, struct rs_torch_storage **ret)
 {
 	const struct rs_pickled *id = persist->id, *const *at = (const struct rs_pickled *const *)id->tuple.at;
@@ -185,7 +185,7 @@ static int storage_of(struct reading *r, const struct rs_pickled *persist, struc
 
 /* --- tensors --- */
 
-/* Does the tensor lie in its storage? */
+/* Checks that a tensor lies in its storage. */
 static int check_place(struct reading *r, const struct rs_torch_tensor *t, uint64_t offset)
 {
 	uint64_t elements = 1, last = offset, more;
@@ -224,7 +224,7 @@ static bool is_empty(const struct rs_torch_tensor *t)
 	return false;
 }
 
-/* conj, neg: the bytes are not the values. */
+/* Tells whether a flag of a tensor's metadata (conj, neg) is true: its bytes are then not its values. */
 static bool any_true(const struct rs_pickled *n)
 {
 	if (!n || n->kind != RS_PICKLED_DICT)
@@ -235,7 +235,7 @@ static bool any_true(const struct rs_pickled *n)
 	return false;
 }
 
-/* A function and its arguments. */
+/* A call: a function and its arguments. */
 struct call {
 	struct rs_pickled *what, *args;
 };
@@ -245,8 +245,11 @@ static struct rs_pickled *arg(const struct call *c, uint64_t i)
 	return i < c->args->tuple.nr ? c->args->tuple.at[i] : NULL;
 }
 
-/* _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata]); v3: dtype before metadata; the
- * first one: without requires_grad and hooks.  1: a tensor, 0: none whose bytes are its values, or an error. */
+/*
+ * Reads the arguments of _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata]).  That of
+ * v3 has a dtype before metadata, the first version has neither requires_grad nor hooks.
+ * Returns 1 (a tensor), 0 (a tensor whose bytes are not its values) or an error.
+ */
 static int rebuild(struct reading *r, const struct call *c, struct rs_torch_tensor *t)
 {
 	const bool first = rs_pickled_is(c->what, "torch._utils", "_rebuild_tensor");
@@ -282,7 +285,8 @@ static int rebuild(struct reading *r, const struct call *c, struct rs_torch_tens
 
 static int made_by(struct reading *r, struct rs_pickled *n, int nested, const struct rs_torch_tensor **ret);
 
-/* _rebuild_from_type_v2(function, class, arguments, state) of a DTensor: the part of it that this rank has. */
+/* Reads the state of a DTensor, of _rebuild_from_type_v2(function, class, arguments, state): gives the part of the
+ * tensor that this rank has. */
 static int rebuild_dtensor(struct reading *r, const struct rs_pickled *state, int nested, struct rs_torch_tensor *t)
 {
 	const struct rs_torch_tensor *part;
@@ -298,7 +302,7 @@ static int rebuild_dtensor(struct reading *r, const struct rs_pickled *state, in
 	return rc;
 }
 
-/* What a call makes, if it is a tensor: 1, 0 or an error. */
+/* Gives the tensor that a call makes: 1, 0 (the call makes none) or an error. */
 static int tensor_of(struct reading *r, struct call c, int nested, struct rs_torch_tensor *t)
 {
 	for (; nested < NESTED_MAX; nested++) {
@@ -333,7 +337,8 @@ static int tensor_of(struct reading *r, struct call c, int nested, struct rs_tor
 	return 0;
 }
 
-/* Gives the tensor that a node is: 1, 0 (it is none) or an error.  A node's mark says that it was asked before. */
+/* Gives the tensor that a node is: 1, 0 (it is none) or an error.  The node's mark keeps the answer for the next
+ * call. */
 static int made_by(struct reading *r, struct rs_pickled *n, int nested, const struct rs_torch_tensor **ret)
 {
 	struct rs_torch_tensor t = {0}, *made;
@@ -414,7 +419,7 @@ static int check_beginning(const struct rs_window *w, struct sc_err *err)
 	return sc_fail(err, SC_E_UNSUPPORTED, "torch: a bare pickle, no archive of torch.save()");
 }
 
-/* The text of a small record, without blanks at its end; "": there is none. */
+/* Reads the text of a small record, without blanks at its end; "": the archive has no such record. */
 static int read_text(const struct rs_window *w, const struct rs_zip *zip, const char *name, char text[65],
 		     struct sc_err *err)
 {

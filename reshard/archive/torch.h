@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What torch.save() wrote: a zip archive of a pickle and a record for each storage.  Tensors are found where they lie;
- * nothing is executed, and no byte of them is read.
+ * Reads what torch.save() wrote: a zip archive of a pickle and a record for each storage.  It finds where tensors lie;
+ * it executes nothing, and reads no byte of a tensor.
  * Source: pytorch 2.13: torch/serialization.py, torch/_utils.py, torch/_tensor.py.
  */
 #ifndef RS_TORCH_H
@@ -31,7 +31,7 @@ struct rs_torch_tensor {
 	const struct rs_pickled *spec;	/* of a DTensor: where it lies in the whole; NULL: of another */
 };
 
-/** Owns all that it points to; rs_torch_done(). */
+/** An archive that was read.  Owns all that it points to, until rs_torch_done(). */
 struct rs_torch {
 	struct sc_arena arena;
 	struct rs_zip zip;
@@ -54,11 +54,11 @@ void rs_torch_done(struct rs_torch *torch);
 
 /** Reads a size or an offset, below 2^62.  Errors: SC_E_FORMAT, which says `what`. */
 int rs_torch_size(const struct rs_pickled *node, const char *what, uint64_t *ret, struct sc_err *err);
-/** Reads a tuple or list of sizes, or torch.Size of one, of 64 dimensions at most; *ret is in `arena`.
+/** Reads a tuple or list of sizes, or a torch.Size of one, of 64 dimensions at most; *ret is in `arena`.
  *  Errors: SC_E_FORMAT, which says `what`, SC_E_NO_MEMORY. */
 int rs_torch_sizes(const struct rs_pickled *node, const char *what, struct sc_arena *arena, uint32_t *ret_nr,
 		   uint64_t **ret, struct sc_err *err);
-/** Gives the type that torch.float32 or another such name stands for; -1: none that safetensors has. */
+/** Gives the type that a name such as torch.float32 stands for; -1: safetensors has no such type. */
 int rs_torch_dtype(const struct rs_pickled *node);
 /** Gives the name of a type in the module torch; NULL: torch has none. */
 const char *rs_torch_dtype_name(enum meta_dtype dtype);

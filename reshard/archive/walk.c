@@ -10,7 +10,7 @@
 
 enum part { PART_PAIRS, PART_ITEMS, PART_ARGS, PART_STATE, PART_END }; /* of what is in a node, in this order */
 
-/* A node whose insides are being walked, and where the walk is in it. */
+/* A node into which the walk has gone, and the place in it at which the walk is. */
 struct level {
 	struct rs_pickled *node;
 	enum part part;
@@ -53,7 +53,7 @@ static void begin(struct level *l, enum part part)
 	l->cell = part == PART_PAIRS || part == PART_ITEMS ? items_of(l->node, part)->first : NULL;
 }
 
-/* Finds the next child: l->slot; false: there is none. */
+/* Moves l->slot to the next child; false: there is none. */
 static bool next(struct level *l)
 {
 	struct rs_pickled *n = l->node, *args = is_object(n) ? n->object->args : NULL;
@@ -184,7 +184,7 @@ static int refuse(const struct rs_pickle_walk *w, const char *what)
 	return w->err->code;
 }
 
-/* Comes to a node: w->levels are those above it. */
+/* Visits a node; w->levels are the nodes above it. */
 static int visit(struct rs_pickle_walk *w, struct rs_pickled *n, rs_pickled_fn *fn, void *arg)
 {
 	int rc;

@@ -51,7 +51,7 @@ struct end {
 	uint64_t nr, bytes, start;
 };
 
-/* Finds the last record that says that it ends where the file ends. */
+/* Finds the last end record whose comment ends where the file ends. */
 static const unsigned char *find_end(const unsigned char *tail, size_t bytes)
 {
 	for (size_t i = bytes - END_BYTES + 1; i-- > 0;)
@@ -60,7 +60,7 @@ static const unsigned char *find_end(const unsigned char *tail, size_t bytes)
 	return NULL;
 }
 
-/* The records of 64 bits, if there are such: they say what the small one cannot, and else the same. */
+/* Reads the 64-bit end record, if there is one: it says what the small one cannot, and else must say the same. */
 static int read_end64(const struct rs_window *w, struct end *e, struct sc_err *err)
 {
 	unsigned char locator[LOCATOR_BYTES], end[END64_BYTES];
@@ -103,7 +103,7 @@ static int check_end(const struct end *e, struct sc_err *err)
 	return 0;
 }
 
-/* Reads the end record, if it is among the last bytes: 1, 0 or an error. */
+/* Reads the end record from the last `bytes` of the file: 1, 0 (the record is not there) or an error. */
 static int find_end_in(const struct rs_window *w, unsigned char *tail, uint64_t bytes, struct end *ret,
 		       struct sc_err *err)
 {
@@ -160,7 +160,7 @@ struct entry {
 	size_t name_bytes;
 };
 
-/* Sizes and places that do not fit into 32 bits are in an extra field, in this order. */
+/* Reads the sizes and the place that do not fit into 32 bits; an extra field has them, in this order. */
 static int read_extra(struct entry *e, const unsigned char *extra, size_t bytes, struct sc_err *err)
 {
 	uint64_t *const wide[] = {&e->bytes, &e->stored, &e->at};
@@ -184,7 +184,7 @@ static int read_extra(struct entry *e, const unsigned char *extra, size_t bytes,
 	return 0;
 }
 
-/* Gives bytes of the window, which are there until the next call; reads some more if it has to read. */
+/* Gives bytes of the window, which stay until the next call; a call that has to read reads `more` bytes, too. */
 static int look_at(struct reading *r, uint64_t at, uint64_t bytes, uint64_t more, const unsigned char **ret)
 {
 	const uint64_t left = at < r->w->bytes ? r->w->bytes - at : 0;
@@ -199,7 +199,7 @@ static int look_at(struct reading *r, uint64_t at, uint64_t bytes, uint64_t more
 	return rc;
 }
 
-/* The record's own header: sizes and checksum may be missing in it, its lengths say where the data begins. */
+/* Reads a record's own header, whose lengths say where the data begins; sizes and checksum may be missing in it. */
 static int read_header(struct reading *r, const struct entry *e, uint64_t *ret_data)
 {
 	const unsigned char *h;

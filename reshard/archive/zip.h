@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory of a zip archive whose records can be read where they lie: stored, not compressed, not encrypted, each
+ * Reads the directory of a zip archive whose records can be read where they lie: stored, not compressed or encrypted,
+ * each
  * inside the file, none over another, each name once, all in one folder, as torch.save() writes them.
  * Source: APPNOTE.TXT 6.3.10 (PKWARE); pytorch's caffe2/serialize/inline_container.cc, 2.13.
  */
@@ -10,7 +11,7 @@
 #include "meta/base/err.h"
 #include "meta/base/mem.h"
 
-/** A run of bytes of a file.  Borrowed for the call. */
+/** A run of bytes of a file, borrowed for a call. */
 struct rs_window {
 	uint64_t base, bytes;	/* where it begins in the file; how long it is */
 	void *arg;
@@ -24,7 +25,7 @@ struct rs_zip_record {
 	uint64_t header_at;
 };
 
-/** Owns all that it points to; rs_zip_done(). */
+/** A directory that was read.  Owns all that it points to, until rs_zip_done(). */
 struct rs_zip {
 	struct sc_arena arena;
 	struct rs_zip_record *records; /* as the directory has them */
@@ -39,7 +40,7 @@ struct rs_zip {
 int rs_zip_read(const struct rs_window *window, struct rs_zip *ret, struct sc_err *err);
 /** Finds a record; NULL: there is none. */
 const struct rs_zip_record *rs_zip_find(const struct rs_zip *zip, const char *name);
-/** Reads bytes of the window; `what` is what they are of, for the error if they are not in it. */
+/** Reads bytes of the window; `what` names them in the error that says that the window does not have them. */
 int rs_window_read(const struct rs_window *window, uint64_t at, uint64_t bytes, void *to, const char *what,
 		   struct sc_err *err);
 void rs_zip_done(struct rs_zip *zip);

@@ -22,10 +22,10 @@ const char *rs_folder_marker(size_t i)
 	return i < sizeof(kinds) / sizeof(*kinds) ? kinds[i].marker : NULL;
 }
 
-/* Pickles may take a GiB each while they are read. */
+/* Lets one thread at a time read a pickle, which may take a GiB of memory. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-/* Can it be shown under its name? */
+/* Checks that the folder can be shown under its name. */
 static int check_name(const struct rs_folder_reading *r)
 {
 	const char *slash = strrchr(r->to->file, '/'), *name = slash ? slash + 1 : r->to->file;

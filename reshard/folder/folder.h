@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoint folders: a folder of a job that says itself where each box of each tensor lies, as torch.distributed's
- * checkpoints (DCP) and DeepSpeed's (ZeRO) do.  Its files are files of the job's tree as any others; what is made of
- * them here is read from them each time a daemon needs it, and kept nowhere else.
+ * checkpoints (DCP) and DeepSpeed's (ZeRO) do.  Its files are files of the job's tree as any others.  A daemon reads
+ * the description of the folder's tensors from these files each time it needs it, and keeps it nowhere else.
  *
  *     JOB/ckpt-200/.metadata, __0_0.distcp, ...    the files
  *     ckpt-200.safetensors:NAME                    its tensors, as layouts see them
@@ -20,11 +20,11 @@
 #include "reshard/engine/local.h"
 #include "reshard/plan/placed.h"
 
-/* The files that say what is in a folder; tree_entry_marker of the catalog's schema.sql has the same names. */
+/* The marker files, which say what is in a folder; tree_entry_marker of the catalog's schema.sql has the same names. */
 #define RS_FOLDER_METADATA ".metadata"
 #define RS_FOLDER_ZERO12 "mp_rank_00_model_states.pt"
 #define RS_FOLDER_ZERO3 "zero_pp_rank_0_mp_rank_00_model_states.pt"
-/** Gives the i-th of them; NULL: there are no more. */
+/** Gives the i-th marker's name; NULL: there are no more. */
 const char *rs_folder_marker(size_t i);
 
 struct rs_folder_file {
@@ -35,7 +35,7 @@ struct rs_folder_file {
 	mode_t mode;
 };
 
-/** Immutable.  A reference is ended by rs_folder_unref(). */
+/** A folder that was read; it never changes.  rs_folder_unref() ends a reference to it. */
 struct rs_folder {
 	uint32_t refs;
 	struct sc_arena arena;
@@ -55,7 +55,7 @@ struct rs_folder {
 	const char *why;		/* it cannot be read in place, and so has no tensors; NULL: it can */
 };
 
-/** Finds a file of the folder: 1, 0 (there is none) or an error.  ret->path is left alone. */
+/** Finds a file of the folder: 1, 0 (there is none) or an error.  Leaves ret->path alone. */
 typedef int rs_folder_find_fn(void *arg, const char *path, struct rs_folder_file *ret, struct sc_err *err);
 /**
  * Reads a folder that has a marker; *ret is NULL if it is no checkpoint after all.
@@ -66,16 +66,16 @@ int rs_folder_read(struct rs_blobs *blobs, const char *path, rs_folder_find_fn *
 struct rs_folder *rs_folder_ref(struct rs_folder *folder);
 void rs_folder_unref(struct rs_folder *folder);
 
-/* --- folders.c: those of committed trees --- */
+/* --- folders.c: the checkpoint folders of committed trees --- */
 
-/** The folders of the trees that were asked for last. */
+/** Keeps the folders of the trees that were asked for last. */
 struct rs_folders;
 struct rs_folders *rs_folders_new(struct meta_catalog *catalog, struct rs_blobs *blobs);
 struct rs_folders *rs_folders_free(struct rs_folders *folders);
-/** Tells whether a tree may have such folders: 1, 0 or an error.  Cheap. */
+/** Tells cheaply whether a tree may have checkpoint folders: 1, 0 or an error. */
 int rs_folders_any(struct rs_folders *folders, uint64_t tree, struct sc_err *err);
-/** Calls `each` for the folders of a tree, in order of their paths.  One that cannot be read (it is of a kind that is
- *  not read in place, its files are damaged, an earlier program committed it) says `why`. */
+/** Calls `each` for the folders of a tree, in order of their paths.  A folder that cannot be read (it is of a kind that
+ *  is not read in place, its files are damaged, an earlier program committed it) says so in its `why`. */
 int rs_folders_each(struct rs_folders *folders, uint64_t tree, int (*each)(void *arg, struct rs_folder *folder),
 		    void *arg, struct sc_err *err);
 

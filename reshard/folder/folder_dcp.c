@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a DCP folder: .metadata, then the two ends of each item, which say which of its bytes are the tensor's. */
+/* Reads a DCP folder: .metadata, then the two ends of each item, which say which bytes of the item are the tensor's. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static int is_as_said(struct rs_folder_reading *r, const struct rs_dcp_tensor *t
 			      "type and shape that .metadata says", t->name, c->at, c->file);
 }
 
-/* Opens the file of an item that is inside of it. */
+/* Opens the file of an item, and checks that the item is inside of it. */
 static int open_item(struct rs_folder_reading *r, const char *name, const char *file, uint64_t at, uint64_t bytes,
 		     struct rs_folder_open **ret)
 {
@@ -99,7 +99,7 @@ static int add_tensor(struct rs_folder_reading *r, const struct rs_dcp_tensor *t
 	return rs_folder_add(r, t->name, t->dtype, &shape, placed);
 }
 
-/* Buckets are added as the parameters in them, or as they are. */
+/* Adds all tensors; a bucket as the parameters in it, or, where these cannot be told, as it is. */
 static int add_tensors(struct rs_folder_reading *r, const struct rs_dcp *dcp)
 {
 	struct rs_placed_tensor *placed = sc_arena_array(&r->arena, dcp->tensors.nr + 1, sizeof(*placed));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kinds of checkpoint folders share while one is read. */
+/* The state and the functions that readers of all kinds of checkpoint folders share. */
 #ifndef RS_FOLDER_I_H
 #define RS_FOLDER_I_H
 
@@ -18,7 +18,7 @@ struct rs_folder_reading {
 	struct sc_err *err;
 };
 
-/** A file of the folder; it is closed when the reading ends. */
+/** An open file of the folder; the end of the reading closes it. */
 struct rs_folder_open {
 	struct rs_folder_file info;
 	struct rs_place place;
@@ -27,25 +27,26 @@ struct rs_folder_open {
 
 /** Opens a file: 1, 0 (there is none; *ret is NULL) or an error. */
 int rs_folder_open(struct rs_folder_reading *r, const char *path, struct rs_folder_open **ret);
-/** Gives a run of its bytes as a window. */
+/** Gives a run of a file's bytes as a window. */
 struct rs_window rs_folder_window(struct rs_folder_open *file, uint64_t at, uint64_t bytes);
 void rs_folder_close(struct rs_folder_reading *r);
 /** Adds a tensor, whose boxes are in the folder's arena, and checks that they cover it. */
 int rs_folder_add(struct rs_folder_reading *r, const char *name, enum meta_dtype dtype, const struct meta_shape *shape,
 		  struct rs_placed_tensor placed);
-/** Does so with boxes of sc_sys.alloc(), which are released, unless rc is an error already; returns it then. */
+/** As rs_folder_add(), with boxes from sc_sys.alloc(), which it always releases.  An `rc` that is an error already is
+ *  returned, and nothing is added. */
 int rs_folder_add_boxes(struct rs_folder_reading *r, const char *name, enum meta_dtype dtype,
 			const struct meta_shape *shape, struct rs_placed_tensor placed, int rc);
 
 /** Tells whether a tensor is a bucket of Megatron's distributed optimizer. */
 bool rs_folder_is_bucket(const char *name);
 /**
- * Adds the parameters that lie in the buckets of a DCP folder; `flat` are the pieces of each of its tensors, of which
- * those of buckets are looked at and sorted.  1, 0 (they fit no order that is known) or an error.
+ * Adds the parameters that lie in the buckets of a DCP folder; `flat` are the pieces of each of its tensors.  Sorts the
+ * pieces of buckets, and leaves others alone.  Returns 1, 0 (the buckets fit no order that is known) or an error.
  */
 int rs_folder_add_buckets(struct rs_folder_reading *r, const struct rs_dcp *dcp, struct rs_placed_tensor *flat);
 
-/* The kinds.  1: it is such a folder, and its tensors were added; 0: it is not; or an error. */
+/* Read a folder of one kind: 1 (its tensors were added), 0 (the folder is of another kind) or an error. */
 int rs_folder_read_dcp(struct rs_folder_reading *r);
 int rs_folder_read_zero(struct rs_folder_reading *r);
 

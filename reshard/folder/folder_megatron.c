@@ -25,7 +25,7 @@
 #define LAYERS "decoder.layers."
 #define GROUPS_MAX 65536u
 
-/* Names of a layer's tensors, in order of registration; `*` stands for weight, then bias. */
+/* The names of a layer's tensors, in order of registration; `*` stands for weight, then bias. */
 static const char *const separate[] = {
 	"input_layernorm.*", "self_attention.linear_qkv.layer_norm_*", "self_attention.linear_proj.*",
 	"self_attention.linear_qkv.*", "self_attention.q_layernorm.*", "self_attention.k_layernorm.*",
@@ -84,7 +84,7 @@ static const char *after(const char *text, const char *prefix)
 	return strncmp(text, prefix, n) == 0 ? text + n : NULL;
 }
 
-/* Reads the digits at *text and what follows them. */
+/* Reads the digits at *text, and `follows` behind them. */
 static bool read_number(const char **text, const char *follows, uint32_t *ret)
 {
 	const size_t n = strspn(*text, "0123456789"), m = strlen(follows);
@@ -100,7 +100,7 @@ bool rs_folder_is_bucket(const char *name)
 	return strncmp(name, BUCKET, strlen(BUCKET)) == 0;
 }
 
-/* One buffer, of one type: others are of experts. */
+/* Reads the name of a bucket, of a model with one buffer of one type: other buffers are of experts. */
 static bool parse_bucket(const char *name, struct bucket *ret)
 {
 	const char *at = after(name, BUCKET), *type;
@@ -118,7 +118,7 @@ static bool parse_bucket(const char *name, struct bucket *ret)
 	return true;
 }
 
-/* The place of a name in a list: 2 i for a weight, 2 i + 1 for a bias; -1: none. */
+/* Gives the place of a name in a list: 2 i for a weight, 2 i + 1 for a bias; -1: the list does not have it. */
 static int64_t place_in(const char *const *list, const char *name)
 {
 	for (int64_t i = 0; list[i]; i++) {
@@ -167,7 +167,7 @@ static int add_parameter(struct buckets *b, const struct rs_dcp_tensor *t, int p
 	return sc_vec_push(&b->parameters, p) < 0 ? sc_nomem(b->r->err) : 0;
 }
 
-/* A tensor of all layers has a chunk, or several, of each. */
+/* Adds the parameters of a tensor that holds all layers: each layer has a chunk of the tensor, or several. */
 static int add_stacked(struct buckets *b, const struct rs_dcp_tensor *t, int64_t place,
 		       const struct rs_dcp_chunk **chunks)
 {
@@ -182,7 +182,8 @@ static int add_stacked(struct buckets *b, const struct rs_dcp_tensor *t, int64_t
 	return rc;
 }
 
-/* What is no parameter of this order is left out: if it is one of another model, nothing fits. */
+/* Adds the parameters of a tensor.  A tensor that this order does not have is left out: if it is a parameter of another
+ * model, nothing will fit. */
 static int add_tensor(struct buckets *b, const struct rs_dcp_tensor *t, const char *const *order)
 {
 	const struct rs_dcp_chunk **chunks = sc_arena_array(&b->r->arena, t->nr + 1, sizeof(*chunks));
@@ -218,7 +219,7 @@ static int by_registration(const void *a, const void *b)
 	return 0;
 }
 
-/* 1, or 0: they are not cut as parameters are. */
+/* Lists the parameters in an order: 1, 0 (the tensors are not cut as parameters are) or an error. */
 static int list_parameters(struct buckets *b, const char *const *order)
 {
 	b->parameters.nr = 0;
@@ -271,7 +272,7 @@ static int by_bucket(const void *a, const void *b)
 	return states ? states : (x->index > y->index) - (x->index < y->index);
 }
 
-/* The buckets of a group and a state; *at is before them. */
+/* Counts the buckets from the place `at` on that are of the same group and state. */
 static size_t next_run(const struct buckets *b, size_t at)
 {
 	size_t n = at;
@@ -282,7 +283,7 @@ static size_t next_run(const struct buckets *b, size_t at)
 	return n - at;
 }
 
-/* A piece of the bucket begins at this element. */
+/* Tells whether a piece of the bucket begins at this element. */
 static bool is_border(const struct bucket *x, uint64_t element)
 {
 	uint64_t lo = 0, hi = x->flat->nr;
@@ -347,7 +348,7 @@ static int all_fit(struct buckets *b)
 
 /* --- the result --- */
 
-/* Elements of a rank's parameter, whose chunks are flattened one behind the other, and where they are. */
+/* A run of elements of a rank's parameter, whose chunks lie flattened one behind the other, and the run's place. */
 struct run {
 	const struct parameter *p;
 	uint32_t rank;			/* of tensor parallelism */
@@ -391,7 +392,7 @@ static int add_boxes(struct buckets *b, const struct run *r, struct rs_placed_te
 	return rc;
 }
 
-/* Adds what a group's bucket has of a parameter. */
+/* Adds the elements of a parameter that a group's bucket has. */
 static int add_part(struct buckets *b, const struct bucket *x, const struct parameter *p, uint64_t start,
 		    struct rs_placed_tensor *to, size_t *room)
 {
@@ -419,7 +420,8 @@ static int add_part(struct buckets *b, const struct bucket *x, const struct para
 	return rc;
 }
 
-/* One state of a model's tensor: the parameters of all its layers, on all ranks that have one for themselves. */
+/* Adds one state of a model's tensor: of the parameters of all its layers, on all ranks that have one for
+ * themselves. */
 static int add_state(struct buckets *b, const char *state, size_t first, size_t nr)
 {
 	const struct rs_dcp_tensor *t = b->parameters.at[first].tensor;
@@ -459,7 +461,7 @@ static int by_tensor(const void *a, const void *b)
 	return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
-/* Places are by the parameters' numbers: those of a tensor must be next to each other. */
+/* Adds all states; the parameters of each tensor are next to each other (group_by_tensor()). */
 static int add_states(struct buckets *b)
 {
 	int rc = 0;
@@ -474,7 +476,7 @@ static int add_states(struct buckets *b)
 	return rc;
 }
 
-/* Brings the parameters of a tensor together, and their places with them. */
+/* Puts the parameters of a tensor next to each other, and their places, which are by the parameters' numbers, too. */
 static int group_by_tensor(struct buckets *b)
 {
 	const size_t nr = b->parameters.nr;
@@ -495,7 +497,7 @@ static int group_by_tensor(struct buckets *b)
 	return 0;
 }
 
-/* Sorts the pieces of a bucket, and checks that they are all of it: 1, 0 (they are not read here) or an error. */
+/* Sorts the pieces of a bucket, and checks that they cover it: 1, 0 (buckets of this form are not read) or an error. */
 static int check_bucket(struct buckets *b, const struct rs_dcp_tensor *t, struct rs_placed_tensor *flat)
 {
 	struct meta_tensor as = {.key = t->name, .name = t->name, .dtype = t->dtype, .shape.nr = (uint8_t)t->dims};

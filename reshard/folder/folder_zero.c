@@ -59,7 +59,7 @@ static const struct rs_pickled_items *pairs_of(const struct rs_pickled *n)
 	return n && (n->kind == RS_PICKLED_CALL || n->kind == RS_PICKLED_NEW) ? &n->object->pairs : NULL;
 }
 
-/* Of a dict, or of what is like one. */
+/* Gives the value of a key in a dict, or in an object that is like one. */
 static const struct rs_pickled *get(const struct rs_pickled *n, const char *key)
 {
 	const struct rs_pickled_items *pairs = pairs_of(n);
@@ -71,7 +71,7 @@ static const struct rs_pickled *get(const struct rs_pickled *n, const char *key)
 	return found;
 }
 
-/* Of a list or tuple. */
+/* Gives the i-th item of a list or tuple. */
 static const struct rs_pickled *item(const struct rs_pickled *n, uint64_t i)
 {
 	if (n && n->kind == RS_PICKLED_TUPLE)
@@ -82,7 +82,7 @@ static const struct rs_pickled *item(const struct rs_pickled *n, uint64_t i)
 	return NULL;
 }
 
-/* A number, or the value of an enum's member; -1: none. */
+/* Gives the value of a number or of an enum's member; -1: the node is neither. */
 static int64_t number_of(const struct rs_pickled *n)
 {
 	if (n && (n->kind == RS_PICKLED_CALL || n->kind == RS_PICKLED_NEW))
@@ -92,7 +92,7 @@ static int64_t number_of(const struct rs_pickled *n)
 
 /* --- files --- */
 
-/* 1: open, 0: there is none */
+/* Opens and reads a file of torch.save(): 1, 0 (there is no such file) or an error. */
 static int open_torch(struct zero *z, const char *name, struct rs_folder_open **ret_file, struct rs_torch *ret)
 {
 	struct rs_window window;
@@ -105,7 +105,7 @@ static int open_torch(struct zero *z, const char *name, struct rs_folder_open **
 	return rc < 0 ? sc_wrap(z->r->err, rc, "'%s'", name) : 1;
 }
 
-/* The optimizer's file of a rank has one of these names: 1, 0 or an error. */
+/* Opens the optimizer's file of a rank, which has one of several names: 1, 0 (there is none) or an error. */
 static int open_optimizer(struct zero *z, uint32_t rank, struct optimizer *ret)
 {
 	static const char *const kinds[] = {"bf16_", "fp16_", ""};
@@ -128,7 +128,7 @@ static const struct rs_torch_tensor *find_tensor(const struct rs_torch *torch, c
 	return NULL;
 }
 
-/* How many ranks saved, by what the first one's file says; they are all there, and no more. */
+/* Opens the files of the other ranks: the first rank's file says how many there are, and there must be no more. */
 static int open_others(struct zero *z)
 {
 	const struct rs_pickled *o = get(z->optimizers[0].torch.pickle.root, OPTIMIZER);
@@ -209,7 +209,7 @@ static int read_group(struct zero *z, const struct rs_pickled *shapes)
 
 /* --- runs --- */
 
-/* Adds the boxes of elements [first, first + nr) of a parameter, which are at element `at` of a rank's flat tensor. */
+/* Adds the boxes of a parameter's elements [first, first + nr), which begin at element `at` of a rank's flat tensor. */
 static int add_run(struct zero *z, const struct parameter *p, uint64_t first, uint64_t nr, const struct optimizer *o,
 		   const struct rs_torch_tensor *flat, uint64_t at, struct rs_placed_tensor *placed, size_t *room)
 {
@@ -229,7 +229,7 @@ static int add_run(struct zero *z, const struct parameter *p, uint64_t first, ui
 	return rc;
 }
 
-/* One state of the group on all ranks. */
+/* One state (weights, or a moment) of the group on all ranks. */
 struct state {
 	const char *name;		/* "fp32": the weights themselves */
 	const struct rs_torch_tensor **flat; /* of each rank */
@@ -237,7 +237,7 @@ struct state {
 	uint64_t part;			/* stages 1, 2: elements of a rank, but for the last one */
 };
 
-/* The runs of a parameter in parts that are cut of the whole group. */
+/* Stages 1 and 2: adds the runs of a parameter, from parts into which the whole group is cut. */
 static int place_in_parts(struct zero *z, const struct state *s, const struct parameter *p,
 			  struct rs_placed_tensor *placed, size_t *room)
 {
@@ -254,7 +254,7 @@ static int place_in_parts(struct zero *z, const struct state *s, const struct pa
 	return rc;
 }
 
-/* The runs of a parameter that is cut for itself. */
+/* Stage 3: adds the runs of a parameter that is cut for itself. */
 static int place_by_itself(struct zero *z, const struct state *s, const struct parameter *p,
 			   struct rs_placed_tensor *placed, size_t *room)
 {
@@ -291,7 +291,7 @@ static int add_parameter_of(struct zero *z, const struct state *s, const struct 
 
 /* --- states --- */
 
-/* Where the files keep a state of the group: 1, 0 (elsewhere) or an error. */
+/* Finds a state of the group in the files, at a path: 1, 0 (the files keep it elsewhere) or an error. */
 static int find_flat(struct zero *z, const char *path, struct state *s)
 {
 	s->flat = sc_arena_array(&z->r->arena, z->ranks, sizeof(*s->flat));
@@ -308,7 +308,8 @@ static int find_flat(struct zero *z, const char *path, struct state *s)
 	return 1;
 }
 
-/* What is behind the last parameter is the padding of the group, and not one that param_shapes forgot. */
+/* Checks that the elements behind the last parameter are so few that they are padding of the group, and no parameter
+ * that param_shapes forgot. */
 static int check_rest(struct zero *z, const struct state *s, uint32_t rank, uint64_t rest)
 {
 	if (rest < 2 * (uint64_t)z->ranks + 2)
@@ -350,7 +351,7 @@ static int add_state(struct zero *z, const char *name, const char *path)
 	return rc;
 }
 
-/* The moments of the optimizer: all flat tensors below a path, by their names. */
+/* Adds the moments of the optimizer: all flat tensors below a path, by their names. */
 static int add_moments(struct zero *z, const char *below)
 {
 	const struct rs_torch *first = &z->optimizers[0].torch;
@@ -366,7 +367,7 @@ static int add_moments(struct zero *z, const char *below)
 	return rc;
 }
 
-/* Stages 1 and 2: where each rank says that its slice of a parameter is. */
+/* Stages 1 and 2: checks what each rank says of the place of its slice of a parameter. */
 static int check_slices(struct zero *z)
 {
 	char path[96];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoint folders of committed trees, which never change: those of the last few trees are kept. */
+/* Keeps the checkpoint folders of the last few committed trees that were asked for; these never change. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static int on_folder(void *arg, uint64_t ino)
 	return sc_vec_push(&w->inos, ino) < 0 ? sc_nomem(w->err) : 0;
 }
 
-/* Who cannot reach the file through the folders above it may not read what is made of it, either. */
+/* Narrows a file's mode by the folders above it: a user who cannot reach the file may not read what is made of it. */
 static int limit(struct walk *w, uint64_t folder, struct rs_folder_file *file, struct sc_err *err)
 {
 	struct meta_inode_row row;
@@ -88,7 +88,7 @@ static int limit(struct walk *w, uint64_t folder, struct rs_folder_file *file, s
 	return rc < 0 ? rc : 0;
 }
 
-/* Finds a file below the folder, by the tree's rows. */
+/* Finds a file below the folder, in the rows of the tree. */
 static int find(void *arg, const char *path, struct rs_folder_file *ret, struct sc_err *err)
 {
 	struct walk *w = arg;
@@ -113,7 +113,7 @@ static int find(void *arg, const char *path, struct rs_folder_file *ret, struct 
 	return rc < 0 ? rc : 1;
 }
 
-/* A folder that cannot be read. */
+/* Makes a folder that says why it cannot be read. */
 static struct rs_folder *closed_folder(const char *path, const struct sc_err *why)
 {
 	struct rs_folder *f = sc_zalloc(sizeof(*f));
@@ -129,7 +129,7 @@ static struct rs_folder *closed_folder(const char *path, const struct sc_err *wh
 	return NULL;
 }
 
-/* A folder of the job, not of a rank. */
+/* Is called with each path of a folder that has a marker; reads the folder, if it is the job's and not a rank's. */
 static int on_path(void *arg, int64_t rank, const char *path)
 {
 	struct walk *w = arg;

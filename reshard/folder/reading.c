@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kinds of folders share: files that are open, and tensors that are added. */
+/* Opens files and adds tensors, for the readers of all kinds of folders. */
 #include <string.h>
 
 #include "meta/base/limits.h"
