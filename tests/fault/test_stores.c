@@ -4,6 +4,7 @@
 
 #include "meta/base/log.h"
 #include "reshard/repair/repair.h"
+#include "tests/support/every.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -148,7 +149,7 @@ static void start_with_bad_lists(const struct house *h, bool has_catalog)
 	struct rs_options options = {.store = h->dir, .quiet_worker = true};
 
 	for (int what = 0; what < 2; what++)
-		for (long n = 0;; n++) {
+		for (long n = 0;; n = next_point(n)) {
 			struct rs_service *s = NULL;
 			struct sc_err err = {0};
 			int rc;
