@@ -10,23 +10,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Refuses a name that a rule would match with something else in front; 0: none would. */
+static int refuse_front(struct infer *n, const struct meta_written *w, const char *key)
+{
+	struct meta_front f;
+	int words, more, old;
+
+	meta_layout_front(n->layout, n->topo->pp > 1, w->file, w->name, &f);
+	words = (int)f.words_bytes;
+	more = (int)f.root_bytes;
+	old = (int)f.old_bytes;
+	if (f.kind == META_FRONT_ROOT)
+		return sc_fail(n->err, SC_E_STATE,
+			       "rank %u: no rule matches '%s', but there is one for it with%s '%.*s' %s%.*s%s%s: "
+			       "write root=%.*s behind the name of the preset, or the line 'file *:%.*s' above your "
+			       "own rules", w->rank, key, old ? "" : "out", old ? old : more, old ? f.old : f.root,
+			       words ? "behind '" : "in front", words, f.words, words ? "'" : "",
+			       old ? ", as root= says" : "", more, f.root, more, f.root);
+	if (f.kind == META_FRONT_LACKS)
+		return sc_fail(n->err, SC_E_STATE,
+			       "rank %u: no rule matches '%s', but there is one for it with '%.*s' in front, as root= "
+			       "says: take root=%.*s away", w->rank, key, old, f.old, old, f.old);
+	if (f.kind == META_FRONT_WITHIN)
+		return sc_fail(n->err, SC_E_STATE,
+			       "rank %u: no rule matches '%s', but there is one for it without the words (module., "
+			       "_orig_mod.) that a wrapper of a part of the model puts into names: save it without "
+			       "them, as in {k.replace('_orig_mod.', ''): t for k, t in state.items()}", w->rank, key);
+	if (f.kind == META_FRONT_PART)
+		return sc_fail(n->err, SC_E_STATE,
+			       "rank %u: no rule matches '%s', but there is one for it with '%.*s' in front: save the "
+			       "whole model, of which this is a part, or copy the preset, without '%.*s' in its names",
+			       w->rank, key, more, f.root, more, f.root);
+	return 0;
+}
+
 static int refuse_unknown(struct infer *n, const struct meta_written *w, const char *key)
 {
-	struct sc_buf pattern = {0}, nearest = {0}, lacks = {0};
-	const int more = (int)meta_layout_prefix(n->layout, n->topo->pp > 1, w->file, w->name, &lacks);
-	int rc;
+	struct sc_buf pattern = {0}, nearest = {0};
+	int rc = refuse_front(n, w, key);
 
-	if (more)
-		rc = sc_fail(n->err, SC_E_STATE,
-			     "rank %u: no rule matches '%s', but there is one for it without '%.*s' in front: write "
-			     "root=%.*s behind the name of the preset, or the line 'file *:%.*s' above your own rules",
-			     w->rank, key, more, w->name, more, w->name, more, w->name);
-	else if (lacks.bytes && !lacks.failed)
-		rc = sc_fail(n->err, SC_E_STATE,
-			     "rank %u: no rule matches '%s', but there is one for it with '%s' in front: save the "
-			     "whole model, of which this is a part, or copy the preset, without '%s' in its names",
-			     w->rank, key, lacks.text, lacks.text);
-	else if (meta_layout_nearest(n->layout, w->name, &pattern, &nearest))
+	if (rc < 0)
+		return rc;
+	if (meta_layout_nearest(n->layout, w->name, &pattern, &nearest))
 		rc = sc_fail(n->err, SC_E_STATE,
 			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "
 			     "rank has all of it; or tp=0: each has some rows), or the line 'plain %s', which keeps "
@@ -40,7 +65,6 @@ static int refuse_unknown(struct infer *n, const struct meta_written *w, const c
 			     *w->name ? "; or tp=0: each has some rows" : "", w->file);
 	sc_buf_done(&pattern);
 	sc_buf_done(&nearest);
-	sc_buf_done(&lacks);
 	return rc;
 }
 

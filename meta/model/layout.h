@@ -137,12 +137,22 @@ bool meta_layout_is_object(const struct meta_layout *layout, bool pipelined, con
 bool meta_layout_nearest(const struct meta_layout *layout, const char *name, struct sc_buf *ret_pattern,
 			 struct sc_buf *ret_rule);
 
-/**
- * Finds what is wrong in front of a stored name that no rule matches: returns how many bytes are too many there, so
- * that a rule matches the rest; or 0, and writes what a rule has in front of it, if there is one, to *ret_lacks.
- */
-size_t meta_layout_prefix(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
-			  struct sc_buf *ret_lacks);
+/** What is wrong in front of a stored name that no rule matches: parts of that name and of the layout's texts. */
+struct meta_front {
+	enum {
+		META_FRONT_UNKNOWN,
+		META_FRONT_ROOT,	/* a rule matches if `root` is what `old` is in the layout */
+		META_FRONT_LACKS,	/* a rule matches with `old` in front, as the layout says */
+		META_FRONT_WITHIN,	/* a rule matches without the words that wrappers of parts put there */
+		META_FRONT_PART,	/* a rule has `root` in front of it, as the name of the whole model */
+	} kind;
+	const char *words, *root, *old; /* `words`: of an optimizer, in front of `root` */
+	size_t words_bytes, root_bytes, old_bytes;
+};
+
+/** Finds what is wrong in front of a stored name that no rule matches. */
+void meta_layout_front(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+		       struct meta_front *ret);
 
 /** Returns the next rule, from index *at on, that matches a stored (or, `logical`, a logical) name. */
 const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool logical,

@@ -7,6 +7,7 @@
 #include "meta/base/text.h"
 
 #define WORDS_MAX 64
+#define FRONT_WORDS_MAX 16
 
 struct words {
 	size_t nr;
@@ -102,18 +103,118 @@ static bool begins_with_text(const struct meta_rule *rule)
 	return rule->name.nr && rule->name.tokens[0].kind == META_TOKEN_TEXT;
 }
 
-size_t meta_layout_prefix(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
-			  struct sc_buf *ret_lacks)
+/* What wrappers put into names: DistributedDataParallel, torch.compile(), FSDP 1, checkpoints of activations. */
+static const char *const wrappers[] = {
+	"module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.",
+};
+
+/* Finds the next text that a layout's text puts in front of names, by `root=` or a `file` line. */
+static bool next_root(const char **at, struct word *ret)
+{
+	bool is_of_file = false;
+
+	while (*(*at += strspn(*at, " \t\r\n"))) {
+		const struct word w = {*at, strcspn(*at, " \t\r\n")};
+		const char *colon = is_of_file ? memrchr(w.at, ':', w.bytes) : NULL;
+
+		*at += *w.at == '#' ? strcspn(*at, "\n") : w.bytes;
+		is_of_file = w.bytes == 4 && memcmp(w.at, "file", 4) == 0;
+		if (w.bytes > 5 && memcmp(w.at, "root=", 5) == 0)
+			colon = w.at + 4;
+		if (!colon || colon + 1 == w.at + w.bytes)
+			continue;
+		*ret = (struct word){colon + 1, (size_t)(w.at + w.bytes - colon - 1)};
+		return true;
+	}
+	return false;
+}
+
+/* Tells whether a rule knows a name whose first bytes are an optimizer's, and what is behind them a weight's name. */
+static bool is_known(const struct meta_layout *layout, bool pipelined, const char *file, const struct sc_buf *name,
+		     size_t front)
+{
+	struct meta_caps caps;
+	const struct meta_rule *rule = name->failed || !name->bytes
+					       ? NULL : meta_layout_first(layout, pipelined, file, name->text, &caps);
+	struct sc_buf base = {0};
+	bool is_base;
+
+	if (!rule || !rule->is_like)
+		return rule && !front && !begins_with_text(rule);
+	meta_pattern_render(&rule->base, &caps, &base);
+	is_base = base.bytes && !base.failed && rule->base.tokens[0].kind != META_TOKEN_TEXT &&
+		  strncmp(name->text + front, base.text, base.bytes) == 0;
+	sc_buf_done(&base);
+	return is_base;
+}
+
+/* Returns where the next word of a name begins, behind a dot or slash; 0: there is none. */
+static size_t next_end(const char *name, size_t at)
+{
+	const size_t n = strcspn(name + at, "./");
+
+	return name[at + n] ? at + n + 1 : 0;
+}
+
+/* Finds what `root=` must be for a name to be known, of which the layout says `old`. */
+static bool find_root(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+		      struct word old, struct meta_front *ret)
+{
+	size_t first = 0;
+
+	for (int i = 0; i < FRONT_WORDS_MAX && (i == 0 || (first = next_end(name, first))); i++) {
+		size_t end = first;
+
+		for (int k = 0; k < FRONT_WORDS_MAX && (k == 0 || (end = next_end(name, end))); k++) {
+			struct sc_buf other = {0};
+			bool known;
+
+			sc_buf_add(&other, name, first);
+			sc_buf_add(&other, old.at, old.bytes);
+			sc_buf_add(&other, name + end, strlen(name + end));
+			known = is_known(layout, pipelined, file, &other, first);
+			sc_buf_done(&other);
+			if (!known)
+				continue;
+			*ret = (struct meta_front){
+				.kind = end > first ? META_FRONT_ROOT : META_FRONT_LACKS,
+				.words = name, .words_bytes = first, .root = name + first, .root_bytes = end - first,
+				.old = old.at, .old_bytes = old.bytes};
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Tells whether a name is known without the words that wrappers put into it behind `old`. */
+static bool is_wrapped(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+		       struct word old)
+{
+	struct sc_buf other = {0};
+	const struct meta_rule *rule = NULL;
+	struct meta_caps caps;
+	size_t next;
+
+	for (size_t at = 0; name[at]; at += next) {
+		bool skip = false;
+
+		next = next_end(name, at) ? next_end(name, at) - at : strlen(name + at);
+		for (size_t i = 0; i < sizeof(wrappers) / sizeof(*wrappers) && at >= old.bytes; i++)
+			skip |= strlen(wrappers[i]) == next && memcmp(wrappers[i], name + at, next) == 0;
+		if (!skip)
+			sc_buf_add(&other, name + at, next);
+	}
+	if (!other.failed && other.bytes && other.bytes < strlen(name))
+		rule = meta_layout_first(layout, pipelined, file, other.text, &caps);
+	sc_buf_done(&other);
+	return rule && (rule->is_like || !begins_with_text(rule));
+}
+
+/* Finds what rules have in front of a name that they know so. */
+static bool find_lacking(const struct meta_layout *layout, const char *name, struct meta_front *ret)
 {
 	const struct words words = split(name, strlen(name));
 
-	for (const char *at = name; (at = strpbrk(at, "./")); ) {
-		struct meta_caps caps;
-		const struct meta_rule *rule = meta_layout_first(layout, pipelined, file, ++at, &caps);
-
-		if (rule && !begins_with_text(rule))
-			return (size_t)(at - name);
-	}
 	for (uint32_t i = 0; i < layout->nr_rules; i++) {
 		const struct words rule = words_of(&layout->rules[i]);
 		size_t more = rule.nr > words.nr ? rule.nr - words.nr : 0, alike = 0;
@@ -123,10 +224,34 @@ size_t meta_layout_prefix(const struct meta_layout *layout, bool pipelined, cons
 		if (!more || alike < words.nr || words.nr < 2 || layout->rules[i].is_like ||
 		    memchr(rule.at[0].at, '*', (size_t)(rule.at[more].at - rule.at[0].at)))
 			continue;
-		sc_buf_add(ret_lacks, rule.at[0].at, (size_t)(rule.at[more].at - rule.at[0].at));
-		return 0;
+		*ret = (struct meta_front){.kind = META_FRONT_PART, .root = rule.at[0].at,
+					   .root_bytes = (size_t)(rule.at[more].at - rule.at[0].at)};
+		return true;
 	}
-	return 0;
+	return false;
+}
+
+void meta_layout_front(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+		       struct meta_front *ret)
+{
+	const char *at = layout->source;
+	struct word old;
+
+	*ret = (struct meta_front){0};
+	while (next_root(&at, &old)) /* what the layout says comes before nothing: a rule begins with it */
+		if (find_root(layout, pipelined, file, name, old, ret))
+			return;
+	if (find_root(layout, pipelined, file, name, (struct word){"", 0}, ret))
+		return;
+	at = layout->source;
+	old = (struct word){"", 0};
+	do {
+		if (strncmp(name, old.at, old.bytes) == 0 && is_wrapped(layout, pipelined, file, name, old)) {
+			ret->kind = META_FRONT_WITHIN;
+			return;
+		}
+	} while (next_root(&at, &old));
+	(void)find_lacking(layout, name, ret);
 }
 
 /* The name with captures in the place of numbers as the rule has them at the beginning, then with any text. */

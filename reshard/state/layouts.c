@@ -98,6 +98,7 @@ static int on_layout(void *arg, uint64_t id, const char *source, const char *fla
 		meta_layout_free(layout);
 		return sc_nomem(l->err);
 	}
+	layout->source = kept->source; /* for what refusals say of it */
 	l->kept = kept;
 	return 0;
 }
