@@ -78,6 +78,9 @@ static int match_name(struct infer *n, const struct meta_written *w, struct name
 		if (!name || sc_map_put(&n->names, key, strlen(key), name) < 0)
 			return sc_nomem(n->err);
 		name->rule = meta_layout_first(n->layout, n->topo->pp > 1, w->file, w->name, &name->caps);
+		if (name->rule && meta_rule_of_factor(n->layout, name->rule, &name->caps, w->shape.nr, &n->arena,
+						      &n->factors, &name->rule, n->err) < 0)
+			return sc_wrap(n->err, n->err->code, "rank %u: '%s'", w->rank, key);
 	}
 	if (!key)
 		return sc_nomem(n->err);
@@ -454,6 +457,7 @@ int meta_infer(const struct meta_layout *layout, const struct meta_topology *top
 	sc_map_done(&n.names);
 	sc_map_done(&n.families);
 	sc_map_done(&n.groups);
+	sc_map_done(&n.factors);
 	sc_arena_done(&n.arena);
 	sc_sys.release(n.rows);
 	if (rc < 0)

@@ -38,7 +38,7 @@ struct infer {
 	struct meta_state *state;
 	struct sc_err *err;
 	struct sc_arena arena;
-	struct sc_map names, families, groups;
+	struct sc_map names, families, groups, factors;
 	struct row *rows;
 	uint32_t *chunk_layers, *starts;
 	uint32_t layers;

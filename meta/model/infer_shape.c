@@ -209,13 +209,21 @@ int meta_infer_flat_shape(struct infer *n, const struct group *g)
 	return rc;
 }
 
-/* Tells whether a tensor of this name and shape is there; *other: one that has the name, and another shape. */
-static bool has_shape(const struct meta_state *s, const char *name, const struct meta_shape *shape,
-		      const struct meta_tensor **other)
+/* Tells whether the rule makes this shape of a tensor of the other one, which it is like. */
+static bool is_like(const struct meta_rule *r, const struct meta_shape *base, const struct meta_shape *shape)
+{
+	struct meta_shape want;
+
+	return meta_factor_shape(r, base, &want) && meta_shape_equal(&want, shape);
+}
+
+/* Tells whether a tensor of this name that makes the shape is there; *other: one that has the name, and does not. */
+static bool has_shape(const struct meta_state *s, const struct meta_rule *r, const char *name,
+		      const struct meta_shape *shape, const struct meta_tensor **other)
 {
 	for (uint32_t i = 0; i < s->nr; i++)
 		if (strcmp(s->tensors[i].name, name) == 0) {
-			if (meta_shape_equal(&s->tensors[i].shape, shape))
+			if (is_like(r, &s->tensors[i].shape, shape))
 				return true;
 			*other = &s->tensors[i];
 		}
@@ -240,8 +248,17 @@ static int check_like(struct infer *n, const struct group *g, const struct sc_ma
 	if (buf->failed)
 		return sc_nomem(n->err);
 	base = buf->text && strcmp(buf->text, t->name) != 0 ? sc_map_get(by_name, buf->text, buf->bytes) : NULL;
-	if (!base || meta_shape_equal(&base->shape, &t->shape) || has_shape(n->state, base->name, &t->shape, &base))
+	if (!base || is_like(r, &base->shape, &t->shape) || has_shape(n->state, r, base->name, &t->shape, &base))
 		return 0;
+	if (r->factor)
+		return sc_fail(n->err, SC_E_STATE, "'%s' is %s, but '%s', of which it is the factor of %s by '%s', is "
+			       "%s, and that factor has %s: it cannot be cut with these; write a rule for it above "
+			       "this one, such as '%s copy' (each rank has all of it)", t->key,
+			       meta_shape_text(&t->shape, a, sizeof(a)), base->key,
+			       r->factor == META_ROWS ? "rows" : "columns", r->text,
+			       meta_shape_text(&base->shape, b, sizeof(b)),
+			       r->factor == META_ROWS ? "all dimensions but the last"
+						      : "all but the one before the last", t->name);
 	return sc_fail(n->err, SC_E_STATE, "'%s' is %s, but '%s', which it is like by '%s', is %s; what has another "
 		       "shape (a row, a column, scales of blocks) is cut in another way: write a rule for it above "
 		       "this one, such as '%s copy' (each rank has all of it)", t->key,

@@ -97,6 +97,19 @@ static int set_over(struct maker *m, struct meta_join *j, const char *value)
 	return 1;
 }
 
+int meta_factor_attribute(struct maker *m, const char *key, const char *value, const char **ret)
+{
+	*ret = value ? value : "";
+	while (value) {
+		const size_t n = strcspn(value, "|"), word = strcspn(value, "|:");
+
+		if (!word || (word < n && (n - word != 2 || value[word + 1] != '1')))
+			return refuse(m, "%s: '%.*s' is neither a word of names nor WORD:1", key, (int)n, value);
+		value = value[n] ? value + n + 1 : NULL;
+	}
+	return 0;
+}
+
 int meta_join_attribute(struct maker *m, struct meta_rule *r, const char *key, const char *value)
 {
 	static const char *const keys[] = {"join", "over", "order", "align", "bucket", "alone", "strip"};

@@ -56,6 +56,9 @@ struct meta_rule {
 	int32_t stage[SC_STAGE_LIST_MAX];   /* chunk, -1: the last */
 	uint8_t each[SC_AXES_MAX];
 	uint32_t axes, cut_axes;	    /* all axes the rule uses, those that cut: bit sets */
+	const char *rows, *columns;	    /* words of factors' names between bars, "": all names.  NULL: none */
+	enum meta_factor { META_NO_FACTOR, META_ROWS, META_COLUMNS } factor; /* set by meta_rule_of_factor() */
+	bool has_one;			    /* of a factor: in place of the dimension that it lacks it has 1 */
 };
 
 struct meta_mesh {
@@ -163,6 +166,14 @@ const struct meta_rule *meta_layout_next(const struct meta_layout *layout, bool 
 bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *file,
 		     const char *name, struct meta_caps *caps);
 
+/**
+ * Returns the rule of a tensor of `dims` dimensions that a rule matches: the rule itself, or, of an optimizer's factors
+ * of rows or columns, one with the cuts that are left there, which is in `arena`, and in `made` for the next one.
+ * Errors: SC_E_STATE (the rule makes it flat), SC_E_NO_MEMORY.
+ */
+int meta_rule_of_factor(const struct meta_layout *layout, const struct meta_rule *rule, const struct meta_caps *caps,
+			int dims, struct sc_arena *arena, struct sc_map *made, const struct meta_rule **ret,
+			struct sc_err *err);
 /** Returns all axes of the first mesh that has these, as a bit set; 0: no mesh has them. */
 uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes);
 

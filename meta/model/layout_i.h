@@ -23,6 +23,10 @@ const char *meta_find_colon(const char *word);
 int meta_join_attribute(struct maker *m, struct meta_rule *r, const char *key, const char *value);
 /** Checks a rule whose attributes are all read. */
 int meta_join_check(struct maker *m, const struct meta_rule *r);
+/** Finds the axes that a rule uses by its cuts, stages and captures. */
+void meta_rule_set_axes(const struct meta_layout *layout, struct meta_rule *r);
+/** Reads the words of `rows=` or `columns=`, or the attribute alone, in a line with `like`. */
+int meta_factor_attribute(struct maker *m, const char *key, const char *value, const char **ret);
 /** Makes the rules of lines; *ret_at is the one that an error is of. */
 int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, size_t *ret_at, struct sc_err *err);
 

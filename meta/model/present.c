@@ -127,6 +127,9 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 		*kept = all;
 		e.varies = kept;
 	}
+	if (meta_rule_of_factor(v->layout, m->rule, &all, v->state->tensors[t].shape.nr, &b->v->arena, &b->factors,
+				&e.rule, b->err) < 0)
+		return sc_wrap(b->err, b->err->code, "'%s'", v->state->tensors[t].key);
 	*mine = true;
 	return sc_vec_push(&b->entries, e) < 0 ? sc_nomem(b->err) : 0;
 }
@@ -451,6 +454,7 @@ int meta_view_new(const struct meta_layout *layout, const struct meta_topology *
 	meta_counts_done(&b.counts);
 	sc_map_done(&b.eachs);
 	sc_map_done(&b.keys);
+	sc_map_done(&b.factors);
 	sc_map_done(&b.texts);
 	sc_map_done(&b.places);
 	sc_buf_done(&b.file);

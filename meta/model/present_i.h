@@ -18,7 +18,7 @@ struct builder {
 	struct sc_err *err;
 	struct sc_arena arena;	/* ends with the build */
 	struct meta_counts counts;
-	struct sc_map eachs, keys;
+	struct sc_map eachs, keys, factors;
 	struct sc_map texts, places;	/* files and names of entries, and their fixed coordinates: each once */
 	struct sc_buf file, name;	/* as an entry is stored */
 	uint32_t *starts;

@@ -19,7 +19,7 @@ uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes)
 	return 0;
 }
 
-static void set_axes(const struct meta_layout *l, struct meta_rule *r)
+void meta_rule_set_axes(const struct meta_layout *l, struct meta_rule *r)
 {
 	r->cut_axes = 0;
 	for (int i = 0; i < r->nr_cuts; i++)
@@ -242,6 +242,8 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 		r->of = value;
 		return 0;
 	}
+	if (strcmp(key, "rows") == 0 || strcmp(key, "columns") == 0)
+		return meta_factor_attribute(m, key, value, *key == 'r' ? &r->rows : &r->columns);
 	rc = meta_join_attribute(m, r, key, value);
 	if (rc)
 		return rc < 0 ? rc : 0;
@@ -340,12 +342,14 @@ static int read_attributes(struct maker *m, struct meta_rule *r, char *words, bo
 	rc = meta_join_check(m, r);
 	if (rc < 0)
 		return rc;
+	if ((r->rows || r->columns) && !into)
+		return refuse(m, "rows and columns belong to a like line: they are of the tensor that it is like");
 	if (r->nr_stage && r->has_layer)
 		return refuse(m, "stage= is given, but the layer's number already says the stage");
 	if (r->is_object && (r->nr_cuts || r->nr_stage || r->nr_each || r->wrap || r->tied))
 		return refuse(m, "object stands alone: what is no tensor of the state is not cut");
 	rc = check_cuts(m, r);
-	set_axes(m->layout, r);
+	meta_rule_set_axes(m->layout, r);
 	return rc;
 }
 

@@ -38,6 +38,9 @@ bool meta_shape_equal(const struct meta_shape *a, const struct meta_shape *b);
 /** Writes "[2, 3]", for messages. */
 const char *meta_shape_text(const struct meta_shape *shape, char *buf, size_t bytes);
 
+/** Makes of the shape of a weight that of what the rule is of: of one like it, or of a factor.  False: it has none. */
+bool meta_factor_shape(const struct meta_rule *rule, const struct meta_shape *weight, struct meta_shape *ret);
+
 bool meta_box_equal(const struct meta_box *a, const struct meta_box *b);
 uint64_t meta_box_elements(const struct meta_box *box);
 /** Intersects a box with a region, as a box of the same stored tensor; false if it is empty. */

@@ -44,7 +44,7 @@ int meta_view_part(const struct meta_view *view, const char *file, struct meta_s
 
 static bool same_place(const struct meta_entry *a, const struct meta_entry *b)
 {
-	return a->rule == b->rule && memcmp(a->fixed, b->fixed, META_FIXED_BYTES) == 0 &&
+	return a->rule->index == b->rule->index && memcmp(a->fixed, b->fixed, META_FIXED_BYTES) == 0 &&
 	       strcmp(a->file, b->file) == 0 && strcmp(a->name, b->name) == 0;
 }
 

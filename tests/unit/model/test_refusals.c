@@ -54,6 +54,11 @@ static const struct row rows[] = {
 	{M "l.{L} stage=first copy", NULL, "the layer's number already says the stage"},
 	{M "o.{P} like={P}", NULL, NULL},
 	{M "o.{K} like={P}\na copy", NULL, "like line must have one {P}"},
+	{M "o.{P} like={P} rows\na copy", NULL, NULL},
+	{M "o.{K}.{P} like={P} rows=row|r:1 columns=column\na copy", NULL, NULL},
+	{M "o.{K}.{P} like={P} rows=row|\na copy", NULL, "rows: '' is neither a word of names nor WORD:1"},
+	{M "o.{K}.{P} like={P} columns=c:2\na copy", NULL, "columns: 'c:2' is neither a word of names nor WORD:1"},
+	{M "a rows tp=0", NULL, "rows and columns belong to a like line"},
 	{M "z.{K} concat=* dp=0", NULL, "concat= is now join="},
 	{M "z join=a dp=0 pad=2\na copy", NULL, NULL},
 	{M "z.{K} join=* dp=0", NULL, "a glob does not capture {K}"},
@@ -367,10 +372,10 @@ static void names_of_presets(void **unused)
 		 LAYER "input_layernorm.base_layer.weight " LAYER "self_attn.q_proj.weight_packed " LAYER "input_layernorm.g_idx "
 		 LAYER "mlp.up_proj.weight.quant_map " LAYER "mlp.up_proj.weight.absmax " LAYER "mlp.up_proj.output_scale "
 		 "state." LAYER "mlp.up_proj.weight_scale_inv.exp_avg "
-		 "lm_head.qzeros " LAYER "iput_layernorm.weight " "state." LAYER "mlp.up_proj.weight.exp_avg_sq_col"},
+		 "lm_head.qzeros " LAYER "iput_layernorm.weight " "state." LAYER "mlp.up_proj.weight.exp_avg_sq_cols"},
 		{"use hf-llama", "state." LAYER "mlp.up_proj.weight.sum state." LAYER "mlp.up_proj.weight.square_avg "
-		 "state." LAYER "mlp.up_proj.weight.mu_product optimizer.state.exp_inf." LAYER "mlp.up_proj.weight | "
-		 "state." LAYER "mlp.up_proj.weight.row_var state." LAYER "mlp.up_proj.weight.exp_avg_sq_row "
+		 "state." LAYER "mlp.up_proj.weight.mu_product optimizer.state.exp_inf." LAYER "mlp.up_proj.weight "
+		 "state." LAYER "mlp.up_proj.weight.row_var state." LAYER "mlp.up_proj.weight.exp_avg_sq_row | "
 		 "state." LAYER "mlp.uq_proj.weight.sum"},
 		{"use hf-moe", LAYER "mlp.gate.weight " LAYER "mlp.gate.e_score_correction_bias " LAYER
 		 "self_attn.kv_b_proj.weight " LAYER "mlp.experts.0.down_proj.lora_A.default.weight " LAYER
@@ -390,8 +395,8 @@ static void names_of_presets(void **unused)
 		 "self_attention.linear_qkv.weight_scale"},
 		{"use fsdp2", "net.0.weight net.0.bias cls_token attn.in_proj_weight bn.running_mean step state.net.0.bias.step "
 		 "state.net.0.bias.exp_avg optimizer.state.exp_avg.net.0.bias state.net.0.weight.acc_delta "
-		 "state.net.0.weight.eta state.net.0.weight.grad_avg | layer_scalar net.0.weight_scale "
-		 "state.net.0.weight.exp_avg_sq_col net.0.qweight"},
+		 "state.net.0.weight.eta state.net.0.weight.grad_avg state.net.0.weight.exp_avg_sq_col | layer_scalar "
+		 "net.0.weight_scale state.net.0.weight.exp_avg_sq_columns net.0.qweight"},
 		{"use fsdp2 model=hf-llama", LAYER "self_attn.q_proj.weight " LAYER "self_attn.rotary_emb.inv_freq "
 		 LAYER "self_attn.q_proj.lora_A.weight | " LAYER "mlp.up_proj.weight_packed"},
 		{"use vllm-llama kv=2", LAYER "self_attn.qkv_proj.bias " LAYER "mlp.gate_up_proj.weight | " LAYER
