@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which copies this node keeps, and what all nodes have said of theirs. */
+/* Says which copies this node keeps, and takes what all nodes have said of theirs. */
 #include "reshard/copies/copies_i.h"
 
 #include <errno.h>
@@ -29,7 +29,8 @@ static void add_keeper(struct rs_member *m, uint32_t node, uint32_t domain)
 		(void)sc_vec_push(&m->keepers, ((struct rs_holder){node, domain}));
 }
 
-/* Members, and those that may be back; not those that are emptied.  Under m->lock. */
+/* Finds the nodes that keep copies: members and nodes that may be back, without those that are being emptied.  Under
+ * m->lock. */
 static void find_keepers(struct rs_member *m)
 {
 	m->keepers.nr = 0;
@@ -58,13 +59,15 @@ static bool is_near(void *arg, uint32_t node)
 	return is;
 }
 
-/* The newest revision of what says who keeps what, of a job: its settings, too. */
+/* Gives the newest revision of all that decides who keeps what of a job: members, drains, domains, the job's
+ * settings. */
 static uint64_t basis(const struct rs_member *m, const struct rs_shared *j)
 {
 	return sc_max_u64(sc_max_u64(m->members_mod, m->drained_mod), sc_max_u64(m->domains_mod, j->config_mod));
 }
 
-/* Is what nobody had to be tried again?  At first soon, then more and more rarely.  Under m->lock. */
+/* Tells whether to try again to get copies that nobody had: soon at first, then more and more rarely.  Under
+ * m->lock. */
 static bool is_again(const struct rs_shared *j)
 {
 	const uint32_t times = j->copies.again < AGAIN_TIMES ? j->copies.again : AGAIN_TIMES;
@@ -100,7 +103,7 @@ static bool begin(void *arg, struct rs_job *job, struct rs_copied *c)
 	return is_new;
 }
 
-/* Of all jobs.  Under m->lock. */
+/* Sets the metrics of copies, over all jobs.  Under m->lock. */
 static void measure(const struct rs_member *m)
 {
 	struct rs_copied mine = {0}, all = {0};
@@ -269,8 +272,8 @@ void rs_copies_tick(struct rs_member *m)
 
 /* --- for users --- */
 
-/* What all nodes have said; false: as of other members, or an older version, or when nodes were waited for that are not
- * waited for now. */
+/* Gives what all nodes have said of a job's copies; false: they said it as of other members or of an older version, or
+ * while nodes were waited for that are not waited for now. */
 static bool known(const struct rs_member *m, const struct rs_shared *j, uint64_t version, struct rs_copied *ret)
 {
 	*ret = j->copies.all;

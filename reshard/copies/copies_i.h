@@ -18,14 +18,15 @@
 
 #include "reshard/peers/peers_i.h"
 
-/** Begins: the service's worker makes copies from now on; and ends it. */
+/** Begins: the service's worker makes copies from now on. */
 void rs_copies_start(struct rs_member *m);
-/** `waits`: older versions of a job are still to come, of which copies are to be made, too; until then this node makes
- *  none, and says nothing of it, so others wait. */
+/** Says whether older versions of a job are still to come here, of which copies are to be made, too.  While they are
+ *  (`waits`), this node makes no copies of the job and says nothing of them, so that others wait. */
 void rs_copies_wait(struct rs_member *m, struct rs_shared *j, bool waits);
-/** The node's thread: notes the lease of this registration. */
+/** On the node's thread: notes the lease of this registration. */
 void rs_copies_registered(struct rs_member *m, uint64_t lease);
-/** The node's thread, now and then: asks the worker to say and to ask; counts nodes out that are gone for long. */
+/** On the node's thread, now and then: wakes the worker, which says and asks; strikes out nodes that are gone for
+ *  long. */
 void rs_copies_tick(struct rs_member *m);
 /** The worker: says what this node has, and takes what the others have said. */
 void rs_copies_say(struct rs_member *m, struct rs_shared *j);

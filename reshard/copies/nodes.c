@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The nodes of the cluster, and those that are to be emptied: a list in etcd, of numbers. */
+/* Shows the nodes of the cluster, and keeps the list of those that are to be emptied: a key of etcd, of numbers. */
 #include "reshard/copies/copies_i.h"
 
 #include <inttypes.h>
@@ -22,7 +22,7 @@ struct table {
 	bool failed;
 };
 
-/* A node that has a number, and is not registered: those that are come first. */
+/* Adds a node that has a number but is not registered; registered nodes come before it. */
 static void add_away(struct table *t, const struct meta_record *r)
 {
 	struct node_line line = {.node = (uint32_t)r->value.number.nr};
@@ -70,7 +70,7 @@ static bool has(const uint32_t *at, size_t nr, uint32_t node)
 	return false;
 }
 
-/* Says of a node that is emptied whether the others have what it has, of all jobs.  Under m->lock. */
+/* Says of a node that is being emptied whether the others have its files of all jobs.  Under m->lock. */
 static const char *drained_text(const struct rs_member *m)
 {
 	bool lost = false;
@@ -139,7 +139,7 @@ static int number_of(struct rs_member *m, const char *name, uint32_t *ret, struc
 	return nr ? 0 : sc_fail(err, SC_E_NOT_FOUND, "cluster '%s' has no node '%s': see .ctl/nodes", m->cluster, name);
 }
 
-/* One attempt: 1, the list has changed meanwhile. */
+/* Tries once to change the list: 0, 1 (the list has changed meanwhile) or an error. */
 static int change(struct rs_member *m, uint32_t node, bool drains, struct sc_err *err)
 {
 	const struct meta_key key = {.kind = META_KEY_DRAIN};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which protocol the nodes of a cluster speak.  Programs may speak several, and nodes say which; all change at one
- * revision of etcd.
+ * Keeps the number of the protocol that all nodes of a cluster speak.  A program may speak several, and each node says
+ * which; all nodes change at one revision of etcd.
  *
  * 1. All members speak the new number when it is put, and no node has become a member since they were looked at.
  * 2. A node that becomes one later knows the number by then: it is below all/, as the list of members is.
@@ -94,7 +94,7 @@ int rs_cluster_text(void *member, struct sc_buf *buf, struct sc_err *err)
 	return 0;
 }
 
-/* One attempt: 1, members or number have changed meanwhile. */
+/* Tries once to put a new number: 0, 1 (members or the number have changed meanwhile) or an error. */
 static int change(struct rs_member *m, uint8_t wanted, struct sc_err *err)
 {
 	const struct meta_key key = {.kind = META_KEY_PROTOCOL};

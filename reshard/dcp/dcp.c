@@ -30,7 +30,7 @@ static bool is_new(const struct rs_pickled *n, const char *module, const char *n
 	return n && n->kind == RS_PICKLED_NEW && rs_pickled_is(n->object->what, module, name);
 }
 
-/* The fields of an instance of a class, as a dict; NULL: it is another one. */
+/* Gives the fields of an instance of a class, as a dict; NULL: the node is none. */
 static const struct rs_pickled *fields(const struct rs_pickled *n, const char *module, const char *name)
 {
 	if (!is_new(n, module, name) || !n->object->state || n->object->state->kind != RS_PICKLED_DICT)
@@ -38,7 +38,7 @@ static const struct rs_pickled *fields(const struct rs_pickled *n, const char *m
 	return n->object->state;
 }
 
-/* Each text is copied once. */
+/* Copies a node's text, or gives the copy that an equal text has. */
 static int text_of(struct reading *r, const struct rs_pickled *n, const char *what, const char **ret)
 {
 	char *copy;
@@ -57,7 +57,7 @@ static int text_of(struct reading *r, const struct rs_pickled *n, const char *wh
 	return !copy || sc_map_put(&r->texts, copy, n->bytes.nr, copy) < 0 ? sc_nomem(r->err) : 0;
 }
 
-/* Does a file's name stay in the folder? */
+/* Tells whether a file's name stays in the folder. */
 static bool stays(const char *path)
 {
 	if (*path == '/')
@@ -73,8 +73,8 @@ static bool stays(const char *path)
 /* --- storage_data: (name, offsets) -> file, byte, length --- */
 
 /*
- * Writes a key of the map of items to r->key: where the name is, since text_of() has each once, and the offsets.
- * Of an object, dims is 0 and off NULL.
+ * Writes a key of the map of items to r->key: the address of the name, which text_of() keeps once, and the offsets.
+ * For an object, dims is 0 and off NULL.
  */
 static int item_key(struct reading *r, const char *name, const uint64_t *off, uint32_t dims)
 {
@@ -124,7 +124,8 @@ static int add_item(struct reading *r, const struct rs_pickled *index, const str
 
 /* --- state_dict_metadata: name -> type, shape, chunks --- */
 
-/* TensorProperties: a dict, or the tuple of __getstate__(), with the type first. */
+/* Gives the node of the type in TensorProperties: a dict, or the tuple of __getstate__(), in which the type is
+ * first. */
 static const struct rs_pickled *dtype_node(const struct rs_pickled *n)
 {
 	const struct rs_pickled *state = is_new(n, metadata, "TensorProperties") ? n->object->state : NULL;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What torch.distributed.checkpoint says of a folder, in its file .metadata: the shape of each whole tensor, and in
- * which file each box of it is.
+ * Reads and writes what torch.distributed.checkpoint says of a folder, in its file .metadata: the shape of each whole
+ * tensor, and the file that each box of the tensor is in.
  *
  *     ckpt/.metadata        a pickle; this is it
  *     ckpt/__R_N.distcp     items of writer R, one behind the other: each is an archive of torch.save() of one tensor
  *                           or object
  *
- * Nothing is executed.  Megatron's torch_dist has the same files.
+ * The reader executes nothing.  Megatron's torch_dist has the same files.
  * Source: pytorch 2.13: torch/distributed/checkpoint/metadata.py, filesystem.py.
  */
 #ifndef RS_DCP_H
@@ -35,7 +35,7 @@ struct rs_dcp_object {			/* what is no tensor: pickled */
 	uint64_t at, bytes;
 };
 
-/** Owns all that it points to; rs_dcp_done(). */
+/** A .metadata that was read.  Owns all that it points to, until rs_dcp_done(). */
 struct rs_dcp {
 	struct sc_arena arena;
 	struct {
@@ -49,16 +49,16 @@ struct rs_dcp {
 };
 
 /**
- * Reads a .metadata.  1: it is one; 0: it is another pickle, or none at all.
+ * Reads a .metadata: 1, 0 (the bytes are another pickle, or none) or an error.
  * Errors: SC_E_FORMAT (what says where), SC_E_UNSUPPORTED (a type that safetensors has not, compressed items),
- * SC_E_LIMIT, SC_E_NO_MEMORY.  Nothing is to be freed unless it is 1.
+ * SC_E_LIMIT, SC_E_NO_MEMORY.  Only after 1 is there something to free.
  */
 int rs_dcp_read(const void *metadata, uint64_t bytes, struct rs_dcp *ret, struct sc_err *err);
 void rs_dcp_done(struct rs_dcp *dcp);
 
 /**
- * Appends a .metadata that says the same: rs_dcp_read() and torch's reader take it.  The same tensors and objects
- * always have the same bytes.  Errors: SC_E_UNSUPPORTED (torch has no such type), SC_E_NO_MEMORY.
+ * Appends a .metadata that says the same, which rs_dcp_read() and torch's reader take.  The same tensors and objects
+ * always make the same bytes.  Errors: SC_E_UNSUPPORTED (torch has no such type), SC_E_NO_MEMORY.
  */
 int rs_dcp_emit(const struct rs_dcp *dcp, struct sc_buf *ret, struct sc_err *err);
 

@@ -6,7 +6,7 @@
 
 #define METADATA "torch.distributed.checkpoint.metadata"
 
-/* Nodes that are there once, and named again. */
+/* Nodes that the pickle has once, and refers to again. */
 struct words {
 	struct sc_arena arena;
 	struct rs_pickled *tensor, *properties, *chunk, *index, *info, *size, *layout, *format, *bytes, *none;
@@ -67,7 +67,7 @@ static void begin(struct words *w)
 	w->k_length = word(w, "length");
 }
 
-/* Adds a pair to a dict; of a NULL that, the whole is none. */
+/* Adds a pair to a dict, and gives the dict; NULL: one of the nodes is NULL, or there is no memory. */
 static struct rs_pickled *with(struct words *w, struct rs_pickled *to, struct rs_pickled *key, struct rs_pickled *value)
 {
 	return to && rs_pickled_add(&w->arena, &to->items, key) && rs_pickled_add(&w->arena, &to->items, value) ? to
@@ -79,7 +79,7 @@ static struct rs_pickled *dict(struct words *w)
 	return rs_pickled_dict(&w->arena);
 }
 
-/* torch.Size */
+/* Makes a torch.Size. */
 static struct rs_pickled *sizes(struct words *w, const uint64_t *at, uint32_t nr)
 {
 	struct rs_pickled *parts[64];
@@ -120,7 +120,7 @@ static struct rs_pickled *tensor(struct words *w, const struct rs_dcp_tensor *t)
 	return rs_pickled_new(&w->arena, w->tensor, with(w, d, w->k_chunks, chunks));
 }
 
-/* Says where an item is; offset and index are None of an object. */
+/* Adds the place of an item to storage_data; for an object, offset and index are None. */
 static struct rs_pickled *with_item(struct words *w, struct rs_pickled *storage, struct rs_pickled *name,
 				    struct rs_pickled *offset, struct rs_pickled *index, const struct rs_dcp_object *o)
 {
@@ -147,7 +147,7 @@ static struct rs_pickled *add_stored(struct words *w, struct rs_pickled *storage
 	return storage;
 }
 
-/* The whole; NULL: no memory. */
+/* Makes the whole description; NULL: no memory. */
 static struct rs_pickled *root(struct words *w, const struct rs_dcp *dcp)
 {
 	struct rs_pickled *state = dict(w), *paths = dict(w), *storage = dict(w), *about = dict(w), *all = dict(w);

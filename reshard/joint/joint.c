@@ -13,7 +13,7 @@
 SC_METRIC(joint_passes, SC_COUNTER, "scalai_joint_passes_total", "Versions whose files nodes put together by NCCL.");
 SC_METRIC(joint_failures, SC_COUNTER, "scalai_joint_failures_total", "Versions of which that failed.");
 
-/* Files that are written: those of this node. */
+/* The writing of this node's files. */
 struct writing {
 	struct rs_agreement *a;
 	struct rs_engine *engine;
@@ -51,7 +51,7 @@ static int begin_files(struct writing *w, struct call *c, struct sc_err *err)
 	return rc;
 }
 
-/* What was written is to stay, and is listed. */
+/* Keeps a file that was written, and lists it in its set. */
 static int keep_file(struct writing *w, struct call *c, uint32_t i, struct sc_err *err)
 {
 	const struct rs_joint_file *f = &w->a->list.files.at[c->first + i];
@@ -67,7 +67,7 @@ static int keep_file(struct writing *w, struct call *c, uint32_t i, struct sc_er
 					  b.path, err);
 }
 
-/* Of files that belong to nothing. */
+/* Closes the files of a call; `drop`: removes them, too, as they belong to nothing. */
 static void end_files(struct writing *w, struct call *c, bool drop)
 {
 	struct sc_err ignored;
@@ -125,7 +125,7 @@ static int make_calls(struct writing *w, struct sc_err *err)
 	return rs_flush_end(&w->flush, rc, err);
 }
 
-/* Files that are on stable storage are this node's. */
+/* Makes files that are on stable storage this node's. */
 static int take_files(struct writing *w, struct sc_err *err)
 {
 	const struct rs_version *v = w->a->p->head->version;
@@ -161,7 +161,7 @@ static int make(struct rs_agreement *a, struct sc_err *err)
 	return rc;
 }
 
-/* Agrees with the others, and does it. */
+/* Agrees with the other nodes, then makes the files. */
 static int take_part(struct rs_agreement *a, struct sc_err *err)
 {
 	int rc = rs_agree_plan(a, err);
@@ -173,7 +173,8 @@ static int take_part(struct rs_agreement *a, struct sc_err *err)
 	return rc < 0 ? rc : make(a, err);
 }
 
-/* Others do not wait for what will not be; what was said stays for who has not heard it yet. */
+/* Takes no part any more.  After an error it says so, so that others do not wait; what all said stays for a node that
+ * has not heard it yet. */
 static void leave(struct rs_agreement *a, int rc, const struct sc_err *why)
 {
 	char text[SC_ERR_BYTES_MAX + 40];
@@ -188,7 +189,8 @@ static void leave(struct rs_agreement *a, int rc, const struct sc_err *why)
 	rs_words_leave(&a->words);
 }
 
-/* Once for a head: who comes a second time, or had begun before this mount, would be alone. */
+/* Tells whether this node may begin for a head: once.  A node that comes a second time, or that had begun before this
+ * mount, would be alone. */
 static bool begins(struct rs_job *job, const struct rs_view *head)
 {
 	bool first;

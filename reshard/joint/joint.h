@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Views that several nodes of a cluster make real together: bytes that one has and another one needs go from GPU to
- * GPU, by NCCL, in place of pulls over TCP.
+ * Lets several nodes of a cluster make views real together: bytes that one node has and another needs go from GPU to
+ * GPU, by NCCL, and are not pulled over TCP.
  *
  *     node 1   offer ───┐          ┌─> vote ──┐           ┌─> id ──┬─> files
  *     node 2   offer ───┴─> plan ──┴─> vote ──┴─ equal? ──┘        └─> files
  *
- * It is a way to make what upkeep/homes.c makes without it, for nodes that all have engine=gpu and gpu_net=.  They
- * agree by keys below nccl/JOB/VERSION/ in etcd, which go with the registration of who put them:
+ * It makes the same files as upkeep/homes.c makes without it, for nodes that all have engine=gpu and gpu_net=.  These
+ * nodes agree by keys below nccl/JOB/VERSION/ in etcd; a key goes with the registration of the node that put it:
  *
  *	offer-NODE	its GPUs, its windows, and the ranks that have their home there
  *	plan		all offers, by the member with the lowest number, which leads
@@ -18,7 +18,7 @@
  * 1. Nothing is read, sent or written before all members have planned the same, to the byte.
  * 2. Nobody waits for long: a member that does not come, or dies, is given up after a time, and each node makes its
  *    files in the other way, from the beginning.
- * 3. What was made is this node's as soon as its own files are on stable storage; it needs no word of the others.
+ * 3. The files that a node made are its own as soon as they are on stable storage; it needs no word of the others.
  */
 #ifndef RS_JOINT_H
 #define RS_JOINT_H

@@ -16,7 +16,7 @@
 
 /* --- words.c --- */
 
-/** What this node says, and what all have said, below nccl/JOB/VERSION/. */
+/** The words below nccl/JOB/VERSION/: those of this node, and what all nodes have said. */
 struct rs_words {
 	struct rs_member *m;
 	uint64_t job, nr, lease;
@@ -36,17 +36,18 @@ void rs_words_done(struct rs_words *w);
 int rs_words_say(struct rs_words *w, const char *name, const char *text, struct sc_err *err);
 /** Says something of this node: "NAME-NODE". */
 int rs_words_say_mine(struct rs_words *w, const char *name, const char *text, struct sc_err *err);
-/** The same, unless somebody has said it: 1, or 0. */
+/** Says something, unless a node has said it before: 1 (said), 0 (a node had) or an error. */
 int rs_words_say_first(struct rs_words *w, const char *name, const char *text, struct sc_err *err);
-/** Hears what all have said.  Errors: as above. */
+/** Reads what all nodes have said.  Errors: as above. */
 int rs_words_hear(struct rs_words *w, struct sc_err *err);
-/** Finds what was heard; NULL: nobody said it. */
+/** Finds a word among those that were read last; NULL: nobody said it. */
 const char *rs_words_find(const struct rs_words *w, const char *name);
-/** The same of what a node has said of itself. */
+/** Finds a word that a node has said of itself: "NAME-NODE"; NULL: it did not say it. */
 const char *rs_words_of(const struct rs_words *w, const char *name, uint32_t node);
-/** Takes back what this node has offered and voted; `all`: what all have said. */
+/** Takes back what this node has offered and voted; `all`: what all nodes have said. */
 void rs_words_forget(struct rs_words *w, bool all);
-/** What all have said of this version is taken back when this node begins the next one: others may still read it. */
+/** Ends this version's words: when this node begins the next version, it takes back what all have said of this one,
+ *  which others may still read until then. */
 void rs_words_leave(struct rs_words *w);
 
 /* --- parties.c --- */
@@ -58,7 +59,7 @@ struct rs_party {
 	const char *ranks;		/* that have their home there (rs_ranks_next()); "-": none */
 };
 
-/** By their numbers. */
+/** The parties of a plan, in the order of their numbers. */
 struct rs_parties {
 	size_t nr, room;
 	struct rs_party *at;
@@ -66,15 +67,15 @@ struct rs_parties {
 
 /** Formats what a node offers, without its number. */
 void rs_party_text(const struct rs_party *party, struct sc_buf *to);
-/** Reads it.  `ret->ranks` is in `text`.  False: it is none. */
+/** Reads what rs_party_text() formatted; `ret->ranks` points into `text`.  False: the text is no offer. */
 bool rs_party_read(const char *text, struct rs_party *ret);
-/** Appends the ranks of which `is` says so. */
+/** Appends the ranks for which `is` says true. */
 void rs_ranks_text(uint32_t ranks, bool (*is)(void *arg, uint32_t rank), void *arg, struct sc_buf *to);
 /** Reads a plan, a line "NODE OFFER" for each party, in order.  `text` stays.  Errors: SC_E_FORMAT, SC_E_NO_MEMORY. */
 int rs_parties_read(const char *text, struct sc_arena *arena, struct rs_parties *ret, struct sc_err *err);
-/** Finds a party; NULL: it is none. */
+/** Finds the party of a node; NULL: the node takes no part. */
 const struct rs_party *rs_party_of(const struct rs_parties *parties, uint32_t node);
-/** Windows that all have, and how many peers there are. */
+/** Gives the windows that all parties have, and how many peers there are. */
 struct rs_pool rs_parties_pool(const struct rs_parties *parties);
 
 /* --- list.c --- */
@@ -108,13 +109,14 @@ struct rs_joint_list {
 #define RS_JOINT_FILES_MAX 256u	/* of a call */
 #define RS_PLAN_HASH_DIGITS 32
 
-/** Lists the files that all parties write of the views of the head.  rs_joint_list_done() after errors, too.
+/** Lists the files that all parties write of the views of the head.  rs_joint_list_done() ends the list, after errors,
+ *  too.
  *  Errors: SC_E_UNSUPPORTED (a source's node takes no part), those of views and of opening. */
 int rs_joint_list(struct rs_joint_list *l, struct sc_err *err);
 void rs_joint_list_done(struct rs_joint_list *l);
-/** Hashes what all would do in all calls; fills *ret with digits and 0.  Errors: as above. */
+/** Hashes what all parties would do in all calls; fills `ret` with digits and a 0.  Errors: as above. */
 int rs_joint_hash(struct rs_joint_list *l, char ret[RS_PLAN_HASH_DIGITS + 1], struct sc_err *err);
-/** Which peer reads a place: of the node that the blob is of.  Of a list. */
+/** Says which peer reads a place: one of the node that the blob is of.  `list` is a struct rs_joint_list. */
 uint32_t rs_joint_reader(void *list, const struct rs_place *place);
 
 /* --- wait.c --- */
@@ -128,7 +130,7 @@ struct rs_agreement {
 	const struct rs_gpu_options *options;
 };
 
-/** Offers, and waits until there is a plan.  Errors: SC_E_UNSUPPORTED (somebody does not come, or has said `stop`),
+/** Offers, and waits until there is a plan.  Errors: SC_E_UNSUPPORTED (a node does not come, or has said `stop`),
  *  SC_E_CANCELLED, those of etcd. */
 int rs_agree_plan(struct rs_agreement *a, struct sc_err *err);
 /** Votes for what `a->list` would do, and waits until all have voted the same.  Errors: as above. */

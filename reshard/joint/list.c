@@ -29,7 +29,8 @@ static bool is_listed(const struct listing *g, uint32_t rank, const char *file)
 	return false;
 }
 
-/* Is the file a blob of the version's storage, as it is?  Then it is copied, not put together.  1, 0 or an error. */
+/* Tells whether the file is, as it is, a blob of the version's storage, so that it is copied and not put together: 1, 0
+ * or an error. */
 static int is_stored(const struct rs_joint_list *l, uint32_t rank, const char *file, struct sc_err *err)
 {
 	struct rs_image *im = NULL;
@@ -41,7 +42,7 @@ static int is_stored(const struct rs_joint_list *l, uint32_t rank, const char *f
 	return rc;
 }
 
-/* Makes an image as all nodes make it: wherever its bytes are. */
+/* Makes an image in the way in which all nodes make it: wherever its bytes are. */
 static int make_image(const struct rs_joint_list *l, uint32_t rank, const char *file, struct rs_image **ret,
 		      struct sc_err *err)
 {
@@ -123,7 +124,7 @@ void rs_joint_list_done(struct rs_joint_list *l)
 
 /* --- who reads --- */
 
-/* Which node's blob a place is in, by the number that it has there: so all nodes name it alike. */
+/* Gives the node whose blob a place is in, and the number that the blob has there: all nodes name the blob so. */
 static int origin_of(const struct rs_joint_list *l, const struct rs_place *place, uint32_t *ret_node,
 		     uint64_t *ret_number, struct sc_err *err)
 {
@@ -139,8 +140,8 @@ static int origin_of(const struct rs_joint_list *l, const struct rs_place *place
 	return rc < 0 ? rc : 0;
 }
 
-/* Copies are not counted on: they come and go without a word.  What was voted on is not asked for again: an error would
- * be a plan that nobody has voted for. */
+/* Copies on other nodes are not counted on, as they come and go without a word.  Readers that nodes have voted on are
+ * not asked for again: an error would make a plan that nobody has voted for. */
 uint32_t rs_joint_reader(void *list, const struct rs_place *place)
 {
 	const struct rs_joint_list *l = list;
@@ -200,7 +201,7 @@ static void hash_round(XXH3_state_t *h, const struct rs_round *round)
 	}
 }
 
-/* The sources, which each node numbers for itself. */
+/* Hashes the sources by origin, as each node numbers them for itself, and notes which peer reads each. */
 static int hash_files(XXH3_state_t *h, struct rs_joint_list *l, const struct rs_rounds *r, struct sc_err *err)
 {
 	uint32_t nr, node = 0;
@@ -222,7 +223,7 @@ static int hash_files(XXH3_state_t *h, struct rs_joint_list *l, const struct rs_
 	return rc;
 }
 
-/* Of the files of a call. */
+/* Hashes what all parties would do for the files of a call. */
 static int hash_call(XXH3_state_t *h, struct rs_joint_list *l, size_t first, uint32_t nr, struct sc_err *err)
 {
 	const struct rs_pool pool = rs_parties_pool(l->parties);

@@ -18,7 +18,7 @@ static void nap(long *ns)
 	*ns = *ns * 5 / 4 < ASK_MOST_NS ? *ns * 5 / 4 : ASK_MOST_NS;
 }
 
-/* Does anybody of the plan take no part any more?  What a node said goes with its registration. */
+/* Fails if a node of the plan takes no part any more; its offer has then gone with its registration. */
 static int check_parties(const struct rs_agreement *a, struct sc_err *err)
 {
 	for (size_t i = 0; a->list.self && i < a->parties.nr; i++)
@@ -27,10 +27,10 @@ static int check_parties(const struct rs_agreement *a, struct sc_err *err)
 	return 0;
 }
 
-/* 1: it is so; 0: not yet; an error: it never will be. */
+/* Tells whether what is waited for is there: 1, 0 (not yet) or an error (it will never be). */
 typedef int ready_fn(struct rs_agreement *a, void *arg, struct sc_err *err);
 
-/* Hears what all say until it is enough. */
+/* Reads what all nodes say, again and again, until `ready` says that it is enough. */
 static int wait_for(struct rs_agreement *a, ready_fn *ready, void *arg, int64_t most_ns, const char *what,
 		    struct sc_err *err)
 {

@@ -52,7 +52,7 @@ int rs_words_say(struct rs_words *w, const char *name, const char *text, struct 
 	return say(w, name, text, false) == META_APPLIED ? 0 : silent(err);
 }
 
-/* The longest name is "offer-", and a number. */
+/* Writes "NAME-NODE", of which the longest is "offer-" and a number. */
 static const char *name_of(const char *name, uint32_t node, char ret[24])
 {
 	(void)snprintf(ret, 24, "%s-%u", name, node);
@@ -78,7 +78,7 @@ struct hearing {
 	bool failed;
 };
 
-/* On the node's thread; whoever asked waits. */
+/* Takes etcd's answer, on the node's thread; the thread that asked waits. */
 static void on_words(void *arg, const struct meta_answer *answer)
 {
 	struct hearing *h = arg;

@@ -32,7 +32,8 @@ struct rs_load {
 	struct rs_load *next;	/* in the queue */
 };
 
-/* Of a GPU.  `lock` is of what others look at; the thread alone changes the helper. */
+/* The loader of a GPU.  `lock` protects the fields that other threads look at; the loader's thread alone changes
+ * `h`. */
 static struct loader {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
@@ -51,7 +52,7 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
 /* --- what there is room for --- */
 
-/* What of a budget the engine's windows leave. */
+/* Gives the bytes of a budget that the engine's windows leave. */
 static uint64_t beside_engine(const struct rs_gpu_options *o, bool pinned)
 {
 	struct rs_pool pool = rs_gpu_pool(o);
@@ -202,7 +203,7 @@ static int put_pieces(struct pass *p, struct sc_err *err)
 	return rc;
 }
 
-/* Bytes of the file as they are: in and out of windows at the same place. */
+/* Adds bytes of the file that go through a window as they are: into it and out of it at the same place. */
 static int add_piece(struct pass *p, uint64_t at, uint64_t bytes, struct sc_err *err)
 {
 	while (bytes) {
@@ -248,8 +249,8 @@ static int put_image(struct pass *p, struct sc_err *err)
 	return rc;
 }
 
-/* What is cancelled ends its pass, too: the helper has other files.  Of a file that is a blob as it is, here or on
- * another node, rounds would copy nothing. */
+/* Sends a file to the helper.  A load that is cancelled ends its pass, too, as the helper has other files.  A file that
+ * is a blob as it is, here or on another node, goes in pieces: rounds would copy nothing of it. */
 static int put(struct pass *p, struct sc_err *err)
 {
 	const struct rs_load_file *f = &p->load->file;
@@ -287,7 +288,7 @@ static int run_pass(struct rs_load *load, struct sc_err *err)
 
 /* --- a load --- */
 
-/* What the helper says of a buffer is data. */
+/* Tells whether a text is a handle.  The helper's words are data: they are checked before they are passed on. */
 static bool is_handle(const char *text)
 {
 	const size_t address = strspn(text, "0123456789abcdefABCDEF:.");
@@ -377,7 +378,7 @@ static int load_file(struct rs_load *load, struct sc_err *err)
 
 /* --- the thread --- */
 
-/* NULL: it is to stop, and all is done. */
+/* Waits for the next load; NULL: the loader is to stop, and all loads are done. */
 static struct rs_load *next_load(struct loader *l)
 {
 	struct rs_load *load;
@@ -409,8 +410,8 @@ static void end_load(struct rs_load *load)
 	sc_sys.release(load);
 }
 
-/* Ends the first load in the queue that is to be ended, or one that comes while it waits: for CLOSES_NS in all.
- * Returns whether there was any. */
+/* Ends the first load in the queue that is to be ended, or one that comes while this waits, for CLOSES_NS in all.
+ * Returns whether there was one. */
 static bool end_any(struct loader *l, struct sc_turns *turns)
 {
 	struct rs_load **at, *found;

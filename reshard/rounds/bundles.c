@@ -7,7 +7,7 @@
 
 #include "reshard/rounds/spans.h"
 
-/* A tensor of a file that images read.  Joined ones form a tree; the root lies first. */
+/* A tensor of a file that images read.  Joined sources form a tree, whose root lies before the others. */
 struct source {
 	struct source *up;		/* NULL: not known yet; a root: itself */
 	uint32_t file;
@@ -58,7 +58,7 @@ static void join(struct source *a, struct source *b)
 		a->up = b;
 }
 
-/* Files are numbered in the order in which they are met.  -1: out of memory */
+/* Gives the number of a file, in the order in which files are met; -1: out of memory. */
 static int64_t file_of(struct bundling *b, const struct place *key, const struct rs_place *place,
 		       struct rs_bytes *bytes)
 {
@@ -160,7 +160,7 @@ uint64_t rs_bundle_reach(const struct rs_copy *c, const uint64_t *stride)
 	return n;
 }
 
-/* Rows lie one behind the other, on both sides. */
+/* Tells whether a copy's rows are known, and lie one behind the other in its source and in its target. */
 static bool has_rows(const struct rs_copy *c)
 {
 	struct rs_copy inner = *c;
@@ -174,7 +174,7 @@ static bool has_rows(const struct rs_copy *c)
 	       c->from_stride[0] >= rs_bundle_reach(&inner, inner.from_stride);
 }
 
-/* By what they read. */
+/* Orders copies by what they read. */
 static int by_source(const void *a, const void *b)
 {
 	const struct rs_bundle_copy *x = a, *y = b;
@@ -193,7 +193,8 @@ static int by_source(const void *a, const void *b)
 	return c ? c : memcmp(x->copy->from_stride, y->copy->from_stride, n);
 }
 
-/* Reads of whole extents are at most twice what copies need of them; what several need is counted once.  Sorts. */
+/* Tells whether reads of whole extents are at most twice the bytes that copies need of them; bytes that several need
+ * count once.  Sorts the copies. */
 static int is_dense(struct bundling *b, struct rs_bundle_copy *copies, size_t nr, bool *ret)
 {
 	uint64_t needed = 0, read = 0;
@@ -218,7 +219,7 @@ static int is_dense(struct bundling *b, struct rs_bundle_copy *copies, size_t nr
 	return 0;
 }
 
-/* 1, 0, or -1: out of memory.  Sorts. */
+/* Tells whether copies are fit for rounds: 1, 0, or -1 (out of memory).  Sorts the copies. */
 static int is_fit(struct bundling *b, struct rs_bundle_copy *copies, size_t nr)
 {
 	uint64_t bytes = 0;
@@ -237,7 +238,7 @@ static int is_fit(struct bundling *b, struct rs_bundle_copy *copies, size_t nr)
 
 /* --- all of it --- */
 
-/* Adds what copies [first, end) are, all of one tensor. */
+/* Adds copies [first, end), which are all of one logical tensor, as a bundle, if they are fit for rounds. */
 static int add_bundle(struct bundling *b, size_t first, size_t end)
 {
 	struct rs_bundles *set = b->set;

@@ -6,7 +6,7 @@
  *   1. extents, parts and boxes are inside of their windows, and no window is used beyond window_bytes;
  *   2. each byte of `out` is in one box, or `zero` is set and it is in none;
  *   3. `out` of all rounds, and the rest, have every byte of every image once;
- *   4. what a peer sends to another is what that one receives from it.
+ *   4. the bytes that a peer sends to another are those that the other receives from it.
  */
 #include "reshard/rounds/rounds.h"
 
@@ -17,11 +17,12 @@
 #include "reshard/rounds/spans.h"
 
 #define ALIGN 16u
-/* What a packed box may take beyond its bytes: it begins at any byte of 16, and the next part at a multiple. */
+/* Bytes that a packed box may take beyond its own: it begins at any byte of 16, and the next part at a multiple of
+ * 16. */
 #define PACK_EXTRA (3u * ALIGN)
 #define DONE_MERGE_MIN 4096u	/* spans that were written are merged when there are so many more */
 
-/* A copy, cut to the rows of a round; from and to are places in files. */
+/* A copy that is cut to the rows of a round; its `from` and `to` are places in files. */
 struct cut {
 	struct rs_copy copy;
 	uint32_t source, target, reader, writer;
@@ -33,7 +34,7 @@ struct taken {
 	uint64_t row, end;
 };
 
-/* What a peer has in windows and tables. */
+/* Bytes in a peer's windows, and entries in its tables. */
 struct size {
 	uint64_t in, out, send, recv;
 	uint64_t copies, packs, unpacks;
@@ -72,7 +73,7 @@ struct rs_rounds {
 
 /* --- cutting --- */
 
-/* Adds the copies of a tensor's rows, and what they read and write. */
+/* Adds the copies of a tensor's rows [row, end), and the extents that they read and write. */
 static int cut(struct rs_rounds *r, const struct rs_bundle *of, uint64_t row, uint64_t end)
 {
 	for (size_t i = 0; i < of->nr && of->copies[i].copy->row < end; i++) {
@@ -102,7 +103,7 @@ static void cut_nothing(struct rs_rounds *r)
 	r->cuts.nr = r->in.nr = r->out.nr = 0;
 }
 
-/* How much of each peer's windows and tables some rows take at most. */
+/* Measures how much of each peer's windows and tables the rows [row, end) take at most. */
 static int measure(struct rs_rounds *r, const struct rs_bundle *of, uint64_t row, uint64_t end)
 {
 	memset(r->more, 0, r->options.peers * sizeof(*r->more));
@@ -131,7 +132,7 @@ static int measure(struct rs_rounds *r, const struct rs_bundle *of, uint64_t row
 	return 0;
 }
 
-/* Does what was measured last fit beside what was taken? */
+/* Tells whether the rows that were measured last fit beside those that were taken. */
 static bool fits(const struct rs_rounds *r)
 {
 	const uint64_t bytes = r->options.window_bytes, boxes = r->options.boxes_max;
@@ -149,7 +150,7 @@ static bool fits(const struct rs_rounds *r)
 
 /* --- taking --- */
 
-/* Takes what was measured last. */
+/* Takes the rows that were measured last into the round. */
 static int take(struct rs_rounds *r, const struct rs_bundle *of, uint64_t row, uint64_t end)
 {
 	for (uint32_t p = 0; p < r->options.peers; p++) {
@@ -162,7 +163,7 @@ static int take(struct rs_rounds *r, const struct rs_bundle *of, uint64_t row, u
 	return sc_vec_push(&r->taken, (struct taken){of, row, end});
 }
 
-/* Takes as many rows from r->row on as fit an empty round, fewer than to the end.  *ret: how many, 0: one does not. */
+/* Takes as many rows from r->row on as fit an empty round, but not all.  *ret is how many; 0: not even one row fits. */
 static int take_some(struct rs_rounds *r, const struct rs_bundle *of, uint64_t *ret)
 {
 	uint64_t fit = 0, too_many = of->end - r->row;
@@ -191,7 +192,7 @@ static void go_on(struct rs_rounds *r, uint64_t row)
 			r->row = r->bundles.at[r->next].row;
 }
 
-/* Takes tensors while they fit; where the first does not, some rows of it.  A row that is too long is passed over. */
+/* Takes tensors while they fit; if the first does not, takes some rows of it.  Passes over a row that is too long. */
 static int take_round(struct rs_rounds *r)
 {
 	bool full = false;
@@ -220,7 +221,7 @@ static int take_round(struct rs_rounds *r)
 
 /* --- laying out --- */
 
-/* Places bytes behind what is there, at the byte of 16 that `like` has. */
+/* Places bytes behind the `*used` ones, at a place that has the same remainder by 16 as `like`. */
 static uint64_t put(uint64_t *used, uint64_t like, uint64_t bytes)
 {
 	const uint64_t at = *used + ((like - *used) & (ALIGN - 1));
@@ -229,7 +230,7 @@ static uint64_t put(uint64_t *used, uint64_t like, uint64_t bytes)
 	return at;
 }
 
-/* NULL: out of memory */
+/* Makes the extents of spans; NULL: out of memory. */
 static struct rs_extent *put_extents(struct rs_rounds *r, const struct rs_spans *spans, bool out)
 {
 	struct rs_extent *all = sc_arena_array(&r->arena, spans->nr + 1, sizeof(*all));
@@ -259,7 +260,7 @@ static void into_windows(struct rs_rounds *r, struct cut *c)
 	c->copy.to += to->window - to->at;
 }
 
-/* Places boxes for other peers in their parts, and counts what each table has. */
+/* Places the boxes that go to other peers in their parts, and counts the boxes of each table. */
 static void count(struct rs_rounds *r)
 {
 	const uint32_t peers = r->options.peers;
@@ -280,7 +281,7 @@ static void count(struct rs_rounds *r)
 	}
 }
 
-/* Parts lie one behind the other, each at a multiple of 16. */
+/* Places the parts of each peer one behind the other, each at a multiple of 16. */
 static int put_parts(struct rs_rounds *r)
 {
 	const uint32_t peers = r->options.peers;
@@ -306,7 +307,7 @@ static int put_parts(struct rs_rounds *r)
 	return 0;
 }
 
-/* The same box, dense, row-major: what travels. */
+/* Gives the strides of a box as it travels: dense, row-major. */
 static void pack(const struct rs_copy *c, uint64_t *stride)
 {
 	uint64_t bytes = c->run;

@@ -9,8 +9,8 @@
  * together in every shard, old or new, that is not cut by rows: all reads and writes of a round are contiguous, and all
  * strides are inside of windows.  A source of a tensor is read once for all images.
  *
- * What no round writes, the caller writes from the images: rs_rounds_rest().  That is text, fill and padding between
- * tensors, rows longer than a window, and what bundles.h calls not fit for rounds.
+ * The caller writes what no round writes from the images: rs_rounds_rest().  That is text, fill and padding between
+ * tensors, rows longer than a window, and the copies that bundles.h leaves out as not fit for rounds.
  *
  * Pure: no I/O, no clock, no thread; the same images and options give the same rounds in every process.  Units: bytes.
  * Memory: grows with the copies of the images, not with their bytes.
@@ -20,14 +20,14 @@
 
 #include "reshard/engine/image.h"
 
-/** Bytes of a file, and where they are in a window: at the same byte of 16 as in the file. */
+/** Bytes of a file, and their place in a window, which has the same remainder by 16 as their place in the file. */
 struct rs_extent {
 	uint32_t file;		/* in: of rs_rounds_files(); out: of the images */
 	bool zero;		/* out: some of its bytes are in no box; all are made 0 before boxes are copied */
 	uint64_t at, bytes, window;
 };
 
-/** Bytes of a window that go to a peer, or come from it. */
+/** Bytes of a window that go to a peer, or come from one. */
 struct rs_part {
 	uint64_t at, bytes;
 };
@@ -61,7 +61,7 @@ struct rs_rounds_options {
 	void *arg;
 };
 
-/** A file of sources. */
+/** A file from which rounds read. */
 struct rs_rounds_file {
 	const struct rs_place *place;	/* its `at` has no meaning */
 	struct rs_bytes *bytes;
@@ -71,21 +71,21 @@ struct rs_rounds_file {
 struct rs_rounds;
 
 /**
- * Prepares the rounds of images that are open and no blobs; they, the array and `writers` outlive it.  *ret is the
- * caller's, rs_rounds_free().
+ * Prepares the rounds of images that are open, and of which none is a blob.  The images, their array and `writers` must
+ * outlive the rounds.  *ret is the caller's, who ends it by rs_rounds_free().
  * Errors: SC_E_NO_MEMORY.
  */
 int rs_rounds_new(const struct rs_image *const *images, uint32_t nr, const struct rs_rounds_options *options,
 		  struct rs_rounds **ret, struct sc_err *err);
 struct rs_rounds *rs_rounds_free(struct rs_rounds *r);
 
-/** The files that rounds read, by the numbers that extents have. */
+/** Gives the files that rounds read; extents have their numbers. */
 const struct rs_rounds_file *rs_rounds_files(const struct rs_rounds *r, uint32_t *ret_nr);
 
 /** Makes the next round; NULL: there are no more.  It lives until the next call.  Errors: SC_E_NO_MEMORY. */
 int rs_rounds_next(struct rs_rounds *r, const struct rs_round **ret, struct sc_err *err);
 
-/** After the last round: what none of them wrote, by image and place (windows and `zero` have no meaning).
+/** Gives, after the last round, what no round wrote, by image and place (windows and `zero` have no meaning).
  *  Errors: SC_E_NO_MEMORY. */
 int rs_rounds_rest(struct rs_rounds *r, const struct rs_extent **ret, uint32_t *ret_nr, struct sc_err *err);
 

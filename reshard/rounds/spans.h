@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spans of bytes of files, which are collected in any order and then merged. */
+/* Collects spans of bytes of files in any order, then merges them. */
 #ifndef RS_SPANS_H
 #define RS_SPANS_H
 
@@ -18,7 +18,7 @@ struct rs_spans {
 
 /** Sorts by peer, file and place; spans that touch or overlap become one. */
 void rs_spans_merge(struct rs_spans *spans);
-/** Finds the merged span that has a byte. */
+/** Finds the merged span that has the byte `at` of a peer's file. */
 const struct rs_span *rs_spans_find(const struct rs_spans *spans, uint32_t peer, uint32_t file, uint64_t at);
 
 #endif
