@@ -173,7 +173,8 @@ static int changed(const struct rs_data_source *s, const char *what, struct sc_e
 		       "remove the dataset and add it again", s->info.path, what);
 }
 
-/* Checks text that has grown, whose old part must be unchanged, and what another node added. */
+/* Checks by the hash of its ends a text that has grown, whose old part must be unchanged, or a source that another node
+ * added. */
 static int check_ends(struct rs_data_source *s, struct rs_data_bytes *b, const struct stat *st, int64_t mtime_ns,
 		      struct sc_err *err)
 {
@@ -246,7 +247,7 @@ static int check_size(const struct rs_data_source *s, uint64_t bytes, struct sc_
 		       plain_bytes(s), whole_bytes(s));
 }
 
-/* A table that another node has comes as a whole, and stays: 1.  0: it is here. */
+/* Maps a table that another node has, which comes as a whole and stays: 1, 0 (the table is here) or an error. */
 static int table_from_elsewhere(struct rs_corpus *c, struct rs_data_source *s, const void **ret, struct sc_err *err)
 {
 	int rc = rs_blob_place(c->blobs, s->info.borders, s->info.table_bytes, 0, &s->table_at, err);

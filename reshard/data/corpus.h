@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A corpus: the sources of a dataset as one sequence of samples.  Immutable.  A sample is an extent of
- * a source, found by arithmetic where samples have one size, else in a table of offsets (8 bytes a
+ * A corpus: the sources of a dataset as one sequence of samples.  A corpus never changes.  A sample is an extent of
+ * a source; arithmetic finds it where samples have one size, else a table of offsets does (8 bytes a
  * sample, in a sealed blob beside the dataset, mapped).
  *
  * Sources stay where they are, and others may change them.  A source that has changed since it was
  * added (size, time of modification; gone) is never read from: SC_E_SOURCE.  Only text may have grown:
- * then the hash of 64 KiB at either end of its old part is compared.  On another node than the one that
- * added it, it is a file of its own: there this hash and the size are compared when it is first read, and
- * its time of modification from then on.
+ * then the hash of 64 KiB at either end of its old part is compared.  On a node other than the one that
+ * added the source, the source is a file of that node's own: there this hash and the size are compared when
+ * the file is first read, and its time of modification from then on.
  *
  * A source is opened, at its first use, with the file-system identity of the user who added it.
  */
@@ -37,7 +37,7 @@ struct rs_data_source_info {
 	uint64_t table_bytes;		/* of that blob */
 };
 
-/** An open source; kept until the corpus ends, because a reader may be using it. */
+/** An open source.  The corpus keeps it until its end, because a reader may be using it. */
 struct rs_data_bytes {
 	int fd;
 	const unsigned char *map;
@@ -87,19 +87,19 @@ void rs_corpus_free(struct rs_corpus *corpus);
 /** Take and drop a reference; the last rs_corpus_unref() frees the corpus.  rs_corpus_unref() accepts NULL. */
 struct rs_corpus *rs_corpus_ref(struct rs_corpus *corpus);
 void rs_corpus_unref(struct rs_corpus *corpus);
-/** Adds a source.  Takes info->path; NULL: there was no memory for it. */
+/** Adds a source.  Takes info->path, which is NULL if there was no memory for it. */
 int rs_corpus_add(struct rs_corpus *corpus, struct rs_data_source_info *info, struct sc_err *err);
 /** Completes a corpus; call after all sources are added and `form` is set.  Errors: SC_E_CATALOG. */
 int rs_corpus_finish(struct rs_corpus *corpus, struct sc_err *err);
 
-/** The bytes of *nr samples from `sample` on, as far as they are neighbours in one source.  Finding them needs only the
- *  table, so sizes are known even while a source is gone. */
+/** The bytes of *nr samples from `sample` on, as far as these are neighbours in one source.  Finding an extent needs
+ *  the table alone, so sizes are known even while a source is gone. */
 struct rs_data_extent {
 	struct rs_data_source *source;
 	uint64_t begin, end;		/* bytes of the source */
 	bool bare;			/* followed by a newline that the source does not have */
 };
-/** Opens a source, before its bytes are read.  Errors: SC_E_SOURCE. */
+/** Opens a source; call before its bytes are read.  Errors: SC_E_SOURCE. */
 int rs_data_source_ready(struct rs_corpus *corpus, struct rs_data_source *source,
 			 struct rs_data_bytes **ret, struct sc_err *err);
 int rs_corpus_extent(struct rs_corpus *corpus, uint64_t sample, uint64_t *nr, struct rs_data_extent *ret,
@@ -116,7 +116,8 @@ int rs_corpus_sequences(struct rs_corpus *corpus, uint64_t sample, struct rs_dat
  *  SC_E_SOURCE. */
 int rs_corpus_lost(const struct rs_corpus *corpus, const void *lost, struct sc_err *err);
 
-/** Sets the file-system identity of this thread, if the daemon is root's; call with its own ids to end that. */
+/** Sets the file-system identity of this thread, if the daemon is root's; a call with the daemon's own ids ends
+ *  that. */
 void rs_become(uid_t uid, gid_t gid);
 /** Opens a source as the user who added it.  Errors: SC_E_SYSTEM. */
 int rs_data_source_open(const char *path, uid_t uid, gid_t gid, int *ret_fd, struct sc_err *err);

@@ -46,14 +46,14 @@ struct rs_index {
 	int error;
 };
 
-/** Fills info and the table (info->borders is the caller's to set, if has_table).
- *  Errors: SC_E_FORMAT, SC_E_SYSTEM, SC_E_SOURCE (it became shorter meanwhile), SC_E_NO_MEMORY. */
+/** Fills info and the table (if has_table, the caller sets info->borders).
+ *  Errors: SC_E_FORMAT, SC_E_SYSTEM, SC_E_SOURCE (the source became shorter meanwhile), SC_E_NO_MEMORY. */
 int rs_index_source(struct rs_index *index, struct sc_err *err);
 /** Appends to the table, which is written a buffer at a time; a failure is kept in `failed` and `error`. */
 void rs_index_push(struct rs_index *index, uint64_t value);
 /** Writes the table's buffer to its file. */
 void rs_index_flush(struct rs_index *index);
-/** Tells whether two samples have one key, and sets `twice`: readers would join them to one sample where they meet. */
+/** Tells whether two samples have one key, and sets `twice`: readers would join such samples to one where they meet. */
 bool rs_keys_meet(struct rs_keys *keys);
 
 /* Scanners, one for each format; all but rs_index_tar() run under sc_guard_run(). */

@@ -26,7 +26,7 @@ static uint32_t u32(const unsigned char *p)
 	return v;
 }
 
-/* Sequences lie one after another in the .bin, as Megatron's own builder writes them. */
+/* Checks that sequences lie one after another in the .bin, as Megatron's own builder writes them. */
 static int check_sequences(struct rs_index *x, uint64_t nr, uint32_t token, struct sc_err *err)
 {
 	const unsigned char *lengths = x->idx + RS_MEGATRON_HEAD, *pointers = lengths + 4 * nr;

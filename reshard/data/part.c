@@ -363,7 +363,7 @@ struct idx {
 	unsigned char *to;
 };
 
-/* Entry `value` of `bytes` bytes at offset `at` of the file: what of it is wanted. */
+/* Copies what is wanted of an entry: `value`, of `bytes` bytes at offset `at` of the file. */
 static void put(const struct idx *x, uint64_t at, const void *value, uint64_t bytes)
 {
 	uint64_t lo = sc_max_u64(at, x->at), hi = sc_min_u64(at + bytes, x->end);
@@ -373,8 +373,8 @@ static void put(const struct idx *x, uint64_t at, const void *value, uint64_t by
 }
 
 /*
- * Lengths and pointers of sequences, documents: from the first entry that is wanted in any of the
- * three arrays on, one walk for each array.
+ * Make what is wanted of an array: of sequences' lengths or pointers, of documents.  Each walks once over
+ * samples, from the last mark before the first entry that is wanted.
  */
 static int idx_sequences(struct idx *x, uint64_t base, uint64_t width, bool lengths, struct sc_err *err)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of one size: no table.  .npy: a magic, a version, a length, and a Python dict as text. */
+/* Scans samples of one size, which need no table.  An .npy begins with a magic, a version, a length, and a Python dict
+ * as text. */
 #include "reshard/data/index.h"
 
 #include <inttypes.h>
@@ -62,7 +63,7 @@ static bool parse_descr(const char *at, struct npy *n, uint64_t *ret_item)
 	return *end == 0 && *ret_item > 0 && *ret_item <= 1u << 20;
 }
 
-/* "(10, 3, 4)" -> rows 10, shape "3, 4", 12 items */
+/* Reads a shape: "(10, 3, 4)" is 10 rows, shape "3, 4", 12 items. */
 static bool parse_shape(const char *at, struct npy *n, uint64_t *ret_items)
 {
 	bool first = true;

@@ -173,7 +173,7 @@ static bool is_in(const char *word, const char *words)
 	return false;
 }
 
-/* Partitions have the suffix of their source, where that is one of the format's, or any other word. */
+/* Chooses the suffix of partitions: that of the source, if the format has it or takes any word, else the format's. */
 static void choose_suffix(struct rs_data_spec *s, const char *path)
 {
 	const char *own = suffix_of(path), *first = formats[s->format].suffixes;
@@ -186,7 +186,7 @@ static void choose_suffix(struct rs_data_spec *s, const char *path)
 		(void)snprintf(s->suffix, sizeof(s->suffix), "%.*s", (int)strcspn(first, " "), first);
 }
 
-/* Formats that there are, but not here: what to do. */
+/* Formats that exist, but are not read here, and what a user does about each. */
 static const struct {
 	const char *suffixes, *sentence;
 } strange[] = {

@@ -29,7 +29,7 @@ struct tar {
 	struct sc_err *err;
 };
 
-/* The type byte of the first header of a member. */
+/* Gives the type byte of the first header of a member. */
 static char type_at(const struct rs_index *x, uint64_t at)
 {
 	char c = 0;
@@ -70,7 +70,8 @@ static int begin_sample(struct tar *t, const char *key, size_t bytes, uint64_t a
 	return 0;
 }
 
-/* Does webdataset skip a file whose name begins with a dot?  Of d/._x it makes a sample 'd/', unless d has a dot. */
+/* Tells whether webdataset skips a file whose name begins with a dot.  Of d/._x it makes a sample 'd/', unless d has a
+ * dot. */
 static bool is_skipped(const char *path, const char *name)
 {
 	const char *folder = name - (name > path);
