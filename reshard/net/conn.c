@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes over a connection.
+ * Sends and takes the frames of a connection.
  *
- * 1. A payload goes straight to where it is wanted; one that nobody waits for closes the connection.
- * 2. What waits to be sent is bounded: a holder answers BUSY.
+ * 1. A payload goes straight to the memory where it is wanted; one that nobody waits for closes the connection.
+ * 2. The bytes that wait to be sent are bounded: beyond that a holder answers BUSY.
  * 3. A peer that breaks a rule of the frames, or does not prove who it is, is closed without a word.
  */
 #include "reshard/net/net_i.h"
@@ -178,7 +178,7 @@ void rs_conn_hello(struct conn *c)
 	c->last = &o->next;
 }
 
-/* What waited for the key is signed now; requests have no payload. */
+/* Signs and queues the frames that waited for the session's key; they are requests, which have no payload. */
 static void session_is_open(struct conn *c)
 {
 	struct out *o = sc_steal(&c->wait);
@@ -263,7 +263,7 @@ static void take_request(struct conn *c, const struct rs_net_frame *f)
 		answer(c, f->id, RS_FRAME_ACK, RS_CODE_VERSION, NULL, 0);
 }
 
-/* DATA of a pull of this side: 0, or the connection is closed. */
+/* Takes the DATA of a pull of this side: 0, or -1 (the connection is to be closed). */
 static int take_data(struct conn *c, const struct rs_net_frame *f)
 {
 	struct asked **p = &c->asked, *a;
@@ -334,7 +334,7 @@ static void payload_is_whole(struct conn *c)
 	end_asked(a, RS_CODE_DAMAGED, &err);
 }
 
-/* Moves on when what was wanted is there: header, body, payload. */
+/* Moves on when the part that is wanted next is there: header, body, payload. */
 static void step(struct conn *c)
 {
 	struct sc_err err;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames: one walk over the fields of each kind, to format and to parse. */
+/* Formats and parses frames, by one walk over the fields of each kind. */
 #include "reshard/net/frame.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static uint64_t number(struct walk *w, uint64_t value, size_t bytes)
 
 #define FIELD(w, field) ((field) = (__typeof__(field))number((w), (field), sizeof(field)))
 
-/* Text without zero bytes, with its length before it. */
+/* Walks over a text without zero bytes, which has its length before it. */
 static void text(struct walk *w, char *field, size_t max)
 {
 	size_t bytes = w->to ? strnlen(field, max + 1) : 0;
@@ -222,7 +222,7 @@ bool rs_pull_fits(const struct rs_pull *p, uint64_t bytes)
 	return sc_add_u64(last, p->run, &end) && end <= bytes && sc_add_u64(p->at, p->bytes, &end) && end <= packed;
 }
 
-/* Where the run with this number begins. */
+/* Gives the place where the run with this number begins. */
 static uint64_t run_at(const struct rs_pull *p, uint64_t run)
 {
 	uint64_t at = p->from;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What two nodes say to each other, as bytes.  Pure.  Little-endian:
+ * Formats and parses what two nodes say to each other.  Pure.  Numbers are little-endian:
  *
  *	u16 magic 'Sc'  u8 protocol  u8 kind  u32 body_bytes  u32 payload_bytes  u32 id  u64 epoch (sender's)  u64 mac
  *	body		fields of the kind, below
  *	payload		bytes of tensors and objects, not looked at here
  *
  * Formatting and parsing are one walk over the fields, so that one is the inverse of the other.  A frame that does not
- * fit its own limits, or has bytes left, is refused: the connection that it came by is worth nothing more.
+ * fit its own limits, or has bytes left over, is refused, and the connection that it came by is of no use any more.
  */
 #ifndef RS_FRAME_H
 #define RS_FRAME_H
@@ -18,7 +18,7 @@
 
 #include "meta/base/err.h"
 
-/* Numbers of the protocol that this program speaks.  Tests change them, before there is a node. */
+/* The numbers of the protocol that this program speaks.  Tests change them, before there is a node. */
 struct rs_protocols {
 	uint8_t min, max;
 };
@@ -68,7 +68,7 @@ struct rs_hello {
 
 /*
  * A region of a stored tensor: runs of `run` bytes, the first at `from`, the others by strides, in row-major order of
- * `extent`.  They are packed one behind the other; of that, [at, at + bytes) is asked for.
+ * `extent`.  Packed one behind the other they are the whole region, of which bytes [at, at + bytes) are asked for.
  */
 struct rs_pull {
 	uint64_t job;
@@ -108,12 +108,12 @@ struct rs_net_frame {
 	};
 };
 
-/** Writes header and body to `to`, of RS_FRAME_HEADER + RS_FRAME_BODY_MAX bytes; the mac stays 0.  Returns how many.
- *  f->body_bytes is set.  SC_E_LIMIT (a text, a number of dimensions, the payload). */
+/** Writes header and body to `to`, which has RS_FRAME_HEADER + RS_FRAME_BODY_MAX bytes, and sets f->body_bytes; the mac
+ *  stays 0.  Returns how many bytes it wrote.  SC_E_LIMIT (a text, a number of dimensions, the payload). */
 int rs_frame_format(struct rs_net_frame *f, uint8_t *to, struct sc_err *err);
 
-/** Reads a header: who sends more than the limits is refused before its bytes are taken.  A kind that is not known is
- *  none of that: its body is passed over, and the frame is answered VERSION.  SC_E_FORMAT. */
+/** Reads a header: a frame beyond the limits is refused before its bytes are taken.  A kind that is not known is no
+ *  error: its body is passed over, and the frame is answered VERSION.  SC_E_FORMAT. */
 int rs_frame_header(const uint8_t header[RS_FRAME_HEADER], struct rs_net_frame *ret, struct sc_err *err);
 
 /** Reads the body of f->body_bytes bytes.  SC_E_FORMAT. */
@@ -122,9 +122,9 @@ bool rs_frame_is_known(uint8_t kind);
 
 /** Tells whether a pull lies inside of `bytes` bytes of its tensor, and inside of itself, without overflow. */
 bool rs_pull_fits(const struct rs_pull *p, uint64_t bytes);
-/** Packs what a pull that fits asks for, p->bytes bytes, from the tensor's first byte. */
+/** Packs the p->bytes bytes for which a pull asks; the pull fits, and `tensor` is the tensor's first byte. */
 void rs_pull_gather(const struct rs_pull *p, const uint8_t *tensor, uint8_t *to);
-/** Where it is in the tensor if that is one run; false: it is several. */
+/** Gives the place of the bytes of a pull in their tensor, if they are one run; false: they are several. */
 bool rs_pull_is_run(const struct rs_pull *p, uint64_t *ret_at);
 /** Makes it one run of a file, and says how many bytes the whole file has.  A program that does not look for that reads
  *  the same run: it is a dimension of extent 1, with that stride. */

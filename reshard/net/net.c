@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: opened at first use, accepted, given up at their deadlines. */
+/* Opens connections at first use, accepts others, and gives up those that pass their deadlines. */
 #include "reshard/net/net_i.h"
 
 #include <arpa/inet.h>
@@ -171,7 +171,7 @@ int rs_net_pull(struct rs_net *net, const char *address, const struct rs_pull *p
 	return 0;
 }
 
-/* A listener of another fabric says nothing to what it does not understand. */
+/* Says why a connection is late: a listener of another fabric says nothing to a frame that it does not understand. */
 static const char *late(const struct conn *c)
 {
 	return !c->asks || c->session.open ? "it has not answered in time"

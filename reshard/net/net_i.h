@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What conn.c and net.c share: conn.c has what goes over a connection, net.c the connections. */
+/* The state that conn.c and net.c share: conn.c sends and takes frames, net.c opens and closes connections. */
 #ifndef RS_NET_I_H
 #define RS_NET_I_H
 
@@ -8,8 +8,8 @@
 
 #define OUT_BYTES_MAX (64u << 20) /* answers that wait to be sent, of all connections */
 
-/* Large ones are kept for others: memory of that size is new pages each time, which cost more than what is done with
- * them. */
+/* Buffers of large frames are kept for other frames: memory of that size would be new pages each time, which cost more
+ * than the work on them. */
 #define SPARE_MAX 16
 #define SPARE_ROOM (RS_FRAME_HEADER + RS_FRAME_BODY_MAX + (1u << 20))
 #define SPARE_MIN (256u << 10)	/* smaller ones are not kept */
@@ -65,16 +65,16 @@ struct rs_net {
 	uint8_t bytes[RS_FRAME_HEADER + RS_FRAME_BODY_MAX];
 };
 
-/** The connection is of no use any more: its requests end.  why: NULL: the other side has closed it.  It goes at the
- *  next sweep, when nobody walks over it. */
+/** Ends a connection that is of no use any more, and its requests; `why` is NULL if the other side has closed it.  The
+ *  next sweep releases it, when nobody walks over it. */
 void rs_conn_fail(struct conn *c, const char *why);
 void rs_conns_sweep(struct rs_net *net);
-/** Makes a frame that is to be sent, with room for its payload behind it.  NULL: *err. */
+/** Makes a frame that is to be sent, with room for its payload behind it.  NULL: *err says why not. */
 struct out *rs_out_make(struct conn *c, const struct rs_net_frame *f, struct sc_err *err);
-/** Queues it, signed; before the session is open it waits for that. */
+/** Signs and queues a frame; before the session is open the frame waits for that. */
 void rs_conn_put(struct conn *c, struct out *take_out, size_t signed_bytes);
 void rs_conn_hello(struct conn *c);
-/** Sends what can be sent now; takes what has come. */
+/** Send what can be sent now, and take what has come. */
 void rs_conn_flush(struct conn *c);
 void rs_conn_take(struct conn *c);
 

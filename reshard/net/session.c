@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who the other side is, by HMAC-SHA256 of OpenSSL's libcrypto. */
+/* Proves who both sides are, and signs frames, by HMAC-SHA256 of OpenSSL's libcrypto. */
 #include "reshard/net/session.h"
 
 #include <openssl/crypto.h>
@@ -44,7 +44,7 @@ static void put_id(uint8_t **p, const struct rs_node_id *id, const uint8_t nonce
 	put(p, nonce, 32);
 }
 
-/* What both sides have said, with a word for what it is used for. */
+/* Computes the mac of both sides' hellos, with a word that says what the mac is used for. */
 static void proof(const struct rs_session *s, const char word[5], uint8_t ret[32])
 {
 	uint8_t text[5 + 2 * 70], *p = text;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two nodes prove to each other that they know the cluster's secret, and then sign every header and body.  Pure: nonces
- * are given, bytes are moved by others.
+ * Lets two nodes prove to each other that they know the cluster's secret, and then sign every header and body.  Pure:
+ * the caller gives nonces and moves the bytes.
  *
  *	who asks			who is asked
  *	HELLO 1, nonce a    ->
@@ -38,8 +38,8 @@ struct rs_session {
 };
 
 /**
- * Begins a session.  nr_secrets: 1 or 2, the one that is used first; the other one is taken, too, while secrets change.
- * nonce: 32 random bytes that no session had before.
+ * Begins a session.  There are 1 or 2 secrets: this side uses the first; the other side may use the second, too, while
+ * secrets change.  `nonce` is 32 random bytes that no session had before.
  */
 void rs_session_begin(struct rs_session *s, bool asks, const struct rs_node_id *me,
 		      const uint8_t (*secrets)[RS_SECRET_BYTES], unsigned nr_secrets, const uint8_t nonce[32]);
@@ -47,19 +47,19 @@ void rs_session_begin(struct rs_session *s, bool asks, const struct rs_node_id *
 /** Computes the SHA-256 of some bytes. */
 void rs_sha256(const void *at, size_t bytes, uint8_t ret[32]);
 
-/** Makes the HELLO that is this side's turn; 1: *ret is to be sent; 0: it is the other side's turn, or all is said. */
+/** Makes this side's next HELLO: 1 (*ret is to be sent) or 0 (it is the other side's turn, or all is said). */
 int rs_session_hello(struct rs_session *s, struct rs_net_frame *ret);
 
 /** Takes a HELLO.  SC_E_PERMISSION (another cluster or secret, a step out of turn), SC_E_UNSUPPORTED (protocols): the
  *  connection is to be closed, after a while that tells nothing. */
 int rs_session_take_hello(struct rs_session *s, const struct rs_net_frame *f, struct sc_err *err);
 
-/** Returns the number of the protocol that both speak, the highest: each frame but HELLO has it. */
+/** Returns the highest number of the protocol that both sides speak; each frame but HELLO has it. */
 uint8_t rs_session_protocol(const struct rs_session *s);
 /** Signs a formatted frame, of `bytes` bytes with its header, which gets the protocol's number. */
 void rs_session_seal(struct rs_session *s, uint8_t *frame, size_t bytes);
-/** Checks header and body of the next frame.  SC_E_PERMISSION: it is not by the peer, not the next, or
- *  of another protocol. */
+/** Checks header and body of the next frame.  SC_E_PERMISSION: the frame is not by the peer, not the next one, or of
+ *  another protocol. */
 int rs_session_check(struct rs_session *s, const uint8_t *frame, size_t bytes, struct sc_err *err);
 
 #endif

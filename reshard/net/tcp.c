@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wires over TCP, with TLS or without: a socket each, by epoll. */
+/* Makes wires over TCP, with TLS or without: each is a socket, and epoll waits for all. */
 #include "reshard/net/wire.h"
 
 #include <errno.h>
@@ -104,7 +104,7 @@ static ssize_t tcp_recv(struct rs_wire *wire, void *to, size_t bytes, const char
 	return reason_of(recv(w->fd, to, bytes, 0), why);
 }
 
-/* No event tells of what TLS has taken from the socket already. */
+/* Tells whether TLS has bytes that it took from the socket already, of which no event tells. */
 static bool tcp_has_more(const struct rs_wire *wire)
 {
 	const struct tcp_wire *w = (const struct tcp_wire *)wire;

@@ -22,7 +22,7 @@ struct rs_tls {
 	struct timespec times[NR_FILES]; /* of the files as they were last looked at */
 };
 
-/* Says what OpenSSL says: the newest of its errors, which are forgotten.  s: a connection, or NULL. */
+/* Says in words why OpenSSL refused, and forgets its errors; `s` is the connection, or NULL. */
 static const char *reason(const SSL *s)
 {
 	static char text[200];
@@ -39,7 +39,7 @@ static const char *reason(const SSL *s)
 	return text;
 }
 
-/* A daemon has nobody to ask: a key with a pass phrase cannot be used. */
+/* Gives no pass phrase: a daemon has nobody to ask, so a key with one cannot be used. */
 static int no_pass_phrase(char *to, int room, int writes, void *arg)
 {
 	(void)to, (void)room, (void)writes, (void)arg;
@@ -71,7 +71,8 @@ static int load_files(SSL_CTX *c, const char *folder, struct sc_err *err)
 	return 0;
 }
 
-/* A handshake is made for each connection: no session is kept, so what is replaced is not used on. */
+/* Reads the certificates.  No session of TLS is kept, so each connection makes a handshake, by the certificates that
+ * are there then. */
 static int make_context(const char *folder, SSL_CTX **ret, struct sc_err *err)
 {
 	SSL_CTX *c = SSL_CTX_new(TLS_method());
@@ -141,8 +142,8 @@ void rs_tls_free(struct rs_tls *t)
 	sc_sys.release(t);
 }
 
-/* Takes certificates that were replaced.  Ones that cannot be used, say, because only a part of them is there by now,
- * are said once, and looked at again when they change. */
+/* Takes certificates that were replaced.  If they cannot be used, say, as not all files are replaced yet, it logs that
+ * once, and looks at the files again when they change. */
 static void renew(struct rs_tls *t)
 {
 	SSL_CTX *newer = NULL;
@@ -181,7 +182,7 @@ void rs_tls_end(struct ssl_st *s)
 	SSL_free(s);
 }
 
-/* Says why nothing went, as recv(2) would: 0, the other side has closed it; else -1 and errno. */
+/* Says why no byte went, as recv(2) would: 0 (the other side has closed the connection), or -1 and errno. */
 static ssize_t nothing(SSL *s, const char **why)
 {
 	const int number = errno, e = SSL_get_error(s, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mutual TLS 1.3 of OpenSSL below the frames: both sides have a certificate of the cluster's own CA.  It makes secret
- * what goes over a connection, and keeps out a forger in the path; who a node is, HELLOs say, as without it.
+ * Puts mutual TLS 1.3 of OpenSSL below the frames: both sides have a certificate of the cluster's own CA.  TLS keeps
+ * the bytes of a connection secret, and keeps out a forger in the path; HELLOs say who a node is, as without TLS.
  *
  * A folder has ca.pem, cert.pem and key.pem.  They may be replaced while a node runs: new connections use the new ones.
  */
@@ -17,7 +17,8 @@
 struct rs_tls;
 struct ssl_st; /* one connection's: OpenSSL's SSL */
 
-/** SC_E_FORMAT (a file is missing or no certificate or key, or they do not belong together), SC_E_NO_MEMORY. */
+/** Reads the files of a folder.  SC_E_FORMAT (a file is missing, or no certificate or key, or the files do not belong
+ *  together), SC_E_NO_MEMORY. */
 int rs_tls_new(const char *folder, struct rs_tls **ret, struct sc_err *err);
 void rs_tls_free(struct rs_tls *t);
 
@@ -26,13 +27,14 @@ void rs_tls_free(struct rs_tls *t);
 struct ssl_st *rs_tls_begin(struct rs_tls *t, int fd, bool asks);
 void rs_tls_end(struct ssl_st *s);
 
-/** As recv(2) and send(2), with the handshake before the first byte; EAGAIN: wait as rs_tls_wants_out() says.  Another
- *  errno: *why is the reason, in a static buffer; NULL: the other side has closed the connection. */
+/** As recv(2) and send(2), with the handshake before the first byte.  After EAGAIN the caller waits as
+ *  rs_tls_wants_out() says.  With another errno *why is the reason, in a static buffer, or NULL: the other side has
+ *  closed the connection. */
 ssize_t rs_tls_recv(struct ssl_st *s, void *to, size_t bytes, const char **why);
 ssize_t rs_tls_send(struct ssl_st *s, const void *from, size_t bytes, const char **why);
-/** Says whether bytes were taken from the socket that rs_tls_recv() has not returned. */
+/** Tells whether TLS has taken bytes from the socket that rs_tls_recv() has not returned. */
 bool rs_tls_has_more(const struct ssl_st *s);
-/** Says, after EAGAIN, whether the socket must take bytes before there is something to do. */
+/** Tells, after EAGAIN, whether the socket must take bytes before there is something to do. */
 bool rs_tls_wants_out(const struct ssl_st *s);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wires over UCX: an endpoint each, and its stream of bytes.  Only this file and ucx_load.c use UCX.
+ * Makes wires over UCX: each is an endpoint, and its stream of bytes.  Only this file and ucx_load.c use UCX.
  *
  * 1. UCX receives into memory of its own, from which recv() copies: no request of UCX knows memory of a user.
  * 2. UCX sends from slabs, one for each endpoint that sends.  A slab is UCX's until UCX has given it back, also after
@@ -75,7 +75,7 @@ static int fail(struct sc_err *err, ucs_status_t status, const char *what)
 
 /* --- a wire --- */
 
-/* Has turn() tell the user of the wire. */
+/* Notes that turn() is to tell the user of the wire. */
 static void tell(struct ucx_wire *w)
 {
 	if (w->is_to_tell)
@@ -85,14 +85,14 @@ static void tell(struct ucx_wire *w)
 	w->fabric->to_tell = w;
 }
 
-/* Lets the descriptor tell of what comes next.  False: there is something to do already.  UCX's first refusal may be by
- * a signal of before, which it has taken. */
+/* Lets the descriptor tell of what comes next.  False: there is something to do already.  UCX is asked twice, as its
+ * first refusal may be due to an earlier signal, which that call has taken. */
 static bool arm(struct ucx *f)
 {
 	return rs_ucx.worker_arm(f->worker) == UCS_OK || rs_ucx.worker_arm(f->worker) == UCS_OK;
 }
 
-/* What was begun outside of wait() may have left something to do that the descriptor does not tell of. */
+/* Has the descriptor tell of work that a call outside of wait() may have left. */
 static void wake(struct ucx *f)
 {
 	if (!f->in_turn && !arm(f))
@@ -157,7 +157,7 @@ static void on_sent(void *request, ucs_status_t status, void *arg)
 	tell(w);
 }
 
-/* to: of a peer; NULL: by a peer's request. */
+/* Makes a wire to the address of a peer, or, if `to` is NULL, by a peer's request. */
 static int wire_new(struct ucx *f, const struct sockaddr_in *to, ucp_conn_request_h request, struct ucx_wire **ret,
 		    struct sc_err *err)
 {
@@ -359,7 +359,7 @@ static void accept_all(struct ucx *f)
 	f->nr_accepted = 0;
 }
 
-/* Releases closed wires that UCX knows no more. */
+/* Releases closed wires that UCX does not know any more. */
 static void release_closed(struct ucx *f)
 {
 	for (struct ucx_wire **p = &f->closed, *w; (w = *p);) {
@@ -408,7 +408,7 @@ static bool turn(struct ucx *f)
 	return did;
 }
 
-/* Does what there is to do, and then lets the descriptor tell of more.  False: there was nothing. */
+/* Does what there is to do, and then lets the descriptor tell of more.  False: there was nothing to do. */
 static bool turns(struct ucx *f)
 {
 	bool did = false;
@@ -482,7 +482,8 @@ static void ucx_end(struct rs_fabric *fabric)
 	sc_sys.release(f);
 }
 
-/* By TCP, where the environment does not say something else: UCX would take shared memory between containers. */
+/* Makes UCX use TCP, unless the environment says something else: by itself UCX would take shared memory between
+ * containers. */
 static int begin_context(struct ucx *f, struct sc_err *err)
 {
 	/* name here, without the transport's own prefix; in the environment */

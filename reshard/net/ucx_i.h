@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UCX's functions, of libraries that are loaded when they are wanted. */
+/* Names UCX's functions, of libraries that are loaded when they are wanted. */
 #ifndef RS_UCX_I_H
 #define RS_UCX_I_H
 

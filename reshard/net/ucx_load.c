@@ -16,7 +16,7 @@ static int find(void *library, const char *name, void *ret, struct sc_err *err)
 					   name);
 }
 
-/* Loads UCX, which stays.  Its handlers of signals go again: guarded reads of files need SIGBUS. */
+/* Loads UCX, which stays.  Takes UCX's handlers of signals away again: guarded reads of files need SIGBUS. */
 int rs_wire_ucx_load(struct sc_err *err)
 {
 	struct sigaction actions[SIGSYS + 1];

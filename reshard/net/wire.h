@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What carries bytes between two nodes: TCP, with TLS or without (tcp.c), or UCX (ucx.c).  Frames, sessions, limits and
- * deadlines are the same over each kind.
+ * Carries bytes between two nodes: by TCP, with TLS or without (tcp.c), or by UCX (ucx.c).  Frames, sessions, limits
+ * and deadlines are the same over each kind.
  *
- * A fabric is what all connections of a net share: the listener, and what is waited for.  A wire is one connection.
+ * A fabric is what all connections of a net share: the listener, and the waiting for all.  A wire is one connection.
  * A wire never touches memory of its user outside of a call, and nothing but wait() blocks.
  */
 #ifndef RS_WIRE_H
@@ -26,7 +26,7 @@ struct rs_wire {
 	void *user;	/* who is told of it; NULL: nobody */
 };
 
-/** What wait() tells. */
+/** The calls by which wait() tells what has happened. */
 struct rs_wire_events {
 	void *arg;
 	/** A peer has opened a connection: the callee sets its user, or closes it. */
@@ -70,7 +70,7 @@ struct rs_wire_kind {
 };
 
 extern const struct rs_wire_kind rs_wire_tcp;
-/** There only where this program is built with UCX's headers (RS_HAS_UCX). */
+/** Exists only if this program is built with UCX's headers (RS_HAS_UCX). */
 extern const struct rs_wire_kind rs_wire_ucx;
 int rs_wire_ucx_load(struct sc_err *err); /* SC_E_UNSUPPORTED */
 
