@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a command of this node changes in etcd about a job, but for its head: name, mode, owner, first layout, settings,
- * tags.  Each is one transaction, over what was read before; where that has changed meanwhile, it is read again.  The
- * caller then does the same here, and other nodes' workers follow (take.c).
+ * Changes in etcd what a command of this node changes of a job, but for its head: name, mode, owner, first layout,
+ * settings, tags.  Each change is one transaction, over keys that were read before; if a key has changed meanwhile, all
+ * are read again.  The caller then makes the same change here, and other nodes' workers follow (take.c).
  */
 #include "reshard/rows/rows_i.h"
 
@@ -124,7 +124,7 @@ static void put_attr(struct rs_job *job, const struct meta_job_row *attr, struct
 		row->gid = attr->gid;
 }
 
-/* One attempt at another name (NULL: as it is), or mode and owner, over the row that was read. */
+/* Tries once to put another name (NULL: it stays), or mode and owner, over the row that was read. */
 static int put_row(struct rs_member *m, struct rs_shared *j, const struct rs_got *was, const char *name,
 		   const struct meta_job_row *attr, struct sc_err *err)
 {
@@ -222,7 +222,7 @@ int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc
 
 /* --- the first layout and topology: all nodes have them --- */
 
-/* One attempt: 1, another node has changed the job's row. */
+/* Tries once to put the first layout or topology: 0, 1 (another node has changed the job's row) or an error. */
 static int put_first(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, const uint8_t layout[32],
 		     struct sc_err *err)
 {
@@ -273,13 +273,13 @@ static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs
 
 /* --- settings --- */
 
-/* What a machine has, not the job. */
+/* Tells whether a setting is the machine's, not the job's. */
 static bool is_own(const char *key)
 {
 	return strcmp(key, "engine") == 0 || strcmp(key, "buffer_mib") == 0 || strcmp(key, "home") == 0;
 }
 
-/* Appends the lines of what was set before and is not set now, then what is. */
+/* Appends the lines of settings that the change does not set, then those that it does. */
 static void merge(const char *was, const struct rs_amend *change, struct sc_buf *to)
 {
 	for (const char *line = was ? was : ""; *line; line += strcspn(line, "\n"), line += *line == '\n') {
@@ -297,7 +297,7 @@ static void merge(const char *was, const struct rs_amend *change, struct sc_buf 
 			sc_buf_printf(to, "%s=%s\n", change->settings[i].key, change->settings[i].value);
 }
 
-/* One attempt: 1, another node was there before. */
+/* Tries once to put settings: 0, 1 (another node was first) or an error. */
 static int put_config(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
 {
 	const struct meta_key key = rs_key_of(META_KEY_CONFIG, j->id), job = rs_key_of(META_KEY_JOB, j->id);
@@ -359,7 +359,7 @@ bool rs_member_keeps(struct rs_member *m, const struct rs_job *job)
 	return keeps;
 }
 
-/* Of a job that is no other node's any more. */
+/* Changes a job that was removed from the cluster, and is kept on this node alone. */
 static int amend_kept(struct rs_member *m, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
 {
 	int rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of etcd that a command reads and then changes, if they are as they were read. */
+/* Reads keys of etcd for a command, and changes them if they are still as they were read. */
 #include "reshard/rows/rows_i.h"
 
 #include <errno.h>

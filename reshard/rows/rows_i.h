@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What commands of a node change in etcd about jobs, but for their heads.
+ * Changes in etcd what commands of a node change of jobs, but for their heads.
  *
  *	amend.c		rows of jobs, their first layouts and settings
  *	tags.c		tags of versions
@@ -13,9 +13,9 @@
 #include "reshard/peers/peers_i.h"
 
 /* --- edit.c --- */
-/** Makes a random number that is none of another job or command. */
+/** Makes a random number that no other job or command has. */
 int rs_member_token(uint64_t *ret, struct sc_err *err);
-/** What a key has: `text` of kinds without fields, which the caller releases. */
+/** The value of a key that was read; the caller releases `text`, which keys of a kind without fields have. */
 struct rs_got {
 	bool is, failed;
 	uint64_t mod, token;		/* token: of PROPOSAL */
@@ -23,8 +23,8 @@ struct rs_got {
 };
 struct meta_key rs_key_of(enum meta_key_kind kind, uint64_t job);
 int rs_member_get(struct rs_member *m, struct meta_key key, struct rs_got *ret, struct sc_err *err);
-/** A transaction as it grows: a key is as it was read (MOD, 0: absent); META_PUT, META_DELETE; `revision` at which it
- *  was done. */
+/** A transaction as it grows: rs_edit_expect() adds that a key is as it was read (its MOD; 0: absent), rs_edit_op() a
+ *  META_PUT or META_DELETE.  rs_edit_make() sets the `revision` at which it was done. */
 struct rs_edit {
 	struct meta_compare compares[META_TXN_OPS_MAX];
 	struct meta_op then[META_TXN_OPS_MAX];
@@ -35,7 +35,7 @@ struct rs_edit {
 void rs_edit_expect(struct rs_edit *c, struct meta_key key, uint64_t mod);
 struct meta_op *rs_edit_op(struct rs_edit *c, int what, struct meta_key key);
 enum meta_outcome rs_edit_make(struct rs_member *m, struct rs_edit *c);
-/** Errors of commands: no answer; others were there first, RS_EDIT_TRIES times. */
+/** Fail a command: etcd did not answer; other nodes were first, RS_EDIT_TRIES times. */
 int rs_edit_unknown(struct sc_err *err);
 int rs_edit_again(struct sc_err *err);
 
@@ -50,11 +50,11 @@ int rs_member_amend(struct rs_member *m, struct rs_job *job, const struct rs_ame
 /** Removes a job's name and row, while its proposal `token` stands: 0; 1, no answer came; or an error, and nothing has
  *  changed. */
 int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc_err *err);
-/** Has etcd the row of a job?  1, 0 or an error. */
+/** Tells whether etcd has the row of a job: 1, 0 or an error. */
 int rs_member_is_named(struct rs_member *m, uint64_t id, struct sc_err *err);
 /** Tells whether a job was removed from the cluster, and is kept here as its files are not committed. */
 bool rs_member_keeps(struct rs_member *m, const struct rs_job *job);
-/** Text of a job's row; and back: ret->name is in the text, which is changed. */
+/** Format a job's row as text, and read it back: ret->name points into the text, which is changed. */
 void rs_job_row_text(const struct meta_job_row *row, struct sc_buf *to);
 int rs_job_row_read(char *text, struct meta_job_row *ret, struct sc_err *err);
 

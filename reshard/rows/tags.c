@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tags of versions: a key of etcd for each.  A node reads all of a job's when one has changed. */
+/* Puts and follows tags of versions, each a key of etcd.  A node reads all tags of a job when one has changed. */
 #include "reshard/rows/rows_i.h"
 
 #include <inttypes.h>
@@ -72,7 +72,7 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	return 0;
 }
 
-/* Tags are taken off before others are given: a tag has one version. */
+/* Saves the changes of tags: takes tags off before it gives others, as a tag has one version. */
 static int save(struct rs_member *m, const struct following *f, struct sc_err *err)
 {
 	int rc = meta_catalog_begin(m->s->catalog, true, err);
@@ -109,7 +109,7 @@ int rs_member_follow_tags(struct rs_member *m, struct rs_shared *j, struct sc_er
 
 /* --- a command --- */
 
-/* A version that is being dropped gets no tag. */
+/* Adds to the edit that a version is stored still: a version that is being dropped gets no tag. */
 static int expect_version(struct rs_member *m, uint64_t id, uint64_t nr, struct rs_edit *c, struct sc_err *err)
 {
 	const struct meta_key key = {.kind = META_KEY_STORE, .job = id, .nr = nr};
@@ -125,7 +125,7 @@ static int expect_version(struct rs_member *m, uint64_t id, uint64_t nr, struct 
 	return rc;
 }
 
-/* One attempt.  A version has one tag, and a tag one version. */
+/* Tries once to put a tag.  A version has one tag, and a tag one version. */
 static int put_tag(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
 {
 	struct meta_key key = rs_key_of(META_KEY_TAG, j->id);
