@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all files of the core are made with: actions, requests, transactions, lists, jobs. */
+/* Makes what all files of the core use: actions, requests, transactions, lists, jobs. */
 #include "reshard/cluster/core_i.h"
 
 #include <assert.h>

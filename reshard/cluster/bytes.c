@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a version is stored: pull, ready, settle, retire; and when files of a set that nothing names may go.
+ * Takes the steps of a version's storage (pull, ready, settle, retire), and says when files of a set that nothing names
+ * may go.
  *
  * 1. A node is ready when its files are on disk; a version is settled when all destinations are ready.
  * 2. A set dies with the last storage that names it.  Its files go when every member has said, by its low-water mark,
  * that it knows of the death and reads nothing of the set.
- * 3. Nothing is removed by what the catalog remembers: etcd is asked first.
- * 4. A storage that is made of what nodes keep has no name before etcd has it, and is not told of before (RS_EV_HAVE):
- * so nothing that a node has said it keeps (ready) can be dead while the head may still be stored in it.
+ * 3. Nothing is removed because the catalog remembers so: etcd is asked first.
+ * 4. A storage that is made of what nodes keep has no name before etcd has it, and RS_EV_HAVE does not tell of it
+ *    before: so a set that a node has said it keeps (ready) cannot be dead while the head may still be stored in it.
  */
 #include "reshard/cluster/core_i.h"
 
@@ -113,7 +114,8 @@ static bool is_caretaker(struct rs_core *c, const struct job *j)
 	return c->is_keeper && c->now >= at;
 }
 
-/* First it reads who is ready and registered, then it says so. */
+/* Begins to settle a version: reads which nodes are ready and registered; settle_answer() then puts that it is
+ * settled. */
 static void settle_step(struct rs_core *c, struct job *j, const struct store_cell *s)
 {
 	struct meta_op *list;
@@ -129,7 +131,7 @@ static void settle_step(struct rs_core *c, struct job *j, const struct store_cel
 	rs_txn_get(t, rs_key(META_KEY_STORE, j, j->known));
 }
 
-/* The registration in whose life a node is ready; 0: it is not.  *ret_files: what it keeps. */
+/* Gives the registration in whose life a node is ready, and in *ret_files what it keeps; 0: the node is not ready. */
 static uint64_t ready_in(const struct rs_event *e, uint32_t node, struct meta_hash *ret_files)
 {
 	uint64_t ready = 0, registered = 0;
@@ -149,7 +151,7 @@ static uint64_t ready_in(const struct rs_event *e, uint32_t node, struct meta_ha
 	return ready == registered || !RULE(ready_epoch) ? ready : 0;
 }
 
-/* When all members are ready, what they keep can be made the storage. */
+/* Asks, once all members are ready, to make what they keep the storage. */
 static void ask_place(struct rs_core *c, struct job *j, const struct rs_event *e)
 {
 	struct rs_keep *keep = sc_arena_array(&c->arena, c->members.nr + 1, sizeof(*keep));
@@ -171,7 +173,7 @@ static void ask_place(struct rs_core *c, struct job *j, const struct rs_event *e
 	a->keep = keep;
 }
 
-/* How many destinations are ready; those that keep other files than the storage is made of are not. */
+/* Counts the destinations that are ready; one that keeps other files than the storage is made of is not. */
 static size_t count_ready(const struct job *j, const struct rs_event *e)
 {
 	struct meta_hash files;
@@ -183,7 +185,7 @@ static size_t count_ready(const struct job *j, const struct rs_event *e)
 	return ready;
 }
 
-/* A set that stays has the token of the command that made it. */
+/* Gives the token of the command that made a set: a set that stays in the storage has it already. */
 static uint64_t token_of(const struct job *j, const struct meta_value *store, const struct meta_hash *set)
 {
 	for (uint32_t i = 0; i < store->store.nr; i++)
@@ -238,8 +240,8 @@ static bool is_tagged(const struct job *j, uint64_t nr)
 	return false;
 }
 
-/* The oldest version without a tag goes, unless something has changed below all/ that is not known here: a tag.  Its
- * record stays: a node that was away learns by it what became of what it had prepared. */
+/* Retires the oldest version without a tag, unless something has changed below all/ that is not known here: it may be a
+ * tag.  The version's record stays: a node that was away learns by it what became of what it had prepared. */
 static void retire_step(struct rs_core *c, struct job *j)
 {
 	const struct store_cell *first = NULL;
@@ -334,7 +336,7 @@ static bool reads_it(const struct meta_low_value *low, const struct meta_hash *s
 	return false;
 }
 
-/* Does every member know that it died, and read it no more? */
+/* Tells whether every member knows that a set has died, and reads it no more. */
 static bool may_go(const struct rs_event *e, const struct set_fact *f)
 {
 	const struct meta_record *members = rs_record(e, META_KEY_MEMBERS);

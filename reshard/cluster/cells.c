@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is known of all/, key by key, with the revision of each.
+ * Keeps what is known of all/, key by key, with the revision of each.
  *
  * 1. Older news never replaces newer: an answer can arrive after a change that it does not know of. [reads_ordered]
- * 2. `position` moves with the watch only, so whoever is at a revision knows all changes up to there.  Answers to this
- *    node's own transactions are taken for proposal, head and storage, which they are ahead of the watch with; never
- * for the list of members, which would tell that this node is a member before it knows the head.
+ * 2. `position` moves with the watch only, so a node that is at a revision knows all changes up to there.  Answers to
+ *    this node's own transactions, which are ahead of the watch, are taken for proposal, head and storage; never for
+ *    the list of members, which would tell that this node is a member before it knows the head.
  */
 #include "reshard/cluster/core_i.h"
 
@@ -91,7 +91,7 @@ static void die(struct rs_core *c, struct job *j, const struct meta_hash *set, u
 	c->last_death = sc_max_u64(c->last_death, revision);
 }
 
-/* What has no name any more has died at this revision. */
+/* Notes that a set died at this revision, unless something names it still. */
 static void bury(struct rs_core *c, struct job *j, const struct meta_hash *set, uint64_t revision)
 {
 	struct set_fact *f = rs_facts_find(&j->have, set);
@@ -103,7 +103,7 @@ static void bury(struct rs_core *c, struct job *j, const struct meta_hash *set, 
 		f->died = revision;
 }
 
-/* Of a version only an older one than the head can be dead: else etcd has lost it. */
+/* Tells whether a set may be dead.  A version can be only if it is older than the head: else etcd has lost it. */
 static bool may_be_dead(const struct job *j, const struct meta_hash *set)
 {
 	const uint64_t nr = rs_version_of(set, j->id);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A command of this node that makes a version: struct command has its phases.
+ * Takes a command of this node that makes a version through its phases, which struct command has.
  *
  * 1. One transaction is the atomic point: the commit.  It needs the proposal, so a proposal that is gone can't be
  *    committed any more, wherever the transaction is.
- * 2. A failure is reported when that is certain; until then the command goes on resolving, however long it takes.
+ * 2. A failure is reported once it is certain; until then the command goes on resolving, however long that takes.
  */
 #include "reshard/cluster/core_i.h"
 
@@ -95,7 +95,7 @@ static void propose(struct rs_core *c, struct job *j)
 	rs_txn_else_get(t, rs_key(META_KEY_PROPOSAL, j, 0));
 }
 
-/* The proposal is this command's, since this revision.  It closes the gate at once. */
+/* Notes that the proposal is this command's, since this revision.  It closes the gate at once. */
 static void proposed(struct rs_core *c, struct job *j, uint64_t create)
 {
 	struct meta_record r = {rs_key(META_KEY_PROPOSAL, j, 0), true, create, create, proposal_value(c, &j->command)};
@@ -159,7 +159,7 @@ static bool all_prepared(const struct rs_core *c, const struct job *j)
 	return true;
 }
 
-/* The version whose storage one of this command takes over; NULL: it has its own, or there is none. */
+/* Gives the version whose storage this command's version takes over; NULL: it has its own, or there is none. */
 static const struct store_cell *taken_over(const struct job *j, const struct rs_event *e)
 {
 	switch (j->command.change) {
@@ -172,7 +172,7 @@ static const struct store_cell *taken_over(const struct job *j, const struct rs_
 	}
 }
 
-/* The storage of a version: its own sets, those of its base, or of the version that it goes back to. */
+/* Puts the storage of a version: its own sets, those of its base, or those of the version that it goes back to. */
 static void put_store(struct rs_core *c, struct job *j, struct meta_txn *t, const struct rs_event *e)
 {
 	const struct store_cell *base = rs_store_of(j, j->command.base), *from = taken_over(j, e);
@@ -194,8 +194,8 @@ static void put_store(struct rs_core *c, struct job *j, struct meta_txn *t, cons
 		rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_STORE, j, from->nr), from->cell.mod);
 }
 
-/* Nobody asks any more who was ready with the base, and what he keeps of it: each node has said so.  A list that came
- * after the commit of the base goes with the next one. */
+/* Removes what nodes have said of the base, ready and kept, as nobody asks for it any more.  A list that came after the
+ * commit of the base goes with the next commit. */
 static void clear_reports(struct meta_txn *t, const struct job *j, uint64_t base)
 {
 	rs_txn_clear(t, META_RANGE_READY, rs_key(META_KEY_READY, j, base));
@@ -260,7 +260,7 @@ static void committed(struct rs_core *c, struct job *j)
 	rs_member_lift(c, j, j->command.token);
 }
 
-/* The commit was applied at this revision: the node knows it before its watch does. */
+/* Takes the commit, which was applied at this revision: the node knows of it before its watch does. */
 static void applied(struct rs_core *c, struct job *j, uint64_t revision)
 {
 	struct command *m = &j->command;
@@ -307,7 +307,8 @@ static void commit_answer(struct rs_core *c, struct job *j, const struct rs_even
 
 /* --- resolve --- */
 
-/* Removes the proposal, or reads what became of it: its version's token, which the head has, or its record. */
+/* Removes the proposal, or reads what became of it: the token of its version, in the head or in the version's
+ * record. */
 static void resolve(struct rs_core *c, struct job *j)
 {
 	struct command *m = &j->command;
@@ -368,7 +369,7 @@ static bool all_hidden(const struct command *m, uint32_t me)
 	return m->members.nr && nr == others;
 }
 
-/* Committed; the command is done when nobody shows its base any more. */
+/* Ends a command that is committed, when nobody shows its base any more. */
 static void shown_step(struct rs_core *c, struct job *j)
 {
 	struct command *m = &j->command;

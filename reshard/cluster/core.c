@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events come in, actions go out.
+ * Takes events in, and gives actions out.
  *
- * 1. An answer counts only for the request that is on its way in its slot: those of requests that were given up are
- *    strangers'.
+ * 1. An answer counts only for the request that is on its way in its slot: an answer to a request that was given up is
+ *    a stranger's.
  * 2. No step depends on which event led to it.
  */
 #include "reshard/cluster/core_i.h"

@@ -2,10 +2,10 @@
 /*
  * The protocol of several daemons, one namespace, for one node: a state machine without I/O, threads or clocks.
  *
- *	rs_core_event()		something has happened: an answer or a change of etcd, a message, a command, a
- *				local fact, or time has passed
- *	rs_core_next()		what to do about it, one action at a time, in this order
- *	rs_core_current()	which version plain paths of a job get now
+ *	rs_core_event()		takes what has happened: an answer or a change of etcd, a message, a command, a
+ *				local fact, or that time has passed
+ *	rs_core_next()		gives what to do about it, one action at a time, in this order
+ *	rs_core_current()	says which version plain paths of a job get now
  *
  * Times are of one clock that does not stop while the machine sleeps (CLOCK_BOOTTIME), in nanoseconds.  One thread, or
  * one lock around all calls.  docs/cluster-protocol.md has the protocol and its rules, rules.h their names.
@@ -17,7 +17,7 @@
 
 struct rs_core;
 
-/* All times in ns of the node's own clock. */
+/* Times of the protocol, in ns of the node's own clock. */
 struct rs_core_times {
 	int64_t fresh;		/* F: plain paths are answered so long after a confirmed read was sent */
 	int64_t drift_ppm;	/* clocks of two nodes run apart at most so fast */
@@ -168,20 +168,21 @@ struct rs_act {
 	struct meta_hash set;
 };
 
-/** Returns what stands for a version, for HAVE, USING and DELETE: it lives as long as it has a storage. */
+/** Returns the hash that stands for a version in HAVE, USING and DELETE; it lives as long as the version has a
+ *  storage. */
 struct meta_hash rs_version_life(uint64_t job, uint64_t nr);
-/** Returns the version that this stands for, of this job; 0: it is a set. */
+/** Returns the version of a job for which a hash stands; 0: the hash is that of a set. */
 uint64_t rs_version_of(const struct meta_hash *set, uint64_t job);
 
 /** Makes a core that begins to register.  SC_E_LIMIT (times that do not hold together), SC_E_NO_MEMORY. */
 int rs_core_new(const struct rs_core_config *config, int64_t now, struct rs_core **ret, struct sc_err *err);
 void rs_core_free(struct rs_core *c);
 
-/** Takes an event; all actions of the last one have been taken by rs_core_next().  SC_E_NO_MEMORY: the core is of no
- *  use any more, answers no plain path, and must be made anew, as after a crash. */
+/** Takes an event; the caller has taken all actions of the last one by rs_core_next().  SC_E_NO_MEMORY: the core is of
+ *  no use any more, answers no plain path, and must be made anew, as after a crash. */
 int rs_core_event(struct rs_core *c, int64_t now, const struct rs_event *e, struct sc_err *err);
 
-/** Returns the next action, NULL: no more.  It lives until the next event. */
+/** Returns the next action, which lives until the next event; NULL: there are no more. */
 const struct rs_act *rs_core_next(struct rs_core *c);
 
 /** Returns when the core wants RS_EV_TIME at the latest. */
@@ -192,24 +193,25 @@ int64_t rs_core_wake(const struct rs_core *c);
 uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int64_t *ret_until);
 
 /**
- * Tells whether nothing is on its way in the cluster, as far as this node knows: no command, of any job.  *ret_tick:
- * the revision of `all/tick` as of which it knows that.  A transaction that compares it is done only if it is so still.
+ * Tells whether no command of any job is on its way in the cluster, as far as this node knows.  *ret_tick is the
+ * revision of `all/tick` as of which it knows that: a transaction that compares it is done only if that is so still.
  */
 bool rs_core_is_quiet(const struct rs_core *c, uint64_t *ret_tick);
 /** Returns the newest version of a job; 0: there is none. */
 uint64_t rs_core_head(const struct rs_core *c, uint64_t job);
 /** Tells whether a version has a storage: it was not dropped. */
 bool rs_core_stores(const struct rs_core *c, uint64_t job, uint64_t nr);
-/** Walks over the sets that versions are stored in, of all jobs, until `fn` is not 0, which it returns. */
+/** Walks over the sets that versions are stored in, of all jobs, until `fn` returns something else than 0, which it
+ *  then returns, too. */
 int rs_core_each_set(const struct rs_core *c, int (*fn)(void *arg, const struct meta_hash *set), void *arg);
-/** Gives the number of job `at` that this node knows of; 0: that is the end. */
+/** Gives the number of the `at`-th job that this node knows of; 0: there are no more. */
 uint64_t rs_core_job_at(const struct rs_core *c, size_t at);
 /** Returns the epoch of this node's registration; 0: it is not registered. */
 uint64_t rs_core_epoch(const struct rs_core *c);
-/** Gives the numbers of the members, in order, as far as this node knows: at most `room`.  Returns how many there
+/** Gives the numbers of at most `room` members, in order, as far as this node knows.  Returns how many members there
  *  are. */
 size_t rs_core_members(const struct rs_core *c, uint32_t *ret, size_t room);
-/** Returns the revision at which that list was put; 0: there is none. */
+/** Returns the revision at which the list of members was put; 0: there is none. */
 uint64_t rs_core_members_mod(const struct rs_core *c);
 /** Lists members that this node's command waits for: up to `room` of those that have not prepared it yet.  Returns how
  *  many it has listed; 0, too, for a command that waits for nobody. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the core share.  Each event changes facts; then rs_core_event() runs all steps below, which look at
- * what is, not at what has happened: a step whose time has come does its action, whatever led there.
+ * The state that the files of the core share.  Each event changes facts; then rs_core_event() runs all steps below,
+ * which look at the facts, not at the event: a step whose time has come does its action, whatever led there.
  *
- *	core.c		events come in, actions go out
+ *	core.c		takes events in, gives actions out
  *	command.c	a proposal of this node: propose, commit, resolve, shown
  *	member.c	a proposal of any node: gate, check, answer, outcome; hide and show
  *	bytes.c		ready, settle, retire, low-water, delete
  *	register.c	registration, freshness, fence, list of members
  *	cells.c		what is known of etcd: all/, as the watch delivers it
- *	acts.c		what they are made with
+ *	acts.c		actions, requests, transactions, lists, jobs, which all others use
  * Each calls only those below it.
  */
 #ifndef RS_CORE_I_H
@@ -20,7 +20,8 @@
 
 #define NS_MAX INT64_MAX
 
-/* Requests that may be on their way, one of each; the first are the node's, the others each job's. */
+/* Requests that may be on their way, one of each kind; those before SLOT_COMMAND are the node's, the
+ * others each job's. */
 enum slot {
 	SLOT_LEASE, SLOT_KEEPALIVE, SLOT_FRESH, SLOT_SNAPSHOT, SLOT_KEEPER, SLOT_LOW, SLOT_DELETE,
 	SLOT_COMMAND, SLOT_STRAY, SLOT_SHOWN, SLOT_READY, SLOT_SETTLE, SLOT_RETIRE, SLOT_NR
@@ -199,7 +200,7 @@ struct rs_act *rs_core_act(struct rs_core *c, enum rs_act_kind kind, const struc
 struct rs_act *rs_core_ask(struct rs_core *c, enum rs_act_kind kind, struct job *j, enum slot slot);
 bool rs_core_may_ask(struct rs_core *c, const struct job *j, enum slot slot);	/* none on its way, its time has come */
 struct request *rs_core_request(const struct rs_core *c, const struct job *j, enum slot slot);
-/** Finds the request that is answered; NULL: it is not waited for any more. */
+/** Finds the request that an answer is for; NULL: nobody waits for it any more. */
 struct request *rs_core_answered(struct rs_core *c, uint64_t id, enum slot *ret_slot, struct job **ret_job);
 void rs_core_wake_at(struct rs_core *c, int64_t at);
 bool rs_nodes_add(struct rs_core *c, struct nodes *v, uint32_t node, uint64_t epoch);	/* true: it is new */
@@ -233,17 +234,18 @@ static inline struct meta_key rs_key_node(enum meta_key_kind kind, uint32_t node
 const struct meta_record *rs_record(const struct rs_event *e, enum meta_key_kind kind);
 
 /* --- cells.c --- */
-/** Takes news of a key below all/, of the watch, or of a transaction of this node that the watch has not reached. */
+/** Takes news of a key below all/, from the watch, or from a transaction of this node that the watch has not
+ *  reached. */
 void rs_cells_take(struct rs_core *c, const struct meta_record *r);
 void rs_cells_snapshot(struct rs_core *c, const struct rs_event *e);
 struct store_cell *rs_store_of(const struct job *j, uint64_t nr);	/* NULL: the version has none */
-/** Finds the newest version that is stored in these sets; NULL: none is. */
+/** Finds the newest version that is stored in these sets; NULL: there is none. */
 const struct store_cell *rs_store_in(const struct job *j, uint32_t nr, const struct meta_set_name *sets);
 void rs_store_tell(struct rs_core *c, struct job *j);		/* STORED, of the head */
-/** Tells whether a version is stored in what the command with this token made. */
+/** Tells whether a version is stored in a set that the command with this token made. */
 bool rs_set_made(const struct job *j, uint64_t token);
 bool rs_set_named(const struct job *j, const struct meta_hash *set);
-/** Finds sets that are here, though nothing names them or will: dead by now. */
+/** Finds sets that are here, though nothing names them or will name them, and notes that they are dead. */
 void rs_sets_sweep(struct rs_core *c, struct job *j);
 
 /* --- register.c --- */

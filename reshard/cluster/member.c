@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a member does about proposals and heads, its own included.
+ * Does what a member does about proposals and heads, its own included.
  *
- * 1. In this order: gate, check, row on stable storage, answer.  The gate stays until etcd tells the outcome.
- * 2. A head that is learned is hidden behind (nothing older is shown), and only then anybody is told so.
+ * 1. A member goes in this order: gate, check, row on stable storage, answer.  The gate stays until etcd tells the
+ *    outcome.
+ * 2. When a member learns a head, it hides older versions first, and only then tells anybody so.
  * 3. A row (token, base) is resolved before its files are touched: they are version base + 1, or still uncommitted.
  */
 #include "reshard/cluster/core_i.h"
@@ -15,7 +16,7 @@ static bool stands(const struct job *j, uint64_t token)
 
 /* --- outcomes --- */
 
-/* The outcome of a command lifts its own gate. */
+/* Lifts the gate of a command whose outcome is known. */
 void rs_member_lift(struct rs_core *c, struct job *j, uint64_t token)
 {
 	if (j->gate.state == GATE_NONE)
@@ -155,7 +156,7 @@ static void hide(struct rs_core *c, struct job *j)
 	a->token = j->head.token;
 }
 
-/* Another life: what others show is not known from before. [relearn] */
+/* Begins another life of the node, which does not know from before what others show. [relearn] */
 void rs_member_relearn(struct rs_core *c, struct job *j)
 {
 	j->gate.resend = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who this node is to the others, and for how long what it knows may be told.
+ * Keeps who this node is to the others, and for how long it may tell what it knows.
  *
  *	REVOKING -> GRANTING -> REGISTERING -> HELD -> (fence) -> REVOKING ...
  *
- * 1. An epoch is the revision that made nodes/<me>.  A new one begins with a lease of its own; the last one is revoked
- *    first, and takes the proposal, `ready` and `low` of that life along.
- * 2. Ages count from when a request was sent, never from when its answer came.
+ * 1. An epoch is the revision that made nodes/<me>.  A new epoch begins with a lease of its own; the last lease is
+ *    revoked first, and takes the proposal, `ready` and `low` of that life along.
+ * 2. An age counts from the time when a request was sent, never from the time when its answer came.
  */
 #include "reshard/cluster/core_i.h"
 
@@ -177,7 +177,8 @@ static void fresh_answer(struct rs_core *c, const struct request *was, const str
 
 /* --- the list of members, by the keeper --- */
 
-/* It may be read from any server of etcd, though that lags: what it says wrongly is refused. [members_true] */
+/* Reads which nodes are registered.  Any server of etcd may answer, though it lags: a list that is wrong for that is
+ * refused. [members_true] */
 static void keeper_step(struct rs_core *c)
 {
 	struct meta_txn *t;
@@ -209,8 +210,8 @@ static void sort(struct meta_member *at, uint32_t nr)
 	}
 }
 
-/* Fills `at` with the list as it should be; those taken off are compared in t, so many as a transaction has room for.
- */
+/* Fills `at` with the list as it should be.  Compares the nodes that it takes off in t, of which it takes off as many
+ * as a transaction has room for. */
 static uint32_t make_list(struct rs_core *c, const struct rs_event *e, struct meta_member *at, struct meta_txn *t,
 			  bool *ret_changed)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rules of the protocol, by the names of docs/cluster-protocol.md.  The program has all of them.  A test that is
- * compiled with RS_RULES_CAN_BE_OFF takes one away, and must then find a promise broken: a rule that nothing misses is
- * none.
+ * Names the rules of the protocol, as docs/cluster-protocol.md does.  The program has all of them.  A test that is
+ * compiled with RS_RULES_CAN_BE_OFF takes one rule away, and must then find a promise broken: a rule that nothing
+ * misses is none.
  */
 #ifndef RS_RULES_H
 #define RS_RULES_H
