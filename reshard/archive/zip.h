@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the directory of a zip archive whose records can be read where they lie: stored, not compressed or encrypted,
- * each
- * inside the file, none over another, each name once, all in one folder, as torch.save() writes them.
+ * each inside the file, none over another, each name once, all in one folder, as torch.save() writes them.
  * Source: APPNOTE.TXT 6.3.10 (PKWARE); pytorch's caffe2/serialize/inline_container.cc, 2.13.
  */
 #ifndef RS_ZIP_H

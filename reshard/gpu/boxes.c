@@ -17,7 +17,7 @@ static_assert(RS_BOX_DIMS_MAX == SC_DIMS_MAX, "a box has the dimensions of a cop
 
 /* --- is it inside? --- */
 
-/* False: its last byte is outside, or its place overflows. */
+/* Tells whether one side of a copy is inside of a window; false: its last byte is outside, or its place overflows. */
 static bool is_inside(const struct rs_copy *c, uint64_t at, const uint64_t *stride, uint64_t bytes)
 {
 	uint64_t end, step;
@@ -30,7 +30,7 @@ static bool is_inside(const struct rs_copy *c, uint64_t at, const uint64_t *stri
 	return end <= bytes;
 }
 
-/* How many bytes it copies; UINT64_MAX: 64 bits do not hold it. */
+/* Counts the bytes that a copy copies; UINT64_MAX: 64 bits do not hold the number. */
 static uint64_t all_bytes(const struct rs_copy *c)
 {
 	uint64_t bytes = c->run;
@@ -58,7 +58,8 @@ static struct rs_div div_by(uint32_t d)
 	return v;
 }
 
-/* What is contiguous on both sides becomes one dimension, or one run; dimensions of length 1 go. */
+/* Joins dimensions that are contiguous on both sides to one dimension, or to one run, and drops dimensions of length
+ * 1. */
 static void collapse(struct rs_copy *c)
 {
 	uint8_t nr = 0;
@@ -89,7 +90,7 @@ static void collapse(struct rs_copy *c)
 	c->nr = nr;
 }
 
-/* Chooses kind and units. */
+/* Chooses the kind and the units of a box. */
 static void choose(const struct rs_copy *c, bool zero, struct rs_box *b)
 {
 	uint64_t both = c->to | c->from | c->run, apart = c->to ^ c->from;
@@ -114,7 +115,7 @@ static void choose(const struct rs_copy *c, bool zero, struct rs_box *b)
 	b->units = div_by((uint32_t)((c->run + 2 * (WORD - 1)) / WORD));
 }
 
-/* False: a table is full. */
+/* Adds a box and its tiles; false: a table is full. */
 static bool add_box(struct rs_tables *t, const struct rs_copy *c, bool zero)
 {
 	struct rs_box b = {.from = zero ? 0 : c->from, .to = c->to, .run = (uint32_t)c->run, .nr = c->nr};
@@ -140,7 +141,8 @@ static bool add_box(struct rs_tables *t, const struct rs_copy *c, bool zero)
 	return true;
 }
 
-/* Adds a copy between addresses.  One of too many bytes is cut at its first dimension, one run in the middle. */
+/* Adds a copy between addresses.  Cuts a copy of too many bytes in two: at its first dimension, or, if it is one run,
+ * in the middle. */
 static bool add(struct rs_tables *t, const struct rs_copy *copy, bool zero)
 {
 	struct rs_copy a = *copy, b;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernel is told: boxes to copy, and tiles of boxes.  The host makes both tables of what a round has
- * (reshard/rounds/rounds.h), so that nothing is searched for on the device.
+ * Tells the kernel what to copy: boxes, and tiles of boxes.  The host makes both tables from the copies of a round
+ * (reshard/rounds/rounds.h), so that the device searches for nothing.
  *
  *     box    ext[0] x ext[1] x ... rows of `run` bytes; a row has its own place on both sides
  *     unit   what a thread copies at once: 16, 8, 4, 2 or 1 bytes of a row, the widest that is aligned everywhere in
  *            the box; or a word of 16 bytes of the target, where rows are long and aligned to less
  *     tile   some units of a box, about RS_TILE_BYTES: the work of a block of threads
  *
- * Read by C and, for the kernel, by C++: plain types.
+ * C reads this file and, for the kernel, C++: all types are plain.
  */
 #ifndef RS_BOXES_H
 #define RS_BOXES_H
@@ -51,12 +51,12 @@ struct rs_tile {
 struct rs_copy;
 struct sc_err;
 
-/** A window of memory, by its address on the device. */
+/** A window of memory, with its address on the device. */
 struct rs_window {
 	uint64_t address, bytes;
 };
 
-/** Tables in memory of the caller. */
+/** The tables, in memory of the caller. */
 struct rs_tables {
 	struct rs_box *boxes;
 	struct rs_tile *tiles;
@@ -64,9 +64,9 @@ struct rs_tables {
 };
 
 /**
- * Adds a copy, whose places are those of windows, as a box, or as some where it is large.  `from` NULL: the bytes of
- * the target become 0.  Everything that it reads and writes is inside of the windows, or it is refused.
- * Errors, which leave the tables as they were: SC_E_STATE (it is not inside), SC_E_LIMIT (a table is full).
+ * Adds a copy, whose places are in windows, as a box, or as several if it is large.  If `from` is NULL, the bytes of
+ * the target become 0.  A copy that reads or writes anything outside of the windows is refused.
+ * Errors, which leave the tables as they were: SC_E_STATE (the copy is not inside), SC_E_LIMIT (a table is full).
  */
 int rs_tables_add(struct rs_tables *t, const struct rs_copy *copy, const struct rs_window *from,
 		  const struct rs_window *to, struct sc_err *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call to a helper: it is given rounds, and asks for their input, and that output is written. */
+/* A call to a helper: the daemon gives it rounds, and it asks for their input, and for their output to be written. */
 #ifndef RS_CALL_H
 #define RS_CALL_H
 
@@ -22,15 +22,15 @@ struct rs_call {
 	void *arg;
 };
 
-/** Returns the window of a round. */
+/** Returns a window of round `nr`. */
 unsigned char *rs_call_window(const struct rs_call *c, uint32_t peer, uint64_t nr, enum rs_pool_part part);
-/** Reads what the round that is being put reads.  Errors: those of sources. */
+/** Fills the windows of input of the round that is being put.  Errors: those of sources. */
 int rs_call_fill(struct rs_call *c, uint64_t nr, struct sc_err *err);
-/** Says something of a number.  Errors: as rs_helper_say(). */
+/** Sends a message of a kind, with a number.  Errors: as rs_helper_say(). */
 int rs_call_say(struct rs_call *c, enum rs_wire_kind kind, uint64_t nr, struct sc_err *err);
-/** Does what the helper asks, until it says `last`.  Errors: as rs_helper_hear(), those of fill() and drain(). */
+/** Does what the helper asks for, until it says `last`.  Errors: as rs_helper_hear(), those of fill() and drain(). */
 int rs_call_converse(struct rs_call *c, enum rs_wire_kind last, struct sc_err *err);
-/** Puts a round, and has the earlier one drained that had its slot.  Errors: as rs_call_converse(). */
+/** Puts a round, and has the earlier round drained that had the same slot.  Errors: as rs_call_converse(). */
 int rs_call_put(struct rs_call *c, const struct rs_round *round, struct sc_err *err);
 
 #endif

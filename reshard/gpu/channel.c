@@ -36,7 +36,7 @@ int rs_channel_send(int fd, const struct rs_wire_message *m, int pass_fd, struct
 	return n == sizeof(*m) ? 0 : sc_fail_sys(err, n < 0 ? errno : EIO, "cannot say %s", rs_wire_name(m));
 }
 
-/* The descriptor that came with a message; others than the one that is wanted are closed. */
+/* Gives the descriptor that came with a message, if one is wanted; closes it if not. */
 static int take_fd(struct msghdr *msg, bool wanted)
 {
 	int fd = -1;

@@ -36,7 +36,8 @@ static void unref(struct rs_child *c)
 	sc_sys.release(c);
 }
 
-/* Waits without reaping first: as long as the lock is held, the pid is this child's or `ended` is set. */
+/* Waits for the child's end, and reaps it under the lock: while the lock is held, the pid is this child's or `ended` is
+ * set. */
 static void attend(struct rs_child *c)
 {
 	siginfo_t info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A child process of the daemon, which is awaited by a thread, so that it leaves no zombie whenever it ends. */
+/* Starts child processes of the daemon.  A thread waits for each, so that it leaves no zombie whenever it ends. */
 #ifndef RS_CHILD_H
 #define RS_CHILD_H
 
@@ -11,20 +11,21 @@
 struct rs_child;
 
 /**
- * Starts a program without arguments, in /, in a process group of its own, with an environment of our making, of which
- * `variable` is one.  It has /dev/null, stderr, and `fd` as descriptor `as`, and no other.  *ret is the caller's,
- * rs_child_leave().
+ * Starts a program without arguments, in /, in a process group of its own, with an environment of our making, which
+ * has `variable`.  The program has /dev/null, stderr, and `fd` as descriptor `as`, and no other descriptor.  The caller
+ * ends *ret by rs_child_leave().
  * Errors: SC_E_SYSTEM, SC_E_NO_MEMORY.
  */
 int rs_child_start(const char *program, const char *variable, int fd, int as, struct rs_child **ret,
 		   struct sc_err *err);
-/** Waits for its end; false: it has not ended in time. */
+/** Waits for a child's end; false: it has not ended in time. */
 bool rs_child_wait(struct rs_child *child, unsigned ms);
-/** After its end: false: by a signal, or with a status that is not 0.  Says so in words. */
+/** Tells, after a child's end, whether it ended with status 0; false: by a signal or with another status, which
+ *  `ret_text` says in words. */
 bool rs_child_ended_well(struct rs_child *child, char *ret_text, size_t bytes);
-/** Kills it, if it has not ended. */
+/** Kills a child that has not ended. */
 void rs_child_kill(struct rs_child *child);
-/** The caller needs it no more; the process may go on. */
+/** Ends the caller's hold of a child; the process may go on. */
 void rs_child_leave(struct rs_child *child);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "meta/base/mem.h"
 
-/* Reads parts until there is none left.  Under the lock, but not while it reads. */
+/* Reads parts until there is none left.  The caller holds the lock, which is released while a part is read. */
 static void read_parts(struct rs_crew *c)
 {
 	while (c->next < c->end) {
@@ -44,7 +44,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* Starts threads beside the caller.  Fewer than wanted, or none, do the same. */
+/* Starts threads beside the caller.  If fewer start than wanted, or none, these do the same work. */
 static void start(struct rs_crew *c)
 {
 	const long cores = sysconf(_SC_NPROCESSORS_ONLN);

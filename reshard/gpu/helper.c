@@ -69,7 +69,7 @@ int rs_helper_hear(struct rs_helper *h, rs_helper_tick_fn *tick, void *arg, stru
 
 /* --- start --- */
 
-/* The helper maps it as long as it is. */
+/* Makes the shared memory, and seals its length, so that a helper can map it safely. */
 static int make_memory(struct rs_helper *h, const struct rs_pool *pool, int *ret_fd, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = sc_sys.memfd("scalai-gpu", MFD_ALLOW_SEALING);
@@ -87,7 +87,7 @@ static int make_memory(struct rs_helper *h, const struct rs_pool *pool, int *ret
 	return 0;
 }
 
-/* Without others NCCL listens where only this machine reaches it. */
+/* Starts the process.  Where no other node takes part, NCCL listens where only this machine reaches it. */
 static int make_process(struct rs_helper *h, const struct rs_helper_options *o, struct sc_err *err)
 {
 	char variable[sizeof("NCCL_SOCKET_IFNAME=") + RS_POOL_NET_BYTES];

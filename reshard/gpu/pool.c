@@ -11,20 +11,20 @@ static bool exchanges(const struct rs_pool *pool)
 	return rs_pool_world(pool) > 1;
 }
 
-/* Each has a copy, or something for a peer or of one. */
+/* Counts the extents of a share at most: each has a copy, or bytes that go to a peer or come from one. */
 uint32_t rs_pool_extents(const struct rs_pool *pool)
 {
 	return (exchanges(pool) ? 2 : 1) * pool->boxes_max;
 }
 
-/* Each extent that has zeros is a box, too; with peers, what is packed and unpacked are. */
+/* Counts the boxes of a share at most: its copies, each extent that gets zeros, and, with peers, packs and unpacks. */
 uint32_t rs_pool_boxes(const struct rs_pool *pool)
 {
 	return rs_pool_extents(pool) + (exchanges(pool) ? 3 : 1) * pool->boxes_max;
 }
 
-/* A box touches at most half as much again as it has, in words; zeros, copies, packs and unpacks may each have a whole
- * window. */
+/* Counts the tiles of a share at most: in words, a box touches at most half as much again as it has; zeros, copies,
+ * packs and unpacks may each have a whole window. */
 uint32_t rs_pool_tiles(const struct rs_pool *pool)
 {
 	const uint64_t windows = exchanges(pool) ? 4 : 2;
@@ -45,7 +45,7 @@ uint64_t rs_pool_part_bytes(const struct rs_pool *pool, enum rs_pool_part part)
 	return part < RS_POOL_PINNED || exchanges(pool) ? round_up(pool->window_bytes) : 0;
 }
 
-/* Of its first parts. */
+/* Counts the bytes of a slot's first parts, those before `parts`. */
 static uint64_t slot_bytes(const struct rs_pool *pool, enum rs_pool_part parts)
 {
 	uint64_t bytes = 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that a pipeline copies by: for each GPU, a peer, each slot has a window of input, one of output, and tables;
- * where there are others, windows of what is sent and received, too.  A GPU has all of it, what is pinned has the first
- * three.  A process that has the pipeline in another one (wire.h) finds windows by these sizes, too.
+ * Lays out the memory that a pipeline copies by.  For each GPU, a peer, each slot has a window of input, one of output,
+ * and tables; where there are other peers, windows of bytes to send and to receive, too.  A GPU has all of these,
+ * pinned memory has the first three.  The daemon, whose pipeline is in another process (wire.h), finds windows by these
+ * sizes, too.
  */
 #ifndef RS_POOL_H
 #define RS_POOL_H
@@ -28,7 +29,7 @@ struct rs_pool {
 	uint32_t world, first;	/* peers of all nodes, of which these are [first, first + peers); world 0: no others */
 };
 
-/** Returns how many peers there are in all. */
+/** Returns how many peers there are on all nodes. */
 static inline uint32_t rs_pool_world(const struct rs_pool *pool)
 {
 	return pool->world ? pool->world : pool->peers;
@@ -41,7 +42,7 @@ enum rs_pool_part {
 	RS_POOL_PARTS
 };
 
-/** Deals files to peers by their numbers, which may have a step in common. */
+/** Deals files to peers by the files' numbers, which may have a step in common. */
 static inline uint32_t rs_pool_deal(uint64_t number, uint32_t peers)
 {
 	return (uint32_t)((number * 0x9e3779b97f4a7c15u) >> 32) % peers;
@@ -52,17 +53,17 @@ uint32_t rs_pool_extents(const struct rs_pool *pool);
 /** Returns how many boxes and tiles the tables of a slot hold. */
 uint32_t rs_pool_boxes(const struct rs_pool *pool);
 uint32_t rs_pool_tiles(const struct rs_pool *pool);
-/** Returns how many bytes a part of a slot has; 0: there is none. */
+/** Returns how many bytes a part of a slot has; 0: slots have no such part. */
 uint64_t rs_pool_part_bytes(const struct rs_pool *pool, enum rs_pool_part part);
 /** Returns where a pinned part of a peer's slot begins. */
 uint64_t rs_pool_place(const struct rs_pool *pool, uint32_t peer, unsigned slot, enum rs_pool_part part);
-/** Returns how many bytes all slots of all peers have, pinned. */
+/** Returns how many pinned bytes all slots of all peers have. */
 uint64_t rs_pool_bytes(const struct rs_pool *pool);
 /** Returns how many bytes all slots have on each device. */
 uint64_t rs_pool_device_bytes(const struct rs_pool *pool);
 /**
- * Returns the largest window, for a pool that is like this one but for it, of which all slots, with their tables, fit
- * into so many bytes of each device, and of pinned memory.  0: they are too few.
+ * Returns the largest window for a pool that is else like `like`, so that all its slots, with their tables, fit into so
+ * many bytes of each device, and of pinned memory.  0: these are too few.
  */
 uint64_t rs_pool_window(uint64_t device_bytes, uint64_t pinned_bytes, struct rs_pool like);
 

@@ -73,7 +73,7 @@ static int tick(struct batch *b, uint64_t bytes)
 	return b->how->tick ? b->how->tick(b->how->arg, bytes) : 0;
 }
 
-/* While the helper is waited for. */
+/* Is called while the daemon waits for the helper. */
 static int tick_nothing(void *arg)
 {
 	struct batch *b = arg;
@@ -139,7 +139,7 @@ static bool is_pool(const struct rs_pool *a, const struct rs_pool *b)
 	       a->world == b->world && a->first == b->first;
 }
 
-/* Asks the helper that is there, or one that is like what is wanted. */
+/* Asks the helper that is there. */
 static int ask(struct batch *b, const struct rs_wire_message *question, struct rs_wire_message *ret,
 	       struct sc_err *err)
 {
@@ -153,7 +153,8 @@ static int ask(struct batch *b, const struct rs_wire_message *question, struct r
 	return rc;
 }
 
-/* A helper that went, because it was idle, makes room for another; so does one that is for other calls. */
+/* Asks a helper that fits the call.  One that has gone, as it was idle, or that is for other calls, makes room for
+ * another. */
 static int ask_one(struct batch *b, const struct rs_wire_message *question, struct rs_wire_message *ret,
 		   struct sc_err *err)
 {
@@ -199,7 +200,7 @@ static int put_round(struct batch *b, const struct rs_round *round, struct sc_er
 	return rc;
 }
 
-/* Until the first round there is no need of a helper. */
+/* Puts all rounds of the call; until the first one there is no need of a helper. */
 static int put_rounds(struct batch *b, struct sc_err *err)
 {
 	const struct rs_round *round = NULL;
@@ -231,7 +232,7 @@ static int tick_rest(void *arg, uint64_t bytes)
 	return tick(arg, bytes);
 }
 
-/* What no round wrote, by the host; of each file, so that write-back of all begins. */
+/* Has the host write what no round wrote; asks it for each file, so that write-back of all begins. */
 static int write_rest(struct batch *b, struct remote *r, struct rs_written *ret, struct sc_err *err)
 {
 	struct rs_write_options how = *b->how;
@@ -289,7 +290,7 @@ static uint32_t reader_of(void *arg, const struct rs_place *place)
 	return rs_pool_deal(place->id, b->call.pool.peers);
 }
 
-/* Which windows the call has.  Those of a joint call are all nodes' alike. */
+/* Chooses the windows of the call.  Those of a joint call are the same on all nodes. */
 static int choose_pool(struct batch *b, struct sc_err *err)
 {
 	const struct rs_gpu_options *o = &gpu.options;
@@ -346,7 +347,8 @@ static void end(struct batch *b)
 			sc_sys.release(b->slots[i][p].out);
 }
 
-/* Under gpu.busy.  A helper that is in the midst of a call cannot be used for another one. */
+/* Writes the files by GPU, under gpu.busy.  After an error ends the helper, which in the midst of a call cannot be used
+ * for another one. */
 static int write_by_gpu(struct batch *b, struct remote *r, struct rs_written *ret, struct sc_err *err)
 {
 	int rc = prepare(b, err);
@@ -363,7 +365,7 @@ static int write_by_gpu(struct batch *b, struct remote *r, struct rs_written *re
 	return rc;
 }
 
-/* Of what is written again, the caller was told before. */
+/* Tells the caller of bytes, but for those that are written again, of which the caller was told before. */
 static int tick_again(void *arg, uint64_t bytes)
 {
 	struct batch *b = arg;

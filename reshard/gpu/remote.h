@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine "gpu": rounds of all files of a call go through a GPU, in a helper process (wire.h), or through several,
- * which are dealt the files that are read and those that are written; what no round writes, the host writes.
+ * The engine "gpu".  Rounds of all files of a call go through a GPU, in a helper process (wire.h), or through several
+ * GPUs, to which the files that are read and those that are written are dealt.  The host writes what no round writes.
  *
  *     files ── read ──> pool ──> scalai-gpu: devices, kernel, exchange ──> pool ── write ──> files
  *
- * Whatever of a GPU fails, the host writes the files of the call from the beginning, and the helper ends.  What fails
- * of files is an error, as in other engines.  After RS_GPU_FAILURES_MAX calls in a row that failed, the kind cannot run
- * for RS_GPU_PAUSE_S.  A process has one helper at most, and one call at a time uses it.
+ * If anything of a GPU fails, the helper ends, and the host writes the files of the call from the beginning.  A failure
+ * of a file is an error, as in other engines.  After RS_GPU_FAILURES_MAX calls in a row that failed, the kind cannot
+ * run for RS_GPU_PAUSE_S.  A process has one helper at most, and one call at a time uses it.
  */
 #ifndef RS_REMOTE_H
 #define RS_REMOTE_H
@@ -19,8 +19,9 @@ extern const struct rs_engine_ops rs_engine_gpu;
 
 /**
  * A call that several nodes of a cluster make at the same time, with the same images in the same order.  Its peers are
- * the GPUs of all of them: each node reads files that it has, and writes targets that are its own; others have fd -1,
- * and are not counted.  If a GPU or a node fails, it is SC_E_UNSUPPORTED, and each makes its files in another way.
+ * the GPUs of all of them: each node reads files that it has, and writes targets that are its own; other targets have
+ * fd -1, and are not counted.  If a GPU or a node fails, the call ends with SC_E_UNSUPPORTED, and each node makes its
+ * files in another way.
  */
 struct rs_joint {
 	uint32_t world, first;		/* peers of all nodes; the first of this one */
@@ -33,11 +34,11 @@ struct rs_joint {
 	const char *id;			/* that the nodes' processes find each other by */
 };
 
-/** Takes options, for all calls that begin from now on.  Ends a helper; a failure is forgotten. */
+/** Sets options, for all calls that begin from now on.  Ends the helper, and forgets failures. */
 void rs_gpu_configure(const struct rs_gpu_options *options);
 /**
- * Starts a helper for joint calls like this one, whose `id` has no meaning, and gives the id of the next, which each
- * node of it has as `id`; the helper that gave it makes the call.
+ * Starts a helper for joint calls like this one, whose `id` has no meaning, and gives the id of the next call, which
+ * each of its nodes then has as `id`; the helper that gave the id makes that call.
  * Errors: SC_E_UNSUPPORTED, SC_E_SYSTEM, SC_E_NO_MEMORY, SC_E_STATE, SC_E_CANCELLED (how->tick).
  */
 int rs_gpu_joint_id(const struct rs_write_options *how, char ret[RS_POOL_ID_DIGITS + 1], struct sc_err *err);

@@ -54,7 +54,7 @@ struct rs_pool rs_gpu_pool(const struct rs_gpu_options *o)
 	return pool;
 }
 
-/* `scalai-gpu` in the folder of this program. */
+/* Gives the path of `scalai-gpu` in the folder of this program. */
 static void program_beside(char *ret, size_t bytes)
 {
 	static const char name[] = "scalai-gpu";
@@ -69,7 +69,7 @@ static void program_beside(char *ret, size_t bytes)
 		*ret = 0;
 }
 
-/* Under said.lock. */
+/* Takes options, and forgets failures.  Under said.lock. */
 static void take(const struct rs_gpu_options *options)
 {
 	said.options = *options;
@@ -143,7 +143,7 @@ void rs_gpu_state(struct rs_gpu_state *ret)
 	(void)pthread_mutex_unlock(&said.lock);
 }
 
-/* Under said.lock: nobody has forbidden it, and there is a program. */
+/* Checks that the mount allows GPUs, and that there is a program.  Under said.lock. */
 static int check(struct sc_err *err)
 {
 	const char *program = said.options.program;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the mount says about GPUs, and what `status` says of the engine "gpu": of the process. */
+/* Keeps, for the process, what the mount says about GPUs, and what `status` says of the engine "gpu". */
 #ifndef RS_SETTINGS_H
 #define RS_SETTINGS_H
 
@@ -24,19 +24,20 @@ struct rs_gpu_options {
 	char net[RS_POOL_NET_BYTES];	/* by which GPUs of other nodes are reached; empty: they are not */
 };
 
-/** Returns what is used if nobody says anything. */
+/** Returns the options that are used if nobody sets any. */
 struct rs_gpu_options rs_gpu_options_default(void);
-/** Returns the windows of a loader (loads.h) of a GPU. */
+/** Returns the windows of a GPU's loader (loads.h). */
 struct rs_pool rs_gpu_load_pool(const struct rs_gpu_options *o);
-/** Returns the windows of the engine: the largest that leave room for a loader's of each GPU, or, if none do, that fit;
- *  window_bytes 0: none do.  Where GPUs of other nodes are reached, there is room for what is exchanged with them. */
+/** Returns the windows of the engine: the largest that leave room for those of each GPU's loader, or, if none do, the
+ *  largest that fit; window_bytes is 0 if none fit.  Where GPUs of other nodes are reached, there is room for the
+ *  exchange with them. */
 struct rs_pool rs_gpu_pool(const struct rs_gpu_options *o);
-/** Gives the options; says why there can be no helper.  Errors: SC_E_UNSUPPORTED. */
+/** Gives the options, or says why there can be no helper.  Errors: SC_E_UNSUPPORTED. */
 int rs_gpu_check(struct rs_gpu_options *ret, struct sc_err *err);
 /** Forgets failures: the next call tries again. */
 void rs_gpu_forgive(void);
 
-/** For `status` and tests. */
+/** The state that `status` and tests show. */
 struct rs_gpu_state {
 	uint64_t by_gpu, by_host;	/* calls that a GPU helped with; that the host did again */
 	unsigned failures;		/* in a row */
@@ -46,16 +47,17 @@ void rs_gpu_state(struct rs_gpu_state *ret);
 
 /* --- of the engine --- */
 
-/** Sets options; a failure is forgotten. */
+/** Sets options, and forgets failures. */
 void rs_gpu_set(const struct rs_gpu_options *options);
-/** Gives them. */
+/** Gives the options. */
 void rs_gpu_get(struct rs_gpu_options *ret);
 /** As `probe` of engine.h. */
 int rs_gpu_probe(struct sc_err *err);
-/** Notes a call that a GPU helped with, and one that the host does again. */
+/** Note a call that a GPU helped with, and a call that the host does again. */
 void rs_gpu_note_success(const char *device);
 void rs_gpu_note_failure(const struct sc_err *err);
-/** Notes whether a joint call went well.  Says whether they pause, after RS_GPU_FAILURES_MAX in a row that did not. */
+/** Note whether a joint call went well, and tell whether joint calls pause, after RS_GPU_FAILURES_MAX in a row that did
+ *  not go well. */
 void rs_gpu_note_joint(bool well);
 bool rs_gpu_joint_pauses(void);
 

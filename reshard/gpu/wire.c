@@ -13,7 +13,7 @@ static_assert(sizeof(struct rs_wire_message) == 512, "messages have one size");
 #define BIT(phase) (1u << (phase))
 #define ALL (BIT(RS_WIRE_ENDED) - 1)	/* but for that */
 
-/* When a kind may come, and which phase it begins. */
+/* The kinds of messages: the phases in which each may come, and the phase that it begins. */
 static const struct {
 	const char *name;
 	unsigned phases;
@@ -57,7 +57,7 @@ static uint64_t bit_of(uint64_t buffer)
 	return buffer && buffer <= RS_POOL_LOADS_MAX ? UINT64_C(1) << (buffer - 1) : 0;
 }
 
-/* NCCL has no two ranks of one device. */
+/* Tells whether all devices are different: NCCL allows one rank of a device. */
 static bool are_apart(const uint8_t *devices, uint32_t nr)
 {
 	for (uint32_t i = 1; i < nr; i++)
@@ -84,7 +84,7 @@ static bool is_pool(const struct rs_wire_message *m)
 							  : !m->first);
 }
 
-/* What a message says is possible in this state. */
+/* Tells whether a message says what is possible in this state. */
 static bool is_possible(const struct rs_wire *w, const struct rs_wire_message *m)
 {
 	switch ((enum rs_wire_kind)m->kind) {
@@ -185,7 +185,7 @@ int rs_wire_step(struct rs_wire *w, const struct rs_wire_message *m, bool by_hel
 
 /* --- plans --- */
 
-/* A share begins so; its tables follow, each as long as it can be. */
+/* The beginning of a share in a plan; its tables follow, each with room for as many rows as it can have. */
 struct head {
 	uint32_t nr[5];		/* as `tables` has them */
 	uint32_t unused;
@@ -193,13 +193,13 @@ struct head {
 	struct rs_part sends[RS_POOL_WORLD_MAX], recvs[RS_POOL_WORLD_MAX];
 };
 
-/* What a share has tables of; packs and unpacks with peers alone. */
+/* The sizes of a row in the tables of a share; packs and unpacks are there only if there are other peers. */
 static const size_t tables[] = {sizeof(struct rs_extent), sizeof(struct rs_extent), sizeof(struct rs_copy),
 				sizeof(struct rs_copy), sizeof(struct rs_copy)};
 
 #define NR_TABLES(pool) (rs_pool_world(pool) > 1 ? 5u : 3u)
 
-/* Rows of a table. */
+/* Gives the most rows that a table has. */
 static uint32_t rows_max(const struct rs_pool *pool, unsigned k)
 {
 	return k < 2 ? rs_pool_extents(pool) : pool->boxes_max;
@@ -275,7 +275,7 @@ int rs_wire_make_shares(const struct rs_pool *pool, struct rs_share **ret, struc
 	return 0;
 }
 
-/* `zero` is a byte until it is known to be a bool. */
+/* Tells whether extents are inside of a window.  `zero` is read as a byte, as it may be no bool. */
 static bool are_inside(const struct rs_extent *e, uint32_t nr, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < nr; i++) {
@@ -296,7 +296,7 @@ static bool are_boxes(const struct rs_copy *copies, uint32_t nr)
 	return true;
 }
 
-/* Numbers that fit tables and windows; then they are copied. */
+/* Checks that the numbers of a share fit tables and windows, then copies the share, and checks its rows. */
 static int take_share(const struct rs_pool *pool, const unsigned char *at, struct rs_share *s, struct sc_err *err)
 {
 	void *to[] = {s->in, s->out, s->copies, s->packs, s->unpacks};
@@ -336,7 +336,8 @@ static bool is_part(const struct rs_part *p, uint64_t bytes)
 	return p->at <= bytes && p->bytes <= bytes - p->at;
 }
 
-/* What one sends the other receives, if it is of this node; nobody sends to itself. */
+/* Tells whether shares agree: parts are inside of windows, each peer of this node receives what others of this node
+ * send to it, and none sends to itself. */
 static bool agree(const struct rs_share *shares, const struct rs_pool *pool)
 {
 	for (uint32_t k = 0; k < pool->peers; k++)

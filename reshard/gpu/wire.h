@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the daemon and its helper, which has a GPU, say to each other: messages of one size over a socket pair.  A file
- * never crosses it, nor do the bytes of one: both map the pool (pool.h), and behind it the plan of one round.
+ * The messages that the daemon and its helper, which has a GPU, send to each other: all of one size, over a socket
+ * pair.  No file crosses it, nor the bytes of one: both sides map the pool (pool.h), and behind it the plan of one
+ * round.
  *
  *     daemon   SETUP          BEGIN          ROUND 0      FILLED 0               FINISH           DRAINED 0
  *                │              │              │  ┌─────────┘  │                   │  ┌─────────────┘  │
@@ -12,25 +13,25 @@
  *                                                              ROUND  v │ TAKEN    DRAIN v │ DRAINED
  *                                         FILLING <─FILL, FILLED─> PUTTING <─DRAIN, DRAINED─> DRAINING
  *
- * Rounds are numbered over the life of a helper, from 0; round n has slot n % RS_POOL_SLOTS.  The helper asks for its
- * input (FILL), and that the output of the round that had the slot before is written (DRAIN), in the order of rounds.
- * It may say FAILED at any time, and BYE when nothing is asked of it: it ends then.  BYE may cross BEGIN.
+ * Rounds are numbered over the life of a helper, from 0; round n has slot n % RS_POOL_SLOTS.  The helper asks, in the
+ * order of rounds, for a round's input (FILL), and that the output of the round that had the slot before is written
+ * (DRAIN).  It may say FAILED at any time, and BYE when nothing is asked of it: it then ends.  BYE may cross BEGIN.
  *
  * Where there is one GPU, a pass may end in its memory, in place of files:
  *
- *     IDLE ─LOAD─> LOADING ─LOADED, REFUSED─> IDLE   takes a buffer, which others may open; or there is no room
+ *     IDLE ─LOAD─> LOADING ─LOADED, REFUSED─> IDLE   takes a buffer, which other processes may open; or has no room
  *     IDLE ─BEGIN of it─> ...                        what rounds write goes to its place there: no DRAIN
  *     IDLE ─FREE─> FREEING ─FREED─> IDLE
  *
  * A helper that has buffers is not idle.
  *
- * Helpers of several nodes may make a pass together: the pool's `world` is all of their GPUs.  One of them gives it an
- * id, which the daemons bring to the others, and all say in BEGIN:
+ * Helpers of several nodes may make a pass together: the pool's `world` is all of their GPUs.  One helper gives the
+ * pass an id, which the daemons bring to the others, and BEGIN has the id at all of them:
  *
  *     IDLE ─ID─> NAMING ─NAMED─> IDLE
  *
- * Each side takes each message that it sends or gets through rs_wire_step(), which knows what may come.  What a side
- * gets is data: it has places and sizes of its own for all that is numbered here.
+ * Each side takes each message that it sends or gets through rs_wire_step(), which knows what may come.  A side trusts
+ * no message that it gets: it has places and sizes of its own for all that is numbered here.
  */
 #ifndef RS_WIRE_H
 #define RS_WIRE_H
@@ -76,7 +77,7 @@ enum rs_wire_phase {
 	RS_WIRE_DRAINING, RS_WIRE_FINISHING, RS_WIRE_LOADING, RS_WIRE_FREEING, RS_WIRE_NAMING, RS_WIRE_ENDED
 };
 
-/** The state of a conversation.  Zeroed: nothing has been said. */
+/** The state of a conversation; all zero: no message was sent yet. */
 struct rs_wire {
 	enum rs_wire_phase phase, back;		/* back: where DRAINING ends */
 	bool filled;				/* the round that is being put has its input */
@@ -88,12 +89,12 @@ struct rs_wire {
 
 /** Returns a message of a kind. */
 struct rs_wire_message rs_wire_message(enum rs_wire_kind kind, uint64_t nr);
-/** Returns its name. */
+/** Returns the name of a message's kind. */
 const char *rs_wire_name(const struct rs_wire_message *m);
 
 /**
- * Checks a message against the state, and takes the state further.  `by_helper`: the helper has sent it.
- * Errors, which leave the state as it was: SC_E_STATE (it is none of those that may come now, or says what cannot be).
+ * Checks a message against the state, and takes the state further.  `by_helper`: the helper has sent the message.
+ * Errors, which leave the state as it was: SC_E_STATE (the message may not come now, or says what cannot be).
  */
 int rs_wire_step(struct rs_wire *w, const struct rs_wire_message *m, bool by_helper, struct sc_err *err);
 
@@ -101,14 +102,14 @@ int rs_wire_step(struct rs_wire *w, const struct rs_wire_message *m, bool by_hel
 
 /** Returns how many bytes are shared: pool and plan. */
 uint64_t rs_wire_bytes(const struct rs_pool *pool);
-/** Writes the plan of a round, which fits the pool and is of all peers: those of this node. */
+/** Writes the plan of a round, which fits the pool: the shares of all peers of this node. */
 void rs_wire_put_plan(const struct rs_pool *pool, void *memory, const struct rs_round *round);
 /** Makes shares for plans of a pool, one for each peer of this node, with room in each of their arrays.  Owner: the
  *  caller, one release of *ret.  Errors: SC_E_NO_MEMORY. */
 int rs_wire_make_shares(const struct rs_pool *pool, struct rs_share **ret, struct sc_err *err);
 /**
- * Copies the plan of round `nr` into shares of rs_wire_make_shares(), and checks it: nothing that the other side
- * changes afterwards is looked at.  Boxes are checked by whoever makes tables of them.
+ * Copies the plan of round `nr` into shares of rs_wire_make_shares(), and checks the copy, so that later changes by the
+ * other side have no effect.  rs_tables_add() checks the boxes.
  * Errors: SC_E_STATE.
  */
 int rs_wire_take_plan(const struct rs_pool *pool, const void *memory, uint64_t nr, struct rs_share *shares,
