@@ -13,8 +13,8 @@ static int refuse(struct sc_err *err, int device, const char *call, cudaError_t 
 }
 
 /*
- * Without a driver cudaDriverGetVersion() succeeds and says 0; all other calls then fail as they do with a driver that
- * is too old.
+ * Finds a device.  Without a driver cudaDriverGetVersion() succeeds and says 0; all other calls then fail as they do
+ * with a driver that is too old.
  */
 static int find(int device, struct sc_err *err)
 {

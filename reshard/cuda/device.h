@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which GPU there is, and whether Scalai can use it. */
+/* Finds out which GPU there is, and whether Scalai can use it. */
 #ifndef RS_DEVICE_H
 #define RS_DEVICE_H
 

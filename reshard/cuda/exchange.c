@@ -21,13 +21,13 @@ static int nccl_failed(const struct rs_exchange *e, uint32_t peer, ncclResult_t 
 	return sc_fail(err, SC_E_SYSTEM, "GPU %d: %s failed: %s", e->o.devices[peer], call, e->nccl->text(rc));
 }
 
-/* Of a call that may go on by itself. */
+/* Tells whether a call succeeded, or goes on by itself. */
 static bool is_good(ncclResult_t rc)
 {
 	return rc == ncclSuccess || rc == ncclInProgress;
 }
 
-/* Waits until no communicator has anything left to hand over. */
+/* Waits until every communicator has handed its work over. */
 static int settle(struct rs_exchange *e, const char *call, struct sc_err *err)
 {
 	const int64_t until = sc_now_ns() + (int64_t)e->o.timeout_ms * 1000000;
@@ -56,7 +56,7 @@ static int settle(struct rs_exchange *e, const char *call, struct sc_err *err)
 	return 0;
 }
 
-/* Ends a group that was begun, also one of which a call failed. */
+/* Ends a group that was begun, also if a call in it failed (rc). */
 static int end_group(struct rs_exchange *e, const char *call, int rc, struct sc_err *err)
 {
 	const ncclResult_t ended = e->nccl->group_end();
@@ -205,7 +205,7 @@ int rs_exchange_finish(struct rs_exchange *e, struct sc_err *err)
 	return rc;
 }
 
-/* In a group: one that waited for another to leave would wait for ever. */
+/* Aborts all communicators in one group: one that waited for another to leave would wait for ever. */
 void rs_exchange_abort(struct rs_exchange *e)
 {
 	bool in_group;

@@ -135,7 +135,7 @@ static int copy(struct rs_lane *l, enum rs_lane_stream stream, void *to, const v
 	return 0;
 }
 
-/* Tiles [first, end) of a slot. */
+/* Enqueues the kernel for tiles [first, end) of a slot. */
 static int launch(struct rs_lane *l, enum rs_lane_stream stream, const struct rs_lane_slot *s, uint32_t first,
 		  uint32_t end, struct sc_err *err)
 {
@@ -228,7 +228,8 @@ int rs_lane_out(struct rs_lane *l, unsigned slot, const struct rs_share *share, 
 
 #define PCI_BYTES 32
 
-/* Who opens a handle opens the whole block that CUDA has cut memory from; so many bytes are a block of their own. */
+/* A process that opens a handle opens the whole block that CUDA has cut the memory from; so many bytes are a block of
+ * their own. */
 #define BLOCK_BYTES (2u << 20)
 
 static void describe(const char *pci, const cudaIpcMemHandle_t *handle, char *ret)

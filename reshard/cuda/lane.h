@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One GPU of a pipeline: its memory, its streams, and what of a share is enqueued on them.  A slot has an event for
- * each step that another one waits for:
+ * Drives one GPU of a pipeline: has its memory and its streams, and enqueues the work of a share on them.  A slot has
+ * an event for each step that another one waits for:
  *
  *     stream   does                                     waits for                 in the slot's last round    records
  *     IN       copies input, tables                                               LAST                        IN_DONE
@@ -10,8 +10,8 @@
  *     UNPACK   boxes recv -> out                        EXCHANGED                                             UNPACKED
  *     OUT      copies output                            LAST                      (drained, by the host)      OUT_DONE
  *
- * LAST is UNPACKED; where there is one GPU, there is neither NET nor UNPACK, and it is RAN.  Windows of what is sent
- * and received are free again when their slot is: IN has waited for UNPACKED, which is behind the exchange.
+ * LAST is UNPACKED; where there is one GPU, there is neither NET nor UNPACK, and LAST is RAN.  Windows of bytes to send
+ * and to receive are free again when their slot is: IN has waited for UNPACKED, which is behind the exchange.
  *
  * A wait for the last round comes before its event is recorded again.
  */
@@ -45,7 +45,7 @@ struct rs_lane {
 	} slots[RS_POOL_SLOTS];
 };
 
-/** Memory of a GPU that has a file, for other processes, too. */
+/** Memory of a GPU that has a file, which other processes may open, too. */
 struct rs_lane_buffer {
 	unsigned char *at;	/* NULL: there is none */
 	uint64_t bytes, room;	/* of the file; taken */
@@ -54,7 +54,7 @@ struct rs_lane_buffer {
 /** Fails with the name of a call of CUDA. */
 int rs_lane_failed(const struct rs_lane *l, cudaError_t rc, const char *call, struct sc_err *err);
 
-/** Leaves a function of `l` and `err` if a call fails; its name is what is said. */
+/** Leaves a function that has `l` and `err` if a call of CUDA fails; the error says the call's name. */
 #define RS_LANE_TRY(function, ...)                                                                 \
 	do {                                                                                       \
 		cudaError_t tried = function(__VA_ARGS__);                                         \
@@ -63,19 +63,21 @@ int rs_lane_failed(const struct rs_lane *l, cudaError_t rc, const char *call, st
 			return rs_lane_failed(l, tried, #function "()", err);                      \
 	} while (0)
 
-/* All of these: errors SC_E_SYSTEM (a call of CUDA failed), SC_E_NO_MEMORY. */
+/* Errors of all functions below: SC_E_SYSTEM (a call of CUDA failed), SC_E_NO_MEMORY. */
 
-/** Takes a GPU's memory, streams and events.  *l is zeroed but for device, pool and kernel; rs_lane_end() after errors,
- *  too.  `memory`: the pool, pinned; `peer`: whose part of it this is. */
+/** Takes a GPU's memory, streams and events.  The caller zeroes *l but for device, pool and kernel, and calls
+ *  rs_lane_end() after errors, too.  `memory` is the pool, which is pinned; `peer` says which part of it the GPU
+ *  has. */
 int rs_lane_begin(struct rs_lane *l, unsigned char *memory, uint32_t peer, struct sc_err *err);
-/** Gives all of it back; nothing runs any more. */
+/** Gives memory, streams and events back; nothing runs any more. */
 void rs_lane_end(struct rs_lane *l);
 
-/** Makes a slot's tables of a share, when IN_DONE is.  Errors: SC_E_STATE (a box is outside), too. */
+/** Makes a slot's tables of a share, once the slot's last IN_DONE is reached.  Errors: SC_E_STATE (a box is outside),
+ *  too. */
 int rs_lane_plan(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err);
 /** Enqueues IN and RUN, and what NET waits for. */
 int rs_lane_run(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err);
-/** Enqueues what is behind the exchange, which has been handed over to NET: UNPACK. */
+/** Enqueues UNPACK, behind the exchange, which has been handed over to NET. */
 int rs_lane_unpack(struct rs_lane *l, unsigned slot, struct sc_err *err);
 /** Enqueues OUT. */
 int rs_lane_out(struct rs_lane *l, unsigned slot, const struct rs_share *share, struct sc_err *err);
@@ -83,7 +85,7 @@ int rs_lane_out(struct rs_lane *l, unsigned slot, const struct rs_share *share, 
 /** Takes a buffer, and says how other processes open it.  Nothing is enqueued. */
 int rs_lane_take(struct rs_lane *l, uint64_t bytes, struct rs_lane_buffer *ret, char ret_text[RS_POOL_HANDLE_BYTES],
 		 struct sc_err *err);
-/** Gives it back; nothing of it is enqueued. */
+/** Gives a buffer back; no work on it is enqueued. */
 int rs_lane_give(struct rs_lane *l, struct rs_lane_buffer *buffer, struct sc_err *err);
 /** Enqueues zeros for all of a buffer, and OUT_DONE of a slot that has no round. */
 int rs_lane_clear(struct rs_lane *l, unsigned slot, const struct rs_lane_buffer *buffer, struct sc_err *err);

@@ -6,7 +6,7 @@
 
 #define LIBRARY "libnccl.so.2"
 
-/* It stays loaded: it has threads of its own. */
+/* The functions of NCCL, which stays loaded: it has threads of its own. */
 static struct rs_nccl nccl;
 
 static int find(void *library, const char *name, void *ret, struct sc_err *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's functions that the exchange calls, from the library of the machine: by its header, so that a wrong call does
- * not compile. */
+/* Gives the functions of NCCL that the exchange calls, from the library of the machine.  NCCL's header declares them,
+ * so that a wrong call does not compile. */
 #ifndef RS_NCCL_H
 #define RS_NCCL_H
 
@@ -32,7 +32,7 @@ struct rs_nccl {
 };
 
 /**
- * Finds libnccl.so.2, once for the process, and says which version it is: `NCCL 2.22.3`.
+ * Finds libnccl.so.2, once for the process, and says its version: `NCCL 2.22.3`.
  * Errors: SC_E_UNSUPPORTED, with the sentence for `status`.
  */
 int rs_nccl_load(const struct rs_nccl **ret, char *ret_text, size_t bytes, struct sc_err *err);

@@ -24,7 +24,7 @@ struct rs_pipeline {
 	const struct rs_lane_buffer *to;	/* of the pass; NULL: it is drained */
 };
 
-/* Keeps the first error.  A caller's may be about anything; what it said is kept as it is. */
+/* Keeps the first error as it is: that of a callback may be about anything. */
 static int keep(struct rs_pipeline *p, int rc, const struct sc_err *err)
 {
 	if (rc < 0 && !p->first.code)
@@ -34,7 +34,7 @@ static int keep(struct rs_pipeline *p, int rc, const struct sc_err *err)
 
 /* --- begin --- */
 
-/* The kernel is every device's, and what is pinned is pinned for all of them. */
+/* Loads the kernel and pins the pool, both for all devices. */
 static int load(struct rs_pipeline *p, cudaKernel_t *ret, struct sc_err *err)
 {
 	const struct rs_lane *l = &p->lanes[0];
@@ -79,7 +79,7 @@ int rs_pipeline_new(const struct rs_pipeline_options *options, struct rs_pipelin
 	return rc;
 }
 
-/* Joins the pass: nothing runs yet that NCCL would wait for. */
+/* Joins the pass, before anything runs that NCCL would wait for. */
 static int begin_pass(struct rs_pipeline *p, struct sc_err *err)
 {
 	struct rs_exchange_options o = {.world = rs_pool_world(&p->o.pool), .peers = p->o.pool.peers,
@@ -98,7 +98,7 @@ static int begin_pass(struct rs_pipeline *p, struct sc_err *err)
 
 /* --- a round --- */
 
-/* Of a device that takes part in an exchange, a peer may be what it waits for. */
+/* Waits a little for a device.  One that takes part in an exchange may wait for a peer: then there is a time limit. */
 static int wait_a_little(struct rs_pipeline *p, int64_t until, const struct rs_lane *l, struct sc_err *err)
 {
 	int rc = p->o.idle(p->o.arg, err);
@@ -268,7 +268,7 @@ int rs_pipeline_begin(struct rs_pipeline *p, uint32_t nr, const unsigned char *i
 
 /* --- end --- */
 
-/* An error that comes again is that of a device that does nothing any more. */
+/* Waits until a stream has nothing to do.  If an error comes twice, the device does nothing any more. */
 static int wait_for_stream(struct rs_pipeline *p, cudaStream_t stream, struct sc_err *err)
 {
 	cudaError_t state = stream ? cudaErrorNotReady : cudaSuccess;
@@ -287,7 +287,7 @@ static int wait_for_stream(struct rs_pipeline *p, cudaStream_t stream, struct sc
 	return 0;
 }
 
-/* First of all nobody waits for a peer any more. */
+/* Leaves the exchange first, so that no device waits for a peer any more. */
 int rs_pipeline_close(struct rs_pipeline *p, struct sc_err *err)
 {
 	int rc = 0;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rounds (reshard/rounds/rounds.h) through the GPUs of a node, some at a time: each has the share of one peer.  Only
- * this room calls CUDA and NCCL; the daemon links neither.
+ * Takes rounds (reshard/rounds/rounds.h) through the GPUs of a node, several at a time: each GPU has the share of one
+ * peer.  Only this room calls CUDA and NCCL; the daemon links neither.
  *
  *     fill() ──> pinned ──> device ── boxes ─────────────────────────────> device ──> pinned ──> drain()
  *                              └───── packs ──> ══ exchange ══> ── unpacks ──┘  (of another GPU)
  *
- * Slots are used in turn, the same one by all GPUs in a round.  lane.h says what is enqueued on a GPU, and what waits
- * for what.  The host itself waits for IN_DONE of the slot's last round before it writes tables and calls fill(), for
- * OUT_DONE before it calls drain(), and until an exchange has been handed over before it enqueues what is behind it.
+ * Slots are used in turn; in a round all GPUs use the same one.  lane.h says which work is enqueued on a GPU, and which
+ * waits for which.  The host itself waits for IN_DONE of the slot's last round before it writes tables and calls
+ * fill(), for OUT_DONE before it calls drain(), and until an exchange has been handed over before it enqueues work
+ * behind it.
  *
- * Whatever synchronizes a device (memory, events) is made by rs_pipeline_new() and ended by rs_pipeline_close(), and
- * nothing of it in between.  With several GPUs, here or on other nodes, communicators are those of a pass: from the
- * first round to rs_pipeline_finish().
+ * rs_pipeline_new() makes and rs_pipeline_close() ends all that synchronizes a device (memory, events); nothing does so
+ * in between.  With several GPUs, here or on other nodes, communicators live for a pass: from its first round to
+ * rs_pipeline_finish().
  *
- * The first error is kept: every later call gives it.  One thread.
+ * The first error is kept: every later call gives it.  One thread uses a pipeline.
  */
 #ifndef RS_PIPELINE_H
 #define RS_PIPELINE_H
@@ -39,38 +40,39 @@ struct rs_pipeline_options {
 
 struct rs_pipeline;
 
-/** Takes the devices' memory and pins the pool.  Owner: the caller, rs_pipeline_close().
+/** Takes the devices' memory and pins the pool.  The caller ends *ret by rs_pipeline_close().
  *  Errors, which name the call of CUDA: SC_E_NO_MEMORY, SC_E_SYSTEM. */
 int rs_pipeline_new(const struct rs_pipeline_options *options, struct rs_pipeline **ret, struct sc_err *err);
 
 /**
- * Copies a round, of shares of this node's peers: calls fill(), and drain() for the earlier one whose slot it takes.
- * The round is not needed any more when it returns.
- * Errors: SC_E_LIMIT (it does not fit), SC_E_STATE (a box is outside), SC_E_SYSTEM (a call of CUDA or NCCL failed, or a
- * peer is late), SC_E_UNSUPPORTED (several GPUs, and no NCCL), those of fill(), drain(), idle().
+ * Copies a round, which has the shares of this node's peers: calls fill(), and drain() for the earlier round whose slot
+ * it takes.  When it returns, the caller may release the round.
+ * Errors: SC_E_LIMIT (the round does not fit), SC_E_STATE (a box is outside), SC_E_SYSTEM (a call of CUDA or NCCL
+ * failed, or a peer is late), SC_E_UNSUPPORTED (several GPUs, and no NCCL), those of fill(), drain(), idle().
  */
 int rs_pipeline_put(struct rs_pipeline *p, const struct rs_round *round, struct sc_err *err);
 
 /**
- * Of a pipeline of one GPU, when no round is on its way: takes buffer `nr`, from 1 to RS_POOL_LOADS_MAX, and says in
+ * Takes buffer `nr`, from 1 to RS_POOL_LOADS_MAX, of a pipeline of one GPU, when no round is on its way, and says in
  * RS_POOL_HANDLE_BYTES how other processes open it.
  * Errors: SC_E_NO_MEMORY (the GPU has no room: the pipeline goes on), SC_E_SYSTEM.
  */
 int rs_pipeline_load(struct rs_pipeline *p, uint32_t nr, uint64_t bytes, char *ret_text, struct sc_err *err);
-/** Gives it back.  Errors: SC_E_SYSTEM. */
+/** Gives a buffer back.  Errors: SC_E_SYSTEM. */
 int rs_pipeline_unload(struct rs_pipeline *p, uint32_t nr, struct sc_err *err);
-/** Begins a pass: what its rounds write goes to a buffer, which is zeroed; 0: it is drained.  `id`: of a pass of
- *  several nodes, all of which have it by rs_exchange_id() of one of them; NULL: of one.  Errors: SC_E_SYSTEM. */
+/** Begins a pass.  The output of its rounds goes to buffer `nr`, which is zeroed first; with 0 it is drained.  `id` is
+ *  that of a pass of several nodes, which one of them made by rs_exchange_id(); NULL: the pass is of one node.  Errors:
+ *  SC_E_SYSTEM. */
 int rs_pipeline_begin(struct rs_pipeline *p, uint32_t nr, const unsigned char *id, struct sc_err *err);
 
-/** Drains all rounds that have been put, or waits for those that a buffer gets.  Errors: as rs_pipeline_put(). */
+/** Drains all rounds that have been put, or waits until a buffer has their output.  Errors: as rs_pipeline_put(). */
 int rs_pipeline_finish(struct rs_pipeline *p, struct sc_err *err);
 
 /**
- * Waits until the devices do nothing any more, and gives back what it had; the pool is the caller's again.  NULL is
- * fine.
- * Errors: those of idle(): a device goes on and may write into the pool.  Nothing was given back; call it again, or
- * end the process.
+ * Waits until the devices do nothing any more, and gives back all that the pipeline had; the pool is the caller's
+ * again.  `p` may be NULL.
+ * Errors: those of idle(): a device goes on and may write into the pool.  Nothing was given back; the caller calls it
+ * again, or ends the process.
  */
 int rs_pipeline_close(struct rs_pipeline *p, struct sc_err *err);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One thread, one conversation, one pipeline.  Nothing that the daemon sends is trusted: messages go through
- * rs_wire_step(), plans are copied and checked, and the tables of a round refuse boxes that lead out of its windows.
+ * Serves one conversation with one thread and one pipeline.  It trusts nothing that the daemon sends: messages go
+ * through rs_wire_step(), plans are copied and checked, and the tables of a round refuse boxes that lead out of its
+ * windows.
  */
 #include "reshard/cuda/serve.h"
 
@@ -62,7 +63,7 @@ static int say(struct serving *s, enum rs_wire_kind kind, uint64_t nr, struct sc
 	return say_message(s, &m, err);
 }
 
-/* ENDS: the daemon has closed, or nothing came for timeout_ms. */
+/* Waits for a message of the daemon: 0, ENDS (the daemon has closed, or nothing came for timeout_ms) or an error. */
 static int hear(struct serving *s, int timeout_ms, struct rs_wire_message *ret, int *ret_fd, bool *ret_late,
 		struct sc_err *err)
 {
@@ -82,7 +83,7 @@ static int hear(struct serving *s, int timeout_ms, struct rs_wire_message *ret, 
 	return rc;
 }
 
-/* Asks the daemon for something of a round, which says when it is done. */
+/* Asks the daemon for something of a round, and waits until the daemon says that it is done. */
 static int ask(struct serving *s, enum rs_wire_kind kind, uint64_t nr, struct sc_err *err)
 {
 	struct rs_wire_message m;
@@ -112,7 +113,7 @@ static int drain(void *arg, unsigned slot, struct sc_err *err)
 	return ask(s, RS_WIRE_DRAIN, s->wire.drained, err);
 }
 
-/* The daemon has the clock: it kills a helper that is late. */
+/* Waits a little.  There is no time limit here, as the daemon kills a helper that is late. */
 static int idle(void *arg, struct sc_err *err)
 {
 	struct serving *s = arg;
@@ -122,7 +123,7 @@ static int idle(void *arg, struct sc_err *err)
 
 /* --- set-up --- */
 
-/* It does not become shorter while it is mapped: the daemon seals it. */
+/* Maps the shared memory, which cannot become shorter meanwhile, as the daemon has sealed it. */
 static int map(struct serving *s, int memory_fd, struct sc_err *err)
 {
 	struct stat st;
@@ -149,7 +150,7 @@ static int make_pipeline(struct serving *s, const struct rs_wire_message *setup,
 	return rc < 0 ? rc : rs_pipeline_new(&o, &s->pipeline, err);
 }
 
-/* Checks all devices, and describes them; several need NCCL. */
+/* Checks and describes all devices; several devices need NCCL, too. */
 static int describe(const struct rs_wire_message *setup, char *ret, size_t bytes, struct sc_err *err)
 {
 	const struct rs_nccl *ignored;
@@ -197,7 +198,8 @@ static int put(struct serving *s, const struct rs_wire_message *m, struct sc_err
 	return rc < 0 ? rc : say(s, RS_WIRE_TAKEN, m->nr, err);
 }
 
-/* Who has started it asks for something. */
+/* Tells whether the helper may end when nothing comes: not before the daemon that started it has asked for
+ * something. */
 static bool is_idle(const struct serving *s)
 {
 	return s->wire.phase == RS_WIRE_IDLE && (s->wire.put || s->has_named) && !s->wire.buffers;
@@ -217,7 +219,7 @@ static int load(struct serving *s, const struct rs_wire_message *m, struct sc_er
 	return rc < 0 ? rc : say_message(s, &answer, err);
 }
 
-/* Makes an id: the other nodes find this process by it. */
+/* Makes the id of a pass, by which the other nodes find this process. */
 static int name_pass(struct serving *s, struct sc_err *err)
 {
 	struct rs_wire_message m = rs_wire_message(RS_WIRE_NAMED, 0);
@@ -235,7 +237,7 @@ static unsigned digit(char c)
 	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
 }
 
-/* The text of a pass of several nodes is an id. */
+/* Begins a pass; if it is of several nodes, the message's text is its id. */
 static int begin(struct serving *s, const struct rs_wire_message *m, struct sc_err *err)
 {
 	const bool has_id = rs_pool_world(&s->wire.pool) > s->wire.pool.peers;
