@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of ranks that are alike, the storage has one file, that of one node.  Another node that has made such a file for
- * itself has its bytes: what a rank's file is, follows from the version alone.  It gets the other node's number by a
- * hard link, in place of being pulled.
+ * Gives a node's own file a second number.  Of ranks that are alike, the storage has one file, that of one node.
+ * Another node that has made such a file for itself has the same bytes, as a rank's file follows from the version
+ * alone.  So that node gives its file the number of the other node's by a hard link, and does not pull it.
  *
  * 1. The link is on stable storage before the row says that a copy is here.
  * 2. Nobody else makes that copy meanwhile: no version has the other node's file before the transaction ends.
@@ -28,7 +28,7 @@ static int on_same(void *arg, const struct meta_same_row *row)
 	return sc_vec_push(l, *row) < 0 ? sc_nomem(l->err) : 0;
 }
 
-/* 1: the file has both numbers. */
+/* Links one file; true: the file has both numbers. */
 static bool link_one(struct rs_service *s, const struct meta_same_row *row)
 {
 	sc_cleanup(sc_closep) int fd = -1;

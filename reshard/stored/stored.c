@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where versions are stored.  Each node says what it keeps of a head that is stored otherwise (upkeep/homes.c); when
- * all have, one of them makes sets of that; when etcd has these as the version's storage, each takes them in its time.
+ * Makes and takes the storage of versions.  Each node says what it keeps of a head that is stored otherwise
+ * (upkeep/homes.c); when all have, one of them makes sets of that; when etcd has these as the version's storage, each
+ * node takes them in its time.
  *
  * 1. What etcd says is the storage of a version is final once there is a newer one, of which the core tells later.  A
  *    node takes it before it leaves the version as its head: files that it has made may be part of it.
@@ -195,7 +196,7 @@ static const struct rs_object_kept *find(const struct rs_object_keep *all, uint3
 	return lo < all->nr && all->at[lo].rank == rank && strcmp(all->at[lo].path, path) == 0 ? &all->at[lo] : NULL;
 }
 
-/* Inside the trial.  1: all files of the set have blobs; 0: nobody keeps one of them. */
+/* Gives the files of a set their blobs, inside the trial: 1, 0 (nobody keeps one of the files) or an error. */
 static int fill(struct placing *x, struct rs_set *set)
 {
 	for (size_t i = 0; i < set->nr_blobs; i++) {
@@ -227,7 +228,8 @@ static int on_set_file(void *arg, uint64_t id, const char *file, const char *mor
 	return x->files.failed ? sc_nomem(x->p.err) : 0;
 }
 
-/* Saves the version with these sets, for their objects and names; all of it is undone.  1, or 0 as above. */
+/* Saves the version with these sets, to get their objects and names, then undoes all of it: 1, 0 (as fill()) or an
+ * error. */
 static int try_sets(struct placing *x)
 {
 	const struct rs_version *v = x->p.head->version;
@@ -342,7 +344,8 @@ int rs_storage_place(struct rs_member *m, struct rs_shared *j, uint64_t nr, cons
 
 /* --- what etcd says is the storage --- */
 
-/* One attempt.  1: it was stored otherwise here. */
+/* Tries once to make rows say that a version is stored in these sets: 1 (it was stored otherwise here), 0 or an
+ * error. */
 static int settle(struct rs_member *m, struct rs_job *job, uint64_t version, const struct rs_object_names *sets,
 		  struct rs_bag *bag, struct sc_err *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What dropped versions have put into etcd, once nobody can need it: their records, and objects that nothing else
- * names.  The first of the members does it, from time to time, on its worker.
+ * Removes what dropped versions have put into etcd, once nobody can need it: their records, and objects that nothing
+ * else names.  The first of the members does so, from time to time, on its worker.
  *
  * 1. A version goes when its rows and files have gone here, as on all nodes, some time ago; and each node that had
  *    uncommitted files in it is here, and has said that its newest version is no older: it knows that these were
@@ -12,7 +12,7 @@
  * 3. Each removal compares `all/tick`: nothing has changed since this node knew that no command of any job was on its
  *    way.  So no version is made meanwhile that names what goes; who makes one later asks whether what it names is
  *    there (rs_bag_refer()), and puts it again.
- * 4. What names something goes after it: what was begun is gone on with.
+ * 4. An object goes before what names it, so that a removal that was cut short can be gone on with.
  */
 #include "reshard/stored/stored_i.h"
 
@@ -71,7 +71,7 @@ static int list(struct sweep *w, struct rs_sweep_list *ret)
 	return l.failed ? sc_nomem(w->err) : 0;
 }
 
-/* What members have saved: their newest versions. */
+/* The newest versions that members have saved. */
 struct saved {
 	size_t nr, room;
 	struct {
@@ -103,7 +103,7 @@ static int ask_saved(struct sweep *w, struct saved *ret)
 	return ret->failed ? sc_nomem(w->err) : 0;
 }
 
-/* Is the node given up?  It was drained, and is no member: what it has uncommitted is nobody's. */
+/* Tells whether a node is given up: it was drained, and is no member, so nobody needs its uncommitted files. */
 static bool is_given_up(struct rs_member *m, uint32_t node)
 {
 	bool is = false;
@@ -145,7 +145,7 @@ static void versions_done(struct rs_sweep_list *all)
 	sc_vec_done(all);
 }
 
-/* Who is called does that first: the round ends. */
+/* Gets objects that are not here.  If the member is called for other work, that goes first, and the round ends. */
 static int get_lacking(struct sweep *w, struct rs_bag *bag)
 {
 	if (!bag->lacking)
@@ -168,7 +168,7 @@ static int read_version(struct sweep *w, const struct rs_object_stays *stay, con
 	return rc;
 }
 
-/* Notes the names of all that a version is made of; once. */
+/* Notes, once, the names of all objects that a version is made of. */
 static int read_names(struct sweep *w, struct rs_sweep_version *v)
 {
 	const struct rs_object_names none = {0};
@@ -192,7 +192,7 @@ static int read_names(struct sweep *w, struct rs_sweep_version *v)
 	return v->is_read ? 0 : rc;
 }
 
-/* 1: rows of it are here; 0: not; or an error. */
+/* Tells whether rows of a version are here: 1, 0 or an error. */
 static int is_here(struct sweep *w, uint64_t nr)
 {
 	struct meta_catalog *c = w->m->s->catalog;
@@ -214,7 +214,7 @@ static bool is_dropped(struct rs_member *m, const struct rs_shared *j, uint64_t 
 	return is;
 }
 
-/* Moves what was known of a version. */
+/* Moves what is known of a version from the last round. */
 static void take_known(struct rs_sweep_list *known, struct rs_sweep_version *v)
 {
 	for (size_t i = 0; i < known->nr; i++)
@@ -270,8 +270,8 @@ static void on_removed(void *arg, const struct meta_answer *answer)
 	*(uint64_t *)arg = answer->revision;
 }
 
-/* 0; 1: something has changed meanwhile (w->changed); or an error.  That it puts the tick, too, tells it from a removal
- * by hand (reshard/peers/backup.c). */
+/* Removes keys: 0, 1 (something has changed meanwhile: w->changed) or an error.  It puts the tick, too, which tells it
+ * from a removal by hand (reshard/peers/backup.c). */
 static int remove_keys(struct sweep *w, const struct meta_key *keys, uint32_t nr)
 {
 	struct meta_compare is = {.what = META_MOD_IS, .key.kind = META_KEY_TICK, .revision = w->tick};
@@ -295,8 +295,8 @@ static int remove_keys(struct sweep *w, const struct meta_key *keys, uint32_t nr
 	}
 }
 
-/* A leaf's own name comes first: who asks whether it is there must not take parts of it for all.  Else what names
- * something comes after it. */
+/* Removes objects.  A leaf's own name goes first, as a node that asks whether the leaf is there must not take parts of
+ * it for all.  Else an object goes before those that name it. */
 static int remove_all(struct sweep *w, const struct rs_bag *bag, bool is_leaf)
 {
 	struct meta_key keys[KEYS_MAX];
@@ -372,7 +372,7 @@ static int remove_set(struct sweep *w, const struct rs_object_name *name)
 
 /* --- of a job --- */
 
-/* The storages that have rows here stay for now. */
+/* Removes storages; those that have rows here stay for now. */
 static int remove_sets(struct sweep *w)
 {
 	struct rs_object_names *sets = &w->j->sweep.sets;
@@ -439,8 +439,8 @@ static int on_stored(void *arg, const struct meta_hash *set)
 	return sc_vec_push((struct rs_object_names *)arg, name);
 }
 
-/* Rules 2 and 3, but for what this catalog has: that is looked at afterwards.  *ret_stored: what versions are stored
- * in.  Under m->lock. */
+/* Checks rules 2 and 3, but for what this catalog has, which is looked at afterwards.  *ret_stored gets the sets that
+ * versions are stored in.  Under m->lock. */
 static bool is_quiet(struct rs_member *m, struct heads *ret, struct rs_object_names *ret_stored, uint64_t *ret_tick)
 {
 	uint64_t id;
@@ -456,7 +456,7 @@ static bool is_quiet(struct rs_member *m, struct heads *ret, struct rs_object_na
 	return is;
 }
 
-/* Has this catalog what the core knows of? */
+/* Tells whether this catalog has all that the core knows of. */
 static bool is_taken(struct rs_member *m, const struct heads *heads)
 {
 	bool is = true;
@@ -471,7 +471,8 @@ static bool is_taken(struct rs_member *m, const struct heads *heads)
 	return is;
 }
 
-/* A job that cannot be looked at stays as it is; what others may have of it, this catalog names. */
+/* Looks at all jobs.  One that cannot be looked at stays as it is; this catalog names the objects that it may share
+ * with others. */
 static int look_at_jobs(struct sweep *w, struct heads *heads)
 {
 	int rc, first = 0;
@@ -491,7 +492,7 @@ static int look_at_jobs(struct sweep *w, struct heads *heads)
 	return first;
 }
 
-/* What stays of any job is known before anything goes. */
+/* Sweeps all jobs: finds what stays of each before it removes anything. */
 static int sweep(struct sweep *w, struct heads *heads)
 {
 	int rc = look_at_jobs(w, heads), first = rc;
@@ -524,7 +525,7 @@ static void sweep_all(struct rs_member *m, struct heads *heads, struct rs_object
 	m->sweep_said = rc < 0;
 }
 
-/* Only the first member removes what was a storage, and only while it is that. */
+/* Forgets the storages that it noted: only the first member removes them, and only while it is the first. */
 static void forget_sets(struct rs_member *m)
 {
 	for (size_t i = 0; i < m->jobs.nr; i++)
