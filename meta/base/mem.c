@@ -40,7 +40,7 @@ struct sc_chunk {
 	char bytes[] __attribute__((aligned(16)));
 };
 
-/* Memory that is not zeroed.  *ret_bytes: how much it is. */
+/* Gives memory that is not zeroed, and in *ret_bytes how many bytes it has. */
 static void *take(struct sc_arena *arena, size_t bytes, size_t *ret_bytes)
 {
 	struct sc_chunk *c = arena->chunk;
@@ -299,7 +299,7 @@ int sc_map_put(struct sc_map *map, const char *key, size_t key_bytes, void *valu
 	return 0;
 }
 
-/* Slots behind the gap move up, unless a slot would move to before the one that its hash names. */
+/* Empties the key's slot, and moves those behind it up, unless a slot would come before the one that its hash names. */
 void sc_map_drop(struct sc_map *map, const char *key, size_t key_bytes)
 {
 	struct sc_map_slot *gap = map->room ? find_slot(map, key, key_bytes, hash_of(key, key_bytes)) : NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program counts, for all of its services together.  A metric is a static object of the file that counts; a
+ * Counts what a program does, for all of its services together.  A metric is a static object of the file that counts; a
  * constructor puts it into the list that /.ctl/metrics shows.
  *
  *	SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
@@ -39,9 +39,9 @@ static inline void sc_metric_set(struct sc_metric *metric, uint64_t value)
 	__atomic_store_n(&metric->value, value, __ATOMIC_RELAXED);
 }
 
-/** Adds a metric to the list, in the order of names.  For constructors: before there are threads. */
+/** Adds a metric to the list, in the order of names.  Constructors call it, before there are threads. */
 void sc_metric_link(struct sc_metric *metric);
-/** All metrics in Prometheus' text format. */
+/** Writes all metrics in Prometheus' text format. */
 void sc_metrics_text(struct sc_buf *buf);
 
 #endif

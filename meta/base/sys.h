@@ -85,7 +85,7 @@ extern struct sc_sys sc_sys;
 
 /* io_uring's defaults live with the engine, the only room that includes liburing.h. */
 
-/** Wall clock, nanoseconds since 1970; monotonic clock, nanoseconds. */
+/** Read the clocks, in nanoseconds: the wall clock, since 1970; the monotonic clock. */
 int64_t sc_now_wall_ns(void);
 int64_t sc_now_ns(void);
 

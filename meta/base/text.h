@@ -14,16 +14,17 @@
  * characters of ASCII and of Unicode, and bytes that are not UTF-8.  For people and for tables.  Returns `to`.
  */
 char *sc_shown(char *to, size_t room, const char *text);
-/** Does the same in place; text that no longer fits is cut off. */
+/** Escapes as sc_shown() does, in place; text that no longer fits is cut off. */
 void sc_show(char *text, size_t room);
 /** Appends `text`, escaped as by sc_shown(). */
 void sc_buf_shown(struct sc_buf *buf, const char *text);
 /** Appends the formatted text, escaped as by sc_shown(), and a line feed. */
 void sc_buf_line(struct sc_buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/** Reads a character: returns how many bytes it has; 0: it is not UTF-8.  Lone surrogates are read.  `bytes`: > 0. */
+/** Reads a character of a text of 1 byte or more: returns how many bytes it has; 0: it is not UTF-8.  Lone surrogates
+ *  are read, too. */
 size_t sc_utf8(const void *text, size_t bytes, uint32_t *ret);
-/** Tells whether all of it is UTF-8; `surrogates`: with lone ones, as Python's pickler writes them. */
+/** Tells whether all of a text is UTF-8; with `surrogates` it may have lone surrogates, as Python's pickler writes. */
 bool sc_is_utf8(const void *text, size_t bytes, bool surrogates);
 
 /** Appends `text` as one line; sc_unquote() restores it. */
@@ -38,16 +39,17 @@ size_t sc_distance(const char *a, const char *b);
 char *sc_trim(char *text);
 /** Returns the next word of *p, 0-terminated in place, and moves *p behind it; NULL at the end. */
 char *sc_next_word(char **p);
-/** The keys of one command of KEY=VALUE words, each of which may come once.  Keys are borrowed; sc_vec_done() frees. */
+/** The keys of one command of KEY=VALUE words, each of which may come once.  Keys are borrowed; sc_vec_done() ends
+ *  it. */
 struct sc_keys {
 	const char **at;
 	size_t nr, room;
 };
 /** Adds the next key.  Errors: SC_E_COMMAND (the command has it already), SC_E_NO_MEMORY. */
 int sc_keys_add(struct sc_keys *keys, const char *key, struct sc_err *err);
-/** Reads a decimal number of at most nine digits, without a sign or leading zeros; false: `text` is none. */
+/** Reads a decimal number of at most nine digits, without a sign or leading zeros; false: `text` is no such number. */
 bool sc_number_parse(const char *text, size_t bytes, uint32_t *ret);
-/** Reads a size like 5G: K, M and G are of 1,024 each.  False: it is none, or below 1M. */
+/** Reads a size like 5G: K, M and G are of 1,024 each.  False: `text` is no size, or one below 1M. */
 bool sc_bytes_parse(const char *text, uint64_t *ret);
 
 #endif

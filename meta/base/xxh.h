@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 for long inputs, by the instructions that this processor has; the values are the same with and without. */
+/* Computes XXH3 of long inputs, by the instructions that this processor has; the values are the same with all. */
 #ifndef SC_XXH_H
 #define SC_XXH_H
 

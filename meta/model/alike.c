@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* For axes of several meshes: finds the first rank with the same coordinates, by a table. */
+/* Makes, for axes of several meshes, a table of the first rank that has the same coordinates. */
 static int make_table(struct meta_view *v, struct meta_file_axes *f, struct sc_err *err)
 {
 	const struct meta_topology *topo = v->topo;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shapes, and boxes in them. */
+/* Computes with shapes, and with boxes in them. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Classes of replicas, before it is known what the tensors are: ranks whose file of a name must be equal, because the
- * rules of its tensors' names say so.  view.h has the same of a state (meta_view_alike).
+ * Finds classes of replicas before the tensors are known: ranks whose files of a name must be equal, because the rules
+ * of the tensors' names say so.  meta_view_alike() of view.h finds them by a state.
  */
 #ifndef META_CLASSES_H
 #define META_CLASSES_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How an epoch is dealt to data-parallel ranks.  Global batch b is positions [b B, (b + 1) B) of
+ * Deals an epoch to data-parallel ranks.  Global batch b is positions [b B, (b + 1) B) of
  * the epoch's order, whatever the number of ranks D; rank r of D takes its share of each batch, so
  * that the sequence of global batches does not depend on how often D was changed.
  *
@@ -34,12 +34,13 @@ struct meta_deal {
 /** Returns how many samples of an epoch are used. */
 uint64_t meta_deal_length(const struct meta_deal *deal, uint64_t nr);
 
-/** Converts `consumed` samples since an epoch's beginning to whole epochs and a position. */
+/** Whole epochs, and a position in the next one. */
 struct meta_at {
 	uint64_t epoch, position;
 };
 
-/** Errors: SC_E_COMMAND when the position is inside a global batch. */
+/** Converts `consumed` samples since an epoch's beginning to whole epochs and a position.  Errors: SC_E_COMMAND (the
+ *  position is inside a global batch). */
 int meta_deal_seek(const struct meta_deal *deal, uint64_t nr, uint64_t consumed, struct meta_at *ret,
 		   struct sc_err *err);
 
@@ -55,7 +56,7 @@ struct meta_share {
 	uint64_t tail_from, tail_per; /* contiguous: first of this rank; how many it has */
 };
 
-/** Errors: SC_E_TOPOLOGY when the ranks do not divide the batch and uneven=refuse. */
+/** Makes the share of a rank.  Errors: SC_E_TOPOLOGY (the ranks do not divide the batch, and uneven=refuse). */
 int meta_share_init(const struct meta_deal *deal, uint64_t nr, uint64_t begin, uint32_t ranks,
 		    uint32_t rank, struct meta_share *ret, struct sc_err *err);
 /** Returns how many samples the share has. */

@@ -43,7 +43,7 @@ enum meta_dtype {
 
 const char *meta_dtype_name(enum meta_dtype dtype);
 unsigned meta_dtype_bits(enum meta_dtype dtype);
-/** Returns -1 if there is no such type. */
+/** Finds a type by its name; -1: there is no such type. */
 int meta_dtype_find(const char *name, size_t bytes);
 
 #endif

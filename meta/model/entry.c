@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each entry of a view needs while it is made, be it of a tensor (present.c) or of padding (padding.c). */
+/* Helps to make each entry of a view, be it of a tensor (present.c) or of padding (padding.c). */
 #include "meta/model/present_i.h"
 
 #include <string.h>

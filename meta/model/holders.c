@@ -14,7 +14,7 @@ struct walk {
 	struct sc_err *err;
 };
 
-/* Range of the flattened local tensor between the region's first and last element. */
+/* Finds the range of the flattened local tensor between the region's first and last element. */
 static int flat_span(struct walk *w, const struct local *l, uint64_t *lo, uint64_t *hi)
 {
 	struct boxes b = {.local = l, .what = w->what, .err = w->err};
@@ -77,7 +77,8 @@ static int meet_parts(struct walk *w, const struct runs *runs, const struct meta
 static int walk_cuts(struct walk *w, int i, struct local l, uint64_t lo, uint64_t hi,
 		     uint32_t coords[SC_AXES_MAX]);
 
-/* The member is cut; its place in the joined tensor depends on the coordinates, which are known by now. */
+/* Goes on with a member that is cut: its place in the joined tensor depends on the coordinates, which are known by
+ * now. */
 static int walk_join(struct walk *w, int i, struct local l, uint64_t lo, uint64_t hi, uint32_t coords[SC_AXES_MAX])
 {
 	const struct meta_lie *lie = w->c->lie(w->c->arg, coords);

@@ -121,7 +121,7 @@ static int check_where(struct infer *n, const struct meta_written *w, const stru
 	return 0;
 }
 
-/* A stack holds all layers of its rank. */
+/* Counts the layers of a rank by a stack, which holds all of them. */
 static int count_stack(struct infer *n, const struct meta_written *w, uint32_t *layers)
 {
 	if (!w->shape.nr)
@@ -193,8 +193,8 @@ static int refuse_stages(struct infer *n, uint32_t most)
 	return rc;
 }
 
-/* Counts the layers of each chunk, where ranks number them locally: those that were written and those that are
- * known. */
+/* Counts the layers of each chunk, where ranks number layers locally: those that were written, and those that are known
+ * from before. */
 static int count_layers(struct infer *n)
 {
 	const struct meta_topology *t = n->topo;
@@ -223,7 +223,7 @@ static int count_layers(struct infer *n)
 	return n->layers ? meta_topology_starts(t, n->layers, n->starts, n->err) : 0;
 }
 
-/* Turns local numbers into global ones, which count over all files, also over those that were not written. */
+/* Turns local numbers into global ones, which count over all files, also over files that were not written. */
 static int count(struct infer *n)
 {
 	int rc = 0;

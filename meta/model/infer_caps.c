@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks number for themselves, in the numbers of the whole model. */
+/* Turns numbers that ranks give for themselves into numbers of the whole model. */
 #include "meta/model/infer_i.h"
 
 uint32_t meta_infer_chunk(const struct infer *n, const struct meta_caps *caps, const uint32_t coords[SC_AXES_MAX])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the parts of meta_infer(). */
+/* The state and the functions that the parts of meta_infer() share. */
 #ifndef META_INFER_I_H
 #define META_INFER_I_H
 
@@ -54,12 +54,13 @@ uint32_t meta_infer_chunk(const struct infer *n, const struct meta_caps *caps, c
 /** Copies the captures of a row, with the number of its layer made global. */
 void meta_infer_caps(const struct infer *n, size_t i, const uint32_t coords[SC_AXES_MAX], struct meta_caps *ret);
 
-/* infer_shape.c: add a group's tensor to the state, or say `flat_later`; a flat one's, when all others are there. */
+/* infer_shape.c: add a group's tensor to the state, or note that it is flat (`flat_later`); add the tensor of such a
+ * group, when all others are there. */
 int meta_infer_shape(struct infer *n, struct group *g);
 int meta_infer_flat_shape(struct infer *n, const struct group *g);
-/* Refuses tensors that a line with `like=` takes, and that are of another shape than the tensor which they are like. */
+/* Refuses a tensor that a line with `like=` takes, and that has another shape than the tensor which it is like. */
 int meta_infer_likes(struct infer *n);
-/* scales.c: refuses a tensor of which the other one is not there. */
+/* scales.c: refuses a tensor that tells how another one is read (`of=`), if that one is not there. */
 int meta_infer_scales(struct infer *n);
 /* infer_join.c: adds the members of joined tensors to the state, when all others are there. */
 int meta_infer_joins(struct infer *n);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The members of joined tensors.  What is joined does not say what its members are or how long; they are known from
- * the version before, or they are like tensors that are stored on their own (`like=`: the states of an optimizer).
- * That they make what was written is checked with all else, when the state is presented at the same topology.
+ * Finds the members of joined tensors.  A joined tensor does not say what its members are or how long; they are known
+ * from the version before, or they are like tensors that are stored on their own (`like=`: the states of an optimizer).
+ * infer_check.c checks, with all else, that they make what was written, when it presents the state at the same
+ * topology.
  */
 #include "meta/model/infer_i.h"
 
@@ -24,7 +25,7 @@ static bool same_value(const struct meta_cap *a, const struct meta_cap *b)
 	return a->bytes == b->bytes && (!a->bytes || memcmp(a->text, b->text, a->bytes) == 0);
 }
 
-/* Is a tensor that would be stored under `name` a member? */
+/* Tells whether a tensor that would be stored under `name` is a member. */
 static bool is_member(const struct joined *j, const char *name)
 {
 	const struct meta_join *join = j->rule->join;
@@ -89,7 +90,7 @@ static int add_found(struct joined *j, const char *key, const struct meta_shape 
 	return *j->key ? 0 : sc_nomem(j->n->err);
 }
 
-/* Is the tensor known to be a member, by its logical name? */
+/* Adds a known tensor, if its logical name says that it is a member. */
 static int try_known(struct joined *j, const struct meta_tensor *t)
 {
 	const struct meta_layout *l = j->n->layout;
@@ -107,7 +108,7 @@ static int try_known(struct joined *j, const struct meta_tensor *t)
 	return 0;
 }
 
-/* Is there a member that is like the tensor, by this rule? */
+/* Adds the member that is like a tensor by this rule, if there is one. */
 static int try_like(struct joined *j, const struct meta_rule *r, const struct meta_tensor *base)
 {
 	struct meta_caps all = {0}, of_base = {0}, first;
@@ -131,7 +132,7 @@ static int try_like(struct joined *j, const struct meta_rule *r, const struct me
 	return add_found(j, key, known ? &known->shape : &base->shape);
 }
 
-/* Is there a member that is like the tensor? It is none itself, and of the rule that the `like` line copies. */
+/* Adds members that are like a tensor, which is of the rule that a `like` line copies. */
 static int try_rules(struct joined *j, const struct meta_tensor *t)
 {
 	const struct meta_layout *l = j->n->layout;

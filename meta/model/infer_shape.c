@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The type and shape of each logical tensor, from its pieces. */
+/* Finds the type and the shape of each logical tensor from its pieces. */
 #include "meta/model/infer_i.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static size_t primary_rows(const struct infer *n, struct group *g)
 	return nr ? nr : g->nr;
 }
 
-/* The shape of a row's piece of its tensor; of a stack, that of each layer. */
+/* Gives the shape of a row's piece of its tensor; for a stack, that of each layer. */
 static struct meta_shape shape_of(const struct infer *n, uint32_t row)
 {
 	struct meta_shape shape = n->written[row].shape;
@@ -29,7 +29,7 @@ static struct meta_shape shape_of(const struct infer *n, uint32_t row)
 	return shape;
 }
 
-/* Of a cut by `upto` the parts that neighbours share were added several times. */
+/* Takes the copies out of a total: parts that neighbours share in a cut by `upto` were added several times. */
 static uint64_t without_copies(const struct infer *n, const struct meta_cut *cut, uint64_t total)
 {
 	uint64_t d = meta_topology_degree(n->topo, cut->axes), sum = 0, all;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds what is stored as one.  The entries of a view are made as if each tensor was stored on its own; then those
- * whose stored names a join's globs match become members of a group, in the order that the join says, and so do the
- * layers of a stack.  Where a member lies depends on the members before it that the rank has, so there is a variant of
- * the group for each index of the axes that decide this: those that place members on ranks, and those that cut them
- * unevenly.
+ * Finds tensors that are stored as one.  The entries of a view are made as if each tensor was stored on its own; then
+ * those whose stored names a join's globs match become members of a group, in the order that the join says, and so do
+ * the layers of a stack.  Where a member lies depends on the members before it that the rank has, so there is a
+ * variant of the group for each index of the axes that decide this: those that place members on ranks, and those that
+ * cut them unevenly.
  */
 #include "meta/model/count.h"
 #include "meta/model/view.h"
@@ -44,7 +44,7 @@ static uint32_t number_of(const struct meta_cap *c)
 	return c && c->is_number && !c->is_empty ? c->number : 0;
 }
 
-/* Adjacent rules of layers are walked layer by layer: where they begin. */
+/* Gives the first of the adjacent rules of layers to which a rule belongs; such rules are walked layer by layer. */
 static uint32_t run_of(const struct meta_layout *l, const struct meta_rule *rule)
 {
 	uint32_t i = rule->index;
@@ -76,7 +76,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct member *)a)->name, ((const struct member *)b)->name);
 }
 
-/* The captures that a stored name and a glob share, of which the joined name is made. */
+/* Matches a stored name with the globs of a join, and gives the captures, of which the joined name is made. */
 static bool match_glob(const struct meta_rule *r, const struct meta_entry *e, struct meta_caps *caps,
 		       uint32_t *ret_glob)
 {
@@ -91,7 +91,8 @@ static bool match_glob(const struct meta_rule *r, const struct meta_entry *e, st
 	return false;
 }
 
-/* The name of what an entry is joined to; caps->nr is 0 if it is not. */
+/* Finds the rule of the join to which an entry belongs, and the captures of the joined name; NULL: it belongs to
+ * none. */
 static const struct meta_rule *join_of(const struct meta_layout *l, const struct meta_entry *e, struct meta_caps *caps,
 				       uint32_t *ret_glob)
 {
@@ -138,7 +139,7 @@ static struct making *make_group(struct joining *n, const struct meta_rule *r, c
 	return m;
 }
 
-/* Axes of uneven cuts: on which index a rank has decides how long its piece is. */
+/* Gives the axes of uneven cuts: a rank's index on them decides how long its piece is. */
 static uint32_t uneven_axes(const struct meta_rule *r)
 {
 	uint32_t axes = 0;
@@ -216,7 +217,7 @@ static void close_bucket(struct lying *l)
 	l->at = 0;
 }
 
-/* Members over a dimension are alike in all others; layers are alike in all. */
+/* Checks that members are alike: those that are joined over a dimension in all others, layers in all. */
 static int check_alike(struct lying *l, const struct meta_tensor *t, const struct meta_shape *shape, int except)
 {
 	bool same = shape->nr == l->first.nr;
@@ -290,7 +291,7 @@ static int place(struct lying *l, uint32_t member, const struct meta_entry *e, c
 	return 0;
 }
 
-/* Cuts what is joined once on each index, to see whether it can be. */
+/* Cuts a joined tensor once on each index, to see whether it can be cut. */
 static int check_cuts(struct lying *l)
 {
 	const struct meta_view *v = l->n->view;
@@ -370,8 +371,8 @@ static int make_variants(struct joining *n, struct making *m)
 	return rc;
 }
 
-/* What is joined is in one file.  A file and its copy, as a model and its average, have all of it each, or the same
- * part. */
+/* Checks that a joined tensor is in one file.  A file and its copy, as a model and its average, have all of the tensor
+ * each, or the same part. */
 static int check_files(struct joining *n, struct making *m)
 {
 	const struct meta_group *g = m->group;

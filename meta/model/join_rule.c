@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The attributes of a join may come before it. */
+/* Gives the join of a rule, and makes it if need be: its attributes may come before it. */
 static struct meta_join *join_of(struct maker *m, struct meta_rule *r)
 {
 	if (!r->join)
@@ -12,7 +12,7 @@ static struct meta_join *join_of(struct maker *m, struct meta_rule *r)
 	return (struct meta_join *)r->join;
 }
 
-/* The i-th `*` of a glob is the i-th of the stored name. */
+/* Makes the i-th `*` of a glob the same capture as the i-th `*` of the stored name. */
 static int share_stars(struct maker *m, const struct meta_pattern *stored, struct meta_pattern *glob)
 {
 	struct meta_token *t = sc_arena_array(&m->layout->arena, glob->nr + 1u, sizeof(*t));
@@ -151,7 +151,7 @@ int meta_join_attribute(struct maker *m, struct meta_rule *r, const char *key, c
 	}
 }
 
-/* Each capture of the stored name must be found in the names of members, or the name could not be made. */
+/* Checks that names of members have each capture of the stored name: else that name could not be made. */
 static int check_captures(struct maker *m, const struct meta_rule *r)
 {
 	for (uint16_t i = 0; i < r->name.nr; i++) {

@@ -86,7 +86,7 @@ static int variable_set(struct reader *r, struct variables *vars, const char *na
 	return 0;
 }
 
-/* Gives what is read inside the variables of what is outside. */
+/* Gives the text inside (a preset) the variables of the text outside. */
 static int variables_copy(struct reader *r, struct variables *to, const struct variables *from)
 {
 	*to = (struct variables){sc_arena_array(&r->layout->arena, from->nr + 1, sizeof(*to->at)), from->nr};
@@ -316,7 +316,7 @@ static int read_use(struct reader *r, const char *line, char *words, const struc
 	return rc;
 }
 
-/* One glob, without captures: it matches whole paths, and `*` also a slash. */
+/* Reads one glob, without captures: it matches whole paths, and its `*` also a slash. */
 static int read_plain(struct reader *r, const char *line, const char *kind, char *words)
 {
 	struct meta_cap_names names = {.arena = &r->layout->arena};
@@ -435,7 +435,7 @@ static int make_flat(struct reader *r)
 	return l->flat ? 0 : sc_nomem(r->err);
 }
 
-/* Leaves one blank between words: for messages, and for who looks for " like=". */
+/* Leaves one blank between words: for messages, and for code that looks for " like=". */
 static void squeeze(char *line)
 {
 	char *to = line;

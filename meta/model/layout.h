@@ -24,7 +24,7 @@ struct meta_cut {
 	const uint32_t *upto;	     /* parts of all sections, or of each, at most; 0: any number.  NULL: of none */
 };
 
-/* Tensors that are stored as one: `join=` and what belongs to it. */
+/* How tensors are stored as one: `join=` and the attributes that belong to it. */
 struct meta_join {
 	uint8_t nr;
 	struct meta_glob {
@@ -113,10 +113,10 @@ void meta_layout_freep(struct meta_layout **layout);
 
 /** Tells whether a `plain` or `log` line names a file, by its path: it is kept as it is, whatever it holds. */
 bool meta_layout_is_plain(const struct meta_layout *layout, const char *file);
-/** Tells whether a `log` line does: a commit takes it also while programs write to it. */
+/** Tells whether a `log` line names a file: a commit takes such a file also while programs write to it. */
 bool meta_layout_is_log(const struct meta_layout *layout, const char *file);
-/** Appends the glob of a `log` line that names a file and, by its suffix or folder, others like it.  False: none does,
- *  or the file is named as files of tensors are. */
+/** Appends a glob for a `log` line that would name a file and, by its suffix or folder, others like it.  False: there
+ *  is no such glob, or the file is named as files of tensors are. */
 bool meta_layout_propose_log(const char *path, struct sc_buf *ret);
 /** Tells whether two layouts say the same, but for their `log` lines. */
 bool meta_layout_same_but_logs(const struct meta_layout *a, const struct meta_layout *b);

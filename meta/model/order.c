@@ -4,7 +4,7 @@
 #define ROUNDS_LARGE 8		/* four of each half */
 #define BITS_LARGE 14		/* small halves mix slowly: twice the rounds below */
 
-/* splitmix64's output function: every bit of the input reaches every bit of the output. */
+/* Mixes by splitmix64's output function: every bit of the input reaches every bit of the output. */
 static uint64_t mix(uint64_t x)
 {
 	x ^= x >> 30;

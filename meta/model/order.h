@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order in which an epoch visits the samples of a dataset: a pure function of (seed, epoch,
+ * Gives the order in which an epoch visits the samples of a dataset: a pure function of (seed, epoch,
  * number of samples), and no table, so that a billion samples cost nothing.
  *
  * A keyed permutation of [0, n) is an alternating unbalanced Feistel network over the smallest
@@ -24,9 +24,9 @@ struct meta_perm {
 	uint64_t key[META_PERM_ROUNDS];
 };
 
-/** `nr` at least 1. */
+/** Makes a permutation of [0, nr); `nr` is at least 1. */
 void meta_perm_init(struct meta_perm *perm, uint64_t nr, uint64_t key);
-/** i < nr.  Each `tweak` is another permutation. */
+/** Returns the number to which a permutation takes i, i < nr; each `tweak` makes another permutation. */
 uint64_t meta_perm_at(const struct meta_perm *perm, uint64_t tweak, uint64_t i);
 
 enum meta_shuffle {
@@ -43,7 +43,8 @@ struct meta_order {
 	struct meta_perm inside, inside_last;
 };
 
-/** block: samples in one, only of META_SHUFFLE_BLOCK, at least 1. */
+/** Makes the order of an epoch; `block` is the number of samples in a block, at least 1, for META_SHUFFLE_BLOCK
+ *  alone. */
 void meta_order_init(struct meta_order *order, uint64_t nr, enum meta_shuffle shuffle, uint64_t block,
 		     uint64_t seed, uint64_t epoch);
 /** Returns the sample at a position of the epoch, position < nr. */

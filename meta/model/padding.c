@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of padding that are state (docs/layout.md, section 5): a tensor of their own, `file:name@padding0`, with entries
- * where the tensor is that they are behind.  Always:
+ * Places rows of padding that are state (docs/layout.md, section 5).  They are a tensor of their own,
+ * `file:name@padding0`, with entries where the tensor is that they are behind.  Always:
  *
  *  1. The known rows are [0, S).  A topology that pads by p rows shows the first min(p, S) of them behind the
  *     tensor, in the same stored tensor; if p is more, the last one is repeated.  No reshard changes a row, or S.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `plain` and `log` lines of a layout say of files, by their paths. */
+/* Answers what `plain` and `log` lines of a layout say of files, by their paths. */
 #include "meta/model/layout.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by present.c, padding.c and entry.c: a view while it is made. */
+/* A view while it is made, which present.c, padding.c and entry.c share. */
 #ifndef META_PRESENT_I_H
 #define META_PRESENT_I_H
 
@@ -33,14 +33,14 @@ struct builder {
 };
 
 /** Keeps the text of a stored file or name once: stages have the same names, and many tensors are stored under their
- *  own (`own`, which is the state's).  NULL: out of memory. */
+ *  own name (`own`, which the state has).  NULL: out of memory. */
 const char *meta_keep_text(struct builder *b, const struct sc_buf *text, const char *own);
 /** Keeps the coordinates that an entry fixes, once.  NULL: out of memory. */
 const uint32_t *meta_keep_fixed(struct builder *b, const uint32_t fixed[SC_AXES_MAX]);
-/** Cuts the piece of an entry at some coordinates, to see whether it can be. */
+/** Cuts the piece of an entry at some coordinates, to see whether it can be cut. */
 int meta_check_piece(struct builder *b, const struct meta_entry *e, const uint32_t coords[SC_AXES_MAX]);
-/** Places tensor t, which is padding: where the tensor is that it is behind, entry by entry, and behind the first one
- *  the hidden rows. */
+/** Places tensor t, which is padding: entry by entry where the tensor is that the padding is behind, and behind the
+ *  first entry the hidden rows. */
 int meta_place_padding(struct builder *b, uint32_t t);
 /** Checks that ranks have whole blocks, and the scales of all of them (scales.c). */
 int meta_check_scales(struct builder *b);

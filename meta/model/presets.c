@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The presets that ship with Scalai: the text files that are installed, linked in. */
+/* Has the presets that ship with Scalai: the text files that are installed, linked in. */
 #include "meta/model/layout.h"
 
 #include <string.h>

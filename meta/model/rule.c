@@ -90,7 +90,7 @@ static int set_sections(struct maker *m, struct meta_cut *cut, const char *value
 	return cut->section_sum ? 0 : refuse(m, "sections add up to 0");
 }
 
-/* One number for all sections, or one for each; `-` is none. */
+/* Reads `upto`: one number for all sections, or one for each; `-` is none. */
 static int set_upto(struct maker *m, struct meta_cut *cut, const char *value)
 {
 	uint32_t *upto = sc_arena_array(&m->layout->arena, SC_SECTIONS_MAX, sizeof(*upto)), nr = 0;
@@ -423,8 +423,8 @@ static int copy_renamed(struct maker *m, const struct meta_pattern *from, uint16
 	return 0;
 }
 
-/* Text captures of the copied rule that the `like` line uses too are other captures: {K} of
- * `optimizer.state.{K}.{P}` is not the {K} of a rule that it wraps. */
+/* Renames text captures of the copied rule that the `like` line uses, too, as they are others: {K} of
+ * `optimizer.state.{K}.{P}` is not the {K} of a rule that the line wraps. */
 static int rename_clashes(struct maker *m, const struct meta_rule *outer, struct meta_rule *r)
 {
 	for (uint16_t i = 0; i < r->name.nr; i++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tells how another tensor is read (`of=`): its scales by rows, columns or blocks, zero points, packed words.  A
- * rank must have those of its part, and whole ones: an axis that cuts the other tensor cuts this one in the same
- * dimension, where one is a power of two longer than the other; or this one has nothing along that dimension.  Blocks
- * have a power of two of elements, so that is not so where the last block is not full, of which two ranks might have
- * a part.
+ * Checks tensors that tell how another tensor is read (`of=`): its scales by rows, columns or blocks, zero points,
+ * packed words.  A rank must have those of its part, and whole ones: an axis that cuts the other tensor cuts this one
+ * in the same dimension, where one is a power of two longer than the other; or this one has nothing along that
+ * dimension.  Blocks have a power of two of elements, so that is not so where the last block is not full, of which
+ * two ranks might have a part.
  */
 #include "meta/model/infer_i.h"
 #include "meta/model/present_i.h"

@@ -32,7 +32,7 @@ uint64_t meta_runs_length(const struct runs *runs)
 	return n;
 }
 
-/* torch.chunk: part i of d of n; ceil(n/d) each, the last shorter or empty. */
+/* Gives part i of d parts of n, as torch.chunk: each has ceil(n/d), the last is shorter or empty. */
 static void part(uint64_t n, uint64_t d, uint64_t i, uint64_t *lo, uint64_t *hi)
 {
 	uint64_t c = n / d + (n % d != 0);
@@ -57,7 +57,7 @@ void meta_runs_take(const struct runs *runs, uint64_t lo, uint64_t hi, struct ru
 	}
 }
 
-/* Length after padding for a cut in d parts; false on overflow. */
+/* Computes the length after padding for a cut in d parts; false on overflow. */
 static bool padded_length(const struct meta_cut *cut, uint64_t n, uint64_t d, uint64_t *ret)
 {
 	uint64_t m, more;
@@ -252,7 +252,7 @@ int meta_local_cut(struct sc_arena *arena, const struct meta_topology *topo,
 
 /* --- joined tensors --- */
 
-/* What a member sees of a joined tensor: it goes on in front and behind. */
+/* Makes what a member sees of a joined tensor, which goes on in front of the member and behind it. */
 int meta_local_join(struct sc_arena *arena, const struct meta_cutting *c, const struct meta_shape *shape,
 		    const struct meta_lie *lie, const char *what, struct local *l, struct sc_err *err)
 {
@@ -285,7 +285,7 @@ int meta_local_join(struct sc_arena *arena, const struct meta_cutting *c, const 
 	return 0;
 }
 
-/* Cuts what is joined, as the member sees it. */
+/* Cuts a joined tensor, as the member sees it. */
 static int apply_join(struct sc_arena *arena, const struct meta_topology *topo, const struct meta_cutting *c,
 		      const struct meta_shape *shape, const uint32_t coords[SC_AXES_MAX], const char *what,
 		      struct local *l, struct sc_err *err)

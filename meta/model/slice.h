@@ -47,10 +47,12 @@ uint64_t meta_box_elements(const struct meta_box *box);
 bool meta_box_meet(const struct meta_box *box, const uint64_t *off, const uint64_t *ext,
 		   struct meta_box *ret);
 
-/** Returns in how many parts a cut by `upto` cuts a section, by an axis of degree `d`: neighbours share a part. */
+/** Returns the number of parts into which a cut by `upto` cuts a section, by an axis of degree `d`: neighbours share a
+ *  part. */
 uint64_t meta_cut_parts(const struct meta_cut *cut, uint32_t section, uint64_t d);
 
-/** Where a member of a joined tensor begins, and how long that is before it is cut: in elements, rows or layers. */
+/** The place where a member of a joined tensor begins, and the length of the joined tensor before it is cut: in
+ *  elements, rows or layers. */
 struct meta_lie {
 	uint64_t before, total;
 };
@@ -66,8 +68,8 @@ struct meta_padding {
 };
 
 /**
- * How a tensor is cut, and what is made of its pieces.  Those of several may be stored as one: a joined tensor lies
- * before and behind its member, which is the only thing that the member sees of it.
+ * How a tensor is cut, and what is made of its pieces.  The pieces of several tensors may be stored as one: a joined
+ * tensor lies before and behind its member, and the member sees nothing else of it.
  */
 struct meta_cutting {
 	const struct meta_cut *cuts;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by slice.c and holders.c: what a rank has of a tensor, as runs. */
+/* What a rank has of a tensor, as runs, which slice.c and holders.c share. */
 #ifndef META_SLICE_I_H
 #define META_SLICE_I_H
 
@@ -43,8 +43,8 @@ struct boxes {
 uint64_t meta_runs_length(const struct runs *runs);
 /** Appends to `out` the part [lo, hi) of a concatenation of runs. */
 void meta_runs_take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs *out);
-/** Adds the padding that a cut in `d` parts needs; `rows`: those that are known of it, NULL: none.  Its errors say what
- *  is wrong; its callers say where. */
+/** Adds the padding that a cut in `d` parts needs; `rows` are the rows of it that are known, NULL: none.  Its errors
+ *  say what is wrong; its callers say where. */
 int meta_runs_pad(struct sc_arena *arena, const struct runs *runs, const struct meta_cut *cut, uint64_t d,
 		  const struct meta_padding *rows, struct runs *ret, struct sc_err *err);
 /** Returns the padding that is known of a dimension of a local tensor, NULL: none. */
@@ -59,7 +59,7 @@ int meta_local_flatten(struct sc_arena *arena, struct local *l, const char *what
 int meta_local_cut(struct sc_arena *arena, const struct meta_topology *topo, const struct meta_cut *cut,
 		   const struct meta_shape *shape, uint64_t index, const char *what, struct local *l,
 		   struct sc_err *err);
-/** Puts what is joined with a member in front of it and behind: the joined tensor goes on there. */
+/** Puts the rest of a joined tensor in front of a member and behind it. */
 int meta_local_join(struct sc_arena *arena, const struct meta_cutting *c, const struct meta_shape *shape,
 		    const struct meta_lie *lie, const char *what, struct local *l, struct sc_err *err);
 /** Makes the boxes of the whole local tensor, or of its flat runs.  The caller ends b->out. */

@@ -118,7 +118,7 @@ const struct meta_tensor *meta_state_before_padding(const struct meta_state *sta
 	return at ? &state->tensors[at - 1] : NULL;
 }
 
-/* The key of a tensor's padding; the caller ends it. */
+/* Makes the key of a tensor's padding; the caller ends the buffer. */
 static struct sc_buf padding_key(const char *key, int dim)
 {
 	struct sc_buf buf = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queries of a view: the tensors that a rank stores, and the ranks that hold a region.  present.c makes views. */
+/* Answers for a view which tensors a rank stores, and which ranks hold a region.  present.c makes views. */
 #include "meta/model/count.h"
 #include "meta/model/view.h"
 
@@ -163,7 +163,7 @@ static struct meta_cutting cutting(const struct meta_entry *e, struct lying *arg
 	return c;
 }
 
-/* The rows of padding that no rank shows are one box. */
+/* Makes the piece of the rows of padding that no rank shows: one box. */
 static int hidden_piece(const struct meta_entry *e, const struct meta_shape *shape, struct sc_arena *arena,
 			struct meta_piece *ret, struct sc_err *err)
 {
@@ -185,7 +185,7 @@ static int hidden_piece(const struct meta_entry *e, const struct meta_shape *sha
 	return 0;
 }
 
-/* `once`: without what repeats a row of padding. */
+/* Makes the piece of an entry; with `once`, without boxes that repeat a row of padding. */
 static int piece_of(const struct meta_view *view, const struct meta_entry *e, bool once,
 		    const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena, struct meta_piece *ret,
 		    struct sc_err *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records as bytes.  A change is its kind (one byte) and then the fields that its kind uses, in the order of the
- * struct: numbers as 8 bytes, little endian as all of Scalai's machines are, and texts as a number of bytes and the
+ * Encodes and decodes records.  A change is its kind (one byte) and then the fields that its kind uses, in the order of
+ * the struct: numbers as 8 bytes, little endian as all of Scalai's machines are, and texts as a number of bytes and the
  * bytes.
  */
 #include "meta/tree/change.h"

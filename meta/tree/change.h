@@ -2,8 +2,8 @@
 /*
  * Rows of working trees, and records that change them.  A working tree is the upper layer of an overlay: inodes and
  * directory entries that ranks made or changed since the job's version (docs/tree.md).  Each request of a program that
- * changes something is one record: a list of rows that are put or dropped.  Records are what memory, the log (tail.h)
- * and the catalog's tables are changed by, and by nothing else.
+ * changes something is one record: a list of rows that are put or dropped.  Records change memory, the log (tail.h) and
+ * the catalog's tables, and nothing else changes these.
  *
  * Putting a row replaces the one with its key; dropping an absent row is nothing.  So a record can be applied again.
  */
@@ -21,10 +21,10 @@ struct meta_bytes {
 	size_t nr;
 };
 
-/** Returns the path of a name in a folder ('': the top), of the arena; NULL without memory. */
+/** Returns the path of a name in a folder ('' is the top), in the arena; NULL: no memory. */
 char *meta_path_in(struct sc_arena *arena, const char *folder, struct meta_bytes name);
 
-/** Where the bytes of an inode are. */
+/** The place of the bytes of an inode. */
 enum meta_data {
 	META_NO_DATA,		/* it is no regular file */
 	META_OWN_DATA,		/* in a blob of the working tree, which a program may write to */
@@ -49,7 +49,7 @@ struct meta_inode_row {
 	struct meta_bytes target;	/* of a symbolic link */
 };
 
-/** Clears the bits of those who could not reach a file through a folder. */
+/** Clears the bits of users who could not reach a file through a folder. */
 static inline mode_t meta_mode_below(mode_t mode, gid_t gid, const struct meta_inode_row *folder)
 {
 	bool group = folder->mode & 0010, others = folder->mode & 0001;
@@ -72,7 +72,7 @@ struct meta_xattr_row {
 	struct meta_bytes name, value;
 };
 
-/** An object that is shown under another number: a rollback brought something back while somebody held what it was. */
+/** An object that is shown under another number: a rollback brought it back while a program held what it was before. */
 struct meta_again_row {
 	uint64_t ino, number;
 };
@@ -97,7 +97,7 @@ struct meta_change {
 	};
 };
 
-/** One request's changes, in order.  What their bytes point to is borrowed. */
+/** One request's changes, in order.  The bytes of their texts are borrowed. */
 struct meta_changes {
 	struct meta_change *at;
 	size_t nr, room;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log's file: a page with a header, then a ring.
+ * Keeps the log's file: a page with a header, then a ring.
  *
  *     | header | record | record | ... | record | zeros |  older bytes, of records that were applied  |
  *                ^ applied                        ^ end
@@ -118,7 +118,7 @@ static bool is_whole(const struct meta_tail *t, uint64_t position)
 	return h->hash == hash_of(h);
 }
 
-/* Invariant 4: the last store makes the record whole. */
+/* Stores a head; its last store makes the record whole (invariant 4). */
 static void store_head(struct meta_tail *t, uint64_t position, struct head h, const char *bytes)
 {
 	struct head *to = head_at(t, position);
@@ -171,7 +171,7 @@ static bool is_of_boot(const struct header *h, const char boot[40], uint64_t fil
 	return wrong <= WRONG_BYTES_MAX;
 }
 
-/* Reads the header: *ret_bytes of a ring that is to be used, 0 if there is none. */
+/* Reads the header; *ret_bytes is the size of the ring, or 0: there is no ring that can be used. */
 static int inspect(int fd, const char *name, const char boot[40], uint64_t *ret_bytes, struct sc_err *err)
 {
 	struct header h;
@@ -200,7 +200,7 @@ static int map(struct meta_tail *t, int fd, const char *name, struct sc_err *err
 	return 0;
 }
 
-/* Invariant 6: first there is no header, then no records, then the header of now. */
+/* Makes the ring anew (invariant 6): takes the header away first, then the records, and then writes a new header. */
 static int make_anew(struct meta_tail *t, int fd, const char *name, const char boot[40], struct sc_err *err)
 {
 	static const struct header none;
@@ -230,7 +230,7 @@ static int use(struct meta_tail *t, int fd, const char *name, const char boot[40
 	return rc;
 }
 
-/* Invariant 7. */
+/* Looks for damage at and behind `end` (invariant 7). */
 static void find_damage(struct meta_tail *t)
 {
 	const struct head *h = head_at(t, t->end);
@@ -313,7 +313,7 @@ struct meta_tail *meta_tail_close(struct meta_tail *t)
 
 /* --- appending --- */
 
-/* -> whether there was room.  Under the lock. */
+/* Appends a record, and returns whether there was room.  Under the lock. */
 static bool append(struct meta_tail *t, uint64_t request, struct meta_bytes bytes, uint64_t *ret_sequence)
 {
 	uint64_t size = UNIT + units(bytes.nr), left = left_in_ring(t, t->end), filler = size > left ? left : 0;

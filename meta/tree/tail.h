@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log of records that are not in the catalog yet.  A request that changes a working tree appends its record here
- * before it is answered: the log is a file that is mapped, and what was stored in a mapped file outlives the process.
- * Many records are then applied to the catalog in one transaction.
+ * Keeps the log of records that are not in the catalog yet.  A request that changes a working tree appends its record
+ * here before it is answered: the log is a file that is mapped, and what was stored in a mapped file outlives the
+ * process.  Many records are then applied to the catalog in one transaction.
  *
  *     append -> append -> append ->      ring of records      -> drain: apply all in one transaction, give their room
  *     back
@@ -11,11 +11,11 @@
  * being appended and is whole.  After a power cut or a reboot there are none: pages of a mapped file reach the disk in
  * any order, so what is found then is not used.
  *
- * A record's sequence is where it ends in the stream of all that was ever appended.  The catalog holds the sequence up
- * to which records were applied, written in the transaction that applied them.
+ * A record's sequence is the position of its end in the stream of all bytes that were ever appended.  The catalog holds
+ * the sequence up to which records were applied, written in the transaction that applied them.
  *
- * Thread: any.  Locks: a drain holds a lock while `apply` runs; an append that finds no room drains, so who appends
- * holds nothing that `apply` takes, no transaction of the catalog above all.
+ * Thread: any.  Locks: a drain holds a lock while `apply` runs; an append that finds no room drains, so a caller of
+ * append holds nothing that `apply` takes, above all no transaction of the catalog.
  */
 #ifndef META_TAIL_H
 #define META_TAIL_H
@@ -42,7 +42,8 @@ struct meta_tail_batch {
 	uint64_t at;
 };
 
-/** Steps to the next record of a batch, in order: 1, 0 (there is none) or SC_E_CORRUPT (somebody wrote to the file). */
+/** Steps to the next record of a batch, in order: 1, 0 (there is none) or SC_E_CORRUPT (another program wrote to the
+ *  file). */
 int meta_tail_next(struct meta_tail_batch *batch, struct meta_tail_record *ret, struct sc_err *err);
 
 /**
@@ -63,7 +64,7 @@ typedef int meta_tail_apply_fn(void *arg, struct meta_tail_batch *batch, struct 
  */
 int meta_tail_open(int dir, const char *name, uint64_t bytes, uint64_t applied, meta_tail_apply_fn *apply, void *arg,
 		   struct meta_tail **ret, struct sc_err *err);
-/** What a start found behind the records that it can apply, if it is no append that a kill has cut short. */
+/** Damage: what a start found behind the records that it can apply, if it is no append that a kill has cut short. */
 struct meta_tail_damage {
 	uint64_t at;		/* where the first record begins that is not whole */
 	uint64_t behind;	/* whole records behind it, which are not applied: they may build on it */
@@ -71,12 +72,12 @@ struct meta_tail_damage {
 /** Tells whether a record of the log was damaged when it was opened.  The next append overwrites that record, so
  *  whoever keeps the file moves it away before, and opens another one. */
 bool meta_tail_is_damaged(const struct meta_tail *tail, struct meta_tail_damage *ret);
-/** Closes the log; what was not drained is there at the next start. */
+/** Closes the log; records that were not drained are there at the next start. */
 struct meta_tail *meta_tail_close(struct meta_tail *tail);
 
 /**
- * Appends a record, which from then on outlives the process.  Records have the order in which they were appended; who
- * needs an order holds a lock of its own.  If there is no room, drains first, and fails if that fails.
+ * Appends a record, which from then on outlives the process.  Records have the order in which they were appended; a
+ * caller that needs an order holds a lock of its own.  If there is no room, drains first, and fails if that fails.
  * *ret_sequence (or NULL) is stored before the record.  Where it is in memory that outlives the process, it tells the
  * next one whether the record is there: if the log does not end before it.
  * Errors: SC_E_LIMIT (longer than a quarter of the ring), those of `apply`; nothing was appended.

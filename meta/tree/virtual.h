@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbers of what nobody made: files and folders that follow from a topology.  They are made of what they are:
+ * Numbers files and folders that nobody made, as they follow from a topology.  A number says what it stands for:
  *
  *     bit 60   59..42   41..22   21..0
  *          1   job      rank     path        (all ranks but the last one, which is the job's own folder)
