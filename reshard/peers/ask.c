@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of other threads to the node's thread, which alone talks to etcd and to the core. */
+/* Takes requests of other threads to the node's thread, which alone talks to etcd and to the core. */
 #include "reshard/peers/peers_i.h"
 
 #include <string.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The backup of the cluster's keys, which each node has in its catalog: the way out where etcd has lost its data
- * (reshard/member/restore.c).  A thread watches all keys of the cluster, and writes down what changes, revision by
- * revision.
+ * Keeps the backup of the cluster's keys, which each node has in its catalog: the way out where etcd has lost its data
+ * (reshard/member/restore.c).  A thread watches all keys of the cluster, and writes changes down, revision by revision.
  *
  * 1. A backup is etcd's keys as they were at one revision.  Those that go with a lease are not in it, nor those that
  *    say who has registered, nor the secret.
@@ -33,7 +32,7 @@ static bool is_kept(enum meta_key_kind kind)
 	}
 }
 
-/* Keys that no program removes: somebody has, by hand. */
+/* Tells whether no program removes keys of a kind, so that a removal is by hand. */
 static bool is_for_ever(enum meta_key_kind kind)
 {
 	return kind == META_KEY_CLUSTER || kind == META_KEY_NUMBERS || kind == META_KEY_NUMBER ||
@@ -48,7 +47,7 @@ static bool has_tick(const struct meta_answer *changes, uint64_t revision)
 	return false;
 }
 
-/* Was it removed by no node? */
+/* Tells whether a key was removed by hand, and not by a node. */
 static bool is_by_hand(const struct meta_answer *changes, const struct meta_record *r)
 {
 	return !r->present && (is_for_ever(r->key.kind) ||
@@ -73,7 +72,7 @@ static int put(struct rs_member *m, bool fresh, const struct meta_record *r, str
 			  : meta_backup_drop(m->s->catalog, key.text, err);
 }
 
-/* `fresh`: of a snapshot, of which this is the first part or a later one. */
+/* Takes changes, or a part of a snapshot (`first`: its first part), into the backup. */
 static int take(struct rs_member *m, const struct meta_etcd_event *v, bool first, struct sc_err *err)
 {
 	const bool fresh = v->kind == META_ETCD_SNAPSHOT;
@@ -98,7 +97,7 @@ static int take(struct rs_member *m, const struct meta_etcd_event *v, bool first
 	return meta_catalog_end(m->s->catalog, rc, err);
 }
 
-/* Waits until this node knows that etcd has all that it has.  False: it never will. */
+/* Waits until this node knows that etcd has all that the node has.  False: it will never know that. */
 static bool may_begin(struct rs_member *m)
 {
 	bool may;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Before there is a thread: the cluster's own key and secret, which the first node makes, and this node's number, which
- * it has for ever.  Each is made by a transaction that finds it absent, and then read: whoever made it.
+ * Finds or makes, before there is a thread, the cluster's own key and secret, which the first node makes, and this
+ * node's number, which it has for ever.  A transaction that finds a key absent makes it; then it is read, whoever made
+ * it.
  *
  * 1. A number belongs to one store, for ever: etcd's `bound` names it.  A store that is in a cluster makes none of
  *    these keys but the secret: what etcd lacks of the others, it has lost.
@@ -28,7 +29,8 @@ static int check_signal(const struct rs_member *m, struct sc_err *err)
 	return m->ends && m->ends() ? sc_fail(err, SC_E_CANCELLED, "a signal has ended the mount while it waited") : 0;
 }
 
-/* Waits for the answer to a request: 1 and *ret, which lives until the next; 0: none has come; or a signal has. */
+/* Waits for the answer to a request: 1 and *ret, which lives until the next one; 0 (no answer has come); or an error,
+ * also when a signal has come. */
 static int wait_for(struct rs_member *m, uint64_t id, const struct meta_etcd_event **ret, struct sc_err *err)
 {
 	const int64_t until = sc_now_ns() + ANSWER_MS * MEMBER_MS;
@@ -50,7 +52,7 @@ static int wait_for(struct rs_member *m, uint64_t id, const struct meta_etcd_eve
 	return rc;
 }
 
-/* Carries out a transaction and waits.  The answer lives until the next. */
+/* Carries out a transaction, and waits for its answer, which lives until the next one. */
 static int ask(struct rs_member *m, const struct meta_txn *txn, const struct meta_answer **ret, struct sc_err *err)
 {
 	struct sc_err why = {0};
@@ -169,7 +171,7 @@ static int boot_cluster(struct rs_member *m, struct sc_err *err)
 	return boot_era(m, c->era, err);
 }
 
-/* That of `meta`, unless it was changed. */
+/* Reads the number of the protocol: that of `meta`, unless it was changed. */
 static int boot_protocol(struct rs_member *m, struct sc_err *err)
 {
 	const struct meta_record *r;
@@ -224,7 +226,7 @@ static int refuse_store(const struct rs_member *m, uint32_t node, struct sc_err 
 		       "this one under a name that no node had", m->name, node, m->name);
 }
 
-/* Does the number belong to this store? */
+/* Checks that the node's number belongs to this store. */
 static int boot_store(struct rs_member *m, const struct meta_bound_value *mine, struct sc_err *err)
 {
 	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
@@ -260,8 +262,8 @@ static void end_last_life(struct rs_member *m)
 		(void)wait_for(m, id, &ignored, &err);
 }
 
-/* A registration that is not of this store's last life is of a daemon that lives, or of one that died before it could
- * say so in its catalog: then it ends. */
+/* Waits until no other daemon is registered.  A registration that is not of this store's last life is of a daemon that
+ * lives, or of one that died before it could note it in its catalog: that one goes by itself. */
 static int boot_alone(struct rs_member *m, struct sc_err *err)
 {
 	/* an etcd that was started lets it begin anew */
@@ -287,7 +289,7 @@ static int boot_alone(struct rs_member *m, struct sc_err *err)
 		       "store of its own", m->name, m->node, at);
 }
 
-/* The number of this node's name: the next one, if it has none. */
+/* Reads the number of this node's name, and gives the name the next number if it has none. */
 static int boot_number(struct rs_member *m, const struct meta_bound_value *mine, struct sc_err *err)
 {
 	struct meta_key name = {.kind = META_KEY_NUMBER, .text = m->name}, last = {.kind = META_KEY_NUMBERS};
@@ -332,7 +334,8 @@ static int boot_number(struct rs_member *m, const struct meta_bound_value *mine,
 	return sc_fail(err, SC_E_BUSY, "other nodes join at the same time; try again");
 }
 
-/* The list, as it is to be: without this node's line, or with another.  1: it is. */
+/* Makes the list of domains as it is to be: without this node's line, or with another one.  1: the list is so
+ * already. */
 static int with_domain(const struct rs_member *m, const char *is, struct sc_buf *to)
 {
 	const size_t bytes = strlen(m->domain);
@@ -352,7 +355,8 @@ static int with_domain(const struct rs_member *m, const char *is, struct sc_buf 
 	return !to->failed && strcmp(to->text ? to->text : "", is) == 0;
 }
 
-/* All nodes have to agree about who is in which domain, of nodes that are away, too: it is said before it matters. */
+/* Puts this node's domain into the list before it matters: all nodes have to agree who is in which domain, also of
+ * nodes that are away. */
 static int boot_domain(struct rs_member *m, struct sc_err *err)
 {
 	struct meta_key key = {.kind = META_KEY_DOMAINS};
@@ -469,7 +473,7 @@ static int on_record(void *arg, const char *text, const char *value)
 	return 0;
 }
 
-/* Has etcd another version of that number? */
+/* Checks that etcd has no other version of a number than this store's backup. */
 static int check_version(struct newest *n, const struct meta_key *key, struct sc_err *err)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf name = {0}, mine = {0}, its = {0};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The numbers of blobs and inodes that this node may give.  Others know its files by these, for ever; and the store
- * that is mounted may be an older copy of the one that was.  So etcd has the first numbers that were not given to the
- * node yet: key `bound`, which each life of the daemon moves on before it uses any of them.
+ * Keeps the numbers of blobs and inodes that this node may give.  Other nodes know its files by these, for ever; and
+ * the store that is mounted may be an older copy of the one that was.  So etcd has the first numbers that were not
+ * given to the node yet: key `bound`, which each life of the daemon moves on before it uses any of them.
  *
- * 1. A life gives the numbers between what it found there and what it put there, and no others.
- * 2. Whoever finds that key changed by another one gives none from then on.
+ * 1. A life gives the numbers between those that it found in `bound` and those that it put there, and no others.
+ * 2. A daemon that finds the key changed by another one gives no numbers from then on.
  */
 #include "reshard/peers/peers_i.h"
 

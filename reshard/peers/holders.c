@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* A permutation of 64 bits that mixes them well (the finalizer of splitmix64). */
+/* Mixes 64 bits well, as a permutation (the finalizer of splitmix64). */
 static uint64_t mix(uint64_t x)
 {
 	x ^= x >> 30;
@@ -13,7 +13,8 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-/* The larger, the sooner it has a copy; the origin before all. */
+/* Gives the weight of a node for a blob: the larger it is, the sooner the node has a copy; the origin's is the
+ * largest. */
 static uint64_t weight(uint32_t node, uint32_t origin, uint64_t number)
 {
 	const uint64_t blob = mix(number + UINT64_C(0x9e3779b97f4a7c15) * (origin + UINT64_C(1)));
@@ -43,7 +44,7 @@ void rs_holders_sort(struct rs_holder *nodes, size_t nr)
 		qsort(nodes, nr, sizeof(*nodes), by_domain);
 }
 
-/* How many nodes from the first one on are of its domain. */
+/* Counts the nodes from the first one on that are of its domain. */
 static size_t domain_of(const struct rs_holder *nodes, size_t nr)
 {
 	size_t n = 1;
@@ -62,8 +63,8 @@ static size_t count_before(const struct rs_holder *nodes, size_t nr, uint32_t se
 	return n;
 }
 
-/* `self` is the place-th of its domain, from 0.  Of each domain so many come before it, and one more, if that is
- * before it by weight: more than `place` of that domain are, then. */
+/* `self` is the place-th node of its domain, from 0.  Of each domain `place` nodes come before it, and one more if more
+ * than `place` nodes of that domain are before it by weight. */
 bool rs_holder_is(uint32_t self, const struct rs_holder *nodes, size_t nr, uint32_t origin, uint64_t number,
 		  uint32_t copies)
 {
@@ -90,7 +91,7 @@ struct first {
 	size_t place;	/* in its domain */
 };
 
-/* Puts a node into a list, where it belongs, if that is among the first `room`. */
+/* Puts a node at its place in a list, if that is among the first `room`. */
 static size_t put(struct first *list, size_t n, size_t room, struct first x, uint32_t origin, uint64_t number)
 {
 	size_t at = n;

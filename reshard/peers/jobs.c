@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs that all nodes have, as this node sees them; and until when what it shows may be told. */
+/* Keeps jobs that all nodes have, as this node sees them, and how long what it shows of them may be told. */
 #include "reshard/peers/peers_i.h"
 
 #include <errno.h>
@@ -112,7 +112,7 @@ uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j)
 	return nr;
 }
 
-/* Whether lookups may be answered with the head that is in memory; *ret_until of rs_member_now(). */
+/* Tells whether lookups may be answered with the head that is in memory; until *ret_until, by rs_member_now(). */
 static bool is_current(struct rs_member *m, const struct rs_shared *j, int64_t *ret_until)
 {
 	uint64_t nr;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which nodes are here, which were a moment ago, and which are being emptied. */
+/* Keeps which nodes are here, which were here a moment ago, and which are being emptied. */
 #include "reshard/peers/peers_i.h"
 
 #include <stdlib.h>
@@ -121,8 +121,8 @@ bool rs_domain_line(const char **p, unsigned long *ret_node, const char **ret_na
 	return true;
 }
 
-/* Lines "NUMBER NAME".  A domain's number is that of the first line that has its name, from 1: it means nothing but
- * that nodes are in one domain. */
+/* Takes the list of domains, of lines "NUMBER NAME".  A domain's number is that of the first line that has its name,
+ * from 1: it means nothing but that nodes are in one domain. */
 static void take_domains(struct rs_member *m, const struct meta_record *r)
 {
 	const char *text = r->present && r->value.rest ? r->value.rest : "", *name;

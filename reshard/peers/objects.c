@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What versions are made of, to etcd and from there. */
+/* Puts objects, of which versions are made, into etcd, and gets them from there. */
 #include "reshard/peers/pack.h"
 #include "reshard/peers/peers_i.h"
 
@@ -65,7 +65,7 @@ void rs_bag_done(struct rs_bag *bag)
 	sc_vec_done(&bag->absent);
 }
 
-/* The key of an object of a bag. */
+/* Gives the key of an object of a bag. */
 static struct meta_key key_of(const struct rs_bag *bag, const uint8_t named[RS_OBJECT_NAME_BYTES])
 {
 	struct meta_key key = {.kind = META_KEY_OBJECT};
@@ -153,7 +153,7 @@ int rs_bag_get_some(struct rs_member *m, struct rs_bag *bag, struct sc_err *err)
 
 /* --- what was put before --- */
 
-/* 1: etcd has all of some names; 0: not; or an error. */
+/* Tells whether etcd has all objects of some names: 1, 0 or an error. */
 static int are_there(struct rs_member *m, const struct rs_object_name *names, size_t nr, struct sc_err *err)
 {
 	struct meta_compare is[META_TXN_NODES_MAX];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this node has uncommitted, for the node that commits (reshard/join/part.h).  It is made when a commit is
- * checked, with the gate closed, and kept in memory until the outcome is known.  The version's object says which parts
- * are in it: who finds its own there has its files in the version, by the same bytes.
+ * Makes this node's part, what it has uncommitted, for the node that commits (reshard/join/part.h).  The part is made
+ * when a commit is checked, with the gate closed, and kept in memory until the outcome is known.  The version's object
+ * says which parts are in it: a node that finds its own there has its files in the version, by the same bytes.
  */
 #include "reshard/peers/peers_i.h"
 

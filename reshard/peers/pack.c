@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects as texts. */
+/* Packs objects as texts, and unpacks them. */
 #include "reshard/peers/pack.h"
 
 #include <isa-l/igzip_lib.h>
@@ -10,7 +10,7 @@
 
 #define DEFLATED "z:"
 
-/* Deflates to `to`, which has room for as many bytes.  Returns how many it has got; 0: they would not be fewer. */
+/* Deflates to `to`, which has room for as many bytes.  Returns how many bytes that made; 0: they would not be fewer. */
 static size_t deflate(const void *at, size_t bytes, uint8_t *to, uint8_t *level)
 {
 	struct isal_zstream s;
@@ -43,7 +43,7 @@ int rs_pack(const void *at, size_t bytes, struct sc_buf *to)
 	return to->failed ? -1 : 0;
 }
 
-/* Inflates into `to`; 0: it is none, or has more bytes than there is room for. */
+/* Inflates into `to`; false: the bytes were not deflated, or make more than there is room for. */
 static bool inflate(const uint8_t *at, size_t bytes, uint8_t *to, size_t room, size_t *ret)
 {
 	struct inflate_state s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Other nodes: where they are, messages to and from them, and the bytes of this store that they ask for. */
+/* Talks to other nodes: finds where they are, sends and takes messages, and serves bytes of this store. */
 #include "reshard/peers/peers_i.h"
 
 #include <errno.h>
@@ -102,7 +102,8 @@ void rs_peers_send(struct rs_member *m, const struct rs_act *a)
 	sc_sys.release(f);
 }
 
-/* The number here of another node's blob, 0: it is not here.  Reading the catalog may wait: it is done once a blob. */
+/* Gives the number that another node's blob has here; 0: it is not here.  Reads the catalog, which may wait, once a
+ * blob. */
 static uint64_t copy_of(struct rs_member *m, uint32_t node, uint64_t number)
 {
 	struct rs_served *s = &m->served[(number * 31 + node) % (sizeof(m->served) / sizeof(*m->served))];
@@ -117,7 +118,7 @@ static uint64_t copy_of(struct rs_member *m, uint32_t node, uint64_t number)
 	return blob;
 }
 
-/* What is asked about a blob (RS_ABOUT_*), NULL: its bytes.  Returns what follows in the text. */
+/* Reads what a pull asks about a blob (RS_ABOUT_*; NULL: its bytes).  Returns what follows in the text. */
 static const char *about(const char *tensor, const char **ret)
 {
 	static const char *const all[] = {RS_ABOUT_HASH, RS_ABOUT_LOOK, RS_ABOUT_WRONG};
@@ -145,14 +146,14 @@ static int serve_about(struct rs_member *m, uint64_t blob, const char *about, ui
 	return known < 0 ? RS_CODE_BUSY : RS_CODE_OK;
 }
 
-/* Its own kernel may have it, too. */
+/* Forgets bytes of a blob that may be wrong; this node's kernel may have them, too. */
 static void forget_wrong(struct rs_member *m, uint32_t node, uint64_t number)
 {
 	rs_landing_forget(m->landings, node, number, true);
 	rs_bytes_were_wrong(m->s, 0);
 }
 
-/* The bytes that a sealed blob here has, by the catalog; 0: it is not sealed. */
+/* Gives the number of bytes that a sealed blob here has, by the catalog; 0: the blob is not sealed. */
 static uint64_t sealed_bytes(struct rs_member *m, uint64_t blob)
 {
 	typeof(*m->sealed) *known = &m->sealed[blob % (sizeof(m->sealed) / sizeof(*m->sealed))];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Members that a command of this node waits for are asked whether they are there.  etcd may hear from a node that this
- * one cannot reach: its certificate is of another CA, or the network is parted between both.  It stays a member, and
- * the command would wait for it for as long as a commit may take.
+ * Asks members that a command of this node waits for whether they are there.  etcd may hear from a node that this one
+ * cannot reach: its certificate is of another CA, or the network is parted between both.  Such a node stays a member,
+ * and the command would wait for it for as long as a commit may take.
  *
- * 1. A member that was not reached for two registrations, however often it was asked, has refused the command.  One
- *    that has died is no member by then; one that is there and takes its time has it.
+ * 1. A member that was not reached for two registrations, however often it was asked, counts as if it had refused the
+ *    command.  A member that has died is none by then; one that is there and is slow has its time.
  */
 #include "reshard/peers/peers_i.h"
 
@@ -50,7 +50,7 @@ static void missed(struct rs_probe *p, const char *why)
 	(void)snprintf(p->why, sizeof(p->why), "%s", why);
 }
 
-/* Any answer of the node's is one. */
+/* Takes the end of a question: any answer of the node says that it is there. */
 static void on_answer(void *arg, int code, const struct sc_err *err)
 {
 	struct rs_probe *p = arg;
@@ -62,7 +62,7 @@ static void on_answer(void *arg, int code, const struct sc_err *err)
 		p->since_ns = p->warned = 0;
 }
 
-/* Asks for a byte of no blob. */
+/* Asks a node whether it is there, by a pull of a byte of no blob. */
 static void ask(struct rs_probe *p)
 {
 	const char *address = rs_peers_address(p->m, p->node);
@@ -84,7 +84,7 @@ static void ask(struct rs_probe *p)
 	sc_sys.release(f);
 }
 
-/* Returns whether it is to be refused for. */
+/* Asks once more; true: the node was not reached for so long that the command is refused. */
 static bool look_at(struct rs_probe *p, int64_t now)
 {
 	char node[RS_PEER_TEXT];
@@ -125,7 +125,7 @@ struct waited {
 	struct meta_member at[MISSING];
 };
 
-/* The next command after the i-th job that waits for members; false: there is none. */
+/* Finds the next command that waits for members, from the i-th job on; false: there is none. */
 static bool next_waiting(struct rs_member *m, size_t *i, struct waited *ret)
 {
 	for (ret->nr = 0; *i < m->jobs.nr && !ret->nr; ++*i) {

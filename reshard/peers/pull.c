@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of other nodes' blobs: asked for on any thread, pulled by the node's.  The node that a blob is of is asked
- * first, then those that keep copies of it; and again, until one of them gives the bytes, or it is too late.
+ * Pulls bytes of other nodes' blobs: any thread asks for them, the node's thread pulls them.  It asks the node that a
+ * blob is of first, then those that keep copies of it; and again, until one of them gives the bytes, or it is too late.
  */
 #include "reshard/peers/peers_i.h"
 
@@ -65,7 +65,7 @@ static void fail(struct rs_pulling *p, const char *why)
 	p->done(p);
 }
 
-/* It is tried again, unless its time is over: a node that has just moved or died is back soon, or never. */
+/* Tries a pull again, unless its time is over: a node that has just moved or died is back soon, or never. */
 static void again(struct rs_member *m, struct rs_pulling *p, int64_t pause, const char *why)
 {
 	p->again = sc_now_ns() + pause;
@@ -78,7 +78,7 @@ static void again(struct rs_member *m, struct rs_pulling *p, int64_t pause, cons
 	sc_metric_add(&pulls_again, 1);
 }
 
-/* The next one that may have it; 0: nobody may. */
+/* Gives the next node that may have the bytes; 0: no node may. */
 static uint32_t holder(struct rs_member *m, struct rs_pulling *p)
 {
 	uint32_t first[HOLDERS], n;
@@ -94,7 +94,7 @@ static uint32_t holder(struct rs_member *m, struct rs_pulling *p)
 	return n ? first[p->tries] : 0;
 }
 
-/* One of them has not given it.  `lacks`: and never will. */
+/* Moves on to the next node, as this one has not given the bytes; `lacks`: it never will. */
 static void next_holder(struct rs_pulling *p, bool lacks, const char *why)
 {
 	struct rs_member *m = p->m;
@@ -265,14 +265,14 @@ static void begin(void *arg, const struct rs_away *what, uint64_t at, uint64_t b
 	rs_member_pull(arg, &l->p);
 }
 
-/* A pull ends by its own deadline; when the member ends, all do. */
+/* Does nothing: a pull ends by its own deadline, and all pulls end with the member. */
 static void cancel(void *arg, struct rs_done *done)
 {
 	(void)arg;
 	(void)done;
 }
 
-/* All that may have given bytes look at theirs, this node's own aside; who does not answer looks when it scrubs. */
+/* Has all other nodes that may have given bytes look at theirs; one that does not answer looks when it scrubs. */
 static void differs(void *arg, const struct rs_away *what)
 {
 	struct rs_member *m = arg;
@@ -293,7 +293,7 @@ static void differs(void *arg, const struct rs_away *what)
 	}
 }
 
-/* Who is asked may have lost it: then another one is. */
+/* Gets the hash of a blob.  A node that is asked may have lost the blob: then another one is asked. */
 static int hash(void *arg, const struct rs_away *what, uint8_t ret[RS_AWAY_HASH_BYTES])
 {
 	uint8_t answer[RS_ABOUT_BYTES];
@@ -309,7 +309,7 @@ static int hash(void *arg, const struct rs_away *what, uint8_t ret[RS_AWAY_HASH_
 	return answer[0] == 1;
 }
 
-/* Of a commit that has not ended? */
+/* Tells whether a blob is of a commit that has not ended. */
 static bool is_joined(struct rs_member *m, uint64_t blob, struct rs_away *ret)
 {
 	const struct rs_away_file *f = NULL;
@@ -328,7 +328,8 @@ static bool is_joined(struct rs_member *m, uint64_t blob, struct rs_away *ret)
 	return f;
 }
 
-/* Has the store lost the file of a sealed blob, or a part of it?  It is mended, and others are asked until then. */
+/* Tells whether the store has lost the file of a sealed blob, or a part of it.  Such a file is mended, and other nodes
+ * are asked until then. */
 static bool is_missing(struct rs_member *m, uint64_t blob, uint64_t bytes)
 {
 	struct sc_err why = {0};
