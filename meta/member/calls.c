@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Single transfers to etcd.  A request that may have been sent and writes is never sent again, by curl neither: on a
- * connection that it had kept and that turns out to be dead, curl would repeat it.  A body that can't be rewound
- * forbids that.
+ * Makes single transfers to etcd.  A request that writes, and that may have been sent, is never sent again, not by curl
+ * either: curl would repeat it on a connection that it had kept and that turns out to be dead.  A body that can't be
+ * rewound forbids that.
  */
 #include "meta/member/etcd_i.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client of etcd: one curl multi handle, an easy handle a request.  HTTP/1.1, so requests that are on their way at
- * the same time have connections of their own: none waits behind another.
+ * The client of etcd has one curl multi handle, and an easy handle for each request.  It uses HTTP/1.1, so
+ * requests that are on their way at the same time have connections of their own: none waits behind another.
  *
  * The watch's position moves when a line was taken whole.  It begins again from there, or, where etcd has forgotten
  * that revision, is over.
@@ -31,7 +31,7 @@ static void push(struct meta_etcd *e, struct event *v)
 
 /* --- requests --- */
 
-/* What its answer is read by: keys, no values. */
+/* Keeps the operations of a transaction by which its answer is read: their keys, not their values. */
 static int keep_ops(struct call *c, const struct meta_op *from, uint32_t nr, struct meta_op **ret, struct sc_err *err)
 {
 	*ret = sc_arena_array(&c->arena, nr ? nr : 1, sizeof(**ret));
@@ -218,7 +218,8 @@ static int read_lease(struct call *c, struct meta_etcd_event *v, struct sc_err *
 	return rc;
 }
 
-/* Does etcd know less than it did when it was asked?  Answers that say how far it is go through its majority. */
+/* Fails if etcd's revision is lower than the one that was known when it was asked.  Answers that say their revision go
+ * through etcd's majority. */
 static int check_revision(struct call *c, uint64_t revision, struct sc_err *err)
 {
 	if (revision < c->since && c->since && revision) {
@@ -234,7 +235,7 @@ static int check_revision(struct call *c, uint64_t revision, struct sc_err *err)
 	return 0;
 }
 
-/* One part of a snapshot, which has more. */
+/* Gives the caller a part of a snapshot, of which more parts come. */
 static int push_part(struct call *c, const struct meta_answer *page, struct sc_err *err)
 {
 	struct event *v = c->event, *next = sc_zalloc(sizeof(*next));
@@ -265,7 +266,7 @@ static int add_page(struct call *c, const struct meta_answer *page, struct sc_er
 	return 0;
 }
 
-/* 1: there are more pages. */
+/* Reads a page of a snapshot: 0, 1 (the request of the next page is ready) or an error. */
 static int read_page(struct call *c, struct sc_err *err)
 {
 	struct meta_etcd *e = c->client;
@@ -309,7 +310,7 @@ static int read_answer(struct call *c, struct sc_err *err)
 	}
 }
 
-/* A refusal that is sure: the lease is gone.  All others tell nothing of what was, or will be, done. */
+/* Reads a refusal.  One is sure: the lease is gone.  All others tell nothing of what was, or will be, done. */
 static int read_refusal(struct call *c, long status, struct sc_err *err)
 {
 	char text[200] = "";

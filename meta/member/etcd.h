@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client of etcd: transactions, leases, one snapshot and watch of all/, over the JSON gateway with libcurl.
+ * Talks to etcd: transactions, leases, one snapshot and watch of all/, over the JSON gateway with libcurl.
  *
  *	meta_etcd_txn() ...	begin a request; `id` is the caller's
  *	meta_etcd_next()	waits for the next thing that has come: an answer, a change, the end of the watch
@@ -41,33 +41,34 @@ struct meta_etcd_event {
 				   * asked, as a server says, and none has answered that has them */
 };
 
-/** SC_E_LIMIT (a name or no endpoints), SC_E_UNSUPPORTED (libcurl without what this needs), SC_E_NO_MEMORY. */
+/** Makes a client.  SC_E_LIMIT (a name, or no endpoints), SC_E_UNSUPPORTED (this libcurl lacks what the client needs),
+ *  SC_E_NO_MEMORY. */
 int meta_etcd_new(const struct meta_etcd_config *config, struct meta_etcd **ret, struct sc_err *err);
-/** Tells that etcd was seen at a revision, before; and which is the highest that was seen.  An etcd that has fewer
- *  has lost its data, or is another one: nothing of what it says is taken (`lost`). */
+/** Note that etcd was seen at a revision before, and return the highest that was seen.  An etcd that has fewer has lost
+ *  its data, or is another one: none of its answers is taken (`lost`). */
 void meta_etcd_saw(struct meta_etcd *e, uint64_t revision);
 uint64_t meta_etcd_seen(const struct meta_etcd *e);
-/** Ends requests that are on their way without an answer. */
+/** Ends a client; requests that are on their way get no answer. */
 void meta_etcd_free(struct meta_etcd *e);
 
 /* Errors: SC_E_LIMIT (a value, or 1 MiB in all), SC_E_NO_MEMORY; then nothing was sent, and there will be no answer. */
 int meta_etcd_txn(struct meta_etcd *e, uint64_t id, const struct meta_txn *txn, struct sc_err *err);
 int meta_etcd_grant(struct meta_etcd *e, uint64_t id, uint64_t ttl_s, struct sc_err *err);
-/** A lease that is gone: REFUSED. */
+/** Keeps a lease alive.  The answer is REFUSED if the lease is gone. */
 int meta_etcd_keepalive(struct meta_etcd *e, uint64_t id, uint64_t lease, struct sc_err *err);
 int meta_etcd_revoke(struct meta_etcd *e, uint64_t id, uint64_t lease, struct sc_err *err);
 /** Reads all/ at one revision; when it is answered, a watch has begun from there.  A former watch ends. */
 int meta_etcd_snapshot(struct meta_etcd *e, uint64_t id, struct sc_err *err);
-/** Watches from behind a revision on, of which the caller has all keys. */
+/** Watches the changes behind a revision, of which the caller has all keys. */
 void meta_etcd_watch(struct meta_etcd *e, uint64_t revision);
 /** Goes on watching from where it is, by another connection, and another server if there is one. */
 void meta_etcd_rewatch(struct meta_etcd *e);
 
-/** Waits up to `ms` for an event: 1 and *ret, which lives until the next call; 0: none came. */
+/** Waits up to `ms` for an event: 1 and *ret, which lives until the next call; 0: no event came. */
 int meta_etcd_next(struct meta_etcd *e, int ms, const struct meta_etcd_event **ret);
 /** Lets meta_etcd_next() return 0, too, when this descriptor can be read (-1: none). */
 void meta_etcd_also(struct meta_etcd *e, int fd);
-/** Lets meta_etcd_next() return 0 now.  Any thread. */
+/** Lets meta_etcd_next() return 0 now.  Any thread may call it. */
 void meta_etcd_wake(struct meta_etcd *e);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two files of the client of etcd share: calls.c has single transfers, etcd.c what they are for. */
+/* The state that the two files of etcd's client share: calls.c makes single transfers, etcd.c the requests of them. */
 #ifndef META_ETCD_I_H
 #define META_ETCD_I_H
 
@@ -52,13 +52,13 @@ struct meta_etcd {
 	uint64_t seen; /* the highest revision that was seen */
 };
 
-/** NULL: out of memory. */
+/** Makes a call; NULL: out of memory. */
 struct call *meta_call_new(struct meta_etcd *e, enum call_kind kind, uint64_t id);
-/** Takes the call and sends it, or, after an error before this (rc) or now, frees it. */
+/** Takes a call and sends it; after an error, earlier (rc) or now, frees it. */
 int meta_call_begin(struct call *take_call, int rc, struct sc_err *err);
-/** Sends it once more, to c->endpoint. */
+/** Sends a call once more, to c->endpoint. */
 int meta_call_start(struct call *c, struct sc_err *err);
-/** Takes the call off the client's list, and ends it. */
+/** Takes a call off the client's list, and ends it. */
 void meta_call_drop(struct call *c);
 void meta_event_free(struct event *v);
 

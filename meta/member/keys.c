@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of keys.  Both directions walk the same pattern of a path.  Parsing takes exactly what printing makes: no
- * leading zeros, no signs, lower-case hex.
+ * Prints and parses names of keys.  Both walk the same pattern of a path.  Parsing takes exactly what printing makes:
+ * no leading zeros, no signs, lower-case hex.
  */
 #include "meta/member/member_i.h"
 
@@ -136,7 +136,7 @@ int meta_key_print(const char *cluster, const struct meta_key *key, struct sc_bu
 	return buf->failed ? sc_nomem(err) : 0;
 }
 
-/* 1: it is a key of this kind; 0: it is none */
+/* Reads a key of the kind that has this path: 1, 0 (the text is no key of this kind) or an error. */
 static int match(const char *path, const char *p, const char *end, struct sc_arena *arena, struct meta_key *k,
 		 struct sc_err *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a cluster keeps in etcd: the names of its keys, and their values as text.  Pure: no I/O, no memory but the
- * caller's arena.
+ * Prints and parses what a cluster keeps in etcd: the names of its keys, and their values as text.  Pure: no I/O, no
+ * memory but the caller's arena.
  *
  *	/scalai/CLUSTER/nodes/7			a node of the cluster, as long as its lease lives
  *	/scalai/CLUSTER/all/...			what each node watches
@@ -9,8 +9,8 @@
  *	...					meta_key_kinds below has all of them
  *
  * A value is lines "name value" in ASCII.  Numbers are decimal without leading zeros, tokens and hashes lower-case hex,
- * text is quoted as by sc_buf_quoted().  Lines whose name is not known here are kept in `rest` and written again: those
- * of a newer program, during an upgrade.  Printing and parsing are each other's inverse.
+ * text is quoted as by sc_buf_quoted().  Lines whose name is not known here, say, those of a newer program during an
+ * upgrade, are kept in `rest` and written again.  Printing and parsing are each other's inverse.
  */
 #ifndef META_KEYS_H
 #define META_KEYS_H
@@ -193,24 +193,25 @@ bool meta_plain_name(const char *name, size_t bytes_max);
 bool meta_cluster_name_ok(const char *name);
 
 /**
- * Appends the key below "/scalai/<cluster>/".  A text of a path (name of a node, job or tag) is as that of a file: 1 to
- * 255 bytes, without '/' and zero.  SC_E_LIMIT, SC_E_NO_MEMORY.
+ * Appends the key, with "/scalai/<cluster>/" in front.  A text in a path (the name of a node, job or tag) is like the
+ * name of a file: 1 to 255 bytes, without '/' and zero.  SC_E_LIMIT, SC_E_NO_MEMORY.
  */
 int meta_key_print(const char *cluster, const struct meta_key *key, struct sc_buf *buf, struct sc_err *err);
 
-/** Reads a key of this cluster.  `ret->text` lives in `arena`.  SC_E_FORMAT (not a key of this cluster, or of none that
- *  this program knows), SC_E_NO_MEMORY. */
+/** Reads a key of this cluster.  `ret->text` lives in `arena`.  SC_E_FORMAT (the text is no key of this cluster, or of
+ *  no kind that this program knows), SC_E_NO_MEMORY. */
 int meta_key_parse(const char *cluster, const void *text, size_t bytes, struct sc_arena *arena, struct meta_key *ret,
 		   struct sc_err *err);
 
 /**
- * Appends the value.  Kinds without fields (objects, lists of what is kept, digests, where, config, secrets, lists of
- * nodes, protocol, a job's row) are `rest`.
- * SC_E_LIMIT (longer than its kind may be), SC_E_NO_MEMORY.
+ * Appends the value.  That of a kind without fields (objects, lists of what is kept, digests, where, config, secrets,
+ * lists of nodes, protocol, a job's row) is `rest`.
+ * SC_E_LIMIT (the value is longer than its kind may be), SC_E_NO_MEMORY.
  */
 int meta_value_print(const struct meta_value *value, struct sc_buf *buf, struct sc_err *err);
 
-/** Reads the value of a key of this kind; each field once, except lists.  SC_E_FORMAT, SC_E_LIMIT, SC_E_NO_MEMORY. */
+/** Reads the value of a key of this kind, which has each field once, except lists.  SC_E_FORMAT, SC_E_LIMIT,
+ *  SC_E_NO_MEMORY. */
 int meta_value_parse(enum meta_key_kind kind, const void *text, size_t bytes, struct sc_arena *arena,
 		     struct meta_value *ret, struct sc_err *err);
 

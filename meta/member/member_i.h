@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this room share: the table of kinds, and numbers and hex as keys and values write them. */
+/* Shared by the files of this room: the table of kinds, and numbers and hex as keys and values write them. */
 #ifndef META_MEMBER_I_H
 #define META_MEMBER_I_H
 
@@ -11,7 +11,7 @@ struct meta_kind {
 };
 extern const struct meta_kind meta_kinds[];
 
-/** Read all of [p, end); false: it is not what the functions below write. */
+/** Read all of [p, end); false: the text is not what the functions below write. */
 bool meta_read_number(const char *p, const char *end, uint64_t *ret);
 bool meta_read_hex(const char *p, const char *end, uint8_t *ret, size_t bytes);
 bool meta_read_token(const char *p, const char *end, uint64_t *ret);

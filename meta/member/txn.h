@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transaction of etcd, and what it answers, as plain values: compares, then one of two lists of operations, at one
- * revision.  A revision is etcd's count of changes; a key has the one that made it and the one that changed it last.
+ * A transaction of etcd, and its answer, as plain values: compares, then one of two lists of operations, at one
+ * revision.  A revision is etcd's count of changes; a key has the revision that made it and the one that changed it
+ * last.
  */
 #ifndef META_TXN_H
 #define META_TXN_H

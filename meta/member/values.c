@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Values of keys.  Printing and parsing walk the same table of a value's fields.
+ * Prints and parses values of keys.  Both walk the same table of a value's fields.
  *
  * 1. Parsing takes exactly what printing makes, with the lines in any order.
  * 2. Nothing longer than its kind's limit is printed or parsed.
@@ -92,7 +92,7 @@ static const struct field of_copied[] = {{"version", NUMBER, AT(copied.version)}
 static const struct field of_low[] = {
     {"revision", NUMBER, AT(low.revision)}, {"uses", USES, AT(low), META_USES_MAX, true}, {}};
 
-/* NULL: no fields, the text is the caller's */
+/* The fields of each kind; NULL: the kind has none, and its text is the caller's. */
 static const struct field *const fields[META_KEY_KINDS_NR] = {
     [META_KEY_CLUSTER] = of_cluster, [META_KEY_NODE] = of_node,       [META_KEY_KEEPER] = of_keeper,
     [META_KEY_MEMBERS] = of_members, [META_KEY_FIRST] = of_first,     [META_KEY_HEAD] = of_head,
@@ -105,7 +105,7 @@ static const struct field *const fields[META_KEY_KINDS_NR] = {
 static const char *const changes[] = {"commit", "topology", "layout", "rollback", "data", "removal"};
 #define CHANGES_NR (sizeof(changes) / sizeof(*changes))
 
-/* Lists begin with how many: those of MEMBERS, STORED, USES and TEXTS have one shape. */
+/* The shape that the lists of MEMBERS, STORED, USES and TEXTS have: they begin with their number. */
 struct list {
 	uint32_t nr;
 	const void *at;
@@ -227,7 +227,7 @@ static bool read_member(const char *p, const char *end, struct meta_member *m)
 	return true;
 }
 
-/* Text that sc_buf_quoted() made, and nothing else: 1, 0, out of memory. */
+/* Reads a text that sc_buf_quoted() made: 1, 0 (the text is something else) or SC_E_NO_MEMORY. */
 static int read_text(const char *p, const char *end, struct sc_arena *arena, const char **ret, struct sc_err *err)
 {
 	char *text;
@@ -262,7 +262,7 @@ static int read_item(const struct field *f, const char *p, const char *end, stru
 	return read_text(p, end, arena, item, err);
 }
 
-/* 1: the field has its value; 0: the line is wrong. */
+/* Reads a field's value: 1, 0 (the line is wrong) or an error. */
 static int read_field(const struct field *f, const char *p, const char *end, struct sc_arena *arena, void *at,
 		      struct sc_err *err)
 {

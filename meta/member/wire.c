@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * etcd's JSON gateway (version 3.4): what is sent, and what is read of what comes back.
+ * Writes requests to etcd's JSON gateway (version 3.4), and reads answers.
  *
  * 1. An answer counts as a whole or not at all.
- * 2. A delayed watch is told of several revisions at once; its position is that of the last change in it, never that of
- *    the header, which is ahead of what was told.
+ * 2. A line of a delayed watch has several revisions; its position is that of the last change in it, never that of the
+ *    header, which is ahead of the changes that were told.
  */
 #include "meta/member/wire.h"
 
@@ -90,7 +90,7 @@ static int add_key(const char *cluster, const struct meta_key *key, struct sc_bu
 	return rc;
 }
 
-/* A range is all that begins so; its end is the same with the last byte, a '/', one higher. */
+/* Adds the range of all keys that begin with a prefix; its end is the prefix with its last byte, a '/', one higher. */
 static void add_range(const char *prefix, struct sc_buf *buf)
 {
 	char end[META_KEY_BYTES_MAX];
@@ -265,7 +265,7 @@ static int bad(struct sc_err *err, const char *what)
 	return sc_fail(err, SC_E_FORMAT, "etcd's answer: %s; is this etcd 3.4 or later?", what);
 }
 
-/* A number in a string; absent: 0. */
+/* Reads a number in a string; one that is absent is 0. */
 static bool number(const json_t *object, const char *name, uint64_t *ret)
 {
 	const json_t *v = json_object_get(object, name);
@@ -290,7 +290,7 @@ static int bytes_of(const json_t *object, const char *name, struct sc_arena *are
 	return 0;
 }
 
-/* 1: a record; 0: a key that this program does not know. */
+/* Reads a record: 1, 0 (its key is one that this program does not know) or an error. */
 static int take_kv(const char *cluster, const json_t *kv, bool present, bool keys_only, struct sc_arena *arena,
 		   struct meta_record *ret, struct sc_err *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests and answers of etcd as its JSON gateway has them.  Pure.  Keys and values travel in base64, 64-bit numbers
- * as strings; a member that is zero or false is left out by etcd.
+ * Writes requests to etcd and reads its answers, as its JSON gateway has them.  Pure.  Keys and values travel in
+ * base64, 64-bit numbers as strings; etcd leaves out a member that is zero or false.
  */
 #ifndef META_WIRE_H
 #define META_WIRE_H
@@ -26,29 +26,29 @@ struct meta_watched {
 	struct meta_record *records;
 };
 
-/** Appends the body of a transaction, of a page of all/ (from a key on; revision 0: now) and of a watch; `whole`: of
- *  all keys of the cluster.  SC_E_LIMIT, SC_E_NO_MEMORY. */
+/** Append the body of a transaction, of a page of all/ (from a key on; revision 0: now), of a watch; `whole`: of all
+ *  keys of the cluster.  SC_E_LIMIT, SC_E_NO_MEMORY. */
 int meta_wire_txn(const char *cluster, const struct meta_txn *txn, struct sc_buf *buf, struct sc_err *err);
 int meta_wire_page(const char *cluster, bool whole, const char *from, uint64_t revision, struct sc_buf *buf,
 		   struct sc_err *err);
 int meta_wire_watch(const char *cluster, bool whole, uint64_t from, struct sc_buf *buf, struct sc_err *err);
 
-/** Read answers, to the arena.  Keys that this program does not know are left out.  SC_E_FORMAT, SC_E_LIMIT,
- *  SC_E_NO_MEMORY: then nothing of it may be taken. */
+/** Read an answer into the arena.  Keys that this program does not know are left out.  SC_E_FORMAT, SC_E_LIMIT,
+ *  SC_E_NO_MEMORY: then nothing of the answer may be taken. */
 int meta_wire_txn_answer(const char *cluster, const struct meta_txn *txn, const void *json, size_t bytes,
 			 struct sc_arena *arena, struct meta_answer *ret, struct sc_err *err);
-/** *ret_next: key from which the next page is to be read, NULL: this was the last. */
+/** Reads a page; *ret_next is the key from which the next page is to be read, or NULL: this was the last. */
 int meta_wire_page_answer(const char *cluster, const void *json, size_t bytes, struct sc_arena *arena,
 			  struct meta_answer *ret, const char **ret_next, struct sc_err *err);
 int meta_wire_watched(const char *cluster, const void *json, size_t bytes, struct sc_arena *arena,
 		      struct meta_watched *ret, struct sc_err *err);
-/** Of grant and keepalive; a lease that is gone has no time left. */
+/** Reads the answer to grant and keepalive; a lease that is gone has no time left. */
 int meta_wire_lease_answer(const void *json, size_t bytes, uint64_t *ret_lease, uint64_t *ret_ttl_s,
 			   struct sc_err *err);
-/** Reads the code of gRPC and the sentence of a refusal; false: it is none. */
+/** Reads the code of gRPC and the sentence of a refusal; false: the answer is no refusal. */
 bool meta_wire_error(const void *json, size_t bytes, int *ret_code, char *ret_text, size_t room);
 
-/** Base64, standard alphabet, padded.  The second is exact: false for all that the first does not make. */
+/** Write and read base64, standard alphabet, padded.  Reading is exact: false for all that writing does not make. */
 void meta_add_base64(struct sc_buf *buf, const void *bytes, size_t nr);
 bool meta_read_base64(const char *text, size_t nr, uint8_t *ret, size_t *ret_nr); /* room: 3 * nr / 4 */
 
