@@ -202,6 +202,7 @@ bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint
 /** Takes an open file out of the table; the caller frees it with fs_handle_free(). */
 struct fs_handle *fs_handle_take(struct fs *fs, uint64_t fh);
 void fs_handle_free(struct fs *fs, struct fs_handle *h);
+void fs_names_done(struct fs_names *names);
 /** Walks over the files and folders of a job that are open, by number; for struct rs_events. */
 int fs_handle_each(void *arg, struct rs_job *job, int (*fn)(void *arg, uint64_t number), void *fn_arg);
 /** Tells whether a regular file of a working tree is open, under whichever node. */
@@ -386,7 +387,6 @@ void fs_entry(struct fs *fs, const struct fs_found *found, struct fuse_entry_par
 /* list.c */
 /** Lists a folder that is none of a working tree, by names; fs_names_done() frees them, also after an error. */
 int fs_list(struct fs *fs, uint64_t ino, struct fs_names *ret, struct sc_err *err);
-void fs_names_done(struct fs_names *names);
 /** Tells whether a folder is of a working tree, so that it has a struct rs_listing. */
 static inline bool fs_is_listed_by_number(const struct fs_node *n)
 {

@@ -223,6 +223,14 @@ bool fs_handle_find(struct fs *fs, uint64_t ino, struct rs_view **ret_view, uint
 	return h != NULL;
 }
 
+void fs_names_done(struct fs_names *names)
+{
+	for (size_t i = 0; i < names->nr; i++)
+		sc_sys.release(names->at[i].name);
+	sc_vec_done(names);
+	*names = (struct fs_names){0};
+}
+
 void fs_handle_free(struct fs *fs, struct fs_handle *h)
 {
 	if (!h)

@@ -138,11 +138,3 @@ int fs_list(struct fs *fs, uint64_t ino, struct fs_names *ret, struct sc_err *er
 		return list_model(fs, job, &l);
 	return 0; /* .as: any topology can be looked up, none is listed */
 }
-
-void fs_names_done(struct fs_names *names)
-{
-	for (size_t i = 0; i < names->nr; i++)
-		sc_sys.release(names->at[i].name);
-	sc_vec_done(names);
-	*names = (struct fs_names){0};
-}
