@@ -229,8 +229,6 @@ void fs_backings_check(struct fs *fs);
 int fs_begin(struct fs *fs, struct sc_err *err);
 /** Continues the session of a daemon that died. */
 int fs_take_over(struct fs *fs, struct sc_err *err);
-/** Closes what that daemon had open and no program has, if it is time. */
-void fs_opens_check(struct fs *fs);
 
 /* kept.c */
 /** Registers a command of this handle; NULL: too many at once, so it will not be recognised if it is resent.

@@ -16,11 +16,31 @@ static void undo(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struc
 	fs_handle_free(fs, h);
 }
 
+/* Closes what an earlier daemon had open and no program has, if it is time: LOST_NS of opens.c is over. */
+static void check_opens(struct fs *fs)
+{
+	struct fs_kept *kept = fs->kept;
+	int64_t due = __atomic_load_n(&fs->lost_opens_ns, __ATOMIC_RELAXED);
+
+	if (!due || sc_now_ns() < due || !__atomic_compare_exchange_n(&fs->lost_opens_ns, &due, 0, false,
+								       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return;
+	for (uint32_t i = 0; i < kept->nr_opens; i++) {
+		uint64_t fh;
+
+		(void)pthread_mutex_lock(&fs->lock);
+		fh = kept->opens[i].answered || fs_handle_is_mine(fs, kept->opens[i].fh) ? 0 : kept->opens[i].fh;
+		(void)pthread_mutex_unlock(&fs->lock);
+		if (fh)
+			fs_handle_free(fs, fs_handle_take(fs, fh));
+	}
+}
+
 struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err)
 {
 	struct fs_handle *h = sc_zalloc(sizeof(*h));
 
-	fs_opens_check(fs);
+	check_opens(fs);
 	if (h) {
 		h->ino = ino;
 		h->fd = -1;

@@ -85,25 +85,6 @@ static void load_opens(struct fs *fs)
 	}
 }
 
-void fs_opens_check(struct fs *fs)
-{
-	struct fs_kept *kept = fs->kept;
-	int64_t due = __atomic_load_n(&fs->lost_opens_ns, __ATOMIC_RELAXED);
-
-	if (!due || sc_now_ns() < due || !__atomic_compare_exchange_n(&fs->lost_opens_ns, &due, 0, false,
-								       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return;
-	for (uint32_t i = 0; i < kept->nr_opens; i++) {
-		uint64_t fh;
-
-		(void)pthread_mutex_lock(&fs->lock);
-		fh = kept->opens[i].answered || fs_handle_is_mine(fs, kept->opens[i].fh) ? 0 : kept->opens[i].fh;
-		(void)pthread_mutex_unlock(&fs->lock);
-		if (fh)
-			fs_handle_free(fs, fs_handle_take(fs, fh));
-	}
-}
-
 /* --- requests --- */
 
 /* Answers the requests that the dead daemon had read; they come first and marked, one at a time, in the kernel's
