@@ -44,21 +44,6 @@ struct fs_control {
 	struct fs_poll poll;	/* its `seen`: news that `text` shows */
 };
 
-void fs_describe(void *arg, const char *name, struct sc_buf *buf)
-{
-	struct fs *fs = arg;
-
-	if (strcmp(name, "version") == 0)
-		sc_buf_printf(buf, "libfuse %s\n", fuse_pkgversion());
-	if (strcmp(name, "health") != 0)
-		return;
-	sc_buf_printf(buf, "passthrough: %s\nepoch: %s\nio_uring: %s\npid: %d\nreplaced: %u\n",
-		      fs->passthrough ? "yes" : "no", fs->epoch ? "yes" : "no",
-		      __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED) ? "yes" : "no", (int)getpid(),
-		      fs->kept->generation - 1);
-	fs_service_describe(fs, buf);
-}
-
 static struct rs_caller caller(fuse_req_t req, const struct fs *fs, const struct fs_command *command)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);

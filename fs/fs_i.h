@@ -351,8 +351,8 @@ void fs_service_looked(struct fs *fs);	/* the loop has ended */
 /** Lets no command wait for other nodes any more: before those that run are waited for. */
 void fs_service_leave(struct fs *fs);
 void fs_service_end(struct fs *fs);
-/** Appends lines for `health`. */
-void fs_service_describe(struct fs *fs, struct sc_buf *buf);
+/** Prints the files of /.ctl that describe the mount; for struct rs_events. */
+void fs_describe(void *arg, const char *name, struct sc_buf *buf);
 
 /* current.c */
 /** Waits until what a name in a folder is found as is the newest (NULL: what the folder lists).  Errors: SC_E_STATE. */
@@ -424,8 +424,6 @@ bool fs_is_known(void *arg, struct rs_job *job, uint64_t number);
 void fs_forget_all(struct fs *fs);
 
 /* control.c */
-/** Prints the files of /.ctl that describe the mount; for struct rs_events. */
-void fs_describe(void *arg, const char *name, struct sc_buf *buf);
 /** Opens a control file; fs_control_close() closes it.  `job`: NULL for a file of the mount. */
 int fs_control_open(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row, int flags,
 		    struct fs_control **ret, struct sc_err *err);

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "reshard/member/member.h"
 
@@ -73,7 +74,8 @@ void fs_service_end(struct fs *fs)
 		(void)rs_landings_free(landings);
 }
 
-void fs_service_describe(struct fs *fs, struct sc_buf *buf)
+/* Appends lines for `health`. */
+static void describe_node(struct fs *fs, struct sc_buf *buf)
 {
 	rs_member_describe(fs->service, buf);
 }
@@ -107,10 +109,25 @@ void fs_service_end(struct fs *fs)
 	rs_service_free(fs->service);
 }
 
-void fs_service_describe(struct fs *fs, struct sc_buf *buf)
+static void describe_node(struct fs *fs, struct sc_buf *buf)
 {
 	(void)fs;
 	(void)buf;
 }
 
 #endif
+
+void fs_describe(void *arg, const char *name, struct sc_buf *buf)
+{
+	struct fs *fs = arg;
+
+	if (strcmp(name, "version") == 0)
+		sc_buf_printf(buf, "libfuse %s\n", fuse_pkgversion());
+	if (strcmp(name, "health") != 0)
+		return;
+	sc_buf_printf(buf, "passthrough: %s\nepoch: %s\nio_uring: %s\npid: %d\nreplaced: %u\n",
+		      fs->passthrough ? "yes" : "no", fs->epoch ? "yes" : "no",
+		      __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED) ? "yes" : "no", (int)getpid(),
+		      fs->kept->generation - 1);
+	describe_node(fs, buf);
+}
