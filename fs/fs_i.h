@@ -240,10 +240,6 @@ void fs_command_end(struct fs_command *c);
 void fs_text_begun(struct fs *fs, uint64_t fh, uint64_t bytes);
 /** Tells whether the text was read at least up to `at`, and ended there. */
 bool fs_text_is_read(struct fs *fs, uint64_t fh, uint64_t at);
-/** Registers of which object the node of a written file is, before the kernel is told of the node. */
-void fs_number_keep(struct fs *fs, uint64_t ino, uint64_t number);
-/** Finds the object of a written file's node, also if an earlier daemon has committed it; 0: it is nothing any more. */
-int fs_number_of_bytes(struct fs *fs, struct rs_job *job, const struct fs_node *n, uint64_t *ret, struct sc_err *err);
 /** Registers (`begun`) or unregisters a document of this handle that is not judged yet. */
 void fs_document(struct fs *fs, uint64_t fh, bool begun);
 /** Tells whether the handle had such a document in a daemon that died. */
@@ -324,6 +320,10 @@ const struct rs_control *fs_control_of(const struct fs_node *n);
 struct fs_node fs_node_of_number(struct rs_job *job, uint64_t number);
 /** Returns the node that what was looked up by number has now. */
 struct fs_node fs_node_of_look(struct rs_job *job, const struct rs_look *look);
+/** Registers of which object the node of a written file is, before the kernel is told of the node. */
+void fs_number_keep(struct fs *fs, uint64_t ino, uint64_t number);
+/** Finds the object of a written file's node, also if an earlier daemon has committed it; 0: it is nothing any more. */
+int fs_number_of_bytes(struct fs *fs, struct rs_job *job, const struct fs_node *n, uint64_t *ret, struct sc_err *err);
 /** Finds a node's number in the working tree of its job.  Errors: SC_E_STALE (it is nothing any more), SC_E_SEALED
  *  (it is of a version), SC_E_PERMISSION (a control file, or the mount's root). */
 int fs_number(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, uint64_t *ret, struct sc_err *err);

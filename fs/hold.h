@@ -84,7 +84,7 @@ struct fs_kept {
 		bool passes;		/* the kernel reads it by itself */
 		bool answered;		/* the kernel has this handle */
 	} opens[FS_OPENS_MAX];
-	struct fs_number {		/* of which object a node of bytes is, of the last ones: kept.c */
+	struct fs_number {		/* of which object a node of bytes is, of the last ones: node.c */
 		uint64_t node;		/* 0: none */
 		uint64_t number;
 	} numbers[FS_NUMBERS_MAX];

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the next daemon has to know, in memory that the holder keeps (hold.h).  Of control files: commands that are
- * being carried out, documents that are not judged yet, and how far texts were read.  Of written files: of which object
- * a node is, since the kernel knows it by its bytes, and a commit takes these.
+ * being carried out, documents that are not judged yet, and how far texts were read.
  */
 #include "fs/fs_i.h"
 
@@ -100,34 +99,4 @@ bool fs_text_is_read(struct fs *fs, uint64_t fh, uint64_t at)
 		is |= fs->kept->texts[i].fh == fh && at >= fs->kept->texts[i].bytes;
 	(void)pthread_mutex_unlock(&fs->lock);
 	return is;
-}
-
-void fs_number_keep(struct fs *fs, uint64_t ino, uint64_t number)
-{
-	struct fs_number *kept = &fs->kept->numbers[ino % FS_NUMBERS_MAX];
-
-	if (!fs->kept->init_bytes || __atomic_load_n(&kept->node, __ATOMIC_ACQUIRE) == ino)
-		return;
-	(void)pthread_mutex_lock(&fs->lock);
-	__atomic_store_n(&kept->node, 0, __ATOMIC_RELEASE);
-	__atomic_store_n(&kept->number, number, __ATOMIC_RELEASE);
-	__atomic_store_n(&kept->node, ino, __ATOMIC_RELEASE);
-	(void)pthread_mutex_unlock(&fs->lock);
-}
-
-int fs_number_of_bytes(struct fs *fs, struct rs_job *job, const struct fs_node *n, uint64_t *ret, struct sc_err *err)
-{
-	const uint64_t ino = fs_node_id(*n);
-	struct fs_number kept;
-	int rc = rs_tree_of_blob(fs->service, job, n->blob, ret, err);
-
-	if (rc < 0 || *ret)
-		return rc;
-	(void)pthread_mutex_lock(&fs->lock);
-	kept = fs->kept->numbers[ino % FS_NUMBERS_MAX];
-	(void)pthread_mutex_unlock(&fs->lock);
-	if (kept.node != ino)
-		return 0;
-	rs_tree_was_of(job, n->blob, kept.number);
-	return rs_tree_of_blob(fs->service, job, n->blob, ret, err);
 }

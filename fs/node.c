@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes: of which job and object they are, and which node an object has now. */
+/*
+ * Nodes: of which job and object they are, and which node an object has now.  Of written files the next daemon has to
+ * know it, too (hold.h): the kernel knows such a node by its bytes, and a commit takes these.
+ */
 #include "fs/fs_i.h"
 
 #include <string.h>
@@ -116,6 +119,36 @@ static int number_of_file(struct fs *fs, const struct fs_node *n, struct rs_job 
 		rc = rs_tree_of_file(fs->service, view, fs_rank(n, view), path, ret, err);
 	rs_view_unref(fs->service, view);
 	return rc;
+}
+
+void fs_number_keep(struct fs *fs, uint64_t ino, uint64_t number)
+{
+	struct fs_number *kept = &fs->kept->numbers[ino % FS_NUMBERS_MAX];
+
+	if (!fs->kept->init_bytes || __atomic_load_n(&kept->node, __ATOMIC_ACQUIRE) == ino)
+		return;
+	(void)pthread_mutex_lock(&fs->lock);
+	__atomic_store_n(&kept->node, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&kept->number, number, __ATOMIC_RELEASE);
+	__atomic_store_n(&kept->node, ino, __ATOMIC_RELEASE);
+	(void)pthread_mutex_unlock(&fs->lock);
+}
+
+int fs_number_of_bytes(struct fs *fs, struct rs_job *job, const struct fs_node *n, uint64_t *ret, struct sc_err *err)
+{
+	const uint64_t ino = fs_node_id(*n);
+	struct fs_number kept;
+	int rc = rs_tree_of_blob(fs->service, job, n->blob, ret, err);
+
+	if (rc < 0 || *ret)
+		return rc;
+	(void)pthread_mutex_lock(&fs->lock);
+	kept = fs->kept->numbers[ino % FS_NUMBERS_MAX];
+	(void)pthread_mutex_unlock(&fs->lock);
+	if (kept.node != ino)
+		return 0;
+	rs_tree_was_of(job, n->blob, kept.number);
+	return rs_tree_of_blob(fs->service, job, n->blob, ret, err);
 }
 
 int fs_number(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, uint64_t *ret, struct sc_err *err)
