@@ -341,6 +341,11 @@ int fs_folder(struct fs *fs, uint64_t parent, const char *name, struct fs_folder
 /** Gives the node of the folder above a folder. */
 int fs_parent(struct fs *fs, const struct fs_node *n, struct fs_node *ret, struct sc_err *err);
 
+/* session.c */
+struct fs_mount_options;
+int fs_session_new(struct fs *fs, const struct fs_mount_options *o, struct sc_err *err);
+void fs_session_read_ahead(dev_t device);	/* larger for this mount only: views through mmap are twice as fast */
+
 /* service.c */
 struct rs_member_options;
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
@@ -549,7 +554,6 @@ int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, i
 struct fs_handle *fs_handle_of(fuse_req_t req, struct fs *fs, uint64_t ino, struct fuse_file_info *fi);
 
 /* operations: op_*.c */
-extern const struct fuse_lowlevel_ops fs_ops;
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int set,
