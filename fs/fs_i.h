@@ -8,8 +8,8 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "fs/hold.h"
-#include "fs/node.h"
+#include "fs/handover/hold.h"
+#include "fs/node/node.h"
 #include "meta/base/log.h"
 #include "reshard/job/control.h"
 

@@ -3,7 +3,7 @@
 #ifndef SC_LIMITS_H
 #define SC_LIMITS_H
 
-#define SC_RANKS_MAX (1u << 20)	      /* a rank has 20 bits in a nodeid (fs/node.h) */
+#define SC_RANKS_MAX (1u << 20)	      /* a rank has 20 bits in a nodeid (fs/node/node.h) */
 #define SC_AXES_MAX 16		      /* axes of all meshes of a layout */
 #define SC_MESHES_MAX 4
 #define SC_AXIS_NAME_MAX 31

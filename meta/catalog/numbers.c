@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocates the numbers that nodeids are made of (fs/node.h).  A kernel remembers a nodeid for as long as it likes,
- * even when the daemon is replaced, so no number is given twice while a kernel could remember it:
+ * Allocates the numbers that nodeids are made of (fs/node/node.h).  A kernel remembers a nodeid for as long as it
+ * likes, even when the daemon is replaced, so no number is given twice while a kernel could remember it:
  *
  *     path         each number once in a mount: a mount that begins drops paths that no row names any more, if many
  *                  numbers are given; when the last one is given, the numbers without a row are given

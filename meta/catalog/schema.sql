@@ -145,7 +145,7 @@ CREATE TABLE payload (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, bytes B
 
 -- Numbers for nodeids: paths inside rank directories, and views (a version at a topology; '' is its own; before one, '+':
 -- with checkpoint folders, '!': as a folder of torch.distributed's).  A view's id
--- is its last place (fs/node.h).
+-- is its last place (fs/node/node.h).
 CREATE TABLE path (id INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE view (
 	id INTEGER PRIMARY KEY AUTOINCREMENT, version INTEGER NOT NULL, topology TEXT NOT NULL,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control files: one row each, in controls.c.  fs/control.c walks the rows and keeps the state of open files (text,
- * documents, polls, parked requests); the row decides what a file shows and does.
+ * Control files: one row each, in controls.c.  fs/control/control.c walks the rows and keeps the state of open files
+ * (text, documents, polls, parked requests); the row decides what a file shows and does.
  *
  *     open, read   rs_control_read()    the text that this reader gets
  *     write        rs_control_write()   one command, decided when it returns

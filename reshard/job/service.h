@@ -28,7 +28,7 @@ struct rs_options {
 	bool quiet_worker;		/* no background work: rs_service_work() does it */
 	bool keep_garbage;		/* fsck looks at it first */
 	bool sets_newer_aside;		/* fsck --repair: rs_records_set_newer_aside() */
-	int lock;			/* of the store, which an earlier daemon has taken (fs/hold.h); 0: take it */
+	int lock;			/* of the store, taken by an earlier daemon (fs/handover/hold.h); 0: take it */
 	bool is_held;			/* another daemon may take over when this one dies */
 	bool takes_over;		/* of a daemon that died: the kernel remembers its numbers */
 	const uint64_t *open;		/* then, blobs that programs have open (or 0): each gets an rs_work_hold() */

@@ -10,9 +10,9 @@
  *  E1  No thread waits for one that has ended.  rs_member_leave() first lets nothing new be asked for, then joins the
  *      node's thread, which alone talks to etcd and to other nodes, and then ends, by an error, all that was asked of
  *      it: transactions, and pulls that are on their way or were not begun.  Only then is a thread joined that may
- *      wait for bytes of other nodes: workers of FUSE (fs/service.c looks for the end of their session), those of
- *      commands and reads (fs/mount.c), the service's worker and scrubber, the member's worker.  None of them waits
- *      for a node that does not answer.
+ *      wait for bytes of other nodes: workers of FUSE (fs/daemon/service.c looks for the end of their session), those
+ *      of commands and reads (fs/daemon/mount.c), the service's worker and scrubber, the member's worker.  None of
+ *      them waits for a node that does not answer.
  */
 #ifndef RS_MEMBER_H
 #define RS_MEMBER_H

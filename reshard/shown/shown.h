@@ -37,7 +37,7 @@ struct rs_look {
 	int64_t atime_ns, mtime_ns, ctime_ns; /* of RS_WORK: its file's, but ctime is the later one of both */
 	uint64_t changes;	/* rs_tree_applied(), of when it was looked up in a working tree */
 	int64_t lost_ns;	/* when it lost a name, in a working tree; 0: not of late */
-	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node.h) */
+	uint64_t place;		/* of RS_VIEW, RS_BLOB, RS_DATA: the rank's, in the view that has it (fs/node/node.h) */
 	uint32_t rank;		/* of these: whose folder it is in, RS_SHARED: the job's */
 	uint64_t path_id;	/* and the path there, by number; of a RS_LINK of a view: if it has several names */
 };

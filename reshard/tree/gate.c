@@ -98,7 +98,7 @@ static int check_lease(struct rs_job *job, uint64_t blob, uint64_t ino, struct s
 	if (errno == EAGAIN)
 		return 1;
 	if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)
-		return 0; /* no leases there, and then no passthrough either (fs/mount.c): the counts see all writers */
+		return 0; /* no leases there, so no passthrough (fs/daemon/mount.c): the counts see all writers */
 	return fail_at(job, ino, SC_E_SYSTEM, errno, "cannot be given a lease", err);
 }
 

@@ -313,7 +313,7 @@ __attribute__((constructor)) static void choose(void)
 
 __attribute__((destructor)) static void expect_use(void)
 {
-	/* with LATE_HOLDS the readers see it; a holder (fs/hold.h) has brought none */
+	/* with LATE_HOLDS the readers see it; a holder (fs/handover/hold.h) has brought none */
 	if (__atomic_load_n(&brought, __ATOMIC_RELAXED) || getenv("LATE_HOLDS"))
 		return;
 	(void)fprintf(stderr, "no bytes came late\n");

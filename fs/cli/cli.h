@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Subcommands.  Those against a live mount are thin layers over its files: each does what a script could do with mkdir,
+ * echo, cat and cp.  All return the process's exit status.
+ */
+#ifndef FS_CLI_H
+#define FS_CLI_H
+
+#include "fs/cli/args.h"
+#include "meta/base/err.h"
+
+int cli_status(const struct cli_args *args);
+int cli_import(const struct cli_args *args);
+int cli_data(const struct cli_args *args);
+int cli_verify(const struct cli_args *args);
+int cli_clone(const struct cli_args *args);
+int cli_delete(const struct cli_args *args);
+/** Check, mend or rebuild a store that nobody has mounted. */
+int cli_fsck(const struct cli_args *args);
+/** Check that a folder is a store with a catalog that can be read. */
+int cli_check_store(const char *store, struct sc_err *err);
+/** Print a store's backup of a cluster's keys, or make etcd's keys anew from such. */
+int cli_cluster(const struct cli_args *args);
+
+/** Find the mount that was named, by option or environment, or the only one there is; NULL after a message. */
+const char *cli_mount(const struct cli_args *args);
+/** Say so if no store is mounted there; returns 1 then, else 0. */
+int cli_check_mount(const char *mount);
+/** Write a command to a control file of a job; a refusal is explained by the job's `error`. */
+int cli_command(const char *mount, const char *job, const char *file, const char *text);
+/** Say what could not be done ("read", "make"...) with a path, and why by errno; returns 1. */
+int cli_fail(const char *verb, const char *path);
+/** Tell whether a file says, by its name, in which files the tensors of a model are. */
+bool cli_is_index(const char *path);
+/** Check that these files are beside it, with the tensors that it says; returns 1 after a message. */
+int cli_check_index(const char *index);
+/** Join these files into one, of the index's name without .index.json, in a folder; returns 1 after a message. */
+int cli_join(const char *index, const char *folder);
+/** Join the files NAME-00001-of-00003.safetensors of a folder into NAME.safetensors in another; NULL: only check that
+ *  all are there, and no tensor in two of them; returns 1 after a message. */
+int cli_join_shards(const char *from, const char *to);
+/** Say why a job refused something, by its `error` and errno; returns 1. */
+int cli_refused(const char *mount, const char *job);
+
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/handover/hold.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/handover/signals.h"
+#include "meta/base/log.h"
+#include "meta/base/sys.h"
+
+/* After so many daemons that died before they served, the mount ends: a request that kills its daemon is sent again. */
+#define EARLY_DEATHS_MAX 3
+
+#define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse, struct fs_kept, the lock */
+
+/* The version of struct fs_kept: a program that finds another one forgets what was kept. */
+#define KEPT_VERSION 3
+#define LAYOUT ((UINT64_C(0x5ca1a0) + KEPT_VERSION) << 32 | sizeof(struct fs_kept))
+/* A change of where its fields lie does not compile until these numbers, and with them the version, are written anew; a
+ * change of what a field means needs a new version, too. */
+#define LIES(field, at) \
+	_Static_assert(offsetof(struct fs_kept, field) == (at), #field " lies elsewhere: raise KEPT_VERSION")
+LIES(live, 12);
+LIES(message, 1044);
+LIES(backings, 2072);
+LIES(commands, 526360);
+LIES(texts, 536600);
+LIES(documents, 540704);
+LIES(told_stale, 541216);
+LIES(writer_order, 542240);
+LIES(writers, 542256);
+LIES(reserved, 3163696);
+LIES(opens, 3188280);
+LIES(numbers, 5285432);
+LIES(requests, 6334008);
+LIES(lock_fd, 6335032);
+LIES(open_blobs, 6335040);
+_Static_assert(sizeof(struct fs_kept) == 6859328, "struct fs_kept has another size: raise KEPT_VERSION");
+
+static struct fs_kept *map_kept(int fd)
+{
+	void *p = mmap(NULL, sizeof(struct fs_kept), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+struct fs_kept *fs_kept_new(int *ret_fd)
+{
+	sc_cleanup(sc_closep) int fd = memfd_create("scalai-kept", MFD_CLOEXEC);
+	struct fs_kept *kept = fd >= 0 && ftruncate(fd, sizeof(*kept)) == 0 ? map_kept(fd) : NULL;
+
+	if (kept)
+		kept->layout = LAYOUT;
+	if (kept && ret_fd)
+		*ret_fd = sc_steal_fd(&fd);
+	return kept;
+}
+
+bool fs_is_held(void)
+{
+	return getenv(HELD) != NULL;
+}
+
+/* Maps the memory that the previous program has left. */
+static struct fs_kept *inherit(int *ret_fuse_fd, int *ret_kept_fd, int *ret_lock_fd)
+{
+	struct fs_kept *kept;
+
+	/* a program of before had no lock: its daemons took it */
+	if (sscanf(getenv(HELD), "%d %d %d", ret_fuse_fd, ret_kept_fd, ret_lock_fd) < 2)
+		return NULL;
+	(void)unsetenv(HELD);
+	(void)fcntl(*ret_fuse_fd, F_SETFD, FD_CLOEXEC);
+	(void)fcntl(*ret_kept_fd, F_SETFD, FD_CLOEXEC);
+	(void)fcntl(*ret_lock_fd, F_SETFD, FD_CLOEXEC);
+	/* it may be shorter, if that program kept less */
+	(void)ftruncate(*ret_kept_fd, sizeof(*kept));
+	kept = map_kept(*ret_kept_fd);
+	if (kept && kept->layout != LAYOUT) {
+		sc_log(SC_LOG_WARN,
+		       "upgraded from an incompatible build, continuing: files that are open through passthrough "
+		       "cannot be "
+		       "opened again until every process has closed them");
+		kept->layout = LAYOUT;
+		kept->nr_backings = 0;
+		memset(kept->commands, 0, sizeof(*kept) - offsetof(struct fs_kept, commands));
+	}
+	return kept;
+}
+
+/* Runs the installed program; returns only if that fails. */
+static void run_anew(char **argv, const char *program, int fuse_fd, int kept_fd, int lock_fd)
+{
+	const int fds[] = {fuse_fd, kept_fd, lock_fd};
+	char text[48];
+
+	(void)snprintf(text, sizeof(text), "%d %d %d", fuse_fd, kept_fd, lock_fd);
+	(void)setenv(HELD, text, 1);
+	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
+		(void)fcntl(fds[i], F_SETFD, 0);
+	(void)execv(program, argv);
+	sc_log(SC_LOG_ERROR, "cannot run '%s' (%s), continuing with this program", program, strerror(errno));
+	(void)unsetenv(HELD);
+	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
+		(void)fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+}
+
+/* /dev/fuse and the lock */
+#define HANDED 2
+
+union control {
+	char room[CMSG_SPACE(HANDED * sizeof(int))];
+	struct cmsghdr align;
+};
+
+int fs_hold_tell(int tell_fd, int fuse_fd, int lock_fd, struct sc_err *err)
+{
+	const int fds[HANDED] = {fuse_fd, lock_fd};
+	union control control = {{0}};
+	char byte = 0;
+	struct iovec iov = {&byte, 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			     .msg_controllen = sizeof(control)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(fds));
+	memcpy(CMSG_DATA(c), fds, sizeof(fds));
+	if (sendmsg(tell_fd, &msg, MSG_NOSIGNAL) != 1)
+		return sc_fail_sys(err, errno, "the daemon cannot hand the mount to its holder");
+	return 0;
+}
+
+/* Receives them from the daemon; -1: the daemon ended before it had mounted. */
+static void receive(int from, int *ret_fuse_fd, int *ret_lock_fd)
+{
+	union control control;
+	char byte;
+	struct iovec iov = {&byte, 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			     .msg_controllen = sizeof(control)};
+	struct cmsghdr *c;
+	ssize_t n;
+	int fds[HANDED] = {-1, -1};
+
+	do
+		n = recvmsg(from, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
+	if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(fds)))
+		memcpy(fds, CMSG_DATA(c), sizeof(fds));
+	*ret_fuse_fd = fds[0];
+	*ret_lock_fd = fds[1];
+}
+
+/* --- the holder --- */
+
+struct holder {
+	int signals;	/* signalfd: taken one by one, a signal falls into no gap between two daemons */
+	int from;	/* where the first daemon hands the mount over; -1: no more */
+	int fuse_fd;	/* -1: nothing is mounted yet */
+	int lock_fd;	/* of the store, which stays locked until the holder ends; -1: likewise */
+	pid_t daemon;
+	bool ends;	/* SIGTERM or SIGINT came */
+	bool upgrades;	/* SIGUSR1 came */
+};
+
+static int take_signals(struct sc_err *err)
+{
+	sigset_t set;
+	int fd;
+
+	(void)sigemptyset(&set);
+	(void)sigaddset(&set, SIGTERM);
+	(void)sigaddset(&set, SIGINT);
+	(void)sigaddset(&set, SIGUSR1);
+	(void)sigaddset(&set, SIGCHLD);
+	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+	fd = signalfd(-1, &set, SFD_CLOEXEC);
+	return fd < 0 ? sc_fail_sys(err, errno, "signalfd") : fd;
+}
+
+/* Tells whether the daemon has ended, with *ret_status. */
+static bool take_signal(struct holder *h, int *ret_status)
+{
+	struct signalfd_siginfo info;
+
+	if (read(h->signals, &info, sizeof(info)) != sizeof(info))
+		return false;
+	if (info.ssi_signo == SIGCHLD)
+		return waitpid(h->daemon, ret_status, WNOHANG) == h->daemon;
+	if (info.ssi_signo == SIGUSR1) {
+		h->upgrades = h->fuse_fd >= 0;
+		if (h->upgrades)
+			(void)kill(h->daemon, SIGKILL); /* as good as any other end */
+		return false;
+	}
+	/* a signal to end is passed on to the daemon, which then unmounts */
+	h->ends = true;
+	(void)kill(h->daemon, (int)info.ssi_signo);
+	return false;
+}
+
+/* Waits until the daemon has ended; returns its status. */
+static int attend(struct holder *h, void (*live)(void *arg), void *arg)
+{
+	struct pollfd fds[] = {{h->signals, POLLIN, 0}, {h->from, POLLIN, 0}};
+	int status = 0;
+
+	for (;;) {
+		if (poll(fds, 2, -1) < 0)
+			continue;
+		if (fds[1].revents) {
+			receive(h->from, &h->fuse_fd, &h->lock_fd);
+			sc_closep(&h->from);
+			fds[1].fd = -1;
+			if (h->fuse_fd >= 0)
+				live(arg);
+		}
+		if (fds[0].revents && take_signal(h, &status))
+			return status;
+	}
+}
+
+int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
+	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err)
+{
+	struct holder h = {.fuse_fd = -1, .lock_fd = -1, .from = -1};
+	int pair[2], kept_fd = -1, status, early = 0;
+	struct fs_kept *kept = fs_is_held() ? inherit(&h.fuse_fd, &kept_fd, &h.lock_fd)
+					  : fs_kept_new(&kept_fd);
+	char program[4096];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+
+	if (!kept)
+		return sc_nomem(err);
+	program[n > 0 ? n : 0] = 0;
+	h.signals = take_signals(err);
+	if (h.signals < 0)
+		return h.signals;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return sc_fail_sys(err, errno, "socketpair");
+	h.from = pair[0];
+	for (;;) {
+		h.daemon = fork();
+		if (h.daemon < 0)
+			return sc_fail_sys(err, errno, "the holder cannot start a daemon");
+		if (h.daemon == 0) {
+			int rc;
+
+			sc_closep(&h.from);
+			sc_closep(&h.signals);
+			fs_signals_admit();
+			kept->lock_fd = h.lock_fd < 0 ? 0 : h.lock_fd;
+			rc = serve(arg, kept, h.fuse_fd, pair[1], err);
+			(void)snprintf(kept->message, sizeof(kept->message), "%s", rc < 0 ? err->msg : "");
+			_exit(rc < 0);
+		}
+		sc_closep(&pair[1]); /* so that its end is seen */
+		status = attend(&h, live, arg);
+		if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+			return 0;
+		if (h.ends && h.fuse_fd >= 0)
+			return FS_HOLD_ENDED;
+		if (WIFEXITED(status) || h.fuse_fd < 0)
+			return sc_fail(err, SC_E_SYSTEM, "%s",
+				       *kept->message ? kept->message : "the daemon ended before the mount was live");
+		if (h.upgrades) {
+			h.upgrades = false;
+			run_anew(argv, program, h.fuse_fd, kept_fd, h.lock_fd);
+			continue;
+		}
+		early = kept->live == kept->generation ? 0 : early + 1;
+		if (early == EARLY_DEATHS_MAX)
+			return sc_fail(err, SC_E_SYSTEM,
+				       "%d daemons died before they could serve (signal %d): the mount ends",
+				       EARLY_DEATHS_MAX, WTERMSIG(status));
+		sc_log(SC_LOG_WARN, "the daemon was killed by signal %d, continuing with another one",
+		       WTERMSIG(status));
+	}
+}
