@@ -5,9 +5,14 @@
  * asks it, by invalidating the attributes of a node: ENOENT if and only if the kernel does not know the node.  Requests
  * never wait for that, and it never waits for a job: what is of one whose gate is closed is kept for later.
  */
-#include "fs/request/parked.h"
+#include "fs/background/background.h"
 
 #include <errno.h>
+
+#include "fs/node/node.h"
+#include "fs/open/open.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 #define GATHER_NS INT64_C(20000000)
 

@@ -6,9 +6,12 @@
  *
  * Failures are ignored: write-back is only advice, and nothing is lost.
  */
-#include "fs/fs_i.h"
+#include "fs/background/background.h"
 
 #include <fcntl.h>
+
+#include "fs/node/node.h"
+#include "fs/open/open.h"
 
 static void begin(struct fs *fs, fuse_ino_t ino)
 {

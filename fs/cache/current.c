@@ -5,10 +5,11 @@
  *
  * Nothing waits here under a job's gate: what it waits for closes the gate.
  */
-#include "fs/fs_i.h"
+#include "fs/cache/cache.h"
 
 #include <string.h>
 
+#include "fs/node/node.h"
 #include "reshard/command/head.h"
 
 /* A version that another node has made is here, too, when it is asked for; without etcd nothing is waited for. */

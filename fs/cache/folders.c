@@ -14,9 +14,11 @@
  *
  * A thread that only changes a folder itself has taken its answers before, and pays nothing.
  */
-#include "fs/fs_i.h"
+#include "fs/cache/cache.h"
 
 #include <xxhash.h>
+
+#include "fs/node/node.h"
 
 #define MOMENT_NS INT64_C(10000000000)	/* longer than a process waits for a processor */
 #define CLOSE_NS INT64_C(100000000)	/* longer than the kernel takes to take an answer */

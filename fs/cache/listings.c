@@ -12,10 +12,11 @@
  *
  * A daemon does not know who fills for the daemon before it, so under -o hold the kernel keeps nothing.
  */
-#include "fs/fs_i.h"
+#include "fs/cache/cache.h"
 
 #include <xxhash.h>
 
+#include "fs/node/node.h"
 #include "reshard/command/head.h"
 
 static struct fs_listed *listed(struct fs *fs, fuse_ino_t ino)

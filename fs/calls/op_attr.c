@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attributes: asked for, and changed. */
-#include "fs/request/parked.h"
+#include "fs/calls/calls.h"
 
 #include <errno.h>
 #include <fcntl.h>
+
+#include "fs/cache/cache.h"
+#include "fs/lookup/lookup.h"
+#include "fs/node/node.h"
+#include "fs/open/open.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {

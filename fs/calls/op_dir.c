@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looks names up, reads links, lists folders. */
-#include "fs/request/parked.h"
+#include "fs/calls/calls.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <xxhash.h>
+
+#include "fs/cache/cache.h"
+#include "fs/handover/handover.h"
+#include "fs/lookup/lookup.h"
+#include "fs/node/node.h"
+#include "fs/open/open.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 #define OFFSET_HIDDEN (UINT64_C(1) << 62) /* of .ctl and so on: behind all names that a listing has */
 

@@ -1,10 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of open files.  Real files come here only without passthrough. */
-#include "fs/fs_i.h"
+#include "fs/calls/calls.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
+
+#include "fs/background/background.h"
+#include "fs/control/control.h"
+#include "fs/handover/handover.h"
+#include "fs/lookup/lookup.h"
+#include "fs/node/node.h"
+#include "fs/open/open.h"
+#include "fs/read/read.h"
+#include "fs/request/request.h"
 
 /* --- read --- */
 

@@ -6,11 +6,14 @@
  * program gets no byte that it could not read: the kernel clones from what is open for reading only.
  */
 #include "fs/calls/clone.h"
-#include "fs/fs_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+
+#include "fs/calls/calls.h"
+#include "fs/open/open.h"
+#include "fs/request/request.h"
 
 static int clone_file(fuse_req_t req, struct fs *fs, fuse_ino_t ino, int number, struct sc_err *err)
 {

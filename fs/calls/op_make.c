@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes files, folders, links and special files. */
-#include "fs/request/parked.h"
+#include "fs/calls/calls.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+
+#include "fs/cache/cache.h"
+#include "fs/handover/handover.h"
+#include "fs/lookup/lookup.h"
+#include "fs/node/node.h"
+#include "fs/open/open.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 static struct rs_make make_of(fuse_req_t req, mode_t mode)
 {

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Removes names, and renames. */
-#include "fs/request/parked.h"
+#include "fs/calls/calls.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "fs/cache/cache.h"
+#include "fs/handover/handover.h"
+#include "fs/node/node.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 static void reply(fuse_req_t req, const char *op, int rc, const struct sc_err *err)
 {

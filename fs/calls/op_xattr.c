@@ -3,11 +3,17 @@
  * Extended attributes.  user., trusted. and security. are kept; POSIX ACLs are not supported.  Without
  * FUSE_HANDLE_KILLPRIV_V2 the kernel asks for security.capability at each write(2), and is answered at once.
  */
-#include "fs/request/parked.h"
+#include "fs/calls/calls.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/xattr.h>
+
+#include "fs/handover/handover.h"
+#include "fs/node/node.h"
+#include "fs/open/open.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 static bool begins(const char *name, const char *prefix)
 {

@@ -8,7 +8,7 @@
  *
  * What a file says and does is its row's (reshard/job/control.h): of a job's files none is known by its name here.
  */
-#include "fs/request/parked.h"
+#include "fs/control/control.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +17,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "fs/handover/handover.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 #include "reshard/command/head.h"
 
 /* A write, as far as it tells a repetition. */

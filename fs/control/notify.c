@@ -5,9 +5,12 @@
  * thread and from that of reads.c: over io_uring, a ring entry belongs to the thread that replied last, and is lost,
  * with the next request, when that thread ends.
  */
-#include "fs/fs_i.h"
+#include "fs/control/control.h"
 
 #include <errno.h>
+
+#include "fs/handover/handover.h"
+#include "fs/request/request.h"
 
 struct fs_waiter {
 	fuse_req_t req;

@@ -19,8 +19,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/background/background.h"
+#include "fs/control/control.h"
+#include "fs/daemon/daemon.h"
 #include "fs/daemon/mounts.h"
+#include "fs/handover/hold.h"
 #include "fs/handover/signals.h"
+#include "fs/open/open.h"
+#include "fs/read/read.h"
 #include "fs/request/parked.h"
 
 #define THREADS_MAX 16

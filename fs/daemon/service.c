@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts and ends the service of a mount, and the node of a cluster that the mount may be. */
-#include "fs/fs_i.h"
-#include "fs/signals.h"
+#include "fs/daemon/daemon.h"
+#include "fs/handover/signals.h"
 
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/handover/hold.h"
 #include "reshard/member/member.h"
 
 #ifdef FS_HAS_CLUSTER

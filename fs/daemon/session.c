@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The session with the kernel: what it is asked for, and the table of what it may ask. */
-#include "fs/fs_i.h"
+#include "fs/daemon/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,10 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "fs/background/background.h"
+#include "fs/calls/calls.h"
 #include "fs/daemon/mount.h"
+#include "fs/open/open.h"
 
 #define READ_AHEAD_KIB 4096	/* of the mount: only mmap of views uses it */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Begins a session; a daemon that takes over a mount continues the old session instead (hold.h). */
-#include "fs/fs_i.h"
+#include "fs/daemon/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "fs/background/background.h"
+#include "fs/handover/handover.h"
+#include "fs/handover/hold.h"
+#include "fs/node/node.h"
+#include "fs/open/open.h"
 
 #define LOST_NS INT64_C(10000000000) /* of opens.c */
 

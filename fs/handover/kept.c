@@ -3,9 +3,11 @@
  * What the next daemon has to know, in memory that the holder keeps (hold.h).  Of control files: commands that are
  * being carried out, documents that are not judged yet, and how far texts were read.
  */
-#include "fs/fs_i.h"
+#include "fs/handover/handover.h"
 
 #include <xxhash.h>
+
+#include "fs/handover/hold.h"
 
 struct fs_command *fs_command_begin(struct fs *fs, uint64_t fh, const void *text, size_t bytes, off_t at,
 				    bool *ret_is_replay)

@@ -13,7 +13,9 @@
  * answered nor named by a request within LOST_NS is nobody's; if it is somebody's all the same (the daemon was killed
  * in the instant after its answer), his file is what its node is from then on.  A file that finds no free entry, too.
  */
-#include "fs/fs_i.h"
+#include "fs/handover/handover.h"
+
+#include "fs/handover/hold.h"
 
 void fs_open_keep(struct fs *fs, struct fs_handle *h)
 {

@@ -20,7 +20,7 @@
  * A request that asks fs_was_done() makes one record, or its first one decides.  Jobs are made, renamed and removed in
  * transactions of the catalog, without a record: those requests are known by their errno (docs/durability.md).
  */
-#include "fs/fs_i.h"
+#include "fs/handover/handover.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +29,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "fs/handover/hold.h"
 #include "reshard/tree/tree.h"
 
 /* <linux/fuse.h> of FUSE 7.40 has it; the headers of the distribution are older than the kernels */

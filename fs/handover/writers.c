@@ -9,9 +9,11 @@
  * known to be answered nor asked for again belongs to a client that was killed meanwhile, or was answered in the
  * daemon's last instant; it is dropped after LOST_NS, and from then on only the lease protects its file.
  */
-#include "fs/fs_i.h"
+#include "fs/handover/handover.h"
 
 #include <errno.h>
+
+#include "fs/handover/hold.h"
 
 #define LOST_NS INT64_C(10000000000)
 

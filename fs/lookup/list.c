@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists folders that are none of a working tree: of versions, of the mount, of control files. */
-#include "fs/fs_i.h"
+#include "fs/lookup/lookup.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+
+#include "fs/node/node.h"
+#include "fs/open/open.h"
 
 struct lister {
 	struct fs_names *names;

@@ -15,11 +15,13 @@
  *     /JOB/.vllm/TOPOLOGY/ the model, as vLLM's ranks load it
  *     /JOB/.gpu/RANK/...   files in the memory of a GPU, while they are open
  */
-#include "fs/fs_i.h"
+#include "fs/lookup/lookup.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/cache/cache.h"
+#include "fs/node/node.h"
 #include "meta/base/text.h"
 
 static int lookup_root(struct fs *fs, const char *name, struct fs_found *f, struct sc_err *err)

@@ -5,11 +5,14 @@
  * may keep attributes under the node of now only, and not those of a file that somebody has open for writing: nobody
  * sees stores through mappings.
  */
-#include "fs/fs_i.h"
+#include "fs/lookup/lookup.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+
+#include "fs/node/node.h"
+#include "fs/open/open.h"
 
 #define NAMES_SETTLE_NS INT64_C(10000000000)
 

@@ -3,10 +3,11 @@
  * Nodes: of which job and object they are, and which node an object has now.  Of written files the next daemon has to
  * know it, too (hold.h): the kernel knows such a node by its bytes, and a commit takes these.
  */
-#include "fs/fs_i.h"
+#include "fs/node/node.h"
 
 #include <string.h>
 
+#include "fs/handover/hold.h"
 #include "meta/base/text.h"
 
 /* Names in a job's folder that are ours. */

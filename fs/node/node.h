@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fs/fs_i.h"
 #include "meta/base/limits.h"
 #include "meta/tree/virtual.h"
 
@@ -197,5 +198,47 @@ static inline uint64_t fs_node_ino(struct fs_node n)
 		n.kind = FS_VIEW;
 	return fs_node_id(n);
 }
+
+/** What a name is found as, and for how long the kernel may keep that. */
+struct fs_found {
+	struct fs_node node;
+	struct stat st;
+	double timeout;
+	uint64_t changes;	/* of a folder of a working tree: rs_tree_applied(), of when it was looked up */
+};
+
+/* node.c: nodes and what they are of */
+/** Returns the rank of a node of this view; RS_SHARED: it is the job's own. */
+uint32_t fs_rank(const struct fs_node *n, const struct rs_view *view);
+/** Returns the job of a node; NULL: it was removed. */
+struct rs_job *fs_job(struct fs *fs, const struct fs_node *n);
+/** Refuses a change of what is only shown: SC_E_SEALED. */
+int fs_fail_sealed(struct sc_err *err);
+/** Returns the row of a control file's node; NULL: the node is no control file. */
+const struct rs_control *fs_control_of(const struct fs_node *n);
+/** Returns the node of a folder, link or special file of a working tree. */
+struct fs_node fs_node_of_number(struct rs_job *job, uint64_t number);
+/** Returns the node that what was looked up by number has now. */
+struct fs_node fs_node_of_look(struct rs_job *job, const struct rs_look *look);
+/** Registers of which object the node of a written file is, before the kernel is told of the node. */
+void fs_number_keep(struct fs *fs, uint64_t ino, uint64_t number);
+/** Finds the object of a written file's node, also if an earlier daemon has committed it; 0: it is nothing any more. */
+int fs_number_of_bytes(struct fs *fs, struct rs_job *job, const struct fs_node *n, uint64_t *ret, struct sc_err *err);
+/** Finds a node's number in the working tree of its job.  Errors: SC_E_STALE (it is nothing any more), SC_E_SEALED
+ *  (it is of a version), SC_E_PERMISSION (a control file, or the mount's root). */
+int fs_number(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, uint64_t *ret, struct sc_err *err);
+/** Gives the view of a node that has a place, and its path there. */
+int fs_view(struct fs *fs, const struct fs_node *n, struct rs_view **ret, const char **ret_path, struct sc_err *err);
+bool fs_rank_number(const char *name, uint32_t *ret);
+/** A name in a folder of a working tree, for what changes it. */
+struct fs_folder {
+	struct rs_job *job;
+	uint64_t number;
+	struct meta_bytes name;
+};
+/** Errors: SC_E_SEALED (in another folder), SC_E_PERMISSION (a name that is ours). */
+int fs_folder(struct fs *fs, uint64_t parent, const char *name, struct fs_folder *ret, struct sc_err *err);
+/** Gives the node of the folder above a folder. */
+int fs_parent(struct fs *fs, const struct fs_node *n, struct fs_node *ret, struct sc_err *err);
 
 #endif

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backing files of passthrough inodes: one for each inode that the kernel reads and writes by itself. */
-#include "fs/fs_i.h"
+#include "fs/open/open.h"
+
+#include "fs/handover/hold.h"
+#include "fs/node/node.h"
 
 /* A file of a working tree that the kernel reads or writes is open, also if a daemon before this one opened it. */
 static int hold(struct fs *fs, uint64_t ino)

@@ -12,12 +12,13 @@
  * none of them: the kernel sends them to the next one.  Bytes of files that were open are lost with it, and reading
  * says so.
  */
-#include "fs/fs_i.h"
+#include "fs/open/open.h"
 
 #include <errno.h>
 
-#include "reshard/loads/loads.h"
+#include "fs/request/request.h"
 #include "reshard/gpu/remote.h"
+#include "reshard/loads/loads.h"
 
 #define PARKED_MAX 1024
 #define RING_OPENS (FS_RING_WAITERS / 2) /* the others are for control files */

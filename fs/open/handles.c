@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open files by number. */
-#include "fs/fs_i.h"
+#include "fs/open/open.h"
 
+#include "fs/cache/cache.h"
+#include "fs/control/control.h"
+#include "fs/handover/handover.h"
+#include "fs/node/node.h"
 #include "reshard/loads/loads.h"
 
 #define NO_OBJECT UINT64_MAX /* of an open node of a version, or of what is nothing any more */

@@ -8,10 +8,16 @@
  *
  * Where the kernel or privileges do not allow passthrough, reads and writes come to op_io.c.
  */
-#include "fs/request/parked.h"
+#include "fs/open/open.h"
 
 #include <errno.h>
 #include <fcntl.h>
+
+#include "fs/control/control.h"
+#include "fs/handover/handover.h"
+#include "fs/node/node.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
 		 struct fuse_file_info *fi, struct sc_err *err)

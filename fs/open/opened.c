@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How each open and create begins, and is answered. */
-#include "fs/fs_i.h"
+#include "fs/open/open.h"
 
 #include <errno.h>
+
+#include "fs/handover/handover.h"
+#include "fs/handover/hold.h"
+#include "fs/node/node.h"
+#include "fs/request/request.h"
 
 /* Frees a handle that the kernel has not got. */
 static void undo(fuse_req_t req, struct fs *fs, struct fs_handle *h, const struct fuse_file_info *fi)

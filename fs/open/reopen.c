@@ -3,10 +3,15 @@
  * The kernel goes on using the open files of a daemon that died (hold.h): the next daemon opens each of them again when
  * the first request for it comes.  Of regular files it has a handle from its start (opens.c).
  */
-#include "fs/fs_i.h"
+#include "fs/open/open.h"
 
 #include <errno.h>
 #include <fcntl.h>
+
+#include "fs/control/control.h"
+#include "fs/handover/handover.h"
+#include "fs/node/node.h"
+#include "fs/request/request.h"
 
 /* As what an earlier daemon had it open; if that is not known, as what its node is now. */
 static int reopen_committed(struct fs *fs, struct fs_handle *h, const struct fs_node *n, struct sc_err *err)

@@ -5,10 +5,15 @@
  * A change by a node holds the tree's read lock from the look that found the file uncommitted until the change is made,
  * so no commit seals the file in between.  A change by an open handle is covered by the count of writers (writers.c).
  */
-#include "fs/request/parked.h"
+#include "fs/open/open.h"
 
 #include <errno.h>
 #include <fcntl.h>
+
+#include "fs/handover/handover.h"
+#include "fs/node/node.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 
 int fs_open_bytes(struct fs *fs, fuse_ino_t ino, int flags, int *ret_fd, struct sc_err *err)
 {

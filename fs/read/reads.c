@@ -27,10 +27,13 @@
  * The thread starts with the first read of an image that may wait (rs_mapped.waits), and lives until the mount ends, as
  * a ring's entry wants it of who replies (notify.c).
  */
-#include "fs/request/parked.h"
+#include "fs/read/read.h"
 
 #include <errno.h>
 
+#include "fs/open/open.h"
+#include "fs/request/parked.h"
+#include "fs/request/request.h"
 #include "meta/base/metric.h"
 
 #define PARKED_MAX 4096			   /* some 1.3 KiB each */

@@ -3,11 +3,14 @@
  * Replies with bytes of views and partitions.  They are answered straight from the mappings of their sources where runs
  * are long; the bytes between these runs are gathered into a buffer.
  */
-#include "fs/fs_i.h"
+#include "fs/read/read.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/uio.h>
+
+#include "fs/open/open.h"
+#include "fs/request/request.h"
 
 #define RUN_BYTES_MIN 8192 /* shorter ones are gathered: each piece of a reply costs the kernel some 100 ns */
 #define SHORT_RUNS_MAX 4   /* one after another: then the rest of their tensor is taken for such */

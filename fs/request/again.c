@@ -8,7 +8,9 @@
  * Clients in another process namespace have no thread id (0): nobody can tell who of them retries.  So an entry of
  * theirs lasts for RS_RESERVED_NS, and the open of any of them counts as a retry meanwhile.
  */
-#include "fs/fs_i.h"
+#include "fs/request/request.h"
+
+#include "fs/handover/hold.h"
 
 void fs_told_stale(struct fs *fs, pid_t thread, bool copies)
 {

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/handover/handover.h"
+#include "fs/request/request.h"
 #include "meta/base/metric.h"
 #include "reshard/tree/tree.h"
 

@@ -81,15 +81,4 @@ void fs_parked_ring(void);
  *  looked at, of another PID namespace, that is said, too. */
 bool fs_is_killed(pid_t thread);
 
-/* work.c */
-/** Finds the file of the working tree that a node is of; if it is committed, copies it up (`truncate`: makes it empty).
- *  RS_HERE: the caller is inside the gate of *ret_job.  RS_LATER, and errors: as fs_enter(); SC_E_STALE (the file is
- *  gone), SC_E_SEALED (.v and .as are read-only). */
-int fs_work_begin(fuse_req_t req, const struct fs_asked *a, const struct fs_node *n, bool truncate,
-		  struct rs_job **ret_job, uint64_t *ret_blob, struct sc_err *err);
-/** Fails an open for writing of a committed file with SC_E_STALE, after copying it up: the retry of the thread
- *  finds the copy, which no commit seals before.  RS_LATER: as fs_enter(). */
-int fs_work_instead(fuse_req_t req, const struct fs_asked *a, const struct fs_node *n, bool truncate,
-		    struct sc_err *err);
-
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fs/fs_i.h"
+#include "fs/request/request.h"
 
 #include <errno.h>
 

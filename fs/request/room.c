@@ -6,7 +6,7 @@
  * process still holds from one that the kernel is about to forget, so it waits shortly for files without a name, and
  * longer for those that the kernel has forgotten.
  */
-#include "fs/fs_i.h"
+#include "fs/request/request.h"
 
 #include "meta/base/turns.h"
 
