@@ -60,6 +60,10 @@ MISTAKES = {
 	"a document links to a page that is not there": (
 		[("docs/architecture.md", "[decisions.md](decisions.md)", "[decisions.md](decision.md)")],
 		["--stage", "unit", "^lint/links$"], {}, r"docs/architecture\.md:\d+: there is no decision\.md"),
+	"a room of fs/ calls one above it": (
+		[("fs/cache/current.c", '#include "fs/cache/cache.h"\n', '#include "fs/cache/cache.h"\n#include "fs/open/open.h"\n'),
+		 ("fs/cache/current.c", "	if (!fs->epoch)\n", "	(void)fs_handle_has(fs, 0);\n	if (!fs->epoch)\n")],
+		["--stage", "unit", "^lint/layers$"], {}, r"fs/cache may not (include|call) fs/open"),
 	"there is no etcd, and this is CI": (
 		[], ["--stage", "nodes"], {"CI": "true", "PATH": "/nonexistent"}, r"etcd"),
 	"a case is skipped in CI for a reason that is not listed": (
