@@ -3,7 +3,8 @@
  * Keeps views between uses, and for a moment after their versions were dropped or got another storage.
  *
  * The kernel looks up a name in one request and opens the file in another, and a version may be dropped in between.  So
- * for RS_LEAVING_NS its views can be found, and their blobs are not removed.
+ * for RS_LEAVING_NS its views can be found, and their blobs are not removed.  Of many that are dropped at once, only
+ * the last are found: an open that comes for an earlier one is told to look again.
  * Owner of the list: service.lock.
  */
 #include "reshard/state/state_i.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 
 #define VIEWS_KEPT_MAX 64
+#define VIEWS_LEAVING_MAX 64	/* of 16,384 ranks some 32 MiB */
 
 /* --- views that are kept, by their numbers --- */
 
@@ -85,14 +87,16 @@ void rs_view_forget(struct rs_service *s, uint64_t version)
 
 /* --- and those that leave --- */
 
-/* Moves the views that have been here for RS_LEAVING_NS (or all) to *gone.  The caller holds s->lock. */
+/* Moves the views that have been here for RS_LEAVING_NS, or are not of the last VIEWS_LEAVING_MAX (or all), to *gone.
+ * The caller holds s->lock. */
 static void end_leaving(struct rs_service *s, bool all, struct rs_view **gone)
 {
+	const size_t first = s->leaving.nr > VIEWS_LEAVING_MAX ? s->leaving.nr - VIEWS_LEAVING_MAX : 0;
 	int64_t now = sc_now_ns();
 	size_t kept = 0;
 
 	for (size_t i = 0; i < s->leaving.nr; i++) {
-		if (!all && now - s->leaving.at[i].since_ns < RS_LEAVING_NS) {
+		if (!all && i >= first && now - s->leaving.at[i].since_ns < RS_LEAVING_NS) {
 			s->leaving.at[kept++] = s->leaving.at[i];
 			continue;
 		}
