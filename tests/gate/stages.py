@@ -87,6 +87,13 @@ def no_mounts():
 	return None if os.geteuid() == 0 else "all that mounts: only root mounts as these cases do: run tools/test as root"
 
 
+def no_roots():
+	"""For roots that mmdebstrap makes, from the mirror that apt has."""
+	if no_mounts() or shutil.which("mmdebstrap"):
+		return no_mounts()
+	return "fresh roots of Debian: there is no mmdebstrap: apt-get install mmdebstrap"
+
+
 CLUSTER = re.compile(r"8[78]_|9")	# cases of several daemons: they wait for leases, and come last, with nothing beside them
 LONG = re.compile(r"^# long: ", re.M)	# a mark of tests/e2e/run
 
@@ -217,6 +224,7 @@ def long_rows():
 		stage("e2e-2", "cases 40 to 86 at full size", cases([c for c in rest if c >= "4" and not CLUSTER.match(c)], long_env)),
 		stage("cluster", "cases over several daemons at full size", cases([c for c in rest if CLUSTER.match(c)], long_env)),
 	]
+	found += [stage("package", "the package in a fresh root: installed, upgraded, removed, purged", Step("program", ["tests/package/run"]), cannot=no_roots)]
 	found += [stage("bench-small", "every case of the benchmark, small", Step("program", ["tools/bench", "--check"]), cannot=no_mounts)]
 	found += [stage("bench", "the benchmark's figures against the committed ones", Step("program", ["tools/bench", "--long"]), cannot=no_mounts)]
 	found += [stage(f"fuzz-{name}", f"an hour of hostile input for {name}",
