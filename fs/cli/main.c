@@ -78,8 +78,9 @@ static int run_umount(const struct cli_args *args)
 static const struct cli_option mount_options[] = {
 	{NULL, 'f', NULL, "stay in the foreground; the log goes to stderr"},
 	{NULL, 'd', NULL, "stay in the foreground and log more"},
-	{NULL, 'o', "OPTIONS", "separated by commas: log=FILE, hold, private, scrub=TIME, scrub_mib_s=N, io_uring,\n"
-	 "                           no_passthrough, no_read_ahead, debug, gpu=... (scalai(1)), and those of mount(8)"},
+	{NULL, 'o', "OPTIONS", "separated by commas: log=FILE, hold, existing, private, scrub=TIME, scrub_mib_s=N,\n"
+	 "                           io_uring, no_passthrough, no_read_ahead, debug, gpu=... (scalai(1)),\n"
+	 "                           and those of mount(8)"},
 	/* mount(8) gives these */
 	{NULL, 'n', NULL, NULL}, {NULL, 's', NULL, NULL},
 	{NULL, 'v', NULL, NULL}, {NULL, 't', "TYPE", NULL}, END};

@@ -442,12 +442,7 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 	if (rc < 0)
 		return rc;
 	/* absolute: a daemon has no folder of its own */
-	made = mkdir(o->store, 0700) == 0;
-	if (!made && errno != EEXIST)
-		return sc_fail_sys(err, errno, "cannot make the store '%s'", o->store);
-	if (!realpath(o->store, store))
-		return sc_fail_sys(err, errno, "store '%s'", o->store);
-	rc = made ? 0 : fs_mount_strange(store, err);
+	rc = fs_mount_store(o->store, o->existing, store, &made, err);
 	rc = rc < 0 ? rc : fs_mount_path(o->mountpoint, mountpoint, err);
 	rc = rc < 0 ? rc : fs_mount_apart(store, mountpoint, err);
 	if (rc < 0 && made)

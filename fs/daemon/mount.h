@@ -18,6 +18,7 @@ struct fs_mount_options {
 	bool no_passthrough;
 	bool hold;		/* replace a daemon that dies, under the living mount */
 	bool read_ahead_off;
+	bool existing;		/* a store that is not there is refused, not made */
 	int64_t scrub_s;	/* how often each blob is verified; 0: never */
 	char log[4096];		/* a file; empty: stderr in the foreground, else syslog */
 	uint32_t scrub_mib_s;	/* maximum read rate of scrubbing; 0: no limit */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,7 +150,14 @@ int fs_mount_apart(const char *store, const char *mountpoint, struct sc_err *err
 	return 0;
 }
 
-int fs_mount_strange(const char *store, struct sc_err *err)
+static int no_store(const char *path, struct sc_err *err)
+{
+	return sc_fail(err, SC_E_COMMAND, "there is no store at '%s', and with -o existing none is made: is its disk "
+		       "mounted? 'scalai mount' without that option makes a new store", path);
+}
+
+/* Refuses a folder that has other files, and no store's, as a new store; `existing`: and an empty one. */
+static int check_store(const char *store, bool existing, struct sc_err *err)
 {
 	static const char *const ours[] = {"blobs", "lock", "scalai.db"}, *const before[] = {".", "..", "lost+found",
 											  "presets"};
@@ -170,9 +178,21 @@ int fs_mount_strange(const char *store, struct sc_err *err)
 	}
 	if (d)
 		(void)closedir(d);
+	if (!is_store && existing)
+		return no_store(store, err);
 	return is_store || !*strange ? 0
 	       : sc_fail(err, SC_E_COMMAND, "'%s' is no store, and not empty (it has '%s'): a new store is a folder "
 			 "that is not there yet, or an empty one", store, strange);
+}
+
+int fs_mount_store(const char *path, bool existing, char ret[FS_PATH_BYTES], bool *ret_made, struct sc_err *err)
+{
+	*ret_made = !existing && mkdir(path, 0700) == 0;
+	if (!existing && !*ret_made && errno != EEXIST)
+		return sc_fail_sys(err, errno, "cannot make the store '%s'", path);
+	if (!realpath(path, ret))
+		return existing && errno == ENOENT ? no_store(path, err) : sc_fail_sys(err, errno, "store '%s'", path);
+	return *ret_made ? 0 : check_store(ret, existing, err);
 }
 
 /* --- the end of a mount --- */

@@ -32,8 +32,11 @@ int fs_mount_path(const char *path, char ret[FS_PATH_BYTES], struct sc_err *err)
 /** Refuses a store and a mount point (both real paths) of which one lies in the other.  Errors: SC_E_COMMAND. */
 int fs_mount_apart(const char *store, const char *mountpoint, struct sc_err *err);
 
-/** Refuses a folder that has other files, and no store's, as a new store.  Errors: SC_E_COMMAND. */
-int fs_mount_strange(const char *store, struct sc_err *err);
+/**
+ * Find the real path of a store; makes its folder if it is missing (*ret_made).  A folder that has other files, and no
+ * store's, is refused as a new store; with `existing` every new store is.  Errors: SC_E_COMMAND, SC_E_SYSTEM.
+ */
+int fs_mount_store(const char *path, bool existing, char ret[FS_PATH_BYTES], bool *ret_made, struct sc_err *err);
 
 /**
  * Unmount one of scalai's mounts; `lazy`: also while it is in use.

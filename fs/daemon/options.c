@@ -233,6 +233,8 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 			o->no_passthrough = true;
 		else if (strcmp(word, "hold") == 0)
 			o->hold = true;
+		else if (strcmp(word, "existing") == 0)
+			o->existing = true;
 		else if (strcmp(word, "no_read_ahead") == 0)
 			o->read_ahead_off = true;
 		else if (strcmp(word, "debug") == 0)
@@ -252,9 +254,10 @@ int fs_mount_option(struct fs_mount_options *o, const char *text, struct sc_err 
 				     	"scrub_mib_s=64", word);
 		else if (!known)
 			rc = sc_fail(err, SC_E_COMMAND, "mount option '%s' is unknown; Scalai's own are io_uring, "
-				     "private, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, log=, debug, "
-				     "gpu=, gpu_devices=, gpu_memory=, gpu_pinned=, gpu_timeout=, gpu_net=, cluster=, "
-				     "node=, listen=, etcd=, tls=, etcd_tls=, fabric=, domain=", word);
+				     "private, existing, no_passthrough, no_read_ahead, hold, scrub=, scrub_mib_s=, "
+				     "log=, debug, gpu=, gpu_devices=, gpu_memory=, gpu_pinned=, gpu_timeout=, "
+				     "gpu_net=, cluster=, node=, listen=, etcd=, tls=, etcd_tls=, fabric=, "
+				     "domain=", word);
 	}
 	if (rc == 0)
 		rc = check_cluster(o, err);
