@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A commit of what several nodes have uncommitted: the committer asks all members for their parts
- * (reshard/peers/offer.c), joins them to its own working tree, and says in the version's object which they were.
+ * Commits what several nodes have uncommitted: the committer asks all members for their parts (reshard/peers/offer.c),
+ * joins them to its own working tree, and says in the version's object which parts they were.
  *
- * 1. A node whose part is not in the version keeps what it has uncommitted, and shows nothing of the job until somebody
- *    discards that: nothing is thrown away by a commit that did not have it.
- * 2. The list of members may change while a version is made: it counts for the list that it was made of alone.  Their
- *    parts are asked for again, and are the same, or the commit is refused.
+ * 1. A node whose part is not in the version keeps what it has uncommitted, and shows nothing of the job until a user
+ *    discards that: a commit throws nothing away that it did not have.
+ * 2. The list of members may change while a version is made: the version counts for the list alone that it was made of.
+ *    The members' parts are asked for again, and are the same, or the commit is refused.
  */
 #include "reshard/member/member_i.h"
 
@@ -33,7 +33,7 @@ struct parts {
 	} *at;
 };
 
-/* Which nodes have a part, this one, too. */
+/* Lists the nodes that have a part, this one, too. */
 static int list(struct rs_member *m, const struct rs_shared *j, struct rs_move *move, struct parts *ret,
 		struct sc_err *err)
 {
@@ -108,7 +108,7 @@ static int on_name(void *arg, const struct meta_entry_row *row)
 	return 1;
 }
 
-/* What was removed has its name in the version below. */
+/* Gives the name of a removed file or folder, which it has in the version below. */
 static int name_below(struct rs_job *job, uint64_t ino, struct sc_buf *to, struct sc_err *err)
 {
 	struct sc_arena texts = {0};

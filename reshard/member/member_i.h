@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of a member share.
+ * Shared by the files of a member.
  *
  *	member.c	start, end, what control files say
  *	head.c		the kind "etcd" of head.h: commands of this node
@@ -38,15 +38,16 @@ void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_n
 
 /* --- take.c: the worker --- */
 int rs_take_job(struct rs_member *m, struct rs_shared *j, const char *text, uint64_t mod, struct sc_err *err);
-/** The job is not in etcd any more, as of a revision. */
+/** Takes the end of a job, which is not in etcd any more, as of a revision. */
 int rs_take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct sc_err *err);
 int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_t mod, struct sc_err *err);
 int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err);
-/** Writes into the catalog that a commit, of the command `token`, is prepared here over version `base`; 0: none is. */
+/** Writes into the catalog that the commit of the command `token` is prepared here over version `base`; token 0: none
+ *  is. */
 int rs_take_note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base,
 		 struct sc_err *err);
-/** Makes version `nr`, of the command `token`, the head here. */
+/** Makes version `nr`, which the command `token` made, the head here. */
 int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t token, struct sc_err *err);
 /** Takes the rows of versions before the newest one that this node lacks, the newest first, until the core wants
  *  something; *ret_more: it was stopped so. */
@@ -60,7 +61,7 @@ void rs_follow_stop(struct rs_member *m);
 
 /* --- head.c --- */
 extern const struct rs_head_ops rs_head_etcd;
-/** Wakes who waits for a command: the core knows its outcome.  The node's thread. */
+/** Wakes the thread that waits for a command, whose outcome the core knows.  The node's thread. */
 void rs_move_done(struct rs_member *m, const struct rs_act *a);
 /** Saves the version of a command of this node; the worker. */
 int rs_move_save(struct rs_member *m, struct rs_move *move, struct sc_err *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node's thread: what etcd, other nodes and other threads say goes to the core, and what the core wants goes to
- * etcd, to other nodes, or to the worker.
+ * Runs the node's thread: it tells the core what etcd, other nodes and other threads say, and hands what the core wants
+ * to etcd, to other nodes, or to the worker.
  */
 #include "reshard/member/member_i.h"
 
@@ -63,7 +63,7 @@ static void set_serves(struct rs_member *m, bool serves)
 	       m->name, m->cluster);
 }
 
-/* What an action points to, for the worker.  False: out of memory. */
+/* Copies what an action points to, for the worker.  False: out of memory. */
 static bool keep_more(const struct rs_act *a, void **ret)
 {
 	struct rs_object_name *names;
@@ -135,9 +135,9 @@ static void act(struct rs_member *m, const struct rs_act *a)
 	}
 }
 
-/* The cluster speaks another protocol than this program: it was away when that was changed.  Or etcd has lost its data.
- * It does nothing more, so its registration ends, no sooner than what kernels keep of its names; what its commands have
- * come to, etcd knows. */
+/* Leaves the cluster: it speaks another protocol than this program, since the node was away when that was changed, or
+ * etcd has lost its data.  The node does nothing more, so its registration ends, no sooner than what kernels keep of
+ * its names; etcd knows what became of its commands. */
 static void leave(struct rs_member *m, const struct sc_err *why)
 {
 	sc_log(SC_LOG_ERROR, "%s", why->msg);
@@ -200,7 +200,7 @@ void rs_node_give(struct rs_member *m, const struct rs_event *e)
 
 /* --- what comes --- */
 
-/* A refusal tells why: the command's sentence. */
+/* Notes why a node refuses a command: the sentence that the command then says. */
 static void note_why(struct rs_member *m, const struct rs_node_id *peer, const struct rs_frame_message *x)
 {
 	struct rs_move *move;
@@ -230,7 +230,7 @@ void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_n
 	rs_node_give(m, &e);
 }
 
-/* On behalf of a member that cannot be reached. */
+/* Refuses a command on behalf of a member that cannot be reached. */
 static void refuse(struct rs_member *m, const struct meta_member *at, uint64_t job, uint64_t token)
 {
 	struct rs_event e = {.kind = RS_EV_MESSAGE, .from = at->node, .epoch = at->epoch};
@@ -276,8 +276,8 @@ static void take_row(struct rs_member *m, const struct meta_record *r, uint64_t 
 }
 
 /*
- * Has etcd lost a job that has a version here, or versions of it?  Whoever removes a job leaves a key that says so, for
- * ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster-protocol.md.
+ * Tells whether etcd has lost a job that has a version here, or versions of it.  A node that removes a job leaves a key
+ * that says so, for ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster-protocol.md.
  */
 static bool has_lost(struct rs_member *m, const struct meta_answer *answer, const struct rs_shared *j,
 		     struct sc_err *err)
@@ -295,7 +295,8 @@ static bool has_lost(struct rs_member *m, const struct meta_answer *answer, cons
 	return true;
 }
 
-/* One that is older than what is known already is asked for again. */
+/* Tells whether etcd has lost any job.  An answer that is older than what is known is not looked at, as it is asked for
+ * again. */
 static bool has_lost_any(struct rs_member *m, const struct meta_answer *answer, struct sc_err *err)
 {
 	for (size_t i = 0; answer->revision >= meta_etcd_seen(m->etcd); i++) {
@@ -324,8 +325,9 @@ static bool is_removed_by_hand(struct rs_member *m, const struct meta_answer *an
 	return true;
 }
 
-/* All that there is: of what this node has, and somebody has removed while the node was away, there is a key; what
- * never had a version may not have come into being.  Tags that are gone can't be seen: all are looked at. */
+/* Hands to the worker, of an answer that has all rows, the jobs here that have none.  A job that was removed while the
+ * node was away has a key that says so; one that never had a version may not have come into being.  Tags that are gone
+ * can't be seen: all are looked at. */
 static void take_absent(struct rs_member *m, const struct meta_answer *answer)
 {
 	for (size_t i = 0;; i++) {
@@ -344,7 +346,7 @@ static void take_absent(struct rs_member *m, const struct meta_answer *answer)
 	}
 }
 
-/* A job comes before what it has, and after one that had its name. */
+/* Hands rows to the worker: a job's row before its others, and after that of a job that had its name. */
 static void take_rows(struct rs_member *m, const struct meta_answer *answer, bool is_all)
 {
 	if (answer->revision < m->position) /* of a server that lags: it is asked again */
@@ -482,7 +484,7 @@ static bool take_posts(struct rs_member *m)
 	return stop;
 }
 
-/* Until the core wants to be asked again, in ms. */
+/* Gives the time in ms until the core wants to be asked again. */
 static int pause_of(const struct rs_member *m)
 {
 	int64_t ns = m->outdated ? POLL_MS * MEMBER_MS : rs_core_wake(m->core) - rs_member_now();

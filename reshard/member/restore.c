@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rebuild: etcd's keys from a backup.
+ * Rebuilds etcd's keys from a backup.
  *
  * 1. The key `meta`, without which no store is mounted, is the last one: a rebuild that was cut off is begun again.
  * 2. Each transaction expects that there is no `meta`: a cluster that somebody makes meanwhile is not written over.
@@ -39,7 +39,7 @@ static void print_sum(const XXH3_state_t *sum, char to[40])
 	(void)snprintf(to, 40, "%016" PRIx64 "%016" PRIx64 "\n", (uint64_t)h.high64, (uint64_t)h.low64);
 }
 
-/* Writes the line, and begins the next one.  Not 0: it can't be. */
+/* Writes the line, and begins the next one.  Not 0: the line can't be written. */
 static int print_line(struct printing *p)
 {
 	const size_t bytes = p->line.bytes;
@@ -159,7 +159,7 @@ static struct job *job_of(struct source *s, uint64_t id)
 	return sc_vec_push(&s->jobs, ((struct job){.id = id})) < 0 ? NULL : &s->jobs.at[s->jobs.nr - 1];
 }
 
-/* The last line: it says how many keys there are, and what all had as sum. */
+/* Reads the last line, which says how many keys there are, and their sum. */
 static int read_end(struct source *s, struct sc_err *err)
 {
 	char end[40], sum[40] = "\n";
@@ -176,7 +176,7 @@ static int read_end(struct source *s, struct sc_err *err)
 	return fgetc(s->f) == EOF ? 0 : is_none(s, "it goes on behind its end", err);
 }
 
-/* A line "KEY VALUE": 1 and *ret; 0: it was the last one; or an error.  What it has lives in the arena. */
+/* Reads a line "KEY VALUE": 1 and *ret, whose texts live in the arena; 0 (there are no more keys); or an error. */
 static int read_key(struct source *s, struct sc_arena *arena, struct meta_op *ret, struct sc_err *err)
 {
 	ssize_t n = getline(&s->line, &s->room, s->f);
@@ -224,7 +224,7 @@ static int note_key(struct source *s, const struct meta_op *o, struct sc_err *er
 	return 0;
 }
 
-/* Opens it, or goes back to its first key. */
+/* Opens a backup, or goes back to its first key. */
 static int begin(struct source *s, struct sc_err *err)
 {
 	char head[HEAD_BYTES_MAX];
@@ -252,7 +252,7 @@ static int begin(struct source *s, struct sc_err *err)
 	return 0;
 }
 
-/* All of it: it must be whole. */
+/* Reads all of a backup, to see that it is whole. */
 static int look(struct source *s, struct sc_err *err)
 {
 	struct sc_arena arena = {0};
@@ -281,7 +281,7 @@ struct restoring {
 	bool has_nodes;
 };
 
-/* Its answer, which lives until the next request. */
+/* Asks etcd; the answer lives until the next request. */
 static int ask(struct restoring *r, const struct meta_txn *txn, const struct meta_answer **ret, struct sc_err *err)
 {
 	const struct meta_etcd_event *v;
@@ -317,7 +317,8 @@ static int look_at_etcd(struct restoring *r, struct sc_err *err)
 	return 0;
 }
 
-/* An older copy of etcd's data has registrations of then, which end; an etcd that was started lets them begin anew. */
+/* Waits until no node is registered.  An older copy of etcd's data has registrations of its time, which end; an etcd
+ * that was just started lets them begin anew. */
 static int wait_for_nodes(struct restoring *r, struct sc_err *err)
 {
 	const int64_t until = sc_now_ns() + 2 * (r->ttl ? r->ttl : TTL_NS) + TTL_NS / 10;
@@ -331,7 +332,7 @@ static int wait_for_nodes(struct restoring *r, struct sc_err *err)
 	return rc;
 }
 
-/* What there is of it.  `meta` goes with the rest, at once. */
+/* Removes the keys that there are of the cluster; `meta` goes with the rest, at once. */
 static int clear(struct restoring *r, struct sc_err *err)
 {
 	struct meta_compare same = {.what = META_MOD_IS, .key = {.kind = META_KEY_CLUSTER}, .revision = r->meta};
@@ -357,7 +358,7 @@ static int put(struct restoring *r, struct meta_op *ops, uint32_t nr, struct sc_
 				 "begin again with --replace", r->o->cluster) : rc;
 }
 
-/* All keys of a source, in batches; `meta` last. */
+/* Puts all keys of a source, in batches, `meta` last. */
 static int put_all(struct restoring *r, struct source *s, struct sc_err *err)
 {
 	struct sc_arena arena = {0}, of_meta = {0};
@@ -427,7 +428,7 @@ static void add_name(const struct job *j, struct sc_buf *report)
 	sc_buf_printf(report, "': ");
 }
 
-/* One that is of an era before is not taken, whatever it has. */
+/* Reports newer versions of a job that a backup of an earlier era has: such a backup is not taken, whatever it has. */
 static void report_newer(const struct source *of, const struct job *j, struct sc_buf *report)
 {
 	for (size_t i = 0; i < of->jobs.nr; i++) {
@@ -440,7 +441,7 @@ static void report_newer(const struct source *of, const struct job *j, struct sc
 	}
 }
 
-/* Of each job: who knew its newest version. */
+/* Reports of each job how many backups knew its newest version. */
 static void report_jobs(const struct source *all, size_t nr, const struct source *from, struct sc_buf *report)
 {
 	for (size_t i = 0; i < from->jobs.nr; i++) {

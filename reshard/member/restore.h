@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * etcd's keys of a cluster, made anew from the backups that stores have of them (reshard/peers/backup.c): when etcd
- * has lost its data, and no copy of that is as new.
+ * Makes etcd's keys of a cluster anew from the backups that stores have of them (reshard/peers/backup.c), when etcd has
+ * lost its data, and no copy of that is as new.
  *
  * A backup travels as text: "scalai-backup 2", the lines cluster, id, era, revision and node, a line "KEY VALUE" in
  * base64 for each key, and "end NR SUM", the last one: the XXH3-128 of all bytes before it.  Programs from before wrote

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What other nodes made: jobs, their first layouts, versions.  The worker. */
+/* Takes what other nodes made, on the worker: jobs, their first layouts, versions. */
 #include "reshard/member/member_i.h"
 
 #include <inttypes.h>
@@ -27,7 +27,8 @@ static int put_aside(struct rs_member *m, struct rs_job *job, struct sc_err *err
 	return rs_job_follow(m->s, job, &row, err);
 }
 
-/* The name is this job's: another one is only kept here, or its own row, with its new name, is still to come. */
+/* Makes a name free for a job: another job that has it is only kept here, or its row, with its new name, is still to
+ * come. */
 static int make_room(struct rs_member *m, const struct meta_job_row *row, const struct rs_job *job, struct sc_err *err)
 {
 	struct rs_job *other = rs_job_by_name(m->s, row->name);
@@ -35,8 +36,8 @@ static int make_room(struct rs_member *m, const struct meta_job_row *row, const 
 	return other && other != job && other->root != row->root ? put_aside(m, other, err) : 0;
 }
 
-/* One that this node makes is in etcd before it is in memory, which is waited for; by then others may have given it
- * another name: it is known by its number in the cluster. */
+/* Finds a job that this node makes: it is in etcd before it is in memory, for which this waits.  By then other nodes
+ * may have given it another name: it is known by its number in the cluster. */
 static int find_made(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 {
 	struct rs_job *job = NULL;
@@ -102,7 +103,7 @@ int rs_take_job(struct rs_member *m, struct rs_shared *j, const char *text, uint
 	return 0;
 }
 
-/* Files that are not committed are in no other place: the job stays here for them, and is no other node's. */
+/* Keeps a removed job on this node alone, for its files that are not committed, which are in no other place. */
 static int keep(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 {
 	int rc = meta_catalog_begin(m->s->catalog, true, err);
@@ -122,7 +123,7 @@ static int keep(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 	return rc;
 }
 
-/* The gate is closed. */
+/* Ends a job here, or keeps it; its gate is closed. */
 static int end_job(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 {
 	struct rs_dirt dirt = {0};
@@ -290,7 +291,7 @@ int rs_version_token(struct rs_member *m, uint64_t id, uint64_t nr, uint64_t *re
 	return rc;
 }
 
-/* The rows of a version, as it is stored now, unless they are there. */
+/* Takes the rows of a version, as it is stored now, unless they are there. */
 static int take_rows(struct rs_member *m, struct rs_shared *j, const uint8_t name[32], uint64_t nr, bool seals,
 		     uint64_t *ret_id, struct sc_err *err)
 {
@@ -336,7 +337,8 @@ static int save_head(struct rs_member *m, struct rs_view *view, struct rs_turn *
 	return meta_catalog_end(c, rc, err);
 }
 
-/* The gate is closed.  `is_mine`: what is uncommitted is what this node had prepared for this version. */
+/* Makes a version whose rows are here the head; the gate is closed.  `is_mine`: the uncommitted files are those that
+ * this node had prepared for this version. */
 static int show_rows(struct rs_member *m, struct rs_job *job, uint64_t id, bool is_mine, struct sc_err *err)
 {
 	struct rs_version *v = NULL;
@@ -443,7 +445,7 @@ static int list_missed(struct rs_member *m, struct rs_shared *j, struct missed *
 	return ret->failed ? sc_nomem(err) : meta_version_each(m->s->catalog, j->job->id, on_here, ret, err);
 }
 
-/* Of those before the head; 0: there is none any more. */
+/* Gives the newest of the missed versions before the head, and takes it off the list; 0: there are no more. */
 static uint64_t next_missed(struct missed *x, uint64_t head)
 {
 	uint64_t *newest = NULL, nr;
@@ -457,7 +459,8 @@ static uint64_t next_missed(struct missed *x, uint64_t head)
 	return nr;
 }
 
-/* One that dies meanwhile was in etcd when it was listed: the core says so to this thread afterwards. */
+/* Takes the rows of a missed version.  If it dies meanwhile, the core says so to this thread afterwards, as the version
+ * was in etcd when it was listed. */
 static int take_missed(struct rs_member *m, struct rs_shared *j, uint64_t nr, struct sc_err *err)
 {
 	struct record record;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The worker: what the core wants of jobs, one after the other.
+ * Runs the worker, which does what the core wants of jobs, one after the other.
  *
  * 1. A gate that this thread closed, this thread opens, when etcd has told the outcome of the command.
- * 2. HIDDEN is said when no lookup is answered by an older head any more: the kernel's names are stale, and
+ * 2. It says HIDDEN when no lookup is answered by an older head any more: the kernel's names are stale, and
  *    rs_member_current() waits.
  * 3. A version that cannot be taken is tried again, and the job waits for it: nothing older is shown in its place.
  */
@@ -67,7 +67,7 @@ static int check(struct rs_shared *j, const struct rs_act *a, bool is_mine, stru
 	return takes_dirty ? 0 : rs_local_refuse_dirty(j->job, what[a->change], err);
 }
 
-/* What a commit takes from this node: made with the gate closed, and on stable storage. */
+/* Makes this node's part of a commit, with the gate closed, and brings it to stable storage. */
 static int offer(struct rs_member *m, struct rs_shared *j, const struct rs_act *a, bool is_mine, struct sc_err *err)
 {
 	int rc = rs_part_prepare(m, j, a->token, err);
@@ -100,7 +100,8 @@ static void on_check(struct rs_member *m, struct rs_shared *j, const struct rs_a
 	rs_member_post(m, &e);
 }
 
-/* Other gates are closed by CHECK; what the daemon before had prepared must not change until its outcome is known. */
+/* Closes the gate over files that the daemon before had prepared, which must not change until the outcome is known;
+ * CHECK closes all other gates. */
 static void on_gate(struct rs_shared *j, const struct rs_act *a)
 {
 	struct sc_err ignored;
@@ -150,7 +151,7 @@ static void forget(struct rs_member *m, struct rs_shared *j)
 		sc_log(SC_LOG_WARN, "commit: %s, continuing", err.msg);
 }
 
-/* The row of what has become a version stays until that is here. */
+/* Forgets the row of a commit; if the commit has become a version, the row stays until the version is here. */
 static void on_outcome(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
 {
 	if (a->kind == RS_ACT_FORGET || !j->wants)
@@ -160,9 +161,9 @@ static void on_outcome(struct rs_member *m, struct rs_shared *j, const struct rs
 /* --- heads --- */
 
 /*
- * What this node had prepared may be in an older version than the newest one: it was cut off meanwhile.  That one
- * comes first, as it seals the files, which newer versions may have, too; also if it was dropped since, when it goes
- * again afterwards.
+ * Takes the version that has this node's prepared files, which may be an older one than the newest: the node was cut
+ * off meanwhile.  It comes first, as it seals the files, which newer versions may have, too.  A version that was
+ * dropped since is taken, too, and goes again afterwards.
  */
 static int take_prepared(struct rs_member *m, struct rs_shared *j, uint64_t head, struct sc_err *err)
 {
@@ -214,8 +215,8 @@ static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 	return rc;
 }
 
-/* What is uncommitted here, and in no version, keeps that away until somebody discards it, which the gate must not
- * prevent.  What has a row may be in one. */
+/* Tells whether uncommitted files here, which are in no version, keep a version away until a user discards them, which
+ * the gate must not prevent.  Files of a prepared commit, which has a row, may be in a version. */
 static bool is_kept_away(const struct rs_shared *j)
 {
 	struct rs_dirt dirt = {0};
@@ -264,7 +265,7 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 		rs_job_tell(j->job);
 }
 
-/* What etcd has still of a job whose row it has not. */
+/* Tells whether a job is over here, though etcd may have keys of it still: its row is gone. */
 static bool is_over(const struct rs_shared *j)
 {
 	return j->gone || j->again.end || (!j->job && !j->again.row);
@@ -331,7 +332,7 @@ static void on_stored(struct rs_member *m, struct rs_shared *j, const struct rs_
 		sc_log(SC_LOG_ERROR, "version %" PRIu64 " keeps its storage here: %s", todo->act.nr, err.msg);
 }
 
-/* They are only in .v/: who waits for anything else does not wait for them. */
+/* Takes missed versions, which are only in .v/: no thread that waits for anything else waits for them. */
 static void take_missed(struct rs_member *m, struct rs_shared *j)
 {
 	struct sc_err err;
@@ -493,7 +494,7 @@ static void do_one(struct rs_member *m, struct rs_todo *todo)
 	sc_sys.release(todo->more);
 }
 
-/* What could not be done of a job.  Returns whether there is more. */
+/* Tries again what could not be done of a job.  Returns whether there is more to do. */
 static bool try_job_again(struct rs_member *m, struct rs_shared *j)
 {
 	struct sc_err ignored;
