@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Versions and sets that no node needs any more.  What etcd retires dies for all; its rows and files go when every node
- * has said, by its low-water mark, that nothing there reads them.
+ * Removes versions and sets that no node needs any more.  A version that etcd retires dies for all nodes; its rows and
+ * files go when every node has said, by its low-water mark, that nothing there reads them.
  *
  *	DIED	a version is shown no more; when none of its files is open here, nor was looked up a moment ago, SEEN
  *		says so
@@ -74,7 +74,7 @@ void rs_gone_taken(struct rs_member *m, struct rs_shared *j, uint64_t nr)
 	rs_member_post(m, &keep);
 }
 
-/* Each would wait for the other one's reference. */
+/* Tells whether a set is watched already: two watches would wait for each other's reference. */
 static bool is_watched(const struct rs_shared *j, const struct rs_set *set)
 {
 	bool is = false;
@@ -145,7 +145,7 @@ static bool is_over(struct rs_member *m, const struct rs_gone *g)
 	return !g->version || (sc_now_ns() - g->since_ns >= GRACE_NS && !rs_version_is_open(m->s, g->version));
 }
 
-/* An older version that is shown has it, too: it dies with that one. */
+/* Tells whether an older version that is shown has a set, too: the set dies with that one. */
 static bool lives(struct rs_member *m, const struct rs_set *set)
 {
 	struct sc_err ignored;
