@@ -12,8 +12,8 @@
 #include "reshard/job/control.h"
 
 /*
- * Over io_uring a parked request keeps an entry of its core's ring, and a ring without entries stops
- * that core: waiters, long commands and what is parked together must be fewer than the entries of one ring.
+ * Over io_uring a parked request keeps an entry of its core's ring, and a ring without entries stops that core:
+ * waiters, long commands and parked requests together must be fewer than the entries of one ring.
  */
 #define FS_RING_ENTRIES 256	/* memory that no request has used is none */
 #define FS_RING_WAITERS 8

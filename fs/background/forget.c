@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Objects without a name keep their row while somebody holds them.  Only the kernel knows who does, and a FORGET need
- * not mean that it does not know the node any more: the name may have been looked up again meanwhile.  So a thread
- * asks it, by invalidating the attributes of a node: ENOENT if and only if the kernel does not know the node.  Requests
- * never wait for that, and it never waits for a job: what is of one whose gate is closed is kept for later.
+ * Drops objects without a name once nobody holds them.  Only the kernel knows who holds one, and a FORGET need not mean
+ * that it does not know the node any more: the name may have been looked up again meanwhile.  So a thread asks the
+ * kernel, by invalidating the attributes of a node: ENOENT if and only if the kernel does not know the node.  Requests
+ * never wait for the thread, and the thread never waits for a job: objects of a job whose gate is closed are kept for
+ * later.
  */
 #include "fs/background/background.h"
 
@@ -29,7 +30,7 @@ bool fs_is_known(void *arg, struct rs_job *job, uint64_t number)
 	return fs->se && is_known(fs, &n);
 }
 
-/* Likewise, of a node other than `asked`, which the kernel does not know. */
+/* Tells whether the kernel knows a node, if it is another one than `asked`, which it does not know. */
 static bool is_another_known(struct fs *fs, const struct fs_node *asked, const struct fs_node *n)
 {
 	return fs_node_id(*asked) != fs_node_id(*n) && is_known(fs, n);
@@ -62,7 +63,7 @@ void fs_opened(void *arg, struct rs_job *job)
 	fs_parked_opened(job);
 }
 
-/* Drops what has no name and no node. */
+/* Asks the kernel for the nodes of an object without a name, and drops the object if it knows none. */
 static void ask(struct fs *fs, struct rs_job *job, uint64_t number, const struct fs_node *n)
 {
 	struct fs_node now, other;
@@ -141,8 +142,8 @@ static void ask_all(struct fs *fs)
 	sc_vec_done(&all);
 }
 
-/* What is committed gives no bytes back, and often goes in numbers.  Whoever removes it needs the processors: one
- * wake-up for many. */
+/* Waits a moment, so that one wake-up serves many objects.  Committed files give no bytes back, and are often removed
+ * by the thousand, by a program that needs the processors. */
 static void gather(struct fs *fs)
 {
 	const int64_t until = sc_now_ns() + GATHER_NS;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several nodes show one namespace: what a name is found as may be answered only while this node knows the newest
- * version, and remembered by the kernel only as long (docs/cluster-protocol.md).  On one node both are always so.
+ * Makes lookups wait for the newest version.  Several nodes show one namespace: a lookup may be answered only while
+ * this node knows the newest version, and the kernel may remember a name only as long (docs/cluster-protocol.md).  On a
+ * machine of its own both always hold.
  *
- * Nothing waits here under a job's gate: what it waits for closes the gate.
+ * Nobody waits here inside a job's gate: the version that is waited for has to close the gate.
  */
 #include "fs/cache/cache.h"
 
@@ -12,7 +13,7 @@
 #include "fs/node/node.h"
 #include "reshard/command/head.h"
 
-/* A version that another node has made is here, too, when it is asked for; without etcd nothing is waited for. */
+/* Waits, 5 s at most, while a newer version that another node has made is on its way here; does not fail. */
 static int wait_for_newer(struct fs *fs, const struct fs_node *n)
 {
 	struct rs_job *job = fs_job(fs, n);

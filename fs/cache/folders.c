@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attributes of folders that the kernel keeps.  When a program makes or removes a name, the kernel takes what it knows
- * of the folder for old.  But where it was told attributes before that, and a process takes its answer only after it,
- * these become what it knows, and it would keep them: time and link count of before, for ever.  So
+ * Decides whether the kernel may keep the attributes of a folder.  When a program makes or removes a name, the kernel
+ * takes the attributes that it knows of the folder for old.  But if it was told attributes before that, and a process
+ * takes the answer only afterwards, the kernel would keep these: time and link count from before, for ever.  So
  *
  *  F1  what was told of a folder is noted before it is certain that nothing has changed since it was looked up (else
  *      the kernel may not keep it), and
@@ -44,7 +44,7 @@ static struct fs_folder_told nothing_told(fuse_ino_t ino, pid_t thread, int64_t 
 				       .changed_ns = now - MOMENT_NS};
 }
 
-/* Notes for whom a folder is asked for (F1).  Returns whether the kernel may keep the answer (F3). */
+/* Notes which thread asks for a folder (F1).  Returns whether the kernel may keep the answer (F3). */
 static bool note(struct fs_folder_told *told, fuse_ino_t ino, pid_t thread, int64_t now)
 {
 	if (!is_live(told, now))
@@ -60,8 +60,8 @@ static bool note(struct fs_folder_told *told, fuse_ino_t ino, pid_t thread, int6
 	return now - told->other_ns >= CLOSE_NS || now - told->changed_ns >= CLOSE_NS;
 }
 
-/* Notes who has changed it.  Returns whether the kernel may keep what it was told for somebody else (F2): of what it
- * was told within CLOSE_NS of the change before, it keeps nothing. */
+/* Notes which thread has changed a folder.  Returns whether the kernel may keep the attributes that it was told for
+ * another thread (F2): none that it was told within CLOSE_NS before the change. */
 static bool note_change(struct fs_folder_told *told, fuse_ino_t ino, pid_t thread, int64_t now)
 {
 	bool is_kept;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernel keeps of folders of a working tree (FOPEN_CACHE_DIR).
+ * Decides which listings of folders of a working tree the kernel keeps (FOPEN_CACHE_DIR).
  *
- *  D1  At most one open folder fills what the kernel keeps of it.  With two, a reply to the first one, from before a
- *      name was removed, can become the beginning of what the second one reads after it.
- *  D2  Who opens a folder is shown what was read before only if no name has come or gone since its last filler
- *      opened it, neither by programs (the kernel notices these itself) nor by a command.
- *  D3  A command makes the kernel forget what it keeps of folders that are open (fs_names_changed()).  (Who goes back
- *      to the beginning of a folder that he holds open, while a command ends, may see the names from before it once
- *      more if the folder has the same mtime after it.)
+ *  D1  At most one open folder fills the listing that the kernel keeps of it.  With two, a reply to the first one, from
+ *      before a name was removed, can become the beginning of what the second one reads after it.
+ *  D2  Who opens a folder is shown the kept listing only if no name has come or gone since its last filler opened it,
+ *      neither by programs (the kernel notices these itself) nor by a command.
+ *  D3  A command makes the kernel forget the listings of folders that are open (fs_names_changed()).  (Who goes back to
+ *      the beginning of a folder that he holds open, while a command ends, may see the names from before it once more
+ *      if the folder has the same mtime after it.)
  *
  * A daemon does not know who fills for the daemon before it, so under -o hold the kernel keeps nothing.
  */

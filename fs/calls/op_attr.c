@@ -79,7 +79,7 @@ static int kill_set_id(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64
 	return 0;
 }
 
-/* Under rs_tree_enter(). */
+/* Changes the size of a file of the working tree.  The caller is inside the gate. */
 static int set_size(struct fs *fs, struct rs_job *job, uint64_t blob, off_t bytes, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int fd = -1;
@@ -90,7 +90,7 @@ static int set_size(struct fs *fs, struct rs_job *job, uint64_t blob, off_t byte
 	return rc;
 }
 
-/* Of the job's folder: mode and owner are the job's. */
+/* Sets mode and owner of the job's folder, which are the job's. */
 static int set_job(fuse_req_t req, struct rs_job *job, const struct fs_asked *a, struct sc_err *err)
 {
 	struct rs_attrs attrs = attrs_of(&a->attr, a->flags);
@@ -111,8 +111,8 @@ static int set_job(fuse_req_t req, struct rs_job *job, const struct fs_asked *a,
 }
 
 /*
- * Changes the attributes of what has a number, by its name or by a descriptor.  Another size copies a committed file
- * up: the next lookup finds the copy, and who has the committed file open goes on reading that.
+ * Changes the attributes of an object that has a number, by its name or by a descriptor.  Another size copies a
+ * committed file up: the next lookup finds the copy, and programs that have the committed file open go on reading that.
  */
 static int set_object(fuse_req_t req, const struct fs_node *n, const struct fs_asked *a, struct sc_err *err)
 {

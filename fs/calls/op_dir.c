@@ -61,7 +61,8 @@ static int lookup_again(fuse_req_t req, const struct fs_asked *a, struct fs_foun
 	return rc;
 }
 
-/* Who has only a handle (open_by_handle_at) asks for the node itself, and for the folder above. */
+/* Looks up "." and "..": a program that has only a handle (open_by_handle_at) asks for the node itself, and for the
+ * folder above it. */
 static int lookup_dots(struct fs *fs, fuse_ino_t ino, const char *name, struct fs_found *found, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(ino), above = n;
@@ -75,7 +76,7 @@ static int lookup_dots(struct fs *fs, fuse_ino_t ino, const char *name, struct f
 	return rc;
 }
 
-/* An impossible topology, or a file that its form cannot hold: the reason is in `error`. */
+/* Keeps the reason in `error` if a topology is impossible, or a form cannot hold a file. */
 static void tell_why(struct fs *fs, const struct fs_node *folder, const char *name, const struct sc_err *err)
 {
 	const bool is_ours = folder->kind == FS_VSPECIAL ||
@@ -257,7 +258,7 @@ static bool add_dots(struct filling *r, uint64_t at)
 	       (at >= 2 || add(r, "..", parent.st.st_ino, S_IFDIR, 2));
 }
 
-/* Names in a job's folder that are shown if the job's config says so. */
+/* Adds the names in a job's folder that are listed if the job's config says so. */
 static void add_hidden(struct filling *r, const struct fs_node *n, struct rs_job *job, uint64_t at)
 {
 	const char *name;
@@ -273,7 +274,7 @@ static void add_hidden(struct filling *r, const struct fs_node *n, struct rs_job
 	}
 }
 
-/* A folder of a working tree. */
+/* Fills a reply with names of a folder of a working tree. */
 static int fill_by_number(struct filling *r, struct fs_handle *h, uint64_t at, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(h->ino);
@@ -323,8 +324,9 @@ static int fill_by_name(struct filling *r, struct fs_handle *h, uint64_t at, str
 }
 
 /*
- * No READDIRPLUS: the kernel takes the names of its answer for current when it reads them, not when it asked, so an
- * answer from before a command that is read after it would show the older version from then on.
+ * Lists a folder.  There is no READDIRPLUS: the kernel takes the names of its answer for current when it reads them,
+ * not when it asked, so an answer from before a command that is read after it would show the older version from then
+ * on.
  */
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse_file_info *fi)
 {

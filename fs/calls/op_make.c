@@ -22,7 +22,7 @@ static struct rs_make make_of(fuse_req_t req, mode_t mode)
 	return (struct rs_make){.mode = mode & ~umask, .uid = ctx->uid, .gid = ctx->gid};
 }
 
-/* Finds what a request has made that came to a daemon that died (fs_was_done()). */
+/* Finds the object that a request has made in a daemon that died (fs_was_done()). */
 static int find_made(struct fs *fs, const struct fs_folder *f, struct rs_look *ret, struct sc_err *err)
 {
 	int rc = rs_tree_child(fs->service, f->job, f->number, f->name, ret, err);
@@ -31,7 +31,7 @@ static int find_made(struct fs *fs, const struct fs_folder *f, struct rs_look *r
 	return rc == 0 && ret->kind == RS_NONE ? sc_fail(err, SC_E_STALE, "look again") : rc;
 }
 
-/* Makes what a request asks for, once: if a daemon that died has made it, finds it. */
+/* Makes the object of a request, or finds it, if a daemon that died has made it. */
 static int make_once(struct fs *fs, const struct fs_folder *f, const struct rs_make *what, struct rs_look *ret,
 		     struct sc_err *err)
 {
@@ -52,7 +52,7 @@ static void reply_found(fuse_req_t req, struct fs *fs, const char *op, int rc, c
 	(void)fuse_reply_entry(req, &e);
 }
 
-/* Makes what has no bytes, and answers. */
+/* Makes an object without bytes, and answers. */
 static void make(fuse_req_t req, const struct fs_asked *a, const struct rs_make *what, const char *op)
 {
 	struct fs *fs = fs_of(req);
@@ -101,7 +101,7 @@ static void make_special(fuse_req_t req, const struct fs_asked *a)
 	make(req, a, &what, "mknod");
 }
 
-/* In the mount's own folder: a job. */
+/* Makes a job: a folder in the mount's own folder. */
 static void make_job(fuse_req_t req, const char *name, mode_t mode)
 {
 	struct fs *fs = fs_of(req);
@@ -141,7 +141,7 @@ void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char 
 /* --- regular files --- */
 
 /*
- * The name that is to be made exists already.  The kernel has not checked permissions on that file, so the caller must
+ * Answers a create whose name exists already.  The kernel has not checked permissions on that file, so the caller must
  * look it up again (SC_E_STALE) and open it.
  */
 static int refuse_existing(const char *name, const struct fuse_file_info *fi, struct sc_err *err)

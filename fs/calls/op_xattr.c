@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extended attributes.  user., trusted. and security. are kept; POSIX ACLs are not supported.  Without
- * FUSE_HANDLE_KILLPRIV_V2 the kernel asks for security.capability at each write(2), and is answered at once.
+ * Reads and changes extended attributes.  user., trusted. and security. are kept; POSIX ACLs are not supported.
+ * Without FUSE_HANDLE_KILLPRIV_V2 the kernel asks for security.capability at each write(2), and is answered at once.
  */
 #include "fs/calls/calls.h"
 
@@ -28,7 +28,7 @@ static int check_name(const char *name, struct sc_err *err)
 		       "there are no ACLs", name);
 }
 
-/* Finds whose attributes they are.  1, 0 (of what is in a version), or an error. */
+/* Finds the object whose attributes a node has: 1, 0 (the node is of a version), or an error. */
 static int find(struct fs *fs, fuse_ino_t ino, struct rs_job **ret_job, uint64_t *ret, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(ino);
@@ -40,7 +40,7 @@ static int find(struct fs *fs, fuse_ino_t ino, struct rs_job **ret_job, uint64_t
 	return rc == SC_E_SEALED ? 0 : rc < 0 ? rc : 1;
 }
 
-/* The attributes of what is in a version: one (`name`), or the names of all. */
+/* Reads one attribute (`name`) of an object in a version, or the names of all (NULL). */
 static int read_in_view(struct fs *fs, fuse_ino_t ino, const char *name, struct sc_buf *ret, struct sc_err *err)
 {
 	struct fs_node n = fs_node_of(ino);

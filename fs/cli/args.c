@@ -86,7 +86,7 @@ static void give(struct cli_args *args, const struct cli_option *option, const c
 	args->options[args->nr_options++] = (struct cli_given){option, name, value};
 }
 
-/* --NAME, --NAME VALUE or --NAME=VALUE; *word moves on when the next one was its value. */
+/* Reads --NAME, --NAME VALUE or --NAME=VALUE; *word moves on if the next word is the value. */
 static int read_long(struct cli_args *args, char ***word)
 {
 	char *name = **word + 2, *equals = strchr(name, '=');
@@ -108,7 +108,7 @@ static int read_long(struct cli_args *args, char ***word)
 	return 0;
 }
 
-/* -fd, -o VALUE or -oVALUE */
+/* Reads options of one letter: -fd, -o VALUE or -oVALUE. */
 static int read_letters(struct cli_args *args, char ***word)
 {
 	for (char *at = **word + 1; *at; at++) {
@@ -128,7 +128,7 @@ static int read_letters(struct cli_args *args, char ***word)
 	return 0;
 }
 
-/* The option whose variables these words are, NULL: none was given. */
+/* Finds the given option that takes variables (NAME=VALUE words); NULL: none was given. */
 static const struct cli_option *with_variables(const struct cli_args *args)
 {
 	for (size_t i = 0; i < args->nr_options; i++)

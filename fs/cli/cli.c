@@ -73,7 +73,7 @@ int cli_check_mount(const char *mount)
 	return 1;
 }
 
-/* A control file of a job could not be opened. */
+/* Says why a control file of a job could not be opened; returns 1. */
 static int no_file(const char *mount, const char *job, const char *file)
 {
 	int errnum = errno;
@@ -230,7 +230,7 @@ int cli_status(const struct cli_args *args)
 
 /* --- data --- */
 
-/* KEY="VALUE" for the control file; what can't be quoted is refused. */
+/* Adds KEY="VALUE" to a line for the control file; refuses a value that can't be quoted. */
 static int add_word(struct sc_buf *text, const char *key, const char *value)
 {
 	if (strpbrk(value, "\"\n")) {
@@ -241,7 +241,7 @@ static int add_word(struct sc_buf *text, const char *key, const char *value)
 	return 0;
 }
 
-/* --global-batch 8 is global_batch="8", --copy alone is copy="yes" */
+/* Adds an option as a word: --global-batch 8 is global_batch="8", --copy alone is copy="yes". */
 static int add_option(struct sc_buf *text, const struct cli_given *g)
 {
 	char key[64];
@@ -326,7 +326,7 @@ static int read_file(void *arg, uint64_t at, uint64_t bytes, void *to, struct sc
 	return rs_fd_read(*(int *)arg, 0, at, bytes, to, err);
 }
 
-/* What the file at `path` holds. */
+/* Maps the file at `path`. */
 static int map_file(const char *path, struct mapped *ret)
 {
 	const struct rs_format_ops *format;
@@ -375,8 +375,8 @@ static int compare_tensor(const struct mapped *a, const struct rs_found_tensor *
 	return 0;
 }
 
-/* Every tensor of the reference is in the job, and of the job's files that have any of them, every
- * tensor is in the reference. */
+/* Compares a job with a reference: each tensor of the reference has to be in the job, and each tensor of the job's
+ * files that have any of them has to be in the reference. */
 static int verify_reference(const char *mount, const char *job, const char *reference)
 {
 	char path[PATH_BYTES];

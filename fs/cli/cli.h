@@ -19,12 +19,12 @@ int cli_delete(const struct cli_args *args);
 int cli_fsck(const struct cli_args *args);
 /** Check that a folder is a store with a catalog that can be read. */
 int cli_check_store(const char *store, struct sc_err *err);
-/** Print a store's backup of a cluster's keys, or make etcd's keys anew from such. */
+/** Print a store's backup of a cluster's keys, or make etcd's keys anew from backups. */
 int cli_cluster(const struct cli_args *args);
 
 /** Find the mount that was named, by option or environment, or the only one there is; NULL after a message. */
 const char *cli_mount(const struct cli_args *args);
-/** Say so if no store is mounted there; returns 1 then, else 0. */
+/** Say that no store is mounted at a path, if none is; returns 1 then, else 0. */
 int cli_check_mount(const char *mount);
 /** Write a command to a control file of a job; a refusal is explained by the job's `error`. */
 int cli_command(const char *mount, const char *job, const char *file, const char *text);
@@ -32,9 +32,10 @@ int cli_command(const char *mount, const char *job, const char *file, const char
 int cli_fail(const char *verb, const char *path);
 /** Tell whether a file says, by its name, in which files the tensors of a model are. */
 bool cli_is_index(const char *path);
-/** Check that these files are beside it, with the tensors that it says; returns 1 after a message. */
+/** Check that the files that an index names are beside it, with the tensors that it says; returns 1 after a message. */
 int cli_check_index(const char *index);
-/** Join these files into one, of the index's name without .index.json, in a folder; returns 1 after a message. */
+/** Join the files that an index names into one, of the index's name without .index.json, in a folder; returns 1 after a
+ *  message. */
 int cli_join(const char *index, const char *folder);
 /** Join the files NAME-00001-of-00003.safetensors of a folder into NAME.safetensors in another; NULL: only check that
  *  all are there, and no tensor in two of them; returns 1 after a message. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a folder is that somebody imports: told by names and formats of what is in it, before anything is made. */
+/* Tells what kind of folder somebody imports, by the names and formats of the files in it, before anything is made. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ bool cli_is_tensors(const char *path)
 	return format != &rs_format_plain;
 }
 
-/* What a file is, of which nothing is read; NULL: its name does not say. */
+/* Tells by its name what a file is that Scalai does not read; NULL: the name does not say. */
 static const char *foreign(const char *name)
 {
 	static const char *const kinds[][2] = {
@@ -84,7 +84,7 @@ static bool read_number(const char *text, size_t bytes, uint32_t *ret)
 	return true;
 }
 
-/* rank_3, rank-3, rank3 */
+/* Takes rank_3, rank-3 and rank3. */
 bool cli_rank_folder(const char *name, uint32_t *ret)
 {
 	if (strncmp(name, "rank", 4) != 0)
@@ -94,7 +94,7 @@ bool cli_rank_folder(const char *name, uint32_t *ret)
 	return read_number(name, strlen(name), ret);
 }
 
-/* consolidated.03.pth of Meta's, model_world_size_8_rank_3.pt of verl's */
+/* Takes Meta's consolidated.03.pth and verl's model_world_size_8_rank_3.pt. */
 bool cli_rank_file(const char *name, uint32_t *ret, char plain[NAME_MAX + 1])
 {
 	static const char meta[] = "consolidated.", world[] = "_world_size_", rank[] = "_rank_";
@@ -115,7 +115,7 @@ bool cli_rank_file(const char *name, uint32_t *ret, char plain[NAME_MAX + 1])
 	return read_number(number, (size_t)(dot - number), ret);
 }
 
-/* model-00002-of-00003.safetensors */
+/* Takes model-00002-of-00003.safetensors. */
 bool cli_shard(const char *name, uint32_t *ret, uint32_t *ret_of, char plain[NAME_MAX + 1])
 {
 	const char *of = strstr(name, "-of-"), *dot = strrchr(name, '.'), *front = of;
@@ -130,7 +130,7 @@ bool cli_shard(const char *name, uint32_t *ret, uint32_t *ret_of, char plain[NAM
 	return *ret >= 1 && *ret <= *ret_of;
 }
 
-/* mp_rank_TT or mp_rank_TT_PPP */
+/* Takes mp_rank_TT and mp_rank_TT_PPP. */
 bool cli_legacy_folder(const char *name, uint32_t ret[2])
 {
 	ret[1] = 0;
@@ -148,7 +148,7 @@ struct seen {
 	char other[NAME_MAX + 1];	/* the first file of a known format that is not read */
 };
 
-/* Is it a checkpoint of torch.distributed or DeepSpeed, whose files all ranks have written together? */
+/* Tells whether a folder is a checkpoint of torch.distributed or DeepSpeed, whose files all ranks wrote together. */
 static bool has_marker(const char *path)
 {
 	bool is = false;
@@ -249,8 +249,8 @@ enum cli_folder cli_folder_kind(const char *path)
 
 /* --- what cannot be imported --- */
 
-/* Finds the folders below that could be, in the order of their names: how many, and the first.  `path` has PATH_BYTES,
- * and is what it was afterwards. */
+/* Finds the folders below a path that could be imported, in the order of their names: how many, and the first.  `path`
+ * has PATH_BYTES, and is unchanged afterwards. */
 static void find_below(char *path, unsigned depth, size_t *nr, char *ret)
 {
 	const size_t n = strlen(path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `scalai fsck`: a store that nobody has mounted. */
+/* `scalai fsck`: checks, mends or rebuilds a store that nobody has mounted. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 #define PATH_BYTES 4096
 
-/* With its write-ahead log; `to` NULL: it is removed. */
+/* Moves a catalog with its write-ahead log; `to` NULL: removes it. */
 static int move_catalog(const char *from, const char *to, struct sc_err *err)
 {
 	static const char *const parts[] = {"", "-wal", "-shm"};
@@ -29,7 +29,8 @@ static int move_catalog(const char *from, const char *to, struct sc_err *err)
 	return 0;
 }
 
-/* It could be read, and is no catalog, or its rows do not fit together; any other error says nothing about it. */
+/* Tells whether an error says that a catalog is lost: it could be read, and is no catalog, or its rows do not fit
+ * together.  Any other error says nothing about the catalog. */
 static bool is_lost(const struct sc_err *why)
 {
 	return why->code == SC_E_CORRUPT || why->code == SC_E_NOT_FOUND || why->code == SC_E_LAYOUT ||
@@ -63,7 +64,7 @@ static int begin_rebuild(struct rs_options *options, const char *database, struc
 	return move_catalog(other, NULL, err);
 }
 
-/* The old one stays beside, if there is one. */
+/* Puts the new catalog in its place; the old one, if there is one, stays beside it. */
 static int end_rebuild(const char *database, struct sc_err *err)
 {
 	char other[PATH_BYTES + 8];
@@ -97,7 +98,7 @@ int cli_check_store(const char *store, struct sc_err *err)
 	return rc;
 }
 
-/* Names in it may be of a damaged catalog, and hold anything. */
+/* Prints an error, escaped: names in it may come from a damaged catalog, and hold anything. */
 static void complain(const struct sc_err *err)
 {
 	char text[SC_ERR_BYTES_MAX * 4];

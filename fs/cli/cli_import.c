@@ -38,7 +38,7 @@ static int copy_part(const char *from, int in, const char *to, int out, char *bu
 	return 0;
 }
 
-/* Holes stay holes. */
+/* Copies bytes; holes stay holes. */
 static int copy_bytes(const char *from, int in, const char *to, int out, off_t bytes)
 {
 	char *buf = malloc(COPY_BYTES);
@@ -77,7 +77,7 @@ static int in_circle(const char *path)
 	return 1;
 }
 
-/* The file itself, or what a symbolic link leads to (`follow`). */
+/* Copies a file, or (`follow`) the file to which a symbolic link leads. */
 static int copy_file(const char *from, const char *to, bool follow)
 {
 	/* to open a pipe must not wait for who writes into it */
@@ -101,7 +101,7 @@ static int copy_file(const char *from, const char *to, bool follow)
 	return rc;
 }
 
-/* What a folder is copied from and to, and those above it. */
+/* The source and the target of a folder that is copied, and of the folders above it. */
 struct folder {
 	const struct folder *above;
 	struct {
@@ -127,7 +127,7 @@ struct copying {
 
 static int copy_tree(const struct copying *c, const struct folder *above);
 
-/* Copies what has this name in both folders. */
+/* Copies the object of this name from the source folder to the target folder. */
 static int copy_name(const struct copying *c, const struct folder *folder, const char *name)
 {
 	const size_t from = strlen(c->from), to = strlen(c->to), bytes = strlen(name) + 2;
@@ -187,7 +187,7 @@ struct import {
 	char layout[PATH_BYTES];
 };
 
-/* `--layout` is a file with rules, or a preset with its variables. */
+/* Writes the job's layout: `--layout` is a file with rules, or a preset with its variables. */
 static int write_layout(const struct import *i)
 {
 	static char text[SC_LAYOUT_BYTES_MAX + 2];
@@ -212,7 +212,7 @@ static int write_layout(const struct import *i)
 	return cli_command(i->mount, i->job, "layout", text);
 }
 
-/* The new job, without a layout. */
+/* Makes the new job, without a layout. */
 static int make_job(const struct import *i, const char *path)
 {
 	struct sc_err err;
@@ -242,7 +242,7 @@ static int copy_folder(const struct import *i, char *path, bool follow)
 	return copy_tree(&(struct copying){from, path, follow}, NULL);
 }
 
-/* An unsharded file's name in the job: that of its format. */
+/* Gives the name that an unsharded file gets in the job, by its format. */
 static const char *name_of(const char *path)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
@@ -250,7 +250,7 @@ static const char *name_of(const char *path)
 	return dot && strcmp(dot, ".safetensors") != 0 ? name : "model.safetensors";
 }
 
-/* Where the model is in several files, all that their index names must be there. */
+/* Checks that all files that an index names are there, if the model is in several. */
 static int check_model(const char *path)
 {
 	static const char *const names[] = {"model.safetensors", "pytorch_model.bin"};
@@ -268,8 +268,8 @@ static int check_model(const char *path)
 	return 0;
 }
 
-/* The folder of the job that a checkpoint becomes: of its own name, unless that is a number, as of ranks, or one
- * that the mount may use. */
+/* Names the folder of the job that a checkpoint becomes: it keeps its name, unless that is a number, as of ranks, or a
+ * name that the mount may use. */
 static void checkpoint_path(const struct import *i, char *path)
 {
 	char whole[PATH_MAX];
@@ -282,8 +282,8 @@ static void checkpoint_path(const struct import *i, char *path)
 
 /* --- ranks by other names than 0, 1, ... --- */
 
-/* The rank at coordinates of tp and pp, and 0 of others, in a topology as `topology` shows it: its first axis is the
- * fastest.  -1: it has none. */
+/* Computes the rank at coordinates of tp and pp, and 0 on other axes, in a topology as the file `topology` shows it:
+ * its first axis is the fastest.  -1: there is no such rank. */
 static long rank_at(const char *topology, const uint32_t at[2])
 {
 	static const char *const axes[] = {"tp=", "pp="};
@@ -305,8 +305,8 @@ static long rank_at(const char *topology, const uint32_t at[2])
 	return seen[0] && seen[1] ? (long)rank : -1;
 }
 
-/* Finds the rank of which a folder or a file is, and what it is called there.  1: of one; 0: of none; -1, after a
- * message. */
+/* Finds the rank to which a folder or file belongs, and its name in the rank's folder.  1: it belongs to a rank; 0: to
+ * none; -1, after a message. */
 static int find_rank(const char *from, const char *name, const char *topology, long *ret, char plain[NAME_MAX + 1])
 {
 	uint32_t at[2], rank;
@@ -327,7 +327,7 @@ static int find_rank(const char *from, const char *name, const char *topology, l
 	return -1;
 }
 
-/* Makes the folder of a rank: of one that has a folder a new one, with its permissions. */
+/* Makes the folder of a rank; if the source has a folder of the rank, with the permissions of that. */
 static int make_rank(const struct copying *c, long rank, const char *topology, bool is_folder)
 {
 	struct stat st;
@@ -343,7 +343,7 @@ static int make_rank(const struct copying *c, long rank, const char *topology, b
 	return 1;
 }
 
-/* Copies what has this name to its rank's folder, or to the job's. */
+/* Copies the object of this name to the folder of its rank, or to the job's. */
 static int copy_ranked(const struct copying *c, const char *topology, const char *name)
 {
 	const size_t from = strlen(c->from), to = strlen(c->to);
@@ -372,7 +372,7 @@ static int copy_ranked(const struct copying *c, const char *topology, const char
 	return rc;
 }
 
-/* The job's topology, as the mount shows it. */
+/* Reads the job's topology as the mount shows it. */
 static int read_topology(const char *job, char ret[PATH_BYTES])
 {
 	char path[2 * PATH_BYTES];
@@ -411,8 +411,8 @@ static int copy_ranks(const struct import *i, char *path)
 	return rc;
 }
 
-/* Is it one of the files that libraries read beside the tensors of a model: config.json, tokenizers?  `.hf` has the
- * same. */
+/* Tells whether a file is one that libraries read beside the tensors of a model: config.json, tokenizers.  `.hf` shows
+ * these, too. */
 static bool is_beside(const char *name)
 {
 	static const char *const ends[] = {".json", ".txt", ".model", ".jinja", ".py", ".tiktoken"};
@@ -424,7 +424,7 @@ static bool is_beside(const char *name)
 	return is && !cli_is_index(name);
 }
 
-/* Is it one of the other files of a folder whose shards become one? */
+/* Tells whether a file is none of the shards of a folder that become one file. */
 static bool is_no_shard(const char *name)
 {
 	char plain[NAME_MAX + 1];
@@ -434,8 +434,8 @@ static bool is_no_shard(const char *name)
 	       !cli_shard(name, &at, &of, plain);
 }
 
-/* Copies what is beside the files that become one: all of a folder that is imported; of an index's folder what
- * libraries read. */
+/* Copies the files beside the shards that become one: all others of a folder that is imported; of the folder of an
+ * index only those that libraries read. */
 static int copy_beside(const struct import *i, char *path, bool is_folder)
 {
 	char from[PATH_BYTES];
@@ -459,7 +459,8 @@ static int copy_beside(const struct import *i, char *path, bool is_folder)
 	return rc;
 }
 
-/* Copies what is unsharded: it is rank 0 of one rank, and then seen as the topology that was asked for. */
+/* Imports an unsharded model: as the files of the only rank, of a topology of one rank; then the topology that was
+ * asked for is written. */
 static int copy_whole(const struct import *i, enum cli_folder kind, bool is_folder)
 {
 	char one[256], path[PATH_BYTES], to[PATH_BYTES + NAME_MAX + 1];
@@ -500,7 +501,7 @@ static int copy_all(const struct import *i, enum cli_folder kind, bool is_folder
 	return copy_folder(i, path, i->follow || kind == CLI_CHECKPOINT);
 }
 
-/* Can it be imported?  Of ranks and checkpoints the commit says so. */
+/* Checks that a source can be imported; files of ranks and checkpoints are left to the commit. */
 static int check_source(const struct import *i, enum cli_folder kind, bool is_folder)
 {
 	if (!is_folder)
@@ -510,7 +511,7 @@ static int check_source(const struct import *i, enum cli_folder kind, bool is_fo
 	       : kind == CLI_SHARDS ? cli_join_shards(i->from, NULL) : 0;
 }
 
-/* An import is of tensors: a version without any was not what was meant. */
+/* Refuses an import whose version has no tensors: nobody meant that. */
 static int check_imported(const struct import *i)
 {
 	char path[PATH_BYTES], line[256];

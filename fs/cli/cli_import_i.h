@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `scalai import` knows of files and folders by their names and formats.  Links are followed. */
+/* How `scalai import` tells files and folders apart, by their names and formats.  Links are followed. */
 #ifndef FS_CLI_IMPORT_I_H
 #define FS_CLI_IMPORT_I_H
 
@@ -18,17 +18,17 @@ enum cli_folder {
 };
 
 enum cli_folder cli_folder_kind(const char *path);
-/** Tells whether it is a file of tensors: its name or its first bytes say so. */
+/** Tells whether a file has tensors, by its name or its first bytes. */
 bool cli_is_tensors(const char *path);
 
 /** Say what a file, or a folder of CLI_NOTHING, looks like and what to do instead; return 1. */
 int cli_no_tensors(const char *path);
 int cli_not_importable(const char *path);
 
-/** Read which rank a folder or a file is of; `plain` is what the file is called without that. */
+/** Read from the name of a folder or file to which rank it belongs; `plain` is the file's name without the rank. */
 bool cli_rank_folder(const char *name, uint32_t *ret);
 bool cli_rank_file(const char *name, uint32_t *ret, char plain[NAME_MAX + 1]);
-/** Reads which of how many files of a model it is; `plain` is what all of them are called in one. */
+/** Reads from the name of a shard which of how many it is; `plain` is the name of the file that they make together. */
 bool cli_shard(const char *name, uint32_t *ret, uint32_t *ret_of, char plain[NAME_MAX + 1]);
 /** Reads the coordinates of tp and pp out of mp_rank_TT or mp_rank_TT_PPP. */
 bool cli_legacy_folder(const char *name, uint32_t ret[2]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `scalai clone` and `scalai delete`: whole jobs, by name or by the path of their folder. */
+/* `scalai clone` and `scalai delete`: copy and delete whole jobs, by name or by the path of their folder. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "fs/cli/cli.h"
 #include "fs/daemon/mounts.h"
 
-/* The job's folder, in a mount of scalai. */
+/* Takes a path as that of a job's folder in a mount of scalai. */
 static int find_folder(const char *path, char mount[FS_PATH_BYTES], const char **ret_name)
 {
 	struct fs_mounts mounts = {0};
@@ -35,7 +35,7 @@ static int find_folder(const char *path, char mount[FS_PATH_BYTES], const char *
 	return rc;
 }
 
-/* A word with a slash is a path; any other is a name. */
+/* Finds a job by a word: one with a slash is a path, any other is a name. */
 static int find_job(const struct cli_args *args, const char *word, char mount[FS_PATH_BYTES], const char **ret_name)
 {
 	const char *found;
@@ -67,7 +67,7 @@ int cli_clone(const struct cli_args *args)
 	return rc ? rc : cli_command(mount, source, "clone", name);
 }
 
-/* Who may not change how a job is kept may not delete it. */
+/* Refuses a user who may not write the job's config: he may not delete the job. */
 static int check_may_delete(const char *mount, const char *job)
 {
 	char path[2 * FS_PATH_BYTES];

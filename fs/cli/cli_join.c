@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `scalai import JOB INDEX`, or a folder of shards without one: joins the files of a model into one, as if it had been
- * saved so.  Which tensor was in which file is in no name of the job then.
+ * `scalai import JOB INDEX`, or a folder of shards without an index: joins the files of a model into one, as if the
+ * model had been saved in one.  The job does not know afterwards which tensor was in which file.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -190,7 +190,7 @@ static int write_all(const char *data, uint64_t bytes, const char *to, int out, 
 	return 0;
 }
 
-/* `buf` has COPY_BYTES. */
+/* Copies the bytes of a tensor into the joined file; the buffer has COPY_BYTES. */
 static int write_tensor(struct join *j, const struct from *from, uint64_t bytes, const char *to, int out, uint64_t at,
 			char *buf)
 {
@@ -260,7 +260,7 @@ int cli_check_index(const char *index)
 	return rc != 0;
 }
 
-/* Writes what was read of the files into one in a folder; `name` has `bytes`. */
+/* Writes the tensors of all files that were read into one file in a folder; its name has `bytes`. */
 static int write_joined(struct join *j, const char *folder, const char *name, size_t bytes)
 {
 	const struct rs_found *first = &j->shards.at[0].found;
@@ -294,7 +294,7 @@ int cli_join(const char *index, const char *folder)
 
 /* --- without an index --- */
 
-/* Reads one of the shards; a tensor is in one of them only. */
+/* Reads one shard; refuses a tensor that another shard has, too. */
 static int read_shard(struct join *j, const char *name)
 {
 	size_t shard;
@@ -318,7 +318,7 @@ struct names {
 	int nr;
 };
 
-/* Finds a shard by what all are called and how many they are; any one, if `at` is 0. */
+/* Finds a shard by the common name and the number of all shards; if `at` is 0, any of them. */
 static const char *find_name(const struct names *names, const char *plain, uint32_t of, uint32_t at)
 {
 	for (int i = 0; i < names->nr; i++) {
@@ -333,7 +333,7 @@ static const char *find_name(const struct names *names, const char *plain, uint3
 	return NULL;
 }
 
-/* Joins the shards of which `first` is the first by name. */
+/* Joins a set of shards; `first` is the first of them by name. */
 static int join_set(const char *from, const struct names *names, const char *first, const char *to)
 {
 	char plain[NAME_MAX + 1];

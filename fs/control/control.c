@@ -22,7 +22,7 @@
 #include "fs/request/request.h"
 #include "reshard/command/head.h"
 
-/* A write, as far as it tells a repetition. */
+/* What is remembered of a write, to know when it comes again. */
 struct written {
 	off_t at;
 	size_t bytes;
@@ -166,7 +166,7 @@ static int execute(struct fs *fs, struct fs_control *c, const struct rs_caller *
 	return rc;
 }
 
-/* One command, in this thread; what it answers is read next. */
+/* Carries out one command in this thread; a reader gets its answer next. */
 static int command(struct fs *fs, struct fs_control *c, const struct rs_caller *who, const char *text,
 		   uint64_t *ret_held, struct sc_err *err)
 {
@@ -199,7 +199,8 @@ struct long_request {
 	char text[];
 };
 
-/* Does a command wait for others: for those of its job, for writers, or to move a head that other nodes show, too? */
+/* Tells whether a command may have to wait: for commands of its job, for writers, or for nodes that show the head,
+ * too. */
 static bool waits(const struct fs *fs, const struct rs_control *row)
 {
 	return row->flags & (RS_CTL_WAITS | RS_CTL_DOCUMENT) ||
@@ -224,7 +225,7 @@ static void is_over(const struct long_request *l, bool tried, int errnum)
 		fs_document(l->fs, l->fh, false);
 }
 
-/* The descriptor stays open until its command is answered. */
+/* Carries out a command in its own thread, and answers the request.  The descriptor stays open until then. */
 static void carry_out(struct fs_order *order)
 {
 	struct long_request *l = (struct long_request *)order;
@@ -270,7 +271,7 @@ static void *long_thread(void *arg)
 	return NULL;
 }
 
-/* What reads everything there is: few at once. */
+/* Starts a command that reads everything, as verify does: only few run at once. */
 static int start_long(struct long_request *l, struct sc_err *err)
 {
 	struct fs *fs = l->fs;
@@ -327,7 +328,7 @@ static void start_held(fuse_req_t req, struct fs *fs, struct fs_control *c, cons
 		(void)fuse_reply_err(req, ENOMEM);
 }
 
-/* Is this a whole `use ...` line? */
+/* Tells whether a text is one whole line `use ...`. */
 static bool is_use_line(const char *text, size_t bytes)
 {
 	const char *end = memchr(text, '\n', bytes);
@@ -335,7 +336,7 @@ static bool is_use_line(const char *text, size_t bytes)
 	return bytes > 4 && memcmp(text, "use ", 4) == 0 && (!end || (size_t)(end - text) == bytes - 1);
 }
 
-/* The whole document is there: it is judged, and answered then.  Fails if it is refused at once. */
+/* Judges a document that is complete, and answers then.  Fails if the document is refused at once. */
 static int judge(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, int what, size_t bytes,
 		 struct sc_err *err)
 {
@@ -381,7 +382,7 @@ static void write_document(fuse_req_t req, struct fs *fs, struct fs_control *c, 
 	}
 }
 
-/* Decided here and answered, but for what is long.  *ret_command is taken by what ends it later. */
+/* Carries out a written command and answers, unless it is a long one, which takes *ret_command and answers later. */
 static void write_command(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, const char *text,
 			  size_t bytes, struct fs_command **ret_command)
 {

@@ -76,7 +76,7 @@ static int prepare_mountpoint(const char *path, struct sc_err *err)
 	return 0;
 }
 
-/* Of the mount.  From the mount table: a stat of it before anybody serves it would wait for ever. */
+/* Finds the device of the mount, in the mount table: stat(2) of a mount that nobody serves yet would wait for ever. */
 static dev_t device_of(const char *mountpoint)
 {
 	struct fs_mounts mounts = {0};
@@ -114,7 +114,7 @@ static void notify_ready(void)
 	}
 }
 
-/* The kernel's refusal would be requests that come by /dev/fuse after all. */
+/* Refuses -o io_uring if the kernel has it off: the kernel would not refuse, but send requests by /dev/fuse. */
 static int check_rings(struct sc_err *err)
 {
 	static const char switch_[] = "/sys/module/fuse/parameters/enable_uring";
@@ -139,11 +139,11 @@ static int check_rings(struct sc_err *err)
 			 : "not at all (it came with 6.14)");
 }
 
-/* While libfuse mounts: what it says first is the reason in our sentence, if it fails. */
+/* libfuse is mounting: the first message of libfuse becomes the reason in our sentence if the mount fails. */
 static bool mounting;
 static char mount_failure[256];
 
-/* libfuse's own messages, where ours go. */
+/* Sends libfuse's own messages to our log. */
 static void on_libfuse_log(enum fuse_log_level level, const char *fmt, va_list ap)
 {
 	char text[512];
@@ -183,9 +183,9 @@ static void become_daemon(const struct fs_mount_options *o)
 }
 
 /*
- * What root's daemon still may: mount and passthrough (SYS_ADMIN), files of all users in the
- * store (DAC_OVERRIDE, CHOWN, FOWNER, FSETID, LEASE), opening sources as who added them (SETUID, SETGID), taking the
- * descriptor that an import shares bytes from (SYS_PTRACE).
+ * Drops the capabilities of root's daemon but for those that it needs: for mount and passthrough (SYS_ADMIN), for files
+ * of all users in the store (DAC_OVERRIDE, CHOWN, FOWNER, FSETID, LEASE), to open sources as the user who added them
+ * (SETUID, SETGID), and to take the descriptor from which an import shares bytes (SYS_PTRACE).
  */
 static void drop_capabilities(void)
 {
@@ -260,7 +260,7 @@ struct serve {
 	int *pipe_fd;
 };
 
-/* The first daemon of a mount mounts; one that takes over finds /dev/fuse open. */
+/* Begins the session: the first daemon of a mount mounts; a daemon that takes over finds /dev/fuse open. */
 static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, int tell_fd, struct sc_err *err)
 {
 	char path[32];
@@ -384,7 +384,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	return rc;
 }
 
-/* Of the holder, when its daemon has mounted. */
+/* Is called in the holder when its daemon has mounted. */
 static void live(void *arg)
 {
 	const struct serve *x = arg;

@@ -20,7 +20,7 @@
 
 /* --- the table --- */
 
-/* Blanks and the like are written as \040. */
+/* Decodes a path of the mount table in place, which has blanks and the like as \040. */
 static char *decode(const char *text)
 {
 	char *copy = sc_strdup(text), *to = copy;
@@ -39,7 +39,7 @@ static char *decode(const char *text)
 	return copy;
 }
 
-/* ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD...] - TYPE SOURCE OPTIONS */
+/* Parses a line: ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD...] - TYPE SOURCE OPTIONS. */
 static int add_line(struct fs_mounts *mounts, char *line, struct sc_err *err)
 {
 	char *dash = strstr(line, " - "), *word[5] = {0}, *type, *source, *save = NULL;

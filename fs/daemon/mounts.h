@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mounts that there are, as the kernel lists them, and the end of one of them. */
+/* Reads the mounts that the kernel lists, and unmounts. */
 #ifndef FS_MOUNTS_H
 #define FS_MOUNTS_H
 
@@ -22,7 +22,7 @@ struct fs_mounts {
 int fs_mounts_read(struct fs_mounts *ret, struct sc_err *err);
 void fs_mounts_done(struct fs_mounts *mounts);
 
-/** Find what is mounted at a path, as fs_mount_path() gives it; NULL: nothing is. */
+/** Find the mount at a path, as fs_mount_path() gives it; NULL: nothing is mounted there. */
 const struct fs_mounted *fs_mounts_find(const struct fs_mounts *mounts, const char *path);
 bool fs_mounted_is_scalai(const struct fs_mounted *m);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of mount -o. */
+/* Parses the words of mount -o. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 #define DOMAIN_MAX 63u
 
-/* "off", or a number and s, m, h or d. */
+/* Parses "off", or a number and s, m, h or d. */
 static int scrub_option(const char *text, int64_t *ret_s, struct sc_err *err)
 {
 	static const struct {
@@ -44,7 +44,7 @@ static int log_option(struct fs_mount_options *o, const char *path, struct sc_er
 	return 0;
 }
 
-/* Whether a word begins so, and what is behind it. */
+/* Tells whether a word begins with a text, and gives the rest of it. */
 static bool has(const char *word, const char *begin, const char **ret_value)
 {
 	*ret_value = word + strlen(begin);
@@ -60,7 +60,7 @@ static int gpu_program(struct rs_gpu_options *gpu, const char *value, struct sc_
 	return 0;
 }
 
-/* `0` or `0:1:5`: a comma ends an option. */
+/* Parses `0` or `0:1:5`, with colons since a comma ends an option. */
 static int gpu_devices(struct rs_gpu_options *gpu, const char *value, struct sc_err *err)
 {
 	uint32_t nr = 0, n;
@@ -83,7 +83,7 @@ static int gpu_devices(struct rs_gpu_options *gpu, const char *value, struct sc_
 		       RS_POOL_PEERS_MAX);
 }
 
-/* As NCCL_SOCKET_IFNAME has it, but for lists: a comma ends an option. */
+/* Tells whether a value is one of NCCL_SOCKET_IFNAME, but no list, since a comma ends an option. */
 static bool is_net(const char *value)
 {
 	const char *name = value + strspn(value, "=");
@@ -179,7 +179,7 @@ static bool is_of_cluster(const char *word)
 	return false;
 }
 
-/* All of them, or none. */
+/* Refuses options of a cluster if only some of them are given. */
 static int check_cluster(const struct fs_mount_options *o, struct sc_err *err)
 {
 	const struct rs_member_options *m = &o->member;

@@ -19,7 +19,7 @@
 #include "meta/base/log.h"
 #include "meta/base/sys.h"
 
-/* After so many daemons that died before they served, the mount ends: a request that kills its daemon is sent again. */
+/* The mount ends after so many daemons that died before they served: a request that kills its daemon is sent again. */
 #define EARLY_DEATHS_MAX 3
 
 #define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse, struct fs_kept, the lock */
@@ -116,7 +116,7 @@ static void run_anew(char **argv, const char *program, int fuse_fd, int kept_fd,
 		(void)fcntl(fds[i], F_SETFD, FD_CLOEXEC);
 }
 
-/* /dev/fuse and the lock */
+/* descriptors that the daemon hands over: /dev/fuse and the lock of the store */
 #define HANDED 2
 
 union control {
@@ -143,7 +143,7 @@ int fs_hold_tell(int tell_fd, int fuse_fd, int lock_fd, struct sc_err *err)
 	return 0;
 }
 
-/* Receives them from the daemon; -1: the daemon ended before it had mounted. */
+/* Receives these descriptors from the daemon; -1: the daemon ended before it had mounted. */
 static void receive(int from, int *ret_fuse_fd, int *ret_lock_fd)
 {
 	union control control;

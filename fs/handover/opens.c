@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open files, as the next daemon has to know them.  What a program has open stays what it was, whatever becomes of its
- * version: by these rules also when the daemon is killed in between.
+ * Keeps open files as the next daemon has to know them.  An open file stays what it was, whatever becomes of its
+ * version; by these rules also if the daemon is killed meanwhile.
  *
  *  O1  An entry is made before OPEN is answered, and removed before RELEASE is.
  *  O2  A file is not removed while an entry has its blob: the next daemon holds all of them before it looks for

@@ -95,7 +95,7 @@ static void came_to(struct fs *fs, uint64_t unique)
 		       "get a wrong errno", FS_REQUESTS_MAX);
 }
 
-/* A request has come: enters it. */
+/* Enters a request that has come. */
 static void came(struct fs *fs, uint64_t unique)
 {
 	comes_again = unique & FUSE_UNIQUE_RESEND;

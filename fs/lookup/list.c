@@ -30,7 +30,7 @@ static int on_name(void *arg, const char *name, mode_t type)
 	return add_name(arg, name, type, 0);
 }
 
-/* The number of a version's folder would need the version. */
+/* Adds the folder of a version, without its inode number: that would need the version to be loaded. */
 static int on_nr(void *arg, uint64_t nr)
 {
 	char name[24];
@@ -66,7 +66,7 @@ static int list_view(struct fs *fs, const struct fs_node *n, struct lister *l)
 	return rc;
 }
 
-/* The head's model; a job without a version has none. */
+/* Lists the files of the head's model; a job without a version has none. */
 static int list_model(struct fs *fs, struct rs_job *job, struct lister *l)
 {
 	struct rs_view *view = NULL;
@@ -78,7 +78,7 @@ static int list_model(struct fs *fs, struct rs_job *job, struct lister *l)
 	return rc == SC_E_NOT_FOUND ? 0 : rc;
 }
 
-/* Of a version. */
+/* Lists a folder of a version. */
 static int list_version(struct fs *fs, const struct fs_node *n, struct lister *l)
 {
 	struct rs_view *of = NULL, *view = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks names up: the shape of the tree.
+ * Looks up names, and so makes the shape of the tree:
  *
  *     /                    jobs
  *     /.ctl/               metrics, health, version
@@ -45,7 +45,7 @@ static int lookup_top(struct fs *fs, const struct fs_node *n, const char *name, 
 	return fs_stat(fs, fs_node_id((struct fs_node){.kind = FS_TOP, .what = FS_CTL_FILE + row->nr}), f, err);
 }
 
-/* The form of what is in a folder of presentations. */
+/* Gives the form of the views in a folder of presentations. */
 static const struct rs_form *form_of(uint32_t what)
 {
 	return what == FS_DCP_DIR ? &rs_form_dcp
@@ -56,7 +56,7 @@ static const struct rs_form *form_of(uint32_t what)
 				   : &rs_form_ranks;
 }
 
-/* A name in the folder of a model. */
+/* Looks up a name in the folder of a model. */
 static int lookup_model(struct fs *fs, struct rs_view *model, const char *name, struct fs_found *f, struct sc_err *err)
 {
 	struct rs_view *view = NULL;
@@ -68,13 +68,13 @@ static int lookup_model(struct fs *fs, struct rs_view *model, const char *name, 
 	return rc;
 }
 
-/* Those that are of one topology have no folder for it. */
+/* Tells whether a folder of presentations has a folder for each topology; those of one topology have none. */
 static bool has_topologies(uint32_t what)
 {
 	return what != FS_HF_DIR && what != FS_GPU_DIR;
 }
 
-/* What is found under a name in the folder of a view, or as the view as a whole. */
+/* Gives node and attributes for a name in the folder of a view, or for the view as a whole. */
 static int stat_view(struct fs *fs, struct rs_view *view, uint32_t what, const char *name, struct fs_found *f,
 		     struct sc_err *err)
 {
@@ -114,7 +114,7 @@ static int lookup_special(struct fs *fs, const struct fs_node *n, struct rs_job 
 	return rc == SC_E_NOT_FOUND ? fs_no_entry(err) : rc;
 }
 
-/* In a folder of presentations of a version. */
+/* Looks up a name in a folder of presentations of a version. */
 static int lookup_version(struct fs *fs, const struct fs_node *n, const char *name, struct fs_found *f,
 			  struct sc_err *err)
 {
@@ -177,7 +177,7 @@ static int lookup_view(struct fs *fs, const struct fs_node *n, const char *name,
 	return rc;
 }
 
-/* In a working tree. */
+/* Looks up a name in a working tree. */
 static int lookup_number(struct fs *fs, const struct fs_node *n, const char *name, struct fs_found *f,
 			 struct sc_err *err)
 {

@@ -10,7 +10,7 @@
 #include "fs/handover/hold.h"
 #include "meta/base/text.h"
 
-/* Names in a job's folder that are ours. */
+/* the names in a job's folder that are Scalai's */
 static const char *const ours[] = {".ctl", ".v", ".as", ".full", ".pt", ".dcp", ".hf", ".vllm", ".gpu"};
 
 bool fs_rank_number(const char *name, uint32_t *ret)
@@ -175,7 +175,7 @@ int fs_number(struct fs *fs, const struct fs_node *n, struct rs_job **ret_job, u
 	return rc < 0 || *ret ? rc : sc_fail(err, SC_E_STALE, "the file is gone");
 }
 
-/* No control file is made: most probably its name was misspelt. */
+/* Refuses to make a control file: most probably its name was misspelt. */
 static int refuse_control(struct fs *fs, const struct fs_node *n, const char *name, struct fs_folder *ret,
 			  struct sc_err *err)
 {
@@ -215,7 +215,7 @@ int fs_folder(struct fs *fs, uint64_t parent, const char *name, struct fs_folder
 	return 0;
 }
 
-/* In a version: the folder of a path. */
+/* Gives the node of the folder above a path of a version. */
 static int parent_in_view(struct fs *fs, const struct fs_node *n, struct fs_node *ret, struct sc_err *err)
 {
 	struct rs_view *view = NULL;

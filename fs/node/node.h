@@ -58,7 +58,7 @@ struct fs_node {
 	uint32_t what;
 };
 
-/** What of FS_SPECIAL and FS_TOP: the folder, then folders beside it, then control files. */
+/** Numbers of what a node of FS_SPECIAL or FS_TOP is: the folder, then folders beside it, then control files. */
 enum {
 	FS_CTL_DIR,
 	FS_V_DIR,
@@ -84,7 +84,7 @@ static inline const char *fs_special_name(uint32_t i, uint32_t *ret_what)
 
 #define FS_PRESENTED_FIRST 2	/* of these names: what a version has, too */
 
-/** Is it a control file? */
+/** Tells whether a number `what` is of a control file. */
 static inline bool fs_is_control(uint32_t what)
 {
 	return what >= FS_CTL_FILE && what < FS_DCP_DIR;
@@ -179,19 +179,19 @@ static inline bool fs_node_has_place(const struct fs_node *n)
 	return n->kind >= FS_VIEW;
 }
 
-/** Tells whether it is a folder of a version as a whole, of no rank and path. */
+/** Tells whether a node is the folder of a whole version, without rank and path. */
 static inline bool fs_node_is_version(const struct fs_node *n)
 {
 	return n->kind == FS_VROOT || n->kind == FS_VSPECIAL;
 }
 
-/** Tells whether it is a regular file, committed or not; of a head, or (committed) of a version. */
+/** Tells whether a node is a regular file, committed or not, of a head, or (committed) of a version. */
 static inline bool fs_node_is_file(const struct fs_node *n)
 {
 	return n->kind == FS_WORK || n->kind == FS_VIEW || n->kind == FS_BLOB || n->kind == FS_SHARED;
 }
 
-/** Returns the st_ino of what is no part of a head; a file has the same one as a view and as a blob. */
+/** Returns the st_ino of a node that is no part of a head; a file has one st_ino as a view and as a blob. */
 static inline uint64_t fs_node_ino(struct fs_node n)
 {
 	if (n.kind == FS_BLOB)

@@ -5,7 +5,8 @@
 #include "fs/handover/hold.h"
 #include "fs/node/node.h"
 
-/* A file of a working tree that the kernel reads or writes is open, also if a daemon before this one opened it. */
+/* Holds a file of a working tree that the kernel reads or writes: it is open, also if a daemon before this one opened
+ * it. */
 static int hold(struct fs *fs, uint64_t ino)
 {
 	struct fs_node n = fs_node_of(ino);
@@ -69,8 +70,8 @@ bool fs_passthrough(fuse_req_t req, struct fs *fs, uint64_t ino, int *fd, struct
 }
 
 /*
- * The daemon may be killed at any point of these, and the next one goes on with the table: an entry is
- * there only while its number is the kernel's.  What is lost is a number that nobody closes.
+ * The daemon may be killed at any point of the functions below, and the next one goes on with the table.  So an entry
+ * is there only while the kernel knows its number; at worst a number is lost that nobody closes.
  */
 static void drop_backing(struct fs_kept *kept, struct fs_backing *b)
 {

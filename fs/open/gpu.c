@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of .gpu: while one is open, a GPU has the bytes of the rank's file, and what is read is where.
+ * Opens files of .gpu: while one is open, a GPU has the bytes of the rank's file, and a read tells where they are.
  *
  *     op_open() ── rs_load_start() ──> parked ── done(), by the loader's thread ──> answered, freed
  *
@@ -66,7 +66,7 @@ static void unlink_open(struct fs_gpu_open *o)
 	(void)pthread_cond_broadcast(&fs->gpu.news);
 }
 
-/* After this on_interrupt() neither runs nor will run. */
+/* Ends a load's interrupts, and gives its result: on_interrupt() neither runs nor will run afterwards. */
 static int finish(struct fs_gpu_open *o)
 {
 	struct fs *fs = o->fs;

@@ -115,7 +115,7 @@ struct open_nodes {
 	} *at;
 };
 
-/* Finds out which objects those open nodes are of that nobody has asked for yet.  (Without memory: some of them.) */
+/* Finds the objects of open nodes, where nobody has asked for them yet; without memory it finds only some. */
 static void find_objects(struct fs *fs)
 {
 	struct open_nodes open = {0};

@@ -183,7 +183,7 @@ static int committed_blob(struct fs *fs, const struct fs_node *n, const char *pa
 	return rc;
 }
 
-/* Opens what a GPU is to have, and loads it: as fs_gpu_open(). */
+/* Opens the file that a GPU is to have, and loads it; returns what fs_gpu_open() does. */
 static int open_for_gpu(fuse_req_t req, struct fs *fs, const struct fs_node *n, const char *path, bool again,
 			struct fs_handle *h, struct fuse_file_info *fi, struct sc_err *err)
 {

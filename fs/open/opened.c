@@ -64,7 +64,7 @@ void fs_open_put_off(struct fs *fs, struct fs_handle *h)
 	fs_handle_free(fs, h);
 }
 
-/* Why a file of a job cannot be opened is in the job's `error`, unless the errno says all. */
+/* Keeps in the job's `error` why a file cannot be opened, unless the errno says all. */
 static void tell_why(struct fs *fs, const struct fs_handle *h, const char *op, const struct sc_err *err)
 {
 	const struct fs_node node = fs_node_of(h->ino);

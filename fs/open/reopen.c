@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel goes on using the open files of a daemon that died (hold.h): the next daemon opens each of them again when
- * the first request for it comes.  Of regular files it has a handle from its start (opens.c).
+ * Opens the files of a daemon that died again.  The kernel goes on using them (hold.h), and the next daemon opens each
+ * of them when the first request for it comes.  It has a handle for each regular file from its start (opens.c).
  */
 #include "fs/open/open.h"
 
@@ -104,7 +104,7 @@ static struct fs_handle *adopt(fuse_req_t req, struct fs *fs, uint64_t ino, stru
 	return h;
 }
 
-/* Opens what the earlier daemon had open; a failure leaves it for the next request. */
+/* Opens a file that the earlier daemon had open; a failure leaves it for the next request. */
 static struct fs_handle *open_now(fuse_req_t req, struct fs *fs, struct fs_handle *h, struct fuse_file_info *fi,
 				  struct sc_err *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads of views whose bytes are not here yet.  They are parked, so that they occupy no FUSE worker, and one thread
- * answers them when their source says that the bytes have come.
+ * Answers reads of views whose bytes are not here yet.  Such reads are parked, so that they occupy no FUSE worker, and
+ * one thread answers them when their source says that the bytes have come.
  *
  *     a worker asks ── RS_LATER ──> parked ── done() ──> told ── the thread asks again ──> sent, released, freed
  *                                     ^                                    │ RS_LATER
@@ -56,7 +56,7 @@ struct fs_read {
 
 /* --- what others call --- */
 
-/* Under the lock, for one that is parked. */
+/* Tells the thread of a parked read.  The caller holds the lock. */
 static void tell(struct fs *fs, struct fs_read *r)
 {
 	r->next = NULL;
@@ -108,7 +108,7 @@ static void read_free(struct fs_read *r)
 	sc_sys.release(r);
 }
 
-/* Before the reply: on_interrupt() neither runs nor will run when it returns. */
+/* Ends the interrupts of a read before the reply: on_interrupt() neither runs nor will run afterwards. */
 static void disarm(struct fs_read *r)
 {
 	struct fs *fs = r->seen.fs;
@@ -129,7 +129,7 @@ static void answer_early(struct fs_read *r, int errnum)
 	r->seen.req = NULL;
 }
 
-/* Asks again, and answers.  Returns false if the bytes are to come still. */
+/* Asks the source again, and answers the read.  Returns false if the bytes have not come yet. */
 static bool answer(struct fs_read *r)
 {
 	struct rs_image *im = r->seen.image;
@@ -167,7 +167,7 @@ static void unpark(struct fs *fs, struct fs_read *r)
 		r->after->before = r->before;
 }
 
-/* Takes the first that was told.  Under the lock, which it drops meanwhile. */
+/* Answers the first read that was told.  The caller holds the lock, which is dropped meanwhile. */
 static void answer_told(struct fs *fs)
 {
 	struct fs_read *r = fs->reads.told;
@@ -188,7 +188,8 @@ static void answer_told(struct fs *fs)
 	(void)pthread_mutex_lock(&fs->reads.lock);
 }
 
-/* P4, P6.  Under the lock, which it drops meanwhile: others only add to the list, in front. */
+/* Answers reads whose readers are killed (P4), or all at the end (P6).  The caller holds the lock, which is dropped
+ * meanwhile: others only add to the list, in front. */
 static void answer_some_early(struct fs *fs)
 {
 	for (struct fs_read *r = fs->reads.parked; r; r = r->after) {
@@ -240,7 +241,7 @@ static bool has_thread(struct fs *fs)
 	return has;
 }
 
-/* Adds one unless that would be more than `most`. */
+/* Counts one more unless that would be more than `most`. */
 static bool count(int *nr, int most)
 {
 	int now = __atomic_load_n(nr, __ATOMIC_ACQUIRE);
@@ -251,7 +252,7 @@ static bool count(int *nr, int most)
 	return false;
 }
 
-/* NULL: it can't be parked (P8). */
+/* Makes a read that can be parked; NULL: it can't be (P8). */
 static struct fs_read *read_new(const struct fs_seen *seen)
 {
 	struct fs *fs = seen->fs;
@@ -274,7 +275,7 @@ static struct fs_read *read_new(const struct fs_seen *seen)
 	return r;
 }
 
-/* Hands it to the thread (P3). */
+/* Hands a read to the thread (P3). */
 static void park(struct fs *fs, struct fs_read *r)
 {
 	fuse_req_interrupt_func(r->seen.req, on_interrupt, r);

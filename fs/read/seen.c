@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replies with bytes of views and partitions.  They are answered straight from the mappings of their sources where runs
- * are long; the bytes between these runs are gathered into a buffer.
+ * Sends bytes of views and partitions.  Long runs are sent straight from the mappings of their sources; the bytes
+ * between these runs are gathered into a buffer.
  */
 #include "fs/read/read.h"
 

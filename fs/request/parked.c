@@ -53,7 +53,8 @@ static struct fs_parking {
 
 /* --- the list: under the lock --- */
 
-/* Is its program looked at, whether it is being killed?  One that cannot be seen is only if the kernel has told. */
+/* Tells whether runners look if the program of a request is being killed: the kernel has told of a signal; or it tells
+ * of none, as over io_uring, and the program can be seen. */
 static bool is_due(const struct parked *p)
 {
 	return p->is_interrupted || (p->by_ring && p->thread);
@@ -118,7 +119,7 @@ static void on_interrupt(fuse_req_t req, void *data)
 
 /* --- one that was taken out: its own thread's --- */
 
-/* After this on_interrupt() neither runs nor will run. */
+/* Ends the interrupts of a request: on_interrupt() neither runs nor will run afterwards. */
 static void disarm(struct parked *p)
 {
 	if (!p->by_ring)
@@ -136,7 +137,7 @@ static void parked_free(struct parked *p)
 	sc_sys.release(p);
 }
 
-/* Begins and ends what touches the request.  False: it was of a ring, and that is gone. */
+/* Begins the use of a request of the kernel.  False: it came by a ring that is gone. */
 static bool hold(struct parked *p)
 {
 	struct fs_parking *k = &parking;
@@ -160,7 +161,7 @@ static void let_go(struct parked *p)
 	(void)pthread_mutex_unlock(&k->lock);
 }
 
-/* The end of a ring's thread: its memory goes next. */
+/* Waits, at the end of a ring's thread, for runners that have its requests: the ring's memory goes next. */
 static void settle(void *arg)
 {
 	struct fs_parking *k = arg;
@@ -234,7 +235,7 @@ bool fs_is_killed(pid_t thread)
 	return pending >> (SIGKILL - 1) & 1;
 }
 
-/* Answers those whose programs are being killed.  Under the lock, which it drops meanwhile. */
+/* Answers the requests whose programs are being killed.  The caller holds the lock, which is dropped meanwhile. */
 static void look(struct fs_parking *k)
 {
 	uint64_t at = 0;
@@ -258,7 +259,7 @@ static void look(struct fs_parking *k)
 	}
 }
 
-/* Waits for something to do.  Under the lock, which it drops meanwhile. */
+/* Waits for something to do.  The caller holds the lock, which is dropped meanwhile. */
 static void rest(struct fs_parking *k)
 {
 	const int64_t now = sc_now_ns();
@@ -314,7 +315,7 @@ void fs_parked_opened(struct rs_job *job)
 
 /* --- parking --- */
 
-/* Under the lock. */
+/* Starts the runners, once.  The caller holds the lock. */
 static int start_runners(struct fs_parking *k, struct sc_err *err)
 {
 	int rc = 0;
@@ -328,7 +329,7 @@ static int start_runners(struct fs_parking *k, struct sc_err *err)
 	return k->nr_runners ? 0 : sc_fail_sys(err, rc, "cannot start the threads that serve what waits for a job");
 }
 
-/* Counts one more (G7), which may wait from now on. */
+/* Counts one more parked request (G7); fails if that would be too many. */
 static int count(struct fs_parking *k, bool by_ring, bool is_again, struct sc_err *err)
 {
 	int rc;
@@ -395,7 +396,7 @@ static struct parked *parked_new(fuse_req_t req, struct rs_job *job, const struc
 	return p;
 }
 
-/* Before it is in the list: from then on it may be answered at any time. */
+/* Makes a request interruptible, before it is in the list: from then on it may be answered at any time. */
 static void arm(struct parked *p)
 {
 	if (!p->by_ring)
@@ -434,7 +435,7 @@ int fs_enter(fuse_req_t req, struct rs_job *job, const struct fs_asked *a, struc
 
 /* --- commands --- */
 
-/* Under the lock. */
+/* Tells whether a command of a job runs.  The caller holds the lock. */
 static bool is_commanded(const struct fs_parking *k, const struct rs_job *job)
 {
 	for (unsigned i = 0; i < k->nr_commanded; i++)
@@ -443,7 +444,7 @@ static bool is_commanded(const struct fs_parking *k, const struct rs_job *job)
 	return false;
 }
 
-/* The next command for a thread.  Under the lock. */
+/* Takes the next command for a thread.  The caller holds the lock. */
 static struct parked *next_order(struct fs_parking *k)
 {
 	struct parked *p = k->stop ? NULL : k->first;
@@ -453,7 +454,7 @@ static struct parked *next_order(struct fs_parking *k)
 	return take(k, p);
 }
 
-/* The command of a job has ended: returns the one that this thread is to carry out next. */
+/* Ends the command of a job, and returns the command that this thread is to carry out next. */
 static struct parked *end_order(struct fs_parking *k, const struct rs_job *job)
 {
 	struct parked *p;
@@ -504,7 +505,7 @@ static int start_command(struct parked *p)
 	return rc;
 }
 
-/* May a command of the job begin?  Under the lock. */
+/* Tells whether a command of the job may begin.  The caller holds the lock. */
 static bool may_begin(const struct fs_parking *k, const struct rs_job *job)
 {
 	return !k->stop && !is_commanded(k, job) && k->nr_commanded < COMMANDS_MAX;

@@ -34,7 +34,7 @@
 
 #include "fs/fs_i.h"
 
-/** What a request asks for: all that it takes to serve it.  A text that nobody needs is NULL. */
+/** All that it takes to serve a request; a text that nobody needs is NULL. */
 struct fs_asked {
 	void (*serve)(fuse_req_t req, const struct fs_asked *a);
 	fuse_ino_t ino, other;
@@ -64,7 +64,8 @@ struct fs_order {
 	/** Frees this: the command was not begun, and is answered by who calls. */
 	void (*give_up)(struct fs_order *order);
 };
-/** Has a command of a job carried out, now or later, and takes it.  Errors, and nothing is taken: as fs_enter(). */
+/** Carries out a command of a job, now or later, and takes it; takes nothing on failure.  Errors: those of
+ *  fs_enter(). */
 int fs_order(fuse_req_t req, struct rs_job *job, struct fs_order *order, struct sc_err *err);
 
 /** Begins a command of a job here, if none of it runs; else it fails: SC_E_BUSY. */
@@ -77,8 +78,8 @@ void fs_parked_opened(struct rs_job *job);
 void fs_parked_stop(void);
 /** Tells that this is a ring's thread: at its end it waits for the runners that have a request of a ring (G6). */
 void fs_parked_ring(void);
-/** Tells whether the process that a thread is of is being killed, as the kernel does.  Of a thread that cannot be
- *  looked at, of another PID namespace, that is said, too. */
+/** Tells whether the process of a thread is being killed.  True, too, for a thread that cannot be looked at, as it is
+ *  in another PID namespace. */
 bool fs_is_killed(pid_t thread);
 
 #endif

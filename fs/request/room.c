@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room in the store.  The daemon frees the bytes of a removed file when the kernel has forgotten the file (forget.c), a
- * moment after unlink(2) has returned.  A program that removes a file because there is no room, and then asks how much
- * there is or writes another file, would come too early without these waits.  The daemon cannot tell a file that a
- * process still holds from one that the kernel is about to forget, so it waits shortly for files without a name, and
- * longer for those that the kernel has forgotten.
+ * Waits for space in the store.  The daemon frees the bytes of a removed file when the kernel has forgotten the file
+ * (forget.c), a moment after unlink(2) has returned.  A program that removes a file because there is no space, and then
+ * asks how much there is or writes another file, would come too early without these waits.  The daemon cannot tell a
+ * file that a process still holds from one that the kernel is about to forget, so it waits shortly for files without a
+ * name, and longer for those that the kernel has forgotten.
  */
 #include "fs/request/request.h"
 
@@ -15,7 +15,7 @@
 #define TURN_NS INT64_C(10000000)
 #define LOW_BYTES (UINT64_C(256) << 20)	/* takes longer to be written */
 
-/* Returns whether there was anything to wait for. */
+/* Waits for the bytes of removed files; returns whether there was anything to wait for. */
 static bool wait_for(struct fs *fs, int64_t held_ns)
 {
 	struct sc_turns turns = {.turn_ns = TURN_NS};
