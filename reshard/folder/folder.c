@@ -71,6 +71,106 @@ int rs_folder_read(struct rs_blobs *blobs, const char *path, rs_folder_find_fn *
 	return rc < 0 ? sc_wrap(err, rc, "checkpoint folder '%s'", path) : 0;
 }
 
+/* Finds the one dimension of a tensor that is longer than its rule says, and its true size; -1: there is none. */
+static int padded_dim(const struct meta_layout *layout, const struct meta_tensor *t, uint64_t *ret_size)
+{
+	const struct meta_rule *r;
+	struct meta_caps caps;
+	uint32_t at = 0;
+	int dim = -1;
+
+	do
+		r = meta_layout_next(layout, true, t->file, t->name, &at, &caps);
+	while (r && r->tied);
+	for (int i = 0; r && !r->is_stack && i < r->nr_cuts && !r->cuts[i].flat; i++) {
+		const struct meta_cut *cut = &r->cuts[i];
+		const int k = cut->dim < 0 ? cut->dim + t->shape.nr : cut->dim;
+
+		if (!cut->pad || !cut->size || k < 0 || k >= t->shape.nr || cut->size >= t->shape.dim[k])
+			continue;
+		if (dim >= 0)
+			return -1;
+		dim = k;
+		*ret_size = cut->size;
+	}
+	return dim;
+}
+
+/* Adds the boxes that a tensor has from row `size` of a dimension on, as those of its padding. */
+static int add_padding(struct rs_folder *to, const struct rs_placed_tensor *of, int dim, uint64_t size)
+{
+	struct rs_placed_tensor placed = {0};
+
+	placed.boxes = sc_arena_array(&to->arena, of->nr + 1, sizeof(*placed.boxes));
+	for (uint64_t i = 0; placed.boxes && i < of->nr; i++) {
+		struct rs_placed_box b = of->boxes[i];
+		const uint64_t before = b.box.off[dim] < size ? size - b.box.off[dim] : 0;
+
+		if (b.box.ext[dim] <= before)
+			continue;
+		b.box.off[dim] += before - size;
+		b.box.ext[dim] -= before;
+		b.box.at += before * b.box.stride[dim];
+		placed.boxes[placed.nr++] = b;
+	}
+	return placed.boxes && sc_vec_push(&to->tensors, placed) == 0 ? 0 : -1;
+}
+
+static int fill_under(struct rs_folder *to, const struct rs_folder *folder, const struct meta_layout *layout)
+{
+	for (uint32_t i = 0; i < folder->state.nr; i++) {
+		const struct meta_tensor *t = &folder->state.tensors[i];
+		struct meta_tensor like = *t;
+		uint64_t size = 0;
+		const int dim = padded_dim(layout, t, &size);
+
+		if (dim >= 0)
+			like.shape.dim[dim] = size;
+		if (meta_state_add(&to->state, t->key, strlen(t->key), t->dtype, &like.shape) < 0 ||
+		    sc_vec_push(&to->tensors, folder->tensors.at[i]) < 0)
+			return -1;
+		if (dim >= 0 && (meta_state_add_padding(&to->state, &like, dim, t->shape.dim[dim] - size) < 0 ||
+				 add_padding(to, &folder->tensors.at[i], dim, size) < 0))
+			return -1;
+	}
+	for (size_t i = 0; i < folder->files.nr; i++)
+		if (sc_vec_push(&to->files, folder->files.at[i]) < 0)
+			return -1;
+	for (size_t i = 0; i < folder->objects.nr; i++)
+		if (sc_vec_push(&to->objects, folder->objects.at[i]) < 0)
+			return -1;
+	return 0;
+}
+
+int rs_folder_under(struct rs_folder *folder, const struct meta_layout *layout, struct rs_folder **ret,
+		    struct sc_err *err)
+{
+	struct rs_folder *to;
+	uint64_t size;
+	uint32_t i = 0;
+
+	while (i < folder->state.nr && padded_dim(layout, &folder->state.tensors[i], &size) < 0)
+		i++;
+	if (i == folder->state.nr) {
+		*ret = rs_folder_ref(folder);
+		return 0;
+	}
+	to = sc_zalloc(sizeof(*to));
+	if (!to)
+		return sc_nomem(err);
+	to->refs = 1;
+	to->path = folder->path;
+	to->file = folder->file;
+	to->chunks = folder->chunks;
+	to->of = rs_folder_ref(folder);
+	if (fill_under(to, folder, layout) < 0) {
+		rs_folder_unref(to);
+		return sc_nomem(err);
+	}
+	*ret = to;
+	return 0;
+}
+
 struct rs_folder *rs_folder_ref(struct rs_folder *folder)
 {
 	(void)__atomic_add_fetch(&folder->refs, 1, __ATOMIC_RELAXED);
@@ -86,5 +186,6 @@ void rs_folder_unref(struct rs_folder *folder)
 	sc_vec_done(&folder->files);
 	sc_vec_done(&folder->objects);
 	sc_arena_done(&folder->arena);
+	rs_folder_unref(folder->of);
 	sc_sys.release(folder);
 }

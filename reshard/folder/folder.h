@@ -53,6 +53,7 @@ struct rs_folder {
 	struct rs_placed_objects objects;
 	uint64_t chunks;
 	const char *why;		/* it cannot be read in place, and so has no tensors; NULL: it can */
+	struct rs_folder *of;		/* rs_folder_under(): the folder that this one is; NULL: it is one itself */
 };
 
 /** Finds a file of the folder: 1, 0 (there is none) or an error.  Leaves ret->path alone. */
@@ -63,6 +64,13 @@ typedef int rs_folder_find_fn(void *arg, const char *path, struct rs_folder_file
  */
 int rs_folder_read(struct rs_blobs *blobs, const char *path, rs_folder_find_fn *find, void *arg,
 		   struct rs_folder **ret, struct sc_err *err);
+/**
+ * Gives a folder as a layout sees it: rows that are behind a tensor's true size are padding, a tensor of their own
+ * (docs/layout.md, section 5).  A tensor's boxes are those of its padding, too.  *ret is the caller's reference;
+ * without such rows it is the folder itself.  Errors: SC_E_NO_MEMORY.
+ */
+int rs_folder_under(struct rs_folder *folder, const struct meta_layout *layout, struct rs_folder **ret,
+		    struct sc_err *err);
 struct rs_folder *rs_folder_ref(struct rs_folder *folder);
 void rs_folder_unref(struct rs_folder *folder);
 

@@ -156,6 +156,23 @@ static int name_all(struct saying *s)
 	return rc < 0 ? rc : refuse_equal(s);
 }
 
+/* The shape of a tensor, with the rows of padding that ranks show of a checkpoint's; NULL: out of memory. */
+static const uint64_t *shape_of(struct saying *s, const struct meta_tensor *t)
+{
+	const struct meta_view *view = s->view;
+	struct meta_shape shape = t->shape;
+	bool padded = false;
+
+	for (int k = 0; s->folder->logical && k < shape.nr; k++) {
+		const struct meta_tensor *p = meta_state_padding(view->state, t->key, k);
+
+		shape.dim[k] += p ? view->entries[view->first[p - view->state->tensors]].rows : 0;
+		padded |= p != NULL;
+	}
+	return padded ? (const uint64_t *)(void *)sc_arena_copy(&s->arena, (const char *)shape.dim, sizeof(shape.dim))
+		      : t->shape.dim;
+}
+
 static int say_all(struct saying *s, struct rs_dcp *ret)
 {
 	int rc = rs_form_objects_of(s->folder, 0, &s->objects, s->err);
@@ -173,7 +190,9 @@ static int say_all(struct saying *s, struct rs_dcp *ret)
 			continue;
 		said->tensor.dtype = t->dtype;
 		said->tensor.dims = t->shape.nr;
-		said->tensor.shape = t->shape.dim;
+		said->tensor.shape = shape_of(s, t);
+		if (!said->tensor.shape)
+			return sc_nomem(s->err);
 		said->tensor.nr = said->chunks.nr;
 		said->tensor.chunks = said->chunks.at;
 		rc = sc_vec_push(&ret->tensors, said->tensor) < 0 ? sc_nomem(s->err) : 0;

@@ -82,8 +82,9 @@ int rs_form_chunks_of(const struct rs_form_folder *f, uint32_t rank, struct rs_f
 	for (size_t i = 0; rc == 0 && i < list.nr; i++) {
 		const struct meta_stored *s = &list.at[i];
 		const struct meta_tensor *t = &view->state->tensors[s->entry->tensor];
-		/* a folder has whole tensors, without padding */
-		const bool has = !s->entry->behind && is_first(view, s->entry, rank) && rs_form_folder_has(f, t);
+		/* a folder of ranks' files has whole tensors, without padding; a checkpoint had that, and has it */
+		const struct meta_tensor *behind = s->entry->behind;
+		const bool has = (!behind || f->logical) && is_first(view, s->entry, rank) && rs_form_folder_has(f, t);
 
 		for (uint32_t b = 0; rc == 0 && has && b < s->piece.nr_boxes; b++) {
 			struct rs_form_chunk c = {s->entry->tensor, s->piece.boxes[b]};
@@ -91,6 +92,10 @@ int rs_form_chunks_of(const struct rs_form_folder *f, uint32_t rank, struct rs_f
 
 			if (c.box.copy)
 				continue;
+			if (behind) {
+				c.tensor = (uint32_t)(behind - view->state->tensors);
+				c.box.off[s->entry->dim] += behind->shape.dim[s->entry->dim];
+			}
 			c.box.at = 0;
 			for (int k = c.box.nr - 1; k >= 0; k--) {
 				c.box.stride[k] = stride;

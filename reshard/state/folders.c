@@ -13,9 +13,10 @@ struct adding {
 	struct sc_err *err;
 };
 
-bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology *topo, const struct rs_folder *folder,
+bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology *topo, struct rs_folder *folder,
 			 struct sc_err *why)
 {
+	struct rs_folder *under = NULL;
 	char path[SC_PATH_BYTES_MAX + 1];
 	struct meta_view *view = NULL;
 	int rc;
@@ -28,8 +29,11 @@ bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology 
 	for (size_t i = 0; i < v->nr_sets; i++)
 		if (!v->sets[i]->folder && strcmp(v->sets[i]->file, folder->file) == 0)
 			return sc_fail(why, SC_E_STATE, "ranks have a file '%s'", folder->file), false;
-	rc = meta_view_new(v->layout, topo, &folder->state, &view, why);
+	rc = rs_folder_under(folder, v->layout, &under, why);
+	if (rc == 0)
+		rc = meta_view_new(v->layout, topo, &under->state, &view, why);
 	meta_view_free(view);
+	rs_folder_unref(under);
 	return rc == 0;
 }
 
@@ -55,6 +59,7 @@ static int to_set(struct rs_folder *folder, struct rs_set *set, struct sc_err *e
 static int on_folder(void *arg, struct rs_folder *folder)
 {
 	const struct adding *a = arg;
+	struct rs_folder *under = NULL;
 	struct rs_set *set;
 	struct sc_err why;
 	int rc;
@@ -62,10 +67,13 @@ static int on_folder(void *arg, struct rs_folder *folder)
 	if (!rs_folder_has_place(a->v, a->topo, folder, &why))
 		return why.code == SC_E_NO_MEMORY ? sc_nomem(a->err) : 0;
 	set = rs_set_new(folder->file, rs_format_find("safetensors")); /* in which .as presents them */
-	rc = set ? to_set(folder, set, a->err) : sc_nomem(a->err);
+	rc = set ? rs_folder_under(folder, a->v->layout, &under, a->err) : sc_nomem(a->err);
+	if (rc == 0)
+		rc = to_set(under, set, a->err);
 	if (rc == 0 && (meta_state_add_all(&a->v->tensors->all, &set->state) < 0 || rs_version_add_set(a->v, set) < 0))
 		rc = sc_nomem(a->err);
 	rs_set_unref(set);
+	rs_folder_unref(under);
 	return rc;
 }
 

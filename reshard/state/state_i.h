@@ -395,7 +395,7 @@ uint32_t rs_view_alike(const struct rs_view *view, uint32_t rank, const char *fi
 
 /* folders.c */
 /** Tells whether a checkpoint folder can be presented at a topology; if not, `why` says why. */
-bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology *topo, const struct rs_folder *folder,
+bool rs_folder_has_place(const struct rs_version *v, const struct meta_topology *topo, struct rs_folder *folder,
 			 struct sc_err *why);
 /** Adds the checkpoint folders of a version's tree as sets, to present the version at a topology elsewhere than in its
  *  ranks' own folders.  Leaves out a folder whose tensors the layout does not place at the topology. */

@@ -2,7 +2,8 @@
 /*
  * Rows of padding over random reshards and commits, of random vocabularies, against a table of all rows that there ever
  * were: a topology has the first ones, repeats the last one if it has more, and those that it does not have are there
- * again later.  Prints the seed when one fails; SEED=n repeats it.
+ * again later; also where the ranks' parts are flattened and cut once more.  Prints the seed when one fails; SEED=n
+ * repeats it.
  */
 #include "tests/prop/held.h"
 #include "tests/support/every.h"
@@ -18,6 +19,7 @@ struct table {
 	uint64_t vocab, known;		/* rows; those of padding */
 	uint32_t rows[TABLE_ROWS];	/* all elements of a row are this */
 	int dim;			/* which is padded: of [rows, 3], or of [3, rows] */
+	bool flat;			/* behind that, by dp */
 };
 
 static uint64_t padded_to(const struct table *t, uint64_t multiple)
@@ -33,12 +35,15 @@ static uint32_t in_table(const struct table *t, uint64_t r, uint64_t c)
 	return r >= t->vocab && !t->known ? 0 : t->rows[r < last ? r : last] + (uint32_t)c;
 }
 
-/* Calls what is stored by its place: row r of all ranks, column c. */
-static uint32_t *at_rank(const struct job *j, const struct table *t, uint64_t r, uint64_t c, uint64_t per)
+/* Calls what is stored by its place: row r of all ranks, column c, where tp is of degree `tp`, and dp of the rest. */
+static uint32_t *at_rank(const struct job *j, const struct table *t, uint64_t r, uint64_t c, uint64_t per, unsigned tp)
 {
+	const uint64_t dp = j->topo.ranks / tp, at = t->dim ? c * per + r % per : r % per * 3 + c;
+	const uint64_t part = t->flat ? (3 * per + dp - 1) / dp : 3 * per; /* the end is filled up */
+
 	for (size_t i = 0; i < j->held.nr; i++)
-		if (j->held.at[i].rank == r / per && !meta_file_is_hidden(j->held.at[i].file))
-			return &j->held.at[i].data[t->dim ? c * per + r % per : r % per * 3 + c];
+		if (j->held.at[i].rank == r / per + at / part * tp && !meta_file_is_hidden(j->held.at[i].file))
+			return &j->held.at[i].data[at % part];
 	fail_msg("row %lu is on no rank", (unsigned long)r);
 	return NULL;
 }
@@ -50,35 +55,36 @@ static void turn_table(const struct meta_layout *l, struct table *t, unsigned pa
 	struct meta_shape shape = {2, {3, 3}};
 	struct meta_state back = {0};
 	struct sc_err err;
+	const unsigned tp = 1 + pick(9);
 	uint64_t per;
-	char text[20];
+	char text[40];
 	size_t hidden = 0;
 
 	shape.dim[t->dim] = t->vocab;
 	if (!last)
 		assert_int_equal(0, meta_state_add(known, "m:w", 3, META_DTYPE_U32, &shape));
-	(void)snprintf(text, sizeof(text), "tp=%u", 1 + pick(9));
+	(void)snprintf(text, sizeof(text), "tp=%u dp=%u", tp, t->flat ? 1 + pick(4) : 1);
 	assert_int_equal(0, meta_topology_parse(l, text, &ret->topo, &err));
 	if (meta_view_new(l, &ret->topo, known, &ret->view, &err) < 0)
 		fail_msg("%s", err.msg);
 	hold(ret);
 	if (last)
 		reshard(last, ret);
-	per = padded_to(t, (uint64_t)pad * ret->topo.ranks) / ret->topo.ranks;
-	for (uint64_t r = 0; last && r < per * ret->topo.ranks; r++)
+	per = padded_to(t, (uint64_t)pad * tp) / tp;
+	for (uint64_t r = 0; last && r < per * tp; r++)
 		for (uint64_t c = 0; c < 3; c++)
-			assert_int_equal(in_table(t, r, c), *at_rank(ret, t, r, c, per));
+			assert_int_equal(in_table(t, r, c), *at_rank(ret, t, r, c, per, tp));
 	for (size_t i = 0; i < ret->held.nr; i++)
 		hidden += meta_file_is_hidden(ret->held.at[i].file);
-	assert_int_equal(t->known > per * ret->topo.ranks - t->vocab, hidden);
+	assert_int_equal(t->known > per * tp - t->vocab, hidden);
 	if (last && pick(3))
 		return;
-	for (uint64_t r = 0; r < per * ret->topo.ranks; r++) {
+	for (uint64_t r = 0; r < per * tp; r++) {
 		t->rows[r] = 1 + pick(1u << 20);
 		for (uint64_t c = 0; c < 3; c++)
-			*at_rank(ret, t, r, c, per) = t->rows[r] + (uint32_t)c;
+			*at_rank(ret, t, r, c, per, tp) = t->rows[r] + (uint32_t)c;
 	}
-	t->known = per * ret->topo.ranks - t->vocab > t->known ? per * ret->topo.ranks - t->vocab : t->known;
+	t->known = per * tp - t->vocab > t->known ? per * tp - t->vocab : t->known;
 	if (infer(ret, l, known, &back, &err) < 0)
 		fail_msg("%s", err.msg);
 	assert_int_equal(t->known ? 2 : 1, back.nr);
@@ -98,7 +104,7 @@ static void padding_of_random_vocabularies(void **unused)
 
 	(void)unused;
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		struct table t = {.dim = round % 2};
+		struct table t = {.dim = round % 2, .flat = round % 4 > 1};
 		struct meta_layout *l = NULL;
 		struct meta_state states[2] = {{.nr = 0}};
 		struct job jobs[2] = {{.view = NULL}};
@@ -110,7 +116,8 @@ static void padding_of_random_vocabularies(void **unused)
 		random_state = seed * 2000003u + round;
 		t.vocab = 1 + pick(300);
 		pad = 1 + pick(48);
-		(void)snprintf(text, sizeof(text), "mesh tp\nw tp=%d pad=%u size=%lu\n", t.dim, pad, (unsigned long)t.vocab);
+		(void)snprintf(text, sizeof(text), "mesh tp dp\nw tp=%d pad=%u size=%lu%s\n", t.dim, pad,
+			       (unsigned long)t.vocab, t.flat ? " flat dp=0 pad=1" : "");
 		assert_int_equal(0, meta_layout_parse(text, NULL, NULL, &l, &err));
 		for (unsigned i = 0; i < nr; i++, turns++) {
 			struct meta_state *mine = &states[i % 2];
