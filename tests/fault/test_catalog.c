@@ -33,6 +33,18 @@ static void arm(long n)
 }
 
 static long total, swallowed;
+static bool cold;	/* statements are new */
+
+/* In the gate one in six of the first thirty, others in each of the three runs. */
+static long first_fault(void)
+{
+	return every() == 1 ? 0 : cold ? 2 : sqlite_memory.lasts ? 4 : 0;
+}
+
+static long next_fault(long n)
+{
+	return n + (n < 30 ? every_at_most(6) : every());
+}
 
 static void fail_in_turn(struct rs_job *job, const struct command *c)
 {
@@ -41,7 +53,7 @@ static void fail_in_turn(struct rs_job *job, const struct command *c)
 	struct sc_err err = {0};
 	int rc = -1;
 
-	for (long n = 0; rc != 0 || (is_work && sqlite_memory.failures); n = next_point(n)) {
+	for (long n = first_fault(); rc != 0 || (is_work && sqlite_memory.failures); n = next_fault(n)) {
 		arm(n);
 		rc = c->run(job, c->text, &err);
 		sqlite_memory.armed = false;
@@ -62,7 +74,7 @@ static void fail_in_turn(struct rs_job *job, const struct command *c)
 	sc_sys.release(status);
 }
 
-static void all_commands(bool cold)
+static void all_commands(void)
 {
 	struct rs_job *reference = NULL, *job = NULL;
 	struct sc_err err = {0};
@@ -102,21 +114,23 @@ static void all_commands(bool cold)
 static void prepared_statements(void **unused)
 {
 	(void)unused;
-	all_commands(false);
+	all_commands();
 }
 
 static void memory_stays_away(void **unused)
 {
 	(void)unused;
 	sqlite_memory.lasts = true;
-	all_commands(false);
+	all_commands();
 	sqlite_memory.lasts = false;
 }
 
 static void new_statements(void **unused)
 {
 	(void)unused;
-	all_commands(true);
+	cold = true;
+	all_commands();
+	cold = false;
 }
 
 /* A store with a version, a dataset and a working tree: a start has all of it or is refused. */
@@ -171,7 +185,7 @@ static int say(void **unused)
 {
 	(void)unused;
 	printf("# %ld faults, %ld of them could be done without\n", total, swallowed);
-	assert_true(total > 1000);
+	assert_true(total > 1000 / every_at_most(3));
 	return 0;
 }
 
