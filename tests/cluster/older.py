@@ -145,16 +145,18 @@ for n in cluster.nodes:
 two.wait(lambda: sorted(os.listdir(two.mount / "gpt/.v")) == ["9"], 30, "what has died is not shown any more")
 
 # files that are older than the catalog: what is missing is read from the other node, at once, and is there again
+commit(10, (0, 10), (1, 10))
 one.wait(lambda: protected(one), 30, "all is on both nodes")
 for n in cluster.nodes:
 	n.settled()
+two.wait(lambda: len(list(two.store.glob("blobs/*/*"))) == 4, 60, "what has died is gone")
 two.down()
 files = list(two.store.glob("blobs/*/*"))
 for path in files:
 	path.unlink()
 two.up()
 for rank in range(2):
-	check(two, 2, rank, 9, f"rank {rank} seed 9\n")
+	check(two, 2, rank, 10, f"rank {rank} seed 10\n")
 two.wait(lambda: any(path.exists() for path in files) and two.health().startswith("ok"), 30, "its files are mended")
 for n in cluster.nodes:
 	n.down()
