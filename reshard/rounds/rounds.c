@@ -2,7 +2,7 @@
 /*
  * Takes rows of tensors while they fit, then lays out what was taken: extents into windows, and boxes between them.
  *
- * Invariants, which tests/prop/test_rounds.c checks of each round:
+ * Invariants, which tests/prop/reshard/rounds/test_rounds.c checks of each round:
  *   1. extents, parts and boxes are inside of their windows, and no window is used beyond window_bytes;
  *   2. each byte of `out` is in one box, or `zero` is set and it is in none;
  *   3. `out` of all rounds, and the rest, have every byte of every image once;

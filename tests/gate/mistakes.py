@@ -45,14 +45,14 @@ MISTAKES = {
 		[(f"{CASES}/01_shell_life", ALL, '. "$E2E/lib.sh"\nsame 1 1\nsetsid sleep 1000 >/dev/null 2>&1 &\n')],
 		["--stage", "e2e", "^01_shell_life$"], {}, r"01_shell_life.*(left|leaves)"),
 	"a unit test hangs": (
-		[("tests/unit/base/test_map.c", "	unsigned dice = 1;\n", "	unsigned dice = 1;\n\n	for (;;)\n		(void)usleep(1000);\n"),
-		 ("tests/unit/base/test_map.c", "#include <string.h>\n", "#include <string.h>\n#include <unistd.h>\n")],
+		[("tests/unit/meta/base/test_map.c", "	unsigned dice = 1;\n", "	unsigned dice = 1;\n\n	for (;;)\n		(void)usleep(1000);\n"),
+		 ("tests/unit/meta/base/test_map.c", "#include <string.h>\n", "#include <string.h>\n#include <unistd.h>\n")],
 		["--stage", "unit", "^base/map$"], {}, r"base/map.*did not end|it did not end.*"),
 	"a test asserts nothing": (
-		[("tests/unit/base/test_map.c", "	assert_int_equal(0, sc_map_put(&map, keys[i], strlen(keys[i]), (void *)step));",
+		[("tests/unit/meta/base/test_map.c", "	assert_int_equal(0, sc_map_put(&map, keys[i], strlen(keys[i]), (void *)step));",
 		  "	(void)sc_map_put(&map, keys[i], strlen(keys[i]), (void *)step);"),
-		 ("tests/unit/base/test_map.c", "assert_int_equal(values[i], (uintptr_t)sc_map_get(&map, keys[i], strlen(keys[i])));", ";"),
-		 ("tests/unit/base/test_map.c", "		assert_int_equal(nr, map.nr);\n", "		(void)nr;\n")],
+		 ("tests/unit/meta/base/test_map.c", "assert_int_equal(values[i], (uintptr_t)sc_map_get(&map, keys[i], strlen(keys[i])));", ";"),
+		 ("tests/unit/meta/base/test_map.c", "		assert_int_equal(nr, map.nr);\n", "		(void)nr;\n")],
 		["--stage", "unit", "^lint/asserts$"], {}, r"test_map\.c \w+: asserts nothing"),
 	"a case only prints": (
 		[(f"{CASES}/01_shell_life", ALL, '. "$E2E/lib.sh"\nmount_up\necho "all is well"\nmount_down\n')],

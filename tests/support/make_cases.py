@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes recorded cases for tests/unit/model/test_cases.c from the reference model (ptc/).
+"""Makes recorded cases for tests/unit/meta/model/test_cases.c from the reference model (ptc/).
 
-    make_cases.py --seed N [--cuts 3000] [--jobs 300] > tests/unit/model/cases.txt
+    make_cases.py --seed N [--cuts 3000] [--jobs 300] > tests/unit/meta/model/cases.txt
 
 A case is a layout, a topology, a state, and the digest (FNV-1a, 64 bits) of what every rank stores
 of it, box for box; or that the model refuses it.  `--dump K` prints the full text of case K, to be

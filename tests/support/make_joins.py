@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/sample/joins.txt: what ranks store of joined, shared and stacked tensors, element by element, for tests/unit/model/test_joins.c.
+"""Makes tests/sample/joins.txt: what ranks store of joined, shared and stacked tensors, element by element, for tests/unit/meta/model/test_joins.c.
 
     make_joins.py > tests/sample/joins.txt
 
