@@ -206,7 +206,7 @@ def long_rows():
 		stage("gpu-kit", "the kit for a machine with a GPU, whole on the stand-in, and cut off; mistakes that it must see",
 		      Step("program", ["bash", "-c", "tools/gpu-kit --no-wheels && tests/gpu/kit_test.py build-kit --whole"]),
 		      Step("program", ["tests/gpu/planted.py", "build-asan", "of a shifted load", "fake_plans"], {"ROUNDS": "300"}),
-		      Step("program", ["tests/gpu/planted.py", "build-asan", "wait for its input", "test_prop_rounds-pipeline"], {"ROUNDS": "20"}), cannot=no_mounts),
+		      Step("program", ["tests/gpu/planted.py", "build-asan", "wait for its input", "test_prop_rounds-pipeline"], {"ROUNDS": "100"}), cannot=no_mounts),
 		stage("mistakes", "mistakes planted in product, tests and runner: the gate names each", Step("program", ["tests/gate/mistakes.py"]), cannot=no_mounts),
 	]
 	found += [stage(f"kills-{seed}", f"the daemon is killed at each point, seed {seed}", kills(1, seed)) for seed in (1, 2, 3)]

@@ -249,7 +249,7 @@ def compiled(build, source, text, folder):
 	words = [w for w in words if not w.startswith("-O") and w not in ("-MD", "-g")] + ["-O0" if source == PTX else "-O1"]
 	for flag in ("-MQ", "-MF"):
 		del words[words.index(flag):words.index(flag) + 2]
-	words.insert(1, f"-I{folder}")
+	words.insert(2 if words[0].endswith("ccache") else 1, f"-I{folder}")	# meson takes it where it is
 	subprocess.run(words, cwd=build, check=True, stderr=subprocess.DEVNULL)
 	return f"{folder}/out.o", name
 
