@@ -113,16 +113,19 @@ uint64_t meta_cuts_padding(const struct meta_topology *topo, const struct meta_c
 
 	for (int i = 0; i < nr_cuts && !cuts[i].flat; i++) {
 		const int dim = cuts[i].dim < 0 ? cuts[i].dim + shape->nr : cuts[i].dim;
-		uint64_t want;
+		uint64_t from, to;
 
-		if (dim < 0 || dim >= shape->nr || /* refused where it is cut */
-		    !padded_length(&cuts[i], shape->dim[dim], meta_topology_degree(topo, cuts[i].axes), &want))
+		if (dim < 0 || dim >= shape->nr) /* refused where it is cut */
 			return 0;
-		if (!cuts[i].pad || want == shape->dim[dim])
+		from = topo || !cuts[i].size ? shape->dim[dim] : cuts[i].size;
+		to = shape->dim[dim];
+		if (topo && !padded_length(&cuts[i], from, meta_topology_degree(topo, cuts[i].axes), &to))
+			return 0;
+		if (!cuts[i].pad || to <= from)
 			continue;
 		if (rows)
 			return 0;
-		rows = want - shape->dim[dim];
+		rows = to - from;
 		*ret_dim = dim;
 	}
 	return rows;

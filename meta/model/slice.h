@@ -85,8 +85,8 @@ struct meta_cutting {
 	const struct meta_padding *padding;	/* slice this, behind the tensor, not joined; NULL: the tensor */
 };
 
-/** Returns how many rows of padding the cuts add, and in which dimension.  0: none, or in several dimensions: that
- *  is filled with zeros, and no padding of it is known. */
+/** Returns how many rows of padding the cuts add at a topology (NULL: how many of the shape lie behind the size that a
+ *  cut says), and in which dimension.  0: none, or in several dimensions: zeros, and no padding of them is known. */
 uint64_t meta_cuts_padding(const struct meta_topology *topo, const struct meta_cut *cuts, uint8_t nr_cuts,
 			   const struct meta_shape *shape, int *ret_dim);
 

@@ -71,29 +71,17 @@ int rs_folder_read(struct rs_blobs *blobs, const char *path, rs_folder_find_fn *
 	return rc < 0 ? sc_wrap(err, rc, "checkpoint folder '%s'", path) : 0;
 }
 
-/* Finds the one dimension of a tensor that is longer than its rule says, and its true size; -1: there is none. */
-static int padded_dim(const struct meta_layout *layout, const struct meta_tensor *t, uint64_t *ret_size)
+/* Returns how many of a tensor's rows are padding under a layout, and in which dimension. */
+static uint64_t padding_of(const struct meta_layout *layout, const struct meta_tensor *t, int *ret_dim)
 {
 	const struct meta_rule *r;
 	struct meta_caps caps;
 	uint32_t at = 0;
-	int dim = -1;
 
 	do
 		r = meta_layout_next(layout, true, t->file, t->name, &at, &caps);
 	while (r && r->tied);
-	for (int i = 0; r && !r->is_stack && i < r->nr_cuts && !r->cuts[i].flat; i++) {
-		const struct meta_cut *cut = &r->cuts[i];
-		const int k = cut->dim < 0 ? cut->dim + t->shape.nr : cut->dim;
-
-		if (!cut->pad || !cut->size || k < 0 || k >= t->shape.nr || cut->size >= t->shape.dim[k])
-			continue;
-		if (dim >= 0)
-			return -1;
-		dim = k;
-		*ret_size = cut->size;
-	}
-	return dim;
+	return r && !r->is_stack ? meta_cuts_padding(NULL, r->cuts, r->nr_cuts, &t->shape, ret_dim) : 0;
 }
 
 /* Adds the boxes that a tensor has from row `size` of a dimension on, as those of its padding. */
@@ -121,16 +109,16 @@ static int fill_under(struct rs_folder *to, const struct rs_folder *folder, cons
 	for (uint32_t i = 0; i < folder->state.nr; i++) {
 		const struct meta_tensor *t = &folder->state.tensors[i];
 		struct meta_tensor like = *t;
-		uint64_t size = 0;
-		const int dim = padded_dim(layout, t, &size);
+		int dim = 0;
+		const uint64_t rows = padding_of(layout, t, &dim);
 
-		if (dim >= 0)
-			like.shape.dim[dim] = size;
+		if (rows)
+			like.shape.dim[dim] -= rows;
 		if (meta_state_add(&to->state, t->key, strlen(t->key), t->dtype, &like.shape) < 0 ||
 		    sc_vec_push(&to->tensors, folder->tensors.at[i]) < 0)
 			return -1;
-		if (dim >= 0 && (meta_state_add_padding(&to->state, &like, dim, t->shape.dim[dim] - size) < 0 ||
-				 add_padding(to, &folder->tensors.at[i], dim, size) < 0))
+		if (rows && (meta_state_add_padding(&to->state, &like, dim, rows) < 0 ||
+			     add_padding(to, &folder->tensors.at[i], dim, like.shape.dim[dim]) < 0))
 			return -1;
 	}
 	for (size_t i = 0; i < folder->files.nr; i++)
@@ -146,10 +134,10 @@ int rs_folder_under(struct rs_folder *folder, const struct meta_layout *layout, 
 		    struct sc_err *err)
 {
 	struct rs_folder *to;
-	uint64_t size;
 	uint32_t i = 0;
+	int dim;
 
-	while (i < folder->state.nr && padded_dim(layout, &folder->state.tensors[i], &size) < 0)
+	while (i < folder->state.nr && !padding_of(layout, &folder->state.tensors[i], &dim))
 		i++;
 	if (i == folder->state.nr) {
 		*ret = rs_folder_ref(folder);
