@@ -16,6 +16,7 @@
 
 #include "meta/base/mem.h"
 #include "meta/base/sys.h"
+#include "meta/catalog/catalog.h"
 #include "meta/store/store.h"
 
 /* --- the table --- */
@@ -153,11 +154,21 @@ int fs_mount_apart(const char *store, const char *mountpoint, struct sc_err *err
 static int no_store(const char *path, struct sc_err *err)
 {
 	return sc_fail(err, SC_E_COMMAND, "there is no store at '%s', and with -o existing none is made: is its disk "
-		       "mounted? 'scalai mount' without that option makes a new store", path);
+		       "mounted? 'scalai mount' without that option makes a new store; if only the catalog, scalai.db, "
+		       "was lost, 'scalai fsck --rebuild' makes it anew", path);
 }
 
-/* Refuses a folder that has other files, and no store's, as a new store; `existing`: and an empty one. */
-static int check_store(const char *store, bool existing, struct sc_err *err)
+/* Refuses a folder in which no daemon has made a catalog. */
+static int check_is_made(const char *store, struct sc_err *err)
+{
+	char catalog[FS_PATH_BYTES + sizeof("/scalai.db")];
+
+	(void)snprintf(catalog, sizeof(catalog), "%s/scalai.db", store);
+	return meta_catalog_is_made(catalog) ? 0 : no_store(store, err);
+}
+
+/* Refuses a folder that has other files, and no store's, as a new store. */
+static int check_may_be_new(const char *store, struct sc_err *err)
 {
 	static const char *const ours[] = {"blobs", "lock", "scalai.db"}, *const before[] = {".", "..", "lost+found",
 											  "presets"};
@@ -178,8 +189,6 @@ static int check_store(const char *store, bool existing, struct sc_err *err)
 	}
 	if (d)
 		(void)closedir(d);
-	if (!is_store && existing)
-		return no_store(store, err);
 	return is_store || !*strange ? 0
 	       : sc_fail(err, SC_E_COMMAND, "'%s' is no store, and not empty (it has '%s'): a new store is a folder "
 			 "that is not there yet, or an empty one", store, strange);
@@ -192,7 +201,7 @@ int fs_mount_store(const char *path, bool existing, char ret[FS_PATH_BYTES], boo
 		return sc_fail_sys(err, errno, "cannot make the store '%s'", path);
 	if (!realpath(path, ret))
 		return existing && errno == ENOENT ? no_store(path, err) : sc_fail_sys(err, errno, "store '%s'", path);
-	return *ret_made ? 0 : check_store(ret, existing, err);
+	return *ret_made ? 0 : existing ? check_is_made(ret, err) : check_may_be_new(ret, err);
 }
 
 /* --- the end of a mount --- */

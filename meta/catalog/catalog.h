@@ -19,6 +19,8 @@ struct meta_catalog;
 
 #define META_SHARED INT64_C(-1)	/* the "rank" of files of the job itself */
 
+/** Tells whether there is a database with tables at a path.  One that cannot be read counts: who opens it says why. */
+bool meta_catalog_is_made(const char *path);
 /** Opens the database; refuses one of another version.  Makes a missing or empty database only if `may_be_new`. */
 int meta_catalog_open(const char *path, bool may_be_new, struct meta_catalog **ret, struct sc_err *err);
 struct meta_catalog *meta_catalog_close(struct meta_catalog *c);

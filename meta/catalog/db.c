@@ -150,6 +150,27 @@ static char *beside(const char *path, const char *end)
 	return text;
 }
 
+bool meta_catalog_is_made(const char *path)
+{
+	static const char magic[16] = "SQLite format 3", no_version[4];
+	sc_cleanup(sc_closep) int fd = sc_sys.openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK, 0);
+	char head[64], *wal;
+	struct stat st;
+	bool made;
+
+	if (fd < 0)
+		return errno != ENOENT;
+	if (sc_sys.pread(fd, head, sizeof(head), 0) != (ssize_t)sizeof(head) || memcmp(head, magic, sizeof(magic)) != 0)
+		return false;
+	/* user_version, by SQLite's file format; a daemon that was killed early has left all tables in the log */
+	if (memcmp(head + 60, no_version, sizeof(no_version)) != 0)
+		return true;
+	wal = beside(path, "-wal");
+	made = !wal || (sc_sys.fstatat(AT_FDCWD, wal, &st, 0) == 0 && st.st_size > (off_t)sizeof(head));
+	sc_sys.release(wal);
+	return made;
+}
+
 static void release_paths(struct meta_catalog *c)
 {
 	sc_sys.release(c->wal);
