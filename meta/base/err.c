@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int sc_err_errno(int code)
+static int errno_of(int code)
 {
 	switch (code) {
 	case 0:
@@ -32,7 +32,7 @@ int sc_fail_at(struct sc_err *err, int code, int errnum, const char *file, int l
 	if (code == SC_E_SYSTEM && errnum == ENOMEM)
 		code = SC_E_NO_MEMORY;
 	err->code = code;
-	err->errnum = errnum ? errnum : sc_err_errno(code);
+	err->errnum = errnum ? errnum : errno_of(code);
 	err->blob = 0;
 	err->file = file;
 	err->line = line;

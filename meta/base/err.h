@@ -80,7 +80,4 @@ int sc_wrap(struct sc_err *err, int rc, const char *fmt, ...) __attribute__((for
 /** Puts "NAME: " before the message, unless it begins with that name. */
 void sc_err_name(struct sc_err *err, const char *name);
 
-/** Returns the errno of a code of the table; where there is a struct, use err->errnum. */
-int sc_err_errno(int code);
-
 #endif

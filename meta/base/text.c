@@ -7,7 +7,9 @@
 
 #define BLANKS " \t\r"
 
-size_t sc_utf8(const void *text, size_t bytes, uint32_t *ret)
+/* Reads a character of a text of 1 byte or more: returns how many bytes it has; 0: it is not UTF-8.  Lone surrogates
+ * are read, too. */
+static size_t read_character(const void *text, size_t bytes, uint32_t *ret)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
 	const unsigned char *p = text;
@@ -41,7 +43,7 @@ bool sc_is_utf8(const void *text, size_t bytes, bool surrogates)
 		}
 		if (!bytes)
 			break;
-		n = sc_utf8(at, bytes, &c);
+		n = read_character(at, bytes, &c);
 		if (!n || (c >= 0xd800 && c < 0xe000 && !surrogates))
 			return false;
 		at += n;
@@ -54,7 +56,7 @@ bool sc_is_utf8(const void *text, size_t bytes, bool surrogates)
 static size_t printable(const unsigned char *p)
 {
 	uint32_t c = 0;
-	size_t n = sc_utf8(p, strnlen((const char *)p, 4), &c);
+	size_t n = read_character(p, strnlen((const char *)p, 4), &c);
 
 	/* C0 and C1 controls; surrogates; marks of lines, paragraphs and directions */
 	if (c < ' ' || (c >= 0x7f && c < 0xa0) || (c >= 0xd800 && c < 0xe000) || (c >= 0x2028 && c <= 0x202e) ||

@@ -21,9 +21,6 @@ void sc_buf_shown(struct sc_buf *buf, const char *text);
 /** Appends the formatted text, escaped as by sc_shown(), and a line feed. */
 void sc_buf_line(struct sc_buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/** Reads a character of a text of 1 byte or more: returns how many bytes it has; 0: it is not UTF-8.  Lone surrogates
- *  are read, too. */
-size_t sc_utf8(const void *text, size_t bytes, uint32_t *ret);
 /** Tells whether all of a text is UTF-8; with `surrogates` it may have lone surrogates, as Python's pickler writes. */
 bool sc_is_utf8(const void *text, size_t bytes, bool surrogates);
 

@@ -19,7 +19,8 @@ static uint64_t key_of(uint64_t seed, uint64_t epoch, uint64_t use)
 	return mix(mix(mix(seed + 0x9e3779b97f4a7c15u) + epoch) + use);
 }
 
-void meta_perm_init(struct meta_perm *perm, uint64_t nr, uint64_t key)
+/* Makes a permutation of [0, nr); `nr` is at least 1. */
+static void permute(struct meta_perm *perm, uint64_t nr, uint64_t key)
 {
 	unsigned bits = 2;
 
@@ -41,7 +42,8 @@ static uint64_t round_of(uint64_t x, uint64_t key, unsigned bits)
 	return (x ^ x >> 32) * 0x94d049bb133111ebu >> (64 - bits);
 }
 
-uint64_t meta_perm_at(const struct meta_perm *perm, uint64_t tweak, uint64_t i)
+/* Returns the number to which a permutation takes i, i < nr; each `tweak` makes another permutation. */
+static uint64_t permuted(const struct meta_perm *perm, uint64_t tweak, uint64_t i)
 {
 	const unsigned l = perm->left, r = perm->right;
 
@@ -62,16 +64,16 @@ void meta_order_init(struct meta_order *o, uint64_t nr, enum meta_shuffle shuffl
 {
 	*o = (struct meta_order){.nr = nr, .shuffle = nr ? shuffle : META_SHUFFLE_NONE, .block = block};
 	if (o->shuffle == META_SHUFFLE_GLOBAL) {
-		meta_perm_init(&o->all, nr, key_of(seed, epoch, 0));
+		permute(&o->all, nr, key_of(seed, epoch, 0));
 	} else if (o->shuffle == META_SHUFFLE_BLOCK) {
 		o->full = nr / block;
 		/* the short block lies anywhere among the others */
 		o->short_slot = key_of(seed, epoch, 1) % (o->full + 1);
 		if (o->full)
-			meta_perm_init(&o->all, o->full, key_of(seed, epoch, 2));
-		meta_perm_init(&o->inside, block, key_of(seed, epoch, 3));
+			permute(&o->all, o->full, key_of(seed, epoch, 2));
+		permute(&o->inside, block, key_of(seed, epoch, 3));
 		if (nr % block)
-			meta_perm_init(&o->inside_last, nr % block, key_of(seed, epoch, 4));
+			permute(&o->inside_last, nr % block, key_of(seed, epoch, 4));
 	}
 }
 
@@ -80,18 +82,18 @@ static uint64_t block_at(const struct meta_order *o, uint64_t position)
 	uint64_t rest = o->nr % o->block, border = o->short_slot * o->block, nr;
 
 	if (position >= border && position - border < rest)
-		return o->full * o->block + meta_perm_at(&o->inside_last, 0, position - border);
+		return o->full * o->block + permuted(&o->inside_last, 0, position - border);
 	if (position >= border)
 		position -= rest;
-	nr = meta_perm_at(&o->all, 0, position / o->block);
-	return nr * o->block + meta_perm_at(&o->inside, mix(nr), position % o->block);
+	nr = permuted(&o->all, 0, position / o->block);
+	return nr * o->block + permuted(&o->inside, mix(nr), position % o->block);
 }
 
 uint64_t meta_order_at(const struct meta_order *o, uint64_t position)
 {
 	switch (o->shuffle) {
 	case META_SHUFFLE_GLOBAL:
-		return meta_perm_at(&o->all, 0, position);
+		return permuted(&o->all, 0, position);
 	case META_SHUFFLE_BLOCK:
 		return block_at(o, position);
 	default:

@@ -24,11 +24,6 @@ struct meta_perm {
 	uint64_t key[META_PERM_ROUNDS];
 };
 
-/** Makes a permutation of [0, nr); `nr` is at least 1. */
-void meta_perm_init(struct meta_perm *perm, uint64_t nr, uint64_t key);
-/** Returns the number to which a permutation takes i, i < nr; each `tweak` makes another permutation. */
-uint64_t meta_perm_at(const struct meta_perm *perm, uint64_t tweak, uint64_t i);
-
 enum meta_shuffle {
 	META_SHUFFLE_NONE,
 	META_SHUFFLE_GLOBAL,

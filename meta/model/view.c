@@ -74,7 +74,8 @@ bool meta_entry_is_on(const struct meta_view *view, const struct meta_entry *e,
 	return true;
 }
 
-const struct meta_place *meta_entry_place(const struct meta_view *view, const struct meta_entry *e,
+/* Finds where an entry of a group lies on a rank; NULL: the rank has none of it. */
+static const struct meta_place *place_of(const struct meta_view *view, const struct meta_entry *e,
 					  const uint32_t coords[SC_AXES_MAX])
 {
 	const struct meta_group *g = e->group;
@@ -103,7 +104,7 @@ int meta_entry_stored(const struct meta_view *view, const struct meta_entry *e,
 	*ret_file = e->file;
 	*ret_name = e->name;
 	if (joined && meta_pattern_has(&e->group->rule->name, META_CAP_B)) {
-		const struct meta_place *place = meta_entry_place(view, e, coords);
+		const struct meta_place *place = place_of(view, e, coords);
 
 		caps = e->group->caps;
 		meta_caps_set_number(&caps, META_CAP_B, -1, place ? place->bucket : 0);
@@ -141,7 +142,7 @@ static const struct meta_lie *lie(void *arg, const uint32_t coords[SC_AXES_MAX])
 
 	for (int i = 0; i < SC_AXES_MAX; i++)
 		full[i] = l->entry->fixed[i] != META_FREE ? l->entry->fixed[i] : coords[i];
-	place = meta_entry_place(l->view, l->entry, full);
+	place = place_of(l->view, l->entry, full);
 
 	return place ? &place->lie : NULL;
 }
@@ -281,7 +282,7 @@ static int add_parts(const struct meta_view *view, const uint32_t coords[SC_AXES
 {
 	const struct meta_group *g = s.entry->group;
 	const struct meta_variant *v = &g->variants[meta_topology_index(view->topo, g->vary, coords)];
-	const struct meta_place *first = meta_entry_place(view, s.entry, coords);
+	const struct meta_place *first = place_of(view, s.entry, coords);
 	int rc = 0;
 
 	if (!first || (first > v->at && first[-1].bucket == first->bucket))

@@ -115,9 +115,6 @@ int meta_entry_stored(const struct meta_view *view, const struct meta_entry *e,
 		      const uint32_t coords[SC_AXES_MAX], struct sc_arena *arena,
 		      const char **ret_file, const char **ret_name);
 
-/** Finds where an entry of a group lies on a rank; NULL: the rank has none of it. */
-const struct meta_place *meta_entry_place(const struct meta_view *view, const struct meta_entry *e,
-					  const uint32_t coords[SC_AXES_MAX]);
 /** Finds what is stored as one; part of meta_view_new().  Errors: SC_E_STATE, SC_E_LIMIT, SC_E_NO_MEMORY. */
 int meta_join_entries(struct meta_view *view, struct sc_err *err);
 

@@ -255,7 +255,6 @@ bool rs_core_serves(const struct rs_core *c, int64_t now, int64_t *ret_until);
 void rs_core_fence(struct rs_core *c);
 
 /* --- member.c --- */
-void rs_member_learn(struct rs_core *c, struct job *j);
 void rs_member_step(struct rs_core *c, struct job *j);
 void rs_member_event(struct rs_core *c, struct job *j, const struct rs_event *e);
 void rs_member_lift(struct rs_core *c, struct job *j, uint64_t token);

@@ -167,7 +167,7 @@ void rs_member_relearn(struct rs_core *c, struct job *j)
 		hide(c, j);
 }
 
-void rs_member_learn(struct rs_core *c, struct job *j)
+static void learn(struct rs_core *c, struct job *j)
 {
 	if (j->head.nr <= j->known)
 		return;
@@ -226,7 +226,7 @@ void rs_member_event(struct rs_core *c, struct job *j, const struct rs_event *e)
 
 void rs_member_step(struct rs_core *c, struct job *j)
 {
-	rs_member_learn(c, j);
+	learn(c, j);
 	outcome_step(c, j);
 	prepare_step(c, j);
 	show_step(c, j);

@@ -48,11 +48,6 @@ int rs_data_samples(const struct rs_version *next, const struct rs_version *head
 void rs_data_prune(struct rs_version *v);
 
 /* verify.c */
-/** Compares the tensors of a view with their digests as they were first verified, and adds a line for each to `report`;
- *  then compares its other files with their hashes, and adds a line for each that differs.  Errors: SC_E_COPIES (copies
- *  of a tensor differ), SC_E_DAMAGED (a tensor or file has other bytes). */
-int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report, struct sc_err *err);
-
 /** Makes the worker look again at the files of a version that nobody may read, as they are damaged: somebody may have
  *  restored them. */
 void rs_damaged_again(struct rs_service *s, const struct rs_version *v);

@@ -134,8 +134,10 @@ static int compare_set(struct verify *v, struct rs_set *set)
 	return rc;
 }
 
-/* Writes a line for each tensor: its digest in the present storage, compared with the digest of the commit. */
-int rs_verify_compare(struct rs_service *s, struct rs_view *view, struct sc_buf *report, struct sc_err *err)
+/* Compares the tensors of a view with their digests as they were first verified, and adds a line for each to `report`;
+ * then compares its other files with their hashes, and adds a line for each that differs.  Errors: SC_E_COPIES (copies
+ * of a tensor differ), SC_E_DAMAGED (a tensor or file has other bytes). */
+static int compare_digests(struct rs_service *s, struct rs_view *view, struct sc_buf *report, struct sc_err *err)
 {
 	struct verify v = {.s = s, .report = report, .err = err};
 	int rc = 0;
@@ -172,7 +174,7 @@ int rs_job_verify(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	if (rc < 0)
 		return rc;
 	rs_damaged_again(s, head->version);
-	rc = rs_verify_compare(s, head, &report, err);
+	rc = compare_digests(s, head, &report, err);
 	if (report.failed)
 		rc = sc_nomem(err);
 	if (report.text) {

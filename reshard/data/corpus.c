@@ -60,7 +60,7 @@ static void source_close(struct rs_data_source *s)
 	}
 }
 
-void rs_corpus_free(struct rs_corpus *c)
+static void corpus_free(struct rs_corpus *c)
 {
 	if (!c)
 		return;
@@ -83,7 +83,7 @@ struct rs_corpus *rs_corpus_ref(struct rs_corpus *c)
 void rs_corpus_unref(struct rs_corpus *c)
 {
 	if (c && __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) == 0)
-		rs_corpus_free(c);
+		corpus_free(c);
 }
 
 int rs_corpus_add(struct rs_corpus *c, struct rs_data_source_info *info, struct sc_err *err)

@@ -83,7 +83,6 @@ struct rs_corpus {
 uint32_t rs_megatron_token(uint64_t code);
 
 struct rs_corpus *rs_corpus_new(const struct meta_store *store, struct rs_blobs *blobs);
-void rs_corpus_free(struct rs_corpus *corpus);
 /** Take and drop a reference; the last rs_corpus_unref() frees the corpus.  rs_corpus_unref() accepts NULL. */
 struct rs_corpus *rs_corpus_ref(struct rs_corpus *corpus);
 void rs_corpus_unref(struct rs_corpus *corpus);

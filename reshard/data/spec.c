@@ -20,11 +20,6 @@ static const struct {
 };
 #define FORMATS ((int)(sizeof(formats) / sizeof(*formats)))
 
-const char *rs_data_format_name(enum rs_data_format format)
-{
-	return formats[format].name;
-}
-
 void rs_data_spec_default(struct rs_data_spec *spec)
 {
 	*spec = (struct rs_data_spec){.shuffle = META_SHUFFLE_GLOBAL, .deal = {.drop_last = true}, .axes = "dp"};

@@ -47,7 +47,6 @@ int rs_data_spec_finish(struct rs_data_spec *spec, const char *path, struct sc_e
 void rs_data_spec_text(const struct rs_data_spec *spec, struct sc_buf *buf);
 /** Parses what rs_data_spec_text() printed. */
 int rs_data_spec_parse(const char *name, const char *text, struct rs_data_spec *ret, struct sc_err *err);
-const char *rs_data_format_name(enum rs_data_format format);
 /** Gives the file name of partitions: file 0, and 1 for a second file (.idx).  False: there is no such file. */
 bool rs_data_file_name(const struct rs_data_spec *spec, int file, char *buf, size_t bytes);
 /** Finds the axes of a layout that number data-parallel ranks, as a bit set.  Errors: SC_E_COMMAND (one is missing). */

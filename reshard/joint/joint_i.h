@@ -67,8 +67,6 @@ struct rs_parties {
 
 /** Formats what a node offers, without its number. */
 void rs_party_text(const struct rs_party *party, struct sc_buf *to);
-/** Reads what rs_party_text() formatted; `ret->ranks` points into `text`.  False: the text is no offer. */
-bool rs_party_read(const char *text, struct rs_party *ret);
 /** Appends the ranks for which `is` says true. */
 void rs_ranks_text(uint32_t ranks, bool (*is)(void *arg, uint32_t rank), void *arg, struct sc_buf *to);
 /** Reads a plan, a line "NODE OFFER" for each party, in order.  `text` stays.  Errors: SC_E_FORMAT, SC_E_NO_MEMORY. */

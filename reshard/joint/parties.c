@@ -35,7 +35,8 @@ void rs_party_text(const struct rs_party *party, struct sc_buf *to)
 	sc_buf_printf(to, "%u %" PRIu64 " %u %s", party->peers, party->window_bytes, party->boxes_max, party->ranks);
 }
 
-bool rs_party_read(const char *text, struct rs_party *ret)
+/* Reads what rs_party_text() formatted; `ret->ranks` points into `text`.  False: the text is no offer. */
+static bool read_offer(const char *text, struct rs_party *ret)
 {
 	struct rs_ranks ignored;
 	const char *ranks;
@@ -58,7 +59,7 @@ static int add(struct rs_parties *parties, char *line, struct sc_err *err)
 	const unsigned long node = strtoul(line, &offer, 10);
 	const struct rs_party *before = parties->nr ? &parties->at[parties->nr - 1] : NULL;
 
-	if (offer == line || *offer != ' ' || !node || node >= META_NODES_MAX || !rs_party_read(offer + 1, &p) ||
+	if (offer == line || *offer != ' ' || !node || node >= META_NODES_MAX || !read_offer(offer + 1, &p) ||
 	    (before && before->node >= node))
 		return sc_fail(err, SC_E_FORMAT, "the plan of the leading node is none: '%.60s'", line);
 	p.node = (uint32_t)node;

@@ -196,13 +196,3 @@ void rs_overlay_put(struct rs_overlay *o, const struct rs_lower *lower, struct r
 	(void)__atomic_add_fetch(&o->applied, 1, __ATOMIC_SEQ_CST);
 }
 
-int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const struct meta_changes *rows,
-		    struct sc_err *err)
-{
-	struct rs_layer *layer;
-	int rc = rs_overlay_layer(rows, &layer, err);
-
-	if (rc == 0)
-		rs_overlay_put(o, lower, layer);
-	return rc;
-}

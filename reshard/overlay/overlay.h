@@ -177,9 +177,6 @@ int rs_overlay_plan_back(const struct rs_overlay *o, int64_t now_ns, const struc
  */
 int rs_overlay_plan_apart(const struct rs_overlay *o, int64_t now_ns, const struct meta_inode_row *row,
 			  struct sc_arena *texts, struct meta_changes *ret, struct sc_err *err);
-/** Replaces the upper rows by those that `rows` puts, and the lower layer.  On failure nothing has changed. */
-int rs_overlay_swap(struct rs_overlay *o, const struct rs_lower *lower, const struct meta_changes *rows,
-		    struct sc_err *err);
 /** Makes an upper layer of rows, so that putting it in place cannot fail; rs_overlay_layer_done() frees it. */
 struct rs_layer;
 int rs_overlay_layer(const struct meta_changes *rows, struct rs_layer **ret, struct sc_err *err);

@@ -22,7 +22,7 @@ static struct meta_key key_name(const char *name)
 	return (struct meta_key){.kind = META_KEY_NAME, .text = name};
 }
 
-void rs_job_row_text(const struct meta_job_row *row, struct sc_buf *to)
+static void job_row_text(const struct meta_job_row *row, struct sc_buf *to)
 {
 	sc_buf_printf(to, "owner %u %u %o\nmade %" PRId64 "\nroot %" PRIu64 "\nname ", row->uid, row->gid, row->mode,
 		      row->made_ns, row->root);
@@ -74,7 +74,7 @@ static int share_job(struct rs_member *m, const struct meta_job_row *row, struct
 	(void)pthread_mutex_unlock(&m->lock);
 	if (!j)
 		return sc_nomem(err);
-	rs_job_row_text(row, &text);
+	job_row_text(row, &text);
 	if (text.failed)
 		return sc_nomem(err);
 	rs_edit_expect(&c, key_name(row->name), 0);
@@ -142,7 +142,7 @@ static int put_row(struct rs_member *m, struct rs_shared *j, const struct rs_got
 	row.name = name ? name : old;
 	if (attr)
 		put_attr(j->job, attr, &row);
-	rs_job_row_text(&row, &text);
+	job_row_text(&row, &text);
 	if (text.failed)
 		return sc_nomem(err);
 	rs_edit_expect(&c, key, was->mod);

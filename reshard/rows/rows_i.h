@@ -54,8 +54,6 @@ int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc
 int rs_member_is_named(struct rs_member *m, uint64_t id, struct sc_err *err);
 /** Tells whether a job was removed from the cluster, and is kept here as its files are not committed. */
 bool rs_member_keeps(struct rs_member *m, const struct rs_job *job);
-/** Format a job's row as text, and read it back: ret->name points into the text, which is changed. */
-void rs_job_row_text(const struct meta_job_row *row, struct sc_buf *to);
 int rs_job_row_read(char *text, struct meta_job_row *ret, struct sc_err *err);
 
 #endif

@@ -46,7 +46,8 @@ static int virtual_number(struct rs_below *b, uint32_t rank, const char *path, u
 	return rc;
 }
 
-uint32_t rs_virtual_rank(const struct rs_view *view, uint64_t ino)
+/* Returns the rank of a virtual number (RS_SHARED: the job's own). */
+static uint32_t virtual_rank(const struct rs_view *view, uint64_t ino)
 {
 	uint32_t rank = meta_virtual_rank(ino);
 
@@ -132,7 +133,7 @@ int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struc
 		return ret->rank < b->ranks;
 	}
 	if (ino & META_VIRTUAL) {
-		ret->rank = rs_virtual_rank(b->view, ino);
+		ret->rank = virtual_rank(b->view, ino);
 		if (meta_virtual_job(ino) != b->view->job->id || (ret->rank != RS_SHARED && ret->rank >= b->ranks))
 			return 0;
 		rc = rs_path_text(b->view->job->service, meta_virtual_path(ino), &ret->path, err);

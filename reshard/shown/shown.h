@@ -50,8 +50,5 @@ int rs_view_xattrs(struct rs_view *view, uint32_t rank, const char *path, struct
 /** Reads a symbolic link of a view. */
 int rs_view_link(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *path, struct sc_buf *ret,
 		 struct sc_err *err);
-/** Calls `each` for the ranks of a view, in order. */
-int rs_ranks(struct rs_service *s, struct rs_job *job, struct rs_view *view,
-	     int (*each)(void *arg, uint32_t rank), void *arg, struct sc_err *err);
 
 #endif

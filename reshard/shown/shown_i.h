@@ -26,8 +26,6 @@ int rs_below_file(struct rs_below *b, uint64_t ino, uint32_t *ret_rank, uint64_t
 int rs_below_bytes(struct rs_below *b, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err);
 /** Takes over the version's floor_ns, which has changed. */
 void rs_below_note_floor(struct rs_view *view);
-/** Returns the rank of a virtual number (RS_SHARED: the job's own). */
-uint32_t rs_virtual_rank(const struct rs_view *view, uint64_t ino);
 /** Tells whether a rank shows its own rows of the tree (docs/tree.md, B2), and how many ranks the tree had. */
 bool rs_below_has_own_rows(struct rs_below *b, uint32_t rank, uint32_t *ret_rows_ranks);
 /** Calls `each` with the paths of a rank's files of tensors. */
@@ -63,8 +61,6 @@ int rs_view_each_lost(struct rs_view *view, const struct meta_layout *layout, co
 		      rs_shown_fn *fn, void *arg, struct sc_err *err);
 
 /* --- view.c --- */
-/** Looks up a number in a view; RS_NONE: the view shows nothing under it. */
-int rs_look_below(struct rs_view *view, uint64_t ino, struct rs_look *ret, struct sc_err *err);
 /* for walks over extended attributes: the value of one, by its name; the names of all */
 struct rs_xattr_search {
 	struct meta_bytes name;
@@ -73,8 +69,6 @@ struct rs_xattr_search {
 };
 int rs_on_xattr_value(void *search, struct meta_bytes name, struct meta_bytes value);
 int rs_on_xattr_name(void *buf, struct meta_bytes name, struct meta_bytes value);
-/** Makes a look of a row; it does not say where the bytes of a committed file are. */
-void rs_look_of_row(const struct meta_inode_row *row, struct rs_look *ret);
 /** Makes a look of a row, and says where the bytes of a committed file are: in `view`, under the row's number. */
 int rs_look_row(struct rs_view *view, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err);
 /** Look up a path in a view, and list a folder; see rs_look() and rs_list(). */

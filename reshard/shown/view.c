@@ -7,7 +7,8 @@
 
 /* --- rows as looks --- */
 
-void rs_look_of_row(const struct meta_inode_row *row, struct rs_look *ret)
+/* Makes a look of a row; it does not say where the bytes of a committed file are. */
+static void look_of_row(const struct meta_inode_row *row, struct rs_look *ret)
 {
 	ret->ino = row->ino;
 	ret->owner = (struct rs_owner){row->uid, row->gid, row->mode & 07777};
@@ -50,11 +51,12 @@ static int look_file(struct rs_view *view, const struct meta_inode_row *row, str
 int rs_look_row(struct rs_view *view, const struct meta_inode_row *row, struct rs_look *ret, struct sc_err *err)
 {
 	*ret = (struct rs_look){0};
-	rs_look_of_row(row, ret);
+	look_of_row(row, ret);
 	return ret->kind == RS_NONE ? look_file(view, row, ret, err) : 0;
 }
 
-int rs_look_below(struct rs_view *view, uint64_t ino, struct rs_look *ret, struct sc_err *err)
+/* Looks up a number in a view; RS_NONE: the view shows nothing under it. */
+static int look_below(struct rs_view *view, uint64_t ino, struct rs_look *ret, struct sc_err *err)
 {
 	struct sc_arena texts = {0};
 	struct meta_inode_row row;
@@ -86,7 +88,7 @@ int rs_view_look(struct rs_view *view, uint32_t rank, const char *path, struct r
 	if (rc == 0)
 		rc = rs_below_find(b, rank, path, &ino, err);
 	*ret = (struct rs_look){0};
-	return rc < 0 || !ino ? rc : rs_look_below(view, ino, ret, err);
+	return rc < 0 || !ino ? rc : look_below(view, ino, ret, err);
 }
 
 struct view_list {
@@ -152,19 +154,6 @@ int rs_view_link(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 		sc_buf_add(ret, row.target.at, row.target.nr);
 	sc_arena_done(&texts);
 	return rc < 0 ? rc : 0;
-}
-
-int rs_ranks(struct rs_service *s, struct rs_job *job, struct rs_view *view,
-	     int (*each)(void *arg, uint32_t rank), void *arg, struct sc_err *err)
-{
-	int rc = 0;
-
-	(void)s;
-	(void)job;
-	(void)err;
-	for (uint32_t r = 0; rc == 0 && r < view->topo.ranks; r++)
-		rc = each(arg, r);
-	return rc;
 }
 
 /* --- extended attributes --- */

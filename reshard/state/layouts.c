@@ -63,7 +63,7 @@ static const char *find_preset(void *arg, const char *name)
 	return read_preset(p, fd, path);
 }
 
-int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
+static int parse_layout(struct rs_service *s, const char *text, struct meta_layout **ret,
 		    struct sc_err *err)
 {
 	struct presets p = {.s = s};
@@ -145,7 +145,7 @@ int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 {
 	struct meta_layout *l = NULL;
 	const struct rs_kept_layout *kept;
-	int rc = rs_layout_parse(s, text, &l, err);
+	int rc = parse_layout(s, text, &l, err);
 
 	if (rc == 0)
 		rc = meta_layout_put(s->catalog, text, l->flat, ret_id, err);

@@ -59,7 +59,8 @@ void rs_view_keep(struct rs_service *s, struct rs_view *view)
 		; /* it is the head's, which its caller has just made */
 }
 
-void rs_view_forget(struct rs_service *s, uint64_t version)
+/* Drops a view from the cache (its version was removed or got another storage); the next use loads it again. */
+static void view_forget(struct rs_service *s, uint64_t version)
 {
 	struct rs_view *gone = NULL;
 
@@ -127,7 +128,7 @@ void rs_views_leave(struct rs_service *s, uint64_t version)
 	end_leaving(s, false, &gone);
 	(void)pthread_mutex_unlock(&s->lock);
 	unref_all(s, gone);
-	rs_view_forget(s, version);
+	view_forget(s, version);
 }
 
 void rs_views_left(struct rs_service *s, bool all)

@@ -467,8 +467,6 @@ int rs_layout_by_id(struct rs_service *s, uint64_t id, const struct rs_kept_layo
 /** Parses a layout, keeps it, and gives its number. */
 int rs_layout_keep(struct rs_service *s, const char *text, uint64_t *ret_id,
 		   const struct meta_layout **ret, struct sc_err *err);
-int rs_layout_parse(struct rs_service *s, const char *text, struct meta_layout **ret,
-		    struct sc_err *err);
 
 /* job.c */
 struct rs_config rs_config_of(struct rs_job *job); /* as it is now */
@@ -479,10 +477,8 @@ void rs_job_complain(struct rs_job *job, const char *command, const struct sc_er
 /* views.c */
 int rs_view_load(struct rs_service *s, uint64_t version, struct rs_view **ret, struct sc_err *err);
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
-/** Makes `head` (NULL: none; taken) the view that plain paths show; names in the kernel become stale. */
-void rs_job_show(struct rs_job *job, struct rs_view *head);
-/** Do what rs_job_show() does in two steps: the first one under job.state; the second one without it, with the view
- *  that the first one returned. */
+/** Make `head` (NULL: none; taken) the view that plain paths show; names in the kernel become stale.  The first step is
+ *  taken under job.state; the second one without it, with the view that the first one returned. */
 struct rs_view *rs_job_set_head(struct rs_job *job, struct rs_view *head);
 void rs_job_head_was_set(struct rs_job *job, struct rs_view *head, struct rs_view *old);
 struct rs_version_found {
@@ -498,8 +494,6 @@ int rs_version_find(struct rs_service *s, struct rs_job *job, const char *word, 
 /* leaving.c */
 /** Caches a view, so that it is found by its number. */
 void rs_view_keep(struct rs_service *s, struct rs_view *view);
-/** Drops a view from the cache (its version was removed or got another storage); the next use loads it again. */
-void rs_view_forget(struct rs_service *s, uint64_t version);
 /** Keeps a view that was loaded when s->leaving.times was `loaded`; false: its version may have been dropped, or got
  *  another storage, since. */
 bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t loaded);

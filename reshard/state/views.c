@@ -424,12 +424,3 @@ void rs_job_head_was_set(struct rs_job *job, struct rs_view *head, struct rs_vie
 	rs_job_tell(job);
 }
 
-void rs_job_show(struct rs_job *job, struct rs_view *head)
-{
-	struct rs_view *old;
-
-	(void)pthread_mutex_lock(&job->state);
-	old = rs_job_set_head(job, head);
-	(void)pthread_mutex_unlock(&job->state);
-	rs_job_head_was_set(job, head, old);
-}

@@ -136,18 +136,6 @@ void rs_work_wait(struct rs_service *s, int64_t ns)
 	(void)pthread_mutex_unlock(&s->opened.lock);
 }
 
-bool rs_work_is_removed(struct rs_service *s, uint64_t blob)
-{
-	const struct rs_opened *o;
-	bool removed;
-
-	(void)pthread_mutex_lock(&s->opened.lock);
-	o = *find(s, blob);
-	removed = o && o->removed;
-	(void)pthread_mutex_unlock(&s->opened.lock);
-	return removed;
-}
-
 bool rs_work_is_open(struct rs_service *s, uint64_t blob)
 {
 	const struct rs_opened *o;

@@ -29,7 +29,7 @@ void rs_own_put(struct sc_map *map, struct rs_own *own)
 	(void)sc_map_put(map, KEY(own->blob), own); /* reserved */
 }
 
-void rs_own_drop(struct sc_map *map, uint64_t blob)
+static void own_drop(struct sc_map *map, uint64_t blob)
 {
 	struct rs_own *own = sc_map_get(map, KEY(blob));
 
@@ -181,7 +181,7 @@ int rs_tree_forget(struct rs_service *s, struct rs_job *job, uint64_t ino, struc
 	if (is)
 		rc = rs_overlay_forget(job->overlay, ino, err);
 	if (is && rc == 0 && row.data == META_OWN_DATA)
-		rs_own_drop(&job->by_blob, row.blob);
+		own_drop(&job->by_blob, row.blob);
 	rs_count_nameless(job);
 	(void)pthread_rwlock_unlock(&job->names);
 	if (is && rc == 0 && row.data == META_OWN_DATA)

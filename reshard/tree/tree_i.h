@@ -16,7 +16,6 @@ enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob);
 void rs_work_wait(struct rs_service *s, int64_t ns);
 /** Removes the file of a blob that no row has any more; an open file is removed when it is closed. */
 int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err);
-bool rs_work_is_removed(struct rs_service *s, uint64_t blob);
 
 /* --- pins.c --- */
 /** Makes a blob that is not collected as garbage until rs_unpin(), which must be called; *ret_fd is its empty file. */
@@ -70,7 +69,6 @@ struct rs_own {
 /** Makes an entry, and room for it in the map, so that rs_own_put() cannot fail.  NULL: out of memory. */
 struct rs_own *rs_own_new(struct sc_map *map, uint64_t blob, uint64_t ino);
 void rs_own_put(struct sc_map *map, struct rs_own *own);
-void rs_own_drop(struct sc_map *map, uint64_t blob);
 void rs_own_done(struct sc_map *map);
 /** Finds the number of the file that has a blob; 0: none has. */
 uint64_t rs_own_find(const struct sc_map *map, uint64_t blob);

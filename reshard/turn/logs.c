@@ -74,7 +74,9 @@ static int find_below(struct finding *f, struct sc_map *ret)
 	return rc;
 }
 
-int rs_tree_logs(struct rs_job *job, struct sc_map *ret, struct sc_arena *arena, struct sc_err *err)
+/* Finds the logs that the version has under the same names: their numbers are the keys of *ret.  Texts live in
+ * `arena`. */
+static int find_logs(struct rs_job *job, struct sc_map *ret, struct sc_arena *arena, struct sc_err *err)
 {
 	struct finding f = {.job = job, .arena = arena, .err = err};
 	int rc = job->head ? rs_tree_log_layout(job, &f.layout, err) : 0;
@@ -94,7 +96,7 @@ int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf
 {
 	struct sc_arena texts = {0};
 	struct sc_map logs = {0};
-	int rc = rs_tree_logs(job, &logs, &texts, err);
+	int rc = find_logs(job, &logs, &texts, err);
 
 	if (rc == 0)
 		rc = rs_tree_dirt_but(job, &logs, ret, names, err);
@@ -153,7 +155,7 @@ int rs_turn_find_logs(struct rs_turn *t)
 		return find_open(t);
 	if (t->by != RS_TURN_STAY && t->by != RS_TURN_BACK)
 		return 0;
-	rc = rs_tree_logs(t->job, &t->logs, &t->texts, t->err);
+	rc = find_logs(t->job, &t->logs, &t->texts, t->err);
 	if (rc == 0 && t->next == t->job->head && t->logs.nr)
 		rc = leave_closed(t);
 	return rc;

@@ -33,9 +33,6 @@ int rs_tree_dirt_but(struct rs_job *job, const struct sc_map *but, struct rs_dir
 		     struct sc_err *err);
 /** Counts in the same way, but for the logs that rs_turn_plan() lets stay (logs.c). */
 int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf *names, struct sc_err *err);
-/** Finds the logs that the version has under the same names: their numbers are the keys of *ret.  Texts live in
- *  `arena`. */
-int rs_tree_logs(struct rs_job *job, struct sc_map *ret, struct sc_arena *arena, struct sc_err *err);
 /** Names the FIFOs, sockets and devices, which no version has, in the form that rs_tree_dirt_but() has. */
 int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *err);
 

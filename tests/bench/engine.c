@@ -19,6 +19,7 @@
 #include "meta/base/log.h"
 #include "reshard/engine/engine.h"
 #include "reshard/job/service.h"
+#include "reshard/state/state_i.h"
 #include "tests/support/kinds/null_engine.h"
 
 #define FILES_MAX 4096
@@ -47,14 +48,6 @@ static int on_name(void *arg, const char *name, mode_t type)
 		return 1;
 	must(rs_view_image(s, view, *(const uint32_t *)arg, name, true, true, &im, &err), &err);
 	targets[nr_targets++].image = im;
-	return 0;
-}
-
-static int on_rank(void *arg, uint32_t rank)
-{
-	struct sc_err err;
-
-	must(rs_list(s, arg, view, rank, "", on_name, &rank, &err), &err);
 	return 0;
 }
 
@@ -120,7 +113,8 @@ int main(int argc, char **argv)
 	if (!job)
 		return 1;
 	must(rs_view_as(s, job, argv[3], &rs_form_ranks, &view, &err), &err);
-	must(rs_ranks(s, job, view, on_rank, job, &err), &err);
+	for (uint32_t rank = 0; rank < view->topo.ranks; rank++)
+		must(rs_list(s, job, view, rank, "", on_name, &rank, &err), &err);
 	for (size_t i = 0; i < nr_targets; i++) {
 		targets[i].fd = open(argv[1], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 		if (targets[i].fd < 0)

@@ -407,15 +407,6 @@ static void tell_path(struct telling *t, const char *path, int depth)
 	sc_buf_done(&below.text);
 }
 
-static int on_rank(void *arg, uint32_t rank)
-{
-	struct telling *t = arg;
-
-	t->rank = rank;
-	tell_path(t, "", 0);
-	return 0;
-}
-
 char *text_of(struct node *n, struct rs_view *view)
 {
 	struct telling *t = calloc(1, sizeof(*t));
@@ -427,7 +418,8 @@ char *text_of(struct node *n, struct rs_view *view)
 		good(rs_view_head(n->s, n->job, &of, &err), err);
 	*t = (struct telling){.n = n, .view = view, .of = of};
 	sc_buf_printf(&t->text, "topology %s\n", of->topo.text);
-	good(rs_ranks(n->s, n->job, of, on_rank, t, &err), err);
+	for (t->rank = 0; t->rank < of->topo.ranks; t->rank++)
+		tell_path(t, "", 0);
 	t->rank = RS_SHARED;
 	tell_path(t, "", 0);
 	if (!view)

@@ -248,6 +248,7 @@ void bed_back(struct bed *b, unsigned version, const struct rs_held *held)
 	struct rs_lower lower = rs_committed_lower(&to);
 	struct sc_arena texts = {0};
 	struct meta_changes rows = {0};
+	struct rs_layer *layer;
 	struct sc_err err;
 	int rc;
 
@@ -263,7 +264,8 @@ void bed_back(struct bed *b, unsigned version, const struct rs_held *held)
 	b->below.tree = to.tree;
 	b->below.floor_ns = b->clock;
 	lower = rs_committed_lower(&b->below);
-	ok(rs_overlay_swap(b->overlay, &lower, &rows, &err), &err);
+	ok(rs_overlay_layer(&rows, &layer, &err), &err);
+	rs_overlay_put(b->overlay, &lower, layer);
 	meta_changes_done(&rows);
 	sc_arena_done(&texts);
 	run("rm -rf %s && cp -a %s/v%u %s", b->real, b->top, version, b->real);
