@@ -93,6 +93,21 @@ void sc_buf_done(struct sc_buf *buf);
 int sc_vec_grow(void **at, size_t nr, size_t *room, size_t bytes);
 #define sc_vec_done(v) (sc_sys.release((v)->at), (v)->at = NULL, (v)->nr = (v)->room = 0)
 
+/** Finds the first `i` below `end` for which `holds`, an expression of `i` that is false up to a place and true from
+ *  there on; `end`: there is none.  As in sc_first(v->nr, i, v->at[i].id >= id). */
+#define sc_first(end, i, holds)                                                                    \
+	({                                                                                         \
+		size_t from_ = 0, to_ = (end);                                                     \
+		while (from_ < to_) {                                                              \
+			const size_t i = from_ + (to_ - from_) / 2;                                \
+			if (holds)                                                                 \
+				to_ = i;                                                           \
+			else                                                                       \
+				from_ = i + 1;                                                     \
+		}                                                                                  \
+		from_;                                                                             \
+	})
+
 /* --- map from byte strings to pointers; keys are borrowed and must outlive it --- */
 
 struct sc_map {

@@ -55,21 +55,14 @@ static int on_block(void *arg, sqlite3_stmt *row)
 static uint64_t renumber(void *arg, uint64_t x)
 {
 	const struct numbers *n = arg;
-	size_t lo = 0, hi = n->blocks.nr;
+	size_t behind;
 
 	if (x >= META_VIRTUAL)
 		return meta_virtual(n->job, meta_virtual_rank(x), meta_virtual_path(x));
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (n->blocks.at[mid].first <= x)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	if (lo == 0 || x - n->blocks.at[lo - 1].first >= n->blocks.at[lo - 1].nr)
+	behind = sc_first(n->blocks.nr, i, n->blocks.at[i].first > x);
+	if (behind == 0 || x - n->blocks.at[behind - 1].first >= n->blocks.at[behind - 1].nr)
 		return 0;
-	return n->blocks.at[lo - 1].to + (x - n->blocks.at[lo - 1].first);
+	return n->blocks.at[behind - 1].to + (x - n->blocks.at[behind - 1].first);
 }
 
 static int take_numbers(struct meta_catalog *c, uint64_t job, uint64_t root, struct numbers *n, struct sc_err *err)

@@ -80,17 +80,9 @@ static const struct meta_place *place_of(const struct meta_view *view, const str
 {
 	const struct meta_group *g = e->group;
 	const struct meta_variant *v = &g->variants[meta_topology_index(view->topo, g->vary, coords)];
-	uint32_t lo = 0, hi = v->nr;
+	const size_t at = sc_first(v->nr, i, v->at[i].member >= e->member);
 
-	while (lo < hi) {
-		uint32_t mid = (lo + hi) / 2;
-
-		if (v->at[mid].member < e->member)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < v->nr && v->at[lo].member == e->member ? &v->at[lo] : NULL;
+	return at < v->nr && v->at[at].member == e->member ? &v->at[at] : NULL;
 }
 
 int meta_entry_stored(const struct meta_view *view, const struct meta_entry *e,

@@ -387,19 +387,10 @@ static int table_ready(struct rs_corpus *c, struct rs_data_source *s, struct sc_
 
 /* --- samples --- */
 
+/* Finds the last source that begins at or before the sample; empty sources come before it. */
 static struct rs_data_source *source_of(const struct rs_corpus *c, uint64_t sample)
 {
-	size_t lo = 0, hi = c->nr - 1;
-
-	while (lo < hi) { /* the last source that begins at or before the sample; empty sources come before it */
-		size_t mid = lo + (hi - lo + 1) / 2;
-
-		if (c->at[mid].at_sample <= sample)
-			lo = mid;
-		else
-			hi = mid - 1;
-	}
-	return &c->at[lo];
+	return &c->at[sc_first(c->nr - 1, i, c->at[i + 1].at_sample > sample)];
 }
 
 int rs_corpus_extent(struct rs_corpus *c, uint64_t sample, uint64_t *nr, struct rs_data_extent *ret,

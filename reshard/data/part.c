@@ -210,17 +210,7 @@ struct reading {
 /* Finds the last mark at or before a value. */
 static uint64_t mark_before(const uint64_t *marks, uint64_t nr, uint64_t value)
 {
-	uint64_t lo = 0, hi = nr - 1;
-
-	while (lo < hi) {
-		uint64_t mid = lo + (hi - lo + 1) / 2;
-
-		if (marks[mid] <= value)
-			lo = mid;
-		else
-			hi = mid - 1;
-	}
-	return lo;
+	return sc_first(nr - 1, i, marks[i + 1] > value);
 }
 
 /* Finds the sample that byte `at` of the body is in; it begins at *ret_offset. */

@@ -397,18 +397,12 @@ static int add_part(struct buckets *b, const struct bucket *x, const struct para
 		    struct rs_placed_tensor *to, size_t *room)
 {
 	int rc = 0;
-	uint64_t lo = 0, hi = x->flat->nr;
+	const struct rs_placed_box *boxes = x->flat->boxes;
+	/* the first piece that ends behind the parameter's start */
+	uint64_t first = sc_first(x->flat->nr, i, boxes[i].box.off[0] + boxes[i].box.ext[0] > start);
 
-	while (lo < hi) { /* the first piece that ends behind its start */
-		const struct meta_box *box = &x->flat->boxes[(lo + hi) / 2].box;
-
-		if (box->off[0] + box->ext[0] <= start)
-			lo = (lo + hi) / 2 + 1;
-		else
-			hi = (lo + hi) / 2;
-	}
-	for (; rc == 0 && lo < x->flat->nr && x->flat->boxes[lo].box.off[0] < start + p->elements; lo++) {
-		const struct rs_placed_box *piece = &x->flat->boxes[lo];
+	for (uint64_t i = first; rc == 0 && i < x->flat->nr && boxes[i].box.off[0] < start + p->elements; i++) {
+		const struct rs_placed_box *piece = &boxes[i];
 		const uint64_t a = sc_max_u64(piece->box.off[0], start);
 		const uint64_t z = sc_min_u64(piece->box.off[0] + piece->box.ext[0], start + p->elements);
 

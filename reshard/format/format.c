@@ -262,18 +262,8 @@ int rs_format_describe(const struct rs_format_ops *format, const struct rs_wante
 
 const struct rs_piece *rs_frame_piece(const struct rs_frame *frame, uint64_t at)
 {
-	uint32_t lo = 0, hi = frame->nr;
-
 	assert(at < frame->bytes);
-	while (hi - lo > 1) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (frame->pieces[mid].at <= at)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return &frame->pieces[lo];
+	return &frame->pieces[sc_first(frame->nr - 1, i, frame->pieces[i + 1].at > at)];
 }
 
 uint64_t rs_piece_end(const struct rs_frame *frame, const struct rs_piece *piece)

@@ -49,19 +49,15 @@ static const struct meta_inode_row *row_of(const struct work *w, uint64_t ino)
 	return x ? &x->inode : NULL;
 }
 
+static uint64_t number_of(const struct meta_change *x)
+{
+	return x->kind == META_PUT_XATTR ? x->xattr.ino : x->entry.parent;
+}
+
 /* Finds the first change, from `from` to `end`, at or behind a number. */
 static size_t first_of(const struct work *w, size_t from, size_t end, uint64_t ino)
 {
-	while (from < end) {
-		size_t mid = from + (end - from) / 2;
-		const struct meta_change *x = &w->part->at[mid];
-
-		if ((x->kind == META_PUT_XATTR ? x->xattr.ino : x->entry.parent) < ino)
-			from = mid + 1;
-		else
-			end = mid;
-	}
-	return from;
+	return from + sc_first(end - from, i, number_of(&w->part->at[from + i]) >= ino);
 }
 
 static uint64_t joined(const struct work *w, uint64_t ino)

@@ -197,19 +197,12 @@ static void sort(struct inos *all)
 static int on_block(void *arg, uint64_t first, uint64_t nr, uint64_t job)
 {
 	struct making *m = arg;
-	size_t low = 0, high = m->numbers.nr;
+	size_t at;
 
 	if (job != m->job->id || first == m->job->root)
 		return 0;
-	while (low < high) {
-		size_t mid = low + (high - low) / 2;
-
-		if (m->numbers.at[mid] < first)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	if (low == m->numbers.nr || m->numbers.at[low] - first >= nr)
+	at = sc_first(m->numbers.nr, i, m->numbers.at[i] >= first);
+	if (at == m->numbers.nr || m->numbers.at[at] - first >= nr)
 		return 0;
 	return sc_vec_push(&m->part.numbers, ((struct rs_object_numbers){first, nr})) < 0 ? sc_nomem(m->err) : 0;
 }

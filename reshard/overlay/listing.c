@@ -66,15 +66,5 @@ bool rs_listing_is_old(const struct rs_overlay *o, const struct rs_listing *l)
 
 size_t rs_listing_after(const struct rs_listing *l, uint64_t offset)
 {
-	size_t lo = 0, hi = l->nr;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (l->at[mid].offset <= offset)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return sc_first(l->nr, i, l->at[i].offset > offset);
 }

@@ -153,17 +153,7 @@ static int by_parent(const void *a, const void *b)
 
 static size_t first_in(const struct rs_joined *j, uint64_t folder)
 {
-	size_t lo = 0, hi = j->entries.nr;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (j->entries.at[mid].row->parent < folder)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return sc_first(j->entries.nr, i, j->entries.at[i].row->parent >= folder);
 }
 
 static int reach(struct rs_joined *j, const struct folder *in, struct folders *more)

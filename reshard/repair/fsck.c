@@ -69,17 +69,9 @@ static int on_blob(void *arg, const struct meta_blob_row *row)
 
 static struct found *find(struct fsck *f, uint64_t id)
 {
-	size_t lo = 0, hi = f->blobs.nr;
+	const size_t at = sc_first(f->blobs.nr, i, f->blobs.at[i].id >= id);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (f->blobs.at[mid].id < id)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < f->blobs.nr && f->blobs.at[lo].id == id ? &f->blobs.at[lo] : NULL;
+	return at < f->blobs.nr && f->blobs.at[at].id == id ? &f->blobs.at[at] : NULL;
 }
 
 static void complain(struct fsck *f, struct found *b, const char *what)

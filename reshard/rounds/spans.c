@@ -38,17 +38,10 @@ void rs_spans_merge(struct rs_spans *spans)
 const struct rs_span *rs_spans_find(const struct rs_spans *spans, uint32_t peer, uint32_t file, uint64_t at)
 {
 	const struct rs_span key = {.peer = peer, .file = file, .lo = at};
-	size_t lo = 0, hi = spans->nr;
-
 	/* the first one that begins behind the byte */
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
+	const size_t next = sc_first(spans->nr, i, by_place(&spans->at[i], &key) > 0);
 
-		if (by_place(&spans->at[mid], &key) <= 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	assert(lo && spans->at[lo - 1].peer == peer && spans->at[lo - 1].file == file && at < spans->at[lo - 1].hi);
-	return &spans->at[lo - 1];
+	assert(next && spans->at[next - 1].peer == peer && spans->at[next - 1].file == file &&
+	       at < spans->at[next - 1].hi);
+	return &spans->at[next - 1];
 }

@@ -183,17 +183,9 @@ static int get_lists(struct placing *x, uint64_t job, uint64_t nr, const struct 
 static const struct rs_object_kept *find(const struct rs_object_keep *all, uint32_t rank, const char *path)
 {
 	const struct rs_object_kept key = {.rank = rank, .path = path};
-	size_t lo = 0, hi = all->nr;
+	const size_t at = sc_first(all->nr, i, by_file(&all->at[i], &key) >= 0);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (by_file(&all->at[mid], &key) < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < all->nr && all->at[lo].rank == rank && strcmp(all->at[lo].path, path) == 0 ? &all->at[lo] : NULL;
+	return at < all->nr && all->at[at].rank == rank && strcmp(all->at[at].path, path) == 0 ? &all->at[at] : NULL;
 }
 
 /* Gives the files of a set their blobs, inside the trial: 1, 0 (nobody keeps one of the files) or an error. */

@@ -287,19 +287,12 @@ struct rs_job *rs_job_of_number(struct rs_service *s, uint64_t ino)
 	if (ino & META_VIRTUAL) {
 		id = meta_virtual_job(ino);
 	} else {
-		size_t lo = 0, hi;
+		size_t behind;
 
 		(void)pthread_mutex_lock(&s->lock);
-		for (hi = s->numbers.nr; lo < hi;) {
-			size_t mid = lo + (hi - lo) / 2;
-
-			if (s->numbers.at[mid].first <= ino)
-				lo = mid + 1;
-			else
-				hi = mid;
-		}
-		if (lo && ino - s->numbers.at[lo - 1].first < s->numbers.at[lo - 1].nr)
-			id = s->numbers.at[lo - 1].job;
+		behind = sc_first(s->numbers.nr, i, s->numbers.at[i].first > ino);
+		if (behind && ino - s->numbers.at[behind - 1].first < s->numbers.at[behind - 1].nr)
+			id = s->numbers.at[behind - 1].job;
 		(void)pthread_mutex_unlock(&s->lock);
 	}
 	job = id ? rs_job_by_id(s, id) : NULL;

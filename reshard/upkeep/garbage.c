@@ -88,17 +88,9 @@ int rs_garbage_rows(struct rs_service *s, bool may_wait, bool *ret_more, struct 
 
 static bool has(const struct rs_numbers *sorted, uint64_t number)
 {
-	size_t lo = 0, hi = sorted->nr;
+	const size_t at = sc_first(sorted->nr, i, sorted->at[i] >= number);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (sorted->at[mid] < number)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < sorted->nr && sorted->at[lo] == number;
+	return at < sorted->nr && sorted->at[at] == number;
 }
 
 /*

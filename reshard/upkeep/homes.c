@@ -27,17 +27,7 @@
 /* Finds the first file of a rank in a set, or the place where it would be. */
 static size_t first_of(const struct rs_set *set, uint32_t rank)
 {
-	size_t lo = 0, hi = set->nr_blobs;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (set->blobs[mid].rank < rank)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return sc_first(set->nr_blobs, i, set->blobs[i].rank >= rank);
 }
 
 /* Tells whether this node is the home of a rank: `home=` says so, or, without it, the head is stored in files of this
