@@ -38,6 +38,33 @@ int rs_object_name_it(struct rs_object_take *t, enum meta_object_kind kind, uint
 	return rc < 0 ? rc : meta_object_put(t->s->catalog, &o, t->io.err);
 }
 
+/* Reads the text of an object, and makes rows of it: *ret_id is that with the object's name. */
+typedef int taker_fn(struct rs_object_take *t, const struct rs_object_name *name, struct rs_text *text,
+		     uint64_t *ret_id);
+
+/* Finds the row that has the name of an object, or fetches the object and makes one.  t->arena is of this object. */
+static int take(struct rs_object_take *t, enum meta_object_kind kind, const struct rs_object_name *name,
+		taker_fn *taker, uint64_t *ret_id)
+{
+	const struct sc_arena outer = t->arena;
+	struct sc_buf buf = {0};
+	struct rs_text text;
+	int rc = known(t, kind, name, ret_id);
+
+	if (rc)
+		return rc < 0 ? rc : 0;
+	t->arena = (struct sc_arena){0};
+	rc = rs_object_read(&t->io, name, &buf, &t->arena, &text);
+	if (rc == 0)
+		rc = taker(t, name, &text, ret_id);
+	if (rc == 0)
+		rc = rs_object_name_it(t, kind, *ret_id, name, 1);
+	sc_arena_done(&t->arena);
+	t->arena = outer;
+	sc_buf_done(&buf);
+	return rc;
+}
+
 /* --- blobs, layouts --- */
 
 /* Seals a file of this node that was written for the version; the gate is closed since then. */
@@ -112,58 +139,41 @@ int rs_object_topology(struct rs_object_take *t, uint64_t layout, const char *te
 	return rc;
 }
 
-int rs_object_take_layout(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+static int add_layout(struct rs_object_take *t, const struct rs_object_name *name, struct rs_text *text,
+		      uint64_t *ret_id)
 {
 	struct meta_layout *layout = NULL;
 	struct rs_object_layout l = {0};
-	struct sc_arena arena = {0};
-	struct sc_buf buf = {0};
-	struct rs_text text;
-	int rc = known(t, META_OBJECT_LAYOUT, name, ret_id);
+	int rc;
 
-	if (rc)
-		return rc < 0 ? rc : 0;
-	rc = rs_object_read(&t->io, name, &buf, &arena, &text);
-	if (rc == 0) {
-		rs_object_walk_layout(&text, &l);
-		rc = rs_object_parsed(&t->io, name, &text, "layout");
-	}
+	rs_object_walk_layout(text, &l);
+	rc = rs_object_parsed(&t->io, name, text, "layout");
 	if (rc == 0)
 		rc = meta_layout_parse(l.flat, NULL, NULL, &layout, t->io.err);
 	if (rc == 0 && strcmp(layout->flat, l.flat) != 0)
 		rc = rs_object_bad(&t->io, name, "is a layout of which the flat text is not flat");
 	if (rc == 0)
 		rc = meta_layout_put(t->s->catalog, l.source, l.flat, ret_id, t->io.err);
-	if (rc == 0)
-		rc = rs_object_name_it(t, META_OBJECT_LAYOUT, *ret_id, name, 1);
 	meta_layout_free(layout);
-	sc_arena_done(&arena);
-	sc_buf_done(&buf);
 	return rc;
+}
+
+int rs_object_take_layout(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+{
+	return take(t, META_OBJECT_LAYOUT, name, add_layout, ret_id);
 }
 
 /* --- sets --- */
 
-static int take_payload(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+static int add_payload(struct rs_object_take *t, const struct rs_object_name *name, struct rs_text *text,
+		       uint64_t *ret_id)
 {
 	struct meta_bytes payload = {0};
-	struct sc_buf buf = {0};
-	struct rs_text text;
-	int rc = known(t, META_OBJECT_PAYLOAD, name, ret_id);
+	int rc;
 
-	if (rc)
-		return rc < 0 ? rc : 0;
-	rc = rs_object_read(&t->io, name, &buf, NULL, &text);
-	if (rc == 0) {
-		rs_object_walk_payload(&text, &payload);
-		rc = rs_object_parsed(&t->io, name, &text, "payload");
-	}
-	if (rc == 0)
-		rc = meta_payload_put(t->s->catalog, payload.at, payload.nr, ret_id, t->io.err);
-	if (rc == 0)
-		rc = rs_object_name_it(t, META_OBJECT_PAYLOAD, *ret_id, name, 1);
-	sc_buf_done(&buf);
-	return rc;
+	rs_object_walk_payload(text, &payload);
+	rc = rs_object_parsed(&t->io, name, text, "payload");
+	return rc < 0 ? rc : meta_payload_put(t->s->catalog, payload.at, payload.nr, ret_id, t->io.err);
 }
 
 /* Parses the tensors of a set into its state: 0, or an error. */
@@ -240,7 +250,7 @@ static int add_files(struct rs_object_take *t, uint64_t set, const struct rs_obj
 		if (rc == 0)
 			rc = meta_path_put(c, f->path, &row.path, t->io.err);
 		if (rc == 0 && f->has_payload)
-			rc = take_payload(t, &f->payload, &row.payload);
+			rc = take(t, META_OBJECT_PAYLOAD, &f->payload, add_payload, &row.payload);
 		if (rc == 0)
 			rc = rs_object_take_blob(t, &f->blob, &row.blob);
 		if (rc == 0)
@@ -250,7 +260,7 @@ static int add_files(struct rs_object_take *t, uint64_t set, const struct rs_obj
 	return rc;
 }
 
-static int add_set(struct rs_object_take *t, const struct rs_object_set *x, uint64_t *ret_id)
+static int add_rows_of_set(struct rs_object_take *t, const struct rs_object_set *x, uint64_t *ret_id)
 {
 	struct meta_catalog *c = t->s->catalog;
 	struct meta_set_row row = {
@@ -274,31 +284,25 @@ static int add_set(struct rs_object_take *t, const struct rs_object_set *x, uint
 	return rc < 0 ? rc : meta_stale_note_set(c, *ret_id, t->io.err);
 }
 
-int rs_object_take_set(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+static int add_set(struct rs_object_take *t, const struct rs_object_name *name, struct rs_text *text, uint64_t *ret_id)
 {
 	struct rs_object_set x = {0};
-	struct sc_buf buf = {0};
-	struct rs_text text;
-	int rc = known(t, META_OBJECT_SET, name, ret_id);
+	int rc;
 
-	if (rc)
-		return rc < 0 ? rc : 0;
-	rc = rs_object_read(&t->io, name, &buf, &t->arena, &text);
+	rs_object_walk_set(text, &x);
+	rc = rs_object_parsed(&t->io, name, text, "set");
 	if (rc == 0) {
-		rs_object_walk_set(&text, &x);
-		rc = rs_object_parsed(&t->io, name, &text, "set");
-	}
-	if (rc == 0) {
-		rc = add_set(t, &x, ret_id);
+		rc = add_rows_of_set(t, &x, ret_id);
 		if (rc < 0)
 			(void)sc_wrap(t->io.err, rc, "set '%s'", x.file);
 	}
-	if (rc == 0)
-		rc = rs_object_name_it(t, META_OBJECT_SET, *ret_id, name, 1);
 	rs_object_set_done(&x);
-	sc_arena_done(&t->arena);
-	sc_buf_done(&buf);
 	return rc;
+}
+
+int rs_object_take_set(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+{
+	return take(t, META_OBJECT_SET, name, add_set, ret_id);
 }
 
 int rs_objects_take_set(struct rs_service *s, struct rs_job *job, const struct rs_object_name *name, uint32_t node,
@@ -314,7 +318,7 @@ int rs_objects_take_set(struct rs_service *s, struct rs_job *job, const struct r
 
 /* --- datasets --- */
 
-static int add_dataset(struct rs_object_take *t, const struct rs_object_dataset *d, uint64_t *ret_id)
+static int add_rows_of_dataset(struct rs_object_take *t, const struct rs_object_dataset *d, uint64_t *ret_id)
 {
 	struct meta_dataset_row row = {.name = d->name, .spec = d->spec, .form = d->form, .uid = d->uid, .gid = d->gid};
 	struct rs_data_spec spec;
@@ -338,29 +342,24 @@ static int add_dataset(struct rs_object_take *t, const struct rs_object_dataset 
 	return rc;
 }
 
-int rs_object_take_dataset(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+static int add_dataset(struct rs_object_take *t, const struct rs_object_name *name, struct rs_text *text,
+		       uint64_t *ret_id)
 {
 	struct rs_object_dataset d = {0};
-	struct sc_buf buf = {0};
-	struct rs_text text;
-	int rc = known(t, META_OBJECT_DATASET, name, ret_id);
+	int rc;
 
-	if (rc)
-		return rc < 0 ? rc : 0;
-	rc = rs_object_read(&t->io, name, &buf, &t->arena, &text);
+	rs_object_walk_dataset(text, &d);
+	rc = rs_object_parsed(&t->io, name, text, "dataset");
 	if (rc == 0) {
-		rs_object_walk_dataset(&text, &d);
-		rc = rs_object_parsed(&t->io, name, &text, "dataset");
-	}
-	if (rc == 0) {
-		rc = add_dataset(t, &d, ret_id);
+		rc = add_rows_of_dataset(t, &d, ret_id);
 		if (rc < 0)
 			(void)sc_wrap(t->io.err, rc, "dataset '%s'", d.name);
 	}
-	if (rc == 0)
-		rc = rs_object_name_it(t, META_OBJECT_DATASET, *ret_id, name, 1);
 	rs_object_dataset_done(&d);
-	sc_arena_done(&t->arena);
-	sc_buf_done(&buf);
 	return rc;
+}
+
+int rs_object_take_dataset(struct rs_object_take *t, const struct rs_object_name *name, uint64_t *ret_id)
+{
+	return take(t, META_OBJECT_DATASET, name, add_dataset, ret_id);
 }
