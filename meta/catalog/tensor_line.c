@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "meta/base/limits.h"
+#include "meta/base/text.h"
 
 void meta_tensor_line_add(struct sc_buf *buf, const struct meta_tensor_line *t)
 {
@@ -18,27 +19,8 @@ void meta_tensor_line_add(struct sc_buf *buf, const struct meta_tensor_line *t)
 		sc_buf_printf(buf, "%s%" PRIu64, k ? "," : "", t->shape.dim[k]);
 	/* the key is last: a name may hold any character but a line feed (escaped) */
 	sc_buf_add(buf, "\t", 1);
-	for (const char *p = t->key; *p; p++)
-		if (*p == '\n' || *p == '\\')
-			sc_buf_printf(buf, "\\%c", *p == '\n' ? 'n' : '\\');
-		else
-			sc_buf_add(buf, p, 1);
+	sc_buf_quoted(buf, t->key);
 	sc_buf_add(buf, "\n", 1);
-}
-
-static void unescape(char *text)
-{
-	char *to = text;
-
-	for (; *text; text++) {
-		if (*text == '\\' && text[1]) {
-			text++;
-			*to++ = *text == 'n' ? '\n' : *text;
-		} else {
-			*to++ = *text;
-		}
-	}
-	*to = 0;
 }
 
 bool meta_tensor_line_parse(char *line, struct meta_tensor_line *ret)
@@ -60,7 +42,7 @@ bool meta_tensor_line_parse(char *line, struct meta_tensor_line *ret)
 			return false;
 		ret->shape.dim[ret->shape.nr++] = strtoull(d, NULL, 10);
 	}
-	unescape(key);
+	sc_unquote(key);
 	ret->key = key;
 	ret->dtype = (enum meta_dtype)dtype;
 	ret->skew = (uint16_t)skew;
