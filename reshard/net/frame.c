@@ -262,7 +262,7 @@ uint64_t rs_pull_whole(const struct rs_pull *p)
 
 bool rs_pull_is_run(const struct rs_pull *p, uint64_t *ret_at)
 {
-	if (p->at / p->run != (p->at + p->bytes - 1) / p->run)
+	if (!rs_pull_fits(p, UINT64_MAX) || p->at / p->run != (p->at + p->bytes - 1) / p->run)
 		return false;
 	*ret_at = run_at(p, p->at / p->run) + p->at % p->run;
 	return true;

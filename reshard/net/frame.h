@@ -124,7 +124,8 @@ bool rs_frame_is_known(uint8_t kind);
 bool rs_pull_fits(const struct rs_pull *p, uint64_t bytes);
 /** Packs the p->bytes bytes for which a pull asks; the pull fits, and `tensor` is the tensor's first byte. */
 void rs_pull_gather(const struct rs_pull *p, const uint8_t *tensor, uint8_t *to);
-/** Gives the place of the bytes of a pull in their tensor, if they are one run; false: they are several. */
+/** Gives the place of the bytes of a pull in their tensor, if they are one run; false: they are several, or do not
+ *  fit. */
 bool rs_pull_is_run(const struct rs_pull *p, uint64_t *ret_at);
 /** Makes it one run of a file, and says how many bytes the whole file has.  A program that does not look for that reads
  *  the same run: it is a dimension of extent 1, with that stride. */

@@ -276,6 +276,22 @@ static void sums_that_overflow_do_not_fit(void **unused)
 	assert_false(rs_pull_fits(&p, UINT64_MAX));
 }
 
+/* Frames may say so, and a daemon asks this first of what another node asks for. */
+static void what_does_not_fit_is_no_run(void **unused)
+{
+	static const struct rs_pull pulls[] = {
+		{.run = 0, .bytes = 1},
+		{.run = 4, .bytes = 1, .nr = 1, .extent = {0}},
+		{.run = 4, .bytes = 5},
+		{.run = 8, .at = UINT64_MAX, .bytes = 2},
+		{.run = 8, .from = UINT64_MAX, .bytes = 1},
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(pulls) / sizeof(*pulls); i++)
+		assert_false(rs_pull_is_run(&pulls[i], &(uint64_t){0}));
+}
+
 /* --- sessions --- */
 
 static struct rs_session a, b;
@@ -440,6 +456,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(pulls_pack_what_a_slow_loop_packs),
 	    cmocka_unit_test(the_size_of_the_whole_changes_no_bytes),
 	    cmocka_unit_test(sums_that_overflow_do_not_fit),
+	    cmocka_unit_test(what_does_not_fit_is_no_run),
 	    cmocka_unit_test(both_speak_the_newest_that_both_know),
 	    cmocka_unit_test(only_who_knows_the_secret_gets_in),
 	    cmocka_unit_test(a_hello_sent_back_opens_nothing),
