@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "meta/base/log.h"
+#include "meta/base/thread.h"
 #include "reshard/job/control.h"
 
 /*
@@ -72,8 +73,8 @@ struct fs {
 	struct rs_service *service;
 	struct fuse_session *se;
 	struct {
-		pthread_t thread;
-		bool is_needed, is_there, stop; /* this is a node of a cluster; the thread runs; atomic */
+		struct sc_thread thread;
+		bool is_needed, stop; /* this is a node of a cluster; atomic */
 	} looker;			/* service.c */
 	uid_t uid;
 	gid_t gid;
@@ -128,7 +129,7 @@ struct fs {
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
-		pthread_t thread;
+		struct sc_thread thread;
 		bool stop;
 		struct fs_written {
 			fuse_ino_t *at;
@@ -138,8 +139,8 @@ struct fs {
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
-		pthread_t thread;
-		bool started, stop, all;
+		struct sc_thread thread;
+		bool stop, all;
 		bool is_urgent;		/* bytes may be given back */
 		bool is_busy;		/* with nodes that it has taken */
 		pthread_cond_t settled;	/* signalled when the thread is done with these nodes */
@@ -151,7 +152,7 @@ struct fs {
 	/* waiters and polls: notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_wake;
-	pthread_t notifier;
+	struct sc_thread notifier;
 	bool stop, news;
 	struct fs_waiter *waiters;
 	int ring_waiters;		/* and parked reads that hold an entry of a ring, atomic */
@@ -159,8 +160,8 @@ struct fs {
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
-		pthread_t thread;
-		bool started, stop;
+		struct sc_thread thread;
+		bool stop;
 		int nr;			/* parked, and about to be; atomic */
 		uint32_t nr_interrupted;
 		struct fs_read *parked;

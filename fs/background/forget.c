@@ -201,7 +201,7 @@ void fs_forget(struct fs *fs, fuse_ino_t ino)
 
 void fs_forget_all(struct fs *fs)
 {
-	if (!fs->forget.started || !rs_tree_any_nameless(fs->service))
+	if (!fs->forget.thread.started || !rs_tree_any_nameless(fs->service))
 		return;
 	(void)pthread_mutex_lock(&fs->forget.lock);
 	fs->forget.all = true;
@@ -211,28 +211,19 @@ void fs_forget_all(struct fs *fs)
 
 int fs_forget_start(struct fs *fs, struct sc_err *err)
 {
-	int rc;
-
 	(void)pthread_cond_init(&fs->forget.settled, NULL);
-	rc = pthread_create(&fs->forget.thread, NULL, forgetter, fs);
-
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the thread that drops what has no name");
-	(void)pthread_setname_np(fs->forget.thread, "scalai-forget");
-	fs->forget.started = true;
-	return 0;
+	return sc_thread_start(&fs->forget.thread, "scalai-forget", forgetter, fs, err);
 }
 
 void fs_forget_stop(struct fs *fs)
 {
-	if (!fs->forget.started)
+	if (!fs->forget.thread.started)
 		return;
 	(void)pthread_mutex_lock(&fs->forget.lock);
 	fs->forget.stop = true;
 	(void)pthread_cond_signal(&fs->forget.wake);
 	(void)pthread_mutex_unlock(&fs->forget.lock);
-	(void)pthread_join(fs->forget.thread, NULL);
-	fs->forget.started = false;
+	sc_thread_join(&fs->forget.thread);
 	sc_vec_done(&fs->forget.nodes);
 	sc_vec_done(&fs->forget.later);
 }

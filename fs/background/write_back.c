@@ -58,22 +58,17 @@ void fs_write_back(struct fs *fs, fuse_ino_t ino)
 
 int fs_write_back_start(struct fs *fs, struct sc_err *err)
 {
-	int rc = pthread_create(&fs->write_back.thread, NULL, write_back, fs);
-
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the thread for write-back");
-	(void)pthread_setname_np(fs->write_back.thread, "scalai-write");
-	return 0;
+	return sc_thread_start(&fs->write_back.thread, "scalai-write", write_back, fs, err);
 }
 
 void fs_write_back_stop(struct fs *fs)
 {
-	if (!fs->write_back.thread)
+	if (!fs->write_back.thread.started)
 		return;
 	(void)pthread_mutex_lock(&fs->write_back.lock);
 	fs->write_back.stop = true;
 	(void)pthread_cond_signal(&fs->write_back.wake);
 	(void)pthread_mutex_unlock(&fs->write_back.lock);
-	(void)pthread_join(fs->write_back.thread, NULL);
+	sc_thread_join(&fs->write_back.thread);
 	sc_vec_done(&fs->write_back.files);
 }

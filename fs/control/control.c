@@ -275,15 +275,13 @@ static void *long_thread(void *arg)
 static int start_long(struct long_request *l, struct sc_err *err)
 {
 	struct fs *fs = l->fs;
-	pthread_t thread;
 
 	if (__atomic_add_fetch(&fs->long_threads, 1, __ATOMIC_ACQUIRE) > FS_LONG_THREADS ||
-	    pthread_create(&thread, NULL, long_thread, l) != 0) {
+	    sc_thread_release("scalai-long", long_thread, l, err) < 0) {
 		(void)__atomic_sub_fetch(&fs->long_threads, 1, __ATOMIC_RELEASE);
 		return sc_fail(err, SC_E_BUSY, "too many commands that take long, such as verify, are running (limit "
 			       "%d); try again later", FS_LONG_THREADS);
 	}
-	(void)pthread_detach(thread);
 	return 0;
 }
 

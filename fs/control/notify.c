@@ -234,12 +234,7 @@ void fs_notify_hold(struct fs_waiter *w, uint64_t held)
 
 int fs_notify_start(struct fs *fs, struct sc_err *err)
 {
-	int rc = pthread_create(&fs->notifier, NULL, notifier, fs);
-
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the thread that answers waiting requests");
-	(void)pthread_setname_np(fs->notifier, "scalai-notify");
-	return 0;
+	return sc_thread_start(&fs->notifier, "scalai-notify", notifier, fs, err);
 }
 
 void fs_notify_stop(struct fs *fs)
@@ -248,7 +243,7 @@ void fs_notify_stop(struct fs *fs)
 	fs->stop = true;
 	(void)pthread_cond_signal(&fs->notify_wake);
 	(void)pthread_mutex_unlock(&fs->notify_lock);
-	(void)pthread_join(fs->notifier, NULL);
+	sc_thread_join(&fs->notifier);
 	while (fs->waiters) {
 		struct fs_waiter *w = fs->waiters;
 

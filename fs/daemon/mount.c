@@ -296,7 +296,7 @@ static void end(struct fs *fs, bool has_handlers)
 	while (__atomic_load_n(&fs->long_threads, __ATOMIC_ACQUIRE) ||
 	       __atomic_load_n(&fs->waiting_threads, __ATOMIC_ACQUIRE))
 		(void)usleep(1000);
-	if (fs->notifier)
+	if (fs->notifier.started)
 		fs_notify_stop(fs);
 	fs_forget_stop(fs);
 	fs_write_back_stop(fs);

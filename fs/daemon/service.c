@@ -33,20 +33,16 @@ static void *look(void *arg)
 
 void fs_service_look(struct fs *fs)
 {
-	int rc = fs->looker.is_needed ? pthread_create(&fs->looker.thread, NULL, look, fs) : 0;
+	struct sc_err err;
 
-	if (rc)
-		sc_log(SC_LOG_WARN, "cannot start the thread that looks for the end of the mount (%s), continuing "
-		       "without it: an unmount may wait for other nodes", strerror(rc));
-	fs->looker.is_there = fs->looker.is_needed && !rc;
+	if (fs->looker.is_needed && sc_thread_start(&fs->looker.thread, "scalai-look", look, fs, &err) < 0)
+		sc_log(SC_LOG_WARN, "%s, continuing without it: an unmount may wait for other nodes", err.msg);
 }
 
 void fs_service_looked(struct fs *fs)
 {
 	__atomic_store_n(&fs->looker.stop, true, __ATOMIC_RELEASE);
-	if (fs->looker.is_there)
-		(void)pthread_join(fs->looker.thread, NULL);
-	fs->looker.is_there = false;
+	sc_thread_join(&fs->looker.thread);
 }
 
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,

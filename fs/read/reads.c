@@ -227,16 +227,15 @@ static void *answer_reads(void *arg)
 
 static bool has_thread(struct fs *fs)
 {
+	struct sc_err ignored;
 	bool has;
 
 	(void)pthread_mutex_lock(&fs->reads.lock);
-	if (!fs->reads.started) {
+	if (!fs->reads.thread.started) {
 		fs->reads.told_end = &fs->reads.told;
-		fs->reads.started = pthread_create(&fs->reads.thread, NULL, answer_reads, fs) == 0;
-		if (fs->reads.started)
-			(void)pthread_setname_np(fs->reads.thread, "scalai-reads");
+		(void)sc_thread_start(&fs->reads.thread, "scalai-reads", answer_reads, fs, &ignored);
 	}
-	has = fs->reads.started;
+	has = fs->reads.thread.started;
 	(void)pthread_mutex_unlock(&fs->reads.lock);
 	return has;
 }
@@ -325,6 +324,5 @@ void fs_reads_stop(struct fs *fs)
 	fs->reads.stop = true;
 	(void)pthread_cond_signal(&fs->reads.wake);
 	(void)pthread_mutex_unlock(&fs->reads.lock);
-	if (fs->reads.started)
-		(void)pthread_join(fs->reads.thread, NULL);
+	sc_thread_join(&fs->reads.thread);
 }

@@ -38,7 +38,7 @@ struct parked {
 static struct fs_parking {
 	pthread_mutex_t lock;
 	pthread_cond_t wake, settled;
-	pthread_t runners[RUNNERS];
+	struct sc_thread runners[RUNNERS];
 	unsigned nr_runners;
 	bool stop;
 	uint64_t next_nr;
@@ -318,15 +318,10 @@ void fs_parked_opened(struct rs_job *job)
 /* Starts the runners, once.  The caller holds the lock. */
 static int start_runners(struct fs_parking *k, struct sc_err *err)
 {
-	int rc = 0;
-
-	while (!rc && k->nr_runners < RUNNERS) {
-		rc = pthread_create(&k->runners[k->nr_runners], NULL, run, k);
-		if (rc)
-			break;
-		(void)pthread_setname_np(k->runners[k->nr_runners++], "scalai-parked");
-	}
-	return k->nr_runners ? 0 : sc_fail_sys(err, rc, "cannot start the threads that serve what waits for a job");
+	while (k->nr_runners < RUNNERS &&
+	       sc_thread_start(&k->runners[k->nr_runners], "scalai-parked", run, k, err) == 0)
+		k->nr_runners++;
+	return k->nr_runners ? 0 : err->code;
 }
 
 /* Counts one more parked request (G7); fails if that would be too many. */
@@ -490,18 +485,15 @@ static void *command_thread(void *arg)
 	return NULL;
 }
 
-static int start_command(struct parked *p)
+static int start_command(struct parked *p, struct sc_err *err)
 {
 	struct fs *fs = p->fs;
-	pthread_t thread;
 	int rc;
 
 	(void)__atomic_add_fetch(&fs->waiting_threads, 1, __ATOMIC_ACQUIRE);
-	rc = pthread_create(&thread, NULL, command_thread, p);
-	if (rc)
+	rc = sc_thread_release("scalai-command", command_thread, p, err);
+	if (rc < 0)
 		(void)__atomic_sub_fetch(&fs->waiting_threads, 1, __ATOMIC_RELEASE);
-	else
-		(void)pthread_detach(thread);
 	return rc;
 }
 
@@ -532,13 +524,13 @@ int fs_order(fuse_req_t req, struct rs_job *job, struct fs_order *order, struct 
 	}
 	(void)pthread_mutex_unlock(&k->lock);
 	if (begins)
-		rc = start_command(p);
-	if (!rc)
+		rc = start_command(p, err);
+	if (rc == 0)
 		return 0;
 	fs_order_ends(job);
 	disarm(p);
 	parked_free(p);
-	return sc_fail_sys(err, rc, "cannot start a thread for the command");
+	return rc;
 }
 
 int fs_order_here(struct rs_job *job, struct sc_err *err)
@@ -560,8 +552,9 @@ int fs_order_here(struct rs_job *job, struct sc_err *err)
 void fs_order_ends(struct rs_job *job)
 {
 	struct parked *p = end_order(&parking, job);
+	struct sc_err ignored;
 
-	while (p && start_command(p) != 0) { /* there are no threads left */
+	while (p && start_command(p, &ignored) < 0) { /* there are no threads left */
 		job = p->job;
 		answer_early(p, EAGAIN);
 		p = end_order(&parking, job);
@@ -577,5 +570,5 @@ void fs_parked_stop(void)
 	(void)pthread_cond_broadcast(&k->wake);
 	(void)pthread_mutex_unlock(&k->lock);
 	for (unsigned i = 0; i < k->nr_runners; i++)
-		(void)pthread_join(k->runners[i], NULL);
+		sc_thread_join(&k->runners[i]);
 }

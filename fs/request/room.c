@@ -21,7 +21,7 @@ static bool wait_for(struct fs *fs, int64_t held_ns)
 	struct sc_turns turns = {.turn_ns = TURN_NS};
 	bool any = false;
 
-	if (!fs->forget.started)
+	if (!fs->forget.thread.started)
 		return false;
 	(void)pthread_mutex_lock(&fs->forget.lock);
 	while (!fs->forget.stop) {

@@ -422,7 +422,8 @@ static int read_written(struct commit *c)
 {
 	struct reading r = {.c = c, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = c->items.nr};
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	pthread_t threads[READERS_MAX];
+	struct sc_thread threads[READERS_MAX] = {0};
+	struct sc_err ignored;
 	size_t files = 0;
 	unsigned nr = 0;
 
@@ -430,11 +431,10 @@ static int read_written(struct commit *c)
 		files += is_read(&c->items.at[i]);
 	/* the first is this thread: there is always one */
 	for (unsigned i = 1; i < READERS_MAX && i < cores && i < files / FILES_EACH; i++)
-		if (pthread_create(&threads[nr], NULL, read_some, &r) == 0)
-			nr++;
+		nr += sc_thread_start(&threads[nr], "scalai-reader", read_some, &r, &ignored) == 0;
 	(void)read_some(&r);
 	for (unsigned i = 0; i < nr; i++)
-		(void)pthread_join(threads[i], NULL);
+		sc_thread_join(&threads[i]);
 	(void)pthread_mutex_destroy(&r.lock);
 	if (r.failed == c->items.nr)
 		return 0;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "meta/base/mem.h"
+#include "meta/base/thread.h"
 
 struct rs_child {
 	pid_t pid;
@@ -55,7 +56,6 @@ static void attend(struct rs_child *c)
 
 static void *run(void *child)
 {
-	(void)pthread_setname_np(pthread_self(), "scalai-helper");
 	attend(child);
 	return NULL;
 }
@@ -105,20 +105,6 @@ static int spawn(const char *program, const char *variable, int fd, int as, pid_
 	return rc;
 }
 
-static int start_thread(struct rs_child *c)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int rc = pthread_attr_init(&attr);
-
-	if (rc)
-		return rc;
-	(void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	rc = pthread_create(&thread, &attr, run, c);
-	(void)pthread_attr_destroy(&attr);
-	return rc;
-}
-
 int rs_child_start(const char *program, const char *variable, int fd, int as, struct rs_child **ret,
 		   struct sc_err *err)
 {
@@ -139,12 +125,12 @@ int rs_child_start(const char *program, const char *variable, int fd, int as, st
 	(void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	(void)pthread_cond_init(&c->news, &clock);
 	(void)pthread_condattr_destroy(&clock);
-	rc = start_thread(c);
-	if (rc) { /* it has not begun to listen, and ends at once */
+	rc = sc_thread_release("scalai-helper", run, c, err);
+	if (rc < 0) { /* it has not begun to listen, and ends at once */
 		rs_child_kill(c);
 		attend(c);
 		unref(c);
-		return sc_fail_sys(err, rc, "cannot start a thread that waits for '%s'", program);
+		return rc;
 	}
 	*ret = c;
 	return 0;

@@ -48,15 +48,16 @@ static void *run(void *arg)
 static void start(struct rs_crew *c)
 {
 	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	struct sc_err ignored;
 
 	(void)pthread_mutex_init(&c->lock, NULL);
 	(void)pthread_cond_init(&c->begin, NULL);
 	(void)pthread_cond_init(&c->ended, NULL);
 	c->started = true;
 	for (long i = 1; i < RS_CREW_MAX && i < cores; i++) {
-		if (pthread_create(&c->threads[c->nr], NULL, run, c) != 0)
+		if (sc_thread_start(&c->threads[c->nr], "scalai-crew", run, c, &ignored) < 0)
 			break;
-		(void)pthread_setname_np(c->threads[c->nr++], "scalai-crew");
+		c->nr++;
 	}
 }
 
@@ -92,7 +93,7 @@ void rs_crew_end(struct rs_crew *c)
 	(void)pthread_cond_broadcast(&c->begin);
 	(void)pthread_mutex_unlock(&c->lock);
 	for (unsigned i = 0; i < c->nr; i++)
-		(void)pthread_join(c->threads[i], NULL);
+		sc_thread_join(&c->threads[i]);
 	(void)pthread_cond_destroy(&c->ended);
 	(void)pthread_cond_destroy(&c->begin);
 	(void)pthread_mutex_destroy(&c->lock);

@@ -6,10 +6,9 @@
 #ifndef RS_CREW_H
 #define RS_CREW_H
 
-#include <pthread.h>
 #include <stdbool.h>
 
-#include "meta/base/err.h"
+#include "meta/base/thread.h"
 
 #define RS_CREW_MAX 8			/* with the caller */
 #define RS_CREW_PART_BYTES (1u << 20)	/* that a thread reads at once; what is not longer is read by the caller */
@@ -22,7 +21,7 @@ struct rs_crew {
 	bool started, stop;
 	pthread_mutex_t lock;
 	pthread_cond_t begin, ended;
-	pthread_t threads[RS_CREW_MAX - 1];
+	struct sc_thread threads[RS_CREW_MAX - 1];
 	unsigned nr;
 	/* the range that is being read, of which [next, end) is left, to memory of which `to` is that of `from` */
 	rs_crew_read_fn *read;

@@ -9,6 +9,7 @@
 
 #include "meta/base/log.h"
 #include "meta/base/text.h"
+#include "meta/base/thread.h"
 #include "meta/base/turns.h"
 #include "reshard/gpu/call.h"
 #include "reshard/gpu/channel.h"
@@ -37,8 +38,8 @@ struct rs_load {
 static struct loader {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	pthread_t thread;
-	bool started, stop;
+	struct sc_thread thread;
+	bool stop;
 	struct rs_load *first, **end;
 	struct rs_helper *h;
 	uint64_t life;		/* helpers so far */
@@ -480,20 +481,17 @@ static int start_loader(struct loader *l, uint8_t device, struct sc_err *err)
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&starting);
-	if (!l->started) {
+	if (!l->thread.started) {
 		*l = (struct loader){.device = device, .end = &l->first};
 		(void)pthread_mutex_init(&l->lock, NULL);
 		(void)pthread_condattr_init(&clock);
 		(void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 		(void)pthread_cond_init(&l->wake, &clock);
 		(void)pthread_condattr_destroy(&clock);
-		rc = pthread_create(&l->thread, NULL, run, l);
-		l->started = rc == 0;
-		if (rc == 0)
-			(void)pthread_setname_np(l->thread, "scalai-loads");
+		rc = sc_thread_start(&l->thread, "scalai-loads", run, l, err);
 	}
 	(void)pthread_mutex_unlock(&starting);
-	return rc ? sc_fail_sys(err, rc, "cannot start a thread for loads") : 0;
+	return rc;
 }
 
 /* --- what others call --- */
@@ -559,15 +557,14 @@ void rs_loads_stop(void)
 	for (unsigned i = 0; i < RS_POOL_PEERS_MAX; i++) {
 		struct loader *l = &loaders[i];
 
-		if (!l->started)
+		if (!l->thread.started)
 			continue;
 		(void)pthread_mutex_lock(&l->lock);
 		l->stop = true;
 		(void)pthread_cond_signal(&l->wake);
 		(void)pthread_mutex_unlock(&l->lock);
-		(void)pthread_join(l->thread, NULL);
+		sc_thread_join(&l->thread);
 		(void)pthread_cond_destroy(&l->wake);
 		(void)pthread_mutex_destroy(&l->lock);
-		l->started = false;
 	}
 }

@@ -520,17 +520,11 @@ static void *run(void *arg)
 int rs_node_start(struct rs_member *m, struct sc_err *err)
 {
 	const struct rs_act *a;
-	int rc;
 
 	meta_etcd_also(m->etcd, rs_net_fd(m->net));
 	while ((a = rs_core_next(m->core)))
 		act(m, a);
-	rc = pthread_create(&m->thread, NULL, run, m);
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the node's thread");
-	(void)pthread_setname_np(m->thread, "scalai-node");
-	m->has_thread = true;
-	return 0;
+	return sc_thread_start(&m->thread, "scalai-node", run, m, err);
 }
 
 bool rs_node_goodbye(struct rs_member *m)
@@ -550,11 +544,9 @@ void rs_node_stop(struct rs_member *m)
 {
 	struct meta_answer none = {.outcome = META_UNKNOWN};
 
-	if (m->has_thread)
-		(void)pthread_join(m->thread, NULL);
-	else if (!m->core || !m->net) /* it has ended */
+	if (!m->thread.started && (!m->core || !m->net)) /* it has ended */
 		return;
-	m->has_thread = false;
+	sc_thread_join(&m->thread);
 	(void)take_posts(m);
 	while (m->sent)
 		answer_ask(m, m->sent->id, &none);

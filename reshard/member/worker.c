@@ -570,21 +570,13 @@ static void *run(void *arg)
 
 int rs_follow_start(struct rs_member *m, struct sc_err *err)
 {
-	int rc;
-
 	m->sweeps = true; /* of the lives before, too */
-	rc = pthread_create(&m->worker, NULL, run, m);
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the thread that follows other nodes");
-	(void)pthread_setname_np(m->worker, "scalai-member");
-	m->has_worker = true;
-	return 0;
+	return sc_thread_start(&m->worker, "scalai-member", run, m, err);
 }
 
 void rs_follow_stop(struct rs_member *m)
 {
-	if (m->has_worker)
-		(void)pthread_join(m->worker, NULL);
+	sc_thread_join(&m->worker);
 	for (size_t i = 0; i < m->todo.nr; i++) {
 		sc_sys.release(m->todo.at[i].text);
 		sc_sys.release(m->todo.at[i].more);

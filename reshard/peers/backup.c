@@ -193,24 +193,15 @@ static void *run(void *arg)
 
 int rs_backup_start(struct rs_member *m, struct sc_err *err)
 {
-	int rc;
-
 	meta_etcd_saw(m->backup.etcd, meta_etcd_seen(m->etcd));
-	rc = pthread_create(&m->backup.thread, NULL, run, m);
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the thread that keeps a backup of etcd's keys");
-	(void)pthread_setname_np(m->backup.thread, "scalai-backup");
-	m->backup.has_thread = true;
-	return 0;
+	return sc_thread_start(&m->backup.thread, "scalai-backup", run, m, err);
 }
 
 void rs_backup_stop(struct rs_member *m)
 {
-	if (m->backup.has_thread) {
+	if (m->backup.thread.started)
 		meta_etcd_wake(m->backup.etcd);
-		(void)pthread_join(m->backup.thread, NULL);
-	}
-	m->backup.has_thread = false;
+	sc_thread_join(&m->backup.thread);
 	meta_etcd_free(m->backup.etcd);
 	m->backup.etcd = NULL;
 }

@@ -172,8 +172,7 @@ struct rs_member {
 	} joined;
 	struct {			/* the thread that follows all keys of the cluster, with a client of its own */
 		struct meta_etcd *etcd;
-		pthread_t thread;
-		bool has_thread;
+		struct sc_thread thread;
 	} backup;
 	struct {			/* numbers of files that this life may give: the worker's, once it runs */
 		struct meta_bound_value is;	/* of etcd, as of revision `mod` */
@@ -190,8 +189,7 @@ struct rs_member {
 	struct meta_etcd *etcd;
 	struct rs_net *net;
 	struct rs_landings *landings;
-	pthread_t thread, worker;
-	bool has_thread, has_worker;
+	struct sc_thread thread, worker;
 
 	pthread_mutex_t lock;		/* of all below */
 	pthread_cond_t changed;

@@ -16,7 +16,7 @@ bool rs_worker_is_called(struct rs_service *s)
 	bool called;
 
 	(void)pthread_mutex_lock(&s->worker_lock);
-	called = s->has_worker && (s->stop || s->kick || (s->retry_ns && sc_now_ns() >= s->retry_ns));
+	called = s->worker.started && (s->stop || s->kick || (s->retry_ns && sc_now_ns() >= s->retry_ns));
 	(void)pthread_mutex_unlock(&s->worker_lock);
 	return called;
 }

@@ -8,6 +8,7 @@
 #include "meta/base/log.h"
 #include "meta/base/metric.h"
 #include "meta/base/text.h"
+#include "meta/base/thread.h"
 #include "meta/model/infer.h"
 #include "reshard/config/config.h"
 #include "reshard/data/corpus.h"
@@ -258,11 +259,11 @@ struct rs_service {
 	size_t nameless_objects;	/* of all jobs, atomic */
 	struct {			/* changes of working trees that are not in the catalog yet (tree/work.c) */
 		struct meta_tail *tail;
-		pthread_t thread;
+		struct sc_thread thread;
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
 		uint64_t began;		/* where it ended when the service began */
-		bool has_thread, stop;
+		bool stop;
 	} log;
 	struct {
 		size_t nr, room;
@@ -316,8 +317,8 @@ struct rs_service {
 	} opened;
 	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
 	bool no_reflink;		/* the store's file system has none; atomic */
-	pthread_t worker;
-	bool has_worker, stop, kick, works, garbage;
+	struct sc_thread worker;
+	bool stop, kick, works, garbage;
 	pthread_mutex_t worker_lock;
 	pthread_cond_t worker_wake;
 	struct rs_numbers {
@@ -340,8 +341,7 @@ struct rs_service {
 	} met;
 	int64_t retry_ns;		/* the worker's: what failed is to be tried again then; 0: nothing */
 	/* scrubber: under worker_lock, too */
-	pthread_t scrubber;
-	bool has_scrubber;
+	struct sc_thread scrubber;
 	pthread_cond_t scrub_wake;
 	int64_t scrub_every_s;		/* 0: never */
 	uint64_t scrub_rate;		/* bytes a second, 0: no limit */

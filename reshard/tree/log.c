@@ -177,26 +177,19 @@ int rs_log_open(struct rs_service *s, bool looks_only, struct sc_err *err)
 
 int rs_log_start(struct rs_service *s, struct sc_err *err)
 {
-	int rc = pthread_create(&s->log.thread, NULL, drainer, s);
-
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the thread that applies the log");
-	(void)pthread_setname_np(s->log.thread, "scalai-log");
-	s->log.has_thread = true;
-	return 0;
+	return sc_thread_start(&s->log.thread, "scalai-log", drainer, s, err);
 }
 
 void rs_log_close(struct rs_service *s)
 {
 	struct sc_err err;
 
-	if (s->log.has_thread) {
+	if (s->log.thread.started) {
 		(void)pthread_mutex_lock(&s->log.lock);
 		s->log.stop = true;
 		(void)pthread_cond_signal(&s->log.wake);
 		(void)pthread_mutex_unlock(&s->log.lock);
-		(void)pthread_join(s->log.thread, NULL);
-		s->log.has_thread = false;
+		sc_thread_join(&s->log.thread);
 	}
 	if (s->log.tail && meta_tail_drain(s->log.tail, &err) < 0)
 		sc_log(SC_LOG_ERROR, "changes of names stay in the log until the next start: %s", err.msg);

@@ -223,26 +223,24 @@ static void *flush_files(void *arg)
 
 struct writers {
 	struct writer *at;
-	pthread_t *threads;
-	bool *started;
+	struct sc_thread *threads;
 	unsigned nr;
 };
 
 /* Starts the writers from `from` on, each in a thread; runs a writer here if there is no thread for it. */
 static void start(struct writers *all, unsigned from, void *(*step)(void *))
 {
-	for (unsigned i = from; i < all->nr; i++) {
-		all->started[i] = pthread_create(&all->threads[i], NULL, step, &all->at[i]) == 0;
-		if (!all->started[i])
+	struct sc_err ignored;
+
+	for (unsigned i = from; i < all->nr; i++)
+		if (sc_thread_start(&all->threads[i], "scalai-writer", step, &all->at[i], &ignored) < 0)
 			(void)step(&all->at[i]);
-	}
 }
 
 static void join(struct writers *all, unsigned from)
 {
 	for (unsigned i = from; i < all->nr; i++)
-		if (all->started[i])
-			(void)pthread_join(all->threads[i], NULL);
+		sc_thread_join(&all->threads[i]);
 }
 
 /* Writes and flushes the files of a set; this thread writes, too, and calls `meanwhile` (may be NULL) while the disk is
@@ -271,8 +269,7 @@ int rs_materialize_files(struct rs_pass *p, struct rs_set *set, rs_meanwhile_fn 
 			    .lock = PTHREAD_MUTEX_INITIALIZER};
 	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
 	const unsigned nr = cores > 0 && cores < w.kind->threads ? (unsigned)cores : w.kind->threads;
-	struct writers all = {sc_zalloc_array(nr, sizeof(*all.at)), sc_zalloc_array(nr, sizeof(*all.threads)),
-			      sc_zalloc_array(nr, sizeof(*all.started)), nr};
+	struct writers all = {sc_zalloc_array(nr, sizeof(*all.at)), sc_zalloc_array(nr, sizeof(*all.threads)), nr};
 	int rc;
 
 	if (why_not)
@@ -280,11 +277,10 @@ int rs_materialize_files(struct rs_pass *p, struct rs_set *set, rs_meanwhile_fn 
 		       rs_config_engine(&config), why_not);
 	for (unsigned i = 0; all.at && i < nr; i++)
 		all.at[i].w = &w;
-	rc = all.at && all.threads && all.started ? run(&w, &all, meanwhile, arg) : sc_nomem(p->err);
+	rc = all.at && all.threads ? run(&w, &all, meanwhile, arg) : sc_nomem(p->err);
 	(void)pthread_mutex_destroy(&w.lock);
 	sc_sys.release(all.at);
 	sc_sys.release(all.threads);
-	sc_sys.release(all.started);
 	return rc;
 }
 

@@ -121,12 +121,5 @@ static void *scrubber(void *arg)
 
 int rs_scrub_start(struct rs_service *s, struct sc_err *err)
 {
-	int rc = s->scrub_every_s ? pthread_create(&s->scrubber, NULL, scrubber, s) : 0;
-
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the thread for scrubbing");
-	s->has_scrubber = s->scrub_every_s != 0;
-	if (s->has_scrubber)
-		(void)pthread_setname_np(s->scrubber, "scalai-scrub");
-	return 0;
+	return s->scrub_every_s ? sc_thread_start(&s->scrubber, "scalai-scrub", scrubber, s, err) : 0;
 }

@@ -313,15 +313,8 @@ static void *worker(void *arg)
 
 int rs_worker_start(struct rs_service *s, struct sc_err *err)
 {
-	int rc;
-
 	s->kick = true;
-	rc = pthread_create(&s->worker, NULL, worker, s);
-	if (rc)
-		return sc_fail_sys(err, rc, "cannot start the background worker");
-	(void)pthread_setname_np(s->worker, "scalai-worker");
-	s->has_worker = true;
-	return 0;
+	return sc_thread_start(&s->worker, "scalai-worker", worker, s, err);
 }
 
 bool rs_worker_rests(struct rs_service *s)
@@ -341,9 +334,6 @@ void rs_worker_stop(struct rs_service *s)
 	(void)pthread_cond_signal(&s->worker_wake);
 	(void)pthread_cond_signal(&s->scrub_wake);
 	(void)pthread_mutex_unlock(&s->worker_lock);
-	if (s->has_worker)
-		(void)pthread_join(s->worker, NULL);
-	if (s->has_scrubber)
-		(void)pthread_join(s->scrubber, NULL);
-	s->has_worker = s->has_scrubber = false;
+	sc_thread_join(&s->worker);
+	sc_thread_join(&s->scrubber);
 }
