@@ -4,7 +4,8 @@
 Runs the stages of tools/test, which has made all that they need: gate.py [--quick|--long] [--list] [--stage NAME]... [PATTERN]
 
 All stages run, whatever failed before; the result is the sum of all.  Stages that are side by side in stages.py run side by side,
-and say what they have to say when they end.  docs/testing.md tells what each does, and how to read what is printed.
+and say what they have to say when they end; the only one that is not behind others prints as it goes.  docs/testing.md tells what each
+does, and how to read what is printed.
 """
 import argparse
 import json
@@ -29,6 +30,7 @@ ALLOWED = ROOT / "tools/allowed-skips"
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed(?:, (\d+) skipped)?(?:, (\d+) late)?")
 SHOWN_LINES_MAX = 3000			# of what failed; the file has the rest
 READ_SECONDS = 30			# for what a program has said when it ended
+BEHIND = ["nice", "-n", "19"]		# a stage that is behind others gives them its processor
 printing = threading.RLock()	# a signal may come while we print
 
 
@@ -184,6 +186,8 @@ def run_step(lane, stage, step, outcome, log):
 		words = [*step.words, "--logbase", logbase]
 	else:
 		words = step.words
+	if stage.behind:
+		words = [*BEHIND, *words]
 	status, text = lane.run(words, stage.limit, log, {"SKIPS": str(SKIPS), **step.env})
 	failed = outcome.failed
 	if step.kind == "tests":
@@ -356,7 +360,8 @@ def main():
 		say(f"== build: ok, {outcomes[0].seconds:.0f} s")
 	for row in rows:
 		lanes = [of for lane in row if (of := [s for s in lane if s.name in wanted])]
-		threads = [threading.Thread(target=run_lane, args=(Lane(len(lanes) == 1), of, outcomes)) for of in lanes]
+		first = [of for of in lanes if not of[0].behind] or lanes
+		threads = [threading.Thread(target=run_lane, args=(Lane(first == [of]), of, outcomes)) for of in lanes]
 		for t in threads:
 			t.start()
 		for t in threads:

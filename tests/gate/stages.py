@@ -43,6 +43,7 @@ class Stage:
 	steps: list
 	limit: float = 30 * MINUTE	# of each step; what takes longer hangs
 	cannot: object = lambda: None	# why it can't run on this machine
+	behind: bool = False		# it only computes, and has what stages beside it leave of the processors
 
 
 def tests(every, *which, factor=1, at_once=CORES + 1, env=None):
@@ -94,7 +95,7 @@ def no_roots():
 	return "fresh roots of Debian: there is no mmdebstrap: apt-get install mmdebstrap"
 
 
-CLUSTER = re.compile(r"8[78]_|9")	# cases of several daemons: they wait for leases, and come last, with nothing beside them
+CLUSTER = re.compile(r"8[78]_|9")	# cases of several daemons: they wait for leases, and come last, with nothing beside them but what is behind
 LONG = re.compile(r"^# long: ", re.M)	# a mark of tests/e2e/run
 
 
@@ -107,11 +108,11 @@ def chosen(pattern, clusters):
 # --- the gate ---
 
 def gate_rows(quick, pattern):
-	"""Rows of lanes of stages: rows one after another, the lanes of one side by side."""
+	"""Rows of lanes of stages: rows one after another, the lanes of one side by side.  What is beside clusters is behind them."""
 	env = {"SCALAI_TEST_NO_TORCH": "1"} if quick else {}
 	env = {**env, "AGAIN_SECONDS": "4", "AGAIN_KILLS": "12", **{k: v for k, v in os.environ.items() if k in SIZES}}
 	e2e = [Stage(name, about, [cases(chosen(pattern, clusters), env)], 60 * MINUTE, no_mounts)
-	       for name, about, clusters in (("e2e", "scripts over real mounts", False), ("cluster", "scripts over several daemons, with nothing beside them", True))
+	       for name, about, clusters in (("e2e", "scripts over real mounts", False), ("cluster", "scripts over several daemons", True))
 	       if chosen(pattern, clusters)]
 	runner = Stage("runner", "the runner of cases sees what goes wrong", [Step("program", ["tests/e2e/selftest/run"])], 5 * MINUTE, no_mounts)
 	about = "unit, property and fault tests (address and undefined-behaviour sanitizers)"
@@ -119,17 +120,17 @@ def gate_rows(quick, pattern):
 		names = unit_names(lambda n: re.search(pattern, n), lints=True)
 		return ([[[Stage("unit", about, [tests(GATE_EVERY, *names)])]]] if names else []) + [[[s]] for s in e2e]
 	unit = Stage("unit", about, [tests(GATE_EVERY, "suite:unit", "suite:lint")])
-	nodes = Stage("nodes", "unit tests over an etcd, with nothing beside them", [tests(GATE_EVERY, "suite:cluster", at_once=1)])
-	crashes = [[
-		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)]),
-		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)]),
-	], [
+	nodes = Stage("nodes", "unit tests over an etcd", [tests(GATE_EVERY, "suite:cluster", at_once=1)])
+	crashes = [
+		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)], behind=True),
+		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)],
+		      behind=True),
 		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 20, "commit", "topology", "data"),
-						    power("--seed", SEED, "--points", 16)], cannot=no_power),
-	]]
+						    power("--seed", SEED, "--points", 16)], cannot=no_power, behind=True),
+	]
 	if quick:
 		return [[[unit]], [[e2e[0]]], [[nodes, e2e[1]]]]
-	return [[[unit]], crashes, [[runner, e2e[0]]], [[nodes, e2e[1]]]]
+	return [[[unit]], [[runner, e2e[0]]], [[nodes, e2e[1]], crashes]]
 
 
 # --- the long suite ---
