@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 from kept import check, make, save
 from nodes import Cluster, inside, run
@@ -22,7 +23,7 @@ data = cluster.work / "etcd"
 def begin():
 	cluster.etcd_up()
 	while cluster.post("/v3/kv/range", {"key": "eA=="}) is None:
-		pass
+		time.sleep(0.05)
 
 
 def etcd(source=None, copy=None):

@@ -8,20 +8,24 @@ FABRIC=ucx: nodes speak over UCX, by the libraries of .deps/ucx or the system's.
 """
 import atexit
 import base64
+import contextlib
 import errno
 import faulthandler
 import fcntl
 import hashlib
+import http.client
 import json
 import os
 import pathlib
 import shutil
 import signal
+import ssl
 import stat
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import leftovers  # noqa: E402
@@ -29,6 +33,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from waits import owed # noqa: E402
 
 NET = "10.213.7"
+CLONE_NEWNET = 0x40000000
 NOT_YET = (errno.ENOENT, errno.EHOSTDOWN)
 STOOD_STILL = ("is no member of the cluster now", "registration with etcd ended", "has not answered in time")
 UCX = pathlib.Path(__file__).resolve().parents[2] / ".deps/ucx/lib"
@@ -359,13 +364,35 @@ class Cluster:
 		return None
 
 	def post_to(self, url, path, body):
-		code = "import sys,urllib.request as u;print(u.urlopen(sys.argv[1],sys.argv[2].encode(),2,context=None).read().decode())"
-		if self.tls:
-			at = self.work / "certificates/etcd"
-			code = (f"import ssl;c=ssl.create_default_context(cafile='{at}/ca.pem');"
-				f"c.load_cert_chain('{at}/cert.pem','{at}/key.pem');" + code.replace("context=None", "context=c"))
-		r = run(*inside(self.hub), sys.executable, "-c", code, url + path, json.dumps(body), check=False)
-		return json.loads(r.stdout) if r.returncode == 0 else None
+		"""By a thread that is in the hub's namespace until it ends: a program for each question would be most of what a test costs."""
+		answer, at = [], urllib.parse.urlsplit(url)
+
+		def ask():
+			try:
+				with open(f"/run/netns/{self.hub}", "rb") as namespace:
+					if leftovers.libc.setns(namespace.fileno(), CLONE_NEWNET):
+						return
+				connection = http.client.HTTPConnection(at.hostname, at.port, timeout=2)
+				if self.tls:
+					connection = http.client.HTTPSConnection(at.hostname, at.port, timeout=2, context=self.tls_context())
+				with contextlib.closing(connection):
+					connection.request("POST", path, json.dumps(body))
+					said = connection.getresponse()
+					if said.status == 200:
+						answer.append(json.loads(said.read()))
+			except (OSError, http.client.HTTPException):
+				pass
+
+		thread = threading.Thread(target=ask)
+		thread.start()
+		thread.join()
+		return answer[0] if answer else None
+
+	def tls_context(self):
+		at = self.work / "certificates/etcd"
+		context = ssl.create_default_context(cafile=at / "ca.pem")
+		context.load_cert_chain(at / "cert.pem", at / "key.pem")
+		return context
 
 	def put(self, key, value):
 		encode = lambda text: base64.b64encode(text.encode()).decode()
