@@ -225,6 +225,15 @@ static bool is_kept_away(const struct rs_shared *j)
 	return j->job && !j->row && rs_tree_dirt(j->job, &dirt, NULL, &ignored) == 0 && dirt.nr;
 }
 
+/* Nothing is wanted of the job any more, and a command whose answer is lost can end.  Under m->lock. */
+static void has_taken(struct rs_member *m, struct rs_shared *j)
+{
+	j->wants = 0;
+	if (j->move && j->move->composed)
+		j->move->overtaken = true;
+	(void)pthread_cond_broadcast(&m->changed);
+}
+
 static void try_to_take(struct rs_member *m, struct rs_shared *j)
 {
 	const uint64_t nr = j->wants, was = rs_shared_head(m, j);
@@ -241,11 +250,10 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 	if (rc == 0) {
 		if (j->show == j->wants)
 			j->shown = j->show;
-		j->wants = 0;
-		if (j->move && j->move->composed)
-			j->move->overtaken = true;
+		has_taken(m, j);
+	} else {
+		(void)pthread_cond_broadcast(&m->changed);
 	}
-	(void)pthread_cond_broadcast(&m->changed);
 	(void)pthread_mutex_unlock(&m->lock);
 	if (rc == 0 && j->row && j->row == j->token)
 		forget(m, j);
@@ -445,11 +453,8 @@ static int take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, stru
 	if (rc < 0 || (j->job && !j->gone)) /* or it was made, or changed, since */
 		return rc;
 	(void)pthread_mutex_lock(&m->lock);
-	j->wants = 0;
 	j->stuck = (struct sc_err){0};
-	if (j->move && j->move->composed)
-		j->move->overtaken = true;
-	(void)pthread_cond_broadcast(&m->changed);
+	has_taken(m, j);
 	(void)pthread_mutex_unlock(&m->lock);
 	if (j->opens)
 		open_gate(j);

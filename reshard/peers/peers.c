@@ -196,6 +196,7 @@ int rs_peers_serve(struct rs_member *m, const struct rs_pull *p, uint8_t *to)
 	sc_cleanup(sc_closep) int fd = -1;
 	struct sc_err err;
 	uint32_t node = m->node;
+	uint64_t sealed;
 
 	if (strcmp(p->tensor, "part") == 0)
 		return rs_part_serve(m, p, to);
@@ -216,7 +217,8 @@ int rs_peers_serve(struct rs_member *m, const struct rs_pull *p, uint8_t *to)
 		return RS_CODE_NOT_HERE;
 	if (what)
 		return serve_about(m, blob, what, to);
-	if (rs_pull_whole(p) && sealed_bytes(m, blob) && sealed_bytes(m, blob) != rs_pull_whole(p))
+	sealed = rs_pull_whole(p) ? sealed_bytes(m, blob) : 0;
+	if (sealed && sealed != rs_pull_whole(p))
 		return RS_CODE_BAD; /* of a store with another history */
 	if (meta_store_open_blob(&m->s->store, blob, UINT64_MAX, &fd, &err) < 0)
 		return err.code == SC_E_DAMAGED ? RS_CODE_DAMAGED : RS_CODE_NOT_HERE;
