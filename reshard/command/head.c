@@ -118,6 +118,14 @@ int rs_head_current(struct rs_job *job, struct sc_err *err)
 	return rc;
 }
 
+int rs_head_known(struct rs_job *job, struct sc_err *err)
+{
+	struct rs_service *s = job->service;
+	const struct rs_head_ops *ops = kind(s);
+
+	return ops->known ? ops->known(s, job, err) : 0;
+}
+
 void rs_head_soon(struct rs_job *job)
 {
 	const struct rs_head_ops *ops = kind(job->service);

@@ -112,6 +112,8 @@ struct rs_head_ops {
 	/** Waits until the head in memory is the one that plain paths show.  NULL: it is.  Errors: SC_E_SYSTEM with
 	 *  EHOSTDOWN (this node does not know the head, and has waited for it). */
 	int (*current)(void *arg, struct rs_job *job, struct sc_err *err);
+	/** The same, and does not wait. */
+	int (*known)(void *arg, struct rs_job *job, struct sc_err *err);
 	/** Waits, 5 s at most, while a newer head is on its way here.  NULL: none ever is. */
 	void (*soon)(void *arg, struct rs_job *job);
 	/** Returns a time of sc_now_ns(): until then, what was looked up stays so, or rs_events.names_changed is
@@ -134,8 +136,9 @@ void rs_head_abort(struct rs_advance *a);
 int rs_head_move(struct rs_advance *a, struct sc_err *err);
 int rs_head_settle(struct rs_view *of, struct rs_view *next, struct rs_set *const *sets, struct sc_err *err);
 int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
-/** These ask the kind for `current`, `soon` and `until` (struct rs_head_ops); INT64_MAX: for ever. */
+/** These ask the kind for `current`, `known`, `soon` and `until` (struct rs_head_ops); INT64_MAX: for ever. */
 int rs_head_current(struct rs_job *job, struct sc_err *err);
+int rs_head_known(struct rs_job *job, struct sc_err *err);
 void rs_head_soon(struct rs_job *job);
 /** Asks the kind for `waits` (struct rs_head_ops). */
 bool rs_head_waits(const struct rs_service *s);

@@ -17,6 +17,14 @@
 		return rs_render_##name(who->service, job, buf, err);						\
 	}													\
 	struct rs_control
+/* of the newest version, or an error: whoever knows that there is a newer one is not told of an older one */
+#define READ_NEWEST(name)											\
+	static int read_##name(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf,		\
+			       struct sc_err *err)								\
+	{													\
+		return rs_head_known(job, err) < 0 ? err->code : rs_render_##name(who->service, job, buf, err);	\
+	}													\
+	struct rs_control
 #define WRITE(name, ...)											\
 	static int name(const struct rs_caller *who, struct rs_job *job, const char *text,			\
 			struct sc_buf *answer, uint64_t *ret_held, struct sc_err *err)			\
@@ -26,7 +34,7 @@
 	}													\
 	struct rs_control
 
-READ(topology);
+READ_NEWEST(topology);
 WRITE(write_topology, rs_job_topology(who, job, text, err));
 static const struct rs_control topology = {
 	.name = "topology", .nr = 0, .mode = 0644, .flags = RS_CTL_MOVES | RS_CTL_WAITS,
@@ -59,7 +67,7 @@ static const struct rs_control rollback = {
 	.write = write_rollback,
 };
 
-READ(versions);
+READ_NEWEST(versions);
 WRITE(write_versions, rs_job_tag(who, job, text, err));
 static const struct rs_control versions = {
 	.name = "versions", .nr = 5, .mode = 0644, .flags = RS_CTL_WAITS,

@@ -447,11 +447,14 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 		     struct sc_err *err)
 {
 	struct rs_view *head = rs_job_head(job);
+	struct sc_err why;
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&job->state);
 	sc_buf_printf(buf, "job: %s\n", job->name);
 	(void)pthread_mutex_unlock(&job->state);
+	if (rs_head_known(job, &why) < 0)
+		sc_buf_printf(buf, "current: no: %s\n", why.msg);
 	if (head) {
 		rc = status_version(head, buf, err);
 	} else {

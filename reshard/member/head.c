@@ -485,6 +485,13 @@ static int etcd_current(void *arg, struct rs_job *job, struct sc_err *err)
 	return rs_member_current(s->member, job, err);
 }
 
+static int etcd_known(void *arg, struct rs_job *job, struct sc_err *err)
+{
+	const struct rs_service *s = arg;
+
+	return rs_member_known(s->member, job, err);
+}
+
 static void etcd_soon(void *arg, struct rs_job *job)
 {
 	const struct rs_service *s = arg;
@@ -511,6 +518,7 @@ const struct rs_head_ops rs_head_etcd = {
 	.kept = rs_storage_kept,
 	.amend = etcd_amend,
 	.current = etcd_current,
+	.known = etcd_known,
 	.soon = etcd_soon,
 	.until = etcd_until,
 };

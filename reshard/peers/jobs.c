@@ -125,6 +125,19 @@ static bool is_current(struct rs_member *m, const struct rs_shared *j, int64_t *
 	return *ret_until && j->shown == nr && !j->wants;
 }
 
+/* Says why the job's head in memory is not the one that plain paths show.  Under m->lock. */
+static int not_current(const struct rs_member *m, const struct rs_shared *j, struct sc_err *err)
+{
+	if (j->stuck.code)
+		return sc_fail_sys(err, EHOSTDOWN, "this node cannot show version %" PRIu64 ": %s", j->wants,
+				   j->stuck.msg);
+	return sc_fail_sys(err, EHOSTDOWN, "this node does not know which version is the newest: %s",
+			   *m->left	 ? m->left
+			   : m->outdated ? "its program does not speak the cluster's protocol"
+			   : m->serves	 ? "another node's command is on its way; try again"
+					 : "it does not hear from etcd");
+}
+
 int rs_member_current(struct rs_member *m, struct rs_job *job, struct sc_err *err)
 {
 	const int64_t give_up = sc_now_ns() + WAIT_NS;
@@ -135,17 +148,9 @@ int rs_member_current(struct rs_member *m, struct rs_job *job, struct sc_err *er
 
 	(void)pthread_mutex_lock(&m->lock);
 	while ((j = rs_shared_wait(m, job)) && !is_current(m, j, &until)) {
-		if (j->stuck.code)
-			rc = sc_fail_sys(err, EHOSTDOWN, "this node cannot show version %" PRIu64 ": %s", j->wants,
-					 j->stuck.msg);
-		else if (m->stop || m->outdated || (m->gave_up && !m->serves) || sc_now_ns() >= give_up ||
-			 (!waits && m->waiting >= WAITING_MAX))
-			rc = sc_fail_sys(err, EHOSTDOWN, "this node does not know which version is the newest: %s",
-					 *m->left      ? m->left
-					 : m->outdated ? "its program does not speak the cluster's protocol"
-					 : m->serves ? "another node's command is on its way; try again"
-						     : "it does not hear from etcd");
-		if (rc < 0) {
+		if (j->stuck.code || m->stop || m->outdated || (m->gave_up && !m->serves) || sc_now_ns() >= give_up ||
+		    (!waits && m->waiting >= WAITING_MAX)) {
+			rc = not_current(m, j, err);
 			/* one lookup waits for it, not each folder of a path */
 			m->gave_up |= !m->serves && sc_now_ns() - m->fenced_ns >= WAIT_NS;
 			break;
@@ -159,6 +164,20 @@ int rs_member_current(struct rs_member *m, struct rs_job *job, struct sc_err *er
 	(void)pthread_mutex_unlock(&m->lock);
 	if (rc == 0 && !j)
 		rc = sc_fail_sys(err, EHOSTDOWN, "etcd has not told this node of the job yet");
+	return rc;
+}
+
+int rs_member_known(struct rs_member *m, struct rs_job *job, struct sc_err *err)
+{
+	const struct rs_shared *j;
+	int64_t until = 0;
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&m->lock);
+	j = rs_shared_find(m, job);
+	if (j && !is_current(m, j, &until))
+		rc = not_current(m, j, err);
+	(void)pthread_mutex_unlock(&m->lock);
 	return rc;
 }
 

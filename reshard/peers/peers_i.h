@@ -374,8 +374,9 @@ struct rs_shared *rs_shared_find(struct rs_member *m, const struct rs_job *job);
 struct rs_shared *rs_shared_wait(struct rs_member *m, const struct rs_job *job);
 /** Finds the job's command with this token; NULL: it has none such. */
 struct rs_move *rs_move_of(struct rs_member *m, uint64_t id, uint64_t token);
-/** As `current` and `until` of head.h. */
+/** As `current`, `known` and `until` of head.h. */
 int rs_member_current(struct rs_member *m, struct rs_job *job, struct sc_err *err);
+int rs_member_known(struct rs_member *m, struct rs_job *job, struct sc_err *err);
 int64_t rs_member_until(struct rs_member *m);
 /** As `soon` of head.h. */
 void rs_member_soon(struct rs_member *m, struct rs_job *job);

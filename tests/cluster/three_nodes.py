@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """WORK BINARY: three nodes show one namespace; each commits, writes topologies, is killed, is cut off."""
+import errno
 import json
 import os
 import random
@@ -132,6 +133,17 @@ except OSError as e:
 		except OSError as e:
 			pass
 	assert time.monotonic() - began < 10, "each lookup waits for what one has waited for in vain"  # that would be 5 s for each
+def refuses_old(node, job):
+	"""Its control files do not pass off as the newest version what others have changed."""
+	for file in ("topology", "versions"):
+		try:
+			sys.exit(f"{node.name}, which others went on without, has the {file} of an older version: {node.read(job, file)}")
+		except OSError as e:
+			assert e.errno == errno.EHOSTDOWN, e
+	assert "\ncurrent: no: " in node.read(job, "status"), node.read(job, "status")
+
+
+refuses_old(two, "gpt")
 two.wait(lambda: metric(two, "scalai_cluster_member") == 0 and metric(two, "scalai_etcd_unknown_total") > 0, 30, "its metrics say that it is cut off")
 two.cut(False)
 two.wait(lambda: "is a member\n" in two.health() + "\n", 30, "it is a member again")
@@ -140,6 +152,19 @@ assert metric(two, "scalai_cluster_fences_total") >= 1  # more where the machine
 assert metric(two, "scalai_cluster_waits_total") > 0
 all_equal(cluster, "gpt")
 topology(two, "gpt", "tp=4")
+all_equal(cluster, "gpt")
+assert "current:" not in two.read("gpt", "status"), two.read("gpt", "status")
+
+# one that is back with uncommitted files, over a version that is not the newest, says so until they are discarded
+(three.mount / "gpt/0/notes.txt").write_text("mine\n")
+three.kill()
+topology(one, "gpt", "tp=2", but=(three,))
+three.up()
+three.wait(lambda: "discard them here" in three.read("gpt", "status"), 30, "it says what is in the way")
+refuses_old(three, "gpt")
+three.must("gpt", "discard", "yes")
+three.wait(lambda: three.read("gpt", "topology") == "tp=2\n", 30, "it has the newest version")
+topology(three, "gpt", "tp=4")
 all_equal(cluster, "gpt")
 
 # the one who commits is killed at any moment: a version or none, and all agree
