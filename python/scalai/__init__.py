@@ -184,6 +184,7 @@ class Job:
         if rank == 0 and (self.status().topology or "").split() != topology.replace(",", " ").split():
             self.reshard(topology)
         barrier()
+        os.makedirs(self.folder(rank), exist_ok=True)  # a job without a version has none
         return self.status().step
 
     def commit_all(self, step: int, rank: int = 0, barrier: Callable[[], object] = _nobody, note: str = "") -> None:

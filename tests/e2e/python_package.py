@@ -50,9 +50,7 @@ job.create("mesh dp\n{P} dp=0 chunk", "dp=2")  # again: another process does so,
 s = job.status()
 assert (s.version, s.step, s.topology, s.ranks, s.copies) == (None, None, "dp=2", None, None), s
 assert not s.materialized and not s.dirty
-assert job.resume("dp=2") is None and job.versions() == []
-os.makedirs(job.folder(0), exist_ok=True)
-os.makedirs(job.folder(1), exist_ok=True)
+assert [job.resume("dp=2", r) for r in (0, 1)] == [None, None] and job.versions() == []
 write(job, 0, b"ab"), write(job, 1, b"cd")
 assert job.status().dirty and job.status().all("dirty") == ["0/model.safetensors", "1/model.safetensors"]
 assert job.commit(20, note="the first") == 1
