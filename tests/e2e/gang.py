@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of an example, as torchrun starts them, forked of a Python that has read torch."""
+import atexit
 import os
 import runpy
 import signal
@@ -14,7 +15,7 @@ import torch._dynamo  # noqa: F401  which the first optimizer reads, for two sec
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../examples")
 torch.set_num_threads(1)
-number = 0
+gangs = []
 
 
 def free_port():
@@ -27,9 +28,8 @@ class Gang:
     """`out`: for each rank the file that has what it prints."""
 
     def __init__(self, world, example, *words, launched=True):
-        global number
-        number += 1
-        self.name, self.pids, self.out, port = f"{number}-{example}", [], [], free_port()
+        gangs.append(self)
+        self.name, self.pids, self.out, port = f"{len(gangs)}-{example}", [], [], free_port()
         for rank in range(world):
             self.out.append(f"{self.name}.{rank}.log")
             pid = os.fork()
@@ -80,6 +80,13 @@ class Gang:
         for pid in self.pids:
             os.waitpid(pid, 0)
         self.pids = []
+
+
+@atexit.register
+def end_all():
+    for gang in gangs:
+        for pid in gang.pids:
+            os.kill(pid, signal.SIGKILL)
 
 
 def until(what, holds, seconds=30):
