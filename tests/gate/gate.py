@@ -30,7 +30,8 @@ ALLOWED = ROOT / "tools/allowed-skips"
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed(?:, (\d+) skipped)?(?:, (\d+) late)?")
 SHOWN_LINES_MAX = 3000			# of what failed; the file has the rest
 READ_SECONDS = 30			# for what a program has said when it ended
-BEHIND = ["nice", "-n", "19"]		# a stage that is behind others gives them its processor
+# a stage that is behind others gives them its processor; where each session has a share of its own (sched_autogroup), the session does
+BEHIND = ["sh", "-c", 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 "$@"', "sh"]
 printing = threading.RLock()	# a signal may come while we print
 
 
