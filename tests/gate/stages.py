@@ -120,7 +120,7 @@ def gate_rows(quick, pattern):
 		names = unit_names(lambda n: re.search(pattern, n), lints=True)
 		return ([[[Stage("unit", about, [tests(GATE_EVERY, *names)])]]] if names else []) + [[[s]] for s in e2e]
 	unit = Stage("unit", about, [tests(GATE_EVERY, "suite:unit", "suite:lint")])
-	nodes = Stage("nodes", "unit tests over an etcd", [tests(GATE_EVERY, "suite:cluster", at_once=1)])
+	nodes = Stage("nodes", "unit tests over an etcd", [tests(GATE_EVERY, "suite:cluster", at_once=2)])
 	crashes = [
 		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)], behind=True),
 		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)],
