@@ -70,6 +70,12 @@ def _status(text: str) -> Status:
                   number("ranks"), first.get("state") == "materialized", first.get("copies"), dirty, lines)
 
 
+def _axes(topology: str) -> Optional[List[str]]:
+    """The axes that have more than one rank.  None: no topology."""
+    words = topology.replace(",", " ").split()
+    return [axis for axis in words if not axis.endswith("=1")] if words else None
+
+
 def _nobody() -> None:
     """The barrier of one process."""
 
@@ -181,7 +187,7 @@ class Job:
         if (rank if local_rank is None else local_rank) == 0 and self.status().dirty:
             self.discard()
         barrier()
-        if rank == 0 and (self.status().topology or "").split() != topology.replace(",", " ").split():
+        if rank == 0 and _axes(self.status().topology or "") != _axes(topology):
             self.reshard(topology)
         barrier()
         os.makedirs(self.folder(rank), exist_ok=True)  # a job without a version has none

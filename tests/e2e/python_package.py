@@ -91,6 +91,10 @@ assert [(v.number, v.head, v.step, v.topology, v.made_by) for v in job.versions(
 first = job.versions()[0]
 assert first.note == "the first" and first.tag is None and first.bytes > 4
 assert job.resume("dp=4") == 40 and job.status().version == 3  # it has that topology: no version is made
+alone = scalai.Job(MOUNT, "alone")
+alone.create("use replicated", "dp=1")
+alone.resume("dp=1")
+assert alone.commit(1) == 1 and alone.resume("dp=1") == 1 and alone.status().version == 1, alone.status()
 
 # real files; versions and tags; another topology without a reshard
 job.wait()
