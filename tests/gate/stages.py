@@ -170,6 +170,13 @@ def unit_names(wanted, lints=False):
 IN_A_FOLDER = "work=$(mktemp -d /tmp/scalai-long.XXXXXX) && trap 'rm -rf \"$work\"' EXIT; export ASAN_OPTIONS=detect_leaks=0 PYTHONDONTWRITEBYTECODE=1; "
 RULES = IN_A_FOLDER + '.deps/venv/bin/python tests/cluster/rules.py "$work" build-asan/tests/scalai-rules'
 
+CHAOS = ((1, 3, 1), (2, 5, 1), (3, 3, 3), (4, 5, 3), (5, 3, 1))	# seed, nodes, servers of etcd
+
+
+def chaos(seed, nodes, etcds):
+	"""By the release build: it is the daemons that are to be busy."""
+	return Step("program", ["bash", "-c", f'{IN_A_FOLDER}.deps/venv/bin/python tests/cluster/chaos.py "$work" build/fs/scalai {seed} 1200 {nodes} {etcds}'])
+
 
 def histories(seed):
 	"""Ten times what the unit tests make, and eight turns of a real cluster, with a seed that is printed."""
@@ -217,6 +224,8 @@ def long_rows():
 		stage("rules", "real daemons miss a rule of the protocol that is taken out", Step("program", ["bash", "-c", RULES]), cannot=no_mounts),
 		stage("histories", "random histories of clusters and trees in memory, and of a real one", *histories(fresh_seed()), cannot=no_mounts),
 	]
+	found += [stage(f"chaos-{seed}", f"20 minutes of all faults at once, {nodes} nodes, {etcds} etcds, seed {seed}", chaos(seed, nodes, etcds), cannot=no_mounts)
+		  for seed, nodes, etcds in CHAOS]
 	found += [stage("threads", "the thread sanitizer under e2e cases", *tsan_steps())]
 	found += [stage(name, f"{' '.join(names)} at full size", cases(names, long_env)) for name, names in ALONE.items()]
 	rest = [c for c in CASES if not any(c in names for names in ALONE.values())]
