@@ -47,6 +47,8 @@ int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err
  *  is. */
 int rs_take_note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base,
 		 struct sc_err *err);
+/** Forgets the commit that was prepared here: its outcome is known, and taken. */
+void rs_take_forget(struct rs_member *m, struct rs_shared *j);
 /** Makes version `nr`, which the command `token` made, the head here. */
 int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t token, struct sc_err *err);
 /** Takes the rows of versions before the newest one that this node lacks, the newest first, until the core wants

@@ -337,6 +337,26 @@ static int save_head(struct rs_member *m, struct rs_view *view, struct rs_turn *
 	return meta_catalog_end(c, rc, err);
 }
 
+int rs_take_note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base, struct sc_err *err)
+{
+	int rc = meta_catalog_begin(m->s->catalog, true, err);
+
+	if (rc < 0)
+		return rc;
+	rc = meta_shared_job_prepare(m->s->catalog, j->job->id, token, base, err);
+	return meta_catalog_end(m->s->catalog, rc, err);
+}
+
+void rs_take_forget(struct rs_member *m, struct rs_shared *j)
+{
+	struct sc_err err;
+
+	j->row = 0;
+	rs_part_drop(m, j);
+	if (j->job && rs_take_note(m, j, 0, 0, &err) < 0) /* the next start asks etcd again */
+		sc_log(SC_LOG_WARN, "commit: %s, continuing", err.msg);
+}
+
 /* Makes a version whose rows are here the head; the gate is closed.  `is_mine`: the uncommitted files are those that
  * this node had prepared for this version. */
 static int show_rows(struct rs_member *m, struct rs_job *job, uint64_t id, bool is_mine, struct sc_err *err)
@@ -388,6 +408,8 @@ int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint6
 	if (rc == 0 && j->row && j->row == token) {
 		rc = rs_part_is_in(m, j, record.object, err);
 		is_mine = rc > 0;
+		if (rc == 0) /* it was made without this node, whose files are prepared for nothing now */
+			rs_take_forget(m, j);
 	}
 	if (rc >= 0)
 		rc = take_rows(m, j, record.object, nr, is_mine, &id, err);
@@ -503,14 +525,4 @@ int rs_take_missed(struct rs_member *m, struct rs_shared *j, bool *ret_more, str
 		rs_kick(m->s, true); /* their trees may be over those of versions that were dropped: files of nobody */
 	}
 	return rc;
-}
-
-int rs_take_note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base, struct sc_err *err)
-{
-	int rc = meta_catalog_begin(m->s->catalog, true, err);
-
-	if (rc < 0)
-		return rc;
-	rc = meta_shared_job_prepare(m->s->catalog, j->job->id, token, base, err);
-	return meta_catalog_end(m->s->catalog, rc, err);
 }

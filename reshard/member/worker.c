@@ -141,21 +141,11 @@ static void on_prepare(struct rs_member *m, struct rs_shared *j, const struct rs
 	rs_member_post(m, &e);
 }
 
-static void forget(struct rs_member *m, struct rs_shared *j)
-{
-	struct sc_err err;
-
-	j->row = 0;
-	rs_part_drop(m, j);
-	if (j->job && rs_take_note(m, j, 0, 0, &err) < 0) /* the next start asks etcd again */
-		sc_log(SC_LOG_WARN, "commit: %s, continuing", err.msg);
-}
-
 /* Forgets the row of a commit; if the commit has become a version, the row stays until the version is here. */
 static void on_outcome(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
 {
 	if (a->kind == RS_ACT_FORGET || !j->wants)
-		forget(m, j);
+		rs_take_forget(m, j);
 }
 
 /* --- heads --- */
@@ -169,17 +159,19 @@ static int take_prepared(struct rs_member *m, struct rs_shared *j, uint64_t head
 {
 	const uint64_t nr = j->row_base + 1;
 	uint64_t token = 0;
+	bool is_it;
 	int rc;
 
 	if (!j->row || !j->job || j->row == j->token || nr >= j->wants)
 		return 0;
 	rc = rs_version_token(m, j->id, nr, &token, err);
-	if (rc == 0 && token == j->row && nr > head)
+	is_it = rc == 0 && token == j->row;
+	if (is_it && nr > head)
 		rc = rs_take_version(m, j, nr, token, err);
-	if (rc == 0 && token == j->row)
+	if (rc == 0 && is_it)
 		j->older = nr;
 	if (rc == 0)
-		forget(m, j);
+		rs_take_forget(m, j);
 	return rc;
 }
 
@@ -256,7 +248,7 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 	}
 	(void)pthread_mutex_unlock(&m->lock);
 	if (rc == 0 && j->row && j->row == j->token)
-		forget(m, j);
+		rs_take_forget(m, j);
 	j->again.tags |= rc == 0 && j->lacks_tagged; /* maybe of this one */
 	j->again.missed |= rc == 0 && nr > was + 1;
 	if (rc == 0 && nr && j->job) {
