@@ -18,7 +18,7 @@ DEGREES = [1, 2, 3, 4, 6, 12]
 HANGS = 120
 FILE = "model.safetensors"
 UNKNOWN = {errno.ENOTCONN, errno.ECONNABORTED, errno.EINTR}
-AWAY = UNKNOWN | {errno.EHOSTDOWN, errno.EIO, errno.ENOENT, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ENOTDIR}
+AWAY = UNKNOWN | {errno.ECANCELED, errno.EHOSTDOWN, errno.EIO, errno.ENOENT, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ENOTDIR}
 
 counts = dict.fromkeys(("changes", "refused", "unknown", "reads", "put back", "faults", "largest"), 0)
 news, busy = [], {}  # what happened, the last of it; what threads wait for: (since, what)
