@@ -48,10 +48,18 @@ static int run_mount(const struct cli_args *args)
 #define UMOUNT_S 60
 #define UMOUNT_LAZY_S 1
 
+static void show_user(void *arg, const struct fs_user *user)
+{
+	char text[sizeof(user->file) * 4];
+
+	(void)fprintf(stderr, "scalai: '%s' is cut off from %s (pid %d), which uses '%s'\n", (const char *)arg,
+		      user->name, (int)user->pid, sc_shown(text, sizeof(text), user->file));
+}
+
 static int run_umount(const struct cli_args *args)
 {
 	const char *wait = cli_value(args, "wait");
-	bool lazy = cli_value(args, "l");
+	bool lazy = cli_value(args, "l"), cut = cli_value(args, "cut");
 	unsigned long wait_s = lazy ? UMOUNT_LAZY_S : UMOUNT_S;
 	char store[FS_PATH_BYTES], *end;
 	struct sc_err err;
@@ -62,7 +70,10 @@ static int run_umount(const struct cli_args *args)
 		if (*wait < '0' || *wait > '9' || *end || wait_s > 86400)
 			return cli_complain(args, "--wait %s is no number of seconds", wait);
 	}
-	rc = fs_umount(args->operands[0], lazy, store, &err);
+	if (lazy && cut)
+		return cli_complain(args, "-l and --cut do not go together");
+	rc = cut ? fs_umount_cut(args->operands[0], show_user, (void *)args->operands[0], store, &err)
+		 : fs_umount(args->operands[0], lazy, store, &err);
 	if (rc == 0 && *store)
 		rc = fs_umount_wait(store, (unsigned)wait_s, &err);
 	else
@@ -87,6 +98,7 @@ static const struct cli_option mount_options[] = {
 
 static const struct cli_option umount_options[] = {
 	{NULL, 'l', NULL, "unmount although files are in use; their users keep them until they close them"},
+	{"cut", 0, NULL, "unmount although files are in use, and name their users, who get errors from then on"},
 	{"wait", 0, "SECONDS", "wait at most so long until the daemon has left the store (default 60)"}, END};
 
 static const struct cli_option status_options[] = {
@@ -123,7 +135,7 @@ static const struct cli_command commands[] = {
 	 .usage = "[-f] [-d] [-o OPTIONS] STORE MOUNTPOINT", .operands = {"STORE", "MOUNTPOINT"}, .required = 2,
 	 .example = "scalai mount -o hold,log=/var/log/scalai.log /data/store /scalai"},
 	{.name = "umount", .summary = "Unmount a store", .run = run_umount, .options = umount_options,
-	 .usage = "[-l] [--wait SECONDS] MOUNTPOINT", .operands = {"MOUNTPOINT"}, .required = 1,
+	 .usage = "[-l|--cut] [--wait SECONDS] MOUNTPOINT", .operands = {"MOUNTPOINT"}, .required = 1,
 	 .example = "scalai umount /scalai"},
 	{.name = "status", .summary = "Show the state of a job, or of all jobs", .run = cli_status,
 	 .options = status_options, .usage = "[-m MOUNTPOINT] [-w] [JOB]", .operands = {"JOB"},

@@ -12,10 +12,8 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +23,7 @@
 #include "fs/daemon/mounts.h"
 #include "fs/handover/hold.h"
 #include "fs/handover/signals.h"
+#include "fs/handover/unit.h"
 #include "fs/open/open.h"
 #include "fs/read/read.h"
 #include "fs/request/parked.h"
@@ -92,26 +91,6 @@ static dev_t device_of(const char *mountpoint)
 		       "refused", mountpoint, err.msg);
 	fs_mounts_done(&mounts);
 	return device;
-}
-
-/* sd_notify(3) in ten lines: the unit is Type=notify. */
-static void notify_ready(void)
-{
-	const char *path = getenv("NOTIFY_SOCKET");
-	struct sockaddr_un to = {.sun_family = AF_UNIX};
-	int fd;
-
-	if (!path || strlen(path) >= sizeof(to.sun_path))
-		return;
-	memcpy(to.sun_path, path, strlen(path));
-	if (*path == '@')
-		to.sun_path[0] = 0;
-	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd >= 0) {
-		(void)sendto(fd, "READY=1", 7, MSG_NOSIGNAL, (struct sockaddr *)&to,
-			     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
-		(void)close(fd);
-	}
 }
 
 /* Refuses -o io_uring if the kernel has it off: the kernel would not refuse, but send requests by /dev/fuse. */
@@ -242,7 +221,7 @@ static void loop(struct fs *fs, const struct fs_mount_options *o, struct fuse_lo
 		become_daemon(o);
 	sc_log(SC_LOG_INFO, "'%s' is mounted at '%s'", o->store, o->mountpoint);
 	if (!o->hold)
-		notify_ready();
+		fs_unit_ready();
 	tell_parent(pipe_fd, "");
 	fs_service_look(fs); /* before signals are admitted: they are for this thread alone */
 	fs_signals_admit();
@@ -268,8 +247,12 @@ static int begin(struct fs *fs, const struct fs_mount_options *o, int fuse_fd, i
 
 	if (fuse_fd >= 0) {
 		(void)snprintf(path, sizeof(path), "/dev/fd/%d", fuse_fd);
-		return fuse_session_mount(fs->se, path) == 0 ? fs_take_over(fs, err)
-							      : sc_fail(err, SC_E_SYSTEM, "cannot take over the mount");
+		if (fuse_session_mount(fs->se, path) != 0)
+			return sc_fail(err, SC_E_SYSTEM, "cannot take over the mount");
+		rc = fs_take_over(fs, err);
+		return rc < 0 || tell_fd < 0
+			       ? rc
+			       : fs_hold_tell(tell_fd, fuse_fd, rs_service_store(fs->service)->lock, err);
 	}
 	mounting = true;
 	rc = fuse_session_mount(fs->se, o->mountpoint);
@@ -392,14 +375,26 @@ static void live(void *arg)
 	if (!x->o->foreground)
 		become_daemon(x->o);
 	sc_closep(x->pipe_fd); /* the daemon has one of its own */
-	notify_ready();
+	fs_unit_ready();
+}
+
+static bool is_mounted(void *arg)
+{
+	const struct serve *x = arg;
+
+	return fs_mount_is_there(x->o->store, x->o->mountpoint);
 }
 
 static int run(const struct fs_mount_options *o, int *pipe_fd, struct sc_err *err)
 {
 	struct serve x = {o, pipe_fd};
-	int rc = o->hold ? fs_hold(serve, live, &x, o->argv, err) : serve(&x, fs_kept_new(NULL), -1, -1, err);
+	const struct fs_hold_calls calls = {&x, serve, live, is_mounted};
+	int rc = o->hold ? fs_hold(&calls, o->argv, err) : serve(&x, fs_kept_new(NULL), -1, -1, err);
 
+	if (rc == FS_HOLD_LEFT) {
+		sc_log(SC_LOG_INFO, "'%s' is left to systemd, for the next process of the unit", o->mountpoint);
+		rc = 0;
+	}
 	if (rc == FS_HOLD_ENDED) { /* no daemon is left that would unmount */
 		sc_log(SC_LOG_INFO, "'%s' is unmounted: a signal to end came while no daemon ran", o->mountpoint);
 		rc = fs_umount_dead(o->mountpoint, 0, err);
@@ -451,6 +446,8 @@ int fs_mount(const struct fs_mount_options *o, struct sc_err *err)
 		return rc;
 	abs.store = store;
 	abs.mountpoint = mountpoint;
+	if (o->hold)
+		fs_hold_resume(fs_mount_is_there(store, mountpoint));
 	rc = open_log(&abs, err);
 	if (rc < 0)
 		return rc;

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -107,20 +108,35 @@ bool fs_mounted_is_scalai(const struct fs_mounted *m)
 	return strcmp(m->type, "fuse.scalai") == 0;
 }
 
+bool fs_mount_is_there(const char *store, const char *mountpoint)
+{
+	struct fs_mounts mounts;
+	struct sc_err ignored;
+	const struct fs_mounted *m = NULL;
+	bool found;
+
+	if (fs_mounts_read(&mounts, &ignored) == 0)
+		m = fs_mounts_find(&mounts, mountpoint);
+	found = m && fs_mounted_is_scalai(m) && strcmp(m->source, store) == 0;
+	fs_mounts_done(&mounts);
+	return found;
+}
+
 int fs_mount_path(const char *path, char ret[FS_PATH_BYTES], struct sc_err *err)
 {
 	char copy[FS_PATH_BYTES], folder[FS_PATH_BYTES], *name;
 	size_t bytes = strlen(path);
 
-	if (realpath(path, ret))
-		return 0;
-	/* what is not there yet, or is dead: where its parent is */
+	/* without the last '/', which would ask the mount itself: its daemon may be this process, in a moment */
 	while (bytes > 1 && path[bytes - 1] == '/')
 		bytes--;
 	if (bytes == 0 || bytes >= sizeof(copy))
 		return sc_fail_sys(err, bytes ? ENAMETOOLONG : ENOENT, "mount point '%s'", path);
 	memcpy(copy, path, bytes);
 	copy[bytes] = 0;
+	if (realpath(copy, ret))
+		return 0;
+	/* what is not there yet, or is dead: where its parent is */
 	name = strrchr(copy, '/');
 	name = name ? name + 1 : copy;
 	(void)snprintf(folder, sizeof(folder), "%.*s", (int)(name - copy), copy);
@@ -299,4 +315,45 @@ int fs_umount(const char *path, bool lazy, char ret_store[FS_PATH_BYTES], struct
 		(void)snprintf(ret_store, FS_PATH_BYTES, "%s", others ? "" : m->source);
 	fs_mounts_done(&mounts);
 	return rc;
+}
+
+/* Who has files of a mount open gets errors, and its daemon ends; the kernel goes on with what it passes through. */
+static int abort_connection(dev_t device, struct sc_err *err)
+{
+	char path[64];
+	int fd, n;
+
+	(void)snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/abort", minor(device));
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : (int)write(fd, "1", 1);
+	if (n != 1)
+		(void)sc_fail_sys(err, errno, "it is unmounted, but its daemon stays until its users end: '%s', which "
+				  "cuts them off", path);
+	if (fd >= 0)
+		(void)close(fd);
+	return n == 1 ? 0 : err->code;
+}
+
+int fs_umount_cut(const char *path, void (*each)(void *arg, const struct fs_user *user), void *arg,
+		  char ret_store[FS_PATH_BYTES], struct sc_err *err)
+{
+	char real[FS_PATH_BYTES];
+	struct fs_mounts mounts;
+	const struct fs_mounted *m;
+	dev_t device = 0;
+	int rc = fs_umount(path, false, ret_store, err);
+
+	if (rc != SC_E_BUSY)
+		return rc;
+	rc = fs_mount_path(path, real, err);
+	if (rc == 0)
+		rc = fs_mounts_read(&mounts, err);
+	if (rc < 0)
+		return rc;
+	m = fs_mounts_find(&mounts, real);
+	device = m ? m->device : 0;
+	fs_mounts_done(&mounts);
+	(void)fs_users_each(real, device, each, arg);
+	rc = fs_umount(path, true, ret_store, err);
+	return rc == 0 && *ret_store ? abort_connection(device, err) : rc;
 }

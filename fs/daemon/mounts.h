@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "fs/daemon/users.h"
 #include "meta/base/err.h"
 
 struct fs_mounts {
@@ -25,6 +26,8 @@ void fs_mounts_done(struct fs_mounts *mounts);
 /** Find the mount at a path, as fs_mount_path() gives it; NULL: nothing is mounted there. */
 const struct fs_mounted *fs_mounts_find(const struct fs_mounts *mounts, const char *path);
 bool fs_mounted_is_scalai(const struct fs_mounted *m);
+/** Tells whether a store is mounted at a mount point (both real paths). */
+bool fs_mount_is_there(const char *store, const char *mountpoint);
 
 #define FS_PATH_BYTES 4096
 /** Find the path of a mount point as the mount table has it; it need not exist, and its daemon may be dead. */
@@ -44,6 +47,13 @@ int fs_mount_store(const char *path, bool existing, char ret[FS_PATH_BYTES], boo
  * Errors: SC_E_COMMAND, it is no mount of scalai's; SC_E_BUSY, it is in use.
  */
 int fs_umount(const char *path, bool lazy, char ret_store[FS_PATH_BYTES], struct sc_err *err);
+
+/**
+ * Unmount one of scalai's mounts also while it is in use.  Before, `each` is called for its users, who get errors from
+ * then on.  Errors: as above.
+ */
+int fs_umount_cut(const char *path, void (*each)(void *arg, const struct fs_user *user), void *arg,
+		  char ret_store[FS_PATH_BYTES], struct sc_err *err);
 
 /** Wait until a daemon has left its store: it finishes what it was doing.  SC_E_BUSY: not within so many seconds. */
 int fs_umount_wait(const char *store, unsigned seconds, struct sc_err *err);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "fs/handover/signals.h"
+#include "fs/handover/unit.h"
 #include "meta/base/log.h"
 #include "meta/base/sys.h"
 
@@ -70,6 +72,17 @@ struct fs_kept *fs_kept_new(int *ret_fd)
 bool fs_is_held(void)
 {
 	return getenv(HELD) != NULL;
+}
+
+void fs_hold_resume(bool mounted)
+{
+	int fds[FS_UNIT_FDS];
+	char text[48];
+
+	if (fs_is_held() || !fs_unit_take(mounted, fds))
+		return;
+	(void)snprintf(text, sizeof(text), "%d %d %d", fds[FS_UNIT_FUSE], fds[FS_UNIT_KEPT], fds[FS_UNIT_LOCK]);
+	(void)setenv(HELD, text, 1);
 }
 
 /* Maps the memory that the previous program has left. */
@@ -169,12 +182,16 @@ static void receive(int from, int *ret_fuse_fd, int *ret_lock_fd)
 
 struct holder {
 	int signals;	/* signalfd: taken one by one, a signal falls into no gap between two daemons */
-	int from;	/* where the first daemon hands the mount over; -1: no more */
+	int from, tell_fd; /* where the first daemon that serves hands the mount over; -1: one has */
 	int fuse_fd;	/* -1: nothing is mounted yet */
+	int kept_fd;
 	int lock_fd;	/* of the store, which stays locked until the holder ends; -1: likewise */
 	pid_t daemon;
 	bool ends;	/* SIGTERM or SIGINT came */
 	bool upgrades;	/* SIGUSR1 came */
+	bool leaves;	/* the mount stays with systemd: U1 of unit.h */
+	const struct fs_hold_calls *calls;
+	char program[4096];
 };
 
 static int take_signals(struct sc_err *err)
@@ -209,12 +226,36 @@ static bool take_signal(struct holder *h, int *ret_status)
 	}
 	/* a signal to end is passed on to the daemon, which then unmounts */
 	h->ends = true;
-	(void)kill(h->daemon, (int)info.ssi_signo);
+	/* a program that was removed has no next process */
+	h->leaves = h->fuse_fd >= 0 && fs_unit_keeps() && access(h->program, X_OK) == 0 &&
+		    h->calls->is_mounted(h->calls->arg);
+	(void)kill(h->daemon, h->leaves ? SIGKILL : (int)info.ssi_signo);
 	return false;
 }
 
+/* The daemon serves: the first one has mounted, or that of a program that was run anew has taken over. */
+static void begin(struct holder *h)
+{
+	int fuse_fd, lock_fd;
+
+	receive(h->from, &fuse_fd, &lock_fd);
+	sc_closep(&h->from);
+	sc_closep(&h->tell_fd);
+	if (fuse_fd < 0)
+		return;
+	if (h->fuse_fd >= 0) { /* the same, once more */
+		sc_closep(&fuse_fd);
+		sc_closep(&lock_fd);
+	} else {
+		h->fuse_fd = fuse_fd;
+		h->lock_fd = lock_fd;
+	}
+	fs_unit_keep((const int[FS_UNIT_FDS]){h->fuse_fd, h->kept_fd, h->lock_fd});
+	h->calls->live(h->calls->arg);
+}
+
 /* Waits until the daemon has ended; returns its status. */
-static int attend(struct holder *h, void (*live)(void *arg), void *arg)
+static int attend(struct holder *h)
 {
 	struct pollfd fds[] = {{h->signals, POLLIN, 0}, {h->from, POLLIN, 0}};
 	int status = 0;
@@ -223,63 +264,52 @@ static int attend(struct holder *h, void (*live)(void *arg), void *arg)
 		if (poll(fds, 2, -1) < 0)
 			continue;
 		if (fds[1].revents) {
-			receive(h->from, &h->fuse_fd, &h->lock_fd);
-			sc_closep(&h->from);
+			begin(h);
 			fds[1].fd = -1;
-			if (h->fuse_fd >= 0)
-				live(arg);
 		}
 		if (fds[0].revents && take_signal(h, &status))
 			return status;
 	}
 }
 
-int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
-	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err)
+/* Never returns. */
+static void serve(struct holder *h, struct fs_kept *kept, struct sc_err *err)
 {
-	struct holder h = {.fuse_fd = -1, .lock_fd = -1, .from = -1};
-	int pair[2], kept_fd = -1, status, early = 0;
-	struct fs_kept *kept = fs_is_held() ? inherit(&h.fuse_fd, &kept_fd, &h.lock_fd)
-					  : fs_kept_new(&kept_fd);
-	char program[4096];
-	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	int rc;
 
-	if (!kept)
-		return sc_nomem(err);
-	program[n > 0 ? n : 0] = 0;
-	h.signals = take_signals(err);
-	if (h.signals < 0)
-		return h.signals;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return sc_fail_sys(err, errno, "socketpair");
-	h.from = pair[0];
+	sc_closep(&h->from);
+	sc_closep(&h->signals);
+	fs_signals_admit();
+	kept->lock_fd = h->lock_fd < 0 ? 0 : h->lock_fd;
+	rc = h->calls->serve(h->calls->arg, kept, h->fuse_fd, h->tell_fd, err);
+	(void)snprintf(kept->message, sizeof(kept->message), "%s", rc < 0 ? err->msg : "");
+	_exit(rc < 0);
+}
+
+/* Daemon after daemon; returns what fs_hold() does. */
+static int hold(struct holder *h, struct fs_kept *kept, char **argv, struct sc_err *err)
+{
+	int status, early = 0;
+
 	for (;;) {
-		h.daemon = fork();
-		if (h.daemon < 0)
+		h->daemon = fork();
+		if (h->daemon < 0)
 			return sc_fail_sys(err, errno, "the holder cannot start a daemon");
-		if (h.daemon == 0) {
-			int rc;
-
-			sc_closep(&h.from);
-			sc_closep(&h.signals);
-			fs_signals_admit();
-			kept->lock_fd = h.lock_fd < 0 ? 0 : h.lock_fd;
-			rc = serve(arg, kept, h.fuse_fd, pair[1], err);
-			(void)snprintf(kept->message, sizeof(kept->message), "%s", rc < 0 ? err->msg : "");
-			_exit(rc < 0);
-		}
-		sc_closep(&pair[1]); /* so that its end is seen */
-		status = attend(&h, live, arg);
+		if (h->daemon == 0)
+			serve(h, kept, err);
+		status = attend(h);
+		if (h->leaves)
+			return FS_HOLD_LEFT;
 		if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 			return 0;
-		if (h.ends && h.fuse_fd >= 0)
+		if (h->ends && h->fuse_fd >= 0)
 			return FS_HOLD_ENDED;
-		if (WIFEXITED(status) || h.fuse_fd < 0)
+		if (WIFEXITED(status) || h->fuse_fd < 0)
 			return sc_fail(err, SC_E_SYSTEM, "%s",
 				       *kept->message ? kept->message : "the daemon ended before the mount was live");
-		if (h.upgrades) {
-			h.upgrades = false;
-			run_anew(argv, program, h.fuse_fd, kept_fd, h.lock_fd);
+		if (h->upgrades) {
+			h->upgrades = false;
+			run_anew(argv, h->program, h->fuse_fd, h->kept_fd, h->lock_fd);
 			continue;
 		}
 		early = kept->live == kept->generation ? 0 : early + 1;
@@ -290,4 +320,27 @@ int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_
 		sc_log(SC_LOG_WARN, "the daemon was killed by signal %d, continuing with another one",
 		       WTERMSIG(status));
 	}
+}
+
+int fs_hold(const struct fs_hold_calls *calls, char **argv, struct sc_err *err)
+{
+	struct holder h = {.fuse_fd = -1, .kept_fd = -1, .lock_fd = -1, .from = -1, .tell_fd = -1,
+			   .calls = calls};
+	int pair[2], rc;
+	struct fs_kept *kept = fs_is_held() ? inherit(&h.fuse_fd, &h.kept_fd, &h.lock_fd) : fs_kept_new(&h.kept_fd);
+
+	if (!kept)
+		return sc_nomem(err);
+	(void)!readlink("/proc/self/exe", h.program, sizeof(h.program) - 1);
+	h.signals = take_signals(err);
+	if (h.signals < 0)
+		return h.signals;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return sc_fail_sys(err, errno, "socketpair");
+	h.from = pair[0];
+	h.tell_fd = pair[1];
+	rc = hold(&h, kept, argv, err);
+	if (rc != FS_HOLD_LEFT && h.lock_fd >= 0)
+		(void)flock(h.lock_fd, LOCK_UN); /* systemd has a copy, too, for some time to come */
+	return rc;
 }

@@ -101,18 +101,32 @@ struct fs_kept *fs_kept_new(int *ret_fd);
 /** Tells whether this process is a holder that ran the program anew, after SIGUSR1. */
 bool fs_is_held(void);
 
+/**
+ * Goes on with the mount that systemd has kept for this unit, if it has: afterwards fs_is_held() is true.
+ * `mounted`: is the store mounted where it shall be?
+ */
+void fs_hold_resume(bool mounted);
+
 #define FS_HOLD_ENDED 1
+#define FS_HOLD_LEFT 2
+
+struct fs_hold_calls {
+	void *arg;
+	/* of the child: fuse_fd is -1 in the first one, which mounts; it hands /dev/fuse and the store's lock over by
+	 * fs_hold_tell() if tell_fd is not -1, when it serves */
+	int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err);
+	void (*live)(void *arg);	/* once, when the first child serves */
+	bool (*is_mounted)(void *arg);	/* is the mount still there? */
+};
 
 /**
- * Runs `serve` in a child, and in a new child after each that was killed, until one ends by itself.
- * `serve(arg, kept, fuse_fd, tell_fd)`: fuse_fd is -1 in the first one, which mounts and hands /dev/fuse and the
- * store's lock over by fs_hold_tell(); then the holder calls `live`, once.  `argv`: of this program, NULL at its end.
- * SIGTERM and SIGINT are passed on to the child, which then ends by itself.
- * Returns 0, or FS_HOLD_ENDED when the child was killed meanwhile: the caller unmounts.
+ * Runs `serve` in a child, and in a new child after each that was killed, until one ends by itself.  `argv`: of this
+ * program, NULL at its end.  SIGTERM and SIGINT are passed on to the child, which then ends by itself.
+ * Returns 0; FS_HOLD_ENDED when the child was killed meanwhile: the caller unmounts; or FS_HOLD_LEFT: the signal has
+ * ended the child alone, and the mount stays with systemd.
  * Errors: those of the child.
  */
-int fs_hold(int (*serve)(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, struct sc_err *err),
-	    void (*live)(void *arg), void *arg, char **argv, struct sc_err *err);
+int fs_hold(const struct fs_hold_calls *calls, char **argv, struct sc_err *err);
 int fs_hold_tell(int tell_fd, int fuse_fd, int lock_fd, struct sc_err *err);
 
 #endif
