@@ -99,7 +99,7 @@ static const struct cli_option mount_options[] = {
 static const struct cli_option umount_options[] = {
 	{NULL, 'l', NULL, "unmount although files are in use; their users keep them until they close them"},
 	{"cut", 0, NULL, "unmount although files are in use, and name their users, who get errors from then on"},
-	{"wait", 0, "SECONDS", "wait at most so long until the daemon has left the store (default 60)"}, END};
+	{"wait", 0, "SECONDS", "wait at most so long until the daemon has left the store (60; 0: do not wait)"}, END};
 
 static const struct cli_option status_options[] = {
 	MOUNT, {"watch", 'w', NULL, "draw a progress bar until all rank files are real files"}, END};

@@ -284,9 +284,11 @@ int fs_umount_wait(const char *store, unsigned seconds, struct sc_err *err)
 	struct sigaction act = {.sa_handler = on_alarm}; /* no SA_RESTART: it interrupts the wait */
 	int rc;
 
+	if (seconds == 0)
+		return 0;
 	(void)sigaction(SIGALRM, &act, NULL);
 	(void)alarm(seconds);
-	rc = meta_store_wait_unused(store, seconds > 0, err);
+	rc = meta_store_wait_unused(store, err);
 	(void)alarm(0);
 	if (rc != SC_E_BUSY)
 		return rc;

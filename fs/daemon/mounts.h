@@ -55,7 +55,10 @@ int fs_umount(const char *path, bool lazy, char ret_store[FS_PATH_BYTES], struct
 int fs_umount_cut(const char *path, void (*each)(void *arg, const struct fs_user *user), void *arg,
 		  char ret_store[FS_PATH_BYTES], struct sc_err *err);
 
-/** Wait until a daemon has left its store: it finishes what it was doing.  SC_E_BUSY: not within so many seconds. */
+/**
+ * Wait until a daemon has left its store: it finishes what it was doing; 0 seconds: do not wait.
+ * SC_E_BUSY: not within so many seconds.
+ */
 int fs_umount_wait(const char *store, unsigned seconds, struct sc_err *err);
 
 /** Unmount one of scalai's mounts that nobody serves any more, whoever still uses it; it has this device (0: any). */

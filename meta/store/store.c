@@ -114,18 +114,17 @@ int meta_store_open(const char *path, int lock, struct meta_store *ret, struct s
 	return rc;
 }
 
-int meta_store_wait_unused(const char *path, bool may_wait, struct sc_err *err)
+int meta_store_wait_unused(const char *path, struct sc_err *err)
 {
 	sc_cleanup(sc_closep) int dir = sc_sys.openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
 	sc_cleanup(sc_closep) int lock = dir < 0 ? -1 : sc_sys.openat(dir, "lock", O_RDONLY, 0);
 
 	if (lock < 0)
 		return errno == ENOENT ? 0 : sc_fail_sys(err, errno, "store '%s': cannot open its lock file", path);
-	if (sc_sys.flock(lock, LOCK_SH | (may_wait ? 0 : LOCK_NB)) == 0)
+	if (sc_sys.flock(lock, LOCK_SH) == 0)
 		return 0;
-	return errno == EWOULDBLOCK || errno == EINTR
-		       ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by a scalai daemon", path)
-		       : sc_fail_sys(err, errno, "store '%s': cannot lock it", path);
+	return errno == EINTR ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by a scalai daemon", path)
+			      : sc_fail_sys(err, errno, "store '%s': cannot lock it", path);
 }
 
 bool meta_store_has_leases(const struct meta_store *store)

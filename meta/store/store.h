@@ -29,9 +29,9 @@ int meta_store_open(const char *path, int lock, struct meta_store *ret, struct s
 void meta_store_close(struct meta_store *store);
 /**
  * Waits until no daemon has the lock of a store; a store that does not exist has none.  Errors: SC_E_BUSY (a signal
- * came first, or it may not wait), SC_E_SYSTEM (the store can't be looked at).
+ * came first), SC_E_SYSTEM (the store can't be looked at).
  */
-int meta_store_wait_unused(const char *path, bool may_wait, struct sc_err *err);
+int meta_store_wait_unused(const char *path, struct sc_err *err);
 /** Tells whether the store's file system has leases.  Without leases, writers through a mapping cannot be detected. */
 bool meta_store_has_leases(const struct meta_store *store);
 
