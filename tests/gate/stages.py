@@ -236,6 +236,7 @@ def long_rows():
 		stage("cluster", "cases over several daemons at full size", cases([c for c in rest if CLUSTER.match(c)], long_env)),
 	]
 	found += [stage("package", "the package in a fresh root: installed, upgraded, removed, purged", Step("program", ["tests/package/run"]), cannot=no_roots)]
+	found += [stage("unit", "the unit under a real systemd: restarts, kills, reloads and upgrades break no open file", Step("program", ["tests/package/unit"]), cannot=no_roots)]
 	found += [stage("bench-small", "every case of the benchmark, small", Step("program", ["tools/bench", "--check"]), cannot=no_mounts)]
 	found += [stage("bench", "the benchmark's figures against the committed ones", Step("program", ["tools/bench", "--long"]), cannot=no_mounts)]
 	found += [stage(f"fuzz-{name}", f"an hour of hostile input for {name}",
