@@ -188,6 +188,9 @@ const struct rs_act *rs_core_next(struct rs_core *c);
 /** Returns when the core wants RS_EV_TIME at the latest. */
 int64_t rs_core_wake(const struct rs_core *c);
 
+/** Tells whether a daemon that lives is registered by this node's number, for which this one waits. */
+bool rs_core_is_taken(const struct rs_core *c, int64_t now);
+
 /** Returns the version that an open by plain path gets now (0: the job has none), and in *ret_until the time until
  *  which that may be cached; both 0: it waits, as the node may not know the head, or must not show it yet. */
 uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int64_t *ret_until);

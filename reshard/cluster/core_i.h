@@ -169,6 +169,7 @@ struct rs_core {
 	enum lease_state lease_state;
 	uint64_t lease, epoch;		/* epoch 0: not registered */
 	int64_t granted, renewed;	/* when the request was sent */
+	int64_t taken;			/* since when others' key keeps this node from registering, 0: it does not */
 	bool active;			/* this epoch is among the members */
 	bool is_fenced;			/* as the driver was told */
 

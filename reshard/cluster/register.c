@@ -28,6 +28,11 @@ bool rs_core_serves(const struct rs_core *c, int64_t now, int64_t *ret_until)
 	return now <= until;
 }
 
+bool rs_core_is_taken(const struct rs_core *c, int64_t now)
+{
+	return c->taken && now >= c->taken + 2 * c->config.times.ttl;
+}
+
 void rs_core_fence(struct rs_core *c)
 {
 	c->epoch = 0;
@@ -91,9 +96,12 @@ static void lease_answer(struct rs_core *c, const struct request *was, const str
 	if (e->outcome !=
 	    META_APPLIED) { /* another life's key is there, or nobody knows: with the lease goes what it put */
 		r->again = c->now + c->config.times.resend;
+		if (e->outcome == META_REFUSED && !c->taken)
+			c->taken = c->now;
 		return;
 	}
 	c->lease_state = LEASE_HELD;
+	c->taken = 0;
 	c->epoch = e->revision;
 	c->renewed = c->granted;
 	c->low_put = 0;

@@ -329,6 +329,7 @@ void rs_member_describe(struct rs_service *s, struct sc_buf *buf)
 		    *m->left	  ? "is no member:"
 		    : m->outdated ? "is no member: its program does not speak the cluster's protocol; use a newer one"
 		    : m->serves ? "is a member"
+		    : m->taken	? "is no member: " RS_TAKEN
 				: "is no member now: it waits for etcd");
 	if (*m->left)
 		sc_buf_line(buf, "cluster: %s", m->left);

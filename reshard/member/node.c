@@ -196,6 +196,13 @@ void rs_node_give(struct rs_member *m, const struct rs_event *e)
 	if (epoch != m->epoch)
 		rs_net_set_epoch(m->net, epoch);
 	m->epoch = epoch;
+	if (rs_core_is_taken(m->core, rs_member_now()) != m->taken) {
+		(void)pthread_mutex_lock(&m->lock);
+		m->taken = !m->taken;
+		(void)pthread_mutex_unlock(&m->lock);
+		if (m->taken)
+			sc_log(SC_LOG_ERROR, "node '%s' is no member: %s", m->name, RS_TAKEN);
+	}
 }
 
 /* --- what comes --- */

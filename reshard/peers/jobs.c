@@ -134,6 +134,7 @@ static int not_current(const struct rs_member *m, const struct rs_shared *j, str
 	return sc_fail_sys(err, EHOSTDOWN, "this node does not know which version is the newest: %s",
 			   *m->left	 ? m->left
 			   : m->outdated ? "its program does not speak the cluster's protocol"
+			   : m->taken	 ? RS_TAKEN
 			   : m->serves	 ? "another node's command is on its way; try again"
 					 : "it does not hear from etcd");
 }

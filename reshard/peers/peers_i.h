@@ -160,6 +160,9 @@ struct rs_peer {
 	char address[64], name[64];
 };
 
+/* what is said where a copy of this node's store is mounted, too */
+#define RS_TAKEN "another daemon is registered as this node, with a copy of its store: unmount one of them"
+
 struct rs_member {
 	struct rs_service *s;
 	char *cluster, *name, *listen, *domain;
@@ -199,6 +202,7 @@ struct rs_member {
 	char servers[512];		/* of etcd, for people */
 	int64_t silent_ns;		/* since when etcd has not answered, while it starts; INT64_MAX: it was said */
 	bool stop, serves;
+	bool taken;			/* another daemon is registered as this node: RS_TAKEN */
 	bool outdated;			/* it takes no part any more: the cluster speaks a protocol that this program
 					 * does not, or etcd has lost its data */
 	char left[512];			/* why; "": it is the protocol */

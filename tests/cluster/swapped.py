@@ -46,6 +46,22 @@ two.down()
 shutil.copytree(two.store, cluster.work / "older", symlinks=True)
 two.up()
 refused(cluster.work / "older", "n2", "is mounted", two.address)
+
+# and one that was mounted while its node stood still: who is registered goes on, and the other one says why it does not
+two.stop()
+one.wait(lambda: not any(line.split()[0].endswith("/2") for line in cluster.values("nodes/")), 30, "its registration ends")
+(cluster.work / "second").mkdir()
+options = f"cluster=test,node=n2,listen={three.address}:7077," + ",".join(f"etcd={url}" for url in cluster.urls)
+second = subprocess.Popen([*inside(three.namespace), binary, "mount", "-f", "-o", options, cluster.work / "older", cluster.work / "second"])
+try:
+	one.wait(lambda: "is a member\n" in (cluster.work / "second/.ctl/health").read_text(), 30, "the copy is a member")
+	two.stop(False)
+	two.wait(lambda: "another daemon is registered as this node" in two.health(), 30, "the other one says why it is none")
+	assert "another daemon is registered as this node" in two.log.read_text()
+finally:
+	second.kill()
+	second.wait()
+	run("umount", "-l", str(cluster.work / "second"))
 two.down()
 
 # other stores under its name; and nothing of it is in etcd then
