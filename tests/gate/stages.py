@@ -175,8 +175,9 @@ CHAOS = ((1, 3, 1), (2, 5, 1), (3, 3, 3), (4, 5, 3), (5, 3, 1))	# seed, nodes, s
 
 
 def chaos(seed, nodes, etcds):
-	"""By the release build: it is the daemons that are to be busy."""
-	return Step("program", ["bash", "-c", f'{IN_A_FOLDER}.deps/venv/bin/python tests/cluster/chaos.py "$work" build/fs/scalai {seed} 1200 {nodes} {etcds}'])
+	"""By the release build: it is the daemons that are to be busy.  What has gone wrong keeps its folder."""
+	return Step("program", ["bash", "-c", 'work=$(mktemp -d /tmp/scalai-chaos.XXXXXX); export PYTHONDONTWRITEBYTECODE=1; '
+		f'.deps/venv/bin/python tests/cluster/chaos.py "$work" build/fs/scalai {seed} 1200 {nodes} {etcds} || {{ echo "BAD: see $work"; exit 1; }}; rm -rf "$work"'])
 
 
 def histories(seed):
