@@ -86,7 +86,7 @@ def copy_of(node):
 def change_store(node, rng):
 	"""What is done to a store while its node is not mounted."""
 	rng.choice([put_out, Node.kill])(node)
-	what = rng.choice(["backup", "older", "older", "wiped", "swapped", "twice"] if copy_of(node).exists() else ["backup"])
+	what = rng.choice(["backup", "older", "older", "older", "wiped", "swapped", "twice"] if copy_of(node).exists() else ["backup"])
 	say(f"{node.name}: its store: {what}")
 	if what == "backup":
 		shutil.rmtree(copy_of(node), ignore_errors=True)
@@ -131,7 +131,7 @@ def part_from(node, other, on=True):
 
 
 def node_fault(node, rng):
-	what = rng.choice(["kill", "kill", "stop", "stop", "cut", "deaf", "mute", "part", "store", "store"])
+	what = rng.choice(["kill", "kill", "stop", "stop", "cut", "deaf", "mute", "part", "store", "store", "store"])
 	seconds_ = rng.choice([0.2, 1, TTL + 1, 2 * TTL])
 	say(f"{node.name}: {what} for {seconds_} s")
 	if what == "store":
