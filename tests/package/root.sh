@@ -56,6 +56,8 @@ boot_root() {
 		for d in null zero full random urandom tty fuse; do touch dev/$d && mount --bind /dev/$d dev/$d; done
 		touch dev/console
 		mkdir dev/shm dev/pts
+		mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts
+		ln -s pts/ptmx dev/ptmx
 		ln -s /proc/self/fd dev/fd
 		mount -t tmpfs -o mode=1777 tmp tmp
 		ip link set lo up
