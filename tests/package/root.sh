@@ -26,7 +26,8 @@ enter_root() {
 		cd "$PWD"
 		mount -t proc proc proc
 		mount -t tmpfs -o mode=755 dev dev
-		for d in null zero full random urandom tty fuse; do touch dev/$d && mount --bind /dev/$d dev/$d; done
+		for d in null zero full random urandom tty; do touch dev/$d && mount --bind /dev/$d dev/$d; done
+		mknod -m 666 dev/fuse c 10 229 # as udev makes it, for users who are not root, too
 		mkdir dev/shm dev/pts
 		ln -s /proc/self/fd dev/fd
 		mount -t tmpfs run run
