@@ -20,7 +20,8 @@ def local(model: Any) -> Dict[str, Any]:
     """What this rank holds of a model, by the names of the plain one: also in DDP, torch.compile and FSDP2."""
     while hasattr(model, "_orig_mod") or hasattr(model, "module"):
         model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
-    return {name: t.to_local() if hasattr(t, "to_local") else t for name, t in model.state_dict().items()}
+    return {name: t.to_local() if hasattr(t, "to_local") else t
+            for name, t in model.state_dict().items() if hasattr(t, "detach")}  # Megatron has None for some
 
 
 def save(job: Job, rank: int, state: Mapping[str, Any], file: str = MODEL) -> None:
