@@ -2,6 +2,7 @@
 """Examples that need PyTorch alone, as their heads say: examples.py MOUNT"""
 import json
 import os
+import re
 import signal
 import sys
 import urllib.error
@@ -10,7 +11,7 @@ import urllib.request
 import scalai
 import scalai.tensors
 import torch
-from gang import Gang, free_port, until
+from gang import EXAMPLES, Gang, free_port, until
 
 MOUNT = sys.argv[1]
 
@@ -18,6 +19,20 @@ MOUNT = sys.argv[1]
 def bytes_of(path):
     with open(path, "rb") as f:
         return f.read()
+
+
+def readme():
+    """The script in README.md, by 2, 3 and 1 processes."""
+    with open(os.path.join(EXAMPLES, "../README.md")) as f:
+        script = re.search(r"```python\n(.*?)```", f.read(), re.S)[1]
+    assert script.count("/mnt/scalai") == 1
+    with open("readme.py", "w") as f:
+        f.write(script.replace("/mnt/scalai", MOUNT) + "dist.destroy_process_group()\n")
+    for world in (2, 3, 1):
+        Gang(world, os.path.abspath("readme.py")).passed()
+    assert torch.equal(torch.load(f"{MOUNT}/mine/0/state.pt")["w"], torch.arange(12.) + 3)
+    assert scalai.Job(MOUNT, "mine").status().step == 3
+    print("README.md: as printed")
 
 
 def plain():
@@ -80,5 +95,6 @@ class follow:
 
 
 signal.alarm(300)
+readme()
 plain()
 elastic()

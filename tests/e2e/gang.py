@@ -29,7 +29,7 @@ class Gang:
 
     def __init__(self, world, example, *words, launched=True):
         gangs.append(self)
-        self.name, self.pids, self.out, port = f"{len(gangs)}-{example}", [], [], free_port()
+        self.name, self.pids, self.out, port = f"{len(gangs)}-{os.path.basename(example)}", [], [], free_port()
         for rank in range(world):
             self.out.append(f"{self.name}.{rank}.log")
             pid = os.fork()
@@ -44,7 +44,7 @@ class Gang:
             if world:
                 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
                                   MASTER_PORT=str(port))
-            sys.argv = [f"{EXAMPLES}/{example}", *map(str, words)]
+            sys.argv = [os.path.join(EXAMPLES, example), *map(str, words)]
             runpy.run_path(sys.argv[0], run_name="__main__")
             sys.stdout.flush()
         except BaseException:
