@@ -7,7 +7,8 @@ restart with more or fewer ranks the losses are those of a run that was never st
     torchrun --standalone --nproc-per-node=4 examples/elastic.py /mnt/scalai elastic 20     # MOUNT, JOB, steps
     torchrun --standalone --nproc-per-node=2 examples/elastic.py /mnt/scalai elastic 40
     torchrun --nnodes=1:4 --nproc-per-node=1 --max-restarts=100 --rdzv-id=elastic --rdzv-backend=c10d \\
-        --rdzv-endpoint=HOST:29400 examples/elastic.py /mnt/scalai elastic 1000     # on each machine; they come and go
+        --rdzv-endpoint=HOST:29400 --rdzv-conf=last_call_timeout=5 \\
+        examples/elastic.py /mnt/scalai elastic 1000                            # on each machine; they come and go
 
 The first agent on HOST is the last to go. Several agents on one machine need TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 (pytorch#147064). Machines that share a job are nodes of a cluster of Scalai's: docs/cluster.md.
