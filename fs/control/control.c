@@ -44,6 +44,8 @@ struct fs_control {
 	bool judged;
 	int spoilt;		/* errno of its other pieces, once one was refused or lost */
 	bool lost;		/* opened by a daemon that died: what it had written and read is not known */
+	unsigned nr_running;	/* commands in threads of their own; who ends the last one of a closed file frees it */
+	bool is_closed;
 	struct fs_poll poll;	/* its `seen`: news that `text` shows */
 };
 
@@ -94,16 +96,26 @@ void fs_control_lost(struct fs *fs, struct fs_control *c, uint64_t fh)
 		c->spoilt = EIO;
 }
 
-void fs_control_close(struct fs *fs, struct fs_control *c)
+static void control_free(struct fs_control *c)
 {
-	/* The caller was answered and has closed, while the thread that answered still holds the lock. */
-	(void)pthread_mutex_lock(&c->lock);
-	(void)pthread_mutex_unlock(&c->lock);
-	fs_poll_end(fs, &c->poll);
 	sc_buf_done(&c->text);
 	sc_buf_done(&c->document);
 	(void)pthread_mutex_destroy(&c->lock);
 	sc_sys.release(c);
+}
+
+void fs_control_close(struct fs *fs, struct fs_control *c)
+{
+	bool is_last;
+
+	fs_poll_end(fs, &c->poll);
+	/* The caller was answered and has closed, while the thread that answered still holds the lock. */
+	(void)pthread_mutex_lock(&c->lock);
+	c->is_closed = true;
+	is_last = !c->nr_running; /* else its program was killed, and its command goes on */
+	(void)pthread_mutex_unlock(&c->lock);
+	if (is_last)
+		control_free(c);
 }
 
 void fs_control_read(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t fh, size_t bytes, off_t at)
@@ -211,7 +223,10 @@ static bool waits(const struct fs *fs, const struct rs_control *row)
 static void is_over(const struct long_request *l, bool tried, int errnum)
 {
 	struct fs_control *c = l->c;
+	bool is_last;
 
+	if (l->what != COMMAND) /* the program of a document is not answered before */
+		fs_document(l->fs, l->fh, false);
 	(void)pthread_mutex_lock(&c->lock);
 	/* no other thread has written since */
 	if (tried && errnum && l->what != DOCUMENT && is_same(&l->write, &c->last))
@@ -220,18 +235,20 @@ static void is_over(const struct long_request *l, bool tried, int errnum)
 		sc_buf_done(&c->document);
 		c->spoilt = errnum;
 	}
+	is_last = !--c->nr_running && c->is_closed;
 	(void)pthread_mutex_unlock(&c->lock);
-	if (l->what != COMMAND)
-		fs_document(l->fs, l->fh, false);
+	if (is_last)
+		control_free(c);
 }
 
-/* Carries out a command in its own thread, and answers the request.  The descriptor stays open until then. */
+/* Carries out a command in its own thread.  The descriptor stays open until then, unless its program is killed. */
 static void carry_out(struct fs_order *order)
 {
 	struct long_request *l = (struct long_request *)order;
 	struct fs *fs = l->fs;
 	struct sc_err *err = &l->err;
 
+	fs_notify_runs(l->waiter, l->what == COMMAND);
 	/* it waits for writers: not for those of which there is nothing left */
 	if (waits(fs, l->c->row))
 		fs_writers_check(fs);
@@ -300,8 +317,10 @@ static int start(fuse_req_t req, struct fs *fs, struct fs_control *c, uint64_t f
 		memcpy(l->text, text, length);
 		rc = waits(fs, c->row) ? fs_order(req, c->job, &l->order, err) : start_long(l, err);
 	}
-	if (rc == 0)
+	if (rc == 0) {
+		c->nr_running++; /* under the lock, as is_over() counts it down */
 		return 0;
+	}
 	sc_sys.release(waiter);
 	sc_sys.release(l);
 	fs_command_end(command);

@@ -24,12 +24,15 @@ void fs_control_poll(fuse_req_t req, struct fs *fs, struct fs_control *c, struct
 int fs_notify_start(struct fs *fs, struct sc_err *err);
 void fs_notify_stop(struct fs *fs);
 void fs_notify_news(struct fs *fs);
-/** Parks a write of `bytes` to a control file (0: its close); one of the next two functions takes it over. */
+/** Parks a write of `bytes` to a control file (0: its close); fs_notify_hold() or fs_notify_runs() takes it over. */
 struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *job, const struct rs_control *row,
 				size_t bytes);
 /** Answers the write when rs_control_held() of its row says that `held` is over. */
 void fs_notify_hold(struct fs_waiter *w, uint64_t held);
-/** Answers the write from another thread, with `err` if it holds an error; then ends `command` (or NULL). */
+/** Begins a command that another thread carries out.  `may_go`: a program that is killed meanwhile is answered EINTR,
+ *  the command goes on, and the control file may be closed before it ends. */
+void fs_notify_runs(struct fs_waiter *w, bool may_go);
+/** Answers the write when that command is over, with `err` if it holds an error; then ends `command` (or NULL). */
 void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struct sc_err *err);
 /** What a control file's poll(2) waits for: part of the open file, used by the four below only. */
 struct fs_poll {

@@ -10,7 +10,10 @@
 #include <errno.h>
 
 #include "fs/handover/handover.h"
+#include "fs/request/parked.h"
 #include "fs/request/request.h"
+
+#define LOOK_NS INT64_C(100000000) /* how often at programs that may be killed */
 
 struct fs_waiter {
 	fuse_req_t req;
@@ -20,8 +23,12 @@ struct fs_waiter {
 	size_t bytes;
 	bool by_ring;
 	uint64_t held;			/* what it waits for: its row's */
-	bool interrupted;		/* under notify_lock */
-	bool done;			/* a long command, with this: */
+	pid_t thread;			/* the program's; 0: it stays, or cannot be seen */
+	bool runs;			/* a command in a thread of its own */
+	bool gone;			/* its program was killed and is answered; only the notifier uses it */
+	/* under notify_lock */
+	bool interrupted;
+	bool done;			/* the command, with this: */
 	struct sc_err err;
 	struct fs_command *command;	/* or NULL */
 	struct fs_waiter *next;
@@ -101,14 +108,38 @@ static void waiter_free(struct fs_waiter *w)
 	sc_sys.release(w);
 }
 
-/* Answers a parked request if its condition is met. */
-static bool answer(struct fs_waiter *w, bool interrupted)
+/* Tells whether the notifier looks if the program of a command that runs is being killed: the kernel has told of a
+ * signal; or it tells of none, as over io_uring. */
+static bool is_due(const struct fs_waiter *w, bool interrupted)
+{
+	return w->runs && !w->gone && (interrupted || w->by_ring) && w->thread;
+}
+
+/* Answers a program that is being killed, so that it ends; its command goes on. */
+static void let_go(struct fs_waiter *w)
+{
+	w->gone = fs_is_killed(w->thread);
+	if (!w->gone || fs_is_lost(w->fs, w->by_ring))
+		return;
+	fuse_req_interrupt_func(w->req, NULL, NULL);
+	(void)fuse_reply_err(w->req, EINTR);
+}
+
+/* Answers a parked request if its condition is met, and tells whether that ends it. */
+static bool answer(struct fs_waiter *w, bool interrupted, bool done)
 {
 	int rc;
 
-	if (fs_is_lost(w->fs, w->by_ring))
+	if (w->runs && !done) {
+		if (is_due(w, interrupted))
+			let_go(w);
+		return false;
+	}
+	if (w->gone && w->err.errnum)
+		fs_say_refused(w->job, w->row->name, &w->err);
+	if (w->gone || fs_is_lost(w->fs, w->by_ring))
 		return true;
-	if (w->done)
+	if (done)
 		rc = w->err.errnum ? -1 : 1;
 	else
 		rc = interrupted ? 1 : rs_control_held(w->row, w->job, w->held, &w->err);
@@ -116,7 +147,7 @@ static bool answer(struct fs_waiter *w, bool interrupted)
 		return false;
 	/* takes the request's lock: when it returns, on_interrupt neither runs nor will run */
 	fuse_req_interrupt_func(w->req, NULL, NULL);
-	if (interrupted)
+	if (interrupted && !done)
 		(void)fuse_reply_err(w->req, EINTR);
 	else if (rc < 0)
 		(void)fs_refuse(w->req, w->job, w->row->name, &w->err);
@@ -127,32 +158,46 @@ static bool answer(struct fs_waiter *w, bool interrupted)
 	return true;
 }
 
+/* Waits for news; `looks`: also until it is time to look at programs that may be killed.  The caller holds the lock. */
+static void rest(struct fs *fs, bool looks)
+{
+	const int64_t at = looks ? sc_now_ns() + LOOK_NS : 0;
+
+	while (!fs->news && !fs->stop) {
+		if (!looks)
+			(void)pthread_cond_wait(&fs->notify_wake, &fs->notify_lock);
+		else if (sc_sys.wait_until(&fs->notify_wake, &fs->notify_lock, at) == ETIMEDOUT)
+			break;
+	}
+}
+
 static void *notifier(void *arg)
 {
 	struct fs *fs = arg;
+	bool looks = false;
 
 	(void)pthread_mutex_lock(&fs->notify_lock);
 	for (;;) {
 		struct fs_waiter *all;
 
-		while (!fs->news && !fs->stop)
-			(void)pthread_cond_wait(&fs->notify_wake, &fs->notify_lock);
+		rest(fs, looks);
 		if (fs->stop)
 			break;
-		fs->news = false;
+		fs->news = looks = false;
 		wake_polls(fs);
 		all = fs->waiters;
 		fs->waiters = NULL;
 		while (all) {
 			struct fs_waiter *w = all;
-			bool interrupted = w->interrupted;
+			bool interrupted = w->interrupted, done = w->done;
 
 			all = w->next;
 			(void)pthread_mutex_unlock(&fs->notify_lock);
-			if (answer(w, interrupted)) {
+			if (answer(w, interrupted, done)) {
 				waiter_free(w);
 				w = NULL;
 			}
+			looks |= w && is_due(w, interrupted);
 			(void)pthread_mutex_lock(&fs->notify_lock);
 			if (w) {
 				w->next = fs->waiters;
@@ -197,16 +242,30 @@ struct fs_waiter *fs_notify_new(fuse_req_t req, struct fs *fs, struct rs_job *jo
 
 	if (w)
 		*w = (struct fs_waiter){.req = req, .fs = fs, .job = job, .row = row, .bytes = bytes,
-					.by_ring = fuse_req_is_uring(req)};
+					.by_ring = fuse_req_is_uring(req), .thread = fuse_req_ctx(req)->pid};
 	return w;
+}
+
+void fs_notify_runs(struct fs_waiter *w, bool may_go)
+{
+	w->runs = true;
+	w->thread = may_go ? w->thread : 0;
+	if (may_go && !w->by_ring)
+		fuse_req_interrupt_func(w->req, on_interrupt, w);
+	hold(w);
 }
 
 void fs_notify_done(struct fs_waiter *w, struct fs_command *command, const struct sc_err *err)
 {
+	struct fs *fs = w->fs;
+
+	(void)pthread_mutex_lock(&fs->notify_lock);
 	w->done = true;
 	w->command = command;
 	w->err = *err;
-	hold(w);
+	fs->news = true;
+	(void)pthread_cond_signal(&fs->notify_wake);
+	(void)pthread_mutex_unlock(&fs->notify_lock);
 }
 
 void fs_notify_hold(struct fs_waiter *w, uint64_t held)
@@ -216,7 +275,7 @@ void fs_notify_hold(struct fs_waiter *w, uint64_t held)
 	w->held = held;
 	if (w->by_ring)
 		waiters = __atomic_add_fetch(&w->fs->ring_waiters, 1, __ATOMIC_ACQUIRE);
-	if (answer(w, false)) {
+	if (answer(w, false, false)) {
 		waiter_free(w);
 		return;
 	}
@@ -248,7 +307,7 @@ void fs_notify_stop(struct fs *fs)
 		struct fs_waiter *w = fs->waiters;
 
 		fs->waiters = w->next;
-		(void)answer(w, !w->done);
+		(void)answer(w, !w->done, w->done);
 		waiter_free(w);
 	}
 }

@@ -18,7 +18,8 @@
  *     answers it: each request has one answer.
  * G4  A request is put into the list under the lock under which it found the gate closed, and who opens a gate takes
  *     that lock afterwards.  So nothing stays parked behind an open gate.
- * G5  A program that is being killed is answered EINTR while its request is parked; what runs by then is finished.
+ * G5  A program that is being killed is answered EINTR while its request is parked; what runs by then is finished,
+ *     but who wrote a command that runs is answered, too (control/notify.c).
  *     No other signal ends the wait: programs do not expect that of creat(2), rename(2) or open(2).  The kernel tells
  *     of the first signal only, and over io_uring of none: so the runners look whether those programs are killed.
  * G6  At the end of the mount all that is parked is answered ECONNABORTED at once, before anything is waited for, and

@@ -36,9 +36,8 @@ void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err)
 	(void)fuse_reply_err(req, err->errnum ? err->errnum : EIO);
 }
 
-int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const struct sc_err *err)
+void fs_say_refused(struct rs_job *job, const char *command, const struct sc_err *err)
 {
-	int errnum = err->errnum ? err->errnum : EIO;
 	char name[SC_NAME_BYTES_MAX + 1];
 	struct sc_err said = *err;
 
@@ -49,6 +48,13 @@ int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const str
 	} else {
 		sc_log(SC_LOG_ERROR, ".ctl: %s", said.msg);
 	}
+}
+
+int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const struct sc_err *err)
+{
+	int errnum = err->errnum ? err->errnum : EIO;
+
+	fs_say_refused(job, command, err);
 	(void)fuse_reply_err(req, errnum);
 	return errnum;
 }

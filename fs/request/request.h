@@ -11,8 +11,9 @@ struct fs *fs_of(fuse_req_t req);
  *  the request.  Do not reply. */
 bool fs_is_lost(const struct fs *fs, bool by_ring);
 void fs_fail(fuse_req_t req, const char *op, const struct sc_err *err);
-/** Refuses a command: keeps the sentence for the `error` of the job (NULL: of the mount), logs it, and replies.
- *  Returns the errno. */
+/** Keeps the sentence of a refused command for the `error` of the job (NULL: of the mount), and logs it. */
+void fs_say_refused(struct rs_job *job, const char *command, const struct sc_err *err);
+/** Refuses a command: does that, and replies.  Returns the errno. */
 int fs_refuse(fuse_req_t req, struct rs_job *job, const char *command, const struct sc_err *err);
 
 /* again.c */

@@ -4,6 +4,7 @@ A commit of one job is held at a step, and many processes change that job: parke
 
     make                    jobs `held` and `other`
     hold STEP SECONDS       64 processes wait for it; other jobs are served; those that are killed end; the others succeed
+    dies STEP               the process that commits is killed while the commit is held: it ends, and the commit goes on
     ends STEP PID           SIGTERM to the daemon: all that wait end, while the commit is held
     race ROUNDS             commits one after the other, and processes that change the tree, some of which are killed
 
@@ -245,6 +246,28 @@ def hold(step, seconds):
 	ctl(held, "discard", "\n")
 
 
+def dies(step):
+	ctl(held, "discard", "\n")
+	before, at = (held / ".ctl/versions").read_text().count("\n"), steps / f"{step}.at"
+	at.unlink(missing_ok=True)
+	(steps / f"{step}.first").touch()
+	(steps / step).touch()
+	(held / "0/changed").write_text(str(time.time()))
+	child = Child(lambda d: ctl(d, "commit", "step=3"), held)
+	until(f"the commit stops at {step}", at.exists, HANG)
+	os.kill(child.pid, signal.SIGUSR1)  # which it handles
+	reader = Child(lambda d: (d / "0/first").read_bytes(), held)
+	if reader.wait() != 0 or child.ended():
+		fail(f"{step}: who commits has ended by a signal that it handles")
+	os.kill(child.pid, signal.SIGKILL)
+	if child.wait() != -signal.SIGKILL:
+		fail(f"{step}: who commits was killed, and ended with {child.status}")
+	if not at.exists() or (held / ".ctl/versions").read_text().count("\n") != before:
+		fail(f"{step}: the commit has ended before")
+	(steps / step).unlink()
+	until("the version of the commit", lambda: "\nstep: 3\n" in (held / ".ctl/status").read_text())
+
+
 def ends(step, pid):
 	commit = Commit(step)
 	children = start(32, True)
@@ -286,11 +309,13 @@ try:
 		make()
 	elif command == "hold":
 		hold(words[0], float(words[1]))
+	elif command == "dies":
+		dies(words[0])
 	elif command == "ends":
 		ends(words[0], int(words[1]))
 	else:
 		race(int(words[0]))
-finally:  # a commit that is held cannot be killed, nor can its process
+finally:  # a commit that is held goes on
 	for step in steps.iterdir():
 		if step.suffix not in (".at", ".first"):
 			step.unlink(missing_ok=True)
