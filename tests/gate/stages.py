@@ -236,6 +236,8 @@ def long_rows():
 		stage("e2e-2", "cases 40 to 86 at full size", cases([c for c in rest if c >= "4" and not CLUSTER.match(c)], long_env)),
 		stage("cluster", "cases over several daemons at full size", cases([c for c in rest if CLUSTER.match(c)], long_env)),
 	]
+	found += [stage("frameworks", "each row of the table of frameworks in docs/formats.md, by the real libraries",
+			Step("program", ["tests/lint/frameworks", "--run"]), cannot=no_mounts)]
 	found += [stage("package", "the package in a fresh root: installed, upgraded, removed, purged", Step("program", ["tests/package/run"]), cannot=no_roots)]
 	found += [stage("unit", "the unit under a real systemd: restarts, kills, reloads and upgrades break no open file", Step("program", ["tests/package/unit"]), cannot=no_roots)]
 	found += [stage("bench-small", "every case of the benchmark, small", Step("program", ["tools/bench", "--check"]), cannot=no_mounts)]
