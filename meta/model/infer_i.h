@@ -58,6 +58,9 @@ void meta_infer_caps(const struct infer *n, size_t i, const uint32_t coords[SC_A
  * group, when all others are there. */
 int meta_infer_shape(struct infer *n, struct group *g);
 int meta_infer_flat_shape(struct infer *n, const struct group *g);
+/** Adds a tensor of this rule, and the rows of padding that ranks have behind it or that are known. */
+int meta_infer_add(struct infer *n, const char *key, const struct meta_rule *rule, enum meta_dtype dtype,
+		   const struct meta_shape *shape);
 /* Refuses a tensor that a line with `like=` takes, and that has another shape than the tensor which it is like. */
 int meta_infer_likes(struct infer *n);
 /* scales.c: refuses a tensor that tells how another one is read (`of=`), if that one is not there. */

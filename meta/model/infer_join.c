@@ -79,12 +79,15 @@ static char *render(struct joined *j, const struct meta_pattern *p, struct meta_
 	return text;
 }
 
-static int add_found(struct joined *j, const char *key, const struct meta_shape *shape)
+static int add_found(struct joined *j, const char *key, const struct meta_rule *rule, const struct meta_caps *caps,
+		     const struct meta_shape *shape)
 {
-	const struct meta_tensor *t = meta_state_find(j->n->state, key);
+	struct infer *n = j->n;
 
-	if (!t && meta_state_add(j->n->state, key, strlen(key), j->w->dtype, shape) < 0)
-		return sc_nomem(j->n->err);
+	if (meta_rule_of_factor(n->layout, rule, caps, shape->nr, &n->arena, &n->factors, &rule, n->err) < 0)
+		return sc_wrap(n->err, n->err->code, "'%s'", key);
+	if (!meta_state_find(n->state, key) && meta_infer_add(n, key, rule, j->w->dtype, shape) < 0)
+		return sc_nomem(n->err);
 	if (!*j->key)
 		*j->key = sc_arena_copy(&j->n->arena, key, strlen(key));
 	return *j->key ? 0 : sc_nomem(j->n->err);
@@ -103,7 +106,7 @@ static int try_known(struct joined *j, const struct meta_tensor *t)
 		char *name = r->is_object || r->nr_each ? NULL : render(j, &r->name, caps);
 
 		if (name && meta_pattern_match(&r->file, j->w->file, strlen(j->w->file), &file) && is_member(j, name))
-			return add_found(j, t->key, &t->shape);
+			return add_found(j, t->key, r, &caps, &t->shape);
 	}
 	return 0;
 }
@@ -129,7 +132,7 @@ static int try_like(struct joined *j, const struct meta_rule *r, const struct me
 	if (!key)
 		return sc_nomem(j->n->err);
 	known = j->n->known ? meta_state_find(j->n->known, key) : NULL;
-	return add_found(j, key, known ? &known->shape : &base->shape);
+	return add_found(j, key, r, &all, known ? &known->shape : &base->shape);
 }
 
 /* Adds members that are like a tensor, which is of the rule that a `like` line copies. */

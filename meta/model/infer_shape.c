@@ -114,30 +114,34 @@ static bool is_flat(const struct meta_rule *r)
 	return false;
 }
 
-/* Adds a tensor, and the rows of padding that ranks have behind it or that are known. */
-static int add_tensor(struct infer *n, const struct group *g, const struct meta_shape *shape)
+int meta_infer_add(struct infer *n, const char *key, const struct meta_rule *rule, enum meta_dtype dtype,
+		   const struct meta_shape *shape)
 {
-	const struct meta_rule *r = n->rows[g->rows[0]].name->rule;
-	const enum meta_dtype dtype = n->written[g->rows[0]].dtype;
 	const struct meta_tensor *t;
 	int padded = -1, rc = 0;
 	uint64_t rows = 0;
 
-	if (meta_state_add(n->state, g->key, strlen(g->key), dtype, shape) < 0)
+	if (meta_state_add(n->state, key, strlen(key), dtype, shape) < 0)
 		return sc_nomem(n->err);
-	t = meta_state_find(n->state, g->key);
-	if (meta_dtype_bits(dtype) % 8 == 0 && !r->is_stack)
-		rows = meta_cuts_padding(n->topo, r->cuts, r->nr_cuts, shape, &padded);
+	t = meta_state_find(n->state, key);
+	if (meta_dtype_bits(dtype) % 8 == 0)
+		rows = meta_cuts_padding(n->topo, rule->cuts, rule->nr_cuts, shape, &padded);
 	for (int k = 0; k < shape->nr && rc == 0; k++) {
-		const struct meta_tensor *known = n->known ? meta_state_padding(n->known, g->key, k) : NULL;
+		const struct meta_tensor *known = n->known ? meta_state_padding(n->known, key, k) : NULL;
 		uint64_t nr = sc_max_u64(k == padded ? rows : 0, known ? known->shape.dim[k] : 0);
 		struct meta_tensor of = *t; /* the state's array may move */
 
 		if (nr && meta_state_add_padding(n->state, &of, k, nr) < 0)
 			rc = sc_nomem(n->err);
-		t = meta_state_find(n->state, g->key);
+		t = meta_state_find(n->state, key);
 	}
 	return rc;
+}
+
+/* Adds the tensor of a group. */
+static int add_tensor(struct infer *n, const struct group *g, const struct meta_shape *shape)
+{
+	return meta_infer_add(n, g->key, n->rows[g->rows[0]].name->rule, n->written[g->rows[0]].dtype, shape);
 }
 
 int meta_infer_shape(struct infer *n, struct group *g)

@@ -8,8 +8,8 @@
  *  2. Rows [p, S) are hidden: the second entry has them, on one rank, in a file of its own that no program is
  *     shown.  So everything that is done with ranks' files is done with it, and each row is somewhere.
  *  3. A commit makes S what the topology pads by, if that is more: then ranks have written all of these rows.
- *  4. Nothing is known of what fills a flattened, joined or stacked tensor, or several dimensions: that is zero
- *     where it is made.
+ *  4. A member of a joined tensor, or a layer of a stack, has its rows there.  Nothing is known of what fills a
+ *     flattened or joined tensor itself, or several dimensions: that is zero where it is made.
  */
 #include "meta/model/present_i.h"
 
@@ -97,12 +97,13 @@ int meta_share_padding(struct builder *b)
 				v->has_hidden |= e->rows > 0;
 				continue;
 			}
-			rows = other->group ? 0
-					    : meta_cuts_padding(v->topo, e->rule->cuts, e->rule->nr_cuts,
-								&behind->shape, &dim);
+			rows = meta_cuts_padding(v->topo, e->rule->cuts, e->rule->nr_cuts, &behind->shape, &dim);
 			if (!rows || dim != e->dim)
 				continue;
 			e->rows = sc_min_u64(rows, all);
+			e->group = other->group;
+			e->member = other->member;
+			e->name = other->name;
 			other->padding = e;
 			for (int k = 0; k < SC_AXES_MAX; k++)
 				last[k] = v->topo->degree[k] ? v->topo->degree[k] - 1 : 0;

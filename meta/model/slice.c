@@ -279,12 +279,16 @@ int meta_local_join(struct sc_arena *arena, const struct meta_cutting *c, const 
 		return sc_nomem(err);
 	if (lie->before)
 		out.at[out.nr++] = (struct run){ELSEWHERE, lie->before, false};
-	if (runs->nr)
-		memcpy(out.at + out.nr, runs->at, runs->nr * sizeof(*out.at));
-	out.nr += runs->nr;
+	for (uint32_t i = 0; i < runs->nr; i++) {
+		out.at[out.nr] = runs->at[i];
+		if (runs->at[i].start == PADDING) /* the member's own, which `strip` leaves */
+			out.at[out.nr].start = ELSEWHERE;
+		out.nr++;
+	}
 	if (meta_runs_length(&out) < lie->total)
 		out.at[out.nr++] = (struct run){ELSEWHERE, lie->total - meta_runs_length(&out), false};
 	*runs = out;
+	l->padding = NULL; /* what the cuts fill from here on is behind the joined tensor */
 	return 0;
 }
 

@@ -82,7 +82,7 @@ struct meta_cutting {
 	/* Finds it on the rank with these coordinates; NULL: the rank has none of the tensor. */
 	const struct meta_lie *(*lie)(void *arg, const uint32_t coords[SC_AXES_MAX]);
 	void *arg;
-	const struct meta_padding *padding;	/* slice this, behind the tensor, not joined; NULL: the tensor */
+	const struct meta_padding *padding;	/* slice this, behind the tensor; NULL: the tensor */
 };
 
 /** Returns how many rows of padding the cuts add at a topology (NULL: how many of the shape lie behind the size that a

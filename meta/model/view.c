@@ -263,7 +263,7 @@ static int add_stored(const struct meta_view *view, const uint32_t coords[SC_AXE
 	if (rc < 0 || !s.entry->padding)
 		return rc;
 	s.entry = s.entry->padding;
-	s.part++;
+	s.part++; /* behind it, also where it is a member of a joined tensor */
 	rc = meta_entry_piece(view, s.entry, coords, arena, &s.piece, err);
 	return rc < 0 ? rc : sc_vec_push(ret, s) < 0 ? sc_nomem(err) : 0;
 }
@@ -275,13 +275,14 @@ static int add_parts(const struct meta_view *view, const uint32_t coords[SC_AXES
 	const struct meta_group *g = s.entry->group;
 	const struct meta_variant *v = &g->variants[meta_topology_index(view->topo, g->vary, coords)];
 	const struct meta_place *first = place_of(view, s.entry, coords);
+	const size_t begun = ret->nr;
 	int rc = 0;
 
 	if (!first || (first > v->at && first[-1].bucket == first->bucket))
 		return 0;
 	for (const struct meta_place *p = first; rc == 0 && p < v->at + v->nr && p->bucket == first->bucket; p++) {
 		s.entry = &view->entries[g->members[p->member]];
-		s.part = (uint32_t)(p - first);
+		s.part = (uint32_t)(ret->nr - begun);
 		rc = add_stored(view, coords, s, pieces, arena, ret, err);
 	}
 	return rc;

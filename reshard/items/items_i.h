@@ -78,6 +78,7 @@ struct commit {
 	struct rs_leaves leaves;	/* likewise */
 	struct meta_state state;	/* all logical tensors of the new version */
 	struct rs_version *version;
+	int64_t phase_ns;		/* when its phase began: phase_ends() */
 };
 
 /** Sorts the items by rank and path. */

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares a weight with its bias, and the two factors of LoRA with the weight.  A rule that cuts the outputs of a
- * layer cuts its weight and its bias, so the dimension of the weight that is cut is as long as the bias.  If it is not,
- * the weight has another order of dimensions than the rule means (a model may have the names of another one, as
- * gpt_bigcode has those of gpt2): its parts would have a right shape and wrong numbers.  FSDP cuts rows whatever they
- * are (`chunk`), so that is not judged.  In LoRA, B [rows, rank] times A [rank, columns] has the weight's shape.  If it
- * has not, one of them was cut in another dimension than the rule means.
+ * Compares a weight with its bias, with the other tensors of the model, and the two factors of LoRA with the weight.
+ *
+ * A rule that cuts the outputs of a layer cuts its weight and its bias, so the dimension of the weight that is cut is
+ * as long as the bias.  If it is not, the weight has another order of dimensions than the rule means (a model may have
+ * the names of another one, as gpt_bigcode has those of gpt2): its parts would have a right shape and wrong numbers.
+ * FSDP cuts rows whatever they are (`chunk`), so that is not judged.  In LoRA, B [rows, rank] times A [rank, columns]
+ * has the weight's shape.  If it has not, one of them was cut in another dimension than the rule means.
+ *
+ * A matrix that ranks cut in the other dimension than the rule says gets a shape that nothing else in the model has:
+ * one of its sizes too large and the other one too small, each by the number of parts.  It is refused if the other
+ * order gives it the size of a whole vector (a norm's), and more sizes that other tensors have.
  */
 #include "reshard/items/items_i.h"
 
@@ -109,9 +114,129 @@ static int judge_lora(struct commit *c, const struct rs_set *set, const struct m
 		       wrong ? meta_shape_text(&wrong->shape, of_base, sizeof(of_base)) : "");
 }
 
+/* --- a matrix among the other tensors --- */
+
+struct size {			/* which tensors have a dimension of this size */
+	const char *kind;	/* the first: its name, without the numbers of layers and experts */
+	bool several, vector;	/* others, too; one is a vector that is whole on each rank */
+};
+
+/* Tells whether an entry is the first one of a tensor of numbers that nothing else decides the shape of. */
+static bool is_own(const struct rs_set *set, const struct meta_entry *e)
+{
+	const struct meta_tensor *t = &set->state.tensors[e->tensor];
+
+	return e == &set->view->entries[set->view->first[e->tensor]] && !e->behind && !e->rule->is_like &&
+	       !e->rule->of &&
+	       (t->dtype == META_DTYPE_F16 || t->dtype == META_DTYPE_BF16 || t->dtype == META_DTYPE_F32);
+}
+
+static const char *kind_of(struct commit *c, const struct meta_tensor *t)
+{
+	char *kind = sc_arena_copy(&c->arena, t->name, strlen(t->name));
+	size_t n = 0, word;
+
+	for (const char *at = kind; at && *at; at += word) {
+		word = strcspn(at, ".") + (at[strcspn(at, ".")] == '.');
+		if (strspn(at, "0123456789.") < word)
+			memmove(kind + n, at, word);
+		n += strspn(at, "0123456789.") < word ? word : 0;
+	}
+	if (kind)
+		kind[n] = '\0';
+	return kind;
+}
+
+static int add_size(struct commit *c, struct sc_map *sizes, const char *kind, uint64_t n, bool is_vector)
+{
+	struct size *size = sc_map_get(sizes, (const char *)&n, sizeof(n));
+	const char *key = size ? NULL : sc_arena_copy(&c->arena, (const char *)&n, sizeof(n));
+
+	if (!size && key)
+		size = sc_map_make(sizes, key, sizeof(n), &c->arena, sizeof(*size));
+	if (!size)
+		return sc_nomem(c->err);
+	size->several |= size->kind && strcmp(size->kind, kind) != 0;
+	size->kind = size->kind ? size->kind : kind;
+	size->vector |= is_vector;
+	return 0;
+}
+
+/* Adds the sizes of a tensor's dimensions, and of the sections in which one is cut (gate and up). */
+static int add_sizes(struct commit *c, struct sc_map *sizes, const struct rs_set *set, const struct meta_entry *e)
+{
+	const struct meta_tensor *t = &set->state.tensors[e->tensor];
+	const struct meta_cut *cut = only_cut(e, 0);
+	const char *kind = kind_of(c, t);
+	const int at = cut ? dim_of(cut, &t->shape) : 0;
+	int rc = kind ? 0 : sc_nomem(c->err);
+
+	for (int k = 0; rc == 0 && k < t->shape.nr; k++)
+		rc = add_size(c, sizes, kind, t->shape.dim[k], t->shape.nr == 1 && e->rule->nr_cuts == 0);
+	for (uint32_t i = 0; rc == 0 && cut && cut->nr_sections > 1 && i < cut->nr_sections; i++)
+		rc = add_size(c, sizes, kind, t->shape.dim[at] / cut->section_sum * cut->sections[i], false);
+	return rc;
+}
+
+/* Finds a size that tensors of another kind have; NULL: none has it. */
+static const struct size *has_size(const struct sc_map *sizes, const char *kind, uint64_t n)
+{
+	const struct size *size = sc_map_get(sizes, (const char *)&n, sizeof(n));
+
+	return size && (size->several || strcmp(size->kind, kind) != 0) ? size : NULL;
+}
+
+static int judge_order(struct commit *c, const struct sc_map *sizes, const struct rs_set *set,
+		       const struct meta_entry *e)
+{
+	const struct meta_tensor *t = &set->state.tensors[e->tensor];
+	const struct meta_cut *cut = only_cut(e, 0);
+	const uint64_t d = cut ? meta_topology_degree(set->view->topo, cut->axes) : 1, *dim = t->shape.dim;
+	const int at = cut ? dim_of(cut, &t->shape) : 0;
+	const char *kind = d > 1 && t->shape.nr == 2 && !cut->upto ? kind_of(c, t) : "";
+	const struct size *width;
+	struct meta_shape other = t->shape;
+	char a[128], b[128];
+	int sizes_now, sizes_then;
+
+	if (!kind)
+		return sc_nomem(c->err);
+	if (!*kind || dim[at] % d || dim[1 - at] > UINT64_MAX / d)
+		return 0;
+	other.dim[at] = dim[at] / d;
+	other.dim[1 - at] = dim[1 - at] * d;
+	width = has_size(sizes, kind, other.dim[1 - at]);
+	sizes_now = !!has_size(sizes, kind, dim[0]) + !!has_size(sizes, kind, dim[1]);
+	sizes_then = !!width + !!has_size(sizes, kind, other.dim[at]);
+	/* what is much narrower than the model is no layer of it */
+	if (!width || !width->vector || sizes_then <= sizes_now || other.dim[at] < other.dim[1 - at] / 8)
+		return 0;
+	return sc_fail(c->err, SC_E_STATE, "'%s' becomes %s by the layout, which cuts its dimension %d by %s=%" PRIu64
+		       "; cut in dimension %d it would be %s, and these sizes other tensors of the model have: did the "
+		       "ranks cut it so? Write a rule that cuts it as it lies; if it is right, write "
+		       "suspicious=accept to config", t->key, meta_shape_text(&t->shape, a, sizeof(a)), at,
+		       cut->axes_text, d, 1 - at, meta_shape_text(&other, b, sizeof(b)));
+}
+
+/* Compares matrices with all tensors of their file. */
+static int judge_orders(struct commit *c, const struct rs_set *set)
+{
+	struct sc_map sizes = {0};
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
+		if (is_own(set, &set->view->entries[i]))
+			rc = add_sizes(c, &sizes, set, &set->view->entries[i]);
+	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
+		if (is_own(set, &set->view->entries[i]))
+			rc = judge_order(c, &sizes, set, &set->view->entries[i]);
+	sc_map_done(&sizes);
+	return rc;
+}
+
 int rs_commit_pairs(struct commit *c, const struct rs_set *set)
 {
-	int rc = 0;
+	int rc = judge_orders(c, set);
 
 	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
 		rc = judge(c, set, &set->view->entries[i]);

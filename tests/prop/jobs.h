@@ -66,11 +66,11 @@ static inline void random_layout(char *text, size_t bytes)
 		       "l.%s.k tp=0 upto=%s\n"
 		       "l.%s.qk tp=0 sections=2:1 upto=-:%s\n"
 		       "%s\n"
-		       "%sstacked %s name=%sl.{G}.s tp=1 %s\n"
+		       "%sstacked %s name=%sl.{G}.s tp=1 pad=%s size=8 %s\n"
 		       "%s\n",
 		       zero, zeros[z][1], ONE_OF("1", "4"), number, ONE_OF("", "sections=1:1", "sections=2:1:1"), number, row, number, number,
 		       number, number, expert, number, expert, ONE_OF("1", "4"), number, row, number, ONE_OF("1", "2", "4"), number, ONE_OF("1", "2"),
-		       fused(number), "", "stack={G}", "", row, joined);
+		       fused(number), "", "stack={G}", "", ONE_OF("1", "3"), row, joined);
 }
 
 /* Some rows of padding are known behind tensors whose rules pad them: fewer than a topology has, or more. */
@@ -78,10 +78,10 @@ static inline void random_padding(struct meta_state *s, const char *key)
 {
 	const struct meta_tensor of = *meta_state_find(s, key);
 	const size_t n = strlen(key);
-	const bool is_wide = strcmp(key + n - 4, "wide") == 0;
+	const int dim = strcmp(key + n - 4, "wide") == 0 ? 2 : strcmp(key + n - 2, ".s") == 0 ? 1 : strcmp(key + n - 3, "emb") == 0 ? 0 : -1;
 
-	if ((is_wide || strcmp(key + n - 3, "emb") == 0) && pick(3))
-		assert_int_equal(0, meta_state_add_padding(s, &of, is_wide ? 2 : 0, 1 + pick(5)));
+	if (dim >= 0 && pick(3))
+		assert_int_equal(0, meta_state_add_padding(s, &of, dim, 1 + pick(5)));
 }
 
 /* `scale`: makes the dimensions longer that no rule cuts. */

@@ -247,7 +247,7 @@ static uint64_t stored_padding(const struct job *j, const struct meta_tensor *t,
 {
 	const struct meta_entry *e = &j->view->entries[j->view->first[t - j->view->state->tensors]];
 	int padded = -1;
-	uint64_t rows = e->group ? 0 : meta_cuts_padding(&j->topo, e->rule->cuts, e->rule->nr_cuts, &t->shape, &padded);
+	uint64_t rows = meta_cuts_padding(&j->topo, e->rule->cuts, e->rule->nr_cuts, &t->shape, &padded);
 
 	return padded == dim ? rows : 0;
 }

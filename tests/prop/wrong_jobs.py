@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 MOUNT SEED WRONG HONEST: random models, layouts and topologies.  In each of WRONG jobs one thing is wrong (a name, a variable, a
-cut, a rank that holds another's part, a tensor that is quantized, a buffer that is whole): none may be taken.  HONEST ones, cut
-here by numpy, must be taken, and whole again be what they were.
+cut, a rank that holds another's part or that of another step, heads, a vocabulary, a tensor that is quantized, a buffer that is
+whole): none may be taken.  HONEST ones, cut here by numpy, must be taken, and whole again be what they were.
 """
 import json
 import pathlib
@@ -208,12 +208,15 @@ def axis(m, ranks):
 
 
 def swapped(m, ranks):
-    """A tensor is cut along another dimension than the layout says."""
-    if m.tp == 1 or not m.config:
+    """A tensor is cut along another dimension than the layout says, in each layer, and so is its state; there may be no config.json."""
+    if m.tp == 1 or m.shard:
         return None
-    names = [n for n, c in m.cuts.items() if c and n.startswith("model.layers") and m.whole[n].shape[1 - c[0]] % m.tp == 0]
-    what = m.r.choice(sorted({n.split(".", 3)[3] for n in names}))
-    for n in [n for n in names if n.endswith("." + what)]:
+    names = [n for n, c in m.cuts.items() if c and m.whole[n].ndim == 2 and m.whole[n].shape[1 - c[0]] % m.tp == 0 and "lora" not in n]
+    words = lambda n: n.split(".")
+    layer = lambda n: ".".join("N" if w.isdigit() else w for w in words(n))
+    what = m.r.choice(sorted({layer(n) for n in names if not n.startswith("optimizer.")}))
+    m.config = m.config if m.r.random() < .3 else None
+    for n in [n for n in names if layer(n).endswith(what)]:
         dim = 1 - m.cuts[n][0]
         for rank, mine in enumerate(ranks):
             mine[n] = part(m.whole[n], (dim, [1]), m.tp, rank % m.tp)
@@ -251,11 +254,13 @@ def replica(m, ranks):
 
 
 def quantized(m, ranks):
+    if len(ranks) == 1:
+        return None                          # a factor of all columns is right there
     name = m.r.choice([n for n, c in m.cuts.items() if c and n.endswith(".weight") and not n.startswith("optimizer.")])
     stem = name.removesuffix("weight")
     rows, columns = (m.whole[name].shape + (1,))[:2]
     known = [] if m.preset == "hf-llama" and m.tp == 1 else [  # where nothing is cut it is right to have them
-        {stem + "weight_scale_inv": np.ones((1, 1), "f4")},
+        {stem + "weight_scale_inv": np.ones((5, 5), "f4")},  # of blocks that no size here has
         {stem + "qweight": m.numbers.integers(0, 99, (rows, columns)).astype("i4"), stem + "g_idx": np.arange(columns, dtype="i4")}]
     if known and m.cuts[name][0] == 0:
         known.append({stem + "weight_scale": np.ones(rows, "f4")})
@@ -287,7 +292,37 @@ def lacking(m, ranks):
     return "the last rank lacks a tensor"
 
 
-WRONG = [typo, variable, axis, swapped, whole_tensor, replica, quantized, buffer, lacking]
+def stale(m, ranks):
+    """All of a part's replicas lack the second step."""
+    nr = m.dp if m.shard else m.tp
+    if nr == 1:
+        return None
+    lazy = m.r.randrange(nr)
+    m.late = [r for r in range(len(ranks)) if (r // m.tp if m.shard else r % m.tp) != lazy]
+    return f"part {lazy} of {nr} is of the step before"
+
+
+def heads(m, ranks):
+    """The layout shares fewer key heads than the model has, or more."""
+    if not m.config or m.tp == 1:
+        return None
+    m.variables = f" kv={m.r.choice([k for k in (1, 2) if k < m.tp])}"
+    return f"heads{m.variables}"
+
+
+def vocabulary(m, ranks):
+    """Fewer words than there are would leave the rest as padding: a wrong number by which the padded size stays says so."""
+    if m.preset == "megatron-gpt":
+        words = m.r.choice([700, 500, 1100, 1025])
+        m.variables = m.variables.replace("vocab=1024", f"vocab={words}")
+        return f"vocab={words}" if -(-words // (128 * m.tp)) * m.tp * 128 != 1024 else None
+    if m.config:
+        m.config["vocab_size"] = m.r.choice([161, 320, 4000])
+        return f"vocab_size is {m.config['vocab_size']}"
+    return None
+
+
+WRONG = [typo, variable, axis, swapped, whole_tensor, replica, quantized, buffer, lacking, stale, heads, vocabulary]
 
 
 def commit(name, m, ranks):
@@ -302,6 +337,10 @@ def commit(name, m, ranks):
         (job / "config.json").write_text(json.dumps(m.config))
     write(job, "config", "remove=yes")
     write(job, "commit", "step=1")
+    if hasattr(m, "late"):
+        for rank in m.late:
+            save(job / str(rank) / "model.safetensors", {n: a + 1 for n, a in ranks[rank].items()})
+        write(job, "commit", "step=2")
     return job
 
 
