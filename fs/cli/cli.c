@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/cli/json.h"
 #include "fs/daemon/mounts.h"
 #include "meta/base/log.h"
 #include "reshard/format/format.h"
@@ -97,8 +98,8 @@ static int no_file(const char *mount, const char *job, const char *file)
 	return 1;
 }
 
-/* Copies a control file to stdout. */
-static int show(const char *mount, const char *job, const char *file)
+/* Reads a control file. */
+static int read_control(const char *mount, const char *job, const char *file, struct sc_buf *ret)
 {
 	char path[PATH_BYTES], buf[65536];
 	ssize_t n;
@@ -108,12 +109,27 @@ static int show(const char *mount, const char *job, const char *file)
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return no_file(mount, job, file);
+	sc_buf_printf(ret, "%s", "");
 	while ((n = read(fd, buf, sizeof(buf))) > 0)
-		(void)fwrite(buf, 1, (size_t)n, stdout);
-	if (n < 0)
+		sc_buf_add(ret, buf, (size_t)n);
+	if (ret->failed)
+		errno = ENOMEM;
+	if (n < 0 || ret->failed)
 		(void)cli_fail("read", path);
 	(void)close(fd);
-	return n < 0;
+	return n < 0 || ret->failed;
+}
+
+/* Copies a control file to stdout. */
+static int show(const char *mount, const char *job, const char *file)
+{
+	struct sc_buf text = {0};
+	int rc = read_control(mount, job, file, &text);
+
+	if (rc == 0)
+		(void)fwrite(text.text, 1, text.bytes, stdout);
+	sc_buf_done(&text);
+	return rc;
 }
 
 int cli_refused(const char *mount, const char *job)
@@ -203,16 +219,51 @@ static int watch_status(const char *mount, const char *job)
 	return strstr(text, "\nstopped: ") || strstr(text, "\ncopies: DIFFER") ? 1 : 0;
 }
 
+/* Makes an object of the status of a job; NULL: there was a message. */
+static json_t *status_of(const char *mount, const char *job)
+{
+	struct sc_buf text = {0};
+	json_t *object = NULL;
+
+	if (read_control(mount, job, "status", &text) == 0 && !(object = cli_json_lines(text.text)))
+		(void)cli_json_print(NULL);
+	sc_buf_done(&text);
+	return object;
+}
+
+/* Prints the status of a job, or (NULL) a list of those of all. */
+static int json_status(const char *mount, const char *job)
+{
+	json_t *all = job ? status_of(mount, job) : json_array();
+	DIR *d = job ? NULL : opendir(mount);
+	struct dirent *e;
+	bool bad = !all || (!job && !d && cli_fail("list", mount));
+
+	while (!bad && d && (e = readdir(d)))
+		if (*e->d_name != '.')
+			bad = json_array_append_new(all, status_of(mount, e->d_name)) < 0;
+	if (d)
+		(void)closedir(d);
+	if (!bad)
+		return cli_json_print(all);
+	json_decref(all);
+	return 1;
+}
+
 int cli_status(const struct cli_args *args)
 {
 	const char *mount = cli_mount(args);
-	bool watch = cli_value(args, "watch");
+	bool watch = cli_value(args, "watch"), json = cli_value(args, "json");
 	struct dirent *e;
 	DIR *d;
 	int rc = 0;
 
+	if (watch && json)
+		return cli_complain(args, "--watch and --json do not go together");
 	if (!mount)
 		return 1;
+	if (json)
+		return json_status(mount, args->nr_operands ? args->operands[0] : NULL);
 	if (args->nr_operands)
 		return watch ? watch_status(mount, args->operands[0]) : show(mount, args->operands[0], "status");
 	d = opendir(mount);
@@ -270,8 +321,16 @@ static int add_file(struct sc_buf *text, const char *path)
 static int show_data(const struct cli_args *args)
 {
 	const char *mount = cli_mount(args);
+	struct sc_buf text = {0};
+	int rc;
 
-	return mount ? show(mount, args->operands[1], "data") : 1;
+	if (!mount || !cli_value(args, "json"))
+		return mount ? show(mount, args->operands[1], "data") : 1;
+	rc = read_control(mount, args->operands[1], "data", &text);
+	if (rc == 0)
+		rc = cli_json_print(cli_json_table(text.text));
+	sc_buf_done(&text);
+	return rc;
 }
 
 static int change_data(const struct cli_args *args)
@@ -313,6 +372,8 @@ int cli_data(const struct cli_args *args)
 }
 
 /* --- verify --- */
+
+#define REFERENCE_FILES 16	/* of a job that are compared with a reference */
 
 struct mapped {
 	const unsigned char *at;
@@ -357,86 +418,152 @@ static int map_file(const char *path, struct mapped *ret)
 }
 
 static int compare_tensor(const struct mapped *a, const struct rs_found_tensor *x, const struct mapped *b,
-			  const struct rs_found_tensor *y)
+			  const struct rs_found_tensor *y, FILE *out)
 {
 	char s[200], t[200];
 
 	if (x->dtype != y->dtype || !meta_shape_equal(&x->shape, &y->shape)) {
-		(void)printf("DIFFERENT\t%s\treference has %s %s, the job has %s %s\n", x->name,
+		(void)fprintf(out, "DIFFERENT\t%s\treference has %s %s, the job has %s %s\n", x->name,
 			     meta_dtype_name(x->dtype), meta_shape_text(&x->shape, s, sizeof(s)),
 			     meta_dtype_name(y->dtype), meta_shape_text(&y->shape, t, sizeof(t)));
 		return 1;
 	}
 	if (memcmp(a->at + x->at, b->at + y->at, rs_found_bytes(x)) != 0) {
-		(void)printf("DIFFERENT\t%s\tthe bytes differ\n", x->name);
+		(void)fprintf(out, "DIFFERENT\t%s\tthe bytes differ\n", x->name);
 		return 1;
 	}
-	(void)printf("equal\t%s\n", x->name);
+	(void)fprintf(out, "equal\t%s\n", x->name);
 	return 0;
 }
 
-/* Compares a job with a reference: each tensor of the reference has to be in the job, and each tensor of the job's
- * files that have any of them has to be in the reference. */
-static int verify_reference(const char *mount, const char *job, const char *reference)
+static void unmap_file(struct mapped *m)
+{
+	if (m->at && m->at != MAP_FAILED)
+		(void)munmap((void *)m->at, m->bytes ? m->bytes : 1);
+	rs_found_done(&m->found);
+	*m = (struct mapped){0};
+}
+
+/* Maps the reference. */
+static int map_reference(const char *path, struct mapped *ret)
+{
+	if (map_file(path, ret))
+		return 1;
+	if (!ret->is_plain)
+		return 0;
+	(void)fprintf(stderr, "scalai: %s: a reference needs the name of a file with tensors, as model.safetensors\n",
+		      path);
+	return 1;
+}
+
+/* Maps the job's files with tensors, whole. */
+static int map_job(const char *mount, const char *job, struct mapped files[REFERENCE_FILES], int *nr)
 {
 	char path[PATH_BYTES];
-	struct mapped ref = {0}, files[16] = {0};
 	struct dirent *e;
-	int nr = 0, bad = 0;
+	int rc = 0;
 	DIR *d;
 
-	if (map_file(reference, &ref))
-		return 1;
-	if (ref.is_plain) {
-		(void)fprintf(stderr, "scalai: %s: a reference needs the name of a file with tensors, as "
-				      "model.safetensors\n", reference);
-		return 1;
-	}
 	(void)snprintf(path, sizeof(path), "%s/%s/.full", mount, job);
 	d = opendir(path);
 	if (!d)
 		return no_file(mount, job, ".full");
-	while ((e = readdir(d)) && nr < 16) {
+	while (!rc && (e = readdir(d)) && *nr < REFERENCE_FILES) {
 		(void)snprintf(path, sizeof(path), "%s/%s/.full/%s", mount, job, e->d_name);
-		if (map_file(path, &files[nr]))
-			return 1;
-		nr += !files[nr].is_plain;
+		rc = map_file(path, &files[*nr]);
+		if (!rc && files[*nr].is_plain)
+			unmap_file(&files[*nr]);
+		else
+			++*nr;
 	}
 	(void)closedir(d);
-	for (uint32_t i = 0; i < ref.found.nr; i++) {
-		const struct rs_found_tensor *x = &ref.found.tensors[i], *y = NULL;
+	return rc;
+}
+
+/* Each tensor of the reference has to be in the job, and each tensor of the job's files that have any of them has to be
+ * in the reference.  Returns how many are not, or differ. */
+static int compare_files(const struct mapped *ref, const struct mapped *files, int nr, FILE *out)
+{
+	int bad = 0;
+
+	for (uint32_t i = 0; i < ref->found.nr; i++) {
+		const struct rs_found_tensor *x = &ref->found.tensors[i], *y = NULL;
 		int k = 0;
 
 		for (; k < nr && !y; k++)
 			y = rs_found_tensor(&files[k].found, x->name);
 		if (!y)
-			(void)printf("MISSING\t%s\tis not in the job\n", x->name);
-		bad += y ? compare_tensor(&ref, x, &files[k - 1], y) : 1;
+			(void)fprintf(out, "MISSING\t%s\tis not in the job\n", x->name);
+		bad += y ? compare_tensor(ref, x, &files[k - 1], y, out) : 1;
 	}
 	for (int k = 0; k < nr; k++) {
+		const struct rs_found *found = &files[k].found;
 		bool any = false;
 
-		for (uint32_t i = 0; i < files[k].found.nr; i++)
-			any |= rs_found_tensor(&ref.found, files[k].found.tensors[i].name) != NULL;
-		for (uint32_t i = 0; any && i < files[k].found.nr; i++)
-			if (!rs_found_tensor(&ref.found, files[k].found.tensors[i].name)) {
-				(void)printf("MISSING\t%s\tis not in the reference\n", files[k].found.tensors[i].name);
+		for (uint32_t i = 0; i < found->nr; i++)
+			any |= rs_found_tensor(&ref->found, found->tensors[i].name) != NULL;
+		for (uint32_t i = 0; any && i < found->nr; i++)
+			if (!rs_found_tensor(&ref->found, found->tensors[i].name)) {
+				(void)fprintf(out, "MISSING\t%s\tis not in the reference\n", found->tensors[i].name);
 				bad++;
 			}
 	}
-	(void)printf("%u tensors compared with '%s', %d different\n", ref.found.nr, reference, bad);
-	return bad != 0;
+	return bad;
+}
+
+/* Compares a job with a reference. */
+static int verify_reference(const char *mount, const char *job, const char *reference, FILE *out)
+{
+	struct mapped ref = {0}, files[REFERENCE_FILES] = {0};
+	int nr = 0, bad = 0, rc;
+
+	rc = map_reference(reference, &ref);
+	if (!rc)
+		rc = map_job(mount, job, files, &nr);
+	if (!rc)
+		bad = compare_files(&ref, files, nr, out);
+	if (!rc && out == stdout)
+		(void)printf("%u tensors compared with '%s', %d different\n", ref.found.nr, reference, bad);
+	for (int k = 0; k < nr; k++)
+		unmap_file(&files[k]);
+	unmap_file(&ref);
+	return rc || bad;
+}
+
+/* Prints what is found as JSON, a row for each tensor. */
+static int verify_reference_json(const char *mount, const char *job, const char *reference)
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *out = open_memstream(&text, &bytes);
+	int rc = out ? verify_reference(mount, job, reference, out) : cli_json_print(NULL);
+
+	if (out && fclose(out) != 0)
+		rc = cli_json_print(NULL);
+	else if (out && (*text || rc == 0)) /* else there was a message */
+		rc |= cli_json_print(cli_json_rows("result\tname\twhy", text));
+	free(text);
+	return rc;
 }
 
 int cli_verify(const struct cli_args *args)
 {
 	const char *mount = cli_mount(args), *job = args->operands[0], *reference = cli_value(args, "reference");
+	bool json = cli_value(args, "json");
+	struct sc_buf text = {0};
 	int rc;
 
 	if (!mount)
 		return 1;
 	if (reference)
-		return verify_reference(mount, job, reference);
+		return json ? verify_reference_json(mount, job, reference)
+			    : verify_reference(mount, job, reference, stdout);
 	rc = cli_command(mount, job, "verify", "head\n");
-	return rc ? rc : show(mount, job, "verify");
+	if (rc || !json)
+		return rc ? rc : show(mount, job, "verify");
+	rc = read_control(mount, job, "verify", &text);
+	if (rc == 0)
+		rc = cli_json_print(cli_json_rows("result\tdigest\tname", text.text));
+	sc_buf_done(&text);
+	return rc;
 }

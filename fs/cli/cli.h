@@ -17,6 +17,8 @@ int cli_clone(const struct cli_args *args);
 int cli_delete(const struct cli_args *args);
 /** Check, mend or rebuild a store that nobody has mounted. */
 int cli_fsck(const struct cli_args *args);
+/** Say what the machine has of what a mount can use; 1: it cannot mount. */
+int cli_doctor(const struct cli_args *args);
 /** Check that a folder is a store with a catalog that can be read. */
 int cli_check_store(const char *store, struct sc_err *err);
 /** Print a store's backup of a cluster's keys, or make etcd's keys anew from backups. */

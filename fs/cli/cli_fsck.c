@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "fs/cli/cli.h"
+#include "fs/cli/json.h"
 #include "meta/base/log.h"
 #include "meta/base/text.h"
 #include "reshard/repair/repair.h"
@@ -113,7 +114,8 @@ int cli_fsck(const struct cli_args *args)
 	struct sc_buf report = {0};
 	struct sc_err err = {0};
 	uint64_t bad = 0;
-	bool repair = cli_value(args, "repair"), rebuild = cli_value(args, "rebuild");
+	bool repair = cli_value(args, "repair"), rebuild = cli_value(args, "rebuild"), json = cli_value(args, "json");
+	int unprinted = 0;
 	char database[PATH_BYTES];
 	int rc;
 
@@ -130,7 +132,9 @@ int cli_fsck(const struct cli_args *args)
 		rc = rs_service_new(&options, &s, &err);
 	if (rc == 0)
 		rc = rebuild ? rs_rebuild(s, &bad, &report, &err) : rs_fsck(s, repair, &bad, &report, &err);
-	if (report.text)
+	if (report.text && json)
+		unprinted = cli_json_print(cli_json_rows("result\ttext", report.text));
+	else if (report.text)
 		(void)fputs(report.text, stdout);
 	if (rc < 0)
 		complain(&err);
@@ -140,5 +144,5 @@ int cli_fsck(const struct cli_args *args)
 		complain(&err);
 		rc = -1;
 	}
-	return rc < 0 || bad;
+	return rc < 0 || bad || unprinted;
 }

@@ -84,6 +84,7 @@ static int run_umount(const struct cli_args *args)
 }
 
 #define MOUNT {"mount", 'm', "MOUNTPOINT", "the mount; else $SCALAI_MOUNT, or the only one there is"}
+#define JSON {"json", 0, NULL, "print JSON instead of text"}
 #define END {NULL}
 
 static const struct cli_option mount_options[] = {
@@ -102,7 +103,7 @@ static const struct cli_option umount_options[] = {
 	{"wait", 0, "SECONDS", "wait at most so long until the daemon has left the store (60; 0: do not wait)"}, END};
 
 static const struct cli_option status_options[] = {
-	MOUNT, {"watch", 'w', NULL, "draw a progress bar until all rank files are real files"}, END};
+	MOUNT, {"watch", 'w', NULL, "draw a progress bar until all rank files are real files"}, JSON, END};
 
 static const struct cli_option import_options[] = {
 	MOUNT, {"topology", 0, "TOPOLOGY", "degrees of the axes, like \"tp=2 pp=2\"", true},
@@ -115,20 +116,25 @@ static const struct cli_option data_options[] = {
 	MOUNT, {"global-batch", 0, "N", "samples of one step, of all ranks together (add needs it)"},
 	{"format", 0, "FORMAT", "lines, records, npy, tar, tfrecord or megatron; else the name of the file tells"},
 	{"copy", 0, NULL, "keep a copy in the store"},
+	{"json", 0, NULL, "of show: print JSON instead of text"},
 	{"OPTION", 0, "VALUE", "any other option of 'add' in .ctl/data (see scalai(1))"}, END};
 
 static const struct cli_option verify_options[] = {
-	MOUNT, {"reference", 0, "FILE", "compare with this unsharded .safetensors file instead"}, END};
+	MOUNT, {"reference", 0, "FILE", "compare with this unsharded .safetensors file instead"}, JSON, END};
 
 static const struct cli_option job_options[] = {MOUNT, END};
 
 static const struct cli_option fsck_options[] = {
 	{"repair", 0, NULL, "repair damaged files from replicas; move unknown files to STORE/lost+found"},
-	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, END};
+	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, JSON, END};
 
 static const struct cli_option cluster_options[] = {
 	{NULL, 'o', "OPTIONS", "of rebuild, as of mount: cluster=NAME,etcd=URL[,etcd=URL...][,etcd_tls=FOLDER]"},
 	{"replace", 0, NULL, "of rebuild: remove first what etcd has of the cluster"}, END};
+
+static const struct cli_option doctor_options[] = {
+	{"etcd", 0, "URL", "ask this server of the etcd that a cluster is to have, too"},
+	JSON, END};
 
 static const struct cli_command commands[] = {
 	{.name = "mount", .summary = "Mount a store", .run = run_mount, .options = mount_options,
@@ -138,7 +144,7 @@ static const struct cli_command commands[] = {
 	 .usage = "[-l|--cut] [--wait SECONDS] MOUNTPOINT", .operands = {"MOUNTPOINT"}, .required = 1,
 	 .example = "scalai umount /scalai"},
 	{.name = "status", .summary = "Show the state of a job, or of all jobs", .run = cli_status,
-	 .options = status_options, .usage = "[-m MOUNTPOINT] [-w] [JOB]", .operands = {"JOB"},
+	 .options = status_options, .usage = "[-m MOUNTPOINT] [-w|--json] [JOB]", .operands = {"JOB"},
 	 .example = "scalai status -w gpt"},
 	{.name = "import", .summary = "Make a job out of a folder of ranks or one unsharded file", .run = cli_import,
 	 .options = import_options, .operands = {"JOB", "DIR|FILE"}, .required = 2,
@@ -151,10 +157,10 @@ static const struct cli_command commands[] = {
 	 .usage = "[-m MOUNTPOINT] add JOB NAME FILE... --global-batch N [--format FORMAT] [--copy] "
 		  "[--OPTION VALUE...]\n"
 		  "[-m MOUNTPOINT] remove|refresh JOB NAME\n"
-		  "[-m MOUNTPOINT] show JOB",
+		  "[-m MOUNTPOINT] show JOB [--json]",
 	 .example = "scalai data add gpt corpus /data/corpus.jsonl --global-batch 512 --seed 7"},
 	{.name = "verify", .summary = "Compare all copies of a job's state, and its tensors with what was committed",
-	 .run = cli_verify, .options = verify_options, .usage = "[-m MOUNTPOINT] JOB [--reference FILE]",
+	 .run = cli_verify, .options = verify_options, .usage = "[-m MOUNTPOINT] JOB [--reference FILE] [--json]",
 	 .operands = {"JOB"}, .required = 1, .example = "scalai verify gpt --reference model.safetensors"},
 	{.name = "clone", .summary = "Make a second job of a job's versions, without a copy of their bytes",
 	 .run = cli_clone, .options = job_options, .usage = "[-m MOUNTPOINT] JOB|PATH NEW",
@@ -163,8 +169,11 @@ static const struct cli_command commands[] = {
 	 .usage = "[-m MOUNTPOINT] JOB|PATH", .operands = {"JOB|PATH"}, .required = 1,
 	 .example = "scalai delete /scalai/gpt-try"},
 	{.name = "fsck", .summary = "Check a store that is not mounted", .run = cli_fsck, .options = fsck_options,
-	 .usage = "[--repair|--rebuild] STORE", .operands = {"STORE"}, .required = 1,
+	 .usage = "[--repair|--rebuild] [--json] STORE", .operands = {"STORE"}, .required = 1,
 	 .example = "scalai fsck --repair /data/store"},
+	{.name = "doctor", .summary = "Check what this machine has of what a mount can use", .run = cli_doctor,
+	 .options = doctor_options, .usage = "[--json] [--etcd URL] [STORE]", .operands = {"STORE"},
+	 .example = "scalai doctor /data/store"},
 	{.name = "cluster", .summary = "Make etcd's keys of a cluster anew, if it has lost them", .run = cli_cluster,
 	 .options = cluster_options, .operands = {"backup or rebuild", "STORE|FILE"}, .required = 2, .repeats = true,
 	 .usage = "backup STORE\nrebuild -o cluster=NAME,etcd=URL [--replace] FILE...",

@@ -17,6 +17,9 @@
 
 extern const struct rs_engine_ops rs_engine_host;
 
+/** Asks the kernel for a ring, and gives it back.  Returns 0, or the errno for which the host engine goes without. */
+int rs_host_ring(void);
+
 struct rs_range {
 	uint64_t at, bytes;
 };
