@@ -15,6 +15,9 @@
 #include "fs/open/open.h"
 #include "fs/request/parked.h"
 #include "fs/request/request.h"
+#include "meta/base/metric.h"
+
+SC_HISTOGRAM(lookups, "scalai_lookup_seconds", "", "Time until a name that there is was looked up, with its waits.");
 
 #define OFFSET_HIDDEN (UINT64_C(1) << 62) /* of .ctl and so on: behind all names that a listing has */
 
@@ -118,11 +121,12 @@ static void lookup(fuse_req_t req, const struct fs_asked *a)
 	fs_folder_told(req, fs, &found);
 	fs_entry(fs, &found, &e);
 	(void)fuse_reply_entry(req, &e);
+	sc_metric_since(&lookups, a->began_ns);
 }
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	struct fs_asked a = {.serve = lookup, .ino = parent, .name = name};
+	struct fs_asked a = {.serve = lookup, .ino = parent, .name = name, .began_ns = sc_now_ns()};
 
 	a.told = fs_looks_again(fs_of(req), fuse_req_ctx(req)->pid, &a.copies);
 	lookup(req, &a);

@@ -17,7 +17,13 @@
 
 /* --- read --- */
 
-static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at)
+FS_READS(data_reads, "data");
+FS_READS(control_reads, "control");
+FS_READS(stored_reads, "stored");
+FS_READS(work_reads, "uncommitted");
+
+static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, size_t bytes, uint64_t at,
+		      int64_t began_ns)
 {
 	struct rs_image *im = h->image;
 
@@ -28,7 +34,8 @@ static void read_view(fuse_req_t req, struct fs *fs, const struct fs_handle *h, 
 	bytes = sc_min_u64(bytes, im->bytes - at);
 	/* once the reader has its answer, it may close the handle: the reply's bytes stay until it has been sent */
 	rs_image_ref(fs->service, im);
-	(im->mapped.waits ? fs_read_late : fs_send_seen)(&(struct fs_seen){fs, req, im, h->view, h->ino, bytes, at});
+	(im->mapped.waits ? fs_read_late : fs_send_seen)(&(struct fs_seen){fs, req, im, h->view, h->ino, bytes, at,
+								       began_ns});
 	rs_image_unref(fs->service, im);
 }
 
@@ -46,13 +53,22 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 {
 	struct fs *fs = fs_of(req);
 	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
+	const int64_t began_ns = sc_now_ns();
+	struct sc_metric *histogram = NULL; /* of what is answered here */
 
 	if (!h)
 		return;
+	/* with the reply its reader may close the handle */
+	if (h->kind == FS_H_VIEW && h->data)
+		histogram = &data_reads;
+	else if (h->kind == FS_H_CONTROL)
+		histogram = &control_reads;
+	else if (h->kind == FS_H_FD)
+		histogram = fs_node_of(ino).kind == FS_WORK ? &work_reads : &stored_reads;
 	if (h->kind == FS_H_VIEW && h->data)
 		fs_read_data(req, fs, h, bytes, (uint64_t)at);
 	else if (h->kind == FS_H_VIEW)
-		read_view(req, fs, h, bytes, (uint64_t)at);
+		read_view(req, fs, h, bytes, (uint64_t)at, began_ns);
 	else if (h->kind == FS_H_CONTROL)
 		fs_control_read(req, fs, h->control, fi->fh, bytes, at);
 	else if (h->kind == FS_H_FD)
@@ -61,6 +77,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 		fs_gpu_read(req, h, bytes, (uint64_t)at);
 	else
 		(void)fuse_reply_err(req, EBADF);
+	if (histogram)
+		sc_metric_since(histogram, began_ns);
 }
 
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *text, size_t bytes, off_t at,

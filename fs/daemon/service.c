@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fs/handover/hold.h"
+#include "meta/base/metric.h"
 #include "reshard/member/member.h"
 
 #ifdef FS_HAS_CLUSTER
@@ -114,10 +115,28 @@ static void describe_node(struct fs *fs, struct sc_buf *buf)
 
 #endif
 
+static void describe_metrics(const struct fs *fs, struct sc_buf *buf)
+{
+	sc_metric_family(buf, "scalai_build_info", SC_GAUGE, "1; the labels say what this daemon was built of.");
+	sc_buf_printf(buf, "scalai_build_info{version=\"%s\",libfuse=\"%s\"} 1\n", SC_VERSION, fuse_pkgversion());
+	sc_metric_family(buf, "scalai_feature", SC_GAUGE,
+			 "1: the mount uses this feature of the kernel, 0: it does not.");
+	sc_buf_printf(buf, "scalai_feature{feature=\"passthrough\"} %d\nscalai_feature{feature=\"epoch\"} %d\n"
+			   "scalai_feature{feature=\"io_uring\"} %d\n", fs->passthrough, fs->epoch,
+		      __atomic_load_n(&fs->io_uring, __ATOMIC_RELAXED));
+	sc_metric_family(buf, "scalai_start_time_seconds", SC_GAUGE, "When this daemon was started, since 1970.");
+	sc_buf_printf(buf, "scalai_start_time_seconds %.3f\n", (double)fs->began_ns / 1e9);
+	sc_metric_family(buf, "scalai_daemon_replaced_total", SC_COUNTER,
+			 "Daemons of this mount that another one has followed.");
+	sc_buf_printf(buf, "scalai_daemon_replaced_total %u\n", fs->kept->generation - 1);
+}
+
 void fs_describe(void *arg, const char *name, struct sc_buf *buf)
 {
 	struct fs *fs = arg;
 
+	if (strcmp(name, "metrics") == 0)
+		describe_metrics(fs, buf);
 	if (strcmp(name, "version") == 0)
 		sc_buf_printf(buf, "libfuse %s\n", fuse_pkgversion());
 	if (strcmp(name, "health") != 0)

@@ -18,6 +18,15 @@
 #include "fs/node/node.h"
 #include "fs/request/parked.h"
 #include "fs/request/request.h"
+#include "meta/base/metric.h"
+
+#define OPENS(object, kind) \
+	SC_HISTOGRAM(object, "scalai_open_seconds", "kind=\"" kind "\"", \
+		     "Time until an open was answered, with its waits.")
+OPENS(view_opens, "view");
+OPENS(stored_opens, "stored");
+OPENS(work_opens, "uncommitted");
+OPENS(control_opens, "control");
 
 int fs_open_work(fuse_req_t req, struct fs *fs, struct rs_job *job, uint64_t blob, struct fs_handle *h,
 		 struct fuse_file_info *fi, struct sc_err *err)
@@ -263,6 +272,12 @@ int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, stru
 	return fs_control_open(req, fs, job, row, fi->flags, &h->control, err);
 }
 
+static struct sc_metric *histogram_of(enum fs_kind kind)
+{
+	return kind == FS_WORK ? &work_opens : kind == FS_VIEW ? &view_opens
+		: kind == FS_TOP || kind == FS_SPECIAL ? &control_opens : &stored_opens;
+}
+
 static void open_node(fuse_req_t req, const struct fs_asked *a)
 {
 	struct fuse_file_info fi = a->fi;
@@ -287,12 +302,14 @@ static void open_node(fuse_req_t req, const struct fs_asked *a)
 	}
 	if (rc <= 0) /* else fs_gpu_open() has parked it */
 		fs_open_end(req, fs, h, NULL, &fi, "open", rc, &err);
+	if (rc == 0)
+		sc_metric_since(histogram_of(n.kind), a->began_ns);
 	fs_looked_again(fs, thread, a->told);
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct fs_asked a = {.serve = open_node, .ino = ino, .fi = *fi};
+	struct fs_asked a = {.serve = open_node, .ino = ino, .fi = *fi, .began_ns = sc_now_ns()};
 
 	a.told = fs_looks_again(fs_of(req), fuse_req_ctx(req)->pid, &a.copies);
 	open_node(req, &a);

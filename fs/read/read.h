@@ -4,6 +4,12 @@
 #define FS_READ_H
 
 #include "fs/fs_i.h"
+#include "meta/base/metric.h"
+
+/* Time until reads of a kind were answered. */
+#define FS_READS(object, kind)								\
+	SC_HISTOGRAM(object, "scalai_read_seconds", "kind=\"" kind "\"",			\
+		     "Time until a read was answered, with its waits.")
 
 /* seen.c */
 /** A read of a view: of `bytes` bytes, one at least, and no more than there are. */
@@ -15,6 +21,7 @@ struct fs_seen {
 	fuse_ino_t ino;
 	size_t bytes;
 	uint64_t at;
+	int64_t began_ns;
 };
 /** Answer a read: with bytes that were needed, or with an error, which the job's `error` keeps. */
 void fs_send_seen(const struct fs_seen *seen);

@@ -17,6 +17,8 @@
 #define PIECES_MAX 1000	   /* of a reply; writev takes 1024 */
 #define PIECE_BYTES_MIN 1024
 
+FS_READS(view_reads, "view");
+
 /*
  * Buffers of gathered replies, as large as the largest read so far (the kernel sends 1 MiB at most).
  * Requests go to all workers in turn, so a buffer for each thread would never be in the processor's
@@ -242,5 +244,6 @@ void fs_send_seen(const struct fs_seen *seen)
 		(void)fuse_reply_buf(s.req, (const char *)to, s.bytes);
 	else if (fuse_reply_iov(s.req, iov, nr) == -EFAULT)
 		name_damage(s.fs, s.ino, s.bytes, s.at);
+	sc_metric_since(&view_reads, s.began_ns);
 	give_buffer(buffer);
 }

@@ -49,6 +49,7 @@ struct fs_asked {
 	int64_t told;			/* of fs_looks_again(), when the request came */
 	bool copies;
 	bool is_again;			/* it was parked */
+	int64_t began_ns;		/* of a lookup or open: when it came */
 };
 
 /** Enters the gate of a job for the request that asks for `a`.  RS_HERE: inside, until rs_tree_leave().  RS_LATER: it

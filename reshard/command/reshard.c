@@ -8,6 +8,7 @@
 #include <string.h>
 
 SC_METRIC(reshards_made, SC_COUNTER, "scalai_reshards_total", "Versions made by topology, layout or rollback.");
+SC_HISTOGRAM(topologies, "scalai_topology_seconds", "", "Time that a topology took that was not refused.");
 
 struct reshard {
 	struct rs_advance a;
@@ -188,8 +189,12 @@ int rs_job_topology(const struct rs_caller *who, struct rs_job *job, const char 
 {
 	struct reshard r = {.a = {.job = job, .change = RS_BY_TOPOLOGY, .token = who->token,
 				  .present = present_topology}};
+	const int64_t began_ns = sc_now_ns();
+	int rc = move_to(&r, text, err);
 
-	return move_to(&r, text, err);
+	if (rc == 0)
+		sc_metric_since(&topologies, began_ns);
+	return rc;
 }
 
 /* Takes the layout of a job that has no version yet; refuses it if the topology that was written before does not

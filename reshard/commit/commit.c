@@ -16,6 +16,22 @@
 
 SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
 
+#define PHASE(object, phase)								\
+	SC_HISTOGRAM(object, "scalai_commit_phase_seconds", "phase=\"" phase "\"",	\
+		     "Time that a phase of a commit took, also of a commit that was refused later.")
+PHASE(quiet_phase, "quiet");	/* of steps.h; `transact` is with what publishes the version */
+PHASE(read_phase, "read");
+PHASE(verify_phase, "verify");
+PHASE(sync_phase, "sync");
+PHASE(transact_phase, "transact");
+
+/* A phase ends, and the next one begins. */
+static void phase_ends(struct commit *c, struct sc_metric *histogram)
+{
+	sc_metric_since(histogram, c->phase_ns);
+	c->phase_ns = sc_now_ns();
+}
+
 /* Parses one word: step=NUMBER, samples=NUMBER or kept=yes. */
 static int parse_word(struct commit *c, struct sc_keys *keys, char *word)
 {
@@ -416,12 +432,17 @@ static int make_next(struct commit *c)
 		rc = rs_commit_rows(c);
 	if (rc == 0)
 		rc = rs_version_finish(v, &c->job->whole, c->err);
-	if (rc == 0)
+	if (rc == 0) {
+		phase_ends(c, &read_phase);
 		rc = verify(c);
-	if (rc == 0)
+	}
+	if (rc == 0) {
+		phase_ends(c, &verify_phase);
 		rc = sync_blobs(c);
+	}
 	if (rc < 0)
 		return rc;
+	phase_ends(c, &sync_phase);
 	c->a.draft = NULL;
 	rc = rs_view_new(c->job, v, 0, &c->topo, &c->a.next, c->err);
 	if (rc == 0)
@@ -439,9 +460,13 @@ static int commit_tree(struct commit *c)
 		rc = collect(c);
 	if (rc == 0)
 		rc = make_next(c);
+	if (rc < 0) {
+		rs_head_abort(&c->a);
+		return rc;
+	}
+	rc = rs_head_publish(&c->a, c->err);
 	if (rc == 0)
-		return rs_head_publish(&c->a, c->err);
-	rs_head_abort(&c->a);
+		phase_ends(c, &transact_phase);
 	return rc;
 }
 
@@ -474,14 +499,16 @@ static void release_items(struct commit *c, int rc)
 int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
 	struct commit c = {.a = {.job = job, .change = RS_BY_COMMIT, .token = who->token}, .s = who->service,
-			   .job = job, .err = err, .step = -1, .note = ""};
+			   .job = job, .err = err, .step = -1, .note = "", .phase_ns = sc_now_ns()};
 	char *words = sc_arena_copy(&c.arena, text, strlen(text));
 	int rc = words ? parse_words(&c, words) : sc_nomem(err);
 
 	if (rc == 0)
 		rc = rs_head_begin(&c.a, err);
-	if (rc == 0)
+	if (rc == 0) {
+		phase_ends(&c, &quiet_phase);
 		rc = commit_tree(&c);
+	}
 	release_items(&c, rc);
 	sc_vec_done(&c.items);
 	sc_vec_done(&c.written);

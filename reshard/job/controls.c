@@ -159,10 +159,11 @@ SC_METRIC(busy, SC_GAUGE, "scalai_background_busy",
 
 static int read_metrics(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
 {
-	(void)job, (void)err;
+	(void)job;
 	sc_metric_set(&busy, !rs_worker_rests(who->service)); /* before what it owes by then */
 	sc_metrics_text(buf);
-	return 0;
+	describe(who, "metrics", buf);
+	return rs_render_gauges(who->service, buf, err);
 }
 
 static const struct rs_control metrics = {

@@ -109,7 +109,7 @@ int rs_render_layout(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 	return rc < 0 ? rc : done(buf, err);
 }
 
-static uint64_t version_bytes(const struct rs_version *v)
+uint64_t rs_version_bytes(const struct rs_version *v)
 {
 	uint64_t n = 0;
 
@@ -118,7 +118,7 @@ static uint64_t version_bytes(const struct rs_version *v)
 	return n;
 }
 
-static const char *state_text(const struct rs_view *own)
+const char *rs_state_text(const struct rs_view *own)
 {
 	if (rs_version_verified(own->version) == META_DIFFER)
 		return "copies-differ";
@@ -170,7 +170,7 @@ static void version_line(const struct rs_view *view, bool is_head, const char *t
 		if (*p == ' ')
 			*p = ',';
 	sc_buf_printf(buf, "%" PRIu64 "%s\t%s\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\t", v->nr, is_head ? "*" : "", step,
-		      topology, version_bytes(v), state_text(view), v->made_by, when, tag ? tag : "-");
+		      topology, rs_version_bytes(v), rs_state_text(view), v->made_by, when, tag ? tag : "-");
 	sc_buf_shown(buf, v->note);
 	sc_buf_printf(buf, "\n");
 }
@@ -364,23 +364,16 @@ static int status_version(struct rs_view *head, struct sc_buf *buf, struct sc_er
 {
 	static const char *const verified[] = {"pending", "equal", "DIFFER"};
 	const struct rs_version *v = head->version;
-	const struct meta_state *all = &v->tensors->all;
-	uint64_t logical = 0, bytes;
-	uint32_t nr = 0;
+	uint32_t nr;
+	const uint64_t logical = rs_tensors_bytes(v->tensors, &nr);
 	int rc;
 
-	for (uint32_t i = 0; i < all->nr; i++)
-		nr += !meta_tensor_padding(all->tensors[i].name, NULL);
-	for (uint32_t i = 0; i < all->nr; i++)
-		if (!meta_tensor_padding(all->tensors[i].name, NULL) &&
-		    meta_tensor_bytes(all->tensors[i].dtype, &all->tensors[i].shape, &bytes))
-			logical += bytes;
 	sc_buf_printf(buf, "version: %" PRIu64 "\n", v->nr);
 	if (v->step >= 0)
 		sc_buf_printf(buf, "step: %" PRId64 "\n", v->step);
 	sc_buf_printf(buf, "topology: %s\nranks: %u\ntensors: %u\nlogical_bytes: %" PRIu64 "\nstored_bytes: %" PRIu64
 			   "\nstate: %s\ncopies: %s\n", head->topo.text, head->topo.ranks, nr, logical,
-		      version_bytes(v), state_text(head), verified[rs_version_verified(v)]);
+		      rs_version_bytes(v), rs_state_text(head), verified[rs_version_verified(v)]);
 	for (size_t i = 0; i < v->nr_sets; i++) {
 		struct rs_set *set = v->sets[i];
 

@@ -525,6 +525,7 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 	(void)pthread_mutex_init(&s->lock, NULL);
 	(void)pthread_mutex_init(&s->images_lock, NULL);
 	(void)pthread_mutex_init(&s->making, NULL);
+	(void)pthread_mutex_init(&s->gauges_lock, NULL);
 	(void)pthread_mutex_init(&s->met.lock, NULL);
 	(void)pthread_mutex_init(&s->parts.lock, NULL);
 	rs_opened_init(s);
@@ -582,6 +583,7 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	(void)pthread_mutex_destroy(&s->lock);
 	(void)pthread_mutex_destroy(&s->images_lock);
 	(void)pthread_mutex_destroy(&s->making);
+	(void)pthread_mutex_destroy(&s->gauges_lock);
 	(void)pthread_mutex_destroy(&s->met.lock);
 	(void)pthread_mutex_destroy(&s->parts.lock);
 	(void)pthread_mutex_destroy(&s->worker_lock);

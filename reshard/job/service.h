@@ -104,5 +104,11 @@ int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, s
 int rs_render_verify(struct rs_service *s, struct rs_job *job, struct sc_buf *buf,
 		     struct sc_err *err);
 void rs_render_error(struct rs_job *job, struct sc_buf *buf);
+/** Adds metrics of jobs and of the store, in Prometheus' text format.  Waits for no command. */
+int rs_render_gauges(struct rs_service *s, struct sc_buf *buf, struct sc_err *err);
+struct rs_version;
+/** Return what `status` and metrics say of a version: the bytes of its files; its state, by its own view. */
+uint64_t rs_version_bytes(const struct rs_version *v);
+const char *rs_state_text(const struct rs_view *own);
 
 #endif

@@ -426,6 +426,7 @@ struct rs_pulling {
 	int64_t again, give_up;
 	struct rs_pulling *next;
 	char said[256];		/* why a holder that may have it has not given it; "": none was asked */
+	int64_t began_ns;
 };
 /** Lets blobs of other nodes be read; before there is a thread. */
 int rs_pulls_start(struct rs_member *m, struct sc_err *err);

@@ -18,6 +18,7 @@ SC_METRIC(pulls, SC_COUNTER, "scalai_pulls_total", "Requests for bytes that were
 SC_METRIC(pulls_again, SC_COUNTER, "scalai_pulls_repeated_total",
 	  "Requests for bytes that a node has not given, and that were sent again.");
 SC_METRIC(pulls_failed, SC_COUNTER, "scalai_pulls_failed_total", "Requests for bytes that no node has given.");
+SC_HISTOGRAM(pull_times, "scalai_pull_seconds", "", "Time until a node gave the bytes that this one asked for.");
 
 #define AGAIN_NS (20 * MEMBER_MS)
 #define PATIENCE_NS (10000 * MEMBER_MS)
@@ -31,7 +32,8 @@ void rs_member_pull(struct rs_member *m, struct rs_pulling *p)
 {
 	bool ends;
 
-	p->give_up = sc_now_ns() + (p->about ? ABOUT_NS : PATIENCE_NS);
+	p->began_ns = sc_now_ns();
+	p->give_up = p->began_ns + (p->about ? ABOUT_NS : PATIENCE_NS);
 	p->next = NULL;
 	(void)pthread_mutex_lock(&m->lock);
 	ends = m->stop;
@@ -132,6 +134,8 @@ static void on_pulled(void *arg, int code, const struct sc_err *err)
 	const bool lacks = code != RS_CODE_BUSY && code != RS_CODE_FENCED && code != RS_CODE_IO &&
 			   code != RS_CODE_DAMAGED;
 
+	if (code == RS_CODE_OK)
+		sc_metric_since(&pull_times, p->began_ns);
 	if (code == RS_CODE_OK)
 		p->done(p);
 	else if (p->only)

@@ -31,6 +31,27 @@ void rs_tensors_unref(struct rs_tensors *tensors)
 	sc_sys.release(tensors);
 }
 
+uint64_t rs_tensors_bytes(struct rs_tensors *tensors, uint32_t *ret_nr)
+{
+	const struct meta_state *all = &tensors->all;
+	uint64_t known = __atomic_load_n(&tensors->bytes, __ATOMIC_ACQUIRE), sum = 0, bytes;
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; !known && i < all->nr; i++) {
+		if (meta_tensor_padding(all->tensors[i].name, NULL))
+			continue;
+		nr++;
+		if (meta_tensor_bytes(all->tensors[i].dtype, &all->tensors[i].shape, &bytes))
+			sum += bytes;
+	}
+	if (!known) {
+		__atomic_store_n(&tensors->nr, nr, __ATOMIC_RELAXED);
+		__atomic_store_n(&tensors->bytes, known = sum + 1, __ATOMIC_RELEASE);
+	}
+	*ret_nr = __atomic_load_n(&tensors->nr, __ATOMIC_RELAXED);
+	return known - 1;
+}
+
 struct rs_model *rs_model_ref(struct rs_model *model)
 {
 	(void)__atomic_add_fetch(&model->refs, 1, __ATOMIC_RELAXED);

@@ -63,6 +63,8 @@ struct rs_use {
 struct rs_tensors {
 	uint32_t refs;
 	struct meta_state all;
+	uint32_t nr;				/* of rs_tensors_bytes() */
+	uint64_t bytes;				/* likewise, and 1 more; atomic, 0: nobody asked */
 };
 
 /** Tensors on the ranks of a topology.  Immutable.  Views of the same tensors, layout and topology share it, since it
@@ -201,6 +203,11 @@ struct rs_job {
 	struct rs_whole {
 		uint32_t layers, experts;
 	} whole; /* while a catalog is rebuilt: its versions are parts of one that has so many; else 0 */
+	struct {
+		uint64_t version;	/* the head's, of which this is known */
+		int64_t committed_ns;	/* when the last commit was, of which the head was made */
+		size_t dirty;		/* files that no version has, as of the last time that nobody changed them */
+	} shown;			/* what metrics say; under gauges_lock of the service */
 };
 
 struct rs_kept_layout {
@@ -345,6 +352,7 @@ struct rs_service {
 	pthread_cond_t scrub_wake;
 	int64_t scrub_every_s;		/* 0: never */
 	uint64_t scrub_rate;		/* bytes a second, 0: no limit */
+	pthread_mutex_t gauges_lock;	/* of what metrics remember of jobs; the catalog is called under it */
 };
 
 #define RS_PUT_OFF_MAX 4
@@ -406,6 +414,8 @@ int rs_version_add_folders(struct rs_service *s, struct rs_version *v, const str
 struct rs_tensors *rs_tensors_new(void);
 struct rs_tensors *rs_tensors_ref(struct rs_tensors *tensors);
 void rs_tensors_unref(struct rs_tensors *tensors);
+/** Returns the bytes of a version's logical tensors, without what pads them, and how many they are. */
+uint64_t rs_tensors_bytes(struct rs_tensors *tensors, uint32_t *ret_nr);
 /** Gives the model of a version's tensors at a topology: that of another view if there is one, else a new one.
  *  Errors: those of meta_view_new(). */
 int rs_model_of(struct rs_job *job, const struct rs_version *v, const struct meta_topology *topo,

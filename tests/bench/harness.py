@@ -280,7 +280,7 @@ class Mount:
 
     def written(self):
         """Bytes that were written to materialize, so far: what was not reflinked."""
-        counts = dict(line.split() for line in get(os.path.join(self.at, ".ctl/metrics")).splitlines() if line[0] != "#")
+        counts = dict(line.rsplit(" ", 1) for line in get(os.path.join(self.at, ".ctl/metrics")).splitlines() if line[0] != "#")
         return int(counts["scalai_materialized_bytes_total"]) - int(counts["scalai_reflinked_bytes_total"])
 
     def files(self, job, ranks):

@@ -140,7 +140,7 @@ SIZES = {
 	"STRESS_SECONDS": "1800", "RACES_HOURS": "1", "CLUSTER_LONG": "1", "GPU_IDLE": "1", "HOLDER_ROUNDS": "100", "TREE_OPERATIONS": "1000000", "NAMES": "all",
 	"BESIDE_SECONDS": "60", "AGAIN_SECONDS": "240", "AGAIN_KILLS": "800", "LINKS_SECONDS": "600", "FOLDER_NAMES": "12000", "COORDINATES_STEPS": "400",
 	"HOSTILE_FILES": "40000", "HOSTILE_FOLDERS": "3000", "UNMOUNTS": "200", "SEQUENCES": "200", "HELD_SECONDS": "60", "ENDS_SECONDS": "2", "EXAMPLE_KILLS": "60",
-	"KEPT_ROUNDS": "60",
+	"KEPT_ROUNDS": "60", "WRONG": "200", "HONEST": "2000",
 }
 # bounds on time hold on a machine that does nothing else (tests/e2e/late.py): the gate only reports them
 QUIET = {"BOUNDS": "assert"}
