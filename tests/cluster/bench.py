@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import random
-import signal
 import statistics
 import struct
 import subprocess
@@ -191,9 +190,9 @@ took = [change(cluster.nodes[i % 3], ["tp=2", "tp=1"][i % 2]) for i in range(60)
 print(f"ms    a topology, all nodes well         {spread(took)}")
 stopped = []
 for i in range(5):
-	three.daemon.send_signal(signal.SIGSTOP)
+	three.stop()
 	stopped.append(change([one, two][i % 2], ["tp=2", "tp=1"][i % 2]))
-	three.daemon.send_signal(signal.SIGCONT)
+	three.stop(False)
 	three.wait(lambda: "is a member\n" in three.health() + "\n", 30, "it is a member again")
 print(f"ms    a topology, one node stopped       {spread(stopped)}   (a registration lasts 4,000)")
 

@@ -30,7 +30,7 @@ import urllib.parse
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import leftovers  # noqa: E402
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from waits import owed # noqa: E402
+from waits import owed, stop # noqa: E402
 
 NET = "10.213.7"
 CLONE_NEWNET = 0x40000000
@@ -96,7 +96,7 @@ class Host:
 		self.daemon = None
 
 	def stop(self, on=True):
-		self.daemon.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+		stop(self.daemon.pid) if on else self.daemon.send_signal(signal.SIGCONT)
 
 	def cut(self, on=True):
 		"""Takes the carrier away, at the hub's side."""

@@ -3,7 +3,6 @@
 WORK BINARY: what nodes keep of a topology becomes its storage when all ranks are kept; a node is killed before that, and
 another time after it, before it knows; rollbacks, and topologies over what was stored anew.
 """
-import signal
 import sys
 
 from kept import check, clean, home, keep, make, pulled, save, settled
@@ -77,7 +76,7 @@ homes("0-1", "2", "3")
 two.must("gpt", "topology", "tp=4 plain=drop")
 keep(one, 6)
 keep(two, 6)
-one.daemon.send_signal(signal.SIGSTOP)
+one.stop()
 keep(three, 6)
 settled(three, 6)
 one.kill()

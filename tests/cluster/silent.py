@@ -50,7 +50,7 @@ def write(node, seed, ranks=(1,)):
 
 
 def silence(on=True):
-	two.daemon.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+	two.stop(on)
 
 
 def ends(how, what, readers=()):

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 
-from nodes import Cluster, inside, run
+from nodes import Cluster, inside, run, stop
 from late import late
 
 work, binary = sys.argv[1:3]
 cluster = Cluster(work, binary, nodes=1)
 one = cluster.nodes[0]
 one.up().down()
-cluster.etcd.send_signal(signal.SIGSTOP)
+stop(cluster.etcd.pid)
 options = f"cluster=test,node={one.name},listen={one.address}:7077,etcd={cluster.urls[0]}"
 for how in (["-f"], []):
 	said = cluster.work / f"said{len(how)}"

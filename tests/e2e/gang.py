@@ -61,8 +61,11 @@ class Gang:
         """Step -> loss, as printed."""
         return dict(line.split(" ", 1) for line in self.printed() if line[:1].isdigit())
 
-    def has_printed(self, text):
-        return os.path.exists(self.out[0]) and any(text in line for line in self.printed())
+    def has_printed(self, text, rank=0):
+        return os.path.exists(self.out[rank]) and any(text in line for line in self.printed(rank))
+
+    def any_has_printed(self, text):
+        return any(self.has_printed(text, rank) for rank in range(len(self.out)))
 
     def passed(self):
         """Waits for all; what rank 0 printed."""

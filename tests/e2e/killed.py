@@ -16,6 +16,7 @@ import time
 
 import scalai
 from gang import Gang, until
+from waits import stop
 
 STORE, MOUNT, ROUNDS, SEED = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 KINDS = ("rank", "commit", "daemon", "mount")
@@ -60,7 +61,7 @@ def stopped(gang):
         late = set(range(len(gang.pids))) - early
         if early and late:
             rank = late.pop()
-            os.kill(gang.pids[rank], signal.SIGSTOP)
+            stop(gang.pids[rank])
             if rank not in saved():
                 return rank
             os.kill(gang.pids[rank], signal.SIGCONT)
@@ -86,7 +87,7 @@ def die(kind, gang, world, daemon):
         soon(saved)
         os.kill(daemon.pid(), signal.SIGKILL)
         before = len(gang.losses())
-        until("ranks go on, or end by EIO", lambda: len(gang.losses()) > before or gang.has_printed("OSError"))
+        until("ranks go on, or end by EIO", lambda: len(gang.losses()) > before or gang.any_has_printed("Input/output error"))
         gang.killed()
     else:
         soon(saved)

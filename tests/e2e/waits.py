@@ -8,6 +8,7 @@ import mmap
 import os
 import pathlib
 import re
+import signal
 import tempfile
 import threading
 import time
@@ -45,6 +46,12 @@ class Amount:
 	def goes_on(self):
 		"""For the others."""
 		return not self.over[0] and (os.getpid() == self.parent or os.getppid() == self.parent)
+
+
+def stop(pid):
+	"""Stops a child of this process, and returns when each of its threads has stopped: until then, one may still answer."""
+	os.kill(pid, signal.SIGSTOP)
+	os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 OWED = ("scalai_background_busy", "scalai_hashes_owed", "scalai_records_owed", "scalai_trees_owed")

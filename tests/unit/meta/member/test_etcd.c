@@ -18,6 +18,7 @@
 
 #include "tests/support/etcd_server.h"
 #include "tests/support/late.h"
+#include "tests/support/stopped.h"
 
 #define PATIENT_MS 30000	/* against a hang: on a busy machine, etcd may need a second */
 #define SHORT_MS 1000		/* where a request is not to be answered */
@@ -308,7 +309,7 @@ static void a_stopped_server_is_unknown_by_the_deadline(void **unused)
 	(void)unused;
 	put_head(e, 1, 0, 1, 1);
 	(void)answer(e, 1);
-	(void)kill(one.pid[0], SIGSTOP);
+	stop_child(one.pid[0]);
 	began = ms_now();
 	put_head(hasty, 2, 0, 9, 9);
 	get(hasty, 3, head);
