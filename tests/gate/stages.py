@@ -18,6 +18,7 @@ CASES = sorted(p.name for p in (ROOT / "tests/e2e/cases").iterdir())
 CORES = os.cpu_count() or 2
 MINUTE = 60
 SEED = os.environ.get("SEED", "1")
+BEHIND_FACTOR = 5	# of limits of tests that have what others leave of the processors
 GATE_EVERY = 27	# of calls that fail, one in so many: tests/support/every.h
 
 # why meson's tests were skipped, where they do not say it themselves
@@ -114,13 +115,15 @@ def gate_rows(quick, pattern):
 	e2e = [Stage(name, about, [cases(chosen(pattern, clusters), env)], 60 * MINUTE, no_mounts)
 	       for name, about, clusters in (("e2e", "scripts over real mounts", False), ("cluster", "scripts over several daemons", True))
 	       if chosen(pattern, clusters)]
-	runner = Stage("runner", "the runner of cases sees what goes wrong", [Step("program", ["tests/e2e/selftest/run"])], 5 * MINUTE, no_mounts)
-	about = "unit, property and fault tests (address and undefined-behaviour sanitizers)"
+	runner = Stage("runner", "the runner of cases sees what goes wrong", [Step("program", ["tests/e2e/selftest/run"])], 20 * MINUTE, no_mounts)
+	about = "unit tests (address and undefined-behaviour sanitizers)"
 	if pattern:
 		names = unit_names(lambda n: re.search(pattern, n), lints=True)
 		return ([[[Stage("unit", about, [tests(GATE_EVERY, *names)])]]] if names else []) + [[[s]] for s in e2e]
-	unit = Stage("unit", about, [tests(GATE_EVERY, "suite:unit", "suite:lint")])
+	unit = Stage("unit", about, [tests(GATE_EVERY, "suite:unit", "suite:lint", *(["suite:behind"] if quick else []))])
 	nodes = Stage("nodes", "unit tests over an etcd", [tests(GATE_EVERY, "suite:cluster", at_once=2)])
+	# two at a time beside the lane of crashes, which is one process; their limits are against a hang, also where others have all processors
+	properties = Stage("properties", "property and fault tests", [tests(GATE_EVERY, "suite:behind", factor=BEHIND_FACTOR, at_once=CORES)], behind=True)
 	crashes = [
 		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)], behind=True),
 		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)],
@@ -130,7 +133,7 @@ def gate_rows(quick, pattern):
 	]
 	if quick:
 		return [[[unit]], [[e2e[0]]], [[nodes, e2e[1]]]]
-	return [[[unit]], [[runner, e2e[0]]], [[nodes, e2e[1]], crashes]]
+	return [[[unit]], [[runner, e2e[0]]], [[nodes, e2e[1]], [properties], crashes]]
 
 
 # --- the long suite ---
