@@ -36,7 +36,7 @@ gate.BUILD = stages.BUILD = folder / "build"
 gate.SKIPS, gate.ALLOWED, gate.READ_SECONDS = gate.BUILD / "skips", folder / "allowed", 1
 def stage(name, *scripts, limit=20, kind="program", cannot=lambda: None, behind=False):
 	return stages.Stage(name, "planted", [stages.Step(kind, ["bash", "-c", s]) for s in scripts], limit, cannot, behind)
-rows = [[[stages.Stage("unit", "planted", [stages.tests(9, "suite:unit")])]],
+rows = [[[stages.Stage("unit", "planted", [stages.tests(9, "suite:unit", behind=30)])]],
 	[[stage("early", "echo 'BAD: a lost commit'; exit 3")]],
 	[[stage("hang", "setsid sleep 1001.@ & sleep 1002.@", limit=1)], [stage("beside", f"test $(nice) = {min(19, os.nice(0) + 19)} && echo fine", behind=True), stage("cannot", "exit 1", cannot=lambda: "no loop devices")]],
 	[[stage("cases", "echo 'failed: 12_x (status 1, 3s)'; echo '    FAIL: a wrong byte'; echo '5 passed, 1 failed, 2 skipped, 1 late'; exit 1", kind="cases")]],

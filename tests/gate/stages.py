@@ -47,11 +47,11 @@ class Stage:
 	behind: bool = False		# it only computes, and has what stages beside it leave of the processors
 
 
-def tests(every, *which, factor=1, at_once=CORES + 1, env=None):
-	"""Tests of meson: suites, or by name.  What a hung one prints is limit.py's; meson's own limit is behind that."""
+def tests(every, *which, factor=1, at_once=CORES + 1, env=None, behind=3):
+	"""Tests of meson: suites, or by name.  What a hung one prints is limit.py's; meson's own limit is so many times as long."""
 	suites = [w for name in which if name.startswith("suite:") for w in ("--suite", name[6:])]
 	names = [name for name in which if not name.startswith("suite:")]
-	words = ["meson", "test", "-C", BUILD, "--no-rebuild", "--num-processes", str(at_once), "--timeout-multiplier", str(3 * factor),
+	words = ["meson", "test", "-C", BUILD, "--no-rebuild", "--num-processes", str(at_once), "--timeout-multiplier", str(behind * factor),
 		 "--wrapper", str(ROOT / "tests/gate/limit.py"), *suites, *names]
 	fixed = {"EVERY": str(every), "LIMIT_FACTOR": str(factor), "MALLOC_PERTURB_": "85"}	# meson would draw the last
 	return Step("tests", words, {**fixed, **(env or {})})
