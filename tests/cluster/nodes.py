@@ -163,6 +163,7 @@ class Node(Host):
 		if os.environ.get("MOUNT_OPTIONS"):
 			options += "," + os.environ["MOUNT_OPTIONS"]
 		with open(self.log, "ab") as log:
+			self.log_from = log.seek(0, os.SEEK_END)
 			self.daemon = subprocess.Popen(
 				[*inside(self.namespace), binary or self.cluster.binary, "mount", "-f", "-o", options,
 				 self.store, self.mount], stdout=log, stderr=log, cwd=self.own,
@@ -172,9 +173,17 @@ class Node(Host):
 
 	def up(self, binary=None):
 		self.start(binary)
-		self.was_member = "is a member" in self.health()  # from the first on
 		self.wait(lambda: "is a member" in self.health(), 30, "it is a member")
+		self.wait(lambda: " is mounted at " in self.said(), 30, "it says that it is mounted")
+		# from the first on: by its log, since a registration may end where the machine stands still
+		self.was_member = " is a member of cluster " in self.said().partition(" is mounted at ")[0]
 		return self
+
+	def said(self):
+		"""Its log since it was started last."""
+		with open(self.log, "rb") as log:
+			log.seek(self.log_from)
+			return log.read().decode(errors="replace")
 
 	def health(self):
 		try:
