@@ -4,7 +4,7 @@
 Runs the stages of tools/test, which has made all that they need: gate.py [--quick|--long] [--list] [--stage NAME]... [PATTERN]
 
 All stages run, whatever failed before; the result is the sum of all.  Stages that are side by side in stages.py run side by side,
-and say what they have to say when they end; the only one that is not behind others prints as it goes.  docs/testing.md tells what each
+and say what they have to say when they end; the last one that is not behind others prints as it goes.  docs/testing.md tells what each
 does, and how to read what is printed.
 """
 import argparse
@@ -362,7 +362,7 @@ def main():
 	for row in rows:
 		lanes = [of for lane in row if (of := [s for s in lane if s.name in wanted])]
 		first = [of for of in lanes if not of[0].behind] or lanes
-		threads = [threading.Thread(target=run_lane, args=(Lane(first == [of]), of, outcomes)) for of in lanes]
+		threads = [threading.Thread(target=run_lane, args=(Lane(of is first[-1]), of, outcomes)) for of in lanes]
 		for t in threads:
 			t.start()
 		for t in threads:
