@@ -19,7 +19,7 @@ void fs_session_read_ahead(dev_t device);	/* larger for this mount only: views t
 /* service.c */
 struct rs_member_options;
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
-		     struct sc_err *err);
+		     int fuse_fd, struct sc_err *err);
 /** Looks, beside the session's loop, whether it ends, and then lets no request wait for other nodes any more. */
 void fs_service_look(struct fs *fs);
 void fs_service_looked(struct fs *fs);	/* the loop has ended */

@@ -341,7 +341,7 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 	if (rc == 0)
 		rc = fs_session_new(&fs, o, err);
 	if (rc == 0)
-		rc = fs_service_start(&fs, &service, &o->member, err);
+		rc = fs_service_start(&fs, &service, &o->member, fuse_fd, err);
 	if (rc == 0)
 		rc = fs_notify_start(&fs, err);
 	if (rc == 0)

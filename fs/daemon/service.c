@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fs/handover/hold.h"
+#include "fs/handover/unit.h"
 #include "meta/base/metric.h"
 #include "reshard/member/member.h"
 
@@ -46,13 +47,23 @@ void fs_service_looked(struct fs *fs)
 	sc_thread_join(&fs->looker.thread);
 }
 
+/* Has the mount been ended while its daemon starts?  One that takes over may be unmounted. */
+static bool has_ended(void *arg)
+{
+	const int *fuse_fd = arg;
+
+	return fs_signals_came() || (*fuse_fd >= 0 && !fs_unit_is_live(*fuse_fd));
+}
+
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
-		     struct sc_err *err)
+		     int fuse_fd, struct sc_err *err)
 {
 	struct rs_member_options with = *member;
 	int rc = rs_service_new(options, &fs->service, err);
 
-	with.ends = fs_signals_came;
+	/* by hand it is refused with a sentence; nobody starts that of a unit again, and files of one that takes over
+	 * are open */
+	with.boot = (struct rs_boot_options){&fuse_fd, has_ended, fs_unit_waits, fs_unit_is() || fuse_fd >= 0};
 	fs->looker.is_needed = member->cluster;
 	return rc == 0 && member->cluster ? rs_member_start(fs->service, &with, err) : rc;
 }
@@ -91,8 +102,9 @@ void fs_service_looked(struct fs *fs)
 }
 
 int fs_service_start(struct fs *fs, const struct rs_options *options, const struct rs_member_options *member,
-		     struct sc_err *err)
+		     int fuse_fd, struct sc_err *err)
 {
+	(void)fuse_fd;
 	(void)member; /* its options were refused */
 	return rs_service_new(options, &fs->service, err);
 }

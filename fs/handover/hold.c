@@ -304,6 +304,10 @@ static int hold(struct holder *h, struct fs_kept *kept, char **argv, struct sc_e
 			return 0;
 		if (h->ends && h->fuse_fd >= 0)
 			return FS_HOLD_ENDED;
+		if (h->ends && fs_unit_is())
+			return 0; /* stopped while it started: nothing has failed */
+		if (h->fuse_fd >= 0 && !fs_unit_is_live(h->fuse_fd))
+			return 0; /* it was unmounted before its next daemon served */
 		if (WIFEXITED(status) || h->fuse_fd < 0)
 			return sc_fail(err, SC_E_SYSTEM, "%s",
 				       *kept->message ? kept->message : "the daemon ended before the mount was live");

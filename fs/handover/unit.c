@@ -56,9 +56,22 @@ static void say(const char *text, int fd)
 	(void)close(s);
 }
 
+bool fs_unit_is(void)
+{
+	return getenv("NOTIFY_SOCKET") != NULL;
+}
+
 void fs_unit_ready(void)
 {
 	say("READY=1", -1);
+}
+
+void fs_unit_waits(const char *why)
+{
+	char text[1200];
+
+	(void)snprintf(text, sizeof(text), "STATUS=%s%s", why, *why ? "\nEXTEND_TIMEOUT_USEC=60000000" : "");
+	say(text, -1);
 }
 
 bool fs_unit_keeps(void)
@@ -103,7 +116,7 @@ static void find(int ret[FS_UNIT_FDS])
 	(void)unsetenv("LISTEN_FDNAMES");
 }
 
-static bool is_live(int fuse_fd)
+bool fs_unit_is_live(int fuse_fd)
 {
 	struct pollfd device = {.fd = fuse_fd};
 
@@ -120,7 +133,7 @@ bool fs_unit_take(bool mounted, int ret[FS_UNIT_FDS])
 		all &= ret[i] >= 0;
 		any |= ret[i] >= 0;
 	}
-	if (all && mounted && is_live(ret[FS_UNIT_FUSE]))
+	if (all && mounted && fs_unit_is_live(ret[FS_UNIT_FUSE]))
 		return true;
 	if (any)
 		sc_log(SC_LOG_INFO, "what systemd has kept is of no living mount any more: mounting anew");

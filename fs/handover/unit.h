@@ -23,6 +23,12 @@ enum fs_unit_fd {
 	FS_UNIT_FDS
 };
 
+/** Is systemd told of this mount? */
+bool fs_unit_is(void);
+/** Says what a mount that starts waits for, which systemd is then to bear with for a minute more; "": for nothing. */
+void fs_unit_waits(const char *why);
+/** Tells whether this /dev/fuse is of a mount that is there still. */
+bool fs_unit_is_live(int fuse_fd);
 /** Says that the mount is live (Type=notify). */
 void fs_unit_ready(void);
 /** Tells whether the unit has a descriptor store ($FDSTORE). */

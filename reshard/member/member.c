@@ -138,7 +138,7 @@ static void wait_for_membership(struct rs_member *m)
 	const int64_t until = sc_now_ns() + MEMBER_NS;
 
 	(void)pthread_mutex_lock(&m->lock);
-	while (!m->serves && !m->outdated && sc_now_ns() < until && !(m->ends && m->ends()))
+	while (!m->serves && !m->outdated && sc_now_ns() < until && !(m->boot.ends && m->boot.ends(m->boot.arg)))
 		(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + LOOK_NS);
 	(void)pthread_mutex_unlock(&m->lock);
 }
@@ -226,7 +226,7 @@ int rs_member_start(struct rs_service *s, const struct rs_member_options *o, str
 	if (!m)
 		return sc_nomem(err);
 	m->s = s;
-	m->ends = o->ends;
+	m->boot = o->boot;
 	for (uint32_t i = 0; i < o->nr_etcd; i++)
 		(void)snprintf(m->servers + strlen(m->servers), sizeof(m->servers) - strlen(m->servers), "%s%s",
 			       i ? ", " : "", o->etcd[i]);
@@ -236,6 +236,7 @@ int rs_member_start(struct rs_service *s, const struct rs_member_options *o, str
 	(void)pthread_cond_init(&m->changed, NULL);
 	s->member = m;
 	rc = start(m, o, err);
+	m->boot = (struct rs_boot_options){0};
 	if (rc < 0)
 		(void)rs_landings_free(rs_member_stop(s));
 	else

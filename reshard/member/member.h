@@ -18,6 +18,7 @@
 #define RS_MEMBER_H
 
 #include "reshard/landing/landing.h"
+#include "reshard/peers/boot.h"
 #include "reshard/state/state.h"
 
 #define RS_MEMBER_ETCD_MAX 8
@@ -30,15 +31,15 @@ struct rs_member_options {
 	uint32_t nr_etcd;
 	const char *tls;		/* a folder of certificates, between nodes; NULL: not secret */
 	const char *fabric;		/* tcp or ucx, between nodes; NULL: tcp */
-	bool (*ends)(void);		/* has a signal come that ends a mount which is not there yet? NULL: never */
+	struct rs_boot_options boot;
 	const char *etcd_tls;		/* the same to etcd; NULL: the system's CAs, no certificate of this node's */
 };
 
 /**
  * Joins the cluster, or makes it.  The store is of one node of one cluster for ever.
  * Errors: SC_E_STATE (the store is another node's, or has jobs of its own), SC_E_BUSY (another daemon is this node),
- * SC_E_UNSUPPORTED (built without), SC_E_SYSTEM (etcd does not answer), SC_E_CANCELLED (`ends`), those of the net and
- * the catalog.
+ * SC_E_UNSUPPORTED (built without), SC_E_SYSTEM (etcd does not answer), SC_E_CANCELLED (`boot.ends`), those of the net
+ * and the catalog.
  */
 int rs_member_start(struct rs_service *s, const struct rs_member_options *o, struct sc_err *err);
 /** Ends what waits for etcd or for other nodes, and lets nothing wait any more: before rs_member_stop(). */

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define TRIES 20
+#define PAUSE_MS 500			/* between tries of a mount that waits for etcd as long as it takes */
 #define ANSWER_MS 3000
 #define FRESH_MS 1000
 #define TTL_MS 10000
@@ -24,9 +25,35 @@
 #define SILENT_NS (1000 * MEMBER_MS)	/* of etcd, until it is said */
 #define ASKED (UINT64_C(1) << 32)	/* numbers of requests here are larger, those of the node's thread smaller */
 
-static int check_signal(const struct rs_member *m, struct sc_err *err)
+static int check_end(const struct rs_member *m, struct sc_err *err)
 {
-	return m->ends && m->ends() ? sc_fail(err, SC_E_CANCELLED, "a signal has ended the mount while it waited") : 0;
+	if (!m->boot.ends || !m->boot.ends(m->boot.arg))
+		return 0;
+	return sc_fail(err, SC_E_CANCELLED, "a signal or umount has ended the mount while it waited for etcd");
+}
+
+/* Tells who looks at the mount that it waits, from a second without an answer on. */
+static void tell_silent(struct rs_member *m)
+{
+	char text[1024];
+
+	if (sc_now_ns() - m->silent_ns < SILENT_NS)
+		return;
+	(void)snprintf(text, sizeof(text), "etcd at %s does not answer: the mount of node '%s' waits for it",
+		       m->servers, m->name);
+	if (!m->told_silent)
+		sc_log(SC_LOG_WARN, "%s", text);
+	m->told_silent = true;
+	if (m->boot.waits)
+		m->boot.waits(text);
+}
+
+static void answered(struct rs_member *m)
+{
+	if (m->told_silent && m->boot.waits)
+		m->boot.waits("");
+	m->told_silent = false;
+	m->silent_ns = 0;
 }
 
 /* Waits for the answer to a request: 1 and *ret, which lives until the next one; 0 (no answer has come); or an error,
@@ -37,18 +64,27 @@ static int wait_for(struct rs_member *m, uint64_t id, const struct meta_etcd_eve
 	int rc = 0;
 
 	m->silent_ns = m->silent_ns ? m->silent_ns : sc_now_ns();
-	while ((rc = check_signal(m, err)) == 0 && sc_now_ns() < until) {
+	while ((rc = check_end(m, err)) == 0 && sc_now_ns() < until) {
 		if (meta_etcd_next(m->etcd, LOOK_MS, ret) && (*ret)->kind == META_ETCD_ANSWER && (*ret)->id == id) {
 			if ((*ret)->answer.outcome != META_UNKNOWN)
-				m->silent_ns = 0;
+				answered(m);
 			return 1;
 		}
-		if (m->silent_ns != INT64_MAX && sc_now_ns() - m->silent_ns >= SILENT_NS) {
-			sc_log(SC_LOG_WARN, "etcd at %s does not answer: the mount of node '%s' waits for it",
-			       m->servers, m->name);
-			m->silent_ns = INT64_MAX;
-		}
+		tell_silent(m);
 	}
+	return rc;
+}
+
+/* Waits until the next try, of a mount that waits as long as it takes. */
+static int pause_tries(struct rs_member *m, struct sc_err *err)
+{
+	const int64_t until = sc_now_ns() + PAUSE_MS * MEMBER_MS;
+	const struct meta_etcd_event *ignored;
+	int rc;
+
+	while ((rc = check_end(m, err)) == 0 && sc_now_ns() < until)
+		(void)meta_etcd_next(m->etcd, LOOK_MS, &ignored);
+	tell_silent(m);
 	return rc;
 }
 
@@ -57,11 +93,13 @@ static int ask(struct rs_member *m, const struct meta_txn *txn, const struct met
 {
 	struct sc_err why = {0};
 
-	for (int i = 0; i < TRIES; i++) {
+	for (int i = 0; m->boot.is_patient || i < TRIES; i++) {
 		const uint64_t id = ASKED + ++m->asked;
 		const struct meta_etcd_event *v;
-		int rc = meta_etcd_txn(m->etcd, id, txn, err);
+		int rc = i && m->boot.is_patient ? pause_tries(m, err) : 0;
 
+		if (rc == 0)
+			rc = meta_etcd_txn(m->etcd, id, txn, err);
 		if (rc == 0)
 			rc = wait_for(m, id, &v, err);
 		if (rc < 0)

@@ -27,6 +27,7 @@
 #include "meta/catalog/nodes.h"
 #include "meta/member/etcd.h"
 #include "reshard/cluster/core.h"
+#include "reshard/peers/boot.h"
 #include "reshard/peers/holders.h"
 #include "reshard/join/join.h"
 #include "reshard/join/part.h"
@@ -198,9 +199,10 @@ struct rs_member {
 	pthread_cond_t changed;
 	bool gave_up;			/* a lookup has waited in vain since it serves no more, since: */
 	int64_t fenced_ns;
-	bool (*ends)(void);		/* while it starts, or NULL: a signal has come that ends it */
+	struct rs_boot_options boot;
 	char servers[512];		/* of etcd, for people */
-	int64_t silent_ns;		/* since when etcd has not answered, while it starts; INT64_MAX: it was said */
+	int64_t silent_ns;		/* since when etcd has not answered, while it starts */
+	bool told_silent;
 	bool stop, serves;
 	bool taken;			/* another daemon is registered as this node: RS_TAKEN */
 	bool outdated;			/* it takes no part any more: the cluster speaks a protocol that this program
