@@ -96,7 +96,7 @@ def no_roots():
 	return "fresh roots of Debian: there is no mmdebstrap: apt-get install mmdebstrap"
 
 
-CLUSTER = re.compile(r"8[78]_|9")	# cases of several daemons: they wait for leases, and come last, with nothing beside them but what is behind
+CLUSTER = re.compile(r"8[78]_|9")	# cases of several daemons: they wait for leases, and come last
 LONG = re.compile(r"^# long: ", re.M)	# a mark of tests/e2e/run
 
 
@@ -109,7 +109,7 @@ def chosen(pattern, clusters):
 # --- the gate ---
 
 def gate_rows(quick, pattern):
-	"""Rows of lanes of stages: rows one after another, the lanes of one side by side.  What is beside clusters is behind them."""
+	"""Rows of lanes of stages: rows one after another, the lanes of one side by side.  What is beside scripts is behind them."""
 	env = {"SCALAI_TEST_NO_TORCH": "1"} if quick else {}
 	env = {**env, "AGAIN_SECONDS": "4", "AGAIN_KILLS": "12", **{k: v for k, v in os.environ.items() if k in SIZES}}
 	e2e = [Stage(name, about, [cases(chosen(pattern, clusters), env)], 60 * MINUTE, no_mounts)
@@ -121,8 +121,8 @@ def gate_rows(quick, pattern):
 		names = unit_names(lambda n: re.search(pattern, n), lints=True)
 		return ([[[Stage("unit", about, [tests(GATE_EVERY, *names)])]]] if names else []) + [[[s]] for s in e2e]
 	unit = Stage("unit", about, [tests(GATE_EVERY, "suite:unit", "suite:lint", *(["suite:behind"] if quick else []))])
-	nodes = Stage("nodes", "unit tests over an etcd", [tests(GATE_EVERY, "suite:cluster", at_once=1)])	# it waits, as the clusters do beside it
-	# two at a time beside the lane of crashes, which is one process; their limits are against a hang, also where others have all processors
+	nodes = Stage("nodes", "unit tests over an etcd", [tests(GATE_EVERY, "suite:cluster", at_once=2)])
+	# their limits are against a hang, also where others have all processors
 	properties = Stage("properties", "property and fault tests", [tests(GATE_EVERY, "suite:behind", factor=BEHIND_FACTOR, at_once=CORES)], behind=True)
 	crashes = [
 		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)], behind=True),
@@ -132,8 +132,8 @@ def gate_rows(quick, pattern):
 						    power("--seed", SEED, "--points", 16)], cannot=no_power, behind=True),
 	]
 	if quick:
-		return [[[unit]], [[e2e[0]]], [[nodes], [e2e[1]]]]
-	return [[[unit]], [[runner, e2e[0]]], [[nodes], [e2e[1]], [properties], crashes]]
+		return [[[unit]], [[e2e[0], nodes, e2e[1]]]]
+	return [[[unit]], [[runner, e2e[0], nodes, e2e[1]], [properties], crashes]]
 
 
 # --- the long suite ---
