@@ -30,21 +30,19 @@ static int map_names(struct sc_map *names, const struct meta_state *state)
 	return 0;
 }
 
-/* Finds the entry of the tensor that another one tells of, in its file or in any; NULL: it is not there. */
-static int find_other(struct builder *b, struct sc_map *names, const struct meta_entry *e,
-		      const struct meta_entry **ret)
+int meta_view_told(const struct meta_view *v, const struct meta_entry *e, struct sc_map *names, struct sc_arena *arena,
+		   const struct meta_entry **ret)
 {
-	const struct meta_view *v = b->v;
 	const struct meta_tensor *t = &v->state->tensors[e->tensor], *other;
-	const char *name = name_of(e->rule, t->name, &b->arena);
-	const char *key = name ? sc_arena_join(&b->arena, t->file, ':', name) : NULL;
+	const char *name = name_of(e->rule, t->name, arena);
+	const char *key = name ? sc_arena_join(arena, t->file, ':', name) : NULL;
 
 	*ret = NULL;
 	if (!key)
-		return sc_nomem(b->err);
+		return -1;
 	other = meta_state_find(v->state, key);
 	if (!other && map_names(names, v->state) < 0)
-		return sc_nomem(b->err);
+		return -1;
 	if (!other)
 		other = sc_map_get(names, name, strlen(name));
 	if (other)
@@ -129,7 +127,7 @@ int meta_check_scales(struct builder *b)
 
 		if (!e->rule->of || e->behind)
 			continue;
-		rc = find_other(b, &names, e, &other);
+		rc = meta_view_told(b->v, e, &names, &b->arena, &other) < 0 ? sc_nomem(b->err) : 0;
 		if (rc == 0 && other)
 			rc = check(b, e, other);
 	}

@@ -159,6 +159,17 @@ int meta_view_sources(const struct meta_view *view, const struct meta_entry *e,
 		      const uint64_t *off, const uint64_t *ext, meta_source_fn *each, void *arg,
 		      struct sc_err *err);
 
+/** Finds the entry of the tensor of which an entry's tensor tells how it is read (`of=`), in its file or in any; NULL:
+ *  it is not there.  `names` begins empty and ends by sc_map_done().  -1: out of memory. */
+int meta_view_told(const struct meta_view *view, const struct meta_entry *e, struct sc_map *names,
+		   struct sc_arena *arena, const struct meta_entry **ret);
+/**
+ * Refuses scales of blocks that are not as many as their tensor has, in any dimension: of one size in all dimensions,
+ * and in all tensors with such scales (blocks.c).  `block`: rows and columns of a block of `weight_scale_inv`, NULL:
+ * nothing is known of them.  Errors: SC_E_STATE, SC_E_NO_MEMORY.
+ */
+int meta_view_check_blocks(const struct meta_view *view, const uint64_t block[2], struct sc_err *err);
+
 /** Returns the axes that cut an entry's pieces, as a bit set. */
 uint32_t meta_entry_cut_axes(const struct meta_entry *e);
 /** Returns the axes that an entry depends on, those that cut it and those that it fixes, as a bit set. */

@@ -236,6 +236,8 @@ int rs_commit_sets(struct commit *c)
 	struct meta_view *whole = NULL;
 	int rc = meta_view_new(c->layout, &c->topo, &c->state, &whole, c->err);
 
+	if (rc == 0 && !rs_config_of(c->job).accept_suspicious)
+		rc = meta_view_check_blocks(whole, NULL, c->err);
 	if (rc == 0)
 		rc = note_head_sets(c);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {

@@ -107,6 +107,19 @@ static void read_heads(const json_t *config, struct rs_facts *ret)
 	ret->kv = kv * rows;
 }
 
+static void read_quantization(const json_t *config, struct rs_facts *ret)
+{
+	const json_t *how = json_object_get(config, "quantization_config");
+	const json_t *size = json_object_get(how, "weight_block_size");
+
+	ret->act_order = json_is_true(json_object_get(how, "desc_act"));
+	for (size_t i = 0; i < 2 && json_array_size(size) == 2; i++) {
+		const json_int_t n = json_integer_value(json_array_get(size, i));
+
+		ret->block[i] = n > 0 ? (uint64_t)n : 0;
+	}
+}
+
 int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct sc_err *err)
 {
 	json_error_t why;
@@ -116,7 +129,7 @@ int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct s
 	if (!config)
 		return json_error_code(&why) == json_error_out_of_memory ? sc_nomem(err) : 0;
 	ret->tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
-	ret->act_order = json_is_true(json_object_get(json_object_get(config, "quantization_config"), "desc_act"));
+	read_quantization(config, ret);
 	if (is_known(config) && !is_special(config)) {
 		ret->vocab = number(config, keys[VOCAB]);
 		ret->hidden = number(config, keys[HIDDEN]);

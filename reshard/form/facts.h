@@ -14,6 +14,7 @@ struct rs_facts {		/* 0: unknown */
 	uint64_t vocab, hidden, intermediate, layers;
 	uint64_t q, kv;			/* rows of a layer's query, and of its key or value */
 	uint64_t head;			/* rows of one head */
+	uint64_t block[2];		/* rows and columns of an FP8 block (`weight_block_size`); of any model */
 	bool act_order;			/* GPTQ: columns are of groups by activations (`desc_act`); of any model */
 	bool tied;			/* the head for words has the memory of their embeddings; of any model */
 };

@@ -143,6 +143,8 @@ static int judge(struct commit *c, const struct rs_set *set, uint32_t rank, cons
 			rc = refuse(c, &set->state.tensors[i], rank, path, key, &want);
 	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
 		rc = judge_cuts(c, set, &set->view->entries[i], rank, path, &facts);
+	if (rc == 0 && facts.block[0] && facts.block[1])
+		rc = meta_view_check_blocks(set->view, facts.block, c->err);
 	return rc < 0 ? rc : rs_facts_heads(&facts, set->view, false, c->err);
 }
 

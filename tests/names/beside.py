@@ -262,6 +262,7 @@ def fp8():
         m.add(f"{h}{name}.weight", [n, k], dim, dtype="F8_E4M3")
         m.add(f"{h}{name}.weight_scale_inv", [-(-n // 128), -(-k // 128)], dim, dtype="F32")
     held(m, "use hf-moe")
+    fp8_fits()
     # the weights in one file, the scales in another one
     a, both = Model(), Model()
     a.add("model.layers.0.mlp.up_proj.weight", [192, 256], dtype="F8_E4M3")
@@ -270,6 +271,64 @@ def fp8():
     save(job / "0/second.safetensors", both.whole, both.types)
     write(job, "commit", "step=2")
     refused(job, "topology", "tp=2", "inside of a block")
+
+
+def fp8_fits():
+    """Scales are as many as their tensor has blocks, of one size; ranks that save a share of a block each do not make two of it."""
+    up, down, q = (f"model.layers.0.{n}" for n in ("mlp.up_proj", "mlp.down_proj", "self_attn.q_a_proj"))
+
+    def model(*tensors):  # name, weight, scale, dimension that is cut, name of the scale
+        m = Model()
+        for name, weight, scale, dim, *word in tensors:
+            m.add(name + ".weight", weight, dim, dtype="F8_E4M3")
+            m.add(f"{name}.{word[0] if word else 'weight_scale_inv'}", scale, dim if scale and len(scale) > (dim or 0) and scale[dim or 0] > 1 else None, dtype="F32")
+        return m
+
+    def taken(m, tp, layout="use hf-moe", config=None):
+        same(load(commit(m, layout, tp, config) / ".full/model.safetensors"), m.whole, layout)
+
+    def not_taken(m, tp, why, config=None, layout="use hf-moe"):
+        try:
+            commit(m, layout, tp, config)
+        except Refused as said:
+            assert why in str(said), said
+        else:
+            raise AssertionError(why)
+    none, other, said = "but blocks of no one size make so many", "blocks of another size than those of", "config.json says blocks of 128 by 128"
+    config = {"model_type": "deepseek_v3", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    real = [(up, [512, 384], [4, 3], 0), (down, [384, 512], [3, 4], 1), (q, [576, 200], [5, 2], None)]
+    for tp in 1, 2, 4:
+        taken(model(*real), tp, config=config)
+    taken(model((up, [256, 96], [2, 1], 0), (down, [96, 256], [1, 2], 1)), 2, config=config)  # narrower than a block
+    one = model((up, [128, 128], [1, 1], 0))
+    taken(one, 1, config=config)
+    refused(commit(one, "use hf-moe", 1), "topology", "tp=2", "1 does not divide by tp=2")
+    taken(model((up, [512, 96], [512, 12], 0), (q, [64, 96], [8, 96], None)), 2)  # each row's groups; each column's
+    for scale in [], [1], [1, 1], [512, 1], [512]:  # of a tensor, of each row
+        m = model((up, [512, 384], scale, 0, "weight_scale"), (down, [384, 512], [], 1, "weight_scale"))
+        taken(m, 2, "use hf-moe channel=0" if 512 in scale else "use hf-moe")
+    # a block of 128 rows, of which each of two ranks saved the scale
+    not_taken(model((up, [128, 128], [2, 1], 0)), 2, none)
+    not_taken(model((up, [128, 64], [2, 1], 0)), 2, said, config)
+    not_taken(model((up, [128, 64], [2, 1], 0), (q, [576, 200], [5, 2], None)), 2, other)
+    m = model((up, [128, 128], [1, 1], None))
+    halves = [{n: np.split(a, 2)[at] if n.endswith(".weight") else a for n, a in m.whole.items()} for at in range(2)]
+    try:
+        commit(m, "use hf-moe", 2, ranks=halves)
+        raise AssertionError("half a block")
+    except Refused as why:
+        assert none in str(why), why
+    # another dimension, at any topology; too many, too few, of another size; one where others have several
+    for tp in 1, 2:
+        for scale in [4, 4], [4, 1], [4, 5], [2, 3], [8, 3], [4, 300]:
+            not_taken(model((up, [512, 384], scale, 0)), tp, none)
+    not_taken(model((up, [512, 384], [8, 6], 0), (down, [384, 512], [3, 4], 1)), 2, other)
+    not_taken(model((up, [512, 384], [4, 3], 0), (q, [576, 200], [1, 1], None)), 1, other)
+    not_taken(model((up, [512, 384], [8, 6], 0)), 1, said, config)
+    not_taken(model((q, [576, 200], [1, 1], None)), 1, said, config)
+    job = mount / f"beside{jobs}"  # who says that it is right is believed
+    write(job, "config", "suspicious=accept")
+    write(job, "commit", "step=1")
 
 
 def gptq():

@@ -79,6 +79,7 @@ class Model:
 
     def llama(self):
         r, head, lora = self.r, self.r.choice([8, 16]), self.r.random() < .3
+        fp8 = not lora and r.random() < .3
         kv, group = r.choice([4, 8]), r.choice([1, 2])
         q, hidden, inner = kv * group * head, r.choice([32, 64, 96]), r.choice([48, 128])
         self.add("model.embed_tokens.weight", [160, hidden], (0, [1]))
@@ -97,6 +98,8 @@ class Model:
                 self.add(p + "mlp.down_proj.lora_B.weight", [hidden, 8])
             for n in "input_layernorm", "post_attention_layernorm":
                 self.add(f"{p}{n}.weight", [hidden])
+        for name in [n for n in self.whole if fp8 and "_proj." in n]:  # scales of blocks of 4 by 4
+            self.add(name + "_scale_inv", [-(-n // 4) for n in self.whole[name].shape], self.cuts[name])
         self.add("model.norm.weight", [hidden])
         self.add("lm_head.weight", [160, hidden], (0, [1]))
         self.config = {"model_type": "llama", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": self.layers,
@@ -146,7 +149,7 @@ class Model:
         """With moments of an optimizer."""
         for k in "exp_avg", "exp_avg_sq":
             for n in [n for n in self.cuts if self.cuts[n] is not None or self.shard]:
-                if not n.startswith("optimizer."):
+                if not n.startswith("optimizer.") and not n.endswith("_scale_inv"):
                     self.add(f"optimizer.state.{k}.{n}", self.whole[n].shape, self.cuts[n])
                     if self.r.random() < .1:
                         self.whole[f"optimizer.state.{k}.{n}"][:] = 0
@@ -275,6 +278,19 @@ def quantized(m, ranks):
     return "there is " + ", ".join(more)
 
 
+def blocks(m, ranks):
+    """Scales of blocks of another size, or more of them than the weight has; or the ranks of a block that is cut have one each."""
+    names = [n for n in m.whole if n.endswith("weight_scale_inv") and not n.startswith("optimizer.")]
+    if not names:
+        return None
+    name = m.r.choice(names)
+    (a, b), cut = m.whole[name].shape, m.cuts[name]
+    shape = m.r.choice([[2 * a, 2 * b], [a, 3 * b], [a, 2 * b] if cut[0] == 0 else [2 * a, b], [m.tp, 1] if cut[0] == 0 else [1, m.tp]])
+    for rank, mine in enumerate(ranks):
+        mine[name] = part(m.numbers.standard_normal(shape).astype(m.dtype), cut, m.tp, rank % m.tp)
+    return f"{name} is {shape}, not {[a, b]}"
+
+
 def buffer(m, ranks):
     if not m.shard:
         return None
@@ -322,7 +338,7 @@ def vocabulary(m, ranks):
     return None
 
 
-WRONG = [typo, variable, axis, swapped, whole_tensor, replica, quantized, buffer, lacking, stale, heads, vocabulary]
+WRONG = [typo, variable, axis, swapped, whole_tensor, replica, quantized, blocks, buffer, lacking, stale, heads, vocabulary]
 
 
 def commit(name, m, ranks):
