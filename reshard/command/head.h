@@ -33,6 +33,8 @@ struct rs_advance {
 	enum rs_change change;
 	uint64_t token;			/* of the request that asks for it, 0: none; see rs_requested() */
 	bool keeps;			/* set by present(): all that is uncommitted stays as it is over `draft` */
+	bool again;			/* set by rs_head_publish() that fails: what the version is made of has changed
+					 * meanwhile, and the command may be carried out anew */
 	/**
 	 * Makes `draft`, with its topology, from `base`.  Called with the gate closed, again if the head has moved.
 	 * 1: there is nothing to change, and rs_head_begin() answers 1.  NULL: the command makes `next` by itself.

@@ -14,6 +14,8 @@
 
 #include "reshard/engine/flush.h"
 
+#define TRIES 5 /* of a commit below which the storage changes, or parts come and go */
+
 SC_METRIC(commits_made, SC_COUNTER, "scalai_commits_total", "Versions made by commit.");
 
 #define PHASE(object, phase)								\
@@ -496,7 +498,9 @@ static void release_items(struct commit *c, int rc)
 		rs_kick(c->s, true);
 }
 
-int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
+/* *ret_again: what the version was made of changed meanwhile, and it may be made anew. */
+static int commit_once(const struct rs_caller *who, struct rs_job *job, const char *text, bool *ret_again,
+		       struct sc_err *err)
 {
 	struct commit c = {.a = {.job = job, .change = RS_BY_COMMIT, .token = who->token}, .s = who->service,
 			   .job = job, .err = err, .step = -1, .note = "", .phase_ns = sc_now_ns()};
@@ -521,6 +525,19 @@ int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *t
 	if (rc == 0) {
 		sc_metric_add(&commits_made, 1);
 		rs_kick(c.s, true);
+	}
+	*ret_again = c.a.again;
+	return rc;
+}
+
+int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
+{
+	bool again = true;
+	int rc = 0;
+
+	for (int i = 0; again && i < TRIES; i++) {
+		rc = commit_once(who, job, text, &again, err);
+		again &= rc < 0;
 	}
 	return rc;
 }

@@ -160,6 +160,23 @@ static int propose_until(struct rs_member *m, struct rs_shared *j, struct rs_mov
 	return rc == 1 ? failed(move, err) : rc;
 }
 
+/* Tells whether a head has another storage, which is not taken here yet.  Under m->lock. */
+static bool is_stored_anew(const struct rs_shared *j, const struct rs_view *head)
+{
+	return !j->storage.done && j->storage.nr == head->version->nr;
+}
+
+/* Waits for that, before a gate is closed: a commit is made of the storage that the head has then. */
+static void wait_stored(struct rs_member *m, const struct rs_shared *j, const struct rs_view *head)
+{
+	const int64_t give_up = sc_now_ns() + AGAIN_NS;
+
+	(void)pthread_mutex_lock(&m->lock);
+	while (!m->stop && is_stored_anew(j, head) && sc_now_ns() < give_up)
+		(void)sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + 20 * MEMBER_MS);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
 /* The job's entry, with this command: one at a time. */
 static int enter(struct rs_member *m, struct rs_advance *a, struct rs_shared **ret, struct sc_err *err)
 {
@@ -214,9 +231,11 @@ static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 		return begin_first(a, err);
 	if (head && a->change == RS_BY_TOPOLOGY)
 		rc = rs_copies_refuse_lost(m, a->job, head->version->nr, err);
-	rs_view_unref(s, head);
 	if (rc == 0)
 		rc = enter(m, a, &j, err);
+	if (rc == 0 && head && a->change == RS_BY_COMMIT)
+		wait_stored(m, j, head);
+	rs_view_unref(s, head);
 	if (rc < 0)
 		return rc;
 	rc = propose_until(m, j, j->move, err);
@@ -286,15 +305,17 @@ static void publishing_done(struct publishing *p)
 /* A commit that nodes have to prepare once more: it has the files of its parts, and of the storage below. */
 static int check_again(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err)
 {
-	bool moved;
+	int rc;
 
 	(void)pthread_mutex_lock(&m->lock);
-	moved = !j->storage.done && move->a->base && j->storage.nr == move->a->base->version->nr;
+	move->a->again = move->a->base && is_stored_anew(j, move->a->base);
 	(void)pthread_mutex_unlock(&m->lock);
-	if (moved)
+	if (move->a->again)
 		return sc_fail(err, SC_E_BUSY, "the version below has just been stored anew: nothing was committed; "
 			       "try again");
-	return rs_member_join_check(m, j, move, err);
+	rc = rs_member_join_check(m, j, move, err);
+	move->a->again = rc == SC_E_BUSY;
+	return rc;
 }
 
 /* Hands the version to the core, or (rc) that there is none; waits for the outcome.  The core asks once more if a node
