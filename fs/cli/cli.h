@@ -8,6 +8,7 @@
 
 #include "fs/cli/args.h"
 #include "meta/base/err.h"
+#include "meta/base/mem.h"
 
 int cli_status(const struct cli_args *args);
 int cli_import(const struct cli_args *args);
@@ -28,6 +29,12 @@ int cli_cluster(const struct cli_args *args);
 const char *cli_mount(const struct cli_args *args);
 /** Say that no store is mounted at a path, if none is; returns 1 then, else 0. */
 int cli_check_mount(const char *mount);
+/** Say why a control file of a job could not be opened, by errno; returns 1. */
+int cli_no_file(const char *mount, const char *job, const char *file);
+/** Read a control file of a job; returns 1 after a message. */
+int cli_read_control(const char *mount, const char *job, const char *file, struct sc_buf *ret);
+/** Copy a control file of a job to stdout; returns 1 after a message. */
+int cli_show(const char *mount, const char *job, const char *file);
 /** Write a command to a control file of a job; a refusal is explained by the job's `error`. */
 int cli_command(const char *mount, const char *job, const char *file, const char *text);
 /** Say what could not be done ("read", "make"...) with a path, and why by errno; returns 1. */
@@ -36,6 +43,10 @@ int cli_fail(const char *verb, const char *path);
 bool cli_is_index(const char *path);
 /** Check that the files that an index names are beside it, with the tensors that it says; returns 1 after a message. */
 int cli_check_index(const char *index);
+/** Do so, and call `each` with the path of each of these files until it returns 1. */
+int cli_each_shard(const char *index, int (*each)(void *arg, const char *path), void *arg);
+/** Check that a word is the name of a job; returns 1 after a message. */
+int cli_check_name(const char *name);
 /** Join the files that an index names into one, of the index's name without .index.json, in a folder; returns 1 after a
  *  message. */
 int cli_join(const char *index, const char *folder);

@@ -8,6 +8,17 @@
 #include "fs/cli/cli.h"
 #include "fs/daemon/mounts.h"
 
+/* A command's text is taken without the blanks around it: a clone would get another name. */
+static int check_new_name(const char *name)
+{
+	if (cli_check_name(name))
+		return 1;
+	if (*name != ' ' && name[strlen(name) - 1] != ' ')
+		return 0;
+	(void)fprintf(stderr, "scalai: '%s': a clone's name does not begin or end with a blank\n", name);
+	return 1;
+}
+
 /* Takes a path as that of a job's folder in a mount of scalai. */
 static int find_folder(const char *path, char mount[FS_PATH_BYTES], const char **ret_name)
 {
@@ -17,8 +28,12 @@ static int find_folder(const char *path, char mount[FS_PATH_BYTES], const char *
 	char *slash;
 	int rc = fs_mount_path(path, mount, &err);
 
-	if (rc == 0)
-		rc = fs_mounts_read(&mounts, &err);
+	if (rc < 0) { /* the path of its folder leads nowhere */
+		(void)fprintf(stderr, "scalai: '%s' is no job: a word with a '/' is the path of a job's folder, and "
+				      "'%.*s' is not there\n", path, (int)(strrchr(path, '/') - path), path);
+		return 1;
+	}
+	rc = fs_mounts_read(&mounts, &err);
 	if (rc < 0) {
 		(void)fprintf(stderr, "scalai: %s\n", err.msg);
 		fs_mounts_done(&mounts);
@@ -29,10 +44,11 @@ static int find_folder(const char *path, char mount[FS_PATH_BYTES], const char *
 	m = fs_mounts_find(&mounts, *mount ? mount : "/");
 	rc = !m || !fs_mounted_is_scalai(m);
 	if (rc)
-		(void)fprintf(stderr, "scalai: '%s' is no job's folder: '%s' is no mount of scalai\n", path, mount);
+		(void)fprintf(stderr, "scalai: '%s' is no job's folder: '%s' is no mount of scalai\n", path,
+			      *mount ? mount : "/");
 	fs_mounts_done(&mounts);
 	*ret_name = slash + 1;
-	return rc;
+	return rc || cli_check_name(*ret_name);
 }
 
 /* Finds a job by a word: one with a slash is a path, any other is a name. */
@@ -42,6 +58,8 @@ static int find_job(const struct cli_args *args, const char *word, char mount[FS
 
 	if (strchr(word, '/'))
 		return find_folder(word, mount, ret_name);
+	if (cli_check_name(word))
+		return 1;
 	found = cli_mount(args);
 	if (found)
 		(void)snprintf(mount, FS_PATH_BYTES, "%s", found);
@@ -59,6 +77,8 @@ int cli_clone(const struct cli_args *args)
 		rc = find_folder(name, other, &name);
 	else
 		(void)snprintf(other, sizeof(other), "%s", mount);
+	if (rc == 0)
+		rc = check_new_name(name);
 	if (rc == 0 && strcmp(mount, other) != 0) {
 		(void)fprintf(stderr, "scalai: '%s' and '%s' are different mounts: a clone is in the store of its "
 				      "source\n", mount, other);

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,15 +250,27 @@ static void join_done(struct join *j)
 	sc_arena_done(&j->arena);
 }
 
-int cli_check_index(const char *index)
+int cli_each_shard(const char *index, int (*each)(void *arg, const char *path), void *arg)
 {
+	const char *slash = strrchr(index, '/');
+	const int folder = slash ? (int)(slash + 1 - index) : 0;
 	struct join j = {.index = index};
+	char path[PATH_MAX];
 	int rc = read_index(&j);
 
 	if (rc < 0)
 		(void)fprintf(stderr, "scalai: '%s': %s\n", index, j.err.msg);
+	for (size_t i = 0; each && rc == 0 && i < j.shards.nr; i++) {
+		(void)snprintf(path, sizeof(path), "%.*s%s", folder, index, j.shards.at[i].name);
+		rc = each(arg, path);
+	}
 	join_done(&j);
 	return rc != 0;
+}
+
+int cli_check_index(const char *index)
+{
+	return cli_each_shard(index, NULL, NULL);
 }
 
 /* Writes the tensors of all files that were read into one file in a folder; its name has `bytes`. */

@@ -78,6 +78,11 @@ static int run_umount(const struct cli_args *args)
 		rc = fs_umount_wait(store, (unsigned)wait_s, &err);
 	else
 		return report(rc, &err);
+	if (rc < 0 && rc != SC_E_BUSY) { /* a dead disk says nothing about the mount, which has ended */
+		(void)fprintf(stderr, "scalai: '%s' is unmounted; whether its daemon has ended can't be told: %s\n",
+			      args->operands[0], err.msg);
+		return 0;
+	}
 	(void)report(rc, &err);
 	/* with -l it stays for as long as somebody uses it */
 	return rc == SC_E_BUSY && lazy && !wait ? 0 : rc < 0;
@@ -120,7 +125,7 @@ static const struct cli_option data_options[] = {
 	{"OPTION", 0, "VALUE", "any other option of 'add' in .ctl/data (see scalai(1))"}, END};
 
 static const struct cli_option verify_options[] = {
-	MOUNT, {"reference", 0, "FILE", "compare with this unsharded .safetensors file instead"}, JSON, END};
+	MOUNT, {"reference", 0, "FILE", "compare with this unsharded file, or its index, instead"}, JSON, END};
 
 static const struct cli_option job_options[] = {MOUNT, END};
 

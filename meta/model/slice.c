@@ -177,8 +177,10 @@ static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
 			return sc_fail(err, SC_E_STATE, "%s=%llu does not divide by upto=%llu", cut->axes_text,
 				       (unsigned long long)d, (unsigned long long)k);
 		if (!cut->chunk && m % k)
-			return sc_fail(err, SC_E_STATE, "%llu does not divide by %s=%llu%s", (unsigned long long)m,
-				       cut->axes_text, (unsigned long long)k, k < d ? " (upto)" : "");
+			return sc_fail(err, SC_E_STATE, "%llu does not divide by %s=%llu%s; take a degree that divides "
+				       "it, or a rule with 'chunk' for uneven parts, where the framework makes these",
+				       (unsigned long long)m, cut->axes_text, (unsigned long long)k,
+				       k < d ? " (upto)" : "");
 		part(m, k, i / (d / k), &lo, &hi);
 		meta_runs_take(&padded, at + lo, at + hi, ret);
 		for (; from < ret->nr; from++)

@@ -61,11 +61,15 @@ int store_make_dir(int at, const char *path, int *ret_fd, struct sc_err *err)
 static int take_lock(const char *path, struct meta_store *s, struct sc_err *err)
 {
 	s->lock = sc_sys.openat(s->dir, "lock", O_RDWR | O_CREAT, 0600);
+	if (s->lock < 0 && errno == EROFS)
+		return sc_fail_sys(err, errno, "store '%s': its file system is read-only, and a store is written also "
+				   "where it is only read; 'mount -o remount,rw' it, or mount a copy", path);
 	if (s->lock < 0)
 		return sc_fail_sys(err, errno, "store '%s': cannot make the lock file", path);
 	if (sc_sys.flock(s->lock, LOCK_EX | LOCK_NB) == 0)
 		return 0;
-	return errno == EWOULDBLOCK ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by another scalai daemon", path)
+	return errno == EWOULDBLOCK ? sc_fail(err, SC_E_BUSY, "store '%s' is in use by another scalai daemon, or by "
+					      "fsck; 'findmnt -t fuse.scalai' says where it is mounted", path)
 				    : sc_fail_sys(err, errno, "store '%s': cannot lock the store", path);
 }
 

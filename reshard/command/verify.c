@@ -3,6 +3,7 @@
  * with their hashes. */
 #include "reshard/command/command_i.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -27,7 +28,7 @@ static void note_first(struct verify *v, const struct sc_err *why)
 static int compare_file(struct verify *v, uint64_t blob, uint32_t rank, const char *path)
 {
 	struct sc_buf of = {0};
-	struct sc_err why;
+	char file[SC_ERR_BYTES_MAX];
 	int rc = rs_blob_here(v->s, blob) ? rs_verify_suspect(v->s, blob, NULL, NULL, v->err) : 0;
 
 	if (rc <= 0)
@@ -40,10 +41,10 @@ static int compare_file(struct verify *v, uint64_t blob, uint32_t rank, const ch
 		sc_buf_done(&of);
 		return sc_nomem(v->err);
 	}
-	sc_buf_printf(v->report, "DIFFERENT\t%s\t%s\n", of.text, path);
-	(void)sc_fail(&why, SC_E_DAMAGED, "%s '%s' has other bytes than when it was written: it is mended from another "
-		      "copy, if there is one", of.text, path);
-	note_first(v, &why);
+	sc_buf_printf(v->report, "%s\t%s\t%s\n", rc == RS_SUSPECT_OTHER ? "DIFFERENT" : "UNREADABLE", of.text, path);
+	(void)snprintf(file, sizeof(file), "%s '%s'", of.text, path);
+	(void)rs_verify_refuse(rc, file, v->err);
+	note_first(v, v->err);
 	sc_buf_done(&of);
 	return 1;
 }
@@ -120,7 +121,8 @@ static int compare_set(struct verify *v, struct rs_set *set)
 	if (rc == SC_E_COPIES && kept)
 		other = set->file; /* which were equal */
 	if (rc == SC_E_COPIES || rc == SC_E_DAMAGED)
-		sc_buf_printf(v->report, "DIFFERENT\t%s\t%s\n", rc == SC_E_COPIES ? "copies" : "unreadable", set->file);
+		sc_buf_printf(v->report, "%s\t%s\n", rc == SC_E_COPIES ? "DIFFERENT\tcopies" : "UNREADABLE\ttensors",
+			      set->file);
 	if (kept && other)
 		rc = rs_verify_other(v->s, set, other, news, v->err);
 	else if (rc == 0)

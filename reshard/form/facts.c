@@ -123,7 +123,7 @@ static void read_quantization(const json_t *config, struct rs_facts *ret)
 int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct sc_err *err)
 {
 	json_error_t why;
-	json_t *config = json_loadb(text, bytes, 0, &why);
+	json_t *config = json_loadb(text, bytes, JSON_ALLOW_NUL, &why);
 
 	*ret = (struct rs_facts){0};
 	if (!config)

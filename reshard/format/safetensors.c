@@ -212,7 +212,7 @@ static int parse_header(struct parsing *p, const char *header, uint64_t bytes, s
 
 	if (bytes == 0 || *header != '{')
 		return refuse(err, "the header does not start with '{'");
-	root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES, &why);
+	root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (!json_is_object(root))
 		return refuse(err, "the header is not a JSON object: %s at byte %d", root ? "" : why.text,
 			      root ? 0 : why.position);
@@ -389,8 +389,8 @@ static int describe(const struct rs_wanted *wanted, uint32_t nr, const char *pay
 /* Keeps the keys of two payloads that both have with equal values. */
 static int agree(const char *a, const char *b, char **ret, bool *ret_differ)
 {
-	sc_cleanup(json_decrefp) json_t *x = json_loads(a ? a : "{}", 0, NULL);
-	sc_cleanup(json_decrefp) json_t *y = json_loads(b ? b : "{}", 0, NULL);
+	sc_cleanup(json_decrefp) json_t *x = json_loads(a ? a : "{}", JSON_ALLOW_NUL, NULL);
+	sc_cleanup(json_decrefp) json_t *y = json_loads(b ? b : "{}", JSON_ALLOW_NUL, NULL);
 	const char *key;
 	json_t *value;
 	void *next;

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 
 #include "reshard/engine/copy.h"
 #include "reshard/verify/verify.h"
@@ -71,6 +72,7 @@ int rs_file_copy(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 	sc_cleanup(sc_closep) int to = -1;
 	sc_cleanup(sc_closep) int from = -1;
 	struct sc_err ignored;
+	char quoted[SC_ERR_BYTES_MAX];
 	uint64_t blob = 0;
 	int rc = rs_file_make(s, path, &look->owner, &blob, &to, err);
 
@@ -83,9 +85,9 @@ int rs_file_copy(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 			rc = rs_copy_file(to, from, look->blob, look->bytes, path, err);
 		if (rc == 0) /* or a commit of the copy would give a hash to changed bytes */
 			rc = rs_verify_suspect(s, look->blob, NULL, NULL, err);
+		(void)snprintf(quoted, sizeof(quoted), "'%s'", path);
 		if (rc > 0)
-			rc = sc_fail(err, SC_E_DAMAGED, "'%s' has other bytes than when it was written: it is mended "
-				     "from a replica, if there is one", path);
+			rc = rs_verify_refuse(rc, quoted, err);
 	} else if (!truncate) {
 		rc = copy_image(s, view, rank, path, look, to, err);
 	}

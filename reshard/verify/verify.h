@@ -15,13 +15,21 @@
  */
 int rs_verify_set(struct rs_service *s, struct rs_set *set, rs_tick_fn *tick, void *arg,
 		  uint8_t (**ret_digests)[16], char **ret_report, struct sc_err *err);
+enum {
+	RS_SUSPECT_OTHER = 1,	/* a blob has other bytes than when it was hashed */
+	RS_SUSPECT_UNREADABLE	/* it can't be read, is cut or gone: `err` says which */
+};
+
 /**
- * Looks at a blob of a tensor that is not as it was.  If the blob has other bytes than when it was hashed, it is noted
- * as damage that was met: it is shown from then on, and the worker judges it.  Returns 1 then, and 0 if it has the
- * bytes, or no hash yet.  Errors: SC_E_CANCELLED, those of the catalog, of descriptors and memory.
+ * Looks at a blob of a tensor that is not as it was.  If the blob has other bytes than when it was hashed, or can't be
+ * read, that is noted as damage that was met: it is shown from then on, and the worker judges it.  Returns an
+ * RS_SUSPECT then, and 0 if it has the bytes, or no hash yet.  Errors: SC_E_CANCELLED, those of the catalog, of
+ * descriptors and memory.
  */
 int rs_verify_suspect(struct rs_service *s, uint64_t blob, rs_tick_fn *tick, void *arg, struct sc_err *err);
-/** Does so with each file of a set that is on this node.  Errors: SC_E_DAMAGED names the first file that has other
+/** Refuses, by SC_E_DAMAGED, a file of which rs_verify_suspect() has found that, with its sentence in `err`. */
+int rs_verify_refuse(int found, const char *file, struct sc_err *err);
+/** Looks so at each file of a set that is on this node.  Errors: SC_E_DAMAGED names the first file that has other
  *  bytes; those of rs_verify_suspect(). */
 int rs_verify_files(struct rs_service *s, const struct rs_set *set, rs_tick_fn *tick, void *arg, struct sc_err *err);
 /** Keeps a verdict (0, or SC_E_COPIES) in the set's row, with digests and lines of a report (NULL: none), which it
