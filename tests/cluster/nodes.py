@@ -34,6 +34,7 @@ from waits import owed, stop # noqa: E402
 
 NET = "10.213.7"
 CLONE_NEWNET = 0x40000000
+PATIENCE = int(os.environ.get("PATIENCE", 3))	# of waits, times: they are against a hang, also where others have the processors
 NOT_YET = (errno.ENOENT, errno.EHOSTDOWN)
 STOOD_STILL = ("is no member of the cluster now", "registration with etcd ended", "has not answered in time")
 UCX = pathlib.Path(__file__).resolve().parents[2] / ".deps/ucx/lib"
@@ -194,8 +195,10 @@ class Node(Host):
 			return ""
 
 	def wait(self, what, seconds, name):
-		"""Waits until it is true, and ends at once then.  What a node may say for a moment is "not yet" (docs/cluster.md): ENOENT
-		of a job that another node has just made, EHOSTDOWN of one that does not know what is newest."""
+		"""Waits until it is true, and ends at once then; `seconds` are of a machine that does nothing else.  What a node may say for a
+		moment is "not yet" (docs/cluster.md): ENOENT of a job that another node has just made, EHOSTDOWN of one that does not know what is
+		newest."""
+		seconds *= PATIENCE
 		end = time.monotonic() + seconds
 		while True:
 			last = ""

@@ -34,7 +34,7 @@ def clean_up(pid, folder):
 def run(test, rule):
 	"""0 and what was said; or 1, as it failed, or did not end."""
 	folder = work / (rule or "none-" + test[1].replace("/", "-"))
-	env = dict(os.environ, SCALAI_RULE_OFF=rule, ASAN_OPTIONS="detect_leaks=0", PYTHONDONTWRITEBYTECODE="1")
+	env = dict(os.environ, SCALAI_RULE_OFF=rule, ASAN_OPTIONS="detect_leaks=0", PYTHONDONTWRITEBYTECODE="1", PATIENCE="1")
 	log = folder.with_suffix(".log")
 	folder.mkdir(parents=True)
 	with open(log, "w") as out:

@@ -92,7 +92,7 @@ def end_all():
             os.kill(pid, signal.SIGKILL)
 
 
-def until(what, holds, seconds=30):
+def until(what, holds, seconds=120):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"

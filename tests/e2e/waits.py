@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Waits of Python cases, as lib.sh has them for shells: each ends at once when it is true, and fails after half a minute or more, which is
+Waits of Python cases, as lib.sh has them for shells: each ends at once when it is true, and fails after two minutes or more, which is
 against a hang.  Cases have E2E in their environment: sys.path.append(os.environ["E2E"]).
 """
 import ctypes
@@ -57,7 +57,7 @@ def stop(pid):
 OWED = ("scalai_background_busy", "scalai_hashes_owed", "scalai_records_owed", "scalai_trees_owed")
 
 
-def until(what, condition, seconds=30, every=0.01):
+def until(what, condition, seconds=120, every=0.01):
 	"""What the condition returns when it is true."""
 	end = time.monotonic() + seconds
 	while not (found := condition()):
@@ -74,7 +74,7 @@ def owed(mount):
 	return {name: int(found[name]) for name in OWED if int(found[name])}
 
 
-def settled(mount, seconds=30):
+def settled(mount, seconds=120):
 	"""Waits until the daemon owes nothing of what was asked before: files are hashed, their records and those of trees are written."""
 	until(lambda: f"the daemon of {mount} owes nothing: {owed(mount)}", lambda: not owed(mount), seconds)
 
