@@ -120,7 +120,8 @@ def gate_rows(quick, pattern):
 	if pattern:
 		names = unit_names(lambda n: re.search(pattern, n), lints=True)
 		return ([[[Stage("unit", about, [tests(GATE_EVERY, *names)])]]] if names else []) + [[[s]] for s in e2e]
-	unit = Stage("unit", about, [tests(GATE_EVERY, "suite:unit", "suite:lint", *(["suite:behind"] if quick else []))])
+	suites = ["suite:unit", "suite:lint", *(["suite:behind"] if quick else [])]
+	unit = Stage("unit", about, [tests(GATE_EVERY, *suites, at_once=CORES + 2)])	# busy for half of their time
 	nodes = Stage("nodes", "unit tests over an etcd", [tests(GATE_EVERY, "suite:cluster", at_once=2)])
 	# their limits are against a hang, also where others have all processors
 	properties = Stage("properties", "property and fault tests", [tests(GATE_EVERY, "suite:behind", factor=BEHIND_FACTOR, at_once=CORES)], behind=True)
@@ -141,9 +142,9 @@ def gate_rows(quick, pattern):
 # full sizes of e2e cases, read by the scripts
 SIZES = {
 	"STRESS_SECONDS": "1800", "RACES_HOURS": "1", "CLUSTER_LONG": "1", "GPU_IDLE": "1", "HOLDER_ROUNDS": "100", "TREE_OPERATIONS": "1000000", "NAMES": "all",
-	"BESIDE_SECONDS": "60", "AGAIN_SECONDS": "240", "AGAIN_KILLS": "800", "LINKS_SECONDS": "600", "FOLDER_NAMES": "12000", "COORDINATES_STEPS": "400",
+	"BESIDE_SECONDS": "60", "AGAIN_SECONDS": "240", "AGAIN_KILLS": "800", "LINKS_SECONDS": "600", "FOLDER_NAMES": "12000", "LATE_READERS": "1200", "COORDINATES_STEPS": "400",
 	"HOSTILE_FILES": "40000", "HOSTILE_FOLDERS": "3000", "UNMOUNTS": "200", "SEQUENCES": "200", "HELD_SECONDS": "60", "ENDS_SECONDS": "2", "EXAMPLE_KILLS": "60",
-	"KEPT_ROUNDS": "60", "WRONG": "200", "HONEST": "2000",
+	"VENV_PIP": "1", "KEPT_ROUNDS": "60", "WRONG": "200", "HONEST": "2000",
 }
 # bounds on time hold on a machine that does nothing else (tests/e2e/late.py): the gate only reports them
 QUIET = {"BOUNDS": "assert"}
