@@ -24,6 +24,7 @@ foreach name, t : {
 }
   test(name, sh, args: ['-c', t[0]], protocol: t[1], timeout: t[2], suite: 'unit')
 endforeach
+test('wrong', sh, args: ['-c', 'echo 1..1; echo "y.c:4: error: a wrong byte" >&2; echo not ok 1 - a; exit 1'], protocol: 'tap', suite: 'behind')
 """
 # the gate, with other stages: argv[1] is the folder, the rest are its arguments
 GATE = """
@@ -38,7 +39,8 @@ def stage(name, *scripts, limit=20, kind="program", cannot=lambda: None, behind=
 	return stages.Stage(name, "planted", [stages.Step(kind, ["bash", "-c", s]) for s in scripts], limit, cannot, behind)
 rows = [[[stages.Stage("unit", "planted", [stages.tests(9, "suite:unit", behind=30)])]],
 	[[stage("early", "echo 'BAD: a lost commit'; exit 3")]],
-	[[stage("hang", "setsid sleep 1001.@ & sleep 1002.@", limit=1)], [stage("beside", f"test $(nice) = {min(19, os.nice(0) + 19)} && echo fine", behind=True), stage("cannot", "exit 1", cannot=lambda: "no loop devices")]],
+	[[stage("hang", "setsid sleep 1001.@ & sleep 1002.@", limit=1)], [stage("beside", f"test $(nice) = {min(19, os.nice(0) + 19)} && echo fine", behind=True),
+	 stages.Stage("properties", "planted", [stages.tests(9, "suite:behind")], behind=True), stage("cannot", "exit 1", cannot=lambda: "no loop devices")]],
 	[[stage("cases", "echo 'failed: 12_x (status 1, 3s)'; echo '    FAIL: a wrong byte'; echo '5 passed, 1 failed, 2 skipped, 1 late'; exit 1", kind="cases")]],
 	[[stage("silent", "true", kind="cases")]],
 	[[stages.Stage("nothing", "planted", [stages.tests(9, "suite:nothing")])]],
@@ -53,6 +55,7 @@ unit bad: ERROR, status 1|: x.c:3: error: Failure!
 unit hangs: |status 124|limit: it did not end in 4 s
 unit dies: |ended by SIGSEGV
 early: status 3: BAD: a lost commit
+unit wrong: ERROR, status 1|: y.c:4: error: a wrong byte
 hang: it did not end in 1 s
 e2e 12_x (status 1, 3s): FAIL: a wrong byte
 silent: e2e/run said no totals
@@ -88,7 +91,7 @@ def main():
 		for line in WANTED.strip().splitlines():
 			must(any(all(part in said for part in line.split("|")) for said in end.splitlines()), f"the end does not say '{line}'", text)
 		must("no nvcc" not in end, "a listed skip is a failure", text)
-		must(end.strip().splitlines()[-1].startswith("9 passed, 12 failed, 4 skipped, 1 late: 11 stages in "), "its last line is not the sum", text)
+		must(end.strip().splitlines()[-1].startswith("9 passed, 13 failed, 4 skipped, 1 late: 12 stages in "), "its last line is not the sum", text)
 		must("thread " in text and f"sleep 1002.{ME}" in text and f"sleep 1003.{ME}" in text, "a hang shows no stacks", text)
 		must("it runs" in text, "the last stage did not run", text)
 		left = subprocess.run(["pgrep", "-f", rf"^sleep 100[1-5]\.{ME}$"], capture_output=True, text=True).stdout.split()
