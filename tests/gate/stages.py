@@ -129,12 +129,14 @@ def gate_rows(quick, pattern):
 		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)], behind=True),
 		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)],
 		      behind=True),
+	]
+	cuts = [
 		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 20, "commit", "topology", "data"),
 						    power("--seed", SEED, "--points", 16)], cannot=no_power, behind=True),
 	]
 	if quick:
 		return [[[unit]], [[e2e[0], nodes, e2e[1]]]]
-	return [[[unit]], [[runner, e2e[0], nodes, e2e[1]], [properties], crashes]]
+	return [[[unit]], [[runner, e2e[0], nodes, e2e[1]], [properties], crashes, cuts]]
 
 
 # --- the long suite ---
