@@ -554,8 +554,7 @@ static void expect_same(const int *a, const int *b)
 
 static void rounds_write_what_the_host_writes(void **unused)
 {
-	const long share = JOBS > 1000 ? every() : every_at_most(JOBS >= 1000 ? 9 : 3);
-	const unsigned all = (JOBS + (unsigned)share - 1) / (unsigned)share;
+	const unsigned all = JOBS >= 1000 ? JOBS / (unsigned)every_at_most(JOBS > 1000 ? 27 : 9) : some_of(JOBS);
 	unsigned long jobs = getenv("ROUNDS") ? strtoul(getenv("ROUNDS"), NULL, 10) : all, done = 0;
 	struct rs_engine *host, *rounds;
 	struct sc_err err;
