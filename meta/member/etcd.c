@@ -60,6 +60,8 @@ int meta_etcd_txn(struct meta_etcd *e, uint64_t id, const struct meta_txn *txn, 
 	c->since = txn->any_server ? 0 : e->seen; /* one that lags behind may be asked */
 	c->txn.nr_then = txn->nr_then;
 	c->txn.nr_else = txn->nr_else;
+	for (uint32_t i = 0; i < txn->nr_then; i++)
+		c->puts |= txn->then[i].what == META_PUT;
 	rc = keep_ops(c, txn->then, txn->nr_then, &c->txn.then, err);
 	if (rc == 0)
 		rc = keep_ops(c, txn->otherwise, txn->nr_else, &c->txn.otherwise, err);
@@ -320,6 +322,8 @@ static int read_refusal(struct call *c, long status, struct sc_err *err)
 	if (!meta_wire_error(c->answer.text ? c->answer.text : "", c->answer.bytes, &code, text, sizeof(text)))
 		return sc_fail(err, SC_E_SYSTEM, "etcd at %s: status %ld of HTTP, and no sentence that says why",
 			       c->client->endpoints[c->endpoint], status);
+	if (strstr(text, "database space exceeded"))
+		return sc_fail(err, SC_E_NO_SPACE, "etcd at %s: %s", c->client->endpoints[c->endpoint], text);
 	if (code != NOT_FOUND || !strstr(text, "lease not found"))
 		return sc_fail(err, SC_E_SYSTEM, "etcd at %s: %s", c->client->endpoints[c->endpoint], text);
 	c->event->event.answer.outcome = META_REFUSED;
@@ -361,6 +365,7 @@ static void finish(struct call *c, CURLcode result, long status)
 		sc_metric_add(&unknown, 1);
 	} else {
 		v->err = (struct sc_err){0};
+		v->put = c->puts && v->answer.outcome == META_APPLIED;
 		if (c->kind == CALL_PAGE) {
 			e->position = v->answer.revision;
 			e->watching = true;

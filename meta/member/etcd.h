@@ -35,7 +35,9 @@ struct meta_etcd_event {
 	uint64_t id;		  /* ANSWER, SNAPSHOT */
 	struct meta_answer answer; /* SNAPSHOT: all keys of all/, at `revision`; WATCH: what changed up to `revision` */
 	uint64_t lease, ttl_s;	  /* ANSWER of grant and keepalive */
-	struct sc_err err;	  /* UNKNOWN, UNWATCHED: why; code 0 else */
+	struct sc_err err;	  /* UNKNOWN, UNWATCHED: why, SC_E_NO_SPACE if etcd is out of space: it was
+				   * refused, or it was the last one that was done; code 0 else */
+	bool put;		  /* APPLIED: it put something */
 	bool more;		  /* SNAPSHOT of a whole cluster: it comes in parts, at one revision, and has more */
 	bool lost;		  /* UNKNOWN, as etcd has lost changes: it has fewer than were seen when this was
 				   * asked, as a server says, and none has answered that has them */

@@ -15,7 +15,8 @@ struct call {
 	CURL *easy;
 	enum call_kind kind;
 	uint64_t id;
-	bool writes, begun; /* begun: part of the body was handed to curl in this attempt */
+	bool writes, puts;
+	bool begun; /* part of the body was handed to curl in this attempt */
 	bool over;          /* what it ends with does not matter any more */
 	void (*came)(struct call *c); /* after each part of an answer; NULL: it is looked at when it is whole */
 	uint32_t endpoint, tries;

@@ -116,6 +116,8 @@ static void propose_answer(struct rs_core *c, struct job *j, const struct rs_eve
 		proposed(c, j, p->create); /* put by a request whose answer was lost */
 	else if (e->outcome == META_REFUSED)
 		end(c, j, SC_E_BUSY);
+	else if (e->code)
+		end(c, j, e->code); /* nothing of it comes later; if it is there, it is a stray */
 }
 
 /* --- prepare, commit --- */
@@ -293,7 +295,7 @@ static void commit_answer(struct rs_core *c, struct job *j, const struct rs_even
 		applied(c, j, e->revision);
 	} else if (e->outcome == META_UNKNOWN) {
 		m->phase = PHASE_RESOLVING;
-		m->code = SC_E_SYSTEM;
+		m->code = e->code ? e->code : SC_E_SYSTEM;
 		if (!RULE(error_unknown))
 			end(c, j, SC_E_SYSTEM);
 	} else if (p &&
@@ -306,6 +308,14 @@ static void commit_answer(struct rs_core *c, struct job *j, const struct rs_even
 }
 
 /* --- resolve --- */
+
+/* Puts the tick, too, unless etcd is out of space: then only what puts nothing is done, as when a lease ends. */
+static void remove_proposal(struct meta_txn *t, const struct job *j, bool is_full)
+{
+	rs_txn_delete(t, rs_key(META_KEY_PROPOSAL, j, 0));
+	if (!is_full)
+		rs_txn_tick(t);
+}
 
 /* Removes the proposal, or reads what became of it: the token of its version, in the head or in the version's
  * record. */
@@ -322,8 +332,7 @@ static void resolve(struct rs_core *c, struct job *j)
 	}
 	rs_txn_if(t, META_CREATE_IS, rs_key(META_KEY_PROPOSAL, j, 0), m->create);
 	if (remove) {
-		rs_txn_delete(t, rs_key(META_KEY_PROPOSAL, j, 0));
-		rs_txn_tick(t);
+		remove_proposal(t, j, m->full);
 	} else {
 		rs_txn_get(t, rs_key(META_KEY_PROPOSAL, j, 0));
 	}
@@ -338,6 +347,7 @@ static void resolve_answer(struct rs_core *c, struct job *j, const struct rs_eve
 				 *v = rs_record(e, META_KEY_VERSION);
 	struct command *m = &j->command;
 
+	m->full = e->outcome == META_UNKNOWN && e->code;
 	if (e->outcome == META_UNKNOWN)
 		return;
 	if ((h && h->value.head.token == m->token) || (v && v->value.version.token == m->token))
@@ -407,15 +417,16 @@ static void stray_step(struct rs_core *c, struct job *j)
 		return;
 	t = rs_txn(c, j, SLOT_STRAY);
 	rs_txn_if(t, META_CREATE_IS, rs_key(META_KEY_PROPOSAL, j, 0), j->proposal_cell.create);
-	rs_txn_delete(t, rs_key(META_KEY_PROPOSAL, j, 0));
-	rs_txn_tick(t);
+	remove_proposal(t, j, j->stray_full);
 }
 
 void rs_command_answer(struct rs_core *c, struct job *j, enum slot slot, const struct rs_event *e)
 {
 	if (slot != SLOT_COMMAND) {
-		if (slot == SLOT_STRAY)
+		if (slot == SLOT_STRAY) {
 			rs_core_request(c, j, slot)->again = c->now + c->config.times.resend;
+			j->stray_full = e->outcome == META_UNKNOWN && e->code;
+		}
 		return;
 	}
 	switch (j->command.phase) {

@@ -101,7 +101,8 @@ struct rs_event {
 	uint32_t nr_sets;
 	const struct meta_set_name *sets;	/* storage of the version, without tokens; PLACED: once it is settled */
 	const struct meta_hash *files;	/* PLACED: what `nodes` keep, of which it is made; NULL: whatever they keep */
-	int code;			/* CHECKED, COMPOSED: 0 or SC_E_* */
+	int code;			/* CHECKED, COMPOSED: 0 or SC_E_*; ANSWER that is UNKNOWN, as etcd is out of
+					 * space: SC_E_NO_SPACE */
 	bool dirty;			/* CHECKED: files are written and not committed */
 	uint64_t nr;			/* HIDDEN, PLACED, BYTES */
 	bool landed, on_disk;		/* BYTES: all of them */

@@ -91,6 +91,7 @@ struct command {
 	int64_t deadline;
 	int64_t allowed;		/* how long it had */
 	int code;			/* that it fails with */
+	bool full;			/* etcd is out of space: it takes removals that put nothing */
 	uint64_t wait;			/* for the watch to be there, before it commits again */
 	uint64_t base_mod, head_mod;	/* revision of the head that it is proposed on, and of its commit */
 	int64_t committed;		/* when that was known */
@@ -121,6 +122,7 @@ struct job {
 		size_t nr, room;
 	} tags;
 	uint32_t keep;			/* versions without a tag; 0: all */
+	bool stray_full;		/* as `full` of a command */
 	uint64_t died, seen;		/* revisions: of the last death; up to which nothing dead is read here */
 
 	uint64_t known;			/* the head that this node goes by; 0: none */

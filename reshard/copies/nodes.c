@@ -172,7 +172,7 @@ static int change(struct rs_member *m, uint32_t node, bool drains, struct sc_err
 	}
 	sc_buf_done(&text);
 	sc_sys.release(got.text);
-	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
+	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
 }
 
 int rs_nodes_drain(void *member, const char *text, struct sc_err *err)

@@ -114,7 +114,7 @@ static int change(struct rs_member *m, uint8_t wanted, struct sc_err *err)
 	(void)snprintf(text, sizeof(text), "%u", wanted);
 	rs_edit_op(&c, META_PUT, key)->value.rest = text;
 	outcome = rs_edit_make(m, &c);
-	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
+	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
 }
 
 int rs_cluster_set(void *member, const char *text, struct sc_err *err)

@@ -76,6 +76,8 @@ static int failed(const struct rs_move *move, struct sc_err *err)
 			       ? sc_fail(err, SC_E_BUSY, "%s has not answered in time; try again", move->late)
 			       : sc_fail(err, SC_E_BUSY, "another command changes this job, or this node is no member "
 					 "of the cluster now; see /.ctl/health and try again");
+	case SC_E_NO_SPACE:
+		return sc_fail(err, SC_E_NO_SPACE, "nothing was changed: " RS_FULL);
 	case SC_E_STALE:
 		return sc_fail(err, SC_E_STALE, "etcd's answer was lost, and later versions hide what became of the "
 			       "command: see .ctl/versions");

@@ -332,6 +332,8 @@ void rs_member_describe(struct rs_service *s, struct sc_buf *buf)
 		    : m->serves ? "is a member"
 		    : m->taken	? "is no member: " RS_TAKEN
 				: "is no member now: it waits for etcd");
+	if (m->full)
+		sc_buf_line(buf, "cluster: " RS_FULL);
 	if (*m->left)
 		sc_buf_line(buf, "cluster: %s", m->left);
 	for (size_t i = 0; i < m->jobs.nr; i++) {

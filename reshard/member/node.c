@@ -391,6 +391,22 @@ static void answer_ask(struct rs_member *m, uint64_t id, const struct meta_answe
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
+/* Notes whether etcd has room for changes, as its last answer to one says. */
+static void note_full(struct rs_member *m, const struct meta_etcd_event *v)
+{
+	const bool is_full = v->err.code == SC_E_NO_SPACE;
+
+	if (is_full == m->full || (!is_full && !v->put))
+		return;
+	if (is_full)
+		sc_log(SC_LOG_ERROR, "%s", RS_FULL);
+	else
+		sc_log(SC_LOG_INFO, "etcd takes changes again");
+	(void)pthread_mutex_lock(&m->lock);
+	m->full = is_full;
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
 static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 {
 	static const enum rs_event_kind kinds[] = {[META_ETCD_ANSWER] = RS_EV_ANSWER,
@@ -401,6 +417,7 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 			     .id = v->id,
 			     .outcome = v->answer.outcome,
 			     .revision = v->answer.revision,
+			     .code = v->err.code == SC_E_NO_SPACE ? SC_E_NO_SPACE : 0,
 			     .lease = v->lease,
 			     .nr_records = v->answer.nr,
 			     .records = v->answer.records};
@@ -408,6 +425,7 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 
 	if (v->err.code)
 		sc_log(SC_LOG_DEBUG, "etcd: %s", v->err.msg);
+	note_full(m, v);
 	if (!m->outdated && (v->lost || (v->kind == META_ETCD_SNAPSHOT && v->answer.outcome == META_APPLIED &&
 					 has_lost_any(m, &v->answer, &why)) ||
 			     (v->kind == META_ETCD_WATCH && is_removed_by_hand(m, &v->answer, &why))))

@@ -20,6 +20,16 @@ enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn,
 	return ask.outcome;
 }
 
+int rs_ask_failed(struct rs_member *m, struct sc_err *err, const char *why)
+{
+	bool is_full;
+
+	(void)pthread_mutex_lock(&m->lock);
+	is_full = m->full;
+	(void)pthread_mutex_unlock(&m->lock);
+	return is_full ? sc_fail(err, SC_E_NO_SPACE, RS_FULL) : sc_fail(err, SC_E_SYSTEM, "%s", why);
+}
+
 void rs_member_post(struct rs_member *m, const struct rs_event *e)
 {
 	(void)pthread_mutex_lock(&m->lock);

@@ -92,8 +92,7 @@ static int put_one(struct rs_member *m, const struct rs_bag *bag, size_t i, stru
 	op.value.rest = text.text ? text.text : "";
 	outcome = rs_member_ask(m, &txn, NULL, NULL);
 	sc_buf_done(&text);
-	return outcome == META_APPLIED ? 0 : sc_fail(err, SC_E_SYSTEM, "etcd has not taken an object of %zu bytes; try "
-						     "again", bytes->bytes);
+	return outcome == META_APPLIED ? 0 : rs_ask_failed(m, err, "etcd has not taken an object; try again");
 }
 
 int rs_bag_put(struct rs_member *m, const struct rs_bag *bag, struct sc_err *err)

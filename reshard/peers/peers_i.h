@@ -163,6 +163,9 @@ struct rs_peer {
 
 /* what is said where a copy of this node's store is mounted, too */
 #define RS_TAKEN "another daemon is registered as this node, with a copy of its store: unmount one of them"
+#define RS_FULL \
+	"etcd is out of space and takes no changes: compact and defragment it, or give it a larger " \
+	"--quota-backend-bytes, then disarm its alarm (etcdctl compact, defrag, alarm disarm)"
 
 struct rs_member {
 	struct rs_service *s;
@@ -205,6 +208,7 @@ struct rs_member {
 	bool told_silent;
 	bool stop, serves;
 	bool taken;			/* another daemon is registered as this node: RS_TAKEN */
+	bool full;			/* etcd is out of space: RS_FULL */
 	bool outdated;			/* it takes no part any more: the cluster speaks a protocol that this program
 					 * does not, or etcd has lost its data */
 	char left[512];			/* why; "": it is the protocol */
@@ -286,6 +290,8 @@ struct rs_ask {
 };
 /** Carries out a transaction; any thread but the node's.  META_UNKNOWN, too, if the member ends. */
 enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg);
+/** Fails for a request that was to put something and was not answered: with `why`, or RS_FULL, as that is the reason. */
+int rs_ask_failed(struct rs_member *m, struct sc_err *err, const char *why);
 /** Hands an event to the core; any thread. */
 void rs_member_post(struct rs_member *m, const struct rs_event *e);
 

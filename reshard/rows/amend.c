@@ -88,7 +88,7 @@ static int share_job(struct rs_member *m, const struct meta_job_row *row, struct
 	if (rc == 0 && outcome == META_REFUSED)
 		rc = sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", row->name);
 	else if (rc == 0 && outcome == META_UNKNOWN)
-		rc = sc_fail(err, SC_E_SYSTEM, "etcd does not answer: the job may come into being later, or not");
+		rc = rs_ask_failed(m, err, "etcd does not answer: the job may come into being later, or not");
 	return rc;
 }
 
@@ -155,7 +155,7 @@ static int put_row(struct rs_member *m, struct rs_shared *j, const struct rs_got
 	outcome = rs_edit_make(m, &c);
 	if (outcome == META_APPLIED)
 		note_revision(m, &j->row_mod, c.revision);
-	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
+	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
 }
 
 static int change_row(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
@@ -243,7 +243,7 @@ static int put_first(struct rs_member *m, struct rs_shared *j, const struct rs_a
 	put->value.first.topology = change->topology ? change->topology : "";
 	memcpy(put->value.first.layout.at, layout, 32);
 	outcome = rs_edit_make(m, &c);
-	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
+	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
 }
 
 static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
@@ -327,7 +327,7 @@ static int put_config(struct rs_member *m, struct rs_shared *j, const struct rs_
 	sc_sys.release(row.text);
 	if (rc == 0 && outcome == META_APPLIED)
 		note_revision(m, &j->config_mod, c.revision);
-	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
+	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
 }
 
 static int change_config(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)

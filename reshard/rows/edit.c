@@ -74,9 +74,9 @@ enum meta_outcome rs_edit_make(struct rs_member *m, struct rs_edit *c)
 	return rs_member_ask(m, &txn, on_revision, &c->revision);
 }
 
-int rs_edit_unknown(struct sc_err *err)
+int rs_edit_unknown(struct rs_member *m, struct sc_err *err)
 {
-	return sc_fail(err, SC_E_SYSTEM, "etcd does not answer: the change may come about later, or not");
+	return rs_ask_failed(m, err, "etcd does not answer: the change may come about later, or not");
 }
 
 int rs_edit_again(struct sc_err *err)

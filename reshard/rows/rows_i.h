@@ -36,7 +36,7 @@ void rs_edit_expect(struct rs_edit *c, struct meta_key key, uint64_t mod);
 struct meta_op *rs_edit_op(struct rs_edit *c, int what, struct meta_key key);
 enum meta_outcome rs_edit_make(struct rs_member *m, struct rs_edit *c);
 /** Fail a command: etcd did not answer; other nodes were first, RS_EDIT_TRIES times. */
-int rs_edit_unknown(struct sc_err *err);
+int rs_edit_unknown(struct rs_member *m, struct sc_err *err);
 int rs_edit_again(struct sc_err *err);
 
 /* --- tags.c: job->command is held --- */

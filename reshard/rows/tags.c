@@ -158,7 +158,7 @@ static int put_tag(struct rs_member *m, struct rs_shared *j, const struct rs_ame
 	if (rc == 0 && c.nr_then)
 		outcome = rs_edit_make(m, &c);
 	sc_vec_done(&tags);
-	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(err);
+	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
 }
 
 int rs_member_tag(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
