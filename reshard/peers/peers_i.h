@@ -290,7 +290,8 @@ struct rs_ask {
 };
 /** Carries out a transaction; any thread but the node's.  META_UNKNOWN, too, if the member ends. */
 enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg);
-/** Fails for a request that was to put something and was not answered: with `why`, or RS_FULL, as that is the reason. */
+/** Fails for a request that was to put something and was not answered: with `why`, or RS_FULL, if that is the
+ *  reason. */
 int rs_ask_failed(struct rs_member *m, struct sc_err *err, const char *why);
 /** Hands an event to the core; any thread. */
 void rs_member_post(struct rs_member *m, const struct rs_event *e);
