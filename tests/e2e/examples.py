@@ -40,7 +40,7 @@ def plain():
     whole = Gang(1, "plain.py", MOUNT, "whole", 40, launched=False)
     whole.passed()
     first = Gang(1, "plain.py", MOUNT, "plain", 1000000, launched=False)
-    until("step 10 is committed", lambda: first.has_printed("11 "))
+    until("step 10 is committed", lambda: "11" in first.losses())
     first.killed()
     done = scalai.Job(MOUNT, "plain").status().step
     assert done >= 10 and done % 10 == 0, done

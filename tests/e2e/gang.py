@@ -54,6 +54,8 @@ class Gang:
         os._exit(0)
 
     def printed(self, rank=0):
+        if not os.path.exists(self.out[rank]):  # it has just been forked
+            return []
         with open(self.out[rank]) as f:
             return f.read().splitlines()
 
@@ -62,7 +64,7 @@ class Gang:
         return dict(line.split(" ", 1) for line in self.printed() if line[:1].isdigit())
 
     def has_printed(self, text, rank=0):
-        return os.path.exists(self.out[rank]) and any(text in line for line in self.printed(rank))
+        return any(text in line for line in self.printed(rank))
 
     def any_has_printed(self, text):
         return any(self.has_printed(text, rank) for rank in range(len(self.out)))
