@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Can the gate fail?  mistakes.py [WORD]... | --check
+Can the gate fail?  mistakes.py [--in FOLDER] [WORD]... | --check
 
 Each mistake below is made in a copy of this checkout, which is built, and a stage of the gate runs there: it must end with another
 status than 0, and name what is wrong.  WORD: only mistakes whose name has one of these.  --check: only that each has its place.
+--in: the copy, which stays: its builds are made anew once, for many minutes, since they have the folder's name in them.
 """
 import os
 import pathlib
@@ -87,9 +88,11 @@ MISTAKES = {
 }
 
 
-def edit(top, edits):
+def edit(top, edits, before):
+	"""`before`: gets what the files had."""
 	for name, old, new in edits:
 		path = top / name
+		before.setdefault(path, path.read_text())
 		if old is ALL:
 			path.write_text(new)
 			continue
@@ -114,16 +117,38 @@ def check():
 
 
 def copy(top):
-	"""This checkout, with its builds, and with a link to what it depends on."""
+	"""This checkout, with its builds, and with a link to what it depends on.  Of a copy that is there already, the sources are made
+	equal: those that differ have the time of now, so that they are built again."""
 	for path in ROOT.iterdir():
-		if path.name not in (".deps", ".git"):
+		if path.name not in (".deps", ".git") and not (top / path.name).exists():
 			subprocess.run(["cp", "-a", "--reflink=auto", path, top], check=True)
-	(top / ".deps").symlink_to(ROOT / ".deps")
+	left = [f"--exclude=/{name}" for name in (".deps", ".git", "build", "build-asan")]
+	subprocess.run(["rsync", "-rlp", "--checksum", "--delete", *left, f"{ROOT}/", f"{top}/"], check=True)
+	link_deps(top)
+
+
+def link_deps(top):
+	deps = top / ".deps"
+	if deps.is_dir() and not deps.is_symlink():
+		shutil.rmtree(deps)	# links, and a folder or two
+	deps.unlink(missing_ok=True)
+	deps.symlink_to(ROOT / ".deps")
 
 
 def tries(top, name):
+	"""Makes a mistake, and takes it back."""
+	before = {}
+	try:
+		return is_seen(top, name, before)
+	finally:
+		for path, text in before.items():
+			path.write_text(text)
+		link_deps(top)
+
+
+def is_seen(top, name, before):
 	edits, words, env, said = MISTAKES[name]
-	edit(top, edits)
+	edit(top, edits, before)
 	began = time.monotonic()
 	env = {**os.environ, **env}
 	if env["PATH"] == "/nonexistent":	# and no etcd of ours
@@ -147,16 +172,16 @@ def tries(top, name):
 def main(words):
 	if words == ["--check"]:
 		return check()
+	kept = None
+	if words[:1] == ["--in"] and len(words) > 1:
+		kept, words = pathlib.Path(words[1]).resolve(), words[2:]
 	names = [n for n in MISTAKES if not words or any(w in n for w in words)]
-	seen = 0
 	with tempfile.TemporaryDirectory(prefix="scalai-mistakes.") as folder:
-		top = pathlib.Path(folder, "checkout")
+		top = (kept or pathlib.Path(folder)) / "checkout"
 		os.chmod(folder, 0o755)
-		for name in names:
-			shutil.rmtree(top, ignore_errors=True)
-			top.mkdir()
-			copy(top)
-			seen += tries(top, name)
+		top.mkdir(parents=True, exist_ok=True)
+		copy(top)
+		seen = sum(tries(top, name) for name in names)
 	print(f"{len(names)} mistakes, {seen} of them seen")
 	return 0 if seen == len(names) else 1
 
