@@ -37,6 +37,8 @@ static int place_hidden(struct builder *b, struct meta_entry e)
 	} else {
 		sc_buf_add(&b->file, e.file, strlen(e.file));
 	}
+	if (e.rule->is_stack) /* its layers have one stored name, and each has rows of its own */
+		e.name = e.behind->name;
 	sc_buf_printf(&b->file, META_HIDDEN);
 	e.file = meta_keep_text(b, &b->file, "");
 	e.fixed = meta_keep_fixed(b, fixed);
