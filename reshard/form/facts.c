@@ -65,6 +65,14 @@ static bool is_known(const json_t *config)
 	return false;
 }
 
+/* Of gpt2 the heads alone are read: its other numbers have names of their own. */
+static bool is_gpt2(const json_t *config)
+{
+	const char *model = json_string_value(json_object_get(config, "model_type"));
+
+	return model && strcmp(model, "gpt2") == 0;
+}
+
 /* Tells whether a config says that its model consists of parts, or is a draft. */
 static bool is_special(json_t *config)
 {
@@ -100,6 +108,7 @@ static void read_heads(const json_t *config, struct rs_facts *ret)
 	const uint64_t of_width = heads && ret->hidden % heads == 0 ? ret->hidden / heads : 0;
 	const uint64_t rows = size ? size : of_width;
 
+	ret->heads = heads <= most ? heads : 0;
 	if (heads > most || kv > most || rows > most || json_object_get(config, "kv_lora_rank")) /* MLA's differ */
 		return;
 	ret->head = rows;
@@ -130,6 +139,8 @@ int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct s
 		return json_error_code(&why) == json_error_out_of_memory ? sc_nomem(err) : 0;
 	ret->tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
 	read_quantization(config, ret);
+	if (is_gpt2(config))
+		ret->heads = sc_min_u64(number(config, "n_head"), 1u << 30);
 	if (is_known(config) && !is_special(config)) {
 		ret->vocab = number(config, keys[VOCAB]);
 		ret->hidden = number(config, keys[HIDDEN]);
@@ -175,6 +186,14 @@ static bool look(const char *name, const struct name **ret, int64_t *layer)
 	}
 	*ret = find(whole, sizeof(whole) / sizeof(*whole), name);
 	return *ret;
+}
+
+bool rs_facts_in_layer(const char *name)
+{
+	const struct name *what;
+	int64_t layer;
+
+	return look(name, &what, &layer) && layer >= 0;
 }
 
 bool rs_facts_know(const char *name)
@@ -242,106 +261,6 @@ int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tenso
 		rows[0] = facts->q;
 		rows[1] = rows[2] = facts->kv;
 		return 3;
-	}
-	return 0;
-}
-
-/* Tells which of q, k and v a tensor of a layer is (0: none); *dim: in which dimension it has its rows. */
-static char projection(const char *name, int *dim)
-{
-	static const char attention[] = ".self_attn.";
-	static const struct {
-		const char *text;
-		int dim;
-	} ends[] = {{"_proj.weight", 0}, {"_proj.bias", 0}, {"_proj.base_layer.weight", 0}, {"_proj.scales", 1}};
-	const char *at = strstr(name, attention);
-	const struct name *ignored;
-	int64_t layer;
-
-	if (!at || !look(name, &ignored, &layer) || layer < 0)
-		return 0;
-	at += sizeof(attention) - 1;
-	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
-		*dim = ends[i].dim;
-		if (*at && strchr("qkv", *at) && strcmp(at + 1, ends[i].text) == 0)
-			return *at;
-	}
-	return 0;
-}
-
-/* Tells whether a tensor says which scales each column of a weight has (GPTQ's act-order). */
-static bool is_order(const char *name)
-{
-	static const char end[] = ".g_idx";
-	const size_t n = strlen(name), m = sizeof(end) - 1;
-
-	return n > m && strcmp(name + n - m, end) == 0;
-}
-
-/* Finds the cut of a dimension of an entry, in one section, by more than one rank; NULL: there is none.  FSDP's cuts
- * (`chunk`) are no cuts of heads. */
-static const struct meta_cut *cut_of(const struct meta_view *view, const struct meta_entry *e, int dim)
-{
-	const struct meta_shape *shape = &view->state->tensors[e->tensor].shape;
-
-	for (int i = 0; i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
-		const struct meta_cut *cut = &e->rule->cuts[i];
-
-		if ((cut->dim < 0 ? cut->dim + shape->nr : cut->dim) == dim && !cut->chunk && cut->nr_sections == 1)
-			return meta_topology_degree(view->topo, cut->axes) > 1 ? cut : NULL;
-	}
-	return NULL;
-}
-
-bool rs_facts_has_heads(const struct meta_view *view)
-{
-	for (uint32_t i = 0; i < view->nr_entries; i++) {
-		const char *name = view->state->tensors[view->entries[i].tensor].name;
-		int dim = 0;
-
-		if ((projection(name, &dim) || is_order(name)) && cut_of(view, &view->entries[i], dim))
-			return true;
-	}
-	return false;
-}
-
-static int refuse_order(const struct meta_tensor *t, const struct meta_cut *cut, struct sc_err *err)
-{
-	return sc_fail(err, SC_E_STATE, "'%s' gives columns to groups in the order of their activations (desc_act in "
-		       "config.json), so that columns of a rank by %s are of groups on other ranks: choose a topology "
-		       "of %s=1, or write suspicious=accept to config", t->key, cut->axes_text, cut->axes_text);
-}
-
-int rs_facts_heads(const struct rs_facts *facts, const struct meta_view *view, bool shared, struct sc_err *err)
-{
-	for (uint32_t i = 0; (facts->head || facts->act_order) && i < view->nr_entries; i++) {
-		const struct meta_tensor *t = &view->state->tensors[view->entries[i].tensor];
-		int dim = 0;
-		const bool order = facts->act_order && is_order(t->name);
-		const char which = facts->head ? projection(t->name, &dim) : 0;
-		const struct meta_cut *cut = which || order ? cut_of(view, &view->entries[i], order ? 0 : dim) : NULL;
-		const uint64_t rows = which == 'q' ? facts->q : facts->kv, heads = which ? rows / facts->head : 0;
-		uint64_t d, parts, want;
-
-		if (cut && order)
-			return refuse_order(t, cut, err);
-		if (!cut || dim >= t->shape.nr || t->shape.dim[dim] != rows)
-			continue;
-		d = meta_topology_degree(view->topo, cut->axes);
-		parts = meta_cut_parts(cut, 0, d);
-		want = shared && which != 'q' ? sc_min_u64(heads, d) : parts;
-		if (heads % parts == 0 && parts == want)
-			continue;
-		if (which == 'q')
-			return sc_fail(err, SC_E_STATE, "'%s' has %" PRIu64 " heads by config.json, which %s=%" PRIu64
-				       " does not divide: a rank would have parts of heads; choose another topology, "
-				       "or write suspicious=accept to config", t->key, heads, cut->axes_text, d);
-		return sc_fail(err, SC_E_STATE, "'%s' has %" PRIu64 " heads by config.json, and the layout makes %"
-			       PRIu64 " parts of them for %s=%" PRIu64 ", so that ranks would not have whole heads as "
-			       "frameworks share them: write kv=%" PRIu64 " behind the preset (upto=%" PRIu64
-			       " behind the cut), by which neighbours share what there is too little of; or choose "
-			       "another topology, or write suspicious=accept to config", t->key, heads, parts,
-			       cut->axes_text, d, heads, heads);
 	}
 	return 0;
 }

@@ -14,6 +14,7 @@ struct rs_facts {		/* 0: unknown */
 	uint64_t vocab, hidden, intermediate, layers;
 	uint64_t q, kv;			/* rows of a layer's query, and of its key or value */
 	uint64_t head;			/* rows of one head */
+	uint64_t heads;			/* of a layer's query; of gpt2 and MLA, too */
 	uint64_t block[2];		/* rows and columns of an FP8 block (`weight_block_size`); of any model */
 	bool act_order;			/* GPTQ: columns are of groups by activations (`desc_act`); of any model */
 	bool tied;			/* the head for words has the memory of their embeddings; of any model */
@@ -25,6 +26,8 @@ struct rs_facts {		/* 0: unknown */
 int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct sc_err *err);
 /** Tells whether facts speak of a tensor of this name.  Cheap. */
 bool rs_facts_know(const char *name);
+/** Tells whether a name is of a layer of such a model. */
+bool rs_facts_in_layer(const char *name);
 /**
  * Tells whether a tensor is as the facts say, or they say nothing of it.  If it is not: *key is the line of config.json
  * that it disagrees with, *want the shape by it, or of no dimensions: the model has no such layer.
@@ -38,7 +41,8 @@ bool rs_facts_agree(const struct rs_facts *facts, const struct meta_tensor *tens
 int rs_facts_fused(const struct rs_facts *facts, const struct meta_tensor *tensor, uint64_t rows[RS_FUSED_MAX],
 		   const char **what);
 /**
- * Refuses a view that cuts heads of q, k or v (tensors of their own), or groups of GPTQ's act-order, apart.
+ * Refuses a view that cuts heads of q, k or v (of their own, in one tensor, or latent), or groups of GPTQ's act-order,
+ * apart.
  * `shared`: as vLLM has them: key heads that there are fewer of than ranks are whole, and shared by neighbours, else
  * each rank has its part of them.  Errors: SC_E_STATE with what to write.
  */
