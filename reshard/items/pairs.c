@@ -11,6 +11,9 @@
  * A matrix that ranks cut in the other dimension than the rule says gets a shape that nothing else in the model has:
  * one of its sizes too large and the other one too small, each by the number of parts.  It is refused if the other
  * order gives it the size of a whole vector (a norm's), and more sizes that other tensors have.
+ *
+ * The first map of an MLP has as many rows as the second one has columns, or twice as many: then it is a gate and what
+ * it gates, one behind the other, and a cut that does not cut each on its own mixes them.
  */
 #include "reshard/items/items_i.h"
 
@@ -62,6 +65,71 @@ static int judge(struct commit *c, const struct rs_set *set, const struct meta_e
 		       "if it is right, write suspicious=accept to config", weight->key,
 		       meta_shape_text(&weight->shape, a, sizeof(a)), at, cut->axes_text, bias->key,
 		       meta_shape_text(&bias->shape, b, sizeof(b)));
+}
+
+/* --- a gate and what it gates, in one tensor --- */
+
+static bool ends_half(const struct meta_cut *cut)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < cut->nr_sections && 2 * sum < cut->section_sum; i++)
+		sum += cut->sections[i];
+	return 2 * sum == cut->section_sum;
+}
+
+static int refuse_gate(struct commit *c, const struct meta_tensor *up, const struct meta_tensor *down,
+		       const struct meta_cut *cut, bool is_gated)
+{
+	char a[128], b[128];
+
+	(void)meta_shape_text(&up->shape, a, sizeof(a));
+	(void)meta_shape_text(&down->shape, b, sizeof(b));
+	if (is_gated)
+		return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s, which has half as many columns: it is a "
+			       "gate and what it gates, and the layout cuts them by %s as if they were one, so that "
+			       "ranks of another topology would mix them: write glu=1:1 behind the preset "
+			       "(sections=1:1 behind the cut); if it is right, write suspicious=accept to config",
+			       up->key, a, down->key, b, cut->axes_text);
+	return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s, which has as many columns: nothing is gated, but "
+		       "the layout cuts it by %s in two sections: leave glu=1:1 (sections=1:1) away; if it is right, "
+		       "write suspicious=accept to config", up->key, a, down->key, b, cut->axes_text);
+}
+
+/* Compares rows of the first map of an MLP with columns of the second one: twice as many are two matrices. */
+static int judge_gate(struct commit *c, const struct rs_set *set, const struct meta_entry *e)
+{
+	static const char *const names[][2] = {{"linear_fc1.weight", "linear_fc2.weight"},
+					       {"gate_up_proj", "down_proj"}};
+	const struct meta_tensor *up = &set->state.tensors[e->tensor], *down = NULL;
+	const int n = up->shape.nr;
+	uint64_t rows, columns;
+
+	for (size_t i = 0; n > 1 && !down && i < sizeof(names) / sizeof(*names); i++) {
+		const char *at = strstr(up->key, names[i][0]);
+		const char *key = !at ? NULL : sc_arena_printf(&c->arena, "%.*s%s%s", (int)(at - up->key), up->key,
+							       names[i][1], at + strlen(names[i][0]));
+
+		if (at && !key)
+			return sc_nomem(c->err);
+		down = key ? meta_state_find(&set->state, key) : NULL;
+	}
+	if (!down || down->shape.nr != n || down->dtype != up->dtype || meta_dtype_name(up->dtype)[0] == 'U' ||
+	    meta_dtype_name(up->dtype)[0] == 'I')
+		return 0;
+	rows = up->shape.dim[n - 2];
+	columns = down->shape.dim[n - 1];
+	for (int i = 0; i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
+		const struct meta_cut *cut = &e->rule->cuts[i];
+
+		if (dim_of(cut, &up->shape) != n - 2 || cut->chunk)
+			continue;
+		if (columns && rows == 2 * columns && !ends_half(cut))
+			return refuse_gate(c, up, down, cut, true);
+		if (columns && rows == columns && ends_half(cut))
+			return refuse_gate(c, up, down, cut, false);
+	}
+	return 0;
 }
 
 /* Finds the tensor of a layer, whose name is the first `n` letters of a tensor's key, by the rest of its name. */
@@ -240,6 +308,8 @@ int rs_commit_pairs(struct commit *c, const struct rs_set *set)
 
 	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
 		rc = judge(c, set, &set->view->entries[i]);
+	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
+		rc = judge_gate(c, set, &set->view->entries[i]);
 	for (uint32_t i = 0; rc == 0 && i < set->state.nr; i++)
 		rc = judge_lora(c, set, &set->state.tensors[i]);
 	return rc;

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+MOUNT: small jobs of many kinds, each made here by numpy at each of some topologies: what every rank has at each other one, by `.as`
+and after a reshard, has to be what is made here for it, bit for bit; and jobs in which one thing is wrong, which have to be refused.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+import numpy as np
+
+mount = pathlib.Path(sys.argv[1])
+rng = np.random.default_rng(40)
+FILE = "model.safetensors"
+TYPES = {"f4": "F32", "f2": "F16", "f8": "F64", "i4": "I32", "i8": "I64", "u1": "U8", "u2": "BF16", "b1": "BOOL", "c8": "C64"}
+KINDS = {v: k for k, v in TYPES.items()}
+jobs = honest = refusals = 0
+
+
+class Refused(Exception):
+    pass
+
+
+def write(job, control, text):
+    try:
+        (job / ".ctl" / control).write_text(text + "\n")
+    except OSError:
+        raise Refused((job / ".ctl/error").read_text().strip()) from None
+
+
+def save(path, tensors):
+    head, data, at = {}, [], 0
+    for name, a in tensors.items():
+        head[name] = {"dtype": TYPES[a.dtype.str[1:]], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+        data.append(np.ascontiguousarray(a).tobytes())
+        at += a.nbytes
+    text = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def load(path):
+    raw = path.read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    return {k: np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], KINDS[t["dtype"]]).reshape(t["shape"])
+            for k, t in json.loads(raw[8:8 + n]).items() if k != "__metadata__"}
+
+
+def files(mine):
+    return mine if all(isinstance(v, dict) for v in mine.values()) else {FILE: mine}
+
+
+def commit(layout, topology, ranks, config=None):
+    global jobs
+    jobs += 1
+    job = mount / f"small{jobs}"
+    job.mkdir()
+    write(job, "layout", layout)
+    write(job, "topology", topology)
+    for at, mine in enumerate(ranks):
+        (job / str(at)).mkdir(exist_ok=True)
+        for name, tensors in files(mine).items():
+            save(job / str(at) / name, tensors)
+    if config:
+        (job / "config.json").write_text(json.dumps(config))
+    write(job, "commit", "step=1")
+    return job
+
+
+def same(found, want, what):
+    assert found.keys() == want.keys(), (what, found.keys() ^ want.keys())
+    for k, a in want.items():
+        assert found[k].shape == a.shape and found[k].tobytes() == np.ascontiguousarray(a).tobytes(), (what, k, found[k].shape, a.shape)
+
+
+def shows(job, folder, ranks, what):
+    for at, mine in enumerate(ranks):
+        for name, tensors in files(mine).items():
+            same(load(folder / str(at) / name), tensors, f"{job.name}, {what}, rank {at}, {name}")
+
+
+def held(layout, made, topologies, whole=None, starts=None, config=None):
+    """made(degrees): what each rank has; of starts, a topology each, the job is made."""
+    global honest
+    for start in starts or topologies:
+        job = commit(layout, start, made(degrees(start)), config)
+        honest += 1
+        for t in topologies:
+            shows(job, job / ".as" / t.replace(" ", ","), made(degrees(t)), f"from {start} .as {t}")
+        if whole is not None:
+            same(load(job / ".full" / FILE), whole, f"{layout}: whole, from {start}")
+        for t in (topologies[-1], topologies[0], start):
+            write(job, "topology", t)
+            shows(job, job, made(degrees(t)), f"from {start} at {t}")
+
+
+def wrong(why, layout, topology, ranks, config=None, then=None):
+    global refusals
+    try:
+        job = commit(layout, topology, ranks, config)
+        if then:
+            write(job, "topology", then)
+    except Refused as said:
+        assert why in str(said), (why, str(said))
+        refusals += 1
+    else:
+        raise AssertionError(f"{layout}, {topology}, {then} was taken: {why}")
+
+
+def degrees(topology):
+    words = dict(w.split("=") for w in topology.split())
+    return {k: int(v) if v.isdigit() else v for k, v in words.items()}
+
+
+def coordinates(d, *axes):
+    for rank in range(int(np.prod([d.get(a, 1) for a in axes]))):
+        c = {}
+        for a in axes:
+            c[a], rank = rank % d.get(a, 1), rank // d.get(a, 1)
+        yield c
+
+
+def cut(a, nr, at, dim=0, sections=(1,)):
+    borders = np.cumsum(sections)[:-1] * (a.shape[dim] // sum(sections))
+    return np.concatenate([np.split(s, nr, axis=dim)[at] for s in np.split(a, borders, axis=dim)], axis=dim)
+
+
+def chunk(a, nr, at):
+    """As torch.chunk."""
+    size = -(-a.shape[0] // nr)
+    return a[min(at * size, a.shape[0]):min(at * size + size, a.shape[0])]
+
+
+def some(*shape, kind="f4"):
+    return rng.standard_normal(shape).astype(kind) if kind[0] == "f" else rng.integers(1, 120, shape).astype(kind)
+
+
+def shared_heads():
+    q, k, v = some(32, 16), some(8, 16), some(8, 16)
+
+    def made(d):
+        tp = d.get("tp", 1)
+        part = lambda x, c: np.split(x, min(tp, 2))[c["tp"] * min(tp, 2) // tp]
+        return [{"qkv": np.concatenate([cut(q, tp, c["tp"]), part(k, c), part(v, c)]), "b": q[0]} for c in coordinates(d, "tp", "cp", "dp")]
+    held("mesh tp cp dp pp\nqkv tp=0 sections=8:2:2 upto=-:2:2\nb copy", made, ["tp=1", "tp=2 dp=2", "tp=8"], {"qkv": np.concatenate([q, k, v]), "b": q[0]})
+
+
+def uneven_stages():
+    w, emb = [some(8, 3) for _ in range(11)], some(8, 3)
+
+    def made(d):
+        pp, vp = d.get("pp", 1), d.get("vp", 1)
+        counts = [11]
+        if "stages" in d:
+            counts = [int(n) for part in str(d["stages"]).split("+") for n in [part.split("x")[0]] * int((part.split("x") + ["1"])[1])]
+        starts = np.cumsum([0] + counts)
+        out = []
+        for c in coordinates(d, "tp", "dp", "pp"):
+            mine = {}
+            for v in range(vp):
+                at, t = v * pp + c["pp"], {}
+                for j in range(counts[at]):
+                    layer = starts[at] + j
+                    t |= {f"layers.{j}.w.a": cut(w[layer], d.get("tp", 1), c["tp"]), f"layers.{j}.s": np.array(layer, "f4")}
+                if at in (0, pp * vp - 1):
+                    t |= {n: cut(emb, d.get("tp", 1), c["tp"]) for n in (["emb"] if at == 0 else []) + (["head"] if at == pp * vp - 1 else [])}
+                mine |= {f"model{v if vp > 1 else ''}.safetensors": t} if t else {}
+            out.append(mine)
+        return out
+    held("mesh tp dp pp\nfile {F}{V}.safetensors\nemb stage=first tp=0\nlayers.{L}.w.a tp=0\nlayers.{L}.s copy\nhead stage=last tp=0", made,
+         ["tp=2", "tp=2 pp=2 vp=2 stages=2+5+0+4", "dp=2 pp=3 stages=4+3+4", "pp=3 vp=2 stages=1+2x5"])
+
+
+def fsdp():
+    """Uneven and empty parts, types, scalars, buffers, HSDP, context parallelism."""
+    params = {"net.w.weight": some(5, 4), "net.b.bias": some(7), "e.weight": some(2, 3), "h.weight": some(3, kind="f2"), "z.weight": np.zeros((0, 4), "f4"), "i.weight": some(9, 2, kind="u2")}
+    whole = {"bn.running_mean": some(8), "bn.num_batches_tracked": np.array(7), "step": np.array(3, "f4"), "optimizer.step": np.array(5)}
+    whole |= {f"state.{n}.step": np.array(9, "f4") for n in params}
+    params |= {f"optimizer.state.exp_avg.{n}": a + 1 for n, a in params.items()} | {f"state.{n}.exp_avg_sq": a + 2 for n, a in params.items()}
+
+    def made(d):
+        shards = d.get("dp_shard", d.get("dp", 1))
+        return [{n: chunk(a, d.get("cp", 1) * shards, c["dp"] % shards * d.get("cp", 1) + c["cp"]) for n, a in params.items()} | whole for c in coordinates(d, "tp", "cp", "dp")]
+    held("use fsdp2", made, ["dp=1", "dp=3", "cp=2 dp=4 dp_shard=2", "dp=8"], params | whole)
+
+
+def padded_members():
+    """Rows of padding of a vocabulary of 10 words, by 8 for each rank, in a bucket of an optimizer and in a stack of layers."""
+    tables, ln = [some(64, 4) for _ in range(4)], some(4)
+
+    def table(a, tp, known):
+        rows = -(-10 // (8 * tp)) * 8 * tp
+        a = a[:min(rows, 10 + known)]
+        return np.concatenate([a, np.repeat(a[-1:], rows - len(a), 0)])
+
+    for start in "tp=1", "tp=2 dp=2", "tp=4 dp=2":
+        known = -(-10 // (8 * degrees(start)["tp"])) * 8 * degrees(start)["tp"] - 10
+
+        def bucket(d):
+            dp, tp, out = d.get("dp", 1), d.get("tp", 1), []
+            for c in coordinates(d, "tp", "dp"):
+                mine = cut(table(tables[0], tp, known), tp, c["tp"])
+                flat = np.concatenate([ln, mine.reshape(-1)])
+                flat = np.concatenate([flat, np.zeros(-len(flat) % (2 * dp), "f4")])
+                out.append({FILE: {"emb": mine, "ln": ln}, "opt.safetensors": {"m": np.split(flat, dp)[c["dp"]]}})
+            return out
+        held(f"mesh tp dp\nfile {FILE}\nemb tp=0 pad=8 size=10\nln copy\nfile opt.safetensors\nm join=m.ln,m.emb order=listed dp=0 pad=2\nm.{{P}} like={{P}}",
+             bucket, ["tp=1 dp=2", "tp=2 dp=3", "tp=1", "tp=4", "tp=8"], starts=[start])
+
+        def stack(d):
+            tp, pp = d.get("tp", 1), d.get("pp", 1)
+            return [{"layers.w": np.stack([cut(table(a, tp, known), tp, c["tp"]) for a in tables[c["pp"] * 4 // pp:(c["pp"] + 1) * 4 // pp]])} for c in coordinates(d, "tp", "dp", "pp")]
+        held("mesh tp dp pp\nlayers.w stack={G} name=layers.{G}.w tp=0 pad=8 size=10", stack, ["tp=2 pp=2", "tp=1", "pp=4", "tp=4 pp=2", "tp=8"],
+             stack({})[0], starts=[start.replace("dp", "pp")])
+
+
+def experts():
+    fc1, fc2, router = some(8, 12, 4), some(8, 4, 6), some(8, 4)
+
+    def made(d):
+        tp, pp, ep = (d.get(k, 1) for k in ("tp", "pp", "ep"))
+        etp, out = d.get("etp", tp), []
+        for rank in range(tp * d.get("dp", 1) * pp):
+            stage, rest = divmod(rank, tp * d.get("dp", 1))
+            mine = {}
+            for layer in range(2 // pp):
+                more = stage * (2 // pp) + layer
+                p = f"decoder.layers.{layer}.mlp."
+                mine |= {p + "router.weight": router + more, p + "router.expert_bias": router[:, 0] + more}
+                for x in range(8 // ep):
+                    a, b = (w[rest // etp % ep * (8 // ep) + x] + more for w in (fc1, fc2))
+                    for name in p + f"experts.local_experts.{x}.linear_fc1.weight", p + f"experts.linear_fc1.weight{x}":
+                        mine |= {name: cut(a, etp, rest % etp, 0, (1, 1)), name.replace("fc1", "fc2"): cut(b, etp, rest % etp, 1)}
+            out.append(mine)
+        return out
+    held("use megatron-gpt vocab=256 glu=1:1", made, ["tp=1", "tp=2 dp=2 ep=2 etp=1", "dp=4 ep=4", "tp=2 dp=2 pp=2 ep=2"])
+
+
+def of_each_rank():
+    """States of generators, numbers, types, names that end in numbers, empty tensors; flat parts over tensor parallelism."""
+    rng_states, a, b = [some(16, kind="u1") for _ in range(4)], some(8, 2), some(3, 8, kind="u2")
+    held("mesh tp dp\nrng each=dp wrap\na.b.*.c tp=0\nbf tp=-1\n* copy", lambda d: [
+        {"rng": rng_states[c["dp"]], "step": np.array(1.5, "f8"), "empty": np.zeros((0, 3), "f2"), "c": np.array([1 + 2j], "c8"), "flag": np.array([True, False]),
+         "a.b.0.c": cut(a, d.get("tp", 1), c["tp"]), "a.b.00.c": cut(a + 1, d.get("tp", 1), c["tp"]), "bf": cut(b, d.get("tp", 1), c["tp"], 1)} for c in coordinates(d, "tp", "dp")],
+        ["dp=4", "tp=8 dp=4"])
+    w = some(6, 5)
+
+    def flat(d):
+        tp, dp, out = d.get("tp", 1), d.get("dp", 1), []
+        for c in coordinates(d, "tp", "dp"):
+            mine = cut(w, tp, c["tp"])
+            all_of_it = np.concatenate([mine.reshape(-1), np.zeros(-mine.size % (4 * dp), "f4")])
+            out.append({"m.safetensors": {"w": mine}, "o.safetensors": {"s.w": np.split(all_of_it, dp)[c["dp"]]}})
+        return out
+    held("mesh tp dp\nm.safetensors:w tp=0\nfile o.safetensors\ns.{P} like={P} flat dp=0 pad=4", flat, ["tp=1", "tp=2 dp=3", "tp=3 dp=2", "dp=5"])
+
+
+def gates():
+    """The first map of an MLP has twice the columns of the second one, or as many; the layout has to know it."""
+    names = ["decoder.layers.0.mlp.linear_fc", "decoder.layers.0.mlp.experts.local_experts.0.linear_fc", "decoder.layers.0.mlp.shared_experts.linear_fc"]
+    for tp in 1, 2:
+        for name in names:
+            mlp = lambda rows: [{f"{name}1.weight": some(rows // tp, 32), f"{name}2.weight": some(32, 64 // tp)} for _ in range(tp)]
+            commit("use megatron-gpt vocab=256 glu=1:1", f"tp={tp}", mlp(128))
+            commit("use megatron-gpt vocab=256", f"tp={tp}", mlp(64))
+            wrong("write glu=1:1 behind the preset", "use megatron-gpt vocab=256", f"tp={tp}", mlp(128))
+            wrong("leave glu=1:1 (sections=1:1) away", "use megatron-gpt vocab=256 glu=1:1", f"tp={tp}", mlp(64))
+    mine = {"layers.0.gate_up_proj.weight": some(24, 16), "layers.0.down_proj.weight": some(16, 12)}
+    own = "mesh tp dp\nlayers.{G}.gate_up_proj.weight tp=0%s\nlayers.{G}.down_proj.weight tp=1"
+    commit(own % " sections=1:1", "tp=1", [mine])
+    commit("use fsdp2", "dp=2", [{n: chunk(a, 2, at) for n, a in mine.items()} for at in range(2)])
+    wrong("sections=1:1 behind the cut", own % "", "tp=1", [mine])
+
+
+def heads():
+    """A topology that does not divide a layer's heads, where several matrices are in one tensor, or heads are latent."""
+    def model(name, whole, rows, columns, config, layout, tps, dim=0):
+        job = commit(layout, "tp=1", [{name: some(*((rows, columns) if dim == 0 else (columns, rows))), **whole}], config)
+        for tp, taken in tps:
+            try:
+                write(job, "topology", f"tp={tp}")
+                said = ""
+            except Refused as why:
+                said = str(why)
+            assert ("heads by config.json" in said) != taken, (name, tp, said)
+    attention = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 4, "hidden_size": 16}
+    model("model.layers.0.self_attn.qkv_proj.weight", {}, 48, 16, attention | {"model_type": "phi3"}, "use hf-phi3 qkv=4:1:1", ((2, True), (4, False)))
+    model("model.layers.0.self_attn.kv_b_proj.weight", {}, 48, 8, attention | {"model_type": "deepseek_v3", "kv_lora_rank": 8, "num_attention_heads": 6}, "use hf-moe", ((2, True), (4, False), (3, True)))
+    model("transformer.h.0.attn.c_attn.weight", {"transformer.h.0.attn.c_attn.bias": some(72)}, 72, 24, {"model_type": "gpt2", "n_head": 6, "n_embd": 24}, "use hf-gpt2", ((2, True), (4, False), (6, True)), 1)
+    model("gpt_neox.layers.0.attention.query_key_value.weight", {}, 72, 24, {"model_type": "gpt_neox", "num_attention_heads": 6, "hidden_size": 24}, "use hf-gpt-neox", ((3, True), (4, False)))
+    model("bert.encoder.layer.0.attention.self.query.weight", {}, 24, 24, {"model_type": "bert", "num_attention_heads": 6, "hidden_size": 24}, "use hf-bert", ((3, True), (4, False)))
+
+
+def refused():
+    w, layout = some(8, 4), "mesh tp dp pp\nw tp=0\nb copy\n*.v tp=1"
+    a, b = ({"w": x, "b": w[0]} for x in np.split(w, 2))
+    wrong("rank 0 lacks 'model.safetensors:extra'", "mesh tp dp\nw tp=0\n* copy", "tp=2", [a, b | {"extra": w[1]}])
+    wrong("rank 0 lacks", "mesh tp dp\nw tp=0\n* copy", "dp=2", [{"w": w, "b": w[0]}, {"w": w, "b": w[0], "x": w[1]}])
+    wrong("the ranks hold only 1 of the 2 parts", layout, "tp=2", [a, b | {"q.v": some(4, 2)}])
+    wrong("rank 1 must write", layout, "tp=2", [a, {}])
+    wrong("rank 0 has F32 [4, 4], but rank 1 has F16", layout, "tp=2", [a, b | {"w": b["w"].astype("f2")}])
+    wrong("rank 0 has F32 [4, 4], but rank 1 has I32", layout, "tp=2", [a, b | {"w": b["w"].view("i4")}])
+    wrong("rank 0 has F32 [4], but rank 1 has F16", layout, "tp=2", [a, b | {"b": b["b"].astype("f2")}])
+    wrong("dimension 1: rank 0 has 4 and rank 1 has 8", layout, "tp=2", [a, b | {"w": b["w"].reshape(2, 8)}])
+    wrong("rank 1 has F32 [4, 4, 1]", layout, "tp=2", [a, b | {"w": b["w"].reshape(4, 4, 1)}])
+    wrong("the tensor has 0 dimensions", layout, "tp=2", [{"w": np.array(1, "f4")}, {"w": np.array(2, "f4")}])
+    wrong("7 does not divide by tp=2", layout, "tp=2", [a | {"w": w[:3]}, b])
+    wrong("but the rules make it", layout, "tp=2", [a, b | {"w": w[:0]}])
+    wrong("but the rules make it", "mesh dp\nw dp=0 chunk", "dp=2", [{"w": w[:2]}, {"w": w[2:5]}])
+    wrong("no rule matches", "use fsdp2", "dp=2", [{"n.weight": some(2, 2), "rng_state": some(64, kind="u1")} for _ in range(2)])
+    expert = "model.layers.0.mlp.experts.{}.up_proj.weight"
+    for mine in ((0, 1), (2,)), ((0, 1), (1, 2)), ((0, 1), (0, 1)), (range(4), range(4)):
+        wrong("'model.safetensors:model.layers.0.mlp.experts.", "use hf-moe", "dp=2 ep=2", [{expert.format(i): some(8, 4) for i in of} for of in mine])
+
+
+for each in shared_heads, uneven_stages, fsdp, padded_members, experts, of_each_rank, gates, heads, refused:
+    each()
+print(f"figure: {honest} jobs are at each topology what numpy makes of them, {refusals} are refused")
