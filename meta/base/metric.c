@@ -90,7 +90,7 @@ static void add_histogram(const struct sc_metric *m, struct sc_buf *buf)
 
 void sc_metric_family(struct sc_buf *buf, const char *name, enum sc_metric_kind kind, const char *help)
 {
-	static const char *const kinds[] = {"counter", "gauge", "histogram"};
+	static const char *const kinds[] = {"counter", "gauge", "histogram", "counter"};
 
 	sc_buf_printf(buf, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kinds[kind]);
 }
@@ -112,9 +112,15 @@ void sc_metrics_text(struct sc_buf *buf)
 		if (strcmp(family, m->name) != 0)
 			sc_metric_family(buf, m->name, m->kind, m->help);
 		family = m->name;
-		if (m->kind == SC_HISTOGRAM_OF)
+		if (m->kind == SC_HISTOGRAM_OF) {
 			add_histogram(m, buf);
+			continue;
+		}
+		sc_buf_printf(buf, "%s ", m->name);
+		if (m->kind == SC_SECONDS)
+			add_seconds(buf, __atomic_load_n(&m->value, __ATOMIC_RELAXED));
 		else
-			sc_buf_printf(buf, "%s %" PRIu64 "\n", m->name, __atomic_load_n(&m->value, __ATOMIC_RELAXED));
+			sc_buf_printf(buf, "%" PRIu64, __atomic_load_n(&m->value, __ATOMIC_RELAXED));
+		sc_buf_printf(buf, "\n");
 	}
 }

@@ -20,7 +20,7 @@
 
 #define SC_BOUNDS 24	/* of a histogram: 1, 2 and 5 microseconds and so on to 50 seconds */
 
-enum sc_metric_kind { SC_COUNTER, SC_GAUGE, SC_HISTOGRAM_OF };
+enum sc_metric_kind { SC_COUNTER, SC_GAUGE, SC_HISTOGRAM_OF, SC_SECONDS /* a counter, in ns */ };
 
 struct sc_metric {
 	const char *name, *help;	/* as Prometheus names and describes it */

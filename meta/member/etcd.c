@@ -14,7 +14,7 @@
 #include "meta/base/metric.h"
 
 SC_METRIC(requests, SC_COUNTER, "scalai_etcd_requests_total", "Requests to etcd that have ended.");
-SC_METRIC(requests_us, SC_COUNTER, "scalai_etcd_microseconds_total", "Time that they took.");
+SC_METRIC(requests_ns, SC_SECONDS, "scalai_etcd_seconds_total", "Time that they took.");
 SC_METRIC(unknown, SC_COUNTER, "scalai_etcd_unknown_total", "Requests to etcd that were not answered.");
 SC_HISTOGRAM(request_times, "scalai_etcd_request_seconds", "", "Time of requests to etcd that have ended.");
 
@@ -373,7 +373,7 @@ static void finish(struct call *c, CURLcode result, long status)
 		}
 	}
 	sc_metric_add(&requests, 1);
-	sc_metric_add(&requests_us, (uint64_t)(sc_now_ns() - c->began_ns) / 1000);
+	sc_metric_add(&requests_ns, (uint64_t)(sc_now_ns() - c->began_ns));
 	sc_metric_since(&request_times, c->began_ns);
 	push(e, sc_steal(&c->event));
 	meta_call_drop(c);

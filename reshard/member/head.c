@@ -24,17 +24,17 @@
 
 SC_METRIC(prepared, SC_COUNTER, "scalai_cluster_prepared_total",
 	  "Commands of this node that all nodes have prepared.");
-SC_METRIC(prepared_us, SC_COUNTER, "scalai_cluster_prepare_microseconds_total",
+SC_METRIC(prepared_ns, SC_SECONDS, "scalai_cluster_prepare_seconds_total",
 	  "Time from when such a command was proposed to when it was prepared.");
 SC_METRIC(committed, SC_COUNTER, "scalai_cluster_committed_total",
 	  "Versions of this node's commands that all nodes show.");
-SC_METRIC(committed_us, SC_COUNTER, "scalai_cluster_commit_microseconds_total",
+SC_METRIC(committed_ns, SC_SECONDS, "scalai_cluster_commit_seconds_total",
 	  "Time from when such a version was made to when it is shown.");
 
-static void count(struct sc_metric *times, struct sc_metric *us, int64_t since_ns)
+static void count(struct sc_metric *times, struct sc_metric *ns, int64_t since_ns)
 {
 	sc_metric_add(times, 1);
-	sc_metric_add(us, (uint64_t)(sc_now_ns() - since_ns) / 1000);
+	sc_metric_add(ns, (uint64_t)(sc_now_ns() - since_ns));
 }
 
 static enum meta_command_kind kind_of(enum rs_change change)
@@ -143,7 +143,7 @@ static int propose(struct rs_member *m, struct rs_shared *j, struct rs_move *mov
 	if (!lives)
 		return ends(err);
 	if (!move->done) {
-		count(&prepared, &prepared_us, began);
+		count(&prepared, &prepared_ns, began);
 		return 0;
 	}
 	return move->code == SC_E_BUSY && !move->err.code ? 1 : failed(move, err);
@@ -357,7 +357,7 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 	if (!lives)
 		return ends(err);
 	if (rc == 0 && !move->code)
-		count(&committed, &committed_us, began);
+		count(&committed, &committed_ns, began);
 	return rc < 0 ? rc : move->code ? failed(move, err) : 0;
 }
 

@@ -60,7 +60,7 @@ def home(node, version):
 
 def metric(node, name):
 	text = (node.mount / ".ctl/metrics").read_text()
-	return [int(x.split()[1]) for x in text.splitlines() if x.startswith(f"{name} ")][0]
+	return [float(x.split()[1]) for x in text.splitlines() if x.startswith(f"{name} ")][0]
 
 
 def pulled(node):

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 SC_METRIC(counted, SC_COUNTER, "b_things_total", "Things.");
+SC_METRIC(waited, SC_SECONDS, "b_waited_seconds_total", "Time.");
 SC_METRIC(level, SC_GAUGE, "a_level", "How high it is.");
 SC_HISTOGRAM(second_kind, "c_seconds", "kind=\"z\"", "How long it took.");
 SC_HISTOGRAM(first_kind, "c_seconds", "kind=\"a\"", "How long it took.");
@@ -55,6 +56,7 @@ static void families_have_one_head_and_are_sorted(void **unused)
 
 	(void)unused;
 	sc_metric_add(&counted, 7);
+	sc_metric_add(&waited, 1500000000);
 	sc_metric_set(&level, 3);
 	render();
 	assert_true(has("# HELP a_level How high it is."));
@@ -62,6 +64,8 @@ static void families_have_one_head_and_are_sorted(void **unused)
 	assert_true(has("a_level 3"));
 	assert_true(has("# TYPE b_things_total counter"));
 	assert_true(has("b_things_total 7"));
+	assert_true(has("# TYPE b_waited_seconds_total counter"));
+	assert_true(has("b_waited_seconds_total 1.5"));
 	a = strstr(text.text, "# HELP c_seconds ");
 	assert_non_null(a);
 	assert_null(strstr(a + 1, "# HELP c_seconds "));
