@@ -179,17 +179,27 @@ static uint64_t number_of(const char *text, const char *key)
 	return at ? strtoull(at + strlen(key), NULL, 10) : 0;
 }
 
-static void draw_bar(const char *text)
+/* Draws a bar on a terminal; elsewhere, as in a log, a line for each change. */
+static void draw_bar(const char *job, const char *text, char said[256])
 {
-	uint64_t done = number_of(text, "\nbytes_done: "), total = number_of(text, "\nbytes_total: ");
+	const uint64_t done = number_of(text, "\nbytes_done: "), total = number_of(text, "\nbytes_total: ");
+	const uint64_t rate = number_of(text, "\nbytes_per_second: ");
 	const char *progress = strstr(text, "\nprogress: ");
-	double part = total ? (double)done / (double)total : 1;
-	int full = (int)(part * 40);
+	const double part = total ? (double)done / (double)total : 1;
+	const int full = (int)(part * 40);
+	char line[256], left[48] = "";
 
 	progress = progress ? progress + 11 : "";
-	(void)printf("\r\033[K[%.*s%*s] %3.0f %%  %.*s  %.1f MB/s", full, "########################################",
-		     40 - full, "", part * 100, (int)strcspn(progress, "\n"), progress,
-		     (double)number_of(text, "\nbytes_per_second: ") / 1e6);
+	if (rate && done < total)
+		(void)snprintf(left, sizeof(left), ", %llu s left", (unsigned long long)((total - done) / rate + 1));
+	(void)snprintf(line, sizeof(line), "%.60s: %3.0f %%  %.*s  %.1f MB/s%s", job, part * 100,
+		       (int)sc_min_u64(strcspn(progress, "\n"), 100), progress, (double)rate / 1e6, left);
+	if (isatty(STDOUT_FILENO))
+		(void)printf("\r\033[K[%.*s%*s] %s", full, "########################################", 40 - full, "",
+			     line);
+	else if (strcmp(line, said) != 0)
+		(void)printf("%s\n", line);
+	(void)snprintf(said, 256, "%s", line);
 	(void)fflush(stdout);
 }
 
@@ -197,7 +207,7 @@ static void draw_bar(const char *text)
 static int watch_status(const char *mount, const char *job)
 {
 	static char text[1 << 20];
-	char path[PATH_BYTES];
+	char path[PATH_BYTES], said[256] = "";
 	bool going = true;
 	int fd;
 
@@ -215,13 +225,14 @@ static int watch_status(const char *mount, const char *job)
 			return 1;
 		}
 		text[n] = 0;
-		draw_bar(text);
+		draw_bar(job, text, said);
 		going = !strstr(text, "\nprogress: done") && !strstr(text, "\nstopped: ") &&
 			!strstr(text, "\nversion: none") && !strstr(text, "\ncopies: DIFFER");
 		if (going)
 			(void)poll(&p, 1, 1000);
 	}
-	(void)printf("\n");
+	if (isatty(STDOUT_FILENO))
+		(void)printf("\n");
 	(void)close(fd);
 	return strstr(text, "\nstopped: ") || strstr(text, "\ncopies: DIFFER") ? 1 : 0;
 }
