@@ -223,7 +223,7 @@ static int etcd_begin(void *arg, struct rs_advance *a, struct sc_err *err)
 	struct rs_service *s = arg;
 	struct rs_member *m = s->member;
 	struct rs_view *head;
-	struct rs_shared *j;
+	struct rs_shared *j = NULL;
 	int rc = rs_member_current(m, a->job, err); /* another node's first version may be on its way */
 
 	if (rc < 0)

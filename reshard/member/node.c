@@ -16,6 +16,8 @@ SC_METRIC(fences, SC_COUNTER, "scalai_cluster_fences_total", "Times that this no
 #define PEERS_ASKED 1			/* likewise; the core's are larger */
 #define GOODBYE 2			/* likewise */
 #define POLL_MS 200
+#define SAID_MAX 8u			/* lines, in SAID_NS */
+#define SAID_NS (60000 * MEMBER_MS)
 #define GOODBYE_NS (1000 * MEMBER_MS)
 
 /* --- what the core wants --- */
@@ -48,6 +50,23 @@ static void ask_etcd(struct rs_member *m, const struct rs_act *a)
 		sc_log(SC_LOG_ERROR, "etcd: %s", err.msg);
 }
 
+/* Says that the node is a member, or none, a few times a minute: where etcd answers late, it is both in turn for ever. */
+static void say_serves(struct rs_member *m, bool serves)
+{
+	if (sc_now_ns() - m->said.since_ns >= SAID_NS) {
+		m->said.since_ns = sc_now_ns();
+		m->said.nr = 0;
+	}
+	if (m->said.nr++ >= SAID_MAX)
+		return;
+	sc_log(SC_LOG_INFO, serves ? "node '%s' is a member of cluster '%s'"
+				   : "node '%s' is no member of cluster '%s' now: it shows no newest version",
+	       m->name, m->cluster);
+	if (m->said.nr == SAID_MAX)
+		sc_log(SC_LOG_WARN, "node '%s' is a member, and none, in turn: etcd answers late, or this machine has "
+		       "too much to do; /.ctl/health says which it is, and the log does not for a minute", m->name);
+}
+
 static void set_serves(struct rs_member *m, bool serves)
 {
 	sc_metric_set(&is_member, serves);
@@ -58,9 +77,7 @@ static void set_serves(struct rs_member *m, bool serves)
 	m->fenced_ns = sc_now_ns();
 	(void)pthread_cond_broadcast(&m->changed);
 	(void)pthread_mutex_unlock(&m->lock);
-	sc_log(SC_LOG_INFO, serves ? "node '%s' is a member of cluster '%s'"
-				   : "node '%s' is no member of cluster '%s' now: it shows no newest version",
-	       m->name, m->cluster);
+	say_serves(m, serves);
 }
 
 /* Copies what an action points to, for the worker.  False: out of memory. */

@@ -208,6 +208,10 @@ struct rs_member {
 	bool told_silent;
 	bool stop, serves;
 	bool taken;			/* another daemon is registered as this node: RS_TAKEN */
+	struct {			/* of whether it is a member (the node's thread) */
+		int64_t since_ns;
+		uint32_t nr;
+	} said;
 	bool full;			/* etcd is out of space: RS_FULL */
 	bool outdated;			/* it takes no part any more: the cluster speaks a protocol that this program
 					 * does not, or etcd has lost its data */
@@ -290,8 +294,7 @@ struct rs_ask {
 };
 /** Carries out a transaction; any thread but the node's.  META_UNKNOWN, too, if the member ends. */
 enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg);
-/** Fails for a request that was to put something and was not answered: with `why`, or RS_FULL, if that is the
- *  reason. */
+/** Fails for a request that was to put something and was not answered: with `why`, or RS_FULL if it is that. */
 int rs_ask_failed(struct rs_member *m, struct sc_err *err, const char *why);
 /** Hands an event to the core; any thread. */
 void rs_member_post(struct rs_member *m, const struct rs_event *e);

@@ -182,6 +182,7 @@ struct rs_job {
 		int64_t until_ns;	/* it is tried again, also without more */
 	} full;				/* the worker's */
 	uint64_t wanted;		/* lazy: version nr to materialize */
+	uint64_t said;			/* background: the log has that this version was materialized */
 	struct {
 		size_t nr, room;
 		struct rs_made {

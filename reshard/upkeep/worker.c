@@ -98,9 +98,11 @@ static int work_on(struct rs_service *s, struct rs_job *job, bool *garbage, stru
 		rc = rs_versions_drop_spared(s, job, garbage, err);
 	if (rc == 0 && may_materialize(s, p.head->version) && wants_materialize(job, p.head)) {
 		rc = s->shared ? rs_homes_keep(&p) : rs_materialize(&p);
-		if (rc == 0)
+		if (rc == 0 && job->said != p.head->version->nr) {
 			sc_log(SC_LOG_INFO, "job '%s' version %" PRIu64 ": materialized",
 			       rs_job_name(job, name, sizeof(name)), p.head->version->nr);
+			job->said = p.head->version->nr;
+		}
 		*garbage = true;
 	}
 	if (rc == 0 && __atomic_load_n(&s->follows, __ATOMIC_ACQUIRE))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from nodes import Cluster, NET, inside
+from waits import until
 
 work, binary = sys.argv[1:3]
 cluster = Cluster(work, binary, nodes=2, ttl_ms=5000, fresh_ms=1500)
@@ -19,6 +20,7 @@ relay.mkdir()
 between = subprocess.Popen([*inside(cluster.hub), sys.executable, pathlib.Path(__file__).with_name("relay.py"),
 			    f"{NET}.254:2400", f"{NET}.254:2379", relay])
 atexit.register(between.kill)
+until("the relay listens", (relay / "listens").exists)
 two.up()
 cluster.urls = [f"http://{NET}.254:2400"]
 one.up()

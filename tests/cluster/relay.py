@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 ADDRESS:PORT TO:PORT FOLDER: hands on what clients of etcd say, and what it answers.  While FOLDER/watches is there, no watch goes
-through: those that are open are closed.
+through: those that are open are closed.  While FOLDER/slow is there, all goes on a quarter of a second late, in each direction.
+FOLDER/listens is made when it is up.
 """
 import asyncio
 import os
 import sys
 
 (here, port), (there, other) = (a.rsplit(":", 1) for a in sys.argv[1:3])
-flag = os.path.join(sys.argv[3], "watches")
+flag, slow = (os.path.join(sys.argv[3], name) for name in ("watches", "slow"))
 watches = set()
 
 
@@ -19,6 +20,8 @@ async def pass_on(reader, writer, ends, is_client):
 				if os.path.exists(flag):
 					break
 				watches.add(ends)
+			if os.path.exists(slow):
+				await asyncio.sleep(1 / 4)
 			writer.write(data)
 			await writer.drain()
 	except OSError:
@@ -40,6 +43,7 @@ async def client(reader, writer):
 
 async def main():
 	await asyncio.start_server(client, here, int(port))
+	open(os.path.join(sys.argv[3], "listens"), "w", encoding="utf-8").close()
 	while True:
 		await asyncio.sleep(0.01)
 		if os.path.exists(flag):

@@ -21,6 +21,7 @@ relay.mkdir()
 between = subprocess.Popen([*inside(cluster.hub), sys.executable, pathlib.Path(__file__).with_name("relay.py"),
 			    f"{NET}.254:2400", f"{NET}.254:2379", relay])
 atexit.register(between.kill)
+until("the relay listens", (relay / "listens").exists)
 one.up()
 cluster.urls = [f"http://{NET}.254:2400"]
 two.up()
