@@ -50,7 +50,7 @@ static void ask_etcd(struct rs_member *m, const struct rs_act *a)
 		sc_log(SC_LOG_ERROR, "etcd: %s", err.msg);
 }
 
-/* Says that the node is a member, or none, a few times a minute: where etcd answers late, it is both in turn for ever. */
+/* Says that the node is a member, or none, a few times a minute: where etcd answers late, it is both in turn. */
 static void say_serves(struct rs_member *m, bool serves)
 {
 	if (sc_now_ns() - m->said.since_ns >= SAID_NS) {
