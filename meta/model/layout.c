@@ -465,7 +465,8 @@ int meta_layout_parse(const char *text, meta_preset_fn *preset, void *preset_arg
 	l->source = sc_arena_copy(&l->arena, text, strlen(text));
 	rc = l->source ? read_text(&r, l->source, NULL, 0) : sc_nomem(err);
 	if (rc == 0 && l->nr_meshes == 0)
-		rc = sc_fail(err, SC_E_LAYOUT, "layout: no mesh line; write 'mesh tp cp dp pp' or use a preset");
+		rc = sc_fail(err, SC_E_LAYOUT, "layout: no mesh line; write 'mesh tp cp dp pp', or 'use PRESET', where "
+			     "PRESET is one of %s", meta_preset_names);
 	if (rc == 0 && r.lines.nr == 0)
 		rc = sc_fail(err, SC_E_LAYOUT, "layout: there is no rule; write PATTERN ATTRIBUTES or use a preset");
 	if (rc == 0)

@@ -327,7 +327,8 @@ static int find(struct rs_service *s, struct rs_job *job, struct rs_version_foun
 		return rc;
 	return f->tag ? sc_fail(err, SC_E_NOT_FOUND, "no version '%s': it is neither a version's number nor a tag",
 		f->tag)
-		      : sc_fail(err, SC_E_NOT_FOUND, "there is no version %" PRIu64, f->nr);
+		      : sc_fail(err, SC_E_NOT_FOUND, "there is no version %" PRIu64 "; .ctl/versions lists those that "
+				"there are", f->nr);
 }
 
 int rs_version_find(struct rs_service *s, struct rs_job *job, const char *word, struct rs_version_found *f,
