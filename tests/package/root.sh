@@ -10,7 +10,8 @@ make_root() {
 		cp -a --reflink=auto "$given" "$to"
 		return
 	fi
-	mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null |
+	# not all of these are there
+	mirror=$({ cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
 		sed -n 's/^URIs: *\([^ ]*debian\/\?\)$/\1/p; s/^deb .*\(https\?:[^ ]*\/debian\/\?\) .*/\1/p' | head -n 1)
 	[ -n "$mirror" ] || { echo "no mirror of Debian is configured here"; return 1; }
 	mmdebstrap --quiet --variant=minbase --include="$needs$(printf ',%s' "$@")" "$suite" "$to" "$mirror"
@@ -30,6 +31,7 @@ enter_root() {
 		mknod -m 666 dev/fuse c 10 229 # as udev makes it, for users who are not root, too
 		mkdir dev/shm dev/pts
 		ln -s /proc/self/fd dev/fd
+		[ -e etc/mtab ] || [ -L etc/mtab ] || ln -s ../proc/self/mounts etc/mtab # as systemd makes it; fusermount3 reads it
 		mount -t tmpfs run run
 		exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
 			DEBIAN_FRONTEND=noninteractive chroot . "$@"' bash "$@"
