@@ -327,6 +327,8 @@ static int abort_connection(dev_t device, struct sc_err *err)
 
 	(void)snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/abort", minor(device));
 	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT)
+		return 0; /* the last user has ended meanwhile, and the connection with it */
 	n = fd < 0 ? -1 : (int)write(fd, "1", 1);
 	if (n != 1)
 		(void)sc_fail_sys(err, errno, "it is unmounted, but its daemon stays until its users end: '%s', which "

@@ -97,6 +97,7 @@ def no_roots():
 
 
 CLUSTER = re.compile(r"8[78]_|9")	# cases of several daemons: they wait for leases, and come last
+RACES = ["30_races"]	# its readers have what nobody else wants of a processor: with something beside them they get nothing
 LONG = re.compile(r"^# long: ", re.M)	# a mark of tests/e2e/run
 
 
@@ -112,7 +113,8 @@ def gate_rows(quick, pattern):
 	"""Rows of lanes of stages: rows one after another, the lanes of one side by side.  What is beside scripts is behind them."""
 	env = {"SCALAI_TEST_NO_TORCH": "1"} if quick else {}
 	env = {**env, "AGAIN_SECONDS": "4", "AGAIN_KILLS": "12", **{k: v for k, v in os.environ.items() if k in SIZES}}
-	e2e = [Stage(name, about, [cases(chosen(pattern, clusters), env)], 60 * MINUTE, no_mounts)
+	later = RACES if not quick and not pattern else []
+	e2e = [Stage(name, about, [cases([c for c in chosen(pattern, clusters) if c not in later], env)], 60 * MINUTE, no_mounts)
 	       for name, about, clusters in (("e2e", "scripts over real mounts", False), ("cluster", "scripts over several daemons", True))
 	       if chosen(pattern, clusters)]
 	runner = Stage("runner", "the runner of cases sees what goes wrong", [Step("program", ["tests/e2e/selftest/run"])], 20 * MINUTE, no_mounts)
@@ -136,7 +138,8 @@ def gate_rows(quick, pattern):
 	]
 	if quick:
 		return [[[unit]], [[e2e[0], nodes, e2e[1]]]]
-	return [[[unit]], [[runner, e2e[0], nodes, e2e[1]], [properties], crashes, cuts]]
+	races = Stage("races", "writers and readers that race, with nothing beside them", [cases(RACES, env)], 60 * MINUTE, no_mounts)
+	return [[[unit]], [[runner, e2e[0], nodes, e2e[1]], [properties], crashes, cuts], [[races]]]
 
 
 # --- the long suite ---
