@@ -3,41 +3,22 @@
 WORK BINARY: a job that was just made is another node's, too, before its own node has heard of it from etcd: the watch of that one
 is cut off, etcd has forgotten what came meanwhile, and it reads all that there is.  Each time the node knows it for its own.
 """
-import atexit
 import os
-import pathlib
-import subprocess
 import sys
 
-from nodes import Cluster, NET, inside
-from waits import until
+from between import Relay
+from nodes import Cluster
 
 work, binary = sys.argv[1:3]
 cluster = Cluster(work, binary, nodes=2, ttl_ms=5000, fresh_ms=1500)
 one, two = cluster.nodes
-relay = pathlib.Path(work, "relay")
-relay.mkdir()
-between = subprocess.Popen([*inside(cluster.hub), sys.executable, pathlib.Path(__file__).with_name("relay.py"),
-			    f"{NET}.254:2400", f"{NET}.254:2379", relay])
-atexit.register(between.kill)
-until("the relay listens", (relay / "listens").exists)
+relay = Relay(cluster)
 two.up()
-cluster.urls = [f"http://{NET}.254:2400"]
-one.up()
-cluster.urls = [f"http://{NET}.254:2379"]
+relay.up(one)
 
 
 def jobs(node):
 	return sorted(name for name in os.listdir(node.mount) if name != ".ctl")
-
-
-def watched(on):
-	if on:
-		(relay / "watches").unlink()
-		return
-	(relay / "watches.closed").unlink(missing_ok=True)
-	(relay / "watches").touch()
-	one.wait((relay / "watches.closed").exists, 30, "its watch is closed")
 
 
 def forget():
@@ -58,7 +39,7 @@ def works(node, job):
 
 
 for what in "renamed", "removed", "replaced":
-	watched(False)
+	relay.watched(False)
 	(one.mount / what).mkdir()
 	two.wait(lambda: what in jobs(two), 30, "the other node has it")
 	if what == "removed":  # which waits for all members
@@ -70,7 +51,7 @@ for what in "renamed", "removed", "replaced":
 	if what == "replaced":  # its name is another job's
 		(two.mount / what).mkdir()
 	forget()
-	watched(True)
+	relay.watched(True)
 	one.stop(False)
 	one.wait(lambda: jobs(one) == jobs(two), 30, "the node that made it has the jobs of all")
 	if what != "removed":

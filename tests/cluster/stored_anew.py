@@ -4,36 +4,19 @@ WORK BINARY: what nodes keep of a version becomes its storage at the moment in w
 commit is made of the new storage, and nobody is told to try again.  BINARY is the program that stops at steps
 (tests/support/stop_at_steps.c).
 """
-import atexit
-import pathlib
-import subprocess
 import sys
 
+from between import Relay
 from kept import check, clean, make, metric, save
-from nodes import Cluster, NET, inside
+from nodes import Cluster
 from waits import Thread, until
 
 work, binary = sys.argv[1:3]
 cluster = Cluster(work, binary, nodes=2, ttl_ms=10000)
 one, two = cluster.nodes
-relay = pathlib.Path(work, "relay")
-relay.mkdir()
-between = subprocess.Popen([*inside(cluster.hub), sys.executable, pathlib.Path(__file__).with_name("relay.py"),
-			    f"{NET}.254:2400", f"{NET}.254:2379", relay])
-atexit.register(between.kill)
-until("the relay listens", (relay / "listens").exists)
+relay = Relay(cluster)
 one.up()
-cluster.urls = [f"http://{NET}.254:2400"]
-two.up()
-cluster.urls = [f"http://{NET}.254:2379"]
-
-
-def watched(on):
-	if on:
-		(relay / "watches").unlink()
-	else:
-		(relay / "watches").touch()
-		until("its watch is closed", (relay / "watches.closed").exists)
+relay.up(two)
 
 
 def storage(version):
@@ -63,13 +46,13 @@ said, was = [], storage(2)
 command = Thread(target=lambda: said.append(two.ctl("gpt", "commit", "step=2 kept=yes")), daemon=True)
 command.start()
 until("the commit comes to its transaction", commits.with_name("cluster.commit.at").exists)
-watched(False)  # its transaction leaves before it knows
+relay.watched(False)  # its transaction leaves before it knows
 ready.unlink()
 until("version 2 is stored anew", lambda: storage(2) != was)
 commits.unlink()
 asked = metric(two, "scalai_etcd_requests_total")
 two.wait(lambda: metric(two, "scalai_etcd_requests_total") > asked + 4, 30, "etcd has answered, and has refused its transaction")
-watched(True)
+relay.watched(True)
 command.join(60)
 if said[0]:
 	sys.exit(f"the commit failed ({said[0]}): {two.read('gpt', 'error')}")

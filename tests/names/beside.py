@@ -5,20 +5,16 @@ each topology, compared at each other one, and whole again.
 """
 import json
 import pathlib
-import struct
 import sys
 
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from numpy_job import KINDS, Refused, load, save, write  # noqa: E402
+
 mount = pathlib.Path(sys.argv[1])
 numbers = np.random.default_rng(40)
-KINDS = {"F32": "f4", "F16": "f2", "I32": "i4", "U8": "u1", "F8_E4M3": "u1"}
-DTYPES = {"f4": "F32", "f2": "F16", "i4": "I32", "u1": "U8"}
 jobs = 0
-
-
-class Refused(Exception):
-    pass
 
 
 class Model:
@@ -43,30 +39,6 @@ class Model:
                 a = np.concatenate([np.split(s, parts, axis=dim)[at * parts // tp] for s in np.split(a, borders, axis=dim)], axis=dim)
             out[name] = a
         return out
-
-
-def save(path, tensors, types):
-    head, data, at = {}, [], 0
-    for name, a in tensors.items():
-        head[name] = {"dtype": types[name], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
-        data.append(np.ascontiguousarray(a).tobytes())
-        at += a.nbytes
-    text = json.dumps(head).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
-def load(path):
-    raw = path.read_bytes()
-    n = struct.unpack("<Q", raw[:8])[0]
-    return {k: np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], KINDS[t["dtype"]]).reshape(t["shape"])
-            for k, t in json.loads(raw[8:8 + n]).items() if k != "__metadata__"}
-
-
-def write(job, control, text):
-    try:
-        (job / ".ctl" / control).write_text(text + "\n")
-    except OSError:
-        raise Refused((job / ".ctl/error").read_text().strip()) from None
 
 
 def commit(model, layout, tp, config=None, ranks=None):

@@ -5,45 +5,17 @@ and after a reshard, has to be what is made here for it, bit for bit; and jobs i
 """
 import json
 import pathlib
-import struct
 import sys
 
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from numpy_job import Refused, load, save, write  # noqa: E402
+
 mount = pathlib.Path(sys.argv[1])
 rng = np.random.default_rng(40)
 FILE = "model.safetensors"
-TYPES = {"f4": "F32", "f2": "F16", "f8": "F64", "i4": "I32", "i8": "I64", "u1": "U8", "u2": "BF16", "b1": "BOOL", "c8": "C64"}
-KINDS = {v: k for k, v in TYPES.items()}
 jobs = honest = refusals = 0
-
-
-class Refused(Exception):
-    pass
-
-
-def write(job, control, text):
-    try:
-        (job / ".ctl" / control).write_text(text + "\n")
-    except OSError:
-        raise Refused((job / ".ctl/error").read_text().strip()) from None
-
-
-def save(path, tensors):
-    head, data, at = {}, [], 0
-    for name, a in tensors.items():
-        head[name] = {"dtype": TYPES[a.dtype.str[1:]], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
-        data.append(np.ascontiguousarray(a).tobytes())
-        at += a.nbytes
-    text = json.dumps(head).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
-def load(path):
-    raw = path.read_bytes()
-    n = struct.unpack("<Q", raw[:8])[0]
-    return {k: np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], KINDS[t["dtype"]]).reshape(t["shape"])
-            for k, t in json.loads(raw[8:8 + n]).items() if k != "__metadata__"}
 
 
 def files(mine):

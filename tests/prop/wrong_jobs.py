@@ -8,43 +8,14 @@ import json
 import pathlib
 import random
 import shutil
-import struct
 import sys
 
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from numpy_job import Refused, load, save, write  # noqa: E402
+
 mount, seed, nr_wrong, nr_honest = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-DTYPES = {np.dtype("f4"): "F32", np.dtype("f2"): "F16", np.dtype("i4"): "I32", np.dtype("u1"): "U8", np.dtype("i8"): "I64"}
-
-
-class Refused(Exception):
-    pass
-
-
-def write(job, control, text):
-    try:
-        (job / ".ctl" / control).write_text(text + "\n")
-    except OSError:
-        raise Refused(f"{control}: {(job / '.ctl/error').read_text().strip()}") from None
-
-
-def save(path, tensors):
-    head, data = {}, []
-    at = 0
-    for name, a in tensors.items():
-        head[name] = {"dtype": DTYPES[a.dtype], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
-        data.append(np.ascontiguousarray(a).tobytes())
-        at += a.nbytes
-    text = json.dumps(head).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
-def load(path):
-    raw = path.read_bytes()
-    n = struct.unpack("<Q", raw[:8])[0]
-    kinds = {v: k for k, v in DTYPES.items()}
-    return {k: np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], kinds[t["dtype"]]).reshape(t["shape"])
-            for k, t in json.loads(raw[8:8 + n]).items() if k != "__metadata__"}
 
 
 # --- how frameworks cut, by tensor: (dimension, sections) or None ---
