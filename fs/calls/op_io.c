@@ -54,29 +54,26 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t at, struct fuse
 	struct fs *fs = fs_of(req);
 	struct fs_handle *h = fs_handle_of(req, fs, ino, fi);
 	const int64_t began_ns = sc_now_ns();
-	struct sc_metric *histogram = NULL; /* of what is answered here */
+	struct sc_metric *histogram = NULL; /* chosen before the reply: its reader may close the handle then */
 
 	if (!h)
 		return;
-	/* with the reply its reader may close the handle */
-	if (h->kind == FS_H_VIEW && h->data)
+	if (h->kind == FS_H_VIEW && h->data) {
 		histogram = &data_reads;
-	else if (h->kind == FS_H_CONTROL)
-		histogram = &control_reads;
-	else if (h->kind == FS_H_FD)
-		histogram = fs_node_of(ino).kind == FS_WORK ? &work_reads : &stored_reads;
-	if (h->kind == FS_H_VIEW && h->data)
 		fs_read_data(req, fs, h, bytes, (uint64_t)at);
-	else if (h->kind == FS_H_VIEW)
+	} else if (h->kind == FS_H_VIEW) {
 		read_view(req, fs, h, bytes, (uint64_t)at, began_ns);
-	else if (h->kind == FS_H_CONTROL)
+	} else if (h->kind == FS_H_CONTROL) {
+		histogram = &control_reads;
 		fs_control_read(req, fs, h->control, fi->fh, bytes, at);
-	else if (h->kind == FS_H_FD)
+	} else if (h->kind == FS_H_FD) {
+		histogram = fs_node_of(ino).kind == FS_WORK ? &work_reads : &stored_reads;
 		read_fd(req, h, bytes, at);
-	else if (h->kind == FS_H_GPU)
+	} else if (h->kind == FS_H_GPU) {
 		fs_gpu_read(req, h, bytes, (uint64_t)at);
-	else
+	} else {
 		(void)fuse_reply_err(req, EBADF);
+	}
 	if (histogram)
 		sc_metric_since(histogram, began_ns);
 }

@@ -243,6 +243,13 @@ bool sc_bytes_parse(const char *text, uint64_t *ret)
 	return true;
 }
 
+bool sc_ends_with(const char *text, const char *end)
+{
+	const size_t n = strlen(text), m = strlen(end);
+
+	return n >= m && strcmp(text + n - m, end) == 0;
+}
+
 #define DISTANCE_MAX 31		/* letters of `b` */
 
 size_t sc_distance(const char *a, const char *b)

@@ -29,6 +29,8 @@ void sc_buf_quoted(struct sc_buf *buf, const char *text);
 /** Undoes sc_buf_quoted(), in place. */
 void sc_unquote(char *text);
 
+/** Tells whether a text ends with another one, or is it. */
+bool sc_ends_with(const char *text, const char *end);
 /** Counts the letters to add, take away or change that make `a` of `b`; SIZE_MAX: `b` has more than 31. */
 size_t sc_distance(const char *a, const char *b);
 

@@ -62,11 +62,6 @@ static const struct meta_cut *cut_by(const struct builder *b, const struct meta_
 	return NULL;
 }
 
-static int dim_of(const struct meta_cut *cut, const struct meta_shape *shape)
-{
-	return cut->dim < 0 ? cut->dim + shape->nr : cut->dim;
-}
-
 static bool is_power_of_two_of(uint64_t a, uint64_t b)
 {
 	return b && a % b == 0 && (a / b & (a / b - 1)) == 0;
@@ -77,9 +72,9 @@ static bool agree(const struct builder *b, const struct meta_cut *mine, const st
 		  const struct meta_cut *other, const struct meta_shape *its)
 {
 	const uint64_t d = meta_topology_degree(b->v->topo, mine->axes);
-	const int k = dim_of(mine, my);
+	const int k = meta_cut_dim(mine, my);
 
-	if (k != dim_of(other, its) || mine->nr_sections != other->nr_sections || mine->pad || other->pad)
+	if (k != meta_cut_dim(other, its) || mine->nr_sections != other->nr_sections || mine->pad || other->pad)
 		return false;
 	for (uint32_t s = 0; s < mine->nr_sections; s++)
 		if (meta_cut_parts(mine, s, d) != meta_cut_parts(other, s, d) ||
@@ -99,7 +94,7 @@ static int check(struct builder *b, const struct meta_entry *e, const struct met
 		const struct meta_cut *cut = i % SC_CUTS_MAX < r->nr_cuts ? &r->cuts[i % SC_CUTS_MAX] : NULL;
 		const struct meta_cut *a = cut ? cut_by(b, other, cut->axes) : NULL;
 		const struct meta_cut *c = cut ? cut_by(b, e, cut->axes) : NULL;
-		const int k = a ? dim_of(a, &of->shape) : 0;
+		const int k = a ? meta_cut_dim(a, &of->shape) : 0;
 		const char *why = "cuts it otherwise, or inside of a block (blocks have a power of two of elements)";
 
 		if ((!a && !c) || (a && c && agree(b, c, &t->shape, a, &of->shape)) ||

@@ -197,7 +197,7 @@ int meta_local_dim(const struct meta_cut *cut, const struct meta_shape *shape, c
 		return sc_fail(err, SC_E_STATE, "'%s': the rule cuts dimension %d, but the tensor has %d dimensions",
 			what,
 			       cut->dim, shape->nr);
-	*ret = cut->dim < 0 ? cut->dim + shape->nr : cut->dim;
+	*ret = meta_cut_dim(cut, shape);
 	return 0;
 }
 

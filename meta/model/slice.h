@@ -47,6 +47,12 @@ uint64_t meta_box_elements(const struct meta_box *box);
 bool meta_box_meet(const struct meta_box *box, const uint64_t *off, const uint64_t *ext,
 		   struct meta_box *ret);
 
+/** Returns the dimension that a cut is of, counted from the front.  The cut is of a dimension that the shape has. */
+static inline int meta_cut_dim(const struct meta_cut *cut, const struct meta_shape *shape)
+{
+	return cut->dim < 0 ? cut->dim + shape->nr : cut->dim;
+}
+
 /** Returns the number of parts into which a cut by `upto` cuts a section, by an axis of degree `d`: neighbours share a
  *  part. */
 uint64_t meta_cut_parts(const struct meta_cut *cut, uint32_t section, uint64_t d);

@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "meta/base/text.h"
+
 /* Tells which of q, k and v a tensor of a layer is (0: none); *dim: in which dimension it has its rows. */
 static char projection(const char *name, int *dim)
 {
@@ -30,9 +32,8 @@ static char projection(const char *name, int *dim)
 static bool is_order(const char *name)
 {
 	static const char end[] = ".g_idx";
-	const size_t n = strlen(name), m = sizeof(end) - 1;
 
-	return n > m && strcmp(name + n - m, end) == 0;
+	return strcmp(name, end) != 0 && sc_ends_with(name, end);
 }
 
 /* Finds the cut of a dimension of an entry by more than one rank; NULL: there is none.  FSDP's cuts (`chunk`) are no
@@ -44,7 +45,7 @@ static const struct meta_cut *any_cut_of(const struct meta_view *view, const str
 	for (int i = 0; i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
 		const struct meta_cut *cut = &e->rule->cuts[i];
 
-		if ((cut->dim < 0 ? cut->dim + shape->nr : cut->dim) == dim && !cut->chunk)
+		if (meta_cut_dim(cut, shape) == dim && !cut->chunk)
 			return meta_topology_degree(view->topo, cut->axes) > 1 ? cut : NULL;
 	}
 	return NULL;
@@ -59,13 +60,6 @@ static const struct meta_cut *cut_of(const struct meta_view *view, const struct 
 }
 
 /* --- several matrices in one tensor, and tensors with the same number of heads in each --- */
-
-static bool ends_in(const char *name, const char *end)
-{
-	const size_t n = strlen(name), m = strlen(end);
-
-	return n >= m && strcmp(name + n - m, end) == 0;
-}
 
 /* Finds the cut of a tensor each of whose sections has the rows of all attention heads. */
 static const struct meta_cut *cut_of_heads(const struct meta_view *view, const struct meta_entry *e)
@@ -85,7 +79,8 @@ static const struct meta_cut *cut_of_heads(const struct meta_view *view, const s
 	const char *name = view->state->tensors[e->tensor].name;
 
 	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
-		const struct meta_cut *cut = ends_in(name, known[i].end) ? any_cut_of(view, e, known[i].dim) : NULL;
+		const struct meta_cut *cut =
+			sc_ends_with(name, known[i].end) ? any_cut_of(view, e, known[i].dim) : NULL;
 
 		if (cut && cut->nr_sections == known[i].sections)
 			return cut;
@@ -95,7 +90,7 @@ static const struct meta_cut *cut_of_heads(const struct meta_view *view, const s
 
 static bool is_fused(const char *name)
 {
-	return ends_in(name, ".self_attn.qkv_proj.weight") || ends_in(name, ".self_attn.qkv_proj.bias");
+	return sc_ends_with(name, ".self_attn.qkv_proj.weight") || sc_ends_with(name, ".self_attn.qkv_proj.bias");
 }
 
 static int refuse_part(const struct meta_tensor *t, const char *what, uint64_t heads, const struct meta_cut *cut,

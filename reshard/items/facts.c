@@ -104,7 +104,7 @@ static int judge_cuts(struct commit *c, const struct rs_set *set, const struct m
 		struct meta_shape of_rank = t->shape;
 		const uint32_t d = meta_topology_degree(set->view->topo, cut->axes);
 
-		if ((cut->dim < 0 ? cut->dim + t->shape.nr : cut->dim) != 0 || cut->chunk ||
+		if (meta_cut_dim(cut, &t->shape) != 0 || cut->chunk ||
 		    is_sectioned(cut, t->shape.dim[0], rows, nr))
 			continue;
 		of_rank.dim[0] /= d;

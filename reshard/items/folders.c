@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "meta/base/text.h"
+
 struct checking {
 	struct commit *c;
 	struct sc_map seen;		/* folders by path: `with` or `without` */
@@ -75,19 +77,12 @@ static int find(void *arg, const char *path, struct rs_folder_file *ret, struct 
 
 /* --- folders in which something was written --- */
 
-static bool ends_with(const char *path, const char *end)
-{
-	const size_t n = strlen(path), m = strlen(end);
-
-	return n >= m && strcmp(path + n - m, end) == 0;
-}
-
 /* Tells whether a path is of a file that a save writes before its .metadata. */
 static bool is_item_file(const char *path)
 {
 	const char *name = strrchr(path, '/');
 
-	return name && strncmp(name + 1, "__", 2) == 0 && ends_with(path, ".distcp");
+	return name && strncmp(name + 1, "__", 2) == 0 && sc_ends_with(path, ".distcp");
 }
 
 /* values for what is known of a folder: it has no marker, it has one */

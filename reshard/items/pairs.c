@@ -32,11 +32,6 @@ static const struct meta_cut *only_cut(const struct meta_entry *e, uint32_t axes
 	return cut && !e->group && !cut->flat && !cut->chunk && (!axes || cut->axes == axes) ? cut : NULL;
 }
 
-static int dim_of(const struct meta_cut *cut, const struct meta_shape *shape)
-{
-	return cut->dim < 0 ? cut->dim + shape->nr : cut->dim;
-}
-
 static int judge(struct commit *c, const struct rs_set *set, const struct meta_entry *e)
 {
 	const struct meta_tensor *weight = &set->state.tensors[e->tensor], *bias;
@@ -55,7 +50,7 @@ static int judge(struct commit *c, const struct rs_set *set, const struct meta_e
 	bias = meta_state_find(&set->state, key);
 	of_bias = bias ? &set->view->entries[set->view->first[bias - set->state.tensors]] : NULL;
 	other = of_bias ? only_cut(of_bias, cut->axes) : NULL;
-	at = dim_of(cut, &weight->shape);
+	at = meta_cut_dim(cut, &weight->shape);
 	if (!other || at < 0 || at >= weight->shape.nr || bias->shape.nr != 1 ||
 	    weight->shape.dim[at] == bias->shape.dim[0])
 		return 0;
@@ -122,7 +117,7 @@ static int judge_gate(struct commit *c, const struct rs_set *set, const struct m
 	for (int i = 0; i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
 		const struct meta_cut *cut = &e->rule->cuts[i];
 
-		if (dim_of(cut, &up->shape) != n - 2 || cut->chunk)
+		if (meta_cut_dim(cut, &up->shape) != n - 2 || cut->chunk)
 			continue;
 		if (columns && rows == 2 * columns && !ends_half(cut))
 			return refuse_gate(c, up, down, cut, true);
@@ -236,7 +231,7 @@ static int add_sizes(struct commit *c, struct sc_map *sizes, const struct rs_set
 	const struct meta_tensor *t = &set->state.tensors[e->tensor];
 	const struct meta_cut *cut = only_cut(e, 0);
 	const char *kind = kind_of(c, t);
-	const int at = cut ? dim_of(cut, &t->shape) : 0;
+	const int at = cut ? meta_cut_dim(cut, &t->shape) : 0;
 	int rc = kind ? 0 : sc_nomem(c->err);
 
 	for (int k = 0; rc == 0 && k < t->shape.nr; k++)
@@ -260,7 +255,7 @@ static int judge_order(struct commit *c, const struct sc_map *sizes, const struc
 	const struct meta_tensor *t = &set->state.tensors[e->tensor];
 	const struct meta_cut *cut = only_cut(e, 0);
 	const uint64_t d = cut ? meta_topology_degree(set->view->topo, cut->axes) : 1, *dim = t->shape.dim;
-	const int at = cut ? dim_of(cut, &t->shape) : 0;
+	const int at = cut ? meta_cut_dim(cut, &t->shape) : 0;
 	const char *kind = d > 1 && t->shape.nr == 2 && !cut->upto ? kind_of(c, t) : "";
 	const struct size *width;
 	struct meta_shape other = t->shape;

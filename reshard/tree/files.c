@@ -85,9 +85,10 @@ int rs_file_copy(struct rs_service *s, struct rs_view *view, uint32_t rank, cons
 			rc = rs_copy_file(to, from, look->blob, look->bytes, path, err);
 		if (rc == 0) /* or a commit of the copy would give a hash to changed bytes */
 			rc = rs_verify_suspect(s, look->blob, NULL, NULL, err);
-		(void)snprintf(quoted, sizeof(quoted), "'%s'", path);
-		if (rc > 0)
+		if (rc > 0) {
+			(void)snprintf(quoted, sizeof(quoted), "'%s'", path);
 			rc = rs_verify_refuse(rc, quoted, err);
+		}
 	} else if (!truncate) {
 		rc = copy_image(s, view, rank, path, look, to, err);
 	}

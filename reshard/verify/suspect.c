@@ -79,9 +79,10 @@ int rs_verify_files(struct rs_service *s, const struct rs_set *set, rs_tick_fn *
 
 		if (!rs_verify_is_shared(set, b->rank, b->path) && rs_blob_here(s, b->blob))
 			rc = rs_verify_suspect(s, b->blob, tick, arg, err);
-		(void)snprintf(file, sizeof(file), "rank %u '%s'", b->rank, b->path);
-		if (rc > 0)
+		if (rc > 0) {
+			(void)snprintf(file, sizeof(file), "rank %u '%s'", b->rank, b->path);
 			rc = rs_verify_refuse(rc, file, err);
+		}
 	}
 	return rc;
 }
