@@ -153,6 +153,22 @@ static void gather(struct fs *fs)
 			return;
 }
 
+/* Waits until there may be something to do; meanwhile it ends what nobody has opened in time. */
+static void await(struct fs *fs)
+{
+	const int64_t due = fs_ahead_due(fs);
+
+	if (!due) {
+		(void)pthread_cond_wait(&fs->forget.wake, &fs->forget.lock);
+	} else if (sc_sys.wait_until(&fs->forget.wake, &fs->forget.lock, due) == ETIMEDOUT) {
+		(void)pthread_mutex_unlock(&fs->forget.lock);
+		fs_ahead_expire(fs);
+		(void)pthread_mutex_lock(&fs->forget.lock);
+		return;
+	}
+	gather(fs);
+}
+
 static void *forgetter(void *arg)
 {
 	struct fs *fs = arg;
@@ -163,8 +179,7 @@ static void *forgetter(void *arg)
 		bool all = fs->forget.all;
 
 		if (!nodes.nr && !all) {
-			(void)pthread_cond_wait(&fs->forget.wake, &fs->forget.lock);
-			gather(fs);
+			await(fs);
 			continue;
 		}
 		fs->forget.nodes = (struct fs_nodes){0};

@@ -23,6 +23,32 @@ SC_HISTOGRAM(lookups, "scalai_lookup_seconds", "", "Time until a name that there
 
 /* --- looking up --- */
 
+/* Opens a committed file for a thread that looks again (A1 of open/ahead.c).  Where this fails, the thread's open
+ * fails, too, and says why. */
+static void open_ahead(struct fs *fs, const struct fs_node *n, pid_t thread)
+{
+	struct sc_err ignored = {0};
+	struct fs_handle *h;
+	int rc;
+
+	fs_ahead_opened(fs, thread); /* it opens what it has looked up last */
+	if (!fs_node_has_place(n) || !fs_node_is_file(n))
+		return;
+	h = fs_open_begin(fs, fs_node_id(*n), &ignored);
+	if (!h)
+		return;
+	rc = fs_reopen_committed(fs, h, n, &ignored);
+	if (rc == 0 && h->kind == FS_H_FD)
+		rc = rs_work_hold(fs->service, h->blob, &ignored);
+	if (rc < 0) {
+		fs_open_put_off(fs, h);
+		return;
+	}
+	if (h->kind == FS_H_FD)
+		h->held = h->blob;
+	fs_ahead_keep(fs, h, thread);
+}
+
 /* Reserves what a retrying thread finds, so that no commit seals it before it is opened. */
 static int lookup_again(fuse_req_t req, const struct fs_asked *a, struct fs_found *found, struct sc_err *err)
 {
@@ -38,6 +64,8 @@ static int lookup_again(fuse_req_t req, const struct fs_asked *a, struct fs_foun
 	if (thread && a->told && fs_is_listed_by_number(&n))
 		job = fs_job(fs, &n);
 	/* threads of another process namespace share the number 0: what an open has reserved must do for them */
+	if (rc == 0 && a->told)
+		open_ahead(fs, &found->node, thread);
 	if (rc < 0 || !job)
 		return rc;
 	/* nothing is reserved of a folder, or of what is committed: that does not wait for the job */

@@ -76,6 +76,16 @@ void fs_gpu_stop(struct fs *fs);
 /** Ends all helpers, when nothing is open any more. */
 void fs_gpu_end(void);
 
+/* ahead.c */
+/** Keeps an open file for a thread that looks again, until fs_ahead_opened() or for RS_RESERVED_NS (A1).  Takes `h`. */
+void fs_ahead_keep(struct fs *fs, struct fs_handle *h, pid_t thread);
+/** Ends what is open ahead of a thread, whose open is answered. */
+void fs_ahead_opened(struct fs *fs, pid_t thread);
+/** Tells when the next of them ends by itself, by sc_now_ns(); 0: there is none. */
+int64_t fs_ahead_due(struct fs *fs);
+/** Ends those whose time is over. */
+void fs_ahead_expire(struct fs *fs);
+
 /* opened.c */
 /** Makes a handle with a number, for an open that fs_open_end() ends; NULL: out of memory. */
 struct fs_handle *fs_open_begin(struct fs *fs, uint64_t ino, struct sc_err *err);
@@ -101,6 +111,8 @@ int fs_open_control(fuse_req_t req, struct fs *fs, const struct fs_node *n, stru
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
 /* reopen.c */
+/** Opens a committed file, `h->ino`, so that the daemon can read it. */
+int fs_reopen_committed(struct fs *fs, struct fs_handle *h, const struct fs_node *n, struct sc_err *err);
 /** Reopens a file or folder that an earlier daemon had open.  `req` may be NULL except for a control file. */
 int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, int flags, struct sc_err *err);
 /** Returns the open file of a request; reopens one that an earlier daemon had open.  NULL: that failed, and the

@@ -13,8 +13,8 @@
 #include "fs/node/node.h"
 #include "fs/request/request.h"
 
-/* As what an earlier daemon had it open; if that is not known, as what its node is now. */
-static int reopen_committed(struct fs *fs, struct fs_handle *h, const struct fs_node *n, struct sc_err *err)
+/* Opens it as what an earlier daemon had it open; if that is not known, as what its node is now. */
+int fs_reopen_committed(struct fs *fs, struct fs_handle *h, const struct fs_node *n, struct sc_err *err)
 {
 	struct fuse_file_info ignored = {0};
 	struct rs_look look = {0};
@@ -70,7 +70,7 @@ int fs_reopen(fuse_req_t req, struct fs *fs, struct fs_handle *h, uint64_t fh, i
 	case FS_VIEW:
 	case FS_BLOB:
 	case FS_SHARED:
-		return reopen_committed(fs, h, &n, err);
+		return fs_reopen_committed(fs, h, &n, err);
 	default:
 		break;
 	}
