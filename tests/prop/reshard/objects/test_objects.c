@@ -214,7 +214,7 @@ static void more(struct node *n, struct node *other)
 
 	assert_true(show(w, &w->now, w->now.topology, &x));
 	w->salts++;
-	if (what == 0) {
+	if (what == 0 && !lacks_padding(n)) {
 		for (size_t t = 0; t < w->nr; t++)
 			w->now.salt[t] = w->salts;
 		write_model(n, &w->now, &x, 0);

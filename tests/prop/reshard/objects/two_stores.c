@@ -484,3 +484,21 @@ void remove_versions(const struct rs_object_names *versions, struct node *from, 
 	sc_vec_done(&stays);
 	sc_vec_done(&go);
 }
+
+bool lacks_padding(struct node *n)
+{
+	struct rs_view *view;
+	bool lacks = false;
+	struct sc_err err;
+	uint64_t number;
+
+	good(rs_view_head(n->s, n->job, &view, &err), err);
+	for (size_t i = 0; i < view->version->nr_sets; i++)
+		for (size_t k = 0; k < view->version->sets[i]->nr_blobs; k++) {
+			const struct rs_set_blob *b = &view->version->sets[i]->blobs[k];
+
+			lacks |= meta_file_is_hidden(b->path) && where(n, b->blob, &number) != n;
+		}
+	rs_view_unref(n->s, view);
+	return lacks;
+}

@@ -49,5 +49,8 @@ char *text_of(struct node *n, struct rs_view *view);
 
 /** What is read from now on, also by commands, is read on this node: from the blobs of those that have them. */
 void read_on(struct node *n);
+/** Tells whether padding rows of the head are in files of another node, from which no node here reads: a commit keeps
+ *  them, and has to read them. */
+bool lacks_padding(struct node *n);
 
 #endif
