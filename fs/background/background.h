@@ -8,7 +8,8 @@
 /* forget.c */
 int fs_forget_start(struct fs *fs, struct sc_err *err);
 void fs_forget_stop(struct fs *fs);
-/** Looks, soon, whether a node's object, if it has no name, is known to the kernel; drops it if it is not. */
+/** Has the thread look soon whether the kernel still knows an object without a name, and drop it if not.  Does nothing
+ *  for other objects. */
 void fs_forget(struct fs *fs, fuse_ino_t ino);
 /** Looks again at those that a job's gate kept, and serves what waits for it: it has opened; for struct rs_events. */
 void fs_opened(void *arg, struct rs_job *job);

@@ -14,7 +14,8 @@ int fs_current(struct fs *fs, uint64_t folder, const char *name, struct sc_err *
 double fs_keep(struct fs *fs, double seconds);
 
 /* folders.c */
-/** Lets the kernel keep the attributes of a folder, if it may, which it is about to be told: sets found->timeout. */
+/** Decides whether the kernel may keep the attributes of a folder that the next reply gives it (F3 in folders.c).  Sets
+ *  found->timeout to 0 if it may not. */
 void fs_folder_told(fuse_req_t req, struct fs *fs, struct fs_found *found);
 /** Makes the kernel ask again for those of a folder in which a name has come or gone, before the reply to that. */
 void fs_folder_changed(fuse_req_t req, struct fs *fs, fuse_ino_t ino);

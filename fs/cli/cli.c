@@ -50,6 +50,15 @@ const char *cli_mount(const struct cli_args *args)
 	return NULL;
 }
 
+int cli_end(int rc, const struct sc_err *err)
+{
+	char text[SC_ERR_BYTES_MAX * 4]; /* of a damaged store, say, there may be anything in it */
+
+	if (rc < 0)
+		(void)fprintf(stderr, "scalai: %s\n", sc_shown(text, sizeof(text), err->msg));
+	return rc < 0;
+}
+
 int cli_fail(const char *verb, const char *path)
 {
 	(void)fprintf(stderr, "scalai: cannot %s '%s': %s\n", verb, path, strerror(errno));

@@ -53,6 +53,8 @@ int cli_join(const char *index, const char *folder);
 /** Join the files NAME-00001-of-00003.safetensors of a folder into NAME.safetensors in another; NULL: only check that
  *  all are there, and no tensor in two of them; returns 1 after a message. */
 int cli_join_shards(const char *from, const char *to);
+/** Say on stderr why a program ends, if `rc` is an error; returns its exit status. */
+int cli_end(int rc, const struct sc_err *err);
 /** Say why a job refused something, by its `error` and errno; returns 1. */
 int cli_refused(const char *mount, const char *job);
 

@@ -11,15 +11,6 @@
 #ifdef FS_HAS_CLUSTER
 #include "reshard/member/restore.h"
 
-static int finish(int rc, const struct sc_err *err)
-{
-	char text[SC_ERR_BYTES_MAX * 4];
-
-	if (rc < 0)
-		(void)fprintf(stderr, "scalai: %s\n", sc_shown(text, sizeof(text), err->msg));
-	return rc < 0;
-}
-
 static int backup(const struct cli_args *args)
 {
 	struct rs_options options = {.quiet_worker = true, .keep_garbage = true, .store = args->operands[1]};
@@ -36,7 +27,7 @@ static int backup(const struct cli_args *args)
 	if (rc == 0)
 		rc = rs_backup_print(s, stdout, &err);
 	rs_service_free(s);
-	return finish(rc, &err);
+	return cli_end(rc, &err);
 }
 
 static int rebuild(const struct cli_args *args)
@@ -56,7 +47,7 @@ static int rebuild(const struct cli_args *args)
 	if (report.text)
 		(void)fputs(report.text, stdout);
 	sc_buf_done(&report);
-	return finish(rc, &err);
+	return cli_end(rc, &err);
 }
 
 int cli_cluster(const struct cli_args *args)

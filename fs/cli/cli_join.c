@@ -149,7 +149,8 @@ static int on_tensor(void *arg, const struct rs_sharded *x)
 	name = rs_format_name(j->format, x->name, &j->arena);
 	t = name ? rs_found_tensor(&j->shards.at[shard].found, name) : NULL;
 	if (name && !t)
-		return sc_fail(&j->err, SC_E_FORMAT, "'%s' has no tensor '%s', as the index says", x->file, x->name);
+		return sc_fail(&j->err, SC_E_FORMAT, "the index says that tensor '%s' is in '%s', but it is not",
+			       x->name, x->file);
 	return name ? want(j, shard, t) : sc_nomem(&j->err);
 }
 

@@ -11,15 +11,6 @@
 #include "fs/daemon/mounts.h"
 #include "meta/base/text.h"
 
-static int report(int rc, const struct sc_err *err)
-{
-	char text[SC_ERR_BYTES_MAX * 4]; /* of a damaged store, say, there may be anything in it */
-
-	if (rc < 0)
-		(void)fprintf(stderr, "scalai: %s\n", sc_shown(text, sizeof(text), err->msg));
-	return rc < 0;
-}
-
 /* Keeps some freed memory on top of each heap.  By default 128 KiB stay, and the rest is given back to the kernel and
  * faulted in again for each file that is parsed: a third of the time that this takes (docs/benchmarks/changes.md). */
 static void keep_heaps(void)
@@ -38,10 +29,10 @@ static int run_mount(const struct cli_args *args)
 
 	for (size_t i = 0; i < args->nr_options; i++)
 		if (args->options[i].option->letter == 'o' && fs_mount_option(&o, args->options[i].value, &err) < 0)
-			return report(err.code, &err);
+			return cli_end(err.code, &err);
 	keep_heaps();
 	rs_gpu_configure(&o.gpu);
-	return report(fs_mount(&o, &err), &err);
+	return cli_end(fs_mount(&o, &err), &err);
 }
 
 /* Seconds for which an unmount waits for the daemon, which may have work to finish.  With -l it may stay for ever. */
@@ -77,13 +68,13 @@ static int run_umount(const struct cli_args *args)
 	if (rc == 0 && *store)
 		rc = fs_umount_wait(store, (unsigned)wait_s, &err);
 	else
-		return report(rc, &err);
+		return cli_end(rc, &err);
 	if (rc < 0 && rc != SC_E_BUSY) { /* a dead disk says nothing about the mount, which has ended */
 		(void)fprintf(stderr, "scalai: '%s' is unmounted; whether its daemon has ended can't be told: %s\n",
 			      args->operands[0], err.msg);
 		return 0;
 	}
-	(void)report(rc, &err);
+	(void)cli_end(rc, &err);
 	/* with -l it stays for as long as somebody uses it */
 	return rc == SC_E_BUSY && lazy && !wait ? 0 : rc < 0;
 }

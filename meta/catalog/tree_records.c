@@ -44,7 +44,7 @@ static int on_path_text(void *arg, uint64_t id, const char *text, const char *mo
 	return 0;
 }
 
-/* Tells whether a folder ends a path: that of the job, or of a rank. */
+/* Tells whether a folder is the first one of a path, so that no name goes before it: that of the job, or of a rank. */
 static bool is_top(const struct path_walk *w, uint64_t folder)
 {
 	return folder >= w->root && folder - w->root <= SC_RANKS_MAX;

@@ -370,9 +370,9 @@ static int check_numbers(struct infer *n, const struct meta_tensor *t)
 		rc = is_renumbered(n, r, &caps);
 	if (rc <= 0)
 		return rc;
-	return sc_fail(n->err, SC_E_STATE, "'%s' was not written again, but the numbers of its layers or experts have "
-		"changed "
-		       "with the files that were; write it again, too", t->file);
+	return sc_fail(n->err, SC_E_STATE, "'%s' was not written again, but the files that were change how many "
+		       "layers or experts there are, and by that the numbers of those in it; write it again, too",
+		       t->file);
 }
 
 /* Takes over the tensors of files that were not written; files that were written must hold all of their tensors

@@ -44,7 +44,8 @@ static uint32_t number_of(const struct meta_cap *c)
 	return c && c->is_number && !c->is_empty ? c->number : 0;
 }
 
-/* Gives the first of the adjacent rules of layers to which a rule belongs; such rules are walked layer by layer. */
+/* Rules of layers that follow each other in the layout are one run, which is walked layer by layer.  Returns the index
+ * of the first rule of the run that a rule is in. */
 static uint32_t run_of(const struct meta_layout *l, const struct meta_rule *rule)
 {
 	uint32_t i = rule->index;
@@ -291,7 +292,7 @@ static int place(struct lying *l, uint32_t member, const struct meta_entry *e, c
 	return 0;
 }
 
-/* Cuts a joined tensor once on each index, to see whether it can be cut. */
+/* Cuts one member of each bucket at these coordinates, to see whether the joined tensor can be cut at all. */
 static int check_cuts(struct lying *l)
 {
 	const struct meta_view *v = l->n->view;

@@ -153,7 +153,8 @@ static int read_settings(struct reader *r, const char *line, char *words, struct
 	return rc;
 }
 
-/* Refuses a line whose variable has no value; of a preset, which has no default for it, as its first line says. */
+/* Refuses a line that uses a variable without a value.  In a preset, the error quotes the comment in the preset's first
+ * line, which lists its variables. */
 static int no_variable(struct reader *r, const char *line, size_t bytes, const char *name, size_t name_bytes)
 {
 	const char *usage = r->within ? r->within + strcspn(r->within, "#\n") : "";

@@ -76,7 +76,8 @@ int meta_store_set_record(const struct meta_store *store, uint64_t blob, const c
 int meta_store_get_record(const struct meta_store *store, uint64_t blob, char *text, size_t room, size_t *ret_bytes,
 			  struct sc_err *err);
 bool meta_store_has_record(const struct meta_store *store, uint64_t blob);
-/** Writes, once, and reads a text of STORE/layouts; its name follows from its contents.  The caller releases *ret. */
+/** Write a text of STORE/layouts, if it is not there yet, and read one.  The name follows from the text, so a name
+ *  never gets another text.  The caller releases *ret. */
 int meta_store_keep_text(const struct meta_store *store, const char *name, const char *text, struct sc_err *err);
 int meta_store_kept_text(const struct meta_store *store, const char *name, char **ret, struct sc_err *err);
 

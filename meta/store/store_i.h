@@ -7,7 +7,7 @@
 
 /** Makes a folder, unless it is there, and opens it (`ret_fd` NULL: it does not). */
 int store_make_dir(int at, const char *path, int *ret_fd, struct sc_err *err);
-/** Tells what has a name, if it is no regular file: "is a FIFO, not a file", say; else NULL. */
+/** Says what an object is that is no regular file: "is a FIFO, not a file", say.  NULL: it is a regular file. */
 const char *store_not_a_file(const struct stat *st);
 /** Opens a file of STORE/`folder` for reading, never anything else.  Errors: SC_E_FORMAT (it is no file),
  *  SC_E_SYSTEM. */

@@ -61,9 +61,9 @@ static int refuse_lost_tie(const struct meta_view *view, const struct meta_rule 
 	for (uint32_t i = 0; i < view->nr_entries; i++)
 		if (view->entries[i].rule->tied)
 			return 0;
-	return sc_fail(err, SC_E_STATE, "the layout's rule '%s' ties to a tensor that there is not, so the last stage "
-		       "of pp=%u would lack its copy; correct the name behind tied=, leave it out, or write "
-		       "suspicious=accept to config", tied->text, view->topo->pp);
+	return sc_fail(err, SC_E_STATE, "tied= of the layout's rule '%s' names a tensor that this version does not "
+		       "have, so the last stage of pp=%u would get no copy; correct the name, leave tied= out, or "
+		       "write suspicious=accept to config", tied->text, view->topo->pp);
 }
 
 int rs_refuse_formless(const struct rs_advance *a, struct sc_err *err)

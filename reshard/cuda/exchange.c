@@ -27,7 +27,7 @@ static bool is_good(ncclResult_t rc)
 	return rc == ncclSuccess || rc == ncclInProgress;
 }
 
-/* Waits until every communicator has handed its work over. */
+/* Waits until NCCL says of no communicator any more that the call is in progress. */
 static int settle(struct rs_exchange *e, const char *call, struct sc_err *err)
 {
 	const int64_t until = sc_now_ns() + (int64_t)e->o.timeout_ms * 1000000;

@@ -51,7 +51,8 @@ struct rs_lane_buffer {
 	uint64_t bytes, room;	/* of the file; taken */
 };
 
-/** Fails with the name of a call of CUDA. */
+/** Sets the error of a CUDA call that failed, with the name of the call.  Returns its code: SC_E_NO_MEMORY or
+ *  SC_E_SYSTEM. */
 int rs_lane_failed(const struct rs_lane *l, cudaError_t rc, const char *call, struct sc_err *err);
 
 /** Leaves a function that has `l` and `err` if a call of CUDA fails; the error says the call's name. */

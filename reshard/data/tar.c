@@ -97,7 +97,7 @@ static int member(struct tar *t, struct archive_entry *e)
 	if (archive_entry_filetype(e) == AE_IFDIR && !archive_entry_hardlink(e))
 		return 0; /* readers skip folders: it stays with the sample before it */
 	if (archive_entry_filetype(e) != AE_IFREG || archive_entry_hardlink(e) || archive_entry_sparse_count(e))
-		return sc_fail(t->err, SC_E_FORMAT, "'%s': member '%s' is no plain file", t->x->path, path);
+		return sc_fail(t->err, SC_E_FORMAT, "'%s': member '%s' is no regular file", t->x->path, path);
 	name = strrchr(path, '/');
 	name = name ? name + 1 : path;
 	dot = strchr(name, '.');

@@ -139,8 +139,8 @@ static int open_others(struct zero *z)
 
 	for (uint64_t i = 0; item(counts, i); i++)
 		if (number_of(item(counts, i)) != ranks)
-			return sc_fail(z->r->err, SC_E_UNSUPPORTED, "DeepSpeed: groups that are cut by different "
-				       "numbers of ranks, as of experts, are not read");
+			return sc_fail(z->r->err, SC_E_UNSUPPORTED, "DeepSpeed: parameter groups that are cut by "
+				       "different numbers of ranks, as experts' are, cannot be read");
 	if (ranks < 1 || ranks > RANKS_MAX)
 		return refuse(z, "no number of ranks in partition_count");
 	z->optimizers = sc_arena_array(&z->r->arena, (size_t)ranks, sizeof(*z->optimizers));

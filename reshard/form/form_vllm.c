@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shows the model of a version as a folder that vLLM's ShardedStateLoader (load_format="sharded_state") takes: each
- * rank's file of its model in one folder, and plain files that say what the model is.  Of a model in several files each
- * rank has a part of each.
+ * rank's file of its model in one folder, and plain files that say what the model is.  If the model is stored in
+ * several files, a rank has one file for its part of each: part-0, part-1, ...
  *
  *     model-rank-3-part-0.safetensors
  *     config.json, ...                       files of the job's folder, and of rank 0's (form_plain.c)
  *
  * Names and cuts are those of the layout: the preset vllm-llama has what vLLM's ranks hold.  vLLM's ranks differ by tp
- * alone, and have no tensor of one expert.  Of names with one memory the loader asks for the first by alphabet: a model
- * whose embeddings are tied to its head has lm_head.weight alone.  It is tied if there is no head, or config.json says
- * so.  Options: as of form_hf.c.
+ * alone, and have no tensor of one expert.  Where several names share one memory (tied embeddings), the loader asks
+ * for the first by alphabet: a model whose embeddings are tied to its head has lm_head.weight alone.  It is tied if
+ * there is no head, or config.json says so.  Options: as of form_hf.c.
  */
 #include "reshard/form/form.h"
 #include "reshard/form/facts.h"

@@ -135,20 +135,13 @@ static uint64_t found_bytes(const struct rs_found_tensor *t)
 	return bytes;
 }
 
-static int by_place(const void *a, const void *b)
-{
-	const struct rs_found_tensor *x = a, *y = b;
-
-	return x->at != y->at ? (x->at < y->at ? -1 : 1) : strcmp(x->name, y->name);
-}
-
 /* Orders tensors by where they begin; of tensors that begin at one byte the empty ones come first. */
 static int by_end(const void *a, const void *b)
 {
 	const struct rs_found_tensor *x = a, *y = b;
 	uint64_t m = x->at == y->at ? found_bytes(x) : 0, n = x->at == y->at ? found_bytes(y) : 0;
 
-	return m != n ? (m < n ? -1 : 1) : by_place(a, b);
+	return m != n ? (m < n ? -1 : 1) : rs_found_by_place(a, b);
 }
 
 static int check_cover(struct parsing *p, struct sc_err *err)
@@ -171,7 +164,7 @@ static int check_cover(struct parsing *p, struct sc_err *err)
 	if (at != p->file_bytes)
 		return refuse(err, "the tensors end at byte %llu, but the file has %llu", (ull)at, (ull)p->file_bytes);
 	if (p->some_are_empty)
-		qsort(found->tensors, found->nr, sizeof(*found->tensors), by_place);
+		qsort(found->tensors, found->nr, sizeof(*found->tensors), rs_found_by_place);
 	return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "meta/base/limits.h"
+#include "reshard/format/format_i.h"
 
 /* --- is it one? --- */
 
@@ -211,13 +212,6 @@ static int on_node(void *arg, struct rs_pickle_walk *walk, struct rs_pickled *n)
 	return 1;
 }
 
-static int by_place(const void *a, const void *b)
-{
-	const struct rs_found_tensor *x = a, *y = b;
-
-	return x->at != y->at ? (x->at < y->at ? -1 : 1) : strcmp(x->name, y->name);
-}
-
 static int take_tensors(struct taking *t)
 {
 	const size_t nr = t->torch->tensors.nr;
@@ -245,7 +239,7 @@ static int take_tensors(struct taking *t)
 		rc = sc_nomem(t->err);
 	if (at && t->found->nr) {
 		memcpy(at, t->found->tensors, t->found->nr * sizeof(*at));
-		qsort(at, t->found->nr, sizeof(*at), by_place);
+		qsort(at, t->found->nr, sizeof(*at), rs_found_by_place);
 	}
 	sc_sys.release(t->found->tensors);
 	t->found->tensors = at;

@@ -45,12 +45,12 @@ uint64_t rs_pool_part_bytes(const struct rs_pool *pool, enum rs_pool_part part)
 	return part < RS_POOL_PINNED || exchanges(pool) ? round_up(pool->window_bytes) : 0;
 }
 
-/* Counts the bytes of a slot's first parts, those before `parts`. */
-static uint64_t slot_bytes(const struct rs_pool *pool, enum rs_pool_part parts)
+/* Adds up the sizes of the parts of a slot that come before part `end`. */
+static uint64_t slot_bytes(const struct rs_pool *pool, enum rs_pool_part end)
 {
 	uint64_t bytes = 0;
 
-	for (enum rs_pool_part k = RS_POOL_IN; k < parts; k++)
+	for (enum rs_pool_part k = RS_POOL_IN; k < end; k++)
 		bytes += rs_pool_part_bytes(pool, k);
 	return bytes;
 }

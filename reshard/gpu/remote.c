@@ -302,8 +302,9 @@ static int choose_pool(struct batch *b, struct sc_err *err)
 		return sc_fail(err, SC_E_UNSUPPORTED, "the folder of this program is not known (/proc/self/exe)");
 	*pool = rs_gpu_pool(o);
 	if (!pool->window_bytes)
-		return sc_fail(err, SC_E_UNSUPPORTED, "gpu_memory=%" PRIu64 "M or gpu_pinned=%" PRIu64 "M has no room "
-			       "for windows", o->device_bytes >> 20, o->pinned_bytes >> 20);
+		return sc_fail(err, SC_E_UNSUPPORTED, "gpu_memory=%" PRIu64 "M or gpu_pinned=%" PRIu64 "M is too "
+			       "small for the buffers through which tensors go; give more",
+			       o->device_bytes >> 20, o->pinned_bytes >> 20);
 	if (o->window_bytes)
 		pool->window_bytes = sc_min_u64(pool->window_bytes, o->window_bytes);
 	if (!j)

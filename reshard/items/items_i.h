@@ -83,8 +83,8 @@ struct commit {
 
 /** Sorts the items by rank and path. */
 void rs_commit_sort(struct commit *c);
-/** Finds the item of a rank and a path: what the rank wrote or removed there, or what stands for that; NULL: there is
- *  none.  The items are sorted. */
+/** Finds the item of a rank and a path: what the rank wrote or removed there, or the replica's or the head's file that
+ *  the commit takes instead.  NULL: there is none.  The items are sorted. */
 const struct item *rs_commit_item(const struct commit *c, uint32_t rank, const char *path);
 /** Finds the item of a rank and a path among the first `nr` items, which are sorted. */
 const struct item *rs_commit_find(const struct commit *c, size_t nr, uint32_t rank, const char *path);

@@ -323,7 +323,8 @@ static int is_proved(struct suspicion *s)
 	return rc < 0 ? rc : sc_map_get(&s->params, name, strlen(name)) != NULL;
 }
 
-/* Looks at the parts along an axis, at these indexes of the other ones. */
+/* Compares the parts of a tensor along one axis; `coords` are the coordinates on all other axes.  *ret: they differ
+ * (LOOK_CUT), are equal, which is suspicious (LOOK_EQUAL), or are equal and that proves little (LOOK_WEAK). */
 static int look(struct suspicion *s, uint32_t coords[SC_AXES_MAX], int axis, enum look *ret)
 {
 	unsigned most = 0;

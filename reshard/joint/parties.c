@@ -61,7 +61,7 @@ static int add(struct rs_parties *parties, char *line, struct sc_err *err)
 
 	if (offer == line || *offer != ' ' || !node || node >= META_NODES_MAX || !read_offer(offer + 1, &p) ||
 	    (before && before->node >= node))
-		return sc_fail(err, SC_E_FORMAT, "the plan of the leading node is none: '%.60s'", line);
+		return sc_fail(err, SC_E_FORMAT, "the leading node sent a plan that cannot be read: '%.60s'", line);
 	p.node = (uint32_t)node;
 	p.first = before ? before->first + before->peers : 0;
 	if (p.first + p.peers > RS_POOL_WORLD_MAX)

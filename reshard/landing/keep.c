@@ -126,7 +126,7 @@ static int differ(struct landing *l, struct sc_err *err)
 	forget(l, true);
 	p->differs(p->arg, &l->what);
 	return sc_fail_sys(err, EIO, "blob %" PRIu64 " of node %" PRIu32 " came with other bytes than it had when it "
-			   "was sealed", l->what.blob, l->what.node);
+			   "was stored", l->what.blob, l->what.node);
 }
 
 /* Brings all bytes of a landing, and compares them with their hash, if anybody knows it. */

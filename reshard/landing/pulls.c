@@ -136,8 +136,8 @@ static void unpin(struct landing *l, uint32_t first, uint32_t end, int64_t told_
 	}
 }
 
-/* Takes waiters for chunk `c`, or (UINT32_MAX) for any chunk, and adds them to *told: if the chunk `came`, those that
- * have all their chunks now; else all of them. */
+/* Moves waiters for chunk `c` (UINT32_MAX: for any chunk) to *told.  If the chunk `came`, only those for which it was
+ * the last missing chunk; else all of them. */
 static void take_waiters(struct landing *l, uint32_t c, bool came, struct waiter **told)
 {
 	for (struct waiter **at = &l->waiters; *at;) {

@@ -108,7 +108,7 @@ static int new_core(struct rs_member *m, struct joined *x, struct sc_err *err)
 	return rs_core_new(&c, rs_member_now(), &m->core, err);
 }
 
-/* The address where others reach this node, with the port that it was given. */
+/* Puts the port on which the net listens into the address that other nodes use. */
 static int note_port(struct rs_member *m, struct sc_err *err)
 {
 	char address[64];

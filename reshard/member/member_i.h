@@ -72,7 +72,8 @@ int rs_move_save(struct rs_member *m, struct rs_move *move, struct sc_err *err);
 /** Gets what all nodes have uncommitted, and joins it: move->parts, joined.  The command's thread.
  *  Errors: SC_E_BUSY (of join.h), those of pulls. */
 int rs_member_join(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err);
-/** Refuses a commit (SC_E_BUSY) if nodes have other parts now, as one has come or gone. */
+/** Refuses a commit (SC_E_BUSY) if other nodes have uncommitted files now, or other ones, than rs_member_join()
+ *  read. */
 int rs_member_join_check(struct rs_member *m, struct rs_shared *j, struct rs_move *move, struct sc_err *err);
 void rs_member_join_done(struct rs_member *m, struct rs_move *move);
 

@@ -122,7 +122,8 @@ bool rs_frame_is_known(uint8_t kind);
 
 /** Tells whether a pull lies inside of `bytes` bytes of its tensor, and inside of itself, without overflow. */
 bool rs_pull_fits(const struct rs_pull *p, uint64_t bytes);
-/** Packs the p->bytes bytes for which a pull asks; the pull fits, and `tensor` is the tensor's first byte. */
+/** Copies the p->bytes bytes that a pull asks for to `to`, without gaps.  `tensor` is the tensor's first byte;
+ *  rs_pull_fits() must be true. */
 void rs_pull_gather(const struct rs_pull *p, const uint8_t *tensor, uint8_t *to);
 /** Gives the place of the bytes of a pull in their tensor, if they are one run; false: they are several, or do not
  *  fit. */

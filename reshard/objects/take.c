@@ -219,7 +219,8 @@ static int check_set(struct rs_object_take *t, const struct rs_object_set *x, co
 		rc = rs_object_topology(t, row->given_layout, row->given_topology, &given, &ignored);
 	for (size_t i = 0; rc == 0 && i < x->given.nr; i++)
 		if (x->given.at[i].rank >= given.ranks)
-			rc = sc_fail(t->io.err, SC_E_FORMAT, "a file of a rank that there is not");
+			rc = sc_fail(t->io.err, SC_E_FORMAT, "an object names a file of rank %" PRIu32 ", but its "
+				     "topology has %" PRIu32 " ranks", x->given.at[i].rank, given.ranks);
 	if (rc == 0)
 		rc = rs_object_topology(t, row->layout, row->topology, &set->topo, &set->layout);
 	if (rc == 0) {
@@ -229,7 +230,8 @@ static int check_set(struct rs_object_take *t, const struct rs_object_set *x, co
 	}
 	for (size_t i = 0; rc == 0 && i < x->files.nr; i++)
 		if (x->files.at[i].rank >= set->topo.ranks)
-			rc = sc_fail(t->io.err, SC_E_FORMAT, "a file of a rank that there is not");
+			rc = sc_fail(t->io.err, SC_E_FORMAT, "an object names a file of rank %" PRIu32 ", but its "
+				     "topology has %" PRIu32 " ranks", x->files.at[i].rank, set->topo.ranks);
 	meta_topology_done(&given);
 	rs_set_unref(set);
 	return rc;

@@ -89,7 +89,8 @@ void rs_text_hex(struct rs_text *t, uint8_t *at, size_t bytes)
 	}
 }
 
-/* Tells whether a text is quoted in the one way that printing has. */
+/* Tells whether a text is escaped as sc_buf_quoted() does it: no 0 byte, and a backslash only before 'n' or another
+ * backslash. */
 static bool is_quoted(const char *at, size_t nr)
 {
 	for (size_t i = 0; i < nr; i++)

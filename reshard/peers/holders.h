@@ -25,8 +25,8 @@ void rs_holders_sort(struct rs_holder *nodes, size_t nr);
 
 /**
  * Tells whether `self` keeps a copy of blob `number` of node `origin`.  `nodes` are those that may keep copies, each
- * once.  `copies` is the number of nodes on which the bytes are to be, with the blob's own; if that one is not among
- * the nodes, as many others have them.
+ * once.  `copies` is the number of nodes that are to have the bytes, `origin` included.  If `origin` is not among
+ * `nodes`, that many of `nodes` have them.
  */
 bool rs_holder_is(uint32_t self, const struct rs_holder *nodes, size_t nr, uint32_t origin, uint64_t number,
 		  uint32_t copies);

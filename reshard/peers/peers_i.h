@@ -405,8 +405,8 @@ int64_t rs_member_now(void);
 /** The node's thread: takes a list of members, of drained nodes, or of domains; copies are looked at anew.  Of other
  *  keys: nothing. */
 void rs_near_take(struct rs_member *m, const struct meta_record *r);
-/** Reads a line "NUMBER NAME" of the list of domains, from *p to behind its end: *ret_name ends with that.  False:
- *  there is none any more. */
+/** Reads one line "NUMBER NAME" of the list of domains and moves *p to the next line.  *ret_name is the name, which
+ *  ends at the newline before *p.  False: no line is left, or the line is malformed. */
 bool rs_domain_line(const char **p, unsigned long *ret_node, const char **ret_name);
 /** Under m->lock.  Returns the number of a node's domain; 0: it is in none. */
 uint32_t rs_near_domain(const struct rs_member *m, uint32_t node);

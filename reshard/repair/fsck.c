@@ -131,7 +131,7 @@ static int check_blob(struct fsck *f, struct found *b)
 	if (rs_hash_blob(&f->s->store, b->id, NULL, NULL, hash, &bytes, &err) < 0)
 		return lost(f, b, &err, "cannot be read");
 	if (b->has_hash && memcmp(hash, b->hash, 16) != 0)
-		complain(f, b, "has other bytes than when it was sealed");
+		complain(f, b, "has other bytes than when it was stored");
 	return 0;
 }
 

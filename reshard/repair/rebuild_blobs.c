@@ -26,7 +26,7 @@ static int leave_out(struct rs_rebuild *r, uint64_t blob, const struct rs_record
 		sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', is left out: %s", blob, rec->job, rec->path,
 			    why->msg);
 	else if (rec)
-		sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was sealed, and "
+		sc_buf_line(r->report, "blob %" PRIu64 ", job '%s' '%s', has other bytes than when it was stored, and "
 			    "is left out", blob, rec->job, rec->path);
 	else
 		sc_buf_line(r->report, "blob %" PRIu64 " is left out: %s", blob, why->msg);

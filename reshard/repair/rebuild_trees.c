@@ -154,7 +154,7 @@ static int read_file(struct rs_rebuild *r, struct rs_rebuild_file *f, struct sc_
 		return rc;
 	rc = rs_hash_blob(&r->s->store, f->blob, NULL, NULL, f->hash, &f->bytes, why);
 	if (rc == 0 && f->has_hash && memcmp(was, f->hash, sizeof(was)) != 0)
-		rc = sc_fail(why, SC_E_DAMAGED, "it has other bytes than when it was sealed");
+		rc = sc_fail(why, SC_E_DAMAGED, "it has other bytes than when it was stored");
 	return rc;
 }
 
@@ -175,7 +175,7 @@ static int is_intact(struct rs_rebuild *r, const struct meta_inode_row *row, str
 	if (rc == 0 && f->state == RS_DAMAGED)
 		rc = sc_fail(why, SC_E_DAMAGED, "it is damaged");
 	if (rc == 0 && f->bytes != row->rdev)
-		rc = sc_fail(why, SC_E_DAMAGED, "it has another size than when it was sealed");
+		rc = sc_fail(why, SC_E_DAMAGED, "it has another size than when it was stored");
 	return rc == 0;
 }
 

@@ -65,8 +65,8 @@ struct rs_below {
 /* below.c: numbers */
 /** Tells at which rank and path a number is: 1, 0 (the view shows nothing under it), or an error. */
 int rs_below_where(struct rs_below *b, uint64_t ino, struct rs_where *ret, struct sc_err *err);
-/** Gives the number of the object at a path; `ino` is what the rank's own rows have there (0: nothing).  0: nothing is
- *  there. */
+/** Gives the inode number that the view shows at a path of a rank; *ret 0: nothing is there.  `ino` is the number in
+ *  the rank's own rows (0: it has no row there).  `remembers`: keeps the place for later look-ups by number. */
 int rs_below_number_at(struct rs_below *b, const struct rs_rank_files *t, const char *path, uint64_t ino,
 		       bool remembers, uint64_t *ret, struct sc_err *err);
 /** Finds the number of a name in a folder; 0: there is none.  `below` is a struct rs_below. */

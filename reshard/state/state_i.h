@@ -454,7 +454,7 @@ int rs_view_note_stored(struct rs_view *view, struct sc_err *err);
 bool rs_view_is_materialized(const struct rs_view *view);
 /** Completes a version that has all its sets. */
 void rs_version_note_owner(struct rs_version *v);
-/** Tells whether a place is one of a view that has so many ranks, and whose last place is `id`. */
+/** Tells whether a place belongs to a view.  A view of N ranks has the N places that end at its id. */
 static inline bool rs_has_place(uint64_t id, uint32_t ranks, uint64_t place)
 {
 	return place <= id && id - place < ranks;

@@ -255,7 +255,8 @@ static int try_sets(struct placing *x)
 	return rc;
 }
 
-/* Hands the sets to the core; the event has what it points to, until rs_storage_placed(). */
+/* Posts the event that tells the core where the sets are kept.  The event owns its arrays until rs_storage_placed()
+ * frees them. */
 static int post(struct placing *x, const struct rs_shared *j, const struct rs_keep *keep, uint32_t nr_keep)
 {
 	struct rs_event e = {.kind = RS_EV_PLACED, .job = j->id, .nr = x->p.head->version->nr, .nr_nodes = nr_keep,

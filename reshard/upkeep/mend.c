@@ -198,7 +198,7 @@ static int found_damage(struct rs_service *s, const struct rs_sealed *x, const c
 int rs_blob_judge(struct rs_service *s, const struct rs_sealed *x, const uint8_t hash[16], uint64_t bytes,
 		  const struct sc_err *why, struct sc_err *err)
 {
-	char what[SC_ERR_BYTES_MAX + 32] = "has other bytes than when it was sealed";
+	char what[SC_ERR_BYTES_MAX + 32] = "has other bytes than when it was stored";
 	/* what cannot be read, or is marked, is given to nobody: what others have of it is right, or of another node */
 	const bool given = !why->code && !meta_store_is_damaged(&s->store, x->id);
 	int rc;
@@ -211,7 +211,7 @@ int rs_blob_judge(struct rs_service *s, const struct rs_sealed *x, const uint8_t
 	if (why->code)
 		(void)snprintf(what, sizeof(what), "cannot be read (%s)", why->msg);
 	else if (bytes != x->bytes)
-		(void)snprintf(what, sizeof(what), "has another size than when it was sealed");
+		(void)snprintf(what, sizeof(what), "has another size than when it was stored");
 	rc = found_damage(s, x, what, err);
 	if (given)
 		rs_damage_tell(s, x->id);

@@ -183,7 +183,7 @@ static bool is_put_off(struct rs_service *s, struct rs_job *job, uint64_t head, 
 	return sc_now_ns() < job->full.until_ns && (lasts || (job->full.head == head && space <= job->full.space));
 }
 
-/* Tells those who wait for a head that is put off why it is. */
+/* Notes that work on a head is put off.  The first time, wakes those who wait for that head, so that they read why. */
 static void set_put_off(struct rs_job *job, uint64_t head)
 {
 	bool asked;

@@ -318,7 +318,8 @@ static void programs_that_are_none_are_named(void **unused)
 	o.pinned_bytes = 4 << 20;
 	begin(&o, "");
 	assert_int_equal(0, call(&err));
-	assert_string_equal("gpu_memory=512M or gpu_pinned=4M has no room for windows", state().why);
+	assert_string_equal("gpu_memory=512M or gpu_pinned=4M is too small for the buffers through which "
+			    "tensors go; give more", state().why);
 	expect_no_children();
 }
 
