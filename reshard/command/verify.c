@@ -9,14 +9,93 @@
 
 #include "reshard/shown/shown_i.h"
 
+SC_METRIC(bytes_left, SC_GAUGE, "scalai_verify_left_bytes", "Bytes that commands `verify` have still to read.");
+
+#define TELL_NS 100000000	/* who polls status is told ten times a second */
+
 struct verify {
 	struct rs_service *s;
+	struct rs_job *job;
 	struct sc_buf *report;
 	struct sc_err first;	/* what the command answers: the first difference; all are in the report */
-	struct sc_map seen;	/* plain files: ranks share some */
+	struct sc_map seen;	/* plain files: ranks share some; a value is a struct plain */
 	struct sc_arena arena;
+	uint64_t done, until, total;	/* bytes; until: done at the end of the part that is read */
+	int64_t told_ns;
+	bool shows;		/* `status` has how far it is; of several commands it has the first one */
 	struct sc_err *err;
 };
+
+struct plain {
+	uint64_t blob;		/* its key */
+	uint64_t bytes;
+	bool is_compared;
+};
+
+/* --- how far it is --- */
+
+static void show(struct verify *v, const struct rs_progress *p)
+{
+	if (!v->shows)
+		return;
+	(void)pthread_mutex_lock(&v->job->state);
+	v->job->verify = *p;
+	(void)pthread_mutex_unlock(&v->job->state);
+	rs_job_tell(v->job);
+}
+
+static void set_done(struct verify *v, uint64_t done)
+{
+	const int64_t now = sc_now_ns();
+
+	sc_metric_add(&bytes_left, v->done - done); /* modulo 2^64: less */
+	v->done = done;
+	if (v->shows) {
+		(void)pthread_mutex_lock(&v->job->state);
+		v->job->verify.done = done;
+		(void)pthread_mutex_unlock(&v->job->state);
+	}
+	if (now - v->told_ns < TELL_NS)
+		return;
+	v->told_ns = now;
+	if (v->shows)
+		rs_job_tell(v->job);
+}
+
+/* Begins a part of so many bytes.  How many are read of it is not known: bytes of replicas that are one file are read
+ * once, others twice.  It is done when the next one begins. */
+static void next_part(struct verify *v, uint64_t bytes)
+{
+	set_done(v, v->until);
+	v->until = sc_min_u64(v->until + bytes, v->total);
+}
+
+static int on_bytes(void *arg, uint64_t bytes)
+{
+	struct verify *v = arg;
+
+	set_done(v, sc_min_u64(v->done + bytes, v->until));
+	return 0;
+}
+
+static void begin(struct verify *v, uint64_t version)
+{
+	const struct rs_progress p = {version, "verifying", 0, v->total, sc_now_ns()};
+
+	(void)pthread_mutex_lock(&v->job->state);
+	v->shows = !v->job->verify.version;
+	(void)pthread_mutex_unlock(&v->job->state);
+	sc_metric_add(&bytes_left, v->total);
+	show(v, &p);
+}
+
+static void end(struct verify *v)
+{
+	sc_metric_add(&bytes_left, v->done - v->total);
+	show(v, &(struct rs_progress){0});
+}
+
+/* --- files and sets --- */
 
 static void note_first(struct verify *v, const struct sc_err *why)
 {
@@ -29,7 +108,7 @@ static int compare_file(struct verify *v, uint64_t blob, uint32_t rank, const ch
 {
 	struct sc_buf of = {0};
 	char file[SC_ERR_BYTES_MAX];
-	int rc = rs_blob_here(v->s, blob) ? rs_verify_suspect(v->s, blob, NULL, NULL, v->err) : 0;
+	int rc = rs_blob_here(v->s, blob) ? rs_verify_suspect(v->s, blob, on_bytes, v, v->err) : 0;
 
 	if (rc <= 0)
 		return rc;
@@ -56,6 +135,7 @@ static int compare_files(struct verify *v, const struct rs_set *set)
 	bool any = false;
 	int rc = 0;
 
+	next_part(v, rs_set_bytes(set));
 	for (size_t i = 0; rc >= 0 && i < set->nr_blobs; i++) {
 		rc = compare_file(v, set->blobs[i].blob, set->blobs[i].rank, set->blobs[i].path);
 		any |= rc > 0;
@@ -63,29 +143,50 @@ static int compare_files(struct verify *v, const struct rs_set *set)
 	return rc < 0 ? rc : any;
 }
 
-static int on_plain(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row)
+/* Counts the bytes of a file without tensors; one that several ranks have is read once. */
+static int count_plain(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row)
 {
 	struct verify *v = arg;
-	char *key;
-	int rc;
+	struct plain *plain;
+	struct sc_err ignored;
 
+	(void)rank, (void)path;
 	if (!S_ISREG(row->mode) || !row->blob || sc_map_get(&v->seen, (const char *)&row->blob, sizeof(row->blob)))
 		return 0;
-	key = sc_arena_copy(&v->arena, (const char *)&row->blob, sizeof(row->blob));
-	if (!key || sc_map_put(&v->seen, key, sizeof(row->blob), key) < 0)
+	plain = sc_arena_alloc(&v->arena, sizeof(*plain));
+	if (!plain)
 		return sc_nomem(v->err);
+	plain->blob = row->blob;
+	if (sc_map_put(&v->seen, (const char *)&plain->blob, sizeof(plain->blob), plain) < 0)
+		return sc_nomem(v->err);
+	if (rs_blob_here(v->s, row->blob) &&
+	    meta_blob_bytes(v->s->catalog, row->blob, &plain->bytes, &ignored) == 0)
+		v->total += plain->bytes;
+	return 0;
+}
+
+static int compare_plain(void *arg, uint32_t rank, const char *path, const struct meta_inode_row *row)
+{
+	struct verify *v = arg;
+	struct plain *plain = sc_map_get(&v->seen, (const char *)&row->blob, sizeof(row->blob));
+	int rc;
+
+	if (!plain || plain->is_compared)
+		return 0;
+	plain->is_compared = true;
+	next_part(v, plain->bytes);
 	rc = compare_file(v, row->blob, rank, path);
 	return rc < 0 ? rc : 0; /* 1 would end the walk */
 }
 
-/* Compares the files without tensors, which have no digests, with their hashes. */
-static int compare_plain(struct verify *v, struct rs_view *view)
+/* Walks over the files without tensors, which have no digests, but hashes. */
+static int each_plain(struct verify *v, struct rs_view *view, rs_shown_fn *each)
 {
-	int rc = rs_view_each(view, RS_SHARED, on_plain, v, v->err);
+	int rc = rs_view_each(view, RS_SHARED, each, v, v->err);
 
 	for (uint32_t rank = 0; rc == 0 && rank < view->topo.ranks; rank++)
-		rc = rs_view_each(view, rank, on_plain, v, v->err);
-	return rc ? rc : rs_view_each_unplaced(view, on_plain, v, v->err);
+		rc = rs_view_each(view, rank, each, v, v->err);
+	return rc ? rc : rs_view_each_unplaced(view, each, v, v->err);
 }
 
 static void report_tensors(struct verify *v, const struct rs_set *set, const uint8_t (*kept)[16],
@@ -112,10 +213,11 @@ static int compare_set(struct verify *v, struct rs_set *set)
 	char *text = NULL;
 	int rc = kept ? 0 : compare_files(v, set);
 
+	next_part(v, rs_set_bytes(set));
 	if (rc > 0)
 		return 0;
 	if (rc == 0)
-		rc = rs_verify_set(v->s, set, NULL, NULL, &digests, &text, v->err);
+		rc = rs_verify_set(v->s, set, on_bytes, v, &digests, &text, v->err);
 	if (rc == 0)
 		report_tensors(v, set, kept, (const uint8_t (*)[16])digests, &other);
 	if (rc == SC_E_COPIES && kept)
@@ -141,13 +243,18 @@ static int compare_set(struct verify *v, struct rs_set *set)
  * of a tensor differ), SC_E_DAMAGED (a tensor or file has other bytes). */
 static int compare_digests(struct rs_service *s, struct rs_view *view, struct sc_buf *report, struct sc_err *err)
 {
-	struct verify v = {.s = s, .report = report, .err = err};
-	int rc = 0;
+	struct verify v = {.s = s, .job = view->job, .report = report, .err = err};
+	const struct rs_version *of = view->version;
+	int rc = each_plain(&v, view, count_plain);
 
-	for (size_t i = 0; rc == 0 && i < view->version->nr_sets; i++)
-		rc = compare_set(&v, view->version->sets[i]);
+	for (size_t i = 0; i < of->nr_sets; i++)
+		v.total += (rs_set_digests(of->sets[i]) ? 1 : 2) * rs_set_bytes(of->sets[i]);
+	begin(&v, of->nr);
+	for (size_t i = 0; rc == 0 && i < of->nr_sets; i++)
+		rc = compare_set(&v, of->sets[i]);
 	if (rc == 0)
-		rc = compare_plain(&v, view);
+		rc = each_plain(&v, view, compare_plain);
+	end(&v);
 	sc_map_done(&v.seen);
 	sc_arena_done(&v.arena);
 	if (rc == 0 && v.first.code)

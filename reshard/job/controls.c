@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "reshard/command/command_i.h"
+#include "reshard/upkeep/upkeep_i.h"
 
 /* --- rows of a job --- */
 
@@ -173,9 +174,16 @@ static const struct rs_control metrics = {
 
 static int read_health(const struct rs_caller *who, struct rs_job *job, struct sc_buf *buf, struct sc_err *err)
 {
+	struct rs_progress scrub;
+
 	(void)job, (void)err;
 	sc_buf_printf(buf, "%s\n", rs_service_is_damaged(who->service) ? "damaged" : "ok");
 	describe(who, "health", buf);
+	rs_scrub_progress(who->service, &scrub);
+	if (scrub.what) {
+		sc_buf_printf(buf, "scrub: %s\n", scrub.what);
+		rs_render_progress(&scrub, "scrub_", buf);
+	}
 	return 0;
 }
 

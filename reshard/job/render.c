@@ -259,14 +259,26 @@ static bool is_done(const struct rs_job *job, const struct rs_view *head)
 	return head && (job->service->shared ? rs_homes_are_here(head) : rs_view_is_materialized(head));
 }
 
+void rs_render_progress(const struct rs_progress *p, const char *prefix, struct sc_buf *buf)
+{
+	const uint64_t done = sc_min_u64(p->done, p->total);
+	const double seconds = (double)(sc_now_ns() - p->began_ns) / 1e9;
+	const double rate = seconds > 0 ? (double)p->done / seconds : 0;
+
+	sc_buf_printf(buf, "%sbytes_done: %" PRIu64 "\n%sbytes_total: %" PRIu64 "\n%sbytes_per_second: %.0f\n", prefix,
+		      done, prefix, p->total, prefix, rate);
+	if (rate > 0)
+		sc_buf_printf(buf, "%seta_seconds: %.1f\n", prefix, (double)(p->total - done) / rate);
+}
+
 static void status_progress(struct rs_job *job, const struct rs_view *head, struct sc_buf *buf)
 {
-	struct rs_progress p;
-	double seconds, rate;
+	struct rs_progress p, verify;
 	uint64_t bytes, ranks;
 
 	(void)pthread_mutex_lock(&job->state);
 	p = job->progress;
+	verify = job->verify;
 	ranks = job->homes.ranks;
 	bytes = job->homes.bytes;
 	if (job->stopped)
@@ -276,19 +288,16 @@ static void status_progress(struct rs_job *job, const struct rs_view *head, stru
 		sc_buf_printf(buf, "home: %" PRIu64 " ranks, %" PRIu64 " bytes are here\n", ranks, bytes);
 	if (head && job->service->copies)
 		job->service->copies->describe(job->service->member, job, buf);
+	if (verify.version) {
+		sc_buf_printf(buf, "verify: version %" PRIu64 "\n", verify.version);
+		rs_render_progress(&verify, "verify_", buf);
+	}
 	if (!p.version) {
 		sc_buf_printf(buf, "progress: %s\n", is_done(job, head) ? "done" : "idle");
 		return;
 	}
-	seconds = (double)(sc_now_ns() - p.began_ns) / 1e9;
-	rate = seconds > 0 ? (double)p.done / seconds : 0;
-	if (p.done > p.total)
-		p.done = p.total;
 	sc_buf_printf(buf, "progress: %s version %" PRIu64 "\n", p.what, p.version);
-	sc_buf_printf(buf, "bytes_done: %" PRIu64 "\nbytes_total: %" PRIu64 "\nbytes_per_second: %.0f\n", p.done,
-		      p.total, rate);
-	if (rate > 0)
-		sc_buf_printf(buf, "eta_seconds: %.1f\n", (double)(p.total - p.done) / rate);
+	rs_render_progress(&p, "", buf);
 }
 
 /* Prints which engine writes the files of topologies, and why it is not the one that was asked for. */

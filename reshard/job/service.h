@@ -109,6 +109,9 @@ int rs_render_gauges(struct rs_service *s, struct sc_buf *buf, struct sc_err *er
 struct rs_version;
 /** Return what `status` and metrics say of a version: the bytes of its files; its state, by its own view. */
 uint64_t rs_version_bytes(const struct rs_version *v);
+struct rs_progress;
+/** Adds lines bytes_done, bytes_total, bytes_per_second and eta_seconds, each with `prefix` before it. */
+void rs_render_progress(const struct rs_progress *p, const char *prefix, struct sc_buf *buf);
 const char *rs_state_text(const struct rs_view *own);
 
 #endif

@@ -134,7 +134,7 @@ struct rs_view {
 };
 
 struct rs_progress {
-	uint64_t version;		/* nr, 0: idle */
+	uint64_t version;		/* nr, 0: idle, or of no version */
 	const char *what;		/* "verifying", "materializing" */
 	uint64_t done, total;		/* bytes */
 	int64_t began_ns;
@@ -173,6 +173,7 @@ struct rs_job {
 	char *error;
 	uint64_t news;
 	struct rs_progress progress;
+	struct rs_progress verify;	/* of the command; of several that run, the first one's */
 	char *stopped;			/* why the worker stopped, NULL: it did not */
 	uint64_t stopped_head;		/* the view whose last pass failed; 0: none */
 	int stopped_code, stopped_errnum;
@@ -353,6 +354,7 @@ struct rs_service {
 	pthread_cond_t scrub_wake;
 	int64_t scrub_every_s;		/* 0: never */
 	uint64_t scrub_rate;		/* bytes a second, 0: no limit */
+	struct rs_progress scrub;	/* what: NULL: nothing is due */
 	pthread_mutex_t gauges_lock;	/* of what metrics remember of jobs; the catalog is called under it */
 };
 

@@ -9,15 +9,46 @@
 #include "reshard/records/record.h"
 
 SC_METRIC(bytes_scrubbed, SC_COUNTER, "scalai_scrubbed_bytes_total", "Bytes read again by scrubbing.");
+SC_METRIC(bytes_left, SC_GAUGE, "scalai_scrub_left_bytes", "Bytes that are due and that scrubbing has still to read.");
 
 #define DAMAGED_AGAIN_S 3600	/* a disk may have recovered, a file may have been restored */
 
 struct scrub {
 	struct rs_service *s;
 	uint64_t bytes;		/* read since */
+	uint64_t until;		/* what is due up to the end of this blob */
 	int64_t began_ns;
 	struct rs_left left;
 };
+
+/* --- how far it is --- */
+
+void rs_scrub_progress(struct rs_service *s, struct rs_progress *ret)
+{
+	(void)pthread_mutex_lock(&s->worker_lock);
+	*ret = s->scrub;
+	(void)pthread_mutex_unlock(&s->worker_lock);
+}
+
+static void set_progress(struct rs_service *s, const struct rs_progress *p)
+{
+	(void)pthread_mutex_lock(&s->worker_lock);
+	s->scrub = *p;
+	(void)pthread_mutex_unlock(&s->worker_lock);
+	sc_metric_set(&bytes_left, p->total - p->done);
+}
+
+/* Counts bytes of a blob, but no more than it has had; `all`: all of it, however many were read. */
+static void count(struct scrub *p, uint64_t bytes, bool all)
+{
+	struct rs_progress now;
+
+	rs_scrub_progress(p->s, &now);
+	now.done = all ? p->until : sc_min_u64(now.done + bytes, p->until);
+	set_progress(p->s, &now);
+}
+
+/* --- blobs --- */
 
 /* Waits until `ns` (monotonic) or the end of the service; returns true at the end. */
 static bool pause_until(struct rs_service *s, int64_t ns)
@@ -39,6 +70,7 @@ static int on_read(void *arg, uint64_t bytes)
 
 	p->bytes += bytes;
 	sc_metric_add(&bytes_scrubbed, bytes);
+	count(p, bytes, false);
 	return p->s->scrub_rate &&
 	       pause_until(p->s, p->began_ns + (int64_t)((double)p->bytes * 1e9 / (double)p->s->scrub_rate));
 }
@@ -80,6 +112,15 @@ static int scrub_blob(struct scrub *p, const struct rs_sealed *x, struct sc_err 
 	return rc < 0 ? rc : meta_blob_checked(s->catalog, x->id, hash, rs_now_s(), false, err);
 }
 
+static void begin(struct scrub *p, const struct rs_sealed_list *due)
+{
+	struct rs_progress now = {.what = "reading", .began_ns = p->began_ns};
+
+	for (size_t i = 0; i < due->nr; i++)
+		now.total += due->at[i].bytes;
+	set_progress(p->s, &now);
+}
+
 int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
 {
 	struct scrub p = {.s = s, .began_ns = sc_now_ns()};
@@ -88,8 +129,14 @@ int rs_service_scrub(struct rs_service *s, int64_t before_s, struct sc_err *err)
 	int rc =
 	    meta_blob_due(s->catalog, before_s, hour_ago > before_s ? hour_ago : before_s, rs_sealed_add, &due, err);
 
-	for (size_t i = 0; rc == 0 && i < due.nr; i++)
+	if (due.nr)
+		begin(&p, &due);
+	for (size_t i = 0; rc == 0 && i < due.nr; i++) {
+		p.until += due.at[i].bytes;
 		rc = scrub_blob(&p, &due.at[i], err);
+		count(&p, 0, true);
+	}
+	set_progress(s, &(struct rs_progress){0});
 	sc_vec_done(&due);
 	return rc < 0 ? rc : rs_left_say(&p.left, err);
 }

@@ -83,6 +83,8 @@ void rs_met_check(struct rs_service *s);
 int64_t rs_met_due(struct rs_service *s);
 
 /* scrub.c */
+/** Tells how far scrubbing is with what is due; ret->what is NULL if nothing is. */
+void rs_scrub_progress(struct rs_service *s, struct rs_progress *ret);
 int rs_scrub_start(struct rs_service *s, struct sc_err *err);	/* rs_worker_stop() ends it */
 
 /* garbage.c */
