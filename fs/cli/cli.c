@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/cli/cli.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +11,11 @@
 #include <unistd.h>
 
 #include "fs/cli/json.h"
+#include "fs/cli/progress.h"
 #include "fs/daemon/mounts.h"
 #include "meta/base/log.h"
 #include "meta/base/text.h"
+#include "meta/base/thread.h"
 #include "reshard/job/service.h"
 
 #define PATH_BYTES 4096
@@ -61,7 +61,19 @@ int cli_end(int rc, const struct sc_err *err)
 
 int cli_fail(const char *verb, const char *path)
 {
-	(void)fprintf(stderr, "scalai: cannot %s '%s': %s\n", verb, path, strerror(errno));
+	return cli_say("cannot %s '%s': %s", verb, path, strerror(errno));
+}
+
+int cli_say(const char *fmt, ...)
+{
+	va_list ap;
+
+	cli_progress_hide();
+	(void)fputs("scalai: ", stderr);
+	va_start(ap, fmt);
+	(void)vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	(void)fputs("\n", stderr);
 	return 1;
 }
 
@@ -103,17 +115,13 @@ int cli_no_file(const char *mount, const char *job, const char *file)
 		return 1;
 	(void)snprintf(path, sizeof(path), "%s/%s", mount, job);
 	if (errnum == ENOENT && stat(path, &st) == 0)
-		(void)fprintf(stderr, "scalai: job '%s' has no '%s'; a job that nobody has committed has no version\n",
-			      job, file);
-	else if (errnum == ENOENT)
-		(void)fprintf(stderr, "scalai: there is no job '%s' in '%s'; 'scalai status' lists the jobs\n", job,
-			      mount);
-	else if (errnum == EACCES || errnum == EPERM)
-		(void)fprintf(stderr, "scalai: job '%s': you may not use '%s'; its owner and root may, and its group "
-				      "if the job's folder is writable for the group\n", job, file);
-	else
-		(void)fprintf(stderr, "scalai: job '%s': cannot open '%s': %s\n", job, file, strerror(errnum));
-	return 1;
+		return cli_say("job '%s' has no '%s'; a job that nobody has committed has no version", job, file);
+	if (errnum == ENOENT)
+		return cli_say("there is no job '%s' in '%s'; 'scalai status' lists the jobs", job, mount);
+	if (errnum == EACCES || errnum == EPERM)
+		return cli_say("job '%s': you may not use '%s'; its owner and root may, and its group if the job's "
+			       "folder is writable for the group", job, file);
+	return cli_say("job '%s': cannot open '%s': %s", job, file, strerror(errnum));
 }
 
 int cli_read_control(const char *mount, const char *job, const char *file, struct sc_buf *ret)
@@ -160,150 +168,96 @@ int cli_refused(const char *mount, const char *job)
 		text[strcspn(text, "\n")] = 0;
 	if (fd >= 0)
 		(void)close(fd);
-	(void)fprintf(stderr, "scalai: job '%s': %s%s%s%s\n", job, text, *text ? " (" : "", why, *text ? ")" : "");
-	return 1;
+	return cli_say("job '%s': %s%s%s%s", job, text, *text ? " (" : "", why, *text ? ")" : "");
+}
+
+/* Writes to a control file; returns an errno. */
+static int write_control(const char *path, const char *text, bool *ret_opened)
+{
+	const int fd = open(path, O_WRONLY | O_CLOEXEC);
+	int errnum = 0;
+
+	*ret_opened = fd >= 0;
+	if (fd < 0)
+		return errno;
+	if (write(fd, text, strlen(text)) < 0)
+		errnum = errno;
+	if (close(fd) < 0 && !errnum)
+		errnum = errno;
+	return errnum;
+}
+
+static int say_written(const char *mount, const char *job, const char *file, bool opened, int errnum)
+{
+	errno = errnum;
+	return !errnum ? 0 : opened ? cli_refused(mount, job) : cli_no_file(mount, job, file);
 }
 
 int cli_command(const char *mount, const char *job, const char *file, const char *text)
 {
 	char path[PATH_BYTES];
-	int fd, bad;
+	bool opened;
+	int errnum;
 
 	ctl_path(path, mount, job, file);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return cli_no_file(mount, job, file);
-	bad = write(fd, text, strlen(text)) < 0 ? cli_refused(mount, job) : 0;
-	if (close(fd) < 0 && !bad)
-		bad = cli_refused(mount, job);
-	return bad;
+	errnum = write_control(path, text, &opened);
+	return say_written(mount, job, file, opened, errnum);
 }
 
-/* --- status --- */
+/* --- a command that takes long --- */
 
-static uint64_t number_of(const char *text, const char *key)
+#define LOOK_NS 500000000
+
+struct writing {
+	const char *path, *text;
+	bool opened, is_done;
+	int errnum;
+	pthread_mutex_t lock;
+	pthread_cond_t done;
+};
+
+static void *write_thread(void *arg)
 {
-	const char *at = strstr(text, key);
+	struct writing *w = arg;
+	bool opened;
+	const int errnum = write_control(w->path, w->text, &opened);
 
-	return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+	(void)pthread_mutex_lock(&w->lock);
+	w->opened = opened;
+	w->errnum = errnum;
+	w->is_done = true;
+	(void)pthread_cond_signal(&w->done);
+	(void)pthread_mutex_unlock(&w->lock);
+	return NULL;
 }
 
-/* Draws a bar on a terminal; elsewhere, as in a log, a line for each change. */
-static void draw_bar(const char *job, const char *text, char said[256])
+int cli_command_watched(const char *mount, const char *job, const char *file, const char *text,
+			void (*look)(const char *mount, const char *job))
 {
-	const uint64_t done = number_of(text, "\nbytes_done: "), total = number_of(text, "\nbytes_total: ");
-	const uint64_t rate = number_of(text, "\nbytes_per_second: ");
-	const char *progress = strstr(text, "\nprogress: ");
-	const double part = total ? (double)done / (double)total : 1;
-	const int full = (int)(part * 40);
-	char line[256], left[48] = "";
+	struct writing w = {.text = text, .lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+	struct sc_thread thread = {0};
+	char path[PATH_BYTES];
+	struct sc_err err;
+	int64_t next = sc_now_ns();
 
-	progress = progress ? progress + 11 : "";
-	if (rate && done < total)
-		(void)snprintf(left, sizeof(left), ", %llu s left", (unsigned long long)((total - done) / rate + 1));
-	(void)snprintf(line, sizeof(line), "%.60s: %3.0f %%  %.*s  %.1f MB/s%s", job, part * 100,
-		       (int)sc_min_u64(strcspn(progress, "\n"), 100), progress, (double)rate / 1e6, left);
-	if (isatty(STDOUT_FILENO))
-		(void)printf("\r\033[K[%.*s%*s] %s", full, "########################################", 40 - full, "",
-			     line);
-	else if (strcmp(line, said) != 0)
-		(void)printf("%s\n", line);
-	(void)snprintf(said, 256, "%s", line);
-	(void)fflush(stdout);
-}
-
-/* Follows `status` by poll(2) until the head is materialized or stopped. */
-static int watch_status(const char *mount, const char *job)
-{
-	static char text[1 << 20];
-	char path[PATH_BYTES], said[256] = "";
-	bool going = true;
-	int fd;
-
-	ctl_path(path, mount, job, "status");
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return cli_no_file(mount, job, "status");
-	while (going) {
-		struct pollfd p = {.fd = fd, .events = POLLIN};
-		ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
-
-		if (n < 0) {
-			(void)cli_fail("read", path);
-			(void)close(fd);
-			return 1;
-		}
-		text[n] = 0;
-		draw_bar(job, text, said);
-		going = !strstr(text, "\nprogress: done") && !strstr(text, "\nstopped: ") &&
-			!strstr(text, "\nversion: none") && !strstr(text, "\ncopies: DIFFER");
-		if (going)
-			(void)poll(&p, 1, 1000);
-	}
-	if (isatty(STDOUT_FILENO))
-		(void)printf("\n");
-	(void)close(fd);
-	return strstr(text, "\nstopped: ") || strstr(text, "\ncopies: DIFFER") ? 1 : 0;
-}
-
-/* Makes an object of the status of a job; NULL: there was a message. */
-static json_t *status_of(const char *mount, const char *job)
-{
-	struct sc_buf text = {0};
-	json_t *object = NULL;
-
-	if (cli_read_control(mount, job, "status", &text) == 0 && !(object = cli_json_lines(text.text)))
-		(void)cli_json_print(NULL);
-	sc_buf_done(&text);
-	return object;
-}
-
-/* Prints the status of a job, or (NULL) a list of those of all. */
-static int json_status(const char *mount, const char *job)
-{
-	json_t *all = job ? status_of(mount, job) : json_array();
-	DIR *d = job ? NULL : opendir(mount);
-	struct dirent *e;
-	bool bad = !all || (!job && !d && cli_fail("list", mount));
-
-	while (!bad && d && (e = readdir(d)))
-		if (*e->d_name != '.')
-			bad = json_array_append_new(all, status_of(mount, e->d_name)) < 0;
-	if (d)
-		(void)closedir(d);
-	if (!bad)
-		return cli_json_print(all);
-	json_decref(all);
-	return 1;
-}
-
-int cli_status(const struct cli_args *args)
-{
-	const char *mount = cli_mount(args);
-	bool watch = cli_value(args, "watch"), json = cli_value(args, "json");
-	struct dirent *e;
-	DIR *d;
-	int rc = 0;
-
-	if (watch && json)
-		return cli_complain(args, "--watch and --json do not go together");
-	if (!mount)
-		return 1;
-	if (json)
-		return json_status(mount, args->nr_operands ? args->operands[0] : NULL);
-	if (args->nr_operands)
-		return watch ? watch_status(mount, args->operands[0]) : cli_show(mount, args->operands[0], "status");
-	d = opendir(mount);
-	if (!d)
-		return cli_fail("list", mount);
-	while ((e = readdir(d)) && rc == 0) {
-		if (*e->d_name == '.')
+	ctl_path(path, mount, job, file);
+	w.path = path;
+	if (!cli_progress_is_on())
+		return cli_command(mount, job, file, text);
+	if (sc_thread_start(&thread, "scalai-command", write_thread, &w, &err) < 0)
+		return cli_say("%s", err.msg);
+	(void)pthread_mutex_lock(&w.lock);
+	while (!w.is_done) {
+		next += LOOK_NS;
+		if (sc_sys.wait_until(&w.done, &w.lock, next) != ETIMEDOUT || w.is_done)
 			continue;
-		rc = watch ? watch_status(mount, e->d_name) : cli_show(mount, e->d_name, "status");
-		(void)printf("\n");
+		(void)pthread_mutex_unlock(&w.lock);
+		look(mount, job);
+		(void)pthread_mutex_lock(&w.lock);
 	}
-	(void)closedir(d);
-	return rc;
+	(void)pthread_mutex_unlock(&w.lock);
+	sc_thread_join(&thread);
+	return say_written(mount, job, file, w.opened, w.errnum);
 }
 
 /* --- data --- */

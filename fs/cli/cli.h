@@ -37,8 +37,15 @@ int cli_read_control(const char *mount, const char *job, const char *file, struc
 int cli_show(const char *mount, const char *job, const char *file);
 /** Write a command to a control file of a job; a refusal is explained by the job's `error`. */
 int cli_command(const char *mount, const char *job, const char *file, const char *text);
+/** Does so, and calls `look` twice a second meanwhile if somebody is told how far it is (fs/cli/progress.h). */
+int cli_command_watched(const char *mount, const char *job, const char *file, const char *text,
+			void (*look)(const char *mount, const char *job));
+/** Tells how far the command `verify` of a job is, as its `status` says; `look` of cli_command_watched(). */
+void cli_watch_verify(const char *mount, const char *job);
 /** Say what could not be done ("read", "make"...) with a path, and why by errno; returns 1. */
 int cli_fail(const char *verb, const char *path);
+/** Says "scalai: " and a sentence on stderr, in a line of its own; returns 1. */
+int cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /** Tell whether a file says, by its name, in which files the tensors of a model are. */
 bool cli_is_index(const char *path);
 /** Check that the files that an index names are beside it, with the tensors that it says; returns 1 after a message. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,22 @@ int cli_no_tensors(const char *path)
 	return 1;
 }
 
+static uint64_t counted;	/* nftw() gives no argument */
+
+static int count(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)path, (void)ftw;
+	counted += type == FTW_F && S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0;
+	return 0;
+}
+
+uint64_t cli_bytes_of(const char *path, bool follow)
+{
+	counted = 0;
+	(void)nftw(path, count, 64, follow ? 0 : FTW_PHYS);
+	return counted;
+}
+
 /* --- names --- */
 
 /* Reads a number, which may have zeros in front, from all of a text. */
@@ -137,6 +154,27 @@ bool cli_legacy_folder(const char *name, uint32_t ret[2])
 	if (strncmp(name, "mp_rank_", 8) != 0 || strspn(name += 8, "0123456789") != 2 || !read_number(name, 2, &ret[0]))
 		return false;
 	return !name[2] || (name[2] == '_' && strlen(name) == 6 && read_number(name + 3, 3, &ret[1]));
+}
+
+long cli_rank_at(const char *topology, const uint32_t at[2])
+{
+	static const char *const axes[] = {"tp=", "pp="};
+	unsigned long stride = 1, rank = 0, degree;
+	bool seen[2] = {at[0] == 0, at[1] == 0};
+
+	for (const char *word = topology, *is; *word; word += strcspn(word, " "), word += strspn(word, " ")) {
+		is = strchr(word, '=');
+		degree = is ? strtoul(is + 1, NULL, 10) : 0;
+		for (int i = 0; i < 2; i++)
+			if (strncmp(word, axes[i], 3) == 0) {
+				if (at[i] >= degree)
+					return -1;
+				rank += at[i] * stride;
+				seen[i] = true;
+			}
+		stride *= degree;
+	}
+	return seen[0] && seen[1] ? (long)rank : -1;
 }
 
 /* --- folders --- */

@@ -7,6 +7,7 @@
 
 #include "fs/cli/cli.h"
 #include "fs/cli/json.h"
+#include "fs/cli/progress.h"
 #include "meta/base/log.h"
 #include "meta/base/text.h"
 #include "reshard/repair/repair.h"
@@ -104,8 +105,26 @@ static void complain(const struct sc_err *err)
 {
 	char text[SC_ERR_BYTES_MAX * 4];
 
-	(void)fprintf(stderr, "scalai: %s\n", sc_shown(text, sizeof(text), err->msg));
+	(void)cli_say("%s", sc_shown(text, sizeof(text), err->msg));
 }
+
+static void no_names(void *arg)
+{
+	(void)arg;
+}
+
+static void no_news(void *arg, uint64_t job)
+{
+	(void)arg, (void)job;
+}
+
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+	(void)arg;
+	cli_progress_set(done, total);
+}
+
+static const struct rs_events told = {NULL, no_names, no_news, .progress = on_progress};
 
 int cli_fsck(const struct cli_args *args)
 {
@@ -124,6 +143,10 @@ int cli_fsck(const struct cli_args *args)
 	options.sets_newer_aside = repair;
 	options.store = args->operands[0];
 	(void)snprintf(database, sizeof(database), "%s/scalai.db", options.store);
+	cli_progress_begin(args, rebuild ? "fsck --rebuild" : "fsck");
+	cli_progress_step(rebuild ? "reading" : "checking", 0);
+	if (cli_progress_is_on())
+		options.events = &told;
 	sc_log_level(SC_LOG_ERROR);
 	rc = rebuild ? check_store(options.store, &err) : cli_check_store(options.store, &err);
 	if (rc == 0 && rebuild)
@@ -132,6 +155,7 @@ int cli_fsck(const struct cli_args *args)
 		rc = rs_service_new(&options, &s, &err);
 	if (rc == 0)
 		rc = rebuild ? rs_rebuild(s, &bad, &report, &err) : rs_fsck(s, repair, &bad, &report, &err);
+	cli_progress_end(rc < 0);
 	if (report.text && json)
 		unprinted = cli_json_print(cli_json_rows("result\ttext", report.text));
 	else if (report.text)

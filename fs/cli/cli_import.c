@@ -13,6 +13,7 @@
 #include "fs/calls/clone.h"
 #include "fs/cli/cli.h"
 #include "fs/cli/cli_import_i.h"
+#include "fs/cli/progress.h"
 #include "meta/base/limits.h"
 #include "reshard/job/service.h"
 
@@ -34,6 +35,7 @@ static int copy_part(const char *from, int in, const char *to, int out, char *bu
 				return cli_fail("write", to);
 		}
 		at += n;
+		cli_progress_add((uint64_t)n);
 	}
 	return 0;
 }
@@ -52,8 +54,11 @@ static int copy_bytes(const char *from, int in, const char *to, int out, off_t b
 		off_t data = lseek(in, at, SEEK_DATA);
 
 		if (data < 0 && errno == ENXIO)
-			break;
+			data = bytes;
+		cli_progress_add(data < 0 ? 0 : (uint64_t)(data - at));
 		at = data < 0 ? at : data; /* without SEEK_DATA all of it is data */
+		if (at == bytes)
+			break;
 		end = data < 0 ? bytes : lseek(in, at, SEEK_HOLE);
 		rc = end < 0 ? cli_fail("read", from) : copy_part(from, in, to, out, buf, at, end);
 	}
@@ -65,23 +70,21 @@ static int copy_bytes(const char *from, int in, const char *to, int out, off_t b
 
 static int no_file(const char *path)
 {
-	(void)fprintf(stderr, "scalai: '%s' is neither a file nor a folder: import copies nothing else (of symbolic "
-			      "links, with --follow, what they lead to)\n", path);
-	return 1;
+	return cli_say("'%s' is neither a file nor a folder: import copies nothing else (of symbolic links, with "
+		       "--follow, what they lead to)", path);
 }
 
 static int in_circle(const char *path)
 {
-	(void)fprintf(stderr, "scalai: '%s' is a link to a folder that it is in, or to the job that is being made: "
-			      "import cannot follow it\n", path);
-	return 1;
+	return cli_say("'%s' is a link to a folder that it is in, or to the job that is being made: import cannot "
+		       "follow it", path);
 }
 
 /* Copies a file, or (`follow`) the file to which a symbolic link leads. */
 static int copy_file(const char *from, const char *to, bool follow)
 {
 	/* to open a pipe must not wait for who writes into it */
-	int in = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)), out, rc;
+	int in = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)), out, rc = 0;
 	struct stat st;
 
 	if (in < 0)
@@ -92,9 +95,12 @@ static int copy_file(const char *from, const char *to, bool follow)
 	}
 	out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, st.st_mode & 0777);
 	/* where the bytes cannot be shared, they are copied */
-	rc = out < 0 ? cli_fail("make", to)
-	     : st.st_size && ioctl(out, SCALAI_IOC_CLONE, &in) == 0 ? 0
-	     : copy_bytes(from, in, to, out, st.st_size);
+	if (out < 0)
+		rc = cli_fail("make", to);
+	else if (st.st_size && ioctl(out, SCALAI_IOC_CLONE, &in) == 0)
+		cli_progress_add((uint64_t)st.st_size);
+	else
+		rc = copy_bytes(from, in, to, out, st.st_size);
 	(void)close(in);
 	if (out >= 0 && close(out) < 0)
 		rc = cli_fail("write", to);
@@ -204,11 +210,8 @@ static int write_layout(const struct import *i)
 		return cli_fail("read", i->layout);
 	}
 	(void)fclose(f);
-	if (strlen(text) != bytes) {
-		(void)fprintf(stderr, "scalai: '%s' is no layout: a layout is text, this file has a zero byte\n",
-			      i->layout);
-		return 1;
-	}
+	if (strlen(text) != bytes)
+		return cli_say("'%s' is no layout: a layout is text, this file has a zero byte", i->layout);
 	return cli_command(i->mount, i->job, "layout", text);
 }
 
@@ -217,19 +220,16 @@ static int make_job(const struct import *i, const char *path)
 {
 	struct sc_err err;
 
-	if (rs_job_check_name(i->job, &err) < 0) {
-		(void)fprintf(stderr, "scalai: %s\n", err.msg);
-		return 1;
-	}
+	if (rs_job_check_name(i->job, &err) < 0)
+		return cli_say("%s", err.msg);
 	if (cli_check_mount(i->mount))
 		return 1;
 	if (mkdir(path, 0755) == 0)
 		return 0;
 	if (errno != EEXIST)
 		return cli_fail("make the job", path);
-	(void)fprintf(stderr, "scalai: there is a job '%s' already in '%s'; import under another name, or delete it "
-			      "with 'scalai delete %s'\n", i->job, i->mount, path);
-	return 1;
+	return cli_say("there is a job '%s' already in '%s'; import under another name, or delete it with 'scalai "
+		       "delete %s'", i->job, i->mount, path);
 }
 
 static int copy_folder(const struct import *i, char *path, bool follow)
@@ -282,29 +282,6 @@ static void checkpoint_path(const struct import *i, char *path)
 
 /* --- ranks by other names than 0, 1, ... --- */
 
-/* Computes the rank at coordinates of tp and pp, and 0 on other axes, in a topology as the file `topology` shows it:
- * its first axis is the fastest.  -1: there is no such rank. */
-static long rank_at(const char *topology, const uint32_t at[2])
-{
-	static const char *const axes[] = {"tp=", "pp="};
-	unsigned long stride = 1, rank = 0, degree;
-	bool seen[2] = {at[0] == 0, at[1] == 0};
-
-	for (const char *word = topology, *is; *word; word += strcspn(word, " "), word += strspn(word, " ")) {
-		is = strchr(word, '=');
-		degree = is ? strtoul(is + 1, NULL, 10) : 0;
-		for (int i = 0; i < 2; i++)
-			if (strncmp(word, axes[i], 3) == 0) {
-				if (at[i] >= degree)
-					return -1;
-				rank += at[i] * stride;
-				seen[i] = true;
-			}
-		stride *= degree;
-	}
-	return seen[0] && seen[1] ? (long)rank : -1;
-}
-
 /* Finds the rank to which a folder or file belongs, and its name in the rank's folder.  1: it belongs to a rank; 0: to
  * none; -1, after a message. */
 static int find_rank(const char *from, const char *name, const char *topology, long *ret, char plain[NAME_MAX + 1])
@@ -318,12 +295,11 @@ static int find_rank(const char *from, const char *name, const char *topology, l
 	}
 	if (!cli_legacy_folder(name, at))
 		return 0;
-	*ret = strstr(topology, "order=") ? -1 : rank_at(topology, at);
+	*ret = strstr(topology, "order=") ? -1 : cli_rank_at(topology, at);
 	if (*ret >= 0)
 		return 1;
-	(void)fprintf(stderr, "scalai: '%s/%s' is of tp=%u pp=%u, which no rank of the topology '%s' is; import it at "
-			      "the topology at which it was saved, without order=\n", from, name, at[0], at[1],
-		      topology);
+	(void)cli_say("'%s/%s' is of tp=%u pp=%u, which no rank of the topology '%s' is; import it at the topology at "
+		      "which it was saved, without order=", from, name, at[0], at[1], topology);
 	return -1;
 }
 
@@ -338,9 +314,8 @@ static int make_rank(const struct copying *c, long rank, const char *topology, b
 		return 0;
 	if (errno != EINVAL)
 		return cli_fail("make", c->to);
-	(void)fprintf(stderr, "scalai: '%s' is of rank %ld, which the topology '%s' has not; import it at the topology "
-			      "at which it was saved, then write another\n", c->from, rank, topology);
-	return 1;
+	return cli_say("'%s' is of rank %ld, which the topology '%s' has not; import it at the topology at which it "
+		       "was saved, then write another", c->from, rank, topology);
 }
 
 /* Copies the object of this name to the folder of its rank, or to the job's. */
@@ -435,11 +410,11 @@ static bool is_no_shard(const char *name)
 }
 
 /* Copies the files beside the shards that become one: all others of a folder that is imported; of the folder of an
- * index only those that libraries read. */
-static int copy_beside(const struct import *i, char *path, bool is_folder)
+ * index only those that libraries read.  `to` NULL: counts their bytes. */
+static int copy_beside(const struct import *i, char *to, bool is_folder)
 {
 	char from[PATH_BYTES];
-	const struct copying c = {from, path, true};
+	const struct copying c = {from, to, true};
 	const char *slash = strrchr(i->from, '/');
 	const struct dirent *e;
 	int rc = 0;
@@ -452,9 +427,17 @@ static int copy_beside(const struct import *i, char *path, bool is_folder)
 	d = opendir(*from ? from : "/");
 	if (!d)
 		return cli_fail("list", from);
-	while (rc == 0 && (e = readdir(d)))
-		if (is_folder ? is_no_shard(e->d_name) : is_beside(e->d_name))
+	while (rc == 0 && (e = readdir(d))) {
+		char name[PATH_BYTES + NAME_MAX + 1];
+
+		if (!(is_folder ? is_no_shard(e->d_name) : is_beside(e->d_name)))
+			continue;
+		(void)snprintf(name, sizeof(name), "%s/%s", from, e->d_name);
+		if (to)
 			rc = copy_name(&c, NULL, e->d_name);
+		else
+			cli_progress_more(cli_bytes_of(name, true));
+	}
 	(void)closedir(d);
 	return rc;
 }
@@ -476,7 +459,9 @@ static int copy_whole(const struct import *i, enum cli_folder kind, bool is_fold
 	if (mkdir(path, 0755) < 0)
 		return cli_fail("make", path);
 	if (kind == CLI_SHARDS || cli_is_index(i->from)) {
-		rc = is_folder ? cli_join_shards(i->from, path) : cli_join(i->from, path);
+		rc = cli_progress_is_on() ? copy_beside(i, NULL, is_folder) : 0;
+		if (rc == 0)
+			rc = is_folder ? cli_join_shards(i->from, path) : cli_join(i->from, path);
 		return rc ? rc : copy_beside(i, path, is_folder);
 	}
 	(void)snprintf(to, sizeof(to), "%s/%s", path, name_of(i->from));
@@ -486,8 +471,13 @@ static int copy_whole(const struct import *i, enum cli_folder kind, bool is_fold
 static int copy_all(const struct import *i, enum cli_folder kind, bool is_folder)
 {
 	char path[PATH_BYTES];
+	uint64_t bytes = 0;
 	int rc;
 
+	/* joined files say it themselves, when they are laid out */
+	if (cli_progress_is_on() && kind != CLI_SHARDS && !cli_is_index(i->from))
+		bytes = cli_bytes_of(i->from, kind == CLI_MODEL || kind == CLI_CHECKPOINT || i->follow);
+	cli_progress_step("copying", bytes);
 	if (kind == CLI_MODEL || kind == CLI_SHARDS)
 		return copy_whole(i, kind, is_folder);
 	rc = cli_command(i->mount, i->job, "topology", i->topology);
@@ -529,12 +519,18 @@ static int check_imported(const struct import *i)
 	(void)fclose(f);
 	if (!none || shared)
 		return 0;
-	(void)fprintf(stderr, "scalai: the files of '%s' were taken, but none of them has a tensor: they are of no "
-			      "format that Scalai reads, or the layout calls them plain\n", i->from);
-	return 1;
+	return cli_say("the files of '%s' were taken, but none of them has a tensor: they are of no format that "
+		       "Scalai reads, or the layout calls them plain", i->from);
 }
 
-static int import(const struct import *i)
+/* Tells the time that a commit takes. */
+static void watch_time(const char *mount, const char *job)
+{
+	(void)mount, (void)job;
+	cli_progress_add(0);
+}
+
+static int import(const struct import *i, const struct cli_args *args)
 {
 	char path[PATH_BYTES], words[PATH_BYTES];
 	enum cli_folder kind = CLI_MODEL;
@@ -550,6 +546,8 @@ static int import(const struct import *i)
 	if (is_folder)
 		kind = cli_folder_kind(i->from);
 	(void)snprintf(path, sizeof(path), "%s/%s", i->mount, i->job);
+	(void)snprintf(words, sizeof(words), "import '%s'", i->job);
+	cli_progress_begin(args, words);
 	if (check_source(i, kind, is_folder) || make_job(i, path))
 		return 1;
 	rc = write_layout(i);
@@ -557,15 +555,17 @@ static int import(const struct import *i)
 		rc = copy_all(i, kind, is_folder);
 	(void)snprintf(words, sizeof(words), "%s%s%s%s", i->step ? "step=" : "", i->step ? i->step : "",
 		       i->note ? " note=" : "", i->note ? i->note : "");
+	cli_progress_step("committing", 0);
 	if (rc == 0)
-		rc = cli_command(i->mount, i->job, "commit", *words ? words : "note=import");
+		rc = cli_command_watched(i->mount, i->job, "commit", *words ? words : "note=import", watch_time);
 	if (rc == 0 && (kind == CLI_MODEL || kind == CLI_SHARDS))
 		rc = cli_command(i->mount, i->job, "topology", i->topology);
 	if (rc == 0)
 		rc = check_imported(i);
+	cli_progress_end(rc);
 	if (rc)
-		(void)fprintf(stderr, "scalai: the job '%s' is left as it is, to look at; "
-				      "'scalai delete %s/%s' removes it\n", i->job, i->mount, i->job);
+		(void)cli_say("the job '%s' is left as it is, to look at; 'scalai delete %s/%s' removes it", i->job,
+			      i->mount, i->job);
 	return rc;
 }
 
@@ -587,5 +587,5 @@ int cli_import(const struct cli_args *args)
 			return cli_complain(args, "the layout's variables have more than %zu bytes",
 					    sizeof(i.layout) - 1);
 	}
-	return i.mount ? import(&i) : 1;
+	return i.mount ? import(&i, args) : 1;
 }

@@ -21,6 +21,9 @@ enum cli_folder cli_folder_kind(const char *path);
 /** Tells whether a file has tensors, by its name or its first bytes. */
 bool cli_is_tensors(const char *path);
 
+/** Counts the bytes of a file, or of the files in a folder.  What cannot be read counts for nothing. */
+uint64_t cli_bytes_of(const char *path, bool follow);
+
 /** Say what a file, or a folder of CLI_NOTHING, looks like and what to do instead; return 1. */
 int cli_no_tensors(const char *path);
 int cli_not_importable(const char *path);
@@ -32,5 +35,8 @@ bool cli_rank_file(const char *name, uint32_t *ret, char plain[NAME_MAX + 1]);
 bool cli_shard(const char *name, uint32_t *ret, uint32_t *ret_of, char plain[NAME_MAX + 1]);
 /** Reads the coordinates of tp and pp out of mp_rank_TT or mp_rank_TT_PPP. */
 bool cli_legacy_folder(const char *name, uint32_t ret[2]);
+/** Computes the rank at coordinates of tp and pp, and 0 on other axes, in a topology as the file `topology` shows it:
+ *  its first axis is the fastest.  -1: there is no such rank. */
+long cli_rank_at(const char *topology, const uint32_t at[2]);
 
 #endif

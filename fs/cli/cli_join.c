@@ -15,6 +15,7 @@
 
 #include "fs/cli/cli.h"
 #include "fs/cli/cli_import_i.h"
+#include "fs/cli/progress.h"
 #include "reshard/form/shards.h"
 #include "reshard/format/format.h"
 
@@ -201,11 +202,10 @@ static int write_tensor(struct join *j, const struct from *from, uint64_t bytes,
 
 	for (uint64_t done = 0, n; rc == 0 && done < bytes; done += n) {
 		n = sc_min_u64(bytes - done, COPY_BYTES);
-		if (read_fd(s, from->at + done, n, buf, &j->err) < 0) {
-			(void)fprintf(stderr, "scalai: '%s': %s\n", s->name, j->err.msg);
-			return 1;
-		}
+		if (read_fd(s, from->at + done, n, buf, &j->err) < 0)
+			return cli_say("'%s': %s", s->name, j->err.msg);
 		rc = write_all(buf, n, to, out, at + done);
+		cli_progress_add(n);
 	}
 	return rc;
 }
@@ -216,7 +216,9 @@ static int write_piece(struct join *j, const struct rs_frame *frame, const struc
 	const uint64_t end = rs_piece_end(frame, p);
 	int rc = 0;
 
-	if (p->kind == RS_PIECE_TENSOR)
+	if (p->kind != RS_PIECE_TENSOR)
+		cli_progress_add(end - p->at);
+	else
 		return write_tensor(j, &j->from.at[p->tensor], end - p->at, to, out, p->at, buf);
 	if (p->kind == RS_PIECE_TEXT)
 		return write_all(p->text, end - p->at, to, out, p->at);
@@ -260,7 +262,7 @@ int cli_each_shard(const char *index, int (*each)(void *arg, const char *path), 
 	int rc = read_index(&j);
 
 	if (rc < 0)
-		(void)fprintf(stderr, "scalai: '%s': %s\n", index, j.err.msg);
+		(void)cli_say("'%s': %s", index, j.err.msg);
 	for (size_t i = 0; each && rc == 0 && i < j.shards.nr; i++) {
 		(void)snprintf(path, sizeof(path), "%.*s%s", folder, index, j.shards.at[i].name);
 		rc = each(arg, path);
@@ -285,6 +287,7 @@ static int write_joined(struct join *j, const char *folder, const char *name, si
 				    agrees ? first->payload_bytes : 0, &frame, &j->err);
 
 	if (rc == 0) {
+		cli_progress_more(frame.bytes);
 		to = sc_arena_printf(&j->arena, "%s/%.*s", folder, (int)bytes, name);
 		rc = to ? write_file(j, &frame, to) : cli_fail("make", folder);
 	}
@@ -301,7 +304,7 @@ int cli_join(const char *index, const char *folder)
 	if (rc == 0)
 		rc = write_joined(&j, folder, name, strlen(name) - (sizeof(SUFFIX) - 1));
 	if (rc < 0)
-		(void)fprintf(stderr, "scalai: '%s': %s\n", index, j.err.msg);
+		(void)cli_say("'%s': %s", index, j.err.msg);
 	join_done(&j);
 	return rc != 0;
 }
@@ -372,7 +375,7 @@ static int join_set(const char *from, const struct names *names, const char *fir
 	if (rc == 0 && to)
 		rc = write_joined(&j, to, plain, strlen(plain));
 	if (rc < 0)
-		(void)fprintf(stderr, "scalai: '%s': %s\n", from, j.err.msg);
+		(void)cli_say("'%s': %s", from, j.err.msg);
 	join_done(&j);
 	return rc != 0;
 }

@@ -2,6 +2,7 @@
 /* `scalai verify`: what .ctl/verify says, or a comparison with an unsharded file or the shards that an index names. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "fs/cli/cli.h"
 #include "fs/cli/json.h"
+#include "fs/cli/progress.h"
 #include "reshard/engine/source.h"
 #include "reshard/form/shards.h"
 #include "reshard/format/format.h"
@@ -19,6 +21,7 @@
 
 #define JOB_FILES 16		/* of a job that are compared with a reference */
 #define SHARDS_MAX 10000	/* files of a reference */
+#define COMPARED (4u << 20)	/* bytes at once */
 
 struct mapped {
 	const unsigned char *at;
@@ -51,7 +54,7 @@ static int map_file(const char *path, struct mapped *ret)
 	if (rc == 0)
 		rc = rs_found_row_major(&ret->found, &err);
 	if (rc < 0) {
-		(void)fprintf(stderr, "scalai: %s: %s\n", path, err.msg);
+		(void)cli_say("%s: %s", path, err.msg);
 		(void)close(fd);
 		return 1;
 	}
@@ -62,22 +65,47 @@ static int map_file(const char *path, struct mapped *ret)
 	return ret->at == MAP_FAILED ? cli_fail("map", path) : 0;
 }
 
+/* Compares bytes as memcmp() does, and tells how far it is. */
+static bool are_equal(const unsigned char *a, const unsigned char *b, uint64_t bytes)
+{
+	bool equal = true;
+
+	for (uint64_t at = 0, n; equal && at < bytes; at += n) {
+		n = sc_min_u64(bytes - at, COMPARED);
+		equal = memcmp(a + at, b + at, n) == 0;
+		cli_progress_add(equal ? n : bytes - at);
+	}
+	return equal;
+}
+
+/* Writes a line of what is found, where the line of the progress was. */
+static void find(FILE *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void find(FILE *out, const char *fmt, ...)
+{
+	va_list ap;
+
+	cli_progress_hide();
+	va_start(ap, fmt);
+	(void)vfprintf(out, fmt, ap);
+	va_end(ap);
+}
+
 static int compare_tensor(const struct mapped *a, const struct rs_found_tensor *x, const struct mapped *b,
 			  const struct rs_found_tensor *y, FILE *out)
 {
 	char s[200], t[200];
 
 	if (x->dtype != y->dtype || !meta_shape_equal(&x->shape, &y->shape)) {
-		(void)fprintf(out, "DIFFERENT\t%s\treference has %s %s, the job has %s %s\n", x->name,
-			     meta_dtype_name(x->dtype), meta_shape_text(&x->shape, s, sizeof(s)),
-			     meta_dtype_name(y->dtype), meta_shape_text(&y->shape, t, sizeof(t)));
+		find(out, "DIFFERENT\t%s\treference has %s %s, the job has %s %s\n", x->name,
+		     meta_dtype_name(x->dtype), meta_shape_text(&x->shape, s, sizeof(s)),
+		     meta_dtype_name(y->dtype), meta_shape_text(&y->shape, t, sizeof(t)));
 		return 1;
 	}
-	if (memcmp(a->at + x->at, b->at + y->at, rs_found_bytes(x)) != 0) {
-		(void)fprintf(out, "DIFFERENT\t%s\tthe bytes differ\n", x->name);
+	if (!are_equal(a->at + x->at, b->at + y->at, rs_found_bytes(x))) {
+		find(out, "DIFFERENT\t%s\tthe bytes differ\n", x->name);
 		return 1;
 	}
-	(void)fprintf(out, "equal\t%s\n", x->name);
+	find(out, "equal\t%s\n", x->name);
 	return 0;
 }
 
@@ -103,9 +131,8 @@ static void unmap_files(struct files *files)
 
 static int refuse_reference(const char *path, const char *what)
 {
-	(void)fprintf(stderr, "scalai: '%s' %s: a reference is a file with tensors, as model.safetensors, or the index "
-			      "of such files, as model.safetensors.index.json\n", path, what);
-	return 1;
+	return cli_say("'%s' %s: a reference is a file with tensors, as model.safetensors, or the index of such files, "
+		       "as model.safetensors.index.json", path, what);
 }
 
 /* Maps a file of the reference. */
@@ -123,8 +150,7 @@ static int add_reference(void *arg, const char *path)
 	if (ref->nr < SHARDS_MAX && sc_vec_push(ref, m) == 0)
 		return 0;
 	unmap_file(&m);
-	(void)fprintf(stderr, "scalai: '%s': cannot map more than %zu files\n", path, ref->nr);
-	return 1;
+	return cli_say("'%s': cannot map more than %zu files", path, ref->nr);
 }
 
 /* Maps the reference: a file, or all those that an index names. */
@@ -184,7 +210,7 @@ static int compare_reference(const struct mapped *ref, const struct files *files
 		const struct rs_found_tensor *y = find_tensor(files, x->name, &of);
 
 		if (!y)
-			(void)fprintf(out, "MISSING\t%s\tis not in the job\n", x->name);
+			find(out, "MISSING\t%s\tis not in the job\n", x->name);
 		bad += y ? compare_tensor(ref, x, of, y, out) : 1;
 	}
 	return bad;
@@ -207,7 +233,7 @@ static int compare_files(const struct files *ref, const struct files *files, FIL
 			any |= find_tensor(ref, found->tensors[i].name, &ignored) != NULL;
 		for (uint32_t i = 0; any && i < found->nr; i++)
 			if (!find_tensor(ref, found->tensors[i].name, &ignored)) {
-				(void)fprintf(out, "MISSING\t%s\tis not in the reference\n", found->tensors[i].name);
+				find(out, "MISSING\t%s\tis not in the reference\n", found->tensors[i].name);
 				bad++;
 			}
 	}
@@ -218,16 +244,21 @@ static int compare_files(const struct files *ref, const struct files *files, FIL
 static int verify_reference(const char *mount, const char *job, const char *reference, FILE *out)
 {
 	struct files ref = {0}, files = {0};
-	uint64_t tensors = 0;
+	uint64_t tensors = 0, bytes = 0;
 	int bad = 0, rc;
 
 	rc = map_reference(reference, &ref);
 	if (!rc)
 		rc = map_job(mount, job, &files);
+	for (size_t k = 0; k < ref.nr; k++) {
+		tensors += ref.at[k].found.nr;
+		for (uint32_t i = 0; i < ref.at[k].found.nr; i++)
+			bytes += rs_found_bytes(&ref.at[k].found.tensors[i]);
+	}
+	cli_progress_step("comparing", bytes);
 	if (!rc)
 		bad = compare_files(&ref, &files, out);
-	for (size_t k = 0; k < ref.nr; k++)
-		tensors += ref.at[k].found.nr;
+	cli_progress_end(rc);
 	if (!rc && out == stdout)
 		(void)printf("%llu tensors compared with '%s', %d different\n", (unsigned long long)tensors, reference,
 			     bad);
@@ -257,14 +288,19 @@ int cli_verify(const struct cli_args *args)
 	const char *mount = cli_mount(args), *job = args->operands[0], *reference = cli_value(args, "reference");
 	bool json = cli_value(args, "json");
 	struct sc_buf text = {0};
+	char name[PATH_BYTES];
 	int rc;
 
 	if (!mount)
 		return 1;
+	(void)snprintf(name, sizeof(name), "verify '%s'", job);
+	cli_progress_begin(args, name);
 	if (reference)
 		return json ? verify_reference_json(mount, job, reference)
 			    : verify_reference(mount, job, reference, stdout);
-	rc = cli_command(mount, job, "verify", "head\n");
+	cli_progress_step("verifying", 0);
+	rc = cli_command_watched(mount, job, "verify", "head\n", cli_watch_verify);
+	cli_progress_end(rc);
 	if (rc || !json)
 		return rc ? rc : cli_show(mount, job, "verify");
 	rc = cli_read_control(mount, job, "verify", &text);

@@ -81,6 +81,7 @@ static int run_umount(const struct cli_args *args)
 
 #define MOUNT {"mount", 'm', "MOUNTPOINT", "the mount; else $SCALAI_MOUNT, or the only one there is"}
 #define JSON {"json", 0, NULL, "print JSON instead of text"}
+#define PROGRESS {"progress", 0, NULL, "say how far it is, every two seconds, where stderr is no terminal, too"}
 #define END {NULL}
 
 static const struct cli_option mount_options[] = {
@@ -106,7 +107,7 @@ static const struct cli_option import_options[] = {
 	{"layout", 0, "LAYOUT", "a preset, with its variables after it, or a file with rules", true, true},
 	{"follow", 0, NULL, "copy what symbolic links in DIR lead to (Hugging Face's cache is made of them)"},
 	{"step", 0, "N", "the training step of the version"},
-	{"note", 0, "TEXT", "a note for the version"}, END};
+	{"note", 0, "TEXT", "a note for the version"}, PROGRESS, END};
 
 static const struct cli_option data_options[] = {
 	MOUNT, {"global-batch", 0, "N", "samples of one step, of all ranks together (add needs it)"},
@@ -116,13 +117,15 @@ static const struct cli_option data_options[] = {
 	{"OPTION", 0, "VALUE", "any other option of 'add' in .ctl/data (see scalai(1))"}, END};
 
 static const struct cli_option verify_options[] = {
-	MOUNT, {"reference", 0, "FILE", "compare with this unsharded file, or its index, instead"}, JSON, END};
+	MOUNT, {"reference", 0, "FILE", "compare with this unsharded file, or its index, instead"}, PROGRESS, JSON,
+	END};
 
 static const struct cli_option job_options[] = {MOUNT, END};
 
 static const struct cli_option fsck_options[] = {
 	{"repair", 0, NULL, "repair damaged files from replicas; move unknown files to STORE/lost+found"},
-	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, JSON, END};
+	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, PROGRESS, JSON,
+	END};
 
 static const struct cli_option cluster_options[] = {
 	{NULL, 'o', "OPTIONS", "of rebuild, as of mount: cluster=NAME,etcd=URL[,etcd=URL...][,etcd_tls=FOLDER]"},
@@ -145,7 +148,7 @@ static const struct cli_command commands[] = {
 	{.name = "import", .summary = "Make a job out of a folder of ranks or one unsharded file", .run = cli_import,
 	 .options = import_options, .operands = {"JOB", "DIR|FILE"}, .required = 2,
 	 .usage = "[-m MOUNTPOINT] JOB DIR|FILE --topology TOPOLOGY --layout PRESET [NAME=VALUE...]|FILE "
-		  "[--follow] [--step N] [--note TEXT]",
+		  "[--follow] [--step N] [--note TEXT] [--progress]",
 	 .example = "scalai import gpt ./ckpt --topology \"tp=2 pp=2\" --layout megatron-gpt vocab=50257"},
 	{.name = "data", .summary = "Add, remove, refresh or show the datasets of a job", .run = cli_data,
 	 .options = data_options, .other_options = true,
@@ -156,7 +159,8 @@ static const struct cli_command commands[] = {
 		  "[-m MOUNTPOINT] show JOB [--json]",
 	 .example = "scalai data add gpt corpus /data/corpus.jsonl --global-batch 512 --seed 7"},
 	{.name = "verify", .summary = "Compare all copies of a job's state, and its tensors with what was committed",
-	 .run = cli_verify, .options = verify_options, .usage = "[-m MOUNTPOINT] JOB [--reference FILE] [--json]",
+	 .run = cli_verify, .options = verify_options,
+	 .usage = "[-m MOUNTPOINT] JOB [--reference FILE] [--progress] [--json]",
 	 .operands = {"JOB"}, .required = 1, .example = "scalai verify gpt --reference model.safetensors"},
 	{.name = "clone", .summary = "Make a second job of a job's versions, without a copy of their bytes",
 	 .run = cli_clone, .options = job_options, .usage = "[-m MOUNTPOINT] JOB|PATH NEW",
@@ -165,7 +169,7 @@ static const struct cli_command commands[] = {
 	 .usage = "[-m MOUNTPOINT] JOB|PATH", .operands = {"JOB|PATH"}, .required = 1,
 	 .example = "scalai delete /scalai/gpt-try"},
 	{.name = "fsck", .summary = "Check a store that is not mounted", .run = cli_fsck, .options = fsck_options,
-	 .usage = "[--repair|--rebuild] [--json] STORE", .operands = {"STORE"}, .required = 1,
+	 .usage = "[--repair|--rebuild] [--progress] [--json] STORE", .operands = {"STORE"}, .required = 1,
 	 .example = "scalai fsck --repair /data/store"},
 	{.name = "doctor", .summary = "Check what this machine has of what a mount can use", .run = cli_doctor,
 	 .options = doctor_options, .usage = "[--json] [--etcd URL] [STORE]", .operands = {"STORE"},

@@ -3,7 +3,7 @@
  * fsck checks everything that a store promises, and reads every byte.  It mends a damaged blob if another blob had the
  * same contents (replicas that ranks wrote one by one).
  */
-#include "reshard/repair/repair.h"
+#include "reshard/repair/repair_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +34,7 @@ struct fsck {
 		uint64_t *at;
 	} orphans;
 	uint64_t bytes;
+	struct rs_repair_progress progress;
 };
 
 /* A line of the report: a word, a tab, and text whose names are escaped. */
@@ -124,11 +125,12 @@ static int check_blob(struct fsck *f, struct found *b)
 	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(f->err, errno, "blob %" PRIu64, b->id);
 	f->bytes += (uint64_t)st.st_size;
+	rs_repair_next(&f->progress, b->bytes);
 	if ((uint64_t)st.st_size != b->bytes) {
 		complain(f, b, "has another size than the catalog says");
 		return 0;
 	}
-	if (rs_hash_blob(&f->s->store, b->id, NULL, NULL, hash, &bytes, &err) < 0)
+	if (rs_hash_blob(&f->s->store, b->id, rs_repair_bytes, &f->progress, hash, &bytes, &err) < 0)
 		return lost(f, b, &err, "cannot be read");
 	if (b->has_hash && memcmp(hash, b->hash, 16) != 0)
 		complain(f, b, "has other bytes than when it was stored");
@@ -185,7 +187,7 @@ static int name_damage(struct fsck *f, const struct found *b)
 
 static int check_blobs(struct fsck *f)
 {
-	int rc = meta_blob_each(f->s->catalog, on_blob, f, f->err);
+	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < f->blobs.nr; i++)
 		rc = check_blob(f, &f->blobs.at[i]);
@@ -221,7 +223,8 @@ static int check_set(struct fsck *f, const struct rs_job *job, const struct rs_v
 
 	if (rc <= 0)
 		return rc; /* other nodes check what they have */
-	rc = rs_verify_set(f->s, set, NULL, NULL, &digests, &text, &err);
+	rs_repair_next(&f->progress, rs_set_bytes(set));
+	rc = rs_verify_set(f->s, set, rs_repair_bytes, &f->progress, &digests, &text, &err);
 	if (rc == SC_E_NO_MEMORY)
 		return sc_nomem(f->err);
 	/* that copies differ is known since its commit: no news */
@@ -253,6 +256,37 @@ static int on_version(void *arg, uint64_t nr)
 	struct versions *v = arg;
 
 	return sc_vec_push(&v->nrs, nr) < 0 ? sc_nomem(v->err) : 0;
+}
+
+/* Counts the bytes of the sets of all versions.  What cannot be read is reported later. */
+static void count_versions(struct fsck *f, struct rs_job *job)
+{
+	struct versions v = {.err = f->err};
+	struct rs_view *view;
+	struct sc_err ignored;
+
+	(void)rs_versions_each(f->s, job, on_version, &v, &ignored);
+	for (size_t i = 0; i < v.nrs.nr; i++)
+		if (rs_view_version(f->s, job, v.nrs.at[i], &view, &ignored) == 0) {
+			f->progress.total += rs_version_bytes(view->version);
+			rs_view_unref(f->s, view);
+		}
+	sc_vec_done(&v.nrs);
+}
+
+/* Counts what is to be read, if somebody is told how far the check is. */
+static void count(struct fsck *f)
+{
+	struct rs_job *job;
+
+	if (!f->s->events.progress)
+		return;
+	for (size_t i = 0; i < f->blobs.nr; i++)
+		if (f->blobs.at[i].sealed && !f->blobs.at[i].garbage && !f->blobs.at[i].away)
+			f->progress.total += f->blobs.at[i].bytes;
+	for (size_t i = 0; (job = rs_job_at(f->s, i)); i++)
+		if (!rs_job_is_removed(job))
+			count_versions(f, job);
 }
 
 /* --- the head's tree --- */
@@ -375,10 +409,14 @@ static void tell_of_log(struct fsck *f)
 
 int rs_fsck(struct rs_service *s, bool repair, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err)
 {
-	struct fsck f = {.s = s, .repair = repair, .report = report, .err = err};
+	struct fsck f = {.s = s, .repair = repair, .report = report, .err = err, .progress = {&s->events}};
 	struct rs_job *job;
 	int rc = meta_catalog_check(s->catalog, on_complaint, &f, err);
 
+	if (rc == 0)
+		rc = meta_blob_each(s->catalog, on_blob, &f, err);
+	if (rc == 0)
+		count(&f);
 	if (rc == 0)
 		rc = check_blobs(&f);
 	for (size_t i = 0; rc == 0 && (job = rs_job_at(s, i)); i++)

@@ -563,7 +563,7 @@ static int each_job(struct rs_rebuild *r)
 
 int rs_rebuild(struct rs_service *s, uint64_t *ret_bad, struct sc_buf *report, struct sc_err *err)
 {
-	struct rs_rebuild r = {.s = s, .report = report, .err = err};
+	struct rs_rebuild r = {.s = s, .report = report, .err = err, .progress = {&s->events}};
 	size_t nr_used = 0;
 	int rc = rs_rebuild_read_blobs(&r);
 

@@ -3,8 +3,37 @@
 #include "reshard/repair/rebuild_i.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
+
+/* Returns how many bytes a blob has, if somebody is told how far the rebuild is. */
+static uint64_t bytes_of(struct rs_rebuild *r, uint64_t blob)
+{
+	sc_cleanup(sc_closep) int fd = -1;
+	struct sc_err ignored;
+	struct stat st;
+
+	if (!r->s->events.progress || meta_store_open_damaged(&r->s->store, blob, O_RDONLY, &fd, &ignored) < 0 ||
+	    sc_sys.fstat(fd, &st) < 0)
+		return 0;
+	return (uint64_t)st.st_size;
+}
+
+static int on_counted(void *arg, uint64_t blob)
+{
+	struct rs_rebuild *r = arg;
+
+	r->progress.total += bytes_of(r, blob);
+	return 0;
+}
+
+int rs_rebuild_hash(struct rs_rebuild *r, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes, struct sc_err *why)
+{
+	rs_repair_next(&r->progress, bytes_of(r, blob));
+	return rs_hash_blob(&r->s->store, blob, rs_repair_bytes, &r->progress, hash, ret_bytes, why);
+}
 
 static int on_record(void *arg, const struct rs_record *record)
 {
@@ -61,7 +90,7 @@ static int on_file(void *arg, uint64_t blob)
 	}
 	if (rc == 0) {
 		rec = &r->all.at[before];
-		rc = rs_hash_blob(&r->s->store, blob, NULL, NULL, hash, &bytes, &why);
+		rc = rs_rebuild_hash(r, blob, hash, &bytes, &why);
 	}
 	if (rc < 0 && !rs_is_damage(&why)) {
 		*r->err = why; /* it says nothing about the blob */
@@ -79,7 +108,9 @@ static int on_file(void *arg, uint64_t blob)
 
 int rs_rebuild_read_blobs(struct rs_rebuild *r)
 {
-	return meta_store_each(&r->s->store, on_file, r, r->err);
+	int rc = r->s->events.progress ? meta_store_each(&r->s->store, on_counted, r, r->err) : 0;
+
+	return rc < 0 ? rc : meta_store_each(&r->s->store, on_file, r, r->err);
 }
 
 bool rs_rebuild_ends(int rc, const struct sc_err *err)

@@ -4,7 +4,7 @@
 #ifndef RS_REBUILD_I_H
 #define RS_REBUILD_I_H
 
-#include "reshard/repair/repair.h"
+#include "reshard/repair/repair_i.h"
 #include "reshard/records/record.h"
 #include "reshard/records/tree_join.h"
 #include "reshard/upkeep/upkeep_i.h"
@@ -26,6 +26,7 @@ struct rs_rebuild {
 	struct rs_service *s;
 	struct sc_buf *report;
 	struct sc_err *err;
+	struct rs_repair_progress progress;
 	struct sc_arena arena;
 	uint64_t bad, last_blob, last_set;	/* numbers that were used */
 	bool silent;		/* there are files that say nothing, not even their hash */
@@ -54,6 +55,8 @@ struct rs_rebuild {
 };
 
 /* rebuild_blobs.c */
+/** Hashes a blob, as the next part of the progress. */
+int rs_rebuild_hash(struct rs_rebuild *r, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes, struct sc_err *why);
 /** Reads the records of all blobs, of whole and of damaged ones; names the damaged ones. */
 int rs_rebuild_read_blobs(struct rs_rebuild *r);
 

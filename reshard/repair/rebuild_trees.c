@@ -152,7 +152,7 @@ static int read_file(struct rs_rebuild *r, struct rs_rebuild_file *f, struct sc_
 	f->has_hash = rc == 0;
 	if (rc < 0 && rc != SC_E_NOT_FOUND && rc != SC_E_FORMAT && rc != SC_E_UNSUPPORTED)
 		return rc;
-	rc = rs_hash_blob(&r->s->store, f->blob, NULL, NULL, f->hash, &f->bytes, why);
+	rc = rs_rebuild_hash(r, f->blob, f->hash, &f->bytes, why);
 	if (rc == 0 && f->has_hash && memcmp(was, f->hash, sizeof(was)) != 0)
 		rc = sc_fail(why, SC_E_DAMAGED, "it has other bytes than when it was stored");
 	return rc;

@@ -35,6 +35,8 @@ struct rs_events {
 	/** Called when the gate of a job's working tree has opened (rs_tree_try_enter()): locks of the job may be held,
 	 *  but not that one.  May be NULL. */
 	void (*opened)(void *arg, struct rs_job *job);
+	/** Called while fsck or a rebuild reads, after each MiB or so: how far it is.  May be NULL. */
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
 };
 
 /* --- jobs --- */
