@@ -245,21 +245,29 @@ static int keep_rank(struct keeping *k, uint32_t rank)
 int rs_homes_keep(struct rs_pass *p)
 {
 	struct keeping k = {.p = p, .copying = {.p = p}};
+	bool *homes = sc_zalloc_array(p->head->topo.ranks, sizeof(*homes));
 	struct rs_job *job = p->job;
 	uint64_t again;
 	int rc = 0;
+
+	if (!homes)
+		return sc_nomem(p->err);
+	for (uint32_t rank = 0; rank < p->head->topo.ranks; rank++)
+		homes[rank] = rs_home(p->head, rank);
 
 	(void)pthread_mutex_lock(&job->state);
 	again = job->homes.again;
 	(void)pthread_mutex_unlock(&job->state);
 	rs_step(RS_STEP_MATERIALIZE_CHECK);
-	rs_pass_begin(p, "materializing", 0);
+	rs_pass_begin(p, "materializing", rs_head_bytes(p->head, homes));
 	rs_step(RS_STEP_MATERIALIZE_WRITE);
 	if (p->s->head && p->s->head->joint)
 		rc = p->s->head->joint(p->s, p);
-	for (uint32_t rank = 0; rc == 0 && rank < p->head->topo.ranks; rank++)
-		if (rs_home(p->head, rank))
+	for (uint32_t rank = 0; rc == 0 && rank < p->head->topo.ranks; rank++) {
+		if (homes[rank])
 			rc = keep_rank(&k, rank);
+		rs_pass_reach(p, k.bytes);
+	}
 	if (rc == 0)
 		rc = rs_view_each(p->head, RS_SHARED, on_shown, &k, p->err);
 	rc = rs_copies_end(&k.copying, rc);
@@ -273,6 +281,7 @@ int rs_homes_keep(struct rs_pass *p)
 	}
 	(void)pthread_mutex_unlock(&job->state);
 	rs_pass_end(p);
+	sc_sys.release(homes);
 	return rc;
 }
 

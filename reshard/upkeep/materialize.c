@@ -385,7 +385,7 @@ static int keeps_old(struct rs_pass *p, int rc)
 	return rc < 0 ? sc_wrap(p->err, rc, "version %" PRIu64 " keeps its old storage", p->head->version->nr) : 0;
 }
 
-static uint64_t head_bytes(const struct rs_view *head)
+uint64_t rs_head_bytes(const struct rs_view *head, const bool *ranks)
 {
 	uint64_t n = 0;
 
@@ -394,6 +394,8 @@ static uint64_t head_bytes(const struct rs_view *head)
 		uint32_t coords[SC_AXES_MAX], at = 0;
 		const struct meta_entry *e;
 
+		if (ranks && !ranks[rank])
+			continue;
 		meta_topology_coords(&head->topo, rank, coords);
 		while ((e = meta_view_next(head->model, head->model->layout->pp >= 0
 							? coords[head->model->layout->pp] : 0, &at))) {
@@ -465,7 +467,7 @@ static int write_set(struct rs_pass *p, struct rs_set *old, struct rs_set **ret)
 	if (m.again) {
 		m.again = false;
 		rs_set_remove_new(p->s, m.set);
-		rs_pass_begin(p, "materializing", head_bytes(p->head));
+		rs_pass_begin(p, "materializing", rs_head_bytes(p->head, NULL));
 		rc = rs_materialize_files(p, m.set, compare, &m);
 	}
 	if (rc < 0)
@@ -534,7 +536,7 @@ int rs_materialize(struct rs_pass *p)
 	if (rc == 0)
 		rc = rs_version_refuse_bad(v, p->err);
 	if (rc == 0)
-		rs_pass_begin(p, "materializing", head_bytes(p->head));
+		rs_pass_begin(p, "materializing", rs_head_bytes(p->head, NULL));
 	rs_step(RS_STEP_MATERIALIZE_WRITE);
 	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++)
 		if (!p->head->as_stored[i])

@@ -18,6 +18,13 @@ void rs_pass_end(struct rs_pass *p)
 	rs_job_tell(p->job);
 }
 
+void rs_pass_reach(struct rs_pass *p, uint64_t done)
+{
+	(void)pthread_mutex_lock(&p->job->state);
+	p->job->progress.done = sc_max_u64(p->job->progress.done, done);
+	(void)pthread_mutex_unlock(&p->job->state);
+}
+
 bool rs_pass_is_stale(struct rs_pass *p)
 {
 	bool stale;

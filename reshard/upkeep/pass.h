@@ -17,6 +17,10 @@ struct rs_pass {
 /** Begins to report progress in `status`: `what` is being done, with `total` bytes. */
 void rs_pass_begin(struct rs_pass *p, const char *what, uint64_t total);
 void rs_pass_end(struct rs_pass *p);
+/** Sees to it that so many bytes count as done: some need not be read or written. */
+void rs_pass_reach(struct rs_pass *p, uint64_t done);
+/** Estimates the bytes of the files of ranks, for the progress: of those that `ranks` has, NULL: of all. */
+uint64_t rs_head_bytes(const struct rs_view *head, const bool *ranks);
 /** Counts bytes done.  Returns non-zero if there is a newer head, or no job any more.  Thread: any. */
 int rs_pass_bytes(void *pass, uint64_t bytes);
 bool rs_pass_is_stale(struct rs_pass *p);

@@ -75,6 +75,18 @@ three.must("gpt", "config", "home=none")
 assert home(three, 3)[0] == 0
 one.must("gpt", "topology", "tp=2 plain=drop")
 assert home(one, 4)[0] == 2
+
+# how much of it there is to fetch, while the node that has it does not answer
+one.stop()
+three.must("gpt", "config", "home=0-1")
+told = {}
+while not told.get("bytes_total"):
+	told = dict(line.split(": ", 1) for line in three.read("gpt", "status").splitlines() if ": " in line)
+print("while it waits:", {key: told.get(key) for key in ("progress", "bytes_done", "bytes_total")})
+assert told["progress"] == "materializing version 4" and int(told["bytes_total"]) == ROWS * COLUMNS * 4, told
+assert int(told["bytes_done"]) < int(told["bytes_total"])
+one.stop(False)
+three.wait(lambda: home(three, 4)[0] == 2, 60, "its ranks are here")
 for n in cluster.nodes:
 	for rank in range(2):
 		check(n, 2, rank, 2)
