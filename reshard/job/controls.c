@@ -144,6 +144,12 @@ static const struct rs_control clone_row = {
 	.write = write_clone,
 };
 
+WRITE(write_plan_svg, rs_render_plan_svg(who->service, job, text, answer, err));
+static const struct rs_control plan_svg = {
+	.name = "plan.svg", .nr = 15, .mode = 0666, .flags = RS_CTL_ANSWER,
+	.write = write_plan_svg,
+};
+
 /* --- rows of the mount --- */
 
 /* Adds facts that only the mount knows. */
@@ -273,7 +279,7 @@ static const struct rs_control cluster = {
 
 const struct rs_control *const rs_controls[] = {
 	&topology, &layout, &commit, &discard, &rollback, &versions, &status, &wait_row, &plan, &error, &config,
-	&verify, &data, &diff, &clone_row, &metrics, &health, &version,
+	&verify, &data, &diff, &clone_row, &plan_svg, &metrics, &health, &version,
 	&nodes, &drain, &cluster, NULL};
 const struct rs_control *const *rs_controls_extra;
 

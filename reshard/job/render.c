@@ -9,6 +9,7 @@
 
 #include "reshard/engine/engine.h"
 #include "reshard/gpu/remote.h"
+#include "reshard/job/move_plan.h"
 #include "reshard/upkeep/upkeep_i.h"
 
 static uint64_t corpus_bytes(const struct rs_corpus *corpus)
@@ -476,50 +477,30 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 	return rc < 0 ? rc : done(buf, err);
 }
 
-static const struct meta_view *origin(void *arg, const struct meta_tensor *tensor)
-{
-	struct rs_origins *o = arg;
-
-	return o->view_of(o->arg, tensor);
-}
-
 int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,
 		   struct sc_buf *buf, struct sc_err *err)
 {
-	struct rs_view *head = NULL, *target = NULL;
-	struct rs_nodes nodes;
-	struct rs_cost cost;
-	char *copy = sc_strdup(topology);
-	int64_t began;
-	int rc = copy ? rs_view_head(s, job, &head, err) : sc_nomem(err);
+	struct rs_move_plan p;
+	const struct rs_cost *cost = &p.cost;
+	int rc = rs_move_plan_make(s, job, topology, &p, err);
 
-	if (rc == 0)
-		rc = rs_view_present(s, job, sc_trim(copy), &target, err);
-	nodes.ranks_per_node = rs_config_of(job).ranks_per_node;
-	began = sc_now_ns();
-	if (rc == 0)
-		rc = rs_plan_cost(target->model, origin, &target->origins, &nodes, &cost, err);
 	if (rc == 0) {
 		sc_buf_printf(buf, "from: %s\nto: %s\nranks_per_node: %u\nsource_nodes: %u\ntarget_nodes: %u\n",
-			      head->topo.text, target->topo.text, nodes.ranks_per_node, cost.source_nodes,
-			      cost.target_nodes);
+			      p.head->topo.text, p.target->topo.text, p.nodes.ranks_per_node, cost->source_nodes,
+			      cost->target_nodes);
 		sc_buf_printf(buf, "bytes_needed: %" PRIu64 "\nbytes_local: %" PRIu64 "\nbytes_moved: %" PRIu64
 				   "\nlower_bound: %" PRIu64 "\npieces_moved: %" PRIu64 "\nplan_seconds: %.6f\n",
-			      cost.bytes, cost.local, cost.moved, cost.bound, cost.pieces,
-			      (double)(sc_now_ns() - began) / 1e9);
-		status_data(target, buf);
-		rs_render_replicas(target->model, buf);
-		rc = status_unplaced(target, buf, err);
+			      cost->bytes, cost->local, cost->moved, cost->bound, cost->pieces, p.seconds);
+		status_data(p.target, buf);
+		rs_render_replicas(p.target->model, buf);
+		rc = status_unplaced(p.target, buf, err);
 		sc_buf_printf(buf, "from_node\tto_node\tbytes\n");
-		for (size_t i = 0; i < cost.nr_pairs; i++)
-			sc_buf_printf(buf, "%u\t%u\t%" PRIu64 "\n", cost.pairs[i].from, cost.pairs[i].to,
-				      cost.pairs[i].bytes);
-		rs_cost_done(&cost);
+		for (size_t i = 0; i < cost->nr_pairs; i++)
+			sc_buf_printf(buf, "%u\t%u\t%" PRIu64 "\n", cost->pairs[i].from, cost->pairs[i].to,
+				      cost->pairs[i].bytes);
 		rc = rc < 0 ? rc : done(buf, err);
 	}
-	sc_sys.release(copy);
-	rs_view_unref(s, head);
-	rs_view_unref(s, target);
+	rs_move_plan_done(s, &p);
 	return rc;
 }
 

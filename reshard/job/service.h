@@ -97,6 +97,9 @@ int rs_render_status(struct rs_service *s, struct rs_job *job, struct sc_buf *bu
 		     struct sc_err *err);
 int rs_render_plan(struct rs_service *s, struct rs_job *job, const char *topology,
 		   struct sc_buf *buf, struct sc_err *err);
+/** Adds the same as a drawing. */
+int rs_render_plan_svg(struct rs_service *s, struct rs_job *job, const char *topology, struct sc_buf *buf,
+		       struct sc_err *err);
 int rs_render_data(struct rs_service *s, struct rs_job *job, struct sc_buf *buf, struct sc_err *err);
 /** Adds a table of the tensors and files that differ between two versions, which `text` names. */
 int rs_render_diff(struct rs_service *s, struct rs_job *job, const char *text, struct sc_buf *buf,

@@ -123,7 +123,7 @@ static void numbers_and_modes_are_as_ever(void **unused)
 		{"topology", 0, 0644}, {"layout", 1, 0644}, {"commit", 2, 0200}, {"discard", 3, 0200},
 		{"rollback", 4, 0200}, {"versions", 5, 0644}, {"status", 6, 0444}, {"wait", 7, 0666},
 		{"plan", 8, 0666}, {"error", 9, 0444}, {"config", 10, 0644}, {"verify", 11, 0644},
-		{"data", 12, 0644}, {"diff", 13, 0666}, {"clone", 14, 0200},
+		{"data", 12, 0644}, {"diff", 13, 0666}, {"clone", 14, 0200}, {"plan.svg", 15, 0666},
 		{"metrics", 0, 0444, true}, {"health", 1, 0444, true}, {"version", 2, 0444, true},
 		{"nodes", 3, 0444, true}, {"drain", 4, 0200, true}, {"cluster", 5, 0644, true},
 	};
