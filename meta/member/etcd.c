@@ -362,6 +362,7 @@ static void finish(struct call *c, CURLcode result, long status)
 	}
 	if (rc < 0) {
 		v->answer = (struct meta_answer){.outcome = META_UNKNOWN};
+		v->unsent = !sent;
 		sc_metric_add(&unknown, 1);
 	} else {
 		v->err = (struct sc_err){0};

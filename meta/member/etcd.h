@@ -38,6 +38,7 @@ struct meta_etcd_event {
 	struct sc_err err;	  /* UNKNOWN, UNWATCHED: why, SC_E_NO_SPACE if etcd is out of space: it was
 				   * refused, or it was the last one that was done; code 0 else */
 	bool put;		  /* APPLIED: it put something */
+	bool unsent;		  /* UNKNOWN: no server was reached, so it was not done, and never will be */
 	bool more;		  /* SNAPSHOT of a whole cluster: it comes in parts, at one revision, and has more */
 	bool lost;		  /* UNKNOWN, as etcd has lost changes: it has fewer than were seen when this was
 				   * asked, as a server says, and none has answered that has them */

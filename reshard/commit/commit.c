@@ -217,17 +217,25 @@ static int on_change(void *arg, const struct rs_change_row *row)
 	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
 }
 
-/* Refuses a commit of nothing.  The sentence names the head and its age: somebody else may have committed the files a
- * moment ago. */
-static int refuse_nothing(struct commit *c)
+/*
+ * Answers a commit of nothing.  Another commit of the same step may have taken the files while this one waited, which
+ * is then done, too (1).  Else the sentence names the head and its age.
+ */
+static int answer_nothing(struct commit *c)
 {
 	const struct rs_version *head = c->head ? c->head->version : NULL;
 	char step[40] = "";
 
 	if (!head)
 		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since the job was made");
+	if (head->nr != c->before.nr && c->step >= 0 && head->step == c->step &&
+	    (!c->before.nr || c->before.step != c->step))
+		return 1;
 	if (head->step >= 0)
 		(void)snprintf(step, sizeof(step), ", step %" PRId64 ",", head->step);
+	if (head->nr != c->before.nr)
+		return sc_fail(c->err, SC_E_COMMAND, "nothing is uncommitted any more: version %" PRIu64 "%s was made "
+			       "while this command waited; .ctl/versions says what it has", head->nr, step);
 	return sc_fail(c->err, SC_E_COMMAND, "nothing was written since version %" PRIu64 "%s was made, %" PRId64
 		       " s ago", head->nr, step, (sc_now_wall_ns() - head->made_ns) / 1000000000);
 }
@@ -238,7 +246,7 @@ static int collect(struct commit *c)
 	int rc = rs_tree_dirt(c->tree, &dirt, NULL, c->err);
 
 	if (rc == 0 && !dirt.nr && !moves_position(c))
-		return refuse_nothing(c);
+		return answer_nothing(c);
 	if (rc == 0)
 		rc = rs_tree_changes(c->tree, on_change, c, c->err);
 	for (size_t i = 0; i < c->items.nr && rc == 0; i++) {
@@ -462,9 +470,9 @@ static int commit_tree(struct commit *c)
 		rc = collect(c);
 	if (rc == 0)
 		rc = make_next(c);
-	if (rc < 0) {
+	if (rc) {
 		rs_head_abort(&c->a);
-		return rc;
+		return rc < 0 ? rc : 0;
 	}
 	rc = rs_head_publish(&c->a, c->err);
 	if (rc == 0)
@@ -499,14 +507,18 @@ static void release_items(struct commit *c, int rc)
 }
 
 /* *ret_again: what the version was made of changed meanwhile, and it may be made anew. */
-static int commit_once(const struct rs_caller *who, struct rs_job *job, const char *text, bool *ret_again,
-		       struct sc_err *err)
+static int commit_once(const struct rs_caller *who, struct rs_job *job, const char *text, const struct rs_view *before,
+		       bool *ret_again, struct sc_err *err)
 {
 	struct commit c = {.a = {.job = job, .change = RS_BY_COMMIT, .token = who->token}, .s = who->service,
 			   .job = job, .err = err, .step = -1, .note = "", .phase_ns = sc_now_ns()};
 	char *words = sc_arena_copy(&c.arena, text, strlen(text));
 	int rc = words ? parse_words(&c, words) : sc_nomem(err);
 
+	if (before) {
+		c.before.nr = before->version->nr;
+		c.before.step = before->version->step;
+	}
 	if (rc == 0)
 		rc = rs_head_begin(&c.a, err);
 	if (rc == 0) {
@@ -532,12 +544,14 @@ static int commit_once(const struct rs_caller *who, struct rs_job *job, const ch
 
 int rs_job_commit(const struct rs_caller *who, struct rs_job *job, const char *text, struct sc_err *err)
 {
-	bool again = true;
-	int rc = 0;
+	int rc = rs_head_current(job, err);
+	struct rs_view *before = rc == 0 ? rs_job_head(job) : NULL;
+	bool again = rc == 0;
 
 	for (int i = 0; again && i < TRIES; i++) {
-		rc = commit_once(who, job, text, &again, err);
+		rc = commit_once(who, job, text, before, &again, err);
 		again &= rc < 0;
 	}
+	rs_view_unref(who->service, before);
 	return rc;
 }

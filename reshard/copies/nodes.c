@@ -134,25 +134,30 @@ static int number_of(struct rs_member *m, const char *name, uint32_t *ret, struc
 	if (strlen(name) > 255 || strpbrk(name, "/ \t\n"))
 		return sc_fail(err, SC_E_COMMAND, "'%.80s' is no name of a node", name);
 	if (rs_member_ask(m, &txn, on_number, &nr) != META_APPLIED)
-		return sc_fail(err, SC_E_SYSTEM, "etcd does not answer; nothing was changed, try again");
+		return rs_edit_deaf(err);
 	*ret = (uint32_t)nr;
 	return nr ? 0 : sc_fail(err, SC_E_NOT_FOUND, "cluster '%s' has no node '%s': see .ctl/nodes", m->cluster, name);
 }
 
-/* Tries once to change the list: 0, 1 (the list has changed meanwhile) or an error. */
-static int change(struct rs_member *m, uint32_t node, bool drains, struct sc_err *err)
+struct draining {
+	struct rs_member *m;
+	uint32_t node;
+	bool drains;
+};
+
+static int drain_once(void *arg, struct sc_err *err)
 {
+	const struct draining *x = arg;
 	const struct meta_key key = {.kind = META_KEY_DRAIN};
 	struct rs_edit c = {.nr_then = 0};
 	struct sc_buf text = {0};
-	enum meta_outcome outcome = META_APPLIED;
 	struct rs_got got;
 	char line[16];
-	int rc = rs_member_get(m, key, &got, err);
+	int rc = rs_member_get(x->m, key, &got, err);
 	char *at = rc == 0 ? got.text : NULL;
 	bool is = false;
 
-	(void)snprintf(line, sizeof(line), "%u", node);
+	(void)snprintf(line, sizeof(line), "%u", x->node);
 	for (char *next; at && *at; at = next) {
 		next = at + strcspn(at, "\n");
 		next += *next == '\n' ? (*next = 0, 1) : 0;
@@ -161,32 +166,24 @@ static int change(struct rs_member *m, uint32_t node, bool drains, struct sc_err
 		else
 			sc_buf_printf(&text, "%s\n", at);
 	}
-	if (drains)
+	if (x->drains)
 		sc_buf_printf(&text, "%s\n", line);
 	if (rc == 0 && text.failed)
 		rc = sc_nomem(err);
-	if (rc == 0 && is != drains) {
+	if (rc == 0 && is != x->drains) {
 		rs_edit_expect(&c, key, got.mod);
 		rs_edit_op(&c, META_PUT, key)->value.rest = text.text ? text.text : "";
-		outcome = rs_edit_make(m, &c);
+		rc = rs_edit_make(x->m, &c);
 	}
 	sc_buf_done(&text);
 	sc_sys.release(got.text);
-	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
+	return rc;
 }
 
 int rs_nodes_drain(void *member, const char *text, struct sc_err *err)
 {
-	const bool drains = *text != '-';
-	struct rs_member *m = member;
-	uint32_t node;
-	int rc = number_of(m, text + !drains, &node, err);
+	struct draining x = {.m = member, .drains = *text != '-'};
+	int rc = number_of(x.m, text + !x.drains, &x.node, err);
 
-	for (int i = 0; rc == 0 && i < RS_EDIT_TRIES; i++) {
-		rc = change(m, node, drains, err);
-		if (rc <= 0)
-			return rc;
-		rc = 0;
-	}
-	return rc < 0 ? rc : rs_edit_again(err);
+	return rc < 0 ? rc : rs_edit_until(x.m, 0, drain_once, &x, SC_E_STALE, err);
 }

@@ -16,6 +16,7 @@
 
 struct speaks {
 	uint64_t members_mod, protocol_mod, min, max;	/* min, max: of what all members speak */
+	uint8_t is;			/* that they speak, 0: nobody has changed it */
 	uint32_t first;			/* a member that does not speak `wanted`, 0: all do */
 	uint8_t wanted;
 	char name[256];			/* of that node */
@@ -61,10 +62,12 @@ static void on_read(void *arg, const struct meta_answer *answer)
 			on_members(s, answer, &r->value.members);
 		} else if (r->key.kind == META_KEY_PROTOCOL && r->present) {
 			s->protocol_mod = r->mod;
+			s->is = rs_protocol_in(r);
 		}
 	}
 }
 
+/* RS_EDIT_DONE, RS_EDIT_DEAF or an error. */
 static int look(struct rs_member *m, uint8_t wanted, struct speaks *ret, struct sc_err *err)
 {
 	struct meta_op ops[] = {{.what = META_LIST, .range = META_RANGE_NODES},
@@ -74,7 +77,7 @@ static int look(struct rs_member *m, uint8_t wanted, struct speaks *ret, struct 
 
 	*ret = (struct speaks){.wanted = wanted, .max = UINT8_MAX};
 	if (rs_member_ask(m, &txn, on_read, ret) != META_APPLIED)
-		return sc_fail(err, SC_E_SYSTEM, "etcd does not answer; nothing was changed, try again");
+		return RS_EDIT_DEAF;
 	return ret->members_mod ? 0 : sc_fail(err, SC_E_BUSY, "no node is a member now; try again");
 }
 
@@ -84,8 +87,9 @@ int rs_cluster_text(void *member, struct sc_buf *buf, struct sc_err *err)
 	struct speaks s;
 	int rc = look(m, 0, &s, err);
 
-	if (rc < 0)
-		return rc;
+	if (rc)
+		return rc < 0 ? rc : sc_fail(err, SC_E_SYSTEM, "etcd does not answer: what the nodes of cluster '%s' "
+					     "speak is not known now", m->cluster);
 	sc_buf_line(buf, "cluster: '%s'", m->cluster);
 	sc_buf_line(buf, "protocol: %u", m->protocol);
 	sc_buf_line(buf, "all_speak: %" PRIu64 " to %" PRIu64, s.min, s.max);
@@ -94,17 +98,22 @@ int rs_cluster_text(void *member, struct sc_buf *buf, struct sc_err *err)
 	return 0;
 }
 
-/* Tries once to put a new number: 0, 1 (members or the number have changed meanwhile) or an error. */
-static int change(struct rs_member *m, uint8_t wanted, struct sc_err *err)
+struct speaking {
+	struct rs_member *m;
+	uint8_t wanted;
+};
+
+static int speak_once(void *arg, struct sc_err *err)
 {
+	const struct speaking *x = arg;
 	const struct meta_key key = {.kind = META_KEY_PROTOCOL};
+	const uint8_t wanted = x->wanted;
 	struct rs_edit c = {.nr_then = 0};
-	enum meta_outcome outcome;
 	struct speaks s;
 	char text[16];
-	int rc = look(m, wanted, &s, err);
+	int rc = look(x->m, wanted, &s, err);
 
-	if (rc < 0)
+	if (rc || s.is == wanted)
 		return rc;
 	if (s.first)
 		return sc_fail(err, SC_E_BUSY, "node '%s' (number %u) does not speak protocol %u: start a program "
@@ -113,25 +122,19 @@ static int change(struct rs_member *m, uint8_t wanted, struct sc_err *err)
 	rs_edit_expect(&c, key, s.protocol_mod);
 	(void)snprintf(text, sizeof(text), "%u", wanted);
 	rs_edit_op(&c, META_PUT, key)->value.rest = text;
-	outcome = rs_edit_make(m, &c);
-	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
+	return rs_edit_make(x->m, &c);
 }
 
 int rs_cluster_set(void *member, const char *text, struct sc_err *err)
 {
 	static const char word[] = "protocol=";
-	struct rs_member *m = member;
+	struct speaking x = {.m = member};
 	uint32_t wanted;
-	int rc;
 
 	if (strncmp(text, word, sizeof(word) - 1) != 0 ||
 	    !sc_number_parse(text + sizeof(word) - 1, strlen(text) - sizeof(word) + 1, &wanted) || !wanted ||
 	    wanted > UINT8_MAX)
 		return sc_fail(err, SC_E_COMMAND, "'%.40s': write protocol=N, a number of 1 to %u", text, UINT8_MAX);
-	for (int i = 0; i < RS_EDIT_TRIES; i++) {
-		rc = change(m, (uint8_t)wanted, err);
-		if (rc <= 0)
-			return rc;
-	}
-	return rs_edit_again(err);
+	x.wanted = (uint8_t)wanted;
+	return rs_edit_until(x.m, 0, speak_once, &x, SC_E_STALE, err);
 }

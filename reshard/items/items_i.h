@@ -56,6 +56,10 @@ struct commit {
 	bool takes_kept;		/* kept=yes: files that were not written may stay beside those that were */
 	uint64_t samples;
 	const struct rs_view *head;	/* of which this is the next; NULL: none */
+	struct {
+		uint64_t nr;
+		int64_t step;
+	} before;			/* the head when the command was given; nr 0: none */
 	struct sc_map head_sets;	/* the head's sets by file, while sets are made */
 	uint64_t compared;		/* a bit for each of the head's first 64 sets: its files have their hashes */
 	uint64_t layout_id;

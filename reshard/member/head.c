@@ -8,6 +8,7 @@
  *
  * 1. What etcd has committed is saved here sooner or later: until then nothing of the job is shown by plain path.
  * 2. A command that failed did not happen: the catalog's transaction before the commit was a trial.
+ *    SC_E_BUSY: it may be tried again; SC_E_STALE: nobody can say whether it happened.
  * 3. A command whose version etcd has ends as soon as the worker has that version or a later one: a node that was cut
  *    off after its commit may learn of the next node's version first, and takes its own as it takes others'.
  */
@@ -81,9 +82,12 @@ static int failed(const struct rs_move *move, struct sc_err *err)
 	case SC_E_STALE:
 		return sc_fail(err, SC_E_STALE, "etcd's answer was lost, and later versions hide what became of the "
 			       "command: see .ctl/versions");
+	case SC_E_CANCELLED:
+		return sc_fail(err, SC_E_BUSY, "the command was given up, as this node's registration with etcd ended, "
+			       "or the list of nodes changed: nothing was changed; try again");
 	default:
-		return sc_fail(err, move->code, "the command was given up: this node's registration with etcd ended, "
-			       "or the list of nodes changed; try again");
+		return sc_fail(err, SC_E_BUSY, "etcd's answer was lost, and the command was not done: nothing was "
+			       "changed; try again");
 	}
 }
 
@@ -448,8 +452,8 @@ static int etcd_settle(void *arg, struct rs_view *of, struct rs_view *next, stru
 
 /* --- the end of a job --- */
 
-/* The worker removes it here, as on all nodes. */
-static int wait_until_gone(struct rs_member *m, const struct rs_shared *j, struct sc_err *err)
+/* The worker removes it here, as on all nodes.  Where that takes long, it is done in the cluster all the same. */
+static int wait_until_gone(struct rs_member *m, const struct rs_shared *j)
 {
 	const int64_t give_up = sc_now_ns() + GONE_NS;
 	bool is_gone;
@@ -459,8 +463,9 @@ static int wait_until_gone(struct rs_member *m, const struct rs_shared *j, struc
 		(void)sc_sys.wait_until(&m->changed, &m->lock, give_up);
 	is_gone = j->gone;
 	(void)pthread_mutex_unlock(&m->lock);
-	return is_gone ? 0 : sc_fail(err, SC_E_SYSTEM, "the job is removed from the cluster, and not from this node "
-				     "yet: see its log");
+	if (!is_gone)
+		sc_log(SC_LOG_WARN, "a job is removed from the cluster, and from this node when its worker gets there");
+	return 0;
 }
 
 /* All nodes close their gates, and refuse it if they have what is not committed; then its names go. */
@@ -480,7 +485,7 @@ static int remove_job(struct rs_member *m, struct rs_job *job, struct sc_err *er
 	}
 	rc = rs_member_unname(m, j->id, j->move->token, err);
 	if (rc == 0)
-		rc = wait_until_gone(m, j, err);
+		rc = wait_until_gone(m, j);
 	(void)compose(m, j, NULL, SC_E_CANCELLED, &ignored);
 	drop(m, j);
 	if (rc <= 0)
@@ -488,8 +493,9 @@ static int remove_job(struct rs_member *m, struct rs_job *job, struct sc_err *er
 	/* no answer came: without its proposal it can't be done any more, so it was, or never will be */
 	rc = rs_member_is_named(m, j->id, err);
 	if (rc > 0)
-		rc = sc_fail(err, SC_E_SYSTEM, "etcd has not answered, and has the job still; try again");
-	return rc < 0 ? rc : wait_until_gone(m, j, err);
+		rc = sc_fail(err, SC_E_BUSY, "etcd's answer was lost, and it has the job still: nothing was changed; "
+			     "try again");
+	return rc < 0 ? rc : wait_until_gone(m, j);
 }
 
 static int etcd_amend(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)

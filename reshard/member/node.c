@@ -389,7 +389,7 @@ static void take_rows(struct rs_member *m, const struct meta_answer *answer, boo
 	}
 }
 
-static void answer_ask(struct rs_member *m, uint64_t id, const struct meta_answer *answer)
+static void answer_ask(struct rs_member *m, uint64_t id, const struct meta_etcd_event *v)
 {
 	struct rs_ask **p = &m->sent, *ask;
 
@@ -399,10 +399,11 @@ static void answer_ask(struct rs_member *m, uint64_t id, const struct meta_answe
 	if (!ask)
 		return;
 	*p = ask->next;
-	if (ask->take && answer->outcome == META_APPLIED)
-		ask->take(ask->arg, answer);
+	if (ask->take && v->answer.outcome == META_APPLIED)
+		ask->take(ask->arg, &v->answer);
 	(void)pthread_mutex_lock(&m->lock);
-	ask->outcome = answer->outcome;
+	ask->outcome = v->answer.outcome;
+	ask->why = v->err.code == SC_E_NO_SPACE ? RS_NO_ROOM : v->unsent ? RS_UNSENT : RS_LOST;
 	ask->done = true;
 	(void)pthread_cond_broadcast(&m->changed);
 	(void)pthread_mutex_unlock(&m->lock);
@@ -461,7 +462,7 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 		return;
 	}
 	if (v->kind == META_ETCD_ANSWER && v->id & ASKS_FROM) {
-		answer_ask(m, v->id, &v->answer);
+		answer_ask(m, v->id, v);
 		return;
 	}
 	if (!m->outdated && (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH)) {
@@ -480,7 +481,7 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 
 static void send_ask(struct rs_member *m, struct rs_ask *ask)
 {
-	struct meta_answer none = {.outcome = META_UNKNOWN};
+	const struct meta_etcd_event none = {.answer.outcome = META_UNKNOWN, .unsent = true};
 	struct sc_err err;
 
 	ask->id = ASKS_FROM | ++m->next_ask;
@@ -584,7 +585,7 @@ bool rs_node_goodbye(struct rs_member *m)
 
 void rs_node_stop(struct rs_member *m)
 {
-	struct meta_answer none = {.outcome = META_UNKNOWN};
+	const struct meta_etcd_event none = {.answer.outcome = META_UNKNOWN};
 
 	if (!m->thread.started && (!m->core || !m->net)) /* it has ended */
 		return;

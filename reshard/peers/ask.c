@@ -4,9 +4,12 @@
 
 #include <string.h>
 
-enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg)
+#define PAUSE_NS (50 * MEMBER_MS)
+
+enum meta_outcome rs_member_ask_why(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg,
+				    enum rs_unanswered *ret_why)
 {
-	struct rs_ask ask = {.txn = txn, .take = take, .arg = arg, .outcome = META_UNKNOWN};
+	struct rs_ask ask = {.txn = txn, .take = take, .arg = arg, .outcome = META_UNKNOWN, .why = RS_UNSENT};
 
 	(void)pthread_mutex_lock(&m->lock);
 	if (!m->stop) {
@@ -17,17 +20,28 @@ enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn,
 			(void)pthread_cond_wait(&m->changed, &m->lock);
 	}
 	(void)pthread_mutex_unlock(&m->lock);
+	*ret_why = ask.why;
 	return ask.outcome;
 }
 
-int rs_ask_failed(struct rs_member *m, struct sc_err *err, const char *why)
+enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg)
 {
-	bool is_full;
+	enum rs_unanswered ignored;
+
+	return rs_member_ask_why(m, txn, take, arg, &ignored);
+}
+
+bool rs_ask_pause(struct rs_member *m, int64_t until)
+{
+	const int64_t now = sc_now_ns(), end = now + PAUSE_NS < until ? now + PAUSE_NS : until;
+	bool ends;
 
 	(void)pthread_mutex_lock(&m->lock);
-	is_full = m->full;
+	while (!m->stop && sc_now_ns() < end)
+		(void)sc_sys.wait_until(&m->changed, &m->lock, end);
+	ends = m->stop;
 	(void)pthread_mutex_unlock(&m->lock);
-	return is_full ? sc_fail(err, SC_E_NO_SPACE, RS_FULL) : sc_fail(err, SC_E_SYSTEM, "%s", why);
+	return !ends && now < until;
 }
 
 void rs_member_post(struct rs_member *m, const struct rs_event *e)

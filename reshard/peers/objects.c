@@ -76,12 +76,15 @@ static struct meta_key key_of(const struct rs_bag *bag, const uint8_t named[RS_O
 	return key;
 }
 
+/* Puts an object, whose name says what it is: again where the answer is lost, as nothing changes by that. */
 static int put_one(struct rs_member *m, const struct rs_bag *bag, size_t i, struct sc_err *err)
 {
+	const int64_t give_up = sc_now_ns() + m->times.ttl;
 	const struct sc_buf *bytes = &bag->all.at[i].bytes;
 	struct meta_op op = {.what = META_PUT, .key = key_of(bag, bag->all.at[i].name), .lease = bag->lease};
 	struct meta_txn txn = {.nr_then = 1, .then = &op};
 	enum meta_outcome outcome = META_UNKNOWN;
+	enum rs_unanswered why = RS_LOST;
 	struct sc_buf text = {0};
 
 	op.value.kind = op.key.kind;
@@ -90,9 +93,14 @@ static int put_one(struct rs_member *m, const struct rs_bag *bag, size_t i, stru
 		return sc_nomem(err);
 	}
 	op.value.rest = text.text ? text.text : "";
-	outcome = rs_member_ask(m, &txn, NULL, NULL);
+	do
+		outcome = rs_member_ask_why(m, &txn, NULL, NULL, &why);
+	while (outcome == META_UNKNOWN && why != RS_NO_ROOM && rs_ask_pause(m, give_up));
 	sc_buf_done(&text);
-	return outcome == META_APPLIED ? 0 : rs_ask_failed(m, err, "etcd has not taken an object; try again");
+	if (outcome != META_APPLIED && why == RS_NO_ROOM)
+		return sc_fail(err, SC_E_NO_SPACE, RS_FULL);
+	return outcome == META_APPLIED ? 0 : sc_fail(err, SC_E_BUSY, "etcd has not taken what a version is made of: "
+						     "nothing was changed; try again");
 }
 
 int rs_bag_put(struct rs_member *m, const struct rs_bag *bag, struct sc_err *err)
@@ -168,7 +176,8 @@ static int are_there(struct rs_member *m, const struct rs_object_name *names, si
 	case META_REFUSED:
 		return 0;
 	default:
-		return sc_fail(err, SC_E_SYSTEM, "etcd has not answered when it was asked for objects; try again");
+		return sc_fail(err, SC_E_BUSY, "etcd has not answered when it was asked for what versions are made of: "
+			       "nothing was changed; try again");
 	}
 }
 

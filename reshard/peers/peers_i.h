@@ -291,11 +291,19 @@ struct rs_ask {
 	uint64_t id;
 	bool done;
 	enum meta_outcome outcome;
+	enum rs_unanswered {		/* of META_UNKNOWN: */
+		RS_LOST,		/* it was done, will be, or never will */
+		RS_UNSENT,		/* etcd was not reached: it was not done, and never will be */
+		RS_NO_ROOM		/* etcd is out of space: it was not done, or was the last one that was */
+	} why;
 };
 /** Carries out a transaction; any thread but the node's.  META_UNKNOWN, too, if the member ends. */
 enum meta_outcome rs_member_ask(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg);
-/** Fails for a request that was to put something and was not answered: with `why`, or RS_FULL if it is that. */
-int rs_ask_failed(struct rs_member *m, struct sc_err *err, const char *why);
+/** Carries it out, too, and says why it was not answered. */
+enum meta_outcome rs_member_ask_why(struct rs_member *m, const struct meta_txn *txn, rs_answer_fn *take, void *arg,
+				    enum rs_unanswered *ret_why);
+/** Waits 50 ms.  False: it is `until`, or the member ends. */
+bool rs_ask_pause(struct rs_member *m, int64_t until);
 /** Hands an event to the core; any thread. */
 void rs_member_post(struct rs_member *m, const struct rs_event *e);
 
@@ -363,14 +371,15 @@ struct rs_bag {
 /** `arg` is a bag: what is put goes there, what is got comes from there. */
 extern const struct rs_object_ops rs_bag_ops;
 void rs_bag_done(struct rs_bag *bag);
-/** Puts all of them into etcd; gets the one that is lacking.  Errors: SC_E_SYSTEM (etcd has not answered),
- *  SC_E_NOT_FOUND. */
+/** Puts all of them into etcd.  Errors: SC_E_BUSY (etcd has not answered; nothing but objects was put),
+ *  SC_E_NO_SPACE. */
 int rs_bag_put(struct rs_member *m, const struct rs_bag *bag, struct sc_err *err);
+/** Gets the one that is lacking.  Errors: SC_E_SYSTEM (etcd has not answered), SC_E_NOT_FOUND. */
 int rs_bag_get(struct rs_member *m, struct rs_bag *bag, struct sc_err *err);
 /** Gets it likewise; of one that etcd has not any more the bag says SC_E_STALE from then on. */
 int rs_bag_get_some(struct rs_member *m, struct rs_bag *bag, struct sc_err *err);
 /** Asks whether etcd has what was put before, and adds to the bag what was removed since: while a command is under way
- *  nothing is.  Errors: SC_E_SYSTEM, those of rs_objects_put_again(). */
+ *  nothing is.  Errors: SC_E_BUSY (etcd has not answered), those of rs_objects_put_again(). */
 int rs_bag_refer(struct rs_member *m, struct rs_bag *bag, struct sc_err *err);
 
 /* --- jobs.c --- */

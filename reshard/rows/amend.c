@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Changes in etcd what a command of this node changes of a job, but for its head: name, mode, owner, first layout,
- * settings, tags.  Each change is one transaction, over keys that were read before; if a key has changed meanwhile, all
- * are read again.  The caller then makes the same change here, and other nodes' workers follow (take.c).
+ * settings, tags.  Each change is one transaction, over keys that were read before; if a key has changed meanwhile, or
+ * the answer is lost, all are read again (edit.c).  The caller then makes the same change here, and other nodes'
+ * workers follow (take.c).
  */
 #include "reshard/rows/rows_i.h"
 
@@ -58,38 +59,95 @@ static void note_revision(struct rs_member *m, uint64_t *of, uint64_t revision)
 }
 
 /* Gives a new job to all nodes, unless one has this name. */
+struct making {
+	struct rs_member *m;
+	const struct meta_job_row *row;
+	const char *text;	/* of the row */
+	struct rs_shared *j;
+	bool lost;		/* the answer of a try */
+};
+
+static int taken(const struct making *x, struct sc_err *err)
+{
+	return sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", x->row->name);
+}
+
+/* Tells what became of tries whose answers were lost: RS_EDIT_DONE, RS_EDIT_AGAIN (none was done by now), or an
+ * error: none was, and none will be. */
+static int was_made(struct making *x, struct sc_err *err)
+{
+	struct rs_got got;
+	int rc = rs_member_get(x->m, rs_key_of(META_KEY_JOB, x->j->id), &got, err);
+
+	sc_sys.release(got.text);
+	if (rc == RS_EDIT_DONE && got.is)
+		note_revision(x->m, &x->j->row_mod, got.mod);
+	if (rc || got.is)
+		return rc;
+	rc = rs_member_get(x->m, rs_key_of(META_KEY_REMOVED, x->j->id), &got, err);
+	if (rc || !got.is)
+		return rc ? rc : RS_EDIT_AGAIN;
+	return got.token == x->m->node ? taken(x, err) : RS_EDIT_DONE; /* others may have removed it already */
+}
+
+/* Lets no try be done any more: the job is one that this node has removed. */
+static int give_up(struct making *x, struct sc_err *err)
+{
+	const struct meta_key removed = rs_key_of(META_KEY_REMOVED, x->j->id);
+	struct rs_edit c = {.nr_then = 0};
+	int rc;
+
+	rs_edit_expect(&c, rs_key_of(META_KEY_JOB, x->j->id), 0);
+	rs_edit_expect(&c, removed, 0);
+	rs_edit_op(&c, META_PUT, removed)->value.number.nr = x->m->node;
+	rc = rs_edit_make(x->m, &c);
+	return rc == RS_EDIT_DONE ? taken(x, err) : rc;
+}
+
+static int make_once(void *arg, struct sc_err *err)
+{
+	struct making *x = arg;
+	struct rs_edit c = {.nr_then = 0};
+	int rc;
+
+	/* the last two: it is made once, also if the name is free again when a try comes late */
+	rs_edit_expect(&c, key_name(x->row->name), 0);
+	rs_edit_expect(&c, rs_key_of(META_KEY_JOB, x->j->id), 0);
+	rs_edit_expect(&c, rs_key_of(META_KEY_REMOVED, x->j->id), 0);
+	rs_edit_op(&c, META_PUT, key_name(x->row->name))->value.number.nr = x->j->id;
+	rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_JOB, x->j->id))->value.rest = x->text;
+	rc = rs_edit_make(x->m, &c);
+	if (rc == RS_EDIT_DONE)
+		note_revision(x->m, &x->j->row_mod, c.revision);
+	if (rc == RS_EDIT_AGAIN && !x->lost)
+		return taken(x, err);
+	if (rc == RS_EDIT_AGAIN) {
+		rc = was_made(x, err);
+		return rc == RS_EDIT_AGAIN ? give_up(x, err) : rc;
+	}
+	x->lost |= rc == RS_EDIT_LOST || rc == RS_EDIT_FULL;
+	return rc == RS_EDIT_FULL && was_made(x, err) == RS_EDIT_DONE ? RS_EDIT_DONE : rc;
+}
+
 static int share_job(struct rs_member *m, const struct meta_job_row *row, struct sc_err *err)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
-	struct rs_edit c = {.nr_then = 0};
-	struct rs_shared *j = NULL;
-	enum meta_outcome outcome;
+	struct making x = {.m = m, .row = row};
 	uint64_t id;
 	int rc = rs_member_token(&id, err);
 
 	if (rc < 0)
 		return rc;
 	(void)pthread_mutex_lock(&m->lock);
-	j = rs_shared_of(m, id);
+	x.j = rs_shared_of(m, id);
 	(void)pthread_mutex_unlock(&m->lock);
-	if (!j)
-		return sc_nomem(err);
 	job_row_text(row, &text);
-	if (text.failed)
+	if (!x.j || text.failed)
 		return sc_nomem(err);
-	rs_edit_expect(&c, key_name(row->name), 0);
-	rs_edit_op(&c, META_PUT, key_name(row->name))->value.number.nr = id;
-	rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_JOB, id))->value.rest = text.text;
+	x.text = text.text;
 	/* before others can know of it: what comes of them belongs to this one */
 	rc = meta_shared_job_add(m->s->catalog, row->id, id, err);
-	outcome = rc == 0 ? rs_edit_make(m, &c) : META_UNKNOWN;
-	if (outcome == META_APPLIED)
-		note_revision(m, &j->row_mod, c.revision);
-	if (rc == 0 && outcome == META_REFUSED)
-		rc = sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", row->name);
-	else if (rc == 0 && outcome == META_UNKNOWN)
-		rc = rs_ask_failed(m, err, "etcd does not answer: the job may come into being later, or not");
-	return rc;
+	return rc < 0 ? rc : rs_edit_until(m, 0, make_once, &x, SC_E_SYSTEM, err);
 }
 
 static int make_job(struct rs_member *m, const struct rs_amend *change, struct sc_err *err)
@@ -125,68 +183,76 @@ static void put_attr(struct rs_job *job, const struct meta_job_row *attr, struct
 }
 
 /* Tries once to put another name (NULL: it stays), or mode and owner, over the row that was read. */
-static int put_row(struct rs_member *m, struct rs_shared *j, const struct rs_got *was, const char *name,
-		   const struct meta_job_row *attr, struct sc_err *err)
+static int put_row(const struct rs_amending *x, const struct rs_got *was, const char *name, struct sc_err *err)
 {
-	const struct meta_key key = rs_key_of(META_KEY_JOB, j->id);
+	const struct meta_key key = rs_key_of(META_KEY_JOB, x->j->id);
 	struct rs_edit c = {.nr_then = 0};
 	struct meta_job_row row = {0};
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
-	const char *old;
-	enum meta_outcome outcome;
-	int rc = rs_job_row_read(was->text, &row, err);
+	char *copy = sc_strdup(was->text);
+	int rc = copy ? rs_job_row_read(copy, &row, err) : sc_nomem(err);
+	const char *old = row.name;
 
-	if (rc < 0)
-		return rc;
-	old = row.name;
 	row.name = name ? name : old;
-	if (attr)
-		put_attr(j->job, attr, &row);
-	job_row_text(&row, &text);
-	if (text.failed)
-		return sc_nomem(err);
-	rs_edit_expect(&c, key, was->mod);
-	rs_edit_op(&c, META_PUT, key)->value.rest = text.text;
-	if (name && strcmp(name, old) != 0) {
+	if (rc == 0 && !name)
+		put_attr(x->j->job, x->change->row, &row);
+	if (rc == 0)
+		job_row_text(&row, &text);
+	if (rc == 0 && text.failed)
+		rc = sc_nomem(err);
+	if (rc == 0 && strcmp(text.text, was->text) == 0) { /* it was done by a try before, or by another node */
+		note_revision(x->m, &x->j->row_mod, was->mod);
+		sc_sys.release(copy);
+		return RS_EDIT_DONE;
+	}
+	if (rc == 0) {
+		rs_edit_expect(&c, key, was->mod);
+		rs_edit_op(&c, META_PUT, key)->value.rest = text.text;
+	}
+	if (rc == 0 && name && strcmp(name, old) != 0) {
 		rs_edit_expect(&c, key_name(name), 0);
 		rs_edit_op(&c, META_DELETE, key_name(old));
-		rs_edit_op(&c, META_PUT, key_name(name))->value.number.nr = j->id;
+		rs_edit_op(&c, META_PUT, key_name(name))->value.number.nr = x->j->id;
 	}
-	outcome = rs_edit_make(m, &c);
-	if (outcome == META_APPLIED)
-		note_revision(m, &j->row_mod, c.revision);
-	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
+	if (rc == 0)
+		rc = rs_edit_make(x->m, &c);
+	if (rc == RS_EDIT_DONE)
+		note_revision(x->m, &x->j->row_mod, c.revision);
+	sc_sys.release(copy);
+	return rc;
 }
 
-static int change_row(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
+static int row_once(void *arg, struct sc_err *err)
 {
-	const char *name = change->kind == RS_AMEND_RENAME ? change->name : NULL;
-	const struct meta_job_row *attr = change->kind == RS_AMEND_ATTR ? change->row : NULL;
+	const struct rs_amending *x = arg;
+	const char *name = x->change->kind == RS_AMEND_RENAME ? x->change->name : NULL;
 	struct rs_got row, taken;
-	int rc;
+	int rc = rs_member_get(x->m, rs_key_of(META_KEY_JOB, x->j->id), &row, err);
 
-	for (int i = 0; i < RS_EDIT_TRIES; i++) {
-		rc = rs_member_get(m, rs_key_of(META_KEY_JOB, j->id), &row, err);
-		if (rc == 0 && !row.is)
-			rc = sc_fail(err, SC_E_STALE, "another node has removed the job");
-		if (rc == 0)
-			rc = put_row(m, j, &row, name, attr, err);
-		sc_sys.release(row.text);
-		if (rc > 0 && name && (rc = rs_member_get(m, key_name(name), &taken, err)) == 0)
-			rc = taken.is ? sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", name) : 1;
-		if (rc <= 0)
-			return rc;
-	}
-	return rs_edit_again(err);
+	if (rc == RS_EDIT_DONE && !row.is)
+		rc = sc_fail(err, SC_E_STALE, "another node has removed the job");
+	if (rc == RS_EDIT_DONE)
+		rc = put_row(x, &row, name, err);
+	sc_sys.release(row.text);
+	if (rc != RS_EDIT_AGAIN || !name)
+		return rc;
+	rc = rs_member_get(x->m, key_name(name), &taken, err);
+	if (rc == RS_EDIT_DONE && taken.is && taken.token != x->j->id)
+		return sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", name);
+	return rc == RS_EDIT_DONE ? RS_EDIT_AGAIN : rc;
 }
 
 int rs_member_is_named(struct rs_member *m, uint64_t id, struct sc_err *err)
 {
+	const int64_t give_up = sc_now_ns() + 2 * m->times.ttl;
 	struct rs_got row;
-	int rc = rs_member_get(m, rs_key_of(META_KEY_JOB, id), &row, err);
+	int rc;
 
-	sc_sys.release(row.text);
-	return rc < 0 ? rc : row.is;
+	do {
+		rc = rs_member_get(m, rs_key_of(META_KEY_JOB, id), &row, err);
+		sc_sys.release(row.text);
+	} while (rc == RS_EDIT_DEAF && rs_ask_pause(m, give_up));
+	return rc == RS_EDIT_DEAF ? rs_edit_unknown(m, SC_E_SYSTEM, err) : rc < 0 ? rc : row.is;
 }
 
 int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc_err *err)
@@ -195,12 +261,13 @@ int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc
 	struct meta_job_row named = {0};
 	struct rs_edit c = {.nr_then = 0};
 	struct rs_got row = {.is = false}, mine;
-	enum meta_outcome outcome = META_REFUSED;
 	int rc = rs_member_get(m, proposal, &mine, err);
 
 	if (rc == 0)
 		rc = rs_member_get(m, job, &row, err);
-	if (rc == 0 && row.is && mine.is && mine.token == token) {
+	if (rc == 0 && (!row.is || !mine.is || mine.token != token)) {
+		rc = RS_EDIT_AGAIN;
+	} else if (rc == 0) {
 		rc = rs_job_row_read(row.text, &named, err);
 		rs_edit_expect(&c, proposal, mine.mod);
 		rs_edit_expect(&c, job, row.mod);
@@ -211,64 +278,74 @@ int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc
 			rs_edit_op(&c, META_DELETE, key_name(named.name));
 			/* what is only absent, etcd has lost (E3 of docs/cluster-protocol.md) */
 			rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_REMOVED, id))->value.number.nr = m->node;
-			outcome = rs_edit_make(m, &c);
+			rc = rs_edit_make(m, &c);
 		}
 	}
 	sc_sys.release(row.text);
-	if (rc == 0 && outcome == META_REFUSED)
-		rc = rs_edit_again(err);
-	return rc < 0 ? rc : outcome == META_APPLIED ? 0 : 1;
+	switch (rc) {
+	case RS_EDIT_AGAIN:
+		return sc_fail(err, SC_E_BUSY, "other nodes change the job: nothing was changed; try again");
+	case RS_EDIT_DEAF:
+		return rs_edit_deaf(err);
+	default:
+		return rc <= 0 ? rc : 1;
+	}
 }
 
 /* --- the first layout and topology: all nodes have them --- */
 
-/* Tries once to put the first layout or topology: 0, 1 (another node has changed the job's row) or an error. */
-static int put_first(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, const uint8_t layout[32],
-		     struct sc_err *err)
+struct first {
+	struct rs_amending by;
+	struct meta_hash layout;
+};
+
+static int first_once(void *arg, struct sc_err *err)
 {
-	const struct meta_key job = rs_key_of(META_KEY_JOB, j->id);
+	const struct first *x = arg;
+	const char *topology = x->by.change->topology ? x->by.change->topology : "";
+	const struct meta_key job = rs_key_of(META_KEY_JOB, x->by.j->id);
+	const struct meta_key first = rs_key_of(META_KEY_FIRST, x->by.j->id);
 	struct rs_edit c = {.nr_then = 0};
+	struct rs_got row, was = {.is = false};
 	struct meta_op *put;
-	enum meta_outcome outcome;
-	struct rs_got row;
-	int rc = rs_member_get(m, job, &row, err);
+	bool is_it;
+	int rc = rs_member_get(x->by.m, job, &row, err);
 
 	sc_sys.release(row.text);
-	if (rc == 0 && !row.is)
+	if (rc == RS_EDIT_DONE && !row.is)
 		rc = sc_fail(err, SC_E_STALE, "another node has removed the job");
-	if (rc < 0)
+	if (rc == RS_EDIT_DONE)
+		rc = rs_member_get(x->by.m, first, &was, err);
+	is_it = was.is && was.text && strcmp(was.text, topology) == 0 &&
+		memcmp(was.layout.at, x->layout.at, sizeof(was.layout.at)) == 0;
+	sc_sys.release(was.text);
+	if (rc || is_it)
 		return rc;
 	rs_edit_expect(&c, job, row.mod);
-	put = rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_FIRST, j->id));
-	put->value.first.topology = change->topology ? change->topology : "";
-	memcpy(put->value.first.layout.at, layout, 32);
-	outcome = rs_edit_make(m, &c);
-	return outcome == META_APPLIED ? 0 : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
+	rs_edit_expect(&c, first, was.mod); /* a try that comes late must not put an older one over a newer */
+	put = rs_edit_op(&c, META_PUT, first);
+	put->value.first.topology = topology;
+	put->value.first.layout = x->layout;
+	return rs_edit_make(x->by.m, &c);
 }
 
 static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
 {
+	struct first x = {.by = {m, j, change}};
 	const struct rs_kept_layout *kept;
 	struct rs_bag bag = {.lacking = false};
-	uint8_t layout[32];
 	size_t bytes;
 	int rc = rs_layout_by_id(m->s, change->layout, &kept, err);
 
 	if (rc < 0)
 		return rc;
 	bytes = strlen(kept->layout->flat);
-	rs_sha256(kept->layout->flat, bytes, layout);
-	rc = rs_bag_ops.put(&bag, layout, kept->layout->flat, bytes, err);
+	rs_sha256(kept->layout->flat, bytes, x.layout.at);
+	rc = rs_bag_ops.put(&bag, x.layout.at, kept->layout->flat, bytes, err);
 	if (rc == 0)
 		rc = rs_bag_put(m, &bag, err);
 	rs_bag_done(&bag);
-	for (int i = 0; rc == 0 && i < RS_EDIT_TRIES; i++) {
-		rc = put_first(m, j, change, layout, err);
-		if (rc <= 0)
-			return rc;
-		rc = 0;
-	}
-	return rc < 0 ? rc : rs_edit_again(err);
+	return rc < 0 ? rc : rs_edit_until(m, j->id, first_once, &x, SC_E_STALE, err);
 }
 
 /* --- settings --- */
@@ -297,52 +374,47 @@ static void merge(const char *was, const struct rs_amend *change, struct sc_buf 
 			sc_buf_printf(to, "%s=%s\n", change->settings[i].key, change->settings[i].value);
 }
 
-/* Tries once to put settings: 0, 1 (another node was first) or an error. */
-static int put_config(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
+static int config_once(void *arg, struct sc_err *err)
 {
-	const struct meta_key key = rs_key_of(META_KEY_CONFIG, j->id), job = rs_key_of(META_KEY_JOB, j->id);
+	const struct rs_amending *x = arg;
+	const struct meta_key key = rs_key_of(META_KEY_CONFIG, x->j->id), job = rs_key_of(META_KEY_JOB, x->j->id);
 	struct rs_edit c = {.nr_then = 0};
 	struct sc_buf text = {0};
-	enum meta_outcome outcome = META_UNKNOWN;
 	struct rs_got was, row = {.is = false};
-	int rc = rs_member_get(m, key, &was, err);
+	int rc = rs_member_get(x->m, key, &was, err);
+	bool is_it = false;
 
 	if (rc == 0)
-		rc = rs_member_get(m, job, &row, err);
+		rc = rs_member_get(x->m, job, &row, err);
 	if (rc == 0 && !row.is)
 		rc = sc_fail(err, SC_E_STALE, "another node has removed the job");
 	if (rc == 0)
-		merge(was.text, change, &text);
+		merge(was.text, x->change, &text);
 	if (rc == 0 && (text.failed || text.bytes > CONFIG_BYTES_MAX))
 		rc = text.failed ? sc_nomem(err) : sc_fail(err, SC_E_LIMIT, "the settings of a job have %d bytes at "
 							   "most in a cluster", CONFIG_BYTES_MAX);
-	if (rc == 0) {
+	is_it = rc == 0 && was.is && strcmp(text.text, was.text) == 0;
+	if (rc == 0 && !is_it) {
 		rs_edit_expect(&c, key, was.mod);
 		rs_edit_expect(&c, job, row.mod);
 		rs_edit_op(&c, META_PUT, key)->value.rest = text.text;
-		outcome = rs_edit_make(m, &c);
+		rc = rs_edit_make(x->m, &c);
 	}
 	sc_buf_done(&text);
 	sc_sys.release(was.text);
 	sc_sys.release(row.text);
-	if (rc == 0 && outcome == META_APPLIED)
-		note_revision(m, &j->config_mod, c.revision);
-	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
+	if (rc == RS_EDIT_DONE)
+		note_revision(x->m, &x->j->config_mod, is_it ? was.mod : c.revision);
+	return rc;
 }
 
-static int change_config(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
+static bool has_shared(const struct rs_amend *change)
 {
 	bool any = false;
 
 	for (size_t i = 0; i < change->nr_settings; i++)
 		any |= !is_own(change->settings[i].key);
-	for (int i = 0; any && i < RS_EDIT_TRIES; i++) {
-		int rc = put_config(m, j, change, err);
-
-		if (rc <= 0)
-			return rc;
-	}
-	return any ? rs_edit_again(err) : 0;
+	return any;
 }
 
 /* --- all of them --- */
@@ -379,14 +451,16 @@ static int amend_kept(struct rs_member *m, struct rs_job *job, const struct rs_a
 
 static int share(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
 {
+	struct rs_amending x = {m, j, change};
+
 	switch (change->kind) {
 	case RS_AMEND_RENAME:
 	case RS_AMEND_ATTR:
-		return change_row(m, j, change, err);
+		return rs_edit_until(m, j->id, row_once, &x, SC_E_SYSTEM, err);
 	case RS_AMEND_FIRST:
 		return share_first(m, j, change, err);
 	case RS_AMEND_CONFIG:
-		return change_config(m, j, change, err);
+		return has_shared(change) ? rs_edit_until(m, j->id, config_once, &x, SC_E_STALE, err) : 0;
 	default:
 		return rs_member_tag(m, j, change, err);
 	}

@@ -30,6 +30,7 @@ static void on_tags(void *arg, const struct meta_answer *answer)
 	}
 }
 
+/* RS_EDIT_DONE, RS_EDIT_DEAF or an error. */
 static int read_tags(struct rs_member *m, uint64_t id, struct tags *ret, struct sc_err *err)
 {
 	struct meta_op list = {.what = META_LIST, .key = {.job = id}, .range = META_RANGE_TAGS};
@@ -37,8 +38,8 @@ static int read_tags(struct rs_member *m, uint64_t id, struct tags *ret, struct 
 
 	*ret = (struct tags){0};
 	if (rs_member_ask(m, &txn, on_tags, ret) != META_APPLIED)
-		return sc_fail(err, SC_E_SYSTEM, "etcd does not answer; nothing was changed, try again");
-	return ret->failed ? sc_nomem(err) : 0;
+		return RS_EDIT_DEAF;
+	return ret->failed ? sc_nomem(err) : RS_EDIT_DONE;
 }
 
 /* --- as they are in etcd, here --- */
@@ -93,6 +94,8 @@ int rs_member_follow_tags(struct rs_member *m, struct rs_shared *j, struct sc_er
 	struct following f = {.tags = &tags};
 	int rc = read_tags(m, j->id, &tags, err);
 
+	if (rc == RS_EDIT_DEAF)
+		rc = sc_fail(err, SC_E_SYSTEM, "etcd has not answered when it was asked for tags");
 	if (rc == 0)
 		rc = meta_version_each(m->s->catalog, j->job->id, on_version, &f, err);
 	if (rc == 0 && f.failed)
@@ -125,16 +128,34 @@ static int expect_version(struct rs_member *m, uint64_t id, uint64_t nr, struct 
 	return rc;
 }
 
-/* Tries once to put a tag.  A version has one tag, and a tag one version. */
-static int put_tag(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
+/* Adds to the edit that the job is there, and its row as it is now. */
+static int expect_job(struct rs_member *m, uint64_t id, struct rs_edit *c, struct sc_err *err)
 {
-	struct meta_key key = rs_key_of(META_KEY_TAG, j->id);
-	struct rs_edit c = {.nr_then = 0};
-	enum meta_outcome outcome = META_APPLIED;
-	struct tags tags;
-	bool is_there = false;
-	int rc = read_tags(m, j->id, &tags, err);
+	const struct meta_key key = rs_key_of(META_KEY_JOB, id);
+	struct rs_got got;
+	int rc = rs_member_get(m, key, &got, err);
 
+	sc_sys.release(got.text);
+	if (rc == RS_EDIT_DONE && !got.is)
+		return sc_fail(err, SC_E_STALE, "another node has removed the job");
+	if (rc == RS_EDIT_DONE)
+		rs_edit_expect(c, key, got.mod);
+	return rc;
+}
+
+/* Tries once to put a tag.  A version has one tag, and a tag one version. */
+static int tag_once(void *arg, struct sc_err *err)
+{
+	const struct rs_amending *x = arg;
+	const struct rs_amend *change = x->change;
+	struct meta_key key = rs_key_of(META_KEY_TAG, x->j->id);
+	struct rs_edit c = {.nr_then = 0};
+	struct tags tags = {0};
+	bool is_there = false;
+	int rc = expect_job(x->m, x->j->id, &c, err);
+
+	if (rc == 0)
+		rc = read_tags(x->m, x->j->id, &tags, err);
 	for (size_t i = 0; rc == 0 && i < tags.nr && c.nr_then < META_TXN_OPS_MAX - 3; i++) {
 		const struct tag *t = &tags.at[i];
 		bool same = change->tag && strcmp(t->name, change->tag) == 0;
@@ -150,25 +171,25 @@ static int put_tag(struct rs_member *m, struct rs_shared *j, const struct rs_ame
 	}
 	key.text = change->tag;
 	if (rc == 0 && change->tag && !is_there)
-		rc = expect_version(m, j->id, change->nr, &c, err);
+		rc = expect_version(x->m, x->j->id, change->nr, &c, err);
 	if (rc == 0 && change->tag && !is_there) {
 		rs_edit_expect(&c, key, 0);
 		rs_edit_op(&c, META_PUT, key)->value.number.nr = change->nr;
 	}
 	if (rc == 0 && c.nr_then)
-		outcome = rs_edit_make(m, &c);
+		rc = rs_edit_make(x->m, &c);
 	sc_vec_done(&tags);
-	return rc < 0 || outcome == META_APPLIED ? rc : outcome == META_REFUSED ? 1 : rs_edit_unknown(m, err);
+	return rc;
 }
 
 int rs_member_tag(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
 {
-	for (int i = 0; i < RS_EDIT_TRIES; i++) {
-		int rc = put_tag(m, j, change, err);
+	struct rs_amending x = {m, j, change};
+	int rc = rs_edit_until(m, j->id, tag_once, &x, SC_E_STALE, err);
+	struct sc_err why;
 
-		if (rc <= 0)
-			return rc < 0 ? rc : rs_member_follow_tags(m, j, err);
-	}
-	return rs_edit_again(err);
+	if (rc == 0 && rs_member_follow_tags(m, j, &why) < 0) /* it is done; the worker hears of it, too */
+		sc_log(SC_LOG_WARN, "tags of a job are not those of etcd here yet: %s", why.msg);
+	return rc;
 }
 

@@ -37,3 +37,20 @@ class Relay:
 	def slow(self, on):
 		"""Hands all on late, or at once."""
 		(self.folder / "slow").touch() if on else (self.folder / "slow").unlink()
+
+	def lose(self, how, keys, count=1):
+		"""Of the next transactions that change such keys, the answer, or the request: relay.py says how."""
+		for name in ("lost", "held"):
+			(self.folder / name).unlink(missing_ok=True)
+		(self.folder / "lose.new").write_text(f"{how} {count} {keys}\n")
+		(self.folder / "lose.new").rename(self.folder / "lose")
+
+	def lost(self):
+		"""What was lost; no more is."""
+		(self.folder / "lose").unlink(missing_ok=True)
+		return (self.folder / "lost").read_text().splitlines() if (self.folder / "lost").exists() else []
+
+	def let_go(self):
+		"""Etcd hears of what was held, and has done or refused it."""
+		(self.folder / "held").unlink()
+		until("etcd has heard of it", lambda: any(line.startswith("late:") for line in (self.folder / "lost").read_text().splitlines()))
