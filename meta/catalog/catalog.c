@@ -414,6 +414,11 @@ int meta_version_hide(struct meta_catalog *c, uint64_t id, struct sc_err *err)
 	return db_run(c, err, "UPDATE version SET job = -abs(job), tag = NULL WHERE id = ?", "i", id);
 }
 
+int meta_version_unhide(struct meta_catalog *c, uint64_t id, struct sc_err *err)
+{
+	return db_run(c, err, "UPDATE version SET job = abs(job) WHERE id = ?", "i", id);
+}
+
 int meta_version_hidden(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err)
 {
 	struct walk_arg w = {.fn.id = fn, .arg = arg};

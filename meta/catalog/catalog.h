@@ -224,6 +224,8 @@ int meta_version_set_tree(struct meta_catalog *c, uint64_t id, uint64_t tree, st
 int meta_version_set_floor(struct meta_catalog *c, uint64_t id, int64_t floor_ns, struct sc_err *err);
 /** Takes a version from its job, but keeps its rows: only meta_version_get(), its views and garbage still know it. */
 int meta_version_hide(struct meta_catalog *c, uint64_t id, struct sc_err *err);
+/** Gives it back to its job. */
+int meta_version_unhide(struct meta_catalog *c, uint64_t id, struct sc_err *err);
 /** Walks over the versions that are hidden, of all jobs. */
 int meta_version_hidden(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
 /** Removes the rows of a version, hidden or not. */

@@ -123,7 +123,7 @@ static int load_jobs(struct rs_service *s, struct sc_err *err)
 
 		rc = meta_config_each(s->catalog, job->id, on_config, job, err);
 		if (rc == 0 && r.heads.at[i])
-			rc = rs_view_load(s, r.heads.at[i], &job->head, err);
+			rc = rs_view_load_head(s, r.heads.at[i], &job->head, err);
 		if (rc == 0)
 			rc = rs_homes_load(job, err);
 		if (rc == 0)

@@ -489,6 +489,9 @@ void rs_job_complain(struct rs_job *job, const char *command, const struct sc_er
 
 /* views.c */
 int rs_view_load(struct rs_service *s, uint64_t version, struct rs_view **ret, struct sc_err *err);
+/** Loads the newest version of a job when the service starts, and gives it its view again if it has none, as programs
+ *  before took it.  SC_E_CORRUPT: the catalog has no row of the version. */
+int rs_view_load_head(struct rs_service *s, uint64_t version, struct rs_view **ret, struct sc_err *err);
 struct rs_view *rs_job_head(struct rs_job *job);	/* a reference or NULL */
 /** Make `head` (NULL: none; taken) the view that plain paths show; names in the kernel become stale.  The first step is
  *  taken under job.state; the second one without it, with the view that the first one returned. */

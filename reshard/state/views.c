@@ -176,6 +176,45 @@ int rs_view_load(struct rs_service *s, uint64_t version, struct rs_view **ret, s
 	return rc < 0 ? rc : rs_view_at(s, id, ret, err);
 }
 
+/* Gives the newest version its view again. */
+static int mend_head(struct rs_service *s, uint64_t version, struct sc_err *err)
+{
+	struct rs_version *v = NULL;
+	uint64_t nr, place;
+	int rc = rs_version_load(s, version, &v, err);
+
+	if (rc == SC_E_NOT_FOUND)
+		return sc_fail(err, SC_E_CORRUPT, "the catalog has no row of its newest version (row %" PRIu64 "): put "
+			       "a backup of the store back; without one, 'scalai fsck --rebuild' makes the catalog of "
+			       "a store anew that is in no cluster, and a node of a cluster is replaced by one with "
+			       "another name and an empty store", version);
+	if (rc < 0)
+		return rc;
+	nr = v->nr;
+	rc = meta_catalog_begin(s->catalog, true, err);
+	if (rc == 0) {
+		rc = meta_version_unhide(s->catalog, version, err);
+		if (rc == 0)
+			rc = meta_view_put(s->catalog, version, "", v->topo.ranks, &place, err);
+		rc = meta_catalog_end(s->catalog, rc, err);
+	}
+	rs_version_unref(v);
+	if (rc == 0)
+		sc_log(SC_LOG_WARN, "version %" PRIu64 ", the newest one here of its job, had no view, by a fault of a "
+		       "program before this one: it has one again", nr);
+	return rc;
+}
+
+int rs_view_load_head(struct rs_service *s, uint64_t version, struct rs_view **ret, struct sc_err *err)
+{
+	uint64_t id;
+	int rc = meta_view_own(s->catalog, version, &id, err);
+
+	if (rc == SC_E_NOT_FOUND)
+		rc = mend_head(s, version, err);
+	return rc < 0 ? rc : rs_view_load(s, version, ret, err);
+}
+
 int rs_view_head(struct rs_service *s, struct rs_job *job, struct rs_view **ret, struct sc_err *err)
 {
 	(void)s;

@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 
 from kept import check, clean, cut, make, protected, save
@@ -137,6 +138,38 @@ again(two, older)
 (one.mount / "later").mkdir()
 two.wait(lambda: (two.mount / "later").is_dir(), 30, "it has done what came before: it knows what has died")
 again(two)
+
+
+def fsck(store):
+	return subprocess.run([binary, "fsck", store], capture_output=True, text=True)
+
+
+def takes_head(store, *rows):
+	"""As a program before did: no daemon started there any more."""
+	db = sqlite3.connect(store / "scalai.db")
+	with db:
+		head = db.execute("SELECT head FROM job WHERE name = 'gpt'").fetchone()
+		for row in rows:
+			db.execute(row, head)
+	db.close()
+
+
+# nor is it lost where a program before took that version's view; without the version's row the store is refused, in a sentence
+view = "UPDATE version SET job = -abs(job), tag = NULL WHERE id = ?", "DELETE FROM view WHERE version = ?"
+two.down()
+broken = cluster.work / "broken"
+shutil.copytree(two.store, broken, symlinks=True)
+takes_head(broken, *view, "DELETE FROM version_set WHERE version = ?", "DELETE FROM version WHERE id = ?")
+said = fsck(broken)
+assert said.returncode and "no row of its newest version" in said.stderr and "empty store" in said.stderr, said
+takes_head(two.store, *view)
+two.up()
+assert "had no view" in two.said(), two.said()
+two.down()
+takes_head(two.store, *view)
+said = fsck(two.store)
+assert not said.returncode and "\nclean\t" in said.stdout, said
+two.up()
 two.must("gpt", "discard", "yes\n")
 two.wait(lambda: "\nversion: 9\n" in two.read("gpt", "status"), 20, "it shows version 9")
 for n in cluster.nodes:
