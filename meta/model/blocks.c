@@ -9,6 +9,8 @@
  *     [R, C / g]		groups in one dimension, each element on its own in the other: any g
  *     [R / b, C / b]		blocks: one b for both, a power of two, and for all tensors that have such scales
  *				under this name
+ *     [ceil(E / b)]		of all E elements one behind the other (`blocks=`): one b, a power of two, for all
+ *				tensors that have such numbers under this name
  *
  * Not judged: integers (zero points, packed words), scales of more or fewer dimensions than their tensor, and those
  * that are not beside it under the same stem (`k_scale`).
@@ -148,6 +150,32 @@ static int judge(struct judging *j, const struct meta_tensor *t, const struct me
 	return 0;
 }
 
+/* Judges numbers of blocks of a flattened tensor.  That a size makes so many of them is known of each view. */
+static int judge_run(struct judging *j, const char *word, const struct meta_tensor *t, const struct meta_tensor *of)
+{
+	size_t bytes = strlen(word);
+	char mine[128], its[128];
+	uint64_t elements = 0;
+	struct sizes *kind;
+
+	if (t->shape.dim[0] < 2 || !meta_shape_elements(&of->shape, &elements))
+		return 0;
+	elements = meta_block_size(elements, t->shape.dim[0]);
+	while (bytes > 1 && word[bytes - 1] >= '0' && word[bytes - 1] <= '9')
+		bytes--;
+	kind = sc_map_make(&j->kinds, word, bytes, &j->arena, sizeof(*kind));
+	if (!kind)
+		return sc_nomem(j->err);
+	if (!kind->told)
+		*kind = (struct sizes){elements, elements, t};
+	if (kind->least == elements)
+		return 0;
+	return sc_fail(j->err, SC_E_STATE, "'%s' %s has a number for each block of %" PRIu64 " elements of '%s' %s, "
+		       "but '%s' for each of %" PRIu64 ": a part of it, or another tensor's; if it is right, write "
+		       "suspicious=accept to config", t->key, meta_shape_text(&t->shape, mine, sizeof(mine)), elements,
+		       of->key, meta_shape_text(&of->shape, its, sizeof(its)), kind->told->key, kind->least);
+}
+
 static int judge_all(struct judging *j, bool single)
 {
 	int rc = 0;
@@ -161,7 +189,9 @@ static int judge_all(struct judging *j, bool single)
 		if (meta_view_told(j->view, e, &j->names, &j->arena, &other) < 0)
 			return sc_nomem(j->err);
 		of = other ? &j->view->state->tensors[other->tensor] : NULL;
-		if (of && is_judged(e, t, of))
+		if (of && e->rule->factor == META_BLOCKS)
+			rc = single || j->block ? 0 : judge_run(j, e->rule->of_word, t, of);
+		else if (of && is_judged(e, t, of))
 			rc = j->block ? judge_by_config(j, t, of) : judge(j, t, of, single);
 	}
 	return rc;

@@ -52,7 +52,7 @@ static int meet_parts(struct walk *w, const struct runs *runs, const struct meta
 	n = meta_runs_length(&padded);
 	for (uint32_t s = 0; s < cut->nr_sections; s++) {
 		uint64_t m = n / cut->section_sum * cut->sections[s], p = 0;
-		uint64_t k = meta_cut_parts(cut, s, d), c = sc_max_u64(m / k + (m % k != 0), 1);
+		uint64_t k = meta_cut_parts(cut, s, d), c = sc_max_u64(meta_part_size(cut, m, k), 1);
 
 		piece.nr = 0;
 		piece.at = sc_arena_array(&w->arena, padded.nr + 1u, sizeof(*piece.at));

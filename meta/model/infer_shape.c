@@ -243,7 +243,8 @@ static int check_like(struct infer *n, const struct group *g, const struct sc_ma
 	uint64_t elements = 0;
 	char a[200], b[200];
 
-	if (!t || r->nr_each || r->is_stack || !meta_rule_match(r, true, t->file, t->name, &caps))
+	if (!t || r->nr_each || r->is_stack || r->factor == META_BLOCKS || r->factor == META_WHOLE ||
+	    !meta_rule_match(r, true, t->file, t->name, &caps))
 		return 0;
 	if (meta_shape_elements(&t->shape, &elements) && elements <= 1) /* a number of steps */
 		return 0;

@@ -110,6 +110,19 @@ int meta_factor_attribute(struct maker *m, const char *key, const char *value, c
 	return 0;
 }
 
+int meta_blocks_attribute(struct maker *m, const char *value, const char **ret)
+{
+	*ret = value;
+	while (value) {
+		const size_t n = strcspn(value, "|"), word = strcspn(value, "|:"), of = word < n ? n - word - 1 : 0;
+
+		if (!word || !of || memchr(value + word + 1, ':', of))
+			return refuse(m, "blocks: '%.*s' is not WORD:OF, as in absmax1:state1", (int)n, value);
+		value = value[n] ? value + n + 1 : NULL;
+	}
+	return 0;
+}
+
 int meta_join_attribute(struct maker *m, struct meta_rule *r, const char *key, const char *value)
 {
 	static const char *const keys[] = {"join", "over", "order", "align", "bucket", "alone", "strip"};

@@ -16,6 +16,7 @@ struct meta_cut {
 	uint32_t axes;	     /* bit set of the layout's axes */
 	const char *axes_text; /* as written, for messages */
 	uint64_t pad;	     /* 0: none */
+	uint64_t unit;	     /* of `chunk`: elements that no cut parts, as of one row; 0: each on its own */
 	uint64_t size;	     /* true size, 0: as first written */
 	uint32_t nr_sections;
 	const uint32_t *sections; /* ratio; {1} when there are none */
@@ -50,6 +51,7 @@ struct meta_rule {
 	bool is_stack;			    /* `stack={G}`: all layers of a rank in a dimension in front */
 	const struct meta_join *join;	    /* NULL: of one tensor */
 	const char *of;			    /* end of the name of the tensor that it is about; NULL: none */
+	const char *of_word;		    /* the word that `of` stands for; NULL: the last one of the name */
 	bool has_local, has_layer, has_expert, has_virtual; /* {L}; {L} or {G}; {E} or {X}; {V} */
 	uint8_t nr_cuts, nr_stage, nr_each;
 	struct meta_cut cuts[SC_CUTS_MAX];
@@ -57,7 +59,11 @@ struct meta_rule {
 	uint8_t each[SC_AXES_MAX];
 	uint32_t axes, cut_axes;	    /* all axes the rule uses, those that cut: bit sets */
 	const char *rows, *columns;	    /* words of factors' names between bars, "": all names.  NULL: none */
-	enum meta_factor { META_NO_FACTOR, META_ROWS, META_COLUMNS } factor; /* set by meta_rule_of_factor() */
+	const char *blocks;		    /* likewise WORD:OF, of numbers of blocks */
+	const char *whole;		    /* likewise, of what no cut is for */
+	enum meta_factor {		    /* set by meta_rule_of_factor() */
+		META_NO_FACTOR, META_ROWS, META_COLUMNS, META_BLOCKS, META_WHOLE
+	} factor;
 	bool has_one;			    /* of a factor: in place of the dimension that it lacks it has 1 */
 };
 
@@ -168,12 +174,20 @@ bool meta_rule_match(const struct meta_rule *rule, bool logical, const char *fil
 
 /**
  * Returns the rule of a tensor of `dims` dimensions that a rule matches: the rule itself, or, of an optimizer's factors
- * of rows or columns, one with the cuts that are left there, which is in `arena`, and in `made` for the next one.
- * Errors: SC_E_STATE (the rule makes it flat), SC_E_NO_MEMORY.
+ * of rows or columns, one with the cuts that are left there, which is in `arena`, and in `made` for the next one; of
+ * numbers of blocks one that cuts them wherever the tensor is cut whose blocks they are, and of what is whole one
+ * without cuts.
+ * Errors: SC_E_STATE (the rule makes it flat, or stacks it; blocks have one dimension), SC_E_NO_MEMORY.
  */
 int meta_rule_of_factor(const struct meta_layout *layout, const struct meta_rule *rule, const struct meta_caps *caps,
 			int dims, struct sc_arena *arena, struct sc_map *made, const struct meta_rule **ret,
 			struct sc_err *err);
+/** Returns such a rule of numbers of blocks with this many of them for each row, which `chunk` leaves together. */
+int meta_rule_of_rows(const struct meta_rule *rule, uint64_t unit, struct sc_arena *arena, struct sc_map *made,
+		      const struct meta_rule **ret, struct sc_err *err);
+/** Finds what `blocks=WORD:OF` asks for beside a tensor of whose name a capture is OF: "WORD:OF", and perhaps more
+ *  behind it.  NULL: nothing. */
+const char *meta_rule_blocks_of(const struct meta_rule *rule, const struct meta_caps *caps);
 /** Returns all axes of the first mesh that has these, as a bit set; 0: no mesh has them. */
 uint32_t meta_layout_mesh_axes(const struct meta_layout *layout, uint32_t axes);
 

@@ -27,6 +27,8 @@ int meta_join_check(struct maker *m, const struct meta_rule *r);
 void meta_rule_set_axes(const struct meta_layout *layout, struct meta_rule *r);
 /** Reads the words of `rows=` or `columns=`, or the attribute alone, in a line with `like`. */
 int meta_factor_attribute(struct maker *m, const char *key, const char *value, const char **ret);
+/** Reads the words of `blocks=`, in a line with `like`. */
+int meta_blocks_attribute(struct maker *m, const char *value, const char **ret);
 /** Makes the rules of lines; *ret_at is the one that an error is of. */
 int meta_rules_make(struct meta_layout *layout, const char **lines, size_t nr, size_t *ret_at, struct sc_err *err);
 

@@ -130,6 +130,8 @@ static int add_entry(struct builder *b, uint32_t t, const struct match *m,
 	if (meta_rule_of_factor(v->layout, m->rule, &all, v->state->tensors[t].shape.nr, &b->v->arena, &b->factors,
 				&e.rule, b->err) < 0)
 		return sc_wrap(b->err, b->err->code, "'%s'", v->state->tensors[t].key);
+	if (e.rule->factor == META_BLOCKS && meta_place_blocks(b, t, &e.rule) < 0)
+		return b->err->code;
 	*mine = true;
 	return sc_vec_push(&b->entries, e) < 0 ? sc_nomem(b->err) : 0;
 }
@@ -353,8 +355,8 @@ static int check_sizes(struct builder *b)
 		const struct meta_tensor *t = &v->state->tensors[e->tensor], *like = last[e->rule->index];
 		uint32_t axes = uneven_axes(e->rule), n = meta_topology_degree(v->topo, axes);
 
-		if (e->behind)
-			continue; /* as the other tensor */
+		if (e->behind || e->rule->factor == META_BLOCKS)
+			continue; /* as the other tensor; meta_check_scales() */
 		if (like && like->dtype == t->dtype && meta_shape_equal(&like->shape, &t->shape))
 			continue;
 		for (uint32_t x = 0; x < n && rc == 0; x++) {

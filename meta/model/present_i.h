@@ -42,6 +42,8 @@ int meta_check_piece(struct builder *b, const struct meta_entry *e, const uint32
 /** Places tensor t, which is padding: entry by entry where the tensor is that the padding is behind, and behind the
  *  first entry the hidden rows. */
 int meta_place_padding(struct builder *b, uint32_t t);
+/** Finds the rule of numbers of blocks by the tensor whose blocks they are: how many of them a row has (scales.c). */
+int meta_place_blocks(struct builder *b, uint32_t t, const struct meta_rule **rule);
 /** Checks that ranks have whole blocks, and the scales of all of them (scales.c). */
 int meta_check_scales(struct builder *b);
 /** Finds which rows of padding each entry has, when all are placed and joined. */

@@ -244,6 +244,10 @@ static int one_attribute(struct maker *m, struct meta_rule *r, char *word, bool 
 	}
 	if (strcmp(key, "rows") == 0 || strcmp(key, "columns") == 0)
 		return meta_factor_attribute(m, key, value, *key == 'r' ? &r->rows : &r->columns);
+	if (value && strcmp(key, "blocks") == 0)
+		return meta_blocks_attribute(m, value, &r->blocks);
+	if (value && strcmp(key, "whole") == 0)
+		return meta_factor_attribute(m, key, value, &r->whole);
 	rc = meta_join_attribute(m, r, key, value);
 	if (rc)
 		return rc < 0 ? rc : 0;
@@ -342,8 +346,9 @@ static int read_attributes(struct maker *m, struct meta_rule *r, char *words, bo
 	rc = meta_join_check(m, r);
 	if (rc < 0)
 		return rc;
-	if ((r->rows || r->columns) && !into)
-		return refuse(m, "rows and columns belong to a like line: they are of the tensor that it is like");
+	if ((r->rows || r->columns || r->blocks || r->whole) && !into)
+		return refuse(m, "rows, columns, blocks and whole belong to a like line: they are of the tensor that "
+			      "it is like");
 	if (r->nr_stage && r->has_layer)
 		return refuse(m, "stage= is given, but the layer's number already says the stage");
 	if (r->is_object && (r->nr_cuts || r->nr_stage || r->nr_each || r->wrap || r->tied))

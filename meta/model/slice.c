@@ -32,10 +32,20 @@ uint64_t meta_runs_length(const struct runs *runs)
 	return n;
 }
 
-/* Gives part i of d parts of n, as torch.chunk: each has ceil(n/d), the last is shorter or empty. */
-static void part(uint64_t n, uint64_t d, uint64_t i, uint64_t *lo, uint64_t *hi)
+static uint64_t divide_up(uint64_t n, uint64_t d)
 {
-	uint64_t c = n / d + (n % d != 0);
+	return n / d + (n % d != 0);
+}
+
+uint64_t meta_part_size(const struct meta_cut *cut, uint64_t n, uint64_t d)
+{
+	return cut->unit ? divide_up(divide_up(n, cut->unit), d) * cut->unit : divide_up(n, d);
+}
+
+/* Gives part i of d parts of n, as torch.chunk: the last one is shorter or empty. */
+static void part(const struct meta_cut *cut, uint64_t n, uint64_t d, uint64_t i, uint64_t *lo, uint64_t *hi)
+{
+	uint64_t c = meta_part_size(cut, n, d);
 
 	*lo = sc_min_u64(i * c, n);
 	*hi = sc_min_u64(i * c + c, n);
@@ -181,7 +191,7 @@ static int cut_runs(struct sc_arena *arena, const struct meta_topology *topo,
 				       "it, or a rule with 'chunk' for uneven parts, where the framework makes these",
 				       (unsigned long long)m, cut->axes_text, (unsigned long long)k,
 				       k < d ? " (upto)" : "");
-		part(m, k, i / (d / k), &lo, &hi);
+		part(cut, m, k, i / (d / k), &lo, &hi);
 		meta_runs_take(&padded, at + lo, at + hi, ret);
 		for (; from < ret->nr; from++)
 			ret->at[from].copy |= i % (d / k) != 0;

@@ -41,6 +41,10 @@ const char *meta_shape_text(const struct meta_shape *shape, char *buf, size_t by
 /** Makes of the shape of a weight that of what the rule is of: of one like it, or of a factor.  False: it has none. */
 bool meta_factor_shape(const struct meta_rule *rule, const struct meta_shape *weight, struct meta_shape *ret);
 
+/** Finds the size of blocks, a power of two, by which so many elements one behind the other make so many blocks; of one
+ *  block the least.  0: there is none. */
+uint64_t meta_block_size(uint64_t elements, uint64_t blocks);
+
 bool meta_box_equal(const struct meta_box *a, const struct meta_box *b);
 uint64_t meta_box_elements(const struct meta_box *box);
 /** Intersects a box with a region, as a box of the same stored tensor; false if it is empty. */

@@ -41,6 +41,8 @@ struct boxes {
 };
 
 uint64_t meta_runs_length(const struct runs *runs);
+/** Returns the length of all but the last ones of d parts of n. */
+uint64_t meta_part_size(const struct meta_cut *cut, uint64_t n, uint64_t d);
 /** Appends to `out` the part [lo, hi) of a concatenation of runs. */
 void meta_runs_take(const struct runs *runs, uint64_t lo, uint64_t hi, struct runs *out);
 /** Adds the padding that a cut in `d` parts needs; `rows` are the rows of it that are known, NULL: none.  Its errors

@@ -285,6 +285,134 @@ def refused():
         wrong("'model.safetensors:model.layers.0.mlp.experts.", "use hf-moe", "dp=2 ep=2", [{expert.format(i): some(8, 4) for i in of} for of in mine])
 
 
-for each in shared_heads, uneven_stages, fsdp, padded_members, experts, of_each_rank, gates, heads, refused:
+FORMS = {  # of an 8-bit optimizer's state: bitsandbytes' own names, those of its state_dict() since 0.49, an older Scalai's; torchao's
+    "bnb": ("state.{P}.{K}", ("state1", "absmax1", "qmap1")), "wrapped": ("state.{P}.__bnb_optimizer_quant_state__.{K}", ("state2", "absmax2", "qmap2")),
+    "named": ("optimizer.state.{K}.{P}", ("state1", "absmax1", "qmap1")), "torchao": ("state.{P}.exp_avg_sq.{K}", ("codes", "scale", "qmap"))}
+QMAP = np.linspace(-1, 1, 256, dtype="f4")
+
+
+def quantized(params, form, size):
+    """What such an optimizer has of parameters: bytes, a number for each block of `size` elements one behind the other, a map."""
+    name, keys = FORMS[form]
+    out = {}
+    for n, a in params.items():
+        kinds = (some(*a.shape, kind="u1"), some(-(-a.size // size)), QMAP) if a.size >= 1024 else (some(*a.shape),)
+        out |= {name.format(P=n, K=k): v for k, v in zip(keys, kinds)}
+        out |= {f"state.{n}.step": np.array(7, "f4")} if form != "named" else {}
+    return out
+
+
+def run_of(states, form, size, parameter, rows):
+    """The part of a rank: these rows of a parameter, and what belongs to them."""
+    name, keys = FORMS[form]
+    state, absmax, qmap = (name.format(P=parameter, K=k) for k in keys)
+    a = states[state]
+    lo, hi, _ = rows.indices(a.shape[0])
+    mine, row = {state: a[lo:hi]}, a[0].size
+    if absmax in states:
+        assert lo * row % size == 0 or lo == hi, "the test's own rows are whole blocks"
+        mine |= {absmax: states[absmax][lo * row // size:-(-hi * row // size)] if lo < hi else states[absmax][:0], qmap: QMAP}
+    step = f"state.{parameter}.step"
+    return mine | ({step: states[step]} if step in states else {})
+
+
+def eight_bits():
+    """8-bit optimizers: bytes that are cut as the parameter, and numbers of blocks of the flattened parameter that go with them."""
+    shapes = {"net.a.weight": (48, 64), "net.b.weight": (10, 256), "net.c.weight": (5, 512), "net.d.bias": (40,), "net.e.weight": (9, 2, 2, 256), "net.f.bias": (3072,)}
+
+    def chunks(a, nr, at):
+        c = -(-a.shape[0] // nr)
+        return slice(min(at * c, a.shape[0]), min(at * c + c, a.shape[0]))
+    for form, size in ("bnb", 256), ("wrapped", 256), ("named", 256), ("torchao", 128):
+        params = {n: some(*s) for n, s in shapes.items()}
+        states = quantized(params, form, size)
+
+        def fsdp(d):
+            nr, out = d.get("dp", 1) * d.get("cp", 1), []
+            for c in coordinates(d, "tp", "cp", "dp"):
+                at = c["dp"] * d.get("cp", 1) + c["cp"]
+                mine = {}
+                for n, a in params.items():
+                    mine |= run_of(states, form, size, n, chunks(a, nr, at))
+                out.append({FILE: {n: a[chunks(a, nr, at)] for n, a in params.items()}, "optimizer.safetensors": mine})
+            return out
+        held("use fsdp2", fsdp, ["dp=1", "dp=2", "dp=3", "cp=2 dp=2"], params)
+        wrong(f"block of {size} elements", "use fsdp2", "dp=2", fsdp({"dp": 2}), then="dp=5")
+        # tensor parallelism by rows, a pipeline, and neighbours that share key heads
+        llama = {"model.embed_tokens.weight": some(32, 64), "model.layers.0.self_attn.q_proj.weight": some(64, 64), "model.layers.1.self_attn.k_proj.weight": some(32, 64),
+                 "model.layers.1.mlp.up_proj.weight": some(96, 64), "model.layers.0.input_layernorm.weight": some(64), "lm_head.weight": some(32, 64)}
+        of = quantized(llama, form, size)
+
+        def rows(d):
+            out = []
+            for c in coordinates(d, "tp", "dp", "pp"):
+                mine, moments = {}, {}
+                for n, a in llama.items():
+                    stage = {"embed": 0, "rs.0.": 0, "rs.1.": 1}.get(next((k for k in ("embed", "rs.0.", "rs.1.") if k in n), ""), 1)
+                    nr = d.get("tp", 1) if a.ndim == 2 else 1
+                    nr, at = (min(nr, 2), c["tp"] * min(nr, 2) // nr) if "k_proj" in n else (nr, c["tp"] % nr)
+                    part = slice(a.shape[0] // nr * at, a.shape[0] // nr * (at + 1))
+                    if d.get("pp", 1) == 1 or stage == c["pp"]:
+                        mine[n] = a[part]
+                        moments |= {k: v for k, v in run_of(of, form, size, n, part).items() if d.get("pp", 1) == 1 or not k.endswith(".step")}
+                    if d.get("pp", 1) > 1 and f"state.{n}.step" in of:
+                        moments[f"state.{n}.step"] = of[f"state.{n}.step"]
+                out.append({FILE: mine, "optimizer.safetensors": moments})
+            return out
+        held("use hf-llama kv=2", rows, ["tp=1", "tp=2 dp=2", "tp=4 pp=2", "pp=2"])
+        held_flat(form, size)
+    refused_eight_bits()
+
+
+def held_flat(form, size):
+    """Parts of the flattened parameter, as ZeRO has them."""
+    w, name = some(6, 512), "optimizer.state.{}.w"
+    if form != "named":
+        return
+    state, absmax = some(w.size, kind="u1"), some(w.size // size)
+    held(f"mesh tp dp\nfile {FILE}\nw copy\nfile o.safetensors\noptimizer.state.{{K}}.{{P}} like={{P}} blocks=absmax1:state1 whole=qmap1 flat dp=0 pad=1", lambda d: [
+        {FILE: {"w": w}, "o.safetensors": {name.format("state1"): np.split(state, d["dp"])[c["dp"]], name.format("absmax1"): np.split(absmax, d["dp"])[c["dp"]], name.format("qmap1"): QMAP}}
+        for c in coordinates(d, "tp", "dp")], ["dp=1", "dp=2", "dp=4", "dp=12"], starts=["dp=1", "dp=6"])
+
+
+def refused_eight_bits():
+    p, n = "model.layers.0.self_attn.{}_proj.weight", "state.{}.{}"
+    q, o = p.format("q"), p.format("o")
+    of = quantized({q: some(64, 64), o: some(64, 64)}, "bnb", 256)
+    w = {q: some(64, 64), o: some(64, 64)}
+
+    def job(change=lambda states: None, names=(q, o)):
+        states = {k: v for k, v in of.items() if any(x in k for x in names)}
+        change(states)
+        return [{FILE: {x: w[x] for x in names}, "optimizer.safetensors": states}]
+    absmax, state = n.format(q, "absmax1"), n.format(q, "state1")
+    wrong("at 'tp=2' a rank's part is no run of whole blocks", "use hf-llama", "tp=1", job(), then="tp=2")
+    wrong("at 'tp=32' a rank's part is no run", "use hf-llama", "tp=1", job(names=(q,)), then="tp=32")
+    columns = [{FILE: {o: np.split(w[o], 2, 1)[at]}, "optimizer.safetensors": quantized({o: some(64, 32)}, "bnb", 256)} for at in range(2)]
+    wrong("block of 256 elements of 'optimizer.safetensors:state.model.layers.0.self_attn.o_proj.weight.state1' [64, 64], one behind the other, but at 'tp=2'", "use hf-llama", "tp=2", columns)
+    parts = [{FILE: {q: np.split(w[q], 2)[at]}, "optimizer.safetensors": quantized({q: some(32, 64)}, "bnb", 4096)} for at in range(2)]
+    wrong("has one number on each rank", "use hf-llama", "tp=2", parts)
+    wrong("so it is quantized by blocks, but", "use hf-llama", "tp=1", job(lambda s: s.pop(absmax)))
+    wrong("tells how", "use hf-llama", "tp=1", job(lambda s: s.pop(state)))
+    wrong("blocks of no size (a power of two)", "use hf-llama", "tp=1", job(lambda s: s.update({absmax: some(41)})))
+    wrong("blocks of no size (a power of two)", "use hf-llama", "tp=1", job(lambda s: s.update({absmax: some(5000)})))
+    wrong("but 'optimizer.safetensors:", "use hf-llama", "tp=1", job(lambda s: s.update({absmax: some(8)})))
+    wrong("it has a number for each block, which is one dimension", "use hf-llama", "tp=1", job(lambda s: s.update({absmax: some(16, 1)})))
+    wrong("is [64, 32], but", "use hf-llama", "tp=1", job(lambda s: s.update({state: some(64, 32, kind="u1"), absmax: some(8)})))
+    wrong("no rule matches", "use hf-llama", "tp=1", job(lambda s: s.update({n.format(q, "max1"): some(1)})))
+    two = job()[0]
+    two["second.safetensors"] = {absmax: two["optimizer.safetensors"].pop(absmax)}
+    wrong("not there: save both in one file", "use hf-llama", "tp=1", [two])
+    four = quantized({q: some(64, 64)}, "torchao", 128)
+    four[n.format(q, "exp_avg_sq.codes")] = some(2048, kind="u1")  # two in a byte
+    wrong("is [2048], but", "use hf-llama", "tp=1", [{FILE: {q: w[q]}, "optimizer.safetensors": four}])
+    padded = "mesh dp\nfile a\nw copy\nfile o.safetensors\nstate.{P}.{K} like={P} blocks=absmax1:state1 flat dp=0 pad=1024".replace("file a", f"file {FILE}")
+    flat = {"state.w.state1": some(2048, kind="u1"), "state.w.absmax1": some(8)}
+    wrong("no run of whole blocks", padded, "dp=2", [{FILE: {"w": some(4090)}, "o.safetensors": flat}] * 2)
+    wrong("rows, columns, blocks and whole belong to a like line", "mesh dp\nw copy blocks=a:b", "dp=1", [{}])
+    wrong("is not WORD:OF", "mesh dp\nw copy\ns.{P}.{K} like={P} blocks=absmax1", "dp=1", [{}])
+
+
+for each in shared_heads, uneven_stages, fsdp, padded_members, experts, of_each_rank, gates, heads, eight_bits, refused:
     each()
 print(f"figure: {honest} jobs are at each topology what numpy makes of them, {refusals} are refused")

@@ -2,7 +2,7 @@
 """
 MOUNT SEED WRONG HONEST: random models, layouts and topologies.  In each of WRONG jobs one thing is wrong (a name, a variable, a
 cut, a rank that holds another's part or that of another step, heads, a vocabulary, a tensor that is quantized, a buffer that is
-whole): none may be taken.  HONEST ones, cut here by numpy, must be taken, and whole again be what they were.
+whole, numbers of blocks): none may be taken.  HONEST ones, cut here by numpy, must be taken, and whole again be what they were.
 """
 import json
 import pathlib
@@ -125,6 +125,17 @@ class Model:
                     if self.r.random() < .1:
                         self.whole[f"optimizer.state.{k}.{n}"][:] = 0
 
+    def quantized(self):
+        """With moments of 8 bits, of those parameters of which each rank has whole blocks, in blocks of one size."""
+        size, nr = self.r.choice([4, 8, 16]), self.dp if self.shard else self.tp
+        for n, cut in list(self.cuts.items()):
+            a = self.whole[n]
+            if cut == (0, [1]) and a.shape[0] % nr == 0 and a.size // nr % size == 0 and a.size // nr > size and not n.endswith("_scale_inv"):
+                k = "optimizer.state.{}." + n if self.preset == "megatron-gpt" else f"state.{n}.{{}}"
+                self.whole |= {k.format("state1"): self.numbers.integers(0, 255, a.shape, "u1"), k.format("qmap1"): np.linspace(-1, 1, 256, dtype="f4"),
+                               k.format("absmax1"): self.numbers.standard_normal(a.size // size).astype("f4")}
+                self.cuts |= {k.format("state1"): cut, k.format("absmax1"): cut}
+
     @property
     def layout(self):
         return f"use {self.preset}{self.variables}"
@@ -148,8 +159,7 @@ class Model:
 def make(r):
     m = Model(r)
     r.choice([m.llama, m.llama, m.gpt2, m.megatron, m.fsdp, m.fsdp])()
-    if r.random() < .4:
-        m.stated()
+    r.choice([m.stated, m.stated, m.quantized, lambda: None, lambda: None])()
     return m
 
 
@@ -262,6 +272,26 @@ def blocks(m, ranks):
     return f"{name} is {shape}, not {[a, b]}"
 
 
+def numbers(m, ranks):
+    """Numbers of blocks, or what they are of, are not there, or they are too many, or of blocks of another size."""
+    if not any("state1" in n for n in m.whole):
+        m.quantized()
+        ranks[:] = m.ranks()
+    names = [n for n in m.whole if "absmax1" in n]
+    if len(names) < 2:
+        return None                          # alone any size of blocks may be right
+    name, how = m.r.choice(names), m.r.choice(["lacks", "alone", "longer", "twice", "flat"])
+    state = name.replace("absmax1", "state1")
+    for mine in ranks:
+        if how in ("lacks", "alone"):
+            del mine[name if how == "lacks" else state]
+        elif how == "flat":
+            mine[state] = mine[state].reshape(-1, 1)
+        else:
+            mine[name] = np.concatenate([mine[name], mine[name][:1 if how == "longer" else None] + 1])
+    return f"{name} {how}"
+
+
 def buffer(m, ranks):
     if not m.shard:
         return None
@@ -309,7 +339,7 @@ def vocabulary(m, ranks):
     return None
 
 
-WRONG = [typo, variable, axis, swapped, whole_tensor, replica, quantized, blocks, buffer, lacking, stale, heads, vocabulary]
+WRONG = [typo, variable, axis, swapped, whole_tensor, replica, quantized, blocks, numbers, buffer, lacking, stale, heads, vocabulary]
 
 
 def commit(name, m, ranks):
