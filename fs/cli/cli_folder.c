@@ -348,3 +348,33 @@ int cli_not_importable(const char *from)
 		(void)fprintf(stderr, "scalai: '%s' has no tensors that Scalai reads: import takes %s\n", from, forms);
 	return 1;
 }
+
+/* --- making --- */
+
+int cli_make_folder(const char *path, mode_t mode)
+{
+	mode_t mask;
+
+	if (mkdir(path, mode) == 0)
+		return 0;
+	if (errno != EEXIST)
+		return -1;
+	mask = umask(0);
+	(void)umask(mask);
+	return chmod(path, mode & ~mask);
+}
+
+bool cli_is_empty(const char *path)
+{
+	const int was = errno;
+	DIR *d = opendir(path);
+	const struct dirent *e;
+	bool any = false;
+
+	while (d && !any && (e = readdir(d)))
+		any = strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	if (d)
+		(void)closedir(d);
+	errno = was;
+	return d && !any;
+}

@@ -129,6 +129,7 @@ static bool is_in(const struct folder *folder, const struct stat *st)
 struct copying {
 	char *from, *to;
 	bool follow;		/* what symbolic links lead to is copied in their place */
+	size_t job;		/* bytes of the job's path, of `to` */
 };
 
 static int copy_tree(const struct copying *c, const struct folder *above);
@@ -170,7 +171,8 @@ static int copy_tree(const struct copying *c, const struct folder *above)
 		rc = cli_fail("list", c->from);
 	else if (is_in(above, &st))
 		rc = in_circle(c->from);
-	else if ((mkdir(c->to, (st.st_mode & 0777) | 0700) < 0 && errno != EEXIST) || stat(c->to, &made) < 0)
+	else if ((strlen(c->to) > c->job && cli_make_folder(c->to, (st.st_mode & 0777) | 0700) < 0) ||
+		 stat(c->to, &made) < 0)
 		rc = cli_fail("make", c->to);
 	else if (made.st_dev == st.st_dev && made.st_ino == st.st_ino)
 		rc = in_circle(c->from);
@@ -232,6 +234,11 @@ static int make_job(const struct import *i, const char *path)
 		       "delete %s'", i->job, i->mount, path);
 }
 
+static size_t job_bytes(const struct import *i)
+{
+	return strlen(i->mount) + 1 + strlen(i->job);
+}
+
 static int copy_folder(const struct import *i, char *path, bool follow)
 {
 	char from[PATH_BYTES];
@@ -239,7 +246,7 @@ static int copy_folder(const struct import *i, char *path, bool follow)
 	errno = ENAMETOOLONG;
 	if (snprintf(from, sizeof(from), "%s", i->from) >= (int)sizeof(from))
 		return cli_fail("read", i->from);
-	return copy_tree(&(struct copying){from, path, follow}, NULL);
+	return copy_tree(&(struct copying){from, path, follow, job_bytes(i)}, NULL);
 }
 
 /* Gives the name that an unsharded file gets in the job, by its format. */
@@ -303,15 +310,16 @@ static int find_rank(const char *from, const char *name, const char *topology, l
 	return -1;
 }
 
-/* Makes the folder of a rank; if the source has a folder of the rank, with the permissions of that. */
+/* Makes the folder of a rank, unless the topology has.  One that the source has as a folder must be empty: else two
+ * folders are of one rank. */
 static int make_rank(const struct copying *c, long rank, const char *topology, bool is_folder)
 {
 	struct stat st;
 
 	if (stat(c->from, &st) < 0)
 		return cli_fail("read", c->from);
-	if (mkdir(c->to, is_folder ? (st.st_mode & 0777) | 0700 : 0755) == 0 || (errno == EEXIST && !is_folder))
-		return 0;
+	if (mkdir(c->to, 0755) == 0 || (errno == EEXIST && (!is_folder || cli_is_empty(c->to))))
+		return 0; /* copy_tree() gives it the permissions */
 	if (errno != EINVAL)
 		return cli_fail("make", c->to);
 	return cli_say("'%s' is of rank %ld, which the topology '%s' has not; import it at the topology at which it "
@@ -368,7 +376,7 @@ static int read_topology(const char *job, char ret[PATH_BYTES])
 static int copy_ranks(const struct import *i, char *path)
 {
 	char from[PATH_BYTES], topology[PATH_BYTES];
-	const struct copying c = {from, path, i->follow};
+	const struct copying c = {from, path, i->follow, job_bytes(i)};
 	DIR *d = opendir(i->from);
 	const struct dirent *e;
 	int rc = 0;
@@ -414,7 +422,7 @@ static bool is_no_shard(const char *name)
 static int copy_beside(const struct import *i, char *to, bool is_folder)
 {
 	char from[PATH_BYTES];
-	const struct copying c = {from, to, true};
+	const struct copying c = {from, to, true, job_bytes(i)};
 	const char *slash = strrchr(i->from, '/');
 	const struct dirent *e;
 	int rc = 0;
@@ -456,7 +464,7 @@ static int copy_whole(const struct import *i, enum cli_folder kind, bool is_fold
 		return rc;
 	if (is_folder && kind == CLI_MODEL)
 		return copy_folder(i, path, true);
-	if (mkdir(path, 0755) < 0)
+	if (mkdir(path, 0755) < 0 && errno != EEXIST)
 		return cli_fail("make", path);
 	if (kind == CLI_SHARDS || cli_is_index(i->from)) {
 		rc = cli_progress_is_on() ? copy_beside(i, NULL, is_folder) : 0;

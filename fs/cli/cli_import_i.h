@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How `scalai import` tells files and folders apart, by their names and formats.  Links are followed. */
+/* How `scalai import` tells files and folders apart, by their names and formats, and makes folders.  Links are followed.
+ */
 #ifndef FS_CLI_IMPORT_I_H
 #define FS_CLI_IMPORT_I_H
 
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum cli_folder {
 	CLI_NOTHING,		/* that could be imported */
@@ -38,5 +40,11 @@ bool cli_legacy_folder(const char *name, uint32_t ret[2]);
 /** Computes the rank at coordinates of tp and pp, and 0 on other axes, in a topology as the file `topology` shows it:
  *  its first axis is the fastest.  -1: there is no such rank. */
 long cli_rank_at(const char *topology, const uint32_t at[2]);
+
+/** Makes a folder, as mkdir(2) does; one that is there, a rank's that a topology has made, gets the permissions of a new
+ *  one. */
+int cli_make_folder(const char *path, mode_t mode);
+/** Tells whether a folder can be read and has nothing in it; errno stays. */
+bool cli_is_empty(const char *path);
 
 #endif

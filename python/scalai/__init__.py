@@ -190,7 +190,8 @@ class Job:
         if rank == 0 and _axes(self.status().topology or "") != _axes(topology):
             self.reshard(topology)
         barrier()
-        os.makedirs(self.folder(rank), exist_ok=True)  # a job without a version has none
+        # the topology makes it, but another node of a cluster may hear of that a moment later
+        os.makedirs(self.folder(rank), exist_ok=True)
         return self.status().step
 
     def commit_all(self, step: int, rank: int = 0, barrier: Callable[[], object] = _nobody, note: str = "") -> None:

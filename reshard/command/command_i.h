@@ -14,6 +14,11 @@
 /** Takes job->command.  Errors: SC_E_BUSY, in a cluster, if another node's change holds it for too long. */
 int rs_command_lock(struct rs_job *job, struct sc_err *err);
 
+/* reshard.c */
+/** Saves layout (0: none yet) and topology (NULL: none yet) of a job that has no version, and shows the folders of its
+ *  ranks.  The gate is closed.  `is_followed`: all nodes have both already, but for this one. */
+int rs_job_first(struct rs_job *job, uint64_t layout, const char *topology, bool is_followed, struct sc_err *err);
+
 /* drafts.c */
 /** Makes a version with layout, step, note, time and sets of another one, but for the sets that `sets` (may be NULL)
  *  has; it has no number yet, and no topology.  NULL: out of memory. */

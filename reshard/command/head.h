@@ -63,11 +63,12 @@ struct rs_job *rs_advance_tree(const struct rs_advance *a);
 struct rs_amend {
 	enum { RS_AMEND_MAKE, RS_AMEND_REMOVE, RS_AMEND_RENAME, RS_AMEND_ATTR, RS_AMEND_FIRST, RS_AMEND_CONFIG,
 	       RS_AMEND_TAG, RS_AMEND_CLONE } kind;
-	bool is_followed;		/* REMOVE, RENAME, ATTR, CONFIG: all nodes have it already, but for this one */
+	bool is_followed;		/* REMOVE, RENAME, ATTR, FIRST, CONFIG: all nodes have it, but for this one */
 	struct meta_job_row *row;	/* MAKE: all but `id` and `root`, which are set; ATTR: mode, uid, gid */
 	const char *name;		/* RENAME */
 	uint64_t layout;		/* FIRST: of the first version; 0: none yet */
 	const char *topology;		/* FIRST, NULL: none yet */
+	const struct meta_changes *rows; /* FIRST: of the working tree, with them (turn/first.c) */
 	const struct rs_setting {
 		const char *key, *value;
 	} *settings;			/* CONFIG: all of them or none */

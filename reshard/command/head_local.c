@@ -430,7 +430,8 @@ static int amend(struct rs_service *s, uint64_t job, const struct rs_amend *chan
 		rc = meta_job_set_attr(c, job, change->row->mode, change->row->uid, change->row->gid, err);
 		return rc < 0 ? rc : meta_stale_note_named(c, job, err);
 	case RS_AMEND_FIRST:
-		return meta_job_set_first(c, job, change->layout, change->topology, err);
+		rc = meta_job_set_first(c, job, change->layout, change->topology, err);
+		return rc < 0 ? rc : meta_upper_apply(c, change->rows, err);
 	case RS_AMEND_CONFIG:
 		for (size_t i = 0; rc == 0 && i < change->nr_settings; i++)
 			rc = meta_config_set(c, job, change->settings[i].key, change->settings[i].value, err);

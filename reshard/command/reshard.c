@@ -30,12 +30,21 @@ static int move(struct reshard *r, struct sc_err *err)
 	return 0;
 }
 
-/* Saves layout and topology of a job that has no version yet. */
-static int save_first(struct rs_job *job, uint64_t layout, const char *topology, struct sc_err *err)
+int rs_job_first(struct rs_job *job, uint64_t layout, const char *topology, bool is_followed, struct sc_err *err)
 {
-	struct rs_amend first = {.kind = RS_AMEND_FIRST, .layout = layout, .topology = topology};
+	struct rs_amend amend = {.kind = RS_AMEND_FIRST, .is_followed = is_followed, .layout = layout,
+				 .topology = topology};
+	struct rs_first *first = NULL;
+	int rc = rs_first_plan(job, layout, topology, &first, err);
 
-	return rs_head_amend(job->service, job, &first, err);
+	if (rc < 0)
+		return rc;
+	amend.rows = rs_first_rows(first);
+	rc = rs_head_amend(job->service, job, &amend, err);
+	if (rc == 0)
+		rs_first_show(first);
+	rs_first_done(first);
+	return rc;
 }
 
 /* Takes the topology of a job that has no version yet. */
@@ -43,7 +52,6 @@ static int first_topology(struct rs_job *job, const char *text, struct sc_err *e
 {
 	const struct rs_kept_layout *kept;
 	struct meta_topology topo = {0};
-	char *copy;
 	int rc;
 
 	if (!job->first_layout)
@@ -54,19 +62,9 @@ static int first_topology(struct rs_job *job, const char *text, struct sc_err *e
 		rc = meta_topology_parse(kept->layout, text, &topo, err);
 	if (rc < 0)
 		return rc;
-	copy = sc_strdup(topo.text);
+	rc = rs_job_first(job, job->first_layout, topo.text, false, err);
 	meta_topology_done(&topo);
-	rc = copy ? save_first(job, job->first_layout, copy, err) : sc_nomem(err);
-	if (rc < 0) {
-		sc_sys.release(copy);
-		return rc;
-	}
-	(void)pthread_mutex_lock(&job->state);
-	sc_sys.release(job->first_topology);
-	job->first_topology = copy;
-	(void)pthread_mutex_unlock(&job->state);
-	rs_job_tell(job);
-	return 1;
+	return rc < 0 ? rc : 1;
 }
 
 /* Makes the draft of a version with the storage of another version; it is as old as this call. */
@@ -216,14 +214,8 @@ static int first_layout(struct rs_job *job, const char *text, struct sc_err *err
 			"%s",
 			       job->first_topology, ignored.msg);
 	meta_topology_done(&topo);
-	rc = save_first(job, id, job->first_topology, err);
-	if (rc < 0)
-		return rc;
-	(void)pthread_mutex_lock(&job->state);
-	job->first_layout = id;
-	(void)pthread_mutex_unlock(&job->state);
-	rs_job_tell(job);
-	return 1;
+	rc = rs_job_first(job, id, job->first_topology, false, err);
+	return rc < 0 ? rc : 1;
 }
 
 static int present_layout(struct rs_advance *a, struct sc_err *err)

@@ -6,6 +6,7 @@ int rs_second_new(struct rs_job *job, struct rs_job **ret, struct sc_err *err)
 	char name[SC_NAME_BYTES_MAX + 1];
 	struct rs_job_attr attr;
 	struct rs_job *x = sc_zalloc(sizeof(*x));
+	bool good;
 	int rc;
 
 	if (!x)
@@ -19,7 +20,12 @@ int rs_second_new(struct rs_job *job, struct rs_job **ret, struct sc_err *err)
 	(void)pthread_rwlock_init(&x->names, NULL);
 	(void)pthread_mutex_init(&x->state, NULL);
 	x->head = rs_job_head(job);
-	rc = x->name ? rs_log_drain(job->service, err) : sc_nomem(err);
+	(void)pthread_mutex_lock(&job->state);
+	x->first_layout = job->first_layout;
+	x->first_topology = job->first_topology ? sc_strdup(job->first_topology) : NULL;
+	good = x->name && (x->first_topology || !job->first_topology);
+	(void)pthread_mutex_unlock(&job->state);
+	rc = good ? rs_log_drain(job->service, err) : sc_nomem(err);
 	if (rc == 0)
 		rc = rs_tree_begin(x, RS_TREE_LOADED, err);
 	if (rc < 0)
@@ -42,5 +48,6 @@ void rs_second_free(struct rs_job *x)
 	(void)pthread_rwlock_destroy(&x->names);
 	(void)pthread_mutex_destroy(&x->state);
 	sc_sys.release(x->name);
+	sc_sys.release(x->first_topology);
 	sc_sys.release(x);
 }

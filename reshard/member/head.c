@@ -215,7 +215,9 @@ static int begin_first(struct rs_advance *a, struct sc_err *err)
 	int rc;
 
 	(void)pthread_mutex_lock(&a->job->command);
+	(void)rs_tree_close(a->job, false, err);
 	rc = a->present(a, err);
+	rs_tree_open(a->job);
 	(void)pthread_mutex_unlock(&a->job->command);
 	return rc;
 }

@@ -146,9 +146,27 @@ static int end_job(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 	return 0;
 }
 
+/* Close and open the gate of a job, unless the worker holds it for a command. */
+static void close_gate(struct rs_shared *j)
+{
+	struct sc_err ignored;
+
+	if (j->gate)
+		return;
+	(void)pthread_mutex_lock(&j->job->command);
+	(void)rs_tree_close(j->job, false, &ignored); /* only `quiet` can fail */
+}
+
+static void open_gate(struct rs_shared *j)
+{
+	if (j->gate)
+		return;
+	rs_tree_open(j->job);
+	(void)pthread_mutex_unlock(&j->job->command);
+}
+
 int rs_take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct sc_err *err)
 {
-	const bool closes = !j->gate;
 	bool is_old;
 	int rc = find_made(m, j, err);
 
@@ -157,15 +175,9 @@ int rs_take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct s
 	(void)pthread_mutex_unlock(&m->lock);
 	if (rc < 0 || is_old || !j->job || j->gone)
 		return rc;
-	if (closes) {
-		(void)pthread_mutex_lock(&j->job->command);
-		(void)rs_tree_close(j->job, false, err);
-	}
+	close_gate(j);
 	rc = end_job(m, j, err);
-	if (closes) {
-		rs_tree_open(j->job);
-		(void)pthread_mutex_unlock(&j->job->command);
-	}
+	open_gate(j);
 	m->s->events.names_changed(m->s->events.arg);
 	return rc;
 }
@@ -212,14 +224,39 @@ int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 	return rc;
 }
 
+/* Takes both, unless the job has them: what users did since with the folders of its ranks stays.  The gate is
+ * closed. */
+static int take_first(struct rs_member *m, struct rs_shared *j, uint64_t layout, const char *topology, uint64_t mod,
+		      struct sc_err *err)
+{
+	struct rs_job *job = j->job;
+	bool has;
+	int rc;
+
+	(void)pthread_mutex_lock(&job->state);
+	has = job->head || (job->first_layout == layout && !job->first_topology == !topology &&
+			    (!topology || strcmp(job->first_topology, topology) == 0));
+	(void)pthread_mutex_unlock(&job->state);
+	(void)pthread_mutex_lock(&m->lock);
+	has |= mod < j->first_mod; /* this node has put others since */
+	(void)pthread_mutex_unlock(&m->lock);
+	rc = has ? 0 : rs_job_first(job, layout, topology, true, err);
+	if (rc < 0 || has)
+		return rc;
+	(void)pthread_mutex_lock(&m->lock);
+	j->first_mod = mod;
+	(void)pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
 int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err)
 {
-	struct rs_amend first = {.kind = RS_AMEND_FIRST, .topology = *todo->text ? todo->text : NULL};
+	const char *topology = *todo->text ? todo->text : NULL;
 	const struct meta_layout *layout;
 	struct rs_bag bag = {.lacking = false};
 	struct rs_shared *j;
 	struct rs_view *head;
-	char *topology;
+	uint64_t id;
 	int rc;
 
 	(void)pthread_mutex_lock(&m->lock);
@@ -234,22 +271,14 @@ int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err
 	memcpy(bag.lacks, todo->layout.at, sizeof(bag.lacks));
 	rc = rs_bag_get(m, &bag, err);
 	if (rc == 0)
-		rc = rs_layout_keep(m->s, bag.all.at[0].bytes.text, &first.layout, &layout, err);
+		rc = rs_layout_keep(m->s, bag.all.at[0].bytes.text, &id, &layout, err);
 	rs_bag_done(&bag);
-	if (rc == 0)
-		rc = rs_head_local.amend(m->s, j->job, &first, err);
 	if (rc < 0)
 		return rc;
-	topology = first.topology ? sc_strdup(first.topology) : NULL;
-	if (first.topology && !topology)
-		return sc_nomem(err);
-	(void)pthread_mutex_lock(&j->job->state);
-	j->job->first_layout = first.layout;
-	sc_sys.release(j->job->first_topology);
-	j->job->first_topology = topology;
-	(void)pthread_mutex_unlock(&j->job->state);
-	rs_job_tell(j->job);
-	return 0;
+	close_gate(j);
+	rc = take_first(m, j, id, topology, todo->mod, err);
+	open_gate(j);
+	return rc;
 }
 
 /* --- versions --- */

@@ -196,3 +196,35 @@ void rs_overlay_put(struct rs_overlay *o, const struct rs_lower *lower, struct r
 	(void)__atomic_add_fetch(&o->applied, 1, __ATOMIC_SEQ_CST);
 }
 
+struct rs_ready {
+	struct rs_prepared p;
+	bool used;
+};
+
+int rs_overlay_ready(struct rs_overlay *o, const struct meta_changes *changes, struct rs_ready **ret,
+		     struct sc_err *err)
+{
+	struct rs_ready *ready = sc_zalloc(sizeof(*ready));
+	int rc = ready ? rs_upper_prepare(&o->up, changes, &ready->p, err) : sc_nomem(err);
+
+	if (rc < 0) {
+		sc_sys.release(ready);
+		return rc;
+	}
+	*ret = ready;
+	return 0;
+}
+
+void rs_overlay_put_ready(struct rs_overlay *o, const struct rs_lower *lower, struct rs_ready *ready)
+{
+	rs_upper_apply(&o->up, &ready->p);
+	ready->used = true;
+	rs_overlay_put(o, lower, NULL);
+}
+
+void rs_overlay_ready_done(struct rs_ready *ready)
+{
+	if (ready && !ready->used)
+		rs_upper_cancel(&ready->p);
+	sc_sys.release(ready);
+}

@@ -23,6 +23,8 @@ static int get_inode(void *arg, uint64_t ino, struct sc_arena *texts, struct met
 		ret->ino = ino;
 		ret->nlink = 2 + (ino == c->root ? c->ranks : 0);
 		ret->parent = ino == c->root ? 0 : c->root;
+		if (ino != c->root && c->own_rank)
+			c->own_rank(c->arg, ret);
 		rc = 1;
 	}
 	if (rc > 0 && ret->target.nr) {
@@ -97,5 +99,5 @@ static int each_xattr(void *arg, uint64_t ino, rs_xattr_fn *fn, void *fn_arg, st
 
 struct rs_lower rs_committed_lower(struct rs_committed *c)
 {
-	return (struct rs_lower){get_inode, get_child, each_child, each_xattr, c};
+	return (struct rs_lower){get_inode, get_child, each_child, each_xattr, c, c->lets_ranks_go};
 }

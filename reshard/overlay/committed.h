@@ -14,6 +14,10 @@ struct rs_committed {
 	struct meta_inode_row folder;	/* mode, owner and times of the job's and ranks' folders, until somebody sets
 					 * them */
 	int64_t floor_ns;		/* when the last rollback put this version back: no object's ctime is older */
+	void (*own_rank)(void *arg, struct meta_inode_row *row); /* gives a rank's folder another mode and owner than
+					 * `folder` has; NULL: nothing does */
+	void *arg;			/* of own_rank */
+	bool lets_ranks_go;		/* see struct rs_lower */
 };
 
 /** Makes the lower layer; `c` is borrowed, and used under the overlay's lock. */

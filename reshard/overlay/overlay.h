@@ -37,6 +37,7 @@ struct rs_lower {
 	int (*children)(void *arg, uint64_t folder, rs_child_fn *fn, void *fn_arg, struct sc_err *err);
 	int (*xattrs)(void *arg, uint64_t ino, rs_xattr_fn *fn, void *fn_arg, struct sc_err *err);
 	void *arg;
+	bool lets_ranks_go;	/* no version has them: the folder of a rank may be removed as any other */
 };
 
 /** What a change needs from outside of this room: numbers and a log. */
@@ -183,5 +184,13 @@ int rs_overlay_layer(const struct meta_changes *rows, struct rs_layer **ret, str
 /** Puts a layer in place (NULL: the upper rows stay), over another lower layer. */
 void rs_overlay_put(struct rs_overlay *o, const struct rs_lower *lower, struct rs_layer *layer);
 void rs_overlay_layer_done(struct rs_layer *layer);
+/** Allocates what changes of rows need, so that putting them in place cannot fail; `changes` are borrowed, and nobody
+ *  changes the overlay in between.  rs_overlay_ready_done() frees it. */
+struct rs_ready;
+int rs_overlay_ready(struct rs_overlay *o, const struct meta_changes *changes, struct rs_ready **ret,
+		     struct sc_err *err);
+/** Puts these changes in place, over another lower layer. */
+void rs_overlay_put_ready(struct rs_overlay *o, const struct rs_lower *lower, struct rs_ready *ready);
+void rs_overlay_ready_done(struct rs_ready *ready);
 
 #endif

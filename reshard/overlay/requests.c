@@ -80,11 +80,13 @@ static int check_empty(struct rs_record *r, const struct place *p, struct sc_err
 	return rc <= 0 ? rc : sc_fail(err, SC_E_NOT_EMPTY, "'%.*s' is not empty", NAME(p->name));
 }
 
-/* What is below has the ranks of a topology; others, that somebody made before there was one, may go. */
+/* A version has the ranks of its topology; others, that somebody made before there was one, may go. */
 static int check_no_rank(struct rs_record *r, const struct place *p, struct sc_err *err)
 {
+	const struct rs_lower *lower = &r->o->lower;
 	struct meta_inode_row row;
-	int rc = is_rank(r->o, p->ino) ? r->o->lower.inode(r->o->lower.arg, p->ino, &r->texts, &row, err) : 0;
+	int rc = is_rank(r->o, p->ino) && !lower->lets_ranks_go ? lower->inode(lower->arg, p->ino, &r->texts, &row, err)
+								: 0;
 
 	return rc <= 0 ? rc
 		       : sc_fail(err, SC_E_BUSY, "'%.*s' is a rank of the job's topology and stays", NAME(p->name));

@@ -109,7 +109,8 @@ struct rs_shared {
 	struct sc_err stuck;		/* why a version cannot be taken; code 0: nothing */
 	bool gone;			/* it was removed from the cluster, and is not here any more, or */
 	bool kept;			/* only as files of it are not committed here */
-	uint64_t row_mod, config_mod;	/* revisions of name and owner, and of settings, that are here */
+	uint64_t row_mod, first_mod, config_mod; /* revisions of name and owner, of the first layout and topology, and
+					 * of settings, that are here */
 	struct {			/* what could not be done, and is tried again; the worker's own */
 		char *row;		/* text of the row, NULL: none */
 		uint64_t row_mod, end;	/* revisions; end: that it is not in etcd as of, 0: not so */

@@ -319,6 +319,8 @@ static int first_once(void *arg, struct sc_err *err)
 	is_it = was.is && was.text && strcmp(was.text, topology) == 0 &&
 		memcmp(was.layout.at, x->layout.at, sizeof(was.layout.at)) == 0;
 	sc_sys.release(was.text);
+	if (rc == RS_EDIT_DONE && is_it) /* it was done by a try before, or by another node */
+		note_revision(x->by.m, &x->by.j->first_mod, was.mod);
 	if (rc || is_it)
 		return rc;
 	rs_edit_expect(&c, job, row.mod);
@@ -326,7 +328,10 @@ static int first_once(void *arg, struct sc_err *err)
 	put = rs_edit_op(&c, META_PUT, first);
 	put->value.first.topology = topology;
 	put->value.first.layout = x->layout;
-	return rs_edit_make(x->by.m, &c);
+	rc = rs_edit_make(x->by.m, &c);
+	if (rc == RS_EDIT_DONE)
+		note_revision(x->by.m, &x->by.j->first_mod, c.revision);
+	return rc;
 }
 
 static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)

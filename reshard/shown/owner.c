@@ -209,6 +209,6 @@ void rs_owner_of_folder(struct rs_job *job, struct rs_owner *ret)
 	ret->uid = job->uid;
 	ret->gid = job->gid;
 	ret->mode = 0700 | (job->mode & 0010 ? 0050 : 0) | (job->mode & 0001 ? 0005 : 0);
-	ret->mode |= job->mode & (S_ISGID | 0020); /* a job that its group may write */
+	ret->mode |= job->mode & (S_ISGID | S_ISVTX | 0022); /* who may make folders in the job may write there */
 	(void)pthread_mutex_unlock(&job->state);
 }

@@ -103,15 +103,46 @@ int rs_tree_lower(struct rs_job *job, struct rs_view *view, struct rs_lower *ret
 	return rc;
 }
 
-static void begin_with_nothing(struct rs_job *job)
+/* A rank's folder has the mode and owner that the job gives it now, as one that a topology brings to a version. */
+static void own_rank(void *arg, struct meta_inode_row *row)
 {
+	struct rs_job *job = arg;
 	struct rs_owner owner;
 
 	rs_owner_of_folder(job, &owner);
+	row->mode = S_IFDIR | (owner.mode & 07777);
+	row->uid = owner.uid;
+	row->gid = owner.gid;
+}
+
+int rs_first_ranks(struct rs_service *s, uint64_t layout, const char *topology, uint32_t *ret, struct sc_err *err)
+{
+	const struct rs_kept_layout *kept;
+	struct meta_topology topo = {0};
+	int rc = layout && topology ? rs_layout_by_id(s, layout, &kept, err) : 1;
+
+	*ret = 0;
+	if (rc == 0)
+		rc = meta_topology_parse(kept->layout, topology, &topo, err);
+	if (rc == 0)
+		*ret = topo.ranks;
+	meta_topology_done(&topo);
+	return rc < 0 ? rc : 0;
+}
+
+static int begin_with_nothing(struct rs_job *job, struct sc_err *err)
+{
+	struct rs_owner owner;
+	uint32_t ranks = 0;
+	int rc = job->head ? 0 : rs_first_ranks(job->service, job->first_layout, job->first_topology, &ranks, err);
+
+	rs_owner_of_folder(job, &owner);
 	job->nothing = (struct rs_committed){
-	    .catalog = job->service->catalog, .job = job->id, .root = job->root,
+	    .catalog = job->service->catalog, .job = job->id, .root = job->root, .ranks = ranks,
 	    .folder = {.mode = S_IFDIR | (owner.mode & 0777), .uid = owner.uid, .gid = owner.gid, .job = job->id,
-		       .atime_ns = job->mtime_ns, .mtime_ns = job->mtime_ns, .ctime_ns = job->mtime_ns}};
+		       .atime_ns = job->mtime_ns, .mtime_ns = job->mtime_ns, .ctime_ns = job->mtime_ns},
+	    .own_rank = own_rank, .arg = job, .lets_ranks_go = true};
+	return rc;
 }
 
 struct blocks {
@@ -131,10 +162,10 @@ int rs_tree_begin(struct rs_job *job, enum rs_tree_from from, struct sc_err *err
 	const struct rs_overlay_log log = {rs_number_take, rs_log_write, job};
 	struct blocks blocks = {job, err};
 	struct rs_lower lower;
-	int rc;
+	int rc = begin_with_nothing(job, err);
 
-	begin_with_nothing(job);
-	rc = rs_tree_lower(job, job->head, &lower, err);
+	if (rc == 0)
+		rc = rs_tree_lower(job, job->head, &lower, err);
 	if (rc == 0)
 		rc = rs_overlay_open(job->id, job->root, &lower, &log, &job->overlay, err);
 	if (rc == 0 && from == RS_TREE_LOADED)

@@ -86,6 +86,9 @@ enum rs_tree_from { RS_TREE_NEW, RS_TREE_CLONED, RS_TREE_LOADED };
  *  catalog; job->head, if any, is there already then. */
 int rs_tree_begin(struct rs_job *job, enum rs_tree_from from, struct sc_err *err);
 void rs_tree_end(struct rs_job *job);
+/** Tells how many ranks a job without a version has: those of its first topology (NULL: none was written) under its
+ *  first layout (0: none was).  Errors: of meta_topology_parse(). */
+int rs_first_ranks(struct rs_service *s, uint64_t layout, const char *topology, uint32_t *ret, struct sc_err *err);
 /** Gives the lower layer of a working tree whose head is a view (NULL: no version). */
 int rs_tree_lower(struct rs_job *job, struct rs_view *view, struct rs_lower *ret, struct sc_err *err);
 /** Opens the log, and applies what a killed process has left there; before the first rs_tree_begin().  A damaged log

@@ -45,52 +45,32 @@ static void end(struct rs_job *job, int rc)
 
 /* --- making --- */
 
+static int refuse_rank(uint32_t rank, const char *topology, uint32_t ranks, struct sc_err *err)
+{
+	return sc_fail(err, SC_E_COMMAND, "'%u' is no rank of topology '%s', which has the ranks 0 to %u", rank,
+		       topology, ranks - 1);
+}
+
 /* Gives the folder of a rank, in the job's folder, its number.  Refuses other objects with the name of a rank, and a
- * rank that the topology does not have. */
+ * rank that the topology does not have: the head's, or the first one (turn/first.c).  Until one was written, all ranks
+ * may have folders. */
 static int check_rank(struct rs_job *job, struct meta_bytes name, const struct rs_make *what,
 		      struct meta_inode_row *row, struct sc_err *err)
 {
 	uint32_t rank;
+	int rc = 0;
 
 	if (!sc_number_parse(name.at, name.nr, &rank) || rank >= SC_RANKS_MAX)
 		return 0;
 	if (!S_ISDIR(what->mode))
 		return sc_fail(err, SC_E_COMMAND, "'%u' is the name of a rank, so it must be a folder", rank);
 	if (job->head && rank >= job->head->topo.ranks)
-		return sc_fail(err, SC_E_COMMAND, "'%u' is no rank of topology '%s', which has the ranks 0 to %u", rank,
-			       job->head->topo.text, job->head->topo.ranks - 1);
-	row->ino = job->root + 1 + rank;
-	return 0;
-}
-
-/* Refuses the folder of a rank that the first topology does not have.  Before the first version that is the topology
- * that was written; if none was written yet, all ranks may have folders. */
-static int check_first_rank(struct rs_job *job, uint64_t folder, struct meta_bytes name, struct sc_err *err)
-{
-	const struct rs_kept_layout *kept;
-	struct meta_topology topo = {0};
-	char *text = NULL;
-	uint64_t layout;
-	uint32_t rank;
-	int rc;
-
-	if (folder != job->root || job->head || !sc_number_parse(name.at, name.nr, &rank) || rank >= SC_RANKS_MAX)
-		return 0;
+		return refuse_rank(rank, job->head->topo.text, job->head->topo.ranks, err);
 	(void)pthread_mutex_lock(&job->state);
-	layout = job->first_topology ? job->first_layout : 0;
-	if (layout)
-		text = sc_strdup(job->first_topology);
+	if (!job->head && job->nothing.ranks && rank >= job->nothing.ranks)
+		rc = refuse_rank(rank, job->first_topology, job->nothing.ranks, err);
 	(void)pthread_mutex_unlock(&job->state);
-	if (!text)
-		return layout ? sc_nomem(err) : 0;
-	rc = rs_layout_by_id(job->service, layout, &kept, err);
-	if (rc == 0)
-		rc = meta_topology_parse(kept->layout, text, &topo, err);
-	if (rc == 0 && rank >= topo.ranks)
-		rc = sc_fail(err, SC_E_COMMAND, "'%u' is no rank of topology '%s', which has the ranks 0 to %u", rank,
-			     topo.text, topo.ranks - 1);
-	meta_topology_done(&topo);
-	sc_sys.release(text);
+	row->ino = job->root + 1 + rank;
 	return rc;
 }
 
@@ -183,9 +163,6 @@ int rs_tree_make(struct rs_service *s, struct rs_job *job, uint64_t folder, stru
 
 	if (S_ISREG(what->mode))
 		return make_file(s, job, folder, name, what, ret, ret_fd, err);
-	rc = check_first_rank(job, folder, name, err);
-	if (rc < 0)
-		return rc;
 	folder = begin(job, folder);
 	rc = make_row(job, folder, name, what, &row, ret, err);
 	end(job, rc);

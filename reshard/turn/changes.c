@@ -429,14 +429,16 @@ static int name_one(struct dirt *d, uint64_t ino, const char *more)
 	return rs_tree_name(d->job, ino, more, d->names, d->err);
 }
 
-/* Counts a removed name, whether or not something has the name again. */
+/* Counts a removed name, whether or not something has the name again; not that of a rank's folder, which no version has
+ * yet. */
 static int on_entry(void *arg, struct meta_bytes name, uint64_t ino)
 {
 	struct dirt *d = arg;
 	char text[256];
+	uint32_t rank;
 	int rc = 0;
 
-	if (ino)
+	if (ino || (d->lower.lets_ranks_go && d->folder == d->job->root && sc_number_parse(name.at, name.nr, &rank)))
 		return 0;
 	d->ret->nr++;
 	memcpy(text, name.at, name.nr);

@@ -5,6 +5,7 @@
  */
 #include "reshard/turn/rows.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "meta/base/limits.h"
@@ -401,6 +402,23 @@ static int hide_removed_in(void *arg, const struct meta_inode_row *folder)
 	return rs_overlay_entries(r->t->job->overlay, folder->ino, hide_removed, r);
 }
 
+/* --- the first version --- */
+
+/* Puts the name of a rank's folder that has a row: the layer below had it (first.c), and no version comes to have it
+ * otherwise. */
+static int name_rank(void *arg, const struct meta_inode_row *row)
+{
+	struct rs_turn *t = arg;
+	const uint64_t root = t->job->root;
+	char name[16];
+	int n;
+
+	if (!row->nlink || row->ino <= root || row->ino - root > SC_RANKS_MAX)
+		return 0;
+	n = snprintf(name, sizeof(name), "%u", (uint32_t)(row->ino - root - 1));
+	return rs_turn_put_name(t, root, (struct meta_bytes){name, (size_t)n}, row->ino);
+}
+
 /* Puts all of these rows, but for the names that leave their inodes. */
 static int put_others(struct rs_turn *t)
 {
@@ -408,6 +426,8 @@ static int put_others(struct rs_turn *t)
 	struct removing removing = {.t = t};
 	int rc = count_root(t);
 
+	if (rc == 0 && !base)
+		rc = rs_overlay_each(t->job->overlay, name_rank, t);
 	if (rc == 0 && t->spec.base)
 		rc = restate_ranks(t, base);
 	if (rc == 0 && base)

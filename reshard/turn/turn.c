@@ -53,6 +53,14 @@ static int keep_apart(struct rs_turn *t, const struct meta_inode_row *row)
 	return rc < 0 ? rc : rs_turn_put(t, &t->apart, (struct meta_change){META_DROP_INODE, .inode.ino = row->ino});
 }
 
+/* Tells whether a removed folder is one of a rank that the next version has: it follows from that one's topology. */
+static bool is_back(const struct rs_turn *t, const struct meta_inode_row *row)
+{
+	const uint64_t root = t->job->root;
+
+	return row->nlink == 0 && t->next && row->ino > root && row->ino - root <= t->next->topo.ranks;
+}
+
 /* Keeps the row of a FIFO, socket or device whose folder is still there, and of an object that has no name. */
 static int keep_row(void *arg, const struct meta_inode_row *row)
 {
@@ -61,7 +69,7 @@ static int keep_row(void *arg, const struct meta_inode_row *row)
 	struct meta_inode_row below;
 	int rc = 0;
 
-	if (row->data == META_FORGOTTEN)
+	if (row->data == META_FORGOTTEN || is_back(t, row))
 		return 0;
 	if (row->nlink == 0 && row->ino & META_VIRTUAL)
 		return keep_apart(t, row);
@@ -385,5 +393,7 @@ void rs_tree_show(struct rs_job *job, struct rs_view *head)
 	if (head)
 		(void)rs_tree_lower(job, head, &lower, &ignored); /* it is there */
 	(void)pthread_rwlock_wrlock(&job->names);
+	if (!head)
+		job->nothing.ranks = 0; /* it ends */
 	show(job, &lower, NULL, head);
 }

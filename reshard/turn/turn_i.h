@@ -36,6 +36,18 @@ int rs_tree_dirt_but_logs(struct rs_job *job, struct rs_dirt *ret, struct sc_buf
 /** Names the FIFOs, sockets and devices, which no version has, in the form that rs_tree_dirt_but() has. */
 int rs_tree_specials(struct rs_job *job, struct sc_buf *names, struct sc_err *err);
 
+/* --- first.c: the first layout and topology, with the folders of ranks.  The gate is closed, from plan to done --- */
+
+struct rs_first;
+/** Prepares a job without a version for a layout (0: none yet) and a topology (NULL: none yet).  Drains the log.
+ *  Errors: those of rs_first_ranks(). */
+int rs_first_plan(struct rs_job *job, uint64_t layout, const char *topology, struct rs_first **ret, struct sc_err *err);
+/** Returns the changes of rows that belong into the transaction which saves both. */
+const struct meta_changes *rs_first_rows(const struct rs_first *first);
+/** Gives the job both in memory, and shows the folders; cannot fail. */
+void rs_first_show(struct rs_first *first);
+void rs_first_done(struct rs_first *first);
+
 /* --- turn.c: another version below a working tree.  The gate is closed, from plan to done --- */
 
 /** One of several names of a file.  From the new version on it has other bytes than the rest of them, or is gone. */

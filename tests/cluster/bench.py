@@ -134,7 +134,6 @@ for n in cluster.nodes:
 one.must("gpt", "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
 one.must("gpt", "topology", "tp=1")
 two.wait(lambda: two.read("gpt", "topology") == "tp=1\n", 30, "the topology is there")
-(one.mount / "gpt/0").mkdir()
 
 cold, again, local, plain, random_cold, random_raw = [], [], [], [], [], []
 for i in range(ROUNDS):

@@ -36,7 +36,6 @@ def make(job, node=None, commits=1):
 	node.must(job, "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
 	node.must(job, "topology", "tp=1")
 	soon(lambda n: (n.mount / job).is_dir() and n.read(job, "topology") == "tp=1\n", f"{job} is there")
-	(node.mount / job / "0").mkdir()
 	for i in range(commits):
 		shard(node.mount / job / "0/model.safetensors", f"{job}{i}")
 		(node.mount / job / "0/notes").write_text(f"{job} {i}\n")
@@ -244,7 +243,6 @@ def at_random(rounds=4, requests=40):
 				top.mkdir()
 				n.ctl(job, "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
 				n.ctl(job, "topology", "tp=1")
-				(top / "0").mkdir()
 			elif what == "rename":
 				os.rename(top, n.mount / r.choice(names))
 			elif what == "chmod":

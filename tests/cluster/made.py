@@ -31,7 +31,6 @@ def forget():
 def works(node, job):
 	node.must(job, "layout", "mesh tp dp\n*:* copy\n")
 	node.must(job, "topology", "tp=1")
-	(node.mount / job / "0").mkdir()
 	(node.mount / job / "0/notes").write_text(job)
 	node.must(job, "commit", "step=1")
 	for n in cluster.nodes:

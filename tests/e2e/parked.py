@@ -38,7 +38,6 @@ def make():
 		job.mkdir()
 		ctl(job, "layout", "use replicated\n")
 		ctl(job, "topology", "dp=1\n")
-		(job / "0").mkdir()
 		(job / "0/first").write_text("1")
 	for i in range(PROCESSES):  # a folder each: the kernel locks the folder of a name that comes or goes
 		(held / f"0/d{i}").mkdir()

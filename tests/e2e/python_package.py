@@ -93,7 +93,11 @@ assert first.note == "the first" and first.tag is None and first.bytes > 4
 assert job.resume("dp=4") == 40 and job.status().version == 3  # it has that topology: no version is made
 alone = scalai.Job(MOUNT, "alone")
 alone.create("use replicated", "dp=1")
-alone.resume("dp=1")
+with open(f"{alone.folder(0)}/state", "w") as file:  # the topology has made the folder
+    file.write("1")
+assert alone.status().dirty and alone.resume("dp=1") is None and not os.listdir(alone.folder(0))
+with open(f"{alone.folder(0)}/state", "w") as file:
+    file.write("2")
 assert alone.commit(1) == 1 and alone.resume("dp=1") == 1 and alone.status().version == 1, alone.status()
 
 # real files; versions and tags; another topology without a reshard

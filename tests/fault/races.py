@@ -171,7 +171,6 @@ class Case:
         put(self.job + "/.ctl/topology", "tp=2" if readers else f"dp={RANKS}")
         put(self.job + "/.ctl/config", f"plain=drop\nkeep={4 if readers else 60}\nsync={'on' if 'sync' in self.mode else 'off'}")
         for rank in range(2 if readers else RANKS):
-            os.mkdir(f"{self.job}/{rank}")
             if readers:
                 from safetensors.numpy import save_file
                 save_file(whole(2, rank), f"{self.job}/{rank}/model.safetensors", metadata={"by": "races"})

@@ -137,7 +137,6 @@ class Run:
         put(self.job + "/.ctl/layout", "use replicated\nplain *model.pt\n")  # one of the names: its bytes are random
         put(self.job + "/.ctl/topology", "dp=1")
         put(self.job + "/.ctl/config", f"keep={KEEP}\nsync=off")
-        os.mkdir(self.job + "/0")
         for root in (self.job, self.plain_root):
             for realm in REALMS:
                 os.makedirs(os.path.join(root, realm.decode()))
