@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How `scalai import` tells files and folders apart, by their names and formats, and makes folders.  Links are followed.
- */
+/* How `scalai import` tells files and folders apart, by their names and formats, and makes folders.  It follows
+ * links. */
 #ifndef FS_CLI_IMPORT_I_H
 #define FS_CLI_IMPORT_I_H
 
@@ -41,8 +41,8 @@ bool cli_legacy_folder(const char *name, uint32_t ret[2]);
  *  its first axis is the fastest.  -1: there is no such rank. */
 long cli_rank_at(const char *topology, const uint32_t at[2]);
 
-/** Makes a folder, as mkdir(2) does; one that is there, a rank's that a topology has made, gets the permissions of a new
- *  one. */
+/** Makes a folder, as mkdir(2) does; one that is there, a rank's that a topology has made, gets the permissions of a
+ *  new one. */
 int cli_make_folder(const char *path, mode_t mode);
 /** Tells whether a folder can be read and has nothing in it; errno stays. */
 bool cli_is_empty(const char *path);

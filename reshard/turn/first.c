@@ -3,9 +3,9 @@
  * Gives a job without a version its first layout or topology, and with them the folders of its ranks, so that ranks can
  * save without making any.
  *
- *  F1  From when both are known until the first version, the layer below the working tree has the folders 0 to N-1, as
- *      a version has those of its ranks (job.nothing, tree/begin.c).  Nothing is stored of one until something is in it.
- *      Mode and owner follow from the job, as it is now (rs_owner_of_folder()).
+ *  F1  From when both are known until the first version, the layer below the working tree has the folders 0 to N-1,
+ *      as a version has those of its ranks (job.nothing, tree/begin.c).  Nothing is stored of one until something is
+ *      in it.  Mode and owner follow from the job, as it is now (rs_owner_of_folder()).
  *  F2  An upper row of such a folder comes with the first thing that is made in it, and has no upper name.  So with
  *      another N, a folder that is in no layer below any more gets a name if anything is in it, and else its row goes.
  *      Folders that programs have made have names, and stay.
