@@ -82,7 +82,7 @@ put("layout", "mesh tp dp\nrows tp=0\ncolumns tp=1\nboth copy\n")
 put("topology", "tp=4")
 put("config", f"plain=drop\nkeep=2\nsync=off\nmaterialize={'never' if kind == 'view' else 'eager'}")
 for rank in range(4):
-	os.mkdir(job / str(rank))
+	os.makedirs(job / str(rank), exist_ok=True)
 	save_file({"rows": numpy.full((16, 64), rank, "f4"), "columns": numpy.full((64, 16), rank, "f4"),
 		"both": numpy.full((8,), 7, "f4")}, job / str(rank) / "model.safetensors")
 	(job / str(rank) / "notes").write_text("first\n")
