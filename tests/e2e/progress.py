@@ -60,14 +60,16 @@ class Command:
         self.said += part
         return bool(part)
 
-    def until(self, enough, pause):
-        """Lets it run little by little, or the daemon that it waits for, until it has said enough."""
+    def until(self, enough, pause, may_end=False):
+        """Lets it run little by little, or the daemon that it waits for, until it has said enough (or has ended)."""
         pid = self.process.pid if self.alone else int(daemon)
         while not enough(self.said.decode()):
             os.kill(pid, signal.SIGCONT)
             going = self.read(0.002)
-            os.kill(pid, signal.SIGSTOP)
+            if not going and may_end:
+                break
             assert going, f"it has ended, and said {self.said}"
+            os.kill(pid, signal.SIGSTOP)
             self.read(pause)
         os.kill(pid, signal.SIGCONT)
         return self
@@ -110,14 +112,14 @@ def rows(said):
 
 def in_lines(name, step, total, *words):
     """With --progress, on a pipe; -> what it printed."""
-    said, printed = Command(*words, "--progress").until(lambda s: s.count(" MiB/s") >= 2, 0.7).end()
+    said, printed = Command(*words, "--progress").until(lambda s: s.count(" MiB/s") >= 2, 0.3).end()
     check(rows(said.splitlines()), name, step, total)
     return printed
 
 
-def on_terminal(name, step, total, *words, least=2):
-    said, printed = Command(*words, terminal=True).until(lambda s: s.count(" MiB/s") >= least, 0.2).end()
-    check(rows(drawn(said)), name, step, total, least)
+def on_terminal(name, step, total, *words):
+    said, printed = Command(*words, terminal=True).until(lambda s: s.count(" MiB/s") >= 2, 0.05 if words[0] == "fsck" else 0.1).end()
+    check(rows(drawn(said)), name, step, total)
     return printed
 
 
@@ -141,18 +143,21 @@ def gauge(name):
     return int(re.search(rf"^{name} (\d+)$", control(".ctl/metrics"), re.M)[1])
 
 
-def follow(see, going, total):
-    """Sees numbers of work that goes on, until it does not, or other work has begun: they grow; `going` is their gauge."""
-    seen, left, now = [], [], None
-    while not seen or (now and now["bytes_total"] == total and now["bytes_done"] >= seen[-1]):
-        if now:
-            assert now["bytes_done"] <= total, now
-            seen.append(now["bytes_done"])
-            left.append(gauge(going))
-        now = see()
-    assert seen[0] < seen[-1], seen
-    assert max(left) > 0 and all(n <= total for n in left), left
-    assert now or gauge(going) == 0
+def follow(see, going):
+    """
+    Sees numbers of work until it is over, or other work has begun: they grow, and `going` is their gauge.  -> the total; 0: too few
+    were seen of this work
+    """
+    seen, left, now, before = [], [], see(), None
+    while now and (not before or (now["bytes_total"] == before["bytes_total"] and now["bytes_done"] >= before["bytes_done"])):
+        assert now["bytes_done"] <= now["bytes_total"], now
+        seen.append(now["bytes_done"])
+        left.append(gauge(going))
+        before, now = now, see()
+    if len(set(seen)) < 2 or not any(left):
+        return 0
+    assert all(n <= before["bytes_total"] for n in left), left
+    return before["bytes_total"]
 
 
 if what == "commands":
@@ -163,7 +168,7 @@ if what == "commands":
     in_lines("import 'a'", "copying", size, "import", "a", model, *to)
     on_terminal("import 'b'", "copying", size, "import", "b", model, *to)
     quiet("import", "c", model, *to)
-    narrow = Command("import", "d", model, *to, terminal=True, columns=30).until(lambda s: s.count("\x1b[K") >= 2, 0.2).end()[0]
+    narrow = Command("import", "d", model, *to, terminal=True, columns=30).until(lambda s: s.count("\x1b[K") >= 2, 0.1).end()[0]
     assert max(map(len, drawn(narrow))) < 30, narrow
     said = Command("import", "e", os.path.join(work, "none"), *to, "--progress").end(status=1)[0]
     assert said.splitlines() == [f"scalai: cannot read '{work}/none': No such file or directory"], said
@@ -179,10 +184,18 @@ if what == "commands":
     while "copies: pending" in control("a/.ctl/status"):
         pass
     text = quiet("verify", "a")
-    assert on_terminal("verify 'a'", "verifying", size, "verify", "a", least=1) == text
-    running = Command("verify", "a")
-    follow(lambda: numbers(control("a/.ctl/status"), "verify_"), "scalai_verify_left_bytes", size)
-    assert running.end()[0] == ""
+    said = ""
+    while said.count(" of ") == 0:  # the daemon may have read all before it is asked how far it is: again
+        said, printed = Command("verify", "a", terminal=True).until(lambda s: " of " in s, 0.1, may_end=True).end()
+        assert printed == text
+    check(rows(drawn(said)), "verify 'a'", "verifying", size, least=1)
+    total = 0
+    while not total:
+        running = Command("verify", "a")
+        while running.process.poll() is None and not total:
+            total = follow(lambda: numbers(control("a/.ctl/status"), "verify_"), "scalai_verify_left_bytes")
+        assert running.end()[0] == ""
+    assert total == size and gauge("scalai_verify_left_bytes") == 0, total
     shown = ""
     while "verify" not in shown:  # until one was begun before it, and went on
         running = Command("verify", "a")
@@ -191,12 +204,12 @@ if what == "commands":
     assert re.fullmatch(rf"a: {NUMBERS}(?:, .+ left)?", shown.splitlines()[0])[2] == "verify of version 1", shown
     assert shown.splitlines()[-1] == "a: 100 %, done", shown
 elif what == "scrub":
-    due = {}
-    while not due:
-        due = numbers(control(".ctl/health"), "scrub_")
-    shown = Command("status", "-w", "a").end()[1]
+    shown = ""
+    while "the store" not in shown:  # what is due is read each second
+        shown = Command("status", "-w", "a").end()[1]
     assert re.fullmatch(rf"a: 100 %, done; the store: {NUMBERS}(?:, .+ left)?\n", shown)[2] == "scrubbing", shown
-    follow(lambda: numbers(control(".ctl/health"), "scrub_"), "scalai_scrub_left_bytes", due["bytes_total"])
+    while not follow(lambda: numbers(control(".ctl/health"), "scrub_"), "scalai_scrub_left_bytes"):
+        pass
 else:
     store = os.path.join(work, "store")
     blobs = sum(os.path.getsize(os.path.join(at, f)) for at, _, files in os.walk(store + "/blobs") for f in files)
