@@ -45,15 +45,45 @@ def all_equal(cluster, job, but=()):
 	return trees[0]
 
 
+def ranks(node, job):
+	return sorted(name for name in os.listdir(node.mount / job) if name.isdigit())
+
+
 def topology(node, job, text, but=()):
 	node.must(job, "topology", text + " plain=drop")
 	counts["topologies"] += 1
 	for n in node.cluster.nodes:  # who looks now sees it: nothing is waited for
 		if n in but:
 			continue
-		ranks = sorted(name for name in os.listdir(n.mount / job) if name.isdigit())
-		if n.read(job, "topology") != text + "\n" or not ranks:
-			sys.exit(f"{n.name} has topology {n.read(job, 'topology')!r}, ranks {ranks}, after '{text}' was written")
+		if n.read(job, "topology") != text + "\n" or not ranks(n, job):
+			sys.exit(f"{n.name} has topology {n.read(job, 'topology')!r}, ranks {ranks(n, job)}, after '{text}' was written")
+
+
+def first_ranks():
+	"""The folders of ranks before the first version: all nodes show them, and an empty one is nothing that its node wrote."""
+	assert ranks(three, "gpt") == ["0", "1"], ranks(three, "gpt")  # where the topology was written: at once
+	for n in cluster.nodes:
+		n.wait(lambda: ranks(n, "gpt") == ["0", "1"], 30, "the folders of ranks are there")
+		try:
+			sys.exit(f"{n.name}: made {os.mkdir(n.mount / 'gpt/1')}")
+		except FileExistsError:
+			pass
+	tensors = whole(0)
+	save_tensors(two.mount / "gpt/0/model.safetensors", {"w.weight": ([8, 12], tensors["w.weight"][1][:384]), "n.weight": tensors["n.weight"]})
+	assert one.ctl("gpt", "commit", "step=1")
+	assert "rank 1 must write 'model.safetensors', of which nobody has ever written this part" in one.read("gpt", "error"), one.read("gpt", "error")
+	one.must("gpt", "topology", "tp=1")  # rank 1 is empty everywhere, and rank 0 of tp=1 has other parts
+	for n in cluster.nodes:
+		n.wait(lambda: ranks(n, "gpt") == ["0"], 30, "the folder is gone")
+	two.must("gpt", "topology", "tp=4")
+	(two.mount / "gpt/3/notes").write_text("of rank 3")
+	one.wait(lambda: len(ranks(one, "gpt")) == 4, 30, "four folders")
+	one.must("gpt", "topology", "tp=2")
+	two.wait(lambda: ranks(two, "gpt") == ["0", "1", "3"], 30, "what has a file stays, on the node that has it")
+	three.wait(lambda: ranks(three, "gpt") == ["0", "1"], 30, "on others it is gone")
+	assert one.ctl("gpt", "commit", "step=1") and "(rank 3: 'notes')" in one.read("gpt", "error"), one.read("gpt", "error")
+	two.must("gpt", "discard", "now")
+	assert ranks(two, "gpt") == ["0", "1"] and not os.listdir(two.mount / "gpt/0"), ranks(two, "gpt")
 
 
 cluster = Cluster(work, binary)
@@ -69,6 +99,7 @@ two.must("gpt", "layout", "mesh tp dp\nw.weight tp=0\n*:* copy\n")
 three.wait(lambda: "w.weight" in three.read("gpt", "layout"), 30, "the layout is there")
 three.must("gpt", "topology", "tp=2")
 one.wait(lambda: one.read("gpt", "topology") == "tp=2\n", 30, "the topology is there")
+first_ranks()
 
 write_ranks(one, "gpt", 2, seed=1)
 one.must("gpt", "commit", "step=10")
