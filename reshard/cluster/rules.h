@@ -34,6 +34,7 @@
 	X(reads_ordered)       /* older news of a key does not replace newer */                                        \
 	X(dirty_refuses)       /* a member with uncommitted files refuses a topology */                                \
 	X(prepared_durable)    /* what was prepared for a commit survives a restart */                                 \
+	X(left_out_ends)       /* ... and ends with a commit that was made without it */                               \
 	X(ready_durable)       /* ready: the bytes are on disk */                                                      \
 	X(ready_epoch)	       /* settle: ready in the life of the node that is registered now */                      \
 	X(settle_all)	       /* settle: all destinations are ready */                                                \

@@ -470,6 +470,19 @@ static int wait_until_gone(struct rs_member *m, const struct rs_shared *j)
 	return 0;
 }
 
+/* Fails for a removal that was not answered, and was not done. */
+static int still_there(struct rs_member *m, struct sc_err *err)
+{
+	bool is_full;
+
+	(void)pthread_mutex_lock(&m->lock);
+	is_full = m->full;
+	(void)pthread_mutex_unlock(&m->lock);
+	return is_full ? sc_fail(err, SC_E_NO_SPACE, "nothing was changed: " RS_FULL)
+		       : sc_fail(err, SC_E_BUSY, "etcd's answer was lost, and it has the job still: nothing was "
+				 "changed; try again");
+}
+
 /* All nodes close their gates, and refuse it if they have what is not committed; then its names go. */
 static int remove_job(struct rs_member *m, struct rs_job *job, struct sc_err *err)
 {
@@ -495,8 +508,7 @@ static int remove_job(struct rs_member *m, struct rs_job *job, struct sc_err *er
 	/* no answer came: without its proposal it can't be done any more, so it was, or never will be */
 	rc = rs_member_is_named(m, j->id, err);
 	if (rc > 0)
-		rc = sc_fail(err, SC_E_BUSY, "etcd's answer was lost, and it has the job still: nothing was changed; "
-			     "try again");
+		rc = still_there(m, err);
 	return rc < 0 ? rc : wait_until_gone(m, j);
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "reshard/cluster/rules.h"
 #include "reshard/job/service.h"
 
 /* --- jobs --- */
@@ -437,7 +438,7 @@ int rs_take_version(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint6
 	if (rc == 0 && j->row && j->row == token) {
 		rc = rs_part_is_in(m, j, record.object, err);
 		is_mine = rc > 0;
-		if (rc == 0) /* it was made without this node, whose files are prepared for nothing now */
+		if (rc == 0 && RULE(left_out_ends)) /* what is prepared here is prepared for nothing now */
 			rs_take_forget(m, j);
 	}
 	if (rc >= 0)

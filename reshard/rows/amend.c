@@ -58,7 +58,6 @@ static void note_revision(struct rs_member *m, uint64_t *of, uint64_t revision)
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
-/* Gives a new job to all nodes, unless one has this name. */
 struct making {
 	struct rs_member *m;
 	const struct meta_job_row *row;
@@ -129,6 +128,7 @@ static int make_once(void *arg, struct sc_err *err)
 	return rc == RS_EDIT_FULL && was_made(x, err) == RS_EDIT_DONE ? RS_EDIT_DONE : rc;
 }
 
+/* Gives a new job to all nodes, unless one has this name. */
 static int share_job(struct rs_member *m, const struct meta_job_row *row, struct sc_err *err)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
@@ -226,7 +226,7 @@ static int row_once(void *arg, struct sc_err *err)
 {
 	const struct rs_amending *x = arg;
 	const char *name = x->change->kind == RS_AMEND_RENAME ? x->change->name : NULL;
-	struct rs_got row, taken;
+	struct rs_got row, other;
 	int rc = rs_member_get(x->m, rs_key_of(META_KEY_JOB, x->j->id), &row, err);
 
 	if (rc == RS_EDIT_DONE && !row.is)
@@ -236,8 +236,8 @@ static int row_once(void *arg, struct sc_err *err)
 	sc_sys.release(row.text);
 	if (rc != RS_EDIT_AGAIN || !name)
 		return rc;
-	rc = rs_member_get(x->m, key_name(name), &taken, err);
-	if (rc == RS_EDIT_DONE && taken.is && taken.token != x->j->id)
+	rc = rs_member_get(x->m, key_name(name), &other, err);
+	if (rc == RS_EDIT_DONE && other.is && other.token != x->j->id)
 		return sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", name);
 	return rc == RS_EDIT_DONE ? RS_EDIT_AGAIN : rc;
 }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 WORK BINARY [RULE...]: does a history of real daemons miss a rule of the protocol?  Each test below must pass, and fail when its rule
-is taken out of the daemons.  BINARY is scalai-rules (tests/support/rule_off.c).  prop/cluster takes out each of the 31 in its
+is taken out of the daemons.  BINARY is scalai-rules (tests/support/rule_off.c).  prop/cluster takes out each of the 32 in its
 cluster in memory; here are those that a fault at the right moment shows.
 """
 import os
@@ -14,10 +14,12 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 HISTORY, CUT, DEAF = ("history_run.py", "3", "24", "1"), ("faults.py", "bystander/cut/commit", "1"), ("faults.py", "committer/deaf/commit", "1")
+LEFT_OUT = ("left_out.py",)
 RULES = {"gate": HISTORY, "prepared_durable": HISTORY, "barrier": CUT, "wait": CUT, "barrier_all": CUT, "hidden_honest": CUT,
-	 "fresh_limited": CUT, "error_unknown": DEAF}
+	 "fresh_limited": CUT, "error_unknown": DEAF,
+	 "left_out_ends": LEFT_OUT}
 SAYS = re.compile(r"fresh: |chain: |truthful: |kept: |failed, and is a version|succeeded, and is no version|does not come to an end|"
-		  r"not within|Error")
+		  r"not within|does not end|Error")
 work, binary = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 
 
@@ -33,7 +35,7 @@ def clean_up(pid, folder):
 
 def run(test, rule):
 	"""0 and what was said; or 1, as it failed, or did not end."""
-	folder = work / (rule or "none-" + test[1].replace("/", "-"))
+	folder = work / (rule or "none-" + "-".join(test).replace("/", "-"))
 	env = dict(os.environ, SCALAI_RULE_OFF=rule, ASAN_OPTIONS="detect_leaks=0", PYTHONDONTWRITEBYTECODE="1", PATIENCE="1")
 	log = folder.with_suffix(".log")
 	folder.mkdir(parents=True)

@@ -90,6 +90,27 @@ static void set_mood(struct world *w)
 	}
 }
 
+/* Nodes that write are cut off while others commit, and are back. */
+static void leave_out(struct world *w)
+{
+	w->leaves_out = true;
+	w->mood = ANY;
+	w->nodes = 3 + pick(w, NODES_MAX - 2);
+	w->jobs = 1;
+	w->disks = 0;
+	w->faults = 20;
+	w->w = (struct weights){.time = 6 + pick(w, 10),
+				.item = 60,
+				.watch = 40,
+				.open = 10,
+				.write = 6,
+				.command = 2,
+				.fault = 6,
+				.repair = 1,
+				.pull = 4,
+				.commits = true};
+}
+
 void world_init(struct world *w, uint64_t seed)
 {
 	*w = (struct world){.random = seed * 7919 + 1};
@@ -116,6 +137,8 @@ void world_init(struct world *w, uint64_t seed)
 				.far = pick(w, 3) ? 0 : pick(w, 20),
 				.commits = pick(w, 2)};
 	set_mood(w);
+	if (seed >= LEFT_OUT_SEEDS)
+		leave_out(w);
 	etcd_begin(w);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
@@ -324,6 +347,21 @@ static bool may_lose_disk(struct world *w, unsigned i)
 	return true;
 }
 
+/* A node that has prepared what was written there hears, and says, nothing more. */
+static void cut_off(struct world *w)
+{
+	for (unsigned i = 0; w->faults && i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		if (n->state != UP || !n->disk[0].prepared || !n->disk[0].dirty || !n->etcd_link || pick(w, 2))
+			continue;
+		w->faults--;
+		n->etcd_link = n->peer_link = false;
+		trace(w, "node %u is cut off", i);
+		return;
+	}
+}
+
 static void fault(struct world *w)
 {
 	unsigned i = pick(w, w->nodes), kind = w->mood == SWIFT      ? 0
@@ -443,7 +481,7 @@ static void step(struct world *w)
 	} else if (TAKES(x->command)) {
 		user_command(w, i, job, false);
 	} else if (TAKES(x->fault)) {
-		fault(w);
+		w->leaves_out && pick(w, 12) ? cut_off(w) : fault(w);
 	} else if (TAKES(x->repair)) {
 		repair(w, i);
 	} else if (w->node[i].state == UP && w->node[i].core) {

@@ -45,6 +45,7 @@ struct node {
 		uint64_t head, storage, prepared, base;
 		bool dirty;
 		uint64_t dirty_on;
+		bool stuck;		/* (rule left_out_ends) the row stays, and by that the gate */
 		bool have[VERSIONS_MAX + 1][RANGES];
 	} disk[JOBS_MAX];
 	uint64_t lease;
@@ -64,7 +65,12 @@ struct lease {
 struct version {		/* of the truth */
 	uint64_t token, base;
 	enum meta_command_kind change;
+	unsigned parts;			/* a bit for each node whose files are in it */
 };
+
+/* From this seed on commits are made by the nodes that are there: one that has prepared it, and is cut off before it
+ * says so, is left out.  Before it all nodes are homes, and have to have prepared. */
+#define LEFT_OUT_SEEDS (UINT64_C(1) << 32)
 
 /*
  * What a schedule is mostly about; else most would get to few of the corners.
@@ -112,6 +118,7 @@ struct world {
 	struct weights w;
 	enum mood mood;
 	unsigned laggard;	/* DELAYS: that node */
+	bool leaves_out;	/* LEFT_OUT_SEEDS */
 	bool quiet;		/* no faults, no losses, first come first served */
 	unsigned faults, holds, disks;
 	unsigned long steps;
@@ -152,7 +159,7 @@ struct world {
 	struct version log[JOBS_MAX][VERSIONS_MAX + 1];
 	uint64_t head[JOBS_MAX], seen[JOBS_MAX], tokens;
 	bool failed[4096];
-	unsigned long commits, done, refused, opens, settles, deletes, writes, seals, crashes, asides, shows, starved;
+	unsigned long commits, done, refused, opens, settles, deletes, writes, seals, crashes, asides, shows, starved, left_out;
 
 	jmp_buf out;
 	char broken[300];

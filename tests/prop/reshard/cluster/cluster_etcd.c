@@ -107,6 +107,16 @@ static bool is_listed(struct world *w, unsigned node)
 	return false;
 }
 
+/* A bit for each node whose files a commit has: those that are listed, as they have prepared it. */
+static unsigned members(struct world *w)
+{
+	unsigned all = 0;
+
+	for (unsigned k = 0; k < w->nodes; k++)
+		all |= !w->leaves_out || is_listed(w, k) ? 1u << k : 0;
+	return all;
+}
+
 static void check_kept(struct world *w, unsigned job, uint64_t nr, uint64_t token, enum meta_command_kind change)
 {
 	for (unsigned k = 0; k < w->nodes; k++) {
@@ -148,11 +158,13 @@ static void check_commit(struct world *w, const struct meta_head_value *h, const
 	if (h->nr == VERSIONS_MAX)
 		broken(w, "the test has no room for more versions");
 	w->head[job] = h->nr;
-	w->log[job][h->nr] = (struct version){h->token, v->parent, v->change};
+	w->log[job][h->nr] = (struct version){h->token, v->parent, v->change, members(w)};
 	w->commits++;
-	for (unsigned r = 0; v->change == META_BY_COMMIT && r < RANGES;
-	     r++) /* what the ranks wrote, on their homes' disks */
-		w->node[home(w, r, h->nr)].disk[job].have[h->nr][r] = true;
+	for (unsigned r = 0; v->change == META_BY_COMMIT && r < RANGES; r++) { /* what the ranks wrote, where they did */
+		const unsigned at = home(w, r, h->nr);
+
+		w->node[members(w) & 1u << at ? at : h->node].disk[job].have[h->nr][r] = true;
+	}
 }
 
 static void check_settle(struct world *w, unsigned job, uint64_t nr)

@@ -239,7 +239,7 @@ static void set_aside(struct world *w, unsigned i, unsigned job, uint64_t nr)
 {
 	struct node *n = &w->node[i];
 
-	if (!n->disk[job].dirty || n->disk[job].dirty_on >= nr)
+	if (!n->disk[job].dirty || n->disk[job].dirty_on >= nr || n->disk[job].stuck)
 		return;
 	w->asides++;
 	n->disk[job].dirty = false;
@@ -250,8 +250,24 @@ static void set_aside(struct world *w, unsigned i, unsigned job, uint64_t nr)
 	check_durable(w);
 }
 
+/* What was prepared here is not in the version: it stays uncommitted, and is prepared for nothing. */
+static void leave_out(struct world *w, unsigned i, unsigned job)
+{
+	struct node *n = &w->node[i];
+
+	w->left_out += n->disk[job].dirty;
+	if (RULE(left_out_ends))
+		n->disk[job].prepared = n->now[job].frozen = n->now[job].asked = 0;
+	else
+		n->disk[job].stuck = n->disk[job].dirty;
+}
+
 static void seal(struct world *w, unsigned i, unsigned job, uint64_t nr)
 {
+	if (!(w->log[job][nr].parts & 1u << i)) {
+		leave_out(w, i, job);
+		return;
+	}
 	w->seals++;
 	w->node[i].disk[job].dirty = false;
 	w->node[i].disk[job].prepared = w->node[i].now[job].frozen = 0;
@@ -346,7 +362,7 @@ static void do_job_act(struct world *w, unsigned i, const struct rs_act *a)
 		trace(w, "node %u gates job %u for %lu", i, job, a->token);
 		break;
 	case RS_ACT_UNGATE:
-		n->now[job].gate = false;
+		n->now[job].gate = n->disk[job].stuck;
 		n->now[job].frozen = 0;
 		trace(w, "node %u lifts the gate of %lu", i, a->token);
 		break;
@@ -547,6 +563,7 @@ void node_start(struct world *w, unsigned i)
 		    job, n->disk[job].head, n->disk[job].prepared, n->disk[job].base, 0, 0, &known[job], have[job]};
 		n->now[job].storage = n->disk[job].storage;
 		n->now[job].frozen = n->disk[job].prepared;
+		n->now[job].gate = n->disk[job].stuck;
 		n->now[job].prev = n->disk[job].head;
 		if (n->disk[job].storage)
 			known[job] = set_hash(job, n->disk[job].storage), row->nr_known = 1;

@@ -69,10 +69,11 @@ void user_command(struct world *w, unsigned i, unsigned job, bool topology)
 	    w->tokens + 1 == 4096)
 		return;
 	e.token = ++w->tokens;
-	if (!topology && w->w.commits && pick(w, 2)) {
+	if (!topology && w->w.commits && pick(w, w->leaves_out ? 8 : 2)) {
 		e.change = META_BY_COMMIT;
-		for (unsigned k = 0; k < w->nodes; k++)
+		for (unsigned k = 0; k < w->nodes && !w->leaves_out; k++)
 			homes[e.nr_nodes++] = k;
+		e.deadline += w->leaves_out ? 3 * TTL : 0; /* until who is cut off is no member any more */
 	}
 	trace(w, "node %u: command %lu, %s", i, e.token, e.change ? "topology" : "commit");
 	node_event(w, i, &e);

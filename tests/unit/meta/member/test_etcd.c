@@ -277,7 +277,7 @@ static void a_lost_answer_is_unknown_and_sent_once(void **unused)
 	put_head(e, 2, v->answer.revision, 2, 2); /* on the connection that is kept: curl itself would repeat it */
 	v = answer(e, 2);
 	assert_int_equal(META_UNKNOWN, v->answer.outcome);
-	assert_true(*v->err.msg && v->err.code == SC_E_SYSTEM);
+	assert_true(*v->err.msg && v->err.code == SC_E_SYSTEM && !v->unsent);
 	assert_int_equal(1, proxy_count(proxy, "/v3/kv/txn"));
 	proxy_lose_answers(proxy, NULL);
 	get(e, 3, head);
@@ -291,6 +291,19 @@ static void a_lost_answer_is_unknown_and_sent_once(void **unused)
 	v = answer(e, 4);
 	assert_true(v->answer.outcome == META_APPLIED || v->answer.outcome == META_UNKNOWN);
 	assert_true(proxy_count(proxy, "/v3/kv/txn") <= 1);
+	meta_etcd_free(e);
+}
+
+static void what_no_server_has_heard_of_was_not_done(void **unused)
+{
+	const char *urls[] = {"http://127.0.0.1:1", "http://127.0.0.1:1"}; /* nobody listens */
+	struct meta_etcd *e = client_of(urls, 2, "unsent", PATIENT_MS);
+	const struct meta_etcd_event *v;
+
+	(void)unused;
+	put_head(e, 1, 0, 1, 1);
+	v = answer(e, 1);
+	assert_true(v->answer.outcome == META_UNKNOWN && v->unsent);
 	meta_etcd_free(e);
 }
 
@@ -497,6 +510,7 @@ int main(void)
 	    cmocka_unit_test(a_snapshot_has_pages_and_the_watch_goes_on_from_there),
 	    cmocka_unit_test(a_watch_whose_revision_is_compacted_says_so),
 	    cmocka_unit_test(a_lost_answer_is_unknown_and_sent_once),
+	    cmocka_unit_test(what_no_server_has_heard_of_was_not_done),
 	    cmocka_unit_test(a_stopped_server_is_unknown_by_the_deadline),
 	    cmocka_unit_test(requests_do_not_wait_for_each_other),
 	    cmocka_unit_test(what_can_not_be_read_is_not_taken),
