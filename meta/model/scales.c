@@ -233,8 +233,7 @@ static int refuse_blocks(struct builder *b, const struct meta_tensor *t, const s
 	return sc_fail(b->err, SC_E_STATE, "'%s' %s has a number for each block of %llu elements of '%s' %s, "
 		       "one behind the other, but at '%s' a rank's part is no run of whole blocks: take a topology "
 		       "that cuts it along its first dimension alone, into whole blocks; before it is committed, the "
-		       "line "
-		       "'plain %s' keeps the file as it is", t->key, mine, (unsigned long long)size, of->key, its,
+		       "line 'plain %s' keeps the file as it is", t->key, mine, (unsigned long long)size, of->key, its,
 		       b->v->topo->text, t->file);
 }
 
