@@ -288,6 +288,18 @@ static void do_first(struct rs_service *s)
 	COMMAND(s, rs_job_topology, "tp=4");
 }
 
+static void with_ranks(struct rs_service *s)
+{
+	make_job(s);
+	write_ranks(s);
+}
+
+/* Two ranks are no more, but have files. */
+static void do_fewer(struct rs_service *s)
+{
+	COMMAND(s, rs_job_topology, "tp=2");
+}
+
 static void do_topology(struct rs_service *s)
 {
 	COMMAND(s, rs_job_topology, "tp=4 dp=2");
@@ -365,6 +377,7 @@ void do_discard(struct rs_service *s)
 
 const struct scenario scenarios[] = {
 	{"first", make_job, do_first, false, false},
+	{"first-fewer", with_ranks, do_fewer, false, false},
 	{"import", make_job, do_import, true, false},
 	{"writes", committed, do_writes, true, false},
 	{"fsync", committed, do_fsync, true, false},
