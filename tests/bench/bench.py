@@ -35,7 +35,7 @@ from harness import ROOT, Mount, Report, host_leaves_memory, pick
 
 CASES = {"views": files.views, "real_files": files.real_files, "unneeded_views": files.unneeded_views,
          "materialize": files.materialize, "engines": files.engines, "opens": meta.opens, "topology": meta.topology, "plan": meta.plan,
-         "many": meta.many, "heads": meta.heads, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save,
+         "many": meta.many, "heads": meta.heads, "scrapes": meta.scrapes, "first_tensor": moves.first_tensor, "peers": moves.peers, "peers_large": moves.peers_large, "save": moves.save,
          "names": names.names, "commits": names.commits, "torch_files": formats.torch_files, "dcp_folders": formats.dcp_folders, "parses": formats.parses, "data_read": data.reading, "data_start": data.start, "memory": moves.memory, **moves.ON_DEMAND}
 
 # what --check leaves to --long: the same code as `peers`, on other file systems and with more bytes

@@ -7,8 +7,8 @@ import threading
 import time
 
 import llama
-from harness import TOOL, Disk, Mount, Sample, io, pick, put, run
-from files import cut_job
+from harness import TOOL, Disk, Mount, Sample, get, io, pick, put, run, until
+from files import SHORT, cut_job
 
 
 def write_topologies(m, jobs, two, reps):
@@ -134,6 +134,61 @@ def many(report, a):
             os.close(fd)
         report.add(f"{nr} files open through views, 64 readers: errors", "", len(errors), "", 0, "low", detail=f"opened in {opened:.1f} s", must=True)
         report.add(f"{nr} files open through views: anonymous memory grows by", "", round(grown, 1), "MiB", 64, "low", must=True)
+
+
+SCRAPE_S = 1
+
+
+class Scraper:
+    """Reads the metrics of a mount each second, as long as it is entered."""
+
+    def __init__(self, m):
+        self.file, self.stop = os.path.join(m.at, ".ctl/metrics"), threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.stop.wait(SCRAPE_S):
+            get(self.file)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+
+def scrapes(report, a):
+    """Metrics of 1,000 jobs: what a read of them takes, and what a read each second takes from views."""
+    nr = pick(a, 1000, 1000, 20)
+    with Disk("disk") as d, Mount(d, "1,000 jobs") as m:
+        for i in range(nr):
+            m.job(f"j{i}", "mesh tp\n* tp=0", "tp=1", "materialize=never sync=off")
+            one = os.path.join(m.at, f"j{i}/0")
+            os.makedirs(one, exist_ok=True)
+            head = b'{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}   '
+            with open(os.path.join(one, "model.safetensors"), "wb") as f:
+                f.write(len(head).to_bytes(8, "little") + head + bytes(8))
+            m.commit(f"j{i}", i)
+        cut_job(m, "v", a.file_bytes)
+        put(m.ctl("v", "topology"), "tp=2")
+        until(lambda: "scalai_background_busy 0" in get(os.path.join(m.at, ".ctl/metrics")))
+        times = []
+        for _ in range(pick(a, 15 * a.reps, 15 * a.reps, 4)):
+            began = time.perf_counter()
+            text = get(os.path.join(m.at, ".ctl/metrics"))
+            times.append(time.perf_counter() - began)
+        sample = Sample(times, 0, "", "")
+        report.add(f"metrics of {nr} jobs: a read", "", round(sample.median * 1e3, 2), "ms", 20, "low", (sample,), f"{len(text)} bytes")
+        file = os.path.join(m.at, "v/0/rows.safetensors")
+        alone, beside = [], []
+        for _ in range(a.reps):  # in turns, each long enough for some scrapes
+            alone += io("read", SHORT * a.reps, [file], d.fs, "source warm")[0].seconds
+            with Scraper(m):
+                beside += io("read", SHORT * a.reps, [file], d.fs, "source warm")[0].seconds
+        size = os.path.getsize(file)
+        report.ratio(f"view read while metrics of {nr} jobs are read each second", "they are not",
+                     Sample(beside, size, d.fs, "source warm"), Sample(alone, size, d.fs, "source warm"), 0.95)
 
 
 WRITES = 100
