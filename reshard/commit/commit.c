@@ -475,8 +475,10 @@ static int commit_tree(struct commit *c)
 		return rc < 0 ? rc : 0;
 	}
 	rc = rs_head_publish(&c->a, c->err);
-	if (rc == 0)
+	if (rc == 0) {
 		phase_ends(c, &transact_phase);
+		sc_metric_add(&commits_made, 1);
+	}
 	return rc;
 }
 
@@ -534,10 +536,8 @@ static int commit_once(const struct rs_caller *who, struct rs_job *job, const ch
 	meta_state_done(&c.state);
 	meta_topology_done(&c.topo);
 	sc_arena_done(&c.arena);
-	if (rc == 0) {
-		sc_metric_add(&commits_made, 1);
+	if (rc == 0)
 		rs_kick(c.s, true);
-	}
 	*ret_again = c.a.again;
 	return rc;
 }
