@@ -7,7 +7,7 @@
  *
  * So are numbers of blocks (`blocks`), as 8-bit optimizers have them: one for each N elements of the flattened tensor.
  * Their rule cuts them by each axis that cuts the tensor.  That is right only if each rank's part of the tensor is a
- * run of whole blocks, which scales.c checks of every view.
+ * run of whole blocks, which scales.c checks of every view.  A number, as of steps, is whole where the weight is.
  */
 #include "meta/model/layout_i.h"
 #include "meta/model/slice.h"
@@ -172,7 +172,7 @@ int meta_rule_of_factor(const struct meta_layout *layout, const struct meta_rule
 	enum meta_factor factor = META_NO_FACTOR;
 	bool has_one = false, is_new = false;
 	uint64_t key[4] = {rule->index, (uint32_t)dims};
-	const char *whole = find_word(rule->whole, caps);
+	const bool whole = find_word(rule->whole, caps) || (rule->is_like && dims == 0 && rule->nr_cuts);
 	struct meta_rule *r;
 
 	*ret = rule;

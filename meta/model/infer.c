@@ -44,25 +44,53 @@ static int refuse_front(struct infer *n, const struct meta_written *w, const cha
 	return 0;
 }
 
+/* Refuses a name of which a line of a known kind can be written: 0: there is none. */
+static int refuse_kind(struct infer *n, const struct meta_written *w, const char *key, const char *pattern)
+{
+	const char *cuts = meta_layout_cuts_all(n->layout);
+	struct sc_buf line = {0};
+	int rc = 0;
+
+	if (meta_layout_state_line(n->layout, n->topo->pp > 1, w->file, w->name, &line))
+		rc = sc_fail(n->err, SC_E_STATE,
+			     "rank %u: no rule matches '%s'; if it is a state of an optimizer that has its parameter's "
+			     "shape, add the line '%s' to the layout, and else a rule such as '%s copy' (each rank has "
+			     "all of it), or the line 'plain %s', which keeps the file as it is", w->rank, key,
+			     line.text, pattern, w->file);
+	else if (cuts)
+		rc = sc_fail(n->err, SC_E_STATE,
+			     "rank %u: no rule matches '%s'; add the line '%s copy' to the layout: behind 'use' if it "
+			     "is a parameter, of which each rank has a part (%.*s, as all that is named there), or in "
+			     "front of it if it is a buffer, of which each rank has all; or the line 'plain %s', "
+			     "which keeps the file as it is", w->rank, key, pattern, (int)strcspn(cuts, "<") - 1, cuts,
+			     w->file);
+	sc_buf_done(&line);
+	return rc;
+}
+
 static int refuse_unknown(struct infer *n, const struct meta_written *w, const char *key)
 {
 	struct sc_buf pattern = {0}, nearest = {0};
 	int rc = refuse_front(n, w, key);
+	const char *mine;
+	bool near;
 
 	if (rc < 0)
 		return rc;
-	if (meta_layout_nearest(n->layout, w->name, &pattern, &nearest))
+	near = meta_layout_nearest(n->layout, w->name, &pattern, &nearest);
+	mine = pattern.bytes && !pattern.failed ? pattern.text : key;
+	rc = *w->name ? refuse_kind(n, w, key, mine) : 0;
+	if (rc == 0 && near)
 		rc = sc_fail(n->err, SC_E_STATE,
 			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "
 			     "rank has all of it; or tp=0: each has some rows), or the line 'plain %s', which keeps "
-			     "the file as it is; the nearest rule is '%s'", w->rank, key, pattern.text, w->file,
+			     "the file as it is; the nearest rule is '%s'", w->rank, key, mine, w->file,
 			     nearest.text);
-	else
+	else if (rc == 0)
 		rc = sc_fail(n->err, SC_E_STATE,
 			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "
 			     "rank has all of it%s), or the line 'plain %s', which keeps the file as it is", w->rank,
-			     key, pattern.bytes && !pattern.failed ? pattern.text : key,
-			     *w->name ? "; or tp=0: each has some rows" : "", w->file);
+			     key, mine, *w->name ? "; or tp=0: each has some rows" : "", w->file);
 	sc_buf_done(&pattern);
 	sc_buf_done(&nearest);
 	return rc;

@@ -146,6 +146,16 @@ bool meta_layout_is_object(const struct meta_layout *layout, bool pipelined, con
 bool meta_layout_nearest(const struct meta_layout *layout, const char *name, struct sc_buf *ret_pattern,
 			 struct sc_buf *ret_rule);
 
+/**
+ * Makes a line for a state of an optimizer that none has heard of, by a name that the layout knows of another state of
+ * the same parameter: as that is cut.  False: it is no such name, or there is no memory.  The caller frees the text.
+ */
+bool meta_layout_state_line(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+			    struct sc_buf *ret);
+/** Returns the attributes by which a line `{P} like={P}` cuts all that rules name, NULL: the layout has none.  They end
+ *  at " <-". */
+const char *meta_layout_cuts_all(const struct meta_layout *layout);
+
 /** What is wrong in front of a stored name that no rule matches: parts of that name and of the layout's texts. */
 struct meta_front {
 	enum {

@@ -295,3 +295,58 @@ bool meta_layout_nearest(const struct meta_layout *layout, const char *name, str
 		sc_buf_add(ret_rule, nearest->text, strlen(nearest->text));
 	return !ret_pattern->failed && !ret_rule->failed && ret_pattern->bytes && ret_rule->bytes;
 }
+
+const char *meta_layout_cuts_all(const struct meta_layout *layout)
+{
+	static const char line[] = ":{P} like={P} ";
+
+	for (uint32_t i = 0; i < layout->nr_rules; i++) {
+		const char *at = layout->rules[i].is_like ? strstr(layout->rules[i].text, line) : NULL;
+
+		if (at && at < strchr(layout->rules[i].text, ' '))
+			return at + sizeof(line) - 1;
+	}
+	return NULL;
+}
+
+/* Appends the attributes of a `like` line that are no lists of words: how it cuts. */
+static void add_cuts(const char *attributes, struct sc_buf *ret)
+{
+	static const char *const lists[] = {"rows=", "columns=", "blocks=", "whole="};
+
+	while (*attributes && strncmp(attributes, "<- ", 3) != 0) {
+		const size_t n = strcspn(attributes, " ");
+		bool is_list = false;
+
+		for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++)
+			is_list |= strncmp(attributes, lists[i], strlen(lists[i])) == 0;
+		if (!is_list)
+			sc_buf_printf(ret, " %.*s", (int)n, attributes);
+		attributes += n + (attributes[n] == ' ');
+	}
+}
+
+bool meta_layout_state_line(const struct meta_layout *layout, bool pipelined, const char *file, const char *name,
+			    struct sc_buf *ret)
+{
+	const char *dot = strrchr(name, '.'), *open, *like;
+	const struct meta_rule *rule = NULL;
+	struct sc_buf other = {0};
+	struct meta_caps caps;
+
+	if (!dot || !dot[1])
+		return false;
+	sc_buf_printf(&other, "%.*s.exp_avg", (int)(dot - name), name);
+	if (!other.failed)
+		rule = meta_layout_first(layout, pipelined, file, other.text, &caps);
+	sc_buf_done(&other);
+	like = rule && rule->is_like ? strstr(rule->text, " like={P}") : NULL;
+	open = like && like[-1] == '}' ? like : NULL;
+	while (open && open > rule->text && *open != '{')
+		open--;
+	if (!open || strncmp(open, "{P}", 3) == 0) /* the name of the state comes first in it */
+		return false;
+	sc_buf_printf(ret, "%.*s%s like={P}", (int)(open - rule->text), rule->text, dot + 1);
+	add_cuts(like + strlen(" like={P}") + (like[strlen(" like={P}")] == ' '), ret);
+	return !ret->failed;
+}

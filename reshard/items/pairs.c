@@ -32,6 +32,51 @@ static const struct meta_cut *only_cut(const struct meta_entry *e, uint32_t axes
 	return cut && !e->group && !cut->flat && !cut->chunk && (!axes || cut->axes == axes) ? cut : NULL;
 }
 
+/* Refuses a vector of a norm, all of which each rank has, as of a buffer, and which the layout cuts: it has the sum of
+ * all in the place of the other vector's size. */
+static int judge_norm(struct commit *c, const struct rs_set *set, const struct meta_entry *e)
+{
+	static const char *const names[][2] = {{WEIGHT, ".bias"}, {".bias", WEIGHT}, {".gamma", ".beta"},
+					       {".beta", ".gamma"}};
+	const struct meta_tensor *t = &set->state.tensors[e->tensor], *other = NULL;
+	const uint64_t parts = meta_topology_degree(set->view->topo, e->rule->cut_axes);
+	char a[128], b[128];
+
+	for (size_t i = 0; parts > 1 && t->shape.nr == 1 && !other && i < sizeof(names) / sizeof(*names); i++) {
+		const size_t n = strlen(t->key) - (sc_ends_with(t->key, names[i][0]) ? strlen(names[i][0]) : 0);
+		const char *key = sc_arena_printf(&c->arena, "%.*s%s", (int)n, t->key, names[i][1]);
+
+		if (!key)
+			return sc_nomem(c->err);
+		other = t->key[n] ? meta_state_find(&set->state, key) : NULL;
+	}
+	if (!other || other->shape.nr != 1 || !t->shape.dim[0] || t->shape.dim[0] % parts ||
+	    t->shape.dim[0] / parts != other->shape.dim[0])
+		return 0;
+	return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s, but the two vectors of a norm are of one size: "
+		       "each rank has all of the first one, as of a buffer, and the layout cuts it: write '%s copy' "
+		       "above the rules (above 'use'); if it is right, write suspicious=accept to config", t->key,
+		       meta_shape_text(&t->shape, a, sizeof(a)), other->key,
+		       meta_shape_text(&other->shape, b, sizeof(b)), t->name);
+}
+
+/* Refuses q, k and v in one matrix that is cut in three along its shorter side, a third of the other one. */
+static int judge_thirds(struct commit *c, const struct meta_tensor *t, const struct meta_cut *cut)
+{
+	const int at = meta_cut_dim(cut, &t->shape);
+	char a[128];
+
+	if (t->shape.nr != 2 || at < 0 || at > 1 || cut->nr_sections != 3 || cut->sections[0] != cut->sections[1] ||
+	    cut->sections[1] != cut->sections[2] || !t->shape.dim[at] ||
+	    t->shape.dim[1 - at] / 3 != t->shape.dim[at] || t->shape.dim[1 - at] % 3)
+		return 0;
+	return sc_fail(c->err, SC_E_STATE, "'%s' is %s, and the layout cuts its dimension %d by %s in three, but the "
+		       "other one is three times as long: is it a model of another kind with the same names, or is the "
+		       "weight transposed? Write a rule that cuts it as it lies (sections=1:1:1 behind its cut); if it "
+		       "is right, write suspicious=accept to config", t->key,
+		       meta_shape_text(&t->shape, a, sizeof(a)), at, cut->axes_text);
+}
+
 static int judge(struct commit *c, const struct rs_set *set, const struct meta_entry *e)
 {
 	const struct meta_tensor *weight = &set->state.tensors[e->tensor], *bias;
@@ -44,6 +89,8 @@ static int judge(struct commit *c, const struct rs_set *set, const struct meta_e
 
 	if (!cut || n < end || strcmp(weight->key + n - end, WEIGHT) != 0)
 		return 0;
+	if (judge_thirds(c, weight, cut) < 0)
+		return c->err->code;
 	key = sc_arena_printf(&c->arena, "%.*s.bias", (int)(n - end), weight->key);
 	if (!key)
 		return sc_nomem(c->err);
@@ -86,6 +133,12 @@ static int refuse_gate(struct commit *c, const struct meta_tensor *up, const str
 			       "ranks of another topology would mix them: write glu=1:1 behind the preset "
 			       "(sections=1:1 behind the cut); if it is right, write suspicious=accept to config",
 			       up->key, a, down->key, b, cut->axes_text);
+	if (up->shape.dim[up->shape.nr - 1] == 2 * down->shape.dim[up->shape.nr - 2])
+		return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s: both lie the other way than the layout has "
+			       "them, which cuts rows of the first one by %s: write rules above the preset that cut "
+			       "the last dimension of the first one, in pairs of gate and what it gates as the model "
+			       "has them, and the one before the last of the second; if it is right, write "
+			       "suspicious=accept to config", up->key, a, down->key, b, cut->axes_text);
 	return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s, which has as many columns: nothing is gated, but "
 		       "the layout cuts it by %s in two sections: leave glu=1:1 (sections=1:1) away; if it is right, "
 		       "write suspicious=accept to config", up->key, a, down->key, b, cut->axes_text);
@@ -301,6 +354,8 @@ int rs_commit_pairs(struct commit *c, const struct rs_set *set)
 {
 	int rc = judge_orders(c, set);
 
+	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
+		rc = judge_norm(c, set, &set->view->entries[i]);
 	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)
 		rc = judge(c, set, &set->view->entries[i]);
 	for (uint32_t i = 0; rc == 0 && i < set->view->nr_entries; i++)

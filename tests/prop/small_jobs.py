@@ -354,9 +354,7 @@ def eight_bits():
                     part = slice(a.shape[0] // nr * at, a.shape[0] // nr * (at + 1))
                     if d.get("pp", 1) == 1 or stage == c["pp"]:
                         mine[n] = a[part]
-                        moments |= {k: v for k, v in run_of(of, form, size, n, part).items() if d.get("pp", 1) == 1 or not k.endswith(".step")}
-                    if d.get("pp", 1) > 1 and f"state.{n}.step" in of:
-                        moments[f"state.{n}.step"] = of[f"state.{n}.step"]
+                        moments |= run_of(of, form, size, n, part)
                 out.append({FILE: mine, "optimizer.safetensors": moments})
             return out
         held("use hf-llama kv=2", rows, ["tp=1", "tp=2 dp=2", "tp=4 pp=2", "pp=2"])
@@ -413,6 +411,59 @@ def refused_eight_bits():
     wrong("is not WORD:OF", "mesh dp\nw copy\ns.{P}.{K} like={P} blocks=absmax1", "dp=1", [{}])
 
 
-for each in shared_heads, uneven_stages, fsdp, padded_members, experts, of_each_rank, gates, heads, eight_bits, refused:
+def of_frameworks():
+    """States and buffers as frameworks name them: numbers of steps with a pipeline and with experts, names that lines of refusals make known."""
+    names = {"model.embed_tokens.weight": 0, "model.layers.0.self_attn.q_proj.weight": 0, "model.layers.1.mlp.up_proj.weight": 1, "lm_head.weight": 1}
+    params = {n: some(8, 4) for n in names}
+    for state in "state.{}.exp_avg", "optimizer.state.exp_avg.{}":
+        def staged(d):
+            out = []
+            for c in coordinates(d, "tp", "dp", "pp"):
+                mine = {}
+                for n, stage in names.items():
+                    if d.get("pp", 1) == 1 or stage == c["pp"]:
+                        a, key = cut(params[n], d.get("tp", 1), c["tp"]), state.format(n)
+                        mine |= {n: a, key: a + 1, key.replace("exp_avg", "step"): np.array(4 + stage, "f4")}
+                out.append(mine)
+            return out
+        held("use hf-llama", staged, ["tp=1", "tp=2 pp=2", "dp=2 pp=2"])
+    experts = [f"model.layers.0.mlp.experts.{x}.up_proj.weight" for x in range(4)]
+    of_experts = [some(4, 2) for _ in experts]
+    held("use hf-moe", lambda d: [{k: v for x, n in enumerate(experts) if x * d.get("ep", 1) // 4 == c["dp"] % d.get("ep", 1)
+                                   for k, v in ((n, of_experts[x]), (f"state.{n}.exp_avg", of_experts[x] + 1), (f"state.{n}.step", np.array(x, "f4")))}
+                                  for c in coordinates(d, "tp", "dp")], ["dp=1", "dp=2 ep=2", "dp=4 ep=4"])
+
+    def sharded(layout, params, buffers=(), tops=("dp=1", "dp=2", "dp=3")):
+        held(layout, lambda d: [{n: chunk(a, d.get("dp", 1), c["dp"]) for n, a in params.items()} | dict(buffers) for c in coordinates(d, "dp")], list(tops))
+    sharded("use fsdp2", {"layers.0.sa_norm.scale": some(5), "layers.0.attn.q_proj.magnitude": some(7), "reg_token": some(1, 4, 2), "blocks.0.gamma_1": some(6), "scale_shift_table": some(2, 3),
+                          "layers.0.moe.experts.w1": some(4, 2, 3), "x.ia3_l.default": some(5, 1), "prompt_embeddings": some(5, 2), "t.weight": some(3)},
+            {"pos_embed.pos_embed": some(1, 4, 2), "a.relative_position_index": some(4, 4, kind="i8"), "moe.tokens_per_expert": np.zeros(4, "f4")})
+
+    def line(layout, topology, ranks):
+        """The line that a refusal says."""
+        try:
+            commit(layout, topology, ranks)
+        except Refused as said:
+            return str(said).split("add the line '")[1].split("'")[0]
+        raise AssertionError(f"{layout} was taken")
+    w, token, index = some(6, 4), some(4, 2), some(3, 3, kind="i8")
+    new = line("use fsdp2", "dp=1", [{"w.weight": w, "my_token": token}])
+    sharded(f"use fsdp2\n{new}", {"w.weight": w, "my_token": token})
+    new = line("use fsdp2", "dp=1", [{"w.weight": w, "my_index": index}])
+    sharded(f"{new}\nuse fsdp2", {"w.weight": w}, {"my_index": index})
+    new = line("use fsdp2", "dp=1", [{"w.weight": w, "state.w.weight.hessian": w + 1}])
+    sharded(f"use fsdp2\n{new}", {"w.weight": w, "state.w.weight.hessian": w + 1})
+    q = "model.layers.0.self_attn.q_proj.weight"
+    new = line("use hf-llama", "tp=2", [{q: cut(w, 2, at), f"state.{q}.hessian": cut(w, 2, at) + 1} for at in range(2)])
+    held(f"use hf-llama\n{new}", lambda d: [{q: cut(w, d.get("tp", 1), c["tp"]), f"state.{q}.hessian": cut(w, d.get("tp", 1), c["tp"]) + 1} for c in coordinates(d, "tp", "dp")], ["tp=1", "tp=2", "tp=3 dp=2"])
+    for norm in (".gamma", ".beta"), (".weight", ".bias"):
+        g = some(6)
+        wrong("the two vectors of a norm are of one size", "use fsdp2", "dp=2", [{"n" + norm[0]: chunk(g, 2, at), "n" + norm[1]: np.zeros(6, "f4")} for at in range(2)])
+        sharded("use fsdp2", {"n" + norm[0]: g, "n" + norm[1]: g + 1})
+    wrong("in three, but the other one is three times as long", "use hf-gpt2", "tp=1", [{"transformer.h.0.attn.c_attn.weight": some(72, 24)}])
+    wrong("both lie the other way", "use hf-moe", "tp=1", [{"model.layers.0.mlp.experts.gate_up_proj": some(2, 8, 24), "model.layers.0.mlp.experts.down_proj": some(2, 12, 8)}])
+
+
+for each in shared_heads, uneven_stages, fsdp, padded_members, experts, of_each_rank, gates, heads, eight_bits, of_frameworks, refused:
     each()
 print(f"figure: {honest} jobs are at each topology what numpy makes of them, {refusals} are refused")

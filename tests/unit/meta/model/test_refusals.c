@@ -483,6 +483,10 @@ static void prefixes_of_names(void **unused)
 		{"use hf-llama root=module.", "module.model._orig_mod.norm.weight", "save it without them"},
 		{"use hf-llama", "state.model._orig_mod.norm.weight.exp_avg", "save it without them"},
 		{"use hf-gpt2", "h.0.attn.q_attn.weight", "such as 'h.{G}.attn.q_attn.weight copy'"},
+		{"use fsdp2", "my_token", "add the line 'my_token copy' to the layout: behind 'use' if it is a parameter, of which each "
+		 "rank has a part (cp*dp_shard=0 chunk, as all that is named there)"},
+		{"use hf-llama", "state.model.norm.weight.hessian", "add the line '*:*state.{P}.hessian like={P}' to the layout"},
+		{"use fsdp2", "optim.state.a.weight.hessian", "add the line '*:*state.{P}.hessian like={P} cp*dp_shard=0 chunk' to"},
 	};
 
 	(void)unused;
