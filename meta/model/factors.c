@@ -88,6 +88,15 @@ static void leave_cuts(struct meta_rule *r, int dims)
 	r->nr_cuts = nr;
 }
 
+static bool makes_flat(const struct meta_rule *rule)
+{
+	bool flat = false;
+
+	for (int i = 0; i < rule->nr_cuts; i++)
+		flat |= rule->cuts[i].flat;
+	return flat;
+}
+
 static int check_block(const struct meta_rule *rule, bool is_block, int dims, struct sc_err *err)
 {
 	if (rule->is_stack)
@@ -172,7 +181,8 @@ int meta_rule_of_factor(const struct meta_layout *layout, const struct meta_rule
 	enum meta_factor factor = META_NO_FACTOR;
 	bool has_one = false, is_new = false;
 	uint64_t key[4] = {rule->index, (uint32_t)dims};
-	const bool whole = find_word(rule->whole, caps) || (rule->is_like && dims == 0 && rule->nr_cuts);
+	const bool number = rule->is_like && dims == 0 && rule->nr_cuts && !rule->is_stack && !makes_flat(rule);
+	const bool whole = number || find_word(rule->whole, caps);
 	struct meta_rule *r;
 
 	*ret = rule;
@@ -202,11 +212,9 @@ int meta_rule_of_factor(const struct meta_layout *layout, const struct meta_rule
 		factor = META_COLUMNS;
 	if (factor == META_NO_FACTOR)
 		return 0;
-	for (int i = 0; i < rule->nr_cuts; i++)
-		if (rule->cuts[i].flat)
-			return sc_fail(err, SC_E_STATE, "the rule '%s' makes a factor of %s flat, which says nothing "
-				       "of its parts: write a rule for it", rule->text,
-				       factor == META_ROWS ? "rows" : "columns");
+	if (makes_flat(rule))
+		return sc_fail(err, SC_E_STATE, "the rule '%s' makes a factor of %s flat, which says nothing of its "
+			       "parts: write a rule for it", rule->text, factor == META_ROWS ? "rows" : "columns");
 	key[3] = (uint64_t)factor + has_one * 16u;
 	r = find_made(key, arena, made, &is_new);
 	if (!r)

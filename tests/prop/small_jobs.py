@@ -446,6 +446,9 @@ def of_frameworks():
         except Refused as said:
             return str(said).split("add the line '")[1].split("'")[0]
         raise AssertionError(f"{layout} was taken")
+    number = np.array(2.5, "f4")  # a parameter that is one number, and its state in flat parts
+    held(f"mesh tp dp\nfile {FILE}\nt copy\nfile o.safetensors\ns.{{P}} like={{P}} flat dp=0 pad=1", lambda d: [
+        {FILE: {"t": number}, "o.safetensors": {"s.t": np.full(1, number if c["dp"] == 0 else 0, "f4")}} for c in coordinates(d, "tp", "dp")], ["dp=1", "dp=2", "dp=3"])
     w, token, index = some(6, 4), some(4, 2), some(3, 3, kind="i8")
     new = line("use fsdp2", "dp=1", [{"w.weight": w, "my_token": token}])
     sharded(f"use fsdp2\n{new}", {"w.weight": w, "my_token": token})
