@@ -214,7 +214,7 @@ class Job:
 		with waits_for(f"a write of {folder}"):
 			try:
 				if not folder.is_dir():
-					folder.mkdir()
+					folder.mkdir(exist_ok=True)
 				save_tensors(folder / "new", {"w.weight": ([PART_ROWS * n, COLUMNS], data)})
 				(folder / "new").rename(folder / FILE)
 			except OSError as e:
@@ -424,7 +424,7 @@ def noter(node, rng):
 				with waits_for(f"a note on {node.name}"):
 					folder = node.mount / job.name / "notes"
 					if not folder.is_dir():
-						folder.mkdir()
+						folder.mkdir(exist_ok=True)
 					(folder / node.name).write_text(f"{number}")
 				with lock:
 					job.notes[node.name] = (number, *now)

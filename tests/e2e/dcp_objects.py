@@ -72,7 +72,7 @@ def main(what, at):
         dcp.load(got, checkpoint_id=at, no_dist=True)
         equal(want, got)
     elif what == "two":
-        os.makedirs(f"{at}/0")
+        os.makedirs(f"{at}/0", exist_ok=True)
         for name in ("a", "b"):
             torch.save({"w": torch.ones(2), "step": name, "only_" + name: 1, "nul\0": 1}, f"{at}/0/{name}.pt")
     else:
