@@ -10,7 +10,7 @@
 
 #include "meta/base/log.h"
 #include "meta/base/thread.h"
-#include "reshard/job/control.h"
+#include "reshard/service/control.h"
 
 /*
  * Over io_uring a parked request keeps an entry of its core's ring, and a ring without entries stops that core:

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "fs/node/node.h"
-#include "reshard/command/head.h"
+#include "reshard/command/commands/head.h"
 
 /* Waits, 5 s at most, while a newer version that another node has made is on its way here; does not fail. */
 static int wait_for_newer(struct fs *fs, const struct fs_node *n)

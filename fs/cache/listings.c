@@ -17,7 +17,7 @@
 #include <xxhash.h>
 
 #include "fs/node/node.h"
-#include "reshard/command/head.h"
+#include "reshard/command/commands/head.h"
 
 static struct fs_listed *listed(struct fs *fs, fuse_ino_t ino)
 {

@@ -16,7 +16,7 @@
 #include "meta/base/log.h"
 #include "meta/base/text.h"
 #include "meta/base/thread.h"
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 #define PATH_BYTES 4096
 

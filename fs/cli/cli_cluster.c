@@ -7,9 +7,9 @@
 #include "fs/daemon/mount.h"
 #include "meta/base/log.h"
 #include "meta/base/text.h"
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 #ifdef FS_HAS_CLUSTER
-#include "reshard/member/restore.h"
+#include "reshard/cluster/node/restore.h"
 
 static int backup(const struct cli_args *args)
 {

@@ -23,7 +23,7 @@
 
 #include "fs/cli/doctor.h"
 #include "fs/cli/json.h"
-#include "reshard/engine/host.h"
+#include "reshard/engine/io/host.h"
 
 #define FILES_WANTED 65536	/* fs/daemon/mount.c asks for so many */
 #define FREE_LEAST 10		/* percent */

@@ -13,8 +13,8 @@
 
 #include "fs/cli/cli_import_i.h"
 #include "meta/base/sys.h"
-#include "reshard/folder/folder.h"
-#include "reshard/format/format.h"
+#include "reshard/checkpoint/folders/folder.h"
+#include "reshard/codec/format/format.h"
 
 #define PATH_BYTES 4096
 #define BELOW_MAX 4	/* a Hub's cache: models--ORG--NAME/snapshots/HASH */

@@ -15,7 +15,7 @@
 #include "fs/cli/cli_import_i.h"
 #include "fs/cli/progress.h"
 #include "meta/base/limits.h"
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 #define PATH_BYTES 4096
 #define COPY_BYTES (1 << 20)

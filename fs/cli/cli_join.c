@@ -16,8 +16,8 @@
 #include "fs/cli/cli.h"
 #include "fs/cli/cli_import_i.h"
 #include "fs/cli/progress.h"
-#include "reshard/form/shards.h"
-#include "reshard/format/format.h"
+#include "reshard/checkpoint/export/shards.h"
+#include "reshard/codec/format/format.h"
 
 #define SUFFIX ".index.json"
 #define COPY_BYTES (1 << 20)

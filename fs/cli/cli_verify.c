@@ -13,9 +13,9 @@
 #include "fs/cli/cli.h"
 #include "fs/cli/json.h"
 #include "fs/cli/progress.h"
-#include "reshard/engine/source.h"
-#include "reshard/form/shards.h"
-#include "reshard/format/format.h"
+#include "reshard/engine/io/source.h"
+#include "reshard/checkpoint/export/shards.h"
+#include "reshard/codec/format/format.h"
 
 #define PATH_BYTES 4096
 

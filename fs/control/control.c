@@ -6,7 +6,7 @@
  * A document (RS_CTL_DOCUMENT) comes in pieces and is judged at close(2), but for a single line `use ...`, which is a
  * command.  After a refused piece the others are refused, too.
  *
- * What a file says and does is its row's (reshard/job/control.h): of a job's files none is known by its name here.
+ * What a file says and does is its row's (reshard/service/control.h): of a job's files none is known by its name here.
  */
 #include "fs/control/control.h"
 
@@ -20,7 +20,7 @@
 #include "fs/handover/handover.h"
 #include "fs/request/parked.h"
 #include "fs/request/request.h"
-#include "reshard/command/head.h"
+#include "reshard/command/commands/head.h"
 
 /* What is remembered of a write, to know when it comes again. */
 struct written {

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "reshard/gpu/remote.h"
-#include "reshard/member/member.h"
+#include "reshard/engine/gpu/remote.h"
+#include "reshard/cluster/node/member.h"
 
 struct fs_mount_options {
 	const char *store, *mountpoint;

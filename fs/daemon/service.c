@@ -10,7 +10,7 @@
 #include "fs/handover/hold.h"
 #include "fs/handover/unit.h"
 #include "meta/base/metric.h"
-#include "reshard/member/member.h"
+#include "reshard/cluster/node/member.h"
 
 #ifdef FS_HAS_CLUSTER
 

@@ -5,8 +5,9 @@
  *
  *  O1  An entry is made before OPEN is answered, and removed before RELEASE is.
  *  O2  A file is not removed while an entry has its blob: the next daemon holds all of them before it looks for
- *      garbage (rs_options.open).  The rows of a version outlive the handles of its views (reshard/tree/hidden.c).
- *  O3  A daemon that takes over makes a handle of each entry before it serves, with its view, its blob and its size
+ *      garbage (rs_options.open).  The rows of a version outlive the handles of its views
+ *  (reshard/worktree/requests/hidden.c). O3  A daemon that takes over makes a handle of each entry before it serves,
+ *  with its view, its blob and its size
  *      (takeover.c), and opens it when the first read comes (reopen.c).
  *
  * An OPEN that was not answered is resent and makes an entry of its own.  So an entry that is neither known to be

@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 #include "fs/handover/hold.h"
-#include "reshard/tree/tree.h"
+#include "reshard/worktree/requests/tree.h"
 
 /* <linux/fuse.h> of FUSE 7.40 has it; the headers of the distribution are older than the kernels */
 #ifndef FUSE_UNIQUE_RESEND

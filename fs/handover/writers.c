@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps the handles that may write as the next daemon has to know them: W1 and W2 of reshard/tree/opened.c hold also
- * when the daemon is killed, because each count has an entry in memory that the holder keeps.
+ * Keeps the handles that may write as the next daemon has to know them: W1 and W2 of
+ * reshard/worktree/requests/opened.c hold also when the daemon is killed, because each count has an entry in memory
+ * that the holder keeps.
  *
  * An entry is made before its count and removed after it; the kernel is answered in between.  The next daemon counts
  * all entries before it serves.  Requests that were not answered are resent, one at a time: a resent OPEN finds the

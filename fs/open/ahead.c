@@ -2,7 +2,8 @@
 /*
  * Keeps committed files open ahead of threads that look again (lookup_again() of op_dir.c opens them).  The kernel
  * looks a path up again after ESTALE, once, and between its lookup and its open a thread may be starved of CPU for as
- * long as it takes to drop more versions than reshard/state/leaving.c keeps; a second ESTALE would reach the program.
+ * long as it takes to drop more versions than reshard/version/state/leaving.c keeps; a second ESTALE would reach the
+ * program.
  *
  *  A1  What the lookup of a retrying thread has found is open until that thread's open is answered, or for
  *      RS_RESERVED_NS.
@@ -12,7 +13,7 @@
  */
 #include "fs/open/open.h"
 
-#include "reshard/tree/tree.h"
+#include "reshard/worktree/requests/tree.h"
 
 /* Takes entries out, under the lock: those of a thread, or (0) those whose time is over at `now`. */
 static size_t take(struct fs *fs, pid_t thread, int64_t now, uint64_t fhs[FS_AHEAD_MAX])

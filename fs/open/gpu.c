@@ -17,8 +17,8 @@
 #include <errno.h>
 
 #include "fs/request/request.h"
-#include "reshard/gpu/remote.h"
-#include "reshard/loads/loads.h"
+#include "reshard/engine/gpu/remote.h"
+#include "reshard/engine/loads/loads.h"
 
 #define PARKED_MAX 1024
 #define RING_OPENS (FS_RING_WAITERS / 2) /* the others are for control files */

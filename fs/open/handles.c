@@ -6,7 +6,7 @@
 #include "fs/control/control.h"
 #include "fs/handover/handover.h"
 #include "fs/node/node.h"
-#include "reshard/loads/loads.h"
+#include "reshard/engine/loads/loads.h"
 
 #define NO_OBJECT UINT64_MAX /* of an open node of a version, or of what is nothing any more */
 

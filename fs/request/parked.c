@@ -10,7 +10,7 @@
 #include "fs/handover/handover.h"
 #include "fs/request/request.h"
 #include "meta/base/metric.h"
-#include "reshard/tree/tree.h"
+#include "reshard/worktree/requests/tree.h"
 
 #define PARKED_MAX 16384	      /* some 0.5 KiB each */
 #define RUNNERS 4

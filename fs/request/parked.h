@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that wait for their job.  While a command has the gate of a job's working tree closed (reshard/tree/gate.c),
- * nothing of that tree is made, changed or opened for writing, and commands of one job are done one after the other.
- * What has to wait for that is parked here, and occupies no worker of FUSE: however many requests of a job wait, and
- * however long, those of other jobs are served.
+ * Requests that wait for their job.  While a command has the gate of a job's working tree closed
+ * (reshard/worktree/requests/gate.c), nothing of that tree is made, changed or opened for writing, and commands of one
+ * job are done one after the other. What has to wait for that is parked here, and occupies no worker of FUSE: however
+ * many requests of a job wait, and however long, those of other jobs are served.
  *
  *     a worker ── fs_enter(): the gate is open ──> inside, until rs_tree_leave()
  *        └─ it is closed ──> parked ── it opens ──> a runner serves the request from its beginning

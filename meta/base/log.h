@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The log: a line for each message, escaped as by sc_shown(), to stderr, a file or syslog(3).  Rooms return errors;
- * only the edges (fs/request/reply.c, reshard/job, main) log them.
+ * only the edges (fs/request/reply.c, reshard/service, main) log them.
  */
 #ifndef SC_LOG_H
 #define SC_LOG_H

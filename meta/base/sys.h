@@ -77,7 +77,7 @@ struct sc_sys {
 	void (*ring_exit)(struct io_uring *ring);
 	int (*ring_submit)(struct io_uring *ring);
 	int (*ring_wait)(struct io_uring *ring, struct io_uring_cqe **ret_cqe);
-	/** Called when a numbered, named step of a protocol has been reached (see reshard/command/steps.h). */
+	/** Called when a numbered, named step of a protocol has been reached (see reshard/command/commands/steps.h). */
 	void (*step)(int nr, const char *name);
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps what a store has to know of the cluster that it is in (reshard/member).
+ * Keeps what a store has to know of the cluster that it is in (reshard/cluster/node).
  *
  * Thread: any.  Errors: as in catalog.h.
  */

@@ -7,7 +7,7 @@
  *     blobs               have a number here; another node's is there a blob of another number.  Its row here is as any
  *                         other, but there is no file, or a copy
  *     objects             are layouts, sets, trees, payloads and datasets, named by the SHA-256 of what they say
- *                         (reshard/objects).  Ids are each catalog's own
+ *                         (reshard/exchange/objects).  Ids are each catalog's own
  *
  * Thread: any.  Errors: as in catalog.h.
  */

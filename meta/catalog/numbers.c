@@ -100,7 +100,7 @@ static int drop_paths(struct meta_catalog *c, struct sc_err *err)
 		      "ii", META_VIRTUAL, (uint64_t)SC_PATHS_MAX - 1);
 }
 
-/* Refuses numbers beyond those that etcd has given to this node of a cluster (reshard/peers/bound.c). */
+/* Refuses numbers beyond those that etcd has given to this node of a cluster (reshard/cluster/peers/bound.c). */
 static int check_end(struct meta_catalog *c, uint64_t next, uint64_t end, uint64_t half, struct sc_err *err)
 {
 	if (end && next > half)

@@ -34,7 +34,7 @@ CREATE TABLE job_number (
 INSERT INTO job_number VALUES (0, 0);
 
 -- Settings; and 'spared', a version's number: older ones are there though keep=N did not keep them, until the head is
--- verified (reshard/command/retention.c).
+-- verified (reshard/command/commands/retention.c).
 CREATE TABLE config (
 	job INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
 	PRIMARY KEY (job, key)
@@ -59,7 +59,7 @@ CREATE UNIQUE INDEX version_by_tag ON version (job, tag) WHERE tag IS NOT NULL;
 CREATE TABLE blob_set (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	file TEXT NOT NULL,			-- logical file name
-	format TEXT NOT NULL,			-- which describes its files, by name (reshard/format)
+	format TEXT NOT NULL,			-- which describes its files, by name (reshard/codec/format)
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which it was written
 	tensors TEXT NOT NULL,			-- a line each: key, type@byte of a 4 KiB block where it began, shape, digest
 	payload TEXT,				-- what is no tensor in its files, as far as all ranks agree
@@ -110,7 +110,7 @@ CREATE TABLE home (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX home_by_blob ON home (blob);
 
--- What other nodes know by the name of an object (reshard/objects): a layout, set, tree, payload or dataset.
+-- What other nodes know by the name of an object (reshard/exchange/objects): a layout, set, tree, payload or dataset.
 CREATE TABLE object (
 	kind INTEGER NOT NULL,			-- enum meta_object_kind
 	id INTEGER NOT NULL,
@@ -236,7 +236,7 @@ CREATE TABLE tree (
 	base INTEGER NOT NULL,			-- 0: none
 	root INTEGER NOT NULL,			-- number of the job's folder; those of its ranks follow it
 	layout INTEGER NOT NULL, topology TEXT NOT NULL,	-- under which its rows of ranks were made
-	kept INTEGER NOT NULL DEFAULT 0		-- 1: its recovery record tells its rows (reshard/records/trees.c)
+	kept INTEGER NOT NULL DEFAULT 0		-- 1: its recovery record tells its rows (reshard/upkeep/recovery/trees.c)
 ) STRICT;
 CREATE INDEX tree_without_record ON tree (id) WHERE NOT kept;
 CREATE INDEX tree_by_base ON tree (base);
@@ -256,7 +256,7 @@ CREATE TABLE tree_entry (
 	PRIMARY KEY (tree, parent, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tree_entry_by_ino ON tree_entry (ino) WHERE ino <> 0;
--- The files that say what is in a checkpoint folder (reshard/folder/folder.h).
+-- The files that say what is in a checkpoint folder (reshard/checkpoint/folders/folder.h).
 CREATE INDEX tree_entry_marker ON tree_entry (tree, parent, name) WHERE name IN (
 	CAST('.metadata' AS BLOB), CAST('mp_rank_00_model_states.pt' AS BLOB),
 	CAST('zero_pp_rank_0_mp_rank_00_model_states.pt' AS BLOB));
@@ -266,12 +266,12 @@ CREATE TABLE tree_xattr (
 	PRIMARY KEY (tree, ino, name)
 ) STRICT, WITHOUT ROWID;
 
--- What this store is, among all that there are: a node's number belongs to one store (reshard/peers/boot.c).  A copy
+-- What this store is, among all that there are: a node's number belongs to one store (reshard/cluster/peers/boot.c).  A copy
 -- is the same one, a catalog that was made anew is another.
 CREATE TABLE identity (store BLOB NOT NULL) STRICT;
 INSERT INTO identity VALUES (randomblob(16));
 
--- A store that is a node of a cluster (reshard/member), and the jobs that it shares with the others.
+-- A store that is a node of a cluster (reshard/cluster/node), and the jobs that it shares with the others.
 CREATE TABLE member (
 	cluster TEXT NOT NULL, node INTEGER NOT NULL,
 	id BLOB NOT NULL,			-- of the cluster, which it has from its first node

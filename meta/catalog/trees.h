@@ -112,8 +112,8 @@ int meta_tree_names(struct meta_catalog *c, struct meta_tree *tree, uint64_t ino
  *  itself may have some of them no more. */
 int meta_tree_folders(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t ino), void *arg,
 		      struct sc_err *err);
-/** Walks over the folders that have the name of a checkpoint's marker, each once (reshard/folder).  One query of an
- *  index, however large the tree is. */
+/** Walks over the folders that have the name of a checkpoint's marker, each once (reshard/checkpoint/folders).  One
+ *  query of an index, however large the tree is. */
 int meta_tree_named(struct meta_catalog *c, struct meta_tree *tree, int (*fn)(void *arg, uint64_t folder), void *arg,
 		    struct sc_err *err);
 typedef int meta_tree_path_fn(void *arg, int64_t rank, const char *path);

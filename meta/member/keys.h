@@ -62,7 +62,7 @@ struct meta_hash {
 	X(LOW, "low/%n", 8192)                                                                                         \
 	X(WHERE, "where/%j/%h", 64u << 10)    /* text, as it is */                                                     \
 	X(DIGEST, "digest/%j/%h", 1u << 20)   /* bytes, as they are */                                                 \
-	X(NCCL, "nccl/%j/%v/%t", 256u << 10)  /* what nodes say before they exchange bytes by NCCL (reshard/joint) */
+	X(NCCL, "nccl/%j/%v/%t", 256u << 10)  /* what nodes say before they exchange bytes by NCCL (cluster/joint) */
 
 enum meta_key_kind {
 #define X(name, path, bytes) META_KEY_##name,

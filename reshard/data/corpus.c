@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "reshard/engine/source.h"
+#include "reshard/engine/io/source.h"
 
 #define END_BYTES (64u << 10)
 

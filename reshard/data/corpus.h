@@ -19,7 +19,7 @@
 
 #include "meta/store/store.h"
 #include "reshard/data/spec.h"
-#include "reshard/engine/local.h"
+#include "reshard/engine/io/local.h"
 
 /** A source as it was when it was added (a row of data_source). */
 struct rs_data_source_info {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "reshard/upkeep/upkeep_i.h"
+#include "reshard/upkeep/background/upkeep_i.h"
 
 struct found {
 	uint64_t id, bytes;

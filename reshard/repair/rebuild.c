@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "reshard/engine/copy.h"
+#include "reshard/engine/io/copy.h"
 
 /* Orders records by job, then from old to new. */
 static int compare(const void *a, const void *b)

@@ -5,9 +5,9 @@
 #define RS_REBUILD_I_H
 
 #include "reshard/repair/repair_i.h"
-#include "reshard/records/record.h"
-#include "reshard/records/tree_join.h"
-#include "reshard/upkeep/upkeep_i.h"
+#include "reshard/upkeep/recovery/record.h"
+#include "reshard/upkeep/recovery/tree_join.h"
+#include "reshard/upkeep/background/upkeep_i.h"
 
 /** Tells whether an error says nothing of the job with which it came: then the rebuild ends, and nothing was moved. */
 bool rs_rebuild_ends(int rc, const struct sc_err *err);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/engine/hash.h"
+#include "reshard/engine/io/hash.h"
 
 #define LOW (SC_RANKS_MAX - 1)
 

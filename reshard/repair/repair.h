@@ -7,7 +7,7 @@
 #ifndef RS_REPAIR_H
 #define RS_REPAIR_H
 
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 /**
  * Checks everything that a store promises: rows that fit together, the size and hash of each blob, the copies and

@@ -19,7 +19,7 @@ static inline void rs_repair_next(struct rs_repair_progress *p, uint64_t bytes)
 	p->end = sc_min_u64(p->end + bytes, p->total);
 }
 
-/** Counts bytes of the part; it is a tick (reshard/engine/engine.h) that stops nothing. */
+/** Counts bytes of the part; it is a tick (reshard/engine/io/engine.h) that stops nothing. */
 static inline int rs_repair_bytes(void *progress, uint64_t bytes)
 {
 	struct rs_repair_progress *p = progress;

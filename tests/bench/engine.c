@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "meta/base/log.h"
-#include "reshard/engine/engine.h"
-#include "reshard/job/service.h"
-#include "reshard/state/state_i.h"
+#include "reshard/engine/io/engine.h"
+#include "reshard/service/service.h"
+#include "reshard/version/state/state_i.h"
 #include "tests/support/kinds/null_engine.h"
 
 #define FILES_MAX 4096

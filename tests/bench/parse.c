@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "reshard/dcp/dcp.h"
-#include "reshard/format/format.h"
+#include "reshard/codec/dcp/dcp.h"
+#include "reshard/codec/format/format.h"
 
 static double now(clockid_t clock)
 {

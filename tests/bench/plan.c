@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "reshard/plan/plan.h"
+#include "reshard/engine/plan/plan.h"
 
 #define LAYERS 126u
 #define HIDDEN 16384u

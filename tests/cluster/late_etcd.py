@@ -11,7 +11,7 @@ from kept import make, metric, save
 from nodes import Cluster
 
 work, binary = sys.argv[1:3]
-FENCES, LINES = 20, 9  # reshard/member/node.c: eight a minute, and one that says why no more are
+FENCES, LINES = 20, 9  # reshard/cluster/node/node.c: eight a minute, and one that says why no more are
 cluster = Cluster(work, binary, nodes=1, ttl_ms=10000, fresh_ms=1000)
 one = cluster.nodes[0]
 relay = Relay(cluster)

@@ -2,7 +2,7 @@
 """
 WORK BINARY [UNMOUNTS]: a node that takes requests and never answers (it is stopped, and stays a member) does not keep
 another one from ending: not while its worker, a commit or reads wait for bytes of the silent one, nor while lookups
-wait for etcd (E1 of reshard/member/member.h).  Then UNMOUNTS (5) of a node at random moments, while it pulls from one
+wait for etcd (E1 of reshard/cluster/node/member.h).  Then UNMOUNTS (5) of a node at random moments, while it pulls from one
 that answers.
 """
 import json

@@ -7,7 +7,7 @@
 #ifndef TEST_COMMANDS_H
 #define TEST_COMMANDS_H
 
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 typedef int command_fn(struct rs_job *job, const char *text, struct sc_err *err);
 

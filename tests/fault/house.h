@@ -4,7 +4,7 @@
 #define TEST_HOUSE_H
 
 #include "meta/base/sys.h"
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 struct house {
 	char dir[40];

@@ -9,7 +9,7 @@
 
 #include "meta/base/log.h"
 #include "meta/base/metric.h"
-#include "reshard/command/steps.h"
+#include "reshard/command/commands/steps.h"
 #include "tests/support/paths.h"
 #include "tests/support/sample.h"
 

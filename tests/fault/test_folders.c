@@ -4,7 +4,7 @@
  * again, while each allocation and each system call of that fails once: an answer is right, or an error with a sentence, and
  * nothing is lost or leaks.
  */
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -16,8 +16,8 @@
 /* cmocka wants four of the above first */
 #include <cmocka.h>
 
-#include "reshard/engine/image.h"
-#include "reshard/state/state_i.h"
+#include "reshard/engine/io/image.h"
+#include "reshard/version/state/state_i.h"
 #include "tests/support/interpose.h"
 #include "tests/support/paths.h"
 #include "tests/support/sample_file.h"

@@ -7,8 +7,8 @@
 #include "tests/fault/commands.h"
 
 #include "meta/base/log.h"
-#include "reshard/command/head.h"
-#include "reshard/tree/tree.h"
+#include "reshard/command/commands/head.h"
+#include "reshard/worktree/requests/tree.h"
 #include "tests/fault/watchdog.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * Landings are made, read, and give way to each other, while each allocation and each system call of that fails once: what is
  * needed has the true bytes, an error is a sentence, and what failed is there when it is asked for again.
  */
-#include "reshard/landing/landing.h"
+#include "reshard/engine/remote/landing.h"
 
 #include <errno.h>
 #include <setjmp.h>

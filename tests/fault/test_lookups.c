@@ -3,7 +3,7 @@
  * A file that is there before and after a commit is there at every moment in between, for whoever looks.  (A commit that
  * clears the written files and shows the version in two steps is caught nearly always: the moment between is short.)
  */
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
 
 #include "meta/base/log.h"
 #include "reshard/repair/repair.h"
-#include "reshard/records/tree_join.h"
+#include "reshard/upkeep/recovery/tree_join.h"
 #include "tests/support/paths.h"
 
 #include <errno.h>

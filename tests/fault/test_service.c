@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the service holds in memory, under hands that come at the same time and calls that fail.  Without a mount. */
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 #include "meta/base/log.h"
 #include "tests/fault/house.h"

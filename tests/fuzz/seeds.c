@@ -2,14 +2,14 @@
 /* What each parser takes, and what it should refuse. */
 #include "tests/fuzz/fuzz.h"
 
-#include "reshard/dcp/dcp.h"
+#include "reshard/codec/dcp/dcp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "reshard/data/index.h"
-#include "reshard/net/frame.h"
+#include "reshard/cluster/net/frame.h"
 #include "tests/support/torch_archive.h"
 
 void add(struct bytes *b, const void *p, size_t n)

@@ -15,12 +15,12 @@
 #include "meta/model/layout.h"
 #include "meta/model/topology.h"
 #include "meta/member/wire.h"
-#include "reshard/dcp/dcp.h"
+#include "reshard/codec/dcp/dcp.h"
 #include "reshard/data/index.h"
-#include "reshard/folder/folder_i.h"
-#include "reshard/format/format.h"
-#include "reshard/form/shards.h"
-#include "reshard/net/frame.h"
+#include "reshard/checkpoint/folders/folder_i.h"
+#include "reshard/codec/format/format.h"
+#include "reshard/checkpoint/export/shards.h"
+#include "reshard/cluster/net/frame.h"
 #include "tests/support/torch_text.h"
 
 static int refused(int rc, const struct sc_err *err)

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "meta/base/mem.h"
-#include "reshard/gpu/boxes.h"
-#include "reshard/gpu/wire.h"
+#include "reshard/engine/gpu/boxes.h"
+#include "reshard/engine/gpu/wire.h"
 
 #define WINDOW 4096u
 #define BOXES 2u

@@ -23,11 +23,11 @@ ALL = object()	# likewise: it is written anew, whole
 # name: edits (file, text, what takes its place), arguments of tools/test, environment, what the output must have
 MISTAKES = {
 	"an unmount waits for a node that does not answer": (
-		[("reshard/member/member.c", "	rs_net_free(m->net); /* what waits for other nodes' bytes, ends here */\n	m->net = NULL;\n", ""),
-		 ("reshard/member/member.c", "	rs_follow_stop(m);\n", "	rs_follow_stop(m);\n	rs_net_free(m->net);\n")],
+		[("reshard/cluster/node/member.c", "	rs_net_free(m->net); /* what waits for other nodes' bytes, ends here */\n	m->net = NULL;\n", ""),
+		 ("reshard/cluster/node/member.c", "	rs_follow_stop(m);\n", "	rs_follow_stop(m);\n	rs_net_free(m->net);\n")],
 		["--stage", "cluster", "^96_silent_node$"], {}, r"96_silent_node.*\n(.*\n)*.*has not ended within"),
 	"a byte of a view is wrong": (
-		[("reshard/plan/gather.c", "memcpy(w->to + (lo - w->lo), w->from[i] + from + (lo - at), hi - lo);",
+		[("reshard/engine/plan/gather.c", "memcpy(w->to + (lo - w->lo), w->from[i] + from + (lo - at), hi - lo);",
 		  "memcpy(w->to + (lo - w->lo), w->from[i] + from + (lo - at), hi - lo), w->to[lo - w->lo] ^= hi - lo == 6;")],
 		["--stage", "unit", "^prop/"], {}, r"FAILED +unit prop/"),
 	"a commit is lost when the power is": (
@@ -78,8 +78,8 @@ MISTAKES = {
 		  'for n in cluster.nodes:\n	n.down()\nwith open(cluster.nodes[1].log, "a") as f:\n	f.write("x.c:1:2: runtime error: shift exponent 64\\n")\n')],
 		["--stage", "cluster", "^96_silent_node$"], {}, r"FAILED +96_silent_node"),
 	"a truncated header is read beyond its end": (
-		[("reshard/format/safetensors.c", "	if (n > file->bytes - sizeof(length))\n", "	if (n > file->bytes + 64)\n"),
-		 ("reshard/format/safetensors.c", "	return file->read(file->arg, sizeof(length), n, *ret, err);\n",
+		[("reshard/codec/format/safetensors.c", "	if (n > file->bytes - sizeof(length))\n", "	if (n > file->bytes + 64)\n"),
+		 ("reshard/codec/format/safetensors.c", "	return file->read(file->arg, sizeof(length), n, *ret, err);\n",
 		  "	return file->read(file->arg, sizeof(length), n - (n > file->bytes - sizeof(length)) * 8, *ret, err);\n")],
 		["--stage", "unit", "^reshard/safetensors$"], {}, r"FAILED +unit reshard/safetensors"),
 	"memory is not given back": (

@@ -3,13 +3,13 @@
  * ask_helper PROGRAM: starts a helper as a mount does that has no options, and says which GPU it has and after how many
  * milliseconds it was ready; with status 77, in one sentence, why it has none.
  */
-#include "reshard/gpu/helper.h"
+#include "reshard/engine/gpu/helper.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "meta/base/sys.h"
-#include "reshard/gpu/remote.h"
+#include "reshard/engine/gpu/remote.h"
 
 int main(int argc, char **argv)
 {

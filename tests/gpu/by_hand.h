@@ -3,7 +3,7 @@
 #ifndef TEST_BY_HAND_H
 #define TEST_BY_HAND_H
 
-#include "reshard/engine/image.h"
+#include "reshard/engine/io/image.h"
 
 #define BY_HAND_SOURCES 2
 #define BY_HAND_IMAGES 3

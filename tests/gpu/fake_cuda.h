@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for the CUDA runtime and NCCL, by their own headers: the functions that reshard/cuda calls, on the CPU.  What of
+ * A stand-in for the CUDA runtime and NCCL, by their own headers: the functions that reshard/engine/gpu_helper calls, on the CPU.  What of
  * CUDA it does not have does not link; NCCL's are found as those of the library are (linked with --wrap=dlopen, dlsym, dlerror).
  *
  * No thread and no clock: what is enqueued runs late (when the host asks for it again and again), eagerly (as soon as it

@@ -6,7 +6,7 @@
  * message that it sends (after-...: when it has sent it); of `call`, `run` and `hang`, by the Nth call, copy, kernel or
  * exchange, of `peer-...` by the last GPU, in the Nth exchange.
  */
-#include "reshard/cuda/serve.h"
+#include "reshard/engine/gpu_helper/serve.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "reshard/gpu/channel.h"
-#include "reshard/gpu/helper.h"
+#include "reshard/engine/gpu/channel.h"
+#include "reshard/engine/gpu/helper.h"
 #include "tests/gpu/fake_cuda.h"
 
 static const char *misdeed = "";

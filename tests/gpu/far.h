@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joint calls (reshard/engine/engine.h) of some nodes, each a process with a helper of its own on the stand-in for CUDA. */
+/* Joint calls (reshard/engine/io/engine.h) of some nodes, each a process with a helper of its own on the stand-in for CUDA. */
 #ifndef TEST_FAR_H
 #define TEST_FAR_H
 
-#include "reshard/gpu/remote.h"
+#include "reshard/engine/gpu/remote.h"
 
 #define FAR_NODES_MAX 3
 #define FAR_TARGETS_MAX 256

@@ -6,8 +6,8 @@
 #ifndef TEST_HAND_ROUNDS_H
 #define TEST_HAND_ROUNDS_H
 
-#include "reshard/gpu/pool.h"
-#include "reshard/rounds/rounds.h"
+#include "reshard/engine/gpu/pool.h"
+#include "reshard/engine/rounds/rounds.h"
 
 #define HAND_WINDOW 8192
 #define HAND_BOXES 3

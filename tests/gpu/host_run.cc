@@ -6,7 +6,7 @@
 thread_local host_dim threadIdx, blockIdx, blockDim, gridDim;
 thread_local struct host_device *host_device;
 
-#include "reshard/cuda/kernels.cu"
+#include "reshard/engine/gpu_helper/kernels.cu"
 
 static void shuffle(uint32_t *at, uint32_t nr, uint64_t *state)
 {

@@ -6,7 +6,7 @@
 #ifndef TEST_HOST_RUN_H
 #define TEST_HOST_RUN_H
 
-#include "reshard/gpu/boxes.h"
+#include "reshard/engine/gpu/boxes.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,7 +5,7 @@
 
 #include <sys/types.h>
 
-#include "reshard/gpu/remote.h"
+#include "reshard/engine/gpu/remote.h"
 #include "tests/gpu/by_hand.h"
 
 extern struct rs_engine *engine;

@@ -15,9 +15,9 @@
 
 #include "meta/base/err.h"
 #include "meta/base/sys.h"
-#include "reshard/cuda/exchange.h"
-#include "reshard/cuda/nccl.h"
-#include "reshard/gpu/pool.h"
+#include "reshard/engine/gpu_helper/exchange.h"
+#include "reshard/engine/gpu_helper/nccl.h"
+#include "reshard/engine/gpu/pool.h"
 #include "tests/gpu/fake_cuda.h"
 #include "tests/gpu/must.h"
 

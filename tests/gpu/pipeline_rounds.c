@@ -3,7 +3,7 @@
  * Linked to tests over rounds (tests/support/kinds/rounds.h): they go through the pipeline, a GPU for each peer, on
  * the stand-in, or those of one peer on a GPU (real_cuda.c).
  */
-#include "reshard/cuda/pipeline.h"
+#include "reshard/engine/gpu_helper/pipeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>

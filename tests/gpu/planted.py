@@ -17,12 +17,12 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/cuda/kernels.cu", "reshard/gpu/boxes.c", "reshard/rounds/bundles.c",
-					  "reshard/rounds/rounds.c", "reshard/plan/gather.c")
-PIPELINE, LANE, EXCHANGE = (f"reshard/cuda/{name}.c" for name in ("pipeline", "lane", "exchange"))
-SERVE = "reshard/cuda/serve.c"
-WIRE, CHANNEL, HELPER, REMOTE, CREW = (f"reshard/gpu/{name}.c" for name in ("wire", "channel", "helper", "remote", "crew"))
-LOADS = "reshard/loads/loads.c"
+KERNEL, BOXES, BUNDLES, ROUNDS, GATHER = ("reshard/engine/gpu_helper/kernels.cu", "reshard/engine/gpu/boxes.c", "reshard/engine/rounds/bundles.c",
+					  "reshard/engine/rounds/rounds.c", "reshard/engine/plan/gather.c")
+PIPELINE, LANE, EXCHANGE = (f"reshard/engine/gpu_helper/{name}.c" for name in ("pipeline", "lane", "exchange"))
+SERVE = "reshard/engine/gpu_helper/serve.c"
+WIRE, CHANNEL, HELPER, REMOTE, CREW = (f"reshard/engine/gpu/{name}.c" for name in ("wire", "channel", "helper", "remote", "crew"))
+LOADS = "reshard/engine/loads/loads.c"
 NEED_CUDA = (PIPELINE, LANE, EXCHANGE, WIRE, SERVE, CHANNEL, HELPER, REMOTE, LOADS)	# its headers, to be built or to be tested
 PTX = "reshard/kernels.ptx"	# of the build, if nvcc made one
 # what is compiled for a source, the test that is to fail

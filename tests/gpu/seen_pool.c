@@ -3,7 +3,7 @@
  * What the daemon reads and writes of the pool is seen by the stand-in of another process, or thread: linked with
  * --wrap=rs_pipeline_new, rs_pipeline_begin.
  */
-#include "reshard/cuda/pipeline.h"
+#include "reshard/engine/gpu_helper/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "meta/base/err.h"
-#include "reshard/cuda/pipeline.h"
-#include "reshard/gpu/boxes.h"
-#include "reshard/plan/gather.h"
+#include "reshard/engine/gpu_helper/pipeline.h"
+#include "reshard/engine/gpu/boxes.h"
+#include "reshard/engine/plan/gather.h"
 #include "tests/gpu/fake_cuda.h"
 #include "tests/gpu/must.h"
 #include "tests/gpu/pipeline_rounds.h"
@@ -87,7 +87,7 @@ static void launch(struct bench *b)
 	struct rs_tile *tiles = (void *)((unsigned char *)b->tables + ((unsigned char *)b->pinned.tiles - (unsigned char *)b->pinned.boxes));
 	uint32_t nr = b->pinned.nr_tiles;
 	void *args[] = {(void *)&boxes, (void *)&tiles, &nr};
-	const unsigned most = 16 * (unsigned)b->multiprocessors; /* as reshard/cuda/lane.c */
+	const unsigned most = 16 * (unsigned)b->multiprocessors; /* as reshard/engine/gpu_helper/lane.c */
 
 	MUST(cudaLaunchKernel((const void *)b->kernel, (dim3){nr < most ? nr : most, 1, 1}, (dim3){RS_BLOCK_THREADS, 1, 1}, args, 0,
 			      b->stream));

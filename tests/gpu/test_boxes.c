@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "meta/base/err.h"
-#include "reshard/plan/gather.h"
+#include "reshard/engine/plan/gather.h"
 #include "tests/gpu/host_run.h"
 #include "tests/prop/pick.h"
 #include "tests/support/every.h"

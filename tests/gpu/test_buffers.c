@@ -3,7 +3,7 @@
  * Passes of a pipeline that end in a buffer of the GPU, on the stand-in: the bytes are there in each order of running, and
  * zeros between them; each call fails once and each operation fails and hangs once: an error comes back, nothing is left.
  */
-#include "reshard/cuda/pipeline.h"
+#include "reshard/engine/gpu_helper/pipeline.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

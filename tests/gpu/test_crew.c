@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that read a range together: each byte once, the first error, nobody at it when it returns; also where no thread starts. */
-#include "reshard/gpu/crew.h"
+#include "reshard/engine/gpu/crew.h"
 
 #include <errno.h>
 #include <setjmp.h>

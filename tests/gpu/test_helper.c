@@ -3,7 +3,7 @@
  * The life of a helper, which is on the stand-in for CUDA (fake_helper.c): whatever it does at any message, whatever of
  * CUDA or of the daemon's own calls fails, the files are right, in time, and nothing is left.
  */
-#include "reshard/gpu/remote.h"
+#include "reshard/engine/gpu/remote.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 /* cmocka wants four of the above first */
 #include <cmocka.h>
 
-#include "reshard/gpu/helper.h"
+#include "reshard/engine/gpu/helper.h"
 #include "tests/gpu/life.h"
 #include "tests/support/every.h"
 

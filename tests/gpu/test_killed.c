@@ -5,7 +5,7 @@
  * is another helper (SCALAI_TEST_ILLEGAL=PROGRAM, tests/gpu/illegal.py), on the stand-in the nth thing that runs.  The files are
  * right, the next call is, too, and no process and no descriptor is left.
  */
-#include "reshard/gpu/remote.h"
+#include "reshard/engine/gpu/remote.h"
 
 #include <pthread.h>
 #include <setjmp.h>

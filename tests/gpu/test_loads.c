@@ -3,7 +3,7 @@
  * Files in the memory of GPUs, by helpers on the stand-in (fake_helper.c): another process finds the right bytes by the handle,
  * whatever a helper does at any message there are these or an error in time, and nothing is left.
  */
-#include "reshard/loads/loads.h"
+#include "reshard/engine/loads/loads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 #include <cmocka.h>
 
 #include "meta/base/text.h"
-#include "reshard/gpu/crew.h"
+#include "reshard/engine/gpu/crew.h"
 #include "tests/gpu/fake_cuda.h"
 #include "tests/gpu/life.h"
 #include "tests/support/every.h"

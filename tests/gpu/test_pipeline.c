@@ -4,7 +4,7 @@
  * bytes and nothing is out of order; each call of CUDA and NCCL fails once, each copy, kernel and exchange fails and hangs
  * once, a peer does not come, dies, is late, and fill() and drain() fail: an error comes back, nothing hangs, nothing is left.
  */
-#include "reshard/cuda/pipeline.h"
+#include "reshard/engine/gpu_helper/pipeline.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

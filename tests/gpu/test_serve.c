@@ -4,7 +4,7 @@
  * for a message or a plan here and there.  The helper refuses it with a sentence, or goes on where it did no harm; nothing is
  * touched that is not there, nothing is left, nobody hangs.
  */
-#include "reshard/cuda/serve.h"
+#include "reshard/engine/gpu_helper/serve.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "meta/base/sys.h"
-#include "reshard/gpu/channel.h"
+#include "reshard/engine/gpu/channel.h"
 #include "tests/gpu/fake_cuda.h"
 #include "tests/prop/pick.h"
 #include "tests/support/every.h"

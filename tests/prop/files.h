@@ -3,7 +3,7 @@
 #ifndef PROP_FILES_H
 #define PROP_FILES_H
 
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 #define TENSORS_MAX 400
 #define VERSIONS_MAX 64

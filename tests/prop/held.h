@@ -4,7 +4,7 @@
 #define PROP_HELD_H
 
 #include "meta/model/infer.h"
-#include "reshard/plan/plan.h"
+#include "reshard/engine/plan/plan.h"
 #include "tests/prop/jobs.h"
 
 /* --- jobs in memory: every stored tensor of every rank --- */

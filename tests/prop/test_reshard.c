@@ -9,7 +9,7 @@
  *   - what a plan moves between nodes is the lower bound, counted here element by element.
  * Prints the seed and the case when one fails; SEED=n repeats it.
  */
-#include "reshard/engine/digest.h"
+#include "reshard/engine/io/digest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

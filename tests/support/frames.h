@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/format/format.h"
+#include "reshard/codec/format/format.h"
 
 /** The caller frees it.  `data`: the bytes of each tensor. */
 static inline unsigned char *file_of_frame(const struct rs_frame *frame, unsigned char *const *data)

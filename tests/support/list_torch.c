@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * list_torch FILE...: prints what reshard/archive finds in files of torch.save(), or why it refuses them.
+ * list_torch FILE...: prints what reshard/codec/torch finds in files of torch.save(), or why it refuses them.
  * list_torch --emit FILE: prints its pickle, written again.
  */
 #include <fcntl.h>

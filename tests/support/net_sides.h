@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "reshard/net/net.h"
+#include "reshard/cluster/net/net.h"
 
 #define TENSOR_BYTES (8u << 20)
 #define EPOCH 7

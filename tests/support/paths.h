@@ -2,13 +2,13 @@
 /*
  * The working tree by path, in a service without a mount: what programs do, as the kernel asks for it by number.  A path
  * is inside a rank's folder ("": that folder), or, rank RS_SHARED, inside the job's.
- * Errors: those of the function of reshard/tree/tree.h, and SC_E_NOT_FOUND and SC_E_NOT_DIR of the folders above.
+ * Errors: those of the function of reshard/worktree/requests/tree.h, and SC_E_NOT_FOUND and SC_E_NOT_DIR of the folders above.
  * Who changes a tree while the head may move calls them between rs_tree_enter() and rs_tree_leave().
  */
 #ifndef TESTS_SUPPORT_PATHS_H
 #define TESTS_SUPPORT_PATHS_H
 
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 /** Finds what is at a path, by its names; kind RS_NONE is no error. */
 int work_find(struct rs_service *s, struct rs_job *job, uint32_t rank, const char *path, struct rs_look *ret,

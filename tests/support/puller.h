@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_PULLER_H
 #define TESTS_SUPPORT_PULLER_H
 
-#include "reshard/landing/landing.h"
+#include "reshard/engine/remote/landing.h"
 
 /** Fills `to` with the true bytes.  Returns 0, or fails with why they don't come. */
 typedef int puller_bytes_fn(const struct rs_away *what, uint64_t at, uint64_t bytes, void *to, struct sc_err *err);

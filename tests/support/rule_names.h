@@ -3,7 +3,7 @@
 #ifndef TEST_RULE_NAMES_H
 #define TEST_RULE_NAMES_H
 
-#include "reshard/cluster/rules.h"
+#include "reshard/cluster/protocol/rules.h"
 
 static const struct {
 	const char *name;

@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_SAMPLE_H
 #define TESTS_SUPPORT_SAMPLE_H
 
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 /** Writes the sample's file `from` ("RANK/NAME") as the new file `name` of a rank.  Errors: of work_create(). */
 int create_from_sample(struct rs_service *s, struct rs_job *job, const char *from, uint32_t rank, const char *name,

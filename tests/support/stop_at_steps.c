@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes a daemon stop at named steps (reshard/peers/steps.h): linked to the program, with nothing else changed.  A
+ * Makes a daemon stop at named steps (reshard/cluster/peers/steps.h): linked to the program, with nothing else changed.  A
  * thread that comes to step NAME waits for as long as $SCALAI_STEPS/NAME is there, and says so by $SCALAI_STEPS/NAME.at.
  * Where $SCALAI_STEPS/NAME.first is there, too, only the first one does, until somebody removes NAME.at.
  * Lets the program speak other protocols, too: $SCALAI_PROTOCOLS.
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "reshard/net/frame.h"
+#include "reshard/cluster/net/frame.h"
 
 static void stop(int nr, const char *name)
 {

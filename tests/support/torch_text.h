@@ -2,7 +2,7 @@
 #ifndef TESTS_TORCH_TEXT_H
 #define TESTS_TORCH_TEXT_H
 
-#include "reshard/archive/torch.h"
+#include "reshard/codec/torch/torch.h"
 
 /** Appends a line for each tensor (path, type, shape, strides if it is not dense, byte, "DTensor"), and how many are
  *  inside of other objects. */

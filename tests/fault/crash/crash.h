@@ -3,7 +3,7 @@
 #ifndef TESTS_FAULT_CRASH_H
 #define TESTS_FAULT_CRASH_H
 
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 /* --- main.c --- */
 

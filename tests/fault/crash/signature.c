@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "reshard/turn/turn_i.h"
+#include "reshard/worktree/rebase/turn_i.h"
 
 struct signature {
 	XXH3_state_t *head, *tree;

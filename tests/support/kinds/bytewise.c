@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "reshard/engine/engine.h"
+#include "reshard/engine/io/engine.h"
 #include "tests/support/every.h"
 
 #define CHUNK 4096u

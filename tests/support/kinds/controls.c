@@ -3,7 +3,7 @@
  * Two more control files, as a later kind would add them: `mirror` answers what it is written backwards, `changes` holds
  * a request until the job has had so many more changes.  Linking this file adds them.
  */
-#include "reshard/job/control.h"
+#include "reshard/service/control.h"
 
 #include <stdlib.h>
 #include <string.h>

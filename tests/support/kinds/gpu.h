@@ -3,7 +3,7 @@
 #ifndef TEST_KIND_GPU_H
 #define TEST_KIND_GPU_H
 
-#include "reshard/gpu/remote.h"
+#include "reshard/engine/gpu/remote.h"
 
 /** Begins with other options, and with a helper that is run with these arguments (tests/gpu/fake_helper.c); the one before
  *  ends, and the test with it if it did not end as it should. */

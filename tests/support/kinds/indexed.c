@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "meta/base/limits.h"
-#include "reshard/format/format.h"
+#include "reshard/codec/format/format.h"
 #include "tests/support/rank_files.h"
 
 #define MAGIC "indexed 1\n"

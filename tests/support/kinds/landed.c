@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Landings (reshard/landing) in the place of a store's own files, linked to tests of these: the blobs are taken for another
+ * Landings (reshard/engine/remote) in the place of a store's own files, linked to tests of these: the blobs are taken for another
  * node's, and a puller (tests/support/puller.h) brings their bytes.  There is room for two chunks of each.  The program
  * fails if nothing was pulled.
  */
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "meta/base/mem.h"
-#include "reshard/engine/sources.h"
+#include "reshard/engine/io/sources.h"
 #include "tests/support/puller.h"
 
 #define OPEN_MAX 65536

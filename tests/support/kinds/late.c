@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "meta/base/sys.h"
-#include "reshard/engine/sources.h"
+#include "reshard/engine/io/sources.h"
 
 #define CHUNK 64u
 #define WAITERS_MAX 4096

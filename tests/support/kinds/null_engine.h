@@ -6,7 +6,7 @@
 #ifndef NULL_ENGINE_H
 #define NULL_ENGINE_H
 
-#include "reshard/engine/engine.h"
+#include "reshard/engine/io/engine.h"
 
 extern const struct rs_engine_ops null_engine;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A third kind of engine: it executes rounds (reshard/rounds/rounds.h). */
+/* A third kind of engine: it executes rounds (reshard/engine/rounds/rounds.h). */
 #ifndef TEST_ROUNDS_H
 #define TEST_ROUNDS_H
 
-#include "reshard/engine/engine.h"
-#include "reshard/rounds/rounds.h"
+#include "reshard/engine/io/engine.h"
+#include "reshard/engine/rounds/rounds.h"
 
 extern const struct rs_engine_ops rounds_engine;
 

@@ -8,7 +8,7 @@
  *   - the partitions of a real job, read at random offsets, are those samples, byte for byte.
  * Prints the case when one fails; SEED=n repeats it.
  */
-#include "reshard/job/service.h"
+#include "reshard/service/service.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * The text of a backup of the cluster's keys: with any one bit changed it is refused, before etcd is asked anything, and
  * so is one that is cut off or goes on; what programs from before have written is read, and said to have no checksum.
  */
-#include "reshard/member/restore.h"
+#include "reshard/cluster/node/restore.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "meta/catalog/member.h"
-#include "reshard/state/state_i.h"
+#include "reshard/version/state/state_i.h"
 
 #define OK(call) assert_int_equal(0, (call))
 

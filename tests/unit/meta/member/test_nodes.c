@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three cores of reshard/cluster over a real etcd, each by a client and a proxy of its own: topologies written on each
+ * Three cores of reshard/cluster/protocol over a real etcd, each by a client and a proxy of its own: topologies written on each
  * in turn, while answers are lost, a watch is cut, a node dies and comes back.  No node shows an older version than
  * anybody has seen; each version is made once; storage settles and old sets go.  77: there is no etcd.
  */
 #include "meta/member/etcd.h"
-#include "reshard/cluster/core.h"
+#include "reshard/cluster/protocol/core.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

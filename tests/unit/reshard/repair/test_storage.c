@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "meta/base/log.h"
-#include "reshard/shown/shown_i.h"
+#include "reshard/version/view/shown_i.h"
 #include "tests/support/paths.h"
 
 static char dir[64];
