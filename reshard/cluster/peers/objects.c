@@ -160,11 +160,14 @@ int rs_bag_get_some(struct rs_member *m, struct rs_bag *bag, struct sc_err *err)
 
 /* --- what was put before --- */
 
-/* Tells whether etcd has all objects of some names: 1, 0 or an error. */
+/* Tells whether etcd has all objects of some names: 1, 0 or an error.  It reads a key, too: a transaction of compares
+ * alone is answered by what the asked server of etcd knows, which may lag behind the others. */
 static int are_there(struct rs_member *m, const struct rs_object_name *names, size_t nr, struct sc_err *err)
 {
 	struct meta_compare is[META_TXN_NODES_MAX];
-	struct meta_txn txn = {.nr_compares = (uint32_t)nr, .compares = is};
+	struct meta_op get = {.what = META_GET, .key.kind = META_KEY_TICK};
+	struct meta_txn txn = {.nr_compares = (uint32_t)nr, .compares = is, .nr_then = 1, .then = &get, .nr_else = 1,
+			       .otherwise = &get};
 
 	for (size_t i = 0; i < nr; i++) {
 		is[i] = (struct meta_compare){.what = META_CREATE_IS_NOT, .key.kind = META_KEY_OBJECT};
