@@ -24,7 +24,8 @@ from waits import Thread, Waiting, until
 mount, steps = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 held, other = mount / "held", mount / "other"
 waiting = Waiting(mount)
-PROCESSES, KILLED = 64, 16
+PROCESSES = int(os.environ.get("HELD_PROCESSES", "64"))
+KILLED = PROCESSES // 4
 HANG = 60
 
 
