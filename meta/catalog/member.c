@@ -107,6 +107,12 @@ int meta_shared_job_add(struct meta_catalog *c, uint64_t job, uint64_t id, struc
 	return db_run(c, err, "INSERT OR IGNORE INTO shared_job (job, id) VALUES (?, ?)", "ii", job, id);
 }
 
+int meta_shared_job_number(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err)
+{
+	return db_run(c, err, "INSERT INTO shared_job (job, id) VALUES (?, ?) "
+		      "ON CONFLICT (job) DO UPDATE SET id = excluded.id", "ii", job, id);
+}
+
 int meta_shared_job_lose(struct meta_catalog *c, uint64_t job, struct sc_err *err)
 {
 	return db_run(c, err, "UPDATE shared_job SET id = -job, token = 0, base = 0 WHERE job = ?", "i", job);

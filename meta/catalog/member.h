@@ -59,6 +59,8 @@ int meta_shared_job_each(struct meta_catalog *c, meta_shared_job_fn *fn, void *a
 int meta_shared_job_find(struct meta_catalog *c, uint64_t id, uint64_t *ret_job, struct sc_err *err);
 /** Adds a job that all nodes have, unless it is there. */
 int meta_shared_job_add(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err);
+/** Gives a job that this store makes its id in the cluster, or another one, before any node knows of it. */
+int meta_shared_job_number(struct meta_catalog *c, uint64_t job, uint64_t id, struct sc_err *err);
 /** Notes that a job is not in the cluster any more, inside a transaction. */
 #define META_LOST (UINT64_C(1) << 63)
 int meta_shared_job_lose(struct meta_catalog *c, uint64_t job, struct sc_err *err);

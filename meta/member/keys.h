@@ -37,6 +37,8 @@ struct meta_hash {
 	X(NUMBERS, "number", 64)	      /* the last number that was given */                                     \
 	X(NUMBER, "number/%t", 64)	      /* of a node, by name */                                                 \
 	X(BOUND, "bound/%n", 256)	      /* a number's store, for ever; the numbers of files it was given */     \
+	X(JOBS, "jobs", 64)		      /* the last number that was given to a job */                            \
+	X(SWEEPING, "sweeping", 256u << 10)   /* what the sweep removes next, as text */                               \
 	X(NODE, "nodes/%n", 512)                                                                                       \
 	X(KEEPER, "keeper", 96)                                                                                        \
 	X(MEMBERS, "all/members", 128u << 10)                                                                          \
@@ -44,6 +46,8 @@ struct meta_hash {
 	X(DRAIN, "all/drain", 64u << 10)      /* numbers of nodes that are emptied, a line each */                     \
 	X(DOMAINS, "all/domains", 256u << 10) /* number of a node and name of its domain, a line each */               \
 	X(PROTOCOL, "all/protocol", 64)	      /* the number that nodes speak, if it is not `meta`'s */                 \
+	X(SWEEP, "all/sweep", 64)	      /* how often that was put */                                             \
+	X(ENDED, "all/ended", 256u << 10)     /* numbers of jobs that were removed, and have no keys, as text */       \
 	X(FIRST, "all/jobs/%j/first", 384)                                                                             \
 	X(HEAD, "all/jobs/%j/head", 320)                                                                               \
 	X(SHOWN, "all/jobs/%j/shown", 64)                                                                              \
@@ -107,6 +111,7 @@ struct meta_cluster_value {
 struct meta_bound_value {
 	uint64_t store[2];
 	uint64_t blob, inode;	/* the first numbers that this node was not given yet */
+	uint64_t jobs;		/* the last number of a job of which its store may have a version; 0: of none */
 };
 struct meta_node_value {
 	const char *name, *store, *domain;
@@ -176,7 +181,7 @@ struct meta_value {
 		struct meta_members_value members;
 		struct meta_first_value first;
 		struct meta_head_value head;
-		struct meta_number_value number;	/* NUMBERS, NUMBER, SHOWN, TAG; NAME: of the job */
+		struct meta_number_value number;	/* NUMBERS, NUMBER, JOBS, SWEEP, SHOWN, TAG; NAME: of the job */
 		struct meta_proposal_value proposal;
 		struct meta_store_value store;
 		struct meta_version_value version;

@@ -21,11 +21,12 @@ struct meta_compare {
 
 enum meta_range { META_RANGE_ALL, META_RANGE_NODES, META_RANGE_READY, META_RANGE_KEPT, META_RANGE_LOW,
 		  META_RANGE_TAGS, META_RANGE_COPIED, META_RANGE_NUMBERS, META_RANGE_STORES, META_RANGE_VERSIONS,
-		  META_RANGE_NCCL, META_RANGE_CLUSTER };
+		  META_RANGE_NCCL, META_RANGE_JOB, META_RANGE_RECORDS, META_RANGE_OBJECTS,
+		  META_RANGE_CLUSTER };
 
 struct meta_op {
 	enum { META_PUT, META_DELETE, META_CLEAR, META_GET, META_LIST } what;	/* CLEAR: deletes a range */
-	struct meta_key key;		/* LIST, CLEAR: job and nr of a range that has them */
+	struct meta_key key;		/* LIST, CLEAR: job and nr of a range that has them; JOB: the kind, too */
 	struct meta_value value;	/* PUT */
 	uint64_t lease;			/* PUT: the key goes with it; 0: it stays */
 	enum meta_range range;		/* LIST, CLEAR */

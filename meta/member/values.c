@@ -35,6 +35,7 @@ static const struct field of_cluster[] = {{"id", HEX2, AT(cluster.id)},
 static const struct field of_bound[] = {{"store", HEX2, AT(bound.store)},
 					{"blob", NUMBER, AT(bound.blob)},
 					{"inode", NUMBER, AT(bound.inode)},
+					{"jobs", NUMBER, AT(bound.jobs), 0, true},
 					{}};
 static const struct field of_node[] = {{"name", TEXT, AT(node.name)},
 				       {"store", TEXT, AT(node.store)},
@@ -99,7 +100,7 @@ static const struct field *const fields[META_KEY_KINDS_NR] = {
     [META_KEY_SHOWN] = of_number,    [META_KEY_NUMBERS] = of_number,  [META_KEY_NUMBER] = of_number,
     [META_KEY_TAG] = of_number,      [META_KEY_NAME] = of_number,     [META_KEY_PROPOSAL] = of_proposal,
     [META_KEY_STORE] = of_store,     [META_KEY_VERSION] = of_version, [META_KEY_READY] = of_ready,
-    [META_KEY_REMOVED] = of_number,
+    [META_KEY_REMOVED] = of_number,  [META_KEY_JOBS] = of_number,     [META_KEY_SWEEP] = of_number,
     [META_KEY_LOW] = of_low,         [META_KEY_COPIED] = of_copied,   [META_KEY_BOUND] = of_bound,
 };
 static const char *const changes[] = {"commit", "topology", "layout", "rollback", "data", "removal"};

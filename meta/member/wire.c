@@ -114,10 +114,14 @@ static void range_prefix(const char *cluster, const struct meta_op *o, char *to,
 {
 	static const char *const names[] = {
 	    [META_RANGE_ALL] = "all", [META_RANGE_NODES] = "nodes", [META_RANGE_LOW] = "low",
-	    [META_RANGE_NUMBERS] = "number"};
+	    [META_RANGE_NUMBERS] = "number", [META_RANGE_RECORDS] = "v", [META_RANGE_OBJECTS] = "obj"};
 
 	if (o->range == META_RANGE_CLUSTER)
 		watched_prefix(cluster, true, to, room);
+	else if (o->range == META_RANGE_JOB)
+		(void)snprintf(to, room, "/scalai/%s/%.*s%016llx/", cluster,
+			       (int)strcspn(meta_kinds[o->key.kind].path, "%"), meta_kinds[o->key.kind].path,
+			       (unsigned long long)o->key.job);
 	else if (o->range == META_RANGE_READY || o->range == META_RANGE_KEPT)
 		(void)snprintf(to, room, "/scalai/%s/%s/%016llx/%llu/", cluster,
 			       o->range == META_RANGE_READY ? "ready" : "kept", (unsigned long long)o->key.job,

@@ -82,6 +82,8 @@ def loses(how, keys, what, is_done, fails=False):
 		print(f"figure: {name} again: {said}", flush=True)
 	if len(lost) != 1:
 		sys.exit(f"{name}: lost was {lost}: {said}")
+	if said == NOT_DONE and how == "answer" and keys == "/head$" and version(two) == before and not cluster.keys("/proposal"):
+		return loses(how, keys, what, is_done, fails)  # the answer said that etcd refused it: a sweep was announced just then
 	if said and (not fails or said != NOT_DONE or "nothing was changed; try again" not in one.read("gpt", "error")):
 		sys.exit(f"{name}: {said}: {one.read('gpt', 'error')}")
 	if fails:
@@ -160,6 +162,22 @@ os.rmdir(two.mount / "both")
 relay.let_go()
 if [line for line in cluster.values("all/names/") if "both" in line]:
 	sys.exit("a job whose mkdir failed was made")
+
+# likewise a name that another node gives to a job by mv, which takes no number, and that is free again
+relay.lose("late", "/names/given$")
+said.clear()
+make = Thread(target=lambda: said.append(calls(os.mkdir, one.mount / "given")), daemon=True)
+make.start()
+until("it is on its way", lambda: (relay.folder / "held").exists())
+os.rename(two.mount / "gpt", two.mount / "given")
+make.join(30)
+if said != [os.strerror(errno.EEXIST)]:
+	sys.exit(f"mkdir of a name that another node's mv has given: {said}")
+os.rename(two.mount / "given", two.mount / "gpt")
+relay.let_go()
+if [line for line in cluster.values("all/names/") if "given" in line]:
+	sys.exit("a job whose mkdir failed was made")
+one.wait((one.mount / "gpt").is_dir, 30, "its name is back")
 
 # nobody can know: all that is sent is lost, for longer than the command waits
 relay.lose("answer", "/jobs/", 1000000)

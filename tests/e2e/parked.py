@@ -46,6 +46,7 @@ def make():
 			(held / f"0/d{i}/{name}").write_text(name)
 	for job in (held, other):
 		ctl(job, "commit", "step=1")
+	ctl(held, "versions", "tag 1 first")
 
 
 # --- what the processes do, in a folder of their own, and what is there afterwards ---
@@ -214,6 +215,7 @@ def start(nr, begun):
 
 def hold(step, seconds):
 	ctl(held, "discard", "\n")  # what was on its way when the mount ended may be there
+	ctl(held, "rollback", "first")  # the commit that was held at its quiet has taken what was done meanwhile
 	commit = Commit(step)
 	nr = PROCESSES + len(COMMANDS) if step != "commit.quiet" else 0
 	children = start(PROCESSES, True)

@@ -58,24 +58,47 @@ static void note_revision(struct rs_member *m, uint64_t *of, uint64_t revision)
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
+/*
+ * A new job.  Its number comes after the last one that was given, key `jobs`, which each try compares, and puts.  So of
+ * tries one is done at most, and one whose answer was lost can't be done any more once that key was put again, whoever
+ * puts it, and whatever becomes of the job and its name.  Then what etcd has of the job's id says whether it was.
+ */
 struct making {
 	struct rs_member *m;
 	const struct meta_job_row *row;
 	const char *text;	/* of the row */
-	struct rs_shared *j;
-	bool lost;		/* the answer of a try */
+	struct rs_shared *j;	/* NULL: it has no number yet */
+	uint64_t jobs_mod;	/* of `jobs`, as the last try compared it */
+	bool lost;		/* the answer of that one */
 };
 
-static int taken(const struct making *x, struct sc_err *err)
+/* Chooses the id of a new job, with the number after the last one that was given.  Whoever may know of the job knows it
+ * by this id from now on: of one before nobody ever will. */
+static int number_job(struct making *x, uint64_t last, struct sc_err *err)
 {
-	return sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", x->row->name);
+	struct rs_member *m = x->m;
+	uint64_t random, id;
+	int rc = rs_member_token(&random, err);
+
+	if (rc == 0 && last >= RS_JOB_NUMBERS_MAX)
+		rc = sc_fail(err, SC_E_LIMIT, "the cluster has had %" PRIu64 " jobs, which is the limit", last);
+	if (rc < 0)
+		return rc;
+	id = rs_job_with_number(last + 1, random);
+	(void)pthread_mutex_lock(&m->lock);
+	if (x->j)
+		x->j->id = id;
+	else
+		x->j = rs_shared_of(m, id);
+	(void)pthread_mutex_unlock(&m->lock);
+	return x->j ? meta_shared_job_number(m->s->catalog, x->row->id, id, err) : sc_nomem(err);
 }
 
-/* Tells what became of tries whose answers were lost: RS_EDIT_DONE, RS_EDIT_AGAIN (none was done by now), or an
- * error: none was, and none will be. */
+/* Tells what became of the last try: RS_EDIT_DONE, RS_EDIT_AGAIN (it was not done by now), RS_EDIT_DEAF or an error. */
 static int was_made(struct making *x, struct sc_err *err)
 {
 	struct rs_got got;
+	bool has_ended;
 	int rc = rs_member_get(x->m, rs_key_of(META_KEY_JOB, x->j->id), &got, err);
 
 	sc_sys.release(got.text);
@@ -83,49 +106,79 @@ static int was_made(struct making *x, struct sc_err *err)
 		note_revision(x->m, &x->j->row_mod, got.mod);
 	if (rc || got.is)
 		return rc;
+	/* others may have removed it already; what says so goes in the transaction that says it in `ended` */
 	rc = rs_member_get(x->m, rs_key_of(META_KEY_REMOVED, x->j->id), &got, err);
-	if (rc || !got.is)
-		return rc ? rc : RS_EDIT_AGAIN;
-	return got.token == x->m->node ? taken(x, err) : RS_EDIT_DONE; /* others may have removed it already */
+	if (rc || got.is)
+		return rc;
+	rc = rs_member_get(x->m, (struct meta_key){.kind = META_KEY_ENDED}, &got, err);
+	has_ended = rc == RS_EDIT_DONE && rs_ended_has(got.text, rs_job_number(x->j->id));
+	sc_sys.release(got.text);
+	if (has_ended) /* it, or another job that has got the number instead */
+		return sc_fail(err, SC_E_SYSTEM, "etcd's answer was lost: the job may have been made, and removed by "
+			       "another node; look, and try again");
+	return rc ? rc : RS_EDIT_AGAIN;
 }
 
-/* Lets no try be done any more: the job is one that this node has removed. */
-static int give_up(struct making *x, struct sc_err *err)
+/* Lets a try whose answer was lost not be done any more, and tells whether it was: as was_made(), but RS_EDIT_AGAIN
+ * says that it never will be; RS_EDIT_LOST, that this is not known yet. */
+static int settle(struct making *x, uint64_t last, struct sc_err *err)
 {
-	const struct meta_key removed = rs_key_of(META_KEY_REMOVED, x->j->id);
+	const struct meta_key jobs = {.kind = META_KEY_JOBS};
 	struct rs_edit c = {.nr_then = 0};
 	int rc;
 
-	rs_edit_expect(&c, rs_key_of(META_KEY_JOB, x->j->id), 0);
-	rs_edit_expect(&c, removed, 0);
-	rs_edit_op(&c, META_PUT, removed)->value.number.nr = x->m->node;
+	rs_edit_expect(&c, jobs, x->jobs_mod);
+	rs_edit_op(&c, META_PUT, jobs)->value.number.nr = last;
 	rc = rs_edit_make(x->m, &c);
-	return rc == RS_EDIT_DONE ? taken(x, err) : rc;
+	if (rc == RS_EDIT_DONE || rc == RS_EDIT_AGAIN) /* another one's is as good */
+		return was_made(x, err);
+	return rc == RS_EDIT_FULL ? RS_EDIT_LOST : rc;
+}
+
+/* Why a try was refused: the name is taken, or another node has made a job meanwhile. */
+static int refused(struct making *x, struct sc_err *err)
+{
+	struct rs_got other;
+	int rc = rs_member_get(x->m, key_name(x->row->name), &other, err);
+
+	if (rc == RS_EDIT_DONE && other.is)
+		return sc_fail(err, SC_E_EXISTS, "another node has made a job '%s'", x->row->name);
+	return rc ? rc : RS_EDIT_AGAIN;
 }
 
 static int make_once(void *arg, struct sc_err *err)
 {
+	const struct meta_key jobs = {.kind = META_KEY_JOBS};
 	struct making *x = arg;
 	struct rs_edit c = {.nr_then = 0};
-	int rc;
+	struct rs_got last;
+	int rc = x->lost ? settle(x, rs_job_number(x->j->id) - 1, err) : RS_EDIT_AGAIN;
 
-	/* the last two: it is made once, also if the name is free again when a try comes late */
+	if (rc != RS_EDIT_AGAIN)
+		return rc;
+	x->lost = false;
+	rc = rs_member_get(x->m, jobs, &last, err);
+	if (rc == RS_EDIT_DONE)
+		rc = number_job(x, last.token, err);
+	if (rc)
+		return rc;
+	x->jobs_mod = last.mod;
 	rs_edit_expect(&c, key_name(x->row->name), 0);
-	rs_edit_expect(&c, rs_key_of(META_KEY_JOB, x->j->id), 0);
-	rs_edit_expect(&c, rs_key_of(META_KEY_REMOVED, x->j->id), 0);
+	rs_edit_expect(&c, jobs, last.mod);
+	rs_edit_op(&c, META_PUT, jobs)->value.number.nr = rs_job_number(x->j->id);
 	rs_edit_op(&c, META_PUT, key_name(x->row->name))->value.number.nr = x->j->id;
 	rs_edit_op(&c, META_PUT, rs_key_of(META_KEY_JOB, x->j->id))->value.rest = x->text;
 	rc = rs_edit_make(x->m, &c);
 	if (rc == RS_EDIT_DONE)
 		note_revision(x->m, &x->j->row_mod, c.revision);
-	if (rc == RS_EDIT_AGAIN && !x->lost)
-		return taken(x, err);
-	if (rc == RS_EDIT_AGAIN) {
+	if (rc == RS_EDIT_AGAIN)
+		return refused(x, err);
+	if (rc == RS_EDIT_FULL) { /* it was the last one that was done, or is not done */
 		rc = was_made(x, err);
-		return rc == RS_EDIT_AGAIN ? give_up(x, err) : rc;
+		rc = rc == RS_EDIT_AGAIN ? RS_EDIT_FULL : rc == RS_EDIT_DEAF ? RS_EDIT_LOST : rc;
 	}
-	x->lost |= rc == RS_EDIT_LOST || rc == RS_EDIT_FULL;
-	return rc == RS_EDIT_FULL && was_made(x, err) == RS_EDIT_DONE ? RS_EDIT_DONE : rc;
+	x->lost = rc == RS_EDIT_LOST;
+	return rc;
 }
 
 /* Gives a new job to all nodes, unless one has this name. */
@@ -133,21 +186,13 @@ static int share_job(struct rs_member *m, const struct meta_job_row *row, struct
 {
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
 	struct making x = {.m = m, .row = row};
-	uint64_t id;
-	int rc = rs_member_token(&id, err);
 
-	if (rc < 0)
-		return rc;
-	(void)pthread_mutex_lock(&m->lock);
-	x.j = rs_shared_of(m, id);
-	(void)pthread_mutex_unlock(&m->lock);
 	job_row_text(row, &text);
-	if (!x.j || text.failed)
+	if (text.failed)
 		return sc_nomem(err);
 	x.text = text.text;
-	/* before others can know of it: what comes of them belongs to this one */
-	rc = meta_shared_job_add(m->s->catalog, row->id, id, err);
-	return rc < 0 ? rc : rs_edit_until(m, 0, make_once, &x, SC_E_SYSTEM, err);
+	/* its id is noted here before others can know of it: what comes of them belongs to this one */
+	return rs_edit_until(m, 0, make_once, &x, SC_E_SYSTEM, err);
 }
 
 static int make_job(struct rs_member *m, const struct rs_amend *change, struct sc_err *err)
@@ -297,11 +342,26 @@ int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc
 struct first {
 	struct rs_amending by;
 	struct meta_hash layout;
+	struct rs_bag bag;		/* the layout */
+	bool was_put;
 };
+
+/* Puts the layout into etcd, and again if a sweep was announced since. */
+static int put_layout(struct first *x, struct sc_err *err)
+{
+	const uint64_t was = x->bag.sweep;
+	int rc = rs_bag_refer(x->by.m, &x->bag, err);
+
+	if (rc < 0 || (x->was_put && x->bag.sweep == was))
+		return rc;
+	rc = rs_bag_put(x->by.m, &x->bag, err);
+	x->was_put = rc == 0;
+	return rc;
+}
 
 static int first_once(void *arg, struct sc_err *err)
 {
-	const struct first *x = arg;
+	struct first *x = arg;
 	const char *topology = x->by.change->topology ? x->by.change->topology : "";
 	const struct meta_key job = rs_key_of(META_KEY_JOB, x->by.j->id);
 	const struct meta_key first = rs_key_of(META_KEY_FIRST, x->by.j->id);
@@ -321,10 +381,13 @@ static int first_once(void *arg, struct sc_err *err)
 	sc_sys.release(was.text);
 	if (rc == RS_EDIT_DONE && is_it) /* it was done by a try before, or by another node */
 		note_revision(x->by.m, &x->by.j->first_mod, was.mod);
+	if (rc == RS_EDIT_DONE && !is_it)
+		rc = put_layout(x, err);
 	if (rc || is_it)
 		return rc;
 	rs_edit_expect(&c, job, row.mod);
 	rs_edit_expect(&c, first, was.mod); /* a try that comes late must not put an older one over a newer */
+	rs_edit_expect(&c, (struct meta_key){.kind = META_KEY_SWEEP}, x->bag.sweep);
 	put = rs_edit_op(&c, META_PUT, first);
 	put->value.first.topology = topology;
 	put->value.first.layout = x->layout;
@@ -338,7 +401,6 @@ static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs
 {
 	struct first x = {.by = {m, j, change}};
 	const struct rs_kept_layout *kept;
-	struct rs_bag bag = {.lacking = false};
 	size_t bytes;
 	int rc = rs_layout_by_id(m->s, change->layout, &kept, err);
 
@@ -346,11 +408,11 @@ static int share_first(struct rs_member *m, struct rs_shared *j, const struct rs
 		return rc;
 	bytes = strlen(kept->layout->flat);
 	rs_sha256(kept->layout->flat, bytes, x.layout.at);
-	rc = rs_bag_ops.put(&bag, x.layout.at, kept->layout->flat, bytes, err);
+	rc = rs_bag_ops.put(&x.bag, x.layout.at, kept->layout->flat, bytes, err);
 	if (rc == 0)
-		rc = rs_bag_put(m, &bag, err);
-	rs_bag_done(&bag);
-	return rc < 0 ? rc : rs_edit_until(m, j->id, first_once, &x, SC_E_STALE, err);
+		rc = rs_edit_until(m, j->id, first_once, &x, SC_E_STALE, err);
+	rs_bag_done(&x.bag);
+	return rc;
 }
 
 /* --- settings --- */

@@ -41,6 +41,7 @@ static void on_got(void *arg, const struct meta_answer *answer)
 		g->token = r->value.proposal.token;
 		return;
 	case META_KEY_NAME:
+	case META_KEY_JOBS:
 	case META_KEY_REMOVED:
 		g->token = r->value.number.nr;
 		return;

@@ -26,7 +26,7 @@ enum rs_edited {
 /** The value of a key that was read; the caller releases `text`, which keys of a kind without fields have. */
 struct rs_got {
 	bool is, failed;
-	uint64_t mod, token;		/* token: of PROPOSAL; the number of NAME and REMOVED */
+	uint64_t mod, token;		/* token: of PROPOSAL; the number of NAME, JOBS and REMOVED */
 	char *text;			/* of FIRST: the topology */
 	struct meta_hash layout;	/* of FIRST */
 };

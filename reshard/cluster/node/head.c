@@ -326,9 +326,21 @@ static int check_again(struct rs_member *m, struct rs_shared *j, struct rs_move 
 	return rc;
 }
 
+/* Puts what the version is made of; again, if a sweep was announced since. */
+static int put_objects(struct rs_member *m, struct publishing *p, bool again, struct sc_err *err)
+{
+	const uint64_t was = p->bag.sweep;
+	const size_t nr = p->bag.all.nr;
+	int rc = rs_bag_refer(m, &p->bag, err);
+
+	if (rc < 0 || (again && p->bag.sweep == was && p->bag.all.nr == nr))
+		return rc;
+	return rs_bag_put(m, &p->bag, err);
+}
+
 /* Hands the version to the core, or (rc) that there is none; waits for the outcome.  The core asks once more if a node
  * has registered anew meanwhile, and has to prepare again: the version is the same, over the same head. */
-static int compose(struct rs_member *m, struct rs_shared *j, const struct publishing *p, int rc, struct sc_err *err)
+static int compose(struct rs_member *m, struct rs_shared *j, struct publishing *p, int rc, struct sc_err *err)
 {
 	struct rs_move *move = j->move;
 	const struct rs_version *v = move->a->next ? move->a->next->version : NULL;
@@ -350,6 +362,7 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 		move->composed = rc == 0;
 		(void)pthread_mutex_unlock(&m->lock);
 		e.members = move->members;
+		e.sweep = p ? p->bag.sweep : 0;
 		if (rc == 0)
 			rs_cluster_step(RS_COMMIT);
 		rs_member_post(m, &e);
@@ -359,6 +372,8 @@ static int compose(struct rs_member *m, struct rs_shared *j, const struct publis
 		(void)pthread_mutex_unlock(&m->lock);
 		if (again && rc == 0 && move->a->change == RS_BY_COMMIT)
 			rc = e.code = check_again(m, j, move, err);
+		if (again && rc == 0)
+			rc = e.code = put_objects(m, p, true, err);
 	} while (again);
 	if (!lives)
 		return ends(err);
@@ -385,9 +400,7 @@ static int etcd_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 	if (rc == 0)
 		rc = name_sets(&p, a->next->version, err);
 	if (rc == 0)
-		rc = rs_bag_refer(m, &p.bag, err);
-	if (rc == 0)
-		rc = rs_bag_put(m, &p.bag, err);
+		rc = put_objects(m, &p, false, err);
 	rc = compose(m, j, &p, rc, err);
 	if (rc == 0 && !j->move->saved) { /* 3 */
 		rs_view_unref(s, a->next);

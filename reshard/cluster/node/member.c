@@ -210,6 +210,8 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 	if (rc == 0)
 		rc = rs_backup_start(m, err);
 	if (rc == 0)
+		rc = rs_sweep_start(m, err);
+	if (rc == 0)
 		rc = rs_node_start(m, err);
 	if (rc == 0)
 		wait_for_gates(m);
@@ -277,6 +279,7 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	rs_member_leave(s);
 	answers = m->etcd && rs_node_goodbye(m);
 	rs_worker_stop(s); /* of the service: it may read what is elsewhere */
+	rs_sweep_stop(m);
 	rs_follow_stop(m);
 	rs_backup_stop(m);
 	rs_revision_note(m);
@@ -293,7 +296,6 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 		sc_sys.release(m->jobs.at[i]->again.row);
 		sc_vec_done(&m->jobs.at[i]->storage.sets);
 		rs_gone_done(m->jobs.at[i]);
-		rs_sweep_done(m->jobs.at[i]);
 		sc_sys.release(m->jobs.at[i]);
 	}
 	sc_vec_done(&m->jobs);

@@ -300,8 +300,8 @@ static void take_row(struct rs_member *m, const struct meta_record *r, uint64_t 
 }
 
 /*
- * Tells whether etcd has lost a job that has a version here, or versions of it.  A node that removes a job leaves a key
- * that says so, for ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster-protocol.md.
+ * Tells whether etcd has lost a job that has a version here, or versions of it.  Of a job that was removed etcd says
+ * so, for ever; and no version is saved here before etcd has it.  E2, E3 of docs/cluster-protocol.md.
  */
 static bool has_lost(struct rs_member *m, const struct meta_answer *answer, const struct rs_shared *j,
 		     struct sc_err *err)
@@ -310,7 +310,8 @@ static bool has_lost(struct rs_member *m, const struct meta_answer *answer, cons
 	const uint64_t nr = rs_shared_head(m, j), is = head ? head->value.head.nr : 0;
 	char name[SC_NAME_BYTES_MAX + 1];
 
-	if (is >= nr || rs_record_of_job(answer, META_KEY_REMOVED, j->id))
+	if (is >= nr || rs_record_of_job(answer, META_KEY_REMOVED, j->id) ||
+	    (rs_ended_covers(answer, j->id) && rs_bound_knows(m, j->id)))
 		return false;
 	(void)sc_fail(err, SC_E_STALE, "etcd has version %" PRIu64 " of job '%s' as the newest, and this store has "
 		      "%" PRIu64 ": etcd has lost its data, or is an older copy; nothing is taken from it, and "

@@ -184,7 +184,9 @@ static int take(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
 
 	if (nr >= j->wants)
 		return 0;
-	rc = rs_backup_wait(m, j->id, j->wants, err);
+	rc = nr ? 0 : rs_bound_know(m, j->id, err);
+	if (rc == 0)
+		rc = rs_backup_wait(m, j->id, j->wants, err);
 	if (rc == 0)
 		rc = rs_storage_finish(m, j, err);
 	if (rc == 0)
@@ -371,7 +373,7 @@ static void on_end(struct rs_member *m, struct rs_shared *j, const struct rs_act
 	int rc = 0;
 
 	if (a->kind == RS_ACT_DIED)
-		rc = rs_gone_died(m, j, a->nr, a->revision, &err);
+		rc = rs_gone_died(m, j, a->nr, a->base, a->revision, &err);
 	else if (sc_vec_push(&j->dead.later, a->set) < 0)
 		rc = sc_nomem(&err);
 	if (rc < 0) /* the next start does it */
@@ -556,7 +558,6 @@ static void *run(void *arg)
 		sc_vec_done(&todo);
 		rs_revision_note(m);
 		again = try_again(m);
-		again |= rs_sweep_step(m);
 		(void)pthread_mutex_lock(&m->lock);
 	}
 	(void)pthread_mutex_unlock(&m->lock);
@@ -567,7 +568,6 @@ static void *run(void *arg)
 
 int rs_follow_start(struct rs_member *m, struct sc_err *err)
 {
-	m->sweeps = true; /* of the lives before, too */
 	return sc_thread_start(&m->worker, "scalai-member", run, m, err);
 }
 

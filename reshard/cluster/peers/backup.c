@@ -24,6 +24,7 @@ static bool is_kept(enum meta_key_kind kind)
 {
 	switch (kind) {
 	case META_KEY_CLUSTER: case META_KEY_NUMBERS: case META_KEY_NUMBER: case META_KEY_BOUND: case META_KEY_DRAIN:
+	case META_KEY_JOBS: case META_KEY_ENDED:
 	case META_KEY_DOMAINS: case META_KEY_PROTOCOL: case META_KEY_FIRST: case META_KEY_HEAD: case META_KEY_SHOWN:
 	case META_KEY_STORE: case META_KEY_JOB: case META_KEY_REMOVED: case META_KEY_CONFIG: case META_KEY_TAG:
 	case META_KEY_NAME: case META_KEY_VERSION: case META_KEY_OBJECT: case META_KEY_WHERE: case META_KEY_DIGEST:
@@ -37,7 +38,7 @@ static bool is_kept(enum meta_key_kind kind)
 static bool is_for_ever(enum meta_key_kind kind)
 {
 	return kind == META_KEY_CLUSTER || kind == META_KEY_NUMBERS || kind == META_KEY_NUMBER ||
-	       kind == META_KEY_BOUND || kind == META_KEY_REMOVED;
+	       kind == META_KEY_BOUND || kind == META_KEY_JOBS || kind == META_KEY_ENDED;
 }
 
 static bool has_tick(const struct meta_answer *changes, uint64_t revision)
@@ -52,7 +53,8 @@ static bool has_tick(const struct meta_answer *changes, uint64_t revision)
 static bool is_by_hand(const struct meta_answer *changes, const struct meta_record *r)
 {
 	return !r->present && (is_for_ever(r->key.kind) ||
-			       (r->key.kind == META_KEY_OBJECT && !has_tick(changes, r->mod)));
+			       ((r->key.kind == META_KEY_OBJECT || r->key.kind == META_KEY_REMOVED) &&
+				!has_tick(changes, r->mod)));
 }
 
 static int put(struct rs_member *m, bool fresh, const struct meta_record *r, struct sc_err *err)
@@ -139,6 +141,8 @@ bool rs_removed_by_hand(const struct meta_answer *changes)
 
 		if (r->key.kind == META_KEY_JOB && !r->present &&
 		    !rs_record_of_job(changes, META_KEY_REMOVED, r->key.job))
+			return true;
+		if (r->key.kind == META_KEY_ENDED && !r->present)
 			return true;
 	}
 	return false;

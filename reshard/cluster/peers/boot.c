@@ -470,6 +470,7 @@ int rs_member_boot_numbers(struct rs_member *m, struct sc_err *err)
 		if (rc < 0 || answer->outcome != META_APPLIED)
 			continue;
 		m->bound.is = e.put.value.bound;
+		m->bound.jobs = m->bound.is.jobs;
 		m->bound.mod = answer->revision;
 		return meta_numbers_from(m->s->catalog, &first, &end, err);
 	}

@@ -6,6 +6,8 @@
  *
  * 1. A life gives the numbers between those that it found in `bound` and those that it put there, and no others.
  * 2. A daemon that finds the key changed by another one gives no numbers from then on.
+ *
+ * The key says, too, of which jobs this node may have versions (ended.c).
  */
 #include "reshard/cluster/peers/peers_i.h"
 
@@ -112,4 +114,66 @@ void rs_bound_move(struct rs_member *m)
 	} else if (rc < 0) {
 		sc_log(SC_LOG_WARN, "numbers for files: %s; trying again", err.msg);
 	}
+}
+
+/* --- which jobs may be here --- */
+
+bool rs_bound_knows(struct rs_member *m, uint64_t job)
+{
+	bool knows;
+
+	(void)pthread_mutex_lock(&m->lock);
+	knows = m->bound.jobs >= rs_job_number(job);
+	(void)pthread_mutex_unlock(&m->lock);
+	return knows;
+}
+
+/* Takes the key as it is in etcd, whoever has changed it: of this daemon if its numbers are this life's. */
+static int read_again(struct rs_member *m, struct sc_err *err)
+{
+	struct meta_op get = {.what = META_GET, .key = {.kind = META_KEY_BOUND, .node = m->node}};
+	struct meta_txn read = {.nr_then = 1, .then = &get};
+	struct moved x = {.found = false};
+
+	if (rs_member_ask(m, &read, on_moved, &x) != META_APPLIED)
+		return sc_fail(err, SC_E_SYSTEM, "etcd does not answer");
+	if (!x.found || x.is.blob != m->bound.is.blob || x.is.inode != m->bound.is.inode)
+		return sc_fail(err, SC_E_BUSY, "node '%s' has been mounted elsewhere, or etcd has lost its data",
+			       m->name);
+	m->bound.mod = x.mod;
+	m->bound.is = x.is;
+	return 0;
+}
+
+int rs_bound_know(struct rs_member *m, uint64_t job, struct sc_err *err)
+{
+	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
+	struct meta_compare same[] = {{.what = META_MOD_IS, .key = key, .revision = m->bound.mod},
+				      {.what = META_CREATE_IS_NOT, .key = {.kind = META_KEY_JOB, .job = job}}};
+	struct meta_op put = {.what = META_PUT, .key = key, .value = {.kind = META_KEY_BOUND, .bound = m->bound.is}};
+	struct meta_txn txn = {.nr_compares = 2, .compares = same, .nr_then = 1, .then = &put};
+	struct moved x = {.found = false};
+	enum rs_unanswered why;
+	enum meta_outcome outcome;
+
+	if (rs_bound_knows(m, job))
+		return 0;
+	put.value.bound.jobs = rs_job_number(job);
+	outcome = rs_member_ask_why(m, &txn, on_moved, &x, &why);
+	if (outcome != META_APPLIED && read_again(m, err) < 0)
+		return err->code;
+	if (outcome == META_APPLIED) {
+		m->bound.mod = x.revision;
+		m->bound.is = put.value.bound;
+	} else if (m->bound.is.jobs < put.value.bound.jobs) {
+		if (outcome == META_REFUSED)
+			return sc_fail(err, SC_E_STALE, "the job was removed");
+		if (why == RS_NO_ROOM)
+			return sc_fail(err, SC_E_NO_SPACE, RS_FULL);
+		return sc_fail(err, SC_E_SYSTEM, "etcd has not noted that this node has versions of the job");
+	}
+	(void)pthread_mutex_lock(&m->lock);
+	m->bound.jobs = m->bound.is.jobs;
+	(void)pthread_mutex_unlock(&m->lock);
+	return 0;
 }

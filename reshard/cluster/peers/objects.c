@@ -3,6 +3,7 @@
 #include "reshard/cluster/peers/pack.h"
 #include "reshard/cluster/peers/peers_i.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,9 +47,6 @@ static int get(void *arg, const uint8_t named[RS_OBJECT_NAME_BYTES], struct sc_b
 			sc_buf_add(to, bag->all.at[i].bytes.text, bag->all.at[i].bytes.bytes);
 			return to->failed ? sc_nomem(err) : 0;
 		}
-	for (size_t i = 0; i < bag->absent.nr; i++)
-		if (memcmp(bag->absent.at[i].at, named, RS_OBJECT_NAME_BYTES) == 0)
-			return sc_fail(err, SC_E_STALE, "an object was removed");
 	memcpy(bag->lacks, named, RS_OBJECT_NAME_BYTES);
 	bag->lacking = true;
 	return sc_fail(err, SC_E_NOT_FOUND, "an object was not fetched yet");
@@ -62,7 +60,7 @@ void rs_bag_done(struct rs_bag *bag)
 		sc_buf_done(&bag->all.at[i].bytes);
 	sc_vec_done(&bag->all);
 	sc_vec_done(&bag->referred);
-	sc_vec_done(&bag->absent);
+	sc_buf_done(&bag->sweeping);
 }
 
 /* Gives the key of an object of a bag. */
@@ -147,17 +145,6 @@ int rs_bag_get(struct rs_member *m, struct rs_bag *bag, struct sc_err *err)
 	return rc;
 }
 
-int rs_bag_get_some(struct rs_member *m, struct rs_bag *bag, struct sc_err *err)
-{
-	int rc = rs_bag_get(m, bag, err);
-	struct rs_object_name name;
-
-	if (rc != SC_E_NOT_FOUND)
-		return rc;
-	memcpy(name.at, bag->lacks, sizeof(name.at));
-	return sc_vec_push(&bag->absent, name) < 0 ? sc_nomem(err) : 0;
-}
-
 /* --- what was put before --- */
 
 /* Tells whether etcd has all objects of some names: 1, 0 or an error.  It reads a key, too: a transaction of compares
@@ -196,22 +183,107 @@ static void unify(struct rs_object_names *names)
 	names->nr = kept;
 }
 
+struct sweeping {
+	struct rs_bag *bag;
+	bool failed;
+};
+
+static void on_sweeping(void *arg, const struct meta_answer *answer)
+{
+	struct sweeping *x = arg;
+
+	x->bag->sweep = 0;
+	sc_buf_reset(&x->bag->sweeping);
+	for (uint32_t i = 0; i < answer->nr; i++) {
+		const struct meta_record *r = &answer->records[i];
+
+		if (r->present && r->key.kind == META_KEY_SWEEP)
+			x->bag->sweep = r->mod;
+		else if (r->present && r->value.rest)
+			sc_buf_printf(&x->bag->sweeping, "%s", r->value.rest);
+	}
+	x->failed = x->bag->sweeping.failed;
+}
+
+/* Reads which objects the sweep has announced that it removes. */
+static int read_sweeping(struct rs_member *m, struct rs_bag *bag, struct sc_err *err)
+{
+	struct meta_op gets[] = {{.what = META_GET, .key.kind = META_KEY_SWEEP},
+				 {.what = META_GET, .key.kind = META_KEY_SWEEPING}};
+	struct meta_txn txn = {.nr_then = 2, .then = gets};
+	struct sweeping x = {.bag = bag};
+
+	if (rs_member_ask(m, &txn, on_sweeping, &x) != META_APPLIED)
+		return sc_fail(err, SC_E_BUSY, "etcd has not answered when it was asked for what versions are made of: "
+			       "nothing was changed; try again");
+	return x.failed ? sc_nomem(err) : 0;
+}
+
+void rs_sweeping_line(const struct rs_object_name *name, char ret[RS_SWEEPING_LINE + 1])
+{
+	for (size_t i = 0; i < RS_SWEEPING_LINE / 2; i++)
+		(void)snprintf(ret + 2 * i, 3, "%02x", name->at[i]);
+	(void)snprintf(ret + RS_SWEEPING_LINE - 1, 2, "\n");
+}
+
+static int line_order(const void *a, const void *b)
+{
+	return memcmp(a, b, RS_SWEEPING_LINE);
+}
+
+/* Tells whether the sweep may remove an object next: lines are in order. */
+static bool is_swept(const struct rs_bag *bag, const struct rs_object_name *name)
+{
+	char line[RS_SWEEPING_LINE + 1];
+
+	if (!bag->sweeping.bytes)
+		return false;
+	rs_sweeping_line(name, line);
+	return bsearch(line, bag->sweeping.text, bag->sweeping.bytes / RS_SWEEPING_LINE, RS_SWEEPING_LINE,
+		       line_order) != NULL;
+}
+
+/*
+ * Puts an object again, if etcd lacks it, or the sweep has announced it.  Sets, trees and datasets are not put again:
+ * the version below has them, or the one that a rollback is to, and who names them compares the head, as of which these
+ * were not dropped.  So an announced one that is there stays: the sweep has looked once more.  It is one that a command
+ * had put which failed, and that was named when the command was tried again with the same files.
+ */
+static int stay(struct rs_member *m, struct rs_bag *bag, const struct rs_object_name *name, struct sc_err *err)
+{
+	const bool swept = is_swept(bag, name);
+	int rc = swept ? 0 : are_there(m, name, 1, err);
+
+	if (rc)
+		return rc < 0 ? rc : 0;
+	rc = rs_objects_put_again(m->s, name, &rs_bag_ops, bag, err);
+	if (rc == SC_E_NOT_FOUND && swept) {
+		struct sc_err lacks = *err;
+
+		rc = are_there(m, name, 1, err);
+		if (rc == 0) {
+			*err = lacks;
+			return SC_E_NOT_FOUND;
+		}
+	}
+	return rc < 0 ? rc : 0;
+}
+
 int rs_bag_refer(struct rs_member *m, struct rs_bag *bag, struct sc_err *err)
 {
-	int rc = 0;
+	int rc = read_sweeping(m, bag, err);
 
 	unify(&bag->referred);
 	for (size_t i = 0, n; rc >= 0 && i < bag->referred.nr; i += n) {
 		const struct rs_object_name *names = bag->referred.at + i;
+		bool any = false;
 
 		n = sc_min_u64(bag->referred.nr - i, META_TXN_NODES_MAX);
-		rc = are_there(m, names, n, err);
-		for (size_t k = 0; rc == 0 && k < n; k++) {
-			rc = are_there(m, &names[k], 1, err);
-			if (rc == 0)
-				rc = rs_objects_put_again(m->s, &names[k], &rs_bag_ops, bag, err);
-			rc = rc < 0 ? rc : 0;
-		}
+		for (size_t k = 0; k < n; k++)
+			any |= is_swept(bag, &names[k]);
+		rc = any ? 0 : are_there(m, names, n, err);
+		for (size_t k = 0; rc == 0 && k < n; k++)
+			rc = stay(m, bag, &names[k], err);
 	}
 	return rc < 0 ? rc : 0;
 }

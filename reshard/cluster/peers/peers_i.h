@@ -13,6 +13,7 @@
  *	ask.c		requests of other threads to the node's
  *	backup.c	the cluster's keys, in the catalog
  *	bound.c		numbers that this node may give to files
+ *	ended.c		jobs that were removed, of which etcd has no keys any more
  *	boot.c		the cluster's secret, the node's number, and the store that it belongs to
  * Each calls only those below it.
  *
@@ -89,13 +90,20 @@ struct rs_shared {
 	struct {
 		size_t nr, room;
 		struct rs_gone {
-			uint64_t revision, version;	/* of its death; the version's row, 0: it has none */
+			uint64_t since, revision;	/* of its death: between these */
+			uint64_t version;	/* its row, 0: it has none */
 			int64_t since_ns;
-		} *at;			/* what has died, and was not SEEN yet */
+			bool is_set, is_taken;	/* is_taken: what has replaced it is taken here; then */
+			uint64_t until;		/* it is over when the first so many of `sets` are not read */
+		} *at;			/* what has died, and was not SEEN yet; in this order */
 		struct {
 			size_t nr, room;
-			struct rs_set **at;
+			struct rs_left_set {
+				struct rs_set *set;
+				uint64_t at;	/* how many there were before it */
+			} *at;
 		} sets;			/* that were a version's storage, and may be read still */
+		uint64_t nr_left, seen;	/* sets that there were ever; revision that was SEEN */
 		struct {
 			size_t nr, room;
 			struct meta_hash *at;
@@ -126,21 +134,6 @@ struct rs_shared {
 		uint32_t again;		/* passes in a row in which only what was lost was tried again */
 		int64_t kicked_ns;	/* when the worker was last asked to */
 	} copies;
-	struct {			/* what dropped versions have in etcd (cluster/stored/sweep.c): the worker's */
-		struct rs_sweep_list {
-			size_t nr, room;
-			struct rs_sweep_version {
-				uint64_t nr;
-				uint8_t object[RS_OBJECT_NAME_BYTES];
-				uint32_t rounds;	/* since nothing of it is here any more */
-				bool is_read, goes;
-				struct rs_object_parts parts;
-				struct rs_object_names names;	/* of all that it is made of */
-			} *at;
-		} versions;		/* that have records, when it was looked at last, if one was dropped */
-		struct rs_object_names sets;	/* that were a storage */
-		bool clean;		/* there is nothing */
-	} sweep;
 	bool lacks_tagged;		/* etcd has tags of versions that are not here */
 	bool said_missed;		/* why older versions cannot be taken */
 	uint64_t nccl_left;		/* version below whose keys words of nodes were left (cluster/joint), 0: none */
@@ -186,6 +179,7 @@ struct rs_member {
 		struct meta_bound_value is;	/* of etcd, as of revision `mod` */
 		uint64_t mod;
 		bool lost;		/* another one has changed it */
+		uint64_t jobs;		/* under m->lock: `is.jobs`, for all threads */
 		int64_t again_ns;	/* the node's thread: not asked for before */
 	} bound;
 	uint64_t lease;
@@ -197,7 +191,7 @@ struct rs_member {
 	struct meta_etcd *etcd;
 	struct rs_net *net;
 	struct rs_landings *landings;
-	struct sc_thread thread, worker;
+	struct sc_thread thread, worker, sweep;
 
 	pthread_mutex_t lock;		/* of all below */
 	pthread_cond_t changed;
@@ -257,8 +251,6 @@ struct rs_member {
 	} keepers;			/* that may keep copies: of the service's worker, for one pass */
 	uint32_t copies;		/* nodes that have a file's bytes, where a job does not say */
 	uint64_t registration;		/* lease of this life, 0: none */
-	int64_t sweep_ns;		/* when rs_sweep_step() goes on: the worker's */
-	bool sweeps, sweep_said;	/* there may be something for it; why it cannot go */
 
 	/* the thread's own */
 	struct rs_ask *sent;
@@ -328,7 +320,8 @@ int rs_backup_start(struct rs_member *m, struct sc_err *err);
 void rs_backup_stop(struct rs_member *m);
 /** Finds what etcd says of a job by a key of this kind that is there; NULL: nothing. */
 const struct meta_record *rs_record_of_job(const struct meta_answer *answer, enum meta_key_kind kind, uint64_t job);
-/** Tells whether somebody has removed the key of a job, but not the job: who does so leaves a key that says so. */
+/** Tells whether somebody has removed the key of a job, but not the job: who does so leaves a key that says so; or the
+ *  key that says which jobs have ended. */
 bool rs_removed_by_hand(const struct meta_answer *changes);
 /** Waits until the backup has this version of a job.  SC_E_BUSY: it is behind.  Not under m->lock. */
 int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err *err);
@@ -351,6 +344,23 @@ void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *wa
 void rs_bound_tick(struct rs_member *m);
 /** The worker: gets more of etcd. */
 void rs_bound_move(struct rs_member *m);
+/** The worker: notes in etcd that this node may have a version of a job, before it saves the first one.  Errors:
+ *  SC_E_STALE (the job was removed), SC_E_BUSY (another daemon has this node's number), SC_E_SYSTEM. */
+int rs_bound_know(struct rs_member *m, uint64_t job, struct sc_err *err);
+/** Tells whether etcd knows that this node may have had a version of the job; any thread. */
+bool rs_bound_knows(struct rs_member *m, uint64_t job);
+
+/* --- ended.c: pure --- */
+#define RS_JOB_NUMBERS_MAX ((UINT64_C(1) << 28) - 1)
+/** Gives the number of a job, from 1 on, by its id in the cluster; 0: it has none, as a program from before made it. */
+uint64_t rs_job_number(uint64_t id);
+uint64_t rs_job_with_number(uint64_t number, uint64_t random);
+/** Tells whether a number is in a text of `all/ended` (NULL: there is none). */
+bool rs_ended_has(const char *text, uint64_t number);
+/** Prints such a text once more, with a number in it.  Errors: SC_E_FORMAT, SC_E_NO_MEMORY. */
+int rs_ended_add(const char *text, uint64_t number, struct sc_buf *to, struct sc_err *err);
+/** Tells whether a job has ended and has no keys any more, by an answer that has `all/ended` if there is one. */
+bool rs_ended_covers(const struct meta_answer *answer, uint64_t id);
 
 /* --- objects.c --- */
 /** Objects in memory, between the catalog's transaction and etcd. */
@@ -363,11 +373,12 @@ struct rs_bag {
 		} *at;
 	} all;
 	struct rs_object_names referred;	/* that were put before, by whoever named them first */
-	struct rs_object_names absent;		/* that etcd has not any more (rs_bag_get_some()) */
 	uint8_t lacks[RS_OBJECT_NAME_BYTES];	/* that was asked for, and is not there */
 	bool lacking;
 	struct meta_key kept;		/* of kind KEPT: they are a node's lists of what it keeps, else versions' */
 	uint64_t lease;			/* that they go with; 0: they stay */
+	uint64_t sweep;			/* of rs_bag_refer(): revision of `all/sweep`, 0: there is none */
+	struct sc_buf sweeping;		/* likewise, the text of `sweeping` */
 };
 /** `arg` is a bag: what is put goes there, what is got comes from there. */
 extern const struct rs_object_ops rs_bag_ops;
@@ -377,11 +388,15 @@ void rs_bag_done(struct rs_bag *bag);
 int rs_bag_put(struct rs_member *m, const struct rs_bag *bag, struct sc_err *err);
 /** Gets the one that is lacking.  Errors: SC_E_SYSTEM (etcd has not answered), SC_E_NOT_FOUND. */
 int rs_bag_get(struct rs_member *m, struct rs_bag *bag, struct sc_err *err);
-/** Gets it likewise; of one that etcd has not any more the bag says SC_E_STALE from then on. */
-int rs_bag_get_some(struct rs_member *m, struct rs_bag *bag, struct sc_err *err);
-/** Asks whether etcd has what was put before, and adds to the bag what was removed since: while a command is under way
- *  nothing is.  Errors: SC_E_BUSY (etcd has not answered), those of rs_objects_put_again(). */
+/** Asks whether etcd has what was put before, and adds to the bag what was removed since, or what the sweep has
+ *  announced; before rs_bag_put().  Whoever then names these objects compares `all/sweep` with bag->sweep in that
+ *  transaction, and asks again if it is another.  Errors: SC_E_BUSY (etcd has not answered; nothing but objects was
+ *  put), those of rs_objects_put_again(). */
 int rs_bag_refer(struct rs_member *m, struct rs_bag *bag, struct sc_err *err);
+
+/** A line of `sweeping`: the beginning of an object's name; lines are in order. */
+#define RS_SWEEPING_LINE 17
+void rs_sweeping_line(const struct rs_object_name *name, char ret[RS_SWEEPING_LINE + 1]);
 
 /* --- jobs.c --- */
 /** Keeps why this node refuses a command: for the command here, or for the node whose it is. */

@@ -25,6 +25,7 @@ static void take_place(struct rs_core *c, struct job *j, const struct rs_event *
 	for (uint32_t i = 0; i < e->nr_nodes; i++)
 		rs_nodes_add(c, &j->destinations, e->nodes[i], 0);
 	rs_sets_copy(c, &j->future, e->nr_sets, e->sets);
+	j->placed_sweep = e->sweep;
 	j->kept.nr = 0;
 	for (uint32_t i = 0; e->files && i < e->nr_nodes; i++)
 		c->failed |= sc_vec_push(&j->kept, e->files[i]) < 0;
@@ -194,6 +195,14 @@ static uint64_t token_of(const struct job *j, const struct meta_value *store, co
 	return j->head.token;
 }
 
+/* Tells whether a sweep was announced since the new storage was made of what nodes keep: it may remove objects that
+ * this names. */
+static bool is_swept(const struct rs_core *c, const struct job *j)
+{
+	return RULE(sweep_compared) && j->kept.nr &&
+	       j->placed_sweep != (c->sweep_cell.present ? c->sweep_cell.mod : 0);
+}
+
 static void settle_answer(struct rs_core *c, struct job *j, const struct rs_event *e)
 {
 	const struct meta_record *store = rs_record(e, META_KEY_STORE);
@@ -208,7 +217,7 @@ static void settle_answer(struct rs_core *c, struct job *j, const struct rs_even
 		return;
 	if (j->placed == j->known)
 		ready = count_ready(j, e);
-	if (j->placed != j->known || (j->kept.nr && ready < j->destinations.nr)) {
+	if (j->placed != j->known || (j->kept.nr && ready < j->destinations.nr) || is_swept(c, j)) {
 		j->placed = 0;
 		ask_place(c, j, e);
 		return;
@@ -219,6 +228,8 @@ static void settle_answer(struct rs_core *c, struct job *j, const struct rs_even
 	/* a head that has moved on took this storage over: its files would have no name */
 	rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_HEAD, j, 0), j->head_cell.mod);
 	rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_STORE, j, j->known), store->mod);
+	if (RULE(sweep_compared) && j->kept.nr)
+		rs_txn_if(t, META_MOD_IS, (struct meta_key){.kind = META_KEY_SWEEP}, j->placed_sweep);
 	for (size_t i = 0; RULE(ready_epoch) && RULE(settle_all) && i < j->destinations.nr && i < META_TXN_NODES_MAX;
 	     i++)
 		rs_txn_if(t, META_CREATE_IS, rs_key_node(META_KEY_NODE, j->destinations.at[i].node),
@@ -302,17 +313,28 @@ static bool list_uses(const struct rs_core *c, struct meta_hash *at, uint32_t *r
 	return true;
 }
 
+/* Gives the mark as it may be: of a job of which something dead is read still, what died up to `seen` is not.  Where
+ * versions die all the time something always is, so the mark does not wait for all of it. */
+static uint64_t low_mark(const struct rs_core *c)
+{
+	uint64_t mark = c->position;
+
+	for (size_t i = 0; i < c->jobs.nr; i++)
+		if (c->jobs.at[i]->seen < c->jobs.at[i]->died)
+			mark = sc_min_u64(mark, c->jobs.at[i]->seen);
+	return sc_max_u64(mark, c->low_put); /* what has died since that was put is behind it */
+}
+
 static void low_step(struct rs_core *c)
 {
 	struct meta_hash *at;
 	struct meta_op *put;
+	const uint64_t mark = low_mark(c);
 	uint32_t nr = 0;
 
-	for (size_t i = 0; i < c->jobs.nr; i++)
-		if (c->jobs.at[i]->seen < c->jobs.at[i]->died)
-			return;
-	if (!c->epoch || !c->active || !c->watching || (c->low_put >= c->last_death && !c->low_again) ||
-	    c->position < c->last_death || !rs_core_may_ask(c, NULL, SLOT_LOW))
+	if (!c->epoch || !c->active || !c->watching ||
+	    ((c->low_put >= c->last_death || mark <= c->low_put) && !c->low_again) ||
+	    !rs_core_may_ask(c, NULL, SLOT_LOW))
 		return;
 	at = sc_arena_array(&c->arena, META_USES_MAX, sizeof(*at));
 	if (!at) {
@@ -322,9 +344,9 @@ static void low_step(struct rs_core *c)
 	if (!list_uses(c, at, &nr))
 		return; /* too many to name: the mark stays where it is */
 	put = rs_txn_put(rs_txn(c, NULL, SLOT_LOW), rs_key_node(META_KEY_LOW, c->config.node));
-	put->value.low = (struct meta_low_value){c->position, nr, at};
+	put->value.low = (struct meta_low_value){mark, nr, at};
 	put->lease = c->lease;
-	c->low_put = c->position;
+	c->low_put = mark;
 	c->low_again = false;
 }
 

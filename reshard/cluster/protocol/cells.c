@@ -87,6 +87,7 @@ static void die(struct rs_core *c, struct job *j, const struct meta_hash *set, u
 
 	a->nr = rs_version_of(set, j->id);
 	a->revision = revision;
+	a->base = c->snapshot ? c->snapshot : revision;
 	j->died = sc_max_u64(j->died, revision);
 	c->last_death = sc_max_u64(c->last_death, revision);
 }
@@ -214,6 +215,10 @@ void rs_cells_take(struct rs_core *c, const struct meta_record *r)
 		take_members(c, r);
 		return;
 	}
+	if (r->key.kind == META_KEY_SWEEP) {
+		(void)take_cell(&c->sweep_cell, r);
+		return;
+	}
 	if (r->key.kind != META_KEY_HEAD && r->key.kind != META_KEY_SHOWN && r->key.kind != META_KEY_PROPOSAL &&
 	    r->key.kind != META_KEY_STORE && r->key.kind != META_KEY_TAG)
 		return;
@@ -274,9 +279,11 @@ void rs_cells_snapshot(struct rs_core *c, const struct rs_event *e)
 		rs_core_request(c, NULL, SLOT_SNAPSHOT)->again = c->now + c->config.times.resend;
 		return;
 	}
+	c->snapshot = c->position + 1; /* what is absent may have died at any revision since then */
 	for (uint32_t i = 0; i < e->nr_records; i++)
 		rs_cells_take(c, &e->records[i]);
 	take_absent(c, e, META_KEY_MEMBERS, 0, 0);
+	take_absent(c, e, META_KEY_SWEEP, 0, 0);
 	for (size_t i = 0; i < c->jobs.nr; i++) {
 		struct job *j = c->jobs.at[i];
 
@@ -292,4 +299,5 @@ void rs_cells_snapshot(struct rs_core *c, const struct rs_event *e)
 	c->watching = true;
 	for (size_t i = 0; i < c->jobs.nr; i++)
 		rs_sets_sweep(c, c->jobs.at[i]);
+	c->snapshot = 0;
 }

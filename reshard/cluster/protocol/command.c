@@ -219,6 +219,8 @@ static void commit(struct rs_core *c, struct job *j, const struct rs_event *e)
 		rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_HEAD, j, 0), j->command.base_mod);
 	if (RULE(members_compared))
 		rs_txn_if(t, META_MOD_IS, (struct meta_key){.kind = META_KEY_MEMBERS}, c->members_cell.mod);
+	if (RULE(sweep_compared))
+		rs_txn_if(t, META_MOD_IS, (struct meta_key){.kind = META_KEY_SWEEP}, e->sweep);
 	put = rs_txn_put(t, rs_key(META_KEY_HEAD, j, 0));
 	put->value.head =
 	    (struct meta_head_value){nr, m->token, c->members_cell.mod, e->record, c->config.node, c->epoch};

@@ -216,14 +216,9 @@ uint64_t rs_core_epoch(const struct rs_core *c)
 	return c->epoch;
 }
 
-bool rs_core_is_quiet(const struct rs_core *c, uint64_t *ret_tick)
+uint64_t rs_core_tick(const struct rs_core *c)
 {
-	bool is = c->epoch && c->active && c->watching && c->tick_mod;
-
-	for (size_t i = 0; is && i < c->jobs.nr; i++)
-		is = !c->jobs.at[i]->proposal_cell.present;
-	*ret_tick = c->tick_mod;
-	return is;
+	return c->epoch && c->active && c->watching ? c->tick_mod : 0;
 }
 
 uint64_t rs_core_head(const struct rs_core *c, uint64_t job)

@@ -75,7 +75,8 @@ enum rs_event_kind {
 			   names it, or PLACED without `files`: a set that nothing names is dead, its files go */
 	RS_EV_USING,	/* open files read from `set`, or none does */
 	RS_EV_KEEP,	/* so many versions without a tag are kept: `nr`, 0: all */
-	RS_EV_SEEN,	/* nothing that died up to `revision`, as ACT_DIED said, is read here any more, but for USING */
+	RS_EV_SEEN,	/* nothing that may have died up to `revision`, as ACT_DIED said, is read here any more, but
+			   for USING */
 };
 
 struct rs_event {
@@ -98,6 +99,8 @@ struct rs_event {
 	const uint32_t *nodes;		/* COMMAND: homes that must have prepared; PLACED: destinations */
 	struct meta_version_value version;	/* COMPOSED */
 	uint64_t members;		/* COMPOSED: rs_core_members_mod() of those whose files are in it, 0: of any */
+	uint64_t sweep;			/* COMPOSED, PLACED: revision of `all/sweep` when it was asked whether etcd has
+					 * the objects that are named, 0: there was none */
 	uint32_t nr_sets;
 	const struct meta_set_name *sets;	/* storage of the version, without tokens; PLACED: once it is settled */
 	const struct meta_hash *files;	/* PLACED: what `nodes` keep, of which it is made; NULL: whatever they keep */
@@ -142,7 +145,8 @@ enum rs_act_kind {
 	RS_ACT_PULL,		/* version `nr` is not settled: get this node's part */
 	RS_ACT_PLACE,		/* all members keep their part of `nr`: of `keep`, make its storage; answered by PLACED,
 				   or not at all */
-	RS_ACT_DIED,		/* at `revision`: version `nr`, or a set (nr 0), may be read here; answered by SEEN */
+	RS_ACT_DIED,		/* at `revision`, or since `base`, as far as is known: version `nr`, or a set (nr 0),
+				   may be read here; answered by SEEN */
 	RS_ACT_DELETE,		/* the files of `set`, or the version that it stands for: rs_version_of() */
 };
 
@@ -196,11 +200,9 @@ bool rs_core_is_taken(const struct rs_core *c, int64_t now);
  *  which that may be cached; both 0: it waits, as the node may not know the head, or must not show it yet. */
 uint64_t rs_core_current(const struct rs_core *c, int64_t now, uint64_t job, int64_t *ret_until);
 
-/**
- * Tells whether no command of any job is on its way in the cluster, as far as this node knows.  *ret_tick is the
- * revision of `all/tick` as of which it knows that: a transaction that compares it is done only if that is so still.
- */
-bool rs_core_is_quiet(const struct rs_core *c, uint64_t *ret_tick);
+/** Returns the revision of `all/tick`, which each change below all/ puts, as far as this node knows; 0: it is no
+ *  member, or does not know what changes. */
+uint64_t rs_core_tick(const struct rs_core *c);
 /** Returns the newest version of a job; 0: there is none. */
 uint64_t rs_core_head(const struct rs_core *c, uint64_t job);
 /** Tells whether a version has a storage: it was not dropped. */

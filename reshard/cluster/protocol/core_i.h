@@ -143,6 +143,7 @@ struct job {
 		size_t nr, room;
 	} kept;				/* what they keep, of which the next is made; nr 0: whatever that is */
 	struct sets future;		/* its storage, once it is settled */
+	uint64_t placed_sweep;		/* revision of `all/sweep` when that was made */
 	bool landed, on_disk;
 	struct meta_hash files;		/* what this node keeps */
 	uint64_t ready_epoch;		/* that ready was put by; 0: not yet */
@@ -177,13 +178,14 @@ struct rs_core {
 
 	bool watching;
 	uint64_t position;		/* all changes of all/ up to this revision are known */
+	uint64_t snapshot;		/* while one is taken: the first revision that was missed, else 0 */
 	bool fresh;			/* the next is a time */
 	int64_t fresh_at;		/* what is known was current then */
 	bool tick_waits;
 	uint64_t tick;			/* freshness asked for is given when `position` is here */
 	int64_t tick_at;
 
-	struct cell members_cell;
+	struct cell members_cell, sweep_cell;
 	struct nodes members;
 	bool is_keeper;
 	uint64_t keeper_create;

@@ -16,6 +16,7 @@
 	X(spec_leased)	       /* a proposal goes with the registration of its proposer */                             \
 	X(members_compared)    /* commit: the members are those that prepared */                                       \
 	X(store_compared)      /* commit: the storage that it takes over is still that of its base */                  \
+	X(sweep_compared)      /* commit, settle: no sweep was announced since it was asked what etcd has */           \
 	X(members_true)	       /* a node that is taken off the list of members is registered no more */                \
 	X(fresh_limited)       /* plain paths are answered for F after a confirmed read, not longer */                 \
 	X(fresh_from_start)    /* ... counted from when the read was sent */                                           \

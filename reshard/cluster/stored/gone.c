@@ -8,7 +8,7 @@
  *	DELETE	the version's rows go, and its sets are held; a set that is held is let go, and becomes garbage
  *
  * 1. Nobody opens a file of a version after it has died here: it has no view any more.
- * 2. While anything dead is read here, the mark stays where it is, for all that died since then.
+ * 2. The mark stays before the first death of what is read here.
  * 3. The newest version here keeps its rows, without which the job cannot be loaded, until there is a newer one, which
  *    may wait for what is uncommitted here.  It is not shown then, and no other node waits for it.
  */
@@ -19,7 +19,6 @@
 
 #include "meta/catalog/nodes.h"
 
-#define SWEPT_SETS_MAX 4096u
 #define GRACE_NS (RS_LEAVING_NS + 1000 * MEMBER_MS) /* who has looked a file up may open it */
 
 static void tell(struct rs_member *m, const struct rs_shared *j, const struct meta_hash *set)
@@ -80,7 +79,7 @@ static bool is_watched(const struct rs_shared *j, const struct rs_set *set)
 	bool is = false;
 
 	for (size_t i = 0; i < j->dead.sets.nr; i++)
-		is |= j->dead.sets.at[i] == set;
+		is |= j->dead.sets.at[i].set == set;
 	return is;
 }
 
@@ -91,8 +90,9 @@ int rs_gone_replaced(struct rs_member *m, struct rs_shared *j, const struct rs_v
 	for (size_t i = 0; i < was->nr_sets; i++) {
 		if (is_watched(j, was->sets[i]))
 			continue;
-		if (sc_vec_push(&j->dead.sets, was->sets[i]) < 0)
+		if (sc_vec_push(&j->dead.sets, ((struct rs_left_set){was->sets[i], j->dead.nr_left})) < 0)
 			return sc_nomem(err);
+		j->dead.nr_left++;
 		(void)rs_set_ref(was->sets[i]);
 	}
 	return meta_held_each(m->s->catalog, j->job->id, on_held, &t, err);
@@ -100,12 +100,19 @@ int rs_gone_replaced(struct rs_member *m, struct rs_shared *j, const struct rs_v
 
 /* --- what dies --- */
 
-int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t revision, struct sc_err *err)
+/* Tells whether a job was removed from the cluster: what is kept of it here stays as it is, all else goes with it. */
+static bool is_removed(const struct rs_shared *j)
+{
+	return j->gone || j->again.end;
+}
+
+int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t since, uint64_t revision,
+		 struct sc_err *err)
 {
 	struct meta_catalog *c = m->s->catalog;
-	const bool is_head = nr && nr == rs_shared_head(m, j);
+	const bool is_head = nr && !is_removed(j) && nr == rs_shared_head(m, j);
 	uint64_t id = 0;
-	int rc = nr && j->job ? meta_version_find(c, j->job->id, nr, &id, err) : 0;
+	int rc = nr && j->job && !is_removed(j) ? meta_version_find(c, j->job->id, nr, &id, err) : 0;
 
 	if (is_head)
 		j->dead.head = nr;
@@ -118,9 +125,7 @@ int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t
 	}
 	if (rc < 0)
 		return rc;
-	j->sweep.clean = false;
-	m->sweeps = true;
-	if (sc_vec_push(&j->dead, ((struct rs_gone){revision, id, sc_now_ns()})) < 0)
+	if (sc_vec_push(&j->dead, ((struct rs_gone){since, revision, id, sc_now_ns(), nr == 0, false, 0})) < 0)
 		return sc_nomem(err);
 	m->s->events.names_changed(m->s->events.arg);
 	return 0;
@@ -135,14 +140,9 @@ int rs_gone_followed(struct rs_member *m, struct rs_shared *j, struct sc_err *er
 	if (!nr || nr == rs_shared_head(m, j))
 		return 0;
 	j->dead.head = 0;
-	rc = rs_gone_died(m, j, nr, 0, err);
+	rc = rs_gone_died(m, j, nr, j->dead.seen + 1, 0, err);
 	tell(m, j, &set); /* if it was to go already, it is again */
 	return rc;
-}
-
-static bool is_over(struct rs_member *m, const struct rs_gone *g)
-{
-	return !g->version || (sc_now_ns() - g->since_ns >= GRACE_NS && !rs_version_is_open(m->s, g->version));
 }
 
 /* Tells whether an older version that is shown has a set, too: the set dies with that one. */
@@ -153,40 +153,75 @@ static bool lives(struct rs_member *m, const struct rs_set *set)
 	return meta_set_is_shown(m->s->catalog, set->id, &ignored) > 0;
 }
 
-bool rs_gone_step(struct rs_member *m, struct rs_shared *j)
+/* Forgets sets that are not read any more.  Returns how many of those that there were ever may not be read before the
+ * first one that may be. */
+static uint64_t forget_sets(struct rs_member *m, struct rs_shared *j)
 {
-	struct rs_event e = {.kind = RS_EV_SEEN, .job = j->id};
-	bool over = j->storage.done || !j->storage.nr;
+	uint64_t until = j->dead.nr_left;
 	size_t kept = 0;
 
 	if (j->dead.sets.nr)
 		rs_views_left(m->s, false); /* they have sets */
 	for (size_t i = 0; i < j->dead.sets.nr; i++) {
-		struct rs_set *set = j->dead.sets.at[i];
+		const struct rs_left_set l = j->dead.sets.at[i];
 
-		if (__atomic_load_n(&set->refs, __ATOMIC_ACQUIRE) > 1) {
-			j->dead.sets.at[kept++] = set;
-			over = over && lives(m, set);
-		} else {
-			rs_set_unref(set);
+		if (__atomic_load_n(&l.set->refs, __ATOMIC_ACQUIRE) <= 1) {
+			rs_set_unref(l.set);
+			continue;
 		}
+		j->dead.sets.at[kept++] = l;
+		if (!lives(m, l.set))
+			until = sc_min_u64(until, l.at);
 	}
 	j->dead.sets.nr = kept;
-	for (size_t i = 0; i < j->dead.nr; i++) {
-		over = over && is_over(m, &j->dead.at[i]);
-		e.revision = sc_max_u64(e.revision, j->dead.at[i].revision);
+	return until;
+}
+
+/* Tells whether something dead is not read here any more, nor was looked up a moment ago; of a set: nor is what has
+ * replaced it still to be taken. */
+static bool is_over(struct rs_member *m, const struct rs_shared *j, struct rs_gone *g, uint64_t until)
+{
+	if (sc_now_ns() - g->since_ns < GRACE_NS)
+		return false;
+	if (!g->is_set)
+		return !g->version || !rs_version_is_open(m->s, g->version);
+	if (!g->is_taken && (j->storage.done || !j->storage.nr || is_removed(j))) {
+		g->is_taken = true;
+		g->until = j->dead.nr_left;
 	}
-	if (j->dead.nr && over) {
-		j->dead.nr = 0;
+	return g->is_taken && g->until <= until;
+}
+
+/* Says up to which revision nothing dead is read: where things die all the time, some of them always are. */
+bool rs_gone_step(struct rs_member *m, struct rs_shared *j)
+{
+	struct rs_event e = {.kind = RS_EV_SEEN, .job = j->id, .revision = j->dead.seen};
+	const uint64_t until = forget_sets(m, j);
+	uint64_t first = UINT64_MAX;
+	size_t kept = 0;
+
+	for (size_t i = 0; i < j->dead.nr; i++) {
+		struct rs_gone *g = &j->dead.at[i];
+
+		e.revision = sc_max_u64(e.revision, g->revision);
+		if (is_over(m, j, g, until))
+			continue;
+		first = sc_min_u64(first, sc_max_u64(g->since, 1));
+		j->dead.at[kept++] = *g;
+	}
+	j->dead.nr = kept;
+	e.revision = sc_min_u64(e.revision, first - 1);
+	if (e.revision > j->dead.seen) {
+		j->dead.seen = e.revision;
 		rs_member_post(m, &e);
 	}
-	return j->dead.nr || kept;
+	return kept || j->dead.sets.nr;
 }
 
 void rs_gone_done(struct rs_shared *j)
 {
 	for (size_t i = 0; i < j->dead.sets.nr; i++)
-		rs_set_unref(j->dead.sets.at[i]);
+		rs_set_unref(j->dead.sets.at[i].set);
 	sc_vec_done(&j->dead.sets);
 	sc_vec_done(&j->dead.later);
 	sc_vec_done(&j->dead);
@@ -209,26 +244,13 @@ static int remove_version(struct rs_member *m, struct rs_shared *j, uint64_t nr,
 	return rc < 0 ? rc : meta_held_each(c, j->job->id, on_held, &t, err);
 }
 
-/* Notes a storage, which no version's record names, for the sweep.  One that is not noted, or is forgotten by a
- * restart, leaves its object in etcd. */
-static void note_swept(struct rs_member *m, struct rs_shared *j, const struct meta_hash *set)
-{
-	struct rs_object_name name;
-
-	memcpy(name.at, set->at, sizeof(name.at));
-	if (j->sweep.sets.nr < SWEPT_SETS_MAX)
-		(void)sc_vec_push(&j->sweep.sets, name);
-	j->sweep.clean = false;
-	m->sweeps = true;
-}
-
 int rs_gone_delete(struct rs_member *m, struct rs_shared *j, const struct meta_hash *set, struct sc_err *err)
 {
 	const uint64_t nr = rs_version_of(set, j->id);
 	struct meta_object object;
 	int rc;
 
-	if (!j->job)
+	if (!j->job || (nr && is_removed(j)))
 		return 0;
 	rs_cluster_step(RS_DELETE);
 	if (nr) {
@@ -237,8 +259,6 @@ int rs_gone_delete(struct rs_member *m, struct rs_shared *j, const struct meta_h
 		rc = meta_object_named(m->s->catalog, META_OBJECT_SET, set->at, &object, err);
 		if (rc > 0)
 			rc = meta_set_let_go(m->s->catalog, object.id, err);
-		if (rc >= 0)
-			note_swept(m, j, set);
 	}
 	rs_kick(m->s, true);
 	return rc < 0 ? rc : 0;

@@ -260,7 +260,7 @@ static int try_sets(struct placing *x)
 static int post(struct placing *x, const struct rs_shared *j, const struct rs_keep *keep, uint32_t nr_keep)
 {
 	struct rs_event e = {.kind = RS_EV_PLACED, .job = j->id, .nr = x->p.head->version->nr, .nr_nodes = nr_keep,
-			     .nr_sets = (uint32_t)x->names.nr};
+			     .nr_sets = (uint32_t)x->names.nr, .sweep = x->bag.sweep};
 	uint32_t *nodes = sc_zalloc_array(nr_keep + 1, sizeof(*nodes));
 	struct meta_hash *files = sc_zalloc_array(nr_keep + 1, sizeof(*files));
 	struct meta_set_name *sets = sc_zalloc(x->names.nr * sizeof(*sets) + x->files.bytes + 1);
@@ -322,7 +322,8 @@ int rs_storage_place(struct rs_member *m, struct rs_shared *j, uint64_t nr, cons
 			memcpy(j->storage.tried, tried, sizeof(tried));
 	}
 	if (rc > 0 && x.names.nr)
-		rc = rs_bag_put(m, &x.bag, err) < 0 ? err->code : post(&x, j, keep, nr_keep);
+		rc = rs_bag_refer(m, &x.bag, err) < 0 || rs_bag_put(m, &x.bag, err) < 0
+			     ? err->code : post(&x, j, keep, nr_keep);
 	for (size_t i = 0; x.sets && i < v->nr_sets; i++)
 		rs_set_unref(x.sets[i]);
 	sc_sys.release(x.sets);
@@ -466,7 +467,7 @@ bool rs_storage_step(struct rs_member *m, struct rs_shared *j)
 	uint64_t version = 0;
 	int rc;
 
-	if (!j->storage.nr || j->storage.done || j->gate || j->wants || !j->job)
+	if (!j->storage.nr || j->storage.done || j->gate || j->wants || !j->job || j->gone)
 		return false;
 	rc = take(m, j->job, j->storage.nr, &j->storage.sets, &version, &err);
 	if (rc >= 0 && version)

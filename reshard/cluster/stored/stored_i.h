@@ -31,9 +31,10 @@ int rs_gone_start(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 void rs_gone_taken(struct rs_member *m, struct rs_shared *j, uint64_t nr);
 /** Watches the sets that the head was stored in, which are held now. */
 int rs_gone_replaced(struct rs_member *m, struct rs_shared *j, const struct rs_version *was, struct sc_err *err);
-/** Hides a version that has died (0: a set has).  rs_gone_step() says when nothing dead is read here any more; it
- *  returns true while it is to be called again. */
-int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t revision, struct sc_err *err);
+/** Hides a version that has died (0: a set has) at some revision since `since`.  rs_gone_step() says when nothing dead
+ *  is read here any more; it returns true while it is to be called again. */
+int rs_gone_died(struct rs_member *m, struct rs_shared *j, uint64_t nr, uint64_t since, uint64_t revision,
+		 struct sc_err *err);
 /** Hides the version that died while it was the newest here, once there is a newer one. */
 int rs_gone_followed(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
 bool rs_gone_step(struct rs_member *m, struct rs_shared *j);
@@ -41,10 +42,11 @@ bool rs_gone_step(struct rs_member *m, struct rs_shared *j);
 int rs_gone_delete(struct rs_member *m, struct rs_shared *j, const struct meta_hash *set, struct sc_err *err);
 void rs_gone_done(struct rs_shared *j);
 
-/* --- sweep.c: the worker --- */
-/** Removes from etcd what dropped versions have put there, when it is time.  True: it is to be called again. */
-bool rs_sweep_step(struct rs_member *m);
-void rs_sweep_done(struct rs_shared *j);
+/* --- sweep.c --- */
+/** Begins to remove from etcd, from time to time, what nobody needs any more. */
+int rs_sweep_start(struct rs_member *m, struct sc_err *err);
+/** Ends it, after m->stop. */
+void rs_sweep_stop(struct rs_member *m);
 
 /* --- same.c --- */
 /** The copies that rs_same_take() gives; empty at first. */

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removes what dropped versions have put into etcd, once nobody can need it: their records, and objects that nothing
- * else names.  The first of the members does so, from time to time, on its worker.
+ * Removes from etcd what nobody needs any more: records of dropped versions, keys of jobs that were removed, and
+ * objects that nothing names.  The first of the members does so, on a thread of its own, while commands go on.
  *
- * 1. A version goes when its rows and files have gone here, as on all nodes, some time ago; and each node that had
- *    uncommitted files in it is here, and has said that its newest version is no older: it knows that these were
- *    committed.
- * 2. An object goes if no version that stays is made of it, of those that have a record: what names what is read from
- *    etcd, as this catalog may have made a tree flat.  Of storages, and of payloads that are other jobs', too, the
- *    catalog tells, which has all versions that there are.
- * 3. Each removal compares `all/tick`: nothing has changed since this node knew that no command of any job was on its
- *    way.  So no version is made meanwhile that names what goes; who makes one later asks whether what it names is
- *    there (rs_bag_refer()), and puts it again.
- * 4. An object goes before what names it, so that a removal that was cut short can be gone on with.
+ * 1. The record of a dropped version goes when its rows and files have gone here, as on all nodes, some time ago; and
+ *    each node that had uncommitted files in it is given up, or has said that its newest version is no older: it knows
+ *    that these were committed.
+ * 2. The keys of a job go when etcd says that it was removed; what says so for ever is `all/ended`, which is put in
+ *    the same transaction.
+ * 3. An object goes that no record, storage or first layout names, by what etcd has at one revision, in two rounds.
+ *    Before it goes, the round announces it: `sweeping` has it, and `all/sweep` is put.  Who makes a version or a
+ *    storage reads both when it asks whether etcd has what it names, puts again what is announced, and compares
+ *    `all/sweep` when it names it.  The round then looks once more, and removes what is as it was, and named by nothing
+ *    still.  So whoever has named it since has put it since, or is looked at, or is refused.
  */
+#include "reshard/cluster/stored/sweep_i.h"
 #include "reshard/cluster/stored/stored_i.h"
 
 #include <inttypes.h>
@@ -22,54 +23,48 @@
 
 #include "meta/catalog/nodes.h"
 
-#define KEYS_MAX (META_TXN_OPS_MAX - 1)	/* that one transaction removes */
-#define SWEEP_TTLS 3	/* between two rounds */
+#define ANNOUNCED_MAX 8192u	/* objects, in a round */
+#define REMOVED_MAX 32u		/* objects, in a transaction */
+#define RECORDS_MAX (META_TXN_OPS_MAX - 1)	/* likewise */
 
-SC_METRIC(swept, SC_COUNTER, "scalai_swept_objects_total", "Objects of dropped versions that were removed from etcd.");
+SC_METRIC(swept, SC_COUNTER, "scalai_swept_objects_total",
+	  "Objects that were removed from etcd, as no version is made of them.");
+
+/* Rounds since nothing of a dropped version is here any more. */
+struct dropped {
+	uint64_t job, nr;
+	uint32_t rounds;
+};
 
 struct sweep {
 	struct rs_member *m;
-	struct rs_shared *j;		/* the job that is looked at */
-	uint64_t tick;
-	bool changed;			/* it is another one by now */
-	struct rs_object_names stay;	/* of all jobs' versions that stay, sorted */
+	struct rs_marks marks;
+	struct {
+		size_t nr, room;
+		struct dropped *at;
+	} dropped;
+	struct rs_object_names unmarked;	/* in the last round; by name */
+	struct ended {
+		size_t nr, room;
+		uint64_t *at;
+	} ended;				/* jobs that had keys in the last round */
+	uint64_t tick;				/* as of the last round */
+	bool again, said;
+	/* of one round: */
+	struct rs_glance look;
+	struct {
+		size_t nr, room;
+		struct rs_glance_object *at;
+	} goes;					/* objects; by name */
+	struct {
+		size_t nr, room;
+		struct meta_key *at;
+	} records;				/* that go */
+	uint64_t announced;			/* revision of `all/sweep` */
 	struct sc_err *err;
-	struct rs_object_parts parts;	/* of one version, as are these */
-	struct rs_object_names leaves;
 };
 
-/* --- what etcd has --- */
-
-struct listed {
-	struct rs_sweep_list *to;
-	bool failed;
-};
-
-static void on_version(void *arg, const struct meta_answer *answer)
-{
-	struct listed *l = arg;
-
-	for (uint32_t i = 0; i < answer->nr; i++) {
-		const struct meta_record *r = &answer->records[i];
-		struct rs_sweep_version v = {.nr = r->key.nr};
-
-		if (!r->present || r->key.kind != META_KEY_VERSION)
-			continue;
-		memcpy(v.object, r->value.version.placement.at, sizeof(v.object));
-		l->failed |= sc_vec_push(l->to, v) < 0;
-	}
-}
-
-static int list(struct sweep *w, struct rs_sweep_list *ret)
-{
-	struct meta_op op = {.what = META_LIST, .key = {.job = w->j->id}, .range = META_RANGE_VERSIONS};
-	struct meta_txn txn = {.nr_then = 1, .then = &op};
-	struct listed l = {.to = ret};
-
-	if (rs_member_ask(w->m, &txn, on_version, &l) != META_APPLIED)
-		return sc_fail(w->err, SC_E_SYSTEM, "etcd has not answered when it was asked for versions");
-	return l.failed ? sc_nomem(w->err) : 0;
-}
+/* --- who knows of a version --- */
 
 /* The newest versions that members have saved. */
 struct saved {
@@ -93,9 +88,9 @@ static void on_saved(void *arg, const struct meta_answer *answer)
 	}
 }
 
-static int ask_saved(struct sweep *w, struct saved *ret)
+static int ask_saved(struct sweep *w, uint64_t job, struct saved *ret)
 {
-	struct meta_op op = {.what = META_LIST, .key = {.job = w->j->id}, .range = META_RANGE_COPIED};
+	struct meta_op op = {.what = META_LIST, .key = {.job = job}, .range = META_RANGE_COPIED};
 	struct meta_txn txn = {.nr_then = 1, .then = &op};
 
 	if (rs_member_ask(w->m, &txn, on_saved, ret) != META_APPLIED)
@@ -116,448 +111,439 @@ static bool is_given_up(struct rs_member *m, uint32_t node)
 	return is;
 }
 
-/* Tells whether all nodes that have a part in a version know that it was made (rule 1). */
-static bool all_know(const struct sweep *w, const struct saved *saved, const struct rs_sweep_version *v)
+static bool knows(struct rs_member *m, const struct saved *saved, uint32_t node, uint64_t nr)
 {
-	for (size_t i = 0; i < v->parts.nr; i++) {
-		bool knows = is_given_up(w->m, v->parts.at[i].node);
+	bool is = is_given_up(m, node);
 
-		for (size_t k = 0; k < saved->nr; k++)
-			knows |= saved->at[k].node == v->parts.at[i].node && saved->at[k].version >= v->nr;
-		if (!knows)
-			return false;
-	}
-	return true;
-}
-
-/* --- what goes, and what stays --- */
-
-static void version_done(struct rs_sweep_version *v)
-{
-	sc_vec_done(&v->parts);
-	sc_vec_done(&v->names);
-}
-
-static void versions_done(struct rs_sweep_list *all)
-{
-	for (size_t i = 0; i < all->nr; i++)
-		version_done(&all->at[i]);
-	sc_vec_done(all);
-}
-
-/* Gets objects that are not here.  If the member is called for other work, that goes first, and the round ends. */
-static int get_lacking(struct sweep *w, struct rs_bag *bag)
-{
-	if (!bag->lacking)
-		return 0;
-	if (rs_member_is_called(w->m))
-		return sc_fail(w->err, SC_E_CANCELLED, "there is something else to do");
-	return rs_bag_get_some(w->m, bag, w->err);
-}
-
-static int read_version(struct sweep *w, const struct rs_object_stays *stay, const uint8_t object[RS_OBJECT_NAME_BYTES],
-			struct rs_bag *bag)
-{
-	int rc;
-
-	w->parts.nr = w->leaves.nr = 0;
-	do
-		rc = get_lacking(w, bag);
-	while (rc == 0 && (rc = rs_objects_of(stay, object, &rs_bag_ops, bag, &w->parts, &w->leaves, w->err)) < 0 &&
-	       bag->lacking);
-	return rc;
-}
-
-/* Notes, once, the names of all objects that a version is made of. */
-static int read_names(struct sweep *w, struct rs_sweep_version *v)
-{
-	const struct rs_object_names none = {0};
-	struct rs_bag bag = {.lacking = false};
-	struct rs_object_name name;
-	bool failed = false;
-	int rc = read_version(w, &(struct rs_object_stays){NULL, &none}, v->object, &bag);
-
-	for (size_t i = 0; rc == 0 && i < bag.all.nr; i++) {
-		memcpy(name.at, bag.all.at[i].name, sizeof(name.at));
-		failed |= sc_vec_push(&v->names, name) < 0;
-	}
-	for (size_t i = 0; rc == 0 && i < w->leaves.nr; i++)
-		failed |= sc_vec_push(&v->names, w->leaves.at[i]) < 0;
-	for (size_t i = 0; rc == 0 && i < w->parts.nr; i++)
-		failed |= sc_vec_push(&v->parts, w->parts.at[i]) < 0;
-	rs_bag_done(&bag);
-	if (rc == 0 && failed)
-		rc = sc_nomem(w->err);
-	v->is_read = rc == 0 || rc == SC_E_STALE; /* its record is left */
-	return v->is_read ? 0 : rc;
-}
-
-/* Tells whether rows of a version are here: 1, 0 or an error. */
-static int is_here(struct sweep *w, uint64_t nr)
-{
-	struct meta_catalog *c = w->m->s->catalog;
-	uint64_t id = 0;
-	int rc = meta_version_find(c, w->j->job->id, nr, &id, w->err);
-
-	if (rc == 0 && !id)
-		rc = meta_version_find(c, -w->j->job->id, nr, &id, w->err); /* it has died */
-	return rc < 0 ? rc : id != 0;
-}
-
-static bool is_dropped(struct rs_member *m, const struct rs_shared *j, uint64_t nr)
-{
-	bool is;
-
-	(void)pthread_mutex_lock(&m->lock);
-	is = nr < rs_core_head(m->core, j->id) && !rs_core_stores(m->core, j->id, nr);
-	(void)pthread_mutex_unlock(&m->lock);
+	for (size_t i = 0; i < saved->nr; i++)
+		is |= saved->at[i].node == node && saved->at[i].version >= nr;
 	return is;
 }
 
-/* Moves what is known of a version from the last round. */
-static void take_known(struct rs_sweep_list *known, struct rs_sweep_version *v)
+/* Tells whether all nodes that have a part in a version know that it was made (rule 1): 1, 0 or an error. */
+static int all_know(struct sweep *w, const struct rs_glance_version *v)
 {
-	for (size_t i = 0; i < known->nr; i++)
-		if (known->at[i].nr == v->nr) {
-			*v = known->at[i];
-			known->at[i] = (struct rs_sweep_version){0};
-			return;
-		}
+	const struct rs_object_parts *parts;
+	struct saved saved = {.nr = 0};
+	bool all = true;
+	int rc = rs_marks_parts(w->m, &w->marks, &v->object, &parts, w->err);
+
+	if (rc == SC_E_NOT_FOUND)
+		return 1; /* a round of a program from before has removed it; the record was to follow */
+	if (rc == 0 && parts->nr)
+		rc = ask_saved(w, v->job, &saved);
+	for (size_t i = 0; rc == 0 && i < parts->nr; i++)
+		all = all && knows(w->m, &saved, parts->at[i].node, v->nr);
+	sc_vec_done(&saved);
+	return rc < 0 ? rc : all;
 }
 
-static int look_at(struct sweep *w, const struct saved *saved, struct rs_sweep_version *v)
+/* Tells whether rows of a version are here: 1, 0 or an error. */
+static int is_here(struct sweep *w, const struct rs_glance_version *v)
 {
-	int rc = is_dropped(w->m, w->j, v->nr) ? is_here(w, v->nr) : 1;
+	struct meta_catalog *c = w->m->s->catalog;
+	uint64_t job = 0, id = 0;
+	int rc = meta_shared_job_find(c, v->job, &job, w->err);
+
+	if (rc == 0 && job)
+		rc = meta_version_find(c, job, v->nr, &id, w->err);
+	if (rc == 0 && job && !id)
+		rc = meta_version_find(c, -job, v->nr, &id, w->err); /* it has died */
+	return rc < 0 ? rc : id != 0;
+}
+
+/* Counts the rounds in which nothing of a dropped version was here. */
+static uint32_t *rounds_of(struct sweep *w, const struct rs_glance_version *v)
+{
+	for (size_t i = 0; i < w->dropped.nr; i++)
+		if (w->dropped.at[i].job == v->job && w->dropped.at[i].nr == v->nr)
+			return &w->dropped.at[i].rounds;
+	return sc_vec_push(&w->dropped, ((struct dropped){v->job, v->nr, 0})) < 0
+		       ? NULL : &w->dropped.at[w->dropped.nr - 1].rounds;
+}
+
+/* Tells whether the record of a dropped version may go: 1, 0 or an error. */
+static int may_go(struct sweep *w, const struct rs_glance_version *v)
+{
+	uint32_t *rounds = rounds_of(w, v);
+	int rc = rounds ? is_here(w, v) : sc_nomem(w->err);
 
 	if (rc < 0)
 		return rc;
-	v->rounds = rc ? 0 : v->rounds + 1;
-	rc = v->is_read ? 0 : read_names(w, v);
-	v->goes = rc == 0 && v->rounds > 1 && all_know(w, saved, v);
-	for (size_t i = 0; rc == 0 && !v->goes && i < v->names.nr; i++)
-		if (sc_vec_push(&w->stay, v->names.at[i]) < 0)
-			rc = sc_nomem(w->err);
-	return rc;
+	*rounds = rc ? 0 : *rounds + 1;
+	return *rounds > 1 ? all_know(w, v) : 0;
 }
 
-static int look(struct sweep *w)
+/* Forgets versions that have no records any more. */
+static void forget_dropped(struct sweep *w)
 {
-	struct rs_sweep_list all = {0};
-	struct saved saved = {.nr = 0};
-	bool any = false;
-	int rc = list(w, &all);
+	size_t kept = 0;
 
-	for (size_t i = 0; rc == 0 && i < all.nr; i++)
-		any |= is_dropped(w->m, w->j, all.at[i].nr);
-	if (rc == 0 && !any && !w->j->sweep.sets.nr)
-		all.nr = 0; /* nothing goes */
-	for (size_t i = 0; i < all.nr; i++)
-		take_known(&w->j->sweep.versions, &all.at[i]);
-	if (rc == 0 && all.nr)
-		rc = ask_saved(w, &saved);
-	for (size_t i = 0; rc == 0 && i < all.nr; i++)
-		rc = look_at(w, &saved, &all.at[i]);
-	versions_done(&w->j->sweep.versions);
-	w->j->sweep.versions = all;
-	sc_vec_done(&saved);
-	return rc;
+	for (size_t i = 0; i < w->dropped.nr; i++)
+		for (size_t k = 0; k < w->look.records.nr; k++)
+			if (w->look.records.at[k].job == w->dropped.at[i].job &&
+			    w->look.records.at[k].nr == w->dropped.at[i].nr) {
+				w->dropped.at[kept++] = w->dropped.at[i];
+				break;
+			}
+	w->dropped.nr = kept;
 }
 
-/* --- removing --- */
+/* --- transactions --- */
 
-static void on_removed(void *arg, const struct meta_answer *answer)
+static void on_done(void *arg, const struct meta_answer *answer)
 {
 	*(uint64_t *)arg = answer->revision;
 }
 
-/* Removes keys: 0, 1 (something has changed meanwhile: w->changed) or an error.  It puts the tick, too, which tells it
- * from a removal by hand (reshard/cluster/peers/backup.c). */
-static int remove_keys(struct sweep *w, const struct meta_key *keys, uint32_t nr)
+/* Carries out a transaction that removes keys, which puts the tick, too: that tells it from a removal by hand
+ * (reshard/cluster/peers/backup.c).  0, 1 (a compare did not hold) or an error. */
+static int do_txn(struct sweep *w, struct meta_txn *txn, uint64_t *ret_revision)
 {
-	struct meta_compare is = {.what = META_MOD_IS, .key.kind = META_KEY_TICK, .revision = w->tick};
-	struct meta_op ops[KEYS_MAX + 1] = {{.what = META_PUT, .key.kind = META_KEY_TICK}};
-	struct meta_txn txn = {.nr_compares = 1, .compares = &is, .nr_then = nr + 1, .then = ops};
-	uint64_t removed = 0;
+	struct meta_op *tick = &txn->then[txn->nr_then++];
+	uint64_t revision = 0;
 
-	ops[0].value = (struct meta_value){.kind = META_KEY_TICK, .rest = ""};
-	for (uint32_t i = 0; i < nr; i++)
-		ops[i + 1] = (struct meta_op){.what = META_DELETE, .key = keys[i]};
+	*tick = (struct meta_op){.what = META_PUT, .key.kind = META_KEY_TICK};
+	tick->value = (struct meta_value){.kind = META_KEY_TICK, .rest = ""};
 	rs_cluster_step(RS_SWEEP);
-	switch (rs_member_ask(w->m, &txn, on_removed, &removed)) {
+	switch (rs_member_ask(w->m, txn, on_done, &revision)) {
 	case META_APPLIED:
-		w->tick = removed;
+		if (ret_revision)
+			*ret_revision = revision;
 		return 0;
 	case META_REFUSED:
-		w->changed = true;
 		return 1;
 	default:
-		return sc_fail(w->err, SC_E_SYSTEM, "etcd has not answered when objects were removed");
+		return sc_fail(w->err, SC_E_SYSTEM, "etcd has not answered when keys were removed");
 	}
 }
 
-/* Removes objects.  A leaf's own name goes first, as a node that asks whether the leaf is there must not take parts of
- * it for all.  Else an object goes before those that name it. */
-static int remove_all(struct sweep *w, const struct rs_bag *bag, bool is_leaf)
+static struct meta_op drop(struct meta_key key)
 {
-	struct meta_key keys[KEYS_MAX];
-	uint32_t nr = 0;
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < bag->all.nr; i++) {
-		const size_t at = is_leaf ? i : bag->all.nr - 1 - i;
-
-		keys[nr] = (struct meta_key){.kind = META_KEY_OBJECT};
-		memcpy(keys[nr++].hash.at, bag->all.at[at].name, RS_OBJECT_NAME_BYTES);
-		if (nr < KEYS_MAX && i + 1 < bag->all.nr)
-			continue;
-		rc = remove_keys(w, keys, nr);
-		sc_metric_add(&swept, rc == 0 ? nr : 0);
-		nr = 0;
-	}
-	return rc;
+	return (struct meta_op){.what = META_DELETE, .key = key};
 }
 
-static int remove_leaves(struct sweep *w)
+static struct meta_op clear(enum meta_key_kind kind, uint64_t job)
 {
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < w->leaves.nr; i++) {
-		struct rs_bag bag = {.lacking = false};
-
-		do
-			rc = get_lacking(w, &bag);
-		while (rc == 0 && (rc = rs_objects_of_leaf(&w->leaves.at[i], &rs_bag_ops, &bag, w->err)) < 0 &&
-		       bag.lacking);
-		if (rc == 0)
-			rc = remove_all(w, &bag, true);
-		rs_bag_done(&bag);
-	}
-	return rc;
+	return (struct meta_op){.what = META_CLEAR, .range = META_RANGE_JOB, .key = {.kind = kind, .job = job}};
 }
 
-static int remove_version(struct sweep *w, const struct rs_sweep_version *v)
+/* Removes what nodes have said of a job that was removed: else that would go with their leases. */
+static int remove_reports(struct sweep *w, uint64_t job)
 {
-	const struct meta_key key = {.kind = META_KEY_VERSION, .job = w->j->id, .nr = v->nr};
-	struct rs_bag bag = {.lacking = false};
-	int rc = read_version(w, &(struct rs_object_stays){w->m->s, &w->stay}, v->object, &bag);
+	static const enum meta_key_kind kinds[] = {META_KEY_VERSION, META_KEY_COPIED, META_KEY_READY,  META_KEY_KEPT,
+						   META_KEY_NCCL,    META_KEY_WHERE,  META_KEY_DIGEST};
+	struct meta_compare is = {.what = META_CREATE_IS, .key = {.kind = META_KEY_JOB, .job = job}};
+	struct meta_op ops[META_TXN_OPS_MAX];
+	struct meta_txn txn = {.nr_compares = 1, .compares = &is, .then = ops};
 
-	if (rc == 0)
-		rc = remove_leaves(w);
-	if (rc == 0)
-		rc = remove_all(w, &bag, false);
-	if (rc == 0 || rc == SC_E_STALE)
-		rc = remove_keys(w, &key, 1);
-	rs_bag_done(&bag);
-	return rc;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		ops[txn.nr_then++] = clear(kinds[i], job);
+	return do_txn(w, &txn, NULL);
 }
 
-static int remove_set(struct sweep *w, const struct rs_object_name *name)
+/* Removes the keys of a job that was removed.  One without a number keeps the key that says so. */
+static int remove_job(struct sweep *w, const struct rs_glance_job *j)
 {
-	const struct rs_object_stays stay = {w->m->s, &w->stay};
-	struct rs_bag bag = {.lacking = false};
-	int rc;
+	const struct meta_key ended = {.kind = META_KEY_ENDED}, removed = {.kind = META_KEY_REMOVED, .job = j->id};
+	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
+	struct meta_compare is[] = {
+		{.what = META_CREATE_IS, .key = {.kind = META_KEY_JOB, .job = j->id}},
+		{.what = META_MOD_IS, .key = ended, .revision = w->look.ended_mod}};
+	struct meta_op ops[META_TXN_OPS_MAX];
+	struct meta_txn txn = {.nr_compares = 1, .compares = is, .then = ops};
+	int rc = remove_reports(w, j->id);
 
-	w->leaves.nr = 0;
-	do
-		rc = get_lacking(w, &bag);
-	while (rc == 0 && (rc = rs_objects_of_set(&stay, name, &rs_bag_ops, &bag, &w->leaves, w->err)) < 0 &&
-	       bag.lacking);
-	if (rc == 0)
-		rc = remove_leaves(w);
-	if (rc == 0)
-		rc = remove_all(w, &bag, false);
-	rs_bag_done(&bag);
-	return rc;
-}
-
-/* --- of a job --- */
-
-/* Removes storages; those that have rows here stay for now. */
-static int remove_sets(struct sweep *w)
-{
-	struct rs_object_names *sets = &w->j->sweep.sets;
-	size_t kept = 0;
-	int rc = 0;
-
-	for (size_t i = 0; i < sets->nr; i++) {
-		struct meta_object o;
-		int is = 1;
-
-		if (rc == 0 && !w->changed)
-			is = meta_object_named(w->m->s->catalog, META_OBJECT_SET, sets->at[i].at, &o, w->err);
-		if (is == 0)
-			is = remove_set(w, &sets->at[i]);
-		if (is)
-			sets->at[kept++] = sets->at[i];
-		rc = is < 0 ? is : rc;
-	}
-	sets->nr = kept;
-	return rc;
-}
-
-static int remove_dropped(struct sweep *w)
-{
-	bool left = false;
-	int rc = 0;
-
-	for (size_t i = 0; i < w->j->sweep.versions.nr; i++) {
-		struct rs_sweep_version *v = &w->j->sweep.versions.at[i];
-
-		if (rc == 0 && v->goes && !w->changed && !rs_member_is_called(w->m))
-			rc = remove_version(w, v);
-		else
-			left |= is_dropped(w->m, w->j, v->nr);
+	ops[txn.nr_then++] = drop((struct meta_key){.kind = META_KEY_HEAD, .job = j->id});
+	ops[txn.nr_then++] = drop((struct meta_key){.kind = META_KEY_SHOWN, .job = j->id});
+	ops[txn.nr_then++] = (struct meta_op){.what = META_CLEAR, .range = META_RANGE_STORES, .key = removed};
+	ops[txn.nr_then++] = (struct meta_op){.what = META_CLEAR, .range = META_RANGE_TAGS, .key = removed};
+	if (rc == 0 && rs_job_number(j->id)) {
+		txn.nr_compares = 2;
+		rc = rs_ended_add(w->look.ended.text, rs_job_number(j->id), &text, w->err);
+		ops[txn.nr_then++] = drop(removed);
+		ops[txn.nr_then] = (struct meta_op){.what = META_PUT, .key = ended};
+		ops[txn.nr_then++].value = (struct meta_value){.kind = META_KEY_ENDED, .rest = text.text};
 	}
 	if (rc == 0)
-		rc = remove_sets(w);
-	w->j->sweep.clean = rc == 0 && !w->changed && !left && !w->j->sweep.sets.nr;
+		rc = do_txn(w, &txn, &w->look.ended_mod);
+	if (rc == 0 && text.bytes) {
+		sc_buf_done(&w->look.ended);
+		w->look.ended = sc_steal(&text);
+	}
+	w->again |= rc > 0;
 	return rc < 0 ? rc : 0;
 }
 
-void rs_sweep_done(struct rs_shared *j)
+/* Removes what is left of jobs that had been removed in the last round, too: nobody says anything of them any more. */
+static int remove_jobs(struct sweep *w)
 {
-	versions_done(&j->sweep.versions);
-	sc_vec_done(&j->sweep.sets);
-}
+	struct ended ended = {0};
+	int rc = 0;
 
-/* --- of all --- */
+	for (size_t i = 0; rc == 0 && i < w->look.jobs.nr; i++) {
+		const struct rs_glance_job *j = &w->look.jobs.at[i];
+		bool again = false;
 
-struct heads {
-	size_t nr, room;
-	struct head {
-		struct rs_shared *j;
-		uint64_t nr;
-		bool is_known;	/* what of the job goes, and stays */
-	} *at;
-};
-
-static int on_stored(void *arg, const struct meta_hash *set)
-{
-	struct rs_object_name name;
-
-	memcpy(name.at, set->at, sizeof(name.at));
-	return sc_vec_push((struct rs_object_names *)arg, name);
-}
-
-/* Checks rules 2 and 3, but for what this catalog has, which is looked at afterwards.  *ret_stored gets the sets that
- * versions are stored in.  Under m->lock. */
-static bool is_quiet(struct rs_member *m, struct heads *ret, struct rs_object_names *ret_stored, uint64_t *ret_tick)
-{
-	uint64_t id;
-	bool is = m->serves && !m->stop && !m->todo.nr && rs_core_is_quiet(m->core, ret_tick) &&
-		  rs_core_each_set(m->core, on_stored, ret_stored) == 0;
-
-	for (size_t i = 0; is && (id = rs_core_job_at(m->core, i)); i++) {
-		struct rs_shared *j = rs_shared_of(m, id);
-
-		is = j && !j->move && !j->wants && !j->again.missed && !j->again.row && !j->again.end &&
-		     sc_vec_push(ret, ((struct head){j, rs_core_head(m->core, id)})) == 0;
-	}
-	return is;
-}
-
-/* Tells whether this catalog has all that the core knows of. */
-static bool is_taken(struct rs_member *m, const struct heads *heads)
-{
-	bool is = true;
-
-	for (size_t i = 0; is && i < heads->nr; i++) {
-		const struct rs_shared *j = heads->at[i].j;
-		struct rs_view *head = j->job && !j->gone ? rs_job_head(j->job) : NULL;
-
-		is = j->gone || !heads->at[i].nr || (head && head->version->nr == heads->at[i].nr);
-		rs_view_unref(m->s, head);
-	}
-	return is;
-}
-
-/* Looks at all jobs.  One that cannot be looked at stays as it is; this catalog names the objects that it may share
- * with others. */
-static int look_at_jobs(struct sweep *w, struct heads *heads)
-{
-	int rc, first = 0;
-
-	for (size_t i = 0; i < heads->nr; i++) {
-		struct head *h = &heads->at[i];
-
-		w->j = h->j;
-		if (!h->nr || w->j->gone || w->j->sweep.clean)
+		if (!j->has_ended || !(j->has_more || (j->has_removed && rs_job_number(j->id))))
 			continue;
-		rc = look(w);
-		h->is_known = rc == 0;
-		first = first ? first : rc;
-		if (rc == SC_E_CANCELLED)
-			break;
+		for (size_t k = 0; k < w->ended.nr; k++)
+			again |= w->ended.at[k] == j->id;
+		if (again)
+			rc = remove_job(w, j);
+		else if (sc_vec_push(&ended, j->id) < 0)
+			rc = sc_nomem(w->err);
 	}
-	return first;
+	w->again |= ended.nr > 0;
+	sc_vec_done(&w->ended);
+	w->ended = ended;
+	return rc;
 }
 
-/* Sweeps all jobs: finds what stays of each before it removes anything. */
-static int sweep(struct sweep *w, struct heads *heads)
+static int remove_records(struct sweep *w)
 {
-	int rc = look_at_jobs(w, heads), first = rc;
+	int rc = 0;
 
-	if (w->stay.nr)
-		qsort(w->stay.at, w->stay.nr, sizeof(*w->stay.at), rs_object_name_order);
-	for (size_t i = 0; rc != SC_E_CANCELLED && i < heads->nr && !w->changed && !rs_member_is_called(w->m); i++) {
-		const struct head *h = &heads->at[i];
+	for (size_t i = 0; rc == 0 && i < w->records.nr; i += RECORDS_MAX) {
+		struct meta_op ops[RECORDS_MAX + 1];
+		struct meta_txn txn = {.then = ops};
 
-		w->j = h->j;
-		rc = h->is_known ? remove_dropped(w) : 0;
-		first = first ? first : rc;
+		for (size_t k = i; k < w->records.nr && k < i + RECORDS_MAX; k++)
+			ops[txn.nr_then++] = drop(w->records.at[k]);
+		rc = do_txn(w, &txn, NULL);
 	}
-	sc_vec_done(&w->parts);
-	sc_vec_done(&w->leaves);
-	return first;
+	return rc < 0 ? rc : 0;
 }
 
-static void sweep_all(struct rs_member *m, struct heads *heads, struct rs_object_names *stored, uint64_t tick)
+/* Says which objects are removed next. */
+static int announce(struct sweep *w)
 {
-	struct sc_err err;
-	struct sweep w = {.m = m, .tick = tick, .stay = *stored, .err = &err};
-	int rc = sweep(&w, heads);
+	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
+	struct meta_op ops[3] = {{.what = META_PUT, .key.kind = META_KEY_SWEEPING},
+				 {.what = META_PUT, .key.kind = META_KEY_SWEEP}};
+	struct meta_txn txn = {.nr_then = 2, .then = ops};
+	int rc;
 
-	*stored = w.stay; /* it has grown */
-	if (rc == SC_E_CANCELLED)
+	for (size_t i = 0; i < w->goes.nr; i++) {
+		char line[RS_SWEEPING_LINE + 1];
+
+		rs_sweeping_line(&w->goes.at[i].name, line);
+		sc_buf_printf(&text, "%s", line);
+	}
+	if (text.failed)
+		return sc_nomem(w->err);
+	ops[0].value = (struct meta_value){.kind = META_KEY_SWEEPING, .rest = text.text};
+	ops[1].value = (struct meta_value){.kind = META_KEY_SWEEP, .number = {w->look.sweeps + 1}};
+	rc = do_txn(w, &txn, &w->announced);
+	return rc < 0 ? rc : 0;
+}
+
+/* Removes objects that are as they were: 0, 1 (some are not) or an error. */
+static int remove_some(struct sweep *w, const struct rs_glance_object *at, size_t nr)
+{
+	struct meta_compare is[REMOVED_MAX + 1] = {
+		{.what = META_MOD_IS, .key.kind = META_KEY_SWEEP, .revision = w->announced}};
+	struct meta_op ops[REMOVED_MAX + 1];
+	struct meta_txn txn = {.nr_compares = 1, .compares = is, .then = ops};
+	int rc;
+
+	for (size_t i = 0; i < nr; i++) {
+		struct meta_key key = {.kind = META_KEY_OBJECT};
+
+		memcpy(key.hash.at, at[i].name.at, sizeof(key.hash.at));
+		is[txn.nr_compares++] = (struct meta_compare){.what = META_MOD_IS, .key = key, .revision = at[i].mod};
+		ops[txn.nr_then++] = drop(key);
+	}
+	rc = do_txn(w, &txn, NULL);
+	sc_metric_add(&swept, rc == 0 ? nr : 0);
+	return rc;
+}
+
+static int remove_objects(struct sweep *w)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc >= 0 && i < w->goes.nr; i += REMOVED_MAX) {
+		const size_t nr = sc_min_u64(REMOVED_MAX, w->goes.nr - i);
+		bool any = false;
+
+		rc = remove_some(w, &w->goes.at[i], nr);
+		if (rc <= 0)
+			continue;
+		for (size_t k = 0; rc >= 0 && k < nr; k++) {
+			rc = remove_some(w, &w->goes.at[i + k], 1);
+			any |= rc == 0;
+		}
+		if (rc >= 0 && !any)
+			return 0; /* another node announces: it is the first member now */
+	}
+	return rc < 0 ? rc : 0;
+}
+
+/* --- rounds --- */
+
+/* Marks what stays by what etcd has, and notes which records may go; `again`: by what it has now. */
+static int mark(struct sweep *w, const struct rs_glance *l, bool again)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < l->named.nr; i++)
+		if (!rs_glance_job(l, l->named.at[i].job)->has_ended)
+			rc = rs_marks_add(w->m, &w->marks, &l->named.at[i].object, false, w->err);
+	for (size_t i = 0; rc == 0 && i < l->records.nr; i++) {
+		const struct rs_glance_version *v = &l->records.at[i];
+		const struct meta_key key = {.kind = META_KEY_VERSION, .job = v->job, .nr = v->nr};
+
+		if (rs_glance_job(l, v->job)->has_ended)
+			continue;
+		rc = v->is_stored || again ? 0 : may_go(w, v);
+		w->again |= !v->is_stored && rc <= 0;
+		if (rc > 0)
+			rc = sc_vec_push(&w->records, key) < 0 ? sc_nomem(w->err) : 0;
+		else if (rc == 0)
+			rc = rs_marks_add(w->m, &w->marks, &v->object, !v->is_stored, w->err);
+	}
+	return rc;
+}
+
+static bool was_unmarked(const struct sweep *w, const struct rs_object_name *name)
+{
+	return w->unmarked.nr && bsearch(name, w->unmarked.at, w->unmarked.nr, sizeof(*name), rs_object_name_order);
+}
+
+/* Finds the objects that go: those that nothing names, as in the last round. */
+static int find_objects(struct sweep *w)
+{
+	struct rs_object_names unmarked = {0};
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < w->look.objects.nr; i++) {
+		const struct rs_glance_object *o = &w->look.objects.at[i];
+
+		if (rs_marks_have(&w->marks, &o->name))
+			continue;
+		if (sc_vec_push(&unmarked, o->name) < 0 ||
+		    (was_unmarked(w, &o->name) && w->goes.nr < ANNOUNCED_MAX && sc_vec_push(&w->goes, *o) < 0))
+			rc = sc_nomem(w->err);
+	}
+	sc_vec_done(&w->unmarked);
+	w->unmarked = unmarked;
+	w->again |= unmarked.nr > 0;
+	return rc;
+}
+
+/* Looks once more, after the announcement, and keeps what is named by now. */
+static int look_again(struct sweep *w)
+{
+	struct rs_glance now;
+	size_t kept = 0;
+	int rc = rs_glance(w->m, false, &now, w->err);
+
+	if (rc == 0)
+		rc = mark(w, &now, true);
+	for (size_t i = 0; rc == 0 && i < w->goes.nr; i++)
+		if (!rs_marks_have(&w->marks, &w->goes.at[i].name))
+			w->goes.at[kept++] = w->goes.at[i];
+	w->goes.nr = kept;
+	rs_glance_done(&now);
+	return rc;
+}
+
+static int one_round(struct sweep *w)
+{
+	int rc = rs_glance(w->m, true, &w->look, w->err);
+
+	rs_marks_begin(&w->marks);
+	w->again = false;
+	if (rc == 0)
+		rc = remove_jobs(w);
+	if (rc == 0)
+		rc = mark(w, &w->look, false);
+	if (rc == 0)
+		rc = find_objects(w);
+	if (rc == 0)
+		rc = remove_records(w);
+	if (rc == 0 && w->goes.nr)
+		rc = announce(w);
+	if (rc == 0 && w->goes.nr)
+		rc = look_again(w);
+	if (rc == 0)
+		rc = remove_objects(w);
+	forget_dropped(w);
+	if (rc == 0)
+		rs_marks_end(&w->marks);
+	rs_glance_done(&w->look);
+	sc_vec_done(&w->goes);
+	sc_vec_done(&w->records);
+	return rc;
+}
+
+static void try_round(struct sweep *w)
+{
+	struct sc_err err = {0};
+	bool ends;
+	int rc;
+
+	w->err = &err;
+	rc = one_round(w);
+	w->again |= rc < 0;
+	(void)pthread_mutex_lock(&w->m->lock);
+	ends = w->m->stop;
+	(void)pthread_mutex_unlock(&w->m->lock);
+	if (ends)
 		return;
-	if (rc < 0 && !m->sweep_said)
-		sc_log(SC_LOG_WARN, "what dropped versions have in etcd stays there: %s; trying again", err.msg);
-	m->sweep_said = rc < 0;
+	if (rc < 0 && !w->said)
+		sc_log(SC_LOG_WARN, "what dropped versions and removed jobs have in etcd stays there: %s; trying again",
+		       err.msg);
+	w->said = rc < 0;
 }
 
-/* Forgets the storages that it noted: only the first member removes them, and only while it is the first. */
-static void forget_sets(struct rs_member *m)
+/* Waits until it is time for a round.  False: the member ends. */
+static bool wait_for_time(struct sweep *w)
 {
-	for (size_t i = 0; i < m->jobs.nr; i++)
-		m->jobs.at[i]->sweep.sets.nr = 0;
-}
-
-bool rs_sweep_step(struct rs_member *m)
-{
-	struct rs_object_names stored = {0};
-	struct heads heads = {0};
+	struct rs_member *m = w->m;
+	int64_t next = sc_now_ns() + m->times.ttl;
 	uint32_t first = 0;
-	uint64_t tick;
-	bool is;
+	uint64_t tick = 0;
+	bool goes_on;
 
-	if (!m->sweeps)
-		return false;
 	(void)pthread_mutex_lock(&m->lock);
-	(void)rs_core_members(m->core, &first, 1);
-	if (first && first != m->node)
-		forget_sets(m);
-	is = first == m->node && sc_now_ns() >= m->sweep_ns;
-	if (is)
-		is = is_quiet(m, &heads, &stored, &tick);
-	(void)pthread_mutex_unlock(&m->lock);
-	if (is && is_taken(m, &heads)) {
-		m->sweep_ns = sc_now_ns() + SWEEP_TTLS * m->times.ttl;
-		sweep_all(m, &heads, &stored, tick);
-		m->sweeps = false;
-		for (size_t i = 0; i < heads.nr; i++)
-			m->sweeps |= heads.at[i].nr && !heads.at[i].j->gone && !heads.at[i].j->sweep.clean;
+	for (;;) {
+		while (!m->stop && sc_now_ns() < next)
+			(void)sc_sys.wait_until(&m->changed, &m->lock, next);
+		(void)rs_core_members(m->core, &first, 1);
+		tick = rs_core_tick(m->core);
+		if (m->stop || (first == m->node && m->serves && !m->outdated && tick && (w->again || tick != w->tick)))
+			break;
+		if (first && first != m->node) /* what it knows is old when it is the first one again */
+			w->unmarked.nr = w->dropped.nr = w->ended.nr = 0;
+		next = sc_now_ns() + m->times.ttl;
 	}
-	sc_vec_done(&heads);
-	sc_vec_done(&stored);
-	return m->sweeps && first == m->node;
+	goes_on = !m->stop;
+	(void)pthread_mutex_unlock(&m->lock);
+	w->tick = tick;
+	return goes_on;
+}
+
+static void *run(void *arg)
+{
+	struct sweep w = {.m = arg, .again = true};
+
+	while (wait_for_time(&w))
+		try_round(&w);
+	rs_marks_done(&w.marks);
+	sc_vec_done(&w.dropped);
+	sc_vec_done(&w.unmarked);
+	sc_vec_done(&w.ended);
+	return NULL;
+}
+
+int rs_sweep_start(struct rs_member *m, struct sc_err *err)
+{
+	return sc_thread_start(&m->sweep, "scalai-sweep", run, m, err);
+}
+
+void rs_sweep_stop(struct rs_member *m)
+{
+	sc_thread_join(&m->sweep);
 }

@@ -86,36 +86,32 @@ int rs_objects_has_part(const uint8_t name[RS_OBJECT_NAME_BYTES], uint32_t node,
 int rs_objects_take_set(struct rs_service *s, struct rs_job *job, const struct rs_object_name *name, uint32_t node,
 			const struct rs_object_ops *ops, void *arg, uint64_t *ret_set, struct sc_err *err);
 
-/** Puts a payload of this catalog once more, by its name: versions that had it were dropped, and it went with them.
- *  Errors: SC_E_NOT_FOUND (it is none: sets and trees go when nothing can name them any more). */
+/** Puts a payload or layout of this catalog once more, by its name: versions that had it were dropped, and it went with
+ *  them.  Errors: SC_E_NOT_FOUND (it is none: sets, trees and datasets go when nothing can name them any more). */
 int rs_objects_put_again(struct rs_service *s, const struct rs_object_name *name, const struct rs_object_ops *ops,
 			 void *arg, struct sc_err *err);
 
-/** The objects that are not removed with a version: those that the catalog of `s` (NULL: none) names, and others. */
-struct rs_object_stays {
-	struct rs_service *s;
-	const struct rs_object_names *names;	/* sorted by rs_object_name_order() */
-};
 /** Orders names, for qsort(). */
 int rs_object_name_order(const void *a, const void *b);
 
+enum rs_object_kind { RS_OBJECT_VERSION, RS_OBJECT_SET, RS_OBJECT_TREE, RS_OBJECT_LEAF };
+/** Names that an object names, each with what it is. */
+struct rs_object_links {
+	size_t nr, room;
+	struct rs_object_link {
+		struct rs_object_name name;
+		enum rs_object_kind kind;
+	} *at;
+};
 /**
- * Reads a version's object, and sets and trees that it names and that do not stay: `ops->get` is asked for each, and
- * for parts of large ones, after what names it.  *ret_leaves: payloads of these sets, likewise, which are not read.
- * *ret_parts: as rs_objects_put() had them.  Both are vectors of the caller's; what is in them goes.
- * `ops->get` may say SC_E_STALE of one that was removed already; of the version that is an error.  Errors: those of
- * `ops`, SC_E_FORMAT.
+ * Reads an object, and appends to `ret` what it names; a leaf (a layout, payload or dataset) names nothing.  Of an
+ * object that has parts, `ops->get` is asked for these, too: they are the names that it is asked for after the first
+ * one.
+ * `ret_parts`: of a version, the parts of which nodes had made it, as rs_objects_put() had them.
+ * Errors: those of `ops`, SC_E_FORMAT.
  */
-int rs_objects_of(const struct rs_object_stays *stay, const uint8_t version[RS_OBJECT_NAME_BYTES],
-		  const struct rs_object_ops *ops, void *arg, struct rs_object_parts *ret_parts,
-		  struct rs_object_names *ret_leaves, struct sc_err *err);
-/** Reads one set in the same way. */
-int rs_objects_of_set(const struct rs_object_stays *stay, const struct rs_object_name *set,
-		      const struct rs_object_ops *ops, void *arg, struct rs_object_names *ret_leaves,
-		      struct sc_err *err);
-/** Reads a leaf that rs_objects_of() has found, and its parts. */
-int rs_objects_of_leaf(const struct rs_object_name *leaf, const struct rs_object_ops *ops, void *arg,
-		       struct sc_err *err);
+int rs_objects_named_by(const struct rs_object_link *object, const struct rs_object_ops *ops, void *arg,
+			struct rs_object_links *ret, struct rs_object_parts *ret_parts, struct sc_err *err);
 
 /** A file that a node keeps of a version which is stored otherwise: blob `number` of node `node`. */
 struct rs_object_keep {
@@ -129,7 +125,7 @@ struct rs_object_keep {
 /** Puts the list of the files that a node keeps of version `nr`. */
 int rs_objects_put_keep(uint64_t nr, struct rs_object_keep *keep, const struct rs_object_ops *ops, void *arg,
 			struct rs_object_name *ret, struct sc_err *err);
-/** Appends to `ret` the files of such a list; paths are in the arena.  Errors: those of rs_objects_of(). */
+/** Appends to `ret` the files of such a list; paths are in the arena.  Errors: those of `ops`, SC_E_FORMAT. */
 int rs_objects_take_keep(uint64_t nr, const struct rs_object_name *name, const struct rs_object_ops *ops, void *arg,
 			 struct sc_arena *arena, struct rs_object_keep *ret, struct sc_err *err);
 

@@ -121,10 +121,13 @@ int rs_objects_put_again(struct rs_service *s, const struct rs_object_name *name
 	int rc = meta_object_named(s->catalog, META_OBJECT_PAYLOAD, name->at, &o, err);
 
 	if (rc == 0)
+		rc = meta_object_named(s->catalog, META_OBJECT_LAYOUT, name->at, &o, err);
+	if (rc == 0)
 		return sc_fail(err, SC_E_NOT_FOUND, "etcd lacks the object %02x%02x%02x%02x... of the version below",
 			       name->at[0], name->at[1], name->at[2], name->at[3]);
 	if (rc > 0)
-		rc = meta_payload_get(s->catalog, o.id, on_payload, &x, err);
+		rc = o.kind == META_OBJECT_LAYOUT ? meta_layout_get(s->catalog, o.id, on_layout, &x, err)
+						  : meta_payload_get(s->catalog, o.id, on_payload, &x, err);
 	if (rc == 0)
 		rc = rs_object_put(&p.io, &x.text, &is);
 	sc_buf_done(&x.text);

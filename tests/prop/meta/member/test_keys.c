@@ -99,7 +99,7 @@ static struct meta_value random_value(struct sc_arena *a)
 		    {n[0], n[1]}, n[2], n[3], n[4], n[5], n[6], pick(2) ? text(a, false) : NULL, pick(3)};
 		break;
 	case META_KEY_BOUND:
-		v.bound = (struct meta_bound_value){{n[0], n[1]}, n[2], n[3]};
+		v.bound = (struct meta_bound_value){{n[0], n[1]}, n[2], n[3], pick(2) ? n[4] : 0};
 		break;
 	case META_KEY_NODE:
 		v.node = (struct meta_node_value){text(a, false), text(a, false), pick(2) ? text(a, false) : NULL,
@@ -138,6 +138,8 @@ static struct meta_value random_value(struct sc_arena *a)
 		break;
 	case META_KEY_SHOWN:
 	case META_KEY_REMOVED:
+	case META_KEY_JOBS:
+	case META_KEY_SWEEP:
 	case META_KEY_TAG:
 	case META_KEY_NAME:
 	case META_KEY_NUMBER:

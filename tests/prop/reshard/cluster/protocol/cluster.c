@@ -113,7 +113,7 @@ static void leave_out(struct world *w)
 
 void world_init(struct world *w, uint64_t seed)
 {
-	*w = (struct world){.random = seed * 7919 + 1};
+	*w = (struct world){.random = seed * 7919 + 1, .sweep = {.on = seed % 4 == 1, .random = seed}};
 	for (int i = 0; i < 8; i++)
 		(void)pick(w, 2);
 	w->nodes = 2 + pick(w, 3);
@@ -140,6 +140,8 @@ void world_init(struct world *w, uint64_t seed)
 	if (seed >= LEFT_OUT_SEEDS)
 		leave_out(w);
 	etcd_begin(w);
+	for (unsigned job = 0; job < w->jobs; job++)
+		w->sweep.object[job][1] = w->revision;
 	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 
@@ -462,6 +464,7 @@ static void step(struct world *w)
 	const struct weights *x = &w->w;
 
 	expire(w);
+	sweep_step(w);
 	dice = pick(w, x->time + x->item + x->watch + x->open + x->hold + x->write + x->command + x->fault + x->repair +
 			   x->pull);
 #define TAKES(weight) (dice < (weight) || (dice -= (weight), false))
@@ -548,6 +551,7 @@ static void come_to_rest(struct world *w)
 	}
 	for (int64_t until = w->time + 4000 * MS; w->time < until;) {
 		expire(w);
+		sweep_step(w);
 		for (unsigned i = 0; i < w->nodes; i++) {
 			take_watch(w, i);
 			user_open(w, i, 0);

@@ -17,6 +17,8 @@
 #define JOBS_MAX 2
 #define RANGES 2		/* of bytes of a version; each has a home and a copy */
 #define VERSIONS_MAX 64
+#define OBJECTS 5		/* of a job; version n is made of object n % OBJECTS */
+#define DEAD_MAX 16
 #define MS INT64_C(1000000)
 #define FRESH (100 * MS)
 #define DRIFT_PPM 200000
@@ -40,6 +42,12 @@ struct node {
 		bool landed[RANGES];
 		uint64_t using, storage;	/* sets; 0: none */
 		uint64_t prev;			/* head before the one it learned last */
+		uint64_t sweep;			/* revision of the last announcement when it asked for objects */
+		struct death {
+			uint64_t since, revision;
+		} dead[DEAD_MAX];		/* what may be read still */
+		unsigned nr_dead;
+		uint64_t told;			/* revision that was SEEN */
 	} now[JOBS_MAX];
 	struct {			/* on disk */
 		uint64_t head, storage, prepared, base;
@@ -155,6 +163,21 @@ struct world {
 
 	struct item *in_hand;	/* is being taken */
 
+	/* in one schedule of four: a sweep of objects, and deaths that are seen late */
+	struct {
+		bool on;
+		uint64_t random;
+		uint64_t object[JOBS_MAX][OBJECTS];	/* revision at which each was put, 0: it is not there */
+		uint64_t died[JOBS_MAX][VERSIONS_MAX + 1];	/* revision at which a set lost its last name */
+		enum { SWEEP_IDLE, SWEEP_LOOKED, SWEEP_ANNOUNCED, SWEEP_LOOKED_AGAIN } state;
+		struct {
+			bool is;
+			uint64_t mod;
+		} goes[JOBS_MAX][OBJECTS], said[JOBS_MAX][OBJECTS];
+		uint64_t announced;
+		unsigned long removed, put_again;
+	} sweep;
+
 	/* the truth */
 	struct version log[JOBS_MAX][VERSIONS_MAX + 1];
 	uint64_t head[JOBS_MAX], seen[JOBS_MAX], tokens;
@@ -194,6 +217,18 @@ unsigned home(const struct world *w, unsigned range, uint64_t version);
 struct item *pool_add(struct world *w, enum item_kind kind, unsigned node);
 void pool_drop(struct world *w, size_t at);
 
+/* --- cluster_sweep.c: objects, of which versions are made --- */
+/** One step of a sweep, or of deaths that are seen late; it draws no number of the schedule's. */
+void sweep_step(struct world *w);
+uint64_t sweep_announced(struct world *w);	/* revision of the last announcement, 0: there was none */
+/** A node asks whether etcd has what a new version is made of, and puts that if it has not. */
+void sweep_ask(struct world *w, unsigned i, unsigned job, uint64_t nr);
+void sweep_check(struct world *w, unsigned job, uint64_t nr);	/* a version is committed */
+void sweep_died(struct world *w, unsigned i, unsigned job, uint64_t since, uint64_t revision);
+/** A set's files go: nobody may read it. */
+void sweep_deleted(struct world *w, unsigned job, uint64_t set);
+void sweep_named(struct world *w, unsigned job);	/* the storages have changed */
+
 /* --- cluster_users.c: on any node, at any time --- */
 void user_open(struct world *w, unsigned i, unsigned job);
 void user_hold(struct world *w, unsigned i, unsigned job);	/* a file, or closes it */
@@ -209,5 +244,6 @@ void etcd_expire(struct world *w, struct lease *l);
 void etcd_begin(struct world *w);
 /** Checks what holds in every state. */
 void check_durable(struct world *w);
+void etcd_put(struct world *w, const struct meta_op *o);	/* at a revision of its own */
 
 #endif

@@ -14,6 +14,18 @@ static const char *const kind_names[] = {
 
 #define RECORDS_MAX 100
 
+struct meta_hash set_hash(unsigned job, uint64_t nr)
+{
+	struct meta_hash h = {{(uint8_t)job, (uint8_t)nr, 7}};
+
+	return h;
+}
+
+uint64_t set_nr(const struct meta_hash *h)
+{
+	return h->at[1];
+}
+
 static bool same_key(const struct meta_key *a, const struct meta_key *b)
 {
 	return a->kind == b->kind && a->job == b->job && a->nr == b->nr && a->node == b->node;
@@ -80,6 +92,8 @@ static void put(struct world *w, const struct meta_op *o)
 	kv->lease = o->lease;
 	kv->value = copy(w, &o->value);
 	kv->value.kind = o->key.kind;
+	if (o->key.kind == META_KEY_STORE)
+		sweep_named(w, (unsigned)o->key.job);
 	changed(w, &o->key);
 }
 
@@ -91,7 +105,15 @@ static void erase(struct world *w, const struct meta_key *key)
 	if (!kv)
 		return;
 	*kv = w->kv.at[--w->kv.nr];
+	if (k.kind == META_KEY_STORE)
+		sweep_named(w, (unsigned)k.job);
 	changed(w, &k);
+}
+
+void etcd_put(struct world *w, const struct meta_op *o)
+{
+	w->revision++;
+	put(w, o);
 }
 
 /* --- promises --- */
@@ -155,6 +177,7 @@ static void check_commit(struct world *w, const struct meta_head_value *h, const
 	if (!registered(w, h->node, h->epoch))
 		broken(w, "fenced: node %lu commits, its registration has ended", h->node);
 	check_kept(w, job, h->nr, h->token, v->change);
+	sweep_check(w, job, h->nr);
 	if (h->nr == VERSIONS_MAX)
 		broken(w, "the test has no room for more versions");
 	w->head[job] = h->nr;

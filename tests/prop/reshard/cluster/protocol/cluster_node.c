@@ -6,18 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct meta_hash set_hash(unsigned job, uint64_t nr)
-{
-	struct meta_hash h = {{(uint8_t)job, (uint8_t)nr, 7}};
-
-	return h;
-}
-
-uint64_t set_nr(const struct meta_hash *h)
-{
-	return h->at[1];
-}
-
 unsigned home(const struct world *w, unsigned range, uint64_t version)
 {
 	return (unsigned)((range + version) % w->nodes);
@@ -159,6 +147,7 @@ static void tell_place(struct world *w, unsigned i, unsigned job, const struct r
 			     .nr = w->node[i].disk[job].head,
 			     .nr_sets = 1,
 			     .sets = &set,
+			     .sweep = sweep_announced(w),
 			     .files = keep ? files : NULL,
 			     .nodes = nodes};
 
@@ -229,6 +218,7 @@ static void delete_set(struct world *w, unsigned i, unsigned job, uint64_t set)
 			broken(w, "referenced: node %u deletes set %lu, which an open file of node %u reads", i, set,
 			       k);
 	}
+	sweep_deleted(w, job, set);
 	memset(w->node[i].disk[job].have[set], 0, sizeof(w->node[i].disk[job].have[set]));
 	check_durable(w);
 }
@@ -333,6 +323,7 @@ void node_local(struct world *w, const struct item *it)
 		break;
 	case RS_ACT_COMPOSE:
 		e.kind = RS_EV_COMPOSED;
+		e.sweep = n->now[job].sweep;
 		e.version.topology = "dp=2";
 		e.nr_sets = 1;
 		e.sets = &set;
@@ -390,7 +381,7 @@ static void do_job_act(struct world *w, unsigned i, const struct rs_act *a)
 		tell_bytes(w, i, job);
 		break;
 	case RS_ACT_DIED:
-		node_event(w, i, &(struct rs_event){.kind = RS_EV_SEEN, .job = job, .revision = a->revision});
+		sweep_died(w, i, job, a->base, a->revision);
 		break;
 	case RS_ACT_PLACE:
 		tell_place(w, i, job, a);
@@ -408,6 +399,10 @@ static void do_job_act(struct world *w, unsigned i, const struct rs_act *a)
 		break;
 	case RS_ACT_CHECK:
 		n->now[job].asked = a->token;
+		later(w, i, a);
+		break;
+	case RS_ACT_COMPOSE:
+		sweep_ask(w, i, job, a->base + 1);
 		later(w, i, a);
 		break;
 	default:

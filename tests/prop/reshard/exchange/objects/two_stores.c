@@ -447,14 +447,18 @@ static void names_of(const struct rs_object_name *version, const struct rs_objec
 {
 	const struct rs_object_ops ops = {.name = in_memory.name, .put = in_memory.put, .get = get_noting};
 	struct rs_object_parts parts = {0};
-	struct rs_object_names leaves = {0};
+	struct rs_object_links found = {0};
 	struct sc_err err;
 
-	good(rs_objects_of(&(struct rs_object_stays){NULL, stay}, version->at, &ops, ret, &parts, &leaves, &err), err);
-	for (size_t i = 0; i < leaves.nr; i++)
-		good(rs_objects_of_leaf(&leaves.at[i], &ops, ret, &err), err);
+	assert_int_equal(0, sc_vec_push(&found, ((struct rs_object_link){*version, RS_OBJECT_VERSION})));
+	while (found.nr) {
+		const struct rs_object_link link = found.at[--found.nr];
+
+		if (!stay->nr || !bsearch(&link.name, stay->at, stay->nr, sizeof(link.name), rs_object_name_order))
+			good(rs_objects_named_by(&link, &ops, ret, &found, &parts, &err), err);
+	}
 	sc_vec_done(&parts);
-	sc_vec_done(&leaves);
+	sc_vec_done(&found);
 }
 
 void remove_versions(const struct rs_object_names *versions, struct node *from, struct node *n)
