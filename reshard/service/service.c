@@ -62,14 +62,14 @@ static struct rs_job *job_new(struct rs_service *s, const struct meta_job_row *r
 }
 
 /* Reserves memory for one more name or job, so that nothing can fail once the catalog has it.  The caller holds
- * s->naming. */
+ * s->jobs.naming. */
 static int reserve_job(struct rs_service *s, struct sc_err *err)
 {
 	int rc;
 
 	(void)pthread_mutex_lock(&s->lock);
 	rc = sc_vec_grow((void **)&s->jobs.at, s->jobs.nr, &s->jobs.room, sizeof(*s->jobs.at)) < 0 ||
-	     sc_map_reserve(&s->jobs_by_id, 1) < 0 || sc_map_reserve(&s->jobs_by_name, 1) < 0;
+	     sc_map_reserve(&s->jobs.by_id, 1) < 0 || sc_map_reserve(&s->jobs.by_name, 1) < 0;
 	(void)pthread_mutex_unlock(&s->lock);
 	return rc ? sc_nomem(err) : 0;
 }
@@ -78,8 +78,8 @@ static void add_job(struct rs_service *s, struct rs_job *job)
 {
 	(void)pthread_mutex_lock(&s->lock);
 	s->jobs.at[s->jobs.nr++] = job;
-	(void)sc_map_put(&s->jobs_by_id, (const char *)&job->id, sizeof(job->id), job);
-	(void)sc_map_put(&s->jobs_by_name, job->name, strlen(job->name), job);
+	(void)sc_map_put(&s->jobs.by_id, (const char *)&job->id, sizeof(job->id), job);
+	(void)sc_map_put(&s->jobs.by_name, job->name, strlen(job->name), job);
 	(void)pthread_mutex_unlock(&s->lock);
 }
 
@@ -160,7 +160,7 @@ static int begin_tree(struct rs_service *s, struct rs_job *job, struct sc_err *e
 	return rc;
 }
 
-/* Makes a job.  The caller holds s->naming. */
+/* Makes a job.  The caller holds s->jobs.naming. */
 static int make(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err)
 {
 	struct rs_amend change = {.kind = RS_AMEND_MAKE, .row = row};
@@ -192,9 +192,9 @@ int rs_job_make(struct rs_service *s, const char *name, mode_t mode, uid_t uid, 
 
 	if (rc < 0)
 		return rc;
-	(void)pthread_mutex_lock(&s->naming);
+	(void)pthread_mutex_lock(&s->jobs.naming);
 	rc = make(s, &row, ret, err);
-	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&s->jobs.naming);
 	return rc;
 }
 
@@ -203,20 +203,20 @@ int rs_job_make_shared(struct rs_service *s, struct meta_job_row *row, struct rs
 	struct rs_job *job;
 	int rc;
 
-	(void)pthread_mutex_lock(&s->naming);
+	(void)pthread_mutex_lock(&s->jobs.naming);
 	job = rs_job_by_name(s, row->name);
 	if (job && job->root != row->root)
 		rc = sc_fail(err, SC_E_EXISTS, "this node has another job '%s'", row->name);
 	else
 		rc = job ? 0 : make(s, row, &job, err);
-	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&s->jobs.naming);
 	*ret = job;
 	return rc;
 }
 
 /* --- clones --- */
 
-/* Makes a clone of a job.  The caller holds s->naming and the command lock of the source. */
+/* Makes a clone of a job.  The caller holds s->jobs.naming and the command lock of the source. */
 static int make_clone(struct rs_service *s, struct rs_job *source, const char *name, uint64_t token, struct sc_err *err)
 {
 	struct meta_job_row row = {.name = name, .uid = source->uid, .gid = source->gid, .mode = source->mode,
@@ -252,7 +252,7 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 	int rc = copy ? rs_job_check_name(name, err) : sc_nomem(err);
 
 	(void)pthread_mutex_lock(&source->command);
-	(void)pthread_mutex_lock(&s->naming);
+	(void)pthread_mutex_lock(&s->jobs.naming);
 	if (rc == 0 && source->removed)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is gone");
 	if (rc == 0 && who->uid != 0 && who->uid != source->uid)
@@ -263,11 +263,11 @@ int rs_job_clone(const struct rs_caller *who, struct rs_job *source, const char 
 		rc = rs_view_head(s, source, &head, err);
 	if (rc == 0)
 		rc = make_clone(s, source, name, who->token, err);
-	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&s->jobs.naming);
 	(void)pthread_mutex_unlock(&source->command);
 	rs_view_unref(s, head);
 	if (rc == 0)
-		rs_kick(s, false);
+		rs_worker_call(s, false);
 	sc_sys.release(copy);
 	return rc;
 }
@@ -294,7 +294,7 @@ int rs_job_drop(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	struct rs_amend remove = {.kind = RS_AMEND_REMOVE, .is_followed = true};
 	int rc = rs_log_drain(s, err); /* what waits there would be rows of a job that is gone */
 
-	(void)pthread_mutex_lock(&s->naming);
+	(void)pthread_mutex_lock(&s->jobs.naming);
 	if (rc == 0)
 		rc = rs_head_amend(s, job, &remove, err);
 	if (rc == 0) {
@@ -302,14 +302,14 @@ int rs_job_drop(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 		job->removed = true;
 		(void)pthread_mutex_unlock(&job->state);
 		(void)pthread_mutex_lock(&s->lock);
-		sc_map_drop(&s->jobs_by_name, job->name, strlen(job->name));
+		sc_map_drop(&s->jobs.by_name, job->name, strlen(job->name));
 		(void)pthread_mutex_unlock(&s->lock);
 	}
-	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&s->jobs.naming);
 	if (rc == 0) {
 		rs_tree_show(job, NULL);
 		rs_parts_purge(&s->parts);
-		rs_kick(s, true);
+		rs_worker_call(s, true);
 	}
 	return rc;
 }
@@ -332,7 +332,7 @@ int rs_job_remove(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	return rc;
 }
 
-/* Renames a job.  The caller holds s->naming. */
+/* Renames a job.  The caller holds s->jobs.naming. */
 static int give_name(struct rs_service *s, struct rs_job *job, const char *name, bool is_followed, struct sc_err *err)
 {
 	struct rs_amend rename = {.kind = RS_AMEND_RENAME, .name = name, .is_followed = is_followed};
@@ -347,8 +347,8 @@ static int give_name(struct rs_service *s, struct rs_job *job, const char *name,
 	}
 	(void)pthread_mutex_lock(&job->state);
 	(void)pthread_mutex_lock(&s->lock);
-	sc_map_drop(&s->jobs_by_name, old, strlen(old));
-	(void)sc_map_put(&s->jobs_by_name, copy, strlen(copy), job);
+	sc_map_drop(&s->jobs.by_name, old, strlen(old));
+	(void)sc_map_put(&s->jobs.by_name, copy, strlen(copy), job);
 	job->name = copy;
 	(void)pthread_mutex_unlock(&s->lock);
 	(void)pthread_mutex_unlock(&job->state);
@@ -360,16 +360,16 @@ int rs_job_rename(struct rs_service *s, struct rs_job *job, const char *name, st
 {
 	int rc = rs_job_check_name(name, err);
 
-	(void)pthread_mutex_lock(&s->naming);
+	(void)pthread_mutex_lock(&s->jobs.naming);
 	if (rc == 0 && job->removed)
 		rc = sc_fail(err, SC_E_NOT_FOUND, "the job is gone");
 	if (rc == 0)
 		rc = give_name(s, job, name, false, err);
-	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&s->jobs.naming);
 	return rc;
 }
 
-/* Changes mode and owner of a job.  The caller holds s->naming. */
+/* Changes mode and owner of a job.  The caller holds s->jobs.naming. */
 static int give_attr(struct rs_service *s, struct rs_job *job, const struct meta_job_row *to, bool is_followed,
 		     struct sc_err *err)
 {
@@ -394,12 +394,12 @@ int rs_job_chattr(struct rs_service *s, struct rs_job *job, mode_t mode, uid_t u
 	struct meta_job_row row = {0};
 	int rc;
 
-	(void)pthread_mutex_lock(&s->naming);
+	(void)pthread_mutex_lock(&s->jobs.naming);
 	row.mode = mode == RS_SAME_MODE ? job->mode : mode; /* under this lock they change */
 	row.uid = uid == RS_SAME_ID ? job->uid : uid;
 	row.gid = gid == RS_SAME_ID ? job->gid : gid;
 	rc = give_attr(s, job, &row, false, err);
-	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&s->jobs.naming);
 	return rc;
 }
 
@@ -407,12 +407,12 @@ int rs_job_follow(struct rs_service *s, struct rs_job *job, const struct meta_jo
 {
 	int rc = 0;
 
-	(void)pthread_mutex_lock(&s->naming);
+	(void)pthread_mutex_lock(&s->jobs.naming);
 	if (!job->removed && (job->mode != (row->mode & 07777) || job->uid != row->uid || job->gid != row->gid))
 		rc = give_attr(s, job, row, true, err);
 	if (rc == 0 && !job->removed && strcmp(job->name, row->name) != 0)
 		rc = give_name(s, job, row->name, true, err);
-	(void)pthread_mutex_unlock(&s->naming);
+	(void)pthread_mutex_unlock(&s->jobs.naming);
 	return rc;
 }
 
@@ -518,24 +518,24 @@ int rs_service_new(const struct rs_options *options, struct rs_service **ret, st
 		return sc_nomem(err);
 	s->store = (struct meta_store){-1, -1, -1, -1, NULL};
 	s->is_held = options->is_held;
-	s->scrub_every_s = options->scrub_every_s;
-	s->scrub_rate = options->scrub_bytes_per_s;
 	s->events = options->events ? *options->events : nobody;
-	(void)pthread_mutex_init(&s->naming, NULL);
+	(void)pthread_mutex_init(&s->jobs.naming, NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
-	(void)pthread_mutex_init(&s->images_lock, NULL);
+	(void)pthread_mutex_init(&s->images.lock, NULL);
 	(void)pthread_mutex_init(&s->making, NULL);
 	(void)pthread_mutex_init(&s->gauges_lock, NULL);
 	(void)pthread_mutex_init(&s->met.lock, NULL);
 	(void)pthread_mutex_init(&s->parts.lock, NULL);
-	rs_opened_init(s);
 	sc_guard_install();
-	(void)pthread_mutex_init(&s->worker_lock, NULL);
-	(void)pthread_cond_init(&s->worker_wake, NULL);
-	(void)pthread_cond_init(&s->scrub_wake, NULL);
-	s->idle_images.idle_before = s->idle_images.idle_after = &s->idle_images;
+	(void)pthread_mutex_init(&s->worker.lock, NULL);
+	(void)pthread_cond_init(&s->worker.wake, NULL);
+	s->images.idle.idle_before = s->images.idle.idle_after = &s->images.idle;
 	s->preset_dir = options->preset_dir ? sc_strdup(options->preset_dir) : NULL;
-	rc = service_new(options, s, err);
+	rc = rs_requests_new(s, err);
+	if (rc == 0)
+		rc = rs_upkeep_new(s, options->scrub_every_s, options->scrub_bytes_per_s, err);
+	if (rc == 0)
+		rc = service_new(options, s, err);
 	if (rc < 0)
 		rs_service_free(s);
 	else
@@ -552,18 +552,15 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	for (size_t i = 0; i < s->jobs.nr; i++)
 		job_free(s->jobs.at[i]);
 	sc_vec_done(&s->jobs);
-	sc_map_done(&s->jobs_by_id);
-	sc_map_done(&s->jobs_by_name);
+	sc_map_done(&s->jobs.by_id);
+	sc_map_done(&s->jobs.by_name);
 	rs_images_forget(s, NULL);
 	rs_parts_done(&s->parts);
-	sc_vec_done(&s->held);
-	rs_opened_done(s);
 	rs_views_left(s, true);
-	sc_vec_done(&s->hidden);
-	while (s->views) {
-		struct rs_view *v = s->views;
+	while (s->views.first) {
+		struct rs_view *v = s->views.first;
 
-		s->views = v->next;
+		s->views.first = v->next;
 		rs_view_unref(s, v);
 	}
 	rs_folders_free(s->folders);
@@ -571,24 +568,23 @@ struct rs_service *rs_service_free(struct rs_service *s)
 	for (size_t i = 0; i < s->layouts.nr; i++)
 		meta_layout_free(s->layouts.at[i]->layout);
 	sc_vec_done(&s->layouts);
-	sc_vec_done(&s->nameless);
-	sc_vec_done(&s->numbers);
-	sc_map_done(&s->path_ids);
+	rs_requests_free(s);
+	rs_upkeep_free(s);
+	sc_map_done(&s->paths.ids);
 	sc_vec_done(&s->paths);
-	sc_arena_done(&s->paths_arena);
+	sc_arena_done(&s->paths.arena);
 	meta_catalog_close(s->catalog);
 	meta_store_close(&s->store);
 	sc_sys.release(s->preset_dir);
-	(void)pthread_mutex_destroy(&s->naming);
+	(void)pthread_mutex_destroy(&s->jobs.naming);
 	(void)pthread_mutex_destroy(&s->lock);
-	(void)pthread_mutex_destroy(&s->images_lock);
+	(void)pthread_mutex_destroy(&s->images.lock);
 	(void)pthread_mutex_destroy(&s->making);
 	(void)pthread_mutex_destroy(&s->gauges_lock);
 	(void)pthread_mutex_destroy(&s->met.lock);
 	(void)pthread_mutex_destroy(&s->parts.lock);
-	(void)pthread_mutex_destroy(&s->worker_lock);
-	(void)pthread_cond_destroy(&s->worker_wake);
-	(void)pthread_cond_destroy(&s->scrub_wake);
+	(void)pthread_mutex_destroy(&s->worker.lock);
+	(void)pthread_cond_destroy(&s->worker.wake);
 	sc_sys.release(s);
 	return NULL;
 }

@@ -9,7 +9,7 @@
  *      └ working tree: what ranks have written since
  *
  * Thread: any, but for rs_service_new/free.  Objects with _ref/_unref are immutable and shared.
- * Lock order: job.command, job.tree, job.names, the log (meta/tree/tail.h), service.naming, service.making, catalog (a
+ * Lock order: job.command, job.tree, job.names, the log (meta/tree/tail.h), jobs.naming, service.making, catalog (a
  * transaction holds it), job.state, service.lock, blobs; nothing calls the catalog while it holds job.state or
  * service.lock.
  */

@@ -60,7 +60,7 @@ int rs_job_wait_parse(struct rs_service *s, struct rs_job *job, const char *text
 	rs_view_unref(s, view);
 	sc_sys.release(copy);
 	if (rc == 0)
-		rs_kick(s, false);
+		rs_worker_call(s, false);
 	return rc;
 }
 

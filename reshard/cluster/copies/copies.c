@@ -232,7 +232,7 @@ void rs_copies_wait(struct rs_member *m, struct rs_shared *j, bool waits)
 	j->copies.waits = waits;
 	(void)pthread_mutex_unlock(&m->lock);
 	if (kick)
-		rs_kick(m->s, false);
+		rs_worker_call(m->s, false);
 }
 
 void rs_copies_registered(struct rs_member *m, uint64_t lease)
@@ -267,7 +267,7 @@ void rs_copies_tick(struct rs_member *m)
 	}
 	(void)pthread_mutex_unlock(&m->lock);
 	if (kick)
-		rs_kick(m->s, false);
+		rs_worker_call(m->s, false);
 }
 
 /* --- for users --- */

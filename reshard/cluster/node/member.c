@@ -244,7 +244,7 @@ int rs_member_start(struct rs_service *s, const struct rs_member_options *o, str
 	else
 		__atomic_store_n(&s->follows, true, __ATOMIC_RELEASE);
 	if (rc == 0)
-		rs_kick(s, false);
+		rs_worker_call(s, false);
 	return rc < 0 ? sc_wrap(err, rc, "cluster '%s', node '%s'", o->cluster, o->node) : 0;
 }
 

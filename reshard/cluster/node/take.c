@@ -47,11 +47,11 @@ static int find_made(struct rs_member *m, struct rs_shared *j, struct sc_err *er
 
 	if (j->job)
 		return 0;
-	(void)pthread_mutex_lock(&m->s->naming);
+	(void)pthread_mutex_lock(&m->s->jobs.naming);
 	rc = meta_shared_job_find(m->s->catalog, j->id, &id, err);
 	if (rc == 0 && id)
 		job = rs_job_by_id(m->s, id);
-	(void)pthread_mutex_unlock(&m->s->naming);
+	(void)pthread_mutex_unlock(&m->s->jobs.naming);
 	(void)pthread_mutex_lock(&m->lock);
 	j->job = job;
 	(void)pthread_cond_broadcast(&m->changed);
@@ -205,7 +205,7 @@ int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_
 	(void)pthread_mutex_unlock(&m->lock);
 	m->s->events.names_changed(m->s->events.arg); /* show= */
 	rs_job_tell(j->job);
-	rs_kick(m->s, false);
+	rs_worker_call(m->s, false);
 	return 0;
 }
 
@@ -415,7 +415,7 @@ static int show_rows(struct rs_member *m, struct rs_job *job, uint64_t id, bool 
 		view->own = true;
 		rs_turn_show(turn, job, view);
 		view = NULL;
-		rs_kick(m->s, true);
+		rs_worker_call(m->s, true);
 	}
 	rs_turn_done(turn);
 	rs_view_unref(m->s, view);
@@ -552,7 +552,7 @@ int rs_take_missed(struct rs_member *m, struct rs_shared *j, bool *ret_more, str
 	if (taken) {
 		m->s->events.names_changed(m->s->events.arg); /* .v */
 		rs_job_tell(j->job);
-		rs_kick(m->s, true); /* their trees may be over those of versions that were dropped: files of nobody */
+		rs_worker_call(m->s, true); /* their trees may be over those of dropped versions: files of nobody */
 	}
 	return rc;
 }

@@ -162,7 +162,7 @@ void rs_near_take(struct rs_member *m, const struct meta_record *r)
 	for (size_t i = 0; i < m->jobs.nr; i++)
 		m->jobs.at[i]->copies.done = false;
 	(void)pthread_mutex_unlock(&m->lock);
-	rs_kick(m->s, false);
+	rs_worker_call(m->s, false);
 }
 
 bool rs_near_expire(struct rs_member *m)

@@ -260,6 +260,6 @@ int rs_gone_delete(struct rs_member *m, struct rs_shared *j, const struct meta_h
 		if (rc > 0)
 			rc = meta_set_let_go(m->s->catalog, object.id, err);
 	}
-	rs_kick(m->s, true);
+	rs_worker_call(m->s, true);
 	return rc < 0 ? rc : 0;
 }

@@ -127,7 +127,7 @@ void rs_storage_registered(struct rs_member *m)
 		job->homes.again++;
 		(void)pthread_mutex_unlock(&job->state);
 	}
-	rs_kick(m->s, false);
+	rs_worker_call(m->s, false);
 }
 
 /* --- of what all keep, the storage --- */
@@ -416,7 +416,7 @@ static int show(struct rs_member *m, struct rs_shared *j, uint64_t version, stru
 		(void)pthread_mutex_lock(&job->state);
 		job->homes.view = 0;
 		(void)pthread_mutex_unlock(&job->state);
-		rs_kick(m->s, true);
+		rs_worker_call(m->s, true);
 	}
 	(void)pthread_mutex_unlock(&job->command);
 	rs_view_unref(m->s, next);

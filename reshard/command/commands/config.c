@@ -99,7 +99,7 @@ int rs_job_config(const struct rs_caller *who, struct rs_job *job, const char *t
 		rs_gpu_forgive();
 		s->events.names_changed(s->events.arg); /* show= */
 		rs_job_tell(job);
-		rs_kick(s, false);
+		rs_worker_call(s, false);
 	}
 	return rc;
 }

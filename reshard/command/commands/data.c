@@ -417,7 +417,7 @@ int rs_job_data(const struct rs_caller *who, struct rs_job *job, const char *tex
 	sc_vec_done(&c.edits);
 	sc_sys.release(copy);
 	rs_parts_purge(&s->parts);
-	rs_kick(s, true);
+	rs_worker_call(s, true);
 	return rc;
 }
 

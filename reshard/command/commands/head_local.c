@@ -458,7 +458,7 @@ static int local_amend(void *arg, struct rs_job *job, const struct rs_amend *cha
 	if (rc == 0)
 		rc = meta_catalog_end(s->catalog, amend(s, job->id, change, err), err);
 	if (rc == 0 && (change->kind == RS_AMEND_RENAME || change->kind == RS_AMEND_ATTR))
-		rs_kick(s, false); /* records are written anew */
+		rs_worker_call(s, false); /* records are written anew */
 	return rc;
 }
 

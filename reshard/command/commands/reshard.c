@@ -26,7 +26,7 @@ static int move(struct reshard *r, struct sc_err *err)
 		return rc;
 	if (rc == 0)
 		sc_metric_add(&reshards_made, 1);
-	rs_kick(s, true);
+	rs_worker_call(s, true);
 	return 0;
 }
 
@@ -308,7 +308,7 @@ int rs_job_discard(struct rs_service *s, struct rs_job *job, struct sc_err *err)
 	if (rc == 0) {
 		rs_turn_show(turn, job, head);
 		head = NULL;
-		rs_kick(s, true);
+		rs_worker_call(s, true);
 	}
 	rs_turn_done(turn);
 	rs_view_unref(s, head);

@@ -505,7 +505,7 @@ static void release_items(struct commit *c, int rc)
 	for (size_t i = 0; rc < 0 && i < c->items.nr; i++)
 		rs_blob_forget(c->s->blobs, c->items.at[i].blob);
 	if (garbage)
-		rs_kick(c->s, true);
+		rs_worker_call(c->s, true);
 }
 
 /* *ret_again: what the version was made of changed meanwhile, and it may be made anew. */
@@ -537,7 +537,7 @@ static int commit_once(const struct rs_caller *who, struct rs_job *job, const ch
 	meta_topology_done(&c.topo);
 	sc_arena_done(&c.arena);
 	if (rc == 0)
-		rs_kick(c.s, true);
+		rs_worker_call(c.s, true);
 	*ret_again = c.a.again;
 	return rc;
 }

@@ -39,8 +39,7 @@ void rs_second_free(struct rs_job *x)
 {
 	if (!x)
 		return;
-	/* they are the job's own, and were counted there */
-	(void)__atomic_sub_fetch(&x->service->nameless_objects, x->nameless, __ATOMIC_RELAXED);
+	rs_uncount_nameless(x); /* they are the job's own, and were counted there */
 	rs_tree_end(x);
 	rs_view_unref(x->service, x->head);
 	(void)pthread_mutex_destroy(&x->command);

@@ -47,7 +47,7 @@ int rs_blob_mark(struct rs_service *s, uint64_t blob, bool damaged, struct sc_er
 	if (rc >= 0)
 		rs_met_forget(s, blob);
 	if (rc > 0)
-		rs_kick(s, false);
+		rs_worker_call(s, false);
 	for (size_t i = 0; rc > 0 && (job = rs_job_at(s, i)); i++)
 		rs_job_tell(job);
 	return rc;

@@ -17,7 +17,7 @@ static int on_garbage(void *arg, uint64_t blob)
 {
 	const struct garbage *g = arg;
 
-	return sc_vec_push(&g->s->nameless, blob) < 0 ? sc_nomem(g->err) : 0;
+	return sc_vec_push(&g->s->upkeep->nameless, blob) < 0 ? sc_nomem(g->err) : 0;
 }
 
 static int on_unused(void *arg, uint64_t blob)
@@ -63,7 +63,7 @@ static int flatten_trees(struct rs_service *s, struct sc_err *err)
 int rs_garbage_rows(struct rs_service *s, bool may_wait, bool *ret_more, struct sc_err *err)
 {
 	struct garbage g = {s, err};
-	size_t before = s->nameless.nr;
+	size_t before = s->upkeep->nameless.nr;
 	int rc = flatten_trees(s, err);
 
 	*ret_more = false;
@@ -80,9 +80,9 @@ int rs_garbage_rows(struct rs_service *s, bool may_wait, bool *ret_more, struct 
 	}
 	(void)pthread_mutex_unlock(&s->making);
 	if (rc < 0)
-		s->nameless.nr = before;
+		s->upkeep->nameless.nr = before;
 	else
-		s->trees_gone = true;
+		s->worker.trees_gone = true;
 	return rc;
 }
 
@@ -100,28 +100,29 @@ static bool has(const struct rs_numbers *sorted, uint64_t number)
  */
 int rs_garbage_files(struct rs_service *s, bool may_wait, struct sc_err *err)
 {
-	bool may_put_off = may_wait && s->put_off < RS_PUT_OFF_MAX;
+	struct rs_upkeep *u = s->upkeep;
+	bool may_put_off = may_wait && u->put_off < RS_PUT_OFF_MAX;
 	struct rs_numbers needed = {0};
 	size_t left = 0, i = 0;
 	int rc = may_wait ? rs_views_leaving_blobs(s, &needed, err) : 0;
 
 	if (!may_wait)
 		rs_views_left(s, true);
-	while (rc == 0 && i < s->nameless.nr && !(may_put_off && rs_worker_is_called(s))) {
-		uint64_t blob = s->nameless.at[i++];
+	while (rc == 0 && i < u->nameless.nr && !(may_put_off && rs_worker_is_called(s))) {
+		uint64_t blob = u->nameless.at[i++];
 
 		if (has(&needed, blob)) {
-			s->nameless.at[left++] = blob;
+			u->nameless.at[left++] = blob;
 			continue;
 		}
 		rs_blob_forget(s->blobs, blob);
 		(void)meta_store_set_damaged(&s->store, blob, false, err);
 		rc = rs_remove_bytes(s, blob, err);
 	}
-	s->put_off = i < s->nameless.nr ? s->put_off + 1 : 0;
+	u->put_off = i < u->nameless.nr ? u->put_off + 1 : 0;
 	if (i > left)
-		memmove(s->nameless.at + left, s->nameless.at + i, (s->nameless.nr - i) * sizeof(*s->nameless.at));
-	s->nameless.nr -= i - left;
+		memmove(u->nameless.at + left, u->nameless.at + i, (u->nameless.nr - i) * sizeof(*u->nameless.at));
+	u->nameless.nr -= i - left;
 	sc_vec_done(&needed);
 	return rc;
 }
@@ -139,11 +140,11 @@ int rs_garbage_collect(struct rs_service *s, struct sc_err *err)
 int rs_garbage(struct rs_service *s, bool takes_over, struct sc_err *err)
 {
 	struct garbage g = {s, err};
-	int rc = rs_garbage_rows(s, takes_over, &s->garbage, err);
+	int rc = rs_garbage_rows(s, takes_over, &s->worker.garbage, err);
 
 	if (rc == 0)
 		rc = meta_store_each(&s->store, on_file, &g, err);
 	if (rc < 0)
-		s->nameless.nr = 0;
+		s->upkeep->nameless.nr = 0;
 	return rc < 0 ? rc : rs_garbage_files(s, false, err);
 }

@@ -60,7 +60,7 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 	int rc;
 
 	/* an open does not wait for bytes */
-	if (!view->own || im->mapped.waits || __atomic_load_n(&s->no_reflink, __ATOMIC_RELAXED) ||
+	if (!view->own || im->mapped.waits || __atomic_load_n(&s->upkeep->no_reflink, __ATOMIC_RELAXED) ||
 	    rs_config_of(view->job).materialize == RS_NEVER || !rs_image_clones(im))
 		return false;
 	/* one at a time, and no garbage is collected meanwhile */
@@ -80,11 +80,11 @@ bool rs_make_real(struct rs_service *s, struct rs_view *view, uint32_t rank, con
 		rs_image_supersede(s, im);
 	(void)pthread_mutex_unlock(&s->making);
 	if (rc == SC_E_UNSUPPORTED)
-		__atomic_store_n(&s->no_reflink, true, __ATOMIC_RELAXED);
+		__atomic_store_n(&s->upkeep->no_reflink, true, __ATOMIC_RELAXED);
 	else if (rc < 0)
 		sc_log(SC_LOG_INFO, "rank %u '%s' stays a view: %s", rank, file, err.msg);
 	if (made.blob && !kept)
-		rs_kick(s, true); /* what was made is garbage */
+		rs_worker_call(s, true); /* what was made is garbage */
 	if (kept)
 		rs_made_count(im->bytes, cloned);
 	return kept;

@@ -17,9 +17,9 @@ static int on_stop(void *arg, uint64_t bytes)
 	bool stop;
 
 	(void)bytes;
-	(void)pthread_mutex_lock(&s->worker_lock);
-	stop = s->stop;
-	(void)pthread_mutex_unlock(&s->worker_lock);
+	(void)pthread_mutex_lock(&s->worker.lock);
+	stop = s->worker.stop;
+	(void)pthread_mutex_unlock(&s->worker.lock);
 	return stop;
 }
 
@@ -143,7 +143,7 @@ void rs_met_check(struct rs_service *s)
 		int rc = look(s, blob, is_new, &err);
 
 		any = true;
-		rs_say_once(&s->said.met, rc, &err);
+		rs_say_once(&s->upkeep->logged.met, rc, &err);
 	}
 	if (any)
 		tell_all(s);

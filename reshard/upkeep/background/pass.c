@@ -29,9 +29,9 @@ bool rs_pass_is_stale(struct rs_pass *p)
 {
 	bool stale;
 
-	(void)pthread_mutex_lock(&p->s->worker_lock);
-	stale = p->s->stop;
-	(void)pthread_mutex_unlock(&p->s->worker_lock);
+	(void)pthread_mutex_lock(&p->s->worker.lock);
+	stale = p->s->worker.stop;
+	(void)pthread_mutex_unlock(&p->s->worker.lock);
 	(void)pthread_mutex_lock(&p->job->state);
 	stale = stale || p->job->head != p->head || p->job->removed;
 	(void)pthread_mutex_unlock(&p->job->state);

@@ -25,16 +25,16 @@ struct scrub {
 
 void rs_scrub_progress(struct rs_service *s, struct rs_progress *ret)
 {
-	(void)pthread_mutex_lock(&s->worker_lock);
-	*ret = s->scrub;
-	(void)pthread_mutex_unlock(&s->worker_lock);
+	(void)pthread_mutex_lock(&s->worker.lock);
+	*ret = s->upkeep->scrub;
+	(void)pthread_mutex_unlock(&s->worker.lock);
 }
 
 static void set_progress(struct rs_service *s, const struct rs_progress *p)
 {
-	(void)pthread_mutex_lock(&s->worker_lock);
-	s->scrub = *p;
-	(void)pthread_mutex_unlock(&s->worker_lock);
+	(void)pthread_mutex_lock(&s->worker.lock);
+	s->upkeep->scrub = *p;
+	(void)pthread_mutex_unlock(&s->worker.lock);
 	sc_metric_set(&bytes_left, p->total - p->done);
 }
 
@@ -55,12 +55,12 @@ static bool pause_until(struct rs_service *s, int64_t ns)
 {
 	bool stop;
 
-	(void)pthread_mutex_lock(&s->worker_lock);
-	while (!s->stop && sc_now_ns() < ns)
-		if (sc_sys.wait_until(&s->scrub_wake, &s->worker_lock, ns) == ETIMEDOUT)
+	(void)pthread_mutex_lock(&s->worker.lock);
+	while (!s->worker.stop && sc_now_ns() < ns)
+		if (sc_sys.wait_until(&s->upkeep->scrub_wake, &s->worker.lock, ns) == ETIMEDOUT)
 			break;
-	stop = s->stop;
-	(void)pthread_mutex_unlock(&s->worker_lock);
+	stop = s->worker.stop;
+	(void)pthread_mutex_unlock(&s->worker.lock);
 	return stop;
 }
 
@@ -71,8 +71,8 @@ static int on_read(void *arg, uint64_t bytes)
 	p->bytes += bytes;
 	sc_metric_add(&bytes_scrubbed, bytes);
 	count(p, bytes, false);
-	return p->s->scrub_rate &&
-	       pause_until(p->s, p->began_ns + (int64_t)((double)p->bytes * 1e9 / (double)p->s->scrub_rate));
+	return p->s->upkeep->scrub_rate &&
+	       pause_until(p->s, p->began_ns + (int64_t)((double)p->bytes * 1e9 / (double)p->s->upkeep->scrub_rate));
 }
 
 static int scrub_blob(struct scrub *p, const struct rs_sealed *x, struct sc_err *err)
@@ -149,7 +149,7 @@ static int64_t clamp(int64_t v, int64_t least, int64_t most)
 static void *scrubber(void *arg)
 {
 	struct rs_service *s = arg;
-	int64_t every_ns = clamp(s->scrub_every_s / 10, 1, 600) * 1000000000;
+	int64_t every_ns = clamp(s->upkeep->scrub_every_s / 10, 1, 600) * 1000000000;
 	int64_t next = sc_now_ns();
 
 	while (!pause_until(s, next)) {
@@ -157,16 +157,16 @@ static void *scrubber(void *arg)
 		int rc;
 
 		next = sc_now_ns() + every_ns;
-		rc = rs_service_scrub(s, rs_now_s() - s->scrub_every_s, &err);
+		rc = rs_service_scrub(s, rs_now_s() - s->upkeep->scrub_every_s, &err);
 		if (rc < 0)
 			(void)sc_wrap(&err, rc, "scrub");
 		if (rc != SC_E_CANCELLED)
-			rs_say_once(&s->scrub_said, rc, &err);
+			rs_say_once(&s->upkeep->scrub_logged, rc, &err);
 	}
 	return NULL;
 }
 
 int rs_scrub_start(struct rs_service *s, struct sc_err *err)
 {
-	return s->scrub_every_s ? sc_thread_start(&s->scrubber, "scalai-scrub", scrubber, s, err) : 0;
+	return s->upkeep->scrub_every_s ? sc_thread_start(&s->upkeep->scrubber, "scalai-scrub", scrubber, s, err) : 0;
 }

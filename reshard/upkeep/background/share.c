@@ -102,10 +102,10 @@ static int on_hashed(void *arg, uint64_t bytes)
 static int hash_or_leave(struct rs_service *s, uint64_t blob, uint8_t hash[16], uint64_t *ret_bytes,
 			 struct sc_err *err)
 {
-	bool may_wait = s->hash_put_off < RS_PUT_OFF_MAX;
+	bool may_wait = s->upkeep->hash_put_off < RS_PUT_OFF_MAX;
 	int rc = rs_hash_blob(&s->store, blob, may_wait ? on_hashed : NULL, s, hash, ret_bytes, err);
 
-	s->hash_put_off = rc == SC_E_CANCELLED ? s->hash_put_off + 1 : 0;
+	s->upkeep->hash_put_off = rc == SC_E_CANCELLED ? s->upkeep->hash_put_off + 1 : 0;
 	return rc;
 }
 

@@ -7,6 +7,24 @@
 #include "reshard/command/commands/command_i.h"
 #include "reshard/upkeep/background/upkeep.h"
 
+#define RS_PUT_OFF_MAX 4
+
+/* What this room remembers.  The scrubber's fields are under worker.lock; the others are the worker's. */
+struct rs_upkeep {
+	struct rs_numbers nameless;	/* blobs without a row, whose files are to go */
+	unsigned put_off, hash_put_off;	/* times that they, or the next hash, were left for later: RS_PUT_OFF_MAX */
+	struct {
+		struct sc_err rows, files, hashes, met, trees, reserve;
+	} logged;			/* what the worker logged last of what fails still */
+	bool no_reflink;		/* the store's file system has none; atomic, any thread's */
+	struct sc_thread scrubber;
+	pthread_cond_t scrub_wake;
+	int64_t scrub_every_s;		/* 0: never */
+	uint64_t scrub_rate;		/* bytes a second, 0: no limit */
+	struct rs_progress scrub;	/* what: NULL: nothing is due */
+	struct sc_err scrub_logged;
+};
+
 /** Blobs that could not be checked, for a reason that says nothing about the blobs. */
 struct rs_left {
 	unsigned nr;
@@ -109,6 +127,9 @@ bool rs_made_expire(struct rs_service *s, bool all, bool *ret_gone);
 bool rs_made_wrong(struct rs_job *job, uint64_t view);
 
 /* worker.c */
+/** Makes s->upkeep.  Errors: no memory. */
+int rs_upkeep_new(struct rs_service *s, int64_t scrub_every_s, uint64_t scrub_bytes_per_s, struct sc_err *err);
+void rs_upkeep_free(struct rs_service *s);
 int rs_worker_start(struct rs_service *s, struct sc_err *err);
 void rs_worker_stop(struct rs_service *s);
 

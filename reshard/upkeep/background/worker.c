@@ -145,12 +145,12 @@ static bool tidy(struct rs_service *s, bool *garbage, bool may_wait)
 		bool later;
 		int rc = rs_garbage_rows(s, may_wait, &later, &err);
 
-		rs_say_once(&s->said.rows, rc, &err);
+		rs_say_once(&s->upkeep->logged.rows, rc, &err);
 		*garbage = rc < 0 || later;
 	}
 	/* also then: files whose rows went before are room */
-	rs_say_once(&s->said.files, rs_garbage_files(s, may_wait, &err), &err);
-	return more || s->nameless.nr;
+	rs_say_once(&s->upkeep->logged.files, rs_garbage_files(s, may_wait, &err), &err);
+	return more || s->upkeep->nameless.nr;
 }
 
 /* Returns the free bytes of the store, with those for root alone: they are only compared. */
@@ -237,14 +237,14 @@ static bool try_jobs(struct rs_service *s, bool *garbage, bool is_last)
 /* Does all work, first that for which somebody may wait; true: some of it has to be tried again. */
 static bool work(struct rs_service *s, bool *garbage)
 {
-	bool had_garbage = *garbage || s->nameless.nr;
+	bool had_garbage = *garbage || s->upkeep->nameless.nr;
 	struct sc_err err;
 	bool again, more;
 	int rc, kept;
 
-	s->retry_ns = 0;
+	s->worker.retry_ns = 0;
 	rs_met_check(s); /* what was restored is there for what follows */
-	rs_say_once(&s->said.reserve, meta_catalog_reserve(s->catalog, &err), &err);
+	rs_say_once(&s->upkeep->logged.reserve, meta_catalog_reserve(s->catalog, &err), &err);
 	again = try_jobs(s, garbage, !had_garbage);
 	more = tidy(s, garbage, !again);
 	if (again && had_garbage) { /* there may be space now */
@@ -252,13 +252,13 @@ static bool work(struct rs_service *s, bool *garbage)
 		more = tidy(s, garbage, !again);
 	}
 	/* a job that fails keeps no blob from its hash, nor hashes it for long from its next turn */
-	s->retry_ns = again ? sc_now_ns() + RETRY_NS : 0;
+	s->worker.retry_ns = again ? sc_now_ns() + RETRY_NS : 0;
 	rc = rs_records_renew(s, true, &err);
 	if (rc == 0)
 		rc = rs_hash_blobs(s, &err);
-	rs_say_once(&s->said.hashes, rc, &err);
+	rs_say_once(&s->upkeep->logged.hashes, rc, &err);
 	kept = rs_trees_keep(s, &err);
-	rs_say_once(&s->said.trees, kept, &err);
+	rs_say_once(&s->upkeep->logged.trees, kept, &err);
 	rs_met_check(s);
 	return again || rc < 0 || kept < 0 || *garbage || more;
 }
@@ -271,8 +271,8 @@ static void finish(struct rs_service *s)
 
 	tidy(s, &garbage, false); /* fsck takes files without rows for what a crash has left */
 	/* what 'fsck --rebuild' would not know; blobs that have no hash yet get theirs after the next start */
-	rs_say_once(&s->said.hashes, rs_records_renew(s, false, &err), &err);
-	rs_say_once(&s->said.trees, rs_trees_keep(s, &err), &err);
+	rs_say_once(&s->upkeep->logged.hashes, rs_records_renew(s, false, &err), &err);
+	rs_say_once(&s->upkeep->logged.trees, rs_trees_keep(s, &err), &err);
 }
 
 /* Returns when the worker goes on without a call; 0: never. */
@@ -289,53 +289,76 @@ static void *worker(void *arg)
 	bool again = false, garbage = false;
 
 	for (;;) {
-		(void)pthread_mutex_lock(&s->worker_lock);
-		s->works = false;
-		while (!s->stop && !s->kick) {
+		(void)pthread_mutex_lock(&s->worker.lock);
+		s->worker.works = false;
+		while (!s->worker.stop && !s->worker.called) {
 			int64_t at = wake_ns(s, again);
 
 			if (!at)
-				(void)pthread_cond_wait(&s->worker_wake, &s->worker_lock);
-			else if (sc_sys.wait_until(&s->worker_wake, &s->worker_lock, at) == ETIMEDOUT)
+				(void)pthread_cond_wait(&s->worker.wake, &s->worker.lock);
+			else if (sc_sys.wait_until(&s->worker.wake, &s->worker.lock, at) == ETIMEDOUT)
 				break;
 		}
-		if (s->stop) {
-			(void)pthread_mutex_unlock(&s->worker_lock);
+		if (s->worker.stop) {
+			(void)pthread_mutex_unlock(&s->worker.lock);
 			finish(s);
 			return NULL;
 		}
-		s->kick = false;
-		s->works = true;
-		garbage |= s->garbage;
-		s->garbage = false;
-		(void)pthread_mutex_unlock(&s->worker_lock);
+		s->worker.called = false;
+		s->worker.works = true;
+		garbage |= s->worker.garbage;
+		s->worker.garbage = false;
+		(void)pthread_mutex_unlock(&s->worker.lock);
 		again = work(s, &garbage);
 	}
 }
 
+int rs_upkeep_new(struct rs_service *s, int64_t scrub_every_s, uint64_t scrub_bytes_per_s, struct sc_err *err)
+{
+	s->upkeep = sc_zalloc(sizeof(*s->upkeep));
+	if (!s->upkeep)
+		return sc_nomem(err);
+	s->upkeep->scrub_every_s = scrub_every_s;
+	s->upkeep->scrub_rate = scrub_bytes_per_s;
+	(void)pthread_cond_init(&s->upkeep->scrub_wake, NULL);
+	return 0;
+}
+
+void rs_upkeep_free(struct rs_service *s)
+{
+	if (!s->upkeep)
+		return;
+	sc_vec_done(&s->upkeep->nameless);
+	(void)pthread_cond_destroy(&s->upkeep->scrub_wake);
+	sc_sys.release(s->upkeep);
+	s->upkeep = NULL;
+}
+
 int rs_worker_start(struct rs_service *s, struct sc_err *err)
 {
-	s->kick = true;
-	return sc_thread_start(&s->worker, "scalai-worker", worker, s, err);
+	s->worker.called = true;
+	return sc_thread_start(&s->worker.thread, "scalai-worker", worker, s, err);
 }
 
 bool rs_worker_rests(struct rs_service *s)
 {
 	bool rests;
 
-	(void)pthread_mutex_lock(&s->worker_lock);
-	rests = !s->kick && !s->works;
-	(void)pthread_mutex_unlock(&s->worker_lock);
+	(void)pthread_mutex_lock(&s->worker.lock);
+	rests = !s->worker.called && !s->worker.works;
+	(void)pthread_mutex_unlock(&s->worker.lock);
 	return rests;
 }
 
 void rs_worker_stop(struct rs_service *s)
 {
-	(void)pthread_mutex_lock(&s->worker_lock);
-	s->stop = true;
-	(void)pthread_cond_signal(&s->worker_wake);
-	(void)pthread_cond_signal(&s->scrub_wake);
-	(void)pthread_mutex_unlock(&s->worker_lock);
-	sc_thread_join(&s->worker);
-	sc_thread_join(&s->scrubber);
+	(void)pthread_mutex_lock(&s->worker.lock);
+	s->worker.stop = true;
+	(void)pthread_cond_signal(&s->worker.wake);
+	if (s->upkeep)
+		(void)pthread_cond_signal(&s->upkeep->scrub_wake);
+	(void)pthread_mutex_unlock(&s->worker.lock);
+	sc_thread_join(&s->worker.thread);
+	if (s->upkeep)
+		sc_thread_join(&s->upkeep->scrubber);
 }

@@ -144,7 +144,7 @@ int rs_trees_keep(struct rs_service *s, struct sc_err *err)
 	struct unkept u = {.err = err};
 	struct tidying t = {s, err};
 	int rc = meta_tree_unkept(s->catalog, on_unkept, &u, err);
-	bool tidy = s->trees_gone;
+	bool tidy = s->worker.trees_gone;
 
 	for (size_t i = 0; rc == 0 && i < u.nr; i++) {
 		sc_metric_set(&trees_owed, u.nr - i);
@@ -158,7 +158,7 @@ int rs_trees_keep(struct rs_service *s, struct sc_err *err)
 	if (rc == 0 && tidy)
 		rc = meta_store_each_tree(&s->store, on_kept, &t, err);
 	if (rc == 0 && tidy)
-		s->trees_gone = false;
+		s->worker.trees_gone = false;
 	return rc;
 }
 

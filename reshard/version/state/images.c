@@ -22,12 +22,12 @@ static void image_leave_idle(struct rs_service *s, struct rs_kept_image *k)
 	k->idle_before->idle_after = k->idle_after;
 	k->idle_after->idle_before = k->idle_before;
 	k->idle_before = k->idle_after = NULL;
-	s->idle_cost -= k->cost;
+	s->images.idle_cost -= k->cost;
 }
 
 static void image_drop(struct rs_service *s, struct rs_kept_image *k)
 {
-	struct rs_kept_image **at = &s->images[image_bucket(k->view, k->rank, k->file)];
+	struct rs_kept_image **at = &s->images.buckets[image_bucket(k->view, k->rank, k->file)];
 
 	image_leave_idle(s, k);
 	while (*at != k)
@@ -42,7 +42,7 @@ static void image_drop(struct rs_service *s, struct rs_kept_image *k)
 static struct rs_kept_image *find_image(struct rs_service *s, struct rs_view *view, uint32_t rank,
 					const char *file, bool as_view)
 {
-	struct rs_kept_image *k = s->images[image_bucket(view, rank, file)];
+	struct rs_kept_image *k = s->images.buckets[image_bucket(view, rank, file)];
 
 	while (k && (k->superseded || k->view != view || k->rank != rank || strcmp(k->file, file) != 0 ||
 		     (as_view && !k->as_view && k->image->same_as) || (!as_view && k->as_view)))
@@ -106,15 +106,15 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	k->image->keeper = k;
 	k->view = rs_view_ref(view);
 	k->cost = image_cost(k->image);
-	(void)pthread_mutex_lock(&s->images_lock);
+	(void)pthread_mutex_lock(&s->images.lock);
 	other = find_image(s, view, rank, file, as_view);
 	if (!other) {
 		size_t b = image_bucket(view, rank, file);
 
-		k->next = s->images[b];
-		s->images[b] = k;
+		k->next = s->images.buckets[b];
+		s->images.buckets[b] = k;
 	}
-	(void)pthread_mutex_unlock(&s->images_lock);
+	(void)pthread_mutex_unlock(&s->images.lock);
 	if (other) {
 		rs_image_free(k->image);
 		rs_view_unref(s, k->view);
@@ -126,7 +126,7 @@ static int image_make(struct rs_service *s, struct rs_view *view, uint32_t rank,
 }
 
 /* Tells whether an image may stay without a reader.  It holds its view, and with that all of a version, so only images
- * of views that are kept anyway may.  The caller holds images_lock, which a thread that forgets a view takes after
+ * of views that are kept anyway may.  The caller holds images.lock, which a thread that forgets a view takes after
  * that. */
 static bool may_idle(struct rs_view *view)
 {
@@ -135,20 +135,20 @@ static bool may_idle(struct rs_view *view)
 
 static void image_put(struct rs_service *s, struct rs_kept_image *k)
 {
-	(void)pthread_mutex_lock(&s->images_lock);
+	(void)pthread_mutex_lock(&s->images.lock);
 	assert(k->refs > 0);
 	if (--k->refs == 0) {
-		k->idle_before = s->idle_images.idle_before;
-		k->idle_after = &s->idle_images;
-		s->idle_images.idle_before->idle_after = k;
-		s->idle_images.idle_before = k;
-		s->idle_cost += k->cost;
+		k->idle_before = s->images.idle.idle_before;
+		k->idle_after = &s->images.idle;
+		s->images.idle.idle_before->idle_after = k;
+		s->images.idle.idle_before = k;
+		s->images.idle_cost += k->cost;
 		if (k->superseded || !may_idle(k->view))
 			image_drop(s, k);
-		while (s->idle_cost > IDLE_IMAGES_BYTES_MAX)
-			image_drop(s, s->idle_images.idle_after);
+		while (s->images.idle_cost > IDLE_IMAGES_BYTES_MAX)
+			image_drop(s, s->images.idle.idle_after);
 	}
-	(void)pthread_mutex_unlock(&s->images_lock);
+	(void)pthread_mutex_unlock(&s->images.lock);
 }
 
 /*
@@ -180,9 +180,9 @@ static int image_get(struct rs_service *s, struct rs_view *view, uint32_t rank, 
 	as_view |= !is_own_presentation(view);
 	if (!view->form->one_folder && !is_as_written(view, rank, file))
 		rank = rs_view_alike(view, rank, file); /* replicas share one */
-	(void)pthread_mutex_lock(&s->images_lock);
+	(void)pthread_mutex_lock(&s->images.lock);
 	*ret = find_image(s, view, rank, file, as_view);
-	(void)pthread_mutex_unlock(&s->images_lock);
+	(void)pthread_mutex_unlock(&s->images.lock);
 	return *ret ? 0 : image_make(s, view, rank, file, as_view, 0, 0, ret, err);
 }
 
@@ -203,9 +203,9 @@ int rs_view_elsewhere(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	struct rs_kept_image *k;
 	int rc = 0;
 
-	(void)pthread_mutex_lock(&s->images_lock);
+	(void)pthread_mutex_lock(&s->images.lock);
 	k = find_image(s, view, rank, file, false);
-	(void)pthread_mutex_unlock(&s->images_lock);
+	(void)pthread_mutex_unlock(&s->images.lock);
 	if (k && k->image->same_as != blob) { /* the version has another storage by now */
 		image_put(s, k);
 		return sc_fail(err, SC_E_STALE, "look again");
@@ -298,10 +298,10 @@ void rs_image_ref(struct rs_service *s, struct rs_image *image)
 {
 	struct rs_kept_image *k = image->keeper;
 
-	(void)pthread_mutex_lock(&s->images_lock);
+	(void)pthread_mutex_lock(&s->images.lock);
 	assert(k->refs > 0);
 	k->refs++;
-	(void)pthread_mutex_unlock(&s->images_lock);
+	(void)pthread_mutex_unlock(&s->images.lock);
 }
 
 void rs_image_unref(struct rs_service *s, struct rs_image *image)
@@ -314,21 +314,21 @@ void rs_image_supersede(struct rs_service *s, struct rs_image *image)
 {
 	struct rs_kept_image *k = image->keeper;
 
-	(void)pthread_mutex_lock(&s->images_lock);
+	(void)pthread_mutex_lock(&s->images.lock);
 	k->superseded = true;
-	(void)pthread_mutex_unlock(&s->images_lock);
+	(void)pthread_mutex_unlock(&s->images.lock);
 }
 
 void rs_images_forget(struct rs_service *s, const struct rs_view *view)
 {
-	(void)pthread_mutex_lock(&s->images_lock);
-	for (struct rs_kept_image *k = s->idle_images.idle_after, *next; k != &s->idle_images; k = next) {
+	(void)pthread_mutex_lock(&s->images.lock);
+	for (struct rs_kept_image *k = s->images.idle.idle_after, *next; k != &s->images.idle; k = next) {
 		next = k->idle_after;
 		if (!view || k->view == view)
 			image_drop(s, k);
 	}
 	for (size_t i = 0; !view && i < IMAGE_BUCKETS; i++)
-		for (struct rs_kept_image *k = s->images[i]; k; k = k->next)
+		for (struct rs_kept_image *k = s->images.buckets[i]; k; k = k->next)
 			k->superseded = true;
-	(void)pthread_mutex_unlock(&s->images_lock);
+	(void)pthread_mutex_unlock(&s->images.lock);
 }

@@ -29,12 +29,12 @@ static struct rs_job *find_job(struct rs_service *s, const struct sc_map *map, c
 
 struct rs_job *rs_job_by_id(struct rs_service *s, uint64_t id)
 {
-	return find_job(s, &s->jobs_by_id, &id, sizeof(id));
+	return find_job(s, &s->jobs.by_id, &id, sizeof(id));
 }
 
 struct rs_job *rs_job_by_name(struct rs_service *s, const char *name)
 {
-	return find_job(s, &s->jobs_by_name, name, strlen(name));
+	return find_job(s, &s->jobs.by_name, name, strlen(name));
 }
 
 uint64_t rs_job_id(struct rs_job *job)

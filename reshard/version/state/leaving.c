@@ -4,7 +4,7 @@
  *
  * The kernel looks up a name in one request and opens the file in another, and a version may be dropped in between.  So
  * for RS_LEAVING_NS its views can be found, and their blobs are not removed.  Of many that are dropped at once, only
- * the last are found: an open that comes for an earlier one is told to look again.
+ * the last are found, and those that are pinned: an open that comes for an earlier one is told to look again.
  * Owner of the list: service.lock.
  */
 #include "reshard/version/state/state_i.h"
@@ -27,6 +27,20 @@ static void view_left(struct rs_service *s, struct rs_view *view)
 	rs_view_unref(s, view);
 }
 
+/* Takes the view out that was not used for longest; the pinned ones, once all are.  The caller holds s->lock. */
+static struct rs_view *take_last(struct rs_service *s)
+{
+	struct rs_view **last = NULL, *view;
+
+	for (struct rs_view **at = &s->views.first; *at; at = &(*at)->next)
+		if (!(*at)->pins || !last || (*last)->pins)
+			last = at;
+	view = *last;
+	*last = view->next;
+	s->views.nr--;
+	return view;
+}
+
 bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t loaded)
 {
 	struct rs_view *last = NULL;
@@ -36,18 +50,11 @@ bool rs_view_keep_loaded(struct rs_service *s, struct rs_view *view, uint64_t lo
 		(void)pthread_mutex_unlock(&s->lock);
 		return false;
 	}
-	view->next = s->views;
-	s->views = rs_view_ref(view);
+	view->next = s->views.first;
+	s->views.first = rs_view_ref(view);
 	__atomic_store_n(&view->kept, true, __ATOMIC_RELEASE);
-	if (++s->nr_views > VIEWS_KEPT_MAX) {
-		struct rs_view **at = &s->views;
-
-		while ((*at)->next)
-			at = &(*at)->next;
-		last = *at;
-		*at = NULL;
-		s->nr_views--;
-	}
+	if (++s->views.nr > VIEWS_KEPT_MAX)
+		last = take_last(s);
 	(void)pthread_mutex_unlock(&s->lock);
 	view_left(s, last);
 	return true;
@@ -65,7 +72,7 @@ static void view_forget(struct rs_service *s, uint64_t version)
 	struct rs_view *gone = NULL;
 
 	(void)pthread_mutex_lock(&s->lock);
-	for (struct rs_view **at = &s->views; *at;) {
+	for (struct rs_view **at = &s->views.first; *at;) {
 		struct rs_view *v = *at;
 
 		if (v->version->id != version) {
@@ -73,7 +80,7 @@ static void view_forget(struct rs_service *s, uint64_t version)
 			continue;
 		}
 		*at = v->next;
-		s->nr_views--;
+		s->views.nr--;
 		v->next = gone;
 		gone = v;
 	}
@@ -88,8 +95,8 @@ static void view_forget(struct rs_service *s, uint64_t version)
 
 /* --- and those that leave --- */
 
-/* Moves the views that have been here for RS_LEAVING_NS, or are not of the last VIEWS_LEAVING_MAX (or all), to *gone.
- * The caller holds s->lock. */
+/* Moves the views that have been here for RS_LEAVING_NS, or are not of the last VIEWS_LEAVING_MAX, and are not pinned
+ * (or all), to *gone.  The caller holds s->lock. */
 static void end_leaving(struct rs_service *s, bool all, struct rs_view **gone)
 {
 	const size_t first = s->leaving.nr > VIEWS_LEAVING_MAX ? s->leaving.nr - VIEWS_LEAVING_MAX : 0;
@@ -97,8 +104,10 @@ static void end_leaving(struct rs_service *s, bool all, struct rs_view **gone)
 	size_t kept = 0;
 
 	for (size_t i = 0; i < s->leaving.nr; i++) {
-		if (!all && i >= first && now - s->leaving.at[i].since_ns < RS_LEAVING_NS) {
-			s->leaving.at[kept++] = s->leaving.at[i];
+		const struct rs_leaving *l = &s->leaving.at[i];
+
+		if (!all && (l->view->pins || (i >= first && now - l->since_ns < RS_LEAVING_NS))) {
+			s->leaving.at[kept++] = *l;
 			continue;
 		}
 		s->leaving.at[i].view->next = *gone;
@@ -122,7 +131,7 @@ void rs_views_leave(struct rs_service *s, uint64_t version)
 
 	(void)pthread_mutex_lock(&s->lock);
 	(void)__atomic_add_fetch(&s->leaving.times, 1, __ATOMIC_RELEASE);
-	for (struct rs_view *v = s->views; v; v = v->next)
+	for (struct rs_view *v = s->views.first; v; v = v->next)
 		if (v->version->id == version && sc_vec_push(&s->leaving, (struct rs_leaving){v, now}) == 0)
 			(void)rs_view_ref(v); /* without memory for it: an open that comes now is told to look again */
 	end_leaving(s, false, &gone);
@@ -169,6 +178,20 @@ int rs_views_leaving_blobs(struct rs_service *s, struct rs_numbers *ret, struct 
 	if (ret->nr)
 		qsort(ret->at, ret->nr, sizeof(*ret->at), by_number);
 	return rc;
+}
+
+void rs_view_pin(struct rs_service *s, struct rs_view *view)
+{
+	(void)pthread_mutex_lock(&s->lock);
+	view->pins++;
+	(void)pthread_mutex_unlock(&s->lock);
+}
+
+void rs_view_unpin(struct rs_service *s, struct rs_view *view)
+{
+	(void)pthread_mutex_lock(&s->lock);
+	view->pins--;
+	(void)pthread_mutex_unlock(&s->lock);
 }
 
 struct rs_view *rs_view_leaving(struct rs_service *s, uint64_t place)

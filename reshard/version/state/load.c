@@ -69,7 +69,7 @@ static int load_set(struct set_load *l, const struct meta_set_row *row)
 /* Finds a set that a view in the cache has already; NULL: none has it. */
 static struct rs_set *known_set(struct rs_service *s, uint64_t id)
 {
-	for (struct rs_view *v = s->views; v; v = v->next)
+	for (struct rs_view *v = s->views.first; v; v = v->next)
 		for (size_t i = 0; i < v->version->nr_sets; i++)
 			if (v->version->sets[i]->id == id)
 				return rs_set_ref(v->version->sets[i]);
@@ -166,7 +166,7 @@ static int load_corpus(struct data_load *l, const struct meta_dataset_row *row)
 /* Finds a corpus that a view in the cache has already; NULL: none has it. */
 static struct rs_corpus *known_corpus(struct rs_service *s, uint64_t id)
 {
-	for (struct rs_view *v = s->views; v; v = v->next)
+	for (struct rs_view *v = s->views.first; v; v = v->next)
 		for (size_t i = 0; i < v->version->data.nr; i++)
 			if (v->version->data.at[i].corpus->id == id)
 				return rs_corpus_ref(v->version->data.at[i].corpus);

@@ -24,7 +24,7 @@ void rs_damage_met(struct rs_service *s, const struct sc_err *err)
 		s->met.at[s->met.nr++] = (struct rs_met){.blob = err->blob, .due_ns = sc_now_ns()};
 	(void)pthread_mutex_unlock(&s->met.lock);
 	if (is_new)
-		rs_kick(s, false);
+		rs_worker_call(s, false);
 }
 
 size_t rs_met_copy(struct rs_service *s, uint64_t ret[RS_MET_MAX])

@@ -80,7 +80,7 @@ static struct rs_model *find(struct rs_service *s, const struct rs_version *v, c
 	struct rs_model *found = NULL;
 
 	(void)pthread_mutex_lock(&s->lock);
-	for (const struct rs_view *view = s->views; view && !found; view = view->next)
+	for (const struct rs_view *view = s->views.first; view && !found; view = view->next)
 		if (is_of(view->shared, v, topo))
 			found = rs_model_ref(view->shared);
 	for (size_t i = s->leaving.nr; i > 0 && !found; i--)

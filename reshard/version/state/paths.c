@@ -13,9 +13,9 @@ static int paths_add(struct rs_service *s, uint64_t id, const char *text, struct
 	while (rc == 0 && s->paths.nr <= id)
 		rc = sc_vec_push(&s->paths, NULL) < 0 ? sc_nomem(err) : 0;
 	if (rc == 0 && !s->paths.at[id]) {
-		char *copy = sc_arena_copy(&s->paths_arena, text, strlen(text));
+		char *copy = sc_arena_copy(&s->paths.arena, text, strlen(text));
 
-		if (!copy || sc_map_put(&s->path_ids, copy, strlen(copy), (void *)(uintptr_t)id) < 0)
+		if (!copy || sc_map_put(&s->paths.ids, copy, strlen(copy), (void *)(uintptr_t)id) < 0)
 			rc = sc_nomem(err);
 		else
 			s->paths.at[id] = copy;
@@ -31,7 +31,7 @@ int rs_path_id(struct rs_job *job, const char *path, uint64_t *ret, struct sc_er
 	int rc;
 
 	(void)pthread_mutex_lock(&s->lock);
-	id = (uintptr_t)sc_map_get(&s->path_ids, path, strlen(path));
+	id = (uintptr_t)sc_map_get(&s->paths.ids, path, strlen(path));
 	(void)pthread_mutex_unlock(&s->lock);
 	if (!id) {
 		rc = meta_path_put(s->catalog, path, &id, err);

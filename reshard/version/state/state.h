@@ -124,6 +124,10 @@ uint64_t rs_view_place(const struct rs_view *view, uint32_t rank);
 uint32_t rs_view_rank(const struct rs_view *view, uint64_t place);
 struct rs_view *rs_view_ref(struct rs_view *view);
 void rs_view_unref(struct rs_service *s, struct rs_view *view);
+/** Keeps a view, of which the caller has a reference, so that its number finds it: until rs_view_unpin(), whatever
+ *  becomes of its version, or until its memory or bytes are needed. */
+void rs_view_pin(struct rs_service *s, struct rs_view *view);
+void rs_view_unpin(struct rs_service *s, struct rs_view *view);
 /** Returns the name of the first axis: `AXIS=1` is the topology of one rank. */
 const char *rs_view_first_axis(const struct rs_view *view);
 struct rs_job *rs_view_job(const struct rs_view *view);

@@ -128,6 +128,7 @@ struct rs_view {
 	struct rs_plain_files plain;		/* that the form shows */
 	bool *as_stored;			/* of each set: its files are stored as this view presents them */
 	bool kept;				/* in the service's cache; atomic */
+	unsigned pins;				/* rs_view_pin(); under service.lock */
 	struct rs_view *next;			/* there */
 	struct rs_below *below;			/* its files by number (tree/below.c); atomic, NULL: nobody asked */
 	void (*below_done)(struct rs_below *below);
@@ -230,7 +231,6 @@ struct rs_kept_image {
 };
 
 #define IMAGE_BUCKETS 4096
-#define RS_OPENED_BUCKETS 4096
 #define RS_MET_MAX 256	/* more are named once scrubbing finds them */
 
 struct rs_parts {				/* partitions of datasets */
@@ -251,41 +251,30 @@ struct rs_service {
 	const struct rs_copies_ops *copies; /* what it keeps of other nodes' files (upkeep); NULL: nothing */
 	bool shared, follows;		/* it is a node's of a cluster; and can read what is elsewhere (atomic) */
 	bool gave_wrong;		/* rs_bytes_were_wrong(); atomic */
+	bool is_held;			/* the next daemon may serve who has files of dropped versions open */
 	char *preset_dir;
-	pthread_mutex_t naming;		/* a job is made, removed or renamed */
-	pthread_mutex_t lock;
-	struct {
+	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
+	pthread_mutex_t lock;		/* of jobs (not `naming`), paths, layouts, views, leaving, requests->pinned */
+	struct {			/* removed ones, too */
 		size_t nr, room;
 		struct rs_job **at;
-	} jobs;				/* removed ones, too */
-	struct sc_map jobs_by_id, jobs_by_name;	/* by name: not removed ones */
-	struct {			/* whose numbers are whose, by `first` */
+		struct sc_map by_id, by_name;	/* by name: not removed ones */
+		pthread_mutex_t naming;	/* a job is made, removed or renamed */
+	} jobs;
+	struct {			/* by id */
 		size_t nr, room;
-		struct rs_number_block {
-			uint64_t first, nr, job;
-		} *at;
-	} numbers;
-	size_t nameless_objects;	/* of all jobs, atomic */
-	struct {			/* changes of working trees that are not in the catalog yet (requests/work.c) */
-		struct meta_tail *tail;
-		struct sc_thread thread;
-		pthread_mutex_t lock;
-		pthread_cond_t wake;
-		uint64_t began;		/* where it ended when the service began */
-		bool stop;
-	} log;
+		const char **at;
+		struct sc_map ids;	/* text -> id */
+		struct sc_arena arena;
+	} paths;
 	struct {
 		size_t nr, room;
 		struct rs_kept_layout **at;
 	} layouts;
-	struct sc_arena paths_arena;
-	struct sc_map path_ids;		/* text -> id */
 	struct {
-		size_t nr, room;
-		const char **at;	/* by id */
-	} paths;
-	struct rs_view *views;		/* most recent first */
-	size_t nr_views;
+		struct rs_view *first;	/* the most recent one */
+		size_t nr;
+	} views;
 	struct {			/* views of versions that were dropped a moment ago (leaving.c) */
 		size_t nr, room;
 		struct rs_leaving {
@@ -294,53 +283,14 @@ struct rs_service {
 		} *at;
 		uint64_t times;		/* that a version was dropped, or got another storage */
 	} leaving;
-	bool is_held;			/* the next daemon may serve who has files of dropped versions open */
-	struct {			/* versions whose rows outlive them (requests/hidden.c) */
-		size_t nr, room;
-		struct rs_hidden {
-			uint64_t version;
-			int64_t since_ns;	/* 0: it is not dropped */
-			uint32_t opens;
-		} *at;
-		int64_t due_ns;		/* when to look for those that may go */
-	} hidden;
-	pthread_mutex_t images_lock;
-	struct rs_kept_image *images[IMAGE_BUCKETS];
-	struct rs_kept_image idle_images;
-	uint64_t idle_cost;
-	struct rs_parts parts;
 	struct {
-		size_t nr, room;
-		uint64_t *at;
-	} held;				/* blobs that are being made: no garbage */
-	struct {			/* files of working trees (requests/opened.c) */
 		pthread_mutex_t lock;
-		pthread_cond_t fewer;	/* a count went down */
-		struct rs_opened {
-			uint64_t blob;
-			uint32_t times, writers, reserved;
-			int64_t until_ns;	/* of the last reservation */
-			bool removed;		/* its file goes with the last close */
-			struct rs_opened *next;
-		} *buckets[RS_OPENED_BUCKETS];
-	} opened;
-	pthread_mutex_t making;		/* a file is made real, or garbage is collected */
-	bool no_reflink;		/* the store's file system has none; atomic */
-	struct sc_thread worker;
-	bool stop, kick, works, garbage;
-	pthread_mutex_t worker_lock;
-	pthread_cond_t worker_wake;
-	struct rs_numbers {
-		size_t nr, room;
-		uint64_t *at;
-	} nameless;			/* blobs without a row, whose files are to go; the worker's */
-	bool trees_gone;		/* trees may have records and no rows; the worker's */
-	unsigned put_off, hash_put_off;	/* times that they, or the next hash, were left for later: RS_PUT_OFF_MAX */
-	struct {
-		struct sc_err rows, files, hashes, met, trees, reserve;
-	} said;				/* what the worker logged last of what fails still */
-	struct sc_err scrub_said;	/* the scrubber's */
-	struct {			/* damage that reads have met and nobody has judged (state/met.c) */
+		struct rs_kept_image *buckets[IMAGE_BUCKETS];
+		struct rs_kept_image idle;
+		uint64_t idle_cost;
+	} images;
+	struct rs_parts parts;
+	struct {			/* damage that reads have met and nobody has judged (met.c) */
 		pthread_mutex_t lock;
 		size_t nr;		/* atomic */
 		struct rs_met {
@@ -348,17 +298,23 @@ struct rs_service {
 			int64_t due_ns, wait_ns;	/* when it is looked at, and how long after that again */
 		} at[RS_MET_MAX];
 	} met;
-	int64_t retry_ns;		/* the worker's: what failed is to be tried again then; 0: nothing */
-	/* scrubber: under worker_lock, too */
-	struct sc_thread scrubber;
-	pthread_cond_t scrub_wake;
-	int64_t scrub_every_s;		/* 0: never */
-	uint64_t scrub_rate;		/* bytes a second, 0: no limit */
-	struct rs_progress scrub;	/* what: NULL: nothing is due */
+	struct {			/* the thread of upkeep, as who has work for it sees it (worker_call.c) */
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		struct sc_thread thread;
+		bool stop, called, works, garbage;
+		bool trees_gone;	/* trees may have records and no rows; the worker's */
+		int64_t retry_ns;	/* the worker's: what failed is to be tried again then; 0: nothing */
+	} worker;
+	struct rs_requests *requests;	/* what worktree/requests remembers of the working trees of all jobs */
+	struct rs_upkeep *upkeep;	/* what upkeep/background remembers */
 	pthread_mutex_t gauges_lock;	/* of what metrics remember of jobs; the catalog is called under it */
 };
 
-#define RS_PUT_OFF_MAX 4
+struct rs_numbers {
+	size_t nr, room;
+	uint64_t *at;
+};
 
 /* set.c */
 struct rs_set *rs_set_new(const char *file, const struct rs_format_ops *format);
@@ -538,7 +494,7 @@ uint64_t rs_made_find(struct rs_view *view, uint32_t rank, const char *file, uin
 void rs_made_leave(struct rs_job *job, uint64_t view);
 
 /* bell.c */
-void rs_kick(struct rs_service *s, bool garbage);
+void rs_worker_call(struct rs_service *s, bool garbage);
 /** Tells whether the worker is called for something that a process may wait for, and that comes first. */
 bool rs_worker_is_called(struct rs_service *s);
 

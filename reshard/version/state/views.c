@@ -12,13 +12,13 @@
 
 static struct rs_view *find_view(struct rs_service *s, uint64_t place)
 {
-	for (struct rs_view **at = &s->views; *at; at = &(*at)->next)
+	for (struct rs_view **at = &s->views.first; *at; at = &(*at)->next)
 		if (rs_view_has(*at, place)) {
 			struct rs_view *v = *at;
 
 			*at = v->next;
-			v->next = s->views;
-			s->views = v;
+			v->next = s->views.first;
+			s->views.first = v;
 			return rs_view_ref(v);
 		}
 	return NULL;
@@ -40,7 +40,7 @@ static struct rs_view *find_like(struct rs_service *s, uint64_t version, const c
 	bool is_good = false;
 
 	(void)pthread_mutex_lock(&s->lock);
-	for (struct rs_view *v = s->views; v && !found; v = v->next) {
+	for (struct rs_view *v = s->views.first; v && !found; v = v->next) {
 		if (v->version->id != version || has_folders(v->version))
 			continue;
 		is_good |= good && good->version == v->version;

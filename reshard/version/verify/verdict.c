@@ -171,7 +171,7 @@ int rs_verify_same(struct rs_service *s, struct rs_set *set, uint8_t (*digests)[
 	(void)pthread_mutex_unlock(&verdicts);
 	sc_sys.release(digests);
 	if (was && rc == 0)
-		rs_kick(s, false); /* it may be materialized now */
+		rs_worker_call(s, false); /* it may be materialized now */
 	return rc;
 }
 

@@ -6,22 +6,24 @@
  * the version open and RS_LEAVING_NS have passed since this daemon first saw it hidden.
  * Owner of the list: service.lock.
  */
-#include "reshard/worktree/requests/tree_i.h"
+#include "reshard/worktree/requests/requests_i.h"
 
 /* Finds or makes the entry of a version; NULL: out of memory.  The caller holds s->lock. */
 static struct rs_hidden *hidden(struct rs_service *s, uint64_t version)
 {
-	for (size_t i = 0; i < s->hidden.nr; i++)
-		if (s->hidden.at[i].version == version)
-			return &s->hidden.at[i];
-	return sc_vec_push(&s->hidden, (struct rs_hidden){.version = version}) < 0 ? NULL
-										   : &s->hidden.at[s->hidden.nr - 1];
+	struct rs_requests *r = s->requests;
+
+	for (size_t i = 0; i < r->hidden.nr; i++)
+		if (r->hidden.at[i].version == version)
+			return &r->hidden.at[i];
+	return sc_vec_push(&r->hidden, (struct rs_hidden){.version = version}) < 0 ? NULL
+										   : &r->hidden.at[r->hidden.nr - 1];
 }
 
 /* Removes an entry.  The caller holds s->lock. */
 static void drop_hidden(struct rs_service *s, struct rs_hidden *h)
 {
-	*h = s->hidden.at[--s->hidden.nr];
+	*h = s->requests->hidden.at[--s->requests->hidden.nr];
 }
 
 void rs_view_opened(struct rs_service *s, const struct rs_view *view)
@@ -54,10 +56,10 @@ void rs_view_closed(struct rs_service *s, const struct rs_view *view)
 			drop_hidden(s, h);
 	}
 	if (is_last)
-		s->hidden.due_ns = 0;
+		s->requests->hidden.due_ns = 0;
 	(void)pthread_mutex_unlock(&s->lock);
 	if (is_last)
-		rs_kick(s, true);
+		rs_worker_call(s, true);
 }
 
 bool rs_version_is_open(struct rs_service *s, uint64_t version)
@@ -65,8 +67,8 @@ bool rs_version_is_open(struct rs_service *s, uint64_t version)
 	bool is = false;
 
 	(void)pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; i < s->hidden.nr; i++)
-		is |= s->hidden.at[i].version == version && s->hidden.at[i].opens;
+	for (size_t i = 0; i < s->requests->hidden.nr; i++)
+		is |= s->requests->hidden.at[i].version == version && s->requests->hidden.at[i].opens;
 	(void)pthread_mutex_unlock(&s->lock);
 	return is;
 }
@@ -113,9 +115,9 @@ int rs_hidden_remove(struct rs_service *s, bool all, bool *ret_more, struct sc_e
 	if (s->shared) /* other nodes may read them (reshard/cluster/stored/gone.c) */
 		return 0;
 	(void)pthread_mutex_lock(&s->lock);
-	*ret_more = !all && now < s->hidden.due_ns;
+	*ret_more = !all && now < s->requests->hidden.due_ns;
 	if (!*ret_more)
-		s->hidden.due_ns = now + RS_LEAVING_NS; /* many at once */
+		s->requests->hidden.due_ns = now + RS_LEAVING_NS; /* many at once */
 	(void)pthread_mutex_unlock(&s->lock);
 	if (*ret_more)
 		return 0;

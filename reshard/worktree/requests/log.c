@@ -3,7 +3,7 @@
  * Writes the log of working trees (meta/tree/tail.h), and gives numbers to new objects.  A record in the log outlives
  * the process; a thread applies records to the catalog, many in a transaction.
  */
-#include "reshard/worktree/requests/tree_i.h"
+#include "reshard/worktree/requests/requests_i.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -63,15 +63,15 @@ static void *drainer(void *arg)
 	do {
 		int rc = 0;
 
-		(void)pthread_mutex_lock(&s->log.lock);
-		while (!s->log.stop && !meta_tail_waiting(s->log.tail))
-			(void)pthread_cond_wait(&s->log.wake, &s->log.lock);
-		if (!s->log.stop)
-			(void)sc_sys.wait_until(&s->log.wake, &s->log.lock, sc_now_ns() + DRAIN_NS);
-		stop = s->log.stop;
-		(void)pthread_mutex_unlock(&s->log.lock);
-		if (meta_tail_waiting(s->log.tail))
-			rc = meta_tail_drain(s->log.tail, &err);
+		(void)pthread_mutex_lock(&s->requests->log.lock);
+		while (!s->requests->log.stop && !meta_tail_waiting(s->requests->log.tail))
+			(void)pthread_cond_wait(&s->requests->log.wake, &s->requests->log.lock);
+		if (!s->requests->log.stop)
+			(void)sc_sys.wait_until(&s->requests->log.wake, &s->requests->log.lock, sc_now_ns() + DRAIN_NS);
+		stop = s->requests->log.stop;
+		(void)pthread_mutex_unlock(&s->requests->log.lock);
+		if (meta_tail_waiting(s->requests->log.tail))
+			rc = meta_tail_drain(s->requests->log.tail, &err);
 		if (rc == 0) {
 			said = (struct sc_err){0};
 			continue;
@@ -80,11 +80,11 @@ static void *drainer(void *arg)
 			sc_log(SC_LOG_ERROR, "changes of names stay in the log, which has room for %u MiB: %s",
 			       LOG_BYTES >> 20, err.msg);
 		said = err;
-		(void)pthread_mutex_lock(&s->log.lock);
-		if (!s->log.stop)
-			(void)sc_sys.wait_until(&s->log.wake, &s->log.lock, sc_now_ns() + RETRY_NS);
-		stop = s->log.stop;
-		(void)pthread_mutex_unlock(&s->log.lock);
+		(void)pthread_mutex_lock(&s->requests->log.lock);
+		if (!s->requests->log.stop)
+			(void)sc_sys.wait_until(&s->requests->log.wake, &s->requests->log.lock, sc_now_ns() + RETRY_NS);
+		stop = s->requests->log.stop;
+		(void)pthread_mutex_unlock(&s->requests->log.lock);
 	} while (!stop);
 	return NULL;
 }
@@ -93,7 +93,7 @@ static int on_block(void *arg, uint64_t first, uint64_t nr, uint64_t job)
 {
 	struct rs_service *s = arg;
 
-	return sc_vec_push(&s->numbers, (struct rs_number_block){first, nr, job}) < 0 ? SC_E_NO_MEMORY : 0;
+	return sc_vec_push(&s->requests->numbers, (struct rs_number_block){first, nr, job}) < 0 ? SC_E_NO_MEMORY : 0;
 }
 
 static int open_tail(struct rs_service *s, struct sc_err *err)
@@ -101,7 +101,8 @@ static int open_tail(struct rs_service *s, struct sc_err *err)
 	uint64_t applied = 0;
 	int rc = meta_tail_applied(s->catalog, &applied, err);
 
-	return rc < 0 ? rc : meta_tail_open(s->store.dir, LOG_NAME, LOG_BYTES, applied, apply, s, &s->log.tail, err);
+	return rc < 0 ? rc : meta_tail_open(s->store.dir, LOG_NAME, LOG_BYTES, applied, apply, s,
+					    &s->requests->log.tail, err);
 }
 
 /* Moves the file of a blob without a row to lost+found, as a dropped record may have made it and the start would remove
@@ -143,13 +144,13 @@ static int keep_damaged(struct rs_service *s, const struct meta_tail_damage *dam
 	       PRIu64 " whole records behind it: the last changes of names and attributes before the daemon ended; the "
 	       "log is kept as lost+found/%s, and files that no row names are there, too, continuing", damage->at,
 	       damage->behind, name);
-	s->log.tail = meta_tail_close(s->log.tail);
+	s->requests->log.tail = meta_tail_close(s->requests->log.tail);
 	return open_tail(s, err);
 }
 
 bool rs_log_is_damaged(const struct rs_service *s, struct meta_tail_damage *ret)
 {
-	return meta_tail_is_damaged(s->log.tail, ret);
+	return meta_tail_is_damaged(s->requests->log.tail, ret);
 }
 
 bool rs_log_next_kept(const struct rs_service *s, unsigned *nr, char ret[META_ASIDE_BYTES])
@@ -163,11 +164,11 @@ int rs_log_open(struct rs_service *s, bool looks_only, struct sc_err *err)
 	int rc = open_tail(s, err);
 
 	if (rc == 0)
-		rc = meta_tail_drain(s->log.tail, err);
-	if (rc == 0 && !looks_only && meta_tail_is_damaged(s->log.tail, &damage))
+		rc = meta_tail_drain(s->requests->log.tail, err);
+	if (rc == 0 && !looks_only && meta_tail_is_damaged(s->requests->log.tail, &damage))
 		rc = keep_damaged(s, &damage, err);
 	if (rc == 0)
-		rc = meta_tail_applied(s->catalog, &s->log.began, err);
+		rc = meta_tail_applied(s->catalog, &s->requests->log.began, err);
 	if (rc == 0)
 		rc = meta_numbers_each(s->catalog, on_block, s, err);
 	if (rc == SC_E_NO_MEMORY)
@@ -177,29 +178,30 @@ int rs_log_open(struct rs_service *s, bool looks_only, struct sc_err *err)
 
 int rs_log_start(struct rs_service *s, struct sc_err *err)
 {
-	return sc_thread_start(&s->log.thread, "scalai-log", drainer, s, err);
+	return sc_thread_start(&s->requests->log.thread, "scalai-log", drainer, s, err);
 }
 
 void rs_log_close(struct rs_service *s)
 {
 	struct sc_err err;
 
-	if (s->log.thread.started) {
-		(void)pthread_mutex_lock(&s->log.lock);
-		s->log.stop = true;
-		(void)pthread_cond_signal(&s->log.wake);
-		(void)pthread_mutex_unlock(&s->log.lock);
-		sc_thread_join(&s->log.thread);
+	if (!s->requests)
+		return;
+	if (s->requests->log.thread.started) {
+		(void)pthread_mutex_lock(&s->requests->log.lock);
+		s->requests->log.stop = true;
+		(void)pthread_cond_signal(&s->requests->log.wake);
+		(void)pthread_mutex_unlock(&s->requests->log.lock);
+		sc_thread_join(&s->requests->log.thread);
 	}
-	if (s->log.tail && meta_tail_drain(s->log.tail, &err) < 0)
+	if (s->requests->log.tail && meta_tail_drain(s->requests->log.tail, &err) < 0)
 		sc_log(SC_LOG_ERROR, "changes of names stay in the log until the next start: %s", err.msg);
-	s->log.tail = meta_tail_close(s->log.tail);
-	sc_vec_done(&s->numbers);
+	s->requests->log.tail = meta_tail_close(s->requests->log.tail);
 }
 
 int rs_log_drain(struct rs_service *s, struct sc_err *err)
 {
-	return meta_tail_drain(s->log.tail, err);
+	return meta_tail_drain(s->requests->log.tail, err);
 }
 
 void rs_log_note(uint64_t *to)
@@ -209,7 +211,7 @@ void rs_log_note(uint64_t *to)
 
 bool rs_log_had(const struct rs_service *s, uint64_t sequence)
 {
-	return sequence && sequence <= s->log.began;
+	return sequence && sequence <= s->requests->log.began;
 }
 
 int rs_log_write(void *arg, const struct meta_changes *record, struct sc_err *err)
@@ -217,17 +219,17 @@ int rs_log_write(void *arg, const struct meta_changes *record, struct sc_err *er
 	struct rs_service *s = ((struct rs_job *)arg)->service;
 	struct sc_buf buf = {0};
 	uint64_t *to = note && *note == 0 ? note : NULL;
-	bool was_empty = !meta_tail_waiting(s->log.tail);
+	bool was_empty = !meta_tail_waiting(s->requests->log.tail);
 	int rc;
 
 	meta_changes_encode(record, &buf);
 	rc = buf.failed ? sc_nomem(err)
-			: meta_tail_append(s->log.tail, 0, (struct meta_bytes){buf.text, buf.bytes}, to, err);
+			: meta_tail_append(s->requests->log.tail, 0, (struct meta_bytes){buf.text, buf.bytes}, to, err);
 	sc_buf_done(&buf);
 	if (rc == 0 && was_empty) {
-		(void)pthread_mutex_lock(&s->log.lock);
-		(void)pthread_cond_signal(&s->log.wake);
-		(void)pthread_mutex_unlock(&s->log.lock);
+		(void)pthread_mutex_lock(&s->requests->log.lock);
+		(void)pthread_cond_signal(&s->requests->log.wake);
+		(void)pthread_mutex_unlock(&s->requests->log.lock);
 	}
 	return rc;
 }
@@ -243,12 +245,13 @@ static int by_first(const void *a, const void *b)
 
 int rs_numbers_note(struct rs_service *s, uint64_t first, uint64_t nr, uint64_t job, struct sc_err *err)
 {
+	struct rs_requests *r = s->requests;
 	int rc;
 
 	(void)pthread_mutex_lock(&s->lock);
-	rc = sc_vec_push(&s->numbers, (struct rs_number_block){first, nr, job}) < 0 ? sc_nomem(err) : 0;
-	if (rc == 0 && s->numbers.nr > 1 && s->numbers.at[s->numbers.nr - 2].first > first)
-		qsort(s->numbers.at, s->numbers.nr, sizeof(*s->numbers.at), by_first);
+	rc = sc_vec_push(&r->numbers, (struct rs_number_block){first, nr, job}) < 0 ? sc_nomem(err) : 0;
+	if (rc == 0 && r->numbers.nr > 1 && r->numbers.at[r->numbers.nr - 2].first > first)
+		qsort(r->numbers.at, r->numbers.nr, sizeof(*r->numbers.at), by_first);
 	(void)pthread_mutex_unlock(&s->lock);
 	return rc;
 }
@@ -274,6 +277,7 @@ int rs_number_take(void *arg, uint64_t *ret, struct sc_err *err)
 
 struct rs_job *rs_job_of_number(struct rs_service *s, uint64_t ino)
 {
+	const struct rs_requests *r = s->requests;
 	uint64_t id = 0;
 	struct rs_job *job;
 
@@ -283,9 +287,9 @@ struct rs_job *rs_job_of_number(struct rs_service *s, uint64_t ino)
 		size_t behind;
 
 		(void)pthread_mutex_lock(&s->lock);
-		behind = sc_first(s->numbers.nr, i, s->numbers.at[i].first > ino);
-		if (behind && ino - s->numbers.at[behind - 1].first < s->numbers.at[behind - 1].nr)
-			id = s->numbers.at[behind - 1].job;
+		behind = sc_first(r->numbers.nr, i, r->numbers.at[i].first > ino);
+		if (behind && ino - r->numbers.at[behind - 1].first < r->numbers.at[behind - 1].nr)
+			id = r->numbers.at[behind - 1].job;
 		(void)pthread_mutex_unlock(&s->lock);
 	}
 	job = id ? rs_job_by_id(s, id) : NULL;

@@ -15,11 +15,11 @@
  *  W3  A commit holds job.tree for writing, finds no count and no reservation, and then has a lease on every file:
  *      a mapping outlives the handle that made it, and only the lease sees it.
  */
-#include "reshard/worktree/requests/tree_i.h"
+#include "reshard/worktree/requests/requests_i.h"
 
 static struct rs_opened **find(struct rs_service *s, uint64_t blob)
 {
-	struct rs_opened **at = &s->opened.buckets[blob % RS_OPENED_BUCKETS];
+	struct rs_opened **at = &s->requests->opened.buckets[blob % RS_OPENED_BUCKETS];
 
 	while (*at && (*at)->blob != blob)
 		at = &(*at)->next;
@@ -62,7 +62,7 @@ static int count(struct rs_service *s, uint64_t blob, int times, int writers, in
 	struct rs_opened *o;
 	bool removed = false;
 
-	(void)pthread_mutex_lock(&s->opened.lock);
+	(void)pthread_mutex_lock(&s->requests->opened.lock);
 	o = times + writers + reserved > 0 ? make(s, blob, err) : *find(s, blob);
 	if (o) {
 		o->times += (uint32_t)times;
@@ -72,8 +72,8 @@ static int count(struct rs_service *s, uint64_t blob, int times, int writers, in
 			o->until_ns = until_ns;
 		removed = drop(s, blob);
 	}
-	(void)pthread_cond_broadcast(&s->opened.fewer);
-	(void)pthread_mutex_unlock(&s->opened.lock);
+	(void)pthread_cond_broadcast(&s->requests->opened.fewer);
+	(void)pthread_mutex_unlock(&s->requests->opened.lock);
 	if (removed)
 		(void)meta_store_remove(&s->store, blob, &ignored); /* else: at the next start */
 	return o || times + writers + reserved < 0 ? 0 : SC_E_NO_MEMORY;
@@ -114,13 +114,13 @@ enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob)
 	enum rs_writers is = RS_QUIET;
 	const struct rs_opened *o;
 
-	(void)pthread_mutex_lock(&s->opened.lock);
+	(void)pthread_mutex_lock(&s->requests->opened.lock);
 	o = *find(s, blob);
 	if (o && o->writers)
 		is = RS_OPEN;
 	else if (o && o->reserved && sc_now_ns() < o->until_ns)
 		is = RS_RESERVED;
-	(void)pthread_mutex_unlock(&s->opened.lock);
+	(void)pthread_mutex_unlock(&s->requests->opened.lock);
 	return is;
 }
 
@@ -131,9 +131,9 @@ bool rs_work_is_written(struct rs_service *s, uint64_t blob)
 
 void rs_work_wait(struct rs_service *s, int64_t ns)
 {
-	(void)pthread_mutex_lock(&s->opened.lock);
-	(void)sc_sys.wait_until(&s->opened.fewer, &s->opened.lock, sc_now_ns() + ns);
-	(void)pthread_mutex_unlock(&s->opened.lock);
+	(void)pthread_mutex_lock(&s->requests->opened.lock);
+	(void)sc_sys.wait_until(&s->requests->opened.fewer, &s->requests->opened.lock, sc_now_ns() + ns);
+	(void)pthread_mutex_unlock(&s->requests->opened.lock);
 }
 
 bool rs_work_is_open(struct rs_service *s, uint64_t blob)
@@ -141,10 +141,10 @@ bool rs_work_is_open(struct rs_service *s, uint64_t blob)
 	const struct rs_opened *o;
 	bool is;
 
-	(void)pthread_mutex_lock(&s->opened.lock);
+	(void)pthread_mutex_lock(&s->requests->opened.lock);
 	o = *find(s, blob);
 	is = o && (o->times || o->writers);
-	(void)pthread_mutex_unlock(&s->opened.lock);
+	(void)pthread_mutex_unlock(&s->requests->opened.lock);
 	return is;
 }
 
@@ -153,19 +153,19 @@ int rs_remove_bytes(struct rs_service *s, uint64_t blob, struct sc_err *err)
 	struct rs_opened *o;
 	bool is_open;
 
-	(void)pthread_mutex_lock(&s->opened.lock);
+	(void)pthread_mutex_lock(&s->requests->opened.lock);
 	o = *find(s, blob);
 	is_open = o && (o->times || o->writers || o->reserved);
 	if (is_open)
 		o->removed = true;
-	(void)pthread_mutex_unlock(&s->opened.lock);
+	(void)pthread_mutex_unlock(&s->requests->opened.lock);
 	return is_open ? 0 : meta_store_remove(&s->store, blob, err);
 }
 
 void rs_opened_init(struct rs_service *s)
 {
-	(void)pthread_mutex_init(&s->opened.lock, NULL);
-	(void)pthread_cond_init(&s->opened.fewer, NULL);
+	(void)pthread_mutex_init(&s->requests->opened.lock, NULL);
+	(void)pthread_cond_init(&s->requests->opened.fewer, NULL);
 }
 
 void rs_opened_done(struct rs_service *s)
@@ -173,14 +173,14 @@ void rs_opened_done(struct rs_service *s)
 	struct sc_err ignored;
 
 	for (size_t i = 0; i < RS_OPENED_BUCKETS; i++)
-		while (s->opened.buckets[i]) {
-			struct rs_opened *o = s->opened.buckets[i];
+		while (s->requests->opened.buckets[i]) {
+			struct rs_opened *o = s->requests->opened.buckets[i];
 
 			if (o->removed) /* whatever was counted: who still has it open keeps its bytes by that */
 				(void)meta_store_remove(&s->store, o->blob, &ignored); /* else: at the next start */
-			s->opened.buckets[i] = o->next;
+			s->requests->opened.buckets[i] = o->next;
 			sc_sys.release(o);
 		}
-	(void)pthread_cond_destroy(&s->opened.fewer);
-	(void)pthread_mutex_destroy(&s->opened.lock);
+	(void)pthread_cond_destroy(&s->requests->opened.fewer);
+	(void)pthread_mutex_destroy(&s->requests->opened.lock);
 }

@@ -3,7 +3,7 @@
  * Begins and ends a working tree; knows its files with bytes of their own, by blob, and its objects that have no name
  * any more but are held (work.c has the invariants).
  */
-#include "reshard/worktree/requests/tree_i.h"
+#include "reshard/worktree/requests/requests_i.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -133,13 +133,18 @@ void rs_count_nameless(struct rs_job *job)
 {
 	size_t now = rs_overlay_nameless(job->overlay);
 
-	(void)__atomic_add_fetch(&job->service->nameless_objects, now - job->nameless, __ATOMIC_RELAXED);
+	(void)__atomic_add_fetch(&job->service->requests->nameless, now - job->nameless, __ATOMIC_RELAXED);
 	job->nameless = now;
+}
+
+void rs_uncount_nameless(struct rs_job *job)
+{
+	(void)__atomic_sub_fetch(&job->service->requests->nameless, job->nameless, __ATOMIC_RELAXED);
 }
 
 bool rs_tree_any_nameless(struct rs_service *s)
 {
-	return __atomic_load_n(&s->nameless_objects, __ATOMIC_RELAXED) != 0;
+	return __atomic_load_n(&s->requests->nameless, __ATOMIC_RELAXED) != 0;
 }
 
 static bool row_is_nameless(const struct meta_inode_row *row)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pins blobs, which are no garbage though no row has them yet: blobs that are being made, and files of a head that an
  * open made real (state/made.c). */
-#include "reshard/worktree/requests/tree_i.h"
+#include "reshard/worktree/requests/requests_i.h"
 
 static bool is_pinned(struct rs_service *s, uint64_t blob)
 {
 	bool holds = false;
 
 	(void)pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; i < s->held.nr; i++)
-		holds |= s->held.at[i] == blob;
+	for (size_t i = 0; i < s->requests->pinned.nr; i++)
+		holds |= s->requests->pinned.at[i] == blob;
 	(void)pthread_mutex_unlock(&s->lock);
 	return holds;
 }
@@ -22,7 +22,7 @@ int rs_pin_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_
 	rc = meta_blob_add(s->catalog, ret_blob, err);
 	if (rc == 0) {
 		(void)pthread_mutex_lock(&s->lock);
-		rc = sc_vec_push(&s->held, *ret_blob) < 0 ? sc_nomem(err) : 0;
+		rc = sc_vec_push(&s->requests->pinned, *ret_blob) < 0 ? sc_nomem(err) : 0;
 		(void)pthread_mutex_unlock(&s->lock);
 	}
 	(void)pthread_mutex_unlock(&s->making);
@@ -32,9 +32,9 @@ int rs_pin_new(struct rs_service *s, uint64_t *ret_blob, int *ret_fd, struct sc_
 void rs_unpin(struct rs_service *s, uint64_t blob)
 {
 	(void)pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; blob && i < s->held.nr; i++)
-		if (s->held.at[i] == blob) {
-			s->held.at[i] = s->held.at[--s->held.nr];
+	for (size_t i = 0; blob && i < s->requests->pinned.nr; i++)
+		if (s->requests->pinned.at[i] == blob) {
+			s->requests->pinned.at[i] = s->requests->pinned.at[--s->requests->pinned.nr];
 			break;
 		}
 	(void)pthread_mutex_unlock(&s->lock);

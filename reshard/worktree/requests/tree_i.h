@@ -6,9 +6,13 @@
 #include "reshard/version/view/shown_i.h"
 #include "reshard/worktree/requests/tree.h"
 
+/* --- requests.c --- */
+/** Makes what this room remembers of all jobs, s->requests.  Errors: no memory. */
+int rs_requests_new(struct rs_service *s, struct sc_err *err);
+/** Frees s->requests, and removes the files of blobs that had no name and were open. */
+void rs_requests_free(struct rs_service *s);
+
 /* --- opened.c --- */
-void rs_opened_init(struct rs_service *s);
-void rs_opened_done(struct rs_service *s);
 enum rs_writers { RS_QUIET, RS_OPEN, RS_RESERVED };
 /** Tells whether a handle may write to the blob, or a thread is about to open it (W1 and W2 of opened.c). */
 enum rs_writers rs_work_writers(struct rs_service *s, uint64_t blob);
@@ -76,6 +80,8 @@ uint64_t rs_own_find(const struct sc_map *map, uint64_t blob);
 int rs_own_of_rows(const struct meta_changes *rows, struct sc_map *ret, struct sc_err *err);
 /** Counts the objects without a name again.  The caller holds job.names for writing. */
 void rs_count_nameless(struct rs_job *job);
+/** Takes the objects without a name that rs_count_nameless() counted of a job from the sum of all jobs. */
+void rs_uncount_nameless(struct rs_job *job);
 /** Remembers which numbers had the blobs that a commit took: those of job.by_blob, but for `stay`.  A kernel may still
  *  know a file by its blob. */
 void rs_own_sealed(struct rs_job *job, const struct sc_map *stay);
