@@ -25,7 +25,7 @@
 #define FS_COMMITTED_BUCKETS 4096
 #define FS_FOLDERS_TOLD 4096	/* that the kernel was told attributes of; others share an entry */
 #define FS_LISTED_MAX 4096	/* folders whose names the kernel keeps */
-#define FS_AHEAD_MAX 64		/* files that are open ahead of a retry at the same time */
+#define FS_AHEAD_MAX 64		/* files that are open, and folders that stay, ahead of a retry at the same time */
 #define FS_FOREVER 1e9	/* seconds: names are made stale by the epoch, not by time */
 
 struct fs_name {
@@ -91,8 +91,9 @@ struct fs {
 	int64_t took_over_ns;	/* sc_now_ns(); long ago: it did not */
 	pthread_mutex_t lock;	/* handles, committed, and in `kept` backings, told_stale, writers, reserved */
 	bool are_told_stale;		/* there are such; atomic */
-	struct fs_ahead {		/* opened ahead of a retry (open/ahead.c); under lock */
-		uint64_t fh;		/* 0: none */
+	struct fs_ahead {		/* found by a retry (open/ahead.c); until_ns 0: nothing; under lock */
+		uint64_t fh;		/* of a file; 0: a folder */
+		struct rs_view *view;	/* of a folder, pinned */
 		int64_t until_ns;
 		pid_t thread;
 	} ahead[FS_AHEAD_MAX];

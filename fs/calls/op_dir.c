@@ -23,30 +23,42 @@ SC_HISTOGRAM(lookups, "scalai_lookup_seconds", "", "Time until a name that there
 
 /* --- looking up --- */
 
-/* Opens a committed file for a thread that looks again (A1 of open/ahead.c).  Where this fails, the thread's open
- * fails, too, and says why. */
-static void open_ahead(struct fs *fs, const struct fs_node *n, pid_t thread)
+/* Opens a committed file; NULL: it cannot be, or is none. */
+static struct fs_handle *open_committed(struct fs *fs, const struct fs_node *n)
 {
 	struct sc_err ignored = {0};
 	struct fs_handle *h;
 	int rc;
 
-	fs_ahead_opened(fs, thread); /* it opens what it has looked up last */
-	if (!fs_node_has_place(n) || !fs_node_is_file(n))
-		return;
-	h = fs_open_begin(fs, fs_node_id(*n), &ignored);
+	h = fs_node_has_place(n) && fs_node_is_file(n) ? fs_open_begin(fs, fs_node_id(*n), &ignored) : NULL;
 	if (!h)
-		return;
+		return NULL;
 	rc = fs_reopen_committed(fs, h, n, &ignored);
 	if (rc == 0 && h->kind == FS_H_FD)
 		rc = rs_work_hold(fs->service, h->blob, &ignored);
 	if (rc < 0) {
 		fs_open_put_off(fs, h);
-		return;
+		return NULL;
 	}
 	if (h->kind == FS_H_FD)
 		h->held = h->blob;
-	fs_ahead_keep(fs, h, thread);
+	return h;
+}
+
+/* Keeps what a thread that looks again has found (A1, A2 of open/ahead.c).  Where this fails, the thread's open fails,
+ * too, and says why. */
+static void keep_ahead(struct fs *fs, const struct fs_node *n, pid_t thread)
+{
+	struct fs_handle *h;
+
+	if (fs_node_has_place(n) && !fs_node_is_file(n)) {
+		fs_ahead_keep_folder(fs, n, thread);
+		return;
+	}
+	h = open_committed(fs, n);
+	fs_ahead_opened(fs, thread); /* it opens what it has looked up last */
+	if (h)
+		fs_ahead_keep(fs, h, thread);
 }
 
 /* Reserves what a retrying thread finds, so that no commit seals it before it is opened. */
@@ -65,7 +77,7 @@ static int lookup_again(fuse_req_t req, const struct fs_asked *a, struct fs_foun
 		job = fs_job(fs, &n);
 	/* threads of another process namespace share the number 0: what an open has reserved must do for them */
 	if (rc == 0 && a->told)
-		open_ahead(fs, &found->node, thread);
+		keep_ahead(fs, &found->node, thread);
 	if (rc < 0 || !job)
 		return rc;
 	/* nothing is reserved of a folder, or of what is committed: that does not wait for the job */

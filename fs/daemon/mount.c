@@ -283,6 +283,7 @@ static void end(struct fs *fs, bool has_handlers)
 		fs_notify_stop(fs);
 	fs_forget_stop(fs);
 	fs_write_back_stop(fs);
+	fs_ahead_end(fs);
 	for (size_t i = 0; i < fs->handles.nr; i++)
 		fs_handle_free(fs, fs->handles.at[i]);
 	fs_service_end(fs);

@@ -79,7 +79,11 @@ void fs_gpu_end(void);
 /* ahead.c */
 /** Keeps an open file for a thread that looks again, until fs_ahead_opened() or for RS_RESERVED_NS (A1).  Takes `h`. */
 void fs_ahead_keep(struct fs *fs, struct fs_handle *h, pid_t thread);
-/** Ends what is open ahead of a thread, whose open is answered. */
+/** Keeps a folder of a version, for as long, for a thread that looks again (A2). */
+void fs_ahead_keep_folder(struct fs *fs, const struct fs_node *n, pid_t thread);
+/** Ends all, as the mount ends. */
+void fs_ahead_end(struct fs *fs);
+/** Ends what is kept ahead of a thread, which has found a file, or whose open is answered. */
 void fs_ahead_opened(struct fs *fs, pid_t thread);
 /** Tells when the next of them ends by itself, by sc_now_ns(); 0: there is none. */
 int64_t fs_ahead_due(struct fs *fs);

@@ -2,10 +2,11 @@
 """
 A reader whose opens are held (tests/support/kinds/late_opens.c) while the topology of its job changes.
 
-    late_opens.py MOUNT HELD STORE view|stored|plain|looked
+    late_opens.py MOUNT HELD STORE view|stored|plain|folder|looked
         view      a file that is described, not written
         stored    a file of tensors that is written
         plain     a file without tensors
+        folder    a file in .as/: it is held between two folders on the way to it, and the topology changes there, too
         looked    a thread that was told ESTALE looks a file up and never opens it: its bytes go when their version has gone
 """
 import errno, hashlib, os, pathlib, sys, time
@@ -40,7 +41,7 @@ def change(times=CHANGES):
 		else:
 			put("topology", f"tp={1 << i % 2} dp={1 + i % 2}")
 	time.sleep(LEAVING_S)
-	if kind != "view":
+	if kind not in ("view", "folder"):
 		put("wait", "\n")
 
 
@@ -80,14 +81,14 @@ def reader():
 os.mkdir(job)
 put("layout", "mesh tp dp\nrows tp=0\ncolumns tp=1\nboth copy\n")
 put("topology", "tp=4")
-put("config", f"plain=drop\nkeep=2\nsync=off\nmaterialize={'never' if kind == 'view' else 'eager'}")
+put("config", f"plain=drop\nkeep=2\nsync=off\nmaterialize={'never' if kind in ('view', 'folder') else 'eager'}")
 for rank in range(4):
 	os.makedirs(job / str(rank), exist_ok=True)
 	save_file({"rows": numpy.full((16, 64), rank, "f4"), "columns": numpy.full((64, 16), rank, "f4"),
 		"both": numpy.full((8,), 7, "f4")}, job / str(rank) / "model.safetensors")
 	(job / str(rank) / "notes").write_text("first\n")
 put("commit", "step=1")
-path = job / "0" / ("notes" if kind == "plain" else "model.safetensors")
+path = job / {"plain": "0/notes", "folder": ".as/tp=2/0/model.safetensors"}.get(kind, "0/model.safetensors")
 
 if kind == "looked":
 	put("wait", "\n")
@@ -107,6 +108,9 @@ if kind == "looked":
 		put("wait", "\n")
 	until(f"the bytes of {len(had)} files that nobody opened go", lambda: not had & blobs())
 	sys.exit()
+held.with_suffix(".name").unlink(missing_ok=True)
+if kind == "folder":
+	held.with_suffix(".name").write_text("0")
 pid, said = reader()
 until("the first open waits", waits.exists)
 change()
