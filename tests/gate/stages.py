@@ -247,8 +247,11 @@ def long_rows():
 	]
 	found += [stage("frameworks", "each row of the table of frameworks in docs/formats.md, by the real libraries",
 			Step("program", ["tests/lint/frameworks", "--run"]), cannot=no_mounts)]
-	found += [stage("package", "the package in a fresh root: installed, upgraded, removed, purged", Step("program", ["tests/package/run"]), cannot=no_roots)]
-	found += [stage("unit", "the unit under a real systemd: restarts, kills, reloads and upgrades break no open file", Step("program", ["tests/package/unit"]), cannot=no_roots)]
+	for suite, debian in (("bookworm", "Debian 12"), ("trixie", "Debian 13")):
+		found += [stage(f"package-{suite}", f"the package in a fresh root of {debian}: installed, upgraded, removed, purged",
+				Step("program", ["tests/package/run", suite]), cannot=no_roots),
+			  stage(f"unit-{suite}", f"the unit under {debian}'s systemd: restarts, kills, reloads and upgrades break no open file",
+				Step("program", ["tests/package/unit", suite]), cannot=no_roots)]
 	found += [stage("bench-small", "every case of the benchmark, small", Step("program", ["tools/bench", "--check"]), cannot=no_mounts)]
 	found += [stage("bench", "the benchmark's figures against the committed ones", Step("program", ["tools/bench", "--long"]), cannot=no_mounts)]
 	found += [stage(f"fuzz-{name}", f"an hour of hostile input for {name}",
