@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -34,8 +35,15 @@ seed, seconds, nr_nodes, nr_etcds = (int(x) for x in sys.argv[3:7])
 the.name = f"seed {seed}, {nr_nodes} nodes, {nr_etcds} etcds, {seconds} s"
 
 
+TAKEN = "another daemon is registered as this node"
+
+
+def member_of(health):
+	return "is a member\n" in health
+
+
 def member(node):
-	return "is a member\n" in peek(node.mount / ".ctl/health")
+	return member_of(peek(node.mount / ".ctl/health"))
 
 
 def rise(node):
@@ -65,18 +73,52 @@ def put_out(node):
 	run("umount", "-l", str(node.mount), check=False)
 
 
-def refused(node, store, name):
-	"""This store under that name: the mount ends, with a sentence."""
+def second(node, store, name, is_over):
+	"""Mounts this store under that name, until it ends or is_over(its health).  What it said, its status or None, and its health."""
 	mount = cluster.work / f"refused{node.number}"
 	mount.mkdir(exist_ok=True)
 	options = f"cluster=test,node={name},listen={node.address}:7078," + ",".join(f"etcd={url}" for url in cluster.urls)
-	try:
-		r = subprocess.run([*inside(node.namespace), binary, "mount", "-f", "-o", options, store, mount], capture_output=True, text=True, timeout=HANGS)
-	except subprocess.TimeoutExpired:
-		end_badly("wrong", f"{store} was not refused as {name}'s: {peek(mount / '.ctl/health')}")
-	say(f"{store} as {name}: {(r.stdout + r.stderr).strip()[-200:]}")
-	if r.returncode == 0:
-		end_badly("wrong", f"{store} was not refused as {name}'s")
+	end = time.monotonic() + HANGS
+	with tempfile.TemporaryFile("w+") as said:
+		daemon = subprocess.Popen([*inside(node.namespace), binary, "mount", "-f", "-o", options, store, mount], stdout=said, stderr=said)
+		while daemon.poll() is None and time.monotonic() < end and not is_over(peek(mount / ".ctl/health")):
+			time.sleep(0.1)
+		status, health = daemon.poll(), peek(mount / ".ctl/health")
+		if status is None:
+			daemon.terminate()
+			try:
+				daemon.wait(HANGS)
+			except subprocess.TimeoutExpired:
+				end_badly("hung", f"{store} as {name} does not end by SIGTERM")
+		run("umount", "-l", str(mount), check=False)
+		said.seek(0)
+		text = said.read().strip()
+	say(f"{store} as {name}: {status}: {text[-200:]}")
+	return text, status, health
+
+
+def refused(node, store, name):
+	"""This store under that name: the mount ends, with a sentence."""
+	text, status, health = second(node, store, name, lambda health: False)
+	if not status:
+		end_badly("wrong", f"{store} was not refused as {name}'s: {text}: {health}")
+
+
+def twice(node):
+	"""A copy of a node's store, while it is mounted: refused where it is registered.  Where it is not, since etcd has just met a fault, too,
+	one of both is registered, and the other says so, and shows nothing."""
+	with lock:  # what is uncommitted in the copy
+		for job in jobs:
+			for rank, x in node.kept[job].items():
+				job.pending[node.name].setdefault(rank, set()).update(x)
+	_, status, health = second(node, copy_of(node), node.name, lambda health: TAKEN in health or member_of(health))
+	if status:
+		return
+	counts["mounted twice"] += 1
+	if status is None and member_of(health):
+		counts["put back"] += 1  # it may have had versions that the other one does not
+	elif status is not None or TAKEN not in health:
+		end_badly("wrong", f"a copy of {node.name}'s store was mounted, and is neither: {status}: {health}")
 
 
 def copy_of(node):
@@ -111,7 +153,7 @@ def change_store(node, rng):
 		refused(node, copy_of(other) if copy_of(other).exists() else other.store, node.name)
 	rise(node)
 	if what == "twice":
-		refused(node, copy_of(node), node.name)
+		twice(node)
 
 
 def mute(node, on=True):

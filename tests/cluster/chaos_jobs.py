@@ -17,10 +17,10 @@ PART = PART_ROWS * COLUMNS * 4
 DEGREES = [1, 2, 3, 4, 6, 12]
 HANGS = 120
 FILE = "model.safetensors"
-UNKNOWN = {errno.ENOTCONN, errno.ECONNABORTED, errno.EINTR}
-AWAY = UNKNOWN | {errno.ECANCELED, errno.EHOSTDOWN, errno.EIO, errno.ENOENT, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ENOTDIR}
+UNKNOWN = {errno.ENOTCONN, errno.ECONNABORTED, errno.EINTR, errno.ECANCELED}  # ECANCELED: "this mount ends"
+AWAY = UNKNOWN | {errno.EHOSTDOWN, errno.EIO, errno.ENOENT, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ENOTDIR}
 
-counts = dict.fromkeys(("changes", "refused", "unknown", "reads", "put back", "faults", "largest"), 0)
+counts = dict.fromkeys(("changes", "refused", "unknown", "reads", "put back", "mounted twice", "faults", "largest"), 0)
 news, busy = [], {}  # what happened, the last of it; what threads wait for: (since, what)
 lock, over, ending = threading.RLock(), threading.Event(), threading.Event()
 jobs = []
@@ -67,7 +67,7 @@ def peek(path):
 
 def result(wrong=0, lost=0, hung=0):
 	return (f"{the.name}: {counts['changes']} changes, {counts['refused']} refused, "
-		f"{counts['unknown']} unknown, {counts['reads']} reads, {counts['faults']} faults, {counts['put back']} stores put back, "
+		f"{counts['unknown']} unknown, {counts['reads']} reads, {counts['faults']} faults, {counts['put back']} stores put back, {counts['mounted twice']} twice, "
 		f"{wrong} wrong, {lost} lost, {hung} hung, largest daemon {counts['largest'] // 1024} MiB")
 
 
@@ -238,7 +238,7 @@ class Job:
 				os.write(fd, text.encode())
 				said = "ok"
 			except OSError as e:
-				said = "unknown" if e.errno in UNKNOWN else os.strerror(e.errno)
+				said = "unknown" if e.errno in UNKNOWN | {errno.ESTALE} else os.strerror(e.errno)
 			try:
 				os.close(fd)
 			except OSError:  # its daemon is gone
