@@ -217,10 +217,17 @@ static int on_change(void *arg, const struct rs_change_row *row)
 	return rc < 0 ? rc : sc_vec_push(&c->items, it) < 0 ? sc_nomem(c->err) : 0;
 }
 
-/*
- * Answers a commit of nothing.  Another commit of the same step may have taken the files while this one waited, which
- * is then done, too (1).  Else the sentence names the head and its age.
- */
+/* Tells whether another commit of the same step has taken the files while this one waited, and has moved the position
+ * as this one would. */
+static bool is_done(const struct commit *c)
+{
+	const struct rs_version *head = c->head ? c->head->version : NULL;
+
+	return head && head->nr != c->before.nr && c->step >= 0 && head->step == c->step &&
+	       (!c->before.nr || c->before.step != c->step) && (!c->has_samples || c->samples == head->samples);
+}
+
+/* Answers a commit of nothing: it is done, too, by another one (1), or a sentence names the head and its age. */
 static int answer_nothing(struct commit *c)
 {
 	const struct rs_version *head = c->head ? c->head->version : NULL;
@@ -228,8 +235,7 @@ static int answer_nothing(struct commit *c)
 
 	if (!head)
 		return sc_fail(c->err, SC_E_COMMAND, "nothing was written since the job was made");
-	if (head->nr != c->before.nr && c->step >= 0 && head->step == c->step &&
-	    (!c->before.nr || c->before.step != c->step))
+	if (is_done(c))
 		return 1;
 	if (head->step >= 0)
 		(void)snprintf(step, sizeof(step), ", step %" PRId64 ",", head->step);
@@ -245,7 +251,7 @@ static int collect(struct commit *c)
 	struct rs_dirt dirt;
 	int rc = rs_tree_dirt(c->tree, &dirt, NULL, c->err);
 
-	if (rc == 0 && !dirt.nr && !moves_position(c))
+	if (rc == 0 && !dirt.nr && (!moves_position(c) || is_done(c)))
 		return answer_nothing(c);
 	if (rc == 0)
 		rc = rs_tree_changes(c->tree, on_change, c, c->err);
