@@ -147,19 +147,6 @@ int rs_job_check_name(const char *name, struct sc_err *err)
 	return 0;
 }
 
-/* Makes the working tree of a job that has been made; removes the job again if there is no memory for it. */
-static int begin_tree(struct rs_service *s, struct rs_job *job, struct sc_err *err)
-{
-	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
-	struct sc_err why;
-	int rc = rs_tree_begin(job, RS_TREE_NEW, err);
-
-	if (rc < 0 && rs_head_amend(s, job, &remove, &why) < 0)
-		sc_log(SC_LOG_ERROR, "job '%s' was not made (%s), but its rows stay (%s): the next start shows it",
-		       job->name, err->msg, why.msg);
-	return rc;
-}
-
 /* Makes a job.  The caller holds s->jobs.naming. */
 static int make(struct rs_service *s, struct meta_job_row *row, struct rs_job **ret, struct sc_err *err)
 {
@@ -168,13 +155,8 @@ static int make(struct rs_service *s, struct meta_job_row *row, struct rs_job **
 	int rc = reserve_job(s, err);
 
 	if (rc == 0) {
-		job = job_new(s, row);
+		job = change.made = job_new(s, row);
 		rc = job ? rs_head_amend(s, NULL, &change, err) : sc_nomem(err);
-	}
-	if (rc == 0) {
-		job->id = row->id;
-		job->root = row->root;
-		rc = begin_tree(s, job, err);
 	}
 	if (rc == 0)
 		add_job(s, *ret = job);
@@ -341,9 +323,9 @@ static int give_name(struct rs_service *s, struct rs_job *job, const char *name,
 
 	if (rc == 0)
 		rc = rs_head_amend(s, job, &rename, err);
-	if (rc < 0) {
+	if (rc != 0) {
 		sc_sys.release(copy);
-		return rc;
+		return rc < 0 ? rc : 0;
 	}
 	(void)pthread_mutex_lock(&job->state);
 	(void)pthread_mutex_lock(&s->lock);
@@ -377,8 +359,8 @@ static int give_attr(struct rs_service *s, struct rs_job *job, const struct meta
 	struct rs_amend attr = {.kind = RS_AMEND_ATTR, .row = &row, .is_followed = is_followed};
 	int rc = rs_head_amend(s, job, &attr, err);
 
-	if (rc < 0)
-		return rc;
+	if (rc != 0)
+		return rc < 0 ? rc : 0;
 	(void)pthread_mutex_lock(&job->state);
 	job->mode = row.mode;
 	job->uid = row.uid;

@@ -3,7 +3,7 @@
  * Changes in etcd what a command of this node changes of a job, but for its head: name, mode, owner, first layout,
  * settings, tags.  Each change is one transaction, over keys that were read before; if a key has changed meanwhile, or
  * the answer is lost, all are read again (edit.c).  The caller then makes the same change here, and other nodes'
- * workers follow (take.c).
+ * workers follow (take.c).  If it cannot be saved here, it is made all the same, and this node's worker follows, too.
  */
 #include "reshard/cluster/jobs/rows_i.h"
 
@@ -175,13 +175,14 @@ static int make_once(void *arg, struct sc_err *err)
 		return refused(x, err);
 	if (rc == RS_EDIT_FULL) { /* it was the last one that was done, or is not done */
 		rc = was_made(x, err);
-		rc = rc == RS_EDIT_AGAIN ? RS_EDIT_FULL : rc == RS_EDIT_DEAF ? RS_EDIT_LOST : rc;
+		rc = rc == RS_EDIT_AGAIN ? RS_EDIT_FULL
+		     : rc == RS_EDIT_DEAF || rc == SC_E_NO_MEMORY ? RS_EDIT_LOST : rc;
 	}
 	x->lost = rc == RS_EDIT_LOST;
 	return rc;
 }
 
-/* Gives a new job to all nodes, unless one has this name. */
+/* Gives a new job to all nodes, unless one has this name.  Then nothing is left that can fail here. */
 static int share_job(struct rs_member *m, const struct meta_job_row *row, struct sc_err *err)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
@@ -192,7 +193,7 @@ static int share_job(struct rs_member *m, const struct meta_job_row *row, struct
 		return sc_nomem(err);
 	x.text = text.text;
 	/* its id is noted here before others can know of it: what comes of them belongs to this one */
-	return rs_edit_until(m, 0, make_once, &x, SC_E_SYSTEM, err);
+	return rs_edit_until(m, RS_EDIT_SETTLES, make_once, &x, SC_E_SYSTEM, err);
 }
 
 static int make_job(struct rs_member *m, const struct rs_amend *change, struct sc_err *err)
@@ -200,16 +201,13 @@ static int make_job(struct rs_member *m, const struct rs_amend *change, struct s
 	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
 	bool is_theirs = change->row->root != 0;
 	struct sc_err ignored;
-	int rc = meta_job_add(m->s->catalog, change->row, err);
+	int rc = rs_head_local.amend(m->s, NULL, change, err);
 
 	if (rc < 0 || is_theirs)
 		return rc;
 	rc = share_job(m, change->row, err);
-	if (rc < 0) {
-		struct rs_job gone = {.service = m->s, .id = change->row->id};
-
-		(void)rs_head_local.amend(m->s, &gone, &remove, &ignored);
-	}
+	if (rc < 0) /* if it stays, the next start finds that the cluster has no such job */
+		(void)rs_head_local.amend(m->s, change->made, &remove, &ignored);
 	return rc;
 }
 
@@ -296,8 +294,8 @@ int rs_member_is_named(struct rs_member *m, uint64_t id, struct sc_err *err)
 	do {
 		rc = rs_member_get(m, rs_key_of(META_KEY_JOB, id), &row, err);
 		sc_sys.release(row.text);
-	} while (rc == RS_EDIT_DEAF && rs_ask_pause(m, give_up));
-	return rc == RS_EDIT_DEAF ? rs_edit_unknown(m, SC_E_SYSTEM, err) : rc < 0 ? rc : row.is;
+	} while (rc && rs_ask_pause(m, give_up));
+	return rc ? rs_edit_unknown(m, SC_E_SYSTEM, err) : row.is;
 }
 
 int rs_member_unname(struct rs_member *m, uint64_t id, uint64_t token, struct sc_err *err)
@@ -475,12 +473,13 @@ static int config_once(void *arg, struct sc_err *err)
 	return rc;
 }
 
-static bool has_shared(const struct rs_amend *change)
+/* Tells whether any setting is the machine's, or (false) the job's. */
+static bool has_setting(const struct rs_amend *change, bool own)
 {
 	bool any = false;
 
 	for (size_t i = 0; i < change->nr_settings; i++)
-		any |= !is_own(change->settings[i].key);
+		any |= is_own(change->settings[i].key) == own;
 	return any;
 }
 
@@ -527,10 +526,24 @@ static int share(struct rs_member *m, struct rs_shared *j, const struct rs_amend
 	case RS_AMEND_FIRST:
 		return share_first(m, j, change, err);
 	case RS_AMEND_CONFIG:
-		return has_shared(change) ? rs_edit_until(m, j->id, config_once, &x, SC_E_STALE, err) : 0;
+		return has_setting(change, false) ? rs_edit_until(m, j->id, config_once, &x, SC_E_STALE, err) : 0;
 	default:
 		return rs_member_tag(m, j, change, err);
 	}
+}
+
+/* Says of a change that all nodes have, and that can't be saved here: it is made, and this node follows.  The command
+ * keeps the worker from the job until it ends.  What is about this machine alone is not made. */
+static int not_saved(struct rs_member *m, struct rs_shared *j, const struct rs_amend *change, struct sc_err *err)
+{
+	if (change->kind == RS_AMEND_CONFIG && !has_setting(change, false))
+		return err->code;
+	if (change->kind == RS_AMEND_CONFIG && has_setting(change, true))
+		return sc_wrap(err, err->code, "all nodes have what is the job's of this; what is this machine's is "
+			       "not set");
+	sc_log(SC_LOG_ERROR, "a change of a job is made on all nodes but this one: %s; trying again", err->msg);
+	rs_shared_behind(m, j, err);
+	return 1;
 }
 
 int rs_member_amend(struct rs_member *m, struct rs_job *job, const struct rs_amend *change, struct sc_err *err)
@@ -553,5 +566,8 @@ int rs_member_amend(struct rs_member *m, struct rs_job *job, const struct rs_ame
 	if (j->kept)
 		return amend_kept(m, job, change, err);
 	rc = share(m, j, change, err);
-	return rc < 0 || change->kind == RS_AMEND_TAG ? rc : rs_head_local.amend(m->s, job, change, err);
+	if (rc < 0 || change->kind == RS_AMEND_TAG)
+		return rc;
+	rc = rs_head_local.amend(m->s, job, change, err);
+	return rc < 0 ? not_saved(m, j, change, err) : rc;
 }

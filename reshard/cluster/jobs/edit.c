@@ -4,7 +4,8 @@
  *
  * An answer may be lost: the transaction was done, will be later, or never will.  Each compares the row of its job
  * (or, of what is no job's, a key that it changes itself), so whoever puts that row anew, as it is, knows that the
- * transaction can't be done any more.  Then the command reads what is there, and is done, or tries again.
+ * transaction can't be done any more.  Then the command reads what is there, and is done, or tries again.  What fails
+ * then for another reason may have been done before it was changed by others: nobody can know.
  */
 #include "reshard/cluster/jobs/rows_i.h"
 
@@ -116,7 +117,7 @@ int rs_edit_unknown(struct rs_member *m, int code, struct sc_err *err)
 	(void)pthread_mutex_unlock(&m->lock);
 	return sc_fail(err, ends ? SC_E_CANCELLED : code, "%s: the change may have been made, or may be made later; "
 		       "look when etcd answers", ends ? "this mount ends, and etcd's answer was lost"
-						      : "etcd's answer was lost, and etcd has not answered since");
+						      : "etcd's answer was lost, and what became of it is not known");
 }
 
 /* Makes sure that no transaction which compares the row of a job, as it was, is done any more: puts the row as it
@@ -138,26 +139,44 @@ static int fence(struct rs_member *m, uint64_t job, struct sc_err *err)
 	return rc == RS_EDIT_AGAIN ? RS_EDIT_DONE : rc; /* another row is as good */
 }
 
+/* Says of a command that is not tried again why it failed, as far as what it has tried is known. */
+static int not_done(int rc, struct sc_err *err)
+{
+	switch (rc) {
+	case RS_EDIT_AGAIN:
+		return sc_fail(err, SC_E_BUSY, "other nodes change the same: nothing was changed; try again");
+	case RS_EDIT_FULL:
+		return sc_fail(err, SC_E_NO_SPACE, "nothing was changed: " RS_FULL);
+	case RS_EDIT_DEAF:
+		return rs_edit_deaf(err);
+	default:
+		return rc;
+	}
+}
+
 int rs_edit_until(struct rs_member *m, uint64_t job, rs_edit_fn *once, void *arg, int unknown, struct sc_err *err)
 {
 	const int64_t give_up = sc_now_ns() + 2 * m->times.ttl;
-	bool lost = false, fences = false, full = false;
+	bool lost = false, fences = false, full = false, ends;
 	int rc, tries = 0;
 
 	for (;;) {
-		rc = fences ? fence(m, job, err) : once(arg, err);
-		if (rc < 0 || (rc == RS_EDIT_DONE && !fences))
+		rc = fences ? fence(m, job == RS_EDIT_SETTLES ? 0 : job, err) : once(arg, err);
+		if (rc == SC_E_NO_MEMORY && lost) /* in a moment there may be some: something is to be found out */
+			rc = RS_EDIT_DEAF;
+		if (rc == RS_EDIT_DONE && !fences)
 			return rc;
 		fences = rc == RS_EDIT_LOST || (fences && rc == RS_EDIT_DEAF);
 		lost |= fences;
-		if (rc == RS_EDIT_AGAIN && ++tries == RS_EDIT_TRIES)
-			return sc_fail(err, SC_E_BUSY, "other nodes change the same: nothing was changed; try again");
-		if (rc == RS_EDIT_DEAF && !lost)
-			return rs_edit_deaf(err);
-		if (rc == RS_EDIT_FULL && full)
-			return sc_fail(err, SC_E_NO_SPACE, "nothing was changed: " RS_FULL);
+		if (rc == RS_EDIT_LOST)
+			rs_cluster_step(RS_WAS_LOST);
+		tries += rc == RS_EDIT_AGAIN;
+		ends = rc < 0 || tries == RS_EDIT_TRIES || (rc == RS_EDIT_DEAF && !lost) ||
+		       (rc == RS_EDIT_FULL && full);
+		if (ends && (!lost || job == RS_EDIT_SETTLES))
+			return not_done(rc, err);
 		full |= rc == RS_EDIT_FULL;
-		if ((rc == RS_EDIT_LOST || rc == RS_EDIT_DEAF) && !rs_ask_pause(m, give_up))
+		if (ends || ((rc == RS_EDIT_LOST || rc == RS_EDIT_DEAF) && !rs_ask_pause(m, give_up)))
 			return rs_edit_unknown(m, unknown, err);
 	}
 }

@@ -50,10 +50,12 @@ int rs_edit_make(struct rs_member *m, struct rs_edit *c);
 typedef int rs_edit_fn(void *arg, struct sc_err *err);
 /**
  * Calls `once` until it is known what became of it, for two registrations' time at most.  Each transaction of it
- * compares the row of `job`; 0: a key that it changes.
+ * compares the row of `job`; 0: a key that it changes; RS_EDIT_SETTLES: `once` finds out itself what became of one
+ * whose answer was lost, before it fails.
  * Errors: those of `once`; SC_E_BUSY, SC_E_NO_SPACE (nothing was changed); `unknown` (an answer was lost, and etcd
- * does not answer); SC_E_CANCELLED (and the mount ends).
+ * does not answer, or `once` fails since); SC_E_CANCELLED (and the mount ends).
  */
+#define RS_EDIT_SETTLES UINT64_MAX
 int rs_edit_until(struct rs_member *m, uint64_t job, rs_edit_fn *once, void *arg, int unknown, struct sc_err *err);
 /** Fail a command: etcd did not answer, and nothing was changed; or nobody knows whether (with `code`). */
 int rs_edit_deaf(struct sc_err *err);

@@ -10,7 +10,8 @@
  * 2. A command that failed did not happen: the catalog's transaction before the commit was a trial.
  *    SC_E_BUSY: it may be tried again; SC_E_STALE: nobody can say whether it happened.
  * 3. A command whose version etcd has ends as soon as the worker has that version or a later one: a node that was cut
- *    off after its commit may learn of the next node's version first, and takes its own as it takes others'.
+ *    off after its commit may learn of the next node's version first, and takes its own as it takes others'.  So it
+ *    does if it could not save the version for a registration's time: all other nodes show it, and it was done.
  */
 #include "reshard/cluster/node/member_i.h"
 
@@ -21,7 +22,7 @@
 #define COMMIT_NS (600000 * MEMBER_MS)	/* from the proposal to the commit: files are read in between */
 #define CHANGE_NS (30000 * MEMBER_MS)
 #define AGAIN_NS (10000 * MEMBER_MS)	/* another command of the job is waited for so long */
-#define GONE_NS (10000 * MEMBER_MS)
+#define LOOK_NS (100 * MEMBER_MS)
 
 SC_METRIC(prepared, SC_COUNTER, "scalai_cluster_prepared_total",
 	  "Commands of this node that all nodes have prepared.");
@@ -91,14 +92,23 @@ static int failed(const struct rs_move *move, struct sc_err *err)
 	}
 }
 
-/* Under m->lock: waits until the version is to be made, or the outcome is known.  False: the member ends. */
-static bool wait_for(struct rs_member *m, struct rs_move *move, bool composes)
+/* Under m->lock: waits until the version is to be made, or the outcome is known, and the version saved.  It is not
+ * saved here any more if that has failed (3).  False: the member ends. */
+static bool wait_for(struct rs_member *m, struct rs_move *move)
 {
-	while (!m->stop && !(composes && move->composes) &&
-	       !(move->done && (move->code || move->saved || move->overtaken)))
-		(void)pthread_cond_wait(&m->changed, &m->lock);
+	int64_t give_up = 0;
+
+	while (!m->stop && !move->composes && !(move->done && (move->code || move->saved || move->overtaken)) &&
+	       !(give_up && move->failed && sc_now_ns() >= give_up)) {
+		if (move->done && !give_up)
+			give_up = sc_now_ns() + m->times.ttl;
+		(void)(give_up ? sc_sys.wait_until(&m->changed, &m->lock, sc_now_ns() + LOOK_NS)
+			       : pthread_cond_wait(&m->changed, &m->lock));
+	}
 	while (move->saves)
 		(void)pthread_cond_wait(&m->changed, &m->lock);
+	if (move->done && !move->saved)
+		move->composed = false; /* the worker saves it no more as this command's */
 	return !m->stop;
 }
 
@@ -142,7 +152,7 @@ static int propose(struct rs_member *m, struct rs_shared *j, struct rs_move *mov
 	rs_cluster_step(RS_PROPOSE);
 	rs_member_post(m, &e);
 	(void)pthread_mutex_lock(&m->lock);
-	lives = wait_for(m, move, true);
+	lives = wait_for(m, move);
 	(void)pthread_mutex_unlock(&m->lock);
 	if (!lives)
 		return ends(err);
@@ -367,7 +377,7 @@ static int compose(struct rs_member *m, struct rs_shared *j, struct publishing *
 			rs_cluster_step(RS_COMMIT);
 		rs_member_post(m, &e);
 		(void)pthread_mutex_lock(&m->lock);
-		lives = wait_for(m, move, true);
+		lives = wait_for(m, move);
 		again = lives && move->composes && !move->done;
 		(void)pthread_mutex_unlock(&m->lock);
 		if (again && rc == 0 && move->a->change == RS_BY_COMMIT)
@@ -405,6 +415,9 @@ static int etcd_publish(void *arg, struct rs_advance *a, struct sc_err *err)
 	if (rc == 0 && !j->move->saved) { /* 3 */
 		rs_view_unref(s, a->next);
 		a->next = NULL;
+		if (j->move->failed)
+			sc_log(SC_LOG_ERROR, "a version that all other nodes show is not saved on this one, which made "
+			       "it; /.ctl/health says why");
 	}
 	publishing_done(&p);
 	rs_turn_done(j->move->turn);
@@ -470,7 +483,7 @@ static int etcd_settle(void *arg, struct rs_view *of, struct rs_view *next, stru
 /* The worker removes it here, as on all nodes.  Where that takes long, it is done in the cluster all the same. */
 static int wait_until_gone(struct rs_member *m, const struct rs_shared *j)
 {
-	const int64_t give_up = sc_now_ns() + GONE_NS;
+	const int64_t give_up = sc_now_ns() + m->times.ttl;
 	bool is_gone;
 
 	(void)pthread_mutex_lock(&m->lock);

@@ -293,7 +293,7 @@ struct rs_landings *rs_member_stop(struct rs_service *s)
 	rs_core_free(m->core);
 	for (size_t i = 0; i < m->jobs.nr; i++) {
 		sc_buf_done(&m->jobs.at[i]->part.text);
-		sc_sys.release(m->jobs.at[i]->again.row);
+		rs_rows_drop(m->jobs.at[i]);
 		sc_vec_done(&m->jobs.at[i]->storage.sets);
 		rs_gone_done(m->jobs.at[i]);
 		sc_sys.release(m->jobs.at[i]);
@@ -345,6 +345,10 @@ void rs_member_describe(struct rs_service *s, struct sc_buf *buf)
 		if (j->stuck.code)
 			sc_buf_line(buf, "cluster: job '%s' cannot show version %" PRIu64 ": %s",
 				    j->job ? rs_job_name(j->job, name, sizeof(name)) : "?", j->wants, j->stuck.msg);
+		if (j->behind.code && j->job)
+			sc_buf_line(buf, "cluster: job '%s': what was changed of it on all nodes (name, owner, "
+				    "settings, tags, first layout) is not saved here yet: %s",
+				    rs_job_name(j->job, name, sizeof(name)), j->behind.msg);
 		if (j->kept && !rs_job_is_removed(j->job))
 			sc_buf_line(buf, "cluster: job '%s' is here only: another node removed it from the cluster, "
 				    "and files of it were not committed here; copy what is needed, then 'scalai "

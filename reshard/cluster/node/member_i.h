@@ -6,6 +6,7 @@
  *	head.c		the kind "etcd" of head.h: commands of this node
  *	join.c		what other nodes have uncommitted, for a commit of this one
  *	worker.c	the worker: what the core wants of jobs, one after the other
+ *	rows.c		what is changed of jobs' rows, followed until it is saved
  *	take.c		jobs and versions that other nodes made, changed or removed
  *	node.c		the node's thread: etcd, the net and the core
  *	restore.c	etcd's keys, made anew from the backup of a store that nobody has mounted
@@ -36,13 +37,23 @@ void rs_node_give(struct rs_member *m, const struct rs_event *e);
 /** Takes a message of another node: for struct rs_net_config; `arg` is the member. */
 void rs_node_message(void *arg, const struct rs_node_id *peer, const struct rs_net_frame *f);
 
+/* --- rows.c: the worker --- */
+/** Takes a change of a job's row (TODO_JOB, FIRST, CONFIG, TAGS), and its text; or notes that it is to be taken
+ *  again. */
+int rs_rows_take(struct rs_member *m, struct rs_shared *j, struct rs_todo *todo, struct sc_err *err);
+/** Tries again what could not be taken.  Returns whether there is more to do. */
+bool rs_rows_again(struct rs_member *m, struct rs_shared *j);
+/** Forgets what is to be taken again: the job has ended, or the member. */
+void rs_rows_drop(struct rs_shared *j);
+
 /* --- take.c: the worker --- */
 int rs_take_job(struct rs_member *m, struct rs_shared *j, const char *text, uint64_t mod, struct sc_err *err);
 /** Takes the end of a job, which is not in etcd any more, as of a revision. */
 int rs_take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct sc_err *err);
 int rs_take_config(struct rs_member *m, struct rs_shared *j, char *text, uint64_t mod, struct sc_err *err);
 int rs_take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err);
-int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err);
+int rs_take_first(struct rs_member *m, struct rs_shared *j, const struct meta_hash *layout, const char *topology,
+		  uint64_t mod, struct sc_err *err);
 /** Writes into the catalog that the commit of the command `token` is prepared here over version `base`; token 0: none
  *  is. */
 int rs_take_note(struct rs_member *m, const struct rs_shared *j, uint64_t token, uint64_t base,

@@ -376,7 +376,7 @@ static void take_rows(struct rs_member *m, const struct meta_answer *answer, boo
 {
 	if (answer->revision < m->position) /* of a server that lags: it is asked again */
 		return;
-	m->position = answer->revision;
+	__atomic_store_n(&m->position, answer->revision, __ATOMIC_RELEASE);
 	if (is_all)
 		take_absent(m, answer);
 	for (uint32_t i = 0; i < answer->nr; i++)

@@ -250,34 +250,30 @@ static int take_first(struct rs_member *m, struct rs_shared *j, uint64_t layout,
 	return 0;
 }
 
-int rs_take_first(struct rs_member *m, const struct rs_todo *todo, struct sc_err *err)
+int rs_take_first(struct rs_member *m, struct rs_shared *j, const struct meta_hash *layout, const char *topology,
+		  uint64_t mod, struct sc_err *err)
 {
-	const char *topology = *todo->text ? todo->text : NULL;
-	const struct meta_layout *layout;
+	const struct meta_layout *kept;
 	struct rs_bag bag = {.lacking = false};
-	struct rs_shared *j;
 	struct rs_view *head;
 	uint64_t id;
 	int rc;
 
-	(void)pthread_mutex_lock(&m->lock);
-	j = rs_shared_of(m, todo->act.job);
-	(void)pthread_mutex_unlock(&m->lock);
-	if (!j || !j->job)
+	if (!j->job)
 		return sc_fail(err, SC_E_STATE, "a layout of a job that is not here");
 	head = rs_job_head(j->job);
 	rs_view_unref(m->s, head);
-	if (head) /* it was only of use before the first version */
+	if (head || j->gone) /* it was only of use before the first version */
 		return 0;
-	memcpy(bag.lacks, todo->layout.at, sizeof(bag.lacks));
+	memcpy(bag.lacks, layout->at, sizeof(bag.lacks));
 	rc = rs_bag_get(m, &bag, err);
 	if (rc == 0)
-		rc = rs_layout_keep(m->s, bag.all.at[0].bytes.text, &id, &layout, err);
+		rc = rs_layout_keep(m->s, bag.all.at[0].bytes.text, &id, &kept, err);
 	rs_bag_done(&bag);
 	if (rc < 0)
 		return rc;
 	close_gate(j);
-	rc = take_first(m, j, id, topology, todo->mod, err);
+	rc = take_first(m, j, id, *topology ? topology : NULL, mod, err);
 	open_gate(j);
 	return rc;
 }

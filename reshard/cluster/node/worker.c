@@ -241,6 +241,8 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 		       err.msg);
 	(void)pthread_mutex_lock(&m->lock);
 	j->stuck = rc < 0 ? err : (struct sc_err){0};
+	if (j->move && j->move->token == j->token)
+		j->move->failed = rc < 0;
 	if (rc == 0) {
 		if (j->show == j->wants)
 			j->shown = j->show;
@@ -270,7 +272,7 @@ static void try_to_take(struct rs_member *m, struct rs_shared *j)
 /* Tells whether a job is over here, though etcd may have keys of it still: its row is gone. */
 static bool is_over(const struct rs_shared *j)
 {
-	return j->gone || j->again.end || (!j->job && !j->again.row);
+	return j->gone || j->again.end || (!j->job && !j->again.row.text);
 }
 
 static void on_hide(struct rs_member *m, struct rs_shared *j, const struct rs_act *a)
@@ -425,24 +427,11 @@ static void act(struct rs_member *m, struct rs_shared *j, const struct rs_todo *
 
 /* --- rows of jobs --- */
 
-static int take_row(struct rs_member *m, struct rs_shared *j, struct rs_todo *todo, struct sc_err *err)
-{
-	int rc = rs_take_job(m, j, todo->text, todo->mod, err);
-
-	if (rc == 0)
-		return 0;
-	sc_sys.release(j->again.row);
-	j->again.row = sc_steal(&todo->text);
-	j->again.row_mod = todo->mod;
-	return rc;
-}
-
 static int take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, struct sc_err *err)
 {
 	int rc = rs_take_end(m, j, mod, err);
 
-	sc_sys.release(j->again.row);
-	j->again.row = NULL;
+	rs_rows_drop(j);
 	j->again.end = rc < 0 ? mod : 0;
 	if (rc < 0 || (j->job && !j->gone)) /* or it was made, or changed, since */
 		return rc;
@@ -455,14 +444,6 @@ static int take_end(struct rs_member *m, struct rs_shared *j, uint64_t mod, stru
 	return 0;
 }
 
-static int take_tags(struct rs_member *m, struct rs_shared *j, struct sc_err *err)
-{
-	int rc = rs_take_tags(m, j, err);
-
-	j->again.tags = rc < 0;
-	return rc;
-}
-
 static void do_one(struct rs_member *m, struct rs_todo *todo)
 {
 	struct rs_shared *j = todo->what == TODO_BOUND ? NULL : shared(m, todo->act.job);
@@ -473,16 +454,11 @@ static void do_one(struct rs_member *m, struct rs_todo *todo)
 		rs_bound_move(m);
 	else if (!j)
 		rc = sc_nomem(&err);
-	else if (todo->what == TODO_JOB)
-		rc = take_row(m, j, todo, &err);
-	else if (todo->what == TODO_FIRST)
-		rc = rs_take_first(m, todo, &err);
 	else if (todo->what == TODO_END)
 		rc = take_end(m, j, todo->mod, &err);
-	else if (todo->what == TODO_CONFIG)
-		rc = rs_take_config(m, j, todo->text, todo->mod, &err);
-	else if (todo->what == TODO_TAGS)
-		rc = take_tags(m, j, &err);
+	else if (todo->what == TODO_JOB || todo->what == TODO_FIRST || todo->what == TODO_CONFIG ||
+		 todo->what == TODO_TAGS)
+		rc = rs_rows_take(m, j, todo, &err);
 	else if (todo->what == TODO_COPIES)
 		rs_copies_say(m, j);
 	else
@@ -499,22 +475,17 @@ static bool try_job_again(struct rs_member *m, struct rs_shared *j)
 	struct sc_err ignored;
 	bool more;
 
-	if (j->again.row && rs_take_job(m, j, j->again.row, j->again.row_mod, &ignored) == 0) {
-		sc_sys.release(j->again.row);
-		j->again.row = NULL;
-	}
 	if (j->again.end)
 		(void)take_end(m, j, j->again.end, &ignored);
-	if (j->again.tags)
-		(void)take_tags(m, j, &ignored);
+	more = rs_rows_again(m, j);
 	if (j->wants)
 		try_to_take(m, j);
 	if (j->again.missed && !j->wants)
 		take_missed(m, j);
 	delete_dead(m, j);
-	more = rs_storage_step(m, j);
+	more |= rs_storage_step(m, j);
 	more |= rs_gone_step(m, j);
-	return more || j->again.row || j->again.end || j->again.tags || j->again.missed || j->wants || j->dead.later.nr;
+	return more || j->again.end || j->again.missed || j->wants || j->dead.later.nr;
 }
 
 static bool try_again(struct rs_member *m)

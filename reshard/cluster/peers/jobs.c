@@ -103,6 +103,15 @@ bool rs_member_todo(struct rs_member *m, const struct rs_todo *todo)
 	return ok;
 }
 
+void rs_shared_behind(struct rs_member *m, struct rs_shared *j, const struct sc_err *why)
+{
+	(void)pthread_mutex_lock(&m->lock);
+	j->behind = *why;
+	j->behind_mod = sc_max_u64(j->row_mod, sc_max_u64(j->first_mod, j->config_mod));
+	(void)pthread_cond_broadcast(&m->changed);
+	(void)pthread_mutex_unlock(&m->lock);
+}
+
 uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j)
 {
 	struct rs_view *head = j->job ? rs_job_head(j->job) : NULL;

@@ -50,6 +50,7 @@ struct rs_move {
 	bool composed;			/* it has been handed to the core */
 	bool saves, saved;		/* the worker is at it; the version is in the catalog, and the head in memory */
 	bool overtaken;			/* the worker has it, a later one, or the job's end, and saves no more */
+	bool failed;			/* the worker could not save it when it tried last */
 	bool done;			/* the core knows the outcome: */
 	int code;
 	struct sc_err err;		/* why it was refused; code 0: nobody has said so */
@@ -115,13 +116,19 @@ struct rs_shared {
 	char why[512];
 	struct rs_move *move;		/* a command of this node, or NULL */
 	struct sc_err stuck;		/* why a version cannot be taken; code 0: nothing */
+	struct sc_err behind;		/* why the row here is older than all nodes'; code 0: it is not */
+	uint64_t behind_mod;		/* revision of what is to be followed then */
 	bool gone;			/* it was removed from the cluster, and is not here any more, or */
 	bool kept;			/* only as files of it are not committed here */
 	uint64_t row_mod, first_mod, config_mod; /* revisions of name and owner, of the first layout and topology, and
 					 * of settings, that are here */
 	struct {			/* what could not be done, and is tried again; the worker's own */
-		char *row;		/* text of the row, NULL: none */
-		uint64_t row_mod, end;	/* revisions; end: that it is not in etcd as of, 0: not so */
+		struct rs_row_again {
+			char *text;	/* NULL: none */
+			struct meta_hash layout; /* FIRST; text: the topology */
+			uint64_t mod;
+		} row, first, config;
+		uint64_t end;		/* revision as of which it is not in etcd, 0: not so */
 		bool tags, missed;	/* missed: versions that others made while this node was away */
 	} again;
 	struct {			/* that nodes keep of each other's files (cluster/copies), under m->lock */
@@ -213,6 +220,7 @@ struct rs_member {
 	char left[512];			/* why; "": it is the protocol */
 	uint64_t seen, noted;		/* of etcd, the highest revision; that the catalog has it (the worker's) */
 	uint8_t protocol;		/* that the cluster speaks */
+	uint8_t protocol_made;		/* that it was made with: of `meta` */
 	struct {
 		size_t nr, room;
 		struct rs_shared **at;
@@ -404,6 +412,9 @@ void rs_move_refuse(struct rs_member *m, struct rs_shared *j, uint64_t token, co
 /** Tells whether there is something to do for the worker, which is busy with something that can wait. */
 bool rs_member_is_called(struct rs_member *m);
 
+/** Notes that a change of a job's row, which all nodes have, could not be saved here: `health` says so until the worker
+ *  has followed it. */
+void rs_shared_behind(struct rs_member *m, struct rs_shared *j, const struct sc_err *why);
 /** Returns the newest version of a job here, 0: it has none.  Not under m->lock. */
 uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j);
 

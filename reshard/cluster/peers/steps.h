@@ -17,6 +17,7 @@ enum rs_cluster_step {
 	RS_SETTLE,	 /* all are ready: what they keep becomes the storage */
 	RS_DELETE,	 /* no node needs a version, or a set: it is let go */
 	RS_SWEEP,	 /* objects of dropped versions are removed from etcd */
+	RS_WAS_LOST,	 /* an answer to a change of a job's row was lost: it is found out what became of it */
 };
 
 static inline void rs_cluster_step(enum rs_cluster_step step)
@@ -24,7 +25,7 @@ static inline void rs_cluster_step(enum rs_cluster_step step)
 	static const char *const names[] = {
 		"cluster.propose", "cluster.prepare", "cluster.prepared", "cluster.commit", "cluster.hide",
 		"cluster.hidden", "cluster.pull", "cluster.ready", "cluster.settle", "cluster.delete",
-		"cluster.sweep",
+		"cluster.sweep", "cluster.lost",
 	};
 
 	sc_sys.step(step, names[step - RS_PROPOSE]);

@@ -64,8 +64,8 @@ static int apply(struct rs_job *job, struct settings *all, bool is_followed, str
 				 .is_followed = is_followed};
 	int rc = rs_head_amend(job->service, job, &amend, err);
 
-	if (rc < 0)
-		return rc;
+	if (rc != 0)
+		return rc < 0 ? rc : 0;
 	(void)pthread_mutex_lock(&job->state);
 	job->config = all->config;
 	job->homes.view = 0; /* home= */

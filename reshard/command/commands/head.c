@@ -102,8 +102,9 @@ int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amen
 
 	assert((change->kind == RS_AMEND_MAKE) == !job);
 	rc = kind(s)->amend(s, job, change, err);
-	assert(rc == 0 || (rc < 0 && err->code == rc));
-	assert(rc < 0 || change->kind != RS_AMEND_MAKE || change->row->id);
+	assert(rc >= 0 || err->code == rc);
+	assert(rc == 0 || rc < 0 || (rc == 1 && kind(s)->waits));
+	assert(rc < 0 || change->kind != RS_AMEND_MAKE || change->made->id);
 	assert(rc < 0 || change->kind != RS_AMEND_CLONE || (change->clone->id && *change->ret_head));
 	return rc;
 }

@@ -66,6 +66,7 @@ struct rs_amend {
 	       RS_AMEND_TAG, RS_AMEND_CLONE } kind;
 	bool is_followed;		/* REMOVE, RENAME, ATTR, FIRST, CONFIG: all nodes have it, but for this one */
 	struct meta_job_row *row;	/* MAKE: all but `id` and `root`, which are set; ATTR: mode, uid, gid */
+	struct rs_job *made;		/* MAKE: in memory; its `id`, `root` and working tree are set */
 	const char *name;		/* RENAME */
 	uint64_t layout;		/* FIRST: of the first version; 0: none yet */
 	const char *topology;		/* FIRST, NULL: none yet */
@@ -112,7 +113,8 @@ struct rs_head_ops {
 	 *  asks. */
 	int (*kept)(void *arg, struct rs_view *of, struct sc_err *err);
 	/** `job` is NULL for RS_AMEND_MAKE, and has a head for RS_AMEND_CLONE.  The caller keeps others from the row,
-	 *  and changes the job in memory. */
+	 *  and changes the job in memory.  1: all nodes have it, and this one will, by what they do where they follow:
+	 *  the row is not saved here yet, and the caller changes nothing in memory (RENAME, ATTR, FIRST, CONFIG). */
 	int (*amend)(void *arg, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
 	/** Waits until the head in memory is the one that plain paths show.  NULL: it is.  Errors: SC_E_SYSTEM with
 	 *  EHOSTDOWN (this node does not know the head, and has waited for it). */
@@ -140,6 +142,7 @@ void rs_head_abort(struct rs_advance *a);
  *  aborts.  1: nothing is to be changed. */
 int rs_head_move(struct rs_advance *a, struct sc_err *err);
 int rs_head_settle(struct rs_view *of, struct rs_view *next, struct rs_set *const *sets, struct sc_err *err);
+/** Returns 0, 1 (of `amend`: it is done, and the job in memory stays as it is for now) or an error. */
 int rs_head_amend(struct rs_service *s, struct rs_job *job, const struct rs_amend *change, struct sc_err *err);
 /** These ask the kind for `current`, `known`, `soon` and `until` (struct rs_head_ops); INT64_MAX: for ever. */
 int rs_head_current(struct rs_job *job, struct sc_err *err);

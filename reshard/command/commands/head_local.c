@@ -411,6 +411,25 @@ static int clone_job(struct rs_service *s, struct rs_job *source, const struct r
 
 /* --- rows of jobs --- */
 
+/* Makes a job with its working tree: all of it, so that nothing of it is still to fail when others know of it. */
+static int make_job(struct rs_service *s, const struct rs_amend *change, struct sc_err *err)
+{
+	struct rs_job *job = change->made;
+	struct rs_amend remove = {.kind = RS_AMEND_REMOVE};
+	struct sc_err why;
+	int rc = meta_job_add(s->catalog, change->row, err);
+
+	if (rc < 0)
+		return rc;
+	job->id = change->row->id;
+	job->root = change->row->root;
+	rc = rs_tree_begin(job, RS_TREE_NEW, err);
+	if (rc < 0 && rs_head_local.amend(s, job, &remove, &why) < 0)
+		sc_log(SC_LOG_ERROR, "job '%s' was not made (%s), but its rows stay (%s): the next start shows it",
+		       job->name, err->msg, why.msg);
+	return rc;
+}
+
 static int amend(struct rs_service *s, uint64_t job, const struct rs_amend *change, struct sc_err *err)
 {
 	struct meta_catalog *c = s->catalog;
@@ -449,7 +468,7 @@ static int local_amend(void *arg, struct rs_job *job, const struct rs_amend *cha
 	int rc;
 
 	if (change->kind == RS_AMEND_MAKE)
-		return meta_job_add(s->catalog, change->row, err);
+		return make_job(s, change, err);
 	if (change->kind == RS_AMEND_CLONE)
 		return clone_job(s, job, change, err);
 	if (change->kind == RS_AMEND_FIRST || change->kind == RS_AMEND_TAG)

@@ -44,7 +44,7 @@ int rs_job_first(struct rs_job *job, uint64_t layout, const char *topology, bool
 	if (rc == 0)
 		rs_first_show(first);
 	rs_first_done(first);
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 /* Takes the topology of a job that has no version yet. */
