@@ -111,7 +111,7 @@ def twice(node):
 		for job in jobs:
 			for rank, x in node.kept[job].items():
 				job.pending[node.name].setdefault(rank, set()).update(x)
-	_, status, health = second(node, copy_of(node), node.name, lambda health: TAKEN in health or member_of(health))
+	_, status, health = second(node, replace(cluster.work / f"second{node.number}", copy_of(node)), node.name, lambda health: TAKEN in health or member_of(health))
 	if status:
 		return
 	counts["mounted twice"] += 1
@@ -125,19 +125,25 @@ def copy_of(node):
 	return cluster.work / f"backup-{node.name}"
 
 
+def replace(to, of):
+	"""Puts a copy of a folder in the place of another one.  Two of these faults may be of the same copy."""
+	with copies:
+		shutil.rmtree(to, ignore_errors=True)
+		shutil.copytree(of, to, symlinks=True)
+	return to
+
+
 def change_store(node, rng):
 	"""What is done to a store while its node is not mounted."""
 	rng.choice([put_out, Node.kill])(node)
 	what = rng.choice(["backup", "older", "older", "older", "wiped", "swapped", "twice"] if copy_of(node).exists() else ["backup"])
 	say(f"{node.name}: its store: {what}")
 	if what == "backup":
-		shutil.rmtree(copy_of(node), ignore_errors=True)
-		shutil.copytree(node.store, copy_of(node), symlinks=True)
+		replace(copy_of(node), node.store)
 		with lock:
 			node.kept = {job: {rank: set(x) for rank, x in job.pending[node.name].items()} for job in jobs}
 	elif what == "older":
-		shutil.rmtree(node.store)
-		shutil.copytree(copy_of(node), node.store, symlinks=True)
+		replace(node.store, copy_of(node))
 		with lock:
 			counts["put back"] += 1
 			for job in jobs:  # what was uncommitted in it
@@ -150,7 +156,7 @@ def change_store(node, rng):
 		refused(node, empty, node.name)
 	elif what == "swapped":
 		other = rng.choice([n for n in cluster.nodes if n is not node])
-		refused(node, copy_of(other) if copy_of(other).exists() else other.store, node.name)
+		refused(node, replace(cluster.work / f"second{node.number}", copy_of(other)) if copy_of(other).exists() else other.store, node.name)
 	rise(node)
 	if what == "twice":
 		twice(node)
@@ -320,7 +326,7 @@ signal.signal(signal.SIGHUP, terminated)
 for node_ in cluster.nodes:
 	node_.epoch, node_.well, node_.kept = 0, True, {}
 	node_.up()
-taken = []
+taken, copies = [], threading.Lock()
 jobs += [Job(i + 1) for i in range(2)]
 threads = [(job.runs,) for job in jobs]
 for job_ in jobs:
