@@ -40,7 +40,17 @@ def parked(nr):
 		lines = (mount / ".ctl/metrics").read_text().splitlines()
 		return next(int(line.split()[1]) for line in lines if line.startswith("scalai_reads_waiting "))
 
-	until(f"{nr} reads that wait", lambda: now() >= nr)
+	try:
+		until(f"{nr} reads that wait", lambda: now() >= nr)
+	except AssertionError as e:
+		raise AssertionError(f"{nr} reads that wait: there are {now()}") from e
+
+
+def forget(path):
+	"""Lets the kernel forget the bytes of a file that it has read already: who has them need not wait."""
+	fd = os.open(path, os.O_RDONLY)
+	os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+	os.close(fd)
 
 
 def child(f, *args):
@@ -120,6 +130,9 @@ def apart():
 			for pid in readers[:8]:
 				ends(pid, signal.SIGKILL)
 	# a signal that does not kill does not end a read, and a kill after it does
+	paths = rng.sample(late, 12)  # two that map one file may wait for one read: which of them comes first decides
+	for path in paths:
+		forget(path)
 	hold()
 	came = os.pipe()
 
@@ -128,7 +141,6 @@ def apart():
 		signal.signal(signal.SIGUSR2, lambda *_: None)
 		use(path, at, want)
 
-	paths = rng.sample(late, 12)  # two that map one file may wait for one read: which of them comes first decides
 	signalled = [child(interrupted, *part(data, rng, path), reads if i < 6 else maps) for i, path in enumerate(paths)]
 	parked(12)
 	for _ in range(3):
