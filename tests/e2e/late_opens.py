@@ -15,7 +15,6 @@ import numpy
 from safetensors.numpy import save_file
 
 mount, held, store, kind = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), sys.argv[4]
-thread, waits = held.with_suffix(".thread"), held.with_suffix(".held")
 job = mount / kind
 CHANGES = 80  # more versions than are found after they were dropped (VIEWS_LEAVING_MAX)
 LEAVING_S = 2.2  # and longer than their bytes are kept (RS_LEAVING_NS)
@@ -62,20 +61,22 @@ def prepare():
 
 
 def reader():
+	"""-> the process, the files that hold its requests and say that one waits, and what it says at its end"""
 	out, into = os.pipe()
 	pid = os.fork()
 	if pid == 0:
 		try:
-			until("the test has named the thread", thread.exists)
+			until("the test holds this thread", pathlib.Path(f"{held}.{os.getpid()}").exists)
 			os.write(into, hashlib.sha256(path.read_bytes()).hexdigest().encode())
 			os._exit(0)
 		except OSError as e:
 			os.write(into, str(e).encode())
 			os._exit(1)
 	os.close(into)
-	thread.with_suffix(".new").write_text(f"{pid}\n")
-	thread.with_suffix(".new").rename(thread)
-	return pid, os.fdopen(out)
+	new, holds = pathlib.Path(f"{held}.{pid}.new"), pathlib.Path(f"{held}.{pid}")
+	new.write_text("0\n" if kind == "folder" else "\n")
+	new.rename(holds)
+	return pid, holds, pathlib.Path(f"{holds}.held"), os.fdopen(out)
 
 
 os.mkdir(job)
@@ -108,17 +109,14 @@ if kind == "looked":
 		put("wait", "\n")
 	until(f"the bytes of {len(had)} files that nobody opened go", lambda: not had & blobs())
 	sys.exit()
-held.with_suffix(".name").unlink(missing_ok=True)
-if kind == "folder":
-	held.with_suffix(".name").write_text("0")
-pid, said = reader()
+pid, holds, waits, said = reader()
 until("the first open waits", waits.exists)
 change()
 first = prepare()
 waits.unlink()
 until("the second open waits", waits.exists)
 change()
-thread.unlink()
+holds.unlink()
 waits.unlink()
 got = said.read()
 assert os.waitpid(pid, 0)[1] == 0, got
