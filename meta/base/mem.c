@@ -332,6 +332,13 @@ void *sc_map_make(struct sc_map *map, const char *key, size_t key_bytes, struct 
 	return value && sc_map_put(map, key, key_bytes, value) == 0 ? value : NULL;
 }
 
+void sc_map_release(struct sc_map *map)
+{
+	for (size_t i = 0; i < map->room; i++)
+		sc_sys.release(map->slots[i].value);
+	sc_map_done(map);
+}
+
 void sc_map_done(struct sc_map *map)
 {
 	sc_sys.release(map->slots);

@@ -22,6 +22,16 @@ static inline uint64_t sc_min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/** Mixes 64 bits, as a permutation (splitmix64's output function): each bit of `x` reaches each bit of the result. */
+static inline uint64_t sc_mix64(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= UINT64_C(0xbf58476d1ce4e5b9);
+	x ^= x >> 27;
+	x *= UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
 static inline uint64_t sc_max_u64(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -129,5 +139,7 @@ void sc_map_drop(struct sc_map *map, const char *key, size_t key_bytes);
 void *sc_map_make(struct sc_map *map, const char *key, size_t key_bytes, struct sc_arena *arena,
 		  size_t value_bytes);
 void sc_map_done(struct sc_map *map);
+/** Releases the values by sc_sys.release(), too. */
+void sc_map_release(struct sc_map *map);
 
 #endif

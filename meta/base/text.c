@@ -243,6 +243,32 @@ bool sc_bytes_parse(const char *text, uint64_t *ret)
 	return true;
 }
 
+/* Writes the two digits of each byte. */
+static void digits(char *to, const uint8_t *from, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++) {
+		to[2 * i] = "0123456789abcdef"[from[i] >> 4];
+		to[2 * i + 1] = "0123456789abcdef"[from[i] & 15];
+	}
+}
+
+char *sc_hex(char *to, const void *from, size_t bytes)
+{
+	digits(to, from, bytes);
+	to[2 * bytes] = 0;
+	return to;
+}
+
+void sc_buf_hex(struct sc_buf *buf, const void *from, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++) {
+		char two[2];
+
+		digits(two, (const uint8_t *)from + i, 1);
+		sc_buf_add(buf, two, sizeof(two));
+	}
+}
+
 bool sc_ends_with(const char *text, const char *end)
 {
 	const size_t n = strlen(text), m = strlen(end);

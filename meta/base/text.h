@@ -29,6 +29,11 @@ void sc_buf_quoted(struct sc_buf *buf, const char *text);
 /** Undoes sc_buf_quoted(), in place. */
 void sc_unquote(char *text);
 
+/** Writes 2 * `bytes` digits and the end of a text to `to`.  Returns `to`. */
+char *sc_hex(char *to, const void *from, size_t bytes);
+/** Appends 2 * `bytes` digits. */
+void sc_buf_hex(struct sc_buf *buf, const void *from, size_t bytes);
+
 /** Tells whether a text ends with another one, or is it. */
 bool sc_ends_with(const char *text, const char *end);
 /** Counts the letters to add, take away or change that make `a` of `b`; SIZE_MAX: `b` has more than 31. */

@@ -12,8 +12,8 @@
 void meta_tensor_line_add(struct sc_buf *buf, const struct meta_tensor_line *t)
 {
 	sc_buf_printf(buf, "%s@%u\t%s", meta_dtype_name(t->dtype), t->skew, t->has_digest ? "" : "-");
-	for (int k = 0; t->has_digest && k < 16; k++)
-		sc_buf_printf(buf, "%02x", t->digest[k]);
+	if (t->has_digest)
+		sc_buf_hex(buf, t->digest, sizeof(t->digest));
 	sc_buf_add(buf, "\t", 1);
 	for (int k = 0; k < t->shape.nr; k++)
 		sc_buf_printf(buf, "%s%" PRIu64, k ? "," : "", t->shape.dim[k]);

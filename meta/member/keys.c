@@ -62,21 +62,13 @@ bool meta_read_token(const char *p, const char *end, uint64_t *ret)
 	return true;
 }
 
-void meta_add_hex(struct sc_buf *buf, const uint8_t *at, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++) {
-		sc_buf_byte(buf, "0123456789abcdef"[at[i] >> 4]);
-		sc_buf_byte(buf, "0123456789abcdef"[at[i] & 15]);
-	}
-}
-
 void meta_add_token(struct sc_buf *buf, uint64_t token)
 {
 	uint8_t b[8];
 
 	for (size_t i = 0; i < sizeof(b); i++)
 		b[i] = (uint8_t)(token >> (56 - 8 * i));
-	meta_add_hex(buf, b, sizeof(b));
+	sc_buf_hex(buf, b, sizeof(b));
 }
 
 /* --- keys --- */
@@ -122,7 +114,7 @@ int meta_key_print(const char *cluster, const struct meta_key *key, struct sc_bu
 			sc_buf_number(buf, key->node);
 			break;
 		case 'h':
-			meta_add_hex(buf, key->hash.at, sizeof(key->hash.at));
+			sc_buf_hex(buf, key->hash.at, sizeof(key->hash.at));
 			break;
 		default:
 			if (!key->text || !text_ok(key->text, strlen(key->text)))

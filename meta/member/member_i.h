@@ -16,7 +16,6 @@ bool meta_read_number(const char *p, const char *end, uint64_t *ret);
 bool meta_read_hex(const char *p, const char *end, uint8_t *ret, size_t bytes);
 bool meta_read_token(const char *p, const char *end, uint64_t *ret);
 /** Append lower-case hex: two digits a byte; 16 digits. */
-void meta_add_hex(struct sc_buf *buf, const uint8_t *at, size_t bytes);
 void meta_add_token(struct sc_buf *buf, uint64_t token);
 
 #endif

@@ -153,7 +153,7 @@ static void add_line(const char *base, const struct field *f, struct sc_buf *buf
 		break;
 	case HASH:
 		sc_buf_printf(buf, "%s ", f->name);
-		meta_add_hex(buf, at, sizeof(struct meta_hash));
+		sc_buf_hex(buf, at, sizeof(struct meta_hash));
 		break;
 	case TEXT:
 		if (f->may_miss && !*(const char *const *)at)
@@ -177,14 +177,14 @@ static void add_line(const char *base, const struct field *f, struct sc_buf *buf
 				sc_buf_byte(buf, ':');
 				sc_buf_number(buf, ((const struct meta_member *)list->at)[i].epoch);
 			} else if (f->form == STORED) {
-				meta_add_hex(buf, ((const struct meta_set_name *)list->at)[i].set.at,
+				sc_buf_hex(buf, ((const struct meta_set_name *)list->at)[i].set.at,
 					     sizeof(struct meta_hash));
 				sc_buf_byte(buf, ' ');
 				meta_add_token(buf, ((const struct meta_set_name *)list->at)[i].token);
 				sc_buf_byte(buf, ' ');
 				sc_buf_quoted(buf, ((const struct meta_set_name *)list->at)[i].file);
 			} else if (f->form == USES) {
-				meta_add_hex(buf, ((const struct meta_hash *)list->at)[i].at, sizeof(struct meta_hash));
+				sc_buf_hex(buf, ((const struct meta_hash *)list->at)[i].at, sizeof(struct meta_hash));
 			} else {
 				sc_buf_quoted(buf, ((const char *const *)list->at)[i]);
 			}

@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meta/model/order.h"
 
+#include "meta/base/mem.h"
+
 #define ROUNDS_LARGE 8		/* four of each half */
 #define BITS_LARGE 14		/* small halves mix slowly: twice the rounds below */
 
-/* Mixes by splitmix64's output function: every bit of the input reaches every bit of the output. */
-static uint64_t mix(uint64_t x)
-{
-	x ^= x >> 30;
-	x *= 0xbf58476d1ce4e5b9u;
-	x ^= x >> 27;
-	x *= 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
 static uint64_t key_of(uint64_t seed, uint64_t epoch, uint64_t use)
 {
-	return mix(mix(mix(seed + 0x9e3779b97f4a7c15u) + epoch) + use);
+	return sc_mix64(sc_mix64(sc_mix64(seed + 0x9e3779b97f4a7c15u) + epoch) + use);
 }
 
 /* Makes a permutation of [0, nr); `nr` is at least 1. */
@@ -31,7 +23,7 @@ static void permute(struct meta_perm *perm, uint64_t nr, uint64_t key)
 	perm->right = bits - perm->left;
 	perm->rounds = bits < BITS_LARGE ? META_PERM_ROUNDS : ROUNDS_LARGE;
 	for (int i = 0; i < META_PERM_ROUNDS; i++)
-		perm->key[i] = mix(key += 0x9e3779b97f4a7c15u);
+		perm->key[i] = sc_mix64(key += 0x9e3779b97f4a7c15u);
 }
 
 /* Takes the top `bits` of a product, which are mixed best. */
@@ -86,7 +78,7 @@ static uint64_t block_at(const struct meta_order *o, uint64_t position)
 	if (position >= border)
 		position -= rest;
 	nr = permuted(&o->all, 0, position / o->block);
-	return nr * o->block + permuted(&o->inside, mix(nr), position % o->block);
+	return nr * o->block + permuted(&o->inside, sc_mix64(nr), position % o->block);
 }
 
 uint64_t meta_order_at(const struct meta_order *o, uint64_t position)

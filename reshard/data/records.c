@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "meta/base/text.h"
+
 int rs_index_records(struct rs_index *x, struct sc_err *err)
 {
 	uint64_t record = x->spec->record, head = x->spec->head;
@@ -18,8 +20,7 @@ int rs_index_records(struct rs_index *x, struct sc_err *err)
 	x->info->first = head;
 	x->info->samples = x->info->sequences = (x->bytes - head) / record;
 	/* all sources have one head, and every partition repeats it */
-	for (uint64_t i = 0; i < head; i++)
-		sc_buf_printf(&x->form, "%02x", x->map[i]);
+	sc_buf_hex(&x->form, x->map, head);
 	return 0;
 }
 

@@ -312,21 +312,14 @@ void rs_upper_apply(struct rs_upper *up, struct rs_prepared *p)
 	rs_upper_cancel(p);
 }
 
-static void release_all(struct sc_map *map)
-{
-	for (size_t i = 0; i < map->room; i++)
-		sc_sys.release(map->slots[i].value);
-	sc_map_done(map);
-}
-
 void rs_upper_done(struct rs_upper *up)
 {
 	for (size_t i = 0; i < up->nodes.room; i++)
 		if (up->nodes.slots[i].value)
 			drop_xattrs(up->nodes.slots[i].value);
-	release_all(&up->nodes);
-	release_all(&up->names);
-	release_all(&up->folders);
-	release_all(&up->again);
+	sc_map_release(&up->nodes);
+	sc_map_release(&up->names);
+	sc_map_release(&up->folders);
+	sc_map_release(&up->again);
 	sc_map_done(&up->again_of);
 }

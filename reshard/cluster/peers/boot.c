@@ -235,10 +235,10 @@ static int boot_secret(struct rs_member *m, struct sc_err *err)
 	const struct meta_record *r;
 	int rc = random_bytes(made, sizeof(made), err);
 
-	for (size_t i = 0; rc == 0 && i < sizeof(made); i++)
-		(void)snprintf(text + 2 * i, 3, "%02x", made[i]);
-	if (rc == 0)
+	if (rc == 0) {
+		(void)sc_hex(text, made, sizeof(made));
 		rc = make(m, (struct meta_key){.kind = META_KEY_SECRET, .nr = 1}, &v, &r, err);
+	}
 	if (rc == 0 && (!r->value.rest || strlen(r->value.rest) != 2 * RS_SECRET_BYTES))
 		rc = sc_fail(err, SC_E_FORMAT, "the secret of cluster '%s' is not 64 hexadecimal digits",
 			     m->cluster);

@@ -3,23 +3,15 @@
 
 #include <stdlib.h>
 
-/* Mixes 64 bits well, as a permutation (the finalizer of splitmix64). */
-static uint64_t mix(uint64_t x)
-{
-	x ^= x >> 30;
-	x *= UINT64_C(0xbf58476d1ce4e5b9);
-	x ^= x >> 27;
-	x *= UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
+#include "meta/base/mem.h"
 
 /* Gives the weight of a node for a blob: the larger it is, the sooner the node has a copy; the origin's is the
  * largest. */
 static uint64_t weight(uint32_t node, uint32_t origin, uint64_t number)
 {
-	const uint64_t blob = mix(number + UINT64_C(0x9e3779b97f4a7c15) * (origin + UINT64_C(1)));
+	const uint64_t blob = sc_mix64(number + UINT64_C(0x9e3779b97f4a7c15) * (origin + UINT64_C(1)));
 
-	return node == origin ? UINT64_MAX : mix(blob ^ mix(node + UINT64_C(1))) >> 1;
+	return node == origin ? UINT64_MAX : sc_mix64(blob ^ sc_mix64(node + UINT64_C(1))) >> 1;
 }
 
 static bool is_before(uint32_t a, uint32_t b, uint32_t origin, uint64_t number)

@@ -221,8 +221,7 @@ static int read_sweeping(struct rs_member *m, struct rs_bag *bag, struct sc_err 
 
 void rs_sweeping_line(const struct rs_object_name *name, char ret[RS_SWEEPING_LINE + 1])
 {
-	for (size_t i = 0; i < RS_SWEEPING_LINE / 2; i++)
-		(void)snprintf(ret + 2 * i, 3, "%02x", name->at[i]);
+	(void)sc_hex(ret, name->at, RS_SWEEPING_LINE / 2);
 	(void)snprintf(ret + RS_SWEEPING_LINE - 1, 2, "\n");
 }
 

@@ -121,6 +121,8 @@ int rs_commit_refuse_missing(struct commit *c, int rc);
 int rs_commit_keep(struct commit *c, struct item *it);
 /** Finds or makes the blob of a file of the head that was moved. */
 int rs_commit_find_moved(struct commit *c, struct item *it);
+/** Takes owner, mode, times and size of a file from its descriptor. */
+int rs_commit_stat(struct commit *c, struct item *it, int fd);
 /** Returns the step of a file of the head, or META_STEP_UNKNOWN. */
 int64_t rs_commit_step_below(const struct commit *c, uint32_t rank, const char *path);
 /** Finds the format of an item's file; opaque: it has no tensors, whatever is in it.  Errors: of reading. */

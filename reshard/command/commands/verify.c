@@ -196,8 +196,7 @@ static void report_tensors(struct verify *v, const struct rs_set *set, const uin
 		const bool same = kept && memcmp(kept[t], digests[t], 16) == 0;
 
 		sc_buf_printf(v->report, "%s\t", kept ? (same ? "equal" : "DIFFERENT") : "new");
-		for (int k = 0; k < 16; k++)
-			sc_buf_printf(v->report, "%02x", digests[t][k]);
+		sc_buf_hex(v->report, digests[t], sizeof(digests[t]));
 		sc_buf_printf(v->report, "\t%s\n", set->state.tensors[t].key);
 		if (kept && !same && !*ret_other)
 			*ret_other = set->state.tensors[t].key;

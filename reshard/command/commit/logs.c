@@ -21,11 +21,11 @@
 
 #define TRIES 8 /* a file that is emptied while it is copied is copied again */
 
-static int note_stat(struct commit *c, struct item *it, int from)
+int rs_commit_stat(struct commit *c, struct item *it, int fd)
 {
 	struct stat st;
 
-	if (sc_sys.fstat(from, &st) < 0)
+	if (sc_sys.fstat(fd, &st) < 0)
 		return sc_fail_sys(c->err, errno, "cannot stat '%s'", it->path);
 	it->own = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
 	it->atime_ns = (int64_t)st.st_atim.tv_sec * 1000000000 + st.st_atim.tv_nsec;
@@ -38,7 +38,7 @@ static int note_stat(struct commit *c, struct item *it, int from)
 /* Copies the bytes that the file has now: 1, 0 (the file has become shorter meanwhile), or an error. */
 static int copy_once(struct commit *c, struct item *it, int from, int to)
 {
-	int rc = note_stat(c, it, from), copied;
+	int rc = rs_commit_stat(c, it, from), copied;
 	struct stat st;
 
 	if (rc < 0)

@@ -36,7 +36,6 @@ static int stat_written(struct commit *c, struct item *it)
 {
 	const struct rs_away_file *file = c->a.joined ? rs_away_find(&c->a.joined->aways, it->blob) : NULL;
 	sc_cleanup(sc_closep) int fd = -1;
-	struct stat st;
 	int rc;
 
 	if (file)
@@ -46,14 +45,7 @@ static int stat_written(struct commit *c, struct item *it)
 	rc = meta_store_open_work(&c->s->store, it->blob, O_RDONLY, &fd, c->err);
 	if (rc < 0)
 		return rc;
-	if (sc_sys.fstat(fd, &st) < 0)
-		return sc_fail_sys(c->err, errno, "cannot stat '%s'", it->path);
-	it->own = (struct rs_owner){st.st_uid, st.st_gid, st.st_mode & 07777};
-	it->atime_ns = (int64_t)st.st_atim.tv_sec * 1000000000 + st.st_atim.tv_nsec;
-	it->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-	it->ctime_ns = (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
-	it->bytes = (uint64_t)st.st_size;
-	return 0;
+	return rs_commit_stat(c, it, fd);
 }
 
 /* Takes owner, mode and times of a moved file from its row. */

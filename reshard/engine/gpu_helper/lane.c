@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "meta/base/err.h"
+#include "meta/base/text.h"
 
 #define BLOCKS_PER_SM 16u	/* four times what run at once: those that end early make room for others */
 
@@ -234,11 +235,10 @@ int rs_lane_out(struct rs_lane *l, unsigned slot, const struct rs_share *share, 
 
 static void describe(const char *pci, const cudaIpcMemHandle_t *handle, char *ret)
 {
-	size_t at = (size_t)snprintf(ret, RS_POOL_HANDLE_BYTES, "%.*s ", PCI_BYTES, pci);
+	_Static_assert(PCI_BYTES + 2 * sizeof(handle->reserved) + 2 <= RS_POOL_HANDLE_BYTES, "a handle has no room");
+	const int at = snprintf(ret, RS_POOL_HANDLE_BYTES, "%.*s ", PCI_BYTES, pci);
 
-	for (size_t i = 0; i < sizeof(*handle); i++)
-		at += (size_t)snprintf(ret + at, RS_POOL_HANDLE_BYTES - at, "%02x",
-				       ((const unsigned char *)handle->reserved)[i]);
+	(void)sc_hex(ret + at, handle->reserved, sizeof(handle->reserved));
 }
 
 static int take(struct rs_lane *l, struct rs_lane_buffer *b, cudaIpcMemHandle_t *ret_handle, struct sc_err *err)

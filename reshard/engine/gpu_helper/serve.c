@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "meta/base/mem.h"
+#include "meta/base/text.h"
 #include "reshard/engine/gpu/channel.h"
 #include "reshard/engine/gpu_helper/device.h"
 #include "reshard/engine/gpu_helper/exchange.h"
@@ -226,8 +227,8 @@ static int name_pass(struct serving *s, struct sc_err *err)
 	unsigned char id[RS_EXCHANGE_ID_BYTES];
 	int rc = rs_exchange_id(id, err);
 
-	for (size_t i = 0; rc == 0 && i < sizeof(id); i++)
-		(void)snprintf(m.text + 2 * i, 3, "%02x", id[i]);
+	if (rc == 0)
+		(void)sc_hex(m.text, id, sizeof(id));
 	s->has_named = true;
 	return rc < 0 ? rc : say_message(s, &m, err);
 }

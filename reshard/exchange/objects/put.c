@@ -60,7 +60,6 @@ static int name_blob(struct put *p, uint64_t blob, uint64_t bytes, struct rs_obj
 /* --- layouts, payloads --- */
 
 struct printing {
-	struct put *p;
 	struct sc_buf text;
 };
 
@@ -74,20 +73,6 @@ static int on_layout(void *arg, uint64_t id, const char *source, const char *fla
 	return 0;
 }
 
-static int put_layout(struct put *p, uint64_t id, struct rs_object_name *ret)
-{
-	struct printing x = {.p = p};
-	int rc = known(p, META_OBJECT_LAYOUT, id, ret, NULL);
-
-	if (rc)
-		return rc < 0 ? rc : 0;
-	rc = meta_layout_get(p->c, id, on_layout, &x, p->io.err);
-	if (rc == 0)
-		rc = finish(p, META_OBJECT_LAYOUT, id, &x.text, 1, ret);
-	sc_buf_done(&x.text);
-	return rc;
-}
-
 static int on_payload(void *arg, const void *payload, size_t bytes)
 {
 	struct printing *x = arg;
@@ -97,16 +82,25 @@ static int on_payload(void *arg, const void *payload, size_t bytes)
 	return 0;
 }
 
-static int put_payload(struct put *p, uint64_t id, struct rs_object_name *ret)
+/* Prints a layout or payload. */
+static int print_one(struct meta_catalog *c, enum meta_object_kind kind, uint64_t id, struct printing *x,
+		     struct sc_err *err)
 {
-	struct printing x = {.p = p};
-	int rc = known(p, META_OBJECT_PAYLOAD, id, ret, NULL);
+	return kind == META_OBJECT_LAYOUT ? meta_layout_get(c, id, on_layout, x, err)
+					  : meta_payload_get(c, id, on_payload, x, err);
+}
+
+/* Puts a layout or payload, of which other objects have the name. */
+static int put_text(struct put *p, enum meta_object_kind kind, uint64_t id, struct rs_object_name *ret)
+{
+	struct printing x = {0};
+	int rc = known(p, kind, id, ret, NULL);
 
 	if (rc)
 		return rc < 0 ? rc : 0;
-	rc = meta_payload_get(p->c, id, on_payload, &x, p->io.err);
+	rc = print_one(p->c, kind, id, &x, p->io.err);
 	if (rc == 0)
-		rc = finish(p, META_OBJECT_PAYLOAD, id, &x.text, 1, ret);
+		rc = finish(p, kind, id, &x.text, 1, ret);
 	sc_buf_done(&x.text);
 	return rc;
 }
@@ -115,7 +109,7 @@ int rs_objects_put_again(struct rs_service *s, const struct rs_object_name *name
 			 void *arg, struct sc_err *err)
 {
 	struct put p = {.c = s->catalog, .io = {ops, arg, err}};
-	struct printing x = {.p = &p};
+	struct printing x = {0};
 	struct rs_object_name is;
 	struct meta_object o;
 	int rc = meta_object_named(s->catalog, META_OBJECT_PAYLOAD, name->at, &o, err);
@@ -126,8 +120,7 @@ int rs_objects_put_again(struct rs_service *s, const struct rs_object_name *name
 		return sc_fail(err, SC_E_NOT_FOUND, "etcd lacks the object %02x%02x%02x%02x... of the version below",
 			       name->at[0], name->at[1], name->at[2], name->at[3]);
 	if (rc > 0)
-		rc = o.kind == META_OBJECT_LAYOUT ? meta_layout_get(s->catalog, o.id, on_layout, &x, err)
-						  : meta_payload_get(s->catalog, o.id, on_payload, &x, err);
+		rc = print_one(s->catalog, o.kind, o.id, &x, err);
 	if (rc == 0)
 		rc = rs_object_put(&p.io, &x.text, &is);
 	sc_buf_done(&x.text);
@@ -165,7 +158,7 @@ static int on_file(void *arg, const struct meta_set_blob_row *row)
 	if (rc == 0 && !file.path)
 		file.path = sc_map_get(&f->paths, (const char *)&row->path, sizeof(row->path));
 	if (rc == 0 && row->payload)
-		rc = put_payload(p, row->payload, &file.payload);
+		rc = put_text(p, META_OBJECT_PAYLOAD, row->payload, &file.payload);
 	return rc < 0 ? rc : sc_vec_push(f->to, file) < 0 ? sc_nomem(p->io.err) : 0;
 }
 
@@ -199,10 +192,10 @@ static int print_set(struct put *p, const struct meta_set_row *row, struct sc_bu
 				.experts = row->given_experts}};
 	struct files files = {.p = p, .to = &s.files};
 	struct sc_buf tensors = {0};
-	int rc = put_layout(p, row->layout, &s.place.layout);
+	int rc = put_text(p, META_OBJECT_LAYOUT, row->layout, &s.place.layout);
 
 	if (rc == 0 && s.is_given)
-		rc = put_layout(p, row->given_layout, &s.given_place.layout);
+		rc = put_text(p, META_OBJECT_LAYOUT, row->given_layout, &s.given_place.layout);
 	if (rc == 0)
 		rc = print_tensors(p, row->tensors, &tensors);
 	s.tensors = (struct meta_bytes){tensors.text, tensors.bytes};
@@ -294,7 +287,7 @@ static int on_row(void *arg, const struct meta_change *row)
 static int print_tree(struct put *p, uint64_t id, struct rs_object_tree *x, uint64_t layout, struct sc_buf *to)
 {
 	struct rows rows = {.p = p, .tree = x};
-	int rc = put_layout(p, layout, &x->layout);
+	int rc = put_text(p, META_OBJECT_LAYOUT, layout, &x->layout);
 
 	if (rc == 0)
 		rc = meta_tree_numbers(p->c, id, on_numbers, &rows, p->io.err);
@@ -447,7 +440,7 @@ static int on_version(void *arg, const struct meta_version_row *row)
 	struct sets sets = {p, &v.sets};
 	struct uses uses = {p, &v};
 	struct sc_buf text = {0};
-	int rc = put_layout(p, row->layout, &v.layout);
+	int rc = put_text(p, META_OBJECT_LAYOUT, row->layout, &v.layout);
 
 	if (rc == 0 && row->parent)
 		rc = meta_version_get(p->c, row->parent, on_parent, &v.parent, p->io.err);

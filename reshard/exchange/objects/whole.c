@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "meta/base/text.h"
+
 #define BYTES_MAX (UINT64_C(256) << 20)
 #define PARTS "scalai parts 2\n"
 #define SLICE (RS_OBJECT_BYTES_MAX - RS_OBJECT_NAME_BYTES)	/* of the whole, in each part but the last */
@@ -101,9 +103,8 @@ int rs_object_bad(const struct rs_object_io *io, const struct rs_object_name *na
 {
 	char hex[17];
 
-	for (int i = 0; i < 8; i++)
-		(void)snprintf(hex + 2 * i, 3, "%02x", name->at[i]);
-	return sc_fail(io->err, SC_E_FORMAT, "object %s... %s: nothing of it was taken", hex, what);
+	return sc_fail(io->err, SC_E_FORMAT, "object %s... %s: nothing of it was taken", sc_hex(hex, name->at, 8),
+		       what);
 }
 
 static int get_one(const struct rs_object_io *io, const struct rs_object_name *name, struct sc_buf *to)

@@ -29,12 +29,6 @@ struct writing {
 	} ranks;
 };
 
-static void hex(const uint8_t hash[16], char ret[33])
-{
-	for (int i = 0; i < 16; i++)
-		(void)snprintf(ret + 2 * i, 3, "%02x", hash[i]);
-}
-
 int rs_record_layout(struct rs_service *s, uint64_t id, char name[RS_LAYOUT_NAME_BYTES], struct sc_err *err)
 {
 	const struct rs_kept_layout *kept;
@@ -44,7 +38,7 @@ int rs_record_layout(struct rs_service *s, uint64_t id, char name[RS_LAYOUT_NAME
 	if (rc < 0)
 		return rc;
 	XXH128_canonicalFromHash(&hash, XXH3_128bits(kept->layout->flat, strlen(kept->layout->flat)));
-	hex(hash.digest, name);
+	(void)sc_hex(name, hash.digest, 16);
 	return meta_store_keep_text(&s->store, name, kept->layout->flat, err);
 }
 
@@ -129,7 +123,7 @@ int rs_record_write(struct rs_service *s, uint64_t blob, const uint8_t hash[16],
 	char text[33];
 	int rc;
 
-	hex(hash, text);
+	(void)sc_hex(text, hash, 16);
 	sc_buf_printf(&w.text, BEGIN "%s\n", text);
 	rc = meta_blob_record(s->catalog, blob, hash, on_use, &w, err);
 	if (rc == 0)

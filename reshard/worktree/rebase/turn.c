@@ -366,7 +366,7 @@ void rs_turn_show(struct rs_turn *t, struct rs_job *job, struct rs_view *head)
 		rs_below_note_floor(t->next);
 	if (!commits)
 		remove_files(job->service, &old, &job->by_blob);
-	rs_own_done(&old);
+	sc_map_release(&old);
 }
 
 void rs_turn_done(struct rs_turn *t)
@@ -377,7 +377,7 @@ void rs_turn_done(struct rs_turn *t)
 	meta_changes_done(&t->upper);
 	meta_changes_done(&t->apart);
 	sc_vec_done(&t->held);
-	rs_own_done(&t->own);
+	sc_map_release(&t->own);
 	sc_map_done(&t->logs);
 	sc_map_done(&t->others);
 	rs_overlay_layer_done(t->layer);

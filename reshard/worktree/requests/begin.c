@@ -179,9 +179,9 @@ int rs_tree_begin(struct rs_job *job, enum rs_tree_from from, struct sc_err *err
 
 void rs_tree_end(struct rs_job *job)
 {
-	rs_own_done(&job->by_blob);
-	rs_own_done(&job->sealed[0]);
-	rs_own_done(&job->sealed[1]);
+	sc_map_release(&job->by_blob);
+	sc_map_release(&job->sealed[0]);
+	sc_map_release(&job->sealed[1]);
 	sc_vec_done(&job->logs);
 	job->overlay = rs_overlay_close(job->overlay);
 }

@@ -37,13 +37,6 @@ static void own_drop(struct sc_map *map, uint64_t blob)
 	sc_sys.release(own);
 }
 
-void rs_own_done(struct sc_map *map)
-{
-	for (size_t i = 0; i < map->room; i++)
-		sc_sys.release(map->slots[i].value);
-	sc_map_done(map);
-}
-
 uint64_t rs_own_find(const struct sc_map *map, uint64_t blob)
 {
 	const struct rs_own *own = sc_map_get(map, KEY(blob));
@@ -74,7 +67,7 @@ void rs_own_sealed(struct rs_job *job, const struct sc_map *stay)
 	struct sc_map *now = &job->sealed[0];
 
 	if (now->nr + job->by_blob.nr > SEALED_MAX) {
-		rs_own_done(&job->sealed[1]);
+		sc_map_release(&job->sealed[1]);
 		job->sealed[1] = *now;
 		*now = (struct sc_map){0};
 	}

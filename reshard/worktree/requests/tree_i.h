@@ -73,7 +73,6 @@ struct rs_own {
 /** Makes an entry, and room for it in the map, so that rs_own_put() cannot fail.  NULL: out of memory. */
 struct rs_own *rs_own_new(struct sc_map *map, uint64_t blob, uint64_t ino);
 void rs_own_put(struct sc_map *map, struct rs_own *own);
-void rs_own_done(struct sc_map *map);
 /** Finds the number of the file that has a blob; 0: none has. */
 uint64_t rs_own_find(const struct sc_map *map, uint64_t blob);
 /** Collects the files with bytes of their own that the rows of an upper layer have. */
