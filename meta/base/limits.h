@@ -15,7 +15,7 @@
 #define SC_GLOBS_MAX 16	      /* of a join */
 #define SC_JOIN_PLACES_MAX (1u << 22) /* of the members of all joins of a view, 24 bytes each */
 #define SC_STAGE_LIST_MAX 16
-#define SC_RULES_MAX 4096	      /* after `like` lines are expanded */
+#define SC_RULES_MAX 8192	      /* after `like` lines are expanded */
 #define SC_LAYOUT_BYTES_MAX (256u << 10)
 #define SC_USE_DEPTH_MAX 8	      /* presets that use presets */
 #define SC_COMMAND_BYTES_MAX 4096     /* one write to a control file */

@@ -68,6 +68,17 @@ static int refuse_kind(struct infer *n, const struct meta_written *w, const char
 	return rc;
 }
 
+/* What to say of a tensor whose name tells that it is several matrices, one behind the other. */
+static const char *fused(const char *name)
+{
+	if (strstr(name, "gate_up_proj"))
+		return "; or tp=0 sections=1:1: each has some of gate and some of up";
+	if (strstr(name, "qkv"))
+		return "; or tp=0 with sections=, the ratio of rows of q, k and v: each has some of each, and some "
+		       "models have them in another order, by heads";
+	return "";
+}
+
 static int refuse_unknown(struct infer *n, const struct meta_written *w, const char *key)
 {
 	struct sc_buf pattern = {0}, nearest = {0};
@@ -83,9 +94,9 @@ static int refuse_unknown(struct infer *n, const struct meta_written *w, const c
 	if (rc == 0 && near)
 		rc = sc_fail(n->err, SC_E_STATE,
 			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "
-			     "rank has all of it; or tp=0: each has some rows), or the line 'plain %s', which keeps "
-			     "the file as it is; the nearest rule is '%s'", w->rank, key, mine, w->file,
-			     nearest.text);
+			     "rank has all of it; or tp=0: each has some rows%s), or the line 'plain %s', which keeps "
+			     "the file as it is; the nearest rule is '%s'", w->rank, key, mine, fused(w->name),
+			     w->file, nearest.text);
 	else if (rc == 0)
 		rc = sc_fail(n->err, SC_E_STATE,
 			     "rank %u: no rule matches '%s'; add a rule for it to the layout, such as '%s copy' (each "

@@ -13,6 +13,16 @@
 	X(hf_llama, "hf-llama")                                                                    \
 	X(hf_gpt_neox, "hf-gpt-neox")                                                              \
 	X(hf_moe, "hf-moe")                                                                        \
+	X(hf_layers, "hf-layers")                                                                  \
+	X(hf_experts, "hf-experts")                                                                \
+	X(hf_vl, "hf-vl")                                                                          \
+	X(hf_vl_moe, "hf-vl-moe")                                                                  \
+	X(hf_towers, "hf-towers")                                                                  \
+	X(hf_gpt_oss, "hf-gpt-oss")                                                                \
+	X(hf_opt, "hf-opt")                                                                        \
+	X(hf_bart, "hf-bart")                                                                      \
+	X(hf_t5, "hf-t5")                                                                          \
+	X(hf_glm, "hf-glm")                                                                        \
 	X(hf_phi3, "hf-phi3")                                                                      \
 	X(hf_gpt2, "hf-gpt2")                                                                      \
 	X(hf_bert, "hf-bert")                                                                      \

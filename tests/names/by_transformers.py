@@ -59,8 +59,8 @@ FAMILIES = {
     "stablelm": (hf.StableLmConfig, KV, "hf-llama"),
     "smollm3": (hf.SmolLM3Config, KV, "hf-llama"),
     "phi": (hf.PhiConfig, KV, "hf-llama"),
-    "glm": (hf.GlmConfig, KV | {"head_dim": 8}, "hf-llama"),
-    "glm4": (hf.Glm4Config, KV | {"head_dim": 8}, "hf-llama"),
+    "glm": (hf.GlmConfig, KV | {"head_dim": 8}, "hf-glm gate_up=1:1"),
+    "glm4": (hf.Glm4Config, KV | {"head_dim": 8}, "hf-glm gate_up=1:1"),
     "helium": (hf.HeliumConfig, KV | {"head_dim": 8}, "hf-llama"),
     "ernie4.5": (hf.Ernie4_5Config, KV | {"head_dim": 8}, "hf-llama"),
     "seed-oss": (hf.SeedOssConfig, KV | {"head_dim": 8}, "hf-llama"),
@@ -323,6 +323,8 @@ vllm("qwen2", 2)
 optimizer("")
 optimizer("optimizer.")
 refused("phi3", "hf-llama", "such as 'model.layers.{G}.self_attn.qkv_proj.weight copy'")
+refused("glm", "hf-glm", "gate_up")
+refused("glm4", "hf-llama", "or tp=0 sections=1:1: each has some of gate and some of up")
 refused("qwen3-moe", "hf-llama", "no rule matches")
 refused("mixtral", "hf-llama", "such as 'model.layers.{G}.block_sparse_moe.")
 refused("phi3", "hf-phi3 qkv=1:1", "is q, k and v by 'config.json' of", "")

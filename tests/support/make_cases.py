@@ -116,7 +116,7 @@ def preset_job(rng):
     shapes = {
         "megatron-gpt": {"embedding.word_embeddings.weight": (300, 4), "embedding.position_embeddings.weight": (8, 4),
                          "decoder.final_layernorm.weight": (4,)},
-        "hf-llama": {"model.embed_tokens.weight": (16, 4), "model.norm.weight": (4,), "lm_head.weight": (16, 4)},
+        "hf-glm": {"model.embed_tokens.weight": (16, 4), "model.norm.weight": (4,), "lm_head.weight": (16, 4)},
         "hf-gpt2": {"transformer.wte.weight": (13, 4), "transformer.ln_f.bias": (4,)},
         "hf-bert": {"bert.pooler.dense.bias": (3,), "bert.embeddings.word_embeddings.weight": (7, 3)}}
     layer = {
@@ -124,7 +124,7 @@ def preset_job(rng):
             "input_layernorm.weight": (4,), "self_attention.linear_qkv.weight": (24, 4), "self_attention.linear_qkv.bias": (24,),
             "self_attention.linear_proj.weight": (4, 8), "mlp.linear_fc1.weight": (2 * f, 4), "mlp.linear_fc2.weight": (4, f),
             "mlp.linear_fc2.bias": (4,)}),
-        "hf-llama": ("model.layers.{}.", {
+        "hf-glm": ("model.layers.{}.", {
             "self_attn.q_proj.weight": (8, 4), "self_attn.k_proj.bias": (4,), "self_attn.o_proj.weight": (4, 8),
             "self_attn.q_norm.weight": (4,), "mlp.gate_up_proj.weight": (f, 4), "mlp.down_proj.weight": (4, 8)}),
         "hf-gpt2": ("transformer.h.{}.", {
@@ -143,6 +143,7 @@ def preset_job(rng):
         use += rng.choice([" vocab=300 tied=embedding.word_embeddings.weight", " vocab=300 glu=1:1", " vocab=300 file={F}{V}.safetensors"])
     elif rng.random() < .4:
         use = f"fsdp2 model={model}"
+    use += " gate_up=1:1" if model == "hf-glm" else ""
     file = "model.safetensors"
     state = {f"{file}:{n}": s for n, s in base.items()} | {"optimizer.safetensors:optimizer.step": ()}
     for k in ("exp_avg", "exp_avg_sq"):

@@ -135,13 +135,27 @@ static int refuse_gate(struct commit *c, const struct meta_tensor *up, const str
 			       up->key, a, down->key, b, cut->axes_text);
 	if (up->shape.dim[up->shape.nr - 1] == 2 * down->shape.dim[up->shape.nr - 2])
 		return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s: both lie the other way than the layout has "
-			       "them, which cuts rows of the first one by %s: write rules above the preset that cut "
-			       "the last dimension of the first one, in pairs of gate and what it gates as the model "
-			       "has them, and the one before the last of the second; if it is right, write "
+			       "them, which cuts rows of the first one by %s: write up=2 down=1 behind hf-moe or "
+			       "hf-vl-moe (use hf-gpt-oss, if gate and up lie in pairs), or rules above the preset "
+			       "that cut the last dimension of the first one, in pairs of gate and what it gates as "
+			       "the model has them, and the one before the last of the second; if it is right, write "
 			       "suspicious=accept to config", up->key, a, down->key, b, cut->axes_text);
 	return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s, which has as many columns: nothing is gated, but "
 		       "the layout cuts it by %s in two sections: leave glu=1:1 (sections=1:1) away; if it is right, "
 		       "write suspicious=accept to config", up->key, a, down->key, b, cut->axes_text);
+}
+
+/* Refuses stacked experts that a layout cuts in the last dimension of the first map, as [experts, columns, rows]. */
+static int refuse_order(struct commit *c, const struct meta_tensor *up, const struct meta_tensor *down,
+			const struct meta_cut *cut)
+{
+	char a[128], b[128];
+
+	return sc_fail(c->err, SC_E_STATE, "'%s' is %s and '%s' %s, which are [experts, rows, columns], but the layout "
+		       "cuts the last dimension of the first one by %s: leave up=2 down=1 away (use hf-moe); if it is "
+		       "right, write suspicious=accept to config", up->key,
+		       meta_shape_text(&up->shape, a, sizeof(a)), down->key,
+		       meta_shape_text(&down->shape, b, sizeof(b)), cut->axes_text);
 }
 
 /* Compares rows of the first map of an MLP with columns of the second one: twice as many are two matrices. */
@@ -170,6 +184,9 @@ static int judge_gate(struct commit *c, const struct rs_set *set, const struct m
 	for (int i = 0; i < e->rule->nr_cuts && !e->rule->cuts[i].flat; i++) {
 		const struct meta_cut *cut = &e->rule->cuts[i];
 
+		if (!cut->chunk && meta_cut_dim(cut, &up->shape) == n - 1 && n > 2 && rows == 2 * columns &&
+		    up->shape.dim[n - 1] != 2 * down->shape.dim[n - 2])
+			return refuse_order(c, up, down, cut);
 		if (meta_cut_dim(cut, &up->shape) != n - 2 || cut->chunk)
 			continue;
 		if (columns && rows == 2 * columns && !ends_half(cut))
@@ -323,7 +340,7 @@ static int judge_order(struct commit *c, const struct sc_map *sizes, const struc
 	other.dim[1 - at] = dim[1 - at] * d;
 	width = has_size(sizes, kind, other.dim[1 - at]);
 	sizes_now = !!has_size(sizes, kind, dim[0]) + !!has_size(sizes, kind, dim[1]);
-	sizes_then = !!width + !!has_size(sizes, kind, other.dim[at]);
+	sizes_then = !!width + (other.dim[0] != other.dim[1] && has_size(sizes, kind, other.dim[at]));
 	/* what is much narrower than the model is no layer of it */
 	if (!width || !width->vector || sizes_then <= sizes_now || other.dim[at] < other.dim[1 - at] / 8)
 		return 0;

@@ -385,6 +385,23 @@ static void names_of_presets(void **unused)
 		 "self_attn.kv_b_proj.weight " LAYER "mlp.experts.0.down_proj.lora_A.default.weight " LAYER
 		 "self_attn.kv_a_proj_with_mqa.lora_B.weight " LAYER "self_attn.kv_b_proj.weight_scale_inv " LAYER
 		 "mlp.experts.0.up_proj.weight_scale | " LAYER "mlp.gate.weight_scale " LAYER "mlp.experts.0.weight_scale"},
+		{"use hf-moe", LAYER "mlp.experts.gate_up_proj " LAYER "feed_forward.experts.down_proj " LAYER
+		 "linear_attn.in_proj_qkvz.weight " LAYER "self_attn.indexer.wk.weight " LAYER "mlp.router.weight | " LAYER
+		 "mlp.experts.gate_up_proj_bias " LAYER "mlp.experts.gate_up_proj_blocks " LAYER "linear_attn.q_proj.weight"},
+		{"use hf-gpt-oss", LAYER "mlp.experts.gate_up_proj_bias " LAYER "self_attn.sinks " LAYER
+		 "mlp.experts.down_proj_scales | " LAYER "mlp.experts.0.gate_proj.weight"},
+		{"use hf-glm gate_up=1:1", LAYER "mlp.gate_up_proj.weight " LAYER "mlp.gate_up_proj.qweight | " LAYER
+		 "self_attn.qkv_proj.weight"},
+		{"use hf-vl", "model.visual.blocks.0.attn.qkv.weight model.vision_tower.encoder.layers.0.self_attn.q_proj.bias "
+		 "model.language_model.layers.0.mlp.up_proj.weight language_model.model.norm.weight language_model.lm_head.weight "
+		 "visual.merger.ln_q.weight " LAYER "mlp.up_proj.weight image_newline state.model.visual.patch_embed.proj.weight.exp_avg | "
+		 "model.visual.blocks.0.attn.qkv.weight_scale audio_model.layers.0.fc1.weight "
+		 "model.language_model.layers.0.mlp.gate_up_proj.weight vision_tower.layers.0.fc1.weight.absmax"},
+		{"use hf-opt", "model.decoder.layers.0.fc1.weight lm_head.weight | model.decoder.layers.0.encoder_attn.q_proj.weight"},
+		{"use hf-bart", "model.encoder.layers.0.fc1.bias model.decoder.layers.1.encoder_attn.out_proj.bias proj_out.weight "
+		 "state.model.shared.weight.exp_avg | model.encoder.layers.0.mlp.fc1.bias"},
+		{"use hf-t5", "encoder.block.0.layer.1.DenseReluDense.wi_0.weight decoder.block.1.layer.1.EncDecAttention.o.weight "
+		 "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight shared.weight | encoder.block.0.layer.1.mlp.wi.weight"},
 		{"use hf-gpt2", "transformer.h.0.attn.c_attn.weight h.1.mlp.c_fc.bias h.0.attn.bias wte.weight ln_f.bias "
 		 "h.0.attn.c_attn.lora_A.weight transformer.h.2.mlp.c_proj.lora_B.default.weight | "
 		 "h.0.attn.c_attn.qweight h.0.attn.q_attn.weight"},
@@ -438,6 +455,7 @@ static void uses_of_presets(void **unused)
 	} uses[] = {
 		{"use hf-llama", 4}, {"use hf-moe", 4}, {"use hf-gpt2", 4}, {"use megatron-gpt vocab=300", 4},
 		{"use fsdp2 model=hf-llama", 2}, {"use fsdp2 model=hf-moe", 1}, {"use vllm-llama kv=2", 2},
+		{"use hf-vl-moe", 1}, {"use fsdp2 model=hf-vl", 1}, {"use fsdp2 model=hf-vl-moe", 1},
 	};
 
 	(void)unused;
