@@ -162,6 +162,8 @@ void rs_near_take(struct rs_member *m, const struct meta_record *r)
 	for (size_t i = 0; i < m->jobs.nr; i++)
 		m->jobs.at[i]->copies.done = false;
 	(void)pthread_mutex_unlock(&m->lock);
+	if (kind == META_KEY_MEMBERS) /* of replicas, others are near now */
+		rs_images_forget(m->s, NULL);
 	rs_worker_call(m->s, false);
 }
 

@@ -383,6 +383,22 @@ static int is_there(void *arg, uint64_t blob, uint32_t *ret_node, struct sc_err 
 	return !*ret_node;
 }
 
+static bool is_gone(void *arg, uint64_t blob)
+{
+	struct rs_member *m = arg;
+	struct sc_err ignored;
+	uint32_t node = 0;
+	uint64_t number;
+	bool is;
+
+	if (meta_blob_origin(m->s->catalog, blob, &node, &number, &ignored) <= 0)
+		return false;
+	(void)pthread_mutex_lock(&m->lock);
+	is = node != m->node && !rs_near_is_here(m, node);
+	(void)pthread_mutex_unlock(&m->lock);
+	return is;
+}
+
 /* Of this node's own blob, or of one of another node that has, or had, a copy here. */
 static int copies(void *arg, uint64_t blob, uint64_t bytes, struct rs_place *ret, struct sc_err *err)
 {
@@ -443,6 +459,6 @@ int rs_pulls_start(struct rs_member *m, struct sc_err *err)
 	int rc = rs_landings_new(&c, &m->landings, err);
 
 	if (rc == 0)
-		rs_blobs_elsewhere(m->s->blobs, &(struct rs_elsewhere){m, place, is_there, copies});
+		rs_blobs_elsewhere(m->s->blobs, &(struct rs_elsewhere){m, place, is_there, is_gone, copies});
 	return rc;
 }

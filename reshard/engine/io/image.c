@@ -95,6 +95,34 @@ static bool same_file(const struct meta_view *va, struct meta_stored_list *a,
 	return true;
 }
 
+static enum rs_near near(void *arg, const struct meta_view *stored, uint32_t rank, const char *file)
+{
+	const struct rs_origins *o = arg;
+	uint64_t blob, bytes;
+	struct rs_place place;
+	struct sc_err ignored; /* what cannot be told is told when the image is opened */
+
+	if (!o->blob_of(o->arg, stored, rank, file, &blob, &bytes))
+		return RS_GONE;
+	if (rs_blob_place(o->blobs, blob, bytes, 0, &place, &ignored) == 0)
+		return RS_ON_NODE;
+	return rs_blob_is_gone(o->blobs, blob) ? RS_GONE : RS_ELSEWHERE;
+}
+
+/* Takes, in the place of a file whose node is gone, that of a replica that can be had. */
+static void take_replica(struct rs_image *im, const struct meta_view *stored, uint32_t rank, const char *file,
+			 const struct meta_tensor *t, const struct rs_origins *o)
+{
+	const uint64_t payload = o->payload_of(o->arg, stored, rank, file, t);
+	const uint32_t like = meta_view_alike(stored, rank, file);
+
+	for (uint32_t r = 0; r < stored->topo->ranks && !im->stands_in; r++)
+		im->stands_in = meta_view_alike(stored, r, file) == like &&
+				o->payload_of(o->arg, stored, r, file, t) == payload &&
+				near((void *)o, stored, r, file) != RS_GONE &&
+				o->blob_of(o->arg, stored, r, file, &im->same_as, &im->bytes);
+}
+
 static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t rank,
 		     const char *file, struct meta_stored_list *list, const struct rs_origins *o,
 		     struct sc_err *err)
@@ -115,6 +143,8 @@ static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t
 	    same_file(view, list, stored, &theirs))
 		if (!o->blob_of(o->arg, stored, other, file, &im->same_as, &im->bytes))
 			im->same_as = 0;
+	if (im->same_as && !o->anywhere && o->blobs && rs_blob_is_gone(o->blobs, im->same_as))
+		take_replica(im, stored, other, file, t, o);
 	sc_vec_done(&theirs);
 	sc_arena_done(&arena);
 	return rc;
@@ -122,23 +152,12 @@ static int find_same(struct rs_image *im, const struct meta_view *view, uint32_t
 
 /* --- the description --- */
 
-static bool is_here(void *arg, const struct meta_view *stored, uint32_t rank, const char *file)
-{
-	const struct rs_origins *o = arg;
-	uint64_t blob, bytes;
-	struct rs_place place;
-	struct sc_err ignored; /* what cannot be told is told when the image is opened */
-
-	return o->blob_of(o->arg, stored, rank, file, &blob, &bytes) &&
-	       rs_blob_place(o->blobs, blob, bytes, 0, &place, &ignored) == 0;
-}
-
 int rs_image_plan(struct rs_image *im, const struct meta_tensor *t, const struct meta_box *box, struct rs_gather *g,
 		  const struct rs_origins *o, struct sc_err *err)
 {
 	const struct meta_view *stored = o->view_of(o->arg, t);
 	const bool any = o->anywhere || !rs_blobs_may_be_away(o->blobs);
-	const struct rs_nodes nodes = {.has = any ? NULL : is_here, .arg = (void *)o};
+	const struct rs_nodes nodes = {.near = any ? NULL : near, .arg = (void *)o};
 
 	return stored ? rs_plan_box(stored, t->key, box, &nodes, 0, 0, g, &im->sources, err)
 		      : rs_plan_placed(o->placed_of(o->arg, t), t, box, g, &im->sources, err);

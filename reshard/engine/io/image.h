@@ -17,6 +17,7 @@
 struct rs_image {
 	uint64_t bytes;
 	uint64_t same_as;	/* blob with these contents, 0: none; described, too, if the blob is elsewhere */
+	bool stands_in;		/* that blob is a replica's, as the rank's own one is gone with its node */
 	void *keeper;		/* of whoever shares it (reshard/service) */
 	/* of a description (same_as == 0): */
 	struct rs_frame frame;		/* its arena has what follows, too */

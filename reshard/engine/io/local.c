@@ -82,6 +82,11 @@ int rs_blob_is_there(struct rs_blobs *b, uint64_t id, uint32_t *ret_node, struct
 	return b->elsewhere.is_there ? b->elsewhere.is_there(b->elsewhere.arg, id, ret_node, err) : 1;
 }
 
+bool rs_blob_is_gone(struct rs_blobs *b, uint64_t id)
+{
+	return b->elsewhere.is_gone && b->elsewhere.is_gone(b->elsewhere.arg, id);
+}
+
 static void blob_free(struct rs_blob *blob)
 {
 	if (blob->bytes.map)

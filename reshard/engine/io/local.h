@@ -50,6 +50,8 @@ struct rs_elsewhere {
 	int (*place)(void *arg, uint64_t blob, uint64_t bytes, uint64_t at, struct rs_place *ret, struct sc_err *err);
 	/** Tells whether what has the bytes can be asked now: 1, 0 with *ret_node, or an error. */
 	int (*is_there)(void *arg, uint64_t blob, uint32_t *ret_node, struct sc_err *err);
+	/** Tells whether the node that has written a blob is not there; others may have copies.  NULL: none is. */
+	bool (*is_gone)(void *arg, uint64_t blob);
 	/** Gives the place of what others have of a blob that is, or is to be, here: 1 or an error.  NULL: of none. */
 	int (*copies)(void *arg, uint64_t blob, uint64_t bytes, struct rs_place *ret, struct sc_err *err);
 };
@@ -65,6 +67,8 @@ int rs_blob_copies(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, struct r
 int rs_blob_read(struct rs_blobs *blobs, uint64_t id, uint64_t bytes, void *to, struct sc_err *err);
 /** Tells whether a blob is here, or its node can be asked for it now: 1, 0 with the number of the node, or an error. */
 int rs_blob_is_there(struct rs_blobs *blobs, uint64_t id, uint32_t *ret_node, struct sc_err *err);
+/** Tells whether the node that has written a blob is not here: of replicas, another one is read. */
+bool rs_blob_is_gone(struct rs_blobs *blobs, uint64_t id);
 /** Drops mappings of a blob that is being removed, is damaged, or is another file now; nobody gets them any more, and
  *  those in use are dropped when they are put.  0: forgets all blobs that were on other nodes. */
 void rs_blob_forget(struct rs_blobs *blobs, uint64_t id);

@@ -45,14 +45,16 @@ static int64_t replica_on_node(const struct meta_view *v,
 	return -1;
 }
 
-/* Finds a rank whose file is here and has the same bytes as that of rank `first`; -1: there is none. */
-static int64_t replica_here(const struct box_plan *p, const struct meta_entry *e, uint32_t first)
+/* Finds, of the ranks whose files have the same bytes as that of rank `first`, the first of those whose file is
+ * nearest; -1: all are gone. */
+static int64_t nearest_replica(const struct box_plan *p, const struct meta_entry *e, uint32_t first)
 {
 	const uint32_t axes = meta_entry_replica_axes(p->view, e), nr = meta_topology_degree(p->view->topo, axes);
+	enum rs_near best = RS_GONE, near;
 	struct sc_arena arena = {0};
 	int64_t found = -1;
 
-	for (uint32_t i = 0; nr > 1 && found < 0 && i < nr; i++) {
+	for (uint32_t i = 0; nr > 1 && best < RS_ON_NODE && i < nr; i++) {
 		uint32_t full[SC_AXES_MAX], rank;
 		const char *file, *name;
 
@@ -61,8 +63,11 @@ static int64_t replica_here(const struct box_plan *p, const struct meta_entry *e
 		rank = meta_topology_rank(p->view->topo, full);
 		if (meta_entry_stored(p->view, e, full, &arena, &file, &name) < 0)
 			break; /* out of memory: any replica will do */
-		if (p->nodes->has(p->nodes->arg, p->view, rank, file))
+		near = p->nodes->near(p->nodes->arg, p->view, rank, file);
+		if (near > best) {
+			best = near;
 			found = rank;
+		}
 	}
 	sc_arena_done(&arena);
 	return found;
@@ -82,7 +87,7 @@ static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e
 	}
 	memcpy(full, coords, sizeof(full));
 	meta_topology_split(v->topo, axes, p->turn % meta_topology_degree(v->topo, axes), full);
-	local = p->nodes->has ? replica_here(p, e, meta_topology_rank(v->topo, full)) : -1;
+	local = p->nodes->near ? nearest_replica(p, e, meta_topology_rank(v->topo, full)) : -1;
 	return local >= 0 ? (uint32_t)local : meta_topology_rank(v->topo, full);
 }
 

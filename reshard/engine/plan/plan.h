@@ -10,11 +10,18 @@
 
 #include "reshard/engine/plan/gather.h"
 
+/** How near a file is to this node: the largest is best. */
+enum rs_near {
+	RS_GONE,	/* the node that has written it is not there; others may have copies */
+	RS_ELSEWHERE,	/* that node can be asked */
+	RS_ON_NODE,
+};
+
 /** Ranks with the same rank / ranks_per_node share a node.  0: there is one node. */
 struct rs_nodes {
 	uint32_t ranks_per_node;
-	/** Of a cluster: tells whether what a rank's file stores is on this node; NULL: ranks_per_node says where. */
-	bool (*has)(void *arg, const struct meta_view *view, uint32_t rank, const char *file);
+	/** Of a cluster: tells how near what a rank's file stores is; NULL: ranks_per_node says where. */
+	enum rs_near (*near)(void *arg, const struct meta_view *view, uint32_t rank, const char *file);
 	void *arg;
 };
 

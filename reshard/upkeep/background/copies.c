@@ -126,9 +126,14 @@ struct listing {
 	struct rs_copied *c;
 	struct {
 		size_t nr, room;
-		struct meta_away_row *at;
-	} lacking;
+		struct lacking {
+			struct meta_away_row row;
+			bool replica;	/* a file of another rank has its bytes */
+		} *at;
+	} lacking;			/* the largest number first */
 	struct rs_numbers newest;	/* blobs of other nodes that the newest version has, the largest first */
+	struct rs_job *job;
+	struct rs_service *s;
 	struct sc_err *err;
 };
 
@@ -156,7 +161,7 @@ static int on_away(void *arg, const struct meta_away_row *row)
 	l->c->wants += row->bytes;
 	if (row->here)
 		l->c->has += row->bytes;
-	else if (sc_vec_push(&l->lacking, *row) < 0)
+	else if (sc_vec_push(&l->lacking, ((struct lacking){*row, false})) < 0)
 		return sc_nomem(l->err);
 	return 0;
 }
@@ -186,6 +191,57 @@ static int copy_one(struct rs_copying *copying, const struct listing *l, const s
 	return 0;
 }
 
+/* --- what is lost, and replicas have --- */
+
+static struct lacking *find_lacking(const struct listing *l, uint64_t blob)
+{
+	size_t from = 0, to = l->lacking.nr;
+
+	while (from < to) {
+		const size_t mid = from + (to - from) / 2;
+
+		if (l->lacking.at[mid].row.blob == blob)
+			return &l->lacking.at[mid];
+		if (l->lacking.at[mid].row.blob > blob)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return NULL;
+}
+
+/* Notes the files of a version whose node is gone for good, and that a rank which is alike has on another node. */
+static int on_version(void *arg, uint64_t nr)
+{
+	struct listing *l = arg;
+	struct rs_view *view = NULL;
+	int rc = rs_view_version(l->s, l->job, nr, &view, l->err);
+
+	if (rc == SC_E_NOT_FOUND) /* it was dropped meanwhile */
+		return 0;
+	for (size_t i = 0; rc == 0 && i < view->version->nr_sets; i++) {
+		const struct rs_set *set = view->version->sets[i];
+
+		for (size_t k = 0; k < set->nr_blobs; k++) {
+			struct lacking *f = find_lacking(l, set->blobs[k].blob);
+
+			if (f && !f->replica && !l->ops->is_near(l->member, f->row.node))
+				f->replica = rs_replica_of(l->s, set, &set->blobs[k]);
+		}
+	}
+	rs_view_unref(l->s, view);
+	return rc;
+}
+
+static int find_replicas(struct listing *l)
+{
+	bool any = false;
+
+	for (size_t i = 0; !any && i < l->lacking.nr; i++)
+		any = !l->ops->is_near(l->member, l->lacking.at[i].row.node);
+	return any ? rs_versions_each(l->s, l->job, on_version, l, l->err) : 0;
+}
+
 static int on_damaged(void *arg, uint64_t blob)
 {
 	const struct sc_err why = {.code = SC_E_DAMAGED, .blob = blob};
@@ -198,7 +254,7 @@ int rs_copies_keep(struct rs_pass *p)
 {
 	const struct rs_copies_ops *ops = __atomic_load_n(&p->s->copies, __ATOMIC_ACQUIRE);
 	struct rs_copied c = {.version = p->head->version->nr, .replicas = rs_config_of(p->job).replicas};
-	struct listing l = {.ops = ops, .member = p->s->member, .c = &c, .err = p->err};
+	struct listing l = {.ops = ops, .member = p->s->member, .c = &c, .job = p->job, .s = p->s, .err = p->err};
 	struct rs_copying copying = {.p = p};
 	int rc = 0;
 
@@ -210,10 +266,15 @@ int rs_copies_keep(struct rs_pass *p)
 		rc = meta_away_each(p->s->catalog, p->job->id, 0, on_away, &l, p->err);
 	if (rc == 0 && l.lacking.nr)
 		rc = meta_away_each(p->s->catalog, p->job->id, p->head->version->id, on_newest, &l, p->err);
+	if (rc == 0)
+		rc = find_replicas(&l);
+	for (size_t i = 0; i < l.lacking.nr; i++) /* that file has copies of its own, as many as are to be */
+		c.has += l.lacking.at[i].replica ? l.lacking.at[i].row.bytes : 0;
 	if (rc == 0 && l.lacking.nr)
 		rs_pass_begin(p, "copying", c.wants - c.has);
 	for (size_t i = 0; rc == 0 && i < l.lacking.nr; i++)
-		rc = copy_one(&copying, &l, &l.lacking.at[i]);
+		if (!l.lacking.at[i].replica)
+			rc = copy_one(&copying, &l, &l.lacking.at[i].row);
 	rc = rs_copies_end(&copying, rc);
 	if (l.lacking.nr)
 		rs_pass_end(p);

@@ -62,6 +62,49 @@ static uint64_t image_cost(const struct rs_image *im)
 	return n;
 }
 
+/* Tells whether a file that is made for a view has tensors of a set: 1, 0 or an error. */
+static int is_made_of(const struct rs_view *view, uint32_t rank, const char *file, const struct rs_set *set,
+		      struct sc_err *err)
+{
+	const struct rs_formed x = rs_view_formed(view);
+	struct meta_stored_list list = {0};
+	struct sc_arena arena = {0};
+	int rc;
+
+	if (view->form->one_folder)
+		return rs_form_is_of(view->form, &x, file, set->file);
+	rc = meta_view_rank(view->model, rank, file, &arena, &list, err);
+	for (size_t i = 0; rc == 0 && i < list.nr; i++)
+		rc = strcmp(view->model->state->tensors[list.at[i].entry->tensor].file, set->file) == 0;
+	sc_vec_done(&list);
+	sc_arena_done(&arena);
+	return rc;
+}
+
+/* Refuses a file that would have one of several copies of a tensor, which differ, or bytes that were not committed. */
+static int refuse_differing(const struct rs_view *view, uint32_t rank, const char *file, struct sc_err *err)
+{
+	const struct rs_version *v = view->version;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++) {
+		struct rs_set *set = v->sets[i];
+
+		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
+			continue;
+		rc = is_made_of(view, rank, file, set, err);
+		if (rc <= 0)
+			continue;
+		(void)pthread_mutex_lock(&set->report_lock);
+		rc = sc_fail(err, SC_E_COPIES, "'%s' would have one copy of several, and copies differ or have "
+			     "changed: %.*s; read ranks' own files in .v/%" PRIu64 ", or write '%s' again with equal "
+			     "copies and commit",
+			     file, (int)strcspn(set->report, "\n"), set->report, v->nr, set->file);
+		(void)pthread_mutex_unlock(&set->report_lock);
+	}
+	return rc;
+}
+
 /* Describes a file: `blob` says which one it is (0: the view does). */
 static int describe(struct rs_service *s, const struct rs_kept_image *k, struct rs_view *view, uint64_t blob,
 		    uint64_t bytes, struct rs_image **ret, struct sc_err *err)
@@ -76,8 +119,15 @@ static int describe(struct rs_service *s, const struct rs_kept_image *k, struct 
 		  : rs_form_image(view->form, &x, k->rank, k->file, k->as_view, ret, err);
 	if (rc < 0 || !(*ret)->same_as)
 		return rc;
+	if ((*ret)->stands_in && refuse_differing(view, k->rank, k->file, err) < 0) {
+		*ret = rs_image_free(*ret);
+		return err->code;
+	}
 	rc = rs_blob_place(s->blobs, (*ret)->same_as, (*ret)->bytes, 0, &place, err);
-	if (rc > 0)
+	if (rc > 0 && rs_blob_is_gone(s->blobs, (*ret)->same_as) &&
+	    rs_replica_place(s, view->version, (*ret)->same_as, &place, err) < 0)
+		rc = err->code;
+	if (rc > 0 || (rc == 0 && (*ret)->stands_in))
 		rc = rs_image_whole(*ret, (*ret)->bytes, &place, err);
 	if (rc < 0)
 		*ret = rs_image_free(*ret);
@@ -206,7 +256,7 @@ int rs_view_elsewhere(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	(void)pthread_mutex_lock(&s->images.lock);
 	k = find_image(s, view, rank, file, false);
 	(void)pthread_mutex_unlock(&s->images.lock);
-	if (k && k->image->same_as != blob) { /* the version has another storage by now */
+	if (k && k->image->same_as != blob && !k->image->stands_in) { /* the version has another storage by now */
 		image_put(s, k);
 		return sc_fail(err, SC_E_STALE, "look again");
 	}
@@ -225,49 +275,6 @@ int rs_view_elsewhere(struct rs_service *s, struct rs_view *view, uint32_t rank,
 bool rs_blob_here(struct rs_service *s, uint64_t blob)
 {
 	return rs_blob_place(s->blobs, blob, 0, 0, &(struct rs_place){0}, &(struct sc_err){0}) == 0;
-}
-
-/* Tells whether a file that is made for a view has tensors of a set: 1, 0 or an error. */
-static int is_made_of(const struct rs_view *view, uint32_t rank, const char *file, const struct rs_set *set,
-		      struct sc_err *err)
-{
-	const struct rs_formed x = rs_view_formed(view);
-	struct meta_stored_list list = {0};
-	struct sc_arena arena = {0};
-	int rc;
-
-	if (view->form->one_folder)
-		return rs_form_is_of(view->form, &x, file, set->file);
-	rc = meta_view_rank(view->model, rank, file, &arena, &list, err);
-	for (size_t i = 0; rc == 0 && i < list.nr; i++)
-		rc = strcmp(view->model->state->tensors[list.at[i].entry->tensor].file, set->file) == 0;
-	sc_vec_done(&list);
-	sc_arena_done(&arena);
-	return rc;
-}
-
-/* Refuses a file that would have one of several copies of a tensor, which differ, or bytes that were not committed. */
-static int refuse_differing(const struct rs_view *view, uint32_t rank, const char *file, struct sc_err *err)
-{
-	const struct rs_version *v = view->version;
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < v->nr_sets; i++) {
-		struct rs_set *set = v->sets[i];
-
-		if (__atomic_load_n(&set->verified, __ATOMIC_ACQUIRE) != META_DIFFER)
-			continue;
-		rc = is_made_of(view, rank, file, set, err);
-		if (rc <= 0)
-			continue;
-		(void)pthread_mutex_lock(&set->report_lock);
-		rc = sc_fail(err, SC_E_COPIES, "'%s' would have one copy of several, and copies differ or have "
-			     "changed: %.*s; read ranks' own files in .v/%" PRIu64 ", or write '%s' again with equal "
-			     "copies and commit",
-			     file, (int)strcspn(set->report, "\n"), set->report, v->nr, set->file);
-		(void)pthread_mutex_unlock(&set->report_lock);
-	}
-	return rc;
 }
 
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,

@@ -357,6 +357,14 @@ uint64_t rs_payload_of(const struct rs_version *v, const struct meta_view *view,
 /** Reads a payload by its number, or (0) that of the whole set; it is `payload` of struct rs_origins. */
 int rs_payload_read(const struct rs_origins *o, uint64_t number, const struct meta_tensor *like, struct sc_arena *arena,
 		    const char **ret, size_t *ret_bytes, struct sc_err *err);
+/* replica.c */
+/** Returns a file of the same set that has the bytes of one whose node is gone (rs_blob_is_gone()), and whose own node
+ *  can be asked; NULL: there is none. */
+const struct rs_set_blob *rs_replica_of(struct rs_service *s, const struct rs_set *set, const struct rs_set_blob *b);
+/** Gives the place of such a file for the file of a version that is `blob`: 1, 0 (there is none), or an error. */
+int rs_replica_place(struct rs_service *s, const struct rs_version *v, uint64_t blob, struct rs_place *ret,
+		     struct sc_err *err);
+
 /** Returns the first rank whose file has the same bytes: it is alike (meta_view_alike()), and has the same payload. */
 uint32_t rs_view_alike(const struct rs_view *view, uint32_t rank, const char *file);
 
