@@ -33,7 +33,14 @@ extern size_t many_bytes;
 struct many_plan {
 	size_t regions, bytes;		/* that it reads from others or from here */
 	size_t all;			/* bytes that it keeps to read its ranks' files: these, their headers, sources, names */
-	uint64_t moved;			/* bytes that it needs and has not */
+	uint64_t moved;			/* bytes that its ranks need and it has not */
+	uint64_t distinct;		/* those, what several of its ranks need counted once */
+};
+/* What a topology moves between nodes, by the planner. */
+struct many_cost {
+	unsigned ranks;
+	uint64_t bound;
+	uint64_t *into, *out;		/* bytes that each node takes, and gives */
 };
 struct many_job;
 /** Makes the job at tp=8 pp=16 and as many dp as there are nodes for; a multiple of 16. */
@@ -42,6 +49,9 @@ void many_job_free(struct many_job *j);
 unsigned many_ranks(const struct many_job *j);
 /** Plans the ranks of a node at another topology.  False: it has none there. */
 bool many_plan(struct many_job *j, const char *topology, unsigned node, struct many_plan *ret);
+/** Has the planner say what a topology moves; many_cost_done() ends it. */
+void many_cost(struct many_job *j, const char *topology, unsigned nodes, struct many_cost *ret);
+void many_cost_done(struct many_cost *c);
 /** Appends lines of all tensors, as a set has them. */
 void many_tensors(const struct many_job *j, struct sc_buf *buf);
 /** Bytes of a rank's file. */

@@ -149,6 +149,84 @@ static uint32_t skew_of(void *arg, const struct meta_tensor *t)
 	return 0;
 }
 
+/* A region that a node pulls: of a rank's tensor. */
+struct region {
+	uint32_t rank;
+	const char *name;
+	uint64_t bytes;
+	struct rs_copy copy;
+};
+
+static int by_region(const void *a, const void *b)
+{
+	const struct region *x = a, *y = b;
+	int d = x->rank < y->rank ? -1 : x->rank > y->rank ? 1 : strcmp(x->name, y->name);
+
+	if (d == 0)
+		d = x->copy.from < y->copy.from ? -1 : x->copy.from > y->copy.from;
+	if (d == 0)
+		d = x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+	return d ? d : memcmp(x->copy.from_stride, y->copy.from_stride, sizeof(x->copy.from_stride));
+}
+
+/* Adds up the bytes that images of a node's ranks read of other nodes, each region once though several ranks need it. */
+static uint64_t distinct(struct rs_image *const images[RANKS], unsigned node)
+{
+	struct {
+		size_t nr, room;
+		struct region *at;
+	} all = {0};
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < RANKS && images[i]; i++)
+		for (uint32_t k = 0; k < images[i]->nr; k++)
+			for (uint32_t c = 0; c < images[i]->gathers[k].nr; c++) {
+				const struct rs_copy *copy = &images[i]->gathers[k].copies[c];
+				const struct rs_source *from = &images[i]->sources.at[copy->source];
+				struct region r = {from->rank, from->name, rs_copy_bytes(copy), *copy};
+
+				if (from->rank / RANKS != node)
+					assert_int_equal(0, sc_vec_push(&all, r));
+			}
+	if (all.nr)
+		qsort(all.at, all.nr, sizeof(*all.at), by_region);
+	for (size_t i = 0; i < all.nr; i++)
+		if (i == 0 || by_region(&all.at[i - 1], &all.at[i]) != 0)
+			bytes += all.at[i].bytes;
+	sc_vec_done(&all);
+	return bytes;
+}
+
+void many_cost(struct many_job *j, const char *topology, unsigned nodes, struct many_cost *ret)
+{
+	const struct rs_nodes at = {.ranks_per_node = RANKS};
+	struct rs_cost cost = {0};
+	struct meta_topology topo;
+	struct meta_view *view;
+	struct sc_err err;
+
+	*ret = (struct many_cost){.into = calloc(nodes, sizeof(*ret->into)), .out = calloc(nodes, sizeof(*ret->out))};
+	MUST(meta_topology_parse(j->layout, topology, &topo, &err));
+	MUST(meta_view_new(j->layout, &topo, &j->state, &view, &err));
+	MUST(rs_plan_cost(view, view_of, j, &at, &cost, &err));
+	ret->ranks = topo.ranks;
+	ret->bound = cost.bound;
+	assert_int_equal(cost.bound, cost.moved);
+	for (size_t i = 0; i < cost.nr_pairs; i++) {
+		ret->into[cost.pairs[i].to] += cost.pairs[i].bytes;
+		ret->out[cost.pairs[i].from] += cost.pairs[i].bytes;
+	}
+	rs_cost_done(&cost);
+	meta_view_free(view);
+	meta_topology_done(&topo);
+}
+
+void many_cost_done(struct many_cost *c)
+{
+	free(c->into);
+	free(c->out);
+}
+
 bool many_plan(struct many_job *j, const char *topology, unsigned node, struct many_plan *ret)
 {
 	const struct rs_origins origins = {.arg = j, .view_of = view_of, .format_of = format_of, .payload_of = payload_of,
@@ -183,6 +261,7 @@ bool many_plan(struct many_job *j, const char *topology, unsigned node, struct m
 	}
 	ret->bytes = ret->regions * sizeof(struct rs_copy);
 	ret->all = many_bytes - before;
+	ret->distinct = any ? distinct(images, node) : 0;
 	for (unsigned i = 0; i < RANKS; i++)
 		rs_image_free(images[i]);
 	meta_view_free(view);

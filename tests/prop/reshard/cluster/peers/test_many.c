@@ -77,6 +77,41 @@ static void a_plan_is_small(void **unused)
 	}
 }
 
+/*
+ * A quarter of the data-parallel ranks goes: what each node's plan pulls is, to the byte, what the planner says that
+ * the node has to, which is the least that it can.  With 2,048 nodes these are 16,384 ranks that become 12,288.
+ */
+static void a_node_pulls_its_bound(void **unused)
+{
+	const double wire = 400e9 / 8; /* bytes a second */
+	unsigned looked = 0;
+	uint64_t most = 0, given = 0;
+	struct many_cost c;
+	char fewer[100];
+
+	(void)unused;
+	(void)snprintf(fewer, sizeof(fewer), "tp=8 dp=%u pp=16 stages=8x14+7x2", nodes / 16 * 3 / 4);
+	many_cost(job, fewer, nodes, &c);
+	for (unsigned node = 0; node < nodes; node++) {
+		most = sc_max_u64(most, c.into[node]);
+		given = sc_max_u64(given, c.out[node]);
+	}
+	for (unsigned node = 0; node < nodes; node += nodes > 1000 ? nodes / 31 : nodes / 3) {
+		struct many_plan p;
+
+		if (!many_plan(job, fewer, node, &p))
+			continue;
+		assert_int_equal(c.into[node], p.distinct);
+		looked++;
+	}
+	fprintf(stderr, "%u ranks of %s to %u: %.1f GB move, the least that can; a node takes at most %.2f GB and gives "
+		"%.2f: %.0f ms at 400 Gb/s; %u nodes' plans pull what the planner says\n", many_ranks(job),
+		many_topology(job), c.ranks, (double)c.bound / 1e9, (double)most / 1e9, (double)given / 1e9,
+		(double)sc_max_u64(most, given) / wire * 1e3, looked);
+	assert_true(looked > 2);
+	many_cost_done(&c);
+}
+
 /* Objects come back from their texts, and what is no such text is refused, whatever it is. */
 static void objects_are_texts(void **unused)
 {
@@ -134,7 +169,8 @@ static void a_change_takes_few_messages(void **unused)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(a_plan_is_small), cmocka_unit_test(objects_are_texts),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(a_plan_is_small), cmocka_unit_test(a_node_pulls_its_bound),
+					   cmocka_unit_test(objects_are_texts),
 					   cmocka_unit_test(etcd_has_little),
 					   cmocka_unit_test(a_change_takes_few_messages)};
 	int rc;
