@@ -58,6 +58,7 @@ static void configure(const struct far *f, const struct far_node *n, char script
 
 	if (!s)
 		abort();
+	o.stop_ms = 60000; /* as in tests/support/kinds/gpu.c */
 	(void)fprintf(s, "#!/bin/sh\nexec %s %s\n", getenv("FAR_HELPER") ? getenv("FAR_HELPER") : HELPER, n->args);
 	(void)fchmod(fd, 0700);
 	(void)fclose(s);

@@ -14,7 +14,6 @@
 #include "reshard/engine/rounds/rounds.h"
 
 #define TARGETS 256
-#define STOP_MS 2000
 
 SC_METRIC(gpu_bytes, SC_COUNTER, "scalai_gpu_bytes_total", "Bytes of rank files that a GPU has put together.");
 
@@ -50,7 +49,7 @@ struct batch {
 void rs_gpu_configure(const struct rs_gpu_options *options)
 {
 	(void)pthread_mutex_lock(&gpu.busy);
-	(void)rs_helper_end(sc_steal(&gpu.helper), STOP_MS);
+	(void)rs_helper_end(sc_steal(&gpu.helper), gpu.options.stop_ms);
 	rs_gpu_set(options);
 	(void)pthread_mutex_unlock(&gpu.busy);
 }
@@ -60,7 +59,7 @@ bool rs_gpu_stop(void)
 	bool well;
 
 	(void)pthread_mutex_lock(&gpu.busy);
-	well = rs_helper_end(sc_steal(&gpu.helper), STOP_MS);
+	well = rs_helper_end(sc_steal(&gpu.helper), gpu.options.stop_ms);
 	(void)pthread_mutex_unlock(&gpu.busy);
 	return well;
 }
@@ -165,7 +164,7 @@ static int ask_one(struct batch *b, const struct rs_wire_message *question, stru
 		rc = ask(b, question, ret, err);
 	if (rc < 0 || ret->kind != RS_WIRE_BYE)
 		return rc;
-	(void)rs_helper_end(sc_steal(&gpu.helper), STOP_MS);
+	(void)rs_helper_end(sc_steal(&gpu.helper), gpu.options.stop_ms);
 	rc = start(b, err);
 	if (rc == 0)
 		rc = ask(b, question, ret, err);

@@ -28,7 +28,7 @@ static struct {
 struct rs_gpu_options rs_gpu_options_default(void)
 {
 	return (struct rs_gpu_options){.nr_devices = 1, .device_bytes = 512u << 20, .pinned_bytes = 512u << 20,
-				       .timeout_ms = 60000, .idle_ms = 30000, .boxes_max = 4096,
+				       .timeout_ms = 60000, .idle_ms = 30000, .stop_ms = 2000, .boxes_max = 4096,
 				       .run_bytes = RS_FDS_READ_BYTES_MIN};
 }
 

@@ -18,6 +18,7 @@ struct rs_gpu_options {
 	uint64_t device_bytes, pinned_bytes;	/* at most: of each, and for all */
 	uint32_t timeout_ms;	/* the helper answers by then */
 	uint32_t idle_ms;	/* without work for so long, it ends */
+	uint32_t stop_ms;	/* it ends by then when it is told to; else it is killed */
 	uint64_t window_bytes;	/* 0: the largest for which there is memory */
 	uint32_t boxes_max;	/* of a round */
 	uint64_t run_bytes;	/* what is copied in runs of so many bytes is left to the host */

@@ -37,6 +37,7 @@ void gpu_begin(const struct rs_gpu_options *options, const char *helper_args)
 	struct rs_gpu_options o = *options;
 	FILE *f;
 
+	o.stop_ms = 60000; /* a helper may be starved of CPU; one that hangs takes longer */
 	(void)snprintf(o.program, sizeof(o.program), "%s", script);
 	f = fopen(script, "w");
 	assert(f);
