@@ -162,7 +162,7 @@ static void add_numbers(struct sc_buf *buf, const struct samples *all)
 		FAMILY("ranks", ranks, OF_HEAD, "Ranks that its topology has."),
 		FAMILY("logical_bytes", logical, OF_HEAD, "Bytes of its tensors, each counted once."),
 		FAMILY("stored_bytes", stored, OF_HEAD,
-		       "Bytes of its files; files of several versions count for each."),
+		       "Bytes of its ranks' files of tensors; those of several versions count for each."),
 		FAMILY("dirty_files", dirty, ALWAYS, "Files that were written and that no version has yet."),
 		FAMILY("backlog_bytes", backlog, ALWAYS,
 		       "Bytes that the background has still to verify or write for it."),

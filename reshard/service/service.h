@@ -110,7 +110,7 @@ void rs_render_error(struct rs_job *job, struct sc_buf *buf);
 /** Adds metrics of jobs and of the store, in Prometheus' text format.  Waits for no command. */
 int rs_render_gauges(struct rs_service *s, struct sc_buf *buf, struct sc_err *err);
 struct rs_version;
-/** Return what `status` and metrics say of a version: the bytes of its files; its state, by its own view. */
+/** Return what `status` and metrics say of a version: bytes of its ranks' files of tensors; state, by its own view. */
 uint64_t rs_version_bytes(const struct rs_version *v);
 struct rs_progress;
 /** Adds lines bytes_done, bytes_total, bytes_per_second and eta_seconds, each with `prefix` before it. */
