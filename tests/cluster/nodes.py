@@ -34,6 +34,7 @@ from waits import owed, stop # noqa: E402
 
 NET = "10.213.7"
 CLONE_NEWNET = 0x40000000
+PROTOCOL = 2  # that a cluster speaks which this program makes
 PATIENCE = int(os.environ.get("PATIENCE", 3))	# of waits, times: they are against a hang, also where others have the processors
 NOT_YET = (errno.ENOENT, errno.EHOSTDOWN)
 STOOD_STILL = ("is no member of the cluster now", "registration with etcd ended", "has not answered in time")
@@ -168,8 +169,8 @@ class Node(Host):
 			self.daemon = subprocess.Popen(
 				[*inside(self.namespace), binary or self.cluster.binary, "mount", "-f", "-o", options,
 				 self.store, self.mount], stdout=log, stderr=log, cwd=self.own,
-				env=dict(os.environ, SCALAI_STEPS=str(self.own), SCALAI_PROTOCOLS=self.protocols or "1",
-					 LD_LIBRARY_PATH=os.environ.get("LIBUCX", str(UCX))))
+				env=dict(os.environ, SCALAI_STEPS=str(self.own), LD_LIBRARY_PATH=os.environ.get("LIBUCX", str(UCX)),
+					 **({"SCALAI_PROTOCOLS": self.protocols} if self.protocols else {})))
 		self.wait(self.health, 30, "it is mounted")
 
 	def up(self, binary=None):
@@ -287,7 +288,7 @@ class Node(Host):
 
 
 class Cluster:
-	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200, etcds=1, tls=os.environ.get("TLS") == "1"):
+	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200, etcds=1, tls=os.environ.get("TLS") == "1", protocol=PROTOCOL):
 		self.work, self.binary = pathlib.Path(work).resolve(), str(pathlib.Path(binary).resolve())
 		# whose they are is seen by the name: of the case that is run (tests/support/leftovers.py), and the process
 		self.prefix = f"sc{os.getpid()}-{leftovers.namespace_part(os.environ.get('WORK') or self.work)}"
@@ -316,7 +317,7 @@ class Cluster:
 			names = [n.name for n in self.nodes]
 			run(CERTIFICATES, self.work / "certificates", "2", f"etcd={NET}.254", *names)
 		self.connect()
-		self.start_etcd(ttl_ms, fresh_ms)
+		self.start_etcd(ttl_ms, fresh_ms, protocol)
 
 	def connect(self):
 		hub = inside(self.hub)
@@ -343,12 +344,12 @@ class Cluster:
 			"--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380",
 			*self.etcd_certificates())
 
-	def start_etcd(self, ttl_ms, fresh_ms):
+	def start_etcd(self, ttl_ms, fresh_ms, protocol):
 		for e in self.etcds:
 			e.up()
 		if not self.etcds:
 			self.etcd_up()
-		value = (f"id {os.urandom(16).hex()}\nprotocol_min 1\nprotocol_max 1\nfresh_ms {fresh_ms}\nttl_ms {ttl_ms}\n"
+		value = (f"id {os.urandom(16).hex()}\nprotocol_min {protocol}\nprotocol_max {protocol}\nfresh_ms {fresh_ms}\nttl_ms {ttl_ms}\n"
 			 "copies 1\ndomains \n")
 		for _ in range(100):
 			if self.put("/scalai/test/meta", value):

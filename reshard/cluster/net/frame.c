@@ -6,7 +6,7 @@
 
 #include "meta/base/mem.h"
 
-struct rs_protocols rs_protocols = {1, 1};
+struct rs_protocols rs_protocols = {1, RS_PROTOCOL_SWEEPS};
 
 #define MAGIC 0x6353u /* 'S', 'c' */
 

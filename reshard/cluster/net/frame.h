@@ -18,7 +18,13 @@
 
 #include "meta/base/err.h"
 
-/* The numbers of the protocol that this program speaks.  Tests change them, before there is a node. */
+/*
+ * The numbers of the protocol that this program speaks.  Tests change them, before there is a node.
+ *	1	the first one
+ *	2	the same frames; who names objects puts again what a sweep has announced, and knows `all/ended`: only
+ *		then etcd is swept (reshard/cluster/stored/sweep.c)
+ */
+#define RS_PROTOCOL_SWEEPS 2
 struct rs_protocols {
 	uint8_t min, max;
 };

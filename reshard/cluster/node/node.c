@@ -445,6 +445,8 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 	if (v->err.code)
 		sc_log(SC_LOG_DEBUG, "etcd: %s", v->err.msg);
 	note_full(m, v);
+	if (!m->outdated && (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH))
+		take_protocol(m, &v->answer); /* before this node finds that it is a member, or that it lacks a key */
 	if (!m->outdated && (v->lost || (v->kind == META_ETCD_SNAPSHOT && v->answer.outcome == META_APPLIED &&
 					 has_lost_any(m, &v->answer, &why)) ||
 			     (v->kind == META_ETCD_WATCH && is_removed_by_hand(m, &v->answer, &why))))
@@ -467,7 +469,6 @@ static void on_etcd(struct rs_member *m, const struct meta_etcd_event *v)
 		return;
 	}
 	if (!m->outdated && (v->kind == META_ETCD_SNAPSHOT || v->kind == META_ETCD_WATCH)) {
-		take_protocol(m, &v->answer); /* before this node finds that it is a member */
 		take_rows(m, &v->answer, v->kind == META_ETCD_SNAPSHOT);
 		for (uint32_t i = 0; i < v->answer.nr; i++) /* another list of members: others may have moved */
 			if (v->answer.records[i].key.kind == META_KEY_MEMBERS)

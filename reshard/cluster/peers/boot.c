@@ -192,7 +192,7 @@ static int boot_cluster(struct rs_member *m, struct sc_err *err)
 		return sc_fail(err, SC_E_STATE, "this store is node %u of another cluster '%s', which had another "
 			       "id: look at etcd=, give etcd the newest copy of its data, or make its keys anew: "
 			       "'scalai cluster rebuild'; nothing was changed", m->joined.node, m->cluster);
-	m->protocol = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
+	m->protocol = m->protocol_made = (uint8_t)sc_min_u64(c->protocol_max, UINT8_MAX);
 	if (c->ttl_ms < 1000 || c->ttl_ms > 600000 || !c->fresh_ms || c->fresh_ms > c->ttl_ms)
 		return sc_fail(err, SC_E_LIMIT, "cluster '%s' has a TTL of %" PRIu64 " ms and tells what it knows for "
 			       "%" PRIu64 " ms; a TTL is 1 to 600 s, and longer", m->cluster, c->ttl_ms,

@@ -58,6 +58,8 @@ static void take_of_job(struct rs_glance *l, const struct meta_record *r)
 	j->has_more |= r->key.kind != META_KEY_REMOVED;
 	j->has_row |= r->key.kind == META_KEY_JOB;
 	j->has_removed |= r->key.kind == META_KEY_REMOVED;
+	if (r->key.kind == META_KEY_REMOVED)
+		j->removed_mod = r->mod;
 	if (r->key.kind == META_KEY_HEAD)
 		j->head = r->value.head.nr;
 	if (r->key.kind == META_KEY_FIRST)
@@ -81,6 +83,10 @@ static void take(struct rs_glance *l, const struct meta_record *r)
 		break;
 	case META_KEY_SWEEP:
 		l->sweeps = r->value.number.nr;
+		break;
+	case META_KEY_PROTOCOL:
+		l->protocol = rs_protocol_in(r);
+		l->protocol_mod = r->mod;
 		break;
 	case META_KEY_OBJECT:
 		memcpy(o.name.at, r->key.hash.at, sizeof(o.name.at));
@@ -177,7 +183,7 @@ int rs_glance(struct rs_member *m, bool objects, struct rs_glance *ret, struct s
 				{.what = META_LIST, .range = META_RANGE_OBJECTS, .keys_only = true}};
 	struct meta_txn txn = {.nr_then = objects ? 3 : 2, .then = ops};
 
-	*ret = (struct rs_glance){.failed = false};
+	*ret = (struct rs_glance){.protocol = m->protocol_made};
 	if (rs_member_ask(m, &txn, on_look, ret) != META_APPLIED)
 		return sc_fail(err, SC_E_SYSTEM, "etcd has not answered when it was asked what it has");
 	judge(ret);

@@ -13,6 +13,11 @@
  *    storage reads both when it asks whether etcd has what it names, puts again what is announced, and compares
  *    `all/sweep` when it names it.  The round then looks once more, and removes what is as it was, and named by nothing
  *    still.  So whoever has named it since has put it since, or is looked at, or is refused.
+ * 4. What is removed is compared by what it was removed for: that a version is not stored, that a job has no row, and
+ *    the key that says that it was removed.  So a round that was begun by what etcd had then removes nothing that it
+ *    has now, if it is an older copy of its data since, or if another node sweeps.
+ * 5. Nothing is removed while the cluster speaks a protocol of programs that do not put again what is announced, or do
+ *    not know `all/ended`: RS_PROTOCOL_SWEEPS.  Each transaction compares that the number is the one of the round.
  */
 #include "reshard/cluster/stored/sweep_i.h"
 #include "reshard/cluster/stored/stored_i.h"
@@ -26,43 +31,10 @@
 #define ANNOUNCED_MAX 8192u	/* objects, in a round */
 #define REMOVED_MAX 32u		/* objects, in a transaction */
 #define RECORDS_MAX (META_TXN_OPS_MAX - 1)	/* likewise */
+#define COMPARES_MAX (REMOVED_MAX + 2)		/* of these, the announcement and the protocol */
 
 SC_METRIC(swept, SC_COUNTER, "scalai_swept_objects_total",
 	  "Objects that were removed from etcd, as no version is made of them.");
-
-/* Rounds since nothing of a dropped version is here any more. */
-struct dropped {
-	uint64_t job, nr;
-	uint32_t rounds;
-};
-
-struct sweep {
-	struct rs_member *m;
-	struct rs_marks marks;
-	struct {
-		size_t nr, room;
-		struct dropped *at;
-	} dropped;
-	struct rs_object_names unmarked;	/* in the last round; by name */
-	struct ended {
-		size_t nr, room;
-		uint64_t *at;
-	} ended;				/* jobs that had keys in the last round */
-	uint64_t tick;				/* as of the last round */
-	bool again, said;
-	/* of one round: */
-	struct rs_glance look;
-	struct {
-		size_t nr, room;
-		struct rs_glance_object *at;
-	} goes;					/* objects; by name */
-	struct {
-		size_t nr, room;
-		struct meta_key *at;
-	} records;				/* that go */
-	uint64_t announced;			/* revision of `all/sweep` */
-	struct sc_err *err;
-};
 
 /* --- who knows of a version --- */
 
@@ -88,7 +60,7 @@ static void on_saved(void *arg, const struct meta_answer *answer)
 	}
 }
 
-static int ask_saved(struct sweep *w, uint64_t job, struct saved *ret)
+static int ask_saved(struct rs_sweep *w, uint64_t job, struct saved *ret)
 {
 	struct meta_op op = {.what = META_LIST, .key = {.job = job}, .range = META_RANGE_COPIED};
 	struct meta_txn txn = {.nr_then = 1, .then = &op};
@@ -121,7 +93,7 @@ static bool knows(struct rs_member *m, const struct saved *saved, uint32_t node,
 }
 
 /* Tells whether all nodes that have a part in a version know that it was made (rule 1): 1, 0 or an error. */
-static int all_know(struct sweep *w, const struct rs_glance_version *v)
+static int all_know(struct rs_sweep *w, const struct rs_glance_version *v)
 {
 	const struct rs_object_parts *parts;
 	struct saved saved = {.nr = 0};
@@ -139,7 +111,7 @@ static int all_know(struct sweep *w, const struct rs_glance_version *v)
 }
 
 /* Tells whether rows of a version are here: 1, 0 or an error. */
-static int is_here(struct sweep *w, const struct rs_glance_version *v)
+static int is_here(struct rs_sweep *w, const struct rs_glance_version *v)
 {
 	struct meta_catalog *c = w->m->s->catalog;
 	uint64_t job = 0, id = 0;
@@ -153,17 +125,17 @@ static int is_here(struct sweep *w, const struct rs_glance_version *v)
 }
 
 /* Counts the rounds in which nothing of a dropped version was here. */
-static uint32_t *rounds_of(struct sweep *w, const struct rs_glance_version *v)
+static uint32_t *rounds_of(struct rs_sweep *w, const struct rs_glance_version *v)
 {
 	for (size_t i = 0; i < w->dropped.nr; i++)
 		if (w->dropped.at[i].job == v->job && w->dropped.at[i].nr == v->nr)
 			return &w->dropped.at[i].rounds;
-	return sc_vec_push(&w->dropped, ((struct dropped){v->job, v->nr, 0})) < 0
+	return sc_vec_push(&w->dropped, ((struct rs_dropped){v->job, v->nr, 0})) < 0
 		       ? NULL : &w->dropped.at[w->dropped.nr - 1].rounds;
 }
 
 /* Tells whether the record of a dropped version may go: 1, 0 or an error. */
-static int may_go(struct sweep *w, const struct rs_glance_version *v)
+static int may_go(struct rs_sweep *w, const struct rs_glance_version *v)
 {
 	uint32_t *rounds = rounds_of(w, v);
 	int rc = rounds ? is_here(w, v) : sc_nomem(w->err);
@@ -171,11 +143,11 @@ static int may_go(struct sweep *w, const struct rs_glance_version *v)
 	if (rc < 0)
 		return rc;
 	*rounds = rc ? 0 : *rounds + 1;
-	return *rounds > 1 ? all_know(w, v) : 0;
+	return *rounds > 1 ? !SWEEPS(all_know) || all_know(w, v) : 0;
 }
 
 /* Forgets versions that have no records any more. */
-static void forget_dropped(struct sweep *w)
+static void forget_dropped(struct rs_sweep *w)
 {
 	size_t kept = 0;
 
@@ -196,13 +168,23 @@ static void on_done(void *arg, const struct meta_answer *answer)
 	*(uint64_t *)arg = answer->revision;
 }
 
+/* Adds to a transaction of up to COMPARES_MAX compares that a key is as it was (its MOD; 0: absent). */
+static void expect(struct meta_txn *txn, struct meta_key key, uint64_t mod)
+{
+	struct meta_compare is = {.what = META_MOD_IS, .key = key, .revision = mod};
+
+	txn->compares[txn->nr_compares++] = is;
+}
+
 /* Carries out a transaction that removes keys, which puts the tick, too: that tells it from a removal by hand
  * (reshard/cluster/peers/backup.c).  0, 1 (a compare did not hold) or an error. */
-static int do_txn(struct sweep *w, struct meta_txn *txn, uint64_t *ret_revision)
+static int do_txn(struct rs_sweep *w, struct meta_txn *txn, uint64_t *ret_revision)
 {
 	struct meta_op *tick = &txn->then[txn->nr_then++];
 	uint64_t revision = 0;
 
+	if (SWEEPS(protocol_compared))
+		expect(txn, (struct meta_key){.kind = META_KEY_PROTOCOL}, w->look.protocol_mod);
 	*tick = (struct meta_op){.what = META_PUT, .key.kind = META_KEY_TICK};
 	tick->value = (struct meta_value){.kind = META_KEY_TICK, .rest = ""};
 	rs_cluster_step(RS_SWEEP);
@@ -229,37 +211,42 @@ static struct meta_op clear(enum meta_key_kind kind, uint64_t job)
 }
 
 /* Removes what nodes have said of a job that was removed: else that would go with their leases. */
-static int remove_reports(struct sweep *w, uint64_t job)
+static int remove_reports(struct rs_sweep *w, uint64_t job)
 {
 	static const enum meta_key_kind kinds[] = {META_KEY_VERSION, META_KEY_COPIED, META_KEY_READY,  META_KEY_KEPT,
 						   META_KEY_NCCL,    META_KEY_WHERE,  META_KEY_DIGEST};
-	struct meta_compare is = {.what = META_CREATE_IS, .key = {.kind = META_KEY_JOB, .job = job}};
+	struct meta_compare is[COMPARES_MAX];
 	struct meta_op ops[META_TXN_OPS_MAX];
-	struct meta_txn txn = {.nr_compares = 1, .compares = &is, .then = ops};
+	struct meta_txn txn = {.compares = is, .then = ops};
 
+	if (SWEEPS(row_compared))
+		expect(&txn, (struct meta_key){.kind = META_KEY_JOB, .job = job}, 0);
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
 		ops[txn.nr_then++] = clear(kinds[i], job);
 	return do_txn(w, &txn, NULL);
 }
 
 /* Removes the keys of a job that was removed.  One without a number keeps the key that says so. */
-static int remove_job(struct sweep *w, const struct rs_glance_job *j)
+static int remove_job(struct rs_sweep *w, const struct rs_glance_job *j)
 {
 	const struct meta_key ended = {.kind = META_KEY_ENDED}, removed = {.kind = META_KEY_REMOVED, .job = j->id};
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
-	struct meta_compare is[] = {
-		{.what = META_CREATE_IS, .key = {.kind = META_KEY_JOB, .job = j->id}},
-		{.what = META_MOD_IS, .key = ended, .revision = w->look.ended_mod}};
+	struct meta_compare is[COMPARES_MAX];
 	struct meta_op ops[META_TXN_OPS_MAX];
-	struct meta_txn txn = {.nr_compares = 1, .compares = is, .then = ops};
+	struct meta_txn txn = {.compares = is, .then = ops};
 	int rc = remove_reports(w, j->id);
 
+	if (SWEEPS(row_compared))
+		expect(&txn, (struct meta_key){.kind = META_KEY_JOB, .job = j->id}, 0);
+	if (SWEEPS(removed_compared))
+		expect(&txn, removed, j->removed_mod);
 	ops[txn.nr_then++] = drop((struct meta_key){.kind = META_KEY_HEAD, .job = j->id});
 	ops[txn.nr_then++] = drop((struct meta_key){.kind = META_KEY_SHOWN, .job = j->id});
 	ops[txn.nr_then++] = (struct meta_op){.what = META_CLEAR, .range = META_RANGE_STORES, .key = removed};
 	ops[txn.nr_then++] = (struct meta_op){.what = META_CLEAR, .range = META_RANGE_TAGS, .key = removed};
 	if (rc == 0 && rs_job_number(j->id)) {
-		txn.nr_compares = 2;
+		if (SWEEPS(ended_compared))
+			expect(&txn, ended, w->look.ended_mod);
 		rc = rs_ended_add(w->look.ended.text, rs_job_number(j->id), &text, w->err);
 		ops[txn.nr_then++] = drop(removed);
 		ops[txn.nr_then] = (struct meta_op){.what = META_PUT, .key = ended};
@@ -276,9 +263,9 @@ static int remove_job(struct sweep *w, const struct rs_glance_job *j)
 }
 
 /* Removes what is left of jobs that had been removed in the last round, too: nobody says anything of them any more. */
-static int remove_jobs(struct sweep *w)
+static int remove_jobs(struct rs_sweep *w)
 {
-	struct ended ended = {0};
+	struct rs_ended_jobs ended = {0};
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < w->look.jobs.nr; i++) {
@@ -300,28 +287,37 @@ static int remove_jobs(struct sweep *w)
 	return rc;
 }
 
-static int remove_records(struct sweep *w)
+static int remove_records(struct rs_sweep *w)
 {
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < w->records.nr; i += RECORDS_MAX) {
+		struct meta_compare is[COMPARES_MAX];
 		struct meta_op ops[RECORDS_MAX + 1];
-		struct meta_txn txn = {.then = ops};
+		struct meta_txn txn = {.compares = is, .then = ops};
 
-		for (size_t k = i; k < w->records.nr && k < i + RECORDS_MAX; k++)
+		for (size_t k = i; k < w->records.nr && k < i + RECORDS_MAX; k++) {
+			struct meta_key stored = w->records.at[k];
+
+			stored.kind = META_KEY_STORE;
+			if (SWEEPS(record_compared))
+				expect(&txn, stored, 0); /* for ever, in one history of etcd */
 			ops[txn.nr_then++] = drop(w->records.at[k]);
+		}
 		rc = do_txn(w, &txn, NULL);
 	}
+	w->again |= rc > 0;
 	return rc < 0 ? rc : 0;
 }
 
 /* Says which objects are removed next. */
-static int announce(struct sweep *w)
+static int announce(struct rs_sweep *w)
 {
 	sc_cleanup(sc_buf_done) struct sc_buf text = {0};
 	struct meta_op ops[3] = {{.what = META_PUT, .key.kind = META_KEY_SWEEPING},
 				 {.what = META_PUT, .key.kind = META_KEY_SWEEP}};
-	struct meta_txn txn = {.nr_then = 2, .then = ops};
+	struct meta_compare is[COMPARES_MAX];
+	struct meta_txn txn = {.compares = is, .nr_then = 2, .then = ops};
 	int rc;
 
 	for (size_t i = 0; i < w->goes.nr; i++) {
@@ -335,23 +331,27 @@ static int announce(struct sweep *w)
 	ops[0].value = (struct meta_value){.kind = META_KEY_SWEEPING, .rest = text.text};
 	ops[1].value = (struct meta_value){.kind = META_KEY_SWEEP, .number = {w->look.sweeps + 1}};
 	rc = do_txn(w, &txn, &w->announced);
+	if (rc > 0)
+		w->goes.nr = 0; /* nothing is announced */
 	return rc < 0 ? rc : 0;
 }
 
 /* Removes objects that are as they were: 0, 1 (some are not) or an error. */
-static int remove_some(struct sweep *w, const struct rs_glance_object *at, size_t nr)
+static int remove_some(struct rs_sweep *w, const struct rs_glance_object *at, size_t nr)
 {
-	struct meta_compare is[REMOVED_MAX + 1] = {
-		{.what = META_MOD_IS, .key.kind = META_KEY_SWEEP, .revision = w->announced}};
+	struct meta_compare is[COMPARES_MAX];
 	struct meta_op ops[REMOVED_MAX + 1];
-	struct meta_txn txn = {.nr_compares = 1, .compares = is, .then = ops};
+	struct meta_txn txn = {.compares = is, .then = ops};
 	int rc;
 
+	if (SWEEPS(announced))
+		expect(&txn, (struct meta_key){.kind = META_KEY_SWEEP}, w->announced);
 	for (size_t i = 0; i < nr; i++) {
 		struct meta_key key = {.kind = META_KEY_OBJECT};
 
 		memcpy(key.hash.at, at[i].name.at, sizeof(key.hash.at));
-		is[txn.nr_compares++] = (struct meta_compare){.what = META_MOD_IS, .key = key, .revision = at[i].mod};
+		if (SWEEPS(object_compared))
+			expect(&txn, key, at[i].mod);
 		ops[txn.nr_then++] = drop(key);
 	}
 	rc = do_txn(w, &txn, NULL);
@@ -359,7 +359,7 @@ static int remove_some(struct sweep *w, const struct rs_glance_object *at, size_
 	return rc;
 }
 
-static int remove_objects(struct sweep *w)
+static int remove_objects(struct rs_sweep *w)
 {
 	int rc = 0;
 
@@ -383,7 +383,7 @@ static int remove_objects(struct sweep *w)
 /* --- rounds --- */
 
 /* Marks what stays by what etcd has, and notes which records may go; `again`: by what it has now. */
-static int mark(struct sweep *w, const struct rs_glance *l, bool again)
+static int mark(struct rs_sweep *w, const struct rs_glance *l, bool again)
 {
 	int rc = 0;
 
@@ -406,13 +406,13 @@ static int mark(struct sweep *w, const struct rs_glance *l, bool again)
 	return rc;
 }
 
-static bool was_unmarked(const struct sweep *w, const struct rs_object_name *name)
+static bool was_unmarked(const struct rs_sweep *w, const struct rs_object_name *name)
 {
 	return w->unmarked.nr && bsearch(name, w->unmarked.at, w->unmarked.nr, sizeof(*name), rs_object_name_order);
 }
 
 /* Finds the objects that go: those that nothing names, as in the last round. */
-static int find_objects(struct sweep *w)
+static int find_objects(struct rs_sweep *w)
 {
 	struct rs_object_names unmarked = {0};
 	int rc = 0;
@@ -433,7 +433,7 @@ static int find_objects(struct sweep *w)
 }
 
 /* Looks once more, after the announcement, and keeps what is named by now. */
-static int look_again(struct sweep *w)
+static int look_again(struct rs_sweep *w)
 {
 	struct rs_glance now;
 	size_t kept = 0;
@@ -449,12 +449,17 @@ static int look_again(struct sweep *w)
 	return rc;
 }
 
-static int one_round(struct sweep *w)
+int rs_sweep_round(struct rs_sweep *w, struct sc_err *err)
 {
-	int rc = rs_glance(w->m, true, &w->look, w->err);
+	int rc = rs_glance(w->m, true, &w->look, err);
 
+	w->err = err;
 	rs_marks_begin(&w->marks);
 	w->again = false;
+	if (rc == 0 && SWEEPS(protocol_spoken) && w->look.protocol < RS_PROTOCOL_SWEEPS) {
+		rs_glance_done(&w->look);
+		return 0;
+	}
 	if (rc == 0)
 		rc = remove_jobs(w);
 	if (rc == 0)
@@ -465,7 +470,7 @@ static int one_round(struct sweep *w)
 		rc = remove_records(w);
 	if (rc == 0 && w->goes.nr)
 		rc = announce(w);
-	if (rc == 0 && w->goes.nr)
+	if (rc == 0 && w->goes.nr && SWEEPS(looks_again))
 		rc = look_again(w);
 	if (rc == 0)
 		rc = remove_objects(w);
@@ -478,14 +483,13 @@ static int one_round(struct sweep *w)
 	return rc;
 }
 
-static void try_round(struct sweep *w)
+static void try_round(struct rs_sweep *w)
 {
 	struct sc_err err = {0};
 	bool ends;
 	int rc;
 
-	w->err = &err;
-	rc = one_round(w);
+	rc = rs_sweep_round(w, &err);
 	w->again |= rc < 0;
 	(void)pthread_mutex_lock(&w->m->lock);
 	ends = w->m->stop;
@@ -499,7 +503,7 @@ static void try_round(struct sweep *w)
 }
 
 /* Waits until it is time for a round.  False: the member ends. */
-static bool wait_for_time(struct sweep *w)
+static bool wait_for_time(struct rs_sweep *w)
 {
 	struct rs_member *m = w->m;
 	int64_t next = sc_now_ns() + m->times.ttl;
@@ -525,16 +529,21 @@ static bool wait_for_time(struct sweep *w)
 	return goes_on;
 }
 
+void rs_sweep_done(struct rs_sweep *w)
+{
+	rs_marks_done(&w->marks);
+	sc_vec_done(&w->dropped);
+	sc_vec_done(&w->unmarked);
+	sc_vec_done(&w->ended);
+}
+
 static void *run(void *arg)
 {
-	struct sweep w = {.m = arg, .again = true};
+	struct rs_sweep w = {.m = arg, .again = true};
 
 	while (wait_for_time(&w))
 		try_round(&w);
-	rs_marks_done(&w.marks);
-	sc_vec_done(&w.dropped);
-	sc_vec_done(&w.unmarked);
-	sc_vec_done(&w.ended);
+	rs_sweep_done(&w);
 	return NULL;
 }
 
