@@ -26,7 +26,7 @@ _scalai() {
 		;;
 	umount) mapfile -t COMPREPLY < <(compgen -W "$(findmnt -n -o TARGET -t fuse.scalai 2>/dev/null)" -- "$now") ;;
 	data) [ "$COMP_CWORD" != 2 ] || mapfile -t COMPREPLY < <(compgen -W "add remove refresh show" -- "$now") ;;
-	cluster) [ "$COMP_CWORD" != 2 ] || mapfile -t COMPREPLY < <(compgen -W "backup rebuild" -- "$now") ;;
+	cluster) [ "$COMP_CWORD" != 2 ] || mapfile -t COMPREPLY < <(compgen -W "show backup rebuild" -- "$now") ;;
 	esac
 }
 complete -o bashdefault -o default -F _scalai scalai

@@ -25,6 +25,10 @@ int cli_check_store(const char *store, struct sc_err *err);
 /** Print a store's backup of a cluster's keys, or make etcd's keys anew from backups. */
 int cli_cluster(const struct cli_args *args);
 
+/** Show the nodes of a mount's cluster, or, with an operand, its cluster; have a node emptied. */
+int cli_nodes(const struct cli_args *args);
+int cli_drain(const struct cli_args *args);
+
 /** Find the mount that was named, by option or environment, or the only one there is; NULL after a message. */
 const char *cli_mount(const struct cli_args *args);
 /** Say that no store is mounted at a path, if none is; returns 1 then, else 0. */

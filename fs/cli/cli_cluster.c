@@ -52,11 +52,13 @@ static int rebuild(const struct cli_args *args)
 
 int cli_cluster(const struct cli_args *args)
 {
+	if (strcmp(args->operands[0], "show") == 0 && args->nr_operands == 1)
+		return cli_nodes(args);
 	if (strcmp(args->operands[0], "backup") == 0)
 		return backup(args);
 	if (strcmp(args->operands[0], "rebuild") == 0)
 		return rebuild(args);
-	return cli_complain(args, "'%s': there are backup and rebuild", args->operands[0]);
+	return cli_complain(args, "'%s': there are show, backup and rebuild", args->operands[0]);
 }
 #else
 

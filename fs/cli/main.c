@@ -127,7 +127,11 @@ static const struct cli_option fsck_options[] = {
 	{"rebuild", 0, NULL, "make a new catalog, if STORE/scalai.db is lost or can't be read"}, PROGRESS, JSON,
 	END};
 
+static const struct cli_option nodes_options[] = {MOUNT, JSON, END};
+static const struct cli_option drain_options[] = {MOUNT, {"back", 0, NULL, "take the node back"}, END};
+
 static const struct cli_option cluster_options[] = {
+	MOUNT, {"json", 0, NULL, "of show: print JSON instead of text"},
 	{NULL, 'o', "OPTIONS", "of rebuild, as of mount: cluster=NAME,etcd=URL[,etcd=URL...][,etcd_tls=FOLDER]"},
 	{"replace", 0, NULL, "of rebuild: remove first what etcd has of the cluster"}, END};
 
@@ -174,9 +178,15 @@ static const struct cli_command commands[] = {
 	{.name = "doctor", .summary = "Check what this machine has of what a mount can use", .run = cli_doctor,
 	 .options = doctor_options, .usage = "[--json] [--etcd URL] [STORE]", .operands = {"STORE"},
 	 .example = "scalai doctor /data/store"},
-	{.name = "cluster", .summary = "Make etcd's keys of a cluster anew, if it has lost them", .run = cli_cluster,
-	 .options = cluster_options, .operands = {"backup or rebuild", "STORE|FILE"}, .required = 2, .repeats = true,
-	 .usage = "backup STORE\nrebuild -o cluster=NAME,etcd=URL [--replace] FILE...",
+	{.name = "nodes", .summary = "Show the nodes of a cluster", .run = cli_nodes, .options = nodes_options,
+	 .usage = "[-m MOUNTPOINT] [--json]", .example = "scalai nodes --json"},
+	{.name = "drain", .summary = "Empty a node of a cluster, so that it may be stopped for ever", .run = cli_drain,
+	 .options = drain_options, .operands = {"NODE"}, .required = 1, .usage = "[-m MOUNTPOINT] [--back] NODE",
+	 .example = "scalai drain node7"},
+	{.name = "cluster", .summary = "Show a cluster, or make etcd's keys of it anew, if it has lost them",
+	 .run = cli_cluster, .options = cluster_options, .operands = {"show, backup or rebuild", "STORE|FILE"},
+	 .required = 1, .repeats = true, .usage = "[-m MOUNTPOINT] show [--json]\nbackup STORE\n"
+	 "rebuild -o cluster=NAME,etcd=URL [--replace] FILE...",
 	 .example = "scalai cluster backup /data/store >node7.keys"},
 };
 

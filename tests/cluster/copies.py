@@ -4,6 +4,7 @@ WORK BINARY: replicas=2: each file's bytes are on two nodes; a node's disk is lo
 again; one more is lost; a node is emptied, and then lost.  replicas=1: what only one node has is lost with it, which is
 said, and is there again with the node.
 """
+import json
 import os
 import shutil
 import sqlite3
@@ -169,8 +170,13 @@ four.up()
 four.wait(lambda: (four.mount / "gpt").is_dir(), 30, "the job is there")
 commit(2, four, 2, [one, four])
 safe(four)
-drain(four, "n1")
+run(binary, "drain", "-m", str(four.mount), "n1")
 four.wait(lambda: nodes_table(four)["n1"] == "member, empty", 40, "the first node is empty")
+rows = json.loads(run(binary, "nodes", "--json", "-m", str(four.mount)).stdout)
+assert {r["name"]: r["state"] for r in rows if r["state"] != "away"} == nodes_table(four), rows
+about = json.loads(run(binary, "cluster", "show", "--json", "-m", str(four.mount)).stdout)
+assert {"what": "protocol", "value": "1"} in [{k: str(v) for k, v in r.items()} for r in about], about
+assert run(binary, "drain", "-m", str(four.mount), "n9", check=False).returncode == 1
 one.kill()
 shutil.rmtree(one.store)
 all_bytes([four], 2, 2)
