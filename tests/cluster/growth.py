@@ -197,18 +197,30 @@ three.wait(lambda: (three.mount / "dirty.removed-1").is_dir() and not (three.mou
 assert (three.mount / "dirty.removed-1/0/notes.txt").read_text() == "nowhere else\n"
 assert sorted(os.listdir(two.mount)) == ["again", "homes", "plain"], os.listdir(two.mount)
 
-# an etcd that says that a job has ended, and does not know that this node had it, has another history: nothing is removed
-three.down()
-two.wait(lambda: not remove(two, "again"), 30, "it is removed")
-one.wait(lambda: only(["plain", "homes"]), 60, "etcd has keys of two jobs")
-
-
 def knows(change):
 	"""Changes the line of the key `bound` that says which jobs a node may have."""
 	key, text = cluster.values("bound/3")[0].split(" ", 1)
 	lines = [line if not line.startswith("jobs ") else f"jobs {int(line[5:]) + change}" for line in text.splitlines()]
 	assert any(line.startswith("jobs ") for line in lines), text
-	cluster.put(key, "\n".join(lines) + "\n")
+	cluster.put(key, "\n".join(line for line in lines if line != "jobs 0") + "\n")
+
+
+# a program from before has saved versions of a job, and not noted that: it is, when the node hears of the job
+def known():
+	lines = cluster.values("bound/3")[0].split(" ", 1)[1].splitlines()
+	return next((int(line[5:]) for line in lines if line.startswith("jobs ")), 0)
+
+
+three.down()
+was = known()
+knows(-was)
+three.up()
+three.wait(lambda: known() == was, 30, "it has noted which jobs it has")
+
+# an etcd that says that a job has ended, and does not know that this node had it, has another history: nothing is removed
+three.down()
+two.wait(lambda: not remove(two, "again"), 30, "it is removed")
+one.wait(lambda: only(["plain", "homes"]), 60, "etcd has keys of two jobs")
 
 
 knows(-1)

@@ -39,9 +39,15 @@ static void note(struct rs_member *m, struct rs_shared *j, int rc, const struct 
 	(void)pthread_mutex_unlock(&m->lock);
 }
 
+/* Takes a row, and notes in etcd that this node may have versions of the job, if a program has saved some that did not
+ * (reshard/cluster/peers/ended.c). */
 static int take_row(struct rs_member *m, struct rs_shared *j, struct rs_row_again *r, struct sc_err *err)
 {
-	return rs_take_job(m, j, r->text, r->mod, err);
+	int rc = rs_take_job(m, j, r->text, r->mod, err);
+
+	if (rc == 0 && j->job && !j->gone && rs_shared_head(m, j))
+		rc = rs_bound_know(m, j->id, err);
+	return rc; /* SC_E_STALE: it was removed, which is still to be heard of */
 }
 
 static int take_first(struct rs_member *m, struct rs_shared *j, struct rs_row_again *r, struct sc_err *err)
