@@ -272,11 +272,6 @@ int rs_view_elsewhere(struct rs_service *s, struct rs_view *view, uint32_t rank,
 	return rc;
 }
 
-bool rs_blob_here(struct rs_service *s, uint64_t blob)
-{
-	return rs_blob_place(s->blobs, blob, 0, 0, &(struct rs_place){0}, &(struct sc_err){0}) == 0;
-}
-
 int rs_view_image(struct rs_service *s, struct rs_view *view, uint32_t rank, const char *file,
 		  bool as_view, bool open, struct rs_image **ret, struct sc_err *err)
 {

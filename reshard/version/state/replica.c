@@ -10,6 +10,11 @@
 
 #include <string.h>
 
+bool rs_blob_here(struct rs_service *s, uint64_t blob)
+{
+	return rs_blob_place(s->blobs, blob, 0, 0, &(struct rs_place){0}, &(struct sc_err){0}) == 0;
+}
+
 static bool may_be_read(struct rs_service *s, uint64_t blob)
 {
 	return !rs_blob_is_gone(s->blobs, blob) || rs_blob_here(s, blob);
