@@ -41,6 +41,7 @@ static void ask_etcd(struct rs_member *m, const struct rs_act *a)
 		rc = meta_etcd_revoke(m->etcd, a->id, a->lease, &err);
 		break;
 	case RS_ACT_SNAPSHOT:
+		rs_shared_note_heads(m);
 		rc = meta_etcd_snapshot(m->etcd, a->id, &err);
 		break;
 	default:
@@ -307,7 +308,7 @@ static bool has_lost(struct rs_member *m, const struct meta_answer *answer, cons
 		     struct sc_err *err)
 {
 	const struct meta_record *head = rs_record_of_job(answer, META_KEY_HEAD, j->id);
-	const uint64_t nr = rs_shared_head(m, j), is = head ? head->value.head.nr : 0;
+	const uint64_t nr = j->asked_head, is = head ? head->value.head.nr : 0;
 	char name[SC_NAME_BYTES_MAX + 1];
 
 	if (is >= nr || rs_record_of_job(answer, META_KEY_REMOVED, j->id) ||
@@ -320,11 +321,10 @@ static bool has_lost(struct rs_member *m, const struct meta_answer *answer, cons
 	return true;
 }
 
-/* Tells whether etcd has lost any job.  An answer that is older than what is known is not looked at, as it is asked for
- * again. */
+/* Tells whether etcd has lost any job. */
 static bool has_lost_any(struct rs_member *m, const struct meta_answer *answer, struct sc_err *err)
 {
-	for (size_t i = 0; answer->revision >= meta_etcd_seen(m->etcd); i++) {
+	for (size_t i = 0;; i++) {
 		struct rs_shared *j;
 		struct rs_job *job;
 
@@ -337,7 +337,6 @@ static bool has_lost_any(struct rs_member *m, const struct meta_answer *answer, 
 		if (job && !rs_job_is_removed(job) && has_lost(m, answer, j, err))
 			return true;
 	}
-	return false;
 }
 
 static bool is_removed_by_hand(struct rs_member *m, const struct meta_answer *answer, struct sc_err *err)

@@ -121,6 +121,20 @@ uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j)
 	return nr;
 }
 
+void rs_shared_note_heads(struct rs_member *m)
+{
+	for (size_t i = 0;; i++) {
+		struct rs_shared *j;
+
+		(void)pthread_mutex_lock(&m->lock);
+		j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
+		(void)pthread_mutex_unlock(&m->lock);
+		if (!j)
+			return;
+		j->asked_head = rs_shared_head(m, j);
+	}
+}
+
 /* Tells whether lookups may be answered with the head that is in memory; until *ret_until, by rs_member_now(). */
 static bool is_current(struct rs_member *m, const struct rs_shared *j, int64_t *ret_until)
 {

@@ -70,6 +70,8 @@ struct rs_move {
 struct rs_shared {
 	uint64_t id;			/* in the cluster */
 	struct rs_job *job;		/* NULL: it is not made here yet */
+	uint64_t asked_head;		/* version that was the newest here when etcd was asked for all keys; 0: none;
+					 * the node's thread */
 	uint64_t shown;			/* version that plain paths show, once the core says the same */
 	uint64_t wants, token;		/* version to take, 0: none; and of the command that made it */
 	uint64_t show;			/* to be shown once it was taken, 0: none */
@@ -417,6 +419,8 @@ bool rs_member_is_called(struct rs_member *m);
 void rs_shared_behind(struct rs_member *m, struct rs_shared *j, const struct sc_err *why);
 /** Returns the newest version of a job here, 0: it has none.  Not under m->lock. */
 uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j);
+/** Notes, as j->asked_head, what this store has of each job when etcd is asked for all keys.  The node's thread. */
+void rs_shared_note_heads(struct rs_member *m);
 
 /* under m->lock */
 /** Finds a job by its number in the cluster; makes an entry.  NULL: out of memory. */
