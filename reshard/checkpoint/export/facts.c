@@ -15,6 +15,18 @@ static const char *const models[] = {
 	"qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
 };
 
+/* types of text models that are a part of others, of which the heads alone are read: from `text_config`, or from the
+ * config itself */
+static const struct text_model {
+	const char *type;
+	bool by_width;		/* a config without head_dim means the model's width by its heads */
+} text_models[] = {
+	{"gemma3_text", false}, {"glm4v_moe_text", false}, {"glm4v_text", false},      {"llama", true},
+	{"mistral", true},	{"qwen2", true},	   {"qwen2_5_vl", true},       {"qwen2_5_vl_text", true},
+	{"qwen2_vl", true},	{"qwen2_vl_text", true},   {"qwen3", false},	       {"qwen3_vl_moe_text", false},
+	{"qwen3_vl_text", false},
+};
+
 /* Dimensions: the vocabulary (at least: it is padded), the model's width, that inside of a layer's MLP, any. */
 enum dimension { NONE, VOCAB, HIDDEN, INTERMEDIATE, Q, KV, ANY };
 
@@ -53,7 +65,8 @@ static const struct name {
 	{"self_attn.qkv_proj.weight", {ANY, HIDDEN}},
 	{"self_attn.v_proj.weight", {KV, HIDDEN}},
 };
-static const char *const layers[] = {"bert.encoder.layer.", "gpt_neox.layers.", "model.layers."};
+static const char *const layers[] = {"bert.encoder.layer.", "gpt_neox.layers.", "language_model.model.layers.",
+				     "model.language_model.layers.", "model.layers."};
 
 static bool is_known(const json_t *config)
 {
@@ -116,6 +129,25 @@ static void read_heads(const json_t *config, struct rs_facts *ret)
 	ret->kv = kv * rows;
 }
 
+/* Reads the heads of the text model of one that consists of parts.  All numbers must be there: a config may lack those
+ * that are its type's defaults. */
+static void read_text_heads(const json_t *config, struct rs_facts *ret)
+{
+	const json_t *inner = json_object_get(config, "text_config"), *text = inner ? inner : config;
+	const char *type = json_string_value(json_object_get(text, "model_type"));
+	struct rs_facts facts = {.hidden = number(text, keys[HIDDEN])};
+
+	if (!number(text, keys[Q]) || !number(text, keys[KV]))
+		return;
+	for (size_t i = 0; type && i < sizeof(text_models) / sizeof(*text_models); i++)
+		if (strcmp(type, text_models[i].type) == 0 && (text_models[i].by_width || number(text, "head_dim")))
+			read_heads(text, &facts);
+	ret->heads = facts.heads;
+	ret->head = facts.head;
+	ret->q = facts.q;
+	ret->kv = facts.kv;
+}
+
 static void read_quantization(const json_t *config, struct rs_facts *ret)
 {
 	const json_t *how = json_object_get(config, "quantization_config");
@@ -149,6 +181,8 @@ int rs_facts_read(const char *text, size_t bytes, struct rs_facts *ret, struct s
 		if (ret->layers) /* those that predict further words are behind the last one */
 			ret->layers += number(config, "num_nextn_predict_layers");
 		read_heads(config, ret);
+	} else if (json_object_get(config, "vision_config")) {
+		read_text_heads(config, ret);
 	}
 	json_decref(config);
 	return 0;

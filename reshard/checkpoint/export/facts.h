@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads what the config.json of a Hugging Face model says of the shapes of its tensors.  Only models whose names are
- * known have facts (tests/names/by_transformers.py compares each with transformers), and only facts that are sure: a
- * model that consists of parts (`vision_config`), or a draft of another model, has none.  Quantized tensors have shapes
- * of packed types, of which nothing is said.
+ * known have facts (tests/names/by_transformers.py compares each with transformers), and only facts that are sure: of a
+ * model that consists of parts (`vision_config`) the heads of its text model alone, of a draft of another model none.
+ * Quantized tensors have shapes of packed types, of which nothing is said.
  */
 #ifndef RS_FACTS_H
 #define RS_FACTS_H
