@@ -358,9 +358,7 @@ static void take_absent(struct rs_member *m, const struct meta_answer *answer)
 		struct rs_todo todo = {.what = TODO_END, .mod = answer->revision};
 		const struct rs_shared *j;
 
-		(void)pthread_mutex_lock(&m->lock);
-		j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
-		(void)pthread_mutex_unlock(&m->lock);
+		j = rs_shared_at(m, i);
 		if (!j)
 			return;
 		todo.act.job = j->id;

@@ -495,9 +495,7 @@ static bool try_again(struct rs_member *m)
 	for (size_t i = 0;; i++) {
 		struct rs_shared *j;
 
-		(void)pthread_mutex_lock(&m->lock);
-		j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
-		(void)pthread_mutex_unlock(&m->lock);
+		j = rs_shared_at(m, i);
 		if (!j)
 			return any;
 		any |= try_job_again(m, j);

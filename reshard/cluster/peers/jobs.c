@@ -121,14 +121,22 @@ uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j)
 	return nr;
 }
 
+struct rs_shared *rs_shared_at(struct rs_member *m, size_t i)
+{
+	struct rs_shared *j;
+
+	(void)pthread_mutex_lock(&m->lock);
+	j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
+	(void)pthread_mutex_unlock(&m->lock);
+	return j;
+}
+
 void rs_shared_note_heads(struct rs_member *m)
 {
 	for (size_t i = 0;; i++) {
 		struct rs_shared *j;
 
-		(void)pthread_mutex_lock(&m->lock);
-		j = i < m->jobs.nr ? m->jobs.at[i] : NULL;
-		(void)pthread_mutex_unlock(&m->lock);
+		j = rs_shared_at(m, i);
 		if (!j)
 			return;
 		j->asked_head = rs_shared_head(m, j);

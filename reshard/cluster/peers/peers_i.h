@@ -419,6 +419,8 @@ bool rs_member_is_called(struct rs_member *m);
 void rs_shared_behind(struct rs_member *m, struct rs_shared *j, const struct sc_err *why);
 /** Returns the newest version of a job here, 0: it has none.  Not under m->lock. */
 uint64_t rs_shared_head(struct rs_member *m, const struct rs_shared *j);
+/** Gives the job at a place of the list, which only grows; NULL: behind the last one.  Not under m->lock. */
+struct rs_shared *rs_shared_at(struct rs_member *m, size_t i);
 /** Notes, as j->asked_head, what this store has of each job when etcd is asked for all keys.  The node's thread. */
 void rs_shared_note_heads(struct rs_member *m);
 
