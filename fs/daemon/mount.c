@@ -322,7 +322,6 @@ static int serve(void *arg, struct fs_kept *kept, int fuse_fd, int tell_fd, stru
 
 	if (!kept)
 		return sc_nomem(err);
-	kept->generation++;
 	service.open = kept->open_blobs;
 	service.nr_open = kept->nr_opens;
 	service.lock = kept->lock_fd;

@@ -21,8 +21,15 @@
 #include "meta/base/log.h"
 #include "meta/base/sys.h"
 
-/* The mount ends after so many daemons that died before they served: a request that kills its daemon is sent again. */
-#define EARLY_DEATHS_MAX 3
+/*
+ * The mount ends after so many daemons in a row that died before they served: of a fault of their own, as a request that
+ * kills its daemon is sent again; or killed by others (a machine that is out of memory, a script), which says nothing
+ * of the next one.  The holder waits longer after each: 100 of them take a minute and a half.
+ */
+#define FAULTS_MAX 3
+#define EARLY_DEATHS_MAX 100
+#define PAUSE_MIN_MS 5
+#define PAUSE_MAX_MS 1000
 
 #define HELD "SCALAI_HELD" /* in the environment: descriptors of /dev/fuse, struct fs_kept, the lock */
 
@@ -62,8 +69,10 @@ struct fs_kept *fs_kept_new(int *ret_fd)
 	sc_cleanup(sc_closep) int fd = memfd_create("scalai-kept", MFD_CLOEXEC);
 	struct fs_kept *kept = fd >= 0 && ftruncate(fd, sizeof(*kept)) == 0 ? map_kept(fd) : NULL;
 
-	if (kept)
+	if (kept) {
 		kept->layout = LAYOUT;
+		kept->generation = 1;
+	}
 	if (kept && ret_fd)
 		*ret_fd = sc_steal_fd(&fd);
 	return kept;
@@ -190,6 +199,7 @@ struct holder {
 	bool ends;	/* SIGTERM or SIGINT came */
 	bool upgrades;	/* SIGUSR1 came */
 	bool leaves;	/* the mount stays with systemd: U1 of unit.h */
+	unsigned early, faults; /* daemons in a row that died before they served; those of a fault of their own */
 	const struct fs_hold_calls *calls;
 	char program[4096];
 };
@@ -286,12 +296,36 @@ static void serve(struct holder *h, struct fs_kept *kept, struct sc_err *err)
 	_exit(rc < 0);
 }
 
+/* Counts a daemon that was killed by a signal, and waits before the next one where it never served: until a signal comes
+ * to the holder, which is the next daemon's, or the mount ends. */
+static int count_death(struct holder *h, const struct fs_kept *kept, int sig, struct sc_err *err)
+{
+	struct pollfd fds[] = {{h->signals, POLLIN, 0}, {h->fuse_fd, 0, 0}};
+	int pause_ms = PAUSE_MIN_MS;
+
+	if (kept->live == kept->generation) {
+		h->early = h->faults = 0;
+		return 0;
+	}
+	h->early++;
+	h->faults += sig != SIGKILL;
+	if (h->faults == FAULTS_MAX || h->early == EARLY_DEATHS_MAX)
+		return sc_fail(err, SC_E_SYSTEM, "%u daemons died before they could serve (signal %d): the mount ends",
+			       h->early, sig);
+	for (unsigned i = 1; i < h->early && pause_ms < PAUSE_MAX_MS; i++)
+		pause_ms *= 2;
+	(void)poll(fds, 2, pause_ms < PAUSE_MAX_MS ? pause_ms : PAUSE_MAX_MS);
+	return 0;
+}
+
 /* Daemon after daemon; returns what fs_hold() does. */
 static int hold(struct holder *h, struct fs_kept *kept, char **argv, struct sc_err *err)
 {
-	int status, early = 0;
+	int status;
 
 	for (;;) {
+		/* counted here: a daemon may die before its first step */
+		kept->generation += h->fuse_fd >= 0;
 		h->daemon = fork();
 		if (h->daemon < 0)
 			return sc_fail_sys(err, errno, "the holder cannot start a daemon");
@@ -316,13 +350,12 @@ static int hold(struct holder *h, struct fs_kept *kept, char **argv, struct sc_e
 			run_anew(argv, h->program, h->fuse_fd, h->kept_fd, h->lock_fd);
 			continue;
 		}
-		early = kept->live == kept->generation ? 0 : early + 1;
-		if (early == EARLY_DEATHS_MAX)
-			return sc_fail(err, SC_E_SYSTEM,
-				       "%d daemons died before they could serve (signal %d): the mount ends",
-				       EARLY_DEATHS_MAX, WTERMSIG(status));
 		sc_log(SC_LOG_WARN, "the daemon was killed by signal %d, continuing with another one",
 		       WTERMSIG(status));
+		if (count_death(h, kept, WTERMSIG(status), err) < 0)
+			return err->code;
+		if (!fs_unit_is_live(h->fuse_fd))
+			return 0;
 	}
 }
 

@@ -188,11 +188,12 @@ def races(much, every):
 	def killer():
 		holder = min(daemons())
 		while not over.wait(every):
+			os.statvfs(mount)	# each daemon serves before it is killed; 20_early_deaths has those that don't
 			for pid in daemons():
 				if pid != holder and f"{holder}" == open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1]:
 					os.kill(pid, signal.SIGKILL)
 
-	helpers = [Thread(target=f) for f in [gatekeeper] + [killer] * (every > 0)]
+	helpers = [Thread(target=f, daemon=True) for f in [gatekeeper] + [killer] * (every > 0)]
 	for t in helpers:
 		t.start()
 	alive = {}
@@ -208,10 +209,10 @@ def races(much, every):
 		for pid in list(alive):
 			got, status = os.waitpid(pid, os.WNOHANG)
 			if got:
+				children.discard(pid)
 				assert status == 0 or alive[pid] and status == signal.SIGKILL, (pid, status)
 				del alive[pid]
 				ended = time.monotonic()
-				children.discard(pid)
 		time.sleep(0.001)
 		assert time.monotonic() < ended + 100, alive
 	over.set()
