@@ -22,9 +22,9 @@
 #include "meta/base/sys.h"
 
 /*
- * The mount ends after so many daemons in a row that died before they served: of a fault of their own, as a request that
- * kills its daemon is sent again; or killed by others (a machine that is out of memory, a script), which says nothing
- * of the next one.  The holder waits longer after each: 100 of them take a minute and a half.
+ * The mount ends after so many daemons in a row that died before they served: of a fault of their own, as a request
+ * that kills its daemon is sent again; or killed by others (a machine that is out of memory, a script), which says
+ * nothing of the next one.  The holder waits longer after each: 100 of them take a minute and a half.
  */
 #define FAULTS_MAX 3
 #define EARLY_DEATHS_MAX 100
@@ -296,8 +296,8 @@ static void serve(struct holder *h, struct fs_kept *kept, struct sc_err *err)
 	_exit(rc < 0);
 }
 
-/* Counts a daemon that was killed by a signal, and waits before the next one where it never served: until a signal comes
- * to the holder, which is the next daemon's, or the mount ends. */
+/* Counts a daemon that was killed by a signal, and waits before the next one where it never served: until a signal
+ * comes to the holder, which is the next daemon's, or the mount ends. */
 static int count_death(struct holder *h, const struct fs_kept *kept, int sig, struct sc_err *err)
 {
 	struct pollfd fds[] = {{h->signals, POLLIN, 0}, {h->fuse_fd, 0, 0}};
