@@ -14,7 +14,7 @@ from kept import clean, save_tensors
 from nodes import Cluster
 
 work, binary = sys.argv[1:3]
-CHANGES = int(sys.argv[3] if len(sys.argv) > 3 else os.environ.get("GROWTH_CHANGES", 200))
+CHANGES = int(sys.argv[3] if len(sys.argv) > 3 else os.environ.get("GROWTH_CHANGES", 100))
 FIRST = min(100, CHANGES // 2)
 MORE = 1.2
 cluster = Cluster(work, binary, nodes=3, ttl_ms=2000, fresh_ms=800)

@@ -128,13 +128,13 @@ def gate_rows(quick, pattern):
 	# their limits are against a hang, also where others have all processors
 	properties = Stage("properties", "property and fault tests", [tests(GATE_EVERY, "suite:behind", factor=BEHIND_FACTOR, at_once=CORES)], behind=True)
 	crashes = [
-		Stage("kills", "the daemon is killed at points where its files change", [kills(32, SEED)], behind=True),
+		Stage("kills", "the daemon is killed at points where its files change", [kills(96, SEED)], behind=True),
 		Stage("fuzz", "hostile input for every parser", [Step("program", [BUILD / "tests/fuzz", "--shares", "25", "--seed", SEED], FUZZED)],
 		      behind=True),
 	]
 	cuts = [
 		Stage("power", "the power is cut", [power("--seed", SEED, "--control", "--points", 20, "commit", "topology", "data"),
-						    power("--seed", SEED, "--points", 16)], cannot=no_power, behind=True),
+						    power("--seed", SEED, "--points", 10)], cannot=no_power, behind=True),
 	]
 	if quick:
 		return [[[unit]], [[e2e[0], nodes, e2e[1]]]]

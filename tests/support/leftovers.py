@@ -104,9 +104,10 @@ def loops_below(folder):
 
 
 def left(work, session=None, patience=0.0):
-	"""Sentences that tell what there is of a test.  Processes that are ending get some time for it."""
+	"""Sentences that tell what there is of a test.  Processes that are ending get some time for it, and disks that are written back
+	after their mount was taken away: the kernel lets go of their loop devices by itself."""
 	end = time.monotonic() + patience
-	while processes(work, session) and time.monotonic() < end:
+	while (processes(work, session) or (loops_below(work) and not mounts_below(work))) and time.monotonic() < end:
 		time.sleep(0.05)
 	return ([f"process {pid}: {command(pid)}" for pid in processes(work, session)]
 		+ [f"mount {path}" for path in mounts_below(work)]
