@@ -45,9 +45,10 @@ static int64_t replica_on_node(const struct meta_view *v,
 	return -1;
 }
 
-/* Finds, of the ranks whose files have the same bytes as that of rank `first`, the first of those whose file is
+/* Finds, of the ranks that hold the same bytes as `coords` (of one mesh, 0 elsewhere), the first of those whose file is
  * nearest; -1: all are gone. */
-static int64_t nearest_replica(const struct box_plan *p, const struct meta_entry *e, uint32_t first)
+static int64_t nearest_replica(const struct box_plan *p, const struct meta_entry *e,
+			       const uint32_t coords[SC_AXES_MAX])
 {
 	const uint32_t axes = meta_entry_replica_axes(p->view, e), nr = meta_topology_degree(p->view->topo, axes);
 	enum rs_near best = RS_GONE, near;
@@ -58,9 +59,10 @@ static int64_t nearest_replica(const struct box_plan *p, const struct meta_entry
 		uint32_t full[SC_AXES_MAX], rank;
 		const char *file, *name;
 
-		meta_topology_coords(p->view->topo, first, full);
+		memcpy(full, coords, sizeof(full));
 		meta_topology_split(p->view->topo, axes, (p->turn + i) % nr, full);
 		rank = meta_topology_rank(p->view->topo, full);
+		meta_topology_coords(p->view->topo, rank, full);
 		if (meta_entry_stored(p->view, e, full, &arena, &file, &name) < 0)
 			break; /* out of memory: any replica will do */
 		near = p->nodes->near(p->nodes->arg, p->view, rank, file);
@@ -87,7 +89,7 @@ static uint32_t choose_rank(const struct box_plan *p, const struct meta_entry *e
 	}
 	memcpy(full, coords, sizeof(full));
 	meta_topology_split(v->topo, axes, p->turn % meta_topology_degree(v->topo, axes), full);
-	local = p->nodes->near ? nearest_replica(p, e, meta_topology_rank(v->topo, full)) : -1;
+	local = p->nodes->near ? nearest_replica(p, e, full) : -1;
 	return local >= 0 ? (uint32_t)local : meta_topology_rank(v->topo, full);
 }
 
